@@ -1,0 +1,36 @@
+# SPDX-FileCopyrightText: The libdualpipe authors
+# SPDX-License-Identifier: MIT
+
+# DP_SUMMARY: what this configuration builds, and what would have to be there for the rest.
+AC_DEFUN([DP_SUMMARY], [
+    dp_found() { # VALUE PACKAGE
+        AS_IF([test "x@S|@1" = xyes], [printf 'found'], [printf 'missing (Debian: %s)' "@S|@2"])
+    }
+    dp_later() { # VALUE
+        AS_IF([test "x@S|@1" = xyes], [printf 'found'], [printf 'missing'])
+    }
+    cat <<_DP_EOF
+
+$PACKAGE_STRING
+  compiler       $CC ($CFLAGS) $DP_CFLAGS
+  installs to    $prefix
+
+  library        libdualpipe.a
+  plugins       ${dp_summary_plugins:- none}
+  not built     ${dp_summary_without:- (nothing is missing)}
+
+  CBLAS          `dp_found $have_cblas libopenblas-dev`, for attention_cpu and moe_cpu${cblas_from:+, from $cblas_from}
+  cairo          `dp_found $have_cairo libcairo2-dev`, for figures of the dualpipe command
+  jansson        `dp_found $have_jansson libjansson-dev`, for reading traces with the dualpipe command
+  Check          `dp_found $have_check check`, for make check
+
+  CUDA           `dp_later $have_cuda`
+  NCCL           `dp_later $have_nccl`
+  cuDNN          `dp_later $have_cudnn`
+  MPI            `dp_later $have_mpi`
+                 (plugins made of these four are not part of this version)
+
+Next: make && make check
+
+_DP_EOF
+])
