@@ -8,6 +8,16 @@
 
 #include "commands.h"
 
+/* In the order in which --help lists them. */
+static const struct command {
+    const char *name, *summary;
+    int (*run)(int argc, char **argv);
+} commands[] = {
+    {"help", "show this list", cmd_help},
+    {"version", "show the version", cmd_version},
+};
+#define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
+
 static void usage(FILE *to)
 {
     fprintf(to, "usage: dualpipe COMMAND [OPTIONS]\n"
@@ -33,25 +43,32 @@ int cmd_version(int argc, char **argv)
     return CMD_OK;
 }
 
-static const char *strip_dashes(const char *name)
+/* --help, -h and --version are spelled as options by habit. */
+static const char *without_dashes(const char *word)
 {
-    return strncmp(name, "--", 2) == 0 ? name + 2 : name;
+    if (strcmp(word, "-h") == 0 || strcmp(word, "--help") == 0)
+        return "help";
+    return strcmp(word, "--version") == 0 ? "version" : word;
+}
+
+static const struct command *find_command(const char *name)
+{
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        if (strcmp(commands[i].name, name) == 0)
+            return &commands[i];
+    return NULL;
 }
 
 int main(int argc, char **argv)
 {
-    int status = CMD_USAGE;
-    const command_t *command = NULL;
+    const struct command *command;
+    int status;
 
     if (argc < 2) {
         usage(stderr);
         return CMD_USAGE;
     }
-    /* --help and --version are spelled both ways by habit. */
-    for (size_t i = 0; i < N_COMMANDS && command == NULL; i++)
-        if (strcmp(commands[i].name, argv[1]) == 0 ||
-            (i < 2 && strcmp(commands[i].name, strip_dashes(argv[1])) == 0))
-            command = &commands[i];
+    command = find_command(without_dashes(argv[1]));
     if (command == NULL) {
         fprintf(stderr, "dualpipe: there is no command \"%s\"; dualpipe --help lists them\n", argv[1]);
         return CMD_USAGE;

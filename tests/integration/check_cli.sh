@@ -1,0 +1,53 @@
+#!/bin/sh
+# SPDX-FileCopyrightText: The libdualpipe authors
+# SPDX-License-Identifier: MIT
+# check_cli.sh: what the dualpipe command promises whatever the subcommand: help, version, exit codes, lost output.
+set -eu
+
+dualpipe=$DP_TEST_BUILDDIR/dualpipe
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+
+expect() { # STATUS ARGUMENTS...
+    wanted=$1
+    shift
+    status=0
+    "$dualpipe" "$@" >"$work/out" 2>"$work/err" </dev/null || status=$?
+    if [ "$status" -ne "$wanted" ]; then
+        echo "dualpipe $*: exit code $status, $wanted was due"
+        failures=$((failures + 1))
+    fi
+}
+require() { # FILE PATTERN
+    if ! grep -q "$2" "$work/$1"; then
+        echo "\"$2\" is not in $1:"
+        cat "$work/$1"
+        failures=$((failures + 1))
+    fi
+}
+
+expect 0 --version
+require out '^dualpipe [0-9]*\.[0-9]*\.[0-9]*$'
+expect 0 --help
+require out '^usage: dualpipe'
+require out '^  version '
+for command in $(sed -n 's/^  \([a-z]*\)  .*/\1/p' "$work/out"); do
+    expect 0 "$command" --help
+    [ -s "$work/out" ] || { echo "dualpipe $command --help says nothing"; failures=$((failures + 1)); }
+done
+expect 2
+require err '^usage: dualpipe'
+expect 2 no-such-command
+require err 'no-such-command'
+expect 2 --no-such-option
+
+if [ -w /dev/full ]; then
+    status=0
+    "$dualpipe" --help >/dev/full 2>"$work/err" || status=$?
+    [ "$status" -eq 1 ] || { echo "output lost on a full disk: exit code $status, 1 was due"; failures=$((failures + 1)); }
+    require err 'No space left'
+fi
+
+echo "$failures failures"
+[ "$failures" -eq 0 ]
