@@ -1,0 +1,58 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * attention.h: interface "dp.attention/1": y = x + Wo * attention(RoPE(Wq n), RoPE(Wk n), Wv n), n = RMSNorm(x).
+ *
+ * Causal multi-head attention with grouped key/value heads: query head h reads key/value head h / (heads / kv_heads).
+ * RoPE rotates pairs (i, i + head_dim/2) of each head by position * theta^(-2i/head_dim). Softmax scale 1/sqrt(head_dim).
+ * Parameters in this order: norm [d]; wq [d, heads*head_dim]; wk [d, kv_heads*head_dim]; wv [d, kv_heads*value_dim];
+ * wo [heads*value_dim, d]; a row vector of activations is multiplied from the left (n * wq).
+ * No S x S matrix is ever kept in memory: forward keeps the row statistics (log-sum-exp), backward recomputes blockwise.
+ * Sources: RoPE arXiv 2104.09864; grouped heads arXiv 2305.13245; blockwise forward and backward arXiv 2205.14135,
+ * 2307.08691; RMSNorm arXiv 1910.07467. */
+#ifndef DUALPIPE_ATTENTION_H
+#define DUALPIPE_ATTENTION_H
+
+#include <dualpipe/block.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dp_attention dp_attention_t;
+
+enum { DP_ATTENTION_CAP_DETERMINISTIC = 1u << 0 /* same inputs, same bits */ };
+
+typedef struct dp_attention_config {
+    uint32_t struct_size;
+    dp_block_shape_t shape;
+    uint32_t heads, kv_heads; /* heads % kv_heads == 0                                       */
+    uint32_t head_dim;        /* of queries and keys, even                                   */
+    uint32_t value_dim;       /* of values; 0: head_dim                                      */
+    float rope_theta;         /* 0: 10000                                                    */
+    uint32_t deterministic;   /* 1: refuse to open rather than give run-dependent bits        */
+    const dp_device_vt_t *device_vt;
+    dp_device_t *device;
+} dp_attention_config_t;
+
+typedef struct dp_attention_vt {
+    uint32_t struct_size;
+    uint32_t caps;
+    /** Checks the shape, prepares tables and plans; one instance serves all layers of one rank. */
+    dp_status_t (*open)(const dp_host_t *host, const dp_attention_config_t *config, dp_attention_t **attention_out);
+    void (*close)(dp_attention_t *attention);
+    dp_status_t (*sizes)(const dp_attention_t *attention, dp_block_sizes_t *sizes_out);
+    /** Fills params_out[nparams]. */
+    dp_status_t (*params)(const dp_attention_t *attention, dp_param_t *params_out);
+
+    /** x -> y; x is not needed afterwards (what backward needs goes to saved). [enqueue s] [capture] [sm<=share] */
+    dp_status_t (*forward)(dp_attention_t *attention, const dp_io_t *io, dp_stream_t *s);
+    /** dy -> dx; keeps in saved what backward_weight needs; dy is not needed afterwards. [enqueue s] [capture] */
+    dp_status_t (*backward_input)(dp_attention_t *attention, const dp_io_t *io, dp_stream_t *s);
+    /** Adds to grads. Called once per micro-batch, after backward_input, maybe much later. [enqueue s] [capture] */
+    dp_status_t (*backward_weight)(dp_attention_t *attention, const dp_io_t *io, dp_stream_t *s);
+} dp_attention_vt_t;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

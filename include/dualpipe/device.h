@@ -1,0 +1,108 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * device.h: interface "dp.device/1": memory, streams, events and partitions of one device (a GPU, or CPU cores).
+ *
+ * Streams run their work in order; work on different streams is ordered by events alone. Nothing here but the
+ * functions tagged [blocks] waits for the device. Calls on one instance come from one thread, unless tagged [any]. */
+#ifndef DUALPIPE_DEVICE_H
+#define DUALPIPE_DEVICE_H
+
+#include <dualpipe/plugin.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dp_device dp_device_t; /* an open device: one per rank                                        */
+typedef struct dp_stream dp_stream_t; /* an in-order queue; CUDA plugins: stream_native() is the cudaStream_t */
+typedef struct dp_event dp_event_t;   /* a point in a stream; re-recordable                                   */
+typedef struct dp_graph dp_graph_t;   /* a captured step                                                      */
+
+/** What work a stream carries, and so which partition it runs on. */
+typedef enum dp_lane {
+    DP_LANE_COMPUTE = 0,    /* attention, GEMMs: the compute partition              */
+    DP_LANE_ALL_TO_ALL = 1, /* dispatch, combine: the communication partition       */
+    DP_LANE_P2P = 2,        /* stage-to-stage transfers: the communication partition */
+    DP_LANE_REDUCE = 3,     /* gradient sums: the communication partition           */
+    DP_LANE_COUNT = 4
+} dp_lane_t;
+
+enum {
+    DP_DEVICE_CAP_HOST_MEMORY = 1u << 0, /* device memory can be read and written by the host directly          */
+    DP_DEVICE_CAP_LAUNCH = 1u << 1,      /* launch() is there: kernels are host functions run by stream workers */
+    DP_DEVICE_CAP_GRAPH = 1u << 2,       /* capture_begin/end, graph_launch                                     */
+    DP_DEVICE_CAP_PARTITION = 1u << 3    /* lanes can be confined to disjoint sets of SMs or cores              */
+};
+
+/** Settings for open. Zero is the default everywhere. */
+typedef struct dp_device_config {
+    uint32_t struct_size;
+    int32_t ordinal;       /* which device of this host                                                              */
+    uint32_t comm_sms;     /* units (SMs, cores) wanted for communication lanes; 0: no partition                     */
+    uint32_t queue_length; /* entries one stream can hold before enqueueing waits; 0: 4096. A power of two            */
+    const char *cores;     /* CPU: cores to run on ("0-3,8"); NULL: those the process may use                        */
+} dp_device_config_t;
+
+/** A function run by a CPU stream: `arg` is the stream's own copy. A negative status stops the stream (see query_error). */
+typedef dp_status_t (*dp_launch_fn)(void *arg);
+#define DP_LAUNCH_ARG_MAX 208 /* bytes of argument that launch() can carry */
+
+typedef struct dp_device_vt {
+    uint32_t struct_size;
+    uint32_t caps;
+
+    /** Opens a device for one rank. Fails with DP_ERR_UNSUPPORTED when there is none ("no CUDA device"). */
+    dp_status_t (*open)(const dp_host_t *host, const dp_device_config_t *config, dp_device_t **device_out);
+    /** Releases everything; all streams must be idle or stopped. NULL is allowed. [blocks] */
+    void (*close)(dp_device_t *device);
+
+    /** Device memory, 256-byte aligned, zeroed. Never in a step. */
+    dp_status_t (*allocate)(dp_device_t *device, size_t bytes, void **memory_out);
+    void (*release)(dp_device_t *device, void *memory);
+    /** Copies in either direction or within the device. [enqueue s] */
+    dp_status_t (*copy)(dp_stream_t *s, void *to, const void *from, size_t bytes);
+    /** Fills with zero bytes. [enqueue s] */
+    dp_status_t (*zero)(dp_stream_t *s, void *memory, size_t bytes);
+
+    /** A stream for a lane, on that lane's partition. */
+    dp_status_t (*stream_open)(dp_device_t *device, dp_lane_t lane, dp_stream_t **stream_out);
+    void (*stream_close)(dp_stream_t *s);
+    /** The native handle (cudaStream_t), or NULL where there is none. [any] */
+    void *(*stream_native)(dp_stream_t *s);
+
+    dp_status_t (*event_open)(dp_device_t *device, dp_event_t **event_out);
+    void (*event_close)(dp_event_t *event);
+    /** Marks the work enqueued on s so far. [enqueue s] [capture] */
+    dp_status_t (*event_record)(dp_event_t *event, dp_stream_t *s);
+    /** Later work on s starts after the event's latest record; at once when it was never recorded. [enqueue s] [capture] */
+    dp_status_t (*stream_wait)(dp_stream_t *s, dp_event_t *event);
+
+    /** Runs fn(copy of arg) in stream order. bytes <= DP_LAUNCH_ARG_MAX. NULL without DP_DEVICE_CAP_LAUNCH. [enqueue s] */
+    dp_status_t (*launch)(dp_stream_t *s, dp_launch_fn fn, const void *arg, size_t bytes);
+
+    /** Writes the time (the host's now_ns clock) at which the stream gets here to *slot. [enqueue s] */
+    dp_status_t (*stamp)(dp_stream_t *s, int64_t *slot);
+
+    /** Waits until all work on s is done or the stream has failed; returns that failure. timeout_ns < 0: the job's limit.
+     *  [blocks] */
+    dp_status_t (*synchronize)(dp_stream_t *s, int64_t timeout_ns);
+
+    /** The first failure of any stream, DP_OK if none. [any] */
+    dp_status_t (*query_error)(dp_device_t *device);
+    /** Empties failed streams and clears the failure, so that the device can be used again. [blocks] */
+    dp_status_t (*reset)(dp_device_t *device);
+
+    /** The units each lane really got, after rounding: sms[DP_LANE_COUNT]; 0 where a lane is not confined. */
+    dp_status_t (*partition)(dp_device_t *device, uint32_t sms[DP_LANE_COUNT]);
+
+    /** Graphs; NULL without DP_DEVICE_CAP_GRAPH. Streams join the capture by events from `origin`. */
+    dp_status_t (*capture_begin)(dp_stream_t *origin);
+    dp_status_t (*capture_end)(dp_stream_t *origin, dp_graph_t **graph_out);
+    dp_status_t (*graph_launch)(dp_graph_t *graph, dp_stream_t *s);
+    void (*graph_close)(dp_graph_t *graph);
+} dp_device_vt_t;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,105 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * moe.h: interface "dp.moe/1": y = h + shared(n) + sum over chosen experts e of weight_e * expert_e(n), n = RMSNorm(h).
+ *
+ * An expert is SwiGLU: (silu(n * w_gate) * (n * w_up)) * w_down. E routed experts are spread over the expert group: rank p
+ * holds experts p*E/n ... (p+1)*E/n - 1. Shared experts (0 or more) are one SwiGLU of width shared*expert_hidden, on every
+ * rank. A forward is four calls, each on its own lane, a backward mirrors them:
+ *
+ *   forward   route (compute)             dispatch (all-to-all)   experts (compute)            combine (all-to-all)
+ *   backward  route_backward_* (compute)  dispatch_backward       experts_backward_* (compute) combine_backward
+ *
+ * One row travels per (token, chosen expert); the owner of the token sums its k rows in the order in which they were
+ * chosen, and an expert computes the rows of each source rank as a GEMM of its own: so the bits of the output do not
+ * depend on the size of the expert group.
+ *
+ * Router: logits = n * w_router (fp32 or better). Gate softmax: scores = softmax(logits); sigmoid: scores =
+ * sigmoid(logits). Chosen: the top_k largest of score + bias (ties: the lower expert), weight = score, divided by the sum of
+ * the chosen when `normalize`, times `scale`. The bias has no gradient: see DP_PARAM_ROUTER_BIAS.
+ * Auxiliary loss (aux_alpha > 0): alpha * E / (k T) * sum_e count_e * mean_t(p_te), p the scores, normalised over the
+ * experts for the sigmoid gate; its gradient enters in route_backward_input, times dp_moe_io_t.aux_scale.
+ * Parameters in this order: norm [d]; router [d, E]; bias [E]; shared.w_gate, shared.w_up [d, S], shared.w_down [S, d]
+ * (S = shared * expert_hidden; absent when 0); then per local expert w_gate, w_up [d, f], w_down [f, d].
+ * Sources: DeepSeek-V3 report arXiv 2412.19437 (2.1.2 bias-based balancing, 3.2.1 overlap); arXiv 2408.15664; auxiliary
+ * loss arXiv 2101.03961; SwiGLU arXiv 2002.05202. */
+#ifndef DUALPIPE_MOE_H
+#define DUALPIPE_MOE_H
+
+#include <dualpipe/block.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dp_moe dp_moe_t;
+
+typedef enum dp_gate { DP_GATE_SOFTMAX = 0, DP_GATE_SIGMOID = 1 } dp_gate_t;
+
+enum { DP_MOE_CAP_DETERMINISTIC = 1u << 0 };
+
+typedef struct dp_moe_config {
+    uint32_t struct_size;
+    dp_block_shape_t shape;
+    uint32_t experts;        /* E, divisible by the size of the expert group                                       */
+    uint32_t top_k;          /* 1 <= top_k <= E                                                                    */
+    uint32_t expert_hidden;  /* f                                                                                  */
+    uint32_t shared_experts; /* 0: none                                                                            */
+    dp_gate_t gate;
+    uint32_t normalize;      /* 1: chosen weights sum to `scale`                                                   */
+    float scale;             /* 0: 1                                                                               */
+    float aux_alpha;         /* 0: no auxiliary loss                                                               */
+    const dp_device_vt_t *device_vt;
+    dp_device_t *device;
+    const dp_comm_vt_t *comm_vt; /* the expert group                                                               */
+    dp_comm_t *comm;
+    int32_t comm_rank, comm_size;
+    uint32_t exchange_id;    /* first of 4 exchange ids that this instance may use on comm                         */
+} dp_moe_config_t;
+
+/** A call's io plus what only MoE needs. */
+typedef struct dp_moe_io {
+    dp_io_t io;          /* route: x = h. combine: y. combine_backward: dy. route_backward_input: dx                */
+    float aux_scale;     /* loss scale of the auxiliary loss's gradient                                             */
+    double *aux_loss;    /* route adds this micro-batch's auxiliary loss when not NULL (device memory)              */
+} dp_moe_io_t;
+
+/* Where data live between the calls: h, routing and whatever backward needs in io.saved; buffers that only connect the
+ * calls of one pass (rows on their way, dn) in io.work. io.saved, io.work and the parameters are the same block in all eight
+ * calls of a micro-batch. Each pass of a micro-batch makes all its calls in the order above; passes of different
+ * micro-batches may interleave (F&B pairs), in the same order on all ranks of the expert group. */
+typedef struct dp_moe_vt {
+    uint32_t struct_size;
+    uint32_t caps;
+    /** One instance serves all layers of one rank. Opens its exchanges on comm; the caller calls comm start() afterwards. */
+    dp_status_t (*open)(const dp_host_t *host, const dp_moe_config_t *config, dp_moe_t **moe_out);
+    void (*close)(dp_moe_t *moe);
+    dp_status_t (*sizes)(const dp_moe_t *moe, dp_block_sizes_t *sizes_out);
+    dp_status_t (*params)(const dp_moe_t *moe, dp_param_t *params_out);
+
+    /** [compute] h = io.x -> routing, rows to send. Adds the chosen counts to nothing: they travel with backward_weight. */
+    dp_status_t (*route)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
+    /** [all-to-all] rows to the experts' ranks. */
+    dp_status_t (*dispatch)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
+    /** [compute] local experts on received rows; shared experts on own tokens. */
+    dp_status_t (*experts)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
+    /** [all-to-all] rows back, summed into io.y. */
+    dp_status_t (*combine)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
+
+    /** [all-to-all] rows of io.dy, with their weights, to the experts' ranks. io.dy is not needed afterwards. */
+    dp_status_t (*combine_backward)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
+    /** [compute] gradients of the received rows and of their weights; shared experts' input gradient. */
+    dp_status_t (*experts_backward_input)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
+    /** [compute] adds to the gradients of local and shared experts. After experts_backward_input, maybe much later. */
+    dp_status_t (*experts_backward_weight)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
+    /** [all-to-all] row gradients back to the tokens' owners. */
+    dp_status_t (*dispatch_backward)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
+    /** [compute] gradient of h into io.dx: residual, experts, router, auxiliary loss, norm. */
+    dp_status_t (*route_backward_input)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
+    /** [compute] adds to the gradients of norm and router, and the chosen counts to that of bias. */
+    dp_status_t (*route_backward_weight)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
+} dp_moe_vt_t;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

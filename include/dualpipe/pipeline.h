@@ -1,0 +1,130 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * pipeline.h: the engine: runs a verified program on one rank, step by step.
+ *
+ * A job has pp * ep * dp ranks: world rank = (d * ep + e) * pp + p. Ranks with the same (e, d) form a pipeline; ranks with
+ * the same (p, d) an expert group; parameters that are not experts are summed over the ep * dp ranks with the same p,
+ * experts over the dp ranks with the same (p, e). Every (e, d) has micro-batches of its own.
+ *
+ * Life: open (collective; builds plugins, stages, channels; every byte of the run is allocated here) - step ... step - close.
+ * A step allocates nothing, opens nothing, and runs only programs that verify has accepted for the backend in use.
+ *
+ * Bits: gradients of a stage are accumulated micro-batch by micro-batch, the first half of the step's micro-batches in one
+ * accumulator, the second in another; then half 0 + half 1; then over the data group in rank order. So every schedule,
+ * pipeline depth, comm backend, ranks as threads or processes, give the same bits at the same ep and dp. */
+#ifndef DUALPIPE_PIPELINE_H
+#define DUALPIPE_PIPELINE_H
+
+#include <dualpipe/group.h>
+#include <dualpipe/stage.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dp_pipeline dp_pipeline_t;
+
+/** What a stage builder may use: this rank's device and its expert group. */
+typedef struct dp_build_context {
+    uint32_t struct_size;
+    dp_group_t *group;
+    const dp_host_t *host;
+    const dp_device_vt_t *device_vt;
+    dp_device_t *device;
+    const dp_comm_vt_t *comm_vt;
+    dp_comm_t *expert_comm; /* the expert group; size 1 when ep is 1 */
+    int32_t pp_rank, pp_size, ep_rank, ep_size, dp_rank, dp_size;
+} dp_build_context_t;
+
+/** Makes stage `stage` of `stages` (both counted along the path). Called during open, once for every chunk of this rank, in
+ *  chunk order. The stage belongs to the trainer and outlives the pipeline. */
+typedef dp_status_t (*dp_build_stage_fn)(void *user, const dp_build_context_t *context, int32_t stage, int32_t stages,
+                                         dp_stage_t **stage_out);
+
+typedef struct dp_pipeline_options {
+    uint32_t struct_size;
+    dp_group_t *group;
+    int32_t ep, dp;              /* 0: 1. The pipeline has size / (ep * dp) ranks                                      */
+    const char *method;          /* NULL: "dualpipe"; not looked at when `schedule` is given                           */
+    int32_t microbatches;        /* M per (e, d), both directions together                                             */
+    int32_t chunks;              /* of interleaved methods; 0: default                                                 */
+    const dp_schedule_t *schedule;             /* a schedule of one's own; borrowed until close                        */
+    const char *comm;            /* plugin name or path; NULL: DUALPIPE_COMM, else "comm_shm". "shm" means "comm_shm"    */
+    const char *device;          /* NULL: DUALPIPE_DEVICE, else "device_cpu"                                           */
+    dp_device_config_t device_config;
+    size_t boundary_bytes;       /* tensor between stages, for one micro-batch                                         */
+    dp_dtype_t dtype;            /* of parameters and gradients (DP_F32, DP_F64)                                       */
+    int32_t slots;               /* K per channel; 0: 2                                                                */
+    size_t inline_bytes;         /* messages up to this size are sent from the compute lane; 0: 16 KiB                 */
+    int32_t trace_steps;         /* keep the spans of the last n steps for dp_pipeline_timeline; 0: 1                  */
+    dp_build_stage_fn build;
+    void *user;
+} dp_pipeline_options_t;
+
+/** Opens plugins, agrees on settings, builds stages, lowers and verifies the program, allocates and connects everything.
+ *  Errors name the plugin, rank or field at fault. [collective] [blocks] */
+DP_API dp_status_t dp_pipeline_open(const dp_pipeline_options_t *options, dp_pipeline_t **pipeline_out);
+/** [collective] [blocks]; at once when the job is aborted. NULL is allowed. */
+DP_API void dp_pipeline_close(dp_pipeline_t *pipeline);
+
+/** Data of one step. Arrays are indexed by micro-batch of the step and may be NULL on ranks without that end of a path
+ *  (see dp_pipeline_ends). Borrowed until the step returns. */
+typedef struct dp_step {
+    uint32_t struct_size;
+    const void *const *inputs;   /* [M] read where this rank holds a first stage                                        */
+    const void *const *targets;  /* [M] read where this rank holds a last stage                                         */
+    void *const *outputs;        /* [M] or NULL: where last stages write their outputs                                  */
+    double loss_scale;           /* 0: 1 / M                                                                            */
+    int32_t forward_only;        /* 1: no backward; gradients are left alone                                            */
+    double loss;                 /* result: sum over all micro-batches of this (e, d) of the losses, on every rank       */
+    double *losses;              /* [M] or NULL: result, of each micro-batch, on every rank                             */
+} dp_step_t;
+
+/**
+ * Runs one step: zeroes the gradients, all micro-batches forward and backward, sums gradients of both copies of each
+ * stage and over the data groups. Losses and gradients are final when it returns. Every member of the job calls it.
+ * Errors: the first cause, named; afterwards only dp_pipeline_close is legal. [collective] [blocks]
+ */
+DP_API dp_status_t dp_pipeline_step(dp_pipeline_t *pipeline, dp_step_t *step);
+
+/** Replaces the comm backend between two steps. On failure the old one stays. [collective] [blocks] */
+DP_API dp_status_t dp_pipeline_swap_comm(dp_pipeline_t *pipeline, const char *comm);
+
+/** One chunk of this rank. */
+typedef struct dp_chunk_view {
+    int32_t chunk, path, stage, stages;
+    dp_stage_t *stage_object;
+    void *params;        /* device memory, param_count elements of dtype; the trainer fills and updates it between steps  */
+    const void *grads;   /* the summed gradient after a step, same layout                                                 */
+    size_t param_count;
+    uint32_t nparams;
+    const dp_param_t *param;
+    int32_t primary;     /* 1: count this copy in global sums (the mirror's copy has 0)                                   */
+} dp_chunk_view_t;
+DP_API int32_t dp_pipeline_chunks(const dp_pipeline_t *pipeline);
+DP_API dp_status_t dp_pipeline_chunk(const dp_pipeline_t *pipeline, int32_t chunk, dp_chunk_view_t *view_out);
+
+/** Which micro-batches of a step enter (inputs) or end (targets, losses) on this rank: first_out[M], last_out[M] are set to 0
+ *  or 1; either may be NULL. [any] */
+DP_API void dp_pipeline_ends(const dp_pipeline_t *pipeline, uint8_t *first_out, uint8_t *last_out);
+
+/** Sums host doubles over all ranks of the job, in rank order. Same bits everywhere. [collective] [blocks] */
+DP_API dp_status_t dp_pipeline_sum(dp_pipeline_t *pipeline, double *values, size_t count);
+
+/** Bytes of device and transport memory, as allocated during open, by purpose. A step uses nothing else. */
+typedef struct dp_memory_report {
+    size_t params, grads, saved, work, boundary, transport, records, total;
+} dp_memory_report_t;
+DP_API void dp_pipeline_memory(const dp_pipeline_t *pipeline, dp_memory_report_t *report_out);
+
+/** What is being run. Owned by the pipeline. [any] */
+DP_API const dp_program_t *dp_pipeline_program(const dp_pipeline_t *pipeline);
+
+/** Collects the spans of the last traced steps of all ranks into a timeline on world rank 0 (NULL elsewhere); the caller
+ *  frees it. [collective] [blocks] */
+DP_API dp_status_t dp_pipeline_timeline(dp_pipeline_t *pipeline, dp_timeline_t **timeline_out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,148 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * plugin.h: what a plugin exports and what the host hands it. A plugin includes our headers and links nothing of ours.
+ *
+ * A plugin is a shared module dp_<name>.so with one exported data symbol, `dp_plugin_entry`. The host reads it without
+ * running plugin code, refuses another ABI major, then asks for interfaces by string ("dp.comm/1"). An interface is a
+ * table of functions with its size in front; instances carry all state (several pipelines, or several ranks as threads,
+ * use one mapped plugin at the same time). Appended members are a minor change, a changed meaning gets a new string. */
+#ifndef DUALPIPE_PLUGIN_H
+#define DUALPIPE_PLUGIN_H
+
+#include <dualpipe/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DP_ABI_MAJOR 1 /* breaks: the host refuses to load, and says both numbers        */
+#define DP_ABI_MINOR 0 /* grows: appended members and new interfaces                     */
+
+/** Interface names. A third party adds its own ("com.acme.sparse_attn/1") without asking. */
+#define DP_IFACE_DEVICE "dp.device/1"
+#define DP_IFACE_COMM "dp.comm/1"
+#define DP_IFACE_ATTENTION "dp.attention/1"
+#define DP_IFACE_MOE "dp.moe/1"
+
+/** True when table `t` (of type `type`, size in its first member) is long enough to hold `member` and it is not NULL. */
+#define DP_HAS(t, type, member)                                                                                        \
+    ((t) != NULL && (t)->struct_size >= offsetof(type, member) + sizeof((t)->member) && (t)->member != NULL)
+
+typedef struct dp_host dp_host_t;
+
+/** A 32-bit counter that one side advances and others wait for; may lie in memory shared between processes.
+ *  All zero is a valid start. The layout is part of the ABI: two naturally aligned 32-bit words. */
+typedef struct dp_signal {
+    uint32_t value;   /* only through the functions below, or with release/acquire atomics */
+    uint32_t waiters; /* the host's                                                        */
+} dp_signal_t;
+
+/**
+ * The host's services, one table for one rank of one job. Valid from open() to close() of the instance it was given
+ * to; the host outlives every instance.
+ */
+struct dp_host {
+    uint32_t struct_size; /* sizeof(dp_host_t) as the host was compiled */
+    uint16_t abi_major, abi_minor;
+    void *impl; /* the host's own; not for plugins */
+
+    /** Writes a log line. [any] */
+    void (*log)(const dp_host_t *h, int level, const char *origin, const char *message);
+
+    /** Records why, returns `status`; `return DP_FAIL(h, DP_ERR_X, "...")` is the whole error path. Messages name
+     *  the peer, the operation and what to do. [any] */
+    dp_status_t (*fail)(const dp_host_t *h, dp_status_t status, const char *file, int line, const char *fmt, ...)
+        DP_PRINTF(5, 6);
+
+    /** Memory with the host's hooks. Never during a step. alignment: a power of two, at least 16. [any] */
+    void *(*allocate)(const dp_host_t *h, size_t bytes, size_t alignment);
+    void (*release)(const dp_host_t *h, void *memory);
+
+    /** Monotonic nanoseconds, the clock of timelines and deadlines. [any] */
+    int64_t (*now_ns)(const dp_host_t *h);
+
+    /**
+     * The one way to wait. Returns DP_OK once (int32_t)(value - target) >= 0, with acquire order.
+     * DP_ERR_TIMEOUT after `timeout_ns` (< 0: the job's own limit, see dp_group_options.hang_seconds), the first cause
+     * (DP_ERR_PEER, DP_ERR_INTERRUPTED, DP_ERR_ABORTED, ...) as soon as the job is aborted; `what` goes into the message
+     * ("rank 2: send of F dir 0 mb 5 to rank 3 waits for a credit"). Spins a few microseconds at most, then sleeps in
+     * the kernel: ranks may outnumber cores. Works across processes on shared memory. [any] [blocks]
+     */
+    dp_status_t (*wait)(const dp_host_t *h, dp_signal_t *signal, uint32_t target, int64_t timeout_ns, const char *what);
+
+    /** Sets the value with release order and wakes all waiters, in any process. One writer per signal. [any] */
+    void (*post)(const dp_host_t *h, dp_signal_t *signal, uint32_t value);
+
+    /** DP_OK while the job is healthy, else its first cause. Cheap: for long loops in device code. [any] */
+    dp_status_t (*aborted)(const dp_host_t *h);
+
+    /** Where, if anywhere, this host has the service `id`; NULL otherwise. [any]
+     *    "dp.host.boot/1"  dp_host_boot_t: bytes between ranks before any transport exists
+     *    "dp.host.sm/1"    dp_host_sm_t: the share of the device granted to this plugin's own kernels */
+    const void *(*get_service)(const dp_host_t *h, const char *id);
+};
+#define DP_FAIL(h, st, ...) ((h)->fail((h), (st), __FILE__, __LINE__, __VA_ARGS__))
+
+/** "dp.host.boot/1": a blackboard shared by all ranks of the job. Set-up only, never in a step. */
+#define DP_HOST_BOOT "dp.host.boot/1"
+typedef struct dp_host_boot {
+    uint32_t struct_size;
+    /** Publishes `bytes` (at most 64 KiB) under `key` (at most 127 characters, unique in the job). [any] [blocks] */
+    dp_status_t (*put)(const dp_host_t *h, const char *key, const void *data, size_t bytes);
+    /** Waits for `key` and copies it; its size must be exactly `bytes`. Fails as wait() does. [any] [blocks] */
+    dp_status_t (*get)(const dp_host_t *h, const char *key, void *data, size_t bytes);
+} dp_host_boot_t;
+
+/** "dp.host.sm/1": the share of SMs (GPU) or cores (CPU). */
+#define DP_HOST_SM "dp.host.sm/1"
+typedef struct dp_host_sm {
+    uint32_t struct_size;
+    uint32_t compute_sms; /* units that compute lanes run on; 0: the whole device, unpartitioned */
+    uint32_t comm_sms;    /* units that communication lanes run on; 0: unpartitioned             */
+} dp_host_sm_t;
+
+/** The only symbol a plugin exports. Can be read without running plugin code; the first four members stay put forever. */
+typedef struct dp_plugin {
+    uint32_t struct_size;
+    uint16_t abi_major, abi_minor; /* of the headers it was built with, never of the running host             */
+    const char *name;              /* "comm_shm": [a-z0-9_]+, also the file dp_comm_shm.so                    */
+    const char *version, *summary; /* free text and one line, for `dualpipe plugin list`                      */
+    dp_status_t (*init)(const dp_host_t *host);   /* optional; counted; opens no device, starts no threads    */
+    void (*fini)(void);                           /* optional; after every instance is closed                 */
+    const void *(*get_interface)(const char *id); /* "dp.comm/1" -> const dp_comm_vt_t *, or NULL              */
+} dp_plugin_t;
+
+#define DP_PLUGIN_HEAD (uint32_t)sizeof(dp_plugin_t), DP_ABI_MAJOR, DP_ABI_MINOR
+#if defined(__GNUC__)
+#define DP_PLUGIN_EXPORT __attribute__((visibility("default")))
+#else
+#define DP_PLUGIN_EXPORT
+#endif
+/** Defines the entry: DP_PLUGIN_DEFINE(comm_shm) = { DP_PLUGIN_HEAD, "comm_shm", ... }; */
+#ifdef __cplusplus
+#define DP_PLUGIN_DEFINE(plugin_name) extern "C" DP_PLUGIN_EXPORT const dp_plugin_t dp_plugin_entry
+#else
+#define DP_PLUGIN_DEFINE(plugin_name)                                                                                  \
+    extern DP_PLUGIN_EXPORT const dp_plugin_t dp_plugin_entry;                                                         \
+    DP_PLUGIN_EXPORT const dp_plugin_t dp_plugin_entry
+#endif
+
+/* ---- for trainers and tools: finding and opening plugins ---- */
+
+/**
+ * Finds, checks and maps a plugin. name: a path (holds '/': opened as given) or a bare name [a-z0-9_]+, looked up as
+ * dp_<name>.so in each absolute folder of DUALPIPE_PLUGIN_PATH, then in the install's plugin folder; nothing else is
+ * searched. File and folders must belong to root or us and not be writable by group or others. The file's ELF header is
+ * checked before it is mapped; a mapped plugin is never unmapped. A second load returns the same pointer.
+ * Errors: DP_ERR_PLUGIN with every place tried and why it was passed over, or what the file offers and what was wanted;
+ * DP_ERR_SECURITY. [any]
+ */
+DP_API dp_status_t dp_plugin_load(const char *name, const dp_plugin_t **plugin_out);
+
+/** The interface `id` of a plugin, at least `min_size` bytes long. DP_ERR_PLUGIN names what is missing. [any] */
+DP_API dp_status_t dp_plugin_interface(const dp_plugin_t *plugin, const char *id, size_t min_size, const void **table_out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,131 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * schedule.h: which micro-batch is computed when, on every rank of a pipeline.
+ *
+ * A schedule is, for each rank, an ordered list of computing operations over model chunks. A chunk is one stage held by
+ * a rank: DualPipe ranks hold two (stage r of direction 0, stage P-1-r of direction 1), V placements two, interleaved
+ * ones v. Where data go is not part of the list: the placement says it, and lowering (program.h) derives transfers. */
+#ifndef DUALPIPE_SCHEDULE_H
+#define DUALPIPE_SCHEDULE_H
+
+#include <dualpipe/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** What an operation computes. */
+typedef enum dp_op_kind {
+    DP_OP_F = 0,  /* forward                                                                      */
+    DP_OP_B = 1,  /* full backward = I then W                                                      */
+    DP_OP_I = 2,  /* backward for the input only                                                   */
+    DP_OP_W = 3,  /* backward for the weights                                                      */
+    DP_OP_FB = 4  /* one F and one B of any two micro-batches, overlapped                           */
+} dp_op_kind_t;
+
+/** One operation. For FB, chunk/mb name the forward half and chunk2/mb2 the backward half; otherwise those are -1. */
+typedef struct dp_op {
+    uint8_t kind;
+    int16_t chunk, chunk2; /* model chunk on this rank: direction of dualpipe, leg of a V, chunk of interleaved ones */
+    int32_t mb, mb2;       /* micro-batch within its path, from 0                                                    */
+} dp_op_t;
+
+/** Where the stages are. A path is what one stream of micro-batches walks: stage 0 ... stages-1. */
+typedef enum dp_placement {
+    DP_PLACE_LINE = 0,          /* 1 path, P stages, stage s on rank s                                       */
+    DP_PLACE_LOOP = 1,          /* 1 path, v*P stages, stage s on rank s mod P as chunk s / P                 */
+    DP_PLACE_V = 2,             /* 1 path, 2P stages: down (chunk 0), then back up (chunk 1)                  */
+    DP_PLACE_BIDIRECTIONAL = 3  /* 2 paths over the same P stages: path 0 down (chunk 0), path 1 up (chunk 1) */
+} dp_placement_t;
+
+#define DP_MAX_RANKS 4096
+#define DP_MAX_MICROBATCHES 65536
+#define DP_MAX_CHUNKS 64
+#define DP_MAX_OPS (64u << 20)
+
+typedef struct dp_schedule {
+    char method[32];          /* "dualpipe"; "custom" for files that name none                       */
+    int32_t ranks;            /* P                                                                   */
+    int32_t microbatches;     /* M, all paths together                                               */
+    int32_t chunks;           /* model chunks per rank                                               */
+    dp_placement_t placement;
+    int32_t forward_only;     /* 1: no backward anywhere                                             */
+    int64_t *first;           /* [ranks + 1]: rank r's operations are ops[first[r]] ... ops[first[r + 1] - 1] */
+    dp_op_t *ops;
+} dp_schedule_t;
+
+/** Place of a chunk on its path. */
+typedef struct dp_place {
+    int32_t path, stage;             /* stage counts along the path and names the model's layers      */
+    int32_t prev_rank, prev_chunk;   /* where activations come from; -1 at the first stage            */
+    int32_t next_rank, next_chunk;   /* where activations go; -1 at the last stage                    */
+    int32_t mirror_rank;             /* rank that holds the other copy of this stage, -1 when single   */
+} dp_place_t;
+
+/** Number of paths (2 for bidirectional, else 1) and stages per path. [any] */
+DP_API int32_t dp_schedule_paths(const dp_schedule_t *schedule);
+DP_API int32_t dp_schedule_stages(const dp_schedule_t *schedule);
+/** Micro-batches of path `path`: M, or M/2 for each direction. Path 1's micro-batch i is number M/2 + i of the step. [any] */
+DP_API int32_t dp_schedule_path_microbatches(const dp_schedule_t *schedule, int32_t path);
+/** Fills *place_out for a chunk of a rank. [any] */
+DP_API void dp_schedule_place(const dp_schedule_t *schedule, int32_t rank, int32_t chunk, dp_place_t *place_out);
+
+typedef struct dp_schedule_request {
+    uint32_t struct_size;
+    const char *method;      /* one of dp_schedule_methods()                                      */
+    int32_t ranks, microbatches;
+    int32_t chunks;          /* model chunks per rank of the interleaved methods; 0: the method's default */
+    int32_t forward_only;
+} dp_schedule_request_t;
+
+/** A built-in method. */
+typedef struct dp_method {
+    const char *name;        /* "dualpipe"                                                        */
+    const char *summary;     /* one line                                                          */
+    const char *source;      /* paper or code it comes from                                       */
+    const char *limits;      /* "even ranks, even micro-batches >= 2 * ranks"                     */
+    dp_placement_t placement;
+    /** Generates; the request's method field is not looked at. Refusals: DP_ERR_INVALID with the reason. */
+    dp_status_t (*generate)(const dp_schedule_request_t *request, dp_schedule_t **schedule_out);
+} dp_method_t;
+
+/** All built-in methods, in order of age; *count_out of them. Static. [any] */
+DP_API const dp_method_t *dp_schedule_methods(size_t *count_out);
+
+/** Generates a schedule by name. DP_ERR_INVALID: unknown method (the message lists them), or sizes it refuses, with the
+ *  reason. The caller frees it. [any] */
+DP_API dp_status_t dp_schedule_generate(const dp_schedule_request_t *request, dp_schedule_t **schedule_out);
+
+/** An empty schedule with room for nops[r] operations on rank r, first[] filled. For generators and readers. [any] */
+DP_API dp_status_t dp_schedule_create(const char *method, dp_placement_t placement, int32_t ranks, int32_t microbatches,
+                                      int32_t chunks, const int64_t *nops, dp_schedule_t **schedule_out);
+/** NULL is allowed. [any] */
+DP_API void dp_schedule_free(dp_schedule_t *schedule);
+
+/**
+ * Checks the lists alone: every F has exactly one B, or one I then one W; local order F before B or I before W; ids in range;
+ * and across ranks, that the data dependencies have no cycle. DP_ERR_REJECTED names the offending operations, or prints the
+ * shortest cycle. program.h checks the same on the lowered program, with transports and slots. [any]
+ */
+DP_API dp_status_t dp_schedule_verify(const dp_schedule_t *schedule);
+
+/**
+ * Writes our TSV: a comment line `# method=dualpipe ranks=4 microbatches=20 chunks=2 placement=bidirectional`, a header
+ * line, then rank, seq, op, dir, mb, dir2, mb2, peer, n, tab separated; unused columns hold -1. dir is the chunk. rank -1:
+ * all ranks. write(user, text, bytes) returns a status, passed on. [any]
+ */
+typedef dp_status_t (*dp_write_fn)(void *user, const char *text, size_t bytes);
+DP_API dp_status_t dp_schedule_write_tsv(const dp_schedule_t *schedule, int32_t rank, dp_write_fn write, void *user);
+/** Reads it back. Rows of kinds RF RB SF SB C (recorded transfers) are skipped: transfers are derived. Without the comment
+ *  line the shape is inferred where it can be. name goes into messages ("FILE:12: ..."). [any] */
+DP_API dp_status_t dp_schedule_read_tsv(const char *name, const char *text, size_t bytes, dp_schedule_t **schedule_out);
+
+/** "F", "B", "I", "W", "FB". [any] */
+DP_API const char *dp_op_kind_name(int kind);
+/** "line", "loop", "v", "bidirectional". [any] */
+DP_API const char *dp_placement_name(dp_placement_t placement);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,61 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * memory.c: allocation through replaceable hooks. */
+#include "base/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void *malloc_allocate(void *user, size_t bytes, size_t alignment)
+{
+    void *memory = NULL;
+
+    (void)user;
+    return posix_memalign(&memory, alignment, bytes) == 0 ? memory : NULL;
+}
+
+static void malloc_release(void *user, void *memory)
+{
+    (void)user;
+    free(memory);
+}
+
+static const dp_allocator_t malloc_hooks = {NULL, malloc_allocate, malloc_release};
+static dp_allocator_t hooks = {NULL, malloc_allocate, malloc_release};
+
+void dp_set_allocator(const dp_allocator_t *replacement)
+{
+    hooks = replacement != NULL ? *replacement : malloc_hooks;
+}
+
+void *dp__allocate(size_t bytes, size_t alignment)
+{
+    return hooks.allocate(hooks.user, bytes > 0 ? bytes : 1, alignment < 16 ? 16 : alignment);
+}
+
+void *dp__calloc(size_t count, size_t bytes)
+{
+    size_t total;
+    void *memory;
+
+    if (!dp__mul(count, bytes, &total))
+        return NULL;
+    memory = dp__allocate(total, 64);
+    if (memory != NULL)
+        memset(memory, 0, total);
+    return memory;
+}
+
+void dp__free(void *memory)
+{
+    if (memory != NULL)
+        hooks.release(hooks.user, memory);
+}
+
+char *dp__strdup(const char *text)
+{
+    size_t bytes = strlen(text) + 1;
+    char *copy = dp__allocate(bytes, 16);
+
+    return copy != NULL ? memcpy(copy, text, bytes) : NULL;
+}

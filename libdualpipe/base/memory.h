@@ -1,0 +1,34 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * memory.h: allocation through the hooks of dp_set_allocator, and sizes that cannot wrap. */
+#ifndef DP_BASE_MEMORY_H
+#define DP_BASE_MEMORY_H
+
+#include <dualpipe/status.h>
+#include <stdbool.h>
+
+/* Zeroed memory for count * bytes, NULL when it is not there or the product wraps. Release with dp__free (NULL allowed). */
+void *dp__calloc(size_t count, size_t bytes);
+void *dp__allocate(size_t bytes, size_t alignment);
+void dp__free(void *memory);
+char *dp__strdup(const char *text);
+
+/* true when the result is exact; on false *out is not to be used. */
+static inline bool dp__add(size_t a, size_t b, size_t *out)
+{
+    return !__builtin_add_overflow(a, b, out);
+}
+static inline bool dp__mul(size_t a, size_t b, size_t *out)
+{
+    return !__builtin_mul_overflow(a, b, out);
+}
+/* Rounds up to a multiple of a power of two. */
+static inline bool dp__round_up(size_t a, size_t to, size_t *out)
+{
+    if (__builtin_add_overflow(a, to - 1, out))
+        return false;
+    *out &= ~(to - 1);
+    return true;
+}
+
+#endif
