@@ -42,7 +42,7 @@ fi
 
 # Every member goes in, so that whatever is missing shows.
 echo 'int main(void) { return 0; }' >"$work/main.c"
-if ! $CC $CFLAGS $LDFLAGS -o "$work/main" "$work/main.c" -Wl,--whole-archive "$archive" -Wl,--no-whole-archive -lpthread -ldl -lm; then
+if ! $CC ${CFLAGS-} ${LDFLAGS-} -o "$work/main" "$work/main.c" -Wl,--whole-archive "$archive" -Wl,--no-whole-archive -lpthread -ldl -lm; then
     failures=$((failures + 1))
 else
     extra=$(readelf -d "$work/main" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |

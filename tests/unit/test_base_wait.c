@@ -85,7 +85,7 @@ typedef struct waiter {
     pthread_t thread;
     dp_signal_t *signal;
     dp__abort_t *abort_state;
-    uint32_t target;
+    uint32_t target, *begun; /* begun: rounds that waiters have entered */
     dp_status_t status;
 } waiter_t;
 
@@ -145,7 +145,46 @@ START_TEST(one_post_wakes_those_whose_target_is_reached)
 }
 END_TEST
 
-/* Two sides take turns; payload is plain memory that only the signals order. */
+static void *wait_in_rounds(void *arg)
+{
+    waiter_t *w = arg;
+
+    for (uint32_t i = 1; i <= w->target; i++) {
+        __atomic_fetch_add(w->begun, 1, __ATOMIC_SEQ_CST);
+        w->status = dp__signal_wait(w->signal, i, NEVER, NULL);
+        if (w->status != DP_OK)
+            break;
+    }
+    return NULL;
+}
+
+START_TEST(every_post_wakes_all)
+{
+    enum { N = 6, POSTS = 400 };
+    dp_signal_t signal = {0, 0};
+    uint32_t begun = 0;
+    waiter_t w[N];
+
+    for (int i = 0; i < N; i++) {
+        w[i] = (waiter_t){.signal = &signal, .target = POSTS, .begun = &begun, .status = DP_PENDING};
+        ck_assert_int_eq(pthread_create(&w[i].thread, NULL, wait_in_rounds, &w[i]), 0);
+    }
+    for (uint32_t post = 1; post <= POSTS; post++) {
+        while (__atomic_load_n(&begun, __ATOMIC_SEQ_CST) < N * post)
+            sched_yield();
+        until_waiting(&signal, N);
+        dp__signal_post(&signal, post);
+    }
+    for (int i = 0; i < N; i++) {
+        pthread_join(w[i].thread, NULL);
+        ck_assert_int_eq(w[i].status, DP_OK);
+    }
+    ck_assert_uint_eq(signal.waiters, 0);
+}
+END_TEST
+
+/* Two sides take turns, each posting only when the other is past its spin; payload is plain memory that only the signals
+ * order. */
 typedef struct table {
     dp_signal_t ping, pong;
     uint64_t payload;
@@ -161,6 +200,7 @@ static dp_status_t serve(table_t *t)
         if (t->payload != 2 * (uint64_t)i)
             return DP_ERR_PROTOCOL;
         t->payload++;
+        until_waiting(&t->pong, 1);
         dp__signal_post(&t->pong, i);
     }
     return DP_OK;
@@ -178,6 +218,7 @@ static void rally(table_t *t)
 {
     for (uint32_t i = 1; i <= ROUNDS; i++) {
         t->payload = 2 * (uint64_t)i;
+        until_waiting(&t->ping, 1);
         dp__signal_post(&t->ping, i);
         ck_assert_int_eq(dp__signal_wait(&t->pong, i, NEVER, NULL), DP_OK);
         ck_assert_uint_eq(t->payload, 2 * (uint64_t)i + 1);
@@ -330,6 +371,7 @@ int main(void)
     SUITE_ADD(suite, abort_ends_a_wait);
     SUITE_ADD(suite, abort_is_seen_without_a_wake);
     SUITE_ADD(suite, one_post_wakes_those_whose_target_is_reached);
+    SUITE_ADD(suite, every_post_wakes_all);
     SUITE_ADD(suite, threads_take_turns);
     SUITE_ADD(suite, processes_take_turns);
     SUITE_ADD(suite, a_killed_waiter_does_not_stop_the_others);
