@@ -37,8 +37,6 @@ enum {
     DP_COMM_CAP_HOST_INLINE = 1u << 2 /* channels may be used on a compute lane without hurting it (host memory)  */
 };
 
-typedef enum dp_dtype { DP_F32 = 0, DP_F64 = 1, DP_BF16 = 2, DP_I64 = 3 } dp_dtype_t;
-
 typedef struct dp_comm_config {
     uint32_t struct_size;
     const char *name;              /* unique in the job, the same on all members: "pipeline.0"; keys of the boot service */
@@ -127,12 +125,6 @@ typedef struct dp_comm_vt {
     /** Bytes of memory that this instance holds so far, slots and staging included. */
     size_t (*memory_bytes)(dp_comm_t *comm);
 } dp_comm_vt_t;
-
-/** Bytes of one element. */
-static inline size_t dp_dtype_bytes(dp_dtype_t t)
-{
-    return t == DP_F32 ? 4 : t == DP_BF16 ? 2 : 8;
-}
 
 #ifdef __cplusplus
 }

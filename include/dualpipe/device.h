@@ -18,6 +18,14 @@ typedef struct dp_stream dp_stream_t; /* an in-order queue; CUDA plugins: stream
 typedef struct dp_event dp_event_t;   /* a point in a stream; re-recordable                                   */
 typedef struct dp_graph dp_graph_t;   /* a captured step                                                      */
 
+typedef enum dp_dtype { DP_F32 = 0, DP_F64 = 1, DP_BF16 = 2, DP_I64 = 3 } dp_dtype_t;
+
+/** Bytes of one element. */
+static inline size_t dp_dtype_bytes(dp_dtype_t t)
+{
+    return t == DP_F32 ? 4 : t == DP_BF16 ? 2 : 8;
+}
+
 /** What work a stream carries, and so which partition it runs on. */
 typedef enum dp_lane {
     DP_LANE_COMPUTE = 0,    /* attention, GEMMs: the compute partition              */
@@ -63,6 +71,8 @@ typedef struct dp_device_vt {
     dp_status_t (*copy)(dp_stream_t *s, void *to, const void *from, size_t bytes);
     /** Fills with zero bytes. [enqueue s] */
     dp_status_t (*zero)(dp_stream_t *s, void *memory, size_t bytes);
+    /** to[i] += from[i] for count elements of dtype (DP_F32, DP_F64). [enqueue s] */
+    dp_status_t (*add)(dp_stream_t *s, void *to, const void *from, size_t count, dp_dtype_t dtype);
 
     /** A stream for a lane, on that lane's partition. */
     dp_status_t (*stream_open)(dp_device_t *device, dp_lane_t lane, dp_stream_t **stream_out);
