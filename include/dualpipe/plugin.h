@@ -80,6 +80,10 @@ struct dp_host {
      *    "dp.host.boot/1"  dp_host_boot_t: bytes between ranks before any transport exists
      *    "dp.host.sm/1"    dp_host_sm_t: the share of the device granted to this plugin's own kernels */
     const void *(*get_service)(const dp_host_t *h, const char *id);
+
+    /** The message of this thread's latest failed service call ("" before the first); valid until the next one. For plugins
+     *  with threads of their own, which hand an error to the thread that will report it. [any] */
+    const char *(*last_error)(const dp_host_t *h);
 };
 #define DP_FAIL(h, st, ...) ((h)->fail((h), (st), __FILE__, __LINE__, __VA_ARGS__))
 
