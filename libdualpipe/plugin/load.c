@@ -1,0 +1,230 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * load.c: finds a plugin's file, judges file and descriptor before any of its code can run, and maps it for good. */
+#include "base/memory.h"
+#include "plugin/elf_check.h"
+
+#include <dualpipe/plugin.h>
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define TRIED_BYTES 768
+
+/* Every file ever mapped, by device and inode; entries are never removed, as plugins are never unmapped. */
+typedef struct loaded {
+    struct loaded *next;
+    dev_t device;
+    ino_t inode;
+    const dp_plugin_t *plugin;
+} loaded_t;
+
+static struct {
+    pthread_mutex_t mutex;
+    loaded_t *first;
+} registry = {PTHREAD_MUTEX_INITIALIZER, NULL};
+
+/* What was tried and why it was passed over, for the one error message. */
+typedef struct tried {
+    char text[TRIED_BYTES];
+    size_t used;
+} tried_t;
+
+static void note(tried_t *tried, const char *path, const char *why)
+{
+    int n = snprintf(tried->text + tried->used, sizeof(tried->text) - tried->used, "%s%s: %s", tried->used > 0 ? "; " : "",
+                     path, why);
+
+    if (n > 0)
+        tried->used = tried->used + (size_t)n < sizeof(tried->text) ? tried->used + (size_t)n : sizeof(tried->text) - 1;
+}
+
+static int plain_name(const char *name)
+{
+    size_t n = strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_");
+
+    return n > 0 && n < 128 && name[n] == '\0';
+}
+
+/* NULL when nobody but root and us can change what is at `st`, else the reason. A sticky folder (/tmp) protects its entries. */
+static const char *unsafe(const struct stat *st)
+{
+    if (st->st_uid != 0 && st->st_uid != geteuid())
+        return "belongs to another user";
+    if ((st->st_mode & (S_IWGRP | S_IWOTH)) != 0 && !(S_ISDIR(st->st_mode) && (st->st_mode & S_ISVTX) != 0))
+        return "is writable by group or others";
+    return NULL;
+}
+
+static dp_status_t check_folders(const char *path)
+{
+    char parent[PATH_MAX];
+    struct stat st;
+
+    snprintf(parent, sizeof(parent), "%s", path);
+    for (char *slash = strrchr(parent, '/'); slash != NULL; slash = strrchr(parent, '/')) {
+        const char *folder = slash == parent ? "/" : parent;
+        const char *why;
+
+        *slash = '\0';
+        if (stat(folder, &st) != 0)
+            return dp_fail(DP_ERR_PLUGIN, "plugin %s: folder %s: %s", path, folder, strerror(errno));
+        why = unsafe(&st);
+        if (why != NULL)
+            return dp_fail(DP_ERR_SECURITY, "plugin %s: folder %s %s; fix its owner or mode", path, folder, why);
+    }
+    return DP_OK;
+}
+
+static const dp_plugin_t *find_loaded(const struct stat *st)
+{
+    for (const loaded_t *l = registry.first; l != NULL; l = l->next)
+        if (l->device == st->st_dev && l->inode == st->st_ino)
+            return l->plugin;
+    return NULL;
+}
+
+static dp_status_t check_descriptor(const char *path, const dp_plugin_t *plugin)
+{
+    /* these first members stay put through every major, so a refusal can still name the plugin */
+    if (plugin->abi_major != DP_ABI_MAJOR)
+        return dp_fail(DP_ERR_PLUGIN, "plugin %s offers ABI %u.%u, this library needs major %d: rebuild the plugin", path,
+                       plugin->abi_major, plugin->abi_minor, DP_ABI_MAJOR);
+    if (plugin->struct_size < offsetof(dp_plugin_t, get_interface) + sizeof(plugin->get_interface))
+        return dp_fail(DP_ERR_PLUGIN, "plugin %s: its descriptor says %u bytes, too short for ABI %d.0", path,
+                       plugin->struct_size, DP_ABI_MAJOR);
+    if (plugin->name == NULL || !plain_name(plugin->name) || plugin->get_interface == NULL)
+        return dp_fail(DP_ERR_PLUGIN, "plugin %s: its descriptor lacks a name of [a-z0-9_] or get_interface", path);
+    return DP_OK;
+}
+
+/* Maps a file that has passed the checks. Called with the registry locked. */
+static dp_status_t map(const char *path, const struct stat *st, const dp_plugin_t **plugin_out)
+{
+    const dp_plugin_t *plugin;
+    loaded_t *entry;
+    dp_status_t status;
+    void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+
+    if (module == NULL)
+        return dp_fail(DP_ERR_PLUGIN, "plugin %s cannot be loaded: %s", path, dlerror());
+    plugin = dlsym(module, "dp_plugin_entry");
+    if (plugin == NULL)
+        return dp_fail(DP_ERR_PLUGIN, "plugin %s is no plugin: it does not export dp_plugin_entry", path);
+    status = check_descriptor(path, plugin);
+    if (status < 0)
+        return status;
+    entry = dp__calloc(1, sizeof(*entry));
+    if (entry == NULL)
+        return dp_fail(DP_ERR_NOMEM, "plugin %s: no memory for its registry entry", path);
+    *entry = (loaded_t){registry.first, st->st_dev, st->st_ino, plugin};
+    registry.first = entry;
+    *plugin_out = plugin;
+    return DP_OK;
+}
+
+static dp_status_t load_file(const char *path, const dp_plugin_t **plugin_out)
+{
+    char real[PATH_MAX];
+    const char *why;
+    struct stat st;
+    dp_status_t status;
+    int fd;
+
+    if (realpath(path, real) == NULL)
+        return dp_fail(DP_ERR_PLUGIN, "plugin %s: %s", path, strerror(errno));
+    status = check_folders(real);
+    if (status < 0)
+        return status;
+    fd = open(real, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0)
+        return dp_fail(DP_ERR_PLUGIN, "plugin %s: %s", real, strerror(errno));
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        close(fd);
+        return dp_fail(DP_ERR_PLUGIN, "plugin %s is not a regular file", real);
+    }
+    why = unsafe(&st);
+    status = why != NULL ? dp_fail(DP_ERR_SECURITY, "plugin %s %s; fix its owner or mode", real, why)
+                         : dp__elf_check(fd, (uint64_t)st.st_size, real);
+    close(fd);
+    if (status < 0)
+        return status;
+
+    pthread_mutex_lock(&registry.mutex);
+    *plugin_out = find_loaded(&st);
+    if (*plugin_out == NULL)
+        status = map(real, &st, plugin_out);
+    pthread_mutex_unlock(&registry.mutex);
+    return status;
+}
+
+/* Looks for dp_<name>.so in one folder. DP_PENDING: not there. */
+static dp_status_t try_folder(const char *folder, size_t length, const char *name, tried_t *tried,
+                              const dp_plugin_t **plugin_out)
+{
+    char path[PATH_MAX];
+    int n = snprintf(path, sizeof(path), "%.*s/dp_%s.so", (int)length, folder, name);
+
+    if (length == 0 || folder[0] != '/') {
+        snprintf(path, sizeof(path), "'%.*s'", (int)(length < 256 ? length : 256), folder);
+        note(tried, path, "not an absolute folder, skipped");
+        return DP_PENDING;
+    }
+    if (n < 0 || (size_t)n >= sizeof(path)) {
+        note(tried, "a folder of DUALPIPE_PLUGIN_PATH", "name too long, skipped");
+        return DP_PENDING;
+    }
+    if (access(path, F_OK) != 0) {
+        note(tried, path, strerror(errno));
+        return DP_PENDING;
+    }
+    return load_file(path, plugin_out);
+}
+
+dp_status_t dp_plugin_load(const char *name, const dp_plugin_t **plugin_out)
+{
+    const char *search = secure_getenv("DUALPIPE_PLUGIN_PATH");
+    tried_t tried = {.used = 0};
+    dp_status_t status;
+
+    if (name == NULL || plugin_out == NULL)
+        return dp_fail(DP_ERR_INVALID, "dp_plugin_load: name and plugin_out must not be NULL");
+    if (strchr(name, '/') != NULL)
+        return load_file(name, plugin_out);
+    if (!plain_name(name))
+        return dp_fail(DP_ERR_INVALID, "'%.64s' is no plugin name: use [a-z0-9_], or a path with a '/'", name);
+    while (search != NULL && *search != '\0') {
+        size_t length = strcspn(search, ":");
+
+        status = try_folder(search, length, name, &tried, plugin_out);
+        if (status != DP_PENDING)
+            return status;
+        search += length + (search[length] == ':');
+    }
+    status = try_folder(DP_PLUGIN_DIR, strlen(DP_PLUGIN_DIR), name, &tried, plugin_out);
+    if (status != DP_PENDING)
+        return status;
+    return dp_fail(DP_ERR_PLUGIN, "plugin '%s' not found; tried %s; set DUALPIPE_PLUGIN_PATH or give a path", name,
+                   tried.text);
+}
+
+dp_status_t dp_plugin_interface(const dp_plugin_t *plugin, const char *id, size_t min_size, const void **table_out)
+{
+    const uint32_t *table = plugin->get_interface(id);
+
+    if (table == NULL)
+        return dp_fail(DP_ERR_PLUGIN, "plugin %s has no interface %s", plugin->name, id);
+    if (*table < min_size)
+        return dp_fail(DP_ERR_PLUGIN, "plugin %s: its table %s has %u bytes, at least %zu are needed: rebuild the plugin",
+                       plugin->name, id, *table, min_size);
+    *table_out = table;
+    return DP_OK;
+}
