@@ -90,7 +90,7 @@ DP_API void dp_stage_describe(const dp_stage_t *stage, dp_stage_info_t *info_out
  */
 typedef struct dp_moe_layer dp_moe_layer_t;
 DP_API dp_status_t dp_moe_layer_part(const dp_attention_vt_t *attention_vt, dp_attention_t *attention,
-                                     const dp_moe_vt_t *moe_vt, dp_moe_t *moe, size_t boundary_bytes,
+                                     const dp_moe_vt_t *moe_vt, dp_moe_t *moe, dp_dtype_t dtype, size_t boundary_bytes,
                                      dp_moe_layer_t **layer_out, dp_part_t *part_out);
 DP_API void dp_moe_layer_free(dp_moe_layer_t *layer);
 

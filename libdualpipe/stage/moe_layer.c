@@ -1,0 +1,274 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * moe_layer.c: a MoE transformer layer out of an attention and a MoE plugin, as four segments.
+ *
+ *   forward    attention + route | dispatch | experts | combine
+ *   backward   combine(B) | experts(I), experts(W) | dispatch(B) | route(I) + attention(I), route(W) + attention(W)
+ *
+ * Parameters, saved memory and work memory of the layer are those of attention followed by those of MoE; work memory
+ * starts with h, the tensor between the two. */
+#include "base/memory.h"
+
+#include <dualpipe/stage.h>
+
+#include <string.h>
+
+#define ALIGNMENT 64
+
+struct dp_moe_layer {
+    const dp_attention_vt_t *attention_vt;
+    dp_attention_t *attention;
+    const dp_moe_vt_t *moe_vt;
+    dp_moe_t *moe;
+    size_t dtype_bytes;
+    size_t h_bytes;                   /* of h in work memory                       */
+    dp_block_sizes_t attention_sizes; /* rounded up, so that MoE's memory is aligned */
+    dp_block_sizes_t moe_sizes;
+    dp_param_t *params;
+};
+
+/* What both blocks take from a call; attention's memory comes first. */
+static dp_io_t common_io(const dp_segment_call_t *call)
+{
+    return (dp_io_t){
+        .struct_size = sizeof(dp_io_t),
+        .step = call->step,
+        .microbatch = call->microbatch,
+        .half = call->half,
+        .params = call->params,
+        .grads = call->grads,
+        .saved = call->saved,
+        .scratch = call->scratch,
+    };
+}
+
+static void *h_of(const dp_segment_call_t *call)
+{
+    return call->work;
+}
+
+static dp_io_t attention_io(const dp_moe_layer_t *layer, const dp_segment_call_t *call)
+{
+    dp_io_t io = common_io(call);
+
+    io.work = call->work != NULL ? (char *)call->work + layer->h_bytes : NULL;
+    return io;
+}
+
+static dp_moe_io_t moe_io(const dp_moe_layer_t *layer, const dp_segment_call_t *call)
+{
+    size_t params = layer->attention_sizes.param_count * layer->dtype_bytes;
+    dp_io_t io = common_io(call);
+
+    io.params = (const char *)call->params + params;
+    io.grads = call->grads != NULL ? (char *)call->grads + params : NULL;
+    io.saved = (char *)call->saved + layer->attention_sizes.saved_bytes;
+    io.work = call->work != NULL ? (char *)call->work + layer->h_bytes + layer->attention_sizes.work_bytes : NULL;
+    return (dp_moe_io_t){.io = io, .aux_scale = (float)call->loss_scale};
+}
+
+static dp_status_t attention_forward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    const dp_moe_layer_t *layer = self;
+    dp_io_t attention = attention_io(layer, call);
+    dp_moe_io_t route = moe_io(layer, call);
+    dp_status_t status;
+
+    attention.x = call->x;
+    attention.y = h_of(call);
+    status = layer->attention_vt->forward(layer->attention, &attention, s);
+    if (status < 0)
+        return status;
+    route.io.x = h_of(call);
+    return layer->moe_vt->route(layer->moe, &route, s);
+}
+
+static dp_status_t attention_backward_input(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    const dp_moe_layer_t *layer = self;
+    dp_io_t attention = attention_io(layer, call);
+    dp_moe_io_t route = moe_io(layer, call);
+    dp_status_t status;
+
+    route.io.dx = h_of(call);
+    status = layer->moe_vt->route_backward_input(layer->moe, &route, s);
+    if (status < 0)
+        return status;
+    attention.dy = h_of(call);
+    attention.dx = call->dx;
+    return layer->attention_vt->backward_input(layer->attention, &attention, s);
+}
+
+static dp_status_t attention_backward_weight(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    const dp_moe_layer_t *layer = self;
+    dp_io_t attention = attention_io(layer, call);
+    dp_moe_io_t route = moe_io(layer, call);
+    dp_status_t status = layer->moe_vt->route_backward_weight(layer->moe, &route, s);
+
+    return status < 0 ? status : layer->attention_vt->backward_weight(layer->attention, &attention, s);
+}
+
+static dp_status_t dispatch_forward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    const dp_moe_layer_t *layer = self;
+    dp_moe_io_t io = moe_io(layer, call);
+
+    return layer->moe_vt->dispatch(layer->moe, &io, s);
+}
+
+static dp_status_t dispatch_backward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    const dp_moe_layer_t *layer = self;
+    dp_moe_io_t io = moe_io(layer, call);
+
+    return layer->moe_vt->dispatch_backward(layer->moe, &io, s);
+}
+
+static dp_status_t experts_forward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    const dp_moe_layer_t *layer = self;
+    dp_moe_io_t io = moe_io(layer, call);
+
+    return layer->moe_vt->experts(layer->moe, &io, s);
+}
+
+static dp_status_t experts_backward_input(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    const dp_moe_layer_t *layer = self;
+    dp_moe_io_t io = moe_io(layer, call);
+
+    return layer->moe_vt->experts_backward_input(layer->moe, &io, s);
+}
+
+static dp_status_t experts_backward_weight(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    const dp_moe_layer_t *layer = self;
+    dp_moe_io_t io = moe_io(layer, call);
+
+    return layer->moe_vt->experts_backward_weight(layer->moe, &io, s);
+}
+
+static dp_status_t combine_forward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    const dp_moe_layer_t *layer = self;
+    dp_moe_io_t io = moe_io(layer, call);
+
+    io.io.y = call->y;
+    return layer->moe_vt->combine(layer->moe, &io, s);
+}
+
+static dp_status_t combine_backward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    const dp_moe_layer_t *layer = self;
+    dp_moe_io_t io = moe_io(layer, call);
+
+    io.io.dy = call->dy;
+    return layer->moe_vt->combine_backward(layer->moe, &io, s);
+}
+
+static const dp_segment_t segments[] = {
+    {sizeof(dp_segment_t), "attention", DP_ROLE_ATTENTION, DP_LANE_COMPUTE, NULL, attention_forward,
+     attention_backward_input, attention_backward_weight},
+    {sizeof(dp_segment_t), "dispatch", DP_ROLE_DISPATCH, DP_LANE_ALL_TO_ALL, NULL, dispatch_forward, dispatch_backward,
+     NULL},
+    {sizeof(dp_segment_t), "mlp", DP_ROLE_MLP, DP_LANE_COMPUTE, NULL, experts_forward, experts_backward_input,
+     experts_backward_weight},
+    {sizeof(dp_segment_t), "combine", DP_ROLE_COMBINE, DP_LANE_ALL_TO_ALL, NULL, combine_forward, combine_backward, NULL},
+};
+
+static bool round_sizes(dp_block_sizes_t *sizes)
+{
+    return dp__round_up(sizes->saved_bytes, ALIGNMENT, &sizes->saved_bytes) &&
+           dp__round_up(sizes->work_bytes, ALIGNMENT, &sizes->work_bytes) &&
+           dp__round_up(sizes->param_count, ALIGNMENT, &sizes->param_count);
+}
+
+/* Fills the part's sizes with the sums over both blocks. */
+static bool add_sizes(const dp_moe_layer_t *layer, dp_block_sizes_t *sum)
+{
+    const dp_block_sizes_t *a = &layer->attention_sizes, *m = &layer->moe_sizes;
+
+    *sum = (dp_block_sizes_t){.struct_size = sizeof(*sum), .nparams = a->nparams + m->nparams};
+    sum->scratch_bytes = a->scratch_bytes > m->scratch_bytes ? a->scratch_bytes : m->scratch_bytes;
+    return dp__add(a->saved_bytes, m->saved_bytes, &sum->saved_bytes) &&
+           dp__add(a->work_bytes, m->work_bytes, &sum->work_bytes) &&
+           dp__add(sum->work_bytes, layer->h_bytes, &sum->work_bytes) &&
+           dp__add(a->param_count, m->param_count, &sum->param_count);
+}
+
+static dp_status_t list_params(dp_moe_layer_t *layer)
+{
+    uint32_t na = layer->attention_sizes.nparams, nm = layer->moe_sizes.nparams;
+    dp_status_t status;
+
+    layer->params = dp__calloc((size_t)na + nm + 1, sizeof(*layer->params));
+    if (layer->params == NULL)
+        return dp_fail(DP_ERR_NOMEM, "MoE layer: no memory for a list of %u parameters", na + nm);
+    status = layer->attention_vt->params(layer->attention, layer->params);
+    if (status < 0)
+        return status;
+    status = layer->moe_vt->params(layer->moe, layer->params + na);
+    for (uint32_t p = na; p < na + nm; p++)
+        layer->params[p].offset += layer->attention_sizes.param_count;
+    return status;
+}
+
+static dp_status_t build(dp_moe_layer_t *layer, size_t boundary_bytes, dp_part_t *part_out)
+{
+    dp_status_t status;
+
+    layer->attention_sizes.struct_size = layer->moe_sizes.struct_size = sizeof(dp_block_sizes_t);
+    status = layer->attention_vt->sizes(layer->attention, &layer->attention_sizes);
+    if (status < 0)
+        return status;
+    status = layer->moe_vt->sizes(layer->moe, &layer->moe_sizes);
+    if (status < 0)
+        return status;
+    *part_out = (dp_part_t){.struct_size = sizeof(*part_out), .nsegments = sizeof(segments) / sizeof(segments[0])};
+    if (!dp__round_up(boundary_bytes, ALIGNMENT, &layer->h_bytes) || !round_sizes(&layer->attention_sizes) ||
+        !round_sizes(&layer->moe_sizes) || !add_sizes(layer, &part_out->sizes))
+        return dp_fail(DP_ERR_INVALID, "MoE layer: its sizes add up to more than memory can hold");
+    status = list_params(layer);
+    if (status < 0)
+        return status;
+    part_out->params = layer->params;
+    memcpy(part_out->segments, segments, sizeof(segments));
+    for (int32_t s = 0; s < part_out->nsegments; s++)
+        part_out->segments[s].self = layer;
+    return DP_OK;
+}
+
+dp_status_t dp_moe_layer_part(const dp_attention_vt_t *attention_vt, dp_attention_t *attention, const dp_moe_vt_t *moe_vt,
+                              dp_moe_t *moe, dp_dtype_t dtype, size_t boundary_bytes, dp_moe_layer_t **layer_out,
+                              dp_part_t *part_out)
+{
+    dp_moe_layer_t *layer;
+    dp_status_t status;
+
+    if (attention == NULL || moe == NULL || layer_out == NULL || part_out == NULL)
+        return dp_fail(DP_ERR_INVALID, "dp_moe_layer_part: attention, moe, layer_out and part_out are required");
+    layer = dp__calloc(1, sizeof(*layer));
+    if (layer == NULL)
+        return dp_fail(DP_ERR_NOMEM, "MoE layer: no memory for its record");
+    layer->attention_vt = attention_vt;
+    layer->attention = attention;
+    layer->moe_vt = moe_vt;
+    layer->moe = moe;
+    layer->dtype_bytes = dp_dtype_bytes(dtype);
+    status = build(layer, boundary_bytes, part_out);
+    if (status < 0) {
+        dp_moe_layer_free(layer);
+        return status;
+    }
+    *layer_out = layer;
+    return DP_OK;
+}
+
+void dp_moe_layer_free(dp_moe_layer_t *layer)
+{
+    if (layer == NULL)
+        return;
+    dp__free(layer->params);
+    dp__free(layer);
+}

@@ -1,0 +1,33 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * stage.h: what the engine sees of a stage: a flat list of segments, each with its place in the stage's memory. */
+#ifndef DP_STAGE_STAGE_H
+#define DP_STAGE_STAGE_H
+
+#include <dualpipe/stage.h>
+
+/* A segment and the part it belongs to. */
+typedef struct dp__stage_segment {
+    const dp_segment_t *segment;
+    int32_t part;
+    int32_t first_of_part, last_of_part;
+} dp__stage_segment_t;
+
+struct dp_stage {
+    int32_t nparts, nsegments;
+    size_t boundary_bytes;
+    dp_dtype_t dtype;
+    struct dp__stage_part *parts;  /* [nparts] */
+    dp__stage_segment_t *segments; /* [nsegments] in forward order */
+    dp_segment_shape_t *shapes;    /* [nsegments] for dp_pair_order */
+    dp_stage_info_t info;
+    dp_param_t *params;
+    char *names;
+};
+
+/* Puts pass F, I or W of segment `index` on `s`. `call` describes the stage: its params, grads, saved, work, its x, y, dy, dx;
+ * the segment is called with those of its part. */
+dp_status_t dp__stage_run(const dp_stage_t *stage, int32_t index, dp_op_kind_t pass, const dp_segment_call_t *call,
+                          dp_stream_t *s);
+
+#endif
