@@ -107,7 +107,8 @@ static dp_status_t list_params(dp_stage_t *stage)
             stage->params[n] = part->params[p];
             stage->params[n].offset += stage->parts[i].params_offset / dp_dtype_bytes(stage->dtype);
             stage->params[n].name = at;
-            at += sprintf(at, "%s%s", part->prefix != NULL ? part->prefix : "", part->params[p].name) + 1;
+            at += snprintf(at, (size_t)(stage->names + bytes - at), "%s%s", part->prefix != NULL ? part->prefix : "",
+                           part->params[p].name) + 1;
         }
     }
     stage->info.params = stage->params;
