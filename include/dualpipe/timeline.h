@@ -23,7 +23,7 @@ typedef enum dp_span_kind {
 } dp_span_kind_t;
 
 typedef struct dp_span {
-    int64_t start_ns, end_ns;
+    int64_t start_ns, end_ns; /* 0 <= start <= end                                                                 */
     uint64_t flow;        /* same non-zero number on the SEND and the RECV of one message: an arrow; 0: none        */
     int32_t step, mb;     /* mb -1: not of a micro-batch                                                            */
     int16_t chunk, stage; /* -1: not of a chunk                                                                     */
@@ -40,23 +40,29 @@ typedef struct dp_timeline dp_timeline_t;
  *  lost span, so that recording never allocates. [any] */
 DP_API dp_status_t dp_timeline_create(int32_t ranks, int64_t spans_per_rank, dp_timeline_t **timeline_out);
 DP_API void dp_timeline_free(dp_timeline_t *timeline);
-/** Registers a segment name, at most 255 of them; the same text gives the same number. [main] */
+/** Registers a segment name of 1 to 255 bytes, at most 255 of them; the same text gives the same number, from 1. [main] */
 DP_API dp_status_t dp_timeline_name(dp_timeline_t *timeline, const char *name, uint16_t *name_out);
+/** The text of a name; "" for 0 and numbers never given out. [any] */
 DP_API const char *dp_timeline_name_text(const dp_timeline_t *timeline, uint16_t name);
-/** Appends a span to a row. [main] per row */
+/** Appends a span to a row. DP_ERR_INVALID: times, kind, lane, pass, pair or name out of bounds. [main] per row */
 DP_API dp_status_t dp_timeline_add(dp_timeline_t *timeline, int32_t rank, const dp_span_t *span);
 /** A row's spans in the order they were added, *count_out of them. Borrowed. [any] */
 DP_API const dp_span_t *dp_timeline_spans(const dp_timeline_t *timeline, int32_t rank, int64_t *count_out);
+/** Spans of a row that found no room. [any] */
 DP_API int64_t dp_timeline_lost(const dp_timeline_t *timeline, int32_t rank);
 DP_API int32_t dp_timeline_ranks(const dp_timeline_t *timeline);
+/** Forgets all spans and losses; names and room stay. [main] */
 DP_API void dp_timeline_clear(dp_timeline_t *timeline);
 
 /** Packs one row (names included) into bytes that another process can unpack into any row of its own timeline, so that
- *  one file can be written for all ranks. pack with buffer NULL gives the size. Foreign bytes are checked. [any] */
+ *  one file can be written for all ranks. pack with buffer NULL gives the size in *bytes; otherwise *bytes is the room
+ *  and becomes the size. unpack replaces what the row held; spans beyond its room are counted as lost and DP_ERR_OVERFLOW
+ *  is returned. Foreign bytes are checked: DP_ERR_PROTOCOL, and the row is as it was. [main] */
 DP_API dp_status_t dp_timeline_pack(const dp_timeline_t *timeline, int32_t rank, void *buffer, size_t *bytes);
 DP_API dp_status_t dp_timeline_unpack(dp_timeline_t *timeline, int32_t rank, const void *buffer, size_t bytes);
 
-/** Figures of one rank over a window. Times in ns. */
+/** Figures of one rank over a window. Times in ns. Compute spans are those of kind COMPUTE on the compute lane; COMPUTE
+ *  spans on other lanes, SEND and REDUCE are communication. Spans are cut at the window's ends. */
 typedef struct dp_rank_report {
     int64_t window;           /* length of the window                                                              */
     int64_t compute_busy;     /* union of the compute lane's spans                                                 */
@@ -67,13 +73,16 @@ typedef struct dp_rank_report {
 } dp_rank_report_t;
 
 /** Figures of a rank for one step (its DP_SPAN_STEP; without one, first start to last end). step < 0: all of them.
- *  common_window 1: from the earliest start to the latest end over all ranks. [any] */
+ *  common_window 1: from the earliest start to the latest end over all ranks. DP_ERR_INVALID when there is no span to
+ *  take a window from. [any] */
 DP_API dp_status_t dp_timeline_report(const dp_timeline_t *timeline, int32_t rank, int32_t step, int common_window,
                                       dp_rank_report_t *report_out);
 
 /**
  * Writes all rows as one Chrome trace (JSON object format, "traceEvents"; opens in Perfetto): a process per rank, a thread
- * per lane, complete events ("X", microseconds), flow arrows ("s"/"f") for transfers, args with chunk, stage, micro-batch.
+ * per lane (sends and receives apart, and as many threads as it takes for spans of one thread not to overlap), complete
+ * events ("X", microseconds), flow arrows ("s"/"f") for messages of which both ends are there, args with chunk, stage,
+ * micro-batch. `write` gets pieces of at most 16 KiB; its failure ends the writing and is returned.
  * Format: Trace Event Format, https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. [any]
  */
 DP_API dp_status_t dp_timeline_write_chrome(const dp_timeline_t *timeline, dp_write_fn write, void *user);

@@ -1,0 +1,88 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * json_out.c: JSON text in bounded pieces. */
+#include "timeline/json_out.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void dp__json_open(dp__json_out_t *out, dp_write_fn write, void *user)
+{
+    out->write = write;
+    out->user = user;
+    out->status = DP_OK;
+    out->used = 0;
+}
+
+static void flush(dp__json_out_t *out)
+{
+    if (out->status == DP_OK && out->used > 0)
+        out->status = out->write(out->user, out->buffer, out->used);
+    out->used = 0;
+}
+
+static void append(dp__json_out_t *out, const char *text, size_t bytes)
+{
+    if (bytes > sizeof(out->buffer) - out->used)
+        flush(out);
+    memcpy(out->buffer + out->used, text, bytes);
+    out->used += bytes;
+}
+
+void dp__json_put(dp__json_out_t *out, const char *fmt, ...)
+{
+    char text[1024];
+    va_list args;
+    int bytes;
+
+    va_start(args, fmt);
+    bytes = vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    if (bytes < 0 || (size_t)bytes >= sizeof(text)) {
+        if (out->status == DP_OK)
+            out->status = dp_fail(DP_ERR_OVERFLOW, "JSON: %d bytes in one piece", bytes);
+        return;
+    }
+    append(out, text, (size_t)bytes);
+}
+
+/* Bytes of the UTF-8 character at `at`, 0 when it is none: cut, overlong, a surrogate or past U+10FFFF. */
+static size_t utf8_bytes(const unsigned char *at)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t bytes = *at < 0x80 ? 1 : *at >= 0xf0 && *at < 0xf8 ? 4 : *at >= 0xe0 ? 3 : *at >= 0xc0 ? 2 : 0;
+    uint32_t code;
+
+    if (bytes < 2 || *at >= 0xf8)
+        return bytes == 1 ? 1 : 0;
+    code = *at & (0xffu >> (bytes + 1));
+    for (size_t i = 1; i < bytes; i++) {
+        if ((at[i] & 0xc0) != 0x80)
+            return 0;
+        code = code << 6 | (at[i] & 0x3f);
+    }
+    return code < least[bytes] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000) ? 0 : bytes;
+}
+
+void dp__json_text(dp__json_out_t *out, const char *text)
+{
+    for (const unsigned char *at = (const unsigned char *)text; *at != 0;) {
+        size_t bytes = utf8_bytes(at);
+
+        if (bytes == 0)
+            append(out, "\\ufffd", 6);
+        else if (*at == '"' || *at == '\\')
+            dp__json_put(out, "\\%c", *at);
+        else if (*at < 0x20)
+            dp__json_put(out, "\\u%04x", *at);
+        else
+            append(out, (const char *)at, bytes);
+        at += bytes > 0 ? bytes : 1;
+    }
+}
+
+dp_status_t dp__json_close(dp__json_out_t *out)
+{
+    flush(out);
+    return out->status;
+}
