@@ -82,9 +82,13 @@ DP_API dp_status_t dp_group_health(dp_group_t *group);
 /**
  * The black box: `capacity` span records of this rank in memory that the other ranks of this host have mapped as well, so
  * that they can say what a dead rank was doing. The engine keeps the spans of the running step here: a record with a start
- * and no end is an operation in progress. [collective] [blocks]
+ * and no end is an operation in progress. May be called
+ * again: a box lives until the group is left, and the latest start of all boxes counts. [collective] [blocks]
  */
 DP_API dp_status_t dp_group_blackbox(dp_group_t *group, uint32_t capacity, dp_span_t **records_out);
+/** The text that dp_group_describe uses for spans of this rank whose `name` is this number (1 to 255; the numbers of
+ *  dp_timeline_name; cut at 31 bytes). Without one it says "segment 3(F)". After dp_group_blackbox. [main] */
+DP_API void dp_group_blackbox_name(dp_group_t *group, uint16_t name, const char *text);
 /** One sentence on what rank `rank` is or was doing: "step 3: mlp(B) of stage 2, chunk 1, micro-batch 5". "" when it has no
  *  black box here. Cut at `bytes`. [any] */
 DP_API void dp_group_describe(const dp_group_t *group, int32_t rank, char *text, size_t bytes);

@@ -1,0 +1,167 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * blackbox.c: the memory of a black box, and the sentence that is read from it. */
+#include "group/blackbox.h"
+#include "base/memory.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define NAMES 256
+#define NAME_BYTES 32
+
+typedef struct header {
+    char magic[8];
+    uint32_t capacity;
+    uint32_t pad[13];
+    char names[NAMES][NAME_BYTES];
+} header_t;
+
+static const char magic[8] = {'D', 'P', 'B', 'O', 'X', '1', '\n', 0};
+
+dp_status_t dp__box_bytes(uint32_t capacity, size_t *bytes_out)
+{
+    if (capacity == 0 || capacity > DP__BOX_MAX_RECORDS)
+        return dp_fail(DP_ERR_INVALID, "a black box of %u records: 1 to %u are possible", capacity, DP__BOX_MAX_RECORDS);
+    *bytes_out = sizeof(header_t) + capacity * sizeof(dp_span_t);
+    return DP_OK;
+}
+
+static void fill(void *memory, size_t bytes, uint32_t capacity, dp__box_t *box_out)
+{
+    *box_out = (dp__box_t){.memory = memory,
+                           .bytes = bytes,
+                           .capacity = capacity,
+                           .records = (dp_span_t *)((char *)memory + sizeof(header_t))};
+}
+
+void dp__box_format(void *memory, size_t bytes, uint32_t capacity, dp__box_t *box_out)
+{
+    header_t *header = memory;
+
+    header->capacity = capacity;
+    memcpy(header->magic, magic, sizeof(magic));
+    fill(memory, bytes, capacity, box_out);
+}
+
+bool dp__box_adopt(void *memory, size_t bytes, dp__box_t *box_out)
+{
+    const header_t *header = memory;
+    uint32_t capacity;
+
+    if (bytes < sizeof(header_t) || memcmp(header->magic, magic, sizeof(magic)) != 0)
+        return false;
+    capacity = __atomic_load_n(&header->capacity, __ATOMIC_RELAXED); /* once: the owner could change it */
+    if (capacity == 0 || capacity > (bytes - sizeof(header_t)) / sizeof(dp_span_t))
+        return false;
+    fill(memory, bytes, capacity, box_out);
+    return true;
+}
+
+void dp__box_set_name(dp__box_t *box, uint16_t name, const char *text)
+{
+    header_t *header = box->memory;
+
+    if (name < NAMES)
+        snprintf(header->names[name], NAME_BYTES, "%s", text);
+}
+
+/* A flight recorder is read while it is written; a torn record gives a wrong word in a sentence and nothing worse. */
+__attribute__((no_sanitize("thread"))) static dp_span_t read_span(const dp_span_t *at)
+{
+    const volatile uint64_t *from = (const volatile uint64_t *)at;
+    uint64_t words[sizeof(dp_span_t) / 8];
+    dp_span_t span;
+
+    _Static_assert(sizeof(dp_span_t) % 8 == 0, "spans are copied by words");
+    for (size_t i = 0; i < sizeof(words) / 8; i++)
+        words[i] = from[i];
+    memcpy(&span, words, sizeof(span));
+    return span;
+}
+
+__attribute__((no_sanitize("thread"))) static void read_name(const dp__box_t *box, uint16_t name, char text[NAME_BYTES])
+{
+    const header_t *header = box->memory;
+    const volatile char *from = header->names[name < NAMES ? name : 0];
+
+    for (int i = 0; i < NAME_BYTES; i++)
+        text[i] = from[i];
+    text[NAME_BYTES - 1] = '\0';
+}
+
+static const char *pass_name(uint8_t pass)
+{
+    switch (pass) {
+    case DP_OP_F: return "F";
+    case DP_OP_B: return "B";
+    case DP_OP_I: return "I";
+    case DP_OP_W: return "W";
+    default: return "F&B";
+    }
+}
+
+static void append(char *text, size_t bytes, const char *fmt, ...) DP_PRINTF(3, 4);
+static void append(char *text, size_t bytes, const char *fmt, ...)
+{
+    size_t used = strlen(text);
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(text + used, bytes - used, fmt, args);
+    va_end(args);
+}
+
+static void describe_span(const dp__box_t *box, const dp_span_t *span, char *text, size_t bytes)
+{
+    char name[NAME_BYTES];
+
+    read_name(box, span->name, name);
+    append(text, bytes, "step %d: ", span->step);
+    switch (span->kind) {
+    case DP_SPAN_COMPUTE:
+        if (span->name != 0 && name[0] != '\0')
+            append(text, bytes, "%s(%s)", name, pass_name(span->pass));
+        else if (span->segment >= 0)
+            append(text, bytes, "segment %d(%s)", span->segment, pass_name(span->pass));
+        else
+            append(text, bytes, "%s", pass_name(span->pass));
+        break;
+    case DP_SPAN_SEND: append(text, bytes, "send of %s", pass_name(span->pass)); break;
+    case DP_SPAN_RECV: append(text, bytes, "waiting for %s", pass_name(span->pass)); break;
+    case DP_SPAN_REDUCE: append(text, bytes, "sum of gradients"); break;
+    default: append(text, bytes, "between two operations"); return;
+    }
+    if (span->stage >= 0)
+        append(text, bytes, " of stage %d", span->stage);
+    if (span->chunk >= 0)
+        append(text, bytes, ", chunk %d", span->chunk);
+    if (span->mb >= 0)
+        append(text, bytes, ", micro-batch %d", span->mb);
+}
+
+bool dp__box_describe(const dp__box_t *boxes, char *text, size_t bytes)
+{
+    const dp__box_t *in = NULL;
+    dp_span_t best = {0};
+    bool best_open = false;
+
+    if (bytes == 0)
+        return false;
+    text[0] = '\0';
+    for (const dp__box_t *box = boxes; box != NULL; box = box->next)
+        for (uint32_t i = 0; i < box->capacity; i++) {
+            dp_span_t span = read_span(&box->records[i]);
+            bool open = span.start_ns != 0 && span.end_ns == 0;
+            bool later = open ? span.start_ns > best.start_ns : span.end_ns > best.end_ns;
+
+            if (span.start_ns == 0 || open < best_open || (open == best_open && in != NULL && !later))
+                continue;
+            in = box;
+            best = span;
+            best_open = open;
+        }
+    if (in != NULL)
+        describe_span(in, &best, text, bytes);
+    return best_open;
+}

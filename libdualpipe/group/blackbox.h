@@ -1,0 +1,32 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * blackbox.h: what a rank is doing, in memory that others can read and that outlives it. */
+#ifndef DP_GROUP_BLACKBOX_H
+#define DP_GROUP_BLACKBOX_H
+
+#include "group/group.h"
+
+#define DP__BOX_MAX_RECORDS (1u << 20)
+
+struct dp__box {
+    dp__box_t *next;
+    void *memory;
+    size_t bytes;
+    uint32_t capacity;
+    dp_span_t *records; /* in memory */
+};
+
+/* Bytes of the memory of a box. DP_ERR_INVALID for a capacity of 0 or above DP__BOX_MAX_RECORDS. */
+dp_status_t dp__box_bytes(uint32_t capacity, size_t *bytes_out);
+/* Writes the header into zeroed memory of that size and fills *box_out. */
+void dp__box_format(void *memory, size_t bytes, uint32_t capacity, dp__box_t *box_out);
+/* The same for memory that another rank has formatted: false when it is no box. */
+bool dp__box_adopt(void *memory, size_t bytes, dp__box_t *box_out);
+/* The text for spans whose name is `name`. */
+void dp__box_set_name(dp__box_t *box, uint16_t name, const char *text);
+
+/* "step 3: mlp(B) of stage 2" into text, "" when nothing was recorded. true: in progress, false: the last one that ended.
+ * Reads memory that others may be writing. */
+bool dp__box_describe(const dp__box_t *boxes, char *text, size_t bytes);
+
+#endif

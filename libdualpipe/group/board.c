@@ -1,0 +1,98 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * board.c: the blackboard: a small hash table under a mutex. */
+#include "group/board.h"
+#include "base/memory.h"
+
+#include <string.h>
+
+void dp__board_init(dp__board_t *board)
+{
+    memset(board, 0, sizeof(*board));
+    pthread_mutex_init(&board->mutex, NULL);
+}
+
+void dp__board_fini(dp__board_t *board)
+{
+    for (int i = 0; i < DP__BOARD_BUCKETS; i++)
+        while (board->buckets[i] != NULL) {
+            dp__board_entry_t *entry = board->buckets[i];
+
+            board->buckets[i] = entry->next;
+            dp__free(entry);
+        }
+    pthread_mutex_destroy(&board->mutex);
+}
+
+static uint32_t bucket_of(const char *key)
+{
+    uint32_t hash = 2166136261u; /* FNV-1a */
+
+    for (; *key != '\0'; key++)
+        hash = (hash ^ (unsigned char)*key) * 16777619u;
+    return hash % DP__BOARD_BUCKETS;
+}
+
+dp_status_t dp__board_check(const char *key, size_t bytes)
+{
+    if (key == NULL || key[0] == '\0' || strnlen(key, DP__BOARD_KEY_BYTES) == DP__BOARD_KEY_BYTES)
+        return dp_fail(DP_ERR_INVALID, "a key of the boot service has 1 to %d characters", DP__BOARD_KEY_BYTES - 1);
+    if (bytes > DP__BOARD_VALUE_BYTES)
+        return dp_fail(DP_ERR_INVALID, "key \"%s\": %zu bytes, but the boot service takes at most %u", key, bytes,
+                       DP__BOARD_VALUE_BYTES);
+    return DP_OK;
+}
+
+static const dp__board_entry_t *find(const dp__board_t *board, const char *key)
+{
+    const dp__board_entry_t *entry = board->buckets[bucket_of(key)];
+
+    while (entry != NULL && strcmp(entry->key, key) != 0)
+        entry = entry->next;
+    return entry;
+}
+
+const dp__board_entry_t *dp__board_find(dp__board_t *board, const char *key)
+{
+    const dp__board_entry_t *entry;
+
+    pthread_mutex_lock(&board->mutex);
+    entry = find(board, key);
+    pthread_mutex_unlock(&board->mutex);
+    return entry;
+}
+
+dp_status_t dp__board_copy(const dp__board_entry_t *entry, void *data, size_t bytes)
+{
+    if (entry->bytes != bytes)
+        return dp_fail(DP_ERR_PROTOCOL, "key \"%s\" holds %zu bytes, %zu were asked for", entry->key, entry->bytes, bytes);
+    if (bytes > 0)
+        memcpy(data, entry->data, bytes);
+    return DP_OK;
+}
+
+dp_status_t dp__board_put(dp__board_t *board, const char *key, const void *data, size_t bytes)
+{
+    uint32_t bucket = bucket_of(key);
+    dp__board_entry_t *entry = dp__allocate(sizeof(*entry) + bytes, 16);
+
+    if (entry == NULL)
+        return dp_fail(DP_ERR_NOMEM, "key \"%s\": no memory for its %zu bytes", key, bytes);
+    memset(entry, 0, sizeof(*entry));
+    memcpy(entry->key, key, strlen(key));
+    entry->bytes = bytes;
+    if (bytes > 0)
+        memcpy(entry->data, data, bytes);
+
+    pthread_mutex_lock(&board->mutex);
+    if (find(board, key) != NULL) {
+        pthread_mutex_unlock(&board->mutex);
+        dp__free(entry);
+        return dp_fail(DP_ERR_INVALID, "key \"%s\" was published before: keys are unique in a job", key);
+    }
+    entry->next = board->buckets[bucket];
+    board->buckets[bucket] = entry;
+    dp__signal_post(&board->puts, dp__signal_value(&board->puts) + 1);
+    pthread_mutex_unlock(&board->mutex);
+    return DP_OK;
+}

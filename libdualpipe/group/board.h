@@ -1,0 +1,40 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * board.h: the blackboard of a job, as held by one process: keys with bytes, each written once. */
+#ifndef DP_GROUP_BOARD_H
+#define DP_GROUP_BOARD_H
+
+#include "base/wait.h"
+
+#include <pthread.h>
+
+#define DP__BOARD_KEY_BYTES 128            /* with the NUL */
+#define DP__BOARD_VALUE_BYTES (64u * 1024) /* most one entry may hold */
+#define DP__BOARD_BUCKETS 256
+
+typedef struct dp__board_entry {
+    struct dp__board_entry *next;
+    char key[DP__BOARD_KEY_BYTES];
+    size_t bytes;
+    unsigned char data[];
+} dp__board_entry_t;
+
+typedef struct dp__board {
+    pthread_mutex_t mutex;
+    dp_signal_t puts; /* how many there were */
+    dp__board_entry_t *buckets[DP__BOARD_BUCKETS];
+} dp__board_t;
+
+void dp__board_init(dp__board_t *board);
+void dp__board_fini(dp__board_t *board);
+
+/* Checks what callers hand in before it goes anywhere. */
+dp_status_t dp__board_check(const char *key, size_t bytes);
+/* DP_ERR_INVALID when the key is taken. [any] */
+dp_status_t dp__board_put(dp__board_t *board, const char *key, const void *data, size_t bytes);
+/* NULL when it is not there (yet). Entries stay until fini. [any] */
+const dp__board_entry_t *dp__board_find(dp__board_t *board, const char *key);
+/* DP_ERR_PROTOCOL when the entry does not hold exactly `bytes` bytes. */
+dp_status_t dp__board_copy(const dp__board_entry_t *entry, void *data, size_t bytes);
+
+#endif

@@ -1,0 +1,66 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * environment.c: what launchers tell a rank about itself. */
+#include "base/memory.h"
+
+#include <dualpipe/group.h>
+
+#include <errno.h>
+#include <stdlib.h>
+
+/* The variables of one kind of launcher; local_rank may be missing. */
+typedef struct form {
+    const char *launcher, *mark, *rank, *size, *local_rank;
+} form_t;
+
+/* The first form whose mark is there counts: an inner launcher hides the one it was started by. */
+static const form_t forms[] = {
+    {"dualpipe run", "DUALPIPE_RUN", "RANK", "WORLD_SIZE", "LOCAL_RANK"},
+    {"torchrun", "RANK", "RANK", "WORLD_SIZE", "LOCAL_RANK"},
+    {"torchrun", "WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_RANK"},
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
+    {"Slurm", "SLURM_PROCID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"},
+};
+
+/* A decimal number from low to high, and nothing else. */
+static dp_status_t read_number(const char *name, int32_t low, int32_t high, int32_t *number_out)
+{
+    const char *text = secure_getenv(name);
+    char *end;
+    long value;
+
+    if (text == NULL)
+        return dp_fail(DP_ERR_INVALID, "%s is not in the environment, though other variables of its launcher are", name);
+    errno = 0;
+    value = strtol(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || value < low || value > high)
+        return dp_fail(DP_ERR_INVALID, "%s=%.40s: a number from %d to %d was expected", name, text, low, high);
+    *number_out = (int32_t)value;
+    return DP_OK;
+}
+
+static dp_status_t read_form(const form_t *form, dp_group_environment_t *environment_out)
+{
+    dp_group_environment_t found = {.launcher = form->launcher};
+    dp_status_t status = read_number(form->size, 1, DP_MAX_RANKS, &found.size);
+
+    if (status == DP_OK)
+        status = read_number(form->rank, 0, found.size - 1, &found.rank);
+    if (status != DP_OK)
+        return status;
+    found.local_rank = found.rank; /* all ranks on this host, unless we are told */
+    if (secure_getenv(form->local_rank) != NULL)
+        status = read_number(form->local_rank, 0, found.size - 1, &found.local_rank);
+    if (status == DP_OK)
+        *environment_out = found;
+    return status;
+}
+
+dp_status_t dp_group_environment(dp_group_environment_t *environment_out)
+{
+    for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++)
+        if (secure_getenv(forms[i].mark) != NULL)
+            return read_form(&forms[i], environment_out);
+    *environment_out = (dp_group_environment_t){0, 1, 0, "none"};
+    return DP_OK;
+}

@@ -1,0 +1,147 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * group.c: the public functions on a group: checks, then the link. */
+#include "group/group.h"
+#include "base/memory.h"
+#include "group/blackbox.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+const char *dp__meeting_name(uint32_t meeting)
+{
+    switch (meeting) {
+    case DP__MEET_BARRIER: return "barrier";
+    case DP__MEET_ALL_GATHER: return "all_gather";
+    case DP__MEET_COLLECT: return "collect";
+    case DP__MEET_BLACKBOX: return "blackbox";
+    case DP__MEET_LEAVE: return "leave";
+    default: return "?";
+    }
+}
+
+void dp__host_name(char name[DP__HOST_BYTES])
+{
+    if (gethostname(name, DP__HOST_BYTES) != 0 || name[0] == '\0')
+        snprintf(name, DP__HOST_BYTES, "this host");
+    name[DP__HOST_BYTES - 1] = '\0';
+}
+
+dp_status_t dp__group_options(const dp_group_options_t *given, dp_group_options_t *options_out)
+{
+    memset(options_out, 0, sizeof(*options_out));
+    if (given != NULL) {
+        size_t bytes = given->struct_size;
+
+        if (bytes < sizeof(given->struct_size))
+            return dp_fail(DP_ERR_INVALID, "group options: struct_size is %u; set it to sizeof(dp_group_options_t)",
+                           given->struct_size);
+        memcpy(options_out, given, bytes < sizeof(*options_out) ? bytes : sizeof(*options_out));
+    }
+    if (!(options_out->join_seconds >= 0 && options_out->join_seconds <= 1e6) ||
+        !(options_out->hang_seconds >= 0 && options_out->hang_seconds <= 1e6))
+        return dp_fail(DP_ERR_INVALID, "group options: join_seconds %g, hang_seconds %g: both lie between 0 and 1e6",
+                       options_out->join_seconds, options_out->hang_seconds);
+    options_out->struct_size = sizeof(*options_out);
+    if (options_out->join_seconds == 0)
+        options_out->join_seconds = 60;
+    if (options_out->hang_seconds == 0)
+        options_out->hang_seconds = 30;
+    return DP_OK;
+}
+
+int32_t dp_group_rank(const dp_group_t *group)
+{
+    return group->rank;
+}
+
+int32_t dp_group_size(const dp_group_t *group)
+{
+    return group->size;
+}
+
+const dp_host_t *dp_group_host(const dp_group_t *group)
+{
+    return &group->host;
+}
+
+void dp__group_set_sms(dp_group_t *group, uint32_t compute_sms, uint32_t comm_sms)
+{
+    group->sm.compute_sms = compute_sms;
+    group->sm.comm_sms = comm_sms;
+}
+
+dp_status_t dp_group_barrier(dp_group_t *group)
+{
+    return group->link->gather(group, DP__MEET_BARRIER, NULL, 0, NULL);
+}
+
+dp_status_t dp_group_all_gather(dp_group_t *group, const void *mine, size_t bytes, void *all_out)
+{
+    if (bytes > DP__GATHER_BYTES)
+        return dp_fail(DP_ERR_INVALID, "rank %d: all_gather of %zu bytes; at most %u are possible, collect takes more",
+                       group->rank, bytes, DP__GATHER_BYTES);
+    return group->link->gather(group, DP__MEET_ALL_GATHER, mine, bytes, all_out);
+}
+
+dp_status_t dp_group_collect(dp_group_t *group, int32_t root, const void *mine, size_t bytes, dp_receive_fn receive,
+                             void *user)
+{
+    if (root < 0 || root >= group->size)
+        return dp_fail(DP_ERR_INVALID, "rank %d: collect at rank %d: there are ranks 0 to %d", group->rank, root,
+                       group->size - 1);
+    if (root == group->rank && receive == NULL)
+        return dp_fail(DP_ERR_INVALID, "rank %d: the root of collect needs a function to receive with", group->rank);
+    return group->link->collect(group, root, mine, bytes, receive, user);
+}
+
+void dp_group_abort(dp_group_t *group, dp_status_t status, const char *message)
+{
+    char text[DP__CAUSE_BYTES];
+
+    if (message == NULL || message[0] == '\0')
+        message = dp_status_name(status);
+    if (strncmp(message, "rank ", 5) == 0)
+        snprintf(text, sizeof(text), "%s", message);
+    else
+        snprintf(text, sizeof(text), "rank %d: %s", group->rank, message);
+    group->link->abort(group, status < 0 ? status : DP_ERR_ABORTED, text);
+}
+
+void dp_group_interrupt(dp_group_t *group)
+{
+    group->link->interrupt(group);
+}
+
+dp_status_t dp_group_health(dp_group_t *group)
+{
+    return dp__cause_check(group->cause);
+}
+
+dp_status_t dp_group_blackbox(dp_group_t *group, uint32_t capacity, dp_span_t **records_out)
+{
+    return group->link->blackbox(group, capacity, records_out);
+}
+
+void dp_group_blackbox_name(dp_group_t *group, uint16_t name, const char *text)
+{
+    /* our own boxes are ours to write */
+    for (dp__box_t *box = (dp__box_t *)group->link->boxes(group, group->rank); box != NULL; box = box->next)
+        dp__box_set_name(box, name, text);
+}
+
+void dp_group_describe(const dp_group_t *group, int32_t rank, char *text, size_t bytes)
+{
+    if (bytes == 0)
+        return;
+    text[0] = '\0';
+    if (rank >= 0 && rank < group->size)
+        (void)dp__box_describe(group->link->boxes(group, rank), text, bytes);
+}
+
+void dp_group_leave(dp_group_t *group)
+{
+    if (group != NULL)
+        group->link->leave(group);
+}

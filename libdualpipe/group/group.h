@@ -1,0 +1,62 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * group.h (private): one rank's handle of a job. What is the same for ranks as threads (local.c) and ranks as processes
+ * (process.c) is here; how they reach each other is behind dp__link_t. */
+#ifndef DP_GROUP_GROUP_H
+#define DP_GROUP_GROUP_H
+
+#include "group/board.h"
+#include "group/cause.h"
+
+#include <dualpipe/group.h>
+
+#define DP__GATHER_BYTES (64u * 1024) /* most a rank may give to all_gather */
+#define DP__HOST_BYTES 65
+
+typedef struct dp__box dp__box_t;
+
+/* The collectives that ranks meet in; all of them must be in the same one. */
+typedef enum dp__meeting {
+    DP__MEET_BARRIER = 1,
+    DP__MEET_ALL_GATHER = 2,
+    DP__MEET_COLLECT = 3,
+    DP__MEET_BLACKBOX = 4,
+    DP__MEET_LEAVE = 5
+} dp__meeting_t;
+const char *dp__meeting_name(uint32_t meeting);
+
+/* How the ranks of a job reach each other. Sizes and keys have been checked. */
+typedef struct dp__link {
+    dp_status_t (*put)(dp_group_t *group, const char *key, const void *data, size_t bytes);
+    dp_status_t (*get)(dp_group_t *group, const char *key, void *data, size_t bytes);
+    /* everybody's `bytes` bytes, the same number on all ranks, in rank order */
+    dp_status_t (*gather)(dp_group_t *group, dp__meeting_t meeting, const void *mine, size_t bytes, void *all_out);
+    dp_status_t (*collect)(dp_group_t *group, int32_t root, const void *mine, size_t bytes, dp_receive_fn receive,
+                           void *user);
+    void (*abort)(dp_group_t *group, dp_status_t status, const char *message);
+    void (*interrupt)(dp_group_t *group); /* async-signal-safe */
+    dp_status_t (*blackbox)(dp_group_t *group, uint32_t capacity, dp_span_t **records_out);
+    const dp__box_t *(*boxes)(const dp_group_t *group, int32_t rank); /* newest first */
+    void (*leave)(dp_group_t *group);                                 /* releases the group */
+} dp__link_t;
+
+struct dp_group {
+    dp_host_t host;
+    dp_host_sm_t sm;
+    int32_t rank, size;
+    int64_t hang_ns;
+    dp__cause_t *cause;
+    const dp__link_t *link;
+};
+
+/* Fills what all kinds of groups share. */
+void dp__group_init(dp_group_t *group, int32_t rank, int32_t size, int64_t hang_ns, dp__cause_t *cause,
+                    const dp__link_t *link);
+/* The options with defaults in the place of what is missing (struct_size, NULL). DP_ERR_INVALID. */
+dp_status_t dp__group_options(const dp_group_options_t *given, dp_group_options_t *options_out);
+/* The share of the device that plugins of this rank are told of. [main], before plugins that ask are opened. */
+void dp__group_set_sms(dp_group_t *group, uint32_t compute_sms, uint32_t comm_sms);
+/* This host's name, cut to fit, never empty. */
+void dp__host_name(char name[DP__HOST_BYTES]);
+
+#endif

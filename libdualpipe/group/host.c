@@ -1,0 +1,119 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * host.c: the services that plugins of a rank get. */
+#include "base/memory.h"
+#include "group/group.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static dp_group_t *group_of(const dp_host_t *h)
+{
+    return h->impl;
+}
+
+static void host_log(const dp_host_t *h, int level, const char *origin, const char *message)
+{
+    dp_log(level, origin, "rank %d: %s", group_of(h)->rank, message);
+}
+
+static dp_status_t host_fail(const dp_host_t *h, dp_status_t status, const char *file, int line, const char *fmt, ...)
+{
+    const char *slash = strrchr(file, '/');
+    va_list args;
+
+    va_start(args, fmt);
+    (void)dp_failv(status, fmt, args);
+    va_end(args);
+    dp_log(DP_LOG_DEBUG, slash != NULL ? slash + 1 : file, "line %d: rank %d: %s: %s", line, group_of(h)->rank,
+           dp_status_name(status), dp_last_error());
+    return status;
+}
+
+static void *host_allocate(const dp_host_t *h, size_t bytes, size_t alignment)
+{
+    (void)h;
+    return dp__allocate(bytes, alignment);
+}
+
+static void host_release(const dp_host_t *h, void *memory)
+{
+    (void)h;
+    dp__free(memory);
+}
+
+static int64_t host_now_ns(const dp_host_t *h)
+{
+    (void)h;
+    return dp__now_ns();
+}
+
+static dp_status_t host_wait(const dp_host_t *h, dp_signal_t *signal, uint32_t target, int64_t timeout_ns,
+                             const char *what)
+{
+    const dp_group_t *group = group_of(h);
+
+    return dp__cause_wait(group->cause, signal, target, timeout_ns < 0 ? group->hang_ns : timeout_ns, what);
+}
+
+static void host_post(const dp_host_t *h, dp_signal_t *signal, uint32_t value)
+{
+    (void)h;
+    dp__signal_post(signal, value);
+}
+
+static dp_status_t host_aborted(const dp_host_t *h)
+{
+    return dp__cause_check(group_of(h)->cause);
+}
+
+static dp_status_t boot_put(const dp_host_t *h, const char *key, const void *data, size_t bytes)
+{
+    dp_group_t *group = group_of(h);
+    dp_status_t status = dp__board_check(key, bytes);
+
+    return status == DP_OK ? group->link->put(group, key, data, bytes) : status;
+}
+
+static dp_status_t boot_get(const dp_host_t *h, const char *key, void *data, size_t bytes)
+{
+    dp_group_t *group = group_of(h);
+    dp_status_t status = dp__board_check(key, bytes);
+
+    return status == DP_OK ? group->link->get(group, key, data, bytes) : status;
+}
+
+static const void *host_get_service(const dp_host_t *h, const char *id)
+{
+    static const dp_host_boot_t boot = {sizeof(boot), boot_put, boot_get};
+
+    if (strcmp(id, DP_HOST_BOOT) == 0)
+        return &boot;
+    if (strcmp(id, DP_HOST_SM) == 0)
+        return &group_of(h)->sm;
+    return NULL;
+}
+
+void dp__group_init(dp_group_t *group, int32_t rank, int32_t size, int64_t hang_ns, dp__cause_t *cause,
+                    const dp__link_t *link)
+{
+    group->host = (dp_host_t){.struct_size = sizeof(dp_host_t),
+                              .abi_major = DP_ABI_MAJOR,
+                              .abi_minor = DP_ABI_MINOR,
+                              .impl = group,
+                              .log = host_log,
+                              .fail = host_fail,
+                              .allocate = host_allocate,
+                              .release = host_release,
+                              .now_ns = host_now_ns,
+                              .wait = host_wait,
+                              .post = host_post,
+                              .aborted = host_aborted,
+                              .get_service = host_get_service};
+    group->sm = (dp_host_sm_t){.struct_size = sizeof(dp_host_sm_t)};
+    group->rank = rank;
+    group->size = size;
+    group->hang_ns = hang_ns;
+    group->cause = cause;
+    group->link = link;
+}

@@ -1,0 +1,36 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * join.c: from options and environment to a group. */
+#include "group/group.h"
+
+static dp_status_t who_are_we(dp_group_options_t *options)
+{
+    dp_group_environment_t environment;
+    dp_status_t status;
+
+    if (options->size != 0) {
+        if (options->size < 1 || options->size > DP_MAX_RANKS || options->rank < 0 || options->rank >= options->size)
+            return dp_fail(DP_ERR_INVALID, "group options: rank %d of %d ranks", options->rank, options->size);
+        return DP_OK;
+    }
+    status = dp_group_environment(&environment);
+    if (status != DP_OK)
+        return status;
+    options->rank = environment.rank;
+    options->size = environment.size;
+    return DP_OK;
+}
+
+dp_status_t dp_group_join(const dp_group_options_t *options, dp_group_t **group_out)
+{
+    dp_group_options_t settled;
+    dp_status_t status = dp__group_options(options, &settled);
+
+    if (status == DP_OK)
+        status = who_are_we(&settled);
+    if (status != DP_OK)
+        return status;
+    if (settled.size == 1)
+        return dp_group_local(1, &settled, group_out);
+    return dp_fail(DP_ERR_UNSUPPORTED, "this version joins ranks of one process alone");
+}
