@@ -82,8 +82,8 @@ DP_API dp_status_t dp_group_health(dp_group_t *group);
 /**
  * The black box: `capacity` span records of this rank in memory that the other ranks of this host have mapped as well, so
  * that they can say what a dead rank was doing. The engine keeps the spans of the running step here: a record with a start
- * and no end is an operation in progress. May be called
- * again: a box lives until the group is left, and the latest start of all boxes counts. [collective] [blocks]
+ * and no end is an operation in progress. May be called again: a box
+ * lives until the group is left, and the latest start of all boxes counts. [collective] [blocks]
  */
 DP_API dp_status_t dp_group_blackbox(dp_group_t *group, uint32_t capacity, dp_span_t **records_out);
 /** The text that dp_group_describe uses for spans of this rank whose `name` is this number (1 to 255; the numbers of

@@ -94,6 +94,12 @@ static const void *host_get_service(const dp_host_t *h, const char *id)
     return NULL;
 }
 
+static const char *host_last_error(const dp_host_t *h)
+{
+    (void)h;
+    return dp_last_error();
+}
+
 void dp__group_init(dp_group_t *group, int32_t rank, int32_t size, int64_t hang_ns, dp__cause_t *cause,
                     const dp__link_t *link)
 {
@@ -109,7 +115,8 @@ void dp__group_init(dp_group_t *group, int32_t rank, int32_t size, int64_t hang_
                               .wait = host_wait,
                               .post = host_post,
                               .aborted = host_aborted,
-                              .get_service = host_get_service};
+                              .get_service = host_get_service,
+                              .last_error = host_last_error};
     group->sm = (dp_host_sm_t){.struct_size = sizeof(dp_host_sm_t)};
     group->rank = rank;
     group->size = size;

@@ -326,6 +326,7 @@ START_TEST(host_table_is_complete)
     ck_assert_int_eq(host->abi_major, DP_ABI_MAJOR);
     ck_assert_int_eq(DP_FAIL(host, DP_ERR_DEVICE, "rank %d: lane %s stopped", 0, "p2p"), DP_ERR_DEVICE);
     ck_assert_str_eq(dp_last_error(), "rank 0: lane p2p stopped");
+    ck_assert_str_eq(host->last_error(host), "rank 0: lane p2p stopped");
     memory = host->allocate(host, 100, 256);
     ck_assert_ptr_nonnull(memory);
     ck_assert_uint_eq((uintptr_t)memory % 256, 0);
