@@ -136,10 +136,10 @@ typedef struct dp_plugin {
 /**
  * Finds, checks and maps a plugin. name: a path (holds '/': opened as given) or a bare name [a-z0-9_]+, looked up as
  * dp_<name>.so in each absolute folder of DUALPIPE_PLUGIN_PATH, then in the install's plugin folder; nothing else is
- * searched. File and folders must belong to root or us and not be writable by group or others. The file's ELF header is
- * checked before it is mapped; a mapped plugin is never unmapped. A second load returns the same pointer.
- * Errors: DP_ERR_PLUGIN with every place tried and why it was passed over, or what the file offers and what was wanted;
- * DP_ERR_SECURITY. [any]
+ * searched. File and folders must belong to root or us and not be writable by others or by a group that is not the user's
+ * own. The file's ELF header is checked before it is mapped; a mapped plugin is never unmapped. A second load returns
+ * the same pointer. Errors: DP_ERR_PLUGIN with every place tried and why it was passed over, or what the file
+ * offers and what was wanted; DP_ERR_SECURITY. [any]
  */
 DP_API dp_status_t dp_plugin_load(const char *name, const dp_plugin_t **plugin_out);
 

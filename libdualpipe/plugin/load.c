@@ -3,6 +3,7 @@
  * load.c: finds a plugin's file, judges file and descriptor before any of its code can run, and maps it for good. */
 #include "base/memory.h"
 #include "plugin/elf_check.h"
+#include "plugin/trust.h"
 
 #include <dualpipe/plugin.h>
 
@@ -54,16 +55,6 @@ static int plain_name(const char *name)
     return n > 0 && n < 128 && name[n] == '\0';
 }
 
-/* NULL when nobody but root and us can change what is at `st`, else the reason. A sticky folder (/tmp) protects its entries. */
-static const char *unsafe(const struct stat *st)
-{
-    if (st->st_uid != 0 && st->st_uid != geteuid())
-        return "belongs to another user";
-    if ((st->st_mode & (S_IWGRP | S_IWOTH)) != 0 && !(S_ISDIR(st->st_mode) && (st->st_mode & S_ISVTX) != 0))
-        return "is writable by group or others";
-    return NULL;
-}
-
 static dp_status_t check_folders(const char *path)
 {
     char parent[PATH_MAX];
@@ -77,7 +68,7 @@ static dp_status_t check_folders(const char *path)
         *slash = '\0';
         if (stat(folder, &st) != 0)
             return dp_fail(DP_ERR_PLUGIN, "plugin %s: folder %s: %s", path, folder, strerror(errno));
-        why = unsafe(&st);
+        why = dp__distrust(&st);
         if (why != NULL)
             return dp_fail(DP_ERR_SECURITY, "plugin %s: folder %s %s; fix its owner or mode", path, folder, why);
     }
@@ -151,7 +142,7 @@ static dp_status_t load_file(const char *path, const dp_plugin_t **plugin_out)
         close(fd);
         return dp_fail(DP_ERR_PLUGIN, "plugin %s is not a regular file", real);
     }
-    why = unsafe(&st);
+    why = dp__distrust(&st);
     status = why != NULL ? dp_fail(DP_ERR_SECURITY, "plugin %s %s; fix its owner or mode", real, why)
                          : dp__elf_check(fd, (uint64_t)st.st_size, real);
     close(fd);

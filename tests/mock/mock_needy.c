@@ -1,0 +1,13 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * mock_needy.c: calls into the host by name instead of through the table it is given. */
+#include <dualpipe/plugin.h>
+
+static const void *get_interface(const char *id)
+{
+    dp_log(DP_LOG_INFO, "mock_needy", "%s", id);
+    return NULL;
+}
+
+DP_PLUGIN_DEFINE(mock_needy) = {DP_PLUGIN_HEAD, "mock_needy", "1",          "needs a symbol of the host",
+                                NULL,           NULL,         get_interface};
