@@ -84,7 +84,9 @@ typedef struct dp_device_vt {
     void (*event_close)(dp_event_t *event);
     /** Marks the work enqueued on s so far. [enqueue s] [capture] */
     dp_status_t (*event_record)(dp_event_t *event, dp_stream_t *s);
-    /** Later work on s starts after the event's latest record; at once when it was never recorded. [enqueue s] [capture] */
+    /** Later work on s starts after the event's latest record; at once when it was never recorded. When the recorded
+     *  stream had failed before it got there, s fails with the same cause: nothing runs on data never made.
+     *  [enqueue s] [capture] */
     dp_status_t (*stream_wait)(dp_stream_t *s, dp_event_t *event);
 
     /** Runs fn(copy of arg) in stream order. bytes <= DP_LAUNCH_ARG_MAX. NULL without DP_DEVICE_CAP_LAUNCH. [enqueue s] */
@@ -93,8 +95,8 @@ typedef struct dp_device_vt {
     /** Writes the time (the host's now_ns clock) at which the stream gets here to *slot. [enqueue s] */
     dp_status_t (*stamp)(dp_stream_t *s, int64_t *slot);
 
-    /** Waits until all work on s is done or the stream has failed; returns that failure. timeout_ns < 0: the job's limit.
-     *  [blocks] */
+    /** Waits until all work on s is done or the stream has failed; returns that failure. timeout_ns < 0: the job's limit,
+     *  counted from the last time that any stream of the device finished something. [blocks] */
     dp_status_t (*synchronize)(dp_stream_t *s, int64_t timeout_ns);
 
     /** The first failure of any stream, DP_OK if none. [any] */
