@@ -1,0 +1,131 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * emit.c: from a method's rule for one rank to a whole schedule. */
+#include "schedule/emit.h"
+
+#include "base/memory.h"
+
+#include <string.h>
+
+static void put(dp__emit_t *e, dp_op_kind_t kind, int chunk, int32_t mb, int chunk2, int32_t mb2)
+{
+    if (e->out != NULL)
+        e->out[e->count] = (dp_op_t){(uint8_t)kind, (int16_t)chunk, (int16_t)chunk2, mb, mb2};
+    e->count++;
+}
+
+void dp__emit_f(dp__emit_t *e, int chunk)
+{
+    put(e, DP_OP_F, chunk, e->next_f[chunk]++, -1, -1);
+}
+
+void dp__emit_b(dp__emit_t *e, int chunk)
+{
+    if (e->request->forward_only)
+        return;
+    put(e, DP_OP_B, chunk, e->next_b[chunk]++, -1, -1);
+    e->next_w[chunk]++;
+}
+
+void dp__emit_fb(dp__emit_t *e, int forward_chunk, int backward_chunk)
+{
+    if (e->request->forward_only) {
+        dp__emit_f(e, forward_chunk);
+        return;
+    }
+    put(e, DP_OP_FB, forward_chunk, e->next_f[forward_chunk]++, backward_chunk, e->next_b[backward_chunk]++);
+    e->next_w[backward_chunk]++;
+}
+
+void dp__emit_i(dp__emit_t *e, int chunk)
+{
+    if (e->request->forward_only)
+        return;
+    put(e, DP_OP_I, chunk, e->next_b[chunk]++, -1, -1);
+    e->deferred[e->deferred_tail++] = (int16_t)chunk;
+}
+
+void dp__emit_w_of(dp__emit_t *e, int chunk)
+{
+    if (e->request->forward_only)
+        return;
+    put(e, DP_OP_W, chunk, e->next_w[chunk]++, -1, -1);
+}
+
+void dp__emit_w(dp__emit_t *e)
+{
+    if (e->request->forward_only)
+        return;
+    dp__emit_w_of(e, e->deferred[e->deferred_head++]);
+}
+
+static int64_t emit_rank_into(dp__emit_t *e, dp__emit_rank_fn emit_rank, int32_t rank, dp_op_t *out)
+{
+    int16_t *deferred = e->deferred;
+    const dp_schedule_request_t *request = e->request;
+
+    memset(e, 0, sizeof(*e));
+    e->request = request;
+    e->deferred = deferred;
+    e->out = out;
+    emit_rank(e, rank);
+    return e->count;
+}
+
+dp_status_t dp__request_check(const char *method, const dp_schedule_request_t *request,
+                              dp_schedule_request_t *request_out)
+{
+    size_t bytes;
+
+    memset(request_out, 0, sizeof(*request_out));
+    if (request == NULL || request->struct_size == 0)
+        return dp_fail(DP_ERR_INVALID, "%s: no request, or its struct_size is not set", method);
+    bytes = request->struct_size < sizeof(*request_out) ? request->struct_size : sizeof(*request_out);
+    memcpy(request_out, request, bytes);
+    if (request_out->ranks < 1 || request_out->ranks > DP_MAX_RANKS)
+        return dp_fail(DP_ERR_INVALID, "%s: %d ranks; 1 to %d are possible", method, request_out->ranks,
+                       DP_MAX_RANKS);
+    if (request_out->microbatches < 1 || request_out->microbatches > DP_MAX_MICROBATCHES)
+        return dp_fail(DP_ERR_INVALID, "%s: %d micro-batches; 1 to %d are possible", method,
+                       request_out->microbatches, DP_MAX_MICROBATCHES);
+    if (request_out->chunks < 0 || request_out->chunks > DP_MAX_CHUNKS)
+        return dp_fail(DP_ERR_INVALID, "%s: %d chunks per rank; 1 to %d are possible", method,
+                       request_out->chunks, DP_MAX_CHUNKS);
+    return DP_OK;
+}
+
+dp_status_t dp__emit_schedule(const char *method, dp_placement_t placement, int32_t chunks,
+                              const dp_schedule_request_t *request, dp__emit_rank_fn emit_rank,
+                              dp_schedule_t **schedule_out)
+{
+    int32_t ranks = request->ranks;
+    dp__emit_t e = {.request = request};
+    dp_schedule_t *schedule = NULL;
+    int64_t *nops = NULL;
+    dp_status_t st = DP_ERR_NOMEM;
+    int64_t forwards =
+        (int64_t)ranks * chunks * request->microbatches / (placement == DP_PLACE_BIDIRECTIONAL ? 2 : 1);
+
+    if (forwards > DP_MAX_OPS)
+        return dp_fail(DP_ERR_INVALID, "%s: %lld forwards alone; at most %u operations are possible", method,
+                       (long long)forwards, DP_MAX_OPS);
+    nops = dp__calloc((size_t)ranks, sizeof(*nops));
+    e.deferred = dp__calloc((size_t)chunks * (size_t)request->microbatches, sizeof(*e.deferred));
+    if (nops == NULL || e.deferred == NULL) {
+        (void)dp_fail(st, "%s: no memory to generate %d ranks", method, ranks);
+        goto done;
+    }
+    for (int32_t r = 0; r < ranks; r++)
+        nops[r] = emit_rank_into(&e, emit_rank, r, NULL);
+    st = dp_schedule_create(method, placement, ranks, request->microbatches, chunks, nops, &schedule);
+    if (st < 0)
+        goto done;
+    schedule->forward_only = request->forward_only != 0;
+    for (int32_t r = 0; r < ranks; r++)
+        (void)emit_rank_into(&e, emit_rank, r, schedule->ops + schedule->first[r]);
+    *schedule_out = schedule;
+done:
+    dp__free(e.deferred);
+    dp__free(nops);
+    return st;
+}
