@@ -1,0 +1,183 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * chunks.c: the stages this rank holds, and all the device memory a step will ever use. */
+#include "base/memory.h"
+#include "engine/engine.h"
+
+dp_status_t dp__device_memory(dp_pipeline_t *p, size_t bytes, size_t *account, char **memory_out)
+{
+    void *memory = NULL;
+    dp_status_t status;
+
+    *memory_out = NULL;
+    if (bytes == 0)
+        return DP_OK;
+    status = p->device_vt->allocate(p->device, bytes, &memory);
+    if (status < 0)
+        return status;
+    *account += bytes;
+    p->memory.total += bytes;
+    *memory_out = memory;
+    return DP_OK;
+}
+
+dp_status_t dp__chunks_build(dp_pipeline_t *p)
+{
+    dp_build_context_t context = {
+        .struct_size = sizeof(context),
+        .group = p->group,
+        .host = p->host,
+        .device_vt = p->device_vt,
+        .device = p->device,
+        .comm_vt = p->comms.vt,
+        .expert_comm = p->comms.expert,
+        .pp_rank = p->grid.p,
+        .pp_size = p->grid.pp,
+        .ep_rank = p->grid.e,
+        .ep_size = p->grid.ep,
+        .dp_rank = p->grid.d,
+        .dp_size = p->grid.dp,
+    };
+    int32_t stages = dp_schedule_stages(p->schedule);
+
+    for (int32_t c = 0; c < p->nchunks; c++) {
+        dp__chunk_t *chunk = &p->chunks[c];
+        dp_status_t status;
+
+        dp_schedule_place(p->schedule, p->grid.p, c, &chunk->place);
+        chunk->stage = NULL;
+        status = p->options.build(p->options.user, &context, chunk->place.stage, stages, &chunk->stage);
+        if (status < 0)
+            return status;
+        if (chunk->stage == NULL)
+            return dp_fail(DP_ERR_INVALID, "the builder returned no stage %d", chunk->place.stage);
+        if (chunk->stage->dtype != p->options.dtype || chunk->stage->boundary_bytes != p->options.boundary_bytes)
+            return dp_fail(DP_ERR_INVALID,
+                           "stage %d was made for dtype %d and boundaries of %zu bytes, the pipeline has %d and %zu",
+                           chunk->place.stage, (int)chunk->stage->dtype, chunk->stage->boundary_bytes,
+                           (int)p->options.dtype, p->options.boundary_bytes);
+        if (chunk->stage->nsegments > p->max_segments)
+            p->max_segments = chunk->stage->nsegments;
+    }
+    return DP_OK;
+}
+
+/* Which accumulators a chunk needs: with two directions each chunk sees one half only. */
+static int needs_half(const dp_pipeline_t *p, const dp__chunk_t *chunk, int half)
+{
+    int32_t m = p->schedule->microbatches;
+
+    if (p->schedule->forward_only)
+        return 0;
+    if (dp_schedule_paths(p->schedule) == 2)
+        return chunk->place.path == half;
+    return half == 0 ? m / 2 > 0 : m - m / 2 > 0;
+}
+
+static int32_t slots_of(const dp_pipeline_t *p, int32_t c)
+{
+    int32_t at = p->grid.p * p->nchunks + c;
+    int32_t n = p->program->activation_slots[at];
+
+    if (p->forward_program != NULL && p->forward_program->activation_slots[at] > n)
+        n = p->forward_program->activation_slots[at];
+    return n;
+}
+
+static dp_status_t allocate_chunk(dp_pipeline_t *p, int32_t c)
+{
+    dp__chunk_t *chunk = &p->chunks[c];
+    dp_stage_info_t info;
+    dp_status_t status;
+    size_t saved;
+
+    dp_stage_describe(chunk->stage, &info);
+    chunk->param_bytes = info.param_count * dp_dtype_bytes(p->options.dtype);
+    chunk->nslots = slots_of(p, c);
+    if (!dp__mul(info.saved_bytes, (size_t)chunk->nslots, &saved))
+        return dp_fail(DP_ERR_INVALID, "stage %d: %d activations of %zu bytes are more than memory can hold",
+                       chunk->place.stage, chunk->nslots, info.saved_bytes);
+    status = dp__device_memory(p, chunk->param_bytes, &p->memory.params, &chunk->params);
+    for (int half = 0; half < 2 && status >= 0; half++)
+        if (needs_half(p, chunk, half))
+            status = dp__device_memory(p, chunk->param_bytes, &p->memory.grads, &chunk->grads[half]);
+    if (status >= 0)
+        status = dp__device_memory(p, saved, &p->memory.saved, &chunk->saved);
+    return status;
+}
+
+static dp_status_t allocate_work(dp_pipeline_t *p)
+{
+    size_t work = 0, scratch = 0;
+    dp_status_t status = DP_OK;
+
+    for (int32_t c = 0; c < p->nchunks; c++) {
+        dp_stage_info_t info;
+
+        dp_stage_describe(p->chunks[c].stage, &info);
+        work = info.work_bytes > work ? info.work_bytes : work;
+        scratch = info.scratch_bytes > scratch ? info.scratch_bytes : scratch;
+    }
+    for (int kind = 0; kind < DP__KINDS && status >= 0; kind++)
+        for (int w = 0; w < DP__WORKS && status >= 0; w++) {
+            status = dp__device_memory(p, work, &p->memory.work, &p->work[kind][w]);
+            if (status >= 0)
+                status = p->device_vt->event_open(p->device, &p->work_end[kind][w]);
+            p->hop[kind][w] = dp__calloc((size_t)p->max_segments, sizeof(dp_event_t *));
+            if (p->hop[kind][w] == NULL)
+                status = dp_fail(DP_ERR_NOMEM, "no memory for the events of %d segments", p->max_segments);
+            for (int32_t s = 0; s < p->max_segments && status >= 0; s++)
+                status = p->device_vt->event_open(p->device, &p->hop[kind][w][s]);
+        }
+    for (int lane = DP_LANE_COMPUTE; lane <= DP_LANE_ALL_TO_ALL && status >= 0; lane++)
+        status = dp__device_memory(p, scratch, &p->memory.work, &p->scratch[lane]);
+    for (int lane = 0; lane < DP_LANE_COUNT && status >= 0; lane++)
+        status = p->device_vt->event_open(p->device, &p->mark[lane]);
+    return status;
+}
+
+dp_status_t dp__chunks_allocate(dp_pipeline_t *p)
+{
+    dp_status_t status = DP_OK;
+
+    for (int32_t c = 0; c < p->nchunks && status >= 0; c++)
+        status = allocate_chunk(p, c);
+    return status >= 0 ? allocate_work(p) : status;
+}
+
+static void release(dp_pipeline_t *p, char **memory)
+{
+    if (*memory != NULL)
+        p->device_vt->release(p->device, *memory);
+    *memory = NULL;
+}
+
+static void close_event(dp_pipeline_t *p, dp_event_t **event)
+{
+    if (*event != NULL)
+        p->device_vt->event_close(*event);
+    *event = NULL;
+}
+
+void dp__chunks_close(dp_pipeline_t *p)
+{
+    for (int32_t c = 0; p->chunks != NULL && c < p->nchunks; c++) {
+        release(p, &p->chunks[c].params);
+        release(p, &p->chunks[c].grads[0]);
+        release(p, &p->chunks[c].grads[1]);
+        release(p, &p->chunks[c].saved);
+    }
+    for (int kind = 0; kind < DP__KINDS; kind++)
+        for (int w = 0; w < DP__WORKS; w++) {
+            release(p, &p->work[kind][w]);
+            close_event(p, &p->work_end[kind][w]);
+            for (int32_t s = 0; p->hop[kind][w] != NULL && s < p->max_segments; s++)
+                close_event(p, &p->hop[kind][w][s]);
+            dp__free(p->hop[kind][w]);
+            p->hop[kind][w] = NULL;
+        }
+    for (int lane = 0; lane < DP_LANE_COUNT; lane++) {
+        release(p, &p->scratch[lane]);
+        close_event(p, &p->mark[lane]);
+    }
+}

@@ -1,0 +1,256 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * comms.c: the groups this rank belongs to, and its ends of the program's channels. */
+#include "base/memory.h"
+#include "engine/engine.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* World ranks of the members of one group, found by walking the grid. */
+typedef struct members {
+    int32_t *world; /* [n] */
+    int32_t n, rank;
+} members_t;
+
+static int32_t world_rank(const dp__grid_t *g, int32_t p, int32_t e, int32_t d)
+{
+    return (d * g->ep + e) * g->pp + p;
+}
+
+static void add_member(members_t *m, const dp__grid_t *g, int32_t p, int32_t e, int32_t d)
+{
+    if (p == g->p && e == g->e && d == g->d)
+        m->rank = m->n;
+    m->world[m->n++] = world_rank(g, p, e, d);
+}
+
+static dp_status_t open_group(dp_pipeline_t *p, const dp__comms_t *comms, const char *name, const members_t *members,
+                              dp_comm_t **comm_out)
+{
+    char full[96];
+    dp_comm_config_t config = {
+        .struct_size = sizeof(config),
+        .name = full,
+        .rank = members->rank,
+        .nranks = members->n,
+        .world_ranks = members->world,
+        .device_vt = p->device_vt,
+        .device = p->device,
+    };
+
+    snprintf(full, sizeof(full), "g%u.%s", p->generation, name);
+    return comms->vt->open(p->host, &config, comm_out);
+}
+
+/* Groups in one fixed order on every rank; each open waits for its members, and no two orders can cross. */
+static dp_status_t open_groups(dp_pipeline_t *p, dp__comms_t *comms, members_t *m)
+{
+    const dp__grid_t *g = &p->grid;
+    int32_t mirror = p->chunks != NULL ? p->chunks[0].place.mirror_rank : -1;
+    dp_status_t status;
+    char name[64];
+
+    m->n = 0;
+    for (int32_t i = 0; i < g->pp; i++)
+        add_member(m, g, i, g->e, g->d);
+    snprintf(name, sizeof(name), "pipeline.%d.%d", g->d, g->e);
+    status = open_group(p, comms, name, m, &comms->pipeline);
+
+    m->n = 0;
+    for (int32_t i = 0; i < g->ep; i++)
+        add_member(m, g, g->p, i, g->d);
+    snprintf(name, sizeof(name), "expert.%d.%d", g->d, g->p);
+    if (status >= 0)
+        status = open_group(p, comms, name, m, &comms->expert);
+
+    if (status >= 0 && mirror >= 0 && mirror != g->p && !p->schedule->forward_only) {
+        int32_t low = mirror < g->p ? mirror : g->p;
+
+        m->n = 0;
+        add_member(m, g, low, g->e, g->d);
+        add_member(m, g, mirror + g->p - low, g->e, g->d);
+        snprintf(name, sizeof(name), "mirror.%d.%d.%d", g->d, g->e, low);
+        status = open_group(p, comms, name, m, &comms->mirror);
+    }
+    if (status >= 0 && g->ep * g->dp > 1) {
+        m->n = 0;
+        for (int32_t d = 0; d < g->dp; d++)
+            for (int32_t e = 0; e < g->ep; e++)
+                add_member(m, g, g->p, e, d);
+        snprintf(name, sizeof(name), "dense.%d", g->p);
+        status = open_group(p, comms, name, m, &comms->dense);
+    }
+    if (status >= 0 && g->dp > 1) {
+        m->n = 0;
+        for (int32_t d = 0; d < g->dp; d++)
+            add_member(m, g, g->p, g->e, d);
+        snprintf(name, sizeof(name), "shard.%d.%d", g->p, g->e);
+        status = open_group(p, comms, name, m, &comms->shard);
+    }
+    if (status >= 0) {
+        m->n = 0;
+        for (int32_t d = 0; d < g->dp; d++)
+            for (int32_t e = 0; e < g->ep; e++)
+                for (int32_t i = 0; i < g->pp; i++)
+                    add_member(m, g, i, e, d);
+        status = open_group(p, comms, "world", m, &comms->world);
+    }
+    return status;
+}
+
+dp_status_t dp__comms_open(dp_pipeline_t *p, const char *name, dp__comms_t *comms)
+{
+    const dp_plugin_t *plugin;
+    const void *table;
+    members_t members = {NULL, 0, 0};
+    dp_status_t status = dp_plugin_load(name, &plugin);
+
+    *comms = (dp__comms_t){.vt = NULL};
+    if (status >= 0)
+        status = dp_plugin_interface(plugin, DP_IFACE_COMM, sizeof(dp_comm_vt_t), &table);
+    if (status < 0)
+        return status;
+    comms->vt = table;
+    if ((comms->vt->caps & DP_COMM_CAP_ONE_SIDED) == 0)
+        return dp_fail(DP_ERR_UNSUPPORTED, "comm plugin %s is not one-sided; this version of the engine runs one-sided ones",
+                       plugin->name);
+    p->generation++;
+    members.world = dp__calloc((size_t)dp_group_size(p->group), sizeof(*members.world));
+    if (members.world == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for the member lists of %d ranks", dp_group_size(p->group));
+    status = open_groups(p, comms, &members);
+    dp__free(members.world);
+    if (status < 0)
+        dp__comms_close(comms);
+    return status;
+}
+
+dp_status_t dp__comms_start(dp_pipeline_t *p, dp__comms_t *comms)
+{
+    dp_comm_t *all[] = {comms->pipeline, comms->expert, comms->mirror, comms->dense, comms->shard, comms->world};
+    dp_status_t status = DP_OK;
+
+    p->memory.total -= p->memory.transport;
+    p->memory.transport = 0;
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]) && status >= 0; i++)
+        if (all[i] != NULL) {
+            status = comms->vt->start(all[i]);
+            p->memory.transport += comms->vt->memory_bytes(all[i]);
+        }
+    p->memory.total += p->memory.transport;
+    return status;
+}
+
+void dp__comms_close(dp__comms_t *comms)
+{
+    dp_comm_t *all[] = {comms->world, comms->shard, comms->dense, comms->mirror, comms->expert, comms->pipeline};
+
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (all[i] != NULL)
+            comms->vt->close(all[i]);
+    *comms = (dp__comms_t){.vt = comms->vt};
+}
+
+/* ---- channels ---- */
+
+static dp_status_t open_link(dp_pipeline_t *p, dp__link_t *link)
+{
+    int turn = link->channel->src == link->channel->dst;
+    dp_status_t status = DP_OK;
+
+    link->sends = link->channel->src == p->grid.p;
+    if (!turn && !link->sends)
+        return DP_OK; /* the slots of a receiver are the transport's */
+    link->nslots = turn ? link->channel->slots : 2;
+    link->slot = dp__calloc((size_t)link->nslots, sizeof(*link->slot));
+    link->free = dp__calloc((size_t)link->nslots, sizeof(*link->free));
+    link->ready = dp__calloc((size_t)link->nslots, sizeof(*link->ready));
+    link->writer_lane = dp__calloc((size_t)link->nslots, 1);
+    if (link->slot == NULL || link->free == NULL || link->ready == NULL || link->writer_lane == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for %d boundary slots", link->nslots);
+    for (int32_t i = 0; i < link->nslots && status >= 0; i++) {
+        status = dp__device_memory(p, p->options.boundary_bytes, &p->memory.boundary, &link->slot[i]);
+        if (status >= 0)
+            status = p->device_vt->event_open(p->device, &link->free[i]);
+        if (status >= 0)
+            status = p->device_vt->event_open(p->device, &link->ready[i]);
+    }
+    return status;
+}
+
+dp_status_t dp__links_open(dp_pipeline_t *p)
+{
+    const dp_program_t *program = p->program;
+    dp_status_t status = DP_OK;
+
+    p->link_of_channel = dp__calloc((size_t)program->nchannels + 1, sizeof(*p->link_of_channel));
+    p->links = dp__calloc((size_t)program->nchannels + 1, sizeof(*p->links));
+    if (p->link_of_channel == NULL || p->links == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for %d channels", program->nchannels);
+    for (int32_t i = 0; i < program->nchannels && status >= 0; i++) {
+        p->link_of_channel[i] = -1;
+        if (program->channels[i].src != p->grid.p && program->channels[i].dst != p->grid.p)
+            continue;
+        p->link_of_channel[i] = p->nlinks;
+        p->links[p->nlinks].channel = &program->channels[i];
+        status = open_link(p, &p->links[p->nlinks++]);
+    }
+    return status;
+}
+
+dp_status_t dp__links_connect(dp_pipeline_t *p, const dp__comms_t *comms)
+{
+    for (int32_t i = 0; i < p->program->nchannels; i++) {
+        const dp_channel_t *channel = &p->program->channels[i];
+        int32_t at = p->link_of_channel[i];
+        char label[64];
+        dp_channel_config_t config = {
+            .struct_size = sizeof(config),
+            .id = (uint32_t)i,
+            .slots = (uint32_t)channel->slots,
+            .slot_bytes = p->options.boundary_bytes,
+            .label = label,
+        };
+        dp_status_t status;
+
+        if (at < 0 || channel->src == channel->dst)
+            continue;
+        config.sender = p->links[at].sends;
+        config.peer = config.sender ? channel->dst : channel->src;
+        snprintf(label, sizeof(label), "%s chunk %d", channel->op == DP_OP_F ? "activation of" : "gradient of",
+                 config.sender ? channel->src_chunk : channel->dst_chunk);
+        status = comms->vt->channel_open(comms->pipeline, &config, &p->links[at].end);
+        if (status < 0)
+            return status;
+        p->links[at].base = 0;
+        p->links[at].in_lane =
+            (comms->vt->caps & DP_COMM_CAP_HOST_INLINE) != 0 && p->options.boundary_bytes <= p->options.inline_bytes;
+    }
+    return DP_OK;
+}
+
+void dp__links_close(dp_pipeline_t *p)
+{
+    for (int32_t l = 0; l < p->nlinks; l++) {
+        dp__link_t *link = &p->links[l];
+
+        for (int32_t i = 0; i < link->nslots; i++) {
+            if (link->slot != NULL && link->slot[i] != NULL)
+                p->device_vt->release(p->device, link->slot[i]);
+            if (link->free != NULL && link->free[i] != NULL)
+                p->device_vt->event_close(link->free[i]);
+            if (link->ready != NULL && link->ready[i] != NULL)
+                p->device_vt->event_close(link->ready[i]);
+        }
+        dp__free(link->slot);
+        dp__free(link->free);
+        dp__free(link->ready);
+        dp__free(link->writer_lane);
+    }
+    dp__free(p->links);
+    dp__free(p->link_of_channel);
+    p->links = NULL;
+    p->link_of_channel = NULL;
+    p->nlinks = 0;
+}

@@ -1,0 +1,180 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * engine.h: the pipeline handle as its files see it.
+ *
+ *   open.c     options, agreement between ranks, order of set-up and tear-down
+ *   comms.c    the groups a rank belongs to, channels, swapping the backend
+ *   chunks.c   stages of this rank with their parameters, gradients and in-flight memory
+ *   plan.c     this rank's list of the program turned into actions with every index resolved
+ *   step.c     enqueues the actions; the only code that runs in a step
+ *   reduce.c   gradients of halves, mirrors and data groups summed
+ *   spans.c    what was recorded, gathered into a timeline */
+#ifndef DP_ENGINE_ENGINE_H
+#define DP_ENGINE_ENGINE_H
+
+#include "stage/stage.h"
+
+#include <dualpipe/pipeline.h>
+
+enum { DP__WORKS = 2 };               /* passes of one kind (F, backward) that may be in flight on the lanes at once */
+enum { DP__FORWARD = 0, DP__BACKWARD = 1, DP__KINDS = 2 };
+
+typedef struct dp__grid {
+    int32_t pp, ep, dp; /* sizes */
+    int32_t p, e, d;    /* our place; world rank = (d * ep + e) * pp + p */
+} dp__grid_t;
+
+/* The groups of a rank; an instance is NULL where the group is this rank alone. */
+typedef struct dp__comms {
+    const dp_comm_vt_t *vt;
+    dp_comm_t *pipeline, *expert, *mirror, *dense, *shard, *world;
+} dp__comms_t;
+
+/* Our end of a channel, or a turn inside this rank. */
+typedef struct dp__link {
+    const dp_channel_t *channel; /* of the training program                                                */
+    dp_channel_end_t *end;       /* NULL: a turn                                                            */
+    uint32_t base;               /* messages of earlier steps                                               */
+    int32_t sends;               /* 1: we are the source                                                    */
+    int32_t nslots;              /* output buffers of a source, slots of a turn                             */
+    char **slot;                 /* [nslots] device memory                                                  */
+    int32_t in_lane;             /* 1: sent from the lane that made the data, not from the p2p lane           */
+    dp_event_t **free;           /* [nslots] recorded when the slot's reader has finished                   */
+    dp_event_t **ready;          /* [nslots] recorded when its writer has finished                          */
+    uint8_t *writer_lane;        /* [nslots]                                                                */
+} dp__link_t;
+
+typedef struct dp__chunk {
+    dp_place_t place;
+    dp_stage_t *stage;
+    char *params;
+    char *grads[2];              /* per half of the micro-batches; NULL where this chunk has none of that half */
+    size_t param_bytes;
+    char *saved;                 /* activation slots, one after the other                                   */
+    int32_t nslots;
+} dp__chunk_t;
+
+/* One pass of one micro-batch: a forward, a backward, or the weight part alone. */
+typedef struct dp__pass {
+    uint8_t op;                  /* F, B, I or W                                                            */
+    uint8_t kind, work;          /* DP__FORWARD or DP__BACKWARD; which of the work memories                  */
+    int16_t chunk;
+    int32_t mb, half, slot;      /* micro-batch of the step; accumulator; activation slot                    */
+    int32_t source, source_at;   /* link that x or dy comes from (-1: none); message in the step, or turn slot */
+    int32_t dest, dest_at;       /* link that y or dx goes to                                                */
+    int32_t recv_span, send_span; /* -1: none */
+} dp__pass_t;
+
+/* One step of an action's order: which pass of the action, what, where it is recorded. */
+typedef struct dp__call {
+    uint8_t pass, op;            /* index into passes; F, I or W */
+    int16_t segment;
+    int32_t span;
+} dp__call_t;
+
+typedef struct dp__action {
+    uint8_t kind;                /* DP_INSTR_COMPUTE or DP_INSTR_REDUCE */
+    uint8_t npasses;
+    int16_t chunk;               /* REDUCE */
+    int32_t ncalls;
+    dp__call_t *calls;
+    dp__pass_t passes[2];        /* forward before backward */
+    uint8_t nsends, sends[2];    /* passes whose result leaves this rank, in the program's order */
+    int32_t span;                /* REDUCE */
+} dp__action_t;
+
+typedef struct dp__plan {
+    const dp_program_t *program;
+    int64_t nactions;
+    dp__action_t *actions;
+    dp__call_t *calls;
+    int32_t nspans;
+    dp_span_t *spans;            /* templates: all but step and times */
+    int32_t *messages;           /* [nlinks] per step */
+} dp__plan_t;
+
+struct dp_pipeline {
+    dp_pipeline_options_t options;
+    dp_group_t *group;
+    const dp_host_t *host;
+    dp__grid_t grid;
+    char comm_name[128];
+    uint32_t generation;         /* of the comm set-up, for unique names */
+
+    dp_schedule_t *own_schedule, *forward_schedule;
+    const dp_schedule_t *schedule;
+    dp_program_t *program, *forward_program;
+
+    const dp_device_vt_t *device_vt;
+    dp_device_t *device;
+    dp_stream_t *stream[DP_LANE_COUNT];
+    dp__comms_t comms;
+
+    int32_t nchunks;
+    dp__chunk_t *chunks;
+    int32_t nlinks;
+    dp__link_t *links;
+    int32_t *link_of_channel;    /* [program->nchannels], -1: not ours */
+
+    char *work[DP__KINDS][DP__WORKS];
+    uint8_t work_lane[DP__KINDS][DP__WORKS];       /* lane on which the last user ended */
+    dp_event_t *work_end[DP__KINDS][DP__WORKS];
+    dp_event_t **hop[DP__KINDS][DP__WORKS];        /* [max_segments] between segments on different lanes */
+    char *scratch[DP_LANE_COUNT];
+    dp_event_t *mark[DP_LANE_COUNT];               /* "everything on this lane so far" */
+    int32_t max_segments;
+
+    dp__plan_t plan, forward_plan;
+    dp_span_t *records;          /* the black box: spans of the running step */
+    int32_t record_capacity;
+    dp_span_t *history;          /* [trace_steps][record_capacity] */
+    int32_t *history_count;
+    int32_t trace_steps;
+    const char **names;          /* of segments; span.name is 1 + index */
+    int32_t nnames;
+
+    double *losses;              /* [M] device memory, host-visible through `staging` */
+    double *staging;             /* device memory for dp_pipeline_sum */
+    uint32_t step;
+    int failed;
+    dp_memory_report_t memory;
+};
+
+/* grid and agreement (open.c) */
+dp_status_t dp__engine_fail(dp_pipeline_t *p, dp_status_t status, const char *what);
+
+/* chunks.c */
+dp_status_t dp__chunks_build(dp_pipeline_t *p);
+dp_status_t dp__chunks_allocate(dp_pipeline_t *p);
+void dp__chunks_close(dp_pipeline_t *p);
+dp_status_t dp__device_memory(dp_pipeline_t *p, size_t bytes, size_t *account, char **memory_out);
+
+/* comms.c */
+dp_status_t dp__comms_open(dp_pipeline_t *p, const char *name, dp__comms_t *comms);
+dp_status_t dp__comms_start(dp_pipeline_t *p, dp__comms_t *comms);
+void dp__comms_close(dp__comms_t *comms);
+dp_status_t dp__links_open(dp_pipeline_t *p);
+dp_status_t dp__links_connect(dp_pipeline_t *p, const dp__comms_t *comms);
+void dp__links_close(dp_pipeline_t *p);
+
+/* plan.c */
+dp_status_t dp__plan_build(dp_pipeline_t *p, const dp_program_t *program, dp__plan_t *plan);
+void dp__plan_free(dp__plan_t *plan);
+
+/* reduce.c */
+dp_status_t dp__reduce(dp_pipeline_t *p, int32_t chunk, int32_t span);
+const char *dp__summed_grads(const dp__chunk_t *chunk);
+
+/* spans.c */
+dp_status_t dp__names_collect(dp_pipeline_t *p);
+int32_t dp__name_index(const dp_pipeline_t *p, const char *name);
+dp_status_t dp__records_open(dp_pipeline_t *p);
+void dp__records_begin(dp_pipeline_t *p, const dp__plan_t *plan);
+void dp__records_keep(dp_pipeline_t *p, const dp__plan_t *plan);
+
+static inline int32_t dp__half_of(const dp_pipeline_t *p, int32_t microbatch)
+{
+    return microbatch < p->schedule->microbatches / 2 ? 0 : 1;
+}
+
+#endif

@@ -1,0 +1,61 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * reduce.c: sums a stage's gradients in one fixed order: half 0 + half 1, then the data group in rank order. */
+#include "engine/engine.h"
+
+const char *dp__summed_grads(const dp__chunk_t *chunk)
+{
+    return chunk->grads[0] != NULL ? chunk->grads[0] : chunk->grads[1];
+}
+
+/* Sums every run of neighbouring parameters that share a group: experts over their shards, the rest over all replicas. */
+static dp_status_t reduce_over_data(dp_pipeline_t *p, const dp__chunk_t *chunk, char *grads)
+{
+    const dp_param_t *param = chunk->stage->info.params;
+    size_t size = dp_dtype_bytes(p->options.dtype);
+    uint32_t n = chunk->stage->info.nparams;
+
+    for (uint32_t i = 0; i < n;) {
+        int sharded = param[i].expert >= 0;
+        dp_comm_t *comm = sharded ? p->comms.shard : p->comms.dense;
+        size_t start = param[i].offset, end = start;
+        dp_status_t status;
+
+        for (; i < n && (param[i].expert >= 0) == sharded && param[i].offset >= end; i++)
+            end = param[i].offset + param[i].count;
+        if (comm == NULL)
+            continue;
+        status = p->comms.vt->all_reduce(comm, grads + start * size, end - start, p->options.dtype,
+                                         p->stream[DP_LANE_REDUCE]);
+        if (status < 0)
+            return status;
+    }
+    return DP_OK;
+}
+
+dp_status_t dp__reduce(dp_pipeline_t *p, int32_t c, int32_t span)
+{
+    dp__chunk_t *chunk = &p->chunks[c];
+    dp_stream_t *s = p->stream[DP_LANE_REDUCE];
+    char *grads = (char *)dp__summed_grads(chunk);
+    size_t count = chunk->stage->info.param_count;
+    dp_status_t status;
+
+    if (count == 0)
+        return DP_OK;
+    /* compute --mark--> reduce: the last weight gradient of this chunk has been added */
+    status = p->device_vt->event_record(p->mark[DP_LANE_COMPUTE], p->stream[DP_LANE_COMPUTE]);
+    if (status >= 0)
+        status = p->device_vt->stream_wait(s, p->mark[DP_LANE_COMPUTE]);
+    if (status >= 0)
+        status = p->device_vt->stamp(s, &p->records[span].start_ns);
+    if (status >= 0 && chunk->grads[0] != NULL && chunk->grads[1] != NULL)
+        status = p->device_vt->add(s, chunk->grads[0], chunk->grads[1], count, p->options.dtype);
+    if (status >= 0 && p->comms.mirror != NULL)
+        status = p->comms.vt->all_reduce(p->comms.mirror, grads, count, p->options.dtype, s);
+    if (status >= 0)
+        status = reduce_over_data(p, chunk, grads);
+    if (status >= 0)
+        status = p->device_vt->stamp(s, &p->records[span].end_ns);
+    return status;
+}

@@ -1,0 +1,163 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * spans.c: what a step records (in the black box, by time stamps on the streams), kept and gathered into a timeline. */
+#include "base/memory.h"
+#include "engine/engine.h"
+
+#include <string.h>
+
+int32_t dp__name_index(const dp_pipeline_t *p, const char *name)
+{
+    for (int32_t i = 0; i < p->nnames; i++)
+        if (strcmp(p->names[i], name) == 0)
+            return i;
+    return -1;
+}
+
+/* The different names of this rank's segments; they belong to the trainer's segments and outlive the pipeline. */
+dp_status_t dp__names_collect(dp_pipeline_t *p)
+{
+    size_t room = 1;
+
+    for (int32_t c = 0; c < p->nchunks; c++)
+        room += (size_t)p->chunks[c].stage->nsegments;
+    dp__free(p->names);
+    p->nnames = 0;
+    p->names = dp__calloc(room, sizeof(*p->names));
+    if (p->names == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for %zu segment names", room);
+    for (int32_t c = 0; c < p->nchunks; c++)
+        for (int32_t s = 0; s < p->chunks[c].stage->nsegments; s++) {
+            const char *name = p->chunks[c].stage->segments[s].segment->name;
+
+            if (dp__name_index(p, name) < 0)
+                p->names[p->nnames++] = name;
+        }
+    return DP_OK;
+}
+
+dp_status_t dp__records_open(dp_pipeline_t *p)
+{
+    size_t bytes;
+    dp_status_t status;
+
+    p->record_capacity = p->plan.nspans > p->forward_plan.nspans ? p->plan.nspans : p->forward_plan.nspans;
+    status = dp_group_blackbox(p->group, (uint32_t)p->record_capacity, &p->records);
+    if (status < 0)
+        return status;
+    p->trace_steps = p->options.trace_steps > 0 ? p->options.trace_steps : 1;
+    p->history = dp__calloc((size_t)p->trace_steps * (size_t)p->record_capacity, sizeof(*p->history));
+    p->history_count = dp__calloc((size_t)p->trace_steps, sizeof(*p->history_count));
+    if (p->history == NULL || p->history_count == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for the spans of %d steps; lower trace_steps", p->trace_steps);
+    bytes = ((size_t)p->trace_steps + 1) * (size_t)p->record_capacity * sizeof(dp_span_t);
+    p->memory.records += bytes;
+    p->memory.total += bytes;
+    return DP_OK;
+}
+
+void dp__records_begin(dp_pipeline_t *p, const dp__plan_t *plan)
+{
+    uint64_t step_bits = (uint64_t)(p->step & 0xffff) << 48;
+
+    memcpy(p->records, plan->spans, (size_t)plan->nspans * sizeof(*p->records));
+    for (int32_t i = 0; i < plan->nspans; i++) {
+        p->records[i].step = (int32_t)p->step;
+        if (p->records[i].flow != 0)
+            p->records[i].flow ^= step_bits;
+    }
+    p->records[0].start_ns = p->host->now_ns(p->host);
+}
+
+void dp__records_keep(dp_pipeline_t *p, const dp__plan_t *plan)
+{
+    int32_t at = (int32_t)(p->step % (uint32_t)p->trace_steps);
+
+    p->records[0].end_ns = p->host->now_ns(p->host);
+    memcpy(p->history + (size_t)at * (size_t)p->record_capacity, p->records,
+           (size_t)plan->nspans * sizeof(*p->records));
+    p->history_count[at] = plan->nspans;
+}
+
+/* Puts our history into row `rank`, oldest step first. */
+static dp_status_t fill_row(const dp_pipeline_t *p, dp_timeline_t *timeline, int32_t rank)
+{
+    uint16_t names[256] = {0};
+    dp_status_t status;
+
+    for (int32_t i = 0; i < p->nnames && i < 255; i++) {
+        status = dp_timeline_name(timeline, p->names[i], &names[i + 1]);
+        if (status < 0)
+            return status;
+    }
+    for (int32_t k = 0; k < p->trace_steps; k++) {
+        int32_t at = (int32_t)((p->step + (uint32_t)k) % (uint32_t)p->trace_steps);
+
+        for (int32_t i = 0; i < p->history_count[at]; i++) {
+            dp_span_t span = p->history[(size_t)at * (size_t)p->record_capacity + (size_t)i];
+
+            span.name = names[span.name < 256 ? span.name : 0];
+            if (span.end_ns == 0)
+                continue; /* skipped: a gradient without parameters, say */
+            status = dp_timeline_add(timeline, rank, &span);
+            if (status < 0)
+                return status;
+        }
+    }
+    return DP_OK;
+}
+
+/* The largest `room` of all ranks. */
+static dp_status_t largest(const dp_pipeline_t *p, int64_t *room)
+{
+    int32_t n = dp_group_size(p->group);
+    int64_t *all = dp__calloc((size_t)n, sizeof(*all));
+    dp_status_t status;
+
+    if (all == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for the span counts of %d ranks", n);
+    status = dp_group_all_gather(p->group, room, sizeof(*room), all);
+    for (int32_t i = 0; i < n && status >= 0; i++)
+        *room = all[i] > *room ? all[i] : *room;
+    dp__free(all);
+    return status;
+}
+
+static dp_status_t unpack_row(void *user, int32_t rank, const void *data, size_t bytes)
+{
+    return dp_timeline_unpack(user, rank, data, bytes);
+}
+
+dp_status_t dp_pipeline_timeline(dp_pipeline_t *p, dp_timeline_t **timeline_out)
+{
+    int64_t room = (int64_t)p->trace_steps * p->record_capacity;
+    int32_t rank = dp_group_rank(p->group);
+    dp_timeline_t *row = NULL, *all = NULL;
+    void *packed = NULL;
+    size_t bytes = 0;
+    dp_status_t status = largest(p, &room);
+
+    *timeline_out = NULL;
+    if (status >= 0)
+        status = dp_timeline_create(1, room, &row);
+    if (status >= 0)
+        status = fill_row(p, row, 0);
+    if (status >= 0)
+        status = dp_timeline_pack(row, 0, NULL, &bytes);
+    if (status >= 0 && (packed = dp__allocate(bytes, 64)) == NULL)
+        status = dp_fail(DP_ERR_NOMEM, "no memory to pack %zu bytes of spans", bytes);
+    if (status >= 0)
+        status = dp_timeline_pack(row, 0, packed, &bytes);
+    if (status >= 0 && rank == 0)
+        status = dp_timeline_create(dp_group_size(p->group), room, &all);
+    if (status >= 0)
+        status = dp_group_collect(p->group, 0, packed, bytes, unpack_row, all);
+    dp__free(packed);
+    dp_timeline_free(row);
+    if (status < 0) {
+        dp_timeline_free(all);
+        return status;
+    }
+    *timeline_out = all;
+    return DP_OK;
+}
