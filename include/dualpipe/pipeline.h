@@ -87,7 +87,9 @@ typedef struct dp_step {
  */
 DP_API dp_status_t dp_pipeline_step(dp_pipeline_t *pipeline, dp_step_t *step);
 
-/** Replaces the comm backend between two steps. On failure the old one stays. [collective] [blocks] */
+/** Replaces the comm backend between two steps: calls build again for every chunk (stages hold instances that live on the
+ *  expert group), keeps parameters and gradients, then closes the old backend; stages made earlier may be freed afterwards. A
+ *  backend that cannot be loaded is refused and the old one stays; a failure after that ends the job. [collective] [blocks] */
 DP_API dp_status_t dp_pipeline_swap_comm(dp_pipeline_t *pipeline, const char *comm);
 
 /** One chunk of this rank. */

@@ -111,8 +111,10 @@ typedef struct dp_plugin {
     uint16_t abi_major, abi_minor; /* of the headers it was built with, never of the running host             */
     const char *name;              /* "comm_shm": [a-z0-9_]+, also the file dp_comm_shm.so                    */
     const char *version, *summary; /* free text and one line, for `dualpipe plugin list`                      */
-    dp_status_t (*init)(const dp_host_t *host);   /* optional; counted; opens no device, starts no threads    */
-    void (*fini)(void);                           /* optional; after every instance is closed                 */
+    /** Optional. Called once, when the file has been mapped, with a host that has no job: log, fail, allocate, release and
+     *  now_ns work, the rest fails. A negative status refuses the plugin. Opens no device, starts no threads. */
+    dp_status_t (*init)(const dp_host_t *host);
+    void (*fini)(void);                           /* NULL: plugins are never unmapped                         */
     const void *(*get_interface)(const char *id); /* "dp.comm/1" -> const dp_comm_vt_t *, or NULL              */
 } dp_plugin_t;
 

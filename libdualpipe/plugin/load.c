@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * load.c: finds a plugin's file, judges file and descriptor before any of its code can run, and maps it for good. */
 #include "base/memory.h"
+#include "plugin/bare_host.h"
 #include "plugin/elf_check.h"
 #include "plugin/trust.h"
 
@@ -111,6 +112,8 @@ static dp_status_t map(const char *path, const struct stat *st, const dp_plugin_
     if (plugin == NULL)
         return dp_fail(DP_ERR_PLUGIN, "plugin %s is no plugin: it does not export dp_plugin_entry", path);
     status = check_descriptor(path, plugin);
+    if (status >= 0 && plugin->init != NULL)
+        status = plugin->init(&dp__bare_host);
     if (status < 0)
         return status;
     entry = dp__calloc(1, sizeof(*entry));
