@@ -53,5 +53,10 @@ else
     fi
 fi
 
+# Someone will put it into a shared object.
+if ! $CC ${CFLAGS-} ${LDFLAGS-} -shared -o "$work/lib.so" -Wl,--whole-archive "$archive" -Wl,--no-whole-archive -lpthread -ldl -lm; then
+    failures=$((failures + 1))
+fi
+
 echo "$(cut -d' ' -f1 "$work/needs" | sort -u | wc -l) files, $failures failures"
 [ "$failures" -eq 0 ]

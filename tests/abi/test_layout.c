@@ -1,0 +1,322 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * test_layout.c: sizes and offsets of everything that crosses the plugin ABI, against the list of the current major and
+ * minor in tests/data/abi. Within a major, members are appended: lines may join that list, offsets never change.
+ *     tests/abi/test_layout --print > tests/data/abi/layout-1.0.tsv      after a change that a new minor allows */
+#include <dualpipe/attention.h>
+#include <dualpipe/moe.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "../support/suite.h"
+
+#define TYPE(type)                                                                                           \
+    {                                                                                                        \
+#type, "", sizeof(type)                                                                              \
+    }
+#define MEMBER(type, member)                                                                                 \
+    {                                                                                                        \
+#type, "." #member, offsetof(type, member)                                                           \
+    }
+
+/* clang-format off */
+static const struct pin {
+    const char *type, *member;
+    size_t value; /* of a type its size, of a member its offset */
+} pins[] = {
+    TYPE(dp_signal_t),
+    MEMBER(dp_signal_t, value),
+    MEMBER(dp_signal_t, waiters),
+    TYPE(dp_host_t),
+    MEMBER(dp_host_t, struct_size),
+    MEMBER(dp_host_t, abi_major),
+    MEMBER(dp_host_t, abi_minor),
+    MEMBER(dp_host_t, impl),
+    MEMBER(dp_host_t, log),
+    MEMBER(dp_host_t, fail),
+    MEMBER(dp_host_t, allocate),
+    MEMBER(dp_host_t, release),
+    MEMBER(dp_host_t, now_ns),
+    MEMBER(dp_host_t, wait),
+    MEMBER(dp_host_t, post),
+    MEMBER(dp_host_t, aborted),
+    MEMBER(dp_host_t, get_service),
+    MEMBER(dp_host_t, last_error),
+    TYPE(dp_host_boot_t),
+    MEMBER(dp_host_boot_t, struct_size),
+    MEMBER(dp_host_boot_t, put),
+    MEMBER(dp_host_boot_t, get),
+    TYPE(dp_host_sm_t),
+    MEMBER(dp_host_sm_t, struct_size),
+    MEMBER(dp_host_sm_t, compute_sms),
+    MEMBER(dp_host_sm_t, comm_sms),
+    TYPE(dp_plugin_t),
+    MEMBER(dp_plugin_t, struct_size),
+    MEMBER(dp_plugin_t, abi_major),
+    MEMBER(dp_plugin_t, abi_minor),
+    MEMBER(dp_plugin_t, name),
+    MEMBER(dp_plugin_t, version),
+    MEMBER(dp_plugin_t, summary),
+    MEMBER(dp_plugin_t, init),
+    MEMBER(dp_plugin_t, fini),
+    MEMBER(dp_plugin_t, get_interface),
+    TYPE(dp_device_config_t),
+    MEMBER(dp_device_config_t, struct_size),
+    MEMBER(dp_device_config_t, ordinal),
+    MEMBER(dp_device_config_t, comm_sms),
+    MEMBER(dp_device_config_t, queue_length),
+    MEMBER(dp_device_config_t, cores),
+    TYPE(dp_device_vt_t),
+    MEMBER(dp_device_vt_t, struct_size),
+    MEMBER(dp_device_vt_t, caps),
+    MEMBER(dp_device_vt_t, open),
+    MEMBER(dp_device_vt_t, close),
+    MEMBER(dp_device_vt_t, allocate),
+    MEMBER(dp_device_vt_t, release),
+    MEMBER(dp_device_vt_t, copy),
+    MEMBER(dp_device_vt_t, zero),
+    MEMBER(dp_device_vt_t, add),
+    MEMBER(dp_device_vt_t, stream_open),
+    MEMBER(dp_device_vt_t, stream_close),
+    MEMBER(dp_device_vt_t, stream_native),
+    MEMBER(dp_device_vt_t, event_open),
+    MEMBER(dp_device_vt_t, event_close),
+    MEMBER(dp_device_vt_t, event_record),
+    MEMBER(dp_device_vt_t, stream_wait),
+    MEMBER(dp_device_vt_t, launch),
+    MEMBER(dp_device_vt_t, stamp),
+    MEMBER(dp_device_vt_t, synchronize),
+    MEMBER(dp_device_vt_t, query_error),
+    MEMBER(dp_device_vt_t, reset),
+    MEMBER(dp_device_vt_t, partition),
+    MEMBER(dp_device_vt_t, capture_begin),
+    MEMBER(dp_device_vt_t, capture_end),
+    MEMBER(dp_device_vt_t, graph_launch),
+    MEMBER(dp_device_vt_t, graph_close),
+    TYPE(dp_comm_config_t),
+    MEMBER(dp_comm_config_t, struct_size),
+    MEMBER(dp_comm_config_t, name),
+    MEMBER(dp_comm_config_t, rank),
+    MEMBER(dp_comm_config_t, nranks),
+    MEMBER(dp_comm_config_t, world_ranks),
+    MEMBER(dp_comm_config_t, device_vt),
+    MEMBER(dp_comm_config_t, device),
+    MEMBER(dp_comm_config_t, reduce_bytes),
+    TYPE(dp_channel_config_t),
+    MEMBER(dp_channel_config_t, struct_size),
+    MEMBER(dp_channel_config_t, id),
+    MEMBER(dp_channel_config_t, peer),
+    MEMBER(dp_channel_config_t, sender),
+    MEMBER(dp_channel_config_t, slots),
+    MEMBER(dp_channel_config_t, slot_bytes),
+    MEMBER(dp_channel_config_t, label),
+    TYPE(dp_message_tag_t),
+    MEMBER(dp_message_tag_t, sequence),
+    MEMBER(dp_message_tag_t, step),
+    MEMBER(dp_message_tag_t, microbatch),
+    MEMBER(dp_message_tag_t, bytes),
+    TYPE(dp_exchange_config_t),
+    MEMBER(dp_exchange_config_t, struct_size),
+    MEMBER(dp_exchange_config_t, id),
+    MEMBER(dp_exchange_config_t, row_bytes),
+    MEMBER(dp_exchange_config_t, capacity_rows),
+    MEMBER(dp_exchange_config_t, slots),
+    MEMBER(dp_exchange_config_t, label),
+    TYPE(dp_comm_vt_t),
+    MEMBER(dp_comm_vt_t, struct_size),
+    MEMBER(dp_comm_vt_t, caps),
+    MEMBER(dp_comm_vt_t, open),
+    MEMBER(dp_comm_vt_t, close),
+    MEMBER(dp_comm_vt_t, abort),
+    MEMBER(dp_comm_vt_t, channel_open),
+    MEMBER(dp_comm_vt_t, exchange_open),
+    MEMBER(dp_comm_vt_t, start),
+    MEMBER(dp_comm_vt_t, send),
+    MEMBER(dp_comm_vt_t, recv),
+    MEMBER(dp_comm_vt_t, release),
+    MEMBER(dp_comm_vt_t, group_begin),
+    MEMBER(dp_comm_vt_t, group_end),
+    MEMBER(dp_comm_vt_t, exchange),
+    MEMBER(dp_comm_vt_t, exchange_release),
+    MEMBER(dp_comm_vt_t, all_reduce),
+    MEMBER(dp_comm_vt_t, barrier),
+    MEMBER(dp_comm_vt_t, memory_bytes),
+    TYPE(dp_param_t),
+    MEMBER(dp_param_t, name),
+    MEMBER(dp_param_t, kind),
+    MEMBER(dp_param_t, offset),
+    MEMBER(dp_param_t, count),
+    MEMBER(dp_param_t, fan_in),
+    MEMBER(dp_param_t, start),
+    MEMBER(dp_param_t, expert),
+    TYPE(dp_block_sizes_t),
+    MEMBER(dp_block_sizes_t, struct_size),
+    MEMBER(dp_block_sizes_t, saved_bytes),
+    MEMBER(dp_block_sizes_t, work_bytes),
+    MEMBER(dp_block_sizes_t, scratch_bytes),
+    MEMBER(dp_block_sizes_t, param_count),
+    MEMBER(dp_block_sizes_t, nparams),
+    TYPE(dp_block_shape_t),
+    MEMBER(dp_block_shape_t, struct_size),
+    MEMBER(dp_block_shape_t, dtype),
+    MEMBER(dp_block_shape_t, batch),
+    MEMBER(dp_block_shape_t, sequence),
+    MEMBER(dp_block_shape_t, hidden),
+    MEMBER(dp_block_shape_t, norm_eps),
+    TYPE(dp_io_t),
+    MEMBER(dp_io_t, struct_size),
+    MEMBER(dp_io_t, step),
+    MEMBER(dp_io_t, microbatch),
+    MEMBER(dp_io_t, half),
+    MEMBER(dp_io_t, sequence),
+    MEMBER(dp_io_t, params),
+    MEMBER(dp_io_t, grads),
+    MEMBER(dp_io_t, saved),
+    MEMBER(dp_io_t, work),
+    MEMBER(dp_io_t, scratch),
+    MEMBER(dp_io_t, x),
+    MEMBER(dp_io_t, y),
+    MEMBER(dp_io_t, dy),
+    MEMBER(dp_io_t, dx),
+    TYPE(dp_attention_config_t),
+    MEMBER(dp_attention_config_t, struct_size),
+    MEMBER(dp_attention_config_t, shape),
+    MEMBER(dp_attention_config_t, heads),
+    MEMBER(dp_attention_config_t, kv_heads),
+    MEMBER(dp_attention_config_t, head_dim),
+    MEMBER(dp_attention_config_t, value_dim),
+    MEMBER(dp_attention_config_t, rope_theta),
+    MEMBER(dp_attention_config_t, deterministic),
+    MEMBER(dp_attention_config_t, device_vt),
+    MEMBER(dp_attention_config_t, device),
+    TYPE(dp_attention_vt_t),
+    MEMBER(dp_attention_vt_t, struct_size),
+    MEMBER(dp_attention_vt_t, caps),
+    MEMBER(dp_attention_vt_t, open),
+    MEMBER(dp_attention_vt_t, close),
+    MEMBER(dp_attention_vt_t, sizes),
+    MEMBER(dp_attention_vt_t, params),
+    MEMBER(dp_attention_vt_t, forward),
+    MEMBER(dp_attention_vt_t, backward_input),
+    MEMBER(dp_attention_vt_t, backward_weight),
+    TYPE(dp_moe_config_t),
+    MEMBER(dp_moe_config_t, struct_size),
+    MEMBER(dp_moe_config_t, shape),
+    MEMBER(dp_moe_config_t, experts),
+    MEMBER(dp_moe_config_t, top_k),
+    MEMBER(dp_moe_config_t, expert_hidden),
+    MEMBER(dp_moe_config_t, shared_experts),
+    MEMBER(dp_moe_config_t, gate),
+    MEMBER(dp_moe_config_t, normalize),
+    MEMBER(dp_moe_config_t, scale),
+    MEMBER(dp_moe_config_t, aux_alpha),
+    MEMBER(dp_moe_config_t, device_vt),
+    MEMBER(dp_moe_config_t, device),
+    MEMBER(dp_moe_config_t, comm_vt),
+    MEMBER(dp_moe_config_t, comm),
+    MEMBER(dp_moe_config_t, comm_rank),
+    MEMBER(dp_moe_config_t, comm_size),
+    MEMBER(dp_moe_config_t, exchange_id),
+    TYPE(dp_moe_io_t),
+    MEMBER(dp_moe_io_t, io),
+    MEMBER(dp_moe_io_t, aux_scale),
+    MEMBER(dp_moe_io_t, aux_loss),
+    TYPE(dp_moe_vt_t),
+    MEMBER(dp_moe_vt_t, struct_size),
+    MEMBER(dp_moe_vt_t, caps),
+    MEMBER(dp_moe_vt_t, open),
+    MEMBER(dp_moe_vt_t, close),
+    MEMBER(dp_moe_vt_t, sizes),
+    MEMBER(dp_moe_vt_t, params),
+    MEMBER(dp_moe_vt_t, route),
+    MEMBER(dp_moe_vt_t, dispatch),
+    MEMBER(dp_moe_vt_t, experts),
+    MEMBER(dp_moe_vt_t, combine),
+    MEMBER(dp_moe_vt_t, combine_backward),
+    MEMBER(dp_moe_vt_t, experts_backward_input),
+    MEMBER(dp_moe_vt_t, experts_backward_weight),
+    MEMBER(dp_moe_vt_t, dispatch_backward),
+    MEMBER(dp_moe_vt_t, route_backward_input),
+    MEMBER(dp_moe_vt_t, route_backward_weight),
+};
+/* clang-format on */
+#define N_PINS (sizeof(pins) / sizeof(pins[0]))
+
+static void format_pin(const struct pin *pin, char *line, size_t bytes)
+{
+    snprintf(line, bytes, "%s%s\t%zu\n", pin->type, pin->member, pin->value);
+}
+
+static FILE *open_list(void)
+{
+    const char *data = getenv("DP_TEST_DATA");
+    char path[4096];
+    FILE *list;
+
+    ck_assert_msg(data != NULL, "run by make check, or set DP_TEST_DATA to tests/data");
+    snprintf(path, sizeof(path), "%s/abi/layout-%d.%d.tsv", data, DP_ABI_MAJOR, DP_ABI_MINOR);
+    list = fopen(path, "r");
+    ck_assert_msg(list != NULL, "%s cannot be read", path);
+    return list;
+}
+
+START_TEST(layout_is_that_of_the_released_list)
+{
+    FILE *list = open_list();
+    char expected[256], line[256];
+
+    for (size_t i = 0; i < N_PINS; i++) {
+        format_pin(&pins[i], line, sizeof(line));
+        ck_assert_msg(fgets(expected, sizeof(expected), list) != NULL, "the list ends before %s", line);
+        ck_assert_msg(strcmp(line, expected) == 0, "%s instead of %s: see the head of test_layout.c", line,
+                      expected);
+    }
+    ck_assert_msg(fgets(expected, sizeof(expected), list) == NULL, "the list goes on with %s", expected);
+    fclose(list);
+}
+END_TEST
+
+/* A refusal names a plugin of any major: these four never move. */
+START_TEST(the_head_of_a_descriptor_is_forever)
+{
+    ck_assert_uint_eq(offsetof(dp_plugin_t, struct_size), 0);
+    ck_assert_uint_eq(offsetof(dp_plugin_t, abi_major), 4);
+    ck_assert_uint_eq(offsetof(dp_plugin_t, abi_minor), 6);
+    ck_assert_uint_eq(offsetof(dp_plugin_t, name), 8);
+}
+END_TEST
+
+START_TEST(numbers_that_plugins_are_compiled_with)
+{
+    ck_assert_int_eq(DP_LANE_COMPUTE, 0);
+    ck_assert_int_eq(DP_LANE_ALL_TO_ALL, 1);
+    ck_assert_int_eq(DP_LANE_P2P, 2);
+    ck_assert_int_eq(DP_LANE_REDUCE, 3);
+    ck_assert_int_eq(DP_F32, 0);
+    ck_assert_int_eq(DP_F64, 1);
+    ck_assert_int_eq(DP_BF16, 2);
+    ck_assert_int_eq(DP_I64, 3);
+    ck_assert_int_eq(DP_LAUNCH_ARG_MAX, 208);
+    ck_assert_str_eq(DP_IFACE_DEVICE, "dp.device/1");
+    ck_assert_str_eq(DP_IFACE_COMM, "dp.comm/1");
+    ck_assert_str_eq(DP_IFACE_ATTENTION, "dp.attention/1");
+    ck_assert_str_eq(DP_IFACE_MOE, "dp.moe/1");
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    Suite *suite;
+
+    if (argc == 2 && strcmp(argv[1], "--print") == 0) {
+        for (size_t i = 0; i < N_PINS; i++)
+            printf("%s%s\t%zu\n", pins[i].type, pins[i].member, pins[i].value);
+        return 0;
+    }
+    suite = suite_create("abi/layout");
+    if (sizeof(void *) == 8) /* the list is that of 64-bit machines */
+        SUITE_ADD(suite, layout_is_that_of_the_released_list);
+    SUITE_ADD(suite, the_head_of_a_descriptor_is_forever);
+    SUITE_ADD(suite, numbers_that_plugins_are_compiled_with);
+    return suite_run(suite);
+}
