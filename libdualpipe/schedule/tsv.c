@@ -217,7 +217,7 @@ static dp_status_t scan(dp__tsv_t *t, const char *text, size_t bytes,
     dp__tsv_row_t row;
     dp__line_t line;
     dp_status_t st = DP_OK;
-    int kind;
+    int kind = -1;
 
     while (st >= 0 && dp__lines_next(&lines, &line)) {
         if (line.bytes == 0)

@@ -131,8 +131,9 @@ dp_status_t dp_timeline_report(const dp_timeline_t *timeline, int32_t rank, int3
     report_out->window = window.end - window.start;
     report_out->compute_busy = covered(intervals, n, COMPUTE);
     report_out->comm_busy = covered(intervals, n, communication);
+    /* in this order no sum passes the window, which may be as long as the clock */
     report_out->comm_hidden =
-        report_out->compute_busy + report_out->comm_busy - covered(intervals, n, COMPUTE | communication);
+        report_out->compute_busy - (covered(intervals, n, COMPUTE | communication) - report_out->comm_busy);
     report_out->bubble = report_out->window - covered(intervals, n, COMPUTE | ALL_TO_ALL);
     report_out->waiting = covered(intervals, n, WAITING);
     dp__free(intervals);
