@@ -1,0 +1,186 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * passes.h: forward, backward for the input and backward for the weights. Compiled once per element type. */
+#include "heads.h"
+#include "rows.h"
+
+static real_t *in(void *region, size_t offset_bytes)
+{
+    return (real_t *)((char *)region + offset_bytes);
+}
+
+static void fill_rope(dp_attention_t *a)
+{
+    const size_t half = a->head_dim / 2;
+    real_t *rope = a->rope;
+
+    for (size_t i = 0; i < half; i++) {
+        const double frequency = pow(a->rope_theta, -2.0 * (double)i / (double)a->head_dim);
+
+        for (size_t p = 0; p < a->sequence; p++) {
+            rope[p * a->head_dim + i] = (real_t)cos((double)p * frequency);
+            rope[p * a->head_dim + half + i] = (real_t)sin((double)p * frequency);
+        }
+    }
+}
+
+/* Rotates all vectors of all sequences. */
+static void rotate_all(const dp_attention_t *a, real_t *rows, size_t heads, real_t sign)
+{
+    for (size_t b = 0; b < a->batch; b++, rows += a->sequence * heads * a->head_dim)
+        rotate(rows, a->sequence, heads, a->rope, a->head_dim / 2, sign);
+}
+
+/* out = n w. */
+static void project(const dp_attention_t *a, const real_t *n, const real_t *w, size_t width, real_t *out)
+{
+    gemm(CblasNoTrans, CblasNoTrans, a->tokens, width, a->hidden, 1, n, a->hidden, w, width, 0, out, width);
+}
+
+/* dn (+)= dout w^T. */
+static void project_back(const dp_attention_t *a, const real_t *dout, const real_t *w, size_t width, real_t beta,
+                         real_t *dn)
+{
+    gemm(CblasNoTrans, CblasTrans, a->tokens, a->hidden, width, 1, dout, width, w, width, beta, dn, a->hidden);
+}
+
+/* dw += n^T dout. */
+static void project_weight(const dp_attention_t *a, const real_t *n, const real_t *dout, size_t width, real_t *dw)
+{
+    gemm(CblasTrans, CblasNoTrans, a->hidden, width, a->tokens, 1, n, a->hidden, dout, width, 1, dw, width);
+}
+
+/* The view of sequence b, query head h and its key/value head. */
+static head_view_t view_head(const dp_attention_t *a, const dp_io_t *io, size_t b, size_t h)
+{
+    const attention_saved_t *s = &a->saved;
+    const size_t t = b * a->sequence, kv = h / a->group;
+
+    return (head_view_t){
+        .q = in(io->saved, s->q) + t * a->q_width + h * a->head_dim,
+        .k = in(io->saved, s->k) + t * a->k_width + kv * a->head_dim,
+        .v = in(io->saved, s->v) + t * a->v_width + kv * a->value_dim,
+        .out = in(io->saved, s->heads_out) + t * a->o_width + h * a->value_dim,
+        .row_max = in(io->saved, s->row_max) + t * a->heads + h,
+        .sum = in(io->saved, s->inv_sum) + t * a->heads + h,
+        .dout = in(io->scratch, a->scratch.dheads) + t * a->o_width + h * a->value_dim,
+        .delta = in(io->scratch, a->scratch.delta) + t * a->heads + h,
+    };
+}
+
+static dp_status_t attend(const dp_attention_t *a, const dp_io_t *io)
+{
+    for (size_t b = 0; b < a->batch; b++)
+        for (size_t h = 0; h < a->heads; h++) {
+            const head_view_t view = view_head(a, io, b, h);
+            const dp_status_t st = a->host->aborted(a->host);
+
+            if (st < 0)
+                return st;
+            attend_head(a, &view, in(io->scratch, a->scratch.tile));
+        }
+    return DP_OK;
+}
+
+static dp_status_t attend_backward(const dp_attention_t *a, const dp_io_t *io)
+{
+    const head_gradients_t g = {
+        .tile = in(io->scratch, a->scratch.tile),
+        .dtile = in(io->scratch, a->scratch.dtile),
+        .dq = in(io->scratch, a->scratch.dq),
+        .dk = in(io->scratch, a->scratch.dk),
+        .dv = in(io->scratch, a->scratch.dv),
+    };
+
+    for (size_t b = 0; b < a->batch; b++)
+        for (size_t h = 0; h < a->heads; h += a->group) {
+            const dp_status_t st = a->host->aborted(a->host);
+
+            if (st < 0)
+                return st;
+            backward_group(a, view_head(a, io, b, h), &g);
+        }
+    return DP_OK;
+}
+
+/* x is read before y is written: y may be x. */
+static dp_status_t forward(const dp_attention_t *a, const dp_io_t *io)
+{
+    const attention_saved_t *s = &a->saved;
+    const real_t *const params = io->params;
+    real_t *const normalized = in(io->saved, s->normalized), *const n = in(io->scratch, a->scratch.rows);
+    real_t *const q = in(io->saved, s->q), *const k = in(io->saved, s->k), *const v = in(io->saved, s->v);
+    dp_status_t st;
+
+    normalize(normalized, in(io->saved, s->inv_rms), io->x, a->tokens, a->hidden, a->norm_eps);
+    apply_gain(n, normalized, params + a->params.norm, a->tokens, a->hidden);
+    project(a, n, params + a->params.wq, a->q_width, q);
+    project(a, n, params + a->params.wk, a->k_width, k);
+    project(a, n, params + a->params.wv, a->v_width, v);
+    rotate_all(a, q, a->heads, 1);
+    rotate_all(a, k, a->kv_heads, 1);
+    st = attend(a, io);
+    if (st < 0)
+        return st;
+    if (io->y != io->x)
+        memcpy(io->y, io->x, a->tokens * a->hidden * sizeof(real_t));
+    gemm(CblasNoTrans, CblasNoTrans, a->tokens, a->hidden, a->o_width, 1, in(io->saved, s->heads_out), a->o_width,
+         params + a->params.wo, a->hidden, 1, io->y, a->hidden);
+    return DP_OK;
+}
+
+/* The gain's gradient needs dn even where nobody wants dx. dy is read before dx is written: dx may be dy. */
+static dp_status_t backward_input(const dp_attention_t *a, const dp_io_t *io)
+{
+    const attention_saved_t *s = &a->saved;
+    const size_t elements = a->tokens * a->hidden;
+    const real_t *const params = io->params, *const normalized = in(io->saved, s->normalized);
+    real_t *const dq = in(io->saved, s->q), *const dk = in(io->saved, s->k), *const dv = in(io->saved, s->v);
+    real_t *const dy = in(io->saved, s->dy), *const dn = in(io->scratch, a->scratch.rows);
+    real_t *const dheads = in(io->scratch, a->scratch.dheads);
+    dp_status_t st;
+
+    memcpy(dy, io->dy, elements * sizeof(real_t));
+    gemm(CblasNoTrans, CblasTrans, a->tokens, a->o_width, a->hidden, 1, dy, a->hidden, params + a->params.wo, a->hidden,
+         0, dheads, a->o_width);
+    dot_rows(in(io->scratch, a->scratch.delta), dheads, in(io->saved, s->heads_out), a->tokens * a->heads,
+             a->value_dim);
+    st = attend_backward(a, io);
+    if (st < 0)
+        return st;
+    rotate_all(a, dq, a->heads, -1);
+    rotate_all(a, dk, a->kv_heads, -1);
+
+    project_back(a, dq, params + a->params.wq, a->q_width, 0, dn);
+    project_back(a, dk, params + a->params.wk, a->k_width, 1, dn);
+    project_back(a, dv, params + a->params.wv, a->v_width, 1, dn);
+    gain_gradient(in(io->saved, s->dnorm), dn, normalized, a->tokens, a->hidden);
+    if (io->dx != NULL) {
+        normalize_backward(dn, params + a->params.norm, normalized, in(io->saved, s->inv_rms), a->tokens, a->hidden);
+        add_residual(io->dx, dy, dn, elements);
+    }
+    return DP_OK;
+}
+
+static dp_status_t backward_weight(const dp_attention_t *a, const dp_io_t *io)
+{
+    const attention_saved_t *s = &a->saved;
+    const real_t *const params = io->params;
+    real_t *const grads = io->grads, *const n = in(io->scratch, a->scratch.rows);
+
+    apply_gain(n, in(io->saved, s->normalized), params + a->params.norm, a->tokens, a->hidden);
+    project_weight(a, n, in(io->saved, s->q), a->q_width, grads + a->params.wq);
+    project_weight(a, n, in(io->saved, s->k), a->k_width, grads + a->params.wk);
+    project_weight(a, n, in(io->saved, s->v), a->v_width, grads + a->params.wv);
+    gemm(CblasTrans, CblasNoTrans, a->o_width, a->hidden, a->tokens, 1, in(io->saved, s->heads_out), a->o_width,
+         in(io->saved, s->dy), a->hidden, 1, grads + a->params.wo, a->hidden);
+    accumulate(grads + a->params.norm, in(io->saved, s->dnorm), a->hidden);
+    return DP_OK;
+}
+
+const attention_passes_t REAL(attention_passes) = {
+    .fill_rope = fill_rope,
+    .forward = forward,
+    .backward_input = backward_input,
+    .backward_weight = backward_weight,
+};
