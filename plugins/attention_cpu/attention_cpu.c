@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * attention_cpu.c: interface dp.attention/1 for devices whose memory the host can read: instances, and calls that put the
- * passes on a stream. */
+ * attention_cpu.c: interface dp.attention/1 for devices whose memory the host can read: instances, and
+ * calls that put the passes on a stream. */
 #include "internal.h"
 
 #include <string.h>
@@ -20,8 +20,9 @@ static dp_status_t open_instance(const dp_host_t *host, const dp_attention_confi
         goto release_instance;
     a->rope = host->allocate(host, a->rope_bytes, ALIGN_BYTES);
     if (a->rope == NULL) {
-        st = DP_FAIL(host, DP_ERR_NOMEM, "attention_cpu: no memory for the rotations of %zu positions (%zu bytes)",
-                     a->sequence, a->rope_bytes);
+        st = DP_FAIL(host, DP_ERR_NOMEM,
+                     "attention_cpu: no memory for the rotations of %zu positions (%zu bytes)", a->sequence,
+                     a->rope_bytes);
         goto release_instance;
     }
     a->passes->fill_rope(a);
@@ -48,7 +49,8 @@ static void close_instance(dp_attention_t *a)
 static dp_status_t sizes(const dp_attention_t *a, dp_block_sizes_t *sizes_out)
 {
     if (sizes_out->struct_size < sizeof(*sizes_out))
-        return DP_FAIL(a->host, DP_ERR_INVALID, "attention_cpu: sizes: struct_size is %u, this plugin needs %zu",
+        return DP_FAIL(a->host, DP_ERR_INVALID,
+                       "attention_cpu: sizes: struct_size is %u, this plugin needs %zu",
                        sizes_out->struct_size, sizeof(*sizes_out));
     sizes_out->saved_bytes = a->saved.bytes;
     sizes_out->work_bytes = 0;
@@ -99,13 +101,22 @@ static dp_status_t run_backward_weight(void *arg)
     return l->attention->passes->backward_weight(l->attention, &l->io);
 }
 
-enum { NEED_PARAMS = 1, NEED_GRADS = 2, NEED_SAVED = 4, NEED_SCRATCH = 8, NEED_X = 16, NEED_Y = 32, NEED_DY = 64 };
+enum {
+    NEED_PARAMS = 1,
+    NEED_GRADS = 2,
+    NEED_SAVED = 4,
+    NEED_SCRATCH = 8,
+    NEED_X = 16,
+    NEED_Y = 32,
+    NEED_DY = 64
+};
 static const struct {
     const char *name;
     size_t offset;
 } io_pointers[] = {
-    {"params", offsetof(dp_io_t, params)},   {"grads", offsetof(dp_io_t, grads)}, {"saved", offsetof(dp_io_t, saved)},
-    {"scratch", offsetof(dp_io_t, scratch)}, {"x", offsetof(dp_io_t, x)},         {"y", offsetof(dp_io_t, y)},
+    {"params", offsetof(dp_io_t, params)}, {"grads", offsetof(dp_io_t, grads)},
+    {"saved", offsetof(dp_io_t, saved)},   {"scratch", offsetof(dp_io_t, scratch)},
+    {"x", offsetof(dp_io_t, x)},           {"y", offsetof(dp_io_t, y)},
     {"dy", offsetof(dp_io_t, dy)},
 };
 
@@ -115,7 +126,8 @@ typedef struct pass {
     unsigned needs; /* bit i: io_pointers[i] */
 } pass_t;
 
-static const pass_t pass_forward = {"forward", run_forward, NEED_PARAMS | NEED_SAVED | NEED_SCRATCH | NEED_X | NEED_Y};
+static const pass_t pass_forward = {"forward", run_forward,
+                                    NEED_PARAMS | NEED_SAVED | NEED_SCRATCH | NEED_X | NEED_Y};
 static const pass_t pass_backward_input = {"backward_input", run_backward_input,
                                            NEED_PARAMS | NEED_SAVED | NEED_SCRATCH | NEED_DY};
 static const pass_t pass_backward_weight = {"backward_weight", run_backward_weight,
@@ -126,16 +138,17 @@ static dp_status_t enqueue(const dp_attention_t *a, const pass_t *pass, const dp
     launch_arg_t arg = {.attention = a};
 
     if (io->struct_size < sizeof(*io))
-        return DP_FAIL(a->host, DP_ERR_INVALID, "attention_cpu: %s: io.struct_size is %u, this plugin needs %zu",
-                       pass->name, io->struct_size, sizeof(*io));
+        return DP_FAIL(a->host, DP_ERR_INVALID,
+                       "attention_cpu: %s: io.struct_size is %u, this plugin needs %zu", pass->name,
+                       io->struct_size, sizeof(*io));
     memcpy(&arg.io, io, sizeof(arg.io));
     for (size_t i = 0; i < sizeof(io_pointers) / sizeof(io_pointers[0]); i++) {
         const void *pointer;
 
         memcpy(&pointer, (const char *)io + io_pointers[i].offset, sizeof(pointer));
         if (pointer == NULL && (pass->needs >> i & 1) != 0)
-            return DP_FAIL(a->host, DP_ERR_INVALID, "attention_cpu: %s of micro-batch %d: io.%s is NULL", pass->name,
-                           (int)io->microbatch, io_pointers[i].name);
+            return DP_FAIL(a->host, DP_ERR_INVALID, "attention_cpu: %s of micro-batch %d: io.%s is NULL",
+                           pass->name, (int)io->microbatch, io_pointers[i].name);
     }
     return a->device_vt->launch(s, pass->run, &arg, sizeof(arg));
 }
@@ -173,6 +186,6 @@ static const void *get_interface(const char *id)
 }
 
 DP_PLUGIN_DEFINE(attention_cpu) = {
-    DP_PLUGIN_HEAD, "attention_cpu", DP_VERSION, "causal attention on host memory, matrices by CBLAS",
-    NULL,           NULL,            get_interface,
+    DP_PLUGIN_HEAD, "attention_cpu", DP_VERSION, "causal attention on host memory, matrices by CBLAS", NULL,
+    NULL,           get_interface,
 };

@@ -11,8 +11,9 @@
 static dp_status_t product(const dp_host_t *host, const char *what, size_t a, size_t b, size_t *out)
 {
     if (__builtin_mul_overflow(a, b, out) || *out > INT_MAX)
-        return DP_FAIL(host, DP_ERR_INVALID, "attention_cpu: %s = %zu * %zu is more than %d: use smaller sizes",
-                       what, a, b, INT_MAX);
+        return DP_FAIL(host, DP_ERR_INVALID,
+                       "attention_cpu: %s = %zu * %zu is more than %d: use smaller sizes", what, a, b,
+                       INT_MAX);
     return DP_OK;
 }
 
@@ -31,14 +32,16 @@ static dp_status_t check_device(const dp_host_t *host, const dp_attention_config
         return DP_FAIL(host, DP_ERR_INVALID, "attention_cpu: %s is NULL, it needs an open device",
                        c->device_vt == NULL ? "device_vt" : "device");
     if (!DP_HAS(c->device_vt, dp_device_vt_t, launch))
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
-                       "attention_cpu: device_vt has no launch(): use a device whose streams run host functions, "
-                       "device_cpu say");
+        return DP_FAIL(
+            host, DP_ERR_UNSUPPORTED,
+            "attention_cpu: device_vt has no launch(): use a device whose streams run host functions, "
+            "device_cpu say");
     if ((c->device_vt->caps & DP_DEVICE_CAP_HOST_MEMORY) == 0)
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
-                       "attention_cpu: device_vt.caps is 0x%x without DP_DEVICE_CAP_HOST_MEMORY: the host cannot read "
-                       "this device's memory",
-                       c->device_vt->caps);
+        return DP_FAIL(
+            host, DP_ERR_UNSUPPORTED,
+            "attention_cpu: device_vt.caps is 0x%x without DP_DEVICE_CAP_HOST_MEMORY: the host cannot read "
+            "this device's memory",
+            c->device_vt->caps);
     return DP_OK;
 }
 
@@ -56,30 +59,34 @@ static dp_status_t check_fields(const dp_host_t *host, const dp_attention_config
         return DP_FAIL(host, DP_ERR_INVALID, "attention_cpu: config.struct_size is %u, this plugin needs %zu",
                        c->struct_size, sizeof(*c));
     if (c->shape.struct_size < sizeof(c->shape))
-        return DP_FAIL(host, DP_ERR_INVALID, "attention_cpu: config.shape.struct_size is %u, this plugin needs %zu",
+        return DP_FAIL(host, DP_ERR_INVALID,
+                       "attention_cpu: config.shape.struct_size is %u, this plugin needs %zu",
                        c->shape.struct_size, sizeof(c->shape));
     if (c->shape.dtype != DP_F32 && c->shape.dtype != DP_F64)
         return DP_FAIL(host, DP_ERR_UNSUPPORTED,
-                       "attention_cpu: shape.dtype is %d (%s): only DP_F32 and DP_F64 are supported", (int)c->shape.dtype,
-                       c->shape.dtype == DP_BF16 ? "DP_BF16" : "not a real type");
+                       "attention_cpu: shape.dtype is %d (%s): only DP_F32 and DP_F64 are supported",
+                       (int)c->shape.dtype, c->shape.dtype == DP_BF16 ? "DP_BF16" : "not a real type");
     for (size_t i = 0; i < sizeof(positive) / sizeof(positive[0]); i++) {
         dp_status_t st = check_positive(host, positive[i].field, positive[i].value);
         if (st < 0)
             return st;
     }
     if (c->value_dim > INT_MAX)
-        return DP_FAIL(host, DP_ERR_INVALID, "attention_cpu: value_dim is %u, more than %d", c->value_dim, INT_MAX);
+        return DP_FAIL(host, DP_ERR_INVALID, "attention_cpu: value_dim is %u, more than %d", c->value_dim,
+                       INT_MAX);
     if (c->head_dim % 2 != 0)
-        return DP_FAIL(host, DP_ERR_INVALID, "attention_cpu: head_dim is %u, it must be even: RoPE rotates pairs",
-                       c->head_dim);
+        return DP_FAIL(host, DP_ERR_INVALID,
+                       "attention_cpu: head_dim is %u, it must be even: RoPE rotates pairs", c->head_dim);
     if (c->heads % c->kv_heads != 0)
-        return DP_FAIL(host, DP_ERR_INVALID, "attention_cpu: heads is %u, not a multiple of kv_heads = %u", c->heads,
-                       c->kv_heads);
+        return DP_FAIL(host, DP_ERR_INVALID, "attention_cpu: heads is %u, not a multiple of kv_heads = %u",
+                       c->heads, c->kv_heads);
     if (!isfinite(c->shape.norm_eps) || c->shape.norm_eps < 0)
-        return DP_FAIL(host, DP_ERR_INVALID, "attention_cpu: shape.norm_eps is %g, it must be 0 (default) or positive",
+        return DP_FAIL(host, DP_ERR_INVALID,
+                       "attention_cpu: shape.norm_eps is %g, it must be 0 (default) or positive",
                        (double)c->shape.norm_eps);
     if (!isfinite(c->rope_theta) || c->rope_theta < 0)
-        return DP_FAIL(host, DP_ERR_INVALID, "attention_cpu: rope_theta is %g, it must be 0 (default) or positive",
+        return DP_FAIL(host, DP_ERR_INVALID,
+                       "attention_cpu: rope_theta is %g, it must be 0 (default) or positive",
                        (double)c->rope_theta);
     return check_device(host, c);
 }
@@ -97,7 +104,8 @@ static dp_status_t set_widths(dp_attention_t *a)
         {"heads * value_dim", a->heads, a->value_dim, &a->o_width},
     };
     for (size_t i = 0; i < sizeof(products) / sizeof(products[0]); i++) {
-        dp_status_t st = product(a->host, products[i].what, products[i].left, products[i].right, products[i].out);
+        dp_status_t st =
+            product(a->host, products[i].what, products[i].left, products[i].right, products[i].out);
         if (st < 0)
             return st;
     }
@@ -127,10 +135,8 @@ static bool lay_out_params(dp_attention_t *a)
     const struct {
         size_t rows, columns, *offset;
     } tensors[] = {
-        {1, a->hidden, &a->params.norm},
-        {a->hidden, a->q_width, &a->params.wq},
-        {a->hidden, a->k_width, &a->params.wk},
-        {a->hidden, a->v_width, &a->params.wv},
+        {1, a->hidden, &a->params.norm},        {a->hidden, a->q_width, &a->params.wq},
+        {a->hidden, a->k_width, &a->params.wk}, {a->hidden, a->v_width, &a->params.wv},
         {a->o_width, a->hidden, &a->params.wo},
     };
     size_t end = 0, count, bytes;
@@ -165,7 +171,8 @@ static bool lay_out_saved(dp_attention_t *a)
     return !l.overflow;
 }
 
-/* `rows` shares its memory with what only the attention itself needs: it is live before or after, never meanwhile. */
+/* `rows` shares its memory with what only the attention itself needs: it is live before or after, never
+ * meanwhile. */
 static bool lay_out_scratch(dp_attention_t *a)
 {
     attention_scratch_t *s = &a->scratch;
@@ -217,9 +224,10 @@ dp_status_t attention_configure(dp_attention_t *a, const dp_attention_config_t *
     if (st < 0)
         return st;
     if (!lay_out_params(a) || !lay_out_saved(a) || !lay_out_scratch(a) || !lay_out_rope(a))
-        return DP_FAIL(a->host, DP_ERR_INVALID,
-                       "attention_cpu: batch %zu, sequence %zu, hidden %zu, heads %zu, head_dim %zu, value_dim %zu need "
-                       "more bytes than an address space has: use smaller sizes",
-                       a->batch, a->sequence, a->hidden, a->heads, a->head_dim, a->value_dim);
+        return DP_FAIL(
+            a->host, DP_ERR_INVALID,
+            "attention_cpu: batch %zu, sequence %zu, hidden %zu, heads %zu, head_dim %zu, value_dim %zu need "
+            "more bytes than an address space has: use smaller sizes",
+            a->batch, a->sequence, a->hidden, a->heads, a->head_dim, a->value_dim);
     return DP_OK;
 }

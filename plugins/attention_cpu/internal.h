@@ -9,9 +9,9 @@
 #include <stddef.h>
 
 enum {
-    QUERY_BLOCK = 64,  /* rows of a tile: queries    */
-    KEY_BLOCK = 256,   /* columns of a tile: keys    */
-    ALIGN_BYTES = 64   /* of every array in a region */
+    QUERY_BLOCK = 64, /* rows of a tile: queries    */
+    KEY_BLOCK = 256,  /* columns of a tile: keys    */
+    ALIGN_BYTES = 64  /* of every array in a region */
 };
 
 /* Parameters, in elements from their start. */
@@ -19,7 +19,8 @@ typedef struct attention_params {
     size_t norm, wq, wk, wv, wo, count;
 } attention_params_t;
 
-/* What one micro-batch keeps, in bytes from the start of `saved`. backward_input turns q, k and v into their gradients. */
+/* What one micro-batch keeps, in bytes from the start of `saved`. backward_input turns q, k and v into
+ * their gradients. */
 typedef struct attention_saved {
     size_t normalized; /* [T, d] x / rms(x)                                      */
     size_t inv_rms;    /* [T] 1 / rms(x)                                         */
@@ -36,14 +37,14 @@ typedef struct attention_saved {
 
 /* Scratch, in bytes. The three passes use it one at a time, and so do the two halves of a pass. */
 typedef struct attention_scratch {
-    size_t rows;       /* [T, d] n = RMSNorm(x), or its gradient                 */
-    size_t tile;       /* [QUERY_BLOCK, KEY_BLOCK] probabilities                 */
-    size_t dtile;      /* the same, gradients                                    */
-    size_t dheads;     /* [T, heads, value_dim] gradient of heads_out            */
-    size_t delta;      /* [T, heads] sum of dheads * heads_out over a row        */
-    size_t dq;         /* [heads / kv_heads, S, head_dim]                        */
-    size_t dk;         /* [KEY_BLOCK, head_dim]                                  */
-    size_t dv;         /* [KEY_BLOCK, value_dim]                                 */
+    size_t rows;   /* [T, d] n = RMSNorm(x), or its gradient                 */
+    size_t tile;   /* [QUERY_BLOCK, KEY_BLOCK] probabilities                 */
+    size_t dtile;  /* the same, gradients                                    */
+    size_t dheads; /* [T, heads, value_dim] gradient of heads_out            */
+    size_t delta;  /* [T, heads] sum of dheads * heads_out over a row        */
+    size_t dq;     /* [heads / kv_heads, S, head_dim]                        */
+    size_t dk;     /* [KEY_BLOCK, head_dim]                                  */
+    size_t dv;     /* [KEY_BLOCK, value_dim]                                 */
     size_t bytes;
 } attention_scratch_t;
 

@@ -38,14 +38,16 @@ static void project(const dp_attention_t *a, const real_t *n, const real_t *w, s
 }
 
 /* dn (+)= dout w^T. */
-static void project_back(const dp_attention_t *a, const real_t *dout, const real_t *w, size_t width, real_t beta,
-                         real_t *dn)
+static void project_back(const dp_attention_t *a, const real_t *dout, const real_t *w, size_t width,
+                         real_t beta, real_t *dn)
 {
-    gemm(CblasNoTrans, CblasTrans, a->tokens, a->hidden, width, 1, dout, width, w, width, beta, dn, a->hidden);
+    gemm(CblasNoTrans, CblasTrans, a->tokens, a->hidden, width, 1, dout, width, w, width, beta, dn,
+         a->hidden);
 }
 
 /* dw += n^T dout. */
-static void project_weight(const dp_attention_t *a, const real_t *n, const real_t *dout, size_t width, real_t *dw)
+static void project_weight(const dp_attention_t *a, const real_t *n, const real_t *dout, size_t width,
+                           real_t *dw)
 {
     gemm(CblasTrans, CblasNoTrans, a->hidden, width, a->tokens, 1, n, a->hidden, dout, width, 1, dw, width);
 }
@@ -124,8 +126,8 @@ static dp_status_t forward(const dp_attention_t *a, const dp_io_t *io)
         return st;
     if (io->y != io->x)
         memcpy(io->y, io->x, a->tokens * a->hidden * sizeof(real_t));
-    gemm(CblasNoTrans, CblasNoTrans, a->tokens, a->hidden, a->o_width, 1, in(io->saved, s->heads_out), a->o_width,
-         params + a->params.wo, a->hidden, 1, io->y, a->hidden);
+    gemm(CblasNoTrans, CblasNoTrans, a->tokens, a->hidden, a->o_width, 1, in(io->saved, s->heads_out),
+         a->o_width, params + a->params.wo, a->hidden, 1, io->y, a->hidden);
     return DP_OK;
 }
 
@@ -141,8 +143,8 @@ static dp_status_t backward_input(const dp_attention_t *a, const dp_io_t *io)
     dp_status_t st;
 
     memcpy(dy, io->dy, elements * sizeof(real_t));
-    gemm(CblasNoTrans, CblasTrans, a->tokens, a->o_width, a->hidden, 1, dy, a->hidden, params + a->params.wo, a->hidden,
-         0, dheads, a->o_width);
+    gemm(CblasNoTrans, CblasTrans, a->tokens, a->o_width, a->hidden, 1, dy, a->hidden, params + a->params.wo,
+         a->hidden, 0, dheads, a->o_width);
     dot_rows(in(io->scratch, a->scratch.delta), dheads, in(io->saved, s->heads_out), a->tokens * a->heads,
              a->value_dim);
     st = attend_backward(a, io);
@@ -156,7 +158,8 @@ static dp_status_t backward_input(const dp_attention_t *a, const dp_io_t *io)
     project_back(a, dv, params + a->params.wv, a->v_width, 1, dn);
     gain_gradient(in(io->saved, s->dnorm), dn, normalized, a->tokens, a->hidden);
     if (io->dx != NULL) {
-        normalize_backward(dn, params + a->params.norm, normalized, in(io->saved, s->inv_rms), a->tokens, a->hidden);
+        normalize_backward(dn, params + a->params.norm, normalized, in(io->saved, s->inv_rms), a->tokens,
+                           a->hidden);
         add_residual(io->dx, dy, dn, elements);
     }
     return DP_OK;
@@ -172,8 +175,8 @@ static dp_status_t backward_weight(const dp_attention_t *a, const dp_io_t *io)
     project_weight(a, n, in(io->saved, s->q), a->q_width, grads + a->params.wq);
     project_weight(a, n, in(io->saved, s->k), a->k_width, grads + a->params.wk);
     project_weight(a, n, in(io->saved, s->v), a->v_width, grads + a->params.wv);
-    gemm(CblasTrans, CblasNoTrans, a->o_width, a->hidden, a->tokens, 1, in(io->saved, s->heads_out), a->o_width,
-         in(io->saved, s->dy), a->hidden, 1, grads + a->params.wo, a->hidden);
+    gemm(CblasTrans, CblasNoTrans, a->o_width, a->hidden, a->tokens, 1, in(io->saved, s->heads_out),
+         a->o_width, in(io->saved, s->dy), a->hidden, 1, grads + a->params.wo, a->hidden);
     accumulate(grads + a->params.norm, in(io->saved, s->dnorm), a->hidden);
     return DP_OK;
 }

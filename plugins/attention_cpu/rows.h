@@ -27,8 +27,8 @@ INLINED double dot(const real_t *restrict a, const real_t *restrict b, size_t n)
 
 /* normalized = x / rms(x), inv_rms = 1 / rms(x). */
 VECTORISED
-static void normalize(real_t *restrict normalized, real_t *restrict inv_rms, const real_t *restrict x, size_t rows,
-                      size_t d, double eps)
+static void normalize(real_t *restrict normalized, real_t *restrict inv_rms, const real_t *restrict x,
+                      size_t rows, size_t d, double eps)
 {
     for (size_t t = 0; t < rows; t++, x += d, normalized += d) {
         const real_t inv = (real_t)(1 / sqrt(dot(x, x, d) / (double)d + eps));
@@ -41,8 +41,8 @@ static void normalize(real_t *restrict normalized, real_t *restrict inv_rms, con
 
 /* n = normalized * gain, RMSNorm's result. */
 VECTORISED
-static void apply_gain(real_t *restrict n, const real_t *restrict normalized, const real_t *restrict gain, size_t rows,
-                       size_t d)
+static void apply_gain(real_t *restrict n, const real_t *restrict normalized, const real_t *restrict gain,
+                       size_t rows, size_t d)
 {
     for (size_t t = 0; t < rows; t++, n += d, normalized += d)
         for (size_t i = 0; i < d; i++)
@@ -51,8 +51,8 @@ static void apply_gain(real_t *restrict n, const real_t *restrict normalized, co
 
 /* dgain = sum over the rows of dn * normalized. */
 VECTORISED
-static void gain_gradient(real_t *restrict dgain, const real_t *restrict dn, const real_t *restrict normalized,
-                          size_t rows, size_t d)
+static void gain_gradient(real_t *restrict dgain, const real_t *restrict dn,
+                          const real_t *restrict normalized, size_t rows, size_t d)
 {
     for (size_t i = 0; i < d; i++)
         dgain[i] = 0;
@@ -61,10 +61,12 @@ static void gain_gradient(real_t *restrict dgain, const real_t *restrict dn, con
             dgain[i] += dn[i] * normalized[i];
 }
 
-/* Turns dn into the gradient of the input of RMSNorm: (g - normalized * mean(g * normalized)) / rms, g = dn * gain. */
+/* Turns dn into the gradient of the input of RMSNorm: (g - normalized * mean(g * normalized)) / rms, g =
+ * dn * gain. */
 VECTORISED
-static void normalize_backward(real_t *restrict dn, const real_t *restrict gain, const real_t *restrict normalized,
-                               const real_t *restrict inv_rms, size_t rows, size_t d)
+static void normalize_backward(real_t *restrict dn, const real_t *restrict gain,
+                               const real_t *restrict normalized, const real_t *restrict inv_rms, size_t rows,
+                               size_t d)
 {
     for (size_t t = 0; t < rows; t++, dn += d, normalized += d) {
         const real_t inv = inv_rms[t];
@@ -95,7 +97,8 @@ static void accumulate(real_t *restrict sum, const real_t *restrict term, size_t
 
 /* out = sum of a * b over each vector of `dim` elements. */
 VECTORISED
-static void dot_rows(real_t *restrict out, const real_t *restrict a, const real_t *restrict b, size_t vectors, size_t dim)
+static void dot_rows(real_t *restrict out, const real_t *restrict a, const real_t *restrict b, size_t vectors,
+                     size_t dim)
 {
     for (size_t v = 0; v < vectors; v++, a += dim, b += dim)
         out[v] = (real_t)dot(a, b, dim);

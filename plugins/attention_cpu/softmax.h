@@ -1,10 +1,12 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * softmax.h: softmax on tiles of logits [queries, keys], forward in one sweep over the keys, and its gradient.
+ * softmax.h: softmax on tiles of logits [queries, keys], forward in one sweep over the keys, and its
+ * gradient.
  *
- * A tile's row r sees its first `visible + r` keys, the others lie in the future. Row r of a head has its statistics at
- * row_max[r * stride] and sum[r * stride]. Maximum and sum are kept apart, not as one log-sum-exp: the recomputed
- * exp(logit - max) / sum then stays exact for large logits, where max + log(sum) has no bits left for the sum.
+ * A tile's row r sees its first `visible + r` keys, the others lie in the future. Row r of a head has its
+ * statistics at row_max[r * stride] and sum[r * stride]. Maximum and sum are kept apart, not as one
+ * log-sum-exp: the recomputed exp(logit - max) / sum then stays exact for large logits, where max +
+ * log(sum) has no bits left for the sum.
  * Source: arXiv 2205.14135, 2307.08691. */
 #ifndef ATTENTION_CPU_SOFTMAX_H
 #define ATTENTION_CPU_SOFTMAX_H
@@ -64,14 +66,15 @@ INLINED real_t exp_row(real_t *restrict row, size_t padded, real_t max)
     return sum;
 }
 
-/* Turns logits into exp(logit - max) for the largest logit so far. When a later tile raises the maximum, the sum and
- * the output rows gathered so far are scaled down. first: nothing was gathered yet. */
+/* Turns logits into exp(logit - max) for the largest logit so far. When a later tile raises the maximum,
+ * the sum and the output rows gathered so far are scaled down. first: nothing was gathered yet. */
 VECTORISED
 static void softmax_tile(real_t *restrict tile, size_t queries, size_t keys, size_t visible, bool first,
                          real_t *restrict row_max, real_t *restrict sum, size_t stride, real_t *restrict out,
                          size_t out_stride, size_t value_dim)
 {
-    for (size_t r = 0; r < queries; r++, tile += KEY_BLOCK, row_max += stride, sum += stride, out += out_stride) {
+    for (size_t r = 0; r < queries;
+         r++, tile += KEY_BLOCK, row_max += stride, sum += stride, out += out_stride) {
         const size_t seen = visible + r < keys ? visible + r : keys;
         const size_t padded = pad_row(tile, seen);
         real_t max = largest(tile, padded), total = 0;
@@ -94,8 +97,8 @@ static void softmax_tile(real_t *restrict tile, size_t queries, size_t keys, siz
 
 /* After the last tile: out /= sum, sum becomes 1 / sum. */
 VECTORISED
-static void softmax_finish(size_t queries, real_t *restrict sum, size_t stride, real_t *restrict out, size_t out_stride,
-                           size_t value_dim)
+static void softmax_finish(size_t queries, real_t *restrict sum, size_t stride, real_t *restrict out,
+                           size_t out_stride, size_t value_dim)
 {
     for (size_t r = 0; r < queries; r++, sum += stride, out += out_stride) {
         const real_t inv = 1 / *sum;
@@ -106,12 +109,12 @@ static void softmax_finish(size_t queries, real_t *restrict sum, size_t stride, 
     }
 }
 
-/* Recomputes the probabilities p of a tile from its logits, and turns dtile from dp into p * (dp - delta), the gradient
- * of the logits. delta[r * stride]: sum of p * dp over the whole row r. */
+/* Recomputes the probabilities p of a tile from its logits, and turns dtile from dp into p * (dp - delta),
+ * the gradient of the logits. delta[r * stride]: sum of p * dp over the whole row r. */
 VECTORISED
 static void softmax_backward_tile(real_t *restrict tile, real_t *restrict dtile, size_t queries, size_t keys,
-                                  size_t visible, const real_t *restrict row_max, const real_t *restrict inv_sum,
-                                  const real_t *restrict delta, size_t stride)
+                                  size_t visible, const real_t *restrict row_max,
+                                  const real_t *restrict inv_sum, const real_t *restrict delta, size_t stride)
 {
     for (size_t r = 0; r < queries; r++, tile += KEY_BLOCK, dtile += KEY_BLOCK) {
         const size_t seen = visible + r < keys ? visible + r : keys;
