@@ -12,7 +12,8 @@ extern "C" {
 #endif
 
 /** Costs, in any one unit of time, for the work of one device on one micro-batch: with C chunks on a rank that share the
- *  model (V, loop), a chunk costs 1/C of these. Bidirectional ranks hold full-size stages: a chunk costs the whole. */
+ *  model (V, loop), a chunk costs 1/C of these. Bidirectional ranks hold full-size stages: a chunk costs the whole.
+ *  A pair of stages with different scales costs fb times the mean of the scales, weighted by f and b. */
 typedef struct dp_costs {
     uint32_t struct_size;
     double f, i, w;      /* forward, backward for input, backward for weights               */
@@ -25,17 +26,32 @@ typedef struct dp_costs {
 
 typedef struct dp_simulation {
     uint32_t struct_size;
-    double step_time;           /* first start to last end                                                   */
+    double step_time;           /* barrier 1: first start to last end. Barrier 0: the shortest time after which every
+                                   rank can do the same again: the longest first start to last end of one rank (of two
+                                   mirror ranks together, whose gradients are summed)                          */
     double formula_bubble;      /* the published formula for this method, NaN when there is none              */
     int32_t ranks;
     double *bubble;             /* [ranks] step_time minus busy time                                          */
-    double *peak_activations;   /* [ranks] most held at once, in units of one rank's stage inputs (a chunk that
-                                   is 1/C of a device counts 1/C)                                              */
+    double *peak_activations;   /* [ranks] most held at once, from F until B or W, in units of one rank's stage
+                                   inputs (a chunk that is 1/C of a device counts 1/C)                         */
     dp_timeline_t *timeline;    /* times scaled by 1e6 (one unit = 1 ms); NULL unless asked for                */
 } dp_simulation_t;
 
-/** Runs the program. with_timeline 1 keeps the spans. Free the result with dp_simulation_clear(). DP_ERR_REJECTED when the
- *  program cannot finish. [any] */
+/**
+ * Runs the program, every operation as early as it can start:
+ *   - a rank computes its operations one after the other, in order; an operation waits for the messages it consumes;
+ *     FB is one operation, whose two results are there at its end; transfers never keep a rank from computing;
+ *   - CREDITS: the sends of a rank leave in order, each as soon as its data are made and its slot is free (which the
+ *     sender knows at once), and arrive a hop later;
+ *   - GROUPS: a group is posted when the one before it is over, its data are made and its slots are free; a transfer takes a
+ *     hop from the moment both sides have posted it; a group is over, and what it received can be used, when all its
+ *     transfers are.
+ *   - gradient sums (REDUCE) take no time.
+ * With a timeline: an FB is two spans, F then B, of the pair's time in proportion to f and b; every message is a SEND span
+ * from leaving to arriving and a RECV span while its consumer waited. Set result->struct_size before the call; free
+ * what it holds with dp_simulation_clear(). DP_ERR_INVALID: costs that are negative or not finite, a program with
+ * ids out of bounds. DP_ERR_REJECTED: the program cannot finish; the message names an operation that never starts. [any]
+ */
 DP_API dp_status_t dp_simulate(const dp_program_t *program, dp_transport_t transport, const dp_costs_t *costs,
                                int with_timeline, dp_simulation_t *result);
 DP_API void dp_simulation_clear(dp_simulation_t *result);

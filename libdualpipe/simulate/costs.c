@@ -1,0 +1,69 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * costs.c: checks a cost model, and what an operation costs in it. */
+#include "simulate/costs.h"
+
+#include <math.h>
+
+static bool in_bounds(double cost)
+{
+    return isfinite(cost) && cost >= 0.0 && cost <= DP__COST_MAX;
+}
+
+dp_status_t dp__costs_resolve(const dp_costs_t *costs, int32_t stages, dp_costs_t *resolved_out)
+{
+    struct {
+        const char *name;
+        double value;
+    } all[6];
+
+    if (costs == NULL || costs->struct_size < sizeof(*costs))
+        return dp_fail(DP_ERR_INVALID, "simulate: no costs, or their struct_size is not set");
+    *resolved_out = *costs;
+    if (costs->b < 0.0)
+        resolved_out->b = costs->i + costs->w;
+    if (costs->fb < 0.0)
+        resolved_out->fb = costs->f + resolved_out->b;
+    all[0].name = "F", all[0].value = resolved_out->f;
+    all[1].name = "I", all[1].value = resolved_out->i;
+    all[2].name = "W", all[2].value = resolved_out->w;
+    all[3].name = "B", all[3].value = resolved_out->b;
+    all[4].name = "FB", all[4].value = resolved_out->fb;
+    all[5].name = "HOP", all[5].value = resolved_out->hop;
+    for (int k = 0; k < 6; k++)
+        if (!in_bounds(all[k].value))
+            return dp_fail(DP_ERR_INVALID, "simulate: cost %s is %g; it has to be between 0 and %g",
+                           all[k].name, all[k].value, DP__COST_MAX);
+    for (int32_t s = 0; costs->stage_scale != NULL && s < stages; s++)
+        if (!in_bounds(costs->stage_scale[s]))
+            return dp_fail(DP_ERR_INVALID,
+                           "simulate: the scale of stage %d is %g; it has to be between 0 and %g", s,
+                           costs->stage_scale[s], DP__COST_MAX);
+    return DP_OK;
+}
+
+/* A pair gains or loses by being overlapped in proportion to what its halves cost alone. */
+static void pair_costs(const dp_costs_t *costs, double scale, double scale2, double parts[2])
+{
+    double forward = costs->f * scale, backward = costs->b * scale2, alone = forward + backward;
+    double together = costs->fb * scale;
+
+    if (scale != scale2)
+        together = costs->f + costs->b > 0.0 ? costs->fb * alone / (costs->f + costs->b)
+                                             : costs->fb * (scale + scale2) / 2.0;
+    parts[0] = alone > 0.0 ? together * (forward / alone) : together / 2.0;
+    parts[1] = together - parts[0];
+}
+
+void dp__costs_of(const dp_costs_t *resolved, int op, double scale, double scale2, double parts[2])
+{
+    const double alone[] = {
+        [DP_OP_F] = resolved->f, [DP_OP_B] = resolved->b, [DP_OP_I] = resolved->i, [DP_OP_W] = resolved->w};
+
+    if (op == DP_OP_FB) {
+        pair_costs(resolved, scale, scale2, parts);
+        return;
+    }
+    parts[0] = alone[op] * scale;
+    parts[1] = 0.0;
+}

@@ -1,0 +1,19 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * costs.h: a cost model with its defaults filled in. */
+#ifndef DP_SIMULATE_COSTS_H
+#define DP_SIMULATE_COSTS_H
+
+#include <dualpipe/simulate.h>
+#include <stdbool.h>
+
+/* Largest cost or scale: sums over the largest program stay far from the end of a double. */
+#define DP__COST_MAX 1e15
+
+/* Copies costs with b and fb replaced where they were < 0. stages: length of stage_scale. */
+dp_status_t dp__costs_resolve(const dp_costs_t *costs, int32_t stages, dp_costs_t *resolved_out);
+
+/* Time of an operation whose chunk has the scale given; scale2 is the backward half's. parts[1] is 0 except for FB. */
+void dp__costs_of(const dp_costs_t *resolved, int op, double scale, double scale2, double parts[2]);
+
+#endif

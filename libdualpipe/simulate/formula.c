@@ -1,0 +1,58 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * formula.c: published bubble formulas, in costs per device: a rank of a V or of v chunks holds a device's layers. */
+#include "simulate/formula.h"
+
+#include <math.h>
+#include <string.h>
+
+/* PipeDream-Flush, arXiv 2006.09503; GPipe, arXiv 1811.06965. */
+static double fill_and_drain(double p, double v, const dp_costs_t *c)
+{
+    (void)v;
+    return (p - 1.0) * (c->f + c->b);
+}
+
+/* Interleaved 1F1B: arXiv 2104.04473, section 2.2. */
+static double interleaved(double p, double v, const dp_costs_t *c)
+{
+    return (p - 1.0) * (c->f + c->b) / v;
+}
+
+/* ZB-H1: DeepSeek-V3, arXiv 2412.19437, table 2; arXiv 2401.10241. */
+static double zero_bubble_h1(double p, double v, const dp_costs_t *c)
+{
+    (void)v;
+    return (p - 1.0) * (c->f + c->b - 2.0 * c->w);
+}
+
+/* DeepSeek-V3, arXiv 2412.19437, table 2. */
+static double dualpipe(double p, double v, const dp_costs_t *c)
+{
+    (void)v;
+    return (p / 2.0 - 1.0) * (c->fb + c->b - 3.0 * c->w);
+}
+
+/* deepseek-ai/DualPipe, README: the same with two stages of half a device on each rank. */
+static double dualpipev(double p, double v, const dp_costs_t *c)
+{
+    return (p - 1.0) * (c->fb + c->b - 3.0 * c->w) / v;
+}
+
+double dp__formula_bubble(const dp_schedule_t *schedule, const dp_costs_t *resolved)
+{
+    static const struct {
+        const char *method;
+        double (*bubble)(double p, double v, const dp_costs_t *costs);
+    } formulas[] = {
+        {"gpipe", fill_and_drain}, {"1f1b", fill_and_drain}, {"interleaved", interleaved},
+        {"zb1p", zero_bubble_h1},  {"dualpipe", dualpipe},   {"dualpipev", dualpipev},
+    };
+
+    if (schedule->forward_only)
+        return (double)NAN;
+    for (size_t i = 0; i < sizeof(formulas) / sizeof(formulas[0]); i++)
+        if (strcmp(schedule->method, formulas[i].method) == 0)
+            return formulas[i].bubble(schedule->ranks, schedule->chunks, resolved);
+    return (double)NAN;
+}

@@ -1,0 +1,489 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * run.c: event-driven run. Each rank goes through its list with two cursors, one of the compute lane and one of the
+ * transfers; a rank that waits is looked at again when what it may wait for has come, so that the whole takes time
+ * linear in the number of instructions. */
+#include "simulate/run.h"
+
+#include <math.h>
+#include <stdbool.h>
+
+#include "base/memory.h"
+#include "simulate/costs.h"
+
+/* Times of a message; negative: not yet. */
+typedef struct message {
+    double made;     /* its data were computed                                     */
+    double sent;     /* CREDITS: it left. GROUPS: the sender posted it             */
+    double posted;   /* GROUPS: the receiver posted it                             */
+    double arrived;  /* its consumer can use it                                    */
+    double released; /* its consumer ended, so its slot is free                    */
+} message_t;
+
+typedef struct rank_state {
+    int64_t at;        /* compute cursor: next instruction                           */
+    int64_t transfer;  /* transfer cursor, never past `at`                           */
+    int64_t group_end; /* GROUPS: past the last transfer of the group at `transfer`; 0: not looked for */
+    double lane_free;  /* the compute lane's last operation ended                    */
+    double comm_free;  /* the last send left, or the last group was over             */
+    double held;
+    bool queued, started, posted;
+} rank_state_t;
+
+typedef struct run {
+    const dp__model_t *model;
+    const dp_program_t *program;
+    dp_timeline_t *timeline;
+    dp__rank_result_t *results;
+    message_t *messages;
+    rank_state_t *ranks;
+    int32_t *queue; /* ring of ranks to look at; each is in it at most once */
+    int32_t head, queued;
+    uint8_t *forward_done, *backward_done; /* bit per (rank, chunk, micro-batch) */
+} run_t;
+
+/* ---- bits, queue, lookup ---- */
+
+static int64_t bit_of(const run_t *run, int32_t rank, int32_t chunk, int32_t mb)
+{
+    return ((int64_t)rank * run->program->chunks + chunk) * run->model->microbatches + mb;
+}
+
+static bool get_bit(const uint8_t *bits, int64_t at)
+{
+    return (bits[at / 8] >> (at % 8) & 1) != 0;
+}
+
+static void set_bit(uint8_t *bits, int64_t at)
+{
+    bits[at / 8] |= (uint8_t)(1u << (at % 8));
+}
+
+static void look_at(run_t *run, int32_t rank)
+{
+    if (run->ranks[rank].queued)
+        return;
+    run->ranks[rank].queued = true;
+    run->queue[(run->head + run->queued++) % run->program->ranks] = rank;
+}
+
+static message_t *message_of(const run_t *run, const dp_instr_t *transfer)
+{
+    return &run->messages[run->model->first_message[transfer->channel] + transfer->sequence];
+}
+
+/* The message that frees the slot for this one; NULL when the slot was never used. */
+static message_t *slot_before(const run_t *run, const dp_instr_t *transfer)
+{
+    int32_t slots = run->program->channels[transfer->channel].slots;
+
+    return transfer->sequence >= slots ? message_of(run, transfer) - slots : NULL;
+}
+
+static const dp_instr_t *recv_of(const run_t *run, int32_t rank, int32_t in)
+{
+    return in >= 0 ? &run->program->instrs[run->program->first[rank] + in] : NULL;
+}
+
+/* ---- spans ---- */
+
+int64_t dp__model_ns(double time)
+{
+    return time >= 9.2e12 ? INT64_MAX - 1 : llround(time * 1e6);
+}
+
+static dp_span_t span_of(const run_t *run, int32_t rank, int32_t chunk, int32_t mb, double start, double end)
+{
+    int32_t stage = dp__model_chunk(run->model, rank, chunk)->stage;
+
+    return (dp_span_t){.start_ns = dp__model_ns(start),
+                       .end_ns = dp__model_ns(end),
+                       .mb = mb,
+                       .chunk = (int16_t)chunk,
+                       .stage = stage <= INT16_MAX ? (int16_t)stage : -1,
+                       .segment = -1};
+}
+
+static void keep_transfer(run_t *run, int32_t rank, const dp_instr_t *transfer, double start, double end)
+{
+    dp_span_t span;
+
+    if (run->timeline == NULL)
+        return;
+    span = span_of(run, rank, transfer->chunk, transfer->mb, start, end);
+    span.kind = transfer->kind == DP_INSTR_SEND ? DP_SPAN_SEND : DP_SPAN_RECV;
+    span.lane = DP_LANE_P2P;
+    span.pass = transfer->op;
+    span.flow = (uint64_t)(message_of(run, transfer) - run->messages) + 1;
+    (void)dp_timeline_add(run->timeline, rank, &span);
+}
+
+static void keep_compute(run_t *run, int32_t rank, const dp_instr_t *instr, double start,
+                         const double parts[2])
+{
+    bool pair = instr->op == DP_OP_FB;
+    dp_span_t span;
+
+    if (run->timeline == NULL)
+        return;
+    span = span_of(run, rank, instr->chunk, instr->mb, start, start + parts[0]);
+    span.pass = pair ? DP_OP_F : instr->op;
+    span.pair = pair;
+    (void)dp_timeline_add(run->timeline, rank, &span);
+    if (!pair)
+        return;
+    span = span_of(run, rank, instr->chunk2, instr->mb2, start + parts[0], start + parts[0] + parts[1]);
+    span.pass = DP_OP_B;
+    span.pair = 1;
+    (void)dp_timeline_add(run->timeline, rank, &span);
+}
+
+/* ---- compute lane ---- */
+
+static bool forward_ready(const run_t *run, int32_t rank, int32_t chunk, int32_t mb)
+{
+    int32_t before = dp__model_chunk(run->model, rank, chunk)->prev_here;
+
+    return before < 0 || get_bit(run->forward_done, bit_of(run, rank, before, mb));
+}
+
+static bool backward_ready(const run_t *run, int32_t rank, int32_t chunk, int32_t mb)
+{
+    int32_t after = dp__model_chunk(run->model, rank, chunk)->next_here;
+
+    return get_bit(run->forward_done, bit_of(run, rank, chunk, mb)) &&
+           (after < 0 || get_bit(run->backward_done, bit_of(run, rank, after, mb)));
+}
+
+/* What was computed before on the same rank. */
+static bool own_inputs_ready(const run_t *run, int32_t rank, const dp_instr_t *instr)
+{
+    switch (instr->op) {
+    case DP_OP_F:
+        return forward_ready(run, rank, instr->chunk, instr->mb);
+    case DP_OP_W:
+        return get_bit(run->backward_done, bit_of(run, rank, instr->chunk, instr->mb));
+    case DP_OP_FB:
+        return forward_ready(run, rank, instr->chunk, instr->mb) &&
+               backward_ready(run, rank, instr->chunk2, instr->mb2);
+    default:
+        return backward_ready(run, rank, instr->chunk, instr->mb);
+    }
+}
+
+/* Raises *start to the arrival of what `in` names; false while it has not arrived. */
+static bool input_arrived(const run_t *run, int32_t rank, int32_t in, double *start)
+{
+    const dp_instr_t *recv = recv_of(run, rank, in);
+
+    if (recv == NULL)
+        return true;
+    if (message_of(run, recv)->arrived < 0.0)
+        return false;
+    *start = fmax(*start, message_of(run, recv)->arrived);
+    return true;
+}
+
+static void consume(run_t *run, int32_t rank, int32_t in, double ready, double end)
+{
+    const dp_instr_t *recv = recv_of(run, rank, in);
+    message_t *message;
+
+    if (recv == NULL)
+        return;
+    message = message_of(run, recv);
+    message->released = end;
+    keep_transfer(run, rank, recv, ready, fmax(ready, message->arrived));
+    look_at(run, run->program->channels[recv->channel].src);
+}
+
+static void hold(run_t *run, int32_t rank, double share)
+{
+    run->ranks[rank].held += share;
+    run->results[rank].peak_activations = fmax(run->results[rank].peak_activations, run->ranks[rank].held);
+}
+
+static void count_activations(run_t *run, int32_t rank, const dp_instr_t *instr)
+{
+    double share = dp__model_chunk(run->model, rank, instr->chunk)->share;
+    double share2 = instr->op == DP_OP_FB ? dp__model_chunk(run->model, rank, instr->chunk2)->share : 0.0;
+    bool forward_only = run->program->schedule->forward_only != 0;
+
+    if (instr->op == DP_OP_F || instr->op == DP_OP_FB)
+        hold(run, rank, share);
+    if (instr->op == DP_OP_FB)
+        run->ranks[rank].held -= share2;
+    if (instr->op == DP_OP_B || instr->op == DP_OP_W || (instr->op == DP_OP_F && forward_only))
+        run->ranks[rank].held -= share;
+}
+
+static void note_done(run_t *run, int32_t rank, const dp_instr_t *instr)
+{
+    int64_t bit = bit_of(run, rank, instr->chunk, instr->mb);
+
+    if (instr->op == DP_OP_F || instr->op == DP_OP_FB)
+        set_bit(run->forward_done, bit);
+    if (instr->op == DP_OP_B || instr->op == DP_OP_I)
+        set_bit(run->backward_done, bit);
+    if (instr->op == DP_OP_FB)
+        set_bit(run->backward_done, bit_of(run, rank, instr->chunk2, instr->mb2));
+}
+
+static bool compute(run_t *run, int32_t rank, const dp_instr_t *instr)
+{
+    rank_state_t *state = &run->ranks[rank];
+    dp__rank_result_t *result = &run->results[rank];
+    double ready = state->lane_free, start = ready, end, parts[2];
+    bool pair = instr->op == DP_OP_FB;
+
+    if (!own_inputs_ready(run, rank, instr) || !input_arrived(run, rank, instr->in, &start) ||
+        (pair && !input_arrived(run, rank, instr->in2, &start)))
+        return false;
+    dp__costs_of(&run->model->costs, instr->op, dp__model_chunk(run->model, rank, instr->chunk)->scale,
+                 pair ? dp__model_chunk(run->model, rank, instr->chunk2)->scale : 0.0, parts);
+    end = start + (parts[0] + parts[1]);
+    keep_compute(run, rank, instr, start, parts);
+    consume(run, rank, instr->in, ready, end);
+    if (pair)
+        consume(run, rank, instr->in2, ready, end);
+    count_activations(run, rank, instr);
+    note_done(run, rank, instr);
+    if (!state->started)
+        result->first_start = start;
+    state->started = true;
+    state->lane_free = end;
+    result->last_end = end;
+    result->busy += parts[0] + parts[1];
+    return true;
+}
+
+static bool advance_compute(run_t *run, int32_t rank)
+{
+    rank_state_t *state = &run->ranks[rank];
+    int64_t before = state->at, end = run->program->first[rank + 1];
+
+    for (; state->at < end; state->at++) {
+        const dp_instr_t *instr = &run->program->instrs[state->at];
+
+        if (instr->kind == DP_INSTR_COMPUTE && !compute(run, rank, instr))
+            break;
+        if (instr->kind == DP_INSTR_SEND)
+            message_of(run, instr)->made = state->lane_free;
+    }
+    return state->at != before;
+}
+
+/* ---- transfers with credits ---- */
+
+static bool send(run_t *run, int32_t rank, const dp_instr_t *instr)
+{
+    rank_state_t *state = &run->ranks[rank];
+    message_t *message = message_of(run, instr), *before = slot_before(run, instr);
+    double leaves = fmax(message->made, state->comm_free);
+
+    if (before != NULL && before->released < 0.0)
+        return false;
+    if (before != NULL)
+        leaves = fmax(leaves, before->released);
+    state->comm_free = leaves;
+    message->sent = leaves;
+    message->arrived = leaves + run->model->costs.hop;
+    keep_transfer(run, rank, instr, leaves, message->arrived);
+    look_at(run, run->program->channels[instr->channel].dst);
+    return true;
+}
+
+static bool advance_sends(run_t *run, int32_t rank)
+{
+    rank_state_t *state = &run->ranks[rank];
+    int64_t before = state->transfer;
+
+    for (; state->transfer < state->at; state->transfer++) {
+        const dp_instr_t *instr = &run->program->instrs[state->transfer];
+
+        if (instr->kind == DP_INSTR_SEND && !send(run, rank, instr))
+            break;
+    }
+    return state->transfer != before;
+}
+
+/* ---- transfers in groups ---- */
+
+static bool is_transfer(const dp_instr_t *instr)
+{
+    return instr->kind == DP_INSTR_SEND || instr->kind == DP_INSTR_RECV;
+}
+
+static int64_t end_of_group(const run_t *run, int32_t rank, int64_t start)
+{
+    const dp_instr_t *instrs = run->program->instrs;
+    int64_t end = start + 1;
+
+    for (int64_t i = end; i < run->program->first[rank + 1]; i++) {
+        if (!is_transfer(&instrs[i]))
+            continue;
+        if (instrs[i].group != instrs[start].group)
+            break;
+        end = i + 1;
+    }
+    return end;
+}
+
+static bool post_group(run_t *run, int32_t rank)
+{
+    rank_state_t *state = &run->ranks[rank];
+    const dp_instr_t *instrs = run->program->instrs;
+    double time = state->comm_free;
+
+    for (int64_t i = state->transfer; i < state->group_end; i++) {
+        const message_t *before = instrs[i].kind == DP_INSTR_RECV ? slot_before(run, &instrs[i]) : NULL;
+
+        if (before != NULL && before->released < 0.0)
+            return false;
+        if (before != NULL)
+            time = fmax(time, before->released);
+        if (instrs[i].kind == DP_INSTR_SEND)
+            time = fmax(time, message_of(run, &instrs[i])->made);
+    }
+    for (int64_t i = state->transfer; i < state->group_end; i++) {
+        if (!is_transfer(&instrs[i]))
+            continue;
+        *(instrs[i].kind == DP_INSTR_SEND ? &message_of(run, &instrs[i])->sent
+                                          : &message_of(run, &instrs[i])->posted) = time;
+        look_at(run, instrs[i].kind == DP_INSTR_SEND ? run->program->channels[instrs[i].channel].dst
+                                                     : run->program->channels[instrs[i].channel].src);
+    }
+    state->posted = true;
+    return true;
+}
+
+static bool finish_group(run_t *run, int32_t rank)
+{
+    rank_state_t *state = &run->ranks[rank];
+    const dp_instr_t *instrs = run->program->instrs;
+    double over = 0.0;
+
+    for (int64_t i = state->transfer; i < state->group_end; i++) {
+        const message_t *message = is_transfer(&instrs[i]) ? message_of(run, &instrs[i]) : NULL;
+
+        if (message != NULL && (message->sent < 0.0 || message->posted < 0.0))
+            return false;
+        if (message != NULL)
+            over = fmax(over, fmax(message->sent, message->posted) + run->model->costs.hop);
+    }
+    for (int64_t i = state->transfer; i < state->group_end; i++) {
+        const message_t *message = is_transfer(&instrs[i]) ? message_of(run, &instrs[i]) : NULL;
+
+        if (instrs[i].kind == DP_INSTR_RECV)
+            message_of(run, &instrs[i])->arrived = over;
+        if (instrs[i].kind == DP_INSTR_SEND)
+            keep_transfer(run, rank, &instrs[i], fmax(message->sent, message->posted),
+                          fmax(message->sent, message->posted) + run->model->costs.hop);
+    }
+    state->comm_free = over;
+    state->transfer = state->group_end;
+    state->group_end = 0;
+    state->posted = false;
+    return true;
+}
+
+static bool advance_groups(run_t *run, int32_t rank)
+{
+    rank_state_t *state = &run->ranks[rank];
+    int64_t before = state->transfer;
+
+    while (state->transfer < state->at) {
+        if (state->group_end == 0 && !is_transfer(&run->program->instrs[state->transfer])) {
+            state->transfer++;
+            continue;
+        }
+        if (state->group_end == 0)
+            state->group_end = end_of_group(run, rank, state->transfer);
+        if (state->group_end > state->at || (!state->posted && !post_group(run, rank)) ||
+            !finish_group(run, rank))
+            break;
+    }
+    return state->transfer != before;
+}
+
+/* ---- the whole ---- */
+
+/* Says what never starts: the compute lane's operation where there is one, else the transfer. */
+static dp_status_t stuck(const run_t *run, int32_t rank)
+{
+    static const char *const names[] = {"F", "B", "I", "W", "F&B"};
+    const rank_state_t *state = &run->ranks[rank];
+    bool in_transfer = state->at == run->program->first[rank + 1];
+    const dp_instr_t *instr = &run->program->instrs[in_transfer ? state->transfer : state->at];
+    double start = 0.0;
+
+    if (in_transfer)
+        return dp_fail(
+            DP_ERR_REJECTED,
+            "simulate: the program cannot finish: rank %d: the %s of %s of chunk %d, micro-batch %d, %s rank "
+            "%d never ends",
+            rank, instr->kind == DP_INSTR_SEND ? "send" : "receive", names[instr->op], instr->chunk,
+            instr->mb, instr->kind == DP_INSTR_SEND ? "to" : "from", instr->peer);
+    return dp_fail(
+        DP_ERR_REJECTED,
+        "simulate: the program cannot finish: rank %d: %s of chunk %d, micro-batch %d never starts: %s", rank,
+        names[instr->op], instr->chunk, instr->mb,
+        !own_inputs_ready(run, rank, instr)            ? "the rank has not computed what it takes"
+        : !input_arrived(run, rank, instr->in, &start) ? "its input does not arrive"
+                                                       : "the input of its backward half does not arrive");
+}
+
+static dp_status_t prepare(run_t *run)
+{
+    const dp_program_t *program = run->program;
+    int64_t messages = run->model->first_message[program->nchannels];
+    size_t bits = (size_t)program->ranks * (size_t)program->chunks * (size_t)run->model->microbatches / 8 + 1;
+
+    run->messages = dp__calloc((size_t)messages, sizeof(*run->messages));
+    run->ranks = dp__calloc((size_t)program->ranks, sizeof(*run->ranks));
+    run->queue = dp__calloc((size_t)program->ranks, sizeof(*run->queue));
+    run->forward_done = dp__calloc(bits, 1);
+    run->backward_done = dp__calloc(bits, 1);
+    if (run->messages == NULL || run->ranks == NULL || run->queue == NULL || run->forward_done == NULL ||
+        run->backward_done == NULL)
+        return dp_fail(DP_ERR_NOMEM, "simulate: no memory for %lld messages", (long long)messages);
+    for (int64_t m = 0; m < messages; m++)
+        run->messages[m] = (message_t){-1.0, -1.0, -1.0, -1.0, -1.0};
+    for (int32_t r = 0; r < program->ranks; r++) {
+        run->ranks[r].at = run->ranks[r].transfer = program->first[r];
+        run->results[r] = (dp__rank_result_t){0.0, 0.0, 0.0, 0.0};
+        look_at(run, r);
+    }
+    return DP_OK;
+}
+
+dp_status_t dp__run(const dp__model_t *model, dp_transport_t transport, dp__rank_result_t *results,
+                    dp_timeline_t *timeline)
+{
+    run_t run = {.model = model, .program = model->program, .timeline = timeline, .results = results};
+    bool (*advance)(run_t * run, int32_t rank) =
+        transport == DP_TRANSPORT_GROUPS ? advance_groups : advance_sends;
+    dp_status_t status = prepare(&run);
+
+    while (status == DP_OK && run.queued > 0) {
+        int32_t rank = run.queue[run.head];
+        bool moved = true;
+
+        run.head = (run.head + 1) % run.program->ranks;
+        run.queued--;
+        run.ranks[rank].queued = false;
+        while (moved) {
+            moved = advance_compute(&run, rank);
+            moved = advance(&run, rank) || moved;
+        }
+    }
+    for (int32_t r = 0; r < run.program->ranks && status == DP_OK; r++)
+        if (run.ranks[r].at < run.program->first[r + 1] || run.ranks[r].transfer < run.program->first[r + 1])
+            status = stuck(&run, r);
+    dp__free(run.messages);
+    dp__free(run.ranks);
+    dp__free(run.queue);
+    dp__free(run.forward_done);
+    dp__free(run.backward_done);
+    return status;
+}

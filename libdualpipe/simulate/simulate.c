@@ -1,0 +1,146 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * simulate.c: runs a program under a cost model and sums up. */
+#include <dualpipe/simulate.h>
+
+#include <math.h>
+#include <stdbool.h>
+
+#include "base/memory.h"
+#include "simulate/formula.h"
+#include "simulate/run.h"
+
+/* Spans of the fullest rank: two for an FB, one for anything else, one for the step. */
+static int64_t spans_per_rank(const dp_program_t *program)
+{
+    int64_t most = 0;
+
+    for (int32_t r = 0; r < program->ranks; r++) {
+        int64_t spans = 1;
+
+        for (int64_t i = program->first[r]; i < program->first[r + 1]; i++)
+            spans += program->instrs[i].kind == DP_INSTR_COMPUTE && program->instrs[i].op == DP_OP_FB ? 2 : 1;
+        most = spans > most ? spans : most;
+    }
+    return most;
+}
+
+/* From the first start to the last end of ranks a and b. */
+static double window(const dp__rank_result_t *results, int32_t a, int32_t b)
+{
+    return fmax(results[a].last_end, results[b].last_end) -
+           fmin(results[a].first_start, results[b].first_start);
+}
+
+static double step_time(const dp__model_t *model, const dp__rank_result_t *results)
+{
+    double start = results[0].first_start, end = 0.0, longest = 0.0;
+
+    for (int32_t r = 0; r < model->program->ranks; r++) {
+        dp_place_t place;
+
+        dp_schedule_place(model->program->schedule, r, 0, &place);
+        start = fmin(start, results[r].first_start);
+        end = fmax(end, results[r].last_end);
+        longest = fmax(longest, window(results, r, place.mirror_rank >= 0 ? place.mirror_rank : r));
+    }
+    return model->costs.barrier != 0.0 ? end - start : longest;
+}
+
+static dp_status_t keep_steps(const dp__model_t *model, const dp__rank_result_t *results,
+                              dp_timeline_t *timeline)
+{
+    double start = results[0].first_start, end = 0.0;
+
+    for (int32_t r = 0; r < model->program->ranks; r++) {
+        start = fmin(start, results[r].first_start);
+        end = fmax(end, results[r].last_end);
+    }
+    if (end >= 9.2e12)
+        return dp_fail(DP_ERR_INVALID, "simulate: %g units of time are too many milliseconds for a timeline",
+                       end);
+    for (int32_t r = 0; r < model->program->ranks; r++) {
+        bool together = model->costs.barrier != 0.0;
+        dp_span_t span = {.start_ns = dp__model_ns(together ? start : results[r].first_start),
+                          .end_ns = dp__model_ns(together ? end : results[r].last_end),
+                          .mb = -1,
+                          .chunk = -1,
+                          .stage = -1,
+                          .segment = -1,
+                          .kind = DP_SPAN_STEP};
+        dp_status_t status = dp_timeline_add(timeline, r, &span);
+
+        if (status != DP_OK)
+            return status;
+    }
+    return DP_OK;
+}
+
+static dp_status_t sum_up(const dp__model_t *model, const dp__rank_result_t *results, dp_simulation_t *result)
+{
+    result->step_time = step_time(model, results);
+    result->formula_bubble = dp__formula_bubble(model->program->schedule, &model->costs);
+    for (int32_t r = 0; r < result->ranks; r++) {
+        result->bubble[r] = result->step_time - results[r].busy;
+        result->peak_activations[r] = results[r].peak_activations;
+    }
+    return result->timeline != NULL ? keep_steps(model, results, result->timeline) : DP_OK;
+}
+
+static dp_status_t make_room(const dp_program_t *program, int with_timeline, dp_simulation_t *result)
+{
+    *result = (dp_simulation_t){.struct_size = result->struct_size, .ranks = program->ranks};
+    result->bubble = dp__calloc((size_t)program->ranks, sizeof(*result->bubble));
+    result->peak_activations = dp__calloc((size_t)program->ranks, sizeof(*result->peak_activations));
+    if (result->bubble == NULL || result->peak_activations == NULL)
+        return dp_fail(DP_ERR_NOMEM, "simulate: no memory for the figures of %d ranks", program->ranks);
+    return with_timeline ? dp_timeline_create(program->ranks, spans_per_rank(program), &result->timeline)
+                         : DP_OK;
+}
+
+static dp_status_t run_model(const dp__model_t *model, dp_transport_t transport, dp_simulation_t *result)
+{
+    dp__rank_result_t *results = dp__calloc((size_t)result->ranks, sizeof(*results));
+    dp_status_t status;
+
+    if (results == NULL)
+        return dp_fail(DP_ERR_NOMEM, "simulate: no memory for %d ranks", result->ranks);
+    status = dp__run(model, transport, results, result->timeline);
+    if (status == DP_OK)
+        status = sum_up(model, results, result);
+    dp__free(results);
+    return status;
+}
+
+dp_status_t dp_simulate(const dp_program_t *program, dp_transport_t transport, const dp_costs_t *costs,
+                        int with_timeline, dp_simulation_t *result)
+{
+    dp__model_t model;
+    dp_status_t status;
+
+    if (program == NULL || program->ranks < 1 || result == NULL || result->struct_size < sizeof(*result))
+        return dp_fail(DP_ERR_INVALID, "simulate: no program, or the result's struct_size is not set");
+    if (transport != DP_TRANSPORT_CREDITS && transport != DP_TRANSPORT_GROUPS)
+        return dp_fail(DP_ERR_INVALID, "simulate: unknown transport %d", (int)transport);
+    status = dp__model_make(program, costs, &model);
+    if (status == DP_OK)
+        status = make_room(program, with_timeline, result);
+    else
+        *result = (dp_simulation_t){.struct_size = result->struct_size};
+    if (status == DP_OK)
+        status = run_model(&model, transport, result);
+    dp__model_clear(&model);
+    if (status != DP_OK)
+        dp_simulation_clear(result);
+    return status;
+}
+
+void dp_simulation_clear(dp_simulation_t *result)
+{
+    if (result == NULL)
+        return;
+    dp__free(result->bubble);
+    dp__free(result->peak_activations);
+    dp_timeline_free(result->timeline);
+    *result = (dp_simulation_t){.struct_size = result->struct_size};
+}
