@@ -10,8 +10,11 @@
  * until message i - K was released, which happens when the receiver's operation that consumes it has ended.
  *
  * Groups. For backends that complete transfers only in matched groups: transfers of a rank with the same group number are
- * posted together, groups in rising order. Receives stand in the list before the operation that precedes their
- * use, sends right after the operation that makes their data. */
+ * posted together, groups in rising order from 0. Sends stand in the list right after the operation that makes their data,
+ * receives (prefetch 1) where that moment falls in the receiver's list in a replay on equal devices (F = I = W = 1, B = 2),
+ * or as soon after it as a slot is free, and before their use at the latest. So both sides list their messages in one
+ * common order of time: no two groups wait for each other in a circle, and between any two ranks the n-th send meets the
+ * n-th receive even without tags. */
 #ifndef DUALPIPE_PROGRAM_H
 #define DUALPIPE_PROGRAM_H
 
@@ -62,10 +65,14 @@ typedef struct dp_program {
 typedef struct dp_lower_options {
     uint32_t struct_size;
     int32_t slots;      /* K of every channel between ranks; 0: 2 */
-    int32_t prefetch;   /* 1: receives are posted one operation ahead (default when struct_size is 0 or options NULL) */
+    int32_t prefetch;   /* 1 (default when struct_size does not reach it or options NULL): receives stand where their message
+                           is expected; 0: directly before their use, which is safe under CREDITS only */
 } dp_lower_options_t;
 
-/** Lowers a schedule (which should have passed dp_schedule_verify). The caller frees it. [any] */
+/**
+ * Lowers a schedule; the caller frees the program. DP_ERR_REJECTED: dp_schedule_verify refuses the schedule, or a channel's
+ * sender makes its messages in another order than its receiver consumes them. [any]
+ */
 DP_API dp_status_t dp_program_lower(const dp_schedule_t *schedule, const dp_lower_options_t *options,
                                     dp_program_t **program_out);
 DP_API void dp_program_free(dp_program_t *program);
@@ -83,6 +90,7 @@ typedef struct dp_verify_report {
     int64_t operations;        /* nodes checked                                                                  */
     int32_t peak_activations;  /* most activation slots in use on a rank, all chunks together                     */
     int32_t peak_deferred;     /* most weight gradients deferred at once on a rank                                */
+    int32_t ordered_weights;   /* 1: every chunk finishes its weight gradients (B or W) in micro-batch order 0, 1, 2, ... */
 } dp_verify_report_t;
 
 /**

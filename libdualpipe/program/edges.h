@@ -1,0 +1,49 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * edges.h: the channels that a placement asks for, and which one a chunk reads from or writes to. */
+#ifndef DP_PROGRAM_EDGES_H
+#define DP_PROGRAM_EDGES_H
+
+#include <dualpipe/program.h>
+
+/* Channel numbers by rank * chunks + chunk; -1: none (an end of a path, or no backward). */
+typedef struct dp__edges {
+    int32_t chunks;
+    dp_place_t *place;
+    int32_t *forward_in, *forward_out;   /* activations */
+    int32_t *backward_in, *backward_out; /* gradients */
+} dp__edges_t;
+
+/* Numbers the edges between the chunks of a schedule, and writes the channels (without messages and slots)
+ * when channels is not NULL: room for 2 * ranks * chunks. Clear with dp__edges_clear, also after failure. */
+dp_status_t dp__edges_create(const dp_schedule_t *schedule, dp__edges_t *edges, dp_channel_t *channels,
+                             int32_t *count_out);
+void dp__edges_clear(dp__edges_t *edges);
+
+/* The channel whose message an operation's forward (DP_OP_F) or backward part (else) reads, or -1; or makes.
+ * */
+static inline int32_t dp__edges_in(const dp__edges_t *edges, int32_t rank, int32_t chunk, int part)
+{
+    return (part == DP_OP_F ? edges->forward_in : edges->backward_in)[rank * edges->chunks + chunk];
+}
+static inline int32_t dp__edges_out(const dp__edges_t *edges, int32_t rank, int32_t chunk, int part)
+{
+    return (part == DP_OP_F ? edges->forward_out : edges->backward_out)[rank * edges->chunks + chunk];
+}
+
+/* The parts of an operation that have boundary tensors: up to two, F and B; returns how many (0 for W). */
+typedef struct dp__part {
+    int op; /* DP_OP_F or DP_OP_B */
+    int32_t chunk, mb;
+} dp__part_t;
+static inline int dp__parts(int kind, int32_t chunk, int32_t mb, int32_t chunk2, int32_t mb2,
+                            dp__part_t part[2])
+{
+    if (kind == DP_OP_W)
+        return 0;
+    part[0] = (dp__part_t){kind == DP_OP_F || kind == DP_OP_FB ? DP_OP_F : DP_OP_B, chunk, mb};
+    part[1] = (dp__part_t){DP_OP_B, chunk2, mb2};
+    return kind == DP_OP_FB ? 2 : 1;
+}
+
+#endif

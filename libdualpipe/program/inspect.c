@@ -1,0 +1,483 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * inspect.c: every line of a program against the lines before it.
+ *
+ * Exactly once, transfers between producer and consumer, both ends of a channel with the same messages in the
+ * same order, slots not used twice at once, reductions after the last weight gradient. */
+#include "program/verify.h"
+
+#include "base/memory.h"
+
+#include <string.h>
+
+typedef struct dp__inspection {
+    dp__verification_t *v;
+    int32_t *sent, *received, *consumed;  /* [channels] messages so far */
+    int64_t *slot_first;                  /* [ranks * chunks + 1] */
+    int32_t *slot_owner;                  /* micro-batch in an activation slot, -1: free */
+    int32_t *in_flight;                   /* [ranks * chunks] slots in use */
+    int32_t *weights_left;                /* [ranks * chunks] */
+    int32_t *reduced;                     /* [ranks * chunks] chunks of a rank in the order of their REDUCE */
+    int32_t *reductions;                  /* [ranks] how many */
+    int32_t activations, deferred, group; /* of the rank being read */
+    int32_t rank, position;
+    const dp_instr_t *instr;
+} dp__inspection_t;
+
+static dp_status_t refuse(const dp__inspection_t *x, const char *why)
+{
+    char text[160];
+
+    dp__instr_print(x->v->program, x->rank, x->position, text, sizeof(text));
+    return dp_fail(DP_ERR_REJECTED, "verify: %s: %s", text, why);
+}
+
+static size_t chunk_at(const dp__inspection_t *x, int32_t chunk)
+{
+    return (size_t)x->rank * (size_t)x->v->schedule->chunks + (size_t)chunk;
+}
+
+/* ---- channels ---- */
+
+/* The channels of a program are those of its placement, whatever their order. */
+static dp_status_t check_channels(dp__verification_t *v, const dp_channel_t *expected, int32_t count)
+{
+    const dp_program_t *p = v->program;
+
+    if (p->nchannels != count)
+        return dp_fail(DP_ERR_REJECTED, "verify: %d channels; the placement has %d", p->nchannels, count);
+    for (int32_t c = 0; c < count; c++) {
+        const dp_channel_t *have = &p->channels[c], *want = &expected[c];
+
+        if (have->src != want->src || have->src_chunk != want->src_chunk || have->dst != want->dst ||
+            have->dst_chunk != want->dst_chunk || have->op != want->op)
+            return dp_fail(DP_ERR_REJECTED,
+                           "verify: channel %d goes from rank %d chunk %d to rank %d chunk %d; the "
+                           "placement wants rank %d chunk %d to rank %d chunk %d",
+                           c, have->src, have->src_chunk, have->dst, have->dst_chunk, want->src,
+                           want->src_chunk, want->dst, want->dst_chunk);
+        if (have->messages != v->microbatches)
+            return dp_fail(DP_ERR_REJECTED, "verify: channel %d has %d messages for %d micro-batches", c,
+                           have->messages, v->microbatches);
+        if (have->slots < 1)
+            return dp_fail(DP_ERR_REJECTED, "verify: channel %d has %d slots", c, have->slots);
+    }
+    return DP_OK;
+}
+
+static dp_status_t create_channels(dp__verification_t *v)
+{
+    size_t places = (size_t)v->schedule->ranks * (size_t)v->schedule->chunks;
+    dp_channel_t *expected = dp__calloc(2 * places, sizeof(*expected));
+    dp_status_t st;
+    int32_t count;
+
+    if (expected == NULL)
+        return dp_fail(DP_ERR_NOMEM, "verify: no memory for %zu chunks", places);
+    st = dp__edges_create(v->schedule, &v->edges, expected, &count);
+    if (st >= 0)
+        st = check_channels(v, expected, count);
+    dp__free(expected);
+    return st;
+}
+
+static dp_status_t create_messages(dp__verification_t *v)
+{
+    size_t channels = (size_t)v->program->nchannels, messages = channels * (size_t)v->microbatches;
+
+    v->message_first = dp__calloc(channels + 1, sizeof(*v->message_first));
+    v->send_at = dp__allocate(messages * sizeof(int32_t), 64);
+    v->recv_at = dp__allocate(messages * sizeof(int32_t), 64);
+    v->release_at = dp__allocate(messages * sizeof(int32_t), 64);
+    if (v->message_first == NULL || v->send_at == NULL || v->recv_at == NULL || v->release_at == NULL)
+        return dp_fail(DP_ERR_NOMEM, "verify: no memory for %zu messages", messages);
+    for (size_t c = 0; c < channels; c++)
+        v->message_first[c + 1] = v->message_first[c] + v->microbatches;
+    memset(v->send_at, 0xff, messages * sizeof(int32_t));
+    memset(v->recv_at, 0xff, messages * sizeof(int32_t));
+    memset(v->release_at, 0xff, messages * sizeof(int32_t));
+    return DP_OK;
+}
+
+/* What SEND and RECV have in common. */
+static dp_status_t check_transfer(dp__inspection_t *x, bool sends, int32_t *done, int32_t *at)
+{
+    const dp_instr_t *i = x->instr;
+    const dp_program_t *p = x->v->program;
+    const dp_channel_t *c;
+
+    if (i->channel < 0 || i->channel >= p->nchannels)
+        return refuse(x, "no such channel");
+    c = &p->channels[i->channel];
+    if (c->src == c->dst)
+        return refuse(x, "its channel is a turn inside one rank, which has no transfers");
+    if (x->rank != (sends ? c->src : c->dst) || i->chunk != (sends ? c->src_chunk : c->dst_chunk) ||
+        i->op != c->op)
+        return refuse(x, "its channel belongs to another chunk");
+    if (i->peer != (sends ? c->dst : c->src))
+        return refuse(x, "its channel ends at another rank");
+    if (i->mb < 0 || i->mb >= x->v->microbatches)
+        return refuse(x, "micro-batch out of range");
+    if (i->sequence != done[i->channel] || i->sequence >= c->messages)
+        return refuse(x, "it is not the next message of its channel");
+    if (i->group < 0 || i->group < x->group || i->group > x->group + 1)
+        return refuse(x, "groups must rise one by one from 0");
+    x->group = i->group;
+    done[i->channel]++;
+    at[x->v->message_first[i->channel] + i->sequence] = x->position;
+    return DP_OK;
+}
+
+static dp_status_t inspect_send(dp__inspection_t *x)
+{
+    const dp_instr_t *i = x->instr;
+    const dp__index_t *index = &x->v->index;
+    dp_status_t st = check_transfer(x, true, x->sent, x->v->send_at);
+
+    if (st < 0)
+        return st;
+    if ((i->op == DP_OP_F ? index->forward : index->backward)[dp__index_at(index, x->rank, i->chunk, i->mb)] <
+        0)
+        return refuse(x, "the operation that makes its data has not run yet");
+    return DP_OK;
+}
+
+static dp_status_t inspect_recv(dp__inspection_t *x)
+{
+    return check_transfer(x, false, x->received, x->v->recv_at);
+}
+
+/* ---- compute ---- */
+
+/* A turn hands data on inside the rank: the operation that makes them stands above. */
+static dp_status_t consume_turn(dp__inspection_t *x, const dp_channel_t *c, const dp__part_t *part)
+{
+    const dp__index_t *index = &x->v->index;
+    const int32_t *made = part->op == DP_OP_F ? index->forward : index->backward;
+    int32_t at = made[dp__index_at(index, x->rank, c->src_chunk, part->mb)];
+
+    if (at < 0 || at >= x->position)
+        return refuse(x, "the operation of this rank that makes its input has not run yet");
+    return DP_OK;
+}
+
+/* One input of an operation: nothing, a turn, or a message that was received for it. */
+static dp_status_t consume(dp__inspection_t *x, const dp__part_t *part, int32_t in)
+{
+    int32_t channel = dp__edges_in(&x->v->edges, x->rank, part->chunk, part->op);
+    const dp_instr_t *recv;
+    const dp_channel_t *c;
+
+    if (channel < 0)
+        return in == -1 ? DP_OK : refuse(x, "it names a receive, but an end of the path has none");
+    c = &x->v->program->channels[channel];
+    if (c->src == c->dst) {
+        if (in != -1)
+            return refuse(x, "it names a receive, but its input is made on this rank");
+        x->consumed[channel]++;
+        return consume_turn(x, c, part);
+    }
+    if (in < 0 || in >= x->position)
+        return refuse(x, "no receive stands above it for its input");
+    recv = dp__instr(x->v->program, x->rank, in);
+    if (recv->kind != DP_INSTR_RECV || recv->channel != channel || recv->mb != part->mb)
+        return refuse(x, "the receive that it names carries something else");
+    if (recv->sequence != x->consumed[channel])
+        return refuse(x, "it consumes the messages of its channel out of order");
+    x->v->release_at[x->v->message_first[channel] + x->consumed[channel]++] = x->position;
+    return DP_OK;
+}
+
+/* A part that feeds a turn fills one of its slots. */
+static dp_status_t fill_turn(dp__inspection_t *x, const dp__part_t *part)
+{
+    int32_t channel = dp__edges_out(&x->v->edges, x->rank, part->chunk, part->op);
+    const dp_channel_t *c;
+
+    if (channel < 0)
+        return DP_OK;
+    c = &x->v->program->channels[channel];
+    if (c->src != c->dst)
+        return DP_OK;
+    if (++x->sent[channel] - x->consumed[channel] > c->slots)
+        return refuse(x, "all slots of the turn inside this rank are still in use");
+    return DP_OK;
+}
+
+static dp_status_t take_slot(dp__inspection_t *x, int32_t chunk, int32_t mb, int32_t slot)
+{
+    int64_t first = x->slot_first[chunk_at(x, chunk)];
+
+    if (slot < 0 || slot >= x->slot_first[chunk_at(x, chunk) + 1] - first)
+        return refuse(x, "activation slot out of range");
+    if (x->slot_owner[first + slot] >= 0)
+        return refuse(x, "its activation slot is still in use by an earlier micro-batch");
+    x->slot_owner[first + slot] = mb;
+    if (++x->activations > x->v->report.peak_activations)
+        x->v->report.peak_activations = x->activations;
+    return DP_OK;
+}
+
+static dp_status_t check_slot(const dp__inspection_t *x, int32_t chunk, int32_t mb, int32_t slot)
+{
+    int64_t first = x->slot_first[chunk_at(x, chunk)];
+
+    if (slot < 0 || slot >= x->slot_first[chunk_at(x, chunk) + 1] - first ||
+        x->slot_owner[first + slot] != mb)
+        return refuse(x, "its activation slot does not hold its micro-batch");
+    return DP_OK;
+}
+
+static void give_slot(dp__inspection_t *x, int32_t chunk, int32_t slot)
+{
+    x->slot_owner[x->slot_first[chunk_at(x, chunk)] + slot] = -1;
+    x->activations--;
+}
+
+/* Takes, checks and gives back the activation slots of an operation. */
+static dp_status_t use_slots(dp__inspection_t *x)
+{
+    const dp_instr_t *i = x->instr;
+    bool forward = i->op == DP_OP_F || i->op == DP_OP_FB;
+    dp_status_t st =
+        forward ? take_slot(x, i->chunk, i->mb, i->slot) : check_slot(x, i->chunk, i->mb, i->slot);
+
+    if (st >= 0 && i->op == DP_OP_FB)
+        st = check_slot(x, i->chunk2, i->mb2, i->slot2);
+    if (st < 0)
+        return st;
+    if (i->op == DP_OP_FB)
+        give_slot(x, i->chunk2, i->slot2);
+    else if (i->op == DP_OP_B || i->op == DP_OP_W || x->v->schedule->forward_only)
+        give_slot(x, i->chunk, i->slot);
+    return DP_OK;
+}
+
+static void finish_weight(dp__inspection_t *x, int32_t chunk, int32_t mb)
+{
+    int32_t *left = &x->weights_left[chunk_at(x, chunk)];
+
+    if (mb != x->v->microbatches - (*left)--)
+        x->v->report.ordered_weights = 0;
+}
+
+static void count_weights(dp__inspection_t *x)
+{
+    const dp_instr_t *i = x->instr;
+
+    if (i->op == DP_OP_I && ++x->deferred > x->v->report.peak_deferred)
+        x->v->report.peak_deferred = x->deferred;
+    if (i->op == DP_OP_W)
+        x->deferred--;
+    if (i->op == DP_OP_B || i->op == DP_OP_W)
+        finish_weight(x, i->chunk, i->mb);
+    if (i->op == DP_OP_FB)
+        finish_weight(x, i->chunk2, i->mb2);
+}
+
+static dp_status_t inspect_compute(dp__inspection_t *x)
+{
+    const dp_instr_t *i = x->instr;
+    dp_op_t op = {i->op, i->chunk, i->chunk2, i->mb, i->mb2};
+    dp_status_t st = dp__index_enter(&x->v->index, x->v->schedule, x->rank, x->position, &op);
+    dp__part_t part[2];
+    int n;
+
+    if (st < 0)
+        return st;
+    n = dp__parts(i->op, i->chunk, i->mb, i->chunk2, i->mb2, part);
+    if ((n < 1 && i->in != -1) || (n < 2 && i->in2 != -1))
+        return refuse(x, "it names a receive that it has no use for");
+    for (int p = 0; p < n && st >= 0; p++)
+        st = fill_turn(x, &part[p]);
+    for (int p = 0; p < n && st >= 0; p++)
+        st = consume(x, &part[p], p == 0 ? i->in : i->in2);
+    if (st >= 0)
+        st = use_slots(x);
+    count_weights(x);
+    return st;
+}
+
+/* ---- reductions ---- */
+
+static dp_status_t inspect_reduce(dp__inspection_t *x)
+{
+    const dp_instr_t *i = x->instr;
+    const dp_schedule_t *s = x->v->schedule;
+    int32_t *done = &x->reduced[(size_t)x->rank * (size_t)s->chunks];
+
+    if (i->chunk < 0 || i->chunk >= s->chunks)
+        return refuse(x, "no such chunk");
+    if (s->forward_only)
+        return refuse(x, "a forward-only program has no gradients");
+    for (int32_t k = 0; k < x->reductions[x->rank]; k++)
+        if (done[k] == i->chunk)
+            return refuse(x, "its chunk was reduced before");
+    if (x->weights_left[chunk_at(x, i->chunk)] > 0)
+        return refuse(x, "weight gradients of its chunk are still to come");
+    if (i->peer != x->v->edges.place[chunk_at(x, i->chunk)].mirror_rank)
+        return refuse(x, "another rank holds the copy of its stage");
+    done[x->reductions[x->rank]++] = i->chunk;
+    return DP_OK;
+}
+
+/* All chunks reduced, and in the same order on both holders of a stage. */
+static dp_status_t check_reductions(const dp__inspection_t *x)
+{
+    const dp_schedule_t *s = x->v->schedule;
+
+    for (int32_t r = 0; r < s->ranks && !s->forward_only; r++) {
+        const int32_t *done = &x->reduced[(size_t)r * (size_t)s->chunks];
+        const dp_place_t *place = &x->v->edges.place[(size_t)r * (size_t)s->chunks];
+
+        if (x->reductions[r] != s->chunks)
+            return dp_fail(DP_ERR_REJECTED, "verify: rank %d reduces %d of its %d chunks", r,
+                           x->reductions[r], s->chunks);
+        for (int32_t k = 0; k < s->chunks; k++) {
+            int32_t mirror = place[done[k]].mirror_rank;
+
+            if (mirror >= 0 && done[k] != 1 - x->reduced[(size_t)mirror * (size_t)s->chunks + (size_t)k])
+                return dp_fail(DP_ERR_REJECTED,
+                               "verify: ranks %d and %d reduce their stages in different orders", r, mirror);
+        }
+    }
+    return DP_OK;
+}
+
+/* ---- whole ---- */
+
+/* Both ends of a channel have all its messages, the same ones in the same order, and each is used. */
+static dp_status_t check_messages(const dp__verification_t *v)
+{
+    const dp_program_t *p = v->program;
+
+    for (int32_t c = 0; c < p->nchannels; c++) {
+        const dp_channel_t *channel = &p->channels[c];
+
+        for (int64_t m = v->message_first[c]; m < v->message_first[c + 1] && channel->src != channel->dst;
+             m++) {
+            int32_t sequence = (int32_t)(m - v->message_first[c]);
+
+            if (v->send_at[m] < 0 || v->recv_at[m] < 0 || v->release_at[m] < 0)
+                return dp_fail(DP_ERR_REJECTED,
+                               "verify: rank %d never %s message %d of %s from rank %d chunk %d to rank %d",
+                               v->send_at[m] < 0 ? channel->src : channel->dst,
+                               v->send_at[m] < 0   ? "sends"
+                               : v->recv_at[m] < 0 ? "receives"
+                                                   : "uses",
+                               sequence, dp_op_kind_name(channel->op), channel->src, channel->src_chunk,
+                               channel->dst);
+            if (dp__instr(p, channel->src, v->send_at[m])->mb !=
+                dp__instr(p, channel->dst, v->recv_at[m])->mb)
+                return dp_fail(DP_ERR_REJECTED,
+                               "verify: message %d of %s from rank %d to rank %d is mb %d for the "
+                               "sender and mb %d for the receiver",
+                               sequence, dp_op_kind_name(channel->op), channel->src, channel->dst,
+                               dp__instr(p, channel->src, v->send_at[m])->mb,
+                               dp__instr(p, channel->dst, v->recv_at[m])->mb);
+        }
+    }
+    return DP_OK;
+}
+
+static dp_status_t inspect_line(dp__inspection_t *x)
+{
+    switch (x->instr->kind) {
+    case DP_INSTR_COMPUTE:
+        return inspect_compute(x);
+    case DP_INSTR_SEND:
+        return inspect_send(x);
+    case DP_INSTR_RECV:
+        return inspect_recv(x);
+    case DP_INSTR_REDUCE:
+        return inspect_reduce(x);
+    default:
+        return dp_fail(DP_ERR_REJECTED, "verify: rank %d line %d has unknown kind %d", x->rank, x->position,
+                       x->instr->kind);
+    }
+}
+
+static dp_status_t inspect_lines(dp__inspection_t *x)
+{
+    const dp_program_t *p = x->v->program;
+    dp_status_t st = DP_OK;
+
+    for (x->rank = 0; x->rank < p->ranks && st >= 0; x->rank++) {
+        x->activations = x->deferred = 0;
+        x->group = -1;
+        for (x->position = 0; x->position < dp__rank_instrs(p, x->rank) && st >= 0; x->position++) {
+            x->instr = dp__instr(p, x->rank, x->position);
+            st = inspect_line(x);
+        }
+    }
+    if (st >= 0)
+        st = dp__index_complete(&x->v->index, x->v->schedule);
+    if (st >= 0)
+        st = check_messages(x->v);
+    return st < 0 ? st : check_reductions(x);
+}
+
+static dp_status_t create_slots(dp__inspection_t *x)
+{
+    const dp_program_t *p = x->v->program;
+    size_t places = (size_t)p->ranks * (size_t)p->chunks;
+
+    for (size_t i = 0; i < places; i++) {
+        if (p->activation_slots[i] < 0 || p->activation_slots[i] > x->v->microbatches)
+            return dp_fail(
+                DP_ERR_REJECTED, "verify: rank %zu chunk %zu has %d activation slots for %d micro-batches",
+                i / (size_t)p->chunks, i % (size_t)p->chunks, p->activation_slots[i], x->v->microbatches);
+        x->slot_first[i + 1] = x->slot_first[i] + p->activation_slots[i];
+        x->weights_left[i] = x->v->microbatches;
+    }
+    x->slot_owner = dp__allocate((size_t)x->slot_first[places] * sizeof(int32_t), 64);
+    if (x->slot_owner == NULL)
+        return dp_fail(DP_ERR_NOMEM, "verify: no memory for %lld slots", (long long)x->slot_first[places]);
+    memset(x->slot_owner, 0xff, (size_t)x->slot_first[places] * sizeof(int32_t));
+    return DP_OK;
+}
+
+static dp_status_t create(dp__inspection_t *x)
+{
+    dp__verification_t *v = x->v;
+    size_t places = (size_t)v->schedule->ranks * (size_t)v->schedule->chunks;
+    size_t channels = (size_t)v->program->nchannels;
+    dp_status_t st = dp__index_create(v->schedule, v->program->first[v->program->ranks], &v->index);
+
+    if (st >= 0)
+        st = create_channels(v);
+    if (st >= 0)
+        st = create_messages(v);
+    if (st < 0)
+        return st;
+    x->sent = dp__calloc(3 * channels, sizeof(*x->sent));
+    x->slot_first = dp__calloc(places + 1, sizeof(*x->slot_first));
+    x->weights_left = dp__calloc(2 * places + (size_t)v->schedule->ranks, sizeof(*x->weights_left));
+    if (x->sent == NULL || x->slot_first == NULL || x->weights_left == NULL)
+        return dp_fail(DP_ERR_NOMEM, "verify: no memory for %zu chunks", places);
+    x->received = x->sent + channels;
+    x->consumed = x->received + channels;
+    x->reduced = x->weights_left + places;
+    x->reductions = x->reduced + places;
+    return create_slots(x);
+}
+
+dp_status_t dp__inspect(dp__verification_t *v)
+{
+    dp__inspection_t x = {.v = v};
+    dp_status_t st;
+
+    v->microbatches = dp_schedule_path_microbatches(v->schedule, 0);
+    if (v->program->ranks != v->schedule->ranks || v->program->chunks != v->schedule->chunks)
+        return dp_fail(DP_ERR_REJECTED, "verify: a program for %d ranks x %d chunks, a schedule for %d x %d",
+                       v->program->ranks, v->program->chunks, v->schedule->ranks, v->schedule->chunks);
+    v->report.ordered_weights = 1;
+    st = create(&x);
+    if (st >= 0)
+        st = inspect_lines(&x);
+    dp__free(x.sent);
+    dp__free(x.slot_first);
+    dp__free(x.weights_left);
+    dp__free(x.slot_owner);
+    return st;
+}

@@ -1,0 +1,111 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * test_program_sweep.c: every method at every small size lowers to a program that both transports complete.
+ * */
+#include "../support/suite.h"
+
+#include <dualpipe/program.h>
+#include <stdio.h>
+
+/* Peaks as published: micro-batches held on a rank from F to its weight gradient, and deferred weight
+ * gradients. */
+static int32_t published_peak(const dp_schedule_t *s)
+{
+    if (s->forward_only)
+        return 1;
+    if (strcmp(s->method, "dualpipe") == 0)
+        return s->ranks + 1;
+    if (strcmp(s->method, "dualpipev") == 0)
+        return 2 * s->ranks + 1;
+    if (strcmp(s->method, "1f1b") == 0)
+        return s->ranks < s->microbatches ? s->ranks : s->microbatches;
+    return -1;
+}
+
+static void check_program(const dp_schedule_t *s, int32_t slots)
+{
+    dp_lower_options_t options = {sizeof(options), slots, 1};
+    dp_program_t *p = NULL;
+    int32_t peak = published_peak(s);
+
+    ck_assert_msg(dp_program_lower(s, &options, &p) == DP_OK, "%s", dp_last_error());
+    for (int t = DP_TRANSPORT_CREDITS; t <= DP_TRANSPORT_GROUPS; t++) {
+        dp_verify_report_t report = {.struct_size = sizeof(report)};
+
+        ck_assert_msg(dp_program_verify(p, (dp_transport_t)t, &report) == DP_OK, "%s P=%d M=%d K=%d: %s",
+                      s->method, s->ranks, s->microbatches, slots, dp_last_error());
+        ck_assert_int_ge(report.operations, p->first[p->ranks]);
+        ck_assert_int_eq(report.ordered_weights, 1);
+        if (t == DP_TRANSPORT_CREDITS) {
+            ck_assert_int_ge(report.safe_slots, 1);
+            ck_assert_int_le(report.safe_slots, 2);
+        }
+        if (peak >= 0)
+            ck_assert_int_eq(report.peak_activations, peak);
+    }
+    dp_program_free(p);
+}
+
+static void sweep(const dp_method_t *method, int forward_only)
+{
+    int accepted = 0;
+
+    for (int32_t ranks = 1; ranks <= 9; ranks++)
+        for (int32_t microbatches = 1; microbatches <= 2 * ranks + 5; microbatches++)
+            for (int32_t chunks = 0; chunks <= 4; chunks++) {
+                dp_schedule_request_t request = {sizeof(request), method->name, ranks,
+                                                 microbatches,    chunks,       forward_only};
+                dp_schedule_t *s = NULL;
+
+                if (dp_schedule_generate(&request, &s) < 0)
+                    continue;
+                ck_assert_int_eq(s->placement, method->placement);
+                ck_assert_msg(dp_schedule_verify(s) == DP_OK, "%s", dp_last_error());
+                for (int32_t slots = 2; slots <= 3; slots++)
+                    check_program(s, slots);
+                dp_schedule_free(s);
+                accepted++;
+            }
+    ck_assert_int_gt(accepted, 20);
+}
+
+START_TEST(both_transports_complete)
+{
+    size_t count;
+    const dp_method_t *methods = dp_schedule_methods(&count);
+
+    for (size_t m = 0; m < count; m++)
+        sweep(&methods[m], _i);
+}
+END_TEST
+
+START_TEST(large_ones_too)
+{
+    static const struct {
+        const char *method;
+        int32_t ranks, microbatches;
+    } sizes[] = {{"dualpipe", 64, 160}, {"dualpipev", 48, 100}, {"1f1b", 64, 130}};
+
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        dp_schedule_request_t request = {
+            sizeof(request), sizes[i].method, sizes[i].ranks, sizes[i].microbatches, 0, 0};
+        dp_schedule_t *s = NULL;
+
+        ck_assert_int_eq(dp_schedule_generate(&request, &s), DP_OK);
+        check_program(s, 2);
+        dp_schedule_free(s);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("program_sweep");
+    TCase *tc = tcase_create("sweep");
+
+    tcase_set_timeout(tc, 60);
+    tcase_add_loop_test(tc, both_transports_complete, 0, 2);
+    tcase_add_test(tc, large_ones_too);
+    suite_add_tcase(suite, tc);
+    return suite_run(suite);
+}
