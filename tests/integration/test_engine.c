@@ -1,0 +1,283 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * test_engine.c: whole steps with ranks as threads, held bit for bit against a serial run of the same model. */
+#include "residual_model.h"
+#include "support/oom.h"
+#include "support/suite.h"
+
+#include <pthread.h>
+
+enum { MOST_RANKS = 16, STEPS = 3 };
+
+typedef struct setting {
+    const char *method;
+    int pp, dp, m;
+    size_t inline_bytes; /* 1: everything goes over the p2p lane */
+    unsigned delay;
+    int swap;            /* replace the comm backend after the first step */
+    int arm;             /* no allocation may happen in a step */
+    int forward_between; /* a forward-only step between two training steps */
+} setting_t;
+
+typedef struct rank {
+    const setting_t *setting;
+    dp_group_t *group;
+    residual_part_t part;
+    dp_stage_t *stages[8];
+    int nstages;
+    pthread_t thread;
+} rank_t;
+
+static residual_reference_t references[4];
+
+static void ok(dp_status_t status)
+{
+    ck_assert_msg(status >= 0, "%s: %s", dp_status_name(status), dp_last_error());
+}
+
+static dp_status_t build(void *user, const dp_build_context_t *context, int32_t stage, int32_t stages, dp_stage_t **stage_out)
+{
+    rank_t *rank = user;
+    dp_status_t status;
+
+    rank->part.device = context->device_vt;
+    status = residual_stage(&rank->part, stage, stages, stage_out);
+    if (status >= 0)
+        rank->stages[rank->nstages++] = *stage_out;
+    return status;
+}
+
+static void fill_params(dp_pipeline_t *p)
+{
+    for (int32_t c = 0; c < dp_pipeline_chunks(p); c++) {
+        dp_chunk_view_t view;
+        int n;
+
+        ok(dp_pipeline_chunk(p, c, &view));
+        n = LAYERS / view.stages;
+        /* parts are aligned: their parameters need not lie side by side */
+        for (uint32_t i = 0; i < view.nparams; i++) {
+            double all[LAYER_PARAMS];
+
+            residual_params(all, view.stage * n + (int)i / 2, 1);
+            memcpy((double *)view.params + view.param[i].offset, all + (i % 2) * WEIGHTS, WEIGHTS * sizeof(double));
+        }
+    }
+}
+
+static void check_grads(const rank_t *rank, dp_pipeline_t *p)
+{
+    for (int32_t c = 0; c < dp_pipeline_chunks(p); c++) {
+        dp_chunk_view_t view;
+        int n;
+
+        ok(dp_pipeline_chunk(p, c, &view));
+        n = LAYERS / view.stages;
+        for (uint32_t i = 0; i < view.nparams; i++)
+            for (int w = 0; w < WEIGHTS; w++) {
+                int at = (view.stage * n + (int)i / 2) * LAYER_PARAMS + (int)(i % 2) * WEIGHTS + w;
+                double sum = 0, got = ((const double *)view.grads)[view.param[i].offset + (size_t)w];
+
+                for (int d = 0; d < rank->setting->dp; d++) {
+                    double one = references[d].grads[0][at] + references[d].grads[1][at];
+
+                    sum = d == 0 ? one : sum + one;
+                }
+                ck_assert_msg(memcmp(&sum, &got, sizeof(sum)) == 0, "%s P=%d M=%d stage %d %s[%d]: %a, serial %a",
+                              rank->setting->method, rank->setting->pp, rank->setting->m, view.stage, view.param[i].name,
+                              w, got, sum);
+            }
+    }
+}
+
+static void run_step(const rank_t *rank, dp_pipeline_t *p, int replica, int forward_only)
+{
+    static _Thread_local double inputs[256][TENSOR], targets[256][TENSOR], outputs[256][TENSOR];
+    const void *in[256], *target[256];
+    void *out[256];
+    double losses[256], sum = 0;
+    uint8_t last[256];
+    int m = rank->setting->m;
+    dp_step_t step = {.struct_size = sizeof(step), .inputs = in, .targets = target, .outputs = out, .losses = losses};
+
+    for (int i = 0; i < m; i++) {
+        residual_tensor(inputs[i], 1, (unsigned)replica, (unsigned)i);
+        residual_tensor(targets[i], 2, (unsigned)replica, (unsigned)i);
+        in[i] = inputs[i], target[i] = targets[i], out[i] = outputs[i];
+    }
+    step.loss_scale = 0.125;
+    step.forward_only = forward_only;
+    if (rank->setting->arm)
+        oom_arm(0, true);
+    ok(dp_pipeline_step(p, &step));
+    if (rank->setting->arm) {
+        ck_assert_msg(!oom_struck(), "a step allocated memory");
+    }
+    dp_pipeline_ends(p, NULL, last);
+    for (int i = 0; i < m; i++) {
+        ck_assert_msg(memcmp(&losses[i], &references[replica].losses[i], sizeof(double)) == 0,
+                      "%s P=%d M=%d loss of micro-batch %d: %a, serial %a", rank->setting->method, rank->setting->pp, m, i,
+                      losses[i], references[replica].losses[i]);
+        sum += losses[i];
+        if (last[i])
+            ck_assert_mem_eq(outputs[i], references[replica].outputs[i], sizeof(outputs[i]));
+    }
+    ck_assert(memcmp(&sum, &step.loss, sizeof(sum)) == 0);
+}
+
+static void check_timeline(dp_pipeline_t *p, int size)
+{
+    dp_timeline_t *timeline;
+    int64_t spans = 0, n;
+
+    ok(dp_pipeline_timeline(p, &timeline));
+    if (timeline == NULL)
+        return;
+    for (int32_t r = 0; r < size; r++) {
+        const dp_span_t *span = dp_timeline_spans(timeline, r, &n);
+
+        ck_assert_int_gt(n, 0);
+        for (int64_t i = 0; i < n; i++)
+            ck_assert_msg(span[i].start_ns > 0 && span[i].end_ns >= span[i].start_ns, "rank %d span %d kind %d: %lld to %lld",
+                          r, (int)i, span[i].kind, (long long)span[i].start_ns, (long long)span[i].end_ns);
+        spans += n;
+    }
+    ck_assert_int_gt(spans, size);
+    dp_timeline_free(timeline);
+}
+
+static void *rank_main(void *arg)
+{
+    rank_t *rank = arg;
+    const setting_t *s = rank->setting;
+    dp_pipeline_options_t options = {
+        .struct_size = sizeof(options),
+        .group = rank->group,
+        .dp = s->dp,
+        .method = s->method,
+        .microbatches = s->m,
+        .boundary_bytes = TENSOR * sizeof(double),
+        .dtype = DP_F64,
+        .inline_bytes = s->inline_bytes,
+        .build = build,
+        .user = rank,
+    };
+    int replica = dp_group_rank(rank->group) / s->pp;
+    dp_pipeline_t *p;
+
+    ok(dp_pipeline_open(&options, &p));
+    fill_params(p);
+    for (int i = 0; i < STEPS; i++) {
+        run_step(rank, p, replica, 0);
+        check_grads(rank, p);
+        if (s->forward_between) {
+            run_step(rank, p, replica, 1);
+            check_grads(rank, p); /* left alone */
+        }
+        if (i == 0 && s->swap)
+            ok(dp_pipeline_swap_comm(p, "shm"));
+    }
+    if (!s->arm)
+        check_timeline(p, s->pp * s->dp);
+    dp_pipeline_close(p);
+    for (int i = 0; i < rank->nstages; i++)
+        dp_stage_free(rank->stages[i]);
+    dp_group_leave(rank->group);
+    return NULL;
+}
+
+static void run(const setting_t *setting)
+{
+    int size = setting->pp * setting->dp;
+    dp_group_t *groups[MOST_RANKS];
+    rank_t ranks[MOST_RANKS];
+
+    for (int d = 0; d < setting->dp; d++)
+        residual_reference(&references[d], (unsigned)d, setting->m, 0.125);
+    ok(dp_group_local(size, NULL, groups));
+    for (int r = 0; r < size; r++) {
+        ranks[r] = (rank_t){.setting = setting, .group = groups[r], .part = {.delay = setting->delay, .rng = (unsigned)r}};
+        ck_assert_int_eq(pthread_create(&ranks[r].thread, NULL, rank_main, &ranks[r]), 0);
+    }
+    for (int r = 0; r < size; r++)
+        pthread_join(ranks[r].thread, NULL);
+}
+
+static const setting_t matrix[] = {
+    {.method = "1f1b", .pp = 1, .dp = 1, .m = 1},
+    {.method = "1f1b", .pp = 1, .dp = 1, .m = 5},
+    {.method = "1f1b", .pp = 2, .dp = 1, .m = 5},
+    {.method = "1f1b", .pp = 4, .dp = 1, .m = 8},
+    {.method = "1f1b", .pp = 4, .dp = 1, .m = 8, .inline_bytes = 1},
+    {.method = "1f1b", .pp = 8, .dp = 1, .m = 9, .inline_bytes = 1},
+    {.method = "dualpipe", .pp = 2, .dp = 1, .m = 4},
+    {.method = "dualpipe", .pp = 2, .dp = 1, .m = 4, .inline_bytes = 1},
+    {.method = "dualpipe", .pp = 4, .dp = 1, .m = 8},
+    {.method = "dualpipe", .pp = 4, .dp = 1, .m = 20, .inline_bytes = 1},
+    {.method = "dualpipe", .pp = 8, .dp = 1, .m = 16, .inline_bytes = 1},
+    {.method = "dualpipev", .pp = 1, .dp = 1, .m = 2},
+    {.method = "dualpipev", .pp = 2, .dp = 1, .m = 5, .inline_bytes = 1},
+    {.method = "dualpipev", .pp = 4, .dp = 1, .m = 8},
+    {.method = "dualpipev", .pp = 4, .dp = 1, .m = 11, .inline_bytes = 1},
+    {.method = "1f1b", .pp = 2, .dp = 3, .m = 4},
+    {.method = "dualpipe", .pp = 2, .dp = 2, .m = 6, .inline_bytes = 1},
+    {.method = "dualpipev", .pp = 2, .dp = 2, .m = 4},
+};
+
+START_TEST(every_schedule_equals_the_serial_run)
+{
+    run(&matrix[_i]);
+}
+END_TEST
+
+START_TEST(random_delays_change_no_bit)
+{
+    setting_t s = matrix[_i];
+
+    s.delay = 40;
+    run(&s);
+}
+END_TEST
+
+START_TEST(forward_only_steps_in_between)
+{
+    setting_t s = matrix[_i];
+
+    s.forward_between = 1;
+    run(&s);
+}
+END_TEST
+
+START_TEST(backend_swapped_between_steps)
+{
+    setting_t s = {.method = "dualpipe", .pp = 4, .dp = 1, .m = 8, .swap = 1};
+
+    run(&s);
+}
+END_TEST
+
+START_TEST(a_step_allocates_nothing)
+{
+    setting_t s = {.method = _i == 0 ? "dualpipe" : "dualpipev", .pp = 2, .dp = 2, .m = 8, .inline_bytes = 1, .arm = 1};
+
+    oom_install();
+    run(&s);
+    oom_uninstall();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("engine");
+    TCase *all = tcase_create("steps");
+    int n = (int)(sizeof(matrix) / sizeof(matrix[0]));
+
+    tcase_set_timeout(all, 60);
+    tcase_add_loop_test(all, every_schedule_equals_the_serial_run, 0, n);
+    tcase_add_loop_test(all, random_delays_change_no_bit, 0, n);
+    tcase_add_loop_test(all, forward_only_steps_in_between, 0, n);
+    tcase_add_test(all, backend_swapped_between_steps);
+    tcase_add_loop_test(all, a_step_allocates_nothing, 0, 2);
+    suite_add_tcase(suite, all);
+    return suite_run(suite);
+}
