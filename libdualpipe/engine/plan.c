@@ -157,6 +157,24 @@ static dp_status_t add_pass(builder_t *b, dp__action_t *action, int op, int32_t 
     return status < 0 ? status : set_turn_dest(b, pass, place, mb);
 }
 
+/* Bits are the same for all schedules that finish weight gradients in micro-batch order. Others are legal, and said. */
+static void watch_order(const dp_pipeline_t *p, const dp_instr_t *instr, int32_t *latest, int *warned)
+{
+    int32_t chunk = instr->op == DP_OP_FB ? instr->chunk2 : instr->chunk;
+    int32_t mb = instr->op == DP_OP_FB ? instr->mb2 : instr->mb;
+
+    if (instr->kind != DP_INSTR_COMPUTE || instr->op == DP_OP_F || instr->op == DP_OP_I)
+        return;
+    if (mb < latest[chunk] && !*warned) {
+        dp_log(DP_LOG_WARN, "engine",
+               "schedule %s adds the weight gradient of micro-batch %d after that of %d on rank %d: its sums may differ from "
+               "other schedules' in the last bits",
+               p->schedule->method, mb, latest[chunk], p->grid.p);
+        *warned = 1;
+    }
+    latest[chunk] = mb;
+}
+
 /* ---- the order of an action's segments ---- */
 
 static void add_call(builder_t *b, dp__action_t *action, int which, int op, int32_t segment)
@@ -272,12 +290,15 @@ static void add_reduce(builder_t *b, const dp_instr_t *instr)
 
 static dp_status_t add_all(builder_t *b)
 {
+    int32_t latest[DP_MAX_CHUNKS] = {0};
     dp_status_t status = DP_OK;
+    int warned = 0;
 
     new_span(b, (dp_span_t){.kind = DP_SPAN_STEP, .lane = DP_LANE_COMPUTE, .mb = -1, .chunk = -1, .stage = -1, .segment = -1});
     for (int64_t i = 0; i < b->ninstrs && status >= 0; i++) {
         const dp_instr_t *instr = &b->instrs[i];
 
+        watch_order(b->p, instr, latest, &warned);
         if (instr->kind == DP_INSTR_COMPUTE)
             status = add_compute(b, instr);
         else if (instr->kind == DP_INSTR_SEND)
