@@ -45,6 +45,8 @@ dp_status_t dp__records_open(dp_pipeline_t *p)
     status = dp_group_blackbox(p->group, (uint32_t)p->record_capacity, &p->records);
     if (status < 0)
         return status;
+    for (int32_t i = 0; i < p->nnames && i < 255; i++)
+        dp_group_blackbox_name(p->group, (uint16_t)(i + 1), p->names[i]);
     p->trace_steps = p->options.trace_steps > 0 ? p->options.trace_steps : 1;
     p->history = dp__calloc((size_t)p->trace_steps * (size_t)p->record_capacity, sizeof(*p->history));
     p->history_count = dp__calloc((size_t)p->trace_steps, sizeof(*p->history_count));
