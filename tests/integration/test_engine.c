@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT
  * test_engine.c: whole steps with ranks as threads, held bit for bit against a serial run of the same model. */
 #include "residual_model.h"
-#include "support/oom.h"
-#include "support/suite.h"
+#include "../support/oom.h"
+#include "../support/suite.h"
 
 #include <pthread.h>
 
