@@ -5,6 +5,7 @@
 #include "../support/oom.h"
 #include "../support/suite.h"
 
+#include <dirent.h>
 #include <pthread.h>
 
 enum { MOST_RANKS = 16, STEPS = 3 };
@@ -14,7 +15,8 @@ typedef struct setting {
     int pp, dp, m;
     size_t inline_bytes; /* 1: everything goes over the p2p lane */
     unsigned delay;
-    int swap;            /* replace the comm backend after the first step */
+    const char *comm;    /* NULL: shared memory                                  */
+    int swap;            /* between steps: to the other backend and back         */
     int arm;             /* no allocation may happen in a step */
     int forward_between; /* a forward-only step between two training steps */
 } setting_t;
@@ -29,6 +31,7 @@ typedef struct rank {
 } rank_t;
 
 static residual_reference_t references[4];
+static char mock[512]; /* path of the backend for threads */
 
 static void ok(dp_status_t status)
 {
@@ -146,6 +149,24 @@ static void check_timeline(dp_pipeline_t *p, int size)
     dp_timeline_free(timeline);
 }
 
+/* Lines of a file of /proc/self, or entries of a folder of it. */
+static long count_in_proc(const char *path, int folder)
+{
+    DIR *dir = folder ? opendir(path) : NULL;
+    FILE *file = folder ? NULL : fopen(path, "r");
+    long n = 0;
+
+    while (dir != NULL && readdir(dir) != NULL)
+        n++;
+    for (int c = 0; file != NULL && c != EOF; c = fgetc(file))
+        n += c == '\n';
+    if (dir != NULL)
+        closedir(dir);
+    if (file != NULL)
+        fclose(file);
+    return n;
+}
+
 static void *rank_main(void *arg)
 {
     rank_t *rank = arg;
@@ -159,10 +180,12 @@ static void *rank_main(void *arg)
         .boundary_bytes = TENSOR * sizeof(double),
         .dtype = DP_F64,
         .inline_bytes = s->inline_bytes,
+        .comm = s->comm,
         .build = build,
         .user = rank,
     };
     int replica = dp_group_rank(rank->group) / s->pp;
+    long files = 0, maps = 0;
     dp_pipeline_t *p;
 
     ok(dp_pipeline_open(&options, &p));
@@ -170,12 +193,18 @@ static void *rank_main(void *arg)
     for (int i = 0; i < STEPS; i++) {
         run_step(rank, p, replica, 0);
         check_grads(rank, p);
+        if (s->arm && i == 0)
+            files = count_in_proc("/proc/self/fd", 1), maps = count_in_proc("/proc/self/maps", 0);
         if (s->forward_between) {
             run_step(rank, p, replica, 1);
             check_grads(rank, p); /* left alone */
         }
-        if (i == 0 && s->swap)
-            ok(dp_pipeline_swap_comm(p, "shm"));
+        if (s->swap)
+            ok(dp_pipeline_swap_comm(p, i % 2 == 0 ? mock : "shm"));
+    }
+    if (s->arm && dp_group_size(rank->group) == 1) { /* alone: other ranks as threads open files to count, too */
+        ck_assert_int_eq(count_in_proc("/proc/self/fd", 1), files);
+        ck_assert_int_eq(count_in_proc("/proc/self/maps", 0), maps);
     }
     if (!s->arm)
         check_timeline(p, s->pp * s->dp);
@@ -230,6 +259,15 @@ START_TEST(every_schedule_equals_the_serial_run)
 }
 END_TEST
 
+START_TEST(another_backend_gives_the_same_bits)
+{
+    setting_t s = matrix[_i];
+
+    s.comm = mock;
+    run(&s);
+}
+END_TEST
+
 START_TEST(random_delays_change_no_bit)
 {
     setting_t s = matrix[_i];
@@ -258,7 +296,8 @@ END_TEST
 
 START_TEST(a_step_allocates_nothing)
 {
-    setting_t s = {.method = _i == 0 ? "dualpipe" : "dualpipev", .pp = 2, .dp = 2, .m = 8, .inline_bytes = 1, .arm = 1};
+    setting_t s = {.method = _i == 0 ? "dualpipe" : "dualpipev", .pp = _i == 2 ? 1 : 2, .dp = _i == 2 ? 1 : 2, .m = 8,
+                   .inline_bytes = 1, .arm = 1};
 
     oom_install();
     run(&s);
@@ -272,12 +311,14 @@ int main(void)
     TCase *all = tcase_create("steps");
     int n = (int)(sizeof(matrix) / sizeof(matrix[0]));
 
+    snprintf(mock, sizeof(mock), "%s/mock_comm_threads.so", getenv("DP_TEST_MOCKS"));
     tcase_set_timeout(all, 60);
+    tcase_add_loop_test(all, another_backend_gives_the_same_bits, 0, n);
     tcase_add_loop_test(all, every_schedule_equals_the_serial_run, 0, n);
     tcase_add_loop_test(all, random_delays_change_no_bit, 0, n);
     tcase_add_loop_test(all, forward_only_steps_in_between, 0, n);
     tcase_add_test(all, backend_swapped_between_steps);
-    tcase_add_loop_test(all, a_step_allocates_nothing, 0, 2);
+    tcase_add_loop_test(all, a_step_allocates_nothing, 0, 3);
     suite_add_tcase(suite, all);
     return suite_run(suite);
 }
