@@ -99,6 +99,28 @@ static dp_status_t open_groups(dp_pipeline_t *p, dp__comms_t *comms, members_t *
     return status;
 }
 
+static dp_status_t check_comm(const dp_plugin_t *plugin, const dp_comm_vt_t *vt)
+{
+#define NEED(member)                                                                                                   \
+    if (vt->member == NULL)                                                                                            \
+    return dp_fail(DP_ERR_PLUGIN, "comm plugin %s has no " #member, plugin->name)
+    NEED(open);
+    NEED(close);
+    NEED(channel_open);
+    NEED(exchange_open);
+    NEED(start);
+    NEED(send);
+    NEED(recv);
+    NEED(release);
+    NEED(all_reduce);
+    NEED(memory_bytes);
+#undef NEED
+    if ((vt->caps & DP_COMM_CAP_ONE_SIDED) == 0)
+        return dp_fail(DP_ERR_UNSUPPORTED, "comm plugin %s is not one-sided; this version of the engine runs one-sided ones",
+                       plugin->name);
+    return DP_OK;
+}
+
 dp_status_t dp__comms_open(dp_pipeline_t *p, const char *name, dp__comms_t *comms)
 {
     const dp_plugin_t *plugin;
@@ -111,10 +133,10 @@ dp_status_t dp__comms_open(dp_pipeline_t *p, const char *name, dp__comms_t *comm
         status = dp_plugin_interface(plugin, DP_IFACE_COMM, sizeof(dp_comm_vt_t), &table);
     if (status < 0)
         return status;
+    status = check_comm(plugin, table);
+    if (status < 0)
+        return status;
     comms->vt = table;
-    if ((comms->vt->caps & DP_COMM_CAP_ONE_SIDED) == 0)
-        return dp_fail(DP_ERR_UNSUPPORTED, "comm plugin %s is not one-sided; this version of the engine runs one-sided ones",
-                       plugin->name);
     p->generation++;
     members.world = dp__calloc((size_t)dp_group_size(p->group), sizeof(*members.world));
     if (members.world == NULL)

@@ -228,6 +228,32 @@ static dp_status_t make_programs(dp_pipeline_t *p)
 
 /* ---- device ---- */
 
+/* A plugin that lacks what the engine calls is refused before anything is called. */
+static dp_status_t check_device(const dp_plugin_t *plugin, const dp_device_vt_t *vt)
+{
+#define NEED(member)                                                                                                   \
+    if (vt->member == NULL)                                                                                            \
+    return dp_fail(DP_ERR_PLUGIN, "device plugin %s has no " #member, plugin->name)
+    NEED(open);
+    NEED(close);
+    NEED(allocate);
+    NEED(release);
+    NEED(zero);
+    NEED(add);
+    NEED(stream_open);
+    NEED(stream_close);
+    NEED(event_open);
+    NEED(event_close);
+    NEED(event_record);
+    NEED(stream_wait);
+    NEED(stamp);
+    NEED(synchronize);
+    NEED(query_error);
+    NEED(reset);
+#undef NEED
+    return DP_OK;
+}
+
 static dp_status_t open_device(dp_pipeline_t *p)
 {
     dp_device_config_t config = p->options.device_config;
@@ -243,6 +269,9 @@ static dp_status_t open_device(dp_pipeline_t *p)
     if (status < 0)
         return status;
     p->device_vt = table;
+    status = check_device(plugin, p->device_vt);
+    if (status < 0)
+        return status;
     if ((p->device_vt->caps & DP_DEVICE_CAP_HOST_MEMORY) == 0)
         return dp_fail(DP_ERR_UNSUPPORTED, "device plugin %s keeps its memory from the host; this version of the engine "
                        "reads losses there directly", plugin->name);

@@ -11,6 +11,13 @@ typedef struct copy {
     size_t bytes;
 } copy_t;
 
+typedef struct addition {
+    void *to;
+    const void *from;
+    size_t count;
+    dp_dtype_t dtype;
+} addition_t;
+
 typedef struct stamp {
     const dp_host_t *host;
     int64_t *slot;
@@ -117,6 +124,38 @@ static dp_status_t device_zero(dp_stream_t *s, void *memory, size_t bytes)
     return device_copy(s, memory, NULL, bytes);
 }
 
+static void add_f32(float *restrict to, const float *restrict from, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        to[i] += from[i];
+}
+
+static void add_f64(double *restrict to, const double *restrict from, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        to[i] += from[i];
+}
+
+static dp_status_t run_add(void *arg)
+{
+    const addition_t *a = arg;
+
+    if (a->dtype == DP_F32)
+        add_f32(a->to, a->from, a->count);
+    else
+        add_f64(a->to, a->from, a->count);
+    return DP_OK;
+}
+
+static dp_status_t device_add(dp_stream_t *s, void *to, const void *from, size_t count, dp_dtype_t dtype)
+{
+    addition_t a = {to, from, count, dtype};
+
+    if (dtype != DP_F32 && dtype != DP_F64)
+        return DP_FAIL(s->host, DP_ERR_UNSUPPORTED, "adding tensors of dtype %d: f32 and f64 are possible", (int)dtype);
+    return count > 0 ? stream_put(s, run_add, &a, sizeof(a)) : DP_OK;
+}
+
 static dp_status_t device_launch(dp_stream_t *s, dp_launch_fn fn, const void *arg, size_t bytes)
 {
     if (bytes > DP_LAUNCH_ARG_MAX)
@@ -196,6 +235,7 @@ static const dp_device_vt_t table = {
     .release = device_release,
     .copy = device_copy,
     .zero = device_zero,
+    .add = device_add,
     .stream_open = stream_open,
     .stream_close = stream_close,
     .stream_native = stream_native,

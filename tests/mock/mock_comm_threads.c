@@ -284,7 +284,7 @@ static dp_status_t run_sum(void *arg)
         if (q != r)
             memcpy((char *)t->data + from * size, (char *)members[q].data + from * size, (to - from) * size);
     }
-    return status >= 0 ? meet(t->comm, NULL) : status;
+    return status >= 0 ? meet(t->comm, t->data) : status; /* others still read what we brought */
 }
 
 static dp_status_t threads_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s)
