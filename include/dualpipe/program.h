@@ -80,13 +80,17 @@ DP_API void dp_program_free(dp_program_t *program);
 /** What a backend promises of its transfers. */
 typedef enum dp_transport {
     DP_TRANSPORT_CREDITS = 0, /* one-sided puts, K slots per channel (dp_channel_t.slots); sends of a rank leave in order */
-    DP_TRANSPORT_GROUPS = 1   /* rendezvous: a group ends when all its transfers have met their counterpart              */
+    DP_TRANSPORT_GROUPS = 1,  /* rendezvous: a group ends when all its transfers have met their counterpart; untagged: the
+                                 n-th send from one rank to another meets the n-th receive                            */
+    DP_TRANSPORT_SHARED_CREDITS = 2 /* as CREDITS, but all channels from one rank to another share K slots in one ring:
+                                 stricter; K = 1 deadlocks DualPipe, 2 is enough for every built-in method            */
 } dp_transport_t;
 
 /** Facts that verify found; valid also when it rejects, as far as it got. */
 typedef struct dp_verify_report {
     uint32_t struct_size;
-    int32_t safe_slots;        /* smallest K for which the program completes under CREDITS; 0 when not looked for */
+    int32_t safe_slots;        /* smallest K for which the program completes under CREDITS or SHARED_CREDITS; 0: GROUPS, or
+                                  no K is enough                                                                  */
     int64_t operations;        /* nodes checked                                                                  */
     int32_t peak_activations;  /* most activation slots in use on a rank, all chunks together                     */
     int32_t peak_deferred;     /* most weight gradients deferred at once on a rank                                */

@@ -42,7 +42,7 @@ dp_status_t dp_program_verify(const dp_program_t *program, dp_transport_t transp
     dp__verification_t v = {.program = program, .schedule = program->schedule, .transport = transport};
     dp_status_t st;
 
-    if (transport != DP_TRANSPORT_CREDITS && transport != DP_TRANSPORT_GROUPS)
+    if ((int)transport < DP_TRANSPORT_CREDITS || transport > DP_TRANSPORT_SHARED_CREDITS)
         return dp_fail(DP_ERR_INVALID, "verify: unknown transport %d", (int)transport);
     st = dp__inspect(&v);
     if (st >= 0)

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Needs looked at before the search settles for what it has. */
+/* Needs looked at, and lanes set back, before the search settles for what it has. */
 #define SEARCH_BUDGET 20000000
 
 typedef struct dp__hop {
@@ -135,10 +135,11 @@ static bool search(dp__search_t *s)
         return false;
     for (int32_t lane = 0; lane < s->flow->lanes; lane++)
         for (int32_t position = s->progress[lane]; position < s->flow->length[lane]; position++) {
-            if (s->best_length <= 2 || s->budget <= 0)
+            if (s->best_length == 1 || s->budget <= 0)
                 return true;
             memcpy(s->covered, s->progress, (size_t)s->flow->lanes * sizeof(*s->covered));
             s->count = 0;
+            s->budget -= s->flow->lanes;
             if (!search_from(s, (dp__need_t){lane, position}))
                 return false;
         }

@@ -70,6 +70,8 @@ static dp_status_t check_shape(dp_placement_t placement, int32_t ranks, int32_t 
     if (placement == DP_PLACE_BIDIRECTIONAL && microbatches % 2 != 0)
         return dp_fail(DP_ERR_INVALID, "schedule: %d micro-batches; two directions need an even number",
                        microbatches);
+    if (placement == DP_PLACE_BIDIRECTIONAL && ranks % 2 != 0)
+        return dp_fail(DP_ERR_INVALID, "schedule: %d ranks; two directions need an even number", ranks);
     return DP_OK;
 }
 

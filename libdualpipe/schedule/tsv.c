@@ -281,7 +281,7 @@ static dp_status_t infer_placement(const dp__tsv_t *t, dp_schedule_t *s)
     for (size_t i = 0; i < sizeof(two) / sizeof(two[0]); i++) {
         s->placement = two[i];
         s->microbatches = (t->max_mb + 1) * dp_schedule_paths(s);
-        if (s->microbatches > DP_MAX_MICROBATCHES)
+        if (s->microbatches > DP_MAX_MICROBATCHES || (two[i] == DP_PLACE_BIDIRECTIONAL && s->ranks % 2 != 0))
             continue;
         st = dp_schedule_verify(s);
         if (st != DP_ERR_REJECTED)

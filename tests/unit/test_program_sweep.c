@@ -29,14 +29,16 @@ static void check_program(const dp_schedule_t *s, int32_t slots)
     int32_t peak = published_peak(s);
 
     ck_assert_msg(dp_program_lower(s, &options, &p) == DP_OK, "%s", dp_last_error());
-    for (int t = DP_TRANSPORT_CREDITS; t <= DP_TRANSPORT_GROUPS; t++) {
+    for (int t = DP_TRANSPORT_CREDITS; t <= DP_TRANSPORT_SHARED_CREDITS; t++) {
         dp_verify_report_t report = {.struct_size = sizeof(report)};
 
         ck_assert_msg(dp_program_verify(p, (dp_transport_t)t, &report) == DP_OK, "%s P=%d M=%d K=%d: %s",
                       s->method, s->ranks, s->microbatches, slots, dp_last_error());
         ck_assert_int_ge(report.operations, p->first[p->ranks]);
         ck_assert_int_eq(report.ordered_weights, 1);
-        if (t == DP_TRANSPORT_CREDITS) {
+        if (t == DP_TRANSPORT_GROUPS) {
+            ck_assert_int_eq(report.safe_slots, 0);
+        } else {
             ck_assert_int_ge(report.safe_slots, 1);
             ck_assert_int_le(report.safe_slots, 2);
         }
@@ -79,6 +81,60 @@ START_TEST(both_transports_complete)
 }
 END_TEST
 
+/* With channels of their own one slot is enough; when all channels of a pair of ranks share, DualPipe needs
+ * two. */
+START_TEST(smallest_safe_number_of_slots)
+{
+    static const struct {
+        const char *method;
+        int32_t ranks, microbatches, own, shared;
+    } known[] = {{"dualpipe", 2, 4, 1, 2},   {"dualpipe", 4, 8, 1, 2},  {"dualpipe", 8, 20, 1, 2},
+                 {"dualpipe", 16, 40, 1, 2}, {"dualpipev", 1, 2, 1, 1}, {"dualpipev", 2, 4, 1, 2},
+                 {"dualpipev", 8, 20, 1, 2}, {"1f1b", 8, 20, 1, 1}};
+
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        for (int32_t slots = 1; slots <= 2; slots++) {
+            dp_schedule_request_t request = {
+                sizeof(request), known[i].method, known[i].ranks, known[i].microbatches, 0, 0};
+            dp_lower_options_t options = {sizeof(options), slots, 1};
+            dp_verify_report_t report = {.struct_size = sizeof(report)};
+            dp_schedule_t *s;
+            dp_program_t *p;
+
+            ck_assert_int_eq(dp_schedule_generate(&request, &s), DP_OK);
+            ck_assert_int_eq(dp_program_lower(s, &options, &p), DP_OK);
+            ck_assert_int_eq(dp_program_verify(p, DP_TRANSPORT_CREDITS, &report), DP_OK);
+            ck_assert_int_eq(report.safe_slots, known[i].own);
+            ck_assert_int_eq(dp_program_verify(p, DP_TRANSPORT_SHARED_CREDITS, &report),
+                             slots < known[i].shared ? DP_ERR_REJECTED : DP_OK);
+            ck_assert_int_eq(report.safe_slots, known[i].shared);
+            if (slots < known[i].shared)
+                ck_assert_ptr_nonnull(strstr(dp_last_error(), "a cycle of 2 waits: rank "));
+            dp_program_free(p);
+            dp_schedule_free(s);
+        }
+}
+END_TEST
+
+/* Receives directly before their use: fine for credits; groups then wait for each other in a circle, and the
+ * message shows it. */
+START_TEST(late_receives_deadlock_groups)
+{
+    dp_schedule_request_t request = {sizeof(request), "dualpipe", 4, 8, 0, 0};
+    dp_lower_options_t options = {sizeof(options), 2, 0};
+    dp_schedule_t *s;
+    dp_program_t *p;
+
+    ck_assert_int_eq(dp_schedule_generate(&request, &s), DP_OK);
+    ck_assert_int_eq(dp_program_lower(s, &options, &p), DP_OK);
+    ck_assert_int_eq(dp_program_verify(p, DP_TRANSPORT_CREDITS, NULL), DP_OK);
+    ck_assert_int_eq(dp_program_verify(p, DP_TRANSPORT_GROUPS, NULL), DP_ERR_REJECTED);
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), "deadlock, a cycle of 2 waits: end of group "));
+    dp_program_free(p);
+    dp_schedule_free(s);
+}
+END_TEST
+
 START_TEST(large_ones_too)
 {
     static const struct {
@@ -105,6 +161,8 @@ int main(void)
 
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, both_transports_complete, 0, 2);
+    tcase_add_test(tc, smallest_safe_number_of_slots);
+    tcase_add_test(tc, late_receives_deadlock_groups);
     tcase_add_test(tc, large_ones_too);
     suite_add_tcase(suite, tc);
     return suite_run(suite);
