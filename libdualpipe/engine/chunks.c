@@ -40,6 +40,7 @@ dp_status_t dp__chunks_build(dp_pipeline_t *p)
     };
     int32_t stages = dp_schedule_stages(p->schedule);
 
+    p->one_lane = 1;
     for (int32_t c = 0; c < p->nchunks; c++) {
         dp__chunk_t *chunk = &p->chunks[c];
         dp_status_t status;
@@ -58,6 +59,8 @@ dp_status_t dp__chunks_build(dp_pipeline_t *p)
                            (int)p->options.dtype, p->options.boundary_bytes);
         if (chunk->stage->nsegments > p->max_segments)
             p->max_segments = chunk->stage->nsegments;
+        for (int32_t s = 0; s < chunk->stage->nsegments; s++)
+            p->one_lane &= chunk->stage->segments[s].segment->lane == DP_LANE_COMPUTE;
     }
     return DP_OK;
 }
@@ -103,6 +106,12 @@ static dp_status_t allocate_chunk(dp_pipeline_t *p, int32_t c)
             status = dp__device_memory(p, chunk->param_bytes, &p->memory.grads, &chunk->grads[half]);
     if (status >= 0)
         status = dp__device_memory(p, saved, &p->memory.saved, &chunk->saved);
+    chunk->slot_end = dp__calloc((size_t)chunk->nslots + 1, sizeof(*chunk->slot_end));
+    chunk->slot_lane = dp__calloc((size_t)chunk->nslots + 1, 1);
+    if (status >= 0 && (chunk->slot_end == NULL || chunk->slot_lane == NULL))
+        status = dp_fail(DP_ERR_NOMEM, "no memory for the events of %d activations", chunk->nslots);
+    for (int32_t i = 0; i < chunk->nslots && status >= 0; i++)
+        status = p->device_vt->event_open(p->device, &chunk->slot_end[i]);
     return status;
 }
 
@@ -162,6 +171,10 @@ static void close_event(dp_pipeline_t *p, dp_event_t **event)
 void dp__chunks_close(dp_pipeline_t *p)
 {
     for (int32_t c = 0; p->chunks != NULL && c < p->nchunks; c++) {
+        for (int32_t i = 0; p->chunks[c].slot_end != NULL && i < p->chunks[c].nslots; i++)
+            close_event(p, &p->chunks[c].slot_end[i]);
+        dp__free(p->chunks[c].slot_end);
+        dp__free(p->chunks[c].slot_lane);
         release(p, &p->chunks[c].params);
         release(p, &p->chunks[c].grads[0]);
         release(p, &p->chunks[c].grads[1]);

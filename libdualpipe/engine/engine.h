@@ -52,6 +52,8 @@ typedef struct dp__chunk {
     size_t param_bytes;
     char *saved;                 /* activation slots, one after the other                                   */
     int32_t nslots;
+    dp_event_t **slot_end;       /* [nslots] forward-only: recorded when the slot's last pass has ended       */
+    uint8_t *slot_lane;          /* [nslots] lane of that                                                     */
 } dp__chunk_t;
 
 /* One pass of one micro-batch: a forward, a backward, or the weight part alone. */
@@ -123,6 +125,7 @@ struct dp_pipeline {
     char *scratch[DP_LANE_COUNT];
     dp_event_t *mark[DP_LANE_COUNT];               /* "everything on this lane so far" */
     int32_t max_segments;
+    int one_lane;                /* every segment of this rank runs on the compute lane */
 
     dp__plan_t plan, forward_plan;
     dp_span_t *records;          /* the black box: spans of the running step */

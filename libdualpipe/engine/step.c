@@ -5,6 +5,8 @@
  * Order on one lane is the order of enqueueing. Between lanes these events are the whole contract:
  *   hop[segment]  a segment ended; the next segment of the same pass, on another lane, starts after it
  *   work_end      a pass ended; the pass that uses the same work memory next starts after it
+ *   slot_end      forward-only: a pass ended; the next in the same activation slot starts after it (in training the slot's
+ *                 last user is a weight gradient, on the compute lane)
  *   ready[slot]   a pass ended that wrote the slot; the send, or the other side of a turn, reads after it
  *   free[slot]    the reader of a slot has finished; the next writer starts after it
  * A receive waits on the lane of the segment that reads the message, so that nothing else is held up. */
@@ -65,7 +67,12 @@ static dp_status_t begin_pass(dp_pipeline_t *p, running_t *run, int lane)
     dp_stream_t *s = p->stream[lane];
     const void *data = NULL;
 
-    if (lane != DP_LANE_COMPUTE) {
+    if (run->call.forward_only) {
+        dp__chunk_t *chunk = &p->chunks[pass->chunk];
+
+        if (chunk->slot_lane[pass->slot] != lane)
+            DO(p->device_vt->stream_wait(s, chunk->slot_end[pass->slot]));
+    } else if (lane != DP_LANE_COMPUTE) {
         /* the activation slot may still be read by weight gradients, which run on the compute lane */
         DO(p->device_vt->event_record(p->mark[DP_LANE_COMPUTE], p->stream[DP_LANE_COMPUTE]));
         DO(p->device_vt->stream_wait(s, p->mark[DP_LANE_COMPUTE]));
@@ -121,10 +128,19 @@ static dp_status_t release_input(dp_pipeline_t *p, const dp__pass_t *pass, int l
     return p->device_vt->event_record(link->free[pass->source_at], p->stream[lane]);
 }
 
-static dp_status_t end_pass(dp_pipeline_t *p, const dp__pass_t *pass, int lane)
+static dp_status_t end_pass(dp_pipeline_t *p, const running_t *run, int lane)
 {
-    DO(p->device_vt->event_record(p->work_end[pass->kind][pass->work], p->stream[lane]));
+    const dp__pass_t *pass = run->pass;
+
     p->work_lane[pass->kind][pass->work] = (uint8_t)lane;
+    if (!p->one_lane)
+        DO(p->device_vt->event_record(p->work_end[pass->kind][pass->work], p->stream[lane]));
+    if (run->call.forward_only && !p->one_lane) {
+        dp__chunk_t *chunk = &p->chunks[pass->chunk];
+
+        chunk->slot_lane[pass->slot] = (uint8_t)lane;
+        DO(p->device_vt->event_record(chunk->slot_end[pass->slot], p->stream[lane]));
+    }
     if (pass->dest >= 0) {
         dp__link_t *link = &p->links[pass->dest];
         int32_t slot = out_slot(link, pass);
@@ -214,7 +230,7 @@ static dp_status_t put_segment(dp_pipeline_t *p, const dp__call_t *call, running
     if (chain.last_in)
         DO(release_input(p, pass, lane));
     if (chain.last)
-        return end_pass(p, pass, lane);
+        return end_pass(p, run, lane);
     if (lane_of(stage, chain.after) != lane)
         DO(p->device_vt->event_record(hop[call->segment], p->stream[lane]));
     return DP_OK;
