@@ -48,7 +48,7 @@ struct dp_stream {
     /* the caller's side */
     alignas(LINE_BYTES) uint64_t tail; /* entries put in so far */
     uint64_t room_until;               /* tail may grow to here without another look at `drained` */
-    uint32_t syncs, marks;
+    uint32_t marks;
 
     /* the worker's side */
     alignas(LINE_BYTES) uint64_t head; /* entries done so far; others read it as a sign of life */
@@ -59,7 +59,6 @@ struct dp_stream {
 
     alignas(LINE_BYTES) dp_signal_t filled;  /* tail, for the worker */
     alignas(LINE_BYTES) dp_signal_t drained; /* head, now and then, for the caller */
-    alignas(LINE_BYTES) dp_signal_t synced;  /* number of the latest synchronize passed */
     alignas(LINE_BYTES) dp_signal_t marked;  /* see event_record */
     alignas(LINE_BYTES) dp_signal_t exited;
 };

@@ -241,14 +241,12 @@ static dp_status_t failure_of(dp_stream_t *s)
     return DP_FAIL(s->host, failure.status, "%s", failure.message);
 }
 
+/* A worker announces how far it got whenever its ring is empty, so that a lane with nothing to do is not even woken. */
 dp_status_t stream_drain(dp_stream_t *s, int64_t timeout_ns)
 {
-    dp_status_t status = stream_put_mark(s, &s->synced, s->syncs + 1);
+    dp_status_t status =
+        device_wait(s->device, &s->drained, (uint32_t)s->tail, timeout_ns, "synchronize waits for a stream");
 
-    if (status == DP_OK) {
-        s->syncs++;
-        status = device_wait(s->device, &s->synced, s->syncs, timeout_ns, "synchronize waits for a stream");
-    }
     if (status < 0 && status != DP_ERR_TIMEOUT)
         (void)join(s, LEAVE_NS); /* the job is over, and so the caller may free what the worker still uses */
     return status;
