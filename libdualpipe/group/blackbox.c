@@ -13,7 +13,8 @@
 typedef struct header {
     char magic[8];
     uint32_t capacity;
-    uint32_t pad[13];
+    uint8_t mark[16];
+    uint32_t pad[9];
     char names[NAMES][NAME_BYTES];
 } header_t;
 
@@ -35,21 +36,23 @@ static void fill(void *memory, size_t bytes, uint32_t capacity, dp__box_t *box_o
                            .records = (dp_span_t *)((char *)memory + sizeof(header_t))};
 }
 
-void dp__box_format(void *memory, size_t bytes, uint32_t capacity, dp__box_t *box_out)
+void dp__box_format(void *memory, size_t bytes, uint32_t capacity, const uint8_t mark[16], dp__box_t *box_out)
 {
     header_t *header = memory;
 
     header->capacity = capacity;
+    memcpy(header->mark, mark, sizeof(header->mark));
     memcpy(header->magic, magic, sizeof(magic));
     fill(memory, bytes, capacity, box_out);
 }
 
-bool dp__box_adopt(void *memory, size_t bytes, dp__box_t *box_out)
+bool dp__box_adopt(void *memory, size_t bytes, const uint8_t mark[16], dp__box_t *box_out)
 {
     const header_t *header = memory;
     uint32_t capacity;
 
-    if (bytes < sizeof(header_t) || memcmp(header->magic, magic, sizeof(magic)) != 0)
+    if (bytes < sizeof(header_t) || memcmp(header->magic, magic, sizeof(magic)) != 0 ||
+        memcmp(header->mark, mark, sizeof(header->mark)) != 0)
         return false;
     capacity = __atomic_load_n(&header->capacity, __ATOMIC_RELAXED); /* once: the owner could change it */
     if (capacity == 0 || capacity > (bytes - sizeof(header_t)) / sizeof(dp_span_t))

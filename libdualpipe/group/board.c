@@ -4,6 +4,7 @@
 #include "group/board.h"
 #include "base/memory.h"
 
+#include <stdio.h>
 #include <string.h>
 
 void dp__board_init(dp__board_t *board)
@@ -95,4 +96,25 @@ dp_status_t dp__board_put(dp__board_t *board, const char *key, const void *data,
     dp__signal_post(&board->puts, dp__signal_value(&board->puts) + 1);
     pthread_mutex_unlock(&board->mutex);
     return DP_OK;
+}
+
+dp_status_t dp__board_wait(dp__board_t *board, dp__cause_t *cause, int32_t rank, int64_t timeout_ns, const char *key,
+                           void *data, size_t bytes)
+{
+    int64_t deadline = dp__now_ns() + timeout_ns;
+
+    for (;;) {
+        uint32_t puts = dp__signal_value(&board->puts);
+        const dp__board_entry_t *entry = dp__board_find(board, key);
+        dp_status_t status;
+
+        if (entry != NULL)
+            return dp__board_copy(entry, data, bytes);
+        status = dp__cause_wait(cause, &board->puts, puts + 1, deadline - dp__now_ns(), "blackboard");
+        if (status == DP_ERR_TIMEOUT)
+            return dp_fail(status, "rank %d waited %.3g s for \"%s\", which no rank has published", rank,
+                           (double)timeout_ns * 1e-9, key);
+        if (status != DP_OK)
+            return status;
+    }
 }

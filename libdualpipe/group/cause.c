@@ -13,8 +13,9 @@ bool dp__cause_set(dp__cause_t *cause, dp_status_t status, const char *message)
         return false;
     cause->status = status < 0 ? status : DP_ERR_ABORTED;
     snprintf(cause->message, sizeof(cause->message), "%s", message);
-    dp__signal_post(&cause->published, 1);
+    /* in this order: who has waited for the record finds the job ended as well */
     __atomic_store_n(&cause->abort.word, 1, __ATOMIC_RELEASE);
+    dp__signal_post(&cause->published, 1);
     return true;
 }
 
@@ -27,11 +28,16 @@ void dp__cause_interrupt(dp__cause_t *cause, int32_t rank)
     __atomic_store_n(&cause->abort.word, 1, __ATOMIC_RELEASE);
 }
 
+bool dp__cause_is_set(const dp__cause_t *cause)
+{
+    return __atomic_load_n(&cause->abort.word, __ATOMIC_ACQUIRE) != 0;
+}
+
 dp_status_t dp__cause_check(dp__cause_t *cause)
 {
     uint32_t by;
 
-    if (__atomic_load_n(&cause->abort.word, __ATOMIC_ACQUIRE) == 0)
+    if (!dp__cause_is_set(cause))
         return DP_OK;
     by = __atomic_load_n(&cause->interrupted, __ATOMIC_ACQUIRE);
     if (by != 0 && __atomic_load_n(&cause->claimed, __ATOMIC_ACQUIRE) == 0) {

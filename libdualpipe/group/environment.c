@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * environment.c: what launchers tell a rank about itself. */
-#include "base/memory.h"
+#include "group/environment.h"
 
 #include <dualpipe/group.h>
 
@@ -22,8 +22,7 @@ static const form_t forms[] = {
     {"Slurm", "SLURM_PROCID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"},
 };
 
-/* A decimal number from low to high, and nothing else. */
-static dp_status_t read_number(const char *name, int32_t low, int32_t high, int32_t *number_out)
+dp_status_t dp__environment_number(const char *name, int32_t low, int32_t high, int32_t *number_out)
 {
     const char *text = secure_getenv(name);
     char *end;
@@ -42,15 +41,15 @@ static dp_status_t read_number(const char *name, int32_t low, int32_t high, int3
 static dp_status_t read_form(const form_t *form, dp_group_environment_t *environment_out)
 {
     dp_group_environment_t found = {.launcher = form->launcher};
-    dp_status_t status = read_number(form->size, 1, DP_MAX_RANKS, &found.size);
+    dp_status_t status = dp__environment_number(form->size, 1, DP_MAX_RANKS, &found.size);
 
     if (status == DP_OK)
-        status = read_number(form->rank, 0, found.size - 1, &found.rank);
+        status = dp__environment_number(form->rank, 0, found.size - 1, &found.rank);
     if (status != DP_OK)
         return status;
     found.local_rank = found.rank; /* all ranks on this host, unless we are told */
     if (secure_getenv(form->local_rank) != NULL)
-        status = read_number(form->local_rank, 0, found.size - 1, &found.local_rank);
+        status = dp__environment_number(form->local_rank, 0, found.size - 1, &found.local_rank);
     if (status == DP_OK)
         *environment_out = found;
     return status;
@@ -63,4 +62,18 @@ dp_status_t dp_group_environment(dp_group_environment_t *environment_out)
             return read_form(&forms[i], environment_out);
     *environment_out = (dp_group_environment_t){0, 1, 0, "none"};
     return DP_OK;
+}
+
+const char *dp__environment_job(void)
+{
+    static const char *const names[] = {"DUALPIPE_RUN", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE",
+                                        "OMPI_MCA_ess_base_jobid", "SLURM_JOB_ID"};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const char *job = secure_getenv(names[i]);
+
+        if (job != NULL)
+            return job;
+    }
+    return "";
 }

@@ -28,6 +28,23 @@ void dp__host_name(char name[DP__HOST_BYTES])
     name[DP__HOST_BYTES - 1] = '\0';
 }
 
+void dp__rank_list_add(dp__rank_list_t *list, int32_t rank)
+{
+    size_t used = strlen(list->text);
+
+    if (list->count++ < 16)
+        snprintf(list->text + used, sizeof(list->text) - used, "%s%d", used > 0 ? ", " : "", rank);
+}
+
+const char *dp__rank_list_text(dp__rank_list_t *list)
+{
+    size_t used = strlen(list->text);
+
+    if (list->count > 16)
+        snprintf(list->text + used, sizeof(list->text) - used, " and %d more", list->count - 16);
+    return list->text;
+}
+
 dp_status_t dp__group_options(const dp_group_options_t *given, dp_group_options_t *options_out)
 {
     memset(options_out, 0, sizeof(*options_out));

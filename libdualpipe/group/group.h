@@ -25,6 +25,12 @@ typedef enum dp__meeting {
 } dp__meeting_t;
 const char *dp__meeting_name(uint32_t meeting);
 
+/* One rank's part in leaving a collect: what came of it at the root. */
+typedef struct dp__verdict {
+    dp_status_t status;
+    char message[236];
+} dp__verdict_t;
+
 /* How the ranks of a job reach each other. Sizes and keys have been checked. */
 typedef struct dp__link {
     dp_status_t (*put)(dp_group_t *group, const char *key, const void *data, size_t bytes);
@@ -54,8 +60,18 @@ void dp__group_init(dp_group_t *group, int32_t rank, int32_t size, int64_t hang_
                     const dp__link_t *link);
 /* The options with defaults in the place of what is missing (struct_size, NULL). DP_ERR_INVALID. */
 dp_status_t dp__group_options(const dp_group_options_t *given, dp_group_options_t *options_out);
+/* A rank that is a process of its own; size > 1. */
+dp_status_t dp__process_join(const dp_group_options_t *options, dp_group_t **group_out);
 /* The share of the device that plugins of this rank are told of. [main], before plugins that ask are opened. */
 void dp__group_set_sms(dp_group_t *group, uint32_t compute_sms, uint32_t comm_sms);
+/* "2, 5, 6 and 3 more" */
+typedef struct dp__rank_list {
+    int32_t count;
+    char text[128];
+} dp__rank_list_t;
+void dp__rank_list_add(dp__rank_list_t *list, int32_t rank);
+const char *dp__rank_list_text(dp__rank_list_t *list);
+
 /* This host's name, cut to fit, never empty. */
 void dp__host_name(char name[DP__HOST_BYTES]);
 

@@ -30,7 +30,5 @@ dp_status_t dp_group_join(const dp_group_options_t *options, dp_group_t **group_
         status = who_are_we(&settled);
     if (status != DP_OK)
         return status;
-    if (settled.size == 1)
-        return dp_group_local(1, &settled, group_out);
-    return dp_fail(DP_ERR_UNSUPPORTED, "this version joins ranks of one process alone");
+    return settled.size == 1 ? dp_group_local(1, &settled, group_out) : dp__process_join(&settled, group_out);
 }

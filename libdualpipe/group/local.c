@@ -23,8 +23,7 @@ typedef struct job {
     size_t bytes;
     int32_t first;
     dp_signal_t meetings;      /* how many are over */
-    dp_status_t collect_status; /* the root's */
-    char collect_message[256];
+    dp__verdict_t verdict;     /* of the root of collect */
     place_t places[];
 } job_t;
 
@@ -49,45 +48,10 @@ static dp_status_t local_put(dp_group_t *group, const char *key, const void *dat
 
 static dp_status_t local_get(dp_group_t *group, const char *key, void *data, size_t bytes)
 {
-    dp__board_t *board = &job_of(group)->board;
-    int64_t deadline = dp__now_ns() + group->hang_ns;
-    char what[DP__BOARD_KEY_BYTES + 64];
-
-    snprintf(what, sizeof(what), "rank %d: no rank has published \"%s\"", group->rank, key);
-    for (;;) {
-        uint32_t puts = dp__signal_value(&board->puts);
-        const dp__board_entry_t *entry = dp__board_find(board, key);
-        dp_status_t status;
-
-        if (entry != NULL)
-            return dp__board_copy(entry, data, bytes);
-        status = dp__cause_wait(group->cause, &board->puts, puts + 1, deadline - dp__now_ns(), what);
-        if (status != DP_OK)
-            return status;
-    }
+    return dp__board_wait(&job_of(group)->board, group->cause, group->rank, group->hang_ns, key, data, bytes);
 }
 
 /* ---- meetings ---- */
-
-/* "2, 5 and 3 more" of those who are not there. */
-static void list_missing(const job_t *job, char *text, size_t bytes)
-{
-    size_t used = 0;
-    int32_t listed = 0, missing = 0;
-
-    text[0] = '\0';
-    for (int32_t r = 0; r < job->size; r++) {
-        if (job->places[r].here)
-            continue;
-        missing++;
-        if (used + 16 < bytes && listed < 16) {
-            used += (size_t)snprintf(text + used, bytes - used, "%s%d", listed > 0 ? ", " : "", r);
-            listed++;
-        }
-    }
-    if (missing > listed)
-        snprintf(text + used, bytes - used, " and %d more", missing - listed);
-}
 
 /* With the mutex: false when this meeting can never be complete; then the job ends. */
 static bool check_meeting(job_t *job, int32_t rank, uint32_t kind, uint32_t root, size_t bytes)
@@ -121,7 +85,8 @@ static void show(dp_group_t *group, const void *mine, size_t bytes)
 static dp_status_t meet(dp_group_t *group, uint32_t kind, uint32_t root, size_t bytes)
 {
     job_t *job = job_of(group);
-    char what[320];
+    dp__rank_list_t missing = {0};
+    char what[256];
     uint32_t meeting;
     dp_status_t status;
 
@@ -150,10 +115,12 @@ static dp_status_t meet(dp_group_t *group, uint32_t kind, uint32_t root, size_t 
     if (status != DP_ERR_TIMEOUT)
         return status;
     pthread_mutex_lock(&job->mutex);
-    snprintf(what, sizeof(what), "rank %d waited %.3g s in %s for ranks ", group->rank, (double)group->hang_ns * 1e-9,
-             dp__meeting_name(kind));
-    list_missing(job, what + strlen(what), sizeof(what) - strlen(what));
+    for (int32_t r = 0; r < job->size; r++)
+        if (!job->places[r].here)
+            dp__rank_list_add(&missing, r);
     pthread_mutex_unlock(&job->mutex);
+    snprintf(what, sizeof(what), "rank %d waited %.3g s in %s for ranks %s", group->rank, (double)group->hang_ns * 1e-9,
+             dp__meeting_name(kind), dp__rank_list_text(&missing));
     dp__cause_set(group->cause, DP_ERR_TIMEOUT, what);
     return dp__cause_check(group->cause);
 }
@@ -178,8 +145,8 @@ static void receive_all(job_t *job, dp_receive_fn receive, void *user)
 
     for (int32_t r = 0; r < job->size && status == DP_OK; r++)
         status = receive(user, r, job->places[r].mine, job->places[r].bytes);
-    job->collect_status = status;
-    snprintf(job->collect_message, sizeof(job->collect_message), "%s", status != DP_OK ? dp_last_error() : "");
+    job->verdict.status = status;
+    snprintf(job->verdict.message, sizeof(job->verdict.message), "%s", status != DP_OK ? dp_last_error() : "");
 }
 
 static dp_status_t local_collect(dp_group_t *group, int32_t root, const void *mine, size_t bytes, dp_receive_fn receive,
@@ -195,8 +162,8 @@ static dp_status_t local_collect(dp_group_t *group, int32_t root, const void *mi
     if (group->rank == root)
         receive_all(job, receive, user);
     status = meet(group, DP__MEET_COLLECT, (uint32_t)root, 0);
-    if (status == DP_OK && job->collect_status != DP_OK)
-        return dp_fail(job->collect_status, "collect at rank %d: %s", root, job->collect_message);
+    if (status == DP_OK && job->verdict.status != DP_OK)
+        return dp_fail(job->verdict.status, "collect at rank %d: %s", root, job->verdict.message);
     return status;
 }
 
@@ -258,6 +225,7 @@ static const dp__box_t *local_boxes(const dp_group_t *group, int32_t rank)
 
 static dp_status_t local_blackbox(dp_group_t *group, uint32_t capacity, dp_span_t **records_out)
 {
+    static const uint8_t no_mark[16];
     place_t *place = &job_of(group)->places[group->rank];
     dp__box_t *box;
     void *memory = NULL;
@@ -273,7 +241,7 @@ static dp_status_t local_blackbox(dp_group_t *group, uint32_t capacity, dp_span_
         dp__free(box);
         return dp_fail(DP_ERR_NOMEM, "rank %d: no memory for a black box of %u records", group->rank, capacity);
     }
-    dp__box_format(memory, bytes, capacity, box);
+    dp__box_format(memory, bytes, capacity, no_mark, box);
     box->next = place->boxes;
     __atomic_store_n(&place->boxes, box, __ATOMIC_RELEASE);
     *records_out = box->records;

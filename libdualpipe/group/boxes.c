@@ -1,0 +1,193 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * boxes.c: black boxes of ranks that are processes: a memfd that the other ranks of the host map through /proc. */
+#include "base/memory.h"
+#include "group/process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* What a rank tells the others of its box. */
+typedef struct offer {
+    dp_status_t status;
+    int32_t pid, fd, pad;
+    uint64_t bytes;
+    uint8_t mark[16];    /* also in the box: another process may have that pid and fd where we look */
+    uint8_t boot[40];    /* which machine */
+    char message[160];   /* when status is an error */
+} offer_t;
+
+static void read_boot_id(uint8_t boot[40])
+{
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+
+    memset(boot, 0, 40);
+    if (fd < 0)
+        return;
+    if (read(fd, boot, 39) < 0)
+        memset(boot, 0, 40);
+    close(fd);
+}
+
+/* A memfd that can neither shrink under those who map it nor grow. */
+static dp_status_t make_memory(size_t bytes, int *fd_out, void **memory_out)
+{
+    int fd = memfd_create("dualpipe-blackbox", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    void *memory;
+
+    if (fd < 0)
+        return dp_fail(DP_ERR_NOMEM, "a black box: memfd_create: %s", strerror(errno));
+    if (posix_fallocate(fd, 0, (off_t)bytes) != 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+        close(fd);
+        return dp_fail(DP_ERR_NOMEM, "a black box: no room for its %zu bytes", bytes);
+    }
+    memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED) {
+        close(fd);
+        return dp_fail(DP_ERR_NOMEM, "a black box: mmap: %s", strerror(errno));
+    }
+    *fd_out = fd;
+    *memory_out = memory;
+    return DP_OK;
+}
+
+static void publish(dp__peer_t *peer, dp__box_t *box)
+{
+    box->next = __atomic_load_n(&peer->boxes, __ATOMIC_RELAXED);
+    __atomic_store_n(&peer->boxes, box, __ATOMIC_RELEASE);
+}
+
+/* ---- our own ---- */
+
+static dp_status_t make_box(dp__process_t *p, uint32_t capacity, offer_t *offer, dp__box_t **box_out)
+{
+    dp__box_t *box;
+    void *memory = NULL;
+    size_t bytes;
+    dp_status_t status = dp__box_bytes(capacity, &bytes);
+
+    offer->fd = -1;
+    if (status != DP_OK)
+        return status;
+    if (getrandom(offer->mark, sizeof(offer->mark), 0) != sizeof(offer->mark))
+        return dp_fail(DP_ERR_IO, "a black box: the system has no random numbers: %s", strerror(errno));
+    box = dp__calloc(1, sizeof(*box));
+    if (box == NULL)
+        return dp_fail(DP_ERR_NOMEM, "a black box: no memory");
+    status = make_memory(bytes, &offer->fd, &memory);
+    if (status != DP_OK) {
+        dp__free(box);
+        return status;
+    }
+    dp__box_format(memory, bytes, capacity, offer->mark, box);
+    publish(&p->peers[p->group.rank], box);
+    offer->pid = p->peers[p->group.rank].pid;
+    offer->bytes = bytes;
+    *box_out = box;
+    return DP_OK;
+}
+
+/* ---- those of others ---- */
+
+static void *map_foreign(int fd, const offer_t *offer)
+{
+    struct stat st;
+    int seals;
+    void *memory;
+
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || (uint64_t)st.st_size != offer->bytes)
+        return NULL;
+    seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
+        return NULL; /* it could become shorter than what we map */
+    memory = mmap(NULL, offer->bytes, PROT_READ, MAP_SHARED, fd, 0);
+    return memory != MAP_FAILED ? memory : NULL;
+}
+
+/* A box that cannot be mapped costs a few words in a message and no more. */
+static void adopt_box(dp__process_t *p, int32_t rank, const offer_t *offer)
+{
+    dp__box_t *box = dp__calloc(1, sizeof(*box));
+    void *memory = NULL;
+    char path[64];
+    int fd;
+
+    if (box == NULL)
+        return;
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", offer->pid, offer->fd);
+    fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd >= 0) {
+        memory = map_foreign(fd, offer);
+        close(fd);
+    }
+    if (memory != NULL && dp__box_adopt(memory, offer->bytes, offer->mark, box)) {
+        publish(&p->peers[rank], box);
+        return;
+    }
+    if (memory != NULL)
+        munmap(memory, offer->bytes);
+    dp__free(box);
+    dp_log(DP_LOG_INFO, "group", "rank %d cannot read the black box of rank %d", p->group.rank, rank);
+}
+
+static dp_status_t adopt_boxes(dp__process_t *p, const offer_t *offers)
+{
+    const offer_t *self = &offers[p->group.rank];
+
+    for (int32_t r = 0; r < p->group.size; r++)
+        if (offers[r].status != DP_OK)
+            return dp_fail(offers[r].status, "rank %d: %.*s", r, (int)sizeof(offers[r].message) - 1, offers[r].message);
+    for (int32_t r = 0; r < p->group.size; r++)
+        if (r != p->group.rank && memcmp(offers[r].boot, self->boot, sizeof(self->boot)) == 0)
+            adopt_box(p, r, &offers[r]);
+    return DP_OK;
+}
+
+dp_status_t dp__process_blackbox(dp_group_t *group, uint32_t capacity, dp_span_t **records_out)
+{
+    dp__process_t *p = dp__process_of(group);
+    offer_t mine = {0}, *all = dp__calloc((size_t)group->size, sizeof(*all));
+    dp__box_t *box = NULL;
+    dp_status_t status;
+
+    mine.fd = -1;
+    mine.status = all != NULL ? make_box(p, capacity, &mine, &box) : dp_fail(DP_ERR_NOMEM, "a black box: no memory");
+    if (mine.status != DP_OK)
+        snprintf(mine.message, sizeof(mine.message), "%s", dp_last_error());
+    read_boot_id(mine.boot);
+    status = group->link->gather(group, DP__MEET_BLACKBOX, &mine, sizeof(mine), all);
+    if (status == DP_OK)
+        status = all != NULL ? adopt_boxes(p, all) : mine.status;
+    if (status == DP_OK) /* the descriptor stays until everybody has looked */
+        status = group->link->gather(group, DP__MEET_BLACKBOX, NULL, 0, NULL);
+    if (mine.fd >= 0)
+        close(mine.fd);
+    dp__free(all);
+    if (status == DP_OK)
+        *records_out = box->records;
+    return status;
+}
+
+const dp__box_t *dp__process_boxes(const dp_group_t *group, int32_t rank)
+{
+    return __atomic_load_n(&dp__process_of(group)->peers[rank].boxes, __ATOMIC_ACQUIRE);
+}
+
+void dp__process_free_boxes(dp__process_t *p)
+{
+    for (int32_t r = 0; r < p->group.size; r++)
+        while (p->peers[r].boxes != NULL) {
+            dp__box_t *box = p->peers[r].boxes;
+
+            p->peers[r].boxes = box->next;
+            munmap(box->memory, box->bytes);
+            dp__free(box);
+        }
+}

@@ -1,0 +1,232 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * control.c: the control thread: the only one that touches sockets. */
+#include "base/memory.h"
+#include "group/process.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define FRAMES_AT_ONCE 64 /* of one connection, before the others get their turn */
+#define LONGEST_NAP_MS 1000
+
+void dp__control_wake(dp__process_t *p)
+{
+    int saved = errno;
+    uint64_t one = 1;
+    ssize_t n = write(p->wake_fd, &one, sizeof(one)); /* full means that it is awake anyway */
+
+    (void)n;
+    errno = saved;
+}
+
+/* ---- what happens without a frame ---- */
+
+static void heed_interrupt(dp__process_t *p)
+{
+    char name[128], text[192];
+
+    if (__atomic_load_n(&p->interrupted, __ATOMIC_ACQUIRE) == 0 || p->proposed)
+        return;
+    dp__peer_name(p, p->group.rank, name, sizeof(name));
+    snprintf(text, sizeof(text), "interrupted: %s was asked to stop", name);
+    dp__propose(p, DP_ERR_INTERRUPTED, text, 0);
+}
+
+static void push_proposal(dp__process_t *p, int64_t now)
+{
+    dp__connection_t *hub;
+
+    if (!p->proposed || dp__cause_is_set(&p->cause))
+        return;
+    if (dp__is_hub(p)) {
+        dp__hub_abort(p, p->proposal, p->proposal_text, p->proposal_meeting);
+        return;
+    }
+    hub = dp__spoke_hub(p);
+    if (!p->proposal_sent && hub != NULL && hub->wire.sealed) {
+        dp__send(p, &(dp__frame_t){.type = DP__FRAME_ABORT,
+                                   .from = p->group.rank,
+                                   .id = p->proposal_meeting,
+                                   .value = p->proposal,
+                                   .bytes = (uint32_t)strlen(p->proposal_text),
+                                   .payload = (const unsigned char *)p->proposal_text});
+        p->proposal_sent = true;
+    }
+    if (now >= p->proposal_deadline_ns || hub == NULL || !hub->wire.sealed)
+        dp__cause_set(&p->cause, p->proposal, p->proposal_text); /* rank 0 does not answer: then it is ours */
+}
+
+static void tick(dp__process_t *p, int64_t now)
+{
+    heed_interrupt(p);
+    push_proposal(p, now);
+    if (dp__is_hub(p))
+        dp__hub_tick(p, now);
+    else
+        dp__spoke_tick(p, now);
+    if (dp__is_hub(p) && dp__cause_is_set(&p->cause))
+        dp__hub_spread(p);
+}
+
+static bool finished(const dp__process_t *p, int64_t now)
+{
+    if (!p->stop)
+        return false;
+    if (now >= p->stop_deadline_ns)
+        return true;
+    if (dp__is_hub(p))
+        return dp__hub_done(p);
+    return p->count == 0 || !dp__wire_pending(&p->connections[0]->wire);
+}
+
+/* ---- connections ---- */
+
+static void lost(dp__process_t *p, dp__connection_t *c, dp_status_t status)
+{
+    if (c->phase == DP__PHASE_GONE)
+        return;
+    if (dp__is_hub(p))
+        dp__hub_lost(p, c, status);
+    else
+        dp__spoke_lost(p, c, status);
+    c->phase = DP__PHASE_GONE;
+}
+
+static void receive(dp__process_t *p, dp__connection_t *c)
+{
+    for (int i = 0; i < FRAMES_AT_ONCE && c->phase != DP__PHASE_GONE && !c->closing; i++) {
+        dp__frame_t frame;
+        dp_status_t status = dp__wire_receive(&c->wire, &frame);
+
+        if (status == DP_PENDING)
+            return;
+        if (status != DP_OK) {
+            lost(p, c, status);
+            return;
+        }
+        if (dp__is_hub(p))
+            dp__hub_frame(p, c, &frame);
+        else
+            dp__spoke_frame(p, c, &frame);
+    }
+}
+
+static void serve(dp__process_t *p, dp__connection_t *c, short events)
+{
+    if (c->phase == DP__PHASE_CONNECTING) {
+        if (events != 0)
+            dp__spoke_connected(p, c);
+        return;
+    }
+    if ((events & (POLLIN | POLLHUP | POLLERR)) != 0) {
+        if (c->closing)
+            c->phase = DP__PHASE_GONE; /* it has heard enough, or does not listen */
+        else
+            receive(p, c);
+    }
+}
+
+static void flush(dp__process_t *p, dp__connection_t *c)
+{
+    if (c->phase == DP__PHASE_CONNECTING || c->phase == DP__PHASE_GONE)
+        return;
+    if (dp__wire_pending(&c->wire) && !dp__wire_flush(&c->wire)) {
+        receive(p, c); /* its last words, if any */
+        lost(p, c, DP_ERR_PEER);
+    } else if (c->closing && !dp__wire_pending(&c->wire))
+        c->phase = DP__PHASE_GONE;
+}
+
+static short wanted_events(const dp__connection_t *c)
+{
+    if (c->phase == DP__PHASE_CONNECTING)
+        return POLLOUT;
+    return (short)(POLLIN | (dp__wire_pending(&c->wire) ? POLLOUT : 0));
+}
+
+/* ---- the loop ---- */
+
+static int nap_ms(const dp__process_t *p, int64_t now)
+{
+    int64_t until = now + (int64_t)LONGEST_NAP_MS * 1000000;
+    int64_t candidates[] = {dp__signal_value(&p->joined) == 0 ? p->join_deadline_ns : INT64_MAX,
+                            p->proposed ? p->proposal_deadline_ns : INT64_MAX,
+                            p->stop ? p->stop_deadline_ns : INT64_MAX,
+                            p->retry_ns != 0 ? p->retry_ns : INT64_MAX,
+                            p->accept_again_ns != 0 ? p->accept_again_ns : INT64_MAX};
+
+    for (size_t i = 0; i < sizeof(candidates) / sizeof(candidates[0]); i++)
+        if (candidates[i] > now && candidates[i] < until)
+            until = candidates[i];
+    for (size_t i = 0; i < p->count; i++)
+        if (p->connections[i]->deadline_ns < until)
+            until = p->connections[i]->deadline_ns;
+    return until <= now ? 0 : (int)((until - now + 999999) / 1000000);
+}
+
+static nfds_t fill_polls(dp__process_t *p, int64_t now)
+{
+    struct pollfd *polls = p->polls;
+    bool accepting = p->listener >= 0 && now >= p->accept_again_ns;
+
+    polls[0] = (struct pollfd){.fd = p->wake_fd, .events = POLLIN};
+    polls[1] = (struct pollfd){.fd = accepting ? p->listener : -1, .events = POLLIN};
+    for (size_t i = 0; i < p->count; i++)
+        polls[2 + i] = (struct pollfd){.fd = p->connections[i]->wire.fd, .events = wanted_events(p->connections[i])};
+    return (nfds_t)(2 + p->count);
+}
+
+static void handle(dp__process_t *p, nfds_t n)
+{
+    const struct pollfd *polls = p->polls;
+    uint64_t wakes;
+
+    if (polls[0].revents != 0 && read(p->wake_fd, &wakes, sizeof(wakes)) < 0)
+        wakes = 0; /* somebody's wake was counted before */
+    for (nfds_t i = 2; i < n; i++) /* nothing is dropped or added meanwhile: places stay */
+        if (polls[i].revents != 0)
+            serve(p, p->connections[i - 2], polls[i].revents);
+    if (polls[1].revents != 0)
+        dp__hub_accept(p);
+}
+
+static void settle(dp__process_t *p)
+{
+    for (size_t i = 0; i < p->count; i++)
+        flush(p, p->connections[i]);
+    for (size_t i = p->count; i-- > 0;)
+        if (p->connections[i]->phase == DP__PHASE_GONE)
+            dp__connection_drop(p, p->connections[i]);
+}
+
+void *dp__control_main(void *process)
+{
+    dp__process_t *p = process;
+
+    (void)pthread_setname_np(pthread_self(), "dp-control");
+    pthread_mutex_lock(&p->mutex);
+    for (;;) {
+        int64_t now = dp__now_ns();
+        nfds_t n;
+        int nap;
+
+        tick(p, now);
+        settle(p);
+        if (finished(p, now))
+            break;
+        nap = nap_ms(p, now);
+        n = fill_polls(p, now);
+        pthread_mutex_unlock(&p->mutex);
+        if (poll(p->polls, n, nap) < 0)
+            memset(p->polls, 0, n * sizeof(struct pollfd)); /* EINTR cannot be, all signals are blocked; ENOMEM: again */
+        pthread_mutex_lock(&p->mutex);
+        handle(p, n);
+    }
+    pthread_mutex_unlock(&p->mutex);
+    return NULL;
+}

@@ -1,0 +1,593 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * hub.c: rank 0: who may come in, the blackboard, meetings, and word of the end. */
+#include "base/memory.h"
+#include "group/process.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define ACCEPTS_AT_ONCE 16
+
+static size_t stranger_limit(const dp__process_t *p)
+{
+    return 2 * (size_t)p->group.size + 16;
+}
+
+/* ---- strangers ---- */
+
+/* Whoever is at the port can make us write this: rarely. */
+static void log_stranger(dp__process_t *p, const dp__connection_t *c, const char *why)
+{
+    int64_t now = dp__now_ns();
+
+    p->strangers++;
+    if (now < p->next_log_ns)
+        return;
+    p->next_log_ns = now + 10000000000;
+    dp_log(DP_LOG_WARN, "group", "rank 0 dropped a connection from %s: %s (%u so far)", c->from, why, p->strangers);
+}
+
+static bool is_stranger(const dp__connection_t *c)
+{
+    return c->phase < DP__PHASE_WELCOME;
+}
+
+/* A crowd cannot keep others out: who has stood in the door longest goes first. */
+static void limit_strangers(dp__process_t *p)
+{
+    dp__connection_t *oldest = NULL;
+    size_t strangers = 0;
+
+    for (size_t i = 0; i < p->count; i++)
+        if (is_stranger(p->connections[i])) {
+            strangers++;
+            if (oldest == NULL) /* they lie in the order they came in */
+                oldest = p->connections[i];
+        }
+    if (strangers > stranger_limit(p)) {
+        log_stranger(p, oldest, "too many connections that do not say who they are");
+        oldest->phase = DP__PHASE_GONE;
+    }
+}
+
+static void take_in(dp__process_t *p, int fd, const struct sockaddr *from, socklen_t bytes)
+{
+    dp__connection_t *c = dp__connection_new(p, fd);
+
+    if (c == NULL) {
+        close(fd);
+        return;
+    }
+    dp__watch_host(fd);
+    c->phase = DP__PHASE_HELLO;
+    c->deadline_ns = dp__now_ns() + dp__scaled_ns(DP__HANDSHAKE_SECONDS);
+    dp__address_text(from, bytes, c->from, sizeof(c->from));
+    limit_strangers(p);
+}
+
+void dp__hub_accept(dp__process_t *p)
+{
+    for (int i = 0; i < ACCEPTS_AT_ONCE && p->listener >= 0; i++) {
+        struct sockaddr_storage from;
+        socklen_t bytes = sizeof(from);
+        int fd = accept4(p->listener, (struct sockaddr *)&from, &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
+
+        if (fd >= 0) {
+            take_in(p, fd, (struct sockaddr *)&from, bytes);
+            continue;
+        }
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            p->accept_again_ns = dp__now_ns() + 100000000; /* it would be readable all the time */
+            dp_log(DP_LOG_WARN, "group", "rank 0 cannot take in a connection: %s", strerror(errno));
+        }
+        return;
+    }
+}
+
+/* ---- handshake ---- */
+
+static void refuse(dp__connection_t *c, dp_status_t status, const char *text)
+{
+    dp__frame_t frame = {.type = DP__FRAME_REFUSED, .value = status, .bytes = (uint32_t)strlen(text),
+                         .payload = (const unsigned char *)text};
+
+    c->closing = true;
+    if (!dp__wire_send(&c->wire, &frame))
+        c->phase = DP__PHASE_GONE;
+}
+
+/* For the list of who is missing. */
+static void note_trouble(dp__process_t *p, const char *text)
+{
+    size_t used = strlen(p->trouble);
+
+    if (strstr(p->trouble, text) == NULL && used + strlen(text) + 3 < sizeof(p->trouble))
+        snprintf(p->trouble + used, sizeof(p->trouble) - used, "; %s", text);
+}
+
+static uint32_t read_u32(const unsigned char *at)
+{
+    uint32_t value;
+
+    memcpy(&value, at, sizeof(value));
+    return le32toh(value);
+}
+
+static void hear_hello(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
+{
+    dp__transcript_t *t = &c->transcript;
+    const unsigned char *at = frame->payload;
+
+    if (frame->type != DP__FRAME_HELLO || frame->bytes != 12 + DP__NONCE_BYTES + DP__SHA256_BYTES) {
+        log_stranger(p, c, "it does not speak as a rank does");
+        c->phase = DP__PHASE_GONE;
+        return;
+    }
+    *t = (dp__transcript_t){.version = read_u32(at), .rank = (int32_t)read_u32(at + 4), .size = (int32_t)read_u32(at + 8)};
+    memcpy(t->rank_nonce, at + 12, DP__NONCE_BYTES);
+    memcpy(t->digest, at + 12 + DP__NONCE_BYTES, DP__SHA256_BYTES);
+    if (t->version != DP__PROTOCOL_VERSION) {
+        note_trouble(p, "one with another version of libdualpipe was refused");
+        refuse(c, DP_ERR_MISMATCH, "rank 0 was built with another version of libdualpipe");
+        return;
+    }
+    if (t->rank < 1 || t->rank >= DP_MAX_RANKS || t->size < 2 || t->size > DP_MAX_RANKS || t->rank >= t->size ||
+        getrandom(t->hub_nonce, DP__NONCE_BYTES, 0) != DP__NONCE_BYTES) {
+        c->phase = DP__PHASE_GONE;
+        return;
+    }
+    c->phase = DP__PHASE_PROOF;
+    if (!dp__wire_send(&c->wire, &(dp__frame_t){.type = DP__FRAME_CHALLENGE, .bytes = DP__NONCE_BYTES,
+                                                .payload = t->hub_nonce}))
+        c->phase = DP__PHASE_GONE;
+}
+
+static void hear_proof(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
+{
+    uint8_t wanted[DP__SHA256_BYTES], proof[DP__SHA256_BYTES], ours[DP__SHA256_BYTES], theirs[DP__SHA256_BYTES];
+    char text[128];
+
+    dp__secret_prove(&p->secret, DP__LABEL_RANK_PROOF, &c->transcript, wanted);
+    if (frame->type != DP__FRAME_PROOF || frame->bytes != DP__SHA256_BYTES || !dp__digest_equal(wanted, frame->payload)) {
+        snprintf(text, sizeof(text), "one that called itself rank %d did not hold the secret", c->transcript.rank);
+        log_stranger(p, c, text);
+        note_trouble(p, text);
+        refuse(c, DP_ERR_SECURITY, "it holds another secret");
+        return;
+    }
+    dp__secret_prove(&p->secret, DP__LABEL_HUB_PROOF, &c->transcript, proof);
+    dp__secret_prove(&p->secret, DP__LABEL_HUB_KEY, &c->transcript, ours);
+    dp__secret_prove(&p->secret, DP__LABEL_RANK_KEY, &c->transcript, theirs);
+    c->phase = DP__PHASE_WELCOME;
+    if (!dp__wire_send(&c->wire, &(dp__frame_t){.type = DP__FRAME_WELCOME, .bytes = sizeof(proof), .payload = proof}))
+        c->phase = DP__PHASE_GONE;
+    dp__wire_seal(&c->wire, ours, theirs);
+}
+
+/* ---- introductions ---- */
+
+static void send_ready(dp__process_t *p)
+{
+    size_t room = (size_t)p->group.size * (5 + DP__HOST_BYTES), bytes = 0;
+    unsigned char *table = dp__allocate(room, 16);
+
+    if (table == NULL) {
+        dp__cause_set(&p->cause, DP_ERR_NOMEM, "rank 0: no memory for the table of ranks");
+        return;
+    }
+    for (int32_t r = 0; r < p->group.size; r++) {
+        uint32_t pid = htole32((uint32_t)p->peers[r].pid);
+        size_t length = strlen(p->peers[r].host);
+
+        memcpy(table + bytes, &pid, 4);
+        table[bytes + 4] = (unsigned char)length;
+        memcpy(table + bytes + 5, p->peers[r].host, length);
+        bytes += 5 + length;
+    }
+    for (int32_t r = 1; r < p->group.size; r++)
+        dp__send(p, &(dp__frame_t){.type = DP__FRAME_READY, .to = r, .bytes = (uint32_t)bytes, .payload = table});
+    dp__free(table);
+}
+
+static void all_are_here(dp__process_t *p)
+{
+    close(p->listener);
+    p->listener = -1;
+    for (size_t i = 0; i < p->count; i++)
+        if (is_stranger(p->connections[i]))
+            p->connections[i]->phase = DP__PHASE_GONE;
+    explicit_bzero(&p->secret, sizeof(p->secret));
+    send_ready(p);
+    dp__signal_post(&p->joined, 1);
+}
+
+/* What keeps this rank from joining; true when nothing does. */
+static bool may_join(dp__process_t *p, dp__connection_t *c, const char *host, const char *settings)
+{
+    int32_t rank = c->transcript.rank;
+    char text[DP__CAUSE_BYTES], differences[DP__CAUSE_BYTES - 128], name[128];
+
+    if (c->transcript.size != p->group.size) {
+        snprintf(text, sizeof(text), "rank %d (on %s) was started as one of %d ranks, rank 0 as one of %d", rank, host,
+                 c->transcript.size, p->group.size);
+        dp__cause_set(&p->cause, DP_ERR_MISMATCH, text);
+        return false;
+    }
+    if (p->peers[rank].connection != NULL || p->peers[rank].pid != 0) {
+        dp__peer_name(p, rank, name, sizeof(name));
+        snprintf(text, sizeof(text), "there is a rank %d already: %s", rank, name);
+        refuse(c, DP_ERR_RENDEZVOUS, text);
+        snprintf(text, sizeof(text), "a second rank %d was refused", rank);
+        note_trouble(p, text);
+        return false;
+    }
+    if (!dp__digest_equal(c->transcript.digest, p->digest) &&
+        !dp__settings_equal(p->settings, 0, settings, rank, differences, sizeof(differences))) {
+        snprintf(text, sizeof(text), "the ranks were started with different settings: %s", differences);
+        dp__cause_set(&p->cause, DP_ERR_MISMATCH, text);
+        return false;
+    }
+    return true;
+}
+
+static void hear_introduction(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
+{
+    const char *host = (const char *)frame->payload;
+    size_t length = strnlen(host, frame->bytes);
+    dp__peer_t *peer;
+
+    if (frame->type != DP__FRAME_INTRODUCE || frame->value < 1 || length >= DP__HOST_BYTES || length + 1 > frame->bytes) {
+        c->phase = DP__PHASE_GONE;
+        return;
+    }
+    if (dp__cause_is_set(&p->cause) || !may_join(p, c, host, host + length + 1))
+        return; /* it hears the cause */
+    peer = &p->peers[c->transcript.rank];
+    peer->pid = frame->value;
+    memcpy(peer->host, host, length + 1);
+    peer->connection = c;
+    c->rank = c->transcript.rank;
+    c->phase = DP__PHASE_JOINED;
+    c->deadline_ns = INT64_MAX;
+    if (++p->introduced == p->group.size)
+        all_are_here(p);
+}
+
+/* ---- the blackboard ---- */
+
+static void reply(dp__process_t *p, int32_t to, uint32_t id, dp_status_t status, const void *data, size_t bytes)
+{
+    dp__send(p, &(dp__frame_t){.type = DP__FRAME_REPLY, .to = to, .id = id, .value = status, .bytes = (uint32_t)bytes,
+                               .payload = data});
+}
+
+static void reply_error(dp__process_t *p, int32_t to, uint32_t id, dp_status_t status)
+{
+    reply(p, to, id, status, dp_last_error(), strlen(dp_last_error()));
+}
+
+void dp__hub_answer_gets(dp__process_t *p)
+{
+    for (dp__waiting_get_t **at = &p->waiting_gets; *at != NULL;) {
+        dp__waiting_get_t *get = *at;
+        const dp__board_entry_t *entry = dp__board_find(&p->board, get->key);
+
+        if (entry == NULL) {
+            at = &get->next;
+            continue;
+        }
+        reply(p, get->rank, get->id, DP_OK, entry->data, entry->bytes);
+        *at = get->next;
+        dp__free(get);
+    }
+}
+
+static bool read_key(const void *from, size_t bytes, char key[DP__BOARD_KEY_BYTES])
+{
+    if (bytes == 0 || bytes >= DP__BOARD_KEY_BYTES || memchr(from, 0, bytes) != NULL)
+        return false;
+    memcpy(key, from, bytes);
+    key[bytes] = '\0';
+    return true;
+}
+
+static bool hear_put(dp__process_t *p, int32_t rank, const dp__frame_t *frame)
+{
+    char key[DP__BOARD_KEY_BYTES];
+    size_t bytes;
+    dp_status_t status;
+
+    if (frame->extra > frame->bytes || !read_key(frame->payload, frame->extra, key))
+        return false;
+    bytes = frame->bytes - frame->extra;
+    status = dp__board_check(key, bytes);
+    if (status == DP_OK)
+        status = dp__board_put(&p->board, key, frame->payload + frame->extra, bytes);
+    if (status != DP_OK) {
+        reply_error(p, rank, frame->id, status);
+        return true;
+    }
+    reply(p, rank, frame->id, DP_OK, NULL, 0);
+    dp__hub_answer_gets(p);
+    return true;
+}
+
+static bool hear_get(dp__process_t *p, int32_t rank, const dp__frame_t *frame)
+{
+    dp__waiting_get_t *get;
+    char key[DP__BOARD_KEY_BYTES];
+
+    if (!read_key(frame->payload, frame->bytes, key))
+        return false;
+    get = dp__calloc(1, sizeof(*get));
+    if (get == NULL) {
+        reply_error(p, rank, frame->id, dp_fail(DP_ERR_NOMEM, "rank 0: no memory to look up \"%s\"", key));
+        return true;
+    }
+    get->rank = rank;
+    get->id = frame->id;
+    memcpy(get->key, key, sizeof(key));
+    get->next = p->waiting_gets;
+    p->waiting_gets = get;
+    dp__hub_answer_gets(p);
+    return true;
+}
+
+/* ---- meetings ---- */
+
+static void gather_mismatch(dp__process_t *p, int32_t rank, uint32_t kind, uint32_t root, size_t bytes)
+{
+    char text[256];
+
+    snprintf(text, sizeof(text), "rank %d is in %s of %zu bytes (root %u), rank %d in %s of %zu bytes (root %u)",
+             p->gather_first, dp__meeting_name(p->gather_kind), p->gather_bytes, p->gather_root, rank,
+             dp__meeting_name(kind), bytes, root);
+    dp__cause_set(&p->cause, DP_ERR_PROTOCOL, text);
+}
+
+static bool begin_gather(dp__process_t *p, int32_t rank, uint32_t kind, uint32_t root, size_t bytes)
+{
+    size_t total = bytes * (size_t)p->group.size; /* at most 4096 * 64 KiB */
+
+    if (total > p->gather_room) {
+        dp__free(p->gather_data);
+        p->gather_room = 0;
+        p->gather_data = dp__allocate(total, 16);
+        if (p->gather_data == NULL) {
+            dp__cause_set(&p->cause, DP_ERR_NOMEM, "rank 0: no memory to gather everybody's bytes");
+            return false;
+        }
+        p->gather_room = total;
+    }
+    p->gather_kind = kind;
+    p->gather_root = root;
+    p->gather_bytes = bytes;
+    p->gather_first = rank;
+    return true;
+}
+
+static void end_gather(dp__process_t *p)
+{
+    size_t total = p->gather_bytes * (size_t)p->group.size, offset = 0;
+
+    do { /* at least one frame, also when there is nothing to carry */
+        size_t bytes = total - offset < DP__CHUNK_BYTES ? total - offset : DP__CHUNK_BYTES;
+
+        for (int32_t r = 1; r < p->group.size; r++)
+            dp__send(p, &(dp__frame_t){.type = DP__FRAME_ALL, .to = r, .id = p->gather, .extra = (uint32_t)offset,
+                                       .bytes = (uint32_t)bytes, .payload = p->gather_data + offset});
+        offset += bytes;
+    } while (offset < total);
+    if (p->gather_kind == DP__MEET_LEAVE)
+        p->over = true;
+    if (total > 0 && p->all_out != NULL && p->all_bytes == total)
+        memcpy(p->all_out, p->gather_data, total);
+    dp__signal_post(&p->met, p->gather);
+    p->gather++;
+    p->gather_arrived = 0;
+    memset(p->gather_here, 0, (size_t)p->group.size * sizeof(bool));
+}
+
+void dp__hub_contribute(dp__process_t *p, int32_t rank, uint32_t meeting, uint32_t kind, uint32_t root, const void *data,
+                        size_t bytes)
+{
+    if (dp__cause_is_set(&p->cause))
+        return;
+    if (p->gather_arrived == 0 && !begin_gather(p, rank, kind, root, bytes))
+        return;
+    if (meeting != p->gather || p->gather_here[rank] || kind != p->gather_kind || root != p->gather_root ||
+        bytes != p->gather_bytes) {
+        gather_mismatch(p, rank, kind, root, bytes);
+        return;
+    }
+    p->gather_here[rank] = true;
+    if (bytes > 0)
+        memcpy(p->gather_data + (size_t)rank * bytes, data, bytes);
+    if (++p->gather_arrived == p->group.size)
+        end_gather(p);
+}
+
+/* ---- the end ---- */
+
+/* "...: of 4 ranks these did not come: 2, 3; a second rank 1 was refused" */
+static void join_failed(dp__process_t *p, const char *who_waited)
+{
+    dp__rank_list_t missing = {0};
+    char text[DP__CAUSE_BYTES];
+
+    for (int32_t r = 1; r < p->group.size; r++)
+        if (p->peers[r].pid == 0)
+            dp__rank_list_add(&missing, r);
+    snprintf(text, sizeof(text), "%.300s: of %d ranks these did not come to %s: %s%s", who_waited, p->group.size,
+             p->address.text, dp__rank_list_text(&missing), p->trouble);
+    dp__cause_set(&p->cause, DP_ERR_RENDEZVOUS, text);
+}
+
+static void name_missing(dp__process_t *p, dp_status_t status, const char *text)
+{
+    dp__rank_list_t missing = {0};
+    char longer[DP__CAUSE_BYTES];
+
+    for (int32_t r = 0; r < p->group.size; r++)
+        if (!p->gather_here[r])
+            dp__rank_list_add(&missing, r);
+    snprintf(longer, sizeof(longer), "%.700s for ranks %s", text, dp__rank_list_text(&missing));
+    dp__cause_set(&p->cause, status, longer);
+}
+
+void dp__hub_abort(dp__process_t *p, dp_status_t status, const char *text, uint32_t meeting)
+{
+    if (status == DP_ERR_RENDEZVOUS && dp__signal_value(&p->joined) == 0)
+        join_failed(p, text);
+    else if (meeting != 0 && meeting == p->gather && p->gather_arrived > 0)
+        name_missing(p, status, text);
+    else
+        dp__cause_set(&p->cause, status, text);
+}
+
+void dp__hub_spread(dp__process_t *p)
+{
+    dp__frame_t frame = {.type = DP__FRAME_CAUSE, .payload = (const unsigned char *)p->cause.message};
+
+    if (dp__cause_check(&p->cause) == DP_OK)
+        return;
+    frame.value = p->cause.status;
+    frame.bytes = (uint32_t)strlen(p->cause.message);
+    for (size_t i = 0; i < p->count; i++) {
+        dp__connection_t *c = p->connections[i];
+
+        if (!c->wire.sealed || c->cause_sent || c->closing || c->phase == DP__PHASE_GONE)
+            continue;
+        c->cause_sent = true;
+        if (!dp__wire_send(&c->wire, &frame))
+            c->phase = DP__PHASE_GONE; /* it will take that for our end, which it is */
+    }
+}
+
+bool dp__hub_done(const dp__process_t *p)
+{
+    /* ranks that are still on their way to a join that has failed hear why, if they come soon */
+    if (dp__signal_value(&p->joined) == 0 && p->told < p->group.size - 1)
+        return false;
+    for (size_t i = 0; i < p->count; i++) {
+        const dp__connection_t *c = p->connections[i];
+
+        if (is_stranger(c) || c->phase == DP__PHASE_GONE)
+            continue;
+        if (dp__wire_pending(&c->wire) || (!p->over && !c->closing && !c->cause_seen))
+            return false;
+    }
+    return true;
+}
+
+void dp__hub_lost(dp__process_t *p, dp__connection_t *c, dp_status_t status)
+{
+    char name[128], text[256];
+
+    if (is_stranger(c)) {
+        if (status == DP_ERR_PROTOCOL)
+            log_stranger(p, c, "it does not speak as a rank does");
+        return;
+    }
+    if (c->closing || c->phase != DP__PHASE_JOINED || p->over)
+        return;
+    if (p->gather_arrived > 0 && p->gather_kind == DP__MEET_LEAVE && p->gather_here[c->rank])
+        return; /* it had nothing left to do */
+    if (status == DP_ERR_PEER) {
+        dp__peer_died(p, c->rank);
+        return;
+    }
+    dp__peer_name(p, c->rank, name, sizeof(name));
+    snprintf(text, sizeof(text), "%s: %s", name,
+             status == DP_ERR_NOMEM ? "rank 0 has no memory for what it sends"
+                                    : "what arrives on its connection is not from the job");
+    dp__cause_set(&p->cause, status, text);
+}
+
+void dp__hub_tick(dp__process_t *p, int64_t now_ns)
+{
+    char text[64];
+
+    if (p->accept_again_ns != 0 && now_ns >= p->accept_again_ns)
+        p->accept_again_ns = 0;
+    for (size_t i = 0; i < p->count; i++) {
+        dp__connection_t *c = p->connections[i];
+
+        if (now_ns >= c->deadline_ns && c->phase != DP__PHASE_GONE) {
+            log_stranger(p, c, "it took too long to say who it is");
+            c->phase = DP__PHASE_GONE;
+        }
+    }
+    if (dp__signal_value(&p->joined) == 0 && now_ns >= p->join_deadline_ns) {
+        snprintf(text, sizeof(text), "rank 0 waited %.3g s", (double)p->join_ns * 1e-9);
+        join_failed(p, text);
+    }
+}
+
+/* ---- frames ---- */
+
+static void relay(dp__process_t *p, const dp__frame_t *frame)
+{
+    if (frame->to != 0)
+        dp__send(p, frame);
+    else if (frame->type == DP__FRAME_WANT)
+        dp__answer_want(p, frame);
+    else
+        dp__take_data(p, frame);
+}
+
+static void hear_seen(dp__process_t *p, dp__connection_t *c)
+{
+    p->told += !c->cause_seen;
+    c->cause_seen = true;
+}
+
+/* false: no rank of this job would say that. */
+static bool hear_member(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
+{
+    switch (frame->type) {
+    case DP__FRAME_PUT: return hear_put(p, c->rank, frame);
+    case DP__FRAME_GET: return hear_get(p, c->rank, frame);
+    case DP__FRAME_GATHER:
+        if (frame->bytes > DP__GATHER_BYTES)
+            return false;
+        dp__hub_contribute(p, c->rank, frame->id, (uint32_t)frame->value, frame->extra, frame->payload, frame->bytes);
+        return true;
+    case DP__FRAME_WANT:
+    case DP__FRAME_DATA:
+        if (frame->from != c->rank || frame->to < 0 || frame->to >= p->group.size)
+            return false;
+        relay(p, frame);
+        return true;
+    case DP__FRAME_ABORT:
+        dp__hub_abort(p, frame->value, (const char *)frame->payload, frame->id);
+        return true;
+    case DP__FRAME_SEEN: hear_seen(p, c); return true;
+    default: return false;
+    }
+}
+
+void dp__hub_frame(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
+{
+    switch (c->phase) {
+    case DP__PHASE_HELLO: hear_hello(p, c, frame); return;
+    case DP__PHASE_PROOF: hear_proof(p, c, frame); return;
+    case DP__PHASE_WELCOME:
+        if (frame->type == DP__FRAME_SEEN)
+            hear_seen(p, c);
+        else
+            hear_introduction(p, c, frame);
+        return;
+    default: break;
+    }
+    if (!hear_member(p, c, frame)) {
+        dp__hub_lost(p, c, DP_ERR_PROTOCOL);
+        c->phase = DP__PHASE_GONE;
+    }
+}

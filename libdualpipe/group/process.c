@@ -1,0 +1,453 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * process.c: a rank that is a process of its own, as its own threads see it. */
+#include "group/process.h"
+#include "base/memory.h"
+#include "group/environment.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+/* ---- blackboard ---- */
+
+/* Sends a request to rank 0 and waits for the reply. */
+static dp_status_t ask(dp__process_t *p, dp__frame_type_t type, const char *key, const void *data, size_t bytes,
+                       dp__request_t *request)
+{
+    char what[DP__BOARD_KEY_BYTES + 64];
+    bool answered;
+    dp_status_t status;
+
+    pthread_mutex_lock(&p->mutex);
+    request->id = ++p->last_request;
+    request->next = p->requests;
+    p->requests = request;
+    dp__send2(p, &(dp__frame_t){.type = type, .from = p->group.rank, .id = request->id, .extra = (uint32_t)strlen(key)},
+              key, strlen(key), data, bytes);
+    pthread_mutex_unlock(&p->mutex);
+    dp__control_wake(p);
+
+    snprintf(what, sizeof(what), "rank %d: %s \"%s\"", p->group.rank,
+             type == DP__FRAME_PUT ? "publishing" : "no rank has published", key);
+    status = dp__cause_wait(&p->cause, &request->done, 1, p->group.hang_ns, what);
+
+    pthread_mutex_lock(&p->mutex);
+    answered = dp__signal_value(&request->done) != 0;
+    for (dp__request_t **at = &p->requests; *at != NULL; at = &(*at)->next)
+        if (*at == request) {
+            *at = request->next;
+            break;
+        }
+    pthread_mutex_unlock(&p->mutex);
+    if (!answered)
+        return status;
+    return request->status == DP_OK ? DP_OK : dp_fail(request->status, "%s", request->message);
+}
+
+static dp_status_t process_put(dp_group_t *group, const char *key, const void *data, size_t bytes)
+{
+    dp__process_t *p = dp__process_of(group);
+    dp__request_t request = {0};
+    dp_status_t status = dp__cause_check(&p->cause);
+
+    if (status != DP_OK)
+        return status;
+    if (!dp__is_hub(p))
+        return ask(p, DP__FRAME_PUT, key, data, bytes, &request);
+    status = dp__board_put(&p->board, key, data, bytes);
+    if (status != DP_OK)
+        return status;
+    pthread_mutex_lock(&p->mutex);
+    dp__hub_answer_gets(p);
+    pthread_mutex_unlock(&p->mutex);
+    dp__control_wake(p);
+    return DP_OK;
+}
+
+static dp_status_t process_get(dp_group_t *group, const char *key, void *data, size_t bytes)
+{
+    dp__process_t *p = dp__process_of(group);
+    dp__request_t request = {.data = data, .bytes = bytes};
+    dp_status_t status;
+
+    if (dp__is_hub(p))
+        return dp__board_wait(&p->board, &p->cause, 0, group->hang_ns, key, data, bytes);
+    status = ask(p, DP__FRAME_GET, key, NULL, 0, &request);
+    if (status == DP_OK && request.bytes != bytes)
+        return dp_fail(DP_ERR_PROTOCOL, "key \"%s\" holds %zu bytes, %zu were asked for", key, request.bytes, bytes);
+    return status;
+}
+
+/* ---- meetings ---- */
+
+static void process_abort(dp_group_t *group, dp_status_t status, const char *message);
+static void end_job(dp__process_t *p, dp_status_t status, const char *text, uint32_t meeting);
+
+static uint32_t enter(dp__process_t *p, uint32_t kind, uint32_t root, const void *mine, size_t bytes, void *all_out)
+{
+    uint32_t meeting;
+
+    pthread_mutex_lock(&p->mutex);
+    meeting = ++p->meeting;
+    p->all_out = all_out;
+    p->all_bytes = bytes * (size_t)p->group.size;
+    p->all_received = 0;
+    if (dp__is_hub(p))
+        dp__hub_contribute(p, 0, meeting, kind, root, mine, bytes);
+    else
+        dp__send(p, &(dp__frame_t){.type = DP__FRAME_GATHER, .from = p->group.rank, .id = meeting, .value = (int32_t)kind,
+                                   .extra = root, .bytes = (uint32_t)bytes, .payload = mine});
+    pthread_mutex_unlock(&p->mutex);
+    dp__control_wake(p);
+    return meeting;
+}
+
+static dp_status_t meet(dp__process_t *p, uint32_t kind, uint32_t root, const void *mine, size_t bytes, void *all_out,
+                        int64_t timeout_ns)
+{
+    dp_status_t status = dp__cause_check(&p->cause);
+    char text[128];
+    uint32_t meeting;
+
+    if (status != DP_OK)
+        return status;
+    meeting = enter(p, kind, root, mine, bytes, all_out);
+    status = dp__cause_wait(&p->cause, &p->met, meeting, timeout_ns, "a meeting");
+    if (status == DP_ERR_TIMEOUT) {
+        snprintf(text, sizeof(text), "rank %d waited %.3g s in %s", p->group.rank, (double)timeout_ns * 1e-9,
+                 dp__meeting_name(kind));
+        end_job(p, status, text, meeting);
+        status = dp__cause_check(&p->cause);
+    }
+    pthread_mutex_lock(&p->mutex);
+    p->all_out = NULL;
+    pthread_mutex_unlock(&p->mutex);
+    return status;
+}
+
+static dp_status_t process_gather(dp_group_t *group, dp__meeting_t meeting, const void *mine, size_t bytes, void *all_out)
+{
+    return meet(dp__process_of(group), meeting, 0, mine, bytes, all_out, group->hang_ns);
+}
+
+/* ---- collect: the lengths are gathered, the root asks for the pieces, then tells how it went ---- */
+
+static dp_status_t pull(dp__process_t *p, int32_t rank, uint32_t meeting, void *to, size_t bytes)
+{
+    char what[96];
+    dp_status_t status = DP_OK;
+
+    snprintf(what, sizeof(what), "rank %d: collect waits for rank %d", p->group.rank, rank);
+    pthread_mutex_lock(&p->mutex);
+    dp__signal_post(&p->pulled_chunks, 0);
+    p->pulled = to;
+    p->pulled_bytes = bytes;
+    p->pulled_from = rank;
+    p->pulled_in = meeting;
+    pthread_mutex_unlock(&p->mutex);
+    for (uint32_t chunk = 0; status == DP_OK && (size_t)chunk * DP__CHUNK_BYTES < bytes; chunk++) {
+        pthread_mutex_lock(&p->mutex);
+        dp__send(p, &(dp__frame_t){.type = DP__FRAME_WANT, .from = p->group.rank, .to = rank, .id = meeting,
+                                   .extra = chunk});
+        pthread_mutex_unlock(&p->mutex);
+        dp__control_wake(p);
+        status = dp__cause_wait(&p->cause, &p->pulled_chunks, chunk + 1, p->group.hang_ns, what);
+    }
+    pthread_mutex_lock(&p->mutex);
+    p->pulled = NULL;
+    pthread_mutex_unlock(&p->mutex);
+    return status;
+}
+
+static dp_status_t receive_all(dp__process_t *p, const uint64_t *lengths, const void *mine, uint32_t meeting,
+                               dp_receive_fn receive, void *user)
+{
+    void *buffer;
+    size_t largest = 1;
+    dp_status_t status = DP_OK;
+
+    for (int32_t r = 0; r < p->group.size; r++)
+        if (r != p->group.rank && lengths[r] > largest)
+            largest = (size_t)lengths[r];
+    buffer = dp__allocate(largest, 64);
+    if (buffer == NULL)
+        return dp_fail(DP_ERR_NOMEM, "rank %d: no memory for the %zu bytes that one rank gives", p->group.rank, largest);
+    for (int32_t r = 0; r < p->group.size && status == DP_OK; r++) {
+        if (r != p->group.rank)
+            status = pull(p, r, meeting, buffer, (size_t)lengths[r]);
+        if (status == DP_OK)
+            status = receive(user, r, r == p->group.rank ? mine : buffer, (size_t)lengths[r]);
+    }
+    dp__free(buffer);
+    return status;
+}
+
+static void offer(dp__process_t *p, const void *mine, size_t bytes)
+{
+    pthread_mutex_lock(&p->mutex);
+    p->offered = mine;
+    p->offered_bytes = bytes;
+    p->offered_in = p->meeting + 1;
+    pthread_mutex_unlock(&p->mutex);
+}
+
+static dp_status_t collect_with(dp__process_t *p, int32_t root, const void *mine, size_t bytes, dp_receive_fn receive,
+                                void *user, uint64_t *lengths, dp__verdict_t *verdicts)
+{
+    dp_group_t *group = &p->group;
+    dp__verdict_t verdict = {0};
+    uint64_t length = bytes;
+    dp_status_t status;
+
+    offer(p, mine, bytes);
+    status = meet(p, DP__MEET_COLLECT, (uint32_t)root, &length, sizeof(length), lengths, group->hang_ns);
+    if (status == DP_OK && group->rank == root) {
+        verdict.status = receive_all(p, lengths, mine, p->offered_in, receive, user);
+        if (verdict.status != DP_OK)
+            snprintf(verdict.message, sizeof(verdict.message), "%s", dp_last_error());
+    }
+    if (status == DP_OK) /* the root may need the time of a wait for every rank */
+        status = meet(p, DP__MEET_COLLECT, (uint32_t)root, &verdict, sizeof(verdict), verdicts,
+                      group->hang_ns * group->size);
+    offer(p, NULL, 0);
+    if (status == DP_OK && verdicts[root].status != DP_OK)
+        return dp_fail(verdicts[root].status, "collect at rank %d: %.*s", root, (int)sizeof(verdict.message) - 1,
+                       verdicts[root].message);
+    return status;
+}
+
+static dp_status_t process_collect(dp_group_t *group, int32_t root, const void *mine, size_t bytes,
+                                   dp_receive_fn receive, void *user)
+{
+    dp__process_t *p = dp__process_of(group);
+    size_t size = (size_t)group->size;
+    uint64_t *lengths = dp__calloc(size, sizeof(*lengths));
+    dp__verdict_t *verdicts = dp__calloc(size, sizeof(*verdicts));
+    dp_status_t status;
+
+    if (lengths != NULL && verdicts != NULL) {
+        status = collect_with(p, root, mine, bytes, receive, user, lengths, verdicts);
+    } else {
+        status = dp_fail(DP_ERR_NOMEM, "rank %d: no memory for collect", group->rank);
+        process_abort(group, status, dp_last_error()); /* the others wait for us */
+    }
+    dp__free(lengths);
+    dp__free(verdicts);
+    return status;
+}
+
+/* ---- the end ---- */
+
+static void end_job(dp__process_t *p, dp_status_t status, const char *text, uint32_t meeting)
+{
+    int64_t deadline = dp__now_ns() + 2 * dp__scaled_ns(DP__GOODBYE_SECONDS);
+
+    pthread_mutex_lock(&p->mutex);
+    if (dp__is_hub(p))
+        dp__hub_abort(p, status, text, meeting);
+    else
+        dp__propose(p, status, text, meeting);
+    pthread_mutex_unlock(&p->mutex);
+    dp__control_wake(p);
+    /* rank 0 decides whose cause was the first */
+    if (dp__signal_wait(&p->cause.published, 1, deadline, NULL) != DP_OK)
+        dp__cause_set(&p->cause, status, text);
+}
+
+static void process_abort(dp_group_t *group, dp_status_t status, const char *message)
+{
+    dp__process_t *p = dp__process_of(group);
+
+    if (!dp__cause_is_set(&p->cause))
+        end_job(p, status, message, 0);
+}
+
+static void process_interrupt(dp_group_t *group)
+{
+    dp__process_t *p = dp__process_of(group);
+
+    __atomic_store_n(&p->interrupted, 1, __ATOMIC_RELEASE);
+    dp__control_wake(p);
+}
+
+static void free_process(dp__process_t *p)
+{
+    while (p->count > 0)
+        dp__connection_drop(p, p->connections[p->count - 1]);
+    while (p->waiting_gets != NULL) {
+        dp__waiting_get_t *get = p->waiting_gets;
+
+        p->waiting_gets = get->next;
+        dp__free(get);
+    }
+    if (p->listener >= 0)
+        close(p->listener);
+    if (p->wake_fd >= 0)
+        close(p->wake_fd);
+    if (p->peers != NULL)
+        dp__process_free_boxes(p);
+    dp__board_fini(&p->board);
+    pthread_mutex_destroy(&p->mutex);
+    dp__free(p->gather_data);
+    dp__free(p->gather_here);
+    dp__free(p->connections);
+    dp__free(p->polls);
+    dp__free(p->peers);
+    dp__free(p->settings);
+    explicit_bzero(p, sizeof(*p));
+    dp__free(p);
+}
+
+static void stop_control(dp__process_t *p)
+{
+    pthread_mutex_lock(&p->mutex);
+    p->stop = true;
+    p->stop_deadline_ns = dp__now_ns() + dp__scaled_ns(DP__GOODBYE_SECONDS);
+    pthread_mutex_unlock(&p->mutex);
+    dp__control_wake(p);
+    pthread_join(p->thread, NULL); /* it has just been given a deadline */
+}
+
+static void process_leave(dp_group_t *group)
+{
+    dp__process_t *p = dp__process_of(group);
+
+    if (meet(p, DP__MEET_LEAVE, 0, NULL, 0, NULL, group->hang_ns) == DP_OK) {
+        pthread_mutex_lock(&p->mutex);
+        p->over = true;
+        pthread_mutex_unlock(&p->mutex);
+    }
+    stop_control(p);
+    free_process(p);
+}
+
+static const dp__link_t process_link = {process_put,       process_get,          process_gather,
+                                        process_collect,   process_abort,        process_interrupt,
+                                        dp__process_blackbox, dp__process_boxes, process_leave};
+
+/* ---- joining ---- */
+
+static dp_status_t check_safety(const dp__process_t *p, const dp_group_options_t *options)
+{
+    if (p->address.loopback || p->secret.bytes > 0 || options->insecure)
+        return DP_OK;
+    return dp_fail(DP_ERR_SECURITY,
+                   "rank %d: %s is not an address of this host alone, and the job has no secret: let DUALPIPE_SECRET_FILE "
+                   "name a file of mode 0600 with the same secret for all ranks, or set the option insecure",
+                   p->group.rank, p->address.text);
+}
+
+/* What must be equal: the caller's settings, and what we know to matter ourselves. */
+static dp_status_t take_settings(dp__process_t *p, const char *given)
+{
+    const char *job = dp__environment_job();
+    size_t bytes = (given != NULL ? strlen(given) : 0) + strlen(job) + 64;
+    dp__sha256_t sha;
+
+    if (bytes > DP__SETTINGS_BYTES)
+        return dp_fail(DP_ERR_INVALID, "rank %d: settings of %zu bytes; at most %u are possible", p->group.rank, bytes,
+                       DP__SETTINGS_BYTES);
+    p->settings = dp__allocate(bytes, 16);
+    if (p->settings == NULL)
+        return dp_fail(DP_ERR_NOMEM, "rank %d: no memory for the settings", p->group.rank);
+    snprintf(p->settings, bytes, "libdualpipe=%s\njob=%s\n%s", dp_version(), job, given != NULL ? given : "");
+    dp__sha256_init(&sha);
+    dp__sha256_update(&sha, p->settings, strlen(p->settings));
+    dp__sha256_final(&sha, p->digest);
+    return DP_OK;
+}
+
+static dp_status_t make_tables(dp__process_t *p)
+{
+    size_t size = (size_t)p->group.size;
+
+    p->room = dp__is_hub(p) ? size + (2 * size + 16) + 16 + 1 : 2; /* ranks, strangers, a batch of new ones */
+    p->connections = dp__calloc(p->room, sizeof(p->connections[0]));
+    p->polls = dp__calloc(p->room + 2, sizeof(struct pollfd));
+    p->peers = dp__calloc(size, sizeof(p->peers[0]));
+    p->gather_here = dp__calloc(size, sizeof(bool));
+    if (p->connections == NULL || p->polls == NULL || p->peers == NULL || p->gather_here == NULL)
+        return dp_fail(DP_ERR_NOMEM, "rank %d: no memory to join a job of %zu ranks", p->group.rank, size);
+    p->peers[p->group.rank].pid = (int32_t)getpid();
+    dp__host_name(p->peers[p->group.rank].host);
+    p->gather = 1;
+    p->introduced = 1;
+    p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (p->wake_fd < 0)
+        return dp_fail(DP_ERR_NOMEM, "rank %d: eventfd: %s", p->group.rank, strerror(errno));
+    return DP_OK;
+}
+
+static dp_status_t prepare(dp__process_t *p, const dp_group_options_t *options)
+{
+    dp_status_t status = make_tables(p);
+
+    if (status == DP_OK)
+        status = take_settings(p, options->settings);
+    if (status == DP_OK)
+        status = dp__address_find(options, &p->address);
+    if (status == DP_OK)
+        status = dp__secret_load(&p->secret);
+    if (status == DP_OK)
+        status = check_safety(p, options);
+    if (status == DP_OK && dp__is_hub(p))
+        status = dp__address_listen(&p->address, p->group.size, &p->listener);
+    p->join_ns = dp__scaled_ns(options->join_seconds);
+    p->join_deadline_ns = dp__now_ns() + p->join_ns;
+    return status;
+}
+
+/* The control thread takes no signals: they are for the program's own threads. */
+static dp_status_t start_control(dp__process_t *p)
+{
+    sigset_t all, before;
+    int error;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    error = pthread_create(&p->thread, NULL, dp__control_main, p);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0)
+        return dp_fail(DP_ERR_NOMEM, "rank %d: no control thread: %s", p->group.rank, strerror(error));
+    return DP_OK;
+}
+
+static dp_status_t await_others(dp__process_t *p)
+{
+    /* the control thread ends a join that is late; twice as long would mean that it does not run */
+    return dp__cause_wait(&p->cause, &p->joined, 1, 2 * p->join_ns + dp__scaled_ns(5), "joining");
+}
+
+dp_status_t dp__process_join(const dp_group_options_t *options, dp_group_t **group_out)
+{
+    dp__process_t *p = dp__calloc(1, sizeof(*p));
+    dp_status_t status;
+
+    if (p == NULL)
+        return dp_fail(DP_ERR_NOMEM, "rank %d: no memory to join the job", options->rank);
+    p->wake_fd = p->listener = -1;
+    pthread_mutex_init(&p->mutex, NULL);
+    dp__board_init(&p->board);
+    dp__group_init(&p->group, options->rank, options->size, dp__scaled_ns(options->hang_seconds), &p->cause,
+                   &process_link);
+    status = prepare(p, options);
+    if (status == DP_OK)
+        status = start_control(p);
+    if (status != DP_OK) {
+        free_process(p);
+        return status;
+    }
+    status = await_others(p);
+    if (status != DP_OK) {
+        stop_control(p);
+        free_process(p);
+        return status;
+    }
+    *group_out = &p->group;
+    return DP_OK;
+}

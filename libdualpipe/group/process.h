@@ -1,0 +1,205 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * process.h: a rank that is a process of its own. Rank 0 is the hub: every other rank, a spoke, holds one stream connection
+ * to it. A control thread owns the sockets; it and the rank's own threads share the state below under one mutex.
+ *
+ *   process.c   joining and leaving, the link functions
+ *   control.c   the control thread
+ *   hub.c       what rank 0 does with connections and frames
+ *   spoke.c     what the others do
+ *   shared.c    what both do: death notices, pieces of collect
+ *   boxes.c     black boxes that other processes map */
+#ifndef DP_GROUP_PROCESS_H
+#define DP_GROUP_PROCESS_H
+
+#include "group/address.h"
+#include "group/blackbox.h"
+#include "group/secret.h"
+#include "group/settings.h"
+
+#define DP__PROTOCOL_VERSION 1
+#define DP__HANDSHAKE_SECONDS 5.0
+#define DP__GOODBYE_SECONDS 1.0 /* for the last frames of a job that has ended badly */
+
+typedef enum dp__phase {
+    DP__PHASE_CONNECTING = 0, /* spoke: no connection yet                                       */
+    DP__PHASE_HELLO = 1,      /* hub: nothing was heard; spoke: HELLO is out                    */
+    DP__PHASE_PROOF = 2,      /* hub: CHALLENGE is out; spoke: PROOF is out                     */
+    DP__PHASE_WELCOME = 3,    /* proved; hub waits for INTRODUCE, spoke for the others to come  */
+    DP__PHASE_JOINED = 4,     /* hub: introduced; spoke: READY has come                         */
+    DP__PHASE_GONE = 5        /* to be dropped                                                  */
+} dp__phase_t;
+
+typedef struct dp__connection {
+    dp__wire_t wire;
+    dp__phase_t phase;
+    int32_t rank;          /* of the other side; -1: not known                  */
+    int64_t deadline_ns;   /* of the phase; INT64_MAX: none                     */
+    bool closing;          /* drop it once everything is sent                   */
+    bool cause_sent, cause_seen;
+    dp__transcript_t transcript;
+    char from[64];
+} dp__connection_t;
+
+typedef struct dp__peer {
+    int32_t pid;
+    char host[DP__HOST_BYTES];
+    dp__connection_t *connection; /* hub */
+    dp__box_t *boxes;             /* atomic; newest first */
+} dp__peer_t;
+
+/* A PUT or GET of one of the rank's threads, on that thread's stack. */
+typedef struct dp__request {
+    struct dp__request *next;
+    uint32_t id;
+    dp_signal_t done;
+    void *data;
+    size_t bytes;
+    dp_status_t status;
+    char message[256];
+} dp__request_t;
+
+/* A GET that waits at the hub. */
+typedef struct dp__waiting_get {
+    struct dp__waiting_get *next;
+    int32_t rank;
+    uint32_t id;
+    char key[DP__BOARD_KEY_BYTES];
+} dp__waiting_get_t;
+
+typedef struct dp__process {
+    dp_group_t group;
+    dp__cause_t cause;
+    pthread_t thread;
+    pthread_mutex_t mutex; /* all below, unless said otherwise */
+    int wake_fd;           /* eventfd */
+    uint32_t interrupted;  /* atomic */
+    bool stop, over;       /* leave now; LEAVE was met by all */
+    int64_t stop_deadline_ns;
+
+    /* joining */
+    dp__address_t address;
+    dp__secret_t secret;
+    char *settings;
+    uint8_t digest[DP__SHA256_BYTES];
+    int64_t join_deadline_ns, join_ns;
+    dp_signal_t joined;
+    char trouble[256]; /* spoke: why the last attempt failed; hub: who was refused and why */
+
+    dp__peer_t *peers; /* [size] */
+
+    /* what this rank asks others to do with a cause */
+    bool proposed, proposal_sent;
+    dp_status_t proposal;
+    uint32_t proposal_meeting;
+    int64_t proposal_deadline_ns;
+    char proposal_text[DP__CAUSE_BYTES];
+
+    /* requests of this rank */
+    uint32_t last_request;
+    dp__request_t *requests;
+
+    /* the meeting this rank is in */
+    uint32_t meeting;      /* its number, from 1 */
+    dp_signal_t met;       /* the last one that is over */
+    void *all_out;
+    size_t all_bytes, all_received;
+
+    /* collect */
+    const void *offered; /* what the root may ask us for */
+    size_t offered_bytes;
+    uint32_t offered_in; /* the meeting that told the lengths */
+    void *pulled;        /* root: what it is asking for */
+    uint32_t pulled_in;
+    int32_t pulled_from;
+    size_t pulled_bytes;
+    dp_signal_t pulled_chunks;
+
+    /* connections: all of the hub's, the one of a spoke */
+    dp__connection_t **connections;
+    size_t count, room;
+    void *polls; /* struct pollfd [room + 2]: the control thread's */
+
+    /* spoke */
+    int64_t retry_ns;
+    int32_t retries;
+
+    /* hub */
+    int listener;
+    int64_t accept_again_ns;
+    int32_t introduced; /* itself among them */
+    int32_t told;       /* have heard the cause */
+    uint32_t strangers;
+    int64_t next_log_ns;
+    dp__board_t board;
+    dp__waiting_get_t *waiting_gets;
+    uint32_t gather, gather_kind, gather_root;
+    size_t gather_bytes;
+    int32_t gather_arrived, gather_first;
+    bool *gather_here; /* [size] */
+    unsigned char *gather_data;
+    size_t gather_room;
+} dp__process_t;
+
+static inline dp__process_t *dp__process_of(const dp_group_t *group)
+{
+    return (dp__process_t *)group; /* its first member */
+}
+static inline bool dp__is_hub(const dp__process_t *p)
+{
+    return p->group.rank == 0;
+}
+
+/* ---- control.c ---- */
+void *dp__control_main(void *process);
+/* Async-signal-safe. */
+void dp__control_wake(dp__process_t *p);
+
+/* ---- hub.c; with the mutex ---- */
+void dp__hub_accept(dp__process_t *p);
+void dp__hub_frame(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame);
+void dp__hub_lost(dp__process_t *p, dp__connection_t *c, dp_status_t status);
+/* What time brings: late strangers, the join deadline. */
+void dp__hub_tick(dp__process_t *p, int64_t now_ns);
+/* Sends the cause to who has not got it. */
+void dp__hub_spread(dp__process_t *p);
+/* true when nobody waits for anything from us. */
+bool dp__hub_done(const dp__process_t *p);
+/* Rank `rank` comes to a meeting. */
+void dp__hub_contribute(dp__process_t *p, int32_t rank, uint32_t meeting, uint32_t kind, uint32_t root, const void *data,
+                        size_t bytes);
+void dp__hub_abort(dp__process_t *p, dp_status_t status, const char *text, uint32_t meeting);
+void dp__hub_answer_gets(dp__process_t *p);
+
+/* ---- spoke.c; with the mutex ---- */
+void dp__spoke_tick(dp__process_t *p, int64_t now_ns);
+/* The socket can be written to while connecting. */
+void dp__spoke_connected(dp__process_t *p, dp__connection_t *c);
+void dp__spoke_frame(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame);
+void dp__spoke_lost(dp__process_t *p, dp__connection_t *c, dp_status_t status);
+dp__connection_t *dp__spoke_hub(const dp__process_t *p);
+
+/* ---- shared.c; with the mutex ---- */
+dp__connection_t *dp__connection_new(dp__process_t *p, int fd);
+void dp__connection_drop(dp__process_t *p, dp__connection_t *c);
+/* Small frames at once; a host that is gone is found by the kernel: about 10 s without an answer. */
+void dp__watch_host(int fd);
+/* For rank frame->to; ends the job when there is no memory. */
+void dp__send(dp__process_t *p, const dp__frame_t *frame);
+void dp__send2(dp__process_t *p, const dp__frame_t *frame, const void *first, size_t first_bytes, const void *second,
+               size_t second_bytes);
+void dp__answer_want(dp__process_t *p, const dp__frame_t *frame);
+void dp__take_data(dp__process_t *p, const dp__frame_t *frame);
+/* "rank 2 (pid 1234 on HOST)" */
+void dp__peer_name(const dp__process_t *p, int32_t rank, char *text, size_t bytes);
+/* Rank `rank` is gone though it did not leave: that is the cause. */
+void dp__peer_died(dp__process_t *p, int32_t rank);
+/* This rank wants the job to end. */
+void dp__propose(dp__process_t *p, dp_status_t status, const char *text, uint32_t meeting);
+
+/* ---- boxes.c ---- */
+dp_status_t dp__process_blackbox(dp_group_t *group, uint32_t capacity, dp_span_t **records_out);
+const dp__box_t *dp__process_boxes(const dp_group_t *group, int32_t rank);
+void dp__process_free_boxes(dp__process_t *p);
+
+#endif

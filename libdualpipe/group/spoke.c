@@ -1,0 +1,332 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * spoke.c: the ranks other than 0: finding rank 0, proving oneself, and hearing what it says. */
+#include "base/memory.h"
+#include "group/process.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+dp__connection_t *dp__spoke_hub(const dp__process_t *p)
+{
+    return p->count > 0 ? p->connections[0] : NULL;
+}
+
+static void end_join(dp__process_t *p, dp_status_t status, const char *fmt, ...) DP_PRINTF(3, 4);
+static void end_join(dp__process_t *p, dp_status_t status, const char *fmt, ...)
+{
+    char text[DP__CAUSE_BYTES];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    dp__cause_set(&p->cause, status, text);
+}
+
+/* ---- connecting ---- */
+
+static void try_again(dp__process_t *p, const char *why)
+{
+    int64_t pause_ms = 10 + 10 * (int64_t)(p->retries < 19 ? p->retries : 19);
+
+    snprintf(p->trouble, sizeof(p->trouble), "%s", why);
+    p->retries++;
+    p->retry_ns = dp__now_ns() + pause_ms * 1000000;
+}
+
+static void start_connection(dp__process_t *p)
+{
+    int fd = socket(p->address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    dp__connection_t *c;
+
+    p->retry_ns = 0;
+    if (fd < 0) {
+        try_again(p, strerror(errno));
+        return;
+    }
+    if (connect(fd, (const struct sockaddr *)&p->address.storage, p->address.bytes) != 0 && errno != EINPROGRESS) {
+        try_again(p, strerror(errno));
+        close(fd);
+        return;
+    }
+    c = dp__connection_new(p, fd);
+    if (c == NULL) {
+        close(fd);
+        end_join(p, DP_ERR_NOMEM, "rank %d: no memory for its connection to rank 0", p->group.rank);
+        return;
+    }
+    dp__watch_host(fd);
+    c->phase = DP__PHASE_CONNECTING;
+    c->deadline_ns = dp__now_ns() + dp__scaled_ns(DP__HANDSHAKE_SECONDS);
+}
+
+/* A port without a listener may be given to the connecting socket itself, which then talks to itself. */
+static bool is_own_echo(int fd)
+{
+    struct sockaddr_storage here, there;
+    socklen_t here_bytes = sizeof(here), there_bytes = sizeof(there);
+    char a[64], b[64];
+
+    memset(&here, 0, sizeof(here));
+    memset(&there, 0, sizeof(there));
+    if (getsockname(fd, (struct sockaddr *)&here, &here_bytes) != 0 ||
+        getpeername(fd, (struct sockaddr *)&there, &there_bytes) != 0)
+        return true;
+    dp__address_text((struct sockaddr *)&here, here_bytes, a, sizeof(a));
+    dp__address_text((struct sockaddr *)&there, there_bytes, b, sizeof(b));
+    return strcmp(a, b) == 0;
+}
+
+static void write_u32(unsigned char *at, uint32_t value)
+{
+    value = htole32(value);
+    memcpy(at, &value, sizeof(value));
+}
+
+static void say_hello(dp__process_t *p, dp__connection_t *c)
+{
+    dp__transcript_t *t = &c->transcript;
+    unsigned char hello[12 + DP__NONCE_BYTES + DP__SHA256_BYTES];
+
+    *t = (dp__transcript_t){.version = DP__PROTOCOL_VERSION, .rank = p->group.rank, .size = p->group.size};
+    memcpy(t->digest, p->digest, DP__SHA256_BYTES);
+    if (getrandom(t->rank_nonce, DP__NONCE_BYTES, 0) != DP__NONCE_BYTES) {
+        end_join(p, DP_ERR_IO, "rank %d: the system has no random numbers: %s", p->group.rank, strerror(errno));
+        return;
+    }
+    write_u32(hello, t->version);
+    write_u32(hello + 4, (uint32_t)t->rank);
+    write_u32(hello + 8, (uint32_t)t->size);
+    memcpy(hello + 12, t->rank_nonce, DP__NONCE_BYTES);
+    memcpy(hello + 12 + DP__NONCE_BYTES, t->digest, DP__SHA256_BYTES);
+    c->phase = DP__PHASE_HELLO;
+    dp__send(p, &(dp__frame_t){.type = DP__FRAME_HELLO, .from = p->group.rank, .bytes = sizeof(hello), .payload = hello});
+}
+
+void dp__spoke_connected(dp__process_t *p, dp__connection_t *c)
+{
+    int error = 0;
+    socklen_t bytes = sizeof(error);
+
+    if (getsockopt(c->wire.fd, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0)
+        error = errno;
+    if (error == 0 && is_own_echo(c->wire.fd))
+        error = ECONNREFUSED;
+    if (error != 0) {
+        try_again(p, strerror(error));
+        c->phase = DP__PHASE_GONE;
+        return;
+    }
+    say_hello(p, c);
+}
+
+/* ---- handshake ---- */
+
+static void hear_challenge(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
+{
+    uint8_t proof[DP__SHA256_BYTES];
+
+    memcpy(c->transcript.hub_nonce, frame->payload, DP__NONCE_BYTES);
+    dp__secret_prove(&p->secret, DP__LABEL_RANK_PROOF, &c->transcript, proof);
+    c->phase = DP__PHASE_PROOF;
+    dp__send(p, &(dp__frame_t){.type = DP__FRAME_PROOF, .from = p->group.rank, .bytes = sizeof(proof), .payload = proof});
+}
+
+static void hear_welcome(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
+{
+    const dp__peer_t *self = &p->peers[p->group.rank];
+    uint8_t wanted[DP__SHA256_BYTES], ours[DP__SHA256_BYTES], theirs[DP__SHA256_BYTES];
+
+    dp__secret_prove(&p->secret, DP__LABEL_HUB_PROOF, &c->transcript, wanted);
+    if (!dp__digest_equal(wanted, frame->payload)) {
+        end_join(p, DP_ERR_SECURITY, "rank %d: the program that listens at %s does not hold the job's secret",
+                 p->group.rank, p->address.text);
+        return;
+    }
+    dp__secret_prove(&p->secret, DP__LABEL_RANK_KEY, &c->transcript, ours);
+    dp__secret_prove(&p->secret, DP__LABEL_HUB_KEY, &c->transcript, theirs);
+    dp__wire_seal(&c->wire, ours, theirs);
+    c->phase = DP__PHASE_WELCOME;
+    c->deadline_ns = INT64_MAX;
+    dp__send2(p, &(dp__frame_t){.type = DP__FRAME_INTRODUCE, .from = p->group.rank, .value = self->pid}, self->host,
+              strlen(self->host) + 1, p->settings, strlen(p->settings));
+}
+
+static void hear_refusal(dp__process_t *p, const dp__connection_t *c, const dp__frame_t *frame)
+{
+    end_join(p, frame->value == DP_ERR_MISMATCH || frame->value == DP_ERR_RENDEZVOUS ? frame->value : DP_ERR_SECURITY,
+             "rank %d was refused by rank 0 at %s: %.300s%s", p->group.rank, p->address.text,
+             (const char *)frame->payload,
+             c->wire.sealed || frame->value != DP_ERR_SECURITY
+                 ? ""
+                 : " (DUALPIPE_SECRET_FILE must name the same secret for all ranks)");
+}
+
+static void hear_ready(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
+{
+    const unsigned char *at = frame->payload, *end = at + frame->bytes;
+
+    for (int32_t r = 0; r < p->group.size; r++) {
+        uint32_t pid;
+        size_t length;
+
+        if (end - at < 5 || at[4] >= DP__HOST_BYTES || end - at - 5 < at[4]) {
+            end_join(p, DP_ERR_PROTOCOL, "rank %d: the table of ranks that came from rank 0 is cut off", p->group.rank);
+            return;
+        }
+        memcpy(&pid, at, sizeof(pid));
+        length = at[4];
+        p->peers[r].pid = (int32_t)le32toh(pid);
+        memcpy(p->peers[r].host, at + 5, length);
+        p->peers[r].host[length] = '\0';
+        at += 5 + length;
+    }
+    explicit_bzero(&p->secret, sizeof(p->secret));
+    c->phase = DP__PHASE_JOINED;
+    dp__signal_post(&p->joined, 1);
+}
+
+/* ---- what rank 0 says later ---- */
+
+static void hear_reply(dp__process_t *p, const dp__frame_t *frame)
+{
+    for (dp__request_t **at = &p->requests; *at != NULL; at = &(*at)->next) {
+        dp__request_t *request = *at;
+
+        if (request->id != frame->id)
+            continue;
+        *at = request->next;
+        request->status = frame->value;
+        if (frame->value != DP_OK)
+            snprintf(request->message, sizeof(request->message), "%s", (const char *)frame->payload);
+        else if (frame->bytes != request->bytes)
+            request->bytes = frame->bytes; /* the caller sees that it differs */
+        else if (frame->bytes > 0)
+            memcpy(request->data, frame->payload, frame->bytes);
+        dp__signal_post(&request->done, 1);
+        return;
+    }
+}
+
+static void hear_all(dp__process_t *p, const dp__frame_t *frame)
+{
+    if (frame->id != p->meeting || frame->id != dp__signal_value(&p->met) + 1)
+        return;
+    if (frame->bytes > 0 && p->all_out != NULL && frame->extra == p->all_received &&
+        frame->bytes <= p->all_bytes - p->all_received) {
+        memcpy((char *)p->all_out + p->all_received, frame->payload, frame->bytes);
+        p->all_received += frame->bytes;
+    }
+    if (p->all_received == p->all_bytes)
+        dp__signal_post(&p->met, frame->id);
+}
+
+static void hear_cause(dp__process_t *p, const dp__frame_t *frame)
+{
+    dp__cause_set(&p->cause, frame->value, (const char *)frame->payload);
+    dp__send(p, &(dp__frame_t){.type = DP__FRAME_SEEN, .from = p->group.rank});
+}
+
+/* false: rank 0 would not say that now. */
+static bool hear(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
+{
+    switch (frame->type) {
+    case DP__FRAME_CHALLENGE:
+        if (c->phase != DP__PHASE_HELLO || frame->bytes != DP__NONCE_BYTES)
+            return false;
+        hear_challenge(p, c, frame);
+        return true;
+    case DP__FRAME_WELCOME:
+        if (c->phase != DP__PHASE_PROOF || frame->bytes != DP__SHA256_BYTES)
+            return false;
+        hear_welcome(p, c, frame);
+        return true;
+    case DP__FRAME_REFUSED:
+        if (c->phase > DP__PHASE_WELCOME)
+            return false;
+        hear_refusal(p, c, frame);
+        return true;
+    case DP__FRAME_CAUSE:
+        if (!c->wire.sealed)
+            return false;
+        hear_cause(p, frame);
+        return true;
+    default: break;
+    }
+    if (c->phase == DP__PHASE_WELCOME && frame->type == DP__FRAME_READY) {
+        hear_ready(p, c, frame);
+        return true;
+    }
+    if (c->phase != DP__PHASE_JOINED)
+        return false;
+    switch (frame->type) {
+    case DP__FRAME_REPLY: hear_reply(p, frame); return true;
+    case DP__FRAME_ALL: hear_all(p, frame); return true;
+    case DP__FRAME_WANT: dp__answer_want(p, frame); return true;
+    case DP__FRAME_DATA: dp__take_data(p, frame); return true;
+    default: return false;
+    }
+}
+
+void dp__spoke_frame(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
+{
+    if (!hear(p, c, frame)) {
+        dp__spoke_lost(p, c, DP_ERR_PROTOCOL);
+        c->phase = DP__PHASE_GONE;
+    }
+}
+
+/* ---- losing it ---- */
+
+void dp__spoke_lost(dp__process_t *p, dp__connection_t *c, dp_status_t status)
+{
+    char text[160];
+
+    if (p->over || dp__cause_is_set(&p->cause))
+        return;
+    if (!c->wire.sealed) {
+        try_again(p, status == DP_ERR_PROTOCOL ? "what listens there is not rank 0 of a job" : "it hung up");
+    } else if (status == DP_ERR_PEER) {
+        dp__peer_died(p, 0);
+    } else {
+        snprintf(text, sizeof(text), "rank %d: %s", p->group.rank,
+                 status == DP_ERR_NOMEM ? "no memory for what rank 0 sends"
+                                        : "what arrives on the connection to rank 0 is not from the job");
+        dp__cause_set(&p->cause, status, text);
+    }
+}
+
+static void join_is_late(dp__process_t *p, const dp__connection_t *c)
+{
+    char text[160];
+
+    if (c != NULL && c->phase == DP__PHASE_WELCOME) {
+        snprintf(text, sizeof(text), "rank %d waited %.3g s for the others", p->group.rank, (double)p->join_ns * 1e-9);
+        dp__propose(p, DP_ERR_RENDEZVOUS, text, 0); /* rank 0 knows who is missing */
+        return;
+    }
+    end_join(p, DP_ERR_RENDEZVOUS, "rank %d waited %.3g s for rank 0 at %s%s%s", p->group.rank,
+             (double)p->join_ns * 1e-9, p->address.text, p->trouble[0] != '\0' ? ": " : "", p->trouble);
+}
+
+void dp__spoke_tick(dp__process_t *p, int64_t now_ns)
+{
+    dp__connection_t *c = dp__spoke_hub(p);
+
+    if (dp__signal_value(&p->joined) != 0 || dp__cause_is_set(&p->cause) || p->stop)
+        return;
+    if (c != NULL && now_ns >= c->deadline_ns && c->phase != DP__PHASE_GONE) {
+        try_again(p, c->phase == DP__PHASE_CONNECTING ? "no answer" : "it does not go on with the handshake");
+        c->phase = DP__PHASE_GONE;
+    }
+    if (now_ns >= p->join_deadline_ns)
+        join_is_late(p, c);
+    else if (c == NULL && now_ns >= p->retry_ns)
+        start_connection(p);
+}
