@@ -26,7 +26,8 @@ typedef struct dp_group_options {
     const char *address;     /* where rank 0 listens; NULL: MASTER_ADDR, else 127.0.0.1                                  */
     int32_t port;            /* 0: MASTER_PORT                                                                            */
     double join_seconds;     /* 0: 60. Afterwards the missing ranks are named                                             */
-    double hang_seconds;     /* 0: 30. A wait longer than this fails with DP_ERR_TIMEOUT, naming what it waited for        */
+    double hang_seconds;     /* 0: 30. A wait fails with DP_ERR_TIMEOUT, naming what it waited for, when for this long no
+                                operation of any rank of this host began or ended. Longer than the longest operation       */
     const char *settings;    /* "name=value\n" lines that must be equal on all ranks; a difference is DP_ERR_MISMATCH with
                                 the field and both values; NULL: none. Copied                                             */
     int32_t insecure;        /* 1: allow an address that is not loopback without a secret                                 */

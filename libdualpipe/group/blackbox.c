@@ -168,3 +168,17 @@ bool dp__box_describe(const dp__box_t *boxes, char *text, size_t bytes)
         describe_span(in, &best, text, bytes);
     return best_open;
 }
+
+int64_t dp__box_latest(const dp__box_t *boxes)
+{
+    int64_t latest = 0;
+
+    for (const dp__box_t *box = boxes; box != NULL; box = box->next)
+        for (uint32_t i = 0; i < box->capacity; i++) {
+            dp_span_t span = read_span(&box->records[i]);
+
+            latest = span.start_ns > latest ? span.start_ns : latest;
+            latest = span.end_ns > latest ? span.end_ns : latest;
+        }
+    return latest;
+}

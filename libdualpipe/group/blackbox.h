@@ -28,5 +28,7 @@ void dp__box_set_name(dp__box_t *box, uint16_t name, const char *text);
 /* "step 3: mlp(B) of stage 2" into text, "" when nothing was recorded. true: in progress, false: the last one that ended.
  * Reads memory that others may be writing. */
 bool dp__box_describe(const dp__box_t *boxes, char *text, size_t bytes);
+/* The latest start or end recorded in these boxes, 0 when there is none. */
+int64_t dp__box_latest(const dp__box_t *boxes);
 
 #endif
