@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * mock_comm_threads.c: a second comm backend for tests of the engine: ranks as threads of one process, plain memory. It has
- * channels, all_reduce and barrier, and no exchanges. */
+ * mock_comm_threads.c: a second comm backend for tests of the engine: ranks as threads of one process, plain memory. */
 #include <dualpipe/comm.h>
 
 #include <pthread.h>
@@ -11,6 +10,10 @@
 typedef struct member {
     dp_signal_t phase; /* meetings this rank has come to */
     void *data;        /* what it brought                */
+    struct {
+        dp_signal_t phase;
+        void *data;
+    } exchanging; /* the same on the all-to-all lane, which runs beside the others */
 } member_t;
 
 /* What the ranks of one group share; found by name, freed with the last of them. */
@@ -38,6 +41,16 @@ struct dp_comm {
     shared_t *shared;
     int rank, nranks;
     struct dp_channel_end *ends;
+    struct dp_exchange *exchanges;
+};
+
+/* Received rows of one rank: [2 slots][nranks][capacity]; peers find it through its owner's comm. */
+struct dp_exchange {
+    struct dp_exchange *next;
+    dp_comm_t *comm;
+    dp_exchange_config_t config;
+    char *rows;
+    int32_t *counts; /* [2][nranks] */
 };
 
 struct dp_channel_end {
@@ -136,6 +149,14 @@ static void threads_close(dp_comm_t *comm)
         comm->ends = end->next;
         comm->host->release(comm->host, end);
     }
+    while (comm->exchanges != NULL) {
+        dp_exchange_t *x = comm->exchanges;
+
+        comm->exchanges = x->next;
+        comm->host->release(comm->host, x->rows);
+        comm->host->release(comm->host, x->counts);
+        comm->host->release(comm->host, x);
+    }
     comm->host->release(comm->host, comm);
 }
 
@@ -171,8 +192,75 @@ static dp_status_t threads_channel_open(dp_comm_t *comm, const dp_channel_config
 
 static dp_status_t threads_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out)
 {
-    (void)config, (void)exchange_out;
-    return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED, "this mock has no exchanges");
+    const dp_host_t *h = comm->host;
+    size_t cells = 2 * (size_t)comm->nranks;
+    dp_exchange_t *x = zeroed(h, sizeof(*x));
+
+    *x = (dp_exchange_t){comm->exchanges, comm, *config, NULL, NULL};
+    x->rows = zeroed(h, cells * config->capacity_rows * config->row_bytes);
+    x->counts = zeroed(h, cells * sizeof(*x->counts));
+    comm->exchanges = x;
+    *exchange_out = x;
+    return DP_OK;
+}
+
+typedef struct rows {
+    dp_exchange_t *x;
+    uint32_t slot;
+    const char *send;
+    const int32_t *offsets, *counts;
+} rows_t;
+
+static dp_status_t meet_exchanging(dp_comm_t *comm, void *data)
+{
+    member_t *mine = &comm->shared->members[comm->rank];
+    uint32_t phase = __atomic_load_n(&mine->exchanging.phase.value, __ATOMIC_RELAXED) + 1;
+    dp_status_t status = DP_OK;
+
+    mine->exchanging.data = data;
+    comm->host->post(comm->host, &mine->exchanging.phase, phase);
+    for (int r = 0; r < comm->nranks && status >= 0; r++)
+        status = comm->host->wait(comm->host, &comm->shared->members[r].exchanging.phase, phase, -1, "an exchange of threads");
+    return status;
+}
+
+/* Everyone shows its receiving memory, everyone writes into everyone's, and nobody goes before all have written. */
+static dp_status_t run_exchange(void *arg)
+{
+    const rows_t *t = arg;
+    dp_comm_t *comm = t->x->comm;
+    size_t row = t->x->config.row_bytes, capacity = t->x->config.capacity_rows;
+    size_t cell = (size_t)t->slot * (size_t)comm->nranks + (size_t)comm->rank;
+    dp_status_t status = meet_exchanging(comm, t->x);
+
+    for (int r = 0; r < comm->nranks && status >= 0; r++) {
+        dp_exchange_t *to = comm->shared->members[r].exchanging.data;
+
+        if ((size_t)t->counts[r] > capacity)
+            return DP_FAIL(comm->host, DP_ERR_OVERFLOW, "%d rows, there is room for %zu", t->counts[r], capacity);
+        memcpy(to->rows + cell * capacity * row, t->send + (size_t)t->offsets[r] * row, (size_t)t->counts[r] * row);
+        to->counts[cell] = t->counts[r];
+    }
+    return status >= 0 ? meet_exchanging(comm, t->x) : status;
+}
+
+static dp_status_t threads_exchange(dp_exchange_t *x, uint32_t sequence, const void *send, const int32_t *send_offsets,
+                                    const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
+                                    dp_stream_t *s)
+{
+    rows_t t = {x, sequence % 2, send, send_offsets, send_counts};
+    size_t cell = (size_t)t.slot * (size_t)x->comm->nranks;
+
+    *rows_out = x->rows + cell * x->config.capacity_rows * x->config.row_bytes;
+    *counts_out = x->counts + cell;
+    return x->comm->device->launch(s, run_exchange, &t, sizeof(t));
+}
+
+/* The meetings of the next exchange are the credit: with two slots nobody is more than one exchange ahead. */
+static dp_status_t threads_exchange_release(dp_exchange_t *x, uint32_t sequence, dp_stream_t *s)
+{
+    (void)x, (void)sequence, (void)s;
+    return DP_OK;
 }
 
 static dp_status_t threads_start(dp_comm_t *comm)
@@ -324,6 +412,8 @@ static const dp_comm_vt_t table = {
     .send = threads_send,
     .recv = threads_recv,
     .release = threads_release,
+    .exchange = threads_exchange,
+    .exchange_release = threads_exchange_release,
     .all_reduce = threads_all_reduce,
     .barrier = threads_barrier,
     .memory_bytes = threads_memory_bytes,
