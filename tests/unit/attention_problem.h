@@ -5,6 +5,7 @@
 #ifndef ATTENTION_PROBLEM_H
 #define ATTENTION_PROBLEM_H
 
+#include "attention_naive.h"
 #include "attention_rig.h"
 
 #include <check.h>
@@ -107,6 +108,13 @@ static inline void random_fill(const buffer_t *b, uint64_t seed, double scale)
 {
     for (size_t i = 0; i < buffer_count(b); i++)
         buffer_set(b, i, scale * next_random(&seed));
+}
+
+/* So that both types can start from the same numbers. */
+static inline void round_to_float(const buffer_t *b)
+{
+    for (size_t i = 0; i < buffer_count(b); i++)
+        buffer_set(b, i, (double)(float)buffer_get(b, i));
 }
 
 /* What a call must not read is poisoned. */
@@ -236,6 +244,36 @@ static inline void run_all(problem_t *p, int poison)
     unhide(&p->y, y);
     unhide(&p->dy, dy);
     unhide(&p->dx, dx);
+}
+
+/* max |a - b| over the elements from `first` on; a NaN counts as the largest. */
+static inline double largest_difference(const buffer_t *a, const double *b, size_t first)
+{
+    double error = 0;
+
+    for (size_t i = first; i < buffer_count(a); i++) {
+        const double difference = fabs(buffer_get(a, i) - b[i]);
+
+        error = difference <= error ? error : difference;
+    }
+    return error;
+}
+
+/* Largest difference between y and what the definition makes of x, tokens from `from` on. */
+static inline double forward_error(const problem_t *p, size_t from)
+{
+    const naive_t n = naive_of(&p->config);
+    double *x = buffer_copy(&p->x), *params = buffer_copy(&p->params);
+    double *expected = calloc(buffer_count(&p->y), sizeof(*expected)), error;
+
+    ck_assert_ptr_nonnull(expected);
+    ck_assert_uint_eq(p->sizes.param_count, naive_param_count(&n));
+    naive_forward(&n, params, x, from, expected);
+    error = largest_difference(&p->y, expected, from * n.hidden);
+    free(x);
+    free(params);
+    free(expected);
+    return error;
 }
 
 #endif

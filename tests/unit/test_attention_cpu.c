@@ -2,7 +2,6 @@
  * SPDX-License-Identifier: MIT
  * test_attention_cpu.c: what attention_cpu computes, against its definition, finite differences and
  * causality. */
-#include "attention_naive.h"
 #include "attention_problem.h"
 
 #include <stdbool.h>
@@ -24,34 +23,13 @@ static dp_attention_config_t sized(dp_dtype_t dtype, uint32_t batch, uint32_t se
     return c;
 }
 
-/* Largest difference between what the plugin and the definition make of the problem's x, tokens from
- * `from` on. */
-static double forward_error(size_t from)
-{
-    const naive_t n = naive_of(&problem.config);
-    double *x = buffer_copy(&problem.x), *params = buffer_copy(&problem.params);
-    double *expected = calloc(buffer_count(&problem.y), sizeof(*expected)), error = 0;
-
-    ck_assert_uint_eq(problem.sizes.param_count, naive_param_count(&n));
-    naive_forward(&n, params, x, from, expected);
-    for (size_t i = from * n.hidden; i < buffer_count(&problem.y); i++) {
-        const double difference = fabs(buffer_get(&problem.y, i) - expected[i]);
-
-        error = difference <= error ? error : difference; /* a NaN sticks */
-    }
-    free(x);
-    free(params);
-    free(expected);
-    return error;
-}
-
 static void check_forward(const dp_attention_config_t *c, uint64_t seed)
 {
     double error;
 
     problem_open(&problem, c, seed);
     run_forward(&problem);
-    error = forward_error(0);
+    error = forward_error(&problem, 0);
     ck_assert_msg(error < (c->shape.dtype == DP_F32 ? 2e-5 : 1e-12),
                   "dtype %d batch %u sequence %u heads %u kv_heads %u value_dim %u: error %g",
                   (int)c->shape.dtype, c->shape.batch, c->shape.sequence, c->heads, c->kv_heads, c->value_dim,
@@ -68,7 +46,6 @@ START_TEST(forward_equals_definition)
 {
     static const uint32_t sequences[] = {1, 2, 17, 64, 129}, batches[] = {1, 3};
 
-    load();
     for (size_t s = 0; s < 5; s++)
         for (size_t b = 0; b < 2; b++)
             for (size_t g = 0; g < 4; g++) {
@@ -85,7 +62,6 @@ START_TEST(forward_spans_key_blocks)
 {
     static const uint32_t sequences[] = {255, 256, 257, 320, 515};
 
-    load();
     for (size_t s = 0; s < 5; s++) {
         const dp_attention_config_t c = sized(dtypes[_i], 1, sequences[s], 16, 2, 1, 8, 0);
         check_forward(&c, s);
@@ -95,10 +71,8 @@ END_TEST
 
 START_TEST(forward_heeds_eps_and_theta)
 {
-    dp_attention_config_t c;
+    dp_attention_config_t c = sized(dtypes[_i], 2, 33, 8, 2, 2, 4, 0);
 
-    load();
-    c = sized(dtypes[_i], 2, 33, 8, 2, 2, 4, 0);
     c.shape.norm_eps = 0.5f;
     c.rope_theta = 7;
     check_forward(&c, 1);
@@ -175,7 +149,6 @@ START_TEST(gradients_equal_finite_differences)
                                          {3, 3, 3, 3, 6, 0}};
     difference_t d;
 
-    load();
     for (size_t s = 0; s < 4; s++) {
         const uint32_t *n = shapes[s];
         const dp_attention_config_t c = sized(DP_F64, n[0], n[1], 5, n[2], n[3], n[4], n[5]);
@@ -215,7 +188,6 @@ START_TEST(gradients_across_tiles)
     dp_param_t params[5];
     difference_t d;
 
-    load();
     for (size_t s = 0; s < 5; s++) {
         const dp_attention_config_t c = sized(DP_F64, 2, sequences[s], 8, 4, 2, 4, 6);
 
@@ -244,20 +216,11 @@ static double distance(const buffer_t *a, const double *b)
     return sqrt(difference / size);
 }
 
-/* Random values of a problem are rounded to float, so that both types start from the same numbers. */
-static void round_to_float(const buffer_t *b)
-{
-    for (size_t i = 0; i < buffer_count(b); i++)
-        buffer_set(b, i, (double)(float)buffer_get(b, i));
-}
-
 START_TEST(f32_gradients_equal_f64)
 {
-    dp_attention_config_t c;
+    dp_attention_config_t c = sized(DP_F64, 2, 300, 24, 4, 2, 8, 12);
     double *dx, *grads;
 
-    load();
-    c = sized(DP_F64, 2, 300, 24, 4, 2, 8, 12);
     problem_open(&problem, &c, 5);
     round_to_float(&problem.x);
     round_to_float(&problem.dy);
@@ -290,11 +253,9 @@ START_TEST(no_output_sees_the_future)
     const size_t sequence = 300, hidden = 9;
     const dp_dtype_t dtype = dtypes[_i];
     const size_t row = hidden * element_bytes(dtype);
-    dp_attention_config_t c;
+    const dp_attention_config_t c = sized(dtype, 3, (uint32_t)sequence, (uint32_t)hidden, 4, 2, 8, 0);
     unsigned char *before;
 
-    load();
-    c = sized(dtype, 3, (uint32_t)sequence, (uint32_t)hidden, 4, 2, 8, 0);
     problem_open(&problem, &c, 9);
     run_forward(&problem);
     before = malloc(problem.y.bytes);
@@ -325,10 +286,8 @@ START_TEST(no_gradient_reaches_the_future)
 {
     static const size_t wanted[] = {0, 1, 64, 127, 255, 256, 270};
     const size_t sequence = 300, hidden = 9;
-    dp_attention_config_t c;
+    const dp_attention_config_t c = sized(dtypes[_i], 2, (uint32_t)sequence, (uint32_t)hidden, 4, 2, 8, 0);
 
-    load();
-    c = sized(dtypes[_i], 2, (uint32_t)sequence, (uint32_t)hidden, 4, 2, 8, 0);
     problem_open(&problem, &c, 9);
     for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
         buffer_poison(&problem.dy, POISON_ZERO);
@@ -347,10 +306,8 @@ END_TEST
 START_TEST(nan_shows_from_its_token_on)
 {
     const size_t sequence = 130, hidden = 6, bad = 70;
-    dp_attention_config_t c;
+    const dp_attention_config_t c = sized(dtypes[_i], 1, (uint32_t)sequence, (uint32_t)hidden, 2, 1, 4, 0);
 
-    load();
-    c = sized(dtypes[_i], 1, (uint32_t)sequence, (uint32_t)hidden, 2, 1, 4, 0);
     problem_open(&problem, &c, 3);
     buffer_set(&problem.x, bad * hidden + 2, (double)NAN);
     run_forward(&problem);
@@ -363,11 +320,9 @@ END_TEST
 START_TEST(micro_batches_add_up)
 {
     const dp_dtype_t dtype = dtypes[_i];
-    dp_attention_config_t c;
+    const dp_attention_config_t c = sized(dtype, 2, 70, 12, 4, 2, 6, 4);
     double *one, *two, *both;
 
-    load();
-    c = sized(dtype, 2, 70, 12, 4, 2, 6, 4);
     problem_open(&problem, &c, 21);
     run_all(&problem, POISON_NAN);
     one = buffer_copy(&problem.grads);
@@ -408,10 +363,8 @@ START_TEST(same_inputs_same_bits)
 {
     static const int poisons[] = {POISON_NAN, POISON_ZERO, POISON_LARGE};
     unsigned char *y, *dx, *grads;
-    dp_attention_config_t c;
+    const dp_attention_config_t c = sized(dtypes[_i], 2, 270, 20, 4, 2, 10, 7);
 
-    load();
-    c = sized(dtypes[_i], 2, 270, 20, 4, 2, 10, 7);
     for (size_t i = 0; i < 3; i++) {
         void *elsewhere = malloc(1000 * i + 8);
 
@@ -439,10 +392,8 @@ END_TEST
 START_TEST(micro_batches_in_flight_do_not_meet)
 {
     unsigned char *saved, *grads;
-    dp_attention_config_t c;
+    const dp_attention_config_t c = sized(dtypes[_i], 1, 80, 12, 2, 1, 6, 0);
 
-    load();
-    c = sized(dtypes[_i], 1, 80, 12, 2, 1, 6, 0);
     problem_open(&problem, &c, 12);
     run_all(&problem, POISON_NAN);
     keep(&problem.grads, &grads);
@@ -465,11 +416,9 @@ END_TEST
 START_TEST(first_stage_needs_no_dx)
 {
     unsigned char *grads;
-    dp_attention_config_t c;
+    const dp_attention_config_t c = sized(dtypes[_i], 2, 66, 12, 2, 1, 6, 0);
     dp_io_t io;
 
-    load();
-    c = sized(dtypes[_i], 2, 66, 12, 2, 1, 6, 0);
     problem_open(&problem, &c, 12);
     run_all(&problem, POISON_NAN);
     keep(&problem.grads, &grads);
@@ -489,11 +438,9 @@ END_TEST
 START_TEST(outputs_may_take_the_place_of_inputs)
 {
     unsigned char *y, *dx;
-    dp_attention_config_t c;
+    const dp_attention_config_t c = sized(dtypes[_i], 2, 66, 12, 2, 1, 6, 0);
     dp_io_t io;
 
-    load();
-    c = sized(dtypes[_i], 2, 66, 12, 2, 1, 6, 0);
     problem_open(&problem, &c, 12);
     run_all(&problem, POISON_NAN);
     keep(&problem.y, &y);
@@ -520,6 +467,7 @@ int main(void)
     int failed;
 
     tcase_set_timeout(tc, 120);
+    tcase_add_checked_fixture(tc, load, NULL);
     tcase_add_loop_test(tc, forward_equals_definition, 0, 2);
     tcase_add_loop_test(tc, forward_spans_key_blocks, 0, 2);
     tcase_add_loop_test(tc, forward_heeds_eps_and_theta, 0, 2);
