@@ -1,0 +1,262 @@
+#!/bin/sh
+# SPDX-FileCopyrightText: The libdualpipe authors
+# SPDX-License-Identifier: MIT
+# check_schedule_commands.sh: every form of schedule, verify, simulate and compare: what they print, what they refuse, and
+# their exit codes.
+set -eu
+
+dualpipe=$DP_TEST_BUILDDIR/dualpipe
+golden=$DP_TEST_DATA/schedules
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+failures=0
+
+fail() {
+    echo "$*"
+    failures=$((failures + 1))
+}
+expect() { # STATUS ARGUMENTS...
+    wanted=$1
+    shift
+    status=0
+    "$dualpipe" "$@" >out 2>err </dev/null || status=$?
+    [ "$status" -eq "$wanted" ] || fail "dualpipe $*: exit code $status, $wanted was due: $(cat err)"
+    if [ "$wanted" -ne 0 ] && [ ! -s err ]; then
+        fail "dualpipe $*: nothing on standard error"
+    fi
+}
+require() { # FILE PATTERN
+    grep -q -e "$2" "$1" || fail "\"$2\" is not in $1: $(head -c 600 "$1")"
+}
+head_is() { # FILE TEXT
+    [ "$(head -c ${#2} "$1" | tr -d '\0')" = "$2" ] || fail "$1 does not begin with $2"
+}
+
+# ---- schedule ----
+sizes="--ranks 4 --microbatches 8"
+expect 0 schedule --method dualpipe $sizes
+require out '^rank 3: F1.0 F1.1 F1.2 F0.0 I0.0 W0.0 F0.1 (F1.3|B0.1) (F0.2|B1.0)'
+[ "$(grep -c '^rank' out)" -eq 4 ] || fail "text: not a line per rank"
+expect 0 schedule --method dualpipe $sizes --rank 2
+[ "$(grep -c '^rank' out)" -eq 1 ] || fail "--rank 2: not one line"
+require out '^rank 2:'
+expect 0 schedule --method 1f1b $sizes
+require out '^rank 0: F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7$'
+
+# The computing rows of the recorded schedules, numbered anew.
+rows() {
+    awk -F'\t' '!/^#/ && $3 !~ /^(RF|RB|SF|SB|C)$/ { if ($1 != rank) { rank = $1; n = 0 }
+        print $1, n++, $3, $4, $5, $6, $7 }' "$1"
+}
+for file in "$golden"/dualpipe_r*.tsv "$golden"/dualpipev_r*.tsv "$golden"/1f1b_r*.tsv; do
+    name=$(basename "$file" .tsv)
+    only=
+    case $name in *_infer) only=--forward-only ;; esac
+    method=${name%%_*}
+    ranks=$(echo "$name" | sed 's/.*_r\([0-9]*\)_.*/\1/')
+    microbatches=$(echo "$name" | sed 's/.*_c\([0-9]*\).*/\1/')
+    expect 0 schedule --method "$method" --ranks "$ranks" --microbatches "$microbatches" $only --format tsv --output made.tsv
+    rows "$file" >wanted
+    rows made.tsv >got
+    cmp -s wanted got || fail "$name is not what was recorded"
+    expect 0 verify made.tsv
+    expect 0 verify "$file"
+done
+
+expect 0 schedule --method dualpipe $sizes --format tsv --comm
+require out "	SF	"
+require out "	RB	"
+require out "	C	"
+cp out comm.tsv
+rows comm.tsv >with
+expect 0 schedule --method dualpipe $sizes --format tsv
+rows out >without
+cmp -s with without || fail "--comm changes the computing rows"
+expect 0 verify comm.tsv
+
+expect 0 schedule --method dualpipev --ranks 2 --microbatches 4 --format csv
+require out '^0F0,0F1,0F2,3F0,3I0,3W0,3F1,(0F3;3B1)OVERLAP_F_B,'
+[ "$(wc -l <out)" -eq 2 ] || fail "csv: not a row per rank"
+
+for format in svg png pdf; do
+    expect 0 schedule --method dualpipe $sizes --format $format --output picture.$format
+done
+if [ -s picture.svg ]; then
+    head_is picture.svg '<?xml'
+    head_is picture.pdf '%PDF-'
+    [ "$(head -c 4 picture.png | od -An -tx1 | tr -d ' \n')" = 89504e47 ] || fail "picture.png is no PNG"
+fi
+expect 0 schedule --method dualpipe $sizes --format svg --rank 1
+expect 0 schedule --method dualpipe $sizes --format trace
+require out '"traceEvents"'
+expect 0 schedule --method dualpipe $sizes --format json
+require out '"placement":"bidirectional"'
+
+expect 2 schedule
+require err 'method NAME is due'
+expect 2 schedule --method dualpipe --ranks 4
+require err 'microbatches M is due'
+expect 2 schedule --method dualpipe --microbatches 4
+require err 'ranks P is due'
+expect 2 schedule --method nosuch $sizes
+require err 'nosuch'
+require err 'dualpipev'
+expect 2 schedule --method dualpipe --ranks 3 --microbatches 8
+expect 2 schedule --method dualpipe --ranks 4 --microbatches 6
+expect 2 schedule --method dualpipe --ranks 4x --microbatches 8
+require err 'whole number from 1 to 4096'
+expect 2 schedule --method dualpipe --ranks 4097 --microbatches 8
+expect 2 schedule --method dualpipe --ranks -1 --microbatches 8
+expect 2 schedule --method dualpipe --ranks 99999999999999999999 --microbatches 8
+expect 2 schedule --method dualpipe --ranks '' --microbatches 8
+expect 2 schedule --method dualpipe --ranks 4 --microbatches 0
+expect 2 schedule --method dualpipe --ranks 4 --microbatches 65537
+expect 2 schedule --method dualpipe $sizes --format gif
+require err 'text tsv csv json svg png pdf trace'
+expect 2 schedule --method dualpipe $sizes --rank 4
+require err 'there are 4 ranks'
+expect 2 schedule --method dualpipe $sizes --rank 1 --format trace
+expect 2 schedule --method dualpipe $sizes --comm
+require err 'goes with --format tsv'
+expect 2 schedule --method dualpipe $sizes --nonsense
+require err 'unknown option --nonsense'
+expect 2 schedule --method dualpipe $sizes -z
+require err 'unknown option -z'
+expect 2 schedule --method
+require err 'a value is missing'
+expect 2 schedule --method dualpipe $sizes --comm=1
+require err 'takes no value'
+expect 2 schedule --method dualpipe $sizes more
+require err 'more: one operand too many'
+expect 1 schedule --method dualpipe $sizes --output no/such/folder/a.tsv
+require err 'no/such/folder/a.tsv'
+if [ -w /dev/full ]; then
+    expect 1 schedule --method dualpipe $sizes --format tsv --output /dev/full
+    require err 'No space left'
+    [ -w /dev/full ] || fail "/dev/full was removed"
+fi
+
+# ---- verify ----
+"$dualpipe" schedule --method dualpipe $sizes --format tsv >good.tsv
+expect 0 verify good.tsv
+require out 'accepted: dualpipe, 4 ranks, 8 micro-batches'
+require out 'most activations on a rank  *5$'
+expect 0 verify good.tsv --transport group
+expect 0 verify good.tsv --transport credits:3
+expect 0 verify good.tsv --memory-cap 5
+expect 20 verify good.tsv --memory-cap 4
+require err 'holds 5 micro-batches'
+status=0
+"$dualpipe" verify - <good.tsv >out 2>err || status=$?
+[ "$status" -eq 0 ] || fail "verify -: $(cat err)"
+expect 2 verify
+require err 'a schedule file is due'
+expect 2 verify good.tsv good.tsv
+expect 2 verify good.tsv --transport credits:0
+expect 2 verify good.tsv --transport credits
+expect 2 verify good.tsv --transport pigeon
+expect 2 verify good.tsv --memory-cap -1
+expect 2 verify good.tsv --memory-cap many
+expect 2 verify good.tsv --ranks 4
+expect 1 verify no-such-file.tsv
+require err 'no-such-file.tsv'
+expect 1 verify "$work"
+
+awk 'NR != 6' good.tsv >missing.tsv
+expect 20 verify missing.tsv
+awk '{ print } NR == 6' good.tsv >doubled.tsv
+expect 20 verify doubled.tsv
+awk 'BEGIN { FS = OFS = "\t" } NR == 6 { $5 = 77 } { print }' good.tsv >stranger.tsv
+expect 20 verify stranger.tsv
+awk 'NR == 6 { print "0\tnonsense"; next } { print }' good.tsv >broken.tsv
+expect 20 verify broken.tsv
+require err 'broken.tsv:6'
+: >empty.tsv
+expect 20 verify empty.tsv
+head -c 3000 /dev/urandom >noise.tsv
+expect 20 verify noise.tsv
+# Rank 0 wants a backward first that rank 1 does after a forward which rank 0 makes later.
+printf '# method=custom ranks=2 microbatches=2 chunks=1 placement=line\n' >circle.tsv
+n=0
+for row in '0 F 0' '0 B 0' '0 F 1' '0 B 1' '1 F 0' '1 F 1' '1 B 0' '1 B 1'; do
+    set -- $row
+    [ "$1" = "${last-0}" ] || n=0
+    last=$1
+    printf '%s\t%s\t%s\t0\t%s\t-1\t-1\t-1\t-1\n' "$1" "$n" "$2" "$3" >>circle.tsv
+    n=$((n + 1))
+done
+expect 20 verify circle.tsv
+require err 'cycle'
+expect 20 simulate circle.tsv
+
+# ---- simulate ----
+for case in '1f1b 4 20 9' '1f1b 8 20 21' '1f1b 8 40 21' '1f1b 16 64 45' 'dualpipe 4 20 2' 'dualpipe 8 20 6' \
+    'dualpipe 8 40 6' 'dualpipe 16 64 14' 'dualpipev 4 20 3' 'dualpipev 8 20 7' 'dualpipev 8 40 7' 'dualpipev 16 64 15'; do
+    set -- $case
+    expect 0 simulate --method "$1" --ranks "$2" --microbatches "$3" --cost F=1,I=1,W=1,B=2,FB=3,HOP=0 --format json
+    require out "\"step_time\":$((3 * $3 + $4)),"
+    require out "\"formula_bubble\":$4,"
+    require out "\"bubble\":\[$4\(,$4\)*\]"
+done
+expect 0 simulate --method dualpipe --ranks 8 --microbatches 20
+require out '^step  *66$'
+require out '^formula  *6 idle'
+expect 0 simulate --method dualpipe --ranks 8 --microbatches 20 --cost HOP=0.5
+require out 'differs from the run'
+expect 0 simulate good.tsv --format json
+require out '"method":"dualpipe"'
+require out '"peak_activations":\[5,5,5,5\]'
+# Rank 1 takes 2.5: F0 1-3.5, B0 3.5-8.5, F1 8.5-11, B1 11-16; rank 0: B1 16-18
+expect 0 simulate --method 1f1b --ranks 2 --microbatches 2 --stage-scale 1,2.5 --format json
+require out '"step_time":18,'
+expect 0 simulate --method 1f1b --ranks 2 --microbatches 2 --no-barrier --transport group
+require out 'no barrier'
+for format in svg png pdf trace; do
+    expect 0 simulate good.tsv --cost F=1,B=2,FB=2.5,HOP=0.1 --format $format --output run.$format
+    [ -s run.$format ] || fail "run.$format is empty"
+done
+expect 2 simulate
+expect 2 simulate good.tsv --method dualpipe
+require err 'either --method'
+expect 2 simulate good.tsv --chunks 2
+for cost in F=-1 F=x F= F Q=1 F=1,F=2 F=1, ,F=1 '' F=nan F=inf F=1e999 'F=1;B=2'; do
+    expect 2 simulate good.tsv --cost "$cost"
+done
+expect 2 simulate good.tsv --cost F=1e300
+expect 2 simulate good.tsv --stage-scale 1,2
+require err '2 numbers'
+expect 2 simulate good.tsv --stage-scale 1,,1,1
+expect 2 simulate good.tsv --stage-scale ''
+expect 2 simulate good.tsv --format tsv
+expect 1 simulate no-such-file.tsv
+expect 20 simulate missing.tsv
+
+# ---- compare ----
+expect 0 compare --ranks 8 --microbatches 20
+awk '/^schedule / { table = 1; next } table && NF == 0 { exit } table { print $1 }' out >order
+[ "$(sed -n 1p order)" != 1f1b ] || fail "compare: 1f1b comes first"
+require order '^dualpipe$'
+awk '/^schedule / { table = 1; next } table && NF == 0 { exit }
+     table { for (i = 2; i <= NF; i++) if ($i ~ /^[0-9.]+$/ && $(i - 1) !~ /chunks/) { print $i; break } }' out >steps
+sort -c -n steps || fail "compare: not ordered by step time"
+expect 0 compare --ranks 3 --microbatches 20
+require out 'these do not fit'
+require out '^dualpipe  .*even'
+expect 0 compare --ranks 8 --microbatches 20 --memory-cap 8 --format json
+require out '"method":"dualpipe","chunks":0,"fits":false,"reason":"holds 9 '
+require out '"method":"1f1b","chunks":0,"fits":true,"step_time":81,'
+expect 20 compare --ranks 8 --microbatches 20 --memory-cap 0.25 --format svg
+status=0
+"$dualpipe" compare --ranks 8 --microbatches 20 --memory-cap 0.25 >out 2>err || status=$?
+[ "$status" -eq 20 ] || fail "compare where nothing fits: exit code $status"
+for format in svg png pdf; do
+    expect 0 compare --ranks 4 --microbatches 8 --cost HOP=0.1 --format $format --output all.$format
+    [ -s all.$format ] || fail "all.$format is empty"
+done
+expect 2 compare --ranks 4
+expect 2 compare --ranks 4 --microbatches 8 --stage-scale 1,1,1,1
+expect 2 compare --ranks 4 --microbatches 8 --method dualpipe
+
+echo "$failures failures"
+[ "$failures" -eq 0 ]

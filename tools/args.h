@@ -1,0 +1,69 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * args.h: the options of the commands that work on schedules. */
+#ifndef DP_TOOLS_ARGS_H
+#define DP_TOOLS_ARGS_H
+
+#include <dualpipe/simulate.h>
+#include <stdbool.h>
+
+/* Options by bit: what a command understands besides --help. */
+enum {
+    ARG_METHOD = 1 << 0,     /* --method NAME and, with it, --chunks V and --forward-only */
+    ARG_SIZES = 1 << 1,      /* --ranks P, --microbatches M                               */
+    ARG_FORMAT = 1 << 2,     /* --format F                                                */
+    ARG_OUTPUT = 1 << 3,     /* --output FILE                                             */
+    ARG_RANK = 1 << 4,       /* --rank R                                                  */
+    ARG_COMM = 1 << 5,       /* --comm                                                    */
+    ARG_COST = 1 << 6,       /* --cost F=1,I=1,..., --stage-scale, --no-barrier           */
+    ARG_TRANSPORT = 1 << 7,  /* --transport group|credits:K                               */
+    ARG_MEMORY_CAP = 1 << 8, /* --memory-cap N                                            */
+    ARG_FILE = 1 << 9,       /* one operand: a schedule file                              */
+    ARG_SECONDS = 1 << 10    /* --seconds S                                               */
+};
+
+typedef enum format {
+    FORMAT_TEXT,
+    FORMAT_TSV,
+    FORMAT_CSV,
+    FORMAT_JSON,
+    FORMAT_SVG,
+    FORMAT_PNG,
+    FORMAT_PDF,
+    FORMAT_TRACE,
+    FORMAT_COUNT
+} format_t;
+
+typedef struct command {
+    const char *name; /* "schedule"                              */
+    const char *help; /* all of --help                           */
+    unsigned options; /* ARG_ bits                               */
+    unsigned formats; /* bit per format_t                        */
+} command_t;
+
+typedef struct args {
+    const command_t *command;
+    const char *method, *file, *output;  /* NULL: not given           */
+    int32_t ranks, microbatches, chunks; /* 0: not given              */
+    int32_t rank;                        /* -1: all                   */
+    bool forward_only, comm;
+    format_t format;
+    dp_costs_t costs;
+    double *stage_scale; /* [nscales] or NULL         */
+    int32_t nscales;
+    dp_transport_t transport;
+    int32_t slots;     /* 0: not given              */
+    double memory_cap; /* negative: none            */
+    double seconds;
+} args_t;
+
+/* Reads the command line. CMD_OK: go on. Otherwise *exit_out is what to exit with: help was shown, or an error. */
+bool args_parse(const command_t *command, int argc, char **argv, args_t *args, int *exit_out);
+void args_clear(args_t *args);
+
+/* "dualpipe COMMAND: ..." on stderr, with a hint at --help; returns CMD_USAGE. */
+int args_usage(const args_t *args, const char *fmt, ...) DP_PRINTF(2, 3);
+/* dp_last_error() on stderr; returns the exit code that goes with the status. */
+int args_failed(const args_t *args, dp_status_t status);
+
+#endif

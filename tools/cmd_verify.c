@@ -1,0 +1,98 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * cmd_verify.c: dualpipe verify: proves that a schedule from a file is complete and cannot deadlock. */
+#include <stdio.h>
+
+#include "args.h"
+#include "commands.h"
+#include "plan.h"
+
+static const command_t command = {
+    .name = "verify",
+    .options = ARG_FILE | ARG_TRANSPORT | ARG_MEMORY_CAP,
+    .formats = 0,
+    .help =
+        "usage: dualpipe verify FILE [OPTIONS]\n"
+        "Proves that the schedule in FILE (\"-\": standard input) computes everything exactly once, in an "
+        "order that data\n"
+        "allow, and that no rank waits for another in a circle; says the first fault otherwise.\n\n"
+        "  --transport group      transfers complete in matched groups, as those of MPI and NCCL do\n"
+        "  --transport credits:K  one-sided transfers into K slots a channel (default, K = 2)\n"
+        "  --memory-cap N         reject when a rank holds more than N micro-batches' activations at once,\n"
+        "                         in units of one rank's stage inputs\n"
+        "  --help                 show this\n\n"
+        "examples:\n"
+        "  dualpipe schedule --method dualpipe --ranks 4 --microbatches 8 --format tsv | dualpipe verify -\n"
+        "      a built-in schedule, which is accepted\n"
+        "  dualpipe verify mine.tsv --transport group\n"
+        "      whether it completes where sends and receives have to meet\n"
+        "  dualpipe verify mine.tsv --memory-cap 5\n"
+        "      whether five micro-batches' activations are enough\n\n"
+        "exit status: 0 accepted, 1 the file could not be read, 2 wrong usage, 20 rejected\n",
+};
+
+static int check_memory(const args_t *args, const dp_simulation_t *simulation)
+{
+    for (int32_t r = 0; args->memory_cap >= 0.0 && r < simulation->ranks; r++)
+        if (simulation->peak_activations[r] > args->memory_cap + 1e-9)
+            return args_failed(
+                args, dp_fail(DP_ERR_REJECTED,
+                              "%s: rank %d holds %g micro-batches' activations at once, the cap is %g",
+                              args->file, r, simulation->peak_activations[r], args->memory_cap));
+    return CMD_OK;
+}
+
+static double peak(const dp_simulation_t *simulation)
+{
+    double most = 0.0;
+
+    for (int32_t r = 0; r < simulation->ranks; r++)
+        most = simulation->peak_activations[r] > most ? simulation->peak_activations[r] : most;
+    return most;
+}
+
+static void say(const args_t *args, const plan_t *plan, const dp_verify_report_t *report)
+{
+    const dp_schedule_t *schedule = plan->schedule;
+    char transport[32];
+
+    plan_transport_text(args, transport, sizeof(transport));
+    printf("%s: accepted: %s, %d ranks, %d micro-batches, %d chunks per rank (%s), transport %s\n",
+           args->file, schedule->method, schedule->ranks, schedule->microbatches, schedule->chunks,
+           dp_placement_name(schedule->placement), transport);
+    printf("operations and transfers checked  %lld\n", (long long)report->operations);
+    printf("most activations on a rank        %g\n", peak(&plan->simulation));
+    printf("most weight gradients deferred    %d\n", report->peak_deferred);
+    if (report->safe_slots > 0)
+        printf("fewest slots that are safe        %d\n", report->safe_slots);
+}
+
+static int run(const args_t *args)
+{
+    dp_verify_report_t report = {.struct_size = sizeof(report)};
+    plan_t plan;
+    int code = plan_simulation(args, &plan, false);
+
+    if (code == CMD_OK)
+        code = check_memory(args, &plan.simulation);
+    if (code == CMD_OK) {
+        dp_status_t status = dp_program_verify(plan.program, args->transport, &report);
+
+        code = status == DP_OK ? CMD_OK : args_failed(args, status);
+    }
+    if (code == CMD_OK)
+        say(args, &plan, &report);
+    plan_clear(&plan);
+    return code;
+}
+
+int cmd_verify(int argc, char **argv)
+{
+    args_t args;
+    int code;
+
+    if (args_parse(&command, argc, argv, &args, &code))
+        code = run(&args);
+    args_clear(&args);
+    return code;
+}

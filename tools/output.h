@@ -1,0 +1,26 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * output.h: where a command writes: a file of its own, or standard output. */
+#ifndef DP_TOOLS_OUTPUT_H
+#define DP_TOOLS_OUTPUT_H
+
+#include <dualpipe/schedule.h>
+#include <stdio.h>
+
+typedef struct output {
+    FILE *file;
+    const char *path; /* NULL: standard output */
+} output_t;
+
+dp_status_t output_open(output_t *output, const char *path);
+/* A dp_write_fn: user is the output_t. */
+dp_status_t output_write(void *output, const char *text, size_t bytes);
+/* Closes what was opened; a file is removed when `status`, or its writing, is a failure. Returns the first failure. */
+dp_status_t output_close(output_t *output, dp_status_t status);
+
+/* A JSON string, quotes included. */
+void output_json_string(FILE *to, const char *text);
+/* A JSON number; null when it is not finite. */
+void output_json_number(FILE *to, double number);
+
+#endif
