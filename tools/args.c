@@ -288,6 +288,20 @@ static int check(const args_t *args)
     return CMD_OK;
 }
 
+static void show_help(const command_t *command)
+{
+    size_t count;
+    const dp_method_t *methods = dp_schedule_methods(&count);
+
+    fputs(command->help, stdout);
+    if ((command->options & ARG_METHOD) == 0)
+        return;
+    fputs("\nmethods:\n", stdout);
+    for (size_t m = 0; m < count; m++)
+        printf("  %-20s %s\n  %-20s %s; limits: %s\n", methods[m].name, methods[m].summary, "", methods[m].source,
+               methods[m].limits);
+}
+
 bool args_parse(const command_t *command, int argc, char **argv, args_t *args, int *exit_out)
 {
     struct option options[N_KNOWN + 1];
@@ -306,7 +320,7 @@ bool args_parse(const command_t *command, int argc, char **argv, args_t *args, i
     *exit_out = CMD_OK;
     while ((option = getopt_long(argc, argv, ":", options, NULL)) != -1) {
         if (option == OPT_HELP) {
-            fputs(command->help, stdout);
+            show_help(command);
             return false;
         }
         *exit_out =

@@ -1,0 +1,58 @@
+#!/bin/sh
+# SPDX-FileCopyrightText: The libdualpipe authors
+# SPDX-License-Identifier: MIT
+# check_manual.sh: the manual page names every command and option that --help shows, and bash completes them.
+set -eu
+
+dualpipe=$DP_TEST_BUILDDIR/dualpipe
+page=$DP_TEST_SRCDIR/docs/dualpipe.1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+
+fail() {
+    echo "$*"
+    failures=$((failures + 1))
+}
+
+# Hyphens are escaped in the page.
+sed 's/\\-/-/g; s/\\~/ /g' "$page" >"$work/page"
+commands=$("$dualpipe" help | sed -n 's/^  \([a-z]*\)  .*/\1/p')
+for command in $commands; do
+    grep -q "^\.SS dualpipe $command\$" "$work/page" || fail "dualpipe.1 has no section on dualpipe $command"
+    "$dualpipe" "$command" --help >"$work/help"
+    for option in $(sed -n 's/^ *\(-[a-z], \)\{0,1\}\(--[a-z][a-z-]*\).*/\2/p' "$work/help"); do
+        grep -q -e "$option" "$work/page" || fail "dualpipe.1 does not mention $option of dualpipe $command"
+    done
+done
+
+if command -v groff >/dev/null 2>&1; then
+    groff -man -Tascii -ww -z "$page" 2>"$work/warnings" || fail "groff refuses dualpipe.1"
+    [ ! -s "$work/warnings" ] || fail "groff on dualpipe.1: $(cat "$work/warnings")"
+fi
+
+if command -v bash >/dev/null 2>&1; then
+    complete() { # WORDS...: the last one is being typed
+        bash -c '. "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _dualpipe; printf "%s\n" "${COMPREPLY[@]}"' \
+            complete "$DP_TEST_SRCDIR/tools/completion/dualpipe" "$dualpipe" "$@"
+    }
+    wanted() { # TEXT WORDS...
+        word=$1
+        shift
+        complete "$@" >"$work/words"
+        grep -q -x -e "$word" "$work/words" || fail "completion of \"dualpipe $*\" lacks $word: $(cat "$work/words")"
+    }
+    wanted schedule sch
+    wanted simulate s
+    wanted --microbatches schedule --m
+    wanted --memory-cap verify --
+    wanted dualpipev schedule --method dualp
+    wanted 1f1b simulate --method ''
+    wanted trace schedule --format tr
+    wanted text compare --format ''
+    wanted group verify x.tsv --transport g
+    (cd "$work" && wanted page verify pa && [ "$failures" -eq 0 ]) || fail "completion of a file"
+fi
+
+echo "$failures failures"
+[ "$failures" -eq 0 ]
