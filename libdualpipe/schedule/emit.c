@@ -9,6 +9,8 @@
 
 static void put(dp__emit_t *e, dp_op_kind_t kind, int chunk, int32_t mb, int chunk2, int32_t mb2)
 {
+    if (mb >= e->microbatches)
+        return;
     if (e->out != NULL)
         e->out[e->count] = (dp_op_t){(uint8_t)kind, (int16_t)chunk, (int16_t)chunk2, mb, mb2};
     e->count++;
@@ -41,8 +43,9 @@ void dp__emit_i(dp__emit_t *e, int chunk)
 {
     if (e->request->forward_only)
         return;
+    if (e->next_b[chunk] < e->microbatches)
+        e->deferred[e->deferred_tail++] = (int16_t)chunk;
     put(e, DP_OP_I, chunk, e->next_b[chunk]++, -1, -1);
-    e->deferred[e->deferred_tail++] = (int16_t)chunk;
 }
 
 void dp__emit_w_of(dp__emit_t *e, int chunk)
@@ -63,9 +66,12 @@ static int64_t emit_rank_into(dp__emit_t *e, dp__emit_rank_fn emit_rank, int32_t
 {
     int16_t *deferred = e->deferred;
     const dp_schedule_request_t *request = e->request;
+    int32_t chunks = e->chunks, microbatches = e->microbatches;
 
     memset(e, 0, sizeof(*e));
     e->request = request;
+    e->chunks = chunks;
+    e->microbatches = microbatches;
     e->deferred = deferred;
     e->out = out;
     emit_rank(e, rank);
@@ -99,12 +105,12 @@ dp_status_t dp__emit_schedule(const char *method, dp_placement_t placement, int3
                               dp_schedule_t **schedule_out)
 {
     int32_t ranks = request->ranks;
-    dp__emit_t e = {.request = request};
+    int32_t paths = placement == DP_PLACE_BIDIRECTIONAL ? 2 : 1;
+    dp__emit_t e = {.request = request, .chunks = chunks, .microbatches = request->microbatches / paths};
     dp_schedule_t *schedule = NULL;
     int64_t *nops = NULL;
     dp_status_t st = DP_ERR_NOMEM;
-    int64_t forwards =
-        (int64_t)ranks * chunks * request->microbatches / (placement == DP_PLACE_BIDIRECTIONAL ? 2 : 1);
+    int64_t forwards = (int64_t)ranks * chunks * e.microbatches;
 
     if (forwards > DP_MAX_OPS)
         return dp_fail(DP_ERR_INVALID, "%s: %lld forwards alone; at most %u operations are possible", method,

@@ -10,7 +10,9 @@
 
 typedef struct dp__emit {
     const dp_schedule_request_t *request;
-    dp_op_t *out; /* NULL while operations are only counted */
+    int32_t chunks,
+        microbatches; /* per rank; of a path. Operations on micro-batches behind the last are dropped */
+    dp_op_t *out;     /* NULL while operations are only counted */
     int64_t count;
     int32_t next_f[DP_MAX_CHUNKS], next_b[DP_MAX_CHUNKS], next_w[DP_MAX_CHUNKS];
     int16_t *deferred; /* chunks whose W is due, oldest first */

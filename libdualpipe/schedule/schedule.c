@@ -10,13 +10,29 @@
 #include <string.h>
 
 static const dp_method_t methods[] = {
+    {"gpipe", "all forwards, then all backwards", "GPipe, arXiv 1811.06965", "none", DP_PLACE_LINE,
+     dp__gpipe},
     {"1f1b", "one forward, one backward in turn: bounded memory", "PipeDream-Flush, arXiv 2006.09503", "none",
      DP_PLACE_LINE, dp__one_f_one_b},
+    {"interleaved", "1F1B over several smaller stages per rank", "Megatron-LM, arXiv 2104.04473",
+     "micro-batches a multiple of ranks, chunks >= 2", DP_PLACE_LOOP, dp__interleaved},
+    {"zb1p", "1F1B with weight gradients moved into the bubble (ZB-H1)", "Zero Bubble, arXiv 2401.10241",
+     "none", DP_PLACE_LINE, dp__zb1p},
+    {"zbv", "a V of half-size stages without bubble inside the step (ZB-V)",
+     "Controllable Memory, arXiv 2405.15362", "none", DP_PLACE_V, dp__zbv},
+    {"v-half", "a V with half of 1F1B's activations", "Controllable Memory, arXiv 2405.15362", "none",
+     DP_PLACE_V, dp__v_half},
+    {"v-min", "a V with a third of 1F1B's activations", "Controllable Memory, arXiv 2405.15362", "none",
+     DP_PLACE_V, dp__v_min},
     {"dualpipe", "two directions, every forward overlapped with a backward",
      "DeepSeek-V3, arXiv 2412.19437; deepseek-ai/DualPipe", "even ranks, even micro-batches >= 2 * ranks",
      DP_PLACE_BIDIRECTIONAL, dp__dualpipe},
     {"dualpipev", "DualPipe folded in half: one V-shaped path, every stage held once",
      "Sea AI Lab, 2025; deepseek-ai/DualPipe", "micro-batches >= 2 * ranks", DP_PLACE_V, dp__dualpipev},
+    {"interleaved_overlap", "interleaved 1F1B in overlapped pairs, with one more chunk of warm-up",
+     "Megatron Core, arXiv 2603.07685; Kimi K2, arXiv 2507.20534",
+     "micro-batches a multiple of ranks when chunks > 1, chunks >= 1", DP_PLACE_LOOP,
+     dp__interleaved_overlap},
 };
 
 const dp_method_t *dp_schedule_methods(size_t *count_out)
@@ -36,7 +52,7 @@ static void list_methods(char *text, size_t bytes)
 
 dp_status_t dp_schedule_generate(const dp_schedule_request_t *request, dp_schedule_t **schedule_out)
 {
-    char known[512];
+    char known[256];
 
     *schedule_out = NULL;
     if (request == NULL || request->struct_size == 0 || request->method == NULL)

@@ -20,7 +20,7 @@ static const golden_case_t golden_cases[] = {
     {"dualpipe", 4, 8, 1},   {"dualpipe", 4, 20, 0},   {"dualpipe", 6, 14, 0}, {"dualpipe", 8, 16, 0},
     {"dualpipe", 8, 20, 0},  {"dualpipe", 16, 40, 0},  {"dualpipev", 1, 2, 0}, {"dualpipev", 2, 4, 0},
     {"dualpipev", 3, 7, 0},  {"dualpipev", 4, 8, 0},   {"dualpipev", 4, 8, 1}, {"dualpipev", 4, 10, 0},
-    {"dualpipev", 8, 20, 0}, {"dualpipev", 16, 40, 0},
+    {"dualpipev", 8, 20, 0}, {"dualpipev", 16, 40, 0}, {"zb1p", 4, 8, 0},      {"zb1p", 8, 16, 0},
 };
 #define GOLDEN_CASES ((int)(sizeof(golden_cases) / sizeof(golden_cases[0])))
 

@@ -7,18 +7,34 @@
 #include <dualpipe/program.h>
 #include <stdio.h>
 
-/* Peaks as published: micro-batches held on a rank from F to its weight gradient, and deferred weight
- * gradients. */
+static int32_t smaller(int32_t a, int32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Peaks as published: chunks of activations held on a rank, from F to the weight gradient. -1: no formula
+ * that is exact at every size. */
 static int32_t published_peak(const dp_schedule_t *s)
 {
+    int32_t ranks = s->ranks, microbatches = s->microbatches, total = microbatches * s->chunks;
+    int32_t warm_up = 2 * (ranks - 1) + (s->chunks - 1) * ranks;
+
     if (s->forward_only)
         return 1;
     if (strcmp(s->method, "dualpipe") == 0)
-        return s->ranks + 1;
+        return ranks + 1;
     if (strcmp(s->method, "dualpipev") == 0)
-        return 2 * s->ranks + 1;
-    if (strcmp(s->method, "1f1b") == 0)
-        return s->ranks < s->microbatches ? s->ranks : s->microbatches;
+        return 2 * ranks + 1;
+    if (strcmp(s->method, "1f1b") == 0 || strcmp(s->method, "zb1p") == 0)
+        return smaller(ranks, microbatches);
+    if (strcmp(s->method, "gpipe") == 0)
+        return microbatches;
+    if (strcmp(s->method, "interleaved") == 0)
+        return smaller(warm_up + 1, total);
+    if (strcmp(s->method, "interleaved_overlap") == 0)
+        return smaller(warm_up + 2, total);
+    if (strcmp(s->method, "zbv") == 0)
+        return microbatches >= 2 * ranks - 1 ? 2 * ranks : -1;
     return -1;
 }
 
@@ -140,7 +156,11 @@ START_TEST(large_ones_too)
     static const struct {
         const char *method;
         int32_t ranks, microbatches;
-    } sizes[] = {{"dualpipe", 64, 160}, {"dualpipev", 48, 100}, {"1f1b", 64, 130}};
+    } sizes[] = {{"dualpipe", 64, 160},   {"dualpipev", 48, 100},
+                 {"1f1b", 64, 130},       {"gpipe", 40, 60},
+                 {"zb1p", 64, 100},       {"zbv", 50, 120},
+                 {"v-half", 45, 100},     {"v-min", 51, 100},
+                 {"interleaved", 32, 96}, {"interleaved_overlap", 32, 96}};
 
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         dp_schedule_request_t request = {

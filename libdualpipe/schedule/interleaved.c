@@ -1,0 +1,47 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * interleaved.c: interleaved 1F1B, several smaller stages per rank.
+ *
+ * Idea     A rank holds v stages, P apart, each 1/v of a device: the pipeline fills and drains in steps of
+ *          1/v of the work.
+ *          The price is v times as many hops.
+ * Source   Narayanan et al., arXiv 2104.04473; Megatron-LM.
+ * Bubble   (P - 1)(F + B) / v per rank.
+ * Memory   1x parameters; on rank 0 P + (P - 1)/v micro-batches of activations, more than 1F1B's P.
+ * Limits   M a multiple of P; v >= 2 (default 2). */
+#include "schedule/interleave.h"
+#include "schedule/methods.h"
+
+static void emit_rank(dp__emit_t *e, int32_t rank)
+{
+    int64_t total = (int64_t)e->microbatches * e->chunks;
+    int64_t warm_up = dp__interleave_warm_up(e, rank);
+    int64_t back = 0;
+
+    if (warm_up > total)
+        warm_up = total;
+    for (int64_t k = 0; k < total; k++) {
+        dp__emit_f(e, dp__interleave_forward(e, k));
+        if (k >= warm_up)
+            dp__emit_b(e, dp__interleave_backward(e, back++));
+    }
+    while (back < total)
+        dp__emit_b(e, dp__interleave_backward(e, back++));
+}
+
+dp_status_t dp__interleaved(const dp_schedule_request_t *request, dp_schedule_t **schedule_out)
+{
+    dp_schedule_request_t q;
+    dp_status_t st = dp__request_check("interleaved", request, &q);
+
+    if (st < 0)
+        return st;
+    if (q.chunks == 1)
+        return dp_fail(DP_ERR_INVALID, "interleaved: 1 chunk per rank; at least 2 are needed (1f1b has 1)");
+    if (q.microbatches % q.ranks != 0)
+        return dp_fail(DP_ERR_INVALID,
+                       "interleaved: %d micro-batches on %d ranks; a multiple of the ranks is needed",
+                       q.microbatches, q.ranks);
+    return dp__emit_schedule("interleaved", DP_PLACE_LOOP, q.chunks > 0 ? q.chunks : 2, &q, emit_rank,
+                             schedule_out);
+}
