@@ -49,15 +49,14 @@ dp_status_t dp__slice_number(const dp__line_t *line, dp__slice_t span, const cha
 {
     bool negative = span.bytes > 0 && span.text[0] == '-';
     size_t digits = negative ? span.bytes - 1 : span.bytes;
+    bool is_number = digits >= 1 && digits <= 18; /* which always fits */
     int64_t value = 0;
 
-    for (size_t i = span.bytes - digits; i < span.bytes; i++) {
-        if (span.text[i] < '0' || span.text[i] > '9' || digits > 18)
-            digits = 0;
-        else
-            value = 10 * value + (span.text[i] - '0');
+    for (size_t i = span.bytes - digits; is_number && i < span.bytes; i++) {
+        is_number = span.text[i] >= '0' && span.text[i] <= '9';
+        value = 10 * value + (span.text[i] - '0');
     }
-    if (digits == 0)
+    if (!is_number)
         return dp__line_fail(line, "%s is '%.*s'; a number is needed", what, dp__slice_shown(span),
                              span.text != NULL ? span.text : "");
     value = negative ? -value : value;
