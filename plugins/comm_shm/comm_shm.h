@@ -1,0 +1,175 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * comm_shm.h: the objects of the shared-memory transport.
+ *
+ * Every rank owns segments (one from open, one from each start) that its peers have mapped. A segment begins with a
+ * directory of areas; a peer finds an area by kind, id and rank, and believes nothing of it before it has checked it. Each
+ * side waits on counters in its own memory, the peer posts them:
+ *
+ *   AREA_BASE     meetings, barriers, staging of all_reduce
+ *   AREA_SLOTS    receiving end of a channel: `published`, then K slots of head and data
+ *   AREA_CREDIT   sending end of a channel: `credit`
+ *   AREA_ROWS     an exchange: published and credit by peer, heads and rows by slot and peer */
+#ifndef COMM_SHM_H
+#define COMM_SHM_H
+
+#include <dualpipe/comm.h>
+
+#include <stdalign.h>
+#include <stdbool.h>
+
+#define LINE_BYTES  64
+#define NAME_BYTES  80
+#define LABEL_BYTES 64
+/* rounds of a dissemination meeting: enough for 2^16 ranks */
+#define MEET_ROUNDS 16
+
+/* A counter with a cache line of its own. */
+typedef struct line {
+    alignas(LINE_BYTES) dp_signal_t signal;
+} line_t;
+
+typedef enum area_kind { AREA_BASE = 1, AREA_SLOTS = 2, AREA_CREDIT = 3, AREA_ROWS = 4 } area_kind_t;
+
+/* A directory entry, as peers read it. */
+typedef struct area {
+    uint32_t kind, id;
+    int32_t peer; /* for channels: the rank at the other end; else -1 */
+    uint32_t slots;
+    uint64_t unit;     /* slot_bytes, row_bytes, bytes of a piece of all_reduce */
+    uint64_t capacity; /* capacity_rows; else 0 */
+    uint64_t offset, bytes;
+} area_t;
+
+/* A mapping; one of a rank of this process is shared and counted. */
+typedef struct segment {
+    unsigned char *base; /* NULL: none */
+    size_t bytes;
+    bool shared;
+} segment_t;
+
+/* What ranks tell each other of their segments through the boot service. */
+typedef struct segment_record {
+    uint64_t nonce[2]; /* also in the segment: it is the one that was meant */
+    uint64_t bytes;    /* 0: this rank has nothing to show in this round */
+    uint64_t address;  /* in the exporter's memory */
+    uint64_t started;  /* of the process, in clock ticks: a pid alone may be reused */
+    int32_t pid, fd;
+    char host[40]; /* boot id of the machine */
+} segment_record_t;
+
+/* A segment that is being connected. */
+typedef struct view {
+    segment_t segment;
+    area_t *areas; /* a private copy of the directory */
+    uint32_t count;
+    bool loaded;
+} view_t;
+
+/* A list of segments that live as long as the instance. */
+typedef struct holding holding_t;
+struct holding {
+    holding_t *next;
+    segment_t segment;
+};
+
+/* AREA_BASE of one rank. */
+typedef struct base {
+    line_t *meet, *barrier;        /* [MEET_ROUNDS] */
+    line_t *staged, *summed;       /* [nranks] by the rank that posts them */
+    struct reduce_head *heads;     /* [2] what a piece belongs to */
+    unsigned char *in[2], *out[2]; /* a piece of our data; our slice of its sum */
+} base_t;
+
+struct dp_comm {
+    const dp_host_t *host;
+    const dp_host_boot_t *boot;
+    const dp_device_vt_t *device;
+    char name[NAME_BYTES];
+    int32_t rank, nranks;
+    int32_t *world; /* [nranks] */
+    uint32_t round; /* of segments */
+    size_t piece_bytes;
+    size_t memory_bytes;
+    holding_t *own, *imported;
+    base_t *bases; /* [nranks] */
+    dp_channel_end_t *ends;
+    dp_exchange_t *exchanges;
+    uint32_t meetings;  /* on the host */
+    uint32_t barriers;  /* enqueued so far */
+    uint32_t pieces;    /* of all_reduce, done so far; the stream's */
+    uint32_t reductions; /* enqueued so far */
+    uint32_t aborted;
+    uint32_t waiting; /* threads inside a wait */
+};
+
+struct dp_channel_end {
+    dp_channel_end_t *next;
+    dp_comm_t *comm;
+    dp_channel_config_t config;
+    char label[LABEL_BYTES];
+    bool connected;
+    size_t stride;
+    unsigned char *slots; /* of the receiver */
+    dp_signal_t *published, *credit;
+    uint64_t count, released; /* messages enqueued, slots given back */
+};
+
+struct dp_exchange {
+    dp_exchange_t *next;
+    dp_comm_t *comm;
+    dp_exchange_config_t config;
+    char label[LABEL_BYTES];
+    bool connected;
+    unsigned char **areas; /* [nranks] AREA_ROWS of each rank */
+    int32_t *counts;       /* [slots * nranks] received, checked */
+    int32_t *sending;      /* [nranks] */
+    uint64_t count, released;
+};
+
+/* comm_shm.c */
+/* Waits on memory of ours. `what` completes "rank 2: ... waits for". The message is the host's. */
+dp_status_t shm_wait(dp_comm_t *comm, dp_signal_t *signal, uint32_t target, const char *what);
+/* The directory entry of `rank` in this round, checked against the one we expect; DP_ERR_MISMATCH names what differs. */
+dp_status_t shm_find(dp_comm_t *comm, view_t *views, int32_t rank, const area_t *expected, const char *what,
+                     unsigned char **at_out);
+
+/* segment.c */
+dp_status_t segment_create(dp_comm_t *comm, const area_t *areas, uint32_t count, segment_t *segment_out, int *fd_out);
+dp_status_t segment_publish(dp_comm_t *comm, const segment_t *segment, int fd);
+/* Maps the segment of `rank` for this round and copies its directory. */
+dp_status_t segment_import(dp_comm_t *comm, int32_t rank, view_t *view);
+void segment_drop(segment_t *segment);
+/* Gives areas their places; returns the size of the segment, 0 when it is beyond reason. */
+size_t segment_layout(area_t *areas, uint32_t count);
+
+/* channel.c */
+dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out);
+area_t channel_area(const dp_channel_end_t *end);
+dp_status_t channel_connect(dp_channel_end_t *end, view_t *views, unsigned char *own);
+dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s);
+dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out, dp_stream_t *s);
+dp_status_t channel_release(dp_channel_end_t *end, uint32_t sequence, dp_stream_t *s);
+
+/* exchange.c */
+dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out);
+void exchange_free(dp_exchange_t *x);
+area_t exchange_area(const dp_exchange_t *x);
+dp_status_t exchange_connect(dp_exchange_t *x, view_t *views, unsigned char *own);
+dp_status_t exchange_run(dp_exchange_t *x, uint32_t sequence, const void *send, const int32_t *send_offsets,
+                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s);
+dp_status_t exchange_release(dp_exchange_t *x, uint32_t sequence, dp_stream_t *s);
+
+/* reduce.c */
+area_t base_area(const dp_comm_t *comm);
+void base_connect(dp_comm_t *comm, int32_t rank, unsigned char *at);
+dp_status_t shm_meet(dp_comm_t *comm);
+dp_status_t shm_barrier(dp_comm_t *comm, dp_stream_t *s);
+dp_status_t shm_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s);
+
+static inline size_t round_line(size_t bytes)
+{
+    return (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+}
+
+#endif
