@@ -1,8 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * kernels_f64.c: the kernels in double precision. */
-#define MOE_REAL    double
-#define MOE_EXP     exp
-#define MOE_GEMM    cblas_dgemm
+#define REAL_BITS   64
 #define MOE_KERNELS moe_kernels_f64
 #include "kernels.inc"

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <dualpipe/comm.h>
+#include <dualpipe/moe.h>
 
 enum { INLINE_RANKS = 8, INLINE_EXCHANGES = 8 };
 
