@@ -96,7 +96,8 @@ static inline dp_status_t inline_exchange_open(dp_comm_t *comm, const dp_exchang
         return DP_ERR_NOMEM;
     e->comm = comm;
     e->config = *config;
-    e->rows = malloc((size_t)comm->nranks * inline_pair_bytes(e));
+    e->rows =
+        malloc((size_t)comm->nranks * inline_pair_bytes(e) + config->row_bytes); /* one more for tampering */
     if (e->rows == NULL) {
         free(e);
         return DP_ERR_NOMEM;

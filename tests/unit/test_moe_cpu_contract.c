@@ -320,8 +320,12 @@ END_TEST
 /* What a peer that is out of step could send. round: the number of the exchange; rows start with (expert, call). */
 static void too_many(dp_exchange_t *e, int32_t round)
 {
+    char *last = e->rows + inline_pair_bytes(e) - e->config.row_bytes;
+
     (void)round;
-    e->counts[0] = (int32_t)e->config.capacity_rows + 1;
+    ck_assert_uint_eq(e->counts[0], e->config.capacity_rows);
+    memcpy(last + e->config.row_bytes, last, e->config.row_bytes);
+    e->counts[0]++;
 }
 
 static void negative(dp_exchange_t *e, int32_t round)
