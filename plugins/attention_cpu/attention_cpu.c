@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * attention_cpu.c: interface dp.attention/1 for devices whose memory the host can read: instances, and
  * calls that put the passes on a stream. */
+#include "../cpu/blas_threads.h"
 #include "internal.h"
 
 #include <string.h>
@@ -26,7 +27,7 @@ static dp_status_t open_instance(const dp_host_t *host, const dp_attention_confi
         goto release_instance;
     }
     a->passes->fill_rope(a);
-    attention_set_blas_threads(host);
+    set_blas_threads(host);
     *attention_out = a;
     return DP_OK;
 

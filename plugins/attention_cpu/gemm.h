@@ -4,7 +4,7 @@
 #ifndef ATTENTION_CPU_GEMM_H
 #define ATTENTION_CPU_GEMM_H
 
-#include "real.h"
+#include "../cpu/real.h"
 
 #include <cblas.h>
 #include <stddef.h>

@@ -78,7 +78,4 @@ struct dp_attention {
 /** Checks every field of the configuration and lays out all memory; opens nothing. */
 dp_status_t attention_configure(dp_attention_t *a, const dp_attention_config_t *config);
 
-/** Chooses how many threads the BLAS library uses for one call (see README.md). */
-void attention_set_blas_threads(const dp_host_t *host);
-
 #endif

@@ -4,26 +4,10 @@
 #ifndef ATTENTION_CPU_ROWS_H
 #define ATTENTION_CPU_ROWS_H
 
-#include "real.h"
+#include "../cpu/dot.h"
 
 #include <math.h>
 #include <stddef.h>
-
-/* In double, so that neither range nor length of a row matters to float. */
-INLINED double dot(const real_t *restrict a, const real_t *restrict b, size_t n)
-{
-    double lanes[LANES] = {0}, sum = 0;
-    size_t i = 0;
-
-    for (; i + LANES <= n; i += LANES)
-        for (size_t l = 0; l < LANES; l++)
-            lanes[l] += (double)a[i + l] * (double)b[i + l];
-    for (; i < n; i++)
-        sum += (double)a[i] * (double)b[i];
-    for (size_t l = 0; l < LANES; l++)
-        sum += lanes[l];
-    return sum;
-}
 
 /* normalized = x / rms(x), inv_rms = 1 / rms(x). */
 VECTORISED

@@ -11,7 +11,7 @@
 #ifndef ATTENTION_CPU_SOFTMAX_H
 #define ATTENTION_CPU_SOFTMAX_H
 
-#include "exp.h"
+#include "../cpu/exp.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -4,8 +4,8 @@
  * state an instance changes is the number of its next exchange. */
 #include "moe_cpu.h"
 
-#include <dlfcn.h>
-#include <stdlib.h>
+#include "../cpu/blas_threads.h"
+
 #include <string.h>
 
 _Static_assert(sizeof(moe_task_t) <= DP_LAUNCH_ARG_MAX, "a task travels as the argument of launch()");
@@ -225,6 +225,7 @@ static dp_status_t moe_open(const dp_host_t *host, const dp_moe_config_t *config
         moe_close(moe);
         return status;
     }
+    set_blas_threads(host);
     *moe_out = moe;
     return DP_OK;
 }
@@ -241,20 +242,6 @@ static dp_status_t moe_sizes(const dp_moe_t *moe, dp_block_sizes_t *sizes_out)
     };
 
     *sizes_out = sizes;
-    return DP_OK;
-}
-
-/* OpenBLAS would use every core for every product; the ranks and lanes of a host already do. */
-static dp_status_t moe_init(const dp_host_t *host)
-{
-    void (*set_threads)(int) = NULL;
-    void *symbol = dlsym(RTLD_DEFAULT, "openblas_set_num_threads");
-
-    (void)host;
-    if (symbol != NULL && getenv("OPENBLAS_NUM_THREADS") == NULL) {
-        memcpy(&set_threads, &symbol, sizeof(set_threads));
-        set_threads(1);
-    }
     return DP_OK;
 }
 
@@ -284,5 +271,5 @@ static const void *moe_interface(const char *id)
 
 DP_PLUGIN_DEFINE(moe_cpu) = {
     DP_PLUGIN_HEAD, "moe_cpu", DP_VERSION,    "mixture of SwiGLU experts on CPU cores through CBLAS",
-    moe_init,       NULL,      moe_interface,
+    NULL,           NULL,      moe_interface,
 };

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT
  * test_attention_exp.c: the exp of attention_cpu, in the type of REAL_BITS, against the C library's in
  * long double. */
-#include "../../plugins/attention_cpu/exp.h"
+#include "../../plugins/cpu/exp.h"
 
 #include <check.h>
 #include <math.h>

@@ -1,13 +1,16 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * blas_threads.c: how many threads one BLAS call uses. */
-#include "internal.h"
+ * blas_threads.h: how many threads one BLAS call uses. The number belongs to the process, so every plugin that calls
+ * BLAS comes to it in the same way: OPENBLAS_NUM_THREADS, else the host's share of cores, else 1. */
+#ifndef PLUGINS_CPU_BLAS_THREADS_H
+#define PLUGINS_CPU_BLAS_THREADS_H
 
 #include <dlfcn.h>
+#include <dualpipe/plugin.h>
 #include <limits.h>
 #include <stdlib.h>
 
-void attention_set_blas_threads(const dp_host_t *host)
+static inline void set_blas_threads(const dp_host_t *host)
 {
     const char *chosen = getenv("OPENBLAS_NUM_THREADS");
     const dp_host_sm_t *share = host->get_service(host, DP_HOST_SM);
@@ -22,3 +25,5 @@ void attention_set_blas_threads(const dp_host_t *host)
     if (set_threads != NULL)
         set_threads(threads);
 }
+
+#endif

@@ -6,8 +6,8 @@
  * last place) is scaled by 2^n. n comes out of the low bits of x / ln 2 + 1.5 * 2^mantissa. Error at most
  * 2 units in the last place; exp_real(0) is exactly 1. Below EXP_LOWEST, where 2^n would be subnormal, the
  * result is 0. NaN stays NaN. */
-#ifndef ATTENTION_CPU_EXP_H
-#define ATTENTION_CPU_EXP_H
+#ifndef PLUGINS_CPU_EXP_H
+#define PLUGINS_CPU_EXP_H
 
 #include "real.h"
 
