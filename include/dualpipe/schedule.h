@@ -117,8 +117,21 @@ DP_API dp_status_t dp_schedule_verify(const dp_schedule_t *schedule);
 typedef dp_status_t (*dp_write_fn)(void *user, const char *text, size_t bytes);
 DP_API dp_status_t dp_schedule_write_tsv(const dp_schedule_t *schedule, int32_t rank, dp_write_fn write, void *user);
 /** Reads it back. Rows of kinds RF RB SF SB C (recorded transfers) are skipped: transfers are derived. Without the comment
- *  line the shape is inferred where it can be. name goes into messages ("FILE:12: ..."). [any] */
+ *  line the shape is inferred: one chunk is a line, two are a V, two directions or a loop, whichever of them, in this order,
+ *  the data dependencies allow, more are a loop. name goes into messages ("FILE:12: ..."). [any] */
 DP_API dp_status_t dp_schedule_read_tsv(const char *name, const char *text, size_t bytes, dp_schedule_t **schedule_out);
+
+/**
+ * The format of torch.distributed.pipelining: one row of comma-separated cells per rank, "2F0" for stage 2, forward,
+ * micro-batch 0, likewise I, W and B (full backward), and "(0F8;7B0)OVERLAP_F_B" for a pair. Stages count along the path;
+ * the second direction's micro-batches follow the first's (micro-batch i of path 1 is number M/2 + i), and its stages are
+ * those of the first, so that every stage stands on two ranks.
+ * Reading finds out ranks, micro-batches and placement from the cells; cells of transfers and parameter shards (SEND_F,
+ * UNSHARD, ...) and empty cells are skipped. Messages name row and cell: "FILE:2: cell 5 ...".
+ * Source: pytorch, torch/distributed/pipelining/schedules.py. [any]
+ */
+DP_API dp_status_t dp_schedule_write_csv(const dp_schedule_t *schedule, dp_write_fn write, void *user);
+DP_API dp_status_t dp_schedule_read_csv(const char *name, const char *text, size_t bytes, dp_schedule_t **schedule_out);
 
 /** "F", "B", "I", "W", "FB". [any] */
 DP_API const char *dp_op_kind_name(int kind);

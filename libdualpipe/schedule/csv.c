@@ -1,0 +1,363 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * csv.c: schedules in the format of torch.distributed.pipelining.
+ *
+ * One row per rank, one cell per operation: stage, letter, micro-batch ("2F0", "3I1", "3W1", "2B0"),
+ * overlapped pairs as "(0F8;7B0)OVERLAP_F_B". Empty cells are idle steps of that format; cells for transfers
+ * and parameter shards ("1SEND_F0", "0UNSHARD") are skipped. Source: pytorch,
+ * torch/distributed/pipelining/schedules.py, class _Action. */
+#include <dualpipe/schedule.h>
+
+#include "base/memory.h"
+#include "schedule/text.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- writing ---- */
+
+static int32_t stage_of(const dp_schedule_t *s, int32_t rank, int32_t chunk)
+{
+    dp_place_t place;
+
+    dp_schedule_place(s, rank, chunk, &place);
+    return place.stage;
+}
+
+/* Micro-batches of the second direction follow those of the first. */
+static int32_t number_of(const dp_schedule_t *s, int32_t chunk, int32_t mb)
+{
+    return s->placement == DP_PLACE_BIDIRECTIONAL && chunk == 1 ? s->microbatches / 2 + mb : mb;
+}
+
+static int print_cell(char *cell, size_t bytes, const dp_schedule_t *s, int32_t rank, const dp_op_t *op)
+{
+    int32_t stage = stage_of(s, rank, op->chunk), mb = number_of(s, op->chunk, op->mb);
+
+    if (op->kind != DP_OP_FB)
+        return snprintf(cell, bytes, "%d%s%d", stage, dp_op_kind_name(op->kind), mb);
+    return snprintf(cell, bytes, "(%dF%d;%dB%d)OVERLAP_F_B", stage, mb, stage_of(s, rank, op->chunk2),
+                    number_of(s, op->chunk2, op->mb2));
+}
+
+dp_status_t dp_schedule_write_csv(const dp_schedule_t *schedule, dp_write_fn write, void *user)
+{
+    dp__writer_t w = {.write = write, .user = user};
+    dp_status_t st = DP_OK;
+    char cell[96];
+
+    for (int32_t r = 0; r < schedule->ranks && st >= 0; r++) {
+        for (int64_t i = schedule->first[r]; i < schedule->first[r + 1] && st >= 0; i++) {
+            int used = 0;
+
+            if (i > schedule->first[r])
+                cell[used++] = ',';
+            used += print_cell(cell + used, sizeof(cell) - 1, schedule, r, &schedule->ops[i]);
+            st = dp__write(&w, cell, (size_t)used);
+        }
+        if (st >= 0)
+            st = dp__write(&w, "\n", 1);
+    }
+    return st < 0 ? st : dp__write_flush(&w);
+}
+
+/* ---- reading ---- */
+
+typedef struct dp__action {
+    int kind; /* dp_op_kind_t; -1: nothing to compute */
+    int32_t stage, mb, stage2, mb2;
+} dp__action_t;
+
+typedef struct dp__csv {
+    const char *name;
+    const char *text;
+    size_t bytes;
+    int32_t rows, max_stage, max_mb;
+    int32_t max_stage_of_first; /* in the first row */
+    bool backwards;
+    dp_schedule_t *schedule;
+    int64_t *count; /* [rows] */
+} dp__csv_t;
+
+/* A cell as a line, so that messages name both. */
+static dp_status_t cell_fail(const dp__line_t *row, int64_t cell, dp__slice_t text, const char *why)
+{
+    return dp__line_fail(row, "cell %lld '%.*s': %s", (long long)cell, dp__slice_shown(text), text.text, why);
+}
+
+static dp__slice_t trim(dp__slice_t s)
+{
+    while (s.bytes > 0 && (s.text[0] == ' ' || s.text[0] == '\t')) {
+        s.text++;
+        s.bytes--;
+    }
+    while (s.bytes > 0 && (s.text[s.bytes - 1] == ' ' || s.text[s.bytes - 1] == '\t'))
+        s.bytes--;
+    return s;
+}
+
+/* Cuts a number off the front; -1 when there is none or it is larger than any cap. */
+static int32_t cut_number(dp__slice_t *s)
+{
+    int64_t value = -1;
+
+    while (s->bytes > 0 && s->text[0] >= '0' && s->text[0] <= '9') {
+        value = (value < 0 ? 0 : 10 * value) + (s->text[0] - '0');
+        if (value > DP_MAX_OPS)
+            return -1;
+        s->text++;
+        s->bytes--;
+    }
+    return (int32_t)value;
+}
+
+/* "2F0": NULL, or what is wrong. */
+static const char *parse_single(dp__slice_t s, dp__action_t *a)
+{
+    static const char *const others[] = {"UNSHARD", "RESHARD", "REDUCE_GRAD", "SEND_F",
+                                         "RECV_F",  "SEND_B",  "RECV_B"};
+    dp__slice_t word;
+
+    a->stage = cut_number(&s);
+    if (a->stage < 0)
+        return "a stage number is needed in front, as in 2F0";
+    word = s;
+    while (s.bytes > 0 && (s.text[0] < '0' || s.text[0] > '9')) {
+        s.text++;
+        s.bytes--;
+    }
+    word.bytes -= s.bytes;
+    a->kind = -1;
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        if (dp__slice_is(word, others[i]))
+            return NULL;
+    for (int k = DP_OP_F; k <= DP_OP_W; k++)
+        if (dp__slice_is(word, dp_op_kind_name(k)))
+            a->kind = k;
+    if (a->kind < 0)
+        return "no such operation: F, B, I, W";
+    a->mb = cut_number(&s);
+    if (a->mb < 0 || s.bytes > 0)
+        return "a micro-batch number is needed behind, as in 2F0";
+    if (a->stage >= DP_MAX_RANKS * DP_MAX_CHUNKS || a->mb >= DP_MAX_MICROBATCHES)
+        return "stage or micro-batch out of range";
+    return NULL;
+}
+
+/* "(0F8;7B0)OVERLAP_F_B", the halves in either order. */
+static const char *parse_pair(dp__slice_t s, dp__action_t *a)
+{
+    dp__action_t half[2];
+    dp__slice_t inside, part;
+
+    s.text++;
+    s.bytes--;
+    inside = dp__slice_cut(&s, ')');
+    if (s.text == NULL)
+        return "')' is missing";
+    if (!dp__slice_is(trim(s), "OVERLAP_F_B"))
+        return "only OVERLAP_F_B joins operations";
+    for (int h = 0; h < 2; h++) {
+        const char *why;
+
+        if (inside.text == NULL)
+            return "an overlapped pair has two halves";
+        part = trim(dp__slice_cut(&inside, ';'));
+        why = parse_single(part, &half[h]);
+        if (why != NULL)
+            return why;
+    }
+    if (inside.text != NULL)
+        return "an overlapped pair has two halves";
+    if (half[0].kind == DP_OP_B) {
+        dp__action_t t = half[0];
+
+        half[0] = half[1];
+        half[1] = t;
+    }
+    if (half[0].kind != DP_OP_F || half[1].kind != DP_OP_B)
+        return "an overlapped pair is one F and one B";
+    *a = (dp__action_t){DP_OP_FB, half[0].stage, half[0].mb, half[1].stage, half[1].mb};
+    return NULL;
+}
+
+static const char *parse_cell(dp__slice_t s, dp__action_t *a)
+{
+    *a = (dp__action_t){-1, -1, -1, -1, -1};
+    if (s.bytes == 0)
+        return NULL;
+    return s.text[0] == '(' ? parse_pair(s, a) : parse_single(s, a);
+}
+
+typedef dp_status_t (*dp__action_fn)(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__slice_t text,
+                                     const dp__action_t *a);
+
+static dp_status_t scan_row(dp__csv_t *c, const dp__line_t *row, dp__action_fn each)
+{
+    dp__slice_t rest = {row->text, row->bytes};
+    dp_status_t st = DP_OK;
+
+    for (int64_t cell = 1; rest.text != NULL && st >= 0; cell++) {
+        dp__slice_t text = trim(dp__slice_cut(&rest, ','));
+        dp__action_t a;
+        const char *why = parse_cell(text, &a);
+
+        if (why != NULL)
+            return cell_fail(row, cell, text, why);
+        if (a.kind >= 0)
+            st = each(c, row, cell, text, &a);
+    }
+    return st;
+}
+
+/* Calls `each` for every operation. Empty lines at the end of the file are no ranks. */
+static dp_status_t scan(dp__csv_t *c, dp__action_fn each)
+{
+    dp__lines_t lines = {.name = c->name, .rest = {c->text, c->bytes}};
+    dp_status_t st = DP_OK;
+    dp__line_t row;
+
+    while (st >= 0 && dp__lines_next(&lines, &row)) {
+        if (row.bytes == 0)
+            continue;
+        if (row.number > DP_MAX_RANKS)
+            return dp__line_fail(&row, "more than %d ranks", DP_MAX_RANKS);
+        c->rows = (int32_t)row.number;
+        st = scan_row(c, &row, each);
+    }
+    return st;
+}
+
+static int32_t larger(int32_t a, int32_t b)
+{
+    return a > b ? a : b;
+}
+
+static dp_status_t survey(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__slice_t text,
+                          const dp__action_t *a)
+{
+    int32_t stage = larger(a->stage, a->stage2);
+
+    (void)cell;
+    (void)text;
+    c->max_stage = larger(c->max_stage, stage);
+    c->max_mb = larger(c->max_mb, larger(a->mb, a->mb2));
+    c->backwards |= a->kind != DP_OP_F;
+    if (row->number == 1)
+        c->max_stage_of_first = larger(c->max_stage_of_first, stage);
+    return DP_OK;
+}
+
+/* Stages and ranks tell the placement: the last stage of a V lies on the first rank, and two directions put
+ * every stage on two ranks. */
+static dp_status_t shape(const dp__csv_t *c, dp_placement_t *placement, int32_t *chunks)
+{
+    int32_t stages = c->max_stage + 1;
+    bool last_on_first = c->max_stage_of_first == c->max_stage;
+
+    if (stages < c->rows || stages % c->rows != 0)
+        return dp_fail(DP_ERR_INVALID, "%s: %d stages on %d ranks; every rank needs the same number", c->name,
+                       stages, c->rows);
+    *chunks = stages / c->rows;
+    *placement = DP_PLACE_LOOP;
+    if (*chunks == 1) {
+        *placement = last_on_first && c->rows > 1 ? DP_PLACE_BIDIRECTIONAL : DP_PLACE_LINE;
+        *chunks = *placement == DP_PLACE_LINE ? 1 : 2;
+    } else if (*chunks == 2 && last_on_first) {
+        *placement = DP_PLACE_V;
+    }
+    return DP_OK;
+}
+
+/* The chunk of a rank that is a stage, and for two directions serves that micro-batch; -1: not on this rank.
+ * */
+static int16_t chunk_of(const dp_schedule_t *s, int32_t rank, int32_t stage, int32_t mb)
+{
+    if (s->placement == DP_PLACE_BIDIRECTIONAL) {
+        int chunk = mb >= s->microbatches / 2;
+
+        return stage_of(s, rank, chunk) == stage ? (int16_t)chunk : -1;
+    }
+    for (int32_t chunk = 0; chunk < s->chunks; chunk++)
+        if (stage_of(s, rank, chunk) == stage)
+            return (int16_t)chunk;
+    return -1;
+}
+
+static dp_status_t count(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__slice_t text,
+                         const dp__action_t *a)
+{
+    (void)cell;
+    (void)text;
+    (void)a;
+    c->count[row->number - 1]++;
+    return DP_OK;
+}
+
+static dp_status_t fill(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__slice_t text,
+                        const dp__action_t *a)
+{
+    dp_schedule_t *s = c->schedule;
+    int32_t rank = (int32_t)row->number - 1, half = s->microbatches / 2;
+    dp_op_t op = {(uint8_t)a->kind, chunk_of(s, rank, a->stage, a->mb), -1, a->mb, -1};
+
+    if (a->kind == DP_OP_FB) {
+        op.chunk2 = chunk_of(s, rank, a->stage2, a->mb2);
+        op.mb2 = a->mb2;
+    }
+    if (op.chunk < 0 || (a->kind == DP_OP_FB && op.chunk2 < 0)) {
+        char why[96];
+
+        snprintf(why, sizeof(why), "this stage is not on rank %d of placement %s", rank,
+                 dp_placement_name(s->placement));
+        return cell_fail(row, cell, text, why);
+    }
+    if (s->placement == DP_PLACE_BIDIRECTIONAL && op.chunk == 1)
+        op.mb -= half;
+    if (s->placement == DP_PLACE_BIDIRECTIONAL && op.chunk2 == 1)
+        op.mb2 -= half;
+    s->ops[s->first[rank] + c->count[rank]++] = op;
+    return DP_OK;
+}
+
+static dp_status_t build(dp__csv_t *c)
+{
+    dp_placement_t placement = DP_PLACE_LINE;
+    int32_t chunks = 1;
+    dp_status_t st = shape(c, &placement, &chunks);
+
+    if (st < 0)
+        return st;
+    c->count = dp__calloc((size_t)c->rows, sizeof(*c->count));
+    if (c->count == NULL)
+        return dp_fail(DP_ERR_NOMEM, "%s: no memory for %d ranks", c->name, c->rows);
+    st = scan(c, count);
+    if (st >= 0)
+        st = dp_schedule_create("custom", placement, c->rows, c->max_mb + 1, chunks, c->count, &c->schedule);
+    if (st < 0)
+        return st;
+    c->schedule->forward_only = !c->backwards;
+    memset(c->count, 0, (size_t)c->rows * sizeof(*c->count));
+    return scan(c, fill);
+}
+
+dp_status_t dp_schedule_read_csv(const char *name, const char *text, size_t bytes,
+                                 dp_schedule_t **schedule_out)
+{
+    dp__csv_t c = {
+        .name = name, .text = text, .bytes = bytes, .max_stage = -1, .max_mb = -1, .max_stage_of_first = -1};
+    dp_status_t st;
+
+    *schedule_out = NULL;
+    st = scan(&c, survey);
+    if (st >= 0 && c.max_stage < 0)
+        st = dp_fail(DP_ERR_INVALID, "%s: no operations", name);
+    if (st >= 0)
+        st = build(&c);
+    dp__free(c.count);
+    if (st < 0)
+        dp_schedule_free(c.schedule);
+    else
+        *schedule_out = c.schedule;
+    return st;
+}
