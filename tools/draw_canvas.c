@@ -15,6 +15,15 @@
 const draw_color_t draw_black = {0.10, 0.10, 0.12}, draw_white = {1.0, 1.0, 1.0},
                    draw_grey = {0.45, 0.45, 0.48}, draw_light_grey = {0.87, 0.87, 0.89};
 
+#if defined(__SANITIZE_ADDRESS__)
+/* The font library keeps what it found until the process ends. */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void)
+{
+    return "leak:libfontconfig\n";
+}
+#endif
+
 static cairo_status_t write_piece(void *user, const unsigned char *data, unsigned int length)
 {
     draw_canvas_t *canvas = user;
