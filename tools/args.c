@@ -298,8 +298,8 @@ static void show_help(const command_t *command)
         return;
     fputs("\nmethods:\n", stdout);
     for (size_t m = 0; m < count; m++)
-        printf("  %-20s %s\n  %-20s %s; limits: %s\n", methods[m].name, methods[m].summary, "", methods[m].source,
-               methods[m].limits);
+        printf("  %-20s %s\n  %-20s %s; limits: %s\n", methods[m].name, methods[m].summary, "",
+               methods[m].source, methods[m].limits);
 }
 
 bool args_parse(const command_t *command, int argc, char **argv, args_t *args, int *exit_out)

@@ -97,6 +97,16 @@ static dp_status_t run_entry(const args_t *args, entry_t *entry, plan_t *plan)
     return status;
 }
 
+/* The row begins with the method's name already. */
+static const char *without_name(const char *message, const char *name)
+{
+    size_t length = strlen(name);
+
+    return strncmp(message, name, length) == 0 && strncmp(message + length, ": ", 2) == 0
+               ? message + length + 2
+               : message;
+}
+
 /* Only what no choice of method can mend ends the command. */
 static dp_status_t try_entry(const args_t *args, entry_t *entry)
 {
@@ -107,7 +117,8 @@ static dp_status_t try_entry(const args_t *args, entry_t *entry)
         snprintf(entry->reason, sizeof(entry->reason), "holds %g micro-batches' activations, the cap is %g",
                  entry->peak, args->memory_cap);
     if (status == DP_ERR_INVALID || status == DP_ERR_REJECTED)
-        snprintf(entry->reason, sizeof(entry->reason), "%s", dp_last_error());
+        snprintf(entry->reason, sizeof(entry->reason), "%s",
+                 without_name(dp_last_error(), entry->method->name));
     plan_clear(&plan);
     return status == DP_ERR_INVALID || status == DP_ERR_REJECTED ? DP_OK : status;
 }
@@ -183,14 +194,14 @@ static dp_status_t put_text(const table_t *table, output_t *output)
     costs_text(table->args, costs, sizeof(costs));
     fprintf(to, "%d ranks, %d micro-batches, costs %s\n\n", table->args->ranks, table->args->microbatches,
             costs);
-    fputs("schedule                      step       idle          formula   most held   weights\n", to);
+    fputs("schedule                           step       idle          formula   most held   weights\n", to);
     for (size_t e = 0; e < table->fitting; e++) {
         const entry_t *entry = &table->entries[e];
         char formula[32] = "-";
 
         if (isfinite(entry->formula))
             snprintf(formula, sizeof(formula), "%.6g", entry->formula);
-        fprintf(to, "%-24s %9.6g  %9.6g %5.1f %% %9s %11.6g %8dx\n", entry->label, entry->step,
+        fprintf(to, "%-30s %8.6g  %9.6g %5.1f %% %9s %11.6g %8dx\n", entry->label, entry->step,
                 fabs(entry->mean_bubble),
                 entry->step > 0.0 ? fabs(entry->mean_bubble) / entry->step * 100.0 : 0.0, formula,
                 entry->peak, entry->copies);
@@ -198,7 +209,7 @@ static dp_status_t put_text(const table_t *table, output_t *output)
     if (table->fitting < table->count)
         fputs("\nthese do not fit:\n", to);
     for (size_t e = table->fitting; e < table->count; e++)
-        fprintf(to, "%-24s %s\n", table->entries[e].label, table->entries[e].reason);
+        fprintf(to, "%-30s %s\n", table->entries[e].label, table->entries[e].reason);
     fputs("\nidle: mean over the ranks. most held: micro-batches' activations at once on a rank, in units of "
           "its stage inputs.\n"
           "weights: copies of the model in the pipeline.\n",

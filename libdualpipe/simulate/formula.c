@@ -13,7 +13,7 @@ static double fill_and_drain(double p, double v, const dp_costs_t *c)
     return (p - 1.0) * (c->f + c->b);
 }
 
-/* Interleaved 1F1B: arXiv 2104.04473, section 2.2. */
+/* Interleaved 1F1B: arXiv 2104.04473, section 2.2; of overlapped pairs as long as F + B. */
 static double interleaved(double p, double v, const dp_costs_t *c)
 {
     return (p - 1.0) * (c->f + c->b) / v;
@@ -24,6 +24,25 @@ static double zero_bubble_h1(double p, double v, const dp_costs_t *c)
 {
     (void)v;
     return (p - 1.0) * (c->f + c->b - 2.0 * c->w);
+}
+
+/* ZB-V, arXiv 2405.15362: no bubble but the way of one chunk's forward down the ranks. */
+static double zero_bubble_v(double p, double v, const dp_costs_t *c)
+{
+    return (p - 1.0) * c->f / v;
+}
+
+/* arXiv 2405.15362, table 1: parts of what 1F1B loses. */
+static double v_half(double p, double v, const dp_costs_t *c)
+{
+    (void)v;
+    return (p - 1.0) * (c->f + c->i + c->w) / 2.0;
+}
+
+static double v_min(double p, double v, const dp_costs_t *c)
+{
+    (void)v;
+    return (p - 1.0) * (c->f + c->i + c->w) * 2.0 / 3.0;
 }
 
 /* DeepSeek-V3, arXiv 2412.19437, table 2. */
@@ -45,8 +64,11 @@ double dp__formula_bubble(const dp_schedule_t *schedule, const dp_costs_t *resol
         const char *method;
         double (*bubble)(double p, double v, const dp_costs_t *costs);
     } formulas[] = {
-        {"gpipe", fill_and_drain}, {"1f1b", fill_and_drain}, {"interleaved", interleaved},
-        {"zb1p", zero_bubble_h1},  {"dualpipe", dualpipe},   {"dualpipev", dualpipev},
+        {"gpipe", fill_and_drain},    {"1f1b", fill_and_drain},
+        {"interleaved", interleaved}, {"interleaved_overlap", interleaved},
+        {"zb1p", zero_bubble_h1},     {"zbv", zero_bubble_v},
+        {"v-half", v_half},           {"v-min", v_min},
+        {"dualpipe", dualpipe},       {"dualpipev", dualpipev},
     };
 
     if (schedule->forward_only)

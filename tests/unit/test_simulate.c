@@ -175,10 +175,14 @@ START_TEST(transfers_without_limit_are_dataflow)
     static const struct {
         const char *method;
         int32_t ranks, microbatches;
-    } all[] = {{"1f1b", 1, 1},      {"1f1b", 1, 5},       {"1f1b", 2, 1},      {"1f1b", 4, 3},
-               {"1f1b", 5, 17},     {"dualpipe", 2, 4},   {"dualpipe", 4, 8},  {"dualpipe", 4, 20},
-               {"dualpipe", 6, 14}, {"dualpipe", 8, 20},  {"dualpipev", 1, 2}, {"dualpipev", 2, 4},
-               {"dualpipev", 3, 7}, {"dualpipev", 4, 10}, {"dualpipev", 8, 21}};
+    } all[] = {{"1f1b", 1, 1},        {"1f1b", 1, 5},      {"1f1b", 2, 1},
+               {"1f1b", 4, 3},        {"1f1b", 5, 17},     {"dualpipe", 2, 4},
+               {"dualpipe", 4, 8},    {"dualpipe", 4, 20}, {"dualpipe", 6, 14},
+               {"dualpipe", 8, 20},   {"zb1p", 4, 9},      {"zbv", 3, 8},
+               {"interleaved", 4, 8}, {"v-min", 5, 12},    {"interleaved_overlap", 2, 6},
+               {"v-half", 4, 2},      {"gpipe", 3, 4},     {"dualpipev", 1, 2},
+               {"dualpipev", 2, 4},   {"dualpipev", 3, 7}, {"dualpipev", 4, 10},
+               {"dualpipev", 8, 21}};
     static const dp_costs_t costs[] = {
         {sizeof(dp_costs_t), 1, 1, 1, -1, -1, 0, 1, NULL},
         {sizeof(dp_costs_t), 1, 1, 1, 2, 2, 0, 1, NULL},
@@ -225,7 +229,7 @@ START_TEST(recorded_replays_come_out)
 
         if (sscanf(line, "%31s %d %d %lf %lf %lf %lf %lf %31s %lf %lf %lf %lf %lf", method, &ranks,
                    &microbatches, &f, &b, &i, &w, &fb, rule, &step, &low, &high, &sum, &formula) != 14 ||
-            strcmp(rule, "dataflow") != 0 || strcmp(method, "zb1p") == 0)
+            strcmp(rule, "dataflow") != 0)
             continue;
         schedule = generate(method, ranks, microbatches, 0);
         scale = schedule->placement == DP_PLACE_V ? 2.0 : 1.0; /* the file has costs per chunk */
@@ -253,26 +257,42 @@ END_TEST
 START_TEST(time_lost_at_unit_costs)
 {
     static const struct {
-        const char *method;
         int32_t ranks, microbatches;
-        double bubble;
-    } all[] = {{"1f1b", 4, 20, 9},      {"1f1b", 8, 20, 21},      {"1f1b", 8, 40, 21},
-               {"1f1b", 16, 64, 45},    {"dualpipe", 4, 20, 2},   {"dualpipe", 8, 20, 6},
-               {"dualpipe", 8, 40, 6},  {"dualpipe", 16, 64, 14}, {"dualpipev", 4, 20, 3},
-               {"dualpipev", 8, 20, 7}, {"dualpipev", 8, 40, 7},  {"dualpipev", 16, 64, 15}};
+    } sizes[] = {{4, 20}, {8, 20}, {8, 40}, {16, 64}};
+    static const struct {
+        const char *method;
+        int32_t chunks;
+        double bubble[4]; /* of the sizes above; 0: the method does not have that size */
+    } all[] = {{"gpipe", 0, {9, 21, 21, 45}},
+               {"1f1b", 0, {9, 21, 21, 45}},
+               {"zb1p", 0, {3, 7, 7, 15}},
+               {"zbv", 0, {1.5, 3.5, 3.5, 7.5}},
+               {"v-half", 0, {4.5, 10.5, 10.5, 22.5}},
+               {"dualpipe", 0, {2, 6, 6, 14}},
+               {"dualpipev", 0, {3, 7, 7, 15}},
+               {"interleaved", 2, {4.5, 0, 10.5, 22.5}},
+               {"interleaved", 4, {2.25, 0, 5.25, 11.25}},
+               {"interleaved_overlap", 2, {4.5, 0, 10.5, 22.5}},
+               {"interleaved_overlap", 4, {2.25, 0, 5.25, 11.25}}};
 
     for (size_t a = 0; a < sizeof(all) / sizeof(all[0]); a++) {
-        dp_schedule_t *schedule = generate(all[a].method, all[a].ranks, all[a].microbatches, 0);
-        dp_simulation_t got = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &unit, 0);
+        for (size_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++) {
+            double bubble = all[a].bubble[k];
+            dp_schedule_t *schedule;
+            dp_simulation_t got;
 
-        for (int32_t r = 0; r < all[a].ranks; r++)
-            ck_assert_msg(fabs(got.bubble[r] - all[a].bubble) < 1e-9,
-                          "%s P=%d M=%d rank %d: %g instead of %g", all[a].method, all[a].ranks,
-                          all[a].microbatches, r, got.bubble[r], all[a].bubble);
-        ck_assert_double_eq_tol(got.formula_bubble, all[a].bubble, 1e-9);
-        ck_assert_double_eq_tol(got.step_time, 3.0 * all[a].microbatches + all[a].bubble, 1e-9);
-        dp_simulation_clear(&got);
-        dp_schedule_free(schedule);
+            if (bubble == 0.0)
+                continue;
+            schedule = generate(all[a].method, sizes[k].ranks, sizes[k].microbatches, all[a].chunks);
+            got = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &unit, 0);
+            for (int32_t r = 0; r < sizes[k].ranks; r++)
+                ck_assert_msg(fabs(got.bubble[r] - bubble) < 1e-9, "%s P=%d M=%d rank %d: %g instead of %g",
+                              all[a].method, sizes[k].ranks, sizes[k].microbatches, r, got.bubble[r], bubble);
+            ck_assert_double_eq_tol(got.formula_bubble, bubble, 1e-9);
+            ck_assert_double_eq_tol(got.step_time, 3.0 * sizes[k].microbatches + bubble, 1e-9);
+            dp_simulation_clear(&got);
+            dp_schedule_free(schedule);
+        }
     }
 }
 END_TEST
@@ -554,7 +574,9 @@ static double compute_time(const naive_t *n, int32_t rank, int64_t at, double la
     double b = n->costs->b < 0 ? n->costs->i + n->costs->w : n->costs->b;
     double fb = n->costs->fb < 0 ? n->costs->f + b : n->costs->fb;
     double all[] = {n->costs->f, b, n->costs->i, n->costs->w, fb};
-    double share = n->program->schedule->placement == DP_PLACE_V ? 0.5 : 1.0;
+    bool shared =
+        n->program->schedule->placement == DP_PLACE_V || n->program->schedule->placement == DP_PLACE_LOOP;
+    double share = shared ? 1.0 / n->program->chunks : 1.0;
 
     if (x->in >= 0)
         lane = max_known(lane, base[x->in]);
@@ -665,7 +687,8 @@ START_TEST(both_transports_equal_their_definition)
     static const struct {
         const char *method;
         int32_t ranks, microbatches;
-    } all[] = {{"1f1b", 4, 6}, {"dualpipe", 4, 8}, {"dualpipe", 4, 12}, {"dualpipev", 3, 7}};
+    } all[] = {{"1f1b", 4, 6},      {"dualpipe", 4, 8}, {"dualpipe", 4, 12},
+               {"dualpipev", 3, 7}, {"zbv", 3, 6},      {"interleaved", 3, 6}};
     static const dp_costs_t costs[] = {{sizeof(dp_costs_t), 1, 1, 1, -1, -1, 0, 1, NULL},
                                        {sizeof(dp_costs_t), 8, 10, 10, 20, 23, 3, 1, NULL},
                                        {sizeof(dp_costs_t), 1, 1, 1, -1, -1, 1.75, 1, NULL}};
@@ -724,10 +747,10 @@ static void check_messages(const dp_simulation_t *got, double hop)
 
 START_TEST(the_timeline_shows_what_the_figures_say)
 {
-    static const char *const methods[] = {"1f1b", "dualpipe", "dualpipev"};
+    static const char *const methods[] = {"1f1b", "dualpipe", "dualpipev", "interleaved"};
 
-    for (size_t m = 0; m < 3; m++) {
-        dp_schedule_t *schedule = generate(methods[m], 4, 10, 0);
+    for (size_t m = 0; m < 4; m++) {
+        dp_schedule_t *schedule = generate(methods[m], 4, 12, 0);
         dp_costs_t costs = {sizeof(costs), 8, 10, 9, 20, 23, 1.5, 1, NULL};
         dp_simulation_t got = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 1);
 
