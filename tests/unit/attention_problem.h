@@ -12,10 +12,11 @@
 
 enum { GUARD_BYTES = 128, GUARD_VALUE = 0xa5, POISON_NAN = 0xff, POISON_ZERO = 0x00, POISON_LARGE = 0x7e };
 
-/* Elements of a dtype between two guards. */
+/* Elements of a dtype between two guards; the first guard is longer by `shift`, which moves the elements
+ * off alignment. */
 typedef struct buffer {
     unsigned char *base;
-    size_t bytes;
+    size_t bytes, shift;
     dp_dtype_t dtype;
 } buffer_t;
 
@@ -24,18 +25,18 @@ static inline size_t element_bytes(dp_dtype_t dtype)
     return dtype == DP_F32 ? sizeof(float) : sizeof(double);
 }
 
-static inline void buffer_open(buffer_t *b, dp_dtype_t dtype, size_t bytes)
+static inline void buffer_open(buffer_t *b, dp_dtype_t dtype, size_t bytes, size_t shift)
 {
     void *memory = NULL;
 
-    ck_assert_int_eq(posix_memalign(&memory, GUARD_BYTES, bytes + 2 * GUARD_BYTES), 0);
-    *b = (buffer_t){memory, bytes, dtype};
-    memset(b->base, GUARD_VALUE, bytes + 2 * GUARD_BYTES);
+    ck_assert_int_eq(posix_memalign(&memory, GUARD_BYTES, bytes + shift + 2 * GUARD_BYTES), 0);
+    *b = (buffer_t){memory, bytes, shift, dtype};
+    memset(b->base, GUARD_VALUE, bytes + shift + 2 * GUARD_BYTES);
 }
 
 static inline void *buffer_data(const buffer_t *b)
 {
-    return b->base + GUARD_BYTES;
+    return b->base + GUARD_BYTES + b->shift;
 }
 
 static inline size_t buffer_count(const buffer_t *b)
@@ -75,10 +76,10 @@ static inline double *buffer_copy(const buffer_t *b)
 
 static inline void buffer_check(const buffer_t *b)
 {
-    for (size_t i = 0; i < GUARD_BYTES; i++) {
+    for (size_t i = 0; i < GUARD_BYTES + b->shift; i++)
         ck_assert_uint_eq(b->base[i], GUARD_VALUE);
-        ck_assert_uint_eq(b->base[GUARD_BYTES + b->bytes + i], GUARD_VALUE);
-    }
+    for (size_t i = 0; i < GUARD_BYTES; i++)
+        ck_assert_uint_eq(b->base[GUARD_BYTES + b->shift + b->bytes + i], GUARD_VALUE);
 }
 
 /* Uniform in [-1, 1), the same on every machine. */
@@ -93,6 +94,7 @@ typedef struct problem {
     dp_attention_config_t config;
     dp_attention_t *attention;
     dp_block_sizes_t sizes;
+    size_t shift; /* elements by which all buffers are off alignment */
     buffer_t params, grads, saved, work, scratch, x, y, dy, dx;
 } problem_t;
 
@@ -132,6 +134,7 @@ static inline void problem_poison(problem_t *p, int value)
 static inline void problem_open(problem_t *p, const dp_attention_config_t *config, uint64_t seed)
 {
     const dp_dtype_t dtype = config->shape.dtype;
+    const size_t shift = p->shift * element_bytes(dtype);
     const size_t boundary =
         (size_t)config->shape.batch * config->shape.sequence * config->shape.hidden * element_bytes(dtype);
 
@@ -139,15 +142,15 @@ static inline void problem_open(problem_t *p, const dp_attention_config_t *confi
     ck_assert_msg(p->rig.vt->open(&p->rig.host, config, &p->attention) == DP_OK, "%s", p->rig.message);
     p->sizes = (dp_block_sizes_t){.struct_size = sizeof(p->sizes)};
     ck_assert_int_eq(p->rig.vt->sizes(p->attention, &p->sizes), DP_OK);
-    buffer_open(&p->params, dtype, p->sizes.param_count * element_bytes(dtype));
-    buffer_open(&p->grads, dtype, p->params.bytes);
-    buffer_open(&p->saved, dtype, p->sizes.saved_bytes);
-    buffer_open(&p->work, dtype, p->sizes.work_bytes);
-    buffer_open(&p->scratch, dtype, p->sizes.scratch_bytes);
-    buffer_open(&p->x, dtype, boundary);
-    buffer_open(&p->y, dtype, boundary);
-    buffer_open(&p->dy, dtype, boundary);
-    buffer_open(&p->dx, dtype, boundary);
+    buffer_open(&p->params, dtype, p->sizes.param_count * element_bytes(dtype), shift);
+    buffer_open(&p->grads, dtype, p->params.bytes, shift);
+    buffer_open(&p->saved, dtype, p->sizes.saved_bytes, shift);
+    buffer_open(&p->work, dtype, p->sizes.work_bytes, shift);
+    buffer_open(&p->scratch, dtype, p->sizes.scratch_bytes, shift);
+    buffer_open(&p->x, dtype, boundary, shift);
+    buffer_open(&p->y, dtype, boundary, shift);
+    buffer_open(&p->dy, dtype, boundary, shift);
+    buffer_open(&p->dx, dtype, boundary, shift);
 
     random_fill(&p->params, seed, 0.4);
     for (size_t i = 0; i < config->shape.hidden; i++)

@@ -358,7 +358,9 @@ static void check_same(const buffer_t *b, unsigned char *copy)
     free(copy);
 }
 
-/* Stale memory, another instance and other addresses: nothing but the inputs shows in the bits. */
+/* Stale memory, another instance, other addresses and alignments: nothing but the inputs shows in the
+ * bits. A layer's parameters lie where the layers before it on its rank end, so alignment differs between
+ * pipeline depths. */
 START_TEST(same_inputs_same_bits)
 {
     static const int poisons[] = {POISON_NAN, POISON_ZERO, POISON_LARGE};
@@ -366,8 +368,7 @@ START_TEST(same_inputs_same_bits)
     const dp_attention_config_t c = sized(dtypes[_i], 2, 270, 20, 4, 2, 10, 7);
 
     for (size_t i = 0; i < 3; i++) {
-        void *elsewhere = malloc(1000 * i + 8);
-
+        problem.shift = 3 * i;
         problem_open(&problem, &c, 33);
         random_fill(&problem.grads, 8, 1);
         run_all(&problem, poisons[i]);
@@ -380,7 +381,6 @@ START_TEST(same_inputs_same_bits)
         keep(&problem.dx, &dx);
         keep(&problem.grads, &grads);
         problem_close(&problem);
-        free(elsewhere);
     }
     free(y);
     free(dx);
