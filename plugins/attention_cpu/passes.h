@@ -114,8 +114,8 @@ static dp_status_t forward(const dp_attention_t *a, const dp_io_t *io)
     real_t *const q = in(io->saved, s->q), *const k = in(io->saved, s->k), *const v = in(io->saved, s->v);
     dp_status_t st;
 
-    normalize(normalized, in(io->saved, s->inv_rms), io->x, a->tokens, a->hidden, a->norm_eps);
-    apply_gain(n, normalized, params + a->params.norm, a->tokens, a->hidden);
+    normalize(normalized, in(io->saved, s->inv_rms), n, io->x, params + a->params.norm, a->tokens, a->hidden,
+              a->norm_eps);
     project(a, n, params + a->params.wq, a->q_width, q);
     project(a, n, params + a->params.wk, a->k_width, k);
     project(a, n, params + a->params.wv, a->v_width, v);

@@ -9,21 +9,24 @@
 #include <math.h>
 #include <stddef.h>
 
-/* normalized = x / rms(x), inv_rms = 1 / rms(x). */
+/* normalized = x / rms(x), inv_rms = 1 / rms(x), n = normalized * gain. */
 VECTORISED
-static void normalize(real_t *restrict normalized, real_t *restrict inv_rms, const real_t *restrict x,
-                      size_t rows, size_t d, double eps)
+static void normalize(real_t *restrict normalized, real_t *restrict inv_rms, real_t *restrict n,
+                      const real_t *restrict x, const real_t *restrict gain, size_t rows, size_t d,
+                      double eps)
 {
-    for (size_t t = 0; t < rows; t++, x += d, normalized += d) {
+    for (size_t t = 0; t < rows; t++, x += d, normalized += d, n += d) {
         const real_t inv = (real_t)(1 / sqrt(dot(x, x, d) / (double)d + eps));
 
         inv_rms[t] = inv;
-        for (size_t i = 0; i < d; i++)
+        for (size_t i = 0; i < d; i++) {
             normalized[i] = x[i] * inv;
+            n[i] = normalized[i] * gain[i];
+        }
     }
 }
 
-/* n = normalized * gain, RMSNorm's result. */
+/* n = normalized * gain, once more. */
 VECTORISED
 static void apply_gain(real_t *restrict n, const real_t *restrict normalized, const real_t *restrict gain,
                        size_t rows, size_t d)
