@@ -95,41 +95,9 @@ dp_status_t listing_json(const dp_schedule_t *schedule, int32_t rank, output_t *
     return DP_OK;
 }
 
-/* ---- torch.distributed.pipelining ---- */
-
-/* Their stages are numbered once through the model; the second direction, which they do not have, follows the first. */
-static int32_t stage_number(const dp_schedule_t *schedule, int32_t rank, int32_t chunk)
-{
-    dp_place_t place;
-
-    dp_schedule_place(schedule, rank, chunk, &place);
-    return place.stage + place.path * dp_schedule_stages(schedule);
-}
-
-static void put_csv_op(FILE *to, const dp_schedule_t *schedule, int32_t rank, const dp_op_t *op)
-{
-    int32_t stage = stage_number(schedule, rank, op->chunk);
-
-    if (op->kind == DP_OP_FB)
-        fprintf(to, "(%dF%d;%dB%d)OVERLAP_F_B", stage, op->mb, stage_number(schedule, rank, op->chunk2),
-                op->mb2);
-    else
-        fprintf(to, "%d%s%d", stage, dp_op_kind_name(op->kind), op->mb);
-}
-
 dp_status_t listing_csv(const dp_schedule_t *schedule, int32_t rank, output_t *output)
 {
-    for (int32_t r = 0; r < schedule->ranks; r++) {
-        if (rank >= 0 && r != rank)
-            continue;
-        for (int64_t i = schedule->first[r]; i < schedule->first[r + 1]; i++) {
-            if (i > schedule->first[r])
-                fputc(',', output->file);
-            put_csv_op(output->file, schedule, r, &schedule->ops[i]);
-        }
-        fputc('\n', output->file);
-    }
-    return DP_OK;
+    return dp_schedule_write_csv(schedule, rank, output_write, output);
 }
 
 /* ---- transfers ---- */

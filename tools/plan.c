@@ -4,6 +4,7 @@
 #include "plan.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +49,13 @@ static dp_status_t read_all(const char *path, char **text_out, size_t *bytes_out
     return DP_OK;
 }
 
+static bool is_csv(const char *path)
+{
+    size_t length = strlen(path);
+
+    return length > 4 && strcmp(path + length - 4, ".csv") == 0;
+}
+
 static int read_schedule(const args_t *args, plan_t *plan)
 {
     char *text = NULL;
@@ -56,7 +64,8 @@ static int read_schedule(const args_t *args, plan_t *plan)
 
     if (status != DP_OK)
         return args_failed(args, status);
-    status = dp_schedule_read_tsv(args->file, text, bytes, &plan->schedule);
+    status = (is_csv(args->file) ? dp_schedule_read_csv : dp_schedule_read_tsv)(args->file, text, bytes,
+                                                                                &plan->schedule);
     free(text);
     if (status == DP_OK)
         return CMD_OK;

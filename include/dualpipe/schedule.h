@@ -126,11 +126,12 @@ DP_API dp_status_t dp_schedule_read_tsv(const char *name, const char *text, size
  * micro-batch 0, likewise I, W and B (full backward), and "(0F8;7B0)OVERLAP_F_B" for a pair. Stages count along the path;
  * the second direction's micro-batches follow the first's (micro-batch i of path 1 is number M/2 + i), and its stages are
  * those of the first, so that every stage stands on two ranks.
+ * Writing: rank -1 for all ranks, else the row of one alone (reading needs them all).
  * Reading finds out ranks, micro-batches and placement from the cells; cells of transfers and parameter shards (SEND_F,
  * UNSHARD, ...) and empty cells are skipped. Messages name row and cell: "FILE:2: cell 5 ...".
  * Source: pytorch, torch/distributed/pipelining/schedules.py. [any]
  */
-DP_API dp_status_t dp_schedule_write_csv(const dp_schedule_t *schedule, dp_write_fn write, void *user);
+DP_API dp_status_t dp_schedule_write_csv(const dp_schedule_t *schedule, int32_t rank, dp_write_fn write, void *user);
 DP_API dp_status_t dp_schedule_read_csv(const char *name, const char *text, size_t bytes, dp_schedule_t **schedule_out);
 
 /** "F", "B", "I", "W", "FB". [any] */

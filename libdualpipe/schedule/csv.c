@@ -40,24 +40,33 @@ static int print_cell(char *cell, size_t bytes, const dp_schedule_t *s, int32_t 
                     number_of(s, op->chunk2, op->mb2));
 }
 
-dp_status_t dp_schedule_write_csv(const dp_schedule_t *schedule, dp_write_fn write, void *user)
+static dp_status_t write_row(const dp_schedule_t *s, int32_t rank, dp__writer_t *w)
 {
-    dp__writer_t w = {.write = write, .user = user};
     dp_status_t st = DP_OK;
     char cell[96];
 
-    for (int32_t r = 0; r < schedule->ranks && st >= 0; r++) {
-        for (int64_t i = schedule->first[r]; i < schedule->first[r + 1] && st >= 0; i++) {
-            int used = 0;
+    for (int64_t i = s->first[rank]; i < s->first[rank + 1] && st >= 0; i++) {
+        int used = 0;
 
-            if (i > schedule->first[r])
-                cell[used++] = ',';
-            used += print_cell(cell + used, sizeof(cell) - 1, schedule, r, &schedule->ops[i]);
-            st = dp__write(&w, cell, (size_t)used);
-        }
-        if (st >= 0)
-            st = dp__write(&w, "\n", 1);
+        if (i > s->first[rank])
+            cell[used++] = ',';
+        used += print_cell(cell + used, sizeof(cell) - 1, s, rank, &s->ops[i]);
+        st = dp__write(w, cell, (size_t)used);
     }
+    return st < 0 ? st : dp__write(w, "\n", 1);
+}
+
+dp_status_t dp_schedule_write_csv(const dp_schedule_t *schedule, int32_t rank, dp_write_fn write, void *user)
+{
+    dp__writer_t w = {.write = write, .user = user};
+    dp_status_t st = DP_OK;
+
+    if (rank < -1 || rank >= schedule->ranks)
+        return dp_fail(DP_ERR_INVALID, "schedule: rank %d; there are %d, or -1 for all", rank,
+                       schedule->ranks);
+    for (int32_t r = 0; r < schedule->ranks && st >= 0; r++)
+        if (rank < 0 || r == rank)
+            st = write_row(schedule, r, &w);
     return st < 0 ? st : dp__write_flush(&w);
 }
 

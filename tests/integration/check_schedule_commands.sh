@@ -78,6 +78,13 @@ expect 0 verify comm.tsv
 expect 0 schedule --method dualpipev --ranks 2 --microbatches 4 --format csv
 require out '^0F0,0F1,0F2,3F0,3I0,3W0,3F1,(0F3;3B1)OVERLAP_F_B,'
 [ "$(wc -l <out)" -eq 2 ] || fail "csv: not a row per rank"
+for method in dualpipe zbv interleaved; do
+    expect 0 schedule --method $method --ranks 4 --microbatches 8 --format csv --output file.csv
+    expect 0 verify file.csv
+done
+printf '0F0,0B0\n1F0,1X0\n' >broken.csv
+expect 20 verify broken.csv
+require err "broken.csv:2: cell 2 '1X0'"
 
 for format in svg png pdf; do
     expect 0 schedule --method dualpipe $sizes --format $format --output picture.$format

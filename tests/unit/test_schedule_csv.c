@@ -35,7 +35,7 @@ static dp_status_t write_into(const dp_schedule_t *s, text_t *t)
     t->used = 0;
     t->calls = 0;
     t->bytes[0] = '\0';
-    return dp_schedule_write_csv(s, append, t);
+    return dp_schedule_write_csv(s, -1, append, t);
 }
 
 static dp_status_t read_text(const char *text, dp_schedule_t **s)
@@ -100,6 +100,11 @@ START_TEST(known_text)
     ck_assert_int_eq(dp_schedule_generate(&request, &s), DP_OK);
     ck_assert_int_eq(write_into(s, &text_a), DP_OK);
     ck_assert_str_eq(text_a.bytes, "0F0,1F2,0F1,1F3\n0F2,1F0,0F3,1F1\n");
+    text_a.used = 0;
+    ck_assert_int_eq(dp_schedule_write_csv(s, 1, append, &text_a), DP_OK);
+    ck_assert_str_eq(text_a.bytes, "0F2,1F0,0F3,1F1\n");
+    ck_assert_int_eq(dp_schedule_write_csv(s, 2, append, &text_a), DP_ERR_INVALID);
+    ck_assert_int_eq(dp_schedule_write_csv(s, -2, append, &text_a), DP_ERR_INVALID);
     dp_schedule_free(s);
 }
 END_TEST
