@@ -370,8 +370,10 @@ void dp_pipeline_close(dp_pipeline_t *p)
 {
     if (p == NULL)
         return;
-    if (p->device != NULL && p->failed)
-        (void)p->device_vt->reset(p->device);
+    /* lanes first: after a failure their workers may still be inside a wait on memory of the comms */
+    for (int lane = 0; lane < DP_LANE_COUNT; lane++)
+        if (p->stream[lane] != NULL)
+            p->device_vt->stream_close(p->stream[lane]);
     if (p->comms.vt != NULL)
         dp__comms_close(&p->comms);
     if (p->device != NULL) {
@@ -381,9 +383,6 @@ void dp_pipeline_close(dp_pipeline_t *p)
             p->device_vt->release(p->device, p->losses);
         if (p->staging != NULL)
             p->device_vt->release(p->device, p->staging);
-        for (int lane = 0; lane < DP_LANE_COUNT; lane++)
-            if (p->stream[lane] != NULL)
-                p->device_vt->stream_close(p->stream[lane]);
         p->device_vt->close(p->device);
     }
     dp__plan_free(&p->plan);

@@ -32,6 +32,8 @@ typedef struct residual_part {
     const dp_device_vt_t *device;
     unsigned delay; /* most yields before a kernel; 0: none */
     unsigned rng;
+    long countdown;               /* kernels until `fault` is called; 0: never */
+    dp_status_t (*fault)(void);
 } residual_part_t;
 
 typedef struct residual_job {
@@ -163,6 +165,12 @@ static dp_status_t residual_run(void *arg)
         for (n %= job->self->delay; n > 0; n--)
             sched_yield();
     }
+    if (job->self->fault != NULL && __atomic_sub_fetch(&job->self->countdown, 1, __ATOMIC_RELAXED) == 0) {
+        dp_status_t status = job->self->fault();
+
+        if (status < 0)
+            return status;
+    }
     if (job->pass == DP_OP_F)
         residual_forward(job, saved, work);
     else if (job->pass == DP_OP_I)
@@ -236,7 +244,7 @@ typedef struct residual_reference {
 } residual_reference_t;
 
 /* All micro-batches of one replica, one after the other, no engine anywhere. */
-static void residual_reference(residual_reference_t *ref, unsigned replica, int m, double loss_scale)
+static inline void residual_reference(residual_reference_t *ref, unsigned replica, int m, double loss_scale)
 {
     static _Thread_local double params[LAYERS * LAYER_PARAMS];
     double x[LAYERS + 1][TENSOR], b[LAYERS][TENSOR], a[TENSOR], c[TENSOR], dy[TENSOR], da[TENSOR], target[TENSOR];
