@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_block.h: a MoE plugin under test: one rank's instance on the inline device, and micro-batches in guarded memory whose
- * calls are made one by one. Each call gets only the pointers that moe.h grants it; scratch is poisoned before it. */
+ * moe_block.h: a MoE plugin under test: one rank's instance, and micro-batches in guarded memory whose calls are made one by
+ * one. Each call gets only the pointers that moe.h grants it. On the inline device scratch is poisoned before each call, and
+ * what moe.h says is no longer needed after it. */
 #ifndef DP_TESTS_MOE_BLOCK_H
 #define DP_TESTS_MOE_BLOCK_H
 
@@ -31,9 +32,10 @@ typedef struct block {
     dp_moe_t *moe;
     dp_moe_config_t config;
     dp_block_sizes_t sizes;
-    dp_group_t *job; /* of one rank: only for its host services */
+    dp_group_t *job; /* of one rank: only for its host services; NULL off the inline device */
     dp_device_t device;
-    dp_stream_t compute, all_to_all;
+    dp_stream_t compute, all_to_all; /* of the inline device */
+    dp_stream_t *lanes[2];           /* the streams in use: compute, all-to-all */
     guarded_t scratch[2];
 } block_t;
 
@@ -79,6 +81,11 @@ static inline dp_moe_config_t block_config(dp_dtype_t dtype, uint32_t tokens, ui
     return c;
 }
 
+static inline int block_travels(step_t step)
+{
+    return step == DISPATCH || step == COMBINE || step == COMBINE_B || step == DISPATCH_B;
+}
+
 /* The caller has filled config but for device and comm. */
 static inline void block_prepare(block_t *b, const dp_moe_config_t *config, inline_group_t *group,
                                  int32_t rank)
@@ -96,16 +103,23 @@ static inline void block_prepare(block_t *b, const dp_moe_config_t *config, inli
     b->config.comm = &group->comms[rank];
     b->config.comm_rank = rank;
     b->config.comm_size = group->comms[rank].nranks;
+    b->lanes[0] = &b->compute;
+    b->lanes[1] = &b->all_to_all;
+}
+
+static inline void block_start(block_t *b, const dp_host_t *host)
+{
+    ck_assert_msg(b->vt->open(host, &b->config, &b->moe) == DP_OK, "%s", dp_last_error());
+    b->sizes.struct_size = sizeof(b->sizes);
+    ck_assert_int_eq(b->vt->sizes(b->moe, &b->sizes), DP_OK);
+    b->scratch[0] = guarded_allocate(b->sizes.scratch_bytes);
+    b->scratch[1] = guarded_allocate(b->sizes.scratch_bytes);
 }
 
 static inline void block_open(block_t *b, const dp_moe_config_t *config, inline_group_t *group, int32_t rank)
 {
     block_prepare(b, config, group, rank);
-    ck_assert_msg(b->vt->open(dp_group_host(b->job), &b->config, &b->moe) == DP_OK, "%s", dp_last_error());
-    b->sizes.struct_size = sizeof(b->sizes);
-    ck_assert_int_eq(b->vt->sizes(b->moe, &b->sizes), DP_OK);
-    b->scratch[0] = guarded_allocate(b->sizes.scratch_bytes);
-    b->scratch[1] = guarded_allocate(b->sizes.scratch_bytes);
+    block_start(b, dp_group_host(b->job));
 }
 
 static inline void block_close(block_t *b)
@@ -157,7 +171,7 @@ static inline void pass_close(pass_t *p)
 static inline dp_moe_io_t pass_io(block_t *b, pass_t *p, step_t step)
 {
     const int weight = step == EXPERTS_W || step == ROUTE_W, backward = step >= COMBINE_B;
-    const int travels = step == DISPATCH || step == COMBINE || step == COMBINE_B || step == DISPATCH_B;
+    const int travels = block_travels(step);
     dp_moe_io_t io = {
         .io = {.struct_size = sizeof(io.io),
                .microbatch = p->microbatch,
@@ -167,7 +181,8 @@ static inline dp_moe_io_t pass_io(block_t *b, pass_t *p, step_t step)
         .aux_scale = p->aux_scale,
     };
 
-    guarded_poison(&b->scratch[travels]);
+    if (b->lanes[travels] == &b->compute || b->lanes[travels] == &b->all_to_all)
+        guarded_poison(&b->scratch[travels]);
     if (weight)
         io.io.grads = p->grads;
     else
@@ -201,9 +216,9 @@ static inline dp_status_t pass_call(block_t *b, pass_t *p, step_t step)
         [EXPERTS_W] = vt->experts_backward_weight,
         [ROUTE_W] = vt->route_backward_weight,
     };
-    const int travels = step == DISPATCH || step == COMBINE || step == COMBINE_B || step == DISPATCH_B;
+    const int travels = block_travels(step);
     dp_moe_io_t io = pass_io(b, p, step);
-    dp_status_t status = calls[step](b->moe, &io, travels ? &b->all_to_all : &b->compute);
+    dp_status_t status = calls[step](b->moe, &io, b->lanes[travels]);
 
     memset(&io, 0xff, sizeof(io)); /* the work on the stream may not look at it */
     return status;
@@ -217,6 +232,8 @@ static inline void pass_step(block_t *b, pass_t *p, step_t step)
     ck_assert_msg(status == DP_OK, "step %d: %s", (int)step, dp_last_error());
     ck_assert_msg(b->compute.status == DP_OK && b->all_to_all.status == DP_OK, "step %d: %s", (int)step,
                   dp_last_error());
+    if (b->lanes[0] != &b->compute)
+        return;
     if (step == ROUTE)
         guarded_poison(&p->x);
     if (step == COMBINE_B)
