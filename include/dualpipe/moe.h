@@ -15,7 +15,7 @@
  *
  * Router: logits = n * w_router (fp32 or better). Gate softmax: scores = softmax(logits); sigmoid: scores =
  * sigmoid(logits). Chosen: the top_k largest of score + bias (ties: the lower expert), weight = score, divided by the sum of
- * the chosen when `normalize`, times `scale`. The bias has no gradient: see DP_PARAM_ROUTER_BIAS.
+ * the chosen (+ 1e-20) when `normalize`, times `scale`. The bias has no gradient: see DP_PARAM_ROUTER_BIAS.
  * Auxiliary loss (aux_alpha > 0): alpha * E / (k T) * sum_e count_e * mean_t(p_te), p the scores, normalised over the
  * experts for the sigmoid gate; its gradient enters in route_backward_input, times dp_moe_io_t.aux_scale.
  * Parameters in this order: norm [d]; router [d, E]; bias [E]; shared.w_gate, shared.w_up [d, S], shared.w_down [S, d]
@@ -64,9 +64,10 @@ typedef struct dp_moe_io {
 } dp_moe_io_t;
 
 /* Where data live between the calls: h, routing and whatever backward needs in io.saved; buffers that only connect the
- * calls of one pass (rows on their way, dn) in io.work. io.saved, io.work and the parameters are the same block in all eight
- * calls of a micro-batch. Each pass of a micro-batch makes all its calls in the order above; passes of different
- * micro-batches may interleave (F&B pairs), in the same order on all ranks of the expert group. */
+ * calls of one pass (rows on their way, dn) in io.work. io.saved and the parameters are the same block in all calls of a
+ * micro-batch, io.work in all calls of one forward and of one backward; the two *_backward_weight need no io.work. Each pass
+ * of a micro-batch makes all its calls in the order above; passes of different micro-batches may interleave (F&B pairs), in
+ * the same order on all ranks of the expert group. The [all-to-all] calls of one instance go to one stream. */
 typedef struct dp_moe_vt {
     uint32_t struct_size;
     uint32_t caps;
