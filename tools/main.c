@@ -14,6 +14,7 @@ static const struct command {
     int (*run)(int argc, char **argv);
 } commands[] = {
     {"help", "show this list", cmd_help},
+    {"run", "start the ranks of a job on this host", cmd_run},
     {"version", "show the version", cmd_version},
     {"schedule", "print or draw what every rank computes, in which order", cmd_schedule},
     {"verify", "prove that a schedule file completes and cannot deadlock", cmd_verify},

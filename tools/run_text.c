@@ -1,0 +1,32 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * run_text.c: what `dualpipe run` says itself. */
+#include "run_job.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+int64_t run_now_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+void run_say(const char *fmt, ...)
+{
+    char text[512];
+    int used = snprintf(text, sizeof(text), "dualpipe run: "), more;
+    va_list args;
+
+    va_start(args, fmt);
+    more = vsnprintf(text + used, sizeof(text) - (size_t)used - 1, fmt, args);
+    va_end(args);
+    used += more < (int)sizeof(text) - used - 1 ? more : (int)sizeof(text) - used - 2;
+    text[used++] = '\n';
+    if (write(STDERR_FILENO, text, (size_t)used) < 0)
+        return; /* nobody listens */
+}
