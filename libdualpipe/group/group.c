@@ -45,6 +45,31 @@ const char *dp__rank_list_text(dp__rank_list_t *list)
     return list->text;
 }
 
+/* The latest moment at which an operation of any rank in sight began or ended. */
+static int64_t latest_sign_of_life(const dp_group_t *group)
+{
+    int64_t latest = 0;
+
+    for (int32_t r = 0; r < group->size; r++) {
+        int64_t t = dp__box_latest(group->link->boxes(group, r));
+
+        latest = t > latest ? t : latest;
+    }
+    return latest;
+}
+
+dp_status_t dp__group_wait(const dp_group_t *group, dp_signal_t *signal, uint32_t target, int64_t hang_ns,
+                           const char *what)
+{
+    for (;;) {
+        int64_t start = dp__now_ns();
+        dp_status_t status = dp__cause_wait(group->cause, signal, target, hang_ns, what);
+
+        if (status != DP_ERR_TIMEOUT || latest_sign_of_life(group) <= start)
+            return status;
+    }
+}
+
 dp_status_t dp__group_options(const dp_group_options_t *given, dp_group_options_t *options_out)
 {
     memset(options_out, 0, sizeof(*options_out));

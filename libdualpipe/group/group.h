@@ -58,6 +58,10 @@ struct dp_group {
 /* Fills what all kinds of groups share. */
 void dp__group_init(dp_group_t *group, int32_t rank, int32_t size, int64_t hang_ns, dp__cause_t *cause,
                     const dp__link_t *link);
+/* Waits as long as somebody gets on: behind a long computation everybody waits. DP_ERR_TIMEOUT when for hang_ns no
+ * operation of any rank in sight began or ended. */
+dp_status_t dp__group_wait(const dp_group_t *group, dp_signal_t *signal, uint32_t target, int64_t hang_ns,
+                           const char *what);
 /* The options with defaults in the place of what is missing (struct_size, NULL). DP_ERR_INVALID. */
 dp_status_t dp__group_options(const dp_group_options_t *given, dp_group_options_t *options_out);
 /* A rank that is a process of its own; size > 1. */

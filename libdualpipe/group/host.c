@@ -3,7 +3,6 @@
  * host.c: the services that plugins of a rank get. */
 #include "base/memory.h"
 #include "base/wait.h"
-#include "group/blackbox.h"
 #include "group/group.h"
 
 #include <stdio.h>
@@ -50,34 +49,14 @@ static int64_t host_now_ns(const dp_host_t *h)
     return dp__now_ns();
 }
 
-/* The latest moment at which an operation of any rank in sight began or ended. */
-static int64_t latest_sign_of_life(const dp_group_t *group)
-{
-    int64_t latest = 0;
-
-    for (int32_t r = 0; r < group->size; r++) {
-        int64_t t = dp__box_latest(group->link->boxes(group, r));
-
-        latest = t > latest ? t : latest;
-    }
-    return latest;
-}
-
-/* Without a limit of its own a wait lasts as long as somebody gets on: behind a long computation everybody waits. */
 static dp_status_t host_wait(const dp_host_t *h, dp_signal_t *signal, uint32_t target, int64_t timeout_ns,
                              const char *what)
 {
     const dp_group_t *group = group_of(h);
 
-    if (timeout_ns >= 0)
-        return dp__cause_wait(group->cause, signal, target, timeout_ns, what);
-    for (;;) {
-        int64_t start = dp__now_ns();
-        dp_status_t status = dp__cause_wait(group->cause, signal, target, group->hang_ns, what);
-
-        if (status != DP_ERR_TIMEOUT || latest_sign_of_life(group) <= start)
-            return status;
-    }
+    if (timeout_ns < 0)
+        return dp__group_wait(group, signal, target, group->hang_ns, what);
+    return dp__cause_wait(group->cause, signal, target, timeout_ns, what);
 }
 
 static void host_post(const dp_host_t *h, dp_signal_t *signal, uint32_t value)

@@ -111,7 +111,7 @@ static dp_status_t meet(dp_group_t *group, uint32_t kind, uint32_t root, size_t 
     }
     pthread_mutex_unlock(&job->mutex);
 
-    status = dp__cause_wait(group->cause, &job->meetings, meeting + 1, group->hang_ns, "a meeting");
+    status = dp__group_wait(group, &job->meetings, meeting + 1, group->hang_ns, "a meeting");
     if (status != DP_ERR_TIMEOUT)
         return status;
     pthread_mutex_lock(&job->mutex);

@@ -117,7 +117,7 @@ static dp_status_t meet(dp__process_t *p, uint32_t kind, uint32_t root, const vo
     if (status != DP_OK)
         return status;
     meeting = enter(p, kind, root, mine, bytes, all_out);
-    status = dp__cause_wait(&p->cause, &p->met, meeting, timeout_ns, "a meeting");
+    status = dp__group_wait(&p->group, &p->met, meeting, timeout_ns, "a meeting");
     if (status == DP_ERR_TIMEOUT) {
         snprintf(text, sizeof(text), "rank %d waited %.3g s in %s", p->group.rank, (double)timeout_ns * 1e-9,
                  dp__meeting_name(kind));

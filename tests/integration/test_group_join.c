@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * test_group_join.c: ranks as processes find each other, work together and part; and what keeps them from it. */
-#include "forked.h"
+#include "../support/forked.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -304,7 +304,7 @@ START_TEST(boot_refuses_what_it_cannot_keep)
     ck_assert_int_eq(boot->get(host, "empty", NULL, 0), DP_OK);
     ck_assert_int_eq(boot->get(host, "empty", data, 1), DP_ERR_PROTOCOL);
     ck_assert_int_eq(boot->get(host, "never", data, 1), DP_ERR_TIMEOUT);
-    ck_assert_ptr_nonnull(strstr(dp_last_error(), "waited 0.05 s for \"never\", which no rank has published"));
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), " s for \"never\", which no rank has published"));
     ck_assert_int_eq(dp_group_health(group), DP_OK); /* a missing key is the caller's affair */
     dp_group_leave(group);
 }

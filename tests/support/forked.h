@@ -117,6 +117,11 @@ static inline void forked_setenv_number(const char *name, int number)
 /* A job without processes yet. Rank 0 will find a socket that listens already: no two tests meet at a port. */
 static inline void forked_begin(forked_job_t *job, int32_t size)
 {
+    static const char *const foreign[] = {"DUALPIPE_SECRET_FD",  "DUALPIPE_SECRET_FILE", "DUALPIPE_LISTEN_FD",
+                                          "DUALPIPE_RUN",        "TORCHELASTIC_RUN_ID",  "PMIX_NAMESPACE",
+                                          "SLURM_JOB_ID",        "OMPI_MCA_ess_base_jobid",
+                                          "TORCHELASTIC_USE_AGENT_STORE"};
+
     memset(job, 0, sizeof(*job));
     job->descriptors = forked_count_descriptors();
     job->size = size;
@@ -125,8 +130,8 @@ static inline void forked_begin(forked_job_t *job, int32_t size)
                         -1, 0);
     job->shared = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ck_assert(job->results != MAP_FAILED && job->shared != MAP_FAILED);
-    unsetenv("DUALPIPE_SECRET_FD");
-    unsetenv("DUALPIPE_SECRET_FILE");
+    for (size_t i = 0; i < sizeof(foreign) / sizeof(foreign[0]); i++)
+        unsetenv(foreign[i]);
 }
 
 /* Starts one process as rank `rank`. */
