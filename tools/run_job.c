@@ -22,6 +22,8 @@
 
 #define SECRET_BYTES 32
 #define SIGNAL_FACTOR 5 /* a signal asks for an orderly end: that takes longer than dying */
+#define PEER_DIED 13    /* by convention, the exit code of a rank that ends because another one has died */
+#define DECISION_NS 200000000
 
 const int run_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 const int run_signal_count = sizeof(run_signals) / sizeof(run_signals[0]);
@@ -39,6 +41,9 @@ typedef struct job {
     run_relay_t *relay;
 
     int code;            /* of the first rank that failed; 0: none */
+    int first;           /* who it seems to be until decide_ns; -1: nobody */
+    siginfo_t first_info;
+    int64_t decide_ns;
     int signals;         /* how many we were sent */
     int64_t deadline_ns; /* when the rest is killed; INT64_MAX: not yet */
     bool killed;
@@ -267,18 +272,45 @@ static int64_t from_now(double seconds)
     return run_now_ns() + (int64_t)(seconds * 1e9);
 }
 
-static void first_failure(job_t *job, int rank, const siginfo_t *info)
+/* Others can notice a death and end themselves while the dead rank is still being taken apart by the system. So the first
+ * end that is seen is not the first cause yet: for a moment, a better one may come. */
+static int weight(const siginfo_t *info)
 {
-    bool signalled = info->si_code != CLD_EXITED;
+    if (info->si_code != CLD_EXITED)
+        return 3;
+    return info->si_status == 0 ? 0 : info->si_status == PEER_DIED ? 1 : 2;
+}
 
-    job->code = signalled ? 128 + info->si_status : info->si_status;
-    if (signalled)
-        run_say("rank %d (pid %d) was ended by signal %d (%s)%s", rank, (int)info->si_pid, info->si_status,
+static void consider(job_t *job, int rank, const siginfo_t *info)
+{
+    if (job->code != 0 || weight(info) == 0)
+        return;
+    if (job->first < 0) {
+        job->decide_ns = run_now_ns() + DECISION_NS;
+        if (job->deadline_ns == INT64_MAX)
+            job->deadline_ns = from_now(job->options->grace_seconds);
+    } else if (weight(info) <= weight(&job->first_info)) {
+        return;
+    }
+    job->first = rank;
+    job->first_info = *info;
+}
+
+static void decide(job_t *job)
+{
+    const siginfo_t *info = &job->first_info;
+
+    if (job->first < 0 || job->code != 0)
+        return;
+    job->decide_ns = INT64_MAX;
+    if (info->si_code == CLD_EXITED) {
+        job->code = info->si_status;
+        run_say("rank %d (pid %d) exited with status %d", job->first, (int)info->si_pid, info->si_status);
+    } else {
+        job->code = 128 + info->si_status;
+        run_say("rank %d (pid %d) was ended by signal %d (%s)%s", job->first, (int)info->si_pid, info->si_status,
                 strsignal(info->si_status), info->si_code == CLD_DUMPED ? ", core dumped" : "");
-    else
-        run_say("rank %d (pid %d) exited with status %d", rank, (int)info->si_pid, info->si_status);
-    if (job->deadline_ns == INT64_MAX)
-        job->deadline_ns = from_now(job->options->grace_seconds);
+    }
 }
 
 /* Looks at rank `rank` and takes its end in. Its group goes with it, while its number cannot be another's. */
@@ -315,22 +347,15 @@ static void take_orphans(const job_t *job)
     }
 }
 
-/* Of several that ended at the same time, one that was killed is more of a cause than one that gave up. */
 static void take_ends(job_t *job)
 {
-    siginfo_t info, worst = {0};
-    int worst_rank = -1;
+    siginfo_t info;
 
-    for (int r = 0; r < job->options->ranks; r++) {
-        if (!take_end(job, r, &info) || (info.si_code == CLD_EXITED && info.si_status == 0))
-            continue;
-        if (worst_rank < 0 || (worst.si_code == CLD_EXITED && info.si_code != CLD_EXITED)) {
-            worst = info;
-            worst_rank = r;
-        }
-    }
-    if (worst_rank >= 0 && job->code == 0)
-        first_failure(job, worst_rank, &worst);
+    for (int r = 0; r < job->options->ranks; r++)
+        if (take_end(job, r, &info))
+            consider(job, r, &info);
+    if (job->running == 0 || run_now_ns() >= job->decide_ns)
+        decide(job);
     take_orphans(job);
 }
 
@@ -357,6 +382,7 @@ static void heed_deadline(job_t *job)
 {
     if (job->killed || run_now_ns() < job->deadline_ns)
         return;
+    decide(job); /* who is killed by us is no cause */
     job->killed = true;
     run_say("%d rank%s did not end in time: killed", job->running, job->running == 1 ? "" : "s");
     kill_all(job, SIGKILL);
@@ -364,7 +390,8 @@ static void heed_deadline(job_t *job)
 
 static int nap_ms(const job_t *job)
 {
-    int64_t left = job->killed ? INT64_MAX : job->deadline_ns - run_now_ns();
+    int64_t until = !job->killed && job->deadline_ns < job->decide_ns ? job->deadline_ns : job->decide_ns;
+    int64_t left = until - run_now_ns();
 
     return left <= 0 ? 0 : left < 1000000000 ? (int)(left / 1000000) + 1 : 1000;
 }
@@ -420,7 +447,7 @@ static bool prepare(job_t *job)
 int run_job(const run_options_t *options, int life_fd)
 {
     job_t job = {.options = options, .listener = -1, .signal_fd = -1, .done_fd = -1, .life_fd = life_fd,
-                 .deadline_ns = INT64_MAX};
+                 .first = -1, .decide_ns = INT64_MAX, .deadline_ns = INT64_MAX};
     bool good;
 
     /* signals are blocked since before the fork; the ranks get the mask that we were started with */
