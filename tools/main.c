@@ -14,12 +14,12 @@ static const struct command {
     int (*run)(int argc, char **argv);
 } commands[] = {
     {"help", "show this list", cmd_help},
-    {"run", "start the ranks of a job on this host", cmd_run},
     {"version", "show the version", cmd_version},
     {"schedule", "print or draw what every rank computes, in which order", cmd_schedule},
     {"verify", "prove that a schedule file completes and cannot deadlock", cmd_verify},
     {"simulate", "step time, idle time and memory under given costs", cmd_simulate},
     {"compare", "all schedules that fit, the shortest step first", cmd_compare},
+    {"run", "start the ranks of a job on this host", cmd_run},
 };
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
