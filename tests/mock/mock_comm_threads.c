@@ -109,7 +109,8 @@ static dp_status_t meet(dp_comm_t *comm, void *data)
     uint32_t phase = __atomic_load_n(&mine->phase.value, __ATOMIC_RELAXED) + 1;
     dp_status_t status = DP_OK;
 
-    mine->data = data;
+    if (mine->data != data) /* in the later meetings of one operation others may be reading it */
+        mine->data = data;
     comm->host->post(comm->host, &mine->phase, phase);
     for (int r = 0; r < comm->nranks && status >= 0; r++)
         status = comm->host->wait(comm->host, &comm->shared->members[r].phase, phase, -1, "a meeting of threads");
