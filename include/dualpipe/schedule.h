@@ -110,15 +110,16 @@ DP_API void dp_schedule_free(dp_schedule_t *schedule);
 DP_API dp_status_t dp_schedule_verify(const dp_schedule_t *schedule);
 
 /**
- * Writes our TSV: a comment line `# method=dualpipe ranks=4 microbatches=20 chunks=2 placement=bidirectional`, a header
- * line, then rank, seq, op, dir, mb, dir2, mb2, peer, n, tab separated; unused columns hold -1. dir is the chunk. rank -1:
+ * Writes our TSV: a comment line `# method=dualpipe ranks=4 microbatches=20 chunks=2 placement=bidirectional`
+ * (` forward_only=1` behind it where it is), a header line, then rank, seq, op, dir, mb, dir2, mb2, peer, n, tab
+ * separated; unused columns hold -1. dir is the chunk. rank -1:
  * all ranks. write(user, text, bytes) returns a status, passed on. [any]
  */
 typedef dp_status_t (*dp_write_fn)(void *user, const char *text, size_t bytes);
 DP_API dp_status_t dp_schedule_write_tsv(const dp_schedule_t *schedule, int32_t rank, dp_write_fn write, void *user);
 /** Reads it back. Rows of kinds RF RB SF SB C (recorded transfers) are skipped: transfers are derived. Without the comment
  *  line the shape is inferred: one chunk is a line, two are a V, two directions or a loop, whichever of them, in this order,
- *  the data dependencies allow, more are a loop. name goes into messages ("FILE:12: ..."). [any] */
+ *  the data dependencies allow, more are a loop; without any backward it is forward-only. name goes into messages ("FILE:12: ..."). [any] */
 DP_API dp_status_t dp_schedule_read_tsv(const char *name, const char *text, size_t bytes, dp_schedule_t **schedule_out);
 
 /**

@@ -53,7 +53,8 @@ static dp_status_t write_row(const dp_schedule_t *s, int32_t rank, dp__writer_t 
         used += print_cell(cell + used, sizeof(cell) - 1, s, rank, &s->ops[i]);
         st = dp__write(w, cell, (size_t)used);
     }
-    return st < 0 ? st : dp__write(w, "\n", 1);
+    /* a row of nothing but an end of line would be no rank */
+    return st < 0 ? st : s->first[rank] < s->first[rank + 1] ? dp__write(w, "\n", 1) : dp__write(w, ",\n", 2);
 }
 
 dp_status_t dp_schedule_write_csv(const dp_schedule_t *schedule, int32_t rank, dp_write_fn write, void *user)

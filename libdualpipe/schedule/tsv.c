@@ -63,7 +63,7 @@ typedef struct dp__tsv {
     char method[32];
     int32_t ranks, microbatches, chunks, placement, forward_only; /* -1: not said */
     int32_t max_rank, max_chunk, max_mb;                          /* seen in rows */
-    bool backwards;
+    bool said, backwards; /* a comment line speaks of the shape; some row is no forward */
     int64_t rows;
 } dp__tsv_t;
 
@@ -185,6 +185,7 @@ static dp_status_t parse_comment(const dp__line_t *line, dp__tsv_t *t)
 
     if (memmem(line->text, line->bytes, "method=", 7) == NULL)
         return DP_OK;
+    t->said = true;
     while (rest.text != NULL && st >= 0) {
         word = dp__slice_cut(&rest, ' ');
         key = dp__slice_cut(&word, '=');
@@ -319,7 +320,7 @@ static void complete_shape(dp__tsv_t *t)
     if (t->microbatches < 0)
         t->microbatches = (t->max_mb + 1) * (t->placement == DP_PLACE_BIDIRECTIONAL ? 2 : 1);
     if (t->forward_only < 0)
-        t->forward_only = !t->backwards;
+        t->forward_only = !t->backwards && !t->said;
 }
 
 static dp_status_t build(dp__tsv_t *t, const char *text, size_t bytes, dp__fill_t *fill)

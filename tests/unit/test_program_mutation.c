@@ -10,7 +10,8 @@
 static const struct {
     const char *method;
     int32_t ranks, microbatches;
-} subjects[] = {{"dualpipe", 4, 8}, {"dualpipev", 2, 4}, {"1f1b", 4, 8}};
+} subjects[] = {
+    {"dualpipe", 4, 8}, {"dualpipev", 2, 4}, {"1f1b", 4, 8}, {"zbv", 3, 5}, {"interleaved_overlap", 2, 4}};
 #define SUBJECTS ((int)(sizeof(subjects) / sizeof(subjects[0])))
 
 static dp_schedule_t *schedule;
@@ -272,9 +273,12 @@ START_TEST(executor_completes_what_is_accepted)
     static const struct {
         const char *method;
         int32_t ranks, microbatches, forward_only;
-    } sizes[] = {{"dualpipe", 2, 4, 0},  {"dualpipe", 6, 14, 0}, {"dualpipe", 8, 16, 1},
-                 {"dualpipev", 1, 3, 0}, {"dualpipev", 3, 7, 0}, {"dualpipev", 4, 9, 1},
-                 {"1f1b", 1, 1, 0},      {"1f1b", 5, 3, 0},      {"1f1b", 3, 11, 1}};
+    } sizes[] = {{"dualpipe", 2, 4, 0},  {"dualpipe", 6, 14, 0},   {"dualpipe", 8, 16, 1},
+                 {"dualpipev", 1, 3, 0}, {"dualpipev", 3, 7, 0},   {"dualpipev", 4, 9, 1},
+                 {"1f1b", 1, 1, 0},      {"1f1b", 5, 3, 0},        {"1f1b", 3, 11, 1},
+                 {"gpipe", 3, 6, 0},     {"interleaved", 3, 6, 0}, {"interleaved", 1, 2, 0},
+                 {"zb1p", 4, 3, 0},      {"zbv", 4, 9, 0},         {"v-half", 5, 11, 0},
+                 {"v-min", 3, 8, 0},     {"v-min", 1, 3, 1},       {"interleaved_overlap", 4, 8, 0}};
 
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
         for (int32_t slots = 1; slots <= 3; slots++) {

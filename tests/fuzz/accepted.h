@@ -1,0 +1,96 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * accepted.h: what must hold for any schedule that a reader hands out, and for any program that verify
+ * accepts. */
+#ifndef TESTS_FUZZ_ACCEPTED_H
+#define TESTS_FUZZ_ACCEPTED_H
+
+#include "../support/executor.h"
+#include "fuzz.h"
+
+#define FUZZ_TRANSPORTS 3
+
+static inline void fuzz_check_program(const dp_program_t *p)
+{
+    static const ex_mode_t modes[FUZZ_TRANSPORTS] = {EX_CREDITS, EX_GROUPS, EX_PAIR_CREDITS};
+
+    for (int t = 0; t < FUZZ_TRANSPORTS; t++) {
+        dp_verify_report_t report = {.struct_size = sizeof(report)};
+        dp_status_t st = dp_program_verify(p, (dp_transport_t)t, &report);
+        int32_t slots = INT32_MAX;
+
+        FUZZ_REQUIRE(st == DP_OK || st == DP_ERR_REJECTED);
+        for (int32_t c = 0; c < p->nchannels; c++)
+            slots = p->channels[c].slots < slots && p->channels[c].src != p->channels[c].dst
+                        ? p->channels[c].slots
+                        : slots;
+        if (st == DP_OK)
+            FUZZ_REQUIRE(ex_run(p, modes[t], slots, 1));
+    }
+}
+
+static inline void fuzz_check_schedule(const dp_schedule_t *s)
+{
+    dp_status_t st = dp_schedule_verify(s);
+    dp_program_t *p = NULL;
+
+    FUZZ_REQUIRE(st == DP_OK || st == DP_ERR_REJECTED);
+    if (st < 0 || s->first[s->ranks] > 400)
+        return;
+    for (int32_t slots = 1; slots <= 2; slots++) {
+        dp_lower_options_t options = {sizeof(options), slots, 1};
+
+        st = dp_program_lower(s, &options, &p);
+        FUZZ_REQUIRE(st == DP_OK || st == DP_ERR_REJECTED); /* messages of a channel in different orders */
+        if (st == DP_OK)
+            fuzz_check_program(p);
+        dp_program_free(p);
+    }
+}
+
+/* Text that grows. */
+typedef struct fuzz_text {
+    char *bytes;
+    size_t used;
+} fuzz_text_t;
+
+static inline dp_status_t fuzz_append(void *user, const char *text, size_t bytes)
+{
+    fuzz_text_t *t = user;
+
+    t->bytes = realloc(t->bytes, t->used + bytes);
+    memcpy(t->bytes + t->used, text, bytes);
+    t->used += bytes;
+    return DP_OK;
+}
+
+typedef dp_status_t (*fuzz_read_fn)(const char *name, const char *text, size_t bytes,
+                                    dp_schedule_t **schedule_out);
+typedef dp_status_t (*fuzz_write_fn)(const dp_schedule_t *s, int32_t rank, dp_write_fn write, void *user);
+
+/* What was read, written and read again gives the same text. */
+static inline void fuzz_check_reader(fuzz_read_fn read, fuzz_write_fn write, const uint8_t *data,
+                                     size_t bytes, int always)
+{
+    dp_schedule_t *s = NULL, *back = NULL;
+    fuzz_text_t a = {0}, b = {0};
+    dp_status_t st = read("fuzz", (const char *)data, bytes, &s);
+
+    FUZZ_REQUIRE(st == DP_OK || (st == DP_ERR_INVALID && s == NULL));
+    if (st < 0)
+        return;
+    FUZZ_REQUIRE(write(s, -1, fuzz_append, &a) == DP_OK);
+    st = read("again", a.bytes, a.used, &back);
+    FUZZ_REQUIRE(st == DP_OK || !always);
+    if (st == DP_OK) {
+        FUZZ_REQUIRE(write(back, -1, fuzz_append, &b) == DP_OK);
+        FUZZ_REQUIRE(a.used == b.used && memcmp(a.bytes, b.bytes, a.used) == 0);
+    }
+    fuzz_check_schedule(s);
+    free(a.bytes);
+    free(b.bytes);
+    dp_schedule_free(back);
+    dp_schedule_free(s);
+}
+
+#endif
