@@ -1,195 +1,251 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * channel.c: tagged messages from one rank to another. The sender waits in its own memory for a credit, writes head and
- * data into the receiver's slot and posts `published` there; the receiver reads in place and posts the credit back. */
+ * channel.c: tagged messages in order, put into slots of the receiver, which gives each slot back as a credit. */
 #include "comm_shm.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* In front of a slot's data, on lines of its own. */
 typedef struct slot_head {
-    dp_message_tag_t tag;
+    alignas(LINE_BYTES) dp_message_tag_t tag;
 } slot_head_t;
 
+/* What a stream gets to do. */
 typedef struct transfer {
     dp_channel_end_t *end;
+    slot_head_t *slot;
     const void *from;
     dp_message_tag_t tag;
 } transfer_t;
+
+static size_t slots_bytes(const dp_channel_end_t *end)
+{
+    return sizeof(line_t) + end->config.slots * end->stride;
+}
+
+area_t channel_area(const dp_channel_end_t *end, bool ours)
+{
+    bool receiver = ours != (end->config.sender != 0);
+    area_t area = {
+        .kind = receiver ? AREA_SLOTS : AREA_CREDIT,
+        .id = end->config.id,
+        .peer = ours ? end->config.peer : end->comm->rank,
+        .slots = end->config.slots,
+        .unit = end->config.slot_bytes,
+        .bytes = receiver ? slots_bytes(end) : sizeof(line_t),
+    };
+
+    return area;
+}
+
+static dp_status_t check_config(dp_comm_t *comm, const dp_channel_config_t *config)
+{
+    const dp_host_t *host = comm->host;
+    size_t all;
+
+    if (config->struct_size < sizeof(*config))
+        return DP_FAIL(host, DP_ERR_INVALID, "dp_channel_config_t has %u bytes, at least %zu were expected",
+                       config->struct_size, sizeof(*config));
+    if (config->peer < 0 || config->peer >= comm->nranks || config->peer == comm->rank)
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u leads to rank %d of %d", comm->name,
+                       config->id, config->peer, comm->nranks);
+    if (config->slots < 1 || config->slot_bytes < 1 || config->slot_bytes > UINT32_MAX ||
+        __builtin_mul_overflow((size_t)config->slots, round_line(config->slot_bytes) + LINE_BYTES, &all) ||
+        all > SIZE_MAX / 8)
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u cannot have %u slots of %zu bytes",
+                       comm->name, config->id, config->slots, config->slot_bytes);
+    for (const dp_channel_end_t *end = comm->ends; end != NULL; end = end->next)
+        if (end->config.id == config->id && end->config.peer == config->peer &&
+            (end->config.sender != 0) == (config->sender != 0))
+            return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u with rank %d is open already",
+                           comm->name, config->id, comm->world[config->peer]);
+    return DP_OK;
+}
 
 dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out)
 {
     const dp_host_t *host = comm->host;
     dp_channel_end_t *end;
+    dp_status_t status = check_config(comm, config);
 
-    if (config->struct_size < sizeof(*config) || config->peer < 0 || config->peer >= comm->nranks ||
-        config->peer == comm->rank || config->slots < 1 || config->slot_bytes > SIZE_MAX / 64)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: a channel to rank %d of %d with %u slots of %zu bytes is not possible",
-                       comm->name, config->peer, comm->nranks, config->slots, config->slot_bytes);
-    for (end = comm->ends; end != NULL; end = end->next)
-        if (end->config.id == config->id && end->config.peer == config->peer && end->config.sender == config->sender)
-            return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u with rank %d is open already", comm->name, config->id,
-                           config->peer);
-    end = host->allocate(host, sizeof(*end), LINE_BYTES);
+    if (status < 0)
+        return status;
+    end = host->allocate(host, sizeof(*end), 16);
     if (end == NULL)
-        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for a channel", comm->name);
+        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for channel %u", comm->name, config->id);
     memset(end, 0, sizeof(*end));
     end->comm = comm;
     end->config = *config;
-    snprintf(end->label, sizeof(end->label), "%s", config->label != NULL ? config->label : "channel");
     end->config.label = end->label;
-    end->stride = round_line(sizeof(slot_head_t)) + round_line(config->slot_bytes);
+    snprintf(end->label, sizeof(end->label), "%s", config->label != NULL ? config->label : "");
+    end->stride = sizeof(slot_head_t) + round_line(config->slot_bytes);
     end->next = comm->ends;
     comm->ends = end;
+    comm->memory_bytes += sizeof(*end);
     *end_out = end;
     return DP_OK;
 }
 
-/* What this end puts into our segment. */
-area_t channel_area(const dp_channel_end_t *end)
+dp_status_t channel_connect(dp_channel_end_t *end, view_t *views)
 {
-    const dp_channel_config_t *c = &end->config;
-
-    return (area_t){
-        .kind = c->sender ? AREA_CREDIT : AREA_SLOTS,
-        .id = c->id,
-        .peer = c->peer,
-        .slots = c->slots,
-        .unit = c->slot_bytes,
-        .bytes = sizeof(line_t) + (c->sender ? 0 : (size_t)c->slots * end->stride),
-    };
-}
-
-dp_status_t channel_connect(dp_channel_end_t *end, view_t *views, unsigned char *own)
-{
-    area_t expected = channel_area(end);
-    unsigned char *theirs;
+    dp_comm_t *comm = end->comm;
+    area_t ours = channel_area(end, true), theirs = channel_area(end, false);
+    unsigned char *own, *far, *slots;
+    char what[LABEL_BYTES + 40];
     dp_status_t status;
 
-    expected.kind = end->config.sender ? AREA_SLOTS : AREA_CREDIT;
-    expected.peer = end->comm->rank;
-    expected.bytes = sizeof(line_t) + (end->config.sender ? (size_t)end->config.slots * end->stride : 0);
-    status = shm_find(end->comm, views, end->config.peer, &expected, end->label, &theirs);
+    snprintf(what, sizeof(what), "channel %u \"%s\"", end->config.id, end->label);
+    status = shm_find(comm, views, comm->rank, &ours, what, &own);
+    if (status == DP_OK)
+        status = shm_find(comm, views, end->config.peer, &theirs, what, &far);
     if (status < 0)
         return status;
-    end->published = &((line_t *)(void *)(end->config.sender ? theirs : own))->signal;
-    end->credit = &((line_t *)(void *)(end->config.sender ? own : theirs))->signal;
-    end->slots = (end->config.sender ? theirs : own) + sizeof(line_t);
+    slots = end->config.sender != 0 ? far : own;
+    end->published = &((line_t *)(void *)slots)->signal;
+    end->slots = slots + sizeof(line_t);
+    end->credit = &((line_t *)(void *)(end->config.sender != 0 ? own : far))->signal;
     end->connected = true;
     return DP_OK;
 }
 
-static unsigned char *slot_of(const dp_channel_end_t *end, uint32_t sequence)
-{
-    return end->slots + (sequence % end->config.slots) * end->stride;
-}
+/* ---- on the stream ---- */
 
-/* Adds to a failed wait's message which message it was about. */
-static dp_status_t name_message(const dp_channel_end_t *end, const dp_message_tag_t *tag, dp_status_t status, const char *what)
+static dp_status_t explain(const transfer_t *t, dp_status_t status, const char *verb, const char *preposition)
 {
+    const dp_channel_end_t *end = t->end;
     const dp_comm_t *comm = end->comm;
+    cause_t cause = shm_cause(comm);
 
-    if (status != DP_ERR_TIMEOUT)
+    if (!shm_is_news(status))
         return status;
-    return DP_FAIL(comm->host, status, "rank %d: %s of micro-batch %d in step %u %s rank %d, message %u: %s",
-                   comm->world[comm->rank], end->label, tag->microbatch, tag->step, what, comm->world[end->config.peer],
-                   tag->sequence, comm->host->last_error(comm->host));
+    return DP_FAIL(comm->host, status,
+                   "rank %d: %s of micro-batch %d, step %u, on channel \"%s\" %s rank %d: %s",
+                   comm->world[comm->rank], verb, t->tag.microbatch, t->tag.step, end->label, preposition,
+                   comm->world[end->config.peer], cause.text);
 }
 
+/* published[k] guards slot k's head and data for the receiver, credit[k] the slot for message k + K. */
 static dp_status_t run_send(void *arg)
 {
     const transfer_t *t = arg;
-    dp_channel_end_t *end = t->end;
-    unsigned char *slot = slot_of(end, t->tag.sequence);
-    dp_status_t status = shm_wait(end->comm, end->credit, t->tag.sequence + 1 - end->config.slots, "a credit of the receiver");
+    dp_comm_t *comm = t->end->comm;
+    dp_status_t status = shm_wait(comm, t->end->credit, t->tag.sequence + 1 - t->end->config.slots,
+                                  "no slot of the receiver is free");
 
     if (status < 0)
-        return name_message(end, &t->tag, status, "cannot be sent to");
-    memcpy(slot + round_line(sizeof(slot_head_t)), t->from, t->tag.bytes);
-    ((slot_head_t *)(void *)slot)->tag = t->tag;
-    end->comm->host->post(end->comm->host, end->published, t->tag.sequence + 1);
+        return explain(t, status, "send", "to");
+    t->slot->tag = t->tag;
+    memcpy(t->slot + 1, t->from, t->tag.bytes);
+    comm->host->post(comm->host, t->end->published, t->tag.sequence + 1);
     return DP_OK;
+}
+
+static dp_status_t refuse(const transfer_t *t, const dp_message_tag_t *found)
+{
+    const dp_comm_t *comm = t->end->comm;
+    const dp_message_tag_t *e = &t->tag;
+
+    return DP_FAIL(
+        comm->host, DP_ERR_PROTOCOL,
+        "rank %d: channel \"%s\" from rank %d: expected message %u (step %u, micro-batch %d, %u bytes), "
+        "found message %u (step %u, micro-batch %d, %u bytes)",
+        comm->world[comm->rank], t->end->label, comm->world[t->end->config.peer], e->sequence, e->step,
+        e->microbatch, e->bytes, found->sequence, found->step, found->microbatch, found->bytes);
 }
 
 static dp_status_t run_recv(void *arg)
 {
     const transfer_t *t = arg;
-    dp_channel_end_t *end = t->end;
-    const dp_comm_t *comm = end->comm;
-    dp_status_t status = shm_wait(end->comm, end->published, t->tag.sequence + 1, "the sender");
     dp_message_tag_t found;
+    dp_status_t status =
+        shm_wait(t->end->comm, t->end->published, t->tag.sequence + 1, "the message has not come");
 
     if (status < 0)
-        return name_message(end, &t->tag, status, "does not come from");
-    found = ((slot_head_t *)(void *)slot_of(end, t->tag.sequence))->tag;
-    if (memcmp(&found, &t->tag, sizeof(found)) != 0)
-        return DP_FAIL(comm->host, DP_ERR_PROTOCOL,
-                       "rank %d: %s from rank %d: expected message %u of micro-batch %d in step %u with %u bytes, found message "
-                       "%u of micro-batch %d in step %u with %u bytes",
-                       comm->world[comm->rank], end->label, comm->world[end->config.peer], t->tag.sequence,
-                       t->tag.microbatch, t->tag.step, t->tag.bytes, found.sequence, found.microbatch, found.step,
-                       found.bytes);
+        return explain(t, status, "receive", "from");
+    found = t->slot->tag;
+    if (found.sequence != t->tag.sequence || found.step != t->tag.step ||
+        found.microbatch != t->tag.microbatch || found.bytes != t->tag.bytes)
+        return refuse(t, &found);
     return DP_OK;
 }
 
 static dp_status_t run_release(void *arg)
 {
     const transfer_t *t = arg;
+    const dp_host_t *host = t->end->comm->host;
 
-    t->end->comm->host->post(t->end->comm->host, t->end->credit, t->tag.sequence + 1);
+    host->post(host, t->end->credit, t->tag.sequence + 1);
     return DP_OK;
 }
 
-/* Every call names the next message of its kind: anything else is the caller's mistake, found before it can do harm. */
-static dp_status_t check(const dp_channel_end_t *end, int sender, uint64_t next, uint32_t sequence, uint32_t bytes)
+/* ---- on the caller's thread ---- */
+
+static slot_head_t *slot_of(const dp_channel_end_t *end, uint64_t number)
+{
+    return (slot_head_t *)(void *)(end->slots + number % end->config.slots * end->stride);
+}
+
+static dp_status_t check_call(const dp_channel_end_t *end, bool sender, uint64_t number, uint32_t sequence,
+                              size_t bytes, const char *verb)
 {
     const dp_comm_t *comm = end->comm;
 
-    if (!end->connected || end->config.sender != sender)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: %s: this end is %s", comm->name, end->label,
-                       !end->connected ? "not connected yet: call start first" : "the other one");
-    if (sequence != (uint32_t)next || bytes > end->config.slot_bytes)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: %s: message %u of %u bytes; the next is %u, of at most %zu bytes",
-                       comm->name, end->label, sequence, bytes, (uint32_t)next, end->config.slot_bytes);
+    if (!end->connected)
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s on channel \"%s\" before start", verb, end->label);
+    if (sender != (end->config.sender != 0))
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s on the wrong end of channel \"%s\"", verb, end->label);
+    if (sequence != (uint32_t)number)
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s of message %u on channel \"%s\": message %u is next",
+                       verb, sequence, end->label, (uint32_t)number);
+    if (bytes > end->config.slot_bytes)
+        return DP_FAIL(comm->host, DP_ERR_INVALID,
+                       "%s of %zu bytes on channel \"%s\", which carries at most %zu", verb, bytes,
+                       end->label, end->config.slot_bytes);
     return DP_OK;
 }
 
 dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
 {
-    transfer_t t = {end, from, *tag};
-    dp_status_t status = check(end, 1, end->count, tag->sequence, tag->bytes);
+    dp_status_t status = check_call(end, true, end->count, tag->sequence, tag->bytes, "send");
+    transfer_t t = {end, NULL, from, *tag};
 
     if (status < 0)
         return status;
+    t.slot = slot_of(end, end->count);
     status = end->comm->device->launch(s, run_send, &t, sizeof(t));
-    end->count += status >= 0;
+    end->count += status == DP_OK;
     return status;
 }
 
-dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out, dp_stream_t *s)
+dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
+                         dp_stream_t *s)
 {
-    transfer_t t = {end, NULL, *expected};
-    dp_status_t status = check(end, 0, end->count, expected->sequence, expected->bytes);
+    dp_status_t status = check_call(end, false, end->count, expected->sequence, expected->bytes, "receive");
+    transfer_t t = {end, NULL, NULL, *expected};
 
     if (status < 0)
         return status;
+    t.slot = slot_of(end, end->count);
     status = end->comm->device->launch(s, run_recv, &t, sizeof(t));
-    if (status < 0)
-        return status;
-    end->count++;
-    *data_out = slot_of(end, expected->sequence) + round_line(sizeof(slot_head_t));
-    return DP_OK;
+    if (status == DP_OK) {
+        end->count++;
+        *data_out = t.slot + 1;
+    }
+    return status;
 }
 
 dp_status_t channel_release(dp_channel_end_t *end, uint32_t sequence, dp_stream_t *s)
 {
+    dp_status_t status = check_call(end, false, end->released, sequence, 0, "release");
     transfer_t t = {.end = end, .tag = {.sequence = sequence}};
-    dp_status_t status = check(end, 0, end->released, sequence, 0);
 
     if (status < 0)
         return status;
+    if (end->released == end->count)
+        return DP_FAIL(end->comm->host, DP_ERR_INVALID,
+                       "release of message %u on channel \"%s\", which was not received", sequence,
+                       end->label);
     status = end->comm->device->launch(s, run_release, &t, sizeof(t));
-    end->released += status >= 0;
+    end->released += status == DP_OK;
     return status;
 }

@@ -15,6 +15,7 @@
 
 #include <dualpipe/comm.h>
 
+#include <pthread.h>
 #include <stdalign.h>
 #include <stdbool.h>
 
@@ -46,6 +47,7 @@ typedef struct segment {
     unsigned char *base; /* NULL: none */
     size_t bytes;
     bool shared;
+    int fd; /* ours, until all have mapped it; else -1 */
 } segment_t;
 
 /* What ranks tell each other of their segments through the boot service. */
@@ -63,7 +65,7 @@ typedef struct view {
     segment_t segment;
     area_t *areas; /* a private copy of the directory */
     uint32_t count;
-    bool loaded;
+    bool loaded; /* the fields above are set; of our own rank from the start */
 } view_t;
 
 /* A list of segments that live as long as the instance. */
@@ -71,6 +73,14 @@ typedef struct holding holding_t;
 struct holding {
     holding_t *next;
     segment_t segment;
+};
+
+/* A thread that waits, so that abort can end it. */
+typedef struct waiter waiter_t;
+struct waiter {
+    waiter_t *next;
+    dp_signal_t *signal;
+    uint32_t target;
 };
 
 /* AREA_BASE of one rank. */
@@ -95,12 +105,14 @@ struct dp_comm {
     base_t *bases; /* [nranks] */
     dp_channel_end_t *ends;
     dp_exchange_t *exchanges;
-    uint32_t meetings;  /* on the host */
-    uint32_t barriers;  /* enqueued so far */
-    uint32_t pieces;    /* of all_reduce, done so far; the stream's */
-    uint32_t reductions; /* enqueued so far */
+    uint32_t meetings;    /* on the host */
+    uint32_t barriers;    /* enqueued so far */
+    uint32_t pieces;      /* of all_reduce, done so far; the stream's */
+    uint32_t reductions;  /* enqueued so far */
+    bool broken;          /* an open or start failed: nobody is there to meet */
+    pthread_mutex_t lock; /* of the next one */
+    waiter_t *waiters;
     uint32_t aborted;
-    uint32_t waiting; /* threads inside a wait */
 };
 
 struct dp_channel_end {
@@ -128,44 +140,70 @@ struct dp_exchange {
 };
 
 /* comm_shm.c */
-/* Waits on memory of ours. `what` completes "rank 2: ... waits for". The message is the host's. */
+/* Waits on memory of ours. The message of a failure is the host's, about `what`. */
 dp_status_t shm_wait(dp_comm_t *comm, dp_signal_t *signal, uint32_t target, const char *what);
-/* The directory entry of `rank` in this round, checked against the one we expect; DP_ERR_MISMATCH names what differs. */
+/* The host's latest message on this thread, copied: the cause at the end of a message of ours. */
+typedef struct cause {
+    char text[400];
+} cause_t;
+cause_t shm_cause(const dp_comm_t *comm);
+/* Whether a failed wait is news of this rank, which the caller should explain. Else it has the job's first cause, and that
+ * is to reach the user as it is. */
+static inline bool shm_is_news(dp_status_t status)
+{
+    return status == DP_ERR_TIMEOUT;
+}
+/* Where `rank` has the area that `expected` describes, in this round; DP_ERR_MISMATCH says what differs. */
 dp_status_t shm_find(dp_comm_t *comm, view_t *views, int32_t rank, const area_t *expected, const char *what,
                      unsigned char **at_out);
 
 /* segment.c */
-dp_status_t segment_create(dp_comm_t *comm, const area_t *areas, uint32_t count, segment_t *segment_out, int *fd_out);
-dp_status_t segment_publish(dp_comm_t *comm, const segment_t *segment, int fd);
+/* `areas` have been laid out in `bytes`. */
+dp_status_t segment_create(dp_comm_t *comm, const area_t *areas, uint32_t count, size_t bytes,
+                           segment_t *segment_out);
+dp_status_t segment_publish(dp_comm_t *comm, const segment_t *segment);
 /* Maps the segment of `rank` for this round and copies its directory. */
 dp_status_t segment_import(dp_comm_t *comm, int32_t rank, view_t *view);
 void segment_drop(segment_t *segment);
+/* Nobody opens it any more. */
+void segment_close_fd(segment_t *segment);
 /* Gives areas their places; returns the size of the segment, 0 when it is beyond reason. */
 size_t segment_layout(area_t *areas, uint32_t count);
 
 /* channel.c */
 dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out);
-area_t channel_area(const dp_channel_end_t *end);
-dp_status_t channel_connect(dp_channel_end_t *end, view_t *views, unsigned char *own);
-dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s);
-dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out, dp_stream_t *s);
+/* The area of one side of the channel as that side's directory has it. */
+area_t channel_area(const dp_channel_end_t *end, bool ours);
+dp_status_t channel_connect(dp_channel_end_t *end, view_t *views);
+dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag,
+                         dp_stream_t *s);
+dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
+                         dp_stream_t *s);
 dp_status_t channel_release(dp_channel_end_t *end, uint32_t sequence, dp_stream_t *s);
 
 /* exchange.c */
 dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out);
 void exchange_free(dp_exchange_t *x);
 area_t exchange_area(const dp_exchange_t *x);
-dp_status_t exchange_connect(dp_exchange_t *x, view_t *views, unsigned char *own);
+dp_status_t exchange_connect(dp_exchange_t *x, view_t *views);
 dp_status_t exchange_run(dp_exchange_t *x, uint32_t sequence, const void *send, const int32_t *send_offsets,
-                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s);
+                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
+                         dp_stream_t *s);
 dp_status_t exchange_release(dp_exchange_t *x, uint32_t sequence, dp_stream_t *s);
 
 /* reduce.c */
+void base_size(dp_comm_t *comm, size_t reduce_bytes);
 area_t base_area(const dp_comm_t *comm);
 void base_connect(dp_comm_t *comm, int32_t rank, unsigned char *at);
 dp_status_t shm_meet(dp_comm_t *comm);
 dp_status_t shm_barrier(dp_comm_t *comm, dp_stream_t *s);
 dp_status_t shm_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s);
+
+static inline void shm_free(const dp_comm_t *comm, void *memory)
+{
+    if (memory != NULL)
+        comm->host->release(comm->host, memory);
+}
 
 static inline size_t round_line(size_t bytes)
 {

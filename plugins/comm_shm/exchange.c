@@ -1,139 +1,151 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * exchange.c: all-to-all-v. Every rank writes its rows straight into the receivers' slots, then waits for those meant for it.
- *
- * An area holds [published by source][credit by destination][heads by slot and source][rows by slot and source]. */
+ * exchange.c: all-to-all-v: every rank puts its rows straight into the others' slots, counts in front. */
 #include "comm_shm.h"
 
 #include <stdio.h>
 #include <string.h>
 
+/* In front of the rows of one rank in one slot. */
 typedef struct rows_head {
     alignas(LINE_BYTES) uint32_t sequence;
-    int32_t count;
+    int32_t rows;
 } rows_head_t;
 
-typedef struct run {
+typedef struct round {
     dp_exchange_t *x;
     const unsigned char *send;
     const int32_t *offsets, *counts;
     uint32_t sequence;
-} run_t;
+    uint32_t slot;
+} round_t;
 
-static size_t cells(const dp_exchange_t *x)
+/* Parts of AREA_ROWS: published[n], credit[n], heads[slots][n], rows[slots][n][capacity]. */
+static size_t slot_rows_bytes(const dp_exchange_t *x)
 {
-    return (size_t)x->config.slots * (size_t)x->comm->nranks;
+    return round_line((size_t)x->comm->nranks * x->config.capacity_rows * x->config.row_bytes);
 }
 
-static size_t cell_bytes(const dp_exchange_t *x)
+static size_t rows_offset(const dp_exchange_t *x)
 {
-    return (size_t)x->config.capacity_rows * x->config.row_bytes; /* as the interface says: nothing in between */
+    size_t n = (size_t)x->comm->nranks;
+
+    return 2 * n * sizeof(line_t) + x->config.slots * n * sizeof(rows_head_t);
 }
 
-static size_t cell_of(const dp_exchange_t *x, uint32_t sequence, int32_t source)
+static dp_signal_t *published(const dp_exchange_t *x, int32_t at, int32_t by)
 {
-    return (size_t)(sequence % x->config.slots) * (size_t)x->comm->nranks + (size_t)source;
+    return &((line_t *)(void *)x->areas[at])[by].signal;
 }
 
-/* Places inside the area of one rank. */
-static dp_signal_t *published_of(const dp_exchange_t *x, int32_t owner, int32_t source)
+static dp_signal_t *credit(const dp_exchange_t *x, int32_t at, int32_t by)
 {
-    return &((line_t *)(void *)x->areas[owner])[source].signal;
-}
-static dp_signal_t *credit_of(const dp_exchange_t *x, int32_t owner, int32_t destination)
-{
-    return &((line_t *)(void *)x->areas[owner])[x->comm->nranks + destination].signal;
-}
-static rows_head_t *head_of(const dp_exchange_t *x, int32_t owner, size_t cell)
-{
-    return (rows_head_t *)(void *)(x->areas[owner] + 2 * (size_t)x->comm->nranks * sizeof(line_t)) + cell;
-}
-static unsigned char *rows_of(const dp_exchange_t *x, int32_t owner, size_t cell)
-{
-    return (unsigned char *)head_of(x, owner, cells(x)) + cell * cell_bytes(x);
+    return &((line_t *)(void *)x->areas[at])[x->comm->nranks + by].signal;
 }
 
-static dp_status_t check_config(const dp_comm_t *comm, const dp_exchange_config_t *c)
+static rows_head_t *head_of(const dp_exchange_t *x, int32_t at, uint32_t slot, int32_t by)
 {
-    size_t bytes;
+    size_t n = (size_t)x->comm->nranks;
 
-    if (c->struct_size < sizeof(*c) || c->row_bytes == 0 || c->row_bytes % 16 != 0 || c->capacity_rows == 0 ||
-        __builtin_mul_overflow(c->row_bytes, (size_t)c->capacity_rows, &bytes) || bytes > SIZE_MAX / 64 ||
-        __builtin_mul_overflow(bytes + LINE_BYTES, (size_t)(c->slots > 0 ? c->slots : 2) * (size_t)comm->nranks, &bytes) ||
-        bytes > SIZE_MAX / 64)
-        return DP_FAIL(comm->host, DP_ERR_INVALID,
-                       "group %s: an exchange of %u rows of %zu bytes in %u slots is not possible; rows are multiples of 16 bytes",
-                       comm->name, c->capacity_rows, c->row_bytes, c->slots);
-    for (const dp_exchange_t *x = comm->exchanges; x != NULL; x = x->next)
-        if (x->config.id == c->id)
-            return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: exchange %u is open already", comm->name, c->id);
-    return DP_OK;
+    return (rows_head_t *)(void *)(x->areas[at] + 2 * n * sizeof(line_t)) + slot * n + (size_t)by;
 }
 
-dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out)
+static unsigned char *rows_of(const dp_exchange_t *x, int32_t at, uint32_t slot, int32_t by)
 {
-    const dp_host_t *host = comm->host;
-    dp_status_t status = check_config(comm, config);
-    dp_exchange_t *x;
-
-    if (status < 0)
-        return status;
-    x = host->allocate(host, sizeof(*x), LINE_BYTES);
-    if (x == NULL)
-        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for an exchange", comm->name);
-    memset(x, 0, sizeof(*x));
-    x->comm = comm;
-    x->config = *config;
-    x->config.slots = config->slots > 0 ? config->slots : 2;
-    snprintf(x->label, sizeof(x->label), "%s", config->label != NULL ? config->label : "exchange");
-    x->config.label = x->label;
-    x->areas = host->allocate(host, (size_t)comm->nranks * sizeof(*x->areas), 16);
-    x->counts = host->allocate(host, cells(x) * sizeof(*x->counts), 16);
-    if (x->areas == NULL || x->counts == NULL) {
-        exchange_free(x);
-        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for an exchange of %d ranks", comm->name, comm->nranks);
-    }
-    x->next = comm->exchanges;
-    comm->exchanges = x;
-    *exchange_out = x;
-    return DP_OK;
-}
-
-void exchange_free(dp_exchange_t *x)
-{
-    const dp_host_t *host = x->comm->host;
-
-    if (x->areas != NULL)
-        host->release(host, x->areas);
-    if (x->counts != NULL)
-        host->release(host, x->counts);
-    host->release(host, x);
+    return x->areas[at] + rows_offset(x) + slot * slot_rows_bytes(x) +
+           (size_t)by * x->config.capacity_rows * x->config.row_bytes;
 }
 
 area_t exchange_area(const dp_exchange_t *x)
 {
-    return (area_t){
+    area_t area = {
         .kind = AREA_ROWS,
         .id = x->config.id,
         .peer = -1,
         .slots = x->config.slots,
         .unit = x->config.row_bytes,
         .capacity = x->config.capacity_rows,
-        .bytes = 2 * (size_t)x->comm->nranks * sizeof(line_t) + cells(x) * (sizeof(rows_head_t) + cell_bytes(x)),
+        .bytes = rows_offset(x) + x->config.slots * slot_rows_bytes(x),
     };
+
+    return area;
 }
 
-dp_status_t exchange_connect(dp_exchange_t *x, view_t *views, unsigned char *own)
+static dp_status_t check_config(dp_comm_t *comm, const dp_exchange_config_t *config, uint32_t slots)
 {
+    const dp_host_t *host = comm->host;
+    size_t all;
+
+    if (config->struct_size < sizeof(*config))
+        return DP_FAIL(host, DP_ERR_INVALID, "dp_exchange_config_t has %u bytes, at least %zu were expected",
+                       config->struct_size, sizeof(*config));
+    if (config->row_bytes == 0 || config->row_bytes % 16 != 0)
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u: row_bytes %zu is not a multiple of 16",
+                       comm->name, config->id, config->row_bytes);
+    if (config->capacity_rows < 1 || config->capacity_rows > INT32_MAX || slots > 65536 ||
+        __builtin_mul_overflow(config->row_bytes, (size_t)config->capacity_rows, &all) ||
+        __builtin_mul_overflow(all, (size_t)comm->nranks * slots, &all) || all > SIZE_MAX / 8)
+        return DP_FAIL(host, DP_ERR_INVALID,
+                       "group %s: exchange %u cannot have %u slots of %u rows of %zu bytes", comm->name,
+                       config->id, slots, config->capacity_rows, config->row_bytes);
+    for (const dp_exchange_t *x = comm->exchanges; x != NULL; x = x->next)
+        if (x->config.id == config->id)
+            return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u is open already", comm->name,
+                           config->id);
+    return DP_OK;
+}
+
+void exchange_free(dp_exchange_t *x)
+{
+    shm_free(x->comm, x->areas);
+    shm_free(x->comm, x->counts);
+    shm_free(x->comm, x->sending);
+    shm_free(x->comm, x);
+}
+
+dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out)
+{
+    const dp_host_t *host = comm->host;
+    uint32_t slots = config->slots != 0 ? config->slots : 2;
+    size_t n = (size_t)comm->nranks, counts = slots * n * sizeof(int32_t);
+    dp_exchange_t *x;
+    dp_status_t status = check_config(comm, config, slots);
+
+    if (status < 0)
+        return status;
+    x = host->allocate(host, sizeof(*x), 16);
+    if (x == NULL)
+        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for exchange %u", comm->name, config->id);
+    memset(x, 0, sizeof(*x));
+    x->comm = comm;
+    x->config = *config;
+    x->config.slots = slots;
+    x->config.label = x->label;
+    snprintf(x->label, sizeof(x->label), "%s", config->label != NULL ? config->label : "");
+    x->areas = host->allocate(host, n * sizeof(*x->areas), 16);
+    x->counts = host->allocate(host, counts, LINE_BYTES);
+    x->sending = host->allocate(host, n * sizeof(*x->sending), LINE_BYTES);
+    if (x->areas == NULL || x->counts == NULL || x->sending == NULL) {
+        exchange_free(x);
+        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for exchange %u", comm->name, config->id);
+    }
+    x->next = comm->exchanges;
+    comm->exchanges = x;
+    comm->memory_bytes += sizeof(*x) + n * (sizeof(*x->areas) + sizeof(*x->sending)) + counts;
+    *exchange_out = x;
+    return DP_OK;
+}
+
+dp_status_t exchange_connect(dp_exchange_t *x, view_t *views)
+{
+    dp_comm_t *comm = x->comm;
     area_t expected = exchange_area(x);
+    char what[LABEL_BYTES + 40];
 
-    for (int32_t r = 0; r < x->comm->nranks; r++) {
-        dp_status_t status = DP_OK;
+    snprintf(what, sizeof(what), "exchange %u \"%s\"", x->config.id, x->label);
+    for (int32_t rank = 0; rank < comm->nranks; rank++) {
+        dp_status_t status = shm_find(comm, views, rank, &expected, what, &x->areas[rank]);
 
-        if (r == x->comm->rank)
-            x->areas[r] = own;
-        else
-            status = shm_find(x->comm, views, r, &expected, x->label, &x->areas[r]);
         if (status < 0)
             return status;
     }
@@ -141,120 +153,143 @@ dp_status_t exchange_connect(dp_exchange_t *x, view_t *views, unsigned char *own
     return DP_OK;
 }
 
-static dp_status_t name_exchange(const dp_exchange_t *x, const run_t *t, int32_t peer, dp_status_t status, const char *what)
+/* ---- on the stream ---- */
+
+static dp_status_t explain(const round_t *r, dp_status_t status, const char *doing, int32_t peer)
 {
+    const dp_comm_t *comm = r->x->comm;
+    cause_t cause = shm_cause(comm);
+
+    if (!shm_is_news(status))
+        return status;
+    return DP_FAIL(comm->host, status, "rank %d: exchange %u of \"%s\", %s rank %d: %s",
+                   comm->world[comm->rank], r->sequence, r->x->label, doing, comm->world[peer], cause.text);
+}
+
+/* All counts are looked at before any row travels: an overflow sends nothing. */
+static dp_status_t read_counts(const round_t *r)
+{
+    dp_exchange_t *x = r->x;
     const dp_comm_t *comm = x->comm;
 
-    if (status != DP_ERR_TIMEOUT)
-        return status;
-    return DP_FAIL(comm->host, status, "rank %d: %s %u %s rank %d: %s", comm->world[comm->rank], x->label, t->sequence, what,
-                   comm->world[peer], comm->host->last_error(comm->host));
-}
+    for (int32_t to = 0; to < comm->nranks; to++) {
+        int32_t rows = r->counts[to];
 
-/* Before anything is sent: a count that does not fit must not reach anybody. */
-static dp_status_t check_counts(const run_t *t)
-{
-    const dp_exchange_t *x = t->x;
-
-    for (int32_t r = 0; r < x->comm->nranks; r++)
-        if (t->counts[r] < 0 || (uint32_t)t->counts[r] > x->config.capacity_rows)
-            return DP_FAIL(x->comm->host, DP_ERR_OVERFLOW, "rank %d: %s %u: %d rows for rank %d, there is room for %u",
-                           x->comm->world[x->comm->rank], x->label, t->sequence, t->counts[r], x->comm->world[r],
+        if (rows < 0 || (uint32_t)rows > x->config.capacity_rows)
+            return DP_FAIL(comm->host, rows < 0 ? DP_ERR_INVALID : DP_ERR_OVERFLOW,
+                           "rank %d: exchange %u of \"%s\": %d rows for rank %d, the capacity is %u",
+                           comm->world[comm->rank], r->sequence, x->label, rows, comm->world[to],
                            x->config.capacity_rows);
+        x->sending[to] = rows;
+    }
     return DP_OK;
 }
 
-static dp_status_t send_to(const run_t *t, int32_t to)
+static dp_status_t put_rows(const round_t *r, int32_t to)
 {
-    const dp_exchange_t *x = t->x;
-    int32_t me = x->comm->rank;
-    size_t cell = cell_of(x, t->sequence, me);
-    dp_status_t status = shm_wait(x->comm, credit_of(x, me, to), t->sequence + 1 - x->config.slots, "a credit");
+    dp_exchange_t *x = r->x;
+    dp_comm_t *comm = x->comm;
+    rows_head_t *head = head_of(x, to, r->slot, comm->rank);
+    dp_status_t status = shm_wait(comm, credit(x, comm->rank, to), r->sequence + 1 - x->config.slots,
+                                  "no slot of the receiver is free");
 
     if (status < 0)
-        return name_exchange(x, t, to, status, "cannot be sent to");
-    memcpy(rows_of(x, to, cell), t->send + (size_t)t->offsets[to] * x->config.row_bytes,
-           (size_t)t->counts[to] * x->config.row_bytes);
-    *head_of(x, to, cell) = (rows_head_t){t->sequence, t->counts[to]};
-    x->comm->host->post(x->comm->host, published_of(x, to, me), t->sequence + 1);
+        return explain(r, status, "sending to", to);
+    head->sequence = r->sequence;
+    head->rows = x->sending[to];
+    if (x->sending[to] > 0)
+        memcpy(rows_of(x, to, r->slot, comm->rank), r->send + (size_t)r->offsets[to] * x->config.row_bytes,
+               (size_t)x->sending[to] * x->config.row_bytes);
+    comm->host->post(comm->host, published(x, to, comm->rank), r->sequence + 1);
     return DP_OK;
 }
 
-static dp_status_t receive_from(const run_t *t, int32_t from)
+static dp_status_t take_rows(const round_t *r, int32_t from)
 {
-    dp_exchange_t *x = t->x;
-    int32_t me = x->comm->rank;
-    size_t cell = cell_of(x, t->sequence, from);
-    dp_status_t status = shm_wait(x->comm, published_of(x, me, from), t->sequence + 1, "the rows");
+    dp_exchange_t *x = r->x;
+    dp_comm_t *comm = x->comm;
+    dp_status_t status =
+        shm_wait(comm, published(x, comm->rank, from), r->sequence + 1, "its rows have not come");
     rows_head_t head;
 
     if (status < 0)
-        return name_exchange(x, t, from, status, "does not come from");
-    head = *head_of(x, me, cell);
-    if (head.sequence != t->sequence || head.count < 0 || (uint32_t)head.count > x->config.capacity_rows)
-        return DP_FAIL(x->comm->host, DP_ERR_PROTOCOL, "rank %d: %s %u: rank %d sent exchange %u with %d rows",
-                       x->comm->world[me], x->label, t->sequence, x->comm->world[from], head.sequence, head.count);
-    x->counts[cell] = head.count;
+        return explain(r, status, "receiving from", from);
+    head = *head_of(x, comm->rank, r->slot, from);
+    if (head.sequence != r->sequence || head.rows < 0 || (uint32_t)head.rows > x->config.capacity_rows)
+        return DP_FAIL(
+            comm->host, DP_ERR_PROTOCOL,
+            "rank %d: exchange %u of \"%s\": rank %d sent exchange %u with %d rows, the capacity is %u",
+            comm->world[comm->rank], r->sequence, x->label, comm->world[from], head.sequence, head.rows,
+            x->config.capacity_rows);
+    x->counts[r->slot * (uint32_t)comm->nranks + (uint32_t)from] = head.rows;
     return DP_OK;
 }
 
+/* Each rank begins with its right neighbour and ends with itself, so that they do not all write to one at a time. */
 static dp_status_t run_exchange(void *arg)
 {
-    const run_t *t = arg;
-    int32_t n = t->x->comm->nranks, me = t->x->comm->rank;
-    dp_status_t status = check_counts(t);
+    const round_t *r = arg;
+    int32_t n = r->x->comm->nranks, me = r->x->comm->rank;
+    dp_status_t status = read_counts(r);
 
-    for (int32_t i = 1; i <= n && status >= 0; i++) /* neighbours first, so that not all write to rank 0 at once */
-        status = send_to(t, (me + i) % n);
-    for (int32_t i = 0; i < n && status >= 0; i++)
-        status = receive_from(t, (me + n - i) % n);
+    for (int32_t i = 1; i <= n && status == DP_OK; i++)
+        status = put_rows(r, (me + i) % n);
+    for (int32_t i = 0; i < n && status == DP_OK; i++)
+        status = take_rows(r, (me + n - i) % n);
     return status;
 }
 
 static dp_status_t run_release(void *arg)
 {
-    const run_t *t = arg;
-    const dp_exchange_t *x = t->x;
+    const round_t *r = arg;
+    const dp_comm_t *comm = r->x->comm;
 
-    for (int32_t r = 0; r < x->comm->nranks; r++)
-        x->comm->host->post(x->comm->host, credit_of(x, r, x->comm->rank), t->sequence + 1);
+    for (int32_t from = 0; from < comm->nranks; from++)
+        comm->host->post(comm->host, credit(r->x, from, comm->rank), r->sequence + 1);
     return DP_OK;
 }
 
-static dp_status_t check(const dp_exchange_t *x, uint64_t next, uint32_t sequence)
+/* ---- on the caller's thread ---- */
+
+static dp_status_t check_call(const dp_exchange_t *x, uint64_t number, uint32_t sequence)
 {
     if (!x->connected)
-        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "group %s: %s is not connected yet: call start first", x->comm->name,
-                       x->label);
-    if (sequence != (uint32_t)next)
-        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "group %s: %s %u; the next is %u", x->comm->name, x->label, sequence,
-                       (uint32_t)next);
+        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange \"%s\" is used before start", x->label);
+    if (sequence != (uint32_t)number)
+        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange %u of \"%s\": %u is next", sequence, x->label,
+                       (uint32_t)number);
     return DP_OK;
 }
 
 dp_status_t exchange_run(dp_exchange_t *x, uint32_t sequence, const void *send, const int32_t *send_offsets,
-                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s)
+                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
+                         dp_stream_t *s)
 {
-    run_t t = {x, send, send_offsets, send_counts, sequence};
-    dp_status_t status = check(x, x->count, sequence);
+    round_t r = {x, send, send_offsets, send_counts, sequence, (uint32_t)(x->count % x->config.slots)};
+    dp_status_t status = check_call(x, x->count, sequence);
 
-    if (status >= 0)
-        status = x->comm->device->launch(s, run_exchange, &t, sizeof(t));
     if (status < 0)
         return status;
-    x->count++;
-    *rows_out = rows_of(x, x->comm->rank, cell_of(x, sequence, 0));
-    *counts_out = x->counts + cell_of(x, sequence, 0);
-    return DP_OK;
+    status = x->comm->device->launch(s, run_exchange, &r, sizeof(r));
+    if (status == DP_OK) {
+        x->count++;
+        *rows_out = rows_of(x, x->comm->rank, r.slot, 0);
+        *counts_out = &x->counts[r.slot * (uint32_t)x->comm->nranks];
+    }
+    return status;
 }
 
 dp_status_t exchange_release(dp_exchange_t *x, uint32_t sequence, dp_stream_t *s)
 {
-    run_t t = {.x = x, .sequence = sequence};
-    dp_status_t status = check(x, x->released, sequence);
+    round_t r = {.x = x, .sequence = sequence};
+    dp_status_t status = check_call(x, x->released, sequence);
 
-    if (status >= 0)
-        status = x->comm->device->launch(s, run_release, &t, sizeof(t));
-    x->released += status >= 0;
+    if (status < 0)
+        return status;
+    if (x->released == x->count)
+        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "release of exchange %u of \"%s\", which was not made",
+                       sequence, x->label);
+    status = x->comm->device->launch(s, run_release, &r, sizeof(r));
+    x->released += status == DP_OK;
     return status;
 }

@@ -1,96 +1,26 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * reduce.c: meetings, barriers, and sums in rank order.
+ * reduce.c: meetings, barriers, and all_reduce as reduce-scatter plus all-gather over shared staging.
  *
- * A sum goes piece by piece through two sets of staging: every rank lays its piece open, adds its own slice of everybody's in
- * rank order, lays that open, and copies the others'. The `staged` of piece p + 1 tells that a rank has copied all of piece p,
- * so with two sets nothing is overwritten that somebody still reads. */
+ * all_reduce works in pieces, numbered q over the life of the instance, with two buffers for each purpose:
+ *   stage q     our data of piece q --> our in[q % 2]                                   post staged >= q + 1 at all
+ *   sum q       all ranks' in[q % 2], our slice of it, added in rank order --> out[q % 2]  post summed >= q + 1 at all
+ *   gather q    all ranks' out[q % 2] --> our data
+ * in the order stage q+1, sum q, gather q. in[q % 2] is free for q + 2 because gather q has seen all sums of q, which read
+ * it; out[q % 2] is free for q + 2 because sum q+2 has seen all stage q+2, which every rank does after its gather q. */
 #include "comm_shm.h"
 
 #include <string.h>
 
-/* What a staged piece belongs to; ranks that call with different arguments find out here. */
+#define BLOCK_BYTES  4096
+#define REDUCE_BYTES (1 << 20)
+#define PIECE_MIN    4096
+
+/* What a staged piece belongs to: a rank that reduces something else is found out. */
 typedef struct reduce_head {
     alignas(LINE_BYTES) uint64_t count;
-    uint32_t reduction;
-    int32_t dtype;
+    uint32_t number, dtype;
 } reduce_head_t;
-
-static size_t slice_bytes(const dp_comm_t *comm)
-{
-    return round_line(comm->piece_bytes / (size_t)comm->nranks + 2 * sizeof(double));
-}
-
-area_t base_area(const dp_comm_t *comm)
-{
-    size_t lines = 2 * MEET_ROUNDS + 2 * (size_t)comm->nranks;
-
-    return (area_t){
-        .kind = AREA_BASE,
-        .peer = -1,
-        .unit = comm->piece_bytes,
-        .bytes = lines * sizeof(line_t) + 2 * (sizeof(reduce_head_t) + comm->piece_bytes + slice_bytes(comm)),
-    };
-}
-
-void base_connect(dp_comm_t *comm, int32_t rank, unsigned char *at)
-{
-    base_t *b = &comm->bases[rank];
-    size_t n = (size_t)comm->nranks;
-
-    b->meet = (line_t *)(void *)at;
-    b->barrier = b->meet + MEET_ROUNDS;
-    b->staged = b->barrier + MEET_ROUNDS;
-    b->summed = b->staged + n;
-    b->heads = (reduce_head_t *)(void *)(b->summed + n);
-    b->in[0] = (unsigned char *)(b->heads + 2);
-    b->in[1] = b->in[0] + comm->piece_bytes;
-    b->out[0] = b->in[1] + comm->piece_bytes;
-    b->out[1] = b->out[0] + slice_bytes(comm);
-}
-
-/* Dissemination: in round k everybody tells the rank 2^k further on, and hears from the one 2^k behind. */
-static dp_status_t come_together(dp_comm_t *comm, size_t lines, uint32_t number, const char *what)
-{
-    dp_status_t status = DP_OK;
-
-    for (int32_t k = 0, step = 1; step < comm->nranks && status >= 0; k++, step *= 2) {
-        line_t *theirs = (line_t *)(void *)((unsigned char *)comm->bases[(comm->rank + step) % comm->nranks].meet + lines);
-        line_t *ours = (line_t *)(void *)((unsigned char *)comm->bases[comm->rank].meet + lines);
-
-        comm->host->post(comm->host, &theirs[k].signal, number);
-        status = shm_wait(comm, &ours[k].signal, number, what);
-    }
-    return status;
-}
-
-dp_status_t shm_meet(dp_comm_t *comm)
-{
-    return come_together(comm, 0, ++comm->meetings, "all ranks of the group to meet");
-}
-
-typedef struct barrier_run {
-    dp_comm_t *comm;
-    uint32_t number;
-} barrier_run_t;
-
-static dp_status_t run_barrier(void *arg)
-{
-    const barrier_run_t *t = arg;
-
-    return come_together(t->comm, MEET_ROUNDS * sizeof(line_t), t->number, "all ranks of the group at a barrier");
-}
-
-dp_status_t shm_barrier(dp_comm_t *comm, dp_stream_t *s)
-{
-    barrier_run_t t = {comm, comm->barriers + 1};
-    dp_status_t status = comm->nranks > 1 ? comm->device->launch(s, run_barrier, &t, sizeof(t)) : DP_OK;
-
-    comm->barriers += status >= 0;
-    return status;
-}
-
-/* ---- sums ---- */
 
 typedef struct reduction {
     dp_comm_t *comm;
@@ -100,130 +30,302 @@ typedef struct reduction {
     dp_dtype_t dtype;
 } reduction_t;
 
-/* Elements [first, first + n) of a piece of `count` belong to `rank`. */
-static size_t slice_start(const dp_comm_t *comm, size_t count, int32_t rank)
+/* ---- layout of AREA_BASE ---- */
+
+void base_size(dp_comm_t *comm, size_t reduce_bytes)
 {
-    return count / (size_t)comm->nranks * (size_t)rank +
-           ((size_t)rank < count % (size_t)comm->nranks ? (size_t)rank : count % (size_t)comm->nranks);
+    size_t budget = reduce_bytes != 0 ? reduce_bytes : REDUCE_BYTES;
+
+    comm->piece_bytes = budget / 4 / LINE_BYTES * LINE_BYTES;
+    if (comm->piece_bytes < PIECE_MIN)
+        comm->piece_bytes = PIECE_MIN;
 }
 
-static void add_f32(float *restrict to, const float *restrict from, size_t n)
+/* The largest slice of a piece. */
+static size_t slice_room(const dp_comm_t *comm)
 {
-    for (size_t i = 0; i < n; i++)
-        to[i] += from[i];
+    return round_line(comm->piece_bytes / (size_t)comm->nranks + 8);
 }
 
-static void add_f64(double *restrict to, const double *restrict from, size_t n)
+area_t base_area(const dp_comm_t *comm)
 {
-    for (size_t i = 0; i < n; i++)
-        to[i] += from[i];
+    size_t n = (size_t)comm->nranks;
+    area_t area = {
+        .kind = AREA_BASE,
+        .peer = -1,
+        .unit = comm->piece_bytes,
+        .bytes = (2 * MEET_ROUNDS + 2 * n) * sizeof(line_t) + 2 * sizeof(reduce_head_t) +
+                 2 * (comm->piece_bytes + slice_room(comm)),
+    };
+
+    return area;
 }
 
-static void add_i64(uint64_t *restrict to, const uint64_t *restrict from, size_t n)
+void base_connect(dp_comm_t *comm, int32_t rank, unsigned char *at)
 {
-    for (size_t i = 0; i < n; i++)
-        to[i] += from[i]; /* two's complement: wraps like any 64-bit counter */
+    base_t *base = &comm->bases[rank];
+
+    base->meet = (line_t *)(void *)at;
+    base->barrier = base->meet + MEET_ROUNDS;
+    base->staged = base->barrier + MEET_ROUNDS;
+    base->summed = base->staged + comm->nranks;
+    base->heads = (reduce_head_t *)(void *)(base->summed + comm->nranks);
+    base->in[0] = (unsigned char *)(base->heads + 2);
+    base->in[1] = base->in[0] + comm->piece_bytes;
+    base->out[0] = base->in[1] + comm->piece_bytes;
+    base->out[1] = base->out[0] + slice_room(comm);
 }
 
-static void add(dp_dtype_t dtype, unsigned char *to, const unsigned char *from, size_t n)
+/* ---- meetings ---- */
+
+static line_t *lines_of(const base_t *base, bool on_stream)
 {
-    if (dtype == DP_F32)
-        add_f32((float *)(void *)to, (const float *)(const void *)from, n);
-    else if (dtype == DP_F64)
-        add_f64((double *)(void *)to, (const double *)(const void *)from, n);
-    else
-        add_i64((uint64_t *)(void *)to, (const uint64_t *)(const void *)from, n);
+    return on_stream ? base->barrier : base->meet;
 }
 
-/* Tells everybody, then hears from everybody. `lines`: staged or summed, of each base. */
-static dp_status_t tell_all(dp_comm_t *comm, int summed, uint32_t number)
+/* Dissemination: in round k each rank hears from the one 2^k before it. */
+static dp_status_t meet(dp_comm_t *comm, uint32_t number, bool on_stream)
 {
-    dp_status_t status = DP_OK;
+    const dp_host_t *host = comm->host;
 
-    for (int32_t r = 0; r < comm->nranks; r++) {
-        base_t *b = &comm->bases[r];
+    for (int32_t k = 0, step = 1; step < comm->nranks; k++, step *= 2) {
+        int32_t to = (comm->rank + step) % comm->nranks,
+                from = (comm->rank + comm->nranks - step) % comm->nranks;
+        dp_status_t status;
 
-        if (r != comm->rank)
-            comm->host->post(comm->host, &(summed ? b->summed : b->staged)[comm->rank].signal, number);
-    }
-    for (int32_t r = 0; r < comm->nranks && status >= 0; r++) {
-        base_t *b = &comm->bases[comm->rank];
+        host->post(host, &lines_of(&comm->bases[to], on_stream)[k].signal, number);
+        status = shm_wait(comm, &lines_of(&comm->bases[comm->rank], on_stream)[k].signal, number,
+                          "a rank has not come");
+        if (shm_is_news(status)) {
+            cause_t cause = shm_cause(comm);
 
-        if (r != comm->rank)
-            status = shm_wait(comm, &(summed ? b->summed : b->staged)[r].signal, number, "the other ranks of a sum");
-        if (status == DP_ERR_TIMEOUT)
-            status = DP_FAIL(comm->host, status, "rank %d: rank %d does not come to a sum over group %s",
-                             comm->world[comm->rank], comm->world[r], comm->name);
-    }
-    return status;
-}
-
-static dp_status_t check_heads(const reduction_t *t, uint32_t set)
-{
-    const dp_comm_t *comm = t->comm;
-
-    for (int32_t r = 0; r < comm->nranks; r++) {
-        reduce_head_t h = comm->bases[r].heads[set];
-
-        if (h.count != t->count || h.reduction != t->number || h.dtype != (int32_t)t->dtype)
-            return DP_FAIL(comm->host, DP_ERR_PROTOCOL,
-                           "rank %d: sum %u over group %s of %zu elements of dtype %d meets sum %u of %llu elements of dtype "
-                           "%d on rank %d",
-                           comm->world[comm->rank], t->number, comm->name, t->count, (int)t->dtype, h.reduction,
-                           (unsigned long long)h.count, h.dtype, comm->world[r]);
+            return DP_FAIL(host, status, "rank %d: %s of group %s, waiting for rank %d: %s",
+                           comm->world[comm->rank], on_stream ? "barrier" : "meeting", comm->name,
+                           comm->world[from], cause.text);
+        }
+        if (status < 0)
+            return status;
     }
     return DP_OK;
 }
 
-static dp_status_t sum_piece(const reduction_t *t, unsigned char *data, size_t count)
+dp_status_t shm_meet(dp_comm_t *comm)
 {
-    dp_comm_t *comm = t->comm;
-    uint32_t number = ++comm->pieces, set = number % 2;
-    size_t size = dp_dtype_bytes(t->dtype), first = slice_start(comm, count, comm->rank);
-    size_t n = slice_start(comm, count, comm->rank + 1) - first;
-    base_t *own = &comm->bases[comm->rank];
-    dp_status_t status;
+    return meet(comm, ++comm->meetings, false);
+}
 
-    memcpy(own->in[set], data, count * size);
-    own->heads[set] = (reduce_head_t){t->count, t->number, (int32_t)t->dtype};
-    status = tell_all(comm, 0, number);
-    if (status >= 0)
-        status = check_heads(t, set);
-    if (status < 0)
-        return status;
-    memcpy(own->out[set], comm->bases[0].in[set] + first * size, n * size);
-    for (int32_t r = 1; r < comm->nranks; r++)
-        add(t->dtype, own->out[set], comm->bases[r].in[set] + first * size, n);
-    status = tell_all(comm, 1, number);
-    for (int32_t r = 0; r < comm->nranks && status >= 0; r++) {
-        size_t from = slice_start(comm, count, r);
+typedef struct barrier {
+    dp_comm_t *comm;
+    uint32_t number;
+} barrier_t;
 
-        memcpy(data + from * size, comm->bases[r].out[set], (slice_start(comm, count, r + 1) - from) * size);
-    }
+static dp_status_t run_barrier(void *arg)
+{
+    const barrier_t *b = arg;
+
+    return meet(b->comm, b->number, true);
+}
+
+dp_status_t shm_barrier(dp_comm_t *comm, dp_stream_t *s)
+{
+    barrier_t b = {comm, comm->barriers + 1};
+    dp_status_t status = comm->nranks > 1 ? comm->device->launch(s, run_barrier, &b, sizeof(b)) : DP_OK;
+
+    comm->barriers += status == DP_OK;
     return status;
 }
 
-static dp_status_t run_reduction(void *arg)
+/* ---- sums ---- */
+
+static void add(void *to, const void *from, size_t bytes, dp_dtype_t dtype)
 {
-    const reduction_t *t = arg;
-    size_t size = dp_dtype_bytes(t->dtype), room = t->comm->piece_bytes / size;
+    if (dtype == DP_F32) {
+        float *a = to;
+        const float *b = from;
+
+        for (size_t i = 0; i < bytes / sizeof(*a); i++)
+            a[i] += b[i];
+    } else if (dtype == DP_F64) {
+        double *a = to;
+        const double *b = from;
+
+        for (size_t i = 0; i < bytes / sizeof(*a); i++)
+            a[i] += b[i];
+    } else {
+        uint64_t *a = to; /* wraps, as two's complement does */
+        const uint64_t *b = from;
+
+        for (size_t i = 0; i < bytes / sizeof(*a); i++)
+            a[i] += b[i];
+    }
+}
+
+/* Piece i of a reduction: `bytes` at `offset` of the data, staged in buffer q % 2. */
+typedef struct piece {
+    size_t offset, bytes, elements;
+    uint32_t q;
+} piece_t;
+
+static piece_t piece_of(const reduction_t *r, size_t i, uint32_t first)
+{
+    size_t unit = dp_dtype_bytes(r->dtype), most = r->comm->piece_bytes / unit;
+    piece_t p = {.offset = i * most * unit, .q = first + (uint32_t)i};
+
+    p.elements = r->count - i * most < most ? r->count - i * most : most;
+    p.bytes = p.elements * unit;
+    return p;
+}
+
+/* Where the slice that `rank` sums begins, in bytes of the piece; of `nranks`: its end. */
+static size_t slice_at(const reduction_t *r, const piece_t *p, int32_t rank)
+{
+    return p->elements * (size_t)rank / (size_t)r->comm->nranks * dp_dtype_bytes(r->dtype);
+}
+
+static dp_status_t hear(const reduction_t *r, const piece_t *p, bool summed, int32_t from)
+{
+    dp_comm_t *comm = r->comm;
+    base_t *own = &comm->bases[comm->rank];
+    dp_status_t status =
+        shm_wait(comm, &(summed ? own->summed : own->staged)[from].signal, p->q + 1, "its part has not come");
+    cause_t cause;
+
+    if (!shm_is_news(status))
+        return status;
+    cause = shm_cause(comm);
+    return DP_FAIL(comm->host, status,
+                   "rank %d: all_reduce %u of %zu elements in group %s, waiting for rank %d: %s",
+                   comm->world[comm->rank], r->number, r->count, comm->name, comm->world[from], cause.text);
+}
+
+static void tell(const reduction_t *r, const piece_t *p, bool summed)
+{
+    dp_comm_t *comm = r->comm;
+
+    for (int32_t i = 1; i < comm->nranks; i++) {
+        base_t *far = &comm->bases[(comm->rank + i) % comm->nranks];
+
+        comm->host->post(comm->host, &(summed ? far->summed : far->staged)[comm->rank].signal, p->q + 1);
+    }
+}
+
+/* Our own slice stays where it is: nobody else reads it. */
+static void stage(const reduction_t *r, const piece_t *p)
+{
+    dp_comm_t *comm = r->comm;
+    base_t *own = &comm->bases[comm->rank];
+    unsigned char *in = own->in[p->q % 2];
+    const unsigned char *data = r->data + p->offset;
+    size_t begin = slice_at(r, p, comm->rank), end = slice_at(r, p, comm->rank + 1);
+
+    own->heads[p->q % 2].count = r->count;
+    own->heads[p->q % 2].number = r->number;
+    own->heads[p->q % 2].dtype = (uint32_t)r->dtype;
+    memcpy(in, data, begin);
+    memcpy(in + end, data + end, p->bytes - end);
+    tell(r, p, false);
+}
+
+static dp_status_t check_head(const reduction_t *r, const piece_t *p, int32_t rank)
+{
+    const dp_comm_t *comm = r->comm;
+    reduce_head_t head = comm->bases[rank].heads[p->q % 2];
+
+    if (head.count == r->count && head.number == r->number && head.dtype == (uint32_t)r->dtype)
+        return DP_OK;
+    return DP_FAIL(comm->host, DP_ERR_PROTOCOL,
+                   "rank %d: all_reduce %u in group %s has %zu elements of dtype %d, on rank %d it is %u of "
+                   "%llu, dtype %u",
+                   comm->world[comm->rank], r->number, comm->name, r->count, (int)r->dtype, comm->world[rank],
+                   head.number, (unsigned long long)head.count, head.dtype);
+}
+
+static dp_status_t sum(const reduction_t *r, const piece_t *p)
+{
+    dp_comm_t *comm = r->comm;
+    unsigned char *out = comm->bases[comm->rank].out[p->q % 2];
+    size_t begin = slice_at(r, p, comm->rank), bytes = slice_at(r, p, comm->rank + 1) - begin;
     dp_status_t status = DP_OK;
 
-    for (size_t at = 0; at < t->count && status >= 0; at += room)
-        status = sum_piece(t, t->data + at * size, t->count - at < room ? t->count - at : room);
+    for (int32_t i = 0; i < comm->nranks && status == DP_OK; i++)
+        if (i != comm->rank) {
+            status = hear(r, p, false, i);
+            if (status == DP_OK)
+                status = check_head(r, p, i);
+        }
+    if (status < 0)
+        return status;
+    for (size_t at = 0; at < bytes; at += BLOCK_BYTES) {
+        size_t block = bytes - at < BLOCK_BYTES ? bytes - at : BLOCK_BYTES;
+
+        for (int32_t i = 0; i < comm->nranks; i++) {
+            const unsigned char *from = i == comm->rank ? r->data + p->offset : comm->bases[i].in[p->q % 2];
+
+            if (i == 0)
+                memcpy(out + at, from + begin + at, block);
+            else
+                add(out + at, from + begin + at, block, r->dtype);
+        }
+    }
+    tell(r, p, true);
+    memcpy(r->data + p->offset + begin, out, bytes);
+    return DP_OK;
+}
+
+static dp_status_t gather(const reduction_t *r, const piece_t *p)
+{
+    dp_comm_t *comm = r->comm;
+
+    for (int32_t i = 1; i < comm->nranks; i++) {
+        int32_t from = (comm->rank + i) % comm->nranks;
+        size_t begin = slice_at(r, p, from), end = slice_at(r, p, from + 1);
+        dp_status_t status = hear(r, p, true, from);
+
+        if (status < 0)
+            return status;
+        memcpy(r->data + p->offset + begin, comm->bases[from].out[p->q % 2], end - begin);
+    }
+    return DP_OK;
+}
+
+static dp_status_t run_reduce(void *arg)
+{
+    const reduction_t *r = arg;
+    dp_comm_t *comm = r->comm;
+    size_t most = comm->piece_bytes / dp_dtype_bytes(r->dtype), pieces = (r->count + most - 1) / most;
+    uint32_t first = comm->pieces;
+    dp_status_t status = DP_OK;
+
+    for (size_t i = 0; i <= pieces && status == DP_OK; i++) {
+        piece_t p;
+
+        if (i < pieces) {
+            p = piece_of(r, i, first);
+            stage(r, &p);
+        }
+        if (i > 0) {
+            p = piece_of(r, i - 1, first);
+            status = sum(r, &p);
+            if (status == DP_OK)
+                status = gather(r, &p);
+        }
+    }
+    comm->pieces = first + (uint32_t)pieces;
     return status;
 }
 
 dp_status_t shm_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s)
 {
-    reduction_t t = {comm, data, count, comm->reductions + 1, dtype};
-    dp_status_t status = DP_OK;
+    reduction_t r = {comm, data, count, comm->reductions, dtype};
+    dp_status_t status;
 
     if (dtype != DP_F32 && dtype != DP_F64 && dtype != DP_I64)
-        return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED, "group %s: sums of dtype %d: f32, f64 and i64 are possible", comm->name,
+        return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED,
+                       "all_reduce in group %s: dtype %d is not summed, only f32, f64 and i64", comm->name,
                        (int)dtype);
-    if (comm->nranks > 1 && count > 0)
-        status = comm->device->launch(s, run_reduction, &t, sizeof(t));
-    comm->reductions += status >= 0;
+    if (comm->nranks == 1 || count == 0)
+        return DP_OK;
+    status = comm->device->launch(s, run_reduce, &r, sizeof(r));
+    comm->reductions += status == DP_OK;
     return status;
 }

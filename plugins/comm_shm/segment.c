@@ -16,18 +16,22 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define PAGE_BYTES 4096
-#define AREAS_MAX  65536
-#define SEALS      (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+#define AREAS_MAX 65536
+#define SEALS     (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 typedef struct head {
     uint64_t nonce[2];
     uint32_t areas;
 } head_t;
 
+static size_t page_bytes(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
 static uint32_t *users_of(const segment_t *segment)
 {
-    return (uint32_t *)(void *)(segment->base - PAGE_BYTES);
+    return (uint32_t *)(void *)(segment->base - page_bytes());
 }
 
 static size_t directory_end(uint32_t count)
@@ -46,7 +50,7 @@ size_t segment_layout(area_t *areas, uint32_t count)
         if (__builtin_add_overflow(at, round_line(areas[i].bytes), &at) || at > SIZE_MAX / 4)
             return 0;
     }
-    return (at + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+    return (at + page_bytes() - 1) / page_bytes() * page_bytes();
 }
 
 static dp_status_t make_memory(dp_comm_t *comm, size_t bytes, int *fd_out)
@@ -55,8 +59,8 @@ static dp_status_t make_memory(dp_comm_t *comm, size_t bytes, int *fd_out)
     int fd = memfd_create("dualpipe", MFD_CLOEXEC | MFD_ALLOW_SEALING), error;
 
     if (fd < 0)
-        return DP_FAIL(host, DP_ERR_NOMEM, "rank %d, group %s: no shared memory: %s", comm->world[comm->rank], comm->name,
-                       strerror(errno));
+        return DP_FAIL(host, DP_ERR_NOMEM, "rank %d, group %s: no shared memory: %s", comm->world[comm->rank],
+                       comm->name, strerror(errno));
     do
         error = posix_fallocate(fd, 0, (off_t)bytes);
     while (error == EINTR);
@@ -64,59 +68,74 @@ static dp_status_t make_memory(dp_comm_t *comm, size_t bytes, int *fd_out)
         error = errno;
     if (error != 0) {
         close(fd);
-        return DP_FAIL(host, DP_ERR_NOMEM, "rank %d, group %s: no %zu bytes of shared memory: %s", comm->world[comm->rank],
-                       comm->name, bytes, strerror(error));
+        return DP_FAIL(host, DP_ERR_NOMEM, "rank %d, group %s: no %zu bytes of shared memory: %s",
+                       comm->world[comm->rank], comm->name, bytes, strerror(error));
     }
     *fd_out = fd;
     return DP_OK;
 }
 
-dp_status_t segment_create(dp_comm_t *comm, const area_t *areas, uint32_t count, segment_t *segment_out, int *fd_out)
+/* Maps fd behind a private page. */
+static unsigned char *map_own(int fd, size_t bytes)
+{
+    size_t page = page_bytes();
+    unsigned char *all = mmap(NULL, page + bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (all == MAP_FAILED)
+        return NULL;
+    if (mmap(all + page, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE, fd, 0) ==
+        MAP_FAILED) {
+        munmap(all, page + bytes);
+        return NULL;
+    }
+    return all + page;
+}
+
+dp_status_t segment_create(dp_comm_t *comm, const area_t *areas, uint32_t count, size_t bytes,
+                           segment_t *segment_out)
 {
     const dp_host_t *host = comm->host;
-    size_t bytes = (areas[count - 1].offset + areas[count - 1].bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
-    unsigned char *all;
+    segment_t segment = {NULL, bytes, true, -1};
     head_t *head;
-    dp_status_t status = make_memory(comm, bytes, fd_out);
+    dp_status_t status = make_memory(comm, bytes, &segment.fd);
 
     if (status < 0)
         return status;
-    all = mmap(NULL, PAGE_BYTES + bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (all == MAP_FAILED)
-        goto no_room;
-    if (mmap(all + PAGE_BYTES, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE, *fd_out, 0) ==
-        MAP_FAILED) {
-        munmap(all, PAGE_BYTES + bytes);
-        goto no_room;
+    segment.base = map_own(segment.fd, bytes);
+    if (segment.base == NULL) {
+        status = DP_FAIL(host, DP_ERR_NOMEM, "rank %d, group %s: cannot map %zu bytes: %s",
+                         comm->world[comm->rank], comm->name, bytes, strerror(errno));
+        segment_close_fd(&segment);
+        return status;
     }
-    segment_out->base = all + PAGE_BYTES;
-    segment_out->bytes = bytes;
-    segment_out->shared = true;
-    *users_of(segment_out) = 1;
-    head = (head_t *)(void *)segment_out->base;
+    *users_of(&segment) = 1;
+    head = (head_t *)(void *)segment.base;
     if (getrandom(head->nonce, sizeof(head->nonce), 0) != (ssize_t)sizeof(head->nonce)) {
-        segment_drop(segment_out);
-        close(*fd_out);
+        segment_drop(&segment);
         return DP_FAIL(host, DP_ERR_IO, "rank %d: the system gives no random bytes", comm->world[comm->rank]);
     }
     head->areas = count;
     memcpy(head + 1, areas, count * sizeof(*areas));
+    *segment_out = segment;
     return DP_OK;
+}
 
-no_room:
-    close(*fd_out);
-    return DP_FAIL(host, DP_ERR_NOMEM, "rank %d, group %s: cannot map %zu bytes: %s", comm->world[comm->rank], comm->name,
-                   bytes, strerror(errno));
+void segment_close_fd(segment_t *segment)
+{
+    if (segment->fd >= 0)
+        close(segment->fd);
+    segment->fd = -1;
 }
 
 void segment_drop(segment_t *segment)
 {
     if (segment->base == NULL)
         return;
+    segment_close_fd(segment);
     if (!segment->shared)
         munmap(segment->base, segment->bytes);
     else if (__atomic_sub_fetch(users_of(segment), 1, __ATOMIC_ACQ_REL) == 0)
-        munmap(segment->base - PAGE_BYTES, PAGE_BYTES + segment->bytes);
+        munmap(segment->base - page_bytes(), page_bytes() + segment->bytes);
     segment->base = NULL;
 }
 
@@ -163,9 +182,9 @@ static void key_of(const dp_comm_t *comm, int32_t rank, char key[128])
     snprintf(key, 128, "shm/%s/%u/%d", comm->name, comm->round, rank);
 }
 
-dp_status_t segment_publish(dp_comm_t *comm, const segment_t *segment, int fd)
+dp_status_t segment_publish(dp_comm_t *comm, const segment_t *segment)
 {
-    segment_record_t record = {.pid = (int32_t)getpid(), .fd = fd};
+    segment_record_t record = {.pid = (int32_t)getpid(), .fd = segment->fd};
     char key[128];
 
     if (segment->base != NULL) {
@@ -175,7 +194,8 @@ dp_status_t segment_publish(dp_comm_t *comm, const segment_t *segment, int fd)
     }
     machine(record.host);
     if (!started_at(getpid(), &record.started))
-        return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED, "rank %d: /proc is not there, and shared memory is found through it",
+        return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED,
+                       "rank %d: /proc is not there, and shared memory is found through it",
                        comm->world[comm->rank]);
     key_of(comm, comm->rank, key);
     return comm->boot->put(comm->host, key, &record, sizeof(record));
@@ -184,12 +204,12 @@ dp_status_t segment_publish(dp_comm_t *comm, const segment_t *segment, int fd)
 /* A rank of this process: its own mapping, when there is one at that address. */
 static bool join_mapping(const segment_record_t *record, segment_t *segment_out)
 {
-    segment_t segment = {(unsigned char *)(uintptr_t)record->address, record->bytes, true};
+    segment_t segment = {(unsigned char *)(uintptr_t)record->address, record->bytes, true, -1};
     unsigned char resident;
 
-    if (record->address % PAGE_BYTES != 0 || record->address < 2 * PAGE_BYTES ||
-        mincore(segment.base - PAGE_BYTES, PAGE_BYTES, &resident) != 0 ||
-        mincore(segment.base, PAGE_BYTES, &resident) != 0 ||
+    if (record->address % page_bytes() != 0 || record->address < 2 * page_bytes() ||
+        mincore(segment.base - page_bytes(), page_bytes(), &resident) != 0 ||
+        mincore(segment.base, page_bytes(), &resident) != 0 ||
         memcmp(segment.base, record->nonce, sizeof(record->nonce)) != 0)
         return false;
     __atomic_add_fetch(users_of(&segment), 1, __ATOMIC_RELAXED);
@@ -198,7 +218,8 @@ static bool join_mapping(const segment_record_t *record, segment_t *segment_out)
 }
 
 /* Opens the memory of another process, of the size it claims and sealed, so that it cannot shrink under us. */
-static dp_status_t map_foreign(dp_comm_t *comm, int32_t rank, const segment_record_t *record, segment_t *segment_out)
+static dp_status_t map_foreign(dp_comm_t *comm, int32_t rank, const segment_record_t *record,
+                               segment_t *segment_out)
 {
     const dp_host_t *host = comm->host;
     uint64_t started;
@@ -217,17 +238,20 @@ static dp_status_t map_foreign(dp_comm_t *comm, int32_t rank, const segment_reco
     if (!started_at(record->pid, &started) || started != record->started || fstat(fd, &found) != 0 ||
         (uint64_t)found.st_size != record->bytes || seals < 0 || (seals & SEALS) != SEALS) {
         close(fd);
-        return DP_FAIL(host, DP_ERR_PROTOCOL, "rank %d: process %d does not hold the memory that rank %d announced",
+        return DP_FAIL(host, DP_ERR_PROTOCOL,
+                       "rank %d: process %d does not hold the memory that rank %d announced",
                        comm->world[comm->rank], record->pid, comm->world[rank]);
     }
     base = mmap(NULL, record->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
     close(fd);
     if (base == MAP_FAILED)
-        return DP_FAIL(host, DP_ERR_NOMEM, "rank %d: cannot map %llu bytes of rank %d: %s", comm->world[comm->rank],
-                       (unsigned long long)record->bytes, comm->world[rank], strerror(errno));
+        return DP_FAIL(host, DP_ERR_NOMEM, "rank %d: cannot map %llu bytes of rank %d: %s",
+                       comm->world[comm->rank], (unsigned long long)record->bytes, comm->world[rank],
+                       strerror(errno));
     segment_out->base = base;
     segment_out->bytes = record->bytes;
     segment_out->shared = false;
+    segment_out->fd = -1;
     return DP_OK;
 }
 
@@ -239,8 +263,8 @@ static dp_status_t read_directory(dp_comm_t *comm, int32_t rank, const segment_r
     head_t head;
 
     memcpy(&head, base, sizeof(head));
-    if (memcmp(head.nonce, record->nonce, sizeof(head.nonce)) != 0 || head.areas == 0 || head.areas > AREAS_MAX ||
-        directory_end(head.areas) > record->bytes)
+    if (memcmp(head.nonce, record->nonce, sizeof(head.nonce)) != 0 || head.areas == 0 ||
+        head.areas > AREAS_MAX || directory_end(head.areas) > record->bytes)
         return DP_FAIL(host, DP_ERR_PROTOCOL, "rank %d: the memory of rank %d has no valid directory",
                        comm->world[comm->rank], comm->world[rank]);
     view->areas = host->allocate(host, head.areas * sizeof(area_t), 16);
@@ -251,8 +275,8 @@ static dp_status_t read_directory(dp_comm_t *comm, int32_t rank, const segment_r
     for (uint32_t i = 0; i < view->count; i++) {
         const area_t *a = &view->areas[i];
 
-        if (a->offset % LINE_BYTES != 0 || a->offset < directory_end(head.areas) || a->offset > record->bytes ||
-            a->bytes > record->bytes - a->offset)
+        if (a->offset % LINE_BYTES != 0 || a->offset < directory_end(head.areas) ||
+            a->offset > record->bytes || a->bytes > record->bytes - a->offset)
             return DP_FAIL(host, DP_ERR_PROTOCOL, "rank %d: area %u of rank %d lies outside its memory",
                            comm->world[comm->rank], i, comm->world[rank]);
     }
@@ -276,14 +300,16 @@ dp_status_t segment_import(dp_comm_t *comm, int32_t rank, view_t *view)
         return DP_OK;
     machine(here);
     if (memcmp(here, record.host, sizeof(here)) != 0)
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "rank %d runs on another host than rank %d: shared memory ends there",
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
+                       "rank %d runs on another host than rank %d: shared memory ends there",
                        comm->world[rank], comm->world[comm->rank]);
-    if (record.bytes % PAGE_BYTES != 0 || record.bytes > SIZE_MAX / 4)
+    if (record.bytes % page_bytes() != 0 || record.bytes > SIZE_MAX / 4)
         return DP_FAIL(host, DP_ERR_PROTOCOL, "rank %d announces %llu bytes of memory", comm->world[rank],
                        (unsigned long long)record.bytes);
     if (record.pid == (int32_t)getpid() && started_at(getpid(), &started) && started == record.started) {
         if (!join_mapping(&record, &view->segment))
-            return DP_FAIL(host, DP_ERR_PROTOCOL, "rank %d announces memory that is not there", comm->world[rank]);
+            return DP_FAIL(host, DP_ERR_PROTOCOL, "rank %d announces memory that is not there",
+                           comm->world[rank]);
     } else {
         status = map_foreign(comm, rank, &record, &view->segment);
         if (status < 0)

@@ -8,19 +8,21 @@
 #define DP_TESTS_CONFORM_H
 
 #include <dualpipe/comm.h>
+#include <dualpipe/group.h>
 
 #include <stdbool.h>
 
 #define CONFORM_RANKS_MAX 8
 
-typedef struct conform_job conform_job_t; /* what the ranks share: abort, blackboard, verdict */
+typedef struct conform_job conform_job_t; /* what the ranks share besides their group: the verdict */
 
 typedef enum conform_mode { CONFORM_THREADS, CONFORM_PROCESSES } conform_mode_t;
 
 /* What one rank of a case gets. */
 typedef struct conform {
     conform_job_t *job;
-    const dp_host_t *host;
+    dp_group_t *group;
+    const dp_host_t *host; /* the group's, with the memory it gives out counted */
     int32_t rank, size;
     conform_mode_t mode;
     const char *plugin;           /* the name of the one on trial                       */
@@ -97,20 +99,26 @@ typedef struct conform_held {
     int64_t blocks;
 } conform_held_t;
 conform_held_t conform_held(const conform_t *t);
+/* How many entries a folder has. */
+int conform_entries(const char *folder);
 
 /* Small helpers of the suites. */
 void conform_nap_ms(int ms);
 uint64_t conform_random(uint64_t *state);
 
-/* harness's own */
+/* host.c, for the harness */
 conform_job_t *conform_job_create(int32_t ranks);
-const dp_host_t *conform_host_create(conform_job_t *job, int32_t rank);
-void conform_host_free(const dp_host_t *host);
-int64_t conform_host_blocks(const dp_host_t *host);
-void conform_job_abort(conform_job_t *job, dp_status_t status, const char *message);
-bool conform_job_meet(conform_job_t *job, const dp_host_t *host);
-/* kind 0: failed, 1: skipped; the first wins */
+void conform_job_free(conform_job_t *job);
+bool conform_job_threads(conform_job_t *job);
+bool conform_job_listen(conform_job_t *job);
+void conform_job_started(conform_job_t *job);
+bool conform_job_join(conform_job_t *job, int32_t rank, dp_group_t **group_out);
+dp_group_t *conform_job_group(const conform_job_t *job, int32_t rank);
+/* kind 0: failed, 1: skipped; the first one wins */
 void conform_job_verdict(conform_job_t *job, int kind, const char *text);
 const char *conform_job_text(const conform_job_t *job, int kind);
+const dp_host_t *conform_host_create(const dp_host_t *inner);
+void conform_host_free(const dp_host_t *host);
+int64_t conform_host_blocks(const dp_host_t *host);
 
 #endif

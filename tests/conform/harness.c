@@ -6,7 +6,6 @@
 #include "base/wait.h"
 
 #include <dirent.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -51,7 +50,7 @@ void conform_fail(conform_t *t, const char *file, int line, const char *what, co
     snprintf(full, sizeof(full), "%s:%d: rank %d: %.280s: %s", base != NULL ? base + 1 : file, line, t->rank,
              what, text);
     conform_job_verdict(t->job, 0, full);
-    conform_job_abort(t->job, DP_ERR_ABORTED, "the case has failed");
+    dp_group_abort(t->group, DP_ERR_ABORTED, "the case has failed");
 }
 
 void conform_skip(conform_t *t, const char *fmt, ...)
@@ -77,15 +76,15 @@ const char *conform_last_error(void)
 
 bool conform_meet(conform_t *t)
 {
-    return conform_job_meet(t->job, t->host) && !conform_failed(t);
+    return dp_group_barrier(t->group) == DP_OK && !conform_failed(t);
 }
 
 void conform_abort(conform_t *t, dp_status_t status, const char *message)
 {
-    conform_job_abort(t->job, status, message);
+    dp_group_abort(t->group, status, message);
 }
 
-static int entries(const char *folder)
+int conform_entries(const char *folder)
 {
     DIR *dir = opendir(folder);
     int count = 0;
@@ -99,7 +98,7 @@ static int entries(const char *folder)
 
 conform_held_t conform_held(const conform_t *t)
 {
-    conform_held_t held = {entries("/proc/self/task"), entries("/proc/self/fd"),
+    conform_held_t held = {conform_entries("/proc/self/task"), conform_entries("/proc/self/fd"),
                            conform_host_blocks(t->host)};
 
     return held;
@@ -121,9 +120,10 @@ uint64_t conform_random(uint64_t *state)
 
 /* ---- running a case ---- */
 
-static void run_rank(const plan_t *plan, int32_t rank)
+static void run_rank(const plan_t *plan, int32_t rank, dp_group_t *group)
 {
     conform_t t = {.job = plan->job,
+                   .group = group,
                    .rank = rank,
                    .size = plan->ranks,
                    .mode = plan->mode,
@@ -131,12 +131,13 @@ static void run_rank(const plan_t *plan, int32_t rank)
                    .device = plan->device,
                    .comm = plan->comm};
 
-    t.host = conform_host_create(plan->job, rank);
+    t.host = conform_host_create(dp_group_host(group));
     if (t.host == NULL) {
         conform_job_verdict(plan->job, 0, "no memory for a host");
         return;
     }
     plan->test->run(&t);
+    dp_group_leave(group);
     conform_host_free(t.host);
 }
 
@@ -144,7 +145,7 @@ static void *rank_main(void *arg)
 {
     rank_thread_t *r = arg;
 
-    run_rank(r->plan, r->rank);
+    run_rank(r->plan, r->rank, conform_job_group(r->plan->job, r->rank));
     return NULL;
 }
 
@@ -162,21 +163,31 @@ static void run_threads(const plan_t *plan)
         pthread_join(ranks[i].thread, NULL);
 }
 
-/* A rank that dies ends the job, as a launcher would see to. */
 static void judge_exit(const plan_t *plan, int32_t rank, int status)
 {
     bool victim = (plan->test->flags & CONFORM_VICTIM) != 0 && rank == plan->test->victim;
     char text[128];
 
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 0 && !victim)
+    if (victim ? WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL
+               : WIFEXITED(status) && WEXITSTATUS(status) == 0)
         return;
     if (WIFSIGNALED(status))
         snprintf(text, sizeof(text), "rank %d died of signal %d", rank, WTERMSIG(status));
     else
         snprintf(text, sizeof(text), "rank %d ended with status %d", rank, WEXITSTATUS(status));
-    conform_job_abort(plan->job, DP_ERR_PEER, text);
-    if (!victim || !WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL)
-        conform_job_verdict(plan->job, 0, text);
+    conform_job_verdict(plan->job, 0, text);
+}
+
+static void rank_process(const plan_t *plan, int32_t rank)
+{
+    dp_group_t *group;
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (conform_job_join(plan->job, rank, &group))
+        run_rank(plan, rank, group);
+    else
+        conform_job_verdict(plan->job, 0, dp_last_error());
+    exit(0); /* with what a sanitizer checks at exit */
 }
 
 static void run_processes(const plan_t *plan)
@@ -185,12 +196,10 @@ static void run_processes(const plan_t *plan)
 
     for (int32_t i = 0; i < plan->ranks; i++) {
         pids[i] = fork();
-        if (pids[i] == 0) {
-            prctl(PR_SET_PDEATHSIG, SIGKILL);
-            run_rank(plan, i);
-            exit(0); /* with what a sanitizer checks at exit */
-        }
+        if (pids[i] == 0)
+            rank_process(plan, i);
     }
+    conform_job_started(plan->job);
     for (int32_t left = plan->ranks; left > 0; left--) {
         int status;
         pid_t pid = waitpid(-1, &status, 0);
@@ -201,15 +210,18 @@ static void run_processes(const plan_t *plan)
     }
 }
 
-static int run_case(const plan_t *plan)
+static void run_case(const plan_t *plan)
 {
-    if (plan->test->ranks == 0)
-        run_rank(plan, 0);
-    else if (plan->mode == CONFORM_THREADS)
+    bool threads = plan->mode == CONFORM_THREADS;
+
+    if (!(threads ? conform_job_threads(plan->job) : conform_job_listen(plan->job)))
+        conform_job_verdict(plan->job, 0, dp_last_error());
+    else if (plan->test->ranks == 0)
+        run_rank(plan, 0, conform_job_group(plan->job, 0));
+    else if (threads)
         run_threads(plan);
     else
         run_processes(plan);
-    return 0;
 }
 
 /* The exit status of `pid`, or -1 when it had to be killed. */
@@ -244,7 +256,8 @@ static int run_plan(plan_t *plan, const char *title)
     pid = fork();
     if (pid == 0) {
         setpgid(0, 0);
-        exit(run_case(plan));
+        run_case(plan);
+        exit(0);
     }
     setpgid(pid, pid);
     status = await(pid, CASE_SECONDS);
@@ -265,7 +278,9 @@ static int run_plan(plan_t *plan, const char *title)
            : skipped != NULL ? skipped
                              : "");
     fflush(stdout);
-    return failed != NULL ? 1 : skipped != NULL ? 2 : 0;
+    status = failed != NULL ? 1 : skipped != NULL ? 2 : 0;
+    conform_job_free(plan->job);
+    return status;
 }
 
 static int run_everywhere(plan_t *plan, int only_mode, int counts[3])
@@ -297,28 +312,16 @@ static int run_everywhere(plan_t *plan, int only_mode, int counts[3])
 
 /* ---- the program ---- */
 
-static const void *load(const char *name, const char *interface)
+static const void *load(const char *name, const char *interface, size_t bytes)
 {
-    const char *folder = getenv("DUALPIPE_PLUGIN_PATH");
     const dp_plugin_t *plugin;
     const void *table;
-    char path[4096];
-    void *module;
 
-    if (strchr(name, '/') != NULL)
-        snprintf(path, sizeof(path), "%s", name);
-    else
-        snprintf(path, sizeof(path), "%s/dp_%s.so", folder != NULL ? folder : ".libs", name);
-    module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    plugin = module != NULL ? dlsym(module, "dp_plugin_entry") : NULL;
-    if (plugin == NULL) {
-        fprintf(stderr, "%s: %s\n", path, dlerror());
-        return NULL;
-    }
-    table = plugin->get_interface(interface);
-    if (table == NULL)
-        fprintf(stderr, "%s does not offer %s\n", path, interface);
-    return table;
+    if (dp_plugin_load(name, &plugin) == DP_OK &&
+        dp_plugin_interface(plugin, interface, bytes, &table) == DP_OK)
+        return table;
+    fprintf(stderr, "%s\n", dp_last_error());
+    return NULL;
 }
 
 static bool wanted(const char *name, int argc, char **argv)
@@ -352,9 +355,10 @@ int conform_main(const conform_suite_t *suite, int argc, char **argv)
     bool is_comm = strcmp(suite->interface, DP_IFACE_COMM) == 0;
     int counts[3] = {0, 0, 0};
 
-    plan.device = load(is_comm ? option("--device", "device_cpu", argc, argv) : plan.plugin, DP_IFACE_DEVICE);
+    plan.device = load(is_comm ? option("--device", "device_cpu", argc, argv) : plan.plugin, DP_IFACE_DEVICE,
+                       offsetof(dp_device_vt_t, capture_begin));
     if (is_comm)
-        plan.comm = load(plan.plugin, DP_IFACE_COMM);
+        plan.comm = load(plan.plugin, DP_IFACE_COMM, sizeof(dp_comm_vt_t));
     if (plan.device == NULL || (is_comm && plan.comm == NULL))
         return 2;
     for (plan.test = suite->cases; plan.test->name != NULL; plan.test++)

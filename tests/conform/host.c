@@ -1,58 +1,36 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * host.c: the host of a conformance job: services over memory that all ranks share, whether threads or forked processes. */
+ * host.c: the job of a conformance case: ranks of a real group, as threads or processes, and the verdict they share. */
 #include "conform.h"
 
-#include "base/memory.h"
 #include "base/wait.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
-#define ENTRIES    1024
-#define KEY_BYTES  128
-#define DATA_BYTES 8192
-#define LIMIT_S    20
-
-typedef struct note {
-    char key[KEY_BYTES];
-    uint32_t bytes;
-    unsigned char data[DATA_BYTES];
-} note_t;
+#define HANG_SECONDS 20
 
 struct conform_job {
     int32_t ranks;
-    dp__abort_t abort;
-    uint32_t lock;
-    dp_status_t cause;
-    char cause_text[512];
-    dp_signal_t notes_count;
-    note_t notes[ENTRIES];
-    dp_signal_t arrived; /* meetings: how many ranks came so far, over all meetings */
     uint32_t verdicts[2];
     char texts[2][1024];
+    int listener; /* for ranks as processes; each has a copy */
+    int port;
+    dp_group_t *groups[CONFORM_RANKS_MAX]; /* for ranks as threads; each process sees only what is its own */
 };
 
+/* A group's services, with the memory that was given out counted. */
 typedef struct host {
     dp_host_t table;
-    conform_job_t *job;
-    int32_t rank;
-    uint32_t meetings;
+    const dp_host_t *inner;
     int64_t blocks;
 } host_t;
-
-static void lock(conform_job_t *job)
-{
-    while (__atomic_exchange_n(&job->lock, 1, __ATOMIC_ACQUIRE) != 0)
-        conform_nap_ms(1);
-}
-
-static void unlock(conform_job_t *job)
-{
-    __atomic_store_n(&job->lock, 0, __ATOMIC_RELEASE);
-}
 
 conform_job_t *conform_job_create(int32_t ranks)
 {
@@ -61,26 +39,21 @@ conform_job_t *conform_job_create(int32_t ranks)
     if (job == MAP_FAILED)
         return NULL;
     job->ranks = ranks;
+    job->listener = -1;
     return job;
 }
 
-void conform_job_abort(conform_job_t *job, dp_status_t status, const char *message)
+void conform_job_free(conform_job_t *job)
 {
-    lock(job);
-    if (job->abort.word == 0) {
-        job->cause = status;
-        snprintf(job->cause_text, sizeof(job->cause_text), "%s", message);
-        __atomic_store_n(&job->abort.word, 1, __ATOMIC_RELEASE);
-    }
-    unlock(job);
+    munmap(job, sizeof(*job));
 }
 
 void conform_job_verdict(conform_job_t *job, int kind, const char *text)
 {
-    lock(job);
-    if (job->verdicts[kind]++ == 0)
+    uint32_t first = __atomic_fetch_add(&job->verdicts[kind], 1, __ATOMIC_ACQ_REL);
+
+    if (first == 0)
         snprintf(job->texts[kind], sizeof(job->texts[kind]), "%s", text);
-    unlock(job);
 }
 
 const char *conform_job_text(const conform_job_t *job, int kind)
@@ -88,196 +61,103 @@ const char *conform_job_text(const conform_job_t *job, int kind)
     return __atomic_load_n(&job->verdicts[kind], __ATOMIC_ACQUIRE) != 0 ? job->texts[kind] : NULL;
 }
 
-/* ---- services ---- */
+/* ---- joining ---- */
 
-static host_t *own(const dp_host_t *h)
+bool conform_job_threads(conform_job_t *job)
 {
-    return h->impl;
+    dp_group_options_t options = {.struct_size = sizeof(options), .hang_seconds = HANG_SECONDS};
+
+    return dp_group_local(job->ranks, &options, job->groups) == DP_OK;
 }
 
-static void host_log(const dp_host_t *h, int level, const char *origin, const char *message)
+/* Rank 0 inherits a socket that listens already: no two cases meet at a port. */
+bool conform_job_listen(conform_job_t *job)
 {
-    (void)h;
-    dp_log(level, origin, "%s", message);
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t bytes = sizeof(address);
+
+    job->listener = socket(AF_INET, SOCK_STREAM, 0);
+    if (job->listener < 0 || bind(job->listener, (struct sockaddr *)&address, bytes) != 0 ||
+        listen(job->listener, CONFORM_RANKS_MAX) != 0 ||
+        getsockname(job->listener, (struct sockaddr *)&address, &bytes) != 0)
+        return false;
+    job->port = ntohs(address.sin_port);
+    return true;
 }
 
-static dp_status_t host_fail(const dp_host_t *h, dp_status_t status, const char *file, int line,
-                             const char *fmt, ...)
+void conform_job_started(conform_job_t *job)
 {
-    va_list args;
+    close(job->listener);
+}
 
-    (void)h;
-    (void)file;
-    (void)line;
-    va_start(args, fmt);
-    (void)dp_failv(status, fmt, args);
-    va_end(args);
-    return status;
+bool conform_job_join(conform_job_t *job, int32_t rank, dp_group_t **group_out)
+{
+    dp_group_options_t options = {.struct_size = sizeof(options),
+                                  .rank = rank,
+                                  .size = job->ranks,
+                                  .port = job->port,
+                                  .hang_seconds = HANG_SECONDS};
+    char number[16];
+
+    if (rank == 0) {
+        snprintf(number, sizeof(number), "%d", job->listener);
+        setenv("DUALPIPE_LISTEN_FD", number, 1);
+    } else {
+        close(job->listener);
+    }
+    return dp_group_join(&options, group_out) == DP_OK;
+}
+
+dp_group_t *conform_job_group(const conform_job_t *job, int32_t rank)
+{
+    return job->groups[rank];
+}
+
+/* ---- counted memory ---- */
+
+static host_t *counting(const dp_host_t *h)
+{
+    return (host_t *)h; /* the table comes first */
 }
 
 static void *host_allocate(const dp_host_t *h, size_t bytes, size_t alignment)
 {
-    void *memory = dp__allocate(bytes, alignment);
+    host_t *host = counting(h);
+    void *memory = host->inner->allocate(host->inner, bytes, alignment);
 
     if (memory != NULL)
-        __atomic_fetch_add(&own(h)->blocks, 1, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&host->blocks, 1, __ATOMIC_RELAXED);
     return memory;
 }
 
 static void host_release(const dp_host_t *h, void *memory)
 {
+    host_t *host = counting(h);
+
     if (memory != NULL)
-        __atomic_fetch_sub(&own(h)->blocks, 1, __ATOMIC_RELAXED);
-    dp__free(memory);
+        __atomic_fetch_sub(&host->blocks, 1, __ATOMIC_RELAXED);
+    host->inner->release(host->inner, memory);
 }
 
-static int64_t host_now_ns(const dp_host_t *h)
+const dp_host_t *conform_host_create(const dp_host_t *inner)
 {
-    (void)h;
-    return dp__now_ns();
-}
-
-static dp_status_t cause(conform_job_t *job, const char *what)
-{
-    return dp_fail(job->cause, "%s: ended because %s", what, job->cause_text);
-}
-
-static dp_status_t host_wait(const dp_host_t *h, dp_signal_t *signal, uint32_t target, int64_t timeout_ns,
-                             const char *what)
-{
-    conform_job_t *job = own(h)->job;
-    int64_t limit = timeout_ns >= 0 ? timeout_ns : dp__scaled_ns(LIMIT_S);
-    dp_status_t status = dp__signal_wait(signal, target, dp__now_ns() + limit, &job->abort);
-
-    if (status == DP_ERR_ABORTED)
-        return cause(job, what);
-    if (status == DP_ERR_TIMEOUT)
-        return dp_fail(status, "rank %d: %s: no progress for %.3f s", own(h)->rank, what,
-                       (double)limit * 1e-9);
-    return status;
-}
-
-static void host_post(const dp_host_t *h, dp_signal_t *signal, uint32_t value)
-{
-    (void)h;
-    dp__signal_post(signal, value);
-}
-
-static dp_status_t host_aborted(const dp_host_t *h)
-{
-    conform_job_t *job = own(h)->job;
-
-    return __atomic_load_n(&job->abort.word, __ATOMIC_ACQUIRE) != 0 ? cause(job, "asked") : DP_OK;
-}
-
-static const char *host_last_error(const dp_host_t *h)
-{
-    (void)h;
-    return dp_last_error();
-}
-
-static const note_t *find(const conform_job_t *job, const char *key, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++)
-        if (strcmp(job->notes[i].key, key) == 0)
-            return &job->notes[i];
-    return NULL;
-}
-
-static dp_status_t boot_put(const dp_host_t *h, const char *key, const void *data, size_t bytes)
-{
-    conform_job_t *job = own(h)->job;
-    uint32_t count;
-
-    if (strlen(key) >= KEY_BYTES || bytes > DATA_BYTES)
-        return dp_fail(DP_ERR_INVALID, "%s: key or data too long", key);
-    lock(job);
-    count = job->notes_count.value;
-    if (count == ENTRIES || find(job, key, count) != NULL) {
-        unlock(job);
-        return dp_fail(DP_ERR_INVALID, "%s: published twice, or too much is", key);
-    }
-    strcpy(job->notes[count].key, key);
-    memcpy(job->notes[count].data, data, bytes);
-    job->notes[count].bytes = (uint32_t)bytes;
-    dp__signal_post(&job->notes_count, count + 1);
-    unlock(job);
-    return DP_OK;
-}
-
-static dp_status_t boot_get(const dp_host_t *h, const char *key, void *data, size_t bytes)
-{
-    conform_job_t *job = own(h)->job;
-
-    for (;;) {
-        uint32_t count = dp__signal_value(&job->notes_count);
-        const note_t *note = find(job, key, count);
-        dp_status_t status;
-
-        if (note != NULL && note->bytes != bytes)
-            return dp_fail(DP_ERR_PROTOCOL, "%s has %u bytes, %zu were expected", key, note->bytes, bytes);
-        if (note != NULL) {
-            memcpy(data, note->data, bytes);
-            return DP_OK;
-        }
-        status = host_wait(h, &job->notes_count, count + 1, -1, key);
-        if (status < 0)
-            return status;
-    }
-}
-
-static const void *host_service(const dp_host_t *h, const char *id)
-{
-    static const dp_host_boot_t boot = {sizeof(boot), boot_put, boot_get};
-
-    (void)h;
-    return strcmp(id, DP_HOST_BOOT) == 0 ? &boot : NULL;
-}
-
-const dp_host_t *conform_host_create(conform_job_t *job, int32_t rank)
-{
-    static const dp_host_t table = {
-        .struct_size = sizeof(table),
-        .abi_major = DP_ABI_MAJOR,
-        .abi_minor = DP_ABI_MINOR,
-        .log = host_log,
-        .fail = host_fail,
-        .allocate = host_allocate,
-        .release = host_release,
-        .now_ns = host_now_ns,
-        .wait = host_wait,
-        .post = host_post,
-        .aborted = host_aborted,
-        .get_service = host_service,
-        .last_error = host_last_error,
-    };
     host_t *host = calloc(1, sizeof(*host));
 
     if (host == NULL)
         return NULL;
-    host->table = table;
-    host->table.impl = host;
-    host->job = job;
-    host->rank = rank;
+    host->table = *inner;
+    host->table.allocate = host_allocate;
+    host->table.release = host_release;
+    host->inner = inner;
     return &host->table;
 }
 
 void conform_host_free(const dp_host_t *host)
 {
-    free(own(host));
+    free(counting(host));
 }
 
 int64_t conform_host_blocks(const dp_host_t *host)
 {
-    return __atomic_load_n(&own(host)->blocks, __ATOMIC_RELAXED);
-}
-
-bool conform_job_meet(conform_job_t *job, const dp_host_t *host)
-{
-    uint32_t target = ++own(host)->meetings * (uint32_t)job->ranks;
-
-    lock(job);
-    dp__signal_post(&job->arrived, job->arrived.value + 1);
-    unlock(job);
-    return host_wait(host, &job->arrived, target, -1, "a meeting of all ranks") == DP_OK;
+    return __atomic_load_n(&counting(host)->blocks, __ATOMIC_RELAXED);
 }
