@@ -72,7 +72,11 @@ int args_usage(const args_t *args, const char *fmt, ...)
 
 int args_failed(const args_t *args, dp_status_t status)
 {
-    fprintf(stderr, "dualpipe %s: %s\n", args->command->name, dp_last_error());
+    const char *message = dp_last_error(), *name = args->command->name;
+
+    if (strncmp(message, name, strlen(name)) == 0 && strncmp(message + strlen(name), ": ", 2) == 0)
+        message += strlen(name) + 2; /* the room has the command's name */
+    fprintf(stderr, "dualpipe %s: %s\n", name, message);
     return status == DP_ERR_REJECTED ? CMD_REJECTED : status == DP_ERR_INVALID ? CMD_USAGE : CMD_FAILED;
 }
 

@@ -19,6 +19,7 @@ static const struct command {
     {"verify", "prove that a schedule file completes and cannot deadlock", cmd_verify},
     {"simulate", "step time, idle time and memory under given costs", cmd_simulate},
     {"compare", "all schedules that fit, the shortest step first", cmd_compare},
+    {"search", "look for a shorter step than any built-in schedule has", cmd_search},
     {"run", "start the ranks of a job on this host", cmd_run},
 };
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))

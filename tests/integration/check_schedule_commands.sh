@@ -265,5 +265,24 @@ expect 2 compare --ranks 4
 expect 2 compare --ranks 4 --microbatches 8 --stage-scale 1,1,1,1
 expect 2 compare --ranks 4 --microbatches 8 --method dualpipe
 
+# ---- search ----
+expect 0 search --ranks 4 --microbatches 12 --memory-cap 5 --seconds 1 --output found.tsv
+require out '^best built-in  37.5  zbv$'
+found=$(sed -n 's/^found  *\([0-9.]*\) .*/\1/p' out)
+awk -v found="$found" 'BEGIN { exit !(found > 35.9 && found <= 37.5) }' || fail "search: found a step of $found"
+expect 0 verify found.tsv --memory-cap 5
+expect 0 simulate found.tsv --format json
+step=$(sed -n 's/.*"step_time":\([0-9.]*\),.*/\1/p' out)
+[ "$step" = "$found" ] || fail "search: said $found, the file takes $step"
+expect 0 search --ranks 2 --microbatches 4 --seconds 0
+expect 20 search --ranks 4 --microbatches 8 --memory-cap 0.1 --seconds 0.5 --output none.tsv
+[ ! -e none.tsv ] || fail "search: wrote a file though nothing fits"
+expect 1 search --ranks 2 --microbatches 4 --seconds 0.1 --output no/such/folder/a.tsv
+expect 2 search --ranks 4
+expect 2 search --ranks 4 --microbatches 8 --seconds -1
+expect 2 search --ranks 4 --microbatches 8 --cost F=-2
+expect 2 search --ranks 4 --microbatches 8 --cost F=1e300 --seconds 0.1
+expect 2 search --ranks 4 --microbatches 8 --format tsv
+
 echo "$failures failures"
 [ "$failures" -eq 0 ]
