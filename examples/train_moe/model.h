@@ -1,0 +1,47 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * model.h: builds this rank's stages, and numbers the model's parameters the same way on every rank.
+ *
+ * The model is embedding, L layers of attention + MoE, head. Stage s of S has layers s*L/S ... (s+1)*L/S - 1;
+ * the first has the embedding too, the last the head. One attention and one MoE instance serve all layers of
+ * the rank. */
+#ifndef TRAIN_MOE_MODEL_H
+#define TRAIN_MOE_MODEL_H
+
+#include "ends.h"
+#include "options.h"
+
+typedef struct model {
+    const options_t *options;
+    dp_build_context_t context;
+    ends_t ends;
+    const dp_attention_vt_t *attention_vt;
+    dp_attention_t *attention;
+    const dp_moe_vt_t *moe_vt;
+    dp_moe_t *moe;
+    dp_moe_layer_t **layers; /* [nlayers] those of this rank's chunks */
+    dp_stage_t **stages;     /* [nstages] */
+    int nlayers, nstages;
+    int32_t dense_per_layer, per_expert; /* parameters of a layer outside experts, and of one expert */
+} model_t;
+
+/* Bytes of the tensor between stages, for one micro-batch. */
+size_t model_boundary_bytes(const options_t *options);
+
+/* A dp_build_stage_fn; user is a model_t with `options` set and the rest zero. */
+dp_status_t model_build_stage(void *user, const dp_build_context_t *context, int32_t stage, int32_t stages,
+                              dp_stage_t **stage_out);
+/* After the pipeline is closed. */
+void model_free(model_t *model);
+
+/* Parameters of the whole model, all experts included; the bias of the router counts as one. */
+int32_t model_nparams(const model_t *model);
+/* numbers_out[view->nparams]: the model's number of each parameter of a chunk. */
+void model_number(const model_t *model, const dp_chunk_view_t *view, int32_t *numbers_out);
+/* "layer 3, expert 5" or the like. */
+void model_describe(const model_t *model, int32_t number, char *text, size_t bytes);
+
+/* First values, which depend on the seed and the parameter's number alone. */
+void model_initialise(const model_t *model, const dp_chunk_view_t *view, const int32_t *numbers);
+
+#endif

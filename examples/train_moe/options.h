@@ -1,0 +1,46 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * options.h: everything that can be chosen on the command line. */
+#ifndef TRAIN_MOE_OPTIONS_H
+#define TRAIN_MOE_OPTIONS_H
+
+#include <dualpipe/dualpipe.h>
+
+typedef struct options {
+    /* model */
+    int64_t layers, hidden, heads, kv_heads, head_dim, experts, top_k, expert_hidden, shared_experts;
+    const char *gate, *dtype_name;
+    double aux_alpha, bias_rate;
+    /* data */
+    char **files; /* into argv */
+    int nfiles;
+    int64_t seq, batch, microbatches, seed;
+    /* optimizer */
+    int64_t steps, warmup;
+    double lr, min_lr, beta1, beta2, epsilon, weight_decay, clip;
+    /* layout */
+    int64_t pp, ep, dp, chunks, slots, threads;
+    const char *schedule, *comm, *device, *attention, *moe;
+    /* output */
+    int64_t log_every, valid_every, sample, trace_steps;
+    double temperature, sample_seconds;
+    const char *out, *trace, *curve, *report, *losses;
+    int verify, quiet;
+
+    /* worked out of the above */
+    dp_dtype_t dtype;
+    dp_gate_t gate_kind;
+} options_t;
+
+/* OPTIONS_RUN: go on. Otherwise the exit code: --help was answered (0), or the reason is on stderr (2). */
+enum { OPTIONS_RUN = -1 };
+int options_parse(int argc, char **argv, options_t *options_out);
+void options_free(options_t *options);
+
+/* Fills what depends on the number of ranks (pp, schedule, microbatches). DP_ERR_INVALID with the reason. */
+dp_status_t options_fit(options_t *options, int32_t size);
+
+/* "name=value" lines of all options on which ranks must agree; the caller frees it. NULL: no memory. */
+char *options_settings(const options_t *options, uint64_t text_hash);
+
+#endif

@@ -1,0 +1,367 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * trainer.c: the training step. All ranks take the same decisions from the same bits: losses and sums of
+ * squares are summed over the job before anyone looks at them, each parameter counted by one rank. */
+#include "trainer.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- open and close ---- */
+
+static dp_status_t open_pipeline(trainer_t *t)
+{
+    const options_t *o = t->options;
+    const dp_pipeline_options_t options = {
+        .struct_size = sizeof(options),
+        .group = t->group,
+        .ep = (int32_t)o->ep,
+        .dp = (int32_t)o->dp,
+        .method = o->schedule,
+        .microbatches = (int32_t)o->microbatches,
+        .chunks = (int32_t)o->chunks,
+        .comm = o->comm,
+        .device = o->device,
+        .boundary_bytes = model_boundary_bytes(o),
+        .dtype = o->dtype,
+        .slots = (int32_t)o->slots,
+        .trace_steps = (int32_t)o->trace_steps,
+        .build = model_build_stage,
+        .user = &t->model,
+    };
+
+    return dp_pipeline_open(&options, &t->pipeline);
+}
+
+static int allocate_data(trainer_t *t)
+{
+    const size_t M = (size_t)t->microbatches;
+
+    t->token_memory = calloc(M, t->tokens);
+    t->target_memory = calloc(M, t->tokens);
+    t->inputs = calloc(M, sizeof(*t->inputs));
+    t->targets = calloc(M, sizeof(*t->targets));
+    t->losses = calloc(M, sizeof(*t->losses));
+    return t->token_memory != NULL && t->target_memory != NULL && t->inputs != NULL && t->targets != NULL &&
+           t->losses != NULL;
+}
+
+static dp_status_t find_ends(trainer_t *t)
+{
+    const size_t M = (size_t)t->microbatches;
+    uint8_t *first = calloc(2, M), *last = first + M;
+
+    if (first == NULL || !allocate_data(t)) {
+        free(first);
+        return dp_fail(DP_ERR_NOMEM, "no memory for %zu micro-batches of %zu bytes", M, t->tokens);
+    }
+    dp_pipeline_ends(t->pipeline, first, last);
+    for (size_t mb = 0; mb < M; mb++) {
+        t->inputs[mb] = first[mb] ? t->token_memory + mb * t->tokens : NULL;
+        t->targets[mb] = last[mb] ? t->target_memory + mb * t->tokens : NULL;
+    }
+    free(first);
+    return DP_OK;
+}
+
+static dp_status_t open_chunk(trainer_t *t, int32_t index)
+{
+    held_chunk_t *chunk = &t->chunks[index];
+    dp_status_t st = dp_pipeline_chunk(t->pipeline, index, &chunk->view);
+    const size_t element = dp_dtype_bytes(t->options->dtype);
+
+    if (st < 0)
+        return st;
+    chunk->numbers = calloc(chunk->view.nparams + 1, sizeof(*chunk->numbers));
+    chunk->mean = calloc(chunk->view.param_count, element);
+    chunk->squares = calloc(chunk->view.param_count, element);
+    if (chunk->numbers == NULL || chunk->mean == NULL || chunk->squares == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for the optimizer state of stage %d", chunk->view.stage);
+    model_number(&t->model, &chunk->view, chunk->numbers);
+    model_initialise(&t->model, &chunk->view, chunk->numbers);
+    return DP_OK;
+}
+
+/* Whether this rank adds the parameter to sums over the job. */
+static int counts(const trainer_t *t, const held_chunk_t *chunk, const dp_param_t *param)
+{
+    const dp_build_context_t *where = &t->model.context;
+
+    return chunk->view.primary && where->dp_rank == 0 && (param->expert >= 0 || where->ep_rank == 0) &&
+           param->kind != DP_PARAM_ROUTER_BIAS;
+}
+
+/* Learns who counts what, once, for messages. */
+static dp_status_t find_owners(trainer_t *t)
+{
+    for (int32_t c = 0; c < t->nchunks; c++)
+        for (uint32_t i = 0; i < t->chunks[c].view.nparams; i++)
+            if (counts(t, &t->chunks[c], &t->chunks[c].view.param[i]))
+                t->owners[t->chunks[c].numbers[i]] = dp_group_rank(t->group);
+    return dp_pipeline_sum(t->pipeline, t->owners, (size_t)t->nparams);
+}
+
+static dp_status_t open_chunks(trainer_t *t)
+{
+    dp_status_t st = DP_OK;
+
+    t->nchunks = dp_pipeline_chunks(t->pipeline);
+    t->nparams = model_nparams(&t->model);
+    t->chunks = calloc((size_t)t->nchunks, sizeof(*t->chunks));
+    t->owners = calloc((size_t)t->nparams, sizeof(*t->owners));
+    t->sums = calloc((size_t)(t->replicas * t->microbatches + t->nparams), sizeof(*t->sums));
+    if (t->chunks == NULL || t->owners == NULL || t->sums == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for %d chunks", t->nchunks);
+    for (int32_t c = 0; c < t->nchunks && st == DP_OK; c++)
+        st = open_chunk(t, c);
+    return st == DP_OK ? find_owners(t) : st;
+}
+
+dp_status_t trainer_open(const options_t *options, const text_t *text, dp_group_t *group, trainer_t *t)
+{
+    dp_status_t st;
+
+    *t = (trainer_t){
+        .options = options,
+        .text = text,
+        .group = group,
+        .model = {.options = options},
+        .replicas = (int32_t)(options->ep * options->dp),
+        .microbatches = (int32_t)options->microbatches,
+        .tokens = (size_t)(options->batch * options->seq),
+    };
+    st = open_pipeline(t);
+    if (st == DP_OK) {
+        t->replica = t->model.context.dp_rank * t->model.context.ep_size + t->model.context.ep_rank;
+        st = find_ends(t);
+    }
+    if (st == DP_OK)
+        st = open_chunks(t);
+    if (st < 0)
+        trainer_close(t);
+    return st;
+}
+
+void trainer_close(trainer_t *t)
+{
+    dp_pipeline_close(t->pipeline);
+    model_free(&t->model);
+    for (int32_t c = 0; t->chunks != NULL && c < t->nchunks; c++) {
+        free(t->chunks[c].numbers);
+        free(t->chunks[c].mean);
+        free(t->chunks[c].squares);
+    }
+    free(t->chunks);
+    free(t->owners);
+    free(t->sums);
+    free(t->losses);
+    free(t->targets);
+    free(t->inputs);
+    free(t->target_memory);
+    free(t->token_memory);
+    *t = (trainer_t){0};
+}
+
+size_t trainer_bytes(const trainer_t *t)
+{
+    size_t bytes = 2 * (size_t)t->microbatches * t->tokens;
+
+    for (int32_t c = 0; c < t->nchunks; c++)
+        bytes += 2 * t->chunks[c].view.param_count * dp_dtype_bytes(t->options->dtype);
+    return bytes;
+}
+
+/* ---- gradients ---- */
+
+void trainer_fill(trainer_t *t, int64_t step, int32_t replica)
+{
+    const options_t *o = t->options;
+
+    for (int32_t mb = 0; mb < t->microbatches; mb++)
+        for (int64_t s = 0; s < o->batch; s++) {
+            const size_t at = (size_t)mb * t->tokens + (size_t)(s * o->seq);
+            text_sample(t->text, (uint64_t)o->seed, (uint64_t)step, (uint64_t)replica, (uint64_t)mb,
+                        (uint64_t)s, (uint32_t)o->seq, t->token_memory + at, t->target_memory + at);
+        }
+}
+
+dp_status_t trainer_gradients(trainer_t *t, double loss_scale)
+{
+    dp_step_t step = {
+        .struct_size = sizeof(step),
+        .inputs = t->inputs,
+        .targets = t->targets,
+        .loss_scale = loss_scale,
+        .losses = t->losses,
+    };
+
+    return dp_pipeline_step(t->pipeline, &step);
+}
+
+/* ---- sums over the job ---- */
+
+static void sum_own_part(trainer_t *t)
+{
+    double *losses = t->sums, *squares = t->sums + t->replicas * t->microbatches;
+
+    memset(t->sums, 0, (size_t)(t->replicas * t->microbatches + t->nparams) * sizeof(*t->sums));
+    if (t->model.context.pp_rank == 0)
+        memcpy(losses + t->replica * t->microbatches, t->losses, (size_t)t->microbatches * sizeof(double));
+    for (int32_t c = 0; c < t->nchunks; c++) {
+        const held_chunk_t *chunk = &t->chunks[c];
+        for (uint32_t i = 0; i < chunk->view.nparams; i++) {
+            const dp_param_t *param = &chunk->view.param[i];
+            if (counts(t, chunk, param))
+                squares[chunk->numbers[i]] = sum_of_squares(
+                    t->options->dtype,
+                    (const char *)chunk->view.grads + param->offset * dp_dtype_bytes(t->options->dtype),
+                    param->count);
+        }
+    }
+}
+
+/* World rank whose last stage computes micro-batch mb of a replica. */
+static int32_t loss_rank(const trainer_t *t, int32_t replica, int32_t mb)
+{
+    const dp_schedule_t *schedule = dp_pipeline_program(t->pipeline)->schedule;
+    const int32_t path = mb < dp_schedule_path_microbatches(schedule, 0) ? 0 : 1;
+    dp_place_t place;
+
+    for (int32_t rank = 0; rank < schedule->ranks; rank++)
+        for (int32_t chunk = 0; chunk < schedule->chunks; chunk++) {
+            dp_schedule_place(schedule, rank, chunk, &place);
+            if (place.path == path && place.next_rank < 0)
+                return replica * schedule->ranks + rank;
+        }
+    return -1;
+}
+
+static dp_status_t check_losses(const trainer_t *t, int64_t step)
+{
+    for (int32_t i = 0; i < t->replicas * t->microbatches; i++)
+        if (!isfinite(t->sums[i]))
+            return dp_fail(DP_ERR_NUMERIC, "rank %d: step %lld: the loss of micro-batch %d is %g",
+                           loss_rank(t, i / t->microbatches, i % t->microbatches), (long long)step,
+                           i % t->microbatches, t->sums[i]);
+    return DP_OK;
+}
+
+static dp_status_t check_squares(const trainer_t *t, int64_t step)
+{
+    const double *squares = t->sums + t->replicas * t->microbatches;
+    char where[64];
+
+    for (int32_t i = 0; i < t->nparams; i++)
+        if (!isfinite(squares[i])) {
+            model_describe(&t->model, i, where, sizeof(where));
+            return dp_fail(DP_ERR_NUMERIC, "rank %d: step %lld: the gradient of %s is not finite",
+                           (int)t->owners[i], (long long)step, where);
+        }
+    return DP_OK;
+}
+
+static double mean_loss(const trainer_t *t)
+{
+    const int32_t n = t->replicas * t->microbatches;
+    double sum = 0;
+
+    for (int32_t i = 0; i < n; i++)
+        sum += t->sums[i];
+    return sum / n;
+}
+
+static double gradient_norm(const trainer_t *t)
+{
+    const double *squares = t->sums + t->replicas * t->microbatches;
+    double sum = 0;
+
+    for (int32_t i = 0; i < t->nparams; i++)
+        sum += squares[i];
+    return sqrt(sum);
+}
+
+/* ---- steps ---- */
+
+static void update(trainer_t *t, int64_t step, double grad_scale)
+{
+    const size_t element = dp_dtype_bytes(t->options->dtype);
+
+    for (int32_t c = 0; c < t->nchunks; c++) {
+        const held_chunk_t *chunk = &t->chunks[c];
+        for (uint32_t i = 0; i < chunk->view.nparams; i++) {
+            const dp_param_t *param = &chunk->view.param[i];
+            const size_t at = param->offset * element;
+            const adamw_tensor_t tensor = {
+                .params = (char *)chunk->view.params + at,
+                .mean = (char *)chunk->mean + at,
+                .squares = (char *)chunk->squares + at,
+                .grads = (const char *)chunk->view.grads + at,
+                .count = param->count,
+                .decay = param->kind == DP_PARAM_MATRIX,
+            };
+            if (param->kind == DP_PARAM_ROUTER_BIAS)
+                balance_update(t->options, tensor.params, tensor.grads, param->count);
+            else
+                adamw_update(t->options, step, grad_scale, &tensor);
+        }
+    }
+}
+
+dp_status_t trainer_step(trainer_t *t, int64_t step, step_result_t *result_out)
+{
+    const double clip = t->options->clip;
+    dp_status_t st;
+
+    trainer_fill(t, step, t->replica);
+    st = trainer_gradients(t, 1.0 / (double)(t->microbatches * t->replicas));
+    if (st < 0)
+        return st;
+    sum_own_part(t);
+    st = dp_pipeline_sum(t->pipeline, t->sums, (size_t)(t->replicas * t->microbatches + t->nparams));
+    if (st == DP_OK)
+        st = check_losses(t, step);
+    if (st == DP_OK)
+        st = check_squares(t, step);
+    if (st < 0)
+        return st;
+    result_out->loss = mean_loss(t);
+    result_out->norm = gradient_norm(t);
+    result_out->rate = learning_rate(t->options, step);
+    update(t, step, clip > 0 && result_out->norm > clip ? clip / result_out->norm : 1);
+    return DP_OK;
+}
+
+static void fill_valid(trainer_t *t)
+{
+    const options_t *o = t->options;
+    const uint64_t each = (uint64_t)(t->microbatches * o->batch);
+
+    for (uint64_t i = 0; i < each; i++)
+        text_valid(t->text, (uint64_t)t->replica * each + i, (uint64_t)t->replicas * each, (uint32_t)o->seq,
+                   t->token_memory + i * (size_t)o->seq, t->target_memory + i * (size_t)o->seq);
+}
+
+dp_status_t trainer_validate(trainer_t *t, double *loss_out)
+{
+    dp_step_t step = {
+        .struct_size = sizeof(step),
+        .inputs = t->inputs,
+        .targets = t->targets,
+        .forward_only = 1,
+        .losses = t->losses,
+    };
+    dp_status_t st;
+
+    fill_valid(t);
+    st = dp_pipeline_step(t->pipeline, &step);
+    if (st < 0)
+        return st;
+    memset(t->sums, 0, (size_t)(t->replicas * t->microbatches) * sizeof(*t->sums));
+    if (t->model.context.pp_rank == 0)
+        memcpy(t->sums + t->replica * t->microbatches, t->losses, (size_t)t->microbatches * sizeof(double));
+    st = dp_pipeline_sum(t->pipeline, t->sums, (size_t)(t->replicas * t->microbatches));
+    *loss_out = mean_loss(t);
+    return st;
+}

@@ -1,0 +1,64 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * trainer.h: one rank's pipeline, data buffers and optimizer state; a training step, a validation, nothing
+ * about printing. */
+#ifndef TRAIN_MOE_TRAINER_H
+#define TRAIN_MOE_TRAINER_H
+
+#include "adamw.h"
+#include "model.h"
+#include "text.h"
+
+/* A chunk of this rank with what the optimizer keeps for it. */
+typedef struct held_chunk {
+    dp_chunk_view_t view;
+    int32_t *numbers;     /* [nparams] the model's numbers */
+    void *mean, *squares; /* [param_count] */
+} held_chunk_t;
+
+typedef struct trainer {
+    const options_t *options; /* its ep, dp, schedule and so on are this trainer's layout */
+    const text_t *text;
+    dp_group_t *group;
+    model_t model;
+    dp_pipeline_t *pipeline;
+
+    int32_t replica, replicas; /* data replica d * ep + e of ep * dp; each has M micro-batches of its own */
+    int32_t microbatches;      /* M */
+    size_t tokens;             /* in a micro-batch */
+    uint8_t *token_memory, *target_memory; /* [M][T] */
+    const void **inputs,
+        **targets;  /* [M] into those; NULL where the micro-batch does not enter or end here */
+    double *losses; /* [M] of the latest step */
+
+    held_chunk_t *chunks; /* [nchunks] */
+    int32_t nchunks, nparams;
+    double *sums;   /* [replicas * M losses, then nparams sums of squares] summed over all ranks */
+    double *owners; /* [nparams] world rank that contributes this parameter to the norm */
+} trainer_t;
+
+typedef struct step_result {
+    double loss; /* mean over all tokens of all replicas, nats per byte */
+    double norm; /* of the whole model's gradient, each parameter once, before clipping */
+    double rate;
+} step_result_t;
+
+/* Collective. options: fitted, borrowed. The parameters get their first values. */
+dp_status_t trainer_open(const options_t *options, const text_t *text, dp_group_t *group,
+                         trainer_t *trainer_out);
+void trainer_close(trainer_t *trainer);
+
+/* Fills the micro-batches of a training step, as data replica `replica` sees them. */
+void trainer_fill(trainer_t *trainer, int64_t step, int32_t replica);
+/* Forward and backward over what was filled; loss_scale as in dp_step_t. Collective. */
+dp_status_t trainer_gradients(trainer_t *trainer, double loss_scale);
+
+/* One training step: fill, gradients, norm, clipping, update. DP_ERR_NUMERIC: something is not finite. */
+dp_status_t trainer_step(trainer_t *trainer, int64_t step, step_result_t *result_out);
+/* Mean loss on the held-out text, forward only. */
+dp_status_t trainer_validate(trainer_t *trainer, double *loss_out);
+
+/* Bytes this file allocated: optimizer state, gradients' sums, data. */
+size_t trainer_bytes(const trainer_t *trainer);
+
+#endif
