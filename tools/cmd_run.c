@@ -24,23 +24,30 @@ static const char help[] =
     "Starts PROGRAM N times on this host, as ranks 0 to N-1 of one job, and waits for all of them.\n"
     "\n"
     "  -n, --ranks N    how many ranks (1 to 4096)\n"
-    "      --no-prefix  let the ranks write to the terminal themselves; otherwise every line that a rank prints\n"
+    "      --no-prefix  let the ranks write to the terminal themselves; otherwise every line that a rank "
+    "prints\n"
     "                   is passed on whole, with its rank in front: \"[2] step 10 loss 5.31\"\n"
     "      --prefix     the opposite, and the default\n"
-    "      --grace S    after the first failure the other ranks get S seconds to end themselves (5), then SIGKILL\n"
+    "      --grace S    after the first failure the other ranks get S seconds to end themselves (5), then "
+    "SIGKILL\n"
     "  -h, --help       show this\n"
     "\n"
-    "A rank finds itself by its environment: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT\n"
-    "(as with torchrun), and DUALPIPE_* for the library: dp_group_join(NULL, &group) needs nothing else. The ranks meet on\n"
+    "A rank finds itself by its environment: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, "
+    "MASTER_PORT\n"
+    "(as with torchrun), and DUALPIPE_* for the library: dp_group_join(NULL, &group) needs nothing else. The "
+    "ranks meet on\n"
     "loopback and prove to each other that they were started by the same command. Standard input is empty.\n"
     "OMP_NUM_THREADS, when not set, becomes the number of cores divided by N.\n"
     "\n"
-    "SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are passed on to all ranks, which then get 5 times the grace; a second one\n"
+    "SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are passed on to all ranks, which then get 5 times the "
+    "grace; a second one\n"
     "kills. Whatever ends the job, no process is left, also none that a rank has started; that holds for a\n"
     "SIGKILL of this command too.\n"
     "\n"
-    "Exit status: 0 when all ranks return 0; else that of the first rank that failed, 128 + n when signal n ended it, and one\n"
-    "line on standard error says which. 127: PROGRAM was not found, 126: it cannot be executed, 2: wrong usage.\n"
+    "Exit status: 0 when all ranks return 0; else that of the first rank that failed, 128 + n when signal n "
+    "ended it, and one\n"
+    "line on standard error says which. 127: PROGRAM was not found, 126: it cannot be executed, 2: wrong "
+    "usage.\n"
     "\n"
     "Examples:\n"
     "  dualpipe run -n 4 -- ./trainer --steps 100\n"
@@ -77,9 +84,10 @@ static bool read_seconds(const char *text, double *seconds_out)
 /* -1: go on; else an exit code. */
 static int read_options(int argc, char **argv, run_options_t *options)
 {
-    static const struct option names[] = {{"ranks", required_argument, NULL, 'n'}, {"prefix", no_argument, NULL, 'p'},
-                                          {"no-prefix", no_argument, NULL, 'P'},   {"grace", required_argument, NULL, 'g'},
-                                          {"help", no_argument, NULL, 'h'},        {NULL, 0, NULL, 0}};
+    static const struct option names[] = {
+        {"ranks", required_argument, NULL, 'n'}, {"prefix", no_argument, NULL, 'p'},
+        {"no-prefix", no_argument, NULL, 'P'},   {"grace", required_argument, NULL, 'g'},
+        {"help", no_argument, NULL, 'h'},        {NULL, 0, NULL, 0}};
     int c;
 
     *options = (run_options_t){.prefix = true, .grace_seconds = 5};
@@ -91,15 +99,23 @@ static int read_options(int argc, char **argv, run_options_t *options)
             if (!read_ranks(optarg, &options->ranks))
                 return wrong_usage("-n %s: a number from 1 to 4096 was expected", optarg);
             break;
-        case 'p': options->prefix = true; break;
-        case 'P': options->prefix = false; break;
+        case 'p':
+            options->prefix = true;
+            break;
+        case 'P':
+            options->prefix = false;
+            break;
         case 'g':
             if (!read_seconds(optarg, &options->grace_seconds))
                 return wrong_usage("--grace %s: a number of seconds was expected", optarg);
             break;
-        case 'h': fputs(help, stdout); return CMD_OK;
-        case ':': return wrong_usage("%s needs a value", argv[optind - 1]);
-        default: return wrong_usage("there is no option %s", argv[optind - 1]);
+        case 'h':
+            fputs(help, stdout);
+            return CMD_OK;
+        case ':':
+            return wrong_usage("%s needs a value", argv[optind - 1]);
+        default:
+            return wrong_usage("there is no option %s", argv[optind - 1]);
         }
     if (options->ranks == 0)
         return wrong_usage("%s is missing", "-n N");

@@ -20,10 +20,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define SECRET_BYTES 32
-#define SIGNAL_FACTOR 5 /* a signal asks for an orderly end: that takes longer than dying */
-#define PEER_DIED 13    /* by convention, the exit code of a rank that ends because another one has died */
-#define DECISION_NS 200000000
+#define SECRET_BYTES  32
+#define SIGNAL_FACTOR 5  /* a signal asks for an orderly end: that takes longer than dying */
+#define PEER_DIED     13 /* by convention, the exit code of a rank that ends because another one has died */
+#define DECISION_NS   200000000
 
 const int run_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 const int run_signal_count = sizeof(run_signals) / sizeof(run_signals[0]);
@@ -40,8 +40,8 @@ typedef struct job {
     int signal_fd, life_fd, done_fd;
     run_relay_t *relay;
 
-    int code;            /* of the first rank that failed; 0: none */
-    int first;           /* who it seems to be until decide_ns; -1: nobody */
+    int code;  /* of the first rank that failed; 0: none */
+    int first; /* who it seems to be until decide_ns; -1: nobody */
     siginfo_t first_info;
     int64_t decide_ns;
     int signals;         /* how many we were sent */
@@ -308,8 +308,9 @@ static void decide(job_t *job)
         run_say("rank %d (pid %d) exited with status %d", job->first, (int)info->si_pid, info->si_status);
     } else {
         job->code = 128 + info->si_status;
-        run_say("rank %d (pid %d) was ended by signal %d (%s)%s", job->first, (int)info->si_pid, info->si_status,
-                strsignal(info->si_status), info->si_code == CLD_DUMPED ? ", core dumped" : "");
+        run_say("rank %d (pid %d) was ended by signal %d (%s)%s", job->first, (int)info->si_pid,
+                info->si_status, strsignal(info->si_status),
+                info->si_code == CLD_DUMPED ? ", core dumped" : "");
     }
 }
 
@@ -317,8 +318,8 @@ static void decide(job_t *job)
 static bool take_end(job_t *job, int rank, siginfo_t *info)
 {
     memset(info, 0, sizeof(*info));
-    if (job->pids[rank] <= 0 || waitid(P_PID, (id_t)job->pids[rank], info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
-        info->si_pid == 0)
+    if (job->pids[rank] <= 0 ||
+        waitid(P_PID, (id_t)job->pids[rank], info, WEXITED | WNOHANG | WNOWAIT) != 0 || info->si_pid == 0)
         return false;
     (void)kill(-job->pids[rank], SIGKILL);
     (void)waitpid(job->pids[rank], NULL, 0);
@@ -341,7 +342,8 @@ static void take_orphans(const job_t *job)
     for (;;) {
         siginfo_t info = {0};
 
-        if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0 || is_rank(job, info.si_pid))
+        if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0 ||
+            is_rank(job, info.si_pid))
             return; /* a rank that has ended just now has its turn next time */
         (void)waitpid(info.si_pid, NULL, 0);
     }
@@ -399,7 +401,8 @@ static int nap_ms(const job_t *job)
 /* false: our parent has died. */
 static bool watch(job_t *job)
 {
-    struct pollfd polls[2] = {{.fd = job->signal_fd, .events = POLLIN}, {.fd = job->life_fd, .events = POLLIN}};
+    struct pollfd polls[2] = {{.fd = job->signal_fd, .events = POLLIN},
+                              {.fd = job->life_fd, .events = POLLIN}};
 
     while (job->running > 0) {
         (void)poll(polls, 2, nap_ms(job));
@@ -446,8 +449,14 @@ static bool prepare(job_t *job)
 
 int run_job(const run_options_t *options, int life_fd)
 {
-    job_t job = {.options = options, .listener = -1, .signal_fd = -1, .done_fd = -1, .life_fd = life_fd,
-                 .first = -1, .decide_ns = INT64_MAX, .deadline_ns = INT64_MAX};
+    job_t job = {.options = options,
+                 .listener = -1,
+                 .signal_fd = -1,
+                 .done_fd = -1,
+                 .life_fd = life_fd,
+                 .first = -1,
+                 .decide_ns = INT64_MAX,
+                 .deadline_ns = INT64_MAX};
     bool good;
 
     /* signals are blocked since before the fork; the ranks get the mask that we were started with */

@@ -45,7 +45,8 @@ static void kill_children(void)
         return;
     for (struct dirent *entry; (entry = readdir(proc)) != NULL;)
         if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9' && parent_of(entry->d_name) == self)
-            (void)kill((pid_t)atoi(entry->d_name), SIGKILL); /* our own child: its number cannot have passed on */
+            (void)kill((pid_t)atoi(entry->d_name),
+                       SIGKILL); /* our own child: its number cannot have passed on */
     closedir(proc);
 }
 

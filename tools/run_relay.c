@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define READ_BYTES 65536
+#define READ_BYTES   65536
 #define LONGEST_LINE (1u << 20) /* longer ones are cut in pieces */
 
 typedef struct stream {

@@ -16,7 +16,7 @@
 
 /* Without MASTER_PORT a port is made of the job's name; below where systems take the ports of outgoing connections from. */
 #define FIRST_MADE_PORT 23000
-#define MADE_PORTS 8000
+#define MADE_PORTS      8000
 
 static dp_status_t make_port(int32_t *port_out)
 {
@@ -24,8 +24,9 @@ static dp_status_t make_port(int32_t *port_out)
     uint32_t hash = 2166136261u;
 
     if (job[0] == '\0')
-        return dp_fail(DP_ERR_INVALID, "no port to meet at: set MASTER_PORT to the same free port for all ranks, or start "
-                                       "them with dualpipe run");
+        return dp_fail(DP_ERR_INVALID,
+                       "no port to meet at: set MASTER_PORT to the same free port for all ranks, or start "
+                       "them with dualpipe run");
     for (; *job != '\0'; job++)
         hash = (hash ^ (unsigned char)*job) * 16777619u;
     *port_out = (int32_t)(FIRST_MADE_PORT + hash % MADE_PORTS);
@@ -56,7 +57,8 @@ void dp__address_text(const struct sockaddr *address, socklen_t bytes, char *tex
 {
     char host[INET6_ADDRSTRLEN] = "?", port[8] = "?";
 
-    if (getnameinfo(address, bytes, host, sizeof(host), port, sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+    if (getnameinfo(address, bytes, host, sizeof(host), port, sizeof(port),
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
         snprintf(text, text_bytes, "?");
     else
         snprintf(text, text_bytes, address->sa_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
@@ -134,7 +136,8 @@ static int inherited(const dp__address_t *address)
     /* The number may be stale, and the descriptor of something else by now. */
     if (text == NULL || dp__environment_number("DUALPIPE_LISTEN_FD", 3, 1 << 20, &fd) != DP_OK)
         return -1;
-    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &bytes) != 0 || !listening || !is_bound_to(fd, address))
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &bytes) != 0 || !listening ||
+        !is_bound_to(fd, address))
         return -1;
     if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 || fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) != 0)
         return -1;
@@ -148,9 +151,10 @@ static dp_status_t bind_and_listen(int fd, const dp__address_t *address, int32_t
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     if (bind(fd, (const struct sockaddr *)&address->storage, address->bytes) != 0)
         return dp_fail(DP_ERR_RENDEZVOUS, "rank 0 cannot listen at %s: %s%s", address->text, strerror(errno),
-                       errno == EADDRINUSE      ? "; set MASTER_PORT to another port, or start with dualpipe run"
-                       : errno == EADDRNOTAVAIL ? "; MASTER_ADDR must be an address of the host that rank 0 runs on"
-                                                : "");
+                       errno == EADDRINUSE ? "; set MASTER_PORT to another port, or start with dualpipe run"
+                       : errno == EADDRNOTAVAIL
+                           ? "; MASTER_ADDR must be an address of the host that rank 0 runs on"
+                           : "");
     if (listen(fd, size < 128 ? 128 : size) != 0)
         return dp_fail(DP_ERR_RENDEZVOUS, "rank 0 cannot listen at %s: %s", address->text, strerror(errno));
     if (!is_bound_to(fd, address))

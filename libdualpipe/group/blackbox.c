@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define NAMES 256
+#define NAMES      256
 #define NAME_BYTES 32
 
 typedef struct header {
@@ -23,7 +23,8 @@ static const char magic[8] = {'D', 'P', 'B', 'O', 'X', '1', '\n', 0};
 dp_status_t dp__box_bytes(uint32_t capacity, size_t *bytes_out)
 {
     if (capacity == 0 || capacity > DP__BOX_MAX_RECORDS)
-        return dp_fail(DP_ERR_INVALID, "a black box of %u records: 1 to %u are possible", capacity, DP__BOX_MAX_RECORDS);
+        return dp_fail(DP_ERR_INVALID, "a black box of %u records: 1 to %u are possible", capacity,
+                       DP__BOX_MAX_RECORDS);
     *bytes_out = sizeof(header_t) + capacity * sizeof(dp_span_t);
     return DP_OK;
 }
@@ -83,7 +84,8 @@ __attribute__((no_sanitize("thread"))) static dp_span_t read_span(const dp_span_
     return span;
 }
 
-__attribute__((no_sanitize("thread"))) static void read_name(const dp__box_t *box, uint16_t name, char text[NAME_BYTES])
+__attribute__((no_sanitize("thread"))) static void read_name(const dp__box_t *box, uint16_t name,
+                                                             char text[NAME_BYTES])
 {
     const header_t *header = box->memory;
     const volatile char *from = header->names[name < NAMES ? name : 0];
@@ -96,11 +98,16 @@ __attribute__((no_sanitize("thread"))) static void read_name(const dp__box_t *bo
 static const char *pass_name(uint8_t pass)
 {
     switch (pass) {
-    case DP_OP_F: return "F";
-    case DP_OP_B: return "B";
-    case DP_OP_I: return "I";
-    case DP_OP_W: return "W";
-    default: return "F&B";
+    case DP_OP_F:
+        return "F";
+    case DP_OP_B:
+        return "B";
+    case DP_OP_I:
+        return "I";
+    case DP_OP_W:
+        return "W";
+    default:
+        return "F&B";
     }
 }
 
@@ -130,10 +137,18 @@ static void describe_span(const dp__box_t *box, const dp_span_t *span, char *tex
         else
             append(text, bytes, "%s", pass_name(span->pass));
         break;
-    case DP_SPAN_SEND: append(text, bytes, "send of %s", pass_name(span->pass)); break;
-    case DP_SPAN_RECV: append(text, bytes, "waiting for %s", pass_name(span->pass)); break;
-    case DP_SPAN_REDUCE: append(text, bytes, "sum of gradients"); break;
-    default: append(text, bytes, "between two operations"); return;
+    case DP_SPAN_SEND:
+        append(text, bytes, "send of %s", pass_name(span->pass));
+        break;
+    case DP_SPAN_RECV:
+        append(text, bytes, "waiting for %s", pass_name(span->pass));
+        break;
+    case DP_SPAN_REDUCE:
+        append(text, bytes, "sum of gradients");
+        break;
+    default:
+        append(text, bytes, "between two operations");
+        return;
     }
     if (span->stage >= 0)
         append(text, bytes, " of stage %d", span->stage);

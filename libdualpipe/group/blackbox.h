@@ -19,7 +19,8 @@ struct dp__box {
 /* Bytes of the memory of a box. DP_ERR_INVALID for a capacity of 0 or above DP__BOX_MAX_RECORDS. */
 dp_status_t dp__box_bytes(uint32_t capacity, size_t *bytes_out);
 /* Writes the header into zeroed memory of that size and fills *box_out. mark: random, tells one box from another. */
-void dp__box_format(void *memory, size_t bytes, uint32_t capacity, const uint8_t mark[16], dp__box_t *box_out);
+void dp__box_format(void *memory, size_t bytes, uint32_t capacity, const uint8_t mark[16],
+                    dp__box_t *box_out);
 /* The same for memory that another rank has formatted: false when it is not that box. */
 bool dp__box_adopt(void *memory, size_t bytes, const uint8_t mark[16], dp__box_t *box_out);
 /* The text for spans whose name is `name`. */

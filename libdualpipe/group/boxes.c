@@ -18,22 +18,9 @@ typedef struct offer {
     dp_status_t status;
     int32_t pid, fd, pad;
     uint64_t bytes;
-    uint8_t mark[16];    /* also in the box: another process may have that pid and fd where we look */
-    uint8_t boot[40];    /* which machine */
-    char message[160];   /* when status is an error */
+    uint8_t mark[16];  /* also in the box: another process may have that pid and fd where we look */
+    char message[160]; /* when status is an error */
 } offer_t;
-
-static void read_boot_id(uint8_t boot[40])
-{
-    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-
-    memset(boot, 0, 40);
-    if (fd < 0)
-        return;
-    if (read(fd, boot, 39) < 0)
-        memset(boot, 0, 40);
-    close(fd);
-}
 
 /* A memfd that can neither shrink under those who map it nor grow. */
 static dp_status_t make_memory(size_t bytes, int *fd_out, void **memory_out)
@@ -139,13 +126,14 @@ static void adopt_box(dp__process_t *p, int32_t rank, const offer_t *offer)
 
 static dp_status_t adopt_boxes(dp__process_t *p, const offer_t *offers)
 {
-    const offer_t *self = &offers[p->group.rank];
+    const char *here = p->peers[p->group.rank].machine;
 
     for (int32_t r = 0; r < p->group.size; r++)
         if (offers[r].status != DP_OK)
-            return dp_fail(offers[r].status, "rank %d: %.*s", r, (int)sizeof(offers[r].message) - 1, offers[r].message);
+            return dp_fail(offers[r].status, "rank %d: %.*s", r, (int)sizeof(offers[r].message) - 1,
+                           offers[r].message);
     for (int32_t r = 0; r < p->group.size; r++)
-        if (r != p->group.rank && memcmp(offers[r].boot, self->boot, sizeof(self->boot)) == 0)
+        if (r != p->group.rank && here[0] != '\0' && strcmp(p->peers[r].machine, here) == 0)
             adopt_box(p, r, &offers[r]);
     return DP_OK;
 }
@@ -158,10 +146,10 @@ dp_status_t dp__process_blackbox(dp_group_t *group, uint32_t capacity, dp_span_t
     dp_status_t status;
 
     mine.fd = -1;
-    mine.status = all != NULL ? make_box(p, capacity, &mine, &box) : dp_fail(DP_ERR_NOMEM, "a black box: no memory");
+    mine.status =
+        all != NULL ? make_box(p, capacity, &mine, &box) : dp_fail(DP_ERR_NOMEM, "a black box: no memory");
     if (mine.status != DP_OK)
         snprintf(mine.message, sizeof(mine.message), "%s", dp_last_error());
-    read_boot_id(mine.boot);
     status = group->link->gather(group, DP__MEET_BLACKBOX, &mine, sizeof(mine), all);
     if (status == DP_OK)
         status = all != NULL ? adopt_boxes(p, all) : mine.status;

@@ -131,6 +131,15 @@ static void serve(dp__process_t *p, dp__connection_t *c, short events)
     }
 }
 
+/* The process on the other side has ended, though its connection may be held open by a child of its. */
+static void see_end(dp__process_t *p, dp__connection_t *c)
+{
+    close(c->pid_fd);
+    c->pid_fd = -1;
+    receive(p, c); /* its last words, if any */
+    lost(p, c, DP_ERR_PEER);
+}
+
 static void flush(dp__process_t *p, dp__connection_t *c)
 {
     if (c->phase == DP__PHASE_CONNECTING || c->phase == DP__PHASE_GONE)
@@ -154,11 +163,10 @@ static short wanted_events(const dp__connection_t *c)
 static int nap_ms(const dp__process_t *p, int64_t now)
 {
     int64_t until = now + (int64_t)LONGEST_NAP_MS * 1000000;
-    int64_t candidates[] = {dp__signal_value(&p->joined) == 0 ? p->join_deadline_ns : INT64_MAX,
-                            p->proposed ? p->proposal_deadline_ns : INT64_MAX,
-                            p->stop ? p->stop_deadline_ns : INT64_MAX,
-                            p->retry_ns != 0 ? p->retry_ns : INT64_MAX,
-                            p->accept_again_ns != 0 ? p->accept_again_ns : INT64_MAX};
+    int64_t candidates[] = {
+        dp__signal_value(&p->joined) == 0 ? p->join_deadline_ns : INT64_MAX,
+        p->proposed ? p->proposal_deadline_ns : INT64_MAX, p->stop ? p->stop_deadline_ns : INT64_MAX,
+        p->retry_ns != 0 ? p->retry_ns : INT64_MAX, p->accept_again_ns != 0 ? p->accept_again_ns : INT64_MAX};
 
     for (size_t i = 0; i < sizeof(candidates) / sizeof(candidates[0]); i++)
         if (candidates[i] > now && candidates[i] < until)
@@ -176,9 +184,13 @@ static nfds_t fill_polls(dp__process_t *p, int64_t now)
 
     polls[0] = (struct pollfd){.fd = p->wake_fd, .events = POLLIN};
     polls[1] = (struct pollfd){.fd = accepting ? p->listener : -1, .events = POLLIN};
-    for (size_t i = 0; i < p->count; i++)
-        polls[2 + i] = (struct pollfd){.fd = p->connections[i]->wire.fd, .events = wanted_events(p->connections[i])};
-    return (nfds_t)(2 + p->count);
+    for (size_t i = 0; i < p->count; i++) {
+        const dp__connection_t *c = p->connections[i];
+
+        polls[2 + 2 * i] = (struct pollfd){.fd = c->wire.fd, .events = wanted_events(c)};
+        polls[3 + 2 * i] = (struct pollfd){.fd = c->pid_fd, .events = POLLIN};
+    }
+    return (nfds_t)(2 + 2 * p->count);
 }
 
 static void handle(dp__process_t *p, nfds_t n)
@@ -187,10 +199,15 @@ static void handle(dp__process_t *p, nfds_t n)
     uint64_t wakes;
 
     if (polls[0].revents != 0 && read(p->wake_fd, &wakes, sizeof(wakes)) < 0)
-        wakes = 0; /* somebody's wake was counted before */
-    for (nfds_t i = 2; i < n; i++) /* nothing is dropped or added meanwhile: places stay */
+        wakes = 0;                      /* somebody's wake was counted before */
+    for (nfds_t i = 2; i < n; i += 2) { /* nothing is dropped or added meanwhile: places stay */
+        dp__connection_t *c = p->connections[(i - 2) / 2];
+
         if (polls[i].revents != 0)
-            serve(p, p->connections[i - 2], polls[i].revents);
+            serve(p, c, polls[i].revents);
+        if (polls[i + 1].revents != 0)
+            see_end(p, c);
+    }
     if (polls[1].revents != 0)
         dp__hub_accept(p);
 }
@@ -223,7 +240,8 @@ void *dp__control_main(void *process)
         n = fill_polls(p, now);
         pthread_mutex_unlock(&p->mutex);
         if (poll(p->polls, n, nap) < 0)
-            memset(p->polls, 0, n * sizeof(struct pollfd)); /* EINTR cannot be, all signals are blocked; ENOMEM: again */
+            memset(p->polls, 0,
+                   n * sizeof(struct pollfd)); /* EINTR cannot be, all signals are blocked; ENOMEM: again */
         pthread_mutex_lock(&p->mutex);
         handle(p, n);
     }

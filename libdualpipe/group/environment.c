@@ -18,7 +18,8 @@ static const form_t forms[] = {
     {"dualpipe run", "DUALPIPE_RUN", "RANK", "WORLD_SIZE", "LOCAL_RANK"},
     {"torchrun", "RANK", "RANK", "WORLD_SIZE", "LOCAL_RANK"},
     {"torchrun", "WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_RANK"},
-    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK"},
     {"Slurm", "SLURM_PROCID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"},
 };
 
@@ -29,11 +30,13 @@ dp_status_t dp__environment_number(const char *name, int32_t low, int32_t high, 
     long value;
 
     if (text == NULL)
-        return dp_fail(DP_ERR_INVALID, "%s is not in the environment, though other variables of its launcher are", name);
+        return dp_fail(DP_ERR_INVALID,
+                       "%s is not in the environment, though other variables of its launcher are", name);
     errno = 0;
     value = strtol(text, &end, 10);
     if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || value < low || value > high)
-        return dp_fail(DP_ERR_INVALID, "%s=%.40s: a number from %d to %d was expected", name, text, low, high);
+        return dp_fail(DP_ERR_INVALID, "%s=%.40s: a number from %d to %d was expected", name, text, low,
+                       high);
     *number_out = (int32_t)value;
     return DP_OK;
 }

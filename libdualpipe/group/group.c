@@ -12,12 +12,18 @@
 const char *dp__meeting_name(uint32_t meeting)
 {
     switch (meeting) {
-    case DP__MEET_BARRIER: return "barrier";
-    case DP__MEET_ALL_GATHER: return "all_gather";
-    case DP__MEET_COLLECT: return "collect";
-    case DP__MEET_BLACKBOX: return "blackbox";
-    case DP__MEET_LEAVE: return "leave";
-    default: return "?";
+    case DP__MEET_BARRIER:
+        return "barrier";
+    case DP__MEET_ALL_GATHER:
+        return "all_gather";
+    case DP__MEET_COLLECT:
+        return "collect";
+    case DP__MEET_BLACKBOX:
+        return "blackbox";
+    case DP__MEET_LEAVE:
+        return "leave";
+    default:
+        return "?";
     }
 }
 
@@ -77,13 +83,15 @@ dp_status_t dp__group_options(const dp_group_options_t *given, dp_group_options_
         size_t bytes = given->struct_size;
 
         if (bytes < sizeof(given->struct_size))
-            return dp_fail(DP_ERR_INVALID, "group options: struct_size is %u; set it to sizeof(dp_group_options_t)",
+            return dp_fail(DP_ERR_INVALID,
+                           "group options: struct_size is %u; set it to sizeof(dp_group_options_t)",
                            given->struct_size);
         memcpy(options_out, given, bytes < sizeof(*options_out) ? bytes : sizeof(*options_out));
     }
     if (!(options_out->join_seconds >= 0 && options_out->join_seconds <= 1e6) ||
         !(options_out->hang_seconds >= 0 && options_out->hang_seconds <= 1e6))
-        return dp_fail(DP_ERR_INVALID, "group options: join_seconds %g, hang_seconds %g: both lie between 0 and 1e6",
+        return dp_fail(DP_ERR_INVALID,
+                       "group options: join_seconds %g, hang_seconds %g: both lie between 0 and 1e6",
                        options_out->join_seconds, options_out->hang_seconds);
     options_out->struct_size = sizeof(*options_out);
     if (options_out->join_seconds == 0)
@@ -122,19 +130,21 @@ dp_status_t dp_group_barrier(dp_group_t *group)
 dp_status_t dp_group_all_gather(dp_group_t *group, const void *mine, size_t bytes, void *all_out)
 {
     if (bytes > DP__GATHER_BYTES)
-        return dp_fail(DP_ERR_INVALID, "rank %d: all_gather of %zu bytes; at most %u are possible, collect takes more",
+        return dp_fail(DP_ERR_INVALID,
+                       "rank %d: all_gather of %zu bytes; at most %u are possible, collect takes more",
                        group->rank, bytes, DP__GATHER_BYTES);
     return group->link->gather(group, DP__MEET_ALL_GATHER, mine, bytes, all_out);
 }
 
-dp_status_t dp_group_collect(dp_group_t *group, int32_t root, const void *mine, size_t bytes, dp_receive_fn receive,
-                             void *user)
+dp_status_t dp_group_collect(dp_group_t *group, int32_t root, const void *mine, size_t bytes,
+                             dp_receive_fn receive, void *user)
 {
     if (root < 0 || root >= group->size)
-        return dp_fail(DP_ERR_INVALID, "rank %d: collect at rank %d: there are ranks 0 to %d", group->rank, root,
-                       group->size - 1);
+        return dp_fail(DP_ERR_INVALID, "rank %d: collect at rank %d: there are ranks 0 to %d", group->rank,
+                       root, group->size - 1);
     if (root == group->rank && receive == NULL)
-        return dp_fail(DP_ERR_INVALID, "rank %d: the root of collect needs a function to receive with", group->rank);
+        return dp_fail(DP_ERR_INVALID, "rank %d: the root of collect needs a function to receive with",
+                       group->rank);
     return group->link->collect(group, root, mine, bytes, receive, user);
 }
 

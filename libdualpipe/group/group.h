@@ -11,7 +11,7 @@
 #include <dualpipe/group.h>
 
 #define DP__GATHER_BYTES (64u * 1024) /* most a rank may give to all_gather */
-#define DP__HOST_BYTES 65
+#define DP__HOST_BYTES   65
 
 typedef struct dp__box dp__box_t;
 
@@ -36,9 +36,10 @@ typedef struct dp__link {
     dp_status_t (*put)(dp_group_t *group, const char *key, const void *data, size_t bytes);
     dp_status_t (*get)(dp_group_t *group, const char *key, void *data, size_t bytes);
     /* everybody's `bytes` bytes, the same number on all ranks, in rank order */
-    dp_status_t (*gather)(dp_group_t *group, dp__meeting_t meeting, const void *mine, size_t bytes, void *all_out);
-    dp_status_t (*collect)(dp_group_t *group, int32_t root, const void *mine, size_t bytes, dp_receive_fn receive,
-                           void *user);
+    dp_status_t (*gather)(dp_group_t *group, dp__meeting_t meeting, const void *mine, size_t bytes,
+                          void *all_out);
+    dp_status_t (*collect)(dp_group_t *group, int32_t root, const void *mine, size_t bytes,
+                           dp_receive_fn receive, void *user);
     void (*abort)(dp_group_t *group, dp_status_t status, const char *message);
     void (*interrupt)(dp_group_t *group); /* async-signal-safe */
     dp_status_t (*blackbox)(dp_group_t *group, uint32_t capacity, dp_span_t **records_out);

@@ -18,7 +18,8 @@ static void host_log(const dp_host_t *h, int level, const char *origin, const ch
     dp_log(level, origin, "rank %d: %s", group_of(h)->rank, message);
 }
 
-static dp_status_t host_fail(const dp_host_t *h, dp_status_t status, const char *file, int line, const char *fmt, ...)
+static dp_status_t host_fail(const dp_host_t *h, dp_status_t status, const char *file, int line,
+                             const char *fmt, ...)
 {
     const char *slash = strrchr(file, '/');
     va_list args;
@@ -26,8 +27,8 @@ static dp_status_t host_fail(const dp_host_t *h, dp_status_t status, const char 
     va_start(args, fmt);
     (void)dp_failv(status, fmt, args);
     va_end(args);
-    dp_log(DP_LOG_DEBUG, slash != NULL ? slash + 1 : file, "line %d: rank %d: %s: %s", line, group_of(h)->rank,
-           dp_status_name(status), dp_last_error());
+    dp_log(DP_LOG_DEBUG, slash != NULL ? slash + 1 : file, "line %d: rank %d: %s: %s", line,
+           group_of(h)->rank, dp_status_name(status), dp_last_error());
     return status;
 }
 

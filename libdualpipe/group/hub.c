@@ -30,7 +30,8 @@ static void log_stranger(dp__process_t *p, const dp__connection_t *c, const char
     if (now < p->next_log_ns)
         return;
     p->next_log_ns = now + 10000000000;
-    dp_log(DP_LOG_WARN, "group", "rank 0 dropped a connection from %s: %s (%u so far)", c->from, why, p->strangers);
+    dp_log(DP_LOG_WARN, "group", "rank 0 dropped a connection from %s: %s (%u so far)", c->from, why,
+           p->strangers);
 }
 
 static bool is_stranger(const dp__connection_t *c)
@@ -94,7 +95,9 @@ void dp__hub_accept(dp__process_t *p)
 
 static void refuse(dp__connection_t *c, dp_status_t status, const char *text)
 {
-    dp__frame_t frame = {.type = DP__FRAME_REFUSED, .value = status, .bytes = (uint32_t)strlen(text),
+    dp__frame_t frame = {.type = DP__FRAME_REFUSED,
+                         .value = status,
+                         .bytes = (uint32_t)strlen(text),
                          .payload = (const unsigned char *)text};
 
     c->closing = true;
@@ -129,7 +132,8 @@ static void hear_hello(dp__process_t *p, dp__connection_t *c, const dp__frame_t 
         c->phase = DP__PHASE_GONE;
         return;
     }
-    *t = (dp__transcript_t){.version = read_u32(at), .rank = (int32_t)read_u32(at + 4), .size = (int32_t)read_u32(at + 8)};
+    *t = (dp__transcript_t){
+        .version = read_u32(at), .rank = (int32_t)read_u32(at + 4), .size = (int32_t)read_u32(at + 8)};
     memcpy(t->rank_nonce, at + 12, DP__NONCE_BYTES);
     memcpy(t->digest, at + 12 + DP__NONCE_BYTES, DP__SHA256_BYTES);
     if (t->version != DP__PROTOCOL_VERSION) {
@@ -137,25 +141,29 @@ static void hear_hello(dp__process_t *p, dp__connection_t *c, const dp__frame_t 
         refuse(c, DP_ERR_MISMATCH, "rank 0 was built with another version of libdualpipe");
         return;
     }
-    if (t->rank < 1 || t->rank >= DP_MAX_RANKS || t->size < 2 || t->size > DP_MAX_RANKS || t->rank >= t->size ||
-        getrandom(t->hub_nonce, DP__NONCE_BYTES, 0) != DP__NONCE_BYTES) {
+    if (t->rank < 1 || t->rank >= DP_MAX_RANKS || t->size < 2 || t->size > DP_MAX_RANKS ||
+        t->rank >= t->size || getrandom(t->hub_nonce, DP__NONCE_BYTES, 0) != DP__NONCE_BYTES) {
         c->phase = DP__PHASE_GONE;
         return;
     }
     c->phase = DP__PHASE_PROOF;
-    if (!dp__wire_send(&c->wire, &(dp__frame_t){.type = DP__FRAME_CHALLENGE, .bytes = DP__NONCE_BYTES,
-                                                .payload = t->hub_nonce}))
+    if (!dp__wire_send(
+            &c->wire,
+            &(dp__frame_t){.type = DP__FRAME_CHALLENGE, .bytes = DP__NONCE_BYTES, .payload = t->hub_nonce}))
         c->phase = DP__PHASE_GONE;
 }
 
 static void hear_proof(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
 {
-    uint8_t wanted[DP__SHA256_BYTES], proof[DP__SHA256_BYTES], ours[DP__SHA256_BYTES], theirs[DP__SHA256_BYTES];
+    uint8_t wanted[DP__SHA256_BYTES], proof[DP__SHA256_BYTES], ours[DP__SHA256_BYTES],
+        theirs[DP__SHA256_BYTES];
     char text[128];
 
     dp__secret_prove(&p->secret, DP__LABEL_RANK_PROOF, &c->transcript, wanted);
-    if (frame->type != DP__FRAME_PROOF || frame->bytes != DP__SHA256_BYTES || !dp__digest_equal(wanted, frame->payload)) {
-        snprintf(text, sizeof(text), "one that called itself rank %d did not hold the secret", c->transcript.rank);
+    if (frame->type != DP__FRAME_PROOF || frame->bytes != DP__SHA256_BYTES ||
+        !dp__digest_equal(wanted, frame->payload)) {
+        snprintf(text, sizeof(text), "one that called itself rank %d did not hold the secret",
+                 c->transcript.rank);
         log_stranger(p, c, text);
         note_trouble(p, text);
         refuse(c, DP_ERR_SECURITY, "it holds another secret");
@@ -165,16 +173,26 @@ static void hear_proof(dp__process_t *p, dp__connection_t *c, const dp__frame_t 
     dp__secret_prove(&p->secret, DP__LABEL_HUB_KEY, &c->transcript, ours);
     dp__secret_prove(&p->secret, DP__LABEL_RANK_KEY, &c->transcript, theirs);
     c->phase = DP__PHASE_WELCOME;
-    if (!dp__wire_send(&c->wire, &(dp__frame_t){.type = DP__FRAME_WELCOME, .bytes = sizeof(proof), .payload = proof}))
+    if (!dp__wire_send(&c->wire,
+                       &(dp__frame_t){.type = DP__FRAME_WELCOME, .bytes = sizeof(proof), .payload = proof}))
         c->phase = DP__PHASE_GONE;
     dp__wire_seal(&c->wire, ours, theirs);
 }
 
 /* ---- introductions ---- */
 
+static size_t write_text(unsigned char *at, const char *text)
+{
+    size_t length = strlen(text);
+
+    at[0] = (unsigned char)length;
+    memcpy(at + 1, text, length);
+    return 1 + length;
+}
+
 static void send_ready(dp__process_t *p)
 {
-    size_t room = (size_t)p->group.size * (5 + DP__HOST_BYTES), bytes = 0;
+    size_t room = (size_t)p->group.size * (4 + 1 + DP__HOST_BYTES + 1 + DP__MACHINE_BYTES), bytes = 0;
     unsigned char *table = dp__allocate(room, 16);
 
     if (table == NULL) {
@@ -183,15 +201,15 @@ static void send_ready(dp__process_t *p)
     }
     for (int32_t r = 0; r < p->group.size; r++) {
         uint32_t pid = htole32((uint32_t)p->peers[r].pid);
-        size_t length = strlen(p->peers[r].host);
 
         memcpy(table + bytes, &pid, 4);
-        table[bytes + 4] = (unsigned char)length;
-        memcpy(table + bytes + 5, p->peers[r].host, length);
-        bytes += 5 + length;
+        bytes += 4;
+        bytes += write_text(table + bytes, p->peers[r].host);
+        bytes += write_text(table + bytes, p->peers[r].machine);
     }
     for (int32_t r = 1; r < p->group.size; r++)
-        dp__send(p, &(dp__frame_t){.type = DP__FRAME_READY, .to = r, .bytes = (uint32_t)bytes, .payload = table});
+        dp__send(
+            p, &(dp__frame_t){.type = DP__FRAME_READY, .to = r, .bytes = (uint32_t)bytes, .payload = table});
     dp__free(table);
 }
 
@@ -214,8 +232,8 @@ static bool may_join(dp__process_t *p, dp__connection_t *c, const char *host, co
     char text[DP__CAUSE_BYTES], differences[DP__CAUSE_BYTES - 128], name[128];
 
     if (c->transcript.size != p->group.size) {
-        snprintf(text, sizeof(text), "rank %d (on %s) was started as one of %d ranks, rank 0 as one of %d", rank, host,
-                 c->transcript.size, p->group.size);
+        snprintf(text, sizeof(text), "rank %d (on %s) was started as one of %d ranks, rank 0 as one of %d",
+                 rank, host, c->transcript.size, p->group.size);
         dp__cause_set(&p->cause, DP_ERR_MISMATCH, text);
         return false;
     }
@@ -238,20 +256,24 @@ static bool may_join(dp__process_t *p, dp__connection_t *c, const char *host, co
 
 static void hear_introduction(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
 {
-    const char *host = (const char *)frame->payload;
-    size_t length = strnlen(host, frame->bytes);
+    const char *host = (const char *)frame->payload, *end = host + frame->bytes; /* where there is a NUL */
+    const char *machine = host + strlen(host) + 1,
+               *settings = machine <= end ? machine + strlen(machine) + 1 : machine;
     dp__peer_t *peer;
 
-    if (frame->type != DP__FRAME_INTRODUCE || frame->value < 1 || length >= DP__HOST_BYTES || length + 1 > frame->bytes) {
+    if (frame->type != DP__FRAME_INTRODUCE || frame->value < 1 || settings > end ||
+        machine - host > DP__HOST_BYTES || settings - machine > DP__MACHINE_BYTES) {
         c->phase = DP__PHASE_GONE;
         return;
     }
-    if (dp__cause_is_set(&p->cause) || !may_join(p, c, host, host + length + 1))
+    if (dp__cause_is_set(&p->cause) || !may_join(p, c, host, settings))
         return; /* it hears the cause */
     peer = &p->peers[c->transcript.rank];
     peer->pid = frame->value;
-    memcpy(peer->host, host, length + 1);
+    memcpy(peer->host, host, (size_t)(machine - host));
+    memcpy(peer->machine, machine, (size_t)(settings - machine));
     peer->connection = c;
+    dp__watch_process(p, c, c->transcript.rank);
     c->rank = c->transcript.rank;
     c->phase = DP__PHASE_JOINED;
     c->deadline_ns = INT64_MAX;
@@ -261,9 +283,14 @@ static void hear_introduction(dp__process_t *p, dp__connection_t *c, const dp__f
 
 /* ---- the blackboard ---- */
 
-static void reply(dp__process_t *p, int32_t to, uint32_t id, dp_status_t status, const void *data, size_t bytes)
+static void reply(dp__process_t *p, int32_t to, uint32_t id, dp_status_t status, const void *data,
+                  size_t bytes)
 {
-    dp__send(p, &(dp__frame_t){.type = DP__FRAME_REPLY, .to = to, .id = id, .value = status, .bytes = (uint32_t)bytes,
+    dp__send(p, &(dp__frame_t){.type = DP__FRAME_REPLY,
+                               .to = to,
+                               .id = id,
+                               .value = status,
+                               .bytes = (uint32_t)bytes,
                                .payload = data});
 }
 
@@ -345,9 +372,10 @@ static void gather_mismatch(dp__process_t *p, int32_t rank, uint32_t kind, uint3
 {
     char text[256];
 
-    snprintf(text, sizeof(text), "rank %d is in %s of %zu bytes (root %u), rank %d in %s of %zu bytes (root %u)",
-             p->gather_first, dp__meeting_name(p->gather_kind), p->gather_bytes, p->gather_root, rank,
-             dp__meeting_name(kind), bytes, root);
+    snprintf(text, sizeof(text),
+             "rank %d is in %s of %zu bytes (root %u), rank %d in %s of %zu bytes (root %u)", p->gather_first,
+             dp__meeting_name(p->gather_kind), p->gather_bytes, p->gather_root, rank, dp__meeting_name(kind),
+             bytes, root);
     dp__cause_set(&p->cause, DP_ERR_PROTOCOL, text);
 }
 
@@ -380,8 +408,12 @@ static void end_gather(dp__process_t *p)
         size_t bytes = total - offset < DP__CHUNK_BYTES ? total - offset : DP__CHUNK_BYTES;
 
         for (int32_t r = 1; r < p->group.size; r++)
-            dp__send(p, &(dp__frame_t){.type = DP__FRAME_ALL, .to = r, .id = p->gather, .extra = (uint32_t)offset,
-                                       .bytes = (uint32_t)bytes, .payload = p->gather_data + offset});
+            dp__send(p, &(dp__frame_t){.type = DP__FRAME_ALL,
+                                       .to = r,
+                                       .id = p->gather,
+                                       .extra = (uint32_t)offset,
+                                       .bytes = (uint32_t)bytes,
+                                       .payload = p->gather_data + offset});
         offset += bytes;
     } while (offset < total);
     if (p->gather_kind == DP__MEET_LEAVE)
@@ -394,8 +426,8 @@ static void end_gather(dp__process_t *p)
     memset(p->gather_here, 0, (size_t)p->group.size * sizeof(bool));
 }
 
-void dp__hub_contribute(dp__process_t *p, int32_t rank, uint32_t meeting, uint32_t kind, uint32_t root, const void *data,
-                        size_t bytes)
+void dp__hub_contribute(dp__process_t *p, int32_t rank, uint32_t meeting, uint32_t kind, uint32_t root,
+                        const void *data, size_t bytes)
 {
     if (dp__cause_is_set(&p->cause))
         return;
@@ -424,8 +456,8 @@ static void join_failed(dp__process_t *p, const char *who_waited)
     for (int32_t r = 1; r < p->group.size; r++)
         if (p->peers[r].pid == 0)
             dp__rank_list_add(&missing, r);
-    snprintf(text, sizeof(text), "%.300s: of %d ranks these did not come to %s: %s%s", who_waited, p->group.size,
-             p->address.text, dp__rank_list_text(&missing), p->trouble);
+    snprintf(text, sizeof(text), "%.300s: of %d ranks these did not come to %s: %s%s", who_waited,
+             p->group.size, p->address.text, dp__rank_list_text(&missing), p->trouble);
     dp__cause_set(&p->cause, DP_ERR_RENDEZVOUS, text);
 }
 
@@ -552,12 +584,15 @@ static void hear_seen(dp__process_t *p, dp__connection_t *c)
 static bool hear_member(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
 {
     switch (frame->type) {
-    case DP__FRAME_PUT: return hear_put(p, c->rank, frame);
-    case DP__FRAME_GET: return hear_get(p, c->rank, frame);
+    case DP__FRAME_PUT:
+        return hear_put(p, c->rank, frame);
+    case DP__FRAME_GET:
+        return hear_get(p, c->rank, frame);
     case DP__FRAME_GATHER:
         if (frame->bytes > DP__GATHER_BYTES)
             return false;
-        dp__hub_contribute(p, c->rank, frame->id, (uint32_t)frame->value, frame->extra, frame->payload, frame->bytes);
+        dp__hub_contribute(p, c->rank, frame->id, (uint32_t)frame->value, frame->extra, frame->payload,
+                           frame->bytes);
         return true;
     case DP__FRAME_WANT:
     case DP__FRAME_DATA:
@@ -568,23 +603,31 @@ static bool hear_member(dp__process_t *p, dp__connection_t *c, const dp__frame_t
     case DP__FRAME_ABORT:
         dp__hub_abort(p, frame->value, (const char *)frame->payload, frame->id);
         return true;
-    case DP__FRAME_SEEN: hear_seen(p, c); return true;
-    default: return false;
+    case DP__FRAME_SEEN:
+        hear_seen(p, c);
+        return true;
+    default:
+        return false;
     }
 }
 
 void dp__hub_frame(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
 {
     switch (c->phase) {
-    case DP__PHASE_HELLO: hear_hello(p, c, frame); return;
-    case DP__PHASE_PROOF: hear_proof(p, c, frame); return;
+    case DP__PHASE_HELLO:
+        hear_hello(p, c, frame);
+        return;
+    case DP__PHASE_PROOF:
+        hear_proof(p, c, frame);
+        return;
     case DP__PHASE_WELCOME:
         if (frame->type == DP__FRAME_SEEN)
             hear_seen(p, c);
         else
             hear_introduction(p, c, frame);
         return;
-    default: break;
+    default:
+        break;
     }
     if (!hear_member(p, c, frame)) {
         dp__hub_lost(p, c, DP_ERR_PROTOCOL);

@@ -16,8 +16,8 @@
 /* ---- blackboard ---- */
 
 /* Sends a request to rank 0 and waits for the reply. */
-static dp_status_t ask(dp__process_t *p, dp__frame_type_t type, const char *key, const void *data, size_t bytes,
-                       dp__request_t *request)
+static dp_status_t ask(dp__process_t *p, dp__frame_type_t type, const char *key, const void *data,
+                       size_t bytes, dp__request_t *request)
 {
     char what[DP__BOARD_KEY_BYTES + 64];
     bool answered;
@@ -27,7 +27,9 @@ static dp_status_t ask(dp__process_t *p, dp__frame_type_t type, const char *key,
     request->id = ++p->last_request;
     request->next = p->requests;
     p->requests = request;
-    dp__send2(p, &(dp__frame_t){.type = type, .from = p->group.rank, .id = request->id, .extra = (uint32_t)strlen(key)},
+    dp__send2(p,
+              &(dp__frame_t){
+                  .type = type, .from = p->group.rank, .id = request->id, .extra = (uint32_t)strlen(key)},
               key, strlen(key), data, bytes);
     pthread_mutex_unlock(&p->mutex);
     dp__control_wake(p);
@@ -79,7 +81,8 @@ static dp_status_t process_get(dp_group_t *group, const char *key, void *data, s
         return dp__board_wait(&p->board, &p->cause, 0, group->hang_ns, key, data, bytes);
     status = ask(p, DP__FRAME_GET, key, NULL, 0, &request);
     if (status == DP_OK && request.bytes != bytes)
-        return dp_fail(DP_ERR_PROTOCOL, "key \"%s\" holds %zu bytes, %zu were asked for", key, request.bytes, bytes);
+        return dp_fail(DP_ERR_PROTOCOL, "key \"%s\" holds %zu bytes, %zu were asked for", key, request.bytes,
+                       bytes);
     return status;
 }
 
@@ -88,7 +91,8 @@ static dp_status_t process_get(dp_group_t *group, const char *key, void *data, s
 static void process_abort(dp_group_t *group, dp_status_t status, const char *message);
 static void end_job(dp__process_t *p, dp_status_t status, const char *text, uint32_t meeting);
 
-static uint32_t enter(dp__process_t *p, uint32_t kind, uint32_t root, const void *mine, size_t bytes, void *all_out)
+static uint32_t enter(dp__process_t *p, uint32_t kind, uint32_t root, const void *mine, size_t bytes,
+                      void *all_out)
 {
     uint32_t meeting;
 
@@ -100,15 +104,20 @@ static uint32_t enter(dp__process_t *p, uint32_t kind, uint32_t root, const void
     if (dp__is_hub(p))
         dp__hub_contribute(p, 0, meeting, kind, root, mine, bytes);
     else
-        dp__send(p, &(dp__frame_t){.type = DP__FRAME_GATHER, .from = p->group.rank, .id = meeting, .value = (int32_t)kind,
-                                   .extra = root, .bytes = (uint32_t)bytes, .payload = mine});
+        dp__send(p, &(dp__frame_t){.type = DP__FRAME_GATHER,
+                                   .from = p->group.rank,
+                                   .id = meeting,
+                                   .value = (int32_t)kind,
+                                   .extra = root,
+                                   .bytes = (uint32_t)bytes,
+                                   .payload = mine});
     pthread_mutex_unlock(&p->mutex);
     dp__control_wake(p);
     return meeting;
 }
 
-static dp_status_t meet(dp__process_t *p, uint32_t kind, uint32_t root, const void *mine, size_t bytes, void *all_out,
-                        int64_t timeout_ns)
+static dp_status_t meet(dp__process_t *p, uint32_t kind, uint32_t root, const void *mine, size_t bytes,
+                        void *all_out, int64_t timeout_ns)
 {
     dp_status_t status = dp__cause_check(&p->cause);
     char text[128];
@@ -130,7 +139,8 @@ static dp_status_t meet(dp__process_t *p, uint32_t kind, uint32_t root, const vo
     return status;
 }
 
-static dp_status_t process_gather(dp_group_t *group, dp__meeting_t meeting, const void *mine, size_t bytes, void *all_out)
+static dp_status_t process_gather(dp_group_t *group, dp__meeting_t meeting, const void *mine, size_t bytes,
+                                  void *all_out)
 {
     return meet(dp__process_of(group), meeting, 0, mine, bytes, all_out, group->hang_ns);
 }
@@ -152,8 +162,9 @@ static dp_status_t pull(dp__process_t *p, int32_t rank, uint32_t meeting, void *
     pthread_mutex_unlock(&p->mutex);
     for (uint32_t chunk = 0; status == DP_OK && (size_t)chunk * DP__CHUNK_BYTES < bytes; chunk++) {
         pthread_mutex_lock(&p->mutex);
-        dp__send(p, &(dp__frame_t){.type = DP__FRAME_WANT, .from = p->group.rank, .to = rank, .id = meeting,
-                                   .extra = chunk});
+        dp__send(
+            p, &(dp__frame_t){
+                   .type = DP__FRAME_WANT, .from = p->group.rank, .to = rank, .id = meeting, .extra = chunk});
         pthread_mutex_unlock(&p->mutex);
         dp__control_wake(p);
         status = dp__cause_wait(&p->cause, &p->pulled_chunks, chunk + 1, p->group.hang_ns, what);
@@ -176,7 +187,8 @@ static dp_status_t receive_all(dp__process_t *p, const uint64_t *lengths, const 
             largest = (size_t)lengths[r];
     buffer = dp__allocate(largest, 64);
     if (buffer == NULL)
-        return dp_fail(DP_ERR_NOMEM, "rank %d: no memory for the %zu bytes that one rank gives", p->group.rank, largest);
+        return dp_fail(DP_ERR_NOMEM, "rank %d: no memory for the %zu bytes that one rank gives",
+                       p->group.rank, largest);
     for (int32_t r = 0; r < p->group.size && status == DP_OK; r++) {
         if (r != p->group.rank)
             status = pull(p, r, meeting, buffer, (size_t)lengths[r]);
@@ -196,8 +208,8 @@ static void offer(dp__process_t *p, const void *mine, size_t bytes)
     pthread_mutex_unlock(&p->mutex);
 }
 
-static dp_status_t collect_with(dp__process_t *p, int32_t root, const void *mine, size_t bytes, dp_receive_fn receive,
-                                void *user, uint64_t *lengths, dp__verdict_t *verdicts)
+static dp_status_t collect_with(dp__process_t *p, int32_t root, const void *mine, size_t bytes,
+                                dp_receive_fn receive, void *user, uint64_t *lengths, dp__verdict_t *verdicts)
 {
     dp_group_t *group = &p->group;
     dp__verdict_t verdict = {0};
@@ -216,8 +228,8 @@ static dp_status_t collect_with(dp__process_t *p, int32_t root, const void *mine
                       group->hang_ns * group->size);
     offer(p, NULL, 0);
     if (status == DP_OK && verdicts[root].status != DP_OK)
-        return dp_fail(verdicts[root].status, "collect at rank %d: %.*s", root, (int)sizeof(verdict.message) - 1,
-                       verdicts[root].message);
+        return dp_fail(verdicts[root].status, "collect at rank %d: %.*s", root,
+                       (int)sizeof(verdict.message) - 1, verdicts[root].message);
     return status;
 }
 
@@ -326,8 +338,8 @@ static void process_leave(dp_group_t *group)
     free_process(p);
 }
 
-static const dp__link_t process_link = {process_put,       process_get,          process_gather,
-                                        process_collect,   process_abort,        process_interrupt,
+static const dp__link_t process_link = {process_put,          process_get,       process_gather,
+                                        process_collect,      process_abort,     process_interrupt,
                                         dp__process_blackbox, dp__process_boxes, process_leave};
 
 /* ---- joining ---- */
@@ -337,7 +349,8 @@ static dp_status_t check_safety(const dp__process_t *p, const dp_group_options_t
     if (p->address.loopback || p->secret.bytes > 0 || options->insecure)
         return DP_OK;
     return dp_fail(DP_ERR_SECURITY,
-                   "rank %d: %s is not an address of this host alone, and the job has no secret: let DUALPIPE_SECRET_FILE "
+                   "rank %d: %s is not an address of this host alone, and the job has no secret: let "
+                   "DUALPIPE_SECRET_FILE "
                    "name a file of mode 0600 with the same secret for all ranks, or set the option insecure",
                    p->group.rank, p->address.text);
 }
@@ -350,8 +363,8 @@ static dp_status_t take_settings(dp__process_t *p, const char *given)
     dp__sha256_t sha;
 
     if (bytes > DP__SETTINGS_BYTES)
-        return dp_fail(DP_ERR_INVALID, "rank %d: settings of %zu bytes; at most %u are possible", p->group.rank, bytes,
-                       DP__SETTINGS_BYTES);
+        return dp_fail(DP_ERR_INVALID, "rank %d: settings of %zu bytes; at most %u are possible",
+                       p->group.rank, bytes, DP__SETTINGS_BYTES);
     p->settings = dp__allocate(bytes, 16);
     if (p->settings == NULL)
         return dp_fail(DP_ERR_NOMEM, "rank %d: no memory for the settings", p->group.rank);
@@ -368,13 +381,14 @@ static dp_status_t make_tables(dp__process_t *p)
 
     p->room = dp__is_hub(p) ? size + (2 * size + 16) + 16 + 1 : 2; /* ranks, strangers, a batch of new ones */
     p->connections = dp__calloc(p->room, sizeof(p->connections[0]));
-    p->polls = dp__calloc(p->room + 2, sizeof(struct pollfd));
+    p->polls = dp__calloc(2 * p->room + 2, sizeof(struct pollfd));
     p->peers = dp__calloc(size, sizeof(p->peers[0]));
     p->gather_here = dp__calloc(size, sizeof(bool));
     if (p->connections == NULL || p->polls == NULL || p->peers == NULL || p->gather_here == NULL)
         return dp_fail(DP_ERR_NOMEM, "rank %d: no memory to join a job of %zu ranks", p->group.rank, size);
     p->peers[p->group.rank].pid = (int32_t)getpid();
     dp__host_name(p->peers[p->group.rank].host);
+    dp__machine_name(p->peers[p->group.rank].machine);
     p->gather = 1;
     p->introduced = 1;
     p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

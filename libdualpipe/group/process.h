@@ -8,7 +8,8 @@
  *   hub.c       what rank 0 does with connections and frames
  *   spoke.c     what the others do
  *   shared.c    what both do: death notices, pieces of collect
- *   boxes.c     black boxes that other processes map */
+ *   boxes.c     black boxes that other processes map
+ *   machine.c   which processes can be seen from here */
 #ifndef DP_GROUP_PROCESS_H
 #define DP_GROUP_PROCESS_H
 
@@ -17,9 +18,10 @@
 #include "group/secret.h"
 #include "group/settings.h"
 
-#define DP__PROTOCOL_VERSION 1
+#define DP__PROTOCOL_VERSION  1
+#define DP__MACHINE_BYTES     64
 #define DP__HANDSHAKE_SECONDS 5.0
-#define DP__GOODBYE_SECONDS 1.0 /* for the last frames of a job that has ended badly */
+#define DP__GOODBYE_SECONDS   1.0 /* for the last frames of a job that has ended badly */
 
 typedef enum dp__phase {
     DP__PHASE_CONNECTING = 0, /* spoke: no connection yet                                       */
@@ -32,10 +34,11 @@ typedef enum dp__phase {
 
 typedef struct dp__connection {
     dp__wire_t wire;
+    int pid_fd; /* of the process on the other side when it can be watched: -1 otherwise */
     dp__phase_t phase;
-    int32_t rank;          /* of the other side; -1: not known                  */
-    int64_t deadline_ns;   /* of the phase; INT64_MAX: none                     */
-    bool closing;          /* drop it once everything is sent                   */
+    int32_t rank;        /* of the other side; -1: not known                  */
+    int64_t deadline_ns; /* of the phase; INT64_MAX: none                     */
+    bool closing;        /* drop it once everything is sent                   */
     bool cause_sent, cause_seen;
     dp__transcript_t transcript;
     char from[64];
@@ -44,8 +47,9 @@ typedef struct dp__connection {
 typedef struct dp__peer {
     int32_t pid;
     char host[DP__HOST_BYTES];
-    dp__connection_t *connection; /* hub */
-    dp__box_t *boxes;             /* atomic; newest first */
+    char machine[DP__MACHINE_BYTES]; /* equal where one process can see the other */
+    dp__connection_t *connection;    /* hub */
+    dp__box_t *boxes;                /* atomic; newest first */
 } dp__peer_t;
 
 /* A PUT or GET of one of the rank's threads, on that thread's stack. */
@@ -100,8 +104,8 @@ typedef struct dp__process {
     dp__request_t *requests;
 
     /* the meeting this rank is in */
-    uint32_t meeting;      /* its number, from 1 */
-    dp_signal_t met;       /* the last one that is over */
+    uint32_t meeting; /* its number, from 1 */
+    dp_signal_t met;  /* the last one that is over */
     void *all_out;
     size_t all_bytes, all_received;
 
@@ -118,7 +122,7 @@ typedef struct dp__process {
     /* connections: all of the hub's, the one of a spoke */
     dp__connection_t **connections;
     size_t count, room;
-    void *polls; /* struct pollfd [room + 2]: the control thread's */
+    void *polls; /* struct pollfd [2 * room + 2]: the control thread's */
 
     /* spoke */
     int64_t retry_ns;
@@ -166,8 +170,8 @@ void dp__hub_spread(dp__process_t *p);
 /* true when nobody waits for anything from us. */
 bool dp__hub_done(const dp__process_t *p);
 /* Rank `rank` comes to a meeting. */
-void dp__hub_contribute(dp__process_t *p, int32_t rank, uint32_t meeting, uint32_t kind, uint32_t root, const void *data,
-                        size_t bytes);
+void dp__hub_contribute(dp__process_t *p, int32_t rank, uint32_t meeting, uint32_t kind, uint32_t root,
+                        const void *data, size_t bytes);
 void dp__hub_abort(dp__process_t *p, dp_status_t status, const char *text, uint32_t meeting);
 void dp__hub_answer_gets(dp__process_t *p);
 
@@ -186,8 +190,8 @@ void dp__connection_drop(dp__process_t *p, dp__connection_t *c);
 void dp__watch_host(int fd);
 /* For rank frame->to; ends the job when there is no memory. */
 void dp__send(dp__process_t *p, const dp__frame_t *frame);
-void dp__send2(dp__process_t *p, const dp__frame_t *frame, const void *first, size_t first_bytes, const void *second,
-               size_t second_bytes);
+void dp__send2(dp__process_t *p, const dp__frame_t *frame, const void *first, size_t first_bytes,
+               const void *second, size_t second_bytes);
 void dp__answer_want(dp__process_t *p, const dp__frame_t *frame);
 void dp__take_data(dp__process_t *p, const dp__frame_t *frame);
 /* "rank 2 (pid 1234 on HOST)" */
@@ -196,6 +200,12 @@ void dp__peer_name(const dp__process_t *p, int32_t rank, char *text, size_t byte
 void dp__peer_died(dp__process_t *p, int32_t rank);
 /* This rank wants the job to end. */
 void dp__propose(dp__process_t *p, dp_status_t status, const char *text, uint32_t meeting);
+
+/* ---- machine.c ---- */
+/* This boot of this machine, and this name space of process numbers; "" when the system does not say. */
+void dp__machine_name(char name[DP__MACHINE_BYTES]);
+/* From now on the end of that rank's process is seen even when its connection stays open (a child may hold it). */
+void dp__watch_process(const dp__process_t *p, dp__connection_t *c, int32_t rank);
 
 /* ---- boxes.c ---- */
 dp_status_t dp__process_blackbox(dp_group_t *group, uint32_t capacity, dp_span_t **records_out);

@@ -35,7 +35,8 @@ static bool read_all(int fd, dp__secret_t *secret)
             errno = ETIMEDOUT;
             return false;
         }
-        n = full ? read(fd, &more, 1) : read(fd, secret->data + secret->bytes, sizeof(secret->data) - secret->bytes);
+        n = full ? read(fd, &more, 1)
+                 : read(fd, secret->data + secret->bytes, sizeof(secret->data) - secret->bytes);
         if (n == 0)
             return true;
         if (n > 0 && full) {
@@ -53,8 +54,8 @@ static dp_status_t check_length(const dp__secret_t *secret, const char *where)
 {
     if (secret->bytes >= DP__SECRET_MIN_BYTES)
         return DP_OK;
-    return dp_fail(DP_ERR_SECURITY, "%s holds a secret of %zu bytes; at least %d are needed", where, secret->bytes,
-                   DP__SECRET_MIN_BYTES);
+    return dp_fail(DP_ERR_SECURITY, "%s holds a secret of %zu bytes; at least %d are needed", where,
+                   secret->bytes, DP__SECRET_MIN_BYTES);
 }
 
 static dp_status_t load_pipe(const char *text, dp__secret_t *secret)
@@ -69,8 +70,9 @@ static dp_status_t load_pipe(const char *text, dp__secret_t *secret)
     if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || fd > 1 << 20)
         return dp_fail(DP_ERR_SECURITY, "DUALPIPE_SECRET_FD=%.40s is not a file descriptor", text);
     if (fstat((int)fd, &st) != 0 || !S_ISFIFO(st.st_mode))
-        return dp_fail(DP_ERR_SECURITY, "DUALPIPE_SECRET_FD=%ld is not an open pipe: only a program that was started by "
-                                        "the launcher itself can join",
+        return dp_fail(DP_ERR_SECURITY,
+                       "DUALPIPE_SECRET_FD=%ld is not an open pipe: only a program that was started by "
+                       "the launcher itself can join",
                        fd);
     good = read_all((int)fd, secret);
     close((int)fd);
@@ -101,8 +103,9 @@ static dp_status_t load_opened(int fd, const char *path, dp__secret_t *secret)
     if (fstat(fd, &st) != 0)
         return dp_fail(DP_ERR_SECURITY, "DUALPIPE_SECRET_FILE=%s: %s", path, strerror(errno));
     if (!S_ISREG(st.st_mode) || (st.st_mode & 077) != 0 || (st.st_uid != geteuid() && st.st_uid != 0))
-        return dp_fail(DP_ERR_SECURITY, "DUALPIPE_SECRET_FILE=%s: it must be a regular file of this user with mode 0600, "
-                                        "and is of user %u with mode %04o",
+        return dp_fail(DP_ERR_SECURITY,
+                       "DUALPIPE_SECRET_FILE=%s: it must be a regular file of this user with mode 0600, "
+                       "and is of user %u with mode %04o",
                        path, (unsigned)st.st_uid, (unsigned)(st.st_mode & 07777));
     if (!read_all(fd, secret))
         return dp_fail(DP_ERR_SECURITY, "DUALPIPE_SECRET_FILE=%s: %s", path, strerror(errno));

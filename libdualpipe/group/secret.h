@@ -28,9 +28,9 @@ typedef struct dp__transcript {
 
 /* HMAC over a label for the role and use, and the transcript. */
 #define DP__LABEL_RANK_PROOF "dualpipe 1 proof of a rank"
-#define DP__LABEL_HUB_PROOF "dualpipe 1 proof of rank 0"
-#define DP__LABEL_RANK_KEY "dualpipe 1 frames of a rank"
-#define DP__LABEL_HUB_KEY "dualpipe 1 frames of rank 0"
+#define DP__LABEL_HUB_PROOF  "dualpipe 1 proof of rank 0"
+#define DP__LABEL_RANK_KEY   "dualpipe 1 frames of a rank"
+#define DP__LABEL_HUB_KEY    "dualpipe 1 frames of rank 0"
 void dp__secret_prove(const dp__secret_t *secret, const char *label, const dp__transcript_t *transcript,
                       uint8_t out[DP__SHA256_BYTES]);
 

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 /* ---- connections ---- */
 
@@ -19,6 +20,7 @@ dp__connection_t *dp__connection_new(dp__process_t *p, int fd)
     if (c == NULL)
         return NULL;
     dp__wire_init(&c->wire, fd);
+    c->pid_fd = -1;
     c->rank = -1;
     c->deadline_ns = INT64_MAX;
     p->connections[p->count++] = c;
@@ -29,12 +31,15 @@ void dp__connection_drop(dp__process_t *p, dp__connection_t *c)
 {
     for (size_t i = 0; i < p->count; i++)
         if (p->connections[i] == c) {
-            memmove(&p->connections[i], &p->connections[i + 1], (p->count - i - 1) * sizeof(p->connections[0]));
+            memmove(&p->connections[i], &p->connections[i + 1],
+                    (p->count - i - 1) * sizeof(p->connections[0]));
             p->count--;
             break;
         }
     if (c->rank >= 0 && p->peers[c->rank].connection == c)
         p->peers[c->rank].connection = NULL;
+    if (c->pid_fd >= 0)
+        close(c->pid_fd);
     dp__wire_fini(&c->wire);
     dp__free(c);
 }
@@ -51,8 +56,8 @@ void dp__watch_host(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof(limit_ms));
 }
 
-void dp__send2(dp__process_t *p, const dp__frame_t *frame, const void *first, size_t first_bytes, const void *second,
-               size_t second_bytes)
+void dp__send2(dp__process_t *p, const dp__frame_t *frame, const void *first, size_t first_bytes,
+               const void *second, size_t second_bytes)
 {
     dp__connection_t *c = dp__is_hub(p) ? p->peers[frame->to].connection : dp__spoke_hub(p);
     char text[96];
@@ -112,14 +117,18 @@ void dp__propose(dp__process_t *p, dp_status_t status, const char *text, uint32_
 
 void dp__answer_want(dp__process_t *p, const dp__frame_t *frame)
 {
-    dp__frame_t data = {.type = DP__FRAME_DATA, .from = p->group.rank, .to = frame->from, .id = frame->id,
+    dp__frame_t data = {.type = DP__FRAME_DATA,
+                        .from = p->group.rank,
+                        .to = frame->from,
+                        .id = frame->id,
                         .extra = frame->extra};
     size_t offset = (size_t)frame->extra * DP__CHUNK_BYTES;
 
     if (frame->id != p->offered_in || p->offered_bytes <= offset)
         return;
     data.payload = (const unsigned char *)p->offered + offset;
-    data.bytes = (uint32_t)(p->offered_bytes - offset < DP__CHUNK_BYTES ? p->offered_bytes - offset : DP__CHUNK_BYTES);
+    data.bytes =
+        (uint32_t)(p->offered_bytes - offset < DP__CHUNK_BYTES ? p->offered_bytes - offset : DP__CHUNK_BYTES);
     dp__send(p, &data);
 }
 
@@ -128,10 +137,11 @@ void dp__take_data(dp__process_t *p, const dp__frame_t *frame)
     uint32_t chunk = dp__signal_value(&p->pulled_chunks);
     size_t offset = (size_t)chunk * DP__CHUNK_BYTES;
 
-    if (p->pulled == NULL || frame->from != p->pulled_from || frame->id != p->pulled_in || frame->extra != chunk ||
-        offset >= p->pulled_bytes)
+    if (p->pulled == NULL || frame->from != p->pulled_from || frame->id != p->pulled_in ||
+        frame->extra != chunk || offset >= p->pulled_bytes)
         return;
-    if (frame->bytes != (p->pulled_bytes - offset < DP__CHUNK_BYTES ? p->pulled_bytes - offset : DP__CHUNK_BYTES))
+    if (frame->bytes !=
+        (p->pulled_bytes - offset < DP__CHUNK_BYTES ? p->pulled_bytes - offset : DP__CHUNK_BYTES))
         return;
     memcpy((char *)p->pulled + offset, frame->payload, frame->bytes);
     dp__signal_post(&p->pulled_chunks, chunk + 1);

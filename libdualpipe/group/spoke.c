@@ -50,7 +50,8 @@ static void start_connection(dp__process_t *p)
         try_again(p, strerror(errno));
         return;
     }
-    if (connect(fd, (const struct sockaddr *)&p->address.storage, p->address.bytes) != 0 && errno != EINPROGRESS) {
+    if (connect(fd, (const struct sockaddr *)&p->address.storage, p->address.bytes) != 0 &&
+        errno != EINPROGRESS) {
         try_again(p, strerror(errno));
         close(fd);
         return;
@@ -97,7 +98,8 @@ static void say_hello(dp__process_t *p, dp__connection_t *c)
     *t = (dp__transcript_t){.version = DP__PROTOCOL_VERSION, .rank = p->group.rank, .size = p->group.size};
     memcpy(t->digest, p->digest, DP__SHA256_BYTES);
     if (getrandom(t->rank_nonce, DP__NONCE_BYTES, 0) != DP__NONCE_BYTES) {
-        end_join(p, DP_ERR_IO, "rank %d: the system has no random numbers: %s", p->group.rank, strerror(errno));
+        end_join(p, DP_ERR_IO, "rank %d: the system has no random numbers: %s", p->group.rank,
+                 strerror(errno));
         return;
     }
     write_u32(hello, t->version);
@@ -106,7 +108,9 @@ static void say_hello(dp__process_t *p, dp__connection_t *c)
     memcpy(hello + 12, t->rank_nonce, DP__NONCE_BYTES);
     memcpy(hello + 12 + DP__NONCE_BYTES, t->digest, DP__SHA256_BYTES);
     c->phase = DP__PHASE_HELLO;
-    dp__send(p, &(dp__frame_t){.type = DP__FRAME_HELLO, .from = p->group.rank, .bytes = sizeof(hello), .payload = hello});
+    dp__send(p,
+             &(dp__frame_t){
+                 .type = DP__FRAME_HELLO, .from = p->group.rank, .bytes = sizeof(hello), .payload = hello});
 }
 
 void dp__spoke_connected(dp__process_t *p, dp__connection_t *c)
@@ -135,12 +139,16 @@ static void hear_challenge(dp__process_t *p, dp__connection_t *c, const dp__fram
     memcpy(c->transcript.hub_nonce, frame->payload, DP__NONCE_BYTES);
     dp__secret_prove(&p->secret, DP__LABEL_RANK_PROOF, &c->transcript, proof);
     c->phase = DP__PHASE_PROOF;
-    dp__send(p, &(dp__frame_t){.type = DP__FRAME_PROOF, .from = p->group.rank, .bytes = sizeof(proof), .payload = proof});
+    dp__send(p,
+             &(dp__frame_t){
+                 .type = DP__FRAME_PROOF, .from = p->group.rank, .bytes = sizeof(proof), .payload = proof});
 }
 
 static void hear_welcome(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
 {
     const dp__peer_t *self = &p->peers[p->group.rank];
+    char text[DP__HOST_BYTES + DP__MACHINE_BYTES];
+    size_t names;
     uint8_t wanted[DP__SHA256_BYTES], ours[DP__SHA256_BYTES], theirs[DP__SHA256_BYTES];
 
     dp__secret_prove(&p->secret, DP__LABEL_HUB_PROOF, &c->transcript, wanted);
@@ -154,13 +162,16 @@ static void hear_welcome(dp__process_t *p, dp__connection_t *c, const dp__frame_
     dp__wire_seal(&c->wire, ours, theirs);
     c->phase = DP__PHASE_WELCOME;
     c->deadline_ns = INT64_MAX;
-    dp__send2(p, &(dp__frame_t){.type = DP__FRAME_INTRODUCE, .from = p->group.rank, .value = self->pid}, self->host,
-              strlen(self->host) + 1, p->settings, strlen(p->settings));
+    names = (size_t)snprintf(text, sizeof(text), "%s%c%s", self->host, 0, self->machine) + 1;
+    dp__send2(p, &(dp__frame_t){.type = DP__FRAME_INTRODUCE, .from = p->group.rank, .value = self->pid}, text,
+              names, p->settings, strlen(p->settings));
 }
 
 static void hear_refusal(dp__process_t *p, const dp__connection_t *c, const dp__frame_t *frame)
 {
-    end_join(p, frame->value == DP_ERR_MISMATCH || frame->value == DP_ERR_RENDEZVOUS ? frame->value : DP_ERR_SECURITY,
+    end_join(p,
+             frame->value == DP_ERR_MISMATCH || frame->value == DP_ERR_RENDEZVOUS ? frame->value
+                                                                                  : DP_ERR_SECURITY,
              "rank %d was refused by rank 0 at %s: %.300s%s", p->group.rank, p->address.text,
              (const char *)frame->payload,
              c->wire.sealed || frame->value != DP_ERR_SECURITY
@@ -168,26 +179,47 @@ static void hear_refusal(dp__process_t *p, const dp__connection_t *c, const dp__
                  : " (DUALPIPE_SECRET_FILE must name the same secret for all ranks)");
 }
 
+/* A short text with its length in front; false when it is cut off. */
+static bool read_text(const unsigned char **at, const unsigned char *end, char *text, size_t room)
+{
+    size_t length;
+
+    if (end - *at < 1)
+        return false;
+    length = **at;
+    if (length >= room || (size_t)(end - *at) < 1 + length)
+        return false;
+    memcpy(text, *at + 1, length);
+    text[length] = '\0';
+    *at += 1 + length;
+    return true;
+}
+
+static bool read_peer(const unsigned char **at, const unsigned char *end, dp__peer_t *peer)
+{
+    uint32_t pid;
+
+    if (end - *at < 4)
+        return false;
+    memcpy(&pid, *at, sizeof(pid));
+    *at += 4;
+    peer->pid = (int32_t)le32toh(pid);
+    return read_text(at, end, peer->host, sizeof(peer->host)) &&
+           read_text(at, end, peer->machine, sizeof(peer->machine));
+}
+
 static void hear_ready(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
 {
     const unsigned char *at = frame->payload, *end = at + frame->bytes;
 
-    for (int32_t r = 0; r < p->group.size; r++) {
-        uint32_t pid;
-        size_t length;
-
-        if (end - at < 5 || at[4] >= DP__HOST_BYTES || end - at - 5 < at[4]) {
-            end_join(p, DP_ERR_PROTOCOL, "rank %d: the table of ranks that came from rank 0 is cut off", p->group.rank);
+    for (int32_t r = 0; r < p->group.size; r++)
+        if (!read_peer(&at, end, &p->peers[r])) {
+            end_join(p, DP_ERR_PROTOCOL, "rank %d: the table of ranks that came from rank 0 is cut off",
+                     p->group.rank);
             return;
         }
-        memcpy(&pid, at, sizeof(pid));
-        length = at[4];
-        p->peers[r].pid = (int32_t)le32toh(pid);
-        memcpy(p->peers[r].host, at + 5, length);
-        p->peers[r].host[length] = '\0';
-        at += 5 + length;
-    }
     explicit_bzero(&p->secret, sizeof(p->secret));
+    dp__watch_process(p, c, 0);
     c->phase = DP__PHASE_JOINED;
     dp__signal_post(&p->joined, 1);
 }
@@ -257,7 +289,8 @@ static bool hear(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame
             return false;
         hear_cause(p, frame);
         return true;
-    default: break;
+    default:
+        break;
     }
     if (c->phase == DP__PHASE_WELCOME && frame->type == DP__FRAME_READY) {
         hear_ready(p, c, frame);
@@ -266,11 +299,20 @@ static bool hear(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame
     if (c->phase != DP__PHASE_JOINED)
         return false;
     switch (frame->type) {
-    case DP__FRAME_REPLY: hear_reply(p, frame); return true;
-    case DP__FRAME_ALL: hear_all(p, frame); return true;
-    case DP__FRAME_WANT: dp__answer_want(p, frame); return true;
-    case DP__FRAME_DATA: dp__take_data(p, frame); return true;
-    default: return false;
+    case DP__FRAME_REPLY:
+        hear_reply(p, frame);
+        return true;
+    case DP__FRAME_ALL:
+        hear_all(p, frame);
+        return true;
+    case DP__FRAME_WANT:
+        dp__answer_want(p, frame);
+        return true;
+    case DP__FRAME_DATA:
+        dp__take_data(p, frame);
+        return true;
+    default:
+        return false;
     }
 }
 
@@ -307,7 +349,8 @@ static void join_is_late(dp__process_t *p, const dp__connection_t *c)
     char text[160];
 
     if (c != NULL && c->phase == DP__PHASE_WELCOME) {
-        snprintf(text, sizeof(text), "rank %d waited %.3g s for the others", p->group.rank, (double)p->join_ns * 1e-9);
+        snprintf(text, sizeof(text), "rank %d waited %.3g s for the others", p->group.rank,
+                 (double)p->join_ns * 1e-9);
         dp__propose(p, DP_ERR_RENDEZVOUS, text, 0); /* rank 0 knows who is missing */
         return;
     }

@@ -9,30 +9,32 @@
 #include <dualpipe/status.h>
 #include <stdbool.h>
 
-#define DP__FRAME_HEAD_BYTES 32
-#define DP__FRAME_BARE_BYTES 4064          /* most payload before both sides have proved themselves */
-#define DP__FRAME_SEALED_BYTES (512u * 1024)
-#define DP__CHUNK_BYTES (256u * 1024)      /* longer data travel in several frames */
-#define DP__NONCE_BYTES 32
+#define DP__FRAME_HEAD_BYTES   32
+#define DP__FRAME_BARE_BYTES   4064           /* most payload before both sides have proved themselves */
+#define DP__FRAME_SEALED_BYTES (1024u * 1024) /* the table of 4096 ranks fits */
+#define DP__CHUNK_BYTES        (256u * 1024)  /* longer data travel in several frames */
+#define DP__NONCE_BYTES        32
 
 typedef enum dp__frame_type {
-    DP__FRAME_HELLO = 1,     /* bare, to rank 0: version, rank, size, nonce, digest of the settings          */
-    DP__FRAME_CHALLENGE = 2, /* bare, from rank 0: nonce                                                     */
-    DP__FRAME_PROOF = 3,     /* bare, to rank 0: HMAC                                                        */
-    DP__FRAME_WELCOME = 4,   /* bare, from rank 0: HMAC; sealed from here on                                 */
-    DP__FRAME_REFUSED = 5,   /* from rank 0: value = status, text                                            */
-    DP__FRAME_INTRODUCE = 6, /* to rank 0: value = pid, host name, settings                                  */
-    DP__FRAME_READY = 7,     /* from rank 0: pid and host of every rank                                      */
-    DP__FRAME_PUT = 8,       /* to rank 0: id, key, data                                                     */
-    DP__FRAME_GET = 9,       /* to rank 0: id, key                                                           */
-    DP__FRAME_REPLY = 10,    /* from rank 0: id, value = status, data or text                                */
-    DP__FRAME_GATHER = 11,   /* to rank 0: id = number of the meeting, value = kind, extra = root, data      */
-    DP__FRAME_ALL = 12,      /* from rank 0: id = number of the meeting, extra = offset, data                */
-    DP__FRAME_WANT = 13,     /* relayed: id = number of the meeting, extra = offset                          */
-    DP__FRAME_DATA = 14,     /* relayed: the same, data                                                      */
-    DP__FRAME_ABORT = 15,    /* to rank 0: value = status, text; id = number of a meeting that took too long */
-    DP__FRAME_CAUSE = 16,    /* from rank 0: value = status, text                                            */
-    DP__FRAME_SEEN = 17      /* to rank 0: the cause has arrived                                             */
+    DP__FRAME_HELLO = 1, /* bare, to rank 0: version, rank, size, nonce, digest of the settings          */
+    DP__FRAME_CHALLENGE =
+        2,                 /* bare, from rank 0: nonce                                                     */
+    DP__FRAME_PROOF = 3,   /* bare, to rank 0: HMAC                                                        */
+    DP__FRAME_WELCOME = 4, /* bare, from rank 0: HMAC; sealed from here on                                 */
+    DP__FRAME_REFUSED = 5, /* from rank 0: value = status, text                                            */
+    DP__FRAME_INTRODUCE =
+        6,                 /* to rank 0: value = pid, host name, settings                                  */
+    DP__FRAME_READY = 7,   /* from rank 0: pid and host of every rank                                      */
+    DP__FRAME_PUT = 8,     /* to rank 0: id, key, data                                                     */
+    DP__FRAME_GET = 9,     /* to rank 0: id, key                                                           */
+    DP__FRAME_REPLY = 10,  /* from rank 0: id, value = status, data or text                                */
+    DP__FRAME_GATHER = 11, /* to rank 0: id = number of the meeting, value = kind, extra = root, data      */
+    DP__FRAME_ALL = 12,    /* from rank 0: id = number of the meeting, extra = offset, data                */
+    DP__FRAME_WANT = 13,   /* relayed: id = number of the meeting, extra = offset                          */
+    DP__FRAME_DATA = 14,   /* relayed: the same, data                                                      */
+    DP__FRAME_ABORT = 15,  /* to rank 0: value = status, text; id = number of a meeting that took too long */
+    DP__FRAME_CAUSE = 16,  /* from rank 0: value = status, text                                            */
+    DP__FRAME_SEEN = 17    /* to rank 0: the cause has arrived                                             */
 } dp__frame_type_t;
 
 typedef struct dp__frame {

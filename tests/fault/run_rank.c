@@ -53,8 +53,14 @@ static int wait_for_the_end(int chosen, const char *how)
 
     if (status != DP_OK)
         return complain(status);
-    records[0] = (dp_span_t){.start_ns = 1, .step = 3, .mb = -1, .chunk = -1, .stage = 2, .segment = -1,
-                             .kind = DP_SPAN_COMPUTE, .pass = DP_OP_W};
+    records[0] = (dp_span_t){.start_ns = 1,
+                             .step = 3,
+                             .mb = -1,
+                             .chunk = -1,
+                             .stage = 2,
+                             .segment = -1,
+                             .kind = DP_SPAN_COMPUTE,
+                             .pass = DP_OP_W};
     status = dp_group_barrier(group);
     if (status != DP_OK)
         return complain(status);

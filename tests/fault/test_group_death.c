@@ -6,7 +6,7 @@
 #include "../support/raw_rank.h"
 #include "../support/suite.h"
 
-#define RANKS 4
+#define RANKS         4
 #define BOUND_SECONDS 2.0 /* from the kill to the end of the others */
 
 /* What a rank is in when it, or another one, is killed. */
@@ -38,11 +38,16 @@ static dp_status_t act(dp_group_t *group, activity_t activity)
     dp_status_t status;
 
     switch (activity) {
-    case IN_BARRIER: return dp_group_barrier(group);
-    case IN_GATHER: return dp_group_all_gather(group, bytes, 1024, all);
-    case IN_WAIT: return host->wait(host, &never, 1, -1, "a wait for nothing");
-    case IN_GET: return boot->get(host, "nothing", bytes, 1);
-    case IN_COLLECT: return dp_group_collect(group, 1, bytes, sizeof(bytes), take_nothing, NULL);
+    case IN_BARRIER:
+        return dp_group_barrier(group);
+    case IN_GATHER:
+        return dp_group_all_gather(group, bytes, 1024, all);
+    case IN_WAIT:
+        return host->wait(host, &never, 1, -1, "a wait for nothing");
+    case IN_GET:
+        return boot->get(host, "nothing", bytes, 1);
+    case IN_COLLECT:
+        return dp_group_collect(group, 1, bytes, sizeof(bytes), take_nothing, NULL);
     default:
         while ((status = host->aborted(host)) == DP_OK)
             forked_nap(1);
@@ -67,16 +72,24 @@ static dp_status_t body(forked_t *self)
         return status;
     dp_group_blackbox_name(group, 1, "mlp");
     records[7] = (dp_span_t){.start_ns = 1000, .end_ns = 2000, .step = 2, .mb = 1, .kind = DP_SPAN_SEND};
-    records[9] = (dp_span_t){.start_ns = 3000, .step = 3, .mb = 5, .chunk = 1, .stage = (int16_t)self->rank,
-                             .kind = DP_SPAN_COMPUTE, .pass = DP_OP_B, .name = 1};
+    records[9] = (dp_span_t){.start_ns = 3000,
+                             .step = 3,
+                             .mb = 5,
+                             .chunk = 1,
+                             .stage = (int16_t)self->rank,
+                             .kind = DP_SPAN_COMPUTE,
+                             .pass = DP_OP_B,
+                             .name = 1};
     dp_group_barrier(group);
     forked_reach(self, 1);
     if (self->rank == victim)
         status = act(group, activity);
-    else if (activity <= IN_GATHER || activity == IN_COLLECT) /* one stays away, so that the others cannot get through */
+    else if (activity <= IN_GATHER ||
+             activity == IN_COLLECT) /* one stays away, so that the others cannot get through */
         status = act(group, self->rank == (victim + 1) % RANKS ? IN_WAIT : activity);
     else
-        status = act(group, (activity_t)((self->rank + (int)activity) % ACTIVITIES) == IN_COLLECT ? IN_BARRIER : IN_GET);
+        status = act(group, (activity_t)((self->rank + (int)activity) % ACTIVITIES) == IN_COLLECT ? IN_BARRIER
+                                                                                                  : IN_GET);
     snprintf(text, sizeof(text), "%s", dp_last_error());
     dp_group_leave(group);
     return dp_fail(status, "%s", text);
@@ -107,7 +120,8 @@ START_TEST(killed_while_working)
     for (int32_t r = 0; r < RANKS; r++)
         if (r != victim) {
             forked_expect(&job, r, DP_ERR_PEER, text);
-            snprintf(text, sizeof(text), " died in step 3: mlp(B) of stage %d, chunk 1, micro-batch 5", victim);
+            snprintf(text, sizeof(text), " died in step 3: mlp(B) of stage %d, chunk 1, micro-batch 5",
+                     victim);
             forked_expect(&job, r, DP_ERR_PEER, text);
             snprintf(text, sizeof(text), "rank %d (pid %d on ", victim, (int)job.pids[victim]);
             expect_in_time(&job, r, start);
@@ -160,6 +174,59 @@ START_TEST(killed_while_another_is_stopped)
             forked_expect(&job, r, DP_ERR_PEER, " died in step 3");
     expect_in_time(&job, 0, start);
     expect_in_time(&job, 3, start);
+    forked_end(&job);
+}
+END_TEST
+
+/* A child of the victim keeps its connections open: end-of-file does not come. */
+static dp_status_t parent_body(forked_t *self)
+{
+    dp_group_options_t options = forked_options(self);
+    dp_group_t *group = NULL;
+    dp_status_t status = dp_group_join(&options, &group);
+    volatile int *child = self->shared;
+    char text[512];
+
+    if (status != DP_OK)
+        return status;
+    dp_group_barrier(group);
+    if (self->rank == self->argument) {
+        pid_t pid = fork();
+
+        if (pid == 0) {
+            sleep(60);
+            _exit(0);
+        }
+        *child = pid;
+    }
+    forked_reach(self, 1);
+    status = act(group, COMPUTING);
+    snprintf(text, sizeof(text), "%s", dp_last_error());
+    dp_group_leave(group);
+    return dp_fail(status, "%s", text);
+}
+
+START_TEST(killed_while_a_child_holds_its_connections)
+{
+    char text[64];
+    int64_t start;
+    forked_job_t job;
+
+    forked_run(&job, 3, parent_body, _i);
+    for (int32_t r = 0; r < 3; r++)
+        forked_await(&job, r, 1, 20);
+    start = forked_now_ns();
+    kill(job.pids[_i], SIGKILL);
+    forked_finish(&job, 20);
+    ck_assert_int_gt(*(volatile int *)job.shared, 1);
+    ck_assert_int_eq(kill(*(volatile int *)job.shared, 0), 0); /* it was there all the time */
+    kill(*(volatile int *)job.shared, SIGKILL);
+    snprintf(text, sizeof(text), "rank %d (pid %d on ", _i, (int)job.pids[_i]);
+    for (int32_t r = 0; r < 3; r++)
+        if (r != _i) {
+            forked_expect(&job, r, DP_ERR_PEER, text);
+            expect_in_time(&job, r, start);
+        }
     forked_end(&job);
 }
 END_TEST
@@ -320,14 +387,16 @@ static dp_status_t dying_hub_body(forked_t *self)
         raw.transcript.size = 2;
         memcpy(raw.transcript.rank_nonce, frame.payload + 12, DP__NONCE_BYTES);
         memcpy(raw.transcript.digest, frame.payload + 12 + DP__NONCE_BYTES, DP__SHA256_BYTES);
-        (void)raw_send(&raw, &(dp__frame_t){.type = DP__FRAME_CHALLENGE, .bytes = DP__NONCE_BYTES,
+        (void)raw_send(&raw, &(dp__frame_t){.type = DP__FRAME_CHALLENGE,
+                                            .bytes = DP__NONCE_BYTES,
                                             .payload = raw.transcript.hub_nonce});
     }
     if (self->argument >= PROVED && (raw_receive(&raw, &frame) != DP_OK || frame.type != DP__FRAME_PROOF))
         return dp_fail(DP_ERR_PROTOCOL, "no proof");
     if (self->argument >= INTRODUCED) {
         dp__secret_prove(&raw.secret, DP__LABEL_HUB_PROOF, &raw.transcript, proof);
-        (void)raw_send(&raw, &(dp__frame_t){.type = DP__FRAME_WELCOME, .bytes = sizeof(proof), .payload = proof});
+        (void)raw_send(&raw,
+                       &(dp__frame_t){.type = DP__FRAME_WELCOME, .bytes = sizeof(proof), .payload = proof});
     }
     forked_nap(100);
     raise(SIGKILL);
@@ -457,6 +526,7 @@ int main(void)
     tcase_add_loop_test(tc, killed_while_working, 0, RANKS * ACTIVITIES);
     tcase_add_loop_test(tc, two_killed_at_once, 0, 4);
     tcase_add_test(tc, killed_while_another_is_stopped);
+    tcase_add_loop_test(tc, killed_while_a_child_holds_its_connections, 0, 3);
     tcase_add_loop_test(tc, killed_while_leaving, 0, RANKS);
     tcase_add_loop_test(tc, a_process_that_ends_without_leaving_is_a_death, 0, 3);
     tcase_add_loop_test(tc, killed_while_joining, CONNECTED, INTRODUCED + 1);

@@ -491,7 +491,8 @@ static void write_secret(int which, const char *text, mode_t mode)
 {
     int fd;
 
-    snprintf(secret_path[which], sizeof(secret_path[which]), "/tmp/dp-test-secret.%d.%d", which, (int)getpid());
+    snprintf(secret_path[which], sizeof(secret_path[which]), "/tmp/dp-test-secret.%d.%d", which,
+             (int)getpid());
     unlink(secret_path[which]);
     fd = open(secret_path[which], O_WRONLY | O_CREAT | O_EXCL, mode);
     ck_assert_int_ge(fd, 0);
@@ -533,7 +534,8 @@ END_TEST
 
 START_TEST(another_secret_keeps_out)
 {
-    static const int arguments[] = {1, 11, 0, 10}; /* a spoke with another or none, the hub with another or none */
+    static const int arguments[] = {1, 11, 0,
+                                    10}; /* a spoke with another or none, the hub with another or none */
     forked_job_t job;
 
     write_secret(0, "correct horse battery staple", 0600);
@@ -586,7 +588,8 @@ static dp_status_t bad_pipe_body(forked_t *self)
 
 START_TEST(a_secret_descriptor_must_be_a_pipe)
 {
-    static const char *const messages[] = {"DUALPIPE_SECRET_FD=999 is not an open pipe", "DUALPIPE_SECRET_FD=2x is not"};
+    static const char *const messages[] = {"DUALPIPE_SECRET_FD=999 is not an open pipe",
+                                           "DUALPIPE_SECRET_FD=2x is not"};
     forked_job_t job;
 
     forked_begin(&job, 2);
@@ -824,8 +827,15 @@ static dp_status_t blackbox_body(forked_t *self)
         status = dp_fail(DP_ERR_IO, "%d descriptors before, %d after", before, after);
     if (status == DP_OK) {
         dp_group_blackbox_name(group, 200, "mlp");
-        records[999] = (dp_span_t){.start_ns = 30, .step = 3, .mb = 5, .chunk = 1, .stage = (int16_t)self->rank,
-                                   .segment = 2, .kind = DP_SPAN_COMPUTE, .pass = DP_OP_B, .name = 200};
+        records[999] = (dp_span_t){.start_ns = 30,
+                                   .step = 3,
+                                   .mb = 5,
+                                   .chunk = 1,
+                                   .stage = (int16_t)self->rank,
+                                   .segment = 2,
+                                   .kind = DP_SPAN_COMPUTE,
+                                   .pass = DP_OP_B,
+                                   .name = 200};
         status = dp_group_barrier(group);
     }
     for (int32_t r = 0; r < self->size && status == DP_OK; r++) {

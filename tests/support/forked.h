@@ -29,8 +29,8 @@
 
 /* How one rank fared; in memory shared with the test. */
 typedef struct forked_result {
-    volatile int finished;   /* 1: the body has returned                        */
-    volatile int place;      /* where the body says it is, see forked_reach      */
+    volatile int finished; /* 1: the body has returned                        */
+    volatile int place;    /* where the body says it is, see forked_reach      */
     dp_status_t status;
     int64_t end_ns;
     char message[1024];
@@ -117,17 +117,17 @@ static inline void forked_setenv_number(const char *name, int number)
 /* A job without processes yet. Rank 0 will find a socket that listens already: no two tests meet at a port. */
 static inline void forked_begin(forked_job_t *job, int32_t size)
 {
-    static const char *const foreign[] = {"DUALPIPE_SECRET_FD",  "DUALPIPE_SECRET_FILE", "DUALPIPE_LISTEN_FD",
-                                          "DUALPIPE_RUN",        "TORCHELASTIC_RUN_ID",  "PMIX_NAMESPACE",
-                                          "SLURM_JOB_ID",        "OMPI_MCA_ess_base_jobid",
-                                          "TORCHELASTIC_USE_AGENT_STORE"};
+    static const char *const foreign[] = {
+        "DUALPIPE_SECRET_FD", "DUALPIPE_SECRET_FILE",    "DUALPIPE_LISTEN_FD",
+        "DUALPIPE_RUN",       "TORCHELASTIC_RUN_ID",     "PMIX_NAMESPACE",
+        "SLURM_JOB_ID",       "OMPI_MCA_ess_base_jobid", "TORCHELASTIC_USE_AGENT_STORE"};
 
     memset(job, 0, sizeof(*job));
     job->descriptors = forked_count_descriptors();
     job->size = size;
     job->listener = forked_listen(&job->port);
-    job->results = mmap(NULL, sizeof(forked_result_t) * FORKED_MAX, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                        -1, 0);
+    job->results = mmap(NULL, sizeof(forked_result_t) * FORKED_MAX, PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     job->shared = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ck_assert(job->results != MAP_FAILED && job->shared != MAP_FAILED);
     for (size_t i = 0; i < sizeof(foreign) / sizeof(foreign[0]); i++)
@@ -197,7 +197,8 @@ static inline bool forked_reap(forked_job_t *job)
     bool all = true;
 
     for (int32_t r = 0; r < FORKED_MAX; r++) {
-        if (job->pids[r] > 0 && job->waits[r] == -1 && waitpid(job->pids[r], &job->waits[r], WNOHANG) != job->pids[r])
+        if (job->pids[r] > 0 && job->waits[r] == -1 &&
+            waitpid(job->pids[r], &job->waits[r], WNOHANG) != job->pids[r])
             job->waits[r] = -1;
         all = all && (job->pids[r] <= 0 || job->waits[r] != -1);
     }
@@ -237,8 +238,10 @@ static inline void forked_expect(const forked_job_t *job, int32_t rank, dp_statu
     const forked_result_t *result = &job->results[rank];
 
     ck_assert_msg(result->finished, "rank %d did not finish", rank);
-    ck_assert_msg(result->status == status, "rank %d: %s: %s", rank, dp_status_name(result->status), result->message);
-    ck_assert_msg(strstr(result->message, part) != NULL, "rank %d says: %s (\"%s\" was due)", rank, result->message, part);
+    ck_assert_msg(result->status == status, "rank %d: %s: %s", rank, dp_status_name(result->status),
+                  result->message);
+    ck_assert_msg(strstr(result->message, part) != NULL, "rank %d says: %s (\"%s\" was due)", rank,
+                  result->message, part);
 }
 
 static inline void forked_expect_all(const forked_job_t *job, dp_status_t status, const char *part)

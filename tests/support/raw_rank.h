@@ -19,8 +19,8 @@ typedef struct raw {
 
 static inline int raw_connect(int port)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port),
-                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
     if (connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0) {
@@ -82,7 +82,8 @@ static inline bool raw_hear_challenge(raw_t *raw)
 {
     dp__frame_t frame;
 
-    if (raw_receive(raw, &frame) != DP_OK || frame.type != DP__FRAME_CHALLENGE || frame.bytes != DP__NONCE_BYTES)
+    if (raw_receive(raw, &frame) != DP_OK || frame.type != DP__FRAME_CHALLENGE ||
+        frame.bytes != DP__NONCE_BYTES)
         return false;
     memcpy(raw->transcript.hub_nonce, frame.payload, DP__NONCE_BYTES);
     return true;
@@ -104,8 +105,8 @@ static inline bool raw_hear_welcome(raw_t *raw)
     dp__secret_prove(&raw->secret, DP__LABEL_HUB_PROOF, &raw->transcript, wanted);
     dp__secret_prove(&raw->secret, DP__LABEL_RANK_KEY, &raw->transcript, ours);
     dp__secret_prove(&raw->secret, DP__LABEL_HUB_KEY, &raw->transcript, theirs);
-    if (raw_receive(raw, &frame) != DP_OK || frame.type != DP__FRAME_WELCOME || frame.bytes != DP__SHA256_BYTES ||
-        memcmp(frame.payload, wanted, sizeof(wanted)) != 0)
+    if (raw_receive(raw, &frame) != DP_OK || frame.type != DP__FRAME_WELCOME ||
+        frame.bytes != DP__SHA256_BYTES || memcmp(frame.payload, wanted, sizeof(wanted)) != 0)
         return false;
     dp__wire_seal(&raw->wire, ours, theirs);
     return true;
@@ -115,11 +116,12 @@ static inline bool raw_hear_welcome(raw_t *raw)
 static inline bool raw_introduce(raw_t *raw)
 {
     char text[128];
-    size_t host = (size_t)snprintf(text, sizeof(text), "raw") + 1;
-    size_t settings = (size_t)snprintf(text + host, sizeof(text) - host, "libdualpipe=%s\njob=\n", dp_version());
+    int bytes = snprintf(text, sizeof(text), "raw%cno machine%clibdualpipe=%s\njob=\n", 0, 0, dp_version());
 
-    return raw_send(raw, &(dp__frame_t){.type = DP__FRAME_INTRODUCE, .value = (int32_t)getpid(),
-                                        .bytes = (uint32_t)(host + settings), .payload = (unsigned char *)text});
+    return raw_send(raw, &(dp__frame_t){.type = DP__FRAME_INTRODUCE,
+                                        .value = (int32_t)getpid(),
+                                        .bytes = (uint32_t)bytes,
+                                        .payload = (unsigned char *)text});
 }
 
 #endif

@@ -7,11 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const known[] = {"DUALPIPE_RUN",         "RANK",
-                                    "WORLD_SIZE",           "LOCAL_RANK",
-                                    "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-                                    "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_PROCID",
-                                    "SLURM_NTASKS",         "SLURM_LOCALID"};
+static const char *const known[] = {"DUALPIPE_RUN",
+                                    "RANK",
+                                    "WORLD_SIZE",
+                                    "LOCAL_RANK",
+                                    "OMPI_COMM_WORLD_RANK",
+                                    "OMPI_COMM_WORLD_SIZE",
+                                    "OMPI_COMM_WORLD_LOCAL_RANK",
+                                    "SLURM_PROCID",
+                                    "SLURM_NTASKS",
+                                    "SLURM_LOCALID"};
 
 typedef struct form_case {
     const char *variables[8]; /* name, value, ...; NULL at the end */
@@ -26,7 +31,12 @@ static const form_case_t cases[] = {
     {{"RANK", "0", "WORLD_SIZE", "1", NULL}, DP_OK, 0, 1, 0, "torchrun", NULL},
     {{"RANK", "4095", "WORLD_SIZE", "4096", NULL}, DP_OK, 4095, 4096, 4095, "torchrun", NULL},
     {{"OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "4", "OMPI_COMM_WORLD_LOCAL_RANK", "0", NULL},
-     DP_OK, 1, 4, 0, "Open MPI", NULL},
+     DP_OK,
+     1,
+     4,
+     0,
+     "Open MPI",
+     NULL},
     {{"SLURM_PROCID", "5", "SLURM_NTASKS", "6", "SLURM_LOCALID", "2", NULL}, DP_OK, 5, 6, 2, "Slurm", NULL},
     {{"DUALPIPE_RUN", "1", "RANK", "1", "WORLD_SIZE", "2", NULL}, DP_OK, 1, 2, 1, "dualpipe run", NULL},
     /* an inner launcher hides the outer one */
@@ -42,7 +52,13 @@ static const form_case_t cases[] = {
     {{"RANK", "99999999999999999999", "WORLD_SIZE", "2", NULL}, DP_ERR_INVALID, 0, 0, 0, NULL, "RANK=999"},
     {{"RANK", "0", "WORLD_SIZE", "0", NULL}, DP_ERR_INVALID, 0, 0, 0, NULL, "WORLD_SIZE=0"},
     {{"RANK", "0", "WORLD_SIZE", "4097", NULL}, DP_ERR_INVALID, 0, 0, 0, NULL, "WORLD_SIZE=4097"},
-    {{"RANK", "0", "WORLD_SIZE", "2", "LOCAL_RANK", "two", NULL}, DP_ERR_INVALID, 0, 0, 0, NULL, "LOCAL_RANK=two"},
+    {{"RANK", "0", "WORLD_SIZE", "2", "LOCAL_RANK", "two", NULL},
+     DP_ERR_INVALID,
+     0,
+     0,
+     0,
+     NULL,
+     "LOCAL_RANK=two"},
     {{"SLURM_PROCID", "0", NULL}, DP_ERR_INVALID, 0, 0, 0, NULL, "SLURM_NTASKS is not"},
 };
 

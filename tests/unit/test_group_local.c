@@ -38,7 +38,8 @@ static void *run_rank(void *argument)
 }
 
 /* Runs fn on `size` threads, each of which leaves at the end. */
-static void run_ranks(int32_t size, double hang_seconds, body_fn fn, int32_t argument, rank_t ranks[MAX_RANKS])
+static void run_ranks(int32_t size, double hang_seconds, body_fn fn, int32_t argument,
+                      rank_t ranks[MAX_RANKS])
 {
     dp_group_options_t options = {.struct_size = sizeof(options), .hang_seconds = hang_seconds};
     dp_group_t *groups[MAX_RANKS];
@@ -48,7 +49,8 @@ static void run_ranks(int32_t size, double hang_seconds, body_fn fn, int32_t arg
     body = fn;
     ck_assert_int_eq(dp_group_local(size, &options, groups), DP_OK);
     for (int32_t r = 0; r < size; r++) {
-        ranks[r] = (rank_t){.group = groups[r], .rank = r, .size = size, .argument = argument, .signal = &signal};
+        ranks[r] =
+            (rank_t){.group = groups[r], .rank = r, .size = size, .argument = argument, .signal = &signal};
         ck_assert_int_eq(pthread_create(&threads[r], NULL, run_rank, &ranks[r]), 0);
     }
     for (int32_t r = 0; r < size; r++)
@@ -361,9 +363,12 @@ static dp_status_t abort_body(rank_t *self)
         return dp_group_health(self->group);
     }
     switch (self->rank % 3) {
-    case 0: return dp_group_barrier(self->group);
-    case 1: return host->wait(host, self->signal, 1, INT64_MAX, "nothing");
-    default: return boot_of(host)->get(host, "nothing", NULL, 0);
+    case 0:
+        return dp_group_barrier(self->group);
+    case 1:
+        return host->wait(host, self->signal, 1, INT64_MAX, "nothing");
+    default:
+        return boot_of(host)->get(host, "nothing", NULL, 0);
     }
 }
 
@@ -527,9 +532,17 @@ static dp_status_t blackbox_body(rank_t *self)
         return status;
     dp_group_blackbox_name(self->group, 3, "mlp");
     records[1] = (dp_span_t){.start_ns = 10, .end_ns = 20, .step = 2, .mb = 0, .kind = DP_SPAN_SEND};
-    records[2] = (dp_span_t){.start_ns = 30, .step = 3, .mb = 5, .chunk = 1, .stage = (int16_t)self->rank, .segment = 2,
-                             .kind = DP_SPAN_COMPUTE, .pass = DP_OP_B, .name = 3};
-    records[3] = (dp_span_t){.start_ns = 5, .step = 3, .mb = -1, .chunk = -1, .stage = -1, .kind = DP_SPAN_STEP};
+    records[2] = (dp_span_t){.start_ns = 30,
+                             .step = 3,
+                             .mb = 5,
+                             .chunk = 1,
+                             .stage = (int16_t)self->rank,
+                             .segment = 2,
+                             .kind = DP_SPAN_COMPUTE,
+                             .pass = DP_OP_B,
+                             .name = 3};
+    records[3] =
+        (dp_span_t){.start_ns = 5, .step = 3, .mb = -1, .chunk = -1, .stage = -1, .kind = DP_SPAN_STEP};
     status = dp_group_barrier(self->group);
     for (int32_t r = 0; r < self->size && status == DP_OK; r++) {
         snprintf(wanted, sizeof(wanted), "step 3: mlp(B) of stage %d, chunk 1, micro-batch 5", r);
@@ -555,21 +568,57 @@ typedef struct sentence {
 } sentence_t;
 
 static const sentence_t sentences[] = {
-    {{.start_ns = 1, .step = 7, .mb = 2, .chunk = 0, .stage = 1, .segment = -1, .kind = DP_SPAN_COMPUTE, .pass = DP_OP_F},
+    {{.start_ns = 1,
+      .step = 7,
+      .mb = 2,
+      .chunk = 0,
+      .stage = 1,
+      .segment = -1,
+      .kind = DP_SPAN_COMPUTE,
+      .pass = DP_OP_F},
      "step 7: F of stage 1, chunk 0, micro-batch 2"},
-    {{.start_ns = 1, .step = 7, .mb = -1, .chunk = -1, .stage = -1, .segment = 4, .kind = DP_SPAN_COMPUTE, .pass = DP_OP_W},
+    {{.start_ns = 1,
+      .step = 7,
+      .mb = -1,
+      .chunk = -1,
+      .stage = -1,
+      .segment = 4,
+      .kind = DP_SPAN_COMPUTE,
+      .pass = DP_OP_W},
      "step 7: segment 4(W)"},
-    {{.start_ns = 1, .step = 0, .mb = 9, .chunk = 1, .stage = 3, .segment = -1, .kind = DP_SPAN_RECV, .pass = DP_OP_I},
+    {{.start_ns = 1,
+      .step = 0,
+      .mb = 9,
+      .chunk = 1,
+      .stage = 3,
+      .segment = -1,
+      .kind = DP_SPAN_RECV,
+      .pass = DP_OP_I},
      "step 0: waiting for I of stage 3, chunk 1, micro-batch 9"},
     {{.start_ns = 1, .step = 1, .mb = -1, .chunk = -1, .stage = 3, .segment = -1, .kind = DP_SPAN_REDUCE},
      "step 1: sum of gradients of stage 3"},
     {{.start_ns = 1, .step = 1, .mb = -1, .chunk = -1, .stage = -1, .segment = -1, .kind = DP_SPAN_STEP},
      "step 1: between two operations"},
-    {{.start_ns = 1, .end_ns = 4, .step = 1, .mb = 0, .chunk = 0, .stage = 0, .segment = -1, .kind = DP_SPAN_SEND},
+    {{.start_ns = 1,
+      .end_ns = 4,
+      .step = 1,
+      .mb = 0,
+      .chunk = 0,
+      .stage = 0,
+      .segment = -1,
+      .kind = DP_SPAN_SEND},
      "step 1: send of F of stage 0, chunk 0, micro-batch 0"},
     {{.start_ns = 0}, ""},
     /* a name that nobody has given; memory that another process may have filled with anything */
-    {{.start_ns = 1, .step = -5, .mb = -9, .chunk = -1, .stage = -1, .segment = 0, .kind = 0, .pass = 200, .name = 65535},
+    {{.start_ns = 1,
+      .step = -5,
+      .mb = -9,
+      .chunk = -1,
+      .stage = -1,
+      .segment = 0,
+      .kind = 0,
+      .pass = 200,
+      .name = 65535},
      "step -5: segment 0(F&B)"},
 };
 
@@ -595,7 +644,8 @@ START_TEST(describe_finds_words_for_every_span)
     ck_assert_str_eq(text, "");
     /* the latest start of all boxes counts */
     ck_assert_int_eq(dp_group_blackbox(group, 2, &later), DP_OK);
-    later[1] = (dp_span_t){.start_ns = 100, .step = 8, .mb = -1, .chunk = -1, .stage = -1, .kind = DP_SPAN_STEP};
+    later[1] =
+        (dp_span_t){.start_ns = 100, .step = 8, .mb = -1, .chunk = -1, .stage = -1, .kind = DP_SPAN_STEP};
     dp_group_describe(group, 0, text, sizeof(text));
     ck_assert_str_eq(text, "step 8: between two operations");
     dp_group_leave(group);
