@@ -16,7 +16,8 @@
 extern "C" {
 #endif
 
-/** One call of a segment. Everything is borrowed until the work put on the stream is done. */
+/** One call of a segment. Everything is borrowed until the work put on the stream is done. backward_weight may run long after
+ *  backward_input of the same segment: it gets no work, x, y, dy and dx (NULL), and reads what was left in saved. */
 typedef struct dp_segment_call {
     uint32_t struct_size;
     int32_t rank, stage, chunk; /* pipeline rank, the stage of the model, the chunk on this rank                       */

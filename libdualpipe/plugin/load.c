@@ -98,11 +98,10 @@ static dp_status_t check_descriptor(const char *path, const dp_plugin_t *plugin)
     return DP_OK;
 }
 
-/* Maps a file that has passed the checks. Called with the registry locked. */
-static dp_status_t map(const char *path, const struct stat *st, const dp_plugin_t **plugin_out)
+/* Maps the file and lets it introduce itself. Memory that is missing shows before its init runs: that happens once. */
+static dp_status_t introduce(const char *path, const dp_plugin_t **plugin_out)
 {
     const dp_plugin_t *plugin;
-    loaded_t *entry;
     dp_status_t status;
     void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 
@@ -114,14 +113,26 @@ static dp_status_t map(const char *path, const struct stat *st, const dp_plugin_
     status = check_descriptor(path, plugin);
     if (status >= 0 && plugin->init != NULL)
         status = plugin->init(&dp__bare_host);
-    if (status < 0)
-        return status;
-    entry = dp__calloc(1, sizeof(*entry));
+    if (status >= 0)
+        *plugin_out = plugin;
+    return status;
+}
+
+/* Maps a file that has passed the checks. Called with the registry locked. */
+static dp_status_t map(const char *path, const struct stat *st, const dp_plugin_t **plugin_out)
+{
+    loaded_t *entry = dp__calloc(1, sizeof(*entry));
+    dp_status_t status;
+
     if (entry == NULL)
         return dp_fail(DP_ERR_NOMEM, "plugin %s: no memory for its registry entry", path);
-    *entry = (loaded_t){registry.first, st->st_dev, st->st_ino, plugin};
+    status = introduce(path, plugin_out);
+    if (status < 0) {
+        dp__free(entry);
+        return status;
+    }
+    *entry = (loaded_t){registry.first, st->st_dev, st->st_ino, *plugin_out};
     registry.first = entry;
-    *plugin_out = plugin;
     return DP_OK;
 }
 
@@ -212,8 +223,11 @@ dp_status_t dp_plugin_load(const char *name, const dp_plugin_t **plugin_out)
 
 dp_status_t dp_plugin_interface(const dp_plugin_t *plugin, const char *id, size_t min_size, const void **table_out)
 {
-    const uint32_t *table = plugin->get_interface(id);
+    const uint32_t *table;
 
+    if (plugin == NULL || id == NULL || table_out == NULL)
+        return dp_fail(DP_ERR_INVALID, "dp_plugin_interface: plugin, id and table_out must not be NULL");
+    table = plugin->get_interface(id);
     if (table == NULL)
         return dp_fail(DP_ERR_PLUGIN, "plugin %s has no interface %s", plugin->name, id);
     if (*table < min_size)

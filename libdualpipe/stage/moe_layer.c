@@ -246,8 +246,10 @@ dp_status_t dp_moe_layer_part(const dp_attention_vt_t *attention_vt, dp_attentio
     dp_moe_layer_t *layer;
     dp_status_t status;
 
-    if (attention == NULL || moe == NULL || layer_out == NULL || part_out == NULL)
-        return dp_fail(DP_ERR_INVALID, "dp_moe_layer_part: attention, moe, layer_out and part_out are required");
+    if (attention_vt == NULL || attention == NULL || moe_vt == NULL || moe == NULL || layer_out == NULL || part_out == NULL)
+        return dp_fail(DP_ERR_INVALID, "dp_moe_layer_part: both tables and instances, layer_out and part_out are required");
+    if (dtype != DP_F32 && dtype != DP_F64 && dtype != DP_BF16)
+        return dp_fail(DP_ERR_INVALID, "dp_moe_layer_part: dtype %d is not one of parameters", (int)dtype);
     layer = dp__calloc(1, sizeof(*layer));
     if (layer == NULL)
         return dp_fail(DP_ERR_NOMEM, "MoE layer: no memory for its record");

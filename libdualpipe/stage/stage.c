@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define ALIGNMENT 64
+#define MOST_SEGMENTS INT16_MAX /* what the order of a pair can number */
 
 typedef struct dp__stage_part {
     dp_part_t part;
@@ -43,17 +44,21 @@ static dp_status_t check_part(const dp_part_t *part, int32_t index)
     for (int32_t s = 0; s < part->nsegments; s++) {
         const dp_segment_t *segment = &part->segments[s];
 
-        if (segment->name == NULL || segment->forward == NULL || segment->backward_input == NULL)
+        if (segment->name == NULL || segment->name[0] == '\0' || segment->forward == NULL ||
+            segment->backward_input == NULL)
             return dp_fail(DP_ERR_INVALID, "part %d segment %d: name, forward and backward_input are required", index, s);
         if (segment->lane != DP_LANE_COMPUTE && segment->lane != DP_LANE_ALL_TO_ALL)
             return dp_fail(DP_ERR_INVALID, "part %d segment %s: a segment runs on the compute or the all-to-all lane",
                            index, segment->name);
     }
-    for (uint32_t p = 0; p < part->sizes.nparams; p++)
+    for (uint32_t p = 0; p < part->sizes.nparams; p++) {
+        if (part->params[p].name == NULL)
+            return dp_fail(DP_ERR_INVALID, "part %d: parameter %u has no name", index, p);
         if (part->params[p].offset > part->sizes.param_count ||
             part->sizes.param_count - part->params[p].offset < part->params[p].count)
             return dp_fail(DP_ERR_INVALID, "part %d parameter %s lies outside the part's %zu elements", index,
                            part->params[p].name, part->sizes.param_count);
+    }
     return DP_OK;
 }
 
@@ -143,6 +148,8 @@ static dp_status_t build(dp_stage_t *stage, const dp_part_t *parts)
             return status;
         stage->parts[i].part = parts[i];
         stage->nsegments += parts[i].nsegments;
+        if (stage->nsegments > MOST_SEGMENTS)
+            return dp_fail(DP_ERR_INVALID, "stage: more than %d segments", MOST_SEGMENTS);
         if (!place_part(stage, &stage->parts[i], &params_bytes, &work, &scratch))
             return dp_fail(DP_ERR_INVALID, "stage: the sizes of part %d add up to more than memory can hold", i);
     }
@@ -166,8 +173,9 @@ dp_status_t dp_stage_create(const dp_part_t *parts, int32_t nparts, size_t bound
     dp_stage_t *stage;
     dp_status_t status;
 
-    if (parts == NULL || nparts < 1 || nparts > 65536 || stage_out == NULL)
-        return dp_fail(DP_ERR_INVALID, "dp_stage_create: %d parts; a stage has 1 to 65536", nparts);
+    if (parts == NULL || nparts < 1 || nparts > MOST_SEGMENTS || stage_out == NULL)
+        return dp_fail(DP_ERR_INVALID, "dp_stage_create: %d parts; a stage has 1 to %d, and a place for the result", nparts,
+                       MOST_SEGMENTS);
     if (dtype != DP_F32 && dtype != DP_F64 && dtype != DP_BF16)
         return dp_fail(DP_ERR_INVALID, "dp_stage_create: dtype %d is not one of parameters", (int)dtype);
     stage = dp__calloc(1, sizeof(*stage));
@@ -227,5 +235,9 @@ dp_status_t dp__stage_run(const dp_stage_t *stage, int32_t index, dp_op_kind_t p
         own.dx = i > 0 ? boundary(stage, call, i) : call->dx;
         return segment->backward_input(segment->self, &own, s);
     }
+    /* it may run long after its backward: all it has are parameters and what was saved */
+    own.work = NULL;
+    own.x = own.dy = NULL;
+    own.y = own.dx = NULL;
     return segment->backward_weight(segment->self, &own, s);
 }

@@ -112,6 +112,8 @@ START_TEST(interfaces_are_asked_for_by_name_and_size)
     ck_assert_int_eq(dp_plugin_interface(plugin, "test.short/1", 64, &table), DP_ERR_PLUGIN);
     ck_assert_ptr_nonnull(strstr(dp_last_error(), "64"));
     ck_assert_int_eq(dp_plugin_interface(plugin, "test.short/1", 4, &table), DP_OK);
+    ck_assert_int_eq(dp_plugin_interface(NULL, "test.mock/1", 4, &table), DP_ERR_INVALID);
+    ck_assert_int_eq(dp_plugin_interface(plugin, "test.mock/1", 4, NULL), DP_ERR_INVALID);
 }
 END_TEST
 

@@ -120,12 +120,14 @@ START_TEST(a_pass_flows_from_part_to_part)
     ck_assert_ptr_eq(seen[3].call.dx, seen[4].call.dy);
     ck_assert_ptr_ne(seen[2].call.dx, seen[2].call.dy);
     ck_assert_ptr_eq(seen[5].call.dx, memory[5]);
-    call.work = NULL;
     nseen = 0;
     ck_assert_int_eq(dp__stage_run(stage, 2, DP_OP_W, &call, NULL), DP_OK);
     ck_assert_int_eq(seen[0].which, 2);
     ck_assert_int_eq(seen[0].pass, DP_OP_W);
-    ck_assert_ptr_null(seen[0].call.work);
+    ck_assert_ptr_null(seen[0].call.work); /* the same in a full backward as alone, long after it */
+    ck_assert_ptr_null(seen[0].call.dy);
+    ck_assert_ptr_null(seen[0].call.dx);
+    ck_assert_ptr_eq(seen[0].call.saved, memory[2] + 64);
     dp_stage_free(stage);
 }
 END_TEST
@@ -141,6 +143,7 @@ static void refused(const dp_part_t *parts, int n, size_t boundary, dp_dtype_t d
 
 START_TEST(senseless_parts_are_refused)
 {
+    const dp_param_t unnamed[2] = {params[0], {NULL, DP_PARAM_MATRIX, 5, 7, 3, 0, 4}};
     dp_part_t p = part(1, 10, 10, 12), bad;
 
     refused(NULL, 1, 8, DP_F32, "parts");
@@ -155,6 +158,10 @@ START_TEST(senseless_parts_are_refused)
     refused(&bad, 1, 8, DP_F32, "backward_input");
     bad = p, bad.segments[1].lane = DP_LANE_P2P;
     refused(&bad, 1, 8, DP_F32, "lane");
+    bad = p, bad.segments[0].name = "";
+    refused(&bad, 1, 8, DP_F32, "name");
+    bad = p, bad.params = unnamed;
+    refused(&bad, 1, 8, DP_F32, "no name");
     bad = p, bad.params = NULL;
     refused(&bad, 1, 8, DP_F32, "no list");
     bad = p, bad.sizes.param_count = 11;
@@ -163,6 +170,25 @@ START_TEST(senseless_parts_are_refused)
     refused(&bad, 1, 8, DP_F32, "sizes");
     bad = p, bad.sizes.param_count = SIZE_MAX / 4;
     refused(&bad, 1, 8, DP_F64, "sizes");
+}
+END_TEST
+
+START_TEST(segments_are_numbered_in_16_bits)
+{
+    enum { MOST = INT16_MAX };
+    dp_part_t *parts = malloc((MOST / 2 + 1) * sizeof(*parts));
+    dp_stage_t *stage = NULL;
+    dp_stage_info_t info;
+
+    for (int i = 0; i <= MOST / 2; i++)
+        parts[i] = part(1, 0, 0, 12);
+    refused(parts, MOST / 2 + 1, 8, DP_F32, "segments");
+    ck_assert_int_eq(dp_stage_create(parts, MOST / 2, 8, DP_F32, &stage), DP_OK);
+    dp_stage_describe(stage, &info);
+    ck_assert_int_eq(info.nsegments, MOST - 1);
+    ck_assert_ptr_eq(stage->segments[MOST - 2].segment->name, parts[0].segments[1].name);
+    dp_stage_free(stage);
+    free(parts);
 }
 END_TEST
 
@@ -197,6 +223,7 @@ int main(void)
     SUITE_ADD(suite, sizes_and_parameters_add_up);
     SUITE_ADD(suite, a_pass_flows_from_part_to_part);
     SUITE_ADD(suite, senseless_parts_are_refused);
+    SUITE_ADD(suite, segments_are_numbered_in_16_bits);
     tcase_add_loop_test(oom_case, out_of_memory_leaves_nothing, 0, 2);
     suite_add_tcase(suite, oom_case);
     return suite_run(suite);
