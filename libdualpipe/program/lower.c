@@ -127,8 +127,6 @@ static dp_status_t survey(dp__lowering_t *w)
         st = survey_rank(w, r, &count);
         if (st < 0)
             return st;
-        if (count > INT32_MAX)
-            return dp_fail(DP_ERR_INVALID, "program: rank %d has more than %d instructions", r, INT32_MAX);
         program->first[r + 1] = program->first[r] + count;
     }
     program->instrs = dp__calloc((size_t)program->first[s->ranks], sizeof(*program->instrs));

@@ -90,6 +90,21 @@ START_TEST(caps)
     dp_schedule_t *s = NULL;
     dp_schedule_request_t request = {sizeof(request), "1f1b", 2, 4, 0, 0};
     int64_t nops[1] = {(int64_t)DP_MAX_OPS + 1};
+    static const struct {
+        dp_placement_t placement;
+        int32_t ranks, microbatches, chunks;
+    } shapes[] = {{(dp_placement_t)9, 1, 1, 1},
+                  {DP_PLACE_LINE, 0, 1, 1},
+                  {DP_PLACE_LINE, DP_MAX_RANKS + 1, 1, 1},
+                  {DP_PLACE_LINE, 1, 0, 1},
+                  {DP_PLACE_LINE, 1, DP_MAX_MICROBATCHES + 1, 1},
+                  {DP_PLACE_LINE, 1, 1, 2},
+                  {DP_PLACE_LOOP, 1, 1, 0},
+                  {DP_PLACE_LOOP, 1, 1, DP_MAX_CHUNKS + 1},
+                  {DP_PLACE_V, 1, 1, 3},
+                  {DP_PLACE_BIDIRECTIONAL, 2, 2, 1},
+                  {DP_PLACE_BIDIRECTIONAL, 2, 3, 2},
+                  {DP_PLACE_BIDIRECTIONAL, 1, 2, 2}};
 
     ck_assert_int_eq(generate("1f1b", DP_MAX_RANKS, 2, &s), DP_OK);
     dp_schedule_free(s);
@@ -111,7 +126,11 @@ START_TEST(caps)
     ck_assert_int_eq(dp_schedule_create("x", DP_PLACE_LINE, 1, 1, 1, nops, &s), DP_ERR_INVALID);
     nops[0] = -1;
     ck_assert_int_eq(dp_schedule_create("x", DP_PLACE_LINE, 1, 1, 1, nops, &s), DP_ERR_INVALID);
-    ck_assert_int_eq(dp_schedule_create("x", (dp_placement_t)9, 1, 1, 1, nops, &s), DP_ERR_INVALID);
+    nops[0] = 0;
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
+        ck_assert_int_eq(dp_schedule_create("x", shapes[i].placement, shapes[i].ranks, shapes[i].microbatches,
+                                            shapes[i].chunks, nops, &s),
+                         DP_ERR_INVALID);
 }
 END_TEST
 
@@ -119,6 +138,7 @@ START_TEST(bad_requests)
 {
     dp_schedule_t *s = NULL;
     dp_schedule_request_t request = {0, "1f1b", 2, 4, 0, 0};
+    size_t count;
 
     ck_assert_int_eq(dp_schedule_generate(NULL, &s), DP_ERR_INVALID);
     ck_assert_int_eq(dp_schedule_generate(&request, &s), DP_ERR_INVALID);
@@ -130,6 +150,16 @@ START_TEST(bad_requests)
     ck_assert_ptr_nonnull(strstr(dp_last_error(), "'2f2b'; there are "));
     ck_assert_ptr_nonnull(strstr(dp_last_error(), "dualpipev"));
     ck_assert_ptr_null(s);
+    for (const dp_method_t *m = dp_schedule_methods(&count), *end = m + count; m < end; m++) {
+        request.struct_size = sizeof(request);
+        request.ranks = 0;
+        ck_assert_int_eq(m->generate(&request, &s), DP_ERR_INVALID);
+        ck_assert(strncmp(dp_last_error(), m->name, strlen(m->name)) == 0);
+        ck_assert_int_eq(m->generate(NULL, &s), DP_ERR_INVALID);
+        request.struct_size = 0;
+        ck_assert_int_eq(m->generate(&request, &s), DP_ERR_INVALID);
+        ck_assert_ptr_null(s);
+    }
     dp_schedule_free(NULL);
     dp_program_free(NULL);
 }
@@ -309,7 +339,7 @@ START_TEST(shortest_cycle_is_shown)
     int lengths[12] = {0}, accepted = 0;
     unsigned seed = 11;
 
-    for (int round = 0; round < 20000; round++) {
+    for (int round = 0; round < 5000; round++) {
         int order[4][8], want, got;
         dp_schedule_t *s;
 
@@ -340,6 +370,28 @@ START_TEST(shortest_cycle_is_shown)
     ck_assert_int_gt(lengths[1], 20);
     ck_assert_int_gt(lengths[2], 20);
     ck_assert_int_gt(lengths[4], 20);
+}
+END_TEST
+
+/* A message has room for a few steps of a long cycle. */
+START_TEST(long_cycles_are_cut)
+{
+    int64_t nops[64];
+    dp_schedule_t *s;
+
+    for (int r = 0; r < 64; r++)
+        nops[r] = 2;
+    ck_assert_int_eq(dp_schedule_create("x", DP_PLACE_LOOP, 64, 1, 2, nops, &s), DP_OK);
+    s->forward_only = 1;
+    for (int r = 0; r < 64; r++)
+        for (int k = 0; k < 2; k++) /* rank 5 starts with its second chunk */
+            s->ops[2 * r + k] = (dp_op_t){DP_OP_F, (int16_t)(r == 5 ? 1 - k : k), -1, 0, -1};
+    ck_assert_int_eq(dp_schedule_verify(s), DP_ERR_REJECTED);
+    ck_assert_ptr_nonnull(strstr(dp_last_error(),
+                                 "a cycle of 64 waits: rank 0 F chunk 1 mb 0 (op 1) waits for rank 63 F "
+                                 "chunk 0 mb 0 (op 0), which waits for rank 62 F"));
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), " more"));
+    dp_schedule_free(s);
 }
 END_TEST
 
@@ -387,7 +439,7 @@ static char golden[] = "0\t0\tF\t0\t0\t-1\t-1\t-1\t-1\n0\t1\tF\t1\t0\t-1\t-1\t-1
 /* Everything these two rooms do, from request to verdict. */
 static dp_status_t everything(void)
 {
-    dp_schedule_t *s = NULL, *t = NULL;
+    dp_schedule_t *s = NULL, *t = NULL, *v = NULL;
     dp_program_t *p = NULL;
     dp_status_t st = generate("dualpipe", 4, 8, &s);
 
@@ -401,9 +453,12 @@ static dp_status_t everything(void)
         st = dp_program_verify(p, (dp_transport_t)transport, NULL);
     if (st >= 0)
         st = dp_schedule_read_tsv("golden", golden, sizeof(golden) - 1, &t);
+    if (st >= 0)
+        st = generate("v-half", 3, 4, &v);
     dp_program_free(p);
     dp_schedule_free(s);
     dp_schedule_free(t);
+    dp_schedule_free(v);
     return st;
 }
 
@@ -453,12 +508,14 @@ int main(void)
     Suite *suite = suite_create("schedule");
     TCase *tc = tcase_create("schedule");
 
+    tcase_set_timeout(tc, 60);
     tcase_add_test(tc, paths_are_connected);
     tcase_add_test(tc, caps);
     tcase_add_test(tc, bad_requests);
     tcase_add_test(tc, methods_are_described);
     tcase_add_loop_test(tc, lists_are_judged, 0, (int)(sizeof(lists) / sizeof(lists[0])));
     tcase_add_test(tc, shortest_cycle_is_shown);
+    tcase_add_test(tc, long_cycles_are_cut);
     tcase_add_test(tc, pairs_are_judged);
     tcase_add_loop_test(tc, out_of_memory, 0, 4);
     suite_add_tcase(suite, tc);
