@@ -12,7 +12,22 @@
 #include <unistd.h>
 
 #define SLICE_NS 50000000 /* longest sleep without a look at the abort word */
-#define SPINS 64
+#define PAUSES 40         /* looks a few nanoseconds apart: a partner that is just writing */
+#define PATIENCE 24       /* most yields before a sleep */
+#define SHORT_NS 20000    /* a sleep shorter than this might have been spared */
+
+/* How many yields this thread's waits are worth: more when they end while yielding, fewer when they end in a sleep all the
+ * same. With more ranks than cores yielding threads would otherwise keep each other busy doing nothing. */
+static _Thread_local int patience = PATIENCE;
+
+static void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
 
 int64_t dp__now_ns(void)
 {
@@ -61,13 +76,19 @@ uint32_t dp__signal_value(const dp_signal_t *signal)
 dp_status_t dp__signal_wait(dp_signal_t *signal, uint32_t target, int64_t deadline_ns, const dp__abort_t *abort)
 {
     dp_status_t status = DP_OK;
+    int64_t started;
 
-    for (int i = 0; i < SPINS; i++) {
-        if (reached(signal, target, __ATOMIC_ACQUIRE))
+    for (int i = 0; i < PAUSES + patience; i++) {
+        if (reached(signal, target, __ATOMIC_ACQUIRE)) {
+            patience += i >= PAUSES && patience < PATIENCE;
             return DP_OK;
-        if (i >= SPINS / 2)
+        }
+        if (i < PAUSES)
+            relax();
+        else
             sched_yield();
     }
+    started = dp__now_ns();
     /* waiters is raised before the value is read again, and post reads waiters after it has written the value: with
      * sequential consistency on all four, either we see the value or post sees us. */
     __atomic_fetch_add(&signal->waiters, 1, __ATOMIC_SEQ_CST);
@@ -90,6 +111,10 @@ dp_status_t dp__signal_wait(dp_signal_t *signal, uint32_t target, int64_t deadli
         sleep_while(signal, value, left < SLICE_NS ? left : SLICE_NS);
     }
     __atomic_fetch_sub(&signal->waiters, 1, __ATOMIC_SEQ_CST);
+    if (dp__now_ns() - started < SHORT_NS)
+        patience += patience < PATIENCE;
+    else
+        patience /= 2;
     return status;
 }
 
