@@ -41,7 +41,8 @@ typedef struct dp__link {
     int32_t in_lane;             /* 1: sent from the lane that made the data, not from the p2p lane           */
     dp_event_t **free;           /* [nslots] recorded when the slot's reader has finished                   */
     dp_event_t **ready;          /* [nslots] recorded when its writer has finished                          */
-    uint8_t *writer_lane;        /* [nslots]                                                                */
+    uint8_t *writer_lane;        /* [nslots] where the pass that wrote it last ended                        */
+    uint8_t claim_lane;          /* where the part that writes starts                                       */
 } dp__link_t;
 
 typedef struct dp__chunk {

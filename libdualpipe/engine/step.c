@@ -5,10 +5,13 @@
  * Order on one lane is the order of enqueueing. Between lanes these events are the whole contract:
  *   hop[segment]  a segment ended; the next segment of the same pass, on another lane, starts after it
  *   work_end      a pass ended; the pass that uses the same work memory next starts after it
- *   slot_end      forward-only: a pass ended; the next in the same activation slot starts after it (in training the slot's
- *                 last user is a weight gradient, on the compute lane)
+ *   slot_end      forward-only: a pass ended; the next in the same activation slot starts after it. In training the slot's
+ *                 last user is a weight gradient, on the compute lane: a forward that starts elsewhere waits for that lane
  *   ready[slot]   a pass ended that wrote the slot; the send, or the other side of a turn, reads after it
- *   free[slot]    the reader of a slot has finished; the next writer starts after it
+ *   free[slot]    the reader of a slot has finished; the next writer starts after it. The first segment of the part that
+ *                 writes may do so, which need not run on the lane of the last
+ *   mark          what a lane was given so far: losses and gradients are zero before anything starts, a weight gradient runs
+ *                 after its segment, a sum after the weight gradients
  * A receive waits on the lane of the segment that reads the message, so that nothing else is held up. */
 #include "engine/engine.h"
 
@@ -72,8 +75,8 @@ static dp_status_t begin_pass(dp_pipeline_t *p, running_t *run, int lane)
 
         if (chunk->slot_lane[pass->slot] != lane)
             DO(p->device_vt->stream_wait(s, chunk->slot_end[pass->slot]));
-    } else if (lane != DP_LANE_COMPUTE) {
-        /* the activation slot may still be read by weight gradients, which run on the compute lane */
+    } else if (pass->kind == DP__FORWARD && lane != DP_LANE_COMPUTE) {
+        /* the activation slot may still be read by weight gradients of its last micro-batch */
         DO(p->device_vt->event_record(p->mark[DP_LANE_COMPUTE], p->stream[DP_LANE_COMPUTE]));
         DO(p->device_vt->stream_wait(s, p->mark[DP_LANE_COMPUTE]));
     }
@@ -106,7 +109,8 @@ static dp_status_t claim_result(dp_pipeline_t *p, running_t *run, int lane)
         return DP_OK;
     link = &p->links[pass->dest];
     slot = out_slot(link, pass);
-    if (!link->in_lane)
+    link->claim_lane = (uint8_t)lane;
+    if (!link->in_lane || link->writer_lane[slot] != lane)
         DO(p->device_vt->stream_wait(p->stream[lane], link->free[slot]));
     if (pass->kind == DP__FORWARD)
         run->call.y = link->slot[slot];
@@ -164,7 +168,9 @@ static dp_status_t send(dp_pipeline_t *p, const dp__pass_t *pass)
     DO(p->device_vt->stamp(s, &p->records[pass->send_span].start_ns));
     DO(p->comms.vt->send(link->end, link->slot[slot], &tag, s));
     DO(p->device_vt->stamp(s, &p->records[pass->send_span].end_ns));
-    return link->in_lane ? DP_OK : p->device_vt->event_record(link->free[slot], s);
+    if (link->in_lane && link->writer_lane[slot] == link->claim_lane)
+        return DP_OK;
+    return p->device_vt->event_record(link->free[slot], s);
 }
 
 /* ---- segments ---- */
@@ -287,7 +293,10 @@ static dp_status_t zero(dp_pipeline_t *p, int forward_only)
         for (int half = 0; half < 2; half++)
             if (p->chunks[c].grads[half] != NULL)
                 DO(p->device_vt->zero(s, p->chunks[c].grads[half], p->chunks[c].param_bytes));
-    return DP_OK;
+    if (p->one_lane)
+        return DP_OK;
+    DO(p->device_vt->event_record(p->mark[DP_LANE_COMPUTE], s));
+    return p->device_vt->stream_wait(p->stream[DP_LANE_ALL_TO_ALL], p->mark[DP_LANE_COMPUTE]);
 }
 
 /* Losses are made where a path ends; everywhere else they are zero, so their sum over the pipeline is exact. */

@@ -5,7 +5,9 @@
  *
  *   attention  a = x W1            dispatch  b = tanh(a)
  *   mlp        c = b W2            combine   y = x + c;  at the very end loss = 1/2 sum (y - target)^2
- */
+ *
+ * The first segment of a pass spoils all memory that is the pass's own from there on, and every segment checks that its
+ * scratch is left alone: an order that the engine forgot to keep shows as wrong numbers (and as a race under tsan). */
 #ifndef DP_TESTS_RESIDUAL_MODEL_H
 #define DP_TESTS_RESIDUAL_MODEL_H
 
@@ -28,10 +30,13 @@ typedef struct residual_work {
     double c[TENSOR], dy[TENSOR], db[TENSOR];
 } residual_work_t;
 
+enum { SCRATCH = 6 };
+
 typedef struct residual_part {
     const dp_device_vt_t *device;
     unsigned delay; /* most yields before a kernel; 0: none */
     unsigned rng;
+    unsigned flip;  /* bit s: segment s on the other lane than usual */
     long countdown;               /* kernels until `fault` is called; 0: never */
     dp_status_t (*fault)(void);
 } residual_part_t;
@@ -108,6 +113,10 @@ static void residual_forward(const residual_job_t *job, residual_saved_t *saved,
 
     switch (job->segment) {
     case 0:
+        memset(saved, 0xff, sizeof(*saved));
+        memset(work, 0xff, sizeof(*work));
+        if (c->y != NULL)
+            memset(c->y, 0xff, sizeof(saved->y));
         memcpy(saved->x, c->x != NULL ? c->x : c->input, sizeof(saved->x));
         residual_multiply(saved->x, w, 0, saved->a);
         break;
@@ -136,6 +145,9 @@ static void residual_backward(const residual_job_t *job, residual_saved_t *saved
 
     switch (job->segment) {
     case 3:
+        memset(work, 0xff, sizeof(*work));
+        if (dx != NULL)
+            memset(dx, 0xff, sizeof(t));
         for (int i = 0; i < TENSOR; i++)
             work->dy[i] = dy != NULL ? dy[i] : c->loss_scale * (saved->y[i] - target[i]);
         memcpy(saved->dc, work->dy, sizeof(work->dy));
@@ -152,25 +164,23 @@ static void residual_backward(const residual_job_t *job, residual_saved_t *saved
     }
 }
 
-static dp_status_t residual_run(void *arg)
+static void residual_delay(residual_part_t *self)
 {
-    residual_job_t *job = arg;
+    unsigned n;
+
+    if (self->delay == 0)
+        return;
+    n = __atomic_add_fetch(&self->rng, 2654435761u, __ATOMIC_RELAXED) >> 16;
+    for (n %= self->delay; n > 0; n--)
+        sched_yield();
+}
+
+static void residual_compute(const residual_job_t *job)
+{
     residual_saved_t *saved = job->call.saved;
     residual_work_t *work = job->call.work;
     double *grads = job->call.grads;
 
-    if (job->self->delay > 0) {
-        unsigned n = __atomic_add_fetch(&job->self->rng, 2654435761u, __ATOMIC_RELAXED) >> 16;
-
-        for (n %= job->self->delay; n > 0; n--)
-            sched_yield();
-    }
-    if (job->self->fault != NULL && __atomic_sub_fetch(&job->self->countdown, 1, __ATOMIC_RELAXED) == 0) {
-        dp_status_t status = job->self->fault();
-
-        if (status < 0)
-            return status;
-    }
     if (job->pass == DP_OP_F)
         residual_forward(job, saved, work);
     else if (job->pass == DP_OP_I)
@@ -179,6 +189,27 @@ static dp_status_t residual_run(void *arg)
         residual_weight(saved->x, saved->da, grads);
     else
         residual_weight(saved->b, saved->dc, grads + WEIGHTS);
+}
+
+static dp_status_t residual_run(void *arg)
+{
+    residual_job_t *job = arg;
+    double *scratch = job->call.scratch;
+    double mark = 1e6 * job->call.microbatch + 1e4 * job->call.stage + 10 * job->segment + job->pass;
+
+    residual_delay(job->self);
+    if (job->self->fault != NULL && __atomic_sub_fetch(&job->self->countdown, 1, __ATOMIC_RELAXED) == 0) {
+        dp_status_t status = job->self->fault();
+
+        if (status < 0)
+            return status;
+    }
+    for (int i = 0; i < SCRATCH; i++)
+        scratch[i] = mark + i;
+    residual_compute(job);
+    for (int i = 0; i < SCRATCH; i++)
+        if (scratch[i] != mark + i)
+            return DP_ERR_NUMERIC;
     return DP_OK;
 }
 
@@ -226,10 +257,14 @@ static dp_status_t residual_stage(residual_part_t *self, int32_t stage, int32_t 
                     {sizeof(dp_segment_t), "combine", DP_ROLE_COMBINE, DP_LANE_ALL_TO_ALL, self, residual_f3, residual_i3,
                      NULL},
                 },
-            .sizes = {sizeof(dp_block_sizes_t), sizeof(residual_saved_t), sizeof(residual_work_t), 0, LAYER_PARAMS, 2},
+            .sizes = {sizeof(dp_block_sizes_t), sizeof(residual_saved_t), sizeof(residual_work_t), SCRATCH * sizeof(double),
+                      LAYER_PARAMS, 2},
             .params = residual_param_list,
             .prefix = prefix[i],
         };
+        for (int k = 0; k < parts[i].nsegments; k++)
+            if ((self->flip >> k & 1) != 0)
+                parts[i].segments[k].lane = parts[i].segments[k].lane == DP_LANE_COMPUTE ? DP_LANE_ALL_TO_ALL : DP_LANE_COMPUTE;
         snprintf(prefix[i], sizeof(prefix[i]), "layer%d.", stage * n + i);
     }
     return dp_stage_create(parts, n, sizeof(double) * TENSOR, DP_F64, stage_out);

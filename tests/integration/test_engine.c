@@ -14,7 +14,7 @@ typedef struct setting {
     const char *method;
     int pp, dp, m;
     size_t inline_bytes; /* 1: everything goes over the p2p lane */
-    unsigned delay;
+    unsigned delay, flip;
     const char *comm;    /* NULL: shared memory                                  */
     int swap;            /* between steps: to the other backend and back         */
     int arm;             /* no allocation may happen in a step */
@@ -229,7 +229,7 @@ static void run(const setting_t *setting)
         residual_reference(&references[d], (unsigned)d, setting->m, 0.125);
     ok(dp_group_local(size, NULL, groups));
     for (int r = 0; r < size; r++) {
-        ranks[r] = (rank_t){.setting = setting, .group = groups[r], .part = {.delay = setting->delay, .rng = (unsigned)r}};
+        ranks[r] = (rank_t){.setting = setting, .group = groups[r], .part = {.delay = setting->delay, .rng = (unsigned)r, .flip = setting->flip}};
         ck_assert_int_eq(pthread_create(&ranks[r].thread, NULL, rank_main, &ranks[r]), 0);
     }
     for (int r = 0; r < size; r++)
@@ -256,6 +256,8 @@ static const setting_t matrix[] = {
     {.method = "dualpipe", .pp = 2, .dp = 2, .m = 6, .inline_bytes = 1},
     {.method = "dualpipev", .pp = 2, .dp = 2, .m = 4},
 };
+
+static const char *const methods_of_lanes[] = {"1f1b", "zb1p", "dualpipe", "dualpipev"};
 
 START_TEST(every_schedule_equals_the_serial_run)
 {
@@ -290,6 +292,27 @@ START_TEST(forward_only_steps_in_between)
 }
 END_TEST
 
+/* Every way to put the four segments of a layer on two lanes; with transfers on their own lane and on that of their data. */
+START_TEST(any_lanes)
+{
+    setting_t s = {.method = methods_of_lanes[_i / 32], .pp = 2, .dp = 1, .m = 4, .delay = 30, .flip = (unsigned)_i % 16,
+                   .inline_bytes = (size_t)(_i / 16 % 2), .forward_between = 1};
+
+    run(&s);
+}
+END_TEST
+
+/* A layer to a stage, so that one lane can be passes ahead of the other: forwards that start on compute and end on
+ * all-to-all, then the same of backwards. */
+START_TEST(a_lane_far_ahead)
+{
+    setting_t s = {.method = _i / 2 == 0 ? "gpipe" : "zb1p", .pp = 8, .dp = 1, .m = 6, .delay = 30,
+                   .flip = _i % 2 == 0 ? 4 : 13, .forward_between = 1};
+
+    run(&s);
+}
+END_TEST
+
 START_TEST(backend_swapped_between_steps)
 {
     setting_t s = {.method = "dualpipe", .pp = 4, .dp = 1, .m = 8, .swap = 1};
@@ -312,7 +335,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("engine");
-    TCase *all = tcase_create("steps");
+    TCase *all = tcase_create("steps"), *lanes = tcase_create("lanes");
     int n = (int)(sizeof(matrix) / sizeof(matrix[0]));
 
     snprintf(mock, sizeof(mock), "%s/mock_comm_threads.so", getenv("DP_TEST_MOCKS"));
@@ -324,5 +347,9 @@ int main(void)
     tcase_add_test(all, backend_swapped_between_steps);
     tcase_add_loop_test(all, a_step_allocates_nothing, 0, 3);
     suite_add_tcase(suite, all);
+    tcase_set_timeout(lanes, 60);
+    tcase_add_loop_test(lanes, any_lanes, 0, 4 * 32);
+    tcase_add_loop_test(lanes, a_lane_far_ahead, 0, 4);
+    suite_add_tcase(suite, lanes);
     return suite_run(suite);
 }
