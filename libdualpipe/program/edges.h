@@ -20,8 +20,7 @@ dp_status_t dp__edges_create(const dp_schedule_t *schedule, dp__edges_t *edges, 
                              int32_t *count_out);
 void dp__edges_clear(dp__edges_t *edges);
 
-/* The channel whose message an operation's forward (DP_OP_F) or backward part (else) reads, or -1; or makes.
- * */
+/* The channel that an operation's forward (DP_OP_F) or backward part reads from, or writes to; -1: none. */
 static inline int32_t dp__edges_in(const dp__edges_t *edges, int32_t rank, int32_t chunk, int part)
 {
     return (part == DP_OP_F ? edges->forward_in : edges->backward_in)[rank * edges->chunks + chunk];

@@ -58,8 +58,7 @@ static void number_messages(dp__lowering_t *w)
             }
 }
 
-/* A part makes a message: into the next rank, or into a turn, which gets as many slots as lie filled at once.
- * */
+/* A part makes a message: to the next rank, or into a turn, which gets as many slots as fill at once. */
 static dp_status_t survey_output(dp__lowering_t *w, int32_t rank, const dp__part_t *part, int64_t *count)
 {
     int32_t out = dp__edges_out(&w->edges, rank, part->chunk, part->op);

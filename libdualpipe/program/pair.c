@@ -40,8 +40,7 @@ static bool is_layer(const dp_segment_shape_t *s)
            s[MLP].role == DP_ROLE_MLP && s[COMBINE].role == DP_ROLE_COMBINE;
 }
 
-/* The layers at segment a of the forward list and segment b of the backward half's; -1: that half is missing.
- * */
+/* The layers at segments a of the forward and b of the backward half's list; -1: that half is missing. */
 static void braid(dp__braid_t *x, int32_t a, int32_t b)
 {
     static const struct {

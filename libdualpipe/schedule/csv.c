@@ -279,8 +279,7 @@ static dp_status_t shape(const dp__csv_t *c, dp_placement_t *placement, int32_t 
     return DP_OK;
 }
 
-/* The chunk of a rank that is a stage, and for two directions serves that micro-batch; -1: not on this rank.
- * */
+/* The chunk of a rank that is a stage, of that micro-batch's direction if there are two; -1: none. */
 static int16_t chunk_of(const dp_schedule_t *s, int32_t rank, int32_t stage, int32_t mb)
 {
     if (s->placement == DP_PLACE_BIDIRECTIONAL) {

@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * replay.c: feeds files to a fuzz target: those named, or its corpus. Every prefix of small files is fed too.
- * */
+ * replay.c: feeds files to a fuzz target: those named, or its corpus, and every prefix of small ones. */
 #include "fuzz.h"
 
 #include <dirent.h>

@@ -8,8 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A list as letters: a layer is "ADMC", anything else is another segment; capitals have weights but D and C.
- * */
+/* A list as letters: a layer is "ADMC", any other is another segment; capitals but D and C have weights. */
 static int32_t shapes_of(const char *text, dp_segment_shape_t *shapes)
 {
     int32_t n = 0;

@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_program_sweep.c: every method at every small size lowers to a program that both transports complete.
- * */
+ * test_program_sweep.c: every method at every small size lowers to a program that all transports end. */
 #include "../support/suite.h"
 
 #include <dualpipe/program.h>

@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_schedule_csv.c: the format of torch.distributed.pipelining, there and back, and refused when broken.
- * */
+ * test_schedule_csv.c: the format of torch.distributed.pipelining, there and back, refused when broken. */
 #include "../support/oom.h"
 #include "../support/suite.h"
 
