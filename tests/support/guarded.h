@@ -54,9 +54,10 @@ static inline void guarded_check(const guarded_t *g, const char *what)
     size_t i;
 
     for (i = 0; i < GUARDED_WALL; i++) {
-        ck_assert_msg(g->start[i] == GUARDED_BRICK, "%s: byte -%zu was written", what, GUARDED_WALL - i);
-        ck_assert_msg(g->start[GUARDED_WALL + g->bytes + i] == GUARDED_BRICK,
-                      "%s: byte %zu of %zu was written", what, g->bytes + i, g->bytes);
+        if (g->start[i] != GUARDED_BRICK)
+            ck_abort_msg("%s: byte -%zu was written", what, GUARDED_WALL - i);
+        if (g->start[GUARDED_WALL + g->bytes + i] != GUARDED_BRICK)
+            ck_abort_msg("%s: byte %zu of %zu was written", what, g->bytes + i, g->bytes);
     }
 }
 
