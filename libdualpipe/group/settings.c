@@ -75,19 +75,23 @@ static void append_difference(char *text, size_t bytes, const field_t *name, con
 bool dp__settings_equal(const char *ours, int32_t our_rank, const char *theirs, int32_t their_rank,
                         char *text, size_t bytes)
 {
-    const char *at;
+    bool equal = true;
     field_t mine, other;
 
     text[0] = '\0';
-    for (at = ours; next_field(&at, &mine);) {
+    for (const char *at = ours; next_field(&at, &mine);) {
         bool there = find_field(theirs, &mine, &other);
 
-        if (!there || mine.value_bytes != other.value_bytes ||
-            memcmp(mine.value, other.value, mine.value_bytes) != 0)
-            append_difference(text, bytes, &mine, &mine, our_rank, there ? &other : NULL, their_rank);
+        if (there && mine.value_bytes == other.value_bytes &&
+            memcmp(mine.value, other.value, mine.value_bytes) == 0)
+            continue;
+        append_difference(text, bytes, &mine, &mine, our_rank, there ? &other : NULL, their_rank);
+        equal = false;
     }
-    for (at = theirs; next_field(&at, &other);)
-        if (!find_field(ours, &other, &mine))
+    for (const char *at = theirs; next_field(&at, &other);)
+        if (!find_field(ours, &other, &mine)) {
             append_difference(text, bytes, &other, NULL, our_rank, &other, their_rank);
-    return text[0] == '\0';
+            equal = false;
+        }
+    return equal;
 }
