@@ -24,7 +24,7 @@ typedef struct dp_group_options {
     uint32_t struct_size;
     int32_t rank, size;      /* size 0: both from the environment (see dp_group_environment); without any: 0 of 1        */
     const char *address;     /* where rank 0 listens; NULL: MASTER_ADDR, else 127.0.0.1                                  */
-    int32_t port;            /* 0: MASTER_PORT                                                                            */
+    int32_t port;            /* 0: MASTER_PORT, else made of what Open MPI or Slurm call the job                          */
     double join_seconds;     /* 0: 60. Afterwards the missing ranks are named                                             */
     double hang_seconds;     /* 0: 30. A wait fails with DP_ERR_TIMEOUT, naming what it waited for, when for this long no
                                 operation of any rank of this host began or ended. Longer than the longest operation       */
@@ -46,6 +46,7 @@ DP_API dp_status_t dp_group_environment(dp_group_environment_t *environment_out)
  * Joins the job. Times are multiplied by DUALPIPE_TIMEOUT_SCALE. Rank 0 listens on loopback unless told otherwise; both sides
  * prove that they hold the job's secret (HMAC-SHA256 over fresh nonces; DUALPIPE_SECRET_FD from `dualpipe run`, else the
  * file DUALPIPE_SECRET_FILE, mode 0600); an address beyond this host is refused without one, unless insecure.
+ * docs/launch.md has the launchers, the variables and what every rank hears when something goes wrong.
  * Errors: DP_ERR_RENDEZVOUS (lists the missing ranks), DP_ERR_MISMATCH, DP_ERR_SECURITY, DP_ERR_PEER. [collective] [blocks]
  */
 DP_API dp_status_t dp_group_join(const dp_group_options_t *options, dp_group_t **group_out);

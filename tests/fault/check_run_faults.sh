@@ -33,6 +33,8 @@ begin() { # NAME ARGUMENTS OF DUALPIPE RUN...
     case=$1
     mark=$$.$case
     shift
+    : >"$work/out" # the job's own truncation may come after we look
+    : >"$work/err"
     DP_TEST_CASE=$mark "$dualpipe" run "$@" >"$work/out" 2>"$work/err" </dev/null &
     job=$!
 }
