@@ -25,7 +25,7 @@ dp_status_t shape_make(const dp_schedule_t *schedule, const dp_costs_t *costs, s
                        .path_microbatches = dp_schedule_path_microbatches(schedule, 0),
                        .share = part,
                        .cost = {costs->f * part, b * part, costs->i * part, costs->w * part, fb * part},
-                       .hop = costs->hop,
+                       .hop = costs->hop + (costs->bandwidth > 0.0 ? costs->bytes / costs->bandwidth : 0.0),
                        .barrier = costs->barrier != 0.0};
     shape->places = calloc((size_t)schedule->ranks * (size_t)schedule->chunks, sizeof(*shape->places));
     if (shape->places == NULL)

@@ -13,7 +13,9 @@ extern "C" {
 
 /** Costs, in any one unit of time, for the work of one device on one micro-batch: with C chunks on a rank that share the
  *  model (V, loop), a chunk costs 1/C of these. Bidirectional ranks hold full-size stages: a chunk costs the whole.
- *  A pair of stages with different scales costs fb times the mean of the scales, weighted by f and b. */
+ *  A pair of stages with different scales costs fb times the mean of the scales, weighted by f and b.
+ *  Each ordered pair of ranks has a link of its own: messages on it follow one another, bytes / bandwidth each, and
+ *  arrive `hop` after that. struct_size may end before `bytes`: then messages take no room on a link. */
 typedef struct dp_costs {
     uint32_t struct_size;
     double f, i, w;      /* forward, backward for input, backward for weights               */
@@ -22,7 +24,38 @@ typedef struct dp_costs {
     double hop;          /* latency of one transfer between ranks, not occupying the rank    */
     double barrier;      /* 1: all ranks meet at the end of the step (optimizer), else 0     */
     const double *stage_scale; /* [stages of a path] factor per stage; NULL: 1 everywhere    */
+    double bytes;        /* size of one message                                              */
+    double bandwidth;    /* bytes per unit of time from one rank to another; 0: without limit */
 } dp_costs_t;
+
+#define DP_SEGMENT_COSTS 4     /* segments of a MoE layer: attention, dispatch, mlp, combine */
+#define DP_SEGMENT_LAYERS 4096 /* most layers of a device                                    */
+
+/** Times of the segments of one MoE layer for one micro-batch: [DP_ROLE_ATTENTION - 1], [DP_ROLE_DISPATCH - 1], ... */
+typedef struct dp_segment_costs {
+    uint32_t struct_size;
+    int32_t layers;      /* of one device, 1 to DP_SEGMENT_LAYERS                            */
+    double f[DP_SEGMENT_COSTS], i[DP_SEGMENT_COSTS], w[DP_SEGMENT_COSTS];
+} dp_segment_costs_t;
+
+/** An overlapped forward and backward of a device. */
+typedef struct dp_pair_figures {
+    uint32_t struct_size;
+    double time;          /* first start to last end                                         */
+    double communication; /* dispatch and combine of both halves                             */
+    double hidden;        /* the part of it during which attention or mlp ran; the rest is exposed */
+} dp_pair_figures_t;
+
+/**
+ * Derives F, I, W, B and F&B of a device from its segments, as the engine runs them: two lanes, attention and mlp on one,
+ * dispatch and combine on the other (their W, if any, computes too); each lane takes its segments in the order of dp_pair_order(); F waits for the segment
+ * before it, I for the I of the segment after it, W for the I of its own segment. So F and I are sums, B gains where a
+ * gradient's dispatch has mlp(W) beside it, and F&B whatever the order hides. costs: f, i, w, b and fb are set, all else
+ * stays. Chunks that share a device are taken as equal parts of the whole. pair_out may be NULL.
+ * DP_ERR_INVALID: a cost negative or not finite, layers out of bounds. [any]
+ */
+DP_API dp_status_t dp_costs_from_segments(const dp_segment_costs_t *segments, dp_costs_t *costs,
+                                          dp_pair_figures_t *pair_out);
 
 typedef struct dp_simulation {
     uint32_t struct_size;
@@ -42,9 +75,9 @@ typedef struct dp_simulation {
  *   - a rank computes its operations one after the other, in order; an operation waits for the messages it consumes;
  *     FB is one operation, whose two results are there at its end; transfers never keep a rank from computing;
  *   - CREDITS: the sends of a rank leave in order, each as soon as its data are made and its slot is free (which the
- *     sender knows at once), and arrive a hop later;
- *   - GROUPS: a group is posted when the one before it is over, its data are made and its slots are free; a transfer takes a
- *     hop from the moment both sides have posted it; a group is over, and what it received can be used, when all its
+ *     sender knows at once) and the link is free, and arrive a hop after their last byte left;
+ *   - GROUPS: a group is posted when the one before it is over, its data are made and its slots are free; a transfer
+ *     takes the link, and then a hop, from the moment both sides have posted it and the link is free; a group is over, and what it received can be used, when all its
  *     transfers are.
  *   - gradient sums (REDUCE) take no time.
  * With a timeline: an FB is two spans, F then B, of the pair's time in proportion to f and b; every message is a SEND span

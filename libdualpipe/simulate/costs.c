@@ -4,6 +4,8 @@
 #include "simulate/costs.h"
 
 #include <math.h>
+#include <stddef.h>
+#include <string.h>
 
 static bool in_bounds(double cost)
 {
@@ -15,11 +17,12 @@ dp_status_t dp__costs_resolve(const dp_costs_t *costs, int32_t stages, dp_costs_
     struct {
         const char *name;
         double value;
-    } all[6];
+    } all[8];
 
-    if (costs == NULL || costs->struct_size < sizeof(*costs))
+    if (costs == NULL || costs->struct_size < offsetof(dp_costs_t, bytes))
         return dp_fail(DP_ERR_INVALID, "simulate: no costs, or their struct_size is not set");
-    *resolved_out = *costs;
+    *resolved_out = (dp_costs_t){.f = 0.0};
+    memcpy(resolved_out, costs, costs->struct_size < sizeof(*costs) ? costs->struct_size : sizeof(*costs));
     if (costs->b < 0.0)
         resolved_out->b = costs->i + costs->w;
     if (costs->fb < 0.0)
@@ -30,16 +33,26 @@ dp_status_t dp__costs_resolve(const dp_costs_t *costs, int32_t stages, dp_costs_
     all[3].name = "B", all[3].value = resolved_out->b;
     all[4].name = "FB", all[4].value = resolved_out->fb;
     all[5].name = "HOP", all[5].value = resolved_out->hop;
-    for (int k = 0; k < 6; k++)
+    all[6].name = "BYTES", all[6].value = resolved_out->bytes;
+    all[7].name = "BANDWIDTH", all[7].value = resolved_out->bandwidth;
+    for (int k = 0; k < 8; k++)
         if (!in_bounds(all[k].value))
             return dp_fail(DP_ERR_INVALID, "simulate: cost %s is %g; it has to be between 0 and %g",
                            all[k].name, all[k].value, DP__COST_MAX);
+    if (!in_bounds(dp__costs_link(resolved_out)))
+        return dp_fail(DP_ERR_INVALID, "simulate: a message takes %g on its link; %g is the most",
+                       dp__costs_link(resolved_out), DP__COST_MAX);
     for (int32_t s = 0; costs->stage_scale != NULL && s < stages; s++)
         if (!in_bounds(costs->stage_scale[s]))
             return dp_fail(DP_ERR_INVALID,
                            "simulate: the scale of stage %d is %g; it has to be between 0 and %g", s,
                            costs->stage_scale[s], DP__COST_MAX);
     return DP_OK;
+}
+
+double dp__costs_link(const dp_costs_t *resolved)
+{
+    return resolved->bandwidth > 0.0 ? resolved->bytes / resolved->bandwidth : 0.0;
 }
 
 /* A pair gains or loses by being overlapped in proportion to what its halves cost alone. */

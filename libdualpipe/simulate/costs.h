@@ -13,6 +13,9 @@
 /* Copies costs with b and fb replaced where they were < 0. stages: length of stage_scale. */
 dp_status_t dp__costs_resolve(const dp_costs_t *costs, int32_t stages, dp_costs_t *resolved_out);
 
+/* How long a message occupies its link. */
+double dp__costs_link(const dp_costs_t *resolved);
+
 /* Time of an operation whose chunk has the scale given; scale2 is the backward half's. parts[1] is 0 except for FB. */
 void dp__costs_of(const dp_costs_t *resolved, int op, double scale, double scale2, double parts[2]);
 

@@ -4,6 +4,7 @@
 #include "simulate/model.h"
 
 #include <stdbool.h>
+#include <stdlib.h>
 
 #include "base/memory.h"
 #include "simulate/costs.h"
@@ -53,6 +54,44 @@ static dp_status_t number_messages(dp__model_t *model)
         model->first_message[c + 1] =
             model->first_message[c] + (channel->src == channel->dst ? 0 : channel->messages);
     }
+    return DP_OK;
+}
+
+/* A link is named by the two ranks; sorted, channels of one link are neighbours. */
+typedef struct link_key {
+    int32_t src, dst, channel;
+} link_key_t;
+
+static int by_ranks(const void *a, const void *b)
+{
+    const link_key_t *x = a, *y = b;
+
+    if (x->src != y->src)
+        return x->src < y->src ? -1 : 1;
+    return x->dst < y->dst ? -1 : x->dst > y->dst;
+}
+
+static dp_status_t number_links(dp__model_t *model)
+{
+    const dp_program_t *program = model->program;
+    size_t n = (size_t)program->nchannels;
+    link_key_t *keys = dp__calloc(n + 1, sizeof(*keys));
+    int32_t link = -1;
+
+    model->link = dp__calloc(n + 1, sizeof(*model->link));
+    if (keys == NULL || model->link == NULL) {
+        dp__free(keys);
+        return dp_fail(DP_ERR_NOMEM, "simulate: no memory for %zu channels", n);
+    }
+    for (size_t c = 0; c < n; c++)
+        keys[c] = (link_key_t){program->channels[c].src, program->channels[c].dst, (int32_t)c};
+    qsort(keys, n, sizeof(*keys), by_ranks);
+    for (size_t k = 0; k < n; k++) {
+        if (k == 0 || by_ranks(&keys[k - 1], &keys[k]) != 0)
+            link++;
+        model->link[keys[k].channel] = link;
+    }
+    dp__free(keys);
     return DP_OK;
 }
 
@@ -135,6 +174,9 @@ dp_status_t dp__model_make(const dp_program_t *program, const dp_costs_t *costs,
         status = make_chunks(model);
     if (status == DP_OK)
         status = number_messages(model);
+    if (status == DP_OK)
+        status = number_links(model);
+    model->link_time = dp__costs_link(&model->costs);
     return status == DP_OK ? check_instrs(model) : status;
 }
 
@@ -142,6 +184,8 @@ void dp__model_clear(dp__model_t *model)
 {
     dp__free(model->chunks);
     dp__free(model->first_message);
+    dp__free(model->link);
     model->chunks = NULL;
     model->first_message = NULL;
+    model->link = NULL;
 }

@@ -19,6 +19,8 @@ typedef struct dp__model {
     dp_costs_t costs;
     int32_t microbatches;   /* of a path                                                        */
     dp__chunk_t *chunks;    /* [ranks * chunks]                                                 */
+    int32_t *link;          /* [nchannels]: channels from one rank to the same other share a link       */
+    double link_time;       /* of one message                                                   */
     int64_t *first_message; /* [nchannels + 1]: message i of channel c is first_message[c] + i  */
 } dp__model_t;
 

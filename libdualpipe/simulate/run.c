@@ -16,6 +16,7 @@ typedef struct message {
     double made;     /* its data were computed                                     */
     double sent;     /* CREDITS: it left. GROUPS: the sender posted it             */
     double posted;   /* GROUPS: the receiver posted it                             */
+    double begun;    /* GROUPS: its bytes enter the link                           */
     double arrived;  /* its consumer can use it                                    */
     double released; /* its consumer ended, so its slot is free                    */
 } message_t;
@@ -37,7 +38,8 @@ typedef struct run {
     dp__rank_result_t *results;
     message_t *messages;
     rank_state_t *ranks;
-    int32_t *queue; /* ring of ranks to look at; each is in it at most once */
+    double *link_free; /* [links]: the last byte so far left */
+    int32_t *queue;    /* ring of ranks to look at; each is in it at most once */
     int32_t head, queued;
     uint8_t *forward_done, *backward_done; /* bit per (rank, chunk, micro-batch) */
 } run_t;
@@ -273,6 +275,24 @@ static bool advance_compute(run_t *run, int32_t rank)
     return state->at != before;
 }
 
+/* ---- links ---- */
+
+/* When a message that could leave at `time` does; the link is then taken for as long as it takes. */
+static double take_link(run_t *run, int32_t channel, double time)
+{
+    double *link_free = &run->link_free[run->model->link[channel]];
+    double leaves = fmax(time, *link_free);
+
+    *link_free = leaves + run->model->link_time;
+    return leaves;
+}
+
+/* From leaving to arriving. */
+static double way(const run_t *run)
+{
+    return run->model->link_time + run->model->costs.hop;
+}
+
 /* ---- transfers with credits ---- */
 
 static bool send(run_t *run, int32_t rank, const dp_instr_t *instr)
@@ -285,9 +305,10 @@ static bool send(run_t *run, int32_t rank, const dp_instr_t *instr)
         return false;
     if (before != NULL)
         leaves = fmax(leaves, before->released);
+    leaves = take_link(run, instr->channel, leaves);
     state->comm_free = leaves;
     message->sent = leaves;
-    message->arrived = leaves + run->model->costs.hop;
+    message->arrived = leaves + way(run);
     keep_transfer(run, rank, instr, leaves, message->arrived);
     look_at(run, run->program->channels[instr->channel].dst);
     return true;
@@ -329,6 +350,18 @@ static int64_t end_of_group(const run_t *run, int32_t rank, int64_t start)
     return end;
 }
 
+/* The messages of a link meet in its order, as both sides list them in it. */
+static void post_transfer(run_t *run, const dp_instr_t *transfer, double time)
+{
+    const dp_channel_t *channel = &run->program->channels[transfer->channel];
+    message_t *message = message_of(run, transfer);
+
+    *(transfer->kind == DP_INSTR_SEND ? &message->sent : &message->posted) = time;
+    if (message->sent >= 0.0 && message->posted >= 0.0)
+        message->begun = take_link(run, transfer->channel, fmax(message->sent, message->posted));
+    look_at(run, transfer->kind == DP_INSTR_SEND ? channel->dst : channel->src);
+}
+
 static bool post_group(run_t *run, int32_t rank)
 {
     rank_state_t *state = &run->ranks[rank];
@@ -345,14 +378,9 @@ static bool post_group(run_t *run, int32_t rank)
         if (instrs[i].kind == DP_INSTR_SEND)
             time = fmax(time, message_of(run, &instrs[i])->made);
     }
-    for (int64_t i = state->transfer; i < state->group_end; i++) {
-        if (!is_transfer(&instrs[i]))
-            continue;
-        *(instrs[i].kind == DP_INSTR_SEND ? &message_of(run, &instrs[i])->sent
-                                          : &message_of(run, &instrs[i])->posted) = time;
-        look_at(run, instrs[i].kind == DP_INSTR_SEND ? run->program->channels[instrs[i].channel].dst
-                                                     : run->program->channels[instrs[i].channel].src);
-    }
+    for (int64_t i = state->transfer; i < state->group_end; i++)
+        if (is_transfer(&instrs[i]))
+            post_transfer(run, &instrs[i], time);
     state->posted = true;
     return true;
 }
@@ -366,10 +394,10 @@ static bool finish_group(run_t *run, int32_t rank)
     for (int64_t i = state->transfer; i < state->group_end; i++) {
         const message_t *message = is_transfer(&instrs[i]) ? message_of(run, &instrs[i]) : NULL;
 
-        if (message != NULL && (message->sent < 0.0 || message->posted < 0.0))
+        if (message != NULL && message->begun < 0.0)
             return false;
         if (message != NULL)
-            over = fmax(over, fmax(message->sent, message->posted) + run->model->costs.hop);
+            over = fmax(over, message->begun + way(run));
     }
     for (int64_t i = state->transfer; i < state->group_end; i++) {
         const message_t *message = is_transfer(&instrs[i]) ? message_of(run, &instrs[i]) : NULL;
@@ -377,8 +405,7 @@ static bool finish_group(run_t *run, int32_t rank)
         if (instrs[i].kind == DP_INSTR_RECV)
             message_of(run, &instrs[i])->arrived = over;
         if (instrs[i].kind == DP_INSTR_SEND)
-            keep_transfer(run, rank, &instrs[i], fmax(message->sent, message->posted),
-                          fmax(message->sent, message->posted) + run->model->costs.hop);
+            keep_transfer(run, rank, &instrs[i], message->begun, message->begun + way(run));
     }
     state->comm_free = over;
     state->transfer = state->group_end;
@@ -442,13 +469,14 @@ static dp_status_t prepare(run_t *run)
     run->messages = dp__calloc((size_t)messages, sizeof(*run->messages));
     run->ranks = dp__calloc((size_t)program->ranks, sizeof(*run->ranks));
     run->queue = dp__calloc((size_t)program->ranks, sizeof(*run->queue));
+    run->link_free = dp__calloc((size_t)program->nchannels + 1, sizeof(*run->link_free));
     run->forward_done = dp__calloc(bits, 1);
     run->backward_done = dp__calloc(bits, 1);
-    if (run->messages == NULL || run->ranks == NULL || run->queue == NULL || run->forward_done == NULL ||
-        run->backward_done == NULL)
+    if (run->messages == NULL || run->ranks == NULL || run->queue == NULL || run->link_free == NULL ||
+        run->forward_done == NULL || run->backward_done == NULL)
         return dp_fail(DP_ERR_NOMEM, "simulate: no memory for %lld messages", (long long)messages);
     for (int64_t m = 0; m < messages; m++)
-        run->messages[m] = (message_t){-1.0, -1.0, -1.0, -1.0, -1.0};
+        run->messages[m] = (message_t){-1.0, -1.0, -1.0, -1.0, -1.0, -1.0};
     for (int32_t r = 0; r < program->ranks; r++) {
         run->ranks[r].at = run->ranks[r].transfer = program->first[r];
         run->results[r] = (dp__rank_result_t){0.0, 0.0, 0.0, 0.0};
@@ -483,6 +511,7 @@ dp_status_t dp__run(const dp__model_t *model, dp_transport_t transport, dp__rank
     dp__free(run.messages);
     dp__free(run.ranks);
     dp__free(run.queue);
+    dp__free(run.link_free);
     dp__free(run.forward_done);
     dp__free(run.backward_done);
     return status;

@@ -3,6 +3,7 @@
  * test_simulate.c: simulated times against recorded replays, published figures, hand-made cases and a slow second
  * simulator that knows the schedule only. */
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -184,13 +185,13 @@ START_TEST(transfers_without_limit_are_dataflow)
                {"dualpipev", 2, 4},   {"dualpipev", 3, 7}, {"dualpipev", 4, 10},
                {"dualpipev", 8, 21}};
     static const dp_costs_t costs[] = {
-        {sizeof(dp_costs_t), 1, 1, 1, -1, -1, 0, 1, NULL},
-        {sizeof(dp_costs_t), 1, 1, 1, 2, 2, 0, 1, NULL},
-        {sizeof(dp_costs_t), 10, 11, 9, 20, 30, 0, 1, NULL},
-        {sizeof(dp_costs_t), 10, 9, 11, 20, 30, 0, 1, NULL},
-        {sizeof(dp_costs_t), 8, 10, 10, 20, 23, 0, 1, NULL},
-        {sizeof(dp_costs_t), 1, 1, 1, -1, -1, 0.25, 1, NULL},
-        {sizeof(dp_costs_t), 3, 0, 0, 0, 3, 1.5, 1, NULL},
+        {sizeof(dp_costs_t), 1, 1, 1, -1, -1, 0, 1, NULL, 0, 0},
+        {sizeof(dp_costs_t), 1, 1, 1, 2, 2, 0, 1, NULL, 0, 0},
+        {sizeof(dp_costs_t), 10, 11, 9, 20, 30, 0, 1, NULL, 0, 0},
+        {sizeof(dp_costs_t), 10, 9, 11, 20, 30, 0, 1, NULL, 0, 0},
+        {sizeof(dp_costs_t), 8, 10, 10, 20, 23, 0, 1, NULL, 0, 0},
+        {sizeof(dp_costs_t), 1, 1, 1, -1, -1, 0.25, 1, NULL, 0, 0},
+        {sizeof(dp_costs_t), 3, 0, 0, 0, 3, 1.5, 1, NULL, 0, 0},
     };
 
     for (size_t a = 0; a < sizeof(all) / sizeof(all[0]); a++) {
@@ -233,8 +234,8 @@ START_TEST(recorded_replays_come_out)
             continue;
         schedule = generate(method, ranks, microbatches, 0);
         scale = schedule->placement == DP_PLACE_V ? 2.0 : 1.0; /* the file has costs per chunk */
-        costs =
-            (dp_costs_t){sizeof(costs), f * scale, i * scale, w * scale, b * scale, fb * scale, 0, 1, NULL};
+        costs = (dp_costs_t){sizeof(costs), f * scale, i * scale, w * scale, b * scale, fb * scale, 0, 1,
+                             NULL,          0,         0};
         got = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 0);
         for (int32_t r = 0; r < ranks; r++) {
             got_low = fmin(got_low, got.bubble[r]);
@@ -370,11 +371,51 @@ START_TEST(a_slot_holds_back_its_next_message)
 }
 END_TEST
 
+/* Forwards of one unit; a message takes the link for 1.5 of them and arrives half a unit later:
+ * they leave at 1, 2.5, 4, arrive at 3, 4.5, 6, and the last forward ends at 7. */
+START_TEST(a_link_passes_one_message_at_a_time)
+{
+    dp_schedule_t *schedule = by_hand(DP_PLACE_LINE, 2, 3, 1, three_forwards);
+    dp_costs_t costs = unit;
+    dp_simulation_t got;
+    int64_t count, left[3] = {1000000, 2500000, 4000000};
+    const dp_span_t *spans;
+    int n = 0;
+
+    costs.hop = 0.5;
+    costs.bytes = 3.0;
+    costs.bandwidth = 2.0;
+    got = simulate(schedule, DP_TRANSPORT_CREDITS, 3, &costs, 1);
+    ck_assert_double_eq_tol(got.step_time, 7.0, 1e-12);
+    spans = dp_timeline_spans(got.timeline, 0, &count);
+    for (int64_t i = 0; i < count; i++)
+        if (spans[i].kind == DP_SPAN_SEND) {
+            ck_assert_int_lt(n, 3);
+            ck_assert_int_eq(spans[i].start_ns, left[n]);
+            ck_assert_int_eq(spans[i].end_ns, left[n++] + 2000000);
+        }
+    ck_assert_int_eq(n, 3);
+    dp_simulation_clear(&got);
+
+    costs.bandwidth = 0.0; /* without limit: they leave at 1, 2, 3 */
+    got = simulate(schedule, DP_TRANSPORT_CREDITS, 3, &costs, 0);
+    ck_assert_double_eq_tol(got.step_time, 4.5, 1e-12);
+    dp_simulation_clear(&got);
+
+    costs.bandwidth = 2.0; /* beyond what the caller's struct has */
+    costs.struct_size = offsetof(dp_costs_t, bytes);
+    got = simulate(schedule, DP_TRANSPORT_CREDITS, 3, &costs, 0);
+    ck_assert_double_eq_tol(got.step_time, 4.5, 1e-12);
+    dp_simulation_clear(&got);
+    dp_schedule_free(schedule);
+}
+END_TEST
+
 START_TEST(weights_and_activations_by_hand)
 {
     static const list_t lists[] = {{"F0 F1 I0 I1 W1 W0"}};
     dp_schedule_t *schedule = by_hand(DP_PLACE_LINE, 1, 2, 0, lists);
-    dp_costs_t costs = {sizeof(costs), 1.5, 2.0, 0.25, 100.0, 100.0, 7.0, 1, NULL};
+    dp_costs_t costs = {sizeof(costs), 1.5, 2.0, 0.25, 100.0, 100.0, 7.0, 1, NULL, 0, 0};
     dp_simulation_t got = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 0);
 
     ck_assert_double_eq_tol(got.step_time, 2 * 1.5 + 2 * 2.0 + 2 * 0.25, 1e-12);
@@ -389,8 +430,8 @@ START_TEST(a_pair_of_unlike_stages_gains_in_proportion)
 {
     static const double scale[] = {1.0, 3.0};
     dp_schedule_t *schedule = generate("dualpipe", 2, 8, 0);
-    dp_costs_t costs = {sizeof(costs), 1.0, 1.0, 1.0,  2.0,
-                        1.5,           0.0, 1,   scale}; /* a pair takes half of F + B */
+    dp_costs_t costs = {sizeof(costs), 1.0, 1.0,   1.0, 2.0, 1.5,
+                        0.0,           1,   scale, 0.0, 0.0}; /* a pair takes half of F + B */
     dp_simulation_t got = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 1);
 
     for (int32_t r = 0; r < 2; r++) {
@@ -466,9 +507,9 @@ START_TEST(wrong_arguments_are_refused)
     dp_program_t *program = lower(schedule, 2);
     dp_simulation_t got = {.struct_size = sizeof(got)}, unset = {.struct_size = 0};
     double scales[] = {1.0, NAN};
-    dp_costs_t bad[9];
+    dp_costs_t bad[12];
 
-    for (int k = 0; k < 9; k++)
+    for (int k = 0; k < 12; k++)
         bad[k] = unit;
     bad[0].struct_size = 0;
     bad[1].f = -1.0;
@@ -479,7 +520,10 @@ START_TEST(wrong_arguments_are_refused)
     bad[6].fb = 1e300;
     bad[7].stage_scale = scales;
     bad[8].hop = INFINITY;
-    for (int k = 0; k < 9; k++)
+    bad[9].bytes = -1.0;
+    bad[10].bandwidth = NAN;
+    bad[11].bytes = 1e10, bad[11].bandwidth = 1e-10;
+    for (int k = 0; k < 12; k++)
         ck_assert_msg(dp_simulate(program, DP_TRANSPORT_CREDITS, &bad[k], 0, &got) == DP_ERR_INVALID,
                       "costs %d were taken", k);
     ck_assert_int_eq(dp_simulate(program, DP_TRANSPORT_CREDITS, NULL, 0, &got), DP_ERR_INVALID);
@@ -536,6 +580,7 @@ typedef struct naive {
     dp_transport_t transport;
     double *ready;  /* per instruction. COMPUTE: end. SEND: left, or posted. RECV: arrived                */
     double *posted; /* GROUPS: SEND, RECV                                                                  */
+    double *begun;  /* GROUPS: SEND: its bytes enter the link                                              */
 } naive_t;
 
 /* The instruction of `kind` for a message; -1 when there is none. */
@@ -567,6 +612,23 @@ static double max_known(double a, double b)
     return a < 0.0 || b < 0.0 ? -1.0 : fmax(a, b);
 }
 
+static double link_time(const naive_t *n)
+{
+    return n->costs->bandwidth > 0.0 ? n->costs->bytes / n->costs->bandwidth : 0.0;
+}
+
+/* The send before this one from the same rank to the same other; -1: none. */
+static int64_t before_on_link(const naive_t *n, int64_t send)
+{
+    const dp_instr_t *instrs = n->program->instrs;
+    int32_t src = n->program->channels[instrs[send].channel].src;
+
+    for (int64_t i = send - 1; i >= n->program->first[src]; i--)
+        if (instrs[i].kind == DP_INSTR_SEND && instrs[i].peer == instrs[send].peer)
+            return i;
+    return -1;
+}
+
 static double compute_time(const naive_t *n, int32_t rank, int64_t at, double lane)
 {
     const dp_instr_t *x = &n->program->instrs[at];
@@ -593,11 +655,13 @@ static void naive_credits(naive_t *n, int32_t rank, int64_t at, double lane, dou
         n->ready[at] =
             max_known(max_known(lane, *last_send),
                       released(n, x->channel, x->sequence - n->program->channels[x->channel].slots));
+        if (before_on_link(n, at) >= 0)
+            n->ready[at] = max_known(n->ready[at], n->ready[before_on_link(n, at)] + link_time(n));
         *last_send = n->ready[at];
     } else {
         double left = n->ready[find(n->program, DP_INSTR_SEND, x->channel, x->sequence)];
 
-        n->ready[at] = left < 0.0 ? -1.0 : left + n->costs->hop;
+        n->ready[at] = left < 0.0 ? -1.0 : left + link_time(n) + n->costs->hop;
     }
     (void)rank;
 }
@@ -618,16 +682,20 @@ static void naive_group(naive_t *n, int32_t rank, int64_t at, const double *lane
                                         instrs[i].sequence - n->program->channels[instrs[i].channel].slots));
     }
     for (int64_t i = at; i < n->program->first[rank + 1]; i++) {
-        int64_t other;
+        int64_t other, send, before;
 
         if (instrs[i].group != instrs[at].group)
             continue;
         n->posted[i] = post;
         other = find(n->program, instrs[i].kind == DP_INSTR_SEND ? DP_INSTR_RECV : DP_INSTR_SEND,
                      instrs[i].channel, instrs[i].sequence);
-        over = max_known(over, max_known(post, n->posted[other]) < 0.0
-                                   ? -1.0
-                                   : fmax(post, n->posted[other]) + n->costs->hop);
+        send = instrs[i].kind == DP_INSTR_SEND ? i : other;
+        before = before_on_link(n, send);
+        n->begun[send] = max_known(post, n->posted[other]);
+        if (before >= 0)
+            n->begun[send] =
+                max_known(n->begun[send], n->begun[before] < 0.0 ? -1.0 : n->begun[before] + link_time(n));
+        over = max_known(over, n->begun[send] < 0.0 ? -1.0 : n->begun[send] + link_time(n) + n->costs->hop);
     }
     for (int64_t i = at; i < n->program->first[rank + 1]; i++)
         if (instrs[i].group == instrs[at].group)
@@ -638,12 +706,16 @@ static void naive_group(naive_t *n, int32_t rank, int64_t at, const double *lane
 static double naive_step(const dp_program_t *program, dp_transport_t transport, const dp_costs_t *costs)
 {
     int64_t count = program->first[program->ranks];
-    naive_t n = {program, costs, transport, malloc((size_t)count * sizeof(double)),
+    naive_t n = {program,
+                 costs,
+                 transport,
+                 malloc((size_t)count * sizeof(double)),
+                 malloc((size_t)count * sizeof(double)),
                  malloc((size_t)count * sizeof(double))};
     double *lanes = malloc((size_t)count * sizeof(double)), sum = -1.0, before = -2.0, step = 0.0;
 
     for (int64_t i = 0; i < count; i++)
-        n.ready[i] = n.posted[i] = -1.0;
+        n.ready[i] = n.posted[i] = n.begun[i] = -1.0;
     while (sum != before) {
         before = sum;
         sum = 0.0;
@@ -678,6 +750,7 @@ static double naive_step(const dp_program_t *program, dp_transport_t transport, 
         }
     free(n.ready);
     free(n.posted);
+    free(n.begun);
     free(lanes);
     return step;
 }
@@ -689,9 +762,11 @@ START_TEST(both_transports_equal_their_definition)
         int32_t ranks, microbatches;
     } all[] = {{"1f1b", 4, 6},      {"dualpipe", 4, 8}, {"dualpipe", 4, 12},
                {"dualpipev", 3, 7}, {"zbv", 3, 6},      {"interleaved", 3, 6}};
-    static const dp_costs_t costs[] = {{sizeof(dp_costs_t), 1, 1, 1, -1, -1, 0, 1, NULL},
-                                       {sizeof(dp_costs_t), 8, 10, 10, 20, 23, 3, 1, NULL},
-                                       {sizeof(dp_costs_t), 1, 1, 1, -1, -1, 1.75, 1, NULL}};
+    static const dp_costs_t costs[] = {{sizeof(dp_costs_t), 1, 1, 1, -1, -1, 0, 1, NULL, 0, 0},
+                                       {sizeof(dp_costs_t), 8, 10, 10, 20, 23, 3, 1, NULL, 0, 0},
+                                       {sizeof(dp_costs_t), 1, 1, 1, -1, -1, 1.75, 1, NULL, 0, 0},
+                                       {sizeof(dp_costs_t), 1, 1, 1, -1, -1, 0.25, 1, NULL, 6, 8},
+                                       {sizeof(dp_costs_t), 1, 1, 1, -1, -1, 0, 1, NULL, 11, 4}};
 
     for (size_t a = 0; a < sizeof(all) / sizeof(all[0]); a++) {
         dp_schedule_t *schedule = generate(all[a].method, all[a].ranks, all[a].microbatches, 0);
@@ -751,7 +826,7 @@ START_TEST(the_timeline_shows_what_the_figures_say)
 
     for (size_t m = 0; m < 4; m++) {
         dp_schedule_t *schedule = generate(methods[m], 4, 12, 0);
-        dp_costs_t costs = {sizeof(costs), 8, 10, 9, 20, 23, 1.5, 1, NULL};
+        dp_costs_t costs = {sizeof(costs), 8, 10, 9, 20, 23, 1.5, 1, NULL, 0, 0};
         dp_simulation_t got = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 1);
 
         ck_assert_int_eq(dp_timeline_ranks(got.timeline), 4);
@@ -806,6 +881,7 @@ int main(void)
     SUITE_ADD(suite, recorded_replays_come_out);
     SUITE_ADD(suite, time_lost_at_unit_costs);
     SUITE_ADD(suite, a_slot_holds_back_its_next_message);
+    SUITE_ADD(suite, a_link_passes_one_message_at_a_time);
     SUITE_ADD(suite, weights_and_activations_by_hand);
     SUITE_ADD(suite, a_pair_of_unlike_stages_gains_in_proportion);
     SUITE_ADD(suite, a_program_that_cannot_finish_is_rejected);

@@ -1,0 +1,187 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * segments.c: the costs of a device's passes out of those of a layer's segments, by running their order of enqueueing
+ * over two lanes. */
+#include <dualpipe/simulate.h>
+
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/memory.h"
+#include "simulate/costs.h"
+
+enum { LAYER = DP_SEGMENT_COSTS };
+
+/* A lone operation or a pair of `layers` layers, with room for its parts. */
+typedef struct braid {
+    const dp_segment_costs_t *costs;
+    int32_t segments;          /* of one half */
+    dp_segment_shape_t *shape; /* [segments] */
+    dp_pair_step_t *steps;     /* [3 * segments] */
+    double *end[2];            /* [segments]: of F and of I; 0: not in this operation */
+    double *from[2], *to[2];   /* [3 * segments] when each lane was busy, in order */
+    int32_t count[2];
+} braid_t;
+
+/* What an operation came to: its time, that of the all-to-all lane, and the part of it beside computation. */
+typedef struct braid_times {
+    double time, communication, hidden;
+} braid_times_t;
+
+/* Of F and I; weight gradients are computation everywhere. */
+static int lane_of(int32_t segment)
+{
+    int32_t role = segment % LAYER + DP_ROLE_ATTENTION;
+
+    return role == DP_ROLE_DISPATCH || role == DP_ROLE_COMBINE;
+}
+
+static double cost_of(const braid_t *x, const dp_pair_step_t *step)
+{
+    const double *costs = step->pass == DP_OP_F   ? x->costs->f
+                          : step->pass == DP_OP_I ? x->costs->i
+                                                  : x->costs->w;
+
+    return costs[step->segment % LAYER];
+}
+
+/* F follows the segment before it, I the one after it in the forward order, W the I of its own segment. */
+static double ready(const braid_t *x, const dp_pair_step_t *step)
+{
+    if (step->pass == DP_OP_F)
+        return step->segment > 0 ? x->end[0][step->segment - 1] : 0.0;
+    if (step->pass == DP_OP_I)
+        return step->segment + 1 < x->segments ? x->end[1][step->segment + 1] : 0.0;
+    return x->end[1][step->segment];
+}
+
+static double overlap(const braid_t *x)
+{
+    double sum = 0.0;
+    int32_t a = 0, b = 0;
+
+    while (a < x->count[0] && b < x->count[1]) {
+        sum += fmax(0.0, fmin(x->to[0][a], x->to[1][b]) - fmax(x->from[0][a], x->from[1][b]));
+        if (x->to[0][a] < x->to[1][b])
+            a++;
+        else
+            b++;
+    }
+    return sum;
+}
+
+static braid_times_t run(braid_t *x, int32_t nsteps)
+{
+    braid_times_t times = {0.0, 0.0, 0.0};
+    double free_at[2] = {0.0, 0.0};
+
+    x->count[0] = x->count[1] = 0;
+    for (int32_t s = 0; s < x->segments; s++)
+        x->end[0][s] = x->end[1][s] = 0.0;
+    for (int32_t k = 0; k < nsteps; k++) {
+        int lane = x->steps[k].pass == DP_OP_W ? 0 : lane_of(x->steps[k].segment);
+        double cost = cost_of(x, &x->steps[k]), start = fmax(free_at[lane], ready(x, &x->steps[k]));
+
+        free_at[lane] = start + cost;
+        x->from[lane][x->count[lane]] = start;
+        x->to[lane][x->count[lane]++] = free_at[lane];
+        if (x->steps[k].pass != DP_OP_W)
+            x->end[x->steps[k].pass == DP_OP_I][x->steps[k].segment] = free_at[lane];
+        times.communication += lane == 1 ? cost : 0.0;
+        times.time = fmax(times.time, free_at[lane]);
+    }
+    times.hidden = overlap(x);
+    return times;
+}
+
+/* A lone pass of all segments: backward ones from the last to the first. */
+static braid_times_t run_pass(braid_t *x, int pass)
+{
+    for (int32_t s = 0; s < x->segments; s++)
+        x->steps[s] = (dp_pair_step_t){(uint8_t)pass, (int16_t)(pass == DP_OP_F ? s : x->segments - 1 - s)};
+    return run(x, x->segments);
+}
+
+static braid_times_t run_pair(braid_t *x, bool forward)
+{
+    return run(x, dp_pair_order(x->shape, forward ? x->segments : 0, x->shape, x->segments, x->steps));
+}
+
+static dp_status_t check(const dp_segment_costs_t *segments, const dp_costs_t *costs)
+{
+    static const char *const names[] = {"attention", "dispatch", "mlp", "combine"};
+
+    if (segments == NULL || segments->struct_size < sizeof(*segments) || costs == NULL ||
+        costs->struct_size < offsetof(dp_costs_t, bytes))
+        return dp_fail(DP_ERR_INVALID, "segment costs: no costs, or a struct_size is not set");
+    if (segments->layers < 1 || segments->layers > DP_SEGMENT_LAYERS)
+        return dp_fail(DP_ERR_INVALID, "segment costs: %d layers; from 1 to %d are possible",
+                       segments->layers, DP_SEGMENT_LAYERS);
+    for (int s = 0; s < LAYER; s++) {
+        const double all[] = {segments->f[s], segments->i[s], segments->w[s]};
+
+        for (int p = 0; p < 3; p++)
+            if (!isfinite(all[p]) || all[p] < 0.0 || all[p] > DP__COST_MAX / (3 * LAYER) / segments->layers)
+                return dp_fail(DP_ERR_INVALID, "segment costs: %s.%c is %g; a cost is 0 or more, and finite",
+                               names[s], "FIW"[p], all[p]);
+    }
+    return DP_OK;
+}
+
+static dp_status_t make_room(const dp_segment_costs_t *segments, braid_t *x)
+{
+    size_t n = (size_t)segments->layers * LAYER;
+    double *times = dp__calloc(14 * n, sizeof(*times));
+
+    *x = (braid_t){.costs = segments, .segments = (int32_t)n};
+    x->shape = dp__calloc(n, sizeof(*x->shape));
+    x->steps = dp__calloc(3 * n, sizeof(*x->steps));
+    x->end[0] = times;
+    if (times == NULL || x->shape == NULL || x->steps == NULL)
+        return dp_fail(DP_ERR_NOMEM, "segment costs: no memory for %d layers", segments->layers);
+    x->end[1] = times + n;
+    x->from[0] = times + 2 * n, x->to[0] = times + 5 * n;
+    x->from[1] = times + 8 * n, x->to[1] = times + 11 * n;
+    for (size_t s = 0; s < n; s++)
+        x->shape[s] = (dp_segment_shape_t){.role = (uint8_t)(s % LAYER + DP_ROLE_ATTENTION),
+                                           .lane = lane_of((int32_t)s) ? DP_LANE_ALL_TO_ALL : DP_LANE_COMPUTE,
+                                           .has_weight = segments->w[s % LAYER] > 0.0};
+    return DP_OK;
+}
+
+static void clear(braid_t *x)
+{
+    dp__free(x->shape);
+    dp__free(x->steps);
+    dp__free(x->end[0]);
+}
+
+dp_status_t dp_costs_from_segments(const dp_segment_costs_t *segments, dp_costs_t *costs,
+                                   dp_pair_figures_t *pair_out)
+{
+    dp_status_t status = check(segments, costs);
+    braid_t x;
+
+    if (status != DP_OK)
+        return status;
+    if (pair_out != NULL && pair_out->struct_size < sizeof(*pair_out))
+        return dp_fail(DP_ERR_INVALID, "segment costs: the figures' struct_size is not set");
+    status = make_room(segments, &x);
+    if (status == DP_OK) {
+        braid_times_t pair = run_pair(&x, true);
+
+        if (pair_out != NULL) {
+            pair_out->time = pair.time;
+            pair_out->communication = pair.communication;
+            pair_out->hidden = pair.hidden;
+        }
+        costs->fb = pair.time;
+        costs->b = run_pair(&x, false).time;
+        costs->f = run_pass(&x, DP_OP_F).time;
+        costs->i = run_pass(&x, DP_OP_I).time;
+        costs->w = run_pass(&x, DP_OP_W).time;
+    }
+    clear(&x);
+    return status;
+}

@@ -1,0 +1,39 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * cost_keys.h: costs by name, as --cost and cost files give them. */
+#ifndef DP_TOOLS_COST_KEYS_H
+#define DP_TOOLS_COST_KEYS_H
+
+#include <dualpipe/simulate.h>
+#include <stdbool.h>
+
+enum {
+    COST_KEY_SEGMENTS = 10,                             /* F to LAYERS come before attention.F, ... */
+    COST_KEYS = COST_KEY_SEGMENTS + 3 * DP_SEGMENT_COSTS
+};
+
+typedef struct cost_keys {
+    double value[COST_KEYS];
+    bool given[COST_KEYS];
+    double *stage_scale; /* [nscales] or NULL; free with cost_keys_clear */
+    int32_t nscales;
+} cost_keys_t;
+
+/* "F", "HOP", "attention.F"; -1: no such key. */
+int cost_keys_find(const char *name, size_t length);
+/* A number of 0 or more; the text behind it, NULL when there is none. */
+const char *cost_keys_number(const char *text, double *value_out);
+/* Numbers with commas between them, into stage_scale. */
+dp_status_t cost_keys_scales(cost_keys_t *keys, const char *text);
+/* Lines KEY=VALUE, # comments, into keys that are all free. Errors name file and line. */
+dp_status_t cost_keys_read(const char *path, cost_keys_t *keys);
+/* What `from` gives and `keys` does not. */
+void cost_keys_merge(cost_keys_t *keys, cost_keys_t *from);
+/* The costs they make, over those in *costs. pair_out->struct_size is 0 afterwards when no segment was given. */
+dp_status_t cost_keys_resolve(const cost_keys_t *keys, dp_costs_t *costs, dp_pair_figures_t *pair_out);
+void cost_keys_clear(cost_keys_t *keys);
+
+/* "F=1,I=1,W=1,B=2,FB=3,HOP=0", and BYTES and BANDWIDTH where links are limited. */
+void costs_text(const dp_costs_t *costs, char *text, size_t bytes);
+
+#endif
