@@ -286,10 +286,10 @@ END_TEST
 /* Sizes at which BLAS changes its ways: blocks of hundreds of rows, wider than a cache line. */
 START_TEST(larger_blocks)
 {
-    dp_moe_config_t c = layer(DP_F32, 300, 2, 1);
+    dp_moe_config_t c = layer(DP_F32, 160, 2, 1);
 
     c.shape.hidden = 65;
-    c.expert_hidden = 130;
+    c.expert_hidden = 66;
     compare(&c, 2, PAIRED, 0);
 }
 END_TEST
