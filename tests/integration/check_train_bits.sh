@@ -1,0 +1,58 @@
+#!/bin/sh
+# SPDX-FileCopyrightText: The libdualpipe authors
+# SPDX-License-Identifier: MIT
+# check_train_bits.sh: the same seed gives the same losses and norms to the last bit: again, with every schedule and depth of the
+# pipeline, with ranks as processes and as threads, as long as there are as many data replicas.
+set -u
+. "$DP_TEST_SRCDIR/tests/integration/train.sh"
+
+steps="--steps 4 --val-every 2 --sample 0 --microbatches 8 --quiet"
+
+same() { # REFERENCE WHAT
+    [ "$status" -eq 0 ] || complain "$2: exit status $status"
+    cmp -s "$work/losses" "$work/$1" || complain "$2: other losses than $1: $(diff "$work/$1" "$work/losses" | head -n 4)"
+    rm -f "$work/losses"
+}
+reference() { # NAME
+    [ "$status" -eq 0 ] || complain "$1: exit status $status"
+    mv "$work/losses" "$work/$1"
+    [ "$(grep -c '^[0-9]* 0x1\.[0-9a-f]*p' "$work/$1")" -eq 4 ] || complain "$1: not four steps with losses"
+}
+
+threads 1 $steps --losses "$work/losses"
+reference one_replica
+threads 1 $steps --losses "$work/losses"
+same one_replica "a second run"
+for schedule in gpipe 1f1b interleaved zb1p zbv v-half v-min dualpipe dualpipev; do
+    threads 4 $steps --losses "$work/losses" --schedule $schedule
+    same one_replica "$schedule over 4 threads"
+done
+threads 3 $steps --losses "$work/losses"
+same one_replica "dualpipev over 3 threads"
+for n in 2 4; do
+    ranks $n $steps --losses "$work/losses"
+    same one_replica "dualpipe over $n processes"
+done
+
+ranks 2 --ep 2 $steps --losses "$work/losses"
+reference two_expert_ranks
+ranks 8 --ep 2 $steps --losses "$work/losses"
+same two_expert_ranks "dualpipe over 4 x 2 processes"
+threads 4 --ep 2 --schedule 1f1b $steps --losses "$work/losses"
+same two_expert_ranks "1f1b over 2 x 2 threads"
+
+threads 2 --dp 2 $steps --losses "$work/losses"
+reference two_copies
+ranks 4 --dp 2 $steps --losses "$work/losses"
+same two_copies "dualpipe over 2 x 2 processes"
+
+ranks 8 --dp 2 --ep 2 $steps --losses "$work/losses" --dtype f64 --gate softmax --aux-alpha 0.01
+reference all_three
+threads 4 --dp 2 --ep 2 $steps --losses "$work/losses" --dtype f64 --gate softmax --aux-alpha 0.01
+same all_three "1f1b over 1 x 2 x 2 threads"
+
+# Another seed is another run: the comparison above is not of constants.
+threads 1 $steps --losses "$work/losses" --seed 2
+cmp -s "$work/losses" "$work/one_replica" && complain "another seed gave the same losses"
+
+finish

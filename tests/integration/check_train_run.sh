@@ -1,0 +1,77 @@
+#!/bin/sh
+# SPDX-FileCopyrightText: The libdualpipe authors
+# SPDX-License-Identifier: MIT
+# check_train_run.sh: a whole run of the trainer: it learns, reports, draws, traces and writes text; what it refuses, it
+# refuses with the reason.
+set -u
+. "$DP_TEST_SRCDIR/tests/integration/train.sh"
+
+# A text that is easy to learn and far from its bytes' frequencies.
+awk 'BEGIN { for (i = 0; i < 3000; i++) printf "the quick brown fox jumps over the lazy dog; " }' >"$work/text"
+run="--data $work/text --steps 60 --lr 0.02 --hidden 16 --seq 32 --batch 2 --val-every 30 --sample 8 --out $work/run"
+
+ranks 4 --ep 2 $run
+expect 0 out '^\[0\] trained  *60 steps' "a run"
+for line in model text layout memory step bubble overlap curve trace losses; do
+    grep -q "^\[0\] $line " "$work/out" || complain "no line on \"$line\""
+done
+grep -q '^\[[1-9]' "$work/out" && complain "other ranks than the first print"
+awk '/^\[0\] loss / { if ($3 + 0 > 5 && $6 + 0 < 1.5 && $12 + 0 < 1.5 && $(NF - 3) + 0 > 2.5) good = 1 } END { exit !good }' \
+    "$work/out" || complain "the loss did not fall below that of guessing"
+for file in report.txt losses.txt trace.json; do
+    [ -s "$work/run/$file" ] || complain "$file is missing or empty"
+done
+[ -s "$work/run/curve.png" ] || [ -s "$work/run/curve.svg" ] || complain "no picture of the loss"
+grep -q 'Written by the model' "$work/run/report.txt" || complain "the report has no sample"
+if [ -x "$DP_TEST_BUILDDIR/tests/integration/trace_facts" ]; then
+    "$DP_TEST_BUILDDIR/tests/integration/trace_facts" "$work/run/trace.json" 4 >"$work/out" 2>"$work/err"
+    status=$?
+    [ "$status" -eq 0 ] || [ "$status" -eq 77 ] || complain "the trace is not in order"
+fi
+
+# A picture without cairo's formats, files of one's own choice, nothing on standard output.
+threads 2 $run --out "" --curve "$work/c.svg" --trace "$work/t.json" --losses "$work/l.txt" --report "$work/r.txt" --quiet
+[ "$status" -eq 0 ] && [ ! -s "$work/out" ] || complain "--quiet: status $status, or it spoke"
+for file in c.svg t.json l.txt r.txt; do
+    [ -s "$work/$file" ] || complain "$file is missing or empty"
+done
+grep -q '<svg' "$work/c.svg" || complain "c.svg is not SVG"
+
+# Refusals: before anything is trained, with the reason.
+refused() { # STATUS PATTERN N OPTIONS...
+    wanted=$1
+    pattern=$2
+    shift 2
+    ranks "$@"
+    expect "$wanted" err "$pattern" "$*"
+}
+refused 2 'at least one layer' 4 --layers 3
+refused 2 '3 were started' 3 --ep 2
+refused 2 'even' 3 --schedule dualpipe
+refused 2 'micro-batches' 4 --microbatches 6
+refused 2 'no-such-method' 2 --schedule no-such-method
+refused 2 'are too few for sequences' 2 --seq 100000
+refused 2 '/nowhere/text' 1 --data /nowhere/text
+refused 11 'no_such_plugin' 2 --moe moe_no_such_plugin
+refused 1 '/nowhere' 1 --losses /nowhere/losses
+threads 2 --lr x
+expect 2 err '--lr x: not a number' 'a bad option'
+status=0
+"$train" --help >"$work/out" 2>"$work/err" || status=$?
+expect 0 out '--microbatches' '--help'
+[ -s "$work/err" ] && complain "--help wrote to standard error"
+
+# Ranks that were started differently learn what differs.
+status=0
+timeout $((60 * scale)) "$dualpipe" run -n 2 -- sh -c "exec $train $small --steps 1 --lr 0.00\$((RANK + 1))" \
+    >"$work/out" 2>"$work/err" </dev/null || status=$?
+expect 10 err 'lr' 'ranks with different learning rates'
+
+# A number that is none stops the run and says where it was.
+MOCK_REAL=$DP_TEST_BUILDDIR/.libs/dp_attention_cpu.so
+MOCK_POKE=nan:0:3
+export MOCK_REAL MOCK_POKE
+ranks 2 --steps 8 --val-every 0 --quiet --attention "$DP_TEST_MOCKS/mock_attention_poke.so"
+expect 16 err 'rank [01]: step 3: ' 'not a number in step 3'
+
+finish

@@ -1,0 +1,46 @@
+#!/bin/sh
+# SPDX-FileCopyrightText: The libdualpipe authors
+# SPDX-License-Identifier: MIT
+# check_train_verify.sh: a step of the pipeline is that of a serial run of the same model, whatever the layout; and the
+# comparison notices when it is not.
+set -u
+. "$DP_TEST_SRCDIR/tests/integration/train.sh"
+
+verify() { # PP EP DP OPTIONS...
+    layout="pp $1 ep $2 dp $3"
+    total=$(($1 * $2 * $3))
+    options="--pp $1 --ep $2 --dp $3"
+    shift 3
+    ranks "$total" $options --verify "$@"
+    expect 0 out "$layout, .*: the same as a serial run" "verify $layout $*"
+    if grep -q FAILED "$work/out"; then
+        complain "verify $layout $*: a rank failed"
+    fi
+}
+
+for pp in 2 4 8; do
+    for ep in 1 2 4; do
+        verify $pp $ep 1 --schedule dualpipe --dtype f64
+    done
+done
+for pp in 1 2 3 4; do
+    verify $pp 1 1 --schedule dualpipev --dtype f64
+    verify $pp 1 1 --schedule 1f1b --dtype f64
+done
+verify 1 2 2 --dtype f64
+verify 2 2 2 --dtype f64 --gate softmax --aux-alpha 0.1 --shared-experts 0
+verify 2 2 1 --dtype f32
+verify 3 2 1 --dtype f64 --layers 7 --microbatches 7
+
+# With exact tensors everywhere (one expert rank) and with shards, a serial run that is a little off is found out.
+MOCK_REAL=$DP_TEST_BUILDDIR/.libs/dp_attention_cpu.so
+MOCK_POKE=serial
+export MOCK_REAL MOCK_POKE
+mock=$DP_TEST_MOCKS/mock_attention_poke.so
+ranks 2 --verify --dtype f64 --attention "$mock"
+expect 1 out 'NOT the same as a serial run' 'a serial run with one number changed'
+expect 1 out '0 of .*FAILED' 'a serial run with one number changed'
+ranks 4 --ep 2 --verify --dtype f64 --attention "$mock"
+expect 1 out 'NOT the same as a serial run' 'the same with expert shards'
+
+finish
