@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <getopt.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,10 +22,14 @@ enum {
     OPT_RANK,
     OPT_COMM,
     OPT_COST,
+    OPT_COSTS,
     OPT_STAGE_SCALE,
     OPT_NO_BARRIER,
     OPT_TRANSPORT,
     OPT_MEMORY_CAP,
+    OPT_ACTIVATION_BYTES,
+    OPT_DEFERRED_BYTES,
+    OPT_WEIGHT_BYTES,
     OPT_SECONDS,
     OPT_HELP
 };
@@ -45,10 +48,14 @@ static const struct {
     {ARG_RANK, {"rank", required_argument, NULL, OPT_RANK}},
     {ARG_COMM, {"comm", no_argument, NULL, OPT_COMM}},
     {ARG_COST, {"cost", required_argument, NULL, OPT_COST}},
+    {ARG_COST, {"costs", required_argument, NULL, OPT_COSTS}},
     {ARG_COST, {"stage-scale", required_argument, NULL, OPT_STAGE_SCALE}},
     {ARG_COST, {"no-barrier", no_argument, NULL, OPT_NO_BARRIER}},
     {ARG_TRANSPORT, {"transport", required_argument, NULL, OPT_TRANSPORT}},
     {ARG_MEMORY_CAP, {"memory-cap", required_argument, NULL, OPT_MEMORY_CAP}},
+    {ARG_BYTES, {"activation-bytes", required_argument, NULL, OPT_ACTIVATION_BYTES}},
+    {ARG_BYTES, {"deferred-bytes", required_argument, NULL, OPT_DEFERRED_BYTES}},
+    {ARG_BYTES, {"weight-bytes", required_argument, NULL, OPT_WEIGHT_BYTES}},
     {ARG_SECONDS, {"seconds", required_argument, NULL, OPT_SECONDS}},
     {~0u, {"help", no_argument, NULL, OPT_HELP}},
 };
@@ -95,14 +102,6 @@ static bool read_integer(const char *text, long low, long high, int32_t *out)
     return true;
 }
 
-/* A finite number >= 0; *end_out is past it. */
-static bool read_number(const char *text, double *out, char **end_out)
-{
-    errno = 0;
-    *out = strtod(text, end_out);
-    return *end_out != text && errno == 0 && isfinite(*out) && *out >= 0.0;
-}
-
 static int want_integer(const args_t *args, const char *option, const char *text, long low, long high,
                         int32_t *out)
 {
@@ -127,32 +126,25 @@ static int read_format(args_t *args, const char *text)
     return args_usage(args, "--format %s: there are%s", text, list);
 }
 
-/* F=1,I=1,W=1,B=2,FB=3,HOP=0 in any order, each at most once. */
+/* F=1,I=1,W=1,B=2,FB=3,HOP=0 in any order, each at most once in a list; of two lists the later one counts. */
 static int read_costs(args_t *args, const char *text)
 {
-    struct {
-        const char *name;
-        double *value;
-        bool given;
-    } all[] = {{"F", &args->costs.f, false},   {"I", &args->costs.i, false},
-               {"W", &args->costs.w, false},   {"B", &args->costs.b, false},
-               {"FB", &args->costs.fb, false}, {"HOP", &args->costs.hop, false}};
+    bool seen[COST_KEYS] = {false};
     const char *at = text;
 
     while (*at != 0) {
-        size_t length = strcspn(at, "=,"), k = 0;
-        char *end;
+        size_t length = strcspn(at, "=,");
+        int key = cost_keys_find(at, length);
+        const char *end;
 
-        while (k < sizeof(all) / sizeof(all[0]) &&
-               (strlen(all[k].name) != length || strncmp(all[k].name, at, length) != 0))
-            k++;
-        if (k == sizeof(all) / sizeof(all[0]) || at[length] != '=' || all[k].given)
+        if (key < 0 || at[length] != '=' || seen[key])
             return args_usage(args,
-                              "--cost %s: at \"%s\": each of F, I, W, B, FB, HOP at most once, as in F=1.5",
+                              "--cost %s: at \"%s\": each of F, I, W, B, FB, HOP, BYTES, BANDWIDTH, BARRIER, "
+                              "LAYERS, attention.F, ... at most once, as in F=1.5",
                               text, at);
-        all[k].given = true;
-        if (!read_number(at + length + 1, all[k].value, &end) || (*end != ',' && *end != 0) ||
-            (*end == ',' && end[1] == 0))
+        seen[key] = args->cost_keys.given[key] = true;
+        end = cost_keys_number(at + length + 1, &args->cost_keys.value[key]);
+        if (end == NULL || (*end != ',' && *end != 0) || (*end == ',' && end[1] == 0))
             return args_usage(args, "--cost %s: at \"%s\": a number of 0 or more is due", text, at);
         at = *end == ',' ? end + 1 : end;
     }
@@ -161,24 +153,30 @@ static int read_costs(args_t *args, const char *text)
 
 static int read_scales(args_t *args, const char *text)
 {
-    int32_t n = 1;
+    dp_status_t status = cost_keys_scales(&args->cost_keys, text);
 
-    for (const char *at = text; *at != 0; at++)
-        n += *at == ',';
-    free(args->stage_scale);
-    args->stage_scale = calloc((size_t)n, sizeof(*args->stage_scale));
-    if (args->stage_scale == NULL)
-        return args_failed(args, dp_fail(DP_ERR_NOMEM, "no memory for %d stage scales", n));
-    args->nscales = n;
-    for (int32_t s = 0; s < n; s++) {
-        char *end;
+    return status == DP_ERR_INVALID ? args_usage(args, "--stage-scale: %s", dp_last_error())
+           : status == DP_OK        ? CMD_OK
+                                    : args_failed(args, status);
+}
 
-        if (!read_number(text, &args->stage_scale[s], &end) || *end != (s + 1 < n ? ',' : 0))
-            return args_usage(
-                args, "--stage-scale: at \"%s\": numbers of 0 or more are due, a comma between two", text);
-        text = end + 1;
+/* Flags before the file, whatever their order. */
+static int resolve_costs(args_t *args)
+{
+    dp_status_t status = DP_OK;
+
+    if (args->costs_file != NULL) {
+        cost_keys_t file = {.nscales = 0};
+
+        status = cost_keys_read(args->costs_file, &file);
+        cost_keys_merge(&args->cost_keys, &file);
+        cost_keys_clear(&file);
     }
-    return CMD_OK;
+    if (status == DP_OK)
+        status = cost_keys_resolve(&args->cost_keys, &args->costs, &args->pair);
+    if (args->no_barrier)
+        args->costs.barrier = 0.0;
+    return status == DP_OK ? CMD_OK : args_failed(args, status);
 }
 
 static int read_transport(args_t *args, const char *text)
@@ -194,9 +192,9 @@ static int read_transport(args_t *args, const char *text)
 
 static int read_cap(args_t *args, const char *option, const char *text, double *out)
 {
-    char *end;
+    const char *end = cost_keys_number(text, out);
 
-    if (read_number(text, out, &end) && *end == 0)
+    if (end != NULL && *end == 0)
         return CMD_OK;
     return args_usage(args, "--%s %s: a number of 0 or more is due", option, text);
 }
@@ -230,15 +228,24 @@ static int take(args_t *args, int option, const char *value)
         return CMD_OK;
     case OPT_COST:
         return read_costs(args, value);
+    case OPT_COSTS:
+        args->costs_file = value;
+        return CMD_OK;
     case OPT_STAGE_SCALE:
         return read_scales(args, value);
     case OPT_NO_BARRIER:
-        args->costs.barrier = 0.0;
+        args->no_barrier = true;
         return CMD_OK;
     case OPT_TRANSPORT:
         return read_transport(args, value);
     case OPT_MEMORY_CAP:
         return read_cap(args, "memory-cap", value, &args->memory_cap);
+    case OPT_ACTIVATION_BYTES:
+        return read_cap(args, "activation-bytes", value, &args->activation_bytes);
+    case OPT_DEFERRED_BYTES:
+        return read_cap(args, "deferred-bytes", value, &args->deferred_bytes);
+    case OPT_WEIGHT_BYTES:
+        return read_cap(args, "weight-bytes", value, &args->weight_bytes);
     case OPT_SECONDS:
         return read_cap(args, "seconds", value, &args->seconds);
     default:
@@ -311,7 +318,13 @@ bool args_parse(const command_t *command, int argc, char **argv, args_t *args, i
     struct option options[N_KNOWN + 1];
     int option;
 
-    *args = (args_t){.command = command, .rank = -1, .memory_cap = -1.0, .seconds = 10.0};
+    *args = (args_t){.command = command,
+                     .rank = -1,
+                     .memory_cap = -1.0,
+                     .activation_bytes = -1.0,
+                     .deferred_bytes = -1.0,
+                     .weight_bytes = -1.0,
+                     .seconds = 10.0};
     args->costs = (dp_costs_t){.struct_size = sizeof(args->costs),
                                .f = 1.0,
                                .i = 1.0,
@@ -335,11 +348,12 @@ bool args_parse(const command_t *command, int argc, char **argv, args_t *args, i
     if (optind < argc && (command->options & ARG_FILE) != 0)
         args->file = argv[optind++];
     *exit_out = optind < argc ? args_usage(args, "%s: one operand too many", argv[optind]) : check(args);
+    if (*exit_out == CMD_OK)
+        *exit_out = resolve_costs(args);
     return *exit_out == CMD_OK;
 }
 
 void args_clear(args_t *args)
 {
-    free(args->stage_scale);
-    args->stage_scale = NULL;
+    cost_keys_clear(&args->cost_keys);
 }

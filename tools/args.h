@@ -4,8 +4,7 @@
 #ifndef DP_TOOLS_ARGS_H
 #define DP_TOOLS_ARGS_H
 
-#include <dualpipe/simulate.h>
-#include <stdbool.h>
+#include "cost_keys.h"
 
 /* Options by bit: what a command understands besides --help. */
 enum {
@@ -15,11 +14,12 @@ enum {
     ARG_OUTPUT = 1 << 3,     /* --output FILE                                             */
     ARG_RANK = 1 << 4,       /* --rank R                                                  */
     ARG_COMM = 1 << 5,       /* --comm                                                    */
-    ARG_COST = 1 << 6,       /* --cost F=1,I=1,..., --stage-scale, --no-barrier           */
+    ARG_COST = 1 << 6,       /* --cost F=1,I=1,..., --costs, --stage-scale, --no-barrier  */
     ARG_TRANSPORT = 1 << 7,  /* --transport group|credits:K                               */
     ARG_MEMORY_CAP = 1 << 8, /* --memory-cap N                                            */
     ARG_FILE = 1 << 9,       /* one operand: a schedule file                              */
-    ARG_SECONDS = 1 << 10    /* --seconds S                                               */
+    ARG_SECONDS = 1 << 10,   /* --seconds S                                               */
+    ARG_BYTES = 1 << 11      /* --activation-bytes, --deferred-bytes, --weight-bytes      */
 };
 
 typedef enum format {
@@ -48,12 +48,15 @@ typedef struct args {
     int32_t rank;                        /* -1: all                   */
     bool forward_only, comm;
     format_t format;
-    dp_costs_t costs;
-    double *stage_scale; /* [nscales] or NULL         */
-    int32_t nscales;
+    cost_keys_t cost_keys; /* as they were given       */
+    const char *costs_file;
+    bool no_barrier;
+    dp_costs_t costs;       /* what they come to        */
+    dp_pair_figures_t pair; /* struct_size 0: no segments were given */
     dp_transport_t transport;
-    int32_t slots;     /* 0: not given              */
-    double memory_cap; /* negative: none            */
+    int32_t slots;                                         /* 0: not given              */
+    double memory_cap;                                     /* negative: none            */
+    double activation_bytes, deferred_bytes, weight_bytes; /* negative: not given */
     double seconds;
 } args_t;
 

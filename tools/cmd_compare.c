@@ -15,30 +15,33 @@ static const command_t command = {
     .name = "compare",
     .options = ARG_SIZES | ARG_COST | ARG_MEMORY_CAP | ARG_TRANSPORT | ARG_FORMAT | ARG_OUTPUT,
     .formats = 1 << FORMAT_TEXT | 1 << FORMAT_JSON | 1 << FORMAT_SVG | 1 << FORMAT_PNG | 1 << FORMAT_PDF,
-    .help = "usage: dualpipe compare --ranks P --microbatches M [OPTIONS]\n"
-            "Runs every built-in schedule that fits under a cost model and lists them, the shortest step "
-            "first; those that do not\n"
-            "fit follow with the reason.\n\n"
-            "  --cost LIST            time of one micro-batch on one device: F forward, B backward, I and W "
-            "its two parts, FB\n"
-            "                         an overlapped pair, HOP one transfer; any of "
-            "F=1,I=1,W=1,B=2,FB=3,HOP=0, which is the\n"
-            "                         default; B is I + W and FB is F + B unless given\n"
-            "  --no-barrier           ranks do not wait for each other between steps\n"
-            "  --memory-cap N         only schedules that hold at most N micro-batches' activations on a "
-            "rank, in units of\n"
-            "                         one rank's stage inputs\n"
-            "  --transport group      transfers complete in matched groups, as those of MPI and NCCL do\n"
-            "  --transport credits:K  one-sided transfers into K slots a channel (default, K = 2)\n"
-            "  --format F             text (default), json, svg, png, pdf\n"
-            "  --output FILE          write there instead of to standard output\n"
-            "  --help                 show this\n\n"
-            "examples:\n"
-            "  dualpipe compare --ranks 8 --microbatches 40\n"
-            "  dualpipe compare --ranks 8 --microbatches 40 --cost F=1,I=1,W=1,FB=2.2,HOP=0.1\n"
-            "      overlapped pairs that gain much, hops that cost a tenth of a forward\n"
-            "  dualpipe compare --ranks 8 --microbatches 40 --memory-cap 8 --format svg --output best.svg\n\n"
-            "exit status: 0 done, 1 the output could not be written, 2 wrong usage, 20 no schedule fits\n",
+    .help =
+        "usage: dualpipe compare --ranks P --microbatches M [OPTIONS]\n"
+        "Runs every built-in schedule that fits under a cost model and lists them, the shortest step "
+        "first; those that do not\n"
+        "fit follow with the reason.\n\n"
+        "  --cost LIST            time of one micro-batch on one device: F forward, B backward, I and W "
+        "its two parts, FB\n"
+        "                         an overlapped pair, HOP one transfer; any of "
+        "F=1,I=1,W=1,B=2,FB=3,HOP=0, which is the\n"
+        "                         default; B is I + W and FB is F + B unless given\n"
+        "                         and BYTES, BANDWIDTH, LAYERS, attention.F, ... as in `dualpipe simulate`\n"
+        "  --costs FILE           costs from a file: lines NAME=VALUE as above, # comments\n"
+        "  --no-barrier           ranks do not wait for each other between steps\n"
+        "  --memory-cap N         only schedules that hold at most N micro-batches' activations on a "
+        "rank, in units of\n"
+        "                         one rank's stage inputs\n"
+        "  --transport group      transfers complete in matched groups, as those of MPI and NCCL do\n"
+        "  --transport credits:K  one-sided transfers into K slots a channel (default, K = 2)\n"
+        "  --format F             text (default), json, svg, png, pdf\n"
+        "  --output FILE          write there instead of to standard output\n"
+        "  --help                 show this\n\n"
+        "examples:\n"
+        "  dualpipe compare --ranks 8 --microbatches 40\n"
+        "  dualpipe compare --ranks 8 --microbatches 40 --cost F=1,I=1,W=1,FB=2.2,HOP=0.1\n"
+        "      overlapped pairs that gain much, hops that cost a tenth of a forward\n"
+        "  dualpipe compare --ranks 8 --microbatches 40 --memory-cap 8 --format svg --output best.svg\n\n"
+        "exit status: 0 done, 1 the output could not be written, 2 wrong usage, 20 no schedule fits\n",
 };
 
 /* One method with one number of chunks. */
@@ -177,21 +180,12 @@ static dp_status_t make_table(table_t *table)
 
 /* ---- output ---- */
 
-static void costs_text(const args_t *args, char *text, size_t bytes)
-{
-    const dp_costs_t *costs = &args->costs;
-    double b = costs->b < 0.0 ? costs->i + costs->w : costs->b;
-
-    snprintf(text, bytes, "F=%g,I=%g,W=%g,B=%g,FB=%g,HOP=%g", costs->f, costs->i, costs->w, b,
-             costs->fb < 0.0 ? costs->f + b : costs->fb, costs->hop);
-}
-
 static dp_status_t put_text(const table_t *table, output_t *output)
 {
     FILE *to = output->file;
     char costs[160];
 
-    costs_text(table->args, costs, sizeof(costs));
+    costs_text(&table->args->costs, costs, sizeof(costs));
     fprintf(to, "%d ranks, %d micro-batches, costs %s\n\n", table->args->ranks, table->args->microbatches,
             costs);
     fputs("schedule                           step       idle          formula   most held   weights\n", to);
@@ -222,7 +216,7 @@ static dp_status_t put_json(const table_t *table, output_t *output)
     FILE *to = output->file;
     char costs[160];
 
-    costs_text(table->args, costs, sizeof(costs));
+    costs_text(&table->args->costs, costs, sizeof(costs));
     fprintf(to, "{\"ranks\":%d,\"microbatches\":%d,\"costs\":\"%s\",\"schedules\":[", table->args->ranks,
             table->args->microbatches, costs);
     for (size_t e = 0; e < table->count; e++) {
@@ -263,7 +257,7 @@ static dp_status_t put_picture(const table_t *table, output_t *output)
         return dp_fail(DP_ERR_NOMEM, "no memory for %zu bars", table->fitting);
     snprintf(title, sizeof(title), "Step time of %d ranks and %d micro-batches", table->args->ranks,
              table->args->microbatches);
-    costs_text(table->args, costs, sizeof(costs));
+    costs_text(&table->args->costs, costs, sizeof(costs));
     snprintf(subtitle, sizeof(subtitle), "costs %s", costs);
     for (size_t e = 0; e < table->fitting; e++) {
         const entry_t *entry = &table->entries[e];
@@ -301,9 +295,9 @@ static int run(const args_t *args)
     dp_status_t status;
     int code = CMD_OK;
 
-    if (args->stage_scale != NULL)
+    if (args->cost_keys.stage_scale != NULL)
         return args_usage(args,
-                          "--stage-scale does not go with compare: the schedules cut the model differently");
+                          "stage scales do not go with compare: the schedules cut the model differently");
     status = make_table(&table);
     if (status == DP_OK && table.fitting == 0 && args->format != FORMAT_TEXT && args->format != FORMAT_JSON)
         status = dp_fail(DP_ERR_REJECTED, "no schedule fits: there is nothing to draw");

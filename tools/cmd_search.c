@@ -25,6 +25,8 @@ static const command_t command = {
             "                         an overlapped pair, HOP one transfer; any of "
             "F=1,I=1,W=1,B=2,FB=3,HOP=0, which is the\n"
             "                         default; B is I + W and FB is F + B unless given\n"
+            "                         and BYTES, BANDWIDTH, LAYERS, attention.F, ... as in `dualpipe simulate`\n"
+            "  --costs FILE           costs from a file: lines NAME=VALUE as above, # comments\n"
             "  --no-barrier           ranks do not wait for each other between steps\n"
             "  --memory-cap N         hold at most N micro-batches' activations on a rank, in units of one "
             "rank's stage inputs\n"
@@ -100,9 +102,9 @@ static int run(const args_t *args)
     search_result_t result;
     dp_status_t status;
 
-    if (args->stage_scale != NULL)
+    if (args->cost_keys.stage_scale != NULL)
         return args_usage(args,
-                          "--stage-scale does not go with search: the schedules cut the model differently");
+                          "stage scales do not go with search: the schedules cut the model differently");
     status = search_run(&request, &result);
     if (isatty(STDERR_FILENO))
         fputs("\r\033[K", stderr);

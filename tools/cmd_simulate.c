@@ -16,34 +16,46 @@ static const command_t command = {
     .options = ARG_METHOD | ARG_SIZES | ARG_FILE | ARG_FORMAT | ARG_OUTPUT | ARG_COST | ARG_TRANSPORT,
     .formats = 1 << FORMAT_TEXT | 1 << FORMAT_JSON | 1 << FORMAT_SVG | 1 << FORMAT_PNG | 1 << FORMAT_PDF |
                1 << FORMAT_TRACE,
-    .help = "usage: dualpipe simulate --method NAME --ranks P --microbatches M [OPTIONS]\n"
-            "       dualpipe simulate FILE [OPTIONS]\n"
-            "Runs a schedule under a cost model: step time, idle time and memory of every rank, beside the "
-            "published formula.\n\n"
-            "  --method NAME, --ranks P, --microbatches M, --chunks V, --forward-only\n"
-            "                         a built-in schedule, as in `dualpipe schedule`\n"
-            "  --cost LIST            time of one micro-batch on one device: F forward, B backward, I and W "
-            "its two parts, FB\n"
-            "                         an overlapped pair, HOP one transfer; any of "
-            "F=1,I=1,W=1,B=2,FB=3,HOP=0, which is the\n"
-            "                         default; B is I + W and FB is F + B unless given\n"
-            "  --stage-scale LIST     a factor for each stage of the model: 1,1,1,1.5\n"
-            "  --no-barrier           ranks do not wait for each other between steps\n"
-            "  --transport group      transfers complete in matched groups, as those of MPI and NCCL do\n"
-            "  --transport credits:K  one-sided transfers into K slots a channel (default, K = 2)\n"
-            "  --format F             text (default), json, svg, png, pdf, trace\n"
-            "  --output FILE          write there instead of to standard output\n"
-            "  --help                 show this\n\n"
-            "examples:\n"
-            "  dualpipe simulate --method dualpipe --ranks 8 --microbatches 20\n"
-            "  dualpipe simulate --method 1f1b --ranks 8 --microbatches 20 --cost F=1,B=2,HOP=0.1\n"
-            "      a hop that costs a tenth of a forward\n"
-            "  dualpipe simulate --method dualpipe --ranks 8 --microbatches 20 --cost F=1,I=1,W=1,FB=2.4 "
-            "--format svg --output a.svg\n"
-            "      overlap that hides a fifth of every pair\n"
-            "  dualpipe simulate mine.tsv --format json\n\n"
-            "exit status: 0 done, 1 a file could not be read or written, 2 wrong usage, 20 the schedule is "
-            "rejected\n",
+    .help =
+        "usage: dualpipe simulate --method NAME --ranks P --microbatches M [OPTIONS]\n"
+        "       dualpipe simulate FILE [OPTIONS]\n"
+        "Runs a schedule under a cost model: step time, idle time and memory of every rank, beside the "
+        "published formula.\n\n"
+        "  --method NAME, --ranks P, --microbatches M, --chunks V, --forward-only\n"
+        "                         a built-in schedule, as in `dualpipe schedule`\n"
+        "  --cost LIST            time of one micro-batch on one device: F forward, B backward, I and W "
+        "its two parts, FB\n"
+        "                         an overlapped pair, HOP the latency of one transfer; any of "
+        "F=1,I=1,W=1,B=2,FB=3,HOP=0,\n"
+        "                         which is the default; B is I + W and FB is F + B unless given\n"
+        "  --cost BYTES=N,BANDWIDTH=N\n"
+        "                         size of a message and how much of it a link passes in a unit of time\n"
+        "  --cost attention.F=N,dispatch.F=N,mlp.F=N,combine.F=N,...,LAYERS=N\n"
+        "                         segments of a layer (.F, .I, .W each) and layers of a device; F, I, W, B, "
+        "FB "
+        "that are not\n"
+        "                         given follow from them, and how much communication a pair hides is said\n"
+        "  --costs FILE           costs from a file: lines NAME=VALUE as above, STAGE_SCALE=LIST, BARRIER=0, "
+        "# comments\n"
+        "  --stage-scale LIST     a factor for each stage of the model: 1,1,1,1.5\n"
+        "  --no-barrier           ranks do not wait for each other between steps\n"
+        "  --transport group      transfers complete in matched groups, as those of MPI and NCCL do\n"
+        "  --transport credits:K  one-sided transfers into K slots a channel (default, K = 2)\n"
+        "  --format F             text (default), json, svg, png, pdf, trace\n"
+        "  --output FILE          write there instead of to standard output\n"
+        "  --help                 show this\n\n"
+        "examples:\n"
+        "  dualpipe simulate --method dualpipe --ranks 8 --microbatches 20\n"
+        "  dualpipe simulate --method 1f1b --ranks 8 --microbatches 20 --cost F=1,B=2,HOP=0.1\n"
+        "      a hop that costs a tenth of a forward\n"
+        "  dualpipe simulate --method dualpipe --ranks 8 --microbatches 20 --cost F=1,I=1,W=1,FB=2.4 "
+        "--format svg --output a.svg\n"
+        "      overlap that hides a fifth of every pair\n"
+        "  dualpipe simulate --method dualpipe --ranks 8 --microbatches 20 --costs run/costs.txt\n"
+        "      costs that were measured, as train_moe --costs-out writes them\n"
+        "  dualpipe simulate mine.tsv --format json\n\n"
+        "exit status: 0 done, 1 a file could not be read or written, 2 wrong usage, 20 the schedule is "
+        "rejected\n",
 };
 
 static const char header[] = "rank       busy      idle          waiting   exposed   most held\n";
@@ -72,6 +84,12 @@ static void put_note(FILE *to, const plan_t *plan)
             "           DualPipe are exact when F = I >= W and an overlapped pair costs F + B or less.\n");
 }
 
+/* From leaving to arriving. */
+static double way(const dp_costs_t *costs)
+{
+    return costs->hop + (costs->bandwidth > 0.0 ? costs->bytes / costs->bandwidth : 0.0);
+}
+
 static void put_ranks(FILE *to, const plan_t *plan)
 {
     const dp_simulation_t *s = &plan->simulation;
@@ -79,7 +97,7 @@ static void put_ranks(FILE *to, const plan_t *plan)
 
     fputs(header, to);
     for (int32_t r = 0; r < s->ranks; r++) {
-        exposed_t e = exposed_of(s->timeline, r, plan->args->costs.hop);
+        exposed_t e = exposed_of(s->timeline, r, way(&plan->args->costs));
 
         fprintf(to, "%4d %10.6g %9.6g %5.1f %% %9.6g %9.6g %11.6g\n", r, s->step_time - s->bubble[r],
                 fabs(s->bubble[r]), fabs(s->bubble[r]) / step * 100.0, e.waiting, e.exposed,
@@ -87,21 +105,32 @@ static void put_ranks(FILE *to, const plan_t *plan)
     }
 }
 
+/* What the segments' order hides of their communication. */
+static void put_pair(FILE *to, const dp_pair_figures_t *pair)
+{
+    if (pair->struct_size == 0)
+        return;
+    fprintf(to, "pair       %.6g, with %.6g of dispatch and combine: %.6g hidden (%.1f %%), %.6g exposed\n",
+            pair->time, pair->communication, pair->hidden,
+            pair->communication > 0.0 ? pair->hidden / pair->communication * 100.0 : 100.0,
+            pair->communication - pair->hidden);
+}
+
 static dp_status_t put_text(const plan_t *plan, output_t *output)
 {
     const dp_schedule_t *schedule = plan->schedule;
     const dp_costs_t *costs = &plan->args->costs;
-    double b = costs->b < 0.0 ? costs->i + costs->w : costs->b;
     FILE *to = output->file;
-    char transport[32];
+    char transport[32], text[256];
 
     plan_transport_text(plan->args, transport, sizeof(transport));
     fprintf(to, "schedule   %s: %d ranks, %d micro-batches, %d chunks per rank (%s)%s\n", schedule->method,
             schedule->ranks, schedule->microbatches, schedule->chunks, dp_placement_name(schedule->placement),
             schedule->forward_only ? ", forward only" : "");
-    fprintf(to, "costs      F=%g,I=%g,W=%g,B=%g,FB=%g,HOP=%g, transport %s%s\n", costs->f, costs->i, costs->w,
-            b, costs->fb < 0.0 ? costs->f + b : costs->fb, costs->hop, transport,
+    costs_text(costs, text, sizeof(text));
+    fprintf(to, "costs      %s, transport %s%s\n", text, transport,
             costs->barrier == 0.0 ? ", no barrier" : "");
+    put_pair(to, &plan->args->pair);
     fprintf(to, "step       %.6g\n", plan->simulation.step_time);
     put_note(to, plan);
     fputc('\n', to);
@@ -125,7 +154,7 @@ static void put_array(FILE *to, const plan_t *plan, const char *name, int what)
         exposed_t e = {0.0, 0.0};
 
         if (what == WAITING || what == EXPOSED)
-            e = exposed_of(s->timeline, r, plan->args->costs.hop);
+            e = exposed_of(s->timeline, r, way(&plan->args->costs));
         if (r > 0)
             fputc(',', to);
         output_json_number(to, what == BUSY      ? s->step_time - s->bubble[r]
@@ -141,15 +170,25 @@ static void put_json_costs(FILE *to, const plan_t *plan)
 {
     const dp_costs_t *costs = &plan->args->costs;
     double b = costs->b < 0.0 ? costs->i + costs->w : costs->b;
-    const char *const names[] = {"F", "I", "W", "B", "FB", "HOP"};
-    double values[] = {costs->f,  costs->i, costs->w, b, costs->fb < 0.0 ? costs->f + b : costs->fb,
-                       costs->hop};
+    const char *const names[] = {"F", "I", "W", "B", "FB", "HOP", "BYTES", "BANDWIDTH"};
+    double values[] = {
+        costs->f,   costs->i,     costs->w,        b, costs->fb < 0.0 ? costs->f + b : costs->fb,
+        costs->hop, costs->bytes, costs->bandwidth};
 
     fputs(",\n \"costs\":{", to);
-    for (int k = 0; k < 6; k++) {
+    for (int k = 0; k < 8; k++) {
         fprintf(to, "%s\"%s\":", k > 0 ? "," : "", names[k]);
         output_json_number(to, values[k]);
     }
+    fputc('}', to);
+    if (plan->args->pair.struct_size == 0)
+        return;
+    fputs(",\n \"pair\":{\"time\":", to);
+    output_json_number(to, plan->args->pair.time);
+    fputs(",\"communication\":", to);
+    output_json_number(to, plan->args->pair.communication);
+    fputs(",\"hidden\":", to);
+    output_json_number(to, plan->args->pair.hidden);
     fputc('}', to);
 }
 

@@ -13,10 +13,10 @@
 enum { F, I, W, B, FB, HOP, BYTES, BANDWIDTH, BARRIER, LAYERS };
 
 static const char *const names[COST_KEYS] = {
-    "F",          "I",          "W",           "B",           "FB",          "HOP",
-    "BYTES",      "BANDWIDTH",  "BARRIER",     "LAYERS",      "attention.F", "attention.I",
-    "attention.W", "dispatch.F", "dispatch.I", "dispatch.W",  "mlp.F",       "mlp.I",
-    "mlp.W",      "combine.F",  "combine.I",   "combine.W"};
+    "F",           "I",          "W",          "B",          "FB",          "HOP",
+    "BYTES",       "BANDWIDTH",  "BARRIER",    "LAYERS",     "attention.F", "attention.I",
+    "attention.W", "dispatch.F", "dispatch.I", "dispatch.W", "mlp.F",       "mlp.I",
+    "mlp.W",       "combine.F",  "combine.I",  "combine.W"};
 
 int cost_keys_find(const char *name, size_t length)
 {
@@ -50,7 +50,8 @@ dp_status_t cost_keys_scales(cost_keys_t *keys, const char *text)
         const char *end = cost_keys_number(text, &keys->stage_scale[s]);
 
         if (end == NULL || *end != (s + 1 < n ? ',' : 0))
-            return dp_fail(DP_ERR_INVALID, "at \"%.40s\": numbers of 0 or more are due, a comma between two", text);
+            return dp_fail(DP_ERR_INVALID, "at \"%.40s\": numbers of 0 or more are due, a comma between two",
+                           text);
         text = end + 1;
     }
     return DP_OK;
@@ -80,7 +81,8 @@ static dp_status_t read_pair(cost_keys_t *keys, const char *name, size_t length,
         return keys->stage_scale != NULL ? dp_fail(DP_ERR_INVALID, "STAGE_SCALE is there twice")
                                          : cost_keys_scales(keys, value);
     if (key < 0)
-        return dp_fail(DP_ERR_INVALID, "\"%.*s\" is not the name of a cost", length < 40 ? (int)length : 40, name);
+        return dp_fail(DP_ERR_INVALID, "\"%.*s\" is not the name of a cost", length < 40 ? (int)length : 40,
+                       name);
     if (keys->given[key])
         return dp_fail(DP_ERR_INVALID, "%s is there twice", names[key]);
     keys->given[key] = true;
@@ -163,7 +165,8 @@ static dp_status_t resolve_segments(const cost_keys_t *keys, dp_costs_t *costs, 
     double layers = keys->given[LAYERS] ? keys->value[LAYERS] : 1.0;
 
     if (layers != floor(layers) || layers < 1.0 || layers > DP_SEGMENT_LAYERS)
-        return dp_fail(DP_ERR_INVALID, "LAYERS=%g: a whole number from 1 to %d is due", layers, DP_SEGMENT_LAYERS);
+        return dp_fail(DP_ERR_INVALID, "LAYERS=%g: a whole number from 1 to %d is due", layers,
+                       DP_SEGMENT_LAYERS);
     segments.layers = (int32_t)layers;
     for (int s = 0; s < DP_SEGMENT_COSTS; s++) {
         segments.f[s] = value[3 * s];
@@ -176,8 +179,9 @@ static dp_status_t resolve_segments(const cost_keys_t *keys, dp_costs_t *costs, 
 
 dp_status_t cost_keys_resolve(const cost_keys_t *keys, dp_costs_t *costs, dp_pair_figures_t *pair_out)
 {
-    double *const targets[LAYERS] = {&costs->f,   &costs->i,     &costs->w,         &costs->b,      &costs->fb,
-                                     &costs->hop, &costs->bytes, &costs->bandwidth, &costs->barrier};
+    double *const targets[LAYERS] = {&costs->f,     &costs->i,         &costs->w,
+                                     &costs->b,     &costs->fb,        &costs->hop,
+                                     &costs->bytes, &costs->bandwidth, &costs->barrier};
     bool segments = false;
     dp_status_t status = DP_OK;
 

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 
 enum {
-    COST_KEY_SEGMENTS = 10,                             /* F to LAYERS come before attention.F, ... */
+    COST_KEY_SEGMENTS = 10, /* F to LAYERS come before attention.F, ... */
     COST_KEYS = COST_KEY_SEGMENTS + 3 * DP_SEGMENT_COSTS
 };
 

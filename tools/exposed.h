@@ -10,7 +10,7 @@ typedef struct exposed {
     double waiting, exposed; /* in units of the costs */
 } exposed_t;
 
-/* Of one rank of a simulated timeline. hop: what a transfer takes. */
+/* Of one rank of a simulated timeline. hop: what a transfer takes from leaving to arriving. */
 exposed_t exposed_of(const dp_timeline_t *timeline, int32_t rank, double hop);
 
 #endif

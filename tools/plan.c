@@ -114,10 +114,10 @@ int plan_program(const args_t *args, plan_t *plan)
 dp_status_t plan_costs(const args_t *args, const dp_schedule_t *schedule, dp_costs_t *costs_out)
 {
     *costs_out = args->costs;
-    costs_out->stage_scale = args->stage_scale;
-    if (args->stage_scale != NULL && args->nscales != dp_schedule_stages(schedule))
+    costs_out->stage_scale = args->cost_keys.stage_scale;
+    if (costs_out->stage_scale != NULL && args->cost_keys.nscales != dp_schedule_stages(schedule))
         return dp_fail(DP_ERR_INVALID, "--stage-scale has %d numbers, %s on %d ranks has %d stages",
-                       args->nscales, schedule->method, schedule->ranks, dp_schedule_stages(schedule));
+                       args->cost_keys.nscales, schedule->method, schedule->ranks, dp_schedule_stages(schedule));
     return DP_OK;
 }
 

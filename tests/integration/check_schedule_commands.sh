@@ -153,7 +153,31 @@ expect 0 verify good.tsv --transport group
 expect 0 verify good.tsv --transport credits:3
 expect 0 verify good.tsv --memory-cap 5
 expect 20 verify good.tsv --memory-cap 4
-require err 'holds 5 micro-batches'
+require err 'rank 0 holds 5 micro-batches'
+# 1f1b on 3 ranks: 3, 2 and 1 micro-batches; with two directions the weights count twice.
+"$dualpipe" schedule --method 1f1b --ranks 3 --microbatches 4 --format tsv >line.tsv
+expect 0 verify line.tsv --activation-bytes 10 --weight-bytes 100 --memory-cap 130
+require out '^ *0  *3  *0  *130$'
+require out '^ *1  *2  *0  *120$'
+require out '^ *2  *1  *0  *110$'
+expect 20 verify line.tsv --activation-bytes 10 --weight-bytes 100 --memory-cap 129
+require err 'rank 0 holds 130 bytes at once, the cap is 129'
+expect 0 verify good.tsv --weight-bytes 7
+require out '^ *3  *5  *0\{0,1\}1*  *14$'
+# By hand: both weight gradients are put off, and before the second I both activations are held besides.
+cat >late.tsv <<'EOF'
+# method=custom ranks=1 microbatches=2 chunks=1 placement=line
+0	0	F	0	0	-1	-1	-1	-1
+0	1	F	0	1	-1	-1	-1	-1
+0	2	I	0	0	-1	-1	-1	-1
+0	3	I	0	1	-1	-1	-1	-1
+0	4	W	0	0	-1	-1	-1	-1
+0	5	W	0	1	-1	-1	-1	-1
+EOF
+expect 0 verify late.tsv --activation-bytes 10 --deferred-bytes 3
+require out '^ *0  *2  *2  *26$'
+expect 2 verify late.tsv --activation-bytes -1
+expect 2 verify late.tsv --weight-bytes many
 status=0
 "$dualpipe" verify - <good.tsv >out 2>err || status=$?
 [ "$status" -eq 0 ] || fail "verify -: $(cat err)"
@@ -231,6 +255,62 @@ for cost in F=-1 F=x F= F Q=1 F=1,F=2 F=1, ,F=1 '' F=nan F=inf F=1e999 'F=1;B=2'
     expect 2 simulate good.tsv --cost "$cost"
 done
 expect 2 simulate good.tsv --cost F=1e300
+# A message takes the link for a unit and arrives a unit later; forwards end at 1, 2, 3 and leave then.
+expect 0 simulate --method gpipe --forward-only --ranks 2 --microbatches 3 --cost HOP=1,BYTES=8,BANDWIDTH=8 \
+    --transport credits:3 --format json
+require out '"step_time":6,'
+expect 0 simulate --method gpipe --forward-only --ranks 2 --microbatches 3 --cost BYTES=16,BANDWIDTH=8 --format json
+require out '"step_time":8,'
+# Costs from a file, flags before it, and out of segments.
+cat >costs.txt <<'EOF'
+# measured
+attention.F=1
+attention.I = 1
+attention.W=1	# with blanks
+
+dispatch.F=1
+dispatch.I=1
+mlp.F=1
+mlp.I=1
+mlp.W=1
+combine.F=1
+combine.I=1
+HOP=3
+BARRIER=0
+EOF
+expect 0 simulate good.tsv --costs costs.txt
+require out '^costs  *F=4,I=4,W=2,B=5,FB=6,HOP=3, transport credits:2, no barrier$'
+require out '^pair  *6, with 4 of dispatch and combine: 4 hidden (100.0 %), 0 exposed$'
+expect 0 simulate good.tsv --cost HOP=0,FB=7,BARRIER=1 --costs costs.txt --format json
+require out '"costs":{"F":4,"I":4,"W":2,"B":5,"FB":7,"HOP":0,"BYTES":0,"BANDWIDTH":0}'
+require out '"barrier":true'
+require out '"pair":{"time":6,"communication":4,"hidden":4}'
+expect 0 simulate good.tsv --costs costs.txt --cost LAYERS=3
+require out '^costs  *F=12,I=12,W=6,'
+printf 'F=2\nSTAGE_SCALE=1,2.5\n' >scaled.txt
+expect 0 simulate --method 1f1b --ranks 2 --microbatches 2 --costs scaled.txt --cost F=1 --format json
+require out '"step_time":18,'
+expect 2 compare --ranks 2 --microbatches 2 --costs scaled.txt
+expect 0 compare --ranks 2 --microbatches 2 --costs costs.txt
+expect 1 simulate good.tsv --costs no-such-file.txt
+refused() { # LINE TEXT-OF-FILE
+    printf "$2" >bad.txt
+    expect 2 simulate good.tsv --costs bad.txt
+    require err "bad.txt:$1: "
+}
+refused 2 'F=1\nQ=2\n'
+refused 3 'F=1\n# F=2\nF=3'
+refused 1 'F\n'
+refused 1 'F=-1\n'
+refused 2 '\nI=1 2\n'
+refused 1 '=1\n'
+refused 1 'mlp.X=1\n'
+refused 1 'STAGE_SCALE=1,,2\n'
+refused 2 'STAGE_SCALE=1\nSTAGE_SCALE=1\n'
+refused 1 'F=1\000\n'
+for cost in LAYERS=2 mlp.F=1,LAYERS=0 mlp.F=1,LAYERS=1.5 mlp.F=1,mlp.F=2; do
+    expect 2 simulate good.tsv --cost "$cost"
+done
 expect 2 simulate good.tsv --stage-scale 1,2
 require err '2 numbers'
 expect 2 simulate good.tsv --stage-scale 1,,1,1
