@@ -56,7 +56,7 @@ typedef struct dp_pipeline_options {
     dp_dtype_t dtype;            /* of parameters and gradients (DP_F32, DP_F64)                                       */
     int32_t slots;               /* K per channel; 0: 2                                                                */
     size_t inline_bytes;         /* messages up to this size are sent from the compute lane; 0: 16 KiB                 */
-    int32_t trace_steps;         /* keep the spans of the last n steps for dp_pipeline_timeline; 0: 1                  */
+    int32_t trace_steps;         /* keep the spans of the last n steps for dp_pipeline_timeline; 0: 1, at most 65536   */
     dp_build_stage_fn build;
     void *user;
 } dp_pipeline_options_t;

@@ -4,6 +4,8 @@
 #include "base/memory.h"
 #include "engine/engine.h"
 
+#include <string.h>
+
 dp_status_t dp__device_memory(dp_pipeline_t *p, size_t bytes, size_t *account, char **memory_out)
 {
     void *memory = NULL;
@@ -21,7 +23,8 @@ dp_status_t dp__device_memory(dp_pipeline_t *p, size_t bytes, size_t *account, c
     return DP_OK;
 }
 
-dp_status_t dp__chunks_build(dp_pipeline_t *p)
+/* Asks the trainer for the stage of chunk `c`. */
+static dp_status_t build_stage(dp_pipeline_t *p, int32_t c, dp_stage_t **stage_out)
 {
     dp_build_context_t context = {
         .struct_size = sizeof(context),
@@ -38,30 +41,74 @@ dp_status_t dp__chunks_build(dp_pipeline_t *p)
         .dp_rank = p->grid.d,
         .dp_size = p->grid.dp,
     };
-    int32_t stages = dp_schedule_stages(p->schedule);
+    int32_t index = p->chunks[c].place.stage;
+    dp_stage_t *stage = NULL;
+    dp_status_t status = p->options.build(p->options.user, &context, index, dp_schedule_stages(p->schedule), &stage);
 
+    if (status < 0)
+        return dp_fail(status, "building stage %d: %s", index, dp_last_error());
+    if (stage == NULL)
+        return dp_fail(DP_ERR_INVALID, "the builder returned no stage %d", index);
+    if (stage->dtype != p->options.dtype || stage->boundary_bytes != p->options.boundary_bytes)
+        return dp_fail(DP_ERR_INVALID,
+                       "stage %d was made for dtype %d and boundaries of %zu bytes, the pipeline has %d and %zu", index,
+                       (int)stage->dtype, stage->boundary_bytes, (int)p->options.dtype, p->options.boundary_bytes);
+    *stage_out = stage;
+    return DP_OK;
+}
+
+dp_status_t dp__chunks_build(dp_pipeline_t *p)
+{
     p->one_lane = 1;
     for (int32_t c = 0; c < p->nchunks; c++) {
         dp__chunk_t *chunk = &p->chunks[c];
-        dp_status_t status;
+        dp_status_t status = build_stage(p, c, &chunk->stage);
 
-        dp_schedule_place(p->schedule, p->grid.p, c, &chunk->place);
-        chunk->stage = NULL;
-        status = p->options.build(p->options.user, &context, chunk->place.stage, stages, &chunk->stage);
         if (status < 0)
             return status;
-        if (chunk->stage == NULL)
-            return dp_fail(DP_ERR_INVALID, "the builder returned no stage %d", chunk->place.stage);
-        if (chunk->stage->dtype != p->options.dtype || chunk->stage->boundary_bytes != p->options.boundary_bytes)
-            return dp_fail(DP_ERR_INVALID,
-                           "stage %d was made for dtype %d and boundaries of %zu bytes, the pipeline has %d and %zu",
-                           chunk->place.stage, (int)chunk->stage->dtype, chunk->stage->boundary_bytes,
-                           (int)p->options.dtype, p->options.boundary_bytes);
         if (chunk->stage->nsegments > p->max_segments)
             p->max_segments = chunk->stage->nsegments;
         for (int32_t s = 0; s < chunk->stage->nsegments; s++)
             p->one_lane &= chunk->stage->segments[s].segment->lane == DP_LANE_COMPUTE;
     }
+    return DP_OK;
+}
+
+/* Memory, plan and names are those of the stage that was there first. */
+static int same_stage(const dp_stage_t *a, const dp_stage_t *b)
+{
+    const dp_stage_info_t *x = &a->info, *y = &b->info;
+
+    if (a->nsegments != b->nsegments || memcmp(a->shapes, b->shapes, (size_t)a->nsegments * sizeof(*a->shapes)) != 0 ||
+        x->saved_bytes != y->saved_bytes || x->work_bytes != y->work_bytes || x->scratch_bytes != y->scratch_bytes ||
+        x->param_count != y->param_count || x->nparams != y->nparams)
+        return 0;
+    for (int32_t s = 0; s < a->nsegments; s++)
+        if (strcmp(a->segments[s].segment->name, b->segments[s].segment->name) != 0 ||
+            a->segments[s].part != b->segments[s].part)
+            return 0;
+    for (uint32_t i = 0; i < x->nparams; i++)
+        if (x->params[i].offset != y->params[i].offset || x->params[i].count != y->params[i].count ||
+            x->params[i].expert != y->params[i].expert)
+            return 0;
+    return 1;
+}
+
+dp_status_t dp__chunks_rebuild(dp_pipeline_t *p)
+{
+    dp_stage_t *fresh[DP_MAX_CHUNKS];
+
+    for (int32_t c = 0; c < p->nchunks; c++) {
+        dp_status_t status = build_stage(p, c, &fresh[c]);
+
+        if (status < 0)
+            return status;
+        if (!same_stage(p->chunks[c].stage, fresh[c]))
+            return dp_fail(DP_ERR_MISMATCH, "stage %d was built with other segments, sizes or parameters than before",
+                           p->chunks[c].place.stage);
+    }
+    for (int32_t c = 0; c < p->nchunks; c++)
+        p->chunks[c].stage = fresh[c];
     return DP_OK;
 }
 

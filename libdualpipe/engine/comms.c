@@ -39,7 +39,7 @@ static dp_status_t open_group(dp_pipeline_t *p, const dp__comms_t *comms, const 
         .device = p->device,
     };
 
-    snprintf(full, sizeof(full), "g%u.%s", p->generation, name);
+    snprintf(full, sizeof(full), "p%llu.%u.%s", (unsigned long long)p->serial, p->generation, name);
     return comms->vt->open(p->host, &config, comm_out);
 }
 
@@ -121,30 +121,32 @@ static dp_status_t check_comm(const dp_plugin_t *plugin, const dp_comm_vt_t *vt)
     return DP_OK;
 }
 
-dp_status_t dp__comms_open(dp_pipeline_t *p, const char *name, dp__comms_t *comms)
+dp_status_t dp__comms_find(const char *name, const dp_comm_vt_t **vt_out)
 {
     const dp_plugin_t *plugin;
     const void *table;
-    members_t members = {NULL, 0, 0};
     dp_status_t status = dp_plugin_load(name, &plugin);
 
-    *comms = (dp__comms_t){.vt = NULL};
     if (status >= 0)
         status = dp_plugin_interface(plugin, DP_IFACE_COMM, sizeof(dp_comm_vt_t), &table);
-    if (status < 0)
-        return status;
-    status = check_comm(plugin, table);
-    if (status < 0)
-        return status;
-    comms->vt = table;
-    p->generation++;
-    members.world = dp__calloc((size_t)dp_group_size(p->group), sizeof(*members.world));
+    if (status >= 0)
+        status = check_comm(plugin, table);
+    if (status >= 0)
+        *vt_out = table;
+    return status;
+}
+
+dp_status_t dp__comms_open(dp_pipeline_t *p, const dp_comm_vt_t *vt, dp__comms_t *comms)
+{
+    members_t members = {dp__calloc((size_t)dp_group_size(p->group), sizeof(*members.world)), 0, 0};
+    dp_status_t status;
+
+    *comms = (dp__comms_t){.vt = vt};
     if (members.world == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for the member lists of %d ranks", dp_group_size(p->group));
+    p->generation++;
     status = open_groups(p, comms, &members);
     dp__free(members.world);
-    if (status < 0)
-        dp__comms_close(comms);
     return status;
 }
 

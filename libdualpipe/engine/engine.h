@@ -2,12 +2,14 @@
  * SPDX-License-Identifier: MIT
  * engine.h: the pipeline handle as its files see it.
  *
- *   open.c     options, agreement between ranks, order of set-up and tear-down
+ *   open.c     options, order of set-up and tear-down
+ *   agree.c    what must be the same on all ranks
  *   comms.c    the groups a rank belongs to, channels, swapping the backend
  *   chunks.c   stages of this rank with their parameters, gradients and in-flight memory
  *   plan.c     this rank's list of the program turned into actions with every index resolved
  *   step.c     enqueues the actions; the only code that runs in a step
  *   reduce.c   gradients of halves, mirrors and data groups summed
+ *   fault.c    a failure: what was being done, telling the job, bringing the lanes to rest
  *   spans.c    what was recorded, gathered into a timeline */
 #ifndef DP_ENGINE_ENGINE_H
 #define DP_ENGINE_ENGINE_H
@@ -17,6 +19,7 @@
 #include <dualpipe/pipeline.h>
 
 enum { DP__WORKS = 2 };               /* passes of one kind (F, backward) that may be in flight on the lanes at once */
+enum { DP__NAME_BYTES = 512 };        /* of a plugin, or its path */
 enum { DP__FORWARD = 0, DP__BACKWARD = 1, DP__KINDS = 2 };
 
 typedef struct dp__grid {
@@ -101,8 +104,9 @@ struct dp_pipeline {
     dp_group_t *group;
     const dp_host_t *host;
     dp__grid_t grid;
-    char comm_name[128];
-    uint32_t generation;         /* of the comm set-up, for unique names */
+    char comm_name[DP__NAME_BYTES], device_name[DP__NAME_BYTES];
+    uint64_t serial;             /* of this pipeline in its job, and ... */
+    uint32_t generation;         /* ... of its comm set-up, for unique names */
 
     dp_schedule_t *own_schedule, *forward_schedule;
     const dp_schedule_t *schedule;
@@ -140,21 +144,35 @@ struct dp_pipeline {
     double *losses;              /* [M] device memory, host-visible through `staging` */
     double *staging;             /* device memory for dp_pipeline_sum */
     uint32_t step;
+    const dp__plan_t *running;   /* of the step in progress or failed; NULL before the first */
+    int32_t enqueueing;          /* span of the operation that is being put on its lane, -1: none */
     int failed;
+    int stuck;                   /* a lane does not come to rest: its memory must stay */
     dp_memory_report_t memory;
 };
 
-/* grid and agreement (open.c) */
+/* fault.c: gives the job its first cause, or takes over the one it has. The message names rank, step and operation, or `what`. */
 dp_status_t dp__engine_fail(dp_pipeline_t *p, dp_status_t status, const char *what);
+/* After a failure: returns when no lane uses anything any more, keeping the message. */
+void dp__engine_settle(dp_pipeline_t *p);
+
+/* agree.c; collective */
+dp_status_t dp__agree_on_settings(dp_pipeline_t *p);
+dp_status_t dp__agree_on_stages(dp_pipeline_t *p);
+/* DP_OK on all ranks, or an error on all: the first that one of them came with. */
+dp_status_t dp__agree_to_swap(dp_pipeline_t *p, dp_status_t mine, const char *name);
 
 /* chunks.c */
 dp_status_t dp__chunks_build(dp_pipeline_t *p);
+dp_status_t dp__chunks_rebuild(dp_pipeline_t *p);
 dp_status_t dp__chunks_allocate(dp_pipeline_t *p);
 void dp__chunks_close(dp_pipeline_t *p);
 dp_status_t dp__device_memory(dp_pipeline_t *p, size_t bytes, size_t *account, char **memory_out);
 
 /* comms.c */
-dp_status_t dp__comms_open(dp_pipeline_t *p, const char *name, dp__comms_t *comms);
+dp_status_t dp__comms_find(const char *name, const dp_comm_vt_t **vt_out);
+/* What was opened before a failure stays in *comms: closing it meets the other ranks, so the job must know first. */
+dp_status_t dp__comms_open(dp_pipeline_t *p, const dp_comm_vt_t *vt, dp__comms_t *comms);
 dp_status_t dp__comms_start(dp_pipeline_t *p, dp__comms_t *comms);
 void dp__comms_close(dp__comms_t *comms);
 dp_status_t dp__links_open(dp_pipeline_t *p);

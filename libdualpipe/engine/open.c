@@ -10,27 +10,9 @@
 
 #define SUM_COUNT 4096 /* doubles that dp_pipeline_sum moves at once */
 #define INLINE_BYTES 16384
-#define SETTINGS_BYTES 512
+#define MOST_TRACE_STEPS 65536
 
-/* Gives the job its first cause, or takes over the one it has. Our message names rank, step and operation. */
-dp_status_t dp__engine_fail(dp_pipeline_t *p, dp_status_t status, const char *what)
-{
-    char doing[256] = "", text[1024];
-    dp_status_t cause;
-
-    snprintf(text, sizeof(text), "%s", dp_last_error());
-    p->failed = 1;
-    cause = dp_group_health(p->group);
-    if (cause < 0)
-        return cause;
-    dp_group_describe(p->group, dp_group_rank(p->group), doing, sizeof(doing));
-    dp_fail(status, "rank %d: %s%s%s: %s", dp_group_rank(p->group), what, doing[0] != '\0' ? ", " : "", doing, text);
-    snprintf(text, sizeof(text), "%s", dp_last_error());
-    dp_group_abort(p->group, status, text);
-    return dp_fail(status, "%s", text);
-}
-
-/* ---- options and agreement ---- */
+/* ---- options ---- */
 
 static dp_status_t set_grid(dp_pipeline_t *p)
 {
@@ -39,7 +21,7 @@ static dp_status_t set_grid(dp_pipeline_t *p)
 
     g->ep = p->options.ep > 0 ? p->options.ep : 1;
     g->dp = p->options.dp > 0 ? p->options.dp : 1;
-    if (size % (g->ep * g->dp) != 0)
+    if (size % ((int64_t)g->ep * g->dp) != 0)
         return dp_fail(DP_ERR_INVALID, "%d ranks cannot be split into ep = %d times dp = %d pipelines of equal length", size,
                        g->ep, g->dp);
     g->pp = size / (g->ep * g->dp);
@@ -51,114 +33,44 @@ static dp_status_t set_grid(dp_pipeline_t *p)
 
 static dp_status_t check_options(const dp_pipeline_options_t *o)
 {
-    if (o == NULL || o->struct_size < sizeof(*o) || o->group == NULL || o->build == NULL)
-        return dp_fail(DP_ERR_INVALID, "dp_pipeline_open: struct_size, group and build are required");
+    const dp_schedule_t *s = o->schedule;
+
+    if (o->build == NULL)
+        return dp_fail(DP_ERR_INVALID, "build is NULL: a pipeline needs a function that makes its stages");
     if (o->dtype != DP_F32 && o->dtype != DP_F64)
-        return dp_fail(DP_ERR_UNSUPPORTED, "dp_pipeline_open: parameters must be DP_F32 or DP_F64, not %d", (int)o->dtype);
+        return dp_fail(DP_ERR_UNSUPPORTED, "dtype %d: parameters must be DP_F32 or DP_F64", (int)o->dtype);
     if (o->boundary_bytes == 0 || o->boundary_bytes > UINT32_MAX)
-        return dp_fail(DP_ERR_INVALID, "dp_pipeline_open: boundary_bytes is %zu; 1 to %u are legal", o->boundary_bytes,
-                       UINT32_MAX);
-    if (o->ep < 0 || o->dp < 0 || o->slots < 0 || o->trace_steps < 0)
-        return dp_fail(DP_ERR_INVALID, "dp_pipeline_open: ep, dp, slots and trace_steps must not be negative");
-    return DP_OK;
+        return dp_fail(DP_ERR_INVALID, "boundary_bytes is %zu; 1 to %u are legal", o->boundary_bytes, UINT32_MAX);
+    if (o->ep < 0 || o->dp < 0 || o->slots < 0)
+        return dp_fail(DP_ERR_INVALID, "ep %d, dp %d, slots %d: none may be negative", o->ep, o->dp, o->slots);
+    if (o->trace_steps < 0 || o->trace_steps > MOST_TRACE_STEPS)
+        return dp_fail(DP_ERR_INVALID, "trace_steps is %d; 0 to %d are legal", o->trace_steps, MOST_TRACE_STEPS);
+    if (s == NULL)
+        return DP_OK;
+    if (s->chunks < 1 || s->chunks > DP_MAX_CHUNKS)
+        return dp_fail(DP_ERR_INVALID, "the schedule has %d chunks; 1 to %d are legal", s->chunks, DP_MAX_CHUNKS);
+    if (o->microbatches != 0 && o->microbatches != s->microbatches)
+        return dp_fail(DP_ERR_INVALID, "microbatches is %d, the schedule given has %d", o->microbatches, s->microbatches);
+    return dp_schedule_verify(s);
 }
 
 /* "shm" -> "comm_shm"; names with their kind, and paths, stay. */
-static void full_name(const char *kind, const char *name, const char *variable, const char *fallback, char *text, size_t bytes)
+static dp_status_t full_name(const char *kind, const char *name, const char *variable, const char *fallback,
+                             char text[DP__NAME_BYTES])
 {
     size_t n = strlen(kind);
+    int length, plain;
 
     if (name == NULL)
-        name = getenv(variable);
+        name = secure_getenv(variable);
     if (name == NULL || name[0] == '\0')
         name = fallback;
-    if (strchr(name, '/') != NULL || (strncmp(name, kind, n) == 0 && name[n] == '_'))
-        snprintf(text, bytes, "%s", name);
-    else
-        snprintf(text, bytes, "%s_%s", kind, name);
-}
-
-static dp_status_t compare_settings(dp_pipeline_t *p, const char *mine, const char *all)
-{
-    for (int32_t r = 0; r < dp_group_size(p->group); r++) {
-        const char *a = all, *b = all + (size_t)r * SETTINGS_BYTES;
-
-        if (strcmp(a, b) == 0)
-            continue;
-        while (*a != '\0' || *b != '\0') {
-            size_t na = strcspn(a, "\n"), nb = strcspn(b, "\n");
-
-            if (na != nb || strncmp(a, b, na) != 0)
-                return dp_fail(DP_ERR_MISMATCH, "the ranks were opened with different settings: rank 0 has %.*s, rank %d has %.*s",
-                               (int)na, a, r, (int)nb, b);
-            a += na + (a[na] == '\n');
-            b += nb + (b[nb] == '\n');
-        }
-    }
-    (void)mine;
+    plain = strchr(name, '/') == NULL && (strncmp(name, kind, n) != 0 || name[n] != '_');
+    length = snprintf(text, DP__NAME_BYTES, "%s%s%s", plain ? kind : "", plain ? "_" : "", name);
+    if (length < 0 || length >= DP__NAME_BYTES)
+        return dp_fail(DP_ERR_INVALID, "the name of the %s plugin has %zu characters; at most %d are possible", kind,
+                       strlen(name), DP__NAME_BYTES - 1);
     return DP_OK;
-}
-
-static uint64_t digest_schedule(const dp_schedule_t *s)
-{
-    uint64_t h = 1469598103934665603u; /* FNV-1a, over fields and not padding */
-
-    for (int64_t i = 0; i < s->first[s->ranks]; i++) {
-        const dp_op_t *op = &s->ops[i];
-        const int64_t fields[] = {op->kind, op->chunk, op->chunk2, op->mb, op->mb2};
-
-        for (size_t f = 0; f < sizeof(fields) / sizeof(fields[0]); f++)
-            h = (h ^ (uint64_t)fields[f]) * 1099511628211u;
-    }
-    return h;
-}
-
-/* Every rank must run the same program on tensors of the same size. */
-static dp_status_t agree(dp_pipeline_t *p)
-{
-    const dp_pipeline_options_t *o = &p->options;
-    char mine[SETTINGS_BYTES] = {0};
-    char *all = dp__calloc((size_t)dp_group_size(p->group), SETTINGS_BYTES);
-    dp_status_t status;
-
-    if (all == NULL)
-        return dp_fail(DP_ERR_NOMEM, "no memory to compare the settings of %d ranks", dp_group_size(p->group));
-    snprintf(mine, sizeof(mine),
-             "method=%s\nmicrobatches=%d\nchunks=%d\nep=%d\ndp=%d\nboundary_bytes=%zu\ndtype=%d\nslots=%d\n"
-             "schedule_digest=%016llx\ncomm=%s\nversion=%s\n",
-             p->schedule->method, p->schedule->microbatches, p->schedule->chunks, p->grid.ep, p->grid.dp,
-             o->boundary_bytes, (int)o->dtype, o->slots, (unsigned long long)digest_schedule(p->schedule), p->comm_name,
-             DP_VERSION);
-    status = dp_group_all_gather(p->group, mine, sizeof(mine), all);
-    if (status >= 0)
-        status = compare_settings(p, mine, all);
-    dp__free(all);
-    return status;
-}
-
-/* Both copies of a stage, and its replicas, must have the same parameters. */
-static dp_status_t agree_on_stages(dp_pipeline_t *p)
-{
-    int32_t n = dp_group_size(p->group), chunks = p->nchunks;
-    int64_t *mine = dp__calloc((size_t)chunks, 2 * sizeof(*mine));
-    int64_t *all = dp__calloc((size_t)n * (size_t)chunks, 2 * sizeof(*all));
-    dp_status_t status = mine != NULL && all != NULL ? DP_OK : dp_fail(DP_ERR_NOMEM, "no memory to compare stages");
-
-    for (int32_t c = 0; c < chunks && status >= 0; c++) {
-        mine[2 * c] = p->chunks[c].place.stage;
-        mine[2 * c + 1] = (int64_t)p->chunks[c].stage->info.param_count;
-    }
-    if (status >= 0)
-        status = dp_group_all_gather(p->group, mine, (size_t)chunks * 2 * sizeof(*mine), all);
-    for (int32_t i = 0; i < n * chunks && status >= 0; i++)
-        for (int32_t c = 0; c < chunks && status >= 0; c++)
-            if (all[2 * i] == mine[2 * c] && all[2 * i + 1] != mine[2 * c + 1])
-                status = dp_fail(DP_ERR_MISMATCH, "stage %lld has %lld parameters on rank %d and %lld on rank %d",
-                                 (long long)mine[2 * c], (long long)mine[2 * c + 1], dp_group_rank(p->group),
-                                 (long long)all[2 * i + 1], i / chunks);
-    dp__free(mine);
-    dp__free(all);
-    return status;
 }
 
 /* ---- schedule and program ---- */
@@ -206,7 +118,7 @@ static dp_status_t make_programs(dp_pipeline_t *p)
     if (p->schedule == NULL) {
         dp_schedule_request_t request = {
             .struct_size = sizeof(request),
-            .method = p->options.method != NULL ? p->options.method : "dualpipe",
+            .method = p->options.method,
             .ranks = p->grid.pp,
             .microbatches = p->options.microbatches,
             .chunks = p->options.chunks,
@@ -259,11 +171,8 @@ static dp_status_t open_device(dp_pipeline_t *p)
     dp_device_config_t config = p->options.device_config;
     const dp_plugin_t *plugin;
     const void *table;
-    char name[128];
-    dp_status_t status;
+    dp_status_t status = dp_plugin_load(p->device_name, &plugin);
 
-    full_name("device", p->options.device, "DUALPIPE_DEVICE", "device_cpu", name, sizeof(name));
-    status = dp_plugin_load(name, &plugin);
     if (status >= 0)
         status = dp_plugin_interface(plugin, DP_IFACE_DEVICE, sizeof(dp_device_vt_t), &table);
     if (status < 0)
@@ -315,48 +224,77 @@ static dp_status_t place_chunks(dp_pipeline_t *p)
     return DP_OK;
 }
 
+static dp_status_t open_comms(dp_pipeline_t *p)
+{
+    const dp_comm_vt_t *vt;
+    dp_status_t status = dp__comms_find(p->comm_name, &vt);
+
+    return status < 0 ? status : dp__comms_open(p, vt, &p->comms);
+}
+
+static dp_status_t connect(dp_pipeline_t *p)
+{
+    dp_status_t status = dp__links_connect(p, &p->comms);
+
+    return status < 0 ? status : dp__comms_start(p, &p->comms);
+}
+
+static dp_status_t meet(dp_pipeline_t *p)
+{
+    return dp_group_barrier(p->group);
+}
+
+static dp_status_t settle_options(dp_pipeline_t *p)
+{
+    dp_pipeline_options_t *o = &p->options;
+    dp_status_t status = check_options(o);
+
+    if (o->inline_bytes == 0)
+        o->inline_bytes = INLINE_BYTES;
+    if (o->method == NULL)
+        o->method = "dualpipe";
+    if (status >= 0)
+        status = full_name("comm", o->comm, "DUALPIPE_COMM", "comm_shm", p->comm_name);
+    if (status >= 0)
+        status = full_name("device", o->device, "DUALPIPE_DEVICE", "device_cpu", p->device_name);
+    return status < 0 ? status : set_grid(p);
+}
+
 static dp_status_t set_up(dp_pipeline_t *p)
 {
-    static dp_status_t (*const before_comms[])(dp_pipeline_t *) = {agree, open_device, place_chunks};
-    static dp_status_t (*const after_comms[])(dp_pipeline_t *) = {
-        dp__chunks_build, dp__names_collect, agree_on_stages, dp__links_open, dp__chunks_allocate,
-        allocate_small,   build_plans,       dp__records_open};
+    static dp_status_t (*const steps[])(dp_pipeline_t *) = {
+        settle_options,    dp__agree_on_settings, make_programs,       open_device,    place_chunks, open_comms,
+        dp__chunks_build,  dp__names_collect,     dp__agree_on_stages, dp__links_open, dp__chunks_allocate,
+        allocate_small,    build_plans,           dp__records_open,    connect,        meet};
     dp_status_t status = DP_OK;
 
-    for (size_t i = 0; i < sizeof(before_comms) / sizeof(before_comms[0]) && status >= 0; i++)
-        status = before_comms[i](p);
-    if (status >= 0)
-        status = dp__comms_open(p, p->comm_name, &p->comms);
-    for (size_t i = 0; i < sizeof(after_comms) / sizeof(after_comms[0]) && status >= 0; i++)
-        status = after_comms[i](p);
-    if (status >= 0)
-        status = dp__links_connect(p, &p->comms);
-    if (status >= 0)
-        status = dp__comms_start(p, &p->comms);
-    return status >= 0 ? dp_group_barrier(p->group) : status;
+    for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]) && status >= 0; i++)
+        status = steps[i](p);
+    return status;
 }
 
 dp_status_t dp_pipeline_open(const dp_pipeline_options_t *options, dp_pipeline_t **pipeline_out)
 {
     dp_pipeline_t *p;
-    dp_status_t status = check_options(options);
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
+    if (options == NULL || pipeline_out == NULL)
+        return dp_fail(DP_ERR_INVALID, "dp_pipeline_open: options and pipeline_out must not be NULL");
+    *pipeline_out = NULL;
+    if (options->struct_size < sizeof(*options) || options->group == NULL)
+        return dp_fail(DP_ERR_INVALID, "dp_pipeline_open: struct_size is %u, that of dp_pipeline_options_t is %zu, and a group "
+                       "is required", options->struct_size, sizeof(*options));
     p = dp__calloc(1, sizeof(*p));
-    if (p == NULL)
-        return dp_fail(DP_ERR_NOMEM, "pipeline: no memory for its record");
+    if (p == NULL) {
+        status = dp_fail(DP_ERR_NOMEM, "opening the pipeline: no memory for its record");
+        dp_group_abort(options->group, status, dp_last_error()); /* the others are on their way here */
+        return status;
+    }
     p->options = *options;
     p->group = options->group;
     p->host = dp_group_host(options->group);
-    if (p->options.inline_bytes == 0)
-        p->options.inline_bytes = INLINE_BYTES;
-    full_name("comm", options->comm, "DUALPIPE_COMM", "comm_shm", p->comm_name, sizeof(p->comm_name));
-    status = set_grid(p);
-    if (status >= 0)
-        status = make_programs(p);
-    if (status >= 0)
-        status = set_up(p);
+    p->enqueueing = -1;
+    status = set_up(p);
     if (status < 0) {
         status = dp__engine_fail(p, status, "opening the pipeline");
         dp_pipeline_close(p);
@@ -370,6 +308,11 @@ void dp_pipeline_close(dp_pipeline_t *p)
 {
     if (p == NULL)
         return;
+    if (p->stuck) {
+        dp_log(DP_LOG_WARN, "engine", "rank %d: a kernel does not return: what it may be using is left behind",
+               dp_group_rank(p->group));
+        return;
+    }
     /* lanes first: after a failure their workers may still be inside a wait on memory of the comms */
     for (int lane = 0; lane < DP_LANE_COUNT; lane++)
         if (p->stream[lane] != NULL)
@@ -400,46 +343,43 @@ void dp_pipeline_close(dp_pipeline_t *p)
 
 /* ---- between steps ---- */
 
-/* New comms, new stages on them, then the old comms go. Parameters are the pipeline's and stay where they are. */
-static dp_status_t swap(dp_pipeline_t *p, const char *name, dp__comms_t *old)
+/* New comms, new stages on them. Parameters are the pipeline's and stay where they are. */
+static dp_status_t move(dp_pipeline_t *p, const dp_comm_vt_t *vt, dp__comms_t *old)
 {
-    dp__comms_t fresh;
-    dp_status_t status = dp__comms_open(p, name, &fresh);
+    dp_status_t status;
 
-    if (status < 0)
-        return status;
     *old = p->comms;
-    p->comms = fresh;
-    status = dp__chunks_build(p);
+    status = dp__comms_open(p, vt, &p->comms);
+    if (status >= 0)
+        status = dp__chunks_rebuild(p);
     if (status >= 0)
         status = dp__names_collect(p);
-    if (status >= 0)
-        status = dp__links_connect(p, &p->comms);
-    if (status >= 0)
-        status = dp__comms_start(p, &p->comms);
-    if (status >= 0)
-        dp__comms_close(old);
-    return status;
+    return status < 0 ? status : connect(p);
 }
 
 dp_status_t dp_pipeline_swap_comm(dp_pipeline_t *p, const char *comm)
 {
-    dp__comms_t old = {.vt = NULL};
-    char name[128];
-    const dp_plugin_t *plugin;
+    char name[DP__NAME_BYTES] = "";
+    const dp_comm_vt_t *vt = NULL;
+    dp__comms_t old;
     dp_status_t status;
 
-    if (p->failed || comm == NULL)
-        return dp_fail(DP_ERR_INVALID, "dp_pipeline_swap_comm: the pipeline has failed, or no backend is named");
-    full_name("comm", comm, "DUALPIPE_COMM", "comm_shm", name, sizeof(name));
-    status = dp_plugin_load(name, &plugin); /* everything that can be refused without touching the pipeline */
+    if (p == NULL || p->failed)
+        return dp_fail(DP_ERR_INVALID, "dp_pipeline_swap_comm: the pipeline is NULL or has failed");
+    status = comm != NULL ? full_name("comm", comm, "DUALPIPE_COMM", "comm_shm", name)
+                          : dp_fail(DP_ERR_INVALID, "no comm backend was named");
+    if (status >= 0)
+        status = dp__comms_find(name, &vt);
+    status = dp__agree_to_swap(p, status, name);
     if (status < 0)
         return status;
-    status = swap(p, name, &old);
+    status = move(p, vt, &old);
     if (status < 0)
-        return dp__engine_fail(p, status, "swapping the comm backend");
-    snprintf(p->comm_name, sizeof(p->comm_name), "%s", name);
-    return DP_OK;
+        status = dp__engine_fail(p, status, "swapping the comm backend");
+    else
+        memcpy(p->comm_name, name, sizeof(name));
+    dp__comms_close(&old); /* at once when the job has ended */
+    return status;
 }
 
 /* ---- questions ---- */
@@ -453,6 +393,8 @@ dp_status_t dp_pipeline_chunk(const dp_pipeline_t *p, int32_t c, dp_chunk_view_t
 {
     const dp__chunk_t *chunk;
 
+    if (p == NULL || view_out == NULL)
+        return dp_fail(DP_ERR_INVALID, "dp_pipeline_chunk: pipeline and view_out must not be NULL");
     if (c < 0 || c >= p->nchunks)
         return dp_fail(DP_ERR_INVALID, "chunk %d: this rank has %d", c, p->nchunks);
     chunk = &p->chunks[c];
@@ -494,8 +436,11 @@ void dp_pipeline_ends(const dp_pipeline_t *p, uint8_t *first_out, uint8_t *last_
 
 dp_status_t dp_pipeline_sum(dp_pipeline_t *p, double *values, size_t count)
 {
-    dp_stream_t *s = p->stream[DP_LANE_REDUCE];
+    dp_stream_t *s;
 
+    if (p == NULL || p->failed || (values == NULL && count > 0))
+        return dp_fail(DP_ERR_INVALID, "dp_pipeline_sum: pipeline or values are NULL, or the pipeline has failed");
+    s = p->stream[DP_LANE_REDUCE];
     for (size_t at = 0; at < count; at += SUM_COUNT) {
         size_t n = count - at < SUM_COUNT ? count - at : SUM_COUNT;
         dp_status_t status;
@@ -504,8 +449,11 @@ dp_status_t dp_pipeline_sum(dp_pipeline_t *p, double *values, size_t count)
         status = p->comms.vt->all_reduce(p->comms.world, p->staging, n, DP_F64, s);
         if (status >= 0)
             status = p->device_vt->synchronize(s, -1);
-        if (status < 0)
-            return dp__engine_fail(p, status, "summing over all ranks");
+        if (status < 0) {
+            status = dp__engine_fail(p, status, "summing over all ranks");
+            dp__engine_settle(p);
+            return status;
+        }
         memcpy(values + at, p->staging, n * sizeof(*values));
     }
     return DP_OK;

@@ -43,6 +43,7 @@ dp_status_t dp__reduce(dp_pipeline_t *p, int32_t c, int32_t span)
 
     if (count == 0)
         return DP_OK;
+    p->enqueueing = span;
     /* compute --mark--> reduce: the last weight gradient of this chunk has been added */
     status = p->device_vt->event_record(p->mark[DP_LANE_COMPUTE], p->stream[DP_LANE_COMPUTE]);
     if (status >= 0)

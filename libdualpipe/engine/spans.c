@@ -132,14 +132,19 @@ static dp_status_t unpack_row(void *user, int32_t rank, const void *data, size_t
 
 dp_status_t dp_pipeline_timeline(dp_pipeline_t *p, dp_timeline_t **timeline_out)
 {
-    int64_t room = (int64_t)p->trace_steps * p->record_capacity;
-    int32_t rank = dp_group_rank(p->group);
     dp_timeline_t *row = NULL, *all = NULL;
     void *packed = NULL;
     size_t bytes = 0;
-    dp_status_t status = largest(p, &room);
+    int64_t room;
+    int32_t rank;
+    dp_status_t status;
 
+    if (p == NULL || timeline_out == NULL || p->failed)
+        return dp_fail(DP_ERR_INVALID, "dp_pipeline_timeline: pipeline or timeline_out is NULL, or the pipeline has failed");
     *timeline_out = NULL;
+    room = (int64_t)p->trace_steps * p->record_capacity;
+    rank = dp_group_rank(p->group);
+    status = largest(p, &room);
     if (status >= 0)
         status = dp_timeline_create(1, room, &row);
     if (status >= 0)
@@ -158,7 +163,7 @@ dp_status_t dp_pipeline_timeline(dp_pipeline_t *p, dp_timeline_t **timeline_out)
     dp_timeline_free(row);
     if (status < 0) {
         dp_timeline_free(all);
-        return status;
+        return dp__engine_fail(p, status, "collecting the timeline");
     }
     *timeline_out = all;
     return DP_OK;

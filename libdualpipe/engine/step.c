@@ -15,6 +15,7 @@
  * A receive waits on the lane of the segment that reads the message, so that nothing else is held up. */
 #include "engine/engine.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define DO(call)                                                                                                       \
@@ -163,6 +164,7 @@ static dp_status_t send(dp_pipeline_t *p, const dp__pass_t *pass)
     int32_t slot = out_slot(link, pass);
     dp_stream_t *s = p->stream[link->in_lane ? link->writer_lane[slot] : DP_LANE_P2P];
 
+    p->enqueueing = pass->send_span;
     if (!link->in_lane)
         DO(p->device_vt->stream_wait(s, link->ready[slot]));
     DO(p->device_vt->stamp(s, &p->records[pass->send_span].start_ns));
@@ -223,6 +225,7 @@ static dp_status_t put_segment(dp_pipeline_t *p, const dp__call_t *call, running
     dp_event_t **hop = p->hop[pass->kind][pass->work];
     chain_t chain;
 
+    p->enqueueing = call->span;
     if (call->op == DP_OP_W)
         return put_weight(p, stage, call, run);
     chain = chain_of(stage, call->segment, call->op == DP_OP_F);
@@ -315,6 +318,7 @@ static dp_status_t share_losses(dp_pipeline_t *p)
 
 static dp_status_t enqueue(dp_pipeline_t *p, const dp__plan_t *plan, const dp_step_t *step)
 {
+    p->enqueueing = -1;
     DO(zero(p, step->forward_only));
     for (int64_t i = 0; i < plan->nactions; i++) {
         const dp__action_t *action = &plan->actions[i];
@@ -324,14 +328,16 @@ static dp_status_t enqueue(dp_pipeline_t *p, const dp__plan_t *plan, const dp_st
         else
             DO(dp__reduce(p, action->chunk, action->span));
     }
+    p->enqueueing = -1;
     return share_losses(p);
 }
 
-/* Waits for a lane as long as the job is healthy; lanes themselves give up on peers that hang. */
+/* Waits for a lane as long as the job is healthy; lanes themselves give up on peers that hang. Now and then the other lanes
+ * are looked at: theirs may be the failure that this one waits for. */
 static dp_status_t finish_lane(dp_pipeline_t *p, dp_stream_t *s)
 {
     for (;;) {
-        dp_status_t status = p->device_vt->synchronize(s, 1000000000);
+        dp_status_t status = p->device_vt->synchronize(s, 100000000);
 
         if (status != DP_ERR_TIMEOUT)
             return status;
@@ -349,8 +355,8 @@ static dp_status_t finish(dp_pipeline_t *p)
 
 static dp_status_t check_step(const dp_pipeline_t *p, const dp_step_t *step)
 {
-    if (step == NULL || step->struct_size < sizeof(*step))
-        return dp_fail(DP_ERR_INVALID, "dp_pipeline_step: step is NULL or its struct_size is not that of dp_step_t");
+    if (p == NULL || step == NULL || step->struct_size < sizeof(*step))
+        return dp_fail(DP_ERR_INVALID, "dp_pipeline_step: pipeline or step is NULL, or its struct_size is not that of dp_step_t");
     if (p->failed)
         return dp_fail(DP_ERR_INVALID, "dp_pipeline_step: this pipeline has failed; close it");
     return DP_OK;
@@ -370,6 +376,7 @@ dp_status_t dp_pipeline_step(dp_pipeline_t *p, dp_step_t *step)
 {
     int forward_only;
     const dp__plan_t *plan;
+    char what[32];
     dp_step_t own;
     dp_status_t status;
 
@@ -381,11 +388,16 @@ dp_status_t dp_pipeline_step(dp_pipeline_t *p, dp_step_t *step)
     if (own.loss_scale == 0)
         own.loss_scale = 1.0 / p->schedule->microbatches;
     dp__records_begin(p, plan);
+    p->running = plan;
     status = enqueue(p, plan, &own);
     if (status >= 0)
         status = finish(p);
-    if (status < 0)
-        return dp__engine_fail(p, status, "step");
+    if (status < 0) {
+        snprintf(what, sizeof(what), "step %u", p->step);
+        status = dp__engine_fail(p, status, what);
+        dp__engine_settle(p); /* what the trainer lent is his again */
+        return status;
+    }
     for (int32_t l = 0; l < p->nlinks; l++)
         p->links[l].base += (uint32_t)plan->messages[l];
     collect_losses(p, step);

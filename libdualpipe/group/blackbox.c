@@ -122,15 +122,13 @@ static void append(char *text, size_t bytes, const char *fmt, ...)
     va_end(args);
 }
 
-static void describe_span(const dp__box_t *box, const dp_span_t *span, char *text, size_t bytes)
+void dp__span_describe(const dp_span_t *span, const char *name, char *text, size_t bytes)
 {
-    char name[NAME_BYTES];
-
-    read_name(box, span->name, name);
+    text[0] = '\0';
     append(text, bytes, "step %d: ", span->step);
     switch (span->kind) {
     case DP_SPAN_COMPUTE:
-        if (span->name != 0 && name[0] != '\0')
+        if (name[0] != '\0')
             append(text, bytes, "%s(%s)", name, pass_name(span->pass));
         else if (span->segment >= 0)
             append(text, bytes, "segment %d(%s)", span->segment, pass_name(span->pass));
@@ -158,6 +156,15 @@ static void describe_span(const dp__box_t *box, const dp_span_t *span, char *tex
         append(text, bytes, ", micro-batch %d", span->mb);
 }
 
+static void describe(const dp__box_t *box, const dp_span_t *span, char *text, size_t bytes)
+{
+    char name[NAME_BYTES] = "";
+
+    if (span->name != 0)
+        read_name(box, span->name, name);
+    dp__span_describe(span, name, text, bytes);
+}
+
 bool dp__box_describe(const dp__box_t *boxes, char *text, size_t bytes)
 {
     const dp__box_t *in = NULL;
@@ -180,7 +187,7 @@ bool dp__box_describe(const dp__box_t *boxes, char *text, size_t bytes)
             best_open = open;
         }
     if (in != NULL)
-        describe_span(in, &best, text, bytes);
+        describe(in, &best, text, bytes);
     return best_open;
 }
 

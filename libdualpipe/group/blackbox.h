@@ -4,6 +4,7 @@
 #ifndef DP_GROUP_BLACKBOX_H
 #define DP_GROUP_BLACKBOX_H
 
+#include "group/describe.h"
 #include "group/group.h"
 
 #define DP__BOX_MAX_RECORDS (1u << 20)

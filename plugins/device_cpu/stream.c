@@ -247,8 +247,9 @@ dp_status_t stream_drain(dp_stream_t *s, int64_t timeout_ns)
     dp_status_t status =
         device_wait(s->device, &s->drained, (uint32_t)s->tail, timeout_ns, "synchronize waits for a stream");
 
-    if (status < 0 && status != DP_ERR_TIMEOUT)
-        (void)join(s, LEAVE_NS); /* the job is over, and so the caller may free what the worker still uses */
+    /* the job is over: the worker leaves, so that the caller may free what it used, or is said not to */
+    if (status < 0 && status != DP_ERR_TIMEOUT && !join(s, LEAVE_NS))
+        return DP_FAIL(s->host, DP_ERR_TIMEOUT, "a function on stream %s does not return", stream_name(s));
     return status;
 }
 

@@ -37,8 +37,13 @@ typedef struct residual_part {
     unsigned delay; /* most yields before a kernel; 0: none */
     unsigned rng;
     unsigned flip;  /* bit s: segment s on the other lane than usual */
+    int shard;      /* 1: w2 belongs to an expert                    */
     long countdown;               /* kernels until `fault` is called; 0: never */
     dp_status_t (*fault)(void);
+    struct {
+        int segment, pass;
+        dp_segment_call_t call;
+    } failed;                     /* the kernel that returned fault's error */
 } residual_part_t;
 
 typedef struct residual_job {
@@ -201,8 +206,12 @@ static dp_status_t residual_run(void *arg)
     if (job->self->fault != NULL && __atomic_sub_fetch(&job->self->countdown, 1, __ATOMIC_RELAXED) == 0) {
         dp_status_t status = job->self->fault();
 
-        if (status < 0)
+        if (status < 0) {
+            job->self->failed.segment = job->segment;
+            job->self->failed.pass = job->pass;
+            job->self->failed.call = job->call;
             return status;
+        }
     }
     for (int i = 0; i < SCRATCH; i++)
         scratch[i] = mark + i;
@@ -235,6 +244,35 @@ static const dp_param_t residual_param_list[2] = {
     {"w1", DP_PARAM_MATRIX, 0, WEIGHTS, WIDTH, 0, -1},
     {"w2", DP_PARAM_MATRIX, WEIGHTS, WEIGHTS, WIDTH, 0, -1},
 };
+/* w2 as if it were an expert's: not the same on all ranks of the expert group */
+static const dp_param_t residual_shard_list[2] = {
+    {"w1", DP_PARAM_MATRIX, 0, WEIGHTS, WIDTH, 0, -1},
+    {"w2", DP_PARAM_MATRIX, WEIGHTS, WEIGHTS, WIDTH, 0, 5},
+};
+
+static inline dp_part_t residual_layer(residual_part_t *self)
+{
+    dp_part_t part = {
+        .struct_size = sizeof(dp_part_t),
+        .nsegments = 4,
+        .segments =
+            {
+                {sizeof(dp_segment_t), "attention", DP_ROLE_ATTENTION, DP_LANE_COMPUTE, self, residual_f0, residual_i0,
+                 residual_w0},
+                {sizeof(dp_segment_t), "dispatch", DP_ROLE_DISPATCH, DP_LANE_ALL_TO_ALL, self, residual_f1, residual_i1, NULL},
+                {sizeof(dp_segment_t), "mlp", DP_ROLE_MLP, DP_LANE_COMPUTE, self, residual_f2, residual_i2, residual_w2},
+                {sizeof(dp_segment_t), "combine", DP_ROLE_COMBINE, DP_LANE_ALL_TO_ALL, self, residual_f3, residual_i3, NULL},
+            },
+        .sizes = {sizeof(dp_block_sizes_t), sizeof(residual_saved_t), sizeof(residual_work_t), SCRATCH * sizeof(double),
+                  LAYER_PARAMS, 2},
+        .params = self->shard ? residual_shard_list : residual_param_list,
+    };
+
+    for (int k = 0; k < part.nsegments; k++)
+        if ((self->flip >> k & 1) != 0)
+            part.segments[k].lane = part.segments[k].lane == DP_LANE_COMPUTE ? DP_LANE_ALL_TO_ALL : DP_LANE_COMPUTE;
+    return part;
+}
 
 /* A stage of layers [stage * LAYERS / stages, (stage + 1) * LAYERS / stages). */
 static dp_status_t residual_stage(residual_part_t *self, int32_t stage, int32_t stages, dp_stage_t **stage_out)
@@ -244,27 +282,8 @@ static dp_status_t residual_stage(residual_part_t *self, int32_t stage, int32_t 
     char prefix[LAYERS][16];
 
     for (int32_t i = 0; i < n; i++) {
-        parts[i] = (dp_part_t){
-            .struct_size = sizeof(dp_part_t),
-            .nsegments = 4,
-            .segments =
-                {
-                    {sizeof(dp_segment_t), "attention", DP_ROLE_ATTENTION, DP_LANE_COMPUTE, self, residual_f0, residual_i0,
-                     residual_w0},
-                    {sizeof(dp_segment_t), "dispatch", DP_ROLE_DISPATCH, DP_LANE_ALL_TO_ALL, self, residual_f1, residual_i1,
-                     NULL},
-                    {sizeof(dp_segment_t), "mlp", DP_ROLE_MLP, DP_LANE_COMPUTE, self, residual_f2, residual_i2, residual_w2},
-                    {sizeof(dp_segment_t), "combine", DP_ROLE_COMBINE, DP_LANE_ALL_TO_ALL, self, residual_f3, residual_i3,
-                     NULL},
-                },
-            .sizes = {sizeof(dp_block_sizes_t), sizeof(residual_saved_t), sizeof(residual_work_t), SCRATCH * sizeof(double),
-                      LAYER_PARAMS, 2},
-            .params = residual_param_list,
-            .prefix = prefix[i],
-        };
-        for (int k = 0; k < parts[i].nsegments; k++)
-            if ((self->flip >> k & 1) != 0)
-                parts[i].segments[k].lane = parts[i].segments[k].lane == DP_LANE_COMPUTE ? DP_LANE_ALL_TO_ALL : DP_LANE_COMPUTE;
+        parts[i] = residual_layer(self);
+        parts[i].prefix = prefix[i];
         snprintf(prefix[i], sizeof(prefix[i]), "layer%d.", stage * n + i);
     }
     return dp_stage_create(parts, n, sizeof(double) * TENSOR, DP_F64, stage_out);

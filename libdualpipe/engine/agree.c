@@ -1,0 +1,170 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * agree.c: what must be the same on all ranks is compared before anything depends on it. */
+#include "base/memory.h"
+#include "engine/engine.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define SETTINGS_BYTES 2048
+#define REASON_BYTES 400
+
+/* What a rank says at open. */
+typedef struct statement {
+    uint64_t serial; /* pipelines that its process has opened: names that no other pipeline of the job has had */
+    char settings[SETTINGS_BYTES]; /* lines of name=value */
+} statement_t;
+
+static uint64_t hash(uint64_t h, int64_t field)
+{
+    return (h ^ (uint64_t)field) * 1099511628211u; /* FNV-1a, over fields and not padding */
+}
+
+static uint64_t digest_schedule(const dp_schedule_t *s)
+{
+    uint64_t h = hash(14695981039346656037u, s->placement);
+
+    for (int32_t r = 0; r <= s->ranks; r++)
+        h = hash(h, s->first[r]);
+    for (int64_t i = 0; i < s->first[s->ranks]; i++) {
+        const dp_op_t *op = &s->ops[i];
+
+        h = hash(hash(hash(hash(hash(h, op->kind), op->chunk), op->chunk2), op->mb), op->mb2);
+    }
+    return h;
+}
+
+static void write_settings(const dp_pipeline_t *p, char *text, size_t bytes)
+{
+    const dp_pipeline_options_t *o = &p->options;
+    const dp_schedule_t *s = o->schedule;
+
+    snprintf(text, bytes,
+             "method=%s\nmicrobatches=%d\nchunks=%d\nep=%d\ndp=%d\nboundary_bytes=%zu\ndtype=%d\nslots=%d\n"
+             "schedule=%016" PRIx64 "\nforward_only=%d\nversion=%s\ndevice=%s\ncomm=%s\n",
+             s != NULL ? s->method : o->method, s != NULL ? s->microbatches : o->microbatches,
+             s != NULL ? s->chunks : o->chunks, p->grid.ep, p->grid.dp, o->boundary_bytes, (int)o->dtype, o->slots,
+             s != NULL ? digest_schedule(s) : 0, s != NULL ? s->forward_only : 0, DP_VERSION, p->device_name, p->comm_name);
+}
+
+/* The first line in which two ranks differ. */
+static dp_status_t compare(const char *a, int32_t r, const char *b)
+{
+    while (*a != '\0' || *b != '\0') {
+        size_t na = strcspn(a, "\n"), nb = strcspn(b, "\n");
+
+        if (na != nb || strncmp(a, b, na) != 0)
+            return dp_fail(DP_ERR_MISMATCH,
+                           "the ranks were opened with different settings: rank 0 has %.*s, rank %d has %.*s", (int)na, a, r,
+                           (int)nb, b);
+        a += na + (a[na] == '\n');
+        b += nb + (b[nb] == '\n');
+    }
+    return DP_OK;
+}
+
+dp_status_t dp__agree_on_settings(dp_pipeline_t *p)
+{
+    static uint64_t opened;
+    size_t n = (size_t)dp_group_size(p->group);
+    statement_t *mine = dp__calloc(n + 1, sizeof(*mine)), *all = mine + 1;
+    dp_status_t status;
+
+    if (mine == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory to compare the settings of %zu ranks", n);
+    mine->serial = __atomic_add_fetch(&opened, 1, __ATOMIC_RELAXED);
+    write_settings(p, mine->settings, sizeof(mine->settings));
+    status = dp_group_all_gather(p->group, mine, sizeof(*mine), all);
+    p->serial = all[0].serial;
+    for (size_t r = 1; r < n && status >= 0; r++)
+        status = compare(all[0].settings, (int32_t)r, all[r].settings);
+    dp__free(mine);
+    return status;
+}
+
+/* ---- stages ---- */
+
+typedef struct shape {
+    int64_t stage, count;
+    uint64_t layout;
+} shape_t;
+
+/* Where the parameters lie, and which are summed over whom. Names may differ: experts are numbered over all ranks. */
+static uint64_t digest_params(const dp_stage_info_t *info)
+{
+    uint64_t h = 14695981039346656037u;
+
+    for (uint32_t i = 0; i < info->nparams; i++) {
+        const dp_param_t *param = &info->params[i];
+
+        h = hash(hash(hash(hash(h, param->kind), (int64_t)param->offset), (int64_t)param->count), param->expert >= 0);
+    }
+    return h;
+}
+
+static dp_status_t compare_shapes(const dp_pipeline_t *p, const shape_t *mine, int32_t rank, const shape_t *theirs)
+{
+    if (mine->stage != theirs->stage)
+        return DP_OK;
+    if (mine->count != theirs->count)
+        return dp_fail(DP_ERR_MISMATCH, "stage %" PRId64 " has %" PRId64 " parameters on rank %d and %" PRId64 " on rank %d",
+                       mine->stage, mine->count, dp_group_rank(p->group), theirs->count, rank);
+    if (mine->layout != theirs->layout)
+        return dp_fail(DP_ERR_MISMATCH, "stage %" PRId64 ": its parameters have other places, sizes or kinds on rank %d than "
+                       "on rank %d", mine->stage, dp_group_rank(p->group), rank);
+    return DP_OK;
+}
+
+dp_status_t dp__agree_on_stages(dp_pipeline_t *p)
+{
+    size_t n = (size_t)dp_group_size(p->group), chunks = (size_t)p->nchunks;
+    shape_t *mine = dp__calloc((n + 1) * chunks, sizeof(*mine)), *all = mine + chunks;
+    dp_status_t status;
+
+    if (mine == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory to compare the stages of %zu ranks", n);
+    for (size_t c = 0; c < chunks; c++) {
+        const dp_stage_info_t *info = &p->chunks[c].stage->info;
+
+        mine[c] = (shape_t){p->chunks[c].place.stage, (int64_t)info->param_count, digest_params(info)};
+    }
+    status = dp_group_all_gather(p->group, mine, chunks * sizeof(*mine), all);
+    for (size_t i = 0; i < n * chunks && status >= 0; i++)
+        for (size_t c = 0; c < chunks && status >= 0; c++)
+            status = compare_shapes(p, &mine[c], (int32_t)(i / chunks), &all[i]);
+    dp__free(mine);
+    return status;
+}
+
+/* ---- whether to go on ---- */
+
+typedef struct verdict {
+    int32_t status;
+    char name[DP__NAME_BYTES], reason[REASON_BYTES];
+} verdict_t;
+
+dp_status_t dp__agree_to_swap(dp_pipeline_t *p, dp_status_t mine, const char *name)
+{
+    int32_t n = dp_group_size(p->group);
+    verdict_t *own = dp__calloc((size_t)n + 1, sizeof(*own)), *all = own + 1;
+    dp_status_t status;
+
+    if (own == NULL)
+        return dp__engine_fail(p, dp_fail(DP_ERR_NOMEM, "no memory to ask %d ranks", n), "swapping the comm backend");
+    own->status = mine;
+    snprintf(own->name, sizeof(own->name), "%s", name);
+    snprintf(own->reason, sizeof(own->reason), "%s", mine < 0 ? dp_last_error() : "");
+    status = dp_group_all_gather(p->group, own, sizeof(*own), all);
+    if (status < 0)
+        status = dp__engine_fail(p, status, "swapping the comm backend");
+    for (int32_t r = 0; r < n && status >= 0; r++)
+        if (all[r].status < 0)
+            status = dp_fail(all[r].status, "rank %d keeps its comm backend: %s", r, all[r].reason);
+        else if (strcmp(all[r].name, all[0].name) != 0)
+            status = dp_fail(DP_ERR_MISMATCH, "the comm backend was not swapped: rank 0 wants %s, rank %d wants %s", all[0].name,
+                             r, all[r].name);
+    dp__free(own);
+    return status;
+}
