@@ -57,6 +57,29 @@ typedef struct dp_pair_figures {
 DP_API dp_status_t dp_costs_from_segments(const dp_segment_costs_t *segments, dp_costs_t *costs,
                                           dp_pair_figures_t *pair_out);
 
+/** What a timeline shows of costs, for the simulation of other schedules and sizes. Unit: milliseconds. */
+typedef struct dp_measured_costs {
+    uint32_t struct_size;
+    dp_costs_t costs;            /* of a device; b, fb -1 when the schedule has none; stage_scale is the one below   */
+    dp_segment_costs_t segments; /* of a layer; layers 0: no segment has the name of one                             */
+    int32_t stages;
+    double *stage_scale;         /* [stages] time of all spans of a stage, in units of the mean stage                */
+} dp_measured_costs_t;
+
+/**
+ * Measures the costs of the schedule that made a timeline (of dp_pipeline_timeline() or dp_simulate()); row r is pipeline
+ * rank r mod P. F, I, W, B and F&B
+ * are mean lengths of operations, first start to last end; the compute spans of one operation follow one another in a row.
+ * I and W of a schedule that has whole backwards only are what their spans come to, or half of B each. Segments are told by
+ * the names "attention", "dispatch", "mlp", "combine". hop is the shortest SEND: longer ones waited for a slot. Set
+ * measured->struct_size before the call; free with dp_measured_costs_clear(). DP_ERR_INVALID: no forward is there. [any]
+ */
+DP_API dp_status_t dp_costs_measure(const dp_timeline_t *timeline, const dp_schedule_t *schedule,
+                                    dp_measured_costs_t *measured);
+/** Writes a file that `dualpipe simulate --costs FILE` reads: lines NAME=VALUE. The failure of write is returned. [any] */
+DP_API dp_status_t dp_measured_costs_write(const dp_measured_costs_t *measured, dp_write_fn write, void *user);
+DP_API void dp_measured_costs_clear(dp_measured_costs_t *measured);
+
 typedef struct dp_simulation {
     uint32_t struct_size;
     double step_time;           /* barrier 1: first start to last end. Barrier 0: the shortest time after which every

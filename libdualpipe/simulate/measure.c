@@ -1,0 +1,325 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * measure.c: costs out of a timeline: which spans make an operation, and what operations, segments and stages take. */
+#include <dualpipe/simulate.h>
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+
+enum { LONE_F, LONE_I, LONE_W, WHOLE_B, PAIR, CLASSES };
+
+/* Spans that follow one another in a row and belong to one operation. */
+typedef struct op {
+    bool any, pair, has_f, has_i, has_w, has_b;
+    int32_t step, f_chunk, f_mb, b_chunk, b_mb;
+    int64_t start, end;
+    double inside[3]; /* its F, I and W spans */
+} op_t;
+
+typedef struct mean {
+    double sum;
+    int64_t count;
+} mean_t;
+
+typedef struct sums {
+    const dp_timeline_t *timeline;
+    const dp_schedule_t *schedule;
+    uint8_t *split; /* [chunks * microbatches] 1: this rank runs I and W apart */
+    int32_t stages;
+    double *busy;        /* [stages] */
+    mean_t ops[CLASSES]; /* lengths */
+    mean_t inside[2][3]; /* F, I, W in operations that hold more; [1]: in pairs */
+    mean_t segment[DP_SEGMENT_COSTS][3];
+    int64_t forwards; /* operations with an F half */
+    double hop;       /* shortest send; negative: none */
+} sums_t;
+
+static void add(mean_t *mean, double value)
+{
+    mean->sum += value;
+    mean->count++;
+}
+
+static double mean_of(const mean_t *mean)
+{
+    return mean->count > 0 ? mean->sum / (double)mean->count : 0.0;
+}
+
+static double length_of(const dp_span_t *span)
+{
+    return (double)(span->end_ns - span->start_ns) / 1e6;
+}
+
+/* ---- operations ---- */
+
+/* I and W of one micro-batch may stand side by side; the schedule says whether they are two operations. */
+static void find_split(sums_t *sums, int32_t rank)
+{
+    const dp_schedule_t *schedule = sums->schedule;
+    size_t cells = (size_t)schedule->chunks * (size_t)schedule->microbatches;
+
+    memset(sums->split, 0, cells);
+    for (int64_t k = schedule->first[rank]; k < schedule->first[rank + 1]; k++) {
+        const dp_op_t *op = &schedule->ops[k];
+        size_t cell = (size_t)op->chunk * (size_t)schedule->microbatches + (size_t)op->mb;
+
+        if (op->kind == DP_OP_I && op->chunk >= 0 && op->mb >= 0 && cell < cells)
+            sums->split[cell] = 1;
+    }
+}
+
+static bool is_split(const sums_t *sums, const dp_span_t *span)
+{
+    const dp_schedule_t *schedule = sums->schedule;
+
+    return span->chunk >= 0 && span->chunk < schedule->chunks && span->mb >= 0 &&
+           span->mb < schedule->microbatches &&
+           sums->split[(size_t)span->chunk * (size_t)schedule->microbatches + (size_t)span->mb];
+}
+
+static bool belongs(const sums_t *sums, const op_t *op, const dp_span_t *span)
+{
+    bool forward = span->pass == DP_OP_F;
+
+    if (!forward && is_split(sums, span) && (span->pass == DP_OP_W ? op->has_i : op->has_w))
+        return false;
+    if (!op->any || op->step != span->step || op->pair != (span->pair != 0))
+        return false;
+    if (forward ? op->has_f : op->has_i || op->has_w || op->has_b)
+        return forward ? op->f_chunk == span->chunk && op->f_mb == span->mb
+                       : op->b_chunk == span->chunk && op->b_mb == span->mb;
+    return op->pair;
+}
+
+static void close_op(sums_t *sums, op_t *op)
+{
+    bool whole = op->has_b || (op->has_i && op->has_w);
+
+    if (!op->any)
+        return;
+    add(&sums->ops[op->pair    ? PAIR
+                   : op->has_f ? LONE_F
+                   : whole     ? WHOLE_B
+                   : op->has_i ? LONE_I
+                               : LONE_W],
+        (double)(op->end - op->start) / 1e6);
+    sums->forwards += op->has_f;
+    for (int p = 0; p < 3; p++)
+        if (p == 0 ? op->has_f : p == 1 ? op->has_i : op->has_w)
+            add(&sums->inside[op->pair][p], op->inside[p]);
+    *op = (op_t){.any = false};
+}
+
+static void take(op_t *op, const dp_span_t *span)
+{
+    if (!op->any)
+        *op = (op_t){.any = true, .pair = span->pair != 0, .step = span->step, .start = span->start_ns};
+    if (span->pass == DP_OP_F) {
+        op->has_f = true;
+        op->f_chunk = span->chunk;
+        op->f_mb = span->mb;
+    } else {
+        op->has_i = op->has_i || span->pass == DP_OP_I;
+        op->has_w = op->has_w || span->pass == DP_OP_W;
+        op->has_b = op->has_b || span->pass == DP_OP_B;
+        op->b_chunk = span->chunk;
+        op->b_mb = span->mb;
+    }
+    op->start = span->start_ns < op->start ? span->start_ns : op->start;
+    op->end = span->end_ns > op->end ? span->end_ns : op->end;
+}
+
+/* ---- spans ---- */
+
+static int pass_index(const dp_span_t *span)
+{
+    return span->pass == DP_OP_F ? 0 : span->pass == DP_OP_I ? 1 : span->pass == DP_OP_W ? 2 : -1;
+}
+
+/* A segment is known by the name that a MoE layer gives it. */
+static int segment_index(const sums_t *sums, const dp_span_t *span)
+{
+    static const char *const names[DP_SEGMENT_COSTS] = {"attention", "dispatch", "mlp", "combine"};
+    const char *name = dp_timeline_name_text(sums->timeline, span->name);
+
+    for (int s = 0; s < DP_SEGMENT_COSTS; s++)
+        if (strcmp(name, names[s]) == 0)
+            return s;
+    return -1;
+}
+
+static void read_row(sums_t *sums, int32_t rank)
+{
+    int64_t count;
+    const dp_span_t *spans = dp_timeline_spans(sums->timeline, rank, &count);
+    op_t op = {.any = false};
+
+    find_split(sums, rank % sums->schedule->ranks);
+    for (int64_t k = 0; k < count; k++) {
+        const dp_span_t *span = &spans[k];
+        int segment = segment_index(sums, span), pass = pass_index(span);
+
+        if (span->kind == DP_SPAN_SEND && (sums->hop < 0.0 || length_of(span) < sums->hop))
+            sums->hop = length_of(span);
+        if (span->kind != DP_SPAN_COMPUTE || span->stage < 0 || span->stage >= sums->stages)
+            continue;
+        if (!belongs(sums, &op, span))
+            close_op(sums, &op);
+        take(&op, span);
+        sums->busy[span->stage] += length_of(span);
+        if (pass >= 0 && segment >= 0)
+            add(&sums->segment[segment][pass], length_of(span));
+        if (pass >= 0)
+            op.inside[pass] += length_of(span);
+    }
+    close_op(sums, &op);
+}
+
+/* ---- summing up ---- */
+
+/* The length of lone operations; without any, what their spans come to in whole backwards, or else in pairs. */
+static double pass_cost(const sums_t *sums, int pass)
+{
+    const mean_t *lone = &sums->ops[pass == 0 ? LONE_F : pass == 1 ? LONE_I : LONE_W];
+
+    if (lone->count > 0)
+        return mean_of(lone);
+    return mean_of(&sums->inside[sums->inside[0][pass].count == 0][pass]);
+}
+
+static void fill_costs(const sums_t *sums, double parts, dp_costs_t *costs)
+{
+    double b = sums->ops[WHOLE_B].count > 0 ? mean_of(&sums->ops[WHOLE_B]) : -1.0;
+
+    costs->f = pass_cost(sums, 0) * parts;
+    costs->i = pass_cost(sums, 1) * parts;
+    costs->w = pass_cost(sums, 2) * parts;
+    if (b >= 0.0 && costs->i + costs->w == 0.0) /* spans of whole backwards only */
+        costs->i = costs->w = b * parts / 2.0;
+    costs->b = b >= 0.0 ? b * parts : -1.0;
+    costs->fb = sums->ops[PAIR].count > 0 ? mean_of(&sums->ops[PAIR]) * parts : -1.0;
+    costs->hop = sums->hop > 0.0 ? sums->hop : 0.0;
+    costs->barrier = 1.0;
+}
+
+static void fill_segments(const sums_t *sums, double parts, dp_segment_costs_t *segments)
+{
+    double layers =
+        sums->forwards > 0 ? (double)sums->segment[0][0].count / (double)sums->forwards * parts : 0.0;
+
+    segments->struct_size = sizeof(*segments);
+    segments->layers = (int32_t)fmin(round(layers), DP_SEGMENT_LAYERS);
+    for (int s = 0; s < DP_SEGMENT_COSTS; s++) {
+        segments->f[s] = mean_of(&sums->segment[s][0]);
+        segments->i[s] = mean_of(&sums->segment[s][1]);
+        segments->w[s] = mean_of(&sums->segment[s][2]);
+    }
+}
+
+static void fill_scale(const sums_t *sums, double *scale)
+{
+    double all = 0.0;
+
+    for (int32_t s = 0; s < sums->stages; s++)
+        all += sums->busy[s];
+    for (int32_t s = 0; s < sums->stages; s++)
+        scale[s] = all > 0.0 ? sums->busy[s] * sums->stages / all : 1.0;
+}
+
+dp_status_t dp_costs_measure(const dp_timeline_t *timeline, const dp_schedule_t *schedule,
+                             dp_measured_costs_t *measured)
+{
+    sums_t sums = {.timeline = timeline, .schedule = schedule, .hop = -1.0};
+    double parts, *scale;
+
+    if (timeline == NULL || schedule == NULL || measured == NULL || measured->struct_size < sizeof(*measured))
+        return dp_fail(DP_ERR_INVALID,
+                       "measure: no timeline or schedule, or the result's struct_size is not set");
+    sums.stages = dp_schedule_stages(schedule);
+    parts =
+        schedule->placement == DP_PLACE_LOOP || schedule->placement == DP_PLACE_V ? schedule->chunks : 1.0;
+    *measured = (dp_measured_costs_t){.struct_size = measured->struct_size};
+    sums.busy = dp__calloc((size_t)sums.stages, sizeof(*sums.busy));
+    scale = dp__calloc((size_t)sums.stages, sizeof(*scale));
+    sums.split = dp__calloc((size_t)schedule->chunks, (size_t)schedule->microbatches);
+    if (sums.busy == NULL || scale == NULL || sums.split == NULL) {
+        dp__free(sums.busy);
+        dp__free(sums.split);
+        dp__free(scale);
+        return dp_fail(DP_ERR_NOMEM, "measure: no memory for %d stages", sums.stages);
+    }
+    for (int32_t r = 0; r < dp_timeline_ranks(timeline); r++)
+        read_row(&sums, r);
+    fill_scale(&sums, scale);
+    dp__free(sums.busy);
+    dp__free(sums.split);
+    if (sums.forwards == 0) {
+        dp__free(scale);
+        return dp_fail(DP_ERR_INVALID, "measure: the timeline holds no forward of any stage");
+    }
+    measured->costs.struct_size = sizeof(measured->costs);
+    fill_costs(&sums, parts, &measured->costs);
+    fill_segments(&sums, parts, &measured->segments);
+    measured->stages = sums.stages;
+    measured->stage_scale = scale;
+    measured->costs.stage_scale = scale;
+    return DP_OK;
+}
+
+/* ---- as text ---- */
+
+static int put_segments(const dp_segment_costs_t *segments, char *text, size_t bytes)
+{
+    static const char *const names[DP_SEGMENT_COSTS] = {"attention", "dispatch", "mlp", "combine"};
+    int used = snprintf(text, bytes,
+                        "# segments of a layer; without F to FB above, those follow from these\nLAYERS=%d\n",
+                        segments->layers);
+
+    for (int s = 0; s < DP_SEGMENT_COSTS; s++)
+        used += snprintf(text + used, bytes - (size_t)used, "%s.F=%.9g\n%s.I=%.9g\n%s.W=%.9g\n", names[s],
+                         segments->f[s], names[s], segments->i[s], names[s], segments->w[s]);
+    return used;
+}
+
+static int put_passes(const dp_costs_t *costs, char *text, size_t bytes)
+{
+    int used = snprintf(
+        text, bytes, "# measured, in milliseconds: dualpipe simulate --costs FILE\nF=%.9g\nI=%.9g\nW=%.9g\n",
+        costs->f, costs->i, costs->w);
+
+    if (costs->b >= 0.0)
+        used += snprintf(text + used, bytes - (size_t)used, "B=%.9g\n", costs->b);
+    if (costs->fb >= 0.0)
+        used += snprintf(text + used, bytes - (size_t)used, "FB=%.9g\n", costs->fb);
+    return used + snprintf(text + used, bytes - (size_t)used, "HOP=%.9g\n", costs->hop);
+}
+
+dp_status_t dp_measured_costs_write(const dp_measured_costs_t *measured, dp_write_fn write, void *user)
+{
+    char text[1024];
+    dp_status_t status;
+
+    if (measured == NULL || measured->struct_size < sizeof(*measured) || measured->stages < 1 ||
+        write == NULL)
+        return dp_fail(DP_ERR_INVALID, "measure: nothing was measured, or there is nowhere to write");
+    status = write(user, text, (size_t)put_passes(&measured->costs, text, sizeof(text)));
+    if (status == DP_OK && measured->segments.layers > 0)
+        status = write(user, text, (size_t)put_segments(&measured->segments, text, sizeof(text)));
+    for (int32_t s = 0; s < measured->stages && status == DP_OK; s++)
+        status = write(user, text,
+                       (size_t)snprintf(text, sizeof(text), "%s%.6g%s", s == 0 ? "STAGE_SCALE=" : ",",
+                                        measured->stage_scale[s], s + 1 == measured->stages ? "\n" : ""));
+    return status;
+}
+
+void dp_measured_costs_clear(dp_measured_costs_t *measured)
+{
+    if (measured == NULL)
+        return;
+    dp__free(measured->stage_scale);
+    *measured = (dp_measured_costs_t){.struct_size = measured->struct_size};
+}
