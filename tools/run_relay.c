@@ -42,7 +42,12 @@ run_relay_t *run_relay_new(int ranks)
     relay->room = 2 * ranks;
     relay->streams = calloc((size_t)relay->room, sizeof(relay->streams[0]));
     relay->polls = calloc((size_t)relay->room, sizeof(relay->polls[0]));
-    return relay->streams != NULL && relay->polls != NULL ? relay : NULL;
+    if (relay->streams != NULL && relay->polls != NULL)
+        return relay;
+    free(relay->streams);
+    free(relay->polls);
+    free(relay);
+    return NULL;
 }
 
 void run_relay_add(run_relay_t *relay, int rank, int fd, int to)
