@@ -13,6 +13,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#define CHUNKS_AHEAD 4 /* of collect: asked for before they are needed */
+
 /* ---- blackboard ---- */
 
 /* Sends a request to rank 0 and waits for the reply. */
@@ -147,12 +149,18 @@ static dp_status_t process_gather(dp_group_t *group, dp__meeting_t meeting, cons
 
 /* ---- collect: the lengths are gathered, the root asks for the pieces, then tells how it went ---- */
 
-static dp_status_t pull(dp__process_t *p, int32_t rank, uint32_t meeting, void *to, size_t bytes)
+static void want(dp__process_t *p, int32_t rank, uint32_t meeting, uint32_t chunk)
 {
-    char what[96];
-    dp_status_t status = DP_OK;
+    pthread_mutex_lock(&p->mutex);
+    dp__send(p,
+             &(dp__frame_t){
+                 .type = DP__FRAME_WANT, .from = p->group.rank, .to = rank, .id = meeting, .extra = chunk});
+    pthread_mutex_unlock(&p->mutex);
+    dp__control_wake(p);
+}
 
-    snprintf(what, sizeof(what), "rank %d: collect waits for rank %d", p->group.rank, rank);
+static void set_pull(dp__process_t *p, int32_t rank, uint32_t meeting, void *to, size_t bytes)
+{
     pthread_mutex_lock(&p->mutex);
     dp__signal_post(&p->pulled_chunks, 0);
     p->pulled = to;
@@ -160,18 +168,22 @@ static dp_status_t pull(dp__process_t *p, int32_t rank, uint32_t meeting, void *
     p->pulled_from = rank;
     p->pulled_in = meeting;
     pthread_mutex_unlock(&p->mutex);
-    for (uint32_t chunk = 0; status == DP_OK && (size_t)chunk * DP__CHUNK_BYTES < bytes; chunk++) {
-        pthread_mutex_lock(&p->mutex);
-        dp__send(
-            p, &(dp__frame_t){
-                   .type = DP__FRAME_WANT, .from = p->group.rank, .to = rank, .id = meeting, .extra = chunk});
-        pthread_mutex_unlock(&p->mutex);
-        dp__control_wake(p);
+}
+
+static dp_status_t pull(dp__process_t *p, int32_t rank, uint32_t meeting, void *to, size_t bytes)
+{
+    uint32_t chunks = (uint32_t)((bytes + DP__CHUNK_BYTES - 1) / DP__CHUNK_BYTES), asked = 0;
+    char what[96];
+    dp_status_t status = DP_OK;
+
+    snprintf(what, sizeof(what), "rank %d: collect waits for rank %d", p->group.rank, rank);
+    set_pull(p, rank, meeting, to, bytes);
+    for (uint32_t chunk = 0; status == DP_OK && chunk < chunks; chunk++) {
+        while (asked < chunks && asked < chunk + CHUNKS_AHEAD)
+            want(p, rank, meeting, asked++);
         status = dp__cause_wait(&p->cause, &p->pulled_chunks, chunk + 1, p->group.hang_ns, what);
     }
-    pthread_mutex_lock(&p->mutex);
-    p->pulled = NULL;
-    pthread_mutex_unlock(&p->mutex);
+    set_pull(p, -1, 0, NULL, 0);
     return status;
 }
 
