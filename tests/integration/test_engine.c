@@ -13,6 +13,9 @@ enum { MOST_RANKS = 16, STEPS = 3 };
 typedef struct setting {
     const char *method;
     int pp, dp, m;
+    int ep;              /* of the dp replicas, how many form an expert group; 0: 1  */
+    const dp_schedule_t *schedule; /* instead of the method                          */
+    uint32_t queue;      /* length of the lanes' queues; 0: the device's choice      */
     size_t inline_bytes; /* 1: everything goes over the p2p lane */
     unsigned delay, flip;
     const char *comm;    /* NULL: shared memory                                  */
@@ -79,12 +82,14 @@ static void check_grads(const rank_t *rank, dp_pipeline_t *p)
         for (uint32_t i = 0; i < view.nparams; i++)
             for (int w = 0; w < WEIGHTS; w++) {
                 int at = (view.stage * n + (int)i / 2) * LAYER_PARAMS + (int)(i % 2) * WEIGHTS + w;
+                int ep = rank->setting->ep > 0 ? rank->setting->ep : 1, own = dp_group_rank(rank->group) / rank->setting->pp;
+                int shard = rank->part.shard && i % 2 == 1, first = shard ? own % ep : 0;
                 double sum = 0, got = ((const double *)view.grads)[view.param[i].offset + (size_t)w];
 
-                for (int d = 0; d < rank->setting->dp; d++) {
+                for (int d = first; d < rank->setting->dp; d += shard ? ep : 1) {
                     double one = references[d].grads[0][at] + references[d].grads[1][at];
 
-                    sum = d == 0 ? one : sum + one;
+                    sum = d == first ? one : sum + one;
                 }
                 ck_assert_msg(memcmp(&sum, &got, sizeof(sum)) == 0, "%s P=%d M=%d stage %d %s[%d]: %a, serial %a",
                               rank->setting->method, rank->setting->pp, rank->setting->m, view.stage, view.param[i].name,
@@ -174,8 +179,11 @@ static void *rank_main(void *arg)
     dp_pipeline_options_t options = {
         .struct_size = sizeof(options),
         .group = rank->group,
-        .dp = s->dp,
+        .ep = s->ep,
+        .dp = s->ep > 0 ? s->dp / s->ep : s->dp,
         .method = s->method,
+        .schedule = s->schedule,
+        .device_config = {.queue_length = s->queue},
         .microbatches = s->m,
         .boundary_bytes = TENSOR * sizeof(double),
         .dtype = DP_F64,
@@ -229,7 +237,8 @@ static void run(const setting_t *setting)
         residual_reference(&references[d], (unsigned)d, setting->m, 0.125);
     ok(dp_group_local(size, NULL, groups));
     for (int r = 0; r < size; r++) {
-        ranks[r] = (rank_t){.setting = setting, .group = groups[r], .part = {.delay = setting->delay, .rng = (unsigned)r, .flip = setting->flip}};
+        ranks[r] = (rank_t){.setting = setting, .group = groups[r], .part = {.delay = setting->delay, .rng = (unsigned)r, .flip = setting->flip,
+                                     .shard = setting->ep > 1}};
         ck_assert_int_eq(pthread_create(&ranks[r].thread, NULL, rank_main, &ranks[r]), 0);
     }
     for (int r = 0; r < size; r++)
@@ -292,6 +301,79 @@ START_TEST(forward_only_steps_in_between)
 }
 END_TEST
 
+/* A grid of pipelines, expert groups and replicas: w2 is summed over the replicas of its shard alone. */
+START_TEST(grids_of_ranks)
+{
+    static const setting_t grids[] = {
+        {.method = "1f1b", .pp = 1, .dp = 2, .ep = 2, .m = 3},
+        {.method = "1f1b", .pp = 1, .dp = 4, .ep = 2, .m = 3},
+        {.method = "dualpipev", .pp = 2, .dp = 4, .ep = 2, .m = 4, .inline_bytes = 1},
+        {.method = "dualpipe", .pp = 2, .dp = 4, .ep = 2, .m = 4},
+        {.method = "dualpipe", .pp = 2, .dp = 4, .ep = 4, .m = 6, .forward_between = 1},
+    };
+
+    run(&grids[_i]);
+}
+END_TEST
+
+/* All methods in sizes from the smallest, those they accept, with random delays. */
+START_TEST(every_method_and_size)
+{
+    static const int sizes[][2] = {{1, 1}, {1, 2}, {2, 4}, {2, 7}, {4, 8}, {4, 12}};
+    size_t nmethods;
+    const dp_method_t *methods = dp_schedule_methods(&nmethods);
+    int accepted = 0;
+
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        setting_t s = {.method = methods[_i].name, .pp = sizes[i][0], .dp = 1, .m = sizes[i][1], .delay = 20,
+                       .inline_bytes = i % 2, .forward_between = 1};
+        dp_schedule_request_t request = {.struct_size = sizeof(request), .method = s.method, .ranks = s.pp,
+                                         .microbatches = s.m};
+        dp_schedule_t *schedule;
+
+        ck_assert_uint_lt((size_t)_i, nmethods);
+        if (dp_schedule_generate(&request, &schedule) < 0)
+            continue;
+        if (LAYERS % dp_schedule_stages(schedule) == 0) {
+            run(&s);
+            accepted++;
+        }
+        dp_schedule_free(schedule);
+    }
+    ck_assert_int_ge(accepted, 2);
+}
+END_TEST
+
+/* All forwards, all backwards for the input, and only then the weights: every activation is kept to the end. */
+START_TEST(weights_at_the_very_end)
+{
+    enum { P = 4, M = 6 };
+    static const dp_op_kind_t kinds[] = {DP_OP_F, DP_OP_I, DP_OP_W};
+    const int64_t counts[P] = {3 * M, 3 * M, 3 * M, 3 * M};
+    setting_t s = {.pp = P, .dp = 1, .m = M, .delay = 30, .flip = (unsigned)_i, .inline_bytes = (size_t)_i % 2};
+    dp_schedule_t *schedule;
+    int64_t n = 0;
+
+    ok(dp_schedule_create("late", DP_PLACE_LINE, P, M, 1, counts, &schedule));
+    for (int r = 0; r < P; r++)
+        for (int k = 0; k < 3; k++)
+            for (int32_t mb = 0; mb < M; mb++)
+                schedule->ops[n++] = (dp_op_t){(uint8_t)kinds[k], 0, -1, mb, -1};
+    s.method = schedule->method;
+    s.schedule = schedule;
+    run(&s);
+    dp_schedule_free(schedule);
+}
+END_TEST
+
+START_TEST(short_queues)
+{
+    setting_t s = {.method = _i % 2 == 0 ? "dualpipe" : "zb1p", .pp = 4, .dp = 1, .m = 8, .inline_bytes = 1, .queue = 4u << _i / 2};
+
+    run(&s);
+}
+END_TEST
+
 /* Every way to put the four segments of a layer on two lanes; with transfers on their own lane and on that of their data. */
 START_TEST(any_lanes)
 {
@@ -335,7 +417,8 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("engine");
-    TCase *all = tcase_create("steps"), *lanes = tcase_create("lanes");
+    TCase *all = tcase_create("steps"), *lanes = tcase_create("lanes"), *methods = tcase_create("methods");
+    size_t nmethods;
     int n = (int)(sizeof(matrix) / sizeof(matrix[0]));
 
     snprintf(mock, sizeof(mock), "%s/mock_comm_threads.so", getenv("DP_TEST_MOCKS"));
@@ -350,6 +433,13 @@ int main(void)
     tcase_set_timeout(lanes, 60);
     tcase_add_loop_test(lanes, any_lanes, 0, 4 * 32);
     tcase_add_loop_test(lanes, a_lane_far_ahead, 0, 4);
+    tcase_add_loop_test(lanes, weights_at_the_very_end, 0, 16);
     suite_add_tcase(suite, lanes);
+    tcase_set_timeout(methods, 60);
+    dp_schedule_methods(&nmethods);
+    tcase_add_loop_test(methods, every_method_and_size, 0, (int)nmethods);
+    tcase_add_loop_test(methods, grids_of_ranks, 0, 5);
+    tcase_add_loop_test(methods, short_queues, 0, 8);
+    suite_add_tcase(suite, methods);
     return suite_run(suite);
 }
