@@ -331,7 +331,7 @@ static void unexpected_messages_are_protocol_errors(conform_t *t)
     for (uint32_t i = 0; i < 3; i++) {
         dp_channel_end_t *end;
         const void *data;
-        char name[16];
+        char name[24];
         rig_t rig;
 
         snprintf(name, sizeof(name), "tags%u", i);
@@ -409,7 +409,7 @@ static void ends_that_differ_do_not_connect(conform_t *t)
     dp_status_t status;
 
     for (int difference = 0; difference < 3; difference++) {
-        char name[16];
+        char name[24];
 
         snprintf(name, sizeof(name), "unequal%d", difference);
         if (!rig_open(&rig, t, name, 0))
@@ -708,7 +708,7 @@ static void sums_have_the_bits_of_a_serial_sum(conform_t *t)
 
     for (int k = 0; k < 3; k++) {
         size_t most = k == 1 ? 4097 : 300001; /* with the least of staging there are many pieces */
-        char name[16];
+        char name[24];
         rig_t rig;
 
         snprintf(name, sizeof(name), "sums%d", k);
@@ -964,7 +964,7 @@ static void abort_of_an_instance_ends_its_waits(conform_t *t)
     for (int trap = 0; trap < TRAPS; trap++) {
         dp_channel_end_t *ends[2];
         dp_exchange_t *x;
-        char name[16];
+        char name[24];
         rig_t rig;
 
         snprintf(name, sizeof(name), "trap%d", trap);
@@ -1121,7 +1121,7 @@ static void use_and_close(conform_t *t, int round)
     unsigned char buffer[64];
     uint64_t wrong = 0;
     double sum = 1;
-    char name[16];
+    char name[24];
     rig_t rig;
 
     snprintf(name, sizeof(name), "round%d", round);
