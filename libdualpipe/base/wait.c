@@ -12,22 +12,12 @@
 #include <unistd.h>
 
 #define SLICE_NS 50000000 /* longest sleep without a look at the abort word */
-#define PAUSES 40         /* looks a few nanoseconds apart: a partner that is just writing */
-#define PATIENCE 24       /* most yields before a sleep */
-#define SHORT_NS 20000    /* a sleep shorter than this might have been spared */
-
-/* How many yields this thread's waits are worth: more when they end while yielding, fewer when they end in a sleep all the
- * same. With more ranks than cores yielding threads would otherwise keep each other busy doing nothing. */
-static _Thread_local int patience = PATIENCE;
-
-static void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
+/* A sleep and a wake take some 5 to 20 us where nobody else runs: less than that is spent looking, and only while nobody
+ * else wants the core, which a yield that takes longer than its own system call tells. */
+#define SPIN_NS     15000
+#define YIELD_NS    2000
+#define LOOKS       32 /* between two yields */
+#define CROWDED_MAX 256
 
 int64_t dp__now_ns(void)
 {
@@ -47,17 +37,67 @@ int64_t dp__scaled_ns(double seconds)
     return (int64_t)(seconds * scale * 1e9);
 }
 
-static int reached(const dp_signal_t *signal, uint32_t target, int order)
+static int reached(const dp_signal_t *signal, uint32_t target)
 {
-    uint32_t value = order == __ATOMIC_SEQ_CST ? __atomic_load_n(&signal->value, __ATOMIC_SEQ_CST)
-                                               : __atomic_load_n(&signal->value, __ATOMIC_ACQUIRE);
-
-    return (int32_t)(value - target) >= 0;
+    return (int32_t)(__atomic_load_n(&signal->value, __ATOMIC_ACQUIRE) - target) >= 0;
 }
 
 static int aborted(const dp__abort_t *abort)
 {
     return abort != NULL && __atomic_load_n(&abort->word, __ATOMIC_ACQUIRE) != 0;
+}
+
+static void pause_core(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield" ::: "memory");
+#endif
+}
+
+static int look(const dp_signal_t *signal, uint32_t target)
+{
+    for (int i = 0; i < LOOKS; i++) {
+        if (reached(signal, target))
+            return 1;
+        pause_core();
+    }
+    return reached(signal, target);
+}
+
+/* After a yield that let others run, this many waits of this thread look once and sleep: more each time it happens again. */
+static _Thread_local int crowded, crowded_next = 1;
+
+/* 1: the value was reached; 0: time to sleep. */
+static int spin(const dp_signal_t *signal, uint32_t target)
+{
+    int64_t start, before;
+
+    if (look(signal, target))
+        return 1;
+    if (crowded > 0) {
+        crowded--;
+        return 0;
+    }
+    start = before = dp__now_ns();
+    while (before - start < SPIN_NS) {
+        int64_t after;
+
+        sched_yield();
+        after = dp__now_ns();
+        if (after - before > YIELD_NS) {
+            crowded = crowded_next;
+            crowded_next = crowded_next < CROWDED_MAX ? 2 * crowded_next : CROWDED_MAX;
+            return reached(signal, target);
+        }
+        if (look(signal, target)) {
+            crowded_next = 1;
+            return 1;
+        }
+        before = dp__now_ns();
+    }
+    return 0;
 }
 
 static void sleep_while(dp_signal_t *signal, uint32_t value, int64_t ns)
@@ -68,59 +108,64 @@ static void sleep_while(dp_signal_t *signal, uint32_t value, int64_t ns)
     syscall(SYS_futex, &signal->value, FUTEX_WAIT, value, &t, NULL, 0);
 }
 
+/* `waiters` names the newest value at which somebody went to sleep. A post from that value wakes; later ones find another
+ * value there and need not, even while the woken are still on their way. */
+static uint32_t asleep_at(uint32_t value)
+{
+    return value + 1; /* so that 0 in both is a value nobody sleeps at */
+}
+
+/* Enters that we sleep at *value_out; false when something changed meanwhile. `waiters` is read before the value: an entry
+ * for a newer value than ours is then never replaced. */
+static int enter(dp_signal_t *signal, uint32_t target, uint32_t *value_out)
+{
+    uint32_t there = __atomic_load_n(&signal->waiters, __ATOMIC_SEQ_CST);
+    uint32_t value = __atomic_load_n(&signal->value, __ATOMIC_SEQ_CST);
+
+    *value_out = value;
+    if ((int32_t)(value - target) >= 0)
+        return 1;
+    if (there != asleep_at(value) && !__atomic_compare_exchange_n(&signal->waiters, &there, asleep_at(value),
+                                                                  0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        return 0;
+    return __atomic_load_n(&signal->value, __ATOMIC_SEQ_CST) == value;
+}
+
 uint32_t dp__signal_value(const dp_signal_t *signal)
 {
     return __atomic_load_n(&signal->value, __ATOMIC_ACQUIRE);
 }
 
-dp_status_t dp__signal_wait(dp_signal_t *signal, uint32_t target, int64_t deadline_ns, const dp__abort_t *abort)
+dp_status_t dp__signal_wait(dp_signal_t *signal, uint32_t target, int64_t deadline_ns,
+                            const dp__abort_t *abort)
 {
-    dp_status_t status = DP_OK;
-    int64_t started;
-
-    for (int i = 0; i < PAUSES + patience; i++) {
-        if (reached(signal, target, __ATOMIC_ACQUIRE)) {
-            patience += i >= PAUSES && patience < PATIENCE;
-            return DP_OK;
-        }
-        if (i < PAUSES)
-            relax();
-        else
-            sched_yield();
-    }
-    started = dp__now_ns();
-    /* waiters is raised before the value is read again, and post reads waiters after it has written the value: with
-     * sequential consistency on all four, either we see the value or post sees us. */
-    __atomic_fetch_add(&signal->waiters, 1, __ATOMIC_SEQ_CST);
+    if (reached(signal, target) || spin(signal, target))
+        return DP_OK;
     for (;;) {
-        uint32_t value = __atomic_load_n(&signal->value, __ATOMIC_SEQ_CST);
+        uint32_t value;
         int64_t now, left;
 
+        if (!enter(signal, target, &value))
+            continue;
         if ((int32_t)(value - target) >= 0)
-            break;
-        if (aborted(abort)) {
-            status = DP_ERR_ABORTED;
-            break;
-        }
+            return DP_OK;
+        if (aborted(abort))
+            return DP_ERR_ABORTED;
         now = dp__now_ns();
-        if (now >= deadline_ns) {
-            status = DP_ERR_TIMEOUT;
-            break;
-        }
+        if (now >= deadline_ns)
+            return DP_ERR_TIMEOUT;
         left = deadline_ns - now;
         sleep_while(signal, value, left < SLICE_NS ? left : SLICE_NS);
     }
-    __atomic_fetch_sub(&signal->waiters, 1, __ATOMIC_SEQ_CST);
-    if (dp__now_ns() - started < SHORT_NS)
-        patience += patience < PATIENCE;
-    else
-        patience /= 2;
-    return status;
 }
 
+/* We write the value, then read `waiters`; a waiter writes `waiters`, then reads the value: with sequential consistency one
+ * of us sees the other. A waiter that read our value already may have entered that one over the one before. */
 void dp__signal_post(dp_signal_t *signal, uint32_t value)
 {
-    __atomic_store_n(&signal->value, value, __ATOMIC_SEQ_CST);
-    if (__atomic_load_n(&signal->waiters, __ATOMIC_SEQ_CST) != 0)
+    uint32_t before = __atomic_exchange_n(&signal->value, value, __ATOMIC_SEQ_CST);
+    uint32_t asleep = __atomic_load_n(&signal->waiters, __ATOMIC_SEQ_CST);
+
+    if (asleep == asleep_at(before) || asleep == asleep_at(value))
         syscall(SYS_futex, &signal->value, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
