@@ -6,8 +6,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#define SMALL_BYTES 32
+
+/* A message and the news of it travel in one cache line when the data fit behind the tag. */
 typedef struct slot_head {
-    alignas(LINE_BYTES) dp_message_tag_t tag;
+    alignas(LINE_BYTES) dp_signal_t published; /* sequence + 1 of the message in the slot */
+    dp_message_tag_t tag;
+    alignas(16) unsigned char small[SMALL_BYTES];
 } slot_head_t;
 
 /* What a stream gets to do. */
@@ -18,11 +23,6 @@ typedef struct transfer {
     dp_message_tag_t tag;
 } transfer_t;
 
-static size_t slots_bytes(const dp_channel_end_t *end)
-{
-    return sizeof(line_t) + end->config.slots * end->stride;
-}
-
 area_t channel_area(const dp_channel_end_t *end, bool ours)
 {
     bool receiver = ours != (end->config.sender != 0);
@@ -32,7 +32,7 @@ area_t channel_area(const dp_channel_end_t *end, bool ours)
         .peer = ours ? end->config.peer : end->comm->rank,
         .slots = end->config.slots,
         .unit = end->config.slot_bytes,
-        .bytes = receiver ? slots_bytes(end) : sizeof(line_t),
+        .bytes = receiver ? end->config.slots * end->stride : sizeof(line_t),
     };
 
     return area;
@@ -78,7 +78,9 @@ dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_
     end->config = *config;
     end->config.label = end->label;
     snprintf(end->label, sizeof(end->label), "%s", config->label != NULL ? config->label : "");
-    end->stride = sizeof(slot_head_t) + round_line(config->slot_bytes);
+    end->stride =
+        sizeof(slot_head_t) + (config->slot_bytes > SMALL_BYTES ? round_line(config->slot_bytes) : 0);
+    end->data_offset = config->slot_bytes > SMALL_BYTES ? sizeof(slot_head_t) : offsetof(slot_head_t, small);
     end->next = comm->ends;
     comm->ends = end;
     comm->memory_bytes += sizeof(*end);
@@ -90,7 +92,7 @@ dp_status_t channel_connect(dp_channel_end_t *end, view_t *views)
 {
     dp_comm_t *comm = end->comm;
     area_t ours = channel_area(end, true), theirs = channel_area(end, false);
-    unsigned char *own, *far, *slots;
+    unsigned char *own, *far;
     char what[LABEL_BYTES + 40];
     dp_status_t status;
 
@@ -100,9 +102,7 @@ dp_status_t channel_connect(dp_channel_end_t *end, view_t *views)
         status = shm_find(comm, views, end->config.peer, &theirs, what, &far);
     if (status < 0)
         return status;
-    slots = end->config.sender != 0 ? far : own;
-    end->published = &((line_t *)(void *)slots)->signal;
-    end->slots = slots + sizeof(line_t);
+    end->slots = end->config.sender != 0 ? far : own;
     end->credit = &((line_t *)(void *)(end->config.sender != 0 ? own : far))->signal;
     end->connected = true;
     return DP_OK;
@@ -124,19 +124,35 @@ static dp_status_t explain(const transfer_t *t, dp_status_t status, const char *
                    comm->world[end->config.peer], cause.text);
 }
 
-/* published[k] guards slot k's head and data for the receiver, credit[k] the slot for message k + K. */
+static unsigned char *data_of(const transfer_t *t)
+{
+    return (unsigned char *)t->slot + t->end->data_offset;
+}
+
+static dp_status_t wait_for_credit(dp_channel_end_t *end, uint32_t target)
+{
+    dp_status_t status = DP_OK;
+
+    if ((int32_t)(end->credit_seen - target) < 0) {
+        status = shm_wait(end->comm, end->credit, target, "no slot of the receiver is free");
+        end->credit_seen = __atomic_load_n(&end->credit->value, __ATOMIC_ACQUIRE);
+    }
+    return status;
+}
+
+/* sender   --slot.published--> receiver : tag and data of the slot are whole.
+ * receiver --credit----------> sender   : the slot may be written again. */
 static dp_status_t run_send(void *arg)
 {
     const transfer_t *t = arg;
     dp_comm_t *comm = t->end->comm;
-    dp_status_t status = shm_wait(comm, t->end->credit, t->tag.sequence + 1 - t->end->config.slots,
-                                  "no slot of the receiver is free");
+    dp_status_t status = wait_for_credit(t->end, t->tag.sequence + 1 - t->end->config.slots);
 
     if (status < 0)
         return explain(t, status, "send", "to");
     t->slot->tag = t->tag;
-    memcpy(t->slot + 1, t->from, t->tag.bytes);
-    comm->host->post(comm->host, t->end->published, t->tag.sequence + 1);
+    memcpy(data_of(t), t->from, t->tag.bytes);
+    comm->host->post(comm->host, &t->slot->published, t->tag.sequence + 1);
     return DP_OK;
 }
 
@@ -158,7 +174,7 @@ static dp_status_t run_recv(void *arg)
     const transfer_t *t = arg;
     dp_message_tag_t found;
     dp_status_t status =
-        shm_wait(t->end->comm, t->end->published, t->tag.sequence + 1, "the message has not come");
+        shm_wait(t->end->comm, &t->slot->published, t->tag.sequence + 1, "the message has not come");
 
     if (status < 0)
         return explain(t, status, "receive", "from");
@@ -229,7 +245,7 @@ dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected
     status = end->comm->device->launch(s, run_recv, &t, sizeof(t));
     if (status == DP_OK) {
         end->count++;
-        *data_out = t.slot + 1;
+        *data_out = data_of(&t);
     }
     return status;
 }

@@ -7,9 +7,9 @@
  * side waits on counters in its own memory, the peer posts them:
  *
  *   AREA_BASE     meetings, barriers, staging of all_reduce
- *   AREA_SLOTS    receiving end of a channel: `published`, then K slots of head and data
+ *   AREA_SLOTS    receiving end of a channel: K slots of head and data, each with its own `published`
  *   AREA_CREDIT   sending end of a channel: `credit`
- *   AREA_ROWS     an exchange: published and credit by peer, heads and rows by slot and peer */
+ *   AREA_ROWS     an exchange: credit by peer, heads (with `published`) and rows by slot and peer */
 #ifndef COMM_SHM_H
 #define COMM_SHM_H
 
@@ -121,9 +121,10 @@ struct dp_channel_end {
     dp_channel_config_t config;
     char label[LABEL_BYTES];
     bool connected;
-    size_t stride;
-    unsigned char *slots; /* of the receiver */
-    dp_signal_t *published, *credit;
+    size_t stride, data_offset; /* of slots; of the data in one */
+    unsigned char *slots;       /* of the receiver */
+    dp_signal_t *credit;
+    uint32_t credit_seen;     /* the sending stream's: spares it the line that the receiver writes */
     uint64_t count, released; /* messages enqueued, slots given back */
 };
 

@@ -8,7 +8,8 @@
 
 /* In front of the rows of one rank in one slot. */
 typedef struct rows_head {
-    alignas(LINE_BYTES) uint32_t sequence;
+    alignas(LINE_BYTES) dp_signal_t published; /* sequence + 1 of the exchange in the slot */
+    uint32_t sequence;
     int32_t rows;
 } rows_head_t;
 
@@ -20,7 +21,7 @@ typedef struct round {
     uint32_t slot;
 } round_t;
 
-/* Parts of AREA_ROWS: published[n], credit[n], heads[slots][n], rows[slots][n][capacity]. */
+/* Parts of AREA_ROWS: credit[n], heads[slots][n], rows[slots][n][capacity]. */
 static size_t slot_rows_bytes(const dp_exchange_t *x)
 {
     return round_line((size_t)x->comm->nranks * x->config.capacity_rows * x->config.row_bytes);
@@ -30,24 +31,19 @@ static size_t rows_offset(const dp_exchange_t *x)
 {
     size_t n = (size_t)x->comm->nranks;
 
-    return 2 * n * sizeof(line_t) + x->config.slots * n * sizeof(rows_head_t);
-}
-
-static dp_signal_t *published(const dp_exchange_t *x, int32_t at, int32_t by)
-{
-    return &((line_t *)(void *)x->areas[at])[by].signal;
+    return n * sizeof(line_t) + x->config.slots * n * sizeof(rows_head_t);
 }
 
 static dp_signal_t *credit(const dp_exchange_t *x, int32_t at, int32_t by)
 {
-    return &((line_t *)(void *)x->areas[at])[x->comm->nranks + by].signal;
+    return &((line_t *)(void *)x->areas[at])[by].signal;
 }
 
 static rows_head_t *head_of(const dp_exchange_t *x, int32_t at, uint32_t slot, int32_t by)
 {
     size_t n = (size_t)x->comm->nranks;
 
-    return (rows_head_t *)(void *)(x->areas[at] + 2 * n * sizeof(line_t)) + slot * n + (size_t)by;
+    return (rows_head_t *)(void *)(x->areas[at] + n * sizeof(line_t)) + slot * n + (size_t)by;
 }
 
 static unsigned char *rows_of(const dp_exchange_t *x, int32_t at, uint32_t slot, int32_t by)
@@ -200,7 +196,7 @@ static dp_status_t put_rows(const round_t *r, int32_t to)
     if (x->sending[to] > 0)
         memcpy(rows_of(x, to, r->slot, comm->rank), r->send + (size_t)r->offsets[to] * x->config.row_bytes,
                (size_t)x->sending[to] * x->config.row_bytes);
-    comm->host->post(comm->host, published(x, to, comm->rank), r->sequence + 1);
+    comm->host->post(comm->host, &head->published, r->sequence + 1);
     return DP_OK;
 }
 
@@ -208,20 +204,22 @@ static dp_status_t take_rows(const round_t *r, int32_t from)
 {
     dp_exchange_t *x = r->x;
     dp_comm_t *comm = x->comm;
-    dp_status_t status =
-        shm_wait(comm, published(x, comm->rank, from), r->sequence + 1, "its rows have not come");
-    rows_head_t head;
+    rows_head_t *head = head_of(x, comm->rank, r->slot, from);
+    dp_status_t status = shm_wait(comm, &head->published, r->sequence + 1, "its rows have not come");
+    uint32_t sequence;
+    int32_t rows;
 
     if (status < 0)
         return explain(r, status, "receiving from", from);
-    head = *head_of(x, comm->rank, r->slot, from);
-    if (head.sequence != r->sequence || head.rows < 0 || (uint32_t)head.rows > x->config.capacity_rows)
+    sequence = head->sequence;
+    rows = *(volatile int32_t *)&head->rows; /* once: what is checked is what is used */
+    if (sequence != r->sequence || rows < 0 || (uint32_t)rows > x->config.capacity_rows)
         return DP_FAIL(
             comm->host, DP_ERR_PROTOCOL,
             "rank %d: exchange %u of \"%s\": rank %d sent exchange %u with %d rows, the capacity is %u",
-            comm->world[comm->rank], r->sequence, x->label, comm->world[from], head.sequence, head.rows,
+            comm->world[comm->rank], r->sequence, x->label, comm->world[from], sequence, rows,
             x->config.capacity_rows);
-    x->counts[r->slot * (uint32_t)comm->nranks + (uint32_t)from] = head.rows;
+    x->counts[r->slot * (uint32_t)comm->nranks + (uint32_t)from] = rows;
     return DP_OK;
 }
 

@@ -1139,26 +1139,29 @@ static void use_and_close(conform_t *t, int round)
     rig_close(&rig);
 }
 
+/* Ranks as threads hold things together: one of them counts while the others wait. */
 static void nothing_is_left_behind(conform_t *t)
 {
+    bool counts = t->rank == 0 || t->mode == CONFORM_PROCESSES;
     conform_held_t before = {0, 0, 0}, after;
     int mapped = 0, names = conform_entries("/dev/shm");
 
     for (int round = 0; round < 4; round++) { /* the first one is for what libraries start once */
         use_and_close(t, round);
         EXPECT(t, conform_meet(t), "a rank failed");
-        if (round == 0) {
+        if (round == 0 && counts) {
             before = conform_held(t);
             mapped = shared_mappings();
-            EXPECT(t, conform_meet(t), "a rank failed");
         }
+        EXPECT(t, conform_meet(t), "a rank failed");
     }
-    after = conform_held(t);
+    after = counts ? conform_held(t) : before;
     EXPECT(t, after.blocks == before.blocks && after.blocks == 0, "%lld blocks", (long long)after.blocks);
     EXPECT(t, after.threads == before.threads, "%d threads before, %d after", before.threads, after.threads);
     EXPECT(t, after.descriptors == before.descriptors, "%d descriptors before, %d after", before.descriptors,
            after.descriptors);
-    EXPECT(t, shared_mappings() == mapped, "%d shared mappings before, %d after", mapped, shared_mappings());
+    EXPECT(t, !counts || shared_mappings() == mapped, "%d shared mappings before, %d after", mapped,
+           shared_mappings());
     EXPECT(t, conform_entries("/dev/shm") <= names, "names were left in /dev/shm");
     EXPECT(t, conform_meet(t), "a rank failed");
 }
