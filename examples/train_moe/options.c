@@ -100,6 +100,8 @@ static const option_row_t table[] = {
     {"curve", TEXT, LOCAL, AT(curve), 0, 0, "", "FILE",
      "picture of the loss: .svg, or .png where cairo was found"},
     {"report", TEXT, LOCAL, AT(report), 0, 0, "", "FILE", "the closing report as a file"},
+    {"costs-out", TEXT, LOCAL, AT(costs_out), 0, 0, "", "FILE",
+     "what passes and segments took, for dualpipe simulate --costs"},
     {"losses", TEXT, LOCAL, AT(losses), 0, 0, "", "FILE",
      "every loss and norm, in hexadecimal to the last bit"},
     {"log-every", INTEGER, LOCAL, AT(log_every), 1, 1e9, "10", "N", "steps between progress lines"},

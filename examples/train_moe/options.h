@@ -24,7 +24,7 @@ typedef struct options {
     /* output */
     int64_t log_every, valid_every, sample, trace_steps;
     double temperature, sample_seconds;
-    const char *out, *trace, *curve, *report, *losses;
+    const char *out, *trace, *curve, *report, *losses, *costs_out;
     int verify, quiet;
 
     /* worked out of the above */

@@ -343,3 +343,18 @@ dp_status_t trace_write(const dp_timeline_t *timeline, const char *path)
     st = dp_timeline_write_chrome(timeline, write_text, f);
     return close_file(path, f, st);
 }
+
+dp_status_t costs_write(const trainer_t *t, const dp_timeline_t *timeline, const char *path)
+{
+    dp_measured_costs_t measured = {.struct_size = sizeof(measured)};
+    FILE *f;
+    dp_status_t st = open_file(path, &f);
+
+    if (st < 0)
+        return st;
+    st = dp_costs_measure(timeline, dp_pipeline_program(t->pipeline)->schedule, &measured);
+    if (st == DP_OK)
+        st = dp_measured_costs_write(&measured, write_text, f);
+    dp_measured_costs_clear(&measured);
+    return close_file(path, f, st);
+}

@@ -83,15 +83,15 @@ static int output_path(const session_t *s, const char *file, const char *name, c
 static dp_status_t check_outputs(const session_t *s)
 {
     const options_t *o = &s->options;
-    const char *const files[] = {o->trace, o->curve, o->report, o->losses};
-    const char *const names[] = {"trace.json", CURVE_NAME, "report.txt", "losses.txt"};
+    const char *const files[] = {o->trace, o->curve, o->report, o->losses, o->costs_out};
+    const char *const names[] = {"trace.json", CURVE_NAME, "report.txt", "losses.txt", "costs.txt"};
     char path[4096];
 
     if (!is_first_rank(s))
         return DP_OK;
     if (*o->out != '\0' && mkdir(o->out, 0777) != 0 && errno != EEXIST)
         return dp_fail(DP_ERR_IO, "%s: %s", o->out, strerror(errno));
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         if (output_path(s, files[i], names[i], path, sizeof(path))) {
             FILE *f = fopen(path, "a");
             if (f == NULL)
@@ -230,6 +230,10 @@ static dp_status_t write_files(session_t *s)
     if (st == DP_OK && output_path(s, o->trace, "trace.json", path, sizeof(path))) {
         st = trace_write(s->timeline, path);
         fprintf(s->report, "trace       %s (open it with https://ui.perfetto.dev)\n", path);
+    }
+    if (st == DP_OK && output_path(s, o->costs_out, "costs.txt", path, sizeof(path))) {
+        st = costs_write(&s->trainer, s->timeline, path);
+        fprintf(s->report, "costs       %s (for dualpipe simulate --costs)\n", path);
     }
     if (st == DP_OK && output_path(s, o->losses, "losses.txt", path, sizeof(path))) {
         st = losses_write(&s->history, path);

@@ -43,5 +43,6 @@ dp_status_t report_results(const trainer_t *trainer, const history_t *history, c
                            const memory_use_t *all, FILE *to);
 dp_status_t losses_write(const history_t *history, const char *path);
 dp_status_t trace_write(const dp_timeline_t *timeline, const char *path);
+dp_status_t costs_write(const trainer_t *trainer, const dp_timeline_t *timeline, const char *path);
 
 #endif

@@ -12,15 +12,18 @@ run="--data $work/text --steps 60 --lr 0.02 --hidden 16 --seq 32 --batch 2 --val
 
 ranks 4 --ep 2 $run
 expect 0 out '^\[0\] trained  *60 steps' "a run"
-for line in model text layout memory step bubble overlap curve trace losses; do
+for line in model text layout memory step bubble overlap curve trace costs losses; do
     grep -q "^\[0\] $line " "$work/out" || complain "no line on \"$line\""
 done
 grep -q '^\[[1-9]' "$work/out" && complain "other ranks than the first print"
 awk '/^\[0\] loss / { if ($3 + 0 > 5 && $6 + 0 < 1.5 && $12 + 0 < 1.5 && $(NF - 3) + 0 > 2.5) good = 1 } END { exit !good }' \
     "$work/out" || complain "the loss did not fall below that of guessing"
-for file in report.txt losses.txt trace.json; do
+for file in report.txt losses.txt trace.json costs.txt; do
     [ -s "$work/run/$file" ] || complain "$file is missing or empty"
 done
+"$DP_TEST_BUILDDIR/dualpipe" simulate --method dualpipe --ranks 2 --microbatches 8 --costs "$work/run/costs.txt" >"$work/out" ||
+    complain "the measured costs cannot be simulated"
+grep -q '^pair .* hidden' "$work/out" || complain "the measured costs have no segments"
 [ -s "$work/run/curve.png" ] || [ -s "$work/run/curve.svg" ] || complain "no picture of the loss"
 grep -q 'Written by the model' "$work/run/report.txt" || complain "the report has no sample"
 if [ -x "$DP_TEST_BUILDDIR/tests/integration/trace_facts" ]; then
