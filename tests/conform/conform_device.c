@@ -173,6 +173,41 @@ static void copies_and_zeroes(conform_t *t)
     rig_close(&rig);
 }
 
+static void additions_add(conform_t *t)
+{
+    enum { COUNT = 1003 };
+    float singles[2][COUNT];
+    double doubles[2][COUNT];
+    rig_t rig;
+
+    if (!rig_open(&rig, t, 1, 0))
+        return;
+    if (!DP_HAS(rig.vt, dp_device_vt_t, add)) {
+        conform_skip(t, "the device does not add");
+        rig_close(&rig);
+        return;
+    }
+    for (int i = 0; i < COUNT; i++) {
+        doubles[0][i] = i * 1e-3 + 1e9;
+        doubles[1][i] = 1.0 / (i + 1);
+        singles[0][i] = (float)doubles[0][i];
+        singles[1][i] = (float)doubles[1][i];
+    }
+    EXPECT_OK(t, rig.vt->add(rig.streams[0], doubles[0], doubles[1], COUNT - 1, DP_F64));
+    EXPECT_OK(t, rig.vt->add(rig.streams[0], singles[0], singles[1], COUNT - 1, DP_F32));
+    EXPECT_OK(t, rig.vt->add(rig.streams[0], doubles[0], doubles[1], 0, DP_F64));
+    EXPECT_OK(t, rig.vt->synchronize(rig.streams[0], -1));
+    for (int i = 0; i < COUNT; i++) {
+        double start = i * 1e-3 + 1e9, term = 1.0 / (i + 1);
+        bool last = i == COUNT - 1; /* behind the end */
+
+        EXPECT(t, doubles[0][i] == (last ? start : start + term), "double %d is %.17g", i, doubles[0][i]);
+        EXPECT(t, singles[0][i] == (last ? (float)start : (float)start + (float)term), "float %d is %.9g", i,
+               (double)singles[0][i]);
+    }
+    rig_close(&rig);
+}
+
 /* ---- order ---- */
 
 static void launches_run_in_order(conform_t *t)
@@ -726,6 +761,7 @@ static void nothing_is_left_behind(conform_t *t)
 static const conform_case_t cases[] = {
     CASE(memory_is_aligned_and_zeroed),
     CASE(copies_and_zeroes),
+    CASE(additions_add),
     CASE(launches_run_in_order),
     CASE(arguments_are_copied),
     CASE(full_queue_waits_for_room),
