@@ -673,10 +673,19 @@ static void count_after(const char *what, long k)
     ck_assert_msg(count_own("task") == threads, "%s %ld: %ld threads are left", what, k, count_own("task") - threads);
 }
 
-static void load_plugins(void)
+static void *idle(void *arg)
+{
+    return arg;
+}
+
+/* What a process does once: maps plugins and, under a sanitizer, starts a thread with the first of ours. */
+static void warm_up(void)
 {
     const dp_plugin_t *plugin;
+    pthread_t thread;
 
+    ck_assert_int_eq(pthread_create(&thread, NULL, idle, NULL), 0);
+    pthread_join(thread, NULL);
     ck_assert_int_eq(dp_plugin_load("device_cpu", &plugin), DP_OK);
     ck_assert_int_eq(dp_plugin_load("comm_shm", &plugin), DP_OK);
     ck_assert_msg(dp_plugin_load(mock_device, &plugin) == DP_OK, "%s", dp_last_error());
@@ -701,7 +710,7 @@ static void run_out_of_memory(int n, bool sticky, long start, long stride)
 {
     bool struck = true;
 
-    load_plugins();
+    warm_up();
     oom_install();
     for (long k = start; struck; k += stride) {
         rank_t ranks[2];
@@ -748,7 +757,7 @@ static void fail_device(int n, long start, long stride)
     const mock_failing_device_t *device;
     const char *struck = "";
 
-    load_plugins();
+    warm_up();
     device = failing_device();
     oom_install();
     for (long k = start; struck != NULL; k += stride) {
