@@ -352,6 +352,7 @@ static void print_machine(void)
     struct utsname system;
     FILE *cpuinfo = fopen("/proc/cpuinfo", "r");
     char line[256], model[200] = "?";
+    double load = -1;
 
     while (cpuinfo != NULL && fgets(line, sizeof(line), cpuinfo) != NULL)
         if (sscanf(line, "model name : %199[^\n]", model) == 1)
@@ -359,8 +360,9 @@ static void print_machine(void)
     if (cpuinfo != NULL)
         fclose(cpuinfo);
     uname(&system);
-    printf("machine  %s, %ld cores, %s %s %s\n", model, sysconf(_SC_NPROCESSORS_ONLN), system.sysname,
-           system.release, system.machine);
+    (void)getloadavg(&load, 1);
+    printf("machine  %s, %ld cores, %s %s %s, load average %.1f\n", model, sysconf(_SC_NPROCESSORS_ONLN),
+           system.sysname, system.release, system.machine, load);
 }
 
 static void print_bandwidth(figures_t *f)
