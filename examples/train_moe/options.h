@@ -6,6 +6,8 @@
 
 #include <dualpipe/dualpipe.h>
 
+enum { MOST_THREADS = 512 }; /* ranks in one process */
+
 typedef struct options {
     /* model */
     int64_t layers, hidden, heads, kv_heads, head_dim, experts, top_k, expert_hidden, shared_experts;

@@ -15,7 +15,9 @@
 #include <errno.h>
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -307,14 +309,19 @@ static dp_status_t run_session(session_t *s)
 /* ---- exit codes and signals ---- */
 
 static volatile sig_atomic_t caught_signal;
-static dp_group_t *interruptible[512];
-static volatile sig_atomic_t ninterruptible;
+static _Atomic(dp_group_t *) interruptible[MOST_THREADS];
+static atomic_int handlers_running;
 
 static void on_signal(int number)
 {
+    atomic_fetch_add(&handlers_running, 1);
     caught_signal = number;
-    for (int i = 0; i < ninterruptible; i++)
-        dp_group_interrupt(interruptible[i]);
+    for (int i = 0; i < MOST_THREADS; i++) {
+        dp_group_t *group = atomic_load(&interruptible[i]);
+        if (group != NULL)
+            dp_group_interrupt(group);
+    }
+    atomic_fetch_sub(&handlers_running, 1);
 }
 
 static void catch_signals(dp_group_t *const *groups, int n)
@@ -322,10 +329,20 @@ static void catch_signals(dp_group_t *const *groups, int n)
     /* A second signal ends the program at once. */
     const struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
 
-    memcpy(interruptible, groups, (size_t)n * sizeof(*groups));
-    ninterruptible = n;
+    for (int i = 0; i < n; i++)
+        atomic_store(&interruptible[i], groups[i]);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+}
+
+/* After this no handler has the group in its hands, and it may go. */
+static void hide_from_signals(dp_group_t *group)
+{
+    for (int i = 0; i < MOST_THREADS; i++)
+        if (atomic_load(&interruptible[i]) == group)
+            atomic_store(&interruptible[i], NULL);
+    while (atomic_load(&handlers_running) > 0)
+        sched_yield();
 }
 
 static int exit_code(dp_status_t status)
@@ -373,9 +390,9 @@ typedef struct rank_job {
 /* Once per process: ranks that are threads all learn the same first cause. */
 static void complain(int32_t rank, dp_status_t st, const char *message)
 {
-    static int complained;
+    static atomic_int complained;
 
-    if (__atomic_exchange_n(&complained, 1, __ATOMIC_RELAXED))
+    if (atomic_exchange(&complained, 1))
         return;
     if (strncmp(message, "rank ", 5) == 0)
         fprintf(stderr, "train_moe: %s (%s)\n", message, dp_status_name(st));
@@ -398,7 +415,7 @@ static void *run_rank(void *arg)
     }
     job->code = st < 0 ? exit_code(st) : s.differs;
     clear_session(&s);
-    ninterruptible = 0;
+    hide_from_signals(job->group);
     dp_group_leave(job->group);
     return NULL;
 }
@@ -414,9 +431,9 @@ static int fail(dp_status_t status)
 static int run_threads(const options_t *options, const text_t *text, const dp_group_options_t *group_options)
 {
     const int n = (int)options->threads;
-    pthread_t thread[512];
-    rank_job_t job[512];
-    dp_group_t *group[512];
+    pthread_t thread[MOST_THREADS];
+    rank_job_t job[MOST_THREADS];
+    dp_group_t *group[MOST_THREADS];
     int started = 0, code = 0;
     dp_status_t st = dp_group_local(n, group_options, group);
 

@@ -12,6 +12,7 @@
 #include <string.h>
 
 struct dp_attention {
+    const dp_host_t *host;
     dp_attention_t *real;
     const dp_attention_vt_t *vt;
     const dp_device_vt_t *device_vt;
@@ -36,6 +37,7 @@ static dp_status_t poke_open(const dp_host_t *host, const dp_attention_config_t 
     if (a == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "no memory");
     *a = (dp_attention_t){.vt = plugin->get_interface(DP_IFACE_ATTENTION), .device_vt = config->device_vt};
+    a->host = host;
     a->dtype = config->shape.dtype;
     a->number = __atomic_fetch_add(&instances, 1, __ATOMIC_RELAXED);
     a->step = -1;
@@ -43,13 +45,18 @@ static dp_status_t poke_open(const dp_host_t *host, const dp_attention_config_t 
         (rank == NULL || atoi(rank) != a->rank))
         a->step = -1;
     status = a->vt->open(host, config, &a->real);
+    if (status < 0) {
+        host->release(host, a);
+        return status;
+    }
     *out = a;
-    return status;
+    return DP_OK;
 }
 
 static void poke_close(dp_attention_t *a)
 {
-    a->vt->close(a->real); /* the record stays: this mock knows no host here */
+    a->vt->close(a->real);
+    a->host->release(a->host, a);
 }
 
 static dp_status_t poke_sizes(const dp_attention_t *a, dp_block_sizes_t *out)
