@@ -122,7 +122,9 @@ typedef struct pattern {
 
 static unsigned char pattern_byte(uint32_t seed, size_t k)
 {
-    return (unsigned char)(seed * 37 + k * 7 + (k >> 8) + (k >> 16) * 3);
+    uint32_t mixed = (seed + 1) * UINT32_C(2654435761); /* neighbouring seeds differ in the byte that is left */
+
+    return (unsigned char)((mixed >> 24) + k * 7 + (k >> 8) + (k >> 16) * 3);
 }
 
 static dp_status_t fill(void *arg)
