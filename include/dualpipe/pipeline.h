@@ -64,7 +64,8 @@ typedef struct dp_pipeline_options {
 /** Opens plugins, agrees on settings, builds stages, lowers and verifies the program, allocates and connects everything.
  *  Errors name the plugin, rank or field at fault. [collective] [blocks] */
 DP_API dp_status_t dp_pipeline_open(const dp_pipeline_options_t *options, dp_pipeline_t **pipeline_out);
-/** [collective] [blocks]; at once when the job is aborted. NULL is allowed. */
+/** [collective] [blocks]; at once when the job is aborted. NULL is allowed. When a kernel does not return after a failure, what
+ *  it may be using is left behind, with a warning: the process should end. */
 DP_API void dp_pipeline_close(dp_pipeline_t *pipeline);
 
 /** Data of one step. Arrays are indexed by micro-batch of the step and may be NULL on ranks without that end of a path
@@ -89,7 +90,8 @@ DP_API dp_status_t dp_pipeline_step(dp_pipeline_t *pipeline, dp_step_t *step);
 
 /** Replaces the comm backend between two steps: calls build again for every chunk (stages hold instances that live on the
  *  expert group), keeps parameters and gradients, then closes the old backend; stages made earlier may be freed afterwards. A
- *  backend that cannot be loaded is refused and the old one stays; a failure after that ends the job. [collective] [blocks] */
+ *  backend that one rank cannot load is refused on all and the old one stays; a failure after that, or a stage with other
+ *  segments or sizes than before (DP_ERR_MISMATCH), ends the job. [collective] [blocks] */
 DP_API dp_status_t dp_pipeline_swap_comm(dp_pipeline_t *pipeline, const char *comm);
 
 /** One chunk of this rank. */

@@ -653,6 +653,53 @@ START_TEST(the_operation_that_failed_is_named)
 }
 END_TEST
 
+static volatile int hanging; /* 1: rank 1 is in the kernel that never returns */
+static dp_pipeline_t *volatile kept; /* what is left behind stays in sight of leak checkers */
+
+static dp_status_t hang(void)
+{
+    __atomic_store_n(&hanging, 1, __ATOMIC_RELEASE);
+    while (hanging)
+        pause();
+    return DP_OK;
+}
+
+static dp_status_t fail_later(void)
+{
+    while (__atomic_load_n(&hanging, __ATOMIC_ACQUIRE) == 0)
+        usleep(1000);
+    return planted();
+}
+
+static dp_status_t hang_or_fail(rank_t *rank, dp_pipeline_t *p)
+{
+    rank->part.countdown = 3;
+    rank->part.fault = rank->argument == 0 ? fail_later : hang;
+    if (rank->argument == 1)
+        kept = p;
+    return rank_step(p, 0, NULL);
+}
+
+/* One rank fails, the other is in a kernel that does not come back: its step and its close return all the same, and leave alone
+ * what that kernel may be using. */
+START_TEST(a_kernel_that_never_returns)
+{
+    static const char *const words[] = {"rank 0: step 0: ", "a planted error"};
+    static rank_t ranks[2];
+
+    for (int r = 0; r < 2; r++) {
+        rank_prepare(&ranks[r], "dualpipe", 4);
+        ranks[r].use = hang_or_fail;
+        ranks[r].argument = r;
+    }
+    dp_log_set(keep_log, NULL, DP_LOG_WARN);
+    ranks_run(ranks, 2);
+    for (int r = 0; r < 2; r++)
+        rank_expect(&ranks[r], r, DP_ERR_NUMERIC, words, 2);
+    ck_assert_msg(strstr(logged, "rank 1: a kernel does not return") != NULL, "logged: %s", logged);
+}
+END_TEST
+
 /* ---- nothing is left ---- */
 
 static long blocks, files, threads;
@@ -822,6 +869,7 @@ int main(void)
     tcase_add_test(failures, a_swap_that_cannot_be_is_refused);
     tcase_add_loop_test(failures, a_swap_that_fails_ends_the_job, 0, 2);
     tcase_add_loop_test(failures, the_operation_that_failed_is_named, 0, 4);
+    tcase_add_test(failures, a_kernel_that_never_returns);
     suite_add_tcase(suite, failures);
 
     tcase_set_timeout(left, 60);
