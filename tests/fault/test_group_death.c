@@ -280,12 +280,19 @@ END_TEST
 
 static dp_status_t deserting_body(forked_t *self)
 {
+    int *joined = self->shared;
     dp_group_options_t options = forked_options(self);
     dp_group_t *group = NULL;
     dp_status_t status = dp_group_join(&options, &group);
 
-    if (status != DP_OK || self->rank == self->argument)
+    if (status != DP_OK)
+        return status;
+    __atomic_fetch_add(joined, 1, __ATOMIC_SEQ_CST);
+    if (self->rank == self->argument) {
+        while (__atomic_load_n(joined, __ATOMIC_SEQ_CST) < self->size) /* else some may not know our pid yet */
+            forked_nap(1);
         return status; /* ends without leaving */
+    }
     status = dp_group_barrier(group);
     dp_group_leave(group);
     return status;
