@@ -131,7 +131,7 @@ static int compare(const dp_method_t *method, int ranks, int microbatches, doubl
 {
     dp_schedule_request_t request = {.struct_size = sizeof(request), .method = method->name, .ranks = ranks,
                                      .microbatches = microbatches};
-    dp_costs_t costs = {.struct_size = sizeof(costs), .f = 1, .i = 1, .w = 1, .b = -1, .fb = -1};
+    dp_costs_t costs = {.struct_size = sizeof(costs), .f = 1, .i = 1, .w = 1, .b = -1, .fb = -1, .barrier = 1};
     dp_simulation_t simulated = {.struct_size = sizeof(simulated)};
     double bubble[MOST_RANKS], step, worst = 0, mean = 0, expected = 0;
     dp_group_t *groups[MOST_RANKS];
