@@ -16,17 +16,28 @@ double learning_rate(const options_t *o, int64_t step)
 }
 
 /* p -= lr * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon) + lr * weight_decay * p */
-typedef struct factors {
-    double keep_mean, keep_squares, grad, rate, unbias_squares, epsilon, shrink;
-} factors_t;
+adamw_factors_t adamw_factors(const options_t *o, int64_t step, double grad_scale, int decays)
+{
+    const double lr = learning_rate(o, step), t = (double)step + 1;
+
+    return (adamw_factors_t){
+        .keep_mean = o->beta1,
+        .keep_squares = o->beta2,
+        .grad = grad_scale,
+        .rate = lr / (1 - pow(o->beta1, t)),
+        .unbias_squares = 1 / (1 - pow(o->beta2, t)),
+        .epsilon = o->epsilon,
+        .shrink = decays ? 1 - lr * o->weight_decay : 1,
+    };
+}
 
 #define UPDATE_LOOP(REAL, SQRT)                                                                              \
     do {                                                                                                     \
         REAL *params = tensor->params, *mean = tensor->mean, *squares = tensor->squares;                     \
         const REAL *grads = tensor->grads;                                                                   \
-        const REAL b1 = (REAL)f.keep_mean, b2 = (REAL)f.keep_squares, scale = (REAL)f.grad,                  \
-                   rate = (REAL)f.rate;                                                                      \
-        const REAL unbias = (REAL)f.unbias_squares, epsilon = (REAL)f.epsilon, shrink = (REAL)f.shrink;      \
+        const REAL b1 = (REAL)f->keep_mean, b2 = (REAL)f->keep_squares, scale = (REAL)f->grad,               \
+                   rate = (REAL)f->rate;                                                                     \
+        const REAL unbias = (REAL)f->unbias_squares, epsilon = (REAL)f->epsilon, shrink = (REAL)f->shrink;   \
         for (size_t i = 0; i < tensor->count; i++) {                                                         \
             const REAL g = grads[i] * scale;                                                                 \
             mean[i] = b1 * mean[i] + (1 - b1) * g;                                                           \
@@ -35,20 +46,9 @@ typedef struct factors {
         }                                                                                                    \
     } while (0)
 
-void adamw_update(const options_t *o, int64_t step, double grad_scale, const adamw_tensor_t *tensor)
+void adamw_update(dp_dtype_t dtype, const adamw_factors_t *f, const adamw_tensor_t *tensor)
 {
-    const double lr = learning_rate(o, step), t = (double)step + 1;
-    const factors_t f = {
-        .keep_mean = o->beta1,
-        .keep_squares = o->beta2,
-        .grad = grad_scale,
-        .rate = lr / (1 - pow(o->beta1, t)),
-        .unbias_squares = 1 / (1 - pow(o->beta2, t)),
-        .epsilon = o->epsilon,
-        .shrink = tensor->decay ? 1 - lr * o->weight_decay : 1,
-    };
-
-    if (o->dtype == DP_F64)
+    if (dtype == DP_F64)
         UPDATE_LOOP(double, sqrt);
     else
         UPDATE_LOOP(float, sqrtf);
@@ -62,12 +62,12 @@ void adamw_update(const options_t *o, int64_t step, double grad_scale, const ada
         for (size_t e = 0; e < experts; e++)                                                                 \
             mean += count[e] / (REAL)experts;                                                                \
         for (size_t e = 0; e < experts; e++)                                                                 \
-            b[e] += (REAL)o->bias_rate * (REAL)((mean > count[e]) - (mean < count[e]));                      \
+            b[e] += (REAL)rate * (REAL)((mean > count[e]) - (mean < count[e]));                              \
     } while (0)
 
-void balance_update(const options_t *o, void *bias, const void *counts, size_t experts)
+void balance_update(dp_dtype_t dtype, double rate, void *bias, const void *counts, size_t experts)
 {
-    if (o->dtype == DP_F64)
+    if (dtype == DP_F64)
         BALANCE_LOOP(double);
     else
         BALANCE_LOOP(float);

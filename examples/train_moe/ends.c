@@ -1,149 +1,65 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * ends.c: puts the kernels of kernels.h on streams: each segment function launches one job. */
+ * ends.c: finds who computes the ends on this device, and describes them to the engine. */
 #include "ends.h"
 
-#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
-#define REAL    float
-#define NAME(x) x##_f32
-#define EXP     expf
-#define SQRT    sqrtf
-#include "kernels.h"
-#undef REAL
-#undef NAME
-#undef EXP
-#undef SQRT
-
-#define REAL    double
-#define NAME(x) x##_f64
-#define EXP     exp
-#define SQRT    sqrt
-#include "kernels.h"
-
-typedef struct job {
-    const ends_t *ends;
-    dp_segment_call_t call;
-} job_t;
-_Static_assert(sizeof(job_t) <= DP_LAUNCH_ARG_MAX, "a job fits a launch");
-
-static dp_status_t launch(void *self, const dp_segment_call_t *call, dp_stream_t *s, dp_launch_fn fn)
+/* Devices of host functions are served here; "cuda" or "device_cuda" by the plugin train_moe_cuda. */
+static dp_status_t find_compute(ends_t *ends, const dp_device_vt_t *device_vt, const char *device)
 {
-    const job_t job = {self, *call};
+    const uint32_t host = DP_DEVICE_CAP_HOST_MEMORY | DP_DEVICE_CAP_LAUNCH;
+    const dp_plugin_t *plugin;
+    const void *table;
+    char name[96];
+    dp_status_t st;
 
-    return job.ends->device_vt->launch(s, fn, &job, sizeof(job));
+    ends->vt = &compute_cpu;
+    if ((device_vt->caps & host) == host)
+        return DP_OK;
+    if (device == NULL || *device == '\0' || strchr(device, '/') != NULL)
+        return dp_fail(DP_ERR_UNSUPPORTED,
+                       "the trainer's embedding, head and optimizer for this device come from a plugin "
+                       "train_moe_<device>: give the device plugin by its name, not by a path");
+    snprintf(name, sizeof(name), "train_moe_%s", strncmp(device, "device_", 7) == 0 ? device + 7 : device);
+    st = dp_plugin_load(name, &plugin);
+    if (st == DP_OK)
+        st = dp_plugin_interface(plugin, COMPUTE_IFACE, sizeof(compute_vt_t), &table);
+    if (st == DP_OK)
+        ends->vt = table;
+    return st;
 }
 
-/* ---- embedding: saved holds dy [T, d] from backward_input to backward_weight, then the tokens ---- */
-
-static uint8_t *saved_tokens(const job_t *j)
+dp_status_t ends_open(ends_t *ends, const dp_host_t *host, const char *device, const compute_config_t *config)
 {
-    return (uint8_t *)j->call.saved + j->ends->tokens * j->ends->hidden * dp_dtype_bytes(j->ends->dtype);
-}
+    const uint32_t d = config->shape.hidden;
+    dp_status_t st;
 
-static dp_status_t run_embedding_forward(void *arg)
-{
-    const job_t *j = arg;
-    const size_t T = j->ends->tokens, d = j->ends->hidden;
-
-    memcpy(saved_tokens(j), j->call.input, T);
-    if (j->ends->dtype == DP_F64)
-        embed_forward_f64(j->call.params, j->call.input, j->call.y, T, d);
-    else
-        embed_forward_f32(j->call.params, j->call.input, j->call.y, T, d);
+    *ends = (ends_t){
+        .boundary_bytes =
+            (size_t)config->shape.batch * config->shape.sequence * d * dp_dtype_bytes(config->shape.dtype),
+        .hidden = d,
+        /* Every layer adds about 1 to an embedding of about 1. */
+        .embedding_params = {{"table", DP_PARAM_MATRIX, 0, (size_t)VOCAB * d, 1, 0, -1}},
+        .head_params = {{"norm", DP_PARAM_VECTOR, 0, d, 0, 1, -1},
+                        {"w", DP_PARAM_MATRIX, d, (size_t)d * VOCAB, d, 0, -1}},
+    };
+    st = find_compute(ends, config->device_vt, device);
+    if (st < 0)
+        return st;
+    st = ends->vt->open(host, config, &ends->compute);
+    if (st < 0)
+        return st;
+    ends->vt->sizes(ends->compute, &ends->embedding_sizes, &ends->head_sizes);
     return DP_OK;
 }
 
-static dp_status_t run_embedding_backward_input(void *arg)
+void ends_close(ends_t *ends)
 {
-    const job_t *j = arg;
-
-    memcpy(j->call.saved, j->call.dy, j->ends->tokens * j->ends->hidden * dp_dtype_bytes(j->ends->dtype));
-    return DP_OK;
-}
-
-static dp_status_t run_embedding_backward_weight(void *arg)
-{
-    const job_t *j = arg;
-
-    if (j->ends->dtype == DP_F64)
-        embed_backward_f64(j->call.grads, saved_tokens(j), j->call.saved, j->ends->tokens, j->ends->hidden);
-    else
-        embed_backward_f32(j->call.grads, saved_tokens(j), j->call.saved, j->ends->tokens, j->ends->hidden);
-    return DP_OK;
-}
-
-static dp_status_t embedding_forward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
-{
-    return launch(self, call, s, run_embedding_forward);
-}
-
-static dp_status_t embedding_backward_input(void *self, const dp_segment_call_t *call, dp_stream_t *s)
-{
-    return launch(self, call, s, run_embedding_backward_input);
-}
-
-static dp_status_t embedding_backward_weight(void *self, const dp_segment_call_t *call, dp_stream_t *s)
-{
-    return launch(self, call, s, run_embedding_backward_weight);
-}
-
-/* ---- head ---- */
-
-static dp_status_t run_head_forward(void *arg)
-{
-    const job_t *j = arg;
-    const dp_segment_call_t *c = &j->call;
-    const size_t T = j->ends->tokens, d = j->ends->hidden;
-    const double eps = j->ends->norm_eps;
-    const double loss =
-        j->ends->dtype == DP_F64
-            ? head_forward_f64(c->params, eps, c->x, c->target, c->output, c->saved, T, d)
-            : head_forward_f32(c->params, (float)eps, c->x, c->target, c->output, c->saved, T, d);
-
-    if (c->loss != NULL)
-        *c->loss += loss;
-    return DP_OK;
-}
-
-static dp_status_t run_head_backward_input(void *arg)
-{
-    const job_t *j = arg;
-    const dp_segment_call_t *c = &j->call;
-
-    if (j->ends->dtype == DP_F64)
-        head_backward_input_f64(c->params, c->loss_scale, c->saved, c->dx, j->ends->tokens, j->ends->hidden);
-    else
-        head_backward_input_f32(c->params, c->loss_scale, c->saved, c->dx, j->ends->tokens, j->ends->hidden);
-    return DP_OK;
-}
-
-static dp_status_t run_head_backward_weight(void *arg)
-{
-    const job_t *j = arg;
-    const dp_segment_call_t *c = &j->call;
-
-    if (j->ends->dtype == DP_F64)
-        head_backward_weight_f64(c->params, c->grads, c->saved, j->ends->tokens, j->ends->hidden);
-    else
-        head_backward_weight_f32(c->params, c->grads, c->saved, j->ends->tokens, j->ends->hidden);
-    return DP_OK;
-}
-
-static dp_status_t head_forward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
-{
-    return launch(self, call, s, run_head_forward);
-}
-
-static dp_status_t head_backward_input(void *self, const dp_segment_call_t *call, dp_stream_t *s)
-{
-    return launch(self, call, s, run_head_backward_input);
-}
-
-static dp_status_t head_backward_weight(void *self, const dp_segment_call_t *call, dp_stream_t *s)
-{
-    return launch(self, call, s, run_head_backward_weight);
+    if (ends->compute != NULL)
+        ends->vt->close(ends->compute);
+    *ends = (ends_t){0};
 }
 
 /* ---- parts ---- */
@@ -153,42 +69,31 @@ static size_t round_up(size_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-dp_status_t ends_init(ends_t *ends, const dp_device_vt_t *device_vt, const dp_block_shape_t *shape)
+static dp_block_sizes_t rounded(const dp_block_sizes_t *s, size_t param_count, uint32_t nparams)
 {
-    const uint32_t needed = DP_DEVICE_CAP_HOST_MEMORY | DP_DEVICE_CAP_LAUNCH;
-    const uint32_t d = shape->hidden;
-
-    if ((device_vt->caps & needed) != needed)
-        return dp_fail(DP_ERR_UNSUPPORTED,
-                       "this device cannot run host functions on host memory, which the embedding "
-                       "and the head of this trainer are made of: use --device cpu");
-    *ends = (ends_t){
-        .device_vt = device_vt,
-        .dtype = shape->dtype,
-        .tokens = (size_t)shape->batch * shape->sequence,
-        .hidden = d,
-        .norm_eps = shape->norm_eps > 0 ? (double)shape->norm_eps : 1e-6,
-        /* Every layer adds about 1 to an embedding of about 1. */
-        .embedding_params = {{"table", DP_PARAM_MATRIX, 0, (size_t)VOCAB * d, 1, 0, -1}},
-        .head_params = {{"norm", DP_PARAM_VECTOR, 0, d, 0, 1, -1},
-                        {"w", DP_PARAM_MATRIX, d, (size_t)d * VOCAB, d, 0, -1}},
+    return (dp_block_sizes_t){
+        .struct_size = sizeof(dp_block_sizes_t),
+        .saved_bytes = round_up(s->saved_bytes),
+        .work_bytes = round_up(s->work_bytes),
+        .scratch_bytes = round_up(s->scratch_bytes),
+        .param_count = param_count,
+        .nparams = nparams,
     };
-    return DP_OK;
+}
+
+static dp_segment_t segment(ends_t *ends, const char *name, const compute_segment_t *run)
+{
+    return (dp_segment_t){sizeof(dp_segment_t), name,         DP_ROLE_OTHER,       DP_LANE_COMPUTE,
+                          ends->compute,        run->forward, run->backward_input, run->backward_weight};
 }
 
 void ends_embedding(ends_t *ends, dp_part_t *part_out)
 {
-    const size_t boundary = ends->tokens * ends->hidden * dp_dtype_bytes(ends->dtype);
-
     *part_out = (dp_part_t){
         .struct_size = sizeof(dp_part_t),
         .nsegments = 1,
-        .segments = {{sizeof(dp_segment_t), "embedding", DP_ROLE_OTHER, DP_LANE_COMPUTE, ends,
-                      embedding_forward, embedding_backward_input, embedding_backward_weight}},
-        .sizes = {.struct_size = sizeof(dp_block_sizes_t),
-                  .saved_bytes = round_up(boundary + ends->tokens),
-                  .param_count = VOCAB * ends->hidden,
-                  .nparams = 1},
+        .segments = {segment(ends, "embedding", &ends->vt->embedding)},
+        .sizes = rounded(&ends->embedding_sizes, VOCAB * ends->hidden, 1),
         .params = ends->embedding_params,
         .prefix = "embedding.",
     };
@@ -196,17 +101,11 @@ void ends_embedding(ends_t *ends, dp_part_t *part_out)
 
 void ends_head(ends_t *ends, dp_part_t *part_out)
 {
-    const size_t saved = ends->tokens * (2 * ends->hidden + 1 + VOCAB);
-
     *part_out = (dp_part_t){
         .struct_size = sizeof(dp_part_t),
         .nsegments = 1,
-        .segments = {{sizeof(dp_segment_t), "head", DP_ROLE_OTHER, DP_LANE_COMPUTE, ends, head_forward,
-                      head_backward_input, head_backward_weight}},
-        .sizes = {.struct_size = sizeof(dp_block_sizes_t),
-                  .saved_bytes = round_up(saved * dp_dtype_bytes(ends->dtype)),
-                  .param_count = (VOCAB + 1) * ends->hidden,
-                  .nparams = 2},
+        .segments = {segment(ends, "head", &ends->vt->head)},
+        .sizes = rounded(&ends->head_sizes, (VOCAB + 1) * ends->hidden, 2),
         .params = ends->head_params,
         .prefix = "head.",
     };

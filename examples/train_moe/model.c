@@ -96,11 +96,16 @@ static dp_status_t open_moe(model_t *model)
 
 static dp_status_t open_plugins(model_t *model, const dp_build_context_t *context)
 {
-    const dp_block_shape_t shape = shape_of(model->options);
+    const compute_config_t config = {
+        .struct_size = sizeof(config),
+        .shape = shape_of(model->options),
+        .device_vt = context->device_vt,
+        .device = context->device,
+    };
     dp_status_t st;
 
     model->context = *context;
-    st = ends_init(&model->ends, context->device_vt, &shape);
+    st = ends_open(&model->ends, context->host, model->options->device, &config);
     if (st == DP_OK)
         st = open_attention(model);
     return st == DP_OK ? open_moe(model) : st;
@@ -206,6 +211,7 @@ void model_free(model_t *model)
         model->moe_vt->close(model->moe);
     if (model->attention != NULL)
         model->attention_vt->close(model->attention);
+    ends_close(&model->ends);
     free(model->stages);
     free(model->layers);
     *model = (model_t){.options = model->options};

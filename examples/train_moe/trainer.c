@@ -286,6 +286,8 @@ static double gradient_norm(const trainer_t *t)
 
 static void update(trainer_t *t, int64_t step, double grad_scale)
 {
+    const compute_vt_t *vt = t->model.ends.vt;
+    compute_t *compute = t->model.ends.compute;
     const size_t element = dp_dtype_bytes(t->options->dtype);
 
     for (int32_t c = 0; c < t->nchunks; c++) {
@@ -299,12 +301,13 @@ static void update(trainer_t *t, int64_t step, double grad_scale)
                 .squares = (char *)chunk->squares + at,
                 .grads = (const char *)chunk->view.grads + at,
                 .count = param->count,
-                .decay = param->kind == DP_PARAM_MATRIX,
             };
+            const adamw_factors_t factors =
+                adamw_factors(t->options, step, grad_scale, param->kind == DP_PARAM_MATRIX);
             if (param->kind == DP_PARAM_ROUTER_BIAS)
-                balance_update(t->options, tensor.params, tensor.grads, param->count);
+                vt->balance(compute, t->options->bias_rate, &tensor, NULL);
             else
-                adamw_update(t->options, step, grad_scale, &tensor);
+                vt->adamw(compute, &factors, &tensor, NULL);
         }
     }
 }

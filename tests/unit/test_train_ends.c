@@ -46,11 +46,14 @@ static void set(const rig_t *rig, char *values, size_t i, double x)
 
 static void open_rig(rig_t *rig, dp_dtype_t dtype, uint32_t batch, uint32_t sequence, uint32_t hidden)
 {
-    const dp_block_shape_t shape = {sizeof(shape), dtype, batch, sequence, hidden, 1e-5f};
+    const compute_config_t config = {sizeof(config),
+                                     {sizeof(config.shape), dtype, batch, sequence, hidden, 1e-5f},
+                                     &inline_device_vt,
+                                     NULL};
     const size_t size = dp_dtype_bytes(dtype), T = (size_t)batch * sequence, d = hidden;
 
     *rig = (rig_t){.T = T, .d = d, .dtype = dtype};
-    ck_assert_int_eq(ends_init(&rig->ends, &inline_device_vt, &shape), DP_OK);
+    ck_assert_int_eq(ends_open(&rig->ends, NULL, "cpu", &config), DP_OK);
     ends_embedding(&rig->ends, &rig->embedding);
     ends_head(&rig->ends, &rig->head);
     ck_assert_uint_eq(rig->embedding.sizes.param_count, 256 * d);
@@ -83,6 +86,7 @@ static void close_rig(rig_t *rig)
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         free(all[i]);
+    ends_close(&rig->ends);
     free(rig->tokens);
     free(rig->targets);
 }
@@ -119,8 +123,9 @@ static void forward(rig_t *rig)
     embedding.y = rig->x;
     head.x = rig->x;
     head.output = rig->logits;
-    ck_assert_int_eq(rig->embedding.segments[0].forward(&rig->ends, &embedding, &rig->stream), DP_OK);
-    ck_assert_int_eq(rig->head.segments[0].forward(&rig->ends, &head, &rig->stream), DP_OK);
+    ck_assert_int_eq(
+        rig->embedding.segments[0].forward(rig->embedding.segments[0].self, &embedding, &rig->stream), DP_OK);
+    ck_assert_int_eq(rig->head.segments[0].forward(rig->head.segments[0].self, &head, &rig->stream), DP_OK);
 }
 
 /* The input's gradient first, then everything it was made from is gone, then the weights': as the engine may do. */
@@ -130,16 +135,22 @@ static void backward(rig_t *rig, double scale)
     dp_segment_call_t head = head_call(rig, scale), embedding = embedding_call(rig);
 
     head.dx = rig->dx;
-    ck_assert_int_eq(rig->head.segments[0].backward_input(&rig->ends, &head, &rig->stream), DP_OK);
+    ck_assert_int_eq(rig->head.segments[0].backward_input(rig->head.segments[0].self, &head, &rig->stream),
+                     DP_OK);
     embedding.dy = rig->dx;
     embedding.input = NULL;
-    ck_assert_int_eq(rig->embedding.segments[0].backward_input(&rig->ends, &embedding, &rig->stream), DP_OK);
+    ck_assert_int_eq(
+        rig->embedding.segments[0].backward_input(rig->embedding.segments[0].self, &embedding, &rig->stream),
+        DP_OK);
     memset(rig->dx, 0xff, bytes);
     memset(rig->x, 0xff, bytes);
     head.dx = NULL;
     embedding.dy = NULL;
-    ck_assert_int_eq(rig->head.segments[0].backward_weight(&rig->ends, &head, &rig->stream), DP_OK);
-    ck_assert_int_eq(rig->embedding.segments[0].backward_weight(&rig->ends, &embedding, &rig->stream), DP_OK);
+    ck_assert_int_eq(rig->head.segments[0].backward_weight(rig->head.segments[0].self, &head, &rig->stream),
+                     DP_OK);
+    ck_assert_int_eq(
+        rig->embedding.segments[0].backward_weight(rig->embedding.segments[0].self, &embedding, &rig->stream),
+        DP_OK);
     ck_assert_int_eq(rig->stream.status, DP_OK);
 }
 
@@ -254,7 +265,7 @@ START_TEST(outputs_are_logits_and_need_no_target)
     head.output = zeroed(rig.T * 256 * sizeof(double));
     head.target = NULL;
     rig.loss = 0;
-    ck_assert_int_eq(rig.head.segments[0].forward(&rig.ends, &head, &rig.stream), DP_OK);
+    ck_assert_int_eq(rig.head.segments[0].forward(rig.head.segments[0].self, &head, &rig.stream), DP_OK);
     ck_assert_mem_eq(head.output, rig.logits, rig.T * 256 * sizeof(double));
     ck_assert_double_eq(rig.loss, 0);
     for (size_t t = 0; t < rig.T; t++) { /* and they give the loss */
@@ -286,14 +297,33 @@ START_TEST(large_logits_stay_finite)
 }
 END_TEST
 
-START_TEST(other_devices_are_refused)
+START_TEST(other_devices_bring_a_plugin)
 {
-    const dp_block_shape_t shape = {sizeof(shape), DP_F32, 1, 4, 8, 0};
     const dp_device_vt_t gpu = {.struct_size = sizeof(gpu), .caps = DP_DEVICE_CAP_GRAPH};
+    const compute_config_t config = {sizeof(config), {sizeof(config.shape), DP_F32, 1, 4, 8, 0}, &gpu, NULL};
     ends_t ends;
 
-    ck_assert_int_eq(ends_init(&ends, &gpu, &shape), DP_ERR_UNSUPPORTED);
-    ck_assert_ptr_nonnull(strstr(dp_last_error(), "--device cpu"));
+    ck_assert_int_eq(ends_open(&ends, NULL, "nowhere", &config), DP_ERR_PLUGIN);
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), "train_moe_nowhere"));
+    ends_close(&ends);
+    ck_assert_int_eq(ends_open(&ends, NULL, "device_nowhere", &config), DP_ERR_PLUGIN);
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), "train_moe_nowhere"));
+    ends_close(&ends);
+    ck_assert_int_eq(ends_open(&ends, NULL, "/lib/dp_device_x.so", &config), DP_ERR_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), "by its name"));
+    ends_close(&ends);
+}
+END_TEST
+
+START_TEST(bf16_is_for_other_devices)
+{
+    const compute_config_t config = {
+        sizeof(config), {sizeof(config.shape), DP_BF16, 1, 4, 8, 0}, &inline_device_vt, NULL};
+    ends_t ends;
+
+    ck_assert_int_eq(ends_open(&ends, NULL, "cpu", &config), DP_ERR_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), "f32 or f64"));
+    ends_close(&ends);
 }
 END_TEST
 
@@ -308,6 +338,7 @@ int main(void)
     SUITE_ADD(suite, gradients_add_up);
     SUITE_ADD(suite, outputs_are_logits_and_need_no_target);
     SUITE_ADD(suite, large_logits_stay_finite);
-    SUITE_ADD(suite, other_devices_are_refused);
+    SUITE_ADD(suite, other_devices_bring_a_plugin);
+    SUITE_ADD(suite, bf16_is_for_other_devices);
     return suite_run(suite);
 }

@@ -59,13 +59,14 @@ START_TEST(adamw_is_that_of_the_paper)
     }
     for (int t = 1; t <= 40; t++) {
         const adamw_tensor_t tensor =
-            f64 ? (adamw_tensor_t){p, m, v, g, N, decays} : (adamw_tensor_t){pf, mf, vf, gf, N, decays};
+            f64 ? (adamw_tensor_t){p, NULL, m, v, g, N} : (adamw_tensor_t){pf, NULL, mf, vf, gf, N};
+        const adamw_factors_t factors = adamw_factors(&o, t - 1, 0.25, decays);
         for (int i = 0; i < N; i++) {
             g[i] = cos(i * t) * (i == 3 ? 0 : 10);
             gf[i] = (float)g[i];
             textbook_step(&book[i], &o, t, 0.25 * g[i], decays ? o.weight_decay : 0);
         }
-        adamw_update(&o, t - 1, 0.25, &tensor);
+        adamw_update(o.dtype, &factors, &tensor);
     }
     for (int i = 0; i < N; i++)
         ck_assert_double_eq_tol(f64 ? p[i] : (double)pf[i], book[i].theta, f64 ? 1e-13 : 1e-5);
@@ -95,17 +96,15 @@ START_TEST(bias_goes_against_the_counts)
     const options_t o = settings(DP_F32);
     const float counts[4] = {10, 30, 20, 20};
     const double even[2] = {3, 3};
-    options_t wide = o;
     float bias[4] = {0, 0, 0.5f, 0};
     double still[2] = {1, 2};
 
-    balance_update(&o, bias, counts, 4);
+    balance_update(DP_F32, o.bias_rate, bias, counts, 4);
     ck_assert_float_eq(bias[0], 0.125f);
     ck_assert_float_eq(bias[1], -0.125f);
     ck_assert_float_eq(bias[2], 0.5f);
     ck_assert_float_eq(bias[3], 0);
-    wide.dtype = DP_F64;
-    balance_update(&wide, still, even, 2);
+    balance_update(DP_F64, o.bias_rate, still, even, 2);
     ck_assert(still[0] == 1 && still[1] == 2);
 }
 END_TEST
