@@ -55,6 +55,10 @@ typedef struct dp_device_config {
 typedef dp_status_t (*dp_launch_fn)(void *arg);
 #define DP_LAUNCH_ARG_MAX 208 /* bytes of argument that launch() can carry */
 
+/** Asks a plugin whether work it put on the device has failed: DP_OK, or the failure, its message recorded with the host's
+ *  fail() on the asking thread. Cheap, waits for nothing, allocates nothing; the same answer from the first failure on. [any] */
+typedef dp_status_t (*dp_watch_fn)(void *arg);
+
 typedef struct dp_device_vt {
     uint32_t struct_size;
     uint32_t caps;
@@ -113,6 +117,14 @@ typedef struct dp_device_vt {
     dp_status_t (*capture_end)(dp_stream_t *origin, dp_graph_t **graph_out);
     dp_status_t (*graph_launch)(dp_graph_t *graph, dp_stream_t *s);
     void (*graph_close)(dp_graph_t *graph);
+
+    /** Devices whose kernels return no status (GPUs): plugins keep error records that their kernels fill (a wrong tag, an
+     *  overflow), and have the device ask for them. From now on synchronize (while it waits, and once the stream is idle) and
+     *  query_error also ask check(arg); a negative answer is a failure of the device. NULL with DP_DEVICE_CAP_LAUNCH,
+     *  where what a function returns is the failure. */
+    dp_status_t (*watch)(dp_device_t *device, dp_watch_fn check, void *arg);
+    /** Ends a watch; check is not running any more when it returns. Not from within check. */
+    void (*unwatch)(dp_device_t *device, dp_watch_fn check, void *arg);
 } dp_device_vt_t;
 
 #ifdef __cplusplus

@@ -93,6 +93,8 @@ static const struct pin {
     MEMBER(dp_device_vt_t, capture_end),
     MEMBER(dp_device_vt_t, graph_launch),
     MEMBER(dp_device_vt_t, graph_close),
+    MEMBER(dp_device_vt_t, watch),
+    MEMBER(dp_device_vt_t, unwatch),
     TYPE(dp_comm_config_t),
     MEMBER(dp_comm_config_t, struct_size),
     MEMBER(dp_comm_config_t, name),
