@@ -26,6 +26,13 @@ static inline size_t dp_dtype_bytes(dp_dtype_t t)
     return t == DP_F32 ? 4 : t == DP_BF16 ? 2 : 8;
 }
 
+/** The type in which gradients and the optimizer's state are kept for parameters of type t: fp32 for DP_BF16, t itself
+ *  otherwise. */
+static inline dp_dtype_t dp_dtype_accumulator(dp_dtype_t t)
+{
+    return t == DP_BF16 ? DP_F32 : t;
+}
+
 /** What work a stream carries, and so which partition it runs on. */
 typedef enum dp_lane {
     DP_LANE_COMPUTE = 0,    /* attention, GEMMs: the compute partition              */
