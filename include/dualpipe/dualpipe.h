@@ -16,6 +16,7 @@
 #ifndef DUALPIPE_DUALPIPE_H
 #define DUALPIPE_DUALPIPE_H
 
+#include <dualpipe/eplb.h>
 #include <dualpipe/group.h>
 #include <dualpipe/pipeline.h>
 #include <dualpipe/program.h>
