@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "number.h"
 #include "random.h"
 
 static dp_block_shape_t shape_of(const options_t *o)
@@ -281,7 +282,8 @@ static double spread(const model_t *model, const dp_param_t *param)
            (writes ? sqrt(2 * (double)model->options->layers) : 1);
 }
 
-void model_initialise(const model_t *model, const dp_chunk_view_t *view, const int32_t *numbers)
+void model_initialise(const model_t *model, const dp_chunk_view_t *view, const int32_t *numbers, dp_dtype_t dtype,
+                      void *values_out)
 {
     const uint64_t all = random_key((uint64_t)model->options->seed, 0x706172616d73u);
 
@@ -289,13 +291,8 @@ void model_initialise(const model_t *model, const dp_chunk_view_t *view, const i
         const dp_param_t *param = &view->param[i];
         const uint64_t key = random_key(all, (uint64_t)numbers[i]);
         const double scale = spread(model, param);
-        for (size_t k = 0; k < param->count; k++) {
-            const double value =
-                param->kind == DP_PARAM_MATRIX ? scale * random_normal(key, k) : (double)param->start;
-            if (model->options->dtype == DP_F64)
-                ((double *)view->params)[param->offset + k] = value;
-            else
-                ((float *)view->params)[param->offset + k] = (float)value;
-        }
+        for (size_t k = 0; k < param->count; k++)
+            number_set(dtype, values_out, param->offset + k,
+                       param->kind == DP_PARAM_MATRIX ? scale * random_normal(key, k) : (double)param->start);
     }
 }

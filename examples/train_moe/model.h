@@ -41,7 +41,9 @@ void model_number(const model_t *model, const dp_chunk_view_t *view, int32_t *nu
 /* "layer 3, expert 5" or the like. */
 void model_describe(const model_t *model, int32_t number, char *text, size_t bytes);
 
-/* First values, which depend on the seed and the parameter's number alone. */
-void model_initialise(const model_t *model, const dp_chunk_view_t *view, const int32_t *numbers);
+/* First values of a chunk, which depend on the seed and the parameters' numbers alone. values_out: [param_count] of dtype,
+ * host memory. */
+void model_initialise(const model_t *model, const dp_chunk_view_t *view, const int32_t *numbers, dp_dtype_t dtype,
+                      void *values_out);
 
 #endif

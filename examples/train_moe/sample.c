@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "number.h"
 #include "random.h"
 
 enum { SHOWN = 4 };
@@ -19,26 +20,29 @@ typedef struct writer {
     int64_t sequences;            /* M * batch */
     int64_t prompt, room, length; /* bytes: given; at most; so far */
     uint8_t *text;                /* [sequences][room] */
-    char *logits;                 /* [M][T, VOCAB] */
+    char *logits;                 /* [M][T, VOCAB], for host and device */
     void **outputs;               /* [M] into logits, NULL where the micro-batch does not end here */
     double *drawn;                /* [sequences] of replica 0, then 1: rank 0 has had enough */
 } writer_t;
 
 static dp_status_t start(writer_t *w)
 {
+    dp_status_t st;
     const options_t *o = w->t->options;
-    const size_t M = (size_t)w->t->microbatches, block = w->t->tokens * VOCAB * dp_dtype_bytes(o->dtype);
+    const size_t M = (size_t)w->t->microbatches, block = w->t->tokens * VOCAB * dp_dtype_bytes(dp_dtype_accumulator(o->dtype));
 
     w->sequences = (int64_t)M * o->batch;
     w->prompt = o->seq / 2;
     w->room = w->prompt + o->sample;
     w->length = w->prompt;
     w->text = calloc((size_t)w->sequences, (size_t)w->room);
-    w->logits = calloc(M, block);
     w->outputs = calloc(M, sizeof(*w->outputs));
     w->drawn = calloc((size_t)w->sequences + 1, sizeof(*w->drawn));
-    if (w->text == NULL || w->logits == NULL || w->outputs == NULL || w->drawn == NULL)
+    if (w->text == NULL || w->outputs == NULL || w->drawn == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for a sample of %lld sequences", (long long)w->sequences);
+    st = device_memory_allocate_shared(&w->t->memory, M * block, (void **)&w->logits);
+    if (st < 0)
+        return st;
     for (size_t mb = 0; mb < M; mb++)
         w->outputs[mb] = w->t->targets[mb] != NULL ? w->logits + mb * block : NULL;
     for (int64_t s = 0; s < w->sequences; s++)
@@ -52,7 +56,7 @@ static dp_status_t start(writer_t *w)
 static void finish(writer_t *w)
 {
     free(w->text);
-    free(w->logits);
+    device_memory_free_shared(&w->t->memory, w->logits);
     free(w->outputs);
     free(w->drawn);
 }
@@ -70,8 +74,7 @@ static double logit(const writer_t *w, int64_t sequence, int64_t position, int b
 {
     const int64_t at = (sequence * w->t->options->seq + position) * VOCAB + byte;
 
-    return w->t->options->dtype == DP_F64 ? ((const double *)w->logits)[at]
-                                          : (double)((const float *)w->logits)[at];
+    return number_get(dp_dtype_accumulator(w->t->options->dtype), w->logits, (size_t)at);
 }
 
 static int draw(const writer_t *w, int64_t sequence)

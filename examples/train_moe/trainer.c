@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "number.h"
+
 /* ---- open and close ---- */
 
 static dp_status_t open_pipeline(trainer_t *t)
@@ -39,13 +41,13 @@ static int allocate_data(trainer_t *t)
 {
     const size_t M = (size_t)t->microbatches;
 
-    t->token_memory = calloc(M, t->tokens);
-    t->target_memory = calloc(M, t->tokens);
+    if (device_memory_allocate_shared(&t->memory, M * t->tokens, (void **)&t->token_memory) < 0 ||
+        device_memory_allocate_shared(&t->memory, M * t->tokens, (void **)&t->target_memory) < 0)
+        return 0;
     t->inputs = calloc(M, sizeof(*t->inputs));
     t->targets = calloc(M, sizeof(*t->targets));
     t->losses = calloc(M, sizeof(*t->losses));
-    return t->token_memory != NULL && t->target_memory != NULL && t->inputs != NULL && t->targets != NULL &&
-           t->losses != NULL;
+    return t->inputs != NULL && t->targets != NULL && t->losses != NULL;
 }
 
 static dp_status_t find_ends(trainer_t *t)
@@ -66,22 +68,56 @@ static dp_status_t find_ends(trainer_t *t)
     return DP_OK;
 }
 
+static dp_status_t allocate_state(trainer_t *t, held_chunk_t *chunk)
+{
+    const size_t bytes = chunk->view.param_count * dp_dtype_bytes(dp_dtype_accumulator(t->options->dtype));
+    dp_status_t st = device_memory_allocate(&t->memory, bytes, &chunk->mean);
+
+    if (st == DP_OK)
+        st = device_memory_allocate(&t->memory, bytes, &chunk->squares);
+    if (st == DP_OK && t->options->dtype == DP_BF16)
+        st = device_memory_allocate(&t->memory, bytes, &chunk->master);
+    return st;
+}
+
+/* First values, made on the host: the master's, and the parameters as their rounding. */
+static dp_status_t initialise(trainer_t *t, held_chunk_t *chunk)
+{
+    const dp_dtype_t dtype = t->options->dtype, wide = dp_dtype_accumulator(dtype);
+    const size_t count = chunk->view.param_count;
+    char *values = malloc(count * dp_dtype_bytes(wide)), *rounded = malloc(count * dp_dtype_bytes(dtype));
+    dp_status_t st = DP_OK;
+
+    if (values == NULL || rounded == NULL) {
+        free(values);
+        free(rounded);
+        return dp_fail(DP_ERR_NOMEM, "no memory for the first parameters of stage %d", chunk->view.stage);
+    }
+    model_initialise(&t->model, &chunk->view, chunk->numbers, wide, values);
+    for (size_t i = 0; i < count; i++)
+        number_set(dtype, rounded, i, number_get(wide, values, i));
+    if (chunk->master != NULL)
+        st = device_memory_put(&t->memory, chunk->master, values, count * dp_dtype_bytes(wide));
+    if (st == DP_OK)
+        st = device_memory_put(&t->memory, chunk->view.params, rounded, count * dp_dtype_bytes(dtype));
+    free(values);
+    free(rounded);
+    return st;
+}
+
 static dp_status_t open_chunk(trainer_t *t, int32_t index)
 {
     held_chunk_t *chunk = &t->chunks[index];
     dp_status_t st = dp_pipeline_chunk(t->pipeline, index, &chunk->view);
-    const size_t element = dp_dtype_bytes(t->options->dtype);
 
     if (st < 0)
         return st;
     chunk->numbers = calloc(chunk->view.nparams + 1, sizeof(*chunk->numbers));
-    chunk->mean = calloc(chunk->view.param_count, element);
-    chunk->squares = calloc(chunk->view.param_count, element);
-    if (chunk->numbers == NULL || chunk->mean == NULL || chunk->squares == NULL)
-        return dp_fail(DP_ERR_NOMEM, "no memory for the optimizer state of stage %d", chunk->view.stage);
+    if (chunk->numbers == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for the parameters' numbers of stage %d", chunk->view.stage);
     model_number(&t->model, &chunk->view, chunk->numbers);
-    model_initialise(&t->model, &chunk->view, chunk->numbers);
-    return DP_OK;
+    st = allocate_state(t, chunk);
+    return st == DP_OK ? initialise(t, chunk) : st;
 }
 
 /* Whether this rank adds the parameter to sums over the job. */
@@ -114,6 +150,7 @@ static dp_status_t open_chunks(trainer_t *t)
     t->sums = calloc((size_t)(t->replicas * t->microbatches + t->nparams), sizeof(*t->sums));
     if (t->chunks == NULL || t->owners == NULL || t->sums == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for %d chunks", t->nchunks);
+    st = device_memory_allocate_shared(&t->memory, (size_t)t->nparams * sizeof(*t->squares), (void **)&t->squares);
     for (int32_t c = 0; c < t->nchunks && st == DP_OK; c++)
         st = open_chunk(t, c);
     return st == DP_OK ? find_owners(t) : st;
@@ -135,8 +172,10 @@ dp_status_t trainer_open(const options_t *options, const text_t *text, dp_group_
     st = open_pipeline(t);
     if (st == DP_OK) {
         t->replica = t->model.context.dp_rank * t->model.context.ep_size + t->model.context.ep_rank;
-        st = find_ends(t);
+        st = device_memory_open(&t->memory, &t->model.context);
     }
+    if (st == DP_OK)
+        st = find_ends(t);
     if (st == DP_OK)
         st = open_chunks(t);
     if (st < 0)
@@ -144,23 +183,33 @@ dp_status_t trainer_open(const options_t *options, const text_t *text, dp_group_
     return st;
 }
 
+/* While the pipeline, whose device it is, is still open. */
+static void free_device_memory(trainer_t *t)
+{
+    for (int32_t c = 0; t->chunks != NULL && c < t->nchunks; c++) {
+        device_memory_free(&t->memory, t->chunks[c].mean);
+        device_memory_free(&t->memory, t->chunks[c].squares);
+        device_memory_free(&t->memory, t->chunks[c].master);
+    }
+    device_memory_free_shared(&t->memory, t->squares);
+    device_memory_free_shared(&t->memory, t->target_memory);
+    device_memory_free_shared(&t->memory, t->token_memory);
+    device_memory_close(&t->memory);
+}
+
 void trainer_close(trainer_t *t)
 {
+    free_device_memory(t);
     dp_pipeline_close(t->pipeline);
     model_free(&t->model);
-    for (int32_t c = 0; t->chunks != NULL && c < t->nchunks; c++) {
+    for (int32_t c = 0; t->chunks != NULL && c < t->nchunks; c++)
         free(t->chunks[c].numbers);
-        free(t->chunks[c].mean);
-        free(t->chunks[c].squares);
-    }
     free(t->chunks);
     free(t->owners);
     free(t->sums);
     free(t->losses);
     free(t->targets);
     free(t->inputs);
-    free(t->target_memory);
-    free(t->token_memory);
     *t = (trainer_t){0};
 }
 
@@ -169,7 +218,8 @@ size_t trainer_bytes(const trainer_t *t)
     size_t bytes = 2 * (size_t)t->microbatches * t->tokens;
 
     for (int32_t c = 0; c < t->nchunks; c++)
-        bytes += 2 * t->chunks[c].view.param_count * dp_dtype_bytes(t->options->dtype);
+        bytes += (t->options->dtype == DP_BF16 ? 3 : 2) * t->chunks[c].view.param_count *
+                 dp_dtype_bytes(dp_dtype_accumulator(t->options->dtype));
     return bytes;
 }
 
@@ -202,24 +252,36 @@ dp_status_t trainer_gradients(trainer_t *t, double loss_scale)
 
 /* ---- sums over the job ---- */
 
-static void sum_own_part(trainer_t *t)
+static dp_status_t square_chunk(trainer_t *t, const held_chunk_t *chunk)
 {
-    double *losses = t->sums, *squares = t->sums + t->replicas * t->microbatches;
+    const compute_vt_t *vt = t->model.ends.vt;
+    const size_t element = dp_dtype_bytes(dp_dtype_accumulator(t->options->dtype));
+    dp_status_t st = DP_OK;
 
-    memset(t->sums, 0, (size_t)(t->replicas * t->microbatches + t->nparams) * sizeof(*t->sums));
-    if (t->model.context.pp_rank == 0)
-        memcpy(losses + t->replica * t->microbatches, t->losses, (size_t)t->microbatches * sizeof(double));
-    for (int32_t c = 0; c < t->nchunks; c++) {
-        const held_chunk_t *chunk = &t->chunks[c];
-        for (uint32_t i = 0; i < chunk->view.nparams; i++) {
-            const dp_param_t *param = &chunk->view.param[i];
-            if (counts(t, chunk, param))
-                squares[chunk->numbers[i]] = sum_of_squares(
-                    t->options->dtype,
-                    (const char *)chunk->view.grads + param->offset * dp_dtype_bytes(t->options->dtype),
-                    param->count);
-        }
+    for (uint32_t i = 0; i < chunk->view.nparams && st == DP_OK; i++) {
+        const dp_param_t *param = &chunk->view.param[i];
+        if (counts(t, chunk, param))
+            st = vt->sum_of_squares(t->model.ends.compute, (const char *)chunk->view.grads + param->offset * element,
+                                    param->count, &t->squares[chunk->numbers[i]], t->memory.stream);
     }
+    return st;
+}
+
+static dp_status_t sum_own_part(trainer_t *t)
+{
+    const size_t losses = (size_t)(t->replicas * t->microbatches), nparams = (size_t)t->nparams;
+    dp_status_t st = DP_OK;
+
+    memset(t->sums, 0, losses * sizeof(*t->sums));
+    if (t->model.context.pp_rank == 0)
+        memcpy(t->sums + t->replica * t->microbatches, t->losses, (size_t)t->microbatches * sizeof(double));
+    memset(t->squares, 0, nparams * sizeof(*t->squares));
+    for (int32_t c = 0; c < t->nchunks && st == DP_OK; c++)
+        st = square_chunk(t, &t->chunks[c]);
+    if (st == DP_OK)
+        st = device_memory_finish(&t->memory);
+    memcpy(t->sums + losses, t->squares, nparams * sizeof(*t->squares));
+    return st;
 }
 
 /* World rank whose last stage computes micro-batch mb of a replica. */
@@ -284,32 +346,37 @@ static double gradient_norm(const trainer_t *t)
 
 /* ---- steps ---- */
 
-static void update(trainer_t *t, int64_t step, double grad_scale)
+static dp_status_t update_param(trainer_t *t, const held_chunk_t *chunk, const dp_param_t *param, int64_t step,
+                                double grad_scale)
 {
     const compute_vt_t *vt = t->model.ends.vt;
     compute_t *compute = t->model.ends.compute;
-    const size_t element = dp_dtype_bytes(t->options->dtype);
+    const dp_dtype_t dtype = t->options->dtype;
+    const size_t at = param->offset * dp_dtype_bytes(dp_dtype_accumulator(dtype));
+    const adamw_factors_t factors =
+        adamw_factors(t->options, step, grad_scale, param->kind == DP_PARAM_MATRIX);
+    const adamw_tensor_t tensor = {
+        .params = (char *)chunk->view.params + param->offset * dp_dtype_bytes(dtype),
+        .master = chunk->master != NULL ? (char *)chunk->master + at : NULL,
+        .mean = (char *)chunk->mean + at,
+        .squares = (char *)chunk->squares + at,
+        .grads = (const char *)chunk->view.grads + at,
+        .count = param->count,
+    };
 
-    for (int32_t c = 0; c < t->nchunks; c++) {
-        const held_chunk_t *chunk = &t->chunks[c];
-        for (uint32_t i = 0; i < chunk->view.nparams; i++) {
-            const dp_param_t *param = &chunk->view.param[i];
-            const size_t at = param->offset * element;
-            const adamw_tensor_t tensor = {
-                .params = (char *)chunk->view.params + at,
-                .mean = (char *)chunk->mean + at,
-                .squares = (char *)chunk->squares + at,
-                .grads = (const char *)chunk->view.grads + at,
-                .count = param->count,
-            };
-            const adamw_factors_t factors =
-                adamw_factors(t->options, step, grad_scale, param->kind == DP_PARAM_MATRIX);
-            if (param->kind == DP_PARAM_ROUTER_BIAS)
-                vt->balance(compute, t->options->bias_rate, &tensor, NULL);
-            else
-                vt->adamw(compute, &factors, &tensor, NULL);
-        }
-    }
+    return param->kind == DP_PARAM_ROUTER_BIAS
+               ? vt->balance(compute, t->options->bias_rate, &tensor, t->memory.stream)
+               : vt->adamw(compute, &factors, &tensor, t->memory.stream);
+}
+
+static dp_status_t update(trainer_t *t, int64_t step, double grad_scale)
+{
+    dp_status_t st = DP_OK;
+
+    for (int32_t c = 0; c < t->nchunks; c++)
+        for (uint32_t i = 0; i < t->chunks[c].view.nparams && st == DP_OK; i++)
+            st = update_param(t, &t->chunks[c], &t->chunks[c].view.param[i], step, grad_scale);
+    return st == DP_OK ? device_memory_finish(&t->memory) : st;
 }
 
 dp_status_t trainer_step(trainer_t *t, int64_t step, step_result_t *result_out)
@@ -321,7 +388,9 @@ dp_status_t trainer_step(trainer_t *t, int64_t step, step_result_t *result_out)
     st = trainer_gradients(t, 1.0 / (double)(t->microbatches * t->replicas));
     if (st < 0)
         return st;
-    sum_own_part(t);
+    st = sum_own_part(t);
+    if (st < 0)
+        return st;
     st = dp_pipeline_sum(t->pipeline, t->sums, (size_t)(t->replicas * t->microbatches + t->nparams));
     if (st == DP_OK)
         st = check_losses(t, step);
@@ -332,8 +401,7 @@ dp_status_t trainer_step(trainer_t *t, int64_t step, step_result_t *result_out)
     result_out->loss = mean_loss(t);
     result_out->norm = gradient_norm(t);
     result_out->rate = learning_rate(t->options, step);
-    update(t, step, clip > 0 && result_out->norm > clip ? clip / result_out->norm : 1);
-    return DP_OK;
+    return update(t, step, clip > 0 && result_out->norm > clip ? clip / result_out->norm : 1);
 }
 
 static void fill_valid(trainer_t *t)

@@ -6,6 +6,7 @@
 #define TRAIN_MOE_TRAINER_H
 
 #include "adamw.h"
+#include "device_memory.h"
 #include "model.h"
 #include "text.h"
 
@@ -13,7 +14,8 @@
 typedef struct held_chunk {
     dp_chunk_view_t view;
     int32_t *numbers;     /* [nparams] the model's numbers */
-    void *mean, *squares; /* [param_count] */
+    void *mean, *squares; /* [param_count] device memory, the accumulator's dtype */
+    void *master;         /* the same; bf16 alone, else NULL */
 } held_chunk_t;
 
 typedef struct trainer {
@@ -26,7 +28,9 @@ typedef struct trainer {
     int32_t replica, replicas; /* data replica d * ep + e of ep * dp; each has M micro-batches of its own */
     int32_t microbatches;      /* M */
     size_t tokens;             /* in a micro-batch */
-    uint8_t *token_memory, *target_memory; /* [M][T] */
+    device_memory_t memory;
+    uint8_t *token_memory, *target_memory; /* [M][T], for host and device, as are squares */
+    double *squares;                       /* [nparams] of this rank's tensors, by the model's number */
     const void **inputs,
         **targets;  /* [M] into those; NULL where the micro-batch does not enter or end here */
     double *losses; /* [M] of the latest step */

@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "number.h"
+
 #define TOLERANCE 1e-13
 
 /* What the serial run says of each parameter of the whole model, by number. */
@@ -41,13 +43,30 @@ static void add_to(dp_dtype_t dtype, char *sum, const char *more, size_t count)
             ((float *)sum)[i] += ((const float *)more)[i];
 }
 
+/* The gradients of a chunk, on the host; the caller frees them. */
+static dp_status_t fetch_grads(trainer_t *t, const held_chunk_t *chunk, char **grads_out)
+{
+    const size_t bytes = chunk->view.param_count * dp_dtype_bytes(dp_dtype_accumulator(t->options->dtype));
+    char *grads = malloc(bytes);
+    dp_status_t st;
+
+    if (grads == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory to look at the gradients of stage %d", chunk->view.stage);
+    st = device_memory_get(&t->memory, grads, chunk->view.grads, bytes);
+    if (st < 0)
+        free(grads);
+    else
+        *grads_out = grads;
+    return st;
+}
+
 static dp_status_t prepare(const trainer_t *serial, expected_t *x)
 {
     const held_chunk_t *chunk = &serial->chunks[0];
 
     x->at = calloc((size_t)serial->nparams, sizeof(*x->at));
     x->count = calloc((size_t)serial->nparams, sizeof(*x->count));
-    x->grads = calloc(chunk->view.param_count, dp_dtype_bytes(serial->options->dtype));
+    x->grads = calloc(chunk->view.param_count, dp_dtype_bytes(dp_dtype_accumulator(serial->options->dtype)));
     if (x->at == NULL || x->count == NULL || x->grads == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for the gradient of the whole model");
     for (uint32_t i = 0; i < chunk->view.nparams; i++) {
@@ -68,20 +87,25 @@ static void compare_losses(const trainer_t *trainer, const trainer_t *serial, fi
 /* Every replica's gradient in turn; the first is copied, as 0 + x is not x when x is -0. */
 static dp_status_t run_replicas(const trainer_t *trainer, trainer_t *serial, expected_t *x, findings_t *found)
 {
-    const dp_chunk_view_t *view = &serial->chunks[0].view;
-    const dp_dtype_t dtype = serial->options->dtype;
+    const size_t count = serial->chunks[0].view.param_count;
+    const dp_dtype_t dtype = dp_dtype_accumulator(serial->options->dtype);
 
     for (int32_t replica = 0; replica < trainer->replicas; replica++) {
+        char *grads;
         dp_status_t st;
 
         trainer_fill(serial, 0, replica);
         st = trainer_gradients(serial, 1.0 / (double)(trainer->microbatches * trainer->replicas));
         if (st < 0)
             return st;
+        st = fetch_grads(serial, &serial->chunks[0], &grads);
+        if (st < 0)
+            return st;
         if (replica == 0)
-            memcpy(x->grads, view->grads, view->param_count * dp_dtype_bytes(dtype));
+            memcpy(x->grads, grads, count * dp_dtype_bytes(dtype));
         else
-            add_to(dtype, x->grads, view->grads, view->param_count);
+            add_to(dtype, x->grads, grads, count);
+        free(grads);
         if (replica == trainer->replica)
             compare_losses(trainer, serial, found);
     }
@@ -113,17 +137,12 @@ static dp_status_t run_serially(const trainer_t *trainer, expected_t *x, finding
 
 /* ---- comparison ---- */
 
-static double element(dp_dtype_t dtype, const char *values, size_t i)
-{
-    return dtype == DP_F64 ? ((const double *)values)[i] : (double)((const float *)values)[i];
-}
-
 static double difference(dp_dtype_t dtype, const char *a, const char *b, size_t count)
 {
     double products = 0, squares = 0;
 
     for (size_t i = 0; i < count; i++) {
-        const double x = element(dtype, a, i), y = element(dtype, b, i);
+        const double x = number_get(dtype, a, i), y = number_get(dtype, b, i);
         products += x * y;
         squares += x * x + y * y;
     }
@@ -133,7 +152,7 @@ static double difference(dp_dtype_t dtype, const char *a, const char *b, size_t 
 static void compare_param(const trainer_t *t, const expected_t *x, const dp_param_t *param, const char *grads,
                           int32_t number, findings_t *found)
 {
-    const dp_dtype_t dtype = t->options->dtype;
+    const dp_dtype_t dtype = dp_dtype_accumulator(t->options->dtype);
     const char *ours = grads + param->offset * dp_dtype_bytes(dtype);
     const char *theirs = x->grads + x->at[number] * dp_dtype_bytes(dtype);
     const int same_size = x->count[number] == param->count;
@@ -154,12 +173,19 @@ static void compare_param(const trainer_t *t, const expected_t *x, const dp_para
     }
 }
 
-static void compare_gradients(const trainer_t *t, const expected_t *x, findings_t *found)
+static dp_status_t compare_gradients(trainer_t *t, const expected_t *x, findings_t *found)
 {
-    for (int32_t c = 0; c < t->nchunks; c++)
-        for (uint32_t i = 0; i < t->chunks[c].view.nparams; i++)
-            compare_param(t, x, &t->chunks[c].view.param[i], t->chunks[c].view.grads, t->chunks[c].numbers[i],
-                          found);
+    for (int32_t c = 0; c < t->nchunks; c++) {
+        const held_chunk_t *chunk = &t->chunks[c];
+        char *grads;
+        const dp_status_t st = fetch_grads(t, chunk, &grads);
+        if (st < 0)
+            return st;
+        for (uint32_t i = 0; i < chunk->view.nparams; i++)
+            compare_param(t, x, &chunk->view.param[i], grads, chunk->numbers[i], found);
+        free(grads);
+    }
+    return DP_OK;
 }
 
 static int passed(const findings_t *f)
@@ -218,10 +244,10 @@ dp_status_t verify_run(trainer_t *t, FILE *to, int *same_out)
     st = trainer_gradients(t, 1.0 / (double)(t->microbatches * t->replicas));
     if (st == DP_OK)
         st = run_serially(t, &x, &found);
-    if (st == DP_OK) {
-        compare_gradients(t, &x, &found);
+    if (st == DP_OK)
+        st = compare_gradients(t, &x, &found);
+    if (st == DP_OK)
         st = conclude(t, &found, to, same_out);
-    }
     free(x.at);
     free(x.count);
     free(x.grads);

@@ -132,7 +132,16 @@ typedef struct dp_device_vt {
     dp_status_t (*watch)(dp_device_t *device, dp_watch_fn check, void *arg);
     /** Ends a watch; check is not running any more when it returns. Not from within check. */
     void (*unwatch)(dp_device_t *device, dp_watch_fn check, void *arg);
+
+    /** Memory at one address that the host and the device's kernels both read and write, 256-byte aligned, zeroed: losses,
+     *  inputs, records. What a kernel writes there the host sees after synchronize. Never in a step. NULL members (and
+     *  tables without them): allocate() already gives such memory (DP_DEVICE_CAP_HOST_MEMORY) or the device has none. */
+    dp_status_t (*host_allocate)(dp_device_t *device, size_t bytes, void **memory_out);
+    void (*host_release)(dp_device_t *device, void *memory);
 } dp_device_vt_t;
+
+/** Bytes of the shortest table that hosts accept: members after graph_close came later, see DP_HAS. */
+#define DP_DEVICE_VT_MIN (offsetof(dp_device_vt_t, graph_close) + sizeof(void (*)(dp_graph_t *)))
 
 #ifdef __cplusplus
 }

@@ -174,7 +174,7 @@ static dp_status_t open_device(dp_pipeline_t *p)
     dp_status_t status = dp_plugin_load(p->device_name, &plugin);
 
     if (status >= 0)
-        status = dp_plugin_interface(plugin, DP_IFACE_DEVICE, sizeof(dp_device_vt_t), &table);
+        status = dp_plugin_interface(plugin, DP_IFACE_DEVICE, DP_DEVICE_VT_MIN, &table);
     if (status < 0)
         return status;
     p->device_vt = table;

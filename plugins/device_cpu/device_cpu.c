@@ -249,6 +249,8 @@ static const dp_device_vt_t table = {
     .query_error = query_error,
     .reset = device_reset,
     .partition = device_partition,
+    .host_allocate = device_allocate,
+    .host_release = device_release,
 };
 
 static const void *get_interface(const char *id)

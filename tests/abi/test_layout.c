@@ -95,6 +95,8 @@ static const struct pin {
     MEMBER(dp_device_vt_t, graph_close),
     MEMBER(dp_device_vt_t, watch),
     MEMBER(dp_device_vt_t, unwatch),
+    MEMBER(dp_device_vt_t, host_allocate),
+    MEMBER(dp_device_vt_t, host_release),
     TYPE(dp_comm_config_t),
     MEMBER(dp_comm_config_t, struct_size),
     MEMBER(dp_comm_config_t, name),
