@@ -29,7 +29,8 @@ typedef struct dp_param {
     size_t count;         /* elements                                                                                     */
     uint32_t fan_in;      /* for initialisation: normal(0, 1/sqrt(fan_in)) for matrices; vectors start at `start`          */
     float start;          /* first value of vectors (1 for norms, 0 for biases)                                           */
-    int32_t expert;       /* number of the expert it belongs to (sharded over the expert group), -1: the same on all      */
+    int32_t expert;       /* number of the expert (of the replica, see moe.h) it belongs to, sharded over the expert group;
+                             -1: the same on all                                                                          */
 } dp_param_t;
 
 /** Bytes a block needs; all multiples of 64 after dp_block_sizes() rounding. */

@@ -20,6 +20,16 @@
  * experts for the sigmoid gate; its gradient enters in route_backward_input, times dp_moe_io_t.aux_scale.
  * Parameters in this order: norm [d]; router [d, E]; bias [E]; shared.w_gate, shared.w_up [d, S], shared.w_down [S, d]
  * (S = shared * expert_hidden; absent when 0); then per local expert w_gate, w_up [d, f], w_down [f, d].
+ *
+ * Replicated experts (config.replicas = R > 0, only with DP_MOE_CAP_REPLICAS): rank p of the expert group holds replicas
+ * p*R/n ... (p+1)*R/n - 1 instead of experts, and a placement (dp_moe_io_t.placement) says which expert each of them is of;
+ * the router knows nothing of it. In the list of parameters replicas stand where experts stood, as "replicas.7.w_gate", with
+ * dp_param_t.expert the replica's number. The rows of an expert go to its replicas in turn: row i (in token order) of a
+ * micro-batch of source rank p goes to replica (i + p + io.microbatch) mod c of its c, counted in ascending order. So each
+ * gets its share to within one row, and which rows it gets depends on nothing else; an output depends on the replica that
+ * made it only by how a matrix product of so many rows is rounded. backward_weight adds the gradient of a replica's own rows
+ * only: who owns the parameters sums it over the replicas (dp_replicas_sum does, see replicas.h). With R = E and the
+ * placement 0, 1, ..., E - 1 all bits are those without replicas.
  * Sources: DeepSeek-V3 report arXiv 2412.19437 (2.1.2 bias-based balancing, 3.2.1 overlap); arXiv 2408.15664; auxiliary
  * loss arXiv 2101.03961; SwiGLU arXiv 2002.05202. */
 #ifndef DUALPIPE_MOE_H
@@ -35,12 +45,16 @@ typedef struct dp_moe dp_moe_t;
 
 typedef enum dp_gate { DP_GATE_SOFTMAX = 0, DP_GATE_SIGMOID = 1 } dp_gate_t;
 
-enum { DP_MOE_CAP_DETERMINISTIC = 1u << 0 };
+enum {
+    DP_MOE_CAP_DETERMINISTIC = 1u << 0,
+    DP_MOE_CAP_REPLICAS = 1u << 1 /* takes config.replicas > 0. A plugin without it may not look at that member: callers
+                                     ask for this bit first                                                         */
+};
 
 typedef struct dp_moe_config {
     uint32_t struct_size;
     dp_block_shape_t shape;
-    uint32_t experts;        /* E, divisible by the size of the expert group                                       */
+    uint32_t experts;        /* E, divisible by the size of the expert group unless there are replicas             */
     uint32_t top_k;          /* 1 <= top_k <= E                                                                    */
     uint32_t expert_hidden;  /* f                                                                                  */
     uint32_t shared_experts; /* 0: none                                                                            */
@@ -54,6 +68,7 @@ typedef struct dp_moe_config {
     dp_comm_t *comm;
     int32_t comm_rank, comm_size;
     uint32_t exchange_id;    /* first of 4 exchange ids that this instance may use on comm                         */
+    uint32_t replicas;       /* R >= E, divisible by the size of the expert group; 0: experts are not replicated   */
 } dp_moe_config_t;
 
 /** A call's io plus what only MoE needs. */
@@ -61,6 +76,9 @@ typedef struct dp_moe_io {
     dp_io_t io;          /* route: x = h. combine: y. combine_backward: dy. route_backward_input: dx                */
     float aux_scale;     /* loss scale of the auxiliary loss's gradient                                             */
     double *aux_loss;    /* route adds this micro-batch's auxiliary loss when not NULL (device memory)              */
+    const int32_t *placement; /* route, with config.replicas: [R] the expert that replica r is of, device memory. Every expert
+                            has one at least. It may change between steps, for each layer on its own, the same on all ranks
+                            of the group; read when the stream gets there, and by no later call of the micro-batch          */
 } dp_moe_io_t;
 
 /* Where data live between the calls: h, routing and whatever backward needs in io.saved; buffers that only connect the

@@ -46,6 +46,8 @@ static moe_task_t task_of(const dp_moe_t *moe, const dp_moe_io_t *io)
         .dx = io->io.dx,
         .aux_loss = io->aux_loss,
         .aux_scale = io->aux_scale,
+        .placement = moe->shape.replicated ? io->placement : NULL,
+        .microbatch = io->io.microbatch,
     };
 
     return t;
@@ -99,6 +101,10 @@ static dp_status_t transfer_back(dp_moe_t *moe, moe_task_t *t, dp_launch_fn kern
 
 static dp_status_t moe_route(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
+    if (moe->shape.replicated && io->placement == NULL)
+        return DP_FAIL(moe->host, DP_ERR_INVALID,
+                       "moe_cpu: route needs a placement, which is NULL: this layer has %d replicas",
+                       moe->shape.replicas);
     return compute(moe, io, s, moe->kernels->route, "route", NEED_X);
 }
 
@@ -247,7 +253,7 @@ static dp_status_t moe_sizes(const dp_moe_t *moe, dp_block_sizes_t *sizes_out)
 
 static const dp_moe_vt_t moe_vt = {
     .struct_size = sizeof(moe_vt),
-    .caps = DP_MOE_CAP_DETERMINISTIC,
+    .caps = DP_MOE_CAP_DETERMINISTIC | DP_MOE_CAP_REPLICAS,
     .open = moe_open,
     .close = moe_close,
     .sizes = moe_sizes,

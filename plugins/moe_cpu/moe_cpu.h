@@ -3,8 +3,9 @@
  * moe_cpu.h: the sizes of one MoE block, where its data lie in the memory it is handed, and what a kernel gets to see.
  *
  * Letters used below: T tokens, d hidden, E experts, k of them chosen per token, f their width, S width of the shared
- * experts together, R ranks, L = E/R experts of ours, C = T min(k, L) most rows from one rank to another, N = R C most rows
- * that we can receive. A token chooses an expert at most once, so C is exact. */
+ * experts together, R ranks, P replicas (the experts themselves where they are not replicated), L = P/R of them ours,
+ * C = T min(k, L) most rows from one rank to another, N = R C most rows that we can receive. A token chooses an expert at
+ * most once, so C is exact. */
 #ifndef DP_MOE_CPU_H
 #define DP_MOE_CPU_H
 
@@ -13,6 +14,7 @@
 typedef struct moe_shape {
     int32_t tokens, hidden, experts, top_k, ffn, shared; /* T d E k f S */
     int32_t rank, ranks, local, pair_rows, rows;         /* -, R, L, C, N */
+    int32_t replicas, replicated;                        /* P; 1: a placement says of which expert each is */
     int32_t stride;                                      /* elements from one travelling row to the next */
     size_t row_bytes;
     dp_dtype_t dtype;
@@ -25,7 +27,7 @@ typedef struct moe_shape {
 typedef struct moe_layout {
     size_t norm, router, bias, shared_gate, shared_up,
         shared_down;             /* parameters; an expert is gate, up, down      */
-    size_t expert, expert_count; /* the first one of ours; elements of each      */
+    size_t expert, expert_count; /* the first replica of ours; elements of each  */
     size_t param_count;
     uint32_t nparams;
     struct {
@@ -33,6 +35,7 @@ typedef struct moe_layout {
             scores; /* [T,d] [T] [T,E]; scores become the gradient of the logits                 */
         size_t weights, chosen,
             place; /* [T,k] each; place: the row of (token, choice) among those we send         */
+        size_t replica;         /* [T,k] which serves (token, choice); `chosen` where experts are not replicated */
         size_t out_offsets,
             out_counts; /* [R] rows we send to each rank: their first, how many                      */
         size_t in_offsets,
@@ -58,14 +61,14 @@ typedef struct moe_layout {
         size_t n, hidden;  /* [T,d]; [T, max(f, S)] */
         size_t dweights;   /* double [T]            */
         size_t sums, pick; /* double [E] each       */
-        size_t ints;       /* int32 [2 E + R]       */
+        size_t ints;       /* int32 [2 E + R], with replicas [3 E + 2 P + 1 + R] */
         size_t bytes;
     } scratch;
 } moe_layout_t;
 
 /* Travels in front of each row. */
 typedef struct moe_head {
-    int32_t expert; /* out: the expert's number at the receiver. back: 0 */
+    int32_t expert; /* out: the replica's number at the receiver. back: 0 */
     uint32_t call;  /* which call sent it                                */
     double weight;  /* combine_backward: the weight; dispatch_backward: its gradient; else 0 */
 } moe_head_t;
@@ -82,6 +85,8 @@ typedef struct moe_task {
     void *y, *dx;
     double *aux_loss;
     double aux_scale;
+    const int32_t *placement; /* [P] where experts are replicated */
+    int32_t microbatch;
     const char *rows;      /* what an exchange brought: rows of rank p from p * C on */
     const int32_t *counts; /* how many of them                                       */
 } moe_task_t;

@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-enum { NAME_BYTES = 32 }; /* "experts.1048575.w_gate" */
+enum { NAME_BYTES = 32 }; /* "replicas.1048575.w_gate" */
 
 size_t moe_names_bytes(const moe_shape_t *n)
 {
@@ -25,8 +25,8 @@ void moe_write_names(dp_moe_t *moe)
 
     for (e = 0; e < n->local; e++)
         for (m = 0; m < 3; m++)
-            (void)snprintf(name_of(moe, e, m), NAME_BYTES, "experts.%d.%s", n->rank * n->local + e,
-                           matrices[m]);
+            (void)snprintf(name_of(moe, e, m), NAME_BYTES, "%s.%d.%s", n->replicated ? "replicas" : "experts",
+                           n->rank * n->local + e, matrices[m]);
 }
 
 static dp_param_t matrix(const char *name, size_t offset, int32_t rows, int32_t columns, int32_t expert)

@@ -19,6 +19,23 @@ static bool product(int64_t a, int64_t b, int32_t *out)
     return true;
 }
 
+static dp_status_t check_spread(const dp_host_t *host, const dp_moe_config_t *c)
+{
+    const uint32_t ranks = (uint32_t)c->comm_size, replicas = c->replicas;
+
+    if (replicas == 0 && c->experts % ranks != 0)
+        return DP_FAIL(host, DP_ERR_INVALID,
+                       "moe_cpu: %u experts cannot be spread evenly over an expert group of %u ranks",
+                       c->experts, ranks);
+    if (replicas != 0 && (replicas < c->experts || replicas > MOST_EXPERTS || replicas % ranks != 0))
+        return DP_FAIL(
+            host, DP_ERR_INVALID,
+            "moe_cpu: %u replicas of %u experts on an expert group of %u ranks: must be at least one "
+            "for each expert, at most %d, and as many on every rank",
+            replicas, c->experts, ranks, MOST_EXPERTS);
+    return DP_OK;
+}
+
 static dp_status_t check_config(const dp_host_t *host, const dp_moe_config_t *c)
 {
     const dp_block_shape_t *s = &c->shape;
@@ -53,22 +70,21 @@ static dp_status_t check_config(const dp_host_t *host, const dp_moe_config_t *c)
     if (c->comm_size < 1 || c->comm_rank < 0 || c->comm_rank >= c->comm_size)
         return DP_FAIL(host, DP_ERR_INVALID, "moe_cpu: rank %d of an expert group of %d", c->comm_rank,
                        c->comm_size);
-    if (c->experts % (uint32_t)c->comm_size != 0)
-        return DP_FAIL(host, DP_ERR_INVALID,
-                       "moe_cpu: %u experts cannot be spread evenly over an expert group of %d ranks",
-                       c->experts, c->comm_size);
-    return DP_OK;
+    return check_spread(host, c);
 }
 
 dp_status_t moe_shape_init(const dp_host_t *host, const dp_moe_config_t *c, moe_shape_t *n)
 {
     const size_t element = dp_dtype_bytes(c->shape.dtype);
-    const uint32_t per_rank = c->comm_size > 0 ? c->experts / (uint32_t)c->comm_size : 0;
     int32_t hidden, scores, sent, width;
+    uint32_t per_rank;
     dp_status_t status = check_config(host, c);
 
     if (status < 0)
         return status;
+    n->replicated = c->replicas != 0;
+    n->replicas = (int32_t)(n->replicated ? c->replicas : c->experts);
+    per_rank = (uint32_t)(n->replicas / c->comm_size);
     /* Every index of a kernel and every dimension given to BLAS is checked here, none later. */
     if (!product(c->shape.batch, c->shape.sequence, &n->tokens) || !product(c->shape.hidden, 1, &n->hidden) ||
         n->hidden > INT32_MAX / 8 || !product(c->experts, 1, &n->experts) ||
@@ -143,6 +159,7 @@ static bool layout_saved(const moe_shape_t *n, moe_layout_t *l, size_t element)
     l->saved.weights = take(&c, n->tokens, n->top_k, element);
     l->saved.chosen = take(&c, n->tokens, n->top_k, sizeof(int32_t));
     l->saved.place = take(&c, n->tokens, n->top_k, sizeof(int32_t));
+    l->saved.replica = n->replicated ? take(&c, n->tokens, n->top_k, sizeof(int32_t)) : l->saved.chosen;
     l->saved.out_offsets = take(&c, n->ranks, 1, sizeof(int32_t));
     l->saved.out_counts = take(&c, n->ranks, 1, sizeof(int32_t));
     l->saved.in_offsets = take(&c, n->ranks, 1, sizeof(int32_t));
@@ -178,6 +195,8 @@ static bool layout_work(const moe_shape_t *n, moe_layout_t *l, size_t element)
 
 static bool layout_scratch(const moe_shape_t *n, moe_layout_t *l, size_t element)
 {
+    const int64_t ints =
+        2 * (int64_t)n->experts + n->ranks + (n->replicated ? n->experts + 1 + 2 * (int64_t)n->replicas : 0);
     cursor_t c = {0, false};
 
     l->scratch.n = take(&c, n->tokens, n->hidden, element);
@@ -185,7 +204,7 @@ static bool layout_scratch(const moe_shape_t *n, moe_layout_t *l, size_t element
     l->scratch.dweights = take(&c, n->tokens, 1, sizeof(double));
     l->scratch.sums = take(&c, n->experts, 1, sizeof(double));
     l->scratch.pick = take(&c, n->experts, 1, sizeof(double));
-    l->scratch.ints = take(&c, 2 * (int64_t)n->experts + n->ranks, 1, sizeof(int32_t));
+    l->scratch.ints = take(&c, ints, 1, sizeof(int32_t));
     l->scratch.bytes = c.bytes;
     return !c.overflow;
 }

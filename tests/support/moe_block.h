@@ -47,6 +47,7 @@ typedef struct pass {
     double aux_loss;
     float aux_scale;
     int32_t microbatch;
+    const int32_t *placement; /* where experts are replicated */
 } pass_t;
 
 static inline const dp_moe_vt_t *block_load(const char *name)
@@ -190,6 +191,7 @@ static inline dp_moe_io_t pass_io(block_t *b, pass_t *p, step_t step)
     if (step == ROUTE) {
         io.io.x = guarded_memory(&p->x);
         io.aux_loss = &p->aux_loss;
+        io.placement = p->placement;
     } else if (step == COMBINE) {
         io.io.y = guarded_memory(&p->y);
     } else if (step == COMBINE_B) {

@@ -152,6 +152,9 @@ START_TEST(configurations_that_cannot_be_are_refused)
     REFUSED(c.comm_rank = 2, DP_ERR_INVALID, "rank 2");
     REFUSED(c.comm_rank = -1, DP_ERR_INVALID, "rank -1");
     REFUSED(c.experts = 7, DP_ERR_INVALID, "7 experts cannot be spread evenly over an expert group of 2");
+    REFUSED(c.replicas = 7, DP_ERR_INVALID, "7 replicas of 8 experts");
+    REFUSED(c.replicas = 9, DP_ERR_INVALID, "9 replicas of 8 experts on an expert group of 2 ranks");
+    REFUSED(c.replicas = 2000000, DP_ERR_INVALID, "2000000 replicas");
     REFUSED(c.shape.batch = 70000; c.shape.sequence = 70000, DP_ERR_OVERFLOW, "70000");
     REFUSED(c.shape.hidden = UINT_MAX, DP_ERR_OVERFLOW, "hidden 4294967295");
     REFUSED(c.expert_hidden = UINT_MAX, DP_ERR_OVERFLOW, "width 4294967295");
