@@ -21,28 +21,39 @@ AC_DEFUN([DP_CBLAS], [
     AC_SUBST([CBLAS_LIBS])
 ])
 
-# DP_CUDA: sets have_cuda, have_nccl, have_cudnn and NVCC. --without-cuda skips the search.
+# DP_CUDA: sets have_cuda, have_nccl, have_cudnn, NVCC, CUDA_CPPFLAGS and the conditional HAVE_CUDA. CUDA is found when nvcc
+# and cuda.h are; libraries are opened at run time. --without-cuda skips the search.
 AC_DEFUN([DP_CUDA], [
     AC_ARG_WITH([cuda],
-        [AS_HELP_STRING([--with-cuda=DIR], [where the CUDA toolkit is; --without-cuda does not look for it])],
+        [AS_HELP_STRING([--with-cuda=DIR], [where the CUDA toolkit (12.4 or later) is; --without-cuda does not look for it])],
         [], [with_cuda=auto])
-    have_cuda=no have_nccl=no have_cudnn=no NVCC=
+    have_cuda=no have_nccl=no have_cudnn=no NVCC= CUDA_CPPFLAGS=
     AS_CASE([$with_cuda],
         [no], [],
         [auto|yes], [AC_PATH_PROG([NVCC], [nvcc], [], [$PATH:/usr/local/cuda/bin])],
         [AC_PATH_PROG([NVCC], [nvcc], [], [$with_cuda/bin])])
     AS_IF([test -n "$NVCC"], [
-        have_cuda=yes
         dp_cuda_home=`dirname "\`dirname "$NVCC"\`"`
         dp_saved_CPPFLAGS=$CPPFLAGS
-        CPPFLAGS="$CPPFLAGS -I$dp_cuda_home/include"
+        AS_IF([test -f "$dp_cuda_home/include/cuda.h"], [CUDA_CPPFLAGS="-isystem $dp_cuda_home/include"])
+        CPPFLAGS="$CPPFLAGS $CUDA_CPPFLAGS"
+        AC_CHECK_HEADER([cuda.h], [AC_PREPROC_IFELSE([AC_LANG_SOURCE([
+#include <cuda.h>
+#if CUDA_VERSION < 12040
+#error too old
+#endif
+            ])], [have_cuda=yes], [AC_MSG_WARN([the CUDA toolkit of $NVCC is older than 12.4: left out])])])
         AC_CHECK_HEADER([nccl.h], [have_nccl=yes])
         AC_CHECK_HEADER([cudnn.h], [have_cudnn=yes])
         CPPFLAGS=$dp_saved_CPPFLAGS
+        AS_IF([test "x$have_cuda" = xno && test "x$with_cuda" != xauto],
+            [AC_MSG_ERROR([--with-cuda=$with_cuda was asked for, but its cuda.h is missing or too old])])
     ], [
         AS_IF([test "x$with_cuda" != xauto && test "x$with_cuda" != xno],
             [AC_MSG_ERROR([--with-cuda=$with_cuda was asked for, but nvcc is not there])])
     ])
+    AC_SUBST([CUDA_CPPFLAGS])
+    AM_CONDITIONAL([HAVE_CUDA], [test "x$have_cuda" = xyes])
 ])
 
 # DP_MPI: sets have_mpi and MPICC.

@@ -1,0 +1,273 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * device.cuh: what kernels are written with, beside plain CUDA C. The one file with assembly in it: the same kernels also run
+ * on the host, where tests/fake_cuda/emulate.h gives the functions below (and threadIdx, __shfl_xor_sync, atomicAdd, ...).
+ *
+ * A kernel is an `extern "C" __global__ void dp_<plugin>_<what>_<dtype>(...)`, and it includes nothing but this file and other
+ * headers of kernels. Dynamic shared memory comes from DP_SHARED_DYNAMIC, waits for other blocks or peers are loops around
+ * dp_load_acquire() with dp_pause(). */
+#ifndef DP_CUDA_DEVICE_CUH
+#define DP_CUDA_DEVICE_CUH
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define DP_WARP      32
+#define DP_FULL_MASK 0xffffffffu
+
+/** bfloat16 as it lies in memory. dp_float() and dp_from_float<>() convert; nothing else knows its bits. */
+struct dp_bf16 {
+    uint16_t bits;
+};
+
+#ifndef DP_EMULATED
+
+#include <cuda_bf16.h>
+
+#define DP_DEVICE __device__ __forceinline__
+
+/** type *name: this block's dynamic shared memory, 128-byte aligned. */
+#define DP_SHARED_DYNAMIC(type, name)                                                                                  \
+    extern __shared__ __align__(128) unsigned char dp_dynamic_shared[];                                                \
+    type *name = reinterpret_cast<type *>(dp_dynamic_shared)
+
+DP_DEVICE float dp_bf16_to_float(uint16_t bits)
+{
+    return __uint_as_float((uint32_t)bits << 16);
+}
+
+DP_DEVICE uint16_t dp_float_to_bf16(float x)
+{
+    return __bfloat16_as_ushort(__float2bfloat16_rn(x));
+}
+
+/** Number of the SM that runs this thread. */
+DP_DEVICE uint32_t dp_smid()
+{
+    uint32_t id;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(id));
+    return id;
+}
+
+/** Nanoseconds of the device's clock, the same for all SMs. */
+DP_DEVICE uint64_t dp_globaltimer()
+{
+    uint64_t ns;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+    return ns;
+}
+
+/** Loads and stores that order other memory for the whole system: other GPUs and the host. */
+DP_DEVICE uint32_t dp_load_acquire(const uint32_t *at)
+{
+    uint32_t value;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+    return value;
+}
+
+DP_DEVICE uint64_t dp_load_acquire(const uint64_t *at)
+{
+    uint64_t value;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+    return value;
+}
+
+DP_DEVICE void dp_store_release(uint32_t *at, uint32_t value)
+{
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
+
+DP_DEVICE void dp_store_release(uint64_t *at, uint64_t value)
+{
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+}
+
+/** Adds with release order for the whole system; returns the value before. */
+DP_DEVICE uint32_t dp_add_release(uint32_t *at, uint32_t value)
+{
+    uint32_t before;
+    asm volatile("atom.add.release.sys.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(at), "r"(value) : "memory");
+    return before;
+}
+
+/** In the body of every loop that waits for memory to change. */
+DP_DEVICE void dp_pause()
+{
+    __nanosleep(64);
+}
+
+/** Ends the kernel with an error that the driver reports. */
+DP_DEVICE void dp_trap()
+{
+    __trap();
+}
+
+/** Barrier `id` (1 to 15) of `threads` threads of the block, a multiple of 32; each calls it. */
+DP_DEVICE void dp_barrier(int id, int threads)
+{
+    asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/** 16-byte vectors read past and written past the caches that others need (streaming). */
+DP_DEVICE uint4 dp_load_stream(const uint4 *at)
+{
+    uint4 v;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(at));
+    return v;
+}
+
+DP_DEVICE void dp_store_stream(uint4 *at, uint4 v)
+{
+    asm volatile("st.global.L1::no_allocate.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(v.x), "r"(v.y), "r"(v.z),
+                 "r"(v.w)
+                 : "memory");
+}
+
+/** Starts copying 16 aligned bytes from global to shared memory; `bytes` (0 to 16) of them are read, the others become zero. */
+DP_DEVICE void dp_copy_async(void *shared, const void *global, unsigned bytes = 16)
+{
+    unsigned to = (unsigned)__cvta_generic_to_shared(shared);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
+}
+
+/** Closes a group of this thread's copies. */
+DP_DEVICE void dp_copy_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/** Until at most `groups` of this thread's latest groups are still on their way. Others see the data after a barrier. */
+template <int groups> DP_DEVICE void dp_copy_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
+}
+
+/** Four 8x8 matrices of 16-bit elements from shared memory: lane l gives the address of row l % 8 of matrix l / 8. */
+DP_DEVICE void dp_load_matrix_x4(uint32_t r[4], const void *row)
+{
+    unsigned from = (unsigned)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+/** The same, each matrix transposed. */
+DP_DEVICE void dp_load_matrix_x4_trans(uint32_t r[4], const void *row)
+{
+    unsigned from = (unsigned)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+/** c += a * b for one warp: m16n8k16, bf16 with f32 sums, fragments as PTX lays them out (mma.sync.aligned.m16n8k16.row.col). */
+DP_DEVICE void dp_mma_bf16(float c[4], const uint32_t a[4], const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+#endif
+
+/** The value of an element, in the type that sums are made in: float for f32 and bf16, double for f64. */
+DP_DEVICE float dp_float(float x)
+{
+    return x;
+}
+
+DP_DEVICE double dp_float(double x)
+{
+    return x;
+}
+
+DP_DEVICE float dp_float(dp_bf16 x)
+{
+    return dp_bf16_to_float(x.bits);
+}
+
+/** dp_sum_t<T>: the type that elements of T are summed in. */
+template <typename T> struct dp_sum {
+    typedef float type;
+};
+template <> struct dp_sum<double> {
+    typedef double type;
+};
+template <typename T> using dp_sum_t = typename dp_sum<T>::type;
+
+template <typename T> struct dp_rounding {
+    DP_DEVICE static T from(dp_sum_t<T> x)
+    {
+        return (T)x;
+    }
+};
+template <> struct dp_rounding<dp_bf16> {
+    DP_DEVICE static dp_bf16 from(float x)
+    {
+        dp_bf16 rounded;
+        rounded.bits = dp_float_to_bf16(x);
+        return rounded;
+    }
+};
+
+/** The element nearest to x, ties to even: dp_from_float<dp_bf16>(0.1f). */
+template <typename T> DP_DEVICE T dp_from_float(dp_sum_t<T> x)
+{
+    return dp_rounding<T>::from(x);
+}
+
+/** Sum (largest value) over the lanes of a warp; every lane of it calls and gets it, with the same bits. */
+template <typename T> DP_DEVICE T dp_warp_sum(T x)
+{
+    for (int step = DP_WARP / 2; step > 0; step /= 2)
+        x += __shfl_xor_sync(DP_FULL_MASK, x, step);
+    return x;
+}
+
+template <typename T> DP_DEVICE T dp_warp_max(T x)
+{
+    for (int step = DP_WARP / 2; step > 0; step /= 2) {
+        T other = __shfl_xor_sync(DP_FULL_MASK, x, step);
+        x = x < other ? other : x;
+    }
+    return x;
+}
+
+/** Sum over a block of up to 1024 threads, a multiple of 32, one-dimensional; every thread calls and gets it. `room`: 32 elements
+ *  of shared memory that nobody else uses meanwhile. Always the same order of additions. */
+template <typename T> DP_DEVICE T dp_block_sum(T x, T *room)
+{
+    int warps = (int)blockDim.x / DP_WARP, warp = (int)threadIdx.x / DP_WARP, lane = (int)threadIdx.x % DP_WARP;
+
+    x = dp_warp_sum(x);
+    __syncthreads(); /* an earlier call's readers are done */
+    if (lane == 0)
+        room[warp] = x;
+    __syncthreads();
+    x = room[0];
+    for (int w = 1; w < warps; w++)
+        x += room[w];
+    return x;
+}
+
+template <typename T> DP_DEVICE T dp_block_max(T x, T *room)
+{
+    int warps = (int)blockDim.x / DP_WARP, warp = (int)threadIdx.x / DP_WARP, lane = (int)threadIdx.x % DP_WARP;
+
+    x = dp_warp_max(x);
+    __syncthreads();
+    if (lane == 0)
+        room[warp] = x;
+    __syncthreads();
+    x = room[0];
+    for (int w = 1; w < warps; w++)
+        x = x < room[w] ? room[w] : x;
+    return x;
+}
+
+#endif
