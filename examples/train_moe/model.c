@@ -202,17 +202,23 @@ dp_status_t model_build_stage(void *user, const dp_build_context_t *context, int
     return DP_OK;
 }
 
+void model_close(model_t *model)
+{
+    if (model->moe != NULL)
+        model->moe_vt->close(model->moe);
+    if (model->attention != NULL)
+        model->attention_vt->close(model->attention);
+    ends_close(&model->ends);
+    model->moe = NULL;
+    model->attention = NULL;
+}
+
 void model_free(model_t *model)
 {
     for (int i = 0; i < model->nstages; i++)
         dp_stage_free(model->stages[i]);
     for (int i = 0; i < model->nlayers; i++)
         dp_moe_layer_free(model->layers[i]);
-    if (model->moe != NULL)
-        model->moe_vt->close(model->moe);
-    if (model->attention != NULL)
-        model->attention_vt->close(model->attention);
-    ends_close(&model->ends);
     free(model->stages);
     free(model->layers);
     *model = (model_t){.options = model->options};

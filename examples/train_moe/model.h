@@ -31,6 +31,8 @@ size_t model_boundary_bytes(const options_t *options);
 /* A dp_build_stage_fn; user is a model_t with `options` set and the rest zero. */
 dp_status_t model_build_stage(void *user, const dp_build_context_t *context, int32_t stage, int32_t stages,
                               dp_stage_t **stage_out);
+/* Closes the plugins' instances, while their device is open; their stages run no more. */
+void model_close(model_t *model);
 /* After the pipeline is closed. */
 void model_free(model_t *model);
 

@@ -13,6 +13,31 @@
 
 /* ---- open and close ---- */
 
+/* What lives on the device goes before the device does. */
+static void unbuild(void *user)
+{
+    trainer_t *t = user;
+
+    for (int32_t c = 0; t->chunks != NULL && c < t->nchunks; c++) {
+        device_memory_free(&t->memory, t->chunks[c].mean);
+        device_memory_free(&t->memory, t->chunks[c].squares);
+        device_memory_free(&t->memory, t->chunks[c].master);
+    }
+    device_memory_free_shared(&t->memory, t->squares);
+    device_memory_free_shared(&t->memory, t->target_memory);
+    device_memory_free_shared(&t->memory, t->token_memory);
+    device_memory_close(&t->memory);
+    model_close(&t->model);
+}
+
+static dp_status_t build_stage(void *user, const dp_build_context_t *context, int32_t stage, int32_t stages,
+                               dp_stage_t **stage_out)
+{
+    trainer_t *t = user;
+
+    return model_build_stage(&t->model, context, stage, stages, stage_out);
+}
+
 static dp_status_t open_pipeline(trainer_t *t)
 {
     const options_t *o = t->options;
@@ -30,8 +55,9 @@ static dp_status_t open_pipeline(trainer_t *t)
         .dtype = o->dtype,
         .slots = (int32_t)o->slots,
         .trace_steps = (int32_t)o->trace_steps,
-        .build = model_build_stage,
-        .user = &t->model,
+        .build = build_stage,
+        .user = t,
+        .unbuild = unbuild,
     };
 
     return dp_pipeline_open(&options, &t->pipeline);
@@ -183,23 +209,8 @@ dp_status_t trainer_open(const options_t *options, const text_t *text, dp_group_
     return st;
 }
 
-/* While the pipeline, whose device it is, is still open. */
-static void free_device_memory(trainer_t *t)
-{
-    for (int32_t c = 0; t->chunks != NULL && c < t->nchunks; c++) {
-        device_memory_free(&t->memory, t->chunks[c].mean);
-        device_memory_free(&t->memory, t->chunks[c].squares);
-        device_memory_free(&t->memory, t->chunks[c].master);
-    }
-    device_memory_free_shared(&t->memory, t->squares);
-    device_memory_free_shared(&t->memory, t->target_memory);
-    device_memory_free_shared(&t->memory, t->token_memory);
-    device_memory_close(&t->memory);
-}
-
 void trainer_close(trainer_t *t)
 {
-    free_device_memory(t);
     dp_pipeline_close(t->pipeline);
     model_free(&t->model);
     for (int32_t c = 0; t->chunks != NULL && c < t->nchunks; c++)

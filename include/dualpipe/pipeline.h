@@ -59,6 +59,10 @@ typedef struct dp_pipeline_options {
     int32_t trace_steps;         /* keep the spans of the last n steps for dp_pipeline_timeline; 0: 1, at most 65536   */
     dp_build_stage_fn build;
     void *user;
+    /** NULL or called once by dp_pipeline_close (and by a dp_pipeline_open that fails) after `build` was called: no work of ours
+     *  runs any more, comms and device are still open. The place to close the plugins' instances and to release the
+     *  trainer's own device memory. Not called when a kernel does not return: what that may be using stays. */
+    void (*unbuild)(void *user);
 } dp_pipeline_options_t;
 
 /** Opens plugins, agrees on settings, builds stages, lowers and verifies the program, allocates and connects everything.

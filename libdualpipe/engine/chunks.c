@@ -43,8 +43,10 @@ static dp_status_t build_stage(dp_pipeline_t *p, int32_t c, dp_stage_t **stage_o
     };
     int32_t index = p->chunks[c].place.stage;
     dp_stage_t *stage = NULL;
-    dp_status_t status = p->options.build(p->options.user, &context, index, dp_schedule_stages(p->schedule), &stage);
+    dp_status_t status;
 
+    p->built = 1;
+    status = p->options.build(p->options.user, &context, index, dp_schedule_stages(p->schedule), &stage);
     if (status < 0)
         return dp_fail(status, "building stage %d: %s", index, dp_last_error());
     if (stage == NULL)

@@ -147,6 +147,7 @@ struct dp_pipeline {
     const dp__plan_t *running;   /* of the step in progress or failed; NULL before the first */
     int32_t enqueueing;          /* span of the operation that is being put on its lane, -1: none */
     int failed;
+    int built;                   /* the trainer was asked for a stage */
     int stuck;                   /* a lane does not come to rest: its memory must stay */
     dp_memory_report_t memory;
 };

@@ -317,6 +317,8 @@ void dp_pipeline_close(dp_pipeline_t *p)
     for (int lane = 0; lane < DP_LANE_COUNT; lane++)
         if (p->stream[lane] != NULL)
             p->device_vt->stream_close(p->stream[lane]);
+    if (p->built && p->options.unbuild != NULL)
+        p->options.unbuild(p->options.user);
     if (p->comms.vt != NULL)
         dp__comms_close(&p->comms);
     if (p->device != NULL) {

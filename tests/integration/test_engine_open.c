@@ -309,6 +309,44 @@ START_TEST(a_builder_fails_on_one_rank)
 }
 END_TEST
 
+static int unbuilt[3];
+
+static void count_unbuild(void *user)
+{
+    const rank_t *rank = user;
+
+    unbuilt[dp_group_rank(rank->options.group)]++;
+}
+
+static dp_status_t two_steps(rank_t *rank, dp_pipeline_t *p)
+{
+    dp_status_t status = rank_step(p, 0, NULL);
+
+    (void)rank;
+    return status < 0 ? status : rank_step(p, 1, NULL);
+}
+
+/* _i 0: a run; 1: the builder fails on rank 2; 2: nothing is built. */
+START_TEST(what_was_built_is_unbuilt_once)
+{
+    rank_t ranks[3];
+
+    for (int r = 0; r < 3; r++) {
+        rank_prepare(&ranks[r], "1f1b", _i == 2 ? 0 : 4);
+        ranks[r].build = build_nothing;
+        ranks[r].argument = _i == 1 && r == 2;
+        ranks[r].use = two_steps;
+        ranks[r].options.unbuild = count_unbuild;
+    }
+    memset(unbuilt, 0, sizeof(unbuilt));
+    ranks_run(ranks, 3);
+    for (int r = 0; r < 3; r++) {
+        rank_expect(&ranks[r], r, _i == 0 ? DP_OK : _i == 1 ? DP_ERR_IO : DP_ERR_INVALID, NULL, 0);
+        ck_assert_int_eq(unbuilt[r], _i < 2);
+    }
+}
+END_TEST
+
 /* ---- a schedule of one's own ---- */
 
 static char logged[1024];
@@ -318,14 +356,6 @@ static void keep_log(void *user, int level, const char *origin, const char *mess
     (void)user, (void)origin;
     if (level <= DP_LOG_WARN)
         snprintf(logged, sizeof(logged), "%s", message);
-}
-
-static dp_status_t two_steps(rank_t *rank, dp_pipeline_t *p)
-{
-    dp_status_t status = rank_step(p, 0, NULL);
-
-    (void)rank;
-    return status < 0 ? status : rank_step(p, 1, NULL);
 }
 
 START_TEST(an_unusual_order_of_weights_is_said)
@@ -691,9 +721,12 @@ START_TEST(a_kernel_that_never_returns)
         rank_prepare(&ranks[r], "dualpipe", 4);
         ranks[r].use = hang_or_fail;
         ranks[r].argument = r;
+        ranks[r].options.unbuild = count_unbuild;
     }
     dp_log_set(keep_log, NULL, DP_LOG_WARN);
+    memset(unbuilt, 0, sizeof(unbuilt));
     ranks_run(ranks, 2);
+    ck_assert(unbuilt[0] == 1 && unbuilt[1] == 0);
     for (int r = 0; r < 2; r++)
         rank_expect(&ranks[r], r, DP_ERR_NUMERIC, words, 2);
     ck_assert_msg(strstr(logged, "rank 1: a kernel does not return") != NULL, "logged: %s", logged);
@@ -855,6 +888,7 @@ int main(void)
     tcase_add_loop_test(options, ranks_must_agree, 0, (int)(sizeof(differences) / sizeof(differences[0])));
     tcase_add_loop_test(options, copies_of_a_stage_must_be_alike, 0, 3);
     tcase_add_loop_test(options, a_builder_fails_on_one_rank, 0, 3);
+    tcase_add_loop_test(options, what_was_built_is_unbuilt_once, 0, 3);
     suite_add_tcase(suite, options);
 
     tcase_set_timeout(pipelines, 30);
