@@ -1,0 +1,174 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * attention_rows.cu: RMSNorm, RoPE and row sums of the attention block, both ways. T: the type of tensors; S: of sums.
+ * No atomics, every sum in a fixed order: the same inputs give the same bits. */
+#include "cuda/device.cuh"
+
+/* One block per row: normalized = x / rms(x), inv_rms = 1 / rms(x), n = normalized * gain. n is made of the rounded
+ * `normalized`, as apply_gain makes it again. */
+template <typename T>
+DP_DEVICE void normalize(T *normalized, dp_sum_t<T> *inv_rms, T *n, const T *x, const T *gain, uint32_t d, double eps)
+{
+    typedef dp_sum_t<T> S;
+    __shared__ S room[32];
+    const size_t row = (size_t)blockIdx.x * d;
+    S squares = 0, inv;
+
+    for (uint32_t i = threadIdx.x; i < d; i += blockDim.x) {
+        const S value = dp_float(x[row + i]);
+
+        squares += value * value;
+    }
+    squares = dp_block_sum(squares, room);
+    inv = (S)1 / sqrt(squares / (S)d + (S)eps);
+    if (threadIdx.x == 0)
+        inv_rms[blockIdx.x] = inv;
+    for (uint32_t i = threadIdx.x; i < d; i += blockDim.x) {
+        const T value = dp_from_float<T>(dp_float(x[row + i]) * inv);
+
+        normalized[row + i] = value;
+        n[row + i] = dp_from_float<T>(dp_float(value) * dp_float(gain[i]));
+    }
+}
+
+template <typename T>
+DP_DEVICE void apply_gain(T *n, const T *normalized, const T *gain, size_t rows, uint32_t d)
+{
+    const size_t count = rows * d, step = (size_t)gridDim.x * blockDim.x;
+
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step)
+        n[i] = dp_from_float<T>(dp_float(normalized[i]) * dp_float(gain[i % d]));
+}
+
+/* Rotates vectors [tokens, heads, 2 * half] by their position's angle, or back with sign -1. rope: [sequence, 2 * half], the
+ * cosines of a position, then the sines. to may be from. */
+template <typename T>
+DP_DEVICE void rotate(T *to, const T *from, const dp_sum_t<T> *rope, size_t tokens, uint32_t heads, uint32_t sequence,
+                      uint32_t half, int32_t sign)
+{
+    typedef dp_sum_t<T> S;
+    const size_t pairs = tokens * heads * half, step = (size_t)gridDim.x * blockDim.x;
+
+    for (size_t p = (size_t)blockIdx.x * blockDim.x + threadIdx.x; p < pairs; p += step) {
+        const size_t vector = p / half, i = p % half, at = vector * 2 * half + i;
+        const S *angle = rope + vector / heads % sequence * 2 * half;
+        const S low = dp_float(from[at]), high = dp_float(from[at + half]);
+        const S cosine = angle[i], sine = (S)sign * angle[half + i];
+
+        to[at] = dp_from_float<T>(low * cosine - high * sine);
+        to[at + half] = dp_from_float<T>(high * cosine + low * sine);
+    }
+}
+
+/* One warp per vector: out[b, h, position] = sum over dim of a * b, for vectors [tokens, heads, dim]. */
+template <typename T>
+DP_DEVICE void dot_rows(dp_sum_t<T> *out, const T *a, const T *b, size_t tokens, uint32_t heads, uint32_t sequence,
+                        uint32_t dim)
+{
+    typedef dp_sum_t<T> S;
+    const size_t vector = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / DP_WARP;
+    const uint32_t lane = threadIdx.x % DP_WARP;
+    const size_t token = vector / heads, head = vector % heads;
+    S sum = 0;
+
+    if (vector >= tokens * heads)
+        return;
+    for (uint32_t i = lane; i < dim; i += DP_WARP)
+        sum += dp_float(a[vector * dim + i]) * dp_float(b[vector * dim + i]);
+    sum = dp_warp_sum(sum);
+    if (lane == 0)
+        out[(token / sequence * heads + head) * sequence + token % sequence] = sum;
+}
+
+/* A block of 8 warps sums 32 columns: dgain = sum over the rows of dn * normalized. */
+template <typename T>
+DP_DEVICE void gain_gradient(dp_sum_t<T> *dgain, const dp_sum_t<T> *dn, const T *normalized, size_t rows, uint32_t d)
+{
+    typedef dp_sum_t<T> S;
+    __shared__ S parts[8][DP_WARP];
+    const uint32_t lane = threadIdx.x % DP_WARP, warp = threadIdx.x / DP_WARP;
+    const size_t column = (size_t)blockIdx.x * DP_WARP + lane;
+    S sum = 0;
+
+    if (column < d)
+        for (size_t row = warp; row < rows; row += 8)
+            sum += dn[row * d + column] * dp_float(normalized[row * d + column]);
+    parts[warp][lane] = sum;
+    __syncthreads();
+    if (warp != 0 || column >= d)
+        return;
+    for (int w = 1; w < 8; w++)
+        sum += parts[w][lane];
+    dgain[column] = sum;
+}
+
+/* One block per row: dx = dy + (g - normalized * mean(g * normalized)) / rms, g = dn * gain. dx may be dy. */
+template <typename T>
+DP_DEVICE void normalize_backward(T *dx, const T *dy, const dp_sum_t<T> *dn, const T *gain, const T *normalized,
+                                  const dp_sum_t<T> *inv_rms, uint32_t d)
+{
+    typedef dp_sum_t<T> S;
+    __shared__ S room[32];
+    const size_t row = (size_t)blockIdx.x * d;
+    const S inv = inv_rms[blockIdx.x];
+    S mean = 0;
+
+    for (uint32_t i = threadIdx.x; i < d; i += blockDim.x)
+        mean += dn[row + i] * dp_float(gain[i]) * dp_float(normalized[row + i]);
+    mean = dp_block_sum(mean, room) / (S)d;
+    for (uint32_t i = threadIdx.x; i < d; i += blockDim.x) {
+        const S g = dn[row + i] * dp_float(gain[i]);
+
+        dx[row + i] = dp_from_float<T>(dp_float(dy[row + i]) + (g - dp_float(normalized[row + i]) * mean) * inv);
+    }
+}
+
+template <typename S> DP_DEVICE void accumulate(S *sum, const S *term, size_t count)
+{
+    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (i < count)
+        sum[i] += term[i];
+}
+
+#define INSTANCES(T, name)                                                                                             \
+    extern "C" __global__ void dp_attention_normalize_##name(T *normalized, dp_sum_t<T> *inv_rms, T *n, const T *x,    \
+                                                             const T *gain, uint32_t d, double eps)                    \
+    {                                                                                                                  \
+        normalize<T>(normalized, inv_rms, n, x, gain, d, eps);                                                         \
+    }                                                                                                                  \
+    extern "C" __global__ void dp_attention_apply_gain_##name(T *n, const T *normalized, const T *gain, size_t rows,   \
+                                                              uint32_t d)                                              \
+    {                                                                                                                  \
+        apply_gain<T>(n, normalized, gain, rows, d);                                                                   \
+    }                                                                                                                  \
+    extern "C" __global__ void dp_attention_rotate_##name(T *to, const T *from, const dp_sum_t<T> *rope,               \
+                                                          size_t tokens, uint32_t heads, uint32_t sequence,            \
+                                                          uint32_t half, int32_t sign)                                 \
+    {                                                                                                                  \
+        rotate<T>(to, from, rope, tokens, heads, sequence, half, sign);                                                \
+    }                                                                                                                  \
+    extern "C" __global__ void dp_attention_dot_rows_##name(dp_sum_t<T> *out, const T *a, const T *b, size_t tokens,   \
+                                                            uint32_t heads, uint32_t sequence, uint32_t dim)           \
+    {                                                                                                                  \
+        dot_rows<T>(out, a, b, tokens, heads, sequence, dim);                                                          \
+    }                                                                                                                  \
+    extern "C" __global__ void dp_attention_gain_gradient_##name(dp_sum_t<T> *dgain, const dp_sum_t<T> *dn,            \
+                                                                 const T *normalized, size_t rows, uint32_t d)         \
+    {                                                                                                                  \
+        gain_gradient<T>(dgain, dn, normalized, rows, d);                                                              \
+    }                                                                                                                  \
+    extern "C" __global__ void dp_attention_normalize_backward_##name(                                                 \
+        T *dx, const T *dy, const dp_sum_t<T> *dn, const T *gain, const T *normalized, const dp_sum_t<T> *inv_rms,     \
+        uint32_t d)                                                                                                    \
+    {                                                                                                                  \
+        normalize_backward<T>(dx, dy, dn, gain, normalized, inv_rms, d);                                               \
+    }                                                                                                                  \
+    extern "C" __global__ void dp_attention_accumulate_##name(dp_sum_t<T> *sum, const dp_sum_t<T> *term, size_t count) \
+    {                                                                                                                  \
+        accumulate(sum, term, count);                                                                                  \
+    }
+
+INSTANCES(float, f32)
+INSTANCES(double, f64)
+INSTANCES(dp_bf16, bf16)
