@@ -21,13 +21,13 @@ AC_DEFUN([DP_CBLAS], [
     AC_SUBST([CBLAS_LIBS])
 ])
 
-# DP_CUDA: sets have_cuda, have_nccl, have_cudnn, NVCC, CUDA_CPPFLAGS and the conditional HAVE_CUDA. CUDA is found when nvcc
+# DP_CUDA: sets have_cuda, have_cublaslt, have_nccl, have_cudnn, NVCC, CUDA_CPPFLAGS and the conditional HAVE_CUDA. CUDA is found when nvcc
 # and cuda.h are; libraries are opened at run time. --without-cuda skips the search.
 AC_DEFUN([DP_CUDA], [
     AC_ARG_WITH([cuda],
         [AS_HELP_STRING([--with-cuda=DIR], [where the CUDA toolkit (12.4 or later) is; --without-cuda does not look for it])],
         [], [with_cuda=auto])
-    have_cuda=no have_nccl=no have_cudnn=no NVCC= CUDA_CPPFLAGS=
+    have_cuda=no have_cublaslt=no have_nccl=no have_cudnn=no NVCC= CUDA_CPPFLAGS=
     AS_CASE([$with_cuda],
         [no], [],
         [auto|yes], [AC_PATH_PROG([NVCC], [nvcc], [], [$PATH:/usr/local/cuda/bin])],
@@ -43,6 +43,7 @@ AC_DEFUN([DP_CUDA], [
 #error too old
 #endif
             ])], [have_cuda=yes], [AC_MSG_WARN([the CUDA toolkit of $NVCC is older than 12.4: left out])])])
+        AC_CHECK_HEADER([cublasLt.h], [have_cublaslt=$have_cuda])
         AC_CHECK_HEADER([nccl.h], [have_nccl=yes])
         AC_CHECK_HEADER([cudnn.h], [have_cudnn=yes])
         CPPFLAGS=$dp_saved_CPPFLAGS
@@ -54,6 +55,7 @@ AC_DEFUN([DP_CUDA], [
     ])
     AC_SUBST([CUDA_CPPFLAGS])
     AM_CONDITIONAL([HAVE_CUDA], [test "x$have_cuda" = xyes])
+    AM_CONDITIONAL([HAVE_CUBLASLT], [test "x$have_cublaslt" = xyes])
 ])
 
 # DP_MPI: sets have_mpi and MPICC.

@@ -1,0 +1,24 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * scores.h: how attention_cuda cuts the S x S scores into blocks that fit into bounded scratch memory. */
+#ifndef ATTENTION_CUDA_SCORES_H
+#define ATTENTION_CUDA_SCORES_H
+
+#include "../cuda/attention/attention.h"
+
+/** Scores of `kv_heads` key/value heads, with all their query heads, and `rows` queries are held at a time. */
+typedef struct dp_score_blocks {
+    uint32_t kv_heads, rows;
+    uint32_t pitch;     /* most scores from row to row: the sequence, rounded up to 16 bytes and more */
+    size_t block_bytes; /* of one of the arrays below, of sums: logits, or gradients                   */
+} dp_score_blocks_t;
+
+/** The blocks for an instance, within `budget` bytes for all four arrays where 16 rows of one head fit into it. */
+dp_score_blocks_t dp_score_blocks(const dp_attention_t *a, size_t budget);
+
+/** Scores from row to row where a block has this many columns: vector loads want 16-byte rows. */
+uint32_t dp_score_pitch(uint32_t columns);
+
+extern const dp_attention_core_t dp_scores_core;
+
+#endif
