@@ -52,7 +52,7 @@ static dp_status_t open_attention(model_t *model)
         .heads = (uint32_t)o->heads,
         .kv_heads = (uint32_t)o->kv_heads,
         .head_dim = (uint32_t)o->head_dim,
-        .deterministic = 1,
+        .deterministic = (uint32_t)o->deterministic,
         .device_vt = model->context.device_vt,
         .device = model->context.device,
     };

@@ -52,7 +52,7 @@ static const option_row_t table[] = {
      "weight of the auxiliary balance loss; 0: none"},
     {"bias-rate", NUMBER, SHARED, AT(bias_rate), 0, 1e3, "0.002", "X",
      "step of the balancing bias; 0: no bias"},
-    {"dtype", TEXT, SHARED, AT(dtype_name), 0, 0, "f32", "NAME", "of parameters and activations: f32 or f64"},
+    {"dtype", TEXT, SHARED, AT(dtype_name), 0, 0, "f32", "NAME", "of parameters and activations: f32, f64, or on GPUs bf16"},
 
     {"Data", HEADING, 0, 0, 0, 0, "", "", ""},
     {"data", FILES, LOCAL, 0, 0, 0, "", "FILE...",
@@ -85,10 +85,16 @@ static const option_row_t table[] = {
      "per rank, of interleaved schedules; 0: default"},
     {"slots", INTEGER, SHARED, AT(slots), 0, 1 << 16, "0", "K", "messages in flight per channel; 0: 2"},
     {"threads", INTEGER, LOCAL, AT(threads), 0, MOST_THREADS, "0", "N", "N ranks as threads of this process"},
-    {"comm", TEXT, LOCAL, AT(comm), 0, 0, "shm", "NAME", "transport plugin, by name or path"},
-    {"device", TEXT, LOCAL, AT(device), 0, 0, "cpu", "NAME", "device plugin"},
-    {"attention", TEXT, LOCAL, AT(attention), 0, 0, "cpu", "NAME", "attention plugin"},
-    {"moe", TEXT, LOCAL, AT(moe), 0, 0, "cpu", "NAME", "MoE plugin"},
+    {"device", TEXT, LOCAL, AT(device), 0, 0, "cpu", "NAME", "device plugin: cpu or cuda"},
+    {"comm-sms", TEXT, SHARED, AT(comm_sms_text), 0, 0, "0", "N|auto",
+     "SMs (cores) kept for communication; auto: a few are tried, the fastest stays; 0: shared"},
+    {"comm", TEXT, LOCAL, AT(comm), 0, 0, "", "NAME",
+     "transport plugin, by name or path; default: shm, on GPUs cuda_ipc"},
+    {"attention", TEXT, LOCAL, AT(attention), 0, 0, "", "NAME",
+     "attention plugin; default: cpu, on GPUs cudnn for bf16, else cuda"},
+    {"moe", TEXT, LOCAL, AT(moe), 0, 0, "", "NAME", "MoE plugin; default: cpu, on GPUs cuda"},
+    {"deterministic", INTEGER, SHARED, AT(deterministic), 0, 1, "1", "0|1",
+     "1: the same run gives the same bits; 0: attention may be faster"},
 
     {"Output", HEADING, 0, 0, 0, 0, "", "", ""},
     {"out", TEXT, LOCAL, AT(out), 0, 0, "", "FOLDER",
@@ -136,6 +142,8 @@ static void print_help(void)
          "      another schedule, one's own text, a wider model\n"
          "  dualpipe run -n 8 -- train_moe --ep 2 --verify --dtype f64 --seq 16 --batch 2\n"
          "      is the pipeline's step the same as that of one process? Losses and gradients are compared\n"
+         "  train_moe --threads 2 --device cuda --dtype bf16 --hidden 1024 --heads 16 --seq 1024\n"
+         "      two pipeline ranks on one GPU, each on its own part of it\n"
          "\n"
          "World rank = (d * ep + e) * pp + p. Every (d, e) trains on micro-batches of its own.");
     for (int i = 0; i < ROWS; i++) {
@@ -216,16 +224,46 @@ static int set_defaults(options_t *options)
     return code;
 }
 
+static int set_comm_sms(options_t *o)
+{
+    char *end;
+
+    if (strcmp(o->comm_sms_text, "auto") == 0) {
+        o->comm_sms = COMM_SMS_AUTO;
+        return OPTIONS_RUN;
+    }
+    o->comm_sms = strtoll(o->comm_sms_text, &end, 10);
+    if (end == o->comm_sms_text || *end != '\0' || o->comm_sms < 0 || o->comm_sms > 1 << 16)
+        return refuse("comm-sms", o->comm_sms_text, "must be auto, or a number from 0 to 65536");
+    return OPTIONS_RUN;
+}
+
+/* Plugins that were not named follow the device. */
+static void choose_plugins(options_t *o)
+{
+    const int cuda = strcmp(o->device, "cuda") == 0 || strcmp(o->device, "device_cuda") == 0;
+
+    if (*o->comm == '\0')
+        o->comm = cuda ? "cuda_ipc" : "shm";
+    if (*o->attention == '\0')
+        o->attention = !cuda ? "cpu" : o->dtype == DP_BF16 ? "cudnn" : "cuda";
+    if (*o->moe == '\0')
+        o->moe = cuda ? "cuda" : "cpu";
+}
+
 /* What one option alone cannot tell. */
 static int check_together(options_t *o)
 {
     char why[128] = "", value[24];
 
-    if (strcmp(o->dtype_name, "f32") != 0 && strcmp(o->dtype_name, "f64") != 0)
-        return refuse("dtype", o->dtype_name, "must be f32 or f64");
+    if (strcmp(o->dtype_name, "f32") != 0 && strcmp(o->dtype_name, "f64") != 0 && strcmp(o->dtype_name, "bf16") != 0)
+        return refuse("dtype", o->dtype_name, "must be f32, f64 or bf16");
     if (strcmp(o->gate, "softmax") != 0 && strcmp(o->gate, "sigmoid") != 0)
         return refuse("gate", o->gate, "must be softmax or sigmoid");
-    o->dtype = strcmp(o->dtype_name, "f64") == 0 ? DP_F64 : DP_F32;
+    o->dtype = strcmp(o->dtype_name, "f64") == 0 ? DP_F64 : strcmp(o->dtype_name, "bf16") == 0 ? DP_BF16 : DP_F32;
+    choose_plugins(o);
+    if (set_comm_sms(o) != OPTIONS_RUN)
+        return 2;
     o->gate_kind = strcmp(o->gate, "softmax") == 0 ? DP_GATE_SOFTMAX : DP_GATE_SIGMOID;
 #define REFUSE_IF(wrong, option, number, ...)                                                                \
     if (wrong) {                                                                                             \

@@ -6,7 +6,7 @@
 
 #include <dualpipe/dualpipe.h>
 
-enum { MOST_THREADS = 512 }; /* ranks in one process */
+enum { MOST_THREADS = 512 /* ranks in one process */, COMM_SMS_AUTO = -1 };
 
 typedef struct options {
     /* model */
@@ -21,8 +21,8 @@ typedef struct options {
     int64_t steps, warmup;
     double lr, min_lr, beta1, beta2, epsilon, weight_decay, clip;
     /* layout */
-    int64_t pp, ep, dp, chunks, slots, threads;
-    const char *schedule, *comm, *device, *attention, *moe;
+    int64_t pp, ep, dp, chunks, slots, threads, deterministic;
+    const char *schedule, *comm_sms_text, *comm, *device, *attention, *moe;
     /* output */
     int64_t log_every, valid_every, sample, trace_steps;
     double temperature, sample_seconds;
@@ -32,6 +32,7 @@ typedef struct options {
     /* worked out of the above */
     dp_dtype_t dtype;
     dp_gate_t gate_kind;
+    int64_t comm_sms; /* COMM_SMS_AUTO until tune_comm_sms() has chosen */
 } options_t;
 
 /* OPTIONS_RUN: go on. Otherwise the exit code: --help was answered (0), or the reason is on stderr (2). */

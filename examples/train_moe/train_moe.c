@@ -295,6 +295,11 @@ static dp_status_t run_session(session_t *s)
         st = check_outputs(s);
     if (st < 0)
         return st;
+    if (s->options.comm_sms == COMM_SMS_AUTO)
+        st = tune_comm_sms(&s->options, s->text, s->group, s->report);
+    show_report(s);
+    if (st < 0)
+        return st;
     s->resident_before = resident_bytes();
     st = trainer_open(&s->options, s->text, s->group, &s->trainer);
     if (st < 0)

@@ -21,6 +21,10 @@ typedef struct history {
 /* Seconds on a clock that only goes forward. */
 double now_seconds(void);
 
+/* tune.c: --comm-sms auto: trains a few steps with each of a few splits of the device and leaves the fastest in
+ * options->comm_sms, the same on every rank; rank 0 tells of it. The steps are thrown away. Collective. */
+dp_status_t tune_comm_sms(options_t *options, const text_t *text, dp_group_t *group, FILE *to);
+
 /* verify.c: rank 0 tells of one step against a serial run. *same_out: 1 when they agree. Collective. */
 dp_status_t verify_run(trainer_t *trainer, FILE *to, int *same_out);
 

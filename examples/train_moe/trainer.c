@@ -51,6 +51,7 @@ static dp_status_t open_pipeline(trainer_t *t)
         .chunks = (int32_t)o->chunks,
         .comm = o->comm,
         .device = o->device,
+        .device_config = {.struct_size = sizeof(dp_device_config_t), .comm_sms = (uint32_t)o->comm_sms},
         .boundary_bytes = model_boundary_bytes(o),
         .dtype = o->dtype,
         .slots = (int32_t)o->slots,
