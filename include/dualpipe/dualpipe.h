@@ -20,6 +20,7 @@
 #include <dualpipe/group.h>
 #include <dualpipe/pipeline.h>
 #include <dualpipe/program.h>
+#include <dualpipe/replicas.h>
 #include <dualpipe/schedule.h>
 #include <dualpipe/simulate.h>
 #include <dualpipe/stage.h>

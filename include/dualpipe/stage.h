@@ -60,6 +60,11 @@ typedef struct dp_part {
     dp_block_sizes_t sizes;
     const dp_param_t *params;  /* [sizes.nparams], copied by dp_stage_create                                     */
     const char *prefix;        /* put before the parameters' names: "layer3."; NULL: nothing. Copied             */
+    /** NULL, or what is left to do for the part's gradients once they are summed over halves, mirrors and data groups: puts it
+     *  on s, the reduce lane. grads: the part's, summed, accumulator's dtype. Once a training step, while other stages still
+     *  compute; all ranks of an expert group call it for the same stages in the same order. [enqueue s] */
+    dp_status_t (*reduce)(void *self, void *grads, dp_stream_t *s);
+    void *reduce_self;
 } dp_part_t;
 
 typedef struct dp_stage dp_stage_t;

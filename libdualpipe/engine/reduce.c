@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * reduce.c: sums a stage's gradients in one fixed order: half 0 + half 1, then the data group in rank order. */
+ * reduce.c: sums a stage's gradients in one fixed order: half 0 + half 1, then the data group in rank order,
+ * then what the parts of the stage do themselves (replicas of experts). */
 #include "engine/engine.h"
 
 const char *dp__summed_grads(const dp__chunk_t *chunk)
@@ -56,6 +57,8 @@ dp_status_t dp__reduce(dp_pipeline_t *p, int32_t c, int32_t span)
         status = p->comms.vt->all_reduce(p->comms.mirror, grads, count, p->options.dtype, s);
     if (status >= 0)
         status = reduce_over_data(p, chunk, grads);
+    if (status >= 0)
+        status = dp__stage_reduce(chunk->stage, grads, s);
     if (status >= 0)
         status = p->device_vt->stamp(s, &p->records[span].end_ns);
     return status;

@@ -8,8 +8,7 @@
  * Parameters, saved memory and work memory of the layer are those of attention followed by those of MoE; work memory
  * starts with h, the tensor between the two. */
 #include "base/memory.h"
-
-#include <dualpipe/stage.h>
+#include "stage/replicas.h"
 
 #include <string.h>
 
@@ -25,6 +24,11 @@ struct dp_moe_layer {
     dp_block_sizes_t attention_sizes; /* rounded up, so that MoE's memory is aligned */
     dp_block_sizes_t moe_sizes;
     dp_param_t *params;
+
+    dp_replicas_t *replicas;          /* NULL: experts are not replicated */
+    size_t first_replica;             /* of ours, in elements from the start of the layer's parameters */
+    int32_t *placement;               /* [R] of the next step */
+    int32_t *device_placement;        /* the same, as route reads it */
 };
 
 /* What both blocks take from a call; attention's memory comes first. */
@@ -64,7 +68,7 @@ static dp_moe_io_t moe_io(const dp_moe_layer_t *layer, const dp_segment_call_t *
     io.grads = call->grads != NULL ? (char *)call->grads + params : NULL;
     io.saved = (char *)call->saved + layer->attention_sizes.saved_bytes;
     io.work = call->work != NULL ? (char *)call->work + layer->h_bytes + layer->attention_sizes.work_bytes : NULL;
-    return (dp_moe_io_t){.io = io, .aux_scale = (float)call->loss_scale};
+    return (dp_moe_io_t){.io = io, .aux_scale = (float)call->loss_scale, .placement = layer->device_placement};
 }
 
 static dp_status_t attention_forward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
@@ -267,10 +271,95 @@ dp_status_t dp_moe_layer_part(const dp_attention_vt_t *attention_vt, dp_attentio
     return DP_OK;
 }
 
+/* ---- replicated experts ---- */
+
+/* Finds this rank's replicas in the MoE instance's parameters: one after the other, each of expert_count elements. */
+static dp_status_t find_replicas(dp_moe_layer_t *layer, const dp_replicas_config_t *shape)
+{
+    const dp_param_t *param = layer->params + layer->attention_sizes.nparams;
+    const size_t local = shape->replicas / (uint32_t)shape->comm_size, one = shape->expert_count;
+    const size_t first = local * (size_t)shape->comm_rank;
+    size_t begin = 0, end = 0;
+    bool as_due = true;
+
+    for (uint32_t i = 0; i < layer->moe_sizes.nparams; i++) {
+        if (param[i].expert < 0)
+            continue;
+        if (end == 0)
+            begin = end = param[i].offset;
+        as_due = as_due && param[i].offset == end && (size_t)param[i].expert == first + (end - begin) / one;
+        end += param[i].count;
+    }
+    layer->first_replica = begin;
+    if (as_due && end - begin == local * one)
+        return DP_OK;
+    return dp_fail(DP_ERR_MISMATCH,
+                   "MoE layer: its MoE instance does not have replicas %zu to %zu of %zu elements, one after the other: open it "
+                   "with config.replicas %u", first, first + local - 1, one, shape->replicas);
+}
+
+static dp_status_t sum_replicas(void *self, void *grads, dp_stream_t *s)
+{
+    const dp_moe_layer_t *layer = self;
+    const size_t size = dp_dtype_bytes(dp_dtype_accumulator(dp__replicas_config(layer->replicas)->dtype));
+
+    return dp_replicas_sum(layer->replicas, layer->placement, (char *)grads + layer->first_replica * size, s);
+}
+
+static dp_status_t set_placement(dp_moe_layer_t *layer, const int32_t *placement)
+{
+    memcpy(layer->placement, placement, dp__replicas_config(layer->replicas)->replicas * sizeof(*placement));
+    return dp__replicas_write(layer->replicas, layer->device_placement, layer->placement);
+}
+
+dp_status_t dp_moe_layer_replicate(dp_moe_layer_t *layer, dp_replicas_t *replicas, const int32_t *placement, dp_part_t *part)
+{
+    const dp_replicas_config_t *shape;
+    dp_status_t status;
+
+    if (layer == NULL || replicas == NULL || part == NULL || layer->replicas != NULL)
+        return dp_fail(DP_ERR_INVALID, "dp_moe_layer_replicate: layer, replicas and part are required, once for a layer");
+    shape = dp__replicas_config(replicas);
+    if ((layer->moe_vt->caps & DP_MOE_CAP_REPLICAS) == 0)
+        return dp_fail(DP_ERR_UNSUPPORTED, "MoE layer: this MoE plugin has no replicated experts (DP_MOE_CAP_REPLICAS)");
+    status = dp_replicas_check(shape->experts, shape->replicas, placement);
+    if (status >= 0)
+        status = find_replicas(layer, shape);
+    if (status < 0)
+        return status;
+    layer->placement = dp__calloc(shape->replicas, sizeof(*layer->placement));
+    if (layer->placement == NULL)
+        return dp_fail(DP_ERR_NOMEM, "MoE layer: no memory for a placement of %u replicas", shape->replicas);
+    layer->replicas = replicas;
+    status = dp__replicas_allocate(replicas, &layer->device_placement);
+    if (status < 0)
+        return status;
+    part->reduce = sum_replicas;
+    part->reduce_self = layer;
+    return set_placement(layer, placement);
+}
+
+const int32_t *dp_moe_layer_placement(const dp_moe_layer_t *layer)
+{
+    return layer->placement;
+}
+
+dp_status_t dp_moe_layer_place(dp_moe_layer_t *layer, const int32_t *placement, const dp_replica_memory_t *memories,
+                               int32_t count, uint64_t *sent_out)
+{
+    dp_status_t status;
+
+    if (layer == NULL || layer->replicas == NULL)
+        return dp_fail(DP_ERR_INVALID, "dp_moe_layer_place: the layer has no replicated experts (dp_moe_layer_replicate)");
+    status = dp_replicas_move(layer->replicas, layer->placement, placement, memories, count, sent_out);
+    return status < 0 ? status : set_placement(layer, placement);
+}
+
 void dp_moe_layer_free(dp_moe_layer_t *layer)
 {
     if (layer == NULL)
         return;
+    dp__free(layer->placement);
     dp__free(layer->params);
     dp__free(layer);
 }

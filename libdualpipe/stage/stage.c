@@ -241,3 +241,17 @@ dp_status_t dp__stage_run(const dp_stage_t *stage, int32_t index, dp_op_kind_t p
     own.y = own.dx = NULL;
     return segment->backward_weight(segment->self, &own, s);
 }
+
+dp_status_t dp__stage_reduce(const dp_stage_t *stage, void *grads, dp_stream_t *s)
+{
+    size_t size = dp_dtype_bytes(stage->dtype), accumulator = dp_dtype_bytes(dp_dtype_accumulator(stage->dtype));
+    dp_status_t status = DP_OK;
+
+    for (int32_t i = 0; i < stage->nparts && status >= 0; i++) {
+        const dp__stage_part_t *part = &stage->parts[i];
+
+        if (part->part.reduce != NULL)
+            status = part->part.reduce(part->part.reduce_self, (char *)grads + part->params_offset / size * accumulator, s);
+    }
+    return status;
+}

@@ -30,4 +30,7 @@ struct dp_stage {
 dp_status_t dp__stage_run(const dp_stage_t *stage, int32_t index, dp_op_kind_t pass, const dp_segment_call_t *call,
                           dp_stream_t *s);
 
+/* Puts the last word of the parts on the stage's summed gradients on `s`. */
+dp_status_t dp__stage_reduce(const dp_stage_t *stage, void *grads, dp_stream_t *s);
+
 #endif

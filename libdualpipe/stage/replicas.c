@@ -1,0 +1,408 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * replicas.c: gradients of replicas summed, and what belongs to experts moved to where a new placement wants it.
+ *
+ * A move works in pieces: piece i is the same range of bytes of every expert that moves. All of a piece is read and has
+ * travelled before any of it is written, and pieces do not overlap, so a replica may be source and target at once. */
+#include "stage/replicas.h"
+
+#include "base/memory.h"
+
+#include <string.h>
+
+#define PIECE_BYTES (64 * 1024)
+#define MOST        (1 << 20)
+
+typedef struct dp__room {
+    struct dp__room *next;
+    void *memory;
+} dp__room_t;
+
+struct dp_replicas {
+    dp_replicas_config_t config;
+    int32_t local;       /* R/n */
+    size_t row_bytes;    /* of a travelling piece */
+    size_t device_bytes; /* allocated */
+    dp_stream_t *stream; /* for moves */
+    dp_exchange_t *exchange;
+    uint32_t sequence;      /* of the next exchange */
+    char *rows;             /* [R] pieces on their way out, by receiver */
+    char *sums;             /* [min(E, R - E)] gradients of experts */
+    int32_t *device_counts; /* [2 n] first row for each rank, rows for each rank */
+    int32_t *counts;        /* [2 n] the same on the host */
+    int32_t *source;        /* [R] replica that each replica is copied from, -1: it stays */
+    int32_t *turn;          /* [E] work space */
+    dp__room_t *rooms;      /* placements of layers, on the device */
+};
+
+#define DO(call)                                                                                             \
+    do {                                                                                                     \
+        dp_status_t status_ = (call);                                                                        \
+        if (status_ < 0)                                                                                     \
+            return status_;                                                                                  \
+    } while (0)
+
+/* ---- placements ---- */
+
+dp_status_t dp_replicas_check(uint32_t experts, uint32_t replicas, const int32_t *placement)
+{
+    uint8_t *seen;
+    dp_status_t status = DP_OK;
+
+    if (placement == NULL || experts == 0 || replicas < experts || replicas > MOST)
+        return dp_fail(
+            DP_ERR_INVALID,
+            "placement of %u replicas of %u experts: one is required, of 1 to %d replicas, at least "
+            "one for each expert",
+            replicas, experts, MOST);
+    seen = dp__calloc(experts, 1);
+    if (seen == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory to check a placement of %u experts", experts);
+    for (uint32_t r = 0; r < replicas && status >= 0; r++)
+        if (placement[r] < 0 || (uint32_t)placement[r] >= experts)
+            status =
+                dp_fail(DP_ERR_INVALID, "placement: replica %u is of expert %d, there are experts 0 to %u", r,
+                        placement[r], experts - 1);
+        else
+            seen[placement[r]] = 1;
+    for (uint32_t e = 0; e < experts && status >= 0; e++)
+        if (!seen[e])
+            status = dp_fail(DP_ERR_INVALID, "placement: no replica of expert %u", e);
+    dp__free(seen);
+    return status;
+}
+
+void dp_replicas_first_placement(uint32_t experts, uint32_t replicas, int32_t *placement_out)
+{
+    for (uint32_t r = 0; r < replicas; r++)
+        placement_out[r] = (int32_t)(r % experts);
+}
+
+/* ---- open and close ---- */
+
+static dp_status_t check_config(const dp_replicas_config_t *c)
+{
+    if (c == NULL || c->struct_size < sizeof(*c))
+        return dp_fail(
+            DP_ERR_INVALID,
+            "dp_replicas_open: no configuration, or its struct_size is not that of dp_replicas_config_t");
+    if (c->device_vt == NULL || c->device == NULL || c->comm_vt == NULL || c->comm == NULL)
+        return dp_fail(DP_ERR_INVALID, "dp_replicas_open: a device and the expert group's comm are required");
+    if (c->comm_size < 1 || c->comm_rank < 0 || c->comm_rank >= c->comm_size)
+        return dp_fail(DP_ERR_INVALID, "dp_replicas_open: rank %d of an expert group of %d", c->comm_rank,
+                       c->comm_size);
+    if (c->experts == 0 || c->replicas < c->experts || c->replicas > MOST ||
+        c->replicas % (uint32_t)c->comm_size != 0)
+        return dp_fail(DP_ERR_INVALID,
+                       "dp_replicas_open: %u replicas of %u experts on %d ranks: must be at least one for "
+                       "each expert, at most "
+                       "%d, and as many on every rank",
+                       c->replicas, c->experts, c->comm_size, MOST);
+    if (c->expert_count == 0 || (c->dtype != DP_F32 && c->dtype != DP_F64 && c->dtype != DP_BF16))
+        return dp_fail(DP_ERR_INVALID, "dp_replicas_open: experts of %zu elements of dtype %d",
+                       c->expert_count, (int)c->dtype);
+    if (c->comm_vt->exchange_open == NULL || c->comm_vt->exchange == NULL ||
+        c->comm_vt->exchange_release == NULL)
+        return dp_fail(DP_ERR_UNSUPPORTED, "dp_replicas_open: moving experts needs a comm with exchanges");
+    return DP_OK;
+}
+
+static dp_status_t device_memory(dp_replicas_t *r, size_t count, size_t bytes, void *memory_out)
+{
+    void *memory = NULL;
+
+    if (!dp__mul(count, bytes, &bytes))
+        return dp_fail(DP_ERR_INVALID, "replicas: %zu experts are more than memory can hold", count);
+    if (bytes == 0)
+        return DP_OK;
+    DO(r->config.device_vt->allocate(r->config.device, bytes, &memory));
+    r->device_bytes += bytes;
+    memcpy(memory_out, &memory, sizeof(memory));
+    return DP_OK;
+}
+
+static dp_status_t allocate(dp_replicas_t *r)
+{
+    const dp_replicas_config_t *c = &r->config;
+    const size_t spare = c->replicas - c->experts, n = (size_t)c->comm_size;
+    size_t expert;
+
+    if (!dp__mul(c->expert_count, dp_dtype_bytes(dp_dtype_accumulator(c->dtype)), &expert))
+        return dp_fail(DP_ERR_INVALID, "replicas: an expert of %zu elements is more than memory can hold",
+                       c->expert_count);
+    r->row_bytes = expert < PIECE_BYTES ? (expert + 15) / 16 * 16 : PIECE_BYTES;
+    r->counts = dp__calloc(2 * n, sizeof(*r->counts));
+    r->source = dp__calloc(c->replicas, sizeof(*r->source));
+    r->turn = dp__calloc(c->experts, sizeof(*r->turn));
+    if (r->counts == NULL || r->source == NULL || r->turn == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for the records of %u replicas", c->replicas);
+    DO(device_memory(r, c->replicas, r->row_bytes, &r->rows));
+    DO(device_memory(r, spare < c->experts ? spare : c->experts, expert, &r->sums));
+    DO(device_memory(r, 2 * n, sizeof(*r->device_counts), &r->device_counts));
+    return c->device_vt->stream_open(c->device, DP_LANE_ALL_TO_ALL, &r->stream);
+}
+
+dp_status_t dp_replicas_open(const dp_replicas_config_t *config, dp_replicas_t **replicas_out)
+{
+    dp_exchange_config_t exchange = {.struct_size = sizeof(exchange), .label = "experts that move"};
+    dp_replicas_t *r;
+    dp_status_t status = check_config(config);
+
+    if (status < 0)
+        return status;
+    r = dp__calloc(1, sizeof(*r));
+    if (r == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for the record of replicated experts");
+    r->config = *config;
+    r->local = (int32_t)config->replicas / config->comm_size;
+    status = allocate(r);
+    if (status >= 0) {
+        exchange.id = config->exchange_id;
+        exchange.row_bytes = r->row_bytes;
+        exchange.capacity_rows = (uint32_t)r->local;
+        status = config->comm_vt->exchange_open(config->comm, &exchange, &r->exchange);
+    }
+    if (status < 0) {
+        dp_replicas_close(r);
+        return status;
+    }
+    *replicas_out = r;
+    return DP_OK;
+}
+
+static void release(dp_replicas_t *r, void *memory)
+{
+    if (memory != NULL)
+        r->config.device_vt->release(r->config.device, memory);
+}
+
+void dp_replicas_close(dp_replicas_t *r)
+{
+    if (r == NULL)
+        return;
+    if (r->stream != NULL)
+        r->config.device_vt->stream_close(r->stream);
+    release(r, r->rows);
+    release(r, r->sums);
+    release(r, r->device_counts);
+    while (r->rooms != NULL) {
+        dp__room_t *room = r->rooms;
+
+        r->rooms = room->next;
+        release(r, room->memory);
+        dp__free(room);
+    }
+    dp__free(r->counts);
+    dp__free(r->source);
+    dp__free(r->turn);
+    dp__free(r);
+}
+
+size_t dp_replicas_bytes(const dp_replicas_t *r)
+{
+    return r->device_bytes;
+}
+
+/* ---- placements on the device ---- */
+
+const dp_replicas_config_t *dp__replicas_config(const dp_replicas_t *r)
+{
+    return &r->config;
+}
+
+dp_status_t dp__replicas_allocate(dp_replicas_t *r, int32_t **device_placement_out)
+{
+    dp__room_t *room = dp__calloc(1, sizeof(*room));
+
+    if (room == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for the record of a layer's placement");
+    room->next = r->rooms;
+    r->rooms = room;
+    DO(device_memory(r, r->config.replicas, sizeof(int32_t), &room->memory));
+    *device_placement_out = room->memory;
+    return DP_OK;
+}
+
+dp_status_t dp__replicas_write(dp_replicas_t *r, int32_t *device_placement, const int32_t *placement)
+{
+    DO(r->config.device_vt->copy(r->stream, device_placement, placement,
+                                 r->config.replicas * sizeof(*placement)));
+    return r->config.device_vt->synchronize(r->stream, -1);
+}
+
+/* ---- sums ---- */
+
+/* turn[e]: place among the sums of an expert with several replicas, -1 of one with one. Returns how many there are. */
+static size_t number_replicated(dp_replicas_t *r, const int32_t *placement)
+{
+    size_t n = 0;
+
+    memset(r->turn, 0, r->config.experts * sizeof(*r->turn));
+    for (uint32_t i = 0; i < r->config.replicas; i++)
+        r->turn[placement[i]]++;
+    for (uint32_t e = 0; e < r->config.experts; e++)
+        r->turn[e] = r->turn[e] > 1 ? (int32_t)n++ : -1;
+    return n;
+}
+
+dp_status_t dp_replicas_sum(dp_replicas_t *r, const int32_t *placement, void *grads, dp_stream_t *s)
+{
+    const dp_replicas_config_t *c = &r->config;
+    const dp_dtype_t dtype = dp_dtype_accumulator(c->dtype);
+    const size_t bytes = c->expert_count * dp_dtype_bytes(dtype),
+                 replicated = number_replicated(r, placement);
+    const int32_t *ours = placement + c->comm_rank * r->local;
+
+    if (replicated == 0)
+        return DP_OK;
+    DO(c->device_vt->zero(s, r->sums, replicated * bytes));
+    for (int32_t i = 0; i < r->local; i++)
+        if (r->turn[ours[i]] >= 0)
+            DO(c->device_vt->add(s, r->sums + (size_t)r->turn[ours[i]] * bytes,
+                                 (char *)grads + (size_t)i * bytes, c->expert_count, dtype));
+    DO(c->comm_vt->all_reduce(c->comm, r->sums, replicated * c->expert_count, dtype, s));
+    for (int32_t i = 0; i < r->local; i++)
+        if (r->turn[ours[i]] >= 0)
+            DO(c->device_vt->copy(s, (char *)grads + (size_t)i * bytes,
+                                  r->sums + (size_t)r->turn[ours[i]] * bytes, bytes));
+    return DP_OK;
+}
+
+/* ---- moves ---- */
+
+/* The replica of `expert` on `rank` under `from`, -1: none. */
+static int32_t find_on_rank(const dp_replicas_t *r, const int32_t *from, int32_t rank, int32_t expert)
+{
+    for (int32_t i = rank * r->local; i < (rank + 1) * r->local; i++)
+        if (from[i] == expert)
+            return i;
+    return -1;
+}
+
+/* The next replica of `expert` behind `after`, round about. */
+static int32_t find_next(const dp_replicas_t *r, const int32_t *from, int32_t after, int32_t expert)
+{
+    const int32_t n = (int32_t)r->config.replicas;
+
+    for (int32_t k = 1; k <= n; k++)
+        if (from[(after + k) % n] == expert)
+            return (after + k) % n;
+    return -1;
+}
+
+/* Who copies from whom; the same on all ranks. Returns how many replicas come from another rank. */
+static uint64_t find_sources(dp_replicas_t *r, const int32_t *from, const int32_t *to)
+{
+    uint64_t travel = 0;
+
+    for (uint32_t e = 0; e < r->config.experts; e++)
+        r->turn[e] = (int32_t)r->config.replicas - 1;
+    for (int32_t i = 0; i < (int32_t)r->config.replicas; i++) {
+        r->source[i] = from[i] == to[i] ? -1 : find_on_rank(r, from, i / r->local, to[i]);
+        if (from[i] == to[i] || r->source[i] >= 0)
+            continue;
+        r->source[i] = r->turn[to[i]] = find_next(r, from, r->turn[to[i]], to[i]);
+        travel++;
+    }
+    return travel;
+}
+
+/* Rows that this rank sends, by receiver. Returns whether anything is copied anywhere. */
+static int count_rows(dp_replicas_t *r)
+{
+    const int32_t n = r->config.comm_size, me = r->config.comm_rank;
+    int32_t *first = r->counts, *rows = r->counts + n, all = 0;
+    int any = 0;
+
+    for (int32_t p = 0; p < n; p++) {
+        first[p] = all;
+        rows[p] = 0;
+        for (int32_t i = p * r->local; i < (p + 1) * r->local; i++) {
+            any |= r->source[i] >= 0;
+            rows[p] += r->source[i] >= 0 && r->source[i] / r->local == me;
+        }
+        all += rows[p];
+    }
+    return any;
+}
+
+static char *replica_at(const dp_replicas_t *r, const dp_replica_memory_t *m, int32_t replica, size_t at)
+{
+    return (char *)m->memory + (size_t)(replica % r->local) * m->bytes + at;
+}
+
+static dp_status_t send_piece(dp_replicas_t *r, const dp_replica_memory_t *m, size_t at, size_t bytes)
+{
+    char *row = r->rows;
+
+    for (int32_t i = 0; i < (int32_t)r->config.replicas; i++)
+        if (r->source[i] >= 0 && r->source[i] / r->local == r->config.comm_rank) {
+            DO(r->config.device_vt->copy(r->stream, row, replica_at(r, m, r->source[i], at), bytes));
+            row += r->row_bytes;
+        }
+    return DP_OK;
+}
+
+/* Rows of one source rank come in the order of the replicas they are for. */
+static dp_status_t take_piece(dp_replicas_t *r, const dp_replica_memory_t *m, size_t at, size_t bytes,
+                              const char *rows)
+{
+    const int32_t first = r->config.comm_rank * r->local;
+
+    for (int32_t p = 0; p < r->config.comm_size; p++) {
+        const char *row = rows + (size_t)p * (size_t)r->local * r->row_bytes;
+
+        for (int32_t i = first; i < first + r->local; i++)
+            if (r->source[i] >= 0 && r->source[i] / r->local == p) {
+                DO(r->config.device_vt->copy(r->stream, replica_at(r, m, i, at), row, bytes));
+                row += r->row_bytes;
+            }
+    }
+    return DP_OK;
+}
+
+static dp_status_t move_piece(dp_replicas_t *r, const dp_replica_memory_t *m, size_t at)
+{
+    const dp_comm_vt_t *vt = r->config.comm_vt;
+    const size_t bytes = m->bytes - at < r->row_bytes ? m->bytes - at : r->row_bytes;
+    const void *rows;
+    const int32_t *counts;
+
+    DO(send_piece(r, m, at, bytes));
+    DO(vt->exchange(r->exchange, r->sequence, r->rows, r->device_counts,
+                    r->device_counts + r->config.comm_size, &rows, &counts, r->stream));
+    r->sequence++;
+    DO(take_piece(r, m, at, bytes, rows));
+    return vt->exchange_release(r->exchange, r->sequence - 1, r->stream);
+}
+
+static dp_status_t move_all(dp_replicas_t *r, const dp_replica_memory_t *memories, int32_t count)
+{
+    const dp_device_vt_t *vt = r->config.device_vt;
+
+    DO(vt->copy(r->stream, r->device_counts, r->counts,
+                2 * (size_t)r->config.comm_size * sizeof(*r->counts)));
+    for (int32_t m = 0; m < count; m++)
+        for (size_t at = 0; at < memories[m].bytes; at += r->row_bytes)
+            DO(move_piece(r, &memories[m], at));
+    return vt->synchronize(r->stream, -1);
+}
+
+dp_status_t dp_replicas_move(dp_replicas_t *r, const int32_t *from, const int32_t *to,
+                             const dp_replica_memory_t *memories, int32_t count, uint64_t *sent_out)
+{
+    uint64_t travel, bytes = 0;
+
+    if (r == NULL || (memories == NULL && count > 0))
+        return dp_fail(DP_ERR_INVALID, "dp_replicas_move: what to move with, or what to move, is NULL");
+    DO(dp_replicas_check(r->config.experts, r->config.replicas, from));
+    DO(dp_replicas_check(r->config.experts, r->config.replicas, to));
+    for (int32_t m = 0; m < count; m++)
+        bytes += memories[m].bytes;
+    travel = find_sources(r, from, to);
+    if (count_rows(r))
+        DO(move_all(r, memories, count));
+    if (sent_out != NULL)
+        *sent_out = travel * bytes;
+    return DP_OK;
+}
