@@ -51,28 +51,29 @@ typedef enum dp_eplb_policy {
 
 typedef struct dp_eplb_options {
     uint32_t struct_size;
-    int32_t policy; /* dp_eplb_policy_t                                                            */
-    int32_t
-        distinct; /* 1: no GPU gets two replicas of an expert, unless the expert's replicas outnumber the GPUs
-                             that may hold it; counts are then as even over those GPUs as can be          */
-    int64_t search_steps; /* quality mode: after the greedy, try so many improvements per layer           */
-    int64_t
-        search_ns; /* quality mode: search for at most this long in all (monotonic clock); 0: no limit of time
-                             when search_steps > 0. With a time limit the answer depends on the machine's speed  */
-    uint64_t seed; /* of the search's random choices; same seed and steps, same answer             */
+    int32_t policy; /* dp_eplb_policy_t */
+    /* 1: no GPU gets two replicas of an expert, unless the expert has more replicas than there are GPUs that may hold it;
+       then they are spread over those GPUs as evenly as can be. */
+    int32_t distinct;
+    /* Quality mode: after the greedy, try so many improvements of each layer. */
+    int64_t search_steps;
+    /* Quality mode: search for at most this long in all (monotonic clock); 0: without limit of time when search_steps > 0.
+       What a search under a limit of time finds depends on the machine's speed. */
+    int64_t search_ns;
+    /* Of the search's random choices: same seed and same steps, same answer. */
+    uint64_t seed;
 } dp_eplb_options_t;
 
 /** A placement of all layers, in arrays of the caller. */
 typedef struct dp_eplb_placement {
     uint32_t struct_size;
-    int32_t policy;               /* out: DP_EPLB_HIERARCHICAL or DP_EPLB_GLOBAL, as done                 */
-    int32_t max_count;            /* out: the most replicas of an expert in any layer                     */
-    int32_t *physical_to_logical; /* [layers, replicas] the expert in each slot                           */
-    int32_t *expert_count;        /* [layers, experts] replicas of each expert; NULL: not wanted          */
-    int32_t *
-        logical_to_physical; /* [layers, experts, max_count] slots of each expert in replica order, -1 after the
-                                     last; NULL: not wanted. Row length is the max_count returned; make room for
-                                     dp_eplb_most_replicas() of them                                      */
+    int32_t policy;               /* out: DP_EPLB_HIERARCHICAL or DP_EPLB_GLOBAL, as done         */
+    int32_t max_count;            /* out: the most replicas of an expert in any layer             */
+    int32_t *physical_to_logical; /* [layers, replicas] the expert in each slot                   */
+    int32_t *expert_count;        /* [layers, experts] replicas of each expert; NULL: not wanted  */
+    /* [layers, experts, max_count] slots of each expert in replica order, -1 after the last; NULL: not wanted. Its rows are as
+       long as the max_count returned; make room for rows of dp_eplb_most_replicas(). */
+    int32_t *logical_to_physical;
 } dp_eplb_placement_t;
 
 /** Slots of a GPU: *first_out to *first_out + *count_out - 1. gpu is 0 to gpus - 1 of a valid shape. */
@@ -104,25 +105,20 @@ DP_API dp_status_t dp_eplb_rebalance(const dp_eplb_shape_t *shape, const dp_eplb
 /** When and how far to change a placement that is in use. */
 typedef struct dp_eplb_update_options {
     uint32_t struct_size;
-    double
-        threshold; /* a layer whose max/mean load of a GPU is at most this stays as it is; < 1: as 1      */
-    double bound;  /* the max/mean to reach with the fewest moves; 0: what dp_eplb_rebalance() reaches    */
-    int64_t
-        expert_bytes; /* of the parameters (and optimizer state) that follow an expert, for the report       */
+    double threshold;     /* a layer with max/mean of its GPUs up to this stays as it is; < 1: as 1         */
+    double bound;         /* the max/mean to reach with the fewest moves; 0: what dp_eplb_rebalance() reaches */
+    int64_t expert_bytes; /* parameters (and optimizer state) that follow an expert, for the report         */
 } dp_eplb_update_options_t;
 
 /** What it takes to go from one placement to another. A replica is moved when its GPU did not hold that expert before. */
 typedef struct dp_eplb_moves {
     uint32_t struct_size;
-    int32_t
-        layers_moved; /* layers in which anything moves                                                   */
-    int32_t
-        layers_over;  /* layers above the bound (and the threshold) afterwards: no plan reached it        */
-    int64_t replicas; /* replicas moved, over all layers                                                  */
-    int64_t
-        between_nodes; /* of these, replicas whose node did not hold the expert before                     */
-    int64_t bytes;     /* replicas times expert_bytes                                                      */
-    int64_t bytes_between_nodes;
+    int32_t layers_moved;        /* layers in which anything moves                                         */
+    int32_t layers_over;         /* layers above the bound (and the threshold) afterwards                  */
+    int64_t replicas;            /* replicas moved, over all layers                                        */
+    int64_t between_nodes;       /* of these, replicas whose node did not hold the expert before           */
+    int64_t bytes;               /* replicas times expert_bytes                                            */
+    int64_t bytes_between_nodes; /* between_nodes times expert_bytes                                       */
 } dp_eplb_moves_t;
 
 /**
@@ -160,12 +156,11 @@ DP_API dp_status_t dp_eplb_index(const dp_eplb_shape_t *shape, dp_eplb_placement
 /** Load per GPU and node under a placement. Ratios are 1 where there is no load at all. */
 typedef struct dp_eplb_balance {
     uint32_t struct_size;
-    double
-        gpu; /* sum over layers of the fullest GPU's load, over the sum of means: how much longer the experts of a
-                          step take than with perfect balance, since every layer waits for its fullest GPU       */
-    double node; /* the same for nodes                                                                    */
-    double
-        gpu_worst; /* max/mean of the worst layer                                                           */
+    /* Sum over layers of the fullest GPU's load, over the sum of means: how much longer the experts of a step take than
+       with perfect balance, since every layer waits for its fullest GPU. */
+    double gpu;
+    double node;      /* the same for nodes        */
+    double gpu_worst; /* max/mean of the worst layer */
     double node_worst;
 } dp_eplb_balance_t;
 
