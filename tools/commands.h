@@ -10,6 +10,7 @@ enum { CMD_OK = 0, CMD_FAILED = 1, CMD_USAGE = 2, CMD_REJECTED = 20 };
 
 /* argv[0] is the subcommand's own name; `--help` is understood by every one; returns an exit code. */
 int cmd_help(int argc, char **argv);
+int cmd_plugin(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_version(int argc, char **argv);
 int cmd_schedule(int argc, char **argv);

@@ -20,6 +20,7 @@ static const struct command {
     {"simulate", "step time, idle time and memory under given costs", cmd_simulate},
     {"compare", "all schedules that fit, the shortest step first", cmd_compare},
     {"search", "look for a shorter step than any built-in schedule has", cmd_search},
+    {"plugin", "list the plugins found, or check one against its contract", cmd_plugin},
     {"run", "start the ranks of a job on this host", cmd_run},
 };
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))

@@ -50,6 +50,7 @@ if command -v bash >/dev/null 2>&1; then
     wanted 1f1b simulate --method ''
     wanted trace schedule --format tr
     wanted text compare --format ''
+    wanted check plugin c
     wanted group verify x.tsv --transport g
     (cd "$work" && wanted page verify pa && [ "$failures" -eq 0 ]) || fail "completion of a file"
 fi

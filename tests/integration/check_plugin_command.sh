@@ -1,0 +1,59 @@
+#!/bin/sh
+# SPDX-FileCopyrightText: The libdualpipe authors
+# SPDX-License-Identifier: MIT
+# check_plugin_command.sh: dualpipe plugin list shows good and bad plugins, check runs the right suite and fails a bad plugin.
+set -eu
+
+dualpipe=$DP_TEST_BUILDDIR/dualpipe
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+
+expect() { # STATUS ARGUMENTS...
+    wanted=$1
+    shift
+    status=0
+    "$dualpipe" plugin "$@" >"$work/out" 2>"$work/err" || status=$?
+    if [ "$status" -ne "$wanted" ]; then
+        echo "dualpipe plugin $*: exit code $status, $wanted was due: $(cat "$work/out" "$work/err")"
+        failures=$((failures + 1))
+    fi
+}
+require() { # FILE PATTERN
+    if ! grep -q -e "$2" "$work/$1"; then
+        echo "\"$2\" is not in $1: $(cat "$work/$1")"
+        failures=$((failures + 1))
+    fi
+}
+
+chmod 755 "$work"
+expect 0 list
+require out '^device_cpu .*dp.device/1'
+require out "^    $DUALPIPE_PLUGIN_PATH/dp_device_cpu.so"
+
+# the first of a name is the one that is used
+mkdir -m 755 "$work/copy" "$work/bad"
+cp "$DUALPIPE_PLUGIN_PATH/dp_device_cpu.so" "$work/copy/"
+DUALPIPE_PLUGIN_PATH=$DUALPIPE_PLUGIN_PATH:$work/copy expect 0 list
+require out 'hidden by the one above'
+
+echo 'not an object' >"$work/bad/dp_broken.so"
+DUALPIPE_PLUGIN_PATH=$work/bad expect 1 list
+require out 'dp_broken.so$'
+require out 'cannot be used: .*dp_broken.so'
+
+expect 0 check device_cpu copies_and_zeroes --mode threads
+require out '^passed  copies_and_zeroes'
+expect 1 check "$DP_TEST_MOCKS/mock_major.so"
+require err 'ABI'
+expect 1 check no_such_plugin
+require err 'no_such_plugin'
+expect 2 check moe_cpu
+require err 'no suite'
+expect 2 check
+expect 2 check --mode
+expect 2
+expect 2 lsit
+
+echo "$failures failures"
+[ "$failures" -eq 0 ]
