@@ -1,0 +1,601 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * emulator.c: fibers, barriers, warps and blocks. A host thread (a runner) takes one block after another. When all threads of
+ * its block only spin, another runner starts on the next block, up to what the device could hold at once: blocks that wait for
+ * each other get on, and a grid that is too large for that hangs here as it would there. */
+#include "launch.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+
+#define STACK_BYTES (256u << 10)
+#define GUARD_BYTES (16u << 10)
+#define COPY_BYTES  ((size_t)DP_EMU_THREADS * DP_EMU_COPIES * sizeof(dp_emu_copy_t))
+
+enum { FRESH, READY, BLOCKED, SPINNING, GONE };
+
+typedef struct context {
+#if defined(__x86_64__)
+    void *sp;
+#else
+    ucontext_t context;
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+    void *fake_stack;
+    const void *stack;
+    size_t stack_bytes;
+#endif
+#if defined(__SANITIZE_THREAD__)
+    void *tsan;
+#endif
+} context_t;
+
+typedef struct dp_emu_fiber {
+    context_t context;
+    unsigned char *stack;
+    dp_emu_self_t *self; /* the thread it runs */
+    struct runner *runner;
+    struct dp_emu_fiber *next;
+} fiber_t;
+
+typedef struct runner {
+    dp_emu_launch_t *launch;
+    context_t home;
+    fiber_t *current, *all;
+    dp_emu_block_t *block;
+    dp_emu_self_t *threads;
+    dp_emu_copy_t *copies;
+    size_t dynamic_bytes;
+} runner_t;
+
+__thread dp_emu_self_t *dp_emu_self __attribute__((tls_model("initial-exec")));
+static __thread runner_t *me __attribute__((tls_model("initial-exec")));
+static dp_emu_kernel_t *kernels;
+
+void dp_emu_register(dp_emu_kernel_t *kernel)
+{
+    kernel->next = kernels;
+    kernels = kernel;
+}
+
+const dp_emu_kernel_t *dp_emu_find(const char *name)
+{
+    for (const dp_emu_kernel_t *k = kernels; k != NULL; k = k->next)
+        if (strcmp(k->name, name) == 0)
+            return k;
+    return NULL;
+}
+
+uint64_t dp_emu_clock_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* ---- switching ---- */
+
+#if defined(__x86_64__)
+void dp_emu_switch(void **from, void *to);
+__asm__(".text\n"
+        ".p2align 4\n"
+        ".hidden dp_emu_switch\n"
+        ".globl dp_emu_switch\n"
+        ".type dp_emu_switch, @function\n"
+        "dp_emu_switch:\n"
+        "    pushq %rbp\n"
+        "    pushq %rbx\n"
+        "    pushq %r12\n"
+        "    pushq %r13\n"
+        "    pushq %r14\n"
+        "    pushq %r15\n"
+        "    movq %rsp, (%rdi)\n"
+        "    movq %rsi, %rsp\n"
+        "    popq %r15\n"
+        "    popq %r14\n"
+        "    popq %r13\n"
+        "    popq %r12\n"
+        "    popq %rbx\n"
+        "    popq %rbp\n"
+        "    ret\n"
+        ".size dp_emu_switch, . - dp_emu_switch\n");
+#endif
+
+/* `leaving`: the side that is left never comes back. */
+static void switch_to(context_t *from, context_t *to, bool leaving)
+{
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(leaving ? NULL : &from->fake_stack, to->stack, to->stack_bytes);
+#else
+    (void)leaving;
+#endif
+#if defined(__SANITIZE_THREAD__)
+    __tsan_switch_to_fiber(to->tsan, 0);
+#endif
+#if defined(__x86_64__)
+    dp_emu_switch(&from->sp, to->sp);
+#else
+    swapcontext(&from->context, &to->context);
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(from->fake_stack, NULL, NULL);
+#endif
+}
+
+static void go_home(void)
+{
+    switch_to(&me->current->context, &me->home, false);
+}
+
+static void leave_barriers(dp_emu_block_t *block);
+
+/* A fiber runs one thread, goes home, and may be given another. */
+static void fiber_main(void)
+{
+#if defined(__SANITIZE_ADDRESS__)
+    /* where the runner's own stack is: known only from here */
+    __sanitizer_finish_switch_fiber(NULL, &me->home.stack, &me->home.stack_bytes);
+#endif
+    for (;;) {
+        dp_emu_self_t *self = me->current->self;
+        dp_emu_launch_t *launch = me->launch;
+
+        launch->kernel->call(launch->kernel->kernel, launch->args);
+        self->state = GONE;
+        self->block->live--;
+        leave_barriers(self->block);
+        go_home();
+    }
+}
+
+static bool fiber_make(runner_t *r, fiber_t *f)
+{
+    size_t bytes = STACK_BYTES + GUARD_BYTES;
+
+    f->stack = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (f->stack == MAP_FAILED)
+        return false;
+    (void)mprotect(f->stack, GUARD_BYTES, PROT_NONE);
+    f->runner = r;
+#if defined(__SANITIZE_ADDRESS__)
+    f->context.stack = f->stack + GUARD_BYTES;
+    f->context.stack_bytes = STACK_BYTES;
+#endif
+#if defined(__SANITIZE_THREAD__)
+    f->context.tsan = __tsan_create_fiber(0);
+#endif
+#if defined(__x86_64__)
+    {
+        void **top = (void **)(f->stack + bytes);
+
+        *--top = NULL; /* where fiber_main would return to; keeps the stack aligned as after a call */
+        *--top = (void *)(uintptr_t)fiber_main;
+        for (int i = 0; i < 6; i++)
+            *--top = NULL;
+        f->context.sp = top;
+    }
+#else
+    getcontext(&f->context.context);
+    f->context.context.uc_stack.ss_sp = f->stack + GUARD_BYTES;
+    f->context.context.uc_stack.ss_size = STACK_BYTES;
+    f->context.context.uc_link = NULL;
+    makecontext(&f->context.context, fiber_main, 0);
+#endif
+    return true;
+}
+
+static void fiber_free(fiber_t *f)
+{
+#if defined(__SANITIZE_THREAD__)
+    __tsan_destroy_fiber(f->context.tsan);
+#endif
+    munmap(f->stack, STACK_BYTES + GUARD_BYTES);
+}
+
+static void resume(runner_t *r, dp_emu_self_t *self)
+{
+    r->current = self->fiber;
+    dp_emu_self = self;
+    switch_to(&r->home, &self->fiber->context, false);
+    dp_emu_self = NULL;
+}
+
+/* ---- what kernels call ---- */
+
+static void fail(int failure, const char *fmt, const char *what)
+{
+    dp_emu_launch_t *l = me->launch;
+    int none = EMU_FINE;
+
+    pthread_mutex_lock(&l->lock);
+    if (l->message[0] == '\0')
+        snprintf(l->message, sizeof(l->message), fmt, l->kernel->name, what);
+    pthread_mutex_unlock(&l->lock);
+    __atomic_compare_exchange_n(&l->failure, &none, failure, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
+
+static void block_on(const uint32_t *generation, const char *what)
+{
+    dp_emu_self_t *self = dp_emu_self;
+
+    self->waits_for = generation;
+    self->waits_while = *generation;
+    self->what = what;
+    self->state = BLOCKED;
+    go_home();
+}
+
+void dp_emu_barrier(int id, unsigned threads)
+{
+    dp_emu_block_t *block = dp_emu_self->block;
+    dp_emu_barrier_t *b = &block->barrier[id & 15];
+    unsigned wanted = threads != 0 ? threads : block->live;
+
+    if (++b->arrived == wanted) {
+        b->arrived = 0;
+        b->generation++;
+    } else {
+        block_on(&b->generation, id == 0 ? "__syncthreads" : "a named barrier");
+    }
+}
+
+/* A thread that returned counts as arrived at __syncthreads. */
+static void leave_barriers(dp_emu_block_t *block)
+{
+    dp_emu_barrier_t *b = &block->barrier[0];
+
+    if (b->arrived > 0 && b->arrived == block->live) {
+        b->arrived = 0;
+        b->generation++;
+    }
+}
+
+static dp_emu_meeting_t *find_meeting(dp_emu_warp_t *warp, unsigned mask)
+{
+    dp_emu_meeting_t *spare = NULL;
+
+    for (unsigned i = 0; i < warp->meetings; i++) {
+        if (warp->meeting[i].mask == mask)
+            return &warp->meeting[i];
+        if (warp->meeting[i].arrived == 0)
+            spare = &warp->meeting[i];
+    }
+    if (warp->meetings < sizeof(warp->meeting) / sizeof(warp->meeting[0]))
+        spare = &warp->meeting[warp->meetings++];
+    if (spare != NULL) {
+        spare->mask = mask;
+        spare->arrived = 0;
+    }
+    return spare;
+}
+
+const unsigned char *dp_emu_exchange(unsigned mask, const void *in, size_t bytes)
+{
+    dp_emu_self_t *self = dp_emu_self;
+    dp_emu_meeting_t *m = find_meeting(&self->block->warp[self->linear / 32], mask);
+    uint32_t slot;
+
+    if (m == NULL || bytes > DP_EMU_SLOT)
+        dp_emu_trap("a warp collective of a kind that the emulator does not hold");
+    if (!(mask >> self->lane & 1))
+        dp_emu_trap("a lane calls a warp collective whose mask does not name it");
+    slot = m->generation & 1;
+    memcpy(m->slots[slot][self->lane], in, bytes);
+    m->arrived |= 1u << self->lane;
+    if (m->arrived == mask) {
+        m->arrived = 0;
+        m->generation++;
+    } else {
+        block_on(&m->generation, "a warp collective");
+    }
+    return m->slots[slot][0];
+}
+
+void dp_emu_spin(void)
+{
+    dp_emu_self->state = SPINNING;
+    go_home();
+}
+
+void dp_emu_trap(const char *why)
+{
+    fail(EMU_TRAPPED, "kernel %s: %s", why);
+    for (;;)
+        dp_emu_spin(); /* the runner drops the block */
+}
+
+void *dp_emu_dynamic_shared(void)
+{
+    return dp_emu_self->block->dynamic;
+}
+
+/* ---- blocks ---- */
+
+static void prepare_block(runner_t *r, uint64_t number)
+{
+    dp_emu_launch_t *l = r->launch;
+    dp_emu_block_t *b = r->block;
+    unsigned char *dynamic = b->dynamic;
+
+    memset(b, 0, sizeof(*b));
+    b->dynamic = dynamic;
+    if (l->shared_bytes > 0)
+        memset(dynamic, 0xcb, l->shared_bytes);
+    b->launch = l;
+    b->threads = b->live = l->block.x * l->block.y * l->block.z;
+    b->index.x = (unsigned)(number % l->grid.x);
+    b->index.y = (unsigned)(number / l->grid.x % l->grid.y);
+    b->index.z = (unsigned)(number / l->grid.x / l->grid.y);
+    b->smid = l->sms != NULL ? l->sms[number % l->nsms] : 0;
+    for (unsigned i = 0; i < b->threads; i++) {
+        dp_emu_self_t *t = &r->threads[i];
+
+        memset(t, 0, sizeof(*t));
+        t->index.x = i % l->block.x;
+        t->index.y = i / l->block.x % l->block.y;
+        t->index.z = i / l->block.x / l->block.y;
+        t->block_index = b->index;
+        t->block_dim = l->block;
+        t->grid_dim = l->grid;
+        t->linear = i;
+        t->lane = i % 32;
+        t->block = b;
+        t->copies = r->copies + (size_t)i * DP_EMU_COPIES;
+        t->state = FRESH;
+    }
+}
+
+static void drop_fibers(runner_t *r)
+{
+    while (r->all != NULL) {
+        fiber_t *f = r->all;
+
+        r->all = f->next;
+        fiber_free(f);
+        free(f);
+    }
+}
+
+/* One that has finished its thread, or a new one. */
+static bool give_fiber(runner_t *r, dp_emu_self_t *self, fiber_t *idle)
+{
+    fiber_t *f = idle;
+
+    if (f == NULL) {
+        f = calloc(1, sizeof(*f));
+        if (f == NULL || !fiber_make(r, f)) {
+            free(f);
+            fail(EMU_NO_MEMORY, "kernel %s: %s", "no memory for a fiber");
+            return false;
+        }
+        f->next = r->all;
+        r->all = f;
+    }
+    self->fiber = f;
+    f->self = self;
+    return true;
+}
+
+static void report_deadlock(runner_t *r)
+{
+    dp_emu_block_t *b = r->block;
+    unsigned waiting = 0, first = 0;
+    char what[256];
+
+    for (unsigned i = b->threads; i-- > 0;)
+        if (r->threads[i].state == BLOCKED) {
+            waiting++;
+            first = i;
+        }
+    snprintf(what, sizeof(what),
+             "deadlock in block %u,%u,%u: %u of %u threads wait, thread %u first, in %s, and none of the others gets there",
+             b->index.x, b->index.y, b->index.z, waiting, b->threads, first, r->threads[first].what);
+    fail(EMU_DEADLOCK, "kernel %s: %s", what);
+}
+
+static void *help(void *arg);
+
+static void start_helper(dp_emu_launch_t *l)
+{
+    pthread_mutex_lock(&l->lock);
+    if (__atomic_load_n(&l->next, __ATOMIC_RELAXED) < l->total && l->runners < l->resident &&
+        l->nhelpers < sizeof(l->helpers) / sizeof(l->helpers[0]) &&
+        pthread_create(&l->helpers[l->nhelpers], NULL, help, l) == 0) {
+        l->nhelpers++;
+        l->runners++;
+    }
+    pthread_mutex_unlock(&l->lock);
+}
+
+/* All threads spin: others have to do something first. */
+static void back_off(runner_t *r, unsigned rounds, uint64_t *since)
+{
+    struct timespec nap = {0, 20000};
+
+    if (*since == 0)
+        *since = dp_emu_clock_ns();
+    if (rounds % 4 == 3)
+        start_helper(r->launch);
+    if (rounds < 50)
+        sched_yield();
+    else
+        nanosleep(&nap, NULL);
+    if (rounds % 1024 == 1023 && (double)(dp_emu_clock_ns() - *since) * 1e-9 > fake_hang_seconds())
+        fail(EMU_HANG, "kernel %s: %s",
+             "it spins for so long ($DP_FAKE_HANG_SECONDS) that what it waits for will not come");
+}
+
+static void run_block(runner_t *r)
+{
+    dp_emu_block_t *b = r->block;
+    unsigned idle_rounds = 0;
+    uint64_t idle_since = 0;
+    fiber_t *idle[DP_EMU_THREADS];
+    unsigned nidle = 0;
+
+    for (fiber_t *f = r->all; f != NULL; f = f->next)
+        idle[nidle++] = f;
+    while (b->live > 0 && __atomic_load_n(&r->launch->failure, __ATOMIC_ACQUIRE) == EMU_FINE) {
+        bool progress = false, spins = false;
+
+        for (unsigned i = 0; i < b->threads; i++) {
+            dp_emu_self_t *t = &r->threads[i];
+            bool spun = t->state == SPINNING;
+
+            if (t->state == GONE || (t->state == BLOCKED && *t->waits_for == t->waits_while))
+                continue;
+            if (t->state == FRESH && !give_fiber(r, t, nidle > 0 ? idle[--nidle] : NULL))
+                return;
+            t->state = READY;
+            resume(r, t);
+            if (t->state == GONE)
+                idle[nidle++] = t->fiber;
+            spins |= t->state == SPINNING;
+            progress |= !spun || t->state != SPINNING;
+            if (t->state == SPINNING && __atomic_load_n(&r->launch->failure, __ATOMIC_RELAXED) != EMU_FINE)
+                return;
+        }
+        if (progress) {
+            idle_rounds = 0;
+            idle_since = 0;
+        } else if (spins) {
+            back_off(r, idle_rounds++, &idle_since);
+        } else if (b->live > 0) {
+            report_deadlock(r);
+        }
+    }
+}
+
+/* ---- what a host thread keeps for its next launch ---- */
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_key_t kept;
+
+static void drop_runner(void *arg)
+{
+    runner_t *r = arg;
+
+    drop_fibers(r);
+    if (r->block != NULL)
+        free(r->block->dynamic);
+    free(r->block);
+    free(r->threads);
+    if (r->copies != NULL)
+        munmap(r->copies, COPY_BYTES);
+    free(r);
+}
+
+static void make_key(void)
+{
+    (void)pthread_key_create(&kept, drop_runner);
+}
+
+static runner_t *make_runner(void)
+{
+    runner_t *r = calloc(1, sizeof(*r));
+
+    if (r == NULL)
+        return NULL;
+    r->block = calloc(1, sizeof(*r->block));
+    r->threads = calloc(DP_EMU_THREADS, sizeof(*r->threads));
+    r->copies = mmap(NULL, COPY_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (r->copies == MAP_FAILED)
+        r->copies = NULL;
+    if (r->block == NULL || r->threads == NULL || r->copies == NULL) {
+        drop_runner(r);
+        return NULL;
+    }
+#if defined(__SANITIZE_THREAD__)
+    r->home.tsan = __tsan_get_current_fiber();
+#endif
+    return r;
+}
+
+static bool fit_dynamic(runner_t *r, size_t bytes)
+{
+    if (r->dynamic_bytes < bytes || r->block->dynamic == NULL) {
+        void *memory = NULL;
+
+        if (posix_memalign(&memory, 128, bytes + 128) != 0)
+            return false;
+        free(r->block->dynamic);
+        r->block->dynamic = memory;
+        r->dynamic_bytes = bytes;
+    }
+    return true;
+}
+
+static void run_blocks(dp_emu_launch_t *l)
+{
+    uint64_t number;
+
+    pthread_once(&once, make_key);
+    if (me == NULL) {
+        me = make_runner();
+        (void)pthread_setspecific(kept, me);
+    }
+    if (me == NULL || !fit_dynamic(me, l->shared_bytes)) {
+        l->failure = EMU_NO_MEMORY;
+        return;
+    }
+    me->launch = l;
+    while (__atomic_load_n(&l->failure, __ATOMIC_ACQUIRE) == EMU_FINE &&
+           (number = __atomic_fetch_add(&l->next, 1, __ATOMIC_ACQ_REL)) < l->total) {
+        prepare_block(me, number);
+        run_block(me);
+    }
+    if (__atomic_load_n(&l->failure, __ATOMIC_ACQUIRE) != EMU_FINE)
+        drop_fibers(me); /* some stopped half-way */
+}
+
+static void *help(void *arg)
+{
+    dp_emu_launch_t *l = arg;
+
+    run_blocks(l);
+    pthread_mutex_lock(&l->lock);
+    l->runners--;
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+dp_emu_failure_t dp_emu_run(dp_emu_launch_t *l)
+{
+    l->next = 0;
+    l->total = (uint64_t)l->grid.x * l->grid.y * l->grid.z;
+    l->failure = EMU_FINE;
+    l->message[0] = '\0';
+    l->runners = 1;
+    l->nhelpers = 0;
+    pthread_mutex_init(&l->lock, NULL);
+    run_blocks(l);
+    for (;;) { /* helpers start others */
+        pthread_t helper;
+
+        pthread_mutex_lock(&l->lock);
+        if (l->nhelpers == 0) {
+            pthread_mutex_unlock(&l->lock);
+            break;
+        }
+        helper = l->helpers[--l->nhelpers];
+        pthread_mutex_unlock(&l->lock);
+        pthread_join(helper, NULL);
+    }
+    pthread_mutex_destroy(&l->lock);
+    return (dp_emu_failure_t)l->failure;
+}

@@ -1,0 +1,177 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * fake.h: the inside of libcuda_fake.so, a CUDA driver for tests whose device is the host: device memory is host memory,
+ * streams are threads, kernels run on the emulator. It is stricter than a GPU's where that finds mistakes.
+ *
+ * Environment: DP_FAKE_FAIL="cuMemAlloc:3,cuLaunchKernelEx:1:719" lets the 3rd call of one function and the 1st of another fail
+ * (with CUDA_ERROR_UNKNOWN, or the code given); DP_FAKE_DEVICES, how many devices (1); DP_FAKE_HANG_SECONDS, how long a kernel
+ * or a wait for a value may spin (60); DP_FAKE_WITHOUT="cuGreenCtxCreate,...", functions that answer "not supported". */
+#ifndef DP_FAKE_CUDA_H
+#define DP_FAKE_CUDA_H
+
+#include <cuda.h>
+
+#include "launch.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define FAKE_SMS         132
+#define FAKE_SM_GRANULE  8
+#define FAKE_DEVICES_MAX 8
+#define FAKE_EXPORT      __attribute__((visibility("default")))
+
+/* One lock for everything small, one condition for everything that changes. */
+extern pthread_mutex_t fake_lock;
+extern pthread_cond_t fake_changed;
+
+struct CUctx_st {
+    int device;
+    int retained;
+};
+
+typedef struct sm_set {
+    unsigned char sm[FAKE_SMS];
+    unsigned count;
+} sm_set_t;
+
+struct CUgreenCtx_st {
+    int device;
+    sm_set_t sms;
+    unsigned streams; /* open ones */
+    bool destroyed;
+};
+
+/* Where a stream gets to, once. */
+typedef struct point {
+    unsigned uses;
+    bool done;
+    uint64_t at_ns;
+} point_t;
+
+typedef struct op op_t;
+typedef void (*op_fn)(CUstream s, op_t *op);
+
+/* One entry of a stream. Ops are flat: a graph keeps copies of them and puts them on streams again. */
+struct op {
+    op_t *next;
+    op_fn run;
+    const char *name;
+    point_t *point; /* of records and waits; each op holds it */
+    union {
+        struct {
+            void *to;
+            const void *from;
+            size_t bytes;
+        } copy;
+        struct {
+            void *to;
+            uint32_t value;
+            unsigned width;
+            size_t count;
+        } fill;
+        struct {
+            void *at;
+            uint64_t value;
+            unsigned flags, width;
+        } word;
+        struct {
+            CUhostFn fn;
+            void *user;
+        } host;
+        struct {
+            const dp_emu_kernel_t *kernel;
+            dp_emu_dim_t grid, block;
+            size_t shared_bytes;
+            unsigned char *bytes; /* arguments; owned */
+            void **args;          /* [nparameters], into bytes; owned */
+        } kernel;
+    } u;
+};
+
+struct capture;
+
+struct CUstream_st {
+    int device, priority;
+    CUgreenCtx green;
+    pthread_t thread;
+    op_t *first, **last;
+    uint64_t put, done; /* ops */
+    uint64_t drain;     /* see device_drain */
+    bool leaving;
+    struct capture *capture;
+    unsigned lane; /* of the capture */
+    CUstream next;
+};
+
+struct CUevent_st {
+    point_t *latest; /* NULL: never recorded */
+    bool timed;
+    struct capture *capture; /* when the latest record was captured */
+    unsigned edge;
+};
+
+struct CUmod_st {
+    int device;
+    const void *image;
+    CUfunction functions;
+};
+
+struct CUfunc_st {
+    const dp_emu_kernel_t *kernel;
+    CUmodule module;
+    int shared_limit;
+    CUfunction next;
+};
+
+/* fake.c */
+CUresult fake_enter(const char *name, bool needs_context);
+/* What a function of the driver begins with. */
+#define ENTER(name)                                                                                          \
+    do {                                                                                                     \
+        CUresult enter_result = fake_enter(#name, true);                                                     \
+        if (enter_result != CUDA_SUCCESS)                                                                    \
+            return enter_result;                                                                             \
+    } while (0)
+#define ENTER_ANYWHERE(name)                                                                                 \
+    do {                                                                                                     \
+        CUresult enter_result = fake_enter(#name, false);                                                    \
+        if (enter_result != CUDA_SUCCESS)                                                                    \
+            return enter_result;                                                                             \
+    } while (0)
+int fake_device(void); /* of the current context */
+struct CUctx_st *fake_context(int device);
+/* The device has failed: every later call says so, as after a fault of a GPU. */
+void fake_break(CUresult result, const char *why);
+CUresult fake_broken(void);
+int fake_device_count(void);
+double fake_hang_seconds(void);
+
+/* stream.c */
+CUresult stream_make(int device, int priority, CUgreenCtx green, CUstream *stream_out);
+/* Copies *op to the end of the stream, or into the graph that it is captured into. */
+CUresult stream_put(CUstream s, const op_t *op);
+CUresult stream_put_now(CUstream s, const op_t *op); /* whatever it is captured into */
+void stream_end(CUstream s);
+void device_drain(int device); /* until all that is on its streams now is done */
+void stream_sms(CUstream s, sm_set_t *sms_out);
+bool stream_is_worker(void);
+point_t *point_make(void);
+point_t *point_keep(point_t *p);
+void point_drop(point_t *p); /* NULL is allowed */
+void run_record(CUstream s, op_t *op);
+void run_wait(CUstream s, op_t *op);
+void run_kernel(CUstream s, op_t *op);
+
+/* graph.c */
+CUresult capture_put(CUstream s, const op_t *op);
+CUresult capture_record(CUstream s, CUevent event, bool external);
+CUresult capture_wait(CUstream s, CUevent event, bool external);
+bool capture_hinders(void); /* this thread captures: calls that allocate or wait are not allowed */
+
+/* memory.c */
+bool memory_known(CUdeviceptr at, size_t bytes);
+
+#endif
