@@ -1,0 +1,582 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * gpu_overlap.c: how much of an F&B pair's communication is hidden behind its computation, and what that costs the
+ * computation. Two stages of MoE layers on one rank run dualpipev, so that every pair is the forward of one stage beside the
+ * backward of the other; the expert group is the rank itself: dispatch and combine move every row through the transport's
+ * buffers on this device's memory (no link: the bytes cost HBM bandwidth instead, which real links would not).
+ *
+ *   bench/gpu_overlap [--device NAME] [--comm NAME] [--attention NAME] [--moe NAME] [--dtype f32|f64|bf16] [--comm-sms N]
+ *                     [--layers N] [--tokens N] [--hidden N] [--heads N] [--head-dim N] [--value-dim N] [--experts N]
+ *                     [--top-k N] [--expert-hidden N] [--microbatches N] [--steps N] [--trace FILE]
+ *
+ * Defaults: a GPU, DeepSeek-V3's layer with fewer experts, 4 layers a stage. Exit status 77: no such device.
+ * The figures are those of DeepSeek's published trace (96.3 % of the all-to-all hidden, compute lane busy 96.4 %):
+ *   hidden    time in which an all-to-all and a compute segment of a pair ran, as a share of all-to-all time
+ *   busy      compute lane, as a share of the time from the first pair's start to the last one's end
+ *   slowdown  compute segments inside pairs, against the same segments run alone (1f1b, one micro-batch: nothing overlaps) */
+#include <dualpipe/dualpipe.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NO_DEVICE = 77 };
+
+typedef struct settings {
+    const char *device, *comm, *attention, *moe, *dtype_name, *trace;
+    long comm_sms, layers, tokens, hidden, heads, head_dim, value_dim, experts, top_k, expert_hidden,
+        microbatches, steps;
+    dp_dtype_t dtype;
+} settings_t;
+
+typedef struct bench {
+    settings_t set;
+    dp_group_t *group;
+    dp_build_context_t context;
+    const dp_attention_vt_t *attention_vt;
+    dp_attention_t *attention;
+    const dp_moe_vt_t *moe_vt;
+    dp_moe_t *moe;
+    dp_moe_layer_t *layers[128];
+    dp_stage_t *stages[2];
+    int nlayers, nstages;
+    void *boundary; /* device memory: every input, and every gradient of an output */
+    dp_stream_t *stream;
+} bench_t;
+
+static int complain(dp_status_t st)
+{
+    fprintf(stderr, "gpu_overlap: %s (%s)\n", dp_last_error(), dp_status_name(st));
+    return strstr(dp_last_error(), "no CUDA device") != NULL ? NO_DEVICE : 1;
+}
+
+static size_t boundary_bytes(const settings_t *set)
+{
+    return (size_t)set->tokens * (size_t)set->hidden * dp_dtype_bytes(set->dtype);
+}
+
+/* ---- values ---- */
+
+static void set_number(dp_dtype_t dtype, void *values, size_t i, double x)
+{
+    const float f = (float)x;
+    uint32_t bits;
+
+    if (dtype == DP_F64)
+        ((double *)values)[i] = x;
+    else if (dtype == DP_F32)
+        ((float *)values)[i] = f;
+    else {
+        memcpy(&bits, &f, sizeof(bits));
+        ((uint16_t *)values)[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    }
+}
+
+/* Even on [-1, 1) times `size`. */
+static double draw(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (double)(*state >> 40) / (1 << 23) - 1;
+}
+
+static dp_status_t upload(bench_t *b, void *to, const void *from, size_t bytes)
+{
+    dp_status_t st = b->context.device_vt->copy(b->stream, to, from, bytes);
+
+    return st < 0 ? st : b->context.device_vt->synchronize(b->stream, -1);
+}
+
+static dp_status_t fill_params(bench_t *b, const dp_chunk_view_t *view)
+{
+    char *values = calloc(view->param_count, dp_dtype_bytes(b->set.dtype));
+    uint64_t state = (uint64_t)view->stage + 1;
+    dp_status_t st;
+
+    if (values == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for %zu parameters", view->param_count);
+    for (uint32_t i = 0; i < view->nparams; i++) {
+        const dp_param_t *param = &view->param[i];
+        const double size = param->fan_in > 0 ? __builtin_sqrt(3.0 / param->fan_in) : 0;
+        for (size_t k = 0; k < param->count; k++)
+            set_number(b->set.dtype, values, param->offset + k,
+                       param->kind == DP_PARAM_MATRIX ? size * draw(&state) : (double)param->start);
+    }
+    st = upload(b, view->params, values, view->param_count * dp_dtype_bytes(b->set.dtype));
+    free(values);
+    return st;
+}
+
+/* ---- the stages: where data come from, layers, where gradients come from ---- */
+
+static dp_status_t take_input(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    const bench_t *b = self;
+
+    return b->context.device_vt->copy(s, call->y, call->input, boundary_bytes(&b->set));
+}
+
+static dp_status_t give_gradient(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    const bench_t *b = self;
+
+    return b->context.device_vt->copy(s, call->dx, call->target, boundary_bytes(&b->set));
+}
+
+static dp_status_t nothing(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    (void)self, (void)call, (void)s;
+    return DP_OK;
+}
+
+static dp_part_t end_part(bench_t *b, int first)
+{
+    return (dp_part_t){
+        .struct_size = sizeof(dp_part_t),
+        .nsegments = 1,
+        .segments = {{sizeof(dp_segment_t), first ? "input" : "gradient", DP_ROLE_OTHER, DP_LANE_COMPUTE, b,
+                      first ? take_input : nothing, first ? nothing : give_gradient, NULL}},
+        .sizes = {.struct_size = sizeof(dp_block_sizes_t)},
+    };
+}
+
+static dp_status_t load(const char *kind, const char *name, const char *id, size_t size,
+                        const void **table_out)
+{
+    const dp_plugin_t *plugin;
+    char full[128];
+    dp_status_t st;
+
+    snprintf(full, sizeof(full), "%s_%s", kind, name);
+    st = dp_plugin_load(strchr(name, '/') != NULL ? name : full, &plugin);
+    return st < 0 ? st : dp_plugin_interface(plugin, id, size, table_out);
+}
+
+static dp_status_t open_blocks(bench_t *b, const dp_build_context_t *context)
+{
+    const settings_t *set = &b->set;
+    const dp_block_shape_t shape = {sizeof(shape),         set->dtype, 1, (uint32_t)set->tokens,
+                                    (uint32_t)set->hidden, 0};
+    const dp_attention_config_t attention = {
+        .struct_size = sizeof(attention),
+        .shape = shape,
+        .heads = (uint32_t)set->heads,
+        .kv_heads = (uint32_t)set->heads,
+        .head_dim = (uint32_t)set->head_dim,
+        .value_dim = (uint32_t)set->value_dim,
+        .device_vt = context->device_vt,
+        .device = context->device,
+    };
+    const dp_moe_config_t moe = {
+        .struct_size = sizeof(moe),
+        .shape = shape,
+        .experts = (uint32_t)set->experts,
+        .top_k = (uint32_t)set->top_k,
+        .expert_hidden = (uint32_t)set->expert_hidden,
+        .shared_experts = 1,
+        .gate = DP_GATE_SIGMOID,
+        .normalize = 1,
+        .device_vt = context->device_vt,
+        .device = context->device,
+        .comm_vt = context->comm_vt,
+        .comm = context->expert_comm,
+        .comm_rank = context->ep_rank,
+        .comm_size = context->ep_size,
+    };
+    const void *table;
+    dp_status_t st = load("attention", set->attention, DP_IFACE_ATTENTION, sizeof(dp_attention_vt_t), &table);
+
+    b->context = *context;
+    if (st == DP_OK) {
+        b->attention_vt = table;
+        st = b->attention_vt->open(context->host, &attention, &b->attention);
+    }
+    if (st == DP_OK)
+        st = load("moe", set->moe, DP_IFACE_MOE, sizeof(dp_moe_vt_t), &table);
+    if (st == DP_OK) {
+        b->moe_vt = table;
+        st = b->moe_vt->open(context->host, &moe, &b->moe);
+    }
+    return st;
+}
+
+static dp_status_t build(void *user, const dp_build_context_t *context, int32_t stage, int32_t stages,
+                         dp_stage_t **stage_out)
+{
+    bench_t *b = user;
+    dp_part_t parts[66];
+    char prefix[64][16];
+    dp_status_t st = b->moe == NULL ? open_blocks(b, context) : DP_OK;
+    int n = 0;
+
+    if (stage == 0)
+        parts[n++] = end_part(b, 1);
+    for (int l = 0; l < b->set.layers && st == DP_OK; l++, n++) {
+        st = dp_moe_layer_part(b->attention_vt, b->attention, b->moe_vt, b->moe, b->set.dtype,
+                               boundary_bytes(&b->set), &b->layers[b->nlayers], &parts[n]);
+        b->nlayers += st == DP_OK;
+        snprintf(prefix[l], sizeof(prefix[l]), "layer%d.", l);
+        parts[n].prefix = prefix[l];
+    }
+    if (stage == stages - 1)
+        parts[n++] = end_part(b, 0);
+    if (st == DP_OK)
+        st = dp_stage_create(parts, n, boundary_bytes(&b->set), b->set.dtype, &b->stages[b->nstages]);
+    if (st == DP_OK)
+        *stage_out = b->stages[b->nstages++];
+    return st;
+}
+
+static void unbuild(void *user)
+{
+    bench_t *b = user;
+
+    if (b->boundary != NULL)
+        b->context.device_vt->release(b->context.device, b->boundary);
+    if (b->stream != NULL)
+        b->context.device_vt->stream_close(b->stream);
+    if (b->moe != NULL)
+        b->moe_vt->close(b->moe);
+    if (b->attention != NULL)
+        b->attention_vt->close(b->attention);
+    b->boundary = NULL;
+    b->stream = NULL;
+    b->moe = NULL;
+    b->attention = NULL;
+}
+
+/* ---- one run ---- */
+
+static dp_status_t prepare_data(bench_t *b, dp_pipeline_t *pipeline)
+{
+    const size_t count = (size_t)b->set.tokens * (size_t)b->set.hidden;
+    char *values = calloc(count, dp_dtype_bytes(b->set.dtype));
+    uint64_t state = 99;
+    dp_chunk_view_t view;
+    dp_status_t st = b->context.device_vt->stream_open(b->context.device, DP_LANE_COMPUTE, &b->stream);
+
+    if (values == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for a boundary tensor");
+    for (size_t i = 0; i < count; i++)
+        set_number(b->set.dtype, values, i, draw(&state));
+    if (st == DP_OK)
+        st = b->context.device_vt->allocate(b->context.device, boundary_bytes(&b->set), &b->boundary);
+    if (st == DP_OK)
+        st = upload(b, b->boundary, values, boundary_bytes(&b->set));
+    free(values);
+    for (int32_t c = 0; c < dp_pipeline_chunks(pipeline) && st == DP_OK; c++) {
+        st = dp_pipeline_chunk(pipeline, c, &view);
+        if (st == DP_OK)
+            st = fill_params(b, &view);
+    }
+    return st;
+}
+
+static dp_status_t run_steps(bench_t *b, dp_pipeline_t *pipeline, int microbatches,
+                             dp_timeline_t **timeline_out)
+{
+    const void **data = calloc((size_t)microbatches, sizeof(*data));
+    dp_status_t st = data == NULL ? dp_fail(DP_ERR_NOMEM, "no memory for a list") : DP_OK;
+
+    for (int mb = 0; mb < microbatches && st == DP_OK; mb++)
+        data[mb] = b->boundary;
+    for (long step = 0; step < b->set.steps + 2 && st == DP_OK;
+         step++) { /* two to warm up; the last ones are kept */
+        dp_step_t one = {.struct_size = sizeof(one), .inputs = data, .targets = data, .loss_scale = 1};
+        st = dp_pipeline_step(pipeline, &one);
+    }
+    free(data);
+    return st < 0 ? st : dp_pipeline_timeline(pipeline, timeline_out);
+}
+
+/* Opens a pipeline, runs it, takes its timeline and what the lanes got of the device. */
+static dp_status_t measure(const settings_t *set, const char *method, int microbatches,
+                           dp_timeline_t **timeline_out, uint32_t sms[DP_LANE_COUNT])
+{
+    bench_t b = {.set = *set};
+    dp_pipeline_options_t options = {
+        .struct_size = sizeof(options),
+        .method = method,
+        .microbatches = microbatches,
+        .comm = set->comm,
+        .device = set->device,
+        .device_config = {.struct_size = sizeof(dp_device_config_t), .comm_sms = (uint32_t)set->comm_sms},
+        .boundary_bytes = boundary_bytes(set),
+        .dtype = set->dtype,
+        .trace_steps = (int32_t)set->steps,
+        .build = build,
+        .user = &b,
+        .unbuild = unbuild,
+    };
+    dp_pipeline_t *pipeline = NULL;
+    dp_status_t st = dp_group_local(1, NULL, &b.group);
+
+    if (st < 0)
+        return st;
+    options.group = b.group;
+    st = dp_pipeline_open(&options, &pipeline);
+    if (st == DP_OK)
+        st = prepare_data(&b, pipeline);
+    if (st == DP_OK)
+        st = run_steps(&b, pipeline, microbatches, timeline_out);
+    if (st == DP_OK)
+        st = b.context.device_vt->partition(b.context.device, sms);
+    dp_pipeline_close(pipeline);
+    for (int i = 0; i < b.nstages; i++)
+        dp_stage_free(b.stages[i]);
+    for (int i = 0; i < b.nlayers; i++)
+        dp_moe_layer_free(b.layers[i]);
+    dp_group_leave(b.group);
+    return st;
+}
+
+/* ---- figures ---- */
+
+typedef struct interval {
+    int64_t start, end;
+} interval_t;
+
+static int by_start(const void *a, const void *b)
+{
+    const interval_t *x = a, *y = b;
+
+    return (x->start > y->start) - (x->start < y->start);
+}
+
+/* The union of a pair's spans on one lane of one step: disjoint, in order. */
+static size_t gather(const dp_span_t *spans, int64_t count, int32_t step, uint8_t lane, interval_t *out)
+{
+    size_t n = 0, merged = 0;
+
+    for (int64_t i = 0; i < count; i++)
+        if (spans[i].kind == DP_SPAN_COMPUTE && spans[i].pair && spans[i].step == step &&
+            spans[i].lane == lane)
+            out[n++] = (interval_t){spans[i].start_ns, spans[i].end_ns};
+    qsort(out, n, sizeof(*out), by_start);
+    for (size_t i = 0; i < n; i++)
+        if (merged > 0 && out[i].start <= out[merged - 1].end)
+            out[merged - 1].end = out[i].end > out[merged - 1].end ? out[i].end : out[merged - 1].end;
+        else
+            out[merged++] = out[i];
+    return merged;
+}
+
+static double length(const interval_t *v, size_t n)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < n; i++)
+        sum += (double)(v[i].end - v[i].start);
+    return sum;
+}
+
+static double common(const interval_t *a, size_t na, const interval_t *b, size_t nb)
+{
+    double sum = 0;
+
+    for (size_t i = 0, j = 0; i < na && j < nb;) {
+        const int64_t start = a[i].start > b[j].start ? a[i].start : b[j].start;
+        const int64_t end = a[i].end < b[j].end ? a[i].end : b[j].end;
+        sum += end > start ? (double)(end - start) : 0;
+        if (a[i].end < b[j].end)
+            i++;
+        else
+            j++;
+    }
+    return sum;
+}
+
+typedef struct figures {
+    double comm, compute, both, window; /* ns, of the pairs of all steps */
+} figures_t;
+
+static void add_step(const dp_span_t *spans, int64_t count, int32_t step, interval_t *room, figures_t *sum)
+{
+    interval_t *compute = room, *comm;
+    const size_t ncompute = gather(spans, count, step, DP_LANE_COMPUTE, compute);
+    size_t ncomm;
+
+    comm = room + ncompute;
+    ncomm = gather(spans, count, step, DP_LANE_ALL_TO_ALL, comm);
+    if (ncompute == 0 || ncomm == 0)
+        return;
+    sum->comm += length(comm, ncomm);
+    sum->compute += length(compute, ncompute);
+    sum->both += common(comm, ncomm, compute, ncompute);
+    sum->window += (double)((compute[ncompute - 1].end > comm[ncomm - 1].end ? compute[ncompute - 1].end
+                                                                             : comm[ncomm - 1].end) -
+                            (compute[0].start < comm[0].start ? compute[0].start : comm[0].start));
+}
+
+/* Mean length of every (segment's name, pass), of pairs or of whatever ran alone. */
+typedef struct mean {
+    uint16_t name;
+    uint8_t pass, lane;
+    double sum;
+    int64_t n;
+} mean_t;
+enum { MEANS = 64 };
+
+static int add_means(const dp_span_t *spans, int64_t count, int pair, mean_t *means)
+{
+    int n = 0;
+
+    for (int64_t i = 0; i < count; i++) {
+        int m = 0;
+        if (spans[i].kind != DP_SPAN_COMPUTE || spans[i].pair != pair)
+            continue;
+        while (m < n && (means[m].name != spans[i].name || means[m].pass != spans[i].pass))
+            m++;
+        if (m == MEANS)
+            continue;
+        if (m == n)
+            means[n++] = (mean_t){.name = spans[i].name, .pass = spans[i].pass, .lane = spans[i].lane};
+        means[m].sum += (double)(spans[i].end_ns - spans[i].start_ns);
+        means[m].n++;
+    }
+    return n;
+}
+
+static void compare(const dp_timeline_t *pairs, const dp_timeline_t *alone)
+{
+    mean_t inside[MEANS], outside[MEANS];
+    int64_t count;
+    const dp_span_t *spans = dp_timeline_spans(pairs, 0, &count);
+    const int n = add_means(spans, count, 1, inside);
+    double together = 0, apart = 0;
+    int m;
+
+    spans = dp_timeline_spans(alone, 0, &count);
+    m = add_means(spans, count, 0, outside);
+    printf("\nsegment               in a pair       alone      ratio\n");
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < m; j++) {
+            const char *name = dp_timeline_name_text(pairs, inside[i].name);
+            const double a = inside[i].sum / (double)inside[i].n / 1e3,
+                         b = outside[j].sum / (double)outside[j].n / 1e3;
+            if (inside[i].pass != outside[j].pass ||
+                strcmp(name, dp_timeline_name_text(alone, outside[j].name)) != 0)
+                continue;
+            printf("%-10s (%s) %11.1f us %9.1f us %10.2f\n", name,
+                   dp_op_kind_name((dp_op_kind_t)inside[i].pass), a, b, a / b);
+            if (inside[i].lane == DP_LANE_COMPUTE) {
+                together += a * (double)inside[i].n;
+                apart += b * (double)inside[i].n;
+            }
+        }
+    printf("slowdown of computation in pairs   %.3f\n", together / apart);
+}
+
+static int report(const settings_t *set, const dp_timeline_t *timeline)
+{
+    int64_t count;
+    const dp_span_t *spans = dp_timeline_spans(timeline, 0, &count);
+    interval_t *room = calloc((size_t)count + 1, sizeof(*room));
+    figures_t sum = {0};
+    int32_t first = INT32_MAX, last = -1;
+
+    if (room == NULL)
+        return 1;
+    for (int64_t i = 0; i < count; i++) {
+        first = spans[i].step < first ? spans[i].step : first;
+        last = spans[i].step > last ? spans[i].step : last;
+    }
+    for (int32_t step = first; step <= last; step++)
+        add_step(spans, count, step, room, &sum);
+    free(room);
+    if (sum.comm <= 0) {
+        fprintf(stderr, "gpu_overlap: no pair in the timeline\n");
+        return 1;
+    }
+    printf("pairs of %ld layers, %ld steps: window %.1f us, compute %.1f us, all-to-all %.1f us\n",
+           set->layers, set->steps, sum.window / 1e3, sum.compute / 1e3, sum.comm / 1e3);
+    printf("hidden communication               %.2f %%\n", 100 * sum.both / sum.comm);
+    printf("compute lane busy                  %.2f %%\n", 100 * sum.compute / sum.window);
+    return 0;
+}
+
+static dp_status_t write_file(void *user, const char *data, size_t bytes)
+{
+    return fwrite(data, 1, bytes, user) == bytes ? DP_OK
+                                                 : dp_fail(DP_ERR_IO, "the trace could not be written");
+}
+
+static dp_status_t save(const char *path, const dp_timeline_t *timeline)
+{
+    FILE *f = fopen(path, "w");
+    dp_status_t st;
+
+    if (f == NULL)
+        return dp_fail(DP_ERR_IO, "%s cannot be written", path);
+    st = dp_timeline_write_chrome(timeline, write_file, f);
+    return fclose(f) != 0 && st == DP_OK ? dp_fail(DP_ERR_IO, "%s cannot be written", path) : st;
+}
+
+/* ---- main ---- */
+
+static int read_settings(int argc, char **argv, settings_t *set)
+{
+    const char **texts[] = {&set->device, &set->comm,       &set->attention,
+                            &set->moe,    &set->dtype_name, &set->trace};
+    long *numbers[] = {&set->comm_sms, &set->layers,        &set->tokens,       &set->hidden,
+                       &set->heads,    &set->head_dim,      &set->value_dim,    &set->experts,
+                       &set->top_k,    &set->expert_hidden, &set->microbatches, &set->steps};
+    static const char *const names[] = {"device",        "comm",         "attention", "moe",     "dtype",
+                                        "trace",         "comm-sms",     "layers",    "tokens",  "hidden",
+                                        "heads",         "head-dim",     "value-dim", "experts", "top-k",
+                                        "expert-hidden", "microbatches", "steps"};
+    struct option longs[19] = {{0}};
+    int c;
+
+    for (int i = 0; i < 18; i++)
+        longs[i] = (struct option){names[i], required_argument, NULL, 256 + i};
+    while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
+        if (c < 256)
+            return 0;
+        if (c < 256 + 6)
+            *texts[c - 256] = optarg;
+        else
+            *numbers[c - 256 - 6] = strtol(optarg, NULL, 10);
+    }
+    set->dtype = strcmp(set->dtype_name, "f64") == 0   ? DP_F64
+                 : strcmp(set->dtype_name, "f32") == 0 ? DP_F32
+                                                       : DP_BF16;
+    return optind == argc && set->layers >= 1 && set->layers <= 64 && set->microbatches >= 2 &&
+           set->steps >= 1;
+}
+
+int main(int argc, char **argv)
+{
+    settings_t set = {"cuda", "cuda_ipc", "cudnn", "cuda", "bf16", NULL, 20, 4, 4096,   7168,
+                      128,    192,        128,     16,     8,      2048, 4,  3, DP_BF16};
+    dp_timeline_t *pairs = NULL, *alone = NULL;
+    uint32_t sms[DP_LANE_COUNT] = {0};
+    dp_status_t st;
+    int code;
+
+    if (!read_settings(argc, argv, &set)) {
+        fprintf(stderr, "gpu_overlap: wrong usage; the head of bench/gpu_overlap.c explains\n");
+        return 2;
+    }
+    printf("device %s, comm %s, attention %s, moe %s, %s, %ld tokens, hidden %ld, %ld heads of %ld/%ld, %ld "
+           "experts of %ld, top "
+           "%ld\n",
+           set.device, set.comm, set.attention, set.moe, set.dtype_name, set.tokens, set.hidden, set.heads,
+           set.head_dim, set.value_dim, set.experts, set.expert_hidden, set.top_k);
+    st = measure(&set, "dualpipev", (int)set.microbatches, &pairs, sms);
+    if (st < 0)
+        return complain(st);
+    printf("SMs (cores)                        compute %u, communication %u\n", sms[DP_LANE_COMPUTE],
+           sms[DP_LANE_ALL_TO_ALL]);
+    code = report(&set, pairs);
+    if (code == 0 && set.trace != NULL)
+        st = save(set.trace, pairs);
+    if (st == DP_OK && code == 0)
+        st = measure(&set, "1f1b", 1, &alone, sms);
+    if (st < 0)
+        return complain(st);
+    if (code == 0)
+        compare(pairs, alone);
+    dp_timeline_free(pairs);
+    dp_timeline_free(alone);
+    return code;
+}
