@@ -436,7 +436,8 @@ static void run(void *arg)
 {
     const call_t *c = arg;
 
-    memset(c->workspace, 0xa5, c->workspace_bytes);
+    if (c->workspace_bytes > 0)
+        memset(c->workspace, 0xa5, c->workspace_bytes);
     for (int64_t i = 0; i < c->c.batch; i++)
         multiply(c, i);
 }
