@@ -28,7 +28,7 @@
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __constant__ static const
 /* a block belongs to one thread of the host as long as it runs */
-#define __shared__ static __thread __attribute__((tls_model("global-dynamic")))
+#define __shared__ static __thread
 #define DP_DEVICE  inline
 
 #define threadIdx (dp_emu_self->index)

@@ -62,8 +62,8 @@ typedef struct runner {
     size_t dynamic_bytes;
 } runner_t;
 
-__thread dp_emu_self_t *dp_emu_self __attribute__((tls_model("initial-exec")));
-static __thread runner_t *me __attribute__((tls_model("initial-exec")));
+__thread dp_emu_self_t *dp_emu_self;
+static __thread runner_t *me;
 static dp_emu_kernel_t *kernels;
 
 void dp_emu_register(dp_emu_kernel_t *kernel)

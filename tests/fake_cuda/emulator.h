@@ -70,7 +70,7 @@ typedef struct dp_emu_self {
 } dp_emu_self_t;
 
 /** The thread that runs; threadIdx and its kin read it. */
-extern __thread dp_emu_self_t *dp_emu_self __attribute__((tls_model("initial-exec")));
+extern __thread dp_emu_self_t *dp_emu_self;
 
 /** Barrier `id` of `threads` threads; 0: all that have not returned. */
 void dp_emu_barrier(int id, unsigned threads);
