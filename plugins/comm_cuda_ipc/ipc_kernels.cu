@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * kernels.cu: what copy engines and stream memory operations cannot do: rows of an exchange, sums, looks at tags; and the
+ * ipc_kernels.cu: what copy engines and stream memory operations cannot do: rows of an exchange, sums, looks at tags; and the
  * waits and writes of a graph that is replayed, whose values only device memory knows.
  *
  * No kernel waits for another block of its own grid, and none ends with a trap: a fault goes to the mailbox, once for each
@@ -18,10 +18,10 @@ static DP_DEVICE uint32_t value_of(const ipc_value_t &v)
     return (v.counter != NULL ? dp_load_acquire(v.counter) : 0) + v.delta;
 }
 
-/* True for the thread that may write the mailbox. */
+/* True for the thread that may write the mailbox. What is seen after an abort is no news. */
 static DP_DEVICE bool first_fault(const ipc_report_t &report)
 {
-    return atomicCAS(report.taken, 0u, 1u) == 0;
+    return dp_load_acquire(&report.mailbox->aborted) == 0 && atomicCAS(report.taken, 0u, 1u) == 0;
 }
 
 static DP_DEVICE void send_fault(const ipc_report_t &report, uint32_t fault, uint64_t object)

@@ -1,0 +1,274 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * comm_cuda_ipc.c: ranks of one machine over peer memory of CUDA devices: the table of dp.comm/1, opening and the end. */
+#include "comm_cuda_ipc.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RANKS_MAX      1024
+#define DEFAULT_BLOCKS 16
+#define BLOCKS_MAX     1024
+#define DRAIN_MS       10000
+#define CLOSE_SECONDS  30
+
+DP_CUDA_IMAGE(ipc_kernels);
+
+/* ---- opening ---- */
+
+static dp_status_t check_config(const dp_host_t *host, const dp_comm_config_t *config)
+{
+    if (config->struct_size < sizeof(*config))
+        return DP_FAIL(host, DP_ERR_INVALID, "dp_comm_config_t has %u bytes, at least %zu were expected",
+                       config->struct_size, sizeof(*config));
+    if (config->name == NULL || strlen(config->name) >= NAME_BYTES)
+        return DP_FAIL(host, DP_ERR_INVALID, "the name of a group has 1 to %d characters", NAME_BYTES - 1);
+    if (config->nranks < 1 || config->nranks > RANKS_MAX || config->rank < 0 || config->rank >= config->nranks)
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: rank %d of %d makes no sense", config->name, config->rank,
+                       config->nranks);
+    if (config->world_ranks == NULL || config->device_vt == NULL || config->device == NULL)
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: world ranks or the device are missing", config->name);
+    if (config->device_vt->caps & DP_DEVICE_CAP_HOST_MEMORY)
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "comm_cuda_ipc needs a CUDA device, such as device_cuda");
+    if (config->nranks > 1 && host->get_service(host, DP_HOST_BOOT) == NULL)
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "comm_cuda_ipc needs the host's service " DP_HOST_BOOT);
+    return DP_OK;
+}
+
+static dp_status_t load_kernels(dp_comm_t *comm)
+{
+    const dp_cuda_kernel_t kernels[] = {
+        {"dp_comm_cuda_ipc_signals", &comm->signals},
+        {"dp_comm_cuda_ipc_pace", &comm->pace},
+        {"dp_comm_cuda_ipc_check_tag", &comm->check_tag},
+        {"dp_comm_cuda_ipc_put_rows", &comm->put_rows},
+        {"dp_comm_cuda_ipc_take_counts", &comm->take_counts},
+        {"dp_comm_cuda_ipc_sum_f32", &comm->sum[0]},
+        {"dp_comm_cuda_ipc_sum_f64", &comm->sum[1]},
+        {"dp_comm_cuda_ipc_sum_i64", &comm->sum[2]},
+    };
+    dp_status_t status = dp_cuda_module_load(comm->host, dp_image_ipc_kernels, &comm->module);
+
+    return status == DP_OK
+               ? dp_cuda_kernels(comm->host, comm->module, kernels, sizeof(kernels) / sizeof(kernels[0]))
+               : status;
+}
+
+static dp_status_t read_environment(dp_comm_t *comm)
+{
+    const dp_host_sm_t *sm = comm->host->get_service(comm->host, DP_HOST_SM);
+    const char *wait = getenv("DUALPIPE_IPC_WAIT"), *link = getenv("DUALPIPE_IPC_LINK_BYTES_PER_US");
+    double rate;
+    char *end;
+
+    comm->blocks = sm != NULL && sm->comm_sms > 0 ? sm->comm_sms : DEFAULT_BLOCKS;
+    comm->blocks = comm->blocks < BLOCKS_MAX ? comm->blocks : BLOCKS_MAX;
+    if (wait != NULL && strcmp(wait, "stream") != 0 && strcmp(wait, "kernel") != 0)
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "DUALPIPE_IPC_WAIT is \"%s\"; it must be stream or kernel", wait);
+    comm->spin = wait != NULL && strcmp(wait, "kernel") == 0;
+    if (link == NULL || link[0] == '\0')
+        return DP_OK;
+    rate = strtod(link, &end);
+    if (*end != '\0' || !(rate > 0 && rate < 1e15))
+        return DP_FAIL(comm->host, DP_ERR_INVALID,
+                       "DUALPIPE_IPC_LINK_BYTES_PER_US is \"%s\"; it must be the bytes per microsecond of a simulated link",
+                       link);
+    comm->link_ns_per_byte = 1e3 / rate;
+    comm->host->log(comm->host, DP_LOG_WARN, "comm_cuda_ipc",
+                    "simulated link: transfers are slowed down by DUALPIPE_IPC_LINK_BYTES_PER_US");
+    return DP_OK;
+}
+
+static dp_status_t find_device(dp_comm_t *comm)
+{
+    dp_status_t status = dp_cuda_driver(comm->host, &comm->cu);
+
+    if (status == DP_OK)
+        status = dp_cuda_current(comm->host, &comm->ordinal);
+    if (status == DP_OK)
+        status = DP_CU(comm->host, comm->cu->cuCtxGetCurrent(&comm->context), "asking for the current context");
+    return status == DP_OK ? block_limits(comm) : status;
+}
+
+static dp_status_t allocate_tables(dp_comm_t *comm, const int32_t *world)
+{
+    const dp_host_t *host = comm->host;
+    size_t n = count_of(comm->nranks);
+
+    comm->plan.room = plan_room(comm->nranks);
+    comm->world = host->allocate(host, n * sizeof(*comm->world), 16);
+    comm->base_lines = host->allocate(host, n * sizeof(*comm->base_lines), 16);
+    comm->base_payload = host->allocate(host, n * sizeof(*comm->base_payload), 16);
+    comm->plan.steps = host->allocate(host, comm->plan.room * sizeof(*comm->plan.steps), 16);
+    comm->batch = host->allocate(host, BATCH_MAX * sizeof(*comm->batch), 16);
+    if (comm->world == NULL || comm->base_lines == NULL || comm->base_payload == NULL || comm->plan.steps == NULL ||
+        comm->batch == NULL)
+        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for %d ranks", comm->name, comm->nranks);
+    memcpy(comm->world, world, n * sizeof(*comm->world));
+    comm->base = (plan_group_t){comm->rank, comm->nranks, comm->base_lines, comm->base_payload};
+    comm->memory_bytes = sizeof(*comm) + n * (sizeof(*comm->world) + 2 * sizeof(unsigned char *)) +
+                         comm->plan.room * sizeof(*comm->plan.steps) + BATCH_MAX * sizeof(*comm->batch);
+    return DP_OK;
+}
+
+static dp_status_t set_up(dp_comm_t *comm, const dp_comm_config_t *config)
+{
+    dp_status_t status = allocate_tables(comm, config->world_ranks);
+
+    reduce_size(comm, config->reduce_bytes);
+    if (status == DP_OK)
+        status = find_device(comm);
+    if (status == DP_OK)
+        status = read_environment(comm);
+    if (status == DP_OK)
+        status = load_kernels(comm);
+    if (status == DP_OK)
+        status = fault_open(comm);
+    return status == DP_OK ? join_open(comm) : status;
+}
+
+/* ---- the end ---- */
+
+/* Whether all our streams have come to rest. Peers and memory are let go only then. */
+static bool drained(dp_comm_t *comm)
+{
+    for (uint32_t i = 0; i < comm->stream_count; i++) {
+        CUstream stream = comm->device_vt->stream_native(comm->streams[i]);
+
+        for (int ms = 0; comm->cu->cuStreamQuery(stream) == CUDA_ERROR_NOT_READY; ms += 2) {
+            if (ms >= DRAIN_MS)
+                return false;
+            poll(NULL, 0, 2); /* the host's wait returns at once when the job is over */
+        }
+    }
+    return true;
+}
+
+static bool healthy(dp_comm_t *comm)
+{
+    return comm->wire != NULL && !comm->broken && fault_check(comm) == DP_OK;
+}
+
+/* Importers unmap before the exporter frees. */
+static void let_go(dp_comm_t *comm)
+{
+    bool meet = healthy(comm) && wire_meet(comm->wire, -1, NULL, CLOSE_SECONDS) == DP_OK; /* nobody writes any more */
+
+    join_let_go(comm);
+    if (meet)
+        (void)wire_meet(comm->wire, -1, NULL, CLOSE_SECONDS); /* nobody has our memory mapped any more */
+}
+
+static void free_comm(dp_comm_t *comm)
+{
+    const dp_host_t *host = comm->host;
+
+    while (comm->ends != NULL) {
+        dp_channel_end_t *end = comm->ends;
+
+        comm->ends = end->next;
+        host->release(host, end);
+    }
+    while (comm->exchanges != NULL) {
+        dp_exchange_t *x = comm->exchanges;
+
+        comm->exchanges = x->next;
+        exchange_free(x);
+    }
+    wire_close(comm->wire);
+    ipc_free(comm, comm->world);
+    ipc_free(comm, comm->base_lines);
+    ipc_free(comm, comm->base_payload);
+    ipc_free(comm, comm->plan.steps);
+    ipc_free(comm, comm->batch);
+    host->release(host, comm);
+}
+
+/* A stream that does not come to rest still uses our memory and the peers': it stays until the process ends. */
+static void ipc_close(dp_comm_t *comm)
+{
+    bool at_rest = true;
+
+    if (comm == NULL)
+        return;
+    if (comm->mailbox != NULL) {
+        at_rest = drained(comm);
+        if (at_rest)
+            let_go(comm);
+        fault_close(comm, at_rest);
+        if (at_rest)
+            join_let_go_own(comm);
+        else
+            comm->host->log(comm->host, DP_LOG_ERROR, "comm_cuda_ipc",
+                            "a stream has not come to rest: its memory stays until the process ends");
+    }
+    if (at_rest)
+        dp_cuda_module_unload(comm->module);
+    free_comm(comm);
+}
+
+static dp_status_t ipc_open(const dp_host_t *host, const dp_comm_config_t *config, dp_comm_t **comm_out)
+{
+    dp_comm_t *comm;
+    dp_status_t status = check_config(host, config);
+
+    if (status < 0)
+        return status;
+    comm = host->allocate(host, sizeof(*comm), 64);
+    if (comm == NULL)
+        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory", config->name);
+    memset(comm, 0, sizeof(*comm));
+    comm->host = host;
+    comm->boot = host->get_service(host, DP_HOST_BOOT);
+    comm->device_vt = config->device_vt;
+    comm->device = config->device;
+    comm->rank = config->rank;
+    comm->nranks = config->nranks;
+    snprintf(comm->name, sizeof(comm->name), "%s", config->name);
+    status = set_up(comm, config);
+    if (status < 0) {
+        comm->broken = true;
+        ipc_close(comm);
+        return status;
+    }
+    *comm_out = comm;
+    return DP_OK;
+}
+
+static size_t ipc_memory_bytes(dp_comm_t *comm)
+{
+    return comm->memory_bytes;
+}
+
+static const dp_comm_vt_t table = {
+    .struct_size = sizeof(dp_comm_vt_t),
+    .caps = DP_COMM_CAP_ONE_SIDED | DP_COMM_CAP_CAPTURE,
+    .open = ipc_open,
+    .close = ipc_close,
+    .abort = fault_abort,
+    .channel_open = channel_open,
+    .exchange_open = exchange_open,
+    .start = join_start,
+    .send = channel_send,
+    .recv = channel_recv,
+    .release = channel_release,
+    .exchange = exchange_run,
+    .exchange_release = exchange_release,
+    .all_reduce = reduce_all,
+    .barrier = reduce_barrier,
+    .memory_bytes = ipc_memory_bytes,
+};
+
+static const void *get_interface(const char *id)
+{
+    return strcmp(id, DP_IFACE_COMM) == 0 ? &table : NULL;
+}
+
+DP_PLUGIN_DEFINE(comm_cuda_ipc) = {
+    DP_PLUGIN_HEAD, "comm_cuda_ipc",
+    DP_VERSION,     "ranks of one machine, as processes or threads, over peer memory of CUDA devices",
+    NULL,           NULL,
+    get_interface,
+};
