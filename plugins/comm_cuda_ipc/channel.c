@@ -11,8 +11,8 @@ area_t channel_area(const dp_channel_end_t *end, bool ours)
     bool receiver = ours != (end->config.sender != 0);
     area_t area;
 
-    (void)channel_layout(receiver, end->config.id, ours ? end->config.peer : end->comm->rank, end->config.slots,
-                         end->config.slot_bytes, &area); /* checked when it was opened */
+    (void)channel_layout(receiver, end->config.id, ours ? end->config.peer : end->comm->rank,
+                         end->config.slots, end->config.slot_bytes, &area); /* checked when it was opened */
     return area;
 }
 
@@ -25,16 +25,16 @@ static dp_status_t check_config(dp_comm_t *comm, const dp_channel_config_t *conf
         return DP_FAIL(host, DP_ERR_INVALID, "dp_channel_config_t has %u bytes, at least %zu were expected",
                        config->struct_size, sizeof(*config));
     if (config->peer < 0 || config->peer >= comm->nranks || config->peer == comm->rank)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u leads to rank %d of %d", comm->name, config->id,
-                       config->peer, comm->nranks);
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u leads to rank %d of %d", comm->name,
+                       config->id, config->peer, comm->nranks);
     if (!channel_layout(true, config->id, config->peer, config->slots, config->slot_bytes, &area))
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u cannot have %u slots of %zu bytes", comm->name,
-                       config->id, config->slots, config->slot_bytes);
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u cannot have %u slots of %zu bytes",
+                       comm->name, config->id, config->slots, config->slot_bytes);
     for (const dp_channel_end_t *end = comm->ends; end != NULL; end = end->next)
         if (end->config.id == config->id && end->config.peer == config->peer &&
             (end->config.sender != 0) == (config->sender != 0))
-            return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u with rank %d is open already", comm->name,
-                           config->id, comm->world[config->peer]);
+            return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u with rank %d is open already",
+                           comm->name, config->id, comm->world[config->peer]);
     return DP_OK;
 }
 
@@ -66,8 +66,8 @@ static uint32_t *line(unsigned char *lines, size_t number)
     return (uint32_t *)(void *)(lines + number * LINE_BYTES);
 }
 
-void channel_connect(dp_channel_end_t *end, unsigned char *own_lines, unsigned char *own_payload, unsigned char *far_lines,
-                     unsigned char *far_payload)
+void channel_connect(dp_channel_end_t *end, unsigned char *own_lines, unsigned char *own_payload,
+                     unsigned char *far_lines, unsigned char *far_payload)
 {
     bool sender = end->config.sender != 0;
     unsigned char *receiving = sender ? far_lines : own_lines, *sending = sender ? own_lines : far_lines;
@@ -90,16 +90,17 @@ dp_status_t channel_refuse(const dp_channel_end_t *end, const uint32_t words[8])
     const dp_comm_t *comm = end->comm;
 
     return DP_FAIL(comm->host, DP_ERR_PROTOCOL,
-                   "rank %d: channel \"%s\" from rank %d: expected message %u (step %u, micro-batch %d, %u bytes), found "
+                   "rank %d: channel \"%s\" from rank %d: expected message %u (step %u, micro-batch %d, %u "
+                   "bytes), found "
                    "message %u (step %u, micro-batch %d, %u bytes)",
-                   WORLD(comm), end->label, comm->world[end->config.peer], words[0], words[1], (int32_t)words[2], words[3],
-                   words[4], words[5], (int32_t)words[6], words[7]);
+                   WORLD(comm), end->label, comm->world[end->config.peer], words[0], words[1],
+                   (int32_t)words[2], words[3], words[4], words[5], (int32_t)words[6], words[7]);
 }
 
 /* ---- on the caller's thread ---- */
 
-static dp_status_t check_call(const dp_channel_end_t *end, bool sender, uint64_t number, uint32_t sequence, size_t bytes,
-                              const char *verb)
+static dp_status_t check_call(const dp_channel_end_t *end, bool sender, uint64_t number, uint32_t sequence,
+                              size_t bytes, const char *verb)
 {
     const dp_comm_t *comm = end->comm;
 
@@ -108,11 +109,12 @@ static dp_status_t check_call(const dp_channel_end_t *end, bool sender, uint64_t
     if (sender != (end->config.sender != 0))
         return DP_FAIL(comm->host, DP_ERR_INVALID, "%s on the wrong end of channel \"%s\"", verb, end->label);
     if (sequence != (uint32_t)number)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s of message %u on channel \"%s\": message %u is next", verb, sequence,
-                       end->label, (uint32_t)number);
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s of message %u on channel \"%s\": message %u is next",
+                       verb, sequence, end->label, (uint32_t)number);
     if (bytes > end->config.slot_bytes)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s of %zu bytes on channel \"%s\", which carries at most %zu", verb,
-                       bytes, end->label, end->config.slot_bytes);
+        return DP_FAIL(comm->host, DP_ERR_INVALID,
+                       "%s of %zu bytes on channel \"%s\", which carries at most %zu", verb, bytes,
+                       end->label, end->config.slot_bytes);
     return DP_OK;
 }
 
@@ -124,8 +126,8 @@ static dp_status_t enter(dp_channel_end_t *end, dp_stream_t *s, queue_t *q)
     if (status < 0)
         return status;
     if (end->captured && !q->capturing)
-        return DP_FAIL(end->comm->host, DP_ERR_INVALID, "channel \"%s\" is part of a graph: it is used by replays alone",
-                       end->label);
+        return DP_FAIL(end->comm->host, DP_ERR_INVALID,
+                       "channel \"%s\" is part of a graph: it is used by replays alone", end->label);
     end->captured = q->capturing;
     return DP_OK;
 }
@@ -159,7 +161,8 @@ static dp_status_t check_tag(const queue_t *q, const dp_channel_end_t *end, cons
     return queue_launch(q, q->comm->check_tag, 1, 1, &args, "dp_comm_cuda_ipc_check_tag");
 }
 
-dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out, dp_stream_t *s)
+dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
+                         dp_stream_t *s)
 {
     dp_comm_t *comm = end->comm;
     dp_status_t status = check_call(end, false, end->count, expected->sequence, expected->bytes, "receive");
@@ -193,8 +196,9 @@ dp_status_t channel_release(dp_channel_end_t *end, uint32_t sequence, dp_stream_
     if (status < 0)
         return status;
     if (end->released == end->count)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "release of message %u on channel \"%s\", which was not received",
-                       sequence, end->label);
+        return DP_FAIL(comm->host, DP_ERR_INVALID,
+                       "release of message %u on channel \"%s\", which was not received", sequence,
+                       end->label);
     status = enter(end, s, &q);
     if (status < 0)
         return status;

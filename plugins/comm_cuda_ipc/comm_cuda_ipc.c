@@ -25,9 +25,10 @@ static dp_status_t check_config(const dp_host_t *host, const dp_comm_config_t *c
                        config->struct_size, sizeof(*config));
     if (config->name == NULL || strlen(config->name) >= NAME_BYTES)
         return DP_FAIL(host, DP_ERR_INVALID, "the name of a group has 1 to %d characters", NAME_BYTES - 1);
-    if (config->nranks < 1 || config->nranks > RANKS_MAX || config->rank < 0 || config->rank >= config->nranks)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: rank %d of %d makes no sense", config->name, config->rank,
-                       config->nranks);
+    if (config->nranks < 1 || config->nranks > RANKS_MAX || config->rank < 0 ||
+        config->rank >= config->nranks)
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: rank %d of %d makes no sense", config->name,
+                       config->rank, config->nranks);
     if (config->world_ranks == NULL || config->device_vt == NULL || config->device == NULL)
         return DP_FAIL(host, DP_ERR_INVALID, "group %s: world ranks or the device are missing", config->name);
     if (config->device_vt->caps & DP_DEVICE_CAP_HOST_MEMORY)
@@ -40,14 +41,10 @@ static dp_status_t check_config(const dp_host_t *host, const dp_comm_config_t *c
 static dp_status_t load_kernels(dp_comm_t *comm)
 {
     const dp_cuda_kernel_t kernels[] = {
-        {"dp_comm_cuda_ipc_signals", &comm->signals},
-        {"dp_comm_cuda_ipc_pace", &comm->pace},
-        {"dp_comm_cuda_ipc_check_tag", &comm->check_tag},
-        {"dp_comm_cuda_ipc_put_rows", &comm->put_rows},
-        {"dp_comm_cuda_ipc_take_counts", &comm->take_counts},
-        {"dp_comm_cuda_ipc_sum_f32", &comm->sum[0]},
-        {"dp_comm_cuda_ipc_sum_f64", &comm->sum[1]},
-        {"dp_comm_cuda_ipc_sum_i64", &comm->sum[2]},
+        {"dp_comm_cuda_ipc_signals", &comm->signals},         {"dp_comm_cuda_ipc_pace", &comm->pace},
+        {"dp_comm_cuda_ipc_check_tag", &comm->check_tag},     {"dp_comm_cuda_ipc_put_rows", &comm->put_rows},
+        {"dp_comm_cuda_ipc_take_counts", &comm->take_counts}, {"dp_comm_cuda_ipc_sum_f32", &comm->sum[0]},
+        {"dp_comm_cuda_ipc_sum_f64", &comm->sum[1]},          {"dp_comm_cuda_ipc_sum_i64", &comm->sum[2]},
     };
     dp_status_t status = dp_cuda_module_load(comm->host, dp_image_ipc_kernels, &comm->module);
 
@@ -66,14 +63,16 @@ static dp_status_t read_environment(dp_comm_t *comm)
     comm->blocks = sm != NULL && sm->comm_sms > 0 ? sm->comm_sms : DEFAULT_BLOCKS;
     comm->blocks = comm->blocks < BLOCKS_MAX ? comm->blocks : BLOCKS_MAX;
     if (wait != NULL && strcmp(wait, "stream") != 0 && strcmp(wait, "kernel") != 0)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "DUALPIPE_IPC_WAIT is \"%s\"; it must be stream or kernel", wait);
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "DUALPIPE_IPC_WAIT is \"%s\"; it must be stream or kernel",
+                       wait);
     comm->spin = wait != NULL && strcmp(wait, "kernel") == 0;
     if (link == NULL || link[0] == '\0')
         return DP_OK;
     rate = strtod(link, &end);
     if (*end != '\0' || !(rate > 0 && rate < 1e15))
         return DP_FAIL(comm->host, DP_ERR_INVALID,
-                       "DUALPIPE_IPC_LINK_BYTES_PER_US is \"%s\"; it must be the bytes per microsecond of a simulated link",
+                       "DUALPIPE_IPC_LINK_BYTES_PER_US is \"%s\"; it must be the bytes per microsecond of a "
+                       "simulated link",
                        link);
     comm->link_ns_per_byte = 1e3 / rate;
     comm->host->log(comm->host, DP_LOG_WARN, "comm_cuda_ipc",
@@ -88,7 +87,8 @@ static dp_status_t find_device(dp_comm_t *comm)
     if (status == DP_OK)
         status = dp_cuda_current(comm->host, &comm->ordinal);
     if (status == DP_OK)
-        status = DP_CU(comm->host, comm->cu->cuCtxGetCurrent(&comm->context), "asking for the current context");
+        status =
+            DP_CU(comm->host, comm->cu->cuCtxGetCurrent(&comm->context), "asking for the current context");
     return status == DP_OK ? block_limits(comm) : status;
 }
 
@@ -103,8 +103,8 @@ static dp_status_t allocate_tables(dp_comm_t *comm, const int32_t *world)
     comm->base_payload = host->allocate(host, n * sizeof(*comm->base_payload), 16);
     comm->plan.steps = host->allocate(host, comm->plan.room * sizeof(*comm->plan.steps), 16);
     comm->batch = host->allocate(host, BATCH_MAX * sizeof(*comm->batch), 16);
-    if (comm->world == NULL || comm->base_lines == NULL || comm->base_payload == NULL || comm->plan.steps == NULL ||
-        comm->batch == NULL)
+    if (comm->world == NULL || comm->base_lines == NULL || comm->base_payload == NULL ||
+        comm->plan.steps == NULL || comm->batch == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for %d ranks", comm->name, comm->nranks);
     memcpy(comm->world, world, n * sizeof(*comm->world));
     comm->base = (plan_group_t){comm->rank, comm->nranks, comm->base_lines, comm->base_payload};
@@ -154,7 +154,8 @@ static bool healthy(dp_comm_t *comm)
 /* Importers unmap before the exporter frees. */
 static void let_go(dp_comm_t *comm)
 {
-    bool meet = healthy(comm) && wire_meet(comm->wire, -1, NULL, CLOSE_SECONDS) == DP_OK; /* nobody writes any more */
+    bool meet =
+        healthy(comm) && wire_meet(comm->wire, -1, NULL, CLOSE_SECONDS) == DP_OK; /* nobody writes any more */
 
     join_let_go(comm);
     if (meet)

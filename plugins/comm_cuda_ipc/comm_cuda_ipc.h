@@ -61,7 +61,8 @@ struct holding {
     holding_t *next;
     block_t block;
     size_t lines;
-    uint64_t *targets; /* [lines] of our own: TARGET_SET | the latest value that a stream waits for; else NULL */
+    uint64_t
+        *targets; /* [lines] of our own: TARGET_SET | the latest value that a stream waits for; else NULL */
 };
 
 #define TARGET_SET (UINT64_C(1) << 32)
@@ -98,8 +99,8 @@ struct dp_comm {
     dp_exchange_t *exchanges;
     uint64_t barriers, pieces;
     bool barriers_captured, sums_captured;
-    plan_t plan;                      /* room for what is being enqueued */
-    CUstreamBatchMemOpParams *batch;  /* [BATCH_MAX] */
+    plan_t plan;                       /* room for what is being enqueued */
+    CUstreamBatchMemOpParams *batch;   /* [BATCH_MAX] */
     dp_stream_t *streams[STREAMS_MAX]; /* that have carried something of ours */
     uint32_t stream_count;
     bool spin;               /* kernels wait, not streams: DUALPIPE_IPC_WAIT=kernel */
@@ -152,9 +153,11 @@ static inline void ipc_free(const dp_comm_t *comm, void *memory)
 /* block.c */
 dp_status_t block_limits(dp_comm_t *comm);
 /* Zeroed memory of ours, told to the others by *announcement; *fd_out (METHOD_FD, else -1) is the caller's. */
-dp_status_t block_create(dp_comm_t *comm, size_t bytes, block_t *block_out, announcement_t *announcement, int *fd_out);
+dp_status_t block_create(dp_comm_t *comm, size_t bytes, block_t *block_out, announcement_t *announcement,
+                         int *fd_out);
 /* Maps the block that was announced. Takes fd (-1: none) in every case. */
-dp_status_t block_import(dp_comm_t *comm, int32_t rank, const announcement_t *announcement, int fd, block_t *block_out);
+dp_status_t block_import(dp_comm_t *comm, int32_t rank, const announcement_t *announcement, int fd,
+                         block_t *block_out);
 void block_drop(dp_comm_t *comm, block_t *block);
 
 /* queue.c: what one call puts on a stream */
@@ -194,10 +197,12 @@ void join_let_go_own(dp_comm_t *comm);
 dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out);
 /* The area of one side of the channel as that side's directory has it. */
 area_t channel_area(const dp_channel_end_t *end, bool ours);
-void channel_connect(dp_channel_end_t *end, unsigned char *own_lines, unsigned char *own_payload, unsigned char *far_lines,
-                     unsigned char *far_payload);
-dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s);
-dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out, dp_stream_t *s);
+void channel_connect(dp_channel_end_t *end, unsigned char *own_lines, unsigned char *own_payload,
+                     unsigned char *far_lines, unsigned char *far_payload);
+dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag,
+                         dp_stream_t *s);
+dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
+                         dp_stream_t *s);
 dp_status_t channel_release(dp_channel_end_t *end, uint32_t sequence, dp_stream_t *s);
 dp_status_t channel_refuse(const dp_channel_end_t *end, const uint32_t words[8]);
 
@@ -206,7 +211,8 @@ dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, d
 void exchange_free(dp_exchange_t *x);
 area_t exchange_area(const dp_exchange_t *x);
 dp_status_t exchange_run(dp_exchange_t *x, uint32_t sequence, const void *send, const int32_t *send_offsets,
-                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s);
+                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
+                         dp_stream_t *s);
 dp_status_t exchange_release(dp_exchange_t *x, uint32_t sequence, dp_stream_t *s);
 
 /* reduce.c */

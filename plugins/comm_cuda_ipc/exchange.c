@@ -12,8 +12,8 @@ area_t exchange_area(const dp_exchange_t *x)
 {
     area_t area;
 
-    (void)rows_layout(x->config.id, count_of(x->comm->nranks), x->config.slots, x->config.capacity_rows, x->config.row_bytes,
-                      &area); /* checked when it was opened */
+    (void)rows_layout(x->config.id, count_of(x->comm->nranks), x->config.slots, x->config.capacity_rows,
+                      x->config.row_bytes, &area); /* checked when it was opened */
     return area;
 }
 
@@ -26,14 +26,17 @@ static dp_status_t check_config(dp_comm_t *comm, const dp_exchange_config_t *con
         return DP_FAIL(host, DP_ERR_INVALID, "dp_exchange_config_t has %u bytes, at least %zu were expected",
                        config->struct_size, sizeof(*config));
     if (config->row_bytes == 0 || config->row_bytes % 16 != 0)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u: row_bytes %zu is not a multiple of 16", comm->name,
-                       config->id, config->row_bytes);
-    if (!rows_layout(config->id, count_of(comm->nranks), slots, config->capacity_rows, config->row_bytes, &area))
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u cannot have %u slots of %u rows of %zu bytes",
-                       comm->name, config->id, slots, config->capacity_rows, config->row_bytes);
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u: row_bytes %zu is not a multiple of 16",
+                       comm->name, config->id, config->row_bytes);
+    if (!rows_layout(config->id, count_of(comm->nranks), slots, config->capacity_rows, config->row_bytes,
+                     &area))
+        return DP_FAIL(host, DP_ERR_INVALID,
+                       "group %s: exchange %u cannot have %u slots of %u rows of %zu bytes", comm->name,
+                       config->id, slots, config->capacity_rows, config->row_bytes);
     for (const dp_exchange_t *x = comm->exchanges; x != NULL; x = x->next)
         if (x->config.id == config->id)
-            return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u is open already", comm->name, config->id);
+            return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u is open already", comm->name,
+                           config->id);
     return DP_OK;
 }
 
@@ -96,19 +99,20 @@ static dp_status_t enter(dp_exchange_t *x, dp_stream_t *s, queue_t *q)
     if (status < 0)
         return status;
     if (x->captured && !q->capturing)
-        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange \"%s\" is part of a graph: it is used by replays alone",
-                       x->label);
+        return DP_FAIL(x->comm->host, DP_ERR_INVALID,
+                       "exchange \"%s\" is part of a graph: it is used by replays alone", x->label);
     x->captured = q->capturing;
     return DP_OK;
 }
 
 static uint32_t *private_line(const dp_exchange_t *x, size_t which)
 {
-    return plan_line(&x->group, x->comm->rank, rows_line_private(count_of(x->comm->nranks), x->config.slots, which));
+    return plan_line(&x->group, x->comm->rank,
+                     rows_line_private(count_of(x->comm->nranks), x->config.slots, which));
 }
 
-static dp_status_t put_rows(const queue_t *q, const dp_exchange_t *x, const void *send, const int32_t *offsets,
-                            const int32_t *counts)
+static dp_status_t put_rows(const queue_t *q, const dp_exchange_t *x, const void *send,
+                            const int32_t *offsets, const int32_t *counts)
 {
     const dp_comm_t *comm = x->comm;
     size_t n = count_of(comm->nranks), me = count_of(comm->rank), slot = x->count % x->config.slots;
@@ -160,7 +164,8 @@ static dp_status_t take_counts(const queue_t *q, const dp_exchange_t *x, const i
 }
 
 dp_status_t exchange_run(dp_exchange_t *x, uint32_t sequence, const void *send, const int32_t *send_offsets,
-                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s)
+                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
+                         dp_stream_t *s)
 {
     dp_comm_t *comm = x->comm;
     size_t n = count_of(comm->nranks), slot = x->count % x->config.slots;
@@ -169,8 +174,8 @@ dp_status_t exchange_run(dp_exchange_t *x, uint32_t sequence, const void *send, 
     queue_t q;
 
     if (status == DP_OK && (uintptr_t)send % 16 != 0)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "exchange \"%s\": rows at %p are not aligned to 16 bytes", x->label,
-                       send);
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "exchange \"%s\": rows at %p are not aligned to 16 bytes",
+                       x->label, send);
     if (status == DP_OK)
         status = enter(x, s, &q);
     if (status < 0)
@@ -206,8 +211,8 @@ dp_status_t exchange_release(dp_exchange_t *x, uint32_t sequence, dp_stream_t *s
     if (status < 0)
         return status;
     if (x->released == x->count)
-        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "release of exchange %u of \"%s\", which was not made", sequence,
-                       x->label);
+        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "release of exchange %u of \"%s\", which was not made",
+                       sequence, x->label);
     status = enter(x, s, &q);
     if (status < 0)
         return status;

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TICK_NS         INT64_C(10000000)
-#define RELEASE_MS      2
+#define TICK_NS          INT64_C(10000000)
+#define RELEASE_MS       2
 #define DEADLINE_SECONDS 120
 
 bool fault_aborted(const dp_comm_t *comm)
@@ -51,10 +51,11 @@ static dp_status_t explain_rows(const dp_comm_t *comm, uint32_t fault, const ipc
 
     if (fault == IPC_FAULT_OVERFLOW)
         return DP_FAIL(comm->host, rows < 0 ? DP_ERR_INVALID : DP_ERR_OVERFLOW,
-                       "rank %d: exchange %u of \"%s\": %d rows for rank %d are more than its capacity", WORLD(comm),
-                       m->words[0], label, rows, world_of(comm, m->words[1]));
-    return DP_FAIL(comm->host, DP_ERR_PROTOCOL, "rank %d: exchange %u of \"%s\": rank %d sent exchange %u with %d rows",
-                   WORLD(comm), m->words[0], label, world_of(comm, m->words[1]), m->words[2], rows);
+                       "rank %d: exchange %u of \"%s\": %d rows for rank %d are more than its capacity",
+                       WORLD(comm), m->words[0], label, rows, world_of(comm, m->words[1]));
+    return DP_FAIL(comm->host, DP_ERR_PROTOCOL,
+                   "rank %d: exchange %u of \"%s\": rank %d sent exchange %u with %d rows", WORLD(comm),
+                   m->words[0], label, world_of(comm, m->words[1]), m->words[2], rows);
 }
 
 static dp_status_t explain_sum(const dp_comm_t *comm, const ipc_mailbox_t *m)
@@ -62,10 +63,11 @@ static dp_status_t explain_sum(const dp_comm_t *comm, const ipc_mailbox_t *m)
     const uint32_t *w = m->words;
 
     return DP_FAIL(comm->host, DP_ERR_PROTOCOL,
-                   "rank %d: all_reduce in group %s, piece %u, has %llu elements of dtype %u; on rank %d it is piece %u of "
+                   "rank %d: all_reduce in group %s, piece %u, has %llu elements of dtype %u; on rank %d it "
+                   "is piece %u of "
                    "%llu, dtype %u",
-                   WORLD(comm), comm->name, w[1], (unsigned long long)w[3] << 32 | w[2], w[4], world_of(comm, w[0]), w[5],
-                   (unsigned long long)w[7] << 32 | w[6], w[8]);
+                   WORLD(comm), comm->name, w[1], (unsigned long long)w[3] << 32 | w[2], w[4],
+                   world_of(comm, w[0]), w[5], (unsigned long long)w[7] << 32 | w[6], w[8]);
 }
 
 static dp_status_t explain(const dp_comm_t *comm, uint32_t fault)
@@ -77,8 +79,8 @@ static dp_status_t explain(const dp_comm_t *comm, uint32_t fault)
     case IPC_FAULT_TAG:
         end = find_end(comm, m->object);
         return end != NULL ? channel_refuse(end, m->words)
-                           : DP_FAIL(comm->host, DP_ERR_PROTOCOL, "rank %d: group %s: a wrong message", WORLD(comm),
-                                     comm->name);
+                           : DP_FAIL(comm->host, DP_ERR_PROTOCOL, "rank %d: group %s: a wrong message",
+                                     WORLD(comm), comm->name);
     case IPC_FAULT_OVERFLOW:
     case IPC_FAULT_ROWS:
         return explain_rows(comm, fault, m);
@@ -86,11 +88,12 @@ static dp_status_t explain(const dp_comm_t *comm, uint32_t fault)
         return explain_sum(comm, m);
     case IPC_FAULT_DEADLINE:
         return DP_FAIL(comm->host, DP_ERR_TIMEOUT,
-                       "rank %d: group %s: a kernel waited for %u and saw %u: a rank has not come", WORLD(comm), comm->name,
-                       m->words[0], m->words[1]);
+                       "rank %d: group %s: a kernel waited for %u and saw %u: a rank has not come",
+                       WORLD(comm), comm->name, m->words[0], m->words[1]);
     default:
         return DP_FAIL(comm->host, DP_ERR_INVALID,
-                       "rank %d: group %s: slot %u is used and slot %u is next: a graph that is replayed holds a whole number "
+                       "rank %d: group %s: slot %u is used and slot %u is next: a graph that is replayed "
+                       "holds a whole number "
                        "of rounds through the slots of each channel and exchange",
                        WORLD(comm), comm->name, m->words[0], m->words[1]);
     }
@@ -124,7 +127,8 @@ static void release_words(dp_comm_t *comm, const holding_t *h)
         CUdeviceptr at = (CUdeviceptr)(uintptr_t)(h->block.base + line * LINE_BYTES);
 
         if (target != 0)
-            (void)comm->cu->cuStreamWriteValue32(comm->side, at, (uint32_t)target, CU_STREAM_WRITE_VALUE_DEFAULT);
+            (void)comm->cu->cuStreamWriteValue32(comm->side, at, (uint32_t)target,
+                                                 CU_STREAM_WRITE_VALUE_DEFAULT);
     }
 }
 
@@ -201,10 +205,12 @@ dp_status_t fault_open(dp_comm_t *comm)
     dp_status_t status = open_mailbox(comm);
 
     if (status == DP_OK)
-        status = DP_CU(comm->host, cu->cuCtxGetStreamPriorityRange(&least, &greatest), "asking for stream priorities");
+        status = DP_CU(comm->host, cu->cuCtxGetStreamPriorityRange(&least, &greatest),
+                       "asking for stream priorities");
     if (status == DP_OK)
-        status = DP_CU(comm->host, cu->cuStreamCreateWithPriority(&comm->side, CU_STREAM_NON_BLOCKING, greatest),
-                       "group %s: opening a stream", comm->name);
+        status =
+            DP_CU(comm->host, cu->cuStreamCreateWithPriority(&comm->side, CU_STREAM_NON_BLOCKING, greatest),
+                  "group %s: opening a stream", comm->name);
     if (status < 0)
         return status;
     if (pthread_create(&comm->watchdog, NULL, watch, comm) != 0)

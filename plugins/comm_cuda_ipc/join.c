@@ -123,7 +123,8 @@ static dp_status_t joining_show(joining_t *j)
     dp_status_t status = DP_OK;
 
     if (j->count > 0 && bytes == 0)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: what was opened is too large for any device", comm->name);
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: what was opened is too large for any device",
+                       comm->name);
     if (j->count > 0) {
         status = block_create(comm, bytes, &own->block, &own->announcement, &j->own_fd);
         if (status == DP_OK)
@@ -152,8 +153,8 @@ static dp_status_t read_areas(joining_t *j, int32_t rank)
     char key[128];
 
     if (count > AREAS_MAX)
-        return DP_FAIL(comm->host, DP_ERR_PROTOCOL, "rank %d: rank %d announces %u areas", WORLD(comm), comm->world[rank],
-                       count);
+        return DP_FAIL(comm->host, DP_ERR_PROTOCOL, "rank %d: rank %d announces %u areas", WORLD(comm),
+                       comm->world[rank], count);
     view->areas = comm->host->allocate(comm->host, (count + 1) * sizeof(area_t), 16);
     if (view->areas == NULL)
         return DP_FAIL(comm->host, DP_ERR_NOMEM, "no memory for a directory of %u areas", count);
@@ -163,8 +164,8 @@ static dp_status_t read_areas(joining_t *j, int32_t rank)
                                  min_u32(AREAS_PER_KEY, count - at) * sizeof(area_t));
     }
     if (status == DP_OK && !layout_check(view->areas, count, view->announcement.bytes, &bad))
-        return DP_FAIL(comm->host, DP_ERR_PROTOCOL, "rank %d: area %u of rank %d lies outside its memory", WORLD(comm), bad,
-                       comm->world[rank]);
+        return DP_FAIL(comm->host, DP_ERR_PROTOCOL, "rank %d: area %u of rank %d lies outside its memory",
+                       WORLD(comm), bad, comm->world[rank]);
     return status;
 }
 
@@ -196,18 +197,19 @@ static dp_status_t differ(const dp_comm_t *comm, int32_t rank, const char *what,
 {
     if (found == NULL)
         return DP_FAIL(comm->host, DP_ERR_MISMATCH,
-                       "group %s: rank %d has opened %s with rank %d, which has not opened its side", comm->name,
-                       WORLD(comm), what, comm->world[rank]);
-    return DP_FAIL(comm->host, DP_ERR_MISMATCH,
-                   "group %s, %s: rank %d has %u slots of %llu bytes and capacity %llu, rank %d %u of %llu and %llu",
-                   comm->name, what, WORLD(comm), expected->slots, (unsigned long long)expected->unit,
-                   (unsigned long long)expected->capacity, comm->world[rank], found->slots,
-                   (unsigned long long)found->unit, (unsigned long long)found->capacity);
+                       "group %s: rank %d has opened %s with rank %d, which has not opened its side",
+                       comm->name, WORLD(comm), what, comm->world[rank]);
+    return DP_FAIL(
+        comm->host, DP_ERR_MISMATCH,
+        "group %s, %s: rank %d has %u slots of %llu bytes and capacity %llu, rank %d %u of %llu and %llu",
+        comm->name, what, WORLD(comm), expected->slots, (unsigned long long)expected->unit,
+        (unsigned long long)expected->capacity, comm->world[rank], found->slots,
+        (unsigned long long)found->unit, (unsigned long long)found->capacity);
 }
 
 /* Where `rank` has the area that `expected` describes, in this round. */
-static dp_status_t find(joining_t *j, int32_t rank, const area_t *expected, const char *what, unsigned char **lines_out,
-                        unsigned char **payload_out)
+static dp_status_t find(joining_t *j, int32_t rank, const area_t *expected, const char *what,
+                        unsigned char **lines_out, unsigned char **payload_out)
 {
     view_t *view = &j->views[rank];
     dp_status_t status = j->loaded[rank] ? DP_OK : load(j, rank);
@@ -233,7 +235,8 @@ static dp_status_t find_all(joining_t *j, const area_t *expected, const char *wh
     dp_status_t status = DP_OK;
 
     if (list == NULL)
-        return DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory for %d addresses", comm->name, comm->nranks);
+        return DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory for %d addresses", comm->name,
+                       comm->nranks);
     for (int32_t p = 0; p < comm->nranks && status == DP_OK; p++) {
         status = find(j, p, expected, what, &lines[p], &payload[p]);
         if (status == DP_OK) {

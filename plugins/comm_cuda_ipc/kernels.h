@@ -28,9 +28,9 @@ typedef struct ipc_mailbox {
 
 /* Where a kernel reports, and hears of an abort. */
 typedef struct ipc_report {
-    ipc_mailbox_t *mailbox;  /* device address                                   */
-    uint32_t *taken;         /* device memory: 1 once a fault has been written   */
-    uint64_t deadline_ns;    /* of one wait                                      */
+    ipc_mailbox_t *mailbox; /* device address                                   */
+    uint32_t *taken;        /* device memory: 1 once a fault has been written   */
+    uint64_t deadline_ns;   /* of one wait                                      */
 } ipc_report_t;
 
 /* counter NULL: delta; else what lies there, plus delta. */
@@ -76,8 +76,8 @@ typedef struct ipc_put_rows {
     uint64_t head_at, arrived_at; /* bytes from a peer's lines: ours there   */
     uint64_t rows_at;             /* bytes from a peer's payload             */
     uint32_t nranks, rank, capacity;
-    uint32_t share;               /* blocks for each peer                    */
-    double link_ns_per_byte;      /* of a simulated link; 0: none            */
+    uint32_t share;          /* blocks for each peer                    */
+    double link_ns_per_byte; /* of a simulated link; 0: none            */
 } ipc_put_rows_t;
 
 typedef struct ipc_take_counts {

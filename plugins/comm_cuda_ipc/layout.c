@@ -102,7 +102,8 @@ size_t slot_stride(size_t slot_bytes)
     return round_up(slot_bytes, PAYLOAD_ALIGN);
 }
 
-bool channel_layout(bool receiver, uint32_t id, int32_t peer, uint32_t slots, size_t slot_bytes, area_t *area_out)
+bool channel_layout(bool receiver, uint32_t id, int32_t peer, uint32_t slots, size_t slot_bytes,
+                    area_t *area_out)
 {
     size_t all;
     area_t area = {
@@ -158,9 +159,9 @@ bool rows_layout(uint32_t id, size_t n, uint32_t slots, uint32_t capacity, size_
     };
 
     if (capacity < 1 || capacity > INT32_MAX || slots < 1 || slots > 65536 ||
-        __builtin_mul_overflow(row_bytes, (size_t)capacity, &all) ||
-        __builtin_mul_overflow(all, n, &all) || all > REASON ||
-        __builtin_mul_overflow(round_up(all, PAYLOAD_ALIGN), (size_t)slots, &all) || all > REASON)
+        __builtin_mul_overflow(row_bytes, (size_t)capacity, &all) || __builtin_mul_overflow(all, n, &all) ||
+        all > REASON || __builtin_mul_overflow(round_up(all, PAYLOAD_ALIGN), (size_t)slots, &all) ||
+        all > REASON)
         return false;
     area.payload_bytes = rows_data_at(n, slots) + slots * rows_slot_bytes(n, capacity, row_bytes);
     *area_out = area;

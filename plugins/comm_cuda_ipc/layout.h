@@ -83,7 +83,8 @@ size_t slot_stride(size_t slot_bytes);
 /* Lines of AREA_CREDIT: credit, and the owner's two. */
 enum { CREDIT_CREDIT, CREDIT_SENT, CREDIT_CURSOR, CREDIT_LINES };
 /* The area of one side of a channel; false when its size overflows. */
-bool channel_layout(bool receiver, uint32_t id, int32_t peer, uint32_t slots, size_t slot_bytes, area_t *area_out);
+bool channel_layout(bool receiver, uint32_t id, int32_t peer, uint32_t slots, size_t slot_bytes,
+                    area_t *area_out);
 
 /* Lines of AREA_ROWS: credit[n], arrived[n], heads[slots][n] (sequence and rows), and three of the owner's. */
 enum { ROWS_EXCHANGED, ROWS_CURSOR, ROWS_RELEASED, ROWS_PRIVATE };
@@ -109,7 +110,8 @@ size_t rows_counts_at(size_t n, size_t slot);
 size_t rows_done_at(size_t n, size_t slots);
 size_t rows_slot_bytes(size_t n, size_t capacity, size_t row_bytes);
 size_t rows_data_at(size_t n, size_t slots);
-bool rows_layout(uint32_t id, size_t n, uint32_t slots, uint32_t capacity, size_t row_bytes, area_t *area_out);
+bool rows_layout(uint32_t id, size_t n, uint32_t slots, uint32_t capacity, size_t row_bytes,
+                 area_t *area_out);
 
 static inline size_t round_up(size_t bytes, size_t to)
 {

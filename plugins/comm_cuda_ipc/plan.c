@@ -56,7 +56,8 @@ uint32_t *plan_line(const plan_group_t *g, int32_t at, size_t line)
 
 /* sender   --published--> receiver : tag and data of the slot are whole.
  * receiver --credit-----> sender   : the slot may be written again. */
-void plan_send(plan_t *plan, const plan_channel_t *c, uint64_t number, const dp_message_tag_t *tag, const void *from)
+void plan_send(plan_t *plan, const plan_channel_t *c, uint64_t number, const dp_message_tag_t *tag,
+               const void *from)
 {
     uint32_t slot = (uint32_t)(number % c->slots);
     uint32_t *head = c->heads + slot * LINE_WORDS;
@@ -109,7 +110,8 @@ void plan_exchange(plan_t *plan, const plan_group_t *g, uint32_t slots, uint64_t
     begin(plan, number, rows_own(g, slots, ROWS_EXCHANGED));
     word_step(plan, PLAN_EXPECT, rows_own(g, slots, ROWS_CURSOR), (uint32_t)(number % slots), ABSOLUTE);
     for (int32_t p = 0; p < g->nranks; p++)
-        word_step(plan, PLAN_WAIT, plan_line(g, g->rank, rows_line_credit(n, (size_t)p)), 1 - slots, RELATIVE);
+        word_step(plan, PLAN_WAIT, plan_line(g, g->rank, rows_line_credit(n, (size_t)p)), 1 - slots,
+                  RELATIVE);
 }
 
 void plan_arrive(plan_t *plan, const plan_group_t *g, uint32_t slots, uint64_t number)
@@ -151,7 +153,8 @@ void plan_barrier(plan_t *plan, const plan_group_t *g, uint64_t number)
 
     begin(plan, number, base_own(g, BASE_BARRIERS));
     for (int32_t i = 1; i < g->nranks; i++)
-        word_step(plan, PLAN_WRITE, plan_line(g, (g->rank + i) % g->nranks, base_line_barrier(n, me)), 1, RELATIVE);
+        word_step(plan, PLAN_WRITE, plan_line(g, (g->rank + i) % g->nranks, base_line_barrier(n, me)), 1,
+                  RELATIVE);
     for (int32_t p = 0; p < g->nranks; p++)
         if (p != g->rank)
             word_step(plan, PLAN_WAIT, plan_line(g, g->rank, base_line_barrier(n, (size_t)p)), 1, RELATIVE);
@@ -219,8 +222,8 @@ void plan_sum_hear(plan_t *plan, const plan_sum_t *sum, uint32_t piece)
 
     sum_begin(plan, sum);
     for (int32_t p = 0; p < g->nranks; p++)
-        word_step(plan, PLAN_WAIT, plan_line(g, g->rank, base_line_staged((size_t)g->nranks, (size_t)p)), piece + 1,
-                  RELATIVE);
+        word_step(plan, PLAN_WAIT, plan_line(g, g->rank, base_line_staged((size_t)g->nranks, (size_t)p)),
+                  piece + 1, RELATIVE);
 }
 
 void plan_sum_tell(plan_t *plan, const plan_sum_t *sum, uint32_t piece)
@@ -229,9 +232,10 @@ void plan_sum_tell(plan_t *plan, const plan_sum_t *sum, uint32_t piece)
 
     sum_begin(plan, sum);
     for (int32_t i = 1; i <= g->nranks; i++)
-        word_step(plan, PLAN_WRITE,
-                  plan_line(g, (g->rank + i) % g->nranks, base_line_summed((size_t)g->nranks, (size_t)g->rank)),
-                  piece + 1, RELATIVE);
+        word_step(
+            plan, PLAN_WRITE,
+            plan_line(g, (g->rank + i) % g->nranks, base_line_summed((size_t)g->nranks, (size_t)g->rank)),
+            piece + 1, RELATIVE);
 }
 
 void plan_sum_gather(plan_t *plan, const plan_sum_t *sum, uint32_t piece)
@@ -241,7 +245,8 @@ void plan_sum_gather(plan_t *plan, const plan_sum_t *sum, uint32_t piece)
 
     sum_begin(plan, sum);
     for (int32_t p = 0; p < g->nranks; p++)
-        word_step(plan, PLAN_WAIT, plan_line(g, g->rank, base_line_summed(n, (size_t)p)), piece + 1, RELATIVE);
+        word_step(plan, PLAN_WAIT, plan_line(g, g->rank, base_line_summed(n, (size_t)p)), piece + 1,
+                  RELATIVE);
     copy_step(plan, sum->data + piece * most_elements(sum) * sum->element_bytes,
               g->payload[g->rank] + base_out_at(n, sum->piece_bytes, piece % 2),
               plan_sum_elements(sum, piece) * sum->element_bytes);

@@ -22,7 +22,7 @@ typedef enum plan_kind {
 
 typedef struct plan_step {
     plan_kind_t kind;
-    bool relative;  /* value counts from the plan's base */
+    bool relative; /* value counts from the plan's base */
     uint32_t value;
     uint32_t *word; /* device address */
     void *to;
@@ -64,7 +64,8 @@ typedef struct plan_channel {
 uint32_t plan_room(int32_t nranks);
 
 /* All of send, or all of release; recv before and after its look at the tag. `number`: of the message in its channel. */
-void plan_send(plan_t *plan, const plan_channel_t *c, uint64_t number, const dp_message_tag_t *tag, const void *from);
+void plan_send(plan_t *plan, const plan_channel_t *c, uint64_t number, const dp_message_tag_t *tag,
+               const void *from);
 void plan_recv(plan_t *plan, const plan_channel_t *c, uint64_t number);
 void plan_received(plan_t *plan, const plan_channel_t *c, uint64_t number);
 void plan_release(plan_t *plan, const plan_channel_t *c, uint64_t number);

@@ -14,8 +14,8 @@ static dp_status_t remember_stream(dp_comm_t *comm, dp_stream_t *s)
         if (comm->streams[i] == s)
             return DP_OK;
     if (comm->stream_count == STREAMS_MAX)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: more than %d streams carry its transfers", comm->name,
-                       STREAMS_MAX);
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: more than %d streams carry its transfers",
+                       comm->name, STREAMS_MAX);
     comm->streams[comm->stream_count++] = s;
     return DP_OK;
 }
@@ -30,7 +30,8 @@ dp_status_t queue_enter(dp_comm_t *comm, dp_stream_t *s, queue_t *queue_out)
         return DP_FAIL(comm->host, DP_ERR_ABORTED, "rank %d: group %s was aborted", WORLD(comm), comm->name);
     status = remember_stream(comm, s);
     if (status == DP_OK)
-        status = DP_CU(comm->host, comm->cu->cuStreamIsCapturing(stream, &capture), "asking a stream for its capture");
+        status = DP_CU(comm->host, comm->cu->cuStreamIsCapturing(stream, &capture),
+                       "asking a stream for its capture");
     if (status < 0)
         return status;
     queue_out->comm = comm;
@@ -50,8 +51,8 @@ ipc_value_t queue_value(const queue_t *q, const uint32_t *counter, uint32_t base
 dp_status_t queue_launch(const queue_t *q, CUfunction function, uint32_t blocks, uint32_t threads, void *args,
                          const char *what)
 {
-    return dp_cuda_launch_args(q->comm->host, q->comm->cu, function, DP_DIM(blocks), DP_DIM(threads), 0, q->stream, what,
-                               (void *[]){args});
+    return dp_cuda_launch_args(q->comm->host, q->comm->cu, function, DP_DIM(blocks), DP_DIM(threads), 0,
+                               q->stream, what, (void *[]){args});
 }
 
 /* ---- steps ---- */
@@ -123,8 +124,8 @@ static dp_status_t copy(const queue_t *q, const plan_step_t *step)
     dp_comm_t *comm = q->comm;
     dp_status_t status =
         DP_CU(comm->host,
-              comm->cu->cuMemcpyDtoDAsync((CUdeviceptr)(uintptr_t)step->to, (CUdeviceptr)(uintptr_t)step->from,
-                                          step->bytes, q->stream),
+              comm->cu->cuMemcpyDtoDAsync((CUdeviceptr)(uintptr_t)step->to,
+                                          (CUdeviceptr)(uintptr_t)step->from, step->bytes, q->stream),
               "group %s: copying %zu bytes", comm->name, step->bytes);
     ipc_pace_t pace = {comm->report, (uint64_t)((double)step->bytes * comm->link_ns_per_byte)};
 
@@ -191,7 +192,8 @@ dp_status_t queue_settle(dp_comm_t *comm)
         if (status < 0 && status != DP_ERR_TIMEOUT)
             return status;
         if (host->now_ns(host) > deadline)
-            return DP_FAIL(host, DP_ERR_TIMEOUT, "rank %d, group %s: the device does nothing", WORLD(comm), comm->name);
+            return DP_FAIL(host, DP_ERR_TIMEOUT, "rank %d, group %s: the device does nothing", WORLD(comm),
+                           comm->name);
     }
     return DP_CU(host, result, "group %s: setting up memory", comm->name);
 }

@@ -32,8 +32,8 @@ static dp_status_t enter(dp_comm_t *comm, dp_stream_t *s, bool *captured, const 
     if (status < 0)
         return status;
     if (*captured && !q->capturing)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: %s is part of a graph: it is used by replays alone", comm->name,
-                       what);
+        return DP_FAIL(comm->host, DP_ERR_INVALID,
+                       "group %s: %s is part of a graph: it is used by replays alone", comm->name, what);
     *captured = q->capturing;
     return DP_OK;
 }
@@ -77,8 +77,11 @@ static dp_status_t sum_slice(const queue_t *q, const plan_sum_t *sum, uint32_t p
 
     blocks = dp_cuda_blocks(args.elements, SUM_THREADS);
     blocks = blocks < 1 ? 1 : blocks < comm->blocks ? blocks : comm->blocks;
-    return queue_launch(q, comm->sum[dtype == DP_F32 ? 0 : dtype == DP_F64 ? 1 : 2], blocks, SUM_THREADS, &args,
-                        "dp_comm_cuda_ipc_sum");
+    return queue_launch(q,
+                        comm->sum[dtype == DP_F32   ? 0
+                                  : dtype == DP_F64 ? 1
+                                                    : 2],
+                        blocks, SUM_THREADS, &args, "dp_comm_cuda_ipc_sum");
 }
 
 static dp_status_t run_piece(const queue_t *q, const plan_sum_t *sum, uint32_t piece, dp_dtype_t dtype)
@@ -116,8 +119,8 @@ dp_status_t reduce_all(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dty
     queue_t q;
 
     if (dtype != DP_F32 && dtype != DP_F64 && dtype != DP_I64)
-        return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED, "group %s: all_reduce adds f32, f64 and i64, not dtype %d",
-                       comm->name, (int)dtype);
+        return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED,
+                       "group %s: all_reduce adds f32, f64 and i64, not dtype %d", comm->name, (int)dtype);
     if (count > SIZE_MAX / 16 || count / (comm->piece_bytes / dp_dtype_bytes(dtype)) > UINT32_MAX / 4)
         return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: all_reduce of %zu elements", comm->name, count);
     if (count == 0 || comm->nranks == 1)

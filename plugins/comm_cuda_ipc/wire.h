@@ -22,8 +22,8 @@ typedef struct wire_address {
 } wire_address_t;
 
 /* Opens our socket. what: "rank 3, group pipeline.0" for messages, copied. stop: ends waits when it is not 0; may be NULL. */
-dp_status_t wire_open(const dp_host_t *host, int32_t rank, int32_t nranks, const char *what, const uint32_t *stop,
-                      wire_t **wire_out);
+dp_status_t wire_open(const dp_host_t *host, int32_t rank, int32_t nranks, const char *what,
+                      const uint32_t *stop, wire_t **wire_out);
 void wire_close(wire_t *wire);
 const wire_address_t *wire_own(const wire_t *wire);
 /* Tells where another rank is. DP_ERR_UNSUPPORTED: on another machine. */

@@ -143,14 +143,30 @@ START_TEST(directories_that_lead_outside_are_refused)
         for (int lie = 0; lie < 8; lie++) {
             memcpy(areas, good, sizeof(areas));
             switch (lie) {
-            case 0: areas[i].lines_at = 0; break;
-            case 1: areas[i].lines_at += 4; break;
-            case 2: areas[i].lines = bytes; break;
-            case 3: areas[i].lines = UINT64_MAX / LINE_BYTES + 1; break;
-            case 4: areas[i].payload_at = bytes + PAYLOAD_ALIGN; break;
-            case 5: areas[i].payload_bytes = bytes - areas[i].payload_at + 1; break;
-            case 6: areas[i].payload_at = UINT64_MAX - 255; break;
-            default: areas[i].payload_bytes = UINT64_MAX; break;
+            case 0:
+                areas[i].lines_at = 0;
+                break;
+            case 1:
+                areas[i].lines_at += 4;
+                break;
+            case 2:
+                areas[i].lines = bytes;
+                break;
+            case 3:
+                areas[i].lines = UINT64_MAX / LINE_BYTES + 1;
+                break;
+            case 4:
+                areas[i].payload_at = bytes + PAYLOAD_ALIGN;
+                break;
+            case 5:
+                areas[i].payload_bytes = bytes - areas[i].payload_at + 1;
+                break;
+            case 6:
+                areas[i].payload_at = UINT64_MAX - 255;
+                break;
+            default:
+                areas[i].payload_bytes = UINT64_MAX;
+                break;
             }
             ck_assert_msg(!layout_check(areas, COUNT, bytes, &bad), "area %u, lie %d", i, lie);
             ck_assert_uint_eq(bad, i);

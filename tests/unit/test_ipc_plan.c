@@ -8,8 +8,8 @@
 
 #include "../support/suite.h"
 
-#define RANKS   4
-#define PIECE   1024
+#define RANKS 4
+#define PIECE 1024
 
 static uint64_t state;
 
@@ -327,7 +327,8 @@ static void look_at_rows(void *arg)
         size_t rows = (r->number + (size_t)from + (size_t)r->rank) % (CAPACITY + 1);
         const uint32_t *head = plan_line(g, r->rank, rows_line_head(n, r->slot, (size_t)from));
         const unsigned char *data = r->m->payload[r->rank] + rows_data_at(n, r->slots) +
-                                    r->slot * rows_slot_bytes(n, CAPACITY, ROW) + (size_t)from * CAPACITY * ROW;
+                                    r->slot * rows_slot_bytes(n, CAPACITY, ROW) +
+                                    (size_t)from * CAPACITY * ROW;
 
         bool good = head[0] == (uint32_t)r->number && head[1] == rows;
 
@@ -473,12 +474,13 @@ static void add_slice(void *arg)
         double total = 0, x;
 
         for (size_t p = 0; p < n; p++) {
-            memcpy(&x, g->payload[g->rank] + base_in_at(n, s->sum->piece_bytes, buffer, p) + i * sizeof(x), sizeof(x));
+            memcpy(&x, g->payload[g->rank] + base_in_at(n, s->sum->piece_bytes, buffer, p) + i * sizeof(x),
+                   sizeof(x));
             total = p == 0 ? x : total + x;
         }
         for (size_t p = 0; p < n; p++)
-            memcpy(g->payload[p] + base_out_at(n, s->sum->piece_bytes, buffer) + (first + i) * sizeof(x), &total,
-                   sizeof(total));
+            memcpy(g->payload[p] + base_out_at(n, s->sum->piece_bytes, buffer) + (first + i) * sizeof(x),
+                   &total, sizeof(total));
     }
 }
 

@@ -17,7 +17,8 @@ static const dp_host_boot_t *boot_of(const dp_host_t *host)
     return host->get_service(host, DP_HOST_BOOT);
 }
 
-static dp_status_t introduce(const dp_host_t *host, int32_t rank, int32_t n, const uint32_t *stop, wire_t **wire)
+static dp_status_t introduce(const dp_host_t *host, int32_t rank, int32_t n, const uint32_t *stop,
+                             wire_t **wire)
 {
     wire_address_t address;
     char key[32];
@@ -168,7 +169,8 @@ static int lonely_open(lonely_t *l)
     l->address.pid += 1;
     memcpy(at.sun_path + 1, l->address.socket, strlen(l->address.socket));
     ck_assert_int_eq(
-        bind(other, (struct sockaddr *)&at, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(l->address.socket))),
+        bind(other, (struct sockaddr *)&at,
+             (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(l->address.socket))),
         0);
     ck_assert_int_eq(wire_introduce(l->wire, 1, &l->address), DP_OK);
     return other;
@@ -225,19 +227,34 @@ START_TEST(strangers_are_not_heard)
 
         wrong = message;
         switch (lie) {
-        case 0: wrong.magic++; break;
-        case 1: wrong.from = 2; break;
-        case 2: wrong.from = 0; break;
-        case 3: wrong.nonce[1]++; break;
-        case 4: wrong.meeting = 7; break;
-        case 5: wrong.has_fd = 1; break;
-        default: length--; break;
+        case 0:
+            wrong.magic++;
+            break;
+        case 1:
+            wrong.from = 2;
+            break;
+        case 2:
+            wrong.from = 0;
+            break;
+        case 3:
+            wrong.nonce[1]++;
+            break;
+        case 4:
+            wrong.meeting = 7;
+            break;
+        case 5:
+            wrong.has_fd = 1;
+            break;
+        default:
+            length--;
+            break;
         }
         ck_assert_int_eq(sendto(other, &wrong, length, 0, (struct sockaddr *)&at, bytes), (ssize_t)length);
         ck_assert_int_eq(wire_meet(l.wire, -1, NULL, 0.05), DP_ERR_TIMEOUT);
         message.meeting++; /* of the next try */
     }
-    ck_assert_int_eq(sendto(other, &message, sizeof(message), 0, (struct sockaddr *)&at, bytes), sizeof(message));
+    ck_assert_int_eq(sendto(other, &message, sizeof(message), 0, (struct sockaddr *)&at, bytes),
+                     sizeof(message));
     ck_assert_int_eq(wire_meet(l.wire, -1, NULL, 5), DP_OK);
     lonely_close(&l, other);
 }
