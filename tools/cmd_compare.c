@@ -84,7 +84,8 @@ static dp_status_t run_entry(const args_t *args, entry_t *entry, plan_t *plan)
                                      .ranks = args->ranks,
                                      .microbatches = args->microbatches,
                                      .chunks = entry->chunks};
-    dp_lower_options_t options = {.struct_size = sizeof(options), .slots = plan_slots(args), .prefetch = 1};
+    dp_lower_options_t options = {.struct_size = sizeof(options), .slots = plan_slots(args), .prefetch = 1,
+                                  .transport = (int32_t)args->transport};
     dp_costs_t costs = args->costs;
     dp_status_t status = dp_schedule_generate(&request, &plan->schedule);
 

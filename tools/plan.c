@@ -99,7 +99,8 @@ int32_t plan_slots(const args_t *args)
 
 int plan_program(const args_t *args, plan_t *plan)
 {
-    dp_lower_options_t options = {.struct_size = sizeof(options), .slots = plan_slots(args), .prefetch = 1};
+    dp_lower_options_t options = {.struct_size = sizeof(options), .slots = plan_slots(args), .prefetch = 1,
+                                  .transport = (int32_t)args->transport};
     int code = plan_schedule(args, plan);
     dp_status_t status;
 

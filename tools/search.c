@@ -83,7 +83,8 @@ static double most(const dp_simulation_t *simulation)
 static dp_status_t prove(const search_request_t *request, const dp_schedule_t *schedule, double *step_out,
                          double *peak_out)
 {
-    dp_lower_options_t options = {.struct_size = sizeof(options), .slots = request->slots, .prefetch = 1};
+    dp_lower_options_t options = {.struct_size = sizeof(options), .slots = request->slots, .prefetch = 1,
+                                  .transport = (int32_t)request->transport};
     dp_simulation_t simulation = {.struct_size = sizeof(simulation)};
     dp_program_t *program = NULL;
     dp_status_t status = dp_schedule_verify(schedule);

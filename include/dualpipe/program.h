@@ -14,7 +14,12 @@
  * receives (prefetch 1) where that moment falls in the receiver's list in a replay on equal devices (F = I = W = 1, B = 2),
  * or as soon after it as a slot is free, and before their use at the latest. So both sides list their messages in one
  * common order of time: no two groups wait for each other in a circle, and between any two ranks the n-th send meets the
- * n-th receive even without tags. */
+ * n-th receive even without tags.
+ * Lowered for DP_TRANSPORT_GROUPS, a group holds only messages of one moment from one rank to one other, so that none waits
+ * for a message that comes later, and both sides list it at that moment of the replay: when the message is made and a slot
+ * is free for it. Sends then need not stand right behind their operation, nor reductions. So all ranks follow one total order, and the program
+ * completes even when every rank does its list strictly in order, one thing at a time (dp_verify_report_t.in_order); hence
+ * also with a stream for each direction between two ranks, queues of any length, and kernels that hold resources. */
 #ifndef DUALPIPE_PROGRAM_H
 #define DUALPIPE_PROGRAM_H
 
@@ -67,6 +72,7 @@ typedef struct dp_lower_options {
     int32_t slots;      /* K of every channel between ranks; 0: 2 */
     int32_t prefetch;   /* 1 (default when struct_size does not reach it or options NULL): receives stand where their message
                            is expected; 0: directly before their use, which is safe under CREDITS only */
+    int32_t transport;  /* dp_transport_t that it is for; default DP_TRANSPORT_CREDITS. GROUPS: see above; prefetch is not looked at */
 } dp_lower_options_t;
 
 /**
@@ -95,6 +101,8 @@ typedef struct dp_verify_report {
     int32_t peak_activations;  /* most activation slots in use on a rank, all chunks together                     */
     int32_t peak_deferred;     /* most weight gradients deferred at once on a rank                                */
     int32_t ordered_weights;   /* 1: every chunk finishes its weight gradients (B or W) in micro-batch order 0, 1, 2, ... */
+    int32_t in_order;          /* GROUPS: 1: completes even when every rank does one instruction after the other and transfers
+                                  and sums of mirrors end only when both sides have come to them                    */
 } dp_verify_report_t;
 
 /**

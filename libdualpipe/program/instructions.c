@@ -123,16 +123,47 @@ static void add_sends(dp__cursor_t *c, const dp_op_t *op)
     }
 }
 
+static void add_reduction(dp__cursor_t *c, int32_t chunk)
+{
+    const dp__lowering_t *w = c->w;
+    size_t place = (size_t)c->rank * (size_t)w->schedule->chunks + (size_t)chunk;
+
+    add(c, DP_INSTR_REDUCE, 0, chunk, -1)->peer = w->edges.place[place].mirror_rank;
+}
+
 static void add_reductions(dp__cursor_t *c, int32_t position, int32_t *next)
 {
     const dp__lowering_t *w = c->w;
     size_t base = (size_t)c->rank * (size_t)w->schedule->chunks;
 
     while (*next < w->schedule->chunks &&
-           w->reduce_after[base + (size_t)w->reduce_order[base + (size_t)*next]] == position) {
-        int32_t chunk = w->reduce_order[base + (size_t)(*next)++];
+           w->reduce_after[base + (size_t)w->reduce_order[base + (size_t)*next]] == position)
+        add_reduction(c, w->reduce_order[base + (size_t)(*next)++]);
+}
 
-        add(c, DP_INSTR_REDUCE, 0, chunk, -1)->peer = w->edges.place[base + (size_t)chunk].mirror_rank;
+/* Whatever takes others to end stands where its moment falls. */
+static void lower_grouped(dp__cursor_t *c)
+{
+    dp__lowering_t *w = c->w;
+    const dp_schedule_t *s = w->schedule;
+    int32_t ops = dp__rank_ops(s, c->rank), next = 0;
+
+    dp__lower_meetings(w, c->rank);
+    for (int32_t position = 0; position <= ops; position++) {
+        for (; next < w->meeting_count && w->meetings[next].before == position; next++) {
+            const dp__meeting_t *m = &w->meetings[next];
+
+            if (m->kind == DP_INSTR_REDUCE) {
+                add_reduction(c, m->chunk);
+                continue;
+            }
+            if (m->kind == DP_INSTR_RECV)
+                w->recv_at[w->program->channels[m->channel].op == DP_OP_B][at(w, m->chunk, m->mb)] = c->count;
+            c->in_group = m != w->meetings && m[-1].moment == m->moment && m[-1].src == m->src && m[-1].dst == m->dst;
+            add_transfer(c, (dp_instr_kind_t)m->kind, m->channel, m->sequence, m->chunk, m->mb);
+        }
+        if (position < ops)
+            add_compute(c, &s->ops[s->first[c->rank] + position]);
     }
 }
 
@@ -143,6 +174,10 @@ void dp__lower_rank(dp__lowering_t *w, int32_t rank)
     int32_t next = 0, reduced = s->forward_only ? s->chunks : 0;
 
     memset(w->free_count, 0, (size_t)s->chunks * sizeof(*w->free_count));
+    if (w->grouped) {
+        lower_grouped(&c);
+        return;
+    }
     dp__lower_arrivals(w, rank);
     for (int32_t position = 0; position < dp__rank_ops(s, rank); position++) {
         for (; next < w->arrival_count && w->arrivals[next].before == position; next++) {

@@ -22,6 +22,11 @@ static int32_t replay_cost(const void *context, int32_t rank, int32_t position)
     return cost[s->ops[s->first[rank] + position].kind];
 }
 
+int64_t dp__lowering_start(const dp__lowering_t *w, int32_t rank, int32_t position)
+{
+    return w->end[w->schedule->first[rank] + position] - replay_cost(&w->dataflow, rank, position);
+}
+
 static dp_status_t replay(dp__lowering_t *w)
 {
     const dp_schedule_t *s = w->schedule;
@@ -180,9 +185,19 @@ static dp_status_t allocate_tables(dp__lowering_t *w)
         {&w->free_slots, rows},
         {&w->free_count, (size_t)s->chunks},
     };
+    size_t most_meetings = 4 * rows + (size_t)s->chunks;
+    size_t messages = w->grouped ? places * (size_t)w->microbatches : 0;
 
     w->arrivals = dp__calloc(2 * rows, sizeof(*w->arrivals));
     w->spare = dp__calloc(2 * rows, sizeof(*w->spare));
+    w->meetings = dp__calloc(w->grouped ? most_meetings : 1, sizeof(*w->meetings));
+    w->spare_meetings = dp__calloc(w->grouped ? most_meetings : 1, sizeof(*w->spare_meetings));
+    w->reduce_moment = dp__calloc(places, sizeof(*w->reduce_moment));
+    for (int op = 0; op < 2; op++)
+        w->moment[op] = dp__calloc(messages + 1, sizeof(*w->moment[op]));
+    if (w->meetings == NULL || w->spare_meetings == NULL || w->reduce_moment == NULL || w->moment[0] == NULL ||
+        w->moment[1] == NULL)
+        return dp_fail(DP_ERR_NOMEM, "program: no memory for the messages of %zu chunks", places);
     for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {
         *tables[i].table = dp__calloc(tables[i].count, sizeof(int32_t));
         if (*tables[i].table == NULL || w->arrivals == NULL || w->spare == NULL)
@@ -201,6 +216,11 @@ static void clear(dp__lowering_t *w)
         dp__free(tables[i]);
     dp__free(w->arrivals);
     dp__free(w->spare);
+    dp__free(w->meetings);
+    dp__free(w->spare_meetings);
+    dp__free(w->reduce_moment);
+    dp__free(w->moment[0]);
+    dp__free(w->moment[1]);
     dp__free(w->end);
     dp__edges_clear(&w->edges);
     dp__dataflow_clear(&w->dataflow);
@@ -217,6 +237,8 @@ static dp_status_t lower(dp__lowering_t *w)
         st = allocate_tables(w);
     if (st >= 0)
         st = survey(w);
+    if (st >= 0 && w->grouped)
+        st = dp__lower_moments(w);
     if (st < 0)
         return st;
     for (int32_t r = 0; r < w->schedule->ranks && !w->schedule->forward_only; r++)
@@ -239,8 +261,11 @@ dp_status_t dp_program_lower(const dp_schedule_t *schedule, const dp_lower_optio
     if (o.slots < 0 || o.slots > DP_MAX_MICROBATCHES)
         return dp_fail(DP_ERR_INVALID, "program: %d slots per channel; 1 to %d are possible", o.slots,
                        DP_MAX_MICROBATCHES);
+    if (o.transport < DP_TRANSPORT_CREDITS || o.transport > DP_TRANSPORT_SHARED_CREDITS)
+        return dp_fail(DP_ERR_INVALID, "program: there is no transport %d", o.transport);
     w.slots = o.slots > 0 ? o.slots : DEFAULT_SLOTS;
     w.prefetch = o.prefetch != 0;
+    w.grouped = o.transport == DP_TRANSPORT_GROUPS;
     st = lower(&w);
     clear(&w);
     if (st < 0)

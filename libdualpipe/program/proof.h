@@ -21,6 +21,8 @@ typedef struct dp__proof {
     int32_t *transfers;      /* instruction numbers */
     int64_t *transfer_first; /* [ranks + 1] */
     int32_t *group_first;    /* by transfer_first[rank] + rank + group: index among the rank's transfers */
+
+    int32_t *reduce_at; /* strict.c: [ranks * chunks] instruction numbers of a rank's reductions, in order */
 } dp__proof_t;
 
 static inline int64_t dp__message_of(const dp__verification_t *v, const dp_instr_t *transfer)
@@ -40,5 +42,6 @@ int32_t dp__fewest_slots(const dp_program_t *program);
 /* Fill *flow_out, whose lanes, lengths and context belong to the proof. */
 dp_status_t dp__credit_flow(dp__proof_t *p, bool shared, dp__flow_t *flow_out);
 dp_status_t dp__group_flow(dp__proof_t *p, dp__flow_t *flow_out);
+dp_status_t dp__strict_flow(dp__proof_t *p, dp__flow_t *flow_out);
 
 #endif

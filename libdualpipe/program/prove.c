@@ -66,6 +66,18 @@ static dp_status_t prove_slots(dp__proof_t *p, const dp__flow_t *flow, bool shar
     return dp__flow_prove(flow, "verify");
 }
 
+/* Groups that end need not end when every rank does one thing at a time; it is a fact to report. */
+static dp_status_t look_whether_in_order(dp__proof_t *p)
+{
+    dp__flow_t flow;
+    dp_status_t st = dp__strict_flow(p, &flow);
+
+    if (st >= 0)
+        st = ends_with(p, &flow, 0);
+    p->v->report.in_order = st >= 0;
+    return st == DP_ERR_REJECTED ? DP_OK : st;
+}
+
 static dp_status_t prove(dp__proof_t *p, dp_transport_t transport)
 {
     bool shared = transport == DP_TRANSPORT_SHARED_CREDITS;
@@ -77,7 +89,10 @@ static dp_status_t prove(dp__proof_t *p, dp_transport_t transport)
         return st;
     for (int32_t lane = 0; lane < flow.lanes; lane++)
         p->v->report.operations += flow.length[lane];
-    return transport == DP_TRANSPORT_GROUPS ? dp__flow_prove(&flow, "verify") : prove_slots(p, &flow, shared);
+    if (transport != DP_TRANSPORT_GROUPS)
+        return prove_slots(p, &flow, shared);
+    st = dp__flow_prove(&flow, "verify");
+    return st < 0 ? st : look_whether_in_order(p);
 }
 
 dp_status_t dp__prove(dp__verification_t *v)
@@ -97,5 +112,6 @@ dp_status_t dp__prove(dp__verification_t *v)
     dp__free(p.transfers);
     dp__free(p.transfer_first);
     dp__free(p.group_first);
+    dp__free(p.reduce_at);
     return st;
 }

@@ -43,6 +43,7 @@ void dp__lower_reductions(dp__lowering_t *w, int32_t rank)
             order[k] = other;
         }
         order[k] = c;
+        w->reduce_moment[(size_t)rank * (size_t)chunks + (size_t)c] = ready[c];
     }
     for (int32_t k = 0; k < chunks; k++) {
         latest = after[order[k]] > latest ? after[order[k]] : latest;

@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * run.c: event-driven run. Each rank goes through its list with two cursors, one of the compute lane and one of the
- * transfers; a rank that waits is looked at again when what it may wait for has come, so that the whole takes time
- * linear in the number of instructions. */
+ * transfers (of a program lowered for GROUPS: one for each peer and direction); a rank that waits is looked at again when
+ * what it may wait for has come, so that the whole takes time linear in the number of instructions. */
 #include "simulate/run.h"
 
 #include <math.h>
@@ -31,6 +31,16 @@ typedef struct rank_state {
     bool queued, started, posted;
 } rank_state_t;
 
+/* GROUPS that lie in one direction: the transfers of a rank to or from one peer, which no others hold up. */
+typedef struct way {
+    int32_t rank, peer;
+    uint8_t kind;
+    bool posted;      /* the group at `next`                      */
+    int64_t next;     /* into run_t.way_items                     */
+    int64_t end;
+    double free;      /* the one before was over                  */
+} way_t;
+
 typedef struct run {
     const dp__model_t *model;
     const dp_program_t *program;
@@ -39,6 +49,9 @@ typedef struct run {
     message_t *messages;
     rank_state_t *ranks;
     double *link_free; /* [links]: the last byte so far left */
+    way_t *ways;       /* by rank; NULL when a group lies in several */
+    int32_t *first_way; /* [ranks + 1] */
+    int64_t *way_items; /* instructions */
     int32_t *queue;    /* ring of ranks to look at; each is in it at most once */
     int32_t head, queued;
     uint8_t *forward_done, *backward_done; /* bit per (rank, chunk, micro-batch) */
@@ -288,7 +301,7 @@ static double take_link(run_t *run, int32_t channel, double time)
 }
 
 /* From leaving to arriving. */
-static double way(const run_t *run)
+static double way_time(const run_t *run)
 {
     return run->model->link_time + run->model->costs.hop;
 }
@@ -308,7 +321,7 @@ static bool send(run_t *run, int32_t rank, const dp_instr_t *instr)
     leaves = take_link(run, instr->channel, leaves);
     state->comm_free = leaves;
     message->sent = leaves;
-    message->arrived = leaves + way(run);
+    message->arrived = leaves + way_time(run);
     keep_transfer(run, rank, instr, leaves, message->arrived);
     look_at(run, run->program->channels[instr->channel].dst);
     return true;
@@ -397,7 +410,7 @@ static bool finish_group(run_t *run, int32_t rank)
         if (message != NULL && message->begun < 0.0)
             return false;
         if (message != NULL)
-            over = fmax(over, message->begun + way(run));
+            over = fmax(over, message->begun + way_time(run));
     }
     for (int64_t i = state->transfer; i < state->group_end; i++) {
         const message_t *message = is_transfer(&instrs[i]) ? message_of(run, &instrs[i]) : NULL;
@@ -405,7 +418,7 @@ static bool finish_group(run_t *run, int32_t rank)
         if (instrs[i].kind == DP_INSTR_RECV)
             message_of(run, &instrs[i])->arrived = over;
         if (instrs[i].kind == DP_INSTR_SEND)
-            keep_transfer(run, rank, &instrs[i], message->begun, message->begun + way(run));
+            keep_transfer(run, rank, &instrs[i], message->begun, message->begun + way_time(run));
     }
     state->comm_free = over;
     state->transfer = state->group_end;
@@ -431,6 +444,159 @@ static bool advance_groups(run_t *run, int32_t rank)
             break;
     }
     return state->transfer != before;
+}
+
+/* ---- groups in ways ---- */
+
+static bool groups_have_ways(const dp_program_t *program)
+{
+    for (int32_t r = 0; r < program->ranks; r++) {
+        const dp_instr_t *before = NULL;
+
+        for (int64_t i = program->first[r]; i < program->first[r + 1]; i++) {
+            const dp_instr_t *t = &program->instrs[i];
+
+            if (!is_transfer(t))
+                continue;
+            if (before != NULL && t->group == before->group && (t->kind != before->kind || t->peer != before->peer))
+                return false;
+            before = t;
+        }
+    }
+    return true;
+}
+
+static way_t *way_of(run_t *run, int32_t rank, const dp_instr_t *transfer)
+{
+    for (int32_t w = run->first_way[rank]; w < run->first_way[rank + 1]; w++)
+        if (run->ways[w].peer == transfer->peer && run->ways[w].kind == transfer->kind)
+            return &run->ways[w];
+    return NULL;
+}
+
+/* Finds the ways of all ranks, then lays out their transfers side by side. */
+static dp_status_t make_ways(run_t *run)
+{
+    const dp_program_t *program = run->program;
+    size_t most = 2 * (size_t)program->nchannels + 1, count = (size_t)program->first[program->ranks];
+    int64_t at = 0;
+
+    run->ways = dp__calloc(most, sizeof(*run->ways));
+    run->first_way = dp__calloc((size_t)program->ranks + 1, sizeof(*run->first_way));
+    run->way_items = dp__calloc(count + 1, sizeof(*run->way_items));
+    if (run->ways == NULL || run->first_way == NULL || run->way_items == NULL)
+        return dp_fail(DP_ERR_NOMEM, "simulate: no memory for %zu instructions", count);
+    for (int32_t r = 0; r < program->ranks; r++) {
+        run->first_way[r + 1] = run->first_way[r];
+        for (int64_t i = program->first[r]; i < program->first[r + 1]; i++) {
+            const dp_instr_t *t = &program->instrs[i];
+            way_t *way = is_transfer(t) ? way_of(run, r, t) : NULL;
+
+            if (!is_transfer(t))
+                continue;
+            if (way == NULL) {
+                way = &run->ways[run->first_way[r + 1]++];
+                *way = (way_t){.rank = r, .peer = t->peer, .kind = t->kind};
+            }
+            way->end++;
+        }
+        for (int32_t w = run->first_way[r]; w < run->first_way[r + 1]; w++) {
+            run->ways[w].next = at;
+            at += run->ways[w].end;
+            run->ways[w].end = run->ways[w].next;
+        }
+        for (int64_t i = program->first[r]; i < program->first[r + 1]; i++)
+            if (is_transfer(&program->instrs[i]))
+                run->way_items[way_of(run, r, &program->instrs[i])->end++] = i;
+    }
+    return DP_OK;
+}
+
+static const dp_instr_t *item(const run_t *run, int64_t at)
+{
+    return &run->program->instrs[run->way_items[at]];
+}
+
+static int64_t end_on_way(const run_t *run, const way_t *way)
+{
+    int64_t end = way->next + 1;
+
+    while (end < way->end && item(run, end)->group == item(run, way->next)->group)
+        end++;
+    return end;
+}
+
+static bool post_on_way(run_t *run, way_t *way, int64_t end)
+{
+    double time = way->free;
+
+    for (int64_t i = way->next; i < end; i++) {
+        const message_t *before = way->kind == DP_INSTR_RECV ? slot_before(run, item(run, i)) : NULL;
+
+        if (before != NULL && before->released < 0.0)
+            return false;
+        if (before != NULL)
+            time = fmax(time, before->released);
+        if (way->kind == DP_INSTR_SEND)
+            time = fmax(time, message_of(run, item(run, i))->made);
+    }
+    for (int64_t i = way->next; i < end; i++)
+        post_transfer(run, item(run, i), time);
+    way->posted = true;
+    return true;
+}
+
+static bool finish_on_way(run_t *run, way_t *way, int64_t end)
+{
+    double over = 0.0;
+
+    for (int64_t i = way->next; i < end; i++) {
+        if (message_of(run, item(run, i))->begun < 0.0)
+            return false;
+        over = fmax(over, message_of(run, item(run, i))->begun + way_time(run));
+    }
+    for (int64_t i = way->next; i < end; i++) {
+        message_t *message = message_of(run, item(run, i));
+
+        if (way->kind == DP_INSTR_RECV)
+            message->arrived = over;
+        else
+            keep_transfer(run, way->rank, item(run, i), message->begun, message->begun + way_time(run));
+    }
+    way->free = over;
+    way->posted = false;
+    way->next = end;
+    return true;
+}
+
+static bool advance_ways(run_t *run, int32_t rank)
+{
+    bool moved = false;
+
+    for (int32_t w = run->first_way[rank]; w < run->first_way[rank + 1]; w++) {
+        way_t *way = &run->ways[w];
+
+        while (way->next < way->end && run->way_items[way->next] < run->ranks[rank].at) {
+            int64_t end = end_on_way(run, way);
+
+            if (run->way_items[end - 1] >= run->ranks[rank].at || (!way->posted && !post_on_way(run, way, end)) ||
+                !finish_on_way(run, way, end))
+                break;
+            moved = true;
+        }
+    }
+    return moved;
+}
+
+/* The cursor of transfers, for what is said of a program that is stuck. */
+static void settle_ways(run_t *run, int32_t rank)
+{
+    int64_t first = run->program->first[rank + 1];
+
+    for (int32_t w = run->first_way[rank]; w < run->first_way[rank + 1]; w++)
+        if (run->ways[w].next < run->ways[w].end && run->way_items[run->ways[w].next] < first)
+            first = run->way_items[run->ways[w].next];
+    run->ranks[rank].transfer = first;
 }
 
 /* ---- the whole ---- */
@@ -489,10 +655,13 @@ dp_status_t dp__run(const dp__model_t *model, dp_transport_t transport, dp__rank
                     dp_timeline_t *timeline)
 {
     run_t run = {.model = model, .program = model->program, .timeline = timeline, .results = results};
+    bool ways = transport == DP_TRANSPORT_GROUPS && groups_have_ways(model->program);
     bool (*advance)(run_t * run, int32_t rank) =
-        transport == DP_TRANSPORT_GROUPS ? advance_groups : advance_sends;
+        transport != DP_TRANSPORT_GROUPS ? advance_sends : ways ? advance_ways : advance_groups;
     dp_status_t status = prepare(&run);
 
+    if (status == DP_OK && ways)
+        status = make_ways(&run);
     while (status == DP_OK && run.queued > 0) {
         int32_t rank = run.queue[run.head];
         bool moved = true;
@@ -505,12 +674,17 @@ dp_status_t dp__run(const dp__model_t *model, dp_transport_t transport, dp__rank
             moved = advance(&run, rank) || moved;
         }
     }
+    for (int32_t r = 0; r < run.program->ranks && status == DP_OK && ways; r++)
+        settle_ways(&run, r);
     for (int32_t r = 0; r < run.program->ranks && status == DP_OK; r++)
         if (run.ranks[r].at < run.program->first[r + 1] || run.ranks[r].transfer < run.program->first[r + 1])
             status = stuck(&run, r);
     dp__free(run.messages);
     dp__free(run.ranks);
     dp__free(run.queue);
+    dp__free(run.ways);
+    dp__free(run.first_way);
+    dp__free(run.way_items);
     dp__free(run.link_free);
     dp__free(run.forward_done);
     dp__free(run.backward_done);

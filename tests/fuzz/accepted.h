@@ -38,7 +38,7 @@ static inline void fuzz_check_schedule(const dp_schedule_t *s)
     if (st < 0 || s->first[s->ranks] > 400)
         return;
     for (int32_t slots = 1; slots <= 2; slots++) {
-        dp_lower_options_t options = {sizeof(options), slots, 1};
+        dp_lower_options_t options = {sizeof(options), slots, 1, 0};
 
         st = dp_program_lower(s, &options, &p);
         FUZZ_REQUIRE(st == DP_OK || st == DP_ERR_REJECTED); /* messages of a channel in different orders */

@@ -17,7 +17,9 @@
 typedef enum {
     EX_CREDITS,      /* K slots per channel, sends in line with computing        */
     EX_PAIR_CREDITS, /* the same, but K slots shared by all channels of a pair of ranks */
-    EX_GROUPS        /* untagged rendezvous in groups                            */
+    EX_GROUPS,       /* untagged rendezvous in groups                            */
+    EX_STRICT        /* untagged rendezvous, one instruction after the other: a transfer needs both ranks at it,
+                        a sum of mirrors too */
 } ex_mode_t;
 
 typedef struct {
@@ -318,6 +320,46 @@ static inline bool ex_step(ex_t *x, int r)
     return gone != 0;
 }
 
+/* ---- one thing at a time ---- */
+
+/* Both ranks stand at the two ends of one message: it moves, and both go on. */
+static inline bool ex_strict_step(ex_t *x, int r)
+{
+    ex_rank_t *k = &x->rank[r];
+    const dp_instr_t *i, *j;
+
+    if (k->pc == ex_count(x, r))
+        return false;
+    i = ex_instr(x, r, k->pc);
+    if (i->kind == DP_INSTR_COMPUTE || i->peer < 0 || i->peer >= x->p->ranks)
+        return ex_step(x, r);
+    if (x->rank[i->peer].pc == ex_count(x, i->peer))
+        return false;
+    j = ex_instr(x, i->peer, x->rank[i->peer].pc);
+    if (i->kind == DP_INSTR_REDUCE) {
+        if (j->kind != DP_INSTR_REDUCE)
+            return false;
+        ex_reduce(x, r, i);
+        ex_reduce(x, i->peer, j);
+        k->pc++;
+        x->rank[i->peer].pc++;
+        return true;
+    }
+    if (i->kind != DP_INSTR_SEND || j->kind != DP_INSTR_RECV || j->peer != r)
+        return false; /* receivers are served by their senders */
+    if (!ex_ends_fit(x, r, i) || !ex_ends_fit(x, i->peer, j) || i->channel != j->channel || i->mb != j->mb) {
+        x->wrong = true;
+        return true;
+    }
+    ex_recv(x, i->peer, x->rank[i->peer].pc, j);
+    if (x->channel[i->channel].sent - x->channel[i->channel].released == x->channel[i->channel].slots)
+        x->wrong = true; /* no slot */
+    ex_fill(x, &x->channel[i->channel], i, ex_data_of_send(x, r, i));
+    k->pc++;
+    x->rank[i->peer].pc++;
+    return true;
+}
+
 /* ---- groups ---- */
 
 /* The host enqueues everything in the order of the list: a send must stand behind what makes its data. */
@@ -515,7 +557,7 @@ static inline bool ex_run(const dp_program_t *p, ex_mode_t mode, int pair_slots,
         } else {
             lane = turn++ % lanes;
         }
-        if (lane < p->ranks ? ex_step(&x, lane) : ex_group_step(&x, lane - p->ranks))
+        if (mode == EX_STRICT ? ex_strict_step(&x, lane) : lane < p->ranks ? ex_step(&x, lane) : ex_group_step(&x, lane - p->ranks))
             idle = 0;
         else
             idle++;

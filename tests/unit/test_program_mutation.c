@@ -17,7 +17,7 @@ static const struct {
 static dp_schedule_t *schedule;
 static dp_program_t *program;
 
-static void set_up(int subject, int32_t slots)
+static void set_up_for(int subject, int32_t slots, dp_transport_t transport)
 {
     dp_schedule_request_t request = {sizeof(request),
                                      subjects[subject].method,
@@ -25,10 +25,15 @@ static void set_up(int subject, int32_t slots)
                                      subjects[subject].microbatches,
                                      0,
                                      0};
-    dp_lower_options_t options = {sizeof(options), slots, 1};
+    dp_lower_options_t options = {sizeof(options), slots, 1, (int32_t)transport};
 
     ck_assert_int_eq(dp_schedule_generate(&request, &schedule), DP_OK);
     ck_assert_int_eq(dp_program_lower(schedule, &options, &program), DP_OK);
+}
+
+static void set_up(int subject, int32_t slots)
+{
+    set_up_for(subject, slots, DP_TRANSPORT_CREDITS);
 }
 
 static void tear_down(void)
@@ -267,6 +272,39 @@ START_TEST(swaps_get_the_executors_verdict)
 }
 END_TEST
 
+/* The same for lists made for groups: what verify says of one lane for all groups, and of ranks that do one thing at a
+ * time. */
+START_TEST(swaps_of_grouped_lists_get_the_executors_verdict)
+{
+    int accepted = 0, rejected = 0, in_order = 0;
+
+    set_up_for(_i / 2, 1 + _i % 2, DP_TRANSPORT_GROUPS);
+    for (int r = 0; r < program->ranks; r++)
+        for (int at = 0; at + 1 < program->first[r + 1] - program->first[r]; at++) {
+            dp_program_t q = swapped(r, at);
+            dp_verify_report_t report = {.struct_size = sizeof(report)};
+            bool ok = dp_program_verify(&q, DP_TRANSPORT_GROUPS, &report) == DP_OK;
+
+            for (unsigned seed = 1; seed <= 3; seed++) {
+                ck_assert_msg(ok == ex_run(&q, EX_GROUPS, 0, seed), "swap of rank %d lines %d and %d: %s", r, at, at + 1,
+                              ok ? "accepted" : dp_last_error());
+                if (ok)
+                    ck_assert_msg(report.in_order == ex_run(&q, EX_STRICT, 0, seed),
+                                  "swap of rank %d lines %d and %d: %s in order", r, at, at + 1,
+                                  report.in_order ? "ends" : "does not end");
+            }
+            *(ok ? &accepted : &rejected) += 1;
+            in_order += ok && report.in_order;
+            drop(&q);
+        }
+    ck_assert_int_gt(accepted, 5);
+    ck_assert_int_gt(rejected, 5);
+    ck_assert_int_gt(in_order, 5);
+    ck_assert_int_lt(in_order, accepted + 1);
+    tear_down();
+}
+END_TEST
+
 /* The programs themselves, at several sizes and timings. */
 START_TEST(executor_completes_what_is_accepted)
 {
@@ -285,13 +323,21 @@ START_TEST(executor_completes_what_is_accepted)
             dp_schedule_request_t request = {
                 sizeof(request),      sizes[i].method, sizes[i].ranks, sizes[i].microbatches, 0,
                 sizes[i].forward_only};
-            dp_lower_options_t options = {sizeof(options), slots, 1};
+            dp_lower_options_t options = {sizeof(options), slots, 1, 0};
 
             ck_assert_int_eq(dp_schedule_generate(&request, &schedule), DP_OK);
             ck_assert_int_eq(dp_program_lower(schedule, &options, &program), DP_OK);
             for (unsigned seed = 1; seed <= 5; seed++) {
                 for (int t = DP_TRANSPORT_CREDITS; t <= DP_TRANSPORT_SHARED_CREDITS; t++)
                     ck_assert(run(program, t, slots, seed) == verdict(program, t));
+            }
+            dp_program_free(program);
+            options.transport = DP_TRANSPORT_GROUPS;
+            ck_assert_int_eq(dp_program_lower(schedule, &options, &program), DP_OK);
+            ck_assert(verdict(program, DP_TRANSPORT_GROUPS));
+            for (unsigned seed = 1; seed <= 3; seed++) {
+                ck_assert(ex_run(program, EX_GROUPS, slots, seed));
+                ck_assert(ex_run(program, EX_STRICT, slots, seed));
             }
             tear_down();
         }
@@ -310,6 +356,7 @@ int main(void)
     tcase_add_loop_test(tc, wrong_microbatches_are_rejected, 0, SUBJECTS);
     tcase_add_loop_test(tc, wrong_fields_get_the_executors_verdict, 0, SUBJECTS);
     tcase_add_loop_test(tc, swaps_get_the_executors_verdict, 0, 6 * SUBJECTS);
+    tcase_add_loop_test(tc, swaps_of_grouped_lists_get_the_executors_verdict, 0, 2 * SUBJECTS);
     tcase_add_test(tc, executor_completes_what_is_accepted);
     suite_add_tcase(suite, tc);
     return suite_run(suite);

@@ -73,7 +73,7 @@ END_TEST
 
 START_TEST(bad_options)
 {
-    dp_lower_options_t options = {sizeof(options), -1, 1};
+    dp_lower_options_t options = {sizeof(options), -1, 1, 0};
 
     set_up("1f1b", 2, 2, 0);
     dp_program_free(program);
@@ -82,7 +82,7 @@ START_TEST(bad_options)
     options.slots = DP_MAX_MICROBATCHES + 1;
     ck_assert_int_eq(dp_program_lower(schedule, &options, &program), DP_ERR_INVALID);
     /* an older caller's options end before `prefetch`, which then is 1 */
-    options = (dp_lower_options_t){offsetof(dp_lower_options_t, prefetch), 3, 0};
+    options = (dp_lower_options_t){offsetof(dp_lower_options_t, prefetch), 3, 0, 0};
     ck_assert_int_eq(dp_program_lower(schedule, &options, &program), DP_OK);
     ck_assert_int_eq(program->channels[0].slots, 3);
     ck_assert_int_eq(dp_program_verify(program, DP_TRANSPORT_GROUPS, NULL), DP_OK);
@@ -96,7 +96,7 @@ END_TEST
 START_TEST(many_slots_may_be_needed)
 {
     for (int32_t slots = 2; slots <= 5; slots += 3) {
-        dp_lower_options_t options = {sizeof(options), slots, 1};
+        dp_lower_options_t options = {sizeof(options), slots, 1, 0};
         dp_verify_report_t report = {.struct_size = sizeof(report)};
 
         of_text("F00 F01 F02 F03 F04 F10 F05 F11 F12 F13 F14 F15 | F10 F11 F12 F13 F14 F00 F15 F01 F02 F03 "
@@ -129,7 +129,7 @@ END_TEST
 START_TEST(messages_in_each_others_way)
 {
     for (int32_t slots = 2; slots <= 3; slots++) {
-        dp_lower_options_t options = {sizeof(options), slots, 1};
+        dp_lower_options_t options = {sizeof(options), slots, 1, 0};
 
         of_text("F00 F01 F02 F10 B10 F11 B11 F12 B12 B00 B01 B02 | F10 F11 F12 B10 F00 B00 F01 B01 F02 B02 "
                 "B11 B12",
@@ -151,7 +151,7 @@ END_TEST
  * the group. */
 START_TEST(group_waits_for_itself)
 {
-    dp_lower_options_t options = {sizeof(options), 1, 1};
+    dp_lower_options_t options = {sizeof(options), 1, 1, 0};
     dp_instr_t *i;
 
     of_text("F00 F01 | F00 F01", DP_PLACE_LINE, 2, 2, 1);

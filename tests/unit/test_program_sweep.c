@@ -4,6 +4,7 @@
 #include "../support/suite.h"
 
 #include <dualpipe/program.h>
+#include <dualpipe/simulate.h>
 #include <stdio.h>
 
 static int32_t smaller(int32_t a, int32_t b)
@@ -39,7 +40,7 @@ static int32_t published_peak(const dp_schedule_t *s)
 
 static void check_program(const dp_schedule_t *s, int32_t slots)
 {
-    dp_lower_options_t options = {sizeof(options), slots, 1};
+    dp_lower_options_t options = {sizeof(options), slots, 1, 0};
     dp_program_t *p = NULL;
     int32_t peak = published_peak(s);
 
@@ -63,6 +64,37 @@ static void check_program(const dp_schedule_t *s, int32_t slots)
     dp_program_free(p);
 }
 
+/* Lowered for groups: ends in the strictest way, with what the other lowering needs, and loses no time against it. */
+static void check_in_order(const dp_schedule_t *s, int32_t slots)
+{
+    dp_lower_options_t options = {sizeof(options), slots, 1, DP_TRANSPORT_GROUPS};
+    dp_verify_report_t report = {.struct_size = sizeof(report)};
+    dp_costs_t unit = {.struct_size = sizeof(unit), .f = 1, .b = 2, .i = 1, .w = 1, .fb = 3};
+    dp_simulation_t puts = {.struct_size = sizeof(puts)}, groups = {.struct_size = sizeof(groups)};
+    dp_program_t *p = NULL, *q = NULL;
+
+    ck_assert_msg(dp_program_lower(s, &options, &p) == DP_OK, "%s", dp_last_error());
+    ck_assert_msg(dp_program_verify(p, DP_TRANSPORT_GROUPS, &report) == DP_OK, "%s P=%d M=%d K=%d: %s", s->method,
+                  s->ranks, s->microbatches, slots, dp_last_error());
+    ck_assert_msg(report.in_order == 1, "%s P=%d M=%d K=%d deadlocks when ranks do one thing at a time", s->method,
+                  s->ranks, s->microbatches, slots);
+    ck_assert_int_eq(report.ordered_weights, 1);
+    options.transport = DP_TRANSPORT_CREDITS;
+    ck_assert_int_eq(dp_program_lower(s, &options, &q), DP_OK);
+    ck_assert_int_eq(memcmp(p->channels, q->channels, (size_t)p->nchannels * sizeof(*p->channels)), 0);
+    ck_assert_int_eq(memcmp(p->activation_slots, q->activation_slots,
+                            (size_t)(p->ranks * p->chunks) * sizeof(*p->activation_slots)), 0);
+    /* groups lose no time against puts */
+    ck_assert_int_eq(dp_simulate(q, DP_TRANSPORT_CREDITS, &unit, 0, &puts), DP_OK);
+    ck_assert_int_eq(dp_simulate(p, DP_TRANSPORT_GROUPS, &unit, 0, &groups), DP_OK);
+    ck_assert_msg(groups.step_time <= puts.step_time + 1e-9, "%s P=%d M=%d K=%d: %g with groups, %g with puts", s->method,
+                  s->ranks, s->microbatches, slots, groups.step_time, puts.step_time);
+    dp_simulation_clear(&puts);
+    dp_simulation_clear(&groups);
+    dp_program_free(p);
+    dp_program_free(q);
+}
+
 static void sweep(const dp_method_t *method, int forward_only)
 {
     int accepted = 0;
@@ -80,6 +112,8 @@ static void sweep(const dp_method_t *method, int forward_only)
                 ck_assert_msg(dp_schedule_verify(s) == DP_OK, "%s", dp_last_error());
                 for (int32_t slots = 2; slots <= 3; slots++)
                     check_program(s, slots);
+                for (int32_t slots = 1; slots <= 3; slots++)
+                    check_in_order(s, slots);
                 dp_schedule_free(s);
                 accepted++;
             }
@@ -111,7 +145,7 @@ START_TEST(smallest_safe_number_of_slots)
         for (int32_t slots = 1; slots <= 2; slots++) {
             dp_schedule_request_t request = {
                 sizeof(request), known[i].method, known[i].ranks, known[i].microbatches, 0, 0};
-            dp_lower_options_t options = {sizeof(options), slots, 1};
+            dp_lower_options_t options = {sizeof(options), slots, 1, 0};
             dp_verify_report_t report = {.struct_size = sizeof(report)};
             dp_schedule_t *s;
             dp_program_t *p;
@@ -136,7 +170,7 @@ END_TEST
 START_TEST(late_receives_deadlock_groups)
 {
     dp_schedule_request_t request = {sizeof(request), "dualpipe", 4, 8, 0, 0};
-    dp_lower_options_t options = {sizeof(options), 2, 0};
+    dp_lower_options_t options = {sizeof(options), 2, 0, 0};
     dp_schedule_t *s;
     dp_program_t *p;
 
@@ -168,6 +202,7 @@ START_TEST(large_ones_too)
 
         ck_assert_int_eq(dp_schedule_generate(&request, &s), DP_OK);
         check_program(s, 2);
+        check_in_order(s, 2);
         dp_schedule_free(s);
     }
 }

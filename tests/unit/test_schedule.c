@@ -465,7 +465,7 @@ static dp_status_t everything(void)
 /* A deadlock that has to be explained. */
 static dp_status_t rejection(void)
 {
-    dp_lower_options_t options = {sizeof(options), 1, 1};
+    dp_lower_options_t options = {sizeof(options), 1, 1, 0};
     dp_schedule_t *s = NULL;
     dp_program_t *p = NULL;
     dp_status_t st = generate("dualpipe", 4, 8, &s);

@@ -31,7 +31,7 @@ static dp_schedule_t *generate(const char *method, int32_t ranks, int32_t microb
 /* Step of a schedule by lowering and simulating it; infinite when it is rejected. */
 static double real_step(const dp_schedule_t *schedule, const dp_costs_t *costs, double *peak)
 {
-    dp_lower_options_t options = {sizeof(options), schedule->microbatches, 1};
+    dp_lower_options_t options = {sizeof(options), schedule->microbatches, 1, 0};
     dp_simulation_t got = {.struct_size = sizeof(got)};
     dp_program_t *program;
     double step;

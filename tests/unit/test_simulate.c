@@ -25,7 +25,7 @@ static dp_schedule_t *generate(const char *method, int32_t ranks, int32_t microb
 
 static dp_program_t *lower(const dp_schedule_t *schedule, int32_t slots)
 {
-    dp_lower_options_t options = {sizeof(options), slots, 1};
+    dp_lower_options_t options = {sizeof(options), slots, 1, 0};
     dp_program_t *program = NULL;
 
     ck_assert_msg(dp_program_lower(schedule, &options, &program) == DP_OK, "%s", dp_last_error());
@@ -348,7 +348,7 @@ START_TEST(a_slot_holds_back_its_next_message)
     for (size_t a = 0; a < sizeof(all) / sizeof(all[0]); a++) {
         for (int barrier = 0; barrier < 2; barrier++) {
             dp_costs_t costs = unit;
-            dp_lower_options_t options = {sizeof(options), all[a].slots, 0};
+            dp_lower_options_t options = {sizeof(options), all[a].slots, 0, 0};
             dp_simulation_t got = {.struct_size = sizeof(got)};
             dp_program_t *program;
             double step = barrier ? all[a].step : all[a].alone;
