@@ -46,7 +46,8 @@ typedef struct dp_block_sizes {
 /** Sizes that all blocks of a model share. */
 typedef struct dp_block_shape {
     uint32_t struct_size;
-    dp_dtype_t dtype;     /* of activations, parameters and gradients                                             */
+    dp_dtype_t dtype;     /* of activations, their gradients and parameters; gradients of parameters are kept in
+                             dp_dtype_accumulator(dtype)                                                          */
     uint32_t batch;       /* sequences per micro-batch                                                            */
     uint32_t sequence;    /* tokens per sequence; tokens T = batch * sequence                                     */
     uint32_t hidden;      /* width d of the residual stream                                                       */
@@ -54,7 +55,7 @@ typedef struct dp_block_shape {
 } dp_block_shape_t;
 
 /**
- * One call. Pointers not used by a pass are NULL. All tensors are row-major and contiguous, in the shape's dtype;
+ * One call. Pointers not used by a pass are NULL. All tensors are row-major and contiguous, in the shape's dtype (grads: its accumulator);
  * boundary tensors are [T, d]. Borrowed until the work put on the stream is done.
  */
 typedef struct dp_io {
@@ -64,7 +65,8 @@ typedef struct dp_io {
     int32_t half;         /* which gradient accumulator this micro-batch adds to: 0 first half, 1 second           */
     uint32_t sequence;    /* how many micro-batches this block forwarded (or sent backward) before, on this rank   */
     const void *params;   /* the block's parameters                                                               */
-    void *grads;          /* accumulator, same layout as params; backward_weight adds to it                        */
+    void *grads;          /* accumulator, the same elements as params, of dp_dtype_accumulator(shape.dtype);
+                             backward_weight adds to it                                                           */
     void *saved;          /* see dp_block_sizes_t                                                                 */
     void *work;
     void *scratch;

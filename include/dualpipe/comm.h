@@ -13,7 +13,10 @@
  *
  * Backends with DP_COMM_CAP_ONE_SIDED write into the peer's memory: a recv costs nothing until the data are needed, and
  * waits for nothing but its own message. The others (NCCL, MPI) complete transfers only when both sides are in a group;
- * the engine then brackets the transfers of one group of the program with group_begin and group_end.
+ * the engine then brackets the transfers of one group of the program with group_begin and group_end. A group goes to or
+ * comes from one peer and has at most one message of a channel; the groups of each peer and direction have a stream of their
+ * own, which no other peer or direction may hold up. Groups of one pair of ranks and direction stand in the same order on
+ * both sides, and all groups of all ranks in an order that lets a rank do one after the other.
  *
  * Faults: whatever a stream finds out later is reported by the device's query_error; waits end with the job's first
  * cause when a rank dies. After a failure only abort and close are legal.
@@ -102,7 +105,9 @@ typedef struct dp_comm_vt {
     /** Gives the slot of message `sequence` back to the sender. Slots are released in order. [enqueue s] */
     dp_status_t (*release)(dp_channel_end_t *end, uint32_t sequence, dp_stream_t *s);
 
-    /** Brackets transfers that must progress together; NULL where DP_COMM_CAP_ONE_SIDED. [enqueue s] */
+    /** Brackets transfers that must progress together, all on s; NULL where DP_COMM_CAP_ONE_SIDED. Of these backends a
+     *  transfer outside of a bracket is a group of its own; a recv first waits on s until the slot has been released, on
+     *  whatever stream that was enqueued; its data are there for work on s after group_end. [enqueue s] */
     dp_status_t (*group_begin)(dp_comm_t *comm, dp_stream_t *s);
     dp_status_t (*group_end)(dp_comm_t *comm, dp_stream_t *s);
 

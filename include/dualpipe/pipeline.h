@@ -53,7 +53,8 @@ typedef struct dp_pipeline_options {
     const char *device;          /* NULL: DUALPIPE_DEVICE, else "device_cpu"                                           */
     dp_device_config_t device_config;
     size_t boundary_bytes;       /* tensor between stages, for one micro-batch                                         */
-    dp_dtype_t dtype;            /* of parameters and gradients (DP_F32, DP_F64)                                       */
+    dp_dtype_t dtype;            /* of parameters: DP_F32, DP_F64, DP_BF16; gradients are kept, summed over halves, mirrors
+                                    and the data group and handed out in dp_dtype_accumulator(dtype)                   */
     int32_t slots;               /* K per channel; 0: 2                                                                */
     size_t inline_bytes;         /* messages up to this size are sent from the compute lane; 0: 16 KiB                 */
     int32_t trace_steps;         /* keep the spans of the last n steps for dp_pipeline_timeline; 0: 1, at most 65536   */
@@ -103,7 +104,7 @@ typedef struct dp_chunk_view {
     int32_t chunk, path, stage, stages;
     dp_stage_t *stage_object;
     void *params;        /* device memory, param_count elements of dtype; the trainer fills and updates it between steps  */
-    const void *grads;   /* the summed gradient after a step, same layout                                                 */
+    const void *grads;   /* the summed gradient after a step: the same elements, of dp_dtype_accumulator(dtype)           */
     size_t param_count;
     uint32_t nparams;
     const dp_param_t *param;
@@ -125,7 +126,8 @@ typedef struct dp_memory_report {
 } dp_memory_report_t;
 DP_API void dp_pipeline_memory(const dp_pipeline_t *pipeline, dp_memory_report_t *report_out);
 
-/** What is being run. Owned by the pipeline. [any] */
+/** What is being run. Owned by the pipeline; another one after a swap between a one-sided backend and one with matched
+ *  groups. [any] */
 DP_API const dp_program_t *dp_pipeline_program(const dp_pipeline_t *pipeline);
 
 /** Collects the spans of the last traced steps of all ranks into a timeline on world rank 0 (NULL elsewhere); the caller

@@ -26,7 +26,7 @@ typedef struct dp_segment_call {
     uint32_t step;
     int32_t forward_only;
     const void *params;         /* the part's parameters, device memory                                                */
-    void *grads;                /* accumulator of this half, same layout; add to it                                    */
+    void *grads;                /* accumulator of this half, the same elements, of dp_dtype_accumulator(dtype); add to it */
     void *saved, *work, *scratch;
     const void *x;              /* forward: the part's input; NULL at the first part of the first stage                */
     void *y;                    /* forward: the part's output; NULL at the last part of the last stage without outputs */
@@ -82,7 +82,7 @@ typedef struct dp_stage_info {
 
 /**
  * Chains parts into a stage: the output of one is the input of the next. boundary_bytes: size of the tensor between two
- * parts, and between stages. dtype: of parameters and gradients. The caller frees it, after the pipeline is closed. [any]
+ * parts, and between stages. dtype: of parameters; gradients are of dp_dtype_accumulator(dtype). The caller frees it, after the pipeline is closed. [any]
  */
 DP_API dp_status_t dp_stage_create(const dp_part_t *parts, int32_t nparts, size_t boundary_bytes, dp_dtype_t dtype,
                                    dp_stage_t **stage_out);

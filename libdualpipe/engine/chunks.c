@@ -23,6 +23,28 @@ dp_status_t dp__device_memory(dp_pipeline_t *p, size_t bytes, size_t *account, c
     return DP_OK;
 }
 
+/* Memory that both the host and kernels reach. */
+dp_status_t dp__shared_memory(dp_pipeline_t *p, size_t bytes, size_t *account, double **memory_out)
+{
+    void *memory = NULL;
+    dp_status_t status = p->host_memory ? p->device_vt->allocate(p->device, bytes, &memory)
+                                        : p->device_vt->host_allocate(p->device, bytes, &memory);
+
+    *memory_out = NULL;
+    if (status < 0)
+        return status;
+    *account += bytes;
+    p->memory.total += bytes;
+    *memory_out = memory;
+    return DP_OK;
+}
+
+void dp__shared_release(dp_pipeline_t *p, double *memory)
+{
+    if (memory != NULL)
+        (p->host_memory ? p->device_vt->release : p->device_vt->host_release)(p->device, memory);
+}
+
 /* Asks the trainer for the stage of chunk `c`. */
 static dp_status_t build_stage(dp_pipeline_t *p, int32_t c, dp_stage_t **stage_out)
 {
@@ -145,6 +167,7 @@ static dp_status_t allocate_chunk(dp_pipeline_t *p, int32_t c)
 
     dp_stage_describe(chunk->stage, &info);
     chunk->param_bytes = info.param_count * dp_dtype_bytes(p->options.dtype);
+    chunk->grad_bytes = info.param_count * dp_dtype_bytes(dp_dtype_accumulator(p->options.dtype));
     chunk->nslots = slots_of(p, c);
     if (!dp__mul(info.saved_bytes, (size_t)chunk->nslots, &saved))
         return dp_fail(DP_ERR_INVALID, "stage %d: %d activations of %zu bytes are more than memory can hold",
@@ -152,7 +175,7 @@ static dp_status_t allocate_chunk(dp_pipeline_t *p, int32_t c)
     status = dp__device_memory(p, chunk->param_bytes, &p->memory.params, &chunk->params);
     for (int half = 0; half < 2 && status >= 0; half++)
         if (needs_half(p, chunk, half))
-            status = dp__device_memory(p, chunk->param_bytes, &p->memory.grads, &chunk->grads[half]);
+            status = dp__device_memory(p, chunk->grad_bytes, &p->memory.grads, &chunk->grads[half]);
     if (status >= 0)
         status = dp__device_memory(p, saved, &p->memory.saved, &chunk->saved);
     chunk->slot_end = dp__calloc((size_t)chunk->nslots + 1, sizeof(*chunk->slot_end));

@@ -114,10 +114,11 @@ static dp_status_t check_comm(const dp_plugin_t *plugin, const dp_comm_vt_t *vt)
     NEED(release);
     NEED(all_reduce);
     NEED(memory_bytes);
+    if ((vt->caps & DP_COMM_CAP_ONE_SIDED) == 0) {
+        NEED(group_begin);
+        NEED(group_end);
+    }
 #undef NEED
-    if ((vt->caps & DP_COMM_CAP_ONE_SIDED) == 0)
-        return dp_fail(DP_ERR_UNSUPPORTED, "comm plugin %s is not one-sided; this version of the engine runs one-sided ones",
-                       plugin->name);
     return DP_OK;
 }
 
@@ -184,17 +185,21 @@ static dp_status_t open_link(dp_pipeline_t *p, dp__link_t *link)
     dp_status_t status = DP_OK;
 
     link->sends = link->channel->src == p->grid.p;
-    if (!turn && !link->sends)
+    if (!turn && !link->sends && !p->grouped)
         return DP_OK; /* the slots of a receiver are the transport's */
-    link->nslots = turn ? link->channel->slots : 2;
+    link->nslots = turn || !link->sends ? link->channel->slots : dp__outputs_held(p, link->channel);
+    link->way = !turn && p->grouped ? dp__way_find(p, link->sends ? link->channel->dst : link->channel->src, link->sends) : -1;
+    link->arrived = dp__calloc((size_t)link->nslots, sizeof(*link->arrived));
     link->slot = dp__calloc((size_t)link->nslots, sizeof(*link->slot));
     link->free = dp__calloc((size_t)link->nslots, sizeof(*link->free));
     link->ready = dp__calloc((size_t)link->nslots, sizeof(*link->ready));
     link->writer_lane = dp__calloc((size_t)link->nslots, 1);
-    if (link->slot == NULL || link->free == NULL || link->ready == NULL || link->writer_lane == NULL)
+    if (link->slot == NULL || link->free == NULL || link->ready == NULL || link->writer_lane == NULL ||
+        link->arrived == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for %d boundary slots", link->nslots);
     for (int32_t i = 0; i < link->nslots && status >= 0; i++) {
-        status = dp__device_memory(p, p->options.boundary_bytes, &p->memory.boundary, &link->slot[i]);
+        if (turn || link->sends)
+            status = dp__device_memory(p, p->options.boundary_bytes, &p->memory.boundary, &link->slot[i]);
         if (status >= 0)
             status = p->device_vt->event_open(p->device, &link->free[i]);
         if (status >= 0)
@@ -249,7 +254,7 @@ dp_status_t dp__links_connect(dp_pipeline_t *p, const dp__comms_t *comms)
             return status;
         p->links[at].base = 0;
         p->links[at].in_lane =
-            (comms->vt->caps & DP_COMM_CAP_HOST_INLINE) != 0 && p->options.boundary_bytes <= p->options.inline_bytes;
+            !p->grouped && (comms->vt->caps & DP_COMM_CAP_HOST_INLINE) != 0 && p->options.boundary_bytes <= p->options.inline_bytes;
     }
     return DP_OK;
 }
@@ -270,6 +275,7 @@ void dp__links_close(dp_pipeline_t *p)
         dp__free(link->slot);
         dp__free(link->free);
         dp__free(link->ready);
+        dp__free(link->arrived);
         dp__free(link->writer_lane);
     }
     dp__free(p->links);

@@ -7,6 +7,7 @@
  *   comms.c    the groups a rank belongs to, channels, swapping the backend
  *   chunks.c   stages of this rank with their parameters, gradients and in-flight memory
  *   plan.c     this rank's list of the program turned into actions with every index resolved
+ *   ways.c     streams of group backends: one for each peer and direction
  *   step.c     enqueues the actions; the only code that runs in a step
  *   reduce.c   gradients of halves, mirrors and data groups summed
  *   fault.c    a failure: what was being done, telling the job, bringing the lanes to rest
@@ -20,6 +21,7 @@
 
 enum { DP__WORKS = 2 };               /* passes of one kind (F, backward) that may be in flight on the lanes at once */
 enum { DP__NAME_BYTES = 512 };        /* of a plugin, or its path */
+enum { DP__WAYS = 4 };                 /* two neighbours, to and from each */
 enum { DP__FORWARD = 0, DP__BACKWARD = 1, DP__KINDS = 2 };
 
 typedef struct dp__grid {
@@ -39,11 +41,13 @@ typedef struct dp__link {
     dp_channel_end_t *end;       /* NULL: a turn                                                            */
     uint32_t base;               /* messages of earlier steps                                               */
     int32_t sends;               /* 1: we are the source                                                    */
-    int32_t nslots;              /* output buffers of a source, slots of a turn                             */
+    int32_t nslots;              /* output buffers of a source, slots of a turn or of a grouped receiver    */
+    int32_t way;                 /* grouped: whose stream carries it                                        */
     char **slot;                 /* [nslots] device memory                                                  */
     int32_t in_lane;             /* 1: sent from the lane that made the data, not from the p2p lane           */
     dp_event_t **free;           /* [nslots] recorded when the slot's reader has finished                   */
-    dp_event_t **ready;          /* [nslots] recorded when its writer has finished                          */
+    dp_event_t **ready;          /* [nslots] recorded when its writer has finished: a pass, or a grouped receive */
+    const void **arrived;        /* grouped receiver: [nslots] where the latest message lies                */
     uint8_t *writer_lane;        /* [nslots] where the pass that wrote it last ended                        */
     uint8_t claim_lane;          /* where the part that writes starts                                       */
 } dp__link_t;
@@ -53,7 +57,7 @@ typedef struct dp__chunk {
     dp_stage_t *stage;
     char *params;
     char *grads[2];              /* per half of the micro-batches; NULL where this chunk has none of that half */
-    size_t param_bytes;
+    size_t param_bytes, grad_bytes;
     char *saved;                 /* activation slots, one after the other                                   */
     int32_t nslots;
     dp_event_t **slot_end;       /* [nslots] forward-only: recorded when the slot's last pass has ended       */
@@ -71,6 +75,17 @@ typedef struct dp__pass {
     int32_t recv_span, send_span; /* -1: none */
 } dp__pass_t;
 
+/* Grouped: a message of this rank in the step. */
+typedef struct dp__transfer {
+    int32_t link, at, mb, span;
+} dp__transfer_t;
+
+/* A stream for the groups to or from one peer. */
+typedef struct dp__way {
+    int32_t peer, sends;
+    dp_stream_t *stream;
+} dp__way_t;
+
 /* One step of an action's order: which pass of the action, what, where it is recorded. */
 typedef struct dp__call {
     uint8_t pass, op;            /* index into passes; F, I or W */
@@ -79,7 +94,7 @@ typedef struct dp__call {
 } dp__call_t;
 
 typedef struct dp__action {
-    uint8_t kind;                /* DP_INSTR_COMPUTE or DP_INSTR_REDUCE */
+    uint8_t kind;                /* DP_INSTR_COMPUTE or DP_INSTR_REDUCE; grouped: also SEND and RECV */
     uint8_t npasses;
     int16_t chunk;               /* REDUCE */
     int32_t ncalls;
@@ -87,6 +102,8 @@ typedef struct dp__action {
     dp__pass_t passes[2];        /* forward before backward */
     uint8_t nsends, sends[2];    /* passes whose result leaves this rank, in the program's order */
     int32_t span;                /* REDUCE */
+    int32_t ntransfers, way;     /* SEND, RECV: members of one group */
+    dp__transfer_t *transfers;
 } dp__action_t;
 
 typedef struct dp__plan {
@@ -94,6 +111,7 @@ typedef struct dp__plan {
     int64_t nactions;
     dp__action_t *actions;
     dp__call_t *calls;
+    dp__transfer_t *transfers;
     int32_t nspans;
     dp_span_t *spans;            /* templates: all but step and times */
     int32_t *messages;           /* [nlinks] per step */
@@ -116,6 +134,9 @@ struct dp_pipeline {
     dp_device_t *device;
     dp_stream_t *stream[DP_LANE_COUNT];
     dp__comms_t comms;
+    int grouped;                 /* the backend completes transfers in matched groups only */
+    int32_t nways;
+    dp__way_t ways[DP__WAYS];
 
     int32_t nchunks;
     dp__chunk_t *chunks;
@@ -141,8 +162,9 @@ struct dp_pipeline {
     const char **names;          /* of segments; span.name is 1 + index */
     int32_t nnames;
 
-    double *losses;              /* [M] device memory, host-visible through `staging` */
-    double *staging;             /* device memory for dp_pipeline_sum */
+    int host_memory;             /* the host reaches all memory of the device */
+    double *losses, *staging;    /* [M], and for dp_pipeline_sum; both the host and the device reach them */
+    double *losses_there, *staging_there; /* where sums are made: the same, or their twins in device memory */
     uint32_t step;
     const dp__plan_t *running;   /* of the step in progress or failed; NULL before the first */
     int32_t enqueueing;          /* span of the operation that is being put on its lane, -1: none */
@@ -169,6 +191,8 @@ dp_status_t dp__chunks_rebuild(dp_pipeline_t *p);
 dp_status_t dp__chunks_allocate(dp_pipeline_t *p);
 void dp__chunks_close(dp_pipeline_t *p);
 dp_status_t dp__device_memory(dp_pipeline_t *p, size_t bytes, size_t *account, char **memory_out);
+dp_status_t dp__shared_memory(dp_pipeline_t *p, size_t bytes, size_t *account, double **memory_out);
+void dp__shared_release(dp_pipeline_t *p, double *memory);
 
 /* comms.c */
 dp_status_t dp__comms_find(const char *name, const dp_comm_vt_t **vt_out);
@@ -180,9 +204,22 @@ dp_status_t dp__links_open(dp_pipeline_t *p);
 dp_status_t dp__links_connect(dp_pipeline_t *p, const dp__comms_t *comms);
 void dp__links_close(dp_pipeline_t *p);
 
+/* ways.c */
+dp_status_t dp__ways_open(dp_pipeline_t *p);
+/* All streams of this rank: lanes, then ways. NULL beyond the last one. */
+int32_t dp__stream_count(const dp_pipeline_t *p);
+dp_stream_t *dp__stream_at(const dp_pipeline_t *p, int32_t i);
+int32_t dp__way_find(const dp_pipeline_t *p, int32_t peer, int32_t sends);
+/* Most outputs of a channel that are made and not yet sent, in the order of the list. */
+int32_t dp__outputs_held(const dp_pipeline_t *p, const dp_channel_t *channel);
+
 /* plan.c */
 dp_status_t dp__plan_build(dp_pipeline_t *p, const dp_program_t *program, dp__plan_t *plan);
 void dp__plan_free(dp__plan_t *plan);
+
+/* open.c */
+dp_status_t dp__programs_make(dp_pipeline_t *p);
+void dp__programs_free(dp_pipeline_t *p);
 
 /* reduce.c */
 dp_status_t dp__reduce(dp_pipeline_t *p, int32_t chunk, int32_t span);

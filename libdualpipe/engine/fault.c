@@ -24,7 +24,7 @@ static int32_t stopped_transfer(const dp_pipeline_t *p, const dp__pass_t *pass, 
 
 /* What a failed lane began and did not end: its span, -1 when it failed between two. Only records that this lane writes are
  * looked at: the others may still be running. */
-static int32_t stopped_on(const dp_pipeline_t *p, const dp__plan_t *plan, int lane)
+static int32_t stopped_on_lane(const dp_pipeline_t *p, const dp__plan_t *plan, int lane)
 {
     for (int64_t i = 0; i < plan->nactions; i++) {
         const dp__action_t *action = &plan->actions[i];
@@ -44,15 +44,30 @@ static int32_t stopped_on(const dp_pipeline_t *p, const dp__plan_t *plan, int la
     return -1;
 }
 
+static int32_t stopped_on_way(const dp_pipeline_t *p, const dp__plan_t *plan, int32_t way)
+{
+    for (int64_t i = 0; i < plan->nactions; i++)
+        for (int32_t t = 0; t < plan->actions[i].ntransfers && plan->actions[i].way == way; t++)
+            if (stopped(p, plan->actions[i].transfers[t].span))
+                return plan->actions[i].transfers[t].span;
+    return -1;
+}
+
+static int32_t stopped_on(const dp_pipeline_t *p, int32_t stream)
+{
+    return stream < DP_LANE_COUNT ? stopped_on_lane(p, p->running, stream)
+                                  : stopped_on_way(p, p->running, stream - DP_LANE_COUNT);
+}
+
 /* The span of what failed on a lane. A failed lane skips what it was given, which takes a moment. */
 static int32_t failed_operation(const dp_pipeline_t *p)
 {
     static const int64_t patience_ns[] = {0, 50000000};
 
     for (size_t round = 0; round < sizeof(patience_ns) / sizeof(patience_ns[0]); round++)
-        for (int lane = 0; lane < DP_LANE_COUNT; lane++) {
-            dp_status_t status = p->device_vt->synchronize(p->stream[lane], patience_ns[round]);
-            int32_t span = status < 0 && status != DP_ERR_TIMEOUT ? stopped_on(p, p->running, lane) : -1;
+        for (int32_t i = 0; i < dp__stream_count(p); i++) {
+            dp_status_t status = p->device_vt->synchronize(dp__stream_at(p, i), patience_ns[round]);
+            int32_t span = status < 0 && status != DP_ERR_TIMEOUT ? stopped_on(p, i) : -1;
 
             if (span >= 0)
                 return span;
@@ -96,8 +111,8 @@ void dp__engine_settle(dp_pipeline_t *p)
     char why[1024];
 
     snprintf(why, sizeof(why), "%s", dp_last_error());
-    for (int lane = 0; lane < DP_LANE_COUNT; lane++)
-        if (p->stream[lane] != NULL && p->device_vt->synchronize(p->stream[lane], -1) == DP_ERR_TIMEOUT)
+    for (int32_t i = 0; i < dp__stream_count(p); i++)
+        if (dp__stream_at(p, i) != NULL && p->device_vt->synchronize(dp__stream_at(p, i), -1) == DP_ERR_TIMEOUT)
             p->stuck = 1;
     (void)dp_fail(DP_ERR_ABORTED, "%s", why);
 }

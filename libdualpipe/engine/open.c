@@ -37,8 +37,8 @@ static dp_status_t check_options(const dp_pipeline_options_t *o)
 
     if (o->build == NULL)
         return dp_fail(DP_ERR_INVALID, "build is NULL: a pipeline needs a function that makes its stages");
-    if (o->dtype != DP_F32 && o->dtype != DP_F64)
-        return dp_fail(DP_ERR_UNSUPPORTED, "dtype %d: parameters must be DP_F32 or DP_F64", (int)o->dtype);
+    if (o->dtype != DP_F32 && o->dtype != DP_F64 && o->dtype != DP_BF16)
+        return dp_fail(DP_ERR_UNSUPPORTED, "dtype %d: parameters must be DP_F32, DP_F64 or DP_BF16", (int)o->dtype);
     if (o->boundary_bytes == 0 || o->boundary_bytes > UINT32_MAX)
         return dp_fail(DP_ERR_INVALID, "boundary_bytes is %zu; 1 to %u are legal", o->boundary_bytes, UINT32_MAX);
     if (o->ep < 0 || o->dp < 0 || o->slots < 0)
@@ -77,12 +77,20 @@ static dp_status_t full_name(const char *kind, const char *name, const char *var
 
 static dp_status_t lower(dp_pipeline_t *p, const dp_schedule_t *schedule, dp_program_t **program_out)
 {
-    dp_lower_options_t options = {.struct_size = sizeof(options), .slots = p->options.slots, .prefetch = 1};
+    dp_transport_t transport = p->grouped ? DP_TRANSPORT_GROUPS : DP_TRANSPORT_CREDITS;
+    dp_lower_options_t options = {
+        .struct_size = sizeof(options), .slots = p->options.slots, .prefetch = 1, .transport = (int32_t)transport};
+    dp_verify_report_t report = {.struct_size = sizeof(report)};
     dp_status_t status = dp_schedule_verify(schedule);
 
     if (status >= 0)
         status = dp_program_lower(schedule, &options, program_out);
-    return status < 0 ? status : dp_program_verify(*program_out, DP_TRANSPORT_CREDITS, NULL);
+    if (status >= 0)
+        status = dp_program_verify(*program_out, transport, &report);
+    if (status >= 0 && p->grouped && !report.in_order)
+        return dp_fail(DP_ERR_REJECTED, "schedule %s: ranks that do one thing at a time would wait in a circle, which a backend "
+                       "with matched groups may come to", schedule->method);
+    return status;
 }
 
 /* The same order with nothing but its forwards. */
@@ -110,12 +118,12 @@ static dp_status_t forwards_of(const dp_schedule_t *full, dp_schedule_t **schedu
     return DP_OK;
 }
 
-static dp_status_t make_programs(dp_pipeline_t *p)
+dp_status_t dp__programs_make(dp_pipeline_t *p)
 {
     dp_status_t status = DP_OK;
 
     p->schedule = p->options.schedule;
-    if (p->schedule == NULL) {
+    if (p->schedule == NULL && p->own_schedule == NULL) {
         dp_schedule_request_t request = {
             .struct_size = sizeof(request),
             .method = p->options.method,
@@ -125,8 +133,9 @@ static dp_status_t make_programs(dp_pipeline_t *p)
         };
 
         status = dp_schedule_generate(&request, &p->own_schedule);
-        p->schedule = p->own_schedule;
     }
+    if (p->schedule == NULL)
+        p->schedule = p->own_schedule;
     if (status < 0)
         return status;
     if (p->schedule->ranks != p->grid.pp)
@@ -134,8 +143,16 @@ static dp_status_t make_programs(dp_pipeline_t *p)
     status = lower(p, p->schedule, &p->program);
     if (status < 0 || p->schedule->forward_only)
         return status;
-    status = forwards_of(p->schedule, &p->forward_schedule);
+    if (p->forward_schedule == NULL)
+        status = forwards_of(p->schedule, &p->forward_schedule);
     return status < 0 ? status : lower(p, p->forward_schedule, &p->forward_program);
+}
+
+void dp__programs_free(dp_pipeline_t *p)
+{
+    dp_program_free(p->program);
+    dp_program_free(p->forward_program);
+    p->program = p->forward_program = NULL;
 }
 
 /* ---- device ---- */
@@ -181,9 +198,11 @@ static dp_status_t open_device(dp_pipeline_t *p)
     status = check_device(plugin, p->device_vt);
     if (status < 0)
         return status;
-    if ((p->device_vt->caps & DP_DEVICE_CAP_HOST_MEMORY) == 0)
-        return dp_fail(DP_ERR_UNSUPPORTED, "device plugin %s keeps its memory from the host; this version of the engine "
-                       "reads losses there directly", plugin->name);
+    p->host_memory = (p->device_vt->caps & DP_DEVICE_CAP_HOST_MEMORY) != 0;
+    if (!p->host_memory && (!DP_HAS(p->device_vt, dp_device_vt_t, host_allocate) || p->device_vt->copy == NULL ||
+                            !DP_HAS(p->device_vt, dp_device_vt_t, host_release)))
+        return dp_fail(DP_ERR_UNSUPPORTED, "device plugin %s keeps its memory from the host and has no host_allocate, "
+                       "host_release and copy: losses could not be read", plugin->name);
     config.struct_size = sizeof(config);
     status = p->device_vt->open(p->host, &config, &p->device);
     for (int lane = 0; lane < DP_LANE_COUNT && status >= 0; lane++)
@@ -193,14 +212,21 @@ static dp_status_t open_device(dp_pipeline_t *p)
 
 static dp_status_t allocate_small(dp_pipeline_t *p)
 {
-    char *memory;
-    dp_status_t status = dp__device_memory(p, (size_t)p->schedule->microbatches * sizeof(double), &p->memory.work, &memory);
+    size_t losses = (size_t)p->schedule->microbatches * sizeof(double);
+    char *memory[2] = {NULL, NULL};
+    dp_status_t status = dp__shared_memory(p, losses, &p->memory.work, &p->losses);
 
-    p->losses = (double *)(void *)memory;
-    if (status < 0)
+    if (status >= 0)
+        status = dp__shared_memory(p, SUM_COUNT * sizeof(double), &p->memory.work, &p->staging);
+    p->losses_there = p->losses;
+    p->staging_there = p->staging;
+    if (status < 0 || p->host_memory)
         return status;
-    status = dp__device_memory(p, SUM_COUNT * sizeof(double), &p->memory.work, &memory);
-    p->staging = (double *)(void *)memory;
+    status = dp__device_memory(p, losses, &p->memory.work, &memory[0]);
+    p->losses_there = (double *)(void *)memory[0];
+    if (status >= 0)
+        status = dp__device_memory(p, SUM_COUNT * sizeof(double), &p->memory.work, &memory[1]);
+    p->staging_there = (double *)(void *)memory[1];
     return status;
 }
 
@@ -224,12 +250,17 @@ static dp_status_t place_chunks(dp_pipeline_t *p)
     return DP_OK;
 }
 
+static dp_status_t find_comm(dp_pipeline_t *p)
+{
+    dp_status_t status = dp__comms_find(p->comm_name, &p->comms.vt);
+
+    p->grouped = status >= 0 && (p->comms.vt->caps & DP_COMM_CAP_ONE_SIDED) == 0;
+    return status;
+}
+
 static dp_status_t open_comms(dp_pipeline_t *p)
 {
-    const dp_comm_vt_t *vt;
-    dp_status_t status = dp__comms_find(p->comm_name, &vt);
-
-    return status < 0 ? status : dp__comms_open(p, vt, &p->comms);
+    return dp__comms_open(p, p->comms.vt, &p->comms);
 }
 
 static dp_status_t connect(dp_pipeline_t *p)
@@ -263,9 +294,10 @@ static dp_status_t settle_options(dp_pipeline_t *p)
 static dp_status_t set_up(dp_pipeline_t *p)
 {
     static dp_status_t (*const steps[])(dp_pipeline_t *) = {
-        settle_options,    dp__agree_on_settings, make_programs,       open_device,    place_chunks, open_comms,
-        dp__chunks_build,  dp__names_collect,     dp__agree_on_stages, dp__links_open, dp__chunks_allocate,
-        allocate_small,    build_plans,           dp__records_open,    connect,        meet};
+        settle_options,      dp__agree_on_settings, find_comm,        dp__programs_make,   open_device,
+        place_chunks,        open_comms,            dp__chunks_build, dp__names_collect,   dp__agree_on_stages,
+        dp__ways_open,       dp__links_open,        dp__chunks_allocate, allocate_small,   build_plans,
+        dp__records_open,    connect,               meet};
     dp_status_t status = DP_OK;
 
     for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]) && status >= 0; i++)
@@ -314,9 +346,9 @@ void dp_pipeline_close(dp_pipeline_t *p)
         return;
     }
     /* lanes first: after a failure their workers may still be inside a wait on memory of the comms */
-    for (int lane = 0; lane < DP_LANE_COUNT; lane++)
-        if (p->stream[lane] != NULL)
-            p->device_vt->stream_close(p->stream[lane]);
+    for (int32_t i = 0; i < dp__stream_count(p); i++)
+        if (dp__stream_at(p, i) != NULL)
+            p->device_vt->stream_close(dp__stream_at(p, i));
     if (p->built && p->options.unbuild != NULL)
         p->options.unbuild(p->options.user);
     if (p->comms.vt != NULL)
@@ -324,10 +356,12 @@ void dp_pipeline_close(dp_pipeline_t *p)
     if (p->device != NULL) {
         dp__links_close(p);
         dp__chunks_close(p);
-        if (p->losses != NULL)
-            p->device_vt->release(p->device, p->losses);
-        if (p->staging != NULL)
-            p->device_vt->release(p->device, p->staging);
+        if (p->losses_there != NULL && p->losses_there != p->losses)
+            p->device_vt->release(p->device, p->losses_there);
+        if (p->staging_there != NULL && p->staging_there != p->staging)
+            p->device_vt->release(p->device, p->staging_there);
+        dp__shared_release(p, p->losses);
+        dp__shared_release(p, p->staging);
         p->device_vt->close(p->device);
     }
     dp__plan_free(&p->plan);
@@ -336,14 +370,36 @@ void dp_pipeline_close(dp_pipeline_t *p)
     dp__free(p->history_count);
     dp__free(p->names);
     dp__free(p->chunks);
-    dp_program_free(p->program);
-    dp_program_free(p->forward_program);
+    dp__programs_free(p);
     dp_schedule_free(p->own_schedule);
     dp_schedule_free(p->forward_schedule);
     dp__free(p);
 }
 
 /* ---- between steps ---- */
+
+/* One-sided backends and those with matched groups run different lists of the same schedule. */
+static dp_status_t make_lists(dp_pipeline_t *p)
+{
+    dp_status_t status;
+
+    dp__links_close(p);
+    dp__plan_free(&p->plan);
+    dp__plan_free(&p->forward_plan);
+    dp__programs_free(p);
+    p->memory.total -= p->memory.boundary;
+    p->memory.boundary = 0;
+    status = dp__programs_make(p);
+    if (status >= 0)
+        status = dp__ways_open(p);
+    if (status >= 0)
+        status = dp__links_open(p);
+    if (status >= 0)
+        status = build_plans(p);
+    if (status >= 0 && (p->plan.nspans > p->record_capacity || p->forward_plan.nspans > p->record_capacity))
+        status = dp_fail(DP_ERR_MISMATCH, "the new list of rank %d has more operations than the old one", p->grid.p);
+    return status;
+}
 
 /* New comms, new stages on them. Parameters are the pipeline's and stay where they are. */
 static dp_status_t move(dp_pipeline_t *p, const dp_comm_vt_t *vt, dp__comms_t *old)
@@ -356,6 +412,10 @@ static dp_status_t move(dp_pipeline_t *p, const dp_comm_vt_t *vt, dp__comms_t *o
         status = dp__chunks_rebuild(p);
     if (status >= 0)
         status = dp__names_collect(p);
+    if (status >= 0 && p->grouped != ((vt->caps & DP_COMM_CAP_ONE_SIDED) == 0)) {
+        p->grouped = !p->grouped;
+        status = make_lists(p);
+    }
     return status < 0 ? status : connect(p);
 }
 
@@ -448,7 +508,11 @@ dp_status_t dp_pipeline_sum(dp_pipeline_t *p, double *values, size_t count)
         dp_status_t status;
 
         memcpy(p->staging, values + at, n * sizeof(*values));
-        status = p->comms.vt->all_reduce(p->comms.world, p->staging, n, DP_F64, s);
+        status = p->staging_there != p->staging ? p->device_vt->copy(s, p->staging_there, p->staging, n * sizeof(*values)) : DP_OK;
+        if (status >= 0)
+            status = p->comms.vt->all_reduce(p->comms.world, p->staging_there, n, DP_F64, s);
+        if (status >= 0 && p->staging_there != p->staging)
+            status = p->device_vt->copy(s, p->staging, p->staging_there, n * sizeof(*values));
         if (status >= 0)
             status = p->device_vt->synchronize(s, -1);
         if (status < 0) {

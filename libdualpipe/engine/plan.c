@@ -13,7 +13,8 @@ typedef struct builder {
     dp__plan_t *plan;
     const dp_instr_t *instrs; /* of this rank */
     int64_t ninstrs;
-    int32_t ncalls, room_calls;
+    int32_t ncalls, room_calls, ntransfers;
+    int32_t group;             /* of the latest transfer */
     int32_t passes[DP__KINDS]; /* so far: work memories are used in turn */
     int32_t **turn_slot;       /* [nlinks][M]: slot that holds a micro-batch's tensor, turns only */
     uint8_t **turn_used;       /* [nlinks][nslots] */
@@ -112,6 +113,8 @@ static dp_status_t set_source(builder_t *b, dp__pass_t *pass, const dp_place_t *
                        dp_op_kind_name(pass->op), pass->mb);
     pass->source = find_link(b, b->instrs[in].channel);
     pass->source_at = b->instrs[in].sequence;
+    if (b->p->grouped)
+        return DP_OK; /* the receive is an action of its own */
     pass->recv_span = new_span(b, (dp_span_t){.kind = DP_SPAN_RECV,
                                               .lane = DP_LANE_P2P,
                                               .pass = b->instrs[in].op,
@@ -255,9 +258,12 @@ static dp_status_t add_send(builder_t *b, const dp_instr_t *instr)
 
             if (!made || pass->chunk != instr->chunk || pass->mb != mb)
                 continue;
-            b->plan->actions[a].sends[b->plan->actions[a].nsends++] = (uint8_t)i;
             pass->dest = find_link(b, instr->channel);
             pass->dest_at = instr->sequence;
+            pass->send_span = -1;
+            if (b->p->grouped)
+                return pass->dest >= 0 ? DP_OK : dp_fail(DP_ERR_REJECTED, "rank %d: a send has no channel", b->p->grid.p);
+            b->plan->actions[a].sends[b->plan->actions[a].nsends++] = (uint8_t)i;
             pass->send_span = new_span(b, (dp_span_t){.kind = DP_SPAN_SEND,
                                                       .lane = DP_LANE_P2P,
                                                       .pass = instr->op,
@@ -272,6 +278,39 @@ static dp_status_t add_send(builder_t *b, const dp_instr_t *instr)
         }
     return dp_fail(DP_ERR_REJECTED, "rank %d: the send of %s of micro-batch %d stands before its data are made",
                    b->p->grid.p, dp_op_kind_name(instr->op), mb);
+}
+
+/* Neighbours with one group number share an action. */
+static dp_status_t add_transfer(builder_t *b, const dp_instr_t *instr)
+{
+    const dp_place_t *place = &b->p->chunks[instr->chunk].place;
+    int32_t link = find_link(b, instr->channel), sends = instr->kind == DP_INSTR_SEND;
+    dp__action_t *action;
+    dp__transfer_t *t = &b->plan->transfers[b->ntransfers++];
+
+    if (link < 0)
+        return dp_fail(DP_ERR_REJECTED, "rank %d: a transfer has no channel", b->p->grid.p);
+    if (instr->group != b->group)
+        b->plan->nactions++;
+    action = &b->plan->actions[b->plan->nactions - 1];
+    if (instr->group != b->group) {
+        action->kind = instr->kind;
+        action->transfers = t;
+        action->way = b->p->links[link].way;
+    }
+    b->group = instr->group;
+    action->ntransfers++;
+    *t = (dp__transfer_t){.link = link, .at = instr->sequence, .mb = step_microbatch(b, place, instr->mb)};
+    t->span = new_span(b, (dp_span_t){.kind = sends ? DP_SPAN_SEND : DP_SPAN_RECV,
+                                      .lane = DP_LANE_P2P,
+                                      .pass = instr->op,
+                                      .mb = t->mb,
+                                      .chunk = instr->chunk,
+                                      .stage = (int16_t)place->stage,
+                                      .segment = -1,
+                                      .flow = flow_of(b, instr->channel, instr->sequence)});
+    b->plan->messages[link]++;
+    return DP_OK;
 }
 
 static void add_reduce(builder_t *b, const dp_instr_t *instr)
@@ -303,9 +342,11 @@ static dp_status_t add_all(builder_t *b)
             status = add_compute(b, instr);
         else if (instr->kind == DP_INSTR_SEND)
             status = add_send(b, instr);
+        if (b->p->grouped && status >= 0 && (instr->kind == DP_INSTR_SEND || instr->kind == DP_INSTR_RECV))
+            status = add_transfer(b, instr);
         else if (instr->kind == DP_INSTR_REDUCE)
             add_reduce(b, instr);
-        else if (instr->kind == DP_INSTR_RECV && find_link(b, instr->channel) >= 0)
+        else if (instr->kind == DP_INSTR_RECV && !b->p->grouped && find_link(b, instr->channel) >= 0)
             b->plan->messages[find_link(b, instr->channel)]++;
     }
     return status;
@@ -319,12 +360,13 @@ static dp_status_t allocate(builder_t *b)
 
     b->plan->actions = dp__calloc(n + 1, sizeof(dp__action_t));
     b->plan->calls = dp__calloc(calls + 1, sizeof(dp__call_t));
+    b->plan->transfers = dp__calloc(n + 1, sizeof(dp__transfer_t));
     b->plan->spans = dp__calloc(calls + 2 * n + 2, sizeof(dp_span_t));
     b->plan->messages = dp__calloc((size_t)p->nlinks + 1, sizeof(int32_t));
     b->order = dp__calloc(3 * (size_t)p->max_segments + 1, sizeof(*b->order));
     b->turn_slot = dp__calloc((size_t)p->nlinks + 1, sizeof(*b->turn_slot));
     b->turn_used = dp__calloc((size_t)p->nlinks + 1, sizeof(*b->turn_used));
-    if (b->plan->actions == NULL || b->plan->calls == NULL || b->plan->spans == NULL || b->plan->messages == NULL ||
+    if (b->plan->transfers == NULL || b->plan->actions == NULL || b->plan->calls == NULL || b->plan->spans == NULL || b->plan->messages == NULL ||
         b->order == NULL || b->turn_slot == NULL || b->turn_used == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for a plan of %zu instructions", n);
     for (int32_t l = 0; l < p->nlinks; l++) {
@@ -359,6 +401,7 @@ dp_status_t dp__plan_build(dp_pipeline_t *p, const dp_program_t *program, dp__pl
         .plan = plan,
         .instrs = program->instrs + first,
         .ninstrs = program->first[p->grid.p + 1] - first,
+        .group = -1,
     };
     dp_status_t status;
 
@@ -374,6 +417,7 @@ void dp__plan_free(dp__plan_t *plan)
 {
     dp__free(plan->actions);
     dp__free(plan->calls);
+    dp__free(plan->transfers);
     dp__free(plan->spans);
     dp__free(plan->messages);
     *plan = (dp__plan_t){.program = NULL};

@@ -13,7 +13,8 @@ const char *dp__summed_grads(const dp__chunk_t *chunk)
 static dp_status_t reduce_over_data(dp_pipeline_t *p, const dp__chunk_t *chunk, char *grads)
 {
     const dp_param_t *param = chunk->stage->info.params;
-    size_t size = dp_dtype_bytes(p->options.dtype);
+    dp_dtype_t dtype = dp_dtype_accumulator(p->options.dtype);
+    size_t size = dp_dtype_bytes(dtype);
     uint32_t n = chunk->stage->info.nparams;
 
     for (uint32_t i = 0; i < n;) {
@@ -26,8 +27,7 @@ static dp_status_t reduce_over_data(dp_pipeline_t *p, const dp__chunk_t *chunk, 
             end = param[i].offset + param[i].count;
         if (comm == NULL)
             continue;
-        status = p->comms.vt->all_reduce(comm, grads + start * size, end - start, p->options.dtype,
-                                         p->stream[DP_LANE_REDUCE]);
+        status = p->comms.vt->all_reduce(comm, grads + start * size, end - start, dtype, p->stream[DP_LANE_REDUCE]);
         if (status < 0)
             return status;
     }
@@ -37,6 +37,7 @@ static dp_status_t reduce_over_data(dp_pipeline_t *p, const dp__chunk_t *chunk, 
 dp_status_t dp__reduce(dp_pipeline_t *p, int32_t c, int32_t span)
 {
     dp__chunk_t *chunk = &p->chunks[c];
+    dp_dtype_t dtype = dp_dtype_accumulator(p->options.dtype);
     dp_stream_t *s = p->stream[DP_LANE_REDUCE];
     char *grads = (char *)dp__summed_grads(chunk);
     size_t count = chunk->stage->info.param_count;
@@ -52,9 +53,9 @@ dp_status_t dp__reduce(dp_pipeline_t *p, int32_t c, int32_t span)
     if (status >= 0)
         status = p->device_vt->stamp(s, &p->records[span].start_ns);
     if (status >= 0 && chunk->grads[0] != NULL && chunk->grads[1] != NULL)
-        status = p->device_vt->add(s, chunk->grads[0], chunk->grads[1], count, p->options.dtype);
+        status = p->device_vt->add(s, chunk->grads[0], chunk->grads[1], count, dtype);
     if (status >= 0 && p->comms.mirror != NULL)
-        status = p->comms.vt->all_reduce(p->comms.mirror, grads, count, p->options.dtype, s);
+        status = p->comms.vt->all_reduce(p->comms.mirror, grads, count, dtype, s);
     if (status >= 0)
         status = reduce_over_data(p, chunk, grads);
     if (status >= 0)

@@ -12,7 +12,9 @@
  *                 writes may do so, which need not run on the lane of the last
  *   mark          what a lane was given so far: losses and gradients are zero before anything starts, a weight gradient runs
  *                 after its segment, a sum after the weight gradients
- * A receive waits on the lane of the segment that reads the message, so that nothing else is held up. */
+ * A receive waits on the lane of the segment that reads the message, so that nothing else is held up. Where the backend
+ * completes transfers in matched groups only, each peer and direction has a stream of its own instead: its groups go there in
+ * the program's order, a send behind ready[slot], and a receive records ready[slot] for the segment that reads. */
 #include "engine/engine.h"
 
 #include <stdio.h>
@@ -37,12 +39,12 @@ static int lane_of(const dp_stage_t *stage, int32_t segment)
     return (int)stage->segments[segment].segment->lane;
 }
 
-static dp_message_tag_t tag_of(const dp_pipeline_t *p, const dp__link_t *link, const dp__pass_t *pass, int32_t at)
+static dp_message_tag_t tag_of(const dp_pipeline_t *p, const dp__link_t *link, int32_t mb, int32_t at)
 {
     return (dp_message_tag_t){
         .sequence = link->base + (uint32_t)at,
         .step = p->step,
-        .microbatch = pass->mb,
+        .microbatch = mb,
         .bytes = (uint32_t)p->options.boundary_bytes,
     };
 }
@@ -57,7 +59,7 @@ static int32_t out_slot(const dp__link_t *link, const dp__pass_t *pass)
 static dp_status_t receive(dp_pipeline_t *p, const dp__pass_t *pass, dp_stream_t *s, const void **data_out)
 {
     dp__link_t *link = &p->links[pass->source];
-    dp_message_tag_t tag = tag_of(p, link, pass, pass->source_at);
+    dp_message_tag_t tag = tag_of(p, link, pass->mb, pass->source_at);
 
     DO(p->device_vt->stamp(s, &p->records[pass->recv_span].start_ns));
     DO(p->comms.vt->recv(link->end, &tag, data_out, s));
@@ -83,7 +85,13 @@ static dp_status_t begin_pass(dp_pipeline_t *p, running_t *run, int lane)
     }
     if (p->work_lane[pass->kind][pass->work] != lane)
         DO(p->device_vt->stream_wait(s, p->work_end[pass->kind][pass->work]));
-    if (pass->source >= 0 && p->links[pass->source].end != NULL) {
+    if (pass->source >= 0 && p->links[pass->source].end != NULL && p->grouped) {
+        dp__link_t *link = &p->links[pass->source];
+        uint32_t slot = (link->base + (uint32_t)pass->source_at) % (uint32_t)link->nslots;
+
+        DO(p->device_vt->stream_wait(s, link->ready[slot]));
+        data = link->arrived[slot];
+    } else if (pass->source >= 0 && p->links[pass->source].end != NULL) {
         DO(receive(p, pass, s, &data));
     } else if (pass->source >= 0) {
         dp__link_t *turn = &p->links[pass->source];
@@ -160,7 +168,7 @@ static dp_status_t end_pass(dp_pipeline_t *p, const running_t *run, int lane)
 static dp_status_t send(dp_pipeline_t *p, const dp__pass_t *pass)
 {
     dp__link_t *link = &p->links[pass->dest];
-    dp_message_tag_t tag = tag_of(p, link, pass, pass->dest_at);
+    dp_message_tag_t tag = tag_of(p, link, pass->mb, pass->dest_at);
     int32_t slot = out_slot(link, pass);
     dp_stream_t *s = p->stream[link->in_lane ? link->writer_lane[slot] : DP_LANE_P2P];
 
@@ -173,6 +181,49 @@ static dp_status_t send(dp_pipeline_t *p, const dp__pass_t *pass)
     if (link->in_lane && link->writer_lane[slot] == link->claim_lane)
         return DP_OK;
     return p->device_vt->event_record(link->free[slot], s);
+}
+
+/* ---- groups ---- */
+
+static dp_status_t put_transfer(dp_pipeline_t *p, const dp__transfer_t *t, dp_stream_t *s)
+{
+    dp__link_t *link = &p->links[t->link];
+    uint32_t slot = (link->base + (uint32_t)t->at) % (uint32_t)link->nslots;
+    dp_message_tag_t tag = tag_of(p, link, t->mb, t->at);
+
+    p->enqueueing = t->span;
+    if (link->sends)
+        return p->comms.vt->send(link->end, link->slot[slot], &tag, s);
+    return p->comms.vt->recv(link->end, &tag, &link->arrived[slot], s);
+}
+
+static dp_status_t put_group(dp_pipeline_t *p, const dp__action_t *action)
+{
+    dp_stream_t *s = p->ways[action->way].stream;
+    const dp__transfer_t *t = action->transfers;
+    int32_t n = action->ntransfers;
+
+    for (int32_t i = 0; i < n; i++) {
+        dp__link_t *link = &p->links[t[i].link];
+
+        p->enqueueing = t[i].span;
+        if (link->sends)
+            DO(p->device_vt->stream_wait(s, link->ready[(link->base + (uint32_t)t[i].at) % (uint32_t)link->nslots]));
+    }
+    for (int32_t i = 0; i < n; i++)
+        DO(p->device_vt->stamp(s, &p->records[t[i].span].start_ns));
+    DO(p->comms.vt->group_begin(p->comms.pipeline, s));
+    for (int32_t i = 0; i < n; i++)
+        DO(put_transfer(p, &t[i], s));
+    DO(p->comms.vt->group_end(p->comms.pipeline, s));
+    for (int32_t i = 0; i < n; i++) {
+        dp__link_t *link = &p->links[t[i].link];
+        uint32_t slot = (link->base + (uint32_t)t[i].at) % (uint32_t)link->nslots;
+
+        DO(p->device_vt->stamp(s, &p->records[t[i].span].end_ns));
+        DO(p->device_vt->event_record(link->sends ? link->free[slot] : link->ready[slot], s));
+    }
+    return DP_OK;
 }
 
 /* ---- segments ---- */
@@ -295,7 +346,7 @@ static dp_status_t zero(dp_pipeline_t *p, int forward_only)
     for (int32_t c = 0; c < p->nchunks && !forward_only; c++)
         for (int half = 0; half < 2; half++)
             if (p->chunks[c].grads[half] != NULL)
-                DO(p->device_vt->zero(s, p->chunks[c].grads[half], p->chunks[c].param_bytes));
+                DO(p->device_vt->zero(s, p->chunks[c].grads[half], p->chunks[c].grad_bytes));
     if (p->one_lane)
         return DP_OK;
     DO(p->device_vt->event_record(p->mark[DP_LANE_COMPUTE], s));
@@ -306,6 +357,7 @@ static dp_status_t zero(dp_pipeline_t *p, int forward_only)
 static dp_status_t share_losses(dp_pipeline_t *p)
 {
     dp_stream_t *s = p->stream[DP_LANE_REDUCE];
+    size_t bytes = (size_t)p->schedule->microbatches * sizeof(*p->losses);
 
     if (p->grid.pp == 1)
         return DP_OK;
@@ -313,7 +365,10 @@ static dp_status_t share_losses(dp_pipeline_t *p)
         DO(p->device_vt->event_record(p->mark[lane], p->stream[lane]));
         DO(p->device_vt->stream_wait(s, p->mark[lane]));
     }
-    return p->comms.vt->all_reduce(p->comms.pipeline, p->losses, (size_t)p->schedule->microbatches, DP_F64, s);
+    if (p->losses_there != p->losses)
+        DO(p->device_vt->copy(s, p->losses_there, p->losses, bytes));
+    DO(p->comms.vt->all_reduce(p->comms.pipeline, p->losses_there, (size_t)p->schedule->microbatches, DP_F64, s));
+    return p->losses_there != p->losses ? p->device_vt->copy(s, p->losses, p->losses_there, bytes) : DP_OK;
 }
 
 static dp_status_t enqueue(dp_pipeline_t *p, const dp__plan_t *plan, const dp_step_t *step)
@@ -325,8 +380,10 @@ static dp_status_t enqueue(dp_pipeline_t *p, const dp__plan_t *plan, const dp_st
 
         if (action->kind == DP_INSTR_COMPUTE)
             DO(compute(p, action, step));
-        else
+        else if (action->kind == DP_INSTR_REDUCE)
             DO(dp__reduce(p, action->chunk, action->span));
+        else
+            DO(put_group(p, action));
     }
     p->enqueueing = -1;
     return share_losses(p);
@@ -348,8 +405,8 @@ static dp_status_t finish_lane(dp_pipeline_t *p, dp_stream_t *s)
 
 static dp_status_t finish(dp_pipeline_t *p)
 {
-    for (int lane = 0; lane < DP_LANE_COUNT; lane++)
-        DO(finish_lane(p, p->stream[lane]));
+    for (int32_t i = 0; i < dp__stream_count(p); i++)
+        DO(finish_lane(p, dp__stream_at(p, i)));
     return DP_OK;
 }
 

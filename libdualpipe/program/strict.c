@@ -3,7 +3,7 @@
  * strict.c: a program as a flow of ranks that do one thing at a time.
  *
  * One lane per rank and two steps per instruction: it comes to it, it is over with it. A transfer is over when the other end
- * has come to it, a sum of mirrors when the mirror has. Real runs have streams beside each other, and queues; everything in
+ * has come to it and the slot has been read, a sum of mirrors when the mirror has. Real runs have streams beside each other, and queues; everything in
  * them that waits, waits for something that stands earlier in the same list or for the other end of a transfer. So what ends
  * here ends there, whatever the number of streams, the length of queues, and the resources that waiting kernels hold. */
 #include "program/proof.h"
@@ -19,8 +19,16 @@ static bool strict_need(const void *context, int32_t rank, int32_t step, int32_t
     const dp_instr_t *i = dp__instr(p->v->program, rank, position);
     const int32_t *there = i->kind == DP_INSTR_SEND ? p->v->recv_at : p->v->send_at;
 
-    if (step % 2 == 0 || k > 0 || i->kind == DP_INSTR_COMPUTE || i->peer < 0)
+    if (step % 2 == 0 || k > 1 || i->kind == DP_INSTR_COMPUTE || i->peer < 0)
         return false;
+    if (k == 1) {
+        int32_t slots = i->kind == DP_INSTR_RECV ? dp__slots_of(p, i->channel) : 0;
+
+        if (i->kind != DP_INSTR_RECV || i->sequence < slots)
+            return false;
+        *need = (dp__need_t){rank, 2 * p->v->release_at[dp__message_of(p->v, i) - slots] + 1};
+        return true;
+    }
     if (i->kind != DP_INSTR_REDUCE) {
         *need = (dp__need_t){i->peer, 2 * there[dp__message_of(p->v, i)]};
         return true;

@@ -9,6 +9,7 @@
  * starts with h, the tensor between the two. */
 #include "base/memory.h"
 #include "stage/replicas.h"
+#include "stage/stage.h"
 
 #include <string.h>
 
@@ -19,7 +20,7 @@ struct dp_moe_layer {
     dp_attention_t *attention;
     const dp_moe_vt_t *moe_vt;
     dp_moe_t *moe;
-    size_t dtype_bytes;
+    dp_dtype_t dtype;
     size_t h_bytes;                   /* of h in work memory                       */
     dp_block_sizes_t attention_sizes; /* rounded up, so that MoE's memory is aligned */
     dp_block_sizes_t moe_sizes;
@@ -61,11 +62,11 @@ static dp_io_t attention_io(const dp_moe_layer_t *layer, const dp_segment_call_t
 
 static dp_moe_io_t moe_io(const dp_moe_layer_t *layer, const dp_segment_call_t *call)
 {
-    size_t params = layer->attention_sizes.param_count * layer->dtype_bytes;
+    size_t params = layer->attention_sizes.param_count * dp_dtype_bytes(layer->dtype);
     dp_io_t io = common_io(call);
 
     io.params = (const char *)call->params + params;
-    io.grads = call->grads != NULL ? (char *)call->grads + params : NULL;
+    io.grads = call->grads != NULL ? (char *)call->grads + dp__grads_offset(layer->dtype, params) : NULL;
     io.saved = (char *)call->saved + layer->attention_sizes.saved_bytes;
     io.work = call->work != NULL ? (char *)call->work + layer->h_bytes + layer->attention_sizes.work_bytes : NULL;
     return (dp_moe_io_t){.io = io, .aux_scale = (float)call->loss_scale, .placement = layer->device_placement};
@@ -261,7 +262,7 @@ dp_status_t dp_moe_layer_part(const dp_attention_vt_t *attention_vt, dp_attentio
     layer->attention = attention;
     layer->moe_vt = moe_vt;
     layer->moe = moe;
-    layer->dtype_bytes = dp_dtype_bytes(dtype);
+    layer->dtype = dtype;
     status = build(layer, boundary_bytes, part_out);
     if (status < 0) {
         dp_moe_layer_free(layer);

@@ -218,7 +218,7 @@ dp_status_t dp__stage_run(const dp_stage_t *stage, int32_t index, dp_op_kind_t p
     dp_segment_call_t own = *call;
 
     own.params = (const char *)call->params + part->params_offset;
-    own.grads = call->grads != NULL ? (char *)call->grads + part->params_offset : NULL;
+    own.grads = call->grads != NULL ? (char *)call->grads + dp__grads_offset(stage->dtype, part->params_offset) : NULL;
     own.saved = (char *)call->saved + part->saved_offset;
     own.work = call->work != NULL ? (char *)call->work + 2 * boundary_stride(stage) : NULL;
     if (i > 0)

@@ -25,6 +25,12 @@ struct dp_stage {
     char *names;
 };
 
+/* Where in the accumulator the gradients lie of parameters that begin at byte `offset`. */
+static inline size_t dp__grads_offset(dp_dtype_t dtype, size_t offset)
+{
+    return offset / dp_dtype_bytes(dtype) * dp_dtype_bytes(dp_dtype_accumulator(dtype));
+}
+
 /* Puts pass F, I or W of segment `index` on `s`. `call` describes the stage: its params, grads, saved, work, its x, y, dy, dx;
  * the segment is called with those of its part. */
 dp_status_t dp__stage_run(const dp_stage_t *stage, int32_t index, dp_op_kind_t pass, const dp_segment_call_t *call,

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_engine.c: whole steps with ranks as threads, held bit for bit against a serial run of the same model. */
+ * test_engine.c: whole steps with ranks as threads, held bit for bit against a serial run of the same model. Built twice: for
+ * shared memory, and (DP_TEST_BACKEND) for a backend that completes transfers in matched groups only. */
 #include "residual_model.h"
 #include "../support/oom.h"
 #include "../support/suite.h"
@@ -18,7 +19,7 @@ typedef struct setting {
     uint32_t queue;      /* length of the lanes' queues; 0: the device's choice      */
     size_t inline_bytes; /* 1: everything goes over the p2p lane */
     unsigned delay, flip;
-    const char *comm;    /* NULL: shared memory                                  */
+    const char *comm;    /* NULL: the backend on trial                           */
     int swap;            /* between steps: to the other backend and back         */
     int arm;             /* no allocation may happen in a step */
     int forward_between; /* a forward-only step between two training steps */
@@ -35,6 +36,7 @@ typedef struct rank {
 
 static residual_reference_t references[4];
 static char mock[512]; /* path of the backend for threads */
+static char backend[512] = "shm"; /* on trial */
 
 static void ok(dp_status_t status)
 {
@@ -188,7 +190,7 @@ static void *rank_main(void *arg)
         .boundary_bytes = TENSOR * sizeof(double),
         .dtype = DP_F64,
         .inline_bytes = s->inline_bytes,
-        .comm = s->comm,
+        .comm = s->comm != NULL ? s->comm : backend,
         .build = build,
         .user = rank,
     };
@@ -208,7 +210,7 @@ static void *rank_main(void *arg)
             check_grads(rank, p); /* left alone */
         }
         if (s->swap)
-            ok(dp_pipeline_swap_comm(p, i % 2 == 0 ? mock : "shm"));
+            ok(dp_pipeline_swap_comm(p, i % 2 == 0 ? mock : backend));
     }
     if (s->arm && dp_group_size(rank->group) == 1) { /* alone: other ranks as threads open files to count, too */
         ck_assert_int_eq(count_in_proc("/proc/self/fd", 1), files);
@@ -422,6 +424,9 @@ int main(void)
     int n = (int)(sizeof(matrix) / sizeof(matrix[0]));
 
     snprintf(mock, sizeof(mock), "%s/mock_comm_threads.so", getenv("DP_TEST_MOCKS"));
+#ifdef DP_TEST_BACKEND
+    snprintf(backend, sizeof(backend), "%s/" DP_TEST_BACKEND ".so", getenv("DP_TEST_MOCKS"));
+#endif
     tcase_set_timeout(all, 60);
     tcase_add_loop_test(all, another_backend_gives_the_same_bits, 0, n);
     tcase_add_loop_test(all, every_schedule_equals_the_serial_run, 0, n);

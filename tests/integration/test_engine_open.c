@@ -23,7 +23,7 @@ static void no_boundary(dp_pipeline_options_t *o) { o->boundary_bytes = 0; }
 static void large_boundary(dp_pipeline_options_t *o) { o->boundary_bytes = (size_t)UINT32_MAX + 1; }
 static void other_boundary(dp_pipeline_options_t *o) { o->boundary_bytes = 8; }
 static void other_dtype(dp_pipeline_options_t *o) { o->dtype = DP_F32; }
-static void half_dtype(dp_pipeline_options_t *o) { o->dtype = DP_BF16; }
+static void half_dtype(dp_pipeline_options_t *o) { o->dtype = DP_I64; }
 static void no_dtype(dp_pipeline_options_t *o) { o->dtype = (dp_dtype_t)17; }
 static void negative_ep(dp_pipeline_options_t *o) { o->ep = -1; }
 static void negative_dp(dp_pipeline_options_t *o) { o->dp = -1; }
@@ -58,7 +58,7 @@ static const bad_t bad[] = {
     {large_boundary, DP_ERR_INVALID, {"boundary_bytes is 4294967296", "4294967295"}},
     {other_boundary, DP_ERR_INVALID, {"stage ", "120 bytes", "1 and 8"}},
     {other_dtype, DP_ERR_INVALID, {"stage ", "dtype 1", "has 0 and"}},
-    {half_dtype, DP_ERR_UNSUPPORTED, {"dtype 2"}},
+    {half_dtype, DP_ERR_UNSUPPORTED, {"dtype 3"}},
     {no_dtype, DP_ERR_UNSUPPORTED, {"dtype 17"}},
     {negative_ep, DP_ERR_INVALID, {"ep -1", "negative"}},
     {negative_dp, DP_ERR_INVALID, {"dp -1", "negative"}},

@@ -84,10 +84,10 @@ static void check_in_order(const dp_schedule_t *s, int32_t slots)
     ck_assert_int_eq(memcmp(p->channels, q->channels, (size_t)p->nchannels * sizeof(*p->channels)), 0);
     ck_assert_int_eq(memcmp(p->activation_slots, q->activation_slots,
                             (size_t)(p->ranks * p->chunks) * sizeof(*p->activation_slots)), 0);
-    /* groups lose no time against puts */
+    /* two slots: groups lose no time against puts */
     ck_assert_int_eq(dp_simulate(q, DP_TRANSPORT_CREDITS, &unit, 0, &puts), DP_OK);
     ck_assert_int_eq(dp_simulate(p, DP_TRANSPORT_GROUPS, &unit, 0, &groups), DP_OK);
-    ck_assert_msg(groups.step_time <= puts.step_time + 1e-9, "%s P=%d M=%d K=%d: %g with groups, %g with puts", s->method,
+    ck_assert_msg(slots == 1 || groups.step_time <= puts.step_time + 1e-9, "%s P=%d M=%d K=%d: %g with groups, %g with puts", s->method,
                   s->ranks, s->microbatches, slots, groups.step_time, puts.step_time);
     dp_simulation_clear(&puts);
     dp_simulation_clear(&groups);
