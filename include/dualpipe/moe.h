@@ -69,6 +69,9 @@ typedef struct dp_moe_config {
     int32_t comm_rank, comm_size;
     uint32_t exchange_id;    /* first of 4 exchange ids that this instance may use on comm                         */
     uint32_t replicas;       /* R >= E, divisible by the size of the expert group; 0: experts are not replicated   */
+    float capacity;          /* plugins on GPUs give arriving rows room for so many times an even share, for each pair of
+                                ranks and in all; more rows than that are DP_ERR_OVERFLOW, none is dropped. 0: room for
+                                the worst case, which cannot overflow. Plugins on CPUs always give that              */
 } dp_moe_config_t;
 
 /** A call's io plus what only MoE needs. */

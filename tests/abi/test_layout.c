@@ -222,6 +222,7 @@ static const struct pin {
     MEMBER(dp_moe_config_t, comm_size),
     MEMBER(dp_moe_config_t, exchange_id),
     MEMBER(dp_moe_config_t, replicas),
+    MEMBER(dp_moe_config_t, capacity),
     TYPE(dp_moe_io_t),
     MEMBER(dp_moe_io_t, io),
     MEMBER(dp_moe_io_t, aux_scale),

@@ -481,6 +481,16 @@ static inline float __int_as_float(int x)
     return dp_emu_bits<float>(x);
 }
 
+static inline long long __double_as_longlong(double x)
+{
+    return dp_emu_bits<long long>(x);
+}
+
+static inline double __longlong_as_double(long long x)
+{
+    return dp_emu_bits<double>(x);
+}
+
 static inline float rsqrtf(float x)
 {
     return 1.0f / sqrtf(x);

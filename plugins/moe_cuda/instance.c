@@ -1,0 +1,185 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * instance.c: what an instance holds on the device: kernels, the record of faults, cuBLASLt's plans. */
+#include "moe_cuda.h"
+
+#include <stdio.h>
+
+#include "cuda/module.h"
+
+DP_CUDA_IMAGE(moe_route);
+DP_CUDA_IMAGE(moe_rows);
+DP_CUDA_IMAGE(moe_gemm);
+
+/* Looks a kernel up in whichever image has it. */
+static dp_status_t find(const dp_moe_t *moe, CUmodule module, const char *name, const char *suffix,
+                        CUfunction *out)
+{
+    char full[96];
+
+    (void)snprintf(full, sizeof(full), "dp_moe_cuda_%s%s", name, suffix);
+    return dp_cuda_kernel(moe->host, module, full, out);
+}
+
+static const char *type_of(const dp_moe_t *moe)
+{
+    return moe->shape.dtype == DP_F32 ? "_f32" : moe->shape.dtype == DP_F64 ? "_f64" : "_bf16";
+}
+
+static dp_status_t find_route(dp_moe_t *moe, CUmodule m)
+{
+    moe_kernels_t *k = &moe->kernels;
+    const char *type = type_of(moe);
+    dp_status_t status = DP_OK;
+
+#define TYPED(name)                                                                                          \
+    if (status >= 0)                                                                                         \
+        status = find(moe, m, #name, type, &k->name);
+#define COMMON(name)                                                                                         \
+    if (status >= 0)                                                                                         \
+        status = find(moe, m, #name, "", &k->name);
+    MOE_ROUTE_TYPED(TYPED)
+    MOE_ROUTE_COMMON(COMMON)
+    return status;
+}
+
+static dp_status_t find_rows(dp_moe_t *moe, CUmodule m)
+{
+    moe_kernels_t *k = &moe->kernels;
+    const char *type = type_of(moe);
+    dp_status_t status = DP_OK;
+
+    MOE_ROWS_TYPED(TYPED)
+    MOE_ROWS_COMMON(COMMON)
+#undef TYPED
+#undef COMMON
+    return status;
+}
+
+/* plain[form][sums] and, for bf16, tensor[form][sums]: gradients of weights are sums always. */
+static dp_status_t find_products(dp_moe_t *moe, CUmodule m)
+{
+    static const char *const plain[] = {"plain_nn", "plain_nt", "plain_tn"};
+    static const char *const tensor[] = {"tensor_nn", "tensor_nt", "tensor_tn"};
+    const bool half = moe->shape.dtype == DP_BF16, tensors = half && moe->shape.products != MOE_PLAIN;
+    moe_kernels_t *k = &moe->kernels;
+    const char *type = type_of(moe);
+    dp_status_t status = DP_OK;
+    int form, sums;
+
+    for (form = MOE_NN; form < MOE_FORMS; form++)
+        for (sums = form == MOE_TN; sums < 2; sums++) {
+            const char *suffix = sums && half && form != MOE_TN ? "_bf16_f32" : type;
+
+            if (status >= 0)
+                status = find(moe, m, plain[form], suffix, &k->plain[form][sums]);
+            if (status >= 0 && tensors)
+                status = find(moe, m, tensor[form], suffix, &k->tensor[form][sums]);
+            if (status >= 0 && tensors)
+                status = dp_cuda_kernel_shared(moe->host, k->tensor[form][sums],
+                                               form == MOE_TN ? MOE_CELLS_SHARED : MOE_ROWS_SHARED);
+        }
+    return status;
+}
+
+static dp_status_t load_kernels(dp_moe_t *moe)
+{
+    const unsigned char *const images[] = {dp_image_moe_route, dp_image_moe_rows, dp_image_moe_gemm};
+    dp_status_t status = DP_OK;
+    int i;
+
+    for (i = 0; i < 3 && status >= 0; i++)
+        status = dp_cuda_module_load(moe->host, images[i], &moe->modules[i]);
+    if (status >= 0)
+        status = find_route(moe, moe->modules[0]);
+    if (status >= 0)
+        status = find_rows(moe, moe->modules[1]);
+    return status < 0 ? status : find_products(moe, moe->modules[2]);
+}
+
+/* Multiprocessors that compute lanes have. */
+static dp_status_t count_sms(dp_moe_t *moe)
+{
+    const dp_host_sm_t *share = moe->host->get_service(moe->host, DP_HOST_SM);
+    CUdevice device;
+    int all = 0;
+    dp_status_t status = dp_cuda_current(moe->host, &device);
+
+    if (status >= 0)
+        status = DP_CU(moe->host,
+                       moe->cu->cuDeviceGetAttribute(&all, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device),
+                       "asking for the number of multiprocessors");
+    if (status < 0)
+        return status;
+    moe->sms = share != NULL && share->compute_sms > 0 ? share->compute_sms : (uint32_t)all;
+    return DP_OK;
+}
+
+dp_status_t moe_check(void *arg)
+{
+    const dp_moe_t *moe = arg;
+    const volatile moe_fault_t *fault = moe->fault;
+    static const char *const calls[] = {"route", "dispatch", "combine", "combine_backward", "dispatch_backward"};
+    const int32_t kind = __atomic_load_n(&moe->fault->kind, __ATOMIC_ACQUIRE);
+    const char *call = fault->call >= 0 && fault->call <= MOE_DISPATCH_BACKWARD ? calls[fault->call] : "?";
+
+    if (kind == 0)
+        return DP_OK;
+    if (kind == MOE_FAULT_ROOM)
+        return DP_FAIL(moe->host, DP_ERR_OVERFLOW,
+                       "moe_cuda: rank %d of the expert group, %s: %d rows arrived %s, there is room for %d: "
+                       "raise the capacity, or set it to 0 for the worst case",
+                       moe->shape.n.rank, call, fault->rows,
+                       moe->shape.n.padded > 0 ? "for one expert" : "in all",
+                       moe->shape.n.padded > 0 ? moe->shape.n.padded : moe->shape.n.rows);
+    if (kind == MOE_FAULT_PLACEMENT)
+        return DP_FAIL(moe->host, DP_ERR_INVALID, "moe_cuda: the placement has no replica of expert %d",
+                       fault->rank);
+    return DP_FAIL(moe->host, DP_ERR_PROTOCOL,
+                   "moe_cuda: rank %d of the expert group, %s: the rows from rank %d are not of this call: "
+                   "the ranks made their calls in different orders or on different streams",
+                   moe->shape.n.rank, call, fault->rank);
+}
+
+static dp_status_t open_faults(dp_moe_t *moe)
+{
+    void *memory = NULL;
+    dp_status_t status = moe->device_vt->host_allocate(moe->device, sizeof(moe_fault_t), &memory);
+
+    if (status < 0)
+        return status;
+    moe->fault = memory;
+    status = moe->device_vt->watch(moe->device, moe_check, moe);
+    moe->watched = status >= 0;
+    return status;
+}
+
+dp_status_t moe_instance_open(dp_moe_t *moe)
+{
+    dp_status_t status = count_sms(moe);
+
+    if (status >= 0)
+        status = load_kernels(moe);
+    if (status >= 0)
+        status = open_faults(moe);
+    if (status >= 0 && moe->shape.products == MOE_PADDED) {
+        status = dp_gemm_open(moe->host, moe->sms, 0, &moe->gemm);
+        if (status >= 0)
+            status = moe_prepare_padded(moe);
+    }
+    return status;
+}
+
+void moe_instance_close(dp_moe_t *moe)
+{
+    int i;
+
+    if (moe->watched)
+        moe->device_vt->unwatch(moe->device, moe_check, moe);
+    if (moe->gemm != NULL)
+        dp_gemm_close(moe->gemm);
+    if (moe->fault != NULL)
+        moe->device_vt->host_release(moe->device, moe->fault);
+    for (i = 0; i < 3; i++)
+        dp_cuda_module_unload(moe->modules[i]);
+}

@@ -1,0 +1,869 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * moe_cuda.c: the plugin and its calls. A call puts kernels, products and exchanges on the stream it is given and returns; what
+ * sizes they have, the device alone knows. The only state an instance changes is the number of its next exchange. */
+#include "moe_cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* One call under way: sticky about the first failure, so that a call reads as the list of its steps. */
+typedef struct work {
+    dp_moe_t *moe;
+    const dp_io_t *io;
+    dp_stream_t *stream;
+    CUstream s;
+    moe_call_t call;
+    dp_status_t status;
+} work_t;
+
+/* Pointers of dp_io_t that a call needs besides params, saved, work and scratch. */
+enum { NEED_X = 1, NEED_Y = 2, NEED_DY = 4, NEED_GRADS = 8, NEED_NO_WORK = 16 };
+
+static dp_status_t check_io(const dp_moe_t *moe, const dp_io_t *io, const char *call, unsigned need)
+{
+    const char *missing = io->params == NULL                           ? "params"
+                          : io->saved == NULL                          ? "saved"
+                          : io->work == NULL && !(need & NEED_NO_WORK) ? "work"
+                          : io->scratch == NULL                        ? "scratch"
+                          : io->x == NULL && (need & NEED_X)           ? "x"
+                          : io->y == NULL && (need & NEED_Y)           ? "y"
+                          : io->dy == NULL && (need & NEED_DY)         ? "dy"
+                          : io->grads == NULL && (need & NEED_GRADS)   ? "grads"
+                                                                       : NULL;
+
+    if (missing == NULL)
+        return DP_OK;
+    return DP_FAIL(moe->host, DP_ERR_INVALID, "moe_cuda: %s needs io.%s, which is NULL", call, missing);
+}
+
+static void *at(const void *block, size_t offset)
+{
+    return block != NULL ? (char *)(uintptr_t)block + offset : NULL;
+}
+
+/* A parameter, or with `grads` its gradient, by its offset in elements. */
+static void *param(const dp_moe_t *moe, const void *params, size_t offset)
+{
+    return at(params, offset * dp_dtype_bytes(moe->shape.dtype));
+}
+
+static void *grad(const dp_moe_t *moe, void *grads, size_t offset)
+{
+    return at(grads, offset * dp_dtype_bytes(dp_dtype_accumulator(moe->shape.dtype)));
+}
+
+static void point_saved(const moe_layout_t *l, void *saved, moe_call_t *c)
+{
+    c->h = at(saved, l->saved.h);
+    c->rstd = at(saved, l->saved.rstd);
+    c->scores = at(saved, l->saved.scores);
+    c->weights = at(saved, l->saved.weights);
+    c->chosen = at(saved, l->saved.chosen);
+    c->replica = at(saved, l->saved.replica);
+    c->place = at(saved, l->saved.place);
+    c->counts = at(saved, l->saved.counts);
+    c->out_offsets = at(saved, l->saved.out_offsets);
+    c->out_counts = at(saved, l->saved.out_counts);
+    c->in_offsets = at(saved, l->saved.in_offsets);
+    c->in_counts = at(saved, l->saved.in_counts);
+    c->from = at(saved, l->saved.from);
+    c->cells = at(saved, l->saved.cells);
+    c->first = at(saved, l->saved.first);
+    c->group_rows = at(saved, l->saved.group_rows);
+    c->group_first = at(saved, l->saved.group_first);
+    c->back = at(saved, l->saved.back);
+    c->arrived_weights = at(saved, l->saved.arrived_weights);
+    c->x = at(saved, l->saved.x);
+    c->dy = at(saved, l->saved.dy);
+    c->gate = at(saved, l->saved.gate);
+    c->up = at(saved, l->saved.up);
+    c->act = at(saved, l->saved.act);
+    c->dnorm = at(saved, l->saved.dnorm);
+}
+
+static void point_rest(const dp_moe_t *moe, const dp_io_t *io, moe_call_t *c)
+{
+    const moe_layout_t *l = &moe->layout;
+
+    c->norm = param(moe, io->params, l->norm);
+    c->bias = param(moe, io->params, l->bias);
+    c->grad_norm = grad(moe, io->grads, l->norm);
+    c->grad_bias = grad(moe, io->grads, l->bias);
+    c->own_dy = moe->shape.n.shared > 0 ? at(io->saved, l->saved.own_dy) : at(io->work, l->work.own_dy);
+    c->rows = at(io->work, l->work.rows);
+    c->own = at(io->work, l->work.own);
+    c->dweights = at(io->work, l->work.dweights);
+    c->normed = at(io->scratch, l->scratch.normed);
+    c->strips = at(io->scratch, l->scratch.strips);
+    c->histogram = at(io->scratch, l->scratch.histogram);
+    c->starts = at(io->scratch, l->scratch.starts);
+    c->list = at(io->scratch, l->scratch.list);
+    c->list_first = at(io->scratch, l->scratch.list_first);
+    c->partial = at(io->scratch, l->scratch.partial);
+    c->y = io->y;
+    c->dx = io->dx;
+    c->fault = moe->fault;
+}
+
+static work_t begin(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s, const char *call, unsigned need)
+{
+    work_t w = {.moe = moe, .io = &io->io, .stream = s, .status = check_io(moe, &io->io, call, need)};
+
+    if (w.status >= 0)
+        w.status = moe_check(moe);
+    if (w.status < 0)
+        return w;
+    w.s = moe->device_vt->stream_native(s);
+    w.call.n = moe->shape.n;
+    point_saved(&moe->layout, io->io.saved, &w.call);
+    point_rest(moe, &io->io, &w.call);
+    w.call.aux_loss = io->aux_loss;
+    w.call.aux_scale = (double)io->aux_scale;
+    w.call.placement = moe->shape.replicated ? io->placement : NULL;
+    w.call.microbatch = io->io.microbatch;
+    return w;
+}
+
+/* ---- launches ---- */
+
+/* Threads that share `elements` in steps of `width` evenly. */
+static unsigned threads_for(int32_t elements, int32_t width)
+{
+    const int32_t steps = (elements + width - 1) / width, turns = (steps + 255) / 256;
+
+    return (unsigned)(((steps + turns - 1) / turns + 31) / 32 * 32);
+}
+
+static unsigned row_threads(const dp_moe_t *moe, int32_t elements)
+{
+    const int32_t width = moe->shape.n.vectors ? (int32_t)(16 / dp_dtype_bytes(moe->shape.dtype)) : 1;
+
+    return threads_for(elements, width);
+}
+
+/* As many blocks as run at once, but no more than there is work for. */
+static unsigned blocks_for(const dp_moe_t *moe, int64_t most)
+{
+    const int64_t at_once = (int64_t)moe->sms * 8;
+
+    return (unsigned)(most < at_once ? most : at_once);
+}
+
+static void run(work_t *w, CUfunction kernel, dp_cuda_dim_t grid, unsigned threads)
+{
+    if (w->status >= 0)
+        w->status = dp_cuda_launch(w->moe->host, w->moe->cu, kernel, grid, DP_DIM(threads), 0, w->s, &w->call);
+}
+
+/* A block per token, or per row. */
+static void run_tokens(work_t *w, CUfunction kernel)
+{
+    run(w, kernel, DP_DIM(blocks_for(w->moe, w->call.n.tokens)), row_threads(w->moe, w->call.n.hidden));
+}
+
+/* A warp per token. */
+static void run_warps(work_t *w, CUfunction kernel)
+{
+    run(w, kernel, DP_DIM(dp_cuda_blocks((size_t)w->call.n.tokens, MOE_TOKEN_THREADS / 32)), MOE_TOKEN_THREADS);
+}
+
+static void run_alone(work_t *w, CUfunction kernel)
+{
+    run(w, kernel, DP_DIM(1), MOE_SCAN_THREADS);
+}
+
+/* A block per chunk of choices. */
+static void run_chunks(work_t *w, CUfunction kernel)
+{
+    const size_t choices = (size_t)w->call.n.tokens * (size_t)w->call.n.top_k;
+
+    run(w, kernel, DP_DIM(dp_cuda_blocks(choices, MOE_CHUNK)), threads_for(w->call.n.experts, 1));
+}
+
+static void run_elements(work_t *w, CUfunction kernel, int64_t count)
+{
+    run(w, kernel, DP_DIM(blocks_for(w->moe, (count + 255) / 256)), 256);
+}
+
+static void multiply(work_t *w, moe_form_t form, bool sums, const moe_product_t *p)
+{
+    if (w->status >= 0)
+        w->status = moe_multiply(w->moe, form, sums, p, w->s);
+}
+
+static void multiply_padded(work_t *w, moe_padded_product_t which, const void *a, const void *b, double beta,
+                            void *c)
+{
+    if (w->status >= 0)
+        w->status = moe_multiply_padded(w->moe, which, a, b, beta, c,
+                                        at(w->io->scratch, w->moe->layout.scratch.workspace), w->s);
+}
+
+static void run_glu(work_t *w, CUfunction kernel, const moe_glu_t *g, unsigned threads)
+{
+    moe_glu_t argument = *g;
+
+    if (w->status >= 0)
+        w->status = dp_cuda_launch(w->moe->host, w->moe->cu, kernel, DP_DIM(blocks_for(w->moe, g->rows)),
+                                   DP_DIM(threads), 0, w->s, &argument);
+}
+
+/* ---- exchanges ---- */
+
+/* Rows in work go to their ranks; what comes is the call's `arrived` until taken(). */
+static void transfer(work_t *w, struct moe_link *link, const int32_t *offsets, const int32_t *counts)
+{
+    const void *rows = NULL;
+    const int32_t *arrived = NULL;
+
+    if (w->status < 0)
+        return;
+    w->status = w->moe->comm_vt->exchange(link->exchange, link->sequence, w->call.rows, offsets, counts, &rows,
+                                          &arrived, w->stream);
+    if (w->status < 0)
+        return;
+    link->sequence++;
+    w->call.arrived = rows;
+    w->call.arrived_counts = arrived;
+}
+
+static void transfer_out(work_t *w, int32_t label)
+{
+    w->call.label = label;
+    transfer(w, &w->moe->out, w->call.out_offsets, w->call.out_counts);
+}
+
+static void transfer_back(work_t *w, int32_t label)
+{
+    w->call.label = label;
+    transfer(w, &w->moe->back, w->call.in_offsets, w->call.in_counts);
+}
+
+static void taken(work_t *w, struct moe_link *link)
+{
+    if (w->status >= 0)
+        w->status = w->moe->comm_vt->exchange_release(link->exchange, link->sequence - 1, w->stream);
+}
+
+static void sort(work_t *w)
+{
+    const moe_kernels_t *k = &w->moe->kernels;
+
+    run(w, k->sort, DP_DIM(blocks_for(w->moe, w->moe->shape.arrivals)),
+        row_threads(w->moe, w->call.n.hidden));
+    if (w->call.n.padded > 0)
+        run(w, k->pad, DP_DIM2(blocks_for(w->moe, w->call.n.padded), w->call.n.local), 64);
+}
+
+/* ---- products: what A, B and C are; see moe.h for the shapes ---- */
+
+static size_t matrix(const dp_moe_t *moe)
+{
+    return (size_t)moe->shape.n.hidden * (size_t)moe->shape.n.ffn;
+}
+
+/* The k-th matrix of the first local expert. */
+static void *expert_param(const work_t *w, size_t k)
+{
+    return param(w->moe, w->io->params, w->moe->layout.expert + k * matrix(w->moe));
+}
+
+static void *expert_grad(const work_t *w, size_t k)
+{
+    return grad(w->moe, w->io->grads, w->moe->layout.expert + k * matrix(w->moe));
+}
+
+/* Over all rows that arrived, expert by expert. */
+static moe_product_t grouped(const work_t *w, int32_t n, int32_t k)
+{
+    const moe_product_t p = {.rows = w->call.group_rows,
+                             .first = w->call.group_first,
+                             .group_b = (int64_t)w->moe->layout.expert_count,
+                             .groups = w->call.n.local,
+                             .cells = 1,
+                             .m = w->call.n.rows,
+                             .n = n,
+                             .k = k,
+                             .parts = 1,
+                             .outputs = 1};
+
+    return p;
+}
+
+/* Over this rank's tokens. */
+static moe_product_t dense(int32_t m, int32_t n, int32_t k)
+{
+    const moe_product_t p = {.groups = 1, .cells = 1, .m = m, .n = n, .k = k, .parts = 1, .outputs = 1};
+
+    return p;
+}
+
+/* C += A^T B, source rank by source rank. */
+static moe_product_t cellular(const work_t *w, int32_t m, int32_t n)
+{
+    moe_product_t p = grouped(w, n, 0);
+
+    p.rows = w->call.cells;
+    p.first = w->call.first;
+    p.group_b = 0;
+    p.group_c = (int64_t)w->moe->layout.expert_count;
+    p.cells = w->call.n.ranks;
+    p.m = m;
+    return p;
+}
+
+static void operands(moe_product_t *p, const void *a, int64_t lda, const void *b, int64_t ldb, void *c, int64_t ldc)
+{
+    p->a[0] = a;
+    p->lda = lda;
+    p->b[0] = b;
+    p->ldb = ldb;
+    p->c[0] = c;
+    p->ldc = ldc;
+}
+
+static void *travelling(const work_t *w)
+{
+    return w->call.rows + sizeof(moe_head_t);
+}
+
+/* From one travelling row to the next, in elements. */
+static int64_t stride(const work_t *w)
+{
+    return w->call.n.row_bytes / (int64_t)dp_dtype_bytes(w->moe->shape.dtype);
+}
+
+/* The rows of the routed experts; label: of those that travel. */
+static moe_glu_t routed_glu(const work_t *w, int32_t label)
+{
+    const moe_dims_t *n = &w->call.n;
+    const moe_glu_t g = {.gate = w->call.gate,
+                         .up = w->call.up,
+                         .act = w->call.act,
+                         .weights = w->call.arrived_weights,
+                         .back = w->call.back,
+                         .offsets = n->padded > 0 ? NULL : w->call.in_offsets,
+                         .counts = w->call.in_counts,
+                         .travelling = w->call.rows,
+                         .row_bytes = n->row_bytes,
+                         .rows = n->rows,
+                         .ranks = n->ranks,
+                         .width = n->ffn,
+                         .hidden = n->hidden,
+                         .label = label,
+                         .vectors = n->vectors};
+
+    return g;
+}
+
+static moe_glu_t shared_glu(const work_t *w)
+{
+    const moe_layout_t *l = &w->moe->layout;
+    const moe_glu_t g = {.gate = at(w->io->saved, l->saved.shared_gate),
+                         .up = at(w->io->saved, l->saved.shared_up),
+                         .act = at(w->io->saved, l->saved.shared_act),
+                         .rows = w->call.n.tokens,
+                         .width = w->call.n.shared,
+                         .hidden = w->call.n.hidden,
+                         .vectors = w->call.n.vectors};
+
+    return g;
+}
+
+/* Padded products lie expert by expert; those that are to travel go to their places. */
+static void spread(work_t *w, const void *products)
+{
+    moe_glu_t g = routed_glu(w, 0);
+
+    g.act = (void *)(uintptr_t)products;
+    run_glu(w, w->moe->kernels.spread, &g, threads_for(w->call.n.hidden, 1));
+}
+
+/* ---- experts ---- */
+
+static void routed_forward(work_t *w)
+{
+    const moe_dims_t *n = &w->call.n;
+    const moe_glu_t g = routed_glu(w, MOE_COMBINE);
+    moe_product_t up = grouped(w, n->ffn, n->hidden), down = grouped(w, n->hidden, n->ffn);
+
+    if (n->padded > 0) {
+        void *out = at(w->io->work, w->moe->layout.work.padded);
+
+        multiply_padded(w, MOE_UP, w->call.x, expert_param(w, 0), 0, w->call.gate);
+        multiply_padded(w, MOE_UP, w->call.x, expert_param(w, 1), 0, w->call.up);
+        run_glu(w, w->moe->kernels.activate, &g, row_threads(w->moe, n->ffn));
+        multiply_padded(w, MOE_DOWN, w->call.act, expert_param(w, 2), 0, out);
+        spread(w, out);
+        return;
+    }
+    operands(&up, w->call.x, n->hidden, expert_param(w, 0), n->ffn, w->call.gate, n->ffn);
+    up.outputs = 2;
+    up.b[1] = expert_param(w, 1);
+    up.c[1] = w->call.up;
+    multiply(w, MOE_NN, false, &up);
+    run_glu(w, w->moe->kernels.activate, &g, row_threads(w->moe, n->ffn));
+    operands(&down, w->call.act, n->ffn, expert_param(w, 2), n->hidden, travelling(w), stride(w));
+    down.map = w->call.back;
+    multiply(w, MOE_NN, false, &down);
+}
+
+static void shared_forward(work_t *w)
+{
+    const moe_dims_t *n = &w->call.n;
+    const moe_layout_t *l = &w->moe->layout;
+    const moe_glu_t g = shared_glu(w);
+    moe_product_t up = dense(n->tokens, n->shared, n->hidden), down = dense(n->tokens, n->hidden, n->shared);
+
+    run_tokens(w, w->moe->kernels.norm_again);
+    operands(&up, w->call.normed, n->hidden, param(w->moe, w->io->params, l->shared_gate), n->shared, g.gate,
+             n->shared);
+    up.outputs = 2;
+    up.b[1] = param(w->moe, w->io->params, l->shared_up);
+    up.c[1] = g.up;
+    multiply(w, MOE_NN, false, &up);
+    run_glu(w, w->moe->kernels.activate, &g, row_threads(w->moe, n->shared));
+    operands(&down, g.act, n->shared, param(w->moe, w->io->params, l->shared_down), n->hidden, w->call.own,
+             n->hidden);
+    multiply(w, MOE_NN, true, &down);
+}
+
+static void routed_backward(work_t *w)
+{
+    const moe_dims_t *n = &w->call.n;
+    const moe_glu_t g = routed_glu(w, MOE_DISPATCH_BACKWARD);
+    moe_product_t down = grouped(w, n->ffn, n->hidden), up = grouped(w, n->hidden, n->ffn);
+
+    if (n->padded > 0) {
+        void *out = at(w->io->work, w->moe->layout.work.padded);
+
+        multiply_padded(w, MOE_DOWN_BACKWARD, w->call.dy, expert_param(w, 2), 0, w->call.act);
+        run_glu(w, w->moe->kernels.activate_backward, &g, row_threads(w->moe, n->ffn));
+        multiply_padded(w, MOE_UP_BACKWARD, w->call.gate, expert_param(w, 0), 0, out);
+        multiply_padded(w, MOE_UP_BACKWARD, w->call.up, expert_param(w, 1), 1, out);
+        spread(w, out);
+        return;
+    }
+    operands(&down, w->call.dy, n->hidden, expert_param(w, 2), n->hidden, w->call.act, n->ffn);
+    multiply(w, MOE_NT, false, &down);
+    run_glu(w, w->moe->kernels.activate_backward, &g, row_threads(w->moe, n->ffn));
+    operands(&up, w->call.gate, n->ffn, expert_param(w, 0), n->ffn, travelling(w), stride(w));
+    up.parts = 2;
+    up.a[1] = w->call.up;
+    up.b[1] = expert_param(w, 1);
+    up.map = w->call.back;
+    multiply(w, MOE_NT, false, &up);
+}
+
+static void shared_backward(work_t *w)
+{
+    const moe_dims_t *n = &w->call.n;
+    const moe_layout_t *l = &w->moe->layout;
+    const moe_glu_t g = shared_glu(w);
+    moe_product_t down = dense(n->tokens, n->shared, n->hidden), up = dense(n->tokens, n->hidden, n->shared);
+
+    operands(&down, w->call.own_dy, n->hidden, param(w->moe, w->io->params, l->shared_down), n->hidden, g.act,
+             n->shared);
+    multiply(w, MOE_NT, false, &down);
+    run_glu(w, w->moe->kernels.activate_backward, &g, row_threads(w->moe, n->shared));
+    operands(&up, g.gate, n->shared, param(w->moe, w->io->params, l->shared_gate), n->shared, w->call.own,
+             n->hidden);
+    up.parts = 2;
+    up.a[1] = g.up;
+    up.b[1] = param(w->moe, w->io->params, l->shared_up);
+    multiply(w, MOE_NT, true, &up);
+}
+
+static void routed_weights(work_t *w)
+{
+    const moe_dims_t *n = &w->call.n;
+    moe_product_t up = cellular(w, n->hidden, n->ffn), down = cellular(w, n->ffn, n->hidden);
+
+    if (n->padded > 0) {
+        multiply_padded(w, MOE_UP_WEIGHT, w->call.x, w->call.gate, 1, expert_grad(w, 0));
+        multiply_padded(w, MOE_UP_WEIGHT, w->call.x, w->call.up, 1, expert_grad(w, 1));
+        multiply_padded(w, MOE_DOWN_WEIGHT, w->call.act, w->call.dy, 1, expert_grad(w, 2));
+        return;
+    }
+    operands(&up, w->call.x, n->hidden, w->call.gate, n->ffn, expert_grad(w, 0), n->ffn);
+    up.outputs = 2;
+    up.b[1] = w->call.up;
+    up.c[1] = expert_grad(w, 1);
+    multiply(w, MOE_TN, true, &up);
+    operands(&down, w->call.act, n->ffn, w->call.dy, n->hidden, expert_grad(w, 2), n->hidden);
+    multiply(w, MOE_TN, true, &down);
+}
+
+static void shared_weights(work_t *w)
+{
+    const moe_dims_t *n = &w->call.n;
+    const moe_layout_t *l = &w->moe->layout;
+    const moe_glu_t g = shared_glu(w);
+    moe_product_t up = dense(n->hidden, n->shared, n->tokens), down = dense(n->shared, n->hidden, n->tokens);
+
+    run_tokens(w, w->moe->kernels.norm_again);
+    operands(&up, w->call.normed, n->hidden, g.gate, n->shared, grad(w->moe, w->io->grads, l->shared_gate),
+             n->shared);
+    up.outputs = 2;
+    up.b[1] = g.up;
+    up.c[1] = grad(w->moe, w->io->grads, l->shared_up);
+    multiply(w, MOE_TN, true, &up);
+    operands(&down, g.act, n->shared, w->call.own_dy, n->hidden, grad(w->moe, w->io->grads, l->shared_down),
+             n->hidden);
+    multiply(w, MOE_TN, true, &down);
+}
+
+/* ---- the router's products ---- */
+
+static void logits(work_t *w)
+{
+    const moe_dims_t *n = &w->call.n;
+    moe_product_t p = dense(n->tokens, n->experts, n->hidden);
+
+    operands(&p, w->call.normed, n->hidden, param(w->moe, w->io->params, w->moe->layout.router), n->experts,
+             w->call.scores, n->experts);
+    multiply(w, MOE_NN, true, &p);
+}
+
+/* The gradients of the logits as products take them: in bf16 as a sum of two. */
+static void logit_parts(work_t *w, const void *parts[2])
+{
+    const moe_dims_t *n = &w->call.n;
+    const int64_t count = (int64_t)n->tokens * n->experts;
+
+    parts[0] = w->call.scores;
+    parts[1] = NULL;
+    if (w->moe->shape.dtype != DP_BF16)
+        return;
+    run_elements(w, w->moe->kernels.split, count);
+    parts[0] = w->call.strips;
+    parts[1] = (char *)w->call.strips + count * 2;
+}
+
+/* Gradient of n += dlogits w_router^T */
+static void logits_backward(work_t *w)
+{
+    const moe_dims_t *n = &w->call.n;
+    const void *router = param(w->moe, w->io->params, w->moe->layout.router), *parts[2];
+    moe_product_t p = dense(n->tokens, n->hidden, n->experts);
+
+    logit_parts(w, parts);
+    operands(&p, parts[0], n->experts, router, n->experts, w->call.own, n->hidden);
+    p.accumulate = 1;
+    if (parts[1] != NULL) {
+        p.parts = 2;
+        p.a[1] = parts[1];
+        p.b[1] = router;
+    }
+    multiply(w, MOE_NT, true, &p);
+}
+
+static void router_weights(work_t *w)
+{
+    const moe_dims_t *n = &w->call.n;
+    const void *parts[2];
+    moe_product_t p = dense(n->hidden, n->experts, n->tokens);
+
+    logit_parts(w, parts);
+    operands(&p, w->call.normed, n->hidden, parts[0], n->experts,
+             grad(w->moe, w->io->grads, w->moe->layout.router), n->experts);
+    if (parts[1] != NULL) {
+        p.parts = 2;
+        p.a[1] = w->call.normed;
+        p.b[1] = parts[1];
+    }
+    multiply(w, MOE_TN, true, &p);
+}
+
+/* ---- the calls of moe.h ---- */
+
+static dp_status_t moe_route(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
+{
+    const moe_kernels_t *k = &moe->kernels;
+    work_t w = begin(moe, io, s, "route", NEED_X);
+
+    if (w.status >= 0 && moe->shape.replicated && io->placement == NULL)
+        return DP_FAIL(moe->host, DP_ERR_INVALID,
+                       "moe_cuda: route needs a placement, which is NULL: this layer has %d replicas",
+                       moe->shape.n.replicas);
+    w.call.input = io->io.x;
+    w.call.label = MOE_DISPATCH;
+    run_tokens(&w, k->norm);
+    logits(&w);
+    run_warps(&w, k->choices);
+    run_chunks(&w, k->count);
+    run_alone(&w, k->replicas);
+    run_alone(&w, k->starts);
+    run_chunks(&w, k->places);
+    if (moe->shape.aux_alpha > 0 && io->aux_loss != NULL) {
+        run_warps(&w, k->aux_tokens);
+        run_alone(&w, k->aux_sum);
+    }
+    run_tokens(&w, k->pack);
+    return w.status;
+}
+
+static dp_status_t moe_dispatch(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
+{
+    const moe_kernels_t *k = &moe->kernels;
+    work_t w = begin(moe, io, s, "dispatch", 0);
+
+    transfer_out(&w, MOE_DISPATCH);
+    run(&w, k->cells, DP_DIM2(blocks_for(moe, moe->shape.n.pair_rows / 256 + 1), moe->shape.n.ranks), 256);
+    run_alone(&w, k->groups);
+    sort(&w);
+    taken(&w, &moe->out);
+    return w.status;
+}
+
+static dp_status_t moe_experts(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
+{
+    work_t w = begin(moe, io, s, "experts", 0);
+
+    if (w.status >= 0)
+        routed_forward(&w);
+    if (w.status >= 0 && moe->shape.n.shared > 0)
+        shared_forward(&w);
+    return w.status;
+}
+
+static dp_status_t moe_combine(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
+{
+    const moe_kernels_t *k = &moe->kernels;
+    work_t w = begin(moe, io, s, "combine", NEED_Y);
+
+    transfer_back(&w, MOE_COMBINE);
+    run_alone(&w, k->due);
+    run_tokens(&w, k->combine);
+    taken(&w, &moe->back);
+    return w.status;
+}
+
+static dp_status_t moe_combine_backward(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
+{
+    const moe_kernels_t *k = &moe->kernels;
+    work_t w = begin(moe, io, s, "combine_backward", NEED_DY);
+
+    w.call.input = io->io.dy;
+    w.call.label = MOE_COMBINE_BACKWARD;
+    run_tokens(&w, k->pack);
+    transfer_out(&w, MOE_COMBINE_BACKWARD);
+    run_alone(&w, k->due);
+    sort(&w);
+    taken(&w, &moe->out);
+    return w.status;
+}
+
+static dp_status_t moe_experts_backward_input(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
+{
+    work_t w = begin(moe, io, s, "experts_backward_input", 0);
+
+    if (w.status >= 0)
+        routed_backward(&w);
+    if (w.status >= 0 && moe->shape.n.shared > 0)
+        shared_backward(&w);
+    return w.status;
+}
+
+static dp_status_t moe_experts_backward_weight(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
+{
+    work_t w = begin(moe, io, s, "experts_backward_weight", NEED_GRADS | NEED_NO_WORK);
+
+    if (w.status >= 0)
+        routed_weights(&w);
+    if (w.status >= 0 && moe->shape.n.shared > 0)
+        shared_weights(&w);
+    return w.status;
+}
+
+static dp_status_t moe_dispatch_backward(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
+{
+    const moe_kernels_t *k = &moe->kernels;
+    work_t w = begin(moe, io, s, "dispatch_backward", 0);
+
+    transfer_back(&w, MOE_DISPATCH_BACKWARD);
+    run_alone(&w, k->due);
+    run_tokens(&w, k->gather);
+    taken(&w, &moe->back);
+    return w.status;
+}
+
+static dp_status_t moe_route_backward_input(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
+{
+    const moe_kernels_t *k = &moe->kernels;
+    const moe_dims_t *n = &moe->shape.n;
+    const dp_cuda_dim_t columns = DP_DIM(dp_cuda_blocks((size_t)n->hidden, 256));
+    work_t w = begin(moe, io, s, "route_backward_input", 0);
+
+    run_warps(&w, k->logits_backward);
+    logits_backward(&w);
+    run(&w, k->gain_strips, DP_DIM2(columns.x, dp_cuda_blocks((size_t)n->tokens, MOE_STRIP)), 256);
+    run(&w, k->gain_sum, columns, 256);
+    if (io->io.dx != NULL)
+        run_tokens(&w, k->norm_backward);
+    return w.status;
+}
+
+static dp_status_t moe_route_backward_weight(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
+{
+    const moe_kernels_t *k = &moe->kernels;
+    const moe_dims_t *n = &moe->shape.n;
+    const size_t longest = (size_t)(n->hidden > n->experts ? n->hidden : n->experts);
+    work_t w = begin(moe, io, s, "route_backward_weight", NEED_GRADS | NEED_NO_WORK);
+
+    run_tokens(&w, k->norm_again);
+    router_weights(&w);
+    run(&w, k->vectors_backward, DP_DIM(dp_cuda_blocks(longest, 256)), 256);
+    return w.status;
+}
+
+/* ---- open and close ---- */
+
+static dp_status_t check_backends(const dp_host_t *host, const dp_moe_config_t *c)
+{
+    if (c->device == NULL || !DP_HAS(c->device_vt, dp_device_vt_t, watch) ||
+        !DP_HAS(c->device_vt, dp_device_vt_t, host_allocate) ||
+        !DP_HAS(c->device_vt, dp_device_vt_t, stream_native) ||
+        (c->device_vt->caps & DP_DEVICE_CAP_HOST_MEMORY))
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "moe_cuda runs kernels on a CUDA device: use it with device_cuda");
+    if (c->comm == NULL || !DP_HAS(c->comm_vt, dp_comm_vt_t, exchange_open) ||
+        !DP_HAS(c->comm_vt, dp_comm_vt_t, exchange) || !DP_HAS(c->comm_vt, dp_comm_vt_t, exchange_release))
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
+                       "moe_cuda needs a comm with exchanges for its expert group, of one rank as well");
+    return DP_OK;
+}
+
+static dp_status_t choose_products(const dp_host_t *host, moe_products_t *out)
+{
+    static const char *const names[] = {"grouped", "plain", "padded"};
+    const char *wanted = secure_getenv("DUALPIPE_MOE_PRODUCTS");
+    int i;
+
+    *out = MOE_GROUPED;
+    if (wanted == NULL || wanted[0] == '\0')
+        return DP_OK;
+    for (i = 0; i < 3; i++)
+        if (strcmp(wanted, names[i]) == 0) {
+            *out = (moe_products_t)i;
+            return DP_OK;
+        }
+    return DP_FAIL(host, DP_ERR_INVALID,
+                   "moe_cuda: DUALPIPE_MOE_PRODUCTS=%s: must be grouped, plain or padded", wanted);
+}
+
+static dp_status_t open_link(dp_moe_t *moe, const dp_moe_config_t *c, uint32_t id, const char *label,
+                             struct moe_link *link)
+{
+    const dp_exchange_config_t config = {
+        .struct_size = sizeof(config),
+        .id = id,
+        .row_bytes = (size_t)moe->shape.n.row_bytes,
+        .capacity_rows = (uint32_t)moe->shape.n.pair_rows,
+        .label = label,
+    };
+
+    return moe->comm_vt->exchange_open(c->comm, &config, &link->exchange);
+}
+
+static void moe_close(dp_moe_t *moe)
+{
+    if (moe == NULL)
+        return;
+    moe_instance_close(moe);
+    moe->host->release(moe->host, moe);
+}
+
+/* Everything behind the checks; what fails leaves the rest to moe_close(). */
+static dp_status_t set_up(dp_moe_t *moe, const dp_moe_config_t *c)
+{
+    size_t workspace;
+    dp_status_t status;
+
+    moe_write_names(moe);
+    status = moe_layout_init(moe->host, &moe->shape, 0, &moe->layout); /* the products' sizes come from it */
+    if (status >= 0)
+        status = moe_instance_open(moe);
+    if (status >= 0 && moe->gemm != NULL) {
+        workspace = dp_gemm_workspace(moe->gemm);
+        status = moe_layout_init(moe->host, &moe->shape, workspace, &moe->layout);
+    }
+    if (status >= 0)
+        status = open_link(moe, c, c->exchange_id, "moe out", &moe->out);
+    return status < 0 ? status : open_link(moe, c, c->exchange_id + 1, "moe back", &moe->back);
+}
+
+static dp_status_t moe_open(const dp_host_t *host, const dp_moe_config_t *config, dp_moe_t **moe_out)
+{
+    dp_moe_t opened = {.host = host}, *moe;
+    moe_products_t products;
+    dp_status_t status = choose_products(host, &products);
+
+    if (status >= 0)
+        status = moe_shape_init(host, config, products, &opened.shape);
+    if (status >= 0)
+        status = dp_cuda_driver(host, &opened.cu);
+    if (status >= 0)
+        status = check_backends(host, config);
+    if (status < 0)
+        return status;
+    opened.device_vt = config->device_vt;
+    opened.device = config->device;
+    opened.comm_vt = config->comm_vt;
+    moe = host->allocate(host, sizeof(*moe) + moe_names_bytes(&opened.shape), 64);
+    if (moe == NULL)
+        return DP_FAIL(host, DP_ERR_NOMEM, "moe_cuda: no memory for an instance with %d experts",
+                       opened.shape.n.local);
+    *moe = opened;
+    status = set_up(moe, config);
+    if (status < 0) {
+        moe_close(moe);
+        return status;
+    }
+    *moe_out = moe;
+    return DP_OK;
+}
+
+static dp_status_t moe_sizes(const dp_moe_t *moe, dp_block_sizes_t *sizes_out)
+{
+    const dp_block_sizes_t sizes = {
+        .struct_size = sizeof(sizes),
+        .saved_bytes = moe->layout.saved.bytes,
+        .work_bytes = moe->layout.work.bytes,
+        .scratch_bytes = moe->layout.scratch.bytes,
+        .param_count = moe->layout.param_count,
+        .nparams = moe->layout.nparams,
+    };
+
+    *sizes_out = sizes;
+    return DP_OK;
+}
+
+static const dp_moe_vt_t moe_vt = {
+    .struct_size = sizeof(moe_vt),
+    .caps = DP_MOE_CAP_DETERMINISTIC | DP_MOE_CAP_REPLICAS,
+    .open = moe_open,
+    .close = moe_close,
+    .sizes = moe_sizes,
+    .params = moe_params,
+    .route = moe_route,
+    .dispatch = moe_dispatch,
+    .experts = moe_experts,
+    .combine = moe_combine,
+    .combine_backward = moe_combine_backward,
+    .experts_backward_input = moe_experts_backward_input,
+    .experts_backward_weight = moe_experts_backward_weight,
+    .dispatch_backward = moe_dispatch_backward,
+    .route_backward_input = moe_route_backward_input,
+    .route_backward_weight = moe_route_backward_weight,
+};
+
+static const void *moe_interface(const char *id)
+{
+    return strcmp(id, DP_IFACE_MOE) == 0 ? &moe_vt : NULL;
+}
+
+DP_PLUGIN_DEFINE(moe_cuda) = {
+    DP_PLUGIN_HEAD, "moe_cuda", DP_VERSION,    "mixture of SwiGLU experts on a CUDA device",
+    NULL,           NULL,       moe_interface,
+};

@@ -1,0 +1,617 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * moe_gemm.cu: grouped products whose sizes are on the device. A launch has as many blocks as run at once; each takes every
+ * gridDim-th tile of all groups, and finds its group by walking over the rows of the groups.
+ *
+ * An element of C is one chain of additions over K from the first to the last, whatever else is in the launch: its bits depend
+ * on its row of A and its column of B alone (by cells: on the rows of its cells in their order, on top of what C held). */
+#include "moe_real.cuh"
+
+/* Tiles of a row of tiles that are taken before the next column: their part of A stays in the L2 cache. */
+#define MOE_SUPER 16
+
+DP_DEVICE int tiles_of(int64_t count, int size)
+{
+    return (int)((count + size - 1) / size);
+}
+
+/* ---- the walk over tiles ---- */
+
+/* A tile of a product by rows. */
+struct row_tile {
+    int64_t first; /* row of A                                                                     */
+    int rows;      /* that there are from it on in this group, at most the tile's                  */
+    int column, group, output;
+};
+
+/* Remembers how far it came: asked for tiles in ascending order only. */
+struct row_walk {
+    int64_t base; /* tiles before this group */
+    int group, rows, tiles;
+};
+
+DP_DEVICE row_walk row_walk_start()
+{
+    const row_walk w = {0, -1, 0, 0};
+
+    return w;
+}
+
+template <int M, int N> DP_DEVICE bool row_seek(const moe_product_t &p, row_walk *w, int64_t tile, row_tile *out)
+{
+    const int columns = tiles_of(p.n, N) * p.outputs;
+    int in_super, down, rest, height;
+
+    while (tile >= w->base + w->tiles) {
+        if (++w->group >= p.groups)
+            return false;
+        w->base += w->tiles;
+        w->rows = p.rows != 0 ? p.rows[w->group] : p.m;
+        w->tiles = tiles_of(w->rows, M) * columns;
+    }
+    in_super = (int)(tile - w->base) % (MOE_SUPER * columns);
+    down = (int)(tile - w->base) / (MOE_SUPER * columns) * MOE_SUPER;
+    height = tiles_of(w->rows, M) - down;
+    height = height < MOE_SUPER ? height : MOE_SUPER;
+    down += in_super % height;
+    rest = in_super / height;
+    out->group = w->group;
+    out->first = (p.rows != 0 ? p.first[w->group] : 0) + (int64_t)down * M;
+    out->rows = w->rows - down * M < M ? w->rows - down * M : M;
+    out->column = rest % tiles_of(p.n, N) * N;
+    out->output = rest / tiles_of(p.n, N);
+    return true;
+}
+
+/* A tile of a product by cells. */
+struct cell_tile {
+    int row, column, group, output;
+};
+
+template <int M, int N> DP_DEVICE bool cell_seek(const moe_product_t &p, int64_t tile, cell_tile *out)
+{
+    const int down = tiles_of(p.m, M), across = tiles_of(p.n, N);
+    const int64_t each = (int64_t)down * across * p.outputs;
+    int rest;
+
+    if (tile >= each * p.groups)
+        return false;
+    out->group = (int)(tile / each);
+    rest = (int)(tile % each);
+    out->row = rest % down * M;
+    rest /= down;
+    out->column = rest % across * N;
+    out->output = rest / across;
+    return true;
+}
+
+/* A run of rows, one of a group's cells. */
+struct cell_run {
+    int64_t first;
+    int rows;
+};
+
+DP_DEVICE cell_run run_of(const moe_product_t &p, int group, int cell)
+{
+    cell_run run = {0, p.k};
+
+    if (p.rows != 0) {
+        run.rows = p.rows[(int64_t)group * p.cells + cell];
+        run.first = p.first[(int64_t)group * p.cells + cell];
+    }
+    return run;
+}
+
+DP_DEVICE int64_t row_of_c(const moe_product_t &p, int64_t row)
+{
+    return p.map != 0 ? p.map[row] : row;
+}
+
+/* ---- tensor cores: bf16 with fp32 sums. Shared memory is filled by cp.async some steps ahead, over the ends of tiles. ---- */
+
+enum { STEP = 64 }; /* elements of K in one stage */
+
+/* Rows of `STEP` elements that lie one behind the other along K; 16-byte pieces are permuted within 128 bytes so that eight rows
+ * of a piece lie in different banks. */
+template <int ROWS, int THREADS> struct along_k {
+    static const int elements = ROWS * STEP;
+
+    DP_DEVICE static dp_bf16 *at(dp_bf16 *tile, int row, int piece)
+    {
+        return tile + row * STEP + (piece ^ (row & 7)) * 8;
+    }
+
+    /* from: element [0][0] of the tile. Rows from `rows` on and elements from `inner` on are 0. */
+    DP_DEVICE static void load(dp_bf16 *tile, const dp_bf16 *from, int64_t stride, int rows, int inner)
+    {
+        const int piece = (int)threadIdx.x % 8, left = (inner - piece * 8) * 2;
+        const unsigned bytes = left >= 16 ? 16 : left > 0 ? left : 0;
+
+#pragma unroll
+        for (int i = 0; i < ROWS * 8 / THREADS; i++) {
+            const int row = (int)threadIdx.x / 8 + i * (THREADS / 8);
+            const bool there = row < rows && bytes > 0;
+
+            dp_copy_async(at(tile, row, piece), there ? from + row * stride + piece * 8 : from,
+                          there ? bytes : 0);
+        }
+    }
+};
+
+/* `STEP` rows along K of COLUMNS elements each. */
+template <int COLUMNS, int THREADS> struct across_k {
+    static const int elements = COLUMNS * STEP, pieces = COLUMNS / 8;
+
+    DP_DEVICE static dp_bf16 *at(dp_bf16 *tile, int k, int piece)
+    {
+        return tile + k * COLUMNS + (piece ^ (k & 7)) * 8;
+    }
+
+    DP_DEVICE static void load(dp_bf16 *tile, const dp_bf16 *from, int64_t stride, int columns, int inner)
+    {
+        const int piece = (int)threadIdx.x % pieces, left = (columns - piece * 8) * 2;
+        const unsigned bytes = left >= 16 ? 16 : left > 0 ? left : 0;
+
+#pragma unroll
+        for (int i = 0; i < STEP * pieces / THREADS; i++) {
+            const int k = (int)threadIdx.x / pieces + i * (THREADS / pieces);
+            const bool there = k < inner && bytes > 0;
+
+            dp_copy_async(at(tile, k, piece), there ? from + k * stride + piece * 8 : from,
+                          there ? bytes : 0);
+        }
+    }
+};
+
+/* Fragments of 16 x 16 elements. A of m16n8k16 has its four 8 x 8 parts in the order (m, k) = 00, 10, 01, 11; two B next to each
+ * other in the order (n, k) = 00, 01, 10, 11. Lane l gives the address of row l % 8 of part l / 8. */
+template <int ROWS, int THREADS>
+DP_DEVICE void fragment_a(uint32_t r[4], dp_bf16 *tile, along_k<ROWS, THREADS>, int row, int k)
+{
+    const int lane = (int)threadIdx.x % DP_WARP, part = lane / 8;
+
+    dp_load_matrix_x4(r, along_k<ROWS, THREADS>::at(tile, row + part % 2 * 8 + lane % 8, k / 8 + part / 2));
+}
+
+template <int COLUMNS, int THREADS>
+DP_DEVICE void fragment_a(uint32_t r[4], dp_bf16 *tile, across_k<COLUMNS, THREADS>, int row, int k)
+{
+    const int lane = (int)threadIdx.x % DP_WARP, part = lane / 8;
+
+    dp_load_matrix_x4_trans(
+        r, across_k<COLUMNS, THREADS>::at(tile, k + part / 2 * 8 + lane % 8, row / 8 + part % 2));
+}
+
+template <int ROWS, int THREADS>
+DP_DEVICE void fragment_b(uint32_t r[4], dp_bf16 *tile, along_k<ROWS, THREADS>, int column, int k)
+{
+    const int lane = (int)threadIdx.x % DP_WARP, part = lane / 8;
+
+    dp_load_matrix_x4(r, along_k<ROWS, THREADS>::at(tile, column + part / 2 * 8 + lane % 8, k / 8 + part % 2));
+}
+
+template <int COLUMNS, int THREADS>
+DP_DEVICE void fragment_b(uint32_t r[4], dp_bf16 *tile, across_k<COLUMNS, THREADS>, int column, int k)
+{
+    const int lane = (int)threadIdx.x % DP_WARP, part = lane / 8;
+
+    dp_load_matrix_x4_trans(
+        r, across_k<COLUMNS, THREADS>::at(tile, k + part % 2 * 8 + lane % 8, column / 8 + part / 2));
+}
+
+/* A block of 256 threads: 2 x 4 warps, each with `WM` x `WN` of the tile. */
+template <int WM, int WN> struct block_tile {
+    static const int threads = 256, m = 2 * WM, n = 4 * WN;
+    typedef float sums[WM / 16][WN / 8][4];
+
+    DP_DEVICE static int row()
+    {
+        return (int)threadIdx.x / DP_WARP % 2 * WM;
+    }
+
+    DP_DEVICE static int column()
+    {
+        return (int)threadIdx.x / DP_WARP / 2 * WN;
+    }
+
+    /* One stage. */
+    template <typename A, typename B> DP_DEVICE static void multiply(sums &c, dp_bf16 *a_tile, dp_bf16 *b_tile)
+    {
+#pragma unroll
+        for (int k = 0; k < STEP; k += 16) {
+            uint32_t a[WM / 16][4], b[WN / 16][4];
+
+#pragma unroll
+            for (int i = 0; i < WM / 16; i++)
+                fragment_a(a[i], a_tile, A(), row() + i * 16, k);
+#pragma unroll
+            for (int j = 0; j < WN / 16; j++)
+                fragment_b(b[j], b_tile, B(), column() + j * 16, k);
+#pragma unroll
+            for (int i = 0; i < WM / 16; i++)
+#pragma unroll
+                for (int j = 0; j < WN / 8; j++)
+                    dp_mma_bf16(c[i][j], a[i], &b[j / 2][j % 2 * 2]);
+        }
+    }
+};
+
+DP_DEVICE void store_pair(dp_bf16 *to, float x, float y, bool add)
+{
+    moe_vector<dp_bf16, 2> v;
+
+    if (add) {
+        v = *(const moe_vector<dp_bf16, 2> *)to;
+        x += dp_float(v.at[0]);
+        y += dp_float(v.at[1]);
+    }
+    v.at[0] = dp_from_float<dp_bf16>(x);
+    v.at[1] = dp_from_float<dp_bf16>(y);
+    *(moe_vector<dp_bf16, 2> *)to = v;
+}
+
+DP_DEVICE void store_pair(float *to, float x, float y, bool add)
+{
+    moe_vector<float, 2> v;
+
+    v.at[0] = x;
+    v.at[1] = y;
+    if (add) {
+        const moe_vector<float, 2> old = *(const moe_vector<float, 2> *)to;
+
+        v.at[0] += old.at[0];
+        v.at[1] += old.at[1];
+    }
+    *(moe_vector<float, 2> *)to = v;
+}
+
+/* By rows. TB: B is [n, k]. n and k are multiples of 8, every row of A and B begins on 16 bytes. */
+template <bool TB, typename C> DP_DEVICE void rows_tensor(const moe_product_t &p)
+{
+    enum { WM = 64, WN = 64, STAGES = 4 };
+    typedef block_tile<WM, WN> block;
+    typedef along_k<block::m, block::threads> tile_a;
+    typedef along_k<block::n, block::threads> tile_b_t;
+    typedef across_k<block::n, block::threads> tile_b_n;
+    enum { STAGE = (block::m + block::n) * STEP };
+    static_assert(block::m == MOE_ROWS_M && block::n == MOE_ROWS_N && STAGES * STAGE * 2 == MOE_ROWS_SHARED, "");
+    DP_SHARED_DYNAMIC(dp_bf16, shared);
+    const int lane = (int)threadIdx.x % DP_WARP;
+    const int slices = tiles_of(p.k, STEP), steps = slices * p.parts;
+    row_walk ahead = row_walk_start(), now = ahead;
+    row_tile next, tile;
+    int64_t next_at = blockIdx.x, at = blockIdx.x;
+    int next_step = 0, stage = 0;
+    bool more = row_seek<block::m, block::n>(p, &ahead, next_at, &next);
+
+    /* Starts filling a stage with the step behind the last one that was started; nothing behind the last tile. */
+    auto fill = [&](int to) {
+        dp_bf16 *a_tile = shared + to * STAGE, *b_tile = a_tile + tile_a::elements;
+
+        if (more) {
+            const int part = next_step / slices, k = next_step % slices * STEP, which = part + next.output;
+            const dp_bf16 *a = (const dp_bf16 *)p.a[part] + next.first * p.lda + k;
+            const dp_bf16 *b = (const dp_bf16 *)p.b[which] + next.group * p.group_b;
+
+            tile_a::load(a_tile, a, p.lda, next.rows, p.k - k);
+            if (TB)
+                tile_b_t::load(b_tile, b + next.column * p.ldb + k, p.ldb, p.n - next.column, p.k - k);
+            else
+                tile_b_n::load(b_tile, b + k * p.ldb + next.column, p.ldb, p.n - next.column, p.k - k);
+            if (++next_step == steps) {
+                next_step = 0;
+                next_at += gridDim.x;
+                more = row_seek<block::m, block::n>(p, &ahead, next_at, &next);
+            }
+        }
+        dp_copy_commit();
+    };
+
+    for (int i = 0; i < STAGES - 1; i++)
+        fill(i);
+    for (; row_seek<block::m, block::n>(p, &now, at, &tile); at += gridDim.x) {
+        const bool work = block::row() < tile.rows && tile.column + block::column() < p.n; /* of this warp */
+        typename block::sums sum;
+
+#pragma unroll
+        for (int i = 0; i < WM / 16; i++)
+#pragma unroll
+            for (int j = 0; j < WN / 8; j++)
+#pragma unroll
+                for (int c = 0; c < 4; c++)
+                    sum[i][j][c] = 0;
+        for (int step = 0; step < steps; step++) {
+            dp_bf16 *a_tile = shared + stage * STAGE, *b_tile = a_tile + tile_a::elements;
+
+            dp_copy_wait<STAGES - 2>();
+            __syncthreads(); /* this stage is full for all, and all are done with the one before it */
+            fill((stage + STAGES - 1) % STAGES);
+            if (work) {
+                if (TB)
+                    block::template multiply<tile_a, tile_b_t>(sum, a_tile, b_tile);
+                else
+                    block::template multiply<tile_a, tile_b_n>(sum, a_tile, b_tile);
+            }
+            stage = (stage + 1) % STAGES;
+        }
+#pragma unroll
+        for (int i = 0; i < WM / 16; i++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int row = block::row() + i * 16 + half * 8 + lane / 4;
+                C *to;
+
+                if (row >= tile.rows)
+                    continue;
+                to = (C *)p.c[tile.output] + tile.group * p.group_c + row_of_c(p, tile.first + row) * p.ldc;
+#pragma unroll
+                for (int j = 0; j < WN / 8; j++) {
+                    const int column = tile.column + block::column() + j * 8 + lane % 4 * 2;
+
+                    if (column < p.n)
+                        store_pair(to + column, sum[i][j][half * 2], sum[i][j][half * 2 + 1], p.accumulate);
+                }
+            }
+    }
+    dp_copy_wait<0>();
+}
+
+/* By cells: A is [k, m], B [k, n], both multiples of 8, their rows on 16 bytes. */
+DP_DEVICE void cells_tensor(const moe_product_t &p)
+{
+    enum { WM = 64, WN = 32, STAGES = 3 };
+    typedef block_tile<WM, WN> block;
+    typedef across_k<block::m, block::threads> tile_a;
+    typedef across_k<block::n, block::threads> tile_b;
+    enum { STAGE = (block::m + block::n) * STEP };
+    static_assert(block::m == MOE_CELLS_M && block::n == MOE_CELLS_N && STAGES * STAGE * 2 == MOE_CELLS_SHARED, "");
+    DP_SHARED_DYNAMIC(dp_bf16, shared);
+    const int lane = (int)threadIdx.x % DP_WARP;
+    /* What is to be loaded next: tile, cell of it, part of the sum, row of the cell. */
+    cell_tile next, tile;
+    int64_t next_at = blockIdx.x, at = blockIdx.x;
+    int next_cell = 0, next_part = 0, next_row = 0, stage = 0;
+    cell_run next_run = {0, 0};
+    bool more = cell_seek<block::m, block::n>(p, next_at, &next);
+
+    /* Moves on to rows that there are, if any. */
+    auto settle = [&]() {
+        while (more && next_row >= next_run.rows) {
+            next_row = 0;
+            if (++next_part >= p.parts) {
+                next_part = 0;
+                if (++next_cell >= p.cells) {
+                    next_cell = 0;
+                    next_at += gridDim.x;
+                    more = cell_seek<block::m, block::n>(p, next_at, &next);
+                }
+            }
+            if (more)
+                next_run = run_of(p, next.group, next_cell);
+        }
+    };
+    auto fill = [&](int to) {
+        dp_bf16 *a_tile = shared + to * STAGE, *b_tile = a_tile + tile_a::elements;
+
+        if (more) {
+            const int which = next_part + next.output;
+            const int64_t row = next_run.first + next_row;
+
+            tile_a::load(a_tile, (const dp_bf16 *)p.a[next_part] + row * p.lda + next.row, p.lda,
+                         p.m - next.row, next_run.rows - next_row);
+            tile_b::load(b_tile, (const dp_bf16 *)p.b[which] + row * p.ldb + next.column, p.ldb,
+                         p.n - next.column, next_run.rows - next_row);
+            next_row += STEP;
+            settle();
+        }
+        dp_copy_commit();
+    };
+
+    if (more)
+        next_run = run_of(p, next.group, 0);
+    settle();
+    for (int i = 0; i < STAGES - 1; i++)
+        fill(i);
+    for (; cell_seek<block::m, block::n>(p, at, &tile); at += gridDim.x) {
+        float *c = (float *)p.c[tile.output] + tile.group * p.group_c;
+        const bool work = tile.row + block::row() < p.m && tile.column + block::column() < p.n;
+        typename block::sums sum;
+        int steps = 0;
+
+        for (int cell = 0; cell < p.cells; cell++)
+            steps += tiles_of(run_of(p, tile.group, cell).rows, STEP) * p.parts;
+        if (steps == 0)
+            continue;
+#pragma unroll
+        for (int i = 0; i < WM / 16; i++)
+#pragma unroll
+            for (int j = 0; j < WN / 8; j++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const int row = tile.row + block::row() + i * 16 + half * 8 + lane / 4;
+                    const int column = tile.column + block::column() + j * 8 + lane % 4 * 2;
+                    moe_vector<float, 2> v = {{0, 0}};
+
+                    if (row < p.m && column < p.n)
+                        v = *(const moe_vector<float, 2> *)(c + row * p.ldc + column);
+                    sum[i][j][half * 2] = v.at[0];
+                    sum[i][j][half * 2 + 1] = v.at[1];
+                }
+        for (int step = 0; step < steps; step++) {
+            dp_bf16 *a_tile = shared + stage * STAGE, *b_tile = a_tile + tile_a::elements;
+
+            dp_copy_wait<STAGES - 2>();
+            __syncthreads();
+            fill((stage + STAGES - 1) % STAGES);
+            if (work)
+                block::template multiply<tile_a, tile_b>(sum, a_tile, b_tile);
+            stage = (stage + 1) % STAGES;
+        }
+#pragma unroll
+        for (int i = 0; i < WM / 16; i++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int row = tile.row + block::row() + i * 16 + half * 8 + lane / 4;
+
+#pragma unroll
+                for (int j = 0; j < WN / 8; j++) {
+                    const int column = tile.column + block::column() + j * 8 + lane % 4 * 2;
+
+                    if (row < p.m && column < p.n)
+                        store_pair(c + row * p.ldc + column, sum[i][j][half * 2], sum[i][j][half * 2 + 1],
+                                   false);
+                }
+            }
+    }
+    dp_copy_wait<0>();
+}
+
+extern "C" __global__ void __launch_bounds__(256, 1) dp_moe_cuda_tensor_nn_bf16(const moe_product_t p)
+{
+    rows_tensor<false, dp_bf16>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 1) dp_moe_cuda_tensor_nt_bf16(const moe_product_t p)
+{
+    rows_tensor<true, dp_bf16>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 1) dp_moe_cuda_tensor_nn_bf16_f32(const moe_product_t p)
+{
+    rows_tensor<false, float>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 1) dp_moe_cuda_tensor_nt_bf16_f32(const moe_product_t p)
+{
+    rows_tensor<true, float>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 2) dp_moe_cuda_tensor_tn_bf16(const moe_product_t p)
+{
+    cells_tensor(p);
+}
+
+/* ---- any type, any size, any alignment: tiles of 64 x 64, 4 x 4 of them for each of 256 threads ---- */
+
+enum { PLAIN = MOE_PLAIN_TILE, PLAIN_STEP = 16, PLAIN_THREADS = MOE_PRODUCT_THREADS };
+
+template <typename S> struct plain_tiles {
+    S a[PLAIN_STEP][PLAIN + 4], b[PLAIN_STEP][PLAIN + 4];
+};
+
+/* Elements [k][i] of a tile that is stored with K along its rows (ALONG) or across them. */
+template <bool ALONG, typename T, typename S>
+DP_DEVICE void plain_load(S (*tile)[PLAIN + 4], const T *from, int64_t stride, int count, int inner)
+{
+#pragma unroll
+    for (int l = (int)threadIdx.x; l < PLAIN * PLAIN_STEP; l += PLAIN_THREADS) {
+        const int i = ALONG ? l / PLAIN_STEP : l % PLAIN, k = ALONG ? l % PLAIN_STEP : l / PLAIN;
+        S x = 0;
+
+        if (i < count && k < inner)
+            x = dp_float(ALONG ? from[i * stride + k] : from[k * stride + i]);
+        tile[k][i] = x;
+    }
+}
+
+/* sum += A B over K elements. */
+template <bool AA, bool AB, typename T, typename S>
+DP_DEVICE void plain_multiply(plain_tiles<S> *tiles, const T *a, int64_t lda, int rows, const T *b, int64_t ldb,
+                              int columns, int64_t k_count, S (*sum)[4])
+{
+    const int row = (int)threadIdx.x / 16 * 4, column = (int)threadIdx.x % 16 * 4;
+
+    for (int64_t k = 0; k < k_count; k += PLAIN_STEP) {
+        const int inner = k_count - k < PLAIN_STEP ? (int)(k_count - k) : PLAIN_STEP;
+
+        __syncthreads();
+        plain_load<AA>(tiles->a, AA ? a + k : a + k * lda, lda, rows, inner);
+        plain_load<AB>(tiles->b, AB ? b + k : b + k * ldb, ldb, columns, inner);
+        __syncthreads();
+        if (row >= rows || column >= columns)
+            continue;
+        for (int l = 0; l < PLAIN_STEP; l++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    sum[i][j] += tiles->a[l][row + i] * tiles->b[l][column + j];
+    }
+}
+
+template <bool TB, typename T, typename C> DP_DEVICE void rows_plain(const moe_product_t &p)
+{
+    typedef dp_sum_t<T> sum_t;
+    __shared__ plain_tiles<sum_t> tiles;
+    const int row = (int)threadIdx.x / 16 * 4, column = (int)threadIdx.x % 16 * 4;
+    row_walk walk = row_walk_start();
+    row_tile tile;
+
+    for (int64_t at = blockIdx.x; row_seek<PLAIN, PLAIN>(p, &walk, at, &tile); at += gridDim.x) {
+        const int columns = p.n - tile.column;
+        sum_t sum[4][4] = {};
+
+        for (int part = 0; part < p.parts; part++) {
+            const T *b = (const T *)p.b[part + tile.output] + tile.group * p.group_b;
+
+            plain_multiply<true, TB>(&tiles, (const T *)p.a[part] + tile.first * p.lda, p.lda, tile.rows,
+                                     TB ? b + tile.column * p.ldb : b + tile.column, p.ldb, columns, p.k, sum);
+        }
+        for (int i = 0; i < 4 && row + i < tile.rows; i++) {
+            C *to = (C *)p.c[tile.output] + tile.group * p.group_c +
+                    row_of_c(p, tile.first + row + i) * p.ldc + tile.column;
+
+            for (int j = column; j < column + 4 && j < columns; j++)
+                to[j] = dp_from_float<C>(sum[i][j - column] + (p.accumulate ? dp_float(to[j]) : 0));
+        }
+    }
+}
+
+template <typename T> DP_DEVICE void cells_plain(const moe_product_t &p)
+{
+    typedef dp_sum_t<T> sum_t;
+    __shared__ plain_tiles<sum_t> tiles;
+    const int row = (int)threadIdx.x / 16 * 4, column = (int)threadIdx.x % 16 * 4;
+    cell_tile tile;
+
+    for (int64_t at = blockIdx.x; cell_seek<PLAIN, PLAIN>(p, at, &tile); at += gridDim.x) {
+        const int rows = p.m - tile.row, columns = p.n - tile.column;
+        sum_t *c = (sum_t *)p.c[tile.output] + tile.group * p.group_c + tile.row * p.ldc + tile.column;
+        sum_t sum[4][4];
+
+        for (int i = 0; i < 4; i++)
+            for (int j = 0; j < 4; j++)
+                sum[i][j] = row + i < rows && column + j < columns ? c[(row + i) * p.ldc + column + j] : 0;
+        for (int cell = 0; cell < p.cells; cell++) {
+            const cell_run run = run_of(p, tile.group, cell);
+
+            for (int part = 0; part < p.parts; part++)
+                plain_multiply<false, false>(
+                    &tiles, (const T *)p.a[part] + run.first * p.lda + tile.row, p.lda, rows,
+                    (const T *)p.b[part + tile.output] + run.first * p.ldb + tile.column, p.ldb, columns,
+                    run.rows, sum);
+        }
+        for (int i = 0; i < 4 && row + i < rows; i++)
+            for (int j = 0; j < 4 && column + j < columns; j++)
+                c[(row + i) * p.ldc + column + j] = sum[i][j];
+    }
+}
+
+#define MOE_PLAIN(name, body)                                                                                \
+    extern "C" __global__ void __launch_bounds__(PLAIN_THREADS) dp_moe_cuda_plain_##name(                    \
+        const moe_product_t p)                                                                               \
+    {                                                                                                        \
+        body(p);                                                                                             \
+    }
+#define MOE_BODY(...) __VA_ARGS__
+MOE_PLAIN(nn_f32, MOE_BODY(rows_plain<false, float, float>))
+MOE_PLAIN(nt_f32, MOE_BODY(rows_plain<true, float, float>))
+MOE_PLAIN(tn_f32, cells_plain<float>)
+MOE_PLAIN(nn_f64, MOE_BODY(rows_plain<false, double, double>))
+MOE_PLAIN(nt_f64, MOE_BODY(rows_plain<true, double, double>))
+MOE_PLAIN(tn_f64, cells_plain<double>)
+MOE_PLAIN(nn_bf16, MOE_BODY(rows_plain<false, dp_bf16, dp_bf16>))
+MOE_PLAIN(nt_bf16, MOE_BODY(rows_plain<true, dp_bf16, dp_bf16>))
+MOE_PLAIN(nn_bf16_f32, MOE_BODY(rows_plain<false, dp_bf16, float>))
+MOE_PLAIN(nt_bf16_f32, MOE_BODY(rows_plain<true, dp_bf16, float>))
+MOE_PLAIN(tn_bf16, cells_plain<dp_bf16>)

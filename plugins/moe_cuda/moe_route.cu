@@ -1,0 +1,602 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * moe_route.cu: RMSNorm, gate, choice of experts and auxiliary loss, forwards and backwards. */
+#include "moe_real.cuh"
+
+/* Added to sums of scores that something is divided by, so that sigmoids that are all 0 give 0. */
+#define MOE_TINY 1e-20
+
+DP_DEVICE float root(float x)
+{
+    return sqrtf(x);
+}
+
+DP_DEVICE double root(double x)
+{
+    return sqrt(x);
+}
+
+DP_DEVICE float exponential(float x)
+{
+    return expf(x);
+}
+
+DP_DEVICE double exponential(double x)
+{
+    return exp(x);
+}
+
+/* ---- norm: a block per token ---- */
+
+template <typename T, int W> DP_DEVICE void normalize_row(const moe_call_t &a, int64_t at, dp_sum_t<T> rstd)
+{
+    typedef moe_vector<T, W> vector;
+    const vector *h = (const vector *)((const T *)a.h + at), *gain = (const vector *)a.norm;
+    vector *out = (vector *)((T *)a.normed + at);
+
+    for (int i = (int)threadIdx.x; i < a.n.hidden / W; i += (int)blockDim.x) {
+        vector v = h[i], g = gain[i];
+
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            v.at[j] = dp_from_float<T>(dp_float(v.at[j]) * rstd * dp_float(g.at[j]));
+        out[i] = v;
+    }
+}
+
+template <typename T, int W> DP_DEVICE void norm_rows(const moe_call_t &a)
+{
+    typedef moe_vector<T, W> vector;
+    typedef moe_wide_t<T> wide;
+    __shared__ wide room[32];
+
+    for (int t = (int)blockIdx.x; t < a.n.tokens; t += (int)gridDim.x) {
+        const int64_t at = (int64_t)t * a.n.hidden;
+        const vector *x = (const vector *)((const T *)a.input + at);
+        vector *h = (vector *)((T *)a.h + at);
+        wide square = 0;
+        dp_sum_t<T> rstd;
+
+        for (int i = (int)threadIdx.x; i < a.n.hidden / W; i += (int)blockDim.x) {
+            const vector v = x[i];
+
+#pragma unroll
+            for (int j = 0; j < W; j++)
+                square += (wide)dp_float(v.at[j]) * (wide)dp_float(v.at[j]);
+            h[i] = v;
+        }
+        square = dp_block_sum(square, room);
+        rstd = (dp_sum_t<T>)(1 / root(square / (wide)a.n.hidden + (wide)a.n.norm_eps));
+        if (threadIdx.x == 0)
+            ((dp_sum_t<T> *)a.rstd)[t] = rstd;
+        normalize_row<T, W>(a, at, rstd); /* each thread reads what it wrote itself */
+    }
+}
+
+/* input -> h, rstd, normed */
+template <typename T> DP_DEVICE void norm(const moe_call_t &a)
+{
+    if (a.n.vectors)
+        norm_rows<T, moe_width<T>::most>(a);
+    else
+        norm_rows<T, 1>(a);
+}
+MOE_KERNEL(norm, norm, moe_call_t, 256)
+
+/* h, rstd -> normed, once more */
+template <typename T> DP_DEVICE void norm_again(const moe_call_t &a)
+{
+    for (int t = (int)blockIdx.x; t < a.n.tokens; t += (int)gridDim.x) {
+        const int64_t at = (int64_t)t * a.n.hidden;
+        const dp_sum_t<T> rstd = ((const dp_sum_t<T> *)a.rstd)[t];
+
+        if (a.n.vectors)
+            normalize_row<T, moe_width<T>::most>(a, at, rstd);
+        else
+            normalize_row<T, 1>(a, at, rstd);
+    }
+}
+MOE_KERNEL(norm_again, norm_again, moe_call_t, 256)
+
+/* ---- scores and choice: a warp per token, lane l has experts l, l + 32, ... ---- */
+
+/* Where expert e of value v stands: first the larger value, then the lower expert; a NaN is the least. */
+typedef struct moe_candidate {
+    unsigned long long key;
+    int expert;
+} candidate;
+
+DP_DEVICE candidate candidate_of(double value, int expert)
+{
+    const unsigned long long bits = (unsigned long long)__double_as_longlong(value + 0.0);
+    candidate c = {0, expert};
+
+    if (value == value)
+        c.key = bits >> 63 ? ~bits : bits | 1ull << 63;
+    return c;
+}
+
+DP_DEVICE bool before(const candidate &a, const candidate &b)
+{
+    return a.key != b.key ? a.key > b.key : a.expert < b.expert;
+}
+
+DP_DEVICE candidate first_of_warp(candidate best)
+{
+    for (int step = DP_WARP / 2; step > 0; step /= 2) {
+        const candidate other = {__shfl_xor_sync(DP_FULL_MASK, best.key, step),
+                                 __shfl_xor_sync(DP_FULL_MASK, best.expert, step)};
+
+        if (before(other, best))
+            best = other;
+    }
+    return best;
+}
+
+template <typename W, typename S> DP_DEVICE void scores_of(const moe_dims_t &n, S *row, int lane)
+{
+    W most = -INFINITY, sum = 0;
+
+    if (!n.softmax) {
+        for (int e = lane; e < n.experts; e += DP_WARP)
+            row[e] = (S)(1 / (1 + exponential(-(W)row[e])));
+        return;
+    }
+    for (int e = lane; e < n.experts; e += DP_WARP)
+        most = (W)row[e] > most ? (W)row[e] : most;
+    most = dp_warp_max(most);
+    for (int e = lane; e < n.experts; e += DP_WARP)
+        sum += exponential((W)row[e] - most);
+    sum = dp_warp_sum(sum);
+    for (int e = lane; e < n.experts; e += DP_WARP)
+        row[e] = (S)(exponential((W)row[e] - most) / sum);
+}
+
+/* The j-th is the first of those behind the one before it: k different experts, whatever the numbers are. */
+template <typename T> DP_DEVICE void choose(const moe_call_t &a, const dp_sum_t<T> *row, int *chosen, int lane)
+{
+    const T *bias = (const T *)a.bias;
+    candidate last = {~0ull, -1};
+
+    for (int j = 0; j < a.n.top_k; j++) {
+        candidate best = {0, a.n.experts};
+
+        for (int e = lane; e < a.n.experts; e += DP_WARP) {
+            const candidate c =
+                candidate_of((double)((moe_wide_t<T>)row[e] + (moe_wide_t<T>)dp_float(bias[e])), e);
+
+            if (before(last, c) && before(c, best))
+                best = c;
+        }
+        last = first_of_warp(best);
+        if (lane == 0)
+            chosen[j] = last.expert;
+    }
+}
+
+template <typename W, typename S> DP_DEVICE W chosen_sum(const moe_dims_t &n, const S *row, const int *chosen)
+{
+    W sum = (W)MOE_TINY;
+
+    for (int j = 0; j < n.top_k; j++)
+        sum += (W)row[chosen[j]];
+    return sum;
+}
+
+/* logits in scores -> scores, chosen, weights */
+template <typename T> DP_DEVICE void choices(const moe_call_t &a)
+{
+    typedef moe_wide_t<T> wide;
+    typedef dp_sum_t<T> sum_t;
+    const int lane = (int)threadIdx.x % DP_WARP, warps = (int)blockDim.x / DP_WARP;
+
+    for (int t = (int)blockIdx.x * warps + (int)threadIdx.x / DP_WARP; t < a.n.tokens;
+         t += (int)gridDim.x * warps) {
+        sum_t *row = (sum_t *)a.scores + (int64_t)t * a.n.experts,
+              *weights = (sum_t *)a.weights + (int64_t)t * a.n.top_k;
+        int *chosen = a.chosen + (int64_t)t * a.n.top_k;
+        wide factor;
+
+        scores_of<wide>(a.n, row, lane);
+        choose<T>(a, row, chosen, lane);
+        __syncwarp(); /* scores and chosen are seen by all lanes */
+        factor = (wide)a.n.scale;
+        if (a.n.normalize)
+            factor /= chosen_sum<wide>(a.n, row, chosen);
+        for (int j = lane; j < a.n.top_k; j += DP_WARP)
+            weights[j] = (sum_t)(factor * (wide)row[chosen[j]]);
+    }
+}
+MOE_KERNEL(choices, choices, moe_call_t, MOE_TOKEN_THREADS)
+
+/* ---- places: a stable sort of the choices by expert, in chunks; each thread looks for its expert ---- */
+
+DP_DEVICE int load_chunk(const moe_call_t &a, int *experts)
+{
+    const int64_t all = (int64_t)a.n.tokens * a.n.top_k, first = (int64_t)blockIdx.x * MOE_CHUNK;
+    const int count = all - first < MOE_CHUNK ? (int)(all - first) : MOE_CHUNK;
+
+    for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x)
+        experts[i] = a.chosen[first + i];
+    __syncthreads();
+    return count;
+}
+
+/* How often each expert is chosen in each chunk. */
+extern "C" __global__ void __launch_bounds__(256) dp_moe_cuda_count(const moe_call_t a)
+{
+    __shared__ int experts[MOE_CHUNK];
+    const int count = load_chunk(a, experts);
+
+    for (int e = (int)threadIdx.x; e < a.n.experts; e += (int)blockDim.x) {
+        int found = 0;
+
+        for (int i = 0; i < count; i++)
+            found += experts[i] == e;
+        a.histogram[(int64_t)blockIdx.x * a.n.experts + e] = found;
+    }
+}
+
+/* Sum of what the threads before this one have; room: two for each thread. */
+DP_DEVICE int exclusive_scan(int own, int *room)
+{
+    const int threads = (int)blockDim.x, me = (int)threadIdx.x;
+    int from = 0;
+
+    room[me] = own;
+    __syncthreads();
+    for (int step = 1; step < threads; step *= 2) {
+        const int to = threads - from;
+
+        room[to + me] = room[from + me] + (me >= step ? room[from + me - step] : 0);
+        from = to;
+        __syncthreads();
+    }
+    return room[from + me] - own;
+}
+
+/* One block: list[list_first[e]] ... list[list_first[e + 1] - 1] are the replicas of e, ascending. */
+extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) dp_moe_cuda_replicas(const moe_call_t a)
+{
+    __shared__ int room[2 * MOE_SCAN_THREADS];
+    const int experts = a.n.experts, strip = (experts + (int)blockDim.x - 1) / (int)blockDim.x;
+    const int begin = (int)threadIdx.x * strip, end = begin + strip < experts ? begin + strip : experts;
+    int sum = 0, at;
+
+    for (int e = begin; e < end; e++) {
+        int found = 0;
+
+        for (int r = 0; r < a.n.replicas; r++)
+            found += (a.placement != 0 ? a.placement[r] : r) == e;
+        if (found == 0)
+            moe_fault(a, MOE_FAULT_PLACEMENT, e, 0);
+        sum += found;
+    }
+    at = exclusive_scan(sum, room);
+    for (int e = begin; e < end; e++) {
+        a.list_first[e] = at;
+        for (int r = 0; r < a.n.replicas; r++)
+            if ((a.placement != 0 ? a.placement[r] : r) == e)
+                a.list[at++] = r;
+    }
+    if (begin < experts && end == experts)
+        a.list_first[experts] = at;
+}
+
+/* Row i of an expert goes to its replica (i + begin) mod c. */
+DP_DEVICE int turn_of(const moe_call_t &a, int c)
+{
+    return (int)(((unsigned)a.n.rank + (unsigned)a.microbatch) % (unsigned)c);
+}
+
+/* One block: counts of the experts; the histogram becomes places within the expert; starts[r]: first place of a replica; rows for
+ * each rank. The replicas of a rank are consecutive, so sorting by replica sorts by destination as well. */
+extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) dp_moe_cuda_starts(const moe_call_t a)
+{
+    __shared__ int room[2 * MOE_SCAN_THREADS];
+    const int64_t all = (int64_t)a.n.tokens * a.n.top_k;
+    const int chunks = (int)((all + MOE_CHUNK - 1) / MOE_CHUNK), experts = a.n.experts;
+    const int replicas = a.n.replicas, strip = (replicas + (int)blockDim.x - 1) / (int)blockDim.x;
+    const int begin = (int)threadIdx.x * strip, end = begin + strip < replicas ? begin + strip : replicas;
+    int sum = 0, start;
+
+    for (int r = (int)threadIdx.x; r < replicas; r += (int)blockDim.x)
+        a.starts[r] = 0; /* of replicas of no expert there is */
+    __syncthreads();
+    for (int e = (int)threadIdx.x; e < experts; e += (int)blockDim.x) {
+        const int c = a.list_first[e + 1] - a.list_first[e];
+        int found = 0;
+
+        for (int chunk = 0; chunk < chunks; chunk++) {
+            int *at = a.histogram + (int64_t)chunk * experts + e;
+            const int here = *at;
+
+            *at = found;
+            found += here;
+        }
+        a.counts[e] = found;
+        for (int q = 0; q < c; q++) { /* rows i of `found` with (i + turn) mod c == q */
+            const int first = (q - turn_of(a, c) + c) % c;
+
+            a.starts[a.list[a.list_first[e] + q]] = found > first ? (found - first + c - 1) / c : 0;
+        }
+    }
+    __syncthreads();
+    for (int r = begin; r < end; r++)
+        sum += a.starts[r];
+    start = exclusive_scan(sum, room);
+    for (int r = begin; r < end; r++) {
+        const int here = a.starts[r];
+
+        a.starts[r] = start;
+        start += here;
+    }
+    __syncthreads(); /* starts are seen by the whole block */
+    for (int p = (int)threadIdx.x; p < a.n.ranks; p += (int)blockDim.x) {
+        const int first = p * a.n.local, next = first + a.n.local;
+        const int stop = next < replicas ? a.starts[next] : (int)all;
+
+        a.out_offsets[p] = a.starts[first];
+        a.out_counts[p] = stop - a.starts[first];
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) dp_moe_cuda_places(const moe_call_t a)
+{
+    __shared__ int experts[MOE_CHUNK], places[MOE_CHUNK];
+    const int64_t first = (int64_t)blockIdx.x * MOE_CHUNK;
+    const int count = load_chunk(a, experts);
+
+    for (int e = (int)threadIdx.x; e < a.n.experts; e += (int)blockDim.x) {
+        int next = a.histogram[(int64_t)blockIdx.x * a.n.experts + e];
+
+        for (int i = 0; i < count; i++)
+            if (experts[i] == e)
+                places[i] = next++;
+    }
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x) {
+        const int from = a.list_first[experts[i]], c = a.list_first[experts[i] + 1] - from;
+        int r, place = 0;
+
+        if (c > 0) { /* else a fault was found */
+            r = a.list[from + (places[i] + turn_of(a, c)) % c];
+            place = a.starts[r] + places[i] / c;
+        } else {
+            r = 0;
+        }
+        a.replica[first + i] = r;
+        a.place[first + i] = place;
+    }
+}
+
+/* ---- auxiliary loss ---- */
+
+template <typename W, typename S> DP_DEVICE W score_sum(const moe_dims_t &n, const S *row, int lane)
+{
+    W sum = 0;
+
+    if (n.softmax)
+        return 1;
+    for (int e = lane; e < n.experts; e += DP_WARP)
+        sum += (W)row[e];
+    return (W)MOE_TINY + dp_warp_sum(sum);
+}
+
+/* sum_e count_e p_te of each token */
+template <typename T> DP_DEVICE void aux_tokens(const moe_call_t &a)
+{
+    const int lane = (int)threadIdx.x % DP_WARP, warps = (int)blockDim.x / DP_WARP;
+
+    for (int t = (int)blockIdx.x * warps + (int)threadIdx.x / DP_WARP; t < a.n.tokens;
+         t += (int)gridDim.x * warps) {
+        const dp_sum_t<T> *row = (const dp_sum_t<T> *)a.scores + (int64_t)t * a.n.experts;
+        double dotted = 0;
+
+        for (int e = lane; e < a.n.experts; e += DP_WARP)
+            dotted += a.counts[e] * (double)row[e];
+        dotted = dp_warp_sum(dotted) / score_sum<double>(a.n, row, lane);
+        if (lane == 0)
+            a.partial[t] = dotted;
+    }
+}
+MOE_KERNEL(aux_tokens, aux_tokens, moe_call_t, MOE_TOKEN_THREADS)
+
+/* One block, always the same order of additions. */
+extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) dp_moe_cuda_aux_sum(const moe_call_t a)
+{
+    __shared__ double room[32];
+    double sum = 0;
+
+    for (int t = (int)threadIdx.x; t < a.n.tokens; t += (int)blockDim.x)
+        sum += a.partial[t];
+    sum = dp_block_sum(sum, room);
+    if (threadIdx.x == 0)
+        *a.aux_loss += a.n.aux * sum;
+}
+
+/* ---- backward ---- */
+
+/* A token's gradients of its scores, one at a time. */
+template <typename W> struct gradient_of_scores {
+    const int *counts, *chosen;
+    const double *dweights;
+    int top_k;
+    W aux, aux_mean, aux_sum; /* auxiliary loss: aux * (count - mean) / sum */
+    W scale, mean, sum;       /* chosen: scale * (dweight - mean) / sum     */
+
+    DP_DEVICE W of(int e) const
+    {
+        W d = aux != 0 ? aux * ((W)counts[e] - aux_mean) / aux_sum : 0;
+
+        for (int j = 0; j < top_k; j++)
+            if (chosen[j] == e)
+                d += scale * ((W)dweights[j] - mean) / sum;
+        return d;
+    }
+};
+
+template <typename T>
+DP_DEVICE gradient_of_scores<moe_wide_t<T>> gradient_of_token(const moe_call_t &a, int t,
+                                                              const dp_sum_t<T> *row, int lane)
+{
+    typedef moe_wide_t<T> wide;
+    gradient_of_scores<wide> g = {a.counts, a.chosen + (int64_t)t * a.n.top_k,
+                                  a.dweights + (int64_t)t * a.n.top_k, a.n.top_k};
+
+    g.aux = (wide)(a.aux_scale * a.n.aux);
+    g.aux_mean = 0;
+    g.aux_sum = score_sum<wide>(a.n, row, lane);
+    if (!a.n.softmax) {
+        for (int e = lane; e < a.n.experts; e += DP_WARP)
+            g.aux_mean += (wide)a.counts[e] * (wide)row[e];
+        g.aux_mean = dp_warp_sum(g.aux_mean) / g.aux_sum;
+    }
+    g.scale = (wide)a.n.scale;
+    g.mean = 0;
+    g.sum = 1;
+    if (a.n.normalize) {
+        g.sum = chosen_sum<wide>(a.n, row, g.chosen);
+        for (int j = 0; j < a.n.top_k; j++)
+            g.mean += (wide)g.dweights[j] * (wide)row[g.chosen[j]];
+        g.mean /= g.sum;
+    }
+    return g;
+}
+
+/* dweights, scores -> gradients of the logits, in place */
+template <typename T> DP_DEVICE void logits_backward(const moe_call_t &a)
+{
+    typedef moe_wide_t<T> wide;
+    const int lane = (int)threadIdx.x % DP_WARP, warps = (int)blockDim.x / DP_WARP;
+
+    for (int t = (int)blockIdx.x * warps + (int)threadIdx.x / DP_WARP; t < a.n.tokens;
+         t += (int)gridDim.x * warps) {
+        dp_sum_t<T> *row = (dp_sum_t<T> *)a.scores + (int64_t)t * a.n.experts;
+        const gradient_of_scores<wide> g = gradient_of_token<T>(a, t, row, lane);
+        wide mean = 0;
+
+        for (int e = lane; e < a.n.experts && a.n.softmax; e += DP_WARP)
+            mean += g.of(e) * (wide)row[e];
+        mean = dp_warp_sum(mean);
+        __syncwarp(); /* every lane is done with the others' scores */
+        for (int e = lane; e < a.n.experts; e += DP_WARP) {
+            const wide s = (wide)row[e], d = g.of(e);
+
+            row[e] = (dp_sum_t<T>)(a.n.softmax ? (d - mean) * s : d * s * (1 - s));
+        }
+    }
+}
+MOE_KERNEL(logits_backward, logits_backward, moe_call_t, MOE_TOKEN_THREADS)
+
+/* bf16: the gradients of the logits as the sum of two bf16 numbers, for products: first [T, E] of those, then the rests. */
+extern "C" __global__ void __launch_bounds__(256) dp_moe_cuda_split(const moe_call_t a)
+{
+    const int64_t count = (int64_t)a.n.tokens * a.n.experts, step = (int64_t)gridDim.x * blockDim.x;
+    dp_bf16 *high = (dp_bf16 *)a.strips, *low = high + count;
+
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+        const float x = ((const float *)a.scores)[i];
+        const dp_bf16 rounded = dp_from_float<dp_bf16>(x);
+
+        high[i] = rounded;
+        low[i] = dp_from_float<dp_bf16>(x - dp_float(rounded));
+    }
+}
+
+template <typename T, int W> DP_DEVICE void norm_backward_rows(const moe_call_t &a)
+{
+    typedef moe_vector<T, W> vector;
+    typedef moe_vector<dp_sum_t<T>, W> sums;
+    typedef moe_wide_t<T> wide;
+    __shared__ wide room[32];
+    const vector *gain = (const vector *)a.norm;
+
+    for (int t = (int)blockIdx.x; t < a.n.tokens; t += (int)gridDim.x) {
+        const int64_t at = (int64_t)t * a.n.hidden;
+        const vector *h = (const vector *)((const T *)a.h + at),
+                     *dy = (const vector *)((const T *)a.own_dy + at);
+        const sums *dn = (const sums *)((const dp_sum_t<T> *)a.own + at);
+        vector *dx = (vector *)((T *)a.dx + at);
+        const dp_sum_t<T> rstd = ((const dp_sum_t<T> *)a.rstd)[t];
+        wide dotted = 0;
+        dp_sum_t<T> mean;
+
+        for (int i = (int)threadIdx.x; i < a.n.hidden / W; i += (int)blockDim.x) {
+            const vector v = h[i], g = gain[i];
+            const sums d = dn[i];
+
+#pragma unroll
+            for (int j = 0; j < W; j++)
+                dotted += (wide)(d.at[j] * dp_float(g.at[j])) * (wide)dp_float(v.at[j]);
+        }
+        dotted = dp_block_sum(dotted, room);
+        mean = (dp_sum_t<T>)(dotted / (wide)a.n.hidden * (wide)rstd * (wide)rstd);
+        for (int i = (int)threadIdx.x; i < a.n.hidden / W; i += (int)blockDim.x) {
+            const vector v = h[i], g = gain[i];
+            const sums d = dn[i];
+            vector out = dy[i];
+
+#pragma unroll
+            for (int j = 0; j < W; j++)
+                out.at[j] = dp_from_float<T>(dp_float(out.at[j]) + rstd * (d.at[j] * dp_float(g.at[j]) -
+                                                                           dp_float(v.at[j]) * mean));
+            dx[i] = out;
+        }
+    }
+}
+
+/* gradient of n -> gradient of h */
+template <typename T> DP_DEVICE void norm_backward(const moe_call_t &a)
+{
+    if (a.n.vectors)
+        norm_backward_rows<T, moe_width<T>::most>(a);
+    else
+        norm_backward_rows<T, 1>(a);
+}
+MOE_KERNEL(norm_backward, norm_backward, moe_call_t, 256)
+
+/* Gradient of the gain, summed over strips of tokens: y numbers the strip, a thread has one element. */
+template <typename T> DP_DEVICE void gain_strips(const moe_call_t &a)
+{
+    const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x), first = (int)blockIdx.y * MOE_STRIP;
+    const int end = first + MOE_STRIP < a.n.tokens ? first + MOE_STRIP : a.n.tokens;
+    dp_sum_t<T> sum = 0;
+
+    if (i >= a.n.hidden)
+        return;
+    for (int t = first; t < end; t++) {
+        const int64_t at = (int64_t)t * a.n.hidden + i;
+
+        sum += ((const dp_sum_t<T> *)a.own)[at] * dp_float(((const T *)a.h)[at]) *
+               ((const dp_sum_t<T> *)a.rstd)[t];
+    }
+    ((dp_sum_t<T> *)a.strips)[(int64_t)blockIdx.y * a.n.hidden + i] = sum;
+}
+MOE_KERNEL(gain_strips, gain_strips, moe_call_t, 256)
+
+template <typename T> DP_DEVICE void gain_sum(const moe_call_t &a)
+{
+    const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    const int strips = (a.n.tokens + MOE_STRIP - 1) / MOE_STRIP;
+    dp_sum_t<T> sum = 0;
+
+    if (i >= a.n.hidden)
+        return;
+    for (int s = 0; s < strips; s++)
+        sum += ((const dp_sum_t<T> *)a.strips)[(int64_t)s * a.n.hidden + i];
+    ((dp_sum_t<T> *)a.dnorm)[i] = sum;
+}
+MOE_KERNEL(gain_sum, gain_sum, moe_call_t, 256)
+
+/* Adds to the gradients of norm and bias. */
+template <typename T> DP_DEVICE void vectors_backward(const moe_call_t &a)
+{
+    const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+
+    if (i < a.n.hidden)
+        ((dp_sum_t<T> *)a.grad_norm)[i] += ((const dp_sum_t<T> *)a.dnorm)[i];
+    if (i < a.n.experts)
+        ((dp_sum_t<T> *)a.grad_bias)[i] += (dp_sum_t<T>)a.counts[i];
+}
+MOE_KERNEL(vectors_backward, vectors_backward, moe_call_t, 256)
