@@ -27,7 +27,7 @@ typedef struct options {
     int64_t log_every, valid_every, sample, trace_steps;
     double temperature, sample_seconds;
     const char *out, *trace, *curve, *report, *losses, *costs_out;
-    int verify, quiet;
+    int verify, quiet, graph;
 
     /* worked out of the above */
     dp_dtype_t dtype;

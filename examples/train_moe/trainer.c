@@ -59,6 +59,7 @@ static dp_status_t open_pipeline(trainer_t *t)
         .build = build_stage,
         .user = t,
         .unbuild = unbuild,
+        .graph = o->graph,
     };
 
     return dp_pipeline_open(&options, &t->pipeline);

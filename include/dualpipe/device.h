@@ -119,7 +119,9 @@ typedef struct dp_device_vt {
     /** The units each lane really got, after rounding: sms[DP_LANE_COUNT]; 0 where a lane is not confined. */
     dp_status_t (*partition)(dp_device_t *device, uint32_t sms[DP_LANE_COUNT]);
 
-    /** Graphs; NULL without DP_DEVICE_CAP_GRAPH. Streams join the capture by events from `origin`. */
+    /** Graphs; NULL without DP_DEVICE_CAP_GRAPH. Streams join the capture by events from `origin`. All streams of the device are
+     *  idle when a capture begins: inside it, a wait for an event last recorded before it waits for nothing, and so does, outside,
+     *  a wait for an event last recorded inside a capture. graph_close: no launch of it is under way; NULL is allowed. */
     dp_status_t (*capture_begin)(dp_stream_t *origin);
     dp_status_t (*capture_end)(dp_stream_t *origin, dp_graph_t **graph_out);
     dp_status_t (*graph_launch)(dp_graph_t *graph, dp_stream_t *s);

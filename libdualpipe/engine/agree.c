@@ -42,10 +42,10 @@ static void write_settings(const dp_pipeline_t *p, char *text, size_t bytes)
     const dp_schedule_t *s = o->schedule;
 
     snprintf(text, bytes,
-             "method=%s\nmicrobatches=%d\nchunks=%d\nep=%d\ndp=%d\nboundary_bytes=%zu\ndtype=%d\nslots=%d\n"
+             "method=%s\nmicrobatches=%d\nchunks=%d\nep=%d\ndp=%d\nboundary_bytes=%zu\ndtype=%d\nslots=%d\ngraph=%d\n"
              "schedule=%016" PRIx64 "\nforward_only=%d\nversion=%s\ndevice=%s\ncomm=%s\n",
              s != NULL ? s->method : o->method, s != NULL ? s->microbatches : o->microbatches,
-             s != NULL ? s->chunks : o->chunks, p->grid.ep, p->grid.dp, o->boundary_bytes, (int)o->dtype, o->slots,
+             s != NULL ? s->chunks : o->chunks, p->grid.ep, p->grid.dp, o->boundary_bytes, (int)o->dtype, o->slots, o->graph,
              s != NULL ? digest_schedule(s) : 0, s != NULL ? s->forward_only : 0, DP_VERSION, p->device_name, p->comm_name);
 }
 

@@ -9,6 +9,7 @@
  *   plan.c     this rank's list of the program turned into actions with every index resolved
  *   ways.c     streams of group backends: one for each peer and direction
  *   step.c     enqueues the actions; the only code that runs in a step
+ *   graph.c    a step captured once and replayed
  *   reduce.c   gradients of halves, mirrors and data groups summed
  *   fault.c    a failure: what was being done, telling the job, bringing the lanes to rest
  *   spans.c    what was recorded, gathered into a timeline */
@@ -117,6 +118,14 @@ typedef struct dp__plan {
     int32_t *messages;           /* [nlinks] per step */
 } dp__plan_t;
 
+/* A step of one kind as the device replays it. */
+typedef struct dp__graph {
+    dp_graph_t *graph;           /* NULL: not captured yet */
+    int64_t runs;
+    const void **lent;           /* [3][M] inputs, targets, outputs of the capture */
+    double loss_scale;
+} dp__graph_t;
+
 struct dp_pipeline {
     dp_pipeline_options_t options;
     dp_group_t *group;
@@ -154,6 +163,7 @@ struct dp_pipeline {
     int one_lane;                /* every segment of this rank runs on the compute lane */
 
     dp__plan_t plan, forward_plan;
+    dp__graph_t graphs[2];       /* of plan and of forward_plan */
     dp_span_t *records;          /* the black box: spans of the running step */
     int32_t record_capacity;
     dp_span_t *history;          /* [trace_steps][record_capacity] */
@@ -178,6 +188,16 @@ struct dp_pipeline {
 dp_status_t dp__engine_fail(dp_pipeline_t *p, dp_status_t status, const char *what);
 /* After a failure: returns when no lane uses anything any more, keeping the message. */
 void dp__engine_settle(dp_pipeline_t *p);
+
+/* step.c: puts all of a step on the lanes. */
+dp_status_t dp__step_put(dp_pipeline_t *p, const dp__plan_t *plan, const dp_step_t *step);
+
+/* graph.c; nothing without options.graph. forget: what was captured is of no use any more, every stream is idle. */
+void dp__graph_slots(dp_program_t *program);
+dp_status_t dp__graphs_open(dp_pipeline_t *p);
+void dp__graphs_forget(dp_pipeline_t *p);
+void dp__graphs_close(dp_pipeline_t *p);
+dp_status_t dp__graph_put(dp_pipeline_t *p, const dp__plan_t *plan, const dp_step_t *step);
 
 /* agree.c; collective */
 dp_status_t dp__agree_on_settings(dp_pipeline_t *p);

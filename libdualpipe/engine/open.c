@@ -85,6 +85,8 @@ static dp_status_t lower(dp_pipeline_t *p, const dp_schedule_t *schedule, dp_pro
 
     if (status >= 0)
         status = dp_program_lower(schedule, &options, program_out);
+    if (status >= 0 && p->options.graph)
+        dp__graph_slots(*program_out);
     if (status >= 0)
         status = dp_program_verify(*program_out, transport, &report);
     if (status >= 0 && p->grouped && !report.in_order)
@@ -297,7 +299,7 @@ static dp_status_t set_up(dp_pipeline_t *p)
         settle_options,      dp__agree_on_settings, find_comm,        dp__programs_make,   open_device,
         place_chunks,        open_comms,            dp__chunks_build, dp__names_collect,   dp__agree_on_stages,
         dp__ways_open,       dp__links_open,        dp__chunks_allocate, allocate_small,   build_plans,
-        dp__records_open,    connect,               meet};
+        dp__records_open,    dp__graphs_open,       connect,          meet};
     dp_status_t status = DP_OK;
 
     for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]) && status >= 0; i++)
@@ -346,6 +348,7 @@ void dp_pipeline_close(dp_pipeline_t *p)
         return;
     }
     /* lanes first: after a failure their workers may still be inside a wait on memory of the comms */
+    dp__graphs_close(p);
     for (int32_t i = 0; i < dp__stream_count(p); i++)
         if (dp__stream_at(p, i) != NULL)
             p->device_vt->stream_close(dp__stream_at(p, i));
@@ -406,6 +409,7 @@ static dp_status_t move(dp_pipeline_t *p, const dp_comm_vt_t *vt, dp__comms_t *o
 {
     dp_status_t status;
 
+    dp__graphs_forget(p);
     *old = p->comms;
     status = dp__comms_open(p, vt, &p->comms);
     if (status >= 0)

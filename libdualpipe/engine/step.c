@@ -51,7 +51,7 @@ static dp_message_tag_t tag_of(const dp_pipeline_t *p, const dp__link_t *link, i
 
 static int32_t out_slot(const dp__link_t *link, const dp__pass_t *pass)
 {
-    return link->end == NULL ? pass->dest_at : (int32_t)((link->base + (uint32_t)pass->dest_at) % (uint32_t)link->nslots);
+    return link->end == NULL ? pass->dest_at : pass->dest_at % link->nslots; /* steps begin with all buffers free */
 }
 
 /* ---- the ends of a pass ---- */
@@ -87,7 +87,7 @@ static dp_status_t begin_pass(dp_pipeline_t *p, running_t *run, int lane)
         DO(p->device_vt->stream_wait(s, p->work_end[pass->kind][pass->work]));
     if (pass->source >= 0 && p->links[pass->source].end != NULL && p->grouped) {
         dp__link_t *link = &p->links[pass->source];
-        uint32_t slot = (link->base + (uint32_t)pass->source_at) % (uint32_t)link->nslots;
+        int32_t slot = pass->source_at % link->nslots;
 
         DO(p->device_vt->stream_wait(s, link->ready[slot]));
         data = link->arrived[slot];
@@ -188,7 +188,7 @@ static dp_status_t send(dp_pipeline_t *p, const dp__pass_t *pass)
 static dp_status_t put_transfer(dp_pipeline_t *p, const dp__transfer_t *t, dp_stream_t *s)
 {
     dp__link_t *link = &p->links[t->link];
-    uint32_t slot = (link->base + (uint32_t)t->at) % (uint32_t)link->nslots;
+    int32_t slot = t->at % link->nslots;
     dp_message_tag_t tag = tag_of(p, link, t->mb, t->at);
 
     p->enqueueing = t->span;
@@ -208,7 +208,7 @@ static dp_status_t put_group(dp_pipeline_t *p, const dp__action_t *action)
 
         p->enqueueing = t[i].span;
         if (link->sends)
-            DO(p->device_vt->stream_wait(s, link->ready[(link->base + (uint32_t)t[i].at) % (uint32_t)link->nslots]));
+            DO(p->device_vt->stream_wait(s, link->ready[t[i].at % link->nslots]));
     }
     for (int32_t i = 0; i < n; i++)
         DO(p->device_vt->stamp(s, &p->records[t[i].span].start_ns));
@@ -218,7 +218,7 @@ static dp_status_t put_group(dp_pipeline_t *p, const dp__action_t *action)
     DO(p->comms.vt->group_end(p->comms.pipeline, s));
     for (int32_t i = 0; i < n; i++) {
         dp__link_t *link = &p->links[t[i].link];
-        uint32_t slot = (link->base + (uint32_t)t[i].at) % (uint32_t)link->nslots;
+        int32_t slot = t[i].at % link->nslots;
 
         DO(p->device_vt->stamp(s, &p->records[t[i].span].end_ns));
         DO(p->device_vt->event_record(link->sends ? link->free[slot] : link->ready[slot], s));
@@ -371,7 +371,7 @@ static dp_status_t share_losses(dp_pipeline_t *p)
     return p->losses_there != p->losses ? p->device_vt->copy(s, p->losses, p->losses_there, bytes) : DP_OK;
 }
 
-static dp_status_t enqueue(dp_pipeline_t *p, const dp__plan_t *plan, const dp_step_t *step)
+dp_status_t dp__step_put(dp_pipeline_t *p, const dp__plan_t *plan, const dp_step_t *step)
 {
     p->enqueueing = -1;
     DO(zero(p, step->forward_only));
@@ -446,7 +446,7 @@ dp_status_t dp_pipeline_step(dp_pipeline_t *p, dp_step_t *step)
         own.loss_scale = 1.0 / p->schedule->microbatches;
     dp__records_begin(p, plan);
     p->running = plan;
-    status = enqueue(p, plan, &own);
+    status = p->options.graph ? dp__graph_put(p, plan, &own) : dp__step_put(p, plan, &own);
     if (status >= 0)
         status = finish(p);
     if (status < 0) {

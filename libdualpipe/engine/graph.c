@@ -1,0 +1,147 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * graph.c: a step captured once and replayed: the calling thread then puts one launch on the device instead of thousands of
+ * operations. The first step of a kind (training, forward only) runs as always and finds everything that only shows at first
+ * use; the second is captured; it and all others are replays, until the trainer lends other memory or another loss scale. */
+#include "base/memory.h"
+#include "engine/engine.h"
+
+#include <string.h>
+
+#define DO(call)                                                                                                       \
+    do {                                                                                                               \
+        dp_status_t status_ = (call);                                                                                  \
+        if (status_ < 0)                                                                                               \
+            return status_;                                                                                            \
+    } while (0)
+
+/* Slots of a channel so that a step uses each the same number of times: a replay finds the slots as the capture did. */
+static int32_t whole_rounds(int32_t messages)
+{
+    for (int32_t slots = 2; slots < messages; slots++)
+        if (messages % slots == 0)
+            return slots;
+    return messages > 0 ? messages : 1;
+}
+
+void dp__graph_slots(dp_program_t *program)
+{
+    for (int32_t i = 0; i < program->nchannels; i++) {
+        dp_channel_t *channel = &program->channels[i];
+
+        if (channel->src != channel->dst && channel->messages % channel->slots != 0)
+            channel->slots = whole_rounds(channel->messages);
+    }
+}
+
+dp_status_t dp__graphs_open(dp_pipeline_t *p)
+{
+    const size_t pointers = 3 * (size_t)p->schedule->microbatches;
+
+    if (!p->options.graph)
+        return DP_OK;
+    if ((p->device_vt->caps & DP_DEVICE_CAP_GRAPH) == 0)
+        return dp_fail(DP_ERR_UNSUPPORTED, "graph: device plugin %s cannot capture work", p->device_name);
+    if ((p->comms.vt->caps & DP_COMM_CAP_CAPTURE) == 0)
+        return dp_fail(DP_ERR_UNSUPPORTED, "graph: transfers of comm plugin %s cannot be captured", p->comm_name);
+    for (int i = 0; i < 2; i++) {
+        p->graphs[i].lent = dp__calloc(pointers, sizeof(void *));
+        if (p->graphs[i].lent == NULL)
+            return dp_fail(DP_ERR_NOMEM, "no memory for what a graph remembers of its step");
+    }
+    return DP_OK;
+}
+
+void dp__graphs_forget(dp_pipeline_t *p)
+{
+    for (int i = 0; i < 2; i++) {
+        if (p->graphs[i].graph != NULL)
+            p->device_vt->graph_close(p->graphs[i].graph);
+        p->graphs[i].graph = NULL;
+        p->graphs[i].runs = 0;
+    }
+}
+
+void dp__graphs_close(dp_pipeline_t *p)
+{
+    dp__graphs_forget(p);
+    dp__free(p->graphs[0].lent);
+    dp__free(p->graphs[1].lent);
+}
+
+static const void *lent_at(const dp_step_t *step, int32_t which, int32_t mb)
+{
+    const void *const *list = which == 0 ? step->inputs : which == 1 ? step->targets : (const void *const *)step->outputs;
+
+    return list != NULL ? list[mb] : NULL;
+}
+
+/* Whether what the trainer lends is what the graph was captured with; remembers it otherwise. */
+static int same_as_before(dp__graph_t *g, const dp_step_t *step, int32_t microbatches)
+{
+    int same = g->graph != NULL && g->loss_scale == step->loss_scale;
+
+    for (int32_t which = 0; which < 3; which++)
+        for (int32_t mb = 0; mb < microbatches; mb++) {
+            const void **place = &g->lent[which * microbatches + mb];
+            same &= *place == lent_at(step, which, mb);
+            *place = lent_at(step, which, mb);
+        }
+    g->loss_scale = step->loss_scale;
+    return same;
+}
+
+/* Every stream takes part from the start, and is waited for at the end. */
+static dp_status_t put_all(dp_pipeline_t *p, const dp__plan_t *plan, const dp_step_t *step)
+{
+    dp_stream_t *origin = p->stream[DP_LANE_COMPUTE];
+    dp_event_t *mark = p->mark[DP_LANE_COMPUTE];
+
+    DO(p->device_vt->event_record(mark, origin));
+    for (int32_t i = 0; i < dp__stream_count(p); i++)
+        if (dp__stream_at(p, i) != origin)
+            DO(p->device_vt->stream_wait(dp__stream_at(p, i), mark));
+    DO(dp__step_put(p, plan, step));
+    for (int32_t i = 0; i < dp__stream_count(p); i++)
+        if (dp__stream_at(p, i) != origin) {
+            DO(p->device_vt->event_record(mark, dp__stream_at(p, i)));
+            DO(p->device_vt->stream_wait(origin, mark));
+        }
+    return DP_OK;
+}
+
+static dp_status_t capture(dp_pipeline_t *p, dp__graph_t *g, const dp__plan_t *plan, const dp_step_t *step)
+{
+    dp_stream_t *origin = p->stream[DP_LANE_COMPUTE];
+    dp_graph_t *graph = NULL;
+    dp_status_t status, ended;
+
+    if (g->graph != NULL)
+        p->device_vt->graph_close(g->graph);
+    g->graph = NULL;
+    DO(p->device_vt->capture_begin(origin));
+    status = put_all(p, plan, step);
+    if (status < 0) {
+        char why[512];
+
+        strncpy(why, dp_last_error(), sizeof(why) - 1);
+        why[sizeof(why) - 1] = '\0';
+        if (p->device_vt->capture_end(origin, &graph) == DP_OK)
+            p->device_vt->graph_close(graph);
+        return dp_fail(status, "%s", why);
+    }
+    ended = p->device_vt->capture_end(origin, &graph);
+    g->graph = ended == DP_OK ? graph : NULL;
+    return ended;
+}
+
+dp_status_t dp__graph_put(dp_pipeline_t *p, const dp__plan_t *plan, const dp_step_t *step)
+{
+    dp__graph_t *g = &p->graphs[plan == &p->forward_plan];
+
+    if (g->runs++ == 0)
+        return dp__step_put(p, plan, step);
+    if (!same_as_before(g, step, p->schedule->microbatches))
+        DO(capture(p, g, plan, step));
+    return p->device_vt->graph_launch(g->graph, p->stream[DP_LANE_COMPUTE]);
+}
