@@ -29,38 +29,95 @@ void dp__node_fill(const dp__eplb_sizes_t *sizes, const dp__eplb_scratch_t *s, c
     node->experts = at;
 }
 
+/* Key of an expert that gets no replica for now: below that of one without load. */
+#define BARRED (-1)
+
+/* Who gets the next replica: the first of the largest keys, found by looking at all, or in a tree when there are many. */
+typedef struct queue {
+    const dp__lanes_t *lanes; /* NULL: the tree */
+    int32_t *key;             /* [experts]      */
+    dp__tournament_t *tree;
+} queue_t;
+
+#define QUEUE_SCANNED 512
+
+static void queue_start(queue_t *q, int32_t experts)
+{
+    if (q->lanes != NULL) {
+        for (int32_t e = experts; e % q->lanes->lanes != 0; e++)
+            q->key[e] = BARRED;
+        return;
+    }
+    q->tree->leaves = dp__tournament_leaves(experts);
+    for (int32_t e = 0; e < experts; e++)
+        q->tree->key[q->tree->leaves + e] = q->key[e] == BARRED ? -1.0f : dp__eplb_load(q->key[e]);
+    dp__tournament_start(q->tree, experts, -2.0f);
+}
+
+static int32_t queue_first(const queue_t *q, int32_t experts)
+{
+    return q->lanes != NULL ? q->lanes->first_most(q->key, experts) : dp__tournament_first(q->tree);
+}
+
+static void queue_set(queue_t *q, int32_t expert, int32_t key)
+{
+    q->key[expert] = key;
+    if (q->lanes == NULL)
+        dp__tournament_set(q->tree, expert, key == BARRED ? -1.0f : dp__eplb_load(key));
+}
+
+static int32_t share_key(const dp__eplb_node_t *node, int32_t expert)
+{
+    return dp__eplb_key(node->load[expert] / (float)node->count[expert]);
+}
+
+/* One replica of each expert. */
+static void start_alone(dp__eplb_node_t *node)
+{
+    int32_t *restrict expert = node->expert, *restrict rank = node->rank, *restrict count = node->count;
+    int32_t *restrict key = node->key;
+    const float *restrict load = node->load;
+    int32_t experts = node->experts;
+
+    for (int32_t e = 0; e < experts; e++) {
+        expert[e] = e;
+        rank[e] = 0;
+        count[e] = 1;
+        key[e] = dp__eplb_key(load[e]);
+    }
+}
+
 void dp__node_replicate(dp__eplb_scratch_t *s, dp__eplb_node_t *node, bool distinct)
 {
-    dp__tournament_t *tree = &s->tree;
+    queue_t queue = {
+        .lanes = node->experts <= QUEUE_SCANNED ? s->lanes : NULL, .key = s->position, .tree = &s->tree};
     int32_t most = distinct ? node->gpus : INT32_MAX;
 
-    for (int32_t e = 0; e < node->experts; e++) {
-        node->expert[e] = e;
-        node->rank[e] = 0;
-        node->count[e] = 1;
-    }
-    if (node->slots > node->experts) {
-        tree->leaves = dp__tournament_leaves(node->experts);
-        for (int32_t e = 0; e < node->experts; e++)
-            tree->key[tree->leaves + e] = most > 1 ? node->load[e] : -1.0f;
-        dp__tournament_start(tree, node->experts, -2.0f);
-    }
+    start_alone(node);
+    if (node->slots == node->experts)
+        return;
+    if (most > 1)
+        memcpy(queue.key, node->key, (size_t)node->experts * sizeof(*queue.key));
+    else
+        memset(queue.key, 0xff, (size_t)node->experts * sizeof(*queue.key)); /* BARRED */
+    queue_start(&queue, node->experts);
     for (int32_t i = node->experts; i < node->slots; i++) {
-        if (tree->key[1] == -1.0f) { /* every expert is on every GPU: one more each */
-            most += node->gpus;
-            for (int32_t e = 0; e < node->experts; e++)
-                tree->key[tree->leaves + e] = node->load[e] / (float)node->count[e];
-            dp__tournament_start(tree, node->experts, -2.0f);
-        }
-        int32_t e = dp__tournament_first(tree), count = node->count[e];
+        int32_t e = queue_first(&queue, node->experts);
 
+        if (queue.key[e] == BARRED) { /* every expert is on every GPU: one more each */
+            most += node->gpus;
+            for (int32_t k = 0; k < node->experts; k++)
+                queue.key[k] = share_key(node, k);
+            queue_start(&queue, node->experts);
+            e = queue_first(&queue, node->experts);
+        }
         node->expert[i] = e;
-        node->rank[i] = count;
-        node->count[e] = ++count;
-        dp__tournament_set(tree, e, count < most ? node->load[e] / (float)count : -1.0f);
+        node->rank[i] = node->count[e]++;
+        node->key[e] = share_key(node, e);
+        queue_set(&queue, e, node->count[e] < most ? node->key[e] : BARRED);
     }
-    for (int32_t i = 0; i < node->slots; i++)
-        node->key[i] = dp__eplb_key(node->load[node->expert[i]] / (float)node->count[node->expert[i]]);
+    for (int32_t i = node->experts; i < node->slots; i++)
+        node->key[i] = node->key[node->expert[i]];
 }
 
 void dp__node_pack(dp__eplb_scratch_t *s, dp__eplb_node_t *node)
@@ -91,17 +148,20 @@ void dp__node_pack(dp__eplb_scratch_t *s, dp__eplb_node_t *node)
 void dp__node_emit(dp__eplb_scratch_t *s, const dp__eplb_node_t *node, const int32_t *bins, int32_t stride,
                    const dp__eplb_rows_t *rows)
 {
-    int32_t *slots = rows->physical_to_logical + node->first_slot, *fill = s->fill;
-    uint16_t *rank = rows->rank == NULL ? NULL : rows->rank + node->first_slot;
+    int32_t *restrict slots = rows->physical_to_logical + node->first_slot, *restrict fill = s->fill;
+    uint16_t *restrict rank = rows->rank == NULL ? NULL : rows->rank + node->first_slot;
+    const int32_t *order = node->order, *expert = node->expert, *logical = node->logical,
+                  *number = node->rank;
+    int32_t count = node->slots;
 
     for (int32_t gpu = 0; gpu < node->gpus; gpu++)
         fill[gpu] = dp__node_gpu_first(node, gpu);
-    for (int32_t i = 0; i < node->slots; i++) {
-        int32_t replica = node->order[i], slot = fill[bins[i * stride]]++;
+    for (int32_t i = 0; i < count; i++) {
+        int32_t replica = order[i], slot = fill[bins[i * stride]]++;
 
-        slots[slot] = node->logical[node->expert[replica]];
+        slots[slot] = logical[expert[replica]];
         if (rank != NULL)
-            rank[slot] = (uint16_t)node->rank[replica];
+            rank[slot] = (uint16_t)number[replica];
     }
     for (int32_t e = 0; rows->expert_count != NULL && e < node->experts; e++)
         rows->expert_count[node->logical[e]] = node->count[e];
