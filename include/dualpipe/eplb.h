@@ -71,8 +71,9 @@ typedef struct dp_eplb_placement {
     int32_t max_count;            /* out: the most replicas of an expert in any layer             */
     int32_t *physical_to_logical; /* [layers, replicas] the expert in each slot                   */
     int32_t *expert_count;        /* [layers, experts] replicas of each expert; NULL: not wanted  */
-    /* [layers, experts, max_count] slots of each expert in replica order, -1 after the last; NULL: not wanted. Its rows are as
-       long as the max_count returned; make room for rows of dp_eplb_most_replicas(). */
+    /* [layers, experts, max_count] slots of each expert, -1 after the last; NULL: not wanted. In the order in which replicas were
+       made, as published; after a search or an update, ascending. Its rows are as long as the max_count returned; make room for
+       rows of dp_eplb_most_replicas(). */
     int32_t *logical_to_physical;
 } dp_eplb_placement_t;
 
@@ -85,8 +86,8 @@ DP_API void dp_eplb_node_gpus(const dp_eplb_shape_t *shape, int32_t node, int32_
 /** The most replicas an expert can get in this shape, whatever the loads and the policy: replicas - experts + 1. */
 DP_API int32_t dp_eplb_most_replicas(const dp_eplb_shape_t *shape);
 
-/** Bytes of workspace that every function here is content with for this shape: a few hundred bytes for each replica and
- *  expert of one layer. DP_ERR_INVALID: a shape that cannot be; the message says which size. */
+/** Bytes of workspace that every function here is content with for this shape: about half a kilobyte for each replica of one
+ *  layer, and six bytes for each of all layers. DP_ERR_INVALID: a shape that cannot be; the message says which size. */
 DP_API dp_status_t dp_eplb_workspace_bytes(const dp_eplb_shape_t *shape, size_t *bytes_out);
 
 /**
@@ -123,13 +124,13 @@ typedef struct dp_eplb_moves {
 
 /**
  * Makes a placement that starts from the one in use and moves few replicas: each layer gets the plan with the fewest moves
- * found that keeps max/mean of its GPUs within the bound, if any plan found does, and else the best balanced plan found. It
- * never needs more moves than dp_eplb_rebalance()'s plan with its GPUs renamed to fit, and reaches every bound that plan reaches.
- * Replicas that stay keep their slot. current [layers, replicas]: the physical_to_logical in use (of any origin), every expert at
- * least once; it may be placement->physical_to_logical itself. options as for dp_eplb_rebalance(): the policy decides
- * where replicas may go; search applies to the full plan. update NULL: threshold 1, bound as reached by rebalance.
- * moves may be NULL; set its struct_size. Errors as dp_eplb_rebalance(), and DP_ERR_INVALID for a current placement with
- * experts out of range or missing.
+ * found that keeps max/mean of its GPUs within the bound, if any plan found does, and else the best balanced plan found.
+ * It reaches every bound that dp_eplb_rebalance()'s plan reaches, with no more moves than that plan, and usually with far fewer.
+ * Replicas that stay keep their slot. current [layers, replicas]: the physical_to_logical in use, of any origin, every
+ * expert at least once; it may be placement->physical_to_logical itself. options as for dp_eplb_rebalance(): the policy
+ * decides where replicas may go; a search improves the plan from loads alone. update NULL: threshold 1, and the bound that
+ * dp_eplb_rebalance() reaches. moves may be NULL; set its struct_size. Errors as dp_eplb_rebalance(), and DP_ERR_INVALID for
+ * a current placement with experts out of range or missing.
  */
 DP_API dp_status_t dp_eplb_update(const dp_eplb_shape_t *shape, const dp_eplb_options_t *options,
                                   const dp_eplb_update_options_t *update, const float *weights,

@@ -49,7 +49,7 @@ static int32_t choose_node(const dp__eplb_sizes_t *sizes, const dp__eplb_scratch
     double least = 0.0;
 
     for (int32_t n = 0; n < sizes->nodes; n++) {
-        int32_t gpus = dp__eplb_share_count(sizes->gpus, sizes->nodes, n), room = s->three[n];
+        int32_t gpus = dp__eplb_share_count(sizes->gpus, sizes->nodes, n), room = s->room[n];
         double cost = by_room ? -(double)room : (double)s->node_load[n] / gpus;
 
         if (s->node_fill[n] == dp__eplb_share_count(sizes->groups, sizes->nodes, n) || room < size)
@@ -62,7 +62,7 @@ static int32_t choose_node(const dp__eplb_sizes_t *sizes, const dp__eplb_scratch
     return best;
 }
 
-/* three [nodes]: slots that are left. Larger groups come first when they may be hard to fit. */
+/* Larger groups come first when they may be hard to fit. */
 static bool pack_uneven(const dp__eplb_sizes_t *sizes, dp__eplb_scratch_t *s, bool by_room)
 {
     int32_t larger = sizes->experts % sizes->groups;
@@ -73,7 +73,7 @@ static bool pack_uneven(const dp__eplb_sizes_t *sizes, dp__eplb_scratch_t *s, bo
         dp__eplb_node_sizes(sizes, n, &node);
         s->node_load[n] = 0.0f;
         s->node_fill[n] = 0;
-        s->three[n] = node.slots;
+        s->room[n] = node.slots;
     }
     for (int pass = by_room ? 0 : 1; pass < 2; pass++) {
         for (int32_t i = 0; i < sizes->groups; i++) {
@@ -87,7 +87,7 @@ static bool pack_uneven(const dp__eplb_sizes_t *sizes, dp__eplb_scratch_t *s, bo
                 return false;
             s->group_list[s->node_first[node] + s->node_fill[node]++] = group;
             s->node_load[node] += dp__eplb_load(s->group_key[group]);
-            s->three[node] -= size;
+            s->room[node] -= size;
         }
     }
     return true;

@@ -127,11 +127,11 @@ dp_status_t dp_eplb_index(const dp_eplb_shape_t *shape, dp_eplb_placement_t *pla
     dp_status_t status = dp__eplb_scratch_cut(shape, workspace, workspace_bytes, &sizes, &scratch);
 
     if (status < 0 || (status = dp__eplb_check_placement(placement)) < 0 ||
-        (status = dp__eplb_check_slots(&sizes, placement->physical_to_logical, scratch.mark)) < 0)
+        (status = dp__eplb_check_slots(&sizes, placement->physical_to_logical, scratch.count)) < 0)
         return status;
     placement->policy = by_groups(&sizes, placement->physical_to_logical, scratch.group_node)
                             ? DP_EPLB_HIERARCHICAL
                             : DP_EPLB_GLOBAL;
-    dp__eplb_index_all(&sizes, placement, NULL, scratch.mark);
+    dp__eplb_index_all(&sizes, placement, NULL, scratch.count);
     return DP_OK;
 }

@@ -67,7 +67,7 @@ dp_status_t dp_eplb_measure(const dp_eplb_shape_t *shape, const float *weights,
     dp_status_t status = dp__eplb_scratch_cut(shape, workspace, workspace_bytes, &sizes, &s);
 
     if (status < 0 || (status = dp__eplb_check_weights(&sizes, weights)) < 0 ||
-        (status = dp__eplb_check_slots(&sizes, physical_to_logical, s.mark)) < 0)
+        (status = dp__eplb_check_slots(&sizes, physical_to_logical, s.count)) < 0)
         return status;
     if (balance != NULL && balance->struct_size < sizeof(*balance))
         return dp_fail(DP_ERR_INVALID, "eplb: struct_size of the balance is not set");
@@ -78,7 +78,7 @@ dp_status_t dp_eplb_measure(const dp_eplb_shape_t *shape, const float *weights,
             node_loads_out == NULL ? s.node_total : node_loads_out + (size_t)layer * (size_t)sizes.nodes;
 
         load_gpus(&sizes, weights + (size_t)layer * (size_t)sizes.experts,
-                  physical_to_logical + (size_t)layer * (size_t)sizes.replicas, s.mark, gpus);
+                  physical_to_logical + (size_t)layer * (size_t)sizes.replicas, s.count, gpus);
         load_nodes(&sizes, gpus, nodes);
         add_layer(&gpu, gpus, sizes.gpus);
         add_layer(&node, nodes, sizes.nodes);

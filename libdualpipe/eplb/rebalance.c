@@ -3,6 +3,7 @@
  * rebalance.c: a placement from loads alone. */
 #include "eplb/greedy.h"
 #include "eplb/index.h"
+#include "eplb/search.h"
 
 dp_status_t dp_eplb_rebalance(const dp_eplb_shape_t *shape, const dp_eplb_options_t *options,
                               const float *weights, dp_eplb_placement_t *placement, void *workspace,
@@ -22,6 +23,8 @@ dp_status_t dp_eplb_rebalance(const dp_eplb_shape_t *shape, const dp_eplb_option
     status = dp__eplb_greedy_by_policy(&sizes, &chosen, weights, &rows, &scratch, &used, &placement->policy);
     if (status < 0)
         return status;
-    dp__eplb_index_all(&sizes, placement, scratch.rank, scratch.mark);
+    if (dp__eplb_searches(&chosen))
+        dp__eplb_search(&used, &chosen, weights, placement->physical_to_logical, &scratch);
+    dp__eplb_index_all(&sizes, placement, dp__eplb_searches(&chosen) ? NULL : scratch.rank, scratch.count);
     return DP_OK;
 }

@@ -80,16 +80,22 @@ static void cut_all(cutter_t *cutter, const dp__eplb_sizes_t *sizes, dp__eplb_sc
     s->rank = cut(cutter, all, sizeof(*s->rank));
     s->target = cut(cutter, all, sizeof(*s->target));
     s->gpu_of = cut(cutter, slots, sizeof(*s->gpu_of));
-    s->node_of = cut(cutter, slots, sizeof(*s->node_of));
     s->gpu_first = cut(cutter, slots, sizeof(*s->gpu_first));
+    s->node_of = cut(cutter, slots, sizeof(*s->node_of));
     s->group_of = cut(cutter, slots, sizeof(*s->group_of));
     for (size_t k = 0; k < sizeof(s->layer) / sizeof(s->layer[0]); k++)
         cut_layer(cutter, slots, &s->layer[k]);
-    s->mark = cut(cutter, slots, sizeof(*s->mark));
+    s->origin = cut(cutter, slots, sizeof(*s->origin));
+    s->best = cut(cutter, slots, sizeof(*s->best));
+    s->count = cut(cutter, slots, sizeof(*s->count));
+    s->touched = cut(cutter, slots, sizeof(*s->touched));
+    s->change = cut(cutter, slots, sizeof(*s->change));
+    s->match = cut(cutter, slots, sizeof(*s->match));
+    s->match_too = cut(cutter, slots, sizeof(*s->match_too));
+    s->overlap = cut(cutter, slots, sizeof(*s->overlap));
+    s->node_match = cut(cutter, slots, sizeof(*s->node_match));
     s->node_total = cut(cutter, slots, sizeof(*s->node_total));
-    s->one = cut(cutter, slots, sizeof(*s->one));
-    s->two = cut(cutter, slots, sizeof(*s->two));
-    s->three = cut(cutter, slots, sizeof(*s->three));
+    s->room = cut(cutter, slots, sizeof(*s->room));
 }
 
 static dp_status_t measure(const dp__eplb_sizes_t *sizes, size_t *bytes_out)

@@ -45,15 +45,19 @@ typedef struct dp__eplb_scratch {
     int32_t *node_fill;
     float *node_load;
     uint16_t *rank;     /* [layers, replicas] */
-    int32_t *target;    /* [layers, replicas] a full plan */
+    int32_t *target;    /* [layers, replicas] a plan from loads alone */
     int32_t *gpu_of;    /* [replicas] */
-    int32_t *node_of;   /* [gpus] */
     int32_t *gpu_first; /* [gpus + 1] slots */
+    int32_t *node_of;   /* [gpus] */
     int32_t *group_of;  /* [experts] */
     dp__eplb_layer_t layer[3];
-    int32_t *mark;              /* [slots] */
-    double *node_total;         /* [nodes] */
-    int32_t *one, *two, *three; /* [slots] */
+    int32_t *origin, *best;                            /* [replicas] */
+    int32_t *count;                                    /* [experts], and [gpus] */
+    int32_t *touched;                                  /* [gpus] */
+    double *change;                                    /* [gpus], 0 but for those touched */
+    int32_t *match, *match_too, *overlap, *node_match; /* [gpus] */
+    double *node_total;                                /* [nodes] */
+    int32_t *room;                                     /* [nodes] */
 } dp__eplb_scratch_t;
 
 /* Cuts the workspace. */
