@@ -56,6 +56,8 @@ typedef struct dp_device_config {
     uint32_t comm_sms;     /* units (SMs, cores) wanted for communication lanes; 0: no partition                     */
     uint32_t queue_length; /* entries one stream can hold before enqueueing waits; 0: 4096. A power of two            */
     const char *cores;     /* CPU: cores to run on ("0-3,8"); NULL: those the process may use                        */
+    uint32_t shares;       /* GPU: how many ranks divide this device's SMs among them; 0: 1. The same on each of them   */
+    uint32_t share;        /* GPU: which of these we are, from 0: our lanes keep to SMs that no other rank's lanes use  */
 } dp_device_config_t;
 
 /** A function run by a CPU stream: `arg` is the stream's own copy. A negative status stops the stream (see query_error). */
@@ -116,12 +118,17 @@ typedef struct dp_device_vt {
     /** Empties failed streams and clears the failure, so that the device can be used again. [blocks] */
     dp_status_t (*reset)(dp_device_t *device);
 
-    /** The units each lane really got, after rounding: sms[DP_LANE_COUNT]; 0 where a lane is not confined. */
+    /** The units each lane really got, after rounding: sms[DP_LANE_COUNT]; 0 where a lane is not confined. A device that was
+     *  asked to confine its lanes and cannot (a driver without green contexts) gives the numbers that kernels are to keep
+     *  their grids to, and says so in the log. */
     dp_status_t (*partition)(dp_device_t *device, uint32_t sms[DP_LANE_COUNT]);
 
-    /** Graphs; NULL without DP_DEVICE_CAP_GRAPH. Streams join the capture by events from `origin`. All streams of the device are
-     *  idle when a capture begins: inside it, a wait for an event last recorded before it waits for nothing, and so does, outside,
-     *  a wait for an event last recorded inside a capture. graph_close: no launch of it is under way; NULL is allowed. */
+    /** Graphs; NULL without DP_DEVICE_CAP_GRAPH. From capture_begin to capture_end nothing runs: what is put on streams of this
+     *  device becomes the graph; all of them are idle when it
+     *  begins. Waits for records made before the capture are left out, and so are later waits for records
+     *  made in it; instead a launch runs behind all earlier work of all streams, and before all later work. Stamps are
+     *  written anew by each launch, to the same slots. synchronize is illegal during a capture. One capture at a time;
+     *  graph_close only when no launch is on its way; NULL is allowed. */
     dp_status_t (*capture_begin)(dp_stream_t *origin);
     dp_status_t (*capture_end)(dp_stream_t *origin, dp_graph_t **graph_out);
     dp_status_t (*graph_launch)(dp_graph_t *graph, dp_stream_t *s);

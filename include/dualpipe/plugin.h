@@ -78,7 +78,8 @@ struct dp_host {
 
     /** Where, if anywhere, this host has the service `id`; NULL otherwise. [any]
      *    "dp.host.boot/1"  dp_host_boot_t: bytes between ranks before any transport exists
-     *    "dp.host.sm/1"    dp_host_sm_t: the share of the device granted to this plugin's own kernels */
+     *    "dp.host.sm/1"    dp_host_sm_t: the share of the device granted to this plugin's own kernels
+     *    "dp.host.limits/1" dp_host_limits_t: the job's deadlines as numbers, for waits that happen on a device */
     const void *(*get_service)(const dp_host_t *h, const char *id);
 
     /** The message of this thread's latest failed service call ("" before the first); valid until the next one. For plugins
@@ -104,6 +105,13 @@ typedef struct dp_host_sm {
     uint32_t compute_sms; /* units that compute lanes run on; 0: the whole device, unpartitioned */
     uint32_t comm_sms;    /* units that communication lanes run on; 0: unpartitioned             */
 } dp_host_sm_t;
+
+/** "dp.host.limits/1": the job's deadlines, scaled as wait() scales them. */
+#define DP_HOST_LIMITS "dp.host.limits/1"
+typedef struct dp_host_limits {
+    uint32_t struct_size;
+    int64_t hang_ns; /* what wait() takes for timeout_ns < 0 (dp_group_options.hang_seconds) */
+} dp_host_limits_t;
 
 /** The only symbol a plugin exports. Can be read without running plugin code; the first four members stay put forever. */
 typedef struct dp_plugin {

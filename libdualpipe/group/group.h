@@ -50,6 +50,7 @@ typedef struct dp__link {
 struct dp_group {
     dp_host_t host;
     dp_host_sm_t sm;
+    dp_host_limits_t limits;
     int32_t rank, size;
     int64_t hang_ns;
     dp__cause_t *cause;

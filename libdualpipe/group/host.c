@@ -95,6 +95,8 @@ static const void *host_get_service(const dp_host_t *h, const char *id)
         return &boot;
     if (strcmp(id, DP_HOST_SM) == 0)
         return &group_of(h)->sm;
+    if (strcmp(id, DP_HOST_LIMITS) == 0)
+        return &group_of(h)->limits;
     return NULL;
 }
 
@@ -122,6 +124,7 @@ void dp__group_init(dp_group_t *group, int32_t rank, int32_t size, int64_t hang_
                               .get_service = host_get_service,
                               .last_error = host_last_error};
     group->sm = (dp_host_sm_t){.struct_size = sizeof(dp_host_sm_t)};
+    group->limits = (dp_host_limits_t){.struct_size = sizeof(dp_host_limits_t), .hang_ns = hang_ns};
     group->rank = rank;
     group->size = size;
     group->hang_ns = hang_ns;

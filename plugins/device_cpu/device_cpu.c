@@ -32,9 +32,9 @@ static dp_status_t device_open(const dp_host_t *host, const dp_device_config_t *
     uint32_t length = config->queue_length != 0 ? config->queue_length : QUEUE_LENGTH;
     dp_status_t status;
 
-    if (config->struct_size < sizeof(*config))
+    if (config->struct_size < offsetof(dp_device_config_t, shares))
         return DP_FAIL(host, DP_ERR_INVALID, "dp_device_config_t has %u bytes, at least %zu were expected",
-                       config->struct_size, sizeof(*config));
+                       config->struct_size, offsetof(dp_device_config_t, shares));
     if (length > QUEUE_LENGTH_MAX || (length & (length - 1)) != 0)
         return DP_FAIL(host, DP_ERR_INVALID, "queue_length %u: it must be a power of two up to %u", length,
                        QUEUE_LENGTH_MAX);

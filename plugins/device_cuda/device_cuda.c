@@ -1,0 +1,474 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * device_cuda.c: a CUDA GPU as a device: the table of dp.device/1, memory, copies, sums and failures. */
+#include "device_cuda.h"
+
+#include <stdio.h>
+#include <string.h>
+
+DP_CUDA_IMAGE(device_kernels);
+
+static void device_close(dp_device_t *device);
+
+/* ---- open and close ---- */
+
+static dp_status_t check_config(const dp_host_t *host, const dp_device_config_t *config)
+{
+    if (config->struct_size < offsetof(dp_device_config_t, cores) + sizeof(config->cores))
+        return DP_FAIL(host, DP_ERR_INVALID, "dp_device_config_t has %u bytes, at least %zu were expected",
+                       config->struct_size, offsetof(dp_device_config_t, cores) + sizeof(config->cores));
+    if (config->queue_length > QUEUE_LENGTH_MAX || (config->queue_length & (config->queue_length - 1)) != 0)
+        return DP_FAIL(host, DP_ERR_INVALID, "queue_length %u: it must be a power of two up to %u",
+                       config->queue_length, QUEUE_LENGTH_MAX);
+    return DP_OK;
+}
+
+static dp_status_t find_device(dp_device_t *device, int ordinal)
+{
+    const dp_host_t *host = device->host;
+    const dp_cuda_driver_t *cu = device->cu;
+    int count = 0;
+    dp_status_t status = DP_CU(host, cu->cuDeviceGetCount(&count), "counting devices");
+
+    if (status < 0)
+        return status;
+    if (ordinal < 0 || ordinal >= count)
+        return DP_FAIL(host, DP_ERR_INVALID, "there is no CUDA device %d: the driver sees %d", ordinal, count);
+    status = DP_CU(host, cu->cuDeviceGet(&device->number, ordinal), "looking up device %d", ordinal);
+    if (status == DP_OK)
+        status = DP_CU(host, cu->cuDevicePrimaryCtxRetain(&device->context, device->number), "starting device %d", ordinal);
+    if (status < 0)
+        return status;
+    device->retained = true;
+    status = device_make_current(device);
+    if (status == DP_OK)
+        status = DP_CU(host,
+                       cu->cuDeviceGetAttribute(&device->sm_count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+                                                device->number),
+                       "asking for the number of multiprocessors");
+    return status;
+}
+
+static dp_status_t load_kernels(dp_device_t *device)
+{
+    const dp_cuda_kernel_t kernels[] = {{"dp_device_add_f32", &device->add_f32},
+                                        {"dp_device_add_f64", &device->add_f64},
+                                        {"dp_device_stamp", &device->stamp},
+                                        {"dp_device_echo", &device->echo}};
+    dp_status_t status = dp_cuda_module_load(device->host, dp_image_device_kernels, &device->module);
+
+    return status == DP_OK ? dp_cuda_kernels(device->host, device->module, kernels, 4) : status;
+}
+
+static dp_status_t open_service(dp_device_t *device)
+{
+    const dp_host_t *host = device->host;
+    dp_status_t status =
+        DP_CU(host, device->cu->cuStreamCreateWithPriority(&device->service, CU_STREAM_NON_BLOCKING, 0), "making a stream");
+
+    if (status == DP_OK)
+        status = DP_CU(host, device->cu->cuEventCreate(&device->order, CU_EVENT_DISABLE_TIMING), "making an event");
+    if (status == DP_OK)
+        status = DP_CU(host, device->cu->cuEventCreate(&device->fork, CU_EVENT_DISABLE_TIMING), "making an event");
+    return status;
+}
+
+static int64_t job_limit(const dp_host_t *host)
+{
+    const dp_host_limits_t *limits = host->get_service(host, DP_HOST_LIMITS);
+
+    return limits != NULL && limits->hang_ns > 0 ? limits->hang_ns : 30000000000;
+}
+
+static dp_status_t device_open(const dp_host_t *host, const dp_device_config_t *config, dp_device_t **device_out)
+{
+    const dp_cuda_driver_t *cu;
+    dp_device_t *device;
+    dp_status_t status = check_config(host, config);
+
+    if (status == DP_OK)
+        status = dp_cuda_driver(host, &cu);
+    if (status < 0)
+        return status;
+    device = host->allocate(host, sizeof(*device), 64);
+    if (device == NULL)
+        return DP_FAIL(host, DP_ERR_NOMEM, "no memory for a device");
+    memset(device, 0, sizeof(*device));
+    device->host = host;
+    device->cu = cu;
+    device->hang_ns = job_limit(host);
+    pthread_mutex_init(&device->lock, NULL);
+    pthread_mutex_init(&device->watch_lock, NULL);
+    status = find_device(device, config->ordinal);
+    if (status == DP_OK)
+        status = load_kernels(device);
+    if (status == DP_OK)
+        status = partition_open(device, config);
+    if (status == DP_OK)
+        status = open_service(device);
+    if (status == DP_OK)
+        status = stamps_open(device);
+    if (status < 0) {
+        device_close(device);
+        return status;
+    }
+    *device_out = device;
+    return DP_OK;
+}
+
+static void close_events(dp_device_t *device)
+{
+    while (device->events != NULL)
+        event_close(device->events);
+}
+
+static void device_close(dp_device_t *device)
+{
+    const dp_host_t *host;
+    const dp_cuda_driver_t *cu;
+
+    if (device == NULL)
+        return;
+    host = device->host;
+    cu = device->cu;
+    if (device->retained)
+        (void)device_make_current(device);
+    device->capture_origin = NULL;
+    while (device->streams != NULL)
+        stream_close(device->streams);
+    if (device->left_behind)
+        return; /* what runs there still uses all of this */
+    while (device->graphs != NULL)
+        graph_close(device->graphs);
+    close_events(device);
+    stamps_close(device);
+    if (device->order != NULL)
+        (void)cu->cuEventDestroy(device->order);
+    if (device->fork != NULL)
+        (void)cu->cuEventDestroy(device->fork);
+    if (device->service != NULL)
+        (void)cu->cuStreamDestroy(device->service);
+    partition_close(device);
+    dp_cuda_module_unload(device->module);
+    if (device->retained)
+        (void)cu->cuDevicePrimaryCtxRelease(device->number);
+    while (device->watches != NULL) {
+        watch_t *w = device->watches;
+
+        device->watches = w->next;
+        host->release(host, w);
+    }
+    pthread_mutex_destroy(&device->watch_lock);
+    pthread_mutex_destroy(&device->lock);
+    host->release(host, device);
+}
+
+dp_status_t device_make_current(dp_device_t *device)
+{
+    return DP_CU(device->host, device->cu->cuCtxSetCurrent(device->context), "making the device's context current");
+}
+
+/* ---- memory ---- */
+
+static dp_status_t zero_now(dp_device_t *device, CUdeviceptr at, size_t bytes)
+{
+    const dp_host_t *host = device->host;
+    dp_signal_t never = {0, 0};
+    dp_status_t status = DP_CU(host, device->cu->cuMemsetD8Async(at, 0, bytes, device->service), "zeroing %zu bytes", bytes);
+    CUresult result = CUDA_ERROR_NOT_READY;
+
+    while (status == DP_OK && (result = device->cu->cuStreamQuery(device->service)) == CUDA_ERROR_NOT_READY) {
+        status = host->wait(host, &never, 1, 20000, "new memory is being zeroed");
+        if (status == DP_ERR_TIMEOUT)
+            status = DP_OK;
+    }
+    return status == DP_OK ? DP_CU(host, result, "zeroing %zu bytes", bytes) : status;
+}
+
+static dp_status_t device_allocate(dp_device_t *device, size_t bytes, void **memory_out)
+{
+    const dp_host_t *host = device->host;
+    CUdeviceptr at = 0;
+    size_t some = bytes > 0 ? bytes : 1;
+    dp_status_t status = device_make_current(device);
+
+    if (status == DP_OK)
+        status = DP_CU(host, device->cu->cuMemAlloc(&at, some), "device memory of %zu bytes", some);
+    if (status < 0)
+        return status;
+    status = zero_now(device, at, some);
+    if (status < 0) {
+        (void)device->cu->cuMemFree(at);
+        return status;
+    }
+    *memory_out = (void *)(uintptr_t)at;
+    return DP_OK;
+}
+
+static void device_release(dp_device_t *device, void *memory)
+{
+    if (memory != NULL && device_make_current(device) == DP_OK)
+        (void)device->cu->cuMemFree((CUdeviceptr)(uintptr_t)memory);
+}
+
+/* With unified addresses the host's pointer is the device's. */
+static dp_status_t host_allocate(dp_device_t *device, size_t bytes, void **memory_out)
+{
+    const dp_host_t *host = device->host;
+    const dp_cuda_driver_t *cu = device->cu;
+    size_t some = bytes > 0 ? bytes : 1;
+    CUdeviceptr at = 0;
+    void *memory = NULL;
+    dp_status_t status = device_make_current(device);
+
+    if (status == DP_OK)
+        status = DP_CU(host, cu->cuMemHostAlloc(&memory, some, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
+                       "host memory of %zu bytes for the device", some);
+    if (status < 0)
+        return status;
+    status = DP_CU(host, cu->cuMemHostGetDevicePointer(&at, memory, 0), "mapping host memory");
+    if (status == DP_OK && at != (CUdeviceptr)(uintptr_t)memory)
+        status = DP_FAIL(host, DP_ERR_UNSUPPORTED, "host and device see shared memory at different addresses");
+    if (status < 0) {
+        (void)cu->cuMemFreeHost(memory);
+        return status;
+    }
+    memset(memory, 0, some);
+    *memory_out = memory;
+    return DP_OK;
+}
+
+static void host_release(dp_device_t *device, void *memory)
+{
+    if (memory != NULL && device_make_current(device) == DP_OK)
+        (void)device->cu->cuMemFreeHost(memory);
+}
+
+static dp_status_t put(dp_stream_t *s, CUresult result, const char *what, size_t bytes)
+{
+    dp_status_t status = DP_CU(s->device->host, result, "stream %s: %s %zu bytes", lane_name(s->lane), what, bytes);
+
+    if (status == DP_OK)
+        stream_entered(s);
+    return status;
+}
+
+static dp_status_t device_copy(dp_stream_t *s, void *to, const void *from, size_t bytes)
+{
+    dp_status_t status = bytes > 0 ? stream_enter(s) : DP_OK;
+
+    if (status < 0 || bytes == 0)
+        return status;
+    return put(s, s->device->cu->cuMemcpyAsync((CUdeviceptr)(uintptr_t)to, (CUdeviceptr)(uintptr_t)from, bytes, s->cu),
+               "copying", bytes);
+}
+
+static dp_status_t device_zero(dp_stream_t *s, void *memory, size_t bytes)
+{
+    dp_status_t status = bytes > 0 ? stream_enter(s) : DP_OK;
+
+    if (status < 0 || bytes == 0)
+        return status;
+    return put(s, s->device->cu->cuMemsetD8Async((CUdeviceptr)(uintptr_t)memory, 0, bytes, s->cu), "zeroing", bytes);
+}
+
+/* As many blocks as keep the stream's multiprocessors busy. */
+static unsigned add_blocks(const dp_stream_t *s, size_t count)
+{
+    unsigned sms = s->device->sms[s->lane] > 0 ? s->device->sms[s->lane] : (unsigned)s->device->sm_count;
+    unsigned wanted = dp_cuda_blocks(count, 256 * 4);
+
+    return wanted < 8 * sms ? wanted : 8 * sms;
+}
+
+static dp_status_t device_add(dp_stream_t *s, void *to, const void *from, size_t count, dp_dtype_t dtype)
+{
+    dp_device_t *device = s->device;
+    CUfunction function = dtype == DP_F32 ? device->add_f32 : device->add_f64;
+    dp_status_t status;
+
+    if (dtype != DP_F32 && dtype != DP_F64)
+        return DP_FAIL(device->host, DP_ERR_UNSUPPORTED, "adding tensors of dtype %d: f32 and f64 are possible", (int)dtype);
+    if (count == 0)
+        return DP_OK;
+    status = stream_enter(s);
+    if (status == DP_OK)
+        status = dp_cuda_launch(device->host, device->cu, function, DP_DIM(add_blocks(s, count)), DP_DIM(256), 0, s->cu, &to,
+                                &from, &count);
+    if (status == DP_OK)
+        stream_entered(s);
+    return status;
+}
+
+static void *stream_native(dp_stream_t *s)
+{
+    return s->cu;
+}
+
+/* ---- failures ---- */
+
+dp_status_t device_keep_failure(dp_device_t *device, dp_status_t status)
+{
+    const dp_host_t *host = device->host;
+    const char *message = DP_HAS(host, dp_host_t, last_error) ? host->last_error(host) : "";
+
+    pthread_mutex_lock(&device->lock);
+    if (!device->failed) {
+        device->first.status = status;
+        snprintf(device->first.message, sizeof(device->first.message), "%s", message);
+        __atomic_store_n(&device->failed, true, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&device->lock);
+    return status;
+}
+
+static dp_status_t tell_failure(dp_device_t *device)
+{
+    failure_t first;
+
+    pthread_mutex_lock(&device->lock);
+    first = device->first;
+    pthread_mutex_unlock(&device->lock);
+    return DP_FAIL(device->host, first.status, "%s", first.message);
+}
+
+dp_status_t device_ask_watches(dp_device_t *device)
+{
+    dp_status_t status = DP_OK;
+
+    if (__atomic_load_n(&device->failed, __ATOMIC_ACQUIRE))
+        return tell_failure(device);
+    pthread_mutex_lock(&device->watch_lock);
+    for (watch_t *w = device->watches; w != NULL && status >= 0; w = w->next)
+        status = w->check(w->arg);
+    pthread_mutex_unlock(&device->watch_lock);
+    return status < 0 ? device_keep_failure(device, status) : DP_OK;
+}
+
+/* A fault of the device shows on each of its streams. While a capture is on, the driver may not be asked. */
+static dp_status_t query_error(dp_device_t *device)
+{
+    dp_status_t status = device_ask_watches(device);
+    CUresult result = CUDA_SUCCESS;
+
+    if (status < 0)
+        return status;
+    status = device_make_current(device);
+    if (status < 0)
+        return device_keep_failure(device, status);
+    pthread_mutex_lock(&device->lock);
+    for (dp_stream_t *s = device->streams; s != NULL && device->capture_origin == NULL; s = s->next) {
+        result = device->cu->cuStreamQuery(s->cu);
+        if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY)
+            break;
+        result = CUDA_SUCCESS;
+    }
+    pthread_mutex_unlock(&device->lock);
+    status = DP_CU(device->host, result, "work on the device failed");
+    return status < 0 ? device_keep_failure(device, status) : DP_OK;
+}
+
+/* Failures that plugins reported can be forgotten once everything is at rest; the driver's stay until the process ends. */
+static dp_status_t device_reset(dp_device_t *device)
+{
+    dp_status_t status = device->host->aborted(device->host), idle;
+
+    for (dp_stream_t *s = device->streams; s != NULL && status == DP_OK; s = s->next) {
+        dp_signal_t never = {0, 0};
+
+        while (status == DP_OK && !stream_idle(s, &idle)) {
+            status = device->host->wait(device->host, &never, 1, 100000, "a stream is brought to rest");
+            if (status == DP_ERR_TIMEOUT)
+                status = DP_OK;
+        }
+        if (status == DP_OK && idle < 0)
+            return DP_FAIL(device->host, DP_ERR_DEVICE,
+                           "the device has failed and cannot be reset: end the process and start again");
+    }
+    if (status < 0)
+        return status;
+    pthread_mutex_lock(&device->lock);
+    __atomic_store_n(&device->failed, false, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&device->lock);
+    return DP_OK;
+}
+
+static dp_status_t device_watch(dp_device_t *device, dp_watch_fn check, void *arg)
+{
+    watch_t *w = device->host->allocate(device->host, sizeof(*w), 16);
+
+    if (w == NULL)
+        return DP_FAIL(device->host, DP_ERR_NOMEM, "no memory for a watch");
+    w->check = check;
+    w->arg = arg;
+    pthread_mutex_lock(&device->watch_lock);
+    w->next = device->watches;
+    device->watches = w;
+    pthread_mutex_unlock(&device->watch_lock);
+    return DP_OK;
+}
+
+static void device_unwatch(dp_device_t *device, dp_watch_fn check, void *arg)
+{
+    watch_t *found = NULL;
+
+    pthread_mutex_lock(&device->watch_lock);
+    for (watch_t **at = &device->watches; *at != NULL && found == NULL;) {
+        if ((*at)->check == check && (*at)->arg == arg) {
+            found = *at;
+            *at = found->next;
+        } else {
+            at = &(*at)->next;
+        }
+    }
+    pthread_mutex_unlock(&device->watch_lock);
+    device->host->release(device->host, found);
+}
+
+static dp_status_t device_partition(dp_device_t *device, uint32_t sms[DP_LANE_COUNT])
+{
+    memcpy(sms, device->sms, sizeof(device->sms));
+    return DP_OK;
+}
+
+static const dp_device_vt_t table = {
+    .struct_size = sizeof(dp_device_vt_t),
+    .caps = DP_DEVICE_CAP_GRAPH | DP_DEVICE_CAP_PARTITION,
+    .open = device_open,
+    .close = device_close,
+    .allocate = device_allocate,
+    .release = device_release,
+    .copy = device_copy,
+    .zero = device_zero,
+    .add = device_add,
+    .stream_open = stream_open,
+    .stream_close = stream_close,
+    .stream_native = stream_native,
+    .event_open = event_open,
+    .event_close = event_close,
+    .event_record = event_record,
+    .stream_wait = event_wait,
+    .stamp = stamp_put,
+    .synchronize = stream_synchronize,
+    .query_error = query_error,
+    .reset = device_reset,
+    .partition = device_partition,
+    .capture_begin = graph_begin,
+    .capture_end = graph_end,
+    .graph_launch = graph_launch,
+    .graph_close = graph_close,
+    .watch = device_watch,
+    .unwatch = device_unwatch,
+    .host_allocate = host_allocate,
+    .host_release = host_release,
+};
+
+static const void *get_interface(const char *id)
+{
+    return strcmp(id, DP_IFACE_DEVICE) == 0 ? &table : NULL;
+}
+
+DP_PLUGIN_DEFINE(device_cuda) = {
+    DP_PLUGIN_HEAD, "device_cuda", DP_VERSION,    "a CUDA GPU: partitions are green contexts",
+    NULL,           NULL,          get_interface,
+};

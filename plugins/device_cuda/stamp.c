@@ -1,0 +1,175 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * stamp.c: times of points in streams. A kernel of one thread writes the device's clock into memory that the host sees; the
+ * host turns it into its own when it next waits. The clocks are set by each other at the start, and now and then: the host calls,
+ * a kernel answers with its time, and of several rounds the shortest one counts. */
+#include "device_cuda.h"
+
+#include <string.h>
+
+#define ROUNDS         16
+#define RECALIBRATE_NS 5000000000
+
+static dp_status_t launch_stamp(dp_stream_t *s, CUdeviceptr to)
+{
+    return dp_cuda_launch(s->device->host, s->device->cu, s->device->stamp, DP_DIM(1), DP_DIM(1), 0, s->cu, &to);
+}
+
+/* The kernel is there after microseconds; a host that is busy elsewhere may take longer. */
+static dp_status_t calibrate(dp_device_t *device)
+{
+    const dp_host_t *host = device->host;
+    dp_stamps_t *st = &device->stamps;
+    int rounds = ROUNDS;
+    int64_t best = INT64_MAX, give_up = host->now_ns(host) + 500000000;
+    dp_status_t status;
+
+    *st->call = 0;
+    memset((void *)(uintptr_t)st->answers, 0, ROUNDS * sizeof(uint64_t));
+    status = dp_cuda_launch(host, device->cu, device->echo, DP_DIM(1), DP_DIM(1), 0, device->service, &st->device_call,
+                            &st->device_answers, &rounds);
+    for (int round = 1; round <= ROUNDS && status == DP_OK; round++) {
+        int64_t before = host->now_ns(host), after;
+        uint64_t answer = 0;
+
+        __atomic_store_n(st->call, (uint64_t)round, __ATOMIC_RELEASE);
+        do {
+            answer = __atomic_load_n(&st->answers[round - 1], __ATOMIC_ACQUIRE);
+            after = host->now_ns(host);
+        } while (answer == 0 && after < give_up);
+        if (answer == 0) {
+            if (best == INT64_MAX)
+                status = DP_FAIL(host, DP_ERR_TIMEOUT, "the device does not answer when its clock is asked for");
+            break;
+        }
+        if (after - before < best) {
+            best = after - before;
+            st->offset_ns = before + (after - before) / 2 - (int64_t)answer;
+        }
+    }
+    __atomic_store_n(st->call, (uint64_t)ROUNDS, __ATOMIC_RELEASE);
+    st->calibrated_ns = host->now_ns(host);
+    return status;
+}
+
+dp_status_t stamps_calibrate_late(dp_device_t *device)
+{
+    const dp_host_t *host = device->host;
+
+    if (host->now_ns(host) - device->stamps.calibrated_ns < RECALIBRATE_NS ||
+        device->cu->cuStreamQuery(device->service) != CUDA_SUCCESS)
+        return DP_OK;
+    return calibrate(device);
+}
+
+dp_status_t stamps_open(dp_device_t *device)
+{
+    const dp_host_t *host = device->host;
+    dp_stamps_t *st = &device->stamps;
+    size_t words = STAMPS + 8 + ROUNDS;
+    void *memory = NULL;
+    CUdeviceptr at = 0;
+    dp_status_t status;
+
+    st->to = host->allocate(host, STAMPS * sizeof(*st->to), 64);
+    if (st->to == NULL)
+        return DP_FAIL(host, DP_ERR_NOMEM, "no memory for time stamps");
+    status = DP_CU(host,
+                   device->cu->cuMemHostAlloc(&memory, words * sizeof(uint64_t),
+                                              CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
+                   "host memory for time stamps");
+    if (status < 0)
+        return status;
+    memset(memory, 0, words * sizeof(uint64_t));
+    st->times = memory;
+    st->call = st->times + STAMPS;
+    st->answers = st->call + 8;
+    status = DP_CU(host, device->cu->cuMemHostGetDevicePointer(&at, memory, 0), "mapping host memory");
+    st->device_times = at;
+    st->device_call = at + STAMPS * sizeof(uint64_t);
+    st->device_answers = st->device_call + 8 * sizeof(uint64_t);
+    return status == DP_OK ? calibrate(device) : status;
+}
+
+void stamps_close(dp_device_t *device)
+{
+    if (device->stamps.times != NULL)
+        (void)device->cu->cuMemFreeHost((void *)(uintptr_t)device->stamps.times);
+    device->host->release(device->host, device->stamps.to);
+}
+
+/* A slot that is still on its way holds up nothing but the end of the ring: streams get on at different speeds. */
+void stamps_deliver(dp_device_t *device)
+{
+    dp_stamps_t *st = &device->stamps;
+
+    for (uint32_t i = st->first; i != st->next; i++) {
+        uint32_t at = i & (STAMPS - 1);
+        uint64_t time = st->to[at] != NULL ? __atomic_load_n(&st->times[at], __ATOMIC_ACQUIRE) : 0;
+
+        if (time != 0) {
+            *st->to[at] = (int64_t)time + st->offset_ns;
+            st->to[at] = NULL;
+            st->delivered++;
+        }
+    }
+    while (st->first != st->next && st->to[st->first & (STAMPS - 1)] == NULL)
+        st->first++;
+    for (dp_graph_t *g = device->graphs; g != NULL; g = g->next)
+        graph_deliver(g);
+}
+
+uint32_t stamps_delivered(const dp_device_t *device)
+{
+    return device->stamps.delivered;
+}
+
+/* As many on their way as there is room for: waits for the oldest. */
+static dp_status_t make_room(dp_stream_t *s)
+{
+    dp_device_t *device = s->device;
+    dp_stamps_t *st = &device->stamps;
+    const dp_host_t *host = device->host;
+    dp_signal_t never = {0, 0};
+    int64_t give_up = host->now_ns(host) + device->hang_ns;
+    dp_status_t status = DP_OK;
+
+    while (st->next - st->first == STAMPS && status == DP_OK) {
+        stamps_deliver(device);
+        if (st->next - st->first < STAMPS)
+            break;
+        if (host->now_ns(host) > give_up)
+            return DP_FAIL(host, DP_ERR_TIMEOUT, "stream %s: %u time stamps are on their way and none comes",
+                           lane_name(s->lane), STAMPS);
+        status = host->wait(host, &never, 1, 100000, "time stamps wait for room");
+        if (status == DP_ERR_TIMEOUT)
+            status = device_ask_watches(device);
+    }
+    return status;
+}
+
+dp_status_t stamp_put(dp_stream_t *s, int64_t *slot)
+{
+    dp_device_t *device = s->device;
+    dp_stamps_t *st = &device->stamps;
+    uint32_t at = st->next & (STAMPS - 1);
+    CUdeviceptr to;
+    dp_status_t status = stream_enter(s);
+
+    if (status == DP_OK && device->capturing != NULL) {
+        status = graph_stamp(device->capturing, slot, &to);
+        return status == DP_OK ? launch_stamp(s, to) : status;
+    }
+    if (status == DP_OK)
+        status = make_room(s);
+    if (status < 0)
+        return status;
+    st->times[at] = 0;
+    status = launch_stamp(s, st->device_times + at * sizeof(uint64_t));
+    if (status < 0)
+        return status;
+    st->to[at] = slot;
+    st->next++;
+    stream_entered(s);
+    return DP_OK;
+}
