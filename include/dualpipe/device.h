@@ -124,11 +124,10 @@ typedef struct dp_device_vt {
     dp_status_t (*partition)(dp_device_t *device, uint32_t sms[DP_LANE_COUNT]);
 
     /** Graphs; NULL without DP_DEVICE_CAP_GRAPH. From capture_begin to capture_end nothing runs: what is put on streams of this
-     *  device becomes the graph; all of them are idle when it
-     *  begins. Waits for records made before the capture are left out, and so are later waits for records
-     *  made in it; instead a launch runs behind all earlier work of all streams, and before all later work. Stamps are
-     *  written anew by each launch, to the same slots. synchronize is illegal during a capture. One capture at a time;
-     *  graph_close only when no launch is on its way; NULL is allowed. */
+     *  device becomes the graph; all of them are idle when it begins. Waits for records made before the capture are left out,
+     *  and so are later waits for records made in it; instead a launch runs behind all earlier work of all streams, and before
+     *  all later work. Stamps are written anew by each launch, to the same slots. synchronize is illegal during a capture. One
+     *  capture at a time; graph_close only when no launch is on its way; NULL is allowed. */
     dp_status_t (*capture_begin)(dp_stream_t *origin);
     dp_status_t (*capture_end)(dp_stream_t *origin, dp_graph_t **graph_out);
     dp_status_t (*graph_launch)(dp_graph_t *graph, dp_stream_t *s);
