@@ -75,7 +75,7 @@ typedef struct dp_pipeline_options {
  *  Errors name the plugin, rank or field at fault. [collective] [blocks] */
 DP_API dp_status_t dp_pipeline_open(const dp_pipeline_options_t *options, dp_pipeline_t **pipeline_out);
 /** [collective] [blocks]; at once when the job is aborted. NULL is allowed. When a kernel does not return after a failure, what
- *  it may be using is left behind, with a warning: the process should end. */
+ *  it may be using is left behind, the group included, with a warning: the process should end. */
 DP_API void dp_pipeline_close(dp_pipeline_t *pipeline);
 
 /** Data of one step. Arrays are indexed by micro-batch of the step and may be NULL on ranks without that end of a path

@@ -3,6 +3,7 @@
  * open.c: a pipeline from its options to the first step, and back. */
 #include "base/memory.h"
 #include "engine/engine.h"
+#include "group/pin.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -345,6 +346,7 @@ void dp_pipeline_close(dp_pipeline_t *p)
     if (p->stuck) {
         dp_log(DP_LOG_WARN, "engine", "rank %d: a kernel does not return: what it may be using is left behind",
                dp_group_rank(p->group));
+        dp__group_pin(p->group);
         return;
     }
     /* lanes first: after a failure their workers may still be inside a wait on memory of the comms */

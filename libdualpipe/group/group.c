@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * group.c: the public functions on a group: checks, then the link. */
 #include "group/group.h"
+#include "group/pin.h"
 #include "base/memory.h"
 #include "group/blackbox.h"
 
@@ -192,8 +193,13 @@ void dp_group_describe(const dp_group_t *group, int32_t rank, char *text, size_t
         (void)dp__box_describe(group->link->boxes(group, rank), text, bytes);
 }
 
+void dp__group_pin(dp_group_t *group)
+{
+    group->pinned = true;
+}
+
 void dp_group_leave(dp_group_t *group)
 {
-    if (group != NULL)
+    if (group != NULL && !group->pinned)
         group->link->leave(group);
 }

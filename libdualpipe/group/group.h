@@ -10,6 +10,8 @@
 
 #include <dualpipe/group.h>
 
+#include <stdbool.h>
+
 #define DP__GATHER_BYTES (64u * 1024) /* most a rank may give to all_gather */
 #define DP__HOST_BYTES   65
 
@@ -55,6 +57,7 @@ struct dp_group {
     int64_t hang_ns;
     dp__cause_t *cause;
     const dp__link_t *link;
+    bool pinned; /* leaving leaves everything where it is */
 };
 
 /* Fills what all kinds of groups share. */
