@@ -21,6 +21,7 @@ static const struct command {
     {"compare", "all schedules that fit, the shortest step first", cmd_compare},
     {"search", "look for a shorter step than any built-in schedule has", cmd_search},
     {"plugin", "list the plugins found, or check one against its contract", cmd_plugin},
+    {"trace", "overlap, costs and a page to look at, of a trace of a real run", cmd_trace},
     {"run", "start the ranks of a job on this host", cmd_run},
 };
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))

@@ -51,18 +51,57 @@ dp_status_t output_close(output_t *output, dp_status_t status)
     return status;
 }
 
-void output_json_string(FILE *to, const char *text)
+/* Bytes of the UTF-8 character that begins there; 0: none does. */
+static size_t character_bytes(const unsigned char *at)
+{
+    static const struct {
+        unsigned char low, high, second_low, second_high;
+        size_t bytes;
+    } forms[] = {{0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3}, {0xe1, 0xec, 0x80, 0xbf, 3},
+                 {0xed, 0xed, 0x80, 0x9f, 3}, {0xee, 0xef, 0x80, 0xbf, 3}, {0xf0, 0xf0, 0x90, 0xbf, 4},
+                 {0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4}};
+
+    for (size_t f = 0; f < sizeof(forms) / sizeof(forms[0]); f++) {
+        size_t k = 2;
+
+        if (at[0] < forms[f].low || at[0] > forms[f].high)
+            continue;
+        if (at[1] < forms[f].second_low || at[1] > forms[f].second_high)
+            return 0;
+        while (k < forms[f].bytes && (at[k] & 0xc0) == 0x80)
+            k++;
+        return k == forms[f].bytes ? k : 0;
+    }
+    return 0;
+}
+
+static void put_string(FILE *to, const char *text, const char *escaped)
 {
     fputc('"', to);
     for (const unsigned char *at = (const unsigned char *)text; *at != 0; at++) {
+        size_t bytes = *at < 0x80 ? 1 : character_bytes(at);
+
         if (*at == '"' || *at == '\\')
             fprintf(to, "\\%c", *at);
-        else if (*at < 0x20 || *at >= 0x7f)
+        else if (*at < 0x20 || *at == 0x7f || strchr(escaped, *at) != NULL)
             fprintf(to, "\\u%04x", *at);
+        else if (bytes == 0)
+            fputs("\\ufffd", to);
         else
-            fputc(*at, to);
+            fwrite(at, 1, bytes, to);
+        at += bytes > 1 ? bytes - 1 : 0;
     }
     fputc('"', to);
+}
+
+void output_json_string(FILE *to, const char *text)
+{
+    put_string(to, text, "");
+}
+
+void output_script_string(FILE *to, const char *text)
+{
+    put_string(to, text, "<>&");
 }
 
 void output_json_number(FILE *to, double number)

@@ -18,8 +18,10 @@ dp_status_t output_write(void *output, const char *text, size_t bytes);
 /* Closes what was opened; a file is removed when `status`, or its writing, is a failure. Returns the first failure. */
 dp_status_t output_close(output_t *output, dp_status_t status);
 
-/* A JSON string, quotes included. */
+/* A JSON string, quotes included. Bytes that are not UTF-8 become U+FFFD. */
 void output_json_string(FILE *to, const char *text);
+/* The same for JSON inside a <script>, which must not hold "</" or "<!--". */
+void output_script_string(FILE *to, const char *text);
 /* A JSON number; null when it is not finite. */
 void output_json_number(FILE *to, double number);
 
