@@ -7,6 +7,8 @@
 #include "commands.h"
 #include "output.h"
 #include "trace_args.h"
+#include "trace_costs.h"
+#include "trace_merge.h"
 #include "trace_print.h"
 
 /* What a page or a table calls the trace. */
@@ -34,7 +36,21 @@ static dp_status_t put_overlap(const trace_args_t *args, const trace_t *trace, o
 
 static dp_status_t put(const trace_args_t *args, const trace_t *trace, output_t *output)
 {
+    if (args->action == TRACE_COSTS)
+        return trace_costs_put(trace, args, title_of(args->files[0]), output);
     return put_overlap(args, trace, output);
+}
+
+static int merge(const trace_args_t *args)
+{
+    output_t output;
+    dp_status_t status = trace_merge_check(args);
+
+    if (status == DP_OK)
+        status = output_open(&output, args->output);
+    if (status == DP_OK)
+        status = output_close(&output, trace_merge_put(args, &output));
+    return status == DP_OK ? CMD_OK : trace_failed(status);
 }
 
 static int run(const trace_args_t *args)
@@ -61,7 +77,7 @@ int cmd_trace(int argc, char **argv)
     int code;
 
     if (trace_args_parse(argc, argv, &args, &code))
-        code = run(&args);
+        code = args.action == TRACE_MERGE ? merge(&args) : run(&args);
     trace_args_clear(&args);
     return code;
 }

@@ -137,11 +137,28 @@ static dp_status_t find_stem(trace_t *trace, uint32_t name, const char *text)
     return status;
 }
 
+static dp_status_t add_detail(trace_t *trace, const trace_event_t *event, trace_record_t *record)
+{
+    trace_detail_t detail = {.pass = trace_pass_of(event->name)};
+    void *details = trace->details;
+    dp_status_t status =
+        trace_grow(&trace->store->budget, &details, &trace->store->details_room, trace->ndetails, sizeof(detail));
+
+    trace->details = details;
+    if (status != DP_OK)
+        return status;
+    record->class = (uint8_t)trace_lane_class(event->category, &detail.lane, &detail.kind);
+    memcpy(detail.value, event->details, sizeof(detail.value));
+    record->detail = (uint32_t)trace->ndetails;
+    trace->details[trace->ndetails++] = detail;
+    return DP_OK;
+}
+
 static dp_status_t add_record(const collecting_t *collecting, const trace_event_t *event, bool lane)
 {
     trace_t *trace = collecting->trace;
     trace_store_t *store = trace->store;
-    trace_record_t record = {.range = TRACE_NONE};
+    trace_record_t record = {.range = TRACE_NONE, .detail = TRACE_NONE};
     void *records = trace->records;
     dp_status_t status = find_stream(trace, event, &record.stream);
 
@@ -152,17 +169,19 @@ static dp_status_t add_record(const collecting_t *collecting, const trace_event_
     if (status == DP_OK)
         status = trace_grow(&store->budget, &records, &store->records_room, trace->nrecords, sizeof(record));
     trace->records = records;
+    if (status == DP_OK && lane)
+        status = add_detail(trace, event, &record);
     if (status != DP_OK)
         return status;
     record.start = event->start_ns;
     record.end = event->start_ns + event->length_ns;
-    record.class = (uint8_t)(lane ? trace_lane_class(event->category) : class_of(collecting, record.name, event->name));
+    if (!lane)
+        record.class = (uint8_t)class_of(collecting, record.name, event->name);
     record.blocks = event->blocks < UINT32_MAX ? (uint32_t)event->blocks : UINT32_MAX;
     if (event->correlation > 0 && event->correlation < TRACE_NONE)
         record.range = (uint32_t)event->correlation; /* until trace_resolve() */
     trace->streams[record.stream].number = event->stream;
     store->processes[trace->streams[record.stream].process].has_device = true;
-    trace->ours |= lane;
     trace->records[trace->nrecords++] = record;
     return DP_OK;
 }
@@ -306,6 +325,7 @@ void trace_clear(trace_t *trace)
         free(store);
     }
     free(trace->records);
+    free(trace->details);
     free(trace->ranges);
     free(trace->streams);
     free(trace->ranks);

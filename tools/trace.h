@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT
  * trace.h: what is kept of a trace: when which device ran what, and which annotation it belongs to.
  *
- * Of a kernel 40 bytes are kept, of a launch and an annotation 24 and 32, of every name one copy, of everything else
+ * Of a kernel 40 bytes are kept, of a launch and an annotation 24 and 32 (of a span of ours 80), of every name one copy, of everything else
  * nothing: a trace of hundreds of megabytes takes tens. Past a limit reading ends with an error. */
 #ifndef DP_TOOLS_TRACE_H
 #define DP_TOOLS_TRACE_H
@@ -18,8 +18,15 @@ typedef struct trace_record {
     uint32_t name, stream;
     uint32_t range;  /* the annotation it was launched in; TRACE_NONE */
     uint32_t blocks; /* of its grid; 0: not known                     */
+    uint32_t detail; /* of ours: in trace_t.details; TRACE_NONE       */
     uint8_t class;   /* trace_class_t                                 */
 } trace_record_t;
+
+/* What a span of ours says of itself. */
+typedef struct trace_detail {
+    int32_t value[TRACE_DETAILS]; /* TRACE_STEP, ...; -1: not said    */
+    uint8_t lane, kind, pass;     /* dp_lane_t, dp_span_kind_t, dp_op_kind_t */
+} trace_detail_t;
 
 /* An annotation. */
 typedef struct trace_range {
@@ -56,7 +63,8 @@ typedef struct trace {
     size_t nstreams;
     trace_rank_t *ranks; /* by number */
     size_t nranks;
-    bool ours; /* spans of a timeline of ours */
+    trace_detail_t *details; /* of spans of ours */
+    size_t ndetails;
     struct trace_store *store;
 } trace_t;
 

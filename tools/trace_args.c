@@ -32,6 +32,7 @@ static const char help[] =
     "  --annotation KEY=REGEX annotations of this name are the segment KEY, one of attention.F, attention.I,\n"
     "                         attention.W, dispatch.F, ..., combine.W; those such as attn(F), mlp(B), dispatch_fwd are\n"
     "                         known without (costs; several may be given)\n"
+    "  --layers N             layers of a chunk; without it, as many as one annotation around them holds (costs)\n"
     "  --align clock          ranks by their clocks (default; the hosts' clocks have to agree) (merge)\n"
     "  --align start          every rank's first record of a device at the same time (merge)\n"
     "  --memory MIB           most memory for what is kept of the trace, 2048 unless given (all but merge)\n"
@@ -47,13 +48,14 @@ static const char help[] =
     "exit status: 0 done, 1 a file could not be read or written or memory ran out, 2 wrong usage, 20 not a trace, a\n"
     "damaged one, or one without what was asked for\n";
 
-enum { OPT_COMM = 256, OPT_FORMAT, OPT_GAPS, OPT_ANNOTATION, OPT_ALIGN, OPT_MEMORY, OPT_OUTPUT, OPT_HELP };
+enum { OPT_COMM = 256, OPT_FORMAT, OPT_GAPS, OPT_ANNOTATION, OPT_LAYERS, OPT_ALIGN, OPT_MEMORY, OPT_OUTPUT, OPT_HELP };
 
 static const struct option options[] = {
     {"comm", required_argument, NULL, OPT_COMM},
     {"format", required_argument, NULL, OPT_FORMAT},
     {"gaps", required_argument, NULL, OPT_GAPS},
     {"annotation", required_argument, NULL, OPT_ANNOTATION},
+    {"layers", required_argument, NULL, OPT_LAYERS},
     {"align", required_argument, NULL, OPT_ALIGN},
     {"memory", required_argument, NULL, OPT_MEMORY},
     {"output", required_argument, NULL, OPT_OUTPUT},
@@ -67,8 +69,8 @@ static const struct action {
 } actions[] = {
     [TRACE_OVERLAP] = {"overlap", 1 << (OPT_COMM - 256) | 1 << (OPT_FORMAT - 256) | 1 << (OPT_GAPS - 256) |
                                       1 << (OPT_MEMORY - 256) | 1 << (OPT_OUTPUT - 256)},
-    [TRACE_COSTS] = {"costs", 1 << (OPT_COMM - 256) | 1 << (OPT_ANNOTATION - 256) | 1 << (OPT_MEMORY - 256) |
-                                  1 << (OPT_OUTPUT - 256)},
+    [TRACE_COSTS] = {"costs", 1 << (OPT_COMM - 256) | 1 << (OPT_ANNOTATION - 256) | 1 << (OPT_LAYERS - 256) |
+                                  1 << (OPT_MEMORY - 256) | 1 << (OPT_OUTPUT - 256)},
     [TRACE_MERGE] = {"merge", 1 << (OPT_ALIGN - 256) | 1 << (OPT_OUTPUT - 256)},
     [TRACE_VIEW] = {"view", 1 << (OPT_COMM - 256) | 1 << (OPT_GAPS - 256) | 1 << (OPT_MEMORY - 256) |
                                 1 << (OPT_OUTPUT - 256)},
@@ -180,6 +182,10 @@ static int take(trace_args_t *args, int option, const char *value)
         return code;
     case OPT_ANNOTATION:
         return read_rule(args, value);
+    case OPT_LAYERS:
+        code = read_number("layers", value, 1, DP_SEGMENT_LAYERS, &number);
+        args->layers = (int32_t)number;
+        return code;
     case OPT_ALIGN:
         return read_align(args, value);
     case OPT_MEMORY:

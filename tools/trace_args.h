@@ -28,7 +28,7 @@ typedef struct trace_args {
     format_t format;
     bool has_comm, align_starts;
     regex_t comm;
-    int32_t gaps;
+    int32_t gaps, layers; /* layers 0: not given */
     uint64_t memory; /* bytes */
     trace_rule_t rules[TRACE_RULES];
     int nrules;

@@ -59,11 +59,47 @@ trace_class_t trace_class_of(const char *name, const regex_t *comm)
     return comm != NULL && regexec(comm, name, 0, NULL, 0) == 0 ? TRACE_COMM : TRACE_COMPUTE;
 }
 
-trace_class_t trace_lane_class(const char *category)
+trace_class_t trace_lane_class(const char *category, uint8_t *lane_out, uint8_t *kind_out)
 {
-    if (strcasecmp(category, "compute") == 0)
-        return TRACE_COMPUTE;
-    return strcasecmp(category, "p2p receive") == 0 ? TRACE_WAIT : TRACE_COMM;
+    static const struct {
+        const char *category;
+        dp_lane_t lane;
+        dp_span_kind_t kind;
+        trace_class_t class;
+    } known[] = {{"compute", DP_LANE_COMPUTE, DP_SPAN_COMPUTE, TRACE_COMPUTE},
+                 {"all-to-all", DP_LANE_ALL_TO_ALL, DP_SPAN_COMPUTE, TRACE_COMM},
+                 {"p2p send", DP_LANE_P2P, DP_SPAN_SEND, TRACE_COMM},
+                 {"p2p receive", DP_LANE_P2P, DP_SPAN_RECV, TRACE_WAIT},
+                 {"reduce", DP_LANE_REDUCE, DP_SPAN_REDUCE, TRACE_COMM}};
+
+    *lane_out = DP_LANE_P2P;
+    *kind_out = DP_SPAN_COMPUTE;
+    for (size_t k = 0; k < sizeof(known) / sizeof(known[0]); k++) {
+        if (strcasecmp(category, known[k].category) != 0)
+            continue;
+        *lane_out = (uint8_t)known[k].lane;
+        *kind_out = (uint8_t)known[k].kind;
+        return known[k].class;
+    }
+    return TRACE_COMM;
+}
+
+uint8_t trace_pass_of(const char *name)
+{
+    static const struct {
+        const char *word;
+        dp_op_kind_t pass;
+    } known[] = {{"F", DP_OP_F}, {"B", DP_OP_B}, {"I", DP_OP_I}, {"W", DP_OP_W}, {"F&B", DP_OP_FB}};
+    size_t end = strlen(name), begin;
+
+    while (end > 0 && ((name[end - 1] >= '0' && name[end - 1] <= '9') || name[end - 1] == ' '))
+        end--;
+    for (begin = end; begin > 0 && name[begin - 1] != ' '; begin--)
+        ;
+    for (size_t k = 0; k < sizeof(known) / sizeof(known[0]); k++)
+        if (strlen(known[k].word) == end - begin && strncmp(name + begin, known[k].word, end - begin) == 0)
+            return (uint8_t)known[k].pass;
+    return DP_OP_F;
 }
 
 dp_status_t trace_regex(const char *text, regex_t *regex_out)

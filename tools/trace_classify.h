@@ -4,7 +4,7 @@
 #ifndef DP_TOOLS_TRACE_CLASSIFY_H
 #define DP_TOOLS_TRACE_CLASSIFY_H
 
-#include <dualpipe/status.h>
+#include <dualpipe/timeline.h>
 #include <regex.h>
 #include <stdbool.h>
 
@@ -28,8 +28,10 @@ trace_source_t trace_source_of(const char *category);
 /* By name: NCCL, RCCL, MSCCL, DeepEP (published and in-house names), NVSHMEM, symmetric memory, copies between devices. comm:
  * more communication; NULL: no more. */
 trace_class_t trace_class_of(const char *name, const regex_t *comm);
-/* By category, of a span of ours. */
-trace_class_t trace_lane_class(const char *category);
+/* By category, of a span of ours: its class, lane and kind. */
+trace_class_t trace_lane_class(const char *category, uint8_t *lane_out, uint8_t *kind_out);
+/* "attention F 3": dp_op_kind_t of the last word but one. */
+uint8_t trace_pass_of(const char *name);
 
 /* The rules, for --help and documents: NULL behind the last. */
 const char *const *trace_comm_names(void);

@@ -69,6 +69,17 @@ static void take_number(const json_token_t *token, int64_t *out)
         *out = value;
 }
 
+static void take_detail(trace_event_t *event, const char *key, const json_token_t *token)
+{
+    static const char *const keys[TRACE_DETAILS] = {"step", "mb", "chunk", "stage", "segment", "pair"};
+    int64_t value;
+
+    for (int d = 0; d < TRACE_DETAILS; d++)
+        if (strcmp(key, keys[d]) == 0 && token->kind == JSON_NUMBER && json_integer(token->text, &value) &&
+            value >= 0 && value < INT32_MAX)
+            event->details[d] = (int32_t)value;
+}
+
 static dp_status_t read_args(reading_t *reading, const json_token_t *object)
 {
     trace_event_t *event = &reading->event;
@@ -90,6 +101,8 @@ static dp_status_t read_args(reading_t *reading, const json_token_t *object)
             take_number(&token, &event->correlation);
         else if (strcmp(key, "name") == 0 && token.kind == JSON_STRING)
             copy_text(event->label, sizeof(event->label), token.text);
+        else
+            take_detail(event, key, &token);
         status = strcmp(key, "grid") == 0 ? read_grid(reading, &token) : json_skip(reading->json, &token);
         if (status != DP_OK)
             break;
@@ -153,6 +166,7 @@ static void clear_event(trace_event_t *event, uint64_t offset)
     event->name[0] = event->category[0] = event->pid[0] = event->tid[0] = event->id[0] = event->label[0] = 0;
     event->offset = offset;
     event->stream = event->correlation = -1;
+    memset(event->details, 0xff, sizeof(event->details));
 }
 
 static dp_status_t give_event(reading_t *reading)

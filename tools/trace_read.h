@@ -12,6 +12,9 @@
 #define TRACE_NAME_BYTES 2048 /* of an event's name; longer ones are cut      */
 #define TRACE_ID_BYTES   64   /* of a process or thread, and of short values  */
 
+/* args of a span of ours. */
+enum { TRACE_STEP, TRACE_MICROBATCH, TRACE_CHUNK, TRACE_STAGE, TRACE_SEGMENT, TRACE_PAIR, TRACE_DETAILS };
+
 /* Where a value stands in the kept bytes of its event; bytes 0: it is not there. */
 typedef struct trace_place {
     size_t at, bytes;
@@ -24,6 +27,7 @@ typedef struct trace_event {
     int64_t start_ns, length_ns;
     int64_t stream, correlation; /* args of a kernel; -1: not there                                            */
     uint64_t blocks;             /* product of args.grid; 0: not there                                         */
+    int32_t details[TRACE_DETAILS]; /* -1: not there                                                           */
     trace_place_t pid_place, id_place, start_place;
     const char *kept; /* the event as written; NULL unless asked for                                           */
     size_t kept_bytes;

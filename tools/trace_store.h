@@ -34,7 +34,8 @@ typedef struct trace_store {
     trace_name_info_t *infos;           /* [names.count]        */
     trace_launch_t *launches;
     size_t nlaunches;
-    size_t records_room, ranges_room, streams_room, launches_room, processes_room, infos_room;
+    size_t records_room, ranges_room, streams_room, launches_room, processes_room, infos_room,
+        details_room;
 } trace_store_t;
 
 /* Ranks, sorted records and ranges, the annotation of each record. */
