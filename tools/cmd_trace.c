@@ -10,6 +10,7 @@
 #include "trace_costs.h"
 #include "trace_merge.h"
 #include "trace_print.h"
+#include "trace_view.h"
 
 /* What a page or a table calls the trace. */
 static const char *title_of(const char *path)
@@ -26,7 +27,9 @@ static dp_status_t put_overlap(const trace_args_t *args, const trace_t *trace, o
     overlap_t overlap;
     dp_status_t status = overlap_measure(trace, (size_t)args->gaps, &overlap);
 
-    if (status == DP_OK && args->format == FORMAT_JSON)
+    if (status == DP_OK && args->action == TRACE_VIEW)
+        status = trace_view_put(&overlap, title_of(args->files[0]), output);
+    else if (status == DP_OK && args->format == FORMAT_JSON)
         status = trace_print_json(&overlap, title_of(args->files[0]), output);
     else if (status == DP_OK)
         status = trace_print_text(&overlap, title_of(args->files[0]), output);
