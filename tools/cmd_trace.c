@@ -8,6 +8,7 @@
 #include "output.h"
 #include "trace_args.h"
 #include "trace_costs.h"
+#include "trace_draw.h"
 #include "trace_merge.h"
 #include "trace_print.h"
 #include "trace_view.h"
@@ -22,17 +23,25 @@ static const char *title_of(const char *path)
     return slash != NULL && slash[1] != 0 ? slash + 1 : path;
 }
 
+static draw_format_t picture_format(format_t format)
+{
+    return format == FORMAT_PNG ? DRAW_PNG : format == FORMAT_PDF ? DRAW_PDF : DRAW_SVG;
+}
+
 static dp_status_t put_overlap(const trace_args_t *args, const trace_t *trace, output_t *output)
 {
+    const char *title = title_of(args->files[0]);
     overlap_t overlap;
     dp_status_t status = overlap_measure(trace, (size_t)args->gaps, &overlap);
 
     if (status == DP_OK && args->action == TRACE_VIEW)
-        status = trace_view_put(&overlap, title_of(args->files[0]), output);
+        status = trace_view_put(&overlap, title, output);
+    else if (status == DP_OK && args->format == FORMAT_TEXT)
+        status = trace_print_text(&overlap, title, output);
     else if (status == DP_OK && args->format == FORMAT_JSON)
-        status = trace_print_json(&overlap, title_of(args->files[0]), output);
+        status = trace_print_json(&overlap, title, output);
     else if (status == DP_OK)
-        status = trace_print_text(&overlap, title_of(args->files[0]), output);
+        status = trace_draw_put(&overlap, title, picture_format(args->format), output);
     overlap_clear(&overlap);
     return status;
 }

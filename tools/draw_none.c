@@ -3,6 +3,7 @@
  * draw_none.c: takes the place of the drawing files where there is no cairo. */
 #include "draw_bars.h"
 #include "draw_curve.h"
+#include "draw_lanes.h"
 #include "draw_timeline.h"
 
 static dp_status_t no_cairo(void)
@@ -44,6 +45,15 @@ dp_status_t draw_timeline_save(const draw_timeline_t *picture, const char *path)
 }
 
 dp_status_t draw_bars_write(const draw_bars_t *picture, draw_format_t format, dp_write_fn write, void *user)
+{
+    (void)picture;
+    (void)format;
+    (void)write;
+    (void)user;
+    return no_cairo();
+}
+
+dp_status_t draw_lanes_write(const draw_lanes_t *picture, draw_format_t format, dp_write_fn write, void *user)
 {
     (void)picture;
     (void)format;

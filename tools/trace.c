@@ -75,7 +75,8 @@ static dp_status_t find_process(trace_t *trace, const trace_event_t *event, uint
 
     if (status != DP_OK || store->pids.count == before)
         return status;
-    status = trace_grow(&store->budget, &processes, &store->processes_room, before, sizeof(*store->processes));
+    status =
+        trace_grow(&store->budget, &processes, &store->processes_room, before, sizeof(*store->processes));
     store->processes = processes;
     if (status == DP_OK)
         store->processes[before] = (trace_process_t){.rank = -1, .row = TRACE_NONE};
@@ -141,8 +142,8 @@ static dp_status_t add_detail(trace_t *trace, const trace_event_t *event, trace_
 {
     trace_detail_t detail = {.pass = trace_pass_of(event->name)};
     void *details = trace->details;
-    dp_status_t status =
-        trace_grow(&trace->store->budget, &details, &trace->store->details_room, trace->ndetails, sizeof(detail));
+    dp_status_t status = trace_grow(&trace->store->budget, &details, &trace->store->details_room,
+                                    trace->ndetails, sizeof(detail));
 
     trace->details = details;
     if (status != DP_OK)
@@ -198,7 +199,8 @@ static dp_status_t add_range(trace_t *trace, const trace_event_t *event, bool on
     if (status == DP_OK)
         status = add_name(trace, event->name, &range.name);
     if (status == DP_OK)
-        status = trace_grow(&trace->store->budget, &ranges, &trace->store->ranges_room, trace->nranges, sizeof(range));
+        status = trace_grow(&trace->store->budget, &ranges, &trace->store->ranges_room, trace->nranges,
+                            sizeof(range));
     trace->ranges = ranges;
     if (status == DP_OK)
         trace->ranges[trace->nranges++] = range;
@@ -213,7 +215,8 @@ static dp_status_t add_launch(trace_t *trace, const trace_event_t *event)
     dp_status_t status = find_stream(trace, event, &launch.thread);
 
     if (status == DP_OK)
-        status = trace_grow(&store->budget, &launches, &store->launches_room, store->nlaunches, sizeof(launch));
+        status =
+            trace_grow(&store->budget, &launches, &store->launches_room, store->nlaunches, sizeof(launch));
     store->launches = launches;
     if (status == DP_OK)
         store->launches[store->nlaunches++] = launch;
@@ -271,7 +274,8 @@ static dp_status_t begin(const trace_options_t *options, trace_t *trace)
 static dp_status_t no_records(const trace_t *trace)
 {
     return dp_fail(DP_ERR_REJECTED,
-                   "%llu events, and none is a record of a device: categories kernel, gpu_memcpy, gpu_memset of a profiler "
+                   "%llu events, and none is a record of a device: categories kernel, gpu_memcpy, gpu_memset "
+                   "of a profiler "
                    "that recorded CUDA, or compute, all-to-all, ... of a timeline of ours are looked for",
                    (unsigned long long)trace->head.events);
 }

@@ -69,8 +69,8 @@ typedef struct trace {
 } trace_t;
 
 typedef struct trace_options {
-    const regex_t *comm;  /* more communication; NULL: none          */
-    uint64_t most_bytes;  /* of memory; 0: TRACE_BYTES               */
+    const regex_t *comm; /* more communication; NULL: none          */
+    uint64_t most_bytes; /* of memory; 0: TRACE_BYTES               */
 } trace_options_t;
 
 #define TRACE_BYTES (2ull << 30)

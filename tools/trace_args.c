@@ -18,21 +18,30 @@ static const char help[] =
     "       dualpipe trace costs FILE [OPTIONS]\n"
     "       dualpipe trace merge FILE... [OPTIONS]\n"
     "       dualpipe trace view FILE --output PAGE.html [OPTIONS]\n"
-    "Reads Chrome traces: of PyTorch's profiler, of runs and simulations of ours, gzip or not. FILE may be -, standard "
+    "Reads Chrome traces: of PyTorch's profiler, of runs and simulations of ours, gzip or not. FILE may be "
+    "-, standard "
     "input.\n\n"
-    "overlap: for every rank, how much communication runs behind computation and what is exposed, busy time by stream,\n"
+    "overlap: for every rank, how much communication runs behind computation and what is exposed, busy time "
+    "by stream,\n"
     "the longest exposed stretches with the kernels around them, SMs by grid size, time by annotation.\n"
-    "costs: what the segments of a layer took, as a file for `dualpipe simulate --costs` and `dualpipe compare --costs`.\n"
+    "costs: what the segments of a layer took, as a file for `dualpipe simulate --costs` and `dualpipe "
+    "compare --costs`.\n"
     "merge: the traces of several ranks as one file.\n"
-    "view: the trace as one page for a browser, which needs nothing else: lanes, zoom, the overlap figures.\n\n"
-    "  --comm REGEX           kernels of this name are communication, besides those of NCCL, RCCL, DeepEP, NVSHMEM,\n"
+    "view: the trace as one page for a browser, which needs nothing else: lanes, zoom, the overlap "
+    "figures.\n\n"
+    "  --comm REGEX           kernels of this name are communication, besides those of NCCL, RCCL, DeepEP, "
+    "NVSHMEM,\n"
     "                         symmetric memory and copies between devices (all but merge)\n"
     "  --format F             text (default), json, svg, png, pdf (overlap)\n"
-    "  --gaps N               how many of the longest exposed stretches to show, 5 unless given (overlap, view)\n"
-    "  --annotation KEY=REGEX annotations of this name are the segment KEY, one of attention.F, attention.I,\n"
-    "                         attention.W, dispatch.F, ..., combine.W; those such as attn(F), mlp(B), dispatch_fwd are\n"
+    "  --gaps N               how many of the longest exposed stretches to show, 5 unless given (overlap, "
+    "view)\n"
+    "  --annotation KEY=REGEX annotations of this name are the segment KEY, one of attention.F, "
+    "attention.I,\n"
+    "                         attention.W, dispatch.F, ..., combine.W; those such as attn(F), mlp(B), "
+    "dispatch_fwd are\n"
     "                         known without (costs; several may be given)\n"
-    "  --layers N             layers of a chunk; without it, as many as one annotation around them holds (costs)\n"
+    "  --layers N             layers of a chunk; without it, as many as one annotation around them holds "
+    "(costs)\n"
     "  --align clock          ranks by their clocks (default; the hosts' clocks have to agree) (merge)\n"
     "  --align start          every rank's first record of a device at the same time (merge)\n"
     "  --memory MIB           most memory for what is kept of the trace, 2048 unless given (all but merge)\n"
@@ -41,26 +50,33 @@ static const char help[] =
     "examples:\n"
     "  dualpipe trace overlap trace.json.gz\n"
     "  dualpipe trace overlap trace.json.gz --comm 'my_alltoall|ring_.*' --format svg --output overlap.svg\n"
-    "  dualpipe trace costs trace.json.gz --output costs.txt && dualpipe compare --ranks 16 --microbatches 64 --costs "
+    "  dualpipe trace costs trace.json.gz --output costs.txt && dualpipe compare --ranks 16 --microbatches "
+    "64 --costs "
     "costs.txt\n"
     "  dualpipe trace merge rank0.json rank1.json --output both.json\n"
     "  dualpipe trace view trace.json.gz --output trace.html\n\n"
-    "exit status: 0 done, 1 a file could not be read or written or memory ran out, 2 wrong usage, 20 not a trace, a\n"
+    "exit status: 0 done, 1 a file could not be read or written or memory ran out, 2 wrong usage, 20 not a "
+    "trace, a\n"
     "damaged one, or one without what was asked for\n";
 
-enum { OPT_COMM = 256, OPT_FORMAT, OPT_GAPS, OPT_ANNOTATION, OPT_LAYERS, OPT_ALIGN, OPT_MEMORY, OPT_OUTPUT, OPT_HELP };
+enum {
+    OPT_COMM = 256,
+    OPT_FORMAT,
+    OPT_GAPS,
+    OPT_ANNOTATION,
+    OPT_LAYERS,
+    OPT_ALIGN,
+    OPT_MEMORY,
+    OPT_OUTPUT,
+    OPT_HELP
+};
 
 static const struct option options[] = {
-    {"comm", required_argument, NULL, OPT_COMM},
-    {"format", required_argument, NULL, OPT_FORMAT},
-    {"gaps", required_argument, NULL, OPT_GAPS},
-    {"annotation", required_argument, NULL, OPT_ANNOTATION},
-    {"layers", required_argument, NULL, OPT_LAYERS},
-    {"align", required_argument, NULL, OPT_ALIGN},
-    {"memory", required_argument, NULL, OPT_MEMORY},
-    {"output", required_argument, NULL, OPT_OUTPUT},
-    {"help", no_argument, NULL, OPT_HELP},
-    {NULL, 0, NULL, 0},
+    {"comm", required_argument, NULL, OPT_COMM},     {"format", required_argument, NULL, OPT_FORMAT},
+    {"gaps", required_argument, NULL, OPT_GAPS},     {"annotation", required_argument, NULL, OPT_ANNOTATION},
+    {"layers", required_argument, NULL, OPT_LAYERS}, {"align", required_argument, NULL, OPT_ALIGN},
+    {"memory", required_argument, NULL, OPT_MEMORY}, {"output", required_argument, NULL, OPT_OUTPUT},
+    {"help", no_argument, NULL, OPT_HELP},           {NULL, 0, NULL, 0},
 };
 
 static const struct action {
@@ -154,8 +170,9 @@ static int read_rule(trace_args_t *args, const char *text)
 static int read_align(trace_args_t *args, const char *text)
 {
     args->align_starts = strcmp(text, "start") == 0;
-    return args->align_starts || strcmp(text, "clock") == 0 ? CMD_OK
-                                                            : usage("--align %s: there are clock and start", text);
+    return args->align_starts || strcmp(text, "clock") == 0
+               ? CMD_OK
+               : usage("--align %s: there are clock and start", text);
 }
 
 /* ---- the command line ---- */

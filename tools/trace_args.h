@@ -29,7 +29,7 @@ typedef struct trace_args {
     bool has_comm, align_starts;
     regex_t comm;
     int32_t gaps, layers; /* layers 0: not given */
-    uint64_t memory; /* bytes */
+    uint64_t memory;      /* bytes */
     trace_rule_t rules[TRACE_RULES];
     int nrules;
 } trace_args_t;

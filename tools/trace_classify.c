@@ -12,13 +12,20 @@ trace_source_t trace_source_of(const char *category)
         const char *category;
         trace_source_t source;
     } known[] = {
-        {"kernel", TRACE_DEVICE},           {"gpu_memcpy", TRACE_DEVICE},
-        {"gpu_memset", TRACE_DEVICE},       {"memcpy", TRACE_DEVICE},
-        {"memset", TRACE_DEVICE},           {"concurrent_kernel", TRACE_DEVICE},
-        {"user_annotation", TRACE_RANGE},   {"gpu_user_annotation", TRACE_LANE_RANGE},
-        {"compute", TRACE_LANE},            {"all-to-all", TRACE_LANE},
-        {"p2p", TRACE_LANE},                {"p2p send", TRACE_LANE},
-        {"p2p receive", TRACE_LANE},        {"reduce", TRACE_LANE},
+        {"kernel", TRACE_DEVICE},
+        {"gpu_memcpy", TRACE_DEVICE},
+        {"gpu_memset", TRACE_DEVICE},
+        {"memcpy", TRACE_DEVICE},
+        {"memset", TRACE_DEVICE},
+        {"concurrent_kernel", TRACE_DEVICE},
+        {"user_annotation", TRACE_RANGE},
+        {"gpu_user_annotation", TRACE_LANE_RANGE},
+        {"compute", TRACE_LANE},
+        {"all-to-all", TRACE_LANE},
+        {"p2p", TRACE_LANE},
+        {"p2p send", TRACE_LANE},
+        {"p2p receive", TRACE_LANE},
+        {"reduce", TRACE_LANE},
     };
 
     for (size_t k = 0; k < sizeof(known) / sizeof(known[0]); k++)

@@ -18,18 +18,18 @@
 
 /* An annotation around segments: a chunk, a pair of chunks, a step. */
 typedef struct window {
-    int64_t start, end;        /* of the records in it                                   */
+    int64_t start, end;          /* of the records in it                                   */
     int64_t times[SEGMENT_KEYS]; /* annotations of each segment and pass                   */
-    int64_t turns;             /* how often a forward follows a backward or the other way */
+    int64_t turns;               /* how often a forward follows a backward or the other way */
     int last_pass;
     bool any;
 } window_t;
 
 typedef struct sums {
     const trace_t *trace;
-    int8_t *keys;     /* [names] segment key, from 0; -1: none; -2: not asked yet */
-    uint8_t *used;    /* [ranges] records belong to it                            */
-    window_t *windows; /* [ranges + 1] by parent; the last: no annotation around  */
+    int8_t *keys;              /* [names] segment key, from 0; -1: none; -2: not asked yet */
+    uint8_t *used;             /* [ranges] records belong to it                            */
+    window_t *windows;         /* [ranges + 1] by parent; the last: no annotation around  */
     double time[SEGMENT_KEYS]; /* ns                                              */
     int64_t times[SEGMENT_KEYS];
 } sums_t;
@@ -201,8 +201,9 @@ static chunks_t measure_chunks(const sums_t *sums, int32_t layers)
     for (size_t w = 0; w <= sums->trace->nranges; w++) {
         const window_t *window = &sums->windows[w];
         double f = (double)layers_in(window->times, 0);
-        double b = (double)(layers_in(window->times, 1) > layers_in(window->times, 2) ? layers_in(window->times, 1)
-                                                                                     : layers_in(window->times, 2));
+        double b =
+            (double)(layers_in(window->times, 1) > layers_in(window->times, 2) ? layers_in(window->times, 1)
+                                                                               : layers_in(window->times, 2));
         int kind = f > 0.0 && b > 0.0 ? 2 : f > 0.0 ? 0 : 1;
 
         /* One forward and then one backward is no pair; without an annotation around, neither is it known what is one chunk. */
@@ -236,7 +237,10 @@ static dp_status_t derive(const sums_t *sums, double layers, dp_costs_t *costs, 
 
 static void put_segments(const sums_t *sums, double layers, FILE *to)
 {
-    fprintf(to, "\n# One layer, one micro-batch; what of F to FB is not given below follows from these.\nLAYERS=%g\n", layers);
+    fprintf(
+        to,
+        "\n# One layer, one micro-batch; what of F to FB is not given below follows from these.\nLAYERS=%g\n",
+        layers);
     for (int k = 0; k < SEGMENT_KEYS; k++) {
         int64_t of = layers_in(sums->times, k % 3);
 
@@ -249,12 +253,13 @@ static void put_segments(const sums_t *sums, double layers, FILE *to)
 static void put_chunks(const chunks_t *chunks, FILE *to)
 {
     static const char *const names[3] = {"F", "B", "FB"};
-    static const char *const what[3] = {"A forward of all layers", "A backward of all layers", "An overlapped pair"};
+    static const char *const what[3] = {"A forward of all layers", "A backward of all layers",
+                                        "An overlapped pair"};
 
     for (int c = 0; c < 3; c++)
         if (chunks->count[c] > 0.0)
-            fprintf(to, "\n# %s, first start to last end, mean of %g.\n%s=%.6g\n", what[c], chunks->count[c], names[c],
-                    chunks->time[c] / chunks->count[c] / 1e6);
+            fprintf(to, "\n# %s, first start to last end, mean of %g.\n%s=%.6g\n", what[c], chunks->count[c],
+                    names[c], chunks->time[c] / chunks->count[c] / 1e6);
 }
 
 static dp_status_t put_costs(const sums_t *sums, const trace_args_t *args, const char *path, output_t *output)
@@ -266,7 +271,8 @@ static dp_status_t put_costs(const sums_t *sums, const trace_args_t *args, const
     dp_status_t status;
 
     if (chunks.layers > DP_SEGMENT_LAYERS)
-        return dp_fail(DP_ERR_REJECTED, "%g layers in a chunk: give --layers N, how many layers a chunk has", chunks.layers);
+        return dp_fail(DP_ERR_REJECTED, "%g layers in a chunk: give --layers N, how many layers a chunk has",
+                       chunks.layers);
     status = derive(sums, chunks.layers, &costs, &pair);
     if (status != DP_OK)
         return status;
@@ -276,9 +282,11 @@ static dp_status_t put_costs(const sums_t *sums, const trace_args_t *args, const
     fprintf(to, ", in milliseconds: dualpipe compare --costs FILE, dualpipe simulate --costs FILE.\n"
                 "# The segments were slowed down by what ran beside them when they were measured.\n");
     put_segments(sums, chunks.layers, to);
-    fprintf(to, "# from the segments: F=%.6g I=%.6g W=%.6g B=%.6g FB=%.6g\n", costs.f, costs.i, costs.w, costs.b, costs.fb);
+    fprintf(to, "# from the segments: F=%.6g I=%.6g W=%.6g B=%.6g FB=%.6g\n", costs.f, costs.i, costs.w,
+            costs.b, costs.fb);
     put_chunks(&chunks, to);
-    fputs("\n# Transfers between stages are not in these: --cost HOP=MS,BYTES=N,BANDWIDTH=BYTES_PER_MS.\n", to);
+    fputs("\n# Transfers between stages are not in these: --cost HOP=MS,BYTES=N,BANDWIDTH=BYTES_PER_MS.\n",
+          to);
     return DP_OK;
 }
 
@@ -296,7 +304,8 @@ static dp_status_t open_sums(const trace_t *trace, sums_t *sums)
     return DP_OK;
 }
 
-static dp_status_t put_annotated(const trace_t *trace, const trace_args_t *args, const char *path, output_t *output)
+static dp_status_t put_annotated(const trace_t *trace, const trace_args_t *args, const char *path,
+                                 output_t *output)
 {
     sums_t sums;
     dp_status_t status = open_sums(trace, &sums);
@@ -306,10 +315,11 @@ static dp_status_t put_annotated(const trace_t *trace, const trace_args_t *args,
     if (status == DP_OK)
         count_ranges(&sums);
     if (status == DP_OK && layers_in(sums.times, 0) == 0)
-        status = dp_fail(DP_ERR_REJECTED,
-                         "%s: no annotation such as attn(F), mlp(F), dispatch(F) has kernels: give --annotation "
-                         "attention.F=REGEX and so on for the names that are there (dualpipe trace overlap lists them)",
-                         path);
+        status = dp_fail(
+            DP_ERR_REJECTED,
+            "%s: no annotation such as attn(F), mlp(F), dispatch(F) has kernels: give --annotation "
+            "attention.F=REGEX and so on for the names that are there (dualpipe trace overlap lists them)",
+            path);
     if (status == DP_OK)
         status = put_costs(&sums, args, path, output);
     free(sums.keys);
@@ -348,7 +358,8 @@ static dp_status_t put_ours(const trace_t *trace, output_t *output)
     return status;
 }
 
-dp_status_t trace_costs_put(const trace_t *trace, const trace_args_t *args, const char *path, output_t *output)
+dp_status_t trace_costs_put(const trace_t *trace, const trace_args_t *args, const char *path,
+                            output_t *output)
 {
     return trace->ndetails > 0 && trace->nranges == 0 ? put_ours(trace, output)
                                                       : put_annotated(trace, args, path, output);

@@ -93,8 +93,8 @@ dp_status_t trace_file_read(void *user, void *buffer, size_t room, size_t *bytes
     if (code == Z_ERRNO)
         return dp_fail(DP_ERR_IO, "%s", strerror(errno));
     if (code != Z_OK && code != Z_STREAM_END)
-        return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 " of what is unpacked: the gzip file is %s (%s)", file->bytes,
-                       code == Z_BUF_ERROR ? "cut off" : "damaged", message);
+        return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 " of what is unpacked: the gzip file is %s (%s)",
+                       file->bytes, code == Z_BUF_ERROR ? "cut off" : "damaged", message);
     return DP_OK;
 }
 #else

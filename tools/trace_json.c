@@ -144,8 +144,8 @@ static dp_status_t unexpected(json_reader_t *reader, int byte, const char *due)
     if (byte == -2)
         return reader->failure; /* the message is there */
     if (byte == -1)
-        return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": the file ends where %s is due: it was cut off", offset,
-                       due);
+        return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": the file ends where %s is due: it was cut off",
+                       offset, due);
     if (byte > ' ' && byte < 0x7f)
         return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": '%c' where %s is due", offset, byte, due);
     return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": 0x%02x where %s is due", offset, (unsigned)byte, due);
@@ -320,7 +320,8 @@ static dp_status_t read_string(json_reader_t *reader)
 
 static bool continues_number(int byte)
 {
-    return (byte >= '0' && byte <= '9') || byte == '.' || byte == '-' || byte == '+' || byte == 'e' || byte == 'E';
+    return (byte >= '0' && byte <= '9') || byte == '.' || byte == '-' || byte == '+' || byte == 'e' ||
+           byte == 'E';
 }
 
 static const char *skip_digits(const char *at)

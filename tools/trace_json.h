@@ -16,7 +16,7 @@
 #define JSON_TEXT_BYTES  4096      /* what is kept of a string, its ending 0 included          */
 #define JSON_EVENT_BYTES (8 << 20) /* the longest piece that json_keep() holds                 */
 
-#define JSON_MOST_NS     (1ll << 61) /* times lie within plus and minus this, so that differences can be taken */
+#define JSON_MOST_NS (1ll << 61) /* times lie within plus and minus this, so that differences can be taken */
 
 typedef enum json_kind {
     JSON_END, /* of the document */
@@ -35,7 +35,8 @@ typedef enum json_kind {
 typedef struct json_token {
     json_kind_t kind;
     uint64_t offset; /* of its first byte                                                          */
-    const char *text; /* KEY, STRING: without escapes, as UTF-8; NUMBER: as written. "" for others. Until the next token */
+    const char *
+        text; /* KEY, STRING: without escapes, as UTF-8; NUMBER: as written. "" for others. Until the next token */
 } json_token_t;
 
 /* Fills the buffer with up to `room` bytes; 0 in *bytes_out: the end. */

@@ -16,17 +16,17 @@
 
 /* A process of a file. */
 typedef struct process {
-    int64_t rank;                /* from its name; -1                         */
-    char label[TRACE_ID_BYTES];  /* "rank 3", or what it is within its rank   */
+    int64_t rank;               /* from its name; -1                         */
+    char label[TRACE_ID_BYTES]; /* "rank 3", or what it is within its rank   */
     bool named, has_device;
 } process_t;
 
 typedef struct part {
     const char *path;
     trace_head_t head;
-    int64_t rank;    /* of the whole file; -1: its processes have ranks of their own */
-    int64_t first;   /* start of the first record of a device, ns                    */
-    int64_t shift;   /* to be added to all times, ns                                 */
+    int64_t rank;  /* of the whole file; -1: its processes have ranks of their own */
+    int64_t first; /* start of the first record of a device, ns                    */
+    int64_t shift; /* to be added to all times, ns                                 */
     bool has_device, ranked;
     trace_table_t pids;
     process_t *processes;
@@ -119,11 +119,12 @@ static dp_status_t choose_ranks(merging_t *merging)
 
         part->rank = part->ranked ? -1 : part->head.rank >= 0 ? part->head.rank : p;
         if (part->rank >= 0 && rank_is_taken(merging, p, part->rank))
-            return dp_fail(DP_ERR_INVALID, "%s is of rank %" PRId64 ", and so is a file before it", part->path, part->rank);
+            return dp_fail(DP_ERR_INVALID, "%s is of rank %" PRId64 ", and so is a file before it",
+                           part->path, part->rank);
         for (size_t k = 0; part->ranked && k < part->pids.count; k++)
             if (part->processes[k].rank >= 0 && rank_is_taken(merging, p, part->processes[k].rank))
-                return dp_fail(DP_ERR_INVALID, "%s has a rank %" PRId64 ", and so has a file before it", part->path,
-                               part->processes[k].rank);
+                return dp_fail(DP_ERR_INVALID, "%s has a rank %" PRId64 ", and so has a file before it",
+                               part->path, part->processes[k].rank);
     }
     return DP_OK;
 }
@@ -141,7 +142,8 @@ static dp_status_t choose_shifts(merging_t *merging, bool align_starts)
         part->shift = align_starts ? lead->first - part->first : 0;
         if (align_starts)
             continue;
-        if (__builtin_sub_overflow(part->head.base_ns, lead->head.base_ns, &base) || llabs(base) > JSON_MOST_NS)
+        if (__builtin_sub_overflow(part->head.base_ns, lead->head.base_ns, &base) ||
+            llabs(base) > JSON_MOST_NS)
             return dp_fail(DP_ERR_REJECTED, "%s: baseTimeNanoseconds is out of bounds", part->path);
         part->shift = base;
     }
@@ -200,9 +202,11 @@ static void edit_id(const merging_t *merging, const trace_event_t *event, edit_t
     if (is_number && !event->id_is_text && id <= UINT32_MAX && merging->index < (1u << 20))
         snprintf(edit->text, sizeof(edit->text), "%llu", (unsigned long long)(merging->index << 32 | id));
     else if (is_number && id < 1ull << 48)
-        snprintf(edit->text, sizeof(edit->text), "\"0x%llx\"", (unsigned long long)(merging->index << 48 | id));
+        snprintf(edit->text, sizeof(edit->text), "\"0x%llx\"",
+                 (unsigned long long)(merging->index << 48 | id));
     else if (is_number)
-        snprintf(edit->text, sizeof(edit->text), "\"0x%llx\"", (unsigned long long)(id ^ merging->index * 0x9e3779b97f4a7c15ull));
+        snprintf(edit->text, sizeof(edit->text), "\"0x%llx\"",
+                 (unsigned long long)(id ^ merging->index * 0x9e3779b97f4a7c15ull));
     else
         edit->place.bytes = 0; /* a name: told apart by its process */
 }
@@ -277,7 +281,9 @@ static void put_processes(const merging_t *merging)
             snprintf(label, sizeof(label), "rank %" PRId64 ": device %s", rank, pid);
         else
             snprintf(label, sizeof(label), "rank %" PRId64 ": %s %s", rank, process->label, pid);
-        fprintf(to, ",\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%" PRIu32 ",\"tid\":0,\"args\":{\"name\":",
+        fprintf(to,
+                ",\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%" PRIu32
+                ",\"tid\":0,\"args\":{\"name\":",
                 part->first_pid + k);
         output_json_string(to, label);
         fprintf(to,
@@ -309,8 +315,10 @@ dp_status_t trace_merge_check(const trace_args_t *args)
         if (strcmp(args->files[p], "-") == 0)
             return dp_fail(DP_ERR_INVALID, "merge reads its files twice: standard input does not do");
         if (stat(args->files[p], &file) == 0 && !S_ISREG(file.st_mode) && !S_ISDIR(file.st_mode))
-            return dp_fail(DP_ERR_INVALID, "%s: merge reads its files twice: a regular file is due", args->files[p]);
-        if (has_output && stat(args->files[p], &file) == 0 && file.st_dev == output.st_dev && file.st_ino == output.st_ino)
+            return dp_fail(DP_ERR_INVALID, "%s: merge reads its files twice: a regular file is due",
+                           args->files[p]);
+        if (has_output && stat(args->files[p], &file) == 0 && file.st_dev == output.st_dev &&
+            file.st_ino == output.st_ino)
             return dp_fail(DP_ERR_INVALID, "%s would be overwritten", args->files[p]);
     }
     return DP_OK;
@@ -347,7 +355,8 @@ dp_status_t trace_merge_put(const trace_args_t *args, output_t *output)
     status = survey_all(&merging, args);
     for (int p = 0; p < merging.nparts && status == DP_OK; p++)
         if (merging.parts[p].head.unclosed)
-            fprintf(stderr, "dualpipe trace: %s: the array of events is not closed: the trace may be cut off\n",
+            fprintf(stderr,
+                    "dualpipe trace: %s: the array of events is not closed: the trace may be cut off\n",
                     merging.parts[p].path);
     if (status == DP_OK)
         status = copy_all(&merging);

@@ -14,8 +14,8 @@ static dp_status_t no_memory(size_t count)
     return dp_fail(DP_ERR_NOMEM, "no memory for the intervals of %zu records", count);
 }
 
-dp_status_t overlap_union(const trace_t *trace, const trace_rank_t *rank, unsigned classes, overlap_interval_t **out,
-                          size_t *count_out)
+dp_status_t overlap_union(const trace_t *trace, const trace_rank_t *rank, unsigned classes,
+                          overlap_interval_t **out, size_t *count_out)
 {
     overlap_interval_t *intervals;
     size_t room = 0, n = 0;
@@ -173,7 +173,8 @@ static void look_around(const trace_t *trace, const trace_rank_t *rank, overlap_
                 gap->comm = i;
             }
         } else if (record->class == TRACE_COMPUTE && record->end > record->start) {
-            if (record->end <= gap->start && (gap->before == SIZE_MAX || record->end > trace->records[gap->before].end))
+            if (record->end <= gap->start &&
+                (gap->before == SIZE_MAX || record->end > trace->records[gap->before].end))
                 gap->before = i;
             if (record->start >= gap->end && gap->after == SIZE_MAX)
                 gap->after = i;
@@ -181,8 +182,8 @@ static void look_around(const trace_t *trace, const trace_rank_t *rank, overlap_
     }
 }
 
-static dp_status_t keep_gaps(const trace_t *trace, overlap_rank_t *rank, overlap_interval_t *exposed, size_t count,
-                             size_t most)
+static dp_status_t keep_gaps(const trace_t *trace, overlap_rank_t *rank, overlap_interval_t *exposed,
+                             size_t count, size_t most)
 {
     size_t n = count < most ? count : most;
 
@@ -254,7 +255,8 @@ static void measure_shares(const trace_t *trace, overlap_rank_t *rank)
         if (grid->class > TRACE_COMM)
             continue;
         time[grid->class] += (double)grid->time;
-        covered[grid->class] += (double)grid->time * ((double)grid->blocks < sms ? (double)grid->blocks / sms : 1.0);
+        covered[grid->class] +=
+            (double)grid->time * ((double)grid->blocks < sms ? (double)grid->blocks / sms : 1.0);
     }
     for (int c = 0; c < 2; c++)
         rank->sm_share[c] = sms > 0.0 && time[c] > 0.0 ? covered[c] / time[c] : -1.0;
@@ -271,7 +273,8 @@ static dp_status_t measure_grids(const trace_t *trace, overlap_rank_t *rank)
         const trace_record_t *record = &trace->records[i];
 
         if (record->blocks > 0)
-            rank->grids[n++] = (overlap_grid_t){record->blocks, record->class, 1, record->end - record->start};
+            rank->grids[n++] =
+                (overlap_grid_t){record->blocks, record->class, 1, record->end - record->start};
     }
     qsort(rank->grids, n, sizeof(*rank->grids), by_grid);
     for (size_t g = 0; g < n; g++) {
@@ -327,7 +330,8 @@ static void sum_groups(const trace_t *trace, overlap_rank_t *rank, const member_
     for (size_t m = 0; m < count; m++) {
         const trace_record_t *record = &trace->records[members[m].record];
         bool new_name = m == 0 || members[m].name != members[m - 1].name;
-        bool new_range = new_name || members[m].range != members[m - 1].range || members[m].range == TRACE_NONE;
+        bool new_range =
+            new_name || members[m].range != members[m - 1].range || members[m].range == TRACE_NONE;
         int64_t begin = record->range != TRACE_NONE ? trace->ranges[record->range].start : record->start;
         overlap_group_t *group;
 

@@ -55,10 +55,11 @@ typedef struct overlap_rank {
     size_t nstreams;
     overlap_gap_t *gaps; /* the longest first */
     size_t ngaps;
-    size_t exposed_gaps; /* how many there are */
+    size_t exposed_gaps;   /* how many there are */
     overlap_grid_t *grids; /* by class, then the most time first */
     size_t ngrids;
-    double sm_share[2];  /* of TRACE_COMPUTE and TRACE_COMM: mean part of the SMs that a grid covers, by time; -1: not known */
+    double sm_share
+        [2]; /* of TRACE_COMPUTE and TRACE_COMM: mean part of the SMs that a grid covers, by time; -1: not known */
     overlap_group_t *groups; /* by begin */
     size_t ngroups;
     overlap_part_t *parts;
@@ -80,8 +81,8 @@ typedef struct overlap_interval {
     int64_t start, end;
 } overlap_interval_t;
 /* classes: a bit per trace_class_t. Free *out with free(). */
-dp_status_t overlap_union(const trace_t *trace, const trace_rank_t *rank, unsigned classes, overlap_interval_t **out,
-                          size_t *count_out);
+dp_status_t overlap_union(const trace_t *trace, const trace_rank_t *rank, unsigned classes,
+                          overlap_interval_t **out, size_t *count_out);
 /* What of `from` no interval of `without` covers. */
 dp_status_t overlap_minus(const overlap_interval_t *from, size_t nfrom, const overlap_interval_t *without,
                           size_t nwithout, overlap_interval_t **out, size_t *count_out);

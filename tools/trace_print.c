@@ -82,8 +82,9 @@ static void put_head(FILE *to, const overlap_rank_t *rank)
     fprintf(to, "  compute        %12s   %6.2f %% of the span\n", trace_microseconds(rank->compute, a),
             trace_percent(rank->compute, rank->end - rank->start));
     if (rank->comm > 0)
-        fprintf(to, "  communication  %12s   %6.2f %% of it hidden, %s exposed\n", trace_microseconds(rank->comm, a),
-                trace_percent(rank->hidden, rank->comm), trace_microseconds(rank->comm - rank->hidden, b));
+        fprintf(to, "  communication  %12s   %6.2f %% of it hidden, %s exposed\n",
+                trace_microseconds(rank->comm, a), trace_percent(rank->hidden, rank->comm),
+                trace_microseconds(rank->comm - rank->hidden, b));
     else
         fputs("  communication             0\n", to);
     fprintf(to, "  idle           %12s   %6.2f %% of the span\n", trace_microseconds(rank->idle, a),
@@ -150,9 +151,9 @@ static void put_grids(FILE *to, const trace_t *trace, const overlap_rank_t *rank
             continue;
         }
         shown += grid->time / 1000;
-        fprintf(to, "  %-14s %10" PRIu32 " %9zu %12s %6.2f %%", class == TRACE_COMM ? "communication" : "compute",
-                grid->blocks, grid->kernels, trace_microseconds(grid->time, time),
-                trace_percent(grid->time / 1000, all));
+        fprintf(to, "  %-14s %10" PRIu32 " %9zu %12s %6.2f %%",
+                class == TRACE_COMM ? "communication" : "compute", grid->blocks, grid->kernels,
+                trace_microseconds(grid->time, time), trace_percent(grid->time / 1000, all));
         if (trace->head.sms > 0)
             fprintf(to, "   %" PRId64 " of %" PRId64 " SMs",
                     (int64_t)grid->blocks < trace->head.sms ? (int64_t)grid->blocks : trace->head.sms,
@@ -160,8 +161,9 @@ static void put_grids(FILE *to, const trace_t *trace, const overlap_rank_t *rank
         fputc('\n', to);
     }
     if (left > 0)
-        fprintf(to, "  %-14s %10s %9zu %12s %6.2f %%\n", class == TRACE_COMM ? "communication" : "compute", "others", left,
-                trace_microseconds((all - shown) * 1000, time), trace_percent(all - shown, all));
+        fprintf(to, "  %-14s %10s %9zu %12s %6.2f %%\n", class == TRACE_COMM ? "communication" : "compute",
+                "others", left, trace_microseconds((all - shown) * 1000, time),
+                trace_percent(all - shown, all));
 }
 
 static void put_sms(FILE *to, const trace_t *trace, const overlap_rank_t *rank)
@@ -172,7 +174,7 @@ static void put_sms(FILE *to, const trace_t *trace, const overlap_rank_t *rank)
     put_grids(to, trace, rank, TRACE_COMM);
     put_grids(to, trace, rank, TRACE_COMPUTE);
     if (rank->sm_share[TRACE_COMPUTE] >= 0.0)
-        fprintf(to, "  grids cover, on average over time, %.1f %% of the SMs in computation", 
+        fprintf(to, "  grids cover, on average over time, %.1f %% of the SMs in computation",
                 rank->sm_share[TRACE_COMPUTE] * 100.0);
     if (rank->sm_share[TRACE_COMPUTE] >= 0.0 && rank->sm_share[TRACE_COMM] >= 0.0)
         fprintf(to, ", %.1f %% in communication", rank->sm_share[TRACE_COMM] * 100.0);
@@ -180,7 +182,8 @@ static void put_sms(FILE *to, const trace_t *trace, const overlap_rank_t *rank)
         fputc('\n', to);
 }
 
-static const overlap_part_t *part_on(const overlap_rank_t *rank, const overlap_group_t *group, uint32_t stream)
+static const overlap_part_t *part_on(const overlap_rank_t *rank, const overlap_group_t *group,
+                                     uint32_t stream)
 {
     for (size_t p = 0; p < group->nparts; p++)
         if (rank->parts[group->first_part + p].stream == stream)
@@ -211,7 +214,8 @@ static void put_groups(FILE *to, const trace_t *trace, const overlap_rank_t *ran
         for (size_t s = 0; s < columns; s++) {
             const overlap_part_t *part = part_on(rank, group, rank->streams[s].stream);
 
-            fprintf(to, " %12s", part != NULL ? trace_microseconds(part->busy / (int64_t)group->times, busy) : "");
+            fprintf(to, " %12s",
+                    part != NULL ? trace_microseconds(part->busy / (int64_t)group->times, busy) : "");
         }
         fputc('\n', to);
     }
@@ -224,8 +228,8 @@ dp_status_t trace_print_text(const overlap_t *overlap, const char *path, output_
     const trace_t *trace = overlap->trace;
     FILE *to = output->file;
 
-    fprintf(to, "%s: %" PRIu64 " events, %zu records on %zu device%s; times in microseconds\n", path, trace->head.events,
-            trace->nrecords, trace->nranks, trace->nranks == 1 ? "" : "s");
+    fprintf(to, "%s: %" PRIu64 " events, %zu records on %zu device%s; times in microseconds\n", path,
+            trace->head.events, trace->nrecords, trace->nranks, trace->nranks == 1 ? "" : "s");
     for (size_t r = 0; r < overlap->nranks; r++) {
         put_head(to, &overlap->ranks[r]);
         put_streams(to, trace, &overlap->ranks[r]);
@@ -306,13 +310,16 @@ static void json_gaps(FILE *to, const trace_t *trace, const overlap_rank_t *rank
 static void json_grids(FILE *to, const overlap_rank_t *rank)
 {
     fputs("\"sm_share\":{\"compute\":", to);
-    output_json_number(to, rank->sm_share[TRACE_COMPUTE] >= 0.0 ? rank->sm_share[TRACE_COMPUTE] : (double)__builtin_nan(""));
+    output_json_number(to, rank->sm_share[TRACE_COMPUTE] >= 0.0 ? rank->sm_share[TRACE_COMPUTE]
+                                                                : (double)__builtin_nan(""));
     fputs(",\"communication\":", to);
-    output_json_number(to, rank->sm_share[TRACE_COMM] >= 0.0 ? rank->sm_share[TRACE_COMM] : (double)__builtin_nan(""));
+    output_json_number(to, rank->sm_share[TRACE_COMM] >= 0.0 ? rank->sm_share[TRACE_COMM]
+                                                             : (double)__builtin_nan(""));
     fputs("},\n   \"grids\":[", to);
     for (size_t g = 0; g < rank->ngrids; g++) {
-        fprintf(to, "%s{\"class\":\"%s\",\"blocks\":%" PRIu32 ",\"kernels\":%zu,", g > 0 ? ",\n    " : "\n    ",
-                class_names[rank->grids[g].class], rank->grids[g].blocks, rank->grids[g].kernels);
+        fprintf(to, "%s{\"class\":\"%s\",\"blocks\":%" PRIu32 ",\"kernels\":%zu,",
+                g > 0 ? ",\n    " : "\n    ", class_names[rank->grids[g].class], rank->grids[g].blocks,
+                rank->grids[g].kernels);
         put_time(to, "time", rank->grids[g].time);
         fputc('}', to);
     }

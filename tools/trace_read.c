@@ -175,7 +175,8 @@ static dp_status_t give_event(reading_t *reading)
     dp_status_t status = DP_OK;
 
     if (event->has_length && (event->length_ns < 0 || event->start_ns > JSON_MOST_NS - event->length_ns))
-        return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": an event that ends before it begins, or never", event->offset);
+        return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": an event that ends before it begins, or never",
+                       event->offset);
     if (reading->keep)
         status = json_kept(reading->json, &event->kept, &event->kept_bytes);
     reading->head->events++;
@@ -223,8 +224,8 @@ static dp_status_t read_events(reading_t *reading, const json_token_t *array)
 /* ---- around them ---- */
 
 /* {KEY: NUMBER, ...}: the number of one key, or of two. */
-static dp_status_t read_numbers(reading_t *reading, const json_token_t *object, const char *first, int64_t *first_out,
-                                const char *second, int64_t *second_out)
+static dp_status_t read_numbers(reading_t *reading, const json_token_t *object, const char *first,
+                                int64_t *first_out, const char *second, int64_t *second_out)
 {
     json_token_t token;
     dp_status_t status;
@@ -281,7 +282,8 @@ static dp_status_t read_object(reading_t *reading)
             any = true;
             status = read_events(reading, &token);
         } else if (strcmp(key, "distributedInfo") == 0) {
-            status = read_numbers(reading, &token, "rank", &reading->head->rank, "world_size", &reading->head->world);
+            status = read_numbers(reading, &token, "rank", &reading->head->rank, "world_size",
+                                  &reading->head->world);
         } else if (strcmp(key, "deviceProperties") == 0) {
             status = read_devices(reading, &token);
         } else {
@@ -293,7 +295,8 @@ static dp_status_t read_object(reading_t *reading)
             break;
     }
     if (status == DP_OK && !any)
-        return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": the object has no \"traceEvents\": not a Chrome trace",
+        return dp_fail(DP_ERR_REJECTED,
+                       "byte %" PRIu64 ": the object has no \"traceEvents\": not a Chrome trace",
                        token.offset);
     return status;
 }
@@ -308,8 +311,8 @@ static dp_status_t read_document(reading_t *reading)
     else if (status == DP_OK && token.kind == JSON_ARRAY)
         status = read_events(reading, &token);
     else if (status == DP_OK)
-        return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": not a Chrome trace, which is an object or an array",
-                       token.offset);
+        return dp_fail(DP_ERR_REJECTED,
+                       "byte %" PRIu64 ": not a Chrome trace, which is an object or an array", token.offset);
     if (status == DP_OK)
         status = json_next(reading->json, &token); /* nothing may follow */
     return status;
@@ -340,7 +343,8 @@ dp_status_t trace_read(json_read_fn read, void *source, bool keep, trace_event_f
     return status;
 }
 
-dp_status_t trace_read_file(const char *path, bool keep, trace_event_fn on_event, void *user, trace_head_t *head_out)
+dp_status_t trace_read_file(const char *path, bool keep, trace_event_fn on_event, void *user,
+                            trace_head_t *head_out)
 {
     char message[256];
     trace_file_t *file;

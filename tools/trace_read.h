@@ -21,34 +21,43 @@ typedef struct trace_place {
 } trace_place_t;
 
 typedef struct trace_event {
-    uint64_t offset; /* of its first byte in the file                                                          */
-    char phase;      /* 'X', 'M', ...; 0: none                                                                 */
+    uint64_t
+        offset; /* of its first byte in the file                                                          */
+    char phase; /* 'X', 'M', ...; 0: none                                                                 */
     bool pid_is_text, id_is_text, has_start, has_length;
     int64_t start_ns, length_ns;
-    int64_t stream, correlation; /* args of a kernel; -1: not there                                            */
-    uint64_t blocks;             /* product of args.grid; 0: not there                                         */
-    int32_t details[TRACE_DETAILS]; /* -1: not there                                                           */
+    int64_t stream,
+        correlation; /* args of a kernel; -1: not there                                            */
+    uint64_t blocks; /* product of args.grid; 0: not there                                         */
+    int32_t
+        details[TRACE_DETAILS]; /* -1: not there                                                           */
     trace_place_t pid_place, id_place, start_place;
-    const char *kept; /* the event as written; NULL unless asked for                                           */
+    const char
+        *kept; /* the event as written; NULL unless asked for                                           */
     size_t kept_bytes;
-    char name[TRACE_NAME_BYTES], category[TRACE_ID_BYTES]; /* "": not there                                    */
-    char pid[TRACE_ID_BYTES], tid[TRACE_ID_BYTES], id[TRACE_ID_BYTES]; /* numbers as written                   */
-    char label[TRACE_ID_BYTES];                                        /* args.name, of metadata               */
+    char name[TRACE_NAME_BYTES],
+        category[TRACE_ID_BYTES]; /* "": not there                                    */
+    char pid[TRACE_ID_BYTES], tid[TRACE_ID_BYTES],
+        id[TRACE_ID_BYTES];     /* numbers as written                   */
+    char label[TRACE_ID_BYTES]; /* args.name, of metadata               */
 } trace_event_t;
 
 /* What stands around the events. */
 typedef struct trace_head {
-    int64_t rank, world, sms; /* distributedInfo, numSms of the first device; -1: not there                    */
-    int64_t base_ns;          /* baseTimeNanoseconds: what times count from; 0: not there                      */
+    int64_t rank, world,
+        sms;         /* distributedInfo, numSms of the first device; -1: not there                    */
+    int64_t base_ns; /* baseTimeNanoseconds: what times count from; 0: not there                      */
     uint64_t events, bytes;
-    bool unclosed; /* the array of events ended with the file                                                  */
+    bool
+        unclosed; /* the array of events ended with the file                                                  */
 } trace_head_t;
 
 /* A failure ends the reading and is returned. */
 typedef dp_status_t (*trace_event_fn)(void *user, const trace_event_t *event);
 
 /* Reads all of it. Messages begin with the path. DP_ERR_REJECTED: not a trace. keep: the text of every event is wanted. */
-dp_status_t trace_read_file(const char *path, bool keep, trace_event_fn on_event, void *user, trace_head_t *head_out);
+dp_status_t trace_read_file(const char *path, bool keep, trace_event_fn on_event, void *user,
+                            trace_head_t *head_out);
 /* The same from anywhere; messages begin with the byte. */
 dp_status_t trace_read(json_read_fn read, void *source, bool keep, trace_event_fn on_event, void *user,
                        trace_head_t *head_out);

@@ -194,9 +194,10 @@ static dp_status_t open_finder(const trace_t *trace, finder_t *finder)
         return dp_fail(DP_ERR_NOMEM, "no memory for %zu threads", trace->nstreams);
     for (size_t i = 0; i < trace->nranges; i++) {
         if (i == 0 || trace->ranges[i].thread != trace->ranges[i - 1].thread)
-            finder->threads[finder->nthreads++] = (thread_ranges_t){.world = world_of(trace, trace->ranges[i].thread),
-                                                                    .thread = trace->ranges[i].thread,
-                                                                    .first = i};
+            finder->threads[finder->nthreads++] =
+                (thread_ranges_t){.world = world_of(trace, trace->ranges[i].thread),
+                                  .thread = trace->ranges[i].thread,
+                                  .first = i};
         finder->threads[finder->nthreads - 1].end = i + 1;
     }
     qsort(finder->threads, finder->nthreads, sizeof(*finder->threads), by_world);
@@ -253,7 +254,8 @@ static uint32_t range_of_launch(const finder_t *finder, const trace_launch_t *la
         else
             high = middle;
     }
-    for (int asked = 0; low < finder->nthreads && finder->threads[low].world == launch->world && asked < MOST_ANSWERED;
+    for (int asked = 0;
+         low < finder->nthreads && finder->threads[low].world == launch->world && asked < MOST_ANSWERED;
          low++) {
         uint32_t range;
 
@@ -261,7 +263,8 @@ static uint32_t range_of_launch(const finder_t *finder, const trace_launch_t *la
             continue;
         asked++;
         range = range_around(trace, &finder->threads[low], launch->time);
-        if (range != TRACE_NONE && (best == TRACE_NONE || trace->ranges[range].start > trace->ranges[best].start))
+        if (range != TRACE_NONE &&
+            (best == TRACE_NONE || trace->ranges[range].start > trace->ranges[best].start))
             best = range;
     }
     return best;
@@ -309,7 +312,8 @@ static void annotate(trace_t *trace, const finder_t *finder)
             launch = find_launch(trace->store, world_of(trace, record->stream), record->range);
         record->range = launch != NULL ? range_of_launch(finder, launch) : TRACE_NONE;
         if (record->range == TRACE_NONE && finder->of_thread[record->stream] != TRACE_NONE)
-            record->range = range_around(trace, &finder->threads[finder->of_thread[record->stream]], record->start);
+            record->range =
+                range_around(trace, &finder->threads[finder->of_thread[record->stream]], record->start);
     }
 }
 

@@ -11,11 +11,12 @@ typedef struct word {
     int value;
 } word_t;
 
-static const word_t segments[] = {{"self_attention", 0}, {"self_attn", 0}, {"attention", 0}, {"attn", 0},
-                                  {"dispatch", 1},       {"experts", 2},   {"expert", 2},    {"mlp", 2},
-                                  {"moe", 2},            {"ffn", 2},       {"combine", 3},   {NULL, 0}};
-static const word_t passes[] = {{"F", 0},        {"fwd", 0},   {"forward", 0}, {"B", 1}, {"I", 1},     {"bwd", 1},
-                                {"backward", 1}, {"dgrad", 1}, {"W", 2},       {"wgrad", 2}, {"weight", 2}, {NULL, 0}};
+static const word_t segments[] = {
+    {"self_attention", 0}, {"self_attn", 0}, {"attention", 0}, {"attn", 0}, {"dispatch", 1}, {"experts", 2},
+    {"expert", 2},         {"mlp", 2},       {"moe", 2},       {"ffn", 2},  {"combine", 3},  {NULL, 0}};
+static const word_t passes[] = {{"F", 0}, {"fwd", 0},   {"forward", 0},  {"B", 1},
+                                {"I", 1}, {"bwd", 1},   {"backward", 1}, {"dgrad", 1},
+                                {"W", 2}, {"wgrad", 2}, {"weight", 2},   {NULL, 0}};
 
 static bool is_sign(char c)
 {

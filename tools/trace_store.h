@@ -23,8 +23,8 @@ typedef struct trace_process {
 
 /* What is known of a name. */
 typedef struct trace_name_info {
-    uint8_t class;  /* as a kernel's; 255: not asked yet                           */
-    uint32_t stem;  /* of a span of ours: without the micro-batch; else TRACE_NONE */
+    uint8_t class; /* as a kernel's; 255: not asked yet                           */
+    uint32_t stem; /* of a span of ours: without the micro-batch; else TRACE_NONE */
 } trace_name_info_t;
 
 typedef struct trace_store {
@@ -34,8 +34,7 @@ typedef struct trace_store {
     trace_name_info_t *infos;           /* [names.count]        */
     trace_launch_t *launches;
     size_t nlaunches;
-    size_t records_room, ranges_room, streams_room, launches_room, processes_room, infos_room,
-        details_room;
+    size_t records_room, ranges_room, streams_room, launches_room, processes_room, infos_room, details_room;
 } trace_store_t;
 
 /* Ranks, sorted records and ranges, the annotation of each record. */

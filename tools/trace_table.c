@@ -12,7 +12,8 @@ static dp_status_t spend(trace_budget_t *budget, uint64_t bytes)
 {
     if (bytes > budget->most || budget->used > budget->most - bytes)
         return dp_fail(DP_ERR_OVERFLOW,
-                       "the records that are kept take more than the %" PRIu64 " MiB of --memory; give it more, or record "
+                       "the records that are kept take more than the %" PRIu64
+                       " MiB of --memory; give it more, or record "
                        "fewer steps",
                        budget->most >> 20);
     budget->used += bytes;
@@ -101,7 +102,8 @@ static dp_status_t append(trace_table_t *table, trace_budget_t *budget, const ch
     return DP_OK;
 }
 
-dp_status_t trace_table_add(trace_table_t *table, trace_budget_t *budget, const char *text, uint32_t *number_out)
+dp_status_t trace_table_add(trace_table_t *table, trace_budget_t *budget, const char *text,
+                            uint32_t *number_out)
 {
     dp_status_t status = 2 * (table->count + 1) > table->nslots ? spread(table, budget) : DP_OK;
     size_t slot;

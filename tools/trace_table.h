@@ -24,7 +24,8 @@ typedef struct trace_table {
 } trace_table_t;
 
 /* The same text gives the same number, from 0. DP_ERR_NOMEM, DP_ERR_OVERFLOW: no room for a new one. */
-dp_status_t trace_table_add(trace_table_t *table, trace_budget_t *budget, const char *text, uint32_t *number_out);
+dp_status_t trace_table_add(trace_table_t *table, trace_budget_t *budget, const char *text,
+                            uint32_t *number_out);
 const char *trace_table_text(const trace_table_t *table, uint32_t number);
 void trace_table_free(trace_table_t *table);
 

@@ -19,14 +19,16 @@ static const trace_detail_t *detail_of(const trace_t *trace, const trace_record_
 {
     const trace_detail_t *detail = record->detail != TRACE_NONE ? &trace->details[record->detail] : NULL;
 
-    return detail != NULL && (detail->kind == DP_SPAN_COMPUTE || detail->kind == DP_SPAN_SEND) ? detail : NULL;
+    return detail != NULL && (detail->kind == DP_SPAN_COMPUTE || detail->kind == DP_SPAN_SEND) ? detail
+                                                                                               : NULL;
 }
 
 static bool in_bounds(const trace_detail_t *detail)
 {
-    return detail->kind == DP_SPAN_COMPUTE && detail->value[TRACE_STAGE] >= 0 && detail->value[TRACE_STAGE] < MOST_STAGES &&
-           detail->value[TRACE_CHUNK] >= 0 && detail->value[TRACE_CHUNK] < DP_MAX_CHUNKS &&
-           detail->value[TRACE_MICROBATCH] >= 0 && detail->value[TRACE_MICROBATCH] < DP_MAX_MICROBATCHES;
+    return detail->kind == DP_SPAN_COMPUTE && detail->value[TRACE_STAGE] >= 0 &&
+           detail->value[TRACE_STAGE] < MOST_STAGES && detail->value[TRACE_CHUNK] >= 0 &&
+           detail->value[TRACE_CHUNK] < DP_MAX_CHUNKS && detail->value[TRACE_MICROBATCH] >= 0 &&
+           detail->value[TRACE_MICROBATCH] < DP_MAX_MICROBATCHES;
 }
 
 static dp_status_t find_shape(const trace_t *trace, shape_t *shape)
@@ -45,7 +47,8 @@ static dp_status_t find_shape(const trace_t *trace, shape_t *shape)
         seen[value[TRACE_STAGE]] |= value[TRACE_CHUNK] == 0 ? 1 : 2;
         shape->stages = value[TRACE_STAGE] >= shape->stages ? value[TRACE_STAGE] + 1 : shape->stages;
         shape->chunks = value[TRACE_CHUNK] >= shape->chunks ? value[TRACE_CHUNK] + 1 : shape->chunks;
-        shape->microbatches = value[TRACE_MICROBATCH] >= shape->microbatches ? value[TRACE_MICROBATCH] + 1 : shape->microbatches;
+        shape->microbatches = value[TRACE_MICROBATCH] >= shape->microbatches ? value[TRACE_MICROBATCH] + 1
+                                                                             : shape->microbatches;
     }
     for (int32_t s = 0; s < shape->stages; s++)
         shape->bidirectional |= seen[s] == 3;
@@ -77,7 +80,8 @@ static dp_status_t make_schedule(const shape_t *shape, dp_schedule_t **schedule_
 }
 
 /* "attention" of "attention F 3"; none of "F 3". */
-static dp_status_t name_span(const trace_t *trace, const trace_record_t *record, dp_timeline_t *timeline, dp_span_t *span)
+static dp_status_t name_span(const trace_t *trace, const trace_record_t *record, dp_timeline_t *timeline,
+                             dp_span_t *span)
 {
     char name[64];
     const char *whole = trace_name(trace, record->name), *blank = strchr(whole, ' ');
@@ -88,7 +92,8 @@ static dp_status_t name_span(const trace_t *trace, const trace_record_t *record,
     return dp_timeline_name(timeline, name, &span->name);
 }
 
-static dp_status_t add_spans(const trace_t *trace, const trace_rank_t *rank, int32_t row, dp_timeline_t *timeline)
+static dp_status_t add_spans(const trace_t *trace, const trace_rank_t *rank, int32_t row,
+                             dp_timeline_t *timeline)
 {
     dp_status_t status = DP_OK;
 
@@ -99,17 +104,18 @@ static dp_status_t add_spans(const trace_t *trace, const trace_rank_t *rank, int
 
         if (detail == NULL || (detail->kind == DP_SPAN_COMPUTE && !in_bounds(detail)))
             continue;
-        span = (dp_span_t){.start_ns = record->start,
-                           .end_ns = record->end,
-                           .step = detail->value[TRACE_STEP],
-                           .mb = detail->value[TRACE_MICROBATCH],
-                           .chunk = (int16_t)(detail->kind == DP_SPAN_COMPUTE ? detail->value[TRACE_CHUNK] : -1),
-                           .stage = (int16_t)(detail->kind == DP_SPAN_COMPUTE ? detail->value[TRACE_STAGE] : -1),
-                           .segment = -1,
-                           .kind = detail->kind,
-                           .lane = detail->lane,
-                           .pass = detail->pass == DP_OP_FB ? DP_OP_B : detail->pass,
-                           .pair = detail->value[TRACE_PAIR] == 1};
+        span =
+            (dp_span_t){.start_ns = record->start,
+                        .end_ns = record->end,
+                        .step = detail->value[TRACE_STEP],
+                        .mb = detail->value[TRACE_MICROBATCH],
+                        .chunk = (int16_t)(detail->kind == DP_SPAN_COMPUTE ? detail->value[TRACE_CHUNK] : -1),
+                        .stage = (int16_t)(detail->kind == DP_SPAN_COMPUTE ? detail->value[TRACE_STAGE] : -1),
+                        .segment = -1,
+                        .kind = detail->kind,
+                        .lane = detail->lane,
+                        .pass = detail->pass == DP_OP_FB ? DP_OP_B : detail->pass,
+                        .pair = detail->value[TRACE_PAIR] == 1};
         status = name_span(trace, record, timeline, &span);
         if (status == DP_OK)
             status = dp_timeline_add(timeline, row, &span);
@@ -117,7 +123,8 @@ static dp_status_t add_spans(const trace_t *trace, const trace_rank_t *rank, int
     return status;
 }
 
-dp_status_t trace_to_timeline(const trace_t *trace, dp_timeline_t **timeline_out, dp_schedule_t **schedule_out)
+dp_status_t trace_to_timeline(const trace_t *trace, dp_timeline_t **timeline_out,
+                              dp_schedule_t **schedule_out)
 {
     shape_t shape;
     size_t most = 0;
@@ -126,7 +133,9 @@ dp_status_t trace_to_timeline(const trace_t *trace, dp_timeline_t **timeline_out
     *timeline_out = NULL;
     *schedule_out = NULL;
     for (size_t r = 0; r < trace->nranks; r++)
-        most = trace->ranks[r].end - trace->ranks[r].first > most ? trace->ranks[r].end - trace->ranks[r].first : most;
+        most = trace->ranks[r].end - trace->ranks[r].first > most
+                   ? trace->ranks[r].end - trace->ranks[r].first
+                   : most;
     if (status == DP_OK)
         status = make_schedule(&shape, schedule_out);
     if (status == DP_OK)

@@ -117,8 +117,8 @@ static dp_status_t put_groups(const writer_t *writer)
 /* ---- lanes ---- */
 
 /* The annotation's number within its rank, or, of ours, that of the kind of span behind all annotations. */
-static uint32_t range_number(writer_t *writer, const trace_record_t *record, uint32_t *nranges, uint32_t **groups_of,
-                             size_t *room)
+static uint32_t range_number(writer_t *writer, const trace_record_t *record, uint32_t *nranges,
+                             uint32_t **groups_of, size_t *room)
 {
     uint32_t group = trace_group(writer->trace, record);
     uint32_t *slot;
@@ -142,8 +142,8 @@ static uint32_t range_number(writer_t *writer, const trace_record_t *record, uin
     return *slot;
 }
 
-static void put_lane(writer_t *writer, const overlap_rank_t *rank, const overlap_stream_t *stream, uint32_t *nranges,
-                     uint32_t **groups_of, size_t *room)
+static void put_lane(writer_t *writer, const overlap_rank_t *rank, const overlap_stream_t *stream,
+                     uint32_t *nranges, uint32_t **groups_of, size_t *room)
 {
     const trace_t *trace = writer->trace;
     int64_t last = 0;
@@ -151,8 +151,8 @@ static void put_lane(writer_t *writer, const overlap_rank_t *rank, const overlap
 
     fputs("{\"label\":", writer->to);
     output_script_string(writer->to, trace->streams[stream->stream].label);
-    fprintf(writer->to, ",\"busy\":%" PRId64 ",\"compute\":%" PRId64 ",\"comm\":%" PRId64 ",\"t\":[", stream->busy,
-            stream->compute, stream->comm);
+    fprintf(writer->to, ",\"busy\":%" PRId64 ",\"compute\":%" PRId64 ",\"comm\":%" PRId64 ",\"t\":[",
+            stream->busy, stream->compute, stream->comm);
     for (size_t i = rank->rank->first; i < rank->rank->end; i++) {
         const trace_record_t *record = &trace->records[i];
 
@@ -241,8 +241,9 @@ static void put_tables(const writer_t *writer, const overlap_rank_t *rank)
     fprintf(to, ",\n\"ngaps\":%zu,\"gaps\":[", rank->exposed_gaps);
     for (size_t g = 0; g < rank->ngaps; g++)
         fprintf(to, "%s[%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 "]", g > 0 ? "," : "",
-                rank->gaps[g].start, rank->gaps[g].end - rank->gaps[g].start, name_number(writer, rank->gaps[g].comm),
-                name_number(writer, rank->gaps[g].before), name_number(writer, rank->gaps[g].after));
+                rank->gaps[g].start, rank->gaps[g].end - rank->gaps[g].start,
+                name_number(writer, rank->gaps[g].comm), name_number(writer, rank->gaps[g].before),
+                name_number(writer, rank->gaps[g].after));
     fputs("],\n\"annotations\":[", to);
     for (size_t g = 0; g < rank->ngroups; g++)
         fprintf(to, "%s[%" PRIu32 ",%zu,%" PRId64 ",%" PRId64 "]", g > 0 ? "," : "",
@@ -250,8 +251,8 @@ static void put_tables(const writer_t *writer, const overlap_rank_t *rank)
                 rank->groups[g].comm);
     fputs("],\n\"grids\":[", to);
     for (size_t g = 0; g < rank->ngrids; g++)
-        fprintf(to, "%s[%d,%" PRIu32 ",%zu,%" PRId64 "]", g > 0 ? "," : "", rank->grids[g].class, rank->grids[g].blocks,
-                rank->grids[g].kernels, rank->grids[g].time);
+        fprintf(to, "%s[%d,%" PRIu32 ",%zu,%" PRId64 "]", g > 0 ? "," : "", rank->grids[g].class,
+                rank->grids[g].blocks, rank->grids[g].kernels, rank->grids[g].time);
     fputs("]}", to);
 }
 
@@ -262,10 +263,10 @@ static dp_status_t put_rank(writer_t *writer, const overlap_rank_t *rank)
     fputs("\n{\"label\":", writer->to);
     output_script_string(writer->to, rank->rank->label);
     fprintf(writer->to,
-            ",\"records\":%zu,\"span\":%" PRId64 ",\"compute\":%" PRId64 ",\"comm\":%" PRId64 ",\"hidden\":%" PRId64
-            ",\"idle\":%" PRId64 ",\n",
-            rank->rank->end - rank->rank->first, rank->end - rank->start, rank->compute, rank->comm, rank->hidden,
-            rank->idle);
+            ",\"records\":%zu,\"span\":%" PRId64 ",\"compute\":%" PRId64 ",\"comm\":%" PRId64
+            ",\"hidden\":%" PRId64 ",\"idle\":%" PRId64 ",\n",
+            rank->rank->end - rank->rank->first, rank->end - rank->start, rank->compute, rank->comm,
+            rank->hidden, rank->idle);
     put_lanes(writer, rank);
     status = put_covers(writer, rank);
     put_tables(writer, rank);
@@ -311,7 +312,8 @@ dp_status_t trace_view_put(const overlap_t *overlap, const char *title, output_t
     dp_status_t status;
 
     if (overlap->trace->nrecords > MOST_RECORDS)
-        return dp_fail(DP_ERR_REJECTED, "%zu records, and browsers do not get on with more than %u: view fewer steps",
+        return dp_fail(DP_ERR_REJECTED,
+                       "%zu records, and browsers do not get on with more than %u: view fewer steps",
                        overlap->trace->nrecords, MOST_RECORDS);
     writer.names = calloc(names + 1, sizeof(*writer.names));
     writer.groups = calloc(names + 1, sizeof(*writer.groups));

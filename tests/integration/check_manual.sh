@@ -52,6 +52,11 @@ if command -v bash >/dev/null 2>&1; then
     wanted text compare --format ''
     wanted check plugin c
     wanted group verify x.tsv --transport g
+    wanted overlap trace ov
+    wanted view trace ''
+    wanted --comm trace overlap --c
+    wanted svg trace overlap --format ''
+    wanted start trace merge --align s
     (cd "$work" && wanted page verify pa && [ "$failures" -eq 0 ]) || fail "completion of a file"
 fi
 

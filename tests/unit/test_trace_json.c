@@ -29,12 +29,14 @@ static dp_status_t spell(const char *text, size_t piece, char *out, size_t room)
 
 START_TEST(tokens_do_not_depend_on_pieces)
 {
-    static const char *const text = " {\"a\" : [1, -2.5e+3,{\"b\\\"\\n\":null}, true,false ],\"\":\"\\u00e9\\ud83d\\ude00x\"} ";
+    static const char *const text =
+        " {\"a\" : [1, -2.5e+3,{\"b\\\"\\n\":null}, true,false ],\"\":\"\\u00e9\\ud83d\\ude00x\"} ";
     static const char *const wanted = "{ ka [ n1 n-2.5e+3 { kb\"\n z } t f ] k s\xc3\xa9\xf0\x9f\x98\x80x } ";
     char out[512];
 
     for (size_t piece = 0; piece < 70; piece++) {
-        ck_assert_msg(spell(text, piece, out, sizeof(out)) == DP_OK, "pieces of %zu: %s", piece, dp_last_error());
+        ck_assert_msg(spell(text, piece, out, sizeof(out)) == DP_OK, "pieces of %zu: %s", piece,
+                      dp_last_error());
         ck_assert_str_eq(out, wanted);
     }
 }
@@ -53,9 +55,10 @@ START_TEST(lenient_where_traces_are)
     ck_assert_str_eq(out, "[ { } { } ] ");
     ck_assert_int_eq(spell("[", 0, out, sizeof(out)), DP_OK);
     /* Lone halves of surrogate pairs, and 0. */
-    ck_assert_int_eq(spell("[\"\\ud800\", \"\\ud800\\n\", \"\\udc00a\", \"\\ud800\\ud83d\\ude00\", \"\\u0000b\"]", 0, out,
-                           sizeof(out)),
-                     DP_OK);
+    ck_assert_int_eq(
+        spell("[\"\\ud800\", \"\\ud800\\n\", \"\\udc00a\", \"\\ud800\\ud83d\\ude00\", \"\\u0000b\"]", 0, out,
+              sizeof(out)),
+        DP_OK);
     ck_assert_str_eq(out, "[ s\xef\xbf\xbd s\xef\xbf\xbd\n s\xef\xbf\xbd"
                           "a s\xef\xbf\xbd\xf0\x9f\x98\x80 s\xef\xbf\xbd"
                           "b ] ");
@@ -67,20 +70,24 @@ START_TEST(errors_name_the_byte)
     static const struct {
         const char *text;
         int byte;
-    } wrong[] = {{"", 0},           {"   ", 3},         {"{", 1},           {"{\"a\"", 4},    {"{\"a\":", 5},
-                 {"{\"a\":1", 6},   {"{\"a\":1,", 7},   {"{\"a\":1,}", 7},  {"[1,]", 3},      {"[1 2]", 3},
-                 {"{a:1}", 1},      {"{\"a\" 1}", 5},   {"[01]", 1},        {"[1.]", 1},      {"[-]", 1},
-                 {"[.5]", 1},       {"[1e]", 1},        {"[tru]", 4},       {"[nul", 4},      {"[\"a", 3},
-                 {"[\"\\x\"]", 3},  {"[\"\\u12g4\"]", 6}, {"[\"a\nb\"]", 3}, {"[1]x", 3},     {"[}", 1},
-                 {"[{]", 2},        {"[[1}", 3},        {"[[1", 3},         {"\"", 1},        {"[1]]", 3},
-                 {"[{\"a\":[1,", 9}, {"[\"\\", 3},      {"[12", 3}};
+    } wrong[] = {{"", 0},          {"   ", 3},           {"{", 1},           {"{\"a\"", 4},
+                 {"{\"a\":", 5},   {"{\"a\":1", 6},      {"{\"a\":1,", 7},   {"{\"a\":1,}", 7},
+                 {"[1,]", 3},      {"[1 2]", 3},         {"{a:1}", 1},       {"{\"a\" 1}", 5},
+                 {"[01]", 1},      {"[1.]", 1},          {"[-]", 1},         {"[.5]", 1},
+                 {"[1e]", 1},      {"[tru]", 4},         {"[nul", 4},        {"[\"a", 3},
+                 {"[\"\\x\"]", 3}, {"[\"\\u12g4\"]", 6}, {"[\"a\nb\"]", 3},  {"[1]x", 3},
+                 {"[}", 1},        {"[{]", 2},           {"[[1}", 3},        {"[[1", 3},
+                 {"\"", 1},        {"[1]]", 3},          {"[{\"a\":[1,", 9}, {"[\"\\", 3},
+                 {"[12", 3}};
 
     for (size_t k = 0; k < sizeof(wrong) / sizeof(wrong[0]); k++) {
         char out[512], byte[32];
 
-        ck_assert_msg(spell(wrong[k].text, 1, out, sizeof(out)) == DP_ERR_REJECTED, "%s was read", wrong[k].text);
+        ck_assert_msg(spell(wrong[k].text, 1, out, sizeof(out)) == DP_ERR_REJECTED, "%s was read",
+                      wrong[k].text);
         snprintf(byte, sizeof(byte), "byte %d:", wrong[k].byte);
-        ck_assert_msg(strncmp(dp_last_error(), byte, strlen(byte)) == 0, "%s: %s", wrong[k].text, dp_last_error());
+        ck_assert_msg(strncmp(dp_last_error(), byte, strlen(byte)) == 0, "%s: %s", wrong[k].text,
+                      dp_last_error());
     }
 }
 END_TEST

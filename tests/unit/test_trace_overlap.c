@@ -46,7 +46,8 @@ START_TEST(published_profile_has_its_figures)
     ck_assert_int_eq(rank->comm, 113440000);
     snprintf(percent, sizeof(percent), "%.2f", 100.0 * (double)rank->hidden / (double)rank->comm);
     ck_assert_str_eq(percent, "96.32");
-    snprintf(percent, sizeof(percent), "%.2f", 100.0 * (double)rank->compute / (double)(rank->end - rank->start));
+    snprintf(percent, sizeof(percent), "%.2f",
+             100.0 * (double)rank->compute / (double)(rank->end - rank->start));
     ck_assert_str_eq(percent, "96.38");
     ck_assert_uint_eq(rank->nstreams, 3);
     for (size_t s = 0; s < 3; s++) {
@@ -178,22 +179,26 @@ START_TEST(random_traces_are_counted_instant_by_instant)
     for (int trial = 0; trial < 300; trial++) {
         counted_t counted[RANKS];
         char text[65536];
-        int n = snprintf(text, sizeof(text), "[{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":7,\"args\":{\"name\":\"rank 1\"}},"
-                                             "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":9,\"args\":{\"name\":\"rank 0\"}}");
+        int n = snprintf(text, sizeof(text),
+                         "[{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":7,\"args\":{\"name\":\"rank 1\"}},"
+                         "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":9,\"args\":{\"name\":\"rank 0\"}}");
         trace_t trace;
         overlap_t overlap;
 
         for (int r = 0; r < RANKS; r++)
             counted[r] = (counted_t){.first = TICKS, .last = 0};
         for (int k = 0; k < 2 + trial % 40; k++) {
-            int r = k < 2 ? k : rand() % RANKS, stream = rand() % STREAMS, start = rand() % (TICKS - 20), length = rand() % 20;
+            int r = k < 2 ? k : rand() % RANKS, stream = rand() % STREAMS, start = rand() % (TICKS - 20),
+                length = rand() % 20;
             bool comm = rand() % 2 == 0;
 
             count(&counted[r], stream, comm, start, start + length);
             n += snprintf(text + n, sizeof(text) - (size_t)n,
-                          ",\n{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%d,\"dur\":%d,"
+                          ",\n{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%"
+                          "d,\"dur\":%d,"
                           "\"args\":{\"stream\":%d}}",
-                          comm ? "ncclDevKernel_AllReduce" : "gemm<ncc>", r == 0 ? 9 : 7, stream, start, length, stream);
+                          comm ? "ncclDevKernel_AllReduce" : "gemm<ncc>", r == 0 ? 9 : 7, stream, start,
+                          length, stream);
         }
         strcpy(text + n, "]");
         trace = load_text(text);
@@ -213,20 +218,33 @@ START_TEST(kernels_belong_to_the_annotation_that_launched_them)
      * below an annotation on the stream. */
     trace_t trace = load_text(
         "{\"traceEvents\":["
-        "{\"ph\":\"X\",\"cat\":\"user_annotation\",\"name\":\"inner\",\"pid\":1,\"tid\":1,\"ts\":10,\"dur\":10},"
-        "{\"ph\":\"X\",\"cat\":\"user_annotation\",\"name\":\"outer\",\"pid\":1,\"tid\":1,\"ts\":0,\"dur\":30},"
+        "{\"ph\":\"X\",\"cat\":\"user_annotation\",\"name\":\"inner\",\"pid\":1,\"tid\":1,\"ts\":10,\"dur\":"
+        "10},"
+        "{\"ph\":\"X\",\"cat\":\"user_annotation\",\"name\":\"outer\",\"pid\":1,\"tid\":1,\"ts\":0,\"dur\":"
+        "30},"
         "{\"ph\":\"X\",\"cat\":\"user_annotation\",\"name\":\"own\",\"pid\":1,\"tid\":2,\"ts\":25,\"dur\":2},"
-        "{\"ph\":\"X\",\"cat\":\"gpu_user_annotation\",\"name\":\"below\",\"pid\":0,\"tid\":7,\"ts\":90,\"dur\":10},"
-        "{\"ph\":\"X\",\"cat\":\"cuda_runtime\",\"name\":\"l\",\"pid\":1,\"tid\":2,\"ts\":5,\"dur\":1,\"args\":{\"correlation\":11}},"
-        "{\"ph\":\"X\",\"cat\":\"cuda_runtime\",\"name\":\"l\",\"pid\":1,\"tid\":2,\"ts\":15,\"dur\":1,\"args\":{\"correlation\":12}},"
-        "{\"ph\":\"X\",\"cat\":\"cuda_driver\",\"name\":\"l\",\"pid\":1,\"tid\":1,\"ts\":21,\"dur\":1,\"args\":{\"correlation\":13}},"
-        "{\"ph\":\"X\",\"cat\":\"cuda_driver\",\"name\":\"l\",\"pid\":1,\"tid\":1,\"ts\":40,\"dur\":1,\"args\":{\"correlation\":14}},"
-        "{\"ph\":\"X\",\"cat\":\"cuda_driver\",\"name\":\"l\",\"pid\":1,\"tid\":2,\"ts\":26,\"dur\":1,\"args\":{\"correlation\":15}},"
-        "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"a\",\"pid\":0,\"tid\":7,\"ts\":50,\"dur\":1,\"args\":{\"correlation\":11}},"
-        "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"b\",\"pid\":0,\"tid\":7,\"ts\":60,\"dur\":1,\"args\":{\"correlation\":12}},"
-        "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"c\",\"pid\":0,\"tid\":7,\"ts\":70,\"dur\":1,\"args\":{\"correlation\":13}},"
-        "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"d\",\"pid\":0,\"tid\":7,\"ts\":80,\"dur\":1,\"args\":{\"correlation\":14}},"
-        "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"e\",\"pid\":0,\"tid\":7,\"ts\":85,\"dur\":1,\"args\":{\"correlation\":15}},"
+        "{\"ph\":\"X\",\"cat\":\"gpu_user_annotation\",\"name\":\"below\",\"pid\":0,\"tid\":7,\"ts\":90,"
+        "\"dur\":10},"
+        "{\"ph\":\"X\",\"cat\":\"cuda_runtime\",\"name\":\"l\",\"pid\":1,\"tid\":2,\"ts\":5,\"dur\":1,"
+        "\"args\":{\"correlation\":11}},"
+        "{\"ph\":\"X\",\"cat\":\"cuda_runtime\",\"name\":\"l\",\"pid\":1,\"tid\":2,\"ts\":15,\"dur\":1,"
+        "\"args\":{\"correlation\":12}},"
+        "{\"ph\":\"X\",\"cat\":\"cuda_driver\",\"name\":\"l\",\"pid\":1,\"tid\":1,\"ts\":21,\"dur\":1,"
+        "\"args\":{\"correlation\":13}},"
+        "{\"ph\":\"X\",\"cat\":\"cuda_driver\",\"name\":\"l\",\"pid\":1,\"tid\":1,\"ts\":40,\"dur\":1,"
+        "\"args\":{\"correlation\":14}},"
+        "{\"ph\":\"X\",\"cat\":\"cuda_driver\",\"name\":\"l\",\"pid\":1,\"tid\":2,\"ts\":26,\"dur\":1,"
+        "\"args\":{\"correlation\":15}},"
+        "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"a\",\"pid\":0,\"tid\":7,\"ts\":50,\"dur\":1,\"args\":{"
+        "\"correlation\":11}},"
+        "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"b\",\"pid\":0,\"tid\":7,\"ts\":60,\"dur\":1,\"args\":{"
+        "\"correlation\":12}},"
+        "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"c\",\"pid\":0,\"tid\":7,\"ts\":70,\"dur\":1,\"args\":{"
+        "\"correlation\":13}},"
+        "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"d\",\"pid\":0,\"tid\":7,\"ts\":80,\"dur\":1,\"args\":{"
+        "\"correlation\":14}},"
+        "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"e\",\"pid\":0,\"tid\":7,\"ts\":85,\"dur\":1,\"args\":{"
+        "\"correlation\":15}},"
         "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"f\",\"pid\":0,\"tid\":7,\"ts\":95,\"dur\":1}]}");
     static const char *const wanted[] = {"outer", "inner", "outer", "", "own", "below"};
 
@@ -239,10 +257,13 @@ END_TEST
 
 START_TEST(gaps_know_their_neighbours)
 {
-    trace_t trace = load_text("[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"early\",\"pid\":0,\"tid\":7,\"ts\":0,\"dur\":10},"
-                              "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"late\",\"pid\":0,\"tid\":7,\"ts\":30,\"dur\":10},"
-                              "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"deep_ep::short\",\"pid\":0,\"tid\":8,\"ts\":5,\"dur\":8},"
-                              "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"deep_ep::long\",\"pid\":0,\"tid\":8,\"ts\":13,\"dur\":40}]");
+    trace_t trace = load_text(
+        "[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"early\",\"pid\":0,\"tid\":7,\"ts\":0,\"dur\":10},"
+        "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"late\",\"pid\":0,\"tid\":7,\"ts\":30,\"dur\":10},"
+        "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"deep_ep::short\",\"pid\":0,\"tid\":8,\"ts\":5,\"dur\":8}"
+        ","
+        "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"deep_ep::long\",\"pid\":0,\"tid\":8,\"ts\":13,\"dur\":"
+        "40}]");
     overlap_t overlap;
     const overlap_gap_t *gaps;
 
@@ -272,8 +293,9 @@ START_TEST(communication_is_known_by_name)
         "Memcpy PtoP (Device -> Device)",
         "my_ring_exchange"};
     static const char *const compute[] = {
-        "void cutlass::device_kernel<dpsk::grouped_gemm::cuda::fp8_ptp128c::GemmKernel>(Params)", "Memset (Device)",
-        "Memcpy DtoD (Device -> Device)", "void flash::compute_attn_ws<Flash_fwd_kernel_traits>(Params)"};
+        "void cutlass::device_kernel<dpsk::grouped_gemm::cuda::fp8_ptp128c::GemmKernel>(Params)",
+        "Memset (Device)", "Memcpy DtoD (Device -> Device)",
+        "void flash::compute_attn_ws<Flash_fwd_kernel_traits>(Params)"};
     regex_t regex;
 
     ck_assert_int_eq(trace_regex("(", &regex), DP_ERR_INVALID);
@@ -311,11 +333,13 @@ END_TEST
 
 START_TEST(extreme_times_and_sizes_are_counted)
 {
-    trace_t trace = load_text("[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"a\",\"pid\":0,\"tid\":7,\"ts\":-2305843009213693,\"dur\":"
-                              "2305843009213693,\"args\":{\"grid\":[2147483647,2147483647,2147483647]}},"
-                              "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"b\",\"pid\":0,\"tid\":7,\"ts\":2305843009213693,"
-                              "\"dur\":0,\"args\":{\"grid\":[],\"correlation\":99999999999,\"stream\":\"x\"}},"
-                              "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"nccl\",\"pid\":0,\"tid\":\"7\",\"ts\":0,\"dur\":1}]");
+    trace_t trace = load_text(
+        "[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"a\",\"pid\":0,\"tid\":7,\"ts\":-2305843009213693,"
+        "\"dur\":"
+        "2305843009213693,\"args\":{\"grid\":[2147483647,2147483647,2147483647]}},"
+        "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"b\",\"pid\":0,\"tid\":7,\"ts\":2305843009213693,"
+        "\"dur\":0,\"args\":{\"grid\":[],\"correlation\":99999999999,\"stream\":\"x\"}},"
+        "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"nccl\",\"pid\":0,\"tid\":\"7\",\"ts\":0,\"dur\":1}]");
     overlap_t overlap;
 
     ck_assert_int_eq(overlap_measure(&trace, 5, &overlap), DP_OK);
@@ -328,17 +352,24 @@ END_TEST
 
 START_TEST(what_is_no_trace_is_refused)
 {
-    static const char *const texts[] = {"{}", "[]", "{\"traceEvents\":{}}", "{\"traceEvents\":[]}", "3", "[1]",
-                                        "[{\"ph\":\"X\",\"cat\":\"kernel\",\"ts\":\"x\"}]",
-                                        "[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"a\",\"ts\":1,\"dur\":-1}]",
-                                        "[{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"a\",\"ts\":1,\"dur\":1}]"};
+    static const char *const texts[] = {
+        "{}",
+        "[]",
+        "{\"traceEvents\":{}}",
+        "{\"traceEvents\":[]}",
+        "3",
+        "[1]",
+        "[{\"ph\":\"X\",\"cat\":\"kernel\",\"ts\":\"x\"}]",
+        "[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"a\",\"ts\":1,\"dur\":-1}]",
+        "[{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"a\",\"ts\":1,\"dur\":1}]"};
     trace_options_t options = {.most_bytes = 0};
 
     for (size_t k = 0; k < sizeof(texts) / sizeof(texts[0]); k++) {
         trace_text_t from = trace_text_of(texts[k]);
         trace_t trace;
 
-        ck_assert_msg(trace_load_from(trace_text_read, &from, &options, &trace) == DP_ERR_REJECTED, "%s", texts[k]);
+        ck_assert_msg(trace_load_from(trace_text_read, &from, &options, &trace) == DP_ERR_REJECTED, "%s",
+                      texts[k]);
         trace_clear(&trace);
     }
 }
@@ -355,8 +386,10 @@ START_TEST(memory_is_bounded)
     ck_assert_ptr_nonnull(text);
     text[0] = '[';
     for (int k = 0; n + 256 < room; k++)
-        n += (size_t)sprintf(text + n, "%s{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"k%d\",\"pid\":0,\"tid\":7,\"ts\":%d,\"dur\":1}",
-                             k > 0 ? "," : "", k, k);
+        n += (size_t)sprintf(
+            text + n,
+            "%s{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"k%d\",\"pid\":0,\"tid\":7,\"ts\":%d,\"dur\":1}",
+            k > 0 ? "," : "", k, k);
     strcpy(text + n, "]");
     from = trace_text_of(text);
     ck_assert_int_eq(trace_load_from(trace_text_read, &from, &options, &trace), DP_ERR_OVERFLOW);

@@ -1,0 +1,242 @@
+#!/bin/sh
+# SPDX-FileCopyrightText: The libdualpipe authors
+# SPDX-License-Identifier: MIT
+# check_trace.sh: dualpipe trace on the published profile, on traces of ours and on damaged ones: what it prints, what it
+# refuses, its exit codes, and how much memory it takes.
+set -eu
+
+dualpipe=$DP_TEST_BUILDDIR/dualpipe
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+failures=0
+
+fail() {
+    echo "$*"
+    failures=$((failures + 1))
+}
+expect() { # STATUS ARGUMENTS...
+    wanted=$1
+    shift
+    status=0
+    "$dualpipe" trace "$@" >out 2>err </dev/null || status=$?
+    [ "$status" -eq "$wanted" ] || fail "dualpipe trace $*: exit code $status, $wanted was due: $(cat err)"
+    if [ "$wanted" -ne 0 ] && [ ! -s err ]; then
+        fail "dualpipe trace $*: nothing on standard error"
+    fi
+}
+require() { # FILE PATTERN
+    grep -q -e "$2" "$1" || fail "\"$2\" is not in $1: $(head -c 900 "$1")"
+}
+head_is() { # FILE TEXT
+    [ "$(head -c ${#2} "$1" | tr -d '\0')" = "$2" ] || fail "$1 does not begin with $2"
+}
+
+packed=$DP_TEST_DATA/trace/deepseek_v3_train_1f1b.json.gz
+gzip -dc "$packed" >profile.json
+
+# ---- overlap ----
+expect 0 overlap profile.json
+require out '^rank 0$'
+require out '^  span  *129,012$'
+require out '^  compute  *124,338  *96\.38 % of the span$'
+require out '^  communication  *113,440  *96\.32 % of it hidden, 4,177 exposed$'
+require out '^  stream 7  *927  *118,193 '
+require out '^  stream 27  *40  *114,521 '
+require out '^  stream 23  *16  *11,355 '
+require out '^  communication  *20  *28 .* 20 of 132 SMs$'
+require out '^  attn(F)  *4  *4,370'
+require out '^  mlp(W)  *4  *3,540  *2,839$'
+cp out plain
+if grep -q 'define HAVE_ZLIB 1' "$DP_TEST_BUILDDIR/config.h"; then
+    expect 0 overlap "$packed"
+    sed 1d out >a
+    sed 1d plain >b
+    cmp -s a b || fail "the packed profile has other figures"
+    head -c 100000 "$packed" >cut.gz
+    expect 20 overlap cut.gz
+    require err 'cut.gz: byte [0-9]* of what is unpacked: the gzip file is cut off'
+    (head -c 50000 "$packed" && head -c 2000 /dev/zero && tail -c +52001 "$packed") >damaged.gz
+    expect 20 overlap damaged.gz
+    require err 'damaged.gz: byte [0-9]*'
+fi
+"$dualpipe" trace overlap - <profile.json >out
+require out '^standard input: 14240 events, 983 records on 1 device'
+expect 0 overlap profile.json --gaps 0
+! grep -q 'longest of' out || fail "--gaps 0 shows some"
+expect 0 overlap profile.json --gaps 2
+[ "$(grep -c '^             until' out)" -eq 2 ] || fail "--gaps 2 does not show 2"
+# Everything is communication: nothing hides it.
+expect 0 overlap profile.json --comm .
+require out '0\.00 % of it hidden'
+expect 0 overlap profile.json --comm 'flash|per_token_cast'
+! grep -q '113,440' out || fail "--comm adds nothing"
+expect 0 overlap profile.json --format json --output figures.json
+require figures.json '"span":129012,'
+for format in svg png pdf; do
+    if grep -q 'define HAVE_CAIRO 1' "$DP_TEST_BUILDDIR/config.h"; then
+        expect 0 overlap profile.json --format $format --output picture.$format
+    else
+        expect 1 overlap profile.json --format $format --output picture.$format
+        require err 'built without cairo'
+    fi
+done
+if grep -q 'define HAVE_CAIRO 1' "$DP_TEST_BUILDDIR/config.h"; then
+    head_is picture.svg '<?xml'
+    head_is picture.pdf '%PDF'
+    [ "$(wc -c <picture.svg)" -lt 1000000 ] || fail "the picture has every box in it"
+fi
+
+# ---- costs ----
+expect 0 costs profile.json --output costs.txt
+require costs.txt '^LAYERS=4$'
+require costs.txt '^attention.F=4.36'
+require costs.txt '^combine.F=8.684$'
+require costs.txt '^FB=129.012$'
+"$dualpipe" compare --ranks 8 --microbatches 40 --costs costs.txt >out || fail "compare does not read the costs"
+require out '^dualpipe '
+"$dualpipe" simulate --method dualpipe --ranks 8 --microbatches 40 --costs costs.txt >out || fail "simulate does not read the costs"
+expect 0 costs profile.json --layers 2
+require out '^LAYERS=2$'
+require out '^FB=64.506$'
+expect 0 costs profile.json --annotation 'mlp.F=^mlp.F.$' --annotation 'attention.F=attn.F'
+sed '/^# Measured/d' out >a
+sed '/^# Measured/d' costs.txt >b
+cmp -s a b || fail "annotations given change what they mean already"
+expect 0 costs profile.json --annotation 'mlp.W=attn.W'
+! grep -q '^attention.W=' out || fail "--annotation does not come first"
+# What was put into a simulation comes out of its trace.
+costs=F=2,I=1.5,W=0.5,FB=3.2,HOP=0.1
+for method in dualpipe dualpipev zbv; do
+    "$dualpipe" simulate --method $method --ranks 4 --microbatches 8 --cost $costs --format trace --output sim.json
+    expect 0 costs sim.json --output sim.txt
+    for line in F=2 I=1.5 W=0.5 HOP=0.1; do
+        require sim.txt "^$line\$"
+    done
+    [ $method = zbv ] || require sim.txt '^FB=3.2$'
+    "$dualpipe" compare --ranks 4 --microbatches 8 --costs sim.txt >out || fail "compare does not read costs of a simulation"
+done
+expect 0 overlap sim.json
+require out '^rank 3$'
+
+# ---- merge ----
+sed 's/"rank": 0/"rank": 5/' profile.json >other.json
+expect 0 merge profile.json other.json --output both.json
+expect 0 overlap both.json
+require out '1966 records on 2 devices'
+require out '^rank 0$'
+require out '^rank 5$'
+[ "$(grep -c '^  communication  *113,440  *96.32 % of it hidden' out)" -eq 2 ] || fail "merged ranks have other figures"
+[ "$(grep -c '^  attn(F)  *4  *4,370' out)" -eq 2 ] || fail "merged ranks have other annotations"
+# Both have a rank 0.
+expect 2 merge both.json sim.json --align start --output all.json
+require err 'sim.json has a rank 0, and so has a file before it'
+[ ! -e all.json ] || fail "a failure leaves its output"
+expect 2 merge profile.json profile.json
+require err 'is of rank 0, and so is a file before it'
+expect 2 merge profile.json -
+expect 2 merge profile.json other.json --output other.json
+require err 'would be overwritten'
+[ -s other.json ] || fail "a trace was overwritten"
+# A shift of clocks is kept to the nanosecond.
+event='{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":1,"ts":5.001,"dur":1}'
+echo "{\"baseTimeNanoseconds\":1000000,\"traceEvents\":[$event]}" >early.json
+echo "{\"baseTimeNanoseconds\":1002500,\"traceEvents\":[$event,{\"ph\":\"s\",\"id\":3,\"pid\":\"a\",\"ts\":1}]}" >late.json
+expect 0 merge early.json late.json
+require out '"pid":1,"tid":1,"ts":5.001,"dur":1'
+require out '"pid":2,"tid":1,"ts":7.501,"dur":1'
+require out '"id":4294967299,"pid":3,"ts":3.500'
+expect 0 merge early.json late.json --align start --output out.json
+[ "$(grep -c '"ts":5.001,' out.json)" -eq 2 ] || fail "starts are not aligned: $(cat out.json)"
+
+# ---- view ----
+expect 0 view profile.json --output page.html
+require page.html '<!DOCTYPE html>'
+require page.html '"span":129012000'
+! grep -q -e 'https\{0,1\}://' -e '@DATA@' page.html || fail "the page refers to something outside"
+expect 2 view profile.json
+# Names are no markup.
+echo '[{"ph":"X","cat":"kernel","name":"</script><b>&\u2028é","pid":0,"tid":1,"ts":5,"dur":1}]' >odd.json
+expect 0 view odd.json --output odd.html
+[ "$(grep -c '</script>' odd.html)" -eq 2 ] || fail "a name ends the data"
+expect 0 overlap odd.json --format json --comm script
+require out '</script><b>&'
+
+# ---- what is refused ----
+expect 2
+expect 2 nothing profile.json
+expect 2 overlap
+expect 2 overlap profile.json other.json
+expect 2 overlap profile.json --comm '('
+expect 2 overlap profile.json --format html
+expect 2 overlap profile.json --gaps -1
+expect 2 overlap profile.json --align clock
+expect 2 costs profile.json --annotation attn=x
+expect 2 costs profile.json --annotation 'F=x'
+expect 2 overlap profile.json --memory 0
+expect 1 overlap missing.json
+require err 'missing.json: No such file'
+expect 1 overlap .
+expect 1 overlap profile.json --output /nowhere/out
+expect 20 overlap /dev/null
+require err 'byte 0: the file ends'
+head -c 1000000 profile.json >cut.json
+expect 20 overlap cut.json --output never.txt
+require err 'cut.json: byte 1000000: the file ends where .* is due: it was cut off'
+[ ! -e never.txt ] || fail "a failure leaves its output"
+(head -c 500000 profile.json && printf '\377\000garbage' && tail -c 100000 profile.json) >damaged.json
+expect 20 overlap damaged.json
+require err 'damaged.json: byte 5[0-9]*:'
+# An array whose end is missing is read, and said to be.
+echo "[$event,$event," >open.json
+expect 0 overlap open.json
+require err 'may be cut off'
+require out '2 events, 2 records'
+echo '{"traceEvents":[{"ph":"X","cat":"cpu_op","name":"a","ts":1,"dur":1}]}' >host.json
+expect 20 overlap host.json
+require err 'none is a record of a device'
+expect 20 costs odd.json
+require err 'give --annotation'
+awk 'BEGIN { for (i = 0; i < 100000; i++) printf "[" }' >deep.json
+expect 20 overlap deep.json
+require err 'byte [0-9]*: '
+awk 'BEGIN { printf "{\"traceEvents\":[{\"args\":"; for (i = 0; i < 100000; i++) printf "{\"a\":" }' >deep.json
+expect 20 overlap deep.json
+require err 'byte [0-9]*: nested more than'
+
+# ---- memory ----
+# Mostly what is not kept, as in real traces, and a name of a megabyte; 40 MB here, DP_TRACE_MB of them by hand.
+mb=${DP_TRACE_MB:-40}
+awk -v mb="$mb" 'BEGIN {
+    printf "{\"traceEvents\":[\n{\"ph\":\"i\",\"name\":\""
+    for (i = 0; i < 100000; i++) printf "long name "
+    printf "\"}"
+    stack = ""
+    for (i = 0; i < 40; i++) stack = stack "torch/nn/modules/module.py(1518): _wrapped_call_impl;"
+    for (i = 0; bytes < mb * 1e6; i++) {
+        line = sprintf(",\n{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"aten::op%d\",\"pid\":1,\"tid\":1,\"ts\":%d,\"dur\":5,\"args\":{\"Call stack\":\"%s\",\"Input Dims\":[[4096,7168],[7168]]}}", i % 97, i * 10, stack)
+        line = line sprintf(",\n{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"kernel%d\",\"pid\":0,\"tid\":7,\"ts\":%d,\"dur\":7,\"args\":{\"stream\":7,\"correlation\":%d,\"grid\":[112,1,1]}}", i % 13, i * 10, i)
+        printf "%s", line
+        bytes += length(line)
+    }
+    print "]}" }' >large.json
+limited() { # KIBIBYTES ARGUMENTS...
+    (ulimit -v "$1" && shift && exec "$dualpipe" trace "$@") >out 2>err
+}
+case " ${CFLAGS:-} " in
+*sanitize*) echo "sanitizers take address space of their own: its limit is not tried" ;;
+*)
+    limited 100000 overlap large.json || fail "overlap of $mb MB in 100 MB of address space: $(cat err)"
+    require out ' records on 1 device'
+    limited 100000 merge large.json --output merged.json || fail "merge of $mb MB in 100 MB of address space: $(cat err)"
+    limited 100000 view large.json --output large.html || fail "view of $mb MB in 100 MB of address space: $(cat err)"
+    ;;
+esac
+awk 'BEGIN {
+    for (i = 0; i < 50000; i++)
+        printf "%s{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"k\",\"pid\":0,\"tid\":7,\"ts\":%d,\"dur\":7}", (i > 0 ? "," : "["), i }' >many.json
+expect 1 overlap many.json --memory 1
+require err 'take more than the 1 MiB of --memory'
+
+echo "$failures failures"
+[ "$failures" -eq 0 ]
