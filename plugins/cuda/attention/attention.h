@@ -16,12 +16,14 @@
 enum { DP_ATTENTION_ALIGN = 256 }; /* of every array in saved and scratch memory, as an offset */
 
 /** Tensors of one call, in device memory. All of the instance's dtype, [batch, sequence, heads, dim]; q and k rotated.
- *  delta[batch, heads, sequence]: sum over value_dim of dout * out, in the type of sums. */
+ *  delta[batch, heads, sequence]: sum over value_dim of dout * out, in the type of sums; where the core makes it itself, room
+ *  for it. */
 typedef struct dp_attention_tensors {
     const void *q, *k, *v;
     void *out;  /* forward: written. backward: what forward wrote       */
     void *saved, *scratch;
-    const void *dout, *delta;
+    const void *dout;
+    void *delta;
     void *dq, *dk, *dv;
 } dp_attention_tensors_t;
 
@@ -36,6 +38,7 @@ typedef struct dp_attention_pass {
 /** What an instance of a plugin is made with. */
 typedef struct dp_attention_core {
     const char *plugin; /* its name, for messages */
+    bool makes_delta;   /* writes delta itself    */
     /** Checks what the core cannot do, makes its plans; sets core, core_saved_bytes and core_scratch_bytes. */
     dp_status_t (*open)(dp_attention_t *a);
     /** After a failed open() too. */

@@ -160,7 +160,7 @@ static dp_status_t backward_core(const dp_attention_pass_t *p, const dp_io_t *io
     dp_status_t st =
         dp_attention_multiply(p, &dheads, 1, dy, parameter(a, io, a->params.wo), 0, in(io->scratch, a->scratch.dheads));
 
-    if (st >= 0)
+    if (st >= 0 && !a->vt->makes_delta)
         st = LAUNCH(p, dot_rows, DP_DIM(dp_cuda_blocks(tokens * a->heads, THREADS / 32)), (void *)&t.delta,
                     (void *)&t.dout, (void *)&t.out, &tokens, &a->heads, &a->sequence, &a->value_dim);
     if (st >= 0)

@@ -1,0 +1,11 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * core.h: softmax(q k^T) v and its gradient by cuDNN, as the core of an attention block. */
+#ifndef ATTENTION_CUDNN_CORE_H
+#define ATTENTION_CUDNN_CORE_H
+
+#include "../cuda/attention/attention.h"
+
+extern const dp_attention_core_t dp_cudnn_core;
+
+#endif

@@ -1,0 +1,37 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * dnn.h: the part of cuDNN's backend interface that attention_cudnn uses, as a table of functions. */
+#ifndef ATTENTION_CUDNN_DNN_H
+#define ATTENTION_CUDNN_DNN_H
+
+#include <dualpipe/plugin.h>
+
+#include <cudnn_graph.h>
+
+#define DP_CUDNN_SYMBOLS(X)                                                                                            \
+    X(cudnnGetVersion)                                                                                                 \
+    X(cudnnGetErrorString)                                                                                             \
+    X(cudnnGetLastErrorString)                                                                                         \
+    X(cudnnCreate)                                                                                                     \
+    X(cudnnDestroy)                                                                                                    \
+    X(cudnnSetStream)                                                                                                  \
+    X(cudnnBackendCreateDescriptor)                                                                                    \
+    X(cudnnBackendDestroyDescriptor)                                                                                   \
+    X(cudnnBackendSetAttribute)                                                                                        \
+    X(cudnnBackendGetAttribute)                                                                                        \
+    X(cudnnBackendFinalize)                                                                                            \
+    X(cudnnBackendExecute)
+
+typedef struct dp_dnn {
+#define X(name) __typeof__(name) *name;
+    DP_CUDNN_SYMBOLS(X)
+#undef X
+} dp_dnn_t;
+
+/** Fills the table from $DUALPIPE_CUDNN or libcudnn.so.9. DP_ERR_UNSUPPORTED names what is missing, or a version before 9.5. */
+dp_status_t dp_dnn_load(const dp_host_t *host, dp_dnn_t *dnn);
+
+/** DP_OK for CUDNN_STATUS_SUCCESS; else records `what` with cuDNN's words. */
+dp_status_t dp_dnn_check(const dp_host_t *host, const dp_dnn_t *dnn, cudnnStatus_t status, const char *what);
+
+#endif
