@@ -27,6 +27,11 @@ size_t model_boundary_bytes(const options_t *o)
     return (size_t)o->batch * (size_t)o->seq * (size_t)o->hidden * dp_dtype_bytes(o->dtype);
 }
 
+size_t model_expert_count(const options_t *o)
+{
+    return 3 * (size_t)o->hidden * (size_t)o->expert_hidden;
+}
+
 /* ---- plugins ---- */
 
 /* "cpu" means "attention_cpu" or "moe_cpu". */
@@ -85,6 +90,7 @@ static dp_status_t open_moe(model_t *model)
         .comm = model->context.expert_comm,
         .comm_rank = model->context.ep_rank,
         .comm_size = model->context.ep_size,
+        .replicas = (uint32_t)o->replicas,
     };
     const void *table;
     const dp_status_t st = load("moe", o->moe, DP_IFACE_MOE, sizeof(dp_moe_vt_t), &table);
@@ -92,7 +98,31 @@ static dp_status_t open_moe(model_t *model)
     if (st < 0)
         return st;
     model->moe_vt = table;
+    if (o->replicas > 0 && !(model->moe_vt->caps & DP_MOE_CAP_REPLICAS))
+        return dp_fail(DP_ERR_UNSUPPORTED, "the MoE plugin \"%s\" has no replicated experts: leave out --eplb and --replicas",
+                       o->moe);
     return model->moe_vt->open(model->context.host, &config, &model->moe);
+}
+
+static dp_status_t open_replicas(model_t *model)
+{
+    const options_t *o = model->options;
+    const dp_replicas_config_t config = {
+        .struct_size = sizeof(config),
+        .experts = (uint32_t)o->experts,
+        .replicas = (uint32_t)o->replicas,
+        .expert_count = model_expert_count(o),
+        .dtype = o->dtype,
+        .device_vt = model->context.device_vt,
+        .device = model->context.device,
+        .comm_vt = model->context.comm_vt,
+        .comm = model->context.expert_comm,
+        .comm_rank = model->context.ep_rank,
+        .comm_size = model->context.ep_size,
+        .exchange_id = 4, /* behind those of the MoE instance */
+    };
+
+    return o->replicas > 0 ? dp_replicas_open(&config, &model->replicas) : DP_OK;
 }
 
 static dp_status_t open_plugins(model_t *model, const dp_build_context_t *context)
@@ -109,7 +139,9 @@ static dp_status_t open_plugins(model_t *model, const dp_build_context_t *contex
     st = ends_open(&model->ends, context->host, model->options->device, &config);
     if (st == DP_OK)
         st = open_attention(model);
-    return st == DP_OK ? open_moe(model) : st;
+    if (st == DP_OK)
+        st = open_moe(model);
+    return st == DP_OK ? open_replicas(model) : st;
 }
 
 /* ---- stages ---- */
@@ -122,18 +154,25 @@ static int first_layer(const model_t *model, int32_t stage, int32_t stages)
 static dp_status_t add_layer(model_t *model, int number, char *prefix, size_t prefix_bytes,
                              dp_part_t *part_out)
 {
-    dp_moe_layer_t **grown = realloc(model->layers, (size_t)(model->nlayers + 1) * sizeof(dp_moe_layer_t *));
+    model_layer_t *grown = realloc(model->layers, (size_t)(model->nlayers + 1) * sizeof(*grown)), *layer;
     dp_status_t st;
 
     if (grown == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for layer %d", number);
     model->layers = grown;
+    layer = &grown[model->nlayers];
+    layer->number = number;
     st = dp_moe_layer_part(model->attention_vt, model->attention, model->moe_vt, model->moe,
                            model->options->dtype, model_boundary_bytes(model->options),
-                           &model->layers[model->nlayers], part_out);
+                           &layer->layer, part_out);
     if (st < 0)
         return st;
     model->nlayers++;
+    if (model->replicas != NULL)
+        st = dp_moe_layer_replicate(layer->layer, model->replicas,
+                                    model->placement + number * model->options->replicas, part_out);
+    if (st < 0)
+        return st;
     snprintf(prefix, prefix_bytes, "layer%d.", number);
     part_out->prefix = prefix;
     return DP_OK;
@@ -146,8 +185,7 @@ static void count_params(model_t *model, const dp_part_t *layer)
     for (uint32_t i = 0; i < layer->sizes.nparams; i++)
         dense += layer->params[i].expert < 0;
     model->dense_per_layer = dense;
-    model->per_expert =
-        ((int32_t)layer->sizes.nparams - dense) / (int32_t)(model->options->experts / model->options->ep);
+    model->per_expert = ((int32_t)layer->sizes.nparams - dense) / options_local_experts(model->options);
 }
 
 static dp_status_t chain(model_t *model, int32_t stage, int32_t stages, dp_stage_t **stage_out)
@@ -208,7 +246,9 @@ void model_close(model_t *model)
         model->moe_vt->close(model->moe);
     if (model->attention != NULL)
         model->attention_vt->close(model->attention);
+    dp_replicas_close(model->replicas);
     ends_close(&model->ends);
+    model->replicas = NULL;
     model->moe = NULL;
     model->attention = NULL;
 }
@@ -218,7 +258,7 @@ void model_free(model_t *model)
     for (int i = 0; i < model->nstages; i++)
         dp_stage_free(model->stages[i]);
     for (int i = 0; i < model->nlayers; i++)
-        dp_moe_layer_free(model->layers[i]);
+        dp_moe_layer_free(model->layers[i].layer);
     free(model->stages);
     free(model->layers);
     *model = (model_t){.options = model->options};
@@ -234,6 +274,27 @@ static int32_t per_layer(const model_t *model)
 int32_t model_nparams(const model_t *model)
 {
     return 1 + per_layer(model) * (int32_t)model->options->layers + 2;
+}
+
+/* Of which expert a parameter is: its replica's under the placement in use. */
+static int32_t expert_of(const model_t *model, int layer, const dp_param_t *param)
+{
+    return model->options->replicas > 0 ? model->placement[layer * model->options->replicas + param->expert]
+                                        : param->expert;
+}
+
+int model_is_first(const model_t *model, const dp_param_t *param)
+{
+    const int32_t *placement;
+    int layer;
+
+    if (model->options->replicas == 0 || param->expert < 0 || sscanf(param->name, "layer%d.", &layer) != 1)
+        return 1;
+    placement = model->placement + layer * model->options->replicas;
+    for (int32_t r = 0; r < param->expert; r++)
+        if (placement[r] == placement[param->expert])
+            return 0;
+    return 1;
 }
 
 void model_number(const model_t *model, const dp_chunk_view_t *view, int32_t *numbers_out)
@@ -257,7 +318,8 @@ void model_number(const model_t *model, const dp_chunk_view_t *view, int32_t *nu
         numbers_out[i] =
             1 + layer * per_layer(model) +
             (param->expert < 0 ? dense++
-                               : model->dense_per_layer + param->expert * model->per_expert + in_expert++);
+                               : model->dense_per_layer + expert_of(model, layer, param) * model->per_expert +
+                                     in_expert++);
     }
 }
 
@@ -288,6 +350,12 @@ static double spread(const model_t *model, const dp_param_t *param)
            (writes ? sqrt(2 * (double)model->options->layers) : 1);
 }
 
+/* From skew for the first expert down to -skew for the last. */
+static double slope(double skew, size_t expert, size_t experts)
+{
+    return experts > 1 ? skew * (1 - 2 * (double)expert / (double)(experts - 1)) : 0;
+}
+
 void model_initialise(const model_t *model, const dp_chunk_view_t *view, const int32_t *numbers, dp_dtype_t dtype,
                       void *values_out)
 {
@@ -299,6 +367,8 @@ void model_initialise(const model_t *model, const dp_chunk_view_t *view, const i
         const double scale = spread(model, param);
         for (size_t k = 0; k < param->count; k++)
             number_set(dtype, values_out, param->offset + k,
-                       param->kind == DP_PARAM_MATRIX ? scale * random_normal(key, k) : (double)param->start);
+                       param->kind == DP_PARAM_MATRIX        ? scale * random_normal(key, k)
+                       : param->kind == DP_PARAM_ROUTER_BIAS ? slope(model->options->skew, k, param->count)
+                                                             : (double)param->start);
     }
 }

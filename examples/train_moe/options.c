@@ -50,6 +50,8 @@ static const option_row_t table[] = {
     {"gate", TEXT, SHARED, AT(gate), 0, 0, "sigmoid", "NAME", "of the router: sigmoid or softmax"},
     {"aux-alpha", NUMBER, SHARED, AT(aux_alpha), 0, 1e3, "0", "X",
      "weight of the auxiliary balance loss; 0: none"},
+    {"skew", NUMBER, SHARED, AT(skew), -1e3, 1e3, "0", "X",
+     "start with the first experts preferred (X < 0: the last): bias X to -X; --bias-rate 0 keeps it"},
     {"bias-rate", NUMBER, SHARED, AT(bias_rate), 0, 1e3, "0.002", "X",
      "step of the balancing bias; 0: no bias"},
     {"dtype", TEXT, SHARED, AT(dtype_name), 0, 0, "f32", "NAME", "of parameters and activations: f32, f64, or on GPUs bf16"},
@@ -84,6 +86,16 @@ static const option_row_t table[] = {
     {"chunks", INTEGER, SHARED, AT(chunks), 0, DP_MAX_CHUNKS, "0", "N",
      "per rank, of interleaved schedules; 0: default"},
     {"slots", INTEGER, SHARED, AT(slots), 0, 1 << 16, "0", "K", "messages in flight per channel; 0: 2"},
+    {"eplb", INTEGER, SHARED, AT(eplb), 0, 1e9, "0", "EVERY",
+     "replicate experts by load and place them anew every EVERY steps; 0: not"},
+    {"replicas", INTEGER, SHARED, AT(replicas), 0, 1 << 16, "0", "R",
+     "of experts per layer, a multiple of --ep; 0: with --eplb one or more to spare on each rank"},
+    {"eplb-threshold", NUMBER, SHARED, AT(eplb_threshold), 0, 1e6, "1.05", "X",
+     "a layer whose fullest rank has at most X times the mean load stays as it is"},
+    {"eplb-bound", NUMBER, SHARED, AT(eplb_bound), 0, 1e6, "0", "X",
+     "move as few replicas as bring it to X; 0: as the full plan does"},
+    {"eplb-search", INTEGER, SHARED, AT(eplb_search), 0, 1e9, "0", "N",
+     "improvements to try per layer and plan"},
     {"threads", INTEGER, LOCAL, AT(threads), 0, MOST_THREADS, "0", "N", "N ranks as threads of this process"},
     {"device", TEXT, LOCAL, AT(device), 0, 0, "cpu", "NAME", "device plugin: cpu or cuda"},
     {"comm-sms", TEXT, SHARED, AT(comm_sms_text), 0, 0, "0", "N|auto",
@@ -118,7 +130,7 @@ static const option_row_t table[] = {
     {"temperature", NUMBER, SHARED, AT(temperature), 0, 1e3, "0.7", "X",
      "of the sample; 0: always the likeliest byte"},
     {"verify", FLAG, SHARED, AT(verify), 0, 0, "", "",
-     "compare one step with a serial run of the model, then end"},
+     "compare a step (with --eplb several) with a serial run of the model, then end"},
     {"quiet", FLAG, LOCAL, AT(quiet), 0, 0, "", "", "no progress lines and no report on standard output"},
     {"help", HELP, LOCAL, 0, 0, 0, "", "", "this text"},
 };
@@ -143,6 +155,8 @@ static void print_help(void)
          "      another schedule, one's own text, a wider model\n"
          "  dualpipe run -n 8 -- train_moe --ep 2 --verify --dtype f64 --seq 16 --batch 2\n"
          "      is the pipeline's step the same as that of one process? Losses and gradients are compared\n"
+         "  dualpipe run -n 4 -- train_moe --ep 4 --skew 0.3 --bias-rate 0 --eplb 20\n"
+         "      uneven routing, and experts placed by their load every 20 steps while it runs\n"
          "  train_moe --threads 2 --device cuda --dtype bf16 --hidden 1024 --heads 16 --seq 1024\n"
          "      two pipeline ranks on one GPU, each on its own part of it\n"
          "\n"
@@ -280,7 +294,13 @@ static int check_together(options_t *o)
         o->head_dim = o->hidden / o->heads;
     REFUSE_IF(o->head_dim % 2 != 0, "head-dim", o->head_dim, "must be even");
     REFUSE_IF(o->top_k > o->experts, "top-k", o->top_k, "there are only %d experts", (int)o->experts);
-    REFUSE_IF(o->experts % o->ep != 0, "experts", o->experts, "must be a multiple of --ep %d", (int)o->ep);
+    if (o->eplb > 0 && o->replicas == 0)
+        o->replicas = (o->experts + 2 * o->ep - 1) / o->ep * o->ep;
+    REFUSE_IF(o->replicas == 0 && o->experts % o->ep != 0, "experts", o->experts,
+              "must be a multiple of --ep %d, or replicated (--replicas)", (int)o->ep);
+    REFUSE_IF(o->replicas != 0 && o->replicas < o->experts, "replicas", o->replicas, "there are %d experts",
+              (int)o->experts);
+    REFUSE_IF(o->replicas % o->ep != 0, "replicas", o->replicas, "must be a multiple of --ep %d", (int)o->ep);
     REFUSE_IF(o->seq * o->batch > INT_MAX / o->hidden, "batch", o->batch,
               "a micro-batch would not fit into memory");
 #undef REFUSE_IF
@@ -362,6 +382,11 @@ dp_status_t options_fit(options_t *o, int32_t size)
     if (o->microbatches == 0)
         o->microbatches = o->pp > 4 ? 2 * o->pp : 8;
     return DP_OK;
+}
+
+int32_t options_local_experts(const options_t *o)
+{
+    return (int32_t)((o->replicas > 0 ? o->replicas : o->experts) / o->ep);
 }
 
 char *options_settings(const options_t *options, uint64_t text_hash)

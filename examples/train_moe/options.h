@@ -22,6 +22,8 @@ typedef struct options {
     double lr, min_lr, beta1, beta2, epsilon, weight_decay, clip;
     /* layout */
     int64_t pp, ep, dp, chunks, slots, threads, deterministic;
+    int64_t eplb, replicas, eplb_search;
+    double eplb_threshold, eplb_bound, skew;
     const char *schedule, *comm_sms_text, *comm, *device, *attention, *moe;
     /* output */
     int64_t log_every, valid_every, sample, trace_steps;
@@ -42,6 +44,9 @@ void options_free(options_t *options);
 
 /* Fills what depends on the number of ranks (pp, schedule, microbatches). DP_ERR_INVALID with the reason. */
 dp_status_t options_fit(options_t *options, int32_t size);
+
+/* Experts, or replicas of experts, on each rank of an expert group. */
+int32_t options_local_experts(const options_t *options);
 
 /* "name=value" lines of all options on which ranks must agree; the caller frees it. NULL: no memory. */
 char *options_settings(const options_t *options, uint64_t text_hash);

@@ -57,7 +57,7 @@ static double count_params(const trainer_t *t, int chosen_only)
                 layer += (double)param->count;
         }
     layer /= t->model.nlayers;
-    expert /= t->model.nlayers * (double)(o->experts / o->ep);
+    expert /= t->model.nlayers * (double)options_local_experts(o);
     ends = (double)((2 * VOCAB + 1) * o->hidden);
     return ends + (double)o->layers * (layer + expert * (double)(chosen_only ? o->top_k : o->experts));
 }
@@ -252,6 +252,68 @@ static void print_memory(const trainer_t *t, const memory_use_t *all, FILE *to)
                 most_announced / MIB, announced / MIB, most_grown / MIB, grown / MIB);
 }
 
+static double mean_of(const double *values, int64_t from, int64_t to)
+{
+    double sum = 0;
+
+    for (int64_t i = from; i < to; i++)
+        sum += values[i] / (double)(to - from);
+    return sum;
+}
+
+static double median_of(const double *values, int64_t from, int64_t to)
+{
+    double below = 0;
+
+    for (int64_t i = from; i < to; i++) {
+        int64_t less = 0, same = 0;
+        for (int64_t j = from; j < to; j++) {
+            less += values[j] < values[i];
+            same += values[j] == values[i];
+        }
+        if (less <= (to - from) / 2 && less + same > (to - from) / 2)
+            below = values[i];
+    }
+    return below;
+}
+
+/* Steps from..to - 1: how even, how long. */
+static void print_stretch(const history_t *h, int64_t from, int64_t to, FILE *to_file)
+{
+    fprintf(to_file, "%.3f in steps %lld to %lld (median step %.1f ms)", mean_of(h->imbalance, from, to),
+            (long long)from + 1, (long long)to, 1e3 * median_of(h->step_seconds, from, to));
+}
+
+/* Before the first change of placement and after it. */
+static void print_balance(const trainer_t *t, const history_t *h, FILE *to)
+{
+    const balance_t *b = &t->balance;
+    int64_t replicas = 0, first = h->steps;
+    double sent = 0;
+
+    if (balance_count(b) == 0)
+        return;
+    for (int64_t i = 0; i < b->nrecords; i++) {
+        replicas += b->records[i].replicas;
+        sent += b->records[i].sent;
+        if (b->records[i].replicas > 0 && b->records[i].steps < first)
+            first = b->records[i].steps;
+    }
+    if (t->options->replicas > 0)
+        fprintf(to,
+                "experts     %d replicas of %d on %d ranks; %lld plans, %lld replicas moved, %.2f MiB sent between "
+                "ranks\n",
+                b->shape.replicas, b->shape.experts, b->shape.gpus, (long long)b->nrecords, (long long)replicas,
+                sent / MIB);
+    fprintf(to, "balance     max/mean tokens on the ranks of a layer: ");
+    print_stretch(h, 0, first, to);
+    if (first < h->steps) {
+        fprintf(to, ",\n            ");
+        print_stretch(h, first, h->steps, to);
+    }
+    fprintf(to, "\n");
+}
+
 static void print_training(const trainer_t *t, const history_t *h, FILE *to)
 {
     const double bytes = (double)h->steps * t->microbatches * t->replicas * (double)t->tokens;
@@ -287,6 +349,7 @@ dp_status_t report_results(const trainer_t *t, const history_t *h, const dp_time
     if (st == DP_OK) {
         print_schedule(t, &figures, &costs, &simulation, to);
         dp_simulation_clear(&simulation);
+        print_balance(t, h, to);
         print_memory(t, all, to);
     }
     free(costs.scale);

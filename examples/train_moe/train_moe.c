@@ -110,11 +110,13 @@ static dp_status_t prepare_history(session_t *s)
 
     h->loss = calloc(steps, sizeof(double));
     h->norm = calloc(steps, sizeof(double));
+    h->imbalance = calloc(steps, sizeof(double));
+    h->step_seconds = calloc(steps, sizeof(double));
     h->valid_step = calloc(steps, sizeof(int64_t));
     h->valid_loss = calloc(steps, sizeof(double));
     h->frequency_loss = text_frequency_loss(s->text);
     s->report = open_memstream(&s->report_text, &s->report_bytes);
-    if (h->loss == NULL || h->norm == NULL || h->valid_step == NULL || h->valid_loss == NULL ||
+    if (h->loss == NULL || h->norm == NULL || h->imbalance == NULL || h->step_seconds == NULL || h->valid_step == NULL || h->valid_loss == NULL ||
         s->report == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for the losses of %zu steps", steps);
     return DP_OK;
@@ -128,6 +130,8 @@ static void clear_session(session_t *s)
     free(s->report_text);
     free(s->history.loss);
     free(s->history.norm);
+    free(s->history.imbalance);
+    free(s->history.step_seconds);
     free(s->history.valid_step);
     free(s->history.valid_loss);
 }
@@ -167,6 +171,21 @@ static dp_status_t validate(session_t *s, int64_t step)
     return DP_OK;
 }
 
+static dp_status_t rebalance(session_t *s, int64_t steps)
+{
+    const double start = now_seconds();
+    rebalance_t made;
+    const dp_status_t st = trainer_rebalance(&s->trainer, steps, &made);
+
+    s->history.seconds += now_seconds() - start;
+    if (st == DP_OK && is_first_rank(s) && !s->options.quiet)
+        printf("%safter %lld steps: tokens on ranks max/mean %.3f, %.3f with %lld replicas moved in %d layers (%.2f "
+               "MiB sent)\n",
+               isatty(STDOUT_FILENO) ? "\r\033[K" : "", (long long)steps, made.before.gpu, made.after.gpu,
+               (long long)made.replicas, (int)made.layers, made.sent / (1024 * 1024));
+    return st;
+}
+
 static dp_status_t train(session_t *s)
 {
     const options_t *o = &s->options;
@@ -179,11 +198,17 @@ static dp_status_t train(session_t *s)
         st = trainer_step(&s->trainer, step, &result);
         if (st < 0)
             return st;
-        s->history.seconds += now_seconds() - start;
+        s->history.step_seconds[step] = now_seconds() - start;
+        s->history.imbalance[step] = s->trainer.balance.imbalance;
+        s->history.seconds += s->history.step_seconds[step];
         s->history.loss[step] = result.loss;
         s->history.norm[step] = result.norm;
         s->history.steps = step + 1;
         print_progress(s, step, &result);
+        if (balance_is_due(&s->trainer.balance, step + 1) && step < o->steps - 1)
+            st = rebalance(s, step + 1);
+        if (st < 0)
+            return st;
         if (step == o->steps - 1) /* a validation would push training steps out of the record */
             st = dp_pipeline_timeline(s->trainer.pipeline, &s->timeline);
         if (st == DP_OK && o->valid_every > 0 && ((step + 1) % o->valid_every == 0 || step == o->steps - 1))

@@ -12,6 +12,8 @@
 typedef struct history {
     int64_t steps, nvalid;
     double *loss, *norm; /* [steps] */
+    double *imbalance;   /* [steps] max/mean tokens of the ranks of an expert group */
+    double *step_seconds; /* [steps] */
     int64_t *valid_step; /* [nvalid] after how many steps */
     double *valid_loss;
     double seconds;        /* spent in training steps */

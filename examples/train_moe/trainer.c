@@ -141,7 +141,8 @@ static dp_status_t open_chunk(trainer_t *t, int32_t index)
     if (st < 0)
         return st;
     chunk->numbers = calloc(chunk->view.nparams + 1, sizeof(*chunk->numbers));
-    if (chunk->numbers == NULL)
+    chunk->counted = calloc(chunk->view.nparams + 1, sizeof(*chunk->counted));
+    if (chunk->numbers == NULL || chunk->counted == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for the parameters' numbers of stage %d", chunk->view.stage);
     model_number(&t->model, &chunk->view, chunk->numbers);
     st = allocate_state(t, chunk);
@@ -154,17 +155,28 @@ static int counts(const trainer_t *t, const held_chunk_t *chunk, const dp_param_
     const dp_build_context_t *where = &t->model.context;
 
     return chunk->view.primary && where->dp_rank == 0 && (param->expert >= 0 || where->ep_rank == 0) &&
-           param->kind != DP_PARAM_ROUTER_BIAS;
+           param->kind != DP_PARAM_ROUTER_BIAS && model_is_first(&t->model, param);
 }
 
-/* Learns who counts what, once, for messages. */
-static dp_status_t find_owners(trainer_t *t)
+/* Numbers, and who counts what, for messages. */
+dp_status_t trainer_number(trainer_t *t)
 {
-    for (int32_t c = 0; c < t->nchunks; c++)
-        for (uint32_t i = 0; i < t->chunks[c].view.nparams; i++)
-            if (counts(t, &t->chunks[c], &t->chunks[c].view.param[i]))
-                t->owners[t->chunks[c].numbers[i]] = dp_group_rank(t->group);
+    memset(t->owners, 0, (size_t)t->nparams * sizeof(*t->owners));
+    for (int32_t c = 0; c < t->nchunks; c++) {
+        held_chunk_t *chunk = &t->chunks[c];
+        model_number(&t->model, &chunk->view, chunk->numbers);
+        for (uint32_t i = 0; i < chunk->view.nparams; i++) {
+            chunk->counted[i] = (uint8_t)counts(t, chunk, &chunk->view.param[i]);
+            if (chunk->counted[i])
+                t->owners[chunk->numbers[i]] = dp_group_rank(t->group);
+        }
+    }
     return dp_pipeline_sum(t->pipeline, t->owners, (size_t)t->nparams);
+}
+
+static size_t sum_count(const trainer_t *t)
+{
+    return (size_t)(t->replicas * t->microbatches + t->nparams) + balance_count(&t->balance);
 }
 
 static dp_status_t open_chunks(trainer_t *t)
@@ -175,13 +187,13 @@ static dp_status_t open_chunks(trainer_t *t)
     t->nparams = model_nparams(&t->model);
     t->chunks = calloc((size_t)t->nchunks, sizeof(*t->chunks));
     t->owners = calloc((size_t)t->nparams, sizeof(*t->owners));
-    t->sums = calloc((size_t)(t->replicas * t->microbatches + t->nparams), sizeof(*t->sums));
+    t->sums = calloc(sum_count(t), sizeof(*t->sums));
     if (t->chunks == NULL || t->owners == NULL || t->sums == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for %d chunks", t->nchunks);
     st = device_memory_allocate_shared(&t->memory, (size_t)t->nparams * sizeof(*t->squares), (void **)&t->squares);
     for (int32_t c = 0; c < t->nchunks && st == DP_OK; c++)
         st = open_chunk(t, c);
-    return st == DP_OK ? find_owners(t) : st;
+    return st == DP_OK ? trainer_number(t) : st;
 }
 
 dp_status_t trainer_open(const options_t *options, const text_t *text, dp_group_t *group, trainer_t *t)
@@ -197,7 +209,10 @@ dp_status_t trainer_open(const options_t *options, const text_t *text, dp_group_
         .microbatches = (int32_t)options->microbatches,
         .tokens = (size_t)(options->batch * options->seq),
     };
-    st = open_pipeline(t);
+    st = balance_open(options, &t->balance);
+    t->model.placement = t->balance.placement;
+    if (st == DP_OK)
+        st = open_pipeline(t);
     if (st == DP_OK) {
         t->replica = t->model.context.dp_rank * t->model.context.ep_size + t->model.context.ep_rank;
         st = device_memory_open(&t->memory, &t->model.context);
@@ -211,18 +226,25 @@ dp_status_t trainer_open(const options_t *options, const text_t *text, dp_group_
     return st;
 }
 
+static void free_numbers(held_chunk_t *chunk)
+{
+    free(chunk->numbers);
+    free(chunk->counted);
+}
+
 void trainer_close(trainer_t *t)
 {
     dp_pipeline_close(t->pipeline);
     model_free(&t->model);
     for (int32_t c = 0; t->chunks != NULL && c < t->nchunks; c++)
-        free(t->chunks[c].numbers);
+        free_numbers(&t->chunks[c]);
     free(t->chunks);
     free(t->owners);
     free(t->sums);
     free(t->losses);
     free(t->targets);
     free(t->inputs);
+    balance_close(&t->balance);
     *t = (trainer_t){0};
 }
 
@@ -273,7 +295,7 @@ static dp_status_t square_chunk(trainer_t *t, const held_chunk_t *chunk)
 
     for (uint32_t i = 0; i < chunk->view.nparams && st == DP_OK; i++) {
         const dp_param_t *param = &chunk->view.param[i];
-        if (counts(t, chunk, param))
+        if (chunk->counted[i])
             st = vt->sum_of_squares(t->model.ends.compute, (const char *)chunk->view.grads + param->offset * element,
                                     param->count, &t->squares[chunk->numbers[i]], t->memory.stream);
     }
@@ -294,7 +316,7 @@ static dp_status_t sum_own_part(trainer_t *t)
     if (st == DP_OK)
         st = device_memory_finish(&t->memory);
     memcpy(t->sums + losses, t->squares, nparams * sizeof(*t->squares));
-    return st;
+    return st == DP_OK ? trainer_count_tokens(t, t->sums + losses + nparams) : st;
 }
 
 /* World rank whose last stage computes micro-batch mb of a replica. */
@@ -392,29 +414,35 @@ static dp_status_t update(trainer_t *t, int64_t step, double grad_scale)
     return st == DP_OK ? device_memory_finish(&t->memory) : st;
 }
 
-dp_status_t trainer_step(trainer_t *t, int64_t step, step_result_t *result_out)
+dp_status_t trainer_apply(trainer_t *t, int64_t step, step_result_t *result_out)
 {
     const double clip = t->options->clip;
-    dp_status_t st;
+    dp_status_t st = sum_own_part(t);
 
-    trainer_fill(t, step, t->replica);
-    st = trainer_gradients(t, 1.0 / (double)(t->microbatches * t->replicas));
     if (st < 0)
         return st;
-    st = sum_own_part(t);
-    if (st < 0)
-        return st;
-    st = dp_pipeline_sum(t->pipeline, t->sums, (size_t)(t->replicas * t->microbatches + t->nparams));
+    st = dp_pipeline_sum(t->pipeline, t->sums, sum_count(t));
     if (st == DP_OK)
         st = check_losses(t, step);
     if (st == DP_OK)
         st = check_squares(t, step);
+    if (st == DP_OK && balance_count(&t->balance) > 0)
+        st = balance_observe(&t->balance, t->sums + t->replicas * t->microbatches + t->nparams);
     if (st < 0)
         return st;
     result_out->loss = mean_loss(t);
     result_out->norm = gradient_norm(t);
     result_out->rate = learning_rate(t->options, step);
     return update(t, step, clip > 0 && result_out->norm > clip ? clip / result_out->norm : 1);
+}
+
+dp_status_t trainer_step(trainer_t *t, int64_t step, step_result_t *result_out)
+{
+    dp_status_t st;
+
+    trainer_fill(t, step, t->replica);
+    st = trainer_gradients(t, 1.0 / (double)(t->microbatches * t->replicas));
+    return st == DP_OK ? trainer_apply(t, step, result_out) : st;
 }
 
 static void fill_valid(trainer_t *t)

@@ -65,6 +65,8 @@ typedef struct dp_part {
      *  compute; all ranks of an expert group call it for the same stages in the same order. [enqueue s] */
     dp_status_t (*reduce)(void *self, void *grads, dp_stream_t *s);
     void *reduce_self;
+    const uint64_t *revision;  /* NULL, or a number that grows whenever the part would put other work on the streams than
+                                  before: a captured step is then captured anew. Read between steps              */
 } dp_part_t;
 
 typedef struct dp_stage dp_stage_t;

@@ -124,6 +124,7 @@ typedef struct dp__graph {
     int64_t runs;
     const void **lent;           /* [3][M] inputs, targets, outputs of the capture */
     double loss_scale;
+    uint64_t revision;           /* of all stages */
 } dp__graph_t;
 
 struct dp_pipeline {

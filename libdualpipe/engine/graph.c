@@ -77,9 +77,9 @@ static const void *lent_at(const dp_step_t *step, int32_t which, int32_t mb)
 }
 
 /* Whether what the trainer lends is what the graph was captured with; remembers it otherwise. */
-static int same_as_before(dp__graph_t *g, const dp_step_t *step, int32_t microbatches)
+static int same_as_before(dp__graph_t *g, const dp_step_t *step, int32_t microbatches, uint64_t revision)
 {
-    int same = g->graph != NULL && g->loss_scale == step->loss_scale;
+    int same = g->graph != NULL && g->loss_scale == step->loss_scale && g->revision == revision;
 
     for (int32_t which = 0; which < 3; which++)
         for (int32_t mb = 0; mb < microbatches; mb++) {
@@ -88,6 +88,7 @@ static int same_as_before(dp__graph_t *g, const dp_step_t *step, int32_t microba
             *place = lent_at(step, which, mb);
         }
     g->loss_scale = step->loss_scale;
+    g->revision = revision;
     return same;
 }
 
@@ -135,13 +136,22 @@ static dp_status_t capture(dp_pipeline_t *p, dp__graph_t *g, const dp__plan_t *p
     return ended;
 }
 
+static uint64_t revision_of(const dp_pipeline_t *p)
+{
+    uint64_t sum = 0;
+
+    for (int32_t c = 0; c < p->nchunks; c++)
+        sum += dp__stage_revision(p->chunks[c].stage);
+    return sum;
+}
+
 dp_status_t dp__graph_put(dp_pipeline_t *p, const dp__plan_t *plan, const dp_step_t *step)
 {
     dp__graph_t *g = &p->graphs[plan == &p->forward_plan];
 
     if (g->runs++ == 0)
         return dp__step_put(p, plan, step);
-    if (!same_as_before(g, step, p->schedule->microbatches))
+    if (!same_as_before(g, step, p->schedule->microbatches, revision_of(p)))
         DO(capture(p, g, plan, step));
     return p->device_vt->graph_launch(g->graph, p->stream[DP_LANE_COMPUTE]);
 }

@@ -30,6 +30,7 @@ struct dp_moe_layer {
     size_t first_replica;             /* of ours, in elements from the start of the layer's parameters */
     int32_t *placement;               /* [R] of the next step */
     int32_t *device_placement;        /* the same, as route reads it */
+    uint64_t revision;                /* changes of placement */
 };
 
 /* What both blocks take from a call; attention's memory comes first. */
@@ -309,6 +310,7 @@ static dp_status_t sum_replicas(void *self, void *grads, dp_stream_t *s)
 
 static dp_status_t set_placement(dp_moe_layer_t *layer, const int32_t *placement)
 {
+    layer->revision++;
     memcpy(layer->placement, placement, dp__replicas_config(layer->replicas)->replicas * sizeof(*placement));
     return dp__replicas_write(layer->replicas, layer->device_placement, layer->placement);
 }
@@ -337,6 +339,7 @@ dp_status_t dp_moe_layer_replicate(dp_moe_layer_t *layer, dp_replicas_t *replica
         return status;
     part->reduce = sum_replicas;
     part->reduce_self = layer;
+    part->revision = &layer->revision;
     return set_placement(layer, placement);
 }
 

@@ -255,3 +255,12 @@ dp_status_t dp__stage_reduce(const dp_stage_t *stage, void *grads, dp_stream_t *
     }
     return status;
 }
+
+uint64_t dp__stage_revision(const dp_stage_t *stage)
+{
+    uint64_t sum = 0;
+
+    for (int32_t i = 0; i < stage->nparts; i++)
+        sum += stage->parts[i].part.revision != NULL ? *stage->parts[i].part.revision : 0;
+    return sum;
+}

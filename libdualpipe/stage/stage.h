@@ -39,4 +39,7 @@ dp_status_t dp__stage_run(const dp_stage_t *stage, int32_t index, dp_op_kind_t p
 /* Puts the last word of the parts on the stage's summed gradients on `s`. */
 dp_status_t dp__stage_reduce(const dp_stage_t *stage, void *grads, dp_stream_t *s);
 
+/* Grows when any part's does. */
+uint64_t dp__stage_revision(const dp_stage_t *stage);
+
 #endif

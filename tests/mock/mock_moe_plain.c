@@ -1,0 +1,26 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * mock_moe_plain.c: moe_cpu without DP_MOE_CAP_REPLICAS, as a plugin would be that knows nothing of replicas. MOCK_REAL: the
+ * file of moe_cpu. */
+#include <dualpipe/moe.h>
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const void *get_interface(const char *id)
+{
+    static dp_moe_vt_t table;
+    const char *file = getenv("MOCK_REAL");
+    void *library = file != NULL ? dlopen(file, RTLD_NOW | RTLD_LOCAL) : NULL;
+    const dp_plugin_t *plugin = library != NULL ? dlsym(library, "dp_plugin_entry") : NULL;
+
+    if (plugin == NULL || strcmp(id, DP_IFACE_MOE) != 0)
+        return NULL;
+    memcpy(&table, plugin->get_interface(id), sizeof(table));
+    table.caps &= ~(uint32_t)DP_MOE_CAP_REPLICAS;
+    return &table;
+}
+
+DP_PLUGIN_DEFINE(mock_moe_plain) = {
+    DP_PLUGIN_HEAD, "mock_moe_plain", "0.1", "moe_cpu without replicas", NULL, NULL, get_interface};
