@@ -108,14 +108,17 @@ static void point_rest(const dp_moe_t *moe, const dp_io_t *io, moe_call_t *c)
 
 static work_t begin(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s, const char *call, unsigned need)
 {
-    work_t w = {.moe = moe, .io = &io->io, .stream = s, .status = check_io(moe, &io->io, call, need)};
+    work_t w = {.moe = moe,
+                .io = &io->io,
+                .stream = s,
+                .call = {.n = moe->shape.n},
+                .status = check_io(moe, &io->io, call, need)};
 
     if (w.status >= 0)
         w.status = moe_check(moe);
     if (w.status < 0)
         return w;
     w.s = moe->device_vt->stream_native(s);
-    w.call.n = moe->shape.n;
     point_saved(&moe->layout, io->io.saved, &w.call);
     point_rest(moe, &io->io, &w.call);
     w.call.aux_loss = io->aux_loss;

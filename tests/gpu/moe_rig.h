@@ -99,9 +99,10 @@ struct dp_comm {
     gpu_t *gpu;
     int32_t rank, nranks;
     int32_t exchanges;
-    dp_status_t failure;                             /* of the latest exchange, as a stream would find it */
-    void (*tamper)(dp_comm_t *comm, CUdeviceptr rows, int32_t *counts, size_t row_bytes, uint32_t round);
-    uint32_t round; /* of all exchanges */
+    dp_exchange_t *opened[RIG_EXCHANGES];
+    dp_status_t failure; /* of any exchange, as a stream would find it                                         */
+    void (*tamper)(dp_exchange_t *e, int32_t *counts, uint32_t round); /* sees what arrived before the receiver */
+    uint32_t round;      /* of all exchanges                                                                   */
 };
 
 struct dp_exchange {
@@ -116,7 +117,7 @@ static inline dp_status_t rig_exchange_open(dp_comm_t *comm, const dp_exchange_c
     dp_exchange_t *e = calloc(1, sizeof(*e));
 
     ck_assert(config->row_bytes % 16 == 0 && comm->exchanges < RIG_EXCHANGES);
-    comm->exchanges++;
+    comm->opened[comm->exchanges++] = e;
     e->comm = comm;
     e->config = *config;
     e->rows = gpu_memory(comm->gpu, NULL, (size_t)comm->nranks * config->capacity_rows * config->row_bytes);
@@ -162,7 +163,7 @@ static inline dp_status_t rig_exchange(dp_exchange_t *e, uint32_t sequence, cons
     GPU_CU(gpu, cuStreamSynchronize(s->native));
     pthread_barrier_wait(&group->meeting);
     if (comm->tamper != NULL)
-        comm->tamper(comm, e->rows, arrived, row, comm->round);
+        comm->tamper(e, arrived, comm->round);
     comm->round++;
     GPU_CU(gpu, cuMemcpyHtoD(e->counts, arrived, sizeof(arrived)));
     e->next++;
@@ -392,7 +393,14 @@ static inline void rig_close(rig_t *r)
 {
     gpu_t *gpu = &r->gpu;
 
+    int32_t i;
+
     r->vt->close(r->moe);
+    for (i = 0; i < r->comm.exchanges; i++) {
+        GPU_CU(gpu, cuMemFree(r->comm.opened[i]->rows));
+        GPU_CU(gpu, cuMemFree(r->comm.opened[i]->counts));
+        free(r->comm.opened[i]);
+    }
     ck_assert_msg(r->device.check == NULL, "a watch was left");
     if (r->moe != NULL) {
         walled_free(gpu, &r->params, "params");
@@ -474,7 +482,8 @@ static inline dp_moe_io_t pass_io(rig_t *r, pass_t *p, step_t step)
     return io;
 }
 
-static inline dp_status_t pass_call_with(rig_t *r, step_t step, dp_moe_io_t *io)
+/* The call itself, whatever it comes to. */
+static inline dp_status_t pass_call(rig_t *r, step_t step, dp_moe_io_t *io)
 {
     dp_status_t (*const calls[STEPS])(dp_moe_t *, const dp_moe_io_t *, dp_stream_t *) = {
         [ROUTE] = r->vt->route,
@@ -502,7 +511,7 @@ static inline void pass_step(rig_t *r, pass_t *p, step_t step)
     dp_moe_io_t io = pass_io(r, p, step);
 
     walled_poison(gpu, &r->scratch[travels]);
-    GPU_OK(pass_call_with(r, step, &io));
+    GPU_OK(pass_call(r, step, &io));
     GPU_CU(gpu, cuStreamSynchronize(r->lanes[travels].native));
     GPU_OK(r->device.check(r->device.arg));
     ck_assert_int_eq(r->comm.failure, DP_OK);
