@@ -4,6 +4,7 @@
 #include "draw_bars.h"
 #include "draw_curve.h"
 #include "draw_lanes.h"
+#include "draw_loads.h"
 #include "draw_timeline.h"
 
 static dp_status_t no_cairo(void)
@@ -54,6 +55,15 @@ dp_status_t draw_bars_write(const draw_bars_t *picture, draw_format_t format, dp
 }
 
 dp_status_t draw_lanes_write(const draw_lanes_t *picture, draw_format_t format, dp_write_fn write, void *user)
+{
+    (void)picture;
+    (void)format;
+    (void)write;
+    (void)user;
+    return no_cairo();
+}
+
+dp_status_t draw_loads_write(const draw_loads_t *picture, draw_format_t format, dp_write_fn write, void *user)
 {
     (void)picture;
     (void)format;

@@ -20,6 +20,7 @@ static const struct command {
     {"simulate", "step time, idle time and memory under given costs", cmd_simulate},
     {"compare", "all schedules that fit, the shortest step first", cmd_compare},
     {"search", "look for a shorter step than any built-in schedule has", cmd_search},
+    {"eplb", "replicate experts and place them by load", cmd_eplb},
     {"plugin", "list the plugins found, or check one against its contract", cmd_plugin},
     {"trace", "overlap, costs and a page to look at, of a trace of a real run", cmd_trace},
     {"run", "start the ranks of a job on this host", cmd_run},

@@ -64,8 +64,8 @@ typedef struct dp_pipeline_options {
      *  runs any more, comms and device are still open. The place to close the plugins' instances and to release the
      *  trainer's own device memory. Not called when a kernel does not return: what that may be using stays. */
     void (*unbuild)(void *user);
-    /** 1: steps are replays of one captured graph each: one for training, one for forward_only. The first step of a kind runs as
-     *  always, the second is captured (which allocates); another input, target or output pointer or loss scale than before
+    /** 1: steps are replays of one captured graph each: one for training, one for forward_only. The first step runs as always,
+     *  then the first of a kind is captured (which allocates); another input, target or output pointer or loss scale than before
      *  captures anew. Needs DP_DEVICE_CAP_GRAPH and DP_COMM_CAP_CAPTURE, and segments that keep to their [capture] mark:
      *  dp_segment_call_t.step is that of the capture. Channels get as many slots as divide their messages. */
     int32_t graph;

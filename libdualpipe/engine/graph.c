@@ -1,8 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * graph.c: a step captured once and replayed: the calling thread then puts one launch on the device instead of thousands of
- * operations. The first step of a kind (training, forward only) runs as always and finds everything that only shows at first
- * use; the second is captured; it and all others are replays, until the trainer lends other memory or another loss scale. */
+ * operations. The first step runs as always and finds everything that only shows at first use; then the first step of a kind
+ * (training, forward only) is captured; it and all others are replays, until the trainer lends other memory or another loss
+ * scale. */
 #include "base/memory.h"
 #include "engine/engine.h"
 
@@ -149,7 +150,8 @@ dp_status_t dp__graph_put(dp_pipeline_t *p, const dp__plan_t *plan, const dp_ste
 {
     dp__graph_t *g = &p->graphs[plan == &p->forward_plan];
 
-    if (g->runs++ == 0)
+    /* what one graph has captured only replays may use: from then on everything is captured */
+    if (g->runs++ == 0 && p->graphs[0].graph == NULL && p->graphs[1].graph == NULL)
         return dp__step_put(p, plan, step);
     if (!same_as_before(g, step, p->schedule->microbatches, revision_of(p)))
         DO(capture(p, g, plan, step));

@@ -51,6 +51,8 @@ if command -v bash >/dev/null 2>&1; then
     wanted trace schedule --format tr
     wanted text compare --format ''
     wanted check plugin c
+    wanted hierarchical eplb --policy h
+    wanted --expert-bytes eplb --e
     wanted group verify x.tsv --transport g
     wanted overlap trace ov
     wanted view trace ''

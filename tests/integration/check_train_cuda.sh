@@ -1,0 +1,87 @@
+#!/bin/sh
+# SPDX-FileCopyrightText: The libdualpipe authors
+# SPDX-License-Identifier: MIT
+# check_train_cuda.sh: train_moe on CUDA through the fake driver of tests/fake_cuda: the same training as on the CPU, with ranks
+# as threads and as processes, step by step and as a replayed graph, plugins swapped by name alone. The kernels are those of a
+# GPU, compiled for the host; nothing here says anything about speed.
+set -eu
+
+. "$DP_TEST_SRCDIR/tests/integration/train.sh"
+fakes=$DP_TEST_BUILDDIR/tests/fake_cuda/.libs
+if [ ! -e "$fakes/libcuda_fake.so" ] || [ ! -e "$fakes/libcublaslt_fake.so" ]; then
+    echo "SKIP: built without CUDA"
+    exit 77
+fi
+export DUALPIPE_CUDA_DRIVER="$fakes/libcuda_fake.so" DUALPIPE_CUBLASLT="$fakes/libcublaslt_fake.so" \
+    DUALPIPE_NCCL="$fakes/libnccl_fake.so"
+model="--layers 2 --hidden 16 --heads 2 --kv-heads 1 --seq 8 --batch 1 --experts 4 --expert-hidden 8 --microbatches 4
+    --warmup 2 --steps 3 --sample 0 --val-every 2 --quiet"
+
+run() { # NAME OPTIONS...
+    name=$1
+    shift
+    # shellcheck disable=SC2086
+    "$train" $model --losses "$work/$name" "$@" >"$work/$name.out" 2>&1 || {
+        echo "$name: train_moe $* failed: $(cat "$work/$name.out")"
+        failures=$((failures + 1))
+        : >"$work/$name"
+    }
+}
+
+same() { # NAME NAME
+    if [ ! -s "$work/$1" ] || ! cmp "$work/$1" "$work/$2"; then
+        echo "$1 and $2 differ:"
+        paste "$work/$1" "$work/$2"
+        failures=$((failures + 1))
+    fi
+}
+
+# Losses and norms of two runs to within a share of themselves; the files hold hexadecimal numbers.
+close() { # NAME NAME SHARE
+    for file in "$1" "$2"; do
+        grep -v '^#' "$work/$file" | tr ' ' '\n' | while read -r number; do printf '%.17g\n' "$number"; done >"$work/$file.list"
+    done
+    paste "$work/$1.list" "$work/$2.list" | awk -v share="$3" '
+        { d = $1 - $2; if (d < 0) d = -d; if (d > share * ($1 < 0 ? -$1 : $1)) bad = bad " " NR ":" $1 "/" $2 }
+        END { if (NR < 9 || bad != "") { print NR " numbers, apart:" bad; exit 1 } }' || {
+        echo "$1 and $2 are not within $3"
+        failures=$((failures + 1))
+    }
+}
+
+run cpu64 --threads 2 --dtype f64
+run cuda64 --threads 2 --dtype f64 --device cuda
+close cpu64 cuda64 1e-12
+run cpu32 --threads 2
+run cuda32 --threads 2 --device cuda
+close cpu32 cuda32 1e-5
+run cuda16 --threads 2 --device cuda --dtype bf16 --attention cuda
+close cpu32 cuda16 2e-2
+
+run graph --threads 2 --device cuda --graph
+same cuda32 graph
+run odd --threads 1 --device cuda --graph
+run serial --threads 1 --device cuda
+same odd serial
+
+"$DP_TEST_BUILDDIR/dualpipe" run -n 2 -- "$train" $model --device cuda --losses "$work/processes" >"$work/out" 2>&1 || {
+    echo "processes: $(cat "$work/out")"
+    failures=$((failures + 1))
+}
+same cuda32 processes
+
+run verify --threads 4 --ep 2 --device cuda --dtype f64 --verify
+run tuned --threads 1 --device cuda --comm-sms auto --steps 1
+
+# a device that is not there
+if DUALPIPE_CUDA_DRIVER=/nonexistent/libcuda.so "$train" --threads 1 --device cuda --steps 1 >"$work/out" 2>&1; then
+    echo "training without a driver: exit code 0"
+    failures=$((failures + 1))
+fi
+grep -q 'no CUDA device' "$work/out" || {
+    echo "no word of a CUDA device that is missing: $(cat "$work/out")"
+    failures=$((failures + 1))
+}
+
+echo "$failures failures"
+[ "$failures" -eq 0 ]
