@@ -29,6 +29,6 @@ static const void *get_interface(const char *id)
 }
 
 DP_PLUGIN_DEFINE(attention_cuda) = {
-    DP_PLUGIN_HEAD, "attention_cuda", DP_VERSION, "causal attention by cuBLASLt and a softmax kernel", NULL, NULL,
-    get_interface,
+    DP_PLUGIN_HEAD, "attention_cuda", DP_VERSION, "causal attention by cuBLASLt and a softmax kernel", NULL,
+    NULL,           get_interface,
 };

@@ -13,7 +13,8 @@ struct score_row {
     uint32_t seen; /* keys up to its own            */
 };
 
-DP_DEVICE score_row find_row(uint32_t rows, uint32_t columns, uint32_t pitch, uint32_t first, uint32_t sequence)
+DP_DEVICE score_row find_row(uint32_t rows, uint32_t columns, uint32_t pitch, uint32_t first,
+                             uint32_t sequence)
 {
     const uint32_t head = blockIdx.x / rows, query = first + blockIdx.x % rows;
     score_row row;
@@ -26,8 +27,8 @@ DP_DEVICE score_row find_row(uint32_t rows, uint32_t columns, uint32_t pitch, ui
 
 /* One block per row. p may be the logits themselves where T is S. */
 template <typename T>
-DP_DEVICE void softmax(T *p, const dp_sum_t<T> *logits, dp_sum_t<T> *largest, dp_sum_t<T> *inv_sum, uint32_t rows,
-                       uint32_t columns, uint32_t pitch, uint32_t first, uint32_t sequence)
+DP_DEVICE void softmax(T *p, const dp_sum_t<T> *logits, dp_sum_t<T> *largest, dp_sum_t<T> *inv_sum,
+                       uint32_t rows, uint32_t columns, uint32_t pitch, uint32_t first, uint32_t sequence)
 {
     typedef dp_sum_t<T> S;
     __shared__ S room[32];
@@ -52,8 +53,9 @@ DP_DEVICE void softmax(T *p, const dp_sum_t<T> *logits, dp_sum_t<T> *largest, dp
 /* One block per row: p again, and ds = p * (dp - delta). p may be the logits, ds may be dp where T is S. */
 template <typename T>
 DP_DEVICE void softmax_backward(T *p, T *ds, const dp_sum_t<T> *logits, const dp_sum_t<T> *dp,
-                                const dp_sum_t<T> *largest, const dp_sum_t<T> *inv_sum, const dp_sum_t<T> *delta,
-                                uint32_t rows, uint32_t columns, uint32_t pitch, uint32_t first, uint32_t sequence)
+                                const dp_sum_t<T> *largest, const dp_sum_t<T> *inv_sum,
+                                const dp_sum_t<T> *delta, uint32_t rows, uint32_t columns, uint32_t pitch,
+                                uint32_t first, uint32_t sequence)
 {
     typedef dp_sum_t<T> S;
     const score_row row = find_row(rows, columns, pitch, first, sequence);
@@ -74,7 +76,8 @@ DP_DEVICE void softmax_backward(T *p, T *ds, const dp_sum_t<T> *logits, const dp
 
 /* Sums [heads, sequence, dim] become a tensor [sequence, heads of the tensor, dim], whose tokens are `width` apart. */
 template <typename T>
-DP_DEVICE void store_heads(T *to, const dp_sum_t<T> *from, uint32_t heads, uint32_t sequence, uint32_t dim, size_t width)
+DP_DEVICE void store_heads(T *to, const dp_sum_t<T> *from, uint32_t heads, uint32_t sequence, uint32_t dim,
+                           size_t width)
 {
     const size_t count = (size_t)heads * sequence * dim, step = (size_t)gridDim.x * blockDim.x;
 
@@ -85,24 +88,25 @@ DP_DEVICE void store_heads(T *to, const dp_sum_t<T> *from, uint32_t heads, uint3
     }
 }
 
-#define INSTANCES(T, name)                                                                                             \
-    extern "C" __global__ void dp_attention_softmax_##name(T *p, const dp_sum_t<T> *logits, dp_sum_t<T> *largest,      \
-                                                           dp_sum_t<T> *inv_sum, uint32_t rows, uint32_t columns,      \
-                                                           uint32_t pitch, uint32_t first, uint32_t sequence)          \
-    {                                                                                                                  \
-        softmax<T>(p, logits, largest, inv_sum, rows, columns, pitch, first, sequence);                                \
-    }                                                                                                                  \
-    extern "C" __global__ void dp_attention_softmax_backward_##name(                                                   \
-        T *p, T *ds, const dp_sum_t<T> *logits, const dp_sum_t<T> *dp, const dp_sum_t<T> *largest,                     \
-        const dp_sum_t<T> *inv_sum, const dp_sum_t<T> *delta, uint32_t rows, uint32_t columns, uint32_t pitch,         \
-        uint32_t first, uint32_t sequence)                                                                             \
-    {                                                                                                                  \
-        softmax_backward<T>(p, ds, logits, dp, largest, inv_sum, delta, rows, columns, pitch, first, sequence);        \
-    }                                                                                                                  \
-    extern "C" __global__ void dp_attention_store_heads_##name(T *to, const dp_sum_t<T> *from, uint32_t heads,         \
-                                                               uint32_t sequence, uint32_t dim, size_t width)          \
-    {                                                                                                                  \
-        store_heads<T>(to, from, heads, sequence, dim, width);                                                         \
+#define INSTANCES(T, name)                                                                                   \
+    extern "C" __global__ void dp_attention_softmax_##name(                                                  \
+        T *p, const dp_sum_t<T> *logits, dp_sum_t<T> *largest, dp_sum_t<T> *inv_sum, uint32_t rows,          \
+        uint32_t columns, uint32_t pitch, uint32_t first, uint32_t sequence)                                 \
+    {                                                                                                        \
+        softmax<T>(p, logits, largest, inv_sum, rows, columns, pitch, first, sequence);                      \
+    }                                                                                                        \
+    extern "C" __global__ void dp_attention_softmax_backward_##name(                                         \
+        T *p, T *ds, const dp_sum_t<T> *logits, const dp_sum_t<T> *dp, const dp_sum_t<T> *largest,           \
+        const dp_sum_t<T> *inv_sum, const dp_sum_t<T> *delta, uint32_t rows, uint32_t columns,               \
+        uint32_t pitch, uint32_t first, uint32_t sequence)                                                   \
+    {                                                                                                        \
+        softmax_backward<T>(p, ds, logits, dp, largest, inv_sum, delta, rows, columns, pitch, first,         \
+                            sequence);                                                                       \
+    }                                                                                                        \
+    extern "C" __global__ void dp_attention_store_heads_##name(                                              \
+        T *to, const dp_sum_t<T> *from, uint32_t heads, uint32_t sequence, uint32_t dim, size_t width)       \
+    {                                                                                                        \
+        store_heads<T>(to, from, heads, sequence, dim, width);                                               \
     }
 
 INSTANCES(float, f32)

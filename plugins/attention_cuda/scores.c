@@ -18,7 +18,8 @@ typedef struct scores {
     dp_score_blocks_t blocks;
     CUmodule module;
     CUfunction softmax, softmax_backward, store_heads;
-    size_t logits, gradients, p, ds, dk, dv; /* in scratch; where T is S, p are the logits and ds the gradients */
+    size_t logits, gradients, p, ds, dk,
+        dv; /* in scratch; where T is S, p are the logits and ds the gradients */
 } scores_t;
 
 uint32_t dp_score_pitch(uint32_t columns)
@@ -34,7 +35,8 @@ static uint32_t smaller(uint32_t a, uint32_t b)
 dp_score_blocks_t dp_score_blocks(const dp_attention_t *a, size_t budget)
 {
     dp_score_blocks_t b = {.kv_heads = 1, .pitch = dp_score_pitch(a->sequence)};
-    const size_t row = (size_t)a->group * b.pitch * a->sum_bytes; /* a query of one key/value head, in one array */
+    const size_t row =
+        (size_t)a->group * b.pitch * a->sum_bytes; /* a query of one key/value head, in one array */
     const size_t fit = budget / ARRAYS / row;
 
     b.rows = smaller(a->sequence, MOST_ROWS);
@@ -50,10 +52,10 @@ dp_score_blocks_t dp_score_blocks(const dp_attention_t *a, size_t budget)
 typedef struct block {
     const dp_attention_pass_t *pass;
     const dp_attention_tensors_t *t;
-    uint32_t sequence;        /* of the batch                       */
-    uint32_t kv, kv_heads;    /* first key/value head, and how many */
-    uint32_t first, rows;     /* queries                            */
-    uint32_t columns, pitch;  /* keys                               */
+    uint32_t sequence;       /* of the batch                       */
+    uint32_t kv, kv_heads;   /* first key/value head, and how many */
+    uint32_t first, rows;    /* queries                            */
+    uint32_t columns, pitch; /* keys                               */
 } block_t;
 
 static void *at(const void *base, size_t elements, size_t bytes)
@@ -62,14 +64,13 @@ static void *at(const void *base, size_t elements, size_t bytes)
 }
 
 /* The token `first` of the block's sequence, head `head` of heads that are `dim` wide. */
-static void *token(const block_t *b, const void *tensor, uint32_t first, uint32_t width, uint32_t head, uint32_t dim)
+static void *token(const block_t *b, const void *tensor, uint32_t first, uint32_t width, uint32_t head,
+                   uint32_t dim)
 {
     const dp_attention_t *a = b->pass->attention;
 
     return at(tensor, ((size_t)b->sequence * a->sequence + first) * width + (size_t)head * dim, a->bytes);
 }
-
-
 
 static void *scratch(const block_t *b, size_t offset)
 {
@@ -89,8 +90,8 @@ static int64_t score_stride(const block_t *b)
 
 /* scores = alpha * left right^T over dim, for each member of the groups: left [rows, dim] per query head, right [keys, dim] per
  * key/value head. */
-static dp_status_t make_scores(const block_t *b, double alpha, const void *left, uint32_t left_width, const void *right,
-                               uint32_t right_width, uint32_t dim, size_t offset)
+static dp_status_t make_scores(const block_t *b, double alpha, const void *left, uint32_t left_width,
+                               const void *right, uint32_t right_width, uint32_t dim, size_t offset)
 {
     const dp_attention_t *a = b->pass->attention;
     const dp_gemm_shape_t shape = {.in = a->dtype,
@@ -109,16 +110,15 @@ static dp_status_t make_scores(const block_t *b, double alpha, const void *left,
     dp_status_t st = DP_OK;
 
     for (uint32_t g = 0; g < a->group && st >= 0; g++)
-        st = dp_attention_multiply(b->pass, &shape, alpha,
-                                   token(b, left, b->first, left_width, b->kv * a->group + g, dim),
-                                   token(b, right, 0, right_width, b->kv, dim), 0,
-                                   member_scores(b, offset, g, a->sum_bytes));
+        st = dp_attention_multiply(
+            b->pass, &shape, alpha, token(b, left, b->first, left_width, b->kv * a->group + g, dim),
+            token(b, right, 0, right_width, b->kv, dim), 0, member_scores(b, offset, g, a->sum_bytes));
     return st;
 }
 
 /* out[rows, dim] = alpha * scores right, per query head. */
-static dp_status_t apply_scores(const block_t *b, double alpha, size_t offset, const void *right, uint32_t right_width,
-                                uint32_t dim, void *out, uint32_t out_width)
+static dp_status_t apply_scores(const block_t *b, double alpha, size_t offset, const void *right,
+                                uint32_t right_width, uint32_t dim, void *out, uint32_t out_width)
 {
     const dp_attention_t *a = b->pass->attention;
     const dp_gemm_shape_t shape = {.in = a->dtype,
@@ -143,8 +143,8 @@ static dp_status_t apply_scores(const block_t *b, double alpha, size_t offset, c
 }
 
 /* sums[keys, dim] += alpha * scores^T right, per key/value head, over its query heads one after the other. */
-static dp_status_t gather_scores(const block_t *b, double alpha, size_t offset, const void *right, uint32_t right_width,
-                                 uint32_t dim, size_t sums)
+static dp_status_t gather_scores(const block_t *b, double alpha, size_t offset, const void *right,
+                                 uint32_t right_width, uint32_t dim, size_t sums)
 {
     const dp_attention_t *a = b->pass->attention;
     const dp_gemm_shape_t shape = {.in = a->dtype,
@@ -192,9 +192,9 @@ static dp_status_t softmax(const block_t *b)
 
     if (b->pass->rehearsal)
         return DP_OK;
-    return dp_cuda_launch(a->host, a->cu, s->softmax, DP_DIM(b->kv_heads * a->group * b->rows), DP_DIM(THREADS), 0,
-                          b->pass->stream, &p, &logits, &largest, &inv_sum, &c.rows, &c.columns, &c.pitch, &c.first,
-                          (void *)&a->sequence);
+    return dp_cuda_launch(a->host, a->cu, s->softmax, DP_DIM(b->kv_heads * a->group * b->rows),
+                          DP_DIM(THREADS), 0, b->pass->stream, &p, &logits, &largest, &inv_sum, &c.rows,
+                          &c.columns, &c.pitch, &c.first, (void *)&a->sequence);
 }
 
 static dp_status_t softmax_backward(const block_t *b)
@@ -209,8 +209,8 @@ static dp_status_t softmax_backward(const block_t *b)
     if (b->pass->rehearsal)
         return DP_OK;
     return dp_cuda_launch(a->host, a->cu, s->softmax_backward, DP_DIM(b->kv_heads * a->group * b->rows),
-                          DP_DIM(THREADS), 0, b->pass->stream, &p, &ds, &logits, &dp, &largest, &inv_sum, &delta,
-                          &c.rows, &c.columns, &c.pitch, &c.first, (void *)&a->sequence);
+                          DP_DIM(THREADS), 0, b->pass->stream, &p, &ds, &logits, &dp, &largest, &inv_sum,
+                          &delta, &c.rows, &c.columns, &c.pitch, &c.first, (void *)&a->sequence);
 }
 
 static dp_status_t forward_block(const block_t *b)
@@ -254,9 +254,10 @@ static dp_status_t clear(const block_t *b, size_t offset, uint32_t dim)
 
     if (b->pass->rehearsal)
         return DP_OK;
-    return DP_CU(a->host,
-                 a->cu->cuMemsetD8Async((CUdeviceptr)(uintptr_t)scratch(b, offset), 0, bytes, b->pass->stream),
-                 "%s: clearing %zu bytes", a->vt->plugin, bytes);
+    return DP_CU(
+        a->host,
+        a->cu->cuMemsetD8Async((CUdeviceptr)(uintptr_t)scratch(b, offset), 0, bytes, b->pass->stream),
+        "%s: clearing %zu bytes", a->vt->plugin, bytes);
 }
 
 /* The block's sums of keys or values go to their places in a gradient. */
@@ -272,7 +273,8 @@ static dp_status_t store(const block_t *b, size_t offset, uint32_t dim, void *gr
     if (b->pass->rehearsal)
         return DP_OK;
     return dp_cuda_launch(a->host, a->cu, s->store_heads, DP_DIM(blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS),
-                          DP_DIM(THREADS), 0, b->pass->stream, &to, &from, &kv_heads, (void *)&a->sequence, &dim, &width);
+                          DP_DIM(THREADS), 0, b->pass->stream, &to, &from, &kv_heads, (void *)&a->sequence,
+                          &dim, &width);
 }
 
 static dp_status_t over_queries(block_t *b, dp_status_t (*visit)(const block_t *b))
@@ -350,8 +352,9 @@ static dp_status_t read_budget(const dp_attention_t *a, size_t *budget_out)
         return DP_OK;
     value = strtoull(text, &end, 10);
     if (*end != '\0' || *text == '-' || value == 0 || value > PTRDIFF_MAX)
-        return DP_FAIL(a->host, DP_ERR_INVALID,
-                       "attention_cuda: DUALPIPE_ATTENTION_SCORE_BYTES is \"%s\": it must be a number of bytes", text);
+        return DP_FAIL(
+            a->host, DP_ERR_INVALID,
+            "attention_cuda: DUALPIPE_ATTENTION_SCORE_BYTES is \"%s\": it must be a number of bytes", text);
     *budget_out = (size_t)value;
     return DP_OK;
 }
@@ -371,8 +374,10 @@ static dp_status_t lay_out(dp_attention_t *a, scores_t *s)
     a->core_scratch_bytes = l.end;
     a->core_saved_bytes = 2 * (size_t)a->tokens * a->heads * a->sum_bytes;
     if (l.overflow)
-        return DP_FAIL(a->host, DP_ERR_INVALID, "attention_cuda: sequence %u and heads %u need more bytes than an "
-                       "address space has: use smaller sizes", a->sequence, a->heads);
+        return DP_FAIL(a->host, DP_ERR_INVALID,
+                       "attention_cuda: sequence %u and heads %u need more bytes than an "
+                       "address space has: use smaller sizes",
+                       a->sequence, a->heads);
     return DP_OK;
 }
 

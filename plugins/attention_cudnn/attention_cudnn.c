@@ -30,5 +30,6 @@ static const void *get_interface(const char *id)
 }
 
 DP_PLUGIN_DEFINE(attention_cudnn) = {
-    DP_PLUGIN_HEAD, "attention_cudnn", DP_VERSION, "causal flash attention in bf16 by cuDNN", NULL, NULL, get_interface,
+    DP_PLUGIN_HEAD, "attention_cudnn", DP_VERSION, "causal flash attention in bf16 by cuDNN", NULL,
+    NULL,           get_interface,
 };

@@ -30,13 +30,15 @@ static dp_status_t check_shape(const dp_attention_t *a)
     } dims[] = {{"head_dim", a->head_dim}, {"value_dim", a->value_dim}};
 
     if (a->dtype != DP_BF16)
-        return DP_FAIL(a->host, DP_ERR_UNSUPPORTED,
-                       "attention_cudnn: shape.dtype is %s: only DP_BF16 is supported; attention_cuda takes the others",
-                       a->dtype == DP_F32 ? "DP_F32" : "DP_F64");
+        return DP_FAIL(
+            a->host, DP_ERR_UNSUPPORTED,
+            "attention_cudnn: shape.dtype is %s: only DP_BF16 is supported; attention_cuda takes the others",
+            a->dtype == DP_F32 ? "DP_F32" : "DP_F64");
     for (int i = 0; i < 2; i++)
         if (dims[i].value % DIM_STEP != 0 || dims[i].value > LARGEST_DIM)
             return DP_FAIL(a->host, DP_ERR_UNSUPPORTED,
-                           "attention_cudnn: %s is %u, it must be a multiple of %d up to %d; attention_cuda takes others",
+                           "attention_cudnn: %s is %u, it must be a multiple of %d up to %d; attention_cuda "
+                           "takes others",
                            dims[i].field, dims[i].value, DIM_STEP, LARGEST_DIM);
     return DP_OK;
 }
@@ -80,7 +82,8 @@ static dp_status_t lay_out(dp_attention_t *a, cudnn_core_t *c)
     a->core_saved_bytes = rows * sizeof(float);
     if (l.overflow)
         return DP_FAIL(a->host, DP_ERR_INVALID,
-                       "attention_cudnn: a workspace of %zu bytes is more than an address space has", workspace);
+                       "attention_cudnn: a workspace of %zu bytes is more than an address space has",
+                       workspace);
     return DP_OK;
 }
 
@@ -142,10 +145,11 @@ static void *scratch(const dp_attention_tensors_t *t, size_t offset)
 
 static dp_status_t forward(const dp_attention_pass_t *pass, const dp_attention_tensors_t *t)
 {
-    static const int64_t ids[] = {DP_SDPA_Q,   DP_SDPA_K,     DP_SDPA_V,     DP_SDPA_OUT,
+    static const int64_t ids[] = {DP_SDPA_Q,     DP_SDPA_K,     DP_SDPA_V,     DP_SDPA_OUT,
                                   DP_SDPA_STATS, DP_SDPA_SCALE, DP_SDPA_MASKED};
     cudnn_core_t *c = pass->attention->core;
-    void *const pointers[] = {(void *)t->q, (void *)t->k, (void *)t->v, t->out, t->saved, &c->scale, &c->masked};
+    void *const pointers[] = {(void *)t->q, (void *)t->k, (void *)t->v, t->out,
+                              t->saved,     &c->scale,    &c->masked};
     dp_status_t st;
 
     if (pass->rehearsal)
@@ -159,16 +163,17 @@ static dp_status_t forward(const dp_attention_pass_t *pass, const dp_attention_t
 
 static dp_status_t backward(const dp_attention_pass_t *pass, const dp_attention_tensors_t *t)
 {
-    static const int64_t ids[] = {DP_SDPA_Q,     DP_SDPA_K,        DP_SDPA_V,     DP_SDPA_OUT,   DP_SDPA_STATS,
-                                  DP_SDPA_DOUT,  DP_SDPA_DQ,       DP_SDPA_DK,    DP_SDPA_DV,    DP_SDPA_ROW_SUMS,
-                                  DP_SDPA_SCALE, DP_SDPA_MASKED,   DP_SDPA_ONE,   DP_SDPA_DQ_SUMS};
+    static const int64_t ids[] = {DP_SDPA_Q,     DP_SDPA_K,        DP_SDPA_V,     DP_SDPA_OUT,
+                                  DP_SDPA_STATS, DP_SDPA_DOUT,     DP_SDPA_DQ,    DP_SDPA_DK,
+                                  DP_SDPA_DV,    DP_SDPA_ROW_SUMS, DP_SDPA_SCALE, DP_SDPA_MASKED,
+                                  DP_SDPA_ONE,   DP_SDPA_DQ_SUMS};
     const dp_attention_t *a = pass->attention;
     cudnn_core_t *c = a->core;
-    void *const pointers[] = {(void *)t->q,    (void *)t->k, (void *)t->v, t->out,
-                              t->saved,        (void *)t->dout, t->dq,     t->dk,
-                              t->dv,           t->delta,     &c->scale,    &c->masked,
-                              &c->one,         scratch(t, c->dq_sums)};
-    const size_t count = sizeof(ids) / sizeof(ids[0]) - (a->deterministic ? 1 : 0); /* the sums of dq come last */
+    void *const pointers[] = {
+        (void *)t->q, (void *)t->k, (void *)t->v, t->out,     t->saved, (void *)t->dout,       t->dq, t->dk,
+        t->dv,        t->delta,     &c->scale,    &c->masked, &c->one,  scratch(t, c->dq_sums)};
+    const size_t count =
+        sizeof(ids) / sizeof(ids[0]) - (a->deterministic ? 1 : 0); /* the sums of dq come last */
     dp_status_t st;
 
     if (pass->rehearsal)

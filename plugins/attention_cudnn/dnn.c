@@ -21,8 +21,8 @@ dp_status_t dp_dnn_load(const dp_host_t *host, dp_dnn_t *dnn)
         return st;
     version = dnn->cudnnGetVersion();
     if (version < OLDEST)
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "cuDNN %zu is too old: attention needs %d (9.5) or later", version,
-                       OLDEST);
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "cuDNN %zu is too old: attention needs %d (9.5) or later",
+                       version, OLDEST);
     return DP_OK;
 }
 
@@ -33,6 +33,7 @@ dp_status_t dp_dnn_check(const dp_host_t *host, const dp_dnn_t *dnn, cudnnStatus
     if (status == CUDNN_STATUS_SUCCESS)
         return DP_OK;
     dnn->cudnnGetLastErrorString(words, sizeof(words));
-    return DP_FAIL(host, status / 1000 == CUDNN_STATUS_NOT_SUPPORTED / 1000 ? DP_ERR_UNSUPPORTED : DP_ERR_DEVICE,
+    return DP_FAIL(host,
+                   status / 1000 == CUDNN_STATUS_NOT_SUPPORTED / 1000 ? DP_ERR_UNSUPPORTED : DP_ERR_DEVICE,
                    "cuDNN: %s: %s: %s", what, dnn->cudnnGetErrorString(status), words);
 }

@@ -8,18 +8,18 @@
 
 #include <cudnn_graph.h>
 
-#define DP_CUDNN_SYMBOLS(X)                                                                                            \
-    X(cudnnGetVersion)                                                                                                 \
-    X(cudnnGetErrorString)                                                                                             \
-    X(cudnnGetLastErrorString)                                                                                         \
-    X(cudnnCreate)                                                                                                     \
-    X(cudnnDestroy)                                                                                                    \
-    X(cudnnSetStream)                                                                                                  \
-    X(cudnnBackendCreateDescriptor)                                                                                    \
-    X(cudnnBackendDestroyDescriptor)                                                                                   \
-    X(cudnnBackendSetAttribute)                                                                                        \
-    X(cudnnBackendGetAttribute)                                                                                        \
-    X(cudnnBackendFinalize)                                                                                            \
+#define DP_CUDNN_SYMBOLS(X)                                                                                  \
+    X(cudnnGetVersion)                                                                                       \
+    X(cudnnGetErrorString)                                                                                   \
+    X(cudnnGetLastErrorString)                                                                               \
+    X(cudnnCreate)                                                                                           \
+    X(cudnnDestroy)                                                                                          \
+    X(cudnnSetStream)                                                                                        \
+    X(cudnnBackendCreateDescriptor)                                                                          \
+    X(cudnnBackendDestroyDescriptor)                                                                         \
+    X(cudnnBackendSetAttribute)                                                                              \
+    X(cudnnBackendGetAttribute)                                                                              \
+    X(cudnnBackendFinalize)                                                                                  \
     X(cudnnBackendExecute)
 
 typedef struct dp_dnn {

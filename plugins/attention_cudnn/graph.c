@@ -19,8 +19,9 @@ static void set(dp_sdpa_graph_t *g, object_t object, cudnnBackendAttributeName_t
                 cudnnBackendAttributeType_t type, int64_t count, const void *values)
 {
     if (g->status >= 0)
-        g->status = dp_dnn_check(g->host, g->dnn, g->dnn->cudnnBackendSetAttribute(object, name, type, count, values),
-                                 "describing attention");
+        g->status =
+            dp_dnn_check(g->host, g->dnn, g->dnn->cudnnBackendSetAttribute(object, name, type, count, values),
+                         "describing attention");
 }
 
 static void set_object(dp_sdpa_graph_t *g, object_t object, cudnnBackendAttributeName_t name, object_t value)
@@ -43,7 +44,8 @@ static object_t create(dp_sdpa_graph_t *g, cudnnBackendDescriptorType_t type)
 static void finalize(dp_sdpa_graph_t *g, object_t object)
 {
     if (g->status >= 0)
-        g->status = dp_dnn_check(g->host, g->dnn, g->dnn->cudnnBackendFinalize(object), "describing attention");
+        g->status =
+            dp_dnn_check(g->host, g->dnn, g->dnn->cudnnBackendFinalize(object), "describing attention");
 }
 
 static void add(dp_sdpa_graph_t *g, object_t operation)
@@ -55,7 +57,8 @@ static void add(dp_sdpa_graph_t *g, object_t operation)
 
 /* ---- tensors ---- */
 
-static object_t tensor(dp_sdpa_graph_t *g, int64_t id, cudnnDataType_t type, view_t v, bool is_virtual, bool by_value)
+static object_t tensor(dp_sdpa_graph_t *g, int64_t id, cudnnDataType_t type, view_t v, bool is_virtual,
+                       bool by_value)
 {
     const int64_t alignment = by_value ? (int64_t)sizeof(float) : 16;
     object_t t = create(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
@@ -132,8 +135,8 @@ static void multiply(dp_sdpa_graph_t *g, object_t a, object_t b, object_t c)
 }
 
 /* y = x mode b, where b, and `condition` of a selection, are NULL if the mode has none. axis: of an index, else -1. */
-static void pointwise(dp_sdpa_graph_t *g, cudnnPointwiseMode_t mode, cudnnDataType_t precision, int64_t axis, object_t x,
-                      object_t b, object_t condition, object_t y)
+static void pointwise(dp_sdpa_graph_t *g, cudnnPointwiseMode_t mode, cudnnDataType_t precision, int64_t axis,
+                      object_t x, object_t b, object_t condition, object_t y)
 {
     const float one = 1;
     object_t kind = create(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR), operation;
@@ -200,7 +203,8 @@ static object_t mask_future(dp_sdpa_graph_t *g, object_t scores, view_t v)
     pointwise(g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT, 2, scores, NULL, NULL, row);
     pointwise(g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT, 3, scores, NULL, NULL, column);
     pointwise(g, CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, -1, row, column, NULL, visible);
-    pointwise(g, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, -1, scores, value(g, DP_SDPA_MASKED), visible, masked);
+    pointwise(g, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, -1, scores, value(g, DP_SDPA_MASKED),
+              visible, masked);
     return masked;
 }
 
@@ -289,14 +293,17 @@ static object_t row_sums(dp_sdpa_graph_t *g, const dp_sdpa_shape_t *s, object_t 
     object_t sums = passing(g, CUDNN_DATA_FLOAT, statistics_of(s));
     object_t kept = in_memory(g, DP_SDPA_ROW_SUMS, CUDNN_DATA_FLOAT, statistics_of(s));
 
-    reduce(g, CUDNN_REDUCE_TENSOR_ADD,
-           combine(g, CUDNN_POINTWISE_MUL, dout, out, contiguous(s->batch, s->heads, s->sequence, s->value_dim)), sums);
+    reduce(
+        g, CUDNN_REDUCE_TENSOR_ADD,
+        combine(g, CUDNN_POINTWISE_MUL, dout, out, contiguous(s->batch, s->heads, s->sequence, s->value_dim)),
+        sums);
     pointwise(g, CUDNN_POINTWISE_MUL, CUDNN_DATA_FLOAT, -1, sums, value(g, DP_SDPA_ONE), NULL, kept);
     return kept;
 }
 
 /* dq = dscores k: in fp32 and then rounded, or at once. */
-static void query_gradient(dp_sdpa_graph_t *g, const dp_sdpa_shape_t *s, object_t dscores, object_t k_transposed)
+static void query_gradient(dp_sdpa_graph_t *g, const dp_sdpa_shape_t *s, object_t dscores,
+                           object_t k_transposed)
 {
     object_t k = reshape(g, k_transposed, CUDNN_DATA_BFLOAT16, rows_of(s, s->kv_heads, s->head_dim));
     object_t dq = in_memory(g, DP_SDPA_DQ, CUDNN_DATA_BFLOAT16, rows_of(s, s->heads, s->head_dim)), sums;
@@ -305,7 +312,8 @@ static void query_gradient(dp_sdpa_graph_t *g, const dp_sdpa_shape_t *s, object_
         multiply(g, dscores, k, dq);
         return;
     }
-    sums = in_memory(g, DP_SDPA_DQ_SUMS, CUDNN_DATA_FLOAT, contiguous(s->batch, s->heads, s->sequence, s->head_dim));
+    sums = in_memory(g, DP_SDPA_DQ_SUMS, CUDNN_DATA_FLOAT,
+                     contiguous(s->batch, s->heads, s->sequence, s->head_dim));
     multiply(g, dscores, k, sums);
     pointwise(g, CUDNN_POINTWISE_IDENTITY, CUDNN_DATA_FLOAT, -1, sums, NULL, NULL, dq);
 }

@@ -23,7 +23,7 @@ typedef enum dp_sdpa_tensor {
     DP_SDPA_K,
     DP_SDPA_V,
     DP_SDPA_OUT,
-    DP_SDPA_STATS,    /* log-sum-exp of each row; backward reads it                               */
+    DP_SDPA_STATS, /* log-sum-exp of each row; backward reads it                               */
     DP_SDPA_DOUT,
     DP_SDPA_DQ,
     DP_SDPA_DK,

@@ -23,7 +23,8 @@ static dp_status_t create(const dp_sdpa_graph_t *g, cudnnBackendDescriptorType_t
 static dp_status_t set(const dp_sdpa_graph_t *g, object_t object, cudnnBackendAttributeName_t name,
                        cudnnBackendAttributeType_t type, int64_t count, const void *values)
 {
-    return check(g, g->dnn->cudnnBackendSetAttribute(object, name, type, count, values), "planning attention");
+    return check(g, g->dnn->cudnnBackendSetAttribute(object, name, type, count, values),
+                 "planning attention");
 }
 
 static void destroy(const dp_dnn_t *dnn, object_t object)
@@ -37,8 +38,8 @@ static bool has_note(const dp_sdpa_graph_t *g, object_t engine, cudnnBackendNume
     cudnnBackendNumericalNote_t notes[MAX_NOTES];
     int64_t count = 0;
 
-    if (g->dnn->cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, MAX_NOTES,
-                                         &count, notes) != CUDNN_STATUS_SUCCESS)
+    if (g->dnn->cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                                         MAX_NOTES, &count, notes) != CUDNN_STATUS_SUCCESS)
         return true; /* what cannot be asked is not to be trusted */
     for (int64_t i = 0; i < count && i < MAX_NOTES; i++)
         if (notes[i] == wanted)
@@ -54,10 +55,12 @@ static bool runs_differ(const dp_sdpa_graph_t *g, object_t configuration, int64_
     bool differ = true;
 
     *number_out = -1;
-    if (g->dnn->cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine) != CUDNN_STATUS_SUCCESS)
+    if (g->dnn->cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine) !=
+        CUDNN_STATUS_SUCCESS)
         return true;
-    if (g->dnn->cudnnBackendGetAttribute(configuration, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
-                                         &count, &engine) == CUDNN_STATUS_SUCCESS) {
+    if (g->dnn->cudnnBackendGetAttribute(configuration, CUDNN_ATTR_ENGINECFG_ENGINE,
+                                         CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count,
+                                         &engine) == CUDNN_STATUS_SUCCESS) {
         g->dnn->cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &count,
                                          number_out);
         differ = has_note(g, engine, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC);
@@ -78,10 +81,11 @@ static void remember(const dp_sdpa_graph_t *g, cudnnStatus_t status, dp_sdpa_sea
 static dp_status_t read_workspace(dp_sdpa_plan_t *p)
 {
     int64_t bytes = 0, count = 0;
-    dp_status_t st = dp_dnn_check(p->host, p->dnn,
-                                  p->dnn->cudnnBackendGetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                                                                   CUDNN_TYPE_INT64, 1, &count, &bytes),
-                                  "asking for a plan's workspace");
+    dp_status_t st =
+        dp_dnn_check(p->host, p->dnn,
+                     p->dnn->cudnnBackendGetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                                      CUDNN_TYPE_INT64, 1, &count, &bytes),
+                     "asking for a plan's workspace");
 
     p->workspace = bytes > 0 ? (size_t)bytes : 0;
     return st;
@@ -110,8 +114,8 @@ static bool try_configuration(const dp_sdpa_graph_t *g, object_t configuration, 
     return false;
 }
 
-static void try_all(const dp_sdpa_graph_t *g, bool deterministic, object_t device, object_t *candidates, int64_t count,
-                    dp_sdpa_search_t *search, dp_sdpa_plan_t *p)
+static void try_all(const dp_sdpa_graph_t *g, bool deterministic, object_t device, object_t *candidates,
+                    int64_t count, dp_sdpa_search_t *search, dp_sdpa_plan_t *p)
 {
     for (int64_t i = 0; i < count && p->plan == NULL; i++) {
         const bool differ = runs_differ(g, candidates[i], &p->engine);
@@ -125,11 +129,11 @@ static void try_all(const dp_sdpa_graph_t *g, bool deterministic, object_t devic
 }
 
 /* Configurations that the heuristics of one mode propose, made into a plan if one will. */
-static dp_status_t ask(const dp_sdpa_graph_t *g, cudnnBackendHeurMode_t mode, object_t heuristic, object_t device,
-                       object_t *candidates, int64_t *count_out)
+static dp_status_t ask(const dp_sdpa_graph_t *g, cudnnBackendHeurMode_t mode, object_t heuristic,
+                       object_t device, object_t *candidates, int64_t *count_out)
 {
-    dp_status_t st = set(g, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
-                         &g->graph);
+    dp_status_t st =
+        set(g, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &g->graph);
 
     if (st >= 0)
         st = set(g, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
@@ -180,10 +184,11 @@ dp_status_t dp_sdpa_plan_make(const dp_sdpa_graph_t *g, bool deterministic, cudn
     if (st < 0)
         return st;
     if (p->plan == NULL)
-        return DP_FAIL(g->host, DP_ERR_UNSUPPORTED,
-                       "cuDNN %zu has no engine for this attention: of %d candidates %d give run-dependent bits, the "
-                       "last of the others said \"%s\"",
-                       g->dnn->cudnnGetVersion(), search->candidates, search->passed_over, search->last);
+        return DP_FAIL(
+            g->host, DP_ERR_UNSUPPORTED,
+            "cuDNN %zu has no engine for this attention: of %d candidates %d give run-dependent bits, the "
+            "last of the others said \"%s\"",
+            g->dnn->cudnnGetVersion(), search->candidates, search->passed_over, search->last);
     st = read_workspace(p);
     if (st < 0)
         dp_sdpa_plan_close(p);
@@ -202,15 +207,15 @@ static cudnnStatus_t run(const dp_sdpa_plan_t *p, cudnnHandle_t handle, object_t
                          void *const *pointers, size_t count, void *workspace)
 {
     const dp_dnn_t *dnn = p->dnn;
-    cudnnStatus_t status =
-        dnn->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, (int64_t)count, ids);
+    cudnnStatus_t status = dnn->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS,
+                                                         CUDNN_TYPE_INT64, (int64_t)count, ids);
 
     if (status == CUDNN_STATUS_SUCCESS)
-        status = dnn->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR,
-                                               (int64_t)count, pointers);
+        status = dnn->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
+                                               CUDNN_TYPE_VOID_PTR, (int64_t)count, pointers);
     if (status == CUDNN_STATUS_SUCCESS)
-        status = dnn->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1,
-                                               &workspace);
+        status = dnn->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR,
+                                               1, &workspace);
     if (status == CUDNN_STATUS_SUCCESS)
         status = dnn->cudnnBackendFinalize(pack);
     if (status == CUDNN_STATUS_SUCCESS)
@@ -218,8 +223,8 @@ static cudnnStatus_t run(const dp_sdpa_plan_t *p, cudnnHandle_t handle, object_t
     return status;
 }
 
-dp_status_t dp_sdpa_plan_run(const dp_sdpa_plan_t *p, cudnnHandle_t handle, const int64_t *ids, void *const *pointers,
-                             size_t count, void *workspace)
+dp_status_t dp_sdpa_plan_run(const dp_sdpa_plan_t *p, cudnnHandle_t handle, const int64_t *ids,
+                             void *const *pointers, size_t count, void *workspace)
 {
     object_t pack = NULL;
     cudnnStatus_t status = p->dnn->cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack);

@@ -16,9 +16,9 @@ typedef struct dp_sdpa_plan {
 
 /** What a search came across; for messages and tests. */
 typedef struct dp_sdpa_search {
-    int candidates;   /* configurations that cuDNN proposed                                     */
-    int passed_over;  /* of them, those whose sums come in an order of their own                */
-    char last[512];   /* what the last one that could not be made into a plan said              */
+    int candidates;  /* configurations that cuDNN proposed                                     */
+    int passed_over; /* of them, those whose sums come in an order of their own                */
+    char last[512];  /* what the last one that could not be made into a plan said              */
 } dp_sdpa_search_t;
 
 /**
@@ -26,13 +26,14 @@ typedef struct dp_sdpa_search {
  * descriptor of a device that is not here, or NULL for the current one. deterministic: engines that give run-dependent bits
  * are passed over. DP_ERR_UNSUPPORTED says what the last candidate lacked.
  */
-dp_status_t dp_sdpa_plan_make(const dp_sdpa_graph_t *graph, bool deterministic, cudnnBackendDescriptor_t device,
-                              dp_sdpa_search_t *search, dp_sdpa_plan_t *plan_out);
+dp_status_t dp_sdpa_plan_make(const dp_sdpa_graph_t *graph, bool deterministic,
+                              cudnnBackendDescriptor_t device, dp_sdpa_search_t *search,
+                              dp_sdpa_plan_t *plan_out);
 
 void dp_sdpa_plan_close(dp_sdpa_plan_t *plan);
 
 /** Runs the plan on the handle's stream. ids and pointers: tensors of the graph; values are pointers to host floats. */
-dp_status_t dp_sdpa_plan_run(const dp_sdpa_plan_t *plan, cudnnHandle_t handle, const int64_t *ids, void *const *pointers,
-                             size_t count, void *workspace);
+dp_status_t dp_sdpa_plan_run(const dp_sdpa_plan_t *plan, cudnnHandle_t handle, const int64_t *ids,
+                             void *const *pointers, size_t count, void *workspace);
 
 #endif

@@ -8,21 +8,21 @@
 
 #include <cublasLt.h>
 
-#define DP_CUBLASLT_SYMBOLS(X)                                                                                         \
-    X(cublasLtGetVersion)                                                                                              \
-    X(cublasLtGetStatusString)                                                                                         \
-    X(cublasLtCreate)                                                                                                  \
-    X(cublasLtDestroy)                                                                                                 \
-    X(cublasLtMatmulDescCreate)                                                                                        \
-    X(cublasLtMatmulDescDestroy)                                                                                       \
-    X(cublasLtMatmulDescSetAttribute)                                                                                  \
-    X(cublasLtMatrixLayoutCreate)                                                                                      \
-    X(cublasLtMatrixLayoutDestroy)                                                                                     \
-    X(cublasLtMatrixLayoutSetAttribute)                                                                                \
-    X(cublasLtMatmulPreferenceCreate)                                                                                  \
-    X(cublasLtMatmulPreferenceDestroy)                                                                                 \
-    X(cublasLtMatmulPreferenceSetAttribute)                                                                            \
-    X(cublasLtMatmulAlgoGetHeuristic)                                                                                  \
+#define DP_CUBLASLT_SYMBOLS(X)                                                                               \
+    X(cublasLtGetVersion)                                                                                    \
+    X(cublasLtGetStatusString)                                                                               \
+    X(cublasLtCreate)                                                                                        \
+    X(cublasLtDestroy)                                                                                       \
+    X(cublasLtMatmulDescCreate)                                                                              \
+    X(cublasLtMatmulDescDestroy)                                                                             \
+    X(cublasLtMatmulDescSetAttribute)                                                                        \
+    X(cublasLtMatrixLayoutCreate)                                                                            \
+    X(cublasLtMatrixLayoutDestroy)                                                                           \
+    X(cublasLtMatrixLayoutSetAttribute)                                                                      \
+    X(cublasLtMatmulPreferenceCreate)                                                                        \
+    X(cublasLtMatmulPreferenceDestroy)                                                                       \
+    X(cublasLtMatmulPreferenceSetAttribute)                                                                  \
+    X(cublasLtMatmulAlgoGetHeuristic)                                                                        \
     X(cublasLtMatmul)
 
 typedef struct dp_blas {

@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum {
-    VECTOR_BYTES = 16,     /* what vector loads and the tensor memory accelerator want of a pointer */
+    VECTOR_BYTES = 16, /* what vector loads and the tensor memory accelerator want of a pointer */
     WORKSPACE_ALIGN = 256,
     FIRST_SLOTS = 64
 };
@@ -55,8 +55,8 @@ static cudaDataType_t data_type(uint32_t dtype)
     return dtype == DP_F64 ? CUDA_R_64F : dtype == DP_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-static dp_status_t describe_matrix(const dp_gemm_t *g, uint32_t dtype, uint32_t rows, uint32_t columns, int64_t ld,
-                                   uint32_t batch, int64_t stride, cublasLtMatrixLayout_t *out)
+static dp_status_t describe_matrix(const dp_gemm_t *g, uint32_t dtype, uint32_t rows, uint32_t columns,
+                                   int64_t ld, uint32_t batch, int64_t stride, cublasLtMatrixLayout_t *out)
 {
     const cublasLtOrder_t order = CUBLASLT_ORDER_COL;
     const int32_t count = (int32_t)batch;
@@ -96,23 +96,23 @@ static dp_status_t describe_product(const dp_gemm_t *g, plan_t *plan)
         {CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &sms, sizeof(sms)},
     };
     const bool wide = k->in == DP_F64;
-    dp_status_t st = check(g,
-                           g->blas.cublasLtMatmulDescCreate(&plan->product,
-                                                            wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
-                                                            wide ? CUDA_R_64F : CUDA_R_32F),
-                           "describing a product");
+    dp_status_t st =
+        check(g,
+              g->blas.cublasLtMatmulDescCreate(&plan->product, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+                                               wide ? CUDA_R_64F : CUDA_R_32F),
+              "describing a product");
 
     for (size_t i = 0; i < sizeof(attributes) / sizeof(attributes[0]) && st >= 0; i++)
         st = check(g,
-                   g->blas.cublasLtMatmulDescSetAttribute(plan->product, attributes[i].name, attributes[i].value,
-                                                          attributes[i].bytes),
+                   g->blas.cublasLtMatmulDescSetAttribute(plan->product, attributes[i].name,
+                                                          attributes[i].value, attributes[i].bytes),
                    "describing a product's operands");
     if (st >= 0)
-        st = describe_matrix(g, k->in, k->transpose_a ? k->k : k->m, k->transpose_a ? k->m : k->k, k->lda, k->batch,
-                             k->stride_a, &plan->a);
+        st = describe_matrix(g, k->in, k->transpose_a ? k->k : k->m, k->transpose_a ? k->m : k->k, k->lda,
+                             k->batch, k->stride_a, &plan->a);
     if (st >= 0)
-        st = describe_matrix(g, k->in, k->transpose_b ? k->n : k->k, k->transpose_b ? k->k : k->n, k->ldb, k->batch,
-                             k->stride_b, &plan->b);
+        st = describe_matrix(g, k->in, k->transpose_b ? k->n : k->k, k->transpose_b ? k->k : k->n, k->ldb,
+                             k->batch, k->stride_b, &plan->b);
     if (st >= 0)
         st = describe_matrix(g, k->out, k->m, k->n, k->ldc, k->batch, k->stride_c, &plan->c);
     return st;
@@ -140,8 +140,8 @@ static dp_status_t set_preferences(const dp_gemm_t *g, const plan_key_t *k, size
 
     for (size_t i = 0; i < sizeof(attributes) / sizeof(attributes[0]) && st >= 0; i++)
         st = check(g,
-                   g->blas.cublasLtMatmulPreferenceSetAttribute(preference, attributes[i].name, attributes[i].value,
-                                                                attributes[i].bytes),
+                   g->blas.cublasLtMatmulPreferenceSetAttribute(preference, attributes[i].name,
+                                                                attributes[i].value, attributes[i].bytes),
                    "stating a preference");
     return st;
 }
@@ -160,19 +160,20 @@ static dp_status_t search(const dp_gemm_t *g, plan_t *plan, size_t limit)
     memset(&found, 0, sizeof(found));
     st = set_preferences(g, k, limit, preference);
     if (st >= 0)
-        status = g->blas.cublasLtMatmulAlgoGetHeuristic(g->handle, plan->product, plan->b, plan->a, plan->c, plan->c,
-                                                        preference, 1, &found, &count);
+        status = g->blas.cublasLtMatmulAlgoGetHeuristic(g->handle, plan->product, plan->b, plan->a, plan->c,
+                                                        plan->c, preference, 1, &found, &count);
     g->blas.cublasLtMatmulPreferenceDestroy(preference);
     if (st < 0)
         return st;
     if (status == CUBLAS_STATUS_SUCCESS && count > 0)
         status = found.state;
     if (status != CUBLAS_STATUS_SUCCESS || count == 0)
-        return DP_FAIL(g->host, DP_ERR_UNSUPPORTED,
-                       "cuBLASLt knows no product %u x %u x %u, batch %u, types %u to %u, rows of %lld, %lld, %lld "
-                       "elements, pointers aligned to %u bytes, %zu bytes of workspace: %s",
-                       k->m, k->n, k->k, k->batch, k->in, k->out, (long long)k->lda, (long long)k->ldb,
-                       (long long)k->ldc, k->alignment, limit, g->blas.cublasLtGetStatusString(status));
+        return DP_FAIL(
+            g->host, DP_ERR_UNSUPPORTED,
+            "cuBLASLt knows no product %u x %u x %u, batch %u, types %u to %u, rows of %lld, %lld, %lld "
+            "elements, pointers aligned to %u bytes, %zu bytes of workspace: %s",
+            k->m, k->n, k->k, k->batch, k->in, k->out, (long long)k->lda, (long long)k->ldb,
+            (long long)k->ldc, k->alignment, limit, g->blas.cublasLtGetStatusString(status));
     plan->algorithm = found.algo;
     plan->workspace = found.workspaceSize;
     return DP_OK;
@@ -284,7 +285,8 @@ static dp_status_t make_key(const dp_gemm_t *g, const dp_gemm_shape_t *s, plan_k
         .sms = g->sms,
     };
     if (!valid_types(s->in, s->out))
-        return DP_FAIL(g->host, DP_ERR_INVALID, "cuda: no product of type %d gives type %d", (int)s->in, (int)s->out);
+        return DP_FAIL(g->host, DP_ERR_INVALID, "cuda: no product of type %d gives type %d", (int)s->in,
+                       (int)s->out);
     if (s->m == 0 || s->n == 0 || s->k == 0 || key->batch > INT32_MAX)
         return DP_FAIL(g->host, DP_ERR_INVALID, "cuda: a product of %u x %u x %u, batch %u", s->m, s->n, s->k,
                        key->batch);
@@ -309,17 +311,20 @@ dp_status_t dp_gemm_prepare(dp_gemm_t *g, const dp_gemm_shape_t *shape)
 
     if (st < 0)
         return st;
-    key.alignment = element_bytes(&key);
+    key.alignment = VECTOR_BYTES;
     st = plan_for(g, &key, g->limit, NULL);
     if (st < 0)
         return st;
-    key.alignment = VECTOR_BYTES;
-    return plan_for(g, &key, g->limit, NULL);
+    /* Most callers never need this one: if there is none, the call that does will say so. */
+    key.alignment = element_bytes(&key);
+    st = plan_for(g, &key, g->limit, NULL);
+    return st == DP_ERR_UNSUPPORTED ? DP_OK : st;
 }
 
 static bool is_aligned(const void *pointer, int64_t stride, dp_dtype_t dtype)
 {
-    return (uintptr_t)pointer % VECTOR_BYTES == 0 && (uint64_t)stride * dp_dtype_bytes(dtype) % VECTOR_BYTES == 0;
+    return (uintptr_t)pointer % VECTOR_BYTES == 0 &&
+           (uint64_t)stride * dp_dtype_bytes(dtype) % VECTOR_BYTES == 0;
 }
 
 dp_status_t dp_gemm_run(dp_gemm_t *g, const dp_gemm_shape_t *shape, const dp_gemm_operands_t *o, void *stream)
@@ -342,15 +347,16 @@ dp_status_t dp_gemm_run(dp_gemm_t *g, const dp_gemm_shape_t *shape, const dp_gem
         return st;
     if (plan->workspace > 0) {
         if (o->workspace == NULL)
-            return DP_FAIL(g->host, DP_ERR_INVALID, "cuda: a product needs %zu bytes of workspace, none were given",
-                           plan->workspace);
-        workspace = (void *)(((uintptr_t)o->workspace + WORKSPACE_ALIGN - 1) & ~(uintptr_t)(WORKSPACE_ALIGN - 1));
+            return DP_FAIL(g->host, DP_ERR_INVALID,
+                           "cuda: a product needs %zu bytes of workspace, none were given", plan->workspace);
+        workspace =
+            (void *)(((uintptr_t)o->workspace + WORKSPACE_ALIGN - 1) & ~(uintptr_t)(WORKSPACE_ALIGN - 1));
     }
     return check(g,
-                 g->blas.cublasLtMatmul(g->handle, plan->product, wide ? (const void *)&o->alpha : &alpha32, o->b,
-                                        plan->b, o->a, plan->a, wide ? (const void *)&o->beta : &beta32, o->c, plan->c,
-                                        o->c, plan->c, &plan->algorithm, workspace, plan->workspace,
-                                        (cudaStream_t)stream),
+                 g->blas.cublasLtMatmul(g->handle, plan->product, wide ? (const void *)&o->alpha : &alpha32,
+                                        o->b, plan->b, o->a, plan->a, wide ? (const void *)&o->beta : &beta32,
+                                        o->c, plan->c, o->c, plan->c, &plan->algorithm, workspace,
+                                        plan->workspace, (cudaStream_t)stream),
                  "starting a product");
 }
 
@@ -366,7 +372,8 @@ dp_status_t dp_gemm_open(const dp_host_t *host, uint32_t sms, size_t workspace_l
 
     if (g == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "cuda: no memory for plans of matrix products");
-    *g = (dp_gemm_t){.host = host, .sms = sms, .limit = workspace_limit != 0 ? workspace_limit : DEFAULT_WORKSPACE};
+    *g = (dp_gemm_t){
+        .host = host, .sms = sms, .limit = workspace_limit != 0 ? workspace_limit : DEFAULT_WORKSPACE};
     st = dp_blas_load(host, &g->blas);
     if (st >= 0)
         st = check(g, g->blas.cublasLtCreate(&g->handle), "opening it");

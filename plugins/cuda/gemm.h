@@ -19,21 +19,26 @@ typedef struct dp_gemm dp_gemm_t; /* plans of one instance of a plugin; used by 
 
 /** One kind of product. Strides count elements; rows are contiguous. */
 typedef struct dp_gemm_shape {
-    dp_dtype_t in;  /* of A and B                                                                               */
-    dp_dtype_t out; /* of C: the same, or DP_F32 where `in` is DP_BF16 (weight gradients, logits)               */
-    bool transpose_a, transpose_b; /* A is [m, k], or [k, m] when transposed; B is [k, n], or [n, k]             */
-    uint32_t m, n, k;              /* at least 1                                                                */
-    uint32_t batch;                /* products of this shape in one call; 0: 1                                  */
-    int64_t lda, ldb, ldc;         /* from row to row; 0: as many as the matrix has columns                     */
-    int64_t stride_a, stride_b, stride_c; /* from product to product; stride_a or stride_b 0: all share one     */
+    dp_dtype_t
+        in; /* of A and B                                                                               */
+    dp_dtype_t
+        out; /* of C: the same, or DP_F32 where `in` is DP_BF16 (weight gradients, logits)               */
+    bool transpose_a,
+        transpose_b;       /* A is [m, k], or [k, m] when transposed; B is [k, n], or [n, k]             */
+    uint32_t m, n, k;      /* at least 1                                                                */
+    uint32_t batch;        /* products of this shape in one call; 0: 1                                  */
+    int64_t lda, ldb, ldc; /* from row to row; 0: as many as the matrix has columns                     */
+    int64_t stride_a, stride_b,
+        stride_c; /* from product to product; stride_a or stride_b 0: all share one     */
 } dp_gemm_shape_t;
 
 /** The memory of one call. All of it must stay until the work on the stream is done. */
 typedef struct dp_gemm_operands {
-    double alpha, beta; /* beta 0: C is not read                                                                 */
+    double alpha,
+        beta; /* beta 0: C is not read                                                                 */
     const void *a, *b;
-    void *c;            /* shares no memory with a and b                                                         */
-    void *workspace;    /* dp_gemm_workspace() bytes of device memory, any alignment; NULL when that is 0.
+    void *c; /* shares no memory with a and b                                                         */
+    void *workspace; /* dp_gemm_workspace() bytes of device memory, any alignment; NULL when that is 0.
                            Streams that run at the same time need one each.                                      */
 } dp_gemm_operands_t;
 
@@ -46,7 +51,8 @@ typedef struct dp_gemm_operands {
 dp_status_t dp_gemm_open(const dp_host_t *host, uint32_t sms, size_t workspace_limit, dp_gemm_t **gemm_out);
 void dp_gemm_close(dp_gemm_t *gemm);
 
-/** Searches how to run this shape, for aligned pointers (16 bytes) and for any others. A known shape costs a look-up. */
+/** Searches how to run this shape, for aligned pointers (16 bytes) and, if cuBLASLt can, for any others. A known shape costs a
+ *  look-up. DP_ERR_UNSUPPORTED: cuBLASLt has nothing for it. */
 dp_status_t dp_gemm_prepare(dp_gemm_t *gemm, const dp_gemm_shape_t *shape);
 
 /** Bytes of workspace that every product prepared so far can run with. */
@@ -56,6 +62,7 @@ size_t dp_gemm_workspace(const dp_gemm_t *gemm);
  * Puts the product on a stream (a CUstream, from stream_native()). [enqueue s] [capture] when the shape was prepared.
  * A shape never seen is prepared first, within the workspace that the instance has.
  */
-dp_status_t dp_gemm_run(dp_gemm_t *gemm, const dp_gemm_shape_t *shape, const dp_gemm_operands_t *operands, void *stream);
+dp_status_t dp_gemm_run(dp_gemm_t *gemm, const dp_gemm_shape_t *shape, const dp_gemm_operands_t *operands,
+                        void *stream);
 
 #endif

@@ -21,7 +21,7 @@ typedef struct dp_cuda_symbol {
 
 /** Opens the library and finds all of its symbols. DP_ERR_UNSUPPORTED says what was tried, or which symbol is missing.
  *  The library stays open: it keeps threads and exit handlers of its own. */
-dp_status_t dp_cuda_import(const dp_host_t *host, const dp_cuda_source_t *source, const dp_cuda_symbol_t *symbols,
-                           size_t nsymbols);
+dp_status_t dp_cuda_import(const dp_host_t *host, const dp_cuda_source_t *source,
+                           const dp_cuda_symbol_t *symbols, size_t nsymbols);
 
 #endif

@@ -14,11 +14,11 @@ enum { DONE = 0, IS_A_STUB = 34 };
 
 #define EXPORTED __attribute__((visibility("default")))
 
-#define REFUSED(name)                                                                                                  \
-    EXPORTED int name(void);                                                                                           \
-    int name(void)                                                                                                     \
-    {                                                                                                                  \
-        return IS_A_STUB;                                                                                              \
+#define REFUSED(name)                                                                                        \
+    EXPORTED int name(void);                                                                                 \
+    int name(void)                                                                                           \
+    {                                                                                                        \
+        return IS_A_STUB;                                                                                    \
     }
 REFUSED(cuInit)
 REFUSED(cuCtxGetCurrent)
@@ -60,11 +60,11 @@ REFUSED(cuStreamGetCtx)
 REFUSED(cuStreamSynchronize)
 REFUSED(cuTensorMapEncodeTiled)
 
-#define ACCEPTED(name)                                                                                                 \
-    EXPORTED int name(void);                                                                                           \
-    int name(void)                                                                                                     \
-    {                                                                                                                  \
-        return DONE;                                                                                                   \
+#define ACCEPTED(name)                                                                                       \
+    EXPORTED int name(void);                                                                                 \
+    int name(void)                                                                                           \
+    {                                                                                                        \
+        return DONE;                                                                                         \
     }
 ACCEPTED(cuLibraryUnload)
 ACCEPTED(cuKernelSetAttribute)

@@ -32,7 +32,8 @@ typedef struct device_problem {
 
 static inline block_t *problem_block(device_problem_t *p, int i)
 {
-    block_t *const all[N_BLOCKS] = {&p->params, &p->grads, &p->saved, &p->scratch, &p->x, &p->y, &p->dy, &p->dx};
+    block_t *const all[N_BLOCKS] = {&p->params, &p->grads, &p->saved, &p->scratch,
+                                    &p->x,      &p->y,     &p->dy,    &p->dx};
     return all[i];
 }
 
@@ -258,7 +259,8 @@ static inline void device_backward_input(device_problem_t *p, bool with_dx)
 
     io.dy = block_at(&p->dy);
     io.dx = with_dx ? block_at(&p->dx) : NULL;
-    ck_assert_msg(p->vt->backward_input(p->attention, &io, problem_stream(p)) == DP_OK, "%s", p->host.message);
+    ck_assert_msg(p->vt->backward_input(p->attention, &io, problem_stream(p)) == DP_OK, "%s",
+                  p->host.message);
 }
 
 static inline void device_backward_weight(device_problem_t *p)
@@ -266,7 +268,8 @@ static inline void device_backward_weight(device_problem_t *p)
     dp_io_t io = device_io(p);
 
     io.grads = block_at(&p->grads);
-    ck_assert_msg(p->vt->backward_weight(p->attention, &io, problem_stream(p)) == DP_OK, "%s", p->host.message);
+    ck_assert_msg(p->vt->backward_weight(p->attention, &io, problem_stream(p)) == DP_OK, "%s",
+                  p->host.message);
 }
 
 /* All passes, with whatever a pass may not rely on poisoned. */
@@ -331,7 +334,8 @@ static inline double largest_value(const buffer_t *b)
 
 /* max |device - cpu| / max |cpu| from element `first` on, `count` of them; a NaN counts as infinite. The divisor is at least a
  * quarter of the whole buffer's largest: the gradient of wq, say, vanishes where there is one token. */
-static inline double difference(device_problem_t *p, const block_t *b, const buffer_t *twin, size_t first, size_t count)
+static inline double difference(device_problem_t *p, const block_t *b, const buffer_t *twin, size_t first,
+                                size_t count)
 {
     double *values = block_values(p, b), largest = largest_value(twin) / 4, error = 0;
 
@@ -356,7 +360,8 @@ static inline void check_like_twin(device_problem_t *p, problem_t *cpu, double t
     ck_assert_int_eq(p->vt->params(p->attention, params), DP_OK);
     for (int i = 0; i < 5; i++) {
         d = difference(p, &p->grads, &cpu->grads, params[i].offset, params[i].count);
-        ck_assert_msg(d <= tolerance, "the gradient of %s differs by %g, more than %g", params[i].name, d, tolerance);
+        ck_assert_msg(d <= tolerance, "the gradient of %s differs by %g, more than %g", params[i].name, d,
+                      tolerance);
     }
 }
 

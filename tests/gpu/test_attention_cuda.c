@@ -46,8 +46,9 @@ static void check_shape(int type, const uint32_t n[6], uint32_t value_dim, uint6
 static const struct {
     uint32_t n[6], value_dim;
 } shapes[] = {
-    {{1, 1, 2, 1, 1, 2}, 0},     {{1, 1, 1, 2, 1, 2}, 3},   {{2, 5, 7, 4, 2, 4}, 3},   {{3, 17, 24, 3, 3, 6}, 0},
-    {{2, 33, 40, 8, 2, 10}, 7},  {{1, 64, 33, 4, 1, 16}, 8}, {{1, 50, 16, 2, 2, 192}, 128}, {{2, 40, 64, 6, 2, 64}, 64},
+    {{1, 1, 2, 1, 1, 2}, 0},       {{1, 1, 1, 2, 1, 2}, 3},     {{2, 5, 7, 4, 2, 4}, 3},
+    {{3, 17, 24, 3, 3, 6}, 0},     {{2, 33, 40, 8, 2, 10}, 7},  {{1, 64, 33, 4, 1, 16}, 8},
+    {{1, 50, 16, 2, 2, 192}, 128}, {{2, 40, 64, 6, 2, 64}, 64},
 };
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
@@ -295,7 +296,8 @@ static void check_refused(const dp_attention_config_t *c, dp_status_t status, co
     device.host.message[0] = '\0';
     ck_assert_int_eq(device.vt->open(&device.host.host, c, &attention), status);
     ck_assert_ptr_null(attention);
-    ck_assert_msg(strstr(device.host.message, text) != NULL, "'%s' does not say '%s'", device.host.message, text);
+    ck_assert_msg(strstr(device.host.message, text) != NULL, "'%s' does not say '%s'", device.host.message,
+                  text);
     ck_assert_int_eq(device.host.allocations, 0);
 }
 
@@ -306,9 +308,9 @@ START_TEST(refuses_what_it_cannot_do)
 
     load();
     good = device_config(&device, DP_F32, n);
-#define REFUSED(change, status, text)                                                                                  \
-    c = good;                                                                                                          \
-    change;                                                                                                            \
+#define REFUSED(change, status, text)                                                                        \
+    c = good;                                                                                                \
+    change;                                                                                                  \
     check_refused(&c, status, text)
     REFUSED(c.struct_size--, DP_ERR_INVALID, "config.struct_size");
     REFUSED(c.shape.struct_size--, DP_ERR_INVALID, "config.shape.struct_size");
@@ -365,9 +367,11 @@ START_TEST(calls_say_what_is_missing)
     io = device_io(&device);
     ck_assert_int_eq(device.vt->forward(device.attention, &io, problem_stream(&device)), DP_ERR_INVALID);
     ck_assert_ptr_nonnull(strstr(device.host.message, "io.x"));
-    ck_assert_int_eq(device.vt->backward_input(device.attention, &io, problem_stream(&device)), DP_ERR_INVALID);
+    ck_assert_int_eq(device.vt->backward_input(device.attention, &io, problem_stream(&device)),
+                     DP_ERR_INVALID);
     ck_assert_ptr_nonnull(strstr(device.host.message, "io.dy"));
-    ck_assert_int_eq(device.vt->backward_weight(device.attention, &io, problem_stream(&device)), DP_ERR_INVALID);
+    ck_assert_int_eq(device.vt->backward_weight(device.attention, &io, problem_stream(&device)),
+                     DP_ERR_INVALID);
     ck_assert_ptr_nonnull(strstr(device.host.message, "io.grads"));
     io.struct_size--;
     ck_assert_int_eq(device.vt->forward(device.attention, &io, problem_stream(&device)), DP_ERR_INVALID);

@@ -33,8 +33,8 @@ static void close_shape(void)
 static const struct {
     uint32_t n[6], value_dim;
 } shapes[] = {
-    {{1, 128, 64, 2, 2, 64}, 64},   {{2, 256, 64, 4, 4, 128}, 128}, {{1, 256, 96, 2, 2, 192}, 128},
-    {{2, 192, 64, 8, 2, 64}, 64},   {{1, 200, 64, 4, 1, 128}, 128}, {{1, 77, 40, 2, 2, 64}, 64},
+    {{1, 128, 64, 2, 2, 64}, 64}, {{2, 256, 64, 4, 4, 128}, 128}, {{1, 256, 96, 2, 2, 192}, 128},
+    {{2, 192, 64, 8, 2, 64}, 64}, {{1, 200, 64, 4, 1, 128}, 128}, {{1, 77, 40, 2, 2, 64}, 64},
 };
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
@@ -154,7 +154,8 @@ static void check_refused(dp_dtype_t dtype, uint32_t head_dim, const char *text)
     dp_attention_t *attention = NULL;
 
     ck_assert_int_eq(device.vt->open(&device.host.host, &c, &attention), DP_ERR_UNSUPPORTED);
-    ck_assert_msg(strstr(device.host.message, text) != NULL, "'%s' does not say '%s'", device.host.message, text);
+    ck_assert_msg(strstr(device.host.message, text) != NULL, "'%s' does not say '%s'", device.host.message,
+                  text);
     ck_assert_int_eq(device.host.allocations, 0);
 }
 

@@ -93,8 +93,8 @@ static matrix_t make_matrix(dp_dtype_t dtype, size_t count, size_t shift, uint64
 }
 
 /* The definition, with every index written out. */
-static double element(const dp_gemm_shape_t *s, const matrix_t *a, const matrix_t *b, uint32_t batch, uint32_t i,
-                      uint32_t j)
+static double element(const dp_gemm_shape_t *s, const matrix_t *a, const matrix_t *b, uint32_t batch,
+                      uint32_t i, uint32_t j)
 {
     double sum = 0;
 
@@ -111,7 +111,8 @@ static double element(const dp_gemm_shape_t *s, const matrix_t *a, const matrix_
 static const struct {
     dp_dtype_t in, out;
     double tolerance; /* of a sum of 80 products of numbers below 1 */
-} types[] = {{DP_F64, DP_F64, 1e-13}, {DP_F32, DP_F32, 1e-5}, {DP_BF16, DP_F32, 1e-5}, {DP_BF16, DP_BF16, 0.04}};
+} types[] = {
+    {DP_F64, DP_F64, 1e-13}, {DP_F32, DP_F32, 1e-5}, {DP_BF16, DP_F32, 1e-5}, {DP_BF16, DP_BF16, 0.04}};
 
 static void check_product(int type, unsigned transposes, uint32_t batch, size_t shift, double beta)
 {
@@ -157,8 +158,8 @@ static void check_product(int type, unsigned transposes, uint32_t batch, size_t 
                     j < s.n ? 1.25 * element(&s, &a, &b, t, i, j) + (beta != 0 ? beta * old : 0) : old;
 
                 ck_assert_msg(fabs(got - want) <= (j < s.n ? types[type].tolerance * (1 + fabs(want)) : 0),
-                              "type %d, transposes %u, product %u: c[%u][%u] is %.9g, not %.9g", type, transposes, t,
-                              i, j, got, want);
+                              "type %d, transposes %u, product %u: c[%u][%u] is %.9g, not %.9g", type,
+                              transposes, t, i, j, got, want);
             }
     free(workspace);
     free(a.memory);
@@ -210,8 +211,18 @@ END_TEST
 /* Each line changes one thing that an algorithm may depend on. */
 START_TEST(a_plan_depends_on_all_of_its_shape)
 {
-    const dp_gemm_shape_t base = {.in = DP_BF16, .out = DP_BF16, .m = 8, .n = 8, .k = 8, .batch = 2, .lda = 32,
-                                  .ldb = 32, .ldc = 32, .stride_a = 512, .stride_b = 512, .stride_c = 512};
+    const dp_gemm_shape_t base = {.in = DP_BF16,
+                                  .out = DP_BF16,
+                                  .m = 8,
+                                  .n = 8,
+                                  .k = 8,
+                                  .batch = 2,
+                                  .lda = 32,
+                                  .ldb = 32,
+                                  .ldc = 32,
+                                  .stride_a = 512,
+                                  .stride_b = 512,
+                                  .stride_c = 512};
     dp_gemm_shape_t changed[14];
     unsigned long before;
     size_t n = 0;
@@ -304,6 +315,27 @@ START_TEST(workspace_is_what_plans_need)
 }
 END_TEST
 
+/* A library that has nothing for unaligned pointers is good enough until there are some. */
+START_TEST(unaligned_products_fail_when_they_are_run)
+{
+    const dp_gemm_shape_t s = plain();
+    matrix_t a = make_matrix(DP_BF16, 8 * 24, 1, 1), b = make_matrix(DP_BF16, 24 * 16, 0, 2);
+    matrix_t c = make_matrix(DP_F32, 8 * 16, 0, 3);
+    dp_gemm_operands_t o = {1, 0, a.at, b.at, c.at, NULL};
+
+    setenv("FAKE_CUBLASLT_ALIGNED", "1", 1);
+    ck_assert_msg(dp_gemm_prepare(gemm, &s) == DP_OK, "%s", host.message);
+    ck_assert_int_eq(dp_gemm_run(gemm, &s, &o, NULL), DP_ERR_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(host.message, "aligned to 2 bytes"));
+    o.a = a.memory;
+    ck_assert_int_eq(dp_gemm_run(gemm, &s, &o, NULL), DP_OK);
+    unsetenv("FAKE_CUBLASLT_ALIGNED");
+    free(a.memory);
+    free(b.memory);
+    free(c.memory);
+}
+END_TEST
+
 START_TEST(what_cannot_be_is_refused)
 {
     const dp_gemm_shape_t good = plain();
@@ -373,6 +405,7 @@ int main(void)
     tcase_add_test(tc, many_shapes_are_all_kept);
     tcase_add_test(tc, products_count_on_the_partition);
     tcase_add_test(tc, workspace_is_what_plans_need);
+    tcase_add_test(tc, unaligned_products_fail_when_they_are_run);
     tcase_add_test(tc, what_cannot_be_is_refused);
     tcase_add_test(tc, memory_may_run_out);
     tcase_add_test(tc, a_missing_library_is_named);

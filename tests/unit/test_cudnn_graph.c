@@ -34,8 +34,8 @@ static void start(void)
     ck_assert_msg(dp_dnn_load(&host.host, &dnn) == DP_OK, "%s", host.message);
     ck_assert_int_eq(dnn.cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &device),
                      CUDNN_STATUS_SUCCESS);
-    ck_assert_int_eq(dnn.cudnnBackendSetAttribute(device, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
-                                                  sizeof(h200), h200),
+    ck_assert_int_eq(dnn.cudnnBackendSetAttribute(device, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
+                                                  CUDNN_TYPE_CHAR, sizeof(h200), h200),
                      CUDNN_STATUS_SUCCESS);
     ck_assert_int_eq(dnn.cudnnBackendFinalize(device), CUDNN_STATUS_SUCCESS);
     unlink(kernels_path);
@@ -77,8 +77,8 @@ static size_t check_plan(const dp_sdpa_shape_t *s, bool backward, size_t operati
     ck_assert_msg(st == DP_OK, "%s", host.message);
     ck_assert_uint_eq(graph.noperations, operations);
     st = dp_sdpa_plan_make(&graph, s->deterministic, device, &search, &plan);
-    ck_assert_msg(st == DP_OK, "%s of %d x %d heads, dims %d/%d: %s", backward ? "backward" : "forward", (int)s->heads,
-                  (int)s->kv_heads, (int)s->head_dim, (int)s->value_dim, host.message);
+    ck_assert_msg(st == DP_OK, "%s of %d x %d heads, dims %d/%d: %s", backward ? "backward" : "forward",
+                  (int)s->heads, (int)s->kv_heads, (int)s->head_dim, (int)s->value_dim, host.message);
     loaded_kernels(names, sizeof(names));
     /* Names are cuDNN's own business; these are those of 9.19. */
     if (dnn.cudnnGetVersion() / 100 == 919)
@@ -93,8 +93,9 @@ static size_t check_plan(const dp_sdpa_shape_t *s, bool backward, size_t operati
 
 static const dp_sdpa_shape_t shapes[] = {
     /* batch, heads, kv_heads, sequence, head_dim, value_dim */
-    {1, 128, 128, 4096, 192, 128, false}, {2, 32, 32, 2048, 128, 128, false}, {2, 32, 32, 2048, 64, 64, false},
-    {1, 64, 8, 4096, 128, 128, false},    {1, 16, 1, 1000, 64, 64, false},    {1, 16, 4, 2048, 192, 128, false},
+    {1, 128, 128, 4096, 192, 128, false}, {2, 32, 32, 2048, 128, 128, false},
+    {2, 32, 32, 2048, 64, 64, false},     {1, 64, 8, 4096, 128, 128, false},
+    {1, 16, 1, 1000, 64, 64, false},      {1, 16, 4, 2048, 192, 128, false},
 };
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
@@ -165,7 +166,8 @@ static void start_again(char **argv)
     char folder[] = "/tmp/dp_cudnn_XXXXXX", link[PATH_MAX], target[PATH_MAX], paths[3 * PATH_MAX];
 
     if (build == NULL || mkdtemp(folder) == NULL) {
-        fprintf(stderr, "%s: DP_TEST_BUILDDIR is not set, or /tmp cannot be written: use make check\n", argv[0]);
+        fprintf(stderr, "%s: DP_TEST_BUILDDIR is not set, or /tmp cannot be written: use make check\n",
+                argv[0]);
         exit(1);
     }
     snprintf(link, sizeof(link), "%s/libcuda.so.1", folder);

@@ -20,7 +20,7 @@ enum { DP_ATTENTION_ALIGN = 256 }; /* of every array in saved and scratch memory
  *  for it. */
 typedef struct dp_attention_tensors {
     const void *q, *k, *v;
-    void *out;  /* forward: written. backward: what forward wrote       */
+    void *out; /* forward: written. backward: what forward wrote       */
     void *saved, *scratch;
     const void *dout;
     void *delta;
@@ -62,7 +62,7 @@ struct dp_attention {
     size_t core_saved_bytes, core_scratch_bytes;
     bool deterministic;
 
-    dp_dtype_t dtype, sums; /* of tensors; of norms, statistics, gradients of parameters */
+    dp_dtype_t dtype, sums;  /* of tensors; of norms, statistics, gradients of parameters */
     size_t bytes, sum_bytes; /* of one element */
     uint32_t batch, sequence, tokens, hidden;
     uint32_t heads, kv_heads, group; /* group = heads / kv_heads */
@@ -115,6 +115,9 @@ dp_status_t dp_attention_block_backward_weight(dp_attention_t *a, const dp_io_t 
 /** Checks every field of the configuration and sets all sizes; asks no device. */
 dp_status_t dp_attention_configure(dp_attention_t *a, const dp_attention_config_t *config);
 
+/** Where the core's tensors are in a call's memory. */
+dp_attention_tensors_t dp_attention_view(const dp_attention_t *a, const dp_io_t *io);
+
 /** C = alpha op(A) op(B) + beta C in this pass, or its preparation. */
 dp_status_t dp_attention_multiply(const dp_attention_pass_t *pass, const dp_gemm_shape_t *shape, double alpha,
                                   const void *a, const void *b, double beta, void *c);
@@ -127,7 +130,8 @@ typedef struct dp_attention_layout {
 size_t dp_attention_append(dp_attention_layout_t *l, size_t rows, size_t columns, size_t element_bytes);
 
 /** Kernels of an image, named dp_attention_<what>_<dtype>, in order. */
-dp_status_t dp_attention_load_kernels(dp_attention_t *a, const unsigned char *image, const char *const names[],
-                                      CUfunction *const functions[], size_t count, CUmodule *module_out);
+dp_status_t dp_attention_load_kernels(dp_attention_t *a, const unsigned char *image,
+                                      const char *const names[], CUfunction *const functions[], size_t count,
+                                      CUmodule *module_out);
 
 #endif

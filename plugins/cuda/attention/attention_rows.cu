@@ -7,7 +7,8 @@
 /* One block per row: normalized = x / rms(x), inv_rms = 1 / rms(x), n = normalized * gain. n is made of the rounded
  * `normalized`, as apply_gain makes it again. */
 template <typename T>
-DP_DEVICE void normalize(T *normalized, dp_sum_t<T> *inv_rms, T *n, const T *x, const T *gain, uint32_t d, double eps)
+DP_DEVICE void normalize(T *normalized, dp_sum_t<T> *inv_rms, T *n, const T *x, const T *gain, uint32_t d,
+                         double eps)
 {
     typedef dp_sum_t<T> S;
     __shared__ S room[32];
@@ -31,27 +32,28 @@ DP_DEVICE void normalize(T *normalized, dp_sum_t<T> *inv_rms, T *n, const T *x, 
     }
 }
 
-template <typename T>
-DP_DEVICE void apply_gain(T *n, const T *normalized, const T *gain, size_t rows, uint32_t d)
+/* One block per row. */
+template <typename T> DP_DEVICE void apply_gain(T *n, const T *normalized, const T *gain, uint32_t d)
 {
-    const size_t count = rows * d, step = (size_t)gridDim.x * blockDim.x;
+    const size_t row = (size_t)blockIdx.x * d;
 
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step)
-        n[i] = dp_from_float<T>(dp_float(normalized[i]) * dp_float(gain[i % d]));
+    for (uint32_t i = threadIdx.x; i < d; i += blockDim.x)
+        n[row + i] = dp_from_float<T>(dp_float(normalized[row + i]) * dp_float(gain[i]));
 }
 
-/* Rotates vectors [tokens, heads, 2 * half] by their position's angle, or back with sign -1. rope: [sequence, 2 * half], the
- * cosines of a position, then the sines. to may be from. */
+/* One block per token: rotates its vectors [heads, 2 * half] by the position's angle, or back with sign -1. rope: [sequence,
+ * 2 * half], the cosines of a position, then the sines. to may be from. */
 template <typename T>
-DP_DEVICE void rotate(T *to, const T *from, const dp_sum_t<T> *rope, size_t tokens, uint32_t heads, uint32_t sequence,
+DP_DEVICE void rotate(T *to, const T *from, const dp_sum_t<T> *rope, uint32_t heads, uint32_t sequence,
                       uint32_t half, int32_t sign)
 {
     typedef dp_sum_t<T> S;
-    const size_t pairs = tokens * heads * half, step = (size_t)gridDim.x * blockDim.x;
+    const size_t token = (size_t)blockIdx.x * heads * 2 * half;
+    const S *angle = rope + (size_t)(blockIdx.x % sequence) * 2 * half;
 
-    for (size_t p = (size_t)blockIdx.x * blockDim.x + threadIdx.x; p < pairs; p += step) {
-        const size_t vector = p / half, i = p % half, at = vector * 2 * half + i;
-        const S *angle = rope + vector / heads % sequence * 2 * half;
+    for (uint32_t p = threadIdx.x; p < heads * half; p += blockDim.x) {
+        const uint32_t head = p / half, i = p % half;
+        const size_t at = token + (size_t)head * 2 * half + i;
         const S low = dp_float(from[at]), high = dp_float(from[at + half]);
         const S cosine = angle[i], sine = (S)sign * angle[half + i];
 
@@ -62,8 +64,8 @@ DP_DEVICE void rotate(T *to, const T *from, const dp_sum_t<T> *rope, size_t toke
 
 /* One warp per vector: out[b, h, position] = sum over dim of a * b, for vectors [tokens, heads, dim]. */
 template <typename T>
-DP_DEVICE void dot_rows(dp_sum_t<T> *out, const T *a, const T *b, size_t tokens, uint32_t heads, uint32_t sequence,
-                        uint32_t dim)
+DP_DEVICE void dot_rows(dp_sum_t<T> *out, const T *a, const T *b, size_t tokens, uint32_t heads,
+                        uint32_t sequence, uint32_t dim)
 {
     typedef dp_sum_t<T> S;
     const size_t vector = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / DP_WARP;
@@ -82,7 +84,8 @@ DP_DEVICE void dot_rows(dp_sum_t<T> *out, const T *a, const T *b, size_t tokens,
 
 /* A block of 8 warps sums 32 columns: dgain = sum over the rows of dn * normalized. */
 template <typename T>
-DP_DEVICE void gain_gradient(dp_sum_t<T> *dgain, const dp_sum_t<T> *dn, const T *normalized, size_t rows, uint32_t d)
+DP_DEVICE void gain_gradient(dp_sum_t<T> *dgain, const dp_sum_t<T> *dn, const T *normalized, size_t rows,
+                             uint32_t d)
 {
     typedef dp_sum_t<T> S;
     __shared__ S parts[8][DP_WARP];
@@ -104,8 +107,8 @@ DP_DEVICE void gain_gradient(dp_sum_t<T> *dgain, const dp_sum_t<T> *dn, const T 
 
 /* One block per row: dx = dy + (g - normalized * mean(g * normalized)) / rms, g = dn * gain. dx may be dy. */
 template <typename T>
-DP_DEVICE void normalize_backward(T *dx, const T *dy, const dp_sum_t<T> *dn, const T *gain, const T *normalized,
-                                  const dp_sum_t<T> *inv_rms, uint32_t d)
+DP_DEVICE void normalize_backward(T *dx, const T *dy, const dp_sum_t<T> *dn, const T *gain,
+                                  const T *normalized, const dp_sum_t<T> *inv_rms, uint32_t d)
 {
     typedef dp_sum_t<T> S;
     __shared__ S room[32];
@@ -119,7 +122,8 @@ DP_DEVICE void normalize_backward(T *dx, const T *dy, const dp_sum_t<T> *dn, con
     for (uint32_t i = threadIdx.x; i < d; i += blockDim.x) {
         const S g = dn[row + i] * dp_float(gain[i]);
 
-        dx[row + i] = dp_from_float<T>(dp_float(dy[row + i]) + (g - dp_float(normalized[row + i]) * mean) * inv);
+        dx[row + i] =
+            dp_from_float<T>(dp_float(dy[row + i]) + (g - dp_float(normalized[row + i]) * mean) * inv);
     }
 }
 
@@ -131,42 +135,44 @@ template <typename S> DP_DEVICE void accumulate(S *sum, const S *term, size_t co
         sum[i] += term[i];
 }
 
-#define INSTANCES(T, name)                                                                                             \
-    extern "C" __global__ void dp_attention_normalize_##name(T *normalized, dp_sum_t<T> *inv_rms, T *n, const T *x,    \
-                                                             const T *gain, uint32_t d, double eps)                    \
-    {                                                                                                                  \
-        normalize<T>(normalized, inv_rms, n, x, gain, d, eps);                                                         \
-    }                                                                                                                  \
-    extern "C" __global__ void dp_attention_apply_gain_##name(T *n, const T *normalized, const T *gain, size_t rows,   \
-                                                              uint32_t d)                                              \
-    {                                                                                                                  \
-        apply_gain<T>(n, normalized, gain, rows, d);                                                                   \
-    }                                                                                                                  \
-    extern "C" __global__ void dp_attention_rotate_##name(T *to, const T *from, const dp_sum_t<T> *rope,               \
-                                                          size_t tokens, uint32_t heads, uint32_t sequence,            \
-                                                          uint32_t half, int32_t sign)                                 \
-    {                                                                                                                  \
-        rotate<T>(to, from, rope, tokens, heads, sequence, half, sign);                                                \
-    }                                                                                                                  \
-    extern "C" __global__ void dp_attention_dot_rows_##name(dp_sum_t<T> *out, const T *a, const T *b, size_t tokens,   \
-                                                            uint32_t heads, uint32_t sequence, uint32_t dim)           \
-    {                                                                                                                  \
-        dot_rows<T>(out, a, b, tokens, heads, sequence, dim);                                                          \
-    }                                                                                                                  \
-    extern "C" __global__ void dp_attention_gain_gradient_##name(dp_sum_t<T> *dgain, const dp_sum_t<T> *dn,            \
-                                                                 const T *normalized, size_t rows, uint32_t d)         \
-    {                                                                                                                  \
-        gain_gradient<T>(dgain, dn, normalized, rows, d);                                                              \
-    }                                                                                                                  \
-    extern "C" __global__ void dp_attention_normalize_backward_##name(                                                 \
-        T *dx, const T *dy, const dp_sum_t<T> *dn, const T *gain, const T *normalized, const dp_sum_t<T> *inv_rms,     \
-        uint32_t d)                                                                                                    \
-    {                                                                                                                  \
-        normalize_backward<T>(dx, dy, dn, gain, normalized, inv_rms, d);                                               \
-    }                                                                                                                  \
-    extern "C" __global__ void dp_attention_accumulate_##name(dp_sum_t<T> *sum, const dp_sum_t<T> *term, size_t count) \
-    {                                                                                                                  \
-        accumulate(sum, term, count);                                                                                  \
+#define INSTANCES(T, name)                                                                                   \
+    extern "C" __global__ void dp_attention_normalize_##name(                                                \
+        T *normalized, dp_sum_t<T> *inv_rms, T *n, const T *x, const T *gain, uint32_t d, double eps)        \
+    {                                                                                                        \
+        normalize<T>(normalized, inv_rms, n, x, gain, d, eps);                                               \
+    }                                                                                                        \
+    extern "C" __global__ void dp_attention_apply_gain_##name(T *n, const T *normalized, const T *gain,      \
+                                                              uint32_t d)                                    \
+    {                                                                                                        \
+        apply_gain<T>(n, normalized, gain, d);                                                               \
+    }                                                                                                        \
+    extern "C" __global__ void dp_attention_rotate_##name(T *to, const T *from, const dp_sum_t<T> *rope,     \
+                                                          uint32_t heads, uint32_t sequence, uint32_t half,  \
+                                                          int32_t sign)                                      \
+    {                                                                                                        \
+        rotate<T>(to, from, rope, heads, sequence, half, sign);                                              \
+    }                                                                                                        \
+    extern "C" __global__ void dp_attention_dot_rows_##name(dp_sum_t<T> *out, const T *a, const T *b,        \
+                                                            size_t tokens, uint32_t heads,                   \
+                                                            uint32_t sequence, uint32_t dim)                 \
+    {                                                                                                        \
+        dot_rows<T>(out, a, b, tokens, heads, sequence, dim);                                                \
+    }                                                                                                        \
+    extern "C" __global__ void dp_attention_gain_gradient_##name(                                            \
+        dp_sum_t<T> *dgain, const dp_sum_t<T> *dn, const T *normalized, size_t rows, uint32_t d)             \
+    {                                                                                                        \
+        gain_gradient<T>(dgain, dn, normalized, rows, d);                                                    \
+    }                                                                                                        \
+    extern "C" __global__ void dp_attention_normalize_backward_##name(                                       \
+        T *dx, const T *dy, const dp_sum_t<T> *dn, const T *gain, const T *normalized,                       \
+        const dp_sum_t<T> *inv_rms, uint32_t d)                                                              \
+    {                                                                                                        \
+        normalize_backward<T>(dx, dy, dn, gain, normalized, inv_rms, d);                                     \
+    }                                                                                                        \
+    extern "C" __global__ void dp_attention_accumulate_##name(dp_sum_t<T> *sum, const dp_sum_t<T> *term,     \
+                                                              size_t count)                                  \
+    {                                                                                                        \
+        accumulate(sum, term, count);                                                                        \
     }
 
 INSTANCES(float, f32)

@@ -9,8 +9,9 @@
 
 DP_CUDA_IMAGE(attention_rows);
 
-dp_status_t dp_attention_load_kernels(dp_attention_t *a, const unsigned char *image, const char *const names[],
-                                      CUfunction *const functions[], size_t count, CUmodule *module_out)
+dp_status_t dp_attention_load_kernels(dp_attention_t *a, const unsigned char *image,
+                                      const char *const names[], CUfunction *const functions[], size_t count,
+                                      CUmodule *module_out)
 {
     const char *dtype = a->dtype == DP_F32 ? "f32" : a->dtype == DP_F64 ? "f64" : "bf16";
     dp_status_t st = dp_cuda_module_load(a->host, image, module_out);
@@ -31,8 +32,8 @@ static dp_status_t load_kernels(dp_attention_t *a)
     CUfunction *const functions[] = {&k->normalize,     &k->apply_gain,         &k->rotate,    &k->dot_rows,
                                      &k->gain_gradient, &k->normalize_backward, &k->accumulate};
 
-    return dp_attention_load_kernels(a, dp_image_attention_rows, names, functions, sizeof(names) / sizeof(names[0]),
-                                     &a->module);
+    return dp_attention_load_kernels(a, dp_image_attention_rows, names, functions,
+                                     sizeof(names) / sizeof(names[0]), &a->module);
 }
 
 static void fill_rope(const dp_attention_t *a, void *table)
@@ -83,8 +84,8 @@ static dp_status_t check_device(const dp_attention_t *a, const dp_attention_conf
     if (c->device_vt == NULL || c->device == NULL)
         return DP_FAIL(a->host, DP_ERR_INVALID, "%s: %s is NULL, it needs an open device", a->vt->plugin,
                        c->device_vt == NULL ? "device_vt" : "device");
-    if (!DP_HAS(c->device_vt, dp_device_vt_t, stream_native) || !DP_HAS(c->device_vt, dp_device_vt_t, allocate) ||
-        (c->device_vt->caps & DP_DEVICE_CAP_LAUNCH) != 0)
+    if (!DP_HAS(c->device_vt, dp_device_vt_t, stream_native) ||
+        !DP_HAS(c->device_vt, dp_device_vt_t, allocate) || (c->device_vt->caps & DP_DEVICE_CAP_LAUNCH) != 0)
         return DP_FAIL(a->host, DP_ERR_UNSUPPORTED,
                        "%s: the device's streams are not CUDA streams: use device_cuda", a->vt->plugin);
     return dp_cuda_current(a->host, &device);
@@ -133,10 +134,11 @@ static dp_status_t lay_out(dp_attention_t *a)
 {
     if (lay_out_saved(a) && lay_out_scratch(a))
         return DP_OK;
-    return DP_FAIL(a->host, DP_ERR_INVALID,
-                   "%s: batch %u, sequence %u, hidden %u, heads %u, head_dim %u, value_dim %u need more bytes than an "
-                   "address space has: use smaller sizes",
-                   a->vt->plugin, a->batch, a->sequence, a->hidden, a->heads, a->head_dim, a->value_dim);
+    return DP_FAIL(
+        a->host, DP_ERR_INVALID,
+        "%s: batch %u, sequence %u, hidden %u, heads %u, head_dim %u, value_dim %u need more bytes than an "
+        "address space has: use smaller sizes",
+        a->vt->plugin, a->batch, a->sequence, a->hidden, a->heads, a->head_dim, a->value_dim);
 }
 
 static dp_status_t start(dp_attention_t *a, const dp_attention_config_t *config)
@@ -203,8 +205,8 @@ void dp_attention_block_close(dp_attention_t *a)
 dp_status_t dp_attention_block_sizes(const dp_attention_t *a, dp_block_sizes_t *sizes_out)
 {
     if (sizes_out->struct_size < sizeof(*sizes_out))
-        return DP_FAIL(a->host, DP_ERR_INVALID, "%s: sizes: struct_size is %u, this plugin needs %zu", a->vt->plugin,
-                       sizes_out->struct_size, sizeof(*sizes_out));
+        return DP_FAIL(a->host, DP_ERR_INVALID, "%s: sizes: struct_size is %u, this plugin needs %zu",
+                       a->vt->plugin, sizes_out->struct_size, sizeof(*sizes_out));
     sizes_out->saved_bytes = a->saved.bytes;
     sizes_out->work_bytes = 0;
     sizes_out->scratch_bytes = a->scratch.bytes;
@@ -217,10 +219,12 @@ dp_status_t dp_attention_block_params(const dp_attention_t *a, dp_param_t *param
 {
     const uint32_t d = a->hidden, o = a->o_width;
 
-    params_out[0] = (dp_param_t){"norm", DP_PARAM_VECTOR, a->params.norm, a->params.wq - a->params.norm, d, 1, -1};
+    params_out[0] =
+        (dp_param_t){"norm", DP_PARAM_VECTOR, a->params.norm, a->params.wq - a->params.norm, d, 1, -1};
     params_out[1] = (dp_param_t){"wq", DP_PARAM_MATRIX, a->params.wq, a->params.wk - a->params.wq, d, 0, -1};
     params_out[2] = (dp_param_t){"wk", DP_PARAM_MATRIX, a->params.wk, a->params.wv - a->params.wk, d, 0, -1};
     params_out[3] = (dp_param_t){"wv", DP_PARAM_MATRIX, a->params.wv, a->params.wo - a->params.wv, d, 0, -1};
-    params_out[4] = (dp_param_t){"wo", DP_PARAM_MATRIX, a->params.wo, a->params.count - a->params.wo, o, 0, -1};
+    params_out[4] =
+        (dp_param_t){"wo", DP_PARAM_MATRIX, a->params.wo, a->params.count - a->params.wo, o, 0, -1};
     return DP_OK;
 }

@@ -12,11 +12,11 @@ static dp_status_t check_structs(const dp_host_t *host, const char *plugin, cons
         return DP_FAIL(host, DP_ERR_INVALID, "%s: config.struct_size is %u, this plugin needs %zu", plugin,
                        c->struct_size, sizeof(*c));
     if (c->shape.struct_size < sizeof(c->shape))
-        return DP_FAIL(host, DP_ERR_INVALID, "%s: config.shape.struct_size is %u, this plugin needs %zu", plugin,
-                       c->shape.struct_size, sizeof(c->shape));
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: config.shape.struct_size is %u, this plugin needs %zu",
+                       plugin, c->shape.struct_size, sizeof(c->shape));
     if (c->shape.dtype != DP_F32 && c->shape.dtype != DP_F64 && c->shape.dtype != DP_BF16)
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "%s: shape.dtype is %d: use DP_F32, DP_F64 or DP_BF16", plugin,
-                       (int)c->shape.dtype);
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "%s: shape.dtype is %d: use DP_F32, DP_F64 or DP_BF16",
+                       plugin, (int)c->shape.dtype);
     return DP_OK;
 }
 
@@ -33,41 +33,44 @@ static dp_status_t check_counts(const dp_host_t *host, const char *plugin, const
 
     for (size_t i = 0; i < sizeof(positive) / sizeof(positive[0]); i++) {
         if (positive[i].value == 0)
-            return DP_FAIL(host, DP_ERR_INVALID, "%s: %s is 0, it must be at least 1", plugin, positive[i].field);
+            return DP_FAIL(host, DP_ERR_INVALID, "%s: %s is 0, it must be at least 1", plugin,
+                           positive[i].field);
         if (positive[i].value > INT_MAX)
             return DP_FAIL(host, DP_ERR_INVALID, "%s: %s is %u, more than %d", plugin, positive[i].field,
                            positive[i].value, INT_MAX);
     }
     if (c->value_dim > INT_MAX)
-        return DP_FAIL(host, DP_ERR_INVALID, "%s: value_dim is %u, more than %d", plugin, c->value_dim, INT_MAX);
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: value_dim is %u, more than %d", plugin, c->value_dim,
+                       INT_MAX);
     if (c->head_dim % 2 != 0)
-        return DP_FAIL(host, DP_ERR_INVALID, "%s: head_dim is %u, it must be even: RoPE rotates pairs", plugin,
-                       c->head_dim);
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: head_dim is %u, it must be even: RoPE rotates pairs",
+                       plugin, c->head_dim);
     if (c->heads % c->kv_heads != 0)
-        return DP_FAIL(host, DP_ERR_INVALID, "%s: heads is %u, not a multiple of kv_heads = %u", plugin, c->heads,
-                       c->kv_heads);
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: heads is %u, not a multiple of kv_heads = %u", plugin,
+                       c->heads, c->kv_heads);
     return DP_OK;
 }
 
 static dp_status_t check_reals(const dp_host_t *host, const char *plugin, const dp_attention_config_t *c)
 {
     if (!isfinite(c->shape.norm_eps) || c->shape.norm_eps < 0)
-        return DP_FAIL(host, DP_ERR_INVALID, "%s: shape.norm_eps is %g, it must be 0 (default) or positive", plugin,
-                       (double)c->shape.norm_eps);
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: shape.norm_eps is %g, it must be 0 (default) or positive",
+                       plugin, (double)c->shape.norm_eps);
     if (!isfinite(c->rope_theta) || c->rope_theta < 0)
-        return DP_FAIL(host, DP_ERR_INVALID, "%s: rope_theta is %g, it must be 0 (default) or positive", plugin,
-                       (double)c->rope_theta);
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: rope_theta is %g, it must be 0 (default) or positive",
+                       plugin, (double)c->rope_theta);
     return DP_OK;
 }
 
 /* Refuses a count that cuBLASLt, whose sizes are ints, may not take. */
-static dp_status_t product(const dp_attention_t *a, const char *what, uint32_t left, uint32_t right, uint32_t *out)
+static dp_status_t product(const dp_attention_t *a, const char *what, uint32_t left, uint32_t right,
+                           uint32_t *out)
 {
     const uint64_t value = (uint64_t)left * right;
 
     if (value > INT_MAX)
-        return DP_FAIL(a->host, DP_ERR_INVALID, "%s: %s = %u * %u is more than %d: use smaller sizes", a->vt->plugin,
-                       what, left, right, INT_MAX);
+        return DP_FAIL(a->host, DP_ERR_INVALID, "%s: %s = %u * %u is more than %d: use smaller sizes",
+                       a->vt->plugin, what, left, right, INT_MAX);
     *out = (uint32_t)value;
     return DP_OK;
 }
@@ -146,10 +149,11 @@ dp_status_t dp_attention_configure(dp_attention_t *a, const dp_attention_config_
     if (st < 0)
         return st;
     if (!lay_out_params(a))
-        return DP_FAIL(a->host, DP_ERR_INVALID,
-                       "%s: parameters of hidden %u, heads %u, head_dim %u, value_dim %u need more bytes than an "
-                       "address space has: use smaller sizes",
-                       a->vt->plugin, a->hidden, a->heads, a->head_dim, a->value_dim);
+        return DP_FAIL(
+            a->host, DP_ERR_INVALID,
+            "%s: parameters of hidden %u, heads %u, head_dim %u, value_dim %u need more bytes than an "
+            "address space has: use smaller sizes",
+            a->vt->plugin, a->hidden, a->heads, a->head_dim, a->value_dim);
     return DP_OK;
 }
 

@@ -3,7 +3,7 @@
  * passes.c: forward, backward for the input and backward for the weights of the CUDA attention block. */
 #include "passes.h"
 
-enum { THREADS = 256, MAX_BLOCKS = 65536 };
+enum { THREADS = 256 };
 
 static void *in(const void *region, size_t offset_bytes)
 {
@@ -20,18 +20,11 @@ dp_status_t dp_attention_multiply(const dp_attention_pass_t *p, const dp_gemm_sh
     return dp_gemm_run(p->attention->gemm, shape, &operands, p->stream);
 }
 
-#define LAUNCH(pass, kernel, grid, ...)                                                                                \
-    ((pass)->rehearsal ? DP_OK                                                                                         \
-                       : dp_cuda_launch((pass)->attention->host, (pass)->attention->cu,                                \
-                                        (pass)->attention->kernels.kernel, (grid), DP_DIM(THREADS), 0, (pass)->stream, \
-                                        __VA_ARGS__))
-
-static unsigned blocks_for(size_t count)
-{
-    const size_t blocks = (count + THREADS - 1) / THREADS;
-
-    return (unsigned)(blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS);
-}
+#define LAUNCH(pass, kernel, grid, ...)                                                                      \
+    ((pass)->rehearsal                                                                                       \
+         ? DP_OK                                                                                             \
+         : dp_cuda_launch((pass)->attention->host, (pass)->attention->cu, (pass)->attention->kernels.kernel, \
+                          (grid), DP_DIM(THREADS), 0, (pass)->stream, __VA_ARGS__))
 
 static dp_status_t copy(const dp_attention_pass_t *p, void *to, const void *from, size_t bytes)
 {
@@ -39,23 +32,24 @@ static dp_status_t copy(const dp_attention_pass_t *p, void *to, const void *from
 
     if (p->rehearsal || to == from)
         return DP_OK;
-    return DP_CU(a->host,
-                 a->cu->cuMemcpyDtoDAsync((CUdeviceptr)(uintptr_t)to, (CUdeviceptr)(uintptr_t)from, bytes, p->stream),
-                 "%s: copying %zu bytes", a->vt->plugin, bytes);
+    return DP_CU(
+        a->host,
+        a->cu->cuMemcpyDtoDAsync((CUdeviceptr)(uintptr_t)to, (CUdeviceptr)(uintptr_t)from, bytes, p->stream),
+        "%s: copying %zu bytes", a->vt->plugin, bytes);
 }
 
-static dp_status_t rotate(const dp_attention_pass_t *p, void *to, const void *from, uint32_t heads, int32_t sign)
+static dp_status_t rotate(const dp_attention_pass_t *p, void *to, const void *from, uint32_t heads,
+                          int32_t sign)
 {
     dp_attention_t *a = p->attention;
-    size_t tokens = a->tokens;
     uint32_t half = a->head_dim / 2;
 
-    return LAUNCH(p, rotate, DP_DIM(blocks_for(tokens * heads * half)), &to, &from, &a->rope, &tokens, &heads,
-                  &a->sequence, &half, &sign);
+    return LAUNCH(p, rotate, DP_DIM(a->tokens), &to, &from, &a->rope, &heads, &a->sequence, &half, &sign);
 }
 
 /* out = n w. */
-static dp_status_t project(const dp_attention_pass_t *p, const void *n, const void *w, uint32_t width, void *out)
+static dp_status_t project(const dp_attention_pass_t *p, const void *n, const void *w, uint32_t width,
+                           void *out)
 {
     const dp_attention_t *a = p->attention;
     const dp_gemm_shape_t shape = {
@@ -76,8 +70,8 @@ static dp_status_t project_back(const dp_attention_pass_t *p, const void *dout, 
 }
 
 /* dw += left^T right over all tokens, in the type of sums. */
-static dp_status_t project_weight(const dp_attention_pass_t *p, const void *left, uint32_t rows, const void *right,
-                                  uint32_t columns, void *dw)
+static dp_status_t project_weight(const dp_attention_pass_t *p, const void *left, uint32_t rows,
+                                  const void *right, uint32_t columns, void *dw)
 {
     const dp_attention_t *a = p->attention;
     const dp_gemm_shape_t shape = {
@@ -86,7 +80,7 @@ static dp_status_t project_weight(const dp_attention_pass_t *p, const void *left
     return dp_attention_multiply(p, &shape, 1, left, right, 1, dw);
 }
 
-static dp_attention_tensors_t view(const dp_attention_t *a, const dp_io_t *io)
+dp_attention_tensors_t dp_attention_view(const dp_attention_t *a, const dp_io_t *io)
 {
     return (dp_attention_tensors_t){
         .q = in(io->saved, a->saved.q),
@@ -113,7 +107,8 @@ static dp_status_t forward_projections(const dp_attention_pass_t *p, const dp_io
 {
     dp_attention_t *a = p->attention;
     void *normalized = in(io->saved, a->saved.normalized), *inv_rms = in(io->saved, a->saved.inv_rms);
-    void *n = in(io->scratch, a->scratch.shared), *q = in(io->saved, a->saved.q), *k = in(io->saved, a->saved.k);
+    void *n = in(io->scratch, a->scratch.shared), *q = in(io->saved, a->saved.q),
+         *k = in(io->saved, a->saved.k);
     const void *gain = parameter(a, io, a->params.norm), *x = io->x;
     dp_status_t st = LAUNCH(p, normalize, DP_DIM(a->tokens), &normalized, &inv_rms, &n, &x, &gain, &a->hidden,
                             &a->norm_eps);
@@ -134,7 +129,7 @@ static dp_status_t forward_projections(const dp_attention_pass_t *p, const dp_io
 static dp_status_t forward(const dp_attention_pass_t *p, const dp_io_t *io)
 {
     const dp_attention_t *a = p->attention;
-    const dp_attention_tensors_t t = view(a, io);
+    const dp_attention_tensors_t t = dp_attention_view(a, io);
     const dp_gemm_shape_t out = {
         .in = a->dtype, .out = a->dtype, .m = a->tokens, .n = a->hidden, .k = a->o_width};
     dp_status_t st = forward_projections(p, io);
@@ -152,13 +147,17 @@ static dp_status_t forward(const dp_attention_pass_t *p, const dp_io_t *io)
 static dp_status_t backward_core(const dp_attention_pass_t *p, const dp_io_t *io)
 {
     dp_attention_t *a = p->attention;
-    const dp_attention_tensors_t t = view(a, io);
+    const dp_attention_tensors_t t = dp_attention_view(a, io);
     const void *dy = in(io->saved, a->saved.dy);
-    const dp_gemm_shape_t dheads = {
-        .in = a->dtype, .out = a->dtype, .transpose_b = true, .m = a->tokens, .n = a->o_width, .k = a->hidden};
+    const dp_gemm_shape_t dheads = {.in = a->dtype,
+                                    .out = a->dtype,
+                                    .transpose_b = true,
+                                    .m = a->tokens,
+                                    .n = a->o_width,
+                                    .k = a->hidden};
     size_t tokens = a->tokens;
-    dp_status_t st =
-        dp_attention_multiply(p, &dheads, 1, dy, parameter(a, io, a->params.wo), 0, in(io->scratch, a->scratch.dheads));
+    dp_status_t st = dp_attention_multiply(p, &dheads, 1, dy, parameter(a, io, a->params.wo), 0,
+                                           in(io->scratch, a->scratch.dheads));
 
     if (st >= 0 && !a->vt->makes_delta)
         st = LAUNCH(p, dot_rows, DP_DIM(dp_cuda_blocks(tokens * a->heads, THREADS / 32)), (void *)&t.delta,
@@ -189,8 +188,8 @@ static dp_status_t backward_projections(const dp_attention_pass_t *p, const dp_i
     if (st >= 0)
         st = project_back(p, in(io->saved, a->saved.v), parameter(a, io, a->params.wv), a->v_width, 1, dn);
     if (st >= 0)
-        st = LAUNCH(p, gain_gradient, DP_DIM(dp_cuda_blocks(a->hidden, 32)), &dnorm, &dn, &normalized, &tokens,
-                    &a->hidden);
+        st = LAUNCH(p, gain_gradient, DP_DIM(dp_cuda_blocks(a->hidden, 32)), &dnorm, &dn, &normalized,
+                    &tokens, &a->hidden);
     return st;
 }
 
@@ -208,7 +207,8 @@ static dp_status_t backward_input(const dp_attention_pass_t *p, const dp_io_t *i
     if (st >= 0)
         st = backward_projections(p, io);
     if (st >= 0 && dx != NULL)
-        st = LAUNCH(p, normalize_backward, DP_DIM(a->tokens), &dx, &dy, &dn, &gain, &normalized, &inv_rms, &a->hidden);
+        st = LAUNCH(p, normalize_backward, DP_DIM(a->tokens), &dx, &dy, &dn, &gain, &normalized, &inv_rms,
+                    &a->hidden);
     return st;
 }
 
@@ -217,7 +217,7 @@ static dp_status_t backward_weight(const dp_attention_pass_t *p, const dp_io_t *
     dp_attention_t *a = p->attention;
     void *n = in(io->scratch, a->scratch.shared), *grads = io->grads, *dnorm = in(io->saved, a->saved.dnorm);
     const void *normalized = in(io->saved, a->saved.normalized), *gain = parameter(a, io, a->params.norm);
-    size_t tokens = a->tokens, hidden = a->hidden;
+    size_t hidden = a->hidden;
     const struct {
         const void *left, *right;
         uint32_t rows, columns;
@@ -228,8 +228,7 @@ static dp_status_t backward_weight(const dp_attention_pass_t *p, const dp_io_t *
         {n, in(io->saved, a->saved.v), a->hidden, a->v_width, a->params.wv},
         {in(io->saved, a->saved.heads_out), in(io->saved, a->saved.dy), a->o_width, a->hidden, a->params.wo},
     };
-    dp_status_t st =
-        LAUNCH(p, apply_gain, DP_DIM(blocks_for(tokens * hidden)), &n, &normalized, &gain, &tokens, &a->hidden);
+    dp_status_t st = LAUNCH(p, apply_gain, DP_DIM(a->tokens), &n, &normalized, &gain, &a->hidden);
 
     for (size_t i = 0; i < sizeof(weights) / sizeof(weights[0]) && st >= 0; i++)
         st = project_weight(p, weights[i].left, weights[i].rows, weights[i].right, weights[i].columns,
@@ -252,19 +251,20 @@ enum {
 static dp_status_t check_io(const dp_attention_t *a, const char *pass, const dp_io_t *io, unsigned needs)
 {
     if (io->struct_size < sizeof(*io))
-        return DP_FAIL(a->host, DP_ERR_INVALID, "%s: %s: io.struct_size is %u, this plugin needs %zu", a->vt->plugin,
-                       pass, io->struct_size, sizeof(*io));
+        return DP_FAIL(a->host, DP_ERR_INVALID, "%s: %s: io.struct_size is %u, this plugin needs %zu",
+                       a->vt->plugin, pass, io->struct_size, sizeof(*io));
     {
         const struct {
             const char *name;
             const void *pointer;
-        } all[] = {{"params", io->params}, {"grads", io->grads}, {"saved", io->saved}, {"scratch", io->scratch},
-                   {"x", io->x},           {"y", io->y},         {"dy", io->dy}};
+        } all[] = {
+            {"params", io->params}, {"grads", io->grads}, {"saved", io->saved}, {"scratch", io->scratch},
+            {"x", io->x},           {"y", io->y},         {"dy", io->dy}};
 
         for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
             if (all[i].pointer == NULL && (needs >> i & 1) != 0)
-                return DP_FAIL(a->host, DP_ERR_INVALID, "%s: %s of micro-batch %d: io.%s is NULL", a->vt->plugin,
-                               pass, (int)io->microbatch, all[i].name);
+                return DP_FAIL(a->host, DP_ERR_INVALID, "%s: %s of micro-batch %d: io.%s is NULL",
+                               a->vt->plugin, pass, (int)io->microbatch, all[i].name);
     }
     return DP_OK;
 }
@@ -281,8 +281,8 @@ static dp_status_t run(dp_attention_t *a, const char *name, pass_fn pass, unsign
         return st;
     p.stream = a->device_vt->stream_native(s);
     if (p.stream == NULL)
-        return DP_FAIL(a->host, DP_ERR_UNSUPPORTED, "%s: %s: the stream has no CUDA stream: use one of device_cuda",
-                       a->vt->plugin, name);
+        return DP_FAIL(a->host, DP_ERR_UNSUPPORTED,
+                       "%s: %s: the stream has no CUDA stream: use one of device_cuda", a->vt->plugin, name);
     p.workspace = in(io->scratch, a->scratch.workspace);
     return pass(&p, io);
 }
@@ -299,7 +299,8 @@ dp_status_t dp_attention_block_backward_input(dp_attention_t *a, const dp_io_t *
 
 dp_status_t dp_attention_block_backward_weight(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s)
 {
-    return run(a, "backward_weight", backward_weight, NEED_PARAMS | NEED_GRADS | NEED_SAVED | NEED_SCRATCH, io, s);
+    return run(a, "backward_weight", backward_weight, NEED_PARAMS | NEED_GRADS | NEED_SAVED | NEED_SCRATCH,
+               io, s);
 }
 
 dp_status_t dp_attention_rehearse(dp_attention_t *a)

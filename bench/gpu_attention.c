@@ -1,0 +1,430 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * gpu_attention.c: attention on the compute partition of a GPU, against the fastest matrix product of the same run.
+ *
+ *   bench/gpu_attention [--core cudnn|cuda] [--comm-sms N] [--batch N] [--sequence N] [--hidden N] [--heads N] [--kv-heads N]
+ *                       [--head-dim N] [--value-dim N] [--deterministic 0|1] [--iterations N] [--product N]
+ *
+ * Defaults: cudnn, 20 multiprocessors left to communication, DeepSeek-V3's attention (128 heads, 192/128, hidden 7168) on one
+ * sequence of 4096 tokens, 20 timed iterations after 3 others, a bf16 product of 8192 x 8192 x 8192. Exit status 77: no GPU.
+ * Times are medians of device time between events, one process, nothing else on the device. Operations of the core, causal:
+ * forward heads * s^2 * (d_qk + d_v), backward heads * s^2 * (3 d_qk + 2 d_v). */
+#include "../plugins/attention_cuda/scores.h"
+#ifdef HAVE_CUDNN_CORE
+#include "../plugins/attention_cudnn/core.h"
+#endif
+
+#include <dualpipe/dualpipe.h>
+
+#include "group/group.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NO_DEVICE = 77, WARM_UP = 3, MOST_ITERATIONS = 1000 };
+
+typedef struct settings {
+    const char *core;
+    long comm_sms, batch, sequence, hidden, heads, kv_heads, head_dim, value_dim, deterministic, iterations,
+        product;
+} settings_t;
+
+typedef struct bench {
+    settings_t set;
+    dp_group_t *group;
+    const dp_host_t *host;
+    const dp_cuda_driver_t *cu;
+    const dp_device_vt_t *device_vt;
+    dp_device_t *device;
+    dp_stream_t *stream;
+    CUstream native;
+    CUevent start, end;
+    uint32_t sms[DP_LANE_COUNT];
+    dp_attention_t *attention;
+    dp_io_t io;
+} bench_t;
+
+static int complain(dp_status_t st)
+{
+    fprintf(stderr, "gpu_attention: %s (%s)\n", dp_last_error(), dp_status_name(st));
+    return strstr(dp_last_error(), "no CUDA device") != NULL ? NO_DEVICE : 1;
+}
+
+static dp_status_t open_device(bench_t *b)
+{
+    const dp_device_config_t config = {.struct_size = sizeof(config), .comm_sms = (uint32_t)b->set.comm_sms};
+    const dp_plugin_t *plugin;
+    const void *table;
+    dp_status_t st = dp_group_local(1, NULL, &b->group);
+
+    if (st < 0)
+        return st;
+    b->host = dp_group_host(b->group);
+    st = dp_cuda_driver(b->host, &b->cu);
+    if (st == DP_OK)
+        st = dp_plugin_load("device_cuda", &plugin);
+    if (st == DP_OK)
+        st = dp_plugin_interface(plugin, DP_IFACE_DEVICE, sizeof(dp_device_vt_t), &table);
+    if (st < 0)
+        return st;
+    b->device_vt = table;
+    st = b->device_vt->open(b->host, &config, &b->device);
+    if (st == DP_OK)
+        st = b->device_vt->partition(b->device, b->sms);
+    if (st == DP_OK)
+        st = b->device_vt->stream_open(b->device, DP_LANE_COMPUTE, &b->stream);
+    if (st < 0)
+        return st;
+    dp__group_set_sms(b->group, b->sms[DP_LANE_COMPUTE], b->sms[DP_LANE_ALL_TO_ALL]);
+    b->native = b->device_vt->stream_native(b->stream);
+    st = DP_CU(b->host, b->cu->cuEventCreate(&b->start, CU_EVENT_DEFAULT), "making an event");
+    return st < 0 ? st : DP_CU(b->host, b->cu->cuEventCreate(&b->end, CU_EVENT_DEFAULT), "making an event");
+}
+
+/* Device memory with bf16 numbers uniform in [-scale, scale); 0: zeros. Values matter: they set the power drawn. */
+static dp_status_t allocate(bench_t *b, size_t bytes, float scale, void **memory_out)
+{
+    dp_status_t st = b->device_vt->allocate(b->device, bytes + 1, memory_out);
+    uint64_t state = 12345;
+    uint16_t *values;
+
+    if (st < 0 || scale == 0)
+        return st;
+    values = malloc(bytes);
+    if (values == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for %zu bytes of numbers", bytes);
+    for (size_t i = 0; i < bytes / sizeof(*values); i++) {
+        float x;
+        uint32_t bits;
+
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        x = scale * ((float)(state >> 40) * 0x1p-23f - 1);
+        memcpy(&bits, &x, sizeof(bits));
+        values[i] = (uint16_t)(bits >> 16);
+    }
+    st = DP_CU(b->host, b->cu->cuMemcpyHtoD((CUdeviceptr)(uintptr_t)*memory_out, values, bytes),
+               "copying numbers");
+    free(values);
+    return st;
+}
+
+typedef dp_status_t (*work_fn)(bench_t *b, void *arg);
+
+static int compare(const void *a, const void *b)
+{
+    const float x = *(const float *)a, y = *(const float *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* Median milliseconds of the device between two events around the work. */
+static dp_status_t measure(bench_t *b, work_fn work, void *arg, double *ms_out)
+{
+    float times[MOST_ITERATIONS];
+    dp_status_t st = DP_OK;
+
+    for (long i = -WARM_UP; i < b->set.iterations && st >= 0; i++) {
+        st = DP_CU(b->host, b->cu->cuEventRecord(b->start, b->native), "recording an event");
+        if (st >= 0)
+            st = work(b, arg);
+        if (st >= 0)
+            st = DP_CU(b->host, b->cu->cuEventRecord(b->end, b->native), "recording an event");
+        if (st >= 0)
+            st = DP_CU(b->host, b->cu->cuEventSynchronize(b->end), "waiting for the device");
+        if (st >= 0 && i >= 0)
+            st = DP_CU(b->host, b->cu->cuEventElapsedTime(&times[i], b->start, b->end), "reading a time");
+    }
+    if (st < 0)
+        return st;
+    qsort(times, (size_t)b->set.iterations, sizeof(times[0]), compare);
+    *ms_out = (double)times[b->set.iterations / 2];
+    return DP_OK;
+}
+
+/* ---- the roofline ---- */
+
+typedef struct product {
+    dp_gemm_t *gemm;
+    dp_gemm_shape_t shape;
+    dp_gemm_operands_t operands;
+} product_t;
+
+static dp_status_t multiply(bench_t *b, void *arg)
+{
+    const product_t *p = arg;
+
+    return dp_gemm_run(p->gemm, &p->shape, &p->operands, b->native);
+}
+
+static dp_status_t measure_roofline(bench_t *b, double *tflops_out)
+{
+    const uint32_t n = (uint32_t)b->set.product;
+    const size_t bytes = (size_t)n * n * 2;
+    product_t p = {.shape = {.in = DP_BF16, .out = DP_BF16, .transpose_b = true, .m = n, .n = n, .k = n},
+                   .operands = {.alpha = 1}};
+    void *a = NULL, *w = NULL;
+    double ms = 0;
+    dp_status_t st = dp_gemm_open(b->host, b->sms[DP_LANE_COMPUTE], 0, &p.gemm);
+
+    if (st < 0)
+        return st;
+    st = dp_gemm_prepare(p.gemm, &p.shape);
+    if (st >= 0)
+        st = allocate(b, bytes, 1, &a);
+    if (st >= 0)
+        st = allocate(b, bytes, 1, &w);
+    if (st >= 0)
+        st = allocate(b, bytes, 0, &p.operands.c);
+    if (st >= 0)
+        st = allocate(b, dp_gemm_workspace(p.gemm), 0, &p.operands.workspace);
+    p.operands.a = a;
+    p.operands.b = w;
+    if (st >= 0)
+        st = measure(b, multiply, &p, &ms);
+    b->device_vt->release(b->device, a);
+    b->device_vt->release(b->device, w);
+    b->device_vt->release(b->device, p.operands.c);
+    b->device_vt->release(b->device, p.operands.workspace);
+    dp_gemm_close(p.gemm);
+    *tflops_out = ms > 0 ? 2.0 * n * n * (double)n / ms / 1e9 : 0;
+    return st;
+}
+
+/* ---- attention ---- */
+
+static const dp_attention_core_t *find_core(const char *name)
+{
+#ifdef HAVE_CUDNN_CORE
+    if (strcmp(name, "cudnn") == 0)
+        return &dp_cudnn_core;
+#endif
+    return strcmp(name, "cuda") == 0 ? &dp_scores_core : NULL;
+}
+
+static dp_status_t open_attention(bench_t *b)
+{
+    const settings_t *set = &b->set;
+    const dp_attention_config_t config = {
+        .struct_size = sizeof(config),
+        .shape = {sizeof(config.shape), DP_BF16, (uint32_t)set->batch, (uint32_t)set->sequence,
+                  (uint32_t)set->hidden, 0},
+        .heads = (uint32_t)set->heads,
+        .kv_heads = (uint32_t)set->kv_heads,
+        .head_dim = (uint32_t)set->head_dim,
+        .value_dim = (uint32_t)set->value_dim,
+        .deterministic = (uint32_t)set->deterministic,
+        .device_vt = b->device_vt,
+        .device = b->device,
+    };
+    const size_t boundary = (size_t)(set->batch * set->sequence * set->hidden) * 2;
+    dp_block_sizes_t sizes = {.struct_size = sizeof(sizes)};
+    void *params, *x, *dy;
+    dp_status_t st = dp_attention_block_open(b->host, &config, find_core(set->core), &b->attention);
+
+    if (st >= 0)
+        st = dp_attention_block_sizes(b->attention, &sizes);
+    b->io = (dp_io_t){.struct_size = sizeof(b->io)};
+    if (st >= 0)
+        st = allocate(b, sizes.param_count * 2, 0.02f, &params);
+    if (st >= 0)
+        st = allocate(b, sizes.param_count * 4, 0, &b->io.grads);
+    if (st >= 0)
+        st = allocate(b, sizes.saved_bytes, 0, &b->io.saved);
+    if (st >= 0)
+        st = allocate(b, sizes.scratch_bytes, 0, &b->io.scratch);
+    if (st >= 0)
+        st = allocate(b, boundary, 1, &x);
+    if (st >= 0)
+        st = allocate(b, boundary, 0, &b->io.y);
+    if (st >= 0)
+        st = allocate(b, boundary, 1, &dy);
+    if (st >= 0)
+        st = allocate(b, boundary, 0, &b->io.dx);
+    if (st < 0)
+        return st;
+    b->io.params = params;
+    b->io.x = x;
+    b->io.dy = dy;
+    return DP_OK;
+}
+
+static void close_attention(bench_t *b)
+{
+    void *const all[] = {(void *)b->io.params, b->io.grads, b->io.saved,      b->io.scratch,
+                         (void *)b->io.x,      b->io.y,     (void *)b->io.dy, b->io.dx};
+
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (all[i] != NULL)
+            b->device_vt->release(b->device, all[i]);
+    dp_attention_block_close(b->attention);
+}
+
+static dp_status_t core_forward(bench_t *b, void *arg)
+{
+    const dp_attention_pass_t pass = {.attention = b->attention,
+                                      .stream = b->native,
+                                      .workspace = (char *)b->io.scratch + b->attention->scratch.workspace};
+    const dp_attention_tensors_t t = dp_attention_view(b->attention, &b->io);
+
+    (void)arg;
+    return b->attention->vt->forward(&pass, &t);
+}
+
+static dp_status_t core_backward(bench_t *b, void *arg)
+{
+    const dp_attention_pass_t pass = {.attention = b->attention,
+                                      .stream = b->native,
+                                      .workspace = (char *)b->io.scratch + b->attention->scratch.workspace};
+    const dp_attention_tensors_t t = dp_attention_view(b->attention, &b->io);
+
+    (void)arg;
+    return b->attention->vt->backward(&pass, &t);
+}
+
+static dp_status_t block_forward(bench_t *b, void *arg)
+{
+    (void)arg;
+    return dp_attention_block_forward(b->attention, &b->io, b->stream);
+}
+
+static dp_status_t block_backward_input(bench_t *b, void *arg)
+{
+    (void)arg;
+    return dp_attention_block_backward_input(b->attention, &b->io, b->stream);
+}
+
+static dp_status_t block_backward_weight(bench_t *b, void *arg)
+{
+    (void)arg;
+    return dp_attention_block_backward_weight(b->attention, &b->io, b->stream);
+}
+
+/* Each in an order in which its inputs have been made by those before. */
+static const struct part {
+    const char *name;
+    work_fn work;
+    double qk, v; /* operations per heads * s^2, per element of a head's dims; 0, 0: not counted */
+} parts[] = {
+    {"block forward", block_forward, 0, 0},
+    {"core forward", core_forward, 1, 1},
+    {"core backward", core_backward, 3, 2},
+    {"block backward_input", block_backward_input, 0, 0},
+    {"block backward_weight", block_backward_weight, 0, 0},
+};
+
+static dp_status_t report(bench_t *b, double roofline)
+{
+    const settings_t *set = &b->set;
+    const double square =
+        (double)set->batch * (double)set->heads * (double)set->sequence * (double)set->sequence;
+    dp_status_t st = DP_OK;
+
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]) && st >= 0; i++) {
+        const double operations =
+            square * (parts[i].qk * (double)set->head_dim + parts[i].v * (double)set->value_dim);
+        double ms = 0;
+
+        /* The gradients stand where q, k and v were: a new forward for what needs them. */
+        if (parts[i].work == block_backward_input)
+            st = block_forward(b, NULL);
+        if (st >= 0)
+            st = measure(b, parts[i].work, NULL, &ms);
+        if (st >= 0 && operations > 0)
+            printf("%-22s %9.3f ms  %7.1f TFLOP/s  %5.3f of the product\n", parts[i].name, ms,
+                   operations / ms / 1e9, operations / ms / 1e9 / roofline);
+        else if (st >= 0)
+            printf("%-22s %9.3f ms\n", parts[i].name, ms);
+    }
+    return st;
+}
+
+static dp_status_t run(bench_t *b)
+{
+    const settings_t *set = &b->set;
+    char name[128] = "";
+    double roofline = 0;
+    CUdevice device;
+    dp_status_t st = open_device(b);
+
+    if (st >= 0)
+        st = dp_cuda_current(b->host, &device);
+    if (st >= 0)
+        st = DP_CU(b->host, b->cu->cuDeviceGetName(name, sizeof(name), device),
+                   "asking for the device's name");
+    if (st >= 0)
+        st = measure_roofline(b, &roofline);
+    if (st >= 0)
+        st = open_attention(b);
+    if (st < 0)
+        return st;
+    printf("%s, %u multiprocessors for compute, %u for communication (0: no partition)\n", name,
+           b->sms[DP_LANE_COMPUTE], b->sms[DP_LANE_ALL_TO_ALL]);
+    printf("%s: batch %ld, sequence %ld, hidden %ld, heads %ld/%ld, dims %ld/%ld%s; median of %ld\n",
+           set->core, set->batch, set->sequence, set->hidden, set->heads, set->kv_heads, set->head_dim,
+           set->value_dim, set->deterministic ? ", deterministic" : "", set->iterations);
+    printf("%-22s %12s  %7.1f TFLOP/s\n", "product", "", roofline);
+    return report(b, roofline);
+}
+
+static void close_bench(bench_t *b)
+{
+    if (b->attention != NULL)
+        close_attention(b);
+    if (b->start != NULL)
+        b->cu->cuEventDestroy(b->start);
+    if (b->end != NULL)
+        b->cu->cuEventDestroy(b->end);
+    if (b->stream != NULL)
+        b->device_vt->stream_close(b->stream);
+    if (b->device != NULL)
+        b->device_vt->close(b->device);
+    if (b->group != NULL)
+        dp_group_leave(b->group);
+}
+
+static int usage(const char *what)
+{
+    fprintf(stderr, "gpu_attention: %s\n", what);
+    return 2;
+}
+
+int main(int argc, char **argv)
+{
+    static bench_t b = {.set = {"cudnn", 20, 1, 4096, 7168, 128, 0, 192, 128, 0, 20, 8192}};
+    long *const numbers[] = {&b.set.comm_sms,      &b.set.batch,      &b.set.sequence, &b.set.hidden,
+                             &b.set.heads,         &b.set.kv_heads,   &b.set.head_dim, &b.set.value_dim,
+                             &b.set.deterministic, &b.set.iterations, &b.set.product};
+    static const struct option options[] = {
+        {"comm-sms", 1, NULL, 0},   {"batch", 1, NULL, 1},     {"sequence", 1, NULL, 2},
+        {"hidden", 1, NULL, 3},     {"heads", 1, NULL, 4},     {"kv-heads", 1, NULL, 5},
+        {"head-dim", 1, NULL, 6},   {"value-dim", 1, NULL, 7}, {"deterministic", 1, NULL, 8},
+        {"iterations", 1, NULL, 9}, {"product", 1, NULL, 10},  {"core", 1, NULL, 'c'},
+        {NULL, 0, NULL, 0},
+    };
+    dp_status_t st;
+    int option;
+
+    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
+        char *end = "";
+
+        if (option == '?')
+            return usage("unknown option; the head of bench/gpu_attention.c lists them");
+        if (option == 'c')
+            b.set.core = optarg;
+        else
+            *numbers[option] = strtol(optarg, &end, 10);
+        if (*end != '\0' || (option >= 1 && option <= 10 && option != 8 && *numbers[option] < 1))
+            return usage("numbers must be positive");
+    }
+    if (find_core(b.set.core) == NULL)
+        return usage("--core must be cudnn (where it was built) or cuda");
+    if (b.set.iterations > MOST_ITERATIONS)
+        return usage("too many iterations");
+    if (b.set.kv_heads == 0)
+        b.set.kv_heads = b.set.heads;
+    st = run(&b);
+    close_bench(&b);
+    return st < 0 ? complain(st) : 0;
+}
