@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * conform_comm.c: the contract of dp.comm/1, with ranks as threads and as processes. Needs a device with launch() on host
- * memory, so that data are made and looked at where the streams are. */
+ * conform_comm.c: the contract of dp.comm/1, with ranks as threads and as processes. Where the device has launch() on host
+ * memory, data are made and looked at by the streams. On others they are made on the host, brought to a buffer of the device
+ * beforehand and copied from there by the streams, or copied there and looked at later. */
 #include "conform.h"
 
 #include <pthread.h>
@@ -11,7 +12,34 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LANES DP_LANE_COUNT
+#define LANES       DP_LANE_COUNT
+#define ROOMS       16
+#define ARENA_BYTES ((size_t)40 << 20)
+#define LOOKS       2048
+
+typedef struct pattern {
+    unsigned char *data;
+    size_t bytes;
+    uint32_t seed;
+    uint64_t *wrong; /* of the stream that looks */
+} pattern_t;
+
+typedef struct swap {
+    int32_t rank, size;
+    uint32_t number;
+    size_t row_bytes;
+    unsigned char *rows; /* to send, or received */
+    int32_t *offsets, *counts;
+    uint64_t *wrong;
+} swap_t;
+
+/* Something to look at once the streams are at rest: a message, or rows with their counts, at `at` in the arena. */
+typedef struct later {
+    bool is_swap;
+    pattern_t pattern;
+    swap_t swap;
+    size_t at;
+} later_t;
 
 /* One rank's device, a stream for each lane, and an instance. */
 typedef struct rig {
@@ -21,6 +49,14 @@ typedef struct rig {
     dp_device_t *device;
     dp_stream_t *streams[LANES];
     dp_comm_t *comm;
+    void *rooms[ROOMS]; /* device memory of the case */
+    int room_count;
+    bool launches;
+    dp_stream_t *side;    /* the rest is for devices without launch() */
+    unsigned char *arena; /* device memory */
+    size_t used;
+    later_t *laters;
+    int later_count;
 } rig_t;
 
 static dp_status_t comm_open(rig_t *rig, const char *name, int32_t rank, int32_t nranks, const int32_t *world,
@@ -38,6 +74,15 @@ static dp_status_t comm_open(rig_t *rig, const char *name, int32_t rank, int32_t
     return rig->vt->open(rig->t->host, &config, &rig->comm);
 }
 
+static dp_status_t arena_open(rig_t *rig)
+{
+    const dp_device_vt_t *device = rig->device_vt;
+    dp_status_t status = device->stream_open(rig->device, DP_LANE_COMPUTE, &rig->side);
+
+    rig->laters = malloc(LOOKS * sizeof(*rig->laters));
+    return status == DP_OK ? device->allocate(rig->device, ARENA_BYTES, (void **)&rig->arena) : status;
+}
+
 static bool device_open(rig_t *rig, conform_t *t)
 {
     dp_device_config_t config = {.struct_size = sizeof(config), .queue_length = 256};
@@ -47,13 +92,12 @@ static bool device_open(rig_t *rig, conform_t *t)
     rig->t = t;
     rig->device_vt = t->device;
     rig->vt = t->comm;
-    if (!(t->device->caps & DP_DEVICE_CAP_LAUNCH) || !(t->device->caps & DP_DEVICE_CAP_HOST_MEMORY)) {
-        conform_skip(t, "the device has no launch() on host memory");
-        return false;
-    }
+    rig->launches = (t->device->caps & DP_DEVICE_CAP_LAUNCH) && (t->device->caps & DP_DEVICE_CAP_HOST_MEMORY);
     status = t->device->open(t->host, &config, &rig->device);
     for (int lane = 0; lane < LANES && status == DP_OK; lane++)
         status = t->device->stream_open(rig->device, (dp_lane_t)lane, &rig->streams[lane]);
+    if (status == DP_OK && !rig->launches)
+        status = arena_open(rig);
     if (status != DP_OK)
         conform_fail(t, __FILE__, __LINE__, "device", "%s", conform_last_error());
     return status == DP_OK;
@@ -75,7 +119,40 @@ static void device_close(rig_t *rig)
 {
     for (int lane = 0; lane < LANES; lane++)
         rig->device_vt->stream_close(rig->streams[lane]);
+    for (int i = 0; i < rig->room_count; i++)
+        rig->device_vt->release(rig->device, rig->rooms[i]);
+    if (!rig->launches) {
+        rig->device_vt->stream_close(rig->side);
+        rig->device_vt->release(rig->device, rig->arena);
+        free(rig->laters);
+    }
     rig->device_vt->close(rig->device);
+}
+
+/* Zeroed device memory that lives as long as the rig; NULL when there is none. */
+static void *room(rig_t *rig, size_t bytes)
+{
+    void *memory = NULL;
+
+    if (rig->room_count == ROOMS || rig->device_vt->allocate(rig->device, bytes, &memory) != DP_OK) {
+        conform_fail(rig->t, __FILE__, __LINE__, "room", "%s", conform_last_error());
+        return NULL;
+    }
+    rig->rooms[rig->room_count++] = memory;
+    return memory;
+}
+
+/* Between host and device, at once, whatever the lanes wait for. */
+static dp_status_t move(rig_t *rig, void *to, const void *from, size_t bytes)
+{
+    dp_status_t status;
+
+    if (rig->launches) {
+        memcpy(to, from, bytes);
+        return DP_OK;
+    }
+    status = rig->device_vt->copy(rig->side, to, from, bytes);
+    return status == DP_OK ? rig->device_vt->synchronize(rig->side, -1) : status;
 }
 
 static void rig_close(rig_t *rig)
@@ -83,6 +160,8 @@ static void rig_close(rig_t *rig)
     rig->vt->close(rig->comm);
     device_close(rig);
 }
+
+static dp_status_t look_now(rig_t *rig);
 
 /* The first failure among the streams, once all are at rest. */
 static dp_status_t rest(rig_t *rig)
@@ -94,7 +173,7 @@ static dp_status_t rest(rig_t *rig)
 
         status = status == DP_OK ? one : status;
     }
-    return status;
+    return status == DP_OK && !rig->launches ? look_now(rig) : status;
 }
 
 static dp_status_t channel(rig_t *rig, uint32_t id, int32_t peer, int sender, uint32_t slots, size_t bytes,
@@ -113,16 +192,10 @@ static dp_status_t channel(rig_t *rig, uint32_t id, int32_t peer, int sender, ui
 
 /* ---- data that say where they come from ---- */
 
-typedef struct pattern {
-    unsigned char *data;
-    size_t bytes;
-    uint32_t seed;
-    uint64_t *wrong; /* of the stream that looks */
-} pattern_t;
-
 static unsigned char pattern_byte(uint32_t seed, size_t k)
 {
-    uint32_t mixed = (seed + 1) * UINT32_C(2654435761); /* neighbouring seeds differ in the byte that is left */
+    uint32_t mixed =
+        (seed + 1) * UINT32_C(2654435761); /* neighbouring seeds differ in the byte that is left */
 
     return (unsigned char)((mixed >> 24) + k * 7 + (k >> 8) + (k >> 16) * 3);
 }
@@ -145,6 +218,59 @@ static dp_status_t look(void *arg)
     return DP_OK;
 }
 
+/* A place in the arena. When it is full everything there is looked at first, which waits for the streams. */
+static dp_status_t arena_take(rig_t *rig, size_t bytes, size_t *at_out)
+{
+    dp_status_t status = DP_OK;
+
+    bytes = (bytes + 255) / 256 * 256;
+    if (rig->used + bytes > ARENA_BYTES || rig->later_count == LOOKS)
+        status = rest(rig);
+    *at_out = rig->used;
+    rig->used += bytes;
+    return status;
+}
+
+/* Brings `bytes` from the host to the arena now, and has the lane copy them to `to`. */
+static dp_status_t bring(rig_t *rig, int lane, void *to, const void *from, size_t bytes)
+{
+    size_t at;
+    dp_status_t status = arena_take(rig, bytes, &at);
+
+    if (status == DP_OK && bytes > 0)
+        status = move(rig, rig->arena + at, from, bytes);
+    return status == DP_OK && bytes > 0 ? rig->device_vt->copy(rig->streams[lane], to, rig->arena + at, bytes)
+                                        : status;
+}
+
+static dp_status_t fill_on(rig_t *rig, int lane, const pattern_t *p)
+{
+    pattern_t here = *p;
+    dp_status_t status;
+
+    if (rig->launches)
+        return rig->device_vt->launch(rig->streams[lane], fill, p, sizeof(*p));
+    here.data = malloc(p->bytes + 1);
+    fill(&here);
+    status = bring(rig, lane, p->data, here.data, p->bytes);
+    free(here.data);
+    return status;
+}
+
+static dp_status_t look_on(rig_t *rig, int lane, const pattern_t *p)
+{
+    dp_status_t status;
+    size_t at;
+
+    if (rig->launches)
+        return rig->device_vt->launch(rig->streams[lane], look, p, sizeof(*p));
+    status = arena_take(rig, p->bytes, &at);
+    if (status == DP_OK && p->bytes > 0)
+        status = rig->device_vt->copy(rig->streams[lane], rig->arena + at, p->data, p->bytes);
+    rig->laters[rig->later_count++] = (later_t){.pattern = *p, .at = at};
+    return status;
+}
+
 static dp_status_t nap(void *arg)
 {
     conform_nap_ms(*(int *)arg);
@@ -155,8 +281,12 @@ static dp_status_t nap_now_and_then(rig_t *rig, int lane, uint64_t *random)
 {
     int ms = 1;
 
-    return conform_random(random) % 16 == 0 ? rig->device_vt->launch(rig->streams[lane], nap, &ms, sizeof(ms))
-                                            : DP_OK;
+    if (conform_random(random) % 16 != 0)
+        return DP_OK;
+    if (rig->launches)
+        return rig->device_vt->launch(rig->streams[lane], nap, &ms, sizeof(ms));
+    conform_nap_ms(ms);
+    return DP_OK;
 }
 
 static uint32_t seed_of(int32_t from, int32_t to, uint32_t number)
@@ -177,7 +307,7 @@ static dp_status_t put(rig_t *rig, dp_channel_end_t *end, int lane, int32_t to, 
 {
     pattern_t p = {buffer, bytes, seed_of(rig->t->rank, to, number), NULL};
     dp_message_tag_t tag = tag_of(number, bytes);
-    dp_status_t status = rig->device_vt->launch(rig->streams[lane], fill, &p, sizeof(p));
+    dp_status_t status = fill_on(rig, lane, &p);
 
     return status == DP_OK ? rig->vt->send(end, buffer, &tag, rig->streams[lane]) : status;
 }
@@ -193,7 +323,7 @@ static dp_status_t take(rig_t *rig, dp_channel_end_t *end, int lane, int32_t fro
 
     p.data = (unsigned char *)data;
     if (status == DP_OK)
-        status = rig->device_vt->launch(rig->streams[lane], look, &p, sizeof(p));
+        status = look_on(rig, lane, &p);
     return status == DP_OK ? rig->vt->release(end, number, rig->streams[lane]) : status;
 }
 
@@ -210,10 +340,10 @@ static size_t size_of_message(uint32_t number, size_t slot_bytes)
 static void messages_arrive_in_order_and_whole(conform_t *t)
 {
     static const size_t sizes[] = {1, 100, 4096, 70001};
-    unsigned char *buffer = malloc(70001);
+    unsigned char *buffer;
     rig_t rig;
 
-    if (!rig_open(&rig, t, "pair", 0))
+    if (!rig_open(&rig, t, "pair", 0) || (buffer = room(&rig, 70001)) == NULL)
         return;
     for (uint32_t slots = 1; slots <= 4; slots++) {
         dp_channel_end_t *end;
@@ -234,18 +364,17 @@ static void messages_arrive_in_order_and_whole(conform_t *t)
                slots, bytes);
     }
     rig_close(&rig);
-    free(buffer);
 }
 
 static void every_rank_talks_to_every_other(conform_t *t)
 {
     enum { BYTES = 300, MESSAGES = 60 };
     dp_channel_end_t *to[CONFORM_RANKS_MAX], *from[CONFORM_RANKS_MAX];
-    unsigned char *buffer = malloc(BYTES);
+    unsigned char *buffer;
     uint64_t wrong = 0, random = (uint64_t)t->rank;
     rig_t rig;
 
-    if (!rig_open(&rig, t, "mesh", 0))
+    if (!rig_open(&rig, t, "mesh", 0) || (buffer = room(&rig, BYTES)) == NULL)
         return;
     for (int32_t p = 0; p < t->size; p++) {
         if (p == t->rank)
@@ -271,7 +400,6 @@ static void every_rank_talks_to_every_other(conform_t *t)
     EXPECT_OK(t, rest(&rig));
     EXPECT(t, wrong == 0, "%llu bytes are wrong", (unsigned long long)wrong);
     rig_close(&rig);
-    free(buffer);
 }
 
 /* A sender gets as far as there are slots, without the receiver; then it waits for the first of them, in order. */
@@ -279,12 +407,12 @@ static void credits_are_the_slots(conform_t *t)
 {
     enum { SLOTS = 3, BYTES = 40 };
     dp_channel_end_t *end;
-    unsigned char *buffer = malloc(BYTES);
+    unsigned char *buffer;
     uint64_t wrong = 0;
     const void *data[SLOTS];
     rig_t rig;
 
-    if (!rig_open(&rig, t, "credits", 0))
+    if (!rig_open(&rig, t, "credits", 0) || (buffer = room(&rig, BYTES)) == NULL)
         return;
     if (!(rig.vt->caps & DP_COMM_CAP_ONE_SIDED)) {
         conform_skip(t, "the backend is not one-sided");
@@ -311,7 +439,7 @@ static void credits_are_the_slots(conform_t *t)
         for (uint32_t i = 0; i < SLOTS; i++) { /* all slots are full at once, and each has its own message */
             pattern_t p = {(unsigned char *)data[i], BYTES, seed_of(0, 1, i), &wrong};
 
-            EXPECT_OK(t, rig.device_vt->launch(rig.streams[DP_LANE_P2P], look, &p, sizeof(p)));
+            EXPECT_OK(t, look_on(&rig, DP_LANE_P2P, &p));
         }
         EXPECT_OK(t, rig.vt->release(end, 0, rig.streams[DP_LANE_P2P]));
         /* its release is refused: 1 and 2 come first */
@@ -321,23 +449,21 @@ static void credits_are_the_slots(conform_t *t)
     }
     EXPECT_OK(t, rest(&rig)); /* rank 0: the fourth message has gone */
     rig_close(&rig);
-    free(buffer);
 }
 
 static void unexpected_messages_are_protocol_errors(conform_t *t)
 {
     static const dp_message_tag_t sent = {0, 3, 5, 32};
     static const dp_message_tag_t expected[] = {{0, 4, 5, 32}, {0, 3, 6, 32}, {0, 3, 5, 31}};
-    unsigned char buffer[32] = {0};
 
     for (uint32_t i = 0; i < 3; i++) {
         dp_channel_end_t *end;
-        const void *data;
+        const void *data, *buffer;
         char name[24];
         rig_t rig;
 
         snprintf(name, sizeof(name), "tags%u", i);
-        if (!rig_open(&rig, t, name, 0))
+        if (!rig_open(&rig, t, name, 0) || (buffer = room(&rig, 32)) == NULL)
             return;
         EXPECT_OK(t, channel(&rig, 7, 1 - t->rank, t->rank == 1, 2, 32, &end));
         EXPECT_OK(t, rig.vt->start(rig.comm));
@@ -441,12 +567,12 @@ static void ends_that_differ_do_not_connect(conform_t *t)
 static void start_connects_what_is_new(conform_t *t)
 {
     dp_channel_end_t *ends[3];
-    unsigned char *buffer = malloc(128);
+    unsigned char *buffer;
     uint64_t wrong = 0;
     size_t before, after;
     rig_t rig;
 
-    if (!rig_open(&rig, t, "rounds", 0))
+    if (!rig_open(&rig, t, "rounds", 0) || (buffer = room(&rig, 128)) == NULL)
         return;
     EXPECT_OK(t, rig.vt->start(rig.comm)); /* nothing yet */
     for (uint32_t round = 0; round < 3; round++) {
@@ -468,7 +594,6 @@ static void start_connects_what_is_new(conform_t *t)
     EXPECT_OK(t, rest(&rig));
     EXPECT(t, wrong == 0, "%llu bytes are wrong", (unsigned long long)wrong);
     rig_close(&rig);
-    free(buffer);
 }
 
 /* ---- exchanges ---- */
@@ -487,15 +612,6 @@ static int32_t rows_between(int32_t from, int32_t to, uint32_t number)
         return CAPACITY;
     return (int32_t)(conform_random(&state) % (CAPACITY + 1));
 }
-
-typedef struct swap {
-    int32_t rank, size;
-    uint32_t number;
-    size_t row_bytes;
-    unsigned char *rows; /* to send, or received */
-    int32_t *offsets, *counts;
-    uint64_t *wrong;
-} swap_t;
 
 /* Row k for rank `to` is a pattern; the ranks' rows lie in descending order of rank, so that offsets matter. */
 static dp_status_t make_rows(void *arg)
@@ -535,16 +651,85 @@ static dp_status_t look_at_rows(void *arg)
     return DP_OK;
 }
 
+static dp_status_t make_rows_on(rig_t *rig, int lane, const swap_t *s)
+{
+    size_t n = (size_t)s->size, rows_bytes = n * CAPACITY * s->row_bytes;
+    int32_t offsets[CONFORM_RANKS_MAX], counts[CONFORM_RANKS_MAX];
+    swap_t here = *s;
+    dp_status_t status;
+
+    if (rig->launches)
+        return rig->device_vt->launch(rig->streams[lane], make_rows, s, sizeof(*s));
+    here.offsets = offsets;
+    here.counts = counts;
+    here.rows = calloc(1, rows_bytes);
+    make_rows(&here);
+    status = bring(rig, lane, s->rows, here.rows, rows_bytes);
+    free(here.rows);
+    if (status == DP_OK)
+        status = bring(rig, lane, s->offsets, offsets, n * sizeof(int32_t));
+    return status == DP_OK ? bring(rig, lane, s->counts, counts, n * sizeof(int32_t)) : status;
+}
+
+/* Counts first, then all rows, whether they were sent or not. */
+static dp_status_t look_at_rows_on(rig_t *rig, int lane, const swap_t *s)
+{
+    size_t n = (size_t)s->size, at;
+    dp_status_t status;
+
+    if (rig->launches)
+        return rig->device_vt->launch(rig->streams[lane], look_at_rows, s, sizeof(*s));
+    status = arena_take(rig, 256 + n * CAPACITY * s->row_bytes, &at);
+    if (status == DP_OK)
+        status = rig->device_vt->copy(rig->streams[lane], rig->arena + at, s->counts, n * sizeof(int32_t));
+    if (status == DP_OK)
+        status = rig->device_vt->copy(rig->streams[lane], rig->arena + at + 256, s->rows,
+                                      n * CAPACITY * s->row_bytes);
+    rig->laters[rig->later_count++] = (later_t){.is_swap = true, .swap = *s, .at = at};
+    return status;
+}
+
+static dp_status_t look_now(rig_t *rig)
+{
+    unsigned char *here = malloc(rig->used + 1);
+    dp_status_t status = rig->used > 0 ? move(rig, here, rig->arena, rig->used) : DP_OK;
+
+    for (int i = 0; i < rig->later_count && status == DP_OK; i++) {
+        later_t *l = &rig->laters[i];
+
+        if (l->is_swap) {
+            l->swap.counts = (int32_t *)(void *)(here + l->at);
+            l->swap.rows = here + l->at + 256;
+            look_at_rows(&l->swap);
+        } else {
+            l->pattern.data = here + l->at;
+            look(&l->pattern);
+        }
+    }
+    rig->later_count = 0;
+    rig->used = 0;
+    free(here);
+    return status;
+}
+
+/* What a rank sends rows from. */
+static bool swap_rooms(rig_t *rig, size_t row_bytes, swap_t *s)
+{
+    s->rows = room(rig, (size_t)rig->t->size * CAPACITY * row_bytes);
+    s->offsets = room(rig, CONFORM_RANKS_MAX * sizeof(int32_t));
+    s->counts = room(rig, CONFORM_RANKS_MAX * sizeof(int32_t));
+    return s->rows != NULL && s->offsets != NULL && s->counts != NULL;
+}
+
 static void exchanges_bring_every_row(conform_t *t)
 {
     static const size_t row_bytes[] = {16, 48, 1024};
     dp_exchange_t *xs[3];
-    unsigned char *rows = malloc((size_t)t->size * CAPACITY * 1024);
-    int32_t offsets[CONFORM_RANKS_MAX], counts[CONFORM_RANKS_MAX];
     uint64_t wrong = 0, random = (uint64_t)t->rank;
+    swap_t rooms;
     rig_t rig;
 
-    if (!rig_open(&rig, t, "experts", 0))
+    if (!rig_open(&rig, t, "experts", 0) || !swap_rooms(&rig, 1024, &rooms))
         return;
     for (uint32_t i = 0; i < 3; i++) {
         dp_exchange_config_t config = {.struct_size = sizeof(config),
@@ -559,23 +744,24 @@ static void exchanges_bring_every_row(conform_t *t)
     EXPECT_OK(t, rig.vt->start(rig.comm));
     for (uint32_t number = 0; number < ROUNDS; number++)
         for (uint32_t i = 0; i < 3; i++) {
-            swap_t s = {t->rank, t->size, number, row_bytes[i], rows, offsets, counts, &wrong};
+            swap_t s = {t->rank,    t->size,       number,       row_bytes[i],
+                        rooms.rows, rooms.offsets, rooms.counts, &wrong};
             dp_stream_t *lane = rig.streams[DP_LANE_ALL_TO_ALL];
             const int32_t *counts_in;
             const void *rows_in;
 
             EXPECT_OK(t, nap_now_and_then(&rig, DP_LANE_ALL_TO_ALL, &random));
-            EXPECT_OK(t, rig.device_vt->launch(lane, make_rows, &s, sizeof(s)));
-            EXPECT_OK(t, rig.vt->exchange(xs[i], number, rows, offsets, counts, &rows_in, &counts_in, lane));
+            EXPECT_OK(t, make_rows_on(&rig, DP_LANE_ALL_TO_ALL, &s));
+            EXPECT_OK(
+                t, rig.vt->exchange(xs[i], number, s.rows, s.offsets, s.counts, &rows_in, &counts_in, lane));
             s.rows = (unsigned char *)rows_in;
             s.counts = (int32_t *)counts_in;
-            EXPECT_OK(t, rig.device_vt->launch(lane, look_at_rows, &s, sizeof(s)));
+            EXPECT_OK(t, look_at_rows_on(&rig, DP_LANE_ALL_TO_ALL, &s));
             EXPECT_OK(t, rig.vt->exchange_release(xs[i], number, lane));
         }
     EXPECT_OK(t, rest(&rig));
     EXPECT(t, wrong == 0, "%llu counts or bytes are wrong", (unsigned long long)wrong);
     rig_close(&rig);
-    free(rows);
 }
 
 /* As many exchanges as there are slots may lie received and unreleased. */
@@ -590,13 +776,11 @@ static void exchanges_may_lie_unreleased(conform_t *t)
                                    .label = "combine"};
     dp_stream_t *lane;
     dp_exchange_t *x;
-    unsigned char *rows = malloc((size_t)t->size * CAPACITY * 32);
-    int32_t offsets[CONFORM_RANKS_MAX], counts[CONFORM_RANKS_MAX];
     uint64_t wrong = 0;
-    swap_t received[SLOTS];
+    swap_t received[SLOTS], rooms;
     rig_t rig;
 
-    if (!rig_open(&rig, t, "held", 0))
+    if (!rig_open(&rig, t, "held", 0) || !swap_rooms(&rig, 32, &rooms))
         return;
     lane = rig.streams[DP_LANE_ALL_TO_ALL];
     EXPECT_OK(t, rig.vt->exchange_open(rig.comm, &config, &x));
@@ -604,18 +788,19 @@ static void exchanges_may_lie_unreleased(conform_t *t)
     for (uint32_t turn = 0; turn < 4; turn++) {
         for (uint32_t i = 0; i < SLOTS; i++) {
             uint32_t number = turn * SLOTS + i;
-            swap_t s = {t->rank, t->size, number, 32, rows, offsets, counts, &wrong};
+            swap_t s = {t->rank, t->size, number, 32, rooms.rows, rooms.offsets, rooms.counts, &wrong};
             const int32_t *counts_in;
             const void *rows_in;
 
-            EXPECT_OK(t, rig.device_vt->launch(lane, make_rows, &s, sizeof(s)));
-            EXPECT_OK(t, rig.vt->exchange(x, number, rows, offsets, counts, &rows_in, &counts_in, lane));
+            EXPECT_OK(t, make_rows_on(&rig, DP_LANE_ALL_TO_ALL, &s));
+            EXPECT_OK(t,
+                      rig.vt->exchange(x, number, s.rows, s.offsets, s.counts, &rows_in, &counts_in, lane));
             s.rows = (unsigned char *)rows_in;
             s.counts = (int32_t *)counts_in;
             received[i] = s;
         }
         for (uint32_t i = 0; i < SLOTS; i++)
-            EXPECT_OK(t, rig.device_vt->launch(lane, look_at_rows, &received[i], sizeof(swap_t)));
+            EXPECT_OK(t, look_at_rows_on(&rig, DP_LANE_ALL_TO_ALL, &received[i]));
         for (uint32_t i = 0; i < SLOTS; i++)
             EXPECT_OK(t, rig.vt->exchange_release(x, turn * SLOTS + i, lane));
     }
@@ -623,7 +808,6 @@ static void exchanges_may_lie_unreleased(conform_t *t)
     EXPECT(t, wrong == 0, "%llu counts or bytes are wrong", (unsigned long long)wrong);
     EXPECT_STATUS(t, rig.vt->exchange_release(x, 4 * SLOTS, lane), DP_ERR_INVALID);
     rig_close(&rig);
-    free(rows);
 }
 
 static void too_many_rows_are_an_overflow(conform_t *t)
@@ -633,21 +817,22 @@ static void too_many_rows_are_an_overflow(conform_t *t)
                                    .row_bytes = 16,
                                    .capacity_rows = CAPACITY,
                                    .label = "dispatch"};
-    unsigned char rows[16 * (CAPACITY + 1)] = {0};
-    int32_t offsets[2] = {0, 0}, counts[2] = {1, 1};
+    int32_t counts[2] = {1, 1};
     const int32_t *counts_in;
     const void *rows_in;
     dp_exchange_t *x;
     dp_status_t status;
+    swap_t rooms;
     rig_t rig;
 
-    if (!rig_open(&rig, t, "overflow", 0))
+    if (!rig_open(&rig, t, "overflow", 0) || !swap_rooms(&rig, 16, &rooms))
         return;
     EXPECT_OK(t, rig.vt->exchange_open(rig.comm, &config, &x));
     EXPECT_OK(t, rig.vt->start(rig.comm));
     if (t->rank == 1)
         counts[0] = CAPACITY + 1;
-    EXPECT_OK(t, rig.vt->exchange(x, 0, rows, offsets, counts, &rows_in, &counts_in,
+    EXPECT_OK(t, move(&rig, rooms.counts, counts, sizeof(counts)));
+    EXPECT_OK(t, rig.vt->exchange(x, 0, rooms.rows, rooms.offsets, rooms.counts, &rows_in, &counts_in,
                                   rig.streams[DP_LANE_ALL_TO_ALL]));
     if (t->rank == 1) {
         EXPECT_STATUS(t, rest(&rig), DP_ERR_OVERFLOW);
@@ -706,7 +891,7 @@ static void sums_have_the_bits_of_a_serial_sum(conform_t *t)
     static const size_t counts[] = {1, 2, 3, 5, 64, 1000, 4097, 65537, 300001};
     static const dp_dtype_t dtypes[] = {DP_F32, DP_F64, DP_I64};
     static const size_t staging[] = {0, 1, 20000};
-    unsigned char *data = malloc(300001 * 8 + 16), *expected = malloc(300001 * 8);
+    unsigned char *data = malloc(300001 * 8 + 16), *expected = malloc(300001 * 8), *there;
 
     for (int k = 0; k < 3; k++) {
         size_t most = k == 1 ? 4097 : 300001; /* with the least of staging there are many pieces */
@@ -714,7 +899,7 @@ static void sums_have_the_bits_of_a_serial_sum(conform_t *t)
         rig_t rig;
 
         snprintf(name, sizeof(name), "sums%d", k);
-        if (!rig_open(&rig, t, name, staging[k]))
+        if (!rig_open(&rig, t, name, staging[k]) || (there = room(&rig, 300001 * 8 + 16)) == NULL)
             return;
         for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]); c++)
             for (int d = 0; d < 3; d++) {
@@ -727,16 +912,18 @@ static void sums_have_the_bits_of_a_serial_sum(conform_t *t)
                         add_element(expected, i, dtypes[d], r);
                 }
                 memset(data + bytes, 0xa5, 16);
+                EXPECT_OK(t, move(&rig, there, data, bytes + 16));
                 EXPECT_OK(t,
-                          rig.vt->all_reduce(rig.comm, data, count, dtypes[d], rig.streams[DP_LANE_REDUCE]));
+                          rig.vt->all_reduce(rig.comm, there, count, dtypes[d], rig.streams[DP_LANE_REDUCE]));
                 EXPECT_OK(t, rest(&rig));
+                EXPECT_OK(t, move(&rig, data, there, bytes + 16));
                 EXPECT(t, memcmp(data, expected, bytes) == 0, "%zu elements of dtype %d", count,
                        (int)dtypes[d]);
                 for (int i = 0; i < 16; i++)
                     EXPECT(t, data[bytes + (size_t)i] == 0xa5,
                            "%zu elements of dtype %d: written behind the end", count, (int)dtypes[d]);
             }
-        EXPECT_OK(t, rig.vt->all_reduce(rig.comm, data, 0, DP_F32, rig.streams[DP_LANE_REDUCE]));
+        EXPECT_OK(t, rig.vt->all_reduce(rig.comm, there, 0, DP_F32, rig.streams[DP_LANE_REDUCE]));
         EXPECT_OK(t, rest(&rig));
         rig_close(&rig);
     }
@@ -747,19 +934,22 @@ static void sums_have_the_bits_of_a_serial_sum(conform_t *t)
 static void sums_follow_each_other(conform_t *t)
 {
     enum { COUNT = 777, SUMS = 60 };
-    double(*data)[COUNT] = malloc(sizeof(double[SUMS][COUNT]));
+    double(*data)[COUNT] = malloc(sizeof(double[SUMS][COUNT])), (*there)[COUNT];
     uint64_t random = (uint64_t)t->rank;
     rig_t rig;
 
-    if (!rig_open(&rig, t, "many sums", 4096))
+    if (!rig_open(&rig, t, "many sums", 4096) || (there = room(&rig, sizeof(double[SUMS][COUNT]))) == NULL)
         return;
-    for (int k = 0; k < SUMS; k++) {
+    for (int k = 0; k < SUMS; k++)
         for (int i = 0; i < COUNT; i++)
             data[k][i] = (double)((t->rank + 1) * (i + k));
+    EXPECT_OK(t, move(&rig, there, data, sizeof(double[SUMS][COUNT])));
+    for (int k = 0; k < SUMS; k++) {
         EXPECT_OK(t, nap_now_and_then(&rig, DP_LANE_REDUCE, &random));
-        EXPECT_OK(t, rig.vt->all_reduce(rig.comm, data[k], COUNT, DP_F64, rig.streams[DP_LANE_REDUCE]));
+        EXPECT_OK(t, rig.vt->all_reduce(rig.comm, there[k], COUNT, DP_F64, rig.streams[DP_LANE_REDUCE]));
     }
     EXPECT_OK(t, rest(&rig));
+    EXPECT_OK(t, move(&rig, data, there, sizeof(double[SUMS][COUNT])));
     for (int k = 0; k < SUMS; k++)
         for (int i = 0; i < COUNT; i++)
             EXPECT(t, data[k][i] == (double)(t->size * (t->size + 1) / 2 * (i + k)), "sum %d, element %d: %g",
@@ -770,11 +960,11 @@ static void sums_follow_each_other(conform_t *t)
 
 static void sums_of_different_things_are_found_out(conform_t *t)
 {
-    double data[40] = {0};
+    double *data;
     dp_status_t status;
     rig_t rig;
 
-    if (!rig_open(&rig, t, "unlike", 0))
+    if (!rig_open(&rig, t, "unlike", 0) || (data = room(&rig, 40 * sizeof(double))) == NULL)
         return;
     EXPECT_OK(
         t, rig.vt->all_reduce(rig.comm, data, t->rank == 0 ? 40 : 39, DP_F64, rig.streams[DP_LANE_REDUCE]));
@@ -798,7 +988,10 @@ static void barriers_hold_everybody_back(conform_t *t)
         int ms = (int)(conform_random(&random) % 3);
         dp_stream_t *lane = rig.streams[DP_LANE_REDUCE];
 
-        EXPECT_OK(t, rig.device_vt->launch(lane, nap, &ms, sizeof(ms)));
+        if (rig.launches)
+            EXPECT_OK(t, rig.device_vt->launch(lane, nap, &ms, sizeof(ms)));
+        else
+            conform_nap_ms(ms);
         EXPECT_OK(t, rig.device_vt->stamp(lane, &times[k][0]));
         EXPECT_OK(t, rig.vt->barrier(rig.comm, lane));
         EXPECT_OK(t, rig.device_vt->stamp(lane, &times[k][1]));
@@ -824,47 +1017,49 @@ static void all_traffic_at_once(conform_t *t)
                                    .row_bytes = 64,
                                    .capacity_rows = CAPACITY,
                                    .label = "dispatch"};
-    unsigned char *buffer = malloc(BYTES), *rows = malloc((size_t)t->size * CAPACITY * 64);
-    int32_t offsets[CONFORM_RANKS_MAX], counts[CONFORM_RANKS_MAX];
+    unsigned char *buffer;
     uint64_t wrong[2] = {0, 0}, random = (uint64_t)t->rank;
-    float sums[TIMES];
+    float sums[TIMES], *sums_there;
     dp_channel_end_t *to, *from;
     dp_exchange_t *x;
+    swap_t rooms;
     rig_t rig;
 
-    if (!rig_open(&rig, t, "all", 0))
+    if (!rig_open(&rig, t, "all", 0) || (buffer = room(&rig, BYTES)) == NULL ||
+        !swap_rooms(&rig, 64, &rooms) || (sums_there = room(&rig, sizeof(sums))) == NULL)
         return;
+    for (int32_t i = 0; i < TIMES; i++)
+        sums[i] = (float)(t->rank + i);
+    EXPECT_OK(t, move(&rig, sums_there, sums, sizeof(sums)));
     EXPECT_OK(t, channel(&rig, 0, next, 1, 2, BYTES, &to));
     EXPECT_OK(t, channel(&rig, 0, previous, 0, 2, BYTES, &from));
     EXPECT_OK(t, rig.vt->exchange_open(rig.comm, &config, &x));
     EXPECT_OK(t, rig.vt->start(rig.comm));
     for (uint32_t i = 0; i < TIMES; i++) {
-        swap_t s = {t->rank, t->size, i, 64, rows, offsets, counts, &wrong[1]};
+        swap_t s = {t->rank, t->size, i, 64, rooms.rows, rooms.offsets, rooms.counts, &wrong[1]};
         dp_stream_t *lane = rig.streams[DP_LANE_ALL_TO_ALL];
         const int32_t *counts_in;
         const void *rows_in;
 
-        sums[i] = (float)(t->rank + (int32_t)i);
         EXPECT_OK(t, nap_now_and_then(&rig, (int)(conform_random(&random) % LANES), &random));
-        EXPECT_OK(t, rig.device_vt->launch(lane, make_rows, &s, sizeof(s)));
-        EXPECT_OK(t, rig.vt->exchange(x, i, rows, offsets, counts, &rows_in, &counts_in, lane));
+        EXPECT_OK(t, make_rows_on(&rig, DP_LANE_ALL_TO_ALL, &s));
+        EXPECT_OK(t, rig.vt->exchange(x, i, s.rows, s.offsets, s.counts, &rows_in, &counts_in, lane));
         s.rows = (unsigned char *)rows_in;
         s.counts = (int32_t *)counts_in;
-        EXPECT_OK(t, rig.device_vt->launch(lane, look_at_rows, &s, sizeof(s)));
+        EXPECT_OK(t, look_at_rows_on(&rig, DP_LANE_ALL_TO_ALL, &s));
         EXPECT_OK(t, rig.vt->exchange_release(x, i, lane));
         EXPECT_OK(t, put(&rig, to, DP_LANE_P2P, next, i, buffer, BYTES));
         EXPECT_OK(t, take(&rig, from, DP_LANE_COMPUTE, previous, i, BYTES, &wrong[0]));
-        EXPECT_OK(t, rig.vt->all_reduce(rig.comm, &sums[i], 1, DP_F32, rig.streams[DP_LANE_REDUCE]));
+        EXPECT_OK(t, rig.vt->all_reduce(rig.comm, &sums_there[i], 1, DP_F32, rig.streams[DP_LANE_REDUCE]));
     }
     EXPECT_OK(t, rest(&rig));
+    EXPECT_OK(t, move(&rig, sums, sums_there, sizeof(sums)));
     EXPECT(t, wrong[0] == 0 && wrong[1] == 0, "%llu bytes of messages, %llu of rows",
            (unsigned long long)wrong[0], (unsigned long long)wrong[1]);
     for (int32_t i = 0; i < TIMES; i++)
         EXPECT(t, sums[i] == (float)(t->size * (t->size - 1) / 2 + t->size * i), "sum %d is %g", i,
                (double)sums[i]);
     rig_close(&rig);
-    free(buffer);
-    free(rows);
 }
 
 /* Ranks {0, 2} and {1, 3} form groups; several instances live side by side, and messages name ranks of the job. */
@@ -874,23 +1069,25 @@ static void groups_of_some_ranks(conform_t *t)
     dp_message_tag_t sent = tag_of(0, 8), wanted = tag_of(0, 4);
     dp_comm_t *whole;
     dp_channel_end_t *end;
-    double one[2] = {1, 1};
+    double one[2] = {1, 1}, *there;
     const void *data;
     char peer[16];
     rig_t rig;
 
-    if (!rig_open(&rig, t, "whole", 0))
+    if (!rig_open(&rig, t, "whole", 0) || (there = room(&rig, sizeof(one))) == NULL)
         return;
+    EXPECT_OK(t, move(&rig, there, one, sizeof(one)));
     whole = rig.comm;
     EXPECT_OK(t, comm_open(&rig, t->rank % 2 == 0 ? "even" : "odd", rank, 2, world, 0));
     EXPECT_OK(t, channel(&rig, 0, 1 - rank, rank == 0, 1, 8, &end));
     EXPECT_OK(t, rig.vt->start(rig.comm));
-    EXPECT_OK(t, rig.vt->all_reduce(whole, &one[0], 1, DP_F64, rig.streams[DP_LANE_REDUCE]));
-    EXPECT_OK(t, rig.vt->all_reduce(rig.comm, &one[1], 1, DP_F64, rig.streams[DP_LANE_REDUCE]));
+    EXPECT_OK(t, rig.vt->all_reduce(whole, &there[0], 1, DP_F64, rig.streams[DP_LANE_REDUCE]));
+    EXPECT_OK(t, rig.vt->all_reduce(rig.comm, &there[1], 1, DP_F64, rig.streams[DP_LANE_REDUCE]));
     EXPECT_OK(t, rest(&rig));
+    EXPECT_OK(t, move(&rig, one, there, sizeof(one)));
     EXPECT(t, one[0] == 4 && one[1] == 2, "%g of 4 ranks, %g of 2", one[0], one[1]);
     if (rank == 0) {
-        EXPECT_OK(t, rig.vt->send(end, one, &sent, rig.streams[0]));
+        EXPECT_OK(t, rig.vt->send(end, there, &sent, rig.streams[0]));
         EXPECT_OK(t, rest(&rig));
     } else {
         EXPECT_OK(t, rig.vt->recv(end, &wanted, &data, rig.streams[0]));
@@ -912,9 +1109,7 @@ typedef enum trap { TRAP_RECV, TRAP_SEND, TRAP_EXCHANGE, TRAP_SUM, TRAP_BARRIER,
 /* Enqueues something that cannot end while the others do nothing. */
 static dp_status_t walk_into(rig_t *rig, trap_t trap, dp_channel_end_t *end, dp_exchange_t *x)
 {
-    static unsigned char rows[16 * CAPACITY];
-    static int32_t zeros[CONFORM_RANKS_MAX];
-    static double one[CONFORM_RANKS_MAX];
+    unsigned char *zeros = rig->rooms[0];
     dp_message_tag_t tag = {0, 0, 0, 8};
     dp_stream_t *s = rig->streams[DP_LANE_P2P];
     const int32_t *counts;
@@ -925,13 +1120,14 @@ static dp_status_t walk_into(rig_t *rig, trap_t trap, dp_channel_end_t *end, dp_
     case TRAP_RECV:
         return rig->vt->recv(end, &tag, &data, s);
     case TRAP_SEND:
-        status = rig->vt->send(end, &one[rig->t->rank], &tag, s);
+        status = rig->vt->send(end, zeros, &tag, s);
         tag.sequence = 1;
-        return status == DP_OK ? rig->vt->send(end, &one[rig->t->rank], &tag, s) : status;
+        return status == DP_OK ? rig->vt->send(end, zeros, &tag, s) : status;
     case TRAP_EXCHANGE:
-        return rig->vt->exchange(x, 0, rows, zeros, zeros, &data, &counts, s);
+        return rig->vt->exchange(x, 0, zeros, (int32_t *)(void *)zeros, (int32_t *)(void *)zeros, &data,
+                                 &counts, s);
     case TRAP_SUM:
-        return rig->vt->all_reduce(rig->comm, &one[rig->t->rank], 1, DP_F64, s);
+        return rig->vt->all_reduce(rig->comm, zeros, 1, DP_F64, s);
     default:
         return rig->vt->barrier(rig->comm, s);
     }
@@ -947,7 +1143,7 @@ static bool trap_open(rig_t *rig, conform_t *t, const char *name, dp_channel_end
                                    .label = "dispatch"};
     dp_status_t status;
 
-    if (!rig_open(rig, t, name, 0))
+    if (!rig_open(rig, t, name, 0) || room(rig, 16 * CAPACITY) == NULL)
         return false;
     status = channel(rig, 0, 1 - t->rank, 1, 1, 8, &ends[TRAP_SEND]);
     if (status == DP_OK)
@@ -1019,7 +1215,7 @@ static void *die_soon(void *arg)
 static void killed_among_messages(conform_t *t, bool sender_dies)
 {
     enum { BYTES = 1 << 20 };
-    unsigned char *buffer = malloc(BYTES);
+    unsigned char *buffer;
     unsigned delay = 3000 + (unsigned)(getpid() % 13) * 700;
     uint64_t wrong = 0;
     dp_channel_end_t *end;
@@ -1029,7 +1225,7 @@ static void killed_among_messages(conform_t *t, bool sender_dies)
     bool sends = (t->rank == 1) == sender_dies;
     rig_t rig;
 
-    if (!rig_open(&rig, t, "doomed", 0))
+    if (!rig_open(&rig, t, "doomed", 0) || (buffer = room(&rig, BYTES)) == NULL)
         return;
     EXPECT_OK(t, channel(&rig, 0, 1 - t->rank, sends, 2, BYTES, &end));
     EXPECT_OK(t, rig.vt->start(rig.comm));
@@ -1040,7 +1236,7 @@ static void killed_among_messages(conform_t *t, bool sender_dies)
         status = sends ? put(&rig, end, DP_LANE_P2P, 1 - t->rank, i, buffer, BYTES)
                        : take(&rig, end, DP_LANE_P2P, 1 - t->rank, i, BYTES, &wrong);
         if (status == DP_OK && i % 4 == 3)
-            status = rig.device_vt->synchronize(rig.streams[DP_LANE_P2P], -1);
+            status = rest(&rig);
     }
     EXPECT(t, status == DP_ERR_PEER, "%s: %s", dp_status_name(status), conform_last_error());
     EXPECT(t, strstr(conform_last_error(), "rank 1") != NULL, "the dead rank is not named: %s",
@@ -1049,7 +1245,6 @@ static void killed_among_messages(conform_t *t, bool sender_dies)
     EXPECT(t, wrong == 0, "%llu bytes of messages that had arrived are wrong", (unsigned long long)wrong);
     rig_close(&rig);
     EXPECT(t, t->host->now_ns(t->host) - begin < 10000000000, "the end took too long");
-    free(buffer);
 }
 
 static void killed_while_sending(conform_t *t)
@@ -1070,17 +1265,20 @@ static void killed_among_sums_and_exchanges(conform_t *t)
                                    .row_bytes = 1 << 16,
                                    .capacity_rows = CAPACITY,
                                    .label = "dispatch"};
-    unsigned char *rows = calloc((size_t)t->size * CAPACITY, 1 << 16);
     int32_t offsets[3] = {0, CAPACITY, 2 * CAPACITY}, counts[3] = {CAPACITY, CAPACITY, CAPACITY};
-    double *data = calloc(COUNT, sizeof(double));
+    double *data;
     unsigned delay = 3000 + (unsigned)(getpid() % 11) * 900;
     dp_status_t status = DP_OK;
     dp_exchange_t *x;
     pthread_t thread;
+    swap_t rooms;
     rig_t rig;
 
-    if (!rig_open(&rig, t, "doomed", 0))
+    if (!rig_open(&rig, t, "doomed", 0) || !swap_rooms(&rig, 1 << 16, &rooms) ||
+        (data = room(&rig, COUNT * sizeof(double))) == NULL)
         return;
+    EXPECT_OK(t, move(&rig, rooms.offsets, offsets, sizeof(offsets)));
+    EXPECT_OK(t, move(&rig, rooms.counts, counts, sizeof(counts)));
     EXPECT_OK(t, rig.vt->exchange_open(rig.comm, &config, &x));
     EXPECT_OK(t, rig.vt->start(rig.comm));
     if (t->rank == 0)
@@ -1091,7 +1289,8 @@ static void killed_among_sums_and_exchanges(conform_t *t)
 
         status = rig.vt->all_reduce(rig.comm, data, COUNT, DP_F64, rig.streams[DP_LANE_REDUCE]);
         if (status == DP_OK)
-            status = rig.vt->exchange(x, i, rows, offsets, counts, &rows_in, &counts_in, rig.streams[1]);
+            status = rig.vt->exchange(x, i, rooms.rows, rooms.offsets, rooms.counts, &rows_in, &counts_in,
+                                      rig.streams[1]);
         if (status == DP_OK)
             status = rig.vt->exchange_release(x, i, rig.streams[1]);
         if (status == DP_OK && i % 4 == 3)
@@ -1100,8 +1299,6 @@ static void killed_among_sums_and_exchanges(conform_t *t)
     EXPECT(t, status == DP_ERR_PEER, "%s: %s", dp_status_name(status), conform_last_error());
     (void)rest(&rig);
     rig_close(&rig);
-    free(rows);
-    free(data);
 }
 
 static int shared_mappings(void)
@@ -1120,23 +1317,26 @@ static int shared_mappings(void)
 static void use_and_close(conform_t *t, int round)
 {
     dp_channel_end_t *end;
-    unsigned char buffer[64];
+    unsigned char *buffer;
     uint64_t wrong = 0;
-    double sum = 1;
+    double sum = 1, *there;
     char name[24];
     rig_t rig;
 
     snprintf(name, sizeof(name), "round%d", round);
-    if (!rig_open(&rig, t, name, 0))
+    if (!rig_open(&rig, t, name, 0) || (buffer = room(&rig, 64)) == NULL ||
+        (there = room(&rig, sizeof(sum))) == NULL)
         return;
+    EXPECT_OK(t, move(&rig, there, &sum, sizeof(sum)));
     EXPECT_OK(t, channel(&rig, 0, 1 - t->rank, t->rank == 0, 2, 64, &end));
     EXPECT_OK(t, rig.vt->start(rig.comm));
     if (t->rank == 0)
         EXPECT_OK(t, put(&rig, end, DP_LANE_P2P, 1, 0, buffer, 64));
     else
         EXPECT_OK(t, take(&rig, end, DP_LANE_P2P, 0, 0, 64, &wrong));
-    EXPECT_OK(t, rig.vt->all_reduce(rig.comm, &sum, 1, DP_F64, rig.streams[DP_LANE_REDUCE]));
+    EXPECT_OK(t, rig.vt->all_reduce(rig.comm, there, 1, DP_F64, rig.streams[DP_LANE_REDUCE]));
     EXPECT_OK(t, rest(&rig));
+    EXPECT_OK(t, move(&rig, &sum, there, sizeof(sum)));
     EXPECT(t, wrong == 0 && sum == 2, "%llu, %g", (unsigned long long)wrong, sum);
     rig_close(&rig);
 }
