@@ -57,10 +57,17 @@ static dp_status_t read_environment(dp_comm_t *comm)
 {
     const dp_host_sm_t *sm = comm->host->get_service(comm->host, DP_HOST_SM);
     const char *wait = getenv("DUALPIPE_IPC_WAIT"), *link = getenv("DUALPIPE_IPC_LINK_BYTES_PER_US");
+    uint32_t lanes[DP_LANE_COUNT] = {0};
     double rate;
     char *end;
 
-    comm->blocks = sm != NULL && sm->comm_sms > 0 ? sm->comm_sms : DEFAULT_BLOCKS;
+    if (sm != NULL && sm->comm_sms > 0)
+        comm->blocks = sm->comm_sms;
+    else if (DP_HAS(comm->device_vt, dp_device_vt_t, partition) &&
+             comm->device_vt->partition(comm->device, lanes) == DP_OK)
+        comm->blocks = lanes[DP_LANE_ALL_TO_ALL];
+    if (comm->blocks == 0)
+        comm->blocks = DEFAULT_BLOCKS;
     comm->blocks = comm->blocks < BLOCKS_MAX ? comm->blocks : BLOCKS_MAX;
     if (wait != NULL && strcmp(wait, "stream") != 0 && strcmp(wait, "kernel") != 0)
         return DP_FAIL(comm->host, DP_ERR_INVALID, "DUALPIPE_IPC_WAIT is \"%s\"; it must be stream or kernel",
