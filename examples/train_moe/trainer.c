@@ -38,6 +38,22 @@ static dp_status_t build_stage(void *user, const dp_build_context_t *context, in
     return model_build_stage(&t->model, context, stage, stages, stage_out);
 }
 
+/* GPUs: processes take one each, in turn where there are fewer; ranks that are threads divide the first among them. */
+static dp_device_config_t device_config(const trainer_t *t)
+{
+    dp_device_config_t config = {.struct_size = sizeof(config), .comm_sms = (uint32_t)t->options->comm_sms};
+    dp_group_environment_t environment;
+
+    if (t->options->threads > 0) {
+        config.shares = (uint32_t)dp_group_size(t->group);
+        config.share = (uint32_t)dp_group_rank(t->group);
+    } else if (dp_group_environment(&environment) == DP_OK && dp_group_size(t->group) > 1) {
+        config.ordinal = -1;
+        config.local_rank = (uint32_t)environment.local_rank;
+    }
+    return config;
+}
+
 static dp_status_t open_pipeline(trainer_t *t)
 {
     const options_t *o = t->options;
@@ -51,7 +67,7 @@ static dp_status_t open_pipeline(trainer_t *t)
         .chunks = (int32_t)o->chunks,
         .comm = o->comm,
         .device = o->device,
-        .device_config = {.struct_size = sizeof(dp_device_config_t), .comm_sms = (uint32_t)o->comm_sms},
+        .device_config = device_config(t),
         .boundary_bytes = model_boundary_bytes(o),
         .dtype = o->dtype,
         .slots = (int32_t)o->slots,

@@ -52,12 +52,13 @@ enum {
 /** Settings for open. Zero is the default everywhere. */
 typedef struct dp_device_config {
     uint32_t struct_size;
-    int32_t ordinal;       /* which device of this host                                                              */
+    int32_t ordinal;       /* which device of this host; GPU, -1: device local_rank modulo their number                */
     uint32_t comm_sms;     /* units (SMs, cores) wanted for communication lanes; 0: no partition                     */
     uint32_t queue_length; /* entries one stream can hold before enqueueing waits; 0: 4096. A power of two            */
     const char *cores;     /* CPU: cores to run on ("0-3,8"); NULL: those the process may use                        */
     uint32_t shares;       /* GPU: how many ranks divide this device's SMs among them; 0: 1. The same on each of them   */
     uint32_t share;        /* GPU: which of these we are, from 0: our lanes keep to SMs that no other rank's lanes use  */
+    uint32_t local_rank;   /* GPU: our number among the processes of this host, see ordinal                            */
 } dp_device_config_t;
 
 /** A function run by a CPU stream: `arg` is the stream's own copy. A negative status stops the stream (see query_error). */

@@ -23,15 +23,18 @@ static dp_status_t check_config(const dp_host_t *host, const dp_device_config_t 
     return DP_OK;
 }
 
-static dp_status_t find_device(dp_device_t *device, int ordinal)
+static dp_status_t find_device(dp_device_t *device, const dp_device_config_t *config)
 {
+    const bool numbered = config->struct_size >= offsetof(dp_device_config_t, local_rank) + sizeof(config->local_rank);
     const dp_host_t *host = device->host;
     const dp_cuda_driver_t *cu = device->cu;
-    int count = 0;
+    int count = 0, ordinal = config->ordinal;
     dp_status_t status = DP_CU(host, cu->cuDeviceGetCount(&count), "counting devices");
 
     if (status < 0)
         return status;
+    if (ordinal == -1 && numbered && count > 0)
+        ordinal = (int)(config->local_rank % (uint32_t)count);
     if (ordinal < 0 || ordinal >= count)
         return DP_FAIL(host, DP_ERR_INVALID, "there is no CUDA device %d: the driver sees %d", ordinal, count);
     status = DP_CU(host, cu->cuDeviceGet(&device->number, ordinal), "looking up device %d", ordinal);
@@ -99,7 +102,7 @@ static dp_status_t device_open(const dp_host_t *host, const dp_device_config_t *
     device->hang_ns = job_limit(host);
     pthread_mutex_init(&device->lock, NULL);
     pthread_mutex_init(&device->watch_lock, NULL);
-    status = find_device(device, config->ordinal);
+    status = find_device(device, config);
     if (status == DP_OK)
         status = load_kernels(device);
     if (status == DP_OK)

@@ -71,6 +71,7 @@ static const struct pin {
     MEMBER(dp_device_config_t, cores),
     MEMBER(dp_device_config_t, shares),
     MEMBER(dp_device_config_t, share),
+    MEMBER(dp_device_config_t, local_rank),
     TYPE(dp_device_vt_t),
     MEMBER(dp_device_vt_t, struct_size),
     MEMBER(dp_device_vt_t, caps),
