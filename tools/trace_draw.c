@@ -43,7 +43,7 @@ static uint8_t paint_of(sheet_t *sheet, const trace_record_t *record)
                          : sheet->trace->details[record->detail].pass == DP_OP_W ? DRAW_WEIGHTS
                                                                                  : DRAW_BACKWARD);
     }
-    if (group != TRACE_NONE && sheet->paints[group] >= 0)
+    if (group != TRACE_NONE && sheet->paints[group] >= 0 && record->class != TRACE_WAIT)
         return (uint8_t)sheet->paints[group];
     return record->class == TRACE_COMM ? DRAW_COMM : record->class == TRACE_WAIT ? DRAW_WAIT : DRAW_COMPUTE;
 }

@@ -1,0 +1,91 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * fuzz_trace.c: any bytes as a Chrome trace: what is read has figures that add up, and costs that can be read back. */
+#include "fuzz.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "../support/trace_text.h"
+#include "trace_costs.h"
+#include "trace_overlap.h"
+
+static dp_status_t load(const uint8_t *data, size_t bytes, size_t piece, trace_t *trace)
+{
+    trace_options_t options = {.most_bytes = 64 << 20};
+    trace_text_t from = {.text = (const char *)data, .bytes = bytes, .piece = piece};
+
+    return trace_load_from(trace_text_read, &from, &options, trace);
+}
+
+static void check_figures(const trace_t *trace)
+{
+    overlap_t overlap;
+
+    FUZZ_REQUIRE(overlap_measure(trace, 3, &overlap) == DP_OK);
+    FUZZ_REQUIRE(overlap.nranks == trace->nranks && trace->nranks > 0);
+    for (size_t r = 0; r < overlap.nranks; r++) {
+        const overlap_rank_t *rank = &overlap.ranks[r];
+        int64_t span = rank->end - rank->start;
+        size_t records = 0;
+
+        FUZZ_REQUIRE(rank->hidden >= 0 && rank->hidden <= rank->comm && rank->hidden <= rank->compute);
+        FUZZ_REQUIRE(rank->idle >= 0 && rank->idle + rank->compute + (rank->comm - rank->hidden) == span);
+        for (size_t s = 0; s < rank->nstreams; s++) {
+            FUZZ_REQUIRE(rank->streams[s].busy <= span);
+            records += rank->streams[s].records;
+        }
+        FUZZ_REQUIRE(records == rank->rank->end - rank->rank->first);
+        for (size_t g = 1; g < rank->ngaps; g++)
+            FUZZ_REQUIRE(rank->gaps[g].end - rank->gaps[g].start <=
+                         rank->gaps[g - 1].end - rank->gaps[g - 1].start);
+    }
+    overlap_clear(&overlap);
+}
+
+/* Every line is a comment or NAME=VALUE with a number that is not negative. */
+static void check_costs(const trace_t *trace)
+{
+    trace_args_t args = {.layers = 0};
+    char *text = NULL, *line, *next;
+    size_t bytes;
+    output_t output = {.file = open_memstream(&text, &bytes)};
+    dp_status_t status;
+
+    FUZZ_REQUIRE(output.file != NULL);
+    status = trace_costs_put(trace, &args, "x", &output);
+    fclose(output.file);
+    for (line = text; status == DP_OK && *line != 0; line = next) {
+        const char *equals;
+        double value;
+
+        next = strchr(line, '\n');
+        FUZZ_REQUIRE(next != NULL);
+        *next++ = 0;
+        if (*line == 0 || *line == '#')
+            continue;
+        equals = strchr(line, '=');
+        FUZZ_REQUIRE(equals != NULL && cost_keys_find(line, (size_t)(equals - line)) >= 0);
+        FUZZ_REQUIRE(cost_keys_number(equals + 1, &value) != NULL);
+    }
+    free(text);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    trace_t whole, pieces;
+    dp_status_t status = load(data, bytes, 0, &whole);
+
+    FUZZ_REQUIRE(load(data, bytes, 7, &pieces) == status);
+    if (status == DP_OK) {
+        FUZZ_REQUIRE(pieces.nrecords == whole.nrecords && pieces.nranges == whole.nranges);
+        check_figures(&whole);
+        check_costs(&whole);
+    } else {
+        FUZZ_REQUIRE(dp_last_error()[0] != 0);
+    }
+    trace_clear(&pieces);
+    trace_clear(&whole);
+    return 0;
+}

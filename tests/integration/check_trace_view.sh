@@ -1,0 +1,189 @@
+#!/bin/sh
+# SPDX-FileCopyrightText: The libdualpipe authors
+# SPDX-License-Identifier: MIT
+# check_trace_view.sh: the page of dualpipe trace view in a headless browser: figures, zoom, pan, hover, find, jumps, several
+# ranks, odd names and an empty name; a screenshot that is not empty. Skipped where there is no Chromium (Debian: chromium).
+set -eu
+
+browser=
+for name in chromium chromium-browser google-chrome; do
+    if command -v $name >/dev/null 2>&1; then
+        browser=$name
+        break
+    fi
+done
+if [ -z "$browser" ]; then
+    echo "no chromium on this machine: the page is not looked at"
+    exit 77
+fi
+
+dualpipe=$DP_TEST_BUILDDIR/dualpipe
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+failures=0
+
+fail() {
+    echo "$*"
+    failures=$((failures + 1))
+}
+browse() { # OPTIONS...
+    HOME=$work timeout -k 5 90 "$browser" --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --hide-scrollbars \
+        --user-data-dir="$work/profile" --window-size=1400,1200 --force-device-scale-factor=1 "$@" 2>browser.err
+}
+# PAGE SCRIPT REPORT: loads a page with a script behind it, which fills an array `report` in steps that each see the last one
+# drawn. Errors of the page's own go there too.
+try() {
+    awk -v steps="$2" '
+        /<body>/ { print; print "<script>window.report = []; window.onerror = (m) => report.push(\"error: \" + m);</script>"; next }
+        /<\/body>/ {
+            print "<pre id=\"report\"></pre><script>"
+            print "const settle = async () => { await new Promise((done) => setTimeout(done, 20)); paint(); };" # frames are rare here
+            print "(async () => { try { await settle();"
+            while ((getline line < steps) > 0) print line
+            print "} catch (e) { report.push(\"error: \" + e); }"
+            print "document.getElementById(\"report\").textContent = \"REPORT\\n\" + report.join(\"\\n\") + \"\\nEND\"; })();</script>"
+        }
+        { print }' "$1" >tried.html
+    browse --virtual-time-budget=8000 --dump-dom "file://$work/tried.html" >dom || fail "$browser: $(tail -3 browser.err)"
+    sed -n '/REPORT$/,/^END/p' dom | sed 1d >"$3"
+    grep -q '^END' "$3" || fail "$1: the script did not end: $(tail -3 browser.err)"
+    ! grep '^error' "$3" || fail "$1: an error in the page"
+}
+require() { # FILE PATTERN
+    grep -q -e "$2" "$1" || fail "\"$2\" is not in $1: $(cut -c 1-300 "$1")"
+}
+
+gzip -dc "$DP_TEST_DATA/trace/deepseek_v3_train_1f1b.json.gz" >profile.json
+"$dualpipe" trace view profile.json --output page.html
+
+cat >steps <<'END'
+const view1 = document.getElementById("view"), box = () => view1.getBoundingClientRect();
+const now = () => [Number(document.body.dataset.from), Number(document.body.dataset.to)];
+const send = (kind, type, x, y, more) => view1.dispatchEvent(new kind(type, { bubbles: true, cancelable: true, clientX: box().left + x, clientY: box().top + y, ...more }));
+const say = (what, value) => report.push(what + ": " + value);
+say("state", document.body.dataset.state);
+say("figures", document.getElementById("figures").innerText.replace(/\s+/g, " "));
+say("tables", document.getElementById("tables").textContent.replace(/\s+/g, " "));
+say("all", now().join(" "));
+/* the wheel keeps the moment below the pointer */
+const under = (x) => T(x);
+const before = under(700);
+send(WheelEvent, "wheel", 700, 80, { deltaY: -400 });
+await settle();
+say("zoomed", now()[1] - now()[0] < 65e6 && Math.abs(under(700) - before) < 2e3);
+/* dragging to the right shows what was before */
+const length = now()[1] - now()[0], from = now()[0];
+send(PointerEvent, "pointerdown", 700, 80, { pointerId: 1 });
+send(PointerEvent, "pointermove", 800, 80, { pointerId: 1 });
+send(PointerEvent, "pointerup", 800, 80, { pointerId: 1 });
+await settle();
+say("dragged", now()[0] < from && Math.abs(now()[1] - now()[0] - length) < 1);
+document.dispatchEvent(new KeyboardEvent("keydown", { key: "0", bubbles: true }));
+await settle();
+say("back", now().join(" "));
+document.dispatchEvent(new KeyboardEvent("keydown", { key: "w", bubbles: true }));
+await settle();
+say("key", (now()[1] - now()[0]) / 129012000 < .61);
+document.getElementById("all").click();
+await settle();
+/* hover: the all-to-all kernel that is exposed for longest, and its annotation */
+const lane = rows.find((r) => r.kind === "lane" && r.lane.label === "stream 27");
+send(PointerEvent, "pointermove", X(116e6), lane.y + lane.h - 5);
+await settle();
+say("kernel", document.getElementById("tip").innerText.replace(/\s+/g, " "));
+send(PointerEvent, "pointermove", X(116e6), lane.y + 5);
+await settle();
+say("band", document.getElementById("tip").innerText.replace(/\s+/g, " "));
+send(MouseEvent, "dblclick", X(116e6), lane.y + 5);
+await settle();
+say("fitted", now()[0] > 100e6 && now()[1] < 129e6);
+send(PointerEvent, "pointermove", 5, 5);
+await settle();
+say("tip", document.getElementById("tip").style.display);
+/* find */
+const find = document.getElementById("find");
+find.value = "internode::combine";
+find.dispatchEvent(new Event("input"));
+await settle();
+say("found", document.getElementById("found").textContent);
+/* a row of the table of stretches goes there */
+document.querySelector("tr.jump").click();
+await settle();
+say("jumped", now()[0] > 112e6 && now()[1] < 120e6);
+/* far zoom has a floor, far pan an end */
+for (let k = 0; k < 60; k++) send(WheelEvent, "wheel", 700, 80, { deltaY: -400 });
+for (let k = 0; k < 60; k++) document.dispatchEvent(new KeyboardEvent("keydown", { key: "d", bubbles: true }));
+await settle();
+say("floor", now()[1] - now()[0]);
+for (let k = 0; k < 90; k++) send(WheelEvent, "wheel", 700, 80, { deltaY: 400 });
+await settle();
+say("ceiling", now().join(" "));
+END
+try page.html steps report
+require report '^state: ready$'
+require report '^figures: .*129,012 µs 983 records on 3 streams'
+require report '^figures: .*computation 96\.38 % of the span'
+require report '^figures: .*communication 113,440 µs'
+require report '^figures: .*96\.32 % of it 109,263 µs hidden, 4,177 µs exposed'
+require report '^tables: .*1,758.*stream 7.*927.*118,193'
+require report '^all: 0 129012000$'
+require report '^zoomed: true$'
+require report '^dragged: true$'
+require report '^back: 0 129012000$'
+require report '^key: true$'
+require report '^kernel: void dpsk::ep::internode::combine.* annotation dispatch(B) grid 20 blocks, 20 of 132 SMs exposed'
+require report '^band: dispatch(B) first start to last end'
+require report '^fitted: true$'
+require report '^tip: none$'
+require report '^found: 8 kernels, 49,448 µs$'
+require report '^jumped: true$'
+require report '^floor: 200$'
+require report '^ceiling: 0 129012000$'
+
+# Several ranks, of which one can be chosen; names that are markup; a trace of one instant.
+sed 's/"rank": 0/"rank": 5/' profile.json >other.json
+"$dualpipe" trace merge profile.json other.json --output both.json
+"$dualpipe" trace view both.json --output both.html
+cat >steps <<'END'
+report.push("ranks: " + [...document.querySelectorAll("#rank option")].map((o) => o.textContent).join(", "));
+const choice = document.getElementById("rank");
+choice.value = "1";
+choice.dispatchEvent(new Event("change"));
+await settle();
+report.push("lanes: " + rows.filter((r) => r.kind === "lane").length);
+report.push("second: " + document.getElementById("figures").innerText.replace(/\s+/g, " "));
+END
+try both.html steps report
+require report '^ranks: figures of rank 0, figures of rank 5$'
+require report '^lanes: 6$'
+require report '^second: .*96\.32 %'
+
+echo '[{"ph":"X","cat":"kernel","name":"</script><b id=b>&é","pid":0,"tid":1,"ts":5,"dur":0},
+{"ph":"X","cat":"kernel","name":"","pid":"<i>","tid":"","ts":5,"dur":0}]' >odd.json
+"$dualpipe" trace view odd.json --output odd.html
+cat >steps <<'END'
+report.push("name: " + data.names[0][1] + " " + document.getElementById("b"));
+report.push("state: " + document.body.dataset.state);
+END
+try odd.html steps report
+require report '^name: .*script.*é null$'
+require report '^state: ready$'
+
+# A timeline of ours.
+"$dualpipe" simulate --method dualpipe --ranks 4 --microbatches 8 --format trace --output sim.json
+"$dualpipe" trace view sim.json --output sim.html
+echo 'report.push("ranks: " + data.ranks.length + " " + document.getElementById("legend").textContent);' >steps
+try sim.html steps report
+require report '^ranks: 4 .*forward'
+
+browse --screenshot="$work/page.png" "file://$work/page.html" >/dev/null || fail "no screenshot: $(tail -3 browser.err)"
+[ "$(wc -c <page.png)" -gt 60000 ] || fail "the screenshot is nearly empty"
+if [ -n "${DP_TEST_KEEP:-}" ]; then
+    for page in page both sim; do
+        browse --screenshot="$DP_TEST_KEEP/$page.png" "file://$work/$page.html" >/dev/null
+    done
+fi
+
+echo "$failures failures"
+[ "$failures" -eq 0 ]
