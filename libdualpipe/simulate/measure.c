@@ -56,7 +56,8 @@ static double length_of(const dp_span_t *span)
 
 /* ---- operations ---- */
 
-/* I and W of one micro-batch may stand side by side; the schedule says whether they are two operations. */
+/* I and W of one micro-batch may stand side by side; the schedule says whether they are two operations. Micro-batches of the
+ * second direction count from 0 in schedules and simulations, and behind those of the first in runs: the two do not meet. */
 static void find_split(sums_t *sums, int32_t rank)
 {
     const dp_schedule_t *schedule = sums->schedule;
@@ -66,9 +67,12 @@ static void find_split(sums_t *sums, int32_t rank)
     for (int64_t k = schedule->first[rank]; k < schedule->first[rank + 1]; k++) {
         const dp_op_t *op = &schedule->ops[k];
         size_t cell = (size_t)op->chunk * (size_t)schedule->microbatches + (size_t)op->mb;
+        size_t second = schedule->placement == DP_PLACE_BIDIRECTIONAL && op->chunk == 1
+                            ? (size_t)dp_schedule_path_microbatches(schedule, 1)
+                            : 0;
 
-        if (op->kind == DP_OP_I && op->chunk >= 0 && op->mb >= 0 && cell < cells)
-            sums->split[cell] = 1;
+        if (op->kind == DP_OP_I && op->chunk >= 0 && op->mb >= 0 && cell + second < cells)
+            sums->split[cell] = sums->split[cell + second] = 1;
     }
 }
 

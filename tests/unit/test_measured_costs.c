@@ -98,6 +98,39 @@ START_TEST(slow_stages_are_seen_and_the_step_comes_out_again)
 }
 END_TEST
 
+/* Runs number the second direction's micro-batches behind the first's, where simulations begin at 0 again. */
+START_TEST(the_second_direction_may_count_on)
+{
+    const dp_costs_t costs = {
+        .struct_size = sizeof(costs), .f = 3, .i = 4, .w = 2, .b = 5.5, .fb = 7, .hop = 0.25, .barrier = 1};
+    dp_schedule_t *schedule = generate("dualpipe", 4, 12);
+    dp_simulation_t run = simulate(schedule, &costs);
+    dp_measured_costs_t got = {.struct_size = sizeof(got)};
+    dp_timeline_t *counting_on;
+
+    ck_assert_int_eq(dp_timeline_create(4, 1000, &counting_on), DP_OK);
+    for (int32_t r = 0; r < 4; r++) {
+        int64_t count;
+        const dp_span_t *spans = dp_timeline_spans(run.timeline, r, &count);
+
+        for (int64_t k = 0; k < count; k++) {
+            dp_span_t span = spans[k];
+
+            span.mb += span.kind == DP_SPAN_COMPUTE && span.chunk == 1 ? 6 : 0;
+            ck_assert_int_eq(dp_timeline_add(counting_on, r, &span), DP_OK);
+        }
+    }
+    ck_assert_int_eq(dp_costs_measure(counting_on, schedule, &got), DP_OK);
+    ck_assert_double_eq_tol(got.costs.i, 4.0, 1e-5);
+    ck_assert_double_eq_tol(got.costs.w, 2.0, 1e-5);
+    ck_assert_double_eq_tol(got.costs.b, 5.5, 1e-5);
+    dp_measured_costs_clear(&got);
+    dp_timeline_free(counting_on);
+    dp_simulation_clear(&run);
+    dp_schedule_free(schedule);
+}
+END_TEST
+
 /* ---- a row by hand: two layers, F0, then F1 and B0 as a pair, then B1 with its parts apart ---- */
 
 typedef struct line {
@@ -266,6 +299,7 @@ int main(void)
     tcase_add_loop_test(tc, a_simulation_gives_back_its_costs, 0,
                         (int)(sizeof(methods) / sizeof(methods[0])));
     suite_add_tcase(suite, tc);
+    SUITE_ADD(suite, the_second_direction_may_count_on);
     SUITE_ADD(suite, slow_stages_are_seen_and_the_step_comes_out_again);
     SUITE_ADD(suite, a_row_by_hand);
     SUITE_ADD(suite, nothing_to_measure_is_refused);
