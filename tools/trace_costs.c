@@ -194,7 +194,8 @@ static chunks_t measure_chunks(const sums_t *sums, int32_t layers)
 
     for (size_t w = 0; w <= sums->trace->nranges; w++) {
         forwards += (double)layers_in(sums->windows[w].times, 0);
-        windows += layers_in(sums->windows[w].times, 0) > 0;
+        if (layers_in(sums->windows[w].times, 0) > 0)
+            windows += w < sums->trace->nranges ? 1.0 : (double)sums->trace->nranks;
     }
     if (layers == 0)
         chunks.layers = fmax(1.0, round(forwards / fmax(windows, 1.0)));

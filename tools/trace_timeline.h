@@ -8,8 +8,8 @@
 
 #include "trace.h"
 
-/* The timeline's rows are the trace's ranks. The schedule has placement, sizes and no operations: what dp_costs_measure()
- * needs, but for the W that stands right behind its own I, which counts as a whole backward. DP_ERR_REJECTED: no span of
+/* The timeline's rows are the trace's ranks, the spans of an operation one after the other. The schedule is as much of one as
+ * dp_costs_measure() needs: placement, sizes, and the backwards for the input that stand alone. DP_ERR_REJECTED: no span of
  * ours is there. */
 dp_status_t trace_to_timeline(const trace_t *trace, dp_timeline_t **timeline_out,
                               dp_schedule_t **schedule_out);

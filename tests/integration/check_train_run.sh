@@ -24,6 +24,9 @@ done
 "$DP_TEST_BUILDDIR/dualpipe" simulate --method dualpipe --ranks 2 --microbatches 8 --costs "$work/run/costs.txt" >"$work/out" ||
     complain "the measured costs cannot be simulated"
 grep -q '^pair .* hidden' "$work/out" || complain "the measured costs have no segments"
+"$DP_TEST_BUILDDIR/dualpipe" trace costs "$work/run/trace.json" >"$work/out" || complain "the trace has no costs"
+grep -v STAGE_SCALE "$work/out" >"$work/traced"
+grep -v STAGE_SCALE "$work/run/costs.txt" | cmp -s - "$work/traced" || complain "the trace has other costs than the run"
 [ -s "$work/run/curve.png" ] || [ -s "$work/run/curve.svg" ] || complain "no picture of the loss"
 grep -q 'Written by the model' "$work/run/report.txt" || complain "the report has no sample"
 if [ -x "$DP_TEST_BUILDDIR/tests/integration/trace_facts" ]; then
