@@ -186,6 +186,17 @@ static dp_status_t check_device(const dp_plugin_t *plugin, const dp_device_vt_t 
     return DP_OK;
 }
 
+/* What the lanes got is what plugins that open from now on may use. */
+static dp_status_t share_device(dp_pipeline_t *p)
+{
+    uint32_t sms[DP_LANE_COUNT] = {0};
+    dp_status_t status = DP_HAS(p->device_vt, dp_device_vt_t, partition) ? p->device_vt->partition(p->device, sms) : DP_OK;
+
+    if (status >= 0)
+        dp__group_set_sms(p->group, sms[DP_LANE_COMPUTE], sms[DP_LANE_ALL_TO_ALL]);
+    return status;
+}
+
 static dp_status_t open_device(dp_pipeline_t *p)
 {
     dp_device_config_t config = p->options.device_config;
@@ -208,6 +219,8 @@ static dp_status_t open_device(dp_pipeline_t *p)
                        "host_release and copy: losses could not be read", plugin->name);
     config.struct_size = sizeof(config);
     status = p->device_vt->open(p->host, &config, &p->device);
+    if (status >= 0)
+        status = share_device(p);
     for (int lane = 0; lane < DP_LANE_COUNT && status >= 0; lane++)
         status = p->device_vt->stream_open(p->device, (dp_lane_t)lane, &p->stream[lane]);
     return status;

@@ -71,8 +71,6 @@ dp_status_t dp__group_wait(const dp_group_t *group, dp_signal_t *signal, uint32_
 dp_status_t dp__group_options(const dp_group_options_t *given, dp_group_options_t *options_out);
 /* A rank that is a process of its own; size > 1. */
 dp_status_t dp__process_join(const dp_group_options_t *options, dp_group_t **group_out);
-/* The share of the device that plugins of this rank are told of. [main], before plugins that ask are opened. */
-void dp__group_set_sms(dp_group_t *group, uint32_t compute_sms, uint32_t comm_sms);
 /* "2, 5, 6 and 3 more" */
 typedef struct dp__rank_list {
     int32_t count;

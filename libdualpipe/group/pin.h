@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * pin.h: a group that outlives its leaving. */
+ * pin.h: what the engine tells a group. */
 #ifndef DP_GROUP_PIN_H
 #define DP_GROUP_PIN_H
 
@@ -8,5 +8,7 @@
 
 /* Something that does not come back may be using the group: dp_group_leave() then frees nothing. [main] */
 void dp__group_pin(dp_group_t *group);
+/* The share of the device that plugins of this rank are told of. [main], before plugins that ask are opened. */
+void dp__group_set_sms(dp_group_t *group, uint32_t compute_sms, uint32_t comm_sms);
 
 #endif

@@ -6,6 +6,7 @@
 #include "../support/suite.h"
 #include "thread_ranks.h"
 
+#include <sched.h>
 #include <unistd.h>
 
 static char mock_comm[512], mock_device[512];
@@ -517,6 +518,35 @@ START_TEST(pipelines_side_by_side_and_one_after_the_other)
 }
 END_TEST
 
+static dp_status_t look_at_share(rank_t *rank, dp_pipeline_t *p)
+{
+    const dp_host_t *host = dp_group_host(rank->options.group);
+    const dp_host_sm_t *share = host->get_service(host, DP_HOST_SM);
+
+    (void)p;
+    rank->argument = (int)(share->compute_sms * 1000 + share->comm_sms);
+    return DP_OK;
+}
+
+START_TEST(plugins_are_told_their_share_of_the_device)
+{
+    cpu_set_t cores;
+    rank_t ranks[2];
+
+    ck_assert_int_eq(sched_getaffinity(0, sizeof(cores), &cores), 0);
+    for (int r = 0; r < 2; r++) {
+        rank_prepare(&ranks[r], "dualpipe", 4);
+        ranks[r].options.device_config.comm_sms = CPU_COUNT(&cores) > 1 ? 1 : 0;
+        ranks[r].use = look_at_share;
+    }
+    ranks_run(ranks, 2);
+    for (int r = 0; r < 2; r++) {
+        rank_expect(&ranks[r], r, DP_OK, NULL, 0);
+        ck_assert_int_eq(ranks[r].argument, CPU_COUNT(&cores) > 1 ? (CPU_COUNT(&cores) - 1) * 1000 + 1 : 0);
+    }
+}
+END_TEST
+
 static dp_status_t hundred(rank_t *rank, dp_pipeline_t *p)
 {
     long files = 0, threads = 0;
@@ -896,6 +926,7 @@ int main(void)
     tcase_add_loop_test(pipelines, schedules_that_do_not_fit, 0, 4);
     tcase_add_test(pipelines, the_last_steps_are_kept);
     tcase_add_loop_test(pipelines, pipelines_side_by_side_and_one_after_the_other, 0, 2);
+    tcase_add_test(pipelines, plugins_are_told_their_share_of_the_device);
     tcase_add_test(pipelines, a_hundred_times);
     suite_add_tcase(suite, pipelines);
 
