@@ -110,6 +110,17 @@ extern "C" __global__ void dp_test_meet(uint32_t *arrived, uint32_t *smids)
     __syncthreads();
 }
 
+/* Where each block runs; long enough for others to find a place of their own. */
+extern "C" __global__ void dp_test_smid(uint32_t *smids)
+{
+    uint64_t start = dp_globaltimer();
+
+    if (threadIdx.x == 0)
+        smids[blockIdx.x] = dp_smid();
+    while (dp_globaltimer() - start < 5000)
+        ;
+}
+
 /* Waits until *flag is no less than target, then leaves target + 1 in *answer. */
 extern "C" __global__ void dp_test_await(const uint32_t *flag, uint32_t target, uint32_t *answer)
 {
