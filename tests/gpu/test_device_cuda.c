@@ -197,7 +197,7 @@ START_TEST(senseless_shares_are_refused)
     static const dp_device_config_t bad[] = {
         {.comm_sms = 132},  {.comm_sms = 4000},         {.comm_sms = 17, .shares = 8},
         {.shares = 1000},   {.shares = 2, .share = 2}, {.shares = 64, .share = 1, .comm_sms = 1},
-        {.ordinal = 99},    {.ordinal = -1},
+        {.ordinal = 99},    {.ordinal = -2},
     };
     rig_t rig;
 
@@ -288,6 +288,21 @@ START_TEST(without_green_contexts_numbers_are_limits)
 }
 END_TEST
 
+START_TEST(processes_of_a_host_take_one_device_after_another)
+{
+    const dp_cuda_driver_t *cu;
+    CUdevice device = -1;
+    rig_t rig;
+
+    setenv("DP_FAKE_DEVICES", "3", 1);
+    GPU_OK(try_open(&rig, (dp_device_config_t){.ordinal = -1, .local_rank = 5}));
+    GPU_OK(dp_cuda_driver(rig.host, &cu));
+    GPU_OK(dp_cuda_current(rig.host, &device));
+    ck_assert_int_eq(device, 2);
+    rig_close(&rig);
+}
+END_TEST
+
 /* The nth call of each function of the driver fails: open says which, gives nothing out and keeps nothing. */
 static const char *const fallible[] = {
     "cuInit",           "cuDeviceGetCount", "cuDeviceGet",       "cuDevicePrimaryCtxRetain",   "cuCtxSetCurrent",
@@ -347,7 +362,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("device_cuda");
-    TCase *partitions = tcase_create("partitions"), *failures = tcase_create("failures"), *drivers = tcase_create("drivers");
+    TCase *partitions = tcase_create("partitions"), *failures = tcase_create("failures"), *drivers;
 
     gpu_or_skip("test_device_cuda");
     tcase_set_timeout(partitions, 60);
@@ -359,16 +374,16 @@ int main(void)
     tcase_add_test(failures, a_fault_is_told_everywhere_and_stays);
     suite_add_tcase(suite, failures);
     if (gpu_is_fake()) {
+        drivers = tcase_create("drivers");
         tcase_set_timeout(drivers, 60);
         tcase_add_test(drivers, without_a_driver_the_message_names_what_was_tried);
         tcase_add_test(drivers, without_devices_the_message_says_so);
         tcase_add_loop_test(drivers, without_green_contexts_numbers_are_limits, 0, 3);
+        tcase_add_test(drivers, processes_of_a_host_take_one_device_after_another);
         tcase_add_loop_test(drivers, errors_of_the_driver_come_out_of_open, 0,
                             (int)(sizeof(fallible) / sizeof(fallible[0])));
         tcase_add_loop_test(drivers, errors_of_the_driver_come_out_of_calls, 0, 5);
         suite_add_tcase(suite, drivers);
-    } else {
-        tcase_free(drivers);
     }
     return suite_run(suite);
 }
