@@ -17,6 +17,7 @@
 #include <dualpipe/dualpipe.h>
 
 #include "group/group.h"
+#include "group/pin.h"
 
 #include <getopt.h>
 #include <stdio.h>
