@@ -173,7 +173,93 @@ DP_DEVICE void dp_mma_bf16(float c[4], const uint32_t a[4], const uint32_t b[2])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+
+/* ---- products of a warpgroup: four warps, on sm_90a alone; elsewhere they trap ---- */
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
+#define DP_WGMMA(...) asm volatile(__VA_ARGS__)
+#else
+#define DP_WGMMA(...) __trap()
 #endif
+
+/** Bytes from the start of shared memory to here. */
+DP_DEVICE uint32_t dp_shared_offset(const void *shared)
+{
+    return (uint32_t)__cvta_generic_to_shared(shared);
+}
+
+/** Before products: registers and earlier products of this warpgroup are in order. */
+DP_DEVICE void dp_warpgroup_fence()
+{
+    DP_WGMMA("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+/** Closes a group of products. */
+DP_DEVICE void dp_warpgroup_commit()
+{
+    DP_WGMMA("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/** Until at most `groups` of the latest groups are unfinished. */
+template <int groups> DP_DEVICE void dp_warpgroup_wait()
+{
+    DP_WGMMA("wgmma.wait_group.sync.aligned %0;" ::"n"(groups) : "memory");
+}
+
+/** After this thread's writes to shared memory, before the barrier behind which products read them. */
+DP_DEVICE void dp_shared_fence_async()
+{
+    DP_WGMMA("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/** c += A B: m64n256k16, bf16 with f32 sums. A is [64][16] along K, or with TA across it; B is [256][16] along K, or with TB across
+ *  it; both are described by dp_matrix_descriptor(). Thread t holds of C rows t/32*16 + t%32/4 (c[4j], c[4j+1]) and 8 below
+ *  (c[4j+2], c[4j+3]), columns 8j + t%4*2 and the next. */
+template <bool TA, bool TB> DP_DEVICE void dp_warpgroup_mma_bf16(float (&c)[128], uint64_t a, uint64_t b)
+{
+    DP_WGMMA(
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
+        "%128, %129, 1, 1, 1, %130, %131;"
+        :
+          "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),
+          "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]),
+          "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]),
+          "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31]),
+          "+f"(c[32]), "+f"(c[33]), "+f"(c[34]), "+f"(c[35]), "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39]),
+          "+f"(c[40]), "+f"(c[41]), "+f"(c[42]), "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]),
+          "+f"(c[48]), "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]),
+          "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63]),
+          "+f"(c[64]), "+f"(c[65]), "+f"(c[66]), "+f"(c[67]), "+f"(c[68]), "+f"(c[69]), "+f"(c[70]), "+f"(c[71]),
+          "+f"(c[72]), "+f"(c[73]), "+f"(c[74]), "+f"(c[75]), "+f"(c[76]), "+f"(c[77]), "+f"(c[78]), "+f"(c[79]),
+          "+f"(c[80]), "+f"(c[81]), "+f"(c[82]), "+f"(c[83]), "+f"(c[84]), "+f"(c[85]), "+f"(c[86]), "+f"(c[87]),
+          "+f"(c[88]), "+f"(c[89]), "+f"(c[90]), "+f"(c[91]), "+f"(c[92]), "+f"(c[93]), "+f"(c[94]), "+f"(c[95]),
+          "+f"(c[96]), "+f"(c[97]), "+f"(c[98]), "+f"(c[99]), "+f"(c[100]), "+f"(c[101]), "+f"(c[102]), "+f"(c[103]),
+          "+f"(c[104]), "+f"(c[105]), "+f"(c[106]), "+f"(c[107]), "+f"(c[108]), "+f"(c[109]), "+f"(c[110]), "+f"(c[111]),
+          "+f"(c[112]), "+f"(c[113]), "+f"(c[114]), "+f"(c[115]), "+f"(c[116]), "+f"(c[117]), "+f"(c[118]), "+f"(c[119]),
+          "+f"(c[120]), "+f"(c[121]), "+f"(c[122]), "+f"(c[123]), "+f"(c[124]), "+f"(c[125]), "+f"(c[126]), "+f"(c[127])
+        : "l"(a), "l"(b), "n"(TA ? 1 : 0), "n"(TB ? 1 : 0));
+}
+
+#endif
+
+/** Where an operand of dp_warpgroup_mma_bf16() lies: rows of 128 bytes, whose 16-byte pieces are permuted by the row's number modulo 8
+ *  (piece ^ row % 8), eight rows of them 1024 bytes and aligned to that. Along K a row holds 64 elements of K, and the next 8 rows of
+ *  the matrix are 1024 bytes on; the element of K that products begin with is an offset of 2 bytes each to `start`. Across K a row holds 64
+ *  elements of one K, the next 8 of K are 1024 bytes on, the next 64 elements `blocks` bytes. */
+DP_DEVICE uint64_t dp_matrix_descriptor(const void *start, uint32_t blocks)
+{
+    const uint64_t address = (uint64_t)(dp_shared_offset(start) >> 4 & 0x3fff);
+
+    return address | (uint64_t)(blocks >> 4 & 0x3fff) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+}
 
 /** The value of an element, in the type that sums are made in: float for f32 and bf16, double for f64. */
 DP_DEVICE float dp_float(float x)

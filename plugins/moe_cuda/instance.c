@@ -10,6 +10,7 @@
 DP_CUDA_IMAGE(moe_route);
 DP_CUDA_IMAGE(moe_rows);
 DP_CUDA_IMAGE(moe_gemm);
+DP_CUDA_IMAGE(moe_wgmma);
 
 /* Looks a kernel up in whichever image has it. */
 static dp_status_t find(const dp_moe_t *moe, CUmodule module, const char *name, const char *suffix,
@@ -56,45 +57,63 @@ static dp_status_t find_rows(dp_moe_t *moe, CUmodule m)
     return status;
 }
 
-/* plain[form][sums] and, for bf16, tensor[form][sums]: gradients of weights are sums always. */
-static dp_status_t find_products(dp_moe_t *moe, CUmodule m)
+/* One kernel for each form and type of C; gradients of weights are sums always. */
+static dp_status_t find_products(const dp_moe_t *moe, CUmodule m, const char *const names[MOE_FORMS],
+                                 CUfunction out[MOE_FORMS][2])
 {
-    static const char *const plain[] = {"plain_nn", "plain_nt", "plain_tn"};
-    static const char *const tensor[] = {"tensor_nn", "tensor_nt", "tensor_tn"};
-    const bool half = moe->shape.dtype == DP_BF16, tensors = half && moe->shape.products != MOE_PLAIN;
-    moe_kernels_t *k = &moe->kernels;
     const char *type = type_of(moe);
     dp_status_t status = DP_OK;
     int form, sums;
 
     for (form = MOE_NN; form < MOE_FORMS; form++)
-        for (sums = form == MOE_TN; sums < 2; sums++) {
-            const char *suffix = sums && half && form != MOE_TN ? "_bf16_f32" : type;
+        for (sums = form == MOE_TN; sums < 2 && status >= 0; sums++) {
+            const bool other = sums && moe->shape.dtype == DP_BF16 && form != MOE_TN;
 
-            if (status >= 0)
-                status = find(moe, m, plain[form], suffix, &k->plain[form][sums]);
-            if (status >= 0 && tensors)
-                status = find(moe, m, tensor[form], suffix, &k->tensor[form][sums]);
-            if (status >= 0 && tensors)
-                status = dp_cuda_kernel_shared(moe->host, k->tensor[form][sums],
-                                               form == MOE_TN ? MOE_CELLS_SHARED : MOE_ROWS_SHARED);
+            status = find(moe, m, names[form], other ? "_bf16_f32" : type, &out[form][sums]);
         }
+    return status;
+}
+
+/* bf16 on tensor cores. */
+static dp_status_t find_tensor(dp_moe_t *moe)
+{
+    static const char *const mma[] = {"tensor_nn", "tensor_nt", "tensor_tn"};
+    static const char *const wgmma[] = {"wgmma_nn", "wgmma_nt", "wgmma_tn"};
+    const bool warpgroups = moe->shape.products == MOE_WGMMA;
+    CUfunction(*const out)[2] = moe->kernels.tensor;
+    dp_status_t status =
+        find_products(moe, moe->modules[warpgroups ? 3 : 2], warpgroups ? wgmma : mma, out);
+    int form, sums;
+
+    for (form = MOE_NN; form < MOE_FORMS; form++)
+        for (sums = form == MOE_TN; sums < 2 && status >= 0; sums++)
+            status = dp_cuda_kernel_shared(moe->host, out[form][sums],
+                                           warpgroups       ? MOE_WGMMA_SHARED
+                                           : form == MOE_TN ? MOE_CELLS_SHARED
+                                                            : MOE_ROWS_SHARED);
     return status;
 }
 
 static dp_status_t load_kernels(dp_moe_t *moe)
 {
-    const unsigned char *const images[] = {dp_image_moe_route, dp_image_moe_rows, dp_image_moe_gemm};
+    static const char *const plain[] = {"plain_nn", "plain_nt", "plain_tn"};
+    const unsigned char *const images[] = {dp_image_moe_route, dp_image_moe_rows, dp_image_moe_gemm,
+                                           dp_image_moe_wgmma};
+    const int count = moe->shape.products == MOE_WGMMA ? 4 : 3;
     dp_status_t status = DP_OK;
     int i;
 
-    for (i = 0; i < 3 && status >= 0; i++)
+    for (i = 0; i < count && status >= 0; i++)
         status = dp_cuda_module_load(moe->host, images[i], &moe->modules[i]);
     if (status >= 0)
         status = find_route(moe, moe->modules[0]);
     if (status >= 0)
         status = find_rows(moe, moe->modules[1]);
-    return status < 0 ? status : find_products(moe, moe->modules[2]);
+    if (status >= 0)
+        status = find_products(moe, moe->modules[2], plain, moe->kernels.plain);
+    if (status >= 0 && moe->shape.dtype == DP_BF16 && moe->shape.products != MOE_PLAIN)
+        status = find_tensor(moe);
+    return status;
 }
 
 /* Multiprocessors that compute lanes have. */
@@ -113,6 +132,28 @@ static dp_status_t count_sms(dp_moe_t *moe)
         return status;
     moe->sms = share != NULL && share->compute_sms > 0 ? share->compute_sms : (uint32_t)all;
     return DP_OK;
+}
+
+/* Warpgroup products are of one architecture alone. */
+static dp_status_t check_architecture(const dp_moe_t *moe)
+{
+    CUdevice device;
+    int major = 0, minor = 0;
+    dp_status_t status = dp_cuda_current(moe->host, &device);
+
+    if (status >= 0)
+        status = DP_CU(moe->host,
+                       moe->cu->cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device),
+                       "asking for the compute capability");
+    if (status >= 0)
+        status = DP_CU(moe->host,
+                       moe->cu->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device),
+                       "asking for the compute capability");
+    if (status >= 0 && (major != 9 || minor != 0))
+        return DP_FAIL(moe->host, DP_ERR_UNSUPPORTED,
+                       "moe_cuda: DUALPIPE_MOE_PRODUCTS=wgmma needs compute capability 9.0, this device has %d.%d",
+                       major, minor);
+    return status;
 }
 
 dp_status_t moe_check(void *arg)
@@ -158,6 +199,8 @@ dp_status_t moe_instance_open(dp_moe_t *moe)
 {
     dp_status_t status = count_sms(moe);
 
+    if (status >= 0 && moe->shape.products == MOE_WGMMA)
+        status = check_architecture(moe);
     if (status >= 0)
         status = load_kernels(moe);
     if (status >= 0)
@@ -180,6 +223,6 @@ void moe_instance_close(dp_moe_t *moe)
         dp_gemm_close(moe->gemm);
     if (moe->fault != NULL)
         moe->device_vt->host_release(moe->device, moe->fault);
-    for (i = 0; i < 3; i++)
+    for (i = 0; i < 4; i++)
         dp_cuda_module_unload(moe->modules[i]);
 }

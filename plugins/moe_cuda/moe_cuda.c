@@ -739,20 +739,20 @@ static dp_status_t check_backends(const dp_host_t *host, const dp_moe_config_t *
 
 static dp_status_t choose_products(const dp_host_t *host, moe_products_t *out)
 {
-    static const char *const names[] = {"grouped", "plain", "padded"};
+    static const char *const names[] = {"grouped", "plain", "padded", "wgmma"};
     const char *wanted = secure_getenv("DUALPIPE_MOE_PRODUCTS");
     int i;
 
     *out = MOE_GROUPED;
     if (wanted == NULL || wanted[0] == '\0')
         return DP_OK;
-    for (i = 0; i < 3; i++)
+    for (i = 0; i < 4; i++)
         if (strcmp(wanted, names[i]) == 0) {
             *out = (moe_products_t)i;
             return DP_OK;
         }
     return DP_FAIL(host, DP_ERR_INVALID,
-                   "moe_cuda: DUALPIPE_MOE_PRODUCTS=%s: must be grouped, plain or padded", wanted);
+                   "moe_cuda: DUALPIPE_MOE_PRODUCTS=%s: must be grouped, plain, padded or wgmma", wanted);
 }
 
 static dp_status_t open_link(dp_moe_t *moe, const dp_moe_config_t *c, uint32_t id, const char *label,

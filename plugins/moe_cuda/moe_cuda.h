@@ -18,7 +18,8 @@
 typedef enum moe_products {
     MOE_GROUPED = 0, /* "grouped", the default: kernels of ours, tensor cores where type and sizes allow */
     MOE_PLAIN,       /* "plain": kernels of ours without tensor cores                                    */
-    MOE_PADDED       /* "padded": batched products of cuBLASLt over experts padded to equal size         */
+    MOE_PADDED,      /* "padded": batched products of cuBLASLt over experts padded to equal size         */
+    MOE_WGMMA        /* "wgmma": as grouped, with warpgroup products, on devices of capability 9.0 alone */
 } moe_products_t;
 
 typedef struct moe_shape {
@@ -105,7 +106,7 @@ struct dp_moe {
         dp_exchange_t *exchange;
         uint32_t sequence;
     } out, back; /* tokens' owner to expert, and back */
-    CUmodule modules[3];
+    CUmodule modules[4];
     moe_kernels_t kernels;
     dp_gemm_t *gemm;             /* NULL unless padded */
     moe_fault_t *fault; /* memory that host and device both reach */

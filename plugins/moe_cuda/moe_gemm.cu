@@ -5,163 +5,9 @@
  *
  * An element of C is one chain of additions over K from the first to the last, whatever else is in the launch: its bits depend
  * on its row of A and its column of B alone (by cells: on the rows of its cells in their order, on top of what C held). */
-#include "moe_real.cuh"
-
-/* Tiles of a row of tiles that are taken before the next column: their part of A stays in the L2 cache. */
-#define MOE_SUPER 16
-
-DP_DEVICE int tiles_of(int64_t count, int size)
-{
-    return (int)((count + size - 1) / size);
-}
-
-/* ---- the walk over tiles ---- */
-
-/* A tile of a product by rows. */
-struct row_tile {
-    int64_t first; /* row of A                                                                     */
-    int rows;      /* that there are from it on in this group, at most the tile's                  */
-    int column, group, output;
-};
-
-/* Remembers how far it came: asked for tiles in ascending order only. */
-struct row_walk {
-    int64_t base; /* tiles before this group */
-    int group, rows, tiles;
-};
-
-DP_DEVICE row_walk row_walk_start()
-{
-    const row_walk w = {0, -1, 0, 0};
-
-    return w;
-}
-
-template <int M, int N> DP_DEVICE bool row_seek(const moe_product_t &p, row_walk *w, int64_t tile, row_tile *out)
-{
-    const int columns = tiles_of(p.n, N) * p.outputs;
-    int in_super, down, rest, height;
-
-    while (tile >= w->base + w->tiles) {
-        if (++w->group >= p.groups)
-            return false;
-        w->base += w->tiles;
-        w->rows = p.rows != 0 ? p.rows[w->group] : p.m;
-        w->tiles = tiles_of(w->rows, M) * columns;
-    }
-    in_super = (int)(tile - w->base) % (MOE_SUPER * columns);
-    down = (int)(tile - w->base) / (MOE_SUPER * columns) * MOE_SUPER;
-    height = tiles_of(w->rows, M) - down;
-    height = height < MOE_SUPER ? height : MOE_SUPER;
-    down += in_super % height;
-    rest = in_super / height;
-    out->group = w->group;
-    out->first = (p.rows != 0 ? p.first[w->group] : 0) + (int64_t)down * M;
-    out->rows = w->rows - down * M < M ? w->rows - down * M : M;
-    out->column = rest % tiles_of(p.n, N) * N;
-    out->output = rest / tiles_of(p.n, N);
-    return true;
-}
-
-/* A tile of a product by cells. */
-struct cell_tile {
-    int row, column, group, output;
-};
-
-template <int M, int N> DP_DEVICE bool cell_seek(const moe_product_t &p, int64_t tile, cell_tile *out)
-{
-    const int down = tiles_of(p.m, M), across = tiles_of(p.n, N);
-    const int64_t each = (int64_t)down * across * p.outputs;
-    int rest;
-
-    if (tile >= each * p.groups)
-        return false;
-    out->group = (int)(tile / each);
-    rest = (int)(tile % each);
-    out->row = rest % down * M;
-    rest /= down;
-    out->column = rest % across * N;
-    out->output = rest / across;
-    return true;
-}
-
-/* A run of rows, one of a group's cells. */
-struct cell_run {
-    int64_t first;
-    int rows;
-};
-
-DP_DEVICE cell_run run_of(const moe_product_t &p, int group, int cell)
-{
-    cell_run run = {0, p.k};
-
-    if (p.rows != 0) {
-        run.rows = p.rows[(int64_t)group * p.cells + cell];
-        run.first = p.first[(int64_t)group * p.cells + cell];
-    }
-    return run;
-}
-
-DP_DEVICE int64_t row_of_c(const moe_product_t &p, int64_t row)
-{
-    return p.map != 0 ? p.map[row] : row;
-}
+#include "moe_tiles.cuh"
 
 /* ---- tensor cores: bf16 with fp32 sums. Shared memory is filled by cp.async some steps ahead, over the ends of tiles. ---- */
-
-enum { STEP = 64 }; /* elements of K in one stage */
-
-/* Rows of `STEP` elements that lie one behind the other along K; 16-byte pieces are permuted within 128 bytes so that eight rows
- * of a piece lie in different banks. */
-template <int ROWS, int THREADS> struct along_k {
-    static const int elements = ROWS * STEP;
-
-    DP_DEVICE static dp_bf16 *at(dp_bf16 *tile, int row, int piece)
-    {
-        return tile + row * STEP + (piece ^ (row & 7)) * 8;
-    }
-
-    /* from: element [0][0] of the tile. Rows from `rows` on and elements from `inner` on are 0. */
-    DP_DEVICE static void load(dp_bf16 *tile, const dp_bf16 *from, int64_t stride, int rows, int inner)
-    {
-        const int piece = (int)threadIdx.x % 8, left = (inner - piece * 8) * 2;
-        const unsigned bytes = left >= 16 ? 16 : left > 0 ? left : 0;
-
-#pragma unroll
-        for (int i = 0; i < ROWS * 8 / THREADS; i++) {
-            const int row = (int)threadIdx.x / 8 + i * (THREADS / 8);
-            const bool there = row < rows && bytes > 0;
-
-            dp_copy_async(at(tile, row, piece), there ? from + row * stride + piece * 8 : from,
-                          there ? bytes : 0);
-        }
-    }
-};
-
-/* `STEP` rows along K of COLUMNS elements each. */
-template <int COLUMNS, int THREADS> struct across_k {
-    static const int elements = COLUMNS * STEP, pieces = COLUMNS / 8;
-
-    DP_DEVICE static dp_bf16 *at(dp_bf16 *tile, int k, int piece)
-    {
-        return tile + k * COLUMNS + (piece ^ (k & 7)) * 8;
-    }
-
-    DP_DEVICE static void load(dp_bf16 *tile, const dp_bf16 *from, int64_t stride, int columns, int inner)
-    {
-        const int piece = (int)threadIdx.x % pieces, left = (columns - piece * 8) * 2;
-        const unsigned bytes = left >= 16 ? 16 : left > 0 ? left : 0;
-
-#pragma unroll
-        for (int i = 0; i < STEP * pieces / THREADS; i++) {
-            const int k = (int)threadIdx.x / pieces + i * (THREADS / pieces);
-            const bool there = k < inner && bytes > 0;
-
-            dp_copy_async(at(tile, k, piece), there ? from + k * stride + piece * 8 : from,
-                          there ? bytes : 0);
-        }
-    }
-};
 
 /* Fragments of 16 x 16 elements. A of m16n8k16 has its four 8 x 8 parts in the order (m, k) = 00, 10, 01, 11; two B next to each
  * other in the order (n, k) = 00, 01, 10, 11. Lane l gives the address of row l % 8 of part l / 8. */
@@ -236,35 +82,6 @@ template <int WM, int WN> struct block_tile {
     }
 };
 
-DP_DEVICE void store_pair(dp_bf16 *to, float x, float y, bool add)
-{
-    moe_vector<dp_bf16, 2> v;
-
-    if (add) {
-        v = *(const moe_vector<dp_bf16, 2> *)to;
-        x += dp_float(v.at[0]);
-        y += dp_float(v.at[1]);
-    }
-    v.at[0] = dp_from_float<dp_bf16>(x);
-    v.at[1] = dp_from_float<dp_bf16>(y);
-    *(moe_vector<dp_bf16, 2> *)to = v;
-}
-
-DP_DEVICE void store_pair(float *to, float x, float y, bool add)
-{
-    moe_vector<float, 2> v;
-
-    v.at[0] = x;
-    v.at[1] = y;
-    if (add) {
-        const moe_vector<float, 2> old = *(const moe_vector<float, 2> *)to;
-
-        v.at[0] += old.at[0];
-        v.at[1] += old.at[1];
-    }
-    *(moe_vector<float, 2> *)to = v;
-}
-
 /* By rows. TB: B is [n, k]. n and k are multiples of 8, every row of A and B begins on 16 bytes. */
 template <bool TB, typename C> DP_DEVICE void rows_tensor(const moe_product_t &p)
 {
@@ -277,39 +94,22 @@ template <bool TB, typename C> DP_DEVICE void rows_tensor(const moe_product_t &p
     static_assert(block::m == MOE_ROWS_M && block::n == MOE_ROWS_N && STAGES * STAGE * 2 == MOE_ROWS_SHARED, "");
     DP_SHARED_DYNAMIC(dp_bf16, shared);
     const int lane = (int)threadIdx.x % DP_WARP;
-    const int slices = tiles_of(p.k, STEP), steps = slices * p.parts;
-    row_walk ahead = row_walk_start(), now = ahead;
-    row_tile next, tile;
-    int64_t next_at = blockIdx.x, at = blockIdx.x;
-    int next_step = 0, stage = 0;
-    bool more = row_seek<block::m, block::n>(p, &ahead, next_at, &next);
-
-    /* Starts filling a stage with the step behind the last one that was started; nothing behind the last tile. */
+    row_walk now = row_walk_start();
+    row_tile tile;
+    rows_ahead<block::m, block::n> ahead;
+    int stage = 0;
     auto fill = [&](int to) {
-        dp_bf16 *a_tile = shared + to * STAGE, *b_tile = a_tile + tile_a::elements;
+        dp_bf16 *a_tile = shared + to * STAGE;
 
-        if (more) {
-            const int part = next_step / slices, k = next_step % slices * STEP, which = part + next.output;
-            const dp_bf16 *a = (const dp_bf16 *)p.a[part] + next.first * p.lda + k;
-            const dp_bf16 *b = (const dp_bf16 *)p.b[which] + next.group * p.group_b;
-
-            tile_a::load(a_tile, a, p.lda, next.rows, p.k - k);
-            if (TB)
-                tile_b_t::load(b_tile, b + next.column * p.ldb + k, p.ldb, p.n - next.column, p.k - k);
-            else
-                tile_b_n::load(b_tile, b + k * p.ldb + next.column, p.ldb, p.n - next.column, p.k - k);
-            if (++next_step == steps) {
-                next_step = 0;
-                next_at += gridDim.x;
-                more = row_seek<block::m, block::n>(p, &ahead, next_at, &next);
-            }
-        }
-        dp_copy_commit();
+        ahead.template fill<TB, tile_a, tile_b_t, tile_b_n>(p, a_tile, a_tile + tile_a::elements);
     };
+
+    ahead.start(p);
+    const int steps = ahead.steps(p);
 
     for (int i = 0; i < STAGES - 1; i++)
         fill(i);
-    for (; row_seek<block::m, block::n>(p, &now, at, &tile); at += gridDim.x) {
+    for (int64_t at = blockIdx.x; row_seek<block::m, block::n>(p, &now, at, &tile); at += gridDim.x) {
         const bool work = block::row() < tile.rows && tile.column + block::column() < p.n; /* of this warp */
         typename block::sums sum;
 
@@ -367,59 +167,24 @@ DP_DEVICE void cells_tensor(const moe_product_t &p)
     static_assert(block::m == MOE_CELLS_M && block::n == MOE_CELLS_N && STAGES * STAGE * 2 == MOE_CELLS_SHARED, "");
     DP_SHARED_DYNAMIC(dp_bf16, shared);
     const int lane = (int)threadIdx.x % DP_WARP;
-    /* What is to be loaded next: tile, cell of it, part of the sum, row of the cell. */
-    cell_tile next, tile;
-    int64_t next_at = blockIdx.x, at = blockIdx.x;
-    int next_cell = 0, next_part = 0, next_row = 0, stage = 0;
-    cell_run next_run = {0, 0};
-    bool more = cell_seek<block::m, block::n>(p, next_at, &next);
-
-    /* Moves on to rows that there are, if any. */
-    auto settle = [&]() {
-        while (more && next_row >= next_run.rows) {
-            next_row = 0;
-            if (++next_part >= p.parts) {
-                next_part = 0;
-                if (++next_cell >= p.cells) {
-                    next_cell = 0;
-                    next_at += gridDim.x;
-                    more = cell_seek<block::m, block::n>(p, next_at, &next);
-                }
-            }
-            if (more)
-                next_run = run_of(p, next.group, next_cell);
-        }
-    };
+    cells_ahead<block::m, block::n> ahead;
+    cell_tile tile;
+    int stage = 0;
     auto fill = [&](int to) {
-        dp_bf16 *a_tile = shared + to * STAGE, *b_tile = a_tile + tile_a::elements;
+        dp_bf16 *a_tile = shared + to * STAGE;
 
-        if (more) {
-            const int which = next_part + next.output;
-            const int64_t row = next_run.first + next_row;
-
-            tile_a::load(a_tile, (const dp_bf16 *)p.a[next_part] + row * p.lda + next.row, p.lda,
-                         p.m - next.row, next_run.rows - next_row);
-            tile_b::load(b_tile, (const dp_bf16 *)p.b[which] + row * p.ldb + next.column, p.ldb,
-                         p.n - next.column, next_run.rows - next_row);
-            next_row += STEP;
-            settle();
-        }
-        dp_copy_commit();
+        ahead.template fill<tile_a, tile_b>(p, a_tile, a_tile + tile_a::elements);
     };
 
-    if (more)
-        next_run = run_of(p, next.group, 0);
-    settle();
+    ahead.start(p);
     for (int i = 0; i < STAGES - 1; i++)
         fill(i);
-    for (; cell_seek<block::m, block::n>(p, at, &tile); at += gridDim.x) {
+    for (int64_t at = blockIdx.x; cell_seek<block::m, block::n>(p, at, &tile); at += gridDim.x) {
         float *c = (float *)p.c[tile.output] + tile.group * p.group_c;
         const bool work = tile.row + block::row() < p.m && tile.column + block::column() < p.n;
         typename block::sums sum;
-        int steps = 0;
+        const int steps = steps_of(p, tile.group);
 
-        for (int cell = 0; cell < p.cells; cell++)
-            steps += tiles_of(run_of(p, tile.group, cell).rows, STEP) * p.parts;
         if (steps == 0)
             continue;
 #pragma unroll

@@ -420,6 +420,62 @@ static inline void dp_mma_bf16(float c[4], const uint32_t a[4], const uint32_t b
     }
 }
 
+/* ---- products of a warpgroup: done at once, from what shared memory holds then ---- */
+
+static inline uint32_t dp_shared_offset(const void *shared)
+{
+    return (uint32_t)((const char *)shared - (const char *)dp_emu_dynamic_shared());
+}
+
+static inline void dp_warpgroup_fence()
+{
+}
+
+static inline void dp_warpgroup_commit()
+{
+}
+
+template <int groups> static inline void dp_warpgroup_wait()
+{
+}
+
+static inline void dp_shared_fence_async()
+{
+}
+
+/* Element (i, k) of a matrix with a swizzle of 128 bytes, as its descriptor says: see device.cuh. */
+static inline float dp_emu_matrix_at(uint64_t descriptor, bool across, unsigned i, unsigned k)
+{
+    const uint32_t start = (uint32_t)(descriptor & 0x3fff) << 4, blocks = (uint32_t)(descriptor >> 16 & 0x3fff) << 4;
+    const uint32_t group = (uint32_t)(descriptor >> 32 & 0x3fff) << 4;
+    uint32_t at = across ? start + i / 64 * blocks + k / 8 * group + k % 8 * 128 + i % 64 * 2
+                         : start + i / 8 * group + i % 8 * 128 + k * 2;
+    uint16_t bits;
+
+    at ^= at >> 3 & 0x70; /* bits 4 to 6 by bits 7 to 9 */
+    memcpy(&bits, (const char *)dp_emu_dynamic_shared() + at, 2);
+    return dp_bf16_to_float(bits);
+}
+
+template <bool TA, bool TB> static inline void dp_warpgroup_mma_bf16(float (&c)[128], uint64_t a, uint64_t b)
+{
+    const unsigned thread = dp_emu_self->linear % 128, row = thread / 32 * 16 + thread % 32 / 4;
+
+    if (a >> 62 != 1 || b >> 62 != 1)
+        dp_emu_trap("a matrix descriptor without the 128-byte swizzle");
+    for (unsigned k = 0; k < 16; k++) {
+        const float above = dp_emu_matrix_at(a, TA, row, k), below = dp_emu_matrix_at(a, TA, row + 8, k);
+
+        for (unsigned j = 0; j < 32; j++)
+            for (unsigned i = 0; i < 2; i++) {
+                const float x = dp_emu_matrix_at(b, TB, j * 8 + thread % 4 * 2 + i, k);
+
+                c[j * 4 + i] += above * x;
+                c[j * 4 + 2 + i] += below * x;
+            }
+    }
+}
+
 /* ---- arithmetic ---- */
 
 template <typename T> static inline T __ldg(const T *at)

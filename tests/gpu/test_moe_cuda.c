@@ -370,7 +370,7 @@ static void check(trial_t *t)
 /* ---- tests ---- */
 
 static const dp_dtype_t types[] = {DP_F64, DP_F32, DP_BF16};
-static const char *const ways[] = {"grouped", "plain", "padded"};
+static const char *const ways[] = {"grouped", "plain", "padded", "wgmma"};
 
 /* Odd sizes: nothing is a multiple of anything. */
 START_TEST(odd_sizes)
@@ -408,6 +408,19 @@ START_TEST(even_sizes)
 
         check(&t);
     }
+}
+END_TEST
+
+/* Warpgroup products are for bf16 alone; one of the sizes does not fit them. */
+START_TEST(warpgroup_products)
+{
+    static const uint32_t sizes[][6] = {
+        {37, 21, 8, 3, 13, 2}, {33, 16, 8, 2, 24, 1}, {150, 72, 4, 2, 136, 0}, {40, 136, 2, 1, 264, 1},
+    };
+    const uint32_t *s = sizes[_i];
+    trial_t t = {.config = layer(DP_BF16, s[0], s[1], s[2], s[3], s[4], s[5]), .products = "wgmma", .ranks = 1 + _i % 2};
+
+    check(&t);
 }
 END_TEST
 
@@ -460,8 +473,8 @@ static void same(const double *a, const double *b, size_t count, const char *wha
 /* R ranks come to the bits of one rank that takes their micro-batches one after the other. */
 START_TEST(bits_do_not_depend_on_the_group)
 {
-    const dp_dtype_t dtype = types[_i % 3];
-    trial_t t = {.config = layer(dtype, 37, 24, 4, 2, 16, 1), .ranks = 2, .products = ways[_i / 3]};
+    const dp_dtype_t dtype = _i < 6 ? types[_i % 3] : DP_BF16;
+    trial_t t = {.config = layer(dtype, 37, 24, 4, 2, 16, 1), .ranks = 2, .products = _i < 6 ? ways[_i / 3] : "wgmma"};
     const size_t common = common_params(&t.config), boundary = (size_t)37 * 24;
     const size_t own = (all_params(&t.config) - common) / 2;
     outcome_t together, alone, half;
@@ -497,7 +510,7 @@ END_TEST
 /* Tensor cores and plain tiles round the same numbers in the same places; only the order of their sums differs. */
 START_TEST(tensor_cores_are_plain_products)
 {
-    trial_t t = {.config = layer(DP_BF16, 290, 264, 2, 1, 136, 1), .ranks = 1, .products = "grouped"};
+    trial_t t = {.config = layer(DP_BF16, 290, 264, 2, 1, 136, 1), .ranks = 1, .products = _i == 0 ? "grouped" : "wgmma"};
     const size_t boundary = (size_t)290 * 264, count = all_params(&t.config);
     outcome_t tensor, plain;
     double most[3] = {0}, off[3] = {0};
@@ -538,11 +551,12 @@ int main(void)
     tcase_add_loop_test(tc, one_expert_takes_everything, 0, 9);
     tcase_add_loop_test(tc, every_expert_takes_everything, 0, 9);
     tcase_add_loop_test(tc, replicated_experts, 0, 3);
-    tcase_add_test(tc, tensor_cores_are_plain_products);
+    tcase_add_loop_test(tc, warpgroup_products, 0, 4);
+    tcase_add_loop_test(tc, tensor_cores_are_plain_products, 0, 2);
     suite_add_tcase(suite, tc);
     tc = tcase_create("bits");
     tcase_set_timeout(tc, 120);
-    tcase_add_loop_test(tc, bits_do_not_depend_on_the_group, 0, 6);
+    tcase_add_loop_test(tc, bits_do_not_depend_on_the_group, 0, 7);
     suite_add_tcase(suite, tc);
     return suite_run(suite);
 }
