@@ -13,8 +13,8 @@
 set -eu
 
 ranks=${1:-2}
-rounds=${2:-3}
-steps=${3:-40}
+rounds=${2:-2}
+steps=${3:-30}
 every=5
 OPENBLAS_NUM_THREADS=1
 DUALPIPE_PLUGIN_PATH=$PWD/.libs
