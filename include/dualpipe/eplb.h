@@ -57,8 +57,8 @@ typedef struct dp_eplb_options {
     int32_t distinct;
     /* Quality mode: after the greedy, try so many improvements of each layer. */
     int64_t search_steps;
-    /* Quality mode: search for at most this long in all (monotonic clock); 0: without limit of time when search_steps > 0.
-       What a search under a limit of time finds depends on the machine's speed. */
+    /* Quality mode: search for about this long in all (monotonic clock; a step is not cut short); 0: without limit of time when
+       search_steps > 0. What a search under a limit of time finds depends on the machine's speed. */
     int64_t search_ns;
     /* Of the search's random choices: same seed and same steps, same answer. */
     uint64_t seed;

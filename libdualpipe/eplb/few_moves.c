@@ -13,6 +13,9 @@ typedef struct repair {
     const int32_t *origin;
     dp__eplb_layer_t *layer;
     double limit;
+    int32_t *changed; /* [gpus] 0: the GPU holds what it held; NULL: not known */
+    double *share;    /* [experts] load of a replica                                         */
+    double *spread;   /* [experts] relief where the expert is now, if it gets one replica more */
 } repair_t;
 
 typedef struct offer {
@@ -35,6 +38,8 @@ static int32_t cost_of(const repair_t *r, int32_t gpu, int32_t x, int32_t y)
 {
     int32_t cost = 0;
 
+    if (r->changed != NULL && !r->changed[gpu])
+        return 1;
     if (times(r, r->layer->expert, gpu, x) > times(r, r->origin, gpu, x))
         cost--;
     if (times(r, r->layer->expert, gpu, y) >= times(r, r->origin, gpu, y))
@@ -71,19 +76,59 @@ static double relief(const repair_t *r, const dp__eplb_change_t *change)
     return sum;
 }
 
-static void consider(const repair_t *r, dp__eplb_change_t change, double least, offer_t *best)
+/* `most`: no less than what the change relieves; so that few changes need be looked at closely. */
+static void consider(const repair_t *r, dp__eplb_change_t change, double most, double least, offer_t *best)
 {
     double gain, cost;
 
-    if (!dp__change_legal(r->field, r->layer, &change))
-        return;
-    gain = relief(r, &change);
-    if (gain <= least)
+    if (most <= least || most <= FREE * best->worth)
         return;
     cost = cost_of_change(r, &change);
-    gain /= cost < FREE ? FREE : cost;
-    if (gain > best->worth)
-        *best = (offer_t){change, gain};
+    cost = cost < FREE ? FREE : cost;
+    if (most <= cost * best->worth || !dp__change_legal(r->field, r->layer, &change))
+        return;
+    gain = relief(r, &change);
+    if (gain > least && gain / cost > best->worth)
+        *best = (offer_t){change, gain / cost};
+}
+
+static void prepare(const repair_t *r)
+{
+    const int32_t *gpu_of = r->field->scratch->gpu_of;
+    const dp__eplb_layer_t *l = r->layer;
+
+    for (int32_t gpu = 0; gpu < r->field->sizes.gpus; gpu++)
+        r->changed[gpu] = 0;
+    for (int32_t p = 0; p < r->field->sizes.replicas; p++)
+        r->changed[gpu_of[p]] |= l->expert[p] != r->origin[p];
+
+    for (int32_t e = 0; e < r->field->sizes.experts; e++) {
+        double less;
+
+        r->share[e] = dp__layer_share(r->field, l, e);
+        less = r->share[e] / (l->count[e] + 1);
+        r->spread[e] = 0.0;
+        for (int32_t p = l->head[e]; p >= 0; p = l->next[p])
+            r->spread[e] += over(r, l->load[gpu_of[p]]) - over(r, l->load[gpu_of[p]] - less);
+    }
+}
+
+/* Relief of a GPU that gets `more` load (or less, if negative). */
+static double relief_of(const repair_t *r, int32_t gpu, double more)
+{
+    return over(r, r->layer->load[gpu]) - over(r, r->layer->load[gpu] + more);
+}
+
+/* Slot a gets a replica of y. */
+static void consider_replica(const repair_t *r, int32_t a, int32_t y, double least, offer_t *best)
+{
+    const dp__eplb_layer_t *l = r->layer;
+    int32_t x = l->expert[a], gpu = r->field->scratch->gpu_of[a];
+    double after = r->share[y] * l->count[y] / (l->count[y] + 1);
+
+    if (l->count[x] > 1 && x != y)
+        consider(r, (dp__eplb_change_t){a, -1, y}, r->spread[y] + relief_of(r, gpu, after - r->share[x]),
+                 least, best);
 }
 
 static void consider_gpu(const repair_t *r, int32_t gpu, double least, offer_t *best)
@@ -91,32 +136,40 @@ static void consider_gpu(const repair_t *r, int32_t gpu, double least, offer_t *
     const dp__eplb_scratch_t *s = r->field->scratch;
     const dp__eplb_layer_t *l = r->layer;
 
+    prepare(r);
     for (int32_t a = s->gpu_first[gpu]; a < s->gpu_first[gpu + 1]; a++) {
-        double of_a = dp__layer_share(r->field, l, l->expert[a]);
+        int32_t x = l->expert[a];
 
         for (int32_t b = 0; b < r->field->sizes.replicas; b++) {
-            double less = of_a - dp__layer_share(r->field, l, l->expert[b]);
-            double there = l->load[s->gpu_of[b]], gain = over(r, l->load[gpu]) -
-                                                         over(r, l->load[gpu] - less) + over(r, there) -
-                                                         over(r, there + less);
+            double less = r->share[x] - r->share[l->expert[b]];
 
-            if (less > 0.0 && gain > least && gain > FREE * best->worth)
-                consider(r, (dp__eplb_change_t){a, b, -1}, least, best);
-            if (l->count[l->expert[b]] > 1 && l->expert[b] != l->expert[a])
-                consider(r, (dp__eplb_change_t){b, -1, l->expert[a]}, least, best);
+            if (less > 0.0)
+                consider(r, (dp__eplb_change_t){a, b, -1},
+                         relief_of(r, gpu, -less) + relief_of(r, s->gpu_of[b], less), least, best);
+            consider_replica(r, b, x, least, best);
         }
-        if (l->count[l->expert[a]] == 1)
-            continue;
-        for (int32_t y = 0; y < r->field->sizes.experts; y++)
-            consider(r, (dp__eplb_change_t){a, -1, y}, least, best);
+        for (int32_t y = 0; l->count[x] > 1 && y < r->field->sizes.experts; y++)
+            consider_replica(r, a, y, least, best);
     }
+}
+
+/* The change that is best at whatever load, for a replica that has to go. */
+static void consider_any(const repair_t *r, dp__eplb_change_t change, offer_t *best)
+{
+    double worth;
+
+    if (!dp__change_legal(r->field, r->layer, &change))
+        return;
+    worth = relief(r, &change) / r->field->mean - cost_of_change(r, &change);
+    if (best->change.a < 0 || worth > best->worth)
+        *best = (offer_t){change, worth};
 }
 
 /* Replaces or exchanges a replica that is one too many on its GPU, at whatever load. */
 static bool part_doubles(const repair_t *r, int32_t gpu)
 {
     const dp__eplb_scratch_t *s = r->field->scratch;
-    offer_t best = {{-1, -1, -1}, -1e300};
+    offer_t best = {{-1, -1, -1}, 0.0};
     int32_t doubled = dp__layer_doubled(r->field, r->layer, gpu);
 
     for (int32_t a = s->gpu_first[gpu]; a < s->gpu_first[gpu + 1]; a++) {
@@ -125,9 +178,9 @@ static bool part_doubles(const repair_t *r, int32_t gpu)
         if (times(r, r->layer->expert, gpu, x) < 2)
             continue;
         for (int32_t b = 0; b < r->field->sizes.replicas; b++)
-            consider(r, (dp__eplb_change_t){a, b, -1}, -1e300, &best);
+            consider_any(r, (dp__eplb_change_t){a, b, -1}, &best);
         for (int32_t y = 0; y < r->field->sizes.experts && r->layer->count[x] > 1; y++)
-            consider(r, (dp__eplb_change_t){a, -1, y}, -1e300, &best);
+            consider_any(r, (dp__eplb_change_t){a, -1, y}, &best);
     }
     if (best.change.a < 0)
         return false;
@@ -137,12 +190,15 @@ static bool part_doubles(const repair_t *r, int32_t gpu)
 
 bool dp__eplb_relieve(const dp__eplb_field_t *f, const int32_t *origin, double limit, dp__eplb_layer_t *layer)
 {
-    repair_t r = {f, origin, layer, limit * (1.0 + SLACK)};
+    repair_t r = {.field = f, .origin = origin, .layer = layer, .limit = limit * (1.0 + SLACK)};
 
     for (int32_t gpu = 0; f->distinct && gpu < f->sizes.gpus; gpu++)
         while (dp__layer_doubled(f, layer, gpu) > 0)
             if (!part_doubles(&r, gpu))
                 return false;
+    r.changed = f->scratch->match;
+    r.share = f->scratch->share;
+    r.spread = f->scratch->spread;
     for (int64_t steps = 4 * (int64_t)f->sizes.replicas; steps > 0; steps--) {
         int32_t gpu = dp__layer_fullest(f, layer);
         offer_t best = {{-1, -1, -1}, 0.0};
@@ -187,7 +243,7 @@ static offer_t best_undo(const repair_t *r, int32_t a)
 
 void dp__eplb_undo(const dp__eplb_field_t *f, const int32_t *origin, double limit, dp__eplb_layer_t *layer)
 {
-    repair_t r = {f, origin, layer, limit * (1.0 + SLACK)};
+    repair_t r = {.field = f, .origin = origin, .layer = layer, .limit = limit * (1.0 + SLACK)};
     bool more = true;
 
     while (more) {

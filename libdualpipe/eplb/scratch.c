@@ -95,6 +95,8 @@ static void cut_all(cutter_t *cutter, const dp__eplb_sizes_t *sizes, dp__eplb_sc
     s->overlap = cut(cutter, slots, sizeof(*s->overlap));
     s->node_match = cut(cutter, slots, sizeof(*s->node_match));
     s->node_total = cut(cutter, slots, sizeof(*s->node_total));
+    s->share = cut(cutter, slots, sizeof(*s->share));
+    s->spread = cut(cutter, slots, sizeof(*s->spread));
     s->room = cut(cutter, slots, sizeof(*s->room));
 }
 

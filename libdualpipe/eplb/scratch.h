@@ -57,6 +57,7 @@ typedef struct dp__eplb_scratch {
     double *change;                                    /* [gpus], 0 but for those touched */
     int32_t *match, *match_too, *overlap, *node_match; /* [gpus] */
     double *node_total;                                /* [nodes] */
+    double *share, *spread;                            /* [experts] */
     int32_t *room;                                     /* [nodes] */
 } dp__eplb_scratch_t;
 

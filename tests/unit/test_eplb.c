@@ -7,6 +7,7 @@
 
 #include "../support/eplb_case.h"
 #include "../support/suite.h"
+#include "eplb/greedy.h"
 #include "eplb/lanes.h"
 
 static uint64_t random_state;
@@ -341,6 +342,47 @@ START_TEST(lanes_do_not_mix)
 }
 END_TEST
 
+/* Side by side in every width, and one after the other, which is other code. */
+START_TEST(every_width_plans_alike)
+{
+    for (int32_t trial = 0; trial < 40; trial++) {
+        dp_eplb_shape_t s;
+        dp__eplb_sizes_t sizes;
+        dp__eplb_scratch_t scratch;
+        eplb_desk_t desk;
+        size_t slots;
+        int32_t *first, *next;
+        float *loads;
+
+        random_state = (uint64_t)trial + 300;
+        s = draw_even_shape();
+        slots = (size_t)s.layers * (size_t)s.replicas;
+        loads = draw_loads((size_t)s.layers * (size_t)s.experts);
+        first = malloc(slots * sizeof(*first));
+        next = malloc(slots * sizeof(*next));
+        eplb_desk_open(&s, &desk);
+        ck_assert_int_eq(dp__eplb_scratch_cut(&s, desk.workspace, desk.bytes, &sizes, &scratch), DP_OK);
+        scratch.at_once = 1;
+        ck_assert_int_eq(
+            dp__eplb_greedy(&sizes, false, loads, &(dp__eplb_rows_t){.physical_to_logical = first}, &scratch),
+            DP_OK);
+        for (int32_t k = 0; dp__lanes_width(k) != NULL; k++) {
+            scratch.lanes = dp__lanes_width(k);
+            scratch.at_once = scratch.lanes->lanes;
+            memset(next, 0xff, slots * sizeof(*next));
+            ck_assert_int_eq(dp__eplb_greedy(&sizes, false, loads,
+                                             &(dp__eplb_rows_t){.physical_to_logical = next}, &scratch),
+                             DP_OK);
+            ck_assert_mem_eq(next, first, slots * sizeof(*next));
+        }
+        eplb_desk_close(&desk);
+        free(loads);
+        free(first);
+        free(next);
+    }
+}
+END_TEST
+
 /* ---- measuring, smoothing, indexing, transfers ---- */
 
 START_TEST(measures_by_hand)
@@ -596,6 +638,7 @@ int main(void)
     SUITE_ADD(suite, order_of_experts_does_not_matter_but_for_ties);
     SUITE_ADD(suite, every_width_sorts_and_packs_alike);
     SUITE_ADD(suite, lanes_do_not_mix);
+    SUITE_ADD(suite, every_width_plans_alike);
     SUITE_ADD(suite, measures_by_hand);
     SUITE_ADD(suite, smooths);
     SUITE_ADD(suite, indexes_a_map);
