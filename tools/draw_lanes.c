@@ -82,6 +82,32 @@ static void draw_boxes(cairo_t *cr, const draw_lane_t *lane, double y, double he
     flush_run(cr, &run, y, height);
 }
 
+/* Short stretches are as pale as they are short: a column of the page is coloured by the part of it that is covered. */
+static void draw_strip(cairo_t *cr, const draw_lane_t *lane, double y, double height, double per_unit,
+                       draw_color_t paper)
+{
+    size_t b = 0;
+
+    for (double x = plot_x(); x < plot_x() + plot_width(); x += 1.0) {
+        double covered = 0.0;
+        draw_color_t color;
+
+        while (b < lane->nboxes && plot_x() + lane->boxes[b].end * per_unit <= x)
+            b++;
+        for (size_t k = b; k < lane->nboxes && plot_x() + lane->boxes[k].start * per_unit < x + 1.0; k++)
+            covered += fmax(0.0, fmin(x + 1.0, plot_x() + lane->boxes[k].end * per_unit) -
+                                     fmax(x, plot_x() + lane->boxes[k].start * per_unit));
+        if (covered <= 0.0)
+            continue;
+        covered = fmin(1.0, fmax(covered, 0.2));
+        color = paints[lane->boxes[b].paint].box;
+        color.r = paper.r + covered * (color.r - paper.r);
+        color.g = paper.g + covered * (color.g - paper.g);
+        color.b = paper.b + covered * (color.b - paper.b);
+        draw_fill_rect(cr, x, y, 1.0, height, color);
+    }
+}
+
 static void draw_bands(cairo_t *cr, const draw_lane_t *lane, double y, double per_unit)
 {
     double reached = -1.0;
@@ -129,7 +155,10 @@ static void draw_lane(cairo_t *cr, const draw_lane_t *lane, double y, double per
         draw_bands(cr, lane, y, per_unit);
         top += band_height + 1.0;
     }
-    draw_boxes(cr, lane, top, y + height - top, per_unit);
+    if (lane->kind == DRAW_LANE_STRIP)
+        draw_strip(cr, lane, y, height, per_unit, paper);
+    else
+        draw_boxes(cr, lane, top, y + height - top, per_unit);
     draw_font(cr, lane->kind == DRAW_LANE_STRIP ? 9.5 : 11.0, false);
     draw_set_color(cr, lane->kind == DRAW_LANE_STRIP ? draw_grey : draw_black);
     draw_text(cr, plot_x() - 8.0, y + height / 2.0 - (lane->note != NULL ? 6.0 : 0.0), 1.0, lane->label);

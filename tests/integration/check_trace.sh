@@ -178,6 +178,11 @@ expect 1 overlap missing.json
 require err 'missing.json: No such file'
 expect 1 overlap .
 expect 1 overlap profile.json --output /nowhere/out
+if [ -c /dev/full ]; then
+    expect 1 overlap profile.json --output /dev/full
+    expect 1 view profile.json --output /dev/full
+    expect 1 merge profile.json other.json --output /dev/full
+fi
 expect 20 overlap /dev/null
 require err 'byte 0: the file ends'
 head -c 1000000 profile.json >cut.json
@@ -226,10 +231,16 @@ limited() { # KIBIBYTES ARGUMENTS...
 case " ${CFLAGS:-} " in
 *sanitize*) echo "sanitizers take address space of their own: its limit is not tried" ;;
 *)
-    limited 100000 overlap large.json || fail "overlap of $mb MB in 100 MB of address space: $(cat err)"
+    # What the program and its libraries take, and 24 MB.
+    kib=16000
+    while [ $kib -lt 1000000 ] && ! limited $kib overlap odd.json; do
+        kib=$((kib + 4000))
+    done
+    kib=$((kib + 24000))
+    limited $kib overlap large.json || fail "overlap of $mb MB in $kib KiB of address space: $(cat err)"
     require out ' records on 1 device'
-    limited 100000 merge large.json --output merged.json || fail "merge of $mb MB in 100 MB of address space: $(cat err)"
-    limited 100000 view large.json --output large.html || fail "view of $mb MB in 100 MB of address space: $(cat err)"
+    limited $kib merge large.json --output merged.json || fail "merge of $mb MB in $kib KiB of address space: $(cat err)"
+    limited $kib view large.json --output large.html || fail "view of $mb MB in $kib KiB of address space: $(cat err)"
     ;;
 esac
 awk 'BEGIN {
