@@ -32,7 +32,7 @@ typedef enum draw_lane_kind {
 typedef struct draw_lane {
     draw_lane_kind_t kind;
     const char *label, *note;
-    draw_box_t *bands, *boxes; /* by start; a strip.s boxes do not overlap */
+    draw_box_t *bands, *boxes; /* by start; a strip's boxes do not overlap */
     size_t nbands, nboxes;
 } draw_lane_t;
 
