@@ -18,6 +18,7 @@ typedef struct entry {
 } entry_t;
 
 typedef struct capture {
+    struct capture *before; /* begun earlier */
     unsigned uses; /* streams that capture, the graph made of it */
     CUstream origin;
     pthread_t thread;
@@ -42,6 +43,7 @@ struct CUgraphExec_st {
     CUstream streams[LANES];
 };
 
+static capture_t *latest; /* captures are kept for ever: an event may still name one */
 static __thread capture_t *own; /* begun by this thread, not in relaxed mode */
 
 bool capture_hinders(void)
@@ -156,6 +158,7 @@ FAKE_EXPORT CUresult cuStreamBeginCapture(CUstream s, CUstreamCaptureMode mode)
     c = calloc(1, sizeof(*c));
     if (c == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    c->before = __atomic_exchange_n(&latest, c, __ATOMIC_ACQ_REL);
     c->origin = s;
     c->mode = mode;
     c->thread = pthread_self();
@@ -166,7 +169,6 @@ FAKE_EXPORT CUresult cuStreamBeginCapture(CUstream s, CUstreamCaptureMode mode)
     return CUDA_SUCCESS;
 }
 
-/* Captures are kept for ever: an event may still name one. */
 FAKE_EXPORT CUresult cuStreamEndCapture(CUstream s, CUgraph *graph)
 {
     CUresult result;

@@ -41,8 +41,21 @@ template <typename T> DP_DEVICE void apply_gain(T *n, const T *normalized, const
         n[row + i] = dp_from_float<T>(dp_float(normalized[row + i]) * dp_float(gain[i]));
 }
 
+/* Two elements that one load or store moves. */
+template <typename T> struct alignas(2 * sizeof(T)) couple {
+    T first, second;
+};
+
+template <typename T> DP_DEVICE void turn(T &low, T &high, dp_sum_t<T> cosine, dp_sum_t<T> sine)
+{
+    const dp_sum_t<T> a = dp_float(low), b = dp_float(high);
+
+    low = dp_from_float<T>(a * cosine - b * sine);
+    high = dp_from_float<T>(b * cosine + a * sine);
+}
+
 /* One block per token: rotates its vectors [heads, 2 * half] by the position's angle, or back with sign -1. rope: [sequence,
- * 2 * half], the cosines of a position, then the sines. to may be from. */
+ * 2 * half], the cosines of a position, then the sines. to may be from; both begin at a multiple of two elements. */
 template <typename T>
 DP_DEVICE void rotate(T *to, const T *from, const dp_sum_t<T> *rope, uint32_t heads, uint32_t sequence,
                       uint32_t half, int32_t sign)
@@ -50,15 +63,27 @@ DP_DEVICE void rotate(T *to, const T *from, const dp_sum_t<T> *rope, uint32_t he
     typedef dp_sum_t<T> S;
     const size_t token = (size_t)blockIdx.x * heads * 2 * half;
     const S *angle = rope + (size_t)(blockIdx.x % sequence) * 2 * half;
+    const S turns = (S)sign;
+    const uint32_t step = half % 2 == 0 ? 2 : 1;
 
-    for (uint32_t p = threadIdx.x; p < heads * half; p += blockDim.x) {
+    for (uint32_t p = step * threadIdx.x; p < heads * half; p += step * blockDim.x) {
         const uint32_t head = p / half, i = p % half;
         const size_t at = token + (size_t)head * 2 * half + i;
-        const S low = dp_float(from[at]), high = dp_float(from[at + half]);
-        const S cosine = angle[i], sine = (S)sign * angle[half + i];
 
-        to[at] = dp_from_float<T>(low * cosine - high * sine);
-        to[at + half] = dp_from_float<T>(high * cosine + low * sine);
+        if (step == 2) {
+            couple<T> low = *(const couple<T> *)(from + at), high = *(const couple<T> *)(from + at + half);
+
+            turn(low.first, high.first, angle[i], turns * angle[half + i]);
+            turn(low.second, high.second, angle[i + 1], turns * angle[half + i + 1]);
+            *(couple<T> *)(to + at) = low;
+            *(couple<T> *)(to + at + half) = high;
+        } else {
+            T low = from[at], high = from[at + half];
+
+            turn(low, high, angle[i], turns * angle[half + i]);
+            to[at] = low;
+            to[at + half] = high;
+        }
     }
 }
 
