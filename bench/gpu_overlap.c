@@ -7,25 +7,27 @@
  *
  *   bench/gpu_overlap [--device NAME] [--comm NAME] [--attention NAME] [--moe NAME] [--dtype f32|f64|bf16] [--comm-sms N]
  *                     [--layers N] [--tokens N] [--hidden N] [--heads N] [--head-dim N] [--value-dim N] [--experts N]
- *                     [--top-k N] [--expert-hidden N] [--microbatches N] [--steps N] [--trace FILE]
+ *                     [--top-k N] [--expert-hidden N] [--microbatches N] [--steps N] [--graph 0|1] [--trace FILE]
  *
  * Defaults: a GPU, DeepSeek-V3's layer with fewer experts, 4 layers a stage. Exit status 77: no such device.
  * The figures are those of DeepSeek's published trace (96.3 % of the all-to-all hidden, compute lane busy 96.4 %):
  *   hidden    time in which an all-to-all and a compute segment of a pair ran, as a share of all-to-all time
  *   busy      compute lane, as a share of the time from the first pair's start to the last one's end
+ *   host      CPU time of the calling thread in a step, as a share of the step (it also polls for the end)
  *   slowdown  compute segments inside pairs, against the same segments run alone (1f1b, one micro-batch: nothing overlaps) */
 #include <dualpipe/dualpipe.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { NO_DEVICE = 77 };
 
 typedef struct settings {
     const char *device, *comm, *attention, *moe, *dtype_name, *trace;
     long comm_sms, layers, tokens, hidden, heads, head_dim, value_dim, experts, top_k, expert_hidden,
-        microbatches, steps;
+        microbatches, steps, graph;
     dp_dtype_t dtype;
 } settings_t;
 
@@ -40,7 +42,8 @@ typedef struct bench {
     dp_moe_layer_t *layers[128];
     dp_stage_t *stages[2];
     int nlayers, nstages;
-    void *boundary; /* device memory: every input, and every gradient of an output */
+    double host_seconds, step_seconds; /* of all timed steps */
+    void *boundary;                    /* device memory: every input, and every gradient of an output */
     dp_stream_t *stream;
 } bench_t;
 
@@ -246,6 +249,14 @@ static void unbuild(void *user)
 
 /* ---- one run ---- */
 
+static double seconds_on(clockid_t clock)
+{
+    struct timespec t;
+
+    clock_gettime(clock, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 static dp_status_t prepare_data(bench_t *b, dp_pipeline_t *pipeline)
 {
     const size_t count = (size_t)b->set.tokens * (size_t)b->set.hidden;
@@ -282,7 +293,12 @@ static dp_status_t run_steps(bench_t *b, dp_pipeline_t *pipeline, int microbatch
     for (long step = 0; step < b->set.steps + 2 && st == DP_OK;
          step++) { /* two to warm up; the last ones are kept */
         dp_step_t one = {.struct_size = sizeof(one), .inputs = data, .targets = data, .loss_scale = 1};
+        const double cpu = seconds_on(CLOCK_THREAD_CPUTIME_ID), wall = seconds_on(CLOCK_MONOTONIC);
         st = dp_pipeline_step(pipeline, &one);
+        if (step >= 2) {
+            b->host_seconds += seconds_on(CLOCK_THREAD_CPUTIME_ID) - cpu;
+            b->step_seconds += seconds_on(CLOCK_MONOTONIC) - wall;
+        }
     }
     free(data);
     return st < 0 ? st : dp_pipeline_timeline(pipeline, timeline_out);
@@ -306,6 +322,7 @@ static dp_status_t measure(const settings_t *set, const char *method, int microb
         .build = build,
         .user = &b,
         .unbuild = unbuild,
+        .graph = (int32_t)set->graph,
     };
     dp_pipeline_t *pipeline = NULL;
     dp_status_t st = dp_group_local(1, NULL, &b.group);
@@ -320,6 +337,10 @@ static dp_status_t measure(const settings_t *set, const char *method, int microb
         st = run_steps(&b, pipeline, microbatches, timeline_out);
     if (st == DP_OK)
         st = b.context.device_vt->partition(b.context.device, sms);
+    if (st == DP_OK)
+        printf("%-10s %3d micro-batches        step %.1f us, host %.1f us: %.2f %%\n", method, microbatches,
+               1e6 * b.step_seconds / (double)set->steps, 1e6 * b.host_seconds / (double)set->steps,
+               100 * b.host_seconds / b.step_seconds);
     dp_pipeline_close(pipeline);
     for (int i = 0; i < b.nstages; i++)
         dp_stage_free(b.stages[i]);
@@ -517,17 +538,17 @@ static int read_settings(int argc, char **argv, settings_t *set)
 {
     const char **texts[] = {&set->device, &set->comm,       &set->attention,
                             &set->moe,    &set->dtype_name, &set->trace};
-    long *numbers[] = {&set->comm_sms, &set->layers,        &set->tokens,       &set->hidden,
-                       &set->heads,    &set->head_dim,      &set->value_dim,    &set->experts,
-                       &set->top_k,    &set->expert_hidden, &set->microbatches, &set->steps};
+    long *numbers[] = {&set->comm_sms,     &set->layers,    &set->tokens,  &set->hidden, &set->heads,
+                       &set->head_dim,     &set->value_dim, &set->experts, &set->top_k,  &set->expert_hidden,
+                       &set->microbatches, &set->steps,     &set->graph};
     static const char *const names[] = {"device",        "comm",         "attention", "moe",     "dtype",
                                         "trace",         "comm-sms",     "layers",    "tokens",  "hidden",
                                         "heads",         "head-dim",     "value-dim", "experts", "top-k",
-                                        "expert-hidden", "microbatches", "steps"};
-    struct option longs[19] = {{0}};
+                                        "expert-hidden", "microbatches", "steps",     "graph"};
+    struct option longs[20] = {{0}};
     int c;
 
-    for (int i = 0; i < 18; i++)
+    for (int i = 0; i < 19; i++)
         longs[i] = (struct option){names[i], required_argument, NULL, 256 + i};
     while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
         if (c < 256)
@@ -546,8 +567,8 @@ static int read_settings(int argc, char **argv, settings_t *set)
 
 int main(int argc, char **argv)
 {
-    settings_t set = {"cuda", "cuda_ipc", "cudnn", "cuda", "bf16", NULL, 20, 4, 4096,   7168,
-                      128,    192,        128,     16,     8,      2048, 4,  3, DP_BF16};
+    settings_t set = {"cuda", "cuda_ipc", "cudnn", "cuda", "bf16", NULL, 20, 4, 4096, 7168,
+                      128,    192,        128,     16,     8,      2048, 4,  3, 0,    DP_BF16};
     dp_timeline_t *pairs = NULL, *alone = NULL;
     uint32_t sms[DP_LANE_COUNT] = {0};
     dp_status_t st;
