@@ -25,11 +25,11 @@ $PACKAGE_STRING
   zlib           `dp_found $have_zlib zlib1g-dev`, for reading gzip traces with the dualpipe command
   Check          `dp_found $have_check check`, for make check
 
-  CUDA           `dp_later $have_cuda`
-  NCCL           `dp_later $have_nccl`
-  cuDNN          `dp_later $have_cudnn`
-  MPI            `dp_later $have_mpi`
-                 (plugins made of these four are not part of this version)
+  CUDA           `dp_later $have_cuda` (toolkit 12.4 or later), for plugins on NVIDIA GPUs
+  cuBLASLt       `dp_later $have_cublaslt`, for attention_cuda, attention_cudnn and moe_cuda
+  cuDNN          `dp_later $have_cudnn`, for attention_cudnn
+  NCCL           `dp_later $have_nccl`, for comm_nccl
+  MPI            `dp_later $have_mpi`, for comparisons in bench
 
 Next: make && make check
 
