@@ -156,6 +156,23 @@ static dp_status_t check_architecture(const dp_moe_t *moe)
     return status;
 }
 
+static dp_status_t room_fault(const dp_moe_t *moe, const char *call)
+{
+    const volatile moe_fault_t *fault = moe->fault;
+    const moe_dims_t *n = &moe->shape.n;
+    char whose[48] = "in all";
+
+    if (fault->rank >= 0)
+        (void)snprintf(whose, sizeof(whose), "from rank %d", fault->rank);
+    else if (n->padded > 0)
+        (void)snprintf(whose, sizeof(whose), "for one expert");
+    return DP_FAIL(moe->host, DP_ERR_OVERFLOW,
+                   "moe_cuda: rank %d of the expert group, %s: %d rows arrived %s, there is room for %d: raise "
+                   "the capacity, or set it to 0 for the worst case",
+                   n->rank, call, fault->rows, whose,
+                   fault->rank >= 0 ? n->pair_rows : n->padded > 0 ? n->padded : n->rows);
+}
+
 dp_status_t moe_check(void *arg)
 {
     const dp_moe_t *moe = arg;
@@ -167,12 +184,7 @@ dp_status_t moe_check(void *arg)
     if (kind == 0)
         return DP_OK;
     if (kind == MOE_FAULT_ROOM)
-        return DP_FAIL(moe->host, DP_ERR_OVERFLOW,
-                       "moe_cuda: rank %d of the expert group, %s: %d rows arrived %s, there is room for %d: "
-                       "raise the capacity, or set it to 0 for the worst case",
-                       moe->shape.n.rank, call, fault->rows,
-                       moe->shape.n.padded > 0 ? "for one expert" : "in all",
-                       moe->shape.n.padded > 0 ? moe->shape.n.padded : moe->shape.n.rows);
+        return room_fault(moe, call);
     if (kind == MOE_FAULT_PLACEMENT)
         return DP_FAIL(moe->host, DP_ERR_INVALID, "moe_cuda: the placement has no replica of expert %d",
                        fault->rank);

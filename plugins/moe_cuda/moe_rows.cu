@@ -117,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(256) dp_moe_cuda_cells(const moe_ca
     int *from = a.from + (int64_t)p * (a.n.local + 1);
 
     if (count != a.arrived_counts[p])
-        moe_fault(a, MOE_FAULT_STEP, p, 0);
+        moe_fault(a, a.arrived_counts[p] < 0 ? MOE_FAULT_STEP : MOE_FAULT_ROOM, p, a.arrived_counts[p]);
     for (int i = (int)(blockIdx.x * blockDim.x + threadIdx.x); i <= count; i += step) {
         const int before = i == 0 ? -1 : arrived_head(a, p, i - 1)->expert;
         const int expert = i == count ? a.n.local : arrived_head(a, p, i)->expert;

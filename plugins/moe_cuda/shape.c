@@ -129,7 +129,7 @@ dp_status_t moe_shape_init(const dp_host_t *host, const dp_moe_config_t *c, moe_
     n->top_k = (int32_t)c->top_k;
     /* Every 32-bit index of a kernel is checked here, none later. */
     if (!product(c->shape.batch, c->shape.sequence, &n->tokens) || !product(c->shape.hidden, 1, &n->hidden) ||
-        n->hidden > INT32_MAX / 8 || !product(c->experts, 1, &n->experts) ||
+        n->hidden > INT32_MAX / 8 || n->tokens > 65535 * MOE_STRIP || !product(c->experts, 1, &n->experts) ||
         !product(c->expert_hidden, 1, &n->ffn) || !product(c->shared_experts, c->expert_hidden, &n->shared) ||
         !product(n->tokens, c->top_k, &unused) || !product(n->tokens, n->experts, &unused) ||
         !product(n->hidden, n->ffn, &unused) || !product(n->hidden, n->shared, &unused) ||

@@ -436,6 +436,16 @@ START_TEST(several_ranks)
 }
 END_TEST
 
+/* Twice an even share is enough here; what is not there is not missed. */
+START_TEST(less_room)
+{
+    trial_t t = {.config = layer(types[_i % 3], 64, 16, 8, 2, 8, 1), .products = ways[_i / 3], .ranks = 2, .rounds = 2};
+
+    t.config.capacity = 2;
+    check(&t);
+}
+END_TEST
+
 START_TEST(one_expert_takes_everything)
 {
     trial_t t = {.config = layer(types[_i % 3], 21, 16, 8, 1, 16, 0), .products = ways[_i / 3], .ranks = 4, .hot = 1};
@@ -548,6 +558,7 @@ int main(void)
     tcase_add_loop_test(tc, odd_sizes, 0, 9);
     tcase_add_loop_test(tc, even_sizes, 0, 9);
     tcase_add_loop_test(tc, several_ranks, 0, 18);
+    tcase_add_loop_test(tc, less_room, 0, 9);
     tcase_add_loop_test(tc, one_expert_takes_everything, 0, 9);
     tcase_add_loop_test(tc, every_expert_takes_everything, 0, 9);
     tcase_add_loop_test(tc, replicated_experts, 0, 3);

@@ -301,11 +301,28 @@ START_TEST(too_many_rows_for_an_expert)
 }
 END_TEST
 
-static void one_more(dp_exchange_t *e, int32_t *counts, uint32_t round)
+/* The same 16 rows where each rank may send 8; the exchange says so as well. */
+START_TEST(too_many_rows_from_a_rank)
+{
+    dp_moe_config_t c = block(DP_BF16, 16, 8, 4, 1, 8, 0);
+    single_t s;
+    pass_t p;
+
+    c.capacity = 0.5F;
+    single_open(&s, &c, 1000);
+    p = pass_open(&s.rig, s.x, s.dy, 0);
+    expect_fault(&s, &p, ROUTE, DISPATCH, DP_ERR_OVERFLOW, "16 rows arrived from rank 0, there is room for 8");
+    ck_assert_int_eq(s.rig.comm.failure, DP_ERR_OVERFLOW);
+    pass_close(&s.rig, &p);
+    single_close(&s);
+}
+END_TEST
+
+static void no_count(dp_exchange_t *e, int32_t *counts, uint32_t round)
 {
     (void)e;
     if (round == 0)
-        counts[0]++;
+        counts[0] = -1;
 }
 
 static void one_less(dp_exchange_t *e, int32_t *counts, uint32_t round)
@@ -370,7 +387,7 @@ START_TEST(rows_of_another_call)
         step_t step;
         const char *word;
     } cases[] = {
-        {one_more, DISPATCH, "dispatch: the rows from rank 0"},
+        {no_count, DISPATCH, "dispatch: the rows from rank 0"},
         {no_expert, DISPATCH, "dispatch: the rows from rank 0"},
         {negative_expert, DISPATCH, "dispatch: the rows from rank 0"},
         {other_call, DISPATCH, "dispatch: the rows from rank 0"},
@@ -594,6 +611,7 @@ int main(void)
     tcase_add_test(tc, calls_name_what_is_missing);
     tcase_add_test(tc, replicas_need_a_placement);
     tcase_add_test(tc, too_many_rows_for_an_expert);
+    tcase_add_test(tc, too_many_rows_from_a_rank);
     tcase_add_loop_test(tc, rows_of_another_call, 0, 8);
     tcase_add_loop_test(tc, placements_that_cannot_be, 0, 3);
     tcase_add_loop_test(tc, ties_go_to_the_lower_expert, 0, 3);
