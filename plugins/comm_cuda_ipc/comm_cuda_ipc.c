@@ -90,12 +90,19 @@ static dp_status_t read_environment(dp_comm_t *comm)
 static dp_status_t find_device(dp_comm_t *comm)
 {
     dp_status_t status = dp_cuda_driver(comm->host, &comm->cu);
+    int domains = 0;
 
     if (status == DP_OK)
         status = dp_cuda_current(comm->host, &comm->ordinal);
     if (status == DP_OK)
         status =
             DP_CU(comm->host, comm->cu->cuCtxGetCurrent(&comm->context), "asking for the current context");
+    if (status == DP_OK)
+        status = DP_CU(comm->host,
+                       comm->cu->cuDeviceGetAttribute(&domains, CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT,
+                                                      comm->ordinal),
+                       "asking for memory domains");
+    comm->has_domains = domains > 1;
     return status == DP_OK ? block_limits(comm) : status;
 }
 

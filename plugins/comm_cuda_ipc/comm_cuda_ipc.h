@@ -89,7 +89,8 @@ struct dp_comm {
     /* kernels */
     CUmodule module;
     CUfunction signals, pace, check_tag, put_rows, take_counts, sum[3];
-    uint32_t blocks; /* of a kernel's grid: our share of the device */
+    uint32_t blocks;      /* of a kernel's grid: our share of the device */
+    uint32_t has_domains; /* 1: kernels may say that they serve transfers */
 
     /* traffic */
     plan_group_t base;

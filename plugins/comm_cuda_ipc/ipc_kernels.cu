@@ -131,15 +131,27 @@ static DP_DEVICE bool counts_fit(const ipc_put_rows_t &a)
     return true;
 }
 
+#define AT_ONCE 8 /* vectors that a thread has on their way */
+
 /* Block j of the `share` for rank `to` copies every share-th stretch of blockDim.x vectors. */
 static DP_DEVICE void copy_rows(const ipc_put_rows_t &a, uint32_t to, uint32_t j)
 {
     const uint4 *from = (const uint4 *)(a.send + (uint64_t)a.offsets[to] * a.row_bytes);
     uint4 *rows = (uint4 *)((unsigned char *)(uintptr_t)a.peers[2 * to + 1] + a.rows_at);
     uint64_t vectors = (uint64_t)a.counts[to] * a.row_bytes / sizeof(uint4);
-    uint64_t stride = (uint64_t)a.share * blockDim.x;
+    uint64_t stride = (uint64_t)a.share * blockDim.x, i = (uint64_t)j * blockDim.x + threadIdx.x;
 
-    for (uint64_t i = (uint64_t)j * blockDim.x + threadIdx.x; i < vectors; i += stride)
+    for (; i + (AT_ONCE - 1) * stride < vectors; i += AT_ONCE * stride) {
+        uint4 v[AT_ONCE];
+
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++)
+            v[k] = dp_load_stream(&from[i + k * stride]);
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++)
+            dp_store_stream(&rows[i + k * stride], v[k]);
+    }
+    for (; i < vectors; i += stride)
         dp_store_stream(&rows[i], dp_load_stream(&from[i]));
 }
 
@@ -173,8 +185,7 @@ extern "C" __global__ void dp_comm_cuda_ipc_put_rows(ipc_put_rows_t a)
         uint32_t to = (a.rank + 1 + unit % a.nranks) % a.nranks;
 
         copy_rows(a, to, unit / a.nranks);
-        __threadfence_system();
-        __syncthreads();
+        __syncthreads(); /* one thread's fence then speaks for the block */
         if (threadIdx.x == 0)
             publish_rows(a, to, begin);
     }

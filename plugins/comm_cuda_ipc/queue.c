@@ -48,11 +48,26 @@ ipc_value_t queue_value(const queue_t *q, const uint32_t *counter, uint32_t base
     return value;
 }
 
+/* In the memory domain of transfers, where there are domains: what a release waits for is then our own writes, not those of
+ * all kernels that compute meanwhile. */
 dp_status_t queue_launch(const queue_t *q, CUfunction function, uint32_t blocks, uint32_t threads, void *args,
                          const char *what)
 {
-    return dp_cuda_launch_args(q->comm->host, q->comm->cu, function, DP_DIM(blocks), DP_DIM(threads), 0,
-                               q->stream, what, (void *[]){args});
+    dp_comm_t *comm = q->comm;
+    CUlaunchAttribute domain = {.id = CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN};
+    CUlaunchConfig config = {.gridDimX = blocks,
+                             .gridDimY = 1,
+                             .gridDimZ = 1,
+                             .blockDimX = threads,
+                             .blockDimY = 1,
+                             .blockDimZ = 1,
+                             .hStream = q->stream,
+                             .attrs = &domain,
+                             .numAttrs = comm->has_domains};
+
+    domain.value.memSyncDomain = CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE;
+    return DP_CU(comm->host, comm->cu->cuLaunchKernelEx(&config, function, (void *[]){args}, NULL),
+                 "launching %s", what);
 }
 
 /* ---- steps ---- */

@@ -250,6 +250,9 @@ FAKE_EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribu
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
         *value = 0;
         return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT:
+        *value = 4;
+        return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
         *value = 32;
         return CUDA_SUCCESS;

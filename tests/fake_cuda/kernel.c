@@ -158,6 +158,11 @@ FAKE_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f
         threads > DP_EMU_THREADS || config->gridDimX > 0x7fffffffu || config->gridDimY > 65535 ||
         config->gridDimZ > 65535 || config->blockDimZ > 64 || config->sharedMemBytes > (unsigned)function->shared_limit)
         return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < config->numAttrs; i++)
+        if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN &&
+            config->attrs[i].value.memSyncDomain != CU_LAUNCH_MEM_SYNC_DOMAIN_DEFAULT &&
+            config->attrs[i].value.memSyncDomain != CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE)
+            return CUDA_ERROR_INVALID_VALUE;
     op.u.kernel.kernel = function->kernel;
     op.u.kernel.grid = (dp_emu_dim_t){config->gridDimX, config->gridDimY, config->gridDimZ};
     op.u.kernel.block = (dp_emu_dim_t){config->blockDimX, config->blockDimY, config->blockDimZ};

@@ -34,6 +34,7 @@ static dp_status_t rig_open(rig_t *rig, conform_t *t, uint32_t slots)
     dp_status_t status;
 
     memset(rig, 0, sizeof(*rig));
+    device.ordinal = getenv("DP_FAKE_DEVICES") != NULL ? t->rank % 2 : 0;
     rig->t = t;
     rig->device_vt = t->device;
     rig->vt = t->comm;
@@ -340,12 +341,132 @@ static void a_simulated_link_takes_its_time(conform_t *t)
     free(stamps);
 }
 
+/* ---- a driver that fails ---- */
+
+/* One rank, all it can do; in a process of its own, because the driver reads its orders once. 0: it went well, 1: an error. */
+static int try_alone(conform_t *t, const char *orders)
+{
+    pid_t child = fork();
+    int status = 0;
+
+    if (child == 0) {
+        dp_status_t result;
+        data_t d;
+        rig_t rig;
+
+        alarm(40);
+        setenv("DP_FAKE_FAIL", orders, 1);
+        memset(&d, 0, sizeof(d));
+        result = rig_open(&rig, t, 2);
+        if (result == DP_OK)
+            result = data_open(&rig, &d);
+        if (result == DP_OK)
+            result = step(&rig, &d, 0, 0);
+        if (result == DP_OK)
+            result = rest(&rig);
+        if (rig.comm != NULL && result != DP_OK)
+            rig.vt->abort(rig.comm);
+        rig.vt->close(rig.comm);
+        _exit(result == DP_OK ? 0 : conform_last_error()[0] != '\0' ? 1 : 2);
+    }
+    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* Each call fails once, at each of its first times: an error with a message, or not our affair; never a crash or a hang. */
+static void each_failure_of_the_driver_is_an_error(conform_t *t)
+{
+    static const char *const calls[] = {"cuCtxGetCurrent",
+                                        "cuDeviceGetAttribute",
+                                        "cuMemGetAllocationGranularity",
+                                        "cuModuleLoadDataEx",
+                                        "cuModuleGetFunction",
+                                        "cuMemHostAlloc",
+                                        "cuStreamQuery",
+                                        "cuMemHostGetDevicePointer",
+                                        "cuCtxGetStreamPriorityRange",
+                                        "cuMemCreate",
+                                        "cuStreamCreateWithPriority",
+                                        "cuMemAddressReserve",
+                                        "cuMemMap",
+                                        "cuMemSetAccess",
+                                        "cuMemsetD8Async",
+                                        "cuMemcpyHtoDAsync",
+                                        "cuStreamIsCapturing",
+                                        "cuStreamBatchMemOp",
+                                        "cuLaunchKernelEx",
+                                        "cuMemcpyDtoDAsync",
+                                        "cuMemcpyDtoHAsync"};
+    int errors = 0;
+
+    if (!gpu_is_fake()) {
+        conform_skip(t, "only the fake driver fails on demand");
+        return;
+    }
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
+        for (int time = 1; time <= 3; time++) {
+            char orders[64];
+            int result;
+
+            snprintf(orders, sizeof(orders), "%s:%d", calls[i], time);
+            result = try_alone(t, orders);
+            EXPECT(t, result == 0 || result == 1, "%s: %d", orders, result);
+            errors += result;
+        }
+    EXPECT(t, errors >= 30, "only %d failures were seen", errors);
+    EXPECT(t, try_alone(t, "") == 0, "without any failure");
+}
+
+/* Rank 1 cannot map rank 0's memory, or cannot share its own: both hear of it. */
+static void fail_to_share(conform_t *t, const char *orders, const char *method)
+{
+    dp_status_t status;
+    rig_t rig;
+
+    if (!gpu_is_fake()) {
+        conform_skip(t, "only the fake driver fails on demand");
+        return;
+    }
+    if (t->mode == CONFORM_THREADS)
+        return; /* they share nothing through the driver */
+    setenv("DUALPIPE_IPC_HANDLES", method, 1);
+    if (t->rank == 1)
+        setenv("DP_FAKE_FAIL", orders, 1);
+    status = rig_open(&rig, t, 2);
+    if (t->rank == 1) {
+        EXPECT(t, status < 0 && strstr(conform_last_error(), "the CUDA driver says") != NULL, "%s: %s",
+               dp_status_name(status), conform_last_error());
+        conform_abort(t, status, "rank 1 cannot share memory"); /* as the engine does */
+    } else {
+        EXPECT(t, status < 0, "rank 0 has started alone");
+    }
+    rig_close(&rig);
+}
+
+static void a_block_that_cannot_be_exported(conform_t *t)
+{
+    fail_to_share(t, "cuMemExportToShareableHandle:1", "fd");
+}
+
+static void a_block_that_cannot_be_imported(conform_t *t)
+{
+    fail_to_share(t, "cuMemImportFromShareableHandle:2", "fd");
+}
+
+static void a_handle_that_cannot_be_opened(conform_t *t)
+{
+    fail_to_share(t, "cuIpcOpenMemHandle:1", "legacy");
+}
+
 static const conform_case_t own_cases[] = {
     {"a_graph_is_replayed", a_graph_is_replayed, 4, 0, CONFORM_ALL_SIZES},
     {"an_uneven_graph_is_found_out", an_uneven_graph_is_found_out, 2, 0, 0},
     {"a_kernel_has_a_deadline", a_kernel_has_a_deadline, 2, 0, 0},
     {"senseless_settings_are_refused", senseless_settings_are_refused, 1, 0, 0},
     {"a_simulated_link_takes_its_time", a_simulated_link_takes_its_time, 2, 0, 0},
+    {"each_failure_of_the_driver_is_an_error", each_failure_of_the_driver_is_an_error, 0, 0, 0},
+    {"a_block_that_cannot_be_exported", a_block_that_cannot_be_exported, 2, 0, 0},
+    {"a_block_that_cannot_be_imported", a_block_that_cannot_be_imported, 2, 0, 0},
+    {"a_handle_that_cannot_be_opened", a_handle_that_cannot_be_opened, 2, 0, 0},
     {NULL, NULL, 0, 0, 0},
 };
 static const conform_suite_t own_suite = {"comm_cuda_ipc", DP_IFACE_COMM, "comm_cuda_ipc", own_cases};
@@ -384,6 +505,7 @@ int main(int argc, char **argv)
                        "end_of_the_job_ends_all_waits",
                        "killed_while_receiving",
                        NULL};
+    char *devices[] = {COMMON, "a_graph_is_replayed", NULL};
     char *handles[] = {COMMON,
                        "--mode",
                        "processes",
@@ -396,6 +518,8 @@ int main(int argc, char **argv)
     gpu_or_skip("test_comm_cuda_ipc");
     if (argc > 1) /* by hand: cases, or another device */
         return conform_main(&conform_comm, argc, argv) != 0 && conform_main(&own_suite, argc, argv) != 0;
+    if (gpu_is_fake() && (run(&own_suite, "DP_FAKE_DEVICES", "2", devices) != 0))
+        return 1;
     return run(&own_suite, NULL, NULL, all) | run(&conform_comm, NULL, NULL, all) |
            run(&conform_comm, "DUALPIPE_IPC_WAIT", "kernel", kernels) |
            run(&conform_comm, "DUALPIPE_IPC_HANDLES", "legacy", handles);
