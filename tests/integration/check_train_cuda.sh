@@ -70,6 +70,23 @@ same odd serial
 }
 same cuda32 processes
 
+# matched groups instead of puts: other lists, other streams, the same bits
+if [ -e "$fakes/libnccl_fake.so" ]; then
+    DP_FAKE_NCCL_SHARE=1 && export DP_FAKE_NCCL_SHARE
+    run nccl --threads 2 --device cuda --comm nccl
+    same cuda32 nccl
+    run experts --threads 4 --ep 2 --device cuda
+    run nccl-experts --threads 4 --ep 2 --device cuda --comm nccl
+    same experts nccl-experts
+    unset DP_FAKE_NCCL_SHARE
+    DUALPIPE_NCCL_SAME_GPU=1 "$DP_TEST_BUILDDIR/dualpipe" run -n 2 -- "$train" $model --device cuda --comm nccl \
+        --losses "$work/nccl-processes" >"$work/out" 2>&1 || {
+        echo "processes over NCCL: $(cat "$work/out")"
+        failures=$((failures + 1))
+    }
+    same cuda32 nccl-processes
+fi
+
 run verify --threads 4 --ep 2 --device cuda --dtype f64 --verify
 run tuned --threads 1 --device cuda --comm-sms auto --steps 1
 

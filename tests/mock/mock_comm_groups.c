@@ -125,17 +125,18 @@ static void groups_abort(dp_comm_t *comm)
     inner->abort(comm->inner);
 }
 
-static dp_status_t find_pair(dp_comm_t *comm, int32_t peer, int32_t sends, pair_t **pair_out)
+static dp_status_t find_pair(dp_comm_t *comm, const dp_channel_config_t *data, int32_t sends, pair_t **pair_out)
 {
     dp_channel_config_t config = {
         .struct_size = sizeof(config),
         .id = UINT32_MAX, /* a direction has one end on each side */
-        .peer = peer,
+        .peer = data->peer,
         .sender = !sends,
         .slots = NOTICES,
         .slot_bytes = sizeof(notice_t),
-        .label = "announcements",
+        .label = data->label, /* a mismatch is the data channel's, whichever is compared first */
     };
+    int32_t peer = data->peer;
     pair_t *pair;
     dp_status_t status;
 
@@ -169,7 +170,7 @@ static dp_status_t groups_channel_open(dp_comm_t *comm, const dp_channel_config_
     dp_status_t status = inner->channel_open(comm->inner, config, &own);
 
     if (status >= 0)
-        status = find_pair(comm, config->peer, config->sender, &pair);
+        status = find_pair(comm, config, config->sender, &pair);
     if (status < 0)
         return status;
     end = h->allocate(h, sizeof(*end), 64);

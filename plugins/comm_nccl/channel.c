@@ -1,0 +1,283 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * channel.c: messages and groups of them.
+ *
+ * A message travels as a head (its tag) and a whole slot, so that the sizes of both sides agree whatever the tags say, and a
+ * wrong tag is found out instead of undefined. Shorter messages are first copied into a slot of the sender's. */
+#include "comm_nccl.h"
+
+#include "cuda/launch.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static pair_t *find_pair(dp_comm_t *comm, int32_t peer, int32_t sends)
+{
+    for (pair_t *pair = comm->pairs; pair != NULL; pair = pair->next)
+        if (pair->peer == peer && pair->sends == sends)
+            return pair;
+    return NULL;
+}
+
+static dp_status_t check_channel(const dp_comm_t *comm, const dp_channel_config_t *c)
+{
+    if (c->struct_size < sizeof(*c))
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "dp_channel_config_t has %u bytes, at least %zu were expected",
+                       c->struct_size, sizeof(*c));
+    if (c->peer < 0 || c->peer >= comm->nranks || c->peer == comm->rank)
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "channel %u: rank %d of group %s is no peer of ours", c->id, c->peer,
+                       comm->name);
+    if (c->slots < 1 || c->slots > 65536 || c->slot_bytes < 1 || c->slot_bytes > UINT32_MAX)
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "channel %u: %u slots of %zu bytes make no sense", c->id, c->slots,
+                       c->slot_bytes);
+    for (const dp_channel_end_t *end = comm->ends; end != NULL; end = end->next)
+        if (end->config.id == c->id && end->config.peer == c->peer && end->config.sender == c->sender)
+            return DP_FAIL(comm->host, DP_ERR_INVALID, "channel %u with rank %d was opened before", c->id,
+                           comm->world[c->peer]);
+    return DP_OK;
+}
+
+static dp_status_t keep_pair(dp_comm_t *comm, int32_t peer, int32_t sends, pair_t **pair_out)
+{
+    pair_t *pair = find_pair(comm, peer, sends);
+
+    if (pair == NULL) {
+        pair = comm->host->allocate(comm->host, sizeof(*pair), 16);
+        if (pair == NULL)
+            return DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory for a channel", comm->name);
+        *pair = (pair_t){comm->pairs, peer, sends, NULL};
+        pthread_mutex_lock(&comm->lock);
+        comm->pairs = pair;
+        pthread_mutex_unlock(&comm->lock);
+    }
+    *pair_out = pair;
+    return DP_OK;
+}
+
+dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out)
+{
+    dp_channel_end_t *end;
+    pair_t *pair = NULL;
+    dp_status_t status = check_channel(comm, config);
+
+    if (status >= 0)
+        status = keep_pair(comm, config->peer, config->sender != 0, &pair);
+    if (status < 0)
+        return status;
+    end = comm->host->allocate(comm->host, sizeof(*end), 16);
+    if (end == NULL)
+        return DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory for a channel", comm->name);
+    *end = (dp_channel_end_t){.next = comm->ends, .comm = comm, .config = *config, .pair = pair};
+    end->config.sender = config->sender != 0;
+    snprintf(end->label, sizeof(end->label), "%s", config->label != NULL ? config->label : "channel");
+    comm->ends = end;
+    *end_out = end;
+    return DP_OK;
+}
+
+/* After the communicator of the pair is there. */
+dp_status_t channel_connect(dp_channel_end_t *end)
+{
+    dp_comm_t *comm = end->comm;
+    uint32_t slots = end->config.slots;
+    dp_status_t status;
+
+    end->stride = (end->config.slot_bytes + 255) / 256 * 256;
+    status = device_memory(comm, end->stride * (end->config.sender ? 1 : slots), &end->slots);
+    if (status >= 0)
+        status = device_memory(comm, (size_t)slots * HEAD_BYTES, &end->heads);
+    if (status < 0)
+        return status;
+    buffer_register(comm, end->pair->comm, end->slots, end->stride * (end->config.sender ? 1 : slots));
+    end->connected = true;
+    if (end->config.sender)
+        return DP_OK;
+    end->released = comm->host->allocate(comm->host, slots * sizeof(*end->released), 16);
+    if (end->released == NULL)
+        return DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory for %u slots", comm->name, slots);
+    memset(end->released, 0, slots * sizeof(*end->released));
+    for (uint32_t i = 0; i < slots && status >= 0; i++)
+        status = comm->device_vt->event_open(comm->device, &end->released[i]);
+    return status;
+}
+
+void channel_free(dp_channel_end_t *end)
+{
+    dp_comm_t *comm = end->comm;
+
+    if (end->slots != NULL)
+        comm->device_vt->release(comm->device, end->slots);
+    if (end->heads != NULL)
+        comm->device_vt->release(comm->device, end->heads);
+    for (uint32_t i = 0; end->released != NULL && i < end->config.slots; i++)
+        if (end->released[i] != NULL)
+            comm->device_vt->event_close(end->released[i]);
+    if (end->released != NULL)
+        comm->host->release(comm->host, end->released);
+    comm->host->release(comm->host, end);
+}
+
+/* ---- groups ---- */
+
+static uint32_t slot_of(const member_t *m)
+{
+    return m->tag.sequence % m->end->config.slots;
+}
+
+static uint32_t *head_of(const member_t *m)
+{
+    return m->end->heads + slot_of(m) * (HEAD_BYTES / sizeof(uint32_t));
+}
+
+static void words_of(const dp_message_tag_t *tag, uint32_t words[4])
+{
+    words[0] = tag->sequence;
+    words[1] = tag->step;
+    words[2] = (uint32_t)tag->microbatch;
+    words[3] = tag->bytes;
+}
+
+/* What has to be on the stream before NCCL's work. */
+static dp_status_t prepare(dp_comm_t *comm, member_t *m, dp_stream_t *s)
+{
+    dp_channel_end_t *end = m->end;
+    uint32_t words[4];
+    dp_status_t status = DP_OK;
+
+    if (!end->config.sender)
+        return comm->device_vt->stream_wait(s, end->released[slot_of(m)]);
+    words_of(&m->tag, words);
+    if (m->tag.bytes < end->config.slot_bytes) {
+        if (m->tag.bytes > 0)
+            status = DP_CU(comm->host, comm->cu->cuMemcpyAsync((CUdeviceptr)(uintptr_t)end->slots, (CUdeviceptr)(uintptr_t)m->from,
+                                                               m->tag.bytes, native(comm, s)), "copying a message");
+        m->from = end->slots;
+    }
+    return status >= 0 ? write_head(comm, head_of(m), words, s) : status;
+}
+
+static ncclResult_t put(dp_comm_t *comm, const member_t *m, CUstream s)
+{
+    const dp_channel_end_t *end = m->end;
+    ncclComm_t c = end->pair->comm;
+    ncclResult_t result;
+
+    if (end->config.sender) {
+        result = comm->nccl->ncclSend(head_of(m), HEAD_BYTES, ncclUint8, 1, c, (cudaStream_t)s);
+        return result != ncclSuccess && result != ncclInProgress
+                   ? result
+                   : comm->nccl->ncclSend(m->from, end->config.slot_bytes, ncclUint8, 1, c, (cudaStream_t)s);
+    }
+    result = comm->nccl->ncclRecv(head_of(m), HEAD_BYTES, ncclUint8, 0, c, (cudaStream_t)s);
+    return result != ncclSuccess && result != ncclInProgress
+               ? result
+               : comm->nccl->ncclRecv(end->slots + slot_of(m) * end->stride, end->config.slot_bytes, ncclUint8, 0, c,
+                                      (cudaStream_t)s);
+}
+
+static dp_status_t run_members(dp_comm_t *comm, dp_stream_t *s)
+{
+    ncclComm_t *comms[1];
+    ncclResult_t result = ncclSuccess;
+    int n = comm->nmembers;
+    dp_status_t status = DP_OK;
+
+    comm->nmembers = 0;
+    if (n == 0)
+        return DP_OK;
+    comms[0] = &comm->members[0].end->pair->comm;
+    for (int i = 0; i < n && status >= 0; i++)
+        status = prepare(comm, &comm->members[i], s);
+    if (status >= 0)
+        status = nccl_begin(comm);
+    if (status < 0)
+        return status;
+    for (int i = 0; i < n && (result == ncclSuccess || result == ncclInProgress); i++)
+        result = put(comm, &comm->members[i], native(comm, s));
+    status = nccl_end(comm, result, comms, 1, comm->members[0].end->label);
+    for (int i = 0; i < n && status >= 0; i++) {
+        const member_t *m = &comm->members[i];
+        uint32_t words[4];
+
+        words_of(&m->tag, words);
+        if (!m->end->config.sender)
+            status = check_heads(comm, head_of(m), 1, -1, words, NCCL_FAULT_TAG, m->end, s);
+    }
+    return status;
+}
+
+dp_status_t group_begin(dp_comm_t *comm, dp_stream_t *s)
+{
+    if (comm->grouping)
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: group_begin inside of a group", comm->name);
+    comm->grouping = true;
+    comm->stream = s;
+    return DP_OK;
+}
+
+dp_status_t group_end(dp_comm_t *comm, dp_stream_t *s)
+{
+    if (!comm->grouping || comm->stream != s)
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: group_end outside of a group, or on another stream", comm->name);
+    comm->grouping = false;
+    return run_members(comm, s);
+}
+
+static dp_status_t check_message(const dp_channel_end_t *end, const dp_message_tag_t *tag, bool sends)
+{
+    const dp_host_t *host = end->comm->host;
+
+    if (!end->connected || end->config.sender != sends)
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: this end does not %s, or was not started", end->label,
+                       sends ? "send" : "receive");
+    if (tag->sequence != (uint32_t)end->count)
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: message %u is enqueued, the next one is %u", end->label, tag->sequence,
+                       (uint32_t)end->count);
+    if (tag->bytes > end->config.slot_bytes)
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: a message of %u bytes; the slots have %zu", end->label, tag->bytes,
+                       end->config.slot_bytes);
+    if (!sends && end->count - end->freed >= end->config.slots)
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: message %u: all %u slots hold messages that were not released", end->label,
+                       tag->sequence, end->config.slots);
+    return DP_OK;
+}
+
+static dp_status_t enqueue(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
+{
+    dp_comm_t *comm = end->comm;
+
+    if (comm->nmembers == MEMBERS_MAX || (comm->grouping && comm->stream != s))
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: at most %d transfers, all on one stream, form a group", comm->name,
+                       MEMBERS_MAX);
+    if (comm->nmembers > 0 && comm->members[0].end->pair != end->pair) /* kernels of two communicators on one stream: one waits */
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: a group goes to one rank or comes from one", comm->name);
+    comm->members[comm->nmembers++] = (member_t){end, from, *tag};
+    end->count++;
+    return comm->grouping ? DP_OK : run_members(comm, s);
+}
+
+dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
+{
+    dp_status_t status = check_message(end, tag, true);
+
+    return status < 0 ? status : enqueue(end, from, tag, s);
+}
+
+dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out, dp_stream_t *s)
+{
+    dp_status_t status = check_message(end, expected, false);
+
+    if (status < 0)
+        return status;
+    *data_out = end->slots + expected->sequence % end->config.slots * end->stride;
+    return enqueue(end, NULL, expected, s);
+}
+
+dp_status_t channel_release(dp_channel_end_t *end, uint32_t sequence, dp_stream_t *s)
+{
+    if (!end->connected || end->config.sender || end->freed == end->count || sequence != (uint32_t)end->freed)
+        return DP_FAIL(end->comm->host, DP_ERR_INVALID, "%s: message %u cannot be released: it was not received, or an earlier "
+                       "one comes first", end->label, sequence);
+    end->freed++;
+    return end->comm->device_vt->event_record(end->released[sequence % end->config.slots], s);
+}

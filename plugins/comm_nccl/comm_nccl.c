@@ -1,0 +1,347 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * comm_nccl.c: transfers through NCCL: the table of dp.comm/1, opening and the end. */
+#include "comm_nccl.h"
+
+#include "cuda/module.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RANKS_MAX 65536
+
+DP_CUDA_IMAGE(nccl_kernels);
+
+dp_status_t device_memory(dp_comm_t *comm, size_t bytes, void *memory_out)
+{
+    void *memory = NULL;
+    dp_status_t status = comm->device_vt->allocate(comm->device, bytes, &memory);
+
+    if (status < 0)
+        return status;
+    comm->memory_bytes += bytes;
+    memcpy(memory_out, &memory, sizeof(memory));
+    return DP_OK;
+}
+
+/* ---- communicators ---- */
+
+static dp_status_t agree_on_id(dp_comm_t *comm, const char *what, int32_t rank, ncclUniqueId *id)
+{
+    char key[128];
+
+    snprintf(key, sizeof(key), "nccl.%s.%s", comm->name, what);
+    if (rank != 0)
+        return comm->boot->get(comm->host, key, id, sizeof(*id));
+    if (comm->nccl->ncclGetUniqueId(id) != ncclSuccess)
+        return DP_FAIL(comm->host, DP_ERR_DEVICE, "group %s: ncclGetUniqueId: %s", comm->name, comm->nccl->ncclGetLastError(NULL));
+    return comm->boot->put(comm->host, key, id, sizeof(*id));
+}
+
+/* ctas: most blocks of a kernel; 0: NCCL's choice. */
+dp_status_t communicator_open(dp_comm_t *comm, const char *what, int32_t rank, int32_t nranks, unsigned ctas,
+                              ncclComm_t *comm_out)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t made = NULL;
+    ncclUniqueId id;
+    ncclResult_t result;
+    dp_status_t status = agree_on_id(comm, what, rank, &id);
+
+    if (status < 0)
+        return status;
+    config.blocking = 0;
+    if (ctas > 0) {
+        config.maxCTAs = (int)ctas;
+        config.cgaClusterSize = 0; /* clusters may not fit into a partition */
+    }
+    pthread_mutex_lock(&comm->lock);
+    if (comm->broken) {
+        pthread_mutex_unlock(&comm->lock);
+        return fault_check(comm);
+    }
+    result = comm->nccl->ncclCommInitRankConfig(&made, nranks, id, rank, &config);
+    *comm_out = made;
+    pthread_mutex_unlock(&comm->lock);
+    if (result != ncclSuccess && result != ncclInProgress)
+        return DP_FAIL(comm->host, DP_ERR_DEVICE, "rank %d: group %s: NCCL cannot join %s: %s (%s)", WORLD(comm), comm->name, what,
+                       comm->nccl->ncclGetErrorString(result), comm->nccl->ncclGetLastError(NULL));
+    return nccl_settle(comm, comm_out, "joining a communicator");
+}
+
+/* Lets transports that can do so move the buffer in place. Not being able to is no error. */
+void buffer_register(dp_comm_t *comm, ncclComm_t c, void *buffer, size_t bytes)
+{
+    registration_t *r;
+    void *handle = NULL;
+
+    if (comm->nccl->ncclCommRegister == NULL || comm->nccl->ncclCommDeregister == NULL || c == NULL)
+        return;
+    r = comm->host->allocate(comm->host, sizeof(*r), 16);
+    if (r == NULL)
+        return;
+    pthread_mutex_lock(&comm->lock);
+    if (!comm->broken && comm->nccl->ncclCommRegister(c, buffer, bytes, &handle) == ncclSuccess && handle != NULL) {
+        *r = (registration_t){comm->registrations, c, handle};
+        comm->registrations = r;
+        r = NULL;
+    }
+    pthread_mutex_unlock(&comm->lock);
+    if (r != NULL)
+        comm->host->release(comm->host, r);
+}
+
+/* ---- opening ---- */
+
+static dp_status_t check_config(const dp_host_t *host, const dp_comm_config_t *config)
+{
+    if (config->struct_size < sizeof(*config))
+        return DP_FAIL(host, DP_ERR_INVALID, "dp_comm_config_t has %u bytes, at least %zu were expected", config->struct_size,
+                       sizeof(*config));
+    if (config->name == NULL || strlen(config->name) >= NAME_BYTES)
+        return DP_FAIL(host, DP_ERR_INVALID, "the name of a group has 1 to %d characters", NAME_BYTES - 1);
+    if (config->nranks < 1 || config->nranks > RANKS_MAX || config->rank < 0 || config->rank >= config->nranks)
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: rank %d of %d makes no sense", config->name, config->rank,
+                       config->nranks);
+    if (config->world_ranks == NULL || config->device_vt == NULL || config->device == NULL)
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: world ranks or the device are missing", config->name);
+    if (config->nranks > 1 && host->get_service(host, DP_HOST_BOOT) == NULL)
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "comm_nccl needs the host's service " DP_HOST_BOOT);
+    return DP_OK;
+}
+
+/* A device whose streams are CUDA's has one to show. */
+static dp_status_t check_device(const dp_comm_t *comm)
+{
+    dp_stream_t *s = NULL;
+    void *handle = NULL;
+    dp_status_t status = comm->device_vt->stream_open(comm->device, DP_LANE_P2P, &s);
+
+    if (status < 0)
+        return status;
+    if (comm->device_vt->stream_native != NULL)
+        handle = comm->device_vt->stream_native(s);
+    comm->device_vt->stream_close(s);
+    return handle != NULL ? DP_OK
+                          : DP_FAIL(comm->host, DP_ERR_UNSUPPORTED, "comm_nccl needs a CUDA device, such as device_cuda");
+}
+
+static dp_status_t load_kernels(dp_comm_t *comm)
+{
+    const dp_cuda_kernel_t kernels[] = {
+        {"dp_comm_nccl_check_heads", &comm->check_heads}, {"dp_comm_nccl_pack_rows", &comm->pack_rows},
+        {"dp_comm_nccl_check_counts", &comm->check_counts}, {"dp_comm_nccl_sum_f32", &comm->sum[0]},
+        {"dp_comm_nccl_sum_f64", &comm->sum[1]},           {"dp_comm_nccl_sum_i64", &comm->sum[2]},
+    };
+    dp_status_t status = dp_cuda_module_load(comm->host, dp_image_nccl_kernels, &comm->module);
+
+    return status < 0 ? status : dp_cuda_kernels(comm->host, comm->module, kernels, sizeof(kernels) / sizeof(kernels[0]));
+}
+
+static dp_status_t set_up(dp_comm_t *comm, const dp_comm_config_t *config)
+{
+    dp_status_t status = dp_cuda_driver(comm->host, &comm->cu);
+
+    if (status >= 0)
+        status = check_device(comm);
+    if (status >= 0)
+        status = nccl_api(comm->host, &comm->nccl);
+    if (status >= 0)
+        status = DP_CU(comm->host, comm->cu->cuCtxGetCurrent(&comm->context), "asking for the current context");
+    if (status >= 0 && comm->context == NULL)
+        status = DP_FAIL(comm->host, DP_ERR_DEVICE, "no CUDA context is current in this thread");
+    if (status >= 0)
+        status = load_kernels(comm);
+    if (status >= 0)
+        status = fault_open(comm);
+    return status < 0 ? status : reduce_open(comm, config->reduce_bytes);
+}
+
+/* ---- the end ---- */
+
+static void finish_communicator(dp_comm_t *comm, ncclComm_t *c)
+{
+    ncclResult_t result;
+
+    if (*c == NULL)
+        return;
+    pthread_mutex_lock(&comm->lock);
+    result = comm->broken ? ncclInvalidUsage : comm->nccl->ncclCommFinalize(*c);
+    pthread_mutex_unlock(&comm->lock);
+    if ((result != ncclSuccess && result != ncclInProgress) || nccl_settle(comm, c, "leaving a communicator") < 0)
+        return; /* fault_abort has it */
+    pthread_mutex_lock(&comm->lock);
+    if (!comm->broken) {
+        (void)comm->nccl->ncclCommDestroy(*c);
+        *c = NULL;
+    }
+    pthread_mutex_unlock(&comm->lock);
+}
+
+static pair_t *first_open_pair(const dp_comm_t *comm)
+{
+    for (pair_t *pair = comm->pairs; pair != NULL; pair = pair->next)
+        if (pair->comm != NULL)
+            return pair;
+    return NULL;
+}
+
+/* Finalize waits for nobody but NCCL's own threads: its order does not matter between ranks. */
+static void finish_all(dp_comm_t *comm)
+{
+    pair_t *pair;
+
+    for (registration_t *r = comm->registrations; r != NULL; r = r->next) {
+        pthread_mutex_lock(&comm->lock);
+        if (!comm->broken)
+            (void)comm->nccl->ncclCommDeregister(r->comm, r->handle);
+        pthread_mutex_unlock(&comm->lock);
+    }
+    while ((pair = first_open_pair(comm)) != NULL) {
+        finish_communicator(comm, &pair->comm);
+        if (pair->comm != NULL)
+            return;
+    }
+    finish_communicator(comm, &comm->rows);
+    finish_communicator(comm, &comm->sums);
+}
+
+static void free_comm(dp_comm_t *comm)
+{
+    const dp_host_t *host = comm->host;
+
+    while (comm->ends != NULL) {
+        dp_channel_end_t *end = comm->ends;
+
+        comm->ends = end->next;
+        channel_free(end);
+    }
+    while (comm->exchanges != NULL) {
+        dp_exchange_t *x = comm->exchanges;
+
+        comm->exchanges = x->next;
+        exchange_free(x);
+    }
+    while (comm->pairs != NULL) {
+        pair_t *pair = comm->pairs;
+
+        comm->pairs = pair->next;
+        host->release(host, pair);
+    }
+    while (comm->registrations != NULL) {
+        registration_t *r = comm->registrations;
+
+        comm->registrations = r->next;
+        host->release(host, r);
+    }
+    if (comm->staging != NULL)
+        comm->device_vt->release(comm->device, comm->staging);
+    if (comm->heads != NULL)
+        comm->device_vt->release(comm->device, comm->heads);
+    dp_cuda_module_unload(comm->module);
+    if (comm->mailbox != NULL)
+        (void)comm->cu->cuMemFreeHost(comm->mailbox);
+    pthread_mutex_destroy(&comm->lock);
+    host->release(host, comm->world);
+    host->release(host, comm);
+}
+
+static void nccl_close(dp_comm_t *comm)
+{
+    if (comm == NULL)
+        return;
+    if (comm->nccl != NULL) {
+        if (!fault_aborted(comm) && comm->mailbox != NULL && comm->watching && fault_check(comm) == DP_OK)
+            finish_all(comm);
+        fault_close(comm);
+        fault_abort(comm);
+    }
+    fault_close(comm);
+    free_comm(comm);
+}
+
+static void nccl_abort(dp_comm_t *comm)
+{
+    __atomic_store_n(&comm->aborted, 1, __ATOMIC_RELEASE);
+    comm->host->post(comm->host, &comm->wake, 1);
+}
+
+static dp_status_t nccl_open(const dp_host_t *host, const dp_comm_config_t *config, dp_comm_t **comm_out)
+{
+    size_t n;
+    dp_comm_t *comm;
+    dp_status_t status = check_config(host, config);
+
+    if (status < 0)
+        return status;
+    n = (size_t)config->nranks;
+    comm = host->allocate(host, sizeof(*comm), 64);
+    if (comm == NULL)
+        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory", config->name);
+    memset(comm, 0, sizeof(*comm));
+    comm->world = host->allocate(host, n * sizeof(*comm->world), 16);
+    if (comm->world == NULL) {
+        host->release(host, comm);
+        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for %d ranks", config->name, config->nranks);
+    }
+    memcpy(comm->world, config->world_ranks, n * sizeof(*comm->world));
+    comm->host = host;
+    comm->boot = host->get_service(host, DP_HOST_BOOT);
+    comm->device_vt = config->device_vt;
+    comm->device = config->device;
+    comm->rank = config->rank;
+    comm->nranks = config->nranks;
+    comm->memory_bytes = sizeof(*comm) + n * sizeof(*comm->world);
+    snprintf(comm->name, sizeof(comm->name), "%s", config->name);
+    pthread_mutex_init(&comm->lock, NULL);
+    status = set_up(comm, config);
+    if (status < 0) {
+        char why[512];
+
+        snprintf(why, sizeof(why), "%s", host->last_error(host));
+        nccl_abort(comm);
+        nccl_close(comm);
+        return DP_FAIL(host, status, "%s", why);
+    }
+    *comm_out = comm;
+    return DP_OK;
+}
+
+static size_t memory_bytes(dp_comm_t *comm)
+{
+    return comm->memory_bytes;
+}
+
+static const dp_comm_vt_t table = {
+    .struct_size = sizeof(dp_comm_vt_t),
+    .caps = 0,
+    .open = nccl_open,
+    .close = nccl_close,
+    .abort = nccl_abort,
+    .channel_open = channel_open,
+    .exchange_open = exchange_open,
+    .start = start,
+    .send = channel_send,
+    .recv = channel_recv,
+    .release = channel_release,
+    .group_begin = group_begin,
+    .group_end = group_end,
+    .exchange = exchange_run,
+    .exchange_release = exchange_release,
+    .all_reduce = all_reduce,
+    .barrier = barrier,
+    .memory_bytes = memory_bytes,
+};
+
+static const void *get_interface(const char *id)
+{
+    return strcmp(id, DP_IFACE_COMM) == 0 ? &table : NULL;
+}
+
+DP_PLUGIN_DEFINE(comm_nccl) = {
+    DP_PLUGIN_HEAD, "comm_nccl",
+    DP_VERSION,     "ranks on CUDA devices, through NCCL",
+    NULL,           NULL,
+    get_interface,
+};

@@ -1,0 +1,174 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * comm_nccl.h: the objects of the NCCL transport.
+ *
+ * Communicators of one group instance, all non-blocking:
+ *   pairs   for each peer and direction that has channels, one of two ranks: whatever is late there holds up nothing else
+ *   rows    of all ranks, for exchanges
+ *   sums    of all ranks, for all_reduce and barrier
+ * A message is two operations of one group: a head of 16 bytes (the tag) and the whole slot. All calls of NCCL are made under
+ * one lock, so that the thread that watches may abort. */
+#ifndef COMM_NCCL_H
+#define COMM_NCCL_H
+
+#include "mailbox.h"
+#include "nccl_api.h"
+
+#include <dualpipe/comm.h>
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#define NAME_BYTES  80
+#define LABEL_BYTES 64
+#define HEAD_BYTES  16
+#define MEMBERS_MAX 64 /* of a group */
+
+typedef struct pair {
+    struct pair *next;
+    int32_t peer, sends;
+    ncclComm_t comm; /* NULL: not connected */
+} pair_t;
+
+typedef struct member {
+    dp_channel_end_t *end;
+    const void *from;
+    dp_message_tag_t tag;
+} member_t;
+
+/* A buffer that a communicator knows. */
+typedef struct registration {
+    struct registration *next;
+    ncclComm_t comm;
+    void *handle;
+} registration_t;
+
+struct dp_comm {
+    const dp_host_t *host;
+    const dp_host_boot_t *boot;
+    const dp_device_vt_t *device_vt;
+    dp_device_t *device;
+    const dp_cuda_driver_t *cu;
+    const nccl_api_t *nccl;
+    CUcontext context;
+    CUmodule module;
+    CUfunction check_heads, pack_rows, check_counts, sum[3];
+    char name[NAME_BYTES];
+    int32_t rank, nranks;
+    int32_t *world;
+    uint32_t round; /* of start */
+    size_t memory_bytes;
+
+    pthread_mutex_t lock; /* of NCCL and the next four */
+    bool broken;          /* communicators are gone */
+    pair_t *pairs;
+    ncclComm_t rows, sums;
+    registration_t *registrations;
+
+    dp_channel_end_t *ends;
+    dp_exchange_t *exchanges;
+    bool grouping;
+    dp_stream_t *stream;
+    int nmembers;
+    member_t members[MEMBERS_MAX];
+
+    size_t slice_bytes;    /* of all_reduce, for each rank */
+    unsigned char *staging; /* [nranks] slices */
+    uint32_t *heads;       /* [2 + 2 * nranks] heads: ours of sums and barriers, those received */
+    uint32_t reductions, barriers;
+
+    nccl_mailbox *mailbox;
+    pthread_t watcher;
+    bool watching, watched;
+    dp_signal_t wake;
+    uint32_t aborted, closing;
+    char trouble[512]; /* what NCCL said; under the lock */
+};
+
+struct dp_channel_end {
+    dp_channel_end_t *next;
+    dp_comm_t *comm;
+    dp_channel_config_t config;
+    char label[LABEL_BYTES];
+    pair_t *pair;
+    bool connected;
+    size_t stride;
+    unsigned char *slots;  /* receiver: [K] of stride bytes; sender: one, for messages shorter than a slot */
+    uint32_t *heads;       /* [K] of HEAD_BYTES, sent or received */
+    dp_event_t **released; /* receiver: [K] */
+    uint64_t count, freed; /* messages enqueued, slots given back */
+};
+
+struct dp_exchange {
+    dp_exchange_t *next;
+    dp_comm_t *comm;
+    dp_exchange_config_t config;
+    char label[LABEL_BYTES];
+    bool connected;
+    size_t stretch;         /* bytes of the rows of one rank */
+    unsigned char *staging; /* [nranks] stretches to send */
+    unsigned char *slots;   /* [slots][nranks] stretches received */
+    int32_t *counts_out;    /* [nranks] */
+    int32_t *counts_in;     /* [slots][nranks] */
+    dp_event_t **released;  /* [slots] */
+    uint64_t count, freed;
+};
+
+#define WORLD(comm) ((comm)->world[(comm)->rank])
+
+static inline CUstream native(const dp_comm_t *comm, dp_stream_t *s)
+{
+    return comm->device_vt->stream_native(s);
+}
+
+/* comm_nccl.c */
+dp_status_t device_memory(dp_comm_t *comm, size_t bytes, void *memory_out);
+dp_status_t communicator_open(dp_comm_t *comm, const char *what, int32_t rank, int32_t nranks, unsigned ctas,
+                              ncclComm_t *comm_out);
+void buffer_register(dp_comm_t *comm, ncclComm_t c, void *buffer, size_t bytes);
+
+/* group.c: between begin and end the lock is held. end returns when the work is on its stream. */
+dp_status_t nccl_begin(dp_comm_t *comm);
+dp_status_t nccl_end(dp_comm_t *comm, ncclResult_t result, ncclComm_t *const *comms, int count, const char *what);
+/* Until a non-blocking call of this communicator is over. */
+dp_status_t nccl_settle(dp_comm_t *comm, ncclComm_t *c, const char *what);
+
+/* channel.c */
+dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out);
+dp_status_t channel_connect(dp_channel_end_t *end);
+void channel_free(dp_channel_end_t *end);
+dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s);
+dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out, dp_stream_t *s);
+dp_status_t channel_release(dp_channel_end_t *end, uint32_t sequence, dp_stream_t *s);
+dp_status_t group_begin(dp_comm_t *comm, dp_stream_t *s);
+dp_status_t group_end(dp_comm_t *comm, dp_stream_t *s);
+
+/* exchange.c */
+dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out);
+dp_status_t exchange_connect(dp_exchange_t *x);
+void exchange_free(dp_exchange_t *x);
+dp_status_t exchange_run(dp_exchange_t *x, uint32_t sequence, const void *send, const int32_t *send_offsets,
+                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s);
+dp_status_t exchange_release(dp_exchange_t *x, uint32_t sequence, dp_stream_t *s);
+
+/* reduce.c */
+dp_status_t reduce_open(dp_comm_t *comm, size_t reduce_bytes);
+dp_status_t all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s);
+dp_status_t barrier(dp_comm_t *comm, dp_stream_t *s);
+
+/* start.c */
+dp_status_t start(dp_comm_t *comm);
+
+/* fault.c */
+dp_status_t fault_open(dp_comm_t *comm);
+void fault_close(dp_comm_t *comm);
+dp_status_t fault_check(void *arg);
+/* Ends what is on its way; the communicators are gone afterwards. */
+void fault_abort(dp_comm_t *comm);
+bool fault_aborted(const dp_comm_t *comm);
+/* Writes four words on the stream. */
+dp_status_t write_head(dp_comm_t *comm, uint32_t *head, const uint32_t words[4], dp_stream_t *s);
+dp_status_t check_heads(dp_comm_t *comm, const uint32_t *got, uint32_t count, int32_t skip, const uint32_t words[4],
+                        uint32_t kind, const void *object, dp_stream_t *s);
+
+#endif

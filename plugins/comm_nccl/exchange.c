@@ -1,0 +1,158 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * exchange.c: all-to-all-v with counts that live on the device.
+ *
+ * NCCL wants counts on the host, the same on both sides. So every pair of ranks exchanges a stretch of capacity_rows rows,
+ * however few of them are filled, and the count beside it, all in one group. A kernel packs the rows into their stretches
+ * first; it reads offsets and counts where they are. */
+#include "comm_nccl.h"
+
+#include "cuda/launch.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define DEFAULT_SLOTS 2
+#define THREADS       256
+#define MOST_BLOCKS   32
+
+dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out)
+{
+    const dp_host_t *host = comm->host;
+    dp_exchange_t *x;
+
+    if (config->struct_size < sizeof(*config))
+        return DP_FAIL(host, DP_ERR_INVALID, "dp_exchange_config_t has %u bytes, at least %zu were expected", config->struct_size,
+                       sizeof(*config));
+    if (config->row_bytes == 0 || config->row_bytes % 16 != 0 || config->capacity_rows == 0 || config->capacity_rows > INT32_MAX ||
+        config->slots > 65536 || config->row_bytes > SIZE_MAX / config->capacity_rows / 1024)
+        return DP_FAIL(host, DP_ERR_INVALID, "exchange %u: %u rows of %zu bytes make no sense; rows are a multiple of 16 bytes",
+                       config->id, config->capacity_rows, config->row_bytes);
+    for (x = comm->exchanges; x != NULL; x = x->next)
+        if (x->config.id == config->id)
+            return DP_FAIL(host, DP_ERR_INVALID, "exchange %u was opened before", config->id);
+    x = host->allocate(host, sizeof(*x), 16);
+    if (x == NULL)
+        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for an exchange", comm->name);
+    *x = (dp_exchange_t){.next = comm->exchanges, .comm = comm, .config = *config};
+    x->config.slots = config->slots > 0 ? config->slots : DEFAULT_SLOTS;
+    x->stretch = config->row_bytes * config->capacity_rows;
+    snprintf(x->label, sizeof(x->label), "%s", config->label != NULL ? config->label : "exchange");
+    comm->exchanges = x;
+    *exchange_out = x;
+    return DP_OK;
+}
+
+/* After the communicator for rows is there. */
+dp_status_t exchange_connect(dp_exchange_t *x)
+{
+    dp_comm_t *comm = x->comm;
+    size_t n = (size_t)comm->nranks, slots = x->config.slots;
+    dp_status_t status = n > 1 ? device_memory(comm, n * x->stretch, &x->staging) : DP_OK;
+
+    if (status >= 0)
+        status = device_memory(comm, slots * n * x->stretch, &x->slots);
+    if (status >= 0)
+        status = device_memory(comm, n * sizeof(int32_t), &x->counts_out);
+    if (status >= 0)
+        status = device_memory(comm, slots * n * sizeof(int32_t), &x->counts_in);
+    x->released = comm->host->allocate(comm->host, slots * sizeof(*x->released), 16);
+    if (status >= 0 && x->released == NULL)
+        status = DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory for %zu slots", comm->name, slots);
+    if (x->released != NULL)
+        memset(x->released, 0, slots * sizeof(*x->released));
+    for (size_t i = 0; i < slots && status >= 0; i++)
+        status = comm->device_vt->event_open(comm->device, &x->released[i]);
+    if (status < 0)
+        return status;
+    if (n > 1) {
+        buffer_register(comm, comm->rows, x->staging, n * x->stretch);
+        buffer_register(comm, comm->rows, x->slots, slots * n * x->stretch);
+    }
+    x->connected = true;
+    return DP_OK;
+}
+
+void exchange_free(dp_exchange_t *x)
+{
+    dp_comm_t *comm = x->comm;
+    void *memory[] = {x->staging, x->slots, x->counts_out, x->counts_in};
+
+    for (size_t i = 0; i < sizeof(memory) / sizeof(memory[0]); i++)
+        if (memory[i] != NULL)
+            comm->device_vt->release(comm->device, memory[i]);
+    for (uint32_t i = 0; x->released != NULL && i < x->config.slots; i++)
+        if (x->released[i] != NULL)
+            comm->device_vt->event_close(x->released[i]);
+    if (x->released != NULL)
+        comm->host->release(comm->host, x->released);
+    comm->host->release(comm->host, x);
+}
+
+static dp_status_t swap(dp_exchange_t *x, unsigned char *rows, int32_t *counts, dp_stream_t *s)
+{
+    dp_comm_t *comm = x->comm;
+    const nccl_api_t *nccl = comm->nccl;
+    cudaStream_t stream = (cudaStream_t)native(comm, s);
+    ncclComm_t *comms[1] = {&comm->rows};
+    ncclResult_t result = ncclSuccess;
+    dp_status_t status = nccl_begin(comm);
+
+    if (status < 0)
+        return status;
+    for (int32_t k = 1; k < comm->nranks && (result == ncclSuccess || result == ncclInProgress); k++) {
+        int32_t to = (comm->rank + k) % comm->nranks, from = (comm->rank + comm->nranks - k) % comm->nranks;
+        ncclResult_t r[4];
+
+        r[0] = nccl->ncclSend(x->counts_out + to, sizeof(int32_t), ncclUint8, to, comm->rows, stream);
+        r[1] = nccl->ncclRecv(counts + from, sizeof(int32_t), ncclUint8, from, comm->rows, stream);
+        r[2] = nccl->ncclSend(x->staging + (size_t)to * x->stretch, x->stretch, ncclUint8, to, comm->rows, stream);
+        r[3] = nccl->ncclRecv(rows + (size_t)from * x->stretch, x->stretch, ncclUint8, from, comm->rows, stream);
+        for (int i = 0; i < 4; i++)
+            if (r[i] != ncclSuccess && r[i] != ncclInProgress)
+                result = r[i];
+    }
+    return nccl_end(comm, result, comms, 1, x->label);
+}
+
+dp_status_t exchange_run(dp_exchange_t *x, uint32_t sequence, const void *send, const int32_t *send_offsets,
+                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s)
+{
+    dp_comm_t *comm = x->comm;
+    uint32_t slot = sequence % x->config.slots;
+    unsigned char *rows = x->slots + (size_t)slot * (size_t)comm->nranks * x->stretch;
+    int32_t *counts = x->counts_in + (size_t)slot * (size_t)comm->nranks, capacity = (int32_t)x->config.capacity_rows;
+    uint64_t vectors = x->config.row_bytes / 16, object = (uint64_t)(uintptr_t)x;
+    unsigned blocks = dp_cuda_blocks((size_t)capacity * vectors, THREADS);
+    dp_status_t status;
+
+    if (!x->connected || sequence != (uint32_t)x->count || x->count - x->freed >= x->config.slots)
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s: exchange %u is not the next one, was not started, or all %u slots hold "
+                       "exchanges that were not released", x->label, sequence, x->config.slots);
+    status = comm->device_vt->stream_wait(s, x->released[slot]);
+    if (status >= 0)
+        status = dp_cuda_launch(comm->host, comm->cu, comm->pack_rows,
+                                DP_DIM2(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS, comm->nranks), DP_DIM(THREADS), 0,
+                                native(comm, s), &send, &send_offsets, &send_counts, &vectors, &capacity, &comm->rank,
+                                &x->staging, &x->counts_out, &rows, &counts, &sequence, &object, &comm->mailbox);
+    if (status >= 0 && comm->nranks > 1)
+        status = swap(x, rows, counts, s);
+    if (status >= 0 && comm->nranks > 1)
+        status = dp_cuda_launch(comm->host, comm->cu, comm->check_counts, DP_DIM(1), DP_DIM(32), 0, native(comm, s), &counts,
+                                &comm->nranks, &comm->rank, &capacity, &sequence, &object, &comm->mailbox);
+    if (status < 0)
+        return status;
+    x->count++;
+    *rows_out = rows;
+    *counts_out = counts;
+    return DP_OK;
+}
+
+dp_status_t exchange_release(dp_exchange_t *x, uint32_t sequence, dp_stream_t *s)
+{
+    if (x->freed == x->count || sequence != (uint32_t)x->freed)
+        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "%s: exchange %u cannot be released: it was not received, or an earlier one "
+                       "comes first", x->label, sequence);
+    x->freed++;
+    return x->comm->device_vt->event_record(x->released[sequence % x->config.slots], s);
+}

@@ -1,0 +1,79 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * group.c: calls of NCCL, one group at a time, and waiting until a non-blocking one has put its work on the stream. */
+#include "comm_nccl.h"
+
+#include <sched.h>
+
+#define POLLS    200   /* before the waits get longer */
+#define POLL_NS  20000
+
+dp_status_t nccl_begin(dp_comm_t *comm)
+{
+    pthread_mutex_lock(&comm->lock);
+    if (!comm->broken && comm->nccl->ncclGroupStart() == ncclSuccess)
+        return DP_OK;
+    pthread_mutex_unlock(&comm->lock);
+    if (fault_check(comm) < 0)
+        return fault_check(comm);
+    return DP_FAIL(comm->host, DP_ERR_DEVICE, "rank %d: group %s: a group of NCCL calls does not begin", WORLD(comm), comm->name);
+}
+
+static dp_status_t refuse(dp_comm_t *comm, ncclResult_t result, const char *what)
+{
+    return DP_FAIL(comm->host, result == ncclInvalidArgument || result == ncclInvalidUsage ? DP_ERR_INVALID : DP_ERR_DEVICE,
+                   "rank %d: group %s: %s: NCCL says: %s (%s)", WORLD(comm), comm->name, what,
+                   comm->nccl->ncclGetErrorString(result), comm->nccl->ncclGetLastError(NULL));
+}
+
+dp_status_t nccl_settle(dp_comm_t *comm, ncclComm_t *c, const char *what)
+{
+    for (int n = 0;; n++) {
+        ncclResult_t state = ncclSuccess, result;
+        dp_status_t status;
+
+        pthread_mutex_lock(&comm->lock);
+        if (comm->broken) {
+            pthread_mutex_unlock(&comm->lock);
+            status = fault_check(comm);
+            return status < 0 ? status
+                              : DP_FAIL(comm->host, DP_ERR_ABORTED, "rank %d: group %s was aborted", WORLD(comm), comm->name);
+        }
+        result = comm->nccl->ncclCommGetAsyncError(*c, &state);
+        pthread_mutex_unlock(&comm->lock);
+        if (result != ncclSuccess)
+            return refuse(comm, result, what);
+        if (state == ncclSuccess)
+            return DP_OK;
+        if (state != ncclInProgress) {
+            /* a rank that died is the host's news before it is NCCL's */
+            status = comm->host->wait(comm->host, &comm->wake, 1, INT64_C(1000000000), what);
+            return status < 0 && status != DP_ERR_TIMEOUT ? status : refuse(comm, state, what);
+        }
+        if (n < POLLS) {
+            sched_yield();
+            continue;
+        }
+        status = comm->host->wait(comm->host, &comm->wake, 1, POLL_NS, what);
+        if (status < 0 && status != DP_ERR_TIMEOUT)
+            return status;
+    }
+}
+
+dp_status_t nccl_end(dp_comm_t *comm, ncclResult_t result, ncclComm_t *const *comms, int count, const char *what)
+{
+    ncclResult_t ended = comm->nccl->ncclGroupEnd();
+
+    pthread_mutex_unlock(&comm->lock);
+    if (result == ncclSuccess || result == ncclInProgress)
+        result = ended;
+    if (result != ncclSuccess && result != ncclInProgress)
+        return refuse(comm, result, what);
+    for (int i = 0; i < count; i++) {
+        dp_status_t status = nccl_settle(comm, comms[i], what);
+
+        if (status < 0)
+            return status;
+    }
+    return DP_OK;
+}

@@ -1,0 +1,83 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * nccl_api.c: finds libnccl and fills its table, once for the process. */
+#include "nccl_api.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define OLDEST 21900 /* finalize, non-blocking communicators, registration */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static nccl_api_t table;
+static int ready;
+
+/* Before the library is opened: it reads these once. What the user has set stays. */
+static void share_the_gpu(void)
+{
+    const char *wish = secure_getenv("DUALPIPE_NCCL_SAME_GPU");
+    char own[300], host[200] = "host";
+
+    if (wish == NULL || strcmp(wish, "1") != 0)
+        return;
+    (void)gethostname(host, sizeof(host) - 1);
+    snprintf(own, sizeof(own), "%s-%ld", host, (long)getpid());
+    (void)setenv("NCCL_HOSTID", own, 0);
+    (void)setenv("NCCL_NET", "Socket", 0);
+    (void)setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+    (void)setenv("NCCL_IB_DISABLE", "1", 0);
+    (void)setenv("NCCL_MNNVL_ENABLE", "0", 0);
+    (void)setenv("NCCL_NVLS_ENABLE", "0", 0);
+}
+
+static const char *fill(void *library, nccl_api_t *api)
+{
+#define OPTIONAL(function) *(void **)&api->function = dlsym(library, #function);
+#define REQUIRED(function)                                                                                             \
+    OPTIONAL(function)                                                                                                 \
+    if (api->function == NULL)                                                                                         \
+        return #function;
+    NCCL_REQUIRED(REQUIRED)
+    NCCL_OPTIONAL(OPTIONAL)
+#undef OPTIONAL
+#undef REQUIRED
+    return NULL;
+}
+
+static dp_status_t find(const dp_host_t *host)
+{
+    static const char *const names[] = {"libnccl.so.2", "libnccl.so", NULL};
+    const char *missing;
+    char tried[600];
+    void *library;
+
+    share_the_gpu();
+    library = dp_cuda_library("DUALPIPE_NCCL", names, tried, sizeof(tried));
+    if (library == NULL)
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "NCCL was not found (%s): install libnccl2, or name the library in "
+                       "DUALPIPE_NCCL", tried);
+    missing = fill(library, &table);
+    if (missing != NULL)
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "the NCCL library that was found has no %s: it is too old", missing);
+    if (table.ncclGetVersion(&table.version) != ncclSuccess || table.version < OLDEST)
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "NCCL %d was found; %d (2.19) or later is needed", table.version, OLDEST);
+    return DP_OK;
+}
+
+dp_status_t nccl_api(const dp_host_t *host, const nccl_api_t **api_out)
+{
+    dp_status_t status = DP_OK;
+
+    pthread_mutex_lock(&lock);
+    if (!ready)
+        status = find(host);
+    ready = status >= 0;
+    pthread_mutex_unlock(&lock);
+    if (status >= 0)
+        *api_out = &table;
+    return status;
+}

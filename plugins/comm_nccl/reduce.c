@@ -1,0 +1,152 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * reduce.c: sums in rank order, and barriers.
+ *
+ * NCCL's own all-reduce adds in an order of its choice. Here every rank gets one slice of a piece from all others, adds it in
+ * rank order, and hands the sum to all: as many bytes as a ring moves, and the same bits everywhere. A round of heads goes
+ * first, so that ranks that sum different things find out before sizes differ. */
+#include "comm_nccl.h"
+
+#include "cuda/launch.h"
+
+#include <string.h>
+
+#define DEFAULT_BYTES ((size_t)8 << 20)
+#define THREADS       256
+#define MOST_BLOCKS   64
+#define BARRIER       255
+
+static bool fine(ncclResult_t result)
+{
+    return result == ncclSuccess || result == ncclInProgress;
+}
+
+dp_status_t reduce_open(dp_comm_t *comm, size_t reduce_bytes)
+{
+    size_t n = (size_t)comm->nranks, bytes = reduce_bytes > 0 ? reduce_bytes : DEFAULT_BYTES;
+    dp_status_t status;
+
+    if (n == 1)
+        return DP_OK;
+    comm->slice_bytes = bytes / n / 256 * 256;
+    if (comm->slice_bytes == 0)
+        comm->slice_bytes = 256;
+    status = device_memory(comm, n * comm->slice_bytes, &comm->staging);
+    if (status >= 0)
+        status = device_memory(comm, (2 + 2 * n) * HEAD_BYTES, &comm->heads);
+    if (status >= 0)
+        status = communicator_open(comm, "sums", comm->rank, comm->nranks, 0, &comm->sums);
+    if (status >= 0)
+        buffer_register(comm, comm->sums, comm->staging, n * comm->slice_bytes);
+    return status;
+}
+
+/* Everyone's head to everyone. which: 0 for sums, 1 for barriers, which may run beside each other. */
+static dp_status_t meet(dp_comm_t *comm, int which, const uint32_t words[4], dp_stream_t *s)
+{
+    const nccl_api_t *nccl = comm->nccl;
+    uint32_t *own = comm->heads + 4 * which, *in = comm->heads + 8 + 4 * (size_t)which * (size_t)comm->nranks;
+    cudaStream_t stream = (cudaStream_t)native(comm, s);
+    ncclComm_t *comms[1] = {&comm->sums};
+    ncclResult_t result = ncclSuccess;
+    dp_status_t status = write_head(comm, own, words, s);
+
+    if (status >= 0)
+        status = nccl_begin(comm);
+    if (status < 0)
+        return status;
+    for (int32_t p = 0; p < comm->nranks && fine(result); p++) {
+        if (p == comm->rank)
+            continue;
+        result = nccl->ncclSend(own, HEAD_BYTES, ncclUint8, p, comm->sums, stream);
+        if (fine(result))
+            result = nccl->ncclRecv(in + 4 * (size_t)p, HEAD_BYTES, ncclUint8, p, comm->sums, stream);
+    }
+    status = nccl_end(comm, result, comms, 1, which == 0 ? "the head of a sum" : "a barrier");
+    return status < 0 ? status
+                      : check_heads(comm, in, (uint32_t)comm->nranks, comm->rank, words, NCCL_FAULT_SUM, comm, s);
+}
+
+/* Slice p of a piece: [*first, *first + return value). */
+static size_t slice_of(size_t count, size_t slice, int32_t p, size_t *first)
+{
+    *first = (size_t)p * slice < count ? (size_t)p * slice : count;
+    return count - *first < slice ? count - *first : slice;
+}
+
+/* scatter: everyone's slice to its owner; else the owners' sums to everyone. */
+static dp_status_t move(dp_comm_t *comm, unsigned char *data, size_t count, size_t slice, size_t size, bool scatter,
+                        dp_stream_t *s)
+{
+    const nccl_api_t *nccl = comm->nccl;
+    cudaStream_t stream = (cudaStream_t)native(comm, s);
+    ncclComm_t *comms[1] = {&comm->sums};
+    ncclResult_t result = ncclSuccess;
+    size_t mine, n = slice_of(count, slice, comm->rank, &mine);
+    dp_status_t status = nccl_begin(comm);
+
+    if (status < 0)
+        return status;
+    for (int32_t k = 1; k < comm->nranks && fine(result); k++) {
+        int32_t p = (comm->rank + k) % comm->nranks;
+        size_t theirs, m = slice_of(count, slice, p, &theirs);
+        size_t out = scatter ? theirs : mine, nout = scatter ? m : n, nin = scatter ? n : m;
+        unsigned char *in = scatter ? comm->staging + (size_t)p * comm->slice_bytes : data + theirs * size;
+
+        if (nout > 0)
+            result = nccl->ncclSend(data + out * size, nout * size, ncclUint8, p, comm->sums, stream);
+        if (nin > 0 && fine(result))
+            result = nccl->ncclRecv(in, nin * size, ncclUint8, p, comm->sums, stream);
+    }
+    return nccl_end(comm, result, comms, 1, "a sum");
+}
+
+static dp_status_t add(dp_comm_t *comm, void *own, size_t count, dp_dtype_t dtype, dp_stream_t *s)
+{
+    CUfunction sum = comm->sum[dtype == DP_F32 ? 0 : dtype == DP_F64 ? 1 : 2];
+    uint64_t stride = comm->slice_bytes / dp_dtype_bytes(dtype), n = count;
+    unsigned blocks = dp_cuda_blocks(count, THREADS);
+
+    return dp_cuda_launch(comm->host, comm->cu, sum, DP_DIM(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS), DP_DIM(THREADS), 0,
+                          native(comm, s), &own, &comm->staging, &comm->nranks, &comm->rank, &stride, &n);
+}
+
+/* Slices of 16 bytes and more, as even as can be. */
+static dp_status_t sum_piece(dp_comm_t *comm, unsigned char *data, size_t count, dp_dtype_t dtype, dp_stream_t *s)
+{
+    size_t size = dp_dtype_bytes(dtype), n = (size_t)comm->nranks, unit = 16 / size;
+    size_t slice = ((count + n - 1) / n + unit - 1) / unit * unit, mine, own;
+    dp_status_t status = move(comm, data, count, slice, size, true, s);
+
+    own = slice_of(count, slice, comm->rank, &mine);
+    if (status >= 0)
+        status = add(comm, data + mine * size, own, dtype, s);
+    return status >= 0 ? move(comm, data, count, slice, size, false, s) : status;
+}
+
+dp_status_t all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s)
+{
+    size_t size = dp_dtype_bytes(dtype), most = comm->slice_bytes / size * (size_t)comm->nranks;
+    uint32_t words[4] = {comm->reductions, (uint32_t)count, (uint32_t)((uint64_t)count >> 32), (uint32_t)dtype};
+    dp_status_t status;
+
+    if (dtype != DP_F32 && dtype != DP_F64 && dtype != DP_I64)
+        return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED, "all_reduce adds DP_F32, DP_F64 and DP_I64, not dtype %d", (int)dtype);
+    if (comm->nranks == 1)
+        return DP_OK;
+    comm->reductions++;
+    status = meet(comm, 0, words, s);
+    for (size_t at = 0; at < count && status >= 0; at += most)
+        status = sum_piece(comm, (unsigned char *)data + at * size, count - at < most ? count - at : most, dtype, s);
+    return status;
+}
+
+dp_status_t barrier(dp_comm_t *comm, dp_stream_t *s)
+{
+    uint32_t words[4] = {comm->barriers, 0, 0, BARRIER};
+
+    if (comm->nranks == 1)
+        return DP_OK;
+    comm->barriers++;
+    return meet(comm, 1, words, s);
+}

@@ -1,0 +1,210 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * start.c: ranks compare what they have opened, then make the communicators for it.
+ *
+ * Everyone shows a list of its channels and exchanges through the boot service. Communicators of pairs are made in one order of
+ * the ranks that take part, the same everywhere, so that nobody waits in a circle. */
+#include "comm_nccl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ENTRIES_MOST 1024
+
+typedef struct entry {
+    uint32_t kind; /* 0: channel, 1: exchange */
+    uint32_t id, slots, sender;
+    int32_t peer;
+    uint32_t capacity;
+    uint64_t bytes;
+} entry_t;
+
+static uint32_t collect(const dp_comm_t *comm, entry_t *entries)
+{
+    uint32_t n = 0;
+
+    for (const dp_channel_end_t *end = comm->ends; end != NULL && n < ENTRIES_MOST; end = end->next)
+        if (!end->connected)
+            entries[n++] = (entry_t){0, end->config.id, end->config.slots, (uint32_t)end->config.sender, end->config.peer, 0,
+                                     end->config.slot_bytes};
+    for (const dp_exchange_t *x = comm->exchanges; x != NULL && n < ENTRIES_MOST; x = x->next)
+        if (!x->connected)
+            entries[n++] = (entry_t){1, x->config.id, x->config.slots, 0, -1, x->config.capacity_rows, x->config.row_bytes};
+    return n;
+}
+
+static dp_status_t show(dp_comm_t *comm, const entry_t *entries, uint32_t n)
+{
+    char key[128];
+    dp_status_t status;
+
+    snprintf(key, sizeof(key), "nccl.%s.%u.%d.n", comm->name, comm->round, comm->rank);
+    status = comm->boot->put(comm->host, key, &n, sizeof(n));
+    if (status < 0 || n == 0)
+        return status;
+    snprintf(key, sizeof(key), "nccl.%s.%u.%d.l", comm->name, comm->round, comm->rank);
+    return comm->boot->put(comm->host, key, entries, n * sizeof(*entries));
+}
+
+static dp_status_t see(dp_comm_t *comm, int32_t rank, entry_t *entries, uint32_t *n_out)
+{
+    char key[128];
+    dp_status_t status;
+
+    snprintf(key, sizeof(key), "nccl.%s.%u.%d.n", comm->name, comm->round, rank);
+    status = comm->boot->get(comm->host, key, n_out, sizeof(*n_out));
+    if (status < 0 || *n_out == 0)
+        return status;
+    if (*n_out > ENTRIES_MOST)
+        return DP_FAIL(comm->host, DP_ERR_PROTOCOL, "group %s: rank %d shows %u channels", comm->name, comm->world[rank], *n_out);
+    snprintf(key, sizeof(key), "nccl.%s.%u.%d.l", comm->name, comm->round, rank);
+    return comm->boot->get(comm->host, key, entries, *n_out * sizeof(*entries));
+}
+
+static const char *label_of(const dp_comm_t *comm, const entry_t *e)
+{
+    for (const dp_channel_end_t *end = comm->ends; end != NULL; end = end->next)
+        if (e->kind == 0 && end->config.id == e->id && end->config.peer == e->peer &&
+            (uint32_t)end->config.sender == e->sender)
+            return end->label;
+    for (const dp_exchange_t *x = comm->exchanges; x != NULL; x = x->next)
+        if (e->kind == 1 && x->config.id == e->id)
+            return x->label;
+    return "?";
+}
+
+/* What `rank` has for our entry: the other end of the channel, or its exchange of that id. */
+static dp_status_t compare(const dp_comm_t *comm, const entry_t *mine, int32_t rank, const entry_t *theirs, uint32_t n)
+{
+    const char *what = mine->kind == 0 ? "channel" : "exchange", *label = label_of(comm, mine);
+
+    for (uint32_t i = 0; i < n; i++) {
+        const entry_t *e = &theirs[i];
+
+        if (e->kind != mine->kind || e->id != mine->id ||
+            (mine->kind == 0 && (e->peer != comm->rank || e->sender == mine->sender)))
+            continue;
+        if (e->slots == mine->slots && e->bytes == mine->bytes && e->capacity == mine->capacity)
+            return DP_OK;
+        return DP_FAIL(comm->host, DP_ERR_MISMATCH,
+                       "group %s: %s %u \"%s\" has %u slots of %llu bytes, capacity %u, on rank %d, and %u of %llu, %u, on rank %d",
+                       comm->name, what, mine->id, label, mine->slots, (unsigned long long)mine->bytes, mine->capacity, WORLD(comm),
+                       e->slots, (unsigned long long)e->bytes, e->capacity, comm->world[rank]);
+    }
+    return DP_FAIL(comm->host, DP_ERR_MISMATCH, "group %s: rank %d has opened %s %u \"%s\", rank %d has not opened its side",
+                   comm->name, WORLD(comm), what, mine->id, label, comm->world[rank]);
+}
+
+static dp_status_t compare_with(const dp_comm_t *comm, const entry_t *mine, uint32_t n, int32_t rank, const entry_t *theirs,
+                                uint32_t m)
+{
+    dp_status_t status = DP_OK;
+
+    for (uint32_t i = 0; i < n && status >= 0; i++)
+        if (mine[i].kind == 1 || mine[i].peer == rank)
+            status = compare(comm, &mine[i], rank, theirs, m);
+    for (uint32_t i = 0; i < m && status >= 0; i++) {
+        bool found = theirs[i].kind == 0 && theirs[i].peer != comm->rank;
+
+        for (uint32_t k = 0; k < n && !found; k++)
+            found = theirs[i].kind == mine[k].kind && theirs[i].id == mine[k].id;
+        if (!found)
+            status = DP_FAIL(comm->host, DP_ERR_MISMATCH, "group %s: rank %d has opened %s %u, rank %d has not opened its side",
+                             comm->name, comm->world[rank], theirs[i].kind == 0 ? "channel" : "exchange", theirs[i].id,
+                             WORLD(comm));
+    }
+    return status;
+}
+
+static dp_status_t agree(dp_comm_t *comm)
+{
+    entry_t *mine = comm->host->allocate(comm->host, 2 * ENTRIES_MOST * sizeof(*mine), 16), *theirs = mine + ENTRIES_MOST;
+    dp_status_t status;
+    uint32_t n, m;
+
+    if (mine == NULL)
+        return DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory to start", comm->name);
+    memset(mine, 0, 2 * ENTRIES_MOST * sizeof(*mine));
+    n = collect(comm, mine);
+    status = show(comm, mine, n);
+    for (int32_t r = 0; r < comm->nranks && status >= 0; r++) {
+        if (r == comm->rank)
+            continue;
+        status = see(comm, r, theirs, &m);
+        if (status >= 0)
+            status = compare_with(comm, mine, n, r, theirs, m);
+    }
+    comm->host->release(comm->host, mine);
+    return status;
+}
+
+/* ---- communicators ---- */
+
+/* From rank, to rank: the same number on both sides, and no two pairs of a rank have the same. */
+static int64_t order_of(const dp_comm_t *comm, const pair_t *pair)
+{
+    int64_t from = pair->sends ? comm->rank : pair->peer, to = pair->sends ? pair->peer : comm->rank;
+
+    return from * comm->nranks + to;
+}
+
+static pair_t *next_pair(const dp_comm_t *comm)
+{
+    pair_t *first = NULL;
+
+    for (pair_t *pair = comm->pairs; pair != NULL; pair = pair->next)
+        if (pair->comm == NULL && (first == NULL || order_of(comm, pair) < order_of(comm, first)))
+            first = pair;
+    return first;
+}
+
+static unsigned ctas_of_pairs(const dp_comm_t *comm)
+{
+    const dp_host_sm_t *sm = comm->host->get_service(comm->host, DP_HOST_SM);
+
+    return sm == NULL || sm->comm_sms == 0 ? 0 : sm->comm_sms >= 32 ? 4 : sm->comm_sms >= 16 ? 2 : 1;
+}
+
+static unsigned ctas_of_rows(const dp_comm_t *comm)
+{
+    const dp_host_sm_t *sm = comm->host->get_service(comm->host, DP_HOST_SM);
+    unsigned most = 1;
+
+    if (sm == NULL || sm->comm_sms == 0)
+        return 0;
+    while (2 * most <= sm->comm_sms / 2) /* NCCL rounds up to a power of two after it has looked at the limit */
+        most *= 2;
+    return most;
+}
+
+static dp_status_t make_communicators(dp_comm_t *comm)
+{
+    dp_status_t status = DP_OK;
+    char what[64];
+    pair_t *pair;
+
+    while (status >= 0 && (pair = next_pair(comm)) != NULL) {
+        snprintf(what, sizeof(what), "pair.%d.%d", pair->sends ? comm->rank : pair->peer, pair->sends ? pair->peer : comm->rank);
+        status = communicator_open(comm, what, pair->sends ? 0 : 1, 2, ctas_of_pairs(comm), &pair->comm);
+    }
+    if (status >= 0 && comm->exchanges != NULL && comm->rows == NULL && comm->nranks > 1)
+        status = communicator_open(comm, "rows", comm->rank, comm->nranks, ctas_of_rows(comm), &comm->rows);
+    return status;
+}
+
+dp_status_t start(dp_comm_t *comm)
+{
+    dp_status_t status = comm->nranks > 1 ? agree(comm) : DP_OK;
+
+    comm->round++;
+    if (status >= 0)
+        status = make_communicators(comm);
+    for (dp_channel_end_t *end = comm->ends; end != NULL && status >= 0; end = end->next)
+        if (!end->connected)
+            status = channel_connect(end);
+    for (dp_exchange_t *x = comm->exchanges; x != NULL && status >= 0; x = x->next)
+        if (!x->connected)
+            status = exchange_connect(x);
+    return status;
+}

@@ -1,0 +1,608 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * nccl_fake.c: a libnccl for tests, on the streams of the fake CUDA driver: point-to-point operations in groups, matched in
+ * order between each two ranks, for threads and processes, with real blocking of the stream until both sides have come.
+ *
+ * It is as awkward as NCCL where that finds mistakes: communicators of non-blocking configuration do nothing until they are
+ * polled, work reaches the stream only then; counts that differ are an error; operations of one communicator run one group
+ * after the other; the same GPU twice under one NCCL_HOSTID is refused, unless DP_FAKE_NCCL_SHARE=1 (ranks as threads).
+ * DP_FAKE_NCCL_FAIL=n lets the n-th group of this process fail with an asynchronous error. */
+#include <cuda.h>
+#include <nccl.h>
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#define EXPORT      __attribute__((visibility("default")))
+#define CHUNK       (16u << 10)
+#define HOST_BYTES  64
+#define LAUNCH_POLL 2 /* polls until work is on its stream */
+
+/* From one rank to another. Each word has one writer. */
+typedef struct lane {
+    uint64_t bytes[2];               /* of operation k, at k % 2 */
+    uint32_t sent, received;         /* operations that the sender, the receiver have posted */
+    uint32_t filled, drained;        /* chunks */
+    uint32_t unequal;                /* counts differed */
+    unsigned char chunk[CHUNK];
+} lane_t;
+
+typedef struct member {
+    int32_t pid, device;
+    char host[HOST_BYTES];
+} member_t;
+
+typedef struct shared {
+    uint32_t joined;
+    uint32_t pad[15];
+} shared_t;
+
+struct handle {
+    struct handle *next;
+};
+
+struct ncclComm {
+    int n, rank, blocking, refs, polls;
+    char name[NCCL_UNIQUE_ID_BYTES];
+    shared_t *shared;
+    member_t *members;
+    lane_t *lanes; /* [from * n + to] */
+    size_t bytes;
+    uint32_t *send_no, *recv_no; /* [n] operations enqueued */
+    uint32_t tickets, served;    /* groups enqueued, groups over */
+    uint32_t aborted;
+    int state;                   /* ncclResult_t */
+    bool joining, finishing;
+    struct task *pending;        /* not yet on the stream */
+    struct handle *handles;
+};
+
+typedef struct op {
+    bool sends, posted, done;
+    int peer;
+    uint32_t number;
+    unsigned char *data;
+    size_t bytes, moved;
+} op_t;
+
+typedef struct task {
+    struct ncclComm *comm;
+    CUstream stream;
+    uint32_t ticket;
+    int count;
+    op_t ops[];
+} task_t;
+
+/* What a thread's open group holds. */
+typedef struct call {
+    struct ncclComm *comm;
+    CUstream stream;
+    op_t op;
+} call_t;
+
+static __thread struct {
+    int depth, count, room;
+    call_t *calls;
+} group;
+
+static struct {
+    pthread_mutex_t lock;
+    CUresult (*launch)(CUstream, CUhostFn, void *);
+    CUresult (*device)(CUdevice *);
+    int groups;
+    char error[256];
+} world = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static ncclResult_t fail(ncclResult_t result, const char *text)
+{
+    pthread_mutex_lock(&world.lock);
+    snprintf(world.error, sizeof(world.error), "%s", text);
+    pthread_mutex_unlock(&world.lock);
+    return result;
+}
+
+static bool find_driver(void)
+{
+    const char *path = getenv("DUALPIPE_CUDA_DRIVER");
+    void *driver = path != NULL ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+
+    pthread_mutex_lock(&world.lock);
+    if (driver != NULL && world.launch == NULL) {
+        *(void **)&world.launch = dlsym(driver, "cuLaunchHostFunc");
+        *(void **)&world.device = dlsym(driver, "cuCtxGetDevice");
+    }
+    pthread_mutex_unlock(&world.lock);
+    return world.launch != NULL && world.device != NULL;
+}
+
+static void nap(void)
+{
+    struct timespec t = {0, 50000};
+
+    nanosleep(&t, NULL);
+}
+
+static int state_of(const struct ncclComm *c)
+{
+    return __atomic_load_n(&c->state, __ATOMIC_ACQUIRE);
+}
+
+static void set_state(struct ncclComm *c, ncclResult_t state)
+{
+    __atomic_store_n(&c->state, (int)state, __ATOMIC_RELEASE);
+}
+
+static bool is_aborted(const struct ncclComm *c)
+{
+    return __atomic_load_n(&c->aborted, __ATOMIC_ACQUIRE) != 0;
+}
+
+static uint32_t load(const uint32_t *at)
+{
+    return __atomic_load_n(at, __ATOMIC_ACQUIRE);
+}
+
+static void store(uint32_t *at, uint32_t value)
+{
+    __atomic_store_n(at, value, __ATOMIC_RELEASE);
+}
+
+/* ---- life of a communicator ---- */
+
+static void drop(struct ncclComm *c)
+{
+    if (__atomic_sub_fetch(&c->refs, 1, __ATOMIC_ACQ_REL) > 0)
+        return;
+    while (c->handles != NULL) {
+        struct handle *h = c->handles;
+
+        c->handles = h->next;
+        free(h);
+    }
+    if (c->shared != NULL)
+        munmap(c->shared, c->bytes);
+    free(c->send_no);
+    free(c->recv_no);
+    free(c);
+}
+
+EXPORT ncclResult_t ncclGetVersion(int *version)
+{
+    *version = NCCL_VERSION_CODE;
+    return ncclSuccess;
+}
+
+EXPORT const char *ncclGetErrorString(ncclResult_t result)
+{
+    static const char *const names[] = {"no error",         "unhandled cuda error", "unhandled system error", "internal error",
+                                        "invalid argument", "invalid usage",        "remote process exited or there was a network error",
+                                        "operation in progress"};
+
+    return (size_t)result < sizeof(names) / sizeof(names[0]) ? names[result] : "unknown result code";
+}
+
+EXPORT const char *ncclGetLastError(ncclComm_t c)
+{
+    (void)c;
+    return world.error;
+}
+
+EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
+{
+    uint64_t random[2];
+
+    memset(id, 0, sizeof(*id));
+    if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
+        return fail(ncclSystemError, "no random numbers");
+    snprintf(id->internal, sizeof(id->internal), "/dp_nccl_fake_%016llx%016llx", (unsigned long long)random[0],
+             (unsigned long long)random[1]);
+    return ncclSuccess;
+}
+
+static bool map(struct ncclComm *c)
+{
+    size_t n = (size_t)c->n, lanes = sizeof(shared_t) + n * sizeof(member_t);
+    int fd = shm_open(c->name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    void *memory;
+
+    lanes = (lanes + 63) / 64 * 64;
+    c->bytes = lanes + n * n * sizeof(lane_t);
+    if (fd < 0)
+        return false;
+    memory = ftruncate(fd, (off_t)c->bytes) == 0 ? mmap(NULL, c->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+    close(fd);
+    if (memory == MAP_FAILED)
+        return false;
+    c->shared = memory;
+    c->members = (member_t *)(void *)(c->shared + 1);
+    c->lanes = (lane_t *)(void *)((char *)memory + lanes);
+    return true;
+}
+
+static void introduce(struct ncclComm *c)
+{
+    member_t *me = &c->members[c->rank];
+    const char *host = getenv("NCCL_HOSTID");
+    CUdevice device = -1;
+
+    (void)world.device(&device);
+    me->pid = getpid();
+    me->device = device;
+    snprintf(me->host, sizeof(me->host), "%s", host != NULL ? host : "this host");
+    __atomic_add_fetch(&c->shared->joined, 1, __ATOMIC_ACQ_REL);
+}
+
+EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId id, int rank, ncclConfig_t *config)
+{
+    struct ncclComm *c;
+    CUdevice device;
+
+    if (n < 1 || rank < 0 || rank >= n || config == NULL || config->magic != 0xcafebeef || id.internal[0] != '/')
+        return fail(ncclInvalidArgument, "a rank, the unique id or the configuration makes no sense");
+    if (!find_driver() || world.device(&device) != CUDA_SUCCESS)
+        return fail(ncclUnhandledCudaError, "no CUDA context is current");
+    c = calloc(1, sizeof(*c));
+    if (c == NULL)
+        return fail(ncclSystemError, "no memory");
+    *c = (struct ncclComm){.n = n, .rank = rank, .blocking = config->blocking != 0, .refs = 1, .state = ncclInProgress,
+                           .joining = true};
+    memcpy(c->name, id.internal, sizeof(c->name) - 1);
+    c->send_no = calloc((size_t)n, sizeof(*c->send_no));
+    c->recv_no = calloc((size_t)n, sizeof(*c->recv_no));
+    if (c->send_no == NULL || c->recv_no == NULL || !map(c)) {
+        drop(c);
+        return fail(ncclSystemError, "no shared memory");
+    }
+    introduce(c);
+    *out = c;
+    if (!c->blocking)
+        return ncclInProgress;
+    while (state_of(c) == ncclInProgress) {
+        ncclResult_t state;
+
+        (void)ncclCommGetAsyncError(c, &state);
+        nap();
+    }
+    return (ncclResult_t)state_of(c);
+}
+
+/* All are there: the name has served, and no GPU may be there twice. */
+static void join(struct ncclComm *c)
+{
+    const char *share = getenv("DP_FAKE_NCCL_SHARE");
+
+    if (__atomic_load_n(&c->shared->joined, __ATOMIC_ACQUIRE) < (uint32_t)c->n)
+        return;
+    c->joining = false;
+    if (c->rank == 0)
+        shm_unlink(c->name);
+    for (int a = 0; a < c->n && (share == NULL || strcmp(share, "1") != 0); a++)
+        for (int b = a + 1; b < c->n; b++)
+            if (c->members[a].device == c->members[b].device && strcmp(c->members[a].host, c->members[b].host) == 0) {
+                set_state(c, fail(ncclInvalidUsage, "Duplicate GPU detected: two ranks are on the same CUDA device"));
+                return;
+            }
+    set_state(c, ncclSuccess);
+}
+
+/* ---- work on the stream ---- */
+
+static bool peer_is_gone(const struct ncclComm *c, int peer)
+{
+    return kill(c->members[peer].pid, 0) != 0 && errno == ESRCH;
+}
+
+/* Moves what can be moved; true when anything did. */
+static bool push(struct ncclComm *c, op_t *op)
+{
+    lane_t *lane = &c->lanes[c->rank * c->n + op->peer];
+    size_t n;
+
+    if (!op->posted) {
+        lane->bytes[op->number % 2] = op->bytes;
+        store(&lane->sent, op->number + 1);
+        op->posted = true;
+        return true;
+    }
+    if ((int32_t)(load(&lane->received) - op->number) < 1 || load(&lane->filled) != load(&lane->drained))
+        return false;
+    if (op->moved == op->bytes) {
+        op->done = true;
+        return true;
+    }
+    n = op->bytes - op->moved < CHUNK ? op->bytes - op->moved : CHUNK;
+    memcpy(lane->chunk, op->data + op->moved, n);
+    op->moved += n;
+    store(&lane->filled, load(&lane->filled) + 1);
+    return true;
+}
+
+static bool pull(struct ncclComm *c, op_t *op)
+{
+    lane_t *lane = &c->lanes[op->peer * c->n + c->rank];
+    size_t n;
+
+    if (!op->posted) {
+        store(&lane->received, op->number + 1);
+        op->posted = true;
+        return true;
+    }
+    if ((int32_t)(load(&lane->sent) - op->number) < 1)
+        return false;
+    if (lane->bytes[op->number % 2] != op->bytes) {
+        store(&lane->unequal, 1);
+        set_state(c, fail(ncclInvalidUsage, "a send and its receive have different counts"));
+        return false;
+    }
+    if (op->moved == op->bytes) {
+        op->done = true;
+        return true;
+    }
+    if (load(&lane->filled) == load(&lane->drained))
+        return false;
+    n = op->bytes - op->moved < CHUNK ? op->bytes - op->moved : CHUNK;
+    memcpy(op->data + op->moved, lane->chunk, n);
+    op->moved += n;
+    store(&lane->drained, load(&lane->drained) + 1);
+    return true;
+}
+
+/* Operations between two ranks in one direction go one after the other. */
+static bool is_first(const task_t *t, int i)
+{
+    for (int k = 0; k < i; k++)
+        if (!t->ops[k].done && t->ops[k].peer == t->ops[i].peer && t->ops[k].sends == t->ops[i].sends)
+            return false;
+    return true;
+}
+
+static void look_for_trouble(struct ncclComm *c, const task_t *t)
+{
+    for (int i = 0; i < t->count; i++) {
+        const op_t *op = &t->ops[i];
+
+        if (op->done)
+            continue;
+        if (op->sends && load(&c->lanes[c->rank * c->n + op->peer].unequal))
+            set_state(c, fail(ncclInvalidUsage, "a send and its receive have different counts"));
+        if (peer_is_gone(c, op->peer))
+            set_state(c, fail(ncclRemoteError, "a rank is gone"));
+    }
+}
+
+static void CUDA_CB run_task(void *arg)
+{
+    task_t *t = arg;
+    struct ncclComm *c = t->comm;
+    int left = t->count;
+
+    while (load(&c->served) != t->ticket && !is_aborted(c))
+        nap();
+    for (unsigned round = 0; left > 0 && !is_aborted(c); round++) {
+        bool moved = false;
+
+        left = 0;
+        for (int i = 0; i < t->count; i++) {
+            op_t *op = &t->ops[i];
+
+            if (!op->done && is_first(t, i) && state_of(c) == ncclSuccess)
+                moved |= op->sends ? push(c, op) : pull(c, op);
+            left += !op->done;
+        }
+        if (!moved && left > 0) {
+            nap();
+            if (round % 64 == 63)
+                look_for_trouble(c, t);
+        }
+    }
+    __atomic_add_fetch(&c->served, 1, __ATOMIC_ACQ_REL);
+    drop(c);
+    free(t);
+}
+
+static void launch(struct ncclComm *c)
+{
+    task_t *t = c->pending;
+
+    c->pending = NULL;
+    if (world.launch(t->stream, run_task, t) == CUDA_SUCCESS)
+        return;
+    set_state(c, fail(ncclUnhandledCudaError, "the stream takes no work"));
+    drop(c);
+    free(t);
+}
+
+/* Everything that a non-blocking communicator does, it does when it is asked how it is. */
+EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *state)
+{
+    if (c == NULL)
+        return fail(ncclInvalidArgument, "no communicator");
+    c->polls++;
+    if (state_of(c) == ncclInProgress && c->joining)
+        join(c);
+    else if (state_of(c) == ncclInProgress && c->pending != NULL && c->polls >= LAUNCH_POLL) {
+        set_state(c, ncclSuccess);
+        launch(c);
+    } else if (state_of(c) == ncclInProgress && c->finishing && load(&c->served) == c->tickets)
+        set_state(c, ncclSuccess);
+    *state = (ncclResult_t)state_of(c);
+    return ncclSuccess;
+}
+
+/* ---- groups ---- */
+
+EXPORT ncclResult_t ncclGroupStart(void)
+{
+    group.depth++;
+    return ncclSuccess;
+}
+
+static ncclResult_t put(bool sends, void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t c, cudaStream_t s)
+{
+    static const size_t sizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
+    call_t *call;
+    ncclResult_t result;
+
+    if (c == NULL || peer < 0 || peer >= c->n || peer == c->rank || (size_t)type >= sizeof(sizes) / sizeof(sizes[0]) || s == NULL)
+        return fail(ncclInvalidArgument, "a communicator, a peer, a type or a stream makes no sense");
+    if (state_of(c) != ncclSuccess)
+        return fail(ncclInvalidUsage, "the communicator is busy, finished or broken: poll it first");
+    if (group.depth == 0) {
+        group.depth++;
+        result = put(sends, data, count, type, peer, c, s);
+        return result != ncclSuccess ? result : ncclGroupEnd();
+    }
+    if (group.count == group.room) {
+        int room = group.room > 0 ? 2 * group.room : 16;
+        call_t *calls = realloc(group.calls, (size_t)room * sizeof(*calls));
+
+        if (calls == NULL)
+            return fail(ncclSystemError, "no memory");
+        group.calls = calls;
+        group.room = room;
+    }
+    call = &group.calls[group.count++];
+    *call = (call_t){c, (CUstream)s, {.sends = sends, .peer = peer, .data = data, .bytes = count * sizes[type]}};
+    return ncclSuccess;
+}
+
+EXPORT ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t c, cudaStream_t s)
+{
+    return put(true, (void *)(uintptr_t)data, count, type, peer, c, s);
+}
+
+EXPORT ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t c, cudaStream_t s)
+{
+    return put(false, data, count, type, peer, c, s);
+}
+
+/* Takes the calls of one communicator out of the group. */
+static ncclResult_t make_task(struct ncclComm *c)
+{
+    task_t *t = malloc(sizeof(*t) + (size_t)group.count * sizeof(op_t));
+    int kept = 0;
+
+    if (t == NULL)
+        return fail(ncclSystemError, "no memory");
+    *t = (task_t){.comm = c, .ticket = c->tickets++};
+    for (int i = 0; i < group.count; i++) {
+        call_t *call = &group.calls[i];
+
+        if (call->comm != c) {
+            group.calls[kept++] = *call;
+            continue;
+        }
+        call->op.number = (call->op.sends ? c->send_no : c->recv_no)[call->op.peer]++;
+        t->stream = call->stream;
+        t->ops[t->count++] = call->op;
+    }
+    group.count = kept;
+    __atomic_add_fetch(&c->refs, 1, __ATOMIC_RELAXED);
+    c->pending = t;
+    c->polls = 0;
+    if (c->blocking) {
+        launch(c);
+        return ncclSuccess;
+    }
+    set_state(c, ncclInProgress);
+    return ncclInProgress;
+}
+
+EXPORT ncclResult_t ncclGroupEnd(void)
+{
+    const char *failing = getenv("DP_FAKE_NCCL_FAIL");
+    ncclResult_t result = ncclSuccess;
+    struct ncclComm *first;
+
+    if (group.depth == 0)
+        return fail(ncclInvalidUsage, "no group is open");
+    if (--group.depth > 0 || group.count == 0)
+        return ncclSuccess;
+    first = group.calls[0].comm;
+    while (group.count > 0) {
+        ncclResult_t one = make_task(group.calls[0].comm);
+
+        result = one != ncclSuccess ? one : result;
+        if (one != ncclSuccess && one != ncclInProgress)
+            group.count = 0;
+    }
+    free(group.calls);
+    group.calls = NULL;
+    group.room = 0;
+    if (failing != NULL && __atomic_add_fetch(&world.groups, 1, __ATOMIC_RELAXED) == atoi(failing))
+        set_state(first, fail(ncclSystemError, "an error that was asked for"));
+    return result;
+}
+
+/* ---- the end ---- */
+
+EXPORT ncclResult_t ncclCommFinalize(ncclComm_t c)
+{
+    if (c == NULL || state_of(c) != ncclSuccess)
+        return fail(ncclInvalidUsage, "the communicator is busy or broken");
+    c->finishing = true;
+    set_state(c, ncclInProgress);
+    return ncclInProgress;
+}
+
+EXPORT ncclResult_t ncclCommDestroy(ncclComm_t c)
+{
+    if (c == NULL || !c->finishing || state_of(c) != ncclSuccess)
+        return fail(ncclInvalidUsage, "the communicator was not finalized");
+    drop(c);
+    return ncclSuccess;
+}
+
+EXPORT ncclResult_t ncclCommAbort(ncclComm_t c)
+{
+    task_t *t;
+
+    if (c == NULL)
+        return fail(ncclInvalidArgument, "no communicator");
+    __atomic_store_n(&c->aborted, 1, __ATOMIC_RELEASE);
+    if (c->joining)
+        shm_unlink(c->name);
+    t = c->pending;
+    c->pending = NULL;
+    if (t != NULL) {
+        drop(c);
+        free(t);
+    }
+    drop(c);
+    return ncclSuccess;
+}
+
+EXPORT ncclResult_t ncclCommRegister(const ncclComm_t c, void *buffer, size_t bytes, void **handle)
+{
+    struct handle *h = buffer != NULL && bytes > 0 ? malloc(sizeof(*h)) : NULL;
+
+    if (h == NULL)
+        return fail(ncclInvalidArgument, "nothing to register");
+    h->next = c->handles;
+    c->handles = h;
+    *handle = h;
+    return ncclSuccess;
+}
+
+EXPORT ncclResult_t ncclCommDeregister(const ncclComm_t c, void *handle)
+{
+    for (struct handle **at = &c->handles; *at != NULL; at = &(*at)->next)
+        if (*at == handle) {
+            *at = (*at)->next;
+            free(handle);
+            return ncclSuccess;
+        }
+    return fail(ncclInvalidArgument, "this was not registered");
+}

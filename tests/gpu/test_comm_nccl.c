@@ -1,0 +1,267 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * test_comm_nccl.c: the transport through NCCL: the contract of dp.comm/1, then what is its own: a library that is missing,
+ * a GPU that is there twice, groups of two messages, errors that NCCL reports later.
+ *
+ * On one real GPU only processes can share it (DUALPIPE_NCCL_SAME_GPU); through the fakes also threads (DP_FAKE_NCCL_SHARE). */
+#include "../conform/conform.h"
+#include "gpu.h"
+
+#include <dlfcn.h>
+
+#define BYTES 512 /* of a message */
+
+typedef struct rig {
+    conform_t *t;
+    const dp_device_vt_t *device_vt;
+    const dp_comm_vt_t *vt;
+    dp_device_t *device;
+    dp_stream_t *s, *back; /* to the next rank, from the one before */
+    dp_comm_t *comm;
+    dp_channel_end_t *to[2], *from[2];
+} rig_t;
+
+static dp_status_t rig_open(rig_t *rig, conform_t *t)
+{
+    static const int32_t world[CONFORM_RANKS_MAX] = {0, 1, 2, 3, 4, 5, 6, 7};
+    dp_device_config_t device = {.struct_size = sizeof(device)};
+    dp_comm_config_t comm = {.struct_size = sizeof(comm), .name = "own", .world_ranks = world, .reduce_bytes = 65536};
+    dp_status_t status;
+
+    memset(rig, 0, sizeof(*rig));
+    rig->t = t;
+    rig->device_vt = t->device;
+    rig->vt = t->comm;
+    status = t->device->open(t->host, &device, &rig->device);
+    if (status == DP_OK)
+        status = t->device->stream_open(rig->device, DP_LANE_P2P, &rig->s);
+    if (status == DP_OK)
+        status = t->device->stream_open(rig->device, DP_LANE_P2P, &rig->back);
+    comm.rank = t->rank;
+    comm.nranks = t->size;
+    comm.device_vt = t->device;
+    comm.device = rig->device;
+    return status == DP_OK ? t->comm->open(t->host, &comm, &rig->comm) : status;
+}
+
+static dp_status_t channels_open(rig_t *rig)
+{
+    const conform_t *t = rig->t;
+    dp_status_t status = DP_OK;
+
+    for (uint32_t i = 0; i < 2 && status == DP_OK; i++) {
+        dp_channel_config_t channel = {.struct_size = sizeof(channel), .id = i, .slots = 2, .slot_bytes = BYTES, .label = "F chunk 1"};
+
+        channel.peer = (t->rank + 1) % t->size;
+        channel.sender = 1;
+        status = rig->vt->channel_open(rig->comm, &channel, &rig->to[i]);
+        channel.peer = (t->rank + t->size - 1) % t->size;
+        channel.sender = 0;
+        if (status == DP_OK)
+            status = rig->vt->channel_open(rig->comm, &channel, &rig->from[i]);
+    }
+    return status == DP_OK ? rig->vt->start(rig->comm) : status;
+}
+
+static void rig_close(rig_t *rig)
+{
+    rig->vt->close(rig->comm);
+    if (rig->s != NULL)
+        rig->device_vt->stream_close(rig->s);
+    if (rig->back != NULL)
+        rig->device_vt->stream_close(rig->back);
+    rig->device_vt->close(rig->device);
+}
+
+/* All ranks send two messages to the next and receive two from the one before: a group for each direction, on a stream of
+ * its own. */
+static dp_status_t pass_on(rig_t *rig, uint32_t number, unsigned char *out[2], const void *in[2])
+{
+    dp_message_tag_t tag = {number, 0, 0, BYTES};
+    dp_status_t status = rig->vt->group_begin(rig->comm, rig->s);
+
+    for (int i = 0; i < 2 && status == DP_OK; i++)
+        status = rig->vt->send(rig->to[i], out[i], &tag, rig->s);
+    if (status == DP_OK)
+        status = rig->vt->group_end(rig->comm, rig->s);
+    if (status == DP_OK)
+        status = rig->vt->group_begin(rig->comm, rig->back);
+    for (int i = 0; i < 2 && status == DP_OK; i++)
+        status = rig->vt->recv(rig->from[i], &tag, &in[i], rig->back);
+    return status == DP_OK ? rig->vt->group_end(rig->comm, rig->back) : status;
+}
+
+static void groups_go_around_a_ring(conform_t *t)
+{
+    unsigned char *out[2], *seen = malloc(BYTES);
+    const void *in[2];
+    rig_t rig;
+
+    EXPECT_OK(t, rig_open(&rig, t));
+    EXPECT_OK(t, channels_open(&rig));
+    for (int i = 0; i < 2; i++) {
+        void *memory = NULL;
+
+        EXPECT_OK(t, rig.device_vt->allocate(rig.device, BYTES, &memory));
+        out[i] = memory;
+    }
+    for (uint32_t number = 0; number < 10; number++) {
+        for (int i = 0; i < 2; i++) {
+            memset(seen, (int)(10 * number) + 2 * t->rank + i, BYTES);
+            EXPECT_OK(t, rig.device_vt->copy(rig.s, out[i], seen, BYTES));
+            EXPECT_OK(t, rig.device_vt->synchronize(rig.s, -1));
+        }
+        EXPECT_OK(t, pass_on(&rig, number, out, in));
+        for (int i = 0; i < 2; i++) {
+            int wanted = (int)(10 * number) + 2 * ((t->rank + t->size - 1) % t->size) + i;
+
+            EXPECT_OK(t, rig.device_vt->copy(rig.back, seen, in[i], BYTES));
+            EXPECT_OK(t, rig.vt->release(rig.from[i], number, rig.back));
+            EXPECT_OK(t, rig.device_vt->synchronize(rig.back, -1));
+            EXPECT_OK(t, rig.device_vt->synchronize(rig.s, -1));
+            for (int k = 0; k < BYTES; k++)
+                EXPECT(t, seen[k] == wanted, "byte %d of message %u is %d, not %d", k, number, seen[k], wanted);
+        }
+    }
+    for (int i = 0; i < 2; i++)
+        rig.device_vt->release(rig.device, out[i]);
+    rig_close(&rig);
+    free(seen);
+}
+
+static void a_missing_library_is_named(conform_t *t)
+{
+    rig_t rig;
+
+    setenv("DUALPIPE_NCCL", "/nowhere/libnccl.so.2", 1);
+    EXPECT_STATUS(t, rig_open(&rig, t), DP_ERR_UNSUPPORTED);
+    EXPECT(t, strstr(conform_last_error(), "/nowhere/libnccl.so.2") != NULL && strstr(conform_last_error(), "DUALPIPE_NCCL") != NULL,
+           "%s", conform_last_error());
+    rig_close(&rig);
+    setenv("DUALPIPE_NCCL", "libm.so.6", 1);
+    EXPECT_STATUS(t, rig_open(&rig, t), DP_ERR_UNSUPPORTED);
+    EXPECT(t, strstr(conform_last_error(), "ncclGetVersion") != NULL, "%s", conform_last_error());
+    rig_close(&rig);
+}
+
+/* NCCL refuses it, and what it says reaches the user. */
+static void a_gpu_twice_is_refused(conform_t *t)
+{
+    dp_status_t status;
+    rig_t rig;
+
+    unsetenv("DP_FAKE_NCCL_SHARE");
+    unsetenv("DUALPIPE_NCCL_SAME_GPU");
+    unsetenv("NCCL_HOSTID");
+    status = rig_open(&rig, t);
+    EXPECT(t, status < 0 && strstr(conform_last_error(), "uplicate GPU") != NULL, "%s: %s", dp_status_name(status),
+           conform_last_error());
+    EXPECT(t, conform_meet(t), "the other rank failed");
+    rig_close(&rig);
+}
+
+static void processes_may_share_a_gpu(conform_t *t)
+{
+    double *sum;
+    void *memory = NULL;
+    rig_t rig;
+
+    if (t->mode == CONFORM_THREADS) {
+        conform_skip(t, "NCCL tells processes apart, not threads");
+        return;
+    }
+    unsetenv("DP_FAKE_NCCL_SHARE");
+    setenv("DUALPIPE_NCCL_SAME_GPU", "1", 1);
+    EXPECT_OK(t, rig_open(&rig, t));
+    EXPECT_OK(t, channels_open(&rig));
+    EXPECT_OK(t, rig.device_vt->allocate(rig.device, sizeof(double), &memory));
+    sum = malloc(sizeof(*sum));
+    *sum = t->rank + 1;
+    EXPECT_OK(t, rig.device_vt->copy(rig.s, memory, sum, sizeof(*sum)));
+    EXPECT_OK(t, rig.vt->all_reduce(rig.comm, memory, 1, DP_F64, rig.s));
+    EXPECT_OK(t, rig.device_vt->copy(rig.s, sum, memory, sizeof(*sum)));
+    EXPECT_OK(t, rig.device_vt->synchronize(rig.s, -1));
+    EXPECT(t, *sum == t->size * (t->size + 1) / 2.0, "%g", *sum);
+    rig.device_vt->release(rig.device, memory);
+    rig_close(&rig);
+    free(sum);
+}
+
+/* Only the fake can be asked for an error. Everyone's stream comes to rest, and says what NCCL said. */
+static void errors_that_come_later_end_the_streams(conform_t *t)
+{
+    unsigned char *out[2];
+    const void *in[2];
+    dp_status_t status = DP_OK;
+    rig_t rig;
+
+    if (!gpu_is_fake()) {
+        conform_skip(t, "a real NCCL fails when it likes");
+        return;
+    }
+    setenv("DP_FAKE_NCCL_FAIL", "9", 1);
+    EXPECT_OK(t, rig_open(&rig, t));
+    EXPECT_OK(t, channels_open(&rig));
+    for (int i = 0; i < 2; i++) {
+        void *memory = NULL;
+
+        EXPECT_OK(t, rig.device_vt->allocate(rig.device, BYTES, &memory));
+        out[i] = memory;
+    }
+    for (uint32_t number = 0; number < 20 && status == DP_OK; number++) {
+        status = pass_on(&rig, number, out, in);
+        for (int i = 0; i < 2 && status == DP_OK; i++)
+            status = rig.vt->release(rig.from[i], number, rig.back);
+    }
+    if (status == DP_OK)
+        status = rig.device_vt->synchronize(rig.s, -1);
+    EXPECT(t, status < 0, "20 rounds went well");
+    if (status != DP_ERR_ABORTED) /* who hears of it first, tells the job, as the engine does */
+        EXPECT(t, strstr(conform_last_error(), "asked for") != NULL || strstr(conform_last_error(), "told so") != NULL, "%s: %s",
+               dp_status_name(status), conform_last_error());
+    conform_abort(t, DP_ERR_DEVICE, "told so");
+    (void)rig.device_vt->synchronize(rig.s, -1);
+    (void)rig.device_vt->synchronize(rig.back, -1);
+    for (int i = 0; i < 2; i++)
+        rig.device_vt->release(rig.device, out[i]);
+    rig_close(&rig);
+}
+
+static const conform_case_t own_cases[] = {
+    {"groups_go_around_a_ring", groups_go_around_a_ring, 4, 0, 0},
+    {"a_missing_library_is_named", a_missing_library_is_named, 1, 0, 0},
+    {"a_gpu_twice_is_refused", a_gpu_twice_is_refused, 2, 0, 0},
+    {"processes_may_share_a_gpu", processes_may_share_a_gpu, 3, 0, 0},
+    {"errors_that_come_later_end_the_streams", errors_that_come_later_end_the_streams, 2, 0, 0},
+    {NULL, NULL, 0, 0, 0},
+};
+static const conform_suite_t own_suite = {"comm_nccl", DP_IFACE_COMM, "comm_nccl", own_cases};
+
+/* ---- the program ---- */
+
+#define COMMON "test_comm_nccl", "--plugin", "comm_nccl", "--device", "device_cuda"
+
+static int run(const conform_suite_t *suite, char **argv)
+{
+    int argc = 0;
+
+    while (argv[argc] != NULL)
+        argc++;
+    return conform_main(suite, argc, argv);
+}
+
+int main(int argc, char **argv)
+{
+    char *all[] = {COMMON, NULL};
+    char *processes[] = {COMMON, "--mode", "processes", NULL};
+
+    gpu_or_skip("test_comm_nccl");
+    if (!gpu_is_fake() && dlopen(getenv("DUALPIPE_NCCL") != NULL ? getenv("DUALPIPE_NCCL") : "libnccl.so.2", RTLD_LAZY) == NULL) {
+        fprintf(stderr, "test_comm_nccl: SKIP: %s\n", dlerror());
+        return 77;
+    }
+    setenv(gpu_is_fake() ? "DP_FAKE_NCCL_SHARE" : "DUALPIPE_NCCL_SAME_GPU", "1", 0);
+    if (argc > 1) /* by hand: cases, or another device */
+        return conform_main(&conform_comm, argc, argv) != 0 && conform_main(&own_suite, argc, argv) != 0;
+    return run(&own_suite, gpu_is_fake() ? all : processes) | run(&conform_comm, gpu_is_fake() ? all : processes);
+}
