@@ -480,5 +480,7 @@ int cmd_eplb(int argc, char **argv)
     if (status == DP_OK)
         status = output_close(&output, eplb_put(&job, &output));
     clear(&job);
+    if (status == DP_ERR_NUMERIC) /* what the files hold is wrong, whatever the reason */
+        status = DP_ERR_INVALID;
     return status == DP_OK ? CMD_OK : args_failed(&tongue, status);
 }

@@ -41,7 +41,8 @@ static void pack_even(const dp__eplb_sizes_t *sizes, dp__eplb_scratch_t *s)
     }
 }
 
-/* The node for a group when nodes differ: least load per GPU among those that have room, or the one with most room. */
+/* The node for a group when nodes differ: least load per GPU among those that have room, or the one with most
+ * room. */
 static int32_t choose_node(const dp__eplb_sizes_t *sizes, const dp__eplb_scratch_t *s, int32_t size,
                            bool by_room)
 {

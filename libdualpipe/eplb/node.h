@@ -15,8 +15,8 @@ typedef struct dp__eplb_rows {
 /* Takes the node's experts from scratch->group_list; sizes of the node are set, too. */
 void dp__node_fill(const dp__eplb_sizes_t *sizes, const dp__eplb_scratch_t *scratch, const float *weights,
                    int32_t number, dp__eplb_node_t *node);
-/* Gives each expert one replica and each further slot to the expert with the largest load per replica. distinct: to one
- * with fewer replicas than GPUs, as long as there is one. */
+/* Gives each expert one replica and each further slot to the expert with the largest load per replica.
+ * distinct: to one with fewer replicas than GPUs, as long as there is one. */
 void dp__node_replicate(dp__eplb_scratch_t *scratch, dp__eplb_node_t *node, bool distinct);
 /* Shares the replicas, heaviest first, each to the least loaded GPU with a free slot: sets order and bin. */
 void dp__node_pack(dp__eplb_scratch_t *scratch, dp__eplb_node_t *node);

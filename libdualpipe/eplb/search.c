@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * search.c: iterated local search. The fullest GPU is relieved by the best change there is, until none helps; then a few
- * random changes, or two groups that trade nodes, open a new way down. The best placement seen is kept. */
+ * search.c: iterated local search. The fullest GPU is relieved by the best change there is, until none helps;
+ * then a few random changes, or two groups that trade nodes, open a new way down. The best placement seen is
+ * kept. */
 #include "eplb/search.h"
 
 #include <string.h>

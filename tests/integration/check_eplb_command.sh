@@ -155,7 +155,7 @@ printf '1 -2 3\n' >bad.tsv
 expect 2 --replicas 4 --gpus 2 bad.tsv
 require err 'expert 1'
 printf '1 1e38 3e38\n' >bad.tsv
-expect 1 --replicas 4 --gpus 2 bad.tsv
+expect 2 --replicas 4 --gpus 2 bad.tsv
 : >bad.tsv
 expect 2 --replicas 4 --gpus 2 bad.tsv
 printf '[[1, 2], [3]]' >bad.json

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * eplb_case.h: the recorded placements in tests/data/eplb (its README has the format), read without any code of the library,
- * and a planner for tests: workspace and arrays of the right size. */
+ * eplb_case.h: the recorded placements in tests/data/eplb (its README has the format), read without any code
+ * of the library, and a planner for tests: workspace and arrays of the right size. */
 #ifndef TESTS_EPLB_CASE_H
 #define TESTS_EPLB_CASE_H
 
@@ -143,7 +143,8 @@ static inline void eplb_case_clear(eplb_case_t *c)
     free(c->maxload);
 }
 
-/* Workspace and arrays for a shape. The arrays end where they should: tools that watch memory see one value too many. */
+/* Workspace and arrays for a shape. The arrays end where they should: tools that watch memory see one value
+ * too many. */
 typedef struct eplb_desk {
     dp_eplb_placement_t placement;
     void *workspace;

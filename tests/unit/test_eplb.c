@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_eplb.c: what must hold of placements of any size: every expert placed, counts right, groups kept, replicas apart,
- * the published method where it applies (against a plain version of it), and the same answer from every vector width. */
+ * test_eplb.c: what must hold of placements of any size: every expert placed, counts right, groups kept,
+ * replicas apart, the published method where it applies (against a plain version of it), and the same answer
+ * from every vector width. */
 #include <float.h>
 #include <math.h>
 

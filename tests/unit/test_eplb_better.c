@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_eplb_better.c: quality mode and plans with few moves, against greedy plans and, where sizes are small, against all
- * placements there are. */
+ * test_eplb_better.c: quality mode and plans with few moves, against greedy plans and, where sizes are small,
+ * against all placements there are. */
 #include <math.h>
 
 #include "../support/eplb_case.h"
