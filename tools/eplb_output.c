@@ -92,10 +92,11 @@ static dp_status_t put_text(const eplb_job_t *job, FILE *to)
 {
     const dp_eplb_shape_t *s = &job->shape;
 
-    fprintf(to, "%d layers of %d experts: %d replicas on %d GPUs, %d nodes; %s policy", s->layers, s->experts,
-            s->replicas, s->gpus, s->nodes, policy_name(job));
+    fprintf(to, "%d layer%s of %d experts: %d replicas on %d GPU%s, %d node%s; %s policy", s->layers,
+            s->layers > 1 ? "s" : "", s->experts, s->replicas, s->gpus, s->gpus > 1 ? "s" : "", s->nodes,
+            s->nodes > 1 ? "s" : "", policy_name(job));
     if (job->after.policy == DP_EPLB_HIERARCHICAL)
-        fprintf(to, ", %d groups", s->groups);
+        fprintf(to, ", %d group%s", s->groups, s->groups > 1 ? "s" : "");
     fprintf(to, "; at most %d replicas of an expert\n\n", job->after.max_count);
     fputs("max/mean        GPU  worst layer       node  worst layer\n", to);
     put_balance(to, "before", &job->balance[0]);
