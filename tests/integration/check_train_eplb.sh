@@ -40,6 +40,18 @@ verify 1 2 1 --dtype f64 --replicas 4 # as many replicas as experts: placement a
 ranks 4 --pp 2 --ep 2 --verify --dtype f64 --eplb 1 --skew 0.3 # processes
 expect 0 out 'pp 2 ep 2 dp 1, .*: the same as a serial run' 'verify as processes'
 
+# Through a fake CUDA driver, where the host does not reach the device's memory; masters of bf16 move as well.
+fakes=$DP_TEST_BUILDDIR/tests/fake_cuda/.libs
+if [ -e "$fakes/libcuda_fake.so" ] && [ -e "$fakes/libcublaslt_fake.so" ]; then
+    DUALPIPE_CUDA_DRIVER=$fakes/libcuda_fake.so
+    DUALPIPE_CUBLASLT=$fakes/libcublaslt_fake.so
+    export DUALPIPE_CUDA_DRIVER DUALPIPE_CUBLASLT
+    for dtype in f64 bf16; do
+        verify 1 2 1 --dtype $dtype --device cuda --attention cuda --hidden 16 --layers 1 --microbatches 2
+    done
+    unset DUALPIPE_CUDA_DRIVER DUALPIPE_CUBLASLT
+fi
+
 # A serial run that is a little off is found out here as well.
 MOCK_REAL=$DP_TEST_BUILDDIR/.libs/dp_attention_cpu.so
 MOCK_POKE=serial

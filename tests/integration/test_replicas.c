@@ -366,6 +366,121 @@ START_TEST(what_cannot_be_is_refused)
 }
 END_TEST
 
+/* ---- layers ---- */
+
+/* Blocks that are nothing but lists: attention with one parameter, MoE with a router and two replicas of two tensors. */
+struct dp_attention {
+    int nothing;
+};
+
+struct dp_moe {
+    dp_param_t params[5];
+};
+
+static dp_status_t attention_sizes(const dp_attention_t *a, dp_block_sizes_t *out)
+{
+    (void)a;
+    *out = (dp_block_sizes_t){.struct_size = sizeof(*out), .param_count = 3, .nparams = 1};
+    return DP_OK;
+}
+
+static dp_status_t attention_params(const dp_attention_t *a, dp_param_t *out)
+{
+    (void)a;
+    *out = (dp_param_t){"wq", DP_PARAM_MATRIX, 0, 3, 1, 0, -1};
+    return DP_OK;
+}
+
+static dp_status_t moe_sizes(const dp_moe_t *m, dp_block_sizes_t *out)
+{
+    (void)m;
+    *out = (dp_block_sizes_t){.struct_size = sizeof(*out), .param_count = 13, .nparams = 5};
+    return DP_OK;
+}
+
+static dp_status_t moe_params(const dp_moe_t *m, dp_param_t *out)
+{
+    memcpy(out, m->params, sizeof(m->params));
+    return DP_OK;
+}
+
+static const dp_attention_vt_t attention_vt = {
+    .struct_size = sizeof(attention_vt), .sizes = attention_sizes, .params = attention_params};
+static const dp_moe_vt_t moe_vt = {
+    .struct_size = sizeof(moe_vt), .caps = DP_MOE_CAP_REPLICAS, .sizes = moe_sizes, .params = moe_params};
+static const dp_moe_t good_moe = {{{"router", DP_PARAM_MATRIX, 0, 5, 1, 0, -1},
+                                   {"replicas.0.a", DP_PARAM_MATRIX, 5, 1, 1, 0, 0},
+                                   {"replicas.0.b", DP_PARAM_MATRIX, 6, 3, 1, 0, 0},
+                                   {"replicas.1.a", DP_PARAM_MATRIX, 9, 1, 1, 0, 1},
+                                   {"replicas.1.b", DP_PARAM_MATRIX, 10, 3, 1, 0, 1}}};
+
+static dp_status_t replicate(rank_t *r, const dp_moe_vt_t *vt, dp_moe_t *moe, const int32_t *placement,
+                             dp_moe_layer_t **layer, dp_part_t *part)
+{
+    dp_attention_t attention = {0};
+
+    expect_ok(dp_moe_layer_part(&attention_vt, &attention, vt, moe, DP_F64, 64, layer, part), "layer");
+    ck_assert_ptr_null(dp_moe_layer_placement(*layer));
+    return dp_moe_layer_replicate(*layer, r->replicas, placement, part);
+}
+
+static void use_layers(rank_t *r)
+{
+    static const int32_t first[] = {0, 0}, bad[] = {0, 1};
+    double params[2][4] = {{1, 2, 3, 4}, {1, 2, 3, 4}}, grads[64 + 5 + 8] = {0};
+    const dp_replica_memory_t memory = {params, sizeof(params[0])};
+    dp_moe_t moe = good_moe;
+    dp_moe_vt_t plain = moe_vt;
+    dp_moe_layer_t *layer;
+    dp_part_t part;
+
+    expect_ok(replicate(r, &moe_vt, &moe, first, &layer, &part), "replicate");
+    ck_assert_mem_eq(dp_moe_layer_placement(layer), first, sizeof(first));
+    ck_assert_ptr_nonnull(part.reduce);
+    /* attention's parameters take 64 elements of a layer, the router five */
+    for (int i = 0; i < 8; i++)
+        grads[64 + 5 + i] = 1 + i;
+    expect_ok(part.reduce(part.reduce_self, grads, r->stream), "reduce");
+    expect_ok(r->device_vt->synchronize(r->stream, -1), "reduce");
+    for (int i = 0; i < 8; i++)
+        ck_assert_double_eq(grads[64 + 5 + i], 1 + i % 4 + 5 + i % 4);
+    expect_refused(dp_moe_layer_replicate(layer, r->replicas, first, &part), DP_ERR_INVALID, "once");
+    expect_refused(dp_moe_layer_place(layer, bad, &memory, 1, NULL), DP_ERR_INVALID, "expert 1");
+    ck_assert_mem_eq(dp_moe_layer_placement(layer), first, sizeof(first));
+    const uint64_t revision = *part.revision;
+    expect_ok(dp_moe_layer_place(layer, first, &memory, 1, NULL), "place");
+    ck_assert_uint_gt(*part.revision, revision);
+    dp_moe_layer_free(layer);
+
+    plain.caps = 0;
+    expect_refused(replicate(r, &plain, &moe, first, &layer, &part), DP_ERR_UNSUPPORTED,
+                   "DP_MOE_CAP_REPLICAS");
+    dp_moe_layer_free(layer);
+    expect_refused(replicate(r, &moe_vt, &moe, bad, &layer, &part), DP_ERR_INVALID, "expert 1");
+    expect_refused(dp_moe_layer_place(layer, first, &memory, 1, NULL), DP_ERR_INVALID,
+                   "no replicated experts");
+    dp_moe_layer_free(layer);
+    moe.params[3].expert = 0; /* one expert of eight elements */
+    expect_refused(replicate(r, &moe_vt, &moe, first, &layer, &part), DP_ERR_MISMATCH, "config.replicas 2");
+    dp_moe_layer_free(layer);
+    moe = good_moe;
+    moe.params[4].count = 2; /* too short */
+    expect_refused(replicate(r, &moe_vt, &moe, first, &layer, &part), DP_ERR_MISMATCH, "config.replicas 2");
+    dp_moe_layer_free(layer);
+    moe = good_moe;
+    moe.params[3].offset = 10; /* a gap */
+    expect_refused(replicate(r, &moe_vt, &moe, first, &layer, &part), DP_ERR_MISMATCH, "config.replicas 2");
+    dp_moe_layer_free(layer);
+}
+
+START_TEST(layers_with_replicas)
+{
+    job_t job = {.experts = 1, .replicas = 2, .ranks = 1, .expert_count = 4, .dtype = DP_F64};
+
+    job_run(&job, use_layers);
+}
+END_TEST
+
 START_TEST(the_first_placement_has_every_expert)
 {
     for (uint32_t experts = 1; experts <= 9; experts++)
@@ -388,6 +503,7 @@ int main(void)
     tcase_add_loop_test(tc, what_belongs_to_an_expert_follows_it, 0, SHAPES);
     tcase_add_loop_test(tc, gradients_are_summed_in_one_order, 0, 2 * SHAPES);
     tcase_add_test(tc, what_cannot_be_is_refused);
+    tcase_add_test(tc, layers_with_replicas);
     tcase_add_test(tc, the_first_placement_has_every_expert);
     suite_add_tcase(suite, tc);
     return suite_run(suite);

@@ -173,6 +173,46 @@ START_TEST(senseless_parts_are_refused)
 }
 END_TEST
 
+static void *reduced[4];
+static int nreduced;
+
+static dp_status_t reduce(void *self, void *grads, dp_stream_t *s)
+{
+    (void)s;
+    reduced[nreduced++] = grads;
+    return self != NULL ? DP_OK : DP_ERR_PEER;
+}
+
+START_TEST(parts_have_the_last_word_on_their_gradients)
+{
+    static char grads[4096];
+    uint64_t revisions[2] = {3, 4};
+    dp_part_t parts[] = {part(1, 0, 0, 12), part(2, 0, 0, 13), part(3, 0, 0, 12)};
+    dp_stage_t *stage = NULL;
+
+    parts[0].reduce = parts[2].reduce = reduce;
+    parts[0].reduce_self = parts[2].reduce_self = &stage;
+    parts[1].revision = &revisions[0];
+    parts[2].revision = &revisions[1];
+    ck_assert_int_eq(dp_stage_create(parts, 3, BOUNDARY, DP_BF16, &stage), DP_OK);
+    nreduced = 0;
+    ck_assert_int_eq(dp__stage_reduce(stage, grads, NULL), DP_OK);
+    ck_assert_int_eq(nreduced, 2);
+    ck_assert_ptr_eq(reduced[0], grads);
+    ck_assert_ptr_eq(reduced[1], grads + 2 * 32 * sizeof(float)); /* 12 and 13 of bf16 rounded up, gradients in fp32 */
+    ck_assert_uint_eq(dp__stage_revision(stage), 7);
+    revisions[0]++;
+    ck_assert_uint_eq(dp__stage_revision(stage), 8);
+    dp_stage_free(stage);
+    parts[0].reduce_self = NULL;
+    ck_assert_int_eq(dp_stage_create(parts, 3, BOUNDARY, DP_F64, &stage), DP_OK);
+    nreduced = 0;
+    ck_assert_int_eq(dp__stage_reduce(stage, grads, NULL), DP_ERR_PEER);
+    ck_assert_int_eq(nreduced, 1);
+    dp_stage_free(stage);
+}
+END_TEST
+
 START_TEST(segments_are_numbered_in_16_bits)
 {
     enum { MOST = INT16_MAX };
@@ -223,6 +263,7 @@ int main(void)
     SUITE_ADD(suite, sizes_and_parameters_add_up);
     SUITE_ADD(suite, a_pass_flows_from_part_to_part);
     SUITE_ADD(suite, senseless_parts_are_refused);
+    SUITE_ADD(suite, parts_have_the_last_word_on_their_gradients);
     SUITE_ADD(suite, segments_are_numbered_in_16_bits);
     tcase_add_loop_test(oom_case, out_of_memory_leaves_nothing, 0, 2);
     suite_add_tcase(suite, oom_case);
