@@ -58,7 +58,8 @@ typedef struct bench {
 static dp_exchange_t exchanges[4];
 static int32_t exchanges_open;
 
-static dp_status_t self_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **out)
+static dp_status_t self_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config,
+                                      dp_exchange_t **out)
 {
     (void)comm;
     (void)config;
@@ -66,9 +67,9 @@ static dp_status_t self_exchange_open(dp_comm_t *comm, const dp_exchange_config_
     return DP_OK;
 }
 
-static dp_status_t self_exchange(dp_exchange_t *e, uint32_t sequence, const void *send, const int32_t *offsets,
-                                 const int32_t *counts, const void **rows_out, const int32_t **counts_out,
-                                 dp_stream_t *s)
+static dp_status_t self_exchange(dp_exchange_t *e, uint32_t sequence, const void *send,
+                                 const int32_t *offsets, const int32_t *counts, const void **rows_out,
+                                 const int32_t **counts_out, dp_stream_t *s)
 {
     (void)e;
     (void)sequence;
@@ -203,8 +204,8 @@ static double median(double *times, long count)
 /* GB/s of a copy: bytes read and bytes written. */
 static double copy_limit(bench_t *b)
 {
-    const size_t bytes = (size_t)b->set.tokens * (size_t)b->set.top_k * (size_t)b->set.hidden *
-                         dp_dtype_bytes(b->set.dtype);
+    const size_t bytes =
+        (size_t)b->set.tokens * (size_t)b->set.top_k * (size_t)b->set.hidden * dp_dtype_bytes(b->set.dtype);
     void *from = memory(b, bytes), *to = memory(b, bytes);
     double times[TURNS_MOST];
     long i;
@@ -326,7 +327,8 @@ static void open_block(bench_t *b)
     x = memory(b, b->sizes.param_count * element);
     fill(b, x, b->sizes.param_count, 0.02);
     fill_with(b, x, (size_t)set->hidden, 1); /* the norm's gain */
-    fill_with(b, (char *)x + (size_t)set->hidden * (size_t)(set->experts + 1) * element, (size_t)set->experts, 0);
+    fill_with(b, (char *)x + (size_t)set->hidden * (size_t)(set->experts + 1) * element, (size_t)set->experts,
+              0);
     io->params = x;
     io->grads = memory(b, b->sizes.param_count * dp_dtype_bytes(dp_dtype_accumulator(set->dtype)));
     io->saved = memory(b, b->sizes.saved_bytes);
@@ -371,21 +373,24 @@ static void measure(bench_t *b, figure_t *figures)
 static void report_rows(bench_t *b)
 {
     const settings_t *set = &b->set;
-    const size_t element = dp_dtype_bytes(dp_dtype_accumulator(set->dtype)), at = (size_t)set->hidden * (size_t)(set->experts + 1);
+    const size_t element = dp_dtype_bytes(dp_dtype_accumulator(set->dtype)),
+                 at = (size_t)set->hidden * (size_t)(set->experts + 1);
     const double turns = (double)(WARM + set->turns);
     double least = 1e300, most = 0;
     char *counts = malloc((size_t)set->experts * element);
     long e;
 
-    MUST_CU(b, cuMemcpyDtoH(counts, (CUdeviceptr)(uintptr_t)b->io.io.grads + at * element, (size_t)set->experts * element));
+    MUST_CU(b, cuMemcpyDtoH(counts, (CUdeviceptr)(uintptr_t)b->io.io.grads + at * element,
+                            (size_t)set->experts * element));
     for (e = 0; e < set->experts; e++) {
-        const double rows = (element == 8 ? ((double *)(void *)counts)[e] : (double)((float *)(void *)counts)[e]) / turns;
+        const double rows =
+            (element == 8 ? ((double *)(void *)counts)[e] : (double)((float *)(void *)counts)[e]) / turns;
 
         least = rows < least ? rows : least;
         most = rows > most ? rows : most;
     }
-    printf("rows         %.0f for each expert, %.0f to %.0f\n", (double)set->tokens * (double)set->top_k / (double)set->experts,
-           least, most);
+    printf("rows         %.0f for each expert, %.0f to %.0f\n",
+           (double)set->tokens * (double)set->top_k / (double)set->experts, least, most);
     free(counts);
 }
 
@@ -393,8 +398,9 @@ static void report(bench_t *b, figure_t *figures, double copy, double product)
 {
     int i;
 
-    printf("copy         %8.0f GB/s (read + written)\nproduct      %8.1f TFLOP/s (cuBLASLt, %ld x %ld x %ld)\n\n", copy, product,
-           b->set.tokens * b->set.top_k, b->set.expert_hidden, b->set.hidden);
+    printf("copy         %8.0f GB/s (read + written)\nproduct      %8.1f TFLOP/s (cuBLASLt, %ld x %ld x "
+           "%ld)\n\n",
+           copy, product, b->set.tokens * b->set.top_k, b->set.expert_hidden, b->set.hidden);
     printf("%-24s %9s %10s %8s %10s %8s\n", "call", "ms", "TFLOP/s", "of limit", "GB/s", "of limit");
     for (i = 0; i < CALLS; i++) {
         const double ms = median(figures[i].times, b->set.turns);
@@ -426,10 +432,14 @@ static void run(bench_t *b, double copy, double product)
         {.name = "dispatch", .call = b->vt->dispatch, .bytes = rows * (row + token)},
         {.name = "experts", .call = b->vt->experts, .products = forward},
         {.name = "combine", .call = b->vt->combine, .bytes = rows * row + tokens * (2 * token + own)},
-        {.name = "combine_backward", .call = b->vt->combine_backward, .bytes = rows * (2 * row + token) + 2 * tokens * token},
+        {.name = "combine_backward",
+         .call = b->vt->combine_backward,
+         .bytes = rows * (2 * row + token) + 2 * tokens * token},
         {.name = "experts_backward_input", .call = b->vt->experts_backward_input, .products = forward},
         {.name = "experts_backward_weight", .call = b->vt->experts_backward_weight, .products = forward},
-        {.name = "dispatch_backward", .call = b->vt->dispatch_backward, .bytes = rows * row + tokens * (d * sum + own)},
+        {.name = "dispatch_backward",
+         .call = b->vt->dispatch_backward,
+         .bytes = rows * row + tokens * (d * sum + own)},
         {.name = "route_backward_input", .call = b->vt->route_backward_input},
         {.name = "route_backward_weight", .call = b->vt->route_backward_weight},
     };
@@ -444,7 +454,8 @@ static void run(bench_t *b, double copy, double product)
 
 static void usage(void)
 {
-    fprintf(stderr, "usage: gpu_moe [--dtype f32|f64|bf16] [--tokens N] [--hidden N] [--expert-hidden N] [--experts N] [--shared N]\n"
+    fprintf(stderr, "usage: gpu_moe [--dtype f32|f64|bf16] [--tokens N] [--hidden N] [--expert-hidden N] "
+                    "[--experts N] [--shared N]\n"
                     "               [--top-k N] [--capacity X] [--turns N]\n");
     exit(2);
 }
@@ -473,9 +484,11 @@ static dp_dtype_t dtype_of(const char *name)
 static void parse(int argc, char **argv, settings_t *set)
 {
     static const struct option options[] = {
-        {"dtype", 1, NULL, 't'},  {"tokens", 1, NULL, 'T'}, {"hidden", 1, NULL, 'd'},   {"expert-hidden", 1, NULL, 'f'},
-        {"experts", 1, NULL, 'E'}, {"shared", 1, NULL, 's'}, {"top-k", 1, NULL, 'k'},    {"capacity", 1, NULL, 'c'},
-        {"turns", 1, NULL, 'n'},  {NULL, 0, NULL, 0},
+        {"dtype", 1, NULL, 't'},   {"tokens", 1, NULL, 'T'},
+        {"hidden", 1, NULL, 'd'},  {"expert-hidden", 1, NULL, 'f'},
+        {"experts", 1, NULL, 'E'}, {"shared", 1, NULL, 's'},
+        {"top-k", 1, NULL, 'k'},   {"capacity", 1, NULL, 'c'},
+        {"turns", 1, NULL, 'n'},   {NULL, 0, NULL, 0},
     };
     int c;
 
@@ -533,8 +546,9 @@ int main(int argc, char **argv)
     setenv("DUALPIPE_PLUGIN_PATH", DP_BENCH_PLUGINS, 0);
 #endif
     open_device(&b);
-    printf("block        %s, %ld tokens of %ld, top %ld of %ld experts of %ld, %ld shared; %ld turns\n", b.set.dtype_name, b.set.tokens,
-           b.set.hidden, b.set.top_k, b.set.experts, b.set.expert_hidden, b.set.shared, b.set.turns);
+    printf("block        %s, %ld tokens of %ld, top %ld of %ld experts of %ld, %ld shared; %ld turns\n",
+           b.set.dtype_name, b.set.tokens, b.set.hidden, b.set.top_k, b.set.experts, b.set.expert_hidden,
+           b.set.shared, b.set.turns);
     copy = copy_limit(&b);
     product = product_limit(&b);
     open_block(&b);

@@ -81,8 +81,7 @@ static dp_status_t find_tensor(dp_moe_t *moe)
     static const char *const wgmma[] = {"wgmma_nn", "wgmma_nt", "wgmma_tn"};
     const bool warpgroups = moe->shape.products == MOE_WGMMA;
     CUfunction(*const out)[2] = moe->kernels.tensor;
-    dp_status_t status =
-        find_products(moe, moe->modules[warpgroups ? 3 : 2], warpgroups ? wgmma : mma, out);
+    dp_status_t status = find_products(moe, moe->modules[warpgroups ? 3 : 2], warpgroups ? wgmma : mma, out);
     int form, sums;
 
     for (form = MOE_NN; form < MOE_FORMS; form++)
@@ -142,17 +141,20 @@ static dp_status_t check_architecture(const dp_moe_t *moe)
     dp_status_t status = dp_cuda_current(moe->host, &device);
 
     if (status >= 0)
-        status = DP_CU(moe->host,
-                       moe->cu->cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device),
-                       "asking for the compute capability");
+        status =
+            DP_CU(moe->host,
+                  moe->cu->cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device),
+                  "asking for the compute capability");
     if (status >= 0)
-        status = DP_CU(moe->host,
-                       moe->cu->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device),
-                       "asking for the compute capability");
+        status =
+            DP_CU(moe->host,
+                  moe->cu->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device),
+                  "asking for the compute capability");
     if (status >= 0 && (major != 9 || minor != 0))
-        return DP_FAIL(moe->host, DP_ERR_UNSUPPORTED,
-                       "moe_cuda: DUALPIPE_MOE_PRODUCTS=wgmma needs compute capability 9.0, this device has %d.%d",
-                       major, minor);
+        return DP_FAIL(
+            moe->host, DP_ERR_UNSUPPORTED,
+            "moe_cuda: DUALPIPE_MOE_PRODUCTS=wgmma needs compute capability 9.0, this device has %d.%d",
+            major, minor);
     return status;
 }
 
@@ -166,18 +168,22 @@ static dp_status_t room_fault(const dp_moe_t *moe, const char *call)
         (void)snprintf(whose, sizeof(whose), "from rank %d", fault->rank);
     else if (n->padded > 0)
         (void)snprintf(whose, sizeof(whose), "for one expert");
-    return DP_FAIL(moe->host, DP_ERR_OVERFLOW,
-                   "moe_cuda: rank %d of the expert group, %s: %d rows arrived %s, there is room for %d: raise "
-                   "the capacity, or set it to 0 for the worst case",
-                   n->rank, call, fault->rows, whose,
-                   fault->rank >= 0 ? n->pair_rows : n->padded > 0 ? n->padded : n->rows);
+    return DP_FAIL(
+        moe->host, DP_ERR_OVERFLOW,
+        "moe_cuda: rank %d of the expert group, %s: %d rows arrived %s, there is room for %d: raise "
+        "the capacity, or set it to 0 for the worst case",
+        n->rank, call, fault->rows, whose,
+        fault->rank >= 0 ? n->pair_rows
+        : n->padded > 0  ? n->padded
+                         : n->rows);
 }
 
 dp_status_t moe_check(void *arg)
 {
     const dp_moe_t *moe = arg;
     const volatile moe_fault_t *fault = moe->fault;
-    static const char *const calls[] = {"route", "dispatch", "combine", "combine_backward", "dispatch_backward"};
+    static const char *const calls[] = {"route", "dispatch", "combine", "combine_backward",
+                                        "dispatch_backward"};
     const int32_t kind = __atomic_load_n(&moe->fault->kind, __ATOMIC_ACQUIRE);
     const char *call = fault->call >= 0 && fault->call <= MOE_DISPATCH_BACKWARD ? calls[fault->call] : "?";
 

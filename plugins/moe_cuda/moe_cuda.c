@@ -156,7 +156,8 @@ static unsigned blocks_for(const dp_moe_t *moe, int64_t most)
 static void run(work_t *w, CUfunction kernel, dp_cuda_dim_t grid, unsigned threads)
 {
     if (w->status >= 0)
-        w->status = dp_cuda_launch(w->moe->host, w->moe->cu, kernel, grid, DP_DIM(threads), 0, w->s, &w->call);
+        w->status =
+            dp_cuda_launch(w->moe->host, w->moe->cu, kernel, grid, DP_DIM(threads), 0, w->s, &w->call);
 }
 
 /* A block per token, or per row. */
@@ -168,7 +169,8 @@ static void run_tokens(work_t *w, CUfunction kernel)
 /* A warp per token. */
 static void run_warps(work_t *w, CUfunction kernel)
 {
-    run(w, kernel, DP_DIM(dp_cuda_blocks((size_t)w->call.n.tokens, MOE_TOKEN_THREADS / 32)), MOE_TOKEN_THREADS);
+    run(w, kernel, DP_DIM(dp_cuda_blocks((size_t)w->call.n.tokens, MOE_TOKEN_THREADS / 32)),
+        MOE_TOKEN_THREADS);
 }
 
 static void run_alone(work_t *w, CUfunction kernel)
@@ -222,8 +224,8 @@ static void transfer(work_t *w, struct moe_link *link, const int32_t *offsets, c
 
     if (w->status < 0)
         return;
-    w->status = w->moe->comm_vt->exchange(link->exchange, link->sequence, w->call.rows, offsets, counts, &rows,
-                                          &arrived, w->stream);
+    w->status = w->moe->comm_vt->exchange(link->exchange, link->sequence, w->call.rows, offsets, counts,
+                                          &rows, &arrived, w->stream);
     if (w->status < 0)
         return;
     link->sequence++;
@@ -316,7 +318,8 @@ static moe_product_t cellular(const work_t *w, int32_t m, int32_t n)
     return p;
 }
 
-static void operands(moe_product_t *p, const void *a, int64_t lda, const void *b, int64_t ldb, void *c, int64_t ldc)
+static void operands(moe_product_t *p, const void *a, int64_t lda, const void *b, int64_t ldb, void *c,
+                     int64_t ldc)
 {
     p->a[0] = a;
     p->lda = lda;
@@ -729,7 +732,8 @@ static dp_status_t check_backends(const dp_host_t *host, const dp_moe_config_t *
         !DP_HAS(c->device_vt, dp_device_vt_t, host_allocate) ||
         !DP_HAS(c->device_vt, dp_device_vt_t, stream_native) ||
         (c->device_vt->caps & DP_DEVICE_CAP_HOST_MEMORY))
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "moe_cuda runs kernels on a CUDA device: use it with device_cuda");
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
+                       "moe_cuda runs kernels on a CUDA device: use it with device_cuda");
     if (c->comm == NULL || !DP_HAS(c->comm_vt, dp_comm_vt_t, exchange_open) ||
         !DP_HAS(c->comm_vt, dp_comm_vt_t, exchange) || !DP_HAS(c->comm_vt, dp_comm_vt_t, exchange_release))
         return DP_FAIL(host, DP_ERR_UNSUPPORTED,

@@ -26,7 +26,8 @@ void moe_write_names(dp_moe_t *moe)
     for (e = 0; e < n->local; e++)
         for (m = 0; m < 3; m++)
             (void)snprintf(name_of(moe, e, m), NAME_BYTES, "%s.%d.%s",
-                           moe->shape.replicated ? "replicas" : "experts", n->rank * n->local + e, matrices[m]);
+                           moe->shape.replicated ? "replicas" : "experts", n->rank * n->local + e,
+                           matrices[m]);
 }
 
 static dp_param_t matrix(const char *name, size_t offset, int32_t rows, int32_t columns, int32_t expert)

@@ -31,7 +31,8 @@ static bool fits_tensor(bool sums, const moe_product_t *p)
 
 static int64_t tiles(const moe_product_t *p, bool by_rows, int32_t m, int32_t n)
 {
-    const int64_t down = by_rows ? p->m / m + (p->rows != NULL ? p->groups : 1) : (p->m + m - 1) / m * p->groups;
+    const int64_t down =
+        by_rows ? p->m / m + (p->rows != NULL ? p->groups : 1) : (p->m + m - 1) / m * p->groups;
 
     return down * ((p->n + n - 1) / n) * p->outputs;
 }
@@ -53,7 +54,8 @@ dp_status_t moe_multiply(dp_moe_t *moe, moe_form_t form, bool sums, const moe_pr
         shared = MOE_WGMMA_SHARED;
     } else if (tensor) {
         most = moe->sms * (by_rows ? 1 : 2);
-        blocks = by_rows ? tiles(&p, true, MOE_ROWS_M, MOE_ROWS_N) : tiles(&p, false, MOE_CELLS_M, MOE_CELLS_N);
+        blocks =
+            by_rows ? tiles(&p, true, MOE_ROWS_M, MOE_ROWS_N) : tiles(&p, false, MOE_CELLS_M, MOE_CELLS_N);
         shared = by_rows ? MOE_ROWS_SHARED : MOE_CELLS_SHARED;
     } else {
         function = moe->kernels.plain[form][sums];

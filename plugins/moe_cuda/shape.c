@@ -237,7 +237,8 @@ static bool layout_work(const moe_shape_t *shape, moe_layout_t *l, size_t real, 
     return !c.overflow;
 }
 
-static bool layout_scratch(const moe_shape_t *shape, moe_layout_t *l, size_t workspace, size_t real, size_t sum)
+static bool layout_scratch(const moe_shape_t *shape, moe_layout_t *l, size_t workspace, size_t real,
+                           size_t sum)
 {
     const moe_dims_t *n = &shape->n;
     const int64_t chunks = ((int64_t)n->tokens * n->top_k + MOE_CHUNK - 1) / MOE_CHUNK;
@@ -257,9 +258,11 @@ static bool layout_scratch(const moe_shape_t *shape, moe_layout_t *l, size_t wor
     return !c.overflow;
 }
 
-dp_status_t moe_layout_init(const dp_host_t *host, const moe_shape_t *shape, size_t workspace, moe_layout_t *l)
+dp_status_t moe_layout_init(const dp_host_t *host, const moe_shape_t *shape, size_t workspace,
+                            moe_layout_t *l)
 {
-    const size_t real = dp_dtype_bytes(shape->dtype), sum = dp_dtype_bytes(dp_dtype_accumulator(shape->dtype));
+    const size_t real = dp_dtype_bytes(shape->dtype),
+                 sum = dp_dtype_bytes(dp_dtype_accumulator(shape->dtype));
 
     layout_params(&shape->n, l);
     if (!layout_saved(shape, l, real, sum) || !layout_work(shape, l, real, sum) ||

@@ -61,8 +61,8 @@ static inline void rig_unwatch(dp_device_t *device, dp_watch_fn check, void *arg
 
 static inline dp_status_t rig_host_allocate(dp_device_t *device, size_t bytes, void **out)
 {
-    dp_status_t status = DP_CU(device->gpu->host,
-                               device->gpu->cu->cuMemHostAlloc(out, bytes, CU_MEMHOSTALLOC_DEVICEMAP), "host");
+    dp_status_t status = DP_CU(
+        device->gpu->host, device->gpu->cu->cuMemHostAlloc(out, bytes, CU_MEMHOSTALLOC_DEVICEMAP), "host");
 
     if (status >= 0)
         memset(*out, 0, bytes);
@@ -100,9 +100,11 @@ struct dp_comm {
     int32_t rank, nranks;
     int32_t exchanges;
     dp_exchange_t *opened[RIG_EXCHANGES];
-    dp_status_t failure; /* of any exchange, as a stream would find it                                         */
-    void (*tamper)(dp_exchange_t *e, int32_t *counts, uint32_t round); /* sees what arrived before the receiver */
-    uint32_t round;      /* of all exchanges                                                                   */
+    dp_status_t
+        failure; /* of any exchange, as a stream would find it                                         */
+    void (*tamper)(dp_exchange_t *e, int32_t *counts,
+                   uint32_t round); /* sees what arrived before the receiver */
+    uint32_t round; /* of all exchanges                                                                   */
 };
 
 struct dp_exchange {
@@ -112,7 +114,8 @@ struct dp_exchange {
     CUdeviceptr rows, counts;
 };
 
-static inline dp_status_t rig_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **out)
+static inline dp_status_t rig_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config,
+                                            dp_exchange_t **out)
 {
     dp_exchange_t *e = calloc(1, sizeof(*e));
 
@@ -127,9 +130,9 @@ static inline dp_status_t rig_exchange_open(dp_comm_t *comm, const dp_exchange_c
 }
 
 /* Waits for the stream, meets the others, copies what is for this rank. What it copied before is gone. */
-static inline dp_status_t rig_exchange(dp_exchange_t *e, uint32_t sequence, const void *send, const int32_t *offsets,
-                                       const int32_t *counts, const void **rows_out, const int32_t **counts_out,
-                                       dp_stream_t *s)
+static inline dp_status_t rig_exchange(dp_exchange_t *e, uint32_t sequence, const void *send,
+                                       const int32_t *offsets, const int32_t *counts, const void **rows_out,
+                                       const int32_t **counts_out, dp_stream_t *s)
 {
     dp_comm_t *comm = e->comm;
     rig_group_t *group = comm->group;
@@ -156,9 +159,10 @@ static inline dp_status_t rig_exchange(dp_exchange_t *e, uint32_t sequence, cons
         if (count < 0 || count > (int32_t)e->config.capacity_rows)
             comm->failure = DP_ERR_OVERFLOW;
         else if (count > 0)
-            GPU_CU(gpu, cuMemcpyDtoDAsync(e->rows + (size_t)p * slot,
-                                          group->post[p].send + (size_t)group->post[p].offsets[comm->rank] * row,
-                                          (size_t)count * row, s->native));
+            GPU_CU(gpu,
+                   cuMemcpyDtoDAsync(e->rows + (size_t)p * slot,
+                                     group->post[p].send + (size_t)group->post[p].offsets[comm->rank] * row,
+                                     (size_t)count * row, s->native));
     }
     GPU_CU(gpu, cuStreamSynchronize(s->native));
     pthread_barrier_wait(&group->meeting);
@@ -349,7 +353,8 @@ static inline const dp_moe_vt_t *rig_plugin(const char *name)
 }
 
 /* Everything up to the plugin's open. */
-static inline void rig_prepare(rig_t *r, const dp_moe_config_t *config, rig_group_t *group, int32_t rank, int32_t ranks)
+static inline void rig_prepare(rig_t *r, const dp_moe_config_t *config, rig_group_t *group, int32_t rank,
+                               int32_t ranks)
 {
     memset(r, 0, sizeof(*r));
     gpu_open(&r->gpu);
@@ -372,7 +377,8 @@ static inline void rig_prepare(rig_t *r, const dp_moe_config_t *config, rig_grou
     r->sums = dp_dtype_accumulator(r->dtype);
 }
 
-static inline void rig_open(rig_t *r, const dp_moe_config_t *config, rig_group_t *group, int32_t rank, int32_t ranks)
+static inline void rig_open(rig_t *r, const dp_moe_config_t *config, rig_group_t *group, int32_t rank,
+                            int32_t ranks)
 {
     size_t bytes;
 

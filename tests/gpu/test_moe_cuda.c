@@ -18,10 +18,10 @@ typedef struct trial {
     dp_moe_config_t config;
     const char *products;
     int32_t ranks;
-    int hot;         /* 1: every token wants the last expert most */
-    int rounds;      /* micro-batches of each rank */
-    int order;       /* 1: all forwards first */
-    double *params;  /* of all experts, rounded to the type */
+    int hot;        /* 1: every token wants the last expert most */
+    int rounds;     /* micro-batches of each rank */
+    int order;      /* 1: all forwards first */
+    double *params; /* of all experts, rounded to the type */
     double *x[RIG_RANKS][ROUNDS], *dy[RIG_RANKS][ROUNDS];
     int32_t *placement;
 } trial_t;
@@ -48,12 +48,16 @@ static double noise(uint64_t seed, uint64_t i)
     return (double)(z >> 41) / (double)(UINT64_C(1) << 22) - 1;
 }
 
-static dp_moe_config_t layer(dp_dtype_t dtype, uint32_t tokens, uint32_t hidden, uint32_t experts, uint32_t top_k,
-                             uint32_t ffn, uint32_t shared)
+static dp_moe_config_t layer(dp_dtype_t dtype, uint32_t tokens, uint32_t hidden, uint32_t experts,
+                             uint32_t top_k, uint32_t ffn, uint32_t shared)
 {
     const dp_moe_config_t c = {
         .struct_size = sizeof(c),
-        .shape = {.struct_size = sizeof(c.shape), .dtype = dtype, .batch = 1, .sequence = tokens, .hidden = hidden},
+        .shape = {.struct_size = sizeof(c.shape),
+                  .dtype = dtype,
+                  .batch = 1,
+                  .sequence = tokens,
+                  .hidden = hidden},
         .experts = experts,
         .top_k = top_k,
         .expert_hidden = ffn,
@@ -292,8 +296,9 @@ static void describe(char *text, size_t bytes, const trial_t *t)
     const dp_moe_config_t *c = &t->config;
 
     snprintf(text, bytes, "%s %s, %d ranks, T %u d %u E %u k %u f %u shared %u %s", types[c->shape.dtype],
-             t->products != NULL ? t->products : "default", t->ranks, c->shape.sequence, c->shape.hidden, c->experts,
-             c->top_k, c->expert_hidden, c->shared_experts, c->gate == DP_GATE_SIGMOID ? "sigmoid" : "softmax");
+             t->products != NULL ? t->products : "default", t->ranks, c->shape.sequence, c->shape.hidden,
+             c->experts, c->top_k, c->expert_hidden, c->shared_experts,
+             c->gate == DP_GATE_SIGMOID ? "sigmoid" : "softmax");
 }
 
 static void near(const trial_t *t, const double *got, const double *wanted, size_t count, const char *what)
@@ -309,8 +314,8 @@ static void near(const trial_t *t, const double *got, const double *wanted, size
     for (i = 0; i < count; i++) {
         if (!(fabs(got[i] - wanted[i]) <= tolerance * most)) {
             describe(text, sizeof(text), t);
-            ck_abort_msg("%s: %s[%zu] of %zu, at most %g, is %.17g, not %.17g", text, what, i, count, most, got[i],
-                         wanted[i]);
+            ck_abort_msg("%s: %s[%zu] of %zu, at most %g, is %.17g, not %.17g", text, what, i, count, most,
+                         got[i], wanted[i]);
         }
     }
 }
@@ -324,8 +329,8 @@ static void near_params(const trial_t *t, const double *got, const double *wante
     near(t, got, wanted, d, "gradient of norm");
     near(t, got + router, wanted + router, d * e, "gradient of router");
     for (i = 0; i < e; i++)
-        ck_assert_msg(got[bias + i] == wanted[bias + i], "expert %zu was chosen %g times, not %g", i, wanted[bias + i],
-                      got[bias + i]);
+        ck_assert_msg(got[bias + i] == wanted[bias + i], "expert %zu was chosen %g times, not %g", i,
+                      wanted[bias + i], got[bias + i]);
     near(t, got + shared, wanted + shared, common_params(c) - shared, "gradient of shared experts");
 }
 
@@ -377,7 +382,8 @@ START_TEST(odd_sizes)
 {
     static const uint32_t sizes[][6] = {
         /* T, d, E, k, f, shared */
-        {1, 1, 1, 1, 1, 0}, {1, 3, 4, 2, 5, 1}, {7, 9, 4, 4, 3, 0}, {37, 21, 8, 3, 13, 2}, {70, 11, 5, 2, 67, 0},
+        {1, 1, 1, 1, 1, 0},    {1, 3, 4, 2, 5, 1},    {7, 9, 4, 4, 3, 0},
+        {37, 21, 8, 3, 13, 2}, {70, 11, 5, 2, 67, 0},
     };
     size_t i;
 
@@ -396,7 +402,9 @@ END_TEST
 START_TEST(even_sizes)
 {
     static const uint32_t sizes[][6] = {
-        {33, 16, 8, 2, 24, 1}, {150, 72, 4, 2, 136, 0}, {40, 136, 2, 1, 264, 1},
+        {33, 16, 8, 2, 24, 1},
+        {150, 72, 4, 2, 136, 0},
+        {40, 136, 2, 1, 264, 1},
     };
     size_t i;
 
@@ -415,10 +423,15 @@ END_TEST
 START_TEST(warpgroup_products)
 {
     static const uint32_t sizes[][6] = {
-        {37, 21, 8, 3, 13, 2}, {33, 16, 8, 2, 24, 1}, {150, 72, 4, 2, 136, 0}, {40, 136, 2, 1, 264, 1},
+        {37, 21, 8, 3, 13, 2},
+        {33, 16, 8, 2, 24, 1},
+        {150, 72, 4, 2, 136, 0},
+        {40, 136, 2, 1, 264, 1},
     };
     const uint32_t *s = sizes[_i];
-    trial_t t = {.config = layer(DP_BF16, s[0], s[1], s[2], s[3], s[4], s[5]), .products = "wgmma", .ranks = 1 + _i % 2};
+    trial_t t = {.config = layer(DP_BF16, s[0], s[1], s[2], s[3], s[4], s[5]),
+                 .products = "wgmma",
+                 .ranks = 1 + _i % 2};
 
     check(&t);
 }
@@ -439,7 +452,10 @@ END_TEST
 /* Twice an even share is enough here; what is not there is not missed. */
 START_TEST(less_room)
 {
-    trial_t t = {.config = layer(types[_i % 3], 64, 16, 8, 2, 8, 1), .products = ways[_i / 3], .ranks = 2, .rounds = 2};
+    trial_t t = {.config = layer(types[_i % 3], 64, 16, 8, 2, 8, 1),
+                 .products = ways[_i / 3],
+                 .ranks = 2,
+                 .rounds = 2};
 
     t.config.capacity = 2;
     check(&t);
@@ -448,7 +464,8 @@ END_TEST
 
 START_TEST(one_expert_takes_everything)
 {
-    trial_t t = {.config = layer(types[_i % 3], 21, 16, 8, 1, 16, 0), .products = ways[_i / 3], .ranks = 4, .hot = 1};
+    trial_t t = {
+        .config = layer(types[_i % 3], 21, 16, 8, 1, 16, 0), .products = ways[_i / 3], .ranks = 4, .hot = 1};
 
     check(&t);
 }
@@ -465,7 +482,8 @@ END_TEST
 START_TEST(replicated_experts)
 {
     static int32_t placement[] = {2, 0, 1, 3, 0, 2, 4, 0};
-    trial_t t = {.config = layer(types[_i], 29, 16, 5, 2, 8, 0), .ranks = 2, .rounds = 2, .placement = placement};
+    trial_t t = {
+        .config = layer(types[_i], 29, 16, 5, 2, 8, 0), .ranks = 2, .rounds = 2, .placement = placement};
 
     t.config.replicas = 8;
     check(&t);
@@ -484,7 +502,8 @@ static void same(const double *a, const double *b, size_t count, const char *wha
 START_TEST(bits_do_not_depend_on_the_group)
 {
     const dp_dtype_t dtype = _i < 6 ? types[_i % 3] : DP_BF16;
-    trial_t t = {.config = layer(dtype, 37, 24, 4, 2, 16, 1), .ranks = 2, .products = _i < 6 ? ways[_i / 3] : "wgmma"};
+    trial_t t = {
+        .config = layer(dtype, 37, 24, 4, 2, 16, 1), .ranks = 2, .products = _i < 6 ? ways[_i / 3] : "wgmma"};
     const size_t common = common_params(&t.config), boundary = (size_t)37 * 24;
     const size_t own = (all_params(&t.config) - common) / 2;
     outcome_t together, alone, half;
@@ -503,7 +522,8 @@ START_TEST(bits_do_not_depend_on_the_group)
         same(alone.y[0][r], together.y[r][0], boundary, "y");
         same(alone.dx[0][r], together.dx[r][0], boundary, "dx");
         same(&alone.aux[0][r], &together.aux[r][0], 1, "auxiliary loss");
-        same(alone.grads[0] + common + (size_t)r * own, together.grads[r] + common, own, "gradient of experts");
+        same(alone.grads[0] + common + (size_t)r * own, together.grads[r] + common, own,
+             "gradient of experts");
         one.rounds = 1;
         one.x[0][0] = t.x[r][0];
         one.dy[0][0] = t.dy[r][0];
@@ -520,7 +540,9 @@ END_TEST
 /* Tensor cores and plain tiles round the same numbers in the same places; only the order of their sums differs. */
 START_TEST(tensor_cores_are_plain_products)
 {
-    trial_t t = {.config = layer(DP_BF16, 290, 264, 2, 1, 136, 1), .ranks = 1, .products = _i == 0 ? "grouped" : "wgmma"};
+    trial_t t = {.config = layer(DP_BF16, 290, 264, 2, 1, 136, 1),
+                 .ranks = 1,
+                 .products = _i == 0 ? "grouped" : "wgmma"};
     const size_t boundary = (size_t)290 * 264, count = all_params(&t.config);
     outcome_t tensor, plain;
     double most[3] = {0}, off[3] = {0};

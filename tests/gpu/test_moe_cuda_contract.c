@@ -5,12 +5,16 @@
 
 #include "../support/suite.h"
 
-static dp_moe_config_t block(dp_dtype_t dtype, uint32_t tokens, uint32_t hidden, uint32_t experts, uint32_t top_k,
-                             uint32_t ffn, uint32_t shared)
+static dp_moe_config_t block(dp_dtype_t dtype, uint32_t tokens, uint32_t hidden, uint32_t experts,
+                             uint32_t top_k, uint32_t ffn, uint32_t shared)
 {
     const dp_moe_config_t c = {
         .struct_size = sizeof(c),
-        .shape = {.struct_size = sizeof(c.shape), .dtype = dtype, .batch = 1, .sequence = tokens, .hidden = hidden},
+        .shape = {.struct_size = sizeof(c.shape),
+                  .dtype = dtype,
+                  .batch = 1,
+                  .sequence = tokens,
+                  .hidden = hidden},
         .experts = experts,
         .top_k = top_k,
         .expert_hidden = ffn,
@@ -111,8 +115,8 @@ START_TEST(room_follows_the_capacity)
         uint32_t rows;
         int old;
     } cases[] = {
-        {1, 0, 7, 0}, {2, 0, 14, 0},    {8, 0, 14, 0},    {8, 1, 14, 0},     {2, 1, 4, 0},
-        {2, 2, 7, 0}, {2, 1.5F, 6, 0},  {2, 100, 14, 0},  {2, 1, 14, 1},     {1, 0.125F, 1, 0},
+        {1, 0, 7, 0}, {2, 0, 14, 0},   {8, 0, 14, 0},   {8, 1, 14, 0}, {2, 1, 4, 0},
+        {2, 2, 7, 0}, {2, 1.5F, 6, 0}, {2, 100, 14, 0}, {2, 1, 14, 1}, {1, 0.125F, 1, 0},
     };
     dp_moe_config_t c = block(DP_F64, 7, 5, 8, cases[_i].top_k, 3, 0);
     rig_group_t group;
@@ -162,7 +166,8 @@ static void expect_open(rig_t *r, const dp_moe_config_t *c, dp_status_t status, 
     dp_moe_t *moe = NULL;
     dp_status_t got = r->vt->open(r->gpu.host, c, &moe);
 
-    ck_assert_msg(got == status, "%s instead of %s: %s", dp_status_name(got), dp_status_name(status), dp_last_error());
+    ck_assert_msg(got == status, "%s instead of %s: %s", dp_status_name(got), dp_status_name(status),
+                  dp_last_error());
     ck_assert_ptr_null(moe);
     ck_assert_msg(strstr(dp_last_error(), word) != NULL && strstr(dp_last_error(), "moe_cuda") != NULL,
                   "\"%s\" does not speak of \"%s\"", dp_last_error(), word);
@@ -209,7 +214,8 @@ START_TEST(configurations_that_cannot_be_are_refused)
     REFUSED(c.device = NULL, DP_ERR_UNSUPPORTED, "device_cuda");
     REFUSED((device = *c.device_vt, device.caps = DP_DEVICE_CAP_HOST_MEMORY, c.device_vt = &device),
             DP_ERR_UNSUPPORTED, "device_cuda");
-    REFUSED((device = *c.device_vt, device.watch = NULL, c.device_vt = &device), DP_ERR_UNSUPPORTED, "device_cuda");
+    REFUSED((device = *c.device_vt, device.watch = NULL, c.device_vt = &device), DP_ERR_UNSUPPORTED,
+            "device_cuda");
     REFUSED(c.comm = NULL, DP_ERR_UNSUPPORTED, "exchanges");
     REFUSED((comm = *c.comm_vt, comm.exchange = NULL, c.comm_vt = &comm), DP_ERR_UNSUPPORTED, "exchanges");
     setenv("DUALPIPE_MOE_PRODUCTS", "magic", 1);
@@ -224,7 +230,8 @@ static void expect_missing(single_t *s, pass_t *p, step_t step, size_t member, c
 
     memset((char *)&io + member, 0, sizeof(void *));
     ck_assert_int_eq(pass_call(&s->rig, step, &io), DP_ERR_INVALID);
-    ck_assert_msg(strstr(dp_last_error(), word) != NULL, "\"%s\" does not speak of \"%s\"", dp_last_error(), word);
+    ck_assert_msg(strstr(dp_last_error(), word) != NULL, "\"%s\" does not speak of \"%s\"", dp_last_error(),
+                  word);
 }
 
 START_TEST(calls_name_what_is_missing)
@@ -268,7 +275,8 @@ END_TEST
 /* ---- what kernels find wrong ---- */
 
 /* The step's work ends with this status, and so does every later call; nothing is written where it should not be. */
-static void expect_fault(single_t *s, pass_t *p, step_t first, step_t step, dp_status_t status, const char *word)
+static void expect_fault(single_t *s, pass_t *p, step_t first, step_t step, dp_status_t status,
+                         const char *word)
 {
     rig_t *r = &s->rig;
     dp_moe_io_t io;
@@ -279,7 +287,8 @@ static void expect_fault(single_t *s, pass_t *p, step_t first, step_t step, dp_s
     GPU_OK(pass_call(r, step, &io));
     GPU_CU(&r->gpu, cuStreamSynchronize(r->lanes[rig_travels(step)].native));
     ck_assert_int_eq(r->device.check(r->device.arg), status);
-    ck_assert_msg(strstr(dp_last_error(), word) != NULL, "\"%s\" does not speak of \"%s\"", dp_last_error(), word);
+    ck_assert_msg(strstr(dp_last_error(), word) != NULL, "\"%s\" does not speak of \"%s\"", dp_last_error(),
+                  word);
     io = pass_io(r, p, ROUTE);
     ck_assert_int_eq(pass_call(r, ROUTE, &io), status);
 }
@@ -295,7 +304,8 @@ START_TEST(too_many_rows_for_an_expert)
     c.capacity = 1;
     single_open(&s, &c, 1000);
     p = pass_open(&s.rig, s.x, s.dy, 0);
-    expect_fault(&s, &p, ROUTE, DISPATCH, DP_ERR_OVERFLOW, "16 rows arrived for one expert, there is room for 4");
+    expect_fault(&s, &p, ROUTE, DISPATCH, DP_ERR_OVERFLOW,
+                 "16 rows arrived for one expert, there is room for 4");
     pass_close(&s.rig, &p);
     single_close(&s);
 }
@@ -311,7 +321,8 @@ START_TEST(too_many_rows_from_a_rank)
     c.capacity = 0.5F;
     single_open(&s, &c, 1000);
     p = pass_open(&s.rig, s.x, s.dy, 0);
-    expect_fault(&s, &p, ROUTE, DISPATCH, DP_ERR_OVERFLOW, "16 rows arrived from rank 0, there is room for 8");
+    expect_fault(&s, &p, ROUTE, DISPATCH, DP_ERR_OVERFLOW,
+                 "16 rows arrived from rank 0, there is room for 8");
     ck_assert_int_eq(s.rig.comm.failure, DP_ERR_OVERFLOW);
     pass_close(&s.rig, &p);
     single_close(&s);
@@ -418,7 +429,8 @@ START_TEST(placements_that_cannot_be)
 
     c.replicas = 3;
     single_open(&s, &c, 0);
-    GPU_CU(&s.rig.gpu, cuMemcpyHtoD(s.rig.placement.start + RIG_WALL, placements[_i], sizeof(placements[_i])));
+    GPU_CU(&s.rig.gpu,
+           cuMemcpyHtoD(s.rig.placement.start + RIG_WALL, placements[_i], sizeof(placements[_i])));
     p = pass_open(&s.rig, s.x, s.dy, 0);
     expect_fault(&s, &p, ROUTE, ROUTE, DP_ERR_INVALID, "no replica of expert 1");
     pass_close(&s.rig, &p);
@@ -431,7 +443,8 @@ END_TEST
 static double *counts_of(single_t *s)
 {
     const size_t d = s->rig.config.shape.hidden, e = s->rig.config.experts;
-    double *grads = walled_get(&s->rig.gpu, &s->rig.grads, s->rig.sums), *counts = malloc(e * sizeof(*counts));
+    double *grads = walled_get(&s->rig.gpu, &s->rig.grads, s->rig.sums),
+           *counts = malloc(e * sizeof(*counts));
 
     memcpy(counts, grads + d + d * e, e * sizeof(*counts));
     free(grads);
