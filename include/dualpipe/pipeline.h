@@ -69,6 +69,10 @@ typedef struct dp_pipeline_options {
      *  captures anew. Needs DP_DEVICE_CAP_GRAPH and DP_COMM_CAP_CAPTURE, and segments that keep to their [capture] mark:
      *  dp_segment_call_t.step is that of the capture. Channels get as many slots as divide their messages. */
     int32_t graph;
+    /** NULL, or a plugin with dp.profiler/1 (profiler.h; "hook_cupti"): what the device works on goes by the name of its operation in
+     *  external tools, and in dp_pipeline_timeline() the span of an operation with kernels lasts from the start of its first to the
+     *  end of its last one, not from its turn on the stream to the next. Steps replayed as graphs keep the times of turns. */
+    const char *profiler;
 } dp_pipeline_options_t;
 
 /** Opens plugins, agrees on settings, builds stages, lowers and verifies the program, allocates and connects everything.

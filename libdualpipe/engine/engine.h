@@ -12,6 +12,7 @@
  *   graph.c    a step captured once and replayed
  *   reduce.c   gradients of halves, mirrors and data groups summed
  *   fault.c    a failure: what was being done, telling the job, bringing the lanes to rest
+ *   profile.c  the same for a profiler's eyes
  *   spans.c    what was recorded, gathered into a timeline */
 #ifndef DP_ENGINE_ENGINE_H
 #define DP_ENGINE_ENGINE_H
@@ -170,6 +171,8 @@ struct dp_pipeline {
     dp_span_t *history;          /* [trace_steps][record_capacity] */
     int32_t *history_count;
     int32_t trace_steps;
+    const struct dp_profiler_vt *profiler_vt; /* NULL: none was asked for */
+    struct dp_profiler *profiler;
     const char **names;          /* of segments; span.name is 1 + index */
     int32_t nnames;
 
@@ -257,5 +260,13 @@ static inline int32_t dp__half_of(const dp_pipeline_t *p, int32_t microbatch)
 {
     return microbatch < p->schedule->microbatches / 2 ? 0 : 1;
 }
+
+/* profile.c: nothing without a profiler. begin and end bracket what is enqueued for the operation of a span. */
+dp_status_t dp__profile_open(dp_pipeline_t *p);
+void dp__profile_close(dp_pipeline_t *p);
+void dp__profile_begin(dp_pipeline_t *p, int32_t span);
+void dp__profile_end(dp_pipeline_t *p);
+/* Puts the times of kernels into the kept spans. */
+dp_status_t dp__profile_collect(dp_pipeline_t *p);
 
 #endif

@@ -221,6 +221,8 @@ static dp_status_t open_device(dp_pipeline_t *p)
     status = p->device_vt->open(p->host, &config, &p->device);
     if (status >= 0)
         status = share_device(p);
+    if (status >= 0)
+        status = dp__profile_open(p);
     for (int lane = 0; lane < DP_LANE_COUNT && status >= 0; lane++)
         status = p->device_vt->stream_open(p->device, (dp_lane_t)lane, &p->stream[lane]);
     return status;
@@ -380,6 +382,7 @@ void dp_pipeline_close(dp_pipeline_t *p)
             p->device_vt->release(p->device, p->staging_there);
         dp__shared_release(p, p->losses);
         dp__shared_release(p, p->staging);
+        dp__profile_close(p);
         p->device_vt->close(p->device);
     }
     dp__plan_free(&p->plan);

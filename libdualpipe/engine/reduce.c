@@ -52,6 +52,7 @@ dp_status_t dp__reduce(dp_pipeline_t *p, int32_t c, int32_t span)
         status = p->device_vt->stream_wait(s, p->mark[DP_LANE_COMPUTE]);
     if (status >= 0)
         status = p->device_vt->stamp(s, &p->records[span].start_ns);
+    dp__profile_begin(p, span);
     if (status >= 0 && chunk->grads[0] != NULL && chunk->grads[1] != NULL)
         status = p->device_vt->add(s, chunk->grads[0], chunk->grads[1], count, dtype);
     if (status >= 0 && p->comms.mirror != NULL)
@@ -60,6 +61,7 @@ dp_status_t dp__reduce(dp_pipeline_t *p, int32_t c, int32_t span)
         status = reduce_over_data(p, chunk, grads);
     if (status >= 0)
         status = dp__stage_reduce(chunk->stage, grads, s);
+    dp__profile_end(p);
     if (status >= 0)
         status = p->device_vt->stamp(s, &p->records[span].end_ns);
     return status;

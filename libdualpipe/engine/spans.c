@@ -146,6 +146,8 @@ dp_status_t dp_pipeline_timeline(dp_pipeline_t *p, dp_timeline_t **timeline_out)
     rank = dp_group_rank(p->group);
     status = largest(p, &room);
     if (status >= 0)
+        status = dp__profile_collect(p);
+    if (status >= 0)
         status = dp_timeline_create(1, room, &row);
     if (status >= 0)
         status = fill_row(p, row, 0);

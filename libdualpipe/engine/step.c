@@ -60,10 +60,13 @@ static dp_status_t receive(dp_pipeline_t *p, const dp__pass_t *pass, dp_stream_t
 {
     dp__link_t *link = &p->links[pass->source];
     dp_message_tag_t tag = tag_of(p, link, pass->mb, pass->source_at);
+    dp_status_t status;
 
     DO(p->device_vt->stamp(s, &p->records[pass->recv_span].start_ns));
-    DO(p->comms.vt->recv(link->end, &tag, data_out, s));
-    return p->device_vt->stamp(s, &p->records[pass->recv_span].end_ns);
+    dp__profile_begin(p, pass->recv_span);
+    status = p->comms.vt->recv(link->end, &tag, data_out, s);
+    dp__profile_end(p);
+    return status < 0 ? status : p->device_vt->stamp(s, &p->records[pass->recv_span].end_ns);
 }
 
 /* Makes lane `lane` ready for the first segment of a pass and finds its input. */
@@ -171,12 +174,16 @@ static dp_status_t send(dp_pipeline_t *p, const dp__pass_t *pass)
     dp_message_tag_t tag = tag_of(p, link, pass->mb, pass->dest_at);
     int32_t slot = out_slot(link, pass);
     dp_stream_t *s = p->stream[link->in_lane ? link->writer_lane[slot] : DP_LANE_P2P];
+    dp_status_t status;
 
     p->enqueueing = pass->send_span;
     if (!link->in_lane)
         DO(p->device_vt->stream_wait(s, link->ready[slot]));
     DO(p->device_vt->stamp(s, &p->records[pass->send_span].start_ns));
-    DO(p->comms.vt->send(link->end, link->slot[slot], &tag, s));
+    dp__profile_begin(p, pass->send_span);
+    status = p->comms.vt->send(link->end, link->slot[slot], &tag, s);
+    dp__profile_end(p);
+    DO(status);
     DO(p->device_vt->stamp(s, &p->records[pass->send_span].end_ns));
     if (link->in_lane && link->writer_lane[slot] == link->claim_lane)
         return DP_OK;
@@ -197,11 +204,20 @@ static dp_status_t put_transfer(dp_pipeline_t *p, const dp__transfer_t *t, dp_st
     return p->comms.vt->recv(link->end, &tag, &link->arrived[slot], s);
 }
 
+static dp_status_t put_transfers(dp_pipeline_t *p, const dp__transfer_t *t, int32_t n, dp_stream_t *s)
+{
+    DO(p->comms.vt->group_begin(p->comms.pipeline, s));
+    for (int32_t i = 0; i < n; i++)
+        DO(put_transfer(p, &t[i], s));
+    return p->comms.vt->group_end(p->comms.pipeline, s);
+}
+
 static dp_status_t put_group(dp_pipeline_t *p, const dp__action_t *action)
 {
     dp_stream_t *s = p->ways[action->way].stream;
     const dp__transfer_t *t = action->transfers;
     int32_t n = action->ntransfers;
+    dp_status_t status;
 
     for (int32_t i = 0; i < n; i++) {
         dp__link_t *link = &p->links[t[i].link];
@@ -212,10 +228,10 @@ static dp_status_t put_group(dp_pipeline_t *p, const dp__action_t *action)
     }
     for (int32_t i = 0; i < n; i++)
         DO(p->device_vt->stamp(s, &p->records[t[i].span].start_ns));
-    DO(p->comms.vt->group_begin(p->comms.pipeline, s));
-    for (int32_t i = 0; i < n; i++)
-        DO(put_transfer(p, &t[i], s));
-    DO(p->comms.vt->group_end(p->comms.pipeline, s));
+    dp__profile_begin(p, t[0].span); /* one kernel moves them all */
+    status = put_transfers(p, t, n, s);
+    dp__profile_end(p);
+    DO(status);
     for (int32_t i = 0; i < n; i++) {
         dp__link_t *link = &p->links[t[i].link];
         int32_t slot = t[i].at % link->nslots;
@@ -250,11 +266,14 @@ static chain_t chain_of(const dp_stage_t *stage, int32_t index, int forward)
 static dp_status_t put(dp_pipeline_t *p, const dp_stage_t *stage, const dp__call_t *call, running_t *run, int lane)
 {
     dp_stream_t *s = p->stream[lane];
+    dp_status_t status;
 
     run->call.scratch = p->scratch[lane];
     DO(p->device_vt->stamp(s, &p->records[call->span].start_ns));
-    DO(dp__stage_run(stage, call->segment, (dp_op_kind_t)call->op, &run->call, s));
-    return p->device_vt->stamp(s, &p->records[call->span].end_ns);
+    dp__profile_begin(p, call->span);
+    status = dp__stage_run(stage, call->segment, (dp_op_kind_t)call->op, &run->call, s);
+    dp__profile_end(p);
+    return status < 0 ? status : p->device_vt->stamp(s, &p->records[call->span].end_ns);
 }
 
 static dp_status_t put_weight(dp_pipeline_t *p, const dp_stage_t *stage, const dp__call_t *call, running_t *run)

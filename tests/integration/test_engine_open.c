@@ -43,6 +43,8 @@ static void no_such_comm(dp_pipeline_options_t *o) { o->comm = "pigeon"; }
 static void no_such_device(dp_pipeline_options_t *o) { o->device = "abacus"; }
 static void device_as_comm(dp_pipeline_options_t *o) { o->comm = mock_device; }
 static void comm_as_device(dp_pipeline_options_t *o) { o->device = mock_comm; }
+static void no_such_profiler(dp_pipeline_options_t *o) { o->profiler = "stethoscope"; }
+static void comm_as_profiler(dp_pipeline_options_t *o) { o->profiler = mock_comm; }
 static void odd_queue(dp_pipeline_options_t *o) { o->device_config.queue_length = 3; }
 
 static void long_name(dp_pipeline_options_t *o)
@@ -55,6 +57,8 @@ static void long_name(dp_pipeline_options_t *o)
 
 static const bad_t bad[] = {
     {no_build, DP_ERR_INVALID, {"build"}},
+    {no_such_profiler, DP_ERR_PLUGIN, {"stethoscope"}},
+    {comm_as_profiler, DP_ERR_PLUGIN, {"dp.profiler/1"}},
     {no_boundary, DP_ERR_INVALID, {"boundary_bytes is 0"}},
     {large_boundary, DP_ERR_INVALID, {"boundary_bytes is 4294967296", "4294967295"}},
     {other_boundary, DP_ERR_INVALID, {"stage ", "120 bytes", "1 and 8"}},
@@ -518,6 +522,57 @@ START_TEST(pipelines_side_by_side_and_one_after_the_other)
 }
 END_TEST
 
+/* Three steps of which two are kept: their operations have the times of the mock's kernels, and so again when asked twice. */
+static dp_status_t profile(rank_t *rank, dp_pipeline_t *p)
+{
+    dp_timeline_t *t = NULL;
+    dp_status_t status = DP_OK;
+
+    for (int step = 0; step < 3 && status >= 0; step++)
+        status = rank_step(p, 0, NULL);
+    for (int round = 0; round < 2 && status >= 0; round++) {
+        int64_t count = 0, operations = 0;
+
+        status = dp_pipeline_timeline(p, &t);
+        for (int r = 0; t != NULL && r < 2; r++) {
+            const dp_span_t *spans = dp_timeline_spans(t, r, &count);
+
+            for (int64_t i = 0; i < count; i++) {
+                if (spans[i].kind == DP_SPAN_STEP)
+                    continue;
+                operations++;
+                ck_assert_int_eq(spans[i].start_ns / 1000000000, 1 + spans[i].step);
+                ck_assert_int_eq(spans[i].start_ns % 1000, 0);
+                ck_assert_int_eq(spans[i].end_ns, spans[i].start_ns + 40);
+            }
+        }
+        if (rank->argument == 0)
+            ck_assert_int_gt(operations, 2 * 2 * 4 * 2); /* steps, ranks, micro-batches, forward and backward */
+        dp_timeline_free(t);
+        t = NULL;
+    }
+    return status;
+}
+
+START_TEST(spans_have_the_times_of_kernels)
+{
+    char mock[512];
+    rank_t ranks[2];
+
+    snprintf(mock, sizeof(mock), "%s/mock_profiler.so", getenv("DP_TEST_MOCKS"));
+    for (int r = 0; r < 2; r++) {
+        rank_prepare(&ranks[r], "dualpipe", 4);
+        ranks[r].options.profiler = mock;
+        ranks[r].options.trace_steps = 2;
+        ranks[r].use = profile;
+        ranks[r].argument = r;
+    }
+    ranks_run(ranks, 2);
+    for (int r = 0; r < 2; r++)
+        rank_expect(&ranks[r], r, DP_OK, NULL, 0);
+}
+END_TEST
+
 static dp_status_t look_at_share(rank_t *rank, dp_pipeline_t *p)
 {
     const dp_host_t *host = dp_group_host(rank->options.group);
@@ -926,6 +981,7 @@ int main(void)
     tcase_add_loop_test(pipelines, schedules_that_do_not_fit, 0, 4);
     tcase_add_test(pipelines, the_last_steps_are_kept);
     tcase_add_loop_test(pipelines, pipelines_side_by_side_and_one_after_the_other, 0, 2);
+    tcase_add_test(pipelines, spans_have_the_times_of_kernels);
     tcase_add_test(pipelines, plugins_are_told_their_share_of_the_device);
     tcase_add_test(pipelines, a_hundred_times);
     suite_add_tcase(suite, pipelines);
