@@ -23,7 +23,8 @@ static dp_status_t allocate(balance_t *b)
     b->latest = calloc(cells(b, b->shape.experts), sizeof(*b->latest));
     b->loads = calloc(cells(b, b->shape.experts), sizeof(*b->loads));
     b->workspace = malloc(b->workspace_bytes);
-    return b->placement != NULL && b->next != NULL && b->latest != NULL && b->loads != NULL && b->workspace != NULL
+    return b->placement != NULL && b->next != NULL && b->latest != NULL && b->loads != NULL &&
+                   b->workspace != NULL
                ? DP_OK
                : dp_fail(DP_ERR_NOMEM, "no memory for the loads of %d layers of experts", b->shape.layers);
 }
@@ -129,7 +130,8 @@ dp_status_t balance_record(balance_t *b, const rebalance_t *record)
     rebalance_t *grown = realloc(b->records, (size_t)(b->nrecords + 1) * sizeof(*grown));
 
     if (grown == NULL)
-        return dp_fail(DP_ERR_NOMEM, "no memory for a record of %d changes of placement", (int)b->nrecords + 1);
+        return dp_fail(DP_ERR_NOMEM, "no memory for a record of %d changes of placement",
+                       (int)b->nrecords + 1);
     b->records = grown;
     b->records[b->nrecords++] = *record;
     memcpy(b->placement, b->next, cells(b, b->shape.replicas) * sizeof(*b->placement));

@@ -32,7 +32,8 @@ dp_status_t trainer_count_tokens(trainer_t *t, double *tokens)
 
         for (uint32_t i = 0; i < view->nparams && st == DP_OK; i++) {
             const dp_param_t *param = &view->param[i];
-            if (!view->primary || param->kind != DP_PARAM_ROUTER_BIAS || sscanf(param->name, "layer%d.", &layer) != 1)
+            if (!view->primary || param->kind != DP_PARAM_ROUTER_BIAS ||
+                sscanf(param->name, "layer%d.", &layer) != 1)
                 continue;
             st = device_memory_get(&t->memory, counts, (const char *)view->grads + param->offset * element,
                                    experts * element);
@@ -88,7 +89,8 @@ static dp_status_t place_all(trainer_t *t, double *sent)
         const int count = trainer_kept(t, layer, kept);
         uint64_t bytes = 0;
 
-        st = dp_moe_layer_place(layer->layer, t->balance.next + layer->number * t->options->replicas, kept, count, &bytes);
+        st = dp_moe_layer_place(layer->layer, t->balance.next + layer->number * t->options->replicas, kept,
+                                count, &bytes);
         *sent += t->model.context.ep_rank == 0 ? (double)bytes : 0; /* of the whole expert group */
     }
     return st == DP_OK ? dp_pipeline_sum(t->pipeline, sent, 1) : st;

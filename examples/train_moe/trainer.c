@@ -268,6 +268,8 @@ size_t trainer_bytes(const trainer_t *t)
 {
     size_t bytes = 2 * (size_t)t->microbatches * t->tokens;
 
+    if (t->model.replicas != NULL)
+        bytes += dp_replicas_bytes(t->model.replicas);
     for (int32_t c = 0; c < t->nchunks; c++)
         bytes += (t->options->dtype == DP_BF16 ? 3 : 2) * t->chunks[c].view.param_count *
                  dp_dtype_bytes(dp_dtype_accumulator(t->options->dtype));

@@ -79,7 +79,7 @@ dp_status_t trainer_count_tokens(trainer_t *trainer, double *tokens);
 /* Numbers the parameters anew, after the placement has changed. Collective. */
 dp_status_t trainer_number(trainer_t *trainer);
 
-/* Bytes this file allocated: optimizer state, gradients' sums, data. */
+/* Bytes this file allocated: optimizer state, gradients' sums, data, staging of replicated experts. */
 size_t trainer_bytes(const trainer_t *trainer);
 
 #endif

@@ -23,8 +23,8 @@
 #define TOLERANCE 1e-13
 
 /* Where experts are replicated: relative difference of losses, measure of gradients after steps of training. */
-#define LOSS_TOLERANCE(dtype)     ((dtype) == DP_F64 ? 1e-12 : 1e-5)
-#define REPLICA_TOLERANCE(dtype)  ((dtype) == DP_F64 ? TOLERANCE : 1e-9)
+#define LOSS_TOLERANCE(dtype)    ((dtype) == DP_F64 ? 1e-12 : 1e-5)
+#define REPLICA_TOLERANCE(dtype) ((dtype) == DP_F64 ? TOLERANCE : 1e-9)
 
 /* What the serial run says of each parameter of the whole model, by number. */
 typedef struct expected {
@@ -43,7 +43,7 @@ typedef struct serial {
 
 typedef struct findings {
     int32_t losses, losses_equal, losses_close;
-    double worst_loss; /* relative difference */
+    double worst_loss;          /* relative difference */
     int32_t exact, exact_equal; /* tensors that must be equal to the last bit */
     int32_t close, close_enough, close_equal;
     int32_t replicas, replicas_equal;
@@ -177,8 +177,9 @@ static dp_status_t apply_serially(serial_t *s, int64_t step)
 {
     const dp_chunk_view_t *view = &s->trainer.chunks[0].view;
     step_result_t result;
-    dp_status_t st = device_memory_put(&s->trainer.memory, (void *)(uintptr_t)view->grads, s->expected.grads,
-                                       view->param_count * dp_dtype_bytes(dp_dtype_accumulator(s->options.dtype)));
+    dp_status_t st =
+        device_memory_put(&s->trainer.memory, (void *)(uintptr_t)view->grads, s->expected.grads,
+                          view->param_count * dp_dtype_bytes(dp_dtype_accumulator(s->options.dtype)));
 
     return st == DP_OK ? trainer_apply(&s->trainer, step, &result) : st;
 }
@@ -343,9 +344,9 @@ static void print_replicated(const trainer_t *t, const findings_t *all, int32_t 
             LOSS_TOLERANCE(t->options->dtype), tolerance(t));
     for (int32_t r = 0; r < size; r++) {
         const findings_t *f = &all[r];
-        fprintf(to, "%4d %2d %2d %2d    %4d of %4d (%.1e)  %5d of %5d (%.1e)  %4d of %4d %s\n", r, f->p, f->e, f->d,
-                f->losses_close, f->losses, f->worst_loss, f->close_enough, f->close, f->worst, f->replicas_equal,
-                f->replicas, passed(t, f) ? "" : "FAILED");
+        fprintf(to, "%4d %2d %2d %2d    %4d of %4d (%.1e)  %5d of %5d (%.1e)  %4d of %4d %s\n", r, f->p, f->e,
+                f->d, f->losses_close, f->losses, f->worst_loss, f->close_enough, f->close, f->worst,
+                f->replicas_equal, f->replicas, passed(t, f) ? "" : "FAILED");
     }
     for (int64_t i = 0; i < t->balance.nrecords; i++) {
         replicas += t->balance.records[i].replicas;

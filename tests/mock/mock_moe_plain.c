@@ -22,5 +22,5 @@ static const void *get_interface(const char *id)
     return &table;
 }
 
-DP_PLUGIN_DEFINE(mock_moe_plain) = {
-    DP_PLUGIN_HEAD, "mock_moe_plain", "0.1", "moe_cpu without replicas", NULL, NULL, get_interface};
+DP_PLUGIN_DEFINE(mock_moe_plain) = {DP_PLUGIN_HEAD, "mock_moe_plain", "0.1", "moe_cpu without replicas", NULL,
+                                    NULL,           get_interface};
