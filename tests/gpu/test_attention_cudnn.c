@@ -1,7 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_attention_cudnn.c: attention_cudnn against attention_cpu in double and against attention_cuda, on a GPU: cuDNN has no
- * fake. Tolerance: 2^-6 of a tensor's largest value, as for attention_cuda in bf16. */
+ * test_attention_cudnn.c: attention_cudnn against attention_cpu in double and against attention_cuda, on a GPU or with
+ * the fake driver and the interpreter that stands in for cuDNN. Tolerance: 2^-5 of a tensor's largest value, since q and
+ * k, rounded to bf16, make logits of up to 192 products that the softmax takes apart; 2^-6 between the two plugins, which
+ * round in the same places, as a distance over all results. */
 #include "attention_device.h"
 
 static device_problem_t device;
@@ -44,7 +46,7 @@ START_TEST(equals_attention_cpu)
     open_shape(shapes[_i / 2].n, shapes[_i / 2].value_dim, _i % 2);
     device_run_all(&device, POISON_NAN);
     run_all(&cpu, POISON_NAN);
-    check_like_twin(&device, &cpu, 0x1p-6);
+    check_like_twin(&device, &cpu, 0x1p-5);
     close_shape();
 }
 END_TEST
@@ -159,7 +161,7 @@ static void check_refused(dp_dtype_t dtype, uint32_t head_dim, const char *text)
     ck_assert_int_eq(device.host.allocations, 0);
 }
 
-/* Runs on the fake device as well: none of this comes as far as cuDNN's engines. */
+
 START_TEST(refuses_what_it_cannot_do)
 {
     load("attention_cudnn");
@@ -183,15 +185,10 @@ int main(int argc, char **argv)
     gpu_or_skip(argv[0]);
     tcase_set_timeout(tc, 120);
     tcase_add_test(tc, refuses_what_it_cannot_do);
-    if (gpu_is_fake()) {
-        fprintf(stderr, "SKIP: equals_attention_cpu, equals_attention_cuda, deterministic_is_the_same_bits, "
-                        "passes_can_be_captured: cuDNN has no fake\n");
-    } else {
-        tcase_add_loop_test(tc, equals_attention_cpu, 0, 2 * N_SHAPES);
-        tcase_add_loop_test(tc, equals_attention_cuda, 0, N_SHAPES);
-        tcase_add_test(tc, deterministic_is_the_same_bits);
-        tcase_add_test(tc, passes_can_be_captured);
-    }
+    tcase_add_loop_test(tc, equals_attention_cpu, 0, 2 * N_SHAPES);
+    tcase_add_loop_test(tc, equals_attention_cuda, 0, N_SHAPES);
+    tcase_add_test(tc, deterministic_is_the_same_bits);
+    tcase_add_test(tc, passes_can_be_captured);
     suite_add_tcase(s, tc);
     sr = srunner_create(s);
     srunner_run_all(sr, CK_NORMAL);
