@@ -94,6 +94,19 @@ static dp_status_t train(forked_t *self, dp_pipeline_t *pipeline)
     return status;
 }
 
+/* Built a second time for a backend of matched groups. */
+static const char *backend(void)
+{
+#ifdef DP_TEST_BACKEND
+    static char path[512];
+
+    snprintf(path, sizeof(path), "%s/" DP_TEST_BACKEND ".so", getenv("DP_TEST_MOCKS"));
+    return path;
+#else
+    return NULL;
+#endif
+}
+
 static dp_status_t body(forked_t *self)
 {
     dp_group_options_t options = forked_options(self);
@@ -111,6 +124,7 @@ static dp_status_t body(forked_t *self)
                                                            .boundary_bytes = TENSOR * sizeof(double),
                                                            .dtype = DP_F64,
                                                            .inline_bytes = self->argument % 2 == 0 ? 1 : 0,
+                                                           .comm = backend(),
                                                            .build = build},
                                   &pipeline);
     if (status >= 0)
