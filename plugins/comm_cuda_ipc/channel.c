@@ -143,7 +143,7 @@ dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_messa
     if (status < 0)
         return status;
     plan_send(&comm->plan, &end->plan, end->count, tag, from);
-    status = queue_run(&q, &comm->plan);
+    status = queue_leave(&q, queue_run(&q, &comm->plan));
     end->count += status == DP_OK;
     return status;
 }
@@ -180,6 +180,7 @@ dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected
         plan_received(&comm->plan, &end->plan, end->count);
         status = queue_run(&q, &comm->plan);
     }
+    status = queue_leave(&q, status);
     if (status == DP_OK) {
         *data_out = end->plan.data + end->count % end->plan.slots * end->plan.stride;
         end->count++;
@@ -203,7 +204,7 @@ dp_status_t channel_release(dp_channel_end_t *end, uint32_t sequence, dp_stream_
     if (status < 0)
         return status;
     plan_release(&comm->plan, &end->plan, end->released);
-    status = queue_run(&q, &comm->plan);
+    status = queue_leave(&q, queue_run(&q, &comm->plan));
     end->released += status == DP_OK;
     return status;
 }

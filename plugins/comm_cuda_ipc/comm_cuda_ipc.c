@@ -31,7 +31,9 @@ static dp_status_t check_config(const dp_host_t *host, const dp_comm_config_t *c
                        config->rank, config->nranks);
     if (config->world_ranks == NULL || config->device_vt == NULL || config->device == NULL)
         return DP_FAIL(host, DP_ERR_INVALID, "group %s: world ranks or the device are missing", config->name);
-    if (config->device_vt->caps & DP_DEVICE_CAP_HOST_MEMORY)
+    if ((config->device_vt->caps & DP_DEVICE_CAP_HOST_MEMORY) ||
+        !DP_HAS(config->device_vt, dp_device_vt_t, watch) ||
+        !DP_HAS(config->device_vt, dp_device_vt_t, stream_native))
         return DP_FAIL(host, DP_ERR_UNSUPPORTED, "comm_cuda_ipc needs a CUDA device, such as device_cuda");
     if (config->nranks > 1 && host->get_service(host, DP_HOST_BOOT) == NULL)
         return DP_FAIL(host, DP_ERR_UNSUPPORTED, "comm_cuda_ipc needs the host's service " DP_HOST_BOOT);
@@ -127,6 +129,16 @@ static dp_status_t allocate_tables(dp_comm_t *comm, const int32_t *world)
     return DP_OK;
 }
 
+static dp_status_t open_marks(dp_comm_t *comm)
+{
+    dp_status_t status = DP_OK;
+
+    for (int i = 0; i < STREAMS_MAX && status == DP_OK; i++)
+        status = DP_CU(comm->host, comm->cu->cuEventCreate(&comm->streams[i].mark, CU_EVENT_DISABLE_TIMING),
+                       "group %s: making an event", comm->name);
+    return status;
+}
+
 static dp_status_t set_up(dp_comm_t *comm, const dp_comm_config_t *config)
 {
     dp_status_t status = allocate_tables(comm, config->world_ranks);
@@ -139,6 +151,8 @@ static dp_status_t set_up(dp_comm_t *comm, const dp_comm_config_t *config)
     if (status == DP_OK)
         status = load_kernels(comm);
     if (status == DP_OK)
+        status = open_marks(comm);
+    if (status == DP_OK)
         status = fault_open(comm);
     return status == DP_OK ? join_open(comm) : status;
 }
@@ -148,15 +162,12 @@ static dp_status_t set_up(dp_comm_t *comm, const dp_comm_config_t *config)
 /* Whether all our streams have come to rest. Peers and memory are let go only then. */
 static bool drained(dp_comm_t *comm)
 {
-    for (uint32_t i = 0; i < comm->stream_count; i++) {
-        CUstream stream = comm->device_vt->stream_native(comm->streams[i]);
-
-        for (int ms = 0; comm->cu->cuStreamQuery(stream) == CUDA_ERROR_NOT_READY; ms += 2) {
+    for (uint32_t i = 0; i < comm->stream_count; i++)
+        for (int ms = 0; comm->cu->cuEventQuery(comm->streams[i].mark) == CUDA_ERROR_NOT_READY; ms += 2) {
             if (ms >= DRAIN_MS)
                 return false;
             poll(NULL, 0, 2); /* the host's wait returns at once when the job is over */
         }
-    }
     return true;
 }
 
@@ -179,6 +190,10 @@ static void let_go(dp_comm_t *comm)
 static void free_comm(dp_comm_t *comm)
 {
     const dp_host_t *host = comm->host;
+
+    for (int i = 0; i < STREAMS_MAX; i++)
+        if (comm->streams[i].mark != NULL)
+            (void)comm->cu->cuEventDestroy(comm->streams[i].mark);
 
     while (comm->ends != NULL) {
         dp_channel_end_t *end = comm->ends;

@@ -19,7 +19,7 @@
 
 #define NAME_BYTES   80
 #define LABEL_BYTES  64
-#define STREAMS_MAX  64
+#define STREAMS_MAX  16
 #define BATCH_MAX    128 /* memory operations in one call of the driver */
 #define MEET_SECONDS 60
 
@@ -65,6 +65,12 @@ struct holding {
         *targets; /* [lines] of our own: TARGET_SET | the latest value that a stream waits for; else NULL */
 };
 
+/* A stream that has carried something of ours, and a mark behind the latest of it: streams may be closed before us. */
+typedef struct used_stream {
+    const dp_stream_t *stream;
+    CUevent mark;
+} used_stream_t;
+
 #define TARGET_SET (UINT64_C(1) << 32)
 
 struct dp_comm {
@@ -100,9 +106,9 @@ struct dp_comm {
     dp_exchange_t *exchanges;
     uint64_t barriers, pieces;
     bool barriers_captured, sums_captured;
-    plan_t plan;                       /* room for what is being enqueued */
-    CUstreamBatchMemOpParams *batch;   /* [BATCH_MAX] */
-    dp_stream_t *streams[STREAMS_MAX]; /* that have carried something of ours */
+    plan_t plan;                     /* room for what is being enqueued */
+    CUstreamBatchMemOpParams *batch; /* [BATCH_MAX] */
+    used_stream_t streams[STREAMS_MAX];
     uint32_t stream_count;
     bool spin;               /* kernels wait, not streams: DUALPIPE_IPC_WAIT=kernel */
     double link_ns_per_byte; /* of a simulated link; 0: none */
@@ -165,10 +171,13 @@ void block_drop(dp_comm_t *comm, block_t *block);
 typedef struct queue {
     dp_comm_t *comm;
     CUstream stream;
+    CUevent mark;
     bool kernels; /* values come from device memory */
     bool capturing;
 } queue_t;
 dp_status_t queue_enter(dp_comm_t *comm, dp_stream_t *s, queue_t *queue_out);
+/* Marks what was put on the stream; returns `status` when that is a failure. */
+dp_status_t queue_leave(const queue_t *q, dp_status_t status);
 dp_status_t queue_run(const queue_t *q, const plan_t *plan);
 dp_status_t queue_launch(const queue_t *q, CUfunction function, uint32_t blocks, uint32_t threads, void *args,
                          const char *what);

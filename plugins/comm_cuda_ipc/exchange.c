@@ -194,6 +194,7 @@ dp_status_t exchange_run(dp_exchange_t *x, uint32_t sequence, const void *send, 
         plan_exchanged(&comm->plan, &x->group, x->config.slots, x->count);
         status = queue_run(&q, &comm->plan);
     }
+    status = queue_leave(&q, status);
     if (status == DP_OK) {
         *rows_out = x->payload[comm->rank] + rows_data_at(n, x->config.slots) +
                     slot * rows_slot_bytes(n, x->config.capacity_rows, x->config.row_bytes);
@@ -217,7 +218,7 @@ dp_status_t exchange_release(dp_exchange_t *x, uint32_t sequence, dp_stream_t *s
     if (status < 0)
         return status;
     plan_exchange_release(&x->comm->plan, &x->group, x->config.slots, x->released);
-    status = queue_run(&q, &x->comm->plan);
+    status = queue_leave(&q, queue_run(&q, &x->comm->plan));
     x->released += status == DP_OK;
     return status;
 }

@@ -216,10 +216,8 @@ dp_status_t fault_open(dp_comm_t *comm)
     if (pthread_create(&comm->watchdog, NULL, watch, comm) != 0)
         return DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no thread to watch for faults", comm->name);
     comm->watchdog_runs = true;
-    if (DP_HAS(comm->device_vt, dp_device_vt_t, watch)) {
-        status = comm->device_vt->watch(comm->device, fault_check, comm);
-        comm->watched = status == DP_OK;
-    }
+    status = comm->device_vt->watch(comm->device, fault_check, comm);
+    comm->watched = status == DP_OK;
     return status;
 }
 

@@ -8,15 +8,18 @@
 
 /* ---- which way ---- */
 
-static dp_status_t remember_stream(dp_comm_t *comm, dp_stream_t *s)
+static dp_status_t remember_stream(dp_comm_t *comm, const dp_stream_t *s, CUevent *mark_out)
 {
-    for (uint32_t i = 0; i < comm->stream_count; i++)
-        if (comm->streams[i] == s)
-            return DP_OK;
-    if (comm->stream_count == STREAMS_MAX)
+    uint32_t i = 0;
+
+    while (i < comm->stream_count && comm->streams[i].stream != s)
+        i++;
+    if (i == STREAMS_MAX)
         return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: more than %d streams carry its transfers",
                        comm->name, STREAMS_MAX);
-    comm->streams[comm->stream_count++] = s;
+    comm->streams[i].stream = s;
+    comm->stream_count += i == comm->stream_count;
+    *mark_out = comm->streams[i].mark;
     return DP_OK;
 }
 
@@ -28,7 +31,7 @@ dp_status_t queue_enter(dp_comm_t *comm, dp_stream_t *s, queue_t *queue_out)
 
     if (fault_aborted(comm))
         return DP_FAIL(comm->host, DP_ERR_ABORTED, "rank %d: group %s was aborted", WORLD(comm), comm->name);
-    status = remember_stream(comm, s);
+    status = remember_stream(comm, s, &queue_out->mark);
     if (status == DP_OK)
         status = DP_CU(comm->host, comm->cu->cuStreamIsCapturing(stream, &capture),
                        "asking a stream for its capture");
@@ -39,6 +42,15 @@ dp_status_t queue_enter(dp_comm_t *comm, dp_stream_t *s, queue_t *queue_out)
     queue_out->capturing = capture != CU_STREAM_CAPTURE_STATUS_NONE;
     queue_out->kernels = queue_out->capturing || comm->spin;
     return DP_OK;
+}
+
+dp_status_t queue_leave(const queue_t *q, dp_status_t status)
+{
+    dp_status_t marked = q->capturing ? DP_OK
+                                      : DP_CU(q->comm->host, q->comm->cu->cuEventRecord(q->mark, q->stream),
+                                              "group %s: marking a stream", q->comm->name);
+
+    return status < 0 ? status : marked;
 }
 
 ipc_value_t queue_value(const queue_t *q, const uint32_t *counter, uint32_t base, uint32_t delta)

@@ -49,7 +49,7 @@ dp_status_t reduce_barrier(dp_comm_t *comm, dp_stream_t *s)
     if (status < 0)
         return status;
     plan_barrier(&comm->plan, &comm->base, comm->barriers);
-    status = queue_run(&q, &comm->plan);
+    status = queue_leave(&q, queue_run(&q, &comm->plan));
     comm->barriers += status == DP_OK;
     return status;
 }
@@ -138,6 +138,7 @@ dp_status_t reduce_all(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dty
         plan_sum_end(plan, &sum);
         status = queue_run(&q, plan);
     }
+    status = queue_leave(&q, status);
     comm->pieces += status == DP_OK ? pieces : 0;
     return status;
 }
