@@ -356,9 +356,7 @@ static dp_status_t query_error(dp_device_t *device)
 
     if (status < 0)
         return status;
-    status = device_make_current(device);
-    if (status < 0)
-        return device_keep_failure(device, status);
+    (void)device_make_current(device);
     pthread_mutex_lock(&device->lock);
     for (dp_stream_t *s = device->streams; s != NULL && device->capture_origin == NULL; s = s->next) {
         result = device->cu->cuStreamQuery(s->cu);

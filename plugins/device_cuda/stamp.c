@@ -21,7 +21,7 @@ static dp_status_t calibrate(dp_device_t *device)
     const dp_host_t *host = device->host;
     dp_stamps_t *st = &device->stamps;
     int rounds = ROUNDS;
-    int64_t best = INT64_MAX, give_up = host->now_ns(host) + 500000000;
+    int64_t best = INT64_MAX, give_up = host->now_ns(host) + 5000000000;
     dp_status_t status;
 
     *st->call = 0;

@@ -17,9 +17,12 @@ typedef struct part {
 #define PART_MAGIC 0x736d7061u
 
 struct CUdevResourceDesc_st {
+    CUdevResourceDesc next;
     int device;
     sm_set_t sms;
 };
+
+static CUdevResourceDesc descriptors; /* CUDA has no call to free one */
 
 static part_t *part_of(CUdevResource *r)
 {
@@ -102,11 +105,14 @@ FAKE_EXPORT CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *desc, CUdevRes
         for (unsigned k = 0; k < p->count; k++)
             d->sms.sm[d->sms.count++] = (unsigned char)(p->first + k);
     }
+    pthread_mutex_lock(&fake_lock);
+    d->next = descriptors;
+    descriptors = d;
+    pthread_mutex_unlock(&fake_lock);
     *desc = d;
     return CUDA_SUCCESS;
 }
 
-/* The descriptor is used up here; CUDA has no call to free one. */
 FAKE_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc desc, CUdevice device, unsigned flags)
 {
     CUgreenCtx g;
@@ -121,7 +127,6 @@ FAKE_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc desc,
         return CUDA_ERROR_OUT_OF_MEMORY;
     g->device = device;
     g->sms = desc->sms;
-    free(desc);
     *green = g;
     return CUDA_SUCCESS;
 }

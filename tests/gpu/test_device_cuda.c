@@ -236,6 +236,7 @@ START_TEST(a_fault_is_told_everywhere_and_stays)
     ck_assert(says("stream compute"));
     ck_assert_int_eq(rig.vt->reset(rig.device), DP_ERR_DEVICE);
     ck_assert(says("cannot be reset"));
+    dp_cuda_module_unload(module);
     rig_close(&rig);
 }
 END_TEST
