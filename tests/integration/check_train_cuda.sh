@@ -13,7 +13,7 @@ if [ ! -e "$fakes/libcuda_fake.so" ] || [ ! -e "$fakes/libcublaslt_fake.so" ]; t
     exit 77
 fi
 export DUALPIPE_CUDA_DRIVER="$fakes/libcuda_fake.so" DUALPIPE_CUBLASLT="$fakes/libcublaslt_fake.so" \
-    DUALPIPE_NCCL="$fakes/libnccl_fake.so"
+    DUALPIPE_CUDNN="$fakes/libcudnn_fake.so" DUALPIPE_NCCL="$fakes/libnccl_fake.so"
 model="--layers 2 --hidden 16 --heads 2 --kv-heads 1 --seq 8 --batch 1 --experts 4 --expert-hidden 8 --microbatches 4
     --warmup 2 --steps 3 --sample 0 --val-every 2 --quiet"
 
@@ -57,6 +57,10 @@ run cuda32 --threads 2 --device cuda
 close cpu32 cuda32 1e-5
 run cuda16 --threads 2 --device cuda --dtype bf16 --attention cuda
 close cpu32 cuda16 2e-2
+if [ -e "$DP_TEST_BUILDDIR/.libs/dp_attention_cudnn.so" ]; then
+    run cudnn16 --threads 2 --device cuda --dtype bf16
+    close cpu32 cudnn16 2e-2
+fi
 
 run graph --threads 2 --device cuda --graph
 same cuda32 graph
