@@ -63,7 +63,8 @@ typedef struct dp_channel_config {
 
 /** What a message says of itself; checked against what the receiver expects (DP_ERR_PROTOCOL). */
 typedef struct dp_message_tag {
-    uint32_t sequence; /* number of the message in its channel since the channel was opened, from 0; wraps */
+    uint32_t sequence; /* number of the message in its channel since the channel was opened, from 0; wraps. Counts the
+                          calls: messages of a graph that is replayed are counted on the device                     */
     uint32_t step;
     int32_t microbatch;
     uint32_t bytes;    /* <= slot_bytes; may differ from message to message */

@@ -41,7 +41,7 @@ typedef struct dp__comms {
 typedef struct dp__link {
     const dp_channel_t *channel; /* of the training program                                                */
     dp_channel_end_t *end;       /* NULL: a turn                                                            */
-    uint32_t base;               /* messages of earlier steps                                               */
+    uint32_t base;               /* messages of earlier steps, but for those of replays                                               */
     int32_t sends;               /* 1: we are the source                                                    */
     int32_t nslots;              /* output buffers of a source, slots of a turn or of a grouped receiver    */
     int32_t way;                 /* grouped: whose stream carries it                                        */
@@ -166,6 +166,7 @@ struct dp_pipeline {
 
     dp__plan_t plan, forward_plan;
     dp__graph_t graphs[2];       /* of plan and of forward_plan */
+    int replayed;                /* the latest step put nothing on the lanes but a graph */
     dp_span_t *records;          /* the black box: spans of the running step */
     int32_t record_capacity;
     dp_span_t *history;          /* [trace_steps][record_capacity] */

@@ -149,11 +149,17 @@ static uint64_t revision_of(const dp_pipeline_t *p)
 dp_status_t dp__graph_put(dp_pipeline_t *p, const dp__plan_t *plan, const dp_step_t *step)
 {
     dp__graph_t *g = &p->graphs[plan == &p->forward_plan];
+    const int first = g->graph == NULL;
 
+    p->replayed = 0;
     /* what one graph has captured only replays may use: from then on everything is captured */
     if (g->runs++ == 0 && p->graphs[0].graph == NULL && p->graphs[1].graph == NULL)
         return dp__step_put(p, plan, step);
-    if (!same_as_before(g, step, p->schedule->microbatches, revision_of(p)))
+    p->replayed = same_as_before(g, step, p->schedule->microbatches, revision_of(p));
+    if (!p->replayed)
         DO(capture(p, g, plan, step));
+    /* making a graph may wait for the whole device, so none runs before all are made */
+    if (first)
+        DO(dp_group_barrier(p->group));
     return p->device_vt->graph_launch(g->graph, p->stream[DP_LANE_COMPUTE]);
 }

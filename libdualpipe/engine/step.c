@@ -474,7 +474,7 @@ dp_status_t dp_pipeline_step(dp_pipeline_t *p, dp_step_t *step)
         dp__engine_settle(p); /* what the trainer lent is his again */
         return status;
     }
-    for (int32_t l = 0; l < p->nlinks; l++)
+    for (int32_t l = 0; l < p->nlinks && !p->replayed; l++)
         p->links[l].base += (uint32_t)plan->messages[l];
     collect_losses(p, step);
     dp__records_keep(p, plan);

@@ -111,6 +111,8 @@ static dp_status_t device_open(const dp_host_t *host, const dp_device_config_t *
         status = open_service(device);
     if (status == DP_OK)
         status = stamps_open(device);
+    if (status == DP_OK)
+        status = graphs_open(device);
     if (status < 0) {
         device_close(device);
         return status;
@@ -141,8 +143,7 @@ static void device_close(dp_device_t *device)
         stream_close(device->streams);
     if (device->left_behind)
         return; /* what runs there still uses all of this */
-    while (device->graphs != NULL)
-        graph_close(device->graphs);
+    graphs_close(device);
     close_events(device);
     stamps_close(device);
     if (device->order != NULL)

@@ -64,6 +64,8 @@ struct dp_event {
     bool recorded;
 };
 
+enum { GRAPH_ROOMS = 8 }; /* graphs a device can hold */
+
 struct dp_graph {
     dp_device_t *device;
     dp_graph_t *next;
@@ -99,6 +101,8 @@ struct dp_device {
     dp_stream_t *streams;
     dp_event_t *events;
     dp_graph_t *graphs;
+    uint64_t *graph_memory;             /* of all rooms */
+    uint64_t *graph_rooms[GRAPH_ROOMS]; /* for the stamps of a graph each; NULL: taken */
     dp_stream_t *capture_origin; /* NULL: nothing is captured */
     uint32_t captures;           /* how many have begun: the number of the current one */
     dp_graph_t *capturing;
@@ -148,6 +152,8 @@ dp_status_t partition_open(dp_device_t *device, const dp_device_config_t *config
 void partition_close(dp_device_t *device);
 
 /* graph.c */
+dp_status_t graphs_open(dp_device_t *device);
+void graphs_close(dp_device_t *device);
 dp_status_t graph_begin(dp_stream_t *origin);
 dp_status_t graph_end(dp_stream_t *origin, dp_graph_t **graph_out);
 dp_status_t graph_launch(dp_graph_t *graph, dp_stream_t *s);

@@ -8,6 +8,54 @@
 
 #define GRAPH_STAMPS 16384
 
+/* Rooms for the stamps of graphs are made when the device opens: host memory for the device cannot be had, nor given back, while
+ * kernels of another rank wait on it for what this rank has yet to capture. */
+dp_status_t graphs_open(dp_device_t *device)
+{
+    const size_t bytes = (size_t)GRAPH_ROOMS * GRAPH_STAMPS * sizeof(uint64_t);
+    void *memory = NULL;
+    const dp_status_t status = DP_CU(
+        device->host,
+        device->cu->cuMemHostAlloc(&memory, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
+        "host memory for the time stamps of graphs");
+
+    if (status < 0)
+        return status;
+    device->graph_memory = memory;
+    for (int i = 0; i < GRAPH_ROOMS; i++)
+        device->graph_rooms[i] = device->graph_memory + (size_t)i * GRAPH_STAMPS;
+    return DP_OK;
+}
+
+void graphs_close(dp_device_t *device)
+{
+    while (device->graphs != NULL)
+        graph_close(device->graphs);
+    if (device->graph_memory != NULL)
+        (void)device->cu->cuMemFreeHost(device->graph_memory);
+}
+
+static volatile uint64_t *take_room(dp_device_t *device)
+{
+    for (int i = 0; i < GRAPH_ROOMS; i++)
+        if (device->graph_rooms[i] != NULL) {
+            uint64_t *room = device->graph_rooms[i];
+            device->graph_rooms[i] = NULL;
+            memset(room, 0, GRAPH_STAMPS * sizeof(*room));
+            return room;
+        }
+    return NULL;
+}
+
+static void give_room_back(dp_device_t *device, volatile uint64_t *room)
+{
+    for (int i = 0; i < GRAPH_ROOMS; i++)
+        if (device->graph_rooms[i] == NULL) {
+            device->graph_rooms[i] = (uint64_t *)(uintptr_t)room;
+            return;
+        }
+}
+
 static void free_graph(dp_graph_t *g)
 {
     dp_device_t *device = g->device;
@@ -17,17 +65,15 @@ static void free_graph(dp_graph_t *g)
     if (g->graph != NULL)
         (void)device->cu->cuGraphDestroy(g->graph);
     if (g->times != NULL)
-        (void)device->cu->cuMemFreeHost((void *)(uintptr_t)g->times);
+        give_room_back(device, g->times);
     device->host->release(device->host, g->to);
     device->host->release(device->host, g);
 }
 
-/* Room for stamps is made first: nothing can be allocated while a capture is on. */
 static dp_status_t make_graph(dp_device_t *device, dp_graph_t **graph_out)
 {
     const dp_host_t *host = device->host;
     dp_graph_t *g = host->allocate(host, sizeof(*g), 64);
-    void *memory = NULL;
     dp_status_t status;
 
     if (g == NULL)
@@ -38,16 +84,13 @@ static dp_status_t make_graph(dp_device_t *device, dp_graph_t **graph_out)
     g->to = host->allocate(host, GRAPH_STAMPS * sizeof(*g->to), 64);
     status = g->to != NULL ? DP_OK : DP_FAIL(host, DP_ERR_NOMEM, "no memory for a graph");
     if (status == DP_OK)
-        status = DP_CU(host,
-                       device->cu->cuMemHostAlloc(&memory, GRAPH_STAMPS * sizeof(uint64_t),
-                                                  CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
-                       "host memory for the time stamps of a graph");
+        g->times = take_room(device);
+    if (status == DP_OK && g->times == NULL)
+        status = DP_FAIL(host, DP_ERR_OVERFLOW, "a device holds %d graphs at most: close one", GRAPH_ROOMS);
     if (status < 0) {
         free_graph(g);
         return status;
     }
-    memset(memory, 0, GRAPH_STAMPS * sizeof(uint64_t));
-    g->times = memory;
     *graph_out = g;
     return DP_OK;
 }

@@ -68,6 +68,11 @@ run odd --threads 1 --device cuda --graph
 run serial --threads 1 --device cuda
 same odd serial
 
+# experts that move make a captured step be captured anew, while the other rank's kernels may be waiting already
+run placed --threads 4 --ep 2 --device cuda --eplb 1 --skew 0.3 --bias-rate 0
+run placed-graph --threads 4 --ep 2 --device cuda --eplb 1 --skew 0.3 --bias-rate 0 --graph
+same placed placed-graph
+
 "$DP_TEST_BUILDDIR/dualpipe" run -n 2 -- "$train" $model --device cuda --losses "$work/processes" >"$work/out" 2>&1 || {
     echo "processes: $(cat "$work/out")"
     failures=$((failures + 1))
