@@ -120,21 +120,6 @@ static void *memory(bench_t *b, size_t bytes)
     return at;
 }
 
-static void set_number(dp_dtype_t dtype, void *values, size_t i, double x)
-{
-    const float f = (float)x;
-    uint32_t bits;
-
-    if (dtype == DP_F64) {
-        ((double *)values)[i] = x;
-    } else if (dtype == DP_F32) {
-        ((float *)values)[i] = f;
-    } else {
-        memcpy(&bits, &f, sizeof(bits));
-        ((uint16_t *)values)[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-    }
-}
-
 /* `count` numbers in [-size, size), of which the first million and a few repeat. */
 static void fill(bench_t *b, void *to, size_t count, double size)
 {
@@ -145,7 +130,7 @@ static void fill(bench_t *b, void *to, size_t count, double size)
 
     for (i = 0; i < pattern; i++) {
         state = state * 6364136223846793005u + 1442695040888963407u;
-        set_number(b->set.dtype, numbers, i, ((double)(state >> 40) / (1 << 23) - 1) * size);
+        dp_number_set(b->set.dtype, numbers, i, ((double)(state >> 40) / (1 << 23) - 1) * size);
     }
     MUST_CU(b, cuMemcpyHtoD((CUdeviceptr)(uintptr_t)to, numbers, pattern * element));
     for (i = pattern; i < count; i += pattern)
@@ -163,7 +148,7 @@ static void fill_with(bench_t *b, void *to, size_t count, double value)
     size_t i;
 
     for (i = 0; i < count; i++)
-        set_number(b->set.dtype, numbers, i, value);
+        dp_number_set(b->set.dtype, numbers, i, value);
     MUST_CU(b, cuMemcpyHtoD((CUdeviceptr)(uintptr_t)to, numbers, count * element));
     free(numbers);
 }

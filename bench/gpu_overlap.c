@@ -60,21 +60,6 @@ static size_t boundary_bytes(const settings_t *set)
 
 /* ---- values ---- */
 
-static void set_number(dp_dtype_t dtype, void *values, size_t i, double x)
-{
-    const float f = (float)x;
-    uint32_t bits;
-
-    if (dtype == DP_F64)
-        ((double *)values)[i] = x;
-    else if (dtype == DP_F32)
-        ((float *)values)[i] = f;
-    else {
-        memcpy(&bits, &f, sizeof(bits));
-        ((uint16_t *)values)[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-    }
-}
-
 /* Even on [-1, 1) times `size`. */
 static double draw(uint64_t *state)
 {
@@ -101,8 +86,8 @@ static dp_status_t fill_params(bench_t *b, const dp_chunk_view_t *view)
         const dp_param_t *param = &view->param[i];
         const double size = param->fan_in > 0 ? __builtin_sqrt(3.0 / param->fan_in) : 0;
         for (size_t k = 0; k < param->count; k++)
-            set_number(b->set.dtype, values, param->offset + k,
-                       param->kind == DP_PARAM_MATRIX ? size * draw(&state) : (double)param->start);
+            dp_number_set(b->set.dtype, values, param->offset + k,
+                          param->kind == DP_PARAM_MATRIX ? size * draw(&state) : (double)param->start);
     }
     st = upload(b, view->params, values, view->param_count * dp_dtype_bytes(b->set.dtype));
     free(values);
@@ -268,7 +253,7 @@ static dp_status_t prepare_data(bench_t *b, dp_pipeline_t *pipeline)
     if (values == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for a boundary tensor");
     for (size_t i = 0; i < count; i++)
-        set_number(b->set.dtype, values, i, draw(&state));
+        dp_number_set(b->set.dtype, values, i, draw(&state));
     if (st == DP_OK)
         st = b->context.device_vt->allocate(b->context.device, boundary_bytes(&b->set), &b->boundary);
     if (st == DP_OK)
@@ -352,80 +337,29 @@ static dp_status_t measure(const settings_t *set, const char *method, int microb
 
 /* ---- figures ---- */
 
-typedef struct interval {
-    int64_t start, end;
-} interval_t;
-
-static int by_start(const void *a, const void *b)
+/* The pairs of one step as a timeline of their own, whose report then speaks of nothing else. */
+static dp_status_t report_pairs(const dp_span_t *spans, int64_t count, int32_t step, dp_timeline_t *pairs,
+                                dp_rank_report_t *sum)
 {
-    const interval_t *x = a, *y = b;
+    dp_rank_report_t one;
+    dp_status_t st = DP_OK;
 
-    return (x->start > y->start) - (x->start < y->start);
-}
-
-/* The union of a pair's spans on one lane of one step: disjoint, in order. */
-static size_t gather(const dp_span_t *spans, int64_t count, int32_t step, uint8_t lane, interval_t *out)
-{
-    size_t n = 0, merged = 0;
-
-    for (int64_t i = 0; i < count; i++)
-        if (spans[i].kind == DP_SPAN_COMPUTE && spans[i].pair && spans[i].step == step &&
-            spans[i].lane == lane)
-            out[n++] = (interval_t){spans[i].start_ns, spans[i].end_ns};
-    qsort(out, n, sizeof(*out), by_start);
-    for (size_t i = 0; i < n; i++)
-        if (merged > 0 && out[i].start <= out[merged - 1].end)
-            out[merged - 1].end = out[i].end > out[merged - 1].end ? out[i].end : out[merged - 1].end;
-        else
-            out[merged++] = out[i];
-    return merged;
-}
-
-static double length(const interval_t *v, size_t n)
-{
-    double sum = 0;
-
-    for (size_t i = 0; i < n; i++)
-        sum += (double)(v[i].end - v[i].start);
-    return sum;
-}
-
-static double common(const interval_t *a, size_t na, const interval_t *b, size_t nb)
-{
-    double sum = 0;
-
-    for (size_t i = 0, j = 0; i < na && j < nb;) {
-        const int64_t start = a[i].start > b[j].start ? a[i].start : b[j].start;
-        const int64_t end = a[i].end < b[j].end ? a[i].end : b[j].end;
-        sum += end > start ? (double)(end - start) : 0;
-        if (a[i].end < b[j].end)
-            i++;
-        else
-            j++;
-    }
-    return sum;
-}
-
-typedef struct figures {
-    double comm, compute, both, window; /* ns, of the pairs of all steps */
-} figures_t;
-
-static void add_step(const dp_span_t *spans, int64_t count, int32_t step, interval_t *room, figures_t *sum)
-{
-    interval_t *compute = room, *comm;
-    const size_t ncompute = gather(spans, count, step, DP_LANE_COMPUTE, compute);
-    size_t ncomm;
-
-    comm = room + ncompute;
-    ncomm = gather(spans, count, step, DP_LANE_ALL_TO_ALL, comm);
-    if (ncompute == 0 || ncomm == 0)
-        return;
-    sum->comm += length(comm, ncomm);
-    sum->compute += length(compute, ncompute);
-    sum->both += common(comm, ncomm, compute, ncompute);
-    sum->window += (double)((compute[ncompute - 1].end > comm[ncomm - 1].end ? compute[ncompute - 1].end
-                                                                             : comm[ncomm - 1].end) -
-                            (compute[0].start < comm[0].start ? compute[0].start : comm[0].start));
+    dp_timeline_clear(pairs);
+    for (int64_t i = 0; i < count && st == DP_OK; i++)
+        if (spans[i].kind == DP_SPAN_COMPUTE && spans[i].pair && spans[i].step == step) {
+            dp_span_t span = spans[i];
+            span.name = 0; /* names are the other timeline's */
+            st = dp_timeline_add(pairs, 0, &span);
+        }
+    if (st == DP_OK)
+        st = dp_timeline_report(pairs, 0, -1, 0, &one);
+    if (st < 0)
+        return st;
+    sum->window += one.window;
+    sum->compute_busy += one.compute_busy;
+    sum->comm_busy += one.comm_busy;
+    sum->comm_hidden += one.comm_hidden;
+    return DP_OK;
 }
 
 /* Mean length of every (segment's name, pass), of pairs or of whatever ran alone. */
@@ -487,32 +421,36 @@ static void compare(const dp_timeline_t *pairs, const dp_timeline_t *alone)
     printf("slowdown of computation in pairs   %.3f\n", together / apart);
 }
 
-static int report(const settings_t *set, const dp_timeline_t *timeline)
+static dp_status_t report(const settings_t *set, const dp_timeline_t *timeline)
 {
     int64_t count;
     const dp_span_t *spans = dp_timeline_spans(timeline, 0, &count);
-    interval_t *room = calloc((size_t)count + 1, sizeof(*room));
-    figures_t sum = {0};
+    dp_rank_report_t sum = {0};
+    dp_timeline_t *pairs;
+    dp_status_t st = dp_timeline_create(1, count, &pairs);
     int32_t first = INT32_MAX, last = -1;
 
-    if (room == NULL)
-        return 1;
+    if (st < 0)
+        return st;
     for (int64_t i = 0; i < count; i++) {
         first = spans[i].step < first ? spans[i].step : first;
         last = spans[i].step > last ? spans[i].step : last;
     }
-    for (int32_t step = first; step <= last; step++)
-        add_step(spans, count, step, room, &sum);
-    free(room);
-    if (sum.comm <= 0) {
-        fprintf(stderr, "gpu_overlap: no pair in the timeline\n");
-        return 1;
-    }
+    for (int32_t step = first; step <= last && st == DP_OK; step++)
+        st = report_pairs(spans, count, step, pairs, &sum);
+    dp_timeline_free(pairs);
+    if (st == DP_OK && sum.comm_busy == 0)
+        st = dp_fail(DP_ERR_INVALID, "no all-to-all of a pair is in the timeline");
+    if (st < 0)
+        return st;
     printf("pairs of %ld layers, %ld steps: window %.1f us, compute %.1f us, all-to-all %.1f us\n",
-           set->layers, set->steps, sum.window / 1e3, sum.compute / 1e3, sum.comm / 1e3);
-    printf("hidden communication               %.2f %%\n", 100 * sum.both / sum.comm);
-    printf("compute lane busy                  %.2f %%\n", 100 * sum.compute / sum.window);
-    return 0;
+           set->layers, set->steps, (double)sum.window / 1e3, (double)sum.compute_busy / 1e3,
+           (double)sum.comm_busy / 1e3);
+    printf("hidden communication               %.2f %%\n",
+           100 * (double)sum.comm_hidden / (double)sum.comm_busy);
+    printf("compute lane busy                  %.2f %%\n",
+           100 * (double)sum.compute_busy / (double)sum.window);
+    return DP_OK;
 }
 
 static dp_status_t write_file(void *user, const char *data, size_t bytes)
@@ -572,7 +510,6 @@ int main(int argc, char **argv)
     dp_timeline_t *pairs = NULL, *alone = NULL;
     uint32_t sms[DP_LANE_COUNT] = {0};
     dp_status_t st;
-    int code;
 
     if (!read_settings(argc, argv, &set)) {
         fprintf(stderr, "gpu_overlap: wrong usage; the head of bench/gpu_overlap.c explains\n");
@@ -588,16 +525,14 @@ int main(int argc, char **argv)
         return complain(st);
     printf("SMs (cores)                        compute %u, communication %u\n", sms[DP_LANE_COMPUTE],
            sms[DP_LANE_ALL_TO_ALL]);
-    code = report(&set, pairs);
-    if (code == 0 && set.trace != NULL)
+    st = report(&set, pairs);
+    if (st == DP_OK && set.trace != NULL)
         st = save(set.trace, pairs);
-    if (st == DP_OK && code == 0)
+    if (st == DP_OK)
         st = measure(&set, "1f1b", 1, &alone, sms);
-    if (st < 0)
-        return complain(st);
-    if (code == 0)
+    if (st == DP_OK)
         compare(pairs, alone);
     dp_timeline_free(pairs);
     dp_timeline_free(alone);
-    return code;
+    return st < 0 ? complain(st) : 0;
 }

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "number.h"
 #include "random.h"
 
 static dp_block_shape_t shape_of(const options_t *o)
@@ -366,7 +365,7 @@ void model_initialise(const model_t *model, const dp_chunk_view_t *view, const i
         const uint64_t key = random_key(all, (uint64_t)numbers[i]);
         const double scale = spread(model, param);
         for (size_t k = 0; k < param->count; k++)
-            number_set(dtype, values_out, param->offset + k,
+            dp_number_set(dtype, values_out, param->offset + k,
                        param->kind == DP_PARAM_MATRIX        ? scale * random_normal(key, k)
                        : param->kind == DP_PARAM_ROUTER_BIAS ? slope(model->options->skew, k, param->count)
                                                              : (double)param->start);

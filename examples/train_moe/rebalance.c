@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "number.h"
 
 /* The router's bias has as its "gradient" how often each expert was chosen. */
 dp_status_t trainer_count_tokens(trainer_t *t, double *tokens)
@@ -38,7 +37,7 @@ dp_status_t trainer_count_tokens(trainer_t *t, double *tokens)
             st = device_memory_get(&t->memory, counts, (const char *)view->grads + param->offset * element,
                                    experts * element);
             for (size_t e = 0; e < experts; e++)
-                tokens[(size_t)layer * experts + e] = number_get(dtype, counts, e);
+                tokens[(size_t)layer * experts + e] = dp_number_get(dtype, counts, e);
         }
     }
     free(counts);

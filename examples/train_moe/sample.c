@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "number.h"
 #include "random.h"
 
 enum { SHOWN = 4 };
@@ -74,7 +73,7 @@ static double logit(const writer_t *w, int64_t sequence, int64_t position, int b
 {
     const int64_t at = (sequence * w->t->options->seq + position) * VOCAB + byte;
 
-    return number_get(dp_dtype_accumulator(w->t->options->dtype), w->logits, (size_t)at);
+    return dp_number_get(dp_dtype_accumulator(w->t->options->dtype), w->logits, (size_t)at);
 }
 
 static int draw(const writer_t *w, int64_t sequence)

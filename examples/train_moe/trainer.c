@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "number.h"
-
 /* ---- open and close ---- */
 
 /* What lives on the device goes before the device does. */
@@ -139,7 +137,7 @@ static dp_status_t initialise(trainer_t *t, held_chunk_t *chunk)
     }
     model_initialise(&t->model, &chunk->view, chunk->numbers, wide, values);
     for (size_t i = 0; i < count; i++)
-        number_set(dtype, rounded, i, number_get(wide, values, i));
+        dp_number_set(dtype, rounded, i, dp_number_get(wide, values, i));
     if (chunk->master != NULL)
         st = device_memory_put(&t->memory, chunk->master, values, count * dp_dtype_bytes(wide));
     if (st == DP_OK)

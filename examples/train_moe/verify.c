@@ -18,8 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "number.h"
-
 #define TOLERANCE 1e-13
 
 /* Where experts are replicated: relative difference of losses, measure of gradients after steps of training. */
@@ -191,7 +189,7 @@ static double difference(dp_dtype_t dtype, const char *a, const char *b, size_t 
     double products = 0, squares = 0;
 
     for (size_t i = 0; i < count; i++) {
-        const double x = number_get(dtype, a, i), y = number_get(dtype, b, i);
+        const double x = dp_number_get(dtype, a, i), y = dp_number_get(dtype, b, i);
         products += x * y;
         squares += x * x + y * y;
     }

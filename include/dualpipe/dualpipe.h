@@ -18,6 +18,7 @@
 
 #include <dualpipe/eplb.h>
 #include <dualpipe/group.h>
+#include <dualpipe/number.h>
 #include <dualpipe/pipeline.h>
 #include <dualpipe/program.h>
 #include <dualpipe/replicas.h>

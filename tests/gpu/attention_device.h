@@ -7,6 +7,9 @@
 
 #include "gpu.h"
 
+#include <dualpipe/number.h>
+
+
 #include "../support/cuda_host.h"
 #include "../unit/attention_problem.h"
 
@@ -126,36 +129,13 @@ static inline void block_close(device_problem_t *p, block_t *b)
     GPU_CU(&p->gpu, cuMemFree(b->base));
 }
 
-static inline uint16_t to_bf16(double value)
-{
-    float f = (float)value;
-    uint32_t bits;
-
-    memcpy(&bits, &f, sizeof(bits));
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-static inline double from_bf16(uint16_t half)
-{
-    uint32_t bits = (uint32_t)half << 16;
-    float f;
-
-    memcpy(&f, &bits, sizeof(f));
-    return (double)f;
-}
-
 static inline void block_write(device_problem_t *p, const block_t *b, const double *values)
 {
     const size_t n = block_count(b);
     unsigned char *raw = malloc(b->bytes + 1);
 
     for (size_t i = 0; i < n; i++)
-        if (b->dtype == DP_F64)
-            ((double *)(void *)raw)[i] = values[i];
-        else if (b->dtype == DP_F32)
-            ((float *)(void *)raw)[i] = (float)values[i];
-        else
-            ((uint16_t *)(void *)raw)[i] = to_bf16(values[i]);
+        dp_number_set(b->dtype, raw, i, values[i]);
     GPU_CU(&p->gpu, cuMemcpyHtoD(b->base + BLOCK_GUARD, raw, b->bytes));
     free(raw);
 }
@@ -176,9 +156,7 @@ static inline double *block_values(device_problem_t *p, const block_t *b)
     double *values = malloc((n + 1) * sizeof(*values));
 
     for (size_t i = 0; i < n; i++)
-        values[i] = b->dtype == DP_F64   ? ((double *)(void *)raw)[i]
-                    : b->dtype == DP_F32 ? (double)((float *)(void *)raw)[i]
-                                         : from_bf16(((uint16_t *)(void *)raw)[i]);
+        values[i] = dp_number_get(b->dtype, raw, i);
     free(raw);
     return values;
 }
@@ -297,7 +275,7 @@ static inline void share(device_problem_t *p, const block_t *to, const buffer_t 
     ck_assert_uint_eq(n, buffer_count(from));
     for (size_t i = 0; i < n; i++)
         buffer_set(from, i,
-                   to->dtype == DP_BF16  ? from_bf16(to_bf16(buffer_get(from, i)))
+                   to->dtype == DP_BF16  ? (double)dp_number_of_bf16(dp_number_bf16((float)buffer_get(from, i)))
                    : to->dtype == DP_F32 ? (double)(float)buffer_get(from, i)
                                          : buffer_get(from, i));
     {

@@ -7,6 +7,7 @@
 #define DP_TESTS_MOE_RIG_H
 
 #include <dualpipe/moe.h>
+#include <dualpipe/number.h>
 
 #include <math.h>
 #include <pthread.h>
@@ -193,56 +194,22 @@ static const dp_comm_vt_t rig_comm_vt = {
 
 /* ---- values ---- */
 
-static inline float rig_bf16(float x)
-{
-    uint32_t bits;
-
-    memcpy(&bits, &x, 4);
-    bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
-    memcpy(&x, &bits, 4);
-    return x;
-}
-
 /* What x becomes in this type. */
 static inline double rig_rounded(dp_dtype_t t, double x)
 {
-    return t == DP_F64 ? x : t == DP_F32 ? (double)(float)x : (double)rig_bf16((float)x);
+    return t == DP_F64 ? x : t == DP_F32 ? (double)(float)x : (double)dp_number_of_bf16(dp_number_bf16((float)x));
 }
 
 static inline void rig_encode(dp_dtype_t t, void *to, const double *from, size_t count)
 {
-    size_t i;
-
-    for (i = 0; i < count; i++)
-        if (t == DP_F64) {
-            ((double *)to)[i] = from[i];
-        } else if (t == DP_F32) {
-            ((float *)to)[i] = (float)from[i];
-        } else {
-            float x = rig_bf16((float)from[i]);
-            uint32_t bits;
-
-            memcpy(&bits, &x, 4);
-            ((uint16_t *)to)[i] = (uint16_t)(bits >> 16);
-        }
+    for (size_t i = 0; i < count; i++)
+        dp_number_set(t, to, i, from[i]);
 }
 
 static inline void rig_decode(dp_dtype_t t, double *to, const void *from, size_t count)
 {
-    size_t i;
-
-    for (i = 0; i < count; i++)
-        if (t == DP_F64) {
-            to[i] = ((const double *)from)[i];
-        } else if (t == DP_F32) {
-            to[i] = (double)((const float *)from)[i];
-        } else {
-            uint32_t bits = (uint32_t)((const uint16_t *)from)[i] << 16;
-            float x;
-
-            memcpy(&x, &bits, 4);
-            to[i] = (double)x;
-        }
+    for (size_t i = 0; i < count; i++)
+        to[i] = dp_number_get(t, from, i);
 }
 
 /* ---- device memory between walls ---- */

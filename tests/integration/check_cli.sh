@@ -4,28 +4,8 @@
 # check_cli.sh: what the dualpipe command promises whatever the subcommand: help, version, exit codes, lost output.
 set -eu
 
-dualpipe=$DP_TEST_BUILDDIR/dualpipe
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failures=0
-
-expect() { # STATUS ARGUMENTS...
-    wanted=$1
-    shift
-    status=0
-    "$dualpipe" "$@" >"$work/out" 2>"$work/err" </dev/null || status=$?
-    if [ "$status" -ne "$wanted" ]; then
-        echo "dualpipe $*: exit code $status, $wanted was due"
-        failures=$((failures + 1))
-    fi
-}
-require() { # FILE PATTERN
-    if ! grep -q "$2" "$work/$1"; then
-        echo "\"$2\" is not in $1:"
-        cat "$work/$1"
-        failures=$((failures + 1))
-    fi
-}
+subcommand=
+. "$DP_TEST_SRCDIR/tests/integration/command.sh"
 
 expect 0 --version
 require out '^dualpipe [0-9]*\.[0-9]*\.[0-9]*$'
@@ -49,5 +29,4 @@ if [ -w /dev/full ]; then
     require err 'No space left'
 fi
 
-echo "$failures failures"
-[ "$failures" -eq 0 ]
+finish

@@ -5,33 +5,9 @@
 # format, and what is refused.
 set -eu
 
-dualpipe=$DP_TEST_BUILDDIR/dualpipe
+subcommand=eplb
+. "$DP_TEST_SRCDIR/tests/integration/command.sh"
 golden=$DP_TEST_DATA/eplb
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
-failures=0
-
-fail() {
-    echo "$*"
-    failures=$((failures + 1))
-}
-expect() { # STATUS ARGUMENTS...
-    wanted=$1
-    shift
-    status=0
-    "$dualpipe" eplb "$@" >out 2>err </dev/null || status=$?
-    [ "$status" -eq "$wanted" ] || fail "dualpipe eplb $*: exit code $status, $wanted was due: $(cat err)"
-    if [ "$wanted" -ne 0 ] && [ ! -s err ]; then
-        fail "dualpipe eplb $*: nothing on standard error"
-    fi
-}
-require() { # FILE PATTERN
-    grep -q -e "$2" "$1" || fail "\"$2\" is not in $1: $(head -c 600 "$1")"
-}
-head_is() { # FILE TEXT
-    [ "$(head -c ${#2} "$1" | tr -d '\0')" = "$2" ] || fail "$1 does not begin with $2"
-}
 table() { # FILE KEY NEXT: the rows of a recorded case between two words
     awk -v from="$2" -v to="$3" '$1 == to { on = 0 } on { print } $1 == from { on = 1 }' "$1"
 }
@@ -186,5 +162,4 @@ while read -r line; do
 done <examples
 cmp -s loads.tsv keep.tsv || fail "an example changed its input"
 
-echo "$failures failures"
-[ "$failures" -eq 0 ]
+finish

@@ -4,27 +4,9 @@
 # check_plugin_command.sh: dualpipe plugin list shows good and bad plugins, check runs the right suite and fails a bad plugin.
 set -eu
 
-dualpipe=$DP_TEST_BUILDDIR/dualpipe
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failures=0
-
-expect() { # STATUS ARGUMENTS...
-    wanted=$1
-    shift
-    status=0
-    "$dualpipe" plugin "$@" >"$work/out" 2>"$work/err" || status=$?
-    if [ "$status" -ne "$wanted" ]; then
-        echo "dualpipe plugin $*: exit code $status, $wanted was due: $(cat "$work/out" "$work/err")"
-        failures=$((failures + 1))
-    fi
-}
-require() { # FILE PATTERN
-    if ! grep -q -e "$2" "$work/$1"; then
-        echo "\"$2\" is not in $1: $(cat "$work/$1")"
-        failures=$((failures + 1))
-    fi
-}
+subcommand=plugin
+quiet_failures=1 # list says on standard output what cannot be used
+. "$DP_TEST_SRCDIR/tests/integration/command.sh"
 
 chmod 755 "$work"
 expect 0 list
@@ -55,5 +37,4 @@ expect 2 check --mode
 expect 2
 expect 2 lsit
 
-echo "$failures failures"
-[ "$failures" -eq 0 ]
+finish

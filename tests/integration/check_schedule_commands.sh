@@ -5,33 +5,9 @@
 # their exit codes.
 set -eu
 
-dualpipe=$DP_TEST_BUILDDIR/dualpipe
+subcommand=
+. "$DP_TEST_SRCDIR/tests/integration/command.sh"
 golden=$DP_TEST_DATA/schedules
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
-failures=0
-
-fail() {
-    echo "$*"
-    failures=$((failures + 1))
-}
-expect() { # STATUS ARGUMENTS...
-    wanted=$1
-    shift
-    status=0
-    "$dualpipe" "$@" >out 2>err </dev/null || status=$?
-    [ "$status" -eq "$wanted" ] || fail "dualpipe $*: exit code $status, $wanted was due: $(cat err)"
-    if [ "$wanted" -ne 0 ] && [ ! -s err ]; then
-        fail "dualpipe $*: nothing on standard error"
-    fi
-}
-require() { # FILE PATTERN
-    grep -q -e "$2" "$1" || fail "\"$2\" is not in $1: $(head -c 600 "$1")"
-}
-head_is() { # FILE TEXT
-    [ "$(head -c ${#2} "$1" | tr -d '\0')" = "$2" ] || fail "$1 does not begin with $2"
-}
 
 # ---- schedule ----
 sizes="--ranks 4 --microbatches 8"
@@ -364,5 +340,4 @@ expect 2 search --ranks 4 --microbatches 8 --cost F=-2
 expect 2 search --ranks 4 --microbatches 8 --cost F=1e300 --seconds 0.1
 expect 2 search --ranks 4 --microbatches 8 --format tsv
 
-echo "$failures failures"
-[ "$failures" -eq 0 ]
+finish

@@ -5,32 +5,8 @@
 # refuses, its exit codes, and how much memory it takes.
 set -eu
 
-dualpipe=$DP_TEST_BUILDDIR/dualpipe
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
-failures=0
-
-fail() {
-    echo "$*"
-    failures=$((failures + 1))
-}
-expect() { # STATUS ARGUMENTS...
-    wanted=$1
-    shift
-    status=0
-    "$dualpipe" trace "$@" >out 2>err </dev/null || status=$?
-    [ "$status" -eq "$wanted" ] || fail "dualpipe trace $*: exit code $status, $wanted was due: $(cat err)"
-    if [ "$wanted" -ne 0 ] && [ ! -s err ]; then
-        fail "dualpipe trace $*: nothing on standard error"
-    fi
-}
-require() { # FILE PATTERN
-    grep -q -e "$2" "$1" || fail "\"$2\" is not in $1: $(head -c 900 "$1")"
-}
-head_is() { # FILE TEXT
-    [ "$(head -c ${#2} "$1" | tr -d '\0')" = "$2" ] || fail "$1 does not begin with $2"
-}
+subcommand=trace
+. "$DP_TEST_SRCDIR/tests/integration/command.sh"
 
 packed=$DP_TEST_DATA/trace/deepseek_v3_train_1f1b.json.gz
 gzip -dc "$packed" >profile.json
@@ -249,5 +225,4 @@ awk 'BEGIN {
 expect 1 overlap many.json --memory 1
 require err 'take more than the 1 MiB of --memory'
 
-echo "$failures failures"
-[ "$failures" -eq 0 ]
+finish

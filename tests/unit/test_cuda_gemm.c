@@ -8,6 +8,7 @@
 
 #include <check.h>
 #include <dlfcn.h>
+#include <dualpipe/number.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,35 +43,6 @@ static double next_random(uint64_t *state)
     return (double)(*state >> 11) * 0x1p-52 - 1;
 }
 
-static void put(void *at, dp_dtype_t dtype, size_t i, double value)
-{
-    if (dtype == DP_F64)
-        ((double *)at)[i] = value;
-    else if (dtype == DP_F32)
-        ((float *)at)[i] = (float)value;
-    else {
-        float f = (float)value;
-        uint32_t bits;
-
-        memcpy(&bits, &f, sizeof(bits));
-        ((uint16_t *)at)[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-    }
-}
-
-static double get(const void *at, dp_dtype_t dtype, size_t i)
-{
-    uint32_t bits;
-    float f;
-
-    if (dtype == DP_F64)
-        return ((const double *)at)[i];
-    if (dtype == DP_F32)
-        return (double)((const float *)at)[i];
-    bits = (uint32_t)((const uint16_t *)at)[i] << 16;
-    memcpy(&f, &bits, sizeof(f));
-    return f;
-}
-
 /* A matrix in memory of its own, `shift` elements off alignment. */
 typedef struct matrix {
     unsigned char *memory;
@@ -88,7 +60,7 @@ static matrix_t make_matrix(dp_dtype_t dtype, size_t count, size_t shift, uint64
     m.memory = memory;
     m.at = m.memory + shift * dp_dtype_bytes(dtype);
     for (size_t i = 0; i < count; i++)
-        put(m.at, dtype, i, next_random(&seed));
+        dp_number_set(dtype, m.at, i, next_random(&seed));
     return m;
 }
 
@@ -102,8 +74,8 @@ static double element(const dp_gemm_shape_t *s, const matrix_t *a, const matrix_
         const int64_t ia = s->transpose_a ? l * s->lda + i : i * s->lda + l;
         const int64_t ib = s->transpose_b ? j * s->ldb + l : l * s->ldb + j;
 
-        sum += get(a->at, s->in, (size_t)(batch * s->stride_a + ia)) *
-               get(b->at, s->in, (size_t)(batch * s->stride_b + ib));
+        sum += dp_number_get(s->in, a->at, (size_t)(batch * s->stride_a + ia)) *
+               dp_number_get(s->in, b->at, (size_t)(batch * s->stride_b + ib));
     }
     return sum;
 }
@@ -143,7 +115,7 @@ static void check_product(int type, unsigned transposes, uint32_t batch, size_t 
     if (beta == 0)
         for (uint32_t i = 0; i < s.m; i++)
             for (uint32_t j = 0; j < s.n; j++)
-                put(c.at, s.out, i * (size_t)s.ldc + j, (double)NAN);
+                dp_number_set(s.out, c.at, i * (size_t)s.ldc + j, (double)NAN);
     {
         const dp_gemm_operands_t o = {1.25, beta, a.at, b.at, c.at, workspace};
 
@@ -153,7 +125,7 @@ static void check_product(int type, unsigned transposes, uint32_t batch, size_t 
         for (uint32_t i = 0; i < s.m; i++)
             for (uint32_t j = 0; j < s.ldc; j++) {
                 const size_t at = (size_t)(t * s.stride_c + i * s.ldc + j);
-                const double old = get(before.at, s.out, at), got = get(c.at, s.out, at);
+                const double old = dp_number_get(s.out, before.at, at), got = dp_number_get(s.out, c.at, at);
                 const double want =
                     j < s.n ? 1.25 * element(&s, &a, &b, t, i, j) + (beta != 0 ? beta * old : 0) : old;
 
