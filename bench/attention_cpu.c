@@ -8,7 +8,7 @@
  * Counted are the products alone, and of S x S only the causal half. The plain run multiplies the same
  * projections, and for each product of a head [S, D] x [D, (S+1)/2], which is as much work as the causal
  * half without its shape. */
-#include "../tests/unit/attention_rig.h"
+#include "tests/support/attention_rig.h"
 
 #include <cblas.h>
 
@@ -16,7 +16,7 @@ enum { ROUNDS = 5 };
 
 typedef struct job {
     rig_t rig;
-    dp_attention_config_t config;
+    attention_config_t config;
     dp_attention_t *attention;
     dp_block_sizes_t sizes;
     size_t element_bytes, tokens;
@@ -53,11 +53,11 @@ static double gemm(const job_t *job, size_t m, size_t n, size_t k, int left_tran
     const int lda = (int)(left_transposed ? m : k), ldb = (int)(right_transposed ? k : n);
 
     if (job->config.shape.dtype == DP_F32)
-        cblas_sgemm(CblasRowMajor, ta, tb, (int)m, (int)n, (int)k, 1, job->plain[0], lda, job->plain[1], ldb,
-                    0, job->plain[2], (int)n);
+        cblas_sgemm(CblasRowMajor, ta, tb, (int)m, (int)n, (int)k, 1, job->plain[0], lda, job->plain[1], ldb, 0,
+                    job->plain[2], (int)n);
     else
-        cblas_dgemm(CblasRowMajor, ta, tb, (int)m, (int)n, (int)k, 1, job->plain[0], lda, job->plain[1], ldb,
-                    0, job->plain[2], (int)n);
+        cblas_dgemm(CblasRowMajor, ta, tb, (int)m, (int)n, (int)k, 1, job->plain[0], lda, job->plain[1], ldb, 0,
+                    job->plain[2], (int)n);
     return 2.0 * (double)m * (double)n * (double)k;
 }
 
@@ -75,30 +75,29 @@ static double plain_projection(const job_t *job, pass_t pass, size_t from, size_
 
 static double plain_heads(const job_t *job, pass_t pass)
 {
-    const dp_attention_config_t *c = &job->config;
-    const size_t s = c->shape.sequence, half = (s + 1) / 2, hd = c->head_dim, vd = c->value_dim;
+    const attention_config_t *c = &job->config;
+    const size_t s = c->shape.sequence, half = (s + 1) / 2, hd = c->attention.head_dim, vd = c->attention.value_dim;
     double flops = 0;
 
-    for (size_t h = 0; h < (size_t)c->shape.batch * c->heads; h++) {
+    for (size_t h = 0; h < (size_t)c->shape.batch * c->attention.heads; h++) {
         if (pass == FORWARD)
             flops += gemm(job, s, half, hd, 0, 1) + gemm(job, s, vd, half, 0, 0);
         if (pass == BACKWARD_INPUT)
-            flops += gemm(job, s, half, hd, 0, 1) + gemm(job, s, half, vd, 0, 1) +
-                     gemm(job, half, vd, s, 1, 0) + gemm(job, half, hd, s, 1, 0) +
-                     gemm(job, s, hd, half, 0, 0);
+            flops += gemm(job, s, half, hd, 0, 1) + gemm(job, s, half, vd, 0, 1) + gemm(job, half, vd, s, 1, 0) +
+                     gemm(job, half, hd, s, 1, 0) + gemm(job, s, hd, half, 0, 0);
     }
     return flops;
 }
 
 static double plain(const job_t *job, pass_t pass)
 {
-    const dp_attention_config_t *c = &job->config;
+    const attention_config_t *c = &job->config;
     const size_t d = c->shape.hidden;
 
-    return plain_projection(job, pass, d, (size_t)c->heads * c->head_dim) +
-           plain_projection(job, pass, d, (size_t)c->kv_heads * c->head_dim) +
-           plain_projection(job, pass, d, (size_t)c->kv_heads * c->value_dim) +
-           plain_projection(job, pass, (size_t)c->heads * c->value_dim, d) + plain_heads(job, pass);
+    return plain_projection(job, pass, d, (size_t)c->attention.heads * c->attention.head_dim) +
+           plain_projection(job, pass, d, (size_t)c->attention.kv_heads * c->attention.head_dim) +
+           plain_projection(job, pass, d, (size_t)c->attention.kv_heads * c->attention.value_dim) +
+           plain_projection(job, pass, (size_t)c->attention.heads * c->attention.value_dim, d) + plain_heads(job, pass);
 }
 
 static size_t largest(size_t a, size_t b)
@@ -108,9 +107,10 @@ static size_t largest(size_t a, size_t b)
 
 static int prepare(job_t *job)
 {
-    const dp_attention_config_t *c = &job->config;
+    const attention_config_t *c = &job->config;
     const size_t d = c->shape.hidden, s = c->shape.sequence, elements = job->tokens * d;
-    const size_t width = largest((size_t)c->heads * largest(c->head_dim, c->value_dim), largest(d, s));
+    const size_t width =
+        largest((size_t)c->attention.heads * largest(c->attention.head_dim, c->attention.value_dim), largest(d, s));
     const size_t most = largest(width * width, largest(job->tokens, s) * width);
 
     job->sizes.struct_size = sizeof(job->sizes);
@@ -150,8 +150,7 @@ static void finish(job_t *job)
 static int report(job_t *job)
 {
     static const char *const names[] = {"forward", "backward_input", "backward_weight"};
-    const pass_fn passes[] = {job->rig.vt->forward, job->rig.vt->backward_input,
-                              job->rig.vt->backward_weight};
+    const pass_fn passes[] = {job->rig.vt->forward, job->rig.vt->backward_input, job->rig.vt->backward_weight};
     double best[3], best_plain[3], flops[3];
 
     for (int r = 0; r < ROUNDS; r++)
@@ -185,14 +184,14 @@ static int measure(dp_dtype_t dtype, const uint32_t *n)
         return 1;
     }
     job.config = rig_config(&job.rig, dtype, n[0], n[1], n[2], n[3], n[4], n[5]);
-    job.config.value_dim = n[6] != 0 ? n[6] : n[5];
+    job.config.attention.value_dim = n[6] != 0 ? n[6] : n[5];
     job.tokens = (size_t)n[0] * n[1];
-    if (job.rig.vt->open(&job.rig.host, &job.config, &job.attention) < 0) {
+    if (attention_open(job.rig.vt, &job.rig.host, &job.config, &job.attention) < 0) {
         fprintf(stderr, "%s\n", job.rig.message);
         return 1;
     }
     printf("%s batch %u sequence %u hidden %u heads %u kv_heads %u head_dim %u value_dim %u\n",
-           dtype == DP_F32 ? "f32" : "f64", n[0], n[1], n[2], n[3], n[4], n[5], job.config.value_dim);
+           dtype == DP_F32 ? "f32" : "f64", n[0], n[1], n[2], n[3], n[4], n[5], job.config.attention.value_dim);
     if (prepare(&job) == 0 && report(&job) == 0)
         failed = 0;
     else
@@ -218,8 +217,7 @@ int main(int argc, char **argv)
         return failed | measure(DP_F64, cases[0]);
     }
     if (argc < 8 || argc > 9 || (strcmp(argv[1], "f32") != 0 && strcmp(argv[1], "f64") != 0)) {
-        fprintf(stderr, "usage: %s [f32|f64 BATCH SEQUENCE HIDDEN HEADS KV_HEADS HEAD_DIM [VALUE_DIM]]\n",
-                argv[0]);
+        fprintf(stderr, "usage: %s [f32|f64 BATCH SEQUENCE HIDDEN HEADS KV_HEADS HEAD_DIM [VALUE_DIM]]\n", argv[0]);
         return 2;
     }
     for (int i = 2; i < argc; i++)

@@ -5,9 +5,9 @@
  *     bench/comm_p2p [ROUNDS]
  *
  * All in one run, in alternation, as other programs disturb all of them alike; medians. Work is enqueued behind a gate
- * first, so that the streams alone are measured. One-way latency is half a round trip of send, receive, release. Each rank
- * has a core of its own, as mpirun gives to its ranks. The peer (bench/peer_mpi_pingpong, built when mpicc is there) uses
- * Open MPI's shared-memory transport.
+ * first, so that the streams alone are measured. One-way latency is half a round trip of send, receive, release. Each
+ * rank has a core of its own, as mpirun gives to its ranks. The peer (bench/peer_mpi_pingpong, built when mpicc is
+ * there) uses Open MPI's shared-memory transport.
  * Wanted: 4 MiB at 0.8 of memcpy or better, a latency no worse than Open MPI's. */
 #include <dualpipe/dualpipe.h>
 
@@ -104,10 +104,8 @@ static const char *core_of(int32_t rank)
 static void open_rank(rank_t *r)
 {
     static const int32_t world[2] = {0, 1};
-    dp_device_config_t device = {
-        .struct_size = sizeof(device), .queue_length = QUEUE, .cores = core_of(r->rank)};
-    dp_comm_config_t config = {
-        .struct_size = sizeof(config), .name = "bench", .nranks = 2, .world_ranks = world};
+    dp_device_config_t device = {.struct_size = sizeof(device), .queue_length = QUEUE, .cores = core_of(r->rank)};
+    dp_comm_config_t config = {.struct_size = sizeof(config), .name = "bench", .nranks = 2, .world_ranks = world};
     const dp_plugin_t *plugin;
     const void *table;
 
@@ -161,14 +159,14 @@ static void open_gate(rank_t *r)
 
 static void put(rank_t *r, dp_channel_end_t *end, uint32_t *number, const void *from, size_t bytes)
 {
-    dp_message_tag_t tag = {(*number)++, 0, 0, (uint32_t)bytes};
+    dp_message_tag_t tag = {.number = (*number)++, .bytes = (uint32_t)bytes};
 
     check(r->vt->send(end, from, &tag, r->stream));
 }
 
 static void take(rank_t *r, dp_channel_end_t *end, const uint32_t *number, size_t bytes)
 {
-    dp_message_tag_t tag = {*number, 0, 0, (uint32_t)bytes};
+    dp_message_tag_t tag = {.number = *number, .bytes = (uint32_t)bytes};
     const void *data;
 
     check(r->vt->recv(end, &tag, &data, r->stream));
@@ -328,8 +326,8 @@ static void run_peer(const char *program, peer_t *p)
     FILE *out;
 
     snprintf(command, sizeof(command),
-             "timeout 60 mpirun -n 2 --oversubscribe --allow-run-as-root '%s' %d %d 2>/dev/null", program,
-             BATCHES, TRIPS);
+             "timeout 60 mpirun -n 2 --oversubscribe --allow-run-as-root '%s' %d %d 2>/dev/null", program, BATCHES,
+             TRIPS);
     out = access(program, X_OK) == 0 ? popen(command, "r") : NULL;
     while (out != NULL && fgets(line, sizeof(line), out) != NULL) {
         double value;
@@ -384,8 +382,8 @@ static void print_latency(figures_t *f, peer_t *p)
     if (p->batches > 0) {
         double theirs = median(p->latency, p->batches);
 
-        printf(", %s %.3f us (best batch %.3f): ratio %.2f (wanted: 1.00 or less)\n", p->version,
-               theirs * 1e6, p->latency[0] * 1e6, ours / theirs);
+        printf(", %s %.3f us (best batch %.3f): ratio %.2f (wanted: 1.00 or less)\n", p->version, theirs * 1e6,
+               p->latency[0] * 1e6, ours / theirs);
     } else {
         printf("; no Open MPI to compare with\n");
     }

@@ -5,8 +5,9 @@
  *     bench/engine_overhead                                 one rank: CPU time per operation
  *     dualpipe run -n 4 --no-prefix -- bench/engine_overhead   four ranks as processes: wall time per operation
  *
- * An operation is one entry of the schedule's list of a rank (an F&B pair counts once). Limits to compare with: 1 us of CPU
- * for one rank, 30 us of wall time for four ranks on two cores; the published PyTorch code needs 170 us and 1.5 ms. */
+ * An operation is one entry of the schedule's list of a rank (an F&B pair counts once). Limits to compare with: 1 us of
+ * CPU for one rank, 30 us of wall time for four ranks on two cores; the published PyTorch code needs 170 us and 1.5
+ * ms. */
 #include <dualpipe/dualpipe.h>
 
 #include <stdio.h>
@@ -26,14 +27,15 @@ static dp_status_t nothing(void *self, const dp_segment_call_t *call, dp_stream_
     return DP_OK;
 }
 
-static dp_status_t build(void *user, const dp_build_context_t *context, int32_t stage, int32_t count, dp_stage_t **stage_out)
+static dp_status_t build(void *user, const dp_build_context_t *context, int32_t stage, int32_t count,
+                         dp_stage_t **stage_out)
 {
-    dp_part_t part = {
-        .struct_size = sizeof(part),
-        .nsegments = 1,
-        .segments = {{sizeof(dp_segment_t), "empty", DP_ROLE_OTHER, DP_LANE_COMPUTE, NULL, nothing, nothing, nothing}},
-        .sizes = {.struct_size = sizeof(dp_block_sizes_t)},
-    };
+    const dp_segment_t segment = {.struct_size = sizeof(segment),
+                                  .name = "empty",
+                                  .forward = nothing,
+                                  .backward_input = nothing,
+                                  .backward_weight = nothing};
+    const dp_part_t part = {.struct_size = sizeof(part), .nsegments = 1, .segments = &segment};
     dp_status_t status = dp_stage_create(&part, 1, 8, DP_F32, stage_out);
 
     (void)user, (void)context, (void)stage, (void)count;

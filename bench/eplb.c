@@ -93,8 +93,8 @@ static int run(const row_t *row, double seconds)
         times[runs++] = now_ms() - before;
     }
     qsort(times, runs, sizeof(*times), compare_doubles);
-    printf("%-12s %6d %7d %8d %6d %5d %4d %9.3f %9.3f %8zu", row->name, row->layers, row->experts,
-           row->replicas, row->groups, row->nodes, row->gpus, times[0], times[runs / 2], bytes / 1024);
+    printf("%-12s %6d %7d %8d %6d %5d %4d %9.3f %9.3f %8zu", row->name, row->layers, row->experts, row->replicas,
+           row->groups, row->nodes, row->gpus, times[0], times[runs / 2], bytes / 1024);
     if (row->published_ms > 0.0)
         printf(" %9.0f %7.0f", row->published_ms, row->published_ms / times[0]);
     printf("\n");
@@ -111,8 +111,8 @@ int main(int argc, char **argv)
     double seconds = argc > 1 ? atof(argv[1]) : 2.0;
     int slow = 0;
 
-    printf("%-12s %6s %7s %8s %6s %5s %4s %9s %9s %8s %9s %7s\n", "policy", "layers", "experts", "replicas",
-           "groups", "nodes", "gpus", "best ms", "median ms", "work KiB", "recorded", "ratio");
+    printf("%-12s %6s %7s %8s %6s %5s %4s %9s %9s %8s %9s %7s\n", "policy", "layers", "experts", "replicas", "groups",
+           "nodes", "gpus", "best ms", "median ms", "work KiB", "recorded", "ratio");
     for (size_t k = 0; k < sizeof(rows) / sizeof(rows[0]); k++)
         slow |= run(&rows[k], seconds);
     printf("recorded: best time of the published code on one core in ms, not measured in this run\n");

@@ -31,7 +31,7 @@ one_run() { # TOP_K SKEW OPTIONS...
     top_k=$1
     skew=$2
     shift 2
-    ./dualpipe run -n "$ranks" -- sh -c '"$@" && times' sh ./examples/train_moe/train_moe --ep "$ranks" $model $data $run \
+    ./dualpipe run -n "$ranks" -- sh -c '"$@" && times' sh ./apps/train_moe/train_moe --ep "$ranks" $model $data $run \
         --top-k "$top_k" --skew "$skew" "$@" >"$work/out"
     awk -v steps="$steps" '
         function seconds(t) { split(t, part, /[ms]/); return part[1] * 60 + part[2] }

@@ -2,16 +2,17 @@
  * SPDX-License-Identifier: MIT
  * gpu_attention.c: attention on the compute partition of a GPU, against the fastest matrix product of the same run.
  *
- *   bench/gpu_attention [--core cudnn|cuda] [--comm-sms N] [--batch N] [--sequence N] [--hidden N] [--heads N] [--kv-heads N]
+ *   bench/gpu_attention [--core cudnn|cuda] [--comm-sms N] [--batch N] [--sequence N] [--hidden N] [--heads N]
+ *   [--kv-heads N]
  *                       [--head-dim N] [--value-dim N] [--deterministic 0|1] [--iterations N] [--product N]
  *
- * Defaults: cudnn, 20 multiprocessors left to communication, DeepSeek-V3's attention (128 heads, 192/128, hidden 7168) on one
- * sequence of 4096 tokens, 20 timed iterations after 3 others, a bf16 product of 8192 x 8192 x 8192. Exit status 77: no GPU.
- * Times are medians of device time between events, one process, nothing else on the device. Operations of the core, causal:
- * forward heads * s^2 * (d_qk + d_v), backward heads * s^2 * (3 d_qk + 2 d_v). */
-#include "../plugins/attention_cuda/scores.h"
+ * Defaults: cudnn, 20 multiprocessors left to communication, DeepSeek-V3's attention (128 heads, 192/128, hidden 7168)
+ * on one sequence of 4096 tokens, 20 timed iterations after 3 others, a bf16 product of 8192 x 8192 x 8192. Exit status
+ * 77: no GPU. Times are medians of device time between events, one process, nothing else on the device. Operations of
+ * the core, causal: forward heads * s^2 * (d_qk + d_v), backward heads * s^2 * (3 d_qk + 2 d_v). */
+#include "plugins/attention_cuda/scores.h"
 #ifdef HAVE_CUDNN_CORE
-#include "../plugins/attention_cudnn/core.h"
+#include "plugins/attention_cudnn/core.h"
 #endif
 
 #include <dualpipe/dualpipe.h>
@@ -28,15 +29,14 @@ enum { NO_DEVICE = 77, WARM_UP = 3, MOST_ITERATIONS = 1000 };
 
 typedef struct settings {
     const char *core;
-    long comm_sms, batch, sequence, hidden, heads, kv_heads, head_dim, value_dim, deterministic, iterations,
-        product;
+    long comm_sms, batch, sequence, hidden, heads, kv_heads, head_dim, value_dim, deterministic, iterations, product;
 } settings_t;
 
 typedef struct bench {
     settings_t set;
     dp_group_t *group;
     const dp_host_t *host;
-    const dp_cuda_driver_t *cu;
+    const cuda_driver_t *cu;
     const dp_device_vt_t *device_vt;
     dp_device_t *device;
     dp_stream_t *stream;
@@ -63,7 +63,7 @@ static dp_status_t open_device(bench_t *b)
     if (st < 0)
         return st;
     b->host = dp_group_host(b->group);
-    st = dp_cuda_driver(b->host, &b->cu);
+    st = cuda_driver(b->host, &b->cu);
     if (st == DP_OK)
         st = dp_plugin_load("device_cuda", &plugin);
     if (st == DP_OK)
@@ -80,8 +80,8 @@ static dp_status_t open_device(bench_t *b)
         return st;
     dp__group_set_sms(b->group, b->sms[DP_LANE_COMPUTE], b->sms[DP_LANE_ALL_TO_ALL]);
     b->native = b->device_vt->stream_native(b->stream);
-    st = DP_CU(b->host, b->cu->cuEventCreate(&b->start, CU_EVENT_DEFAULT), "making an event");
-    return st < 0 ? st : DP_CU(b->host, b->cu->cuEventCreate(&b->end, CU_EVENT_DEFAULT), "making an event");
+    st = CUDA_CHECK(b->host, b->cu->cuEventCreate(&b->start, CU_EVENT_DEFAULT), "making an event");
+    return st < 0 ? st : CUDA_CHECK(b->host, b->cu->cuEventCreate(&b->end, CU_EVENT_DEFAULT), "making an event");
 }
 
 /* Device memory with bf16 numbers uniform in [-scale, scale); 0: zeros. Values matter: they set the power drawn. */
@@ -105,8 +105,8 @@ static dp_status_t allocate(bench_t *b, size_t bytes, float scale, void **memory
         memcpy(&bits, &x, sizeof(bits));
         values[i] = (uint16_t)(bits >> 16);
     }
-    st = DP_CU(b->host, b->cu->cuMemcpyHtoD((CUdeviceptr)(uintptr_t)*memory_out, values, bytes),
-               "copying numbers");
+    st =
+        CUDA_CHECK(b->host, b->cu->cuMemcpyHtoD((CUdeviceptr)(uintptr_t)*memory_out, values, bytes), "copying numbers");
     free(values);
     return st;
 }
@@ -127,15 +127,15 @@ static dp_status_t measure(bench_t *b, work_fn work, void *arg, double *ms_out)
     dp_status_t st = DP_OK;
 
     for (long i = -WARM_UP; i < b->set.iterations && st >= 0; i++) {
-        st = DP_CU(b->host, b->cu->cuEventRecord(b->start, b->native), "recording an event");
+        st = CUDA_CHECK(b->host, b->cu->cuEventRecord(b->start, b->native), "recording an event");
         if (st >= 0)
             st = work(b, arg);
         if (st >= 0)
-            st = DP_CU(b->host, b->cu->cuEventRecord(b->end, b->native), "recording an event");
+            st = CUDA_CHECK(b->host, b->cu->cuEventRecord(b->end, b->native), "recording an event");
         if (st >= 0)
-            st = DP_CU(b->host, b->cu->cuEventSynchronize(b->end), "waiting for the device");
+            st = CUDA_CHECK(b->host, b->cu->cuEventSynchronize(b->end), "waiting for the device");
         if (st >= 0 && i >= 0)
-            st = DP_CU(b->host, b->cu->cuEventElapsedTime(&times[i], b->start, b->end), "reading a time");
+            st = CUDA_CHECK(b->host, b->cu->cuEventElapsedTime(&times[i], b->start, b->end), "reading a time");
     }
     if (st < 0)
         return st;
@@ -147,16 +147,16 @@ static dp_status_t measure(bench_t *b, work_fn work, void *arg, double *ms_out)
 /* ---- the roofline ---- */
 
 typedef struct product {
-    dp_gemm_t *gemm;
-    dp_gemm_shape_t shape;
-    dp_gemm_operands_t operands;
+    gemm_t *gemm;
+    gemm_shape_t shape;
+    gemm_operands_t operands;
 } product_t;
 
 static dp_status_t multiply(bench_t *b, void *arg)
 {
     const product_t *p = arg;
 
-    return dp_gemm_run(p->gemm, &p->shape, &p->operands, b->native);
+    return gemm_run(p->gemm, &p->shape, &p->operands, b->native);
 }
 
 static dp_status_t measure_roofline(bench_t *b, double *tflops_out)
@@ -167,11 +167,11 @@ static dp_status_t measure_roofline(bench_t *b, double *tflops_out)
                    .operands = {.alpha = 1}};
     void *a = NULL, *w = NULL;
     double ms = 0;
-    dp_status_t st = dp_gemm_open(b->host, b->sms[DP_LANE_COMPUTE], 0, &p.gemm);
+    dp_status_t st = gemm_open(b->host, b->sms[DP_LANE_COMPUTE], 0, &p.gemm);
 
     if (st < 0)
         return st;
-    st = dp_gemm_prepare(p.gemm, &p.shape);
+    st = gemm_prepare(p.gemm, &p.shape);
     if (st >= 0)
         st = allocate(b, bytes, 1, &a);
     if (st >= 0)
@@ -179,7 +179,7 @@ static dp_status_t measure_roofline(bench_t *b, double *tflops_out)
     if (st >= 0)
         st = allocate(b, bytes, 0, &p.operands.c);
     if (st >= 0)
-        st = allocate(b, dp_gemm_workspace(p.gemm), 0, &p.operands.workspace);
+        st = allocate(b, gemm_workspace(p.gemm), 0, &p.operands.workspace);
     p.operands.a = a;
     p.operands.b = w;
     if (st >= 0)
@@ -188,29 +188,33 @@ static dp_status_t measure_roofline(bench_t *b, double *tflops_out)
     b->device_vt->release(b->device, w);
     b->device_vt->release(b->device, p.operands.c);
     b->device_vt->release(b->device, p.operands.workspace);
-    dp_gemm_close(p.gemm);
+    gemm_close(p.gemm);
     *tflops_out = ms > 0 ? 2.0 * n * n * (double)n / ms / 1e9 : 0;
     return st;
 }
 
 /* ---- attention ---- */
 
-static const dp_attention_core_t *find_core(const char *name)
+static const attn_core_t *find_core(const char *name)
 {
 #ifdef HAVE_CUDNN_CORE
     if (strcmp(name, "cudnn") == 0)
-        return &dp_cudnn_core;
+        return &cudnn_core;
 #endif
-    return strcmp(name, "cuda") == 0 ? &dp_scores_core : NULL;
+    return strcmp(name, "cuda") == 0 ? &scores_core : NULL;
 }
 
 static dp_status_t open_attention(bench_t *b)
 {
     const settings_t *set = &b->set;
+    const dp_block_shape_t shape = {.struct_size = sizeof(shape),
+                                    .dtype = DP_BF16,
+                                    .batch = (uint32_t)set->batch,
+                                    .sequence = (uint32_t)set->sequence,
+                                    .hidden = (uint32_t)set->hidden};
     const dp_attention_config_t config = {
         .struct_size = sizeof(config),
-        .shape = {sizeof(config.shape), DP_BF16, (uint32_t)set->batch, (uint32_t)set->sequence,
-                  (uint32_t)set->hidden, 0},
+        .shape = &shape,
         .heads = (uint32_t)set->heads,
         .kv_heads = (uint32_t)set->kv_heads,
         .head_dim = (uint32_t)set->head_dim,
@@ -222,10 +226,10 @@ static dp_status_t open_attention(bench_t *b)
     const size_t boundary = (size_t)(set->batch * set->sequence * set->hidden) * 2;
     dp_block_sizes_t sizes = {.struct_size = sizeof(sizes)};
     void *params, *x, *dy;
-    dp_status_t st = dp_attention_block_open(b->host, &config, find_core(set->core), &b->attention);
+    dp_status_t st = attn_block_open(b->host, &config, find_core(set->core), &b->attention);
 
     if (st >= 0)
-        st = dp_attention_block_sizes(b->attention, &sizes);
+        st = attn_block_sizes(b->attention, &sizes);
     b->io = (dp_io_t){.struct_size = sizeof(b->io)};
     if (st >= 0)
         st = allocate(b, sizes.param_count * 2, 0.02f, &params);
@@ -259,15 +263,15 @@ static void close_attention(bench_t *b)
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (all[i] != NULL)
             b->device_vt->release(b->device, all[i]);
-    dp_attention_block_close(b->attention);
+    attn_block_close(b->attention);
 }
 
 static dp_status_t core_forward(bench_t *b, void *arg)
 {
-    const dp_attention_pass_t pass = {.attention = b->attention,
-                                      .stream = b->native,
-                                      .workspace = (char *)b->io.scratch + b->attention->scratch.workspace};
-    const dp_attention_tensors_t t = dp_attention_view(b->attention, &b->io);
+    const attn_pass_t pass = {.attention = b->attention,
+                              .stream = b->native,
+                              .workspace = (char *)b->io.scratch + b->attention->scratch.workspace};
+    const attn_tensors_t t = attn_view(b->attention, &b->io);
 
     (void)arg;
     return b->attention->vt->forward(&pass, &t);
@@ -275,10 +279,10 @@ static dp_status_t core_forward(bench_t *b, void *arg)
 
 static dp_status_t core_backward(bench_t *b, void *arg)
 {
-    const dp_attention_pass_t pass = {.attention = b->attention,
-                                      .stream = b->native,
-                                      .workspace = (char *)b->io.scratch + b->attention->scratch.workspace};
-    const dp_attention_tensors_t t = dp_attention_view(b->attention, &b->io);
+    const attn_pass_t pass = {.attention = b->attention,
+                              .stream = b->native,
+                              .workspace = (char *)b->io.scratch + b->attention->scratch.workspace};
+    const attn_tensors_t t = attn_view(b->attention, &b->io);
 
     (void)arg;
     return b->attention->vt->backward(&pass, &t);
@@ -287,19 +291,19 @@ static dp_status_t core_backward(bench_t *b, void *arg)
 static dp_status_t block_forward(bench_t *b, void *arg)
 {
     (void)arg;
-    return dp_attention_block_forward(b->attention, &b->io, b->stream);
+    return attn_block_forward(b->attention, &b->io, b->stream);
 }
 
 static dp_status_t block_backward_input(bench_t *b, void *arg)
 {
     (void)arg;
-    return dp_attention_block_backward_input(b->attention, &b->io, b->stream);
+    return attn_block_backward_input(b->attention, &b->io, b->stream);
 }
 
 static dp_status_t block_backward_weight(bench_t *b, void *arg)
 {
     (void)arg;
-    return dp_attention_block_backward_weight(b->attention, &b->io, b->stream);
+    return attn_block_backward_weight(b->attention, &b->io, b->stream);
 }
 
 /* Each in an order in which its inputs have been made by those before. */
@@ -318,13 +322,11 @@ static const struct part {
 static dp_status_t report(bench_t *b, double roofline)
 {
     const settings_t *set = &b->set;
-    const double square =
-        (double)set->batch * (double)set->heads * (double)set->sequence * (double)set->sequence;
+    const double square = (double)set->batch * (double)set->heads * (double)set->sequence * (double)set->sequence;
     dp_status_t st = DP_OK;
 
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]) && st >= 0; i++) {
-        const double operations =
-            square * (parts[i].qk * (double)set->head_dim + parts[i].v * (double)set->value_dim);
+        const double operations = square * (parts[i].qk * (double)set->head_dim + parts[i].v * (double)set->value_dim);
         double ms = 0;
 
         /* The gradients stand where q, k and v were: a new forward for what needs them. */
@@ -333,8 +335,8 @@ static dp_status_t report(bench_t *b, double roofline)
         if (st >= 0)
             st = measure(b, parts[i].work, NULL, &ms);
         if (st >= 0 && operations > 0)
-            printf("%-22s %9.3f ms  %7.1f TFLOP/s  %5.3f of the product\n", parts[i].name, ms,
-                   operations / ms / 1e9, operations / ms / 1e9 / roofline);
+            printf("%-22s %9.3f ms  %7.1f TFLOP/s  %5.3f of the product\n", parts[i].name, ms, operations / ms / 1e9,
+                   operations / ms / 1e9 / roofline);
         else if (st >= 0)
             printf("%-22s %9.3f ms\n", parts[i].name, ms);
     }
@@ -350,10 +352,9 @@ static dp_status_t run(bench_t *b)
     dp_status_t st = open_device(b);
 
     if (st >= 0)
-        st = dp_cuda_current(b->host, &device);
+        st = cuda_current(b->host, &device);
     if (st >= 0)
-        st = DP_CU(b->host, b->cu->cuDeviceGetName(name, sizeof(name), device),
-                   "asking for the device's name");
+        st = CUDA_CHECK(b->host, b->cu->cuDeviceGetName(name, sizeof(name), device), "asking for the device's name");
     if (st >= 0)
         st = measure_roofline(b, &roofline);
     if (st >= 0)
@@ -362,9 +363,9 @@ static dp_status_t run(bench_t *b)
         return st;
     printf("%s, %u multiprocessors for compute, %u for communication (0: no partition)\n", name,
            b->sms[DP_LANE_COMPUTE], b->sms[DP_LANE_ALL_TO_ALL]);
-    printf("%s: batch %ld, sequence %ld, hidden %ld, heads %ld/%ld, dims %ld/%ld%s; median of %ld\n",
-           set->core, set->batch, set->sequence, set->hidden, set->heads, set->kv_heads, set->head_dim,
-           set->value_dim, set->deterministic ? ", deterministic" : "", set->iterations);
+    printf("%s: batch %ld, sequence %ld, hidden %ld, heads %ld/%ld, dims %ld/%ld%s; median of %ld\n", set->core,
+           set->batch, set->sequence, set->hidden, set->heads, set->kv_heads, set->head_dim, set->value_dim,
+           set->deterministic ? ", deterministic" : "", set->iterations);
     printf("%-22s %12s  %7.1f TFLOP/s\n", "product", "", roofline);
     return report(b, roofline);
 }

@@ -1,15 +1,16 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * gpu_moe.c: how fast moe_cuda's calls are, against limits measured in the same run: a dense product of cuBLASLt over as many rows,
- * and a copy on the device.
+ * gpu_moe.c: how fast moe_cuda's calls are, against limits measured in the same run: a dense product of cuBLASLt over
+ * as many rows, and a copy on the device.
  *
- *   bench/gpu_moe [--dtype f32|f64|bf16] [--tokens N] [--hidden N] [--expert-hidden N] [--experts N] [--shared N] [--top-k N]
+ *   bench/gpu_moe [--dtype f32|f64|bf16] [--tokens N] [--hidden N] [--expert-hidden N] [--experts N] [--shared N]
+ *   [--top-k N]
  *                 [--capacity X] [--turns N]
  *
- * One rank holds all experts, and its exchanges hand rows on where they lie: what is measured of dispatch and combine is what the
- * plugin does itself, no transport. Defaults: 4096 tokens of DeepSeek-V3's sizes, top 8 of 64 experts: 512 rows each. DUALPIPE_MOE_PRODUCTS
- * chooses the way of multiplying. Times are medians over all turns of the device's own clock; a call's time is all of its launches.
- * Exit status 77: no CUDA device. */
+ * One rank holds all experts, and its exchanges hand rows on where they lie: what is measured of dispatch and combine
+ * is what the plugin does itself, no transport. Defaults: 4096 tokens of DeepSeek-V3's sizes, top 8 of 64 experts: 512
+ * rows each. DUALPIPE_MOE_PRODUCTS chooses the way of multiplying. Times are medians over all turns of the device's own
+ * clock; a call's time is all of its launches. Exit status 77: no CUDA device. */
 #include <dualpipe/dualpipe.h>
 #include <dualpipe/moe.h>
 
@@ -43,7 +44,7 @@ typedef struct bench {
     settings_t set;
     dp_group_t *group;
     const dp_host_t *host;
-    const dp_cuda_driver_t *cu;
+    const cuda_driver_t *cu;
     const dp_device_vt_t *device_vt;
     dp_device_t *device;
     dp_stream_t *stream;
@@ -52,14 +53,14 @@ typedef struct bench {
     const dp_moe_vt_t *vt;
     dp_moe_t *moe;
     dp_block_sizes_t sizes;
-    dp_moe_io_t io;
+    dp_io_t io;
+    dp_moe_io_t moe_io;
 } bench_t;
 
 static dp_exchange_t exchanges[4];
 static int32_t exchanges_open;
 
-static dp_status_t self_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config,
-                                      dp_exchange_t **out)
+static dp_status_t self_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **out)
 {
     (void)comm;
     (void)config;
@@ -67,9 +68,9 @@ static dp_status_t self_exchange_open(dp_comm_t *comm, const dp_exchange_config_
     return DP_OK;
 }
 
-static dp_status_t self_exchange(dp_exchange_t *e, uint32_t sequence, const void *send,
-                                 const int32_t *offsets, const int32_t *counts, const void **rows_out,
-                                 const int32_t **counts_out, dp_stream_t *s)
+static dp_status_t self_exchange(dp_exchange_t *e, uint32_t sequence, const void *send, const int32_t *offsets,
+                                 const int32_t *counts, const void **rows_out, const int32_t **counts_out,
+                                 dp_stream_t *s)
 {
     (void)e;
     (void)sequence;
@@ -108,7 +109,7 @@ static void must(dp_status_t status)
         stop();
 }
 
-#define MUST_CU(b, call) must(DP_CU((b)->host, (b)->cu->call, #call))
+#define MUST_CU(b, call) must(CUDA_CHECK((b)->host, (b)->cu->call, #call))
 
 /* ---- memory ---- */
 
@@ -209,18 +210,18 @@ static double copy_limit(bench_t *b)
 static double product_limit(bench_t *b)
 {
     const size_t element = dp_dtype_bytes(b->set.dtype);
-    const dp_gemm_shape_t shape = {.in = b->set.dtype,
-                                   .out = b->set.dtype,
-                                   .m = (uint32_t)(b->set.tokens * b->set.top_k),
-                                   .n = (uint32_t)b->set.expert_hidden,
-                                   .k = (uint32_t)b->set.hidden};
-    dp_gemm_operands_t o = {.alpha = 1};
+    const gemm_shape_t shape = {.in = b->set.dtype,
+                                .out = b->set.dtype,
+                                .m = (uint32_t)(b->set.tokens * b->set.top_k),
+                                .n = (uint32_t)b->set.expert_hidden,
+                                .k = (uint32_t)b->set.hidden};
+    gemm_operands_t o = {.alpha = 1};
     double times[TURNS_MOST], flop = 2.0 * shape.m * shape.n * shape.k;
-    dp_gemm_t *gemm;
+    gemm_t *gemm;
     void *a, *w, *c;
     long i;
 
-    if (dp_gemm_open(b->host, 0, 0, &gemm) < 0 || dp_gemm_prepare(gemm, &shape) < 0) {
+    if (gemm_open(b->host, 0, 0, &gemm) < 0 || gemm_prepare(gemm, &shape) < 0) {
         fprintf(stderr, "gpu_moe: no limit for products: %s\n", dp_last_error());
         return 0;
     }
@@ -232,17 +233,17 @@ static double product_limit(bench_t *b)
     o.a = a;
     o.b = w;
     o.c = c;
-    o.workspace = memory(b, dp_gemm_workspace(gemm));
+    o.workspace = memory(b, gemm_workspace(gemm));
     for (i = 0; i < WARM + b->set.turns; i++) {
         begin(b);
-        must(dp_gemm_run(gemm, &shape, &o, b->s));
+        must(gemm_run(gemm, &shape, &o, b->s));
         times[i < WARM ? 0 : i - WARM] = end(b);
     }
     b->device_vt->release(b->device, a);
     b->device_vt->release(b->device, w);
     b->device_vt->release(b->device, c);
     b->device_vt->release(b->device, o.workspace);
-    dp_gemm_close(gemm);
+    gemm_close(gemm);
     return flop / median(times, b->set.turns) / 1e9;
 }
 
@@ -264,8 +265,8 @@ static void open_device(bench_t *b)
     must(b->device_vt->open(b->host, &config, &b->device));
     must(b->device_vt->stream_open(b->device, DP_LANE_COMPUTE, &b->stream));
     b->s = b->device_vt->stream_native(b->stream);
-    must(dp_cuda_driver(b->host, &b->cu));
-    must(dp_cuda_current(b->host, &device));
+    must(cuda_driver(b->host, &b->cu));
+    must(cuda_current(b->host, &device));
     MUST_CU(b, cuDeviceGetName(name, sizeof(name), device));
     MUST_CU(b, cuEventCreate(&b->from, CU_EVENT_DEFAULT));
     MUST_CU(b, cuEventCreate(&b->to, CU_EVENT_DEFAULT));
@@ -276,13 +277,14 @@ static void open_block(bench_t *b)
 {
     static dp_comm_t comm;
     const settings_t *set = &b->set;
+    const dp_block_shape_t shape = {.struct_size = sizeof(shape),
+                                    .dtype = set->dtype,
+                                    .batch = 1,
+                                    .sequence = (uint32_t)set->tokens,
+                                    .hidden = (uint32_t)set->hidden};
     const dp_moe_config_t config = {
         .struct_size = sizeof(config),
-        .shape = {.struct_size = sizeof(config.shape),
-                  .dtype = set->dtype,
-                  .batch = 1,
-                  .sequence = (uint32_t)set->tokens,
-                  .hidden = (uint32_t)set->hidden},
+        .shape = &shape,
         .experts = (uint32_t)set->experts,
         .top_k = (uint32_t)set->top_k,
         .expert_hidden = (uint32_t)set->expert_hidden,
@@ -299,7 +301,7 @@ static void open_block(bench_t *b)
     const size_t element = dp_dtype_bytes(set->dtype), boundary = (size_t)set->tokens * (size_t)set->hidden;
     const dp_plugin_t *plugin;
     const void *table;
-    dp_io_t *io = &b->io.io;
+    dp_io_t *io = &b->io;
     void *x, *dy;
 
     must(dp_plugin_load("moe_cuda", &plugin));
@@ -312,8 +314,7 @@ static void open_block(bench_t *b)
     x = memory(b, b->sizes.param_count * element);
     fill(b, x, b->sizes.param_count, 0.02);
     fill_with(b, x, (size_t)set->hidden, 1); /* the norm's gain */
-    fill_with(b, (char *)x + (size_t)set->hidden * (size_t)(set->experts + 1) * element, (size_t)set->experts,
-              0);
+    fill_with(b, (char *)x + (size_t)set->hidden * (size_t)(set->experts + 1) * element, (size_t)set->experts, 0);
     io->params = x;
     io->grads = memory(b, b->sizes.param_count * dp_dtype_bytes(dp_dtype_accumulator(set->dtype)));
     io->saved = memory(b, b->sizes.saved_bytes);
@@ -325,7 +326,7 @@ static void open_block(bench_t *b)
     io->dx = memory(b, boundary * element);
     fill(b, x, boundary, 1);
     fill(b, dy, boundary, 1);
-    b->io.aux_scale = 1;
+    b->moe_io = (dp_moe_io_t){.struct_size = sizeof(b->moe_io), .io = io, .aux_scale = 1};
 }
 
 /* ---- what is measured ---- */
@@ -335,7 +336,7 @@ typedef dp_status_t (*call_t)(dp_moe_t *, const dp_moe_io_t *, dp_stream_t *);
 typedef struct figure {
     const char *name;
     call_t call;
-    double products; /* FLOP          */
+    double products; /* FLOP */
     double bytes;    /* least traffic; 0: not what limits the call */
     double times[TURNS_MOST];
 } figure_t;
@@ -348,7 +349,7 @@ static void measure(bench_t *b, figure_t *figures)
     for (turn = 0; turn < WARM + b->set.turns; turn++)
         for (i = 0; i < CALLS; i++) {
             begin(b);
-            must(figures[i].call(b->moe, &b->io, b->stream));
+            must(figures[i].call(b->moe, &b->moe_io, b->stream));
             figures[i].times[turn < WARM ? 0 : turn - WARM] = end(b);
         }
     must(b->device_vt->synchronize(b->stream, -1));
@@ -365,8 +366,8 @@ static void report_rows(bench_t *b)
     char *counts = malloc((size_t)set->experts * element);
     long e;
 
-    MUST_CU(b, cuMemcpyDtoH(counts, (CUdeviceptr)(uintptr_t)b->io.io.grads + at * element,
-                            (size_t)set->experts * element));
+    MUST_CU(b,
+            cuMemcpyDtoH(counts, (CUdeviceptr)(uintptr_t)b->io.grads + at * element, (size_t)set->experts * element));
     for (e = 0; e < set->experts; e++) {
         const double rows =
             (element == 8 ? ((double *)(void *)counts)[e] : (double)((float *)(void *)counts)[e]) / turns;
@@ -422,9 +423,7 @@ static void run(bench_t *b, double copy, double product)
          .bytes = rows * (2 * row + token) + 2 * tokens * token},
         {.name = "experts_backward_input", .call = b->vt->experts_backward_input, .products = forward},
         {.name = "experts_backward_weight", .call = b->vt->experts_backward_weight, .products = forward},
-        {.name = "dispatch_backward",
-         .call = b->vt->dispatch_backward,
-         .bytes = rows * row + tokens * (d * sum + own)},
+        {.name = "dispatch_backward", .call = b->vt->dispatch_backward, .bytes = rows * row + tokens * (d * sum + own)},
         {.name = "route_backward_input", .call = b->vt->route_backward_input},
         {.name = "route_backward_weight", .call = b->vt->route_backward_weight},
     };
@@ -469,10 +468,8 @@ static dp_dtype_t dtype_of(const char *name)
 static void parse(int argc, char **argv, settings_t *set)
 {
     static const struct option options[] = {
-        {"dtype", 1, NULL, 't'},   {"tokens", 1, NULL, 'T'},
-        {"hidden", 1, NULL, 'd'},  {"expert-hidden", 1, NULL, 'f'},
-        {"experts", 1, NULL, 'E'}, {"shared", 1, NULL, 's'},
-        {"top-k", 1, NULL, 'k'},   {"capacity", 1, NULL, 'c'},
+        {"dtype", 1, NULL, 't'},   {"tokens", 1, NULL, 'T'}, {"hidden", 1, NULL, 'd'}, {"expert-hidden", 1, NULL, 'f'},
+        {"experts", 1, NULL, 'E'}, {"shared", 1, NULL, 's'}, {"top-k", 1, NULL, 'k'},  {"capacity", 1, NULL, 'c'},
         {"turns", 1, NULL, 'n'},   {NULL, 0, NULL, 0},
     };
     int c;
@@ -532,8 +529,8 @@ int main(int argc, char **argv)
 #endif
     open_device(&b);
     printf("block        %s, %ld tokens of %ld, top %ld of %ld experts of %ld, %ld shared; %ld turns\n",
-           b.set.dtype_name, b.set.tokens, b.set.hidden, b.set.top_k, b.set.experts, b.set.expert_hidden,
-           b.set.shared, b.set.turns);
+           b.set.dtype_name, b.set.tokens, b.set.hidden, b.set.top_k, b.set.experts, b.set.expert_hidden, b.set.shared,
+           b.set.turns);
     copy = copy_limit(&b);
     product = product_limit(&b);
     open_block(&b);

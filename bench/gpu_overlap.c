@@ -1,11 +1,13 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * gpu_overlap.c: how much of an F&B pair's communication is hidden behind its computation, and what that costs the
- * computation. Two stages of MoE layers on one rank run dualpipev, so that every pair is the forward of one stage beside the
- * backward of the other; the expert group is the rank itself: dispatch and combine move every row through the transport's
- * buffers on this device's memory (no link: the bytes cost HBM bandwidth instead, which real links would not).
+ * computation. Two stages of MoE layers on one rank run dualpipev, so that every pair is the forward of one stage
+ * beside the backward of the other; the expert group is the rank itself: dispatch and combine move every row through
+ * the transport's buffers on this device's memory (no link: the bytes cost HBM bandwidth instead, which real links
+ * would not).
  *
- *   bench/gpu_overlap [--device NAME] [--comm NAME] [--attention NAME] [--moe NAME] [--dtype f32|f64|bf16] [--comm-sms N]
+ *   bench/gpu_overlap [--device NAME] [--comm NAME] [--attention NAME] [--moe NAME] [--dtype f32|f64|bf16] [--comm-sms
+ *   N]
  *                     [--layers N] [--tokens N] [--hidden N] [--heads N] [--head-dim N] [--value-dim N] [--experts N]
  *                     [--top-k N] [--expert-hidden N] [--microbatches N] [--steps N] [--graph 0|1] [--trace FILE]
  *
@@ -14,7 +16,8 @@
  *   hidden    time in which an all-to-all and a compute segment of a pair ran, as a share of all-to-all time
  *   busy      compute lane, as a share of the time from the first pair's start to the last one's end
  *   host      CPU time of the calling thread in a step, as a share of the step (it also polls for the end)
- *   slowdown  compute segments inside pairs, against the same segments run alone (1f1b, one micro-batch: nothing overlaps) */
+ *   slowdown  compute segments inside pairs, against the same segments run alone (1f1b, one micro-batch: nothing
+ *   overlaps) */
 #include <dualpipe/dualpipe.h>
 #include <getopt.h>
 #include <stdio.h>
@@ -26,8 +29,8 @@ enum { NO_DEVICE = 77 };
 
 typedef struct settings {
     const char *device, *comm, *attention, *moe, *dtype_name, *trace;
-    long comm_sms, layers, tokens, hidden, heads, head_dim, value_dim, experts, top_k, expert_hidden,
-        microbatches, steps, graph;
+    long comm_sms, layers, tokens, hidden, heads, head_dim, value_dim, experts, top_k, expert_hidden, microbatches,
+        steps, graph;
     dp_dtype_t dtype;
 } settings_t;
 
@@ -83,7 +86,7 @@ static dp_status_t fill_params(bench_t *b, const dp_chunk_view_t *view)
     if (values == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for %zu parameters", view->param_count);
     for (uint32_t i = 0; i < view->nparams; i++) {
-        const dp_param_t *param = &view->param[i];
+        const dp_param_t *param = &view->param_list[i];
         const double size = param->fan_in > 0 ? __builtin_sqrt(3.0 / param->fan_in) : 0;
         for (size_t k = 0; k < param->count; k++)
             dp_number_set(b->set.dtype, values, param->offset + k,
@@ -116,19 +119,17 @@ static dp_status_t nothing(void *self, const dp_segment_call_t *call, dp_stream_
     return DP_OK;
 }
 
-static dp_part_t end_part(bench_t *b, int first)
+static dp_part_t end_part(bench_t *b, int first, dp_segment_t *segment)
 {
-    return (dp_part_t){
-        .struct_size = sizeof(dp_part_t),
-        .nsegments = 1,
-        .segments = {{sizeof(dp_segment_t), first ? "input" : "gradient", DP_ROLE_OTHER, DP_LANE_COMPUTE, b,
-                      first ? take_input : nothing, first ? nothing : give_gradient, NULL}},
-        .sizes = {.struct_size = sizeof(dp_block_sizes_t)},
-    };
+    *segment = (dp_segment_t){.struct_size = sizeof(*segment),
+                              .name = first ? "input" : "gradient",
+                              .self = b,
+                              .forward = first ? take_input : nothing,
+                              .backward_input = first ? nothing : give_gradient};
+    return (dp_part_t){.struct_size = sizeof(dp_part_t), .nsegments = 1, .segments = segment};
 }
 
-static dp_status_t load(const char *kind, const char *name, const char *id, size_t size,
-                        const void **table_out)
+static dp_status_t load(const char *kind, const char *name, const char *id, size_t size, const void **table_out)
 {
     const dp_plugin_t *plugin;
     char full[128];
@@ -142,11 +143,10 @@ static dp_status_t load(const char *kind, const char *name, const char *id, size
 static dp_status_t open_blocks(bench_t *b, const dp_build_context_t *context)
 {
     const settings_t *set = &b->set;
-    const dp_block_shape_t shape = {sizeof(shape),         set->dtype, 1, (uint32_t)set->tokens,
-                                    (uint32_t)set->hidden, 0};
+    const dp_block_shape_t shape = {sizeof(shape), set->dtype, 1, (uint32_t)set->tokens, (uint32_t)set->hidden, 0};
     const dp_attention_config_t attention = {
         .struct_size = sizeof(attention),
-        .shape = shape,
+        .shape = &shape,
         .heads = (uint32_t)set->heads,
         .kv_heads = (uint32_t)set->heads,
         .head_dim = (uint32_t)set->head_dim,
@@ -156,7 +156,7 @@ static dp_status_t open_blocks(bench_t *b, const dp_build_context_t *context)
     };
     const dp_moe_config_t moe = {
         .struct_size = sizeof(moe),
-        .shape = shape,
+        .shape = &shape,
         .experts = (uint32_t)set->experts,
         .top_k = (uint32_t)set->top_k,
         .expert_hidden = (uint32_t)set->expert_hidden,
@@ -167,8 +167,8 @@ static dp_status_t open_blocks(bench_t *b, const dp_build_context_t *context)
         .device = context->device,
         .comm_vt = context->comm_vt,
         .comm = context->expert_comm,
-        .comm_rank = context->ep_rank,
-        .comm_size = context->ep_size,
+        .comm_rank = context->expert_rank,
+        .comm_size = context->expert_size,
     };
     const void *table;
     dp_status_t st = load("attention", set->attention, DP_IFACE_ATTENTION, sizeof(dp_attention_vt_t), &table);
@@ -192,21 +192,23 @@ static dp_status_t build(void *user, const dp_build_context_t *context, int32_t 
 {
     bench_t *b = user;
     dp_part_t parts[66];
+    dp_segment_t ends[2];
     char prefix[64][16];
     dp_status_t st = b->moe == NULL ? open_blocks(b, context) : DP_OK;
     int n = 0;
 
     if (stage == 0)
-        parts[n++] = end_part(b, 1);
+        parts[n++] = end_part(b, 1, &ends[0]);
     for (int l = 0; l < b->set.layers && st == DP_OK; l++, n++) {
-        st = dp_moe_layer_part(b->attention_vt, b->attention, b->moe_vt, b->moe, b->set.dtype,
-                               boundary_bytes(&b->set), &b->layers[b->nlayers], &parts[n]);
+        parts[n].struct_size = sizeof(parts[n]);
+        st = dp_moe_layer_part(b->attention_vt, b->attention, b->moe_vt, b->moe, b->set.dtype, boundary_bytes(&b->set),
+                               &b->layers[b->nlayers], &parts[n]);
         b->nlayers += st == DP_OK;
         snprintf(prefix[l], sizeof(prefix[l]), "layer%d.", l);
         parts[n].prefix = prefix[l];
     }
     if (stage == stages - 1)
-        parts[n++] = end_part(b, 0);
+        parts[n++] = end_part(b, 0, &ends[1]);
     if (st == DP_OK)
         st = dp_stage_create(parts, n, boundary_bytes(&b->set), b->set.dtype, &b->stages[b->nstages]);
     if (st == DP_OK)
@@ -247,7 +249,7 @@ static dp_status_t prepare_data(bench_t *b, dp_pipeline_t *pipeline)
     const size_t count = (size_t)b->set.tokens * (size_t)b->set.hidden;
     char *values = calloc(count, dp_dtype_bytes(b->set.dtype));
     uint64_t state = 99;
-    dp_chunk_view_t view;
+    dp_chunk_view_t view = {.struct_size = sizeof(view)};
     dp_status_t st = b->context.device_vt->stream_open(b->context.device, DP_LANE_COMPUTE, &b->stream);
 
     if (values == NULL)
@@ -267,16 +269,14 @@ static dp_status_t prepare_data(bench_t *b, dp_pipeline_t *pipeline)
     return st;
 }
 
-static dp_status_t run_steps(bench_t *b, dp_pipeline_t *pipeline, int microbatches,
-                             dp_timeline_t **timeline_out)
+static dp_status_t run_steps(bench_t *b, dp_pipeline_t *pipeline, int microbatches, dp_timeline_t **timeline_out)
 {
     const void **data = calloc((size_t)microbatches, sizeof(*data));
     dp_status_t st = data == NULL ? dp_fail(DP_ERR_NOMEM, "no memory for a list") : DP_OK;
 
-    for (int mb = 0; mb < microbatches && st == DP_OK; mb++)
-        data[mb] = b->boundary;
-    for (long step = 0; step < b->set.steps + 2 && st == DP_OK;
-         step++) { /* two to warm up; the last ones are kept */
+    for (int microbatch = 0; microbatch < microbatches && st == DP_OK; microbatch++)
+        data[microbatch] = b->boundary;
+    for (long step = 0; step < b->set.steps + 2 && st == DP_OK; step++) { /* two to warm up; the last ones are kept */
         dp_step_t one = {.struct_size = sizeof(one), .inputs = data, .targets = data, .loss_scale = 1};
         const double cpu = seconds_on(CLOCK_THREAD_CPUTIME_ID), wall = seconds_on(CLOCK_MONOTONIC);
         st = dp_pipeline_step(pipeline, &one);
@@ -290,17 +290,18 @@ static dp_status_t run_steps(bench_t *b, dp_pipeline_t *pipeline, int microbatch
 }
 
 /* Opens a pipeline, runs it, takes its timeline and what the lanes got of the device. */
-static dp_status_t measure(const settings_t *set, const char *method, int microbatches,
-                           dp_timeline_t **timeline_out, uint32_t sms[DP_LANE_COUNT])
+static dp_status_t measure(const settings_t *set, const char *method, int microbatches, dp_timeline_t **timeline_out,
+                           uint32_t sms[DP_LANE_COUNT])
 {
     bench_t b = {.set = *set};
+    const dp_device_config_t device = {.struct_size = sizeof(device), .comm_sms = (uint32_t)set->comm_sms};
     dp_pipeline_options_t options = {
         .struct_size = sizeof(options),
         .method = method,
         .microbatches = microbatches,
         .comm = set->comm,
         .device = set->device,
-        .device_config = {.struct_size = sizeof(dp_device_config_t), .comm_sms = (uint32_t)set->comm_sms},
+        .device_config = &device,
         .boundary_bytes = boundary_bytes(set),
         .dtype = set->dtype,
         .trace_steps = (int32_t)set->steps,
@@ -341,7 +342,7 @@ static dp_status_t measure(const settings_t *set, const char *method, int microb
 static dp_status_t report_pairs(const dp_span_t *spans, int64_t count, int32_t step, dp_timeline_t *pairs,
                                 dp_rank_report_t *sum)
 {
-    dp_rank_report_t one;
+    dp_rank_report_t one = {.struct_size = sizeof(one)};
     dp_status_t st = DP_OK;
 
     dp_timeline_clear(pairs);
@@ -406,13 +407,11 @@ static void compare(const dp_timeline_t *pairs, const dp_timeline_t *alone)
     for (int i = 0; i < n; i++)
         for (int j = 0; j < m; j++) {
             const char *name = dp_timeline_name_text(pairs, inside[i].name);
-            const double a = inside[i].sum / (double)inside[i].n / 1e3,
-                         b = outside[j].sum / (double)outside[j].n / 1e3;
-            if (inside[i].pass != outside[j].pass ||
-                strcmp(name, dp_timeline_name_text(alone, outside[j].name)) != 0)
+            const double a = inside[i].sum / (double)inside[i].n / 1e3, b = outside[j].sum / (double)outside[j].n / 1e3;
+            if (inside[i].pass != outside[j].pass || strcmp(name, dp_timeline_name_text(alone, outside[j].name)) != 0)
                 continue;
-            printf("%-10s (%s) %11.1f us %9.1f us %10.2f\n", name,
-                   dp_op_kind_name((dp_op_kind_t)inside[i].pass), a, b, a / b);
+            printf("%-10s (%s) %11.1f us %9.1f us %10.2f\n", name, dp_op_kind_name((dp_op_kind_t)inside[i].pass), a, b,
+                   a / b);
             if (inside[i].lane == DP_LANE_COMPUTE) {
                 together += a * (double)inside[i].n;
                 apart += b * (double)inside[i].n;
@@ -443,20 +442,16 @@ static dp_status_t report(const settings_t *set, const dp_timeline_t *timeline)
         st = dp_fail(DP_ERR_INVALID, "no all-to-all of a pair is in the timeline");
     if (st < 0)
         return st;
-    printf("pairs of %ld layers, %ld steps: window %.1f us, compute %.1f us, all-to-all %.1f us\n",
-           set->layers, set->steps, (double)sum.window / 1e3, (double)sum.compute_busy / 1e3,
-           (double)sum.comm_busy / 1e3);
-    printf("hidden communication               %.2f %%\n",
-           100 * (double)sum.comm_hidden / (double)sum.comm_busy);
-    printf("compute lane busy                  %.2f %%\n",
-           100 * (double)sum.compute_busy / (double)sum.window);
+    printf("pairs of %ld layers, %ld steps: window %.1f us, compute %.1f us, all-to-all %.1f us\n", set->layers,
+           set->steps, (double)sum.window / 1e3, (double)sum.compute_busy / 1e3, (double)sum.comm_busy / 1e3);
+    printf("hidden communication               %.2f %%\n", 100 * (double)sum.comm_hidden / (double)sum.comm_busy);
+    printf("compute lane busy                  %.2f %%\n", 100 * (double)sum.compute_busy / (double)sum.window);
     return DP_OK;
 }
 
 static dp_status_t write_file(void *user, const char *data, size_t bytes)
 {
-    return fwrite(data, 1, bytes, user) == bytes ? DP_OK
-                                                 : dp_fail(DP_ERR_IO, "the trace could not be written");
+    return fwrite(data, 1, bytes, user) == bytes ? DP_OK : dp_fail(DP_ERR_IO, "the trace could not be written");
 }
 
 static dp_status_t save(const char *path, const dp_timeline_t *timeline)
@@ -474,8 +469,7 @@ static dp_status_t save(const char *path, const dp_timeline_t *timeline)
 
 static int read_settings(int argc, char **argv, settings_t *set)
 {
-    const char **texts[] = {&set->device, &set->comm,       &set->attention,
-                            &set->moe,    &set->dtype_name, &set->trace};
+    const char **texts[] = {&set->device, &set->comm, &set->attention, &set->moe, &set->dtype_name, &set->trace};
     long *numbers[] = {&set->comm_sms,     &set->layers,    &set->tokens,  &set->hidden, &set->heads,
                        &set->head_dim,     &set->value_dim, &set->experts, &set->top_k,  &set->expert_hidden,
                        &set->microbatches, &set->steps,     &set->graph};
@@ -496,11 +490,8 @@ static int read_settings(int argc, char **argv, settings_t *set)
         else
             *numbers[c - 256 - 6] = strtol(optarg, NULL, 10);
     }
-    set->dtype = strcmp(set->dtype_name, "f64") == 0   ? DP_F64
-                 : strcmp(set->dtype_name, "f32") == 0 ? DP_F32
-                                                       : DP_BF16;
-    return optind == argc && set->layers >= 1 && set->layers <= 64 && set->microbatches >= 2 &&
-           set->steps >= 1;
+    set->dtype = strcmp(set->dtype_name, "f64") == 0 ? DP_F64 : strcmp(set->dtype_name, "f32") == 0 ? DP_F32 : DP_BF16;
+    return optind == argc && set->layers >= 1 && set->layers <= 64 && set->microbatches >= 2 && set->steps >= 1;
 }
 
 int main(int argc, char **argv)

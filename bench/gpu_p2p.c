@@ -1,15 +1,15 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * gpu_p2p.c: comm_cuda_ipc between ranks that are threads of one process and share one GPU: messages beside a copy within the
- * device, rows of an exchange beside the same copy.
+ * gpu_p2p.c: comm_cuda_ipc between ranks that are threads of one process and share one GPU: messages beside a copy
+ * within the device, rows of an exchange beside the same copy.
  *
  *     bench/gpu_p2p [--comm-sms N] [--most BYTES] [--repeats N] [--ranks N]
  *
- * Everything in one run and in alternation; medians of N repeats (20) after 3 that do not count; times are the device's own,
- * between stamps on the receiving stream. Exit status 77: no CUDA device.
+ * Everything in one run and in alternation; medians of N repeats (20) after 3 that do not count; times are the device's
+ * own, between stamps on the receiving stream. Exit status 77: no CUDA device.
  * What it does not show: a link. Both ends are the same memory, so a message is read and written where a link would
- * carry it, and the copy engine competes with nothing. DUALPIPE_IPC_LINK_BYTES_PER_US slows transfers down to a simulated
- * link; the figures say so.
+ * carry it, and the copy engine competes with nothing. DUALPIPE_IPC_LINK_BYTES_PER_US slows transfers down to a
+ * simulated link; the figures say so.
  * Wanted: 64 MiB messages at 0.9 of the copy or better. */
 #include <dualpipe/dualpipe.h>
 
@@ -44,6 +44,7 @@ typedef struct bench {
     uint32_t data_number[SIZES], back_number, swaps;
     dp_exchange_t *exchange;
     unsigned char *from, *to; /* device memory */
+    float *meeting;           /* a sum of nothing, to meet at */
     int32_t *numbers;         /* offsets [ranks], counts [ranks] */
     int64_t *stamps;          /* [2] */
     int32_t rank;
@@ -51,15 +52,14 @@ typedef struct bench {
     int sizes, status;
 } bench_t;
 
-static double copied[SIZES][REPEATS_MAX], sent[SIZES][REPEATS_MAX],
-    swapped[REPEATS_MAX]; /* bytes per microsecond */
+static double copied[SIZES][REPEATS_MAX], sent[SIZES][REPEATS_MAX], swapped[REPEATS_MAX]; /* bytes per microsecond */
 static uint32_t sms[DP_LANE_COUNT];
 
-#define DO(call)                                                                                             \
-    do {                                                                                                     \
-        dp_status_t do_status = (call);                                                                      \
-        if (do_status != DP_OK)                                                                              \
-            return do_status;                                                                                \
+#define DO(call)                                                                                                       \
+    do {                                                                                                               \
+        dp_status_t do_status = (call);                                                                                \
+        if (do_status != DP_OK)                                                                                        \
+            return do_status;                                                                                          \
     } while (0)
 
 /* ---- set-up ---- */
@@ -134,6 +134,7 @@ static dp_status_t open_memory(bench_t *b)
     DO(b->device_vt->allocate(b->device, bytes, (void **)&b->from));
     DO(b->device_vt->allocate(b->device, bytes, (void **)&b->to));
     DO(b->device_vt->allocate(b->device, sizeof(numbers), (void **)&b->numbers));
+    DO(b->device_vt->allocate(b->device, sizeof(*b->meeting), (void **)&b->meeting));
     for (int p = 0; p < RANKS_MAX; p++) {
         numbers[p] = p * (int32_t)b->capacity;
         numbers[RANKS_MAX + p] = (int32_t)b->capacity;
@@ -171,20 +172,20 @@ static dp_status_t copy_once(bench_t *b, int size, double *rate_out)
 /* Rank 0's stream: from its first wait for a credit to the answer, which rank 1 sends when it has everything. */
 static dp_status_t send_once(bench_t *b, int size, double *rate_out)
 {
-    dp_message_tag_t answer = {b->back_number, 0, 0, 16};
+    dp_message_tag_t answer = {.number = b->back_number, .bytes = 16};
     size_t bytes = SMALLEST << size;
     const void *data;
 
     if (b->rank == 0)
         DO(b->device_vt->stamp(b->stream, &b->stamps[0]));
     for (int i = 0; i < MESSAGES && b->rank < 2; i++) {
-        dp_message_tag_t tag = {b->data_number[size], 0, 0, (uint32_t)bytes};
+        dp_message_tag_t tag = {.number = b->data_number[size], .bytes = (uint32_t)bytes};
 
         if (b->rank == 0) {
             DO(b->vt->send(b->data[size], b->from, &tag, b->stream));
         } else {
             DO(b->vt->recv(b->data[size], &tag, &data, b->stream));
-            DO(b->vt->release(b->data[size], tag.sequence, b->stream));
+            DO(b->vt->release(b->data[size], tag.number, b->stream));
         }
         b->data_number[size]++;
     }
@@ -192,7 +193,7 @@ static dp_status_t send_once(bench_t *b, int size, double *rate_out)
         DO(b->vt->send(b->back, b->from, &answer, b->stream));
     if (b->rank == 0) {
         DO(b->vt->recv(b->back, &answer, &data, b->stream));
-        DO(b->vt->release(b->back, answer.sequence, b->stream));
+        DO(b->vt->release(b->back, answer.number, b->stream));
         DO(b->device_vt->stamp(b->stream, &b->stamps[1]));
     }
     b->back_number++;
@@ -208,7 +209,7 @@ static dp_status_t swap_once(bench_t *b, double *rate_out)
     const int32_t *counts;
     const void *rows;
 
-    DO(b->vt->barrier(b->comm, b->stream));
+    DO(b->vt->all_reduce(b->comm, b->meeting, 1, DP_F32, b->stream)); /* all are here */
     DO(b->device_vt->stamp(b->stream, &b->stamps[0]));
     for (int i = 0; i < MESSAGES / 4; i++) {
         DO(b->vt->exchange(b->exchange, b->swaps, b->from, b->numbers, b->numbers + RANKS_MAX, &rows, &counts,
@@ -216,7 +217,7 @@ static dp_status_t swap_once(bench_t *b, double *rate_out)
         DO(b->vt->exchange_release(b->exchange, b->swaps, b->stream));
         b->swaps++;
     }
-    DO(b->vt->barrier(b->comm, b->stream));
+    DO(b->vt->all_reduce(b->comm, b->meeting, 1, DP_F32, b->stream)); /* all are here */
     DO(b->device_vt->stamp(b->stream, &b->stamps[1]));
     DO(b->device_vt->synchronize(b->stream, -1));
     if (b->rank == 0)
@@ -255,9 +256,9 @@ static void close_all(bench_t *b)
     if (b->stream != NULL)
         b->device_vt->stream_close(b->stream);
     if (b->device != NULL) {
-        void *const memory[] = {b->from, b->to, b->numbers};
+        void *const memory[] = {b->from, b->to, b->numbers, b->meeting};
 
-        for (int i = 0; i < 3; i++)
+        for (int i = 0; i < 4; i++)
             if (memory[i] != NULL)
                 b->device_vt->release(b->device, memory[i]);
         b->device_vt->close(b->device);

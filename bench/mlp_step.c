@@ -4,8 +4,8 @@
  *
  *     dualpipe run -n 4 --no-prefix -- bench/mlp_step [--hidden H] [--steps N] [--microbatches M]
  *
- * Each of the 4 stages is Linear(h, 4h), GELU, Linear(4h, h) without bias; MSE loss; 20 micro-batches of 3 x 256 rows, fp32,
- * DualPipe. In the same run two ranks, one a core, call the same GEMMs and nothing else: the limit for 2 cores.
+ * Each of the 4 stages is Linear(h, 4h), GELU, Linear(4h, h) without bias; MSE loss; 20 micro-batches of 3 x 256 rows,
+ * fp32, DualPipe. In the same run two ranks, one a core, call the same GEMMs and nothing else: the limit for 2 cores.
  * Source of the workload: deepseek-ai/DualPipe, examples/example_dualpipe.py. */
 #pragma GCC optimize("O3") /* vector loops whatever CFLAGS says */
 #include <dualpipe/dualpipe.h>
@@ -32,16 +32,17 @@ typedef struct job {
     dp_segment_call_t call;
 } job_t;
 
-static void gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int m, int n, int k, const float *a, const float *b, float beta,
-                 float *c)
+static void gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int m, int n, int k, const float *a, const float *b,
+                 float beta, float *c)
 {
-    cblas_sgemm(CblasRowMajor, ta, tb, m, n, k, 1, a, ta == CblasNoTrans ? k : m, b, tb == CblasNoTrans ? n : k, beta, c, n);
+    cblas_sgemm(CblasRowMajor, ta, tb, m, n, k, 1, a, ta == CblasNoTrans ? k : m, b, tb == CblasNoTrans ? n : k, beta,
+                c, n);
 }
 
 /* h -> gelu(h), in place, and its slope. erf by Abramowitz and Stegun 7.1.26 (absolute error 1.5e-7); e^(-h*h/2) is
  * needed by both. */
-__attribute__((target_clones("avx512f", "avx2,fma", "default"))) static void gelu(float *restrict h, float *restrict slope,
-                                                                                size_t n)
+__attribute__((target_clones("avx512f", "avx2,fma", "default"))) static void gelu(float *restrict h,
+                                                                                  float *restrict slope, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         float x = h[i], z = fabsf(x) * 0.70710678f, t = 1 / (1 + 0.3275911f * z);
@@ -54,14 +55,17 @@ __attribute__((target_clones("avx512f", "avx2,fma", "default"))) static void gel
 
         e = 1 + f * (1 + f * (0.5f + f * (0.16666667f + f * (0.041666668f + f * (0.0083333338f + f * 0.0013888889f)))));
         e *= scale.f;
-        erf = 1 - t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f)))) * e;
+        erf =
+            1 -
+            t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f)))) * e;
         cdf = 0.5f + (x < 0 ? -0.5f : 0.5f) * erf;
         h[i] = x * cdf;
         slope[i] = cdf + x * 0.39894228f * e;
     }
 }
 
-__attribute__((target_clones("avx512f", "avx2,fma", "default"))) static void scale_by(float *restrict a, const float *restrict b, size_t n)
+__attribute__((target_clones("avx512f", "avx2,fma", "default"))) static void scale_by(float *restrict a,
+                                                                                      const float *restrict b, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         a[i] *= b[i];
@@ -159,20 +163,27 @@ static dp_status_t backward_weight(void *self, const dp_segment_call_t *call, dp
 static dp_stage_t *stages[2];
 static int nstages;
 
-static dp_status_t build(void *user, const dp_build_context_t *context, int32_t stage, int32_t count, dp_stage_t **stage_out)
+static dp_status_t build(void *user, const dp_build_context_t *context, int32_t stage, int32_t count,
+                         dp_stage_t **stage_out)
 {
     stage_t *self = user;
     size_t h = (size_t)self->h;
-    dp_param_t params[] = {{"w1", DP_PARAM_MATRIX, 0, 4 * h * h, (uint32_t)h, 0, -1},
-                           {"w2", DP_PARAM_MATRIX, 4 * h * h, 4 * h * h, (uint32_t)(4 * h), 0, -1}};
-    dp_part_t part = {
-        .struct_size = sizeof(part),
-        .nsegments = 1,
-        .segments = {{sizeof(dp_segment_t), "mlp", DP_ROLE_OTHER, DP_LANE_COMPUTE, self, forward, backward_input,
-                      backward_weight}},
-        .sizes = {sizeof(dp_block_sizes_t), 10 * ROWS * h * sizeof(float), 0, 4 * ROWS * h * sizeof(float), 8 * h * h, 2},
-        .params = params,
-    };
+    dp_param_t params[] = {
+        {.name = "w1", .kind = DP_PARAM_MATRIX, .count = 4 * h * h, .fan_in = (uint32_t)h},
+        {.name = "w2", .kind = DP_PARAM_MATRIX, .offset = 4 * h * h, .count = 4 * h * h, .fan_in = (uint32_t)(4 * h)}};
+    const dp_segment_t segment = {.struct_size = sizeof(segment),
+                                  .name = "mlp",
+                                  .self = self,
+                                  .forward = forward,
+                                  .backward_input = backward_input,
+                                  .backward_weight = backward_weight};
+    const dp_block_sizes_t sizes = {.struct_size = sizeof(sizes),
+                                    .saved_bytes = 10 * ROWS * h * sizeof(float),
+                                    .scratch_bytes = 4 * ROWS * h * sizeof(float),
+                                    .param_count = 8 * h * h,
+                                    .nparams = 2};
+    const dp_part_t part = {
+        .struct_size = sizeof(part), .nsegments = 1, .segments = &segment, .sizes = &sizes, .param_list = params};
     dp_status_t status;
 
     (void)stage, (void)count;
@@ -216,7 +227,8 @@ static float *random_tensor(size_t n, unsigned seed, float scale)
 static double gemms_alone(int h, int count)
 {
     size_t n = (size_t)h;
-    float *x = random_tensor(ROWS * n, 1, 1), *g = random_tensor(4 * ROWS * n, 2, 1), *w1 = random_tensor(4 * n * n, 3, 0.05f);
+    float *x = random_tensor(ROWS * n, 1, 1), *g = random_tensor(4 * ROWS * n, 2, 1),
+          *w1 = random_tensor(4 * n * n, 3, 0.05f);
     float *w2 = random_tensor(4 * n * n, 4, 0.05f), *dy = random_tensor(ROWS * n, 5, 1);
     double start = now();
 
@@ -286,10 +298,17 @@ static setup_t options(int argc, char **argv)
 
     while ((c = getopt_long(argc, argv, "", names, NULL)) != -1)
         switch (c) {
-        case 'h': o.hidden = atoi(optarg); break;
-        case 's': o.steps = atoi(optarg); break;
-        case 'm': o.microbatches = atoi(optarg); break;
-        default: exit(2);
+        case 'h':
+            o.hidden = atoi(optarg);
+            break;
+        case 's':
+            o.steps = atoi(optarg);
+            break;
+        case 'm':
+            o.microbatches = atoi(optarg);
+            break;
+        default:
+            exit(2);
         }
     if (o.hidden < 1 || o.hidden > 8192 || o.steps < 1 || o.steps > 999 || o.microbatches > 1000) {
         fprintf(stderr, "mlp_step: hidden must be 1 to 8192, steps 1 to 999\n");
@@ -326,7 +345,7 @@ int main(int argc, char **argv)
                                                     .user = &stage},
                            &p));
     for (int c = 0; c < dp_pipeline_chunks(p); c++) {
-        dp_chunk_view_t view;
+        dp_chunk_view_t view = {.struct_size = sizeof(view)};
         float *w;
 
         check(dp_pipeline_chunk(p, c, &view));
@@ -350,16 +369,18 @@ int main(int argc, char **argv)
         times[i] = now() - start;
         step_cpu = sum_over_ranks(group, cpu() - used);
         if (i % 2 == 1 && i / 2 < 3)
-            limits[i / 2] = limit(group, o.hidden, passes, &limit_cpu); /* interleaved with the steps: the machine may drift */
+            /* interleaved with the steps: the machine may drift */
+            limits[i / 2] = limit(group, o.hidden, passes, &limit_cpu);
     }
     qsort(times, (size_t)o.steps, sizeof(times[0]), compare);
     qsort(limits, 3, sizeof(limits[0]), compare);
     if (dp_group_rank(group) == 0)
-        printf("hidden %d, %d ranks, %d micro-batches: step %.4f s median (%.4f best), the same GEMMs alone on 2 cores %.4f s\n"
-               "ratio to the GEMMs alone: %.3f\n"
-               "CPU time of the last step %.4f s, of the GEMMs %.4f s: ratio %.3f\n",
-               o.hidden, dp_group_size(group), o.microbatches, times[o.steps / 2], times[0], limits[1],
-               times[o.steps / 2] / limits[1], step_cpu, limit_cpu, step_cpu / limit_cpu);
+        printf(
+            "hidden %d, %d ranks, %d micro-batches: step %.4f s median (%.4f best), the same GEMMs alone on 2 cores %.4f s\n"
+            "ratio to the GEMMs alone: %.3f\n"
+            "CPU time of the last step %.4f s, of the GEMMs %.4f s: ratio %.3f\n",
+            o.hidden, dp_group_size(group), o.microbatches, times[o.steps / 2], times[0], limits[1],
+            times[o.steps / 2] / limits[1], step_cpu, limit_cpu, step_cpu / limit_cpu);
     dp_pipeline_close(p);
     for (int i = 0; i < nstages; i++)
         dp_stage_free(stages[i]);

@@ -13,15 +13,16 @@
 #include <stdio.h>
 #include <time.h>
 
-#include "../tests/support/inline.h"
+#include "tests/support/block_config.h"
+#include "tests/support/inline.h"
 
 typedef struct job {
     const dp_moe_vt_t *vt;
     dp_moe_t *moe;
-    dp_moe_config_t config;
+    moe_config_t config;
     dp_block_sizes_t sizes;
     dp_stream_t stream;
-    dp_moe_io_t forward, backward;
+    moe_io_t forward, backward;
     size_t element, rows, row_bytes;
     void *left, *right, *out; /* of the plain products */
 } job_t;
@@ -76,8 +77,7 @@ static void multiply(const job_t *job, CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, s
 /* Pass 0, 1, 2: forward, backward for input, backward for weights, in `pieces` pieces. */
 static double plain(const job_t *job, int pass, size_t pieces)
 {
-    const size_t d = job->config.shape.hidden, f = job->config.expert_hidden, m = job->rows / pieces,
-                 one = d * f;
+    const size_t d = job->config.shape.hidden, f = job->config.moe.expert_hidden, m = job->rows / pieces, one = d * f;
     const double start = now();
     size_t e;
 
@@ -101,11 +101,12 @@ static double plain(const job_t *job, int pass, size_t pieces)
     return now() - start;
 }
 
-static double timed(job_t *job, call_fn call, const dp_moe_io_t *io)
+static double timed(job_t *job, call_fn call, moe_io_t *io)
 {
     const double start = now();
 
-    if (call(job->moe, io, &job->stream) < 0 || job->stream.status < 0) {
+    io->moe.io = &io->io;
+    if (call(job->moe, &io->moe, &job->stream) < 0 || job->stream.status < 0) {
         fprintf(stderr, "moe_cpu: %s\n", dp_last_error());
         exit(1);
     }
@@ -118,19 +119,7 @@ static void keep_best(double *best, double seconds)
         *best = seconds;
 }
 
-enum {
-    ROUTE,
-    DISPATCH,
-    EXPERTS,
-    COMBINE,
-    COMBINE_B,
-    EXPERTS_I,
-    DISPATCH_B,
-    ROUTE_I,
-    EXPERTS_W,
-    ROUTE_W,
-    CALLS
-};
+enum { ROUTE, DISPATCH, EXPERTS, COMBINE, COMBINE_B, EXPERTS_I, DISPATCH_B, ROUTE_I, EXPERTS_W, ROUTE_W, CALLS };
 
 static const char *const names[CALLS] = {"route",
                                          "dispatch",
@@ -145,16 +134,15 @@ static const char *const names[CALLS] = {"route",
 
 static void report(const job_t *job, const double *best, const double (*products)[2], double copy)
 {
-    static const int grouped[] = {EXPERTS, EXPERTS_I, EXPERTS_W},
-                     moved[] = {DISPATCH, COMBINE, COMBINE_B, DISPATCH_B};
+    static const int grouped[] = {EXPERTS, EXPERTS_I, EXPERTS_W}, moved[] = {DISPATCH, COMBINE, COMBINE_B, DISPATCH_B};
     const double flops =
-        6.0 * (double)job->rows * (double)job->config.shape.hidden * (double)job->config.expert_hidden;
+        6.0 * (double)job->rows * (double)job->config.shape.hidden * (double)job->config.moe.expert_hidden;
     const double bytes = (double)job->rows * (double)job->row_bytes;
     double total = 0;
     int i;
 
-    printf("%-24s %10s %10s %12s %12s %10s %10s\n", "", "ms", "GFLOP/s", "one GFLOP/s", "cut GFLOP/s",
-           "of one", "of cut");
+    printf("%-24s %10s %10s %12s %12s %10s %10s\n", "", "ms", "GFLOP/s", "one GFLOP/s", "cut GFLOP/s", "of one",
+           "of cut");
     for (i = 0; i < 3; i++) {
         const double seconds = best[grouped[i]];
 
@@ -195,7 +183,7 @@ static void measure(job_t *job, int rounds)
             keep_best(&best[i], timed(job, calls[i], i < COMBINE_B ? &job->forward : &job->backward));
         for (i = 0; i < 3; i++) {
             keep_best(&products[i][0], plain(job, i, 1));
-            keep_best(&products[i][1], plain(job, i, job->config.experts));
+            keep_best(&products[i][1], plain(job, i, job->config.moe.experts));
         }
         start = now();
         memcpy(job->out, job->left, job->rows * job->row_bytes);
@@ -206,8 +194,8 @@ static void measure(job_t *job, int rounds)
 
 static void prepare(job_t *job)
 {
-    const dp_moe_config_t *c = &job->config;
-    const size_t d = c->shape.hidden, f = c->expert_hidden, most = d > f ? d : f;
+    const moe_config_t *c = &job->config;
+    const size_t d = c->shape.hidden, f = c->moe.expert_hidden, most = d > f ? d : f;
     const size_t boundary = (size_t)c->shape.sequence * d * job->element;
     const size_t operand = (job->rows * most + d * f) * job->element + job->rows * job->row_bytes;
     dp_io_t *io = &job->forward.io;
@@ -215,6 +203,7 @@ static void prepare(job_t *job)
     job->sizes.struct_size = sizeof(job->sizes);
     (void)job->vt->sizes(job->moe, &job->sizes);
     io->struct_size = sizeof(*io);
+    job->forward.moe.struct_size = sizeof(job->forward.moe);
     io->params = filled(job, job->sizes.param_count * job->element, 0.05);
     io->grads = filled(job, job->sizes.param_count * job->element, 0);
     io->saved = filled(job, job->sizes.saved_bytes, 0);
@@ -227,7 +216,7 @@ static void prepare(job_t *job)
     job->backward = job->forward;
     job->backward.io.work = filled(job, job->sizes.work_bytes, 0);
     job->left = filled(job, operand, 1);
-    job->right = filled(job, (3 * c->experts * d * f + job->rows * most) * job->element, 0.05);
+    job->right = filled(job, (3 * c->moe.experts * d * f + job->rows * most) * job->element, 0.05);
     job->out = filled(job, operand, 0);
 }
 
@@ -253,7 +242,7 @@ static void finish(job_t *job)
     job->vt->close(job->moe);
 }
 
-static int bench(const dp_moe_config_t *config, int rounds)
+static int bench(const moe_config_t *config, int rounds)
 {
     const dp_plugin_t *plugin = NULL;
     const void *table = NULL;
@@ -263,11 +252,11 @@ static int bench(const dp_moe_config_t *config, int rounds)
     job_t job = {.config = *config};
 
     inline_group_open(&comm, 1);
-    job.config.device_vt = &inline_device_vt;
-    job.config.device = &device;
-    job.config.comm_vt = &inline_comm_vt;
-    job.config.comm = &comm.comms[0];
-    job.config.comm_size = 1;
+    job.config.moe.device_vt = &inline_device_vt;
+    job.config.moe.device = &device;
+    job.config.moe.comm_vt = &inline_comm_vt;
+    job.config.moe.comm = &comm.comms[0];
+    job.config.moe.comm_size = 1;
     if (dp_plugin_load("moe_cpu", &plugin) < 0 ||
         dp_plugin_interface(plugin, DP_IFACE_MOE, sizeof(dp_moe_vt_t), &table) < 0 ||
         dp_group_local(1, NULL, &group) < 0) {
@@ -275,16 +264,16 @@ static int bench(const dp_moe_config_t *config, int rounds)
         return 1;
     }
     job.vt = table;
-    if (job.vt->open(dp_group_host(group), &job.config, &job.moe) < 0) {
+    if (moe_open(job.vt, dp_group_host(group), &job.config, &job.moe) < 0) {
         fprintf(stderr, "%s\n", dp_last_error());
         return 1;
     }
     job.element = dp_dtype_bytes(config->shape.dtype);
-    job.rows = (size_t)config->shape.sequence * config->top_k;
+    job.rows = (size_t)config->shape.sequence * config->moe.top_k;
     job.row_bytes = comm.comms[0].exchanges[0]->config.row_bytes;
     printf("%s tokens %u hidden %u experts %u top_k %u expert_hidden %u: %zu rows, best of %d\n",
            config->shape.dtype == DP_F32 ? "f32" : "f64", config->shape.sequence, config->shape.hidden,
-           config->experts, config->top_k, config->expert_hidden, job.rows, rounds);
+           config->moe.experts, config->moe.top_k, config->moe.expert_hidden, job.rows, rounds);
     prepare(&job);
     measure(&job, rounds);
     finish(&job);
@@ -295,14 +284,16 @@ static int bench(const dp_moe_config_t *config, int rounds)
 
 int main(int argc, char **argv)
 {
-    dp_moe_config_t c = {
-        .struct_size = sizeof(c),
-        .shape =
-            {.struct_size = sizeof(c.shape), .dtype = DP_F32, .batch = 1, .sequence = 1024, .hidden = 512},
-        .experts = 8,
-        .top_k = 2,
-        .expert_hidden = 512,
-        .normalize = 1,
+    moe_config_t c = {
+        .shape = {.struct_size = sizeof(c.shape), .dtype = DP_F32, .batch = 1, .sequence = 1024, .hidden = 512},
+        .moe =
+            {
+                .struct_size = sizeof(c.moe),
+                .experts = 8,
+                .top_k = 2,
+                .expert_hidden = 512,
+                .normalize = 1,
+            },
     };
 
     if (argc != 1 && argc != 7 && argc != 8) {
@@ -313,9 +304,9 @@ int main(int argc, char **argv)
         c.shape.dtype = strcmp(argv[1], "f64") == 0 ? DP_F64 : DP_F32;
         c.shape.sequence = (uint32_t)strtoul(argv[2], NULL, 10);
         c.shape.hidden = (uint32_t)strtoul(argv[3], NULL, 10);
-        c.experts = (uint32_t)strtoul(argv[4], NULL, 10);
-        c.top_k = (uint32_t)strtoul(argv[5], NULL, 10);
-        c.expert_hidden = (uint32_t)strtoul(argv[6], NULL, 10);
+        c.moe.experts = (uint32_t)strtoul(argv[4], NULL, 10);
+        c.moe.top_k = (uint32_t)strtoul(argv[5], NULL, 10);
+        c.moe.expert_hidden = (uint32_t)strtoul(argv[6], NULL, 10);
     }
     (void)setenv("DUALPIPE_PLUGIN_PATH", DP_BENCH_PLUGINS, 0);
     return bench(&c, argc == 8 ? (int)strtol(argv[7], NULL, 10) : 7);

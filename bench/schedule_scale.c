@@ -1,12 +1,13 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * schedule_scale.c: what it costs to generate, verify, lower, prove and simulate a schedule for all ranks, from small to
- * large: the time per operation should stay what it is.
+ * schedule_scale.c: what it costs to generate, verify, lower, prove and simulate a schedule for all ranks, from small
+ * to large: the time per operation should stay what it is.
  *
  *     bench/schedule_scale [METHOD [LARGEST_RANKS]]       default dualpipe 1024
  *
  * Micro-batches are 8 per rank, 4,096 at P = 1,024. Every size runs in a process of its own, so that its memory can be
- * told. Times are processor time, which is that of a single thread; "wall" is what the clock on the wall says of all. Exit status 1 when P = 64 takes 0.3 s or more, or P = 1,024 20 s or 4 GiB or more. */
+ * told. Times are processor time, which is that of a single thread; "wall" is what the clock on the wall says of all.
+ * Exit status 1 when P = 64 takes 0.3 s or more, or P = 1,024 20 s or 4 GiB or more. */
 #include <dualpipe/simulate.h>
 
 #include <stdio.h>
@@ -54,8 +55,7 @@ static measured_t measure(const char *method, int32_t ranks, int32_t microbatche
 {
     dp_schedule_request_t request = {
         .struct_size = sizeof(request), .method = method, .ranks = ranks, .microbatches = microbatches};
-    dp_costs_t costs = {
-        .struct_size = sizeof(costs), .f = 1, .i = 1, .w = 1, .b = -1, .fb = -1, .barrier = 1};
+    dp_costs_t costs = {.struct_size = sizeof(costs), .f = 1, .i = 1, .w = 1, .barrier = 1};
     dp_simulation_t simulation = {.struct_size = sizeof(simulation)};
     dp_schedule_t *schedule;
     dp_program_t *program;
@@ -70,9 +70,9 @@ static measured_t measure(const char *method, int32_t ranks, int32_t microbatche
     lap(&m, VERIFY, &since);
     check(dp_program_lower(schedule, NULL, &program));
     lap(&m, LOWER, &since);
-    check(dp_program_verify(program, DP_TRANSPORT_CREDITS, NULL));
+    check(dp_program_verify(program, NULL));
     lap(&m, PROVE, &since);
-    check(dp_simulate(program, DP_TRANSPORT_CREDITS, &costs, 0, &simulation));
+    check(dp_simulate(program, &costs, 0, &simulation));
     lap(&m, SIMULATE, &since);
     m.wall = clock_of(CLOCK_MONOTONIC) - start;
     m.instructions = program->first[ranks];
@@ -115,10 +115,9 @@ static int show(const char *method, int32_t ranks, int32_t microbatches)
 
     for (int p = 0; p < PHASES; p++)
         total += m.seconds[p];
-    printf("%6d %7d %12lld %9.3f %9.3f %9.3f %9.3f %9.3f %9.3f %8.3f %8.0f %9.0f %10g %6g\n", ranks,
-           microbatches, (long long)m.instructions, m.seconds[GENERATE], m.seconds[VERIFY], m.seconds[LOWER],
-           m.seconds[PROVE], m.seconds[SIMULATE], total, m.wall, total / (double)m.instructions * 1e9,
-           gib * 1024.0, m.step, m.bubble);
+    printf("%6d %7d %12lld %9.3f %9.3f %9.3f %9.3f %9.3f %9.3f %8.3f %8.0f %9.0f %10g %6g\n", ranks, microbatches,
+           (long long)m.instructions, m.seconds[GENERATE], m.seconds[VERIFY], m.seconds[LOWER], m.seconds[PROVE],
+           m.seconds[SIMULATE], total, m.wall, total / (double)m.instructions * 1e9, gib * 1024.0, m.step, m.bubble);
     fflush(stdout);
     return (ranks == 64 && total >= 0.3) || (ranks == 1024 && (total >= 20.0 || gib >= 4.0));
 }

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * schedule_timed.c: does the engine do what the simulator says? Every method runs with segments that sleep their cost, ranks
- * as threads; its bubble, measured on the timeline, stands beside the simulated one.
+ * schedule_timed.c: does the engine do what the simulator says? Every method runs with segments that sleep their cost,
+ * ranks as threads; its bubble, measured on the timeline, stands beside the simulated one.
  *
  *     bench/schedule_timed [RANKS [MICROBATCHES [UNIT_MS]]]       default 4 20 5
  *
@@ -59,15 +59,17 @@ static dp_status_t pass(void *self, const dp_segment_call_t *call, dp_stream_t *
     return rank->device->launch(s, sleep_cost, &rank->chunk_ns, sizeof(rank->chunk_ns));
 }
 
-static dp_status_t build(void *user, const dp_build_context_t *context, int32_t stage, int32_t stages, dp_stage_t **stage_out)
+static dp_status_t build(void *user, const dp_build_context_t *context, int32_t stage, int32_t stages,
+                         dp_stage_t **stage_out)
 {
     rank_t *rank = user;
-    dp_part_t part = {
-        .struct_size = sizeof(part),
-        .nsegments = 1,
-        .segments = {{sizeof(dp_segment_t), "sleep", DP_ROLE_OTHER, DP_LANE_COMPUTE, rank, pass, pass, pass}},
-        .sizes = {.struct_size = sizeof(dp_block_sizes_t)},
-    };
+    const dp_segment_t segment = {.struct_size = sizeof(segment),
+                                  .name = "sleep",
+                                  .self = rank,
+                                  .forward = pass,
+                                  .backward_input = pass,
+                                  .backward_weight = pass};
+    const dp_part_t part = {.struct_size = sizeof(part), .nsegments = 1, .segments = &segment};
     dp_status_t status = dp_stage_create(&part, 1, 8, DP_F32, stage_out);
 
     (void)stage, (void)stages;
@@ -129,9 +131,9 @@ static double measure(const dp_timeline_t *timeline, int ranks, double unit_ns, 
 /* 0: within 5 % of a step, 1: not. Methods that refuse these sizes are said so. */
 static int compare(const dp_method_t *method, int ranks, int microbatches, double unit_ns)
 {
-    dp_schedule_request_t request = {.struct_size = sizeof(request), .method = method->name, .ranks = ranks,
-                                     .microbatches = microbatches};
-    dp_costs_t costs = {.struct_size = sizeof(costs), .f = 1, .i = 1, .w = 1, .b = -1, .fb = -1, .barrier = 1};
+    dp_schedule_request_t request = {
+        .struct_size = sizeof(request), .method = method->name, .ranks = ranks, .microbatches = microbatches};
+    dp_costs_t costs = {.struct_size = sizeof(costs), .f = 1, .i = 1, .w = 1, .barrier = 1};
     dp_simulation_t simulated = {.struct_size = sizeof(simulated)};
     double bubble[MOST_RANKS], step, worst = 0, mean = 0, expected = 0;
     dp_group_t *groups[MOST_RANKS];
@@ -146,10 +148,13 @@ static int compare(const dp_method_t *method, int ranks, int microbatches, doubl
     }
     share = method->placement == DP_PLACE_BIDIRECTIONAL ? 1 : 1.0 / schedule->chunks;
     check(dp_program_lower(schedule, NULL, &program));
-    check(dp_simulate(program, DP_TRANSPORT_CREDITS, &costs, 0, &simulated));
+    check(dp_simulate(program, &costs, 0, &simulated));
     check(dp_group_local(ranks, NULL, groups));
     for (int r = 0; r < ranks; r++) {
-        all[r] = (rank_t){.group = groups[r], .method = method, .ranks = ranks, .microbatches = microbatches,
+        all[r] = (rank_t){.group = groups[r],
+                          .method = method,
+                          .ranks = ranks,
+                          .microbatches = microbatches,
                           .chunk_ns = (int64_t)(unit_ns * share)};
         if (pthread_create(&all[r].thread, NULL, run_rank, &all[r]) != 0)
             exit(1);
@@ -185,7 +190,8 @@ int main(int argc, char **argv)
         return 2;
     }
     printf("%d ranks as threads, %d micro-batches, 1 unit = %.1f ms, times in units\n", ranks, microbatches, unit_ms);
-    printf("%-22s %10s %10s %12s %12s %12s\n", "method", "step sim.", "measured", "bubble sim.", "measured", "worst rank");
+    printf("%-22s %10s %10s %12s %12s %12s\n", "method", "step sim.", "measured", "bubble sim.", "measured",
+           "worst rank");
     methods = dp_schedule_methods(&count);
     for (size_t i = 0; i < count; i++)
         off |= compare(&methods[i], ranks, microbatches, unit_ms * 1e6);

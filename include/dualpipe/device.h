@@ -8,70 +8,56 @@
 #define DUALPIPE_DEVICE_H
 
 #include <dualpipe/plugin.h>
+#include <dualpipe/types.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-typedef struct dp_device dp_device_t; /* an open device: one per rank                                        */
+typedef struct dp_device dp_device_t; /* an open device: one per rank */
 typedef struct dp_stream dp_stream_t; /* an in-order queue; CUDA plugins: stream_native() is the cudaStream_t */
-typedef struct dp_event dp_event_t;   /* a point in a stream; re-recordable                                   */
-typedef struct dp_graph dp_graph_t;   /* a captured step                                                      */
-
-typedef enum dp_dtype { DP_F32 = 0, DP_F64 = 1, DP_BF16 = 2, DP_I64 = 3 } dp_dtype_t;
-
-/** Bytes of one element. */
-static inline size_t dp_dtype_bytes(dp_dtype_t t)
-{
-    return t == DP_F32 ? 4 : t == DP_BF16 ? 2 : 8;
-}
-
-/** The type in which gradients and the optimizer's state are kept for parameters of type t: fp32 for DP_BF16, t itself
- *  otherwise. */
-static inline dp_dtype_t dp_dtype_accumulator(dp_dtype_t t)
-{
-    return t == DP_BF16 ? DP_F32 : t;
-}
-
-/** What work a stream carries, and so which partition it runs on. */
-typedef enum dp_lane {
-    DP_LANE_COMPUTE = 0,    /* attention, GEMMs: the compute partition              */
-    DP_LANE_ALL_TO_ALL = 1, /* dispatch, combine: the communication partition       */
-    DP_LANE_P2P = 2,        /* stage-to-stage transfers: the communication partition */
-    DP_LANE_REDUCE = 3,     /* gradient sums: the communication partition           */
-    DP_LANE_COUNT = 4
-} dp_lane_t;
+typedef struct dp_event dp_event_t;   /* a point in a stream; re-recordable */
+typedef struct dp_graph dp_graph_t;   /* a captured step */
 
 enum {
-    DP_DEVICE_CAP_HOST_MEMORY = 1u << 0, /* device memory can be read and written by the host directly          */
+    DP_DEVICE_CAP_HOST_MEMORY = 1u << 0, /* device memory can be read and written by the host directly */
     DP_DEVICE_CAP_LAUNCH = 1u << 1,      /* launch() is there: kernels are host functions run by stream workers */
-    DP_DEVICE_CAP_GRAPH = 1u << 2,       /* capture_begin/end, graph_launch                                     */
-    DP_DEVICE_CAP_PARTITION = 1u << 3    /* lanes can be confined to disjoint sets of SMs or cores              */
+    DP_DEVICE_CAP_GRAPH = 1u << 2,       /* capture_begin/end, graph_launch */
+    /* memory of this device, what allocate() gives included, can be mapped by other processes of this host by the means
+     * of its kind (CUDA: handles of the driver) */
+    DP_DEVICE_CAP_EXPORT = 1u << 3
 };
 
 /** Settings for open. Zero is the default everywhere. */
 typedef struct dp_device_config {
     uint32_t struct_size;
-    int32_t ordinal;       /* which device of this host; GPU, -1: device local_rank modulo their number                */
-    uint32_t comm_sms;     /* units (SMs, cores) wanted for communication lanes; 0: no partition                     */
-    uint32_t queue_length; /* entries one stream can hold before enqueueing waits; 0: 4096. A power of two            */
-    const char *cores;     /* CPU: cores to run on ("0-3,8"); NULL: those the process may use                        */
-    uint32_t shares;       /* GPU: how many ranks divide this device's SMs among them; 0: 1. The same on each of them   */
-    uint32_t share;        /* GPU: which of these we are, from 0: our lanes keep to SMs that no other rank's lanes use  */
-    uint32_t local_rank;   /* GPU: our number among the processes of this host, see ordinal                            */
+    uint32_t device;       /* GPU: 0: device local_rank modulo their number; n: the n-th, counted from 1 */
+    uint32_t comm_sms;     /* units (SMs, cores) wanted for communication lanes; 0: no partition. A CPU device that
+                              confines nothing refuses this and `cores` with DP_ERR_UNSUPPORTED */
+    uint32_t queue_length; /* entries one stream can hold before enqueueing waits; 0: 4096. A power of two */
+    const char *cores;     /* CPU: cores to run on ("0-3,8"); NULL: those the process may use */
+    uint32_t shares;       /* GPU: how many ranks divide this device's SMs among them; 0: 1. The same on each of them */
+    uint32_t share;      /* GPU: which of these we are, from 0: our lanes keep to SMs that no other rank's lanes use */
+    uint32_t local_rank; /* our number among the ranks of this host, from 0, see `device`; the engine fills it in */
 } dp_device_config_t;
+#define DP_DEVICE_CONFIG_MIN DP_SIZE_TO(dp_device_config_t, local_rank)
 
-/** A function run by a CPU stream: `arg` is the stream's own copy. A negative status stops the stream (see query_error). */
+/** A function run by a CPU stream: `arg` is the stream's own copy. A negative status stops the stream (see
+ *  query_error). */
 typedef dp_status_t (*dp_launch_fn)(void *arg);
-#define DP_LAUNCH_ARG_MAX 208 /* bytes of argument that launch() can carry */
+#define DP_LAUNCH_ARG_MAX 288 /* bytes of argument that launch() can carry */
 
-/** Asks a plugin whether work it put on the device has failed: DP_OK, or the failure, its message recorded with the host's
- *  fail() on the asking thread. Cheap, waits for nothing, allocates nothing; the same answer from the first failure on. [any] */
+/** Asks a plugin whether work it put on the device has failed: DP_OK, or the failure, its message recorded with the
+ *  host's fail() on the asking thread. Cheap, waits for nothing, allocates nothing; the same answer from the first
+ *  failure on. [any] */
 typedef dp_status_t (*dp_watch_fn)(void *arg);
 
 typedef struct dp_device_vt {
     uint32_t struct_size;
     uint32_t caps;
+    /** What native handles and device pointers are: "cpu", "cuda", "hip", ... A plugin that can only work with one kind
+     *  refuses the others by name. */
+    const char *kind;
 
     /** Opens a device for one rank. Fails with DP_ERR_UNSUPPORTED when there is none ("no CUDA device"). */
     dp_status_t (*open)(const dp_host_t *host, const dp_device_config_t *config, dp_device_t **device_out);
@@ -103,54 +89,54 @@ typedef struct dp_device_vt {
      *  [enqueue s] [capture] */
     dp_status_t (*stream_wait)(dp_stream_t *s, dp_event_t *event);
 
-    /** Runs fn(copy of arg) in stream order. bytes <= DP_LAUNCH_ARG_MAX. NULL without DP_DEVICE_CAP_LAUNCH. [enqueue s] */
+    /** Runs fn(copy of arg) in stream order. bytes <= DP_LAUNCH_ARG_MAX. NULL without DP_DEVICE_CAP_LAUNCH. [enqueue
+     *  s] */
     dp_status_t (*launch)(dp_stream_t *s, dp_launch_fn fn, const void *arg, size_t bytes);
 
     /** Writes the time (the host's now_ns clock) at which the stream gets here to *slot. [enqueue s] */
     dp_status_t (*stamp)(dp_stream_t *s, int64_t *slot);
 
-    /** Waits until all work on s is done or the stream has failed; returns that failure. timeout_ns < 0: the job's limit,
-     *  counted from the last time that any stream of the device finished something. When the job is aborted: until the stream
-     *  uses nothing any more; DP_ERR_TIMEOUT when a kernel does not return. [blocks] */
+    /** Waits until all work on s is done or the stream has failed; returns that failure. timeout_ns < 0: the job's
+     *  limit, counted from the last time that any stream of the device finished something. When the job is aborted:
+     *  until the stream uses nothing any more; DP_ERR_TIMEOUT when a kernel does not return. [blocks] */
     dp_status_t (*synchronize)(dp_stream_t *s, int64_t timeout_ns);
 
     /** The first failure of any stream, DP_OK if none. [any] */
     dp_status_t (*query_error)(dp_device_t *device);
-    /** Empties failed streams and clears the failure, so that the device can be used again. [blocks] */
-    dp_status_t (*reset)(dp_device_t *device);
 
-    /** The units each lane really got, after rounding: sms[DP_LANE_COUNT]; 0 where a lane is not confined. A device that was
-     *  asked to confine its lanes and cannot (a driver without green contexts) gives the numbers that kernels are to keep
-     *  their grids to, and says so in the log. */
+    /** The units each lane really got, after rounding: sms[DP_LANE_COUNT]; 0 where a lane is not confined. A device
+     *  that was asked to confine its lanes and cannot (a driver without green contexts) gives the numbers that kernels
+     *  are to keep their grids to, and says so in the log. */
     dp_status_t (*partition)(dp_device_t *device, uint32_t sms[DP_LANE_COUNT]);
 
-    /** Graphs; NULL without DP_DEVICE_CAP_GRAPH. From capture_begin to capture_end nothing runs: what is put on streams of this
-     *  device becomes the graph; all of them are idle when it begins. Waits for records made before the capture are left out,
-     *  and so are later waits for records made in it; instead a launch runs behind all earlier work of all streams, and before
-     *  all later work. Stamps are written anew by each launch, to the same slots. synchronize is illegal during a capture. One
-     *  capture at a time; graph_close only when no launch is on its way; NULL is allowed. */
+    /** Graphs; NULL without DP_DEVICE_CAP_GRAPH. From capture_begin to capture_end nothing runs: what is put on streams
+     *  of this device becomes the graph; all of them are idle when it begins. Waits for records made before the capture
+     *  are left out, and so are later waits for records made in it; instead a launch runs behind all earlier work of
+     *  all streams, and before all later work. Stamps are written anew by each launch, to the same slots. synchronize
+     *  is illegal during a capture. One capture at a time; graph_close only when no launch is on its way; NULL is
+     *  allowed. */
     dp_status_t (*capture_begin)(dp_stream_t *origin);
     dp_status_t (*capture_end)(dp_stream_t *origin, dp_graph_t **graph_out);
     dp_status_t (*graph_launch)(dp_graph_t *graph, dp_stream_t *s);
     void (*graph_close)(dp_graph_t *graph);
 
-    /** Devices whose kernels return no status (GPUs): plugins keep error records that their kernels fill (a wrong tag, an
-     *  overflow), and have the device ask for them. From now on synchronize (while it waits, and once the stream is idle) and
-     *  query_error also ask check(arg); a negative answer is a failure of the device. NULL with DP_DEVICE_CAP_LAUNCH,
-     *  where what a function returns is the failure. */
+    /** Devices whose kernels return no status (GPUs): plugins keep error records that their kernels fill (a wrong tag,
+     *  an overflow), and have the device ask for them. From now on synchronize (while it waits, and once the stream is
+     *  idle) and query_error also ask check(arg); a negative answer is a failure of the device. NULL with
+     *  DP_DEVICE_CAP_LAUNCH, where what a function returns is the failure. */
     dp_status_t (*watch)(dp_device_t *device, dp_watch_fn check, void *arg);
     /** Ends a watch; check is not running any more when it returns. Not from within check. */
     void (*unwatch)(dp_device_t *device, dp_watch_fn check, void *arg);
 
-    /** Memory at one address that the host and the device's kernels both read and write, 256-byte aligned, zeroed: losses,
-     *  inputs, records. What a kernel writes there the host sees after synchronize. Never in a step. NULL members (and
-     *  tables without them): allocate() already gives such memory (DP_DEVICE_CAP_HOST_MEMORY) or the device has none. */
+    /** Memory at one address that the host and the device's kernels both read and write, 256-byte aligned, zeroed:
+     *  losses, inputs, records. What a kernel writes there the host sees after synchronize. Never in a step. NULL
+     *  members (and tables without them): allocate() already gives such memory (DP_DEVICE_CAP_HOST_MEMORY) or the
+     *  device has none. */
     dp_status_t (*host_allocate)(dp_device_t *device, size_t bytes, void **memory_out);
     void (*host_release)(dp_device_t *device, void *memory);
 } dp_device_vt_t;
 
-/** Bytes of the shortest table that hosts accept: members after graph_close came later, see DP_HAS. */
-#define DP_DEVICE_VT_MIN (offsetof(dp_device_vt_t, graph_close) + sizeof(void (*)(dp_graph_t *)))
+#define DP_DEVICE_VT_MIN DP_SIZE_TO(dp_device_vt_t, host_release)
 
 #ifdef __cplusplus
 }

@@ -6,7 +6,8 @@
  *
  *     dp_group_join(NULL, &group);
  *     dp_pipeline_open(&(dp_pipeline_options_t){ .struct_size = sizeof(dp_pipeline_options_t), .group = group,
- *                      .method = "dualpipe", .microbatches = 8, .boundary_bytes = bytes, .build = build_stage }, &pipeline);
+ *                      .method = "dualpipe", .microbatches = 8, .boundary_bytes = bytes, .build = build_stage },
+ *                      &pipeline);
  *     dp_pipeline_step(pipeline, &step);
  *     dp_pipeline_close(pipeline);
  *     dp_group_leave(group);
@@ -18,6 +19,7 @@
 
 #include <dualpipe/eplb.h>
 #include <dualpipe/group.h>
+#include <dualpipe/moe_block.h>
 #include <dualpipe/number.h>
 #include <dualpipe/pipeline.h>
 #include <dualpipe/program.h>

@@ -40,17 +40,18 @@ extern "C" {
 typedef struct dp_eplb_shape {
     uint32_t struct_size;
     int32_t layers;
-    int32_t experts;  /* logical experts of a layer                                                     */
-    int32_t replicas; /* physical slots of a layer, over all GPUs; each holds one replica               */
+    int32_t experts;  /* logical experts of a layer */
+    int32_t replicas; /* physical slots of a layer, over all GPUs; each holds one replica */
     int32_t groups;   /* routing groups: consecutive experts that the hierarchical policy keeps on a node */
     int32_t nodes;
-    int32_t gpus; /* over all nodes                                                                 */
+    int32_t gpus; /* over all nodes */
 } dp_eplb_shape_t;
+#define DP_EPLB_SHAPE_MIN DP_SIZE_TO(dp_eplb_shape_t, gpus)
 
 typedef enum dp_eplb_policy {
-    DP_EPLB_AUTO = 0,         /* hierarchical when groups are a multiple of nodes, else global           */
-    DP_EPLB_HIERARCHICAL = 1, /* all replicas of a group on one node: tokens go to few nodes             */
-    DP_EPLB_GLOBAL = 2        /* replicas anywhere: better balance, more traffic between nodes           */
+    DP_EPLB_AUTO = 0,         /* hierarchical when groups are a multiple of nodes, else global */
+    DP_EPLB_HIERARCHICAL = 1, /* all replicas of a group on one node: tokens go to few nodes */
+    DP_EPLB_GLOBAL = 2        /* replicas anywhere: better balance, more traffic between nodes */
 } dp_eplb_policy_t;
 
 typedef struct dp_eplb_options {
@@ -68,26 +69,26 @@ typedef struct dp_eplb_options {
     /* Of the search's random choices: same seed and same steps, same answer. */
     uint64_t seed;
 } dp_eplb_options_t;
+#define DP_EPLB_OPTIONS_MIN DP_SIZE_TO(dp_eplb_options_t, seed)
 
 /** A placement of all layers, in arrays of the caller. */
 typedef struct dp_eplb_placement {
     uint32_t struct_size;
-    int32_t policy;               /* out: DP_EPLB_HIERARCHICAL or DP_EPLB_GLOBAL, as done         */
-    int32_t max_count;            /* out: the most replicas of an expert in any layer             */
-    int32_t *physical_to_logical; /* [layers, replicas] the expert in each slot                   */
-    int32_t *expert_count;        /* [layers, experts] replicas of each expert; NULL: not wanted  */
+    int32_t policy;               /* out: DP_EPLB_HIERARCHICAL or DP_EPLB_GLOBAL, as done */
+    int32_t max_count;            /* out: the most replicas of an expert in any layer */
+    int32_t *physical_to_logical; /* [layers, replicas] the expert in each slot */
+    int32_t *expert_count;        /* [layers, experts] replicas of each expert; NULL: not wanted */
     /* [layers, experts, max_count] slots of each expert, -1 after the last; NULL: not wanted. In the order in
        which replicas were made, as published; after a search or an update, ascending. Its rows are as long as
        the max_count returned; make room for rows of dp_eplb_most_replicas(). */
     int32_t *logical_to_physical;
 } dp_eplb_placement_t;
+#define DP_EPLB_PLACEMENT_MIN DP_SIZE_TO(dp_eplb_placement_t, logical_to_physical)
 
 /** Slots of a GPU: *first_out to *first_out + *count_out - 1. gpu is 0 to gpus - 1 of a valid shape. */
-DP_API void dp_eplb_gpu_slots(const dp_eplb_shape_t *shape, int32_t gpu, int32_t *first_out,
-                              int32_t *count_out);
+DP_API void dp_eplb_gpu_slots(const dp_eplb_shape_t *shape, int32_t gpu, int32_t *first_out, int32_t *count_out);
 /** GPUs of a node: *first_out to *first_out + *count_out - 1. node is 0 to nodes - 1 of a valid shape. */
-DP_API void dp_eplb_node_gpus(const dp_eplb_shape_t *shape, int32_t node, int32_t *first_out,
-                              int32_t *count_out);
+DP_API void dp_eplb_node_gpus(const dp_eplb_shape_t *shape, int32_t node, int32_t *first_out, int32_t *count_out);
 /** The most replicas an expert can get in this shape, whatever the loads and the policy: replicas - experts
  * + 1. */
 DP_API int32_t dp_eplb_most_replicas(const dp_eplb_shape_t *shape);
@@ -98,7 +99,7 @@ DP_API int32_t dp_eplb_most_replicas(const dp_eplb_shape_t *shape);
 DP_API dp_status_t dp_eplb_workspace_bytes(const dp_eplb_shape_t *shape, size_t *bytes_out);
 
 /**
- * Makes a placement from loads alone. weights [layers, experts]: load of each expert in any unit (tokens),
+ * Makes a placement from loads alone. loads [layers, experts]: load of each expert in any unit (tokens),
  * finite, not negative, as float, in which the published code computes, too. options NULL: published
  * behaviour. workspace: of dp_eplb_workspace_bytes(), any alignment. placement: set struct_size and the
  * arrays before the call. The search, if asked for, keeps what it starts from unless it lowers the load of a
@@ -107,29 +108,30 @@ DP_API dp_status_t dp_eplb_workspace_bytes(const dp_eplb_shape_t *shape, size_t 
  * DP_ERR_NUMERIC: a load that is not a number, infinite, or a layer whose sum is not a float. After an error
  * the arrays hold nothing of use.
  */
-DP_API dp_status_t dp_eplb_rebalance(const dp_eplb_shape_t *shape, const dp_eplb_options_t *options,
-                                     const float *weights, dp_eplb_placement_t *placement, void *workspace,
-                                     size_t workspace_bytes);
+DP_API dp_status_t dp_eplb_rebalance(const dp_eplb_shape_t *shape, const dp_eplb_options_t *options, const float *loads,
+                                     dp_eplb_placement_t *placement, void *workspace, size_t workspace_bytes);
 
 /** When and how far to change a placement that is in use. */
 typedef struct dp_eplb_update_options {
     uint32_t struct_size;
-    double threshold; /* a layer with max/mean of its GPUs up to this stays as it is; < 1: as 1         */
-    double bound;     /* the max/mean to reach with the fewest moves; 0: what dp_eplb_rebalance() reaches */
-    int64_t expert_bytes; /* parameters (and optimizer state) that follow an expert, for the report         */
+    double threshold;     /* a layer with max/mean of its GPUs up to this stays as it is; 0 to 1: as 1 */
+    double bound;         /* the max/mean to reach with the fewest moves; 0: what dp_eplb_rebalance() reaches */
+    int64_t expert_bytes; /* parameters (and optimizer state) that follow an expert, for the report */
 } dp_eplb_update_options_t;
+#define DP_EPLB_UPDATE_OPTIONS_MIN DP_SIZE_TO(dp_eplb_update_options_t, expert_bytes)
 
 /** What it takes to go from one placement to another. A replica is moved when its GPU did not hold that
  * expert before. */
 typedef struct dp_eplb_moves {
     uint32_t struct_size;
-    int32_t layers_moved;        /* layers in which anything moves                                         */
-    int32_t layers_over;         /* layers above the bound (and the threshold) afterwards                  */
-    int64_t replicas;            /* replicas moved, over all layers                                        */
-    int64_t between_nodes;       /* of these, replicas whose node did not hold the expert before           */
-    int64_t bytes;               /* replicas times expert_bytes                                            */
-    int64_t bytes_between_nodes; /* between_nodes times expert_bytes                                       */
+    int32_t layers_moved;        /* layers in which anything moves */
+    int32_t layers_over;         /* layers above the bound (and the threshold) afterwards */
+    int64_t replicas;            /* replicas moved, over all layers */
+    int64_t between_nodes;       /* of these, replicas whose node did not hold the expert before */
+    int64_t bytes;               /* replicas times expert_bytes */
+    int64_t bytes_between_nodes; /* between_nodes times expert_bytes */
 } dp_eplb_moves_t;
+#define DP_EPLB_MOVES_MIN DP_SIZE_TO(dp_eplb_moves_t, bytes_between_nodes)
 
 /**
  * Makes a placement that starts from the one in use and moves few replicas: each layer gets the plan with the
@@ -143,9 +145,9 @@ typedef struct dp_eplb_moves {
  * DP_ERR_INVALID for a current placement with experts out of range or missing.
  */
 DP_API dp_status_t dp_eplb_update(const dp_eplb_shape_t *shape, const dp_eplb_options_t *options,
-                                  const dp_eplb_update_options_t *update, const float *weights,
-                                  const int32_t *current, dp_eplb_placement_t *placement,
-                                  dp_eplb_moves_t *moves, void *workspace, size_t workspace_bytes);
+                                  const dp_eplb_update_options_t *update, const float *loads, const int32_t *current,
+                                  dp_eplb_placement_t *placement, dp_eplb_moves_t *moves, void *workspace,
+                                  size_t workspace_bytes);
 
 /**
  * Where each slot gets its parameters from when a placement is changed. from, to [layers, replicas];
@@ -162,8 +164,8 @@ DP_API dp_status_t dp_eplb_transfers(const dp_eplb_shape_t *shape, const int32_t
  *  physical_to_logical: for placements read from a file or made by hand. placement->policy is set to
  * DP_EPLB_HIERARCHICAL when every group is on one node, else DP_EPLB_GLOBAL. DP_ERR_INVALID: an expert out of
  * range or missing. */
-DP_API dp_status_t dp_eplb_index(const dp_eplb_shape_t *shape, dp_eplb_placement_t *placement,
-                                 void *workspace, size_t workspace_bytes);
+DP_API dp_status_t dp_eplb_index(const dp_eplb_shape_t *shape, dp_eplb_placement_t *placement, void *workspace,
+                                 size_t workspace_bytes);
 
 /** Load per GPU and node under a placement. Ratios are 1 where there is no load at all. */
 typedef struct dp_eplb_balance {
@@ -171,21 +173,21 @@ typedef struct dp_eplb_balance {
     /* Sum over layers of the fullest GPU's load, over the sum of means: how much longer the experts of a step
        take than with perfect balance, since every layer waits for its fullest GPU. */
     double gpu;
-    double node;      /* the same for nodes        */
+    double node;      /* the same for nodes */
     double gpu_worst; /* max/mean of the worst layer */
     double node_worst;
 } dp_eplb_balance_t;
+#define DP_EPLB_BALANCE_MIN DP_SIZE_TO(dp_eplb_balance_t, node_worst)
 
 /**
- * Measures a placement: physical_to_logical [layers, replicas] under weights [layers, experts], loads shared
+ * Measures a placement: physical_to_logical [layers, replicas] under loads [layers, experts], loads shared
  * equally by the replicas of an expert. gpu_loads_out [layers, gpus], node_loads_out [layers, nodes]: NULL if
  * not wanted, as is balance. GPUs (nodes) of unequal numbers of slots count alike. Errors: as dp_eplb_index()
  * and dp_eplb_rebalance().
  */
-DP_API dp_status_t dp_eplb_measure(const dp_eplb_shape_t *shape, const float *weights,
-                                   const int32_t *physical_to_logical, dp_eplb_balance_t *balance,
-                                   double *gpu_loads_out, double *node_loads_out, void *workspace,
-                                   size_t workspace_bytes);
+DP_API dp_status_t dp_eplb_measure(const dp_eplb_shape_t *shape, const float *loads, const int32_t *physical_to_logical,
+                                   dp_eplb_balance_t *balance, double *gpu_loads_out, double *node_loads_out,
+                                   void *workspace, size_t workspace_bytes);
 
 /**
  * Smooths loads over steps, exponentially: average = decay * average + (1 - decay) * loads. With step 0 (the
@@ -193,8 +195,7 @@ DP_API dp_status_t dp_eplb_measure(const dp_eplb_shape_t *shape, const float *we
  * / (1 - decay) steps are remembered. DP_ERR_INVALID: decay out of range. DP_ERR_NUMERIC: a load that is not
  * finite or is negative; then the average is as before.
  */
-DP_API dp_status_t dp_eplb_smooth(float *average, const float *loads, size_t count, double decay,
-                                  uint64_t step);
+DP_API dp_status_t dp_eplb_smooth(float *average, const float *loads, size_t count, double decay, uint64_t step);
 
 #ifdef __cplusplus
 }

@@ -3,14 +3,12 @@
  * number.h: elements of any dtype read and written on the host, bf16 included, which C has no type for: how a trainer
  * makes parameters and looks at results. Everything here is inline and [any].
  *
- * bf16 is the upper half of a float (https://en.wikipedia.org/wiki/Bfloat16_floating-point_format). Rounding is to nearest,
- * ties to even, past the largest finite number to infinity; a NaN stays one. */
+ * bf16 is the upper half of a float (https://en.wikipedia.org/wiki/Bfloat16_floating-point_format). Rounding is to
+ * nearest, ties to even, past the largest finite number to infinity; a NaN stays one. */
 #ifndef DUALPIPE_NUMBER_H
 #define DUALPIPE_NUMBER_H
 
-#include <dualpipe/device.h>
-
-#include <string.h>
+#include <dualpipe/types.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,9 +26,9 @@ static inline uint16_t dp_number_bf16(float f)
 }
 
 /** The value of a bf16, exactly. */
-static inline float dp_number_of_bf16(uint16_t half)
+static inline float dp_number_of_bf16(uint16_t x)
 {
-    const uint32_t bits = (uint32_t)half << 16;
+    const uint32_t bits = (uint32_t)x << 16;
     float f;
 
     memcpy(&f, &bits, sizeof(f));
@@ -42,8 +40,7 @@ static inline double dp_number_get(dp_dtype_t dtype, const void *values, size_t 
 {
     if (dtype == DP_F64)
         return ((const double *)values)[i];
-    return (double)(dtype == DP_F32 ? ((const float *)values)[i]
-                                    : dp_number_of_bf16(((const uint16_t *)values)[i]));
+    return (double)(dtype == DP_F32 ? ((const float *)values)[i] : dp_number_of_bf16(((const uint16_t *)values)[i]));
 }
 
 /** Writes element i of such an array: x, rounded to nearest (for bf16 by way of float). */

@@ -2,10 +2,15 @@
  * SPDX-License-Identifier: MIT
  * plugin.h: what a plugin exports and what the host hands it. A plugin includes our headers and links nothing of ours.
  *
- * A plugin is a shared module dp_<name>.so with one exported data symbol, `dp_plugin_entry`. The host reads it without
- * running plugin code, refuses another ABI major, then asks for interfaces by string ("dp.comm/1"). An interface is a
- * table of functions with its size in front; instances carry all state (several pipelines, or several ranks as threads,
- * use one mapped plugin at the same time). Appended members are a minor change, a changed meaning gets a new string. */
+ * A plugin is a shared module dp_<name>.so with one exported symbol, the data `dp_plugin_entry`. The host judges the file
+ * first: owner and mode, ELF header, and by its symbols that it exports the entry, of this ABI major, and nothing else
+ * of dp_*. Then it maps the file, which runs the constructors of its code, reads the entry, calls init() where there is
+ * one, and asks for interfaces by string ("dp.comm/1"). A file without section headers, or an entry that only a
+ * constructor fills in, tells nothing before it is mapped and is judged after. So a constructor does nothing that needs
+ * the host, and nothing that harms one that refuses the plugin.
+ * An interface is a table of functions with its size in front; instances carry all state (several pipelines, or several
+ * ranks as threads, use one mapped plugin at the same time). Appended members are a minor change, a changed meaning gets
+ * a new string. No C++ exception may leave a function of a table: it would end the process. */
 #ifndef DUALPIPE_PLUGIN_H
 #define DUALPIPE_PLUGIN_H
 
@@ -15,18 +20,15 @@
 extern "C" {
 #endif
 
-#define DP_ABI_MAJOR 1 /* breaks: the host refuses to load, and says both numbers        */
-#define DP_ABI_MINOR 0 /* grows: appended members and new interfaces                     */
+#define DP_ABI_MAJOR 1 /* breaks: the host refuses to load, and says both numbers */
+#define DP_ABI_MINOR 0 /* grows: appended members and new interfaces */
 
 /** Interface names. A third party adds its own ("com.acme.sparse_attn/1") without asking. */
-#define DP_IFACE_DEVICE "dp.device/1"
-#define DP_IFACE_COMM "dp.comm/1"
+#define DP_IFACE_DEVICE    "dp.device/1"
+#define DP_IFACE_COMM      "dp.comm/1"
 #define DP_IFACE_ATTENTION "dp.attention/1"
-#define DP_IFACE_MOE "dp.moe/1"
-
-/** True when table `t` (of type `type`, size in its first member) is long enough to hold `member` and it is not NULL. */
-#define DP_HAS(t, type, member)                                                                                        \
-    ((t) != NULL && (t)->struct_size >= offsetof(type, member) + sizeof((t)->member) && (t)->member != NULL)
+#define DP_IFACE_MOE       "dp.moe/1"
+#define DP_IFACE_PROFILER  "dp.profiler/1"
 
 typedef struct dp_host dp_host_t;
 
@@ -34,8 +36,12 @@ typedef struct dp_host dp_host_t;
  *  All zero is a valid start. The layout is part of the ABI: two naturally aligned 32-bit words. */
 typedef struct dp_signal {
     uint32_t value;   /* only through the functions below, or with release/acquire atomics */
-    uint32_t waiters; /* the host's                                                        */
+    uint32_t waiters; /* the host's */
 } dp_signal_t;
+
+/** Moves something on and says how it stands: DP_OK when what was waited for is there, DP_PENDING when not yet, a negative
+ *  status when it failed. */
+typedef dp_status_t (*dp_poll_fn)(void *arg);
 
 /**
  * The host's services, one table for one rank of one job. Valid from open() to close() of the instance it was given
@@ -64,11 +70,20 @@ struct dp_host {
     /**
      * The one way to wait. Returns DP_OK once (int32_t)(value - target) >= 0, with acquire order.
      * DP_ERR_TIMEOUT after `timeout_ns` (< 0: the job's own limit, see dp_group_options.hang_seconds), the first cause
-     * (DP_ERR_PEER, DP_ERR_INTERRUPTED, DP_ERR_ABORTED, ...) as soon as the job is aborted; `what` goes into the message
-     * ("rank 2: send of F dir 0 mb 5 to rank 3 waits for a credit"). Spins some microseconds at most, and only
-     * while nobody else wants the core, then sleeps in the kernel: ranks may outnumber cores. Works across processes on shared memory. [any] [blocks]
+     * (DP_ERR_PEER, DP_ERR_INTERRUPTED, DP_ERR_ABORTED, ...) as soon as the job is aborted; `what` goes into the
+     * message ("rank 2: send of F dir 0 mb 5 to rank 3 waits for a credit"). Spins some microseconds at most, and only
+     * while nobody else wants the core, then sleeps in the kernel: ranks may outnumber cores. Works across processes on
+     * shared memory. [any] [blocks]
      */
     dp_status_t (*wait)(const dp_host_t *h, dp_signal_t *signal, uint32_t target, int64_t timeout_ns, const char *what);
+
+    /**
+     * wait() for runtimes that make progress only while somebody asks (MPI, NVSHMEM): calls progress(arg) until it
+     * answers something else than DP_PENDING, and returns that. Asks often at first, then less and less often, and
+     * sleeps in between. Deadline, abort and message are those of wait(): DP_ERR_TIMEOUT after timeout_ns (< 0: the
+     * job's own limit), the job's first cause as soon as it is aborted, `what` in the message. [any] [blocks]
+     */
+    dp_status_t (*poll)(const dp_host_t *h, dp_poll_fn progress, void *arg, int64_t timeout_ns, const char *what);
 
     /** Sets the value with release order and wakes all waiters, in any process. One writer per signal. [any] */
     void (*post)(const dp_host_t *h, dp_signal_t *signal, uint32_t value);
@@ -82,10 +97,11 @@ struct dp_host {
      *    "dp.host.limits/1" dp_host_limits_t: the job's deadlines as numbers, for waits that happen on a device */
     const void *(*get_service)(const dp_host_t *h, const char *id);
 
-    /** The message of this thread's latest failed service call ("" before the first); valid until the next one. For plugins
-     *  with threads of their own, which hand an error to the thread that will report it. [any] */
+    /** The message of this thread's latest failed service call ("" before the first); valid until the next one. For
+     *  plugins with threads of their own, which hand an error to the thread that will report it. [any] */
     const char *(*last_error)(const dp_host_t *h);
 };
+#define DP_HOST_MIN         DP_SIZE_TO(dp_host_t, last_error)
 #define DP_FAIL(h, st, ...) ((h)->fail((h), (st), __FILE__, __LINE__, __VA_ARGS__))
 
 /** "dp.host.boot/1": a blackboard shared by all ranks of the job. Set-up only, never in a step. */
@@ -97,14 +113,16 @@ typedef struct dp_host_boot {
     /** Waits for `key` and copies it; its size must be exactly `bytes`. Fails as wait() does. [any] [blocks] */
     dp_status_t (*get)(const dp_host_t *h, const char *key, void *data, size_t bytes);
 } dp_host_boot_t;
+#define DP_HOST_BOOT_MIN DP_SIZE_TO(dp_host_boot_t, get)
 
 /** "dp.host.sm/1": the share of SMs (GPU) or cores (CPU). */
 #define DP_HOST_SM "dp.host.sm/1"
 typedef struct dp_host_sm {
     uint32_t struct_size;
     uint32_t compute_sms; /* units that compute lanes run on; 0: the whole device, unpartitioned */
-    uint32_t comm_sms;    /* units that communication lanes run on; 0: unpartitioned             */
+    uint32_t comm_sms;    /* units that communication lanes run on; 0: unpartitioned */
 } dp_host_sm_t;
+#define DP_HOST_SM_MIN DP_SIZE_TO(dp_host_sm_t, comm_sms)
 
 /** "dp.host.limits/1": the job's deadlines, scaled as wait() scales them. */
 #define DP_HOST_LIMITS "dp.host.limits/1"
@@ -112,19 +130,21 @@ typedef struct dp_host_limits {
     uint32_t struct_size;
     int64_t hang_ns; /* what wait() takes for timeout_ns < 0 (dp_group_options.hang_seconds) */
 } dp_host_limits_t;
+#define DP_HOST_LIMITS_MIN DP_SIZE_TO(dp_host_limits_t, hang_ns)
 
-/** The only symbol a plugin exports. Can be read without running plugin code; the first four members stay put forever. */
+/** The only symbol a plugin exports. The first four members stay put forever. */
 typedef struct dp_plugin {
     uint32_t struct_size;
-    uint16_t abi_major, abi_minor; /* of the headers it was built with, never of the running host             */
-    const char *name;              /* "comm_shm": [a-z0-9_]+, also the file dp_comm_shm.so                    */
-    const char *version, *summary; /* free text and one line, for `dualpipe plugin list`                      */
-    /** Optional. Called once, when the file has been mapped, with a host that has no job: log, fail, allocate, release and
-     *  now_ns work, the rest fails. A negative status refuses the plugin. Opens no device, starts no threads. */
+    uint16_t abi_major, abi_minor; /* of the headers it was built with, never of the running host */
+    const char *name; /* "comm_shm": [a-z0-9_]+. By this name it is found when its file is dp_comm_shm.so */
+    const char *version, *summary; /* free text and one line, for `dualpipe plugin list` */
+    /** Optional. Called once, when the file has been mapped, with a host that has no job: log, fail, allocate, release
+     *  and now_ns work, the rest fails. A negative status, with a message by fail(), refuses the plugin. Opens no
+     *  device, starts no threads. */
     dp_status_t (*init)(const dp_host_t *host);
-    void (*fini)(void);                           /* NULL: plugins are never unmapped                         */
-    const void *(*get_interface)(const char *id); /* "dp.comm/1" -> const dp_comm_vt_t *, or NULL              */
+    const void *(*get_interface)(const char *id); /* "dp.comm/1" -> const dp_comm_vt_t *, or NULL */
 } dp_plugin_t;
+#define DP_PLUGIN_MIN DP_SIZE_TO(dp_plugin_t, get_interface)
 
 #define DP_PLUGIN_HEAD (uint32_t)sizeof(dp_plugin_t), DP_ABI_MAJOR, DP_ABI_MINOR
 #if defined(__GNUC__)
@@ -132,7 +152,10 @@ typedef struct dp_plugin {
 #else
 #define DP_PLUGIN_EXPORT
 #endif
-/** Defines the entry: DP_PLUGIN_DEFINE(comm_shm) = { DP_PLUGIN_HEAD, "comm_shm", ... }; */
+/** Defines the entry. In C:
+ *      DP_PLUGIN_DEFINE(comm_mine) = {DP_PLUGIN_HEAD, .name = "comm_mine", .version = "1", .summary = "one line",
+ *                                     .get_interface = get_interface};
+ *  In C++ before C++20 by position: {DP_PLUGIN_HEAD, "comm_mine", "1", "one line", nullptr, get_interface}. */
 #ifdef __cplusplus
 #define DP_PLUGIN_DEFINE(plugin_name) extern "C" DP_PLUGIN_EXPORT const dp_plugin_t dp_plugin_entry
 #else
@@ -146,15 +169,21 @@ typedef struct dp_plugin {
 /**
  * Finds, checks and maps a plugin. name: a path (holds '/': opened as given) or a bare name [a-z0-9_]+, looked up as
  * dp_<name>.so in each absolute folder of DUALPIPE_PLUGIN_PATH, then in the install's plugin folder; nothing else is
- * searched. File and folders must belong to root or us and not be writable by others or by a group that is not the user's
- * own. The file's ELF header is checked before it is mapped; a mapped plugin is never unmapped. A second load returns
- * the same pointer. Errors: DP_ERR_PLUGIN with every place tried and why it was passed over, or what the file
- * offers and what was wanted; DP_ERR_SECURITY. [any]
+ * searched. File and folders must belong to root or us and not be writable by others or by a group that is not the
+ * user's own. The file is judged before it is mapped; a mapped plugin is never unmapped. A second load returns the same
+ * pointer. Errors: DP_ERR_PLUGIN with every place tried and why it was passed over, or what the file offers and what was
+ * wanted; DP_ERR_SECURITY; what init() came to. [any]
  */
 DP_API dp_status_t dp_plugin_load(const char *name, const dp_plugin_t **plugin_out);
 
-/** The interface `id` of a plugin, at least `min_size` bytes long. DP_ERR_PLUGIN names what is missing. [any] */
-DP_API dp_status_t dp_plugin_interface(const dp_plugin_t *plugin, const char *id, size_t min_size, const void **table_out);
+/**
+ * The interface `id` of a plugin, at least `min_size` bytes long. Of the five interfaces of these headers: a completed
+ * copy of the plugin's table, as long as this library's type, where every function can be called: those that a plugin
+ * may leave out have the default that their header names. DP_ERR_PLUGIN: there is none, it is too short, or it has no
+ * NAME of those that it must have. Other interfaces are handed out as they are. Valid until the process ends. [any]
+ */
+DP_API dp_status_t dp_plugin_interface(const dp_plugin_t *plugin, const char *id, size_t min_size,
+                                       const void **table_out);
 
 #ifdef __cplusplus
 }

@@ -3,74 +3,84 @@
  * timeline.h: spans by rank and lane: what a run, a simulation or an imported trace did and when.
  *
  * One type for all three, so that every figure and report is written once. Times are nanoseconds on one clock for all
- * ranks (CLOCK_MONOTONIC of the host for measured runs, model time for simulated ones). */
+ * ranks (CLOCK_MONOTONIC of the host for measured runs, model time for simulated ones).
+ *
+ *     dp_pipeline_timeline(pipeline, &timeline);                        // or dp_simulate(), or spans of one's own
+ *     dp_rank_report_t report = {.struct_size = sizeof(report)};
+ *     dp_timeline_report(timeline, rank, -1, 1, &report);               // bubble, hidden communication
+ *     dp_timeline_write_chrome(timeline, write, file);                  // opens in https://ui.perfetto.dev
+ *
+ * Errors of all functions here: DP_ERR_INVALID for a row that there is not and other arguments, DP_ERR_NOMEM; what else
+ * one may return stands at it. Rows are independent: threads may work on different rows at once. */
 #ifndef DUALPIPE_TIMELINE_H
 #define DUALPIPE_TIMELINE_H
 
-#include <dualpipe/device.h>
 #include <dualpipe/schedule.h>
+#include <dualpipe/types.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 typedef enum dp_span_kind {
-    DP_SPAN_COMPUTE = 0,  /* a segment, or a whole operation, on any lane: pass, chunk, mb, segment say which       */
+    DP_SPAN_COMPUTE = 0, /* a segment, or a whole operation, on any lane: pass, chunk, microbatch, segment say which */
     DP_SPAN_SEND = 1,
-    DP_SPAN_RECV = 2,     /* from the moment its consumer was ready for it to the moment it was there (waiting)     */
+    DP_SPAN_RECV = 2, /* from the moment its consumer was ready for it to the moment it was there (waiting) */
     DP_SPAN_REDUCE = 3,
-    DP_SPAN_STEP = 4      /* one whole step of a rank                                                              */
+    DP_SPAN_STEP = 4 /* one whole step of a rank */
 } dp_span_kind_t;
 
+/** Frozen: never grows; `reserved` is zero. */
 typedef struct dp_span {
-    int64_t start_ns, end_ns; /* 0 <= start <= end                                                                 */
-    uint64_t flow;        /* same non-zero number on the SEND and the RECV of one message: an arrow; 0: none        */
-    int32_t step, mb;     /* mb -1: not of a micro-batch                                                            */
-    int16_t chunk, stage; /* -1: not of a chunk                                                                     */
-    int16_t segment;      /* index in its stage, -1: a whole operation                                              */
-    uint8_t kind, lane;   /* dp_span_kind_t, dp_lane_t                                                              */
-    uint8_t pass;         /* dp_op_kind_t: F, I or W (B: backward as a whole)                                       */
-    uint8_t pair;         /* 1: part of an overlapped F&B pair                                                      */
-    uint16_t name;        /* index into the timeline's names ("attention", "dispatch"), 0: derived from kind        */
+    int64_t start_ns, end_ns; /* 0 <= start <= end */
+    uint64_t flow;            /* same non-zero number on the SEND and the RECV of one message: an arrow; 0: none */
+    int32_t step, microbatch; /* microbatch -1: not of a micro-batch */
+    int16_t chunk, stage;     /* -1: not of a chunk */
+    int16_t segment;          /* index in its stage, -1: a whole operation */
+    uint8_t kind, lane;       /* dp_span_kind_t, dp_lane_t */
+    uint8_t pass;             /* dp_op_kind_t: F, I or W (B: backward as a whole) */
+    uint8_t pair;             /* 1: part of an overlapped F&B pair */
+    uint16_t name;            /* index into the timeline's names ("attention", "dispatch"), 0: derived from kind */
+    uint32_t reserved;
 } dp_span_t;
 
 typedef struct dp_timeline dp_timeline_t;
 
-/** ranks: rows. spans_per_rank: room that is reserved now; adding more than that fails with DP_ERR_OVERFLOW and counts the
- *  lost span, so that recording never allocates. [any] */
+/** ranks: rows, 1 to DP_MAX_RANKS. spans_per_rank: room that is reserved now, so that recording never allocates. The
+ *  caller frees it. [any] */
 DP_API dp_status_t dp_timeline_create(int32_t ranks, int64_t spans_per_rank, dp_timeline_t **timeline_out);
+/** NULL is allowed. [any] */
 DP_API void dp_timeline_free(dp_timeline_t *timeline);
-/** Registers a segment name of 1 to 255 bytes, at most 255 of them; the same text gives the same number, from 1. [main] */
+/** Registers a segment name of 1 to 255 bytes, at most 255 of them; the same text gives the same number, from 1.
+ *  DP_ERR_OVERFLOW: the names are used up. [main] */
 DP_API dp_status_t dp_timeline_name(dp_timeline_t *timeline, const char *name, uint16_t *name_out);
 /** The text of a name; "" for 0 and numbers never given out. [any] */
 DP_API const char *dp_timeline_name_text(const dp_timeline_t *timeline, uint16_t name);
-/** Appends a span to a row. DP_ERR_INVALID: times, kind, lane, pass, pair or name out of bounds. [main] per row */
+/** Appends a copy of a span to a row. DP_ERR_INVALID: times, kind, lane, pass, pair or name out of bounds.
+ *  DP_ERR_OVERFLOW: the row is full; the span is counted as lost. [main] per row */
 DP_API dp_status_t dp_timeline_add(dp_timeline_t *timeline, int32_t rank, const dp_span_t *span);
-/** A row's spans in the order they were added, *count_out of them. Borrowed. [any] */
+/** A row's spans in the order they were added, *count_out of them; NULL and 0 for a row that there is not. Borrowed: valid
+ *  until the next span is added to it. [any] */
 DP_API const dp_span_t *dp_timeline_spans(const dp_timeline_t *timeline, int32_t rank, int64_t *count_out);
 /** Spans of a row that found no room. [any] */
 DP_API int64_t dp_timeline_lost(const dp_timeline_t *timeline, int32_t rank);
+/** How many rows there are; 0 for NULL. [any] */
 DP_API int32_t dp_timeline_ranks(const dp_timeline_t *timeline);
 /** Forgets all spans and losses; names and room stay. [main] */
 DP_API void dp_timeline_clear(dp_timeline_t *timeline);
 
-/** Packs one row (names included) into bytes that another process can unpack into any row of its own timeline, so that
- *  one file can be written for all ranks. pack with buffer NULL gives the size in *bytes; otherwise *bytes is the room
- *  and becomes the size. unpack replaces what the row held; spans beyond its room are counted as lost and DP_ERR_OVERFLOW
- *  is returned. Foreign bytes are checked: DP_ERR_PROTOCOL, and the row is as it was. [main] */
-DP_API dp_status_t dp_timeline_pack(const dp_timeline_t *timeline, int32_t rank, void *buffer, size_t *bytes);
-DP_API dp_status_t dp_timeline_unpack(dp_timeline_t *timeline, int32_t rank, const void *buffer, size_t bytes);
-
 /** Figures of one rank over a window. Times in ns. Compute spans are those of kind COMPUTE on the compute lane; COMPUTE
  *  spans on other lanes, SEND and REDUCE are communication. Spans are cut at the window's ends. */
 typedef struct dp_rank_report {
-    int64_t window;           /* length of the window                                                              */
-    int64_t compute_busy;     /* union of the compute lane's spans                                                 */
-    int64_t comm_busy;        /* union of all communication spans (all-to-all, sends, reductions)                  */
-    int64_t comm_hidden;      /* the part of comm_busy during which the compute lane was busy                      */
-    int64_t bubble;           /* window minus the union of compute and all-to-all spans: nothing of a chunk ran     */
-    int64_t waiting;          /* union of RECV spans                                                               */
+    uint32_t struct_size; /* set by the caller */
+    int64_t window;       /* length of the window */
+    int64_t compute_busy; /* union of the compute lane's spans */
+    int64_t comm_busy;    /* union of all communication spans (all-to-all, sends, reductions) */
+    int64_t comm_hidden;  /* the part of comm_busy during which the compute lane was busy */
+    int64_t bubble;       /* window minus the union of compute and all-to-all spans: nothing of a chunk ran */
+    int64_t waiting;      /* union of RECV spans */
 } dp_rank_report_t;
+#define DP_RANK_REPORT_MIN DP_SIZE_TO(dp_rank_report_t, waiting)
 
 /** Figures of a rank for one step (its DP_SPAN_STEP; without one, first start to last end). step < 0: all of them.
  *  common_window 1: from the earliest start to the latest end over all ranks. DP_ERR_INVALID when there is no span to
@@ -79,10 +89,10 @@ DP_API dp_status_t dp_timeline_report(const dp_timeline_t *timeline, int32_t ran
                                       dp_rank_report_t *report_out);
 
 /**
- * Writes all rows as one Chrome trace (JSON object format, "traceEvents"; opens in Perfetto): a process per rank, a thread
- * per lane (sends and receives apart, and as many threads as it takes for spans of one thread not to overlap), complete
- * events ("X", microseconds), flow arrows ("s"/"f") for messages of which both ends are there, args with chunk, stage,
- * micro-batch. `write` gets pieces of at most 16 KiB; its failure ends the writing and is returned.
+ * Writes all rows as one Chrome trace (JSON object format, "traceEvents"; opens in Perfetto): a process per rank, a
+ * thread per lane (sends and receives apart, and as many threads as it takes for spans of one thread not to overlap),
+ * complete events ("X", microseconds), flow arrows ("s"/"f") for messages of which both ends are there, args with
+ * chunk, stage, micro-batch. `write` gets pieces of at most 16 KiB; its failure ends the writing and is returned.
  * Format: Trace Event Format, https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. [any]
  */
 DP_API dp_status_t dp_timeline_write_chrome(const dp_timeline_t *timeline, dp_write_fn write, void *user);

@@ -18,6 +18,8 @@ typedef struct dp__abort {
  * when abort (NULL: none) is set. Records no message: the caller knows what it waited for. Sees an abort within 50 ms
  * even when nobody wakes it. The signal may be shared between processes. */
 dp_status_t dp__signal_wait(dp_signal_t *signal, uint32_t target, int64_t deadline_ns, const dp__abort_t *abort);
+/* Sleeps; less when a signal of the system comes. For loops that look at their deadline and the abort themselves. */
+void dp__nap(int64_t ns);
 /* Sets the value (release) and wakes waiters. */
 void dp__signal_post(dp_signal_t *signal, uint32_t value);
 uint32_t dp__signal_value(const dp_signal_t *signal);

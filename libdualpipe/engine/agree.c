@@ -3,17 +3,20 @@
  * agree.c: what must be the same on all ranks is compared before anything depends on it. */
 #include "base/memory.h"
 #include "engine/engine.h"
+#include "stage/dtype.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define SETTINGS_BYTES 2048
-#define REASON_BYTES 400
+#define REASON_BYTES   400
 
 /* What a rank says at open. */
 typedef struct statement {
     uint64_t serial; /* pipelines that its process has opened: names that no other pipeline of the job has had */
+    int32_t trace;   /* DUALPIPE_TRACE is set */
     char settings[SETTINGS_BYTES]; /* lines of name=value */
 } statement_t;
 
@@ -31,7 +34,7 @@ static uint64_t digest_schedule(const dp_schedule_t *s)
     for (int64_t i = 0; i < s->first[s->ranks]; i++) {
         const dp_op_t *op = &s->ops[i];
 
-        h = hash(hash(hash(hash(hash(h, op->kind), op->chunk), op->chunk2), op->mb), op->mb2);
+        h = hash(hash(hash(hash(hash(h, op->kind), op->chunk), op->chunk2), op->microbatch), op->microbatch2);
     }
     return h;
 }
@@ -42,11 +45,12 @@ static void write_settings(const dp_pipeline_t *p, char *text, size_t bytes)
     const dp_schedule_t *s = o->schedule;
 
     snprintf(text, bytes,
-             "method=%s\nmicrobatches=%d\nchunks=%d\nep=%d\ndp=%d\nboundary_bytes=%zu\ndtype=%d\nslots=%d\ngraph=%d\n"
+             "method=%s\nmicrobatches=%d\nchunks=%d\nep=%d\ndp=%d\nboundary_bytes=%zu\ndtype=%s\nslots=%d\ngraph=%d\n"
              "schedule=%016" PRIx64 "\nforward_only=%d\nversion=%s\ndevice=%s\ncomm=%s\n",
              s != NULL ? s->method : o->method, s != NULL ? s->microbatches : o->microbatches,
-             s != NULL ? s->chunks : o->chunks, p->grid.ep, p->grid.dp, o->boundary_bytes, (int)o->dtype, o->slots, o->graph,
-             s != NULL ? digest_schedule(s) : 0, s != NULL ? s->forward_only : 0, DP_VERSION, p->device_name, p->comm_name);
+             s != NULL ? s->chunks : o->chunks, p->grid.ep, p->grid.dp, o->boundary_bytes, dp__dtype_name(o->dtype),
+             o->slots, o->graph, s != NULL ? digest_schedule(s) : 0, s != NULL ? s->forward_only : 0, DP_VERSION,
+             p->device_name, p->comm_name);
 }
 
 /* The first line in which two ranks differ. */
@@ -57,8 +61,8 @@ static dp_status_t compare(const char *a, int32_t r, const char *b)
 
         if (na != nb || strncmp(a, b, na) != 0)
             return dp_fail(DP_ERR_MISMATCH,
-                           "the ranks were opened with different settings: rank 0 has %.*s, rank %d has %.*s", (int)na, a, r,
-                           (int)nb, b);
+                           "the ranks were opened with different settings: rank 0 has %.*s, rank %d has %.*s", (int)na,
+                           a, r, (int)nb, b);
         a += na + (a[na] == '\n');
         b += nb + (b[nb] == '\n');
     }
@@ -75,9 +79,11 @@ dp_status_t dp__agree_on_settings(dp_pipeline_t *p)
     if (mine == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory to compare the settings of %zu ranks", n);
     mine->serial = __atomic_add_fetch(&opened, 1, __ATOMIC_RELAXED);
+    mine->trace = secure_getenv("DUALPIPE_TRACE") != NULL;
     write_settings(p, mine->settings, sizeof(mine->settings));
     status = dp_group_all_gather(p->group, mine, sizeof(*mine), all);
     p->serial = all[0].serial;
+    p->trace.to_file = all[0].trace;
     for (size_t r = 1; r < n && status >= 0; r++)
         status = compare(all[0].settings, (int32_t)r, all[r].settings);
     dp__free(mine);
@@ -87,7 +93,7 @@ dp_status_t dp__agree_on_settings(dp_pipeline_t *p)
 /* ---- stages ---- */
 
 typedef struct shape {
-    int64_t stage, count;
+    int64_t stage, count, nparts;
     uint64_t layout;
 } shape_t;
 
@@ -97,9 +103,9 @@ static uint64_t digest_params(const dp_stage_info_t *info)
     uint64_t h = 14695981039346656037u;
 
     for (uint32_t i = 0; i < info->nparams; i++) {
-        const dp_param_t *param = &info->params[i];
+        const dp_param_t *param = &info->param_list[i];
 
-        h = hash(hash(hash(hash(h, param->kind), (int64_t)param->offset), (int64_t)param->count), param->expert >= 0);
+        h = hash(hash(hash(hash(h, param->kind), (int64_t)param->offset), (int64_t)param->count), param->sharded);
     }
     return h;
 }
@@ -109,12 +115,36 @@ static dp_status_t compare_shapes(const dp_pipeline_t *p, const shape_t *mine, i
     if (mine->stage != theirs->stage)
         return DP_OK;
     if (mine->count != theirs->count)
-        return dp_fail(DP_ERR_MISMATCH, "stage %" PRId64 " has %" PRId64 " parameters on rank %d and %" PRId64 " on rank %d",
+        return dp_fail(DP_ERR_MISMATCH,
+                       "stage %" PRId64 " has %" PRId64 " parameters on rank %d and %" PRId64 " on rank %d",
                        mine->stage, mine->count, dp_group_rank(p->group), theirs->count, rank);
+    if (mine->nparts != theirs->nparts)
+        return dp_fail(DP_ERR_MISMATCH, "stage %" PRId64 " has %" PRId64 " parts on rank %d and %" PRId64 " on rank %d",
+                       mine->stage, mine->nparts, dp_group_rank(p->group), theirs->nparts, rank);
     if (mine->layout != theirs->layout)
-        return dp_fail(DP_ERR_MISMATCH, "stage %" PRId64 ": its parameters have other places, sizes or kinds on rank %d than "
-                       "on rank %d", mine->stage, dp_group_rank(p->group), rank);
+        return dp_fail(DP_ERR_MISMATCH,
+                       "stage %" PRId64 ": its parameters have other places, sizes or kinds on rank %d than "
+                       "on rank %d",
+                       mine->stage, dp_group_rank(p->group), rank);
     return DP_OK;
+}
+
+/* Parts are counted along the path: the parts of a model are the same whatever the number of its stages. */
+static void number_parts(dp_pipeline_t *p, const shape_t *all, size_t n)
+{
+    const int32_t stages = dp_schedule_stages(p->schedule);
+
+    p->nparts = 0;
+    for (int32_t s = 0; s < stages; s++) {
+        int64_t here = 0;
+
+        for (int32_t c = 0; c < p->nchunks; c++)
+            if (p->chunks[c].place.stage == s)
+                p->chunks[c].first_part = p->nparts;
+        for (size_t i = 0; i < n && here == 0; i++)
+            here = all[i].stage == s ? all[i].nparts : 0;
+        p->nparts += (int32_t)here;
+    }
 }
 
 dp_status_t dp__agree_on_stages(dp_pipeline_t *p)
@@ -128,12 +158,14 @@ dp_status_t dp__agree_on_stages(dp_pipeline_t *p)
     for (size_t c = 0; c < chunks; c++) {
         const dp_stage_info_t *info = &p->chunks[c].stage->info;
 
-        mine[c] = (shape_t){p->chunks[c].place.stage, (int64_t)info->param_count, digest_params(info)};
+        mine[c] = (shape_t){p->chunks[c].place.stage, (int64_t)info->param_count, p->chunks[c].stage->nparts,
+                            digest_params(info)};
     }
     status = dp_group_all_gather(p->group, mine, chunks * sizeof(*mine), all);
     for (size_t i = 0; i < n * chunks && status >= 0; i++)
         for (size_t c = 0; c < chunks && status >= 0; c++)
             status = compare_shapes(p, &mine[c], (int32_t)(i / chunks), &all[i]);
+    number_parts(p, all, n * chunks);
     dp__free(mine);
     return status;
 }
@@ -163,8 +195,8 @@ dp_status_t dp__agree_to_swap(dp_pipeline_t *p, dp_status_t mine, const char *na
         if (all[r].status < 0)
             status = dp_fail(all[r].status, "rank %d keeps its comm backend: %s", r, all[r].reason);
         else if (strcmp(all[r].name, all[0].name) != 0)
-            status = dp_fail(DP_ERR_MISMATCH, "the comm backend was not swapped: rank 0 wants %s, rank %d wants %s", all[0].name,
-                             r, all[r].name);
+            status = dp_fail(DP_ERR_MISMATCH, "the comm backend was not swapped: rank 0 wants %s, rank %d wants %s",
+                             all[0].name, r, all[r].name);
     dp__free(own);
     return status;
 }

@@ -3,6 +3,8 @@
  * chunks.c: the stages this rank holds, and all the device memory a step will ever use. */
 #include "base/memory.h"
 #include "engine/engine.h"
+#include "stage/dtype.h"
+#include "stage/guard.h"
 
 #include <string.h>
 
@@ -14,9 +16,13 @@ dp_status_t dp__device_memory(dp_pipeline_t *p, size_t bytes, size_t *account, c
     *memory_out = NULL;
     if (bytes == 0)
         return DP_OK;
+    if (p->guard.on && !dp__add(bytes, DP__GUARD_BYTES, &bytes))
+        return dp_fail(DP_ERR_INVALID, "%zu bytes are more than memory can hold", bytes);
     status = p->device_vt->allocate(p->device, bytes, &memory);
     if (status < 0)
         return status;
+    if (p->guard.on)
+        memset((char *)memory + bytes - DP__GUARD_BYTES, 0xa5, DP__GUARD_BYTES);
     *account += bytes;
     p->memory.total += bytes;
     *memory_out = memory;
@@ -45,6 +51,25 @@ void dp__shared_release(dp_pipeline_t *p, double *memory)
         (p->host_memory ? p->device_vt->release : p->device_vt->host_release)(p->device, memory);
 }
 
+static dp_status_t check_stage(const dp_pipeline_t *p, dp_stage_t *stage, int32_t index, dp_stage_t **stage_out)
+{
+    const uint32_t host = DP_DEVICE_CAP_LAUNCH | DP_DEVICE_CAP_HOST_MEMORY;
+
+    if (stage->dtype != p->options.dtype || stage->boundary_bytes != p->options.boundary_bytes)
+        return dp_fail(
+            DP_ERR_INVALID,
+            "stage %d was made with dtype %s and boundary_bytes %zu, the pipeline's options have %s and %zu: "
+            "they must be the same",
+            index, dp__dtype_name(stage->dtype), stage->boundary_bytes, dp__dtype_name(p->options.dtype),
+            p->options.boundary_bytes);
+    if (stage->host && (p->device_vt->caps & host) != host)
+        return dp_fail(DP_ERR_UNSUPPORTED,
+                       "stage %d has segments with host functions, which device plugin %s does not run", index,
+                       p->device_name);
+    *stage_out = stage;
+    return DP_OK;
+}
+
 /* Asks the trainer for the stage of chunk `c`. */
 static dp_status_t build_stage(dp_pipeline_t *p, int32_t c, dp_stage_t **stage_out)
 {
@@ -56,36 +81,35 @@ static dp_status_t build_stage(dp_pipeline_t *p, int32_t c, dp_stage_t **stage_o
         .device = p->device,
         .comm_vt = p->comms.vt,
         .expert_comm = p->comms.expert,
-        .pp_rank = p->grid.p,
-        .pp_size = p->grid.pp,
-        .ep_rank = p->grid.e,
-        .ep_size = p->grid.ep,
-        .dp_rank = p->grid.d,
-        .dp_size = p->grid.dp,
+        .pipeline_rank = p->grid.p,
+        .pipeline_size = p->grid.pp,
+        .expert_rank = p->grid.e,
+        .expert_size = p->grid.ep,
+        .data_rank = p->grid.d,
+        .data_size = p->grid.dp,
     };
-    int32_t index = p->chunks[c].place.stage;
+    int32_t index = p->chunks[c].place.stage, stages = dp_schedule_stages(p->schedule);
     dp_stage_t *stage = NULL;
     dp_status_t status;
 
     p->built = 1;
-    status = p->options.build(p->options.user, &context, index, dp_schedule_stages(p->schedule), &stage);
+    (void)dp_fail(DP_ERR_INVALID, "%s", ""); /* to see whether build says why */
+    status = p->options.build(p->options.user, &context, index, stages, &stage);
     if (status < 0)
-        return dp_fail(status, "building stage %d: %s", index, dp_last_error());
+        return dp_last_error()[0] != '\0'
+                   ? dp_fail(status, "building stage %d of %d: %s", index, stages, dp_last_error())
+                   : dp_fail(status, "building stage %d of %d: build returned %s and said nothing (dp_fail does both)",
+                             index, stages, dp_status_name(status));
     if (stage == NULL)
-        return dp_fail(DP_ERR_INVALID, "the builder returned no stage %d", index);
-    if (stage->dtype != p->options.dtype || stage->boundary_bytes != p->options.boundary_bytes)
-        return dp_fail(DP_ERR_INVALID,
-                       "stage %d was made for dtype %d and boundaries of %zu bytes, the pipeline has %d and %zu", index,
-                       (int)stage->dtype, stage->boundary_bytes, (int)p->options.dtype, p->options.boundary_bytes);
-    *stage_out = stage;
-    return DP_OK;
+        return dp_fail(DP_ERR_INVALID, "building stage %d of %d: build returned no stage", index, stages);
+    return check_stage(p, stage, index, stage_out);
 }
 
 dp_status_t dp__chunks_build(dp_pipeline_t *p)
 {
-    p->one_lane = 1;
+    p->lanes.one = 1;
     for (int32_t c = 0; c < p->nchunks; c++) {
-        dp__chunk_t *chunk = &p->chunks[c];
+        dp__engine_chunk_t *chunk = &p->chunks[c];
         dp_status_t status = build_stage(p, c, &chunk->stage);
 
         if (status < 0)
@@ -93,7 +117,7 @@ dp_status_t dp__chunks_build(dp_pipeline_t *p)
         if (chunk->stage->nsegments > p->max_segments)
             p->max_segments = chunk->stage->nsegments;
         for (int32_t s = 0; s < chunk->stage->nsegments; s++)
-            p->one_lane &= chunk->stage->segments[s].segment->lane == DP_LANE_COMPUTE;
+            p->lanes.one &= chunk->stage->segments[s].segment->lane == DP_LANE_COMPUTE;
     }
     return DP_OK;
 }
@@ -112,8 +136,8 @@ static int same_stage(const dp_stage_t *a, const dp_stage_t *b)
             a->segments[s].part != b->segments[s].part)
             return 0;
     for (uint32_t i = 0; i < x->nparams; i++)
-        if (x->params[i].offset != y->params[i].offset || x->params[i].count != y->params[i].count ||
-            x->params[i].expert != y->params[i].expert)
+        if (x->param_list[i].offset != y->param_list[i].offset || x->param_list[i].count != y->param_list[i].count ||
+            x->param_list[i].sharded != y->param_list[i].sharded || x->param_list[i].expert != y->param_list[i].expert)
             return 0;
     return 1;
 }
@@ -137,7 +161,7 @@ dp_status_t dp__chunks_rebuild(dp_pipeline_t *p)
 }
 
 /* Which accumulators a chunk needs: with two directions each chunk sees one half only. */
-static int needs_half(const dp_pipeline_t *p, const dp__chunk_t *chunk, int half)
+static int needs_half(const dp_pipeline_t *p, const dp__engine_chunk_t *chunk, int half)
 {
     int32_t m = p->schedule->microbatches;
 
@@ -151,21 +175,20 @@ static int needs_half(const dp_pipeline_t *p, const dp__chunk_t *chunk, int half
 static int32_t slots_of(const dp_pipeline_t *p, int32_t c)
 {
     int32_t at = p->grid.p * p->nchunks + c;
-    int32_t n = p->program->activation_slots[at];
+    int32_t n = p->programs.training->activation_slots[at];
 
-    if (p->forward_program != NULL && p->forward_program->activation_slots[at] > n)
-        n = p->forward_program->activation_slots[at];
+    if (p->programs.forward != NULL && p->programs.forward->activation_slots[at] > n)
+        n = p->programs.forward->activation_slots[at];
     return n;
 }
 
 static dp_status_t allocate_chunk(dp_pipeline_t *p, int32_t c)
 {
-    dp__chunk_t *chunk = &p->chunks[c];
-    dp_stage_info_t info;
+    dp__engine_chunk_t *chunk = &p->chunks[c];
+    const dp_stage_info_t info = chunk->stage->info;
     dp_status_t status;
     size_t saved;
 
-    dp_stage_describe(chunk->stage, &info);
     chunk->param_bytes = info.param_count * dp_dtype_bytes(p->options.dtype);
     chunk->grad_bytes = info.param_count * dp_dtype_bytes(dp_dtype_accumulator(p->options.dtype));
     chunk->nslots = slots_of(p, c);
@@ -193,27 +216,28 @@ static dp_status_t allocate_work(dp_pipeline_t *p)
     dp_status_t status = DP_OK;
 
     for (int32_t c = 0; c < p->nchunks; c++) {
-        dp_stage_info_t info;
+        const dp_stage_info_t info = p->chunks[c].stage->info;
 
-        dp_stage_describe(p->chunks[c].stage, &info);
         work = info.work_bytes > work ? info.work_bytes : work;
         scratch = info.scratch_bytes > scratch ? info.scratch_bytes : scratch;
     }
     for (int kind = 0; kind < DP__KINDS && status >= 0; kind++)
         for (int w = 0; w < DP__WORKS && status >= 0; w++) {
-            status = dp__device_memory(p, work, &p->memory.work, &p->work[kind][w]);
+            status = dp__device_memory(p, work, &p->memory.work, &p->work[kind][w].memory);
+            if (status >= 0 && p->guard.on)
+                memset(p->work[kind][w].memory, 0xa5, work);
             if (status >= 0)
-                status = p->device_vt->event_open(p->device, &p->work_end[kind][w]);
-            p->hop[kind][w] = dp__calloc((size_t)p->max_segments, sizeof(dp_event_t *));
-            if (p->hop[kind][w] == NULL)
+                status = p->device_vt->event_open(p->device, &p->work[kind][w].end);
+            p->work[kind][w].hop = dp__calloc((size_t)p->max_segments, sizeof(dp_event_t *));
+            if (p->work[kind][w].hop == NULL)
                 status = dp_fail(DP_ERR_NOMEM, "no memory for the events of %d segments", p->max_segments);
             for (int32_t s = 0; s < p->max_segments && status >= 0; s++)
-                status = p->device_vt->event_open(p->device, &p->hop[kind][w][s]);
+                status = p->device_vt->event_open(p->device, &p->work[kind][w].hop[s]);
         }
     for (int lane = DP_LANE_COMPUTE; lane <= DP_LANE_ALL_TO_ALL && status >= 0; lane++)
-        status = dp__device_memory(p, scratch, &p->memory.work, &p->scratch[lane]);
+        status = dp__device_memory(p, scratch, &p->memory.work, &p->lanes.scratch[lane]);
     for (int lane = 0; lane < DP_LANE_COUNT && status >= 0; lane++)
-        status = p->device_vt->event_open(p->device, &p->mark[lane]);
+        status = p->device_vt->event_open(p->device, &p->lanes.mark[lane]);
     return status;
 }
 
@@ -254,15 +278,15 @@ void dp__chunks_close(dp_pipeline_t *p)
     }
     for (int kind = 0; kind < DP__KINDS; kind++)
         for (int w = 0; w < DP__WORKS; w++) {
-            release(p, &p->work[kind][w]);
-            close_event(p, &p->work_end[kind][w]);
-            for (int32_t s = 0; p->hop[kind][w] != NULL && s < p->max_segments; s++)
-                close_event(p, &p->hop[kind][w][s]);
-            dp__free(p->hop[kind][w]);
-            p->hop[kind][w] = NULL;
+            release(p, &p->work[kind][w].memory);
+            close_event(p, &p->work[kind][w].end);
+            for (int32_t s = 0; p->work[kind][w].hop != NULL && s < p->max_segments; s++)
+                close_event(p, &p->work[kind][w].hop[s]);
+            dp__free(p->work[kind][w].hop);
+            p->work[kind][w].hop = NULL;
         }
     for (int lane = 0; lane < DP_LANE_COUNT; lane++) {
-        release(p, &p->scratch[lane]);
-        close_event(p, &p->mark[lane]);
+        release(p, &p->lanes.scratch[lane]);
+        close_event(p, &p->lanes.mark[lane]);
     }
 }

@@ -99,29 +99,6 @@ static dp_status_t open_groups(dp_pipeline_t *p, dp__comms_t *comms, members_t *
     return status;
 }
 
-static dp_status_t check_comm(const dp_plugin_t *plugin, const dp_comm_vt_t *vt)
-{
-#define NEED(member)                                                                                                   \
-    if (vt->member == NULL)                                                                                            \
-    return dp_fail(DP_ERR_PLUGIN, "comm plugin %s has no " #member, plugin->name)
-    NEED(open);
-    NEED(close);
-    NEED(channel_open);
-    NEED(exchange_open);
-    NEED(start);
-    NEED(send);
-    NEED(recv);
-    NEED(release);
-    NEED(all_reduce);
-    NEED(memory_bytes);
-    if ((vt->caps & DP_COMM_CAP_ONE_SIDED) == 0) {
-        NEED(group_begin);
-        NEED(group_end);
-    }
-#undef NEED
-    return DP_OK;
-}
-
 dp_status_t dp__comms_find(const char *name, const dp_comm_vt_t **vt_out)
 {
     const dp_plugin_t *plugin;
@@ -129,9 +106,7 @@ dp_status_t dp__comms_find(const char *name, const dp_comm_vt_t **vt_out)
     dp_status_t status = dp_plugin_load(name, &plugin);
 
     if (status >= 0)
-        status = dp_plugin_interface(plugin, DP_IFACE_COMM, sizeof(dp_comm_vt_t), &table);
-    if (status >= 0)
-        status = check_comm(plugin, table);
+        status = dp_plugin_interface(plugin, DP_IFACE_COMM, DP_COMM_VT_MIN, &table);
     if (status >= 0)
         *vt_out = table;
     return status;
@@ -179,16 +154,18 @@ void dp__comms_close(dp__comms_t *comms)
 
 /* ---- channels ---- */
 
-static dp_status_t open_link(dp_pipeline_t *p, dp__link_t *link)
+static dp_status_t open_link(dp_pipeline_t *p, dp__engine_link_t *link)
 {
     int turn = link->channel->src == link->channel->dst;
     dp_status_t status = DP_OK;
 
     link->sends = link->channel->src == p->grid.p;
-    if (!turn && !link->sends && !p->grouped)
+    if (!turn && !link->sends && !p->programs.bundled)
         return DP_OK; /* the slots of a receiver are the transport's */
     link->nslots = turn || !link->sends ? link->channel->slots : dp__outputs_held(p, link->channel);
-    link->way = !turn && p->grouped ? dp__way_find(p, link->sends ? link->channel->dst : link->channel->src, link->sends) : -1;
+    link->way = !turn && p->programs.bundled
+                    ? dp__way_find(p, link->sends ? link->channel->dst : link->channel->src, link->sends)
+                    : -1;
     link->arrived = dp__calloc((size_t)link->nslots, sizeof(*link->arrived));
     link->slot = dp__calloc((size_t)link->nslots, sizeof(*link->slot));
     link->free = dp__calloc((size_t)link->nslots, sizeof(*link->free));
@@ -210,29 +187,29 @@ static dp_status_t open_link(dp_pipeline_t *p, dp__link_t *link)
 
 dp_status_t dp__links_open(dp_pipeline_t *p)
 {
-    const dp_program_t *program = p->program;
+    const dp_program_t *program = p->programs.training;
     dp_status_t status = DP_OK;
 
-    p->link_of_channel = dp__calloc((size_t)program->nchannels + 1, sizeof(*p->link_of_channel));
-    p->links = dp__calloc((size_t)program->nchannels + 1, sizeof(*p->links));
-    if (p->link_of_channel == NULL || p->links == NULL)
+    p->links.of_channel = dp__calloc((size_t)program->nchannels + 1, sizeof(*p->links.of_channel));
+    p->links.at = dp__calloc((size_t)program->nchannels + 1, sizeof(*p->links.at));
+    if (p->links.of_channel == NULL || p->links.at == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for %d channels", program->nchannels);
     for (int32_t i = 0; i < program->nchannels && status >= 0; i++) {
-        p->link_of_channel[i] = -1;
+        p->links.of_channel[i] = -1;
         if (program->channels[i].src != p->grid.p && program->channels[i].dst != p->grid.p)
             continue;
-        p->link_of_channel[i] = p->nlinks;
-        p->links[p->nlinks].channel = &program->channels[i];
-        status = open_link(p, &p->links[p->nlinks++]);
+        p->links.of_channel[i] = p->links.n;
+        p->links.at[p->links.n].channel = &program->channels[i];
+        status = open_link(p, &p->links.at[p->links.n++]);
     }
     return status;
 }
 
 dp_status_t dp__links_connect(dp_pipeline_t *p, const dp__comms_t *comms)
 {
-    for (int32_t i = 0; i < p->program->nchannels; i++) {
-        const dp_channel_t *channel = &p->program->channels[i];
-        int32_t at = p->link_of_channel[i];
+    for (int32_t i = 0; i < p->programs.training->nchannels; i++) {
+        const dp_channel_t *channel = &p->programs.training->channels[i];
+        int32_t at = p->links.of_channel[i];
         char label[64];
         dp_channel_config_t config = {
             .struct_size = sizeof(config),
@@ -245,24 +222,24 @@ dp_status_t dp__links_connect(dp_pipeline_t *p, const dp__comms_t *comms)
 
         if (at < 0 || channel->src == channel->dst)
             continue;
-        config.sender = p->links[at].sends;
+        config.sender = p->links.at[at].sends;
         config.peer = config.sender ? channel->dst : channel->src;
         snprintf(label, sizeof(label), "%s chunk %d", channel->op == DP_OP_F ? "activation of" : "gradient of",
                  config.sender ? channel->src_chunk : channel->dst_chunk);
-        status = comms->vt->channel_open(comms->pipeline, &config, &p->links[at].end);
+        status = comms->vt->channel_open(comms->pipeline, &config, &p->links.at[at].end);
         if (status < 0)
             return status;
-        p->links[at].base = 0;
-        p->links[at].in_lane =
-            !p->grouped && (comms->vt->caps & DP_COMM_CAP_HOST_INLINE) != 0 && p->options.boundary_bytes <= p->options.inline_bytes;
+        p->links.at[at].base = 0;
+        p->links.at[at].in_lane = !p->programs.bundled && (comms->vt->caps & DP_COMM_CAP_HOST_INLINE) != 0 &&
+                                  p->options.boundary_bytes <= p->options.inline_bytes;
     }
     return DP_OK;
 }
 
 void dp__links_close(dp_pipeline_t *p)
 {
-    for (int32_t l = 0; l < p->nlinks; l++) {
-        dp__link_t *link = &p->links[l];
+    for (int32_t l = 0; l < p->links.n; l++) {
+        dp__engine_link_t *link = &p->links.at[l];
 
         for (int32_t i = 0; i < link->nslots; i++) {
             if (link->slot != NULL && link->slot[i] != NULL)
@@ -278,9 +255,9 @@ void dp__links_close(dp_pipeline_t *p)
         dp__free(link->arrived);
         dp__free(link->writer_lane);
     }
-    dp__free(p->links);
-    dp__free(p->link_of_channel);
-    p->links = NULL;
-    p->link_of_channel = NULL;
-    p->nlinks = 0;
+    dp__free(p->links.at);
+    dp__free(p->links.of_channel);
+    p->links.at = NULL;
+    p->links.of_channel = NULL;
+    p->links.n = 0;
 }

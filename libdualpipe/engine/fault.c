@@ -8,22 +8,23 @@
 
 static int stopped(const dp_pipeline_t *p, int32_t span)
 {
-    return span >= 0 && p->records[span].start_ns != 0 && p->records[span].end_ns == 0;
+    return span >= 0 && p->trace.records[span].start_ns != 0 && p->trace.records[span].end_ns == 0;
 }
 
 static int32_t stopped_transfer(const dp_pipeline_t *p, const dp__pass_t *pass, int lane)
 {
     const dp_stage_t *stage = p->chunks[pass->chunk].stage;
     int32_t first = pass->op == DP_OP_F ? 0 : stage->nsegments - 1, last = stage->nsegments - 1 - first;
-    int sends_on = pass->dest >= 0 && p->links[pass->dest].in_lane ? (int)stage->segments[last].segment->lane : DP_LANE_P2P;
+    int sends_on =
+        pass->dest >= 0 && p->links.at[pass->dest].in_lane ? (int)stage->segments[last].segment->lane : DP_LANE_P2P;
 
     if ((int)stage->segments[first].segment->lane == lane && stopped(p, pass->recv_span))
         return pass->recv_span;
     return sends_on == lane && stopped(p, pass->send_span) ? pass->send_span : -1;
 }
 
-/* What a failed lane began and did not end: its span, -1 when it failed between two. Only records that this lane writes are
- * looked at: the others may still be running. */
+/* What a failed lane began and did not end: its span, -1 when it failed between two. Only records that this lane writes
+ * are looked at: the others may still be running. */
 static int32_t stopped_on_lane(const dp_pipeline_t *p, const dp__plan_t *plan, int lane)
 {
     for (int64_t i = 0; i < plan->nactions; i++) {
@@ -32,7 +33,7 @@ static int32_t stopped_on_lane(const dp_pipeline_t *p, const dp__plan_t *plan, i
         if (action->kind == DP_INSTR_REDUCE && lane == DP_LANE_REDUCE && stopped(p, action->span))
             return action->span;
         for (int32_t c = 0; c < action->ncalls; c++)
-            if (p->records[action->calls[c].span].lane == lane && stopped(p, action->calls[c].span))
+            if (p->trace.records[action->calls[c].span].lane == lane && stopped(p, action->calls[c].span))
                 return action->calls[c].span;
         for (int n = 0; n < action->npasses; n++) {
             int32_t span = stopped_transfer(p, &action->passes[n], lane);
@@ -55,8 +56,8 @@ static int32_t stopped_on_way(const dp_pipeline_t *p, const dp__plan_t *plan, in
 
 static int32_t stopped_on(const dp_pipeline_t *p, int32_t stream)
 {
-    return stream < DP_LANE_COUNT ? stopped_on_lane(p, p->running, stream)
-                                  : stopped_on_way(p, p->running, stream - DP_LANE_COUNT);
+    return stream < DP_LANE_COUNT ? stopped_on_lane(p, p->run.plan, stream)
+                                  : stopped_on_way(p, p->run.plan, stream - DP_LANE_COUNT);
 }
 
 /* The span of what failed on a lane. A failed lane skips what it was given, which takes a moment. */
@@ -78,13 +79,14 @@ static int32_t failed_operation(const dp_pipeline_t *p)
 /* "step 3: mlp(B) of stage 2, chunk 1, micro-batch 5", or "" when no operation stands out. */
 static void describe(const dp_pipeline_t *p, char *text, size_t bytes)
 {
-    int32_t span = p->enqueueing;
+    int32_t span = p->run.enqueueing;
 
     text[0] = '\0';
-    if (span < 0 && p->running != NULL)
+    if (span < 0 && p->run.plan != NULL)
         span = failed_operation(p);
     if (span >= 0)
-        dp__span_describe(&p->records[span], p->records[span].name > 0 ? p->names[p->records[span].name - 1] : "", text,
+        dp__span_describe(&p->trace.records[span],
+                          p->trace.records[span].name > 0 ? p->trace.names[p->trace.records[span].name - 1] : "", text,
                           bytes);
 }
 
@@ -94,7 +96,7 @@ dp_status_t dp__engine_fail(dp_pipeline_t *p, dp_status_t status, const char *wh
     dp_status_t cause;
 
     snprintf(why, sizeof(why), "%s", dp_last_error());
-    p->failed = 1;
+    p->run.failed = 1;
     cause = dp_group_health(p->group);
     if (cause < 0)
         return cause;
@@ -113,6 +115,6 @@ void dp__engine_settle(dp_pipeline_t *p)
     snprintf(why, sizeof(why), "%s", dp_last_error());
     for (int32_t i = 0; i < dp__stream_count(p); i++)
         if (dp__stream_at(p, i) != NULL && p->device_vt->synchronize(dp__stream_at(p, i), -1) == DP_ERR_TIMEOUT)
-            p->stuck = 1;
+            p->run.stuck = 1;
     (void)dp_fail(DP_ERR_ABORTED, "%s", why);
 }

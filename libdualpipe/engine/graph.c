@@ -1,9 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * graph.c: a step captured once and replayed: the calling thread then puts one launch on the device instead of thousands of
- * operations. The first step runs as always and finds everything that only shows at first use; then the first step of a kind
- * (training, forward only) is captured; it and all others are replays, until the trainer lends other memory or another loss
- * scale. */
+ * graph.c: a step captured once and replayed: the calling thread then puts one launch on the device instead of
+ * thousands of operations. The first step runs as always and finds everything that only shows at first use; then the
+ * first step of a kind (training, forward only) is captured; it and all others are replays, until the trainer lends
+ * other memory or another loss scale. */
 #include "base/memory.h"
 #include "engine/engine.h"
 
@@ -16,25 +16,6 @@
             return status_;                                                                                            \
     } while (0)
 
-/* Slots of a channel so that a step uses each the same number of times: a replay finds the slots as the capture did. */
-static int32_t whole_rounds(int32_t messages)
-{
-    for (int32_t slots = 2; slots < messages; slots++)
-        if (messages % slots == 0)
-            return slots;
-    return messages > 0 ? messages : 1;
-}
-
-void dp__graph_slots(dp_program_t *program)
-{
-    for (int32_t i = 0; i < program->nchannels; i++) {
-        dp_channel_t *channel = &program->channels[i];
-
-        if (channel->src != channel->dst && channel->messages % channel->slots != 0)
-            channel->slots = whole_rounds(channel->messages);
-    }
-}
-
 dp_status_t dp__graphs_open(dp_pipeline_t *p)
 {
     const size_t pointers = 3 * (size_t)p->schedule->microbatches;
@@ -46,8 +27,8 @@ dp_status_t dp__graphs_open(dp_pipeline_t *p)
     if ((p->comms.vt->caps & DP_COMM_CAP_CAPTURE) == 0)
         return dp_fail(DP_ERR_UNSUPPORTED, "graph: transfers of comm plugin %s cannot be captured", p->comm_name);
     for (int i = 0; i < 2; i++) {
-        p->graphs[i].lent = dp__calloc(pointers, sizeof(void *));
-        if (p->graphs[i].lent == NULL)
+        p->graphs.at[i].lent = dp__calloc(pointers, sizeof(void *));
+        if (p->graphs.at[i].lent == NULL)
             return dp_fail(DP_ERR_NOMEM, "no memory for what a graph remembers of its step");
     }
     return DP_OK;
@@ -56,25 +37,27 @@ dp_status_t dp__graphs_open(dp_pipeline_t *p)
 void dp__graphs_forget(dp_pipeline_t *p)
 {
     for (int i = 0; i < 2; i++) {
-        if (p->graphs[i].graph != NULL)
-            p->device_vt->graph_close(p->graphs[i].graph);
-        p->graphs[i].graph = NULL;
-        p->graphs[i].runs = 0;
+        if (p->graphs.at[i].graph != NULL)
+            p->device_vt->graph_close(p->graphs.at[i].graph);
+        p->graphs.at[i].graph = NULL;
+        p->graphs.at[i].runs = 0;
     }
 }
 
 void dp__graphs_close(dp_pipeline_t *p)
 {
     dp__graphs_forget(p);
-    dp__free(p->graphs[0].lent);
-    dp__free(p->graphs[1].lent);
+    dp__free(p->graphs.at[0].lent);
+    dp__free(p->graphs.at[1].lent);
 }
 
-static const void *lent_at(const dp_step_t *step, int32_t which, int32_t mb)
+static const void *lent_at(const dp_step_t *step, int32_t which, int32_t microbatch)
 {
-    const void *const *list = which == 0 ? step->inputs : which == 1 ? step->targets : (const void *const *)step->outputs;
+    const void *const *list = which == 0   ? step->inputs
+                              : which == 1 ? step->targets
+                                           : (const void *const *)step->outputs;
 
-    return list != NULL ? list[mb] : NULL;
+    return list != NULL ? list[microbatch] : NULL;
 }
 
 /* Whether what the trainer lends is what the graph was captured with; remembers it otherwise. */
@@ -83,10 +66,10 @@ static int same_as_before(dp__graph_t *g, const dp_step_t *step, int32_t microba
     int same = g->graph != NULL && g->loss_scale == step->loss_scale && g->revision == revision;
 
     for (int32_t which = 0; which < 3; which++)
-        for (int32_t mb = 0; mb < microbatches; mb++) {
-            const void **place = &g->lent[which * microbatches + mb];
-            same &= *place == lent_at(step, which, mb);
-            *place = lent_at(step, which, mb);
+        for (int32_t microbatch = 0; microbatch < microbatches; microbatch++) {
+            const void **place = &g->lent[which * microbatches + microbatch];
+            same &= *place == lent_at(step, which, microbatch);
+            *place = lent_at(step, which, microbatch);
         }
     g->loss_scale = step->loss_scale;
     g->revision = revision;
@@ -96,8 +79,8 @@ static int same_as_before(dp__graph_t *g, const dp_step_t *step, int32_t microba
 /* Every stream takes part from the start, and is waited for at the end. */
 static dp_status_t put_all(dp_pipeline_t *p, const dp__plan_t *plan, const dp_step_t *step)
 {
-    dp_stream_t *origin = p->stream[DP_LANE_COMPUTE];
-    dp_event_t *mark = p->mark[DP_LANE_COMPUTE];
+    dp_stream_t *origin = p->lanes.stream[DP_LANE_COMPUTE];
+    dp_event_t *mark = p->lanes.mark[DP_LANE_COMPUTE];
 
     DO(p->device_vt->event_record(mark, origin));
     for (int32_t i = 0; i < dp__stream_count(p); i++)
@@ -114,7 +97,7 @@ static dp_status_t put_all(dp_pipeline_t *p, const dp__plan_t *plan, const dp_st
 
 static dp_status_t capture(dp_pipeline_t *p, dp__graph_t *g, const dp__plan_t *plan, const dp_step_t *step)
 {
-    dp_stream_t *origin = p->stream[DP_LANE_COMPUTE];
+    dp_stream_t *origin = p->lanes.stream[DP_LANE_COMPUTE];
     dp_graph_t *graph = NULL;
     dp_status_t status, ended;
 
@@ -148,18 +131,18 @@ static uint64_t revision_of(const dp_pipeline_t *p)
 
 dp_status_t dp__graph_put(dp_pipeline_t *p, const dp__plan_t *plan, const dp_step_t *step)
 {
-    dp__graph_t *g = &p->graphs[plan == &p->forward_plan];
+    dp__graph_t *g = &p->graphs.at[plan == &p->plans.forward];
     const int first = g->graph == NULL;
 
-    p->replayed = 0;
+    p->graphs.replayed = 0;
     /* what one graph has captured only replays may use: from then on everything is captured */
-    if (g->runs++ == 0 && p->graphs[0].graph == NULL && p->graphs[1].graph == NULL)
+    if (g->runs++ == 0 && p->graphs.at[0].graph == NULL && p->graphs.at[1].graph == NULL)
         return dp__step_put(p, plan, step);
-    p->replayed = same_as_before(g, step, p->schedule->microbatches, revision_of(p));
-    if (!p->replayed)
+    p->graphs.replayed = same_as_before(g, step, p->schedule->microbatches, revision_of(p));
+    if (!p->graphs.replayed)
         DO(capture(p, g, plan, step));
     /* making a graph may wait for the whole device, so none runs before all are made */
     if (first)
         DO(dp_group_barrier(p->group));
-    return p->device_vt->graph_launch(g->graph, p->stream[DP_LANE_COMPUTE]);
+    return p->device_vt->graph_launch(g->graph, p->lanes.stream[DP_LANE_COMPUTE]);
 }

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * profile.c: operations in ranges of a profiler, and the times of their kernels in the place of those of their turns. */
+ * profile.c: operations in ranges of a profiler, and the times of their kernels in the place of those of their
+ * turns. */
 #include "base/memory.h"
 #include "engine/engine.h"
 
@@ -27,34 +28,34 @@ dp_status_t dp__profile_open(dp_pipeline_t *p)
         return DP_OK;
     status = dp_plugin_load(p->options.profiler, &plugin);
     if (status >= 0)
-        status = dp_plugin_interface(plugin, DP_IFACE_PROFILER, sizeof(dp_profiler_vt_t), &table);
+        status = dp_plugin_interface(plugin, DP_IFACE_PROFILER, DP_PROFILER_VT_MIN, &table);
     if (status < 0)
         return status;
-    p->profiler_vt = table;
-    return p->profiler_vt->open(p->host, &config, &p->profiler);
+    p->profiler.vt = table;
+    return p->profiler.vt->open(p->host, &config, &p->profiler.instance);
 }
 
 void dp__profile_close(dp_pipeline_t *p)
 {
-    if (p->profiler != NULL)
-        p->profiler_vt->close(p->profiler);
-    p->profiler = NULL;
+    if (p->profiler.instance != NULL)
+        p->profiler.vt->close(p->profiler.instance);
+    p->profiler.instance = NULL;
 }
 
 void dp__profile_begin(dp_pipeline_t *p, int32_t span)
 {
     static const char *const kinds[] = {"compute", "send", "recv", "reduce", "step"};
-    const dp_span_t *s = &p->records[span];
+    const dp_span_t *s = &p->trace.records[span];
 
-    if (p->profiler != NULL)
-        p->profiler_vt->begin(p->profiler, operation_of(p->step, span),
-                              s->name > 0 ? p->names[s->name - 1] : kinds[s->kind]);
+    if (p->profiler.instance != NULL)
+        p->profiler.vt->begin(p->profiler.instance, operation_of(p->run.step, span),
+                              s->name > 0 ? p->trace.names[s->name - 1] : kinds[s->kind]);
 }
 
 void dp__profile_end(dp_pipeline_t *p)
 {
-    if (p->profiler != NULL)
-        p->profiler_vt->end(p->profiler);
+    if (p->profiler.instance != NULL)
+        p->profiler.vt->end(p->profiler.instance);
 }
 
 /* The kept span that an activity belongs to; NULL: its step is not kept any more. `seen` has a byte for each. */
@@ -62,14 +63,14 @@ static dp_span_t *kept_span(dp_pipeline_t *p, uint64_t operation, unsigned char 
 {
     uint32_t step = (uint32_t)(operation >> 24), span = (uint32_t)operation & 0xffffff;
 
-    for (int32_t k = 0; k < p->trace_steps; k++) {
-        size_t row = (size_t)k * (size_t)p->record_capacity;
+    for (int32_t k = 0; k < p->trace.steps; k++) {
+        size_t row = (size_t)k * (size_t)p->trace.capacity;
 
-        if (p->history_count[k] <= (int32_t)span || ((uint32_t)p->history[row].step & 0xffffff) != step)
+        if (p->trace.kept_count[k] <= (int32_t)span || ((uint32_t)p->trace.kept[row].step & 0xffffff) != step)
             continue;
         *first_out = !seen[row + span];
         seen[row + span] = 1;
-        return &p->history[row + span];
+        return &p->trace.kept[row + span];
     }
     return NULL;
 }
@@ -94,14 +95,14 @@ dp_status_t dp__profile_collect(dp_pipeline_t *p)
     size_t count = AT_A_TIME;
     dp_status_t status = DP_OK;
 
-    if (p->profiler == NULL)
+    if (p->profiler.instance == NULL)
         return DP_OK;
     activities = dp__allocate(AT_A_TIME * sizeof(*activities), 64);
-    seen = dp__calloc((size_t)p->trace_steps * (size_t)p->record_capacity, 1);
+    seen = dp__calloc((size_t)p->trace.steps * (size_t)p->trace.capacity, 1);
     if (activities == NULL || seen == NULL)
         status = dp_fail(DP_ERR_NOMEM, "no memory for the profiler's activities");
     while (status >= 0 && count == AT_A_TIME) {
-        status = p->profiler_vt->collect(p->profiler, activities, AT_A_TIME, &count, NULL);
+        status = p->profiler.vt->collect(p->profiler.instance, activities, AT_A_TIME, &count, NULL);
         for (size_t i = 0; status >= 0 && i < count; i++)
             widen(p, &activities[i], seen);
     }

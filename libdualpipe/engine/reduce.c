@@ -4,30 +4,32 @@
  * then what the parts of the stage do themselves (replicas of experts). */
 #include "engine/engine.h"
 
-const char *dp__summed_grads(const dp__chunk_t *chunk)
+const char *dp__summed_grads(const dp__engine_chunk_t *chunk)
 {
     return chunk->grads[0] != NULL ? chunk->grads[0] : chunk->grads[1];
 }
 
-/* Sums every run of neighbouring parameters that share a group: experts over their shards, the rest over all replicas. */
-static dp_status_t reduce_over_data(dp_pipeline_t *p, const dp__chunk_t *chunk, char *grads)
+/* Sums every run of neighbouring parameters that share a group: experts over their shards, the rest over all
+   replicas. */
+static dp_status_t reduce_over_data(dp_pipeline_t *p, const dp__engine_chunk_t *chunk, char *grads)
 {
-    const dp_param_t *param = chunk->stage->info.params;
+    const dp_param_t *param = chunk->stage->info.param_list;
     dp_dtype_t dtype = dp_dtype_accumulator(p->options.dtype);
     size_t size = dp_dtype_bytes(dtype);
     uint32_t n = chunk->stage->info.nparams;
 
     for (uint32_t i = 0; i < n;) {
-        int sharded = param[i].expert >= 0;
+        uint32_t sharded = param[i].sharded;
         dp_comm_t *comm = sharded ? p->comms.shard : p->comms.dense;
         size_t start = param[i].offset, end = start;
         dp_status_t status;
 
-        for (; i < n && (param[i].expert >= 0) == sharded && param[i].offset >= end; i++)
+        for (; i < n && param[i].sharded == sharded && param[i].offset >= end; i++)
             end = param[i].offset + param[i].count;
         if (comm == NULL)
             continue;
-        status = p->comms.vt->all_reduce(comm, grads + start * size, end - start, dtype, p->stream[DP_LANE_REDUCE]);
+        status =
+            p->comms.vt->all_reduce(comm, grads + start * size, end - start, dtype, p->lanes.stream[DP_LANE_REDUCE]);
         if (status < 0)
             return status;
     }
@@ -36,22 +38,22 @@ static dp_status_t reduce_over_data(dp_pipeline_t *p, const dp__chunk_t *chunk, 
 
 dp_status_t dp__reduce(dp_pipeline_t *p, int32_t c, int32_t span)
 {
-    dp__chunk_t *chunk = &p->chunks[c];
+    dp__engine_chunk_t *chunk = &p->chunks[c];
     dp_dtype_t dtype = dp_dtype_accumulator(p->options.dtype);
-    dp_stream_t *s = p->stream[DP_LANE_REDUCE];
+    dp_stream_t *s = p->lanes.stream[DP_LANE_REDUCE];
     char *grads = (char *)dp__summed_grads(chunk);
     size_t count = chunk->stage->info.param_count;
     dp_status_t status;
 
     if (count == 0)
         return DP_OK;
-    p->enqueueing = span;
+    p->run.enqueueing = span;
     /* compute --mark--> reduce: the last weight gradient of this chunk has been added */
-    status = p->device_vt->event_record(p->mark[DP_LANE_COMPUTE], p->stream[DP_LANE_COMPUTE]);
+    status = p->device_vt->event_record(p->lanes.mark[DP_LANE_COMPUTE], p->lanes.stream[DP_LANE_COMPUTE]);
     if (status >= 0)
-        status = p->device_vt->stream_wait(s, p->mark[DP_LANE_COMPUTE]);
+        status = p->device_vt->stream_wait(s, p->lanes.mark[DP_LANE_COMPUTE]);
     if (status >= 0)
-        status = p->device_vt->stamp(s, &p->records[span].start_ns);
+        status = p->device_vt->stamp(s, &p->trace.records[span].start_ns);
     dp__profile_begin(p, span);
     if (status >= 0 && chunk->grads[0] != NULL && chunk->grads[1] != NULL)
         status = p->device_vt->add(s, chunk->grads[0], chunk->grads[1], count, dtype);
@@ -63,6 +65,6 @@ dp_status_t dp__reduce(dp_pipeline_t *p, int32_t c, int32_t span)
         status = dp__stage_reduce(chunk->stage, grads, s);
     dp__profile_end(p);
     if (status >= 0)
-        status = p->device_vt->stamp(s, &p->records[span].end_ns);
+        status = p->device_vt->stamp(s, &p->trace.records[span].end_ns);
     return status;
 }

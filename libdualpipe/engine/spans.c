@@ -3,13 +3,17 @@
  * spans.c: what a step records (in the black box, by time stamps on the streams), kept and gathered into a timeline. */
 #include "base/memory.h"
 #include "engine/engine.h"
+#include "timeline/pack.h"
 
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 int32_t dp__name_index(const dp_pipeline_t *p, const char *name)
 {
-    for (int32_t i = 0; i < p->nnames; i++)
-        if (strcmp(p->names[i], name) == 0)
+    for (int32_t i = 0; i < p->trace.nnames; i++)
+        if (strcmp(p->trace.names[i], name) == 0)
             return i;
     return -1;
 }
@@ -21,17 +25,17 @@ dp_status_t dp__names_collect(dp_pipeline_t *p)
 
     for (int32_t c = 0; c < p->nchunks; c++)
         room += (size_t)p->chunks[c].stage->nsegments;
-    dp__free(p->names);
-    p->nnames = 0;
-    p->names = dp__calloc(room, sizeof(*p->names));
-    if (p->names == NULL)
+    dp__free(p->trace.names);
+    p->trace.nnames = 0;
+    p->trace.names = dp__calloc(room, sizeof(*p->trace.names));
+    if (p->trace.names == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for %zu segment names", room);
     for (int32_t c = 0; c < p->nchunks; c++)
         for (int32_t s = 0; s < p->chunks[c].stage->nsegments; s++) {
             const char *name = p->chunks[c].stage->segments[s].segment->name;
 
             if (dp__name_index(p, name) < 0)
-                p->names[p->nnames++] = name;
+                p->trace.names[p->trace.nnames++] = name;
         }
     return DP_OK;
 }
@@ -41,18 +45,19 @@ dp_status_t dp__records_open(dp_pipeline_t *p)
     size_t bytes;
     dp_status_t status;
 
-    p->record_capacity = p->plan.nspans > p->forward_plan.nspans ? p->plan.nspans : p->forward_plan.nspans;
-    status = dp_group_blackbox(p->group, (uint32_t)p->record_capacity, &p->records);
+    p->trace.capacity =
+        p->plans.training.nspans > p->plans.forward.nspans ? p->plans.training.nspans : p->plans.forward.nspans;
+    status = dp_group_blackbox(p->group, (uint32_t)p->trace.capacity, &p->trace.records);
     if (status < 0)
         return status;
-    for (int32_t i = 0; i < p->nnames && i < 255; i++)
-        dp_group_blackbox_name(p->group, (uint16_t)(i + 1), p->names[i]);
-    p->trace_steps = p->options.trace_steps > 0 ? p->options.trace_steps : 1;
-    p->history = dp__calloc((size_t)p->trace_steps * (size_t)p->record_capacity, sizeof(*p->history));
-    p->history_count = dp__calloc((size_t)p->trace_steps, sizeof(*p->history_count));
-    if (p->history == NULL || p->history_count == NULL)
-        return dp_fail(DP_ERR_NOMEM, "no memory for the spans of %d steps; lower trace_steps", p->trace_steps);
-    bytes = ((size_t)p->trace_steps + 1) * (size_t)p->record_capacity * sizeof(dp_span_t);
+    for (int32_t i = 0; i < p->trace.nnames && i < 255; i++)
+        dp_group_blackbox_name(p->group, (uint16_t)(i + 1), p->trace.names[i]);
+    p->trace.steps = p->options.trace_steps > 0 ? p->options.trace_steps : 1;
+    p->trace.kept = dp__calloc((size_t)p->trace.steps * (size_t)p->trace.capacity, sizeof(*p->trace.kept));
+    p->trace.kept_count = dp__calloc((size_t)p->trace.steps, sizeof(*p->trace.kept_count));
+    if (p->trace.kept == NULL || p->trace.kept_count == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for the spans of %d steps; lower trace_steps", p->trace.steps);
+    bytes = ((size_t)p->trace.steps + 1) * (size_t)p->trace.capacity * sizeof(dp_span_t);
     p->memory.records += bytes;
     p->memory.total += bytes;
     return DP_OK;
@@ -60,25 +65,25 @@ dp_status_t dp__records_open(dp_pipeline_t *p)
 
 void dp__records_begin(dp_pipeline_t *p, const dp__plan_t *plan)
 {
-    uint64_t step_bits = (uint64_t)(p->step & 0xffff) << 48;
+    uint64_t step_bits = (uint64_t)(p->run.step & 0xffff) << 48;
 
-    memcpy(p->records, plan->spans, (size_t)plan->nspans * sizeof(*p->records));
+    memcpy(p->trace.records, plan->spans, (size_t)plan->nspans * sizeof(*p->trace.records));
     for (int32_t i = 0; i < plan->nspans; i++) {
-        p->records[i].step = (int32_t)p->step;
-        if (p->records[i].flow != 0)
-            p->records[i].flow ^= step_bits;
+        p->trace.records[i].step = (int32_t)p->run.step;
+        if (p->trace.records[i].flow != 0)
+            p->trace.records[i].flow ^= step_bits;
     }
-    p->records[0].start_ns = p->host->now_ns(p->host);
+    p->trace.records[0].start_ns = p->host->now_ns(p->host);
 }
 
 void dp__records_keep(dp_pipeline_t *p, const dp__plan_t *plan)
 {
-    int32_t at = (int32_t)(p->step % (uint32_t)p->trace_steps);
+    int32_t at = (int32_t)(p->run.step % (uint32_t)p->trace.steps);
 
-    p->records[0].end_ns = p->host->now_ns(p->host);
-    memcpy(p->history + (size_t)at * (size_t)p->record_capacity, p->records,
-           (size_t)plan->nspans * sizeof(*p->records));
-    p->history_count[at] = plan->nspans;
+    p->trace.records[0].end_ns = p->host->now_ns(p->host);
+    memcpy(p->trace.kept + (size_t)at * (size_t)p->trace.capacity, p->trace.records,
+           (size_t)plan->nspans * sizeof(*p->trace.records));
+    p->trace.kept_count[at] = plan->nspans;
 }
 
 /* Puts our history into row `rank`, oldest step first. */
@@ -87,16 +92,16 @@ static dp_status_t fill_row(const dp_pipeline_t *p, dp_timeline_t *timeline, int
     uint16_t names[256] = {0};
     dp_status_t status;
 
-    for (int32_t i = 0; i < p->nnames && i < 255; i++) {
-        status = dp_timeline_name(timeline, p->names[i], &names[i + 1]);
+    for (int32_t i = 0; i < p->trace.nnames && i < 255; i++) {
+        status = dp_timeline_name(timeline, p->trace.names[i], &names[i + 1]);
         if (status < 0)
             return status;
     }
-    for (int32_t k = 0; k < p->trace_steps; k++) {
-        int32_t at = (int32_t)((p->step + (uint32_t)k) % (uint32_t)p->trace_steps);
+    for (int32_t k = 0; k < p->trace.steps; k++) {
+        int32_t at = (int32_t)((p->run.step + (uint32_t)k) % (uint32_t)p->trace.steps);
 
-        for (int32_t i = 0; i < p->history_count[at]; i++) {
-            dp_span_t span = p->history[(size_t)at * (size_t)p->record_capacity + (size_t)i];
+        for (int32_t i = 0; i < p->trace.kept_count[at]; i++) {
+            dp_span_t span = p->trace.kept[(size_t)at * (size_t)p->trace.capacity + (size_t)i];
 
             span.name = names[span.name < 256 ? span.name : 0];
             if (span.end_ns == 0)
@@ -127,7 +132,7 @@ static dp_status_t largest(const dp_pipeline_t *p, int64_t *room)
 
 static dp_status_t unpack_row(void *user, int32_t rank, const void *data, size_t bytes)
 {
-    return dp_timeline_unpack(user, rank, data, bytes);
+    return dp__timeline_unpack(user, rank, data, bytes);
 }
 
 dp_status_t dp_pipeline_timeline(dp_pipeline_t *p, dp_timeline_t **timeline_out)
@@ -139,10 +144,11 @@ dp_status_t dp_pipeline_timeline(dp_pipeline_t *p, dp_timeline_t **timeline_out)
     int32_t rank;
     dp_status_t status;
 
-    if (p == NULL || timeline_out == NULL || p->failed)
-        return dp_fail(DP_ERR_INVALID, "dp_pipeline_timeline: pipeline or timeline_out is NULL, or the pipeline has failed");
+    if (p == NULL || timeline_out == NULL || p->run.failed)
+        return dp_fail(DP_ERR_INVALID,
+                       "dp_pipeline_timeline: pipeline or timeline_out is NULL, or the pipeline has failed");
     *timeline_out = NULL;
-    room = (int64_t)p->trace_steps * p->record_capacity;
+    room = (int64_t)p->trace.steps * p->trace.capacity;
     rank = dp_group_rank(p->group);
     status = largest(p, &room);
     if (status >= 0)
@@ -152,11 +158,11 @@ dp_status_t dp_pipeline_timeline(dp_pipeline_t *p, dp_timeline_t **timeline_out)
     if (status >= 0)
         status = fill_row(p, row, 0);
     if (status >= 0)
-        status = dp_timeline_pack(row, 0, NULL, &bytes);
+        status = dp__timeline_pack(row, 0, NULL, &bytes);
     if (status >= 0 && (packed = dp__allocate(bytes, 64)) == NULL)
         status = dp_fail(DP_ERR_NOMEM, "no memory to pack %zu bytes of spans", bytes);
     if (status >= 0)
-        status = dp_timeline_pack(row, 0, packed, &bytes);
+        status = dp__timeline_pack(row, 0, packed, &bytes);
     if (status >= 0 && rank == 0)
         status = dp_timeline_create(dp_group_size(p->group), room, &all);
     if (status >= 0)
@@ -169,4 +175,39 @@ dp_status_t dp_pipeline_timeline(dp_pipeline_t *p, dp_timeline_t **timeline_out)
     }
     *timeline_out = all;
     return DP_OK;
+}
+
+static dp_status_t write_text(void *user, const char *text, size_t bytes)
+{
+    return fwrite(text, 1, bytes, user) == bytes ? DP_OK : dp_fail(DP_ERR_IO, "%s", strerror(errno));
+}
+
+static dp_status_t write_file(const dp_timeline_t *timeline)
+{
+    const char *path = secure_getenv("DUALPIPE_TRACE");
+    FILE *file = path != NULL ? fopen(path, "w") : NULL;
+    dp_status_t status;
+
+    if (file == NULL)
+        return dp_fail(DP_ERR_IO, "%s: %s", path != NULL ? path : "no file", strerror(errno));
+    status = dp_timeline_write_chrome(timeline, write_text, file);
+    if (fclose(file) != 0 && status >= 0)
+        status = dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
+    return status;
+}
+
+void dp__trace_write(dp_pipeline_t *p)
+{
+    dp_timeline_t *timeline = NULL;
+    dp_status_t status;
+
+    if (!p->trace.to_file || p->run.failed || p->run.step == 0 || dp_group_health(p->group) < 0)
+        return;
+    status = dp_pipeline_timeline(p, &timeline);
+    if (status >= 0 && timeline != NULL)
+        status = write_file(timeline);
+    if (status < 0)
+        dp_log(DP_LOG_WARN, "engine", "rank %d: DUALPIPE_TRACE: nothing was written: %s", dp_group_rank(p->group),
+               dp_last_error());
+    dp_timeline_free(timeline);
 }

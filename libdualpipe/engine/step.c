@@ -1,24 +1,10 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * step.c: one step: the plan's actions put on the lanes. Everything here enqueues; only the end waits.
- *
- * Order on one lane is the order of enqueueing. Between lanes these events are the whole contract:
- *   hop[segment]  a segment ended; the next segment of the same pass, on another lane, starts after it
- *   work_end      a pass ended; the pass that uses the same work memory next starts after it
- *   slot_end      forward-only: a pass ended; the next in the same activation slot starts after it. In training the slot's
- *                 last user is a weight gradient, on the compute lane: a forward that starts elsewhere waits for that lane
- *   ready[slot]   a pass ended that wrote the slot; the send, or the other side of a turn, reads after it
- *   free[slot]    the reader of a slot has finished; the next writer starts after it. The first segment of the part that
- *                 writes may do so, which need not run on the lane of the last
- *   mark          what a lane was given so far: losses and gradients are zero before anything starts, a weight gradient runs
- *                 after its segment, a sum after the weight gradients
- * A receive waits on the lane of the segment that reads the message, so that nothing else is held up. Where the backend
- * completes transfers in matched groups only, each peer and direction has a stream of its own instead: its groups go there in
- * the program's order, a send behind ready[slot], and a receive records ready[slot] for the segment that reads. */
+ * step.c: runs one step: has it put on the lanes, waits for them, collects what the trainer gets. */
+#include "base/sized.h"
 #include "engine/engine.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #define DO(call)                                                                                                       \
     do {                                                                                                               \
@@ -27,425 +13,63 @@
             return status_;                                                                                            \
     } while (0)
 
-/* What a pass found out while it is being enqueued. */
-typedef struct running {
-    const dp__pass_t *pass;
-    const dp_step_t *step;
-    dp_segment_call_t call;
-} running_t;
-
-static int lane_of(const dp_stage_t *stage, int32_t segment)
-{
-    return (int)stage->segments[segment].segment->lane;
-}
-
-static dp_message_tag_t tag_of(const dp_pipeline_t *p, const dp__link_t *link, int32_t mb, int32_t at)
-{
-    return (dp_message_tag_t){
-        .sequence = link->base + (uint32_t)at,
-        .step = p->step,
-        .microbatch = mb,
-        .bytes = (uint32_t)p->options.boundary_bytes,
-    };
-}
-
-static int32_t out_slot(const dp__link_t *link, const dp__pass_t *pass)
-{
-    return link->end == NULL ? pass->dest_at : pass->dest_at % link->nslots; /* steps begin with all buffers free */
-}
-
-/* ---- the ends of a pass ---- */
-
-static dp_status_t receive(dp_pipeline_t *p, const dp__pass_t *pass, dp_stream_t *s, const void **data_out)
-{
-    dp__link_t *link = &p->links[pass->source];
-    dp_message_tag_t tag = tag_of(p, link, pass->mb, pass->source_at);
-    dp_status_t status;
-
-    DO(p->device_vt->stamp(s, &p->records[pass->recv_span].start_ns));
-    dp__profile_begin(p, pass->recv_span);
-    status = p->comms.vt->recv(link->end, &tag, data_out, s);
-    dp__profile_end(p);
-    return status < 0 ? status : p->device_vt->stamp(s, &p->records[pass->recv_span].end_ns);
-}
-
-/* Makes lane `lane` ready for the first segment of a pass and finds its input. */
-static dp_status_t begin_pass(dp_pipeline_t *p, running_t *run, int lane)
-{
-    const dp__pass_t *pass = run->pass;
-    dp_stream_t *s = p->stream[lane];
-    const void *data = NULL;
-
-    if (run->call.forward_only) {
-        dp__chunk_t *chunk = &p->chunks[pass->chunk];
-
-        if (chunk->slot_lane[pass->slot] != lane)
-            DO(p->device_vt->stream_wait(s, chunk->slot_end[pass->slot]));
-    } else if (pass->kind == DP__FORWARD && lane != DP_LANE_COMPUTE) {
-        /* the activation slot may still be read by weight gradients of its last micro-batch */
-        DO(p->device_vt->event_record(p->mark[DP_LANE_COMPUTE], p->stream[DP_LANE_COMPUTE]));
-        DO(p->device_vt->stream_wait(s, p->mark[DP_LANE_COMPUTE]));
-    }
-    if (p->work_lane[pass->kind][pass->work] != lane)
-        DO(p->device_vt->stream_wait(s, p->work_end[pass->kind][pass->work]));
-    if (pass->source >= 0 && p->links[pass->source].end != NULL && p->grouped) {
-        dp__link_t *link = &p->links[pass->source];
-        int32_t slot = pass->source_at % link->nslots;
-
-        DO(p->device_vt->stream_wait(s, link->ready[slot]));
-        data = link->arrived[slot];
-    } else if (pass->source >= 0 && p->links[pass->source].end != NULL) {
-        DO(receive(p, pass, s, &data));
-    } else if (pass->source >= 0) {
-        dp__link_t *turn = &p->links[pass->source];
-
-        if (turn->writer_lane[pass->source_at] != lane)
-            DO(p->device_vt->stream_wait(s, turn->ready[pass->source_at]));
-        data = turn->slot[pass->source_at];
-    }
-    if (pass->kind == DP__FORWARD)
-        run->call.x = data;
-    else
-        run->call.dy = data;
-    return DP_OK;
-}
-
-/* Before the first segment that writes the pass's result: its place must have been read by the last reader. */
-static dp_status_t claim_result(dp_pipeline_t *p, running_t *run, int lane)
-{
-    const dp__pass_t *pass = run->pass;
-    dp__link_t *link;
-    int32_t slot;
-
-    if (pass->dest < 0)
-        return DP_OK;
-    link = &p->links[pass->dest];
-    slot = out_slot(link, pass);
-    link->claim_lane = (uint8_t)lane;
-    if (!link->in_lane || link->writer_lane[slot] != lane)
-        DO(p->device_vt->stream_wait(p->stream[lane], link->free[slot]));
-    if (pass->kind == DP__FORWARD)
-        run->call.y = link->slot[slot];
-    else
-        run->call.dx = link->slot[slot];
-    return DP_OK;
-}
-
-/* After the last segment that reads the pass's input. */
-static dp_status_t release_input(dp_pipeline_t *p, const dp__pass_t *pass, int lane)
-{
-    dp__link_t *link;
-
-    if (pass->source < 0)
-        return DP_OK;
-    link = &p->links[pass->source];
-    if (link->end != NULL)
-        return p->comms.vt->release(link->end, link->base + (uint32_t)pass->source_at, p->stream[lane]);
-    return p->device_vt->event_record(link->free[pass->source_at], p->stream[lane]);
-}
-
-static dp_status_t end_pass(dp_pipeline_t *p, const running_t *run, int lane)
-{
-    const dp__pass_t *pass = run->pass;
-
-    p->work_lane[pass->kind][pass->work] = (uint8_t)lane;
-    if (!p->one_lane)
-        DO(p->device_vt->event_record(p->work_end[pass->kind][pass->work], p->stream[lane]));
-    if (run->call.forward_only && !p->one_lane) {
-        dp__chunk_t *chunk = &p->chunks[pass->chunk];
-
-        chunk->slot_lane[pass->slot] = (uint8_t)lane;
-        DO(p->device_vt->event_record(chunk->slot_end[pass->slot], p->stream[lane]));
-    }
-    if (pass->dest >= 0) {
-        dp__link_t *link = &p->links[pass->dest];
-        int32_t slot = out_slot(link, pass);
-
-        link->writer_lane[slot] = (uint8_t)lane;
-        if (!link->in_lane)
-            DO(p->device_vt->event_record(link->ready[slot], p->stream[lane]));
-    }
-    return DP_OK;
-}
-
-static dp_status_t send(dp_pipeline_t *p, const dp__pass_t *pass)
-{
-    dp__link_t *link = &p->links[pass->dest];
-    dp_message_tag_t tag = tag_of(p, link, pass->mb, pass->dest_at);
-    int32_t slot = out_slot(link, pass);
-    dp_stream_t *s = p->stream[link->in_lane ? link->writer_lane[slot] : DP_LANE_P2P];
-    dp_status_t status;
-
-    p->enqueueing = pass->send_span;
-    if (!link->in_lane)
-        DO(p->device_vt->stream_wait(s, link->ready[slot]));
-    DO(p->device_vt->stamp(s, &p->records[pass->send_span].start_ns));
-    dp__profile_begin(p, pass->send_span);
-    status = p->comms.vt->send(link->end, link->slot[slot], &tag, s);
-    dp__profile_end(p);
-    DO(status);
-    DO(p->device_vt->stamp(s, &p->records[pass->send_span].end_ns));
-    if (link->in_lane && link->writer_lane[slot] == link->claim_lane)
-        return DP_OK;
-    return p->device_vt->event_record(link->free[slot], s);
-}
-
-/* ---- groups ---- */
-
-static dp_status_t put_transfer(dp_pipeline_t *p, const dp__transfer_t *t, dp_stream_t *s)
-{
-    dp__link_t *link = &p->links[t->link];
-    int32_t slot = t->at % link->nslots;
-    dp_message_tag_t tag = tag_of(p, link, t->mb, t->at);
-
-    p->enqueueing = t->span;
-    if (link->sends)
-        return p->comms.vt->send(link->end, link->slot[slot], &tag, s);
-    return p->comms.vt->recv(link->end, &tag, &link->arrived[slot], s);
-}
-
-static dp_status_t put_transfers(dp_pipeline_t *p, const dp__transfer_t *t, int32_t n, dp_stream_t *s)
-{
-    DO(p->comms.vt->group_begin(p->comms.pipeline, s));
-    for (int32_t i = 0; i < n; i++)
-        DO(put_transfer(p, &t[i], s));
-    return p->comms.vt->group_end(p->comms.pipeline, s);
-}
-
-static dp_status_t put_group(dp_pipeline_t *p, const dp__action_t *action)
-{
-    dp_stream_t *s = p->ways[action->way].stream;
-    const dp__transfer_t *t = action->transfers;
-    int32_t n = action->ntransfers;
-    dp_status_t status;
-
-    for (int32_t i = 0; i < n; i++) {
-        dp__link_t *link = &p->links[t[i].link];
-
-        p->enqueueing = t[i].span;
-        if (link->sends)
-            DO(p->device_vt->stream_wait(s, link->ready[t[i].at % link->nslots]));
-    }
-    for (int32_t i = 0; i < n; i++)
-        DO(p->device_vt->stamp(s, &p->records[t[i].span].start_ns));
-    dp__profile_begin(p, t[0].span); /* one kernel moves them all */
-    status = put_transfers(p, t, n, s);
-    dp__profile_end(p);
-    DO(status);
-    for (int32_t i = 0; i < n; i++) {
-        dp__link_t *link = &p->links[t[i].link];
-        int32_t slot = t[i].at % link->nslots;
-
-        DO(p->device_vt->stamp(s, &p->records[t[i].span].end_ns));
-        DO(p->device_vt->event_record(link->sends ? link->free[slot] : link->ready[slot], s));
-    }
-    return DP_OK;
-}
-
-/* ---- segments ---- */
-
-/* Where a segment stands in the chain of its pass. */
-typedef struct chain {
-    int first, last;         /* of the pass                                              */
-    int first_out, last_in;  /* first to write the result, last to read the input         */
-    int32_t before, after;   /* neighbours                                               */
-} chain_t;
-
-static chain_t chain_of(const dp_stage_t *stage, int32_t index, int forward)
-{
-    const dp__stage_segment_t *s = &stage->segments[index];
-    int32_t n = stage->nsegments;
-
-    if (forward)
-        return (chain_t){index == 0, index == n - 1, s->part == stage->nparts - 1 && s->first_of_part,
-                         s->part == 0 && s->last_of_part, index - 1, index + 1};
-    return (chain_t){index == n - 1, index == 0, s->part == 0 && s->last_of_part,
-                     s->part == stage->nparts - 1 && s->first_of_part, index + 1, index - 1};
-}
-
-static dp_status_t put(dp_pipeline_t *p, const dp_stage_t *stage, const dp__call_t *call, running_t *run, int lane)
-{
-    dp_stream_t *s = p->stream[lane];
-    dp_status_t status;
-
-    run->call.scratch = p->scratch[lane];
-    DO(p->device_vt->stamp(s, &p->records[call->span].start_ns));
-    dp__profile_begin(p, call->span);
-    status = dp__stage_run(stage, call->segment, (dp_op_kind_t)call->op, &run->call, s);
-    dp__profile_end(p);
-    return status < 0 ? status : p->device_vt->stamp(s, &p->records[call->span].end_ns);
-}
-
-static dp_status_t put_weight(dp_pipeline_t *p, const dp_stage_t *stage, const dp__call_t *call, running_t *run)
-{
-    int made_on = lane_of(stage, call->segment);
-
-    if (made_on != DP_LANE_COMPUTE) {
-        DO(p->device_vt->event_record(p->mark[made_on], p->stream[made_on]));
-        DO(p->device_vt->stream_wait(p->stream[DP_LANE_COMPUTE], p->mark[made_on]));
-    }
-    return put(p, stage, call, run, DP_LANE_COMPUTE);
-}
-
-static dp_status_t put_segment(dp_pipeline_t *p, const dp__call_t *call, running_t *run)
-{
-    const dp__pass_t *pass = run->pass;
-    const dp_stage_t *stage = p->chunks[pass->chunk].stage;
-    int lane = lane_of(stage, call->segment);
-    dp_event_t **hop = p->hop[pass->kind][pass->work];
-    chain_t chain;
-
-    p->enqueueing = call->span;
-    if (call->op == DP_OP_W)
-        return put_weight(p, stage, call, run);
-    chain = chain_of(stage, call->segment, call->op == DP_OP_F);
-    if (chain.first)
-        DO(begin_pass(p, run, lane));
-    else if (lane_of(stage, chain.before) != lane)
-        DO(p->device_vt->stream_wait(p->stream[lane], hop[chain.before]));
-    if (chain.first_out)
-        DO(claim_result(p, run, lane));
-    DO(put(p, stage, call, run, lane));
-    if (chain.last_in)
-        DO(release_input(p, pass, lane));
-    if (chain.last)
-        return end_pass(p, run, lane);
-    if (lane_of(stage, chain.after) != lane)
-        DO(p->device_vt->event_record(hop[call->segment], p->stream[lane]));
-    return DP_OK;
-}
-
-static void prepare(dp_pipeline_t *p, const dp__pass_t *pass, const dp_step_t *step, running_t *run)
-{
-    const dp__chunk_t *chunk = &p->chunks[pass->chunk];
-    int first = chunk->place.prev_rank < 0, last = chunk->place.next_rank < 0;
-
-    *run = (running_t){.pass = pass, .step = step};
-    run->call = (dp_segment_call_t){
-        .struct_size = sizeof(run->call),
-        .rank = p->grid.p,
-        .stage = chunk->place.stage,
-        .chunk = pass->chunk,
-        .microbatch = pass->mb,
-        .half = pass->half,
-        .step = p->step,
-        .forward_only = step->forward_only,
-        .params = chunk->params,
-        .grads = chunk->grads[pass->half],
-        .saved = chunk->saved + (size_t)pass->slot * chunk->stage->info.saved_bytes,
-        .work = pass->op == DP_OP_W ? NULL : p->work[pass->kind][pass->work],
-        .input = first && step->inputs != NULL ? step->inputs[pass->mb] : NULL,
-        .target = last && step->targets != NULL ? step->targets[pass->mb] : NULL,
-        .output = last && step->outputs != NULL ? step->outputs[pass->mb] : NULL,
-        .loss = last ? &p->losses[pass->mb] : NULL,
-        .loss_scale = step->loss_scale,
-    };
-}
-
-static dp_status_t compute(dp_pipeline_t *p, const dp__action_t *action, const dp_step_t *step)
-{
-    running_t run[2];
-
-    for (int i = 0; i < action->npasses; i++)
-        prepare(p, &action->passes[i], step, &run[i]);
-    for (int32_t i = 0; i < action->ncalls; i++)
-        DO(put_segment(p, &action->calls[i], &run[action->calls[i].pass]));
-    for (int i = 0; i < action->nsends; i++)
-        DO(send(p, &action->passes[action->sends[i]]));
-    return DP_OK;
-}
-
-/* ---- the step ---- */
-
-static dp_status_t zero(dp_pipeline_t *p, int forward_only)
-{
-    dp_stream_t *s = p->stream[DP_LANE_COMPUTE];
-
-    DO(p->device_vt->zero(s, p->losses, (size_t)p->schedule->microbatches * sizeof(double)));
-    for (int32_t c = 0; c < p->nchunks && !forward_only; c++)
-        for (int half = 0; half < 2; half++)
-            if (p->chunks[c].grads[half] != NULL)
-                DO(p->device_vt->zero(s, p->chunks[c].grads[half], p->chunks[c].grad_bytes));
-    if (p->one_lane)
-        return DP_OK;
-    DO(p->device_vt->event_record(p->mark[DP_LANE_COMPUTE], s));
-    return p->device_vt->stream_wait(p->stream[DP_LANE_ALL_TO_ALL], p->mark[DP_LANE_COMPUTE]);
-}
-
-/* Losses are made where a path ends; everywhere else they are zero, so their sum over the pipeline is exact. */
-static dp_status_t share_losses(dp_pipeline_t *p)
-{
-    dp_stream_t *s = p->stream[DP_LANE_REDUCE];
-    size_t bytes = (size_t)p->schedule->microbatches * sizeof(*p->losses);
-
-    if (p->grid.pp == 1)
-        return DP_OK;
-    for (int lane = DP_LANE_COMPUTE; lane <= DP_LANE_ALL_TO_ALL; lane++) {
-        DO(p->device_vt->event_record(p->mark[lane], p->stream[lane]));
-        DO(p->device_vt->stream_wait(s, p->mark[lane]));
-    }
-    if (p->losses_there != p->losses)
-        DO(p->device_vt->copy(s, p->losses_there, p->losses, bytes));
-    DO(p->comms.vt->all_reduce(p->comms.pipeline, p->losses_there, (size_t)p->schedule->microbatches, DP_F64, s));
-    return p->losses_there != p->losses ? p->device_vt->copy(s, p->losses, p->losses_there, bytes) : DP_OK;
-}
-
-dp_status_t dp__step_put(dp_pipeline_t *p, const dp__plan_t *plan, const dp_step_t *step)
-{
-    p->enqueueing = -1;
-    DO(zero(p, step->forward_only));
-    for (int64_t i = 0; i < plan->nactions; i++) {
-        const dp__action_t *action = &plan->actions[i];
-
-        if (action->kind == DP_INSTR_COMPUTE)
-            DO(compute(p, action, step));
-        else if (action->kind == DP_INSTR_REDUCE)
-            DO(dp__reduce(p, action->chunk, action->span));
-        else
-            DO(put_group(p, action));
-    }
-    p->enqueueing = -1;
-    return share_losses(p);
-}
-
-/* Waits for a lane as long as the job is healthy; lanes themselves give up on peers that hang. Now and then the other lanes
- * are looked at: theirs may be the failure that this one waits for. */
-static dp_status_t finish_lane(dp_pipeline_t *p, dp_stream_t *s)
-{
-    for (;;) {
-        dp_status_t status = p->device_vt->synchronize(s, 100000000);
-
-        if (status != DP_ERR_TIMEOUT)
-            return status;
-        DO(p->device_vt->query_error(p->device));
-        DO(dp_group_health(p->group));
-    }
-}
-
 static dp_status_t finish(dp_pipeline_t *p)
 {
     for (int32_t i = 0; i < dp__stream_count(p); i++)
-        DO(finish_lane(p, dp__stream_at(p, i)));
+        DO(dp__stream_finish(p, dp__stream_at(p, i)));
     return DP_OK;
 }
 
 static dp_status_t check_step(const dp_pipeline_t *p, const dp_step_t *step)
 {
-    if (p == NULL || step == NULL || step->struct_size < sizeof(*step))
-        return dp_fail(DP_ERR_INVALID, "dp_pipeline_step: pipeline or step is NULL, or its struct_size is not that of dp_step_t");
-    if (p->failed)
+    DO(dp__sized_check("dp_pipeline_step: step", step, "dp_step_t", DP_STEP_MIN));
+    if (p == NULL)
+        return dp_fail(DP_ERR_INVALID, "dp_pipeline_step: the pipeline is NULL");
+    if (p->run.failed)
         return dp_fail(DP_ERR_INVALID, "dp_pipeline_step: this pipeline has failed; close it");
+    return DP_OK;
+}
+
+/* Every micro-batch of a path that begins or ends here needs the trainer's data. */
+static dp_status_t check_list(const dp_pipeline_t *p, const dp_place_t *place, const char *what,
+                              const void *const *list)
+{
+    const int32_t first = place->path == 1 ? p->schedule->microbatches / 2 : 0;
+
+    if (list == NULL)
+        return dp_fail(DP_ERR_INVALID, "dp_step_t.%s is NULL, on a rank with stage %d", what, place->stage);
+    for (int32_t m = first; m < first + dp_schedule_path_microbatches(p->schedule, place->path); m++)
+        if (list[m] == NULL)
+            return dp_fail(DP_ERR_INVALID, "dp_step_t.%s[%d] is NULL, on a rank with stage %d", what, m, place->stage);
+    return DP_OK;
+}
+
+static dp_status_t check_lent(const dp_pipeline_t *p, const dp_step_t *step)
+{
+    for (int32_t c = 0; c < p->nchunks; c++) {
+        const dp_place_t *place = &p->chunks[c].place;
+
+        if (place->prev_rank < 0)
+            DO(check_list(p, place, "inputs", step->inputs));
+        if (place->next_rank < 0 && !step->forward_only)
+            DO(check_list(p, place, "targets", step->targets));
+    }
     return DP_OK;
 }
 
 static void collect_losses(const dp_pipeline_t *p, dp_step_t *step)
 {
+    const double *aux = p->sums.losses + p->schedule->microbatches;
+
     step->loss = 0;
     for (int32_t i = 0; i < p->schedule->microbatches; i++) {
-        step->loss += p->losses[i];
+        step->loss += p->sums.losses[i];
         if (step->losses != NULL)
-            step->losses[i] = p->losses[i];
+            step->losses[i] = p->sums.losses[i];
     }
+    step->aux_loss = 0;
+    for (int32_t i = 0; i < p->nparts; i++)
+        step->aux_loss += aux[2 * i] + aux[2 * i + 1];
 }
 
 dp_status_t dp_pipeline_step(dp_pipeline_t *p, dp_step_t *step)
@@ -457,27 +81,29 @@ dp_status_t dp_pipeline_step(dp_pipeline_t *p, dp_step_t *step)
     dp_status_t status;
 
     DO(check_step(p, step));
-    own = *step;
+    dp_sized_take(&own, sizeof(own), step);
     forward_only = own.forward_only || p->schedule->forward_only;
     own.forward_only = forward_only;
-    plan = forward_only && p->forward_program != NULL ? &p->forward_plan : &p->plan;
+    plan = forward_only && p->programs.forward != NULL ? &p->plans.forward : &p->plans.training;
     if (own.loss_scale == 0)
-        own.loss_scale = 1.0 / p->schedule->microbatches;
+        own.loss_scale = 1.0 / ((double)p->schedule->microbatches * p->grid.ep * p->grid.dp);
     dp__records_begin(p, plan);
-    p->running = plan;
-    status = p->options.graph ? dp__graph_put(p, plan, &own) : dp__step_put(p, plan, &own);
+    p->run.plan = plan;
+    status = check_lent(p, &own);
+    if (status >= 0)
+        status = p->options.graph ? dp__graph_put(p, plan, &own) : dp__step_put(p, plan, &own);
     if (status >= 0)
         status = finish(p);
     if (status < 0) {
-        snprintf(what, sizeof(what), "step %u", p->step);
+        snprintf(what, sizeof(what), "step %u", p->run.step);
         status = dp__engine_fail(p, status, what);
         dp__engine_settle(p); /* what the trainer lent is his again */
         return status;
     }
-    for (int32_t l = 0; l < p->nlinks && !p->replayed; l++)
-        p->links[l].base += (uint32_t)plan->messages[l];
+    for (int32_t l = 0; l < p->links.n && !p->graphs.replayed; l++)
+        p->links.at[l].base += (uint32_t)plan->messages[l];
     collect_losses(p, step);
     dp__records_keep(p, plan);
-    p->step++;
+    p->run.step++;
     return DP_OK;
 }

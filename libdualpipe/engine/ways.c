@@ -1,43 +1,60 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * ways.c: backends that complete transfers in matched groups get a stream for each peer and direction, so that a message
- * that is late holds up only what comes from or goes to the same place. */
+ * ways.c: backends that complete transfers in matched groups get a stream for each peer and direction, so that a
+ * message that is late holds up only what comes from or goes to the same place. */
 #include "engine/engine.h"
 
 int32_t dp__stream_count(const dp_pipeline_t *p)
 {
-    return DP_LANE_COUNT + p->nways;
+    return DP_LANE_COUNT + p->ways.n;
 }
 
 dp_stream_t *dp__stream_at(const dp_pipeline_t *p, int32_t i)
 {
-    return i < DP_LANE_COUNT ? p->stream[i] : p->ways[i - DP_LANE_COUNT].stream;
+    return i < DP_LANE_COUNT ? p->lanes.stream[i] : p->ways.at[i - DP_LANE_COUNT].stream;
+}
+
+/* Now and then the other streams are looked at: theirs may be the failure that this one waits for. */
+dp_status_t dp__stream_finish(dp_pipeline_t *p, dp_stream_t *s)
+{
+    for (;;) {
+        dp_status_t status = p->device_vt->synchronize(s, 100000000);
+
+        if (status == DP_ERR_TIMEOUT)
+            status = p->device_vt->query_error(p->device);
+        else
+            return status;
+        if (status >= 0)
+            status = dp_group_health(p->group);
+        if (status < 0)
+            return status;
+    }
 }
 
 int32_t dp__way_find(const dp_pipeline_t *p, int32_t peer, int32_t sends)
 {
-    for (int32_t w = 0; w < p->nways; w++)
-        if (p->ways[w].peer == peer && p->ways[w].sends == sends)
+    for (int32_t w = 0; w < p->ways.n; w++)
+        if (p->ways.at[w].peer == peer && p->ways.at[w].sends == sends)
             return w;
     return -1;
 }
 
 dp_status_t dp__ways_open(dp_pipeline_t *p)
 {
-    for (int32_t c = 0; c < p->program->nchannels && p->grouped; c++) {
-        const dp_channel_t *channel = &p->program->channels[c];
+    for (int32_t c = 0; c < p->programs.training->nchannels && p->programs.bundled; c++) {
+        const dp_channel_t *channel = &p->programs.training->channels[c];
         int32_t sends = channel->src == p->grid.p, peer = sends ? channel->dst : channel->src;
         dp_status_t status;
 
         if ((!sends && channel->dst != p->grid.p) || peer == p->grid.p || dp__way_find(p, peer, sends) >= 0)
             continue;
-        if (p->nways == DP__WAYS)
+        if (p->ways.n == DP__WAYS)
             return dp_fail(DP_ERR_REJECTED, "rank %d of the pipeline has more than two neighbours", p->grid.p);
-        p->ways[p->nways] = (dp__way_t){.peer = peer, .sends = sends};
-        status = p->device_vt->stream_open(p->device, DP_LANE_P2P, &p->ways[p->nways].stream);
+        p->ways.at[p->ways.n] = (dp__way_t){.peer = peer, .sends = sends};
+        status = p->device_vt->stream_open(p->device, DP_LANE_P2P, &p->ways.at[p->ways.n].stream);
         if (status < 0)
             return status;
-        p->nways++;
+        p->ways.n++;
     }
     return DP_OK;
 }
@@ -76,10 +93,10 @@ static int32_t held_in(const dp_pipeline_t *p, const dp_program_t *program, cons
 /* At least two: one is computed while the other is on its way. */
 int32_t dp__outputs_held(const dp_pipeline_t *p, const dp_channel_t *channel)
 {
-    int32_t most = held_in(p, p->program, channel), forward = 0;
+    int32_t most = held_in(p, p->programs.training, channel), forward = 0;
 
-    if (p->forward_program != NULL && channel->op == DP_OP_F)
-        forward = held_in(p, p->forward_program, channel);
+    if (p->programs.forward != NULL && channel->op == DP_OP_F)
+        forward = held_in(p, p->programs.forward, channel);
     most = forward > most ? forward : most;
     return most > 2 ? most : 2;
 }

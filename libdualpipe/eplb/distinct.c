@@ -13,8 +13,8 @@
 typedef struct boxes {
     const dp__eplb_node_t *node;
     int32_t *item; /* [slots] of the node */
-    int32_t *fill; /* [gpus]              */
-    float *load;   /* [gpus]              */
+    int32_t *fill; /* [gpus] */
+    float *load;   /* [gpus] */
 } boxes_t;
 
 static int32_t room(const boxes_t *b, int32_t gpu)
@@ -31,7 +31,7 @@ static bool may_take(const boxes_t *b, int32_t gpu, int32_t expert)
     return have < (b->node->count[expert] + gpus - 1) / gpus;
 }
 
-static float weight(const boxes_t *b, int32_t replica)
+static float load_of(const boxes_t *b, int32_t replica)
 {
     return dp__eplb_load(b->node->key[replica]);
 }
@@ -39,7 +39,7 @@ static float weight(const boxes_t *b, int32_t replica)
 static void put(boxes_t *b, int32_t gpu, int32_t replica)
 {
     b->item[dp__node_gpu_first(b->node, gpu) + b->fill[gpu]++] = replica;
-    b->load[gpu] += weight(b, replica);
+    b->load[gpu] += load_of(b, replica);
 }
 
 static int32_t least_loaded(const boxes_t *b, int32_t expert)
@@ -68,8 +68,8 @@ static void put_by_exchange(boxes_t *b, int32_t replica)
             if (room(b, full) > 0 || !may_take(b, full, expert))
                 continue;
             for (int32_t k = first; k < first + b->fill[full]; k++) {
-                float moved = weight(b, b->item[k]), here = b->load[open] + moved;
-                float there = b->load[full] - moved + weight(b, replica), peak = here > there ? here : there;
+                float moved = load_of(b, b->item[k]), here = b->load[open] + moved;
+                float there = b->load[full] - moved + load_of(b, replica), peak = here > there ? here : there;
 
                 if ((best_open < 0 || peak < best) && may_take(b, open, b->node->expert[b->item[k]])) {
                     best = peak;
@@ -84,7 +84,7 @@ static void put_by_exchange(boxes_t *b, int32_t replica)
         return;
     int32_t out = b->item[best_slot];
     b->item[best_slot] = replica;
-    b->load[best_full] += weight(b, replica) - weight(b, out);
+    b->load[best_full] += load_of(b, replica) - load_of(b, out);
     put(b, best_open, out);
 }
 
@@ -93,10 +93,6 @@ void dp__node_pack_distinct(dp__eplb_scratch_t *s, dp__eplb_node_t *node)
     boxes_t boxes = {.node = node, .item = s->position, .fill = s->fill, .load = s->node_load};
     int32_t at = 0;
 
-    if (dp__node_is_flat(node)) {
-        dp__node_pack(s, node);
-        return;
-    }
     dp__eplb_order(s, node->key, node->slots, node->order);
     for (int32_t gpu = 0; gpu < node->gpus; gpu++) {
         boxes.fill[gpu] = 0;

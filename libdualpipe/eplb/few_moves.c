@@ -15,7 +15,7 @@ typedef struct repair {
     dp__eplb_layer_t *layer;
     double limit;
     int32_t *changed; /* [gpus] 0: the GPU holds what it held; NULL: not known */
-    double *share;    /* [experts] load of a replica                                         */
+    double *share;    /* [experts] load of a replica */
     double *spread;   /* [experts] relief where the expert is now, if it gets one replica more */
 } repair_t;
 
@@ -128,8 +128,7 @@ static void consider_replica(const repair_t *r, int32_t a, int32_t y, double lea
     double after = r->share[y] * l->count[y] / (l->count[y] + 1);
 
     if (l->count[x] > 1 && x != y)
-        consider(r, (dp__eplb_change_t){a, -1, y}, r->spread[y] + relief_of(r, gpu, after - r->share[x]),
-                 least, best);
+        consider(r, (dp__eplb_change_t){a, -1, y}, r->spread[y] + relief_of(r, gpu, after - r->share[x]), least, best);
 }
 
 static void consider_gpu(const repair_t *r, int32_t gpu, double least, offer_t *best)
@@ -145,8 +144,8 @@ static void consider_gpu(const repair_t *r, int32_t gpu, double least, offer_t *
             double less = r->share[x] - r->share[l->expert[b]];
 
             if (less > 0.0)
-                consider(r, (dp__eplb_change_t){a, b, -1},
-                         relief_of(r, gpu, -less) + relief_of(r, s->gpu_of[b], less), least, best);
+                consider(r, (dp__eplb_change_t){a, b, -1}, relief_of(r, gpu, -less) + relief_of(r, s->gpu_of[b], less),
+                         least, best);
             consider_replica(r, b, x, least, best);
         }
         for (int32_t y = 0; l->count[x] > 1 && y < r->field->sizes.experts; y++)
@@ -230,8 +229,7 @@ static offer_t best_undo(const repair_t *r, int32_t a)
         for (int32_t b = r->layer->head[home];; b = r->layer->next[b]) {
             double saved;
 
-            if (dp__change_legal(r->field, r->layer, &change) &&
-                (saved = -cost_of_change(r, &change)) > best.worth &&
+            if (dp__change_legal(r->field, r->layer, &change) && (saved = -cost_of_change(r, &change)) > best.worth &&
                 dp__change_peak(r->field, r->layer, &change) <= r->limit)
                 best = (offer_t){change, saved};
             if (b < 0)

@@ -50,8 +50,7 @@ static void finish_lanes(dp__eplb_scratch_t *s, int32_t used, const dp__eplb_row
 
     if (used == 0)
         return;
-    s->lanes->pack(s->lane_share, node->slots, node->gpus, node->capacity, s->lane_load, s->lane_room,
-                   s->lane_bin);
+    s->lanes->pack(s->lane_share, node->slots, node->gpus, node->capacity, s->lane_load, s->lane_room, s->lane_bin);
     for (int32_t lane = 0; lane < used; lane++)
         dp__node_emit(s, &s->node[lane], s->lane_bin + lane, lanes, &rows[lane]);
 }
@@ -62,7 +61,17 @@ static bool side_by_side(const dp__eplb_sizes_t *sizes, const dp__eplb_scratch_t
            sizes->gpus < sizes->replicas && sizes->gpus / sizes->nodes <= LANES_MOST_GPUS;
 }
 
-dp_status_t dp__eplb_greedy(const dp__eplb_sizes_t *sizes, bool distinct, const float *weights,
+static void plan_alone(dp__eplb_scratch_t *s, dp__eplb_node_t *node, bool distinct, const dp__eplb_rows_t *rows)
+{
+    dp__node_replicate(s, node, distinct);
+    if (distinct && !dp__node_is_flat(node))
+        dp__node_pack_distinct(s, node);
+    else
+        dp__node_pack(s, node);
+    dp__node_emit(s, node, node->bin, 1, rows);
+}
+
+dp_status_t dp__eplb_greedy(const dp__eplb_sizes_t *sizes, bool distinct, const float *loads,
                             const dp__eplb_rows_t *out, dp__eplb_scratch_t *s)
 {
     dp__eplb_rows_t rows[DP__LANES_MOST];
@@ -72,7 +81,7 @@ dp_status_t dp__eplb_greedy(const dp__eplb_sizes_t *sizes, bool distinct, const 
     if (together)
         memset(s->lane_share, 0, (size_t)sizes->replicas * (size_t)s->lanes->lanes * sizeof(*s->lane_share));
     for (int32_t layer = 0; layer < sizes->layers; layer++) {
-        const float *row = weights + (size_t)layer * (size_t)sizes->experts;
+        const float *row = loads + (size_t)layer * (size_t)sizes->experts;
         dp_status_t status = dp__eplb_groups_to_nodes(sizes, row, layer, s);
 
         if (status < 0)
@@ -83,7 +92,7 @@ dp_status_t dp__eplb_greedy(const dp__eplb_sizes_t *sizes, bool distinct, const 
             rows[lane] = layer_rows(sizes, out, layer);
             dp__node_fill(sizes, s, row, number, node);
             if (!together) {
-                dp__node_plan(s, node, distinct, &rows[lane]);
+                plan_alone(s, node, distinct, &rows[lane]);
                 continue;
             }
             dp__node_replicate(s, node, false);
@@ -99,7 +108,7 @@ dp_status_t dp__eplb_greedy(const dp__eplb_sizes_t *sizes, bool distinct, const 
 }
 
 dp_status_t dp__eplb_greedy_by_policy(const dp__eplb_sizes_t *sizes, const dp_eplb_options_t *options,
-                                      const float *weights, const dp__eplb_rows_t *out, dp__eplb_scratch_t *s,
+                                      const float *loads, const dp__eplb_rows_t *out, dp__eplb_scratch_t *s,
                                       dp__eplb_sizes_t *used_out, int32_t *policy_out)
 {
     bool distinct = options->distinct != 0;
@@ -109,11 +118,11 @@ dp_status_t dp__eplb_greedy_by_policy(const dp__eplb_sizes_t *sizes, const dp_ep
     if (options->policy == DP_EPLB_AUTO)
         *policy_out = sizes->groups % sizes->nodes == 0 ? DP_EPLB_HIERARCHICAL : DP_EPLB_GLOBAL;
     *used_out = *policy_out == DP_EPLB_GLOBAL ? dp__eplb_as_global(sizes) : *sizes;
-    status = dp__eplb_greedy(used_out, distinct, weights, out, s);
+    status = dp__eplb_greedy(used_out, distinct, loads, out, s);
     if (status == DP_ERR_INVALID && options->policy == DP_EPLB_AUTO && *policy_out == DP_EPLB_HIERARCHICAL) {
         *policy_out = DP_EPLB_GLOBAL;
         *used_out = dp__eplb_as_global(sizes);
-        status = dp__eplb_greedy(used_out, distinct, weights, out, s);
+        status = dp__eplb_greedy(used_out, distinct, loads, out, s);
     }
     return status;
 }

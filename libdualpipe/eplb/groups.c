@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-static float group_load(const dp__eplb_sizes_t *sizes, const float *weights, int32_t group)
+static float group_load(const dp__eplb_sizes_t *sizes, const float *loads, int32_t group)
 {
     int32_t first = dp__eplb_share_first(sizes->experts, sizes->groups, group);
     int32_t count = dp__eplb_share_count(sizes->experts, sizes->groups, group), e = 0;
@@ -15,9 +15,9 @@ static float group_load(const dp__eplb_sizes_t *sizes, const float *weights, int
 
     for (; e + 4 <= count; e += 4)
         for (int k = 0; k < 4; k++)
-            sum[k] += weights[first + e + k];
+            sum[k] += loads[first + e + k];
     for (; e < count; e++)
-        sum[0] += weights[first + e];
+        sum[0] += loads[first + e];
     return (float)((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
@@ -43,8 +43,7 @@ static void pack_even(const dp__eplb_sizes_t *sizes, dp__eplb_scratch_t *s)
 
 /* The node for a group when nodes differ: least load per GPU among those that have room, or the one with most
  * room. */
-static int32_t choose_node(const dp__eplb_sizes_t *sizes, const dp__eplb_scratch_t *s, int32_t size,
-                           bool by_room)
+static int32_t choose_node(const dp__eplb_sizes_t *sizes, const dp__eplb_scratch_t *s, int32_t size, bool by_room)
 {
     int32_t best = -1;
     double least = 0.0;
@@ -94,12 +93,11 @@ static bool pack_uneven(const dp__eplb_sizes_t *sizes, dp__eplb_scratch_t *s, bo
     return true;
 }
 
-dp_status_t dp__eplb_groups_to_nodes(const dp__eplb_sizes_t *sizes, const float *weights, int32_t layer,
+dp_status_t dp__eplb_groups_to_nodes(const dp__eplb_sizes_t *sizes, const float *loads, int32_t layer,
                                      dp__eplb_scratch_t *s)
 {
     for (int32_t n = 0; n <= sizes->nodes; n++)
-        s->node_first[n] =
-            n == sizes->nodes ? sizes->groups : dp__eplb_share_first(sizes->groups, sizes->nodes, n);
+        s->node_first[n] = n == sizes->nodes ? sizes->groups : dp__eplb_share_first(sizes->groups, sizes->nodes, n);
     if (sizes->groups == 1) {
         s->group_list[0] = 0;
         s->node_first[1] = 1;
@@ -116,15 +114,14 @@ dp_status_t dp__eplb_groups_to_nodes(const dp__eplb_sizes_t *sizes, const float 
         return DP_OK;
     }
     for (int32_t g = 0; g < sizes->groups; g++)
-        s->group_key[g] = dp__eplb_key(group_load(sizes, weights, g));
+        s->group_key[g] = dp__eplb_key(group_load(sizes, loads, g));
     dp__eplb_order(s, s->group_key, sizes->groups, s->group_order);
     if (sizes->even)
         pack_even(sizes, s);
     else if (!pack_uneven(sizes, s, false) && !pack_uneven(sizes, s, true))
-        return dp_fail(
-            DP_ERR_INVALID,
-            "eplb: layer %d: %d groups of %d experts do not fit the slots of %d nodes group by group; "
-            "choose the global policy or more replicas",
-            layer, sizes->groups, sizes->experts, sizes->nodes);
+        return dp_fail(DP_ERR_INVALID,
+                       "eplb: layer %d: %d groups of %d experts do not fit the slots of %d nodes group by group; "
+                       "choose the global policy or more replicas",
+                       layer, sizes->groups, sizes->experts, sizes->nodes);
     return DP_OK;
 }

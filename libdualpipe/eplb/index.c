@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * index.c: checks maps of slots and derives counts and the slots of each expert from them. */
 #include "eplb/index.h"
+#include "base/sized.h"
 
 #include <string.h>
 
@@ -9,8 +10,11 @@
 
 dp_status_t dp__eplb_check_placement(dp_eplb_placement_t *placement)
 {
-    if (placement == NULL || placement->struct_size < sizeof(*placement))
-        return dp_fail(DP_ERR_INVALID, "eplb: no placement, or its struct_size is not set");
+    dp_status_t status =
+        dp__sized_check("eplb: the placement", placement, "dp_eplb_placement_t", DP_EPLB_PLACEMENT_MIN);
+
+    if (status < 0)
+        return status;
     if (placement->physical_to_logical == NULL)
         return dp_fail(DP_ERR_INVALID, "eplb: a placement needs an array physical_to_logical");
     return DP_OK;
@@ -34,12 +38,11 @@ static dp_status_t blame_slot(const dp__eplb_sizes_t *sizes, const int32_t *slot
 
     while (slots[p] >= 0 && slots[p] < sizes->experts)
         p++;
-    return dp_fail(DP_ERR_INVALID, "eplb: layer %d, slot %d: expert %d is not one of 0 to %d", layer, p,
-                   slots[p], sizes->experts - 1);
+    return dp_fail(DP_ERR_INVALID, "eplb: layer %d, slot %d: expert %d is not one of 0 to %d", layer, p, slots[p],
+                   sizes->experts - 1);
 }
 
-dp_status_t dp__eplb_check_slots(const dp__eplb_sizes_t *sizes, const int32_t *physical_to_logical,
-                                 int32_t *count)
+dp_status_t dp__eplb_check_slots(const dp__eplb_sizes_t *sizes, const int32_t *physical_to_logical, int32_t *count)
 {
     if (physical_to_logical == NULL)
         return dp_fail(DP_ERR_INVALID, "eplb: no placement");
@@ -60,9 +63,8 @@ static int32_t count_all(const dp__eplb_sizes_t *sizes, dp_eplb_placement_t *pla
     int32_t most = 1;
 
     for (int32_t layer = 0; layer < sizes->layers; layer++) {
-        int32_t *row = placement->expert_count == NULL
-                           ? count
-                           : placement->expert_count + (size_t)layer * (size_t)sizes->experts;
+        int32_t *row =
+            placement->expert_count == NULL ? count : placement->expert_count + (size_t)layer * (size_t)sizes->experts;
 
         count_row(placement->physical_to_logical + (size_t)layer * (size_t)sizes->replicas, sizes->replicas,
                   sizes->experts, row);
@@ -129,9 +131,8 @@ dp_status_t dp_eplb_index(const dp_eplb_shape_t *shape, dp_eplb_placement_t *pla
     if (status < 0 || (status = dp__eplb_check_placement(placement)) < 0 ||
         (status = dp__eplb_check_slots(&sizes, placement->physical_to_logical, scratch.count)) < 0)
         return status;
-    placement->policy = by_groups(&sizes, placement->physical_to_logical, scratch.group_node)
-                            ? DP_EPLB_HIERARCHICAL
-                            : DP_EPLB_GLOBAL;
+    placement->policy =
+        by_groups(&sizes, placement->physical_to_logical, scratch.group_node) ? DP_EPLB_HIERARCHICAL : DP_EPLB_GLOBAL;
     dp__eplb_index_all(&sizes, placement, NULL, scratch.count);
     return DP_OK;
 }

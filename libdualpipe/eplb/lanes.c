@@ -26,14 +26,14 @@
 #endif
 
 /* AVX-512 was tried: on a processor that has it, 16 lanes took a tenth longer. */
-static const dp__lanes_t widths[] = {
+static const dp__eplb_lanes_t widths[] = {
     {4, rank_4, first_most_4, pack_4},
 #if defined(__x86_64__)
     {8, rank_8, first_most_8, pack_8},
 #endif
 };
 
-const dp__lanes_t *dp__lanes_width(int32_t k)
+const dp__eplb_lanes_t *dp__lanes_width(int32_t k)
 {
     int32_t here = 1;
 
@@ -43,9 +43,9 @@ const dp__lanes_t *dp__lanes_width(int32_t k)
     return k < here ? &widths[k] : NULL;
 }
 
-const dp__lanes_t *dp__lanes(void)
+const dp__eplb_lanes_t *dp__eplb_lanes(void)
 {
-    const dp__lanes_t *wider = dp__lanes_width(1);
+    const dp__eplb_lanes_t *wider = dp__lanes_width(1);
 
     return wider != NULL ? wider : dp__lanes_width(0);
 }

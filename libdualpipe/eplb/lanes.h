@@ -11,7 +11,7 @@
 /* Arrays for these loops start on a multiple of this. */
 #define DP__LANES_ALIGNMENT 64
 
-typedef struct dp__lanes {
+typedef struct dp__eplb_lanes {
     int32_t lanes; /* problems at once: 4 or 8 */
     /* rank_out[i]: position of key i in descending order, equal keys in ascending order of i. Keys are bits
      * of floats that are not negative. Both arrays hold a multiple of `lanes` values: keys beyond n are -1.
@@ -21,13 +21,13 @@ typedef struct dp__lanes {
     int32_t (*first_most)(const int32_t *keys, int32_t n);
     /* Puts `items` items in order into the first of the least loaded of `bins` bins that have fewer than
      * `capacity`. share [items][lanes], bin_out [items][lanes], load and room [bins][lanes]: to work in. */
-    void (*pack)(const float *share, int32_t items, int32_t bins, int32_t capacity, float *load,
-                 int32_t *room, int32_t *bin_out);
-} dp__lanes_t;
+    void (*pack)(const float *share, int32_t items, int32_t bins, int32_t capacity, float *load, int32_t *room,
+                 int32_t *bin_out);
+} dp__eplb_lanes_t;
 
 /* The widest that this machine has; all give the same answers. */
-const dp__lanes_t *dp__lanes(void);
+const dp__eplb_lanes_t *dp__eplb_lanes(void);
 /* Each width that this machine has: k from 0 until NULL. */
-const dp__lanes_t *dp__lanes_width(int32_t k);
+const dp__eplb_lanes_t *dp__lanes_width(int32_t k);
 
 #endif

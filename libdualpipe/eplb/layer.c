@@ -5,8 +5,7 @@
 
 #include <string.h>
 
-void dp__field_open(dp__eplb_field_t *field, const dp__eplb_sizes_t *sizes, dp__eplb_scratch_t *s,
-                    bool distinct)
+void dp__field_open(dp__eplb_field_t *field, const dp__eplb_sizes_t *sizes, dp__eplb_scratch_t *s, bool distinct)
 {
     *field = (dp__eplb_field_t){.sizes = *sizes, .scratch = s, .distinct = distinct};
     for (int32_t gpu = 0, slot = 0; gpu < sizes->gpus; gpu++) {
@@ -23,13 +22,13 @@ void dp__field_open(dp__eplb_field_t *field, const dp__eplb_sizes_t *sizes, dp__
     memset(s->change, 0, (size_t)sizes->gpus * sizeof(*s->change));
 }
 
-void dp__field_layer(dp__eplb_field_t *field, const float *weights, int32_t layer)
+void dp__field_layer(dp__eplb_field_t *field, const float *loads, int32_t layer)
 {
     double sum = 0.0;
 
-    field->weights = weights + (size_t)layer * (size_t)field->sizes.experts;
+    field->loads = loads + (size_t)layer * (size_t)field->sizes.experts;
     for (int32_t e = 0; e < field->sizes.experts; e++)
-        sum += (double)field->weights[e];
+        sum += (double)field->loads[e];
     field->mean = sum / field->sizes.gpus;
 }
 
@@ -79,8 +78,7 @@ void dp__layer_load(const dp__eplb_field_t *f, const int32_t *slots, dp__eplb_la
 
 void dp__layer_copy(const dp__eplb_field_t *f, const dp__eplb_layer_t *from, dp__eplb_layer_t *to)
 {
-    size_t slots = (size_t)f->sizes.replicas * sizeof(int32_t),
-           experts = (size_t)f->sizes.experts * sizeof(int32_t);
+    size_t slots = (size_t)f->sizes.replicas * sizeof(int32_t), experts = (size_t)f->sizes.experts * sizeof(int32_t);
 
     memcpy(to->expert, from->expert, slots);
     memcpy(to->next, from->next, slots);
@@ -114,8 +112,7 @@ static int32_t gpus_for(const dp__eplb_field_t *f, const dp__eplb_layer_t *layer
 }
 
 /* Replicas of an expert that one GPU may hold when it has `count` of them. */
-static int32_t most_on_gpu(const dp__eplb_field_t *f, const dp__eplb_layer_t *layer, int32_t expert,
-                           int32_t count)
+static int32_t most_on_gpu(const dp__eplb_field_t *f, const dp__eplb_layer_t *layer, int32_t expert, int32_t count)
 {
     int32_t gpus = gpus_for(f, layer, expert);
 
@@ -205,8 +202,7 @@ static bool may_grow(const dp__eplb_field_t *f, const dp__eplb_layer_t *layer, i
     return !f->distinct || layer->count[y] < gpus_for(f, layer, y) || layer->count[y] < layer->count[x];
 }
 
-bool dp__change_legal(const dp__eplb_field_t *f, const dp__eplb_layer_t *layer,
-                      const dp__eplb_change_t *change)
+bool dp__change_legal(const dp__eplb_field_t *f, const dp__eplb_layer_t *layer, const dp__eplb_change_t *change)
 {
     const dp__eplb_scratch_t *s = f->scratch;
     int32_t x = layer->expert[change->a], y, here = s->gpu_of[change->a], there;
@@ -214,9 +210,8 @@ bool dp__change_legal(const dp__eplb_field_t *f, const dp__eplb_layer_t *layer,
     if (change->b < 0) {
         y = change->expert;
         there = s->gpu_of[layer->head[y]];
-        return x != y && layer->count[x] > 1 && s->node_of[here] == s->node_of[there] &&
-               may_grow(f, layer, y, x) && may_come(f, layer, here, y, layer->count[y] + 1) &&
-               may_go(f, layer, change->a);
+        return x != y && layer->count[x] > 1 && s->node_of[here] == s->node_of[there] && may_grow(f, layer, y, x) &&
+               may_come(f, layer, here, y, layer->count[y] + 1) && may_go(f, layer, change->a);
     }
     y = layer->expert[change->b];
     there = s->gpu_of[change->b];
@@ -235,8 +230,7 @@ static int32_t touch(const dp__eplb_scratch_t *s, int32_t touched, int32_t gpu, 
     return k == touched ? touched + 1 : touched;
 }
 
-int32_t dp__change_preview(const dp__eplb_field_t *f, const dp__eplb_layer_t *layer,
-                           const dp__eplb_change_t *change)
+int32_t dp__change_preview(const dp__eplb_field_t *f, const dp__eplb_layer_t *layer, const dp__eplb_change_t *change)
 {
     const dp__eplb_scratch_t *s = f->scratch;
     int32_t x = layer->expert[change->a], y = change->b < 0 ? change->expert : layer->expert[change->b];
@@ -247,8 +241,8 @@ int32_t dp__change_preview(const dp__eplb_field_t *f, const dp__eplb_layer_t *la
         touched = touch(s, touched, s->gpu_of[change->a], of_y - of_x);
         return touch(s, touched, s->gpu_of[change->b], of_x - of_y);
     }
-    double x_after = (double)f->weights[x] / (layer->count[x] - 1);
-    double y_after = (double)f->weights[y] / (layer->count[y] + 1);
+    double x_after = (double)f->loads[x] / (layer->count[x] - 1);
+    double y_after = (double)f->loads[y] / (layer->count[y] + 1);
 
     touched = touch(s, touched, s->gpu_of[change->a], y_after - of_x);
     for (int32_t p = layer->head[x]; p >= 0; p = layer->next[p])
@@ -265,8 +259,7 @@ void dp__change_forget(const dp__eplb_field_t *f, int32_t touched)
         f->scratch->change[f->scratch->touched[k]] = 0.0;
 }
 
-double dp__change_peak(const dp__eplb_field_t *f, const dp__eplb_layer_t *layer,
-                       const dp__eplb_change_t *change)
+double dp__change_peak(const dp__eplb_field_t *f, const dp__eplb_layer_t *layer, const dp__eplb_change_t *change)
 {
     const dp__eplb_scratch_t *s = f->scratch;
     int32_t touched = dp__change_preview(f, layer, change);

@@ -9,7 +9,7 @@
 /* What does not change while a layer is worked on. */
 typedef struct dp__eplb_field {
     dp__eplb_sizes_t sizes; /* as the policy sees them: the global one knows one node */
-    const float *weights;   /* [experts] of this layer                                */
+    const float *loads;     /* [experts] of this layer */
     dp__eplb_scratch_t *scratch;
     bool distinct;
     double mean; /* load of a GPU */
@@ -21,9 +21,8 @@ typedef struct dp__eplb_change {
 } dp__eplb_change_t;
 
 /* Sets the maps of slots, GPUs, nodes and groups in the scratch. */
-void dp__field_open(dp__eplb_field_t *field, const dp__eplb_sizes_t *sizes, dp__eplb_scratch_t *scratch,
-                    bool distinct);
-void dp__field_layer(dp__eplb_field_t *field, const float *weights, int32_t layer);
+void dp__field_open(dp__eplb_field_t *field, const dp__eplb_sizes_t *sizes, dp__eplb_scratch_t *scratch, bool distinct);
+void dp__field_layer(dp__eplb_field_t *field, const float *loads, int32_t layer);
 
 /* The slots of each expert; then also the loads. */
 void dp__layer_lists(const dp__eplb_field_t *field, const int32_t *slots, dp__eplb_layer_t *layer);
@@ -39,23 +38,19 @@ bool dp__layer_by_groups(const dp__eplb_field_t *field, const dp__eplb_layer_t *
 int32_t dp__layer_doubled(const dp__eplb_field_t *field, const dp__eplb_layer_t *layer, int32_t gpu);
 
 /* Whether a change is possible and keeps to what was asked. */
-bool dp__change_legal(const dp__eplb_field_t *field, const dp__eplb_layer_t *layer,
-                      const dp__eplb_change_t *change);
+bool dp__change_legal(const dp__eplb_field_t *field, const dp__eplb_layer_t *layer, const dp__eplb_change_t *change);
 /* Loads after the change: scratch->touched lists GPUs, scratch->change their differences. Returns how many;
  * end with forget. */
 int32_t dp__change_preview(const dp__eplb_field_t *field, const dp__eplb_layer_t *layer,
                            const dp__eplb_change_t *change);
 void dp__change_forget(const dp__eplb_field_t *field, int32_t touched);
 /* The largest load among GPUs that the change touches, after it. */
-double dp__change_peak(const dp__eplb_field_t *field, const dp__eplb_layer_t *layer,
-                       const dp__eplb_change_t *change);
-void dp__change_apply(const dp__eplb_field_t *field, dp__eplb_layer_t *layer,
-                      const dp__eplb_change_t *change);
+double dp__change_peak(const dp__eplb_field_t *field, const dp__eplb_layer_t *layer, const dp__eplb_change_t *change);
+void dp__change_apply(const dp__eplb_field_t *field, dp__eplb_layer_t *layer, const dp__eplb_change_t *change);
 
-static inline double dp__layer_share(const dp__eplb_field_t *field, const dp__eplb_layer_t *layer,
-                                     int32_t expert)
+static inline double dp__layer_share(const dp__eplb_field_t *field, const dp__eplb_layer_t *layer, int32_t expert)
 {
-    return (double)field->weights[expert] / layer->count[expert];
+    return (double)field->loads[expert] / layer->count[expert];
 }
 
 #endif

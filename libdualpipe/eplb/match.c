@@ -55,9 +55,8 @@ static bool alike(const level_t *v, int32_t one, int32_t two)
     /* The node in which GPUs with one more slot end is like no other. */
     return dp__eplb_share_count(sizes->gpus, sizes->nodes, one) ==
                dp__eplb_share_count(sizes->gpus, sizes->nodes, two) &&
-           (one == two ||
-            ((a + dp__eplb_share_count(sizes->gpus, sizes->nodes, one) <= extra || a >= extra) &&
-             (b + dp__eplb_share_count(sizes->gpus, sizes->nodes, two) <= extra || b >= extra)));
+           (one == two || ((a + dp__eplb_share_count(sizes->gpus, sizes->nodes, one) <= extra || a >= extra) &&
+                           (b + dp__eplb_share_count(sizes->gpus, sizes->nodes, two) <= extra || b >= extra)));
 }
 
 /* The free old place that has most in common with a new one; *overlap_out says how much. */
@@ -124,8 +123,7 @@ void dp__eplb_match(const dp__eplb_field_t *f, const int32_t *plan, const int32_
                      .count = f->sizes.nodes,
                      .old_of = s->node_match,
                      .new_of = s->match_too};
-    level_t gpus = {
-        .field = f, .origin = &s->layer[0], .plan = plan, .old_of = s->match, .new_of = s->match_too};
+    level_t gpus = {.field = f, .origin = &s->layer[0], .plan = plan, .old_of = s->match, .new_of = s->match_too};
 
     dp__layer_load(f, origin, &s->layer[0]);
     match_level(&nodes);

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * measure.c: loads of GPUs and nodes under a placement, and how far from even they are. */
+#include "base/sized.h"
 #include "eplb/index.h"
 
 #include <string.h>
@@ -30,8 +31,8 @@ static double ratio(const tally_t *tally)
     return tally->means > 0.0 ? tally->peaks / tally->means : 1.0;
 }
 
-static void load_gpus(const dp__eplb_sizes_t *sizes, const float *weights, const int32_t *slots,
-                      int32_t *count, double *gpus)
+static void load_gpus(const dp__eplb_sizes_t *sizes, const float *loads, const int32_t *slots, int32_t *count,
+                      double *gpus)
 {
     memset(count, 0, (size_t)sizes->experts * sizeof(*count));
     for (int32_t p = 0; p < sizes->replicas; p++)
@@ -41,7 +42,7 @@ static void load_gpus(const dp__eplb_sizes_t *sizes, const float *weights, const
 
         gpus[gpu] = 0.0;
         for (; p < end; p++)
-            gpus[gpu] += (double)weights[slots[p]] / count[slots[p]];
+            gpus[gpu] += (double)loads[slots[p]] / count[slots[p]];
     }
 }
 
@@ -56,9 +57,8 @@ static void load_nodes(const dp__eplb_sizes_t *sizes, const double *gpus, double
     }
 }
 
-dp_status_t dp_eplb_measure(const dp_eplb_shape_t *shape, const float *weights,
-                            const int32_t *physical_to_logical, dp_eplb_balance_t *balance,
-                            double *gpu_loads_out, double *node_loads_out, void *workspace,
+dp_status_t dp_eplb_measure(const dp_eplb_shape_t *shape, const float *loads, const int32_t *physical_to_logical,
+                            dp_eplb_balance_t *balance, double *gpu_loads_out, double *node_loads_out, void *workspace,
                             size_t workspace_bytes)
 {
     dp__eplb_sizes_t sizes;
@@ -66,18 +66,18 @@ dp_status_t dp_eplb_measure(const dp_eplb_shape_t *shape, const float *weights,
     tally_t gpu = {0.0, 0.0, 1.0}, node = {0.0, 0.0, 1.0};
     dp_status_t status = dp__eplb_scratch_cut(shape, workspace, workspace_bytes, &sizes, &s);
 
-    if (status < 0 || (status = dp__eplb_check_weights(&sizes, weights)) < 0 ||
+    if (status < 0 || (status = dp__eplb_check_loads(&sizes, loads)) < 0 ||
         (status = dp__eplb_check_slots(&sizes, physical_to_logical, s.count)) < 0)
         return status;
-    if (balance != NULL && balance->struct_size < sizeof(*balance))
-        return dp_fail(DP_ERR_INVALID, "eplb: struct_size of the balance is not set");
+    if (balance != NULL)
+        status = dp__sized_check("eplb: the balance", balance, "dp_eplb_balance_t", DP_EPLB_BALANCE_MIN);
+    if (status < 0)
+        return status;
     for (int32_t layer = 0; layer < sizes.layers; layer++) {
-        double *gpus =
-            gpu_loads_out == NULL ? s.layer[0].load : gpu_loads_out + (size_t)layer * (size_t)sizes.gpus;
-        double *nodes =
-            node_loads_out == NULL ? s.node_total : node_loads_out + (size_t)layer * (size_t)sizes.nodes;
+        double *gpus = gpu_loads_out == NULL ? s.layer[0].load : gpu_loads_out + (size_t)layer * (size_t)sizes.gpus;
+        double *nodes = node_loads_out == NULL ? s.node_total : node_loads_out + (size_t)layer * (size_t)sizes.nodes;
 
-        load_gpus(&sizes, weights + (size_t)layer * (size_t)sizes.experts,
+        load_gpus(&sizes, loads + (size_t)layer * (size_t)sizes.experts,
                   physical_to_logical + (size_t)layer * (size_t)sizes.replicas, s.count, gpus);
         load_nodes(&sizes, gpus, nodes);
         add_layer(&gpu, gpus, sizes.gpus);

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * moves.c: counts moved replicas, and says for each slot where to copy from. */
 #include "eplb/moves.h"
+#include "base/sized.h"
 
 #include "eplb/index.h"
 
@@ -9,28 +10,27 @@
 
 dp_status_t dp__eplb_check_moves(const dp_eplb_moves_t *moves)
 {
-    if (moves != NULL && moves->struct_size < sizeof(*moves))
-        return dp_fail(DP_ERR_INVALID, "eplb: struct_size of the moves is not set");
-    return DP_OK;
+    return moves == NULL ? DP_OK : dp__sized_check("eplb: the moves", moves, "dp_eplb_moves_t", DP_EPLB_MOVES_MIN);
 }
 
 dp_status_t dp__eplb_check_bytes(const dp__eplb_sizes_t *sizes, int64_t expert_bytes)
 {
     int64_t all;
 
-    if (expert_bytes < 0 ||
-        __builtin_mul_overflow(sizes->layers * (int64_t)sizes->replicas, expert_bytes, &all))
+    if (expert_bytes < 0 || __builtin_mul_overflow(sizes->layers * (int64_t)sizes->replicas, expert_bytes, &all))
         return dp_fail(DP_ERR_INVALID, "eplb: an expert of %lld bytes", (long long)expert_bytes);
     return DP_OK;
 }
 
 void dp__eplb_report(const dp_eplb_moves_t *sum, int64_t expert_bytes, dp_eplb_moves_t *out)
 {
+    dp_eplb_moves_t whole = *sum;
+
     if (out == NULL)
         return;
-    *out = *sum;
-    out->bytes = out->replicas * expert_bytes;
-    out->bytes_between_nodes = out->between_nodes * expert_bytes;
+    whole.bytes = whole.replicas * expert_bytes;
+    whole.bytes_between_nodes = whole.between_nodes * expert_bytes;
+    dp_sized_put(out, &whole);
 }
 
 /* Counts the experts in the slots of some GPUs. */
@@ -104,8 +104,8 @@ static int32_t source(const dp__eplb_scratch_t *s, const dp__eplb_layer_t *from,
 }
 
 dp_status_t dp_eplb_transfers(const dp_eplb_shape_t *shape, const int32_t *from, const int32_t *to,
-                              int64_t expert_bytes, int32_t *sources_out, dp_eplb_moves_t *moves,
-                              void *workspace, size_t workspace_bytes)
+                              int64_t expert_bytes, int32_t *sources_out, dp_eplb_moves_t *moves, void *workspace,
+                              size_t workspace_bytes)
 {
     dp__eplb_sizes_t sizes;
     dp__eplb_scratch_t s;

@@ -11,8 +11,8 @@
 
 #pragma GCC optimize("O3")
 
-void dp__node_fill(const dp__eplb_sizes_t *sizes, const dp__eplb_scratch_t *s, const float *weights,
-                   int32_t number, dp__eplb_node_t *node)
+void dp__node_fill(const dp__eplb_sizes_t *sizes, const dp__eplb_scratch_t *s, const float *loads, int32_t number,
+                   dp__eplb_node_t *node)
 {
     int32_t at = 0;
 
@@ -23,7 +23,7 @@ void dp__node_fill(const dp__eplb_sizes_t *sizes, const dp__eplb_scratch_t *s, c
 
         for (int32_t e = 0; e < count; e++)
             node->logical[at + e] = first + e;
-        memcpy(node->load + at, weights + first, (size_t)count * sizeof(*weights));
+        memcpy(node->load + at, loads + first, (size_t)count * sizeof(*loads));
         at += count;
     }
     node->experts = at;
@@ -35,8 +35,8 @@ void dp__node_fill(const dp__eplb_sizes_t *sizes, const dp__eplb_scratch_t *s, c
 /* Who gets the next replica: the first of the largest keys, found by looking at all, or in a tree when there
  * are many. */
 typedef struct queue {
-    const dp__lanes_t *lanes; /* NULL: the tree */
-    int32_t *key;             /* [experts]      */
+    const dp__eplb_lanes_t *lanes; /* NULL: the tree */
+    int32_t *key;                  /* [experts] */
     dp__tournament_t *tree;
 } queue_t;
 
@@ -90,8 +90,7 @@ static void start_alone(dp__eplb_node_t *node)
 
 void dp__node_replicate(dp__eplb_scratch_t *s, dp__eplb_node_t *node, bool distinct)
 {
-    queue_t queue = {
-        .lanes = node->experts <= QUEUE_SCANNED ? s->lanes : NULL, .key = s->position, .tree = &s->tree};
+    queue_t queue = {.lanes = node->experts <= QUEUE_SCANNED ? s->lanes : NULL, .key = s->position, .tree = &s->tree};
     int32_t most = distinct ? node->gpus : INT32_MAX;
 
     start_alone(node);
@@ -151,8 +150,7 @@ void dp__node_emit(dp__eplb_scratch_t *s, const dp__eplb_node_t *node, const int
 {
     int32_t *restrict slots = rows->physical_to_logical + node->first_slot, *restrict fill = s->fill;
     uint16_t *restrict rank = rows->rank == NULL ? NULL : rows->rank + node->first_slot;
-    const int32_t *order = node->order, *expert = node->expert, *logical = node->logical,
-                  *number = node->rank;
+    const int32_t *order = node->order, *expert = node->expert, *logical = node->logical, *number = node->rank;
     int32_t count = node->slots;
 
     for (int32_t gpu = 0; gpu < node->gpus; gpu++)

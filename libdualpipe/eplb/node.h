@@ -13,18 +13,18 @@ typedef struct dp__eplb_rows {
 } dp__eplb_rows_t;
 
 /* Takes the node's experts from scratch->group_list; sizes of the node are set, too. */
-void dp__node_fill(const dp__eplb_sizes_t *sizes, const dp__eplb_scratch_t *scratch, const float *weights,
-                   int32_t number, dp__eplb_node_t *node);
+void dp__node_fill(const dp__eplb_sizes_t *sizes, const dp__eplb_scratch_t *scratch, const float *loads, int32_t number,
+                   dp__eplb_node_t *node);
 /* Gives each expert one replica and each further slot to the expert with the largest load per replica.
  * distinct: to one with fewer replicas than GPUs, as long as there is one. */
 void dp__node_replicate(dp__eplb_scratch_t *scratch, dp__eplb_node_t *node, bool distinct);
 /* Shares the replicas, heaviest first, each to the least loaded GPU with a free slot: sets order and bin. */
 void dp__node_pack(dp__eplb_scratch_t *scratch, dp__eplb_node_t *node);
-/* The same, but no GPU gets an expert more often than needed. */
+/* The same, but no GPU gets an expert more often than needed. Not for flat nodes, where none does. */
 void dp__node_pack_distinct(dp__eplb_scratch_t *scratch, dp__eplb_node_t *node);
 /* Writes the node's slots. bins [slots], `stride` apart: GPU of order[i]. */
-void dp__node_emit(dp__eplb_scratch_t *scratch, const dp__eplb_node_t *node, const int32_t *bins,
-                   int32_t stride, const dp__eplb_rows_t *rows);
+void dp__node_emit(dp__eplb_scratch_t *scratch, const dp__eplb_node_t *node, const int32_t *bins, int32_t stride,
+                   const dp__eplb_rows_t *rows);
 
 /* One slot on every GPU: the published code leaves replicas in the order they were made. */
 static inline bool dp__node_is_flat(const dp__eplb_node_t *node)
@@ -36,18 +36,6 @@ static inline bool dp__node_is_flat(const dp__eplb_node_t *node)
 static inline int32_t dp__node_gpu_first(const dp__eplb_node_t *node, int32_t gpu)
 {
     return gpu * node->capacity + (gpu < node->larger ? gpu : node->larger);
-}
-
-/* All of the above for one node. */
-static inline void dp__node_plan(dp__eplb_scratch_t *scratch, dp__eplb_node_t *node, bool distinct,
-                                 const dp__eplb_rows_t *rows)
-{
-    dp__node_replicate(scratch, node, distinct);
-    if (distinct)
-        dp__node_pack_distinct(scratch, node);
-    else
-        dp__node_pack(scratch, node);
-    dp__node_emit(scratch, node, node->bin, 1, rows);
 }
 
 #endif

@@ -3,7 +3,7 @@
  * order.c: counting positions for short lists, radix sort for long ones; both stable. */
 #include "eplb/order.h"
 
-void dp__eplb_positions(const dp__lanes_t *lanes, int32_t *key, int32_t n, int32_t *position_out)
+void dp__eplb_positions(const dp__eplb_lanes_t *lanes, int32_t *key, int32_t n, int32_t *position_out)
 {
     for (int32_t i = n; i % lanes->lanes != 0; i++)
         key[i] = -1;

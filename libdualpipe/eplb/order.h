@@ -31,6 +31,6 @@ static inline float dp__eplb_load(int32_t key)
 void dp__eplb_order(dp__eplb_scratch_t *scratch, int32_t *key, int32_t n, int32_t *order_out);
 /* position_out[number] = position, for n up to DP__EPLB_COUNTED; position_out has room as key has. */
 #define DP__EPLB_COUNTED 256
-void dp__eplb_positions(const dp__lanes_t *lanes, int32_t *key, int32_t n, int32_t *position_out);
+void dp__eplb_positions(const dp__eplb_lanes_t *lanes, int32_t *key, int32_t n, int32_t *position_out);
 
 #endif

@@ -102,14 +102,13 @@ static void cut_all(cutter_t *cutter, const dp__eplb_sizes_t *sizes, dp__eplb_sc
 
 static dp_status_t measure(const dp__eplb_sizes_t *sizes, size_t *bytes_out)
 {
-    dp__eplb_scratch_t scratch = {.lanes = dp__lanes()};
+    dp__eplb_scratch_t scratch = {.lanes = dp__eplb_lanes()};
     cutter_t cutter = {.at = NULL, .used = DP__LANES_ALIGNMENT};
 
     cut_all(&cutter, sizes, &scratch);
     if (cutter.wrapped)
-        return dp_fail(DP_ERR_INVALID,
-                       "eplb: %d layers of %d replicas are more than this machine can address", sizes->layers,
-                       sizes->replicas);
+        return dp_fail(DP_ERR_INVALID, "eplb: %d layers of %d replicas are more than this machine can address",
+                       sizes->layers, sizes->replicas);
     *bytes_out = cutter.used;
     return DP_OK;
 }
@@ -136,7 +135,7 @@ dp_status_t dp__eplb_scratch_cut(const dp_eplb_shape_t *shape, void *workspace, 
         return dp_fail(DP_ERR_INVALID, "eplb: a workspace of %zu bytes; dp_eplb_workspace_bytes() says %zu",
                        workspace == NULL ? 0 : workspace_bytes, bytes);
     cutter.at = (char *)workspace + (DP__LANES_ALIGNMENT - start % DP__LANES_ALIGNMENT) % DP__LANES_ALIGNMENT;
-    scratch_out->lanes = dp__lanes();
+    scratch_out->lanes = dp__eplb_lanes();
     cut_all(&cutter, sizes_out, scratch_out);
     return DP_OK;
 }

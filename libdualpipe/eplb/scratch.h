@@ -13,27 +13,27 @@
 typedef struct dp__eplb_node {
     int32_t experts, slots, gpus, first_slot;
     int32_t capacity, larger; /* slots of a GPU; the first `larger` GPUs have one more */
-    int32_t *logical;         /* [experts] number in the layer      */
-    float *load;              /* [experts]                          */
-    int32_t *count;           /* [experts]                          */
-    int32_t *expert;          /* [slots] of each replica            */
+    int32_t *logical;         /* [experts] number in the layer */
+    float *load;              /* [experts] */
+    int32_t *count;           /* [experts] */
+    int32_t *expert;          /* [slots] of each replica */
     int32_t *rank;            /* [slots] its number among the replicas of its expert */
-    int32_t *key;             /* [slots] its load, as bits          */
-    int32_t *order;           /* [slots] replicas, heaviest first   */
-    int32_t *bin;             /* [slots] GPU of order[i]            */
+    int32_t *key;             /* [slots] its load, as bits */
+    int32_t *order;           /* [slots] replicas, heaviest first */
+    int32_t *bin;             /* [slots] GPU of order[i] */
 } dp__eplb_node_t;
 
 /* A placement of one layer that can be changed slot by slot: see layer.h. */
 typedef struct dp__eplb_layer {
-    int32_t *expert;      /* [replicas] in each slot                           */
-    int32_t *count;       /* [experts]                                         */
-    int32_t *head;        /* [experts] first slot in the list of the replicas  */
-    int32_t *next, *prev; /* [replicas] -1 ends a list                         */
-    double *load;         /* [gpus]                                            */
+    int32_t *expert;      /* [replicas] in each slot */
+    int32_t *count;       /* [experts] */
+    int32_t *head;        /* [experts] first slot in the list of the replicas */
+    int32_t *next, *prev; /* [replicas] -1 ends a list */
+    double *load;         /* [gpus] */
 } dp__eplb_layer_t;
 
 typedef struct dp__eplb_scratch {
-    const dp__lanes_t *lanes;
+    const dp__eplb_lanes_t *lanes;
     int32_t at_once; /* nodes that can be worked on side by side */
     dp__eplb_node_t node[DP__LANES_MOST];
     float *lane_share, *lane_load; /* [slots][lanes] */
@@ -41,8 +41,7 @@ typedef struct dp__eplb_scratch {
     dp__tournament_t tree;
     int32_t *position, *fill; /* [slots] */
     uint64_t *pairs, *pairs_too;
-    int32_t *group_key, *group_order, *group_node, *group_list,
-        *node_first; /* [groups], node_first [nodes + 1] */
+    int32_t *group_key, *group_order, *group_node, *group_list, *node_first; /* [groups], node_first [nodes + 1] */
     int32_t *node_fill;
     float *node_load;
     uint16_t *rank;     /* [layers, replicas] */

@@ -79,7 +79,7 @@ static void consider_replicas(const search_t *s, int32_t gpu, candidate_t *best)
 
     for (int32_t p = scratch->gpu_first[gpu]; p < scratch->gpu_first[gpu + 1]; p++) {
         int32_t y = l->expert[p];
-        double after = (double)s->field.weights[y] / (l->count[y] + 1);
+        double after = (double)s->field.loads[y] / (l->count[y] + 1);
         double at_least = 2.0 * after - dp__layer_share(&s->field, l, y); /* where there is one already */
 
         for (int32_t a = 0; a < s->field.sizes.replicas; a++) {
@@ -104,7 +104,7 @@ static void consider_replacements(const search_t *s, int32_t gpu, candidate_t *b
         if (l->count[l->expert[a]] == 1)
             continue;
         for (int32_t y = 0; y < s->field.sizes.experts; y++)
-            if (l->load[gpu] - of_a + (double)s->field.weights[y] / (l->count[y] + 1) < best->peak)
+            if (l->load[gpu] - of_a + (double)s->field.loads[y] / (l->count[y] + 1) < best->peak)
                 consider(s, (dp__eplb_change_t){a, -1, y}, best);
     }
 }
@@ -214,7 +214,7 @@ static void search_layer(search_t *s, int32_t *slots)
     memcpy(slots, s->best->expert, (size_t)s->field.sizes.replicas * sizeof(*slots));
 }
 
-void dp__eplb_search(const dp__eplb_sizes_t *sizes, const dp_eplb_options_t *options, const float *weights,
+void dp__eplb_search(const dp__eplb_sizes_t *sizes, const dp_eplb_options_t *options, const float *loads,
                      int32_t *physical_to_logical, dp__eplb_scratch_t *scratch)
 {
     search_t s = {.work = &scratch->layer[0], .base = &scratch->layer[1], .best = &scratch->layer[2]};
@@ -230,7 +230,7 @@ void dp__eplb_search(const dp__eplb_sizes_t *sizes, const dp_eplb_options_t *opt
         s.random += s.random == 0;
         s.steps = options->search_steps > 0 ? options->search_steps : INT64_MAX;
         s.deadline_ns = end != 0 ? now + (end - now) / (sizes->layers - layer) : 0;
-        dp__field_layer(&s.field, weights, layer);
+        dp__field_layer(&s.field, loads, layer);
         search_layer(&s, physical_to_logical + (size_t)layer * (size_t)sizes->replicas);
     }
 }

@@ -8,7 +8,7 @@
 
 /* Improves physical_to_logical [layers, replicas] in place; a layer is changed only if its fullest GPU gets
  * less load. */
-void dp__eplb_search(const dp__eplb_sizes_t *sizes, const dp_eplb_options_t *options, const float *weights,
+void dp__eplb_search(const dp__eplb_sizes_t *sizes, const dp_eplb_options_t *options, const float *loads,
                      int32_t *physical_to_logical, dp__eplb_scratch_t *scratch);
 
 static inline bool dp__eplb_searches(const dp_eplb_options_t *options)

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * shape.c: checks what a caller gives: sizes, options, loads. */
 #include "eplb/shape.h"
+#include "base/sized.h"
 
 #include <float.h>
 #include <string.h>
@@ -33,8 +34,10 @@ static bool divides(const dp__eplb_sizes_t *s)
 
 dp_status_t dp__eplb_check_shape(const dp_eplb_shape_t *shape, dp__eplb_sizes_t *sizes_out)
 {
-    if (shape == NULL || shape->struct_size < sizeof(*shape))
-        return dp_fail(DP_ERR_INVALID, "eplb: no shape, or its struct_size is not set");
+    dp_status_t status = dp__sized_check("eplb: the shape", shape, "dp_eplb_shape_t", DP_EPLB_SHAPE_MIN);
+
+    if (status < 0)
+        return status;
     const struct {
         const char *name;
         int32_t value;
@@ -42,20 +45,20 @@ dp_status_t dp__eplb_check_shape(const dp_eplb_shape_t *shape, dp__eplb_sizes_t 
                {"groups", shape->groups}, {"nodes", shape->nodes},     {"gpus", shape->gpus}};
     for (size_t k = 0; k < sizeof(all) / sizeof(all[0]); k++)
         if (all[k].value < 1 || all[k].value > DP_EPLB_LIMIT)
-            return dp_fail(DP_ERR_INVALID, "eplb: %d %s; from 1 to %d are possible", all[k].value,
-                           all[k].name, DP_EPLB_LIMIT);
+            return dp_fail(DP_ERR_INVALID, "eplb: %d %s; from 1 to %d are possible", all[k].value, all[k].name,
+                           DP_EPLB_LIMIT);
     if (shape->experts > shape->replicas)
         return dp_fail(DP_ERR_INVALID, "eplb: %d replicas for %d experts: each expert needs at least one",
                        shape->replicas, shape->experts);
     if (shape->gpus > shape->replicas)
-        return dp_fail(DP_ERR_INVALID, "eplb: %d replicas on %d GPUs: each GPU needs at least one",
-                       shape->replicas, shape->gpus);
+        return dp_fail(DP_ERR_INVALID, "eplb: %d replicas on %d GPUs: each GPU needs at least one", shape->replicas,
+                       shape->gpus);
     if (shape->nodes > shape->gpus)
         return dp_fail(DP_ERR_INVALID, "eplb: %d GPUs on %d nodes: each node needs at least one", shape->gpus,
                        shape->nodes);
     if (shape->groups > shape->experts)
-        return dp_fail(DP_ERR_INVALID, "eplb: %d experts in %d groups: each group needs at least one",
-                       shape->experts, shape->groups);
+        return dp_fail(DP_ERR_INVALID, "eplb: %d experts in %d groups: each group needs at least one", shape->experts,
+                       shape->groups);
     *sizes_out = (dp__eplb_sizes_t){.layers = shape->layers,
                                     .experts = shape->experts,
                                     .replicas = shape->replicas,
@@ -77,13 +80,15 @@ dp__eplb_sizes_t dp__eplb_as_global(const dp__eplb_sizes_t *sizes)
 
 dp_status_t dp__eplb_check_options(const dp_eplb_options_t *options, dp_eplb_options_t *options_out)
 {
+    dp_status_t status;
+
     *options_out = (dp_eplb_options_t){.struct_size = sizeof(*options_out)};
     if (options == NULL)
         return DP_OK;
-    if (options->struct_size < sizeof(options->struct_size))
-        return dp_fail(DP_ERR_INVALID, "eplb: struct_size of the options is not set");
-    memcpy(options_out, options,
-           options->struct_size < sizeof(*options_out) ? options->struct_size : sizeof(*options_out));
+    status = dp__sized_check("eplb: the options", options, "dp_eplb_options_t", DP_EPLB_OPTIONS_MIN);
+    if (status < 0)
+        return status;
+    dp_sized_take(options_out, sizeof(*options_out), options);
     if (options_out->policy < DP_EPLB_AUTO || options_out->policy > DP_EPLB_GLOBAL)
         return dp_fail(DP_ERR_INVALID, "eplb: there is no policy %d", options_out->policy);
     if (options_out->search_steps < 0 || options_out->search_ns < 0)
@@ -98,20 +103,19 @@ static dp_status_t blame(const float *row, int32_t layer, int32_t experts)
 {
     for (int32_t e = 0; e < experts; e++) {
         if (!(row[e] >= 0.0f) || row[e] > FLT_MAX)
-            return dp_fail(
-                row[e] < 0.0f && row[e] >= -FLT_MAX ? DP_ERR_INVALID : DP_ERR_NUMERIC,
-                "eplb: layer %d: the load of expert %d is %g; it has to be finite and not negative", layer, e,
-                (double)row[e]);
+            return dp_fail(row[e] < 0.0f && row[e] >= -FLT_MAX ? DP_ERR_INVALID : DP_ERR_NUMERIC,
+                           "eplb: layer %d: the load of expert %d is %g; it has to be finite and not negative", layer,
+                           e, (double)row[e]);
     }
     return dp_fail(DP_ERR_NUMERIC, "eplb: layer %d: the loads add up to more than a float holds", layer);
 }
 
-dp_status_t dp__eplb_check_weights(const dp__eplb_sizes_t *sizes, const float *weights)
+dp_status_t dp__eplb_check_loads(const dp__eplb_sizes_t *sizes, const float *loads)
 {
-    if (weights == NULL)
+    if (loads == NULL)
         return dp_fail(DP_ERR_INVALID, "eplb: no loads");
     for (int32_t layer = 0; layer < sizes->layers; layer++) {
-        const float *row = weights + (size_t)layer * (size_t)sizes->experts;
+        const float *row = loads + (size_t)layer * (size_t)sizes->experts;
         uint32_t wrong = 0, most = 0;
 
         for (int32_t e = 0; e < sizes->experts; e++) {

@@ -40,6 +40,6 @@ dp__eplb_sizes_t dp__eplb_as_global(const dp__eplb_sizes_t *sizes);
 
 /* Options as given, or the defaults; policy resolved to what AUTO means first for this shape. */
 dp_status_t dp__eplb_check_options(const dp_eplb_options_t *options, dp_eplb_options_t *options_out);
-dp_status_t dp__eplb_check_weights(const dp__eplb_sizes_t *sizes, const float *weights);
+dp_status_t dp__eplb_check_loads(const dp__eplb_sizes_t *sizes, const float *loads);
 
 #endif

@@ -15,7 +15,6 @@ dp_status_t dp_eplb_smooth(float *average, const float *loads, size_t count, dou
             return dp_fail(DP_ERR_NUMERIC, "eplb: load %zu is %g; it has to be finite and not negative", i,
                            (double)loads[i]);
     for (size_t i = 0; i < count; i++)
-        average[i] =
-            step == 0 ? loads[i] : (float)(decay * (double)average[i] + (1.0 - decay) * (double)loads[i]);
+        average[i] = step == 0 ? loads[i] : (float)(decay * (double)average[i] + (1.0 - decay) * (double)loads[i]);
     return DP_OK;
 }

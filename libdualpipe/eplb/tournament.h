@@ -8,9 +8,9 @@
 #include <stdint.h>
 
 typedef struct dp__tournament {
-    int32_t leaves;  /* power of two, at least the number of keys                                        */
+    int32_t leaves;  /* power of two, at least the number of keys */
     float *key;      /* [2 * leaves] of the winner below each match; matches from 1, leaves from `leaves` */
-    int32_t *winner; /* [2 * leaves] its number                                                          */
+    int32_t *winner; /* [2 * leaves] its number */
 } dp__tournament_t;
 
 static inline int32_t dp__tournament_leaves(int32_t keys)

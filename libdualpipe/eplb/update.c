@@ -3,6 +3,7 @@
  * update.c: from the placement in use to a better one, moving few experts. Each layer has two candidates, one
  * made from the placement in use and one from the plan that loads alone would give; the one that moves less
  * is taken. */
+#include "base/sized.h"
 #include "eplb/few_moves.h"
 #include "eplb/greedy.h"
 #include "eplb/index.h"
@@ -25,11 +26,16 @@ typedef struct candidate {
 static dp_status_t check_update(const dp__eplb_sizes_t *sizes, const dp_eplb_update_options_t *given,
                                 dp_eplb_update_options_t *out)
 {
+    dp_status_t status = DP_OK;
+
     *out = (dp_eplb_update_options_t){.struct_size = sizeof(*out)};
-    if (given != NULL && given->struct_size < sizeof(given->struct_size))
-        return dp_fail(DP_ERR_INVALID, "eplb: struct_size of the update options is not set");
     if (given != NULL)
-        memcpy(out, given, given->struct_size < sizeof(*out) ? given->struct_size : sizeof(*out));
+        status =
+            dp__sized_check("eplb: the update options", given, "dp_eplb_update_options_t", DP_EPLB_UPDATE_OPTIONS_MIN);
+    if (status < 0)
+        return status;
+    if (given != NULL)
+        dp_sized_take(out, sizeof(*out), given);
     if (!isfinite(out->threshold) || out->threshold < 0.0 || !isfinite(out->bound) ||
         (out->bound != 0.0 && out->bound < 1.0))
         return dp_fail(DP_ERR_INVALID,
@@ -108,8 +114,8 @@ static double limit_of(const dp__eplb_field_t *f, const dp_eplb_update_options_t
 }
 
 /* Writes the layer's new slots; true: it is within its limit, or was not to be touched. */
-static bool update_layer(const dp__eplb_field_t *f, const dp_eplb_update_options_t *update,
-                         const int32_t *origin, const int32_t *plan, int32_t *slots)
+static bool update_layer(const dp__eplb_field_t *f, const dp_eplb_update_options_t *update, const int32_t *origin,
+                         const int32_t *plan, int32_t *slots)
 {
     dp__eplb_scratch_t *s = f->scratch;
     candidate_t best = {.grade = 0};
@@ -131,9 +137,9 @@ static bool update_layer(const dp__eplb_field_t *f, const dp_eplb_update_options
 }
 
 dp_status_t dp_eplb_update(const dp_eplb_shape_t *shape, const dp_eplb_options_t *options,
-                           const dp_eplb_update_options_t *update, const float *weights,
-                           const int32_t *current, dp_eplb_placement_t *placement, dp_eplb_moves_t *moves,
-                           void *workspace, size_t workspace_bytes)
+                           const dp_eplb_update_options_t *update, const float *loads, const int32_t *current,
+                           dp_eplb_placement_t *placement, dp_eplb_moves_t *moves, void *workspace,
+                           size_t workspace_bytes)
 {
     dp__eplb_sizes_t sizes, used;
     dp__eplb_scratch_t s;
@@ -146,16 +152,15 @@ dp_status_t dp_eplb_update(const dp_eplb_shape_t *shape, const dp_eplb_options_t
 
     if (status < 0 || (status = dp__eplb_check_options(options, &chosen)) < 0 ||
         (status = check_update(&sizes, update, &how)) < 0 || (status = dp__eplb_check_moves(moves)) < 0 ||
-        (status = dp__eplb_check_weights(&sizes, weights)) < 0 ||
-        (status = dp__eplb_check_placement(placement)) < 0 ||
+        (status = dp__eplb_check_loads(&sizes, loads)) < 0 || (status = dp__eplb_check_placement(placement)) < 0 ||
         (status = dp__eplb_check_slots(&sizes, current, s.count)) < 0)
         return status;
     rows = (dp__eplb_rows_t){.physical_to_logical = s.target};
-    status = dp__eplb_greedy_by_policy(&sizes, &chosen, weights, &rows, &s, &used, &placement->policy);
+    status = dp__eplb_greedy_by_policy(&sizes, &chosen, loads, &rows, &s, &used, &placement->policy);
     if (status < 0)
         return status;
     if (dp__eplb_searches(&chosen))
-        dp__eplb_search(&used, &chosen, weights, s.target, &s);
+        dp__eplb_search(&used, &chosen, loads, s.target, &s);
     dp__field_open(&field, &used, &s, chosen.distinct != 0);
     real = field;
     real.sizes = sizes; /* nodes are nodes also where the policy does not care */
@@ -165,7 +170,7 @@ dp_status_t dp_eplb_update(const dp_eplb_shape_t *shape, const dp_eplb_options_t
         int64_t between, moved;
 
         memcpy(s.origin, current + first, (size_t)sizes.replicas * sizeof(*s.origin));
-        dp__field_layer(&field, weights, layer);
+        dp__field_layer(&field, loads, layer);
         if (!update_layer(&field, &how, s.origin, s.target + first, slots))
             sum.layers_over++;
         moved = dp__eplb_count_moves(&real, s.origin, slots, &between);

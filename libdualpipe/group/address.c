@@ -14,7 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Without MASTER_PORT a port is made of the job's name; below where systems take the ports of outgoing connections from. */
+/* Without MASTER_PORT a port is made of the job's name; below where systems take the ports of outgoing connections
+   from. */
 #define FIRST_MADE_PORT 23000
 #define MADE_PORTS      8000
 
@@ -57,8 +58,7 @@ void dp__address_text(const struct sockaddr *address, socklen_t bytes, char *tex
 {
     char host[INET6_ADDRSTRLEN] = "?", port[8] = "?";
 
-    if (getnameinfo(address, bytes, host, sizeof(host), port, sizeof(port),
-                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+    if (getnameinfo(address, bytes, host, sizeof(host), port, sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) != 0)
         snprintf(text, text_bytes, "?");
     else
         snprintf(text, text_bytes, address->sa_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
@@ -136,8 +136,7 @@ static int inherited(const dp__address_t *address)
     /* The number may be stale, and the descriptor of something else by now. */
     if (text == NULL || dp__environment_number("DUALPIPE_LISTEN_FD", 3, 1 << 20, &fd) != DP_OK)
         return -1;
-    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &bytes) != 0 || !listening ||
-        !is_bound_to(fd, address))
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &bytes) != 0 || !listening || !is_bound_to(fd, address))
         return -1;
     if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 || fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) != 0)
         return -1;
@@ -151,10 +150,9 @@ static dp_status_t bind_and_listen(int fd, const dp__address_t *address, int32_t
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     if (bind(fd, (const struct sockaddr *)&address->storage, address->bytes) != 0)
         return dp_fail(DP_ERR_RENDEZVOUS, "rank 0 cannot listen at %s: %s%s", address->text, strerror(errno),
-                       errno == EADDRINUSE ? "; set MASTER_PORT to another port, or start with dualpipe run"
-                       : errno == EADDRNOTAVAIL
-                           ? "; MASTER_ADDR must be an address of the host that rank 0 runs on"
-                           : "");
+                       errno == EADDRINUSE      ? "; set MASTER_PORT to another port, or start with dualpipe run"
+                       : errno == EADDRNOTAVAIL ? "; MASTER_ADDR must be an address of the host that rank 0 runs on"
+                                                : "");
     if (listen(fd, size < 128 ? 128 : size) != 0)
         return dp_fail(DP_ERR_RENDEZVOUS, "rank 0 cannot listen at %s: %s", address->text, strerror(errno));
     if (!is_bound_to(fd, address))

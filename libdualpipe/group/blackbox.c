@@ -84,8 +84,7 @@ __attribute__((no_sanitize("thread"))) static dp_span_t read_span(const dp_span_
     return span;
 }
 
-__attribute__((no_sanitize("thread"))) static void read_name(const dp__box_t *box, uint16_t name,
-                                                             char text[NAME_BYTES])
+__attribute__((no_sanitize("thread"))) static void read_name(const dp__box_t *box, uint16_t name, char text[NAME_BYTES])
 {
     const header_t *header = box->memory;
     const volatile char *from = header->names[name < NAMES ? name : 0];
@@ -152,8 +151,8 @@ void dp__span_describe(const dp_span_t *span, const char *name, char *text, size
         append(text, bytes, " of stage %d", span->stage);
     if (span->chunk >= 0)
         append(text, bytes, ", chunk %d", span->chunk);
-    if (span->mb >= 0)
-        append(text, bytes, ", micro-batch %d", span->mb);
+    if (span->microbatch >= 0)
+        append(text, bytes, ", micro-batch %d", span->microbatch);
 }
 
 static void describe(const dp__box_t *box, const dp_span_t *span, char *text, size_t bytes)

@@ -20,15 +20,14 @@ struct dp__box {
 /* Bytes of the memory of a box. DP_ERR_INVALID for a capacity of 0 or above DP__BOX_MAX_RECORDS. */
 dp_status_t dp__box_bytes(uint32_t capacity, size_t *bytes_out);
 /* Writes the header into zeroed memory of that size and fills *box_out. mark: random, tells one box from another. */
-void dp__box_format(void *memory, size_t bytes, uint32_t capacity, const uint8_t mark[16],
-                    dp__box_t *box_out);
+void dp__box_format(void *memory, size_t bytes, uint32_t capacity, const uint8_t mark[16], dp__box_t *box_out);
 /* The same for memory that another rank has formatted: false when it is not that box. */
 bool dp__box_adopt(void *memory, size_t bytes, const uint8_t mark[16], dp__box_t *box_out);
 /* The text for spans whose name is `name`. */
 void dp__box_set_name(dp__box_t *box, uint16_t name, const char *text);
 
-/* "step 3: mlp(B) of stage 2" into text, "" when nothing was recorded. true: in progress, false: the last one that ended.
- * Reads memory that others may be writing. */
+/* "step 3: mlp(B) of stage 2" into text, "" when nothing was recorded. true: in progress, false: the last one that
+ * ended. Reads memory that others may be writing. */
 bool dp__box_describe(const dp__box_t *boxes, char *text, size_t bytes);
 /* The latest start or end recorded in these boxes, 0 when there is none. */
 int64_t dp__box_latest(const dp__box_t *boxes);

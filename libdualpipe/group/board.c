@@ -37,11 +37,10 @@ static uint32_t bucket_of(const char *key)
 dp_status_t dp__board_check(const char *key, size_t bytes)
 {
     if (key == NULL || key[0] == '\0' || strnlen(key, DP__BOARD_KEY_BYTES) == DP__BOARD_KEY_BYTES)
-        return dp_fail(DP_ERR_INVALID, "a key of the boot service has 1 to %d characters",
-                       DP__BOARD_KEY_BYTES - 1);
+        return dp_fail(DP_ERR_INVALID, "a key of the boot service has 1 to %d characters", DP__BOARD_KEY_BYTES - 1);
     if (bytes > DP__BOARD_VALUE_BYTES)
-        return dp_fail(DP_ERR_INVALID, "key \"%s\": %zu bytes, but the boot service takes at most %u", key,
-                       bytes, DP__BOARD_VALUE_BYTES);
+        return dp_fail(DP_ERR_INVALID, "key \"%s\": %zu bytes, but the boot service takes at most %u", key, bytes,
+                       DP__BOARD_VALUE_BYTES);
     return DP_OK;
 }
 
@@ -67,8 +66,8 @@ const dp__board_entry_t *dp__board_find(dp__board_t *board, const char *key)
 dp_status_t dp__board_copy(const dp__board_entry_t *entry, void *data, size_t bytes)
 {
     if (entry->bytes != bytes)
-        return dp_fail(DP_ERR_PROTOCOL, "key \"%s\" holds %zu bytes, %zu were asked for", entry->key,
-                       entry->bytes, bytes);
+        return dp_fail(DP_ERR_PROTOCOL, "key \"%s\" holds %zu bytes, %zu were asked for", entry->key, entry->bytes,
+                       bytes);
     if (bytes > 0)
         memcpy(data, entry->data, bytes);
     return DP_OK;
@@ -100,8 +99,8 @@ dp_status_t dp__board_put(dp__board_t *board, const char *key, const void *data,
     return DP_OK;
 }
 
-dp_status_t dp__board_wait(dp__board_t *board, dp__cause_t *cause, int32_t rank, int64_t timeout_ns,
-                           const char *key, void *data, size_t bytes)
+dp_status_t dp__board_wait(dp__board_t *board, dp__cause_t *cause, int32_t rank, int64_t timeout_ns, const char *key,
+                           void *data, size_t bytes)
 {
     int64_t deadline = dp__now_ns() + timeout_ns;
 

@@ -37,7 +37,7 @@ const dp__board_entry_t *dp__board_find(dp__board_t *board, const char *key);
 /* DP_ERR_PROTOCOL when the entry does not hold exactly `bytes` bytes. */
 dp_status_t dp__board_copy(const dp__board_entry_t *entry, void *data, size_t bytes);
 /* Waits for the key, for rank `rank`, and copies it. [any] [blocks] */
-dp_status_t dp__board_wait(dp__board_t *board, dp__cause_t *cause, int32_t rank, int64_t timeout_ns,
-                           const char *key, void *data, size_t bytes);
+dp_status_t dp__board_wait(dp__board_t *board, dp__cause_t *cause, int32_t rank, int64_t timeout_ns, const char *key,
+                           void *data, size_t bytes);
 
 #endif

@@ -130,8 +130,7 @@ static dp_status_t adopt_boxes(dp__process_t *p, const offer_t *offers)
 
     for (int32_t r = 0; r < p->group.size; r++)
         if (offers[r].status != DP_OK)
-            return dp_fail(offers[r].status, "rank %d: %.*s", r, (int)sizeof(offers[r].message) - 1,
-                           offers[r].message);
+            return dp_fail(offers[r].status, "rank %d: %.*s", r, (int)sizeof(offers[r].message) - 1, offers[r].message);
     for (int32_t r = 0; r < p->group.size; r++)
         if (r != p->group.rank && here[0] != '\0' && strcmp(p->peers[r].machine, here) == 0)
             adopt_box(p, r, &offers[r]);
@@ -146,8 +145,7 @@ dp_status_t dp__process_blackbox(dp_group_t *group, uint32_t capacity, dp_span_t
     dp_status_t status;
 
     mine.fd = -1;
-    mine.status =
-        all != NULL ? make_box(p, capacity, &mine, &box) : dp_fail(DP_ERR_NOMEM, "a black box: no memory");
+    mine.status = all != NULL ? make_box(p, capacity, &mine, &box) : dp_fail(DP_ERR_NOMEM, "a black box: no memory");
     if (mine.status != DP_OK)
         snprintf(mine.message, sizeof(mine.message), "%s", dp_last_error());
     status = group->link->gather(group, DP__MEET_BLACKBOX, &mine, sizeof(mine), all);

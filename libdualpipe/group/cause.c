@@ -61,7 +61,6 @@ dp_status_t dp__cause_wait(dp__cause_t *cause, dp_signal_t *signal, uint32_t tar
     if (status == DP_ERR_ABORTED)
         return dp__cause_check(cause);
     if (status == DP_ERR_TIMEOUT)
-        return dp_fail(status, "%s: nothing for %.3g s", what != NULL ? what : "a wait",
-                       (double)timeout_ns * 1e-9);
+        return dp_fail(status, "%s: nothing for %.3g s", what != NULL ? what : "a wait", (double)timeout_ns * 1e-9);
     return status;
 }

@@ -11,10 +11,10 @@
 #define DP__CAUSE_BYTES 960
 
 typedef struct dp__cause {
-    dp__abort_t abort;     /* what waiters look at                                                  */
-    uint32_t claimed;      /* 1: somebody is writing the record, or has                             */
-    uint32_t interrupted;  /* rank + 1 of the first dp__cause_interrupt                             */
-    dp_signal_t published; /* 1: status and message are there                                       */
+    dp__abort_t abort;     /* what waiters look at */
+    uint32_t claimed;      /* 1: somebody is writing the record, or has */
+    uint32_t interrupted;  /* rank + 1 of the first dp__cause_interrupt */
+    dp_signal_t published; /* 1: status and message are there */
     dp_status_t status;
     char message[DP__CAUSE_BYTES];
 } dp__cause_t;

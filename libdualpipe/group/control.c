@@ -14,23 +14,13 @@
 #define FRAMES_AT_ONCE 64 /* of one connection, before the others get their turn */
 #define LONGEST_NAP_MS 1000
 
-void dp__control_wake(dp__process_t *p)
-{
-    int saved = errno;
-    uint64_t one = 1;
-    ssize_t n = write(p->wake_fd, &one, sizeof(one)); /* full means that it is awake anyway */
-
-    (void)n;
-    errno = saved;
-}
-
 /* ---- what happens without a frame ---- */
 
 static void heed_interrupt(dp__process_t *p)
 {
     char name[128], text[192];
 
-    if (__atomic_load_n(&p->interrupted, __ATOMIC_ACQUIRE) == 0 || p->proposed)
+    if (__atomic_load_n(&p->interrupted, __ATOMIC_ACQUIRE) == 0 || p->proposal.made)
         return;
     dp__peer_name(p, p->group.rank, name, sizeof(name));
     snprintf(text, sizeof(text), "interrupted: %s was asked to stop", name);
@@ -41,24 +31,24 @@ static void push_proposal(dp__process_t *p, int64_t now)
 {
     dp__connection_t *hub;
 
-    if (!p->proposed || dp__cause_is_set(&p->cause))
+    if (!p->proposal.made || dp__cause_is_set(&p->cause))
         return;
     if (dp__is_hub(p)) {
-        dp__hub_abort(p, p->proposal, p->proposal_text, p->proposal_meeting);
+        dp__hub_abort(p, p->proposal.status, p->proposal.text, p->proposal.meeting);
         return;
     }
-    hub = dp__spoke_hub(p);
-    if (!p->proposal_sent && hub != NULL && hub->wire.sealed) {
+    hub = dp__hub_connection(p);
+    if (!p->proposal.sent && hub != NULL && hub->wire.sealed) {
         dp__send(p, &(dp__frame_t){.type = DP__FRAME_ABORT,
                                    .from = p->group.rank,
-                                   .id = p->proposal_meeting,
-                                   .value = p->proposal,
-                                   .bytes = (uint32_t)strlen(p->proposal_text),
-                                   .payload = (const unsigned char *)p->proposal_text});
-        p->proposal_sent = true;
+                                   .id = p->proposal.meeting,
+                                   .value = p->proposal.status,
+                                   .bytes = (uint32_t)strlen(p->proposal.text),
+                                   .payload = (const unsigned char *)p->proposal.text});
+        p->proposal.sent = true;
     }
-    if (now >= p->proposal_deadline_ns || hub == NULL || !hub->wire.sealed)
-        dp__cause_set(&p->cause, p->proposal, p->proposal_text); /* rank 0 does not answer: then it is ours */
+    if (now >= p->proposal.deadline_ns || hub == NULL || !hub->wire.sealed)
+        dp__cause_set(&p->cause, p->proposal.status, p->proposal.text); /* rank 0 does not answer: then it is ours */
 }
 
 static void tick(dp__process_t *p, int64_t now)
@@ -81,7 +71,7 @@ static bool finished(const dp__process_t *p, int64_t now)
         return true;
     if (dp__is_hub(p))
         return dp__hub_done(p);
-    return p->count == 0 || !dp__wire_pending(&p->connections[0]->wire);
+    return p->connections.count == 0 || !dp__wire_pending(&p->connections.all[0]->wire);
 }
 
 /* ---- connections ---- */
@@ -163,45 +153,46 @@ static short wanted_events(const dp__connection_t *c)
 static int nap_ms(const dp__process_t *p, int64_t now)
 {
     int64_t until = now + (int64_t)LONGEST_NAP_MS * 1000000;
-    int64_t candidates[] = {
-        dp__signal_value(&p->joined) == 0 ? p->join_deadline_ns : INT64_MAX,
-        p->proposed ? p->proposal_deadline_ns : INT64_MAX, p->stop ? p->stop_deadline_ns : INT64_MAX,
-        p->retry_ns != 0 ? p->retry_ns : INT64_MAX, p->accept_again_ns != 0 ? p->accept_again_ns : INT64_MAX};
+    int64_t candidates[] = {dp__signal_value(&p->join.done) == 0 ? p->join.deadline_ns : INT64_MAX,
+                            p->proposal.made ? p->proposal.deadline_ns : INT64_MAX,
+                            p->stop ? p->stop_deadline_ns : INT64_MAX,
+                            p->spoke.retry_ns != 0 ? p->spoke.retry_ns : INT64_MAX,
+                            p->hub.accept_again_ns != 0 ? p->hub.accept_again_ns : INT64_MAX};
 
     for (size_t i = 0; i < sizeof(candidates) / sizeof(candidates[0]); i++)
         if (candidates[i] > now && candidates[i] < until)
             until = candidates[i];
-    for (size_t i = 0; i < p->count; i++)
-        if (p->connections[i]->deadline_ns < until)
-            until = p->connections[i]->deadline_ns;
+    for (size_t i = 0; i < p->connections.count; i++)
+        if (p->connections.all[i]->deadline_ns < until)
+            until = p->connections.all[i]->deadline_ns;
     return until <= now ? 0 : (int)((until - now + 999999) / 1000000);
 }
 
 static nfds_t fill_polls(dp__process_t *p, int64_t now)
 {
-    struct pollfd *polls = p->polls;
-    bool accepting = p->listener >= 0 && now >= p->accept_again_ns;
+    struct pollfd *polls = p->connections.polls;
+    bool accepting = p->hub.listener >= 0 && now >= p->hub.accept_again_ns;
 
     polls[0] = (struct pollfd){.fd = p->wake_fd, .events = POLLIN};
-    polls[1] = (struct pollfd){.fd = accepting ? p->listener : -1, .events = POLLIN};
-    for (size_t i = 0; i < p->count; i++) {
-        const dp__connection_t *c = p->connections[i];
+    polls[1] = (struct pollfd){.fd = accepting ? p->hub.listener : -1, .events = POLLIN};
+    for (size_t i = 0; i < p->connections.count; i++) {
+        const dp__connection_t *c = p->connections.all[i];
 
         polls[2 + 2 * i] = (struct pollfd){.fd = c->wire.fd, .events = wanted_events(c)};
         polls[3 + 2 * i] = (struct pollfd){.fd = c->pid_fd, .events = POLLIN};
     }
-    return (nfds_t)(2 + 2 * p->count);
+    return (nfds_t)(2 + 2 * p->connections.count);
 }
 
 static void handle(dp__process_t *p, nfds_t n)
 {
-    const struct pollfd *polls = p->polls;
+    const struct pollfd *polls = p->connections.polls;
     uint64_t wakes;
 
     if (polls[0].revents != 0 && read(p->wake_fd, &wakes, sizeof(wakes)) < 0)
         wakes = 0;                      /* somebody's wake was counted before */
     for (nfds_t i = 2; i < n; i += 2) { /* nothing is dropped or added meanwhile: places stay */
-        dp__connection_t *c = p->connections[(i - 2) / 2];
+        dp__connection_t *c = p->connections.all[(i - 2) / 2];
 
         if (polls[i].revents != 0)
             serve(p, c, polls[i].revents);
@@ -214,11 +205,11 @@ static void handle(dp__process_t *p, nfds_t n)
 
 static void settle(dp__process_t *p)
 {
-    for (size_t i = 0; i < p->count; i++)
-        flush(p, p->connections[i]);
-    for (size_t i = p->count; i-- > 0;)
-        if (p->connections[i]->phase == DP__PHASE_GONE)
-            dp__connection_drop(p, p->connections[i]);
+    for (size_t i = 0; i < p->connections.count; i++)
+        flush(p, p->connections.all[i]);
+    for (size_t i = p->connections.count; i-- > 0;)
+        if (p->connections.all[i]->phase == DP__PHASE_GONE)
+            dp__connection_drop(p, p->connections.all[i]);
 }
 
 void *dp__control_main(void *process)
@@ -239,8 +230,8 @@ void *dp__control_main(void *process)
         nap = nap_ms(p, now);
         n = fill_polls(p, now);
         pthread_mutex_unlock(&p->mutex);
-        if (poll(p->polls, n, nap) < 0)
-            memset(p->polls, 0,
+        if (poll(p->connections.polls, n, nap) < 0)
+            memset(p->connections.polls, 0,
                    n * sizeof(struct pollfd)); /* EINTR cannot be, all signals are blocked; ENOMEM: again */
         pthread_mutex_lock(&p->mutex);
         handle(p, n);

@@ -3,6 +3,8 @@
  * environment.c: what launchers tell a rank about itself. */
 #include "group/environment.h"
 
+#include "base/sized.h"
+
 #include <dualpipe/group.h>
 
 #include <errno.h>
@@ -18,8 +20,7 @@ static const form_t forms[] = {
     {"dualpipe run", "DUALPIPE_RUN", "RANK", "WORLD_SIZE", "LOCAL_RANK"},
     {"torchrun", "RANK", "RANK", "WORLD_SIZE", "LOCAL_RANK"},
     {"torchrun", "WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_RANK"},
-    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-     "OMPI_COMM_WORLD_LOCAL_RANK"},
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
     {"Slurm", "SLURM_PROCID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"},
 };
 
@@ -30,20 +31,19 @@ dp_status_t dp__environment_number(const char *name, int32_t low, int32_t high, 
     long value;
 
     if (text == NULL)
-        return dp_fail(DP_ERR_INVALID,
-                       "%s is not in the environment, though other variables of its launcher are", name);
+        return dp_fail(DP_ERR_INVALID, "%s is not in the environment, though other variables of its launcher are",
+                       name);
     errno = 0;
     value = strtol(text, &end, 10);
     if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || value < low || value > high)
-        return dp_fail(DP_ERR_INVALID, "%s=%.40s: a number from %d to %d was expected", name, text, low,
-                       high);
+        return dp_fail(DP_ERR_INVALID, "%s=%.40s: a number from %d to %d was expected", name, text, low, high);
     *number_out = (int32_t)value;
     return DP_OK;
 }
 
 static dp_status_t read_form(const form_t *form, dp_group_environment_t *environment_out)
 {
-    dp_group_environment_t found = {.launcher = form->launcher};
+    dp_group_environment_t found = {.struct_size = sizeof(found), .launcher = form->launcher};
     dp_status_t status = dp__environment_number(form->size, 1, DP_MAX_RANKS, &found.size);
 
     if (status == DP_OK)
@@ -54,16 +54,22 @@ static dp_status_t read_form(const form_t *form, dp_group_environment_t *environ
     if (secure_getenv(form->local_rank) != NULL)
         status = dp__environment_number(form->local_rank, 0, found.size - 1, &found.local_rank);
     if (status == DP_OK)
-        *environment_out = found;
+        dp_sized_put(environment_out, &found);
     return status;
 }
 
 dp_status_t dp_group_environment(dp_group_environment_t *environment_out)
 {
+    const dp_group_environment_t alone = {.struct_size = sizeof(alone), .size = 1, .launcher = "none"};
+    dp_status_t status = dp__sized_check("dp_group_environment: environment_out", environment_out,
+                                         "dp_group_environment_t", DP_GROUP_ENVIRONMENT_MIN);
+
+    if (status < 0)
+        return status;
     for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++)
         if (secure_getenv(forms[i].mark) != NULL)
             return read_form(&forms[i], environment_out);
-    *environment_out = (dp_group_environment_t){0, 1, 0, "none"};
+    dp_sized_put(environment_out, &alone);
     return DP_OK;
 }
 

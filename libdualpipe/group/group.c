@@ -2,13 +2,18 @@
  * SPDX-License-Identifier: MIT
  * group.c: the public functions on a group: checks, then the link. */
 #include "group/group.h"
-#include "group/pin.h"
 #include "base/memory.h"
+#include "base/sized.h"
 #include "group/blackbox.h"
+#include "group/pin.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+#define POLL_ASKS       16 /* back to back */
+#define POLL_NAP_MIN_NS 2000
+#define POLL_NAP_MAX_NS 500000
 
 const char *dp__meeting_name(uint32_t meeting)
 {
@@ -77,22 +82,47 @@ dp_status_t dp__group_wait(const dp_group_t *group, dp_signal_t *signal, uint32_
     }
 }
 
+/* Asks back to back a few times, then sleeps in between, longer and longer, so that no core is kept busy. */
+dp_status_t dp__group_poll(const dp_group_t *group, dp_poll_fn progress, void *arg, int64_t timeout_ns,
+                           const char *what)
+{
+    int64_t limit = timeout_ns < 0 ? group->hang_ns : timeout_ns, start = dp__now_ns(), nap = POLL_NAP_MIN_NS;
+
+    for (int asked = 0;; asked++) {
+        dp_status_t status = progress(arg);
+        int64_t now;
+
+        if (status != DP_PENDING)
+            return status;
+        if (dp__cause_is_set(group->cause))
+            return dp__cause_check(group->cause);
+        now = dp__now_ns();
+        if (now - start >= limit) {
+            if (timeout_ns >= 0 || latest_sign_of_life(group) <= start)
+                return dp_fail(DP_ERR_TIMEOUT, "%s: nothing for %.3g s", what != NULL ? what : "a poll",
+                               (double)limit * 1e-9);
+            start = now;
+        }
+        if (asked >= POLL_ASKS) {
+            dp__nap(nap);
+            nap = nap < POLL_NAP_MAX_NS / 2 ? 2 * nap : POLL_NAP_MAX_NS;
+        }
+    }
+}
+
 dp_status_t dp__group_options(const dp_group_options_t *given, dp_group_options_t *options_out)
 {
     memset(options_out, 0, sizeof(*options_out));
     if (given != NULL) {
-        size_t bytes = given->struct_size;
+        dp_status_t status = dp__sized_check("group options", given, "dp_group_options_t", DP_GROUP_OPTIONS_MIN);
 
-        if (bytes < sizeof(given->struct_size))
-            return dp_fail(DP_ERR_INVALID,
-                           "group options: struct_size is %u; set it to sizeof(dp_group_options_t)",
-                           given->struct_size);
-        memcpy(options_out, given, bytes < sizeof(*options_out) ? bytes : sizeof(*options_out));
+        if (status < 0)
+            return status;
+        dp_sized_take(options_out, sizeof(*options_out), given);
     }
     if (!(options_out->join_seconds >= 0 && options_out->join_seconds <= 1e6) ||
         !(options_out->hang_seconds >= 0 && options_out->hang_seconds <= 1e6))
-        return dp_fail(DP_ERR_INVALID,
-                       "group options: join_seconds %g, hang_seconds %g: both lie between 0 and 1e6",
+        return dp_fail(DP_ERR_INVALID, "group options: join_seconds %g, hang_seconds %g: both lie between 0 and 1e6",
                        options_out->join_seconds, options_out->hang_seconds);
     options_out->struct_size = sizeof(*options_out);
     if (options_out->join_seconds == 0)
@@ -117,6 +147,15 @@ const dp_host_t *dp_group_host(const dp_group_t *group)
     return &group->host;
 }
 
+int32_t dp__group_local_rank(const dp_group_t *group)
+{
+    int32_t before = 0;
+
+    for (int32_t r = 0; r < group->rank; r++)
+        before += group->link->near(group, r);
+    return before;
+}
+
 void dp__group_set_sms(dp_group_t *group, uint32_t compute_sms, uint32_t comm_sms)
 {
     group->sm.compute_sms = compute_sms;
@@ -131,21 +170,19 @@ dp_status_t dp_group_barrier(dp_group_t *group)
 dp_status_t dp_group_all_gather(dp_group_t *group, const void *mine, size_t bytes, void *all_out)
 {
     if (bytes > DP__GATHER_BYTES)
-        return dp_fail(DP_ERR_INVALID,
-                       "rank %d: all_gather of %zu bytes; at most %u are possible, collect takes more",
+        return dp_fail(DP_ERR_INVALID, "rank %d: all_gather of %zu bytes; at most %u are possible, collect takes more",
                        group->rank, bytes, DP__GATHER_BYTES);
     return group->link->gather(group, DP__MEET_ALL_GATHER, mine, bytes, all_out);
 }
 
-dp_status_t dp_group_collect(dp_group_t *group, int32_t root, const void *mine, size_t bytes,
-                             dp_receive_fn receive, void *user)
+dp_status_t dp_group_collect(dp_group_t *group, int32_t root, const void *mine, size_t bytes, dp_receive_fn receive,
+                             void *user)
 {
     if (root < 0 || root >= group->size)
-        return dp_fail(DP_ERR_INVALID, "rank %d: collect at rank %d: there are ranks 0 to %d", group->rank,
-                       root, group->size - 1);
+        return dp_fail(DP_ERR_INVALID, "rank %d: collect at rank %d: there are ranks 0 to %d", group->rank, root,
+                       group->size - 1);
     if (root == group->rank && receive == NULL)
-        return dp_fail(DP_ERR_INVALID, "rank %d: the root of collect needs a function to receive with",
-                       group->rank);
+        return dp_fail(DP_ERR_INVALID, "rank %d: the root of collect needs a function to receive with", group->rank);
     return group->link->collect(group, root, mine, bytes, receive, user);
 }
 

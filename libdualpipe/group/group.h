@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * group.h (private): one rank's handle of a job. What is the same for ranks as threads (local.c) and ranks as processes
- * (process.c) is here; how they reach each other is behind dp__link_t. */
+ * (process.c) is here; how they reach each other is behind dp__group_link_t. */
 #ifndef DP_GROUP_GROUP_H
 #define DP_GROUP_GROUP_H
 
@@ -34,20 +34,20 @@ typedef struct dp__verdict {
 } dp__verdict_t;
 
 /* How the ranks of a job reach each other. Sizes and keys have been checked. */
-typedef struct dp__link {
+typedef struct dp__group_link {
     dp_status_t (*put)(dp_group_t *group, const char *key, const void *data, size_t bytes);
     dp_status_t (*get)(dp_group_t *group, const char *key, void *data, size_t bytes);
     /* everybody's `bytes` bytes, the same number on all ranks, in rank order */
-    dp_status_t (*gather)(dp_group_t *group, dp__meeting_t meeting, const void *mine, size_t bytes,
-                          void *all_out);
-    dp_status_t (*collect)(dp_group_t *group, int32_t root, const void *mine, size_t bytes,
-                           dp_receive_fn receive, void *user);
+    dp_status_t (*gather)(dp_group_t *group, dp__meeting_t meeting, const void *mine, size_t bytes, void *all_out);
+    dp_status_t (*collect)(dp_group_t *group, int32_t root, const void *mine, size_t bytes, dp_receive_fn receive,
+                           void *user);
     void (*abort)(dp_group_t *group, dp_status_t status, const char *message);
     void (*interrupt)(dp_group_t *group); /* async-signal-safe */
     dp_status_t (*blackbox)(dp_group_t *group, uint32_t capacity, dp_span_t **records_out);
     const dp__box_t *(*boxes)(const dp_group_t *group, int32_t rank); /* newest first */
+    bool (*near)(const dp_group_t *group, int32_t rank);              /* on this host */
     void (*leave)(dp_group_t *group);                                 /* releases the group */
-} dp__link_t;
+} dp__group_link_t;
 
 struct dp_group {
     dp_host_t host;
@@ -56,16 +56,19 @@ struct dp_group {
     int32_t rank, size;
     int64_t hang_ns;
     dp__cause_t *cause;
-    const dp__link_t *link;
+    const dp__group_link_t *link;
     bool pinned; /* leaving leaves everything where it is */
 };
 
 /* Fills what all kinds of groups share. */
 void dp__group_init(dp_group_t *group, int32_t rank, int32_t size, int64_t hang_ns, dp__cause_t *cause,
-                    const dp__link_t *link);
+                    const dp__group_link_t *link);
 /* Waits as long as somebody gets on: behind a long computation everybody waits. DP_ERR_TIMEOUT when for hang_ns no
  * operation of any rank in sight began or ended. */
 dp_status_t dp__group_wait(const dp_group_t *group, dp_signal_t *signal, uint32_t target, int64_t hang_ns,
+                           const char *what);
+/* The same for a wait that gets on only while `progress` is asked. timeout_ns < 0: the group's hang_ns, as above. */
+dp_status_t dp__group_poll(const dp_group_t *group, dp_poll_fn progress, void *arg, int64_t timeout_ns,
                            const char *what);
 /* The options with defaults in the place of what is missing (struct_size, NULL). DP_ERR_INVALID. */
 dp_status_t dp__group_options(const dp_group_options_t *given, dp_group_options_t *options_out);

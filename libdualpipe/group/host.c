@@ -18,8 +18,7 @@ static void host_log(const dp_host_t *h, int level, const char *origin, const ch
     dp_log(level, origin, "rank %d: %s", group_of(h)->rank, message);
 }
 
-static dp_status_t host_fail(const dp_host_t *h, dp_status_t status, const char *file, int line,
-                             const char *fmt, ...)
+static dp_status_t host_fail(const dp_host_t *h, dp_status_t status, const char *file, int line, const char *fmt, ...)
 {
     const char *slash = strrchr(file, '/');
     va_list args;
@@ -27,8 +26,8 @@ static dp_status_t host_fail(const dp_host_t *h, dp_status_t status, const char 
     va_start(args, fmt);
     (void)dp_failv(status, fmt, args);
     va_end(args);
-    dp_log(DP_LOG_DEBUG, slash != NULL ? slash + 1 : file, "line %d: rank %d: %s: %s", line,
-           group_of(h)->rank, dp_status_name(status), dp_last_error());
+    dp_log(DP_LOG_DEBUG, slash != NULL ? slash + 1 : file, "line %d: rank %d: %s: %s", line, group_of(h)->rank,
+           dp_status_name(status), dp_last_error());
     return status;
 }
 
@@ -58,6 +57,11 @@ static dp_status_t host_wait(const dp_host_t *h, dp_signal_t *signal, uint32_t t
     if (timeout_ns < 0)
         return dp__group_wait(group, signal, target, group->hang_ns, what);
     return dp__cause_wait(group->cause, signal, target, timeout_ns, what);
+}
+
+static dp_status_t host_poll(const dp_host_t *h, dp_poll_fn progress, void *arg, int64_t timeout_ns, const char *what)
+{
+    return dp__group_poll(group_of(h), progress, arg, timeout_ns, what);
 }
 
 static void host_post(const dp_host_t *h, dp_signal_t *signal, uint32_t value)
@@ -107,7 +111,7 @@ static const char *host_last_error(const dp_host_t *h)
 }
 
 void dp__group_init(dp_group_t *group, int32_t rank, int32_t size, int64_t hang_ns, dp__cause_t *cause,
-                    const dp__link_t *link)
+                    const dp__group_link_t *link)
 {
     group->host = (dp_host_t){.struct_size = sizeof(dp_host_t),
                               .abi_major = DP_ABI_MAJOR,
@@ -119,6 +123,7 @@ void dp__group_init(dp_group_t *group, int32_t rank, int32_t size, int64_t hang_
                               .release = host_release,
                               .now_ns = host_now_ns,
                               .wait = host_wait,
+                              .poll = host_poll,
                               .post = host_post,
                               .aborted = host_aborted,
                               .get_service = host_get_service,

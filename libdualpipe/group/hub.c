@@ -26,12 +26,11 @@ static void log_stranger(dp__process_t *p, const dp__connection_t *c, const char
 {
     int64_t now = dp__now_ns();
 
-    p->strangers++;
-    if (now < p->next_log_ns)
+    p->hub.strangers++;
+    if (now < p->hub.next_log_ns)
         return;
-    p->next_log_ns = now + 10000000000;
-    dp_log(DP_LOG_WARN, "group", "rank 0 dropped a connection from %s: %s (%u so far)", c->from, why,
-           p->strangers);
+    p->hub.next_log_ns = now + 10000000000;
+    dp_log(DP_LOG_WARN, "group", "rank 0 dropped a connection from %s: %s (%u so far)", c->from, why, p->hub.strangers);
 }
 
 static bool is_stranger(const dp__connection_t *c)
@@ -45,11 +44,11 @@ static void limit_strangers(dp__process_t *p)
     dp__connection_t *oldest = NULL;
     size_t strangers = 0;
 
-    for (size_t i = 0; i < p->count; i++)
-        if (is_stranger(p->connections[i])) {
+    for (size_t i = 0; i < p->connections.count; i++)
+        if (is_stranger(p->connections.all[i])) {
             strangers++;
             if (oldest == NULL) /* they lie in the order they came in */
-                oldest = p->connections[i];
+                oldest = p->connections.all[i];
         }
     if (strangers > stranger_limit(p)) {
         log_stranger(p, oldest, "too many connections that do not say who they are");
@@ -74,17 +73,17 @@ static void take_in(dp__process_t *p, int fd, const struct sockaddr *from, sockl
 
 void dp__hub_accept(dp__process_t *p)
 {
-    for (int i = 0; i < ACCEPTS_AT_ONCE && p->listener >= 0; i++) {
+    for (int i = 0; i < ACCEPTS_AT_ONCE && p->hub.listener >= 0; i++) {
         struct sockaddr_storage from;
         socklen_t bytes = sizeof(from);
-        int fd = accept4(p->listener, (struct sockaddr *)&from, &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        int fd = accept4(p->hub.listener, (struct sockaddr *)&from, &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
         if (fd >= 0) {
             take_in(p, fd, (struct sockaddr *)&from, bytes);
             continue;
         }
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            p->accept_again_ns = dp__now_ns() + 100000000; /* it would be readable all the time */
+            p->hub.accept_again_ns = dp__now_ns() + 100000000; /* it would be readable all the time */
             dp_log(DP_LOG_WARN, "group", "rank 0 cannot take in a connection: %s", strerror(errno));
         }
         return;
@@ -108,10 +107,10 @@ static void refuse(dp__connection_t *c, dp_status_t status, const char *text)
 /* For the list of who is missing. */
 static void note_trouble(dp__process_t *p, const char *text)
 {
-    size_t used = strlen(p->trouble);
+    size_t used = strlen(p->join.trouble);
 
-    if (strstr(p->trouble, text) == NULL && used + strlen(text) + 3 < sizeof(p->trouble))
-        snprintf(p->trouble + used, sizeof(p->trouble) - used, "; %s", text);
+    if (strstr(p->join.trouble, text) == NULL && used + strlen(text) + 3 < sizeof(p->join.trouble))
+        snprintf(p->join.trouble + used, sizeof(p->join.trouble) - used, "; %s", text);
 }
 
 static uint32_t read_u32(const unsigned char *at)
@@ -141,40 +140,36 @@ static void hear_hello(dp__process_t *p, dp__connection_t *c, const dp__frame_t 
         refuse(c, DP_ERR_MISMATCH, "rank 0 was built with another version of libdualpipe");
         return;
     }
-    if (t->rank < 1 || t->rank >= DP_MAX_RANKS || t->size < 2 || t->size > DP_MAX_RANKS ||
-        t->rank >= t->size || getrandom(t->hub_nonce, DP__NONCE_BYTES, 0) != DP__NONCE_BYTES) {
+    if (t->rank < 1 || t->rank >= DP_MAX_RANKS || t->size < 2 || t->size > DP_MAX_RANKS || t->rank >= t->size ||
+        getrandom(t->hub_nonce, DP__NONCE_BYTES, 0) != DP__NONCE_BYTES) {
         c->phase = DP__PHASE_GONE;
         return;
     }
     c->phase = DP__PHASE_PROOF;
-    if (!dp__wire_send(
-            &c->wire,
-            &(dp__frame_t){.type = DP__FRAME_CHALLENGE, .bytes = DP__NONCE_BYTES, .payload = t->hub_nonce}))
+    if (!dp__wire_send(&c->wire,
+                       &(dp__frame_t){.type = DP__FRAME_CHALLENGE, .bytes = DP__NONCE_BYTES, .payload = t->hub_nonce}))
         c->phase = DP__PHASE_GONE;
 }
 
 static void hear_proof(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
 {
-    uint8_t wanted[DP__SHA256_BYTES], proof[DP__SHA256_BYTES], ours[DP__SHA256_BYTES],
-        theirs[DP__SHA256_BYTES];
+    uint8_t wanted[DP__SHA256_BYTES], proof[DP__SHA256_BYTES], ours[DP__SHA256_BYTES], theirs[DP__SHA256_BYTES];
     char text[128];
 
-    dp__secret_prove(&p->secret, DP__LABEL_RANK_PROOF, &c->transcript, wanted);
+    dp__secret_prove(&p->join.secret, DP__LABEL_RANK_PROOF, &c->transcript, wanted);
     if (frame->type != DP__FRAME_PROOF || frame->bytes != DP__SHA256_BYTES ||
         !dp__digest_equal(wanted, frame->payload)) {
-        snprintf(text, sizeof(text), "one that called itself rank %d did not hold the secret",
-                 c->transcript.rank);
+        snprintf(text, sizeof(text), "one that called itself rank %d did not hold the secret", c->transcript.rank);
         log_stranger(p, c, text);
         note_trouble(p, text);
         refuse(c, DP_ERR_SECURITY, "it holds another secret");
         return;
     }
-    dp__secret_prove(&p->secret, DP__LABEL_HUB_PROOF, &c->transcript, proof);
-    dp__secret_prove(&p->secret, DP__LABEL_HUB_KEY, &c->transcript, ours);
-    dp__secret_prove(&p->secret, DP__LABEL_RANK_KEY, &c->transcript, theirs);
+    dp__secret_prove(&p->join.secret, DP__LABEL_HUB_PROOF, &c->transcript, proof);
+    dp__secret_prove(&p->join.secret, DP__LABEL_HUB_KEY, &c->transcript, ours);
+    dp__secret_prove(&p->join.secret, DP__LABEL_RANK_KEY, &c->transcript, theirs);
     c->phase = DP__PHASE_WELCOME;
-    if (!dp__wire_send(&c->wire,
-                       &(dp__frame_t){.type = DP__FRAME_WELCOME, .bytes = sizeof(proof), .payload = proof}))
+    if (!dp__wire_send(&c->wire, &(dp__frame_t){.type = DP__FRAME_WELCOME, .bytes = sizeof(proof), .payload = proof}))
         c->phase = DP__PHASE_GONE;
     dp__wire_seal(&c->wire, ours, theirs);
 }
@@ -208,21 +203,20 @@ static void send_ready(dp__process_t *p)
         bytes += write_text(table + bytes, p->peers[r].machine);
     }
     for (int32_t r = 1; r < p->group.size; r++)
-        dp__send(
-            p, &(dp__frame_t){.type = DP__FRAME_READY, .to = r, .bytes = (uint32_t)bytes, .payload = table});
+        dp__send(p, &(dp__frame_t){.type = DP__FRAME_READY, .to = r, .bytes = (uint32_t)bytes, .payload = table});
     dp__free(table);
 }
 
 static void all_are_here(dp__process_t *p)
 {
-    close(p->listener);
-    p->listener = -1;
-    for (size_t i = 0; i < p->count; i++)
-        if (is_stranger(p->connections[i]))
-            p->connections[i]->phase = DP__PHASE_GONE;
-    explicit_bzero(&p->secret, sizeof(p->secret));
+    close(p->hub.listener);
+    p->hub.listener = -1;
+    for (size_t i = 0; i < p->connections.count; i++)
+        if (is_stranger(p->connections.all[i]))
+            p->connections.all[i]->phase = DP__PHASE_GONE;
+    explicit_bzero(&p->join.secret, sizeof(p->join.secret));
     send_ready(p);
-    dp__signal_post(&p->joined, 1);
+    dp__signal_post(&p->join.done, 1);
 }
 
 /* What keeps this rank from joining; true when nothing does. */
@@ -232,8 +226,8 @@ static bool may_join(dp__process_t *p, dp__connection_t *c, const char *host, co
     char text[DP__CAUSE_BYTES], differences[DP__CAUSE_BYTES - 128], name[128];
 
     if (c->transcript.size != p->group.size) {
-        snprintf(text, sizeof(text), "rank %d (on %s) was started as one of %d ranks, rank 0 as one of %d",
-                 rank, host, c->transcript.size, p->group.size);
+        snprintf(text, sizeof(text), "rank %d (on %s) was started as one of %d ranks, rank 0 as one of %d", rank, host,
+                 c->transcript.size, p->group.size);
         dp__cause_set(&p->cause, DP_ERR_MISMATCH, text);
         return false;
     }
@@ -245,8 +239,8 @@ static bool may_join(dp__process_t *p, dp__connection_t *c, const char *host, co
         note_trouble(p, text);
         return false;
     }
-    if (!dp__digest_equal(c->transcript.digest, p->digest) &&
-        !dp__settings_equal(p->settings, 0, settings, rank, differences, sizeof(differences))) {
+    if (!dp__digest_equal(c->transcript.digest, p->join.digest) &&
+        !dp__settings_equal(p->join.settings, 0, settings, rank, differences, sizeof(differences))) {
         snprintf(text, sizeof(text), "the ranks were started with different settings: %s", differences);
         dp__cause_set(&p->cause, DP_ERR_MISMATCH, text);
         return false;
@@ -257,12 +251,11 @@ static bool may_join(dp__process_t *p, dp__connection_t *c, const char *host, co
 static void hear_introduction(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
 {
     const char *host = (const char *)frame->payload, *end = host + frame->bytes; /* where there is a NUL */
-    const char *machine = host + strlen(host) + 1,
-               *settings = machine <= end ? machine + strlen(machine) + 1 : machine;
+    const char *machine = host + strlen(host) + 1, *settings = machine <= end ? machine + strlen(machine) + 1 : machine;
     dp__peer_t *peer;
 
-    if (frame->type != DP__FRAME_INTRODUCE || frame->value < 1 || settings > end ||
-        machine - host > DP__HOST_BYTES || settings - machine > DP__MACHINE_BYTES) {
+    if (frame->type != DP__FRAME_INTRODUCE || frame->value < 1 || settings > end || machine - host > DP__HOST_BYTES ||
+        settings - machine > DP__MACHINE_BYTES) {
         c->phase = DP__PHASE_GONE;
         return;
     }
@@ -277,21 +270,18 @@ static void hear_introduction(dp__process_t *p, dp__connection_t *c, const dp__f
     c->rank = c->transcript.rank;
     c->phase = DP__PHASE_JOINED;
     c->deadline_ns = INT64_MAX;
-    if (++p->introduced == p->group.size)
+    if (++p->hub.introduced == p->group.size)
         all_are_here(p);
 }
 
 /* ---- the blackboard ---- */
 
-static void reply(dp__process_t *p, int32_t to, uint32_t id, dp_status_t status, const void *data,
-                  size_t bytes)
+static void reply(dp__process_t *p, int32_t to, uint32_t id, dp_status_t status, const void *data, size_t bytes)
 {
-    dp__send(p, &(dp__frame_t){.type = DP__FRAME_REPLY,
-                               .to = to,
-                               .id = id,
-                               .value = status,
-                               .bytes = (uint32_t)bytes,
-                               .payload = data});
+    dp__send(
+        p,
+        &(dp__frame_t){
+            .type = DP__FRAME_REPLY, .to = to, .id = id, .value = status, .bytes = (uint32_t)bytes, .payload = data});
 }
 
 static void reply_error(dp__process_t *p, int32_t to, uint32_t id, dp_status_t status)
@@ -301,9 +291,9 @@ static void reply_error(dp__process_t *p, int32_t to, uint32_t id, dp_status_t s
 
 void dp__hub_answer_gets(dp__process_t *p)
 {
-    for (dp__waiting_get_t **at = &p->waiting_gets; *at != NULL;) {
+    for (dp__waiting_get_t **at = &p->hub.waiting_gets; *at != NULL;) {
         dp__waiting_get_t *get = *at;
-        const dp__board_entry_t *entry = dp__board_find(&p->board, get->key);
+        const dp__board_entry_t *entry = dp__board_find(&p->hub.board, get->key);
 
         if (entry == NULL) {
             at = &get->next;
@@ -335,7 +325,7 @@ static bool hear_put(dp__process_t *p, int32_t rank, const dp__frame_t *frame)
     bytes = frame->bytes - frame->extra;
     status = dp__board_check(key, bytes);
     if (status == DP_OK)
-        status = dp__board_put(&p->board, key, frame->payload + frame->extra, bytes);
+        status = dp__board_put(&p->hub.board, key, frame->payload + frame->extra, bytes);
     if (status != DP_OK) {
         reply_error(p, rank, frame->id, status);
         return true;
@@ -360,8 +350,8 @@ static bool hear_get(dp__process_t *p, int32_t rank, const dp__frame_t *frame)
     get->rank = rank;
     get->id = frame->id;
     memcpy(get->key, key, sizeof(key));
-    get->next = p->waiting_gets;
-    p->waiting_gets = get;
+    get->next = p->hub.waiting_gets;
+    p->hub.waiting_gets = get;
     dp__hub_answer_gets(p);
     return true;
 }
@@ -372,10 +362,9 @@ static void gather_mismatch(dp__process_t *p, int32_t rank, uint32_t kind, uint3
 {
     char text[256];
 
-    snprintf(text, sizeof(text),
-             "rank %d is in %s of %zu bytes (root %u), rank %d in %s of %zu bytes (root %u)", p->gather_first,
-             dp__meeting_name(p->gather_kind), p->gather_bytes, p->gather_root, rank, dp__meeting_name(kind),
-             bytes, root);
+    snprintf(text, sizeof(text), "rank %d is in %s of %zu bytes (root %u), rank %d in %s of %zu bytes (root %u)",
+             p->hub.gather.first, dp__meeting_name(p->hub.gather.kind), p->hub.gather.bytes, p->hub.gather.root, rank,
+             dp__meeting_name(kind), bytes, root);
     dp__cause_set(&p->cause, DP_ERR_PROTOCOL, text);
 }
 
@@ -383,26 +372,26 @@ static bool begin_gather(dp__process_t *p, int32_t rank, uint32_t kind, uint32_t
 {
     size_t total = bytes * (size_t)p->group.size; /* at most 4096 * 64 KiB */
 
-    if (total > p->gather_room) {
-        dp__free(p->gather_data);
-        p->gather_room = 0;
-        p->gather_data = dp__allocate(total, 16);
-        if (p->gather_data == NULL) {
+    if (total > p->hub.gather.room) {
+        dp__free(p->hub.gather.data);
+        p->hub.gather.room = 0;
+        p->hub.gather.data = dp__allocate(total, 16);
+        if (p->hub.gather.data == NULL) {
             dp__cause_set(&p->cause, DP_ERR_NOMEM, "rank 0: no memory to gather everybody's bytes");
             return false;
         }
-        p->gather_room = total;
+        p->hub.gather.room = total;
     }
-    p->gather_kind = kind;
-    p->gather_root = root;
-    p->gather_bytes = bytes;
-    p->gather_first = rank;
+    p->hub.gather.kind = kind;
+    p->hub.gather.root = root;
+    p->hub.gather.bytes = bytes;
+    p->hub.gather.first = rank;
     return true;
 }
 
 static void end_gather(dp__process_t *p)
 {
-    size_t total = p->gather_bytes * (size_t)p->group.size, offset = 0;
+    size_t total = p->hub.gather.bytes * (size_t)p->group.size, offset = 0;
 
     do { /* at least one frame, also when there is nothing to carry */
         size_t bytes = total - offset < DP__CHUNK_BYTES ? total - offset : DP__CHUNK_BYTES;
@@ -410,20 +399,20 @@ static void end_gather(dp__process_t *p)
         for (int32_t r = 1; r < p->group.size; r++)
             dp__send(p, &(dp__frame_t){.type = DP__FRAME_ALL,
                                        .to = r,
-                                       .id = p->gather,
+                                       .id = p->hub.gather.number,
                                        .extra = (uint32_t)offset,
                                        .bytes = (uint32_t)bytes,
-                                       .payload = p->gather_data + offset});
+                                       .payload = p->hub.gather.data + offset});
         offset += bytes;
     } while (offset < total);
-    if (p->gather_kind == DP__MEET_LEAVE)
+    if (p->hub.gather.kind == DP__MEET_LEAVE)
         p->over = true;
-    if (total > 0 && p->all_out != NULL && p->all_bytes == total)
-        memcpy(p->all_out, p->gather_data, total);
-    dp__signal_post(&p->met, p->gather);
-    p->gather++;
-    p->gather_arrived = 0;
-    memset(p->gather_here, 0, (size_t)p->group.size * sizeof(bool));
+    if (total > 0 && p->meeting.all_out != NULL && p->meeting.bytes == total)
+        memcpy(p->meeting.all_out, p->hub.gather.data, total);
+    dp__signal_post(&p->meeting.over, p->hub.gather.number);
+    p->hub.gather.number++;
+    p->hub.gather.arrived = 0;
+    memset(p->hub.gather.here, 0, (size_t)p->group.size * sizeof(bool));
 }
 
 void dp__hub_contribute(dp__process_t *p, int32_t rank, uint32_t meeting, uint32_t kind, uint32_t root,
@@ -431,17 +420,17 @@ void dp__hub_contribute(dp__process_t *p, int32_t rank, uint32_t meeting, uint32
 {
     if (dp__cause_is_set(&p->cause))
         return;
-    if (p->gather_arrived == 0 && !begin_gather(p, rank, kind, root, bytes))
+    if (p->hub.gather.arrived == 0 && !begin_gather(p, rank, kind, root, bytes))
         return;
-    if (meeting != p->gather || p->gather_here[rank] || kind != p->gather_kind || root != p->gather_root ||
-        bytes != p->gather_bytes) {
+    if (meeting != p->hub.gather.number || p->hub.gather.here[rank] || kind != p->hub.gather.kind ||
+        root != p->hub.gather.root || bytes != p->hub.gather.bytes) {
         gather_mismatch(p, rank, kind, root, bytes);
         return;
     }
-    p->gather_here[rank] = true;
+    p->hub.gather.here[rank] = true;
     if (bytes > 0)
-        memcpy(p->gather_data + (size_t)rank * bytes, data, bytes);
-    if (++p->gather_arrived == p->group.size)
+        memcpy(p->hub.gather.data + (size_t)rank * bytes, data, bytes);
+    if (++p->hub.gather.arrived == p->group.size)
         end_gather(p);
 }
 
@@ -456,8 +445,8 @@ static void join_failed(dp__process_t *p, const char *who_waited)
     for (int32_t r = 1; r < p->group.size; r++)
         if (p->peers[r].pid == 0)
             dp__rank_list_add(&missing, r);
-    snprintf(text, sizeof(text), "%.300s: of %d ranks these did not come to %s: %s%s", who_waited,
-             p->group.size, p->address.text, dp__rank_list_text(&missing), p->trouble);
+    snprintf(text, sizeof(text), "%.300s: of %d ranks these did not come to %s: %s%s", who_waited, p->group.size,
+             p->join.address.text, dp__rank_list_text(&missing), p->join.trouble);
     dp__cause_set(&p->cause, DP_ERR_RENDEZVOUS, text);
 }
 
@@ -467,7 +456,7 @@ static void name_missing(dp__process_t *p, dp_status_t status, const char *text)
     char longer[DP__CAUSE_BYTES];
 
     for (int32_t r = 0; r < p->group.size; r++)
-        if (!p->gather_here[r])
+        if (!p->hub.gather.here[r])
             dp__rank_list_add(&missing, r);
     snprintf(longer, sizeof(longer), "%.700s for ranks %s", text, dp__rank_list_text(&missing));
     dp__cause_set(&p->cause, status, longer);
@@ -475,9 +464,9 @@ static void name_missing(dp__process_t *p, dp_status_t status, const char *text)
 
 void dp__hub_abort(dp__process_t *p, dp_status_t status, const char *text, uint32_t meeting)
 {
-    if (status == DP_ERR_RENDEZVOUS && dp__signal_value(&p->joined) == 0)
+    if (status == DP_ERR_RENDEZVOUS && dp__signal_value(&p->join.done) == 0)
         join_failed(p, text);
-    else if (meeting != 0 && meeting == p->gather && p->gather_arrived > 0)
+    else if (meeting != 0 && meeting == p->hub.gather.number && p->hub.gather.arrived > 0)
         name_missing(p, status, text);
     else
         dp__cause_set(&p->cause, status, text);
@@ -491,8 +480,8 @@ void dp__hub_spread(dp__process_t *p)
         return;
     frame.value = p->cause.status;
     frame.bytes = (uint32_t)strlen(p->cause.message);
-    for (size_t i = 0; i < p->count; i++) {
-        dp__connection_t *c = p->connections[i];
+    for (size_t i = 0; i < p->connections.count; i++) {
+        dp__connection_t *c = p->connections.all[i];
 
         if (!c->wire.sealed || c->cause_sent || c->closing || c->phase == DP__PHASE_GONE)
             continue;
@@ -505,10 +494,10 @@ void dp__hub_spread(dp__process_t *p)
 bool dp__hub_done(const dp__process_t *p)
 {
     /* ranks that are still on their way to a join that has failed hear why, if they come soon */
-    if (dp__signal_value(&p->joined) == 0 && p->told < p->group.size - 1)
+    if (dp__signal_value(&p->join.done) == 0 && p->hub.told < p->group.size - 1)
         return false;
-    for (size_t i = 0; i < p->count; i++) {
-        const dp__connection_t *c = p->connections[i];
+    for (size_t i = 0; i < p->connections.count; i++) {
+        const dp__connection_t *c = p->connections.all[i];
 
         if (is_stranger(c) || c->phase == DP__PHASE_GONE)
             continue;
@@ -529,7 +518,7 @@ void dp__hub_lost(dp__process_t *p, dp__connection_t *c, dp_status_t status)
     }
     if (c->closing || c->phase != DP__PHASE_JOINED || p->over)
         return;
-    if (p->gather_arrived > 0 && p->gather_kind == DP__MEET_LEAVE && p->gather_here[c->rank])
+    if (p->hub.gather.arrived > 0 && p->hub.gather.kind == DP__MEET_LEAVE && p->hub.gather.here[c->rank])
         return; /* it had nothing left to do */
     if (status == DP_ERR_PEER) {
         dp__peer_died(p, c->rank);
@@ -546,18 +535,18 @@ void dp__hub_tick(dp__process_t *p, int64_t now_ns)
 {
     char text[64];
 
-    if (p->accept_again_ns != 0 && now_ns >= p->accept_again_ns)
-        p->accept_again_ns = 0;
-    for (size_t i = 0; i < p->count; i++) {
-        dp__connection_t *c = p->connections[i];
+    if (p->hub.accept_again_ns != 0 && now_ns >= p->hub.accept_again_ns)
+        p->hub.accept_again_ns = 0;
+    for (size_t i = 0; i < p->connections.count; i++) {
+        dp__connection_t *c = p->connections.all[i];
 
         if (now_ns >= c->deadline_ns && c->phase != DP__PHASE_GONE) {
             log_stranger(p, c, "it took too long to say who it is");
             c->phase = DP__PHASE_GONE;
         }
     }
-    if (dp__signal_value(&p->joined) == 0 && now_ns >= p->join_deadline_ns) {
-        snprintf(text, sizeof(text), "rank 0 waited %.3g s", (double)p->join_ns * 1e-9);
+    if (dp__signal_value(&p->join.done) == 0 && now_ns >= p->join.deadline_ns) {
+        snprintf(text, sizeof(text), "rank 0 waited %.3g s", (double)p->join.limit_ns * 1e-9);
         join_failed(p, text);
     }
 }
@@ -576,7 +565,7 @@ static void relay(dp__process_t *p, const dp__frame_t *frame)
 
 static void hear_seen(dp__process_t *p, dp__connection_t *c)
 {
-    p->told += !c->cause_seen;
+    p->hub.told += !c->cause_seen;
     c->cause_seen = true;
 }
 
@@ -591,8 +580,7 @@ static bool hear_member(dp__process_t *p, dp__connection_t *c, const dp__frame_t
     case DP__FRAME_GATHER:
         if (frame->bytes > DP__GATHER_BYTES)
             return false;
-        dp__hub_contribute(p, c->rank, frame->id, (uint32_t)frame->value, frame->extra, frame->payload,
-                           frame->bytes);
+        dp__hub_contribute(p, c->rank, frame->id, (uint32_t)frame->value, frame->extra, frame->payload, frame->bytes);
         return true;
     case DP__FRAME_WANT:
     case DP__FRAME_DATA:

@@ -5,14 +5,12 @@
 
 static dp_status_t who_are_we(dp_group_options_t *options)
 {
-    dp_group_environment_t environment;
+    dp_group_environment_t environment = {.struct_size = sizeof(environment)};
     dp_status_t status;
 
     if (options->size != 0) {
-        if (options->size < 1 || options->size > DP_MAX_RANKS || options->rank < 0 ||
-            options->rank >= options->size)
-            return dp_fail(DP_ERR_INVALID, "group options: rank %d of %d ranks", options->rank,
-                           options->size);
+        if (options->size < 1 || options->size > DP_MAX_RANKS || options->rank < 0 || options->rank >= options->size)
+            return dp_fail(DP_ERR_INVALID, "group options: rank %d of %d ranks", options->rank, options->size);
         return DP_OK;
     }
     status = dp_group_environment(&environment);

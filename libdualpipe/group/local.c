@@ -67,9 +67,8 @@ static bool check_meeting(job_t *job, int32_t rank, uint32_t kind, uint32_t root
         }
     if (job->kind == kind && job->root == root && job->bytes == bytes)
         return true;
-    snprintf(text, sizeof(text),
-             "rank %d is in %s of %zu bytes (root %u), rank %d in %s of %zu bytes (root %u)", job->first,
-             dp__meeting_name(job->kind), job->bytes, job->root, rank, dp__meeting_name(kind), bytes, root);
+    snprintf(text, sizeof(text), "rank %d is in %s of %zu bytes (root %u), rank %d in %s of %zu bytes (root %u)",
+             job->first, dp__meeting_name(job->kind), job->bytes, job->root, rank, dp__meeting_name(kind), bytes, root);
     dp__cause_set(&job->cause, DP_ERR_PROTOCOL, text);
     return false;
 }
@@ -120,14 +119,13 @@ static dp_status_t meet(dp_group_t *group, uint32_t kind, uint32_t root, size_t 
         if (!job->places[r].here)
             dp__rank_list_add(&missing, r);
     pthread_mutex_unlock(&job->mutex);
-    snprintf(what, sizeof(what), "rank %d waited %.3g s in %s for ranks %s", group->rank,
-             (double)group->hang_ns * 1e-9, dp__meeting_name(kind), dp__rank_list_text(&missing));
+    snprintf(what, sizeof(what), "rank %d waited %.3g s in %s for ranks %s", group->rank, (double)group->hang_ns * 1e-9,
+             dp__meeting_name(kind), dp__rank_list_text(&missing));
     dp__cause_set(group->cause, DP_ERR_TIMEOUT, what);
     return dp__cause_check(group->cause);
 }
 
-static dp_status_t local_gather(dp_group_t *group, dp__meeting_t meeting, const void *mine, size_t bytes,
-                                void *all_out)
+static dp_status_t local_gather(dp_group_t *group, dp__meeting_t meeting, const void *mine, size_t bytes, void *all_out)
 {
     job_t *job = job_of(group);
     dp_status_t status;
@@ -148,12 +146,11 @@ static void receive_all(job_t *job, dp_receive_fn receive, void *user)
     for (int32_t r = 0; r < job->size && status == DP_OK; r++)
         status = receive(user, r, job->places[r].mine, job->places[r].bytes);
     job->verdict.status = status;
-    snprintf(job->verdict.message, sizeof(job->verdict.message), "%s",
-             status != DP_OK ? dp_last_error() : "");
+    snprintf(job->verdict.message, sizeof(job->verdict.message), "%s", status != DP_OK ? dp_last_error() : "");
 }
 
-static dp_status_t local_collect(dp_group_t *group, int32_t root, const void *mine, size_t bytes,
-                                 dp_receive_fn receive, void *user)
+static dp_status_t local_collect(dp_group_t *group, int32_t root, const void *mine, size_t bytes, dp_receive_fn receive,
+                                 void *user)
 {
     job_t *job = job_of(group);
     dp_status_t status;
@@ -242,8 +239,7 @@ static dp_status_t local_blackbox(dp_group_t *group, uint32_t capacity, dp_span_
         memory = dp__calloc(1, bytes);
     if (memory == NULL) {
         dp__free(box);
-        return dp_fail(DP_ERR_NOMEM, "rank %d: no memory for a black box of %u records", group->rank,
-                       capacity);
+        return dp_fail(DP_ERR_NOMEM, "rank %d: no memory for a black box of %u records", group->rank, capacity);
     }
     dp__box_format(memory, bytes, capacity, no_mark, box);
     box->next = place->boxes;
@@ -252,9 +248,24 @@ static dp_status_t local_blackbox(dp_group_t *group, uint32_t capacity, dp_span_
     return meet(group, DP__MEET_BLACKBOX, 0, 0);
 }
 
-static const dp__link_t local_link = {local_put,      local_get,   local_gather,
-                                      local_collect,  local_abort, local_interrupt,
-                                      local_blackbox, local_boxes, local_leave};
+static bool local_near(const dp_group_t *group, int32_t rank)
+{
+    (void)group, (void)rank;
+    return true;
+}
+
+static const dp__group_link_t local_link = {
+    .put = local_put,
+    .get = local_get,
+    .gather = local_gather,
+    .collect = local_collect,
+    .abort = local_abort,
+    .interrupt = local_interrupt,
+    .blackbox = local_blackbox,
+    .boxes = local_boxes,
+    .near = local_near,
+    .leave = local_leave,
+};
 
 /* ---- making a job ---- */
 

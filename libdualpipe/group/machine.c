@@ -27,8 +27,7 @@ void dp__machine_name(char name[DP__MACHINE_BYTES])
     ssize_t n = readlink("/proc/self/ns/pid", space, sizeof(space) - 1);
 
     name[0] = '\0';
-    if (read_text("/proc/sys/kernel/random/boot_id", boot, 36) == 36 && n > 0 &&
-        n < (ssize_t)sizeof(space) - 1)
+    if (read_text("/proc/sys/kernel/random/boot_id", boot, 36) == 36 && n > 0 && n < (ssize_t)sizeof(space) - 1)
         snprintf(name, DP__MACHINE_BYTES, "%s %s", boot, space);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * pin.h: what the engine tells a group. */
+ * pin.h: what the engine tells a group, and asks it. */
 #ifndef DP_GROUP_PIN_H
 #define DP_GROUP_PIN_H
 
@@ -10,5 +10,7 @@
 void dp__group_pin(dp_group_t *group);
 /* The share of the device that plugins of this rank are told of. [main], before plugins that ask are opened. */
 void dp__group_set_sms(dp_group_t *group, uint32_t compute_sms, uint32_t comm_sms);
+/* Our number among the ranks of this host, from 0. [any] */
+int32_t dp__group_local_rank(const dp_group_t *group);
 
 #endif

@@ -18,23 +18,21 @@
 /* ---- blackboard ---- */
 
 /* Sends a request to rank 0 and waits for the reply. */
-static dp_status_t ask(dp__process_t *p, dp__frame_type_t type, const char *key, const void *data,
-                       size_t bytes, dp__request_t *request)
+static dp_status_t ask(dp__process_t *p, dp__frame_type_t type, const char *key, const void *data, size_t bytes,
+                       dp__request_t *request)
 {
     char what[DP__BOARD_KEY_BYTES + 64];
     bool answered;
     dp_status_t status;
 
     pthread_mutex_lock(&p->mutex);
-    request->id = ++p->last_request;
-    request->next = p->requests;
-    p->requests = request;
-    dp__send2(p,
-              &(dp__frame_t){
-                  .type = type, .from = p->group.rank, .id = request->id, .extra = (uint32_t)strlen(key)},
+    request->id = ++p->requests.last;
+    request->next = p->requests.open;
+    p->requests.open = request;
+    dp__send2(p, &(dp__frame_t){.type = type, .from = p->group.rank, .id = request->id, .extra = (uint32_t)strlen(key)},
               key, strlen(key), data, bytes);
     pthread_mutex_unlock(&p->mutex);
-    dp__control_wake(p);
+    dp__process_wake(p);
 
     snprintf(what, sizeof(what), "rank %d: %s \"%s\"", p->group.rank,
              type == DP__FRAME_PUT ? "publishing" : "no rank has published", key);
@@ -42,7 +40,7 @@ static dp_status_t ask(dp__process_t *p, dp__frame_type_t type, const char *key,
 
     pthread_mutex_lock(&p->mutex);
     answered = dp__signal_value(&request->done) != 0;
-    for (dp__request_t **at = &p->requests; *at != NULL; at = &(*at)->next)
+    for (dp__request_t **at = &p->requests.open; *at != NULL; at = &(*at)->next)
         if (*at == request) {
             *at = request->next;
             break;
@@ -63,13 +61,13 @@ static dp_status_t process_put(dp_group_t *group, const char *key, const void *d
         return status;
     if (!dp__is_hub(p))
         return ask(p, DP__FRAME_PUT, key, data, bytes, &request);
-    status = dp__board_put(&p->board, key, data, bytes);
+    status = dp__board_put(&p->hub.board, key, data, bytes);
     if (status != DP_OK)
         return status;
     pthread_mutex_lock(&p->mutex);
     dp__hub_answer_gets(p);
     pthread_mutex_unlock(&p->mutex);
-    dp__control_wake(p);
+    dp__process_wake(p);
     return DP_OK;
 }
 
@@ -80,11 +78,10 @@ static dp_status_t process_get(dp_group_t *group, const char *key, void *data, s
     dp_status_t status;
 
     if (dp__is_hub(p))
-        return dp__board_wait(&p->board, &p->cause, 0, group->hang_ns, key, data, bytes);
+        return dp__board_wait(&p->hub.board, &p->cause, 0, group->hang_ns, key, data, bytes);
     status = ask(p, DP__FRAME_GET, key, NULL, 0, &request);
     if (status == DP_OK && request.bytes != bytes)
-        return dp_fail(DP_ERR_PROTOCOL, "key \"%s\" holds %zu bytes, %zu were asked for", key, request.bytes,
-                       bytes);
+        return dp_fail(DP_ERR_PROTOCOL, "key \"%s\" holds %zu bytes, %zu were asked for", key, request.bytes, bytes);
     return status;
 }
 
@@ -93,16 +90,15 @@ static dp_status_t process_get(dp_group_t *group, const char *key, void *data, s
 static void process_abort(dp_group_t *group, dp_status_t status, const char *message);
 static void end_job(dp__process_t *p, dp_status_t status, const char *text, uint32_t meeting);
 
-static uint32_t enter(dp__process_t *p, uint32_t kind, uint32_t root, const void *mine, size_t bytes,
-                      void *all_out)
+static uint32_t enter(dp__process_t *p, uint32_t kind, uint32_t root, const void *mine, size_t bytes, void *all_out)
 {
     uint32_t meeting;
 
     pthread_mutex_lock(&p->mutex);
-    meeting = ++p->meeting;
-    p->all_out = all_out;
-    p->all_bytes = bytes * (size_t)p->group.size;
-    p->all_received = 0;
+    meeting = ++p->meeting.number;
+    p->meeting.all_out = all_out;
+    p->meeting.bytes = bytes * (size_t)p->group.size;
+    p->meeting.received = 0;
     if (dp__is_hub(p))
         dp__hub_contribute(p, 0, meeting, kind, root, mine, bytes);
     else
@@ -114,12 +110,12 @@ static uint32_t enter(dp__process_t *p, uint32_t kind, uint32_t root, const void
                                    .bytes = (uint32_t)bytes,
                                    .payload = mine});
     pthread_mutex_unlock(&p->mutex);
-    dp__control_wake(p);
+    dp__process_wake(p);
     return meeting;
 }
 
-static dp_status_t meet(dp__process_t *p, uint32_t kind, uint32_t root, const void *mine, size_t bytes,
-                        void *all_out, int64_t timeout_ns)
+static dp_status_t meet(dp__process_t *p, uint32_t kind, uint32_t root, const void *mine, size_t bytes, void *all_out,
+                        int64_t timeout_ns)
 {
     dp_status_t status = dp__cause_check(&p->cause);
     char text[128];
@@ -128,7 +124,7 @@ static dp_status_t meet(dp__process_t *p, uint32_t kind, uint32_t root, const vo
     if (status != DP_OK)
         return status;
     meeting = enter(p, kind, root, mine, bytes, all_out);
-    status = dp__group_wait(&p->group, &p->met, meeting, timeout_ns, "a meeting");
+    status = dp__group_wait(&p->group, &p->meeting.over, meeting, timeout_ns, "a meeting");
     if (status == DP_ERR_TIMEOUT) {
         snprintf(text, sizeof(text), "rank %d waited %.3g s in %s", p->group.rank, (double)timeout_ns * 1e-9,
                  dp__meeting_name(kind));
@@ -136,7 +132,7 @@ static dp_status_t meet(dp__process_t *p, uint32_t kind, uint32_t root, const vo
         status = dp__cause_check(&p->cause);
     }
     pthread_mutex_lock(&p->mutex);
-    p->all_out = NULL;
+    p->meeting.all_out = NULL;
     pthread_mutex_unlock(&p->mutex);
     return status;
 }
@@ -153,20 +149,19 @@ static void want(dp__process_t *p, int32_t rank, uint32_t meeting, uint32_t chun
 {
     pthread_mutex_lock(&p->mutex);
     dp__send(p,
-             &(dp__frame_t){
-                 .type = DP__FRAME_WANT, .from = p->group.rank, .to = rank, .id = meeting, .extra = chunk});
+             &(dp__frame_t){.type = DP__FRAME_WANT, .from = p->group.rank, .to = rank, .id = meeting, .extra = chunk});
     pthread_mutex_unlock(&p->mutex);
-    dp__control_wake(p);
+    dp__process_wake(p);
 }
 
 static void set_pull(dp__process_t *p, int32_t rank, uint32_t meeting, void *to, size_t bytes)
 {
     pthread_mutex_lock(&p->mutex);
-    dp__signal_post(&p->pulled_chunks, 0);
-    p->pulled = to;
-    p->pulled_bytes = bytes;
-    p->pulled_from = rank;
-    p->pulled_in = meeting;
+    dp__signal_post(&p->collect.pulled_chunks, 0);
+    p->collect.pulled = to;
+    p->collect.pulled_bytes = bytes;
+    p->collect.pulled_from = rank;
+    p->collect.pulled_in = meeting;
     pthread_mutex_unlock(&p->mutex);
 }
 
@@ -181,7 +176,7 @@ static dp_status_t pull(dp__process_t *p, int32_t rank, uint32_t meeting, void *
     for (uint32_t chunk = 0; status == DP_OK && chunk < chunks; chunk++) {
         while (asked < chunks && asked < chunk + CHUNKS_AHEAD)
             want(p, rank, meeting, asked++);
-        status = dp__cause_wait(&p->cause, &p->pulled_chunks, chunk + 1, p->group.hang_ns, what);
+        status = dp__cause_wait(&p->cause, &p->collect.pulled_chunks, chunk + 1, p->group.hang_ns, what);
     }
     set_pull(p, -1, 0, NULL, 0);
     return status;
@@ -199,8 +194,8 @@ static dp_status_t receive_all(dp__process_t *p, const uint64_t *lengths, const 
             largest = (size_t)lengths[r];
     buffer = dp__allocate(largest, 64);
     if (buffer == NULL)
-        return dp_fail(DP_ERR_NOMEM, "rank %d: no memory for the %zu bytes that one rank gives",
-                       p->group.rank, largest);
+        return dp_fail(DP_ERR_NOMEM, "rank %d: no memory for the %zu bytes that one rank gives", p->group.rank,
+                       largest);
     for (int32_t r = 0; r < p->group.size && status == DP_OK; r++) {
         if (r != p->group.rank)
             status = pull(p, r, meeting, buffer, (size_t)lengths[r]);
@@ -214,14 +209,14 @@ static dp_status_t receive_all(dp__process_t *p, const uint64_t *lengths, const 
 static void offer(dp__process_t *p, const void *mine, size_t bytes)
 {
     pthread_mutex_lock(&p->mutex);
-    p->offered = mine;
-    p->offered_bytes = bytes;
-    p->offered_in = p->meeting + 1;
+    p->collect.offered = mine;
+    p->collect.offered_bytes = bytes;
+    p->collect.offered_in = p->meeting.number + 1;
     pthread_mutex_unlock(&p->mutex);
 }
 
-static dp_status_t collect_with(dp__process_t *p, int32_t root, const void *mine, size_t bytes,
-                                dp_receive_fn receive, void *user, uint64_t *lengths, dp__verdict_t *verdicts)
+static dp_status_t collect_with(dp__process_t *p, int32_t root, const void *mine, size_t bytes, dp_receive_fn receive,
+                                void *user, uint64_t *lengths, dp__verdict_t *verdicts)
 {
     dp_group_t *group = &p->group;
     dp__verdict_t verdict = {0};
@@ -231,7 +226,7 @@ static dp_status_t collect_with(dp__process_t *p, int32_t root, const void *mine
     offer(p, mine, bytes);
     status = meet(p, DP__MEET_COLLECT, (uint32_t)root, &length, sizeof(length), lengths, group->hang_ns);
     if (status == DP_OK && group->rank == root) {
-        verdict.status = receive_all(p, lengths, mine, p->offered_in, receive, user);
+        verdict.status = receive_all(p, lengths, mine, p->collect.offered_in, receive, user);
         if (verdict.status != DP_OK)
             snprintf(verdict.message, sizeof(verdict.message), "%s", dp_last_error());
     }
@@ -240,8 +235,8 @@ static dp_status_t collect_with(dp__process_t *p, int32_t root, const void *mine
                       group->hang_ns * group->size);
     offer(p, NULL, 0);
     if (status == DP_OK && verdicts[root].status != DP_OK)
-        return dp_fail(verdicts[root].status, "collect at rank %d: %.*s", root,
-                       (int)sizeof(verdict.message) - 1, verdicts[root].message);
+        return dp_fail(verdicts[root].status, "collect at rank %d: %.*s", root, (int)sizeof(verdict.message) - 1,
+                       verdicts[root].message);
     return status;
 }
 
@@ -277,7 +272,7 @@ static void end_job(dp__process_t *p, dp_status_t status, const char *text, uint
     else
         dp__propose(p, status, text, meeting);
     pthread_mutex_unlock(&p->mutex);
-    dp__control_wake(p);
+    dp__process_wake(p);
     /* rank 0 decides whose cause was the first */
     if (dp__signal_wait(&p->cause.published, 1, deadline, NULL) != DP_OK)
         dp__cause_set(&p->cause, status, text);
@@ -296,33 +291,33 @@ static void process_interrupt(dp_group_t *group)
     dp__process_t *p = dp__process_of(group);
 
     __atomic_store_n(&p->interrupted, 1, __ATOMIC_RELEASE);
-    dp__control_wake(p);
+    dp__process_wake(p);
 }
 
 static void free_process(dp__process_t *p)
 {
-    while (p->count > 0)
-        dp__connection_drop(p, p->connections[p->count - 1]);
-    while (p->waiting_gets != NULL) {
-        dp__waiting_get_t *get = p->waiting_gets;
+    while (p->connections.count > 0)
+        dp__connection_drop(p, p->connections.all[p->connections.count - 1]);
+    while (p->hub.waiting_gets != NULL) {
+        dp__waiting_get_t *get = p->hub.waiting_gets;
 
-        p->waiting_gets = get->next;
+        p->hub.waiting_gets = get->next;
         dp__free(get);
     }
-    if (p->listener >= 0)
-        close(p->listener);
+    if (p->hub.listener >= 0)
+        close(p->hub.listener);
     if (p->wake_fd >= 0)
         close(p->wake_fd);
     if (p->peers != NULL)
         dp__process_free_boxes(p);
-    dp__board_fini(&p->board);
+    dp__board_fini(&p->hub.board);
     pthread_mutex_destroy(&p->mutex);
-    dp__free(p->gather_data);
-    dp__free(p->gather_here);
-    dp__free(p->connections);
-    dp__free(p->polls);
+    dp__free(p->hub.gather.data);
+    dp__free(p->hub.gather.here);
+    dp__free(p->connections.all);
+    dp__free(p->connections.polls);
     dp__free(p->peers);
-    dp__free(p->settings);
+    dp__free(p->join.settings);
     explicit_bzero(p, sizeof(*p));
     dp__free(p);
 }
@@ -333,7 +328,7 @@ static void stop_control(dp__process_t *p)
     p->stop = true;
     p->stop_deadline_ns = dp__now_ns() + dp__scaled_ns(DP__GOODBYE_SECONDS);
     pthread_mutex_unlock(&p->mutex);
-    dp__control_wake(p);
+    dp__process_wake(p);
     pthread_join(p->thread, NULL); /* it has just been given a deadline */
 }
 
@@ -350,21 +345,38 @@ static void process_leave(dp_group_t *group)
     free_process(p);
 }
 
-static const dp__link_t process_link = {process_put,          process_get,       process_gather,
-                                        process_collect,      process_abort,     process_interrupt,
-                                        dp__process_blackbox, dp__process_boxes, process_leave};
+static bool process_near(const dp_group_t *group, int32_t rank)
+{
+    const dp__process_t *p = dp__process_of(group);
+    const char *here = p->peers[group->rank].machine;
+
+    return here[0] != '\0' && strcmp(p->peers[rank].machine, here) == 0;
+}
+
+static const dp__group_link_t process_link = {
+    .put = process_put,
+    .get = process_get,
+    .gather = process_gather,
+    .collect = process_collect,
+    .abort = process_abort,
+    .interrupt = process_interrupt,
+    .blackbox = dp__process_blackbox,
+    .boxes = dp__process_boxes,
+    .near = process_near,
+    .leave = process_leave,
+};
 
 /* ---- joining ---- */
 
 static dp_status_t check_safety(const dp__process_t *p, const dp_group_options_t *options)
 {
-    if (p->address.loopback || p->secret.bytes > 0 || options->insecure)
+    if (p->join.address.loopback || p->join.secret.bytes > 0 || options->insecure)
         return DP_OK;
     return dp_fail(DP_ERR_SECURITY,
                    "rank %d: %s is not an address of this host alone, and the job has no secret: let "
                    "DUALPIPE_SECRET_FILE "
                    "name a file of mode 0600 with the same secret for all ranks, or set the option insecure",
-                   p->group.rank, p->address.text);
+                   p->group.rank, p->join.address.text);
 }
 
 /* What must be equal: the caller's settings, and what we know to matter ourselves. */
@@ -375,15 +387,15 @@ static dp_status_t take_settings(dp__process_t *p, const char *given)
     dp__sha256_t sha;
 
     if (bytes > DP__SETTINGS_BYTES)
-        return dp_fail(DP_ERR_INVALID, "rank %d: settings of %zu bytes; at most %u are possible",
-                       p->group.rank, bytes, DP__SETTINGS_BYTES);
-    p->settings = dp__allocate(bytes, 16);
-    if (p->settings == NULL)
+        return dp_fail(DP_ERR_INVALID, "rank %d: settings of %zu bytes; at most %u are possible", p->group.rank, bytes,
+                       DP__SETTINGS_BYTES);
+    p->join.settings = dp__allocate(bytes, 16);
+    if (p->join.settings == NULL)
         return dp_fail(DP_ERR_NOMEM, "rank %d: no memory for the settings", p->group.rank);
-    snprintf(p->settings, bytes, "libdualpipe=%s\njob=%s\n%s", dp_version(), job, given != NULL ? given : "");
+    snprintf(p->join.settings, bytes, "libdualpipe=%s\njob=%s\n%s", dp_version(), job, given != NULL ? given : "");
     dp__sha256_init(&sha);
-    dp__sha256_update(&sha, p->settings, strlen(p->settings));
-    dp__sha256_final(&sha, p->digest);
+    dp__sha256_update(&sha, p->join.settings, strlen(p->join.settings));
+    dp__sha256_final(&sha, p->join.digest);
     return DP_OK;
 }
 
@@ -391,18 +403,19 @@ static dp_status_t make_tables(dp__process_t *p)
 {
     size_t size = (size_t)p->group.size;
 
-    p->room = dp__is_hub(p) ? size + (2 * size + 16) + 16 + 1 : 2; /* ranks, strangers, a batch of new ones */
-    p->connections = dp__calloc(p->room, sizeof(p->connections[0]));
-    p->polls = dp__calloc(2 * p->room + 2, sizeof(struct pollfd));
+    p->connections.room =
+        dp__is_hub(p) ? size + (2 * size + 16) + 16 + 1 : 2; /* ranks, strangers, a batch of new ones */
+    p->connections.all = dp__calloc(p->connections.room, sizeof(p->connections.all[0]));
+    p->connections.polls = dp__calloc(2 * p->connections.room + 2, sizeof(struct pollfd));
     p->peers = dp__calloc(size, sizeof(p->peers[0]));
-    p->gather_here = dp__calloc(size, sizeof(bool));
-    if (p->connections == NULL || p->polls == NULL || p->peers == NULL || p->gather_here == NULL)
+    p->hub.gather.here = dp__calloc(size, sizeof(bool));
+    if (p->connections.all == NULL || p->connections.polls == NULL || p->peers == NULL || p->hub.gather.here == NULL)
         return dp_fail(DP_ERR_NOMEM, "rank %d: no memory to join a job of %zu ranks", p->group.rank, size);
     p->peers[p->group.rank].pid = (int32_t)getpid();
     dp__host_name(p->peers[p->group.rank].host);
     dp__machine_name(p->peers[p->group.rank].machine);
-    p->gather = 1;
-    p->introduced = 1;
+    p->hub.gather.number = 1;
+    p->hub.introduced = 1;
     p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (p->wake_fd < 0)
         return dp_fail(DP_ERR_NOMEM, "rank %d: eventfd: %s", p->group.rank, strerror(errno));
@@ -416,15 +429,15 @@ static dp_status_t prepare(dp__process_t *p, const dp_group_options_t *options)
     if (status == DP_OK)
         status = take_settings(p, options->settings);
     if (status == DP_OK)
-        status = dp__address_find(options, &p->address);
+        status = dp__address_find(options, &p->join.address);
     if (status == DP_OK)
-        status = dp__secret_load(&p->secret);
+        status = dp__secret_load(&p->join.secret);
     if (status == DP_OK)
         status = check_safety(p, options);
     if (status == DP_OK && dp__is_hub(p))
-        status = dp__address_listen(&p->address, p->group.size, &p->listener);
-    p->join_ns = dp__scaled_ns(options->join_seconds);
-    p->join_deadline_ns = dp__now_ns() + p->join_ns;
+        status = dp__address_listen(&p->join.address, p->group.size, &p->hub.listener);
+    p->join.limit_ns = dp__scaled_ns(options->join_seconds);
+    p->join.deadline_ns = dp__now_ns() + p->join.limit_ns;
     return status;
 }
 
@@ -446,7 +459,7 @@ static dp_status_t start_control(dp__process_t *p)
 static dp_status_t await_others(dp__process_t *p)
 {
     /* the control thread ends a join that is late; twice as long would mean that it does not run */
-    return dp__cause_wait(&p->cause, &p->joined, 1, 2 * p->join_ns + dp__scaled_ns(5), "joining");
+    return dp__cause_wait(&p->cause, &p->join.done, 1, 2 * p->join.limit_ns + dp__scaled_ns(5), "joining");
 }
 
 dp_status_t dp__process_join(const dp_group_options_t *options, dp_group_t **group_out)
@@ -456,9 +469,9 @@ dp_status_t dp__process_join(const dp_group_options_t *options, dp_group_t **gro
 
     if (p == NULL)
         return dp_fail(DP_ERR_NOMEM, "rank %d: no memory to join the job", options->rank);
-    p->wake_fd = p->listener = -1;
+    p->wake_fd = p->hub.listener = -1;
     pthread_mutex_init(&p->mutex, NULL);
-    dp__board_init(&p->board);
+    dp__board_init(&p->hub.board);
     dp__group_init(&p->group, options->rank, options->size, dp__scaled_ns(options->hang_seconds), &p->cause,
                    &process_link);
     status = prepare(p, options);

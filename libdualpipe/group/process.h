@@ -1,15 +1,16 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * process.h: a rank that is a process of its own. Rank 0 is the hub: every other rank, a spoke, holds one stream connection
- * to it. A control thread owns the sockets; it and the rank's own threads share the state below under one mutex.
+ * process.h: a rank that is a process of its own. Rank 0 is the hub: every other rank, a spoke, holds one stream
+ * connection to it. A control thread owns the sockets; it and the rank's own threads share the state below under one
+ * mutex.
  *
- *   process.c   joining and leaving, the link functions
- *   control.c   the control thread
- *   hub.c       what rank 0 does with connections and frames
- *   spoke.c     what the others do
- *   shared.c    what both do: death notices, pieces of collect
- *   boxes.c     black boxes that other processes map
- *   machine.c   which processes can be seen from here */
+ *   process.c     joining and leaving, the link functions
+ *   control.c     the control thread
+ *   hub.c         what rank 0 does with connections and frames
+ *   spoke.c       what the others do
+ *   connection.c  what both stand on: connections, frames, pieces of collect, how death and abort are noted
+ *   boxes.c       black boxes that other processes map
+ *   machine.c     which processes can be seen from here */
 #ifndef DP_GROUP_PROCESS_H
 #define DP_GROUP_PROCESS_H
 
@@ -24,21 +25,21 @@
 #define DP__GOODBYE_SECONDS   1.0 /* for the last frames of a job that has ended badly */
 
 typedef enum dp__phase {
-    DP__PHASE_CONNECTING = 0, /* spoke: no connection yet                                       */
-    DP__PHASE_HELLO = 1,      /* hub: nothing was heard; spoke: HELLO is out                    */
-    DP__PHASE_PROOF = 2,      /* hub: CHALLENGE is out; spoke: PROOF is out                     */
-    DP__PHASE_WELCOME = 3,    /* proved; hub waits for INTRODUCE, spoke for the others to come  */
-    DP__PHASE_JOINED = 4,     /* hub: introduced; spoke: READY has come                         */
-    DP__PHASE_GONE = 5        /* to be dropped                                                  */
+    DP__PHASE_CONNECTING = 0, /* spoke: no connection yet */
+    DP__PHASE_HELLO = 1,      /* hub: nothing was heard; spoke: HELLO is out */
+    DP__PHASE_PROOF = 2,      /* hub: CHALLENGE is out; spoke: PROOF is out */
+    DP__PHASE_WELCOME = 3,    /* proved; hub waits for INTRODUCE, spoke for the others to come */
+    DP__PHASE_JOINED = 4,     /* hub: introduced; spoke: READY has come */
+    DP__PHASE_GONE = 5        /* to be dropped */
 } dp__phase_t;
 
 typedef struct dp__connection {
     dp__wire_t wire;
     int pid_fd; /* of the process on the other side when it can be watched: -1 otherwise */
     dp__phase_t phase;
-    int32_t rank;        /* of the other side; -1: not known                  */
-    int64_t deadline_ns; /* of the phase; INT64_MAX: none                     */
-    bool closing;        /* drop it once everything is sent                   */
+    int32_t rank;        /* of the other side; -1: not known */
+    int64_t deadline_ns; /* of the phase; INT64_MAX: none */
+    bool closing;        /* drop it once everything is sent */
     bool cause_sent, cause_seen;
     dp__transcript_t transcript;
     char from[64];
@@ -71,64 +72,48 @@ typedef struct dp__waiting_get {
     char key[DP__BOARD_KEY_BYTES];
 } dp__waiting_get_t;
 
-typedef struct dp__process {
-    dp_group_t group;
-    dp__cause_t cause;
-    pthread_t thread;
-    pthread_mutex_t mutex; /* all below, unless said otherwise */
-    int wake_fd;           /* eventfd */
-    uint32_t interrupted;  /* atomic */
-    bool stop, over;       /* leave now; LEAVE was met by all */
-    int64_t stop_deadline_ns;
-
-    /* joining */
+/* Finding each other: what was asked for, and how far it has come. */
+typedef struct dp__joining {
     dp__address_t address;
     dp__secret_t secret;
     char *settings;
     uint8_t digest[DP__SHA256_BYTES];
-    int64_t join_deadline_ns, join_ns;
-    dp_signal_t joined;
+    int64_t limit_ns, deadline_ns;
+    dp_signal_t done;
     char trouble[256]; /* spoke: why the last attempt failed; hub: who was refused and why */
+} dp__joining_t;
 
-    dp__peer_t *peers; /* [size] */
+/* The end of the job that this rank asks for, with its cause. */
+typedef struct dp__proposal {
+    bool made, sent;
+    dp_status_t status;
+    uint32_t meeting;
+    int64_t deadline_ns;
+    char text[DP__CAUSE_BYTES];
+} dp__proposal_t;
 
-    /* what this rank asks others to do with a cause */
-    bool proposed, proposal_sent;
-    dp_status_t proposal;
-    uint32_t proposal_meeting;
-    int64_t proposal_deadline_ns;
-    char proposal_text[DP__CAUSE_BYTES];
-
-    /* requests of this rank */
-    uint32_t last_request;
-    dp__request_t *requests;
-
-    /* the meeting this rank is in */
-    uint32_t meeting; /* its number, from 1 */
-    dp_signal_t met;  /* the last one that is over */
+/* The meeting this rank is in. */
+typedef struct dp__attendance {
+    uint32_t number;  /* from 1 */
+    dp_signal_t over; /* the last one that is over */
     void *all_out;
-    size_t all_bytes, all_received;
+    size_t bytes, received;
+} dp__attendance_t;
 
-    /* collect */
-    const void *offered; /* what the root may ask us for */
+/* A collect: what the root may ask this rank for, and what the root is asking for. */
+typedef struct dp__collecting {
+    const void *offered;
     size_t offered_bytes;
     uint32_t offered_in; /* the meeting that told the lengths */
-    void *pulled;        /* root: what it is asking for */
+    void *pulled;
     uint32_t pulled_in;
     int32_t pulled_from;
     size_t pulled_bytes;
     dp_signal_t pulled_chunks;
+} dp__collecting_t;
 
-    /* connections: all of the hub's, the one of a spoke */
-    dp__connection_t **connections;
-    size_t count, room;
-    void *polls; /* struct pollfd [2 * room + 2]: the control thread's */
-
-    /* spoke */
-    int64_t retry_ns;
-    int32_t retries;
-
-    /* hub */
+/* Only rank 0's: strangers at the door, who has come, the board, the meeting that is filling. */
+typedef struct dp__hub {
     int listener;
     int64_t accept_again_ns;
     int32_t introduced; /* itself among them */
@@ -137,12 +122,46 @@ typedef struct dp__process {
     int64_t next_log_ns;
     dp__board_t board;
     dp__waiting_get_t *waiting_gets;
-    uint32_t gather, gather_kind, gather_root;
-    size_t gather_bytes;
-    int32_t gather_arrived, gather_first;
-    bool *gather_here; /* [size] */
-    unsigned char *gather_data;
-    size_t gather_room;
+    struct {
+        uint32_t number, kind, root;
+        size_t bytes;
+        int32_t arrived, first;
+        bool *here; /* [size] */
+        unsigned char *data;
+        size_t room;
+    } gather;
+} dp__hub_t;
+
+/* One rank. The files own what bears their name; the mutex is for all that stands behind it. */
+typedef struct dp__process {
+    dp_group_t group;
+    dp__cause_t cause;
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    int wake_fd;          /* eventfd */
+    uint32_t interrupted; /* atomic */
+    bool stop, over;      /* leave now; LEAVE was met by all */
+    int64_t stop_deadline_ns;
+    dp__peer_t *peers; /* [size] */
+
+    dp__joining_t join;       /* process.c, hub.c, spoke.c */
+    dp__proposal_t proposal;  /* connection.c makes it, control.c sends it */
+    dp__attendance_t meeting; /* process.c */
+    dp__collecting_t collect; /* process.c, connection.c */
+    struct {                  /* process.c: PUT and GET of this rank's threads */
+        uint32_t last;
+        dp__request_t *open;
+    } requests;
+    struct { /* connection.c: all of the hub's, the one of a spoke */
+        dp__connection_t **all;
+        size_t count, room;
+        void *polls; /* struct pollfd [2 * room + 2]: the control thread's */
+    } connections;
+    struct { /* spoke.c */
+        int64_t retry_ns;
+        int32_t retries;
+    } spoke;
+    dp__hub_t hub; /* hub.c */
 } dp__process_t;
 
 static inline dp__process_t *dp__process_of(const dp_group_t *group)
@@ -156,8 +175,6 @@ static inline bool dp__is_hub(const dp__process_t *p)
 
 /* ---- control.c ---- */
 void *dp__control_main(void *process);
-/* Async-signal-safe. */
-void dp__control_wake(dp__process_t *p);
 
 /* ---- hub.c; with the mutex ---- */
 void dp__hub_accept(dp__process_t *p);
@@ -181,17 +198,20 @@ void dp__spoke_tick(dp__process_t *p, int64_t now_ns);
 void dp__spoke_connected(dp__process_t *p, dp__connection_t *c);
 void dp__spoke_frame(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame);
 void dp__spoke_lost(dp__process_t *p, dp__connection_t *c, dp_status_t status);
-dp__connection_t *dp__spoke_hub(const dp__process_t *p);
 
-/* ---- shared.c; with the mutex ---- */
+/* ---- connection.c; with the mutex ---- */
+/* Has the control thread look around. Without the mutex; async-signal-safe. */
+void dp__process_wake(dp__process_t *p);
+/* A spoke's connection to rank 0; NULL while there is none. */
+dp__connection_t *dp__hub_connection(const dp__process_t *p);
 dp__connection_t *dp__connection_new(dp__process_t *p, int fd);
 void dp__connection_drop(dp__process_t *p, dp__connection_t *c);
 /* Small frames at once; a host that is gone is found by the kernel: about 10 s without an answer. */
 void dp__watch_host(int fd);
 /* For rank frame->to; ends the job when there is no memory. */
 void dp__send(dp__process_t *p, const dp__frame_t *frame);
-void dp__send2(dp__process_t *p, const dp__frame_t *frame, const void *first, size_t first_bytes,
-               const void *second, size_t second_bytes);
+void dp__send2(dp__process_t *p, const dp__frame_t *frame, const void *first, size_t first_bytes, const void *second,
+               size_t second_bytes);
 void dp__answer_want(dp__process_t *p, const dp__frame_t *frame);
 void dp__take_data(dp__process_t *p, const dp__frame_t *frame);
 /* "rank 2 (pid 1234 on HOST)" */

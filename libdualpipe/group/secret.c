@@ -35,8 +35,7 @@ static bool read_all(int fd, dp__secret_t *secret)
             errno = ETIMEDOUT;
             return false;
         }
-        n = full ? read(fd, &more, 1)
-                 : read(fd, secret->data + secret->bytes, sizeof(secret->data) - secret->bytes);
+        n = full ? read(fd, &more, 1) : read(fd, secret->data + secret->bytes, sizeof(secret->data) - secret->bytes);
         if (n == 0)
             return true;
         if (n > 0 && full) {
@@ -54,8 +53,8 @@ static dp_status_t check_length(const dp__secret_t *secret, const char *where)
 {
     if (secret->bytes >= DP__SECRET_MIN_BYTES)
         return DP_OK;
-    return dp_fail(DP_ERR_SECURITY, "%s holds a secret of %zu bytes; at least %d are needed", where,
-                   secret->bytes, DP__SECRET_MIN_BYTES);
+    return dp_fail(DP_ERR_SECURITY, "%s holds a secret of %zu bytes; at least %d are needed", where, secret->bytes,
+                   DP__SECRET_MIN_BYTES);
 }
 
 static dp_status_t load_pipe(const char *text, dp__secret_t *secret)

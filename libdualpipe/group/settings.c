@@ -36,8 +36,7 @@ static bool next_field(const char **at, field_t *field_out)
 static bool find_field(const char *settings, const field_t *like, field_t *field_out)
 {
     while (next_field(&settings, field_out))
-        if (field_out->name_bytes == like->name_bytes &&
-            memcmp(field_out->name, like->name, like->name_bytes) == 0)
+        if (field_out->name_bytes == like->name_bytes && memcmp(field_out->name, like->name, like->name_bytes) == 0)
             return true;
     return false;
 }
@@ -62,8 +61,8 @@ static void append_value(char *text, size_t bytes, const field_t *field, int32_t
                field->value, field->value_bytes > SHOWN ? "..." : "", rank);
 }
 
-static void append_difference(char *text, size_t bytes, const field_t *name, const field_t *ours,
-                              int32_t our_rank, const field_t *theirs, int32_t their_rank)
+static void append_difference(char *text, size_t bytes, const field_t *name, const field_t *ours, int32_t our_rank,
+                              const field_t *theirs, int32_t their_rank)
 {
     append(text, bytes, "%s%.*s is ", text[0] != '\0' ? "; " : "",
            name->name_bytes < SHOWN ? (int)name->name_bytes : SHOWN, name->name);
@@ -72,8 +71,8 @@ static void append_difference(char *text, size_t bytes, const field_t *name, con
     append_value(text, bytes, theirs, their_rank);
 }
 
-bool dp__settings_equal(const char *ours, int32_t our_rank, const char *theirs, int32_t their_rank,
-                        char *text, size_t bytes)
+bool dp__settings_equal(const char *ours, int32_t our_rank, const char *theirs, int32_t their_rank, char *text,
+                        size_t bytes)
 {
     bool equal = true;
     field_t mine, other;
@@ -82,8 +81,7 @@ bool dp__settings_equal(const char *ours, int32_t our_rank, const char *theirs, 
     for (const char *at = ours; next_field(&at, &mine);) {
         bool there = find_field(theirs, &mine, &other);
 
-        if (there && mine.value_bytes == other.value_bytes &&
-            memcmp(mine.value, other.value, mine.value_bytes) == 0)
+        if (there && mine.value_bytes == other.value_bytes && memcmp(mine.value, other.value, mine.value_bytes) == 0)
             continue;
         append_difference(text, bytes, &mine, &mine, our_rank, there ? &other : NULL, their_rank);
         equal = false;

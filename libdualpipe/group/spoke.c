@@ -12,11 +12,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-dp__connection_t *dp__spoke_hub(const dp__process_t *p)
-{
-    return p->count > 0 ? p->connections[0] : NULL;
-}
-
 static void end_join(dp__process_t *p, dp_status_t status, const char *fmt, ...) DP_PRINTF(3, 4);
 static void end_join(dp__process_t *p, dp_status_t status, const char *fmt, ...)
 {
@@ -33,24 +28,24 @@ static void end_join(dp__process_t *p, dp_status_t status, const char *fmt, ...)
 
 static void try_again(dp__process_t *p, const char *why)
 {
-    int64_t pause_ms = 10 + 10 * (int64_t)(p->retries < 19 ? p->retries : 19);
+    int64_t pause_ms = 10 + 10 * (int64_t)(p->spoke.retries < 19 ? p->spoke.retries : 19);
 
-    snprintf(p->trouble, sizeof(p->trouble), "%s", why);
-    p->retries++;
-    p->retry_ns = dp__now_ns() + pause_ms * 1000000;
+    snprintf(p->join.trouble, sizeof(p->join.trouble), "%s", why);
+    p->spoke.retries++;
+    p->spoke.retry_ns = dp__now_ns() + pause_ms * 1000000;
 }
 
 static void start_connection(dp__process_t *p)
 {
-    int fd = socket(p->address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int fd = socket(p->join.address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     dp__connection_t *c;
 
-    p->retry_ns = 0;
+    p->spoke.retry_ns = 0;
     if (fd < 0) {
         try_again(p, strerror(errno));
         return;
     }
-    if (connect(fd, (const struct sockaddr *)&p->address.storage, p->address.bytes) != 0 &&
+    if (connect(fd, (const struct sockaddr *)&p->join.address.storage, p->join.address.bytes) != 0 &&
         errno != EINPROGRESS) {
         try_again(p, strerror(errno));
         close(fd);
@@ -96,10 +91,9 @@ static void say_hello(dp__process_t *p, dp__connection_t *c)
     unsigned char hello[12 + DP__NONCE_BYTES + DP__SHA256_BYTES];
 
     *t = (dp__transcript_t){.version = DP__PROTOCOL_VERSION, .rank = p->group.rank, .size = p->group.size};
-    memcpy(t->digest, p->digest, DP__SHA256_BYTES);
+    memcpy(t->digest, p->join.digest, DP__SHA256_BYTES);
     if (getrandom(t->rank_nonce, DP__NONCE_BYTES, 0) != DP__NONCE_BYTES) {
-        end_join(p, DP_ERR_IO, "rank %d: the system has no random numbers: %s", p->group.rank,
-                 strerror(errno));
+        end_join(p, DP_ERR_IO, "rank %d: the system has no random numbers: %s", p->group.rank, strerror(errno));
         return;
     }
     write_u32(hello, t->version);
@@ -109,8 +103,7 @@ static void say_hello(dp__process_t *p, dp__connection_t *c)
     memcpy(hello + 12 + DP__NONCE_BYTES, t->digest, DP__SHA256_BYTES);
     c->phase = DP__PHASE_HELLO;
     dp__send(p,
-             &(dp__frame_t){
-                 .type = DP__FRAME_HELLO, .from = p->group.rank, .bytes = sizeof(hello), .payload = hello});
+             &(dp__frame_t){.type = DP__FRAME_HELLO, .from = p->group.rank, .bytes = sizeof(hello), .payload = hello});
 }
 
 void dp__spoke_connected(dp__process_t *p, dp__connection_t *c)
@@ -137,11 +130,10 @@ static void hear_challenge(dp__process_t *p, dp__connection_t *c, const dp__fram
     uint8_t proof[DP__SHA256_BYTES];
 
     memcpy(c->transcript.hub_nonce, frame->payload, DP__NONCE_BYTES);
-    dp__secret_prove(&p->secret, DP__LABEL_RANK_PROOF, &c->transcript, proof);
+    dp__secret_prove(&p->join.secret, DP__LABEL_RANK_PROOF, &c->transcript, proof);
     c->phase = DP__PHASE_PROOF;
     dp__send(p,
-             &(dp__frame_t){
-                 .type = DP__FRAME_PROOF, .from = p->group.rank, .bytes = sizeof(proof), .payload = proof});
+             &(dp__frame_t){.type = DP__FRAME_PROOF, .from = p->group.rank, .bytes = sizeof(proof), .payload = proof});
 }
 
 static void hear_welcome(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
@@ -151,28 +143,26 @@ static void hear_welcome(dp__process_t *p, dp__connection_t *c, const dp__frame_
     size_t names;
     uint8_t wanted[DP__SHA256_BYTES], ours[DP__SHA256_BYTES], theirs[DP__SHA256_BYTES];
 
-    dp__secret_prove(&p->secret, DP__LABEL_HUB_PROOF, &c->transcript, wanted);
+    dp__secret_prove(&p->join.secret, DP__LABEL_HUB_PROOF, &c->transcript, wanted);
     if (!dp__digest_equal(wanted, frame->payload)) {
         end_join(p, DP_ERR_SECURITY, "rank %d: the program that listens at %s does not hold the job's secret",
-                 p->group.rank, p->address.text);
+                 p->group.rank, p->join.address.text);
         return;
     }
-    dp__secret_prove(&p->secret, DP__LABEL_RANK_KEY, &c->transcript, ours);
-    dp__secret_prove(&p->secret, DP__LABEL_HUB_KEY, &c->transcript, theirs);
+    dp__secret_prove(&p->join.secret, DP__LABEL_RANK_KEY, &c->transcript, ours);
+    dp__secret_prove(&p->join.secret, DP__LABEL_HUB_KEY, &c->transcript, theirs);
     dp__wire_seal(&c->wire, ours, theirs);
     c->phase = DP__PHASE_WELCOME;
     c->deadline_ns = INT64_MAX;
     names = (size_t)snprintf(text, sizeof(text), "%s%c%s", self->host, 0, self->machine) + 1;
-    dp__send2(p, &(dp__frame_t){.type = DP__FRAME_INTRODUCE, .from = p->group.rank, .value = self->pid}, text,
-              names, p->settings, strlen(p->settings));
+    dp__send2(p, &(dp__frame_t){.type = DP__FRAME_INTRODUCE, .from = p->group.rank, .value = self->pid}, text, names,
+              p->join.settings, strlen(p->join.settings));
 }
 
 static void hear_refusal(dp__process_t *p, const dp__connection_t *c, const dp__frame_t *frame)
 {
-    end_join(p,
-             frame->value == DP_ERR_MISMATCH || frame->value == DP_ERR_RENDEZVOUS ? frame->value
-                                                                                  : DP_ERR_SECURITY,
-             "rank %d was refused by rank 0 at %s: %.300s%s", p->group.rank, p->address.text,
+    end_join(p, frame->value == DP_ERR_MISMATCH || frame->value == DP_ERR_RENDEZVOUS ? frame->value : DP_ERR_SECURITY,
+             "rank %d was refused by rank 0 at %s: %.300s%s", p->group.rank, p->join.address.text,
              (const char *)frame->payload,
              c->wire.sealed || frame->value != DP_ERR_SECURITY
                  ? ""
@@ -214,21 +204,20 @@ static void hear_ready(dp__process_t *p, dp__connection_t *c, const dp__frame_t 
 
     for (int32_t r = 0; r < p->group.size; r++)
         if (!read_peer(&at, end, &p->peers[r])) {
-            end_join(p, DP_ERR_PROTOCOL, "rank %d: the table of ranks that came from rank 0 is cut off",
-                     p->group.rank);
+            end_join(p, DP_ERR_PROTOCOL, "rank %d: the table of ranks that came from rank 0 is cut off", p->group.rank);
             return;
         }
-    explicit_bzero(&p->secret, sizeof(p->secret));
+    explicit_bzero(&p->join.secret, sizeof(p->join.secret));
     dp__watch_process(p, c, 0);
     c->phase = DP__PHASE_JOINED;
-    dp__signal_post(&p->joined, 1);
+    dp__signal_post(&p->join.done, 1);
 }
 
 /* ---- what rank 0 says later ---- */
 
 static void hear_reply(dp__process_t *p, const dp__frame_t *frame)
 {
-    for (dp__request_t **at = &p->requests; *at != NULL; at = &(*at)->next) {
+    for (dp__request_t **at = &p->requests.open; *at != NULL; at = &(*at)->next) {
         dp__request_t *request = *at;
 
         if (request->id != frame->id)
@@ -248,15 +237,15 @@ static void hear_reply(dp__process_t *p, const dp__frame_t *frame)
 
 static void hear_all(dp__process_t *p, const dp__frame_t *frame)
 {
-    if (frame->id != p->meeting || frame->id != dp__signal_value(&p->met) + 1)
+    if (frame->id != p->meeting.number || frame->id != dp__signal_value(&p->meeting.over) + 1)
         return;
-    if (frame->bytes > 0 && p->all_out != NULL && frame->extra == p->all_received &&
-        frame->bytes <= p->all_bytes - p->all_received) {
-        memcpy((char *)p->all_out + p->all_received, frame->payload, frame->bytes);
-        p->all_received += frame->bytes;
+    if (frame->bytes > 0 && p->meeting.all_out != NULL && frame->extra == p->meeting.received &&
+        frame->bytes <= p->meeting.bytes - p->meeting.received) {
+        memcpy((char *)p->meeting.all_out + p->meeting.received, frame->payload, frame->bytes);
+        p->meeting.received += frame->bytes;
     }
-    if (p->all_received == p->all_bytes)
-        dp__signal_post(&p->met, frame->id);
+    if (p->meeting.received == p->meeting.bytes)
+        dp__signal_post(&p->meeting.over, frame->id);
 }
 
 static void hear_cause(dp__process_t *p, const dp__frame_t *frame)
@@ -350,26 +339,27 @@ static void join_is_late(dp__process_t *p, const dp__connection_t *c)
 
     if (c != NULL && c->phase == DP__PHASE_WELCOME) {
         snprintf(text, sizeof(text), "rank %d waited %.3g s for the others", p->group.rank,
-                 (double)p->join_ns * 1e-9);
+                 (double)p->join.limit_ns * 1e-9);
         dp__propose(p, DP_ERR_RENDEZVOUS, text, 0); /* rank 0 knows who is missing */
         return;
     }
     end_join(p, DP_ERR_RENDEZVOUS, "rank %d waited %.3g s for rank 0 at %s%s%s", p->group.rank,
-             (double)p->join_ns * 1e-9, p->address.text, p->trouble[0] != '\0' ? ": " : "", p->trouble);
+             (double)p->join.limit_ns * 1e-9, p->join.address.text, p->join.trouble[0] != '\0' ? ": " : "",
+             p->join.trouble);
 }
 
 void dp__spoke_tick(dp__process_t *p, int64_t now_ns)
 {
-    dp__connection_t *c = dp__spoke_hub(p);
+    dp__connection_t *c = dp__hub_connection(p);
 
-    if (dp__signal_value(&p->joined) != 0 || dp__cause_is_set(&p->cause) || p->stop)
+    if (dp__signal_value(&p->join.done) != 0 || dp__cause_is_set(&p->cause) || p->stop)
         return;
     if (c != NULL && now_ns >= c->deadline_ns && c->phase != DP__PHASE_GONE) {
         try_again(p, c->phase == DP__PHASE_CONNECTING ? "no answer" : "it does not go on with the handshake");
         c->phase = DP__PHASE_GONE;
     }
-    if (now_ns >= p->join_deadline_ns)
+    if (now_ns >= p->join.deadline_ns)
         join_is_late(p, c);
-    else if (c == NULL && now_ns >= p->retry_ns)
+    else if (c == NULL && now_ns >= p->spoke.retry_ns)
         start_connection(p);
 }

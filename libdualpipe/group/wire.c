@@ -65,8 +65,8 @@ static void encode(const dp__frame_t *frame, uint32_t bytes, unsigned char head[
     put_u32(head + 28, bytes);
 }
 
-static void seal(const uint8_t key[DP__SHA256_BYTES], uint64_t sequence, const unsigned char *head,
-                 const void *payload, size_t bytes, uint8_t mac[DP__SHA256_BYTES])
+static void seal(const uint8_t key[DP__SHA256_BYTES], uint64_t sequence, const unsigned char *head, const void *payload,
+                 size_t bytes, uint8_t mac[DP__SHA256_BYTES])
 {
     dp__hmac_t hmac;
 
@@ -120,8 +120,7 @@ bool dp__wire_send2(dp__wire_t *wire, const dp__frame_t *frame, const void *firs
     if (second_bytes > 0)
         memcpy(at + DP__FRAME_HEAD_BYTES + first_bytes, second, second_bytes);
     if (wire->sealed)
-        seal(wire->send_key, wire->sent++, at, at + DP__FRAME_HEAD_BYTES, payload,
-             at + DP__FRAME_HEAD_BYTES + payload);
+        seal(wire->send_key, wire->sent++, at, at + DP__FRAME_HEAD_BYTES, payload, at + DP__FRAME_HEAD_BYTES + payload);
     wire->out_end += total;
     return true;
 }
@@ -139,8 +138,8 @@ bool dp__wire_pending(const dp__wire_t *wire)
 bool dp__wire_flush(dp__wire_t *wire)
 {
     while (dp__wire_pending(wire)) {
-        ssize_t n = send(wire->fd, wire->out + wire->out_begin, wire->out_end - wire->out_begin,
-                         MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t n =
+            send(wire->fd, wire->out + wire->out_begin, wire->out_end - wire->out_begin, MSG_NOSIGNAL | MSG_DONTWAIT);
 
         if (n < 0)
             return errno == EAGAIN || errno == EINTR;
@@ -173,8 +172,7 @@ static dp_status_t begin_body(dp__wire_t *wire)
 {
     uint32_t bytes = get_u32(wire->head + 28);
 
-    if (get_u32(wire->head) != MAGIC ||
-        bytes > (wire->sealed ? DP__FRAME_SEALED_BYTES : DP__FRAME_BARE_BYTES))
+    if (get_u32(wire->head) != MAGIC || bytes > (wire->sealed ? DP__FRAME_SEALED_BYTES : DP__FRAME_BARE_BYTES))
         return DP_ERR_PROTOCOL;
     wire->body_bytes = bytes + (wire->sealed ? DP__SHA256_BYTES : 0);
     wire->body_got = 0;

@@ -16,25 +16,23 @@
 #define DP__NONCE_BYTES        32
 
 typedef enum dp__frame_type {
-    DP__FRAME_HELLO = 1, /* bare, to rank 0: version, rank, size, nonce, digest of the settings          */
-    DP__FRAME_CHALLENGE =
-        2,                 /* bare, from rank 0: nonce                                                     */
-    DP__FRAME_PROOF = 3,   /* bare, to rank 0: HMAC                                                        */
-    DP__FRAME_WELCOME = 4, /* bare, from rank 0: HMAC; sealed from here on                                 */
-    DP__FRAME_REFUSED = 5, /* from rank 0: value = status, text                                            */
-    DP__FRAME_INTRODUCE =
-        6,                 /* to rank 0: value = pid, host name, settings                                  */
-    DP__FRAME_READY = 7,   /* from rank 0: pid and host of every rank                                      */
-    DP__FRAME_PUT = 8,     /* to rank 0: id, key, data                                                     */
-    DP__FRAME_GET = 9,     /* to rank 0: id, key                                                           */
-    DP__FRAME_REPLY = 10,  /* from rank 0: id, value = status, data or text                                */
-    DP__FRAME_GATHER = 11, /* to rank 0: id = number of the meeting, value = kind, extra = root, data      */
-    DP__FRAME_ALL = 12,    /* from rank 0: id = number of the meeting, extra = offset, data                */
-    DP__FRAME_WANT = 13,   /* relayed: id = number of the meeting, extra = offset                          */
-    DP__FRAME_DATA = 14,   /* relayed: the same, data                                                      */
-    DP__FRAME_ABORT = 15,  /* to rank 0: value = status, text; id = number of a meeting that took too long */
-    DP__FRAME_CAUSE = 16,  /* from rank 0: value = status, text                                            */
-    DP__FRAME_SEEN = 17    /* to rank 0: the cause has arrived                                             */
+    DP__FRAME_HELLO = 1,     /* bare, to rank 0: version, rank, size, nonce, digest of the settings */
+    DP__FRAME_CHALLENGE = 2, /* bare, from rank 0: nonce */
+    DP__FRAME_PROOF = 3,     /* bare, to rank 0: HMAC */
+    DP__FRAME_WELCOME = 4,   /* bare, from rank 0: HMAC; sealed from here on */
+    DP__FRAME_REFUSED = 5,   /* from rank 0: value = status, text */
+    DP__FRAME_INTRODUCE = 6, /* to rank 0: value = pid, host name, settings */
+    DP__FRAME_READY = 7,     /* from rank 0: pid and host of every rank */
+    DP__FRAME_PUT = 8,       /* to rank 0: id, key, data */
+    DP__FRAME_GET = 9,       /* to rank 0: id, key */
+    DP__FRAME_REPLY = 10,    /* from rank 0: id, value = status, data or text */
+    DP__FRAME_GATHER = 11,   /* to rank 0: id = number of the meeting, value = kind, extra = root, data */
+    DP__FRAME_ALL = 12,      /* from rank 0: id = number of the meeting, extra = offset, data */
+    DP__FRAME_WANT = 13,     /* relayed: id = number of the meeting, extra = offset */
+    DP__FRAME_DATA = 14,     /* relayed: the same, data */
+    DP__FRAME_ABORT = 15,    /* to rank 0: value = status, text; id = number of a meeting that took too long */
+    DP__FRAME_CAUSE = 16,    /* from rank 0: value = status, text */
+    DP__FRAME_SEEN = 17      /* to rank 0: the cause has arrived */
 } dp__frame_type_t;
 
 typedef struct dp__frame {
@@ -78,8 +76,8 @@ bool dp__wire_pending(const dp__wire_t *wire);
 /* Sends what the socket takes. false: the connection is broken. */
 bool dp__wire_flush(dp__wire_t *wire);
 
-/* DP_OK: a frame; DP_PENDING: not yet; DP_ERR_PEER: the other side has closed or is gone; DP_ERR_PROTOCOL: what came is no
- * frame of ours; DP_ERR_NOMEM. Records no message. */
+/* DP_OK: a frame; DP_PENDING: not yet; DP_ERR_PEER: the other side has closed or is gone; DP_ERR_PROTOCOL: what came is
+ * no frame of ours; DP_ERR_NOMEM. Records no message. */
 dp_status_t dp__wire_receive(dp__wire_t *wire, dp__frame_t *frame_out);
 
 #endif

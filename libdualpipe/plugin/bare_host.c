@@ -1,9 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * bare_host.c: the host that a plugin's init sees, before there is any job: messages, memory and the clock. */
+#include "plugin/bare_host.h"
 #include "base/memory.h"
 #include "base/wait.h"
-#include "plugin/bare_host.h"
 
 static void bare_log(const dp_host_t *h, int level, const char *origin, const char *message)
 {
@@ -40,10 +40,17 @@ static int64_t bare_now_ns(const dp_host_t *h)
     return dp__now_ns();
 }
 
-static dp_status_t bare_wait(const dp_host_t *h, dp_signal_t *signal, uint32_t target, int64_t timeout_ns, const char *what)
+static dp_status_t bare_wait(const dp_host_t *h, dp_signal_t *signal, uint32_t target, int64_t timeout_ns,
+                             const char *what)
 {
     (void)h, (void)signal, (void)target, (void)timeout_ns;
     return dp_fail(DP_ERR_UNSUPPORTED, "init must not wait (for %s): there is no job yet", what);
+}
+
+static dp_status_t bare_poll(const dp_host_t *h, dp_poll_fn progress, void *arg, int64_t timeout_ns, const char *what)
+{
+    (void)h, (void)progress, (void)arg, (void)timeout_ns;
+    return dp_fail(DP_ERR_UNSUPPORTED, "init must not poll (for %s): there is no job yet", what);
 }
 
 static void bare_post(const dp_host_t *h, dp_signal_t *signal, uint32_t value)
@@ -80,6 +87,7 @@ const dp_host_t dp__bare_host = {
     .release = bare_release,
     .now_ns = bare_now_ns,
     .wait = bare_wait,
+    .poll = bare_poll,
     .post = bare_post,
     .aborted = bare_aborted,
     .get_service = bare_get_service,

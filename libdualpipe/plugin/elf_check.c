@@ -1,13 +1,18 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * elf_check.c: reads an ELF header and its program headers, so that a foreign or truncated file is refused with a
- * sentence instead of a crash in the loader. */
+ * elf_check.c: reads an ELF header, its program headers and symbols, so that a foreign or truncated file, and one that
+ * is no plugin or carries parts of the library, is refused with a sentence instead of a crash in the loader. */
 #include "plugin/elf_check.h"
 
+#include <dualpipe/plugin.h>
+
 #include <elf.h>
+#include <errno.h>
 #include <link.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #if defined(__x86_64__)
@@ -26,19 +31,28 @@
 static const char *machine_name(unsigned machine, char *text, size_t bytes)
 {
     switch (machine) {
-    case EM_X86_64: return "x86-64";
-    case EM_386: return "32-bit x86";
-    case EM_AARCH64: return "aarch64";
-    case EM_ARM: return "32-bit arm";
-    case EM_RISCV: return "risc-v";
-    case EM_PPC64: return "ppc64";
-    case EM_S390: return "s390";
-    default: snprintf(text, bytes, "machine %u", machine); return text;
+    case EM_X86_64:
+        return "x86-64";
+    case EM_386:
+        return "32-bit x86";
+    case EM_AARCH64:
+        return "aarch64";
+    case EM_ARM:
+        return "32-bit arm";
+    case EM_RISCV:
+        return "risc-v";
+    case EM_PPC64:
+        return "ppc64";
+    case EM_S390:
+        return "s390";
+    default:
+        snprintf(text, bytes, "machine %u", machine);
+        return text;
     }
 }
 
 /* The parts of the file that program headers name must be there. */
-static dp_status_t check_segments(int fd, const ElfW(Ehdr) *header, uint64_t size, const char *path)
+static dp_status_t check_segments(int fd, const ElfW(Ehdr) * header, uint64_t size, const char *path)
 {
     for (unsigned i = 0; i < header->e_phnum; i++) {
         ElfW(Phdr) ph;
@@ -63,7 +77,13 @@ dp_status_t dp__elf_check(int fd, uint64_t size, const char *path)
                        (unsigned long long)size);
     if (memcmp(header.e_ident, ELFMAG, SELFMAG) != 0)
         return dp_fail(DP_ERR_PLUGIN, "plugin %s is no shared object: it does not start with an ELF header", path);
-    if (OUR_MACHINE != EM_NONE && (header.e_machine != OUR_MACHINE || header.e_ident[EI_CLASS] != OUR_CLASS))
+    if (header.e_ident[EI_CLASS] != OUR_CLASS)
+        return dp_fail(DP_ERR_PLUGIN, "plugin %s is a module of %s bits, this process has %d", path,
+                       header.e_ident[EI_CLASS] == ELFCLASS32   ? "32"
+                       : header.e_ident[EI_CLASS] == ELFCLASS64 ? "64"
+                                                                : "unknown",
+                       (int)(8 * sizeof(void *)));
+    if (OUR_MACHINE != EM_NONE && header.e_machine != OUR_MACHINE)
         return dp_fail(DP_ERR_PLUGIN, "plugin %s is a module for %s, this process is %s", path,
                        machine_name(header.e_machine, theirs, sizeof(theirs)),
                        machine_name(OUR_MACHINE, ours, sizeof(ours)));
@@ -72,4 +92,140 @@ dp_status_t dp__elf_check(int fd, uint64_t size, const char *path)
     if (header.e_shoff > size || size - header.e_shoff < (uint64_t)header.e_shnum * header.e_shentsize)
         return dp_fail(DP_ERR_PLUGIN, "plugin %s is truncated: its section headers lie beyond the end", path);
     return check_segments(fd, &header, size, path);
+}
+
+/* ---- symbols ---- */
+
+/* A file that lies in memory; nothing in it is believed before it is known to lie inside. */
+typedef struct image {
+    const unsigned char *base;
+    uint64_t size;
+    const char *path;
+} image_t;
+
+/* NULL: not inside. */
+static const void *inside(const image_t *image, uint64_t at, uint64_t bytes)
+{
+    return at <= image->size && bytes <= image->size - at ? image->base + at : NULL;
+}
+
+static bool section(const image_t *image, const ElfW(Ehdr) * header, uint64_t index, ElfW(Shdr) * section_out)
+{
+    const void *at = header->e_shentsize == sizeof(*section_out) && index < header->e_shnum
+                         ? inside(image, header->e_shoff + index * sizeof(*section_out), sizeof(*section_out))
+                         : NULL;
+
+    if (at != NULL)
+        memcpy(section_out, at, sizeof(*section_out));
+    return at != NULL;
+}
+
+/* A symbol's name; NULL where it does not end inside of its table. */
+static const char *name_of(const image_t *image, const ElfW(Shdr) * strings, const ElfW(Sym) * symbol)
+{
+    const char *table = inside(image, strings->sh_offset, strings->sh_size);
+
+    if (table == NULL || symbol->st_name >= strings->sh_size)
+        return NULL;
+    return memchr(table + symbol->st_name, 0, strings->sh_size - symbol->st_name) != NULL ? table + symbol->st_name
+                                                                                          : NULL;
+}
+
+static dp_status_t refuse_symbol(const image_t *image, const char *name)
+{
+    return dp_fail(
+        DP_ERR_PLUGIN,
+        "plugin %s has a %s of its own: plugins export dp_plugin_entry alone and link nothing of libdualpipe. "
+        "Leave libdualpipe.a out of its link, use DP_FAIL(host, ...) instead of dp_fail, and name functions "
+        "otherwise",
+        image->path, name);
+}
+
+/* Other symbols of a plugin may be called dp_something as long as they stay inside; these are the library's. */
+static bool is_of_library(const char *name)
+{
+    return strncmp(name, "dp__", 4) == 0 || strcmp(name, "dp_fail") == 0 || strcmp(name, "dp_failv") == 0;
+}
+
+/* What the file itself says of the ABI major. A descriptor that only code fills in has zeros there and says nothing:
+ * load.c asks it again. */
+static dp_status_t check_major(const image_t *image, const ElfW(Ehdr) * header, const ElfW(Sym) * entry)
+{
+    for (unsigned i = 0; i < header->e_phnum; i++) {
+        const void *at = inside(image, header->e_phoff + (uint64_t)i * sizeof(ElfW(Phdr)), sizeof(ElfW(Phdr)));
+        struct {
+            uint32_t struct_size;
+            uint16_t abi_major, abi_minor;
+        } head;
+        ElfW(Phdr) ph;
+
+        if (at == NULL)
+            break;
+        memcpy(&ph, at, sizeof(ph));
+        if (ph.p_type != PT_LOAD || entry->st_value < ph.p_vaddr || entry->st_value - ph.p_vaddr > ph.p_filesz ||
+            ph.p_filesz - (entry->st_value - ph.p_vaddr) < sizeof(head))
+            continue;
+        at = inside(image, ph.p_offset + (entry->st_value - ph.p_vaddr), sizeof(head));
+        if (at == NULL)
+            break;
+        memcpy(&head, at, sizeof(head));
+        if (head.struct_size != 0 && head.abi_major != DP_ABI_MAJOR)
+            return dp_fail(DP_ERR_PLUGIN, "plugin %s offers ABI %u.%u, this library needs major %d: rebuild the plugin",
+                           image->path, head.abi_major, head.abi_minor, DP_ABI_MAJOR);
+    }
+    return DP_OK;
+}
+
+/* exported: the table that the dynamic linker reads; else all symbols that were not stripped. */
+static dp_status_t check_symbols(const image_t *image, const ElfW(Ehdr) * header, const ElfW(Shdr) * symbols,
+                                 bool exported)
+{
+    uint64_t count = symbols->sh_size / sizeof(ElfW(Sym));
+    bool found = false;
+    ElfW(Shdr) strings;
+
+    if (!section(image, header, symbols->sh_link, &strings) ||
+        inside(image, symbols->sh_offset, symbols->sh_size) == NULL)
+        return dp_fail(DP_ERR_PLUGIN, "plugin %s is truncated: its symbols lie beyond the end", image->path);
+    for (uint64_t i = 0; i < count; i++) {
+        ElfW(Sym) symbol;
+        dp_status_t status;
+        const char *name;
+
+        memcpy(&symbol, image->base + symbols->sh_offset + i * sizeof(symbol), sizeof(symbol));
+        name = symbol.st_shndx != SHN_UNDEF ? name_of(image, &strings, &symbol) : NULL;
+        if (name == NULL || strncmp(name, "dp_", 3) != 0)
+            continue;
+        if (strcmp(name, "dp_plugin_entry") == 0) {
+            found = true;
+            status = exported ? check_major(image, header, &symbol) : DP_OK;
+            if (status < 0)
+                return status;
+        } else if (exported || is_of_library(name)) {
+            return refuse_symbol(image, name);
+        }
+    }
+    return found || !exported
+               ? DP_OK
+               : dp_fail(DP_ERR_PLUGIN, "plugin %s is no plugin: it does not export dp_plugin_entry", image->path);
+}
+
+dp_status_t dp__elf_symbols_check(int fd, uint64_t size, const char *path)
+{
+    image_t image = {mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0), size, path};
+    dp_status_t status = DP_OK;
+    ElfW(Ehdr) header;
+
+    if (image.base == MAP_FAILED)
+        return dp_fail(DP_ERR_NOMEM, "plugin %s: %s", path, strerror(errno));
+    memcpy(&header, image.base, sizeof(header));
+    for (uint64_t i = 0; i < header.e_shnum && status >= 0; i++) {
+        ElfW(Shdr) found;
+
+        if (section(&image, &header, i, &found) && (found.sh_type == SHT_DYNSYM || found.sh_type == SHT_SYMTAB) &&
+            found.sh_entsize == sizeof(ElfW(Sym)))
+            status = check_symbols(&image, &header, &found, found.sh_type == SHT_DYNSYM);
+    }
+    munmap((void *)(uintptr_t)image.base, size);
+    return status;
 }

@@ -1,9 +1,10 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * load.c: finds a plugin's file, judges file and descriptor before any of its code can run, and maps it for good. */
+ * load.c: finds a plugin's file, judges it before any of its code can run, maps it for good and judges what it says. */
 #include "base/memory.h"
 #include "plugin/bare_host.h"
 #include "plugin/elf_check.h"
+#include "plugin/interfaces.h"
 #include "plugin/trust.h"
 
 #include <dualpipe/plugin.h>
@@ -42,8 +43,8 @@ typedef struct tried {
 
 static void note(tried_t *tried, const char *path, const char *why)
 {
-    int n = snprintf(tried->text + tried->used, sizeof(tried->text) - tried->used, "%s%s: %s", tried->used > 0 ? "; " : "",
-                     path, why);
+    int n = snprintf(tried->text + tried->used, sizeof(tried->text) - tried->used, "%s%s: %s",
+                     tried->used > 0 ? "; " : "", path, why);
 
     if (n > 0)
         tried->used = tried->used + (size_t)n < sizeof(tried->text) ? tried->used + (size_t)n : sizeof(tried->text) - 1;
@@ -88,8 +89,8 @@ static dp_status_t check_descriptor(const char *path, const dp_plugin_t *plugin)
 {
     /* these first members stay put through every major, so a refusal can still name the plugin */
     if (plugin->abi_major != DP_ABI_MAJOR)
-        return dp_fail(DP_ERR_PLUGIN, "plugin %s offers ABI %u.%u, this library needs major %d: rebuild the plugin", path,
-                       plugin->abi_major, plugin->abi_minor, DP_ABI_MAJOR);
+        return dp_fail(DP_ERR_PLUGIN, "plugin %s offers ABI %u.%u, this library needs major %d: rebuild the plugin",
+                       path, plugin->abi_major, plugin->abi_minor, DP_ABI_MAJOR);
     if (plugin->struct_size < offsetof(dp_plugin_t, get_interface) + sizeof(plugin->get_interface))
         return dp_fail(DP_ERR_PLUGIN, "plugin %s: its descriptor says %u bytes, too short for ABI %d.0", path,
                        plugin->struct_size, DP_ABI_MAJOR);
@@ -98,21 +99,34 @@ static dp_status_t check_descriptor(const char *path, const dp_plugin_t *plugin)
     return DP_OK;
 }
 
-/* Maps the file and lets it introduce itself. Memory that is missing shows before its init runs: that happens once. */
+/* Maps the file, whose constructors run here, and lets it introduce itself. Memory that is missing shows before its init
+ * runs: that happens once. */
 static dp_status_t introduce(const char *path, const dp_plugin_t **plugin_out)
 {
     const dp_plugin_t *plugin;
     dp_status_t status;
     void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 
-    if (module == NULL)
-        return dp_fail(DP_ERR_PLUGIN, "plugin %s cannot be loaded: %s", path, dlerror());
+    if (module == NULL) {
+        const char *why = dlerror();
+
+        return dp_fail(DP_ERR_PLUGIN, "plugin %s cannot be loaded: %s%s", path, why,
+                       strstr(why, "undefined symbol: dp_") == NULL
+                           ? ""
+                           : ". Plugins link nothing of libdualpipe: what they need comes with the host, "
+                             "DP_FAIL(host, ...) instead of dp_fail");
+    }
     plugin = dlsym(module, "dp_plugin_entry");
     if (plugin == NULL)
         return dp_fail(DP_ERR_PLUGIN, "plugin %s is no plugin: it does not export dp_plugin_entry", path);
     status = check_descriptor(path, plugin);
-    if (status >= 0 && plugin->init != NULL)
+    if (status >= 0 && plugin->init != NULL) {
+        (void)dp_fail(DP_OK, "%s", "");
         status = plugin->init(&dp__bare_host);
+        if (status < 0 && dp_last_error()[0] == '\0')
+            return dp_fail(status, "init of plugin %s (%s) came to %s and said nothing", plugin->name, path,
+                           dp_status_name(status));
+    }
     if (status >= 0)
         *plugin_out = plugin;
     return status;
@@ -133,6 +147,7 @@ static dp_status_t map(const char *path, const struct stat *st, const dp_plugin_
     }
     *entry = (loaded_t){registry.first, st->st_dev, st->st_ino, *plugin_out};
     registry.first = entry;
+    dp__interfaces_prepare(*plugin_out);
     return DP_OK;
 }
 
@@ -159,6 +174,8 @@ static dp_status_t load_file(const char *path, const dp_plugin_t **plugin_out)
     why = dp__distrust(&st);
     status = why != NULL ? dp_fail(DP_ERR_SECURITY, "plugin %s %s; fix its owner or mode", real, why)
                          : dp__elf_check(fd, (uint64_t)st.st_size, real);
+    if (status >= 0)
+        status = dp__elf_symbols_check(fd, (uint64_t)st.st_size, real);
     close(fd);
     if (status < 0)
         return status;
@@ -223,16 +240,25 @@ dp_status_t dp_plugin_load(const char *name, const dp_plugin_t **plugin_out)
 
 dp_status_t dp_plugin_interface(const dp_plugin_t *plugin, const char *id, size_t min_size, const void **table_out)
 {
-    const uint32_t *table;
+    const void *found;
+    dp_status_t status;
+    uint32_t bytes;
 
     if (plugin == NULL || id == NULL || table_out == NULL)
         return dp_fail(DP_ERR_INVALID, "dp_plugin_interface: plugin, id and table_out must not be NULL");
-    table = plugin->get_interface(id);
-    if (table == NULL)
+    found = plugin->get_interface(id);
+    if (found == NULL)
         return dp_fail(DP_ERR_PLUGIN, "plugin %s has no interface %s", plugin->name, id);
-    if (*table < min_size)
-        return dp_fail(DP_ERR_PLUGIN, "plugin %s: its table %s has %u bytes, at least %zu are needed: rebuild the plugin",
-                       plugin->name, id, *table, min_size);
-    *table_out = table;
+    if (dp__interface_known(id)) {
+        status = dp__interface_complete(plugin, id, &found);
+        if (status < 0)
+            return status;
+    }
+    memcpy(&bytes, found, sizeof(bytes));
+    if (bytes < min_size)
+        return dp_fail(DP_ERR_PLUGIN,
+                       "plugin %s: its table %s has %u bytes, at least %zu are needed: rebuild the plugin",
+                       plugin->name, id, bytes, min_size);
+    *table_out = found;
     return DP_OK;
 }

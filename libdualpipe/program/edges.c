@@ -20,20 +20,14 @@ static int32_t number(const dp_schedule_t *s, dp__edges_t *x, dp_channel_t *chan
             if (place->next_rank < 0)
                 continue;
             if (channels != NULL)
-                channels[count] = (dp_channel_t){.src = r,
-                                                 .src_chunk = c,
-                                                 .dst = place->next_rank,
-                                                 .dst_chunk = place->next_chunk,
-                                                 .op = DP_OP_F};
+                channels[count] = (dp_channel_t){
+                    .src = r, .src_chunk = c, .dst = place->next_rank, .dst_chunk = place->next_chunk, .op = DP_OP_F};
             x->forward_out[from] = x->forward_in[to] = count++;
             if (s->forward_only)
                 continue;
             if (channels != NULL)
-                channels[count] = (dp_channel_t){.src = place->next_rank,
-                                                 .src_chunk = place->next_chunk,
-                                                 .dst = r,
-                                                 .dst_chunk = c,
-                                                 .op = DP_OP_B};
+                channels[count] = (dp_channel_t){
+                    .src = place->next_rank, .src_chunk = place->next_chunk, .dst = r, .dst_chunk = c, .op = DP_OP_B};
             x->backward_out[to] = x->backward_in[from] = count++;
         }
     return count;

@@ -33,15 +33,15 @@ static inline int32_t dp__edges_out(const dp__edges_t *edges, int32_t rank, int3
 /* The parts of an operation that have boundary tensors: up to two, F and B; returns how many (0 for W). */
 typedef struct dp__part {
     int op; /* DP_OP_F or DP_OP_B */
-    int32_t chunk, mb;
+    int32_t chunk, microbatch;
 } dp__part_t;
-static inline int dp__parts(int kind, int32_t chunk, int32_t mb, int32_t chunk2, int32_t mb2,
+static inline int dp__parts(int kind, int32_t chunk, int32_t microbatch, int32_t chunk2, int32_t microbatch2,
                             dp__part_t part[2])
 {
     if (kind == DP_OP_W)
         return 0;
-    part[0] = (dp__part_t){kind == DP_OP_F || kind == DP_OP_FB ? DP_OP_F : DP_OP_B, chunk, mb};
-    part[1] = (dp__part_t){DP_OP_B, chunk2, mb2};
+    part[0] = (dp__part_t){kind == DP_OP_F || kind == DP_OP_FB ? DP_OP_F : DP_OP_B, chunk, microbatch};
+    part[1] = (dp__part_t){DP_OP_B, chunk2, microbatch2};
     return kind == DP_OP_FB ? 2 : 1;
 }
 

@@ -12,14 +12,14 @@
 
 typedef struct dp__inspection {
     dp__verification_t *v;
-    int32_t *sent, *received, *consumed;  /* [channels] messages so far */
-    int64_t *slot_first;                  /* [ranks * chunks + 1] */
-    int32_t *slot_owner;                  /* micro-batch in an activation slot, -1: free */
-    int32_t *in_flight;                   /* [ranks * chunks] slots in use */
-    int32_t *weights_left;                /* [ranks * chunks] */
-    int32_t *reduced;                     /* [ranks * chunks] chunks of a rank in the order of their REDUCE */
-    int32_t *reductions;                  /* [ranks] how many */
-    int32_t activations, deferred, group; /* of the rank being read */
+    int32_t *sent, *received, *consumed;   /* [channels] messages so far */
+    int64_t *slot_first;                   /* [ranks * chunks + 1] */
+    int32_t *slot_owner;                   /* micro-batch in an activation slot, -1: free */
+    int32_t *in_flight;                    /* [ranks * chunks] slots in use */
+    int32_t *weights_left;                 /* [ranks * chunks] */
+    int32_t *reduced;                      /* [ranks * chunks] chunks of a rank in the order of their REDUCE */
+    int32_t *reductions;                   /* [ranks] how many */
+    int32_t activations, deferred, bundle; /* of the rank being read */
     int32_t rank, position;
     const dp_instr_t *instr;
 } dp__inspection_t;
@@ -54,8 +54,8 @@ static dp_status_t check_channels(dp__verification_t *v, const dp_channel_t *exp
             return dp_fail(DP_ERR_REJECTED,
                            "verify: channel %d goes from rank %d chunk %d to rank %d chunk %d; the "
                            "placement wants rank %d chunk %d to rank %d chunk %d",
-                           c, have->src, have->src_chunk, have->dst, have->dst_chunk, want->src,
-                           want->src_chunk, want->dst, want->dst_chunk);
+                           c, have->src, have->src_chunk, have->dst, have->dst_chunk, want->src, want->src_chunk,
+                           want->dst, want->dst_chunk);
         if (have->messages != v->microbatches)
             return dp_fail(DP_ERR_REJECTED, "verify: channel %d has %d messages for %d micro-batches", c,
                            have->messages, v->microbatches);
@@ -69,16 +69,16 @@ static dp_status_t create_channels(dp__verification_t *v)
 {
     size_t places = (size_t)v->schedule->ranks * (size_t)v->schedule->chunks;
     dp_channel_t *expected = dp__calloc(2 * places, sizeof(*expected));
-    dp_status_t st;
+    dp_status_t status;
     int32_t count;
 
     if (expected == NULL)
         return dp_fail(DP_ERR_NOMEM, "verify: no memory for %zu chunks", places);
-    st = dp__edges_create(v->schedule, &v->edges, expected, &count);
-    if (st >= 0)
-        st = check_channels(v, expected, count);
+    status = dp__edges_create(v->schedule, &v->edges, expected, &count);
+    if (status >= 0)
+        status = check_channels(v, expected, count);
     dp__free(expected);
-    return st;
+    return status;
 }
 
 static dp_status_t create_messages(dp__verification_t *v)
@@ -99,6 +99,21 @@ static dp_status_t create_messages(dp__verification_t *v)
     return DP_OK;
 }
 
+/* Bundles rise one by one; the transfers of one are neighbours of one direction between two ranks. */
+static dp_status_t check_bundle(dp__inspection_t *x)
+{
+    const dp_instr_t *i = x->instr;
+
+    if (x->v->program->transport == DP_TRANSPORT_CREDITS)
+        return i->bundle == -1 ? DP_OK : refuse(x, "it names a bundle, but one-sided transfers form none");
+    if (i->bundle < 0 || i->bundle < x->bundle || i->bundle > x->bundle + 1)
+        return refuse(x, "bundles must rise one by one from 0");
+    if (i->bundle == x->bundle && (i[-1].bundle != i->bundle || i[-1].kind != i->kind || i[-1].peer != i->peer))
+        return refuse(x, "its bundle holds something else than neighbours of one direction between two ranks");
+    x->bundle = i->bundle;
+    return DP_OK;
+}
+
 /* What SEND and RECV have in common. */
 static dp_status_t check_transfer(dp__inspection_t *x, bool sends, int32_t *done, int32_t *at)
 {
@@ -110,33 +125,29 @@ static dp_status_t check_transfer(dp__inspection_t *x, bool sends, int32_t *done
         return refuse(x, "no such channel");
     c = &p->channels[i->channel];
     if (c->src == c->dst)
-        return refuse(x, "its channel is a turn inside one rank, which has no transfers");
-    if (x->rank != (sends ? c->src : c->dst) || i->chunk != (sends ? c->src_chunk : c->dst_chunk) ||
-        i->op != c->op)
+        return refuse(x, "its channel is a bend inside one rank, which has no transfers");
+    if (x->rank != (sends ? c->src : c->dst) || i->chunk != (sends ? c->src_chunk : c->dst_chunk) || i->op != c->op)
         return refuse(x, "its channel belongs to another chunk");
     if (i->peer != (sends ? c->dst : c->src))
         return refuse(x, "its channel ends at another rank");
-    if (i->mb < 0 || i->mb >= x->v->microbatches)
+    if (i->microbatch < 0 || i->microbatch >= x->v->microbatches)
         return refuse(x, "micro-batch out of range");
-    if (i->sequence != done[i->channel] || i->sequence >= c->messages)
+    if (i->number != done[i->channel] || i->number >= c->messages)
         return refuse(x, "it is not the next message of its channel");
-    if (i->group < 0 || i->group < x->group || i->group > x->group + 1)
-        return refuse(x, "groups must rise one by one from 0");
-    x->group = i->group;
     done[i->channel]++;
-    at[x->v->message_first[i->channel] + i->sequence] = x->position;
-    return DP_OK;
+    at[x->v->message_first[i->channel] + i->number] = x->position;
+    return check_bundle(x);
 }
 
 static dp_status_t inspect_send(dp__inspection_t *x)
 {
     const dp_instr_t *i = x->instr;
     const dp__index_t *index = &x->v->index;
-    dp_status_t st = check_transfer(x, true, x->sent, x->v->send_at);
+    dp_status_t status = check_transfer(x, true, x->sent, x->v->send_at);
 
-    if (st < 0)
-        return st;
-    if ((i->op == DP_OP_F ? index->forward : index->backward)[dp__index_at(index, x->rank, i->chunk, i->mb)] <
+    if (status < 0)
+        return status;
+    if ((i->op == DP_OP_F ? index->forward : index->backward)[dp__index_at(index, x->rank, i->chunk, i->microbatch)] <
         0)
         return refuse(x, "the operation that makes its data has not run yet");
     return DP_OK;
@@ -149,19 +160,19 @@ static dp_status_t inspect_recv(dp__inspection_t *x)
 
 /* ---- compute ---- */
 
-/* A turn hands data on inside the rank: the operation that makes them stands above. */
-static dp_status_t consume_turn(dp__inspection_t *x, const dp_channel_t *c, const dp__part_t *part)
+/* A bend hands data on inside the rank: the operation that makes them stands above. */
+static dp_status_t consume_bend(dp__inspection_t *x, const dp_channel_t *c, const dp__part_t *part)
 {
     const dp__index_t *index = &x->v->index;
     const int32_t *made = part->op == DP_OP_F ? index->forward : index->backward;
-    int32_t at = made[dp__index_at(index, x->rank, c->src_chunk, part->mb)];
+    int32_t at = made[dp__index_at(index, x->rank, c->src_chunk, part->microbatch)];
 
     if (at < 0 || at >= x->position)
         return refuse(x, "the operation of this rank that makes its input has not run yet");
     return DP_OK;
 }
 
-/* One input of an operation: nothing, a turn, or a message that was received for it. */
+/* One input of an operation: nothing, a bend, or a message that was received for it. */
 static dp_status_t consume(dp__inspection_t *x, const dp__part_t *part, int32_t in)
 {
     int32_t channel = dp__edges_in(&x->v->edges, x->rank, part->chunk, part->op);
@@ -175,21 +186,21 @@ static dp_status_t consume(dp__inspection_t *x, const dp__part_t *part, int32_t 
         if (in != -1)
             return refuse(x, "it names a receive, but its input is made on this rank");
         x->consumed[channel]++;
-        return consume_turn(x, c, part);
+        return consume_bend(x, c, part);
     }
     if (in < 0 || in >= x->position)
         return refuse(x, "no receive stands above it for its input");
     recv = dp__instr(x->v->program, x->rank, in);
-    if (recv->kind != DP_INSTR_RECV || recv->channel != channel || recv->mb != part->mb)
+    if (recv->kind != DP_INSTR_RECV || recv->channel != channel || recv->microbatch != part->microbatch)
         return refuse(x, "the receive that it names carries something else");
-    if (recv->sequence != x->consumed[channel])
+    if (recv->number != x->consumed[channel])
         return refuse(x, "it consumes the messages of its channel out of order");
     x->v->release_at[x->v->message_first[channel] + x->consumed[channel]++] = x->position;
     return DP_OK;
 }
 
-/* A part that feeds a turn fills one of its slots. */
-static dp_status_t fill_turn(dp__inspection_t *x, const dp__part_t *part)
+/* A part that feeds a bend fills one of its slots. */
+static dp_status_t fill_bend(dp__inspection_t *x, const dp__part_t *part)
 {
     int32_t channel = dp__edges_out(&x->v->edges, x->rank, part->chunk, part->op);
     const dp_channel_t *c;
@@ -200,11 +211,11 @@ static dp_status_t fill_turn(dp__inspection_t *x, const dp__part_t *part)
     if (c->src != c->dst)
         return DP_OK;
     if (++x->sent[channel] - x->consumed[channel] > c->slots)
-        return refuse(x, "all slots of the turn inside this rank are still in use");
+        return refuse(x, "all slots of the bend inside this rank are still in use");
     return DP_OK;
 }
 
-static dp_status_t take_slot(dp__inspection_t *x, int32_t chunk, int32_t mb, int32_t slot)
+static dp_status_t take_slot(dp__inspection_t *x, int32_t chunk, int32_t microbatch, int32_t slot)
 {
     int64_t first = x->slot_first[chunk_at(x, chunk)];
 
@@ -212,18 +223,17 @@ static dp_status_t take_slot(dp__inspection_t *x, int32_t chunk, int32_t mb, int
         return refuse(x, "activation slot out of range");
     if (x->slot_owner[first + slot] >= 0)
         return refuse(x, "its activation slot is still in use by an earlier micro-batch");
-    x->slot_owner[first + slot] = mb;
+    x->slot_owner[first + slot] = microbatch;
     if (++x->activations > x->v->report.peak_activations)
         x->v->report.peak_activations = x->activations;
     return DP_OK;
 }
 
-static dp_status_t check_slot(const dp__inspection_t *x, int32_t chunk, int32_t mb, int32_t slot)
+static dp_status_t check_slot(const dp__inspection_t *x, int32_t chunk, int32_t microbatch, int32_t slot)
 {
     int64_t first = x->slot_first[chunk_at(x, chunk)];
 
-    if (slot < 0 || slot >= x->slot_first[chunk_at(x, chunk) + 1] - first ||
-        x->slot_owner[first + slot] != mb)
+    if (slot < 0 || slot >= x->slot_first[chunk_at(x, chunk) + 1] - first || x->slot_owner[first + slot] != microbatch)
         return refuse(x, "its activation slot does not hold its micro-batch");
     return DP_OK;
 }
@@ -239,13 +249,13 @@ static dp_status_t use_slots(dp__inspection_t *x)
 {
     const dp_instr_t *i = x->instr;
     bool forward = i->op == DP_OP_F || i->op == DP_OP_FB;
-    dp_status_t st =
-        forward ? take_slot(x, i->chunk, i->mb, i->slot) : check_slot(x, i->chunk, i->mb, i->slot);
+    dp_status_t status =
+        forward ? take_slot(x, i->chunk, i->microbatch, i->slot) : check_slot(x, i->chunk, i->microbatch, i->slot);
 
-    if (st >= 0 && i->op == DP_OP_FB)
-        st = check_slot(x, i->chunk2, i->mb2, i->slot2);
-    if (st < 0)
-        return st;
+    if (status >= 0 && i->op == DP_OP_FB)
+        status = check_slot(x, i->chunk2, i->microbatch2, i->slot2);
+    if (status < 0)
+        return status;
     if (i->op == DP_OP_FB)
         give_slot(x, i->chunk2, i->slot2);
     else if (i->op == DP_OP_B || i->op == DP_OP_W || x->v->schedule->forward_only)
@@ -253,11 +263,11 @@ static dp_status_t use_slots(dp__inspection_t *x)
     return DP_OK;
 }
 
-static void finish_weight(dp__inspection_t *x, int32_t chunk, int32_t mb)
+static void finish_weight(dp__inspection_t *x, int32_t chunk, int32_t microbatch)
 {
     int32_t *left = &x->weights_left[chunk_at(x, chunk)];
 
-    if (mb != x->v->microbatches - (*left)--)
+    if (microbatch != x->v->microbatches - (*left)--)
         x->v->report.ordered_weights = 0;
 }
 
@@ -270,32 +280,32 @@ static void count_weights(dp__inspection_t *x)
     if (i->op == DP_OP_W)
         x->deferred--;
     if (i->op == DP_OP_B || i->op == DP_OP_W)
-        finish_weight(x, i->chunk, i->mb);
+        finish_weight(x, i->chunk, i->microbatch);
     if (i->op == DP_OP_FB)
-        finish_weight(x, i->chunk2, i->mb2);
+        finish_weight(x, i->chunk2, i->microbatch2);
 }
 
 static dp_status_t inspect_compute(dp__inspection_t *x)
 {
     const dp_instr_t *i = x->instr;
-    dp_op_t op = {i->op, i->chunk, i->chunk2, i->mb, i->mb2};
-    dp_status_t st = dp__index_enter(&x->v->index, x->v->schedule, x->rank, x->position, &op);
+    dp_op_t op = {i->op, i->chunk, i->chunk2, i->microbatch, i->microbatch2};
+    dp_status_t status = dp__index_enter(&x->v->index, x->v->schedule, x->rank, x->position, &op);
     dp__part_t part[2];
     int n;
 
-    if (st < 0)
-        return st;
-    n = dp__parts(i->op, i->chunk, i->mb, i->chunk2, i->mb2, part);
+    if (status < 0)
+        return status;
+    n = dp__parts(i->op, i->chunk, i->microbatch, i->chunk2, i->microbatch2, part);
     if ((n < 1 && i->in != -1) || (n < 2 && i->in2 != -1))
         return refuse(x, "it names a receive that it has no use for");
-    for (int p = 0; p < n && st >= 0; p++)
-        st = fill_turn(x, &part[p]);
-    for (int p = 0; p < n && st >= 0; p++)
-        st = consume(x, &part[p], p == 0 ? i->in : i->in2);
-    if (st >= 0)
-        st = use_slots(x);
+    for (int p = 0; p < n && status >= 0; p++)
+        status = fill_bend(x, &part[p]);
+    for (int p = 0; p < n && status >= 0; p++)
+        status = consume(x, &part[p], p == 0 ? i->in : i->in2);
+    if (status >= 0)
+        status = use_slots(x);
     count_weights(x);
-    return st;
+    return status;
 }
 
 /* ---- reductions ---- */
@@ -331,14 +341,14 @@ static dp_status_t check_reductions(const dp__inspection_t *x)
         const dp_place_t *place = &x->v->edges.place[(size_t)r * (size_t)s->chunks];
 
         if (x->reductions[r] != s->chunks)
-            return dp_fail(DP_ERR_REJECTED, "verify: rank %d reduces %d of its %d chunks", r,
-                           x->reductions[r], s->chunks);
+            return dp_fail(DP_ERR_REJECTED, "verify: rank %d reduces %d of its %d chunks", r, x->reductions[r],
+                           s->chunks);
         for (int32_t k = 0; k < s->chunks; k++) {
             int32_t mirror = place[done[k]].mirror_rank;
 
             if (mirror >= 0 && done[k] != 1 - x->reduced[(size_t)mirror * (size_t)s->chunks + (size_t)k])
-                return dp_fail(DP_ERR_REJECTED,
-                               "verify: ranks %d and %d reduce their stages in different orders", r, mirror);
+                return dp_fail(DP_ERR_REJECTED, "verify: ranks %d and %d reduce their stages in different orders", r,
+                               mirror);
         }
     }
     return DP_OK;
@@ -355,23 +365,20 @@ static dp_status_t check_messages(const dp__verification_t *v)
     for (int32_t c = 0; c < p->nchannels; c++) {
         const dp_channel_t *channel = &p->channels[c];
 
-        for (int64_t m = v->message_first[c]; m < v->message_first[c + 1] && channel->src != channel->dst;
-             m++) {
-            int32_t sequence = (int32_t)(m - v->message_first[c]), sent, received;
+        for (int64_t m = v->message_first[c]; m < v->message_first[c + 1] && channel->src != channel->dst; m++) {
+            int32_t number = (int32_t)(m - v->message_first[c]), sent, received;
 
             if (v->send_at[m] < 0)
                 return dp_fail(DP_ERR_REJECTED,
                                "verify: rank %d never sends message %d of %s from its chunk %d to rank %d",
-                               channel->src, sequence, dp_op_kind_name(channel->op), channel->src_chunk,
-                               channel->dst);
-            sent = dp__instr(p, channel->src, v->send_at[m])->mb;
-            received = dp__instr(p, channel->dst, v->recv_at[m])->mb;
+                               channel->src, number, dp_op_kind_name(channel->op), channel->src_chunk, channel->dst);
+            sent = dp__instr(p, channel->src, v->send_at[m])->microbatch;
+            received = dp__instr(p, channel->dst, v->recv_at[m])->microbatch;
             if (sent != received)
                 return dp_fail(DP_ERR_REJECTED,
                                "verify: message %d of %s from rank %d to rank %d is mb %d for the "
                                "sender and mb %d for the receiver",
-                               sequence, dp_op_kind_name(channel->op), channel->src, channel->dst, sent,
-                               received);
+                               number, dp_op_kind_name(channel->op), channel->src, channel->dst, sent, received);
         }
     }
     return DP_OK;
@@ -397,21 +404,21 @@ static dp_status_t inspect_line(dp__inspection_t *x)
 static dp_status_t inspect_lines(dp__inspection_t *x)
 {
     const dp_program_t *p = x->v->program;
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
 
-    for (x->rank = 0; x->rank < p->ranks && st >= 0; x->rank++) {
+    for (x->rank = 0; x->rank < p->ranks && status >= 0; x->rank++) {
         x->activations = x->deferred = 0;
-        x->group = -1;
-        for (x->position = 0; x->position < dp__rank_instrs(p, x->rank) && st >= 0; x->position++) {
+        x->bundle = -1;
+        for (x->position = 0; x->position < dp__rank_instrs(p, x->rank) && status >= 0; x->position++) {
             x->instr = dp__instr(p, x->rank, x->position);
-            st = inspect_line(x);
+            status = inspect_line(x);
         }
     }
-    if (st >= 0)
-        st = dp__index_complete(&x->v->index, x->v->schedule);
-    if (st >= 0)
-        st = check_messages(x->v);
-    return st < 0 ? st : check_reductions(x);
+    if (status >= 0)
+        status = dp__index_complete(&x->v->index, x->v->schedule);
+    if (status >= 0)
+        status = check_messages(x->v);
+    return status < 0 ? status : check_reductions(x);
 }
 
 static dp_status_t create_slots(dp__inspection_t *x)
@@ -421,9 +428,8 @@ static dp_status_t create_slots(dp__inspection_t *x)
 
     for (size_t i = 0; i < places; i++) {
         if (p->activation_slots[i] < 0 || p->activation_slots[i] > x->v->microbatches)
-            return dp_fail(
-                DP_ERR_REJECTED, "verify: rank %zu chunk %zu has %d activation slots for %d micro-batches",
-                i / (size_t)p->chunks, i % (size_t)p->chunks, p->activation_slots[i], x->v->microbatches);
+            return dp_fail(DP_ERR_REJECTED, "verify: rank %zu chunk %zu has %d activation slots for %d micro-batches",
+                           i / (size_t)p->chunks, i % (size_t)p->chunks, p->activation_slots[i], x->v->microbatches);
         x->slot_first[i + 1] = x->slot_first[i] + p->activation_slots[i];
         x->weights_left[i] = x->v->microbatches;
     }
@@ -439,14 +445,14 @@ static dp_status_t create(dp__inspection_t *x)
     dp__verification_t *v = x->v;
     size_t places = (size_t)v->schedule->ranks * (size_t)v->schedule->chunks;
     size_t channels = (size_t)v->program->nchannels;
-    dp_status_t st = dp__index_create(v->schedule, v->program->first[v->program->ranks], &v->index);
+    dp_status_t status = dp__index_create(v->schedule, v->program->first[v->program->ranks], &v->index);
 
-    if (st >= 0)
-        st = create_channels(v);
-    if (st >= 0)
-        st = create_messages(v);
-    if (st < 0)
-        return st;
+    if (status >= 0)
+        status = create_channels(v);
+    if (status >= 0)
+        status = create_messages(v);
+    if (status < 0)
+        return status;
     x->sent = dp__calloc(3 * channels, sizeof(*x->sent));
     x->slot_first = dp__calloc(places + 1, sizeof(*x->slot_first));
     x->weights_left = dp__calloc(2 * places + (size_t)v->schedule->ranks, sizeof(*x->weights_left));
@@ -462,19 +468,19 @@ static dp_status_t create(dp__inspection_t *x)
 dp_status_t dp__inspect(dp__verification_t *v)
 {
     dp__inspection_t x = {.v = v};
-    dp_status_t st;
+    dp_status_t status;
 
     v->microbatches = dp_schedule_path_microbatches(v->schedule, 0);
     if (v->program->ranks != v->schedule->ranks || v->program->chunks != v->schedule->chunks)
         return dp_fail(DP_ERR_REJECTED, "verify: a program for %d ranks x %d chunks, a schedule for %d x %d",
                        v->program->ranks, v->program->chunks, v->schedule->ranks, v->schedule->chunks);
     v->report.ordered_weights = 1;
-    st = create(&x);
-    if (st >= 0)
-        st = inspect_lines(&x);
+    status = create(&x);
+    if (status >= 0)
+        status = inspect_lines(&x);
     dp__free(x.sent);
     dp__free(x.slot_first);
     dp__free(x.weights_left);
     dp__free(x.slot_owner);
-    return st;
+    return status;
 }

@@ -1,194 +1,248 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * instructions.c: the instructions of one rank. */
+ * instructions.c: the list of every rank. */
 #include "program/lower.h"
+
+#include "base/memory.h"
 
 #include <string.h>
 
-typedef struct dp__cursor {
+/* The list that is being written; rows of [microbatches] per chunk. */
+typedef struct dp__list_writer {
     dp__lowering_t *w;
-    int32_t rank, count, group;
-    bool in_group; /* the instruction before belongs to `group` */
+    int32_t rank, count, bundle;
     dp_instr_t *out;
-} dp__cursor_t;
+    int32_t *recv_at[2]; /* instruction that receives for F, for B or I */
+    int32_t *slot_of;    /* activation slot of a micro-batch */
+    int32_t *free_slots; /* a stack */
+    int32_t *free_count; /* [chunk] */
+    dp__event_t *events; /* BUNDLES */
+} dp__list_writer_t;
 
-static dp_instr_t *add(dp__cursor_t *c, dp_instr_kind_t kind, int op, int32_t chunk, int32_t mb)
+static dp_instr_t *add(dp__list_writer_t *x, dp_instr_kind_t kind, int op, int32_t chunk, int32_t microbatch)
 {
-    dp_instr_t *instr = &c->out[c->count++];
+    dp_instr_t *instr = &x->out[x->count++];
 
     *instr = (dp_instr_t){.kind = (uint8_t)kind,
                           .op = (uint8_t)op,
                           .chunk = (int16_t)chunk,
                           .chunk2 = -1,
-                          .mb = mb,
-                          .mb2 = -1,
+                          .microbatch = microbatch,
+                          .microbatch2 = -1,
                           .peer = -1,
                           .channel = -1,
-                          .sequence = -1,
+                          .number = -1,
                           .slot = -1,
                           .slot2 = -1,
                           .in = -1,
                           .in2 = -1,
-                          .group = -1};
+                          .bundle = -1};
     return instr;
 }
 
-static void add_transfer(dp__cursor_t *c, dp_instr_kind_t kind, int32_t channel, int32_t sequence,
-                         int32_t chunk, int32_t mb)
+static size_t at(const dp__list_writer_t *x, int32_t chunk, int32_t microbatch)
 {
-    const dp_channel_t *description = &c->w->program->channels[channel];
-    dp_instr_t *instr = add(c, kind, description->op, chunk, mb);
-
-    instr->peer = kind == DP_INSTR_SEND ? description->dst : description->src;
-    instr->channel = channel;
-    instr->sequence = sequence;
-    if (!c->in_group)
-        c->group++;
-    c->in_group = true;
-    instr->group = c->group;
+    return (size_t)chunk * (size_t)x->w->microbatches + (size_t)microbatch;
 }
 
-static size_t at(const dp__lowering_t *w, int32_t chunk, int32_t mb)
+static dp_instr_t *add_transfer(dp__list_writer_t *x, dp_instr_kind_t kind, int32_t channel, int32_t chunk,
+                                int32_t microbatch)
 {
-    return (size_t)chunk * (size_t)w->microbatches + (size_t)mb;
+    const dp_channel_t *c = &x->w->program->channels[channel];
+    dp_instr_t *instr = add(x, kind, c->op, chunk, microbatch);
+
+    if (kind == DP_INSTR_RECV)
+        x->recv_at[c->op == DP_OP_B][at(x, chunk, microbatch)] = x->count - 1;
+    instr->peer = kind == DP_INSTR_SEND ? c->dst : c->src;
+    instr->channel = channel;
+    instr->number = dp__number_of(x->w, c->dst, c->dst_chunk, c->op, microbatch);
+    return instr;
 }
 
 /* The lowest slots are taken first; a new one only when none is free. */
-static int32_t take_slot(dp__cursor_t *c, int32_t chunk, int32_t mb)
+static int32_t take_slot(dp__list_writer_t *x, int32_t chunk, int32_t microbatch)
 {
-    dp__lowering_t *w = c->w;
-    int32_t *made =
-        &w->program->activation_slots[(size_t)c->rank * (size_t)w->schedule->chunks + (size_t)chunk];
-    int32_t slot = w->free_count[chunk] > 0 ? w->free_slots[at(w, chunk, --w->free_count[chunk])] : (*made)++;
+    int32_t *made = &x->w->program->activation_slots[(size_t)x->rank * (size_t)x->w->schedule->chunks + (size_t)chunk];
+    int32_t slot = x->free_count[chunk] > 0 ? x->free_slots[at(x, chunk, --x->free_count[chunk])] : (*made)++;
 
-    w->slot_of[at(w, chunk, mb)] = slot;
+    x->slot_of[at(x, chunk, microbatch)] = slot;
     return slot;
 }
 
-static void give_slot(dp__cursor_t *c, int32_t chunk, int32_t slot)
+static void give_slot(dp__list_writer_t *x, int32_t chunk, int32_t slot)
 {
-    c->w->free_slots[at(c->w, chunk, c->w->free_count[chunk]++)] = slot;
+    x->free_slots[at(x, chunk, x->free_count[chunk]++)] = slot;
 }
 
-static int32_t input_of(const dp__cursor_t *c, const dp__part_t *part)
+/* The channel from, or to, another rank that a part has to do with; -1: none. */
+static int32_t channel_in(const dp__list_writer_t *x, const dp__part_t *part)
 {
-    const dp__lowering_t *w = c->w;
-    int32_t in = dp__edges_in(&w->edges, c->rank, part->chunk, part->op);
+    int32_t in = dp__edges_in(&x->w->edges, x->rank, part->chunk, part->op);
 
-    if (in < 0 || w->program->channels[in].src == c->rank)
-        return -1;
-    return w->recv_at[part->op == DP_OP_B][at(w, part->chunk, part->mb)];
+    return in >= 0 && x->w->program->channels[in].src != x->rank ? in : -1;
 }
 
-static void add_compute(dp__cursor_t *c, const dp_op_t *op)
+static int32_t channel_out(const dp__list_writer_t *x, const dp__part_t *part)
 {
-    dp__lowering_t *w = c->w;
-    dp_instr_t *instr = add(c, DP_INSTR_COMPUTE, op->kind, op->chunk, op->mb);
+    int32_t out = dp__edges_out(&x->w->edges, x->rank, part->chunk, part->op);
+
+    return out >= 0 && x->w->program->channels[out].dst != x->rank ? out : -1;
+}
+
+static int32_t input_of(const dp__list_writer_t *x, const dp__part_t *part)
+{
+    return channel_in(x, part) < 0 ? -1 : x->recv_at[part->op == DP_OP_B][at(x, part->chunk, part->microbatch)];
+}
+
+static void add_compute(dp__list_writer_t *x, const dp_op_t *op)
+{
+    dp_instr_t *instr = add(x, DP_INSTR_COMPUTE, op->kind, op->chunk, op->microbatch);
     bool forward = op->kind == DP_OP_F || op->kind == DP_OP_FB;
     dp__part_t part[2];
     int parts = dp__op_parts(op, part);
 
-    c->in_group = false;
     instr->chunk2 = op->chunk2;
-    instr->mb2 = op->mb2;
-    instr->slot = forward ? take_slot(c, op->chunk, op->mb) : w->slot_of[at(w, op->chunk, op->mb)];
+    instr->microbatch2 = op->microbatch2;
+    instr->slot = forward ? take_slot(x, op->chunk, op->microbatch) : x->slot_of[at(x, op->chunk, op->microbatch)];
     if (op->kind == DP_OP_FB)
-        instr->slot2 = w->slot_of[at(w, op->chunk2, op->mb2)];
+        instr->slot2 = x->slot_of[at(x, op->chunk2, op->microbatch2)];
     if (parts > 0)
-        instr->in = input_of(c, &part[0]);
+        instr->in = input_of(x, &part[0]);
     if (parts > 1)
-        instr->in2 = input_of(c, &part[1]);
+        instr->in2 = input_of(x, &part[1]);
     /* what the operation needs stays taken while it runs */
     if (op->kind == DP_OP_FB)
-        give_slot(c, op->chunk2, instr->slot2);
-    else if (op->kind == DP_OP_B || op->kind == DP_OP_W || w->schedule->forward_only)
-        give_slot(c, op->chunk, instr->slot);
+        give_slot(x, op->chunk2, instr->slot2);
+    else if (op->kind == DP_OP_B || op->kind == DP_OP_W || x->w->schedule->forward_only)
+        give_slot(x, op->chunk, instr->slot);
 }
 
-/* By channel, as the receiver expects messages that are made at the same moment. */
-static void add_sends(dp__cursor_t *c, const dp_op_t *op)
+static void add_reduction(dp__list_writer_t *x, int32_t chunk)
 {
-    dp__lowering_t *w = c->w;
+    size_t place = (size_t)x->rank * (size_t)x->w->schedule->chunks + (size_t)chunk;
+
+    add(x, DP_INSTR_REDUCE, 0, chunk, -1)->peer = x->w->edges.place[place].mirror_rank;
+}
+
+/* ---- CREDITS: transfers stand at the operations that make and use their data ---- */
+
+static void add_receives(dp__list_writer_t *x, const dp_op_t *op)
+{
     dp__part_t part[2];
-    int n = dp__op_parts(op, part);
+
+    for (int p = 0, n = dp__op_parts(op, part); p < n; p++)
+        if (channel_in(x, &part[p]) >= 0)
+            (void)add_transfer(x, DP_INSTR_RECV, channel_in(x, &part[p]), part[p].chunk, part[p].microbatch);
+}
+
+/* By channel: both ends list what is made at the same moment in one order. */
+static void add_sends(dp__list_writer_t *x, const dp_op_t *op)
+{
+    dp__part_t part[2];
     int32_t channel[2] = {-1, -1};
+    int n = dp__op_parts(op, part);
 
     for (int p = 0; p < n; p++)
-        channel[p] = dp__edges_out(&w->edges, c->rank, part[p].chunk, part[p].op);
+        channel[p] = channel_out(x, &part[p]);
     for (int k = 0; k < n; k++) {
-        int p = n == 2 && channel[0] > channel[1] ? 1 - k : k;
+        int p = channel[0] > channel[1] && n == 2 ? 1 - k : k;
 
-        if (channel[p] >= 0 && w->program->channels[channel[p]].dst != c->rank)
-            add_transfer(c, DP_INSTR_SEND, channel[p], w->sent[channel[p]]++, part[p].chunk, part[p].mb);
+        if (channel[p] >= 0)
+            (void)add_transfer(x, DP_INSTR_SEND, channel[p], part[p].chunk, part[p].microbatch);
     }
 }
 
-static void add_reduction(dp__cursor_t *c, int32_t chunk)
+static void add_reductions(dp__list_writer_t *x, int32_t position, int32_t *next)
 {
-    const dp__lowering_t *w = c->w;
-    size_t place = (size_t)c->rank * (size_t)w->schedule->chunks + (size_t)chunk;
+    const dp_schedule_t *s = x->w->schedule;
+    size_t row = (size_t)x->rank * (size_t)s->chunks;
+    const int32_t *order = x->w->reductions.order + row, *after = x->w->reductions.after + row;
 
-    add(c, DP_INSTR_REDUCE, 0, chunk, -1)->peer = w->edges.place[place].mirror_rank;
+    while (!s->forward_only && *next < s->chunks && after[order[*next]] == position)
+        add_reduction(x, order[(*next)++]);
 }
 
-static void add_reductions(dp__cursor_t *c, int32_t position, int32_t *next)
+static void write_for_credits(dp__list_writer_t *x)
 {
-    const dp__lowering_t *w = c->w;
-    size_t base = (size_t)c->rank * (size_t)w->schedule->chunks;
+    const dp_schedule_t *s = x->w->schedule;
+    int32_t reduced = 0;
 
-    while (*next < w->schedule->chunks &&
-           w->reduce_after[base + (size_t)w->reduce_order[base + (size_t)*next]] == position)
-        add_reduction(c, w->reduce_order[base + (size_t)(*next)++]);
-}
+    for (int32_t position = 0; position < dp__rank_ops(s, x->rank); position++) {
+        const dp_op_t *op = &s->ops[s->first[x->rank] + position];
 
-/* Whatever takes others to end stands where its moment falls. */
-static void lower_grouped(dp__cursor_t *c)
-{
-    dp__lowering_t *w = c->w;
-    const dp_schedule_t *s = w->schedule;
-    int32_t ops = dp__rank_ops(s, c->rank), next = 0;
-
-    dp__lower_meetings(w, c->rank);
-    for (int32_t position = 0; position <= ops; position++) {
-        for (; next < w->meeting_count && w->meetings[next].before == position; next++) {
-            const dp__meeting_t *m = &w->meetings[next];
-
-            if (m->kind == DP_INSTR_REDUCE) {
-                add_reduction(c, m->chunk);
-                continue;
-            }
-            if (m->kind == DP_INSTR_RECV)
-                w->recv_at[w->program->channels[m->channel].op == DP_OP_B][at(w, m->chunk, m->mb)] = c->count;
-            c->in_group = m != w->meetings && m[-1].moment == m->moment && m[-1].src == m->src && m[-1].dst == m->dst;
-            add_transfer(c, (dp_instr_kind_t)m->kind, m->channel, m->sequence, m->chunk, m->mb);
-        }
-        if (position < ops)
-            add_compute(c, &s->ops[s->first[c->rank] + position]);
+        add_receives(x, op);
+        add_compute(x, op);
+        add_sends(x, op);
+        add_reductions(x, position, &reduced);
     }
 }
 
-void dp__lower_rank(dp__lowering_t *w, int32_t rank)
-{
-    const dp_schedule_t *s = w->schedule;
-    dp__cursor_t c = {.w = w, .rank = rank, .group = -1, .out = w->program->instrs + w->program->first[rank]};
-    int32_t next = 0, reduced = s->forward_only ? s->chunks : 0;
+/* ---- BUNDLES: whatever takes others to end stands where its moment falls ---- */
 
-    memset(w->free_count, 0, (size_t)s->chunks * sizeof(*w->free_count));
-    if (w->grouped) {
-        lower_grouped(&c);
+static void add_event(dp__list_writer_t *x, const dp__event_t *event, bool with_the_one_before)
+{
+    if (event->kind == DP_INSTR_REDUCE) {
+        add_reduction(x, event->chunk);
         return;
     }
-    dp__lower_arrivals(w, rank);
-    for (int32_t position = 0; position < dp__rank_ops(s, rank); position++) {
-        for (; next < w->arrival_count && w->arrivals[next].before == position; next++) {
-            const dp__arrival_t *a = &w->arrivals[next];
-            int part = w->program->channels[a->channel].op == DP_OP_B;
+    x->bundle += !with_the_one_before;
+    add_transfer(x, (dp_instr_kind_t)event->kind, event->channel, event->chunk, event->microbatch)->bundle = x->bundle;
+}
 
-            w->recv_at[part][at(w, a->chunk, a->mb)] = c.count;
-            add_transfer(&c, DP_INSTR_RECV, a->channel, a->sequence, a->chunk, a->mb);
+static void write_for_bundles(dp__list_writer_t *x)
+{
+    const dp_schedule_t *s = x->w->schedule;
+    int32_t ops = dp__rank_ops(s, x->rank), count = dp__moments_of_rank(x->w, x->rank, x->events), next = 0;
+
+    for (int32_t position = 0; position <= ops; position++) {
+        for (; next < count && x->events[next].before == position; next++) {
+            const dp__event_t *e = &x->events[next];
+
+            add_event(x, e, next > 0 && e[-1].moment == e->moment && e[-1].src == e->src && e[-1].dst == e->dst);
         }
-        add_compute(&c, &s->ops[s->first[rank] + position]);
-        add_sends(&c, &s->ops[s->first[rank] + position]);
-        add_reductions(&c, position, &reduced);
+        if (position < ops)
+            add_compute(x, &s->ops[s->first[x->rank] + position]);
     }
+}
+
+/* ---- all ranks ---- */
+
+static void write_all(dp__list_writer_t *x)
+{
+    dp_program_t *program = x->w->program;
+
+    for (x->rank = 0; x->rank < program->ranks; x->rank++) {
+        x->count = 0;
+        x->bundle = -1;
+        x->out = program->instrs + program->first[x->rank];
+        memset(x->free_count, 0, (size_t)program->chunks * sizeof(*x->free_count));
+        (program->transport == DP_TRANSPORT_BUNDLES ? write_for_bundles : write_for_credits)(x);
+    }
+}
+
+dp_status_t dp__instructions_write(dp__lowering_t *w)
+{
+    dp_program_t *program = w->program;
+    size_t chunks = (size_t)program->chunks, rows = chunks * (size_t)w->microbatches;
+    size_t count = (size_t)program->first[program->ranks];
+    size_t events = program->transport == DP_TRANSPORT_BUNDLES ? 4 * rows + chunks : 1;
+    dp__list_writer_t x = {.w = w};
+    int32_t *tables = dp__calloc(4 * rows + chunks, sizeof(*tables));
+    dp_status_t status = DP_OK;
+
+    program->instrs = dp__calloc(count, sizeof(*program->instrs));
+    x.events = dp__calloc(events, sizeof(*x.events));
+    if (program->instrs == NULL || tables == NULL || x.events == NULL) {
+        status = dp_fail(DP_ERR_NOMEM, "program: no memory for %zu instructions", count);
+    } else {
+        x.recv_at[0] = tables;
+        x.recv_at[1] = tables + rows;
+        x.slot_of = tables + 2 * rows;
+        x.free_slots = tables + 3 * rows;
+        x.free_count = tables + 4 * rows;
+        write_all(&x);
+    }
+    dp__free(tables);
+    dp__free(x.events);
+    return status;
 }

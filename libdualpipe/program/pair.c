@@ -3,52 +3,51 @@
  * pair.c: the segments of a forward and a backward in one order of enqueueing.
  *
  * A layer is four segments in a row: attention, dispatch, MLP, combine. In the braid of two layers every
- * all-to-all has a compute segment of the other half beside it, and weight gradients stand where only they
+ * all-to-all has a compute segment of the other side beside it, and weight gradients stand where only they
  * can hide the gradient's dispatch.
  * Source: deepseek-ai/profile-data, training trace. */
-#include <dualpipe/program.h>
+#include "program/pair.h"
 
 #include <stdbool.h>
 
 enum { ATTENTION, DISPATCH, MLP, COMBINE, LAYER };
 
 typedef struct dp__braid {
-    const dp_segment_shape_t *forward, *backward;
-    dp_pair_step_t *out;
+    const dp__segment_shape_t *forward, *backward;
+    dp__pair_step_t *out;
     int32_t count;
 } dp__braid_t;
 
 static void f(dp__braid_t *x, int32_t segment)
 {
-    x->out[x->count++] = (dp_pair_step_t){DP_OP_F, (int16_t)segment};
+    x->out[x->count++] = (dp__pair_step_t){DP_OP_F, (int16_t)segment};
 }
 
 static void i(dp__braid_t *x, int32_t segment)
 {
-    x->out[x->count++] = (dp_pair_step_t){DP_OP_I, (int16_t)segment};
+    x->out[x->count++] = (dp__pair_step_t){DP_OP_I, (int16_t)segment};
 }
 
 static void w(dp__braid_t *x, int32_t segment)
 {
     if (x->backward[segment].has_weight)
-        x->out[x->count++] = (dp_pair_step_t){DP_OP_W, (int16_t)segment};
+        x->out[x->count++] = (dp__pair_step_t){DP_OP_W, (int16_t)segment};
 }
 
-static bool is_layer(const dp_segment_shape_t *s)
+static bool is_layer(const dp__segment_shape_t *s)
 {
     return s[ATTENTION].role == DP_ROLE_ATTENTION && s[DISPATCH].role == DP_ROLE_DISPATCH &&
            s[MLP].role == DP_ROLE_MLP && s[COMBINE].role == DP_ROLE_COMBINE;
 }
 
-/* The layers at segments a of the forward and b of the backward half's list; -1: that half is missing. */
+/* The layers at segments a of the forward's and b of the backward's list; -1: there is none. */
 static void braid(dp__braid_t *x, int32_t a, int32_t b)
 {
     static const struct {
         uint8_t pass, segment;
     } order[] = {
-        {DP_OP_I, COMBINE},   {DP_OP_F, ATTENTION}, {DP_OP_I, MLP}, {DP_OP_F, DISPATCH},
-        {DP_OP_I, DISPATCH},  {DP_OP_W, MLP},       {DP_OP_F, MLP}, {DP_OP_I, ATTENTION},
-        {DP_OP_W, ATTENTION}, {DP_OP_F, COMBINE},
+        {DP_OP_I, COMBINE}, {DP_OP_F, ATTENTION}, {DP_OP_I, MLP},       {DP_OP_F, DISPATCH},  {DP_OP_I, DISPATCH},
+        {DP_OP_W, MLP},     {DP_OP_F, MLP},       {DP_OP_I, ATTENTION}, {DP_OP_W, ATTENTION}, {DP_OP_F, COMBINE},
     };
 
     for (size_t k = 0; k < sizeof(order) / sizeof(order[0]); k++) {
@@ -66,8 +65,8 @@ static void braid(dp__braid_t *x, int32_t a, int32_t b)
     }
 }
 
-int32_t dp_pair_order(const dp_segment_shape_t *forward, int32_t nf, const dp_segment_shape_t *backward,
-                      int32_t nb, dp_pair_step_t *steps_out)
+int32_t dp__pair_order(const dp__segment_shape_t *forward, int32_t nf, const dp__segment_shape_t *backward, int32_t nb,
+                       dp__pair_step_t *steps_out)
 {
     dp__braid_t x = {forward, backward, steps_out, 0};
     int32_t a = 0, b = nb; /* forward segments from a on and backward segments below b are left */
@@ -82,7 +81,7 @@ int32_t dp_pair_order(const dp_segment_shape_t *forward, int32_t nf, const dp_se
             b -= layer_b ? LAYER : 0;
             continue;
         }
-        /* other segments, until both halves stand at a layer */
+        /* other segments, until both sides stand at a layer */
         if (b > 0 && !layer_b) {
             i(&x, --b);
             w(&x, b);

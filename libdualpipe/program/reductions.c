@@ -4,27 +4,28 @@
  * holders. */
 #include "program/lower.h"
 
+#include "base/memory.h"
+
 /* When all weight gradients of a chunk are there. */
 static int64_t chunk_ready(const dp__lowering_t *w, int32_t rank, int32_t chunk, int32_t *position_out)
 {
-    const int32_t *weight = &w->index.weight[dp__index_at(&w->index, rank, chunk, 0)];
+    const int32_t *weight = &w->replay.index.weight[dp__index_at(&w->replay.index, rank, chunk, 0)];
     int32_t last = 0;
 
-    for (int32_t mb = 0; mb < w->microbatches; mb++)
-        last = weight[mb] > last ? weight[mb] : last;
+    for (int32_t microbatch = 0; microbatch < w->microbatches; microbatch++)
+        last = weight[microbatch] > last ? weight[microbatch] : last;
     *position_out = last;
-    return w->end[w->schedule->first[rank] + last];
+    return w->replay.end[w->schedule->first[rank] + last];
 }
 
 /* Ordered by the time at which the last holder is ready, then by stage: both holders get the same answer. */
-void dp__lower_reductions(dp__lowering_t *w, int32_t rank)
+static void find_on_rank(dp__lowering_t *w, int32_t rank)
 {
     int32_t chunks = w->schedule->chunks;
-    const dp_place_t *place = w->edges.place + (size_t)rank * (size_t)chunks;
-    int32_t *order = w->reduce_order + (size_t)rank * (size_t)chunks;
-    int32_t *after = w->reduce_after + (size_t)rank * (size_t)chunks;
-    int64_t ready[DP_MAX_CHUNKS];
-    int32_t latest = 0;
+    size_t row = (size_t)rank * (size_t)chunks;
+    const dp_place_t *place = w->edges.place + row;
+    int32_t *order = w->reductions.order + row, *after = w->reductions.after + row, latest = 0;
+    int64_t *ready = w->reductions.moment + row;
 
     for (int32_t c = 0; c < chunks; c++) {
         int32_t k, ignored;
@@ -43,10 +44,31 @@ void dp__lower_reductions(dp__lowering_t *w, int32_t rank)
             order[k] = other;
         }
         order[k] = c;
-        w->reduce_moment[(size_t)rank * (size_t)chunks + (size_t)c] = ready[c];
     }
     for (int32_t k = 0; k < chunks; k++) {
         latest = after[order[k]] > latest ? after[order[k]] : latest;
         after[order[k]] = latest;
     }
+}
+
+dp_status_t dp__reductions_find(dp__lowering_t *w)
+{
+    size_t places = (size_t)w->schedule->ranks * (size_t)w->schedule->chunks;
+    dp__reductions_t *r = &w->reductions;
+
+    r->after = dp__calloc(places, sizeof(*r->after));
+    r->order = dp__calloc(places, sizeof(*r->order));
+    r->moment = dp__calloc(places, sizeof(*r->moment));
+    if (r->after == NULL || r->order == NULL || r->moment == NULL)
+        return dp_fail(DP_ERR_NOMEM, "program: no memory for the reductions of %d ranks", w->schedule->ranks);
+    for (int32_t rank = 0; rank < w->schedule->ranks; rank++)
+        find_on_rank(w, rank);
+    return DP_OK;
+}
+
+void dp__reductions_clear(dp__reductions_t *reductions)
+{
+    dp__free(reductions->after);
+    dp__free(reductions->order);
+    dp__free(reductions->moment);
 }

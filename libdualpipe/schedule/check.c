@@ -8,22 +8,22 @@
 #include <string.h>
 
 /* What an F waits for: the same micro-batch at the stage before. false at a first stage. */
-static bool forward_need(const dp__dataflow_t *d, const dp_place_t *place, int32_t mb, dp__need_t *need)
+static bool forward_need(const dp__dataflow_t *d, const dp_place_t *place, int32_t microbatch, dp__need_t *need)
 {
     if (place->prev_rank < 0)
         return false;
     need->lane = place->prev_rank;
-    need->position = d->index->forward[dp__index_at(d->index, place->prev_rank, place->prev_chunk, mb)];
+    need->position = d->index->forward[dp__index_at(d->index, place->prev_rank, place->prev_chunk, microbatch)];
     return true;
 }
 
 /* What a B or I waits for: the gradient from the stage behind. false at a last stage. */
-static bool backward_need(const dp__dataflow_t *d, const dp_place_t *place, int32_t mb, dp__need_t *need)
+static bool backward_need(const dp__dataflow_t *d, const dp_place_t *place, int32_t microbatch, dp__need_t *need)
 {
     if (place->next_rank < 0)
         return false;
     need->lane = place->next_rank;
-    need->position = d->index->backward[dp__index_at(d->index, place->next_rank, place->next_chunk, mb)];
+    need->position = d->index->backward[dp__index_at(d->index, place->next_rank, place->next_chunk, microbatch)];
     return true;
 }
 
@@ -34,11 +34,11 @@ static bool op_need(const void *context, int32_t rank, int32_t position, int32_t
     const dp_place_t *place = d->place + (size_t)rank * (size_t)d->schedule->chunks;
 
     if (op->kind == DP_OP_F || op->kind == DP_OP_FB) {
-        if (forward_need(d, &place[op->chunk], op->mb, need) && k-- == 0)
+        if (forward_need(d, &place[op->chunk], op->microbatch, need) && k-- == 0)
             return true;
-        return op->kind == DP_OP_FB && backward_need(d, &place[op->chunk2], op->mb2, need) && k == 0;
+        return op->kind == DP_OP_FB && backward_need(d, &place[op->chunk2], op->microbatch2, need) && k == 0;
     }
-    return op->kind != DP_OP_W && backward_need(d, &place[op->chunk], op->mb, need) && k == 0;
+    return op->kind != DP_OP_W && backward_need(d, &place[op->chunk], op->microbatch, need) && k == 0;
 }
 
 static void op_name(const void *context, int32_t rank, int32_t position, char *text, size_t bytes)
@@ -68,8 +68,8 @@ dp_status_t dp__dataflow_create(const dp_schedule_t *schedule, const dp__index_t
         for (int32_t c = 0; c < schedule->chunks; c++)
             dp_schedule_place(schedule, r, c, &d->place[(size_t)r * (size_t)schedule->chunks + (size_t)c]);
     }
-    d->flow = (dp__flow_t){
-        .lanes = schedule->ranks, .length = d->length, .context = d, .need = op_need, .name = op_name};
+    d->flow =
+        (dp__flow_t){.lanes = schedule->ranks, .length = d->length, .context = d, .need = op_need, .name = op_name};
     return DP_OK;
 }
 
@@ -84,14 +84,14 @@ dp_status_t dp_schedule_verify(const dp_schedule_t *schedule)
 {
     dp__index_t index;
     dp__dataflow_t dataflow;
-    dp_status_t st = dp__index_build(schedule, &index);
+    dp_status_t status = dp__index_build(schedule, &index);
 
-    if (st >= 0)
-        st = dp__dataflow_create(schedule, &index, &dataflow);
-    if (st >= 0) {
-        st = dp__flow_prove(&dataflow.flow, "verify");
+    if (status >= 0)
+        status = dp__dataflow_create(schedule, &index, &dataflow);
+    if (status >= 0) {
+        status = dp__flow_prove(&dataflow.flow, "verify");
         dp__dataflow_clear(&dataflow);
     }
     dp__index_clear(&index);
-    return st;
+    return status;
 }

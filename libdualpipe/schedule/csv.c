@@ -25,58 +25,57 @@ static int32_t stage_of(const dp_schedule_t *s, int32_t rank, int32_t chunk)
 }
 
 /* Micro-batches of the second direction follow those of the first. */
-static int32_t number_of(const dp_schedule_t *s, int32_t chunk, int32_t mb)
+static int32_t number_of(const dp_schedule_t *s, int32_t chunk, int32_t microbatch)
 {
-    return s->placement == DP_PLACE_BIDIRECTIONAL && chunk == 1 ? s->microbatches / 2 + mb : mb;
+    return dp_schedule_step_microbatch(s, s->placement == DP_PLACE_BIDIRECTIONAL ? chunk : 0, microbatch);
 }
 
 static int print_cell(char *cell, size_t bytes, const dp_schedule_t *s, int32_t rank, const dp_op_t *op)
 {
-    int32_t stage = stage_of(s, rank, op->chunk), mb = number_of(s, op->chunk, op->mb);
+    int32_t stage = stage_of(s, rank, op->chunk), microbatch = number_of(s, op->chunk, op->microbatch);
 
     if (op->kind != DP_OP_FB)
-        return snprintf(cell, bytes, "%d%s%d", stage, dp_op_kind_name(op->kind), mb);
-    return snprintf(cell, bytes, "(%dF%d;%dB%d)OVERLAP_F_B", stage, mb, stage_of(s, rank, op->chunk2),
-                    number_of(s, op->chunk2, op->mb2));
+        return snprintf(cell, bytes, "%d%s%d", stage, dp_op_kind_name(op->kind), microbatch);
+    return snprintf(cell, bytes, "(%dF%d;%dB%d)OVERLAP_F_B", stage, microbatch, stage_of(s, rank, op->chunk2),
+                    number_of(s, op->chunk2, op->microbatch2));
 }
 
-static dp_status_t write_row(const dp_schedule_t *s, int32_t rank, dp__writer_t *w)
+static dp_status_t write_row(const dp_schedule_t *s, int32_t rank, dp__text_writer_t *w)
 {
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
     char cell[96];
 
-    for (int64_t i = s->first[rank]; i < s->first[rank + 1] && st >= 0; i++) {
+    for (int64_t i = s->first[rank]; i < s->first[rank + 1] && status >= 0; i++) {
         int used = 0;
 
         if (i > s->first[rank])
             cell[used++] = ',';
         used += print_cell(cell + used, sizeof(cell) - 1, s, rank, &s->ops[i]);
-        st = dp__write(w, cell, (size_t)used);
+        status = dp__write(w, cell, (size_t)used);
     }
     /* a row of nothing but an end of line would be no rank */
-    return st < 0 ? st : s->first[rank] < s->first[rank + 1] ? dp__write(w, "\n", 1) : dp__write(w, ",\n", 2);
+    return status < 0 ? status : s->first[rank] < s->first[rank + 1] ? dp__write(w, "\n", 1) : dp__write(w, ",\n", 2);
 }
 
 dp_status_t dp_schedule_write_csv(const dp_schedule_t *schedule, int32_t rank, dp_write_fn write, void *user)
 {
-    dp__writer_t w = {.write = write, .user = user};
-    dp_status_t st = DP_OK;
+    dp__text_writer_t w = {.write = write, .user = user};
+    dp_status_t status = DP_OK;
 
     if (rank < -1 || rank >= schedule->ranks)
-        return dp_fail(DP_ERR_INVALID, "schedule: rank %d; there are %d, or -1 for all", rank,
-                       schedule->ranks);
-    for (int32_t r = 0; r < schedule->ranks && st >= 0; r++)
+        return dp_fail(DP_ERR_INVALID, "schedule: rank %d; there are %d, or -1 for all", rank, schedule->ranks);
+    for (int32_t r = 0; r < schedule->ranks && status >= 0; r++)
         if (rank < 0 || r == rank)
-            st = write_row(schedule, r, &w);
-    return st < 0 ? st : dp__write_flush(&w);
+            status = write_row(schedule, r, &w);
+    return status < 0 ? status : dp__write_flush(&w);
 }
 
 /* ---- reading ---- */
 
-typedef struct dp__action {
+typedef struct dp__csv_action {
     int kind; /* dp_op_kind_t; -1: nothing to compute */
-    int32_t stage, mb, stage2, mb2;
-} dp__action_t;
+    int32_t stage, microbatch, stage2, microbatch2;
+} dp__csv_action_t;
 
 typedef struct dp__csv {
     const char *name;
@@ -122,10 +121,9 @@ static int32_t cut_number(dp__slice_t *s)
 }
 
 /* "2F0": NULL, or what is wrong. */
-static const char *parse_single(dp__slice_t s, dp__action_t *a)
+static const char *parse_single(dp__slice_t s, dp__csv_action_t *a)
 {
-    static const char *const others[] = {"UNSHARD", "RESHARD", "REDUCE_GRAD", "SEND_F",
-                                         "RECV_F",  "SEND_B",  "RECV_B"};
+    static const char *const others[] = {"UNSHARD", "RESHARD", "REDUCE_GRAD", "SEND_F", "RECV_F", "SEND_B", "RECV_B"};
     dp__slice_t word;
 
     a->stage = cut_number(&s);
@@ -146,18 +144,18 @@ static const char *parse_single(dp__slice_t s, dp__action_t *a)
             a->kind = k;
     if (a->kind < 0)
         return "no such operation: F, B, I, W";
-    a->mb = cut_number(&s);
-    if (a->mb < 0 || s.bytes > 0)
+    a->microbatch = cut_number(&s);
+    if (a->microbatch < 0 || s.bytes > 0)
         return "a micro-batch number is needed behind, as in 2F0";
-    if (a->stage >= DP_MAX_RANKS * DP_MAX_CHUNKS || a->mb >= DP_MAX_MICROBATCHES)
+    if (a->stage >= DP_MAX_RANKS * DP_MAX_CHUNKS || a->microbatch >= DP_MAX_MICROBATCHES)
         return "stage or micro-batch out of range";
     return NULL;
 }
 
-/* "(0F8;7B0)OVERLAP_F_B", the halves in either order. */
-static const char *parse_pair(dp__slice_t s, dp__action_t *a)
+/* "(0F8;7B0)OVERLAP_F_B", the sides in either order. */
+static const char *parse_pair(dp__slice_t s, dp__csv_action_t *a)
 {
-    dp__action_t half[2];
+    dp__csv_action_t side[2];
     dp__slice_t inside, part;
 
     s.text++;
@@ -173,69 +171,69 @@ static const char *parse_pair(dp__slice_t s, dp__action_t *a)
         if (inside.text == NULL)
             return "an overlapped pair has two halves";
         part = trim(dp__slice_cut(&inside, ';'));
-        why = parse_single(part, &half[h]);
+        why = parse_single(part, &side[h]);
         if (why != NULL)
             return why;
     }
     if (inside.text != NULL)
         return "an overlapped pair has two halves";
-    if (half[0].kind == DP_OP_B) {
-        dp__action_t t = half[0];
+    if (side[0].kind == DP_OP_B) {
+        dp__csv_action_t t = side[0];
 
-        half[0] = half[1];
-        half[1] = t;
+        side[0] = side[1];
+        side[1] = t;
     }
-    if (half[0].kind != DP_OP_F || half[1].kind != DP_OP_B)
+    if (side[0].kind != DP_OP_F || side[1].kind != DP_OP_B)
         return "an overlapped pair is one F and one B";
-    *a = (dp__action_t){DP_OP_FB, half[0].stage, half[0].mb, half[1].stage, half[1].mb};
+    *a = (dp__csv_action_t){DP_OP_FB, side[0].stage, side[0].microbatch, side[1].stage, side[1].microbatch};
     return NULL;
 }
 
-static const char *parse_cell(dp__slice_t s, dp__action_t *a)
+static const char *parse_cell(dp__slice_t s, dp__csv_action_t *a)
 {
-    *a = (dp__action_t){-1, -1, -1, -1, -1};
+    *a = (dp__csv_action_t){-1, -1, -1, -1, -1};
     if (s.bytes == 0)
         return NULL;
     return s.text[0] == '(' ? parse_pair(s, a) : parse_single(s, a);
 }
 
 typedef dp_status_t (*dp__action_fn)(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__slice_t text,
-                                     const dp__action_t *a);
+                                     const dp__csv_action_t *a);
 
 static dp_status_t scan_row(dp__csv_t *c, const dp__line_t *row, dp__action_fn each)
 {
     dp__slice_t rest = {row->text, row->bytes};
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
 
-    for (int64_t cell = 1; rest.text != NULL && st >= 0; cell++) {
+    for (int64_t cell = 1; rest.text != NULL && status >= 0; cell++) {
         dp__slice_t text = trim(dp__slice_cut(&rest, ','));
-        dp__action_t a;
+        dp__csv_action_t a;
         const char *why = parse_cell(text, &a);
 
         if (why != NULL)
             return cell_fail(row, cell, text, why);
         if (a.kind >= 0)
-            st = each(c, row, cell, text, &a);
+            status = each(c, row, cell, text, &a);
     }
-    return st;
+    return status;
 }
 
 /* Calls `each` for every operation. Empty lines at the end of the file are no ranks. */
 static dp_status_t scan(dp__csv_t *c, dp__action_fn each)
 {
     dp__lines_t lines = {.name = c->name, .rest = {c->text, c->bytes}};
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
     dp__line_t row;
 
-    while (st >= 0 && dp__lines_next(&lines, &row)) {
+    while (status >= 0 && dp__lines_next(&lines, &row)) {
         if (row.bytes == 0)
             continue;
         if (row.number > DP_MAX_RANKS)
             return dp__line_fail(&row, "more than %d ranks", DP_MAX_RANKS);
         c->rows = (int32_t)row.number;
-        st = scan_row(c, &row, each);
+        status = scan_row(c, &row, each);
     }
-    return st;
+    return status;
 }
 
 static int32_t larger(int32_t a, int32_t b)
@@ -244,14 +242,14 @@ static int32_t larger(int32_t a, int32_t b)
 }
 
 static dp_status_t survey(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__slice_t text,
-                          const dp__action_t *a)
+                          const dp__csv_action_t *a)
 {
     int32_t stage = larger(a->stage, a->stage2);
 
     (void)cell;
     (void)text;
     c->max_stage = larger(c->max_stage, stage);
-    c->max_mb = larger(c->max_mb, larger(a->mb, a->mb2));
+    c->max_mb = larger(c->max_mb, larger(a->microbatch, a->microbatch2));
     c->backwards |= a->kind != DP_OP_F;
     if (row->number == 1)
         c->max_stage_of_first = larger(c->max_stage_of_first, stage);
@@ -266,8 +264,8 @@ static dp_status_t shape(const dp__csv_t *c, dp_placement_t *placement, int32_t 
     bool last_on_first = c->max_stage_of_first == c->max_stage;
 
     if (stages < c->rows || stages % c->rows != 0)
-        return dp_fail(DP_ERR_INVALID, "%s: %d stages on %d ranks; every rank needs the same number", c->name,
-                       stages, c->rows);
+        return dp_fail(DP_ERR_INVALID, "%s: %d stages on %d ranks; every rank needs the same number", c->name, stages,
+                       c->rows);
     *chunks = stages / c->rows;
     *placement = DP_PLACE_LOOP;
     if (*chunks == 1) {
@@ -280,10 +278,10 @@ static dp_status_t shape(const dp__csv_t *c, dp_placement_t *placement, int32_t 
 }
 
 /* The chunk of a rank that is a stage, of that micro-batch's direction if there are two; -1: none. */
-static int16_t chunk_of(const dp_schedule_t *s, int32_t rank, int32_t stage, int32_t mb)
+static int16_t chunk_of(const dp_schedule_t *s, int32_t rank, int32_t stage, int32_t microbatch)
 {
     if (s->placement == DP_PLACE_BIDIRECTIONAL) {
-        int chunk = mb >= s->microbatches / 2;
+        int chunk = microbatch >= s->microbatches / 2;
 
         return stage_of(s, rank, chunk) == stage ? (int16_t)chunk : -1;
     }
@@ -293,8 +291,7 @@ static int16_t chunk_of(const dp_schedule_t *s, int32_t rank, int32_t stage, int
     return -1;
 }
 
-static dp_status_t count(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__slice_t text,
-                         const dp__action_t *a)
+static dp_status_t count(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__slice_t text, const dp__csv_action_t *a)
 {
     (void)cell;
     (void)text;
@@ -303,16 +300,15 @@ static dp_status_t count(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__
     return DP_OK;
 }
 
-static dp_status_t fill(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__slice_t text,
-                        const dp__action_t *a)
+static dp_status_t fill(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__slice_t text, const dp__csv_action_t *a)
 {
     dp_schedule_t *s = c->schedule;
     int32_t rank = (int32_t)row->number - 1, half = s->microbatches / 2;
-    dp_op_t op = {(uint8_t)a->kind, chunk_of(s, rank, a->stage, a->mb), -1, a->mb, -1};
+    dp_op_t op = {(uint8_t)a->kind, chunk_of(s, rank, a->stage, a->microbatch), -1, a->microbatch, -1};
 
     if (a->kind == DP_OP_FB) {
-        op.chunk2 = chunk_of(s, rank, a->stage2, a->mb2);
-        op.mb2 = a->mb2;
+        op.chunk2 = chunk_of(s, rank, a->stage2, a->microbatch2);
+        op.microbatch2 = a->microbatch2;
     }
     if (op.chunk < 0 || (a->kind == DP_OP_FB && op.chunk2 < 0)) {
         char why[96];
@@ -322,9 +318,9 @@ static dp_status_t fill(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__s
         return cell_fail(row, cell, text, why);
     }
     if (s->placement == DP_PLACE_BIDIRECTIONAL && op.chunk == 1)
-        op.mb -= half;
+        op.microbatch -= half;
     if (s->placement == DP_PLACE_BIDIRECTIONAL && op.chunk2 == 1)
-        op.mb2 -= half;
+        op.microbatch2 -= half;
     s->ops[s->first[rank] + c->count[rank]++] = op;
     return DP_OK;
 }
@@ -333,40 +329,38 @@ static dp_status_t build(dp__csv_t *c)
 {
     dp_placement_t placement = DP_PLACE_LINE;
     int32_t chunks = 1;
-    dp_status_t st = shape(c, &placement, &chunks);
+    dp_status_t status = shape(c, &placement, &chunks);
 
-    if (st < 0)
-        return st;
+    if (status < 0)
+        return status;
     c->count = dp__calloc((size_t)c->rows, sizeof(*c->count));
     if (c->count == NULL)
         return dp_fail(DP_ERR_NOMEM, "%s: no memory for %d ranks", c->name, c->rows);
-    st = scan(c, count);
-    if (st >= 0)
-        st = dp_schedule_create("custom", placement, c->rows, c->max_mb + 1, chunks, c->count, &c->schedule);
-    if (st < 0)
-        return st;
+    status = scan(c, count);
+    if (status >= 0)
+        status = dp_schedule_create("custom", placement, c->rows, c->max_mb + 1, chunks, c->count, &c->schedule);
+    if (status < 0)
+        return status;
     c->schedule->forward_only = !c->backwards;
     memset(c->count, 0, (size_t)c->rows * sizeof(*c->count));
     return scan(c, fill);
 }
 
-dp_status_t dp_schedule_read_csv(const char *name, const char *text, size_t bytes,
-                                 dp_schedule_t **schedule_out)
+dp_status_t dp_schedule_read_csv(const char *name, const char *text, size_t bytes, dp_schedule_t **schedule_out)
 {
-    dp__csv_t c = {
-        .name = name, .text = text, .bytes = bytes, .max_stage = -1, .max_mb = -1, .max_stage_of_first = -1};
-    dp_status_t st;
+    dp__csv_t c = {.name = name, .text = text, .bytes = bytes, .max_stage = -1, .max_mb = -1, .max_stage_of_first = -1};
+    dp_status_t status;
 
     *schedule_out = NULL;
-    st = scan(&c, survey);
-    if (st >= 0 && c.max_stage < 0)
-        st = dp_fail(DP_ERR_INVALID, "%s: no operations", name);
-    if (st >= 0)
-        st = build(&c);
+    status = scan(&c, survey);
+    if (status >= 0 && c.max_stage < 0)
+        status = dp_fail(DP_ERR_INVALID, "%s: no operations", name);
+    if (status >= 0)
+        status = build(&c);
     dp__free(c.count);
-    if (st < 0)
+    if (status < 0)
         dp_schedule_free(c.schedule);
     else
         *schedule_out = c.schedule;
-    return st;
+    return status;
 }

@@ -166,11 +166,9 @@ static void print_cycle(const dp__search_t *s, const char *what, char *text, siz
         else if (same)
             used += (size_t)snprintf(text + used, bytes - used, ", which waits for %s", b);
         else
-            used += (size_t)snprintf(text + used, bytes - used, ", which comes after %s, which waits for %s",
-                                     a, b);
+            used += (size_t)snprintf(text + used, bytes - used, ", which comes after %s, which waits for %s", a, b);
     }
-    if (used < bytes && s->best_length > 0 &&
-        s->best[s->best_length - 1].to.position != s->best[0].from.position)
+    if (used < bytes && s->best_length > 0 && s->best[s->best_length - 1].to.position != s->best[0].from.position)
         snprintf(text + used, bytes - used, ", which comes after the first");
 }
 
@@ -178,17 +176,17 @@ dp_status_t dp__flow_explain(const dp__flow_t *flow, const int32_t *progress, co
 {
     dp__search_t s = {.flow = flow, .progress = progress, .budget = SEARCH_BUDGET};
     char text[1024];
-    dp_status_t st = DP_ERR_NOMEM;
+    dp_status_t status = DP_ERR_NOMEM;
 
     s.covered = dp__calloc((size_t)flow->lanes, sizeof(*s.covered));
     if (s.covered == NULL || !search(&s)) {
-        (void)dp_fail(st, "%s: deadlock, and no memory to find its cycle", what);
+        (void)dp_fail(status, "%s: deadlock, and no memory to find its cycle", what);
     } else {
         print_cycle(&s, what, text, sizeof(text));
-        st = dp_fail(DP_ERR_REJECTED, "%s", text);
+        status = dp_fail(DP_ERR_REJECTED, "%s", text);
     }
     dp__free(s.covered);
     dp__free(s.hops);
     dp__free(s.best);
-    return st;
+    return status;
 }

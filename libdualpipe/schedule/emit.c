@@ -4,15 +4,16 @@
 #include "schedule/emit.h"
 
 #include "base/memory.h"
+#include "base/sized.h"
 
 #include <string.h>
 
-static void put(dp__emit_t *e, dp_op_kind_t kind, int chunk, int32_t mb, int chunk2, int32_t mb2)
+static void put(dp__emit_t *e, dp_op_kind_t kind, int chunk, int32_t microbatch, int chunk2, int32_t microbatch2)
 {
-    if (mb >= e->microbatches)
+    if (microbatch >= e->microbatches)
         return;
     if (e->out != NULL)
-        e->out[e->count] = (dp_op_t){(uint8_t)kind, (int16_t)chunk, (int16_t)chunk2, mb, mb2};
+        e->out[e->count] = (dp_op_t){(uint8_t)kind, (int16_t)chunk, (int16_t)chunk2, microbatch, microbatch2};
     e->count++;
 }
 
@@ -81,22 +82,20 @@ static int64_t emit_rank_into(dp__emit_t *e, dp__emit_rank_fn emit_rank, int32_t
 dp_status_t dp__request_check(const char *method, const dp_schedule_request_t *request,
                               dp_schedule_request_t *request_out)
 {
-    size_t bytes;
+    dp_status_t status =
+        dp__sized_check("schedule: the request", request, "dp_schedule_request_t", DP_SCHEDULE_REQUEST_MIN);
 
-    memset(request_out, 0, sizeof(*request_out));
-    if (request == NULL || request->struct_size == 0)
-        return dp_fail(DP_ERR_INVALID, "%s: no request, or its struct_size is not set", method);
-    bytes = request->struct_size < sizeof(*request_out) ? request->struct_size : sizeof(*request_out);
-    memcpy(request_out, request, bytes);
+    if (status < 0)
+        return status;
+    dp_sized_take(request_out, sizeof(*request_out), request);
     if (request_out->ranks < 1 || request_out->ranks > DP_MAX_RANKS)
-        return dp_fail(DP_ERR_INVALID, "%s: %d ranks; 1 to %d are possible", method, request_out->ranks,
-                       DP_MAX_RANKS);
+        return dp_fail(DP_ERR_INVALID, "%s: %d ranks; 1 to %d are possible", method, request_out->ranks, DP_MAX_RANKS);
     if (request_out->microbatches < 1 || request_out->microbatches > DP_MAX_MICROBATCHES)
-        return dp_fail(DP_ERR_INVALID, "%s: %d micro-batches; 1 to %d are possible", method,
-                       request_out->microbatches, DP_MAX_MICROBATCHES);
+        return dp_fail(DP_ERR_INVALID, "%s: %d micro-batches; 1 to %d are possible", method, request_out->microbatches,
+                       DP_MAX_MICROBATCHES);
     if (request_out->chunks < 0 || request_out->chunks > DP_MAX_CHUNKS)
-        return dp_fail(DP_ERR_INVALID, "%s: %d chunks per rank; 1 to %d are possible", method,
-                       request_out->chunks, DP_MAX_CHUNKS);
+        return dp_fail(DP_ERR_INVALID, "%s: %d chunks per rank; 1 to %d are possible", method, request_out->chunks,
+                       DP_MAX_CHUNKS);
     return DP_OK;
 }
 
@@ -109,7 +108,7 @@ dp_status_t dp__emit_schedule(const char *method, dp_placement_t placement, int3
     dp__emit_t e = {.request = request, .chunks = chunks, .microbatches = request->microbatches / paths};
     dp_schedule_t *schedule = NULL;
     int64_t *nops = NULL;
-    dp_status_t st = DP_ERR_NOMEM;
+    dp_status_t status = DP_ERR_NOMEM;
     int64_t forwards = (int64_t)ranks * chunks * e.microbatches;
 
     if (forwards > DP_MAX_OPS)
@@ -118,13 +117,13 @@ dp_status_t dp__emit_schedule(const char *method, dp_placement_t placement, int3
     nops = dp__calloc((size_t)ranks, sizeof(*nops));
     e.deferred = dp__calloc((size_t)chunks * (size_t)request->microbatches, sizeof(*e.deferred));
     if (nops == NULL || e.deferred == NULL) {
-        (void)dp_fail(st, "%s: no memory to generate %d ranks", method, ranks);
+        (void)dp_fail(status, "%s: no memory to generate %d ranks", method, ranks);
         goto done;
     }
     for (int32_t r = 0; r < ranks; r++)
         nops[r] = emit_rank_into(&e, emit_rank, r, NULL);
-    st = dp_schedule_create(method, placement, ranks, request->microbatches, chunks, nops, &schedule);
-    if (st < 0)
+    status = dp_schedule_create(method, placement, ranks, request->microbatches, chunks, nops, &schedule);
+    if (status < 0)
         goto done;
     schedule->forward_only = request->forward_only != 0;
     for (int32_t r = 0; r < ranks; r++)
@@ -133,5 +132,5 @@ dp_status_t dp__emit_schedule(const char *method, dp_placement_t placement, int3
 done:
     dp__free(e.deferred);
     dp__free(nops);
-    return st;
+    return status;
 }

@@ -10,16 +10,15 @@
 
 typedef struct dp__emit {
     const dp_schedule_request_t *request;
-    int32_t chunks,
-        microbatches; /* per rank; of a path. Operations on micro-batches behind the last are dropped */
-    dp_op_t *out;     /* NULL while operations are only counted */
+    int32_t chunks, microbatches; /* per rank; of a path. Operations on micro-batches behind the last are dropped */
+    dp_op_t *out;                 /* NULL while operations are only counted */
     int64_t count;
     int32_t next_f[DP_MAX_CHUNKS], next_b[DP_MAX_CHUNKS], next_w[DP_MAX_CHUNKS];
     int16_t *deferred; /* chunks whose W is due, oldest first */
     int64_t deferred_head, deferred_tail;
 } dp__emit_t;
 
-/* In a forward-only schedule everything but forwards vanishes, and an overlapped pair is its forward half. */
+/* In a forward-only schedule everything but forwards vanishes, and an overlapped pair is its forward side. */
 void dp__emit_f(dp__emit_t *e, int chunk);
 void dp__emit_b(dp__emit_t *e, int chunk);
 void dp__emit_fb(dp__emit_t *e, int forward_chunk, int backward_chunk);

@@ -100,7 +100,7 @@ dp_status_t dp__flow_run(const dp__flow_t *flow, int32_t **progress_out)
     size_t lanes = (size_t)flow->lanes;
     dp__runner_t w = {.flow = flow, .ready = -1};
     int32_t *lists = dp__calloc(3 * lanes, sizeof(*lists));
-    dp_status_t st;
+    dp_status_t status;
 
     w.progress = dp__calloc(lanes, sizeof(*w.progress));
     if (lists == NULL || w.progress == NULL) {
@@ -111,19 +111,19 @@ dp_status_t dp__flow_run(const dp__flow_t *flow, int32_t **progress_out)
     w.next = lists;
     w.waiters = lists + lanes;
     w.wanted = lists + 2 * lanes;
-    st = run(&w);
+    status = run(&w);
     dp__free(lists);
     *progress_out = w.progress;
-    return st;
+    return status;
 }
 
 dp_status_t dp__flow_prove(const dp__flow_t *flow, const char *what)
 {
     int32_t *progress = NULL;
-    dp_status_t st = dp__flow_run(flow, &progress);
+    dp_status_t status = dp__flow_run(flow, &progress);
 
-    if (st == DP_ERR_REJECTED)
-        st = dp__flow_explain(flow, progress, what);
+    if (status == DP_ERR_REJECTED)
+        status = dp__flow_explain(flow, progress, what);
     dp__free(progress);
-    return st;
+    return status;
 }

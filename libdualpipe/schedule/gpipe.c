@@ -23,10 +23,10 @@ static void emit_rank(dp__emit_t *e, int32_t rank)
 dp_status_t dp__gpipe(const dp_schedule_request_t *request, dp_schedule_t **schedule_out)
 {
     dp_schedule_request_t q;
-    dp_status_t st = dp__request_check("gpipe", request, &q);
+    dp_status_t status = dp__request_check("gpipe", request, &q);
 
-    if (st < 0)
-        return st;
+    if (status < 0)
+        return status;
     if (q.chunks != 0 && q.chunks != 1)
         return dp_fail(DP_ERR_INVALID, "gpipe: %d chunks per rank; a rank holds exactly 1", q.chunks);
     return dp__emit_schedule("gpipe", DP_PLACE_LINE, 1, &q, emit_rank, schedule_out);

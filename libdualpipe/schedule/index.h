@@ -10,14 +10,14 @@
 
 typedef struct dp__index {
     int32_t chunks, microbatches; /* per rank; of one path */
-    int32_t *forward;             /* position of F. -1: none. FB counts as both its halves */
+    int32_t *forward;             /* position of F. -1: none. FB counts as both its sides */
     int32_t *backward;            /* of B or I */
     int32_t *weight;              /* of B or W */
 } dp__index_t;
 
-static inline size_t dp__index_at(const dp__index_t *x, int32_t rank, int32_t chunk, int32_t mb)
+static inline size_t dp__index_at(const dp__index_t *x, int32_t rank, int32_t chunk, int32_t microbatch)
 {
-    return ((size_t)rank * (size_t)x->chunks + (size_t)chunk) * (size_t)x->microbatches + (size_t)mb;
+    return ((size_t)rank * (size_t)x->chunks + (size_t)chunk) * (size_t)x->microbatches + (size_t)microbatch;
 }
 
 /* Empty tables for a schedule's shape, all -1. `operations` bounds them: fewer operations than places means

@@ -32,16 +32,14 @@ static void emit_rank(dp__emit_t *e, int32_t rank)
 dp_status_t dp__interleaved(const dp_schedule_request_t *request, dp_schedule_t **schedule_out)
 {
     dp_schedule_request_t q;
-    dp_status_t st = dp__request_check("interleaved", request, &q);
+    dp_status_t status = dp__request_check("interleaved", request, &q);
 
-    if (st < 0)
-        return st;
+    if (status < 0)
+        return status;
     if (q.chunks == 1)
         return dp_fail(DP_ERR_INVALID, "interleaved: 1 chunk per rank; at least 2 are needed (1f1b has 1)");
     if (q.microbatches % q.ranks != 0)
-        return dp_fail(DP_ERR_INVALID,
-                       "interleaved: %d micro-batches on %d ranks; a multiple of the ranks is needed",
+        return dp_fail(DP_ERR_INVALID, "interleaved: %d micro-batches on %d ranks; a multiple of the ranks is needed",
                        q.microbatches, q.ranks);
-    return dp__emit_schedule("interleaved", DP_PLACE_LOOP, q.chunks > 0 ? q.chunks : 2, &q, emit_rank,
-                             schedule_out);
+    return dp__emit_schedule("interleaved", DP_PLACE_LOOP, q.chunks > 0 ? q.chunks : 2, &q, emit_rank, schedule_out);
 }

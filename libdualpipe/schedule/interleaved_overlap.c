@@ -3,7 +3,7 @@
  * interleaved_overlap.c: interleaved 1F1B whose forwards and backwards run as overlapped pairs.
  *
  * Idea     One more forward chunk in the warm-up, and the F and B that follow each other in the steady state
- *          no longer depend on one another: each pair hides the communication of both halves, with one copy
+ *          no longer depend on one another: each pair hides the communication of both sides, with one copy
  *          of the parameters.
  * Source   Megatron Core, combined 1F1B (arXiv 2603.07685); Kimi K2, arXiv 2507.20534; with v = 1: 1F1B with
  *          the warm-up doubled.
@@ -33,10 +33,10 @@ static void emit_rank(dp__emit_t *e, int32_t rank)
 dp_status_t dp__interleaved_overlap(const dp_schedule_request_t *request, dp_schedule_t **schedule_out)
 {
     dp_schedule_request_t q;
-    dp_status_t st = dp__request_check("interleaved_overlap", request, &q);
+    dp_status_t status = dp__request_check("interleaved_overlap", request, &q);
 
-    if (st < 0)
-        return st;
+    if (status < 0)
+        return status;
     if (q.chunks != 1 && q.microbatches % q.ranks != 0)
         return dp_fail(DP_ERR_INVALID,
                        "interleaved_overlap: %d micro-batches on %d ranks; with more than one chunk per "

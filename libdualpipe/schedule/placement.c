@@ -67,6 +67,16 @@ static void holder_of(const dp_schedule_t *s, int32_t path, int32_t stage, int32
     }
 }
 
+int32_t dp_schedule_split(const dp_schedule_t *schedule)
+{
+    return schedule->placement == DP_PLACE_LOOP || schedule->placement == DP_PLACE_V ? schedule->chunks : 1;
+}
+
+int32_t dp_schedule_step_microbatch(const dp_schedule_t *schedule, int32_t path, int32_t microbatch)
+{
+    return path == 0 ? microbatch : schedule->microbatches / 2 + microbatch;
+}
+
 void dp_schedule_place(const dp_schedule_t *schedule, int32_t rank, int32_t chunk, dp_place_t *place_out)
 {
     int32_t path = schedule->placement == DP_PLACE_BIDIRECTIONAL ? chunk : 0;

@@ -44,8 +44,8 @@ int dp__slice_shown(dp__slice_t span)
     return span.bytes < 40 ? (int)span.bytes : 40;
 }
 
-dp_status_t dp__slice_number(const dp__line_t *line, dp__slice_t span, const char *what, int64_t low,
-                             int64_t high, int64_t *value_out)
+dp_status_t dp__slice_number(const dp__line_t *line, dp__slice_t span, const char *what, int64_t low, int64_t high,
+                             int64_t *value_out)
 {
     bool negative = span.bytes > 0 && span.text[0] == '-';
     size_t digits = negative ? span.bytes - 1 : span.bytes;
@@ -61,8 +61,8 @@ dp_status_t dp__slice_number(const dp__line_t *line, dp__slice_t span, const cha
                              span.text != NULL ? span.text : "");
     value = negative ? -value : value;
     if (value < low || value > high)
-        return dp__line_fail(line, "%s is %lld; %lld to %lld are possible", what, (long long)value,
-                             (long long)low, (long long)high);
+        return dp__line_fail(line, "%s is %lld; %lld to %lld are possible", what, (long long)value, (long long)low,
+                             (long long)high);
     *value_out = value;
     return DP_OK;
 }
@@ -78,7 +78,7 @@ dp_status_t dp__line_fail(const dp__line_t *line, const char *fmt, ...)
     return dp_fail(DP_ERR_INVALID, "%s:%lld: %s", line->name, (long long)line->number, text);
 }
 
-dp_status_t dp__write_flush(dp__writer_t *w)
+dp_status_t dp__write_flush(dp__text_writer_t *w)
 {
     size_t used = w->used;
 
@@ -86,11 +86,11 @@ dp_status_t dp__write_flush(dp__writer_t *w)
     return used > 0 ? w->write(w->user, w->buffer, used) : DP_OK;
 }
 
-dp_status_t dp__write(dp__writer_t *w, const char *text, size_t bytes)
+dp_status_t dp__write(dp__text_writer_t *w, const char *text, size_t bytes)
 {
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
 
-    while (bytes > 0 && st >= 0) {
+    while (bytes > 0 && status >= 0) {
         size_t room = sizeof(w->buffer) - w->used;
         size_t part = bytes < room ? bytes : room;
 
@@ -99,7 +99,7 @@ dp_status_t dp__write(dp__writer_t *w, const char *text, size_t bytes)
         text += part;
         bytes -= part;
         if (w->used == sizeof(w->buffer))
-            st = dp__write_flush(w);
+            status = dp__write_flush(w);
     }
-    return st;
+    return status;
 }

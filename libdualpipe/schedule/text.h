@@ -36,20 +36,20 @@ bool dp__slice_is(dp__slice_t span, const char *text);
 int dp__slice_shown(dp__slice_t span);
 
 /* A whole span as a decimal number from low to high; `what` names it in the message. */
-dp_status_t dp__slice_number(const dp__line_t *line, dp__slice_t span, const char *what, int64_t low,
-                             int64_t high, int64_t *value_out);
+dp_status_t dp__slice_number(const dp__line_t *line, dp__slice_t span, const char *what, int64_t low, int64_t high,
+                             int64_t *value_out);
 
 /* DP_ERR_INVALID with "NAME:LINE: ...". */
 dp_status_t dp__line_fail(const dp__line_t *line, const char *fmt, ...) DP_PRINTF(2, 3);
 
 /* Collects small pieces into larger writes. */
-typedef struct dp__writer {
+typedef struct dp__text_writer {
     dp_write_fn write;
     void *user;
     size_t used;
     char buffer[4096];
-} dp__writer_t;
-dp_status_t dp__write(dp__writer_t *w, const char *text, size_t bytes);
-dp_status_t dp__write_flush(dp__writer_t *w);
+} dp__text_writer_t;
+dp_status_t dp__write(dp__text_writer_t *w, const char *text, size_t bytes);
+dp_status_t dp__write_flush(dp__text_writer_t *w);
 
 #endif

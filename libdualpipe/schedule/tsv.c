@@ -14,41 +14,40 @@
 static int print_row(char *line, size_t bytes, int32_t rank, int64_t seq, const dp_op_t *op)
 {
     return snprintf(line, bytes, "%d\t%lld\t%s\t%d\t%d\t%d\t%d\t-1\t-1\n", rank, (long long)seq,
-                    dp_op_kind_name(op->kind), op->chunk, op->mb, op->chunk2, op->mb2);
+                    dp_op_kind_name(op->kind), op->chunk, op->microbatch, op->chunk2, op->microbatch2);
 }
 
-static dp_status_t write_rank(const dp_schedule_t *schedule, int32_t rank, dp__writer_t *w)
+static dp_status_t write_rank(const dp_schedule_t *schedule, int32_t rank, dp__text_writer_t *w)
 {
     char line[128];
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
 
-    for (int64_t i = schedule->first[rank]; i < schedule->first[rank + 1] && st >= 0; i++) {
+    for (int64_t i = schedule->first[rank]; i < schedule->first[rank + 1] && status >= 0; i++) {
         int used = print_row(line, sizeof(line), rank, i - schedule->first[rank], &schedule->ops[i]);
 
-        st = dp__write(w, line, (size_t)used);
+        status = dp__write(w, line, (size_t)used);
     }
-    return st;
+    return status;
 }
 
 dp_status_t dp_schedule_write_tsv(const dp_schedule_t *schedule, int32_t rank, dp_write_fn write, void *user)
 {
-    dp__writer_t w = {.write = write, .user = user};
+    dp__text_writer_t w = {.write = write, .user = user};
     char head[256];
-    dp_status_t st;
+    dp_status_t status;
 
     if (rank < -1 || rank >= schedule->ranks)
-        return dp_fail(DP_ERR_INVALID, "schedule: rank %d; there are %d, or -1 for all", rank,
-                       schedule->ranks);
+        return dp_fail(DP_ERR_INVALID, "schedule: rank %d; there are %d, or -1 for all", rank, schedule->ranks);
     snprintf(head, sizeof(head),
              "# method=%s ranks=%d microbatches=%d chunks=%d placement=%s%s\n"
              "#rank\tseq\top\tdir\tmb\tdir2\tmb2\tpeer\tn\n",
              schedule->method, schedule->ranks, schedule->microbatches, schedule->chunks,
              dp_placement_name(schedule->placement), schedule->forward_only ? " forward_only=1" : "");
-    st = dp__write(&w, head, strlen(head));
-    for (int32_t r = 0; r < schedule->ranks && st >= 0; r++)
+    status = dp__write(&w, head, strlen(head));
+    for (int32_t r = 0; r < schedule->ranks && status >= 0; r++)
         if (rank < 0 || r == rank)
-            st = write_rank(schedule, r, &w);
-    return st < 0 ? st : dp__write_flush(&w);
+            status = write_rank(schedule, r, &w);
+    return status < 0 ? status : dp__write_flush(&w);
 }
 
 /* ---- reading ---- */
@@ -92,19 +91,18 @@ static dp_status_t parse_row(const dp__line_t *line, dp__tsv_row_t *row, int *ki
     dp__slice_t rest = {line->text, line->bytes};
     int64_t value[COLUMNS] = {0};
     dp__slice_t cell;
-    dp_status_t st;
+    dp_status_t status;
 
     for (int c = 0; c < COLUMNS; c++) {
         if (rest.text == NULL)
-            return dp__line_fail(line, "%d columns; %d are needed: rank seq op dir mb dir2 mb2 peer n", c,
-                                 COLUMNS);
+            return dp__line_fail(line, "%d columns; %d are needed: rank seq op dir mb dir2 mb2 peer n", c, COLUMNS);
         cell = dp__slice_cut(&rest, '\t');
         if (c == 2)
-            st = parse_kind(line, cell, kind_out);
+            status = parse_kind(line, cell, kind_out);
         else
-            st = dp__slice_number(line, cell, names[c], -1, INT32_MAX, &value[c]);
-        if (st < 0)
-            return st;
+            status = dp__slice_number(line, cell, names[c], -1, INT32_MAX, &value[c]);
+        if (status < 0)
+            return status;
     }
     if (rest.text != NULL)
         return dp__line_fail(line, "more than %d columns", COLUMNS);
@@ -121,12 +119,10 @@ static dp_status_t parse_row(const dp__line_t *line, dp__tsv_row_t *row, int *ki
         bool used = c < 5 || *kind_out == DP_OP_FB;
 
         if (used ? value[c] < 0 || value[c] >= limit : value[c] != -1)
-            return dp__line_fail(
-                line, used ? "%s %lld is out of range" : "%s is %lld; only FB has it, others hold -1",
-                names[c], (long long)value[c]);
+            return dp__line_fail(line, used ? "%s %lld is out of range" : "%s is %lld; only FB has it, others hold -1",
+                                 names[c], (long long)value[c]);
     }
-    row->op = (dp_op_t){(uint8_t)*kind_out, (int16_t)value[3], (int16_t)value[5], (int32_t)value[4],
-                        (int32_t)value[6]};
+    row->op = (dp_op_t){(uint8_t)*kind_out, (int16_t)value[3], (int16_t)value[5], (int32_t)value[4], (int32_t)value[6]};
     return DP_OK;
 }
 
@@ -144,7 +140,7 @@ static dp_status_t parse_setting(const dp__line_t *line, dp__slice_t key, dp__sl
         {"forward_only", &t->forward_only, 0, 1},
     };
     int64_t number;
-    dp_status_t st;
+    dp_status_t status;
 
     if (dp__slice_is(key, "method")) {
         if (value.bytes == 0 || value.bytes >= sizeof(t->method))
@@ -168,10 +164,10 @@ static dp_status_t parse_setting(const dp__line_t *line, dp__slice_t key, dp__sl
     }
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
         if (dp__slice_is(key, numbers[i].key)) {
-            st = dp__slice_number(line, value, numbers[i].key, numbers[i].low, numbers[i].high, &number);
-            if (st >= 0)
+            status = dp__slice_number(line, value, numbers[i].key, numbers[i].low, numbers[i].high, &number);
+            if (status >= 0)
                 *numbers[i].target = (int32_t)number;
-            return st;
+            return status;
         }
     return DP_OK;
 }
@@ -181,18 +177,18 @@ static dp_status_t parse_comment(const dp__line_t *line, dp__tsv_t *t)
 {
     dp__slice_t rest = {line->text + 1, line->bytes - 1};
     dp__slice_t word, key;
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
 
     if (memmem(line->text, line->bytes, "method=", 7) == NULL)
         return DP_OK;
     t->said = true;
-    while (rest.text != NULL && st >= 0) {
+    while (rest.text != NULL && status >= 0) {
         word = dp__slice_cut(&rest, ' ');
         key = dp__slice_cut(&word, '=');
         if (word.text != NULL)
-            st = parse_setting(line, key, word, t);
+            status = parse_setting(line, key, word, t);
     }
-    return st;
+    return status;
 }
 
 static int32_t larger(int32_t a, int32_t b)
@@ -205,38 +201,37 @@ static void note_row(dp__tsv_t *t, const dp__tsv_row_t *row, int kind)
     t->rows++;
     t->max_rank = larger(t->max_rank, row->rank);
     t->max_chunk = larger(t->max_chunk, larger(row->op.chunk, row->op.chunk2));
-    t->max_mb = larger(t->max_mb, larger(row->op.mb, row->op.mb2));
+    t->max_mb = larger(t->max_mb, larger(row->op.microbatch, row->op.microbatch2));
     t->backwards |= kind != DP_OP_F;
 }
 
 /* Calls `each` for every computing row; also reads the comment lines when `each` is NULL. */
 static dp_status_t scan(dp__tsv_t *t, const char *text, size_t bytes,
-                        dp_status_t (*each)(void *user, const dp__line_t *line, const dp__tsv_row_t *row),
-                        void *user)
+                        dp_status_t (*each)(void *user, const dp__line_t *line, const dp__tsv_row_t *row), void *user)
 {
     dp__lines_t lines = {.name = t->name, .rest = {text, bytes}};
     dp__tsv_row_t row;
     dp__line_t line;
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
     int kind = -1;
 
-    while (st >= 0 && dp__lines_next(&lines, &line)) {
+    while (status >= 0 && dp__lines_next(&lines, &line)) {
         if (line.bytes == 0)
             continue;
         if (line.text[0] == '#') {
             if (each == NULL)
-                st = parse_comment(&line, t);
+                status = parse_comment(&line, t);
             continue;
         }
-        st = parse_row(&line, &row, &kind);
-        if (st < 0 || kind < 0)
+        status = parse_row(&line, &row, &kind);
+        if (status < 0 || kind < 0)
             continue;
         if (each == NULL)
             note_row(t, &row, kind);
         else
-            st = each(user, &line, &row);
+            status = each(user, &line, &row);
     }
-    return st;
+    return status;
 }
 
 typedef struct dp__fill {
@@ -261,8 +256,8 @@ static dp_status_t fill_row(void *user, const dp__line_t *line, const dp__tsv_ro
     int64_t at = fill->count[row->rank];
     int32_t microbatches = dp_schedule_path_microbatches(s, 0);
 
-    if (row->op.mb >= microbatches || row->op.mb2 >= microbatches)
-        return dp__line_fail(line, "micro-batch %d; a path has %d", larger(row->op.mb, row->op.mb2),
+    if (row->op.microbatch >= microbatches || row->op.microbatch2 >= microbatches)
+        return dp__line_fail(line, "micro-batch %d; a path has %d", larger(row->op.microbatch, row->op.microbatch2),
                              microbatches);
     if (at > 0 && row->seq <= fill->seq[row->rank])
         return dp__line_fail(line, "seq %d of rank %d comes after seq %d; it must rise", row->seq, row->rank,
@@ -277,16 +272,16 @@ static dp_status_t fill_row(void *user, const dp__line_t *line, const dp__tsv_ro
 static dp_status_t infer_placement(const dp__tsv_t *t, dp_schedule_t *s)
 {
     static const dp_placement_t two[] = {DP_PLACE_V, DP_PLACE_BIDIRECTIONAL, DP_PLACE_LOOP};
-    dp_status_t st;
+    dp_status_t status;
 
     for (size_t i = 0; i < sizeof(two) / sizeof(two[0]); i++) {
         s->placement = two[i];
         s->microbatches = (t->max_mb + 1) * dp_schedule_paths(s);
         if (s->microbatches > DP_MAX_MICROBATCHES || (two[i] == DP_PLACE_BIDIRECTIONAL && s->ranks % 2 != 0))
             continue;
-        st = dp_schedule_verify(s);
-        if (st != DP_ERR_REJECTED)
-            return st;
+        status = dp_schedule_verify(s);
+        if (status != DP_ERR_REJECTED)
+            return status;
     }
     return dp_fail(DP_ERR_INVALID,
                    "%s: no placement fits the rows; a first line like '# method=custom ranks=%d "
@@ -301,8 +296,7 @@ static dp_status_t check_said(const dp__tsv_t *t)
     if (t->ranks >= 0 && t->max_rank >= t->ranks)
         return dp_fail(DP_ERR_INVALID, "%s: has rank %d, but says ranks=%d", t->name, t->max_rank, t->ranks);
     if (t->chunks >= 0 && t->max_chunk >= t->chunks)
-        return dp_fail(DP_ERR_INVALID, "%s: has chunk %d, but says chunks=%d", t->name, t->max_chunk,
-                       t->chunks);
+        return dp_fail(DP_ERR_INVALID, "%s: has chunk %d, but says chunks=%d", t->name, t->max_chunk, t->chunks);
     if (t->forward_only > 0 && t->backwards)
         return dp_fail(DP_ERR_INVALID, "%s: has backwards, but says forward_only=1", t->name);
     return DP_OK;
@@ -327,26 +321,25 @@ static dp_status_t build(dp__tsv_t *t, const char *text, size_t bytes, dp__fill_
 {
     dp_placement_t placement = t->placement >= 0 ? (dp_placement_t)t->placement : DP_PLACE_V;
     size_t ranks = (size_t)t->ranks;
-    dp_status_t st;
+    dp_status_t status;
 
     fill->count = dp__calloc(ranks, sizeof(*fill->count));
     fill->seq = dp__calloc(ranks, sizeof(*fill->seq));
     if (fill->count == NULL || fill->seq == NULL)
         return dp_fail(DP_ERR_NOMEM, "%s: no memory for %d ranks", t->name, t->ranks);
-    st = scan(t, text, bytes, count_row, fill);
-    if (st >= 0)
-        st = dp_schedule_create(t->method, placement, t->ranks, t->microbatches, t->chunks, fill->count,
-                                &fill->schedule);
-    if (st < 0)
-        return st;
+    status = scan(t, text, bytes, count_row, fill);
+    if (status >= 0)
+        status = dp_schedule_create(t->method, placement, t->ranks, t->microbatches, t->chunks, fill->count,
+                                    &fill->schedule);
+    if (status < 0)
+        return status;
     fill->schedule->forward_only = t->forward_only;
     memset(fill->count, 0, ranks * sizeof(*fill->count));
-    st = scan(t, text, bytes, fill_row, fill);
-    return st < 0 || t->placement >= 0 ? st : infer_placement(t, fill->schedule);
+    status = scan(t, text, bytes, fill_row, fill);
+    return status < 0 || t->placement >= 0 ? status : infer_placement(t, fill->schedule);
 }
 
-dp_status_t dp_schedule_read_tsv(const char *name, const char *text, size_t bytes,
-                                 dp_schedule_t **schedule_out)
+dp_status_t dp_schedule_read_tsv(const char *name, const char *text, size_t bytes, dp_schedule_t **schedule_out)
 {
     dp__tsv_t t = {.name = name,
                    .method = "custom",
@@ -359,21 +352,21 @@ dp_status_t dp_schedule_read_tsv(const char *name, const char *text, size_t byte
                    .max_chunk = -1,
                    .max_mb = -1};
     dp__fill_t fill = {0};
-    dp_status_t st;
+    dp_status_t status;
 
     *schedule_out = NULL;
-    st = scan(&t, text, bytes, NULL, NULL);
-    if (st >= 0)
-        st = check_said(&t);
-    if (st >= 0) {
+    status = scan(&t, text, bytes, NULL, NULL);
+    if (status >= 0)
+        status = check_said(&t);
+    if (status >= 0) {
         complete_shape(&t);
-        st = build(&t, text, bytes, &fill);
+        status = build(&t, text, bytes, &fill);
     }
     dp__free(fill.count);
     dp__free(fill.seq);
-    if (st < 0)
+    if (status < 0)
         dp_schedule_free(fill.schedule);
     else
         *schedule_out = fill.schedule;
-    return st;
+    return status;
 }

@@ -57,10 +57,10 @@ static int32_t inputs(const dp__squeeze_t *q, const int32_t (*before)[DP__V_PART
     }
 }
 
-static void put(dp__squeeze_t *q, int32_t r, dp_op_kind_t kind, int chunk, int32_t mb)
+static void put(dp__squeeze_t *q, int32_t r, dp_op_kind_t kind, int chunk, int32_t microbatch)
 {
     q->schedule->ops[q->schedule->first[r] + q->rank[r].count++] =
-        (dp_op_t){(uint8_t)kind, (int16_t)chunk, -1, mb, -1};
+        (dp_op_t){(uint8_t)kind, (int16_t)chunk, -1, microbatch, -1};
 }
 
 static bool run_weight(dp__squeeze_t *q, int32_t r)
@@ -154,38 +154,38 @@ static dp_status_t allocate(dp__squeeze_t *q, int32_t (**before)[DP__V_PARTS])
 static dp_status_t create(dp__squeeze_t *q, const char *method, bool forward_only)
 {
     int64_t *nops = dp__calloc((size_t)q->ranks, sizeof(*nops));
-    dp_status_t st;
+    dp_status_t status;
 
     if (nops == NULL)
         return dp_fail(DP_ERR_NOMEM, "%s: no memory for %d ranks", method, q->ranks);
     for (int32_t r = 0; r < q->ranks; r++)
         nops[r] = (int64_t)q->microbatches * (forward_only ? 2 : DP__V_PERIOD);
-    st = dp_schedule_create(method, DP_PLACE_V, q->ranks, q->microbatches, 2, nops, &q->schedule);
-    if (st >= 0)
+    status = dp_schedule_create(method, DP_PLACE_V, q->ranks, q->microbatches, 2, nops, &q->schedule);
+    if (status >= 0)
         q->schedule->forward_only = forward_only;
     dp__free(nops);
-    return st;
+    return status;
 }
 
-dp_status_t dp__v_block_schedule(const char *method, const dp_schedule_request_t *request,
-                                 dp__v_block_fn block, dp_schedule_t **schedule_out)
+dp_status_t dp__v_block_schedule(const char *method, const dp_schedule_request_t *request, dp__v_block_fn block,
+                                 dp_schedule_t **schedule_out)
 {
     dp__squeeze_t q = {0};
     int32_t(*before)[DP__V_PARTS] = NULL;
     dp_schedule_request_t r;
-    dp_status_t st = dp__request_check(method, request, &r);
+    dp_status_t status = dp__request_check(method, request, &r);
 
-    if (st < 0)
-        return st;
+    if (status < 0)
+        return status;
     if (r.chunks != 0 && r.chunks != 2)
         return dp_fail(DP_ERR_INVALID, "%s: %d chunks per rank; a rank holds exactly 2", method, r.chunks);
     q.ranks = r.ranks;
     q.microbatches = r.microbatches;
     q.parts = r.forward_only ? DP__V_F1 + 1 : DP__V_PARTS;
-    st = create(&q, method, r.forward_only != 0);
-    if (st >= 0)
-        st = allocate(&q, &before);
-    if (st >= 0) {
+    status = create(&q, method, r.forward_only != 0);
+    if (status >= 0)
+        status = allocate(&q, &before);
+    if (status >= 0) {
         for (int32_t k = 0; k < q.ranks; k++) {
             int32_t memory;
 
@@ -202,5 +202,5 @@ dp_status_t dp__v_block_schedule(const char *method, const dp_schedule_request_t
     dp__free(q.chunk_due);
     dp__free(q.due_tail);
     dp__free(before);
-    return st;
+    return status;
 }

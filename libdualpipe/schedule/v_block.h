@@ -19,7 +19,7 @@ enum { DP__V_F0, DP__V_F1, DP__V_I1, DP__V_I0, DP__V_PARTS, DP__V_PERIOD = 6 };
 /* Times of a rank's parts. */
 typedef void (*dp__v_block_fn)(int32_t ranks, int32_t rank, int32_t start_out[DP__V_PARTS]);
 
-dp_status_t dp__v_block_schedule(const char *method, const dp_schedule_request_t *request,
-                                 dp__v_block_fn block, dp_schedule_t **schedule_out);
+dp_status_t dp__v_block_schedule(const char *method, const dp_schedule_request_t *request, dp__v_block_fn block,
+                                 dp_schedule_t **schedule_out);
 
 #endif

@@ -61,10 +61,10 @@ static void emit_rank(dp__emit_t *e, int32_t rank)
 dp_status_t dp__zbv(const dp_schedule_request_t *request, dp_schedule_t **schedule_out)
 {
     dp_schedule_request_t q;
-    dp_status_t st = dp__request_check("zbv", request, &q);
+    dp_status_t status = dp__request_check("zbv", request, &q);
 
-    if (st < 0)
-        return st;
+    if (status < 0)
+        return status;
     if (q.chunks != 0 && q.chunks != 2)
         return dp_fail(DP_ERR_INVALID, "zbv: %d chunks per rank; a rank holds exactly 2", q.chunks);
     return dp__emit_schedule("zbv", DP_PLACE_V, 2, &q, emit_rank, schedule_out);

@@ -4,8 +4,10 @@
 #include "simulate/costs.h"
 
 #include <math.h>
-#include <stddef.h>
-#include <string.h>
+
+#include "base/sized.h"
+
+const char *const dp__segment_names[DP_SEGMENT_COSTS] = {"attention", "dispatch", "mlp", "combine"};
 
 static bool in_bounds(double cost)
 {
@@ -18,15 +20,13 @@ dp_status_t dp__costs_resolve(const dp_costs_t *costs, int32_t stages, dp_costs_
         const char *name;
         double value;
     } all[8];
+    dp_status_t status = dp__sized_check("simulate: the costs", costs, "dp_costs_t", DP_COSTS_MIN);
 
-    if (costs == NULL || costs->struct_size < offsetof(dp_costs_t, bytes))
-        return dp_fail(DP_ERR_INVALID, "simulate: no costs, or their struct_size is not set");
-    *resolved_out = (dp_costs_t){.f = 0.0};
-    memcpy(resolved_out, costs, costs->struct_size < sizeof(*costs) ? costs->struct_size : sizeof(*costs));
-    if (costs->b < 0.0)
-        resolved_out->b = costs->i + costs->w;
-    if (costs->fb < 0.0)
-        resolved_out->fb = costs->f + resolved_out->b;
+    if (status < 0)
+        return status;
+    dp_sized_take(resolved_out, sizeof(*resolved_out), costs);
+    resolved_out->b = dp_costs_backward(costs);
+    resolved_out->fb = dp_costs_pair(costs);
     all[0].name = "F", all[0].value = resolved_out->f;
     all[1].name = "I", all[1].value = resolved_out->i;
     all[2].name = "W", all[2].value = resolved_out->w;
@@ -37,15 +37,14 @@ dp_status_t dp__costs_resolve(const dp_costs_t *costs, int32_t stages, dp_costs_
     all[7].name = "BANDWIDTH", all[7].value = resolved_out->bandwidth;
     for (int k = 0; k < 8; k++)
         if (!in_bounds(all[k].value))
-            return dp_fail(DP_ERR_INVALID, "simulate: cost %s is %g; it has to be between 0 and %g",
-                           all[k].name, all[k].value, DP__COST_MAX);
+            return dp_fail(DP_ERR_INVALID, "simulate: cost %s is %g; it has to be between 0 and %g", all[k].name,
+                           all[k].value, DP__COST_MAX);
     if (!in_bounds(dp__costs_link(resolved_out)))
         return dp_fail(DP_ERR_INVALID, "simulate: a message takes %g on its link; %g is the most",
                        dp__costs_link(resolved_out), DP__COST_MAX);
     for (int32_t s = 0; costs->stage_scale != NULL && s < stages; s++)
         if (!in_bounds(costs->stage_scale[s]))
-            return dp_fail(DP_ERR_INVALID,
-                           "simulate: the scale of stage %d is %g; it has to be between 0 and %g", s,
+            return dp_fail(DP_ERR_INVALID, "simulate: the scale of stage %d is %g; it has to be between 0 and %g", s,
                            costs->stage_scale[s], DP__COST_MAX);
     return DP_OK;
 }
@@ -55,15 +54,15 @@ double dp__costs_link(const dp_costs_t *resolved)
     return resolved->bandwidth > 0.0 ? resolved->bytes / resolved->bandwidth : 0.0;
 }
 
-/* A pair gains or loses by being overlapped in proportion to what its halves cost alone. */
+/* A pair gains or loses by being overlapped in proportion to what its sides cost alone. */
 static void pair_costs(const dp_costs_t *costs, double scale, double scale2, double parts[2])
 {
     double forward = costs->f * scale, backward = costs->b * scale2, alone = forward + backward;
     double together = costs->fb * scale;
 
     if (scale != scale2)
-        together = costs->f + costs->b > 0.0 ? costs->fb * alone / (costs->f + costs->b)
-                                             : costs->fb * (scale + scale2) / 2.0;
+        together =
+            costs->f + costs->b > 0.0 ? costs->fb * alone / (costs->f + costs->b) : costs->fb * (scale + scale2) / 2.0;
     parts[0] = alone > 0.0 ? together * (forward / alone) : together / 2.0;
     parts[1] = together - parts[0];
 }

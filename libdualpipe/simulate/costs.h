@@ -7,16 +7,19 @@
 #include <dualpipe/simulate.h>
 #include <stdbool.h>
 
+/* By index of dp_segment_costs_t. */
+extern const char *const dp__segment_names[DP_SEGMENT_COSTS];
+
 /* Largest cost or scale: sums over the largest program stay far from the end of a double. */
 #define DP__COST_MAX 1e15
 
-/* Copies costs with b and fb replaced where they were < 0. stages: length of stage_scale. */
+/* Copies costs with b and fb replaced by what they stand for. stages: length of stage_scale. */
 dp_status_t dp__costs_resolve(const dp_costs_t *costs, int32_t stages, dp_costs_t *resolved_out);
 
 /* How long a message occupies its link. */
 double dp__costs_link(const dp_costs_t *resolved);
 
-/* Time of an operation whose chunk has the scale given; scale2 is the backward half's. parts[1] is 0 except for FB. */
+/* Time of an operation whose chunk has the scale given; scale2 is the backward side's. parts[1] is 0 except for FB. */
 void dp__costs_of(const dp_costs_t *resolved, int op, double scale, double scale2, double parts[2]);
 
 #endif

@@ -1,14 +1,14 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * measure.c: costs out of a timeline: which spans make an operation, and what operations, segments and stages take. */
-#include <dualpipe/simulate.h>
-
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/sized.h"
+#include "simulate/costs.h"
 
 enum { LONE_F, LONE_I, LONE_W, WHOLE_B, PAIR, CLASSES };
 
@@ -34,7 +34,7 @@ typedef struct sums {
     mean_t ops[CLASSES]; /* lengths */
     mean_t inside[2][3]; /* F, I, W in operations that hold more; [1]: in pairs */
     mean_t segment[DP_SEGMENT_COSTS][3];
-    int64_t forwards; /* operations with an F half */
+    int64_t forwards; /* operations with a forward */
     double hop;       /* shortest send; negative: none */
 } sums_t;
 
@@ -56,8 +56,9 @@ static double length_of(const dp_span_t *span)
 
 /* ---- operations ---- */
 
-/* I and W of one micro-batch may stand side by side; the schedule says whether they are two operations. Micro-batches of the
- * second direction count from 0 in schedules and simulations, and behind those of the first in runs: the two do not meet. */
+/* I and W of one micro-batch may stand side by side; the schedule says whether they are two operations. Micro-batches
+ * of the second direction count from 0 in schedules and simulations, and behind those of the first in runs: the two do
+ * not meet. */
 static void find_split(sums_t *sums, int32_t rank)
 {
     const dp_schedule_t *schedule = sums->schedule;
@@ -66,12 +67,12 @@ static void find_split(sums_t *sums, int32_t rank)
     memset(sums->split, 0, cells);
     for (int64_t k = schedule->first[rank]; k < schedule->first[rank + 1]; k++) {
         const dp_op_t *op = &schedule->ops[k];
-        size_t cell = (size_t)op->chunk * (size_t)schedule->microbatches + (size_t)op->mb;
+        size_t cell = (size_t)op->chunk * (size_t)schedule->microbatches + (size_t)op->microbatch;
         size_t second = schedule->placement == DP_PLACE_BIDIRECTIONAL && op->chunk == 1
                             ? (size_t)dp_schedule_path_microbatches(schedule, 1)
                             : 0;
 
-        if (op->kind == DP_OP_I && op->chunk >= 0 && op->mb >= 0 && cell + second < cells)
+        if (op->kind == DP_OP_I && op->chunk >= 0 && op->microbatch >= 0 && cell + second < cells)
             sums->split[cell] = sums->split[cell + second] = 1;
     }
 }
@@ -80,9 +81,9 @@ static bool is_split(const sums_t *sums, const dp_span_t *span)
 {
     const dp_schedule_t *schedule = sums->schedule;
 
-    return span->chunk >= 0 && span->chunk < schedule->chunks && span->mb >= 0 &&
-           span->mb < schedule->microbatches &&
-           sums->split[(size_t)span->chunk * (size_t)schedule->microbatches + (size_t)span->mb];
+    return span->chunk >= 0 && span->chunk < schedule->chunks && span->microbatch >= 0 &&
+           span->microbatch < schedule->microbatches &&
+           sums->split[(size_t)span->chunk * (size_t)schedule->microbatches + (size_t)span->microbatch];
 }
 
 static bool belongs(const sums_t *sums, const op_t *op, const dp_span_t *span)
@@ -94,8 +95,8 @@ static bool belongs(const sums_t *sums, const op_t *op, const dp_span_t *span)
     if (!op->any || op->step != span->step || op->pair != (span->pair != 0))
         return false;
     if (forward ? op->has_f : op->has_i || op->has_w || op->has_b)
-        return forward ? op->f_chunk == span->chunk && op->f_mb == span->mb
-                       : op->b_chunk == span->chunk && op->b_mb == span->mb;
+        return forward ? op->f_chunk == span->chunk && op->f_mb == span->microbatch
+                       : op->b_chunk == span->chunk && op->b_mb == span->microbatch;
     return op->pair;
 }
 
@@ -125,13 +126,13 @@ static void take(op_t *op, const dp_span_t *span)
     if (span->pass == DP_OP_F) {
         op->has_f = true;
         op->f_chunk = span->chunk;
-        op->f_mb = span->mb;
+        op->f_mb = span->microbatch;
     } else {
         op->has_i = op->has_i || span->pass == DP_OP_I;
         op->has_w = op->has_w || span->pass == DP_OP_W;
         op->has_b = op->has_b || span->pass == DP_OP_B;
         op->b_chunk = span->chunk;
-        op->b_mb = span->mb;
+        op->b_mb = span->microbatch;
     }
     op->start = span->start_ns < op->start ? span->start_ns : op->start;
     op->end = span->end_ns > op->end ? span->end_ns : op->end;
@@ -147,11 +148,10 @@ static int pass_index(const dp_span_t *span)
 /* A segment is known by the name that a MoE layer gives it. */
 static int segment_index(const sums_t *sums, const dp_span_t *span)
 {
-    static const char *const names[DP_SEGMENT_COSTS] = {"attention", "dispatch", "mlp", "combine"};
     const char *name = dp_timeline_name_text(sums->timeline, span->name);
 
     for (int s = 0; s < DP_SEGMENT_COSTS; s++)
-        if (strcmp(name, names[s]) == 0)
+        if (strcmp(name, dp__segment_names[s]) == 0)
             return s;
     return -1;
 }
@@ -197,25 +197,23 @@ static double pass_cost(const sums_t *sums, int pass)
 
 static void fill_costs(const sums_t *sums, double parts, dp_costs_t *costs)
 {
-    double b = sums->ops[WHOLE_B].count > 0 ? mean_of(&sums->ops[WHOLE_B]) : -1.0;
+    double b = sums->ops[WHOLE_B].count > 0 ? mean_of(&sums->ops[WHOLE_B]) : 0.0;
 
     costs->f = pass_cost(sums, 0) * parts;
     costs->i = pass_cost(sums, 1) * parts;
     costs->w = pass_cost(sums, 2) * parts;
-    if (b >= 0.0 && costs->i + costs->w == 0.0) /* spans of whole backwards only */
+    if (costs->i + costs->w == 0.0) /* spans of whole backwards only */
         costs->i = costs->w = b * parts / 2.0;
-    costs->b = b >= 0.0 ? b * parts : -1.0;
-    costs->fb = sums->ops[PAIR].count > 0 ? mean_of(&sums->ops[PAIR]) * parts : -1.0;
+    costs->b = b * parts;
+    costs->fb = sums->ops[PAIR].count > 0 ? mean_of(&sums->ops[PAIR]) * parts : 0.0;
     costs->hop = sums->hop > 0.0 ? sums->hop : 0.0;
     costs->barrier = 1.0;
 }
 
 static void fill_segments(const sums_t *sums, double parts, dp_segment_costs_t *segments)
 {
-    double layers =
-        sums->forwards > 0 ? (double)sums->segment[0][0].count / (double)sums->forwards * parts : 0.0;
+    double layers = (double)sums->segment[0][0].count / (double)sums->forwards * parts;
 
-    segments->struct_size = sizeof(*segments);
     segments->layers = (int32_t)fmin(round(layers), DP_SEGMENT_LAYERS);
     for (int s = 0; s < DP_SEGMENT_COSTS; s++) {
         segments->f[s] = mean_of(&sums->segment[s][0]);
@@ -234,70 +232,86 @@ static void fill_scale(const sums_t *sums, double *scale)
         scale[s] = all > 0.0 ? sums->busy[s] * sums->stages / all : 1.0;
 }
 
+/* What a dp_measured_costs_t points to, in one piece of memory. */
+typedef struct measured_memory {
+    dp_costs_t costs; /* the first: dp_measured_costs_clear() frees it */
+    dp_segment_costs_t segments;
+    double stage_scale[];
+} measured_memory_t;
+
+static void keep(const sums_t *sums, measured_memory_t *memory, dp_measured_costs_t *measured)
+{
+    double parts = dp_schedule_split(sums->schedule);
+
+    memory->costs = (dp_costs_t){.struct_size = sizeof(memory->costs), .stage_scale = memory->stage_scale};
+    memory->segments.struct_size = sizeof(memory->segments);
+    fill_costs(sums, parts, &memory->costs);
+    fill_segments(sums, parts, &memory->segments);
+    fill_scale(sums, memory->stage_scale);
+    measured->stages = sums->stages;
+    measured->costs = &memory->costs;
+    measured->segments = memory->segments.layers > 0 ? &memory->segments : NULL;
+}
+
 dp_status_t dp_costs_measure(const dp_timeline_t *timeline, const dp_schedule_t *schedule,
                              dp_measured_costs_t *measured)
 {
     sums_t sums = {.timeline = timeline, .schedule = schedule, .hop = -1.0};
-    double parts, *scale;
+    dp_measured_costs_t found = {.struct_size = sizeof(found)};
+    dp_status_t status = dp__sized_check("measure: the result", measured, "dp_measured_costs_t", DP_MEASURED_COSTS_MIN);
+    measured_memory_t *memory;
 
-    if (timeline == NULL || schedule == NULL || measured == NULL || measured->struct_size < sizeof(*measured))
-        return dp_fail(DP_ERR_INVALID,
-                       "measure: no timeline or schedule, or the result's struct_size is not set");
+    if (status < 0)
+        return status;
+    dp_sized_put(measured, &found);
+    if (timeline == NULL || schedule == NULL)
+        return dp_fail(DP_ERR_INVALID, "measure: no timeline or no schedule");
     sums.stages = dp_schedule_stages(schedule);
-    parts =
-        schedule->placement == DP_PLACE_LOOP || schedule->placement == DP_PLACE_V ? schedule->chunks : 1.0;
-    *measured = (dp_measured_costs_t){.struct_size = measured->struct_size};
+    memory = dp__calloc(1, sizeof(*memory) + (size_t)sums.stages * sizeof(double));
     sums.busy = dp__calloc((size_t)sums.stages, sizeof(*sums.busy));
-    scale = dp__calloc((size_t)sums.stages, sizeof(*scale));
     sums.split = dp__calloc((size_t)schedule->chunks, (size_t)schedule->microbatches);
-    if (sums.busy == NULL || scale == NULL || sums.split == NULL) {
-        dp__free(sums.busy);
-        dp__free(sums.split);
-        dp__free(scale);
-        return dp_fail(DP_ERR_NOMEM, "measure: no memory for %d stages", sums.stages);
+    if (sums.busy == NULL || memory == NULL || sums.split == NULL) {
+        status = dp_fail(DP_ERR_NOMEM, "measure: no memory for %d stages", sums.stages);
+    } else {
+        for (int32_t r = 0; r < dp_timeline_ranks(timeline); r++)
+            read_row(&sums, r);
+        if (sums.forwards == 0)
+            status = dp_fail(DP_ERR_INVALID, "measure: the timeline holds no forward of any stage");
     }
-    for (int32_t r = 0; r < dp_timeline_ranks(timeline); r++)
-        read_row(&sums, r);
-    fill_scale(&sums, scale);
+    if (status >= 0) {
+        keep(&sums, memory, &found);
+        dp_sized_put(measured, &found);
+    } else {
+        dp__free(memory);
+    }
     dp__free(sums.busy);
     dp__free(sums.split);
-    if (sums.forwards == 0) {
-        dp__free(scale);
-        return dp_fail(DP_ERR_INVALID, "measure: the timeline holds no forward of any stage");
-    }
-    measured->costs.struct_size = sizeof(measured->costs);
-    fill_costs(&sums, parts, &measured->costs);
-    fill_segments(&sums, parts, &measured->segments);
-    measured->stages = sums.stages;
-    measured->stage_scale = scale;
-    measured->costs.stage_scale = scale;
-    return DP_OK;
+    return status;
 }
 
 /* ---- as text ---- */
 
 static int put_segments(const dp_segment_costs_t *segments, char *text, size_t bytes)
 {
-    static const char *const names[DP_SEGMENT_COSTS] = {"attention", "dispatch", "mlp", "combine"};
-    int used = snprintf(text, bytes,
-                        "# segments of a layer; without F to FB above, those follow from these\nLAYERS=%d\n",
-                        segments->layers);
+    int used =
+        snprintf(text, bytes, "# segments of a layer; without F to FB above, those follow from these\nLAYERS=%d\n",
+                 segments->layers);
 
     for (int s = 0; s < DP_SEGMENT_COSTS; s++)
-        used += snprintf(text + used, bytes - (size_t)used, "%s.F=%.9g\n%s.I=%.9g\n%s.W=%.9g\n", names[s],
-                         segments->f[s], names[s], segments->i[s], names[s], segments->w[s]);
+        used += snprintf(text + used, bytes - (size_t)used, "%s.F=%.9g\n%s.I=%.9g\n%s.W=%.9g\n", dp__segment_names[s],
+                         segments->f[s], dp__segment_names[s], segments->i[s], dp__segment_names[s], segments->w[s]);
     return used;
 }
 
 static int put_passes(const dp_costs_t *costs, char *text, size_t bytes)
 {
-    int used = snprintf(
-        text, bytes, "# measured, in milliseconds: dualpipe simulate --costs FILE\nF=%.9g\nI=%.9g\nW=%.9g\n",
-        costs->f, costs->i, costs->w);
+    int used =
+        snprintf(text, bytes, "# measured, in milliseconds: dualpipe simulate --costs FILE\nF=%.9g\nI=%.9g\nW=%.9g\n",
+                 costs->f, costs->i, costs->w);
 
-    if (costs->b >= 0.0)
+    if (costs->b > 0.0)
         used += snprintf(text + used, bytes - (size_t)used, "B=%.9g\n", costs->b);
-    if (costs->fb >= 0.0)
+    if (costs->fb > 0.0)
         used += snprintf(text + used, bytes - (size_t)used, "FB=%.9g\n", costs->fb);
     return used + snprintf(text + used, bytes - (size_t)used, "HOP=%.9g\n", costs->hop);
 }
@@ -307,23 +321,24 @@ dp_status_t dp_measured_costs_write(const dp_measured_costs_t *measured, dp_writ
     char text[1024];
     dp_status_t status;
 
-    if (measured == NULL || measured->struct_size < sizeof(*measured) || measured->stages < 1 ||
-        write == NULL)
+    if (!DP_HAS(measured, dp_measured_costs_t, costs) || measured->stages < 1 || write == NULL)
         return dp_fail(DP_ERR_INVALID, "measure: nothing was measured, or there is nowhere to write");
-    status = write(user, text, (size_t)put_passes(&measured->costs, text, sizeof(text)));
-    if (status == DP_OK && measured->segments.layers > 0)
-        status = write(user, text, (size_t)put_segments(&measured->segments, text, sizeof(text)));
-    for (int32_t s = 0; s < measured->stages && status == DP_OK; s++)
+    status = write(user, text, (size_t)put_passes(measured->costs, text, sizeof(text)));
+    if (status >= 0 && DP_HAS(measured, dp_measured_costs_t, segments))
+        status = write(user, text, (size_t)put_segments(measured->segments, text, sizeof(text)));
+    for (int32_t s = 0; s < measured->stages && status >= 0; s++)
         status = write(user, text,
                        (size_t)snprintf(text, sizeof(text), "%s%.6g%s", s == 0 ? "STAGE_SCALE=" : ",",
-                                        measured->stage_scale[s], s + 1 == measured->stages ? "\n" : ""));
+                                        measured->costs->stage_scale[s], s + 1 == measured->stages ? "\n" : ""));
     return status;
 }
 
 void dp_measured_costs_clear(dp_measured_costs_t *measured)
 {
-    if (measured == NULL)
+    dp_measured_costs_t empty = {.struct_size = sizeof(empty)};
+
+    if (!DP_REACHES(measured, dp_measured_costs_t, costs))
         return;
-    dp__free(measured->stage_scale);
-    *measured = (dp_measured_costs_t){.struct_size = measured->struct_size};
+    dp__free((void *)measured->costs);
+    dp_sized_put(measured, &empty);
 }

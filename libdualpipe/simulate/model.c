@@ -13,7 +13,6 @@ static dp_status_t make_chunks(dp__model_t *model)
 {
     const dp_schedule_t *schedule = model->program->schedule;
     int32_t chunks = schedule->chunks;
-    bool shared = schedule->placement == DP_PLACE_LOOP || schedule->placement == DP_PLACE_V;
     const double *scale = model->costs.stage_scale;
 
     model->chunks = dp__calloc((size_t)schedule->ranks * (size_t)chunks, sizeof(*model->chunks));
@@ -21,12 +20,12 @@ static dp_status_t make_chunks(dp__model_t *model)
         return dp_fail(DP_ERR_NOMEM, "simulate: no memory for %d ranks", schedule->ranks);
     for (int32_t r = 0; r < schedule->ranks; r++) {
         for (int32_t c = 0; c < chunks; c++) {
-            dp__chunk_t *chunk = &model->chunks[(int64_t)r * chunks + c];
+            dp__model_chunk_t *chunk = &model->chunks[(int64_t)r * chunks + c];
             dp_place_t place;
 
             dp_schedule_place(schedule, r, c, &place);
             chunk->stage = place.stage;
-            chunk->share = shared ? 1.0 / chunks : 1.0;
+            chunk->share = 1.0 / dp_schedule_split(schedule);
             chunk->scale = chunk->share * (scale != NULL ? scale[place.stage] : 1.0);
             chunk->prev_here = place.prev_rank == r ? (int16_t)place.prev_chunk : -1;
             chunk->next_here = place.next_rank == r ? (int16_t)place.next_chunk : -1;
@@ -45,14 +44,12 @@ static dp_status_t number_messages(dp__model_t *model)
     for (int32_t c = 0; c < program->nchannels; c++) {
         const dp_channel_t *channel = &program->channels[c];
 
-        if (channel->src < 0 || channel->src >= program->ranks || channel->dst < 0 ||
-            channel->dst >= program->ranks || channel->messages < 0 ||
-            (channel->slots < 1 && channel->src != channel->dst))
+        if (channel->src < 0 || channel->src >= program->ranks || channel->dst < 0 || channel->dst >= program->ranks ||
+            channel->messages < 0 || (channel->slots < 1 && channel->src != channel->dst))
             return dp_fail(DP_ERR_INVALID,
                            "simulate: channel %d (rank %d to %d, %d messages, %d slots) is out of bounds", c,
                            channel->src, channel->dst, channel->messages, channel->slots);
-        model->first_message[c + 1] =
-            model->first_message[c] + (channel->src == channel->dst ? 0 : channel->messages);
+        model->first_message[c + 1] = model->first_message[c] + (channel->src == channel->dst ? 0 : channel->messages);
     }
     return DP_OK;
 }
@@ -104,37 +101,34 @@ static bool consumes_recv(const dp_program_t *program, int32_t rank, int32_t in)
 {
     int64_t index = program->first[rank] + in;
 
-    return in == -1 ||
-           (in >= 0 && index < program->first[rank + 1] && program->instrs[index].kind == DP_INSTR_RECV);
+    return in == -1 || (in >= 0 && index < program->first[rank + 1] && program->instrs[index].kind == DP_INSTR_RECV);
 }
 
-static bool half_in_bounds(const dp__model_t *model, int32_t rank, int32_t chunk, int32_t mb, int32_t in)
+static bool side_in_bounds(const dp__model_t *model, int32_t rank, int32_t chunk, int32_t microbatch, int32_t in)
 {
-    return chunk >= 0 && chunk < model->program->chunks && mb >= 0 && mb < model->microbatches &&
+    return chunk >= 0 && chunk < model->program->chunks && microbatch >= 0 && microbatch < model->microbatches &&
            consumes_recv(model->program, rank, in);
 }
 
-/* seen[2c], seen[2c + 1]: sends and receives of channel c so far. group: of the latest transfer of this rank. */
+/* seen[2c], seen[2c + 1]: sends and receives of channel c so far. bundle: of the latest transfer of this rank. */
 static bool instr_in_bounds(const dp__model_t *model, int32_t rank, const dp_instr_t *instr, int32_t *seen,
-                            int32_t *group)
+                            int32_t *bundle)
 {
     const dp_program_t *program = model->program;
 
     if (instr->kind == DP_INSTR_REDUCE)
         return true;
     if (instr->kind == DP_INSTR_COMPUTE)
-        return instr->op <= DP_OP_FB && half_in_bounds(model, rank, instr->chunk, instr->mb, instr->in) &&
-               (instr->op != DP_OP_FB || half_in_bounds(model, rank, instr->chunk2, instr->mb2, instr->in2));
-    if (is_transfer(instr) && instr->channel >= 0 && instr->channel < program->nchannels &&
-        instr->chunk >= 0 && instr->chunk < program->chunks && instr->op <= DP_OP_FB &&
-        instr->group >= *group) {
+        return instr->op <= DP_OP_FB && side_in_bounds(model, rank, instr->chunk, instr->microbatch, instr->in) &&
+               (instr->op != DP_OP_FB || side_in_bounds(model, rank, instr->chunk2, instr->microbatch2, instr->in2));
+    if (is_transfer(instr) && instr->channel >= 0 && instr->channel < program->nchannels && instr->chunk >= 0 &&
+        instr->chunk < program->chunks && instr->op <= DP_OP_FB && instr->bundle >= *bundle) {
         const dp_channel_t *channel = &program->channels[instr->channel];
         bool is_recv = instr->kind == DP_INSTR_RECV;
 
-        *group = instr->group;
+        *bundle = instr->bundle;
         return (is_recv ? channel->dst : channel->src) == rank && channel->src != channel->dst &&
-               instr->sequence < channel->messages &&
-               instr->sequence == seen[2 * (int64_t)instr->channel + is_recv]++;
+               instr->number < channel->messages && instr->number == seen[2 * (int64_t)instr->channel + is_recv]++;
     }
     return false;
 }
@@ -147,14 +141,13 @@ static dp_status_t check_instrs(const dp__model_t *model)
 
     if (seen == NULL)
         return dp_fail(DP_ERR_NOMEM, "simulate: no memory for %d channels", program->nchannels);
-    for (int32_t r = 0; r < program->ranks && status == DP_OK; r++) {
-        int32_t group = -1;
+    for (int32_t r = 0; r < program->ranks && status >= 0; r++) {
+        int32_t bundle = -1;
 
-        for (int64_t i = program->first[r]; i < program->first[r + 1] && status == DP_OK; i++)
-            if (!instr_in_bounds(model, r, &program->instrs[i], seen, &group))
-                status = dp_fail(DP_ERR_INVALID,
-                                 "simulate: rank %d: instruction %lld has an id out of bounds or order", r,
-                                 (long long)(i - program->first[r]));
+        for (int64_t i = program->first[r]; i < program->first[r + 1] && status >= 0; i++)
+            if (!instr_in_bounds(model, r, &program->instrs[i], seen, &bundle))
+                status = dp_fail(DP_ERR_INVALID, "simulate: rank %d: instruction %lld has an id out of bounds or order",
+                                 r, (long long)(i - program->first[r]));
     }
     dp__free(seen);
     return status;
@@ -170,14 +163,14 @@ dp_status_t dp__model_make(const dp_program_t *program, const dp_costs_t *costs,
         return dp_fail(DP_ERR_INVALID, "simulate: the program is not one of its schedule");
     model->microbatches = dp_schedule_path_microbatches(schedule, 0);
     status = dp__costs_resolve(costs, dp_schedule_stages(schedule), &model->costs);
-    if (status == DP_OK)
+    if (status >= 0)
         status = make_chunks(model);
-    if (status == DP_OK)
+    if (status >= 0)
         status = number_messages(model);
-    if (status == DP_OK)
+    if (status >= 0)
         status = number_links(model);
     model->link_time = dp__costs_link(&model->costs);
-    return status == DP_OK ? check_instrs(model) : status;
+    return status >= 0 ? check_instrs(model) : status;
 }
 
 void dp__model_clear(dp__model_t *model)

@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * run.c: event-driven run. Each rank goes through its list with two cursors, one of the compute lane and one of the
- * transfers (of a program lowered for GROUPS: one for each peer and direction); a rank that waits is looked at again when
- * what it may wait for has come, so that the whole takes time linear in the number of instructions. */
+ * transfers (BUNDLES: one for each peer and direction); a rank that waits is looked at again when what it may wait for
+ * has come, so that the whole takes time linear in the number of instructions. */
 #include "simulate/run.h"
 
 #include <math.h>
@@ -13,33 +13,32 @@
 
 /* Times of a message; negative: not yet. */
 typedef struct message {
-    double made;     /* its data were computed                                     */
-    double sent;     /* CREDITS: it left. GROUPS: the sender posted it             */
-    double posted;   /* GROUPS: the receiver posted it                             */
-    double begun;    /* GROUPS: its bytes enter the link                           */
-    double arrived;  /* its consumer can use it                                    */
-    double released; /* its consumer ended, so its slot is free                    */
+    double made;     /* its data were computed */
+    double sent;     /* CREDITS: it left. BUNDLES: the sender posted it */
+    double posted;   /* BUNDLES: the receiver posted it */
+    double begun;    /* BUNDLES: its bytes enter the link */
+    double arrived;  /* its consumer can use it */
+    double released; /* its consumer ended, so its slot is free */
 } message_t;
 
 typedef struct rank_state {
-    int64_t at;        /* compute cursor: next instruction                           */
-    int64_t transfer;  /* transfer cursor, never past `at`                           */
-    int64_t group_end; /* GROUPS: past the last transfer of the group at `transfer`; 0: not looked for */
-    double lane_free;  /* the compute lane's last operation ended                    */
-    double comm_free;  /* the last send left, or the last group was over             */
+    int64_t at;       /* compute cursor: next instruction */
+    int64_t transfer; /* CREDITS: transfer cursor, never past `at` */
+    double lane_free; /* the compute lane's last operation ended */
+    double comm_free; /* CREDITS: the last send left */
     double held;
-    bool queued, started, posted;
+    bool queued, started;
 } rank_state_t;
 
-/* GROUPS that lie in one direction: the transfers of a rank to or from one peer, which no others hold up. */
-typedef struct way {
-    int32_t rank, peer;
+/* BUNDLES: the transfers of a rank to, or from, one peer, which no others hold up. */
+typedef struct stream {
+    int32_t rank, link;
     uint8_t kind;
-    bool posted;      /* the group at `next`                      */
-    int64_t next;     /* into run_t.way_items                     */
+    bool posted;  /* the bundle at `next` */
+    int64_t next; /* into run_t.transfers */
     int64_t end;
-    double free;      /* the one before was over                  */
-} way_t;
+    double free; /* the bundle before was over */
+} stream_t;
 
 typedef struct run {
     const dp__model_t *model;
@@ -48,20 +47,20 @@ typedef struct run {
     dp__rank_result_t *results;
     message_t *messages;
     rank_state_t *ranks;
-    double *link_free; /* [links]: the last byte so far left */
-    way_t *ways;       /* by rank; NULL when a group lies in several */
-    int32_t *first_way; /* [ranks + 1] */
-    int64_t *way_items; /* instructions */
-    int32_t *queue;    /* ring of ranks to look at; each is in it at most once */
+    double *link_free;     /* [links]: the last byte so far left */
+    stream_t *streams;     /* BUNDLES: by rank */
+    int32_t *first_stream; /* [ranks + 1] */
+    int64_t *transfers;    /* instructions, by stream */
+    int32_t *queue;        /* ring of ranks to look at; each is in it at most once */
     int32_t head, queued;
     uint8_t *forward_done, *backward_done; /* bit per (rank, chunk, micro-batch) */
 } run_t;
 
 /* ---- bits, queue, lookup ---- */
 
-static int64_t bit_of(const run_t *run, int32_t rank, int32_t chunk, int32_t mb)
+static int64_t bit_of(const run_t *run, int32_t rank, int32_t chunk, int32_t microbatch)
 {
-    return ((int64_t)rank * run->program->chunks + chunk) * run->model->microbatches + mb;
+    return ((int64_t)rank * run->program->chunks + chunk) * run->model->microbatches + microbatch;
 }
 
 static bool get_bit(const uint8_t *bits, int64_t at)
@@ -84,7 +83,7 @@ static void look_at(run_t *run, int32_t rank)
 
 static message_t *message_of(const run_t *run, const dp_instr_t *transfer)
 {
-    return &run->messages[run->model->first_message[transfer->channel] + transfer->sequence];
+    return &run->messages[run->model->first_message[transfer->channel] + transfer->number];
 }
 
 /* The message that frees the slot for this one; NULL when the slot was never used. */
@@ -92,7 +91,7 @@ static message_t *slot_before(const run_t *run, const dp_instr_t *transfer)
 {
     int32_t slots = run->program->channels[transfer->channel].slots;
 
-    return transfer->sequence >= slots ? message_of(run, transfer) - slots : NULL;
+    return transfer->number >= slots ? message_of(run, transfer) - slots : NULL;
 }
 
 static const dp_instr_t *recv_of(const run_t *run, int32_t rank, int32_t in)
@@ -107,13 +106,13 @@ int64_t dp__model_ns(double time)
     return time >= 9.2e12 ? INT64_MAX - 1 : llround(time * 1e6);
 }
 
-static dp_span_t span_of(const run_t *run, int32_t rank, int32_t chunk, int32_t mb, double start, double end)
+static dp_span_t span_of(const run_t *run, int32_t rank, int32_t chunk, int32_t microbatch, double start, double end)
 {
     int32_t stage = dp__model_chunk(run->model, rank, chunk)->stage;
 
     return (dp_span_t){.start_ns = dp__model_ns(start),
                        .end_ns = dp__model_ns(end),
-                       .mb = mb,
+                       .microbatch = microbatch,
                        .chunk = (int16_t)chunk,
                        .stage = stage <= INT16_MAX ? (int16_t)stage : -1,
                        .segment = -1};
@@ -125,7 +124,7 @@ static void keep_transfer(run_t *run, int32_t rank, const dp_instr_t *transfer, 
 
     if (run->timeline == NULL)
         return;
-    span = span_of(run, rank, transfer->chunk, transfer->mb, start, end);
+    span = span_of(run, rank, transfer->chunk, transfer->microbatch, start, end);
     span.kind = transfer->kind == DP_INSTR_SEND ? DP_SPAN_SEND : DP_SPAN_RECV;
     span.lane = DP_LANE_P2P;
     span.pass = transfer->op;
@@ -133,21 +132,20 @@ static void keep_transfer(run_t *run, int32_t rank, const dp_instr_t *transfer, 
     (void)dp_timeline_add(run->timeline, rank, &span);
 }
 
-static void keep_compute(run_t *run, int32_t rank, const dp_instr_t *instr, double start,
-                         const double parts[2])
+static void keep_compute(run_t *run, int32_t rank, const dp_instr_t *instr, double start, const double parts[2])
 {
     bool pair = instr->op == DP_OP_FB;
     dp_span_t span;
 
     if (run->timeline == NULL)
         return;
-    span = span_of(run, rank, instr->chunk, instr->mb, start, start + parts[0]);
+    span = span_of(run, rank, instr->chunk, instr->microbatch, start, start + parts[0]);
     span.pass = pair ? DP_OP_F : instr->op;
     span.pair = pair;
     (void)dp_timeline_add(run->timeline, rank, &span);
     if (!pair)
         return;
-    span = span_of(run, rank, instr->chunk2, instr->mb2, start + parts[0], start + parts[0] + parts[1]);
+    span = span_of(run, rank, instr->chunk2, instr->microbatch2, start + parts[0], start + parts[0] + parts[1]);
     span.pass = DP_OP_B;
     span.pair = 1;
     (void)dp_timeline_add(run->timeline, rank, &span);
@@ -155,19 +153,19 @@ static void keep_compute(run_t *run, int32_t rank, const dp_instr_t *instr, doub
 
 /* ---- compute lane ---- */
 
-static bool forward_ready(const run_t *run, int32_t rank, int32_t chunk, int32_t mb)
+static bool forward_ready(const run_t *run, int32_t rank, int32_t chunk, int32_t microbatch)
 {
     int32_t before = dp__model_chunk(run->model, rank, chunk)->prev_here;
 
-    return before < 0 || get_bit(run->forward_done, bit_of(run, rank, before, mb));
+    return before < 0 || get_bit(run->forward_done, bit_of(run, rank, before, microbatch));
 }
 
-static bool backward_ready(const run_t *run, int32_t rank, int32_t chunk, int32_t mb)
+static bool backward_ready(const run_t *run, int32_t rank, int32_t chunk, int32_t microbatch)
 {
     int32_t after = dp__model_chunk(run->model, rank, chunk)->next_here;
 
-    return get_bit(run->forward_done, bit_of(run, rank, chunk, mb)) &&
-           (after < 0 || get_bit(run->backward_done, bit_of(run, rank, after, mb)));
+    return get_bit(run->forward_done, bit_of(run, rank, chunk, microbatch)) &&
+           (after < 0 || get_bit(run->backward_done, bit_of(run, rank, after, microbatch)));
 }
 
 /* What was computed before on the same rank. */
@@ -175,14 +173,14 @@ static bool own_inputs_ready(const run_t *run, int32_t rank, const dp_instr_t *i
 {
     switch (instr->op) {
     case DP_OP_F:
-        return forward_ready(run, rank, instr->chunk, instr->mb);
+        return forward_ready(run, rank, instr->chunk, instr->microbatch);
     case DP_OP_W:
-        return get_bit(run->backward_done, bit_of(run, rank, instr->chunk, instr->mb));
+        return get_bit(run->backward_done, bit_of(run, rank, instr->chunk, instr->microbatch));
     case DP_OP_FB:
-        return forward_ready(run, rank, instr->chunk, instr->mb) &&
-               backward_ready(run, rank, instr->chunk2, instr->mb2);
+        return forward_ready(run, rank, instr->chunk, instr->microbatch) &&
+               backward_ready(run, rank, instr->chunk2, instr->microbatch2);
     default:
-        return backward_ready(run, rank, instr->chunk, instr->mb);
+        return backward_ready(run, rank, instr->chunk, instr->microbatch);
     }
 }
 
@@ -234,14 +232,14 @@ static void count_activations(run_t *run, int32_t rank, const dp_instr_t *instr)
 
 static void note_done(run_t *run, int32_t rank, const dp_instr_t *instr)
 {
-    int64_t bit = bit_of(run, rank, instr->chunk, instr->mb);
+    int64_t bit = bit_of(run, rank, instr->chunk, instr->microbatch);
 
     if (instr->op == DP_OP_F || instr->op == DP_OP_FB)
         set_bit(run->forward_done, bit);
     if (instr->op == DP_OP_B || instr->op == DP_OP_I)
         set_bit(run->backward_done, bit);
     if (instr->op == DP_OP_FB)
-        set_bit(run->backward_done, bit_of(run, rank, instr->chunk2, instr->mb2));
+        set_bit(run->backward_done, bit_of(run, rank, instr->chunk2, instr->microbatch2));
 }
 
 static bool compute(run_t *run, int32_t rank, const dp_instr_t *instr)
@@ -301,7 +299,7 @@ static double take_link(run_t *run, int32_t channel, double time)
 }
 
 /* From leaving to arriving. */
-static double way_time(const run_t *run)
+static double travel_time(const run_t *run)
 {
     return run->model->link_time + run->model->costs.hop;
 }
@@ -321,7 +319,7 @@ static bool send(run_t *run, int32_t rank, const dp_instr_t *instr)
     leaves = take_link(run, instr->channel, leaves);
     state->comm_free = leaves;
     message->sent = leaves;
-    message->arrived = leaves + way_time(run);
+    message->arrived = leaves + travel_time(run);
     keep_transfer(run, rank, instr, leaves, message->arrived);
     look_at(run, run->program->channels[instr->channel].dst);
     return true;
@@ -341,27 +339,7 @@ static bool advance_sends(run_t *run, int32_t rank)
     return state->transfer != before;
 }
 
-/* ---- transfers in groups ---- */
-
-static bool is_transfer(const dp_instr_t *instr)
-{
-    return instr->kind == DP_INSTR_SEND || instr->kind == DP_INSTR_RECV;
-}
-
-static int64_t end_of_group(const run_t *run, int32_t rank, int64_t start)
-{
-    const dp_instr_t *instrs = run->program->instrs;
-    int64_t end = start + 1;
-
-    for (int64_t i = end; i < run->program->first[rank + 1]; i++) {
-        if (!is_transfer(&instrs[i]))
-            continue;
-        if (instrs[i].group != instrs[start].group)
-            break;
-        end = i + 1;
-    }
-    return end;
-}
+/* ---- transfers in bundles ---- */
 
 /* The messages of a link meet in its order, as both sides list them in it. */
 static void post_transfer(run_t *run, const dp_instr_t *transfer, double time)
@@ -375,212 +353,126 @@ static void post_transfer(run_t *run, const dp_instr_t *transfer, double time)
     look_at(run, transfer->kind == DP_INSTR_SEND ? channel->dst : channel->src);
 }
 
-static bool post_group(run_t *run, int32_t rank)
+static stream_t *stream_of(run_t *run, int32_t rank, const dp_instr_t *transfer)
 {
-    rank_state_t *state = &run->ranks[rank];
-    const dp_instr_t *instrs = run->program->instrs;
-    double time = state->comm_free;
-
-    for (int64_t i = state->transfer; i < state->group_end; i++) {
-        const message_t *before = instrs[i].kind == DP_INSTR_RECV ? slot_before(run, &instrs[i]) : NULL;
-
-        if (before != NULL && before->released < 0.0)
-            return false;
-        if (before != NULL)
-            time = fmax(time, before->released);
-        if (instrs[i].kind == DP_INSTR_SEND)
-            time = fmax(time, message_of(run, &instrs[i])->made);
-    }
-    for (int64_t i = state->transfer; i < state->group_end; i++)
-        if (is_transfer(&instrs[i]))
-            post_transfer(run, &instrs[i], time);
-    state->posted = true;
-    return true;
-}
-
-static bool finish_group(run_t *run, int32_t rank)
-{
-    rank_state_t *state = &run->ranks[rank];
-    const dp_instr_t *instrs = run->program->instrs;
-    double over = 0.0;
-
-    for (int64_t i = state->transfer; i < state->group_end; i++) {
-        const message_t *message = is_transfer(&instrs[i]) ? message_of(run, &instrs[i]) : NULL;
-
-        if (message != NULL && message->begun < 0.0)
-            return false;
-        if (message != NULL)
-            over = fmax(over, message->begun + way_time(run));
-    }
-    for (int64_t i = state->transfer; i < state->group_end; i++) {
-        const message_t *message = is_transfer(&instrs[i]) ? message_of(run, &instrs[i]) : NULL;
-
-        if (instrs[i].kind == DP_INSTR_RECV)
-            message_of(run, &instrs[i])->arrived = over;
-        if (instrs[i].kind == DP_INSTR_SEND)
-            keep_transfer(run, rank, &instrs[i], message->begun, message->begun + way_time(run));
-    }
-    state->comm_free = over;
-    state->transfer = state->group_end;
-    state->group_end = 0;
-    state->posted = false;
-    return true;
-}
-
-static bool advance_groups(run_t *run, int32_t rank)
-{
-    rank_state_t *state = &run->ranks[rank];
-    int64_t before = state->transfer;
-
-    while (state->transfer < state->at) {
-        if (state->group_end == 0 && !is_transfer(&run->program->instrs[state->transfer])) {
-            state->transfer++;
-            continue;
-        }
-        if (state->group_end == 0)
-            state->group_end = end_of_group(run, rank, state->transfer);
-        if (state->group_end > state->at || (!state->posted && !post_group(run, rank)) ||
-            !finish_group(run, rank))
-            break;
-    }
-    return state->transfer != before;
-}
-
-/* ---- groups in ways ---- */
-
-static bool groups_have_ways(const dp_program_t *program)
-{
-    for (int32_t r = 0; r < program->ranks; r++) {
-        const dp_instr_t *before = NULL;
-
-        for (int64_t i = program->first[r]; i < program->first[r + 1]; i++) {
-            const dp_instr_t *t = &program->instrs[i];
-
-            if (!is_transfer(t))
-                continue;
-            if (before != NULL && t->group == before->group && (t->kind != before->kind || t->peer != before->peer))
-                return false;
-            before = t;
-        }
-    }
-    return true;
-}
-
-static way_t *way_of(run_t *run, int32_t rank, const dp_instr_t *transfer)
-{
-    for (int32_t w = run->first_way[rank]; w < run->first_way[rank + 1]; w++)
-        if (run->ways[w].peer == transfer->peer && run->ways[w].kind == transfer->kind)
-            return &run->ways[w];
+    for (int32_t k = run->first_stream[rank]; k < run->first_stream[rank + 1]; k++)
+        if (run->streams[k].link == run->model->link[transfer->channel] && run->streams[k].kind == transfer->kind)
+            return &run->streams[k];
     return NULL;
 }
 
-/* Finds the ways of all ranks, then lays out their transfers side by side. */
-static dp_status_t make_ways(run_t *run)
+static bool is_transfer(const dp_instr_t *instr)
+{
+    return instr->kind == DP_INSTR_SEND || instr->kind == DP_INSTR_RECV;
+}
+
+/* Finds the streams of all ranks, then lays out their transfers side by side. */
+static dp_status_t make_streams(run_t *run)
 {
     const dp_program_t *program = run->program;
     size_t most = 2 * (size_t)program->nchannels + 1, count = (size_t)program->first[program->ranks];
     int64_t at = 0;
 
-    run->ways = dp__calloc(most, sizeof(*run->ways));
-    run->first_way = dp__calloc((size_t)program->ranks + 1, sizeof(*run->first_way));
-    run->way_items = dp__calloc(count + 1, sizeof(*run->way_items));
-    if (run->ways == NULL || run->first_way == NULL || run->way_items == NULL)
+    run->streams = dp__calloc(most, sizeof(*run->streams));
+    run->first_stream = dp__calloc((size_t)program->ranks + 1, sizeof(*run->first_stream));
+    run->transfers = dp__calloc(count + 1, sizeof(*run->transfers));
+    if (run->streams == NULL || run->first_stream == NULL || run->transfers == NULL)
         return dp_fail(DP_ERR_NOMEM, "simulate: no memory for %zu instructions", count);
     for (int32_t r = 0; r < program->ranks; r++) {
-        run->first_way[r + 1] = run->first_way[r];
+        run->first_stream[r + 1] = run->first_stream[r];
         for (int64_t i = program->first[r]; i < program->first[r + 1]; i++) {
             const dp_instr_t *t = &program->instrs[i];
-            way_t *way = is_transfer(t) ? way_of(run, r, t) : NULL;
+            stream_t *stream = is_transfer(t) ? stream_of(run, r, t) : NULL;
 
             if (!is_transfer(t))
                 continue;
-            if (way == NULL) {
-                way = &run->ways[run->first_way[r + 1]++];
-                *way = (way_t){.rank = r, .peer = t->peer, .kind = t->kind};
+            if (stream == NULL) {
+                stream = &run->streams[run->first_stream[r + 1]++];
+                *stream = (stream_t){.rank = r, .link = run->model->link[t->channel], .kind = t->kind};
             }
-            way->end++;
+            stream->end++;
         }
-        for (int32_t w = run->first_way[r]; w < run->first_way[r + 1]; w++) {
-            run->ways[w].next = at;
-            at += run->ways[w].end;
-            run->ways[w].end = run->ways[w].next;
+        for (int32_t k = run->first_stream[r]; k < run->first_stream[r + 1]; k++) {
+            run->streams[k].next = at;
+            at += run->streams[k].end;
+            run->streams[k].end = run->streams[k].next;
         }
         for (int64_t i = program->first[r]; i < program->first[r + 1]; i++)
             if (is_transfer(&program->instrs[i]))
-                run->way_items[way_of(run, r, &program->instrs[i])->end++] = i;
+                run->transfers[stream_of(run, r, &program->instrs[i])->end++] = i;
     }
     return DP_OK;
 }
 
 static const dp_instr_t *item(const run_t *run, int64_t at)
 {
-    return &run->program->instrs[run->way_items[at]];
+    return &run->program->instrs[run->transfers[at]];
 }
 
-static int64_t end_on_way(const run_t *run, const way_t *way)
+static int64_t end_of_bundle(const run_t *run, const stream_t *stream)
 {
-    int64_t end = way->next + 1;
+    int64_t end = stream->next + 1;
 
-    while (end < way->end && item(run, end)->group == item(run, way->next)->group)
+    while (end < stream->end && item(run, end)->bundle == item(run, stream->next)->bundle)
         end++;
     return end;
 }
 
-static bool post_on_way(run_t *run, way_t *way, int64_t end)
+static bool post_bundle(run_t *run, stream_t *stream, int64_t end)
 {
-    double time = way->free;
+    double time = stream->free;
 
-    for (int64_t i = way->next; i < end; i++) {
-        const message_t *before = way->kind == DP_INSTR_RECV ? slot_before(run, item(run, i)) : NULL;
+    for (int64_t i = stream->next; i < end; i++) {
+        const message_t *before = stream->kind == DP_INSTR_RECV ? slot_before(run, item(run, i)) : NULL;
 
         if (before != NULL && before->released < 0.0)
             return false;
         if (before != NULL)
             time = fmax(time, before->released);
-        if (way->kind == DP_INSTR_SEND)
+        if (stream->kind == DP_INSTR_SEND)
             time = fmax(time, message_of(run, item(run, i))->made);
     }
-    for (int64_t i = way->next; i < end; i++)
+    for (int64_t i = stream->next; i < end; i++)
         post_transfer(run, item(run, i), time);
-    way->posted = true;
+    stream->posted = true;
     return true;
 }
 
-static bool finish_on_way(run_t *run, way_t *way, int64_t end)
+static bool finish_bundle(run_t *run, stream_t *stream, int64_t end)
 {
     double over = 0.0;
 
-    for (int64_t i = way->next; i < end; i++) {
+    for (int64_t i = stream->next; i < end; i++) {
         if (message_of(run, item(run, i))->begun < 0.0)
             return false;
-        over = fmax(over, message_of(run, item(run, i))->begun + way_time(run));
+        over = fmax(over, message_of(run, item(run, i))->begun + travel_time(run));
     }
-    for (int64_t i = way->next; i < end; i++) {
+    for (int64_t i = stream->next; i < end; i++) {
         message_t *message = message_of(run, item(run, i));
 
-        if (way->kind == DP_INSTR_RECV)
+        if (stream->kind == DP_INSTR_RECV)
             message->arrived = over;
         else
-            keep_transfer(run, way->rank, item(run, i), message->begun, message->begun + way_time(run));
+            keep_transfer(run, stream->rank, item(run, i), message->begun, message->begun + travel_time(run));
     }
-    way->free = over;
-    way->posted = false;
-    way->next = end;
+    stream->free = over;
+    stream->posted = false;
+    stream->next = end;
     return true;
 }
 
-static bool advance_ways(run_t *run, int32_t rank)
+static bool advance_bundles(run_t *run, int32_t rank)
 {
     bool moved = false;
 
-    for (int32_t w = run->first_way[rank]; w < run->first_way[rank + 1]; w++) {
-        way_t *way = &run->ways[w];
+    for (int32_t k = run->first_stream[rank]; k < run->first_stream[rank + 1]; k++) {
+        stream_t *stream = &run->streams[k];
 
-        while (way->next < way->end && run->way_items[way->next] < run->ranks[rank].at) {
-            int64_t end = end_on_way(run, way);
+        while (stream->next < stream->end && run->transfers[stream->next] < run->ranks[rank].at) {
+            int64_t end = end_of_bundle(run, stream);
 
-            if (run->way_items[end - 1] >= run->ranks[rank].at || (!way->posted && !post_on_way(run, way, end)) ||
-                !finish_on_way(run, way, end))
+            if (run->transfers[end - 1] >= run->ranks[rank].at || (!stream->posted && !post_bundle(run, stream, end)) ||
+                !finish_bundle(run, stream, end))
                 break;
             moved = true;
         }
@@ -589,13 +481,13 @@ static bool advance_ways(run_t *run, int32_t rank)
 }
 
 /* The cursor of transfers, for what is said of a program that is stuck. */
-static void settle_ways(run_t *run, int32_t rank)
+static void settle_streams(run_t *run, int32_t rank)
 {
     int64_t first = run->program->first[rank + 1];
 
-    for (int32_t w = run->first_way[rank]; w < run->first_way[rank + 1]; w++)
-        if (run->ways[w].next < run->ways[w].end && run->way_items[run->ways[w].next] < first)
-            first = run->way_items[run->ways[w].next];
+    for (int32_t k = run->first_stream[rank]; k < run->first_stream[rank + 1]; k++)
+        if (run->streams[k].next < run->streams[k].end && run->transfers[run->streams[k].next] < first)
+            first = run->transfers[run->streams[k].next];
     run->ranks[rank].transfer = first;
 }
 
@@ -615,15 +507,14 @@ static dp_status_t stuck(const run_t *run, int32_t rank)
             DP_ERR_REJECTED,
             "simulate: the program cannot finish: rank %d: the %s of %s of chunk %d, micro-batch %d, %s rank "
             "%d never ends",
-            rank, instr->kind == DP_INSTR_SEND ? "send" : "receive", names[instr->op], instr->chunk,
-            instr->mb, instr->kind == DP_INSTR_SEND ? "to" : "from", instr->peer);
-    return dp_fail(
-        DP_ERR_REJECTED,
-        "simulate: the program cannot finish: rank %d: %s of chunk %d, micro-batch %d never starts: %s", rank,
-        names[instr->op], instr->chunk, instr->mb,
-        !own_inputs_ready(run, rank, instr)            ? "the rank has not computed what it takes"
-        : !input_arrived(run, rank, instr->in, &start) ? "its input does not arrive"
-                                                       : "the input of its backward half does not arrive");
+            rank, instr->kind == DP_INSTR_SEND ? "send" : "receive", names[instr->op], instr->chunk, instr->microbatch,
+            instr->kind == DP_INSTR_SEND ? "to" : "from", instr->peer);
+    return dp_fail(DP_ERR_REJECTED,
+                   "simulate: the program cannot finish: rank %d: %s of chunk %d, micro-batch %d never starts: %s",
+                   rank, names[instr->op], instr->chunk, instr->microbatch,
+                   !own_inputs_ready(run, rank, instr)            ? "the rank has not computed what it takes"
+                   : !input_arrived(run, rank, instr->in, &start) ? "its input does not arrive"
+                                                                  : "the input of its backward side does not arrive");
 }
 
 static dp_status_t prepare(run_t *run)
@@ -651,18 +542,15 @@ static dp_status_t prepare(run_t *run)
     return DP_OK;
 }
 
-dp_status_t dp__run(const dp__model_t *model, dp_transport_t transport, dp__rank_result_t *results,
-                    dp_timeline_t *timeline)
+dp_status_t dp__run(const dp__model_t *model, dp__rank_result_t *results, dp_timeline_t *timeline)
 {
     run_t run = {.model = model, .program = model->program, .timeline = timeline, .results = results};
-    bool ways = transport == DP_TRANSPORT_GROUPS && groups_have_ways(model->program);
-    bool (*advance)(run_t * run, int32_t rank) =
-        transport != DP_TRANSPORT_GROUPS ? advance_sends : ways ? advance_ways : advance_groups;
+    bool bundles = model->program->transport == DP_TRANSPORT_BUNDLES;
     dp_status_t status = prepare(&run);
 
-    if (status == DP_OK && ways)
-        status = make_ways(&run);
-    while (status == DP_OK && run.queued > 0) {
+    if (status >= 0 && bundles)
+        status = make_streams(&run);
+    while (status >= 0 && run.queued > 0) {
         int32_t rank = run.queue[run.head];
         bool moved = true;
 
@@ -671,20 +559,20 @@ dp_status_t dp__run(const dp__model_t *model, dp_transport_t transport, dp__rank
         run.ranks[rank].queued = false;
         while (moved) {
             moved = advance_compute(&run, rank);
-            moved = advance(&run, rank) || moved;
+            moved = (bundles ? advance_bundles : advance_sends)(&run, rank) || moved;
         }
     }
-    for (int32_t r = 0; r < run.program->ranks && status == DP_OK && ways; r++)
-        settle_ways(&run, r);
-    for (int32_t r = 0; r < run.program->ranks && status == DP_OK; r++)
+    for (int32_t r = 0; r < run.program->ranks && status >= 0 && bundles; r++)
+        settle_streams(&run, r);
+    for (int32_t r = 0; r < run.program->ranks && status >= 0; r++)
         if (run.ranks[r].at < run.program->first[r + 1] || run.ranks[r].transfer < run.program->first[r + 1])
             status = stuck(&run, r);
     dp__free(run.messages);
     dp__free(run.ranks);
     dp__free(run.queue);
-    dp__free(run.ways);
-    dp__free(run.first_way);
-    dp__free(run.way_items);
+    dp__free(run.streams);
+    dp__free(run.first_stream);
+    dp__free(run.transfers);
     dp__free(run.link_free);
     dp__free(run.forward_done);
     dp__free(run.backward_done);

@@ -13,8 +13,7 @@ typedef struct dp__rank_result {
 } dp__rank_result_t;
 
 /* results: [ranks]. timeline: with room for all spans, or NULL. */
-dp_status_t dp__run(const dp__model_t *model, dp_transport_t transport, dp__rank_result_t *results,
-                    dp_timeline_t *timeline);
+dp_status_t dp__run(const dp__model_t *model, dp__rank_result_t *results, dp_timeline_t *timeline);
 
 /* Model time to nanoseconds of a timeline: one unit is a millisecond. Cut at the end of the clock. */
 int64_t dp__model_ns(double time);

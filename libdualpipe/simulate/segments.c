@@ -6,9 +6,10 @@
 
 #include <math.h>
 #include <stdbool.h>
-#include <stddef.h>
 
 #include "base/memory.h"
+#include "base/sized.h"
+#include "program/pair.h"
 #include "simulate/costs.h"
 
 enum { LAYER = DP_SEGMENT_COSTS };
@@ -16,11 +17,11 @@ enum { LAYER = DP_SEGMENT_COSTS };
 /* A lone operation or a pair of `layers` layers, with room for its parts. */
 typedef struct braid {
     const dp_segment_costs_t *costs;
-    int32_t segments;          /* of one half */
-    dp_segment_shape_t *shape; /* [segments] */
-    dp_pair_step_t *steps;     /* [3 * segments] */
-    double *end[2];            /* [segments]: of F and of I; 0: not in this operation */
-    double *from[2], *to[2];   /* [3 * segments] when each lane was busy, in order */
+    int32_t segments;           /* of one side */
+    dp__segment_shape_t *shape; /* [segments] */
+    dp__pair_step_t *steps;     /* [3 * segments] */
+    double *end[2];             /* [segments]: of F and of I; 0: not in this operation */
+    double *from[2], *to[2];    /* [3 * segments] when each lane was busy, in order */
     int32_t count[2];
 } braid_t;
 
@@ -37,17 +38,15 @@ static int lane_of(int32_t segment)
     return role == DP_ROLE_DISPATCH || role == DP_ROLE_COMBINE;
 }
 
-static double cost_of(const braid_t *x, const dp_pair_step_t *step)
+static double cost_of(const braid_t *x, const dp__pair_step_t *step)
 {
-    const double *costs = step->pass == DP_OP_F   ? x->costs->f
-                          : step->pass == DP_OP_I ? x->costs->i
-                                                  : x->costs->w;
+    const double *costs = step->pass == DP_OP_F ? x->costs->f : step->pass == DP_OP_I ? x->costs->i : x->costs->w;
 
     return costs[step->segment % LAYER];
 }
 
 /* F follows the segment before it, I the one after it in the forward order, W the I of its own segment. */
-static double ready(const braid_t *x, const dp_pair_step_t *step)
+static double ready(const braid_t *x, const dp__pair_step_t *step)
 {
     if (step->pass == DP_OP_F)
         return step->segment > 0 ? x->end[0][step->segment - 1] : 0.0;
@@ -99,32 +98,35 @@ static braid_times_t run(braid_t *x, int32_t nsteps)
 static braid_times_t run_pass(braid_t *x, int pass)
 {
     for (int32_t s = 0; s < x->segments; s++)
-        x->steps[s] = (dp_pair_step_t){(uint8_t)pass, (int16_t)(pass == DP_OP_F ? s : x->segments - 1 - s)};
+        x->steps[s] = (dp__pair_step_t){(uint8_t)pass, (int16_t)(pass == DP_OP_F ? s : x->segments - 1 - s)};
     return run(x, x->segments);
 }
 
 static braid_times_t run_pair(braid_t *x, bool forward)
 {
-    return run(x, dp_pair_order(x->shape, forward ? x->segments : 0, x->shape, x->segments, x->steps));
+    return run(x, dp__pair_order(x->shape, forward ? x->segments : 0, x->shape, x->segments, x->steps));
 }
 
-static dp_status_t check(const dp_segment_costs_t *segments, const dp_costs_t *costs)
+static dp_status_t check(const dp_segment_costs_t *segments, const dp_costs_t *costs, const dp_pair_figures_t *pair_out)
 {
-    static const char *const names[] = {"attention", "dispatch", "mlp", "combine"};
+    dp_status_t status = dp__sized_check("segment costs", segments, "dp_segment_costs_t", DP_SEGMENT_COSTS_MIN);
 
-    if (segments == NULL || segments->struct_size < sizeof(*segments) || costs == NULL ||
-        costs->struct_size < offsetof(dp_costs_t, bytes))
-        return dp_fail(DP_ERR_INVALID, "segment costs: no costs, or a struct_size is not set");
+    if (status >= 0)
+        status = dp__sized_check("segment costs: the costs", costs, "dp_costs_t", DP_COSTS_MIN);
+    if (status >= 0 && pair_out != NULL)
+        status = dp__sized_check("segment costs: the figures", pair_out, "dp_pair_figures_t", DP_PAIR_FIGURES_MIN);
+    if (status < 0)
+        return status;
     if (segments->layers < 1 || segments->layers > DP_SEGMENT_LAYERS)
-        return dp_fail(DP_ERR_INVALID, "segment costs: %d layers; from 1 to %d are possible",
-                       segments->layers, DP_SEGMENT_LAYERS);
+        return dp_fail(DP_ERR_INVALID, "segment costs: %d layers; from 1 to %d are possible", segments->layers,
+                       DP_SEGMENT_LAYERS);
     for (int s = 0; s < LAYER; s++) {
         const double all[] = {segments->f[s], segments->i[s], segments->w[s]};
 
         for (int p = 0; p < 3; p++)
             if (!isfinite(all[p]) || all[p] < 0.0 || all[p] > DP__COST_MAX / (3 * LAYER) / segments->layers)
                 return dp_fail(DP_ERR_INVALID, "segment costs: %s.%c is %g; a cost is 0 or more, and finite",
-                               names[s], "FIW"[p], all[p]);
+                               dp__segment_names[s], "FIW"[p], all[p]);
     }
     return DP_OK;
 }
@@ -144,9 +146,9 @@ static dp_status_t make_room(const dp_segment_costs_t *segments, braid_t *x)
     x->from[0] = times + 2 * n, x->to[0] = times + 5 * n;
     x->from[1] = times + 8 * n, x->to[1] = times + 11 * n;
     for (size_t s = 0; s < n; s++)
-        x->shape[s] = (dp_segment_shape_t){.role = (uint8_t)(s % LAYER + DP_ROLE_ATTENTION),
-                                           .lane = lane_of((int32_t)s) ? DP_LANE_ALL_TO_ALL : DP_LANE_COMPUTE,
-                                           .has_weight = segments->w[s % LAYER] > 0.0};
+        x->shape[s] = (dp__segment_shape_t){.role = (uint8_t)(s % LAYER + DP_ROLE_ATTENTION),
+                                            .lane = lane_of((int32_t)s) ? DP_LANE_ALL_TO_ALL : DP_LANE_COMPUTE,
+                                            .has_weight = segments->w[s % LAYER] > 0.0};
     return DP_OK;
 }
 
@@ -157,25 +159,23 @@ static void clear(braid_t *x)
     dp__free(x->end[0]);
 }
 
-dp_status_t dp_costs_from_segments(const dp_segment_costs_t *segments, dp_costs_t *costs,
-                                   dp_pair_figures_t *pair_out)
+dp_status_t dp_costs_from_segments(const dp_segment_costs_t *segments, dp_costs_t *costs, dp_pair_figures_t *pair_out)
 {
-    dp_status_t status = check(segments, costs);
+    dp_status_t status = check(segments, costs, pair_out);
     braid_t x;
 
-    if (status != DP_OK)
+    if (status < 0)
         return status;
-    if (pair_out != NULL && pair_out->struct_size < sizeof(*pair_out))
-        return dp_fail(DP_ERR_INVALID, "segment costs: the figures' struct_size is not set");
     status = make_room(segments, &x);
-    if (status == DP_OK) {
+    if (status >= 0) {
         braid_times_t pair = run_pair(&x, true);
+        dp_pair_figures_t figures = {.struct_size = sizeof(figures),
+                                     .time = pair.time,
+                                     .communication = pair.communication,
+                                     .hidden = pair.hidden};
 
-        if (pair_out != NULL) {
-            pair_out->time = pair.time;
-            pair_out->communication = pair.communication;
-            pair_out->hidden = pair.hidden;
-        }
+        if (pair_out != NULL)
+            dp_sized_put(pair_out, &figures);
         costs->fb = pair.time;
         costs->b = run_pair(&x, false).time;
         costs->f = run_pass(&x, DP_OP_F).time;

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 
 #include "base/memory.h"
+#include "base/sized.h"
 #include "simulate/formula.h"
 #include "simulate/run.h"
 
@@ -28,8 +29,7 @@ static int64_t spans_per_rank(const dp_program_t *program)
 /* From the first start to the last end of ranks a and b. */
 static double window(const dp__rank_result_t *results, int32_t a, int32_t b)
 {
-    return fmax(results[a].last_end, results[b].last_end) -
-           fmin(results[a].first_start, results[b].first_start);
+    return fmax(results[a].last_end, results[b].last_end) - fmin(results[a].first_start, results[b].first_start);
 }
 
 static double step_time(const dp__model_t *model, const dp__rank_result_t *results)
@@ -47,8 +47,7 @@ static double step_time(const dp__model_t *model, const dp__rank_result_t *resul
     return model->costs.barrier != 0.0 ? end - start : longest;
 }
 
-static dp_status_t keep_steps(const dp__model_t *model, const dp__rank_result_t *results,
-                              dp_timeline_t *timeline)
+static dp_status_t keep_steps(const dp__model_t *model, const dp__rank_result_t *results, dp_timeline_t *timeline)
 {
     double start = results[0].first_start, end = 0.0;
 
@@ -57,20 +56,19 @@ static dp_status_t keep_steps(const dp__model_t *model, const dp__rank_result_t 
         end = fmax(end, results[r].last_end);
     }
     if (end >= 9.2e12)
-        return dp_fail(DP_ERR_INVALID, "simulate: %g units of time are too many milliseconds for a timeline",
-                       end);
+        return dp_fail(DP_ERR_INVALID, "simulate: %g units of time are too many milliseconds for a timeline", end);
     for (int32_t r = 0; r < model->program->ranks; r++) {
         bool together = model->costs.barrier != 0.0;
         dp_span_t span = {.start_ns = dp__model_ns(together ? start : results[r].first_start),
                           .end_ns = dp__model_ns(together ? end : results[r].last_end),
-                          .mb = -1,
+                          .microbatch = -1,
                           .chunk = -1,
                           .stage = -1,
                           .segment = -1,
                           .kind = DP_SPAN_STEP};
         dp_status_t status = dp_timeline_add(timeline, r, &span);
 
-        if (status != DP_OK)
+        if (status < 0)
             return status;
     }
     return DP_OK;
@@ -89,58 +87,63 @@ static dp_status_t sum_up(const dp__model_t *model, const dp__rank_result_t *res
 
 static dp_status_t make_room(const dp_program_t *program, int with_timeline, dp_simulation_t *result)
 {
-    *result = (dp_simulation_t){.struct_size = result->struct_size, .ranks = program->ranks};
+    result->ranks = program->ranks;
     result->bubble = dp__calloc((size_t)program->ranks, sizeof(*result->bubble));
     result->peak_activations = dp__calloc((size_t)program->ranks, sizeof(*result->peak_activations));
     if (result->bubble == NULL || result->peak_activations == NULL)
         return dp_fail(DP_ERR_NOMEM, "simulate: no memory for the figures of %d ranks", program->ranks);
-    return with_timeline ? dp_timeline_create(program->ranks, spans_per_rank(program), &result->timeline)
-                         : DP_OK;
+    return with_timeline ? dp_timeline_create(program->ranks, spans_per_rank(program), &result->timeline) : DP_OK;
 }
 
-static dp_status_t run_model(const dp__model_t *model, dp_transport_t transport, dp_simulation_t *result)
+static dp_status_t run_model(const dp__model_t *model, dp_simulation_t *result)
 {
     dp__rank_result_t *results = dp__calloc((size_t)result->ranks, sizeof(*results));
     dp_status_t status;
 
     if (results == NULL)
         return dp_fail(DP_ERR_NOMEM, "simulate: no memory for %d ranks", result->ranks);
-    status = dp__run(model, transport, results, result->timeline);
-    if (status == DP_OK)
+    status = dp__run(model, results, result->timeline);
+    if (status >= 0)
         status = sum_up(model, results, result);
     dp__free(results);
     return status;
 }
 
-dp_status_t dp_simulate(const dp_program_t *program, dp_transport_t transport, const dp_costs_t *costs,
-                        int with_timeline, dp_simulation_t *result)
+dp_status_t dp_simulate(const dp_program_t *program, const dp_costs_t *costs, int with_timeline,
+                        dp_simulation_t *result)
 {
+    dp_simulation_t found = {.struct_size = sizeof(found)};
+    dp_status_t status = dp__sized_check("simulate: the result", result, "dp_simulation_t", DP_SIMULATION_MIN);
     dp__model_t model;
-    dp_status_t status;
 
-    if (program == NULL || program->ranks < 1 || result == NULL || result->struct_size < sizeof(*result))
-        return dp_fail(DP_ERR_INVALID, "simulate: no program, or the result's struct_size is not set");
-    if (transport != DP_TRANSPORT_CREDITS && transport != DP_TRANSPORT_GROUPS)
-        return dp_fail(DP_ERR_INVALID, "simulate: unknown transport %d", (int)transport);
+    if (status < 0)
+        return status;
+    dp_sized_put(result, &found);
+    if (program == NULL || program->ranks < 1)
+        return dp_fail(DP_ERR_INVALID, "simulate: no program");
+    if (program->transport != DP_TRANSPORT_CREDITS && program->transport != DP_TRANSPORT_BUNDLES)
+        return dp_fail(DP_ERR_INVALID, "simulate: unknown transport %d", (int)program->transport);
     status = dp__model_make(program, costs, &model);
-    if (status == DP_OK)
-        status = make_room(program, with_timeline, result);
-    else
-        *result = (dp_simulation_t){.struct_size = result->struct_size};
-    if (status == DP_OK)
-        status = run_model(&model, transport, result);
+    if (status >= 0)
+        status = make_room(program, with_timeline, &found);
+    if (status >= 0)
+        status = run_model(&model, &found);
     dp__model_clear(&model);
-    if (status != DP_OK)
-        dp_simulation_clear(result);
+    if (status >= 0)
+        dp_sized_put(result, &found);
+    else
+        dp_simulation_clear(&found);
     return status;
 }
 
 void dp_simulation_clear(dp_simulation_t *result)
 {
-    if (result == NULL)
+    dp_simulation_t empty = {.struct_size = sizeof(empty)};
+
+    if (!DP_REACHES(result, dp_simulation_t, timeline))
         return;
     dp__free(result->bubble);
     dp__free(result->peak_activations);
     dp_timeline_free(result->timeline);
-    *result = (dp_simulation_t){.struct_size = result->struct_size};
+    dp_sized_put(result, &empty);
 }

@@ -8,6 +8,7 @@
  * Parameters, saved memory and work memory of the layer are those of attention followed by those of MoE; work memory
  * starts with h, the tensor between the two. */
 #include "base/memory.h"
+#include "stage/dtype.h"
 #include "stage/replicas.h"
 #include "stage/stage.h"
 
@@ -15,22 +16,27 @@
 
 #define ALIGNMENT 64
 
+enum { NSEGMENTS = 4 };
+
 struct dp_moe_layer {
     const dp_attention_vt_t *attention_vt;
     dp_attention_t *attention;
     const dp_moe_vt_t *moe_vt;
     dp_moe_t *moe;
     dp_dtype_t dtype;
-    size_t h_bytes;                   /* of h in work memory                       */
+    size_t h_bytes;                   /* of h in work memory */
     dp_block_sizes_t attention_sizes; /* rounded up, so that MoE's memory is aligned */
     dp_block_sizes_t moe_sizes;
-    dp_param_t *params;
+    dp_segment_t segments[NSEGMENTS];
+    dp_block_sizes_t sizes;
+    dp_param_t *param_list;
+    char *names;
 
-    dp_replicas_t *replicas;          /* NULL: experts are not replicated */
-    size_t first_replica;             /* of ours, in elements from the start of the layer's parameters */
-    int32_t *placement;               /* [R] of the next step */
-    int32_t *device_placement;        /* the same, as route reads it */
-    uint64_t revision;                /* changes of placement */
+    dp_replicas_t *replicas;   /* NULL: experts are not replicated */
+    size_t first_replica;      /* of ours, in elements from the start of the layer's parameters */
+    int32_t *placement;        /* [R] of the next step */
+    int32_t *device_placement; /* the same, as route reads it */
+    uint64_t revision;         /* changes of placement */
 };
 
 /* What both blocks take from a call; attention's memory comes first. */
@@ -40,7 +46,6 @@ static dp_io_t common_io(const dp_segment_call_t *call)
         .struct_size = sizeof(dp_io_t),
         .step = call->step,
         .microbatch = call->microbatch,
-        .half = call->half,
         .params = call->params,
         .grads = call->grads,
         .saved = call->saved,
@@ -61,7 +66,7 @@ static dp_io_t attention_io(const dp_moe_layer_t *layer, const dp_segment_call_t
     return io;
 }
 
-static dp_moe_io_t moe_io(const dp_moe_layer_t *layer, const dp_segment_call_t *call)
+static dp_io_t moe_io(const dp_moe_layer_t *layer, const dp_segment_call_t *call)
 {
     size_t params = layer->attention_sizes.param_count * dp_dtype_bytes(layer->dtype);
     dp_io_t io = common_io(call);
@@ -70,14 +75,28 @@ static dp_moe_io_t moe_io(const dp_moe_layer_t *layer, const dp_segment_call_t *
     io.grads = call->grads != NULL ? (char *)call->grads + dp__grads_offset(layer->dtype, params) : NULL;
     io.saved = (char *)call->saved + layer->attention_sizes.saved_bytes;
     io.work = call->work != NULL ? (char *)call->work + layer->h_bytes + layer->attention_sizes.work_bytes : NULL;
-    return (dp_moe_io_t){.io = io, .aux_scale = (float)call->loss_scale, .placement = layer->device_placement};
+    return io;
+}
+
+typedef dp_status_t (*moe_fn)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
+
+static dp_status_t call_moe(const dp_moe_layer_t *layer, moe_fn fn, const dp_segment_call_t *call, const dp_io_t *io,
+                            dp_stream_t *s)
+{
+    const dp_moe_io_t moe_io = {.struct_size = sizeof(moe_io),
+                                .io = io,
+                                .aux_scale = (float)call->loss_scale,
+                                .aux_loss = call->aux_loss,
+                                .placement = layer->device_placement};
+
+    return fn(layer->moe, &moe_io, s);
 }
 
 static dp_status_t attention_forward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
 {
     const dp_moe_layer_t *layer = self;
     dp_io_t attention = attention_io(layer, call);
-    dp_moe_io_t route = moe_io(layer, call);
+    dp_io_t route = moe_io(layer, call);
     dp_status_t status;
 
     attention.x = call->x;
@@ -85,19 +104,19 @@ static dp_status_t attention_forward(void *self, const dp_segment_call_t *call, 
     status = layer->attention_vt->forward(layer->attention, &attention, s);
     if (status < 0)
         return status;
-    route.io.x = h_of(call);
-    return layer->moe_vt->route(layer->moe, &route, s);
+    route.x = h_of(call);
+    return call_moe(layer, layer->moe_vt->route, call, &route, s);
 }
 
 static dp_status_t attention_backward_input(void *self, const dp_segment_call_t *call, dp_stream_t *s)
 {
     const dp_moe_layer_t *layer = self;
     dp_io_t attention = attention_io(layer, call);
-    dp_moe_io_t route = moe_io(layer, call);
+    dp_io_t route = moe_io(layer, call);
     dp_status_t status;
 
-    route.io.dx = h_of(call);
-    status = layer->moe_vt->route_backward_input(layer->moe, &route, s);
+    route.dx = h_of(call);
+    status = call_moe(layer, layer->moe_vt->route_backward_input, call, &route, s);
     if (status < 0)
         return status;
     attention.dy = h_of(call);
@@ -109,8 +128,8 @@ static dp_status_t attention_backward_weight(void *self, const dp_segment_call_t
 {
     const dp_moe_layer_t *layer = self;
     dp_io_t attention = attention_io(layer, call);
-    dp_moe_io_t route = moe_io(layer, call);
-    dp_status_t status = layer->moe_vt->route_backward_weight(layer->moe, &route, s);
+    dp_io_t route = moe_io(layer, call);
+    dp_status_t status = call_moe(layer, layer->moe_vt->route_backward_weight, call, &route, s);
 
     return status < 0 ? status : layer->attention_vt->backward_weight(layer->attention, &attention, s);
 }
@@ -118,69 +137,84 @@ static dp_status_t attention_backward_weight(void *self, const dp_segment_call_t
 static dp_status_t dispatch_forward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
 {
     const dp_moe_layer_t *layer = self;
-    dp_moe_io_t io = moe_io(layer, call);
+    dp_io_t io = moe_io(layer, call);
 
-    return layer->moe_vt->dispatch(layer->moe, &io, s);
+    return call_moe(layer, layer->moe_vt->dispatch, call, &io, s);
 }
 
 static dp_status_t dispatch_backward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
 {
     const dp_moe_layer_t *layer = self;
-    dp_moe_io_t io = moe_io(layer, call);
+    dp_io_t io = moe_io(layer, call);
 
-    return layer->moe_vt->dispatch_backward(layer->moe, &io, s);
+    return call_moe(layer, layer->moe_vt->dispatch_backward, call, &io, s);
 }
 
 static dp_status_t experts_forward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
 {
     const dp_moe_layer_t *layer = self;
-    dp_moe_io_t io = moe_io(layer, call);
+    dp_io_t io = moe_io(layer, call);
 
-    return layer->moe_vt->experts(layer->moe, &io, s);
+    return call_moe(layer, layer->moe_vt->experts, call, &io, s);
 }
 
 static dp_status_t experts_backward_input(void *self, const dp_segment_call_t *call, dp_stream_t *s)
 {
     const dp_moe_layer_t *layer = self;
-    dp_moe_io_t io = moe_io(layer, call);
+    dp_io_t io = moe_io(layer, call);
 
-    return layer->moe_vt->experts_backward_input(layer->moe, &io, s);
+    return call_moe(layer, layer->moe_vt->experts_backward_input, call, &io, s);
 }
 
 static dp_status_t experts_backward_weight(void *self, const dp_segment_call_t *call, dp_stream_t *s)
 {
     const dp_moe_layer_t *layer = self;
-    dp_moe_io_t io = moe_io(layer, call);
+    dp_io_t io = moe_io(layer, call);
 
-    return layer->moe_vt->experts_backward_weight(layer->moe, &io, s);
+    return call_moe(layer, layer->moe_vt->experts_backward_weight, call, &io, s);
 }
 
 static dp_status_t combine_forward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
 {
     const dp_moe_layer_t *layer = self;
-    dp_moe_io_t io = moe_io(layer, call);
+    dp_io_t io = moe_io(layer, call);
 
-    io.io.y = call->y;
-    return layer->moe_vt->combine(layer->moe, &io, s);
+    io.y = call->y;
+    return call_moe(layer, layer->moe_vt->combine, call, &io, s);
 }
 
 static dp_status_t combine_backward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
 {
     const dp_moe_layer_t *layer = self;
-    dp_moe_io_t io = moe_io(layer, call);
+    dp_io_t io = moe_io(layer, call);
 
-    io.io.dy = call->dy;
-    return layer->moe_vt->combine_backward(layer->moe, &io, s);
+    io.dy = call->dy;
+    return call_moe(layer, layer->moe_vt->combine_backward, call, &io, s);
 }
 
-static const dp_segment_t segments[] = {
-    {sizeof(dp_segment_t), "attention", DP_ROLE_ATTENTION, DP_LANE_COMPUTE, NULL, attention_forward,
-     attention_backward_input, attention_backward_weight},
-    {sizeof(dp_segment_t), "dispatch", DP_ROLE_DISPATCH, DP_LANE_ALL_TO_ALL, NULL, dispatch_forward, dispatch_backward,
-     NULL},
-    {sizeof(dp_segment_t), "mlp", DP_ROLE_MLP, DP_LANE_COMPUTE, NULL, experts_forward, experts_backward_input,
-     experts_backward_weight},
-    {sizeof(dp_segment_t), "combine", DP_ROLE_COMBINE, DP_LANE_ALL_TO_ALL, NULL, combine_forward, combine_backward, NULL},
+static const dp_segment_t segments[NSEGMENTS] = {
+    {.name = "attention",
+     .role = DP_ROLE_ATTENTION,
+     .lane = DP_LANE_COMPUTE,
+     .forward = attention_forward,
+     .backward_input = attention_backward_input,
+     .backward_weight = attention_backward_weight},
+    {.name = "dispatch",
+     .role = DP_ROLE_DISPATCH,
+     .lane = DP_LANE_ALL_TO_ALL,
+     .forward = dispatch_forward,
+     .backward_input = dispatch_backward},
+    {.name = "mlp",
+     .role = DP_ROLE_MLP,
+     .lane = DP_LANE_COMPUTE,
+     .forward = experts_forward,
+     .backward_input = experts_backward_input,
+     .backward_weight = experts_backward_weight},
+    {.name = "combine",
+     .role = DP_ROLE_COMBINE,
+     .lane = DP_LANE_ALL_TO_ALL,
+     .forward = combine_forward,
+     .backward_input = combine_backward},
 };
 
 static bool round_sizes(dp_block_sizes_t *sizes)
@@ -203,21 +237,45 @@ static bool add_sizes(const dp_moe_layer_t *layer, dp_block_sizes_t *sum)
            dp__add(a->param_count, m->param_count, &sum->param_count);
 }
 
+/* Both blocks have a "norm": "attention." and "moe." tell whose. */
+static dp_status_t name_params(dp_moe_layer_t *layer)
+{
+    const uint32_t na = layer->attention_sizes.nparams, n = na + layer->moe_sizes.nparams;
+    size_t bytes = 1;
+    char *next;
+
+    for (uint32_t p = 0; p < n; p++) {
+        if (layer->param_list[p].name == NULL)
+            return dp_fail(DP_ERR_PLUGIN, "MoE layer: the %s plugin gave its parameter %u no name",
+                           p < na ? "attention" : "MoE", p < na ? p : p - na);
+        bytes += strlen("attention.") + strlen(layer->param_list[p].name) + 1;
+    }
+    next = layer->names = dp__calloc(1, bytes);
+    if (next == NULL)
+        return dp_fail(DP_ERR_NOMEM, "MoE layer: no memory for the names of %u parameters", n);
+    for (uint32_t p = 0; p < n; p++) {
+        char *name = next;
+
+        next = stpcpy(stpcpy(name, p < na ? "attention." : "moe."), layer->param_list[p].name) + 1;
+        layer->param_list[p].name = name;
+    }
+    return DP_OK;
+}
+
 static dp_status_t list_params(dp_moe_layer_t *layer)
 {
     uint32_t na = layer->attention_sizes.nparams, nm = layer->moe_sizes.nparams;
     dp_status_t status;
 
-    layer->params = dp__calloc((size_t)na + nm + 1, sizeof(*layer->params));
-    if (layer->params == NULL)
+    layer->param_list = dp__calloc((size_t)na + nm + 1, sizeof(*layer->param_list));
+    if (layer->param_list == NULL)
         return dp_fail(DP_ERR_NOMEM, "MoE layer: no memory for a list of %u parameters", na + nm);
-    status = layer->attention_vt->params(layer->attention, layer->params);
-    if (status < 0)
-        return status;
-    status = layer->moe_vt->params(layer->moe, layer->params + na);
+    status = layer->attention_vt->params(layer->attention, layer->param_list);
+    if (status >= 0)
+        status = layer->moe_vt->params(layer->moe, layer->param_list + na);
     for (uint32_t p = na; p < na + nm; p++)
-        layer->params[p].offset += layer->attention_sizes.param_count;
-    return status;
+        layer->param_list[p].offset += layer->attention_sizes.param_count;
+    return status < 0 ? status : name_params(layer);
 }
 
 static dp_status_t build(dp_moe_layer_t *layer, size_t boundary_bytes, dp_part_t *part_out)
@@ -231,31 +289,44 @@ static dp_status_t build(dp_moe_layer_t *layer, size_t boundary_bytes, dp_part_t
     status = layer->moe_vt->sizes(layer->moe, &layer->moe_sizes);
     if (status < 0)
         return status;
-    *part_out = (dp_part_t){.struct_size = sizeof(*part_out), .nsegments = sizeof(segments) / sizeof(segments[0])};
     if (!dp__round_up(boundary_bytes, ALIGNMENT, &layer->h_bytes) || !round_sizes(&layer->attention_sizes) ||
-        !round_sizes(&layer->moe_sizes) || !add_sizes(layer, &part_out->sizes))
+        !round_sizes(&layer->moe_sizes) || !add_sizes(layer, &layer->sizes))
         return dp_fail(DP_ERR_INVALID, "MoE layer: its sizes add up to more than memory can hold");
     status = list_params(layer);
     if (status < 0)
         return status;
-    part_out->params = layer->params;
-    memcpy(part_out->segments, segments, sizeof(segments));
-    for (int32_t s = 0; s < part_out->nsegments; s++)
-        part_out->segments[s].self = layer;
+    memcpy(layer->segments, segments, sizeof(segments));
+    for (size_t s = 0; s < NSEGMENTS; s++) {
+        layer->segments[s].struct_size = sizeof(layer->segments[s]);
+        layer->segments[s].self = layer;
+    }
+    dp_sized_put(part_out, &(dp_part_t){.struct_size = sizeof(dp_part_t),
+                                        .nsegments = NSEGMENTS,
+                                        .segments = layer->segments,
+                                        .sizes = &layer->sizes,
+                                        .param_list = layer->param_list});
     return DP_OK;
 }
 
-dp_status_t dp_moe_layer_part(const dp_attention_vt_t *attention_vt, dp_attention_t *attention, const dp_moe_vt_t *moe_vt,
-                              dp_moe_t *moe, dp_dtype_t dtype, size_t boundary_bytes, dp_moe_layer_t **layer_out,
-                              dp_part_t *part_out)
+dp_status_t dp_moe_layer_part(const dp_attention_vt_t *attention_vt, dp_attention_t *attention,
+                              const dp_moe_vt_t *moe_vt, dp_moe_t *moe, dp_dtype_t dtype, size_t boundary_bytes,
+                              dp_moe_layer_t **layer_out, dp_part_t *part_out)
 {
     dp_moe_layer_t *layer;
     dp_status_t status;
 
-    if (attention_vt == NULL || attention == NULL || moe_vt == NULL || moe == NULL || layer_out == NULL || part_out == NULL)
-        return dp_fail(DP_ERR_INVALID, "dp_moe_layer_part: both tables and instances, layer_out and part_out are required");
-    if (dtype != DP_F32 && dtype != DP_F64 && dtype != DP_BF16)
-        return dp_fail(DP_ERR_INVALID, "dp_moe_layer_part: dtype %d is not one of parameters", (int)dtype);
+    if (attention_vt == NULL || attention == NULL || moe_vt == NULL || moe == NULL || layer_out == NULL ||
+        part_out == NULL)
+        return dp_fail(DP_ERR_INVALID,
+                       "dp_moe_layer_part: both tables and instances, layer_out and part_out are required");
+    if (part_out->struct_size < DP_PART_MIN)
+        return dp_fail(DP_ERR_INVALID,
+                       "dp_moe_layer_part: part_out->struct_size is %u, at least %zu is needed: set it to "
+                       "sizeof(dp_part_t)",
+                       part_out->struct_size, DP_PART_MIN);
+    if (!dp__dtype_of_params(dtype))
+        return dp_fail(DP_ERR_INVALID, "dp_moe_layer_part: dtype is %s; parameters are DP_F32, DP_F64 or DP_BF16",
+                       dp__dtype_name(dtype));
     layer = dp__calloc(1, sizeof(*layer));
     if (layer == NULL)
         return dp_fail(DP_ERR_NOMEM, "MoE layer: no memory for its record");
@@ -278,14 +349,14 @@ dp_status_t dp_moe_layer_part(const dp_attention_vt_t *attention_vt, dp_attentio
 /* Finds this rank's replicas in the MoE instance's parameters: one after the other, each of expert_count elements. */
 static dp_status_t find_replicas(dp_moe_layer_t *layer, const dp_replicas_config_t *shape)
 {
-    const dp_param_t *param = layer->params + layer->attention_sizes.nparams;
+    const dp_param_t *param = layer->param_list + layer->attention_sizes.nparams;
     const size_t local = shape->replicas / (uint32_t)shape->comm_size, one = shape->expert_count;
     const size_t first = local * (size_t)shape->comm_rank;
     size_t begin = 0, end = 0;
     bool as_due = true;
 
     for (uint32_t i = 0; i < layer->moe_sizes.nparams; i++) {
-        if (param[i].expert < 0)
+        if (!param[i].sharded)
             continue;
         if (end == 0)
             begin = end = param[i].offset;
@@ -295,9 +366,11 @@ static dp_status_t find_replicas(dp_moe_layer_t *layer, const dp_replicas_config
     layer->first_replica = begin;
     if (as_due && end - begin == local * one)
         return DP_OK;
-    return dp_fail(DP_ERR_MISMATCH,
-                   "MoE layer: its MoE instance does not have replicas %zu to %zu of %zu elements, one after the other: open it "
-                   "with config.replicas %u", first, first + local - 1, one, shape->replicas);
+    return dp_fail(
+        DP_ERR_MISMATCH,
+        "MoE layer: its MoE instance does not have replicas %zu to %zu of %zu elements, one after the other: open it "
+        "with config.replicas %u",
+        first, first + local - 1, one, shape->replicas);
 }
 
 static dp_status_t sum_replicas(void *self, void *grads, dp_stream_t *s)
@@ -315,16 +388,19 @@ static dp_status_t set_placement(dp_moe_layer_t *layer, const int32_t *placement
     return dp__replicas_write(layer->replicas, layer->device_placement, layer->placement);
 }
 
-dp_status_t dp_moe_layer_replicate(dp_moe_layer_t *layer, dp_replicas_t *replicas, const int32_t *placement, dp_part_t *part)
+dp_status_t dp_moe_layer_replicate(dp_moe_layer_t *layer, dp_replicas_t *replicas, const int32_t *placement,
+                                   dp_part_t *part)
 {
     const dp_replicas_config_t *shape;
     dp_status_t status;
 
     if (layer == NULL || replicas == NULL || part == NULL || layer->replicas != NULL)
-        return dp_fail(DP_ERR_INVALID, "dp_moe_layer_replicate: layer, replicas and part are required, once for a layer");
+        return dp_fail(DP_ERR_INVALID,
+                       "dp_moe_layer_replicate: layer, replicas and part are required, once for a layer");
     shape = dp__replicas_config(replicas);
     if ((layer->moe_vt->caps & DP_MOE_CAP_REPLICAS) == 0)
-        return dp_fail(DP_ERR_UNSUPPORTED, "MoE layer: this MoE plugin has no replicated experts (DP_MOE_CAP_REPLICAS)");
+        return dp_fail(DP_ERR_UNSUPPORTED,
+                       "MoE layer: this MoE plugin has no replicated experts (DP_MOE_CAP_REPLICAS)");
     status = dp_replicas_check(shape->experts, shape->replicas, placement);
     if (status >= 0)
         status = find_replicas(layer, shape);
@@ -340,6 +416,7 @@ dp_status_t dp_moe_layer_replicate(dp_moe_layer_t *layer, dp_replicas_t *replica
     part->reduce = sum_replicas;
     part->reduce_self = layer;
     part->revision = &layer->revision;
+    part->placement = layer->placement;
     return set_placement(layer, placement);
 }
 
@@ -354,7 +431,8 @@ dp_status_t dp_moe_layer_place(dp_moe_layer_t *layer, const int32_t *placement, 
     dp_status_t status;
 
     if (layer == NULL || layer->replicas == NULL)
-        return dp_fail(DP_ERR_INVALID, "dp_moe_layer_place: the layer has no replicated experts (dp_moe_layer_replicate)");
+        return dp_fail(DP_ERR_INVALID,
+                       "dp_moe_layer_place: the layer has no replicated experts (dp_moe_layer_replicate)");
     status = dp_replicas_move(layer->replicas, layer->placement, placement, memories, count, sent_out);
     return status < 0 ? status : set_placement(layer, placement);
 }
@@ -364,6 +442,7 @@ void dp_moe_layer_free(dp_moe_layer_t *layer)
     if (layer == NULL)
         return;
     dp__free(layer->placement);
-    dp__free(layer->params);
+    dp__free(layer->names);
+    dp__free(layer->param_list);
     dp__free(layer);
 }

@@ -7,6 +7,8 @@
 #include "stage/replicas.h"
 
 #include "base/memory.h"
+#include "base/sized.h"
+#include "stage/dtype.h"
 
 #include <string.h>
 
@@ -25,7 +27,7 @@ struct dp_replicas {
     size_t device_bytes; /* allocated */
     dp_stream_t *stream; /* for moves */
     dp_exchange_t *exchange;
-    uint32_t sequence;      /* of the next exchange */
+    uint32_t number;        /* of the next exchange */
     char *rows;             /* [R] pieces on their way out, by receiver */
     char *sums;             /* [min(E, R - E)] gradients of experts */
     int32_t *device_counts; /* [2 n] first row for each rank, rows for each rank */
@@ -35,11 +37,11 @@ struct dp_replicas {
     dp__room_t *rooms;      /* placements of layers, on the device */
 };
 
-#define DO(call)                                                                                             \
-    do {                                                                                                     \
-        dp_status_t status_ = (call);                                                                        \
-        if (status_ < 0)                                                                                     \
-            return status_;                                                                                  \
+#define DO(call)                                                                                                       \
+    do {                                                                                                               \
+        dp_status_t status_ = (call);                                                                                  \
+        if (status_ < 0)                                                                                               \
+            return status_;                                                                                            \
     } while (0)
 
 /* ---- placements ---- */
@@ -50,19 +52,17 @@ dp_status_t dp_replicas_check(uint32_t experts, uint32_t replicas, const int32_t
     dp_status_t status = DP_OK;
 
     if (placement == NULL || experts == 0 || replicas < experts || replicas > MOST)
-        return dp_fail(
-            DP_ERR_INVALID,
-            "placement of %u replicas of %u experts: one is required, of 1 to %d replicas, at least "
-            "one for each expert",
-            replicas, experts, MOST);
+        return dp_fail(DP_ERR_INVALID,
+                       "placement of %u replicas of %u experts: one is required, of 1 to %d replicas, at least "
+                       "one for each expert",
+                       replicas, experts, MOST);
     seen = dp__calloc(experts, 1);
     if (seen == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory to check a placement of %u experts", experts);
     for (uint32_t r = 0; r < replicas && status >= 0; r++)
         if (placement[r] < 0 || (uint32_t)placement[r] >= experts)
-            status =
-                dp_fail(DP_ERR_INVALID, "placement: replica %u is of expert %d, there are experts 0 to %u", r,
-                        placement[r], experts - 1);
+            status = dp_fail(DP_ERR_INVALID, "placement: replica %u is of expert %d, there are experts 0 to %u", r,
+                             placement[r], experts - 1);
         else
             seen[placement[r]] = 1;
     for (uint32_t e = 0; e < experts && status >= 0; e++)
@@ -82,27 +82,22 @@ void dp_replicas_first_placement(uint32_t experts, uint32_t replicas, int32_t *p
 
 static dp_status_t check_config(const dp_replicas_config_t *c)
 {
-    if (c == NULL || c->struct_size < sizeof(*c))
-        return dp_fail(
-            DP_ERR_INVALID,
-            "dp_replicas_open: no configuration, or its struct_size is not that of dp_replicas_config_t");
+    DO(dp__sized_check("dp_replicas_open: config", c, "dp_replicas_config_t", DP_REPLICAS_CONFIG_MIN));
     if (c->device_vt == NULL || c->device == NULL || c->comm_vt == NULL || c->comm == NULL)
         return dp_fail(DP_ERR_INVALID, "dp_replicas_open: a device and the expert group's comm are required");
     if (c->comm_size < 1 || c->comm_rank < 0 || c->comm_rank >= c->comm_size)
         return dp_fail(DP_ERR_INVALID, "dp_replicas_open: rank %d of an expert group of %d", c->comm_rank,
                        c->comm_size);
-    if (c->experts == 0 || c->replicas < c->experts || c->replicas > MOST ||
-        c->replicas % (uint32_t)c->comm_size != 0)
+    if (c->experts == 0 || c->replicas < c->experts || c->replicas > MOST || c->replicas % (uint32_t)c->comm_size != 0)
         return dp_fail(DP_ERR_INVALID,
                        "dp_replicas_open: %u replicas of %u experts on %d ranks: must be at least one for "
                        "each expert, at most "
                        "%d, and as many on every rank",
                        c->replicas, c->experts, c->comm_size, MOST);
-    if (c->expert_count == 0 || (c->dtype != DP_F32 && c->dtype != DP_F64 && c->dtype != DP_BF16))
-        return dp_fail(DP_ERR_INVALID, "dp_replicas_open: experts of %zu elements of dtype %d",
-                       c->expert_count, (int)c->dtype);
-    if (c->comm_vt->exchange_open == NULL || c->comm_vt->exchange == NULL ||
-        c->comm_vt->exchange_release == NULL)
+    if (c->expert_count == 0 || !dp__dtype_of_params(c->dtype))
+        return dp_fail(DP_ERR_INVALID, "dp_replicas_open: experts of %zu elements of dtype %s", c->expert_count,
+                       dp__dtype_name(c->dtype));
+    if (c->comm_vt->exchange_open == NULL || c->comm_vt->exchange == NULL || c->comm_vt->exchange_release == NULL)
         return dp_fail(DP_ERR_UNSUPPORTED, "dp_replicas_open: moving experts needs a comm with exchanges");
     return DP_OK;
 }
@@ -225,8 +220,7 @@ dp_status_t dp__replicas_allocate(dp_replicas_t *r, int32_t **device_placement_o
 
 dp_status_t dp__replicas_write(dp_replicas_t *r, int32_t *device_placement, const int32_t *placement)
 {
-    DO(r->config.device_vt->copy(r->stream, device_placement, placement,
-                                 r->config.replicas * sizeof(*placement)));
+    DO(r->config.device_vt->copy(r->stream, device_placement, placement, r->config.replicas * sizeof(*placement)));
     return r->config.device_vt->synchronize(r->stream, -1);
 }
 
@@ -249,8 +243,7 @@ dp_status_t dp_replicas_sum(dp_replicas_t *r, const int32_t *placement, void *gr
 {
     const dp_replicas_config_t *c = &r->config;
     const dp_dtype_t dtype = dp_dtype_accumulator(c->dtype);
-    const size_t bytes = c->expert_count * dp_dtype_bytes(dtype),
-                 replicated = number_replicated(r, placement);
+    const size_t bytes = c->expert_count * dp_dtype_bytes(dtype), replicated = number_replicated(r, placement);
     const int32_t *ours = placement + c->comm_rank * r->local;
 
     if (replicated == 0)
@@ -258,13 +251,13 @@ dp_status_t dp_replicas_sum(dp_replicas_t *r, const int32_t *placement, void *gr
     DO(c->device_vt->zero(s, r->sums, replicated * bytes));
     for (int32_t i = 0; i < r->local; i++)
         if (r->turn[ours[i]] >= 0)
-            DO(c->device_vt->add(s, r->sums + (size_t)r->turn[ours[i]] * bytes,
-                                 (char *)grads + (size_t)i * bytes, c->expert_count, dtype));
+            DO(c->device_vt->add(s, r->sums + (size_t)r->turn[ours[i]] * bytes, (char *)grads + (size_t)i * bytes,
+                                 c->expert_count, dtype));
     DO(c->comm_vt->all_reduce(c->comm, r->sums, replicated * c->expert_count, dtype, s));
     for (int32_t i = 0; i < r->local; i++)
         if (r->turn[ours[i]] >= 0)
-            DO(c->device_vt->copy(s, (char *)grads + (size_t)i * bytes,
-                                  r->sums + (size_t)r->turn[ours[i]] * bytes, bytes));
+            DO(c->device_vt->copy(s, (char *)grads + (size_t)i * bytes, r->sums + (size_t)r->turn[ours[i]] * bytes,
+                                  bytes));
     return DP_OK;
 }
 
@@ -344,8 +337,7 @@ static dp_status_t send_piece(dp_replicas_t *r, const dp_replica_memory_t *m, si
 }
 
 /* Rows of one source rank come in the order of the replicas they are for. */
-static dp_status_t take_piece(dp_replicas_t *r, const dp_replica_memory_t *m, size_t at, size_t bytes,
-                              const char *rows)
+static dp_status_t take_piece(dp_replicas_t *r, const dp_replica_memory_t *m, size_t at, size_t bytes, const char *rows)
 {
     const int32_t first = r->config.comm_rank * r->local;
 
@@ -369,19 +361,18 @@ static dp_status_t move_piece(dp_replicas_t *r, const dp_replica_memory_t *m, si
     const int32_t *counts;
 
     DO(send_piece(r, m, at, bytes));
-    DO(vt->exchange(r->exchange, r->sequence, r->rows, r->device_counts,
-                    r->device_counts + r->config.comm_size, &rows, &counts, r->stream));
-    r->sequence++;
+    DO(vt->exchange(r->exchange, r->number, r->rows, r->device_counts, r->device_counts + r->config.comm_size, &rows,
+                    &counts, r->stream));
+    r->number++;
     DO(take_piece(r, m, at, bytes, rows));
-    return vt->exchange_release(r->exchange, r->sequence - 1, r->stream);
+    return vt->exchange_release(r->exchange, r->number - 1, r->stream);
 }
 
 static dp_status_t move_all(dp_replicas_t *r, const dp_replica_memory_t *memories, int32_t count)
 {
     const dp_device_vt_t *vt = r->config.device_vt;
 
-    DO(vt->copy(r->stream, r->device_counts, r->counts,
-                2 * (size_t)r->config.comm_size * sizeof(*r->counts)));
+    DO(vt->copy(r->stream, r->device_counts, r->counts, 2 * (size_t)r->config.comm_size * sizeof(*r->counts)));
     for (int32_t m = 0; m < count; m++)
         for (size_t at = 0; at < memories[m].bytes; at += r->row_bytes)
             DO(move_piece(r, &memories[m], at));

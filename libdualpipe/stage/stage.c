@@ -7,69 +7,222 @@
 #include "stage/stage.h"
 
 #include "base/memory.h"
+#include "stage/dtype.h"
+#include "stage/guard.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#define ALIGNMENT 64
+#define ALIGNMENT     64
 #define MOST_SEGMENTS INT16_MAX /* what the order of a pair can number */
-
-typedef struct dp__stage_part {
-    dp_part_t part;
-    size_t params_offset; /* bytes */
-    size_t saved_offset;
-} dp__stage_part_t;
 
 void dp_stage_free(dp_stage_t *stage)
 {
     if (stage == NULL)
         return;
     dp__free(stage->names);
-    dp__free(stage->params);
+    dp__free(stage->param_list);
     dp__free(stage->shapes);
     dp__free(stage->segments);
+    dp__free(stage->copies);
     dp__free(stage->parts);
     dp__free(stage);
 }
 
-static dp_status_t check_part(const dp_part_t *part, int32_t index)
-{
-    if (part->struct_size < sizeof(dp_part_t))
-        return dp_fail(DP_ERR_INVALID, "part %d: struct_size %u is not that of dp_part_t", index, part->struct_size);
-    if (part->nsegments < 1 || part->nsegments > DP_PART_SEGMENTS)
-        return dp_fail(DP_ERR_INVALID, "part %d has %d segments, 1 to %d are legal", index, part->nsegments,
-                       DP_PART_SEGMENTS);
-    if (part->sizes.nparams > 0 && part->params == NULL)
-        return dp_fail(DP_ERR_INVALID, "part %d: %u parameters announced, no list given", index, part->sizes.nparams);
-    for (int32_t s = 0; s < part->nsegments; s++) {
-        const dp_segment_t *segment = &part->segments[s];
+/* ---- what a part may be ---- */
 
-        if (segment->name == NULL || segment->name[0] == '\0' || segment->forward == NULL ||
-            segment->backward_input == NULL)
-            return dp_fail(DP_ERR_INVALID, "part %d segment %d: name, forward and backward_input are required", index, s);
-        if (segment->lane != DP_LANE_COMPUTE && segment->lane != DP_LANE_ALL_TO_ALL)
-            return dp_fail(DP_ERR_INVALID, "part %d segment %s: a segment runs on the compute or the all-to-all lane",
-                           index, segment->name);
-    }
-    for (uint32_t p = 0; p < part->sizes.nparams; p++) {
-        if (part->params[p].name == NULL)
-            return dp_fail(DP_ERR_INVALID, "part %d: parameter %u has no name", index, p);
-        if (part->params[p].offset > part->sizes.param_count ||
-            part->sizes.param_count - part->params[p].offset < part->params[p].count)
-            return dp_fail(DP_ERR_INVALID, "part %d parameter %s lies outside the part's %zu elements", index,
-                           part->params[p].name, part->sizes.param_count);
+static const char *missing(const dp_segment_t *s)
+{
+    if (s->name == NULL || s->name[0] == '\0')
+        return "name";
+    if (s->forward == NULL && s->host_forward == NULL)
+        return "forward or host_forward";
+    return s->backward_input == NULL && s->host_backward_input == NULL ? "backward_input or host_backward_input" : NULL;
+}
+
+static const char *doubled(const dp_segment_t *s)
+{
+    if (s->forward != NULL && s->host_forward != NULL)
+        return "forward and host_forward";
+    if (s->backward_input != NULL && s->host_backward_input != NULL)
+        return "backward_input and host_backward_input";
+    return s->backward_weight != NULL && s->host_backward_weight != NULL ? "backward_weight and host_backward_weight"
+                                                                         : NULL;
+}
+
+static dp_status_t check_segment(const dp_segment_t *s, int32_t part, int32_t index)
+{
+    if (missing(s) != NULL)
+        return dp_fail(DP_ERR_INVALID, "part %d segment %d %s has no %s", part, index, s->name != NULL ? s->name : "",
+                       missing(s));
+    if (doubled(s) != NULL)
+        return dp_fail(DP_ERR_INVALID, "part %d segment %s has both %s: give one of them", part, s->name, doubled(s));
+    if (s->lane != DP_LANE_COMPUTE && s->lane != DP_LANE_ALL_TO_ALL)
+        return dp_fail(DP_ERR_INVALID, "part %d segment %s: a segment runs on the compute or the all-to-all lane", part,
+                       s->name);
+    return DP_OK;
+}
+
+static dp_status_t check_param(const dp_param_t *param, int32_t part, uint32_t index, size_t count)
+{
+    if (param->name == NULL || param->name[0] == '\0')
+        return dp_fail(DP_ERR_INVALID, "part %d: parameter %u has no name", part, index);
+    if (param->offset > count || count - param->offset < param->count)
+        return dp_fail(DP_ERR_INVALID, "part %d parameter %s lies outside the part's %zu elements", part, param->name,
+                       count);
+    if (param->sharded > 1 || (param->sharded == 0 && param->expert > 0))
+        return dp_fail(
+            DP_ERR_INVALID,
+            "part %d parameter %s: sharded is %u and expert %d: a parameter of one expert has sharded 1, one "
+            "that is the same on all ranks has both 0",
+            part, param->name, param->sharded, param->expert);
+    if (param->shared != NULL || param->reserved[0] != 0 || param->reserved[1] != 0)
+        return dp_fail(DP_ERR_INVALID, "part %d parameter %s: shared and reserved must be NULL and zero", part,
+                       param->name);
+    return DP_OK;
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const dp_param_t *x = a, *y = b;
+
+    return x->offset != y->offset ? (x->offset > y->offset ? 1 : -1) : (x->count > y->count) - (x->count < y->count);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const dp_param_t *)a)->name, ((const dp_param_t *)b)->name);
+}
+
+/* No two parameters of the stage share an element or a name. Its list is complete. */
+static dp_status_t check_list(const dp_stage_t *stage)
+{
+    uint32_t n = stage->info.nparams;
+    dp_param_t *sorted = dp__calloc(n + 1u, sizeof(*sorted));
+    dp_status_t status = DP_OK;
+
+    if (sorted == NULL)
+        return dp_fail(DP_ERR_NOMEM, "stage: no memory to check %u parameters", n);
+    memcpy(sorted, stage->param_list, n * sizeof(*sorted));
+    qsort(sorted, n, sizeof(*sorted), by_offset);
+    for (uint32_t i = 1; i < n && status >= 0; i++)
+        if (sorted[i].offset < sorted[i - 1].offset + sorted[i - 1].count)
+            status = dp_fail(DP_ERR_INVALID,
+                             "parameters %s and %s overlap: %zu elements from %zu, %zu from %zu of the stage's",
+                             sorted[i - 1].name, sorted[i].name, sorted[i - 1].count, sorted[i - 1].offset,
+                             sorted[i].count, sorted[i].offset);
+    qsort(sorted, n, sizeof(*sorted), by_name);
+    for (uint32_t i = 1; i < n && status >= 0; i++)
+        if (strcmp(sorted[i].name, sorted[i - 1].name) == 0)
+            status =
+                dp_fail(DP_ERR_INVALID, "two parameters of the stage are called %s: give the parts different prefixes",
+                        sorted[i].name);
+    dp__free(sorted);
+    return status;
+}
+
+/* ---- taking what the trainer gave ---- */
+
+static const void *at(const void *array, uint32_t stride, int32_t index)
+{
+    return (const char *)array + (size_t)stride * (size_t)index;
+}
+
+static dp_status_t take_segments(dp_stage_t *stage, dp__stage_part_t *part, int32_t index)
+{
+    const dp_segment_t *given = part->part.segments;
+
+    if (given == NULL || part->part.nsegments < 1)
+        return dp_fail(DP_ERR_INVALID, "part %d has %d segments%s; at least one is needed", index, part->part.nsegments,
+                       given == NULL ? " and no list of them" : "");
+    if (given->struct_size < DP_SEGMENT_MIN)
+        return dp_fail(DP_ERR_INVALID,
+                       "part %d: segments[0].struct_size is %u, at least %zu is needed: set it to sizeof(dp_segment_t)",
+                       index, given->struct_size, DP_SEGMENT_MIN);
+    for (int32_t s = 0; s < part->part.nsegments; s++) {
+        const dp_segment_t *from = at(given, given->struct_size, s);
+        dp_status_t status;
+
+        if (from->struct_size != given->struct_size)
+            return dp_fail(DP_ERR_INVALID,
+                           "part %d: segments[%d].struct_size is %u, that of segments[0] %u: set both to "
+                           "sizeof(dp_segment_t)",
+                           index, s, from->struct_size, given->struct_size);
+        dp_sized_take(&part->segments[s], sizeof(part->segments[s]), from);
+        status = check_segment(&part->segments[s], index, s);
+        if (status < 0)
+            return status;
+        stage->host |= part->segments[s].host_forward != NULL || part->segments[s].host_backward_input != NULL ||
+                       part->segments[s].host_backward_weight != NULL;
     }
     return DP_OK;
 }
 
-/* Adds a part's sizes to the stage's and remembers where it starts. false: the sum wraps. */
-static bool place_part(dp_stage_t *stage, dp__stage_part_t *part, size_t *params_bytes, size_t *work, size_t *scratch)
+static dp_status_t take_sizes(dp__stage_part_t *part, int32_t index)
 {
-    const dp_block_sizes_t *sizes = &part->part.sizes;
+    const dp_block_sizes_t *given = part->part.sizes;
+
+    part->sizes = (dp_block_sizes_t){.struct_size = sizeof(part->sizes)};
+    if (given == NULL)
+        return DP_OK;
+    if (given->struct_size < DP_BLOCK_SIZES_MIN)
+        return dp_fail(DP_ERR_INVALID,
+                       "part %d: sizes->struct_size is %u, at least %zu is needed: set it to sizeof(dp_block_sizes_t)",
+                       index, given->struct_size, DP_BLOCK_SIZES_MIN);
+    dp_sized_take(&part->sizes, sizeof(part->sizes), given);
+    if (part->sizes.nparams > 0 && part->part.param_list == NULL)
+        return dp_fail(DP_ERR_INVALID, "part %d: %u parameters announced, no list given", index, part->sizes.nparams);
+    for (uint32_t p = 0; p < part->sizes.nparams; p++) {
+        dp_status_t status = check_param(&part->part.param_list[p], index, p, part->sizes.param_count);
+
+        if (status < 0)
+            return status;
+    }
+    return DP_OK;
+}
+
+/* The records of all parts, as many segments as they have in all. */
+static dp_status_t take_parts(dp_stage_t *stage, const dp_part_t *parts)
+{
+    int64_t segments = 0;
+
+    stage->parts = dp__calloc((size_t)stage->nparts, sizeof(*stage->parts));
+    if (stage->parts == NULL)
+        return dp_fail(DP_ERR_NOMEM, "stage: no memory for %d parts", stage->nparts);
+    for (int32_t i = 0; i < stage->nparts; i++) {
+        const dp_part_t *from = at(parts, parts->struct_size, i);
+
+        if (from->struct_size < DP_PART_MIN || from->struct_size != parts->struct_size)
+            return dp_fail(DP_ERR_INVALID,
+                           "part %d: struct_size is %u, at least %zu is needed, the same for all parts: set it to "
+                           "sizeof(dp_part_t)",
+                           i, from->struct_size, DP_PART_MIN);
+        dp_sized_take(&stage->parts[i].part, sizeof(dp_part_t), from);
+        segments += from->nsegments > 0 ? from->nsegments : 0;
+    }
+    if (segments > MOST_SEGMENTS)
+        return dp_fail(DP_ERR_INVALID, "stage: more than %d segments", MOST_SEGMENTS);
+    stage->nsegments = (int32_t)segments;
+    stage->segments = dp__calloc((size_t)segments + 1, sizeof(*stage->segments));
+    stage->copies = dp__calloc((size_t)segments + 1, sizeof(*stage->copies));
+    stage->shapes = dp__calloc((size_t)segments + 1, sizeof(*stage->shapes));
+    if (stage->segments == NULL || stage->copies == NULL || stage->shapes == NULL)
+        return dp_fail(DP_ERR_NOMEM, "stage: no memory for %d segments", stage->nsegments);
+    return DP_OK;
+}
+
+/* ---- the stage ---- */
+
+/* Adds a part's sizes to the stage's and remembers where it starts. false: the sum wraps. */
+static bool place_part(dp_stage_t *stage, dp__stage_part_t *part, size_t *params_bytes, size_t *work)
+{
+    const dp_block_sizes_t *sizes = &part->sizes;
     size_t bytes;
 
     part->params_offset = *params_bytes;
     part->saved_offset = stage->info.saved_bytes;
+    part->first_param = stage->info.nparams;
     if (!dp__mul(sizes->param_count, dp_dtype_bytes(stage->dtype), &bytes) || !dp__round_up(bytes, ALIGNMENT, &bytes) ||
         !dp__add(*params_bytes, bytes, params_bytes))
         return false;
@@ -77,94 +230,107 @@ static bool place_part(dp_stage_t *stage, dp__stage_part_t *part, size_t *params
         !dp__add(stage->info.saved_bytes, bytes, &stage->info.saved_bytes))
         return false;
     *work = *work < sizes->work_bytes ? sizes->work_bytes : *work;
-    *scratch = *scratch < sizes->scratch_bytes ? sizes->scratch_bytes : *scratch;
+    if (stage->info.scratch_bytes < sizes->scratch_bytes)
+        stage->info.scratch_bytes = sizes->scratch_bytes;
     stage->info.nparams += sizes->nparams;
     return true;
 }
 
-static size_t name_bytes(const dp_part_t *part)
+static size_t name_bytes(const dp__stage_part_t *part)
 {
     size_t bytes = 0;
 
+    for (int32_t s = 0; s < part->part.nsegments; s++)
+        bytes += strlen(part->segments[s].name) + 1;
     for (uint32_t p = 0; p < part->sizes.nparams; p++)
-        bytes += (part->prefix != NULL ? strlen(part->prefix) : 0) + strlen(part->params[p].name) + 1;
+        bytes +=
+            (part->part.prefix != NULL ? strlen(part->part.prefix) : 0) + strlen(part->part.param_list[p].name) + 1;
     return bytes;
 }
 
-/* The stage's own list of parameters: offsets within the stage, names with their part's prefix. */
-static dp_status_t list_params(dp_stage_t *stage)
+static const char *keep_name(char **next, const char *prefix, const char *name)
 {
-    size_t bytes = 1;
-    uint32_t n = 0;
-    char *at;
+    char *kept = *next;
 
-    for (int32_t i = 0; i < stage->nparts; i++)
-        bytes += name_bytes(&stage->parts[i].part);
-    stage->params = dp__calloc(stage->info.nparams + 1u, sizeof(*stage->params));
-    stage->names = dp__calloc(1, bytes);
-    if (stage->params == NULL || stage->names == NULL)
-        return dp_fail(DP_ERR_NOMEM, "stage: no memory for a list of %u parameters", stage->info.nparams);
-    at = stage->names;
-    for (int32_t i = 0; i < stage->nparts; i++) {
-        const dp_part_t *part = &stage->parts[i].part;
-
-        for (uint32_t p = 0; p < part->sizes.nparams; p++, n++) {
-            stage->params[n] = part->params[p];
-            stage->params[n].offset += stage->parts[i].params_offset / dp_dtype_bytes(stage->dtype);
-            stage->params[n].name = at;
-            at += snprintf(at, (size_t)(stage->names + bytes - at), "%s%s", part->prefix != NULL ? part->prefix : "",
-                           part->params[p].name) + 1;
-        }
-    }
-    stage->info.params = stage->params;
-    return DP_OK;
+    *next = stpcpy(stpcpy(kept, prefix != NULL ? prefix : ""), name) + 1;
+    return kept;
 }
 
-static void list_segments(dp_stage_t *stage)
+/* The stage's own list of parameters: offsets within the stage, names with their part's prefix. */
+static void list_params(dp_stage_t *stage, const dp__stage_part_t *part, char **next)
 {
-    int32_t n = 0;
+    for (uint32_t p = 0; p < part->sizes.nparams; p++) {
+        dp_param_t *param = &stage->param_list[part->first_param + p];
+
+        *param = part->part.param_list[p];
+        param->offset += part->params_offset / dp_dtype_bytes(stage->dtype);
+        param->name = keep_name(next, part->part.prefix, param->name);
+    }
+}
+
+static void list_segments(dp_stage_t *stage, int32_t index, int32_t first, char **next)
+{
+    dp__stage_part_t *part = &stage->parts[index];
+
+    for (int32_t s = 0; s < part->part.nsegments; s++) {
+        dp_segment_t *segment = &part->segments[s];
+        bool weight = segment->backward_weight != NULL || segment->host_backward_weight != NULL;
+
+        segment->name = keep_name(next, NULL, segment->name);
+        stage->segments[first + s] = (dp__stage_segment_t){segment, index, s == 0, s == part->part.nsegments - 1};
+        stage->shapes[first + s] = (dp__segment_shape_t){(uint8_t)segment->role, (uint8_t)segment->lane, weight};
+    }
+}
+
+static dp_status_t list_all(dp_stage_t *stage)
+{
+    size_t bytes = 1;
+    int32_t first = 0;
+    char *next;
 
     for (int32_t i = 0; i < stage->nparts; i++)
-        for (int32_t s = 0; s < stage->parts[i].part.nsegments; s++, n++) {
-            const dp_segment_t *segment = &stage->parts[i].part.segments[s];
-
-            stage->segments[n] = (dp__stage_segment_t){segment, i, s == 0, s == stage->parts[i].part.nsegments - 1};
-            stage->shapes[n] = (dp_segment_shape_t){(uint8_t)segment->role, (uint8_t)segment->lane,
-                                                    segment->backward_weight != NULL};
-        }
+        bytes += name_bytes(&stage->parts[i]);
+    stage->param_list = dp__calloc(stage->info.nparams + 1u, sizeof(*stage->param_list));
+    stage->names = dp__calloc(1, bytes);
+    if (stage->param_list == NULL || stage->names == NULL)
+        return dp_fail(DP_ERR_NOMEM, "stage: no memory for a list of %u parameters", stage->info.nparams);
+    next = stage->names;
+    for (int32_t i = 0; i < stage->nparts; i++) {
+        list_segments(stage, i, first, &next);
+        list_params(stage, &stage->parts[i], &next);
+        first += stage->parts[i].part.nsegments;
+    }
+    stage->info.param_list = stage->param_list;
+    return check_list(stage);
 }
 
 static dp_status_t build(dp_stage_t *stage, const dp_part_t *parts)
 {
-    size_t params_bytes = 0, work = 0, scratch = 0, boundary;
-    dp_status_t status;
+    size_t params_bytes = 0, work = 0, boundary;
+    int32_t first = 0;
+    dp_status_t status = take_parts(stage, parts);
 
-    stage->parts = dp__calloc((size_t)stage->nparts, sizeof(*stage->parts));
-    if (stage->parts == NULL)
-        return dp_fail(DP_ERR_NOMEM, "stage: no memory for %d parts", stage->nparts);
-    for (int32_t i = 0; i < stage->nparts; i++) {
-        status = check_part(&parts[i], i);
-        if (status < 0)
-            return status;
-        stage->parts[i].part = parts[i];
-        stage->nsegments += parts[i].nsegments;
-        if (stage->nsegments > MOST_SEGMENTS)
-            return dp_fail(DP_ERR_INVALID, "stage: more than %d segments", MOST_SEGMENTS);
-        if (!place_part(stage, &stage->parts[i], &params_bytes, &work, &scratch))
-            return dp_fail(DP_ERR_INVALID, "stage: the sizes of part %d add up to more than memory can hold", i);
+    for (int32_t i = 0; i < stage->nparts && status >= 0; i++) {
+        dp__stage_part_t *part = &stage->parts[i];
+
+        part->segments = stage->copies + first;
+        status = take_segments(stage, part, i);
+        if (status >= 0)
+            status = take_sizes(part, i);
+        if (status >= 0 && !place_part(stage, part, &params_bytes, &work))
+            status = dp_fail(DP_ERR_INVALID, "stage: the sizes of part %d add up to more than memory can hold", i);
+        first += part->part.nsegments;
     }
-    if (!dp__round_up(stage->boundary_bytes, ALIGNMENT, &boundary) || !dp__mul(boundary, 2, &boundary) ||
-        !dp__add(boundary, work, &stage->info.work_bytes))
+    if (status < 0)
+        return status;
+    if (!dp__add(stage->boundary_bytes, dp__guard_wanted() ? DP__GUARD_BYTES : 0, &stage->boundary_room) ||
+        !dp__round_up(stage->boundary_room, ALIGNMENT, &stage->boundary_room) ||
+        !dp__mul(stage->boundary_room, 2, &boundary) || !dp__add(boundary, work, &stage->info.work_bytes))
         return dp_fail(DP_ERR_INVALID, "stage: a boundary tensor of %zu bytes is too large", stage->boundary_bytes);
+    stage->info.struct_size = sizeof(stage->info);
     stage->info.nsegments = stage->nsegments;
-    stage->info.scratch_bytes = scratch;
     stage->info.param_count = params_bytes / dp_dtype_bytes(stage->dtype);
-    stage->segments = dp__calloc((size_t)stage->nsegments, sizeof(*stage->segments));
-    stage->shapes = dp__calloc((size_t)stage->nsegments, sizeof(*stage->shapes));
-    if (stage->segments == NULL || stage->shapes == NULL)
-        return dp_fail(DP_ERR_NOMEM, "stage: no memory for %d segments", stage->nsegments);
-    list_segments(stage);
-    return list_params(stage);
+    return list_all(stage);
 }
 
 dp_status_t dp_stage_create(const dp_part_t *parts, int32_t nparts, size_t boundary_bytes, dp_dtype_t dtype,
@@ -173,11 +339,14 @@ dp_status_t dp_stage_create(const dp_part_t *parts, int32_t nparts, size_t bound
     dp_stage_t *stage;
     dp_status_t status;
 
-    if (parts == NULL || nparts < 1 || nparts > MOST_SEGMENTS || stage_out == NULL)
-        return dp_fail(DP_ERR_INVALID, "dp_stage_create: %d parts; a stage has 1 to %d, and a place for the result", nparts,
-                       MOST_SEGMENTS);
-    if (dtype != DP_F32 && dtype != DP_F64 && dtype != DP_BF16)
-        return dp_fail(DP_ERR_INVALID, "dp_stage_create: dtype %d is not one of parameters", (int)dtype);
+    if (stage_out == NULL || (parts == NULL && nparts > 0))
+        return dp_fail(DP_ERR_INVALID, "dp_stage_create: parts and stage_out must not be NULL");
+    if (nparts < 1 || nparts > MOST_SEGMENTS)
+        return dp_fail(DP_ERR_INVALID, "dp_stage_create: %d parts; a stage has 1 to %d%s", nparts, MOST_SEGMENTS,
+                       nparts == 0 ? " (are there more stages than layers?)" : "");
+    if (!dp__dtype_of_params(dtype))
+        return dp_fail(DP_ERR_INVALID, "dp_stage_create: dtype is %s; parameters are DP_F32, DP_F64 or DP_BF16",
+                       dp__dtype_name(dtype));
     stage = dp__calloc(1, sizeof(*stage));
     if (stage == NULL)
         return dp_fail(DP_ERR_NOMEM, "stage: no memory for its record");
@@ -193,53 +362,88 @@ dp_status_t dp_stage_create(const dp_part_t *parts, int32_t nparts, size_t bound
     return DP_OK;
 }
 
-void dp_stage_describe(const dp_stage_t *stage, dp_stage_info_t *info_out)
+dp_status_t dp_stage_describe(const dp_stage_t *stage, dp_stage_info_t *info_out)
 {
-    *info_out = stage->info;
+    if (!DP_REACHES(info_out, dp_stage_info_t, param_list))
+        return dp_fail(DP_ERR_INVALID,
+                       "dp_stage_describe: info_out is NULL or its struct_size below %zu: set it to "
+                       "sizeof(dp_stage_info_t)",
+                       DP_STAGE_INFO_MIN);
+    dp_sized_put(info_out, &stage->info);
+    return DP_OK;
 }
 
-static size_t boundary_stride(const dp_stage_t *stage)
-{
-    return (stage->boundary_bytes + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1);
-}
+/* ---- calls ---- */
 
 /* Where part `i` leaves what the next part in the pass reads. */
 static void *boundary(const dp_stage_t *stage, const dp_segment_call_t *call, int32_t i)
 {
-    return (char *)call->work + (i % 2 != 0 ? boundary_stride(stage) : 0);
+    return (char *)call->work + (i % 2 != 0 ? stage->boundary_room : 0);
 }
 
-dp_status_t dp__stage_run(const dp_stage_t *stage, int32_t index, dp_op_kind_t pass, const dp_segment_call_t *call,
-                          dp_stream_t *s)
+void dp__stage_call(const dp_stage_t *stage, int32_t index, dp_op_kind_t pass, const dp_segment_call_t *call,
+                    dp_segment_call_t *own)
+{
+    const int32_t i = stage->segments[index].part;
+    const dp__stage_part_t *part = &stage->parts[i];
+    const bool first = i == 0, last = i == stage->nparts - 1, on_compute = stage->shapes[index].lane == DP_LANE_COMPUTE;
+
+    *own = *call;
+    own->params = (const char *)call->params + part->params_offset;
+    own->grads = NULL;
+    own->saved = (char *)call->saved + part->saved_offset;
+    own->work = NULL;
+    own->x = own->dy = NULL;
+    own->y = own->dx = own->output = NULL;
+    own->input = first ? call->input : NULL;
+    own->target = last ? call->target : NULL;
+    own->loss = own->aux_loss = NULL;
+    if (call->grads != NULL && (pass == DP_OP_W || (pass == DP_OP_I && on_compute)))
+        own->grads = (char *)call->grads + dp__grads_offset(stage->dtype, part->params_offset);
+    if (pass == DP_OP_W)
+        return; /* it may run long after its backward */
+    own->work = call->work != NULL ? (char *)call->work + 2 * stage->boundary_room : NULL;
+    if (pass == DP_OP_F) {
+        own->x = first ? call->x : boundary(stage, call, i - 1);
+        own->y = last ? call->y : boundary(stage, call, i);
+        own->output = last ? call->output : NULL;
+        own->loss = last ? call->loss : NULL;
+        own->aux_loss = call->aux_loss != NULL ? call->aux_loss + 2 * i : NULL;
+    } else {
+        own->dy = last ? call->dy : boundary(stage, call, i + 1);
+        own->dx = first ? call->dx : boundary(stage, call, i);
+    }
+}
+
+/* A host function on its way through launch(). */
+typedef struct host_call {
+    dp_segment_host_fn run;
+    void *self;
+    dp_segment_call_t call;
+} host_call_t;
+_Static_assert(sizeof(host_call_t) <= DP_LAUNCH_ARG_MAX, "a call fits a launch");
+
+static dp_status_t run_on_host(void *arg)
+{
+    const host_call_t *h = arg;
+
+    return h->run(h->self, &h->call);
+}
+
+dp_status_t dp__stage_put(const dp_stage_t *stage, int32_t index, dp_op_kind_t pass, const dp_segment_call_t *own,
+                          const dp_device_vt_t *vt, dp_stream_t *s)
 {
     const dp_segment_t *segment = stage->segments[index].segment;
-    int32_t i = stage->segments[index].part;
-    const dp__stage_part_t *part = &stage->parts[i];
-    dp_segment_call_t own = *call;
+    const dp_segment_fn put = pass == DP_OP_F   ? segment->forward
+                              : pass == DP_OP_I ? segment->backward_input
+                                                : segment->backward_weight;
+    const host_call_t host = {.run = pass == DP_OP_F   ? segment->host_forward
+                                     : pass == DP_OP_I ? segment->host_backward_input
+                                                       : segment->host_backward_weight,
+                              .self = segment->self,
+                              .call = *own};
 
-    own.params = (const char *)call->params + part->params_offset;
-    own.grads = call->grads != NULL ? (char *)call->grads + dp__grads_offset(stage->dtype, part->params_offset) : NULL;
-    own.saved = (char *)call->saved + part->saved_offset;
-    own.work = call->work != NULL ? (char *)call->work + 2 * boundary_stride(stage) : NULL;
-    if (i > 0)
-        own.input = NULL;
-    if (i < stage->nparts - 1)
-        own.target = NULL, own.output = NULL, own.loss = NULL;
-    if (pass == DP_OP_F) {
-        own.x = i > 0 ? boundary(stage, call, i - 1) : call->x;
-        own.y = i < stage->nparts - 1 ? boundary(stage, call, i) : call->y;
-        return segment->forward(segment->self, &own, s);
-    }
-    if (pass == DP_OP_I) {
-        own.dy = i < stage->nparts - 1 ? boundary(stage, call, i + 1) : call->dy;
-        own.dx = i > 0 ? boundary(stage, call, i) : call->dx;
-        return segment->backward_input(segment->self, &own, s);
-    }
-    /* it may run long after its backward: all it has are parameters and what was saved */
-    own.work = NULL;
-    own.x = own.dy = NULL;
-    own.y = own.dx = NULL;
-    return segment->backward_weight(segment->self, &own, s);
+    return put != NULL ? put(segment->self, own, s) : vt->launch(s, run_on_host, &host, sizeof(host));
 }
 
 dp_status_t dp__stage_reduce(const dp_stage_t *stage, void *grads, dp_stream_t *s)
@@ -251,7 +455,8 @@ dp_status_t dp__stage_reduce(const dp_stage_t *stage, void *grads, dp_stream_t *
         const dp__stage_part_t *part = &stage->parts[i];
 
         if (part->part.reduce != NULL)
-            status = part->part.reduce(part->part.reduce_self, (char *)grads + part->params_offset / size * accumulator, s);
+            status =
+                part->part.reduce(part->part.reduce_self, (char *)grads + part->params_offset / size * accumulator, s);
     }
     return status;
 }

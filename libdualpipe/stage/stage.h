@@ -6,6 +6,8 @@
 
 #include <dualpipe/stage.h>
 
+#include "program/pair.h"
+
 /* A segment and the part it belongs to. */
 typedef struct dp__stage_segment {
     const dp_segment_t *segment;
@@ -13,16 +15,29 @@ typedef struct dp__stage_segment {
     int32_t first_of_part, last_of_part;
 } dp__stage_segment_t;
 
+/* A part, with its segments and sizes copied, and where its memory lies in the stage's. */
+typedef struct dp__stage_part {
+    dp_part_t part;
+    dp_segment_t *segments;
+    dp_block_sizes_t sizes;
+    size_t params_offset; /* bytes */
+    size_t saved_offset;
+    uint32_t first_param; /* in the stage's list */
+} dp__stage_part_t;
+
 struct dp_stage {
     int32_t nparts, nsegments;
     size_t boundary_bytes;
+    size_t boundary_room; /* of one of the two boundary tensors in work memory */
     dp_dtype_t dtype;
-    struct dp__stage_part *parts;  /* [nparts] */
+    int host;                      /* a segment has host functions */
+    dp__stage_part_t *parts;       /* [nparts] */
     dp__stage_segment_t *segments; /* [nsegments] in forward order */
-    dp_segment_shape_t *shapes;    /* [nsegments] for dp_pair_order */
+    dp__segment_shape_t *shapes;   /* [nsegments] for dp__pair_order */
     dp_stage_info_t info;
-    dp_param_t *params;
-    char *names;
+    dp_segment_t *copies; /* [nsegments], the parts' own */
+    dp_param_t *param_list;
+    char *names; /* of segments and parameters */
 };
 
 /* Where in the accumulator the gradients lie of parameters that begin at byte `offset`. */
@@ -31,12 +46,15 @@ static inline size_t dp__grads_offset(dp_dtype_t dtype, size_t offset)
     return offset / dp_dtype_bytes(dtype) * dp_dtype_bytes(dp_dtype_accumulator(dtype));
 }
 
-/* Puts pass F, I or W of segment `index` on `s`. `call` describes the stage: its params, grads, saved, work, its x, y, dy, dx;
- * the segment is called with those of its part. */
-dp_status_t dp__stage_run(const dp_stage_t *stage, int32_t index, dp_op_kind_t pass, const dp_segment_call_t *call,
-                          dp_stream_t *s);
+/* What segment `index` is called with in pass F, I or W: `call` describes the stage (its params, grads, saved, work, its
+ * x, y, dy, dx), *own_out its part, with nothing that the pass may not touch. */
+void dp__stage_call(const dp_stage_t *stage, int32_t index, dp_op_kind_t pass, const dp_segment_call_t *call,
+                    dp_segment_call_t *own_out);
+/* Puts the pass on `s`; host functions by vt's launch. */
+dp_status_t dp__stage_put(const dp_stage_t *stage, int32_t index, dp_op_kind_t pass, const dp_segment_call_t *own,
+                          const dp_device_vt_t *vt, dp_stream_t *s);
 
-/* Puts the last word of the parts on the stage's summed gradients on `s`. */
+/* Puts on `s` what the parts still have to do to the stage's summed gradients. */
 dp_status_t dp__stage_reduce(const dp_stage_t *stage, void *grads, dp_stream_t *s);
 
 /* Grows when any part's does. */

@@ -152,8 +152,7 @@ static bool has_arrow(const flows_t *flows, const dp_span_t *span)
 {
     flow_end_t key = {span->flow, 0};
 
-    return ends_message(span) &&
-           bsearch(&key, flows->ends, (size_t)flows->count, sizeof(key), by_flow) != NULL;
+    return ends_message(span) && bsearch(&key, flows->ends, (size_t)flows->count, sizeof(key), by_flow) != NULL;
 }
 
 /* Microseconds with three decimals: nanoseconds exactly. */
@@ -169,11 +168,10 @@ static void put_thread(dp__json_out_t *out, int32_t rank, const placed_t *at)
 
 static void put_process(dp__json_out_t *out, int32_t rank)
 {
-    dp__json_put(
-        out,
-        "%s\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"tid\":0,\"args\":{\"name\":\"rank %d\"}},\n"
-        "{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%d,\"tid\":0,\"args\":{\"sort_index\":%d}}",
-        rank > 0 ? "," : "", rank, rank, rank, rank);
+    dp__json_put(out,
+                 "%s\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"tid\":0,\"args\":{\"name\":\"rank %d\"}},\n"
+                 "{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%d,\"tid\":0,\"args\":{\"sort_index\":%d}}",
+                 rank > 0 ? "," : "", rank, rank, rank, rank);
 }
 
 static void put_thread_name(dp__json_out_t *out, int32_t rank, const placed_t *at)
@@ -206,8 +204,8 @@ static void put_name(dp__json_out_t *out, const dp_timeline_t *timeline, const d
         dp__json_put(out, "%s", passes[span->pass]);
     if (span->kind == DP_SPAN_STEP)
         dp__json_put(out, " %d", span->step);
-    else if (span->mb >= 0)
-        dp__json_put(out, " %d", span->mb);
+    else if (span->microbatch >= 0)
+        dp__json_put(out, " %d", span->microbatch);
     dp__json_put(out, "\"");
 }
 
@@ -226,7 +224,7 @@ static void put_span(dp__json_out_t *out, const dp_timeline_t *timeline, int32_t
     dp__json_put(out,
                  ",\"cat\":\"%s\",\"args\":{\"step\":%d,\"mb\":%d,\"chunk\":%d,\"stage\":%d,\"segment\":%d,"
                  "\"pair\":%d}}",
-                 track_names[at->track], span->step, span->mb, span->chunk, span->stage, span->segment,
+                 track_names[at->track], span->step, span->microbatch, span->chunk, span->stage, span->segment,
                  span->pair);
 }
 
@@ -238,8 +236,7 @@ static void put_arrow(dp__json_out_t *out, int32_t rank, const placed_t *at)
     bool is_recv = span->kind == DP_SPAN_RECV;
     int64_t inside = span->end_ns > span->start_ns ? span->end_ns - 1 : span->start_ns;
 
-    dp__json_put(out,
-                 ",\n{\"ph\":\"%s\",%s\"name\":\"transfer\",\"cat\":\"transfer\",\"id\":\"0x%" PRIx64 "\",",
+    dp__json_put(out, ",\n{\"ph\":\"%s\",%s\"name\":\"transfer\",\"cat\":\"transfer\",\"id\":\"0x%" PRIx64 "\",",
                  is_recv ? "f" : "s", is_recv ? "\"bp\":\"e\"," : "", span->flow);
     put_thread(out, rank, at);
     dp__json_put(out, ",");
@@ -247,19 +244,17 @@ static void put_arrow(dp__json_out_t *out, int32_t rank, const placed_t *at)
     dp__json_put(out, "}");
 }
 
-static dp_status_t put_row(dp__json_out_t *out, const dp_timeline_t *timeline, int32_t rank,
-                           const flows_t *flows)
+static dp_status_t put_row(dp__json_out_t *out, const dp_timeline_t *timeline, int32_t rank, const flows_t *flows)
 {
     const dp__row_t *row = &timeline->rows[rank];
     placed_t *placed = dp__calloc((size_t)row->count, sizeof(*placed));
     int32_t named = 0;
 
     if (placed == NULL)
-        return dp_fail(DP_ERR_NOMEM, "timeline: no memory to sort %lld spans of rank %d",
-                       (long long)row->count, rank);
+        return dp_fail(DP_ERR_NOMEM, "timeline: no memory to sort %lld spans of rank %d", (long long)row->count, rank);
     place_spans(row, placed);
     put_process(out, rank);
-    for (int64_t i = 0; i < row->count && out->status == DP_OK; i++) {
+    for (int64_t i = 0; i < row->count && out->status >= 0; i++) {
         if (i == 0 || placed[i].track != placed[i - 1].track)
             named = 0;
         if (placed[i].thread == named) {
@@ -283,14 +278,14 @@ dp_status_t dp_timeline_write_chrome(const dp_timeline_t *timeline, dp_write_fn 
     if (timeline == NULL || write == NULL)
         return dp_fail(DP_ERR_INVALID, "timeline: nothing to write, or nothing to write to");
     status = find_flows(timeline, &flows);
-    if (status != DP_OK)
+    if (status < 0)
         return status;
     dp__json_open(&out, write, user);
     dp__json_put(&out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
-    for (int32_t r = 0; r < timeline->ranks && status == DP_OK && out.status == DP_OK; r++)
+    for (int32_t r = 0; r < timeline->ranks && status >= 0 && out.status >= 0; r++)
         status = put_row(&out, timeline, r, &flows);
     dp__json_put(&out, "\n]}\n");
     written = dp__json_close(&out);
     dp__free(flows.ends);
-    return status != DP_OK ? status : written;
+    return status < 0 ? status : written;
 }

@@ -16,7 +16,7 @@ void dp__json_open(dp__json_out_t *out, dp_write_fn write, void *user)
 
 static void flush(dp__json_out_t *out)
 {
-    if (out->status == DP_OK && out->used > 0)
+    if (out->status >= 0 && out->used > 0)
         out->status = out->write(out->user, out->buffer, out->used);
     out->used = 0;
 }
@@ -39,7 +39,7 @@ void dp__json_put(dp__json_out_t *out, const char *fmt, ...)
     bytes = vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
     if (bytes < 0 || (size_t)bytes >= sizeof(text)) {
-        if (out->status == DP_OK)
+        if (out->status >= 0)
             out->status = dp_fail(DP_ERR_OVERFLOW, "JSON: %d bytes in one piece", bytes);
         return;
     }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "timeline/pack.h"
 #include "timeline/timeline.h"
 
 #define MAGIC        0x4c545044u /* "DPTL" where the low byte comes first */
@@ -28,9 +29,9 @@ static void get(const unsigned char **from, void *value, size_t bytes)
     *from += bytes;
 }
 
-#define SPAN_FIELDS(X)                                                                                       \
-    X(start_ns)                                                                                              \
-    X(end_ns) X(flow) X(step) X(mb) X(chunk) X(stage) X(segment) X(kind) X(lane) X(pass) X(pair) X(name)
+#define SPAN_FIELDS(X)                                                                                                 \
+    X(start_ns)                                                                                                        \
+    X(end_ns) X(flow) X(step) X(microbatch) X(chunk) X(stage) X(segment) X(kind) X(lane) X(pass) X(pair) X(name)
 
 static void put_span(cursor_t *to, const dp_span_t *span)
 {
@@ -55,7 +56,7 @@ static bool packed_size(const dp_timeline_t *timeline, const dp__row_t *row, siz
     return dp__mul((size_t)row->count, SPAN_BYTES, &spans) && dp__add(spans, names + HEADER_BYTES, size_out);
 }
 
-dp_status_t dp_timeline_pack(const dp_timeline_t *timeline, int32_t rank, void *buffer, size_t *bytes)
+dp_status_t dp__timeline_pack(const dp_timeline_t *timeline, int32_t rank, void *buffer, size_t *bytes)
 {
     uint32_t magic = MAGIC, version = VERSION;
     uint64_t counts[3];
@@ -74,8 +75,8 @@ dp_status_t dp_timeline_pack(const dp_timeline_t *timeline, int32_t rank, void *
         return DP_OK;
     }
     if (*bytes < size)
-        return dp_fail(DP_ERR_INVALID, "timeline: rank %d packs into %zu bytes, the buffer has %zu", rank,
-                       size, *bytes);
+        return dp_fail(DP_ERR_INVALID, "timeline: rank %d packs into %zu bytes, the buffer has %zu", rank, size,
+                       *bytes);
     *bytes = size;
     put(&to, &magic, sizeof(magic));
     put(&to, &version, sizeof(version));
@@ -161,13 +162,13 @@ static dp_status_t adopt_names(dp_timeline_t *timeline, const packed_t *packed, 
         text[length] = 0;
         at += 1 + length;
         status = dp_timeline_name(timeline, text, &map[n]);
-        if (status != DP_OK)
+        if (status < 0)
             return status;
     }
     return DP_OK;
 }
 
-dp_status_t dp_timeline_unpack(dp_timeline_t *timeline, int32_t rank, const void *buffer, size_t bytes)
+dp_status_t dp__timeline_unpack(dp_timeline_t *timeline, int32_t rank, const void *buffer, size_t bytes)
 {
     uint16_t map[DP__TIMELINE_NAMES + 1];
     const unsigned char *at;
@@ -182,10 +183,9 @@ dp_status_t dp_timeline_unpack(dp_timeline_t *timeline, int32_t rank, const void
     if (fault == NULL)
         fault = check_spans(&packed);
     if (fault != NULL)
-        return dp_fail(DP_ERR_PROTOCOL, "timeline: rank %d: %zu packed bytes are refused: %s", rank, bytes,
-                       fault);
+        return dp_fail(DP_ERR_PROTOCOL, "timeline: rank %d: %zu packed bytes are refused: %s", rank, bytes, fault);
     status = adopt_names(timeline, &packed, map);
-    if (status != DP_OK)
+    if (status < 0)
         return status;
     row = &timeline->rows[rank];
     row->count = packed.count < (uint64_t)row->room ? (int64_t)packed.count : row->room;

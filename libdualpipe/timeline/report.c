@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/memory.h"
+#include "base/sized.h"
 #include "timeline/timeline.h"
 
 enum { COMPUTE = 1, ALL_TO_ALL = 2, OTHER_COMM = 4, WAITING = 8 };
@@ -110,9 +111,14 @@ dp_status_t dp_timeline_report(const dp_timeline_t *timeline, int32_t rank, int3
     window_t window = no_window;
     interval_t *intervals;
     const dp__row_t *row;
+    dp_rank_report_t report = {.struct_size = sizeof(report)};
+    dp_status_t status =
+        dp__sized_check("dp_timeline_report: report_out", report_out, "dp_rank_report_t", DP_RANK_REPORT_MIN);
     int64_t n;
 
-    if (timeline == NULL || report_out == NULL || rank < 0 || rank >= timeline->ranks)
+    if (status < 0)
+        return status;
+    if (timeline == NULL || rank < 0 || rank >= timeline->ranks)
         return dp_fail(DP_ERR_INVALID, "timeline: there is no row for rank %d", rank);
     row = &timeline->rows[rank];
     for (int32_t r = 0; r < timeline->ranks; r++) {
@@ -125,17 +131,16 @@ dp_status_t dp_timeline_report(const dp_timeline_t *timeline, int32_t rank, int3
         return dp_fail(DP_ERR_INVALID, "timeline: rank %d has no spans of step %d", rank, step);
     intervals = dp__calloc((size_t)row->count, sizeof(*intervals));
     if (intervals == NULL)
-        return dp_fail(DP_ERR_NOMEM, "timeline: no memory to sort %lld spans of rank %d",
-                       (long long)row->count, rank);
+        return dp_fail(DP_ERR_NOMEM, "timeline: no memory to sort %lld spans of rank %d", (long long)row->count, rank);
     n = gather(row, step, window, intervals);
-    report_out->window = window.end - window.start;
-    report_out->compute_busy = covered(intervals, n, COMPUTE);
-    report_out->comm_busy = covered(intervals, n, communication);
+    report.window = window.end - window.start;
+    report.compute_busy = covered(intervals, n, COMPUTE);
+    report.comm_busy = covered(intervals, n, communication);
     /* in this order no sum passes the window, which may be as long as the clock */
-    report_out->comm_hidden =
-        report_out->compute_busy - (covered(intervals, n, COMPUTE | communication) - report_out->comm_busy);
-    report_out->bubble = report_out->window - covered(intervals, n, COMPUTE | ALL_TO_ALL);
-    report_out->waiting = covered(intervals, n, WAITING);
+    report.comm_hidden = report.compute_busy - (covered(intervals, n, COMPUTE | communication) - report.comm_busy);
+    report.bubble = report.window - covered(intervals, n, COMPUTE | ALL_TO_ALL);
+    report.waiting = covered(intervals, n, WAITING);
+    dp_sized_put(report_out, &report);
     dp__free(intervals);
     return DP_OK;
 }

@@ -22,8 +22,8 @@ dp_status_t dp_timeline_create(int32_t ranks, int64_t spans_per_rank, dp_timelin
     dp_timeline_t *timeline;
 
     if (ranks < 1 || ranks > DP_MAX_RANKS || spans_per_rank < 0 || timeline_out == NULL)
-        return dp_fail(DP_ERR_INVALID, "timeline: %d ranks of %lld spans; 1 to %d ranks, 0 or more spans",
-                       ranks, (long long)spans_per_rank, DP_MAX_RANKS);
+        return dp_fail(DP_ERR_INVALID, "timeline: %d ranks of %lld spans; 1 to %d ranks, 0 or more spans", ranks,
+                       (long long)spans_per_rank, DP_MAX_RANKS);
     timeline = dp__calloc(1, sizeof(*timeline));
     if (timeline == NULL)
         goto no_memory;
@@ -42,8 +42,7 @@ dp_status_t dp_timeline_create(int32_t ranks, int64_t spans_per_rank, dp_timelin
 
 no_memory:
     dp_timeline_free(timeline);
-    return dp_fail(DP_ERR_NOMEM, "timeline: no memory for %d ranks of %lld spans", ranks,
-                   (long long)spans_per_rank);
+    return dp_fail(DP_ERR_NOMEM, "timeline: no memory for %d ranks of %lld spans", ranks, (long long)spans_per_rank);
 }
 
 void dp_timeline_free(dp_timeline_t *timeline)
@@ -116,8 +115,7 @@ dp_status_t dp_timeline_add(dp_timeline_t *timeline, int32_t rank, const dp_span
     row = &timeline->rows[rank];
     if (row->count == row->room) {
         row->lost++;
-        return dp_fail(DP_ERR_OVERFLOW, "timeline: rank %d: its %lld spans are used up", rank,
-                       (long long)row->room);
+        return dp_fail(DP_ERR_OVERFLOW, "timeline: rank %d: its %lld spans are used up", rank, (long long)row->room);
     }
     row->spans[row->count++] = *span;
     return DP_OK;

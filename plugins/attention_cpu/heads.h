@@ -30,8 +30,8 @@ static inline size_t smaller(size_t a, size_t b)
 static void logits(const dp_attention_t *a, const head_view_t *h, size_t i, size_t ni, size_t j, size_t nj,
                    real_t *tile)
 {
-    gemm(CblasNoTrans, CblasTrans, ni, nj, a->head_dim, (real_t)a->softmax_scale, h->q + i * a->q_width,
-         a->q_width, h->k + j * a->k_width, a->k_width, 0, tile, KEY_BLOCK);
+    gemm(CblasNoTrans, CblasTrans, ni, nj, a->head_dim, (real_t)a->n.scale, h->q + i * a->q_width, a->q_width,
+         h->k + j * a->k_width, a->k_width, 0, tile, KEY_BLOCK);
 }
 
 static void attend_queries(const dp_attention_t *a, const head_view_t *h, size_t i, size_t ni, real_t *tile)
@@ -42,10 +42,10 @@ static void attend_queries(const dp_attention_t *a, const head_view_t *h, size_t
         const size_t nj = smaller(KEY_BLOCK, i + ni - j);
 
         logits(a, h, i, ni, j, nj, tile);
-        softmax_tile(tile, ni, nj, i - j + 1, j == 0, h->row_max + i * a->heads, sum, a->heads, out,
-                     a->o_width, a->value_dim);
-        gemm(CblasNoTrans, CblasNoTrans, ni, a->value_dim, nj, 1, tile, KEY_BLOCK, h->v + j * a->v_width,
-             a->v_width, j == 0 ? 0 : 1, out, a->o_width);
+        softmax_tile(tile, ni, nj, i - j + 1, j == 0, h->row_max + i * a->heads, sum, a->heads, out, a->o_width,
+                     a->value_dim);
+        gemm(CblasNoTrans, CblasNoTrans, ni, a->value_dim, nj, 1, tile, KEY_BLOCK, h->v + j * a->v_width, a->v_width,
+             j == 0 ? 0 : 1, out, a->o_width);
     }
     softmax_finish(ni, sum, a->heads, out, a->o_width, a->value_dim);
 }
@@ -59,33 +59,32 @@ static void attend_head(const dp_attention_t *a, const head_view_t *h, real_t *t
 /* Where the gradients of one key/value head are gathered before they take the places of q, k and v. */
 typedef struct head_gradients {
     real_t *tile, *dtile;
-    real_t *dq; /* [group, S, head_dim]  */
+    real_t *dq; /* [group, S, head_dim] */
     real_t *dk; /* [KEY_BLOCK, head_dim] */
     real_t *dv; /* [KEY_BLOCK, value_dim] */
 } head_gradients_t;
 
 /* Adds what one tile contributes; its first key block sets dq. */
-static void backward_tile(const dp_attention_t *a, const head_view_t *h, const head_gradients_t *g,
-                          real_t *dq, size_t i, size_t ni, size_t j, size_t nj)
+static void backward_tile(const dp_attention_t *a, const head_view_t *h, const head_gradients_t *g, real_t *dq,
+                          size_t i, size_t ni, size_t j, size_t nj)
 {
-    const real_t scale = (real_t)a->softmax_scale;
+    const real_t scale = (real_t)a->n.scale;
     const real_t *const dout = h->dout + i * a->o_width;
 
     logits(a, h, i, ni, j, nj, g->tile);
-    gemm(CblasNoTrans, CblasTrans, ni, nj, a->value_dim, 1, dout, a->o_width, h->v + j * a->v_width,
-         a->v_width, 0, g->dtile, KEY_BLOCK);
-    softmax_backward_tile(g->tile, g->dtile, ni, nj, i - j + 1, h->row_max + i * a->heads,
-                          h->sum + i * a->heads, h->delta + i * a->heads, a->heads);
+    gemm(CblasNoTrans, CblasTrans, ni, nj, a->value_dim, 1, dout, a->o_width, h->v + j * a->v_width, a->v_width, 0,
+         g->dtile, KEY_BLOCK);
+    softmax_backward_tile(g->tile, g->dtile, ni, nj, i - j + 1, h->row_max + i * a->heads, h->sum + i * a->heads,
+                          h->delta + i * a->heads, a->heads);
     gemm(CblasTrans, CblasNoTrans, nj, a->value_dim, ni, 1, g->tile, KEY_BLOCK, dout, a->o_width, 1, g->dv,
          a->value_dim);
-    gemm(CblasTrans, CblasNoTrans, nj, a->head_dim, ni, scale, g->dtile, KEY_BLOCK, h->q + i * a->q_width,
-         a->q_width, 1, g->dk, a->head_dim);
-    gemm(CblasNoTrans, CblasNoTrans, ni, a->head_dim, nj, scale, g->dtile, KEY_BLOCK, h->k + j * a->k_width,
-         a->k_width, j == 0 ? 0 : 1, dq + i * a->head_dim, a->head_dim);
+    gemm(CblasTrans, CblasNoTrans, nj, a->head_dim, ni, scale, g->dtile, KEY_BLOCK, h->q + i * a->q_width, a->q_width,
+         1, g->dk, a->head_dim);
+    gemm(CblasNoTrans, CblasNoTrans, ni, a->head_dim, nj, scale, g->dtile, KEY_BLOCK, h->k + j * a->k_width, a->k_width,
+         j == 0 ? 0 : 1, dq + i * a->head_dim, a->head_dim);
 }
 
-static void copy_rows(real_t *to, size_t to_stride, const real_t *from, size_t from_stride, size_t rows,
-                      size_t columns)
+static void copy_rows(real_t *to, size_t to_stride, const real_t *from, size_t from_stride, size_t rows, size_t columns)
 {
     for (size_t r = 0; r < rows; r++)
         memcpy(to + r * to_stride, from + r * from_stride, columns * sizeof(real_t));
@@ -104,8 +103,7 @@ static head_view_t next_query_head(const dp_attention_t *a, head_view_t h)
 
 /* One key block of one key/value head against all queries that see it; k and v of the block become their
  * gradients. */
-static void backward_keys(const dp_attention_t *a, head_view_t h, const head_gradients_t *g, size_t j,
-                          size_t nj)
+static void backward_keys(const dp_attention_t *a, head_view_t h, const head_gradients_t *g, size_t j, size_t nj)
 {
     memset(g->dk, 0, nj * a->head_dim * sizeof(real_t));
     memset(g->dv, 0, nj * a->value_dim * sizeof(real_t));
@@ -113,8 +111,7 @@ static void backward_keys(const dp_attention_t *a, head_view_t h, const head_gra
         for (size_t i = j; i < a->sequence; i += QUERY_BLOCK) {
             const size_t ni = smaller(QUERY_BLOCK, a->sequence - i);
 
-            backward_tile(a, &h, g, g->dq + head * a->sequence * a->head_dim, i, ni, j,
-                          smaller(nj, i + ni - j));
+            backward_tile(a, &h, g, g->dq + head * a->sequence * a->head_dim, i, ni, j, smaller(nj, i + ni - j));
         }
     copy_rows(h.k + j * a->k_width, a->k_width, g->dk, a->head_dim, nj, a->head_dim);
     copy_rows(h.v + j * a->v_width, a->v_width, g->dv, a->value_dim, nj, a->value_dim);
@@ -126,8 +123,7 @@ static void backward_group(const dp_attention_t *a, head_view_t h, const head_gr
     for (size_t j = 0; j < a->sequence; j += KEY_BLOCK)
         backward_keys(a, h, g, j, smaller(KEY_BLOCK, a->sequence - j));
     for (size_t head = 0; head < a->group; head++, h = next_query_head(a, h))
-        copy_rows(h.q, a->q_width, g->dq + head * a->sequence * a->head_dim, a->head_dim, a->sequence,
-                  a->head_dim);
+        copy_rows(h.q, a->q_width, g->dq + head * a->sequence * a->head_dim, a->head_dim, a->sequence, a->head_dim);
 }
 
 #endif

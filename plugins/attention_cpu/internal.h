@@ -4,47 +4,42 @@
 #ifndef ATTENTION_CPU_INTERNAL_H
 #define ATTENTION_CPU_INTERNAL_H
 
-#include <dualpipe/attention.h>
+#include "plugins/attention/attention.h"
 
-#include <stddef.h>
+#define PLUGIN "attention_cpu"
 
 enum {
-    QUERY_BLOCK = 64, /* rows of a tile: queries    */
-    KEY_BLOCK = 256,  /* columns of a tile: keys    */
+    QUERY_BLOCK = 64, /* rows of a tile: queries */
+    KEY_BLOCK = 256,  /* columns of a tile: keys */
     ALIGN_BYTES = 64  /* of every array in a region */
 };
-
-/* Parameters, in elements from their start. */
-typedef struct attention_params {
-    size_t norm, wq, wk, wv, wo, count;
-} attention_params_t;
 
 /* What one micro-batch keeps, in bytes from the start of `saved`. backward_input turns q, k and v into
  * their gradients. */
 typedef struct attention_saved {
-    size_t normalized; /* [T, d] x / rms(x)                                      */
-    size_t inv_rms;    /* [T] 1 / rms(x)                                         */
-    size_t q;          /* [T, heads, head_dim] rotated; then dq, rotated back     */
-    size_t k;          /* [T, kv_heads, head_dim] the same                       */
-    size_t v;          /* [T, kv_heads, value_dim]; then dv                      */
-    size_t row_max;    /* [T, heads] largest logit of a row                      */
-    size_t inv_sum;    /* [T, heads] 1 / sum of exp(logit - row_max)             */
-    size_t heads_out;  /* [T, heads, value_dim] softmax(..) v, before wo         */
-    size_t dy;         /* [T, d] from backward_input on                          */
-    size_t dnorm;      /* [d] gradient of the norm, from backward_input on       */
+    size_t normalized; /* [T, d] x / rms(x) */
+    size_t inv_rms;    /* [T] 1 / rms(x) */
+    size_t q;          /* [T, heads, head_dim] rotated; then dq, rotated back */
+    size_t k;          /* [T, kv_heads, head_dim] the same */
+    size_t v;          /* [T, kv_heads, value_dim]; then dv */
+    size_t row_max;    /* [T, heads] largest logit of a row */
+    size_t inv_sum;    /* [T, heads] 1 / sum of exp(logit - row_max) */
+    size_t heads_out;  /* [T, heads, value_dim] softmax(..) v, before wo */
+    size_t dy;         /* [T, d] from backward_input on */
+    size_t dnorm;      /* [d] gradient of the norm, from backward_input on */
     size_t bytes;
 } attention_saved_t;
 
 /* Scratch, in bytes. The three passes use it one at a time, and so do the two halves of a pass. */
 typedef struct attention_scratch {
-    size_t rows;   /* [T, d] n = RMSNorm(x), or its gradient                 */
-    size_t tile;   /* [QUERY_BLOCK, KEY_BLOCK] probabilities                 */
-    size_t dtile;  /* the same, gradients                                    */
-    size_t dheads; /* [T, heads, value_dim] gradient of heads_out            */
-    size_t delta;  /* [T, heads] sum of dheads * heads_out over a row        */
-    size_t dq;     /* [heads / kv_heads, S, head_dim]                        */
-    size_t dk;     /* [KEY_BLOCK, head_dim]                                  */
-    size_t dv;     /* [KEY_BLOCK, value_dim]                                 */
+    size_t rows;   /* [T, d] n = RMSNorm(x), or its gradient */
+    size_t tile;   /* [QUERY_BLOCK, KEY_BLOCK] probabilities */
+    size_t dtile;  /* the same, gradients */
+    size_t dheads; /* [T, heads, value_dim] gradient of heads_out */
+    size_t delta;  /* [T, heads] sum of dheads * heads_out over a row */
+    size_t dq;     /* [heads / kv_heads, S, head_dim] */
+    size_t dk;     /* [KEY_BLOCK, head_dim] */
+    size_t dv;     /* [KEY_BLOCK, value_dim] */
     size_t bytes;
 } attention_scratch_t;
 
@@ -61,14 +56,13 @@ extern const attention_passes_t attention_passes_f32, attention_passes_f64;
 struct dp_attention {
     const dp_host_t *host;
     const dp_device_vt_t *device_vt;
+    attn_dims_t n;
     const attention_passes_t *passes;
     size_t element_bytes;
     size_t batch, sequence, tokens, hidden;
-    size_t heads, kv_heads, group; /* group = heads / kv_heads                    */
+    size_t heads, kv_heads, group; /* group = heads / kv_heads */
     size_t head_dim, value_dim;
-    size_t q_width, k_width, v_width, o_width; /* heads x dim of one token         */
-    double norm_eps, rope_theta, softmax_scale;
-    attention_params_t params;
+    size_t q_width, k_width, v_width, o_width; /* heads x dim of one token */
     attention_saved_t saved;
     attention_scratch_t scratch;
     size_t rope_bytes;

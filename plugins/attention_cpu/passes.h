@@ -15,7 +15,7 @@ static void fill_rope(dp_attention_t *a)
     real_t *rope = a->rope;
 
     for (size_t i = 0; i < half; i++) {
-        const double frequency = pow(a->rope_theta, -2.0 * (double)i / (double)a->head_dim);
+        const double frequency = pow(a->n.rope_theta, -2.0 * (double)i / (double)a->head_dim);
 
         for (size_t p = 0; p < a->sequence; p++) {
             rope[p * a->head_dim + i] = (real_t)cos((double)p * frequency);
@@ -38,16 +38,14 @@ static void project(const dp_attention_t *a, const real_t *n, const real_t *w, s
 }
 
 /* dn (+)= dout w^T. */
-static void project_back(const dp_attention_t *a, const real_t *dout, const real_t *w, size_t width,
-                         real_t beta, real_t *dn)
+static void project_back(const dp_attention_t *a, const real_t *dout, const real_t *w, size_t width, real_t beta,
+                         real_t *dn)
 {
-    gemm(CblasNoTrans, CblasTrans, a->tokens, a->hidden, width, 1, dout, width, w, width, beta, dn,
-         a->hidden);
+    gemm(CblasNoTrans, CblasTrans, a->tokens, a->hidden, width, 1, dout, width, w, width, beta, dn, a->hidden);
 }
 
 /* dw += n^T dout. */
-static void project_weight(const dp_attention_t *a, const real_t *n, const real_t *dout, size_t width,
-                           real_t *dw)
+static void project_weight(const dp_attention_t *a, const real_t *n, const real_t *dout, size_t width, real_t *dw)
 {
     gemm(CblasTrans, CblasNoTrans, a->hidden, width, a->tokens, 1, n, a->hidden, dout, width, 1, dw, width);
 }
@@ -114,11 +112,11 @@ static dp_status_t forward(const dp_attention_t *a, const dp_io_t *io)
     real_t *const q = in(io->saved, s->q), *const k = in(io->saved, s->k), *const v = in(io->saved, s->v);
     dp_status_t st;
 
-    normalize(normalized, in(io->saved, s->inv_rms), n, io->x, params + a->params.norm, a->tokens, a->hidden,
-              a->norm_eps);
-    project(a, n, params + a->params.wq, a->q_width, q);
-    project(a, n, params + a->params.wk, a->k_width, k);
-    project(a, n, params + a->params.wv, a->v_width, v);
+    normalize(normalized, in(io->saved, s->inv_rms), n, io->x, params + a->n.params.norm, a->tokens, a->hidden,
+              a->n.norm_eps);
+    project(a, n, params + a->n.params.wq, a->q_width, q);
+    project(a, n, params + a->n.params.wk, a->k_width, k);
+    project(a, n, params + a->n.params.wv, a->v_width, v);
     rotate_all(a, q, a->heads, 1);
     rotate_all(a, k, a->kv_heads, 1);
     st = attend(a, io);
@@ -126,8 +124,8 @@ static dp_status_t forward(const dp_attention_t *a, const dp_io_t *io)
         return st;
     if (io->y != io->x)
         memcpy(io->y, io->x, a->tokens * a->hidden * sizeof(real_t));
-    gemm(CblasNoTrans, CblasNoTrans, a->tokens, a->hidden, a->o_width, 1, in(io->saved, s->heads_out),
-         a->o_width, params + a->params.wo, a->hidden, 1, io->y, a->hidden);
+    gemm(CblasNoTrans, CblasNoTrans, a->tokens, a->hidden, a->o_width, 1, in(io->saved, s->heads_out), a->o_width,
+         params + a->n.params.wo, a->hidden, 1, io->y, a->hidden);
     return DP_OK;
 }
 
@@ -143,7 +141,7 @@ static dp_status_t backward_input(const dp_attention_t *a, const dp_io_t *io)
     dp_status_t st;
 
     memcpy(dy, io->dy, elements * sizeof(real_t));
-    gemm(CblasNoTrans, CblasTrans, a->tokens, a->o_width, a->hidden, 1, dy, a->hidden, params + a->params.wo,
+    gemm(CblasNoTrans, CblasTrans, a->tokens, a->o_width, a->hidden, 1, dy, a->hidden, params + a->n.params.wo,
          a->hidden, 0, dheads, a->o_width);
     dot_rows(in(io->scratch, a->scratch.delta), dheads, in(io->saved, s->heads_out), a->tokens * a->heads,
              a->value_dim);
@@ -153,13 +151,12 @@ static dp_status_t backward_input(const dp_attention_t *a, const dp_io_t *io)
     rotate_all(a, dq, a->heads, -1);
     rotate_all(a, dk, a->kv_heads, -1);
 
-    project_back(a, dq, params + a->params.wq, a->q_width, 0, dn);
-    project_back(a, dk, params + a->params.wk, a->k_width, 1, dn);
-    project_back(a, dv, params + a->params.wv, a->v_width, 1, dn);
+    project_back(a, dq, params + a->n.params.wq, a->q_width, 0, dn);
+    project_back(a, dk, params + a->n.params.wk, a->k_width, 1, dn);
+    project_back(a, dv, params + a->n.params.wv, a->v_width, 1, dn);
     gain_gradient(in(io->saved, s->dnorm), dn, normalized, a->tokens, a->hidden);
     if (io->dx != NULL) {
-        normalize_backward(dn, params + a->params.norm, normalized, in(io->saved, s->inv_rms), a->tokens,
-                           a->hidden);
+        normalize_backward(dn, params + a->n.params.norm, normalized, in(io->saved, s->inv_rms), a->tokens, a->hidden);
         add_residual(io->dx, dy, dn, elements);
     }
     return DP_OK;
@@ -171,13 +168,13 @@ static dp_status_t backward_weight(const dp_attention_t *a, const dp_io_t *io)
     const real_t *const params = io->params;
     real_t *const grads = io->grads, *const n = in(io->scratch, a->scratch.rows);
 
-    apply_gain(n, in(io->saved, s->normalized), params + a->params.norm, a->tokens, a->hidden);
-    project_weight(a, n, in(io->saved, s->q), a->q_width, grads + a->params.wq);
-    project_weight(a, n, in(io->saved, s->k), a->k_width, grads + a->params.wk);
-    project_weight(a, n, in(io->saved, s->v), a->v_width, grads + a->params.wv);
-    gemm(CblasTrans, CblasNoTrans, a->o_width, a->hidden, a->tokens, 1, in(io->saved, s->heads_out),
-         a->o_width, in(io->saved, s->dy), a->hidden, 1, grads + a->params.wo, a->hidden);
-    accumulate(grads + a->params.norm, in(io->saved, s->dnorm), a->hidden);
+    apply_gain(n, in(io->saved, s->normalized), params + a->n.params.norm, a->tokens, a->hidden);
+    project_weight(a, n, in(io->saved, s->q), a->q_width, grads + a->n.params.wq);
+    project_weight(a, n, in(io->saved, s->k), a->k_width, grads + a->n.params.wk);
+    project_weight(a, n, in(io->saved, s->v), a->v_width, grads + a->n.params.wv);
+    gemm(CblasTrans, CblasNoTrans, a->o_width, a->hidden, a->tokens, 1, in(io->saved, s->heads_out), a->o_width,
+         in(io->saved, s->dy), a->hidden, 1, grads + a->n.params.wo, a->hidden);
+    accumulate(grads + a->n.params.norm, in(io->saved, s->dnorm), a->hidden);
     return DP_OK;
 }
 

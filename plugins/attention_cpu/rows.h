@@ -12,8 +12,7 @@
 /* normalized = x / rms(x), inv_rms = 1 / rms(x), n = normalized * gain. */
 VECTORISED
 static void normalize(real_t *restrict normalized, real_t *restrict inv_rms, real_t *restrict n,
-                      const real_t *restrict x, const real_t *restrict gain, size_t rows, size_t d,
-                      double eps)
+                      const real_t *restrict x, const real_t *restrict gain, size_t rows, size_t d, double eps)
 {
     for (size_t t = 0; t < rows; t++, x += d, normalized += d, n += d) {
         const real_t inv = (real_t)(1 / sqrt(dot(x, x, d) / (double)d + eps));
@@ -28,8 +27,8 @@ static void normalize(real_t *restrict normalized, real_t *restrict inv_rms, rea
 
 /* n = normalized * gain, once more. */
 VECTORISED
-static void apply_gain(real_t *restrict n, const real_t *restrict normalized, const real_t *restrict gain,
-                       size_t rows, size_t d)
+static void apply_gain(real_t *restrict n, const real_t *restrict normalized, const real_t *restrict gain, size_t rows,
+                       size_t d)
 {
     for (size_t t = 0; t < rows; t++, n += d, normalized += d)
         for (size_t i = 0; i < d; i++)
@@ -38,8 +37,8 @@ static void apply_gain(real_t *restrict n, const real_t *restrict normalized, co
 
 /* dgain = sum over the rows of dn * normalized. */
 VECTORISED
-static void gain_gradient(real_t *restrict dgain, const real_t *restrict dn,
-                          const real_t *restrict normalized, size_t rows, size_t d)
+static void gain_gradient(real_t *restrict dgain, const real_t *restrict dn, const real_t *restrict normalized,
+                          size_t rows, size_t d)
 {
     for (size_t i = 0; i < d; i++)
         dgain[i] = 0;
@@ -51,9 +50,8 @@ static void gain_gradient(real_t *restrict dgain, const real_t *restrict dn,
 /* Turns dn into the gradient of the input of RMSNorm: (g - normalized * mean(g * normalized)) / rms, g =
  * dn * gain. */
 VECTORISED
-static void normalize_backward(real_t *restrict dn, const real_t *restrict gain,
-                               const real_t *restrict normalized, const real_t *restrict inv_rms, size_t rows,
-                               size_t d)
+static void normalize_backward(real_t *restrict dn, const real_t *restrict gain, const real_t *restrict normalized,
+                               const real_t *restrict inv_rms, size_t rows, size_t d)
 {
     for (size_t t = 0; t < rows; t++, dn += d, normalized += d) {
         const real_t inv = inv_rms[t];

@@ -73,8 +73,7 @@ static void softmax_tile(real_t *restrict tile, size_t queries, size_t keys, siz
                          real_t *restrict row_max, real_t *restrict sum, size_t stride, real_t *restrict out,
                          size_t out_stride, size_t value_dim)
 {
-    for (size_t r = 0; r < queries;
-         r++, tile += KEY_BLOCK, row_max += stride, sum += stride, out += out_stride) {
+    for (size_t r = 0; r < queries; r++, tile += KEY_BLOCK, row_max += stride, sum += stride, out += out_stride) {
         const size_t seen = visible + r < keys ? visible + r : keys;
         const size_t padded = pad_row(tile, seen);
         real_t max = largest(tile, padded), total = 0;
@@ -97,8 +96,8 @@ static void softmax_tile(real_t *restrict tile, size_t queries, size_t keys, siz
 
 /* After the last tile: out /= sum, sum becomes 1 / sum. */
 VECTORISED
-static void softmax_finish(size_t queries, real_t *restrict sum, size_t stride, real_t *restrict out,
-                           size_t out_stride, size_t value_dim)
+static void softmax_finish(size_t queries, real_t *restrict sum, size_t stride, real_t *restrict out, size_t out_stride,
+                           size_t value_dim)
 {
     for (size_t r = 0; r < queries; r++, sum += stride, out += out_stride) {
         const real_t inv = 1 / *sum;
@@ -113,8 +112,8 @@ static void softmax_finish(size_t queries, real_t *restrict sum, size_t stride, 
  * the gradient of the logits. delta[r * stride]: sum of p * dp over the whole row r. */
 VECTORISED
 static void softmax_backward_tile(real_t *restrict tile, real_t *restrict dtile, size_t queries, size_t keys,
-                                  size_t visible, const real_t *restrict row_max,
-                                  const real_t *restrict inv_sum, const real_t *restrict delta, size_t stride)
+                                  size_t visible, const real_t *restrict row_max, const real_t *restrict inv_sum,
+                                  const real_t *restrict delta, size_t stride)
 {
     for (size_t r = 0; r < queries; r++, tile += KEY_BLOCK, dtile += KEY_BLOCK) {
         const size_t seen = visible + r < keys ? visible + r : keys;

@@ -8,19 +8,18 @@
 static dp_status_t open_instance(const dp_host_t *host, const dp_attention_config_t *config,
                                  dp_attention_t **attention_out)
 {
-    return dp_attention_block_open(host, config, &dp_scores_core, attention_out);
+    return attn_block_open(host, config, &scores_core, attention_out);
 }
 
 static const dp_attention_vt_t attention_vt = {
     .struct_size = sizeof(attention_vt),
-    .caps = DP_ATTENTION_CAP_DETERMINISTIC,
     .open = open_instance,
-    .close = dp_attention_block_close,
-    .sizes = dp_attention_block_sizes,
-    .params = dp_attention_block_params,
-    .forward = dp_attention_block_forward,
-    .backward_input = dp_attention_block_backward_input,
-    .backward_weight = dp_attention_block_backward_weight,
+    .close = attn_block_close,
+    .sizes = attn_block_sizes,
+    .params = attn_block_params,
+    .forward = attn_block_forward,
+    .backward_input = attn_block_backward_input,
+    .backward_weight = attn_block_backward_weight,
 };
 
 static const void *get_interface(const char *id)
@@ -29,6 +28,9 @@ static const void *get_interface(const char *id)
 }
 
 DP_PLUGIN_DEFINE(attention_cuda) = {
-    DP_PLUGIN_HEAD, "attention_cuda", DP_VERSION, "causal attention by cuBLASLt and a softmax kernel", NULL,
-    NULL,           get_interface,
+    DP_PLUGIN_HEAD,
+    .name = "attention_cuda",
+    .version = DP_VERSION,
+    .summary = "causal attention by cuBLASLt and a softmax kernel",
+    .get_interface = get_interface,
 };

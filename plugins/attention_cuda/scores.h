@@ -4,21 +4,21 @@
 #ifndef ATTENTION_CUDA_SCORES_H
 #define ATTENTION_CUDA_SCORES_H
 
-#include "../cuda/attention/attention.h"
+#include "plugins/attention/cuda/block.h"
 
 /** Scores of `kv_heads` key/value heads, with all their query heads, and `rows` queries are held at a time. */
-typedef struct dp_score_blocks {
+typedef struct score_blocks {
     uint32_t kv_heads, rows;
     uint32_t pitch;     /* most scores from row to row: the sequence, rounded up to 16 bytes and more */
-    size_t block_bytes; /* of one of the arrays below, of sums: logits, or gradients                   */
-} dp_score_blocks_t;
+    size_t block_bytes; /* of one of the arrays below, of sums: logits, or gradients */
+} score_blocks_t;
 
 /** The blocks for an instance, within `budget` bytes for all four arrays where 16 rows of one head fit into it. */
-dp_score_blocks_t dp_score_blocks(const dp_attention_t *a, size_t budget);
+score_blocks_t score_blocks(const dp_attention_t *a, size_t budget);
 
 /** Scores from row to row where a block has this many columns: vector loads want 16-byte rows. */
-uint32_t dp_score_pitch(uint32_t columns);
+uint32_t score_pitch(uint32_t columns);
 
-extern const dp_attention_core_t dp_scores_core;
+extern const attn_core_t scores_core;
 
 #endif

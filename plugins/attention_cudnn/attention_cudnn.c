@@ -8,7 +8,7 @@
 static dp_status_t open_instance(const dp_host_t *host, const dp_attention_config_t *config,
                                  dp_attention_t **attention_out)
 {
-    return dp_attention_block_open(host, config, &dp_cudnn_core, attention_out);
+    return attn_block_open(host, config, &cudnn_core, attention_out);
 }
 
 /* Deterministic when config.deterministic asks for it, and not otherwise: no capability for all instances. */
@@ -16,12 +16,12 @@ static const dp_attention_vt_t attention_vt = {
     .struct_size = sizeof(attention_vt),
     .caps = 0,
     .open = open_instance,
-    .close = dp_attention_block_close,
-    .sizes = dp_attention_block_sizes,
-    .params = dp_attention_block_params,
-    .forward = dp_attention_block_forward,
-    .backward_input = dp_attention_block_backward_input,
-    .backward_weight = dp_attention_block_backward_weight,
+    .close = attn_block_close,
+    .sizes = attn_block_sizes,
+    .params = attn_block_params,
+    .forward = attn_block_forward,
+    .backward_input = attn_block_backward_input,
+    .backward_weight = attn_block_backward_weight,
 };
 
 static const void *get_interface(const char *id)
@@ -30,6 +30,9 @@ static const void *get_interface(const char *id)
 }
 
 DP_PLUGIN_DEFINE(attention_cudnn) = {
-    DP_PLUGIN_HEAD, "attention_cudnn", DP_VERSION, "causal flash attention in bf16 by cuDNN", NULL,
-    NULL,           get_interface,
+    DP_PLUGIN_HEAD,
+    .name = "attention_cudnn",
+    .version = DP_VERSION,
+    .summary = "causal flash attention in bf16 by cuDNN",
+    .get_interface = get_interface,
 };

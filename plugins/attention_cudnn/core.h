@@ -4,8 +4,8 @@
 #ifndef ATTENTION_CUDNN_CORE_H
 #define ATTENTION_CUDNN_CORE_H
 
-#include "../cuda/attention/attention.h"
+#include "plugins/attention/cuda/block.h"
 
-extern const dp_attention_core_t dp_cudnn_core;
+extern const attn_core_t cudnn_core;
 
 #endif

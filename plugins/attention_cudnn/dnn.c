@@ -6,34 +6,33 @@
 
 enum { OLDEST = 90500 };
 
-dp_status_t dp_dnn_load(const dp_host_t *host, dp_dnn_t *dnn)
+dp_status_t dnn_load(const dp_host_t *host, dnn_t *dnn)
 {
-    static const dp_cuda_source_t source = {"cuDNN", "DUALPIPE_CUDNN", {"libcudnn.so.9", "libcudnn.so"}};
-    const dp_cuda_symbol_t symbols[] = {
+    static const cuda_source_t source = {"cuDNN", "DUALPIPE_CUDNN", {"libcudnn.so.9", "libcudnn.so"}};
+    const cuda_symbol_t symbols[] = {
 #define X(name) {#name, (void **)&dnn->name},
-        DP_CUDNN_SYMBOLS(X)
+        CUDNN_SYMBOLS(X)
 #undef X
     };
-    dp_status_t st = dp_cuda_import(host, &source, symbols, sizeof(symbols) / sizeof(symbols[0]));
+    dp_status_t st = cuda_import(host, &source, symbols, sizeof(symbols) / sizeof(symbols[0]));
     size_t version;
 
     if (st < 0)
         return st;
     version = dnn->cudnnGetVersion();
     if (version < OLDEST)
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "cuDNN %zu is too old: attention needs %d (9.5) or later",
-                       version, OLDEST);
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "cuDNN %zu is too old: attention needs %d (9.5) or later", version,
+                       OLDEST);
     return DP_OK;
 }
 
-dp_status_t dp_dnn_check(const dp_host_t *host, const dp_dnn_t *dnn, cudnnStatus_t status, const char *what)
+dp_status_t dnn_check(const dp_host_t *host, const dnn_t *dnn, cudnnStatus_t status, const char *what)
 {
     char words[512] = "";
 
     if (status == CUDNN_STATUS_SUCCESS)
         return DP_OK;
     dnn->cudnnGetLastErrorString(words, sizeof(words));
-    return DP_FAIL(host,
-                   status / 1000 == CUDNN_STATUS_NOT_SUPPORTED / 1000 ? DP_ERR_UNSUPPORTED : DP_ERR_DEVICE,
+    return DP_FAIL(host, status / 1000 == CUDNN_STATUS_NOT_SUPPORTED / 1000 ? DP_ERR_UNSUPPORTED : DP_ERR_DEVICE,
                    "cuDNN: %s: %s: %s", what, dnn->cudnnGetErrorString(status), words);
 }

@@ -8,30 +8,31 @@
 
 #include <cudnn_graph.h>
 
-#define DP_CUDNN_SYMBOLS(X)                                                                                  \
-    X(cudnnGetVersion)                                                                                       \
-    X(cudnnGetErrorString)                                                                                   \
-    X(cudnnGetLastErrorString)                                                                               \
-    X(cudnnCreate)                                                                                           \
-    X(cudnnDestroy)                                                                                          \
-    X(cudnnSetStream)                                                                                        \
-    X(cudnnBackendCreateDescriptor)                                                                          \
-    X(cudnnBackendDestroyDescriptor)                                                                         \
-    X(cudnnBackendSetAttribute)                                                                              \
-    X(cudnnBackendGetAttribute)                                                                              \
-    X(cudnnBackendFinalize)                                                                                  \
+#define CUDNN_SYMBOLS(X)                                                                                               \
+    X(cudnnGetVersion)                                                                                                 \
+    X(cudnnGetErrorString)                                                                                             \
+    X(cudnnGetLastErrorString)                                                                                         \
+    X(cudnnCreate)                                                                                                     \
+    X(cudnnDestroy)                                                                                                    \
+    X(cudnnSetStream)                                                                                                  \
+    X(cudnnBackendCreateDescriptor)                                                                                    \
+    X(cudnnBackendDestroyDescriptor)                                                                                   \
+    X(cudnnBackendSetAttribute)                                                                                        \
+    X(cudnnBackendGetAttribute)                                                                                        \
+    X(cudnnBackendFinalize)                                                                                            \
     X(cudnnBackendExecute)
 
-typedef struct dp_dnn {
+typedef struct dnn {
 #define X(name) __typeof__(name) *name;
-    DP_CUDNN_SYMBOLS(X)
+    CUDNN_SYMBOLS(X)
 #undef X
-} dp_dnn_t;
+} dnn_t;
 
-/** Fills the table from $DUALPIPE_CUDNN or libcudnn.so.9. DP_ERR_UNSUPPORTED names what is missing, or a version before 9.5. */
-dp_status_t dp_dnn_load(const dp_host_t *host, dp_dnn_t *dnn);
+/** Fills the table from $DUALPIPE_CUDNN or libcudnn.so.9. DP_ERR_UNSUPPORTED names what is missing, or a version before
+ *  9.5. */
+dp_status_t dnn_load(const dp_host_t *host, dnn_t *dnn);
 
 /** DP_OK for CUDNN_STATUS_SUCCESS; else records `what` with cuDNN's words. */
-dp_status_t dp_dnn_check(const dp_host_t *host, const dp_dnn_t *dnn, cudnnStatus_t status, const char *what);
+dp_status_t dnn_check(const dp_host_t *host, const dnn_t *dnn, cudnnStatus_t status, const char *what);
 
 #endif

@@ -15,40 +15,38 @@ typedef struct view {
     int64_t dims[4], strides[4];
 } view_t;
 
-static void set(dp_sdpa_graph_t *g, object_t object, cudnnBackendAttributeName_t name,
-                cudnnBackendAttributeType_t type, int64_t count, const void *values)
+static void set(sdpa_graph_t *g, object_t object, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                int64_t count, const void *values)
 {
     if (g->status >= 0)
-        g->status =
-            dp_dnn_check(g->host, g->dnn, g->dnn->cudnnBackendSetAttribute(object, name, type, count, values),
-                         "describing attention");
+        g->status = dnn_check(g->host, g->dnn, g->dnn->cudnnBackendSetAttribute(object, name, type, count, values),
+                              "describing attention");
 }
 
-static void set_object(dp_sdpa_graph_t *g, object_t object, cudnnBackendAttributeName_t name, object_t value)
+static void set_object(sdpa_graph_t *g, object_t object, cudnnBackendAttributeName_t name, object_t value)
 {
     set(g, object, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
 }
 
-static object_t create(dp_sdpa_graph_t *g, cudnnBackendDescriptorType_t type)
+static object_t create(sdpa_graph_t *g, cudnnBackendDescriptorType_t type)
 {
     object_t object = NULL;
 
     if (g->status >= 0)
-        g->status = dp_dnn_check(g->host, g->dnn, g->dnn->cudnnBackendCreateDescriptor(type, &object),
-                                 "describing attention");
+        g->status =
+            dnn_check(g->host, g->dnn, g->dnn->cudnnBackendCreateDescriptor(type, &object), "describing attention");
     if (g->status >= 0)
         g->objects[g->nobjects++] = object;
     return object;
 }
 
-static void finalize(dp_sdpa_graph_t *g, object_t object)
+static void finalize(sdpa_graph_t *g, object_t object)
 {
     if (g->status >= 0)
-        g->status =
-            dp_dnn_check(g->host, g->dnn, g->dnn->cudnnBackendFinalize(object), "describing attention");
+        g->status = dnn_check(g->host, g->dnn, g->dnn->cudnnBackendFinalize(object), "describing attention");
 }
 
-static void add(dp_sdpa_graph_t *g, object_t operation)
+static void add(sdpa_graph_t *g, object_t operation)
 {
     finalize(g, operation);
     if (g->status >= 0)
@@ -57,8 +55,7 @@ static void add(dp_sdpa_graph_t *g, object_t operation)
 
 /* ---- tensors ---- */
 
-static object_t tensor(dp_sdpa_graph_t *g, int64_t id, cudnnDataType_t type, view_t v, bool is_virtual,
-                       bool by_value)
+static object_t tensor(sdpa_graph_t *g, int64_t id, cudnnDataType_t type, view_t v, bool is_virtual, bool by_value)
 {
     const int64_t alignment = by_value ? (int64_t)sizeof(float) : 16;
     object_t t = create(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
@@ -74,24 +71,24 @@ static object_t tensor(dp_sdpa_graph_t *g, int64_t id, cudnnDataType_t type, vie
     return t;
 }
 
-static object_t in_memory(dp_sdpa_graph_t *g, dp_sdpa_tensor_t id, cudnnDataType_t type, view_t v)
+static object_t in_memory(sdpa_graph_t *g, sdpa_tensor_t id, cudnnDataType_t type, view_t v)
 {
     return tensor(g, id, type, v, false, false);
 }
 
 /* A result that stays inside the kernel. */
-static object_t passing(dp_sdpa_graph_t *g, cudnnDataType_t type, view_t v)
+static object_t passing(sdpa_graph_t *g, cudnnDataType_t type, view_t v)
 {
     return tensor(g, g->next_id++, type, v, true, false);
 }
 
-static object_t value(dp_sdpa_graph_t *g, dp_sdpa_tensor_t id)
+static object_t value(sdpa_graph_t *g, sdpa_tensor_t id)
 {
     return tensor(g, id, CUDNN_DATA_FLOAT, (view_t){{1, 1, 1, 1}, {1, 1, 1, 1}}, false, true);
 }
 
 /* [batch, sequence, heads, dim] seen as batch, heads, sequence, dim. */
-static view_t rows_of(const dp_sdpa_shape_t *s, int64_t heads, int64_t dim)
+static view_t rows_of(const sdpa_shape_t *s, int64_t heads, int64_t dim)
 {
     return (view_t){{s->batch, heads, s->sequence, dim}, {s->sequence * heads * dim, dim, heads * dim, 1}};
 }
@@ -107,19 +104,19 @@ static view_t contiguous(int64_t batch, int64_t heads, int64_t rows, int64_t col
     return (view_t){{batch, heads, rows, columns}, {heads * rows * columns, rows * columns, columns, 1}};
 }
 
-static view_t scores_of(const dp_sdpa_shape_t *s)
+static view_t scores_of(const sdpa_shape_t *s)
 {
     return contiguous(s->batch, s->heads, s->sequence, s->sequence);
 }
 
-static view_t statistics_of(const dp_sdpa_shape_t *s)
+static view_t statistics_of(const sdpa_shape_t *s)
 {
     return contiguous(s->batch, s->heads, s->sequence, 1);
 }
 
 /* ---- operations ---- */
 
-static void multiply(dp_sdpa_graph_t *g, object_t a, object_t b, object_t c)
+static void multiply(sdpa_graph_t *g, object_t a, object_t b, object_t c)
 {
     const cudnnDataType_t sums = CUDNN_DATA_FLOAT;
     object_t kind = create(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR), operation;
@@ -135,8 +132,8 @@ static void multiply(dp_sdpa_graph_t *g, object_t a, object_t b, object_t c)
 }
 
 /* y = x mode b, where b, and `condition` of a selection, are NULL if the mode has none. axis: of an index, else -1. */
-static void pointwise(dp_sdpa_graph_t *g, cudnnPointwiseMode_t mode, cudnnDataType_t precision, int64_t axis,
-                      object_t x, object_t b, object_t condition, object_t y)
+static void pointwise(sdpa_graph_t *g, cudnnPointwiseMode_t mode, cudnnDataType_t precision, int64_t axis, object_t x,
+                      object_t b, object_t condition, object_t y)
 {
     const float one = 1;
     object_t kind = create(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR), operation;
@@ -160,7 +157,7 @@ static void pointwise(dp_sdpa_graph_t *g, cudnnPointwiseMode_t mode, cudnnDataTy
 }
 
 /* The same in fp32, into a new tensor or `y`. */
-static object_t combine(dp_sdpa_graph_t *g, cudnnPointwiseMode_t mode, object_t x, object_t b, view_t v)
+static object_t combine(sdpa_graph_t *g, cudnnPointwiseMode_t mode, object_t x, object_t b, view_t v)
 {
     object_t y = passing(g, CUDNN_DATA_FLOAT, v);
 
@@ -168,7 +165,7 @@ static object_t combine(dp_sdpa_graph_t *g, cudnnPointwiseMode_t mode, object_t 
     return y;
 }
 
-static void reduce(dp_sdpa_graph_t *g, cudnnReduceTensorOp_t by, object_t x, object_t y)
+static void reduce(sdpa_graph_t *g, cudnnReduceTensorOp_t by, object_t x, object_t y)
 {
     const cudnnDataType_t sums = CUDNN_DATA_FLOAT;
     object_t kind = create(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR), operation;
@@ -184,7 +181,7 @@ static void reduce(dp_sdpa_graph_t *g, cudnnReduceTensorOp_t by, object_t x, obj
 }
 
 /* x seen with other dimensions. */
-static object_t reshape(dp_sdpa_graph_t *g, object_t x, cudnnDataType_t type, view_t v)
+static object_t reshape(sdpa_graph_t *g, object_t x, cudnnDataType_t type, view_t v)
 {
     object_t y = passing(g, type, v), operation = create(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
 
@@ -195,7 +192,7 @@ static object_t reshape(dp_sdpa_graph_t *g, object_t x, cudnnDataType_t type, vi
 }
 
 /* What a row's query must not see becomes -infinity. */
-static object_t mask_future(dp_sdpa_graph_t *g, object_t scores, view_t v)
+static object_t mask_future(sdpa_graph_t *g, object_t scores, view_t v)
 {
     object_t row = passing(g, CUDNN_DATA_INT32, v), column = passing(g, CUDNN_DATA_INT32, v);
     object_t visible = passing(g, CUDNN_DATA_BOOLEAN, v), masked = passing(g, CUDNN_DATA_FLOAT, v);
@@ -203,20 +200,19 @@ static object_t mask_future(dp_sdpa_graph_t *g, object_t scores, view_t v)
     pointwise(g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT, 2, scores, NULL, NULL, row);
     pointwise(g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT, 3, scores, NULL, NULL, column);
     pointwise(g, CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, -1, row, column, NULL, visible);
-    pointwise(g, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, -1, scores, value(g, DP_SDPA_MASKED),
-              visible, masked);
+    pointwise(g, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, -1, scores, value(g, SDPA_MASKED), visible, masked);
     return masked;
 }
 
-static void start(const dp_host_t *host, const dp_dnn_t *dnn, dp_sdpa_graph_t *g)
+static void start(const dp_host_t *host, const dnn_t *dnn, sdpa_graph_t *g)
 {
     memset(g, 0, sizeof(*g));
     g->host = host;
     g->dnn = dnn;
-    g->next_id = DP_SDPA_COUNT;
+    g->next_id = SDPA_COUNT;
 }
 
-static dp_status_t finish(dp_sdpa_graph_t *g)
+static dp_status_t finish(sdpa_graph_t *g)
 {
     g->graph = create(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     set(g, g->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, (int64_t)g->noperations,
@@ -226,8 +222,7 @@ static dp_status_t finish(dp_sdpa_graph_t *g)
 }
 
 /* scale * q k^T. */
-static object_t scaled_scores(dp_sdpa_graph_t *g, const dp_sdpa_shape_t *s, object_t q, object_t k_transposed,
-                              object_t scale)
+static object_t scaled_scores(sdpa_graph_t *g, const sdpa_shape_t *s, object_t q, object_t k_transposed, object_t scale)
 {
     object_t scores = passing(g, CUDNN_DATA_FLOAT, scores_of(s));
 
@@ -236,7 +231,7 @@ static object_t scaled_scores(dp_sdpa_graph_t *g, const dp_sdpa_shape_t *s, obje
 }
 
 /* exp(x - max) / sum, and the statistics max + log(sum). */
-static object_t softmax(dp_sdpa_graph_t *g, const dp_sdpa_shape_t *s, object_t x)
+static object_t softmax(sdpa_graph_t *g, const sdpa_shape_t *s, object_t x)
 {
     const view_t scores = scores_of(s), statistics = statistics_of(s);
     object_t max = passing(g, CUDNN_DATA_FLOAT, statistics), sum = passing(g, CUDNN_DATA_FLOAT, statistics);
@@ -248,30 +243,29 @@ static object_t softmax(dp_sdpa_graph_t *g, const dp_sdpa_shape_t *s, object_t x
     reduce(g, CUDNN_REDUCE_TENSOR_ADD, exponentials, sum);
     log = combine(g, CUDNN_POINTWISE_LOG, sum, NULL, statistics);
     pointwise(g, CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT, -1, max, log, NULL,
-              in_memory(g, DP_SDPA_STATS, CUDNN_DATA_FLOAT, statistics));
+              in_memory(g, SDPA_STATS, CUDNN_DATA_FLOAT, statistics));
     pointwise(g, CUDNN_POINTWISE_DIV, CUDNN_DATA_FLOAT, -1, exponentials, sum, NULL, probabilities);
     return probabilities;
 }
 
-dp_status_t dp_sdpa_forward_graph(const dp_host_t *host, const dp_dnn_t *dnn, const dp_sdpa_shape_t *s,
-                                  dp_sdpa_graph_t *g)
+dp_status_t sdpa_forward_graph(const dp_host_t *host, const dnn_t *dnn, const sdpa_shape_t *s, sdpa_graph_t *g)
 {
     object_t q, k, v, out, scores;
 
     start(host, dnn, g);
-    q = in_memory(g, DP_SDPA_Q, CUDNN_DATA_BFLOAT16, rows_of(s, s->heads, s->head_dim));
-    k = in_memory(g, DP_SDPA_K, CUDNN_DATA_BFLOAT16, transposed(rows_of(s, s->kv_heads, s->head_dim)));
-    v = in_memory(g, DP_SDPA_V, CUDNN_DATA_BFLOAT16, rows_of(s, s->kv_heads, s->value_dim));
-    out = in_memory(g, DP_SDPA_OUT, CUDNN_DATA_BFLOAT16, rows_of(s, s->heads, s->value_dim));
-    scores = scaled_scores(g, s, q, k, value(g, DP_SDPA_SCALE));
+    q = in_memory(g, SDPA_Q, CUDNN_DATA_BFLOAT16, rows_of(s, s->heads, s->head_dim));
+    k = in_memory(g, SDPA_K, CUDNN_DATA_BFLOAT16, transposed(rows_of(s, s->kv_heads, s->head_dim)));
+    v = in_memory(g, SDPA_V, CUDNN_DATA_BFLOAT16, rows_of(s, s->kv_heads, s->value_dim));
+    out = in_memory(g, SDPA_OUT, CUDNN_DATA_BFLOAT16, rows_of(s, s->heads, s->value_dim));
+    scores = scaled_scores(g, s, q, k, value(g, SDPA_SCALE));
     scores = mask_future(g, scores, scores_of(s));
     multiply(g, softmax(g, s, scores), v, out);
     return finish(g);
 }
 
 /* gradient[keys, dim] = scores^T right, summed over the query heads that share a key/value head. */
-static void gather(dp_sdpa_graph_t *g, const dp_sdpa_shape_t *s, object_t scores, object_t right, int64_t dim,
-                   dp_sdpa_tensor_t id)
+static void gather(sdpa_graph_t *g, const sdpa_shape_t *s, object_t scores, object_t right, int64_t dim,
+                   sdpa_tensor_t id)
 {
     const view_t turned = {{s->batch, s->heads, s->sequence, s->sequence},
                            {s->heads * s->sequence * s->sequence, s->sequence * s->sequence, 1, s->sequence}};
@@ -288,69 +282,64 @@ static void gather(dp_sdpa_graph_t *g, const dp_sdpa_shape_t *s, object_t scores
 }
 
 /* The sum of dout * out over each row. */
-static object_t row_sums(dp_sdpa_graph_t *g, const dp_sdpa_shape_t *s, object_t dout, object_t out)
+static object_t row_sums(sdpa_graph_t *g, const sdpa_shape_t *s, object_t dout, object_t out)
 {
     object_t sums = passing(g, CUDNN_DATA_FLOAT, statistics_of(s));
-    object_t kept = in_memory(g, DP_SDPA_ROW_SUMS, CUDNN_DATA_FLOAT, statistics_of(s));
+    object_t kept = in_memory(g, SDPA_ROW_SUMS, CUDNN_DATA_FLOAT, statistics_of(s));
 
-    reduce(
-        g, CUDNN_REDUCE_TENSOR_ADD,
-        combine(g, CUDNN_POINTWISE_MUL, dout, out, contiguous(s->batch, s->heads, s->sequence, s->value_dim)),
-        sums);
-    pointwise(g, CUDNN_POINTWISE_MUL, CUDNN_DATA_FLOAT, -1, sums, value(g, DP_SDPA_ONE), NULL, kept);
+    reduce(g, CUDNN_REDUCE_TENSOR_ADD,
+           combine(g, CUDNN_POINTWISE_MUL, dout, out, contiguous(s->batch, s->heads, s->sequence, s->value_dim)), sums);
+    pointwise(g, CUDNN_POINTWISE_MUL, CUDNN_DATA_FLOAT, -1, sums, value(g, SDPA_ONE), NULL, kept);
     return kept;
 }
 
 /* dq = dscores k: in fp32 and then rounded, or at once. */
-static void query_gradient(dp_sdpa_graph_t *g, const dp_sdpa_shape_t *s, object_t dscores,
-                           object_t k_transposed)
+static void query_gradient(sdpa_graph_t *g, const sdpa_shape_t *s, object_t dscores, object_t k_transposed)
 {
     object_t k = reshape(g, k_transposed, CUDNN_DATA_BFLOAT16, rows_of(s, s->kv_heads, s->head_dim));
-    object_t dq = in_memory(g, DP_SDPA_DQ, CUDNN_DATA_BFLOAT16, rows_of(s, s->heads, s->head_dim)), sums;
+    object_t dq = in_memory(g, SDPA_DQ, CUDNN_DATA_BFLOAT16, rows_of(s, s->heads, s->head_dim)), sums;
 
     if (s->deterministic) {
         multiply(g, dscores, k, dq);
         return;
     }
-    sums = in_memory(g, DP_SDPA_DQ_SUMS, CUDNN_DATA_FLOAT,
-                     contiguous(s->batch, s->heads, s->sequence, s->head_dim));
+    sums = in_memory(g, SDPA_DQ_SUMS, CUDNN_DATA_FLOAT, contiguous(s->batch, s->heads, s->sequence, s->head_dim));
     multiply(g, dscores, k, sums);
     pointwise(g, CUDNN_POINTWISE_IDENTITY, CUDNN_DATA_FLOAT, -1, sums, NULL, NULL, dq);
 }
 
-dp_status_t dp_sdpa_backward_graph(const dp_host_t *host, const dp_dnn_t *dnn, const dp_sdpa_shape_t *s,
-                                   dp_sdpa_graph_t *g)
+dp_status_t sdpa_backward_graph(const dp_host_t *host, const dnn_t *dnn, const sdpa_shape_t *s, sdpa_graph_t *g)
 {
     const view_t scores = scores_of(s);
     object_t q, k, v, out, dout, stats, scale, sums, p, ds;
 
     start(host, dnn, g);
-    q = in_memory(g, DP_SDPA_Q, CUDNN_DATA_BFLOAT16, rows_of(s, s->heads, s->head_dim));
-    k = in_memory(g, DP_SDPA_K, CUDNN_DATA_BFLOAT16, transposed(rows_of(s, s->kv_heads, s->head_dim)));
-    v = in_memory(g, DP_SDPA_V, CUDNN_DATA_BFLOAT16, transposed(rows_of(s, s->kv_heads, s->value_dim)));
-    out = in_memory(g, DP_SDPA_OUT, CUDNN_DATA_BFLOAT16, rows_of(s, s->heads, s->value_dim));
-    dout = in_memory(g, DP_SDPA_DOUT, CUDNN_DATA_BFLOAT16, rows_of(s, s->heads, s->value_dim));
-    stats = in_memory(g, DP_SDPA_STATS, CUDNN_DATA_FLOAT, statistics_of(s));
-    scale = value(g, DP_SDPA_SCALE);
+    q = in_memory(g, SDPA_Q, CUDNN_DATA_BFLOAT16, rows_of(s, s->heads, s->head_dim));
+    k = in_memory(g, SDPA_K, CUDNN_DATA_BFLOAT16, transposed(rows_of(s, s->kv_heads, s->head_dim)));
+    v = in_memory(g, SDPA_V, CUDNN_DATA_BFLOAT16, transposed(rows_of(s, s->kv_heads, s->value_dim)));
+    out = in_memory(g, SDPA_OUT, CUDNN_DATA_BFLOAT16, rows_of(s, s->heads, s->value_dim));
+    dout = in_memory(g, SDPA_DOUT, CUDNN_DATA_BFLOAT16, rows_of(s, s->heads, s->value_dim));
+    stats = in_memory(g, SDPA_STATS, CUDNN_DATA_FLOAT, statistics_of(s));
+    scale = value(g, SDPA_SCALE);
 
     sums = row_sums(g, s, dout, out);
     p = scaled_scores(g, s, q, k, scale);
     p = combine(g, CUDNN_POINTWISE_SUB, p, stats, scores);
     p = mask_future(g, p, scores);
     p = combine(g, CUDNN_POINTWISE_EXP, p, NULL, scores);
-    gather(g, s, p, dout, s->value_dim, DP_SDPA_DV);
+    gather(g, s, p, dout, s->value_dim, SDPA_DV);
 
     ds = passing(g, CUDNN_DATA_FLOAT, scores);
     multiply(g, dout, v, ds);
     ds = combine(g, CUDNN_POINTWISE_SUB, ds, sums, scores);
     ds = combine(g, CUDNN_POINTWISE_MUL, ds, p, scores);
     ds = combine(g, CUDNN_POINTWISE_MUL, ds, scale, scores);
-    gather(g, s, ds, q, s->head_dim, DP_SDPA_DK);
+    gather(g, s, ds, q, s->head_dim, SDPA_DK);
     query_gradient(g, s, ds, k);
     return finish(g);
 }
 
-void dp_sdpa_graph_close(dp_sdpa_graph_t *g)
+void sdpa_graph_close(sdpa_graph_t *g)
 {
     while (g->nobjects > 0)
         g->dnn->cudnnBackendDestroyDescriptor(g->objects[--g->nobjects]);

@@ -10,36 +10,35 @@ enum { MAX_CANDIDATES = 32, MAX_NOTES = 16 };
 
 typedef cudnnBackendDescriptor_t object_t;
 
-static dp_status_t check(const dp_sdpa_graph_t *g, cudnnStatus_t status, const char *what)
+static dp_status_t check(const sdpa_graph_t *g, cudnnStatus_t status, const char *what)
 {
-    return dp_dnn_check(g->host, g->dnn, status, what);
+    return dnn_check(g->host, g->dnn, status, what);
 }
 
-static dp_status_t create(const dp_sdpa_graph_t *g, cudnnBackendDescriptorType_t type, object_t *out)
+static dp_status_t create(const sdpa_graph_t *g, cudnnBackendDescriptorType_t type, object_t *out)
 {
     return check(g, g->dnn->cudnnBackendCreateDescriptor(type, out), "planning attention");
 }
 
-static dp_status_t set(const dp_sdpa_graph_t *g, object_t object, cudnnBackendAttributeName_t name,
+static dp_status_t set(const sdpa_graph_t *g, object_t object, cudnnBackendAttributeName_t name,
                        cudnnBackendAttributeType_t type, int64_t count, const void *values)
 {
-    return check(g, g->dnn->cudnnBackendSetAttribute(object, name, type, count, values),
-                 "planning attention");
+    return check(g, g->dnn->cudnnBackendSetAttribute(object, name, type, count, values), "planning attention");
 }
 
-static void destroy(const dp_dnn_t *dnn, object_t object)
+static void destroy(const dnn_t *dnn, object_t object)
 {
     if (object != NULL)
         dnn->cudnnBackendDestroyDescriptor(object);
 }
 
-static bool has_note(const dp_sdpa_graph_t *g, object_t engine, cudnnBackendNumericalNote_t wanted)
+static bool has_note(const sdpa_graph_t *g, object_t engine, cudnnBackendNumericalNote_t wanted)
 {
     cudnnBackendNumericalNote_t notes[MAX_NOTES];
     int64_t count = 0;
 
-    if (g->dnn->cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
-                                         MAX_NOTES, &count, notes) != CUDNN_STATUS_SUCCESS)
+    if (g->dnn->cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, MAX_NOTES,
+                                         &count, notes) != CUDNN_STATUS_SUCCESS)
         return true; /* what cannot be asked is not to be trusted */
     for (int64_t i = 0; i < count && i < MAX_NOTES; i++)
         if (notes[i] == wanted)
@@ -48,19 +47,17 @@ static bool has_note(const dp_sdpa_graph_t *g, object_t engine, cudnnBackendNume
 }
 
 /* Whether the engine sums in the order of arrival; its number on the way. */
-static bool runs_differ(const dp_sdpa_graph_t *g, object_t configuration, int64_t *number_out)
+static bool runs_differ(const sdpa_graph_t *g, object_t configuration, int64_t *number_out)
 {
     object_t engine = NULL;
     int64_t count = 0;
     bool differ = true;
 
     *number_out = -1;
-    if (g->dnn->cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine) !=
-        CUDNN_STATUS_SUCCESS)
+    if (g->dnn->cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine) != CUDNN_STATUS_SUCCESS)
         return true;
-    if (g->dnn->cudnnBackendGetAttribute(configuration, CUDNN_ATTR_ENGINECFG_ENGINE,
-                                         CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count,
-                                         &engine) == CUDNN_STATUS_SUCCESS) {
+    if (g->dnn->cudnnBackendGetAttribute(configuration, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                                         &count, &engine) == CUDNN_STATUS_SUCCESS) {
         g->dnn->cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &count,
                                          number_out);
         differ = has_note(g, engine, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC);
@@ -69,8 +66,8 @@ static bool runs_differ(const dp_sdpa_graph_t *g, object_t configuration, int64_
     return differ;
 }
 
-/* Why cuDNN refused, for dp_sdpa_search_t. */
-static void remember(const dp_sdpa_graph_t *g, cudnnStatus_t status, dp_sdpa_search_t *search)
+/* Why cuDNN refused, for sdpa_search_t. */
+static void remember(const sdpa_graph_t *g, cudnnStatus_t status, sdpa_search_t *search)
 {
     char words[400] = "";
 
@@ -78,25 +75,23 @@ static void remember(const dp_sdpa_graph_t *g, cudnnStatus_t status, dp_sdpa_sea
     snprintf(search->last, sizeof(search->last), "%s: %s", g->dnn->cudnnGetErrorString(status), words);
 }
 
-static dp_status_t read_workspace(dp_sdpa_plan_t *p)
+static dp_status_t read_workspace(sdpa_plan_t *p)
 {
     int64_t bytes = 0, count = 0;
-    dp_status_t st =
-        dp_dnn_check(p->host, p->dnn,
-                     p->dnn->cudnnBackendGetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                                                      CUDNN_TYPE_INT64, 1, &count, &bytes),
-                     "asking for a plan's workspace");
+    dp_status_t st = dnn_check(p->host, p->dnn,
+                               p->dnn->cudnnBackendGetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                                                CUDNN_TYPE_INT64, 1, &count, &bytes),
+                               "asking for a plan's workspace");
 
     p->workspace = bytes > 0 ? (size_t)bytes : 0;
     return st;
 }
 
 /* True when the configuration became a plan. */
-static bool try_configuration(const dp_sdpa_graph_t *g, object_t configuration, object_t device,
-                              dp_sdpa_search_t *search, dp_sdpa_plan_t *p)
+static bool try_configuration(const sdpa_graph_t *g, object_t configuration, object_t device, sdpa_search_t *search,
+                              sdpa_plan_t *p)
 {
-    cudnnStatus_t status =
-        g->dnn->cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &p->plan);
+    cudnnStatus_t status = g->dnn->cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &p->plan);
 
     if (status == CUDNN_STATUS_SUCCESS)
         status = g->dnn->cudnnBackendSetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
@@ -114,8 +109,8 @@ static bool try_configuration(const dp_sdpa_graph_t *g, object_t configuration, 
     return false;
 }
 
-static void try_all(const dp_sdpa_graph_t *g, bool deterministic, object_t device, object_t *candidates,
-                    int64_t count, dp_sdpa_search_t *search, dp_sdpa_plan_t *p)
+static void try_all(const sdpa_graph_t *g, bool deterministic, object_t device, object_t *candidates, int64_t count,
+                    sdpa_search_t *search, sdpa_plan_t *p)
 {
     for (int64_t i = 0; i < count && p->plan == NULL; i++) {
         const bool differ = runs_differ(g, candidates[i], &p->engine);
@@ -129,8 +124,8 @@ static void try_all(const dp_sdpa_graph_t *g, bool deterministic, object_t devic
 }
 
 /* Configurations that the heuristics of one mode propose, made into a plan if one will. */
-static dp_status_t ask(const dp_sdpa_graph_t *g, cudnnBackendHeurMode_t mode, object_t heuristic,
-                       object_t device, object_t *candidates, int64_t *count_out)
+static dp_status_t ask(const sdpa_graph_t *g, cudnnBackendHeurMode_t mode, object_t heuristic, object_t device,
+                       object_t *candidates, int64_t *count_out)
 {
     dp_status_t st =
         set(g, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &g->graph);
@@ -154,8 +149,8 @@ static dp_status_t ask(const dp_sdpa_graph_t *g, cudnnBackendHeurMode_t mode, ob
     return st;
 }
 
-static dp_status_t search_mode(const dp_sdpa_graph_t *g, cudnnBackendHeurMode_t mode, bool deterministic,
-                               object_t device, dp_sdpa_search_t *search, dp_sdpa_plan_t *p)
+static dp_status_t search_mode(const sdpa_graph_t *g, cudnnBackendHeurMode_t mode, bool deterministic, object_t device,
+                               sdpa_search_t *search, sdpa_plan_t *p)
 {
     object_t heuristic = NULL, candidates[MAX_CANDIDATES] = {NULL};
     int64_t count = 0;
@@ -171,31 +166,30 @@ static dp_status_t search_mode(const dp_sdpa_graph_t *g, cudnnBackendHeurMode_t 
     return st;
 }
 
-dp_status_t dp_sdpa_plan_make(const dp_sdpa_graph_t *g, bool deterministic, cudnnBackendDescriptor_t device,
-                              dp_sdpa_search_t *search, dp_sdpa_plan_t *p)
+dp_status_t sdpa_plan_make(const sdpa_graph_t *g, bool deterministic, cudnnBackendDescriptor_t device,
+                           sdpa_search_t *search, sdpa_plan_t *p)
 {
     dp_status_t st;
 
     memset(search, 0, sizeof(*search));
-    *p = (dp_sdpa_plan_t){.host = g->host, .dnn = g->dnn};
+    *p = (sdpa_plan_t){.host = g->host, .dnn = g->dnn};
     st = search_mode(g, CUDNN_HEUR_MODE_A, deterministic, device, search, p);
     if (p->plan == NULL && search->candidates == 0)
         st = search_mode(g, CUDNN_HEUR_MODE_FALLBACK, deterministic, device, search, p);
     if (st < 0)
         return st;
     if (p->plan == NULL)
-        return DP_FAIL(
-            g->host, DP_ERR_UNSUPPORTED,
-            "cuDNN %zu has no engine for this attention: of %d candidates %d give run-dependent bits, the "
-            "last of the others said \"%s\"",
-            g->dnn->cudnnGetVersion(), search->candidates, search->passed_over, search->last);
+        return DP_FAIL(g->host, DP_ERR_UNSUPPORTED,
+                       "cuDNN %zu has no engine for this attention: of %d candidates %d give run-dependent bits, the "
+                       "last of the others said \"%s\"",
+                       g->dnn->cudnnGetVersion(), search->candidates, search->passed_over, search->last);
     st = read_workspace(p);
     if (st < 0)
-        dp_sdpa_plan_close(p);
+        sdpa_plan_close(p);
     return st;
 }
 
-void dp_sdpa_plan_close(dp_sdpa_plan_t *p)
+void sdpa_plan_close(sdpa_plan_t *p)
 {
     if (p->plan != NULL)
         destroy(p->dnn, p->plan);
@@ -203,19 +197,19 @@ void dp_sdpa_plan_close(dp_sdpa_plan_t *p)
 }
 
 /* A finalised pack takes no other pointers: each call makes one, in host memory. */
-static cudnnStatus_t run(const dp_sdpa_plan_t *p, cudnnHandle_t handle, object_t pack, const int64_t *ids,
+static cudnnStatus_t run(const sdpa_plan_t *p, cudnnHandle_t handle, object_t pack, const int64_t *ids,
                          void *const *pointers, size_t count, void *workspace)
 {
-    const dp_dnn_t *dnn = p->dnn;
-    cudnnStatus_t status = dnn->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS,
-                                                         CUDNN_TYPE_INT64, (int64_t)count, ids);
+    const dnn_t *dnn = p->dnn;
+    cudnnStatus_t status =
+        dnn->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, (int64_t)count, ids);
 
     if (status == CUDNN_STATUS_SUCCESS)
-        status = dnn->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
-                                               CUDNN_TYPE_VOID_PTR, (int64_t)count, pointers);
+        status = dnn->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR,
+                                               (int64_t)count, pointers);
     if (status == CUDNN_STATUS_SUCCESS)
-        status = dnn->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR,
-                                               1, &workspace);
+        status =
+            dnn->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
     if (status == CUDNN_STATUS_SUCCESS)
         status = dnn->cudnnBackendFinalize(pack);
     if (status == CUDNN_STATUS_SUCCESS)
@@ -223,8 +217,8 @@ static cudnnStatus_t run(const dp_sdpa_plan_t *p, cudnnHandle_t handle, object_t
     return status;
 }
 
-dp_status_t dp_sdpa_plan_run(const dp_sdpa_plan_t *p, cudnnHandle_t handle, const int64_t *ids,
-                             void *const *pointers, size_t count, void *workspace)
+dp_status_t sdpa_plan_run(const sdpa_plan_t *p, cudnnHandle_t handle, const int64_t *ids, void *const *pointers,
+                          size_t count, void *workspace)
 {
     object_t pack = NULL;
     cudnnStatus_t status = p->dnn->cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack);
@@ -232,7 +226,7 @@ dp_status_t dp_sdpa_plan_run(const dp_sdpa_plan_t *p, cudnnHandle_t handle, cons
 
     if (status == CUDNN_STATUS_SUCCESS)
         status = run(p, handle, pack, ids, pointers, count, workspace);
-    st = dp_dnn_check(p->host, p->dnn, status, "running attention");
+    st = dnn_check(p->host, p->dnn, status, "running attention");
     destroy(p->dnn, pack);
     return st;
 }

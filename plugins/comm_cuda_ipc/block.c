@@ -11,8 +11,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#define PLAIN_GRANULARITY                                                                                    \
-    ((size_t)2 << 20) /* smaller ones are parts of larger ones, which would be shared whole */
+#define PLAIN_GRANULARITY ((size_t)2 << 20) /* smaller ones are parts of larger ones, which would be shared whole */
 
 struct shared_block {
     shared_block_t *next;
@@ -56,8 +55,7 @@ dp_status_t block_limits(dp_comm_t *comm)
     int able = 0;
 
     if (asked != NULL && strcmp(asked, "fd") != 0 && strcmp(asked, "legacy") != 0)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "DUALPIPE_IPC_HANDLES is \"%s\"; it must be fd or legacy",
-                       asked);
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "DUALPIPE_IPC_HANDLES is \"%s\"; it must be fd or legacy", asked);
     comm->method = METHOD_HANDLE;
     comm->granularity = PLAIN_GRANULARITY;
     if (asked != NULL && strcmp(asked, "legacy") == 0)
@@ -67,10 +65,10 @@ dp_status_t block_limits(dp_comm_t *comm)
         able == 0)
         return DP_OK;
     comm->method = METHOD_FD;
-    return DP_CU(comm->host,
-                 comm->cu->cuMemGetAllocationGranularity(&comm->granularity, &prop,
-                                                         CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
-                 "group %s: asking for the granularity of memory", comm->name);
+    return CUDA_CHECK(
+        comm->host,
+        comm->cu->cuMemGetAllocationGranularity(&comm->granularity, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+        "group %s: asking for the granularity of memory", comm->name);
 }
 
 /* ---- virtual memory ---- */
@@ -79,24 +77,23 @@ static dp_status_t grant(dp_comm_t *comm, CUdeviceptr base, size_t bytes)
 {
     CUmemAccessDesc access = {.location = here(comm), .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 
-    return DP_CU(comm->host, comm->cu->cuMemSetAccess(base, bytes, &access, 1),
-                 "rank %d, group %s: giving device %d access to %zu bytes", WORLD(comm), comm->name,
-                 (int)comm->ordinal, bytes);
+    return CUDA_CHECK(comm->host, comm->cu->cuMemSetAccess(base, bytes, &access, 1),
+                      "rank %d, group %s: giving device %d access to %zu bytes", WORLD(comm), comm->name,
+                      (int)comm->ordinal, bytes);
 }
 
 /* Gives memory an address; on failure nothing is left but the handle. */
-static dp_status_t map(dp_comm_t *comm, CUmemGenericAllocationHandle handle, size_t bytes,
-                       CUdeviceptr *base_out)
+static dp_status_t map(dp_comm_t *comm, CUmemGenericAllocationHandle handle, size_t bytes, CUdeviceptr *base_out)
 {
-    const dp_cuda_driver_t *cu = comm->cu;
+    const cuda_driver_t *cu = comm->cu;
     CUdeviceptr base = 0;
-    dp_status_t status = DP_CU(comm->host, cu->cuMemAddressReserve(&base, bytes, 0, 0, 0),
-                               "group %s: reserving %zu bytes of addresses", comm->name, bytes);
+    dp_status_t status = CUDA_CHECK(comm->host, cu->cuMemAddressReserve(&base, bytes, 0, 0, 0),
+                                    "group %s: reserving %zu bytes of addresses", comm->name, bytes);
 
     if (status < 0)
         return status;
-    status = DP_CU(comm->host, cu->cuMemMap(base, bytes, 0, handle, 0), "group %s: mapping %zu bytes",
-                   comm->name, bytes);
+    status = CUDA_CHECK(comm->host, cu->cuMemMap(base, bytes, 0, handle, 0), "group %s: mapping %zu bytes", comm->name,
+                        bytes);
     if (status == DP_OK) {
         status = grant(comm, base, bytes);
         if (status < 0)
@@ -118,15 +115,15 @@ static void unmap(const dp_comm_t *comm, CUdeviceptr base, size_t bytes, CUmemGe
 
 static dp_status_t allocate(dp_comm_t *comm, shared_block_t *shared)
 {
-    const dp_cuda_driver_t *cu = comm->cu;
+    const cuda_driver_t *cu = comm->cu;
     CUmemAllocationProp prop = properties(comm);
     dp_status_t status;
 
     if (shared->method == METHOD_HANDLE)
-        return DP_CU(comm->host, cu->cuMemAlloc(&shared->base, shared->bytes),
-                     "rank %d, group %s: allocating %zu bytes", WORLD(comm), comm->name, shared->bytes);
-    status = DP_CU(comm->host, cu->cuMemCreate(&shared->handle, shared->bytes, &prop, 0),
-                   "rank %d, group %s: allocating %zu bytes", WORLD(comm), comm->name, shared->bytes);
+        return CUDA_CHECK(comm->host, cu->cuMemAlloc(&shared->base, shared->bytes),
+                          "rank %d, group %s: allocating %zu bytes", WORLD(comm), comm->name, shared->bytes);
+    status = CUDA_CHECK(comm->host, cu->cuMemCreate(&shared->handle, shared->bytes, &prop, 0),
+                        "rank %d, group %s: allocating %zu bytes", WORLD(comm), comm->name, shared->bytes);
     if (status < 0)
         return status;
     status = map(comm, shared->handle, shared->bytes, &shared->base);
@@ -161,13 +158,12 @@ static void release_shared(dp_comm_t *comm, shared_block_t *shared)
 static dp_status_t export_block(dp_comm_t *comm, const shared_block_t *shared, announcement_t *announcement,
                                 int *fd_out)
 {
-    const dp_cuda_driver_t *cu = comm->cu;
+    const cuda_driver_t *cu = comm->cu;
 
     if (shared->method == METHOD_HANDLE)
-        return DP_CU(comm->host, cu->cuIpcGetMemHandle(&announcement->handle, shared->base),
-                     "rank %d, group %s: making a handle of %zu bytes", WORLD(comm), comm->name,
-                     shared->bytes);
-    return DP_CU(
+        return CUDA_CHECK(comm->host, cu->cuIpcGetMemHandle(&announcement->handle, shared->base),
+                          "rank %d, group %s: making a handle of %zu bytes", WORLD(comm), comm->name, shared->bytes);
+    return CUDA_CHECK(
         comm->host,
         cu->cuMemExportToShareableHandle(fd_out, shared->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
         "rank %d, group %s: making a descriptor of %zu bytes", WORLD(comm), comm->name, shared->bytes);
@@ -175,17 +171,14 @@ static dp_status_t export_block(dp_comm_t *comm, const shared_block_t *shared, a
 
 static dp_status_t clear(dp_comm_t *comm, const shared_block_t *shared)
 {
-    dp_status_t status =
-        DP_CU(comm->host, comm->cu->cuMemsetD8Async(shared->base, 0, shared->bytes, comm->side),
-              "group %s: clearing %zu bytes", comm->name, shared->bytes);
+    dp_status_t status = CUDA_CHECK(comm->host, comm->cu->cuMemsetD8Async(shared->base, 0, shared->bytes, comm->side),
+                                    "group %s: clearing %zu bytes", comm->name, shared->bytes);
 
-    return status == DP_OK
-               ? queue_upload(comm, (void *)(uintptr_t)shared->base, shared->nonce, sizeof(shared->nonce))
-               : status;
+    return status == DP_OK ? queue_upload(comm, (void *)(uintptr_t)shared->base, shared->nonce, sizeof(shared->nonce))
+                           : status;
 }
 
-dp_status_t block_create(dp_comm_t *comm, size_t bytes, block_t *block_out, announcement_t *announcement,
-                         int *fd_out)
+dp_status_t block_create(dp_comm_t *comm, size_t bytes, block_t *block_out, announcement_t *announcement, int *fd_out)
 {
     /* not the host's memory: the rank that frees it may be another one, with another host */
     shared_block_t *shared = calloc(1, sizeof(*shared));
@@ -232,8 +225,7 @@ static shared_block_t *look_up(const announcement_t *announcement)
 
     pthread_mutex_lock(&lock);
     for (found = shared_blocks; found != NULL; found = found->next)
-        if (memcmp(found->nonce, announcement->nonce, sizeof(found->nonce)) == 0 &&
-            found->bytes == announcement->bytes)
+        if (memcmp(found->nonce, announcement->nonce, sizeof(found->nonce)) == 0 && found->bytes == announcement->bytes)
             break;
     if (found != NULL)
         found->users++;
@@ -243,7 +235,7 @@ static shared_block_t *look_up(const announcement_t *announcement)
 
 static dp_status_t reach_device(dp_comm_t *comm, const shared_block_t *shared)
 {
-    const dp_cuda_driver_t *cu = comm->cu;
+    const cuda_driver_t *cu = comm->cu;
     CUcontext context;
     CUresult result;
     int able = 0;
@@ -251,9 +243,8 @@ static dp_status_t reach_device(dp_comm_t *comm, const shared_block_t *shared)
     if (shared->ordinal == comm->ordinal)
         return DP_OK;
     if (cu->cuDeviceCanAccessPeer(&able, comm->ordinal, shared->ordinal) != CUDA_SUCCESS || able == 0)
-        return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED,
-                       "group %s: device %d cannot reach the memory of device %d", comm->name,
-                       (int)comm->ordinal, (int)shared->ordinal);
+        return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED, "group %s: device %d cannot reach the memory of device %d",
+                       comm->name, (int)comm->ordinal, (int)shared->ordinal);
     if (shared->method == METHOD_FD)
         return grant(comm, shared->base, shared->bytes);
     result = cu->cuDevicePrimaryCtxRetain(&context, shared->ordinal);
@@ -263,20 +254,18 @@ static dp_status_t reach_device(dp_comm_t *comm, const shared_block_t *shared)
     }
     return result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
                ? DP_OK
-               : DP_CU(comm->host, result, "group %s: giving device %d access to device %d", comm->name,
-                       (int)comm->ordinal, (int)shared->ordinal);
+               : CUDA_CHECK(comm->host, result, "group %s: giving device %d access to device %d", comm->name,
+                            (int)comm->ordinal, (int)shared->ordinal);
 }
 
-static dp_status_t join_process(dp_comm_t *comm, int32_t rank, const announcement_t *announcement,
-                                block_t *block_out)
+static dp_status_t join_process(dp_comm_t *comm, int32_t rank, const announcement_t *announcement, block_t *block_out)
 {
     shared_block_t *shared = look_up(announcement);
     dp_status_t status;
 
     if (shared == NULL)
-        return DP_FAIL(comm->host, DP_ERR_PEER,
-                       "rank %d: the memory that rank %d announced is not there any more", WORLD(comm),
-                       comm->world[rank]);
+        return DP_FAIL(comm->host, DP_ERR_PEER, "rank %d: the memory that rank %d announced is not there any more",
+                       WORLD(comm), comm->world[rank]);
     status = reach_device(comm, shared);
     if (status < 0) {
         release_shared(comm, shared);
@@ -289,20 +278,19 @@ static dp_status_t join_process(dp_comm_t *comm, int32_t rank, const announcemen
 static dp_status_t import_fd(dp_comm_t *comm, int32_t rank, const announcement_t *announcement, int fd,
                              block_t *block_out)
 {
-    const dp_cuda_driver_t *cu = comm->cu;
+    const cuda_driver_t *cu = comm->cu;
     CUmemGenericAllocationHandle handle;
     CUdeviceptr base;
     dp_status_t status;
 
     if (fd < 0)
-        return DP_FAIL(comm->host, DP_ERR_PROTOCOL,
-                       "rank %d: rank %d announced memory and sent no descriptor of it", WORLD(comm),
-                       comm->world[rank]);
-    status = DP_CU(comm->host,
-                   cu->cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)fd,
-                                                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-                   "rank %d: opening %llu bytes of rank %d", WORLD(comm),
-                   (unsigned long long)announcement->bytes, comm->world[rank]);
+        return DP_FAIL(comm->host, DP_ERR_PROTOCOL, "rank %d: rank %d announced memory and sent no descriptor of it",
+                       WORLD(comm), comm->world[rank]);
+    status = CUDA_CHECK(
+        comm->host,
+        cu->cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+        "rank %d: opening %llu bytes of rank %d", WORLD(comm), (unsigned long long)announcement->bytes,
+        comm->world[rank]);
     if (status < 0)
         return status;
     status = map(comm, handle, announcement->bytes, &base);
@@ -310,41 +298,35 @@ static dp_status_t import_fd(dp_comm_t *comm, int32_t rank, const announcement_t
         (void)cu->cuMemRelease(handle);
         return status;
     }
-    *block_out =
-        (block_t){BLOCK_IMPORTED, (unsigned char *)(uintptr_t)base, announcement->bytes, NULL, handle};
+    *block_out = (block_t){BLOCK_IMPORTED, (unsigned char *)(uintptr_t)base, announcement->bytes, NULL, handle};
     return DP_OK;
 }
 
-static dp_status_t open_handle(dp_comm_t *comm, int32_t rank, const announcement_t *announcement,
-                               block_t *block_out)
+static dp_status_t open_handle(dp_comm_t *comm, int32_t rank, const announcement_t *announcement, block_t *block_out)
 {
     CUdeviceptr base;
-    dp_status_t status =
-        DP_CU(comm->host,
-              comm->cu->cuIpcOpenMemHandle(&base, announcement->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
-              "rank %d: opening %llu bytes of rank %d", WORLD(comm), (unsigned long long)announcement->bytes,
-              comm->world[rank]);
+    dp_status_t status = CUDA_CHECK(
+        comm->host, comm->cu->cuIpcOpenMemHandle(&base, announcement->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+        "rank %d: opening %llu bytes of rank %d", WORLD(comm), (unsigned long long)announcement->bytes,
+        comm->world[rank]);
 
     if (status == DP_OK)
         *block_out = (block_t){BLOCK_OPENED, (unsigned char *)(uintptr_t)base, announcement->bytes, NULL, 0};
     return status;
 }
 
-static dp_status_t verify(dp_comm_t *comm, int32_t rank, const announcement_t *announcement,
-                          const block_t *block)
+static dp_status_t verify(dp_comm_t *comm, int32_t rank, const announcement_t *announcement, const block_t *block)
 {
     uint64_t nonce[2] = {0, 0};
     dp_status_t status = queue_download(comm, nonce, block->base, sizeof(nonce));
 
     if (status == DP_OK && memcmp(nonce, announcement->nonce, sizeof(nonce)) != 0)
-        return DP_FAIL(comm->host, DP_ERR_PROTOCOL,
-                       "rank %d: the memory that rank %d shares is not what it announced", WORLD(comm),
-                       comm->world[rank]);
+        return DP_FAIL(comm->host, DP_ERR_PROTOCOL, "rank %d: the memory that rank %d shares is not what it announced",
+                       WORLD(comm), comm->world[rank]);
     return status;
 }
 
-dp_status_t block_import(dp_comm_t *comm, int32_t rank, const announcement_t *announcement, int fd,
-                         block_t *block_out)
+dp_status_t block_import(dp_comm_t *comm, int32_t rank, const announcement_t *announcement, int fd, block_t *block_out)
 {
     dp_status_t status;
 
@@ -355,9 +337,8 @@ dp_status_t block_import(dp_comm_t *comm, int32_t rank, const announcement_t *an
     else if (announcement->method == METHOD_HANDLE)
         status = open_handle(comm, rank, announcement, block_out);
     else
-        status =
-            DP_FAIL(comm->host, DP_ERR_PROTOCOL, "rank %d: rank %d shares memory by an unknown method %u",
-                    WORLD(comm), comm->world[rank], announcement->method);
+        status = DP_FAIL(comm->host, DP_ERR_PROTOCOL, "rank %d: rank %d shares memory by an unknown method %u",
+                         WORLD(comm), comm->world[rank], announcement->method);
     if (fd >= 0)
         close(fd);
     if (status < 0)

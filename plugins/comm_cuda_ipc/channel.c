@@ -3,6 +3,8 @@
  * channel.c: tagged messages in order, put into slots of the receiver, which gives each slot back as a credit. */
 #include "comm_cuda_ipc.h"
 
+#include "plugins/common/check.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -11,8 +13,8 @@ area_t channel_area(const dp_channel_end_t *end, bool ours)
     bool receiver = ours != (end->config.sender != 0);
     area_t area;
 
-    (void)channel_layout(receiver, end->config.id, ours ? end->config.peer : end->comm->rank,
-                         end->config.slots, end->config.slot_bytes, &area); /* checked when it was opened */
+    (void)channel_layout(receiver, end->config.id, ours ? end->config.peer : end->comm->rank, end->config.slots,
+                         end->config.slot_bytes, &area); /* checked when it was opened */
     return area;
 }
 
@@ -21,20 +23,20 @@ static dp_status_t check_config(dp_comm_t *comm, const dp_channel_config_t *conf
     const dp_host_t *host = comm->host;
     area_t area;
 
-    if (config->struct_size < sizeof(*config))
-        return DP_FAIL(host, DP_ERR_INVALID, "dp_channel_config_t has %u bytes, at least %zu were expected",
-                       config->struct_size, sizeof(*config));
+    if (config->struct_size < DP_CHANNEL_CONFIG_MIN)
+        return check_size(host, "comm_cuda_ipc", "config", "dp_channel_config_t", config->struct_size,
+                          DP_CHANNEL_CONFIG_MIN);
     if (config->peer < 0 || config->peer >= comm->nranks || config->peer == comm->rank)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u leads to rank %d of %d", comm->name,
-                       config->id, config->peer, comm->nranks);
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u leads to rank %d of %d", comm->name, config->id,
+                       config->peer, comm->nranks);
     if (!channel_layout(true, config->id, config->peer, config->slots, config->slot_bytes, &area))
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u cannot have %u slots of %zu bytes",
-                       comm->name, config->id, config->slots, config->slot_bytes);
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u cannot have %u slots of %zu bytes", comm->name,
+                       config->id, config->slots, config->slot_bytes);
     for (const dp_channel_end_t *end = comm->ends; end != NULL; end = end->next)
         if (end->config.id == config->id && end->config.peer == config->peer &&
             (end->config.sender != 0) == (config->sender != 0))
-            return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u with rank %d is open already",
-                           comm->name, config->id, comm->world[config->peer]);
+            return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u with rank %d is open already", comm->name,
+                           config->id, comm->world[config->peer]);
     return DP_OK;
 }
 
@@ -51,7 +53,7 @@ dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for channel %u", comm->name, config->id);
     memset(end, 0, sizeof(*end));
     end->comm = comm;
-    end->config = *config;
+    dp_sized_take(&end->config, sizeof(end->config), config);
     end->config.label = end->label;
     snprintf(end->label, sizeof(end->label), "%s", config->label != NULL ? config->label : "");
     end->next = comm->ends;
@@ -93,14 +95,14 @@ dp_status_t channel_refuse(const dp_channel_end_t *end, const uint32_t words[8])
                    "rank %d: channel \"%s\" from rank %d: expected message %u (step %u, micro-batch %d, %u "
                    "bytes), found "
                    "message %u (step %u, micro-batch %d, %u bytes)",
-                   WORLD(comm), end->label, comm->world[end->config.peer], words[0], words[1],
-                   (int32_t)words[2], words[3], words[4], words[5], (int32_t)words[6], words[7]);
+                   WORLD(comm), end->label, comm->world[end->config.peer], words[0], words[1], (int32_t)words[2],
+                   words[3], words[4], words[5], (int32_t)words[6], words[7]);
 }
 
 /* ---- on the caller's thread ---- */
 
-static dp_status_t check_call(const dp_channel_end_t *end, bool sender, uint64_t number, uint32_t sequence,
-                              size_t bytes, const char *verb)
+static dp_status_t check_call(const dp_channel_end_t *end, bool sender, uint64_t next, uint32_t number, size_t bytes,
+                              const char *verb)
 {
     const dp_comm_t *comm = end->comm;
 
@@ -108,13 +110,12 @@ static dp_status_t check_call(const dp_channel_end_t *end, bool sender, uint64_t
         return DP_FAIL(comm->host, DP_ERR_INVALID, "%s on channel \"%s\" before start", verb, end->label);
     if (sender != (end->config.sender != 0))
         return DP_FAIL(comm->host, DP_ERR_INVALID, "%s on the wrong end of channel \"%s\"", verb, end->label);
-    if (sequence != (uint32_t)number)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s of message %u on channel \"%s\": message %u is next",
-                       verb, sequence, end->label, (uint32_t)number);
+    if (number != (uint32_t)next)
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s of message %u on channel \"%s\": message %u is next", verb,
+                       number, end->label, (uint32_t)next);
     if (bytes > end->config.slot_bytes)
-        return DP_FAIL(comm->host, DP_ERR_INVALID,
-                       "%s of %zu bytes on channel \"%s\", which carries at most %zu", verb, bytes,
-                       end->label, end->config.slot_bytes);
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s of %zu bytes on channel \"%s\", which carries at most %zu", verb,
+                       bytes, end->label, end->config.slot_bytes);
     return DP_OK;
 }
 
@@ -135,7 +136,7 @@ static dp_status_t enter(dp_channel_end_t *end, dp_stream_t *s, queue_t *q)
 dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
 {
     dp_comm_t *comm = end->comm;
-    dp_status_t status = check_call(end, true, end->count, tag->sequence, tag->bytes, "send");
+    dp_status_t status = check_call(end, true, end->count, tag->number, tag->bytes, "send");
     queue_t q;
 
     if (status == DP_OK)
@@ -154,18 +155,17 @@ static dp_status_t check_tag(const queue_t *q, const dp_channel_end_t *end, cons
         .report = q->comm->report,
         .object = (uint64_t)(uintptr_t)end,
         .head = end->plan.heads + end->count % end->plan.slots * LINE_WORDS,
-        .sequence = queue_value(q, end->plan.counter, (uint32_t)end->count, 0),
+        .number = queue_value(q, end->plan.counter, (uint32_t)end->count, 0),
         .expected = {0, tag->step, (uint32_t)tag->microbatch, tag->bytes},
     };
 
-    return queue_launch(q, q->comm->check_tag, 1, 1, &args, "dp_comm_cuda_ipc_check_tag");
+    return queue_launch(q, q->comm->check_tag, 1, 1, &args, "comm_cuda_ipc_check_tag");
 }
 
-dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
-                         dp_stream_t *s)
+dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out, dp_stream_t *s)
 {
     dp_comm_t *comm = end->comm;
-    dp_status_t status = check_call(end, false, end->count, expected->sequence, expected->bytes, "receive");
+    dp_status_t status = check_call(end, false, end->count, expected->number, expected->bytes, "receive");
     queue_t q;
 
     if (status == DP_OK)
@@ -188,18 +188,17 @@ dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected
     return status;
 }
 
-dp_status_t channel_release(dp_channel_end_t *end, uint32_t sequence, dp_stream_t *s)
+dp_status_t channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
 {
     dp_comm_t *comm = end->comm;
-    dp_status_t status = check_call(end, false, end->released, sequence, 0, "release");
+    dp_status_t status = check_call(end, false, end->released, number, 0, "release");
     queue_t q;
 
     if (status < 0)
         return status;
     if (end->released == end->count)
-        return DP_FAIL(comm->host, DP_ERR_INVALID,
-                       "release of message %u on channel \"%s\", which was not received", sequence,
-                       end->label);
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "release of message %u on channel \"%s\", which was not received",
+                       number, end->label);
     status = enter(end, s, &q);
     if (status < 0)
         return status;

@@ -1,7 +1,10 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * comm_cuda_ipc.c: ranks of one machine over peer memory of CUDA devices: the table of dp.comm/1, opening and the end. */
+ * comm_cuda_ipc.c: ranks of one machine over peer memory of CUDA devices: the table of dp.comm/1, opening and the
+ * end. */
 #include "comm_cuda_ipc.h"
+
+#include "plugins/common/check.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -14,45 +17,46 @@
 #define DRAIN_MS       10000
 #define CLOSE_SECONDS  30
 
-DP_CUDA_IMAGE(ipc_kernels);
+CUDA_IMAGE(ipc_kernels);
 
 /* ---- opening ---- */
 
 static dp_status_t check_config(const dp_host_t *host, const dp_comm_config_t *config)
 {
-    if (config->struct_size < sizeof(*config))
-        return DP_FAIL(host, DP_ERR_INVALID, "dp_comm_config_t has %u bytes, at least %zu were expected",
-                       config->struct_size, sizeof(*config));
+    dp_status_t status;
+
+    if (config->struct_size < DP_COMM_CONFIG_MIN)
+        return check_size(host, "comm_cuda_ipc", "config", "dp_comm_config_t", config->struct_size, DP_COMM_CONFIG_MIN);
     if (config->name == NULL || strlen(config->name) >= NAME_BYTES)
         return DP_FAIL(host, DP_ERR_INVALID, "the name of a group has 1 to %d characters", NAME_BYTES - 1);
-    if (config->nranks < 1 || config->nranks > RANKS_MAX || config->rank < 0 ||
-        config->rank >= config->nranks)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: rank %d of %d makes no sense", config->name,
-                       config->rank, config->nranks);
-    if (config->world_ranks == NULL || config->device_vt == NULL || config->device == NULL)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: world ranks or the device are missing", config->name);
-    if ((config->device_vt->caps & DP_DEVICE_CAP_HOST_MEMORY) ||
-        !DP_HAS(config->device_vt, dp_device_vt_t, watch) ||
-        !DP_HAS(config->device_vt, dp_device_vt_t, stream_native))
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "comm_cuda_ipc needs a CUDA device, such as device_cuda");
+    if (config->nranks < 1 || config->nranks > RANKS_MAX || config->rank < 0 || config->rank >= config->nranks)
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: rank %d of %d makes no sense", config->name, config->rank,
+                       config->nranks);
+    if (config->world_ranks == NULL)
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: world ranks are missing", config->name);
     if (config->nranks > 1 && host->get_service(host, DP_HOST_BOOT) == NULL)
         return DP_FAIL(host, DP_ERR_UNSUPPORTED, "comm_cuda_ipc needs the host's service " DP_HOST_BOOT);
-    return DP_OK;
+    status = check_device(host, "comm_cuda_ipc", config->device_vt, config->device, "cuda");
+    if (status >= 0 && config->nranks > 1 && !(config->device_vt->caps & DP_DEVICE_CAP_EXPORT))
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
+                       "group %s: comm_cuda_ipc writes into the peers' memory, which this device does not let other "
+                       "processes map (DP_DEVICE_CAP_EXPORT)",
+                       config->name);
+    return status;
 }
 
 static dp_status_t load_kernels(dp_comm_t *comm)
 {
-    const dp_cuda_kernel_t kernels[] = {
-        {"dp_comm_cuda_ipc_signals", &comm->signals},         {"dp_comm_cuda_ipc_pace", &comm->pace},
-        {"dp_comm_cuda_ipc_check_tag", &comm->check_tag},     {"dp_comm_cuda_ipc_put_rows", &comm->put_rows},
-        {"dp_comm_cuda_ipc_take_counts", &comm->take_counts}, {"dp_comm_cuda_ipc_sum_f32", &comm->sum[0]},
-        {"dp_comm_cuda_ipc_sum_f64", &comm->sum[1]},          {"dp_comm_cuda_ipc_sum_i64", &comm->sum[2]},
+    const cuda_kernel_t kernels[] = {
+        {"comm_cuda_ipc_signals", &comm->signals},         {"comm_cuda_ipc_pace", &comm->pace},
+        {"comm_cuda_ipc_check_tag", &comm->check_tag},     {"comm_cuda_ipc_put_rows", &comm->put_rows},
+        {"comm_cuda_ipc_take_counts", &comm->take_counts}, {"comm_cuda_ipc_sum_f32", &comm->sum[0]},
+        {"comm_cuda_ipc_sum_f64", &comm->sum[1]},          {"comm_cuda_ipc_sum_i64", &comm->sum[2]},
     };
-    dp_status_t status = dp_cuda_module_load(comm->host, dp_image_ipc_kernels, &comm->module);
+    dp_status_t status = cuda_module_load(comm->host, cuda_image_ipc_kernels, &comm->module);
 
-    return status == DP_OK
-               ? dp_cuda_kernels(comm->host, comm->module, kernels, sizeof(kernels) / sizeof(kernels[0]))
-               : status;
+    return status == DP_OK ? cuda_kernels(comm->host, comm->module, kernels, sizeof(kernels) / sizeof(kernels[0]))
+                           : status;
 }
 
 static dp_status_t read_environment(dp_comm_t *comm)
@@ -65,15 +69,13 @@ static dp_status_t read_environment(dp_comm_t *comm)
 
     if (sm != NULL && sm->comm_sms > 0)
         comm->blocks = sm->comm_sms;
-    else if (DP_HAS(comm->device_vt, dp_device_vt_t, partition) &&
-             comm->device_vt->partition(comm->device, lanes) == DP_OK)
+    else if (comm->device_vt->partition(comm->device, lanes) == DP_OK)
         comm->blocks = lanes[DP_LANE_ALL_TO_ALL];
     if (comm->blocks == 0)
         comm->blocks = DEFAULT_BLOCKS;
     comm->blocks = comm->blocks < BLOCKS_MAX ? comm->blocks : BLOCKS_MAX;
     if (wait != NULL && strcmp(wait, "stream") != 0 && strcmp(wait, "kernel") != 0)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "DUALPIPE_IPC_WAIT is \"%s\"; it must be stream or kernel",
-                       wait);
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "DUALPIPE_IPC_WAIT is \"%s\"; it must be stream or kernel", wait);
     comm->spin = wait != NULL && strcmp(wait, "kernel") == 0;
     if (link == NULL || link[0] == '\0')
         return DP_OK;
@@ -91,19 +93,18 @@ static dp_status_t read_environment(dp_comm_t *comm)
 
 static dp_status_t find_device(dp_comm_t *comm)
 {
-    dp_status_t status = dp_cuda_driver(comm->host, &comm->cu);
+    dp_status_t status = cuda_driver(comm->host, &comm->cu);
     int domains = 0;
 
     if (status == DP_OK)
-        status = dp_cuda_current(comm->host, &comm->ordinal);
+        status = cuda_current(comm->host, &comm->ordinal);
     if (status == DP_OK)
-        status =
-            DP_CU(comm->host, comm->cu->cuCtxGetCurrent(&comm->context), "asking for the current context");
+        status = CUDA_CHECK(comm->host, comm->cu->cuCtxGetCurrent(&comm->context), "asking for the current context");
     if (status == DP_OK)
-        status = DP_CU(comm->host,
-                       comm->cu->cuDeviceGetAttribute(&domains, CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT,
-                                                      comm->ordinal),
-                       "asking for memory domains");
+        status = CUDA_CHECK(
+            comm->host,
+            comm->cu->cuDeviceGetAttribute(&domains, CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT, comm->ordinal),
+            "asking for memory domains");
     comm->has_domains = domains > 1;
     return status == DP_OK ? block_limits(comm) : status;
 }
@@ -119,8 +120,8 @@ static dp_status_t allocate_tables(dp_comm_t *comm, const int32_t *world)
     comm->base_payload = host->allocate(host, n * sizeof(*comm->base_payload), 16);
     comm->plan.steps = host->allocate(host, comm->plan.room * sizeof(*comm->plan.steps), 16);
     comm->batch = host->allocate(host, BATCH_MAX * sizeof(*comm->batch), 16);
-    if (comm->world == NULL || comm->base_lines == NULL || comm->base_payload == NULL ||
-        comm->plan.steps == NULL || comm->batch == NULL)
+    if (comm->world == NULL || comm->base_lines == NULL || comm->base_payload == NULL || comm->plan.steps == NULL ||
+        comm->batch == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for %d ranks", comm->name, comm->nranks);
     memcpy(comm->world, world, n * sizeof(*comm->world));
     comm->base = (plan_group_t){comm->rank, comm->nranks, comm->base_lines, comm->base_payload};
@@ -134,8 +135,8 @@ static dp_status_t open_marks(dp_comm_t *comm)
     dp_status_t status = DP_OK;
 
     for (int i = 0; i < STREAMS_MAX && status == DP_OK; i++)
-        status = DP_CU(comm->host, comm->cu->cuEventCreate(&comm->streams[i].mark, CU_EVENT_DISABLE_TIMING),
-                       "group %s: making an event", comm->name);
+        status = CUDA_CHECK(comm->host, comm->cu->cuEventCreate(&comm->streams[i].mark, CU_EVENT_DISABLE_TIMING),
+                            "group %s: making an event", comm->name);
     return status;
 }
 
@@ -179,8 +180,7 @@ static bool healthy(dp_comm_t *comm)
 /* Importers unmap before the exporter frees. */
 static void let_go(dp_comm_t *comm)
 {
-    bool meet =
-        healthy(comm) && wire_meet(comm->wire, -1, NULL, CLOSE_SECONDS) == DP_OK; /* nobody writes any more */
+    bool meet = healthy(comm) && wire_meet(comm->wire, -1, NULL, CLOSE_SECONDS) == DP_OK; /* nobody writes any more */
 
     join_let_go(comm);
     if (meet)
@@ -235,7 +235,7 @@ static void ipc_close(dp_comm_t *comm)
                             "a stream has not come to rest: its memory stays until the process ends");
     }
     if (at_rest)
-        dp_cuda_module_unload(comm->module);
+        cuda_module_unload(comm->module);
     free_comm(comm);
 }
 
@@ -277,7 +277,6 @@ static const dp_comm_vt_t table = {
     .caps = DP_COMM_CAP_ONE_SIDED | DP_COMM_CAP_CAPTURE,
     .open = ipc_open,
     .close = ipc_close,
-    .abort = fault_abort,
     .channel_open = channel_open,
     .exchange_open = exchange_open,
     .start = join_start,
@@ -287,7 +286,6 @@ static const dp_comm_vt_t table = {
     .exchange = exchange_run,
     .exchange_release = exchange_release,
     .all_reduce = reduce_all,
-    .barrier = reduce_barrier,
     .memory_bytes = ipc_memory_bytes,
 };
 
@@ -297,8 +295,9 @@ static const void *get_interface(const char *id)
 }
 
 DP_PLUGIN_DEFINE(comm_cuda_ipc) = {
-    DP_PLUGIN_HEAD, "comm_cuda_ipc",
-    DP_VERSION,     "ranks of one machine, as processes or threads, over peer memory of CUDA devices",
-    NULL,           NULL,
-    get_interface,
+    DP_PLUGIN_HEAD,
+    .name = "comm_cuda_ipc",
+    .version = DP_VERSION,
+    .summary = "ranks of one machine, as processes or threads, over peer memory of CUDA devices",
+    .get_interface = get_interface,
 };

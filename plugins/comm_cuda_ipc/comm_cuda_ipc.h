@@ -2,9 +2,9 @@
  * SPDX-License-Identifier: MIT
  * comm_cuda_ipc.h: the objects of the peer-memory transport.
  *
- * Every rank owns blocks of device memory (one from open, one from each start) that its peers have mapped. layout.h says
- * what lies where in them, plan.h what is waited for and written, queue.c puts that on streams, fault.c ends it when
- * something is wrong. */
+ * Every rank owns blocks of device memory (one from open, one from each start) that its peers have mapped. layout.h
+ * says what lies where in them, plan.h what is waited for and written, queue.c puts that on streams, fault.c ends it
+ * when something is wrong. */
 #ifndef COMM_CUDA_IPC_H
 #define COMM_CUDA_IPC_H
 
@@ -32,7 +32,7 @@ typedef struct block {
     block_kind_t kind;
     unsigned char *base; /* device address */
     size_t bytes;
-    shared_block_t *shared;                /* BLOCK_SHARED   */
+    shared_block_t *shared;                /* BLOCK_SHARED */
     CUmemGenericAllocationHandle imported; /* BLOCK_IMPORTED */
 } block_t;
 
@@ -61,8 +61,7 @@ struct holding {
     holding_t *next;
     block_t block;
     size_t lines;
-    uint64_t
-        *targets; /* [lines] of our own: TARGET_SET | the latest value that a stream waits for; else NULL */
+    uint64_t *targets; /* [lines] of our own: TARGET_SET | the latest value that a stream waits for; else NULL */
 };
 
 /* A stream that has carried something of ours, and a mark behind the latest of it: streams may be closed before us. */
@@ -76,7 +75,7 @@ typedef struct used_stream {
 struct dp_comm {
     const dp_host_t *host;
     const dp_host_boot_t *boot;
-    const dp_cuda_driver_t *cu;
+    const cuda_driver_t *cu;
     const dp_device_vt_t *device_vt;
     dp_device_t *device;
     CUcontext context;
@@ -104,8 +103,8 @@ struct dp_comm {
     size_t piece_bytes;
     dp_channel_end_t *ends;
     dp_exchange_t *exchanges;
-    uint64_t barriers, pieces;
-    bool barriers_captured, sums_captured;
+    uint64_t pieces;
+    bool sums_captured;
     plan_t plan;                     /* room for what is being enqueued */
     CUstreamBatchMemOpParams *batch; /* [BATCH_MAX] */
     used_stream_t streams[STREAMS_MAX];
@@ -120,8 +119,8 @@ struct dp_comm {
     CUstream side; /* for set-up, and to release streams that wait */
     pthread_t watchdog;
     bool watchdog_runs;
-    dp_signal_t wake; /* 1: abort or close; 2: close */
-    uint32_t aborted, closing;
+    dp_signal_t wake; /* 1: a fault, or close; 2: close */
+    uint32_t closing;
 };
 
 struct dp_channel_end {
@@ -160,11 +159,9 @@ static inline void ipc_free(const dp_comm_t *comm, void *memory)
 /* block.c */
 dp_status_t block_limits(dp_comm_t *comm);
 /* Zeroed memory of ours, told to the others by *announcement; *fd_out (METHOD_FD, else -1) is the caller's. */
-dp_status_t block_create(dp_comm_t *comm, size_t bytes, block_t *block_out, announcement_t *announcement,
-                         int *fd_out);
+dp_status_t block_create(dp_comm_t *comm, size_t bytes, block_t *block_out, announcement_t *announcement, int *fd_out);
 /* Maps the block that was announced. Takes fd (-1: none) in every case. */
-dp_status_t block_import(dp_comm_t *comm, int32_t rank, const announcement_t *announcement, int fd,
-                         block_t *block_out);
+dp_status_t block_import(dp_comm_t *comm, int32_t rank, const announcement_t *announcement, int fd, block_t *block_out);
 void block_drop(dp_comm_t *comm, block_t *block);
 
 /* queue.c: what one call puts on a stream */
@@ -193,7 +190,6 @@ dp_status_t fault_open(dp_comm_t *comm);
 /* Ends the watchdog. at_rest: no kernel looks at the mailbox any more. */
 void fault_close(dp_comm_t *comm, bool at_rest);
 void fault_abort(dp_comm_t *comm);
-bool fault_aborted(const dp_comm_t *comm);
 dp_status_t fault_check(void *comm);
 
 /* join.c */
@@ -209,25 +205,22 @@ dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_
 area_t channel_area(const dp_channel_end_t *end, bool ours);
 void channel_connect(dp_channel_end_t *end, unsigned char *own_lines, unsigned char *own_payload,
                      unsigned char *far_lines, unsigned char *far_payload);
-dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag,
-                         dp_stream_t *s);
+dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s);
 dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
                          dp_stream_t *s);
-dp_status_t channel_release(dp_channel_end_t *end, uint32_t sequence, dp_stream_t *s);
+dp_status_t channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s);
 dp_status_t channel_refuse(const dp_channel_end_t *end, const uint32_t words[8]);
 
 /* exchange.c */
 dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out);
 void exchange_free(dp_exchange_t *x);
 area_t exchange_area(const dp_exchange_t *x);
-dp_status_t exchange_run(dp_exchange_t *x, uint32_t sequence, const void *send, const int32_t *send_offsets,
-                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
-                         dp_stream_t *s);
-dp_status_t exchange_release(dp_exchange_t *x, uint32_t sequence, dp_stream_t *s);
+dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
+                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s);
+dp_status_t exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s);
 
 /* reduce.c */
 void reduce_size(dp_comm_t *comm, size_t reduce_bytes);
-dp_status_t reduce_barrier(dp_comm_t *comm, dp_stream_t *s);
 dp_status_t reduce_all(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s);
 
 #endif

@@ -3,6 +3,8 @@
  * exchange.c: all-to-all-v: every rank's kernel puts its rows straight into the others' slots, then says how many. */
 #include "comm_cuda_ipc.h"
 
+#include "plugins/common/check.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -22,21 +24,18 @@ static dp_status_t check_config(dp_comm_t *comm, const dp_exchange_config_t *con
     const dp_host_t *host = comm->host;
     area_t area;
 
-    if (config->struct_size < sizeof(*config))
-        return DP_FAIL(host, DP_ERR_INVALID, "dp_exchange_config_t has %u bytes, at least %zu were expected",
-                       config->struct_size, sizeof(*config));
+    if (config->struct_size < DP_EXCHANGE_CONFIG_MIN)
+        return check_size(host, "comm_cuda_ipc", "config", "dp_exchange_config_t", config->struct_size,
+                          DP_EXCHANGE_CONFIG_MIN);
     if (config->row_bytes == 0 || config->row_bytes % 16 != 0)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u: row_bytes %zu is not a multiple of 16",
-                       comm->name, config->id, config->row_bytes);
-    if (!rows_layout(config->id, count_of(comm->nranks), slots, config->capacity_rows, config->row_bytes,
-                     &area))
-        return DP_FAIL(host, DP_ERR_INVALID,
-                       "group %s: exchange %u cannot have %u slots of %u rows of %zu bytes", comm->name,
-                       config->id, slots, config->capacity_rows, config->row_bytes);
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u: row_bytes %zu is not a multiple of 16", comm->name,
+                       config->id, config->row_bytes);
+    if (!rows_layout(config->id, count_of(comm->nranks), slots, config->capacity_rows, config->row_bytes, &area))
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u cannot have %u slots of %u rows of %zu bytes",
+                       comm->name, config->id, slots, config->capacity_rows, config->row_bytes);
     for (const dp_exchange_t *x = comm->exchanges; x != NULL; x = x->next)
         if (x->config.id == config->id)
-            return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u is open already", comm->name,
-                           config->id);
+            return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u is open already", comm->name, config->id);
     return DP_OK;
 }
 
@@ -62,7 +61,7 @@ dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, d
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for exchange %u", comm->name, config->id);
     memset(x, 0, sizeof(*x));
     x->comm = comm;
-    x->config = *config;
+    dp_sized_take(&x->config, sizeof(x->config), config);
     x->config.slots = slots;
     x->config.label = x->label;
     snprintf(x->label, sizeof(x->label), "%s", config->label != NULL ? config->label : "");
@@ -82,13 +81,13 @@ dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, d
 
 /* ---- on the caller's thread ---- */
 
-static dp_status_t check_call(const dp_exchange_t *x, uint64_t number, uint32_t sequence)
+static dp_status_t check_call(const dp_exchange_t *x, uint64_t next, uint32_t number)
 {
     if (!x->connected)
         return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange \"%s\" is used before start", x->label);
-    if (sequence != (uint32_t)number)
-        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange %u of \"%s\": %u is next", sequence, x->label,
-                       (uint32_t)number);
+    if (number != (uint32_t)next)
+        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange %u of \"%s\": %u is next", number, x->label,
+                       (uint32_t)next);
     return DP_OK;
 }
 
@@ -99,20 +98,19 @@ static dp_status_t enter(dp_exchange_t *x, dp_stream_t *s, queue_t *q)
     if (status < 0)
         return status;
     if (x->captured && !q->capturing)
-        return DP_FAIL(x->comm->host, DP_ERR_INVALID,
-                       "exchange \"%s\" is part of a graph: it is used by replays alone", x->label);
+        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange \"%s\" is part of a graph: it is used by replays alone",
+                       x->label);
     x->captured = q->capturing;
     return DP_OK;
 }
 
 static uint32_t *private_line(const dp_exchange_t *x, size_t which)
 {
-    return plan_line(&x->group, x->comm->rank,
-                     rows_line_private(count_of(x->comm->nranks), x->config.slots, which));
+    return plan_line(&x->group, x->comm->rank, rows_line_private(count_of(x->comm->nranks), x->config.slots, which));
 }
 
-static dp_status_t put_rows(const queue_t *q, const dp_exchange_t *x, const void *send,
-                            const int32_t *offsets, const int32_t *counts)
+static dp_status_t put_rows(const queue_t *q, const dp_exchange_t *x, const void *send, const int32_t *offsets,
+                            const int32_t *counts)
 {
     const dp_comm_t *comm = x->comm;
     size_t n = count_of(comm->nranks), me = count_of(comm->rank), slot = x->count % x->config.slots;
@@ -126,7 +124,7 @@ static dp_status_t put_rows(const queue_t *q, const dp_exchange_t *x, const void
         .counts = counts,
         .peers = (const uint64_t *)(const void *)payload,
         .done = (uint32_t *)(void *)(payload + rows_done_at(n, x->config.slots)),
-        .sequence = queue_value(q, private_line(x, ROWS_EXCHANGED), (uint32_t)x->count, 0),
+        .number = queue_value(q, private_line(x, ROWS_EXCHANGED), (uint32_t)x->count, 0),
         .row_bytes = x->config.row_bytes,
         .head_at = rows_line_head(n, slot, me) * LINE_BYTES,
         .arrived_at = rows_line_arrived(n, me) * LINE_BYTES,
@@ -142,7 +140,7 @@ static dp_status_t put_rows(const queue_t *q, const dp_exchange_t *x, const void
     uint32_t blocks = args.share * args.nranks;
 
     return queue_launch(q, comm->put_rows, blocks < comm->blocks ? blocks : comm->blocks, PUT_THREADS, &args,
-                        "dp_comm_cuda_ipc_put_rows");
+                        "comm_cuda_ipc_put_rows");
 }
 
 static dp_status_t take_counts(const queue_t *q, const dp_exchange_t *x, const int32_t **counts_out)
@@ -154,28 +152,27 @@ static dp_status_t take_counts(const queue_t *q, const dp_exchange_t *x, const i
         .object = (uint64_t)(uintptr_t)x,
         .heads = x->lines[comm->rank] + rows_line_head(n, slot, 0) * LINE_BYTES,
         .counts = (int32_t *)(void *)(x->payload[comm->rank] + rows_counts_at(n, slot)),
-        .sequence = queue_value(q, private_line(x, ROWS_EXCHANGED), (uint32_t)x->count, 0),
+        .number = queue_value(q, private_line(x, ROWS_EXCHANGED), (uint32_t)x->count, 0),
         .nranks = (uint32_t)comm->nranks,
         .capacity = x->config.capacity_rows,
     };
 
     *counts_out = args.counts;
-    return queue_launch(q, comm->take_counts, 1, 32, &args, "dp_comm_cuda_ipc_take_counts");
+    return queue_launch(q, comm->take_counts, 1, 32, &args, "comm_cuda_ipc_take_counts");
 }
 
-dp_status_t exchange_run(dp_exchange_t *x, uint32_t sequence, const void *send, const int32_t *send_offsets,
-                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
-                         dp_stream_t *s)
+dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
+                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s)
 {
     dp_comm_t *comm = x->comm;
     size_t n = count_of(comm->nranks), slot = x->count % x->config.slots;
     const int32_t *counts = NULL;
-    dp_status_t status = check_call(x, x->count, sequence);
+    dp_status_t status = check_call(x, x->count, number);
     queue_t q;
 
     if (status == DP_OK && (uintptr_t)send % 16 != 0)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "exchange \"%s\": rows at %p are not aligned to 16 bytes",
-                       x->label, send);
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "exchange \"%s\": rows at %p are not aligned to 16 bytes", x->label,
+                       send);
     if (status == DP_OK)
         status = enter(x, s, &q);
     if (status < 0)
@@ -204,16 +201,16 @@ dp_status_t exchange_run(dp_exchange_t *x, uint32_t sequence, const void *send, 
     return status;
 }
 
-dp_status_t exchange_release(dp_exchange_t *x, uint32_t sequence, dp_stream_t *s)
+dp_status_t exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
 {
-    dp_status_t status = check_call(x, x->released, sequence);
+    dp_status_t status = check_call(x, x->released, number);
     queue_t q;
 
     if (status < 0)
         return status;
     if (x->released == x->count)
-        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "release of exchange %u of \"%s\", which was not made",
-                       sequence, x->label);
+        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "release of exchange %u of \"%s\", which was not made", number,
+                       x->label);
     status = enter(x, s, &q);
     if (status < 0)
         return status;

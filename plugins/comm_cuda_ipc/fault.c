@@ -2,10 +2,9 @@
  * SPDX-License-Identifier: MIT
  * fault.c: what is wrong, who is told, and how every wait on the device ends.
  *
- * Kernels report into a mailbox of pinned memory and look there for an abort. The device asks fault_check() whenever somebody
- * synchronises. A thread of ours sleeps until the job is aborted, the instance is, or a kernel has reported; then it raises
- * the mailbox's flag, which ends spinning kernels, and writes the values that streams wait for, which releases those. What
- * the released streams do is of no use to anybody, and no look at it reports anything any more. */
+ * Kernels report into a mailbox of pinned memory and look there for an abort. The device asks fault_check() whenever
+ * somebody synchronises. A thread of ours sleeps until the job is aborted or a kernel has reported; then it raises the mailbox's flag, which ends spinning kernels, and writes the values that streams wait for, which
+ * releases those. What the released streams do is of no use to anybody, and no look at it reports anything any more. */
 #include "comm_cuda_ipc.h"
 
 #include <poll.h>
@@ -15,11 +14,6 @@
 #define TICK_NS          INT64_C(10000000)
 #define RELEASE_MS       2
 #define DEADLINE_SECONDS 120
-
-bool fault_aborted(const dp_comm_t *comm)
-{
-    return __atomic_load_n(&comm->aborted, __ATOMIC_ACQUIRE) != 0;
-}
 
 /* ---- what the kernels report ---- */
 
@@ -51,11 +45,10 @@ static dp_status_t explain_rows(const dp_comm_t *comm, uint32_t fault, const ipc
 
     if (fault == IPC_FAULT_OVERFLOW)
         return DP_FAIL(comm->host, rows < 0 ? DP_ERR_INVALID : DP_ERR_OVERFLOW,
-                       "rank %d: exchange %u of \"%s\": %d rows for rank %d are more than its capacity",
-                       WORLD(comm), m->words[0], label, rows, world_of(comm, m->words[1]));
-    return DP_FAIL(comm->host, DP_ERR_PROTOCOL,
-                   "rank %d: exchange %u of \"%s\": rank %d sent exchange %u with %d rows", WORLD(comm),
-                   m->words[0], label, world_of(comm, m->words[1]), m->words[2], rows);
+                       "rank %d: exchange %u of \"%s\": %d rows for rank %d are more than its capacity", WORLD(comm),
+                       m->words[0], label, rows, world_of(comm, m->words[1]));
+    return DP_FAIL(comm->host, DP_ERR_PROTOCOL, "rank %d: exchange %u of \"%s\": rank %d sent exchange %u with %d rows",
+                   WORLD(comm), m->words[0], label, world_of(comm, m->words[1]), m->words[2], rows);
 }
 
 static dp_status_t explain_sum(const dp_comm_t *comm, const ipc_mailbox_t *m)
@@ -66,8 +59,8 @@ static dp_status_t explain_sum(const dp_comm_t *comm, const ipc_mailbox_t *m)
                    "rank %d: all_reduce in group %s, piece %u, has %llu elements of dtype %u; on rank %d it "
                    "is piece %u of "
                    "%llu, dtype %u",
-                   WORLD(comm), comm->name, w[1], (unsigned long long)w[3] << 32 | w[2], w[4],
-                   world_of(comm, w[0]), w[5], (unsigned long long)w[7] << 32 | w[6], w[8]);
+                   WORLD(comm), comm->name, w[1], (unsigned long long)w[3] << 32 | w[2], w[4], world_of(comm, w[0]),
+                   w[5], (unsigned long long)w[7] << 32 | w[6], w[8]);
 }
 
 static dp_status_t explain(const dp_comm_t *comm, uint32_t fault)
@@ -79,8 +72,8 @@ static dp_status_t explain(const dp_comm_t *comm, uint32_t fault)
     case IPC_FAULT_TAG:
         end = find_end(comm, m->object);
         return end != NULL ? channel_refuse(end, m->words)
-                           : DP_FAIL(comm->host, DP_ERR_PROTOCOL, "rank %d: group %s: a wrong message",
-                                     WORLD(comm), comm->name);
+                           : DP_FAIL(comm->host, DP_ERR_PROTOCOL, "rank %d: group %s: a wrong message", WORLD(comm),
+                                     comm->name);
     case IPC_FAULT_OVERFLOW:
     case IPC_FAULT_ROWS:
         return explain_rows(comm, fault, m);
@@ -88,8 +81,8 @@ static dp_status_t explain(const dp_comm_t *comm, uint32_t fault)
         return explain_sum(comm, m);
     case IPC_FAULT_DEADLINE:
         return DP_FAIL(comm->host, DP_ERR_TIMEOUT,
-                       "rank %d: group %s: a kernel waited for %u and saw %u: a rank has not come",
-                       WORLD(comm), comm->name, m->words[0], m->words[1]);
+                       "rank %d: group %s: a kernel waited for %u and saw %u: a rank has not come", WORLD(comm),
+                       comm->name, m->words[0], m->words[1]);
     default:
         return DP_FAIL(comm->host, DP_ERR_INVALID,
                        "rank %d: group %s: slot %u is used and slot %u is next: a graph that is replayed "
@@ -113,8 +106,6 @@ dp_status_t fault_check(void *arg)
         comm->host->post(comm->host, &comm->wake, 1);
         return explain(comm, fault);
     }
-    if (fault_aborted(comm))
-        return DP_FAIL(comm->host, DP_ERR_ABORTED, "rank %d: group %s was aborted", WORLD(comm), comm->name);
     return comm->host->aborted(comm->host);
 }
 
@@ -127,8 +118,7 @@ static void release_words(dp_comm_t *comm, const holding_t *h)
         CUdeviceptr at = (CUdeviceptr)(uintptr_t)(h->block.base + line * LINE_BYTES);
 
         if (target != 0)
-            (void)comm->cu->cuStreamWriteValue32(comm->side, at, (uint32_t)target,
-                                                 CU_STREAM_WRITE_VALUE_DEFAULT);
+            (void)comm->cu->cuStreamWriteValue32(comm->side, at, (uint32_t)target, CU_STREAM_WRITE_VALUE_DEFAULT);
     }
 }
 
@@ -159,13 +149,6 @@ static void *watch(void *arg)
     return NULL;
 }
 
-void fault_abort(dp_comm_t *comm)
-{
-    __atomic_store_n(&comm->aborted, 1, __ATOMIC_RELEASE);
-    __atomic_store_n(&comm->mailbox->aborted, 1, __ATOMIC_RELEASE);
-    comm->host->post(comm->host, &comm->wake, 1);
-}
-
 /* ---- life ---- */
 
 static double number_from(const char *variable, double otherwise)
@@ -179,19 +162,19 @@ static double number_from(const char *variable, double otherwise)
 
 static dp_status_t open_mailbox(dp_comm_t *comm)
 {
-    const dp_cuda_driver_t *cu = comm->cu;
+    const cuda_driver_t *cu = comm->cu;
     void *memory = NULL;
-    dp_status_t status = DP_CU(comm->host,
-                               cu->cuMemHostAlloc(&memory, sizeof(ipc_mailbox_t),
-                                                  CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_PORTABLE),
-                               "group %s: pinning memory", comm->name);
+    dp_status_t status = CUDA_CHECK(
+        comm->host,
+        cu->cuMemHostAlloc(&memory, sizeof(ipc_mailbox_t), CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_PORTABLE),
+        "group %s: pinning memory", comm->name);
 
     if (status < 0)
         return status;
     comm->mailbox = memory;
     memset(comm->mailbox, 0, sizeof(*comm->mailbox));
-    status = DP_CU(comm->host, cu->cuMemHostGetDevicePointer(&comm->mailbox_at, memory, 0),
-                   "group %s: mapping pinned memory", comm->name);
+    status = CUDA_CHECK(comm->host, cu->cuMemHostGetDevicePointer(&comm->mailbox_at, memory, 0),
+                        "group %s: mapping pinned memory", comm->name);
     comm->report.mailbox = (ipc_mailbox_t *)(uintptr_t)comm->mailbox_at;
     comm->report.deadline_ns = (uint64_t)(number_from("DUALPIPE_IPC_DEADLINE_SECONDS", DEADLINE_SECONDS) *
                                           number_from("DUALPIPE_TIMEOUT_SCALE", 1) * 1e9);
@@ -200,17 +183,16 @@ static dp_status_t open_mailbox(dp_comm_t *comm)
 
 dp_status_t fault_open(dp_comm_t *comm)
 {
-    const dp_cuda_driver_t *cu = comm->cu;
+    const cuda_driver_t *cu = comm->cu;
     int least = 0, greatest = 0;
     dp_status_t status = open_mailbox(comm);
 
     if (status == DP_OK)
-        status = DP_CU(comm->host, cu->cuCtxGetStreamPriorityRange(&least, &greatest),
-                       "asking for stream priorities");
-    if (status == DP_OK)
         status =
-            DP_CU(comm->host, cu->cuStreamCreateWithPriority(&comm->side, CU_STREAM_NON_BLOCKING, greatest),
-                  "group %s: opening a stream", comm->name);
+            CUDA_CHECK(comm->host, cu->cuCtxGetStreamPriorityRange(&least, &greatest), "asking for stream priorities");
+    if (status == DP_OK)
+        status = CUDA_CHECK(comm->host, cu->cuStreamCreateWithPriority(&comm->side, CU_STREAM_NON_BLOCKING, greatest),
+                            "group %s: opening a stream", comm->name);
     if (status < 0)
         return status;
     if (pthread_create(&comm->watchdog, NULL, watch, comm) != 0)

@@ -1,10 +1,10 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * ipc_kernels.cu: what copy engines and stream memory operations cannot do: rows of an exchange, sums, looks at tags; and the
- * waits and writes of a graph that is replayed, whose values only device memory knows.
+ * ipc_kernels.cu: what copy engines and stream memory operations cannot do: rows of an exchange, sums, looks at tags;
+ * and the waits and writes of a graph that is replayed, whose values only device memory knows.
  *
- * No kernel waits for another block of its own grid, and none ends with a trap: a fault goes to the mailbox, once for each
- * instance, and the kernel returns. */
+ * No kernel waits for another block of its own grid, and none ends with a trap: a fault goes to the mailbox, once for
+ * each instance, and the kernel returns. */
 #include "cuda/device.cuh"
 
 #include "kernels.h"
@@ -13,25 +13,25 @@
 
 /* ---- faults ---- */
 
-static DP_DEVICE uint32_t value_of(const ipc_value_t &v)
+static CUDA_DEVICE uint32_t value_of(const ipc_value_t &v)
 {
-    return (v.counter != NULL ? dp_load_acquire(v.counter) : 0) + v.delta;
+    return (v.counter != NULL ? cuda_load_acquire(v.counter) : 0) + v.delta;
 }
 
 /* True for the thread that may write the mailbox. What is seen after an abort is no news. */
-static DP_DEVICE bool first_fault(const ipc_report_t &report)
+static CUDA_DEVICE bool first_fault(const ipc_report_t &report)
 {
-    return dp_load_acquire(&report.mailbox->aborted) == 0 && atomicCAS(report.taken, 0u, 1u) == 0;
+    return cuda_load_acquire(&report.mailbox->aborted) == 0 && atomicCAS(report.taken, 0u, 1u) == 0;
 }
 
-static DP_DEVICE void send_fault(const ipc_report_t &report, uint32_t fault, uint64_t object)
+static CUDA_DEVICE void send_fault(const ipc_report_t &report, uint32_t fault, uint64_t object)
 {
     report.mailbox->object = object;
-    dp_store_release(&report.mailbox->fault, fault);
+    cuda_store_release(&report.mailbox->fault, fault);
 }
 
-static DP_DEVICE void fault2(const ipc_report_t &report, uint32_t fault, uint64_t object, uint32_t a, uint32_t b,
-                             uint32_t c = 0, uint32_t d = 0)
+static CUDA_DEVICE void fault2(const ipc_report_t &report, uint32_t fault, uint64_t object, uint32_t a, uint32_t b,
+                               uint32_t c = 0, uint32_t d = 0)
 {
     if (!first_fault(report))
         return;
@@ -44,33 +44,33 @@ static DP_DEVICE void fault2(const ipc_report_t &report, uint32_t fault, uint64_
 
 /* ---- waits and writes ---- */
 
-static DP_DEVICE bool reached(uint32_t word, uint32_t value)
+static CUDA_DEVICE bool reached(uint32_t word, uint32_t value)
 {
     return (int32_t)(word - value) >= 0;
 }
 
 /* False when the instance was aborted or the deadline has passed. The host's word is far away: asked now and then. */
-static DP_DEVICE bool wait_for(const ipc_report_t &report, const uint32_t *word, uint32_t value)
+static CUDA_DEVICE bool wait_for(const ipc_report_t &report, const uint32_t *word, uint32_t value)
 {
-    uint64_t begin = dp_globaltimer();
+    uint64_t begin = cuda_globaltimer();
 
-    for (uint32_t turn = 0; !reached(dp_load_acquire(word), value); turn++) {
+    for (uint32_t turn = 0; !reached(cuda_load_acquire(word), value); turn++) {
         if (turn % 32 == 31) {
-            if (dp_load_acquire(&report.mailbox->aborted) != 0)
+            if (cuda_load_acquire(&report.mailbox->aborted) != 0)
                 return false;
-            if (dp_globaltimer() - begin > report.deadline_ns) {
-                fault2(report, IPC_FAULT_DEADLINE, (uint64_t)(uintptr_t)word, value, dp_load_acquire(word));
+            if (cuda_globaltimer() - begin > report.deadline_ns) {
+                fault2(report, IPC_FAULT_DEADLINE, (uint64_t)(uintptr_t)word, value, cuda_load_acquire(word));
                 return false;
             }
         }
-        dp_pause();
+        cuda_pause();
     }
     return true;
 }
 
-extern "C" __global__ void dp_comm_cuda_ipc_signals(ipc_signals_t a)
+extern "C" __global__ void comm_cuda_ipc_signals(ipc_signals_t a)
 {
-    uint32_t base = dp_load_acquire(a.counter);
+    uint32_t base = cuda_load_acquire(a.counter);
 
     for (uint32_t i = 0; i < a.count; i++) {
         const ipc_signal_t &s = a.signals[i];
@@ -78,9 +78,9 @@ extern "C" __global__ void dp_comm_cuda_ipc_signals(ipc_signals_t a)
 
         if (s.kind == IPC_WRITE) {
             __threadfence_system();
-            dp_store_release(s.word, value);
+            cuda_store_release(s.word, value);
         } else if (s.kind == IPC_EXPECT) {
-            uint32_t found = dp_load_acquire(s.word);
+            uint32_t found = cuda_load_acquire(s.word);
 
             if (found != value)
                 fault2(a.report, IPC_FAULT_SLOTS, (uint64_t)(uintptr_t)s.word, value, found);
@@ -91,21 +91,21 @@ extern "C" __global__ void dp_comm_cuda_ipc_signals(ipc_signals_t a)
 }
 
 /* One thread. */
-extern "C" __global__ void dp_comm_cuda_ipc_pace(ipc_pace_t a)
+extern "C" __global__ void comm_cuda_ipc_pace(ipc_pace_t a)
 {
-    uint64_t begin = dp_globaltimer();
+    uint64_t begin = cuda_globaltimer();
 
-    while (dp_globaltimer() - begin < a.ns && dp_load_acquire(&a.report.mailbox->aborted) == 0)
-        dp_pause();
+    while (cuda_globaltimer() - begin < a.ns && cuda_load_acquire(&a.report.mailbox->aborted) == 0)
+        cuda_pause();
 }
 
-extern "C" __global__ void dp_comm_cuda_ipc_check_tag(ipc_check_tag_t a)
+extern "C" __global__ void comm_cuda_ipc_check_tag(ipc_check_tag_t a)
 {
-    uint32_t expected[4] = {value_of(a.sequence), a.expected[1], a.expected[2], a.expected[3]}, found[4];
+    uint32_t expected[4] = {value_of(a.number), a.expected[1], a.expected[2], a.expected[3]}, found[4];
     bool same = true;
 
     for (int i = 0; i < 4; i++) {
-        found[i] = dp_load_acquire(&a.head[i]);
+        found[i] = cuda_load_acquire(&a.head[i]);
         same = same && found[i] == expected[i];
     }
     if (same || !first_fault(a.report))
@@ -120,12 +120,12 @@ extern "C" __global__ void dp_comm_cuda_ipc_check_tag(ipc_check_tag_t a)
 /* ---- exchange ---- */
 
 /* All counts are looked at before any row travels: an overflow sends nothing. */
-static DP_DEVICE bool counts_fit(const ipc_put_rows_t &a)
+static CUDA_DEVICE bool counts_fit(const ipc_put_rows_t &a)
 {
     for (uint32_t p = 0; p < a.nranks; p++)
         if (a.counts[p] < 0 || (uint32_t)a.counts[p] > a.capacity) {
             if (blockIdx.x == 0 && threadIdx.x == 0)
-                fault2(a.report, IPC_FAULT_OVERFLOW, a.object, value_of(a.sequence), p, (uint32_t)a.counts[p]);
+                fault2(a.report, IPC_FAULT_OVERFLOW, a.object, value_of(a.number), p, (uint32_t)a.counts[p]);
             return false;
         }
     return true;
@@ -134,7 +134,7 @@ static DP_DEVICE bool counts_fit(const ipc_put_rows_t &a)
 #define AT_ONCE 8 /* vectors that a thread has on their way */
 
 /* Block j of the `share` for rank `to` copies every share-th stretch of blockDim.x vectors. */
-static DP_DEVICE void copy_rows(const ipc_put_rows_t &a, uint32_t to, uint32_t j)
+static CUDA_DEVICE void copy_rows(const ipc_put_rows_t &a, uint32_t to, uint32_t j)
 {
     const uint4 *from = (const uint4 *)(a.send + (uint64_t)a.offsets[to] * a.row_bytes);
     uint4 *rows = (uint4 *)((unsigned char *)(uintptr_t)a.peers[2 * to + 1] + a.rows_at);
@@ -146,38 +146,38 @@ static DP_DEVICE void copy_rows(const ipc_put_rows_t &a, uint32_t to, uint32_t j
 
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++)
-            v[k] = dp_load_stream(&from[i + k * stride]);
+            v[k] = cuda_load_stream(&from[i + k * stride]);
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++)
-            dp_store_stream(&rows[i + k * stride], v[k]);
+            cuda_store_stream(&rows[i + k * stride], v[k]);
     }
     for (; i < vectors; i += stride)
-        dp_store_stream(&rows[i], dp_load_stream(&from[i]));
+        cuda_store_stream(&rows[i], cuda_load_stream(&from[i]));
 }
 
 /* The last block to finish tells the receiver. */
-static DP_DEVICE void publish_rows(const ipc_put_rows_t &a, uint32_t to, uint64_t begin)
+static CUDA_DEVICE void publish_rows(const ipc_put_rows_t &a, uint32_t to, uint64_t begin)
 {
     unsigned char *lines = (unsigned char *)(uintptr_t)a.peers[2 * to];
-    uint32_t *head = (uint32_t *)(lines + a.head_at), sequence = value_of(a.sequence);
+    uint32_t *head = (uint32_t *)(lines + a.head_at), number = value_of(a.number);
     uint64_t ns = (uint64_t)(a.link_ns_per_byte * (double)a.counts[to] * (double)a.row_bytes);
 
     __threadfence_system();
-    if (dp_add_release(&a.done[to], 1) != a.share - 1)
+    if (cuda_add_release(&a.done[to], 1) != a.share - 1)
         return;
     __threadfence_system();
     a.done[to] = 0;
-    while (dp_globaltimer() - begin < ns && dp_load_acquire(&a.report.mailbox->aborted) == 0)
-        dp_pause();
-    head[0] = sequence;
+    while (cuda_globaltimer() - begin < ns && cuda_load_acquire(&a.report.mailbox->aborted) == 0)
+        cuda_pause();
+    head[0] = number;
     head[1] = (uint32_t)a.counts[to];
-    dp_store_release((uint32_t *)(lines + a.arrived_at), sequence + 1);
+    cuda_store_release((uint32_t *)(lines + a.arrived_at), number + 1);
 }
 
 /* share * nranks blocks, or fewer with share 1. Each rank begins with its right neighbour and ends with itself. */
-extern "C" __global__ void dp_comm_cuda_ipc_put_rows(ipc_put_rows_t a)
+extern "C" __global__ void comm_cuda_ipc_put_rows(ipc_put_rows_t a)
 {
-    uint64_t begin = dp_globaltimer();
+    uint64_t begin = cuda_globaltimer();
 
     if (!counts_fit(a))
         return;
@@ -192,31 +192,31 @@ extern "C" __global__ void dp_comm_cuda_ipc_put_rows(ipc_put_rows_t a)
 }
 
 /* One block. Counts are read once: what is checked is what is used. */
-extern "C" __global__ void dp_comm_cuda_ipc_take_counts(ipc_take_counts_t a)
+extern "C" __global__ void comm_cuda_ipc_take_counts(ipc_take_counts_t a)
 {
-    uint32_t sequence = value_of(a.sequence);
+    uint32_t number = value_of(a.number);
 
     for (uint32_t p = threadIdx.x; p < a.nranks; p += blockDim.x) {
         const uint32_t *head = (const uint32_t *)(a.heads + (uint64_t)p * LINE);
-        uint32_t found = dp_load_acquire(&head[0]), rows = dp_load_acquire(&head[1]);
-        bool good = found == sequence && rows <= a.capacity;
+        uint32_t found = cuda_load_acquire(&head[0]), rows = cuda_load_acquire(&head[1]);
+        bool good = found == number && rows <= a.capacity;
 
         if (!good)
-            fault2(a.report, IPC_FAULT_ROWS, a.object, sequence, p, found, rows);
+            fault2(a.report, IPC_FAULT_ROWS, a.object, number, p, found, rows);
         a.counts[p] = good ? (int32_t)rows : 0;
     }
 }
 
 /* ---- sums ---- */
 
-static DP_DEVICE bool heads_agree(const ipc_sum_t &a)
+static CUDA_DEVICE bool heads_agree(const ipc_sum_t &a)
 {
     uint32_t expected[4] = {value_of(a.number), (uint32_t)a.count, (uint32_t)(a.count >> 32), a.dtype};
 
     for (uint32_t p = 0; p < a.nranks; p++) {
         const uint32_t *head = (const uint32_t *)(a.heads + (uint64_t)p * LINE);
-        uint32_t found[4] = {dp_load_acquire(&head[0]), dp_load_acquire(&head[1]), dp_load_acquire(&head[2]),
-                             dp_load_acquire(&head[3])};
+        uint32_t found[4] = {cuda_load_acquire(&head[0]), cuda_load_acquire(&head[1]), cuda_load_acquire(&head[2]),
+                             cuda_load_acquire(&head[3])};
 
         if (found[0] == expected[0] && found[1] == expected[1] && found[2] == expected[2] && found[3] == expected[3])
             continue;
@@ -234,7 +234,7 @@ static DP_DEVICE bool heads_agree(const ipc_sum_t &a)
 }
 
 /* In rank order for every element. Integers wrap. */
-template <typename T> static DP_DEVICE void sum(const ipc_sum_t &a)
+template <typename T> static CUDA_DEVICE void sum(const ipc_sum_t &a)
 {
     if (!heads_agree(a))
         return;
@@ -250,17 +250,17 @@ template <typename T> static DP_DEVICE void sum(const ipc_sum_t &a)
     __threadfence_system();
 }
 
-extern "C" __global__ void dp_comm_cuda_ipc_sum_f32(ipc_sum_t a)
+extern "C" __global__ void comm_cuda_ipc_sum_f32(ipc_sum_t a)
 {
     sum<float>(a);
 }
 
-extern "C" __global__ void dp_comm_cuda_ipc_sum_f64(ipc_sum_t a)
+extern "C" __global__ void comm_cuda_ipc_sum_f64(ipc_sum_t a)
 {
     sum<double>(a);
 }
 
-extern "C" __global__ void dp_comm_cuda_ipc_sum_i64(ipc_sum_t a)
+extern "C" __global__ void comm_cuda_ipc_sum_i64(ipc_sum_t a)
 {
     sum<unsigned long long>(a);
 }

@@ -108,8 +108,8 @@ static dp_status_t announce(joining_t *j, const announcement_t *announcement)
     status = comm->boot->put(comm->host, key, announcement, sizeof(*announcement));
     for (uint32_t at = 0; at < j->count && status == DP_OK; at += AREAS_PER_KEY) {
         key_of(comm, comm->rank, "areas", at, key);
-        status = comm->boot->put(comm->host, key, &j->areas[at],
-                                 min_u32(AREAS_PER_KEY, j->count - at) * sizeof(area_t));
+        status =
+            comm->boot->put(comm->host, key, &j->areas[at], min_u32(AREAS_PER_KEY, j->count - at) * sizeof(area_t));
     }
     return status;
 }
@@ -123,8 +123,7 @@ static dp_status_t joining_show(joining_t *j)
     dp_status_t status = DP_OK;
 
     if (j->count > 0 && bytes == 0)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: what was opened is too large for any device",
-                       comm->name);
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: what was opened is too large for any device", comm->name);
     if (j->count > 0) {
         status = block_create(comm, bytes, &own->block, &own->announcement, &j->own_fd);
         if (status == DP_OK)
@@ -160,12 +159,12 @@ static dp_status_t read_areas(joining_t *j, int32_t rank)
         return DP_FAIL(comm->host, DP_ERR_NOMEM, "no memory for a directory of %u areas", count);
     for (uint32_t at = 0; at < count && status == DP_OK; at += AREAS_PER_KEY) {
         key_of(comm, rank, "areas", at, key);
-        status = comm->boot->get(comm->host, key, &view->areas[at],
-                                 min_u32(AREAS_PER_KEY, count - at) * sizeof(area_t));
+        status =
+            comm->boot->get(comm->host, key, &view->areas[at], min_u32(AREAS_PER_KEY, count - at) * sizeof(area_t));
     }
     if (status == DP_OK && !layout_check(view->areas, count, view->announcement.bytes, &bad))
-        return DP_FAIL(comm->host, DP_ERR_PROTOCOL, "rank %d: area %u of rank %d lies outside its memory",
-                       WORLD(comm), bad, comm->world[rank]);
+        return DP_FAIL(comm->host, DP_ERR_PROTOCOL, "rank %d: area %u of rank %d lies outside its memory", WORLD(comm),
+                       bad, comm->world[rank]);
     return status;
 }
 
@@ -197,19 +196,18 @@ static dp_status_t differ(const dp_comm_t *comm, int32_t rank, const char *what,
 {
     if (found == NULL)
         return DP_FAIL(comm->host, DP_ERR_MISMATCH,
-                       "group %s: rank %d has opened %s with rank %d, which has not opened its side",
-                       comm->name, WORLD(comm), what, comm->world[rank]);
-    return DP_FAIL(
-        comm->host, DP_ERR_MISMATCH,
-        "group %s, %s: rank %d has %u slots of %llu bytes and capacity %llu, rank %d %u of %llu and %llu",
-        comm->name, what, WORLD(comm), expected->slots, (unsigned long long)expected->unit,
-        (unsigned long long)expected->capacity, comm->world[rank], found->slots,
-        (unsigned long long)found->unit, (unsigned long long)found->capacity);
+                       "group %s: rank %d has opened %s with rank %d, which has not opened its side", comm->name,
+                       WORLD(comm), what, comm->world[rank]);
+    return DP_FAIL(comm->host, DP_ERR_MISMATCH,
+                   "group %s, %s: rank %d has %u slots of %llu bytes and capacity %llu, rank %d %u of %llu and %llu",
+                   comm->name, what, WORLD(comm), expected->slots, (unsigned long long)expected->unit,
+                   (unsigned long long)expected->capacity, comm->world[rank], found->slots,
+                   (unsigned long long)found->unit, (unsigned long long)found->capacity);
 }
 
 /* Where `rank` has the area that `expected` describes, in this round. */
-static dp_status_t find(joining_t *j, int32_t rank, const area_t *expected, const char *what,
-                        unsigned char **lines_out, unsigned char **payload_out)
+static dp_status_t find(joining_t *j, int32_t rank, const area_t *expected, const char *what, unsigned char **lines_out,
+                        unsigned char **payload_out)
 {
     view_t *view = &j->views[rank];
     dp_status_t status = j->loaded[rank] ? DP_OK : load(j, rank);
@@ -235,8 +233,7 @@ static dp_status_t find_all(joining_t *j, const area_t *expected, const char *wh
     dp_status_t status = DP_OK;
 
     if (list == NULL)
-        return DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory for %d addresses", comm->name,
-                       comm->nranks);
+        return DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory for %d addresses", comm->name, comm->nranks);
     for (int32_t p = 0; p < comm->nranks && status == DP_OK; p++) {
         status = find(j, p, expected, what, &lines[p], &payload[p]);
         if (status == DP_OK) {
@@ -263,8 +260,7 @@ static dp_status_t connect_base(joining_t *j)
     if (status == DP_OK)
         status = find_all(j, &expected, "the staging of all_reduce", comm->base_lines, comm->base_payload);
     if (status == DP_OK)
-        comm->report.taken =
-            plan_line(&comm->base, comm->rank, base_line_private(count_of(comm->nranks), BASE_TAKEN));
+        comm->report.taken = plan_line(&comm->base, comm->rank, base_line_private(count_of(comm->nranks), BASE_TAKEN));
     return status;
 }
 
@@ -348,7 +344,7 @@ static dp_status_t introduce(dp_comm_t *comm)
     dp_status_t status;
 
     snprintf(what, sizeof(what), "rank %d, group %s", WORLD(comm), comm->name);
-    status = wire_open(comm->host, comm->rank, comm->nranks, what, &comm->aborted, &comm->wire);
+    status = wire_open(comm->host, comm->rank, comm->nranks, what, &comm->wire);
     if (status < 0)
         return status;
     key_of(comm, comm->rank, "wire", 0, key);

@@ -54,9 +54,8 @@ const area_t *layout_find(const area_t *areas, uint32_t count, const area_t *exp
 
 bool layout_agrees(const area_t *found, const area_t *expected)
 {
-    return found->slots == expected->slots && found->unit == expected->unit &&
-           found->capacity == expected->capacity && found->lines == expected->lines &&
-           found->payload_bytes == expected->payload_bytes;
+    return found->slots == expected->slots && found->unit == expected->unit && found->capacity == expected->capacity &&
+           found->lines == expected->lines && found->payload_bytes == expected->payload_bytes;
 }
 
 /* ---- base ---- */
@@ -102,8 +101,7 @@ size_t slot_stride(size_t slot_bytes)
     return round_up(slot_bytes, PAYLOAD_ALIGN);
 }
 
-bool channel_layout(bool receiver, uint32_t id, int32_t peer, uint32_t slots, size_t slot_bytes,
-                    area_t *area_out)
+bool channel_layout(bool receiver, uint32_t id, int32_t peer, uint32_t slots, size_t slot_bytes, area_t *area_out)
 {
     size_t all;
     area_t area = {
@@ -160,8 +158,7 @@ bool rows_layout(uint32_t id, size_t n, uint32_t slots, uint32_t capacity, size_
 
     if (capacity < 1 || capacity > INT32_MAX || slots < 1 || slots > 65536 ||
         __builtin_mul_overflow(row_bytes, (size_t)capacity, &all) || __builtin_mul_overflow(all, n, &all) ||
-        all > REASON || __builtin_mul_overflow(round_up(all, PAYLOAD_ALIGN), (size_t)slots, &all) ||
-        all > REASON)
+        all > REASON || __builtin_mul_overflow(round_up(all, PAYLOAD_ALIGN), (size_t)slots, &all) || all > REASON)
         return false;
     area.payload_bytes = rows_data_at(n, slots) + slots * rows_slot_bytes(n, capacity, row_bytes);
     *area_out = area;

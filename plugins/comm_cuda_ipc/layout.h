@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT
  * layout.h: where things lie in a rank's block of device memory. No CUDA here.
  *
- * A block is [lines][payloads]. A line is a 32-bit word, or a few, alone in 128 bytes: nobody's polling disturbs anybody
- * else's. Each area of a block has some lines and some payload; peers find an area by kind, id and rank in the
+ * A block is [lines][payloads]. A line is a 32-bit word, or a few, alone in 128 bytes: nobody's polling disturbs
+ * anybody else's. Each area of a block has some lines and some payload; peers find an area by kind, id and rank in the
  * directory that its owner tells them, and believe nothing of it before it has been checked. */
 #ifndef COMM_CUDA_IPC_LAYOUT_H
 #define COMM_CUDA_IPC_LAYOUT_H
@@ -40,28 +40,24 @@ const area_t *layout_find(const area_t *areas, uint32_t count, const area_t *exp
 /* Whether both sides made the same thing of it. */
 bool layout_agrees(const area_t *found, const area_t *expected);
 
-/* Lines of AREA_BASE for n ranks: barrier[n], staged[n], summed[n], heads[2][n], and three of the owner's. */
-enum { BASE_TAKEN, BASE_BARRIERS, BASE_PIECES, BASE_PRIVATE };
-static inline size_t base_line_barrier(size_t n, size_t by)
+/* Lines of AREA_BASE for n ranks: staged[n], summed[n], heads[2][n], and two of the owner's. */
+enum { BASE_TAKEN, BASE_PIECES, BASE_PRIVATE };
+static inline size_t base_line_staged(size_t n, size_t by)
 {
     (void)n;
     return by;
 }
-static inline size_t base_line_staged(size_t n, size_t by)
+static inline size_t base_line_summed(size_t n, size_t by)
 {
     return n + by;
 }
-static inline size_t base_line_summed(size_t n, size_t by)
-{
-    return 2 * n + by;
-}
 static inline size_t base_line_head(size_t n, size_t buffer, size_t by)
 {
-    return 3 * n + buffer * n + by;
+    return 2 * n + buffer * n + by;
 }
 static inline size_t base_line_private(size_t n, size_t which)
 {
-    return 5 * n + which;
+    return 4 * n + which;
 }
 /* Payload of AREA_BASE: peers[2 * n] (addresses of lines and payload by rank), in[2][n][slice], out[2][piece]. */
 size_t base_slice_room(size_t n, size_t piece_bytes);
@@ -83,10 +79,9 @@ size_t slot_stride(size_t slot_bytes);
 /* Lines of AREA_CREDIT: credit, and the owner's two. */
 enum { CREDIT_CREDIT, CREDIT_SENT, CREDIT_CURSOR, CREDIT_LINES };
 /* The area of one side of a channel; false when its size overflows. */
-bool channel_layout(bool receiver, uint32_t id, int32_t peer, uint32_t slots, size_t slot_bytes,
-                    area_t *area_out);
+bool channel_layout(bool receiver, uint32_t id, int32_t peer, uint32_t slots, size_t slot_bytes, area_t *area_out);
 
-/* Lines of AREA_ROWS: credit[n], arrived[n], heads[slots][n] (sequence and rows), and three of the owner's. */
+/* Lines of AREA_ROWS: credit[n], arrived[n], heads[slots][n] (number and rows), and three of the owner's. */
 enum { ROWS_EXCHANGED, ROWS_CURSOR, ROWS_RELEASED, ROWS_PRIVATE };
 static inline size_t rows_line_credit(size_t n, size_t by)
 {
@@ -110,8 +105,7 @@ size_t rows_counts_at(size_t n, size_t slot);
 size_t rows_done_at(size_t n, size_t slots);
 size_t rows_slot_bytes(size_t n, size_t capacity, size_t row_bytes);
 size_t rows_data_at(size_t n, size_t slots);
-bool rows_layout(uint32_t id, size_t n, uint32_t slots, uint32_t capacity, size_t row_bytes,
-                 area_t *area_out);
+bool rows_layout(uint32_t id, size_t n, uint32_t slots, uint32_t capacity, size_t row_bytes, area_t *area_out);
 
 static inline size_t round_up(size_t bytes, size_t to)
 {

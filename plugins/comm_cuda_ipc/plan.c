@@ -56,8 +56,7 @@ uint32_t *plan_line(const plan_group_t *g, int32_t at, size_t line)
 
 /* sender   --published--> receiver : tag and data of the slot are whole.
  * receiver --credit-----> sender   : the slot may be written again. */
-void plan_send(plan_t *plan, const plan_channel_t *c, uint64_t number, const dp_message_tag_t *tag,
-               const void *from)
+void plan_send(plan_t *plan, const plan_channel_t *c, uint64_t number, const dp_message_tag_t *tag, const void *from)
 {
     uint32_t slot = (uint32_t)(number % c->slots);
     uint32_t *head = c->heads + slot * LINE_WORDS;
@@ -110,8 +109,7 @@ void plan_exchange(plan_t *plan, const plan_group_t *g, uint32_t slots, uint64_t
     begin(plan, number, rows_own(g, slots, ROWS_EXCHANGED));
     word_step(plan, PLAN_EXPECT, rows_own(g, slots, ROWS_CURSOR), (uint32_t)(number % slots), ABSOLUTE);
     for (int32_t p = 0; p < g->nranks; p++)
-        word_step(plan, PLAN_WAIT, plan_line(g, g->rank, rows_line_credit(n, (size_t)p)), 1 - slots,
-                  RELATIVE);
+        word_step(plan, PLAN_WAIT, plan_line(g, g->rank, rows_line_credit(n, (size_t)p)), 1 - slots, RELATIVE);
 }
 
 void plan_arrive(plan_t *plan, const plan_group_t *g, uint32_t slots, uint64_t number)
@@ -140,25 +138,11 @@ void plan_exchange_release(plan_t *plan, const plan_group_t *g, uint32_t slots, 
     word_step(plan, PLAN_WRITE, rows_own(g, slots, ROWS_RELEASED), 1, RELATIVE);
 }
 
-/* ---- barriers and sums ---- */
+/* ---- sums ---- */
 
 static uint32_t *base_own(const plan_group_t *g, size_t which)
 {
     return plan_line(g, g->rank, base_line_private((size_t)g->nranks, which));
-}
-
-void plan_barrier(plan_t *plan, const plan_group_t *g, uint64_t number)
-{
-    size_t n = (size_t)g->nranks, me = (size_t)g->rank;
-
-    begin(plan, number, base_own(g, BASE_BARRIERS));
-    for (int32_t i = 1; i < g->nranks; i++)
-        word_step(plan, PLAN_WRITE, plan_line(g, (g->rank + i) % g->nranks, base_line_barrier(n, me)), 1,
-                  RELATIVE);
-    for (int32_t p = 0; p < g->nranks; p++)
-        if (p != g->rank)
-            word_step(plan, PLAN_WAIT, plan_line(g, g->rank, base_line_barrier(n, (size_t)p)), 1, RELATIVE);
-    word_step(plan, PLAN_WRITE, base_own(g, BASE_BARRIERS), 1, RELATIVE);
 }
 
 static size_t most_elements(const plan_sum_t *sum)
@@ -222,8 +206,8 @@ void plan_sum_hear(plan_t *plan, const plan_sum_t *sum, uint32_t piece)
 
     sum_begin(plan, sum);
     for (int32_t p = 0; p < g->nranks; p++)
-        word_step(plan, PLAN_WAIT, plan_line(g, g->rank, base_line_staged((size_t)g->nranks, (size_t)p)),
-                  piece + 1, RELATIVE);
+        word_step(plan, PLAN_WAIT, plan_line(g, g->rank, base_line_staged((size_t)g->nranks, (size_t)p)), piece + 1,
+                  RELATIVE);
 }
 
 void plan_sum_tell(plan_t *plan, const plan_sum_t *sum, uint32_t piece)
@@ -232,10 +216,9 @@ void plan_sum_tell(plan_t *plan, const plan_sum_t *sum, uint32_t piece)
 
     sum_begin(plan, sum);
     for (int32_t i = 1; i <= g->nranks; i++)
-        word_step(
-            plan, PLAN_WRITE,
-            plan_line(g, (g->rank + i) % g->nranks, base_line_summed((size_t)g->nranks, (size_t)g->rank)),
-            piece + 1, RELATIVE);
+        word_step(plan, PLAN_WRITE,
+                  plan_line(g, (g->rank + i) % g->nranks, base_line_summed((size_t)g->nranks, (size_t)g->rank)),
+                  piece + 1, RELATIVE);
 }
 
 void plan_sum_gather(plan_t *plan, const plan_sum_t *sum, uint32_t piece)
@@ -245,8 +228,7 @@ void plan_sum_gather(plan_t *plan, const plan_sum_t *sum, uint32_t piece)
 
     sum_begin(plan, sum);
     for (int32_t p = 0; p < g->nranks; p++)
-        word_step(plan, PLAN_WAIT, plan_line(g, g->rank, base_line_summed(n, (size_t)p)), piece + 1,
-                  RELATIVE);
+        word_step(plan, PLAN_WAIT, plan_line(g, g->rank, base_line_summed(n, (size_t)p)), piece + 1, RELATIVE);
     copy_step(plan, sum->data + piece * most_elements(sum) * sum->element_bytes,
               g->payload[g->rank] + base_out_at(n, sum->piece_bytes, piece % 2),
               plan_sum_elements(sum, piece) * sum->element_bytes);

@@ -3,9 +3,9 @@
  * plan.h: the protocol as lists of steps: waits and writes of 32-bit words, and copies. No CUDA here.
  *
  * Every word that somebody waits for counts upwards for ever, wrapping at 2^32: a wait is over once
- * (int32_t)(word - value) >= 0. Values are relative to the number of operations made before, which is known on the host when
- * the steps are put on a stream one by one, and is read from device memory (`counter`) when they are part of a graph that
- * is replayed. */
+ * (int32_t)(word - value) >= 0. Values are relative to the number of operations made before, which is known on the host
+ * when the steps are put on a stream one by one, and is read from device memory (`counter`) when they are part of a
+ * graph that is replayed. */
 #ifndef COMM_CUDA_IPC_PLAN_H
 #define COMM_CUDA_IPC_PLAN_H
 
@@ -14,8 +14,8 @@
 #include <dualpipe/comm.h>
 
 typedef enum plan_kind {
-    PLAN_WAIT,  /* until the word has reached the value                                       */
-    PLAN_WRITE, /* after everything before it can be seen by all                              */
+    PLAN_WAIT,  /* until the word has reached the value */
+    PLAN_WRITE, /* after everything before it can be seen by all */
     PLAN_COPY,
     PLAN_EXPECT /* only where a graph replays: the word has the value, or the slots are mixed up */
 } plan_kind_t;
@@ -34,7 +34,7 @@ typedef struct plan {
     plan_step_t *steps;
     uint32_t count, room;
     uint32_t base;           /* operations before this one, as the host counts */
-    const uint32_t *counter; /* the same number in device memory               */
+    const uint32_t *counter; /* the same number in device memory */
 } plan_t;
 
 static inline uint32_t plan_value(const plan_t *plan, const plan_step_t *step)
@@ -51,21 +51,21 @@ typedef struct plan_channel {
     uint32_t slots;
     size_t stride;
     unsigned char *data;       /* of the receiver: slot k at data + k * stride */
-    uint32_t *published;       /* of the receiver                              */
+    uint32_t *published;       /* of the receiver */
     uint32_t *heads;           /* of the receiver: head k at heads + k * LINE_WORDS */
-    uint32_t *credit;          /* of the sender                                */
-    uint32_t *counter;         /* ours: messages sent or received              */
-    uint32_t *cursor;          /* ours: the slot that is next                  */
-    uint32_t *release_counter; /* ours, at the receiver                        */
+    uint32_t *credit;          /* of the sender */
+    uint32_t *counter;         /* ours: messages sent or received */
+    uint32_t *cursor;          /* ours: the slot that is next */
+    uint32_t *release_counter; /* ours, at the receiver */
 } plan_channel_t;
 #define LINE_WORDS (LINE_BYTES / 4)
 
 /* Steps needed by the below, for n ranks. */
 uint32_t plan_room(int32_t nranks);
 
-/* All of send, or all of release; recv before and after its look at the tag. `number`: of the message in its channel. */
-void plan_send(plan_t *plan, const plan_channel_t *c, uint64_t number, const dp_message_tag_t *tag,
-               const void *from);
+/* All of send, or all of release; recv before and after its look at the tag. `number`: of the message in its
+   channel. */
+void plan_send(plan_t *plan, const plan_channel_t *c, uint64_t number, const dp_message_tag_t *tag, const void *from);
 void plan_recv(plan_t *plan, const plan_channel_t *c, uint64_t number);
 void plan_received(plan_t *plan, const plan_channel_t *c, uint64_t number);
 void plan_release(plan_t *plan, const plan_channel_t *c, uint64_t number);
@@ -83,8 +83,6 @@ void plan_exchange(plan_t *plan, const plan_group_t *g, uint32_t slots, uint64_t
 void plan_arrive(plan_t *plan, const plan_group_t *g, uint32_t slots, uint64_t number);
 void plan_exchanged(plan_t *plan, const plan_group_t *g, uint32_t slots, uint64_t number);
 void plan_exchange_release(plan_t *plan, const plan_group_t *g, uint32_t slots, uint64_t number);
-
-void plan_barrier(plan_t *plan, const plan_group_t *g, uint64_t number);
 
 /* A sum of `count` elements in pieces; base counts pieces. See reduce.c. */
 typedef struct plan_sum {

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * queue.c: puts steps on a stream: as memory operations of the stream, which need no SM, or as a kernel where a graph replays
- * them, because a graph would repeat the numbers of its capture. */
+ * queue.c: puts steps on a stream: as memory operations of the stream, which need no SM, or as a kernel where a graph
+ * replays them, because a graph would repeat the numbers of its capture. */
 #include "comm_cuda_ipc.h"
 
 #include <string.h>
@@ -15,8 +15,8 @@ static dp_status_t remember_stream(dp_comm_t *comm, const dp_stream_t *s, CUeven
     while (i < comm->stream_count && comm->streams[i].stream != s)
         i++;
     if (i == STREAMS_MAX)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: more than %d streams carry its transfers",
-                       comm->name, STREAMS_MAX);
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: more than %d streams carry its transfers", comm->name,
+                       STREAMS_MAX);
     comm->streams[i].stream = s;
     comm->stream_count += i == comm->stream_count;
     *mark_out = comm->streams[i].mark;
@@ -29,12 +29,10 @@ dp_status_t queue_enter(dp_comm_t *comm, dp_stream_t *s, queue_t *queue_out)
     CUstream stream = comm->device_vt->stream_native(s);
     dp_status_t status;
 
-    if (fault_aborted(comm))
-        return DP_FAIL(comm->host, DP_ERR_ABORTED, "rank %d: group %s was aborted", WORLD(comm), comm->name);
     status = remember_stream(comm, s, &queue_out->mark);
     if (status == DP_OK)
-        status = DP_CU(comm->host, comm->cu->cuStreamIsCapturing(stream, &capture),
-                       "asking a stream for its capture");
+        status =
+            CUDA_CHECK(comm->host, comm->cu->cuStreamIsCapturing(stream, &capture), "asking a stream for its capture");
     if (status < 0)
         return status;
     queue_out->comm = comm;
@@ -47,8 +45,8 @@ dp_status_t queue_enter(dp_comm_t *comm, dp_stream_t *s, queue_t *queue_out)
 dp_status_t queue_leave(const queue_t *q, dp_status_t status)
 {
     dp_status_t marked = q->capturing ? DP_OK
-                                      : DP_CU(q->comm->host, q->comm->cu->cuEventRecord(q->mark, q->stream),
-                                              "group %s: marking a stream", q->comm->name);
+                                      : CUDA_CHECK(q->comm->host, q->comm->cu->cuEventRecord(q->mark, q->stream),
+                                                   "group %s: marking a stream", q->comm->name);
 
     return status < 0 ? status : marked;
 }
@@ -60,8 +58,8 @@ ipc_value_t queue_value(const queue_t *q, const uint32_t *counter, uint32_t base
     return value;
 }
 
-/* In the memory domain of transfers, where there are domains: what a release waits for is then our own writes, not those of
- * all kernels that compute meanwhile. */
+/* In the memory domain of transfers, where there are domains: what a release waits for is then our own writes, not
+ * those of all kernels that compute meanwhile. */
 dp_status_t queue_launch(const queue_t *q, CUfunction function, uint32_t blocks, uint32_t threads, void *args,
                          const char *what)
 {
@@ -78,8 +76,8 @@ dp_status_t queue_launch(const queue_t *q, CUfunction function, uint32_t blocks,
                              .numAttrs = comm->has_domains};
 
     domain.value.memSyncDomain = CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE;
-    return DP_CU(comm->host, comm->cu->cuLaunchKernelEx(&config, function, (void *[]){args}, NULL),
-                 "launching %s", what);
+    return CUDA_CHECK(comm->host, comm->cu->cuLaunchKernelEx(&config, function, (void *[]){args}, NULL), "launching %s",
+                      what);
 }
 
 /* ---- steps ---- */
@@ -100,8 +98,8 @@ static dp_status_t flush_batch(const queue_t *q, uint32_t *count)
     dp_status_t status = DP_OK;
 
     if (*count > 0)
-        status = DP_CU(q->comm->host, q->comm->cu->cuStreamBatchMemOp(q->stream, *count, q->comm->batch, 0),
-                       "group %s: putting %u waits and writes on a stream", q->comm->name, *count);
+        status = CUDA_CHECK(q->comm->host, q->comm->cu->cuStreamBatchMemOp(q->stream, *count, q->comm->batch, 0),
+                            "group %s: putting %u waits and writes on a stream", q->comm->name, *count);
     *count = 0;
     return status;
 }
@@ -131,7 +129,7 @@ static dp_status_t flush_signals(const queue_t *q, ipc_signals_t *signals)
     dp_status_t status = DP_OK;
 
     if (signals->count > 0)
-        status = queue_launch(q, q->comm->signals, 1, 1, signals, "dp_comm_cuda_ipc_signals");
+        status = queue_launch(q, q->comm->signals, 1, 1, signals, "comm_cuda_ipc_signals");
     signals->count = 0;
     return status;
 }
@@ -150,14 +148,14 @@ static dp_status_t copy(const queue_t *q, const plan_step_t *step)
 {
     dp_comm_t *comm = q->comm;
     dp_status_t status =
-        DP_CU(comm->host,
-              comm->cu->cuMemcpyDtoDAsync((CUdeviceptr)(uintptr_t)step->to,
-                                          (CUdeviceptr)(uintptr_t)step->from, step->bytes, q->stream),
-              "group %s: copying %zu bytes", comm->name, step->bytes);
+        CUDA_CHECK(comm->host,
+                   comm->cu->cuMemcpyDtoDAsync((CUdeviceptr)(uintptr_t)step->to, (CUdeviceptr)(uintptr_t)step->from,
+                                               step->bytes, q->stream),
+                   "group %s: copying %zu bytes", comm->name, step->bytes);
     ipc_pace_t pace = {comm->report, (uint64_t)((double)step->bytes * comm->link_ns_per_byte)};
 
     if (status == DP_OK && pace.ns > 0)
-        status = queue_launch(q, comm->pace, 1, 1, &pace, "dp_comm_cuda_ipc_pace");
+        status = queue_launch(q, comm->pace, 1, 1, &pace, "comm_cuda_ipc_pace");
     return status;
 }
 
@@ -219,17 +217,16 @@ dp_status_t queue_settle(dp_comm_t *comm)
         if (status < 0 && status != DP_ERR_TIMEOUT)
             return status;
         if (host->now_ns(host) > deadline)
-            return DP_FAIL(host, DP_ERR_TIMEOUT, "rank %d, group %s: the device does nothing", WORLD(comm),
-                           comm->name);
+            return DP_FAIL(host, DP_ERR_TIMEOUT, "rank %d, group %s: the device does nothing", WORLD(comm), comm->name);
     }
-    return DP_CU(host, result, "group %s: setting up memory", comm->name);
+    return CUDA_CHECK(host, result, "group %s: setting up memory", comm->name);
 }
 
 dp_status_t queue_upload(dp_comm_t *comm, void *to, const void *from, size_t bytes)
 {
     dp_status_t status =
-        DP_CU(comm->host, comm->cu->cuMemcpyHtoDAsync((CUdeviceptr)(uintptr_t)to, from, bytes, comm->side),
-              "group %s: writing %zu bytes", comm->name, bytes);
+        CUDA_CHECK(comm->host, comm->cu->cuMemcpyHtoDAsync((CUdeviceptr)(uintptr_t)to, from, bytes, comm->side),
+                   "group %s: writing %zu bytes", comm->name, bytes);
 
     return status == DP_OK ? queue_settle(comm) : status;
 }
@@ -237,8 +234,8 @@ dp_status_t queue_upload(dp_comm_t *comm, void *to, const void *from, size_t byt
 dp_status_t queue_download(dp_comm_t *comm, void *to, const void *from, size_t bytes)
 {
     dp_status_t status =
-        DP_CU(comm->host, comm->cu->cuMemcpyDtoHAsync(to, (CUdeviceptr)(uintptr_t)from, bytes, comm->side),
-              "group %s: reading %zu bytes", comm->name, bytes);
+        CUDA_CHECK(comm->host, comm->cu->cuMemcpyDtoHAsync(to, (CUdeviceptr)(uintptr_t)from, bytes, comm->side),
+                   "group %s: reading %zu bytes", comm->name, bytes);
 
     return status == DP_OK ? queue_settle(comm) : status;
 }

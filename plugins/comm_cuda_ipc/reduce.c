@@ -1,14 +1,15 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * reduce.c: barriers, and all_reduce as reduce-scatter plus all-gather over staging in the ranks' blocks.
+ * reduce.c: all_reduce as reduce-scatter plus all-gather over staging in the ranks' blocks.
  *
  * all_reduce works in pieces i = 0, 1, ... with two buffers of each kind, in the order stage i+1, sum i, gather i:
  *   stage i    our slices of piece i --> in[i % 2][us] of the rank that sums them, and staged = i + 1 there
  *   sum i      in[i % 2][0], [1], ... added in rank order --> out[i % 2] of all ranks, and summed = i + 1 there
  *   gather i   out[i % 2], whole --> our data
- * in[i % 2] of a rank is free for i + 2 because whoever stages i + 2 has gathered i, so that rank has summed i. out[i % 2]
- * is free for i + 2 because whoever sums i + 2 has seen that all staged it, which each does after its gather i. The next
- * all_reduce begins again with buffer 0, after the last gather of this one, which is enough for the same reasons. */
+ * in[i % 2] of a rank is free for i + 2 because whoever stages i + 2 has gathered i, so that rank has summed i. out[i %
+ * 2] is free for i + 2 because whoever sums i + 2 has seen that all staged it, which each does after its gather i. The
+ * next all_reduce begins again with buffer 0, after the last gather of this one, which is enough for the same
+ * reasons. */
 #include "comm_cuda_ipc.h"
 
 #define REDUCE_BYTES ((size_t)32 << 20)
@@ -25,33 +26,17 @@ void reduce_size(dp_comm_t *comm, size_t reduce_bytes)
         comm->piece_bytes = PIECE_MIN;
 }
 
-static dp_status_t enter(dp_comm_t *comm, dp_stream_t *s, bool *captured, const char *what, queue_t *q)
+static dp_status_t enter(dp_comm_t *comm, dp_stream_t *s, queue_t *q)
 {
     dp_status_t status = queue_enter(comm, s, q);
 
     if (status < 0)
         return status;
-    if (*captured && !q->capturing)
+    if (comm->sums_captured && !q->capturing)
         return DP_FAIL(comm->host, DP_ERR_INVALID,
-                       "group %s: %s is part of a graph: it is used by replays alone", comm->name, what);
-    *captured = q->capturing;
+                       "group %s: all_reduce is part of a graph: it is used by replays alone", comm->name);
+    comm->sums_captured = q->capturing;
     return DP_OK;
-}
-
-dp_status_t reduce_barrier(dp_comm_t *comm, dp_stream_t *s)
-{
-    dp_status_t status;
-    queue_t q;
-
-    if (comm->nranks == 1)
-        return DP_OK;
-    status = enter(comm, s, &comm->barriers_captured, "barrier", &q);
-    if (status < 0)
-        return status;
-    plan_barrier(&comm->plan, &comm->base, comm->barriers);
-    status = queue_leave(&q, queue_run(&q, &comm->plan));
-    comm->barriers += status == DP_OK;
-    return status;
 }
 
 static dp_status_t sum_slice(const queue_t *q, const plan_sum_t *sum, uint32_t piece, dp_dtype_t dtype)
@@ -75,13 +60,13 @@ static dp_status_t sum_slice(const queue_t *q, const plan_sum_t *sum, uint32_t p
         .dtype = (uint32_t)dtype,
     };
 
-    blocks = dp_cuda_blocks(args.elements, SUM_THREADS);
+    blocks = cuda_blocks(args.elements, SUM_THREADS);
     blocks = blocks < 1 ? 1 : blocks < comm->blocks ? blocks : comm->blocks;
     return queue_launch(q,
                         comm->sum[dtype == DP_F32   ? 0
                                   : dtype == DP_F64 ? 1
                                                     : 2],
-                        blocks, SUM_THREADS, &args, "dp_comm_cuda_ipc_sum");
+                        blocks, SUM_THREADS, &args, "comm_cuda_ipc_sum");
 }
 
 static dp_status_t run_piece(const queue_t *q, const plan_sum_t *sum, uint32_t piece, dp_dtype_t dtype)
@@ -119,13 +104,13 @@ dp_status_t reduce_all(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dty
     queue_t q;
 
     if (dtype != DP_F32 && dtype != DP_F64 && dtype != DP_I64)
-        return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED,
-                       "group %s: all_reduce adds f32, f64 and i64, not dtype %d", comm->name, (int)dtype);
+        return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED, "group %s: all_reduce adds f32, f64 and i64, not dtype %d",
+                       comm->name, (int)dtype);
     if (count > SIZE_MAX / 16 || count / (comm->piece_bytes / dp_dtype_bytes(dtype)) > UINT32_MAX / 4)
         return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: all_reduce of %zu elements", comm->name, count);
     if (count == 0 || comm->nranks == 1)
         return DP_OK;
-    status = enter(comm, s, &comm->sums_captured, "all_reduce", &q);
+    status = enter(comm, s, &q);
     if (status < 0)
         return status;
     pieces = plan_sum_pieces(&sum);

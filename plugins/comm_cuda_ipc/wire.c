@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT
  * wire.c: meetings of ranks on the host, with descriptors of memory.
  *
- * A rank can be at most one meeting ahead of another: it leaves meeting k only with everybody's message k, so two places for
- * each sender hold whatever may come. */
+ * A rank can be at most one meeting ahead of another: it leaves meeting k only with everybody's message k, so two
+ * places for each sender hold whatever may come. */
 #include "wire.h"
 
 #include <errno.h>
@@ -42,7 +42,6 @@ typedef struct peer {
 
 struct wire {
     const dp_host_t *host;
-    const uint32_t *stop;
     int32_t rank, nranks;
     int socket;
     uint32_t meeting;
@@ -91,8 +90,8 @@ static dp_status_t describe_self(wire_t *wire)
     if (!process_known || getrandom(wire->own.nonce, sizeof(wire->own.nonce), 0) != sizeof(wire->own.nonce) ||
         getrandom(name, sizeof(name), 0) != sizeof(name))
         return DP_FAIL(wire->host, DP_ERR_IO, "%s: the system gives no random bytes", wire->what);
-    snprintf(wire->own.socket, sizeof(wire->own.socket), "dualpipe-%016llx%016llx",
-             (unsigned long long)name[0], (unsigned long long)name[1]);
+    snprintf(wire->own.socket, sizeof(wire->own.socket), "dualpipe-%016llx%016llx", (unsigned long long)name[0],
+             (unsigned long long)name[1]);
     memcpy(wire->own.process, process_nonce, sizeof(process_nonce));
     wire->own.pid = (int32_t)getpid();
     wire->own.uid = (uint32_t)geteuid();
@@ -114,8 +113,7 @@ static dp_status_t open_socket(wire_t *wire)
     return DP_OK;
 }
 
-dp_status_t wire_open(const dp_host_t *host, int32_t rank, int32_t nranks, const char *what,
-                      const uint32_t *stop, wire_t **wire_out)
+dp_status_t wire_open(const dp_host_t *host, int32_t rank, int32_t nranks, const char *what, wire_t **wire_out)
 {
     size_t bytes = sizeof(wire_t) + (size_t)nranks * sizeof(peer_t);
     wire_t *wire = host->allocate(host, bytes, 16);
@@ -125,7 +123,6 @@ dp_status_t wire_open(const dp_host_t *host, int32_t rank, int32_t nranks, const
         return DP_FAIL(host, DP_ERR_NOMEM, "%s: no memory to meet %d ranks", what, nranks);
     memset(wire, 0, bytes);
     wire->host = host;
-    wire->stop = stop;
     wire->rank = rank;
     wire->nranks = nranks;
     wire->socket = -1;
@@ -165,8 +162,8 @@ dp_status_t wire_introduce(wire_t *wire, int32_t rank, const wire_address_t *add
 
     if (memcmp(address->machine, wire->own.machine, sizeof(address->machine)) != 0)
         return DP_FAIL(wire->host, DP_ERR_UNSUPPORTED,
-                       "%s: member %d runs on another machine, and memory of GPUs is shared within one",
-                       wire->what, rank);
+                       "%s: member %d runs on another machine, and memory of GPUs is shared within one", wire->what,
+                       rank);
     peer->address = *address;
     peer->at_bytes = socket_address(address, &peer->at);
     return DP_OK;
@@ -195,8 +192,7 @@ static bool send_message(wire_t *wire, int32_t to, int fd)
     message_t message = {MAGIC, (uint32_t)wire->rank, {0, 0}, wire->meeting, with_fd};
     struct iovec part = {&message, sizeof(message)};
     control_t control;
-    struct msghdr all = {
-        .msg_name = &peer->at, .msg_namelen = peer->at_bytes, .msg_iov = &part, .msg_iovlen = 1};
+    struct msghdr all = {.msg_name = &peer->at, .msg_namelen = peer->at_bytes, .msg_iov = &part, .msg_iovlen = 1};
 
     memcpy(message.nonce, peer->address.nonce, sizeof(message.nonce));
     if (with_fd) {
@@ -270,8 +266,7 @@ static bool receive_message(wire_t *wire)
     message_t message;
     struct iovec part = {&message, sizeof(message)};
     control_t control;
-    struct msghdr all = {
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+    struct msghdr all = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
     ssize_t bytes = recvmsg(wire->socket, &all, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     bool trusted;
     int fd;
@@ -329,14 +324,11 @@ dp_status_t wire_meet(wire_t *wire, int fd, int *fds_in, double seconds)
 
         if (status < 0 && status != DP_ERR_TIMEOUT)
             return status;
-        if (wire->stop != NULL && __atomic_load_n(wire->stop, __ATOMIC_ACQUIRE) != 0)
-            return DP_FAIL(host, DP_ERR_ABORTED, "%s: aborted while the ranks met", wire->what);
         if (host->now_ns(host) > deadline)
-            return DP_FAIL(
-                host, DP_ERR_TIMEOUT,
-                "%s: member %d (process %d) has not come; ranks must see each other's processes and network "
-                "namespace",
-                wire->what, missing, wire->peers[missing].address.pid);
+            return DP_FAIL(host, DP_ERR_TIMEOUT,
+                           "%s: member %d (process %d) has not come; ranks must see each other's processes and network "
+                           "namespace",
+                           wire->what, missing, wire->peers[missing].address.pid);
     }
     for (int32_t p = 0; p < wire->nranks; p++) {
         arrival_t *arrival = &wire->peers[p].arrivals[wire->meeting % 2];

@@ -2,9 +2,11 @@
  * SPDX-License-Identifier: MIT
  * channel.c: messages and groups of them.
  *
- * A message travels as a head (its tag) and a whole slot, so that the sizes of both sides agree whatever the tags say, and a
- * wrong tag is found out instead of undefined. Shorter messages are first copied into a slot of the sender's. */
+ * A message travels as a head (its tag) and a whole slot, so that the sizes of both sides agree whatever the tags say,
+ * and a wrong tag is found out instead of undefined. Shorter messages are first copied into a slot of the sender's. */
 #include "comm_nccl.h"
+
+#include "plugins/common/check.h"
 
 #include "cuda/launch.h"
 
@@ -21,9 +23,9 @@ static pair_t *find_pair(dp_comm_t *comm, int32_t peer, int32_t sends)
 
 static dp_status_t check_channel(const dp_comm_t *comm, const dp_channel_config_t *c)
 {
-    if (c->struct_size < sizeof(*c))
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "dp_channel_config_t has %u bytes, at least %zu were expected",
-                       c->struct_size, sizeof(*c));
+    if (c->struct_size < DP_CHANNEL_CONFIG_MIN)
+        return check_size(comm->host, "comm_nccl", "config", "dp_channel_config_t", c->struct_size,
+                          DP_CHANNEL_CONFIG_MIN);
     if (c->peer < 0 || c->peer >= comm->nranks || c->peer == comm->rank)
         return DP_FAIL(comm->host, DP_ERR_INVALID, "channel %u: rank %d of group %s is no peer of ours", c->id, c->peer,
                        comm->name);
@@ -67,7 +69,8 @@ dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_
     end = comm->host->allocate(comm->host, sizeof(*end), 16);
     if (end == NULL)
         return DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory for a channel", comm->name);
-    *end = (dp_channel_end_t){.next = comm->ends, .comm = comm, .config = *config, .pair = pair};
+    *end = (dp_channel_end_t){.next = comm->ends, .comm = comm, .pair = pair};
+    dp_sized_take(&end->config, sizeof(end->config), config);
     end->config.sender = config->sender != 0;
     snprintf(end->label, sizeof(end->label), "%s", config->label != NULL ? config->label : "channel");
     comm->ends = end;
@@ -121,7 +124,7 @@ void channel_free(dp_channel_end_t *end)
 
 static uint32_t slot_of(const member_t *m)
 {
-    return m->tag.sequence % m->end->config.slots;
+    return m->tag.number % m->end->config.slots;
 }
 
 static uint32_t *head_of(const member_t *m)
@@ -131,7 +134,7 @@ static uint32_t *head_of(const member_t *m)
 
 static void words_of(const dp_message_tag_t *tag, uint32_t words[4])
 {
-    words[0] = tag->sequence;
+    words[0] = tag->number;
     words[1] = tag->step;
     words[2] = (uint32_t)tag->microbatch;
     words[3] = tag->bytes;
@@ -149,8 +152,10 @@ static dp_status_t prepare(dp_comm_t *comm, member_t *m, dp_stream_t *s)
     words_of(&m->tag, words);
     if (m->tag.bytes < end->config.slot_bytes) {
         if (m->tag.bytes > 0)
-            status = DP_CU(comm->host, comm->cu->cuMemcpyAsync((CUdeviceptr)(uintptr_t)end->slots, (CUdeviceptr)(uintptr_t)m->from,
-                                                               m->tag.bytes, native(comm, s)), "copying a message");
+            status = CUDA_CHECK(comm->host,
+                                comm->cu->cuMemcpyAsync((CUdeviceptr)(uintptr_t)end->slots,
+                                                        (CUdeviceptr)(uintptr_t)m->from, m->tag.bytes, native(comm, s)),
+                                "copying a message");
         m->from = end->slots;
     }
     return status >= 0 ? write_head(comm, head_of(m), words, s) : status;
@@ -206,19 +211,20 @@ static dp_status_t run_members(dp_comm_t *comm, dp_stream_t *s)
     return status;
 }
 
-dp_status_t group_begin(dp_comm_t *comm, dp_stream_t *s)
+dp_status_t bundle_begin(dp_comm_t *comm, dp_stream_t *s)
 {
     if (comm->grouping)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: group_begin inside of a group", comm->name);
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: bundle_begin inside of a group", comm->name);
     comm->grouping = true;
     comm->stream = s;
     return DP_OK;
 }
 
-dp_status_t group_end(dp_comm_t *comm, dp_stream_t *s)
+dp_status_t bundle_end(dp_comm_t *comm, dp_stream_t *s)
 {
     if (!comm->grouping || comm->stream != s)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: group_end outside of a group, or on another stream", comm->name);
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: bundle_end outside of a group, or on another stream",
+                       comm->name);
     comm->grouping = false;
     return run_members(comm, s);
 }
@@ -230,15 +236,15 @@ static dp_status_t check_message(const dp_channel_end_t *end, const dp_message_t
     if (!end->connected || end->config.sender != sends)
         return DP_FAIL(host, DP_ERR_INVALID, "%s: this end does not %s, or was not started", end->label,
                        sends ? "send" : "receive");
-    if (tag->sequence != (uint32_t)end->count)
-        return DP_FAIL(host, DP_ERR_INVALID, "%s: message %u is enqueued, the next one is %u", end->label, tag->sequence,
+    if (tag->number != (uint32_t)end->count)
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: message %u is enqueued, the next one is %u", end->label, tag->number,
                        (uint32_t)end->count);
     if (tag->bytes > end->config.slot_bytes)
         return DP_FAIL(host, DP_ERR_INVALID, "%s: a message of %u bytes; the slots have %zu", end->label, tag->bytes,
                        end->config.slot_bytes);
     if (!sends && end->count - end->freed >= end->config.slots)
-        return DP_FAIL(host, DP_ERR_INVALID, "%s: message %u: all %u slots hold messages that were not released", end->label,
-                       tag->sequence, end->config.slots);
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: message %u: all %u slots hold messages that were not released",
+                       end->label, tag->number, end->config.slots);
     return DP_OK;
 }
 
@@ -247,9 +253,10 @@ static dp_status_t enqueue(dp_channel_end_t *end, const void *from, const dp_mes
     dp_comm_t *comm = end->comm;
 
     if (comm->nmembers == MEMBERS_MAX || (comm->grouping && comm->stream != s))
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: at most %d transfers, all on one stream, form a group", comm->name,
-                       MEMBERS_MAX);
-    if (comm->nmembers > 0 && comm->members[0].end->pair != end->pair) /* kernels of two communicators on one stream: one waits */
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: at most %d transfers, all on one stream, form a group",
+                       comm->name, MEMBERS_MAX);
+    if (comm->nmembers > 0 &&
+        comm->members[0].end->pair != end->pair) /* kernels of two communicators on one stream: one waits */
         return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: a group goes to one rank or comes from one", comm->name);
     comm->members[comm->nmembers++] = (member_t){end, from, *tag};
     end->count++;
@@ -269,15 +276,17 @@ dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected
 
     if (status < 0)
         return status;
-    *data_out = end->slots + expected->sequence % end->config.slots * end->stride;
+    *data_out = end->slots + expected->number % end->config.slots * end->stride;
     return enqueue(end, NULL, expected, s);
 }
 
-dp_status_t channel_release(dp_channel_end_t *end, uint32_t sequence, dp_stream_t *s)
+dp_status_t channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
 {
-    if (!end->connected || end->config.sender || end->freed == end->count || sequence != (uint32_t)end->freed)
-        return DP_FAIL(end->comm->host, DP_ERR_INVALID, "%s: message %u cannot be released: it was not received, or an earlier "
-                       "one comes first", end->label, sequence);
+    if (!end->connected || end->config.sender || end->freed == end->count || number != (uint32_t)end->freed)
+        return DP_FAIL(end->comm->host, DP_ERR_INVALID,
+                       "%s: message %u cannot be released: it was not received, or an earlier "
+                       "one comes first",
+                       end->label, number);
     end->freed++;
-    return end->comm->device_vt->event_record(end->released[sequence % end->config.slots], s);
+    return end->comm->device_vt->event_record(end->released[number % end->config.slots], s);
 }

@@ -3,6 +3,8 @@
  * comm_nccl.c: transfers through NCCL: the table of dp.comm/1, opening and the end. */
 #include "comm_nccl.h"
 
+#include "plugins/common/check.h"
+
 #include "cuda/module.h"
 
 #include <stdio.h>
@@ -11,7 +13,7 @@
 
 #define RANKS_MAX 65536
 
-DP_CUDA_IMAGE(nccl_kernels);
+CUDA_IMAGE(nccl_kernels);
 
 dp_status_t device_memory(dp_comm_t *comm, size_t bytes, void *memory_out)
 {
@@ -35,7 +37,8 @@ static dp_status_t agree_on_id(dp_comm_t *comm, const char *what, int32_t rank, 
     if (rank != 0)
         return comm->boot->get(comm->host, key, id, sizeof(*id));
     if (comm->nccl->ncclGetUniqueId(id) != ncclSuccess)
-        return DP_FAIL(comm->host, DP_ERR_DEVICE, "group %s: ncclGetUniqueId: %s", comm->name, comm->nccl->ncclGetLastError(NULL));
+        return DP_FAIL(comm->host, DP_ERR_DEVICE, "group %s: ncclGetUniqueId: %s", comm->name,
+                       comm->nccl->ncclGetLastError(NULL));
     return comm->boot->put(comm->host, key, id, sizeof(*id));
 }
 
@@ -65,8 +68,8 @@ dp_status_t communicator_open(dp_comm_t *comm, const char *what, int32_t rank, i
     *comm_out = made;
     pthread_mutex_unlock(&comm->lock);
     if (result != ncclSuccess && result != ncclInProgress)
-        return DP_FAIL(comm->host, DP_ERR_DEVICE, "rank %d: group %s: NCCL cannot join %s: %s (%s)", WORLD(comm), comm->name, what,
-                       comm->nccl->ncclGetErrorString(result), comm->nccl->ncclGetLastError(NULL));
+        return DP_FAIL(comm->host, DP_ERR_DEVICE, "rank %d: group %s: NCCL cannot join %s: %s (%s)", WORLD(comm),
+                       comm->name, what, comm->nccl->ncclGetErrorString(result), comm->nccl->ncclGetLastError(NULL));
     return nccl_settle(comm, comm_out, "joining a communicator");
 }
 
@@ -96,59 +99,43 @@ void buffer_register(dp_comm_t *comm, ncclComm_t c, void *buffer, size_t bytes)
 
 static dp_status_t check_config(const dp_host_t *host, const dp_comm_config_t *config)
 {
-    if (config->struct_size < sizeof(*config))
-        return DP_FAIL(host, DP_ERR_INVALID, "dp_comm_config_t has %u bytes, at least %zu were expected", config->struct_size,
-                       sizeof(*config));
+    if (config->struct_size < DP_COMM_CONFIG_MIN)
+        return check_size(host, "comm_nccl", "config", "dp_comm_config_t", config->struct_size, DP_COMM_CONFIG_MIN);
     if (config->name == NULL || strlen(config->name) >= NAME_BYTES)
         return DP_FAIL(host, DP_ERR_INVALID, "the name of a group has 1 to %d characters", NAME_BYTES - 1);
     if (config->nranks < 1 || config->nranks > RANKS_MAX || config->rank < 0 || config->rank >= config->nranks)
         return DP_FAIL(host, DP_ERR_INVALID, "group %s: rank %d of %d makes no sense", config->name, config->rank,
                        config->nranks);
-    if (config->world_ranks == NULL || config->device_vt == NULL || config->device == NULL)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: world ranks or the device are missing", config->name);
+    if (config->world_ranks == NULL)
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: world ranks are missing", config->name);
     if (config->nranks > 1 && host->get_service(host, DP_HOST_BOOT) == NULL)
         return DP_FAIL(host, DP_ERR_UNSUPPORTED, "comm_nccl needs the host's service " DP_HOST_BOOT);
-    return DP_OK;
-}
-
-/* A device whose streams are CUDA's has one to show. */
-static dp_status_t check_device(const dp_comm_t *comm)
-{
-    dp_stream_t *s = NULL;
-    void *handle = NULL;
-    dp_status_t status = comm->device_vt->stream_open(comm->device, DP_LANE_P2P, &s);
-
-    if (status < 0)
-        return status;
-    if (comm->device_vt->stream_native != NULL)
-        handle = comm->device_vt->stream_native(s);
-    comm->device_vt->stream_close(s);
-    return handle != NULL ? DP_OK
-                          : DP_FAIL(comm->host, DP_ERR_UNSUPPORTED, "comm_nccl needs a CUDA device, such as device_cuda");
+    return check_device(host, "comm_nccl", config->device_vt, config->device, "cuda");
 }
 
 static dp_status_t load_kernels(dp_comm_t *comm)
 {
-    const dp_cuda_kernel_t kernels[] = {
-        {"dp_comm_nccl_check_heads", &comm->check_heads}, {"dp_comm_nccl_pack_rows", &comm->pack_rows},
-        {"dp_comm_nccl_check_counts", &comm->check_counts}, {"dp_comm_nccl_sum_f32", &comm->sum[0]},
-        {"dp_comm_nccl_sum_f64", &comm->sum[1]},           {"dp_comm_nccl_sum_i64", &comm->sum[2]},
+    const cuda_kernel_t kernels[] = {
+        {"comm_nccl_check_heads", &comm->check_heads},
+        {"comm_nccl_pack_rows", &comm->pack_rows},
+        {"comm_nccl_check_counts", &comm->check_counts},
+        {"comm_nccl_sum_f32", &comm->sum[0]},
+        {"comm_nccl_sum_f64", &comm->sum[1]},
+        {"comm_nccl_sum_i64", &comm->sum[2]},
     };
-    dp_status_t status = dp_cuda_module_load(comm->host, dp_image_nccl_kernels, &comm->module);
+    dp_status_t status = cuda_module_load(comm->host, cuda_image_nccl_kernels, &comm->module);
 
-    return status < 0 ? status : dp_cuda_kernels(comm->host, comm->module, kernels, sizeof(kernels) / sizeof(kernels[0]));
+    return status < 0 ? status : cuda_kernels(comm->host, comm->module, kernels, sizeof(kernels) / sizeof(kernels[0]));
 }
 
 static dp_status_t set_up(dp_comm_t *comm, const dp_comm_config_t *config)
 {
-    dp_status_t status = dp_cuda_driver(comm->host, &comm->cu);
+    dp_status_t status = cuda_driver(comm->host, &comm->cu);
 
-    if (status >= 0)
-        status = check_device(comm);
     if (status >= 0)
         status = nccl_api(comm->host, &comm->nccl);
     if (status >= 0)
-        status = DP_CU(comm->host, comm->cu->cuCtxGetCurrent(&comm->context), "asking for the current context");
+        status = CUDA_CHECK(comm->host, comm->cu->cuCtxGetCurrent(&comm->context), "asking for the current context");
     if (status >= 0 && comm->context == NULL)
         status = DP_FAIL(comm->host, DP_ERR_DEVICE, "no CUDA context is current in this thread");
     if (status >= 0)
@@ -239,7 +226,7 @@ static void free_comm(dp_comm_t *comm)
         comm->device_vt->release(comm->device, comm->staging);
     if (comm->heads != NULL)
         comm->device_vt->release(comm->device, comm->heads);
-    dp_cuda_module_unload(comm->module);
+    cuda_module_unload(comm->module);
     if (comm->mailbox != NULL)
         (void)comm->cu->cuMemFreeHost(comm->mailbox);
     pthread_mutex_destroy(&comm->lock);
@@ -252,19 +239,13 @@ static void nccl_close(dp_comm_t *comm)
     if (comm == NULL)
         return;
     if (comm->nccl != NULL) {
-        if (!fault_aborted(comm) && comm->mailbox != NULL && comm->watching && fault_check(comm) == DP_OK)
+        if (!comm->failed && comm->mailbox != NULL && comm->watching && fault_check(comm) == DP_OK)
             finish_all(comm);
         fault_close(comm);
         fault_abort(comm);
     }
     fault_close(comm);
     free_comm(comm);
-}
-
-static void nccl_abort(dp_comm_t *comm)
-{
-    __atomic_store_n(&comm->aborted, 1, __ATOMIC_RELEASE);
-    comm->host->post(comm->host, &comm->wake, 1);
 }
 
 static dp_status_t nccl_open(const dp_host_t *host, const dp_comm_config_t *config, dp_comm_t **comm_out)
@@ -300,7 +281,7 @@ static dp_status_t nccl_open(const dp_host_t *host, const dp_comm_config_t *conf
         char why[512];
 
         snprintf(why, sizeof(why), "%s", host->last_error(host));
-        nccl_abort(comm);
+        comm->failed = true;
         nccl_close(comm);
         return DP_FAIL(host, status, "%s", why);
     }
@@ -318,19 +299,17 @@ static const dp_comm_vt_t table = {
     .caps = 0,
     .open = nccl_open,
     .close = nccl_close,
-    .abort = nccl_abort,
     .channel_open = channel_open,
     .exchange_open = exchange_open,
     .start = start,
     .send = channel_send,
     .recv = channel_recv,
     .release = channel_release,
-    .group_begin = group_begin,
-    .group_end = group_end,
+    .bundle_begin = bundle_begin,
+    .bundle_end = bundle_end,
     .exchange = exchange_run,
     .exchange_release = exchange_release,
     .all_reduce = all_reduce,
-    .barrier = barrier,
     .memory_bytes = memory_bytes,
 };
 
@@ -340,8 +319,9 @@ static const void *get_interface(const char *id)
 }
 
 DP_PLUGIN_DEFINE(comm_nccl) = {
-    DP_PLUGIN_HEAD, "comm_nccl",
-    DP_VERSION,     "ranks on CUDA devices, through NCCL",
-    NULL,           NULL,
-    get_interface,
+    DP_PLUGIN_HEAD,
+    .name = "comm_nccl",
+    .version = DP_VERSION,
+    .summary = "ranks on CUDA devices, through NCCL",
+    .get_interface = get_interface,
 };

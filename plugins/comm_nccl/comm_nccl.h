@@ -3,11 +3,12 @@
  * comm_nccl.h: the objects of the NCCL transport.
  *
  * Communicators of one group instance, all non-blocking:
- *   pairs   for each peer and direction that has channels, one of two ranks: whatever is late there holds up nothing else
+ *   pairs   for each peer and direction that has channels, one of two ranks: whatever is late there holds up nothing
+ *   else
  *   rows    of all ranks, for exchanges
- *   sums    of all ranks, for all_reduce and barrier
- * A message is two operations of one group: a head of 16 bytes (the tag) and the whole slot. All calls of NCCL are made under
- * one lock, so that the thread that watches may abort. */
+ *   sums    of all ranks, for all_reduce
+ * A message is two operations of one group: a head of 16 bytes (the tag) and the whole slot. All calls of NCCL are made
+ * under one lock, so that the thread that watches may abort. */
 #ifndef COMM_NCCL_H
 #define COMM_NCCL_H
 
@@ -48,7 +49,7 @@ struct dp_comm {
     const dp_host_boot_t *boot;
     const dp_device_vt_t *device_vt;
     dp_device_t *device;
-    const dp_cuda_driver_t *cu;
+    const cuda_driver_t *cu;
     const nccl_api_t *nccl;
     CUcontext context;
     CUmodule module;
@@ -57,6 +58,7 @@ struct dp_comm {
     int32_t rank, nranks;
     int32_t *world;
     uint32_t round; /* of start */
+    bool failed;    /* open did: nobody is there to finish with */
     size_t memory_bytes;
 
     pthread_mutex_t lock; /* of NCCL and the next four */
@@ -72,16 +74,16 @@ struct dp_comm {
     int nmembers;
     member_t members[MEMBERS_MAX];
 
-    size_t slice_bytes;    /* of all_reduce, for each rank */
+    size_t slice_bytes;     /* of all_reduce, for each rank */
     unsigned char *staging; /* [nranks] slices */
-    uint32_t *heads;       /* [2 + 2 * nranks] heads: ours of sums and barriers, those received */
-    uint32_t reductions, barriers;
+    uint32_t *heads;        /* [1 + nranks] heads of a sum: ours, those received */
+    uint32_t reductions;
 
     nccl_mailbox *mailbox;
     pthread_t watcher;
     bool watching, watched;
     dp_signal_t wake;
-    uint32_t aborted, closing;
+    uint32_t closing;
     char trouble[512]; /* what NCCL said; under the lock */
 };
 
@@ -138,23 +140,23 @@ dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_
 dp_status_t channel_connect(dp_channel_end_t *end);
 void channel_free(dp_channel_end_t *end);
 dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s);
-dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out, dp_stream_t *s);
-dp_status_t channel_release(dp_channel_end_t *end, uint32_t sequence, dp_stream_t *s);
-dp_status_t group_begin(dp_comm_t *comm, dp_stream_t *s);
-dp_status_t group_end(dp_comm_t *comm, dp_stream_t *s);
+dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
+                         dp_stream_t *s);
+dp_status_t channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s);
+dp_status_t bundle_begin(dp_comm_t *comm, dp_stream_t *s);
+dp_status_t bundle_end(dp_comm_t *comm, dp_stream_t *s);
 
 /* exchange.c */
 dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out);
 dp_status_t exchange_connect(dp_exchange_t *x);
 void exchange_free(dp_exchange_t *x);
-dp_status_t exchange_run(dp_exchange_t *x, uint32_t sequence, const void *send, const int32_t *send_offsets,
+dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
                          const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s);
-dp_status_t exchange_release(dp_exchange_t *x, uint32_t sequence, dp_stream_t *s);
+dp_status_t exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s);
 
 /* reduce.c */
 dp_status_t reduce_open(dp_comm_t *comm, size_t reduce_bytes);
 dp_status_t all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s);
-dp_status_t barrier(dp_comm_t *comm, dp_stream_t *s);
 
 /* start.c */
 dp_status_t start(dp_comm_t *comm);
@@ -165,7 +167,6 @@ void fault_close(dp_comm_t *comm);
 dp_status_t fault_check(void *arg);
 /* Ends what is on its way; the communicators are gone afterwards. */
 void fault_abort(dp_comm_t *comm);
-bool fault_aborted(const dp_comm_t *comm);
 /* Writes four words on the stream. */
 dp_status_t write_head(dp_comm_t *comm, uint32_t *head, const uint32_t words[4], dp_stream_t *s);
 dp_status_t check_heads(dp_comm_t *comm, const uint32_t *got, uint32_t count, int32_t skip, const uint32_t words[4],

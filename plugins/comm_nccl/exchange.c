@@ -2,10 +2,12 @@
  * SPDX-License-Identifier: MIT
  * exchange.c: all-to-all-v with counts that live on the device.
  *
- * NCCL wants counts on the host, the same on both sides. So every pair of ranks exchanges a stretch of capacity_rows rows,
- * however few of them are filled, and the count beside it, all in one group. A kernel packs the rows into their stretches
- * first; it reads offsets and counts where they are. */
+ * NCCL wants counts on the host, the same on both sides. So every pair of ranks exchanges a stretch of capacity_rows
+ * rows, however few of them are filled, and the count beside it, all in one group. A kernel packs the rows into their
+ * stretches first; it reads offsets and counts where they are. */
 #include "comm_nccl.h"
+
+#include "plugins/common/check.h"
 
 #include "cuda/launch.h"
 
@@ -21,20 +23,23 @@ dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, d
     const dp_host_t *host = comm->host;
     dp_exchange_t *x;
 
-    if (config->struct_size < sizeof(*config))
-        return DP_FAIL(host, DP_ERR_INVALID, "dp_exchange_config_t has %u bytes, at least %zu were expected", config->struct_size,
-                       sizeof(*config));
-    if (config->row_bytes == 0 || config->row_bytes % 16 != 0 || config->capacity_rows == 0 || config->capacity_rows > INT32_MAX ||
-        config->slots > 65536 || config->row_bytes > SIZE_MAX / config->capacity_rows / 1024)
-        return DP_FAIL(host, DP_ERR_INVALID, "exchange %u: %u rows of %zu bytes make no sense; rows are a multiple of 16 bytes",
-                       config->id, config->capacity_rows, config->row_bytes);
+    if (config->struct_size < DP_EXCHANGE_CONFIG_MIN)
+        return check_size(host, "comm_nccl", "config", "dp_exchange_config_t", config->struct_size,
+                          DP_EXCHANGE_CONFIG_MIN);
+    if (config->row_bytes == 0 || config->row_bytes % 16 != 0 || config->capacity_rows == 0 ||
+        config->capacity_rows > INT32_MAX || config->slots > 65536 ||
+        config->row_bytes > SIZE_MAX / config->capacity_rows / 1024)
+        return DP_FAIL(host, DP_ERR_INVALID,
+                       "exchange %u: %u rows of %zu bytes make no sense; rows are a multiple of 16 bytes", config->id,
+                       config->capacity_rows, config->row_bytes);
     for (x = comm->exchanges; x != NULL; x = x->next)
         if (x->config.id == config->id)
             return DP_FAIL(host, DP_ERR_INVALID, "exchange %u was opened before", config->id);
     x = host->allocate(host, sizeof(*x), 16);
     if (x == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for an exchange", comm->name);
-    *x = (dp_exchange_t){.next = comm->exchanges, .comm = comm, .config = *config};
+    *x = (dp_exchange_t){.next = comm->exchanges, .comm = comm};
+    dp_sized_take(&x->config, sizeof(x->config), config);
     x->config.slots = config->slots > 0 ? config->slots : DEFAULT_SLOTS;
     x->stretch = config->row_bytes * config->capacity_rows;
     snprintf(x->label, sizeof(x->label), "%s", config->label != NULL ? config->label : "exchange");
@@ -115,31 +120,33 @@ static dp_status_t swap(dp_exchange_t *x, unsigned char *rows, int32_t *counts, 
     return nccl_end(comm, result, comms, 1, x->label);
 }
 
-dp_status_t exchange_run(dp_exchange_t *x, uint32_t sequence, const void *send, const int32_t *send_offsets,
+dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
                          const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s)
 {
     dp_comm_t *comm = x->comm;
-    uint32_t slot = sequence % x->config.slots;
+    uint32_t slot = number % x->config.slots;
     unsigned char *rows = x->slots + (size_t)slot * (size_t)comm->nranks * x->stretch;
     int32_t *counts = x->counts_in + (size_t)slot * (size_t)comm->nranks, capacity = (int32_t)x->config.capacity_rows;
     uint64_t vectors = x->config.row_bytes / 16, object = (uint64_t)(uintptr_t)x;
-    unsigned blocks = dp_cuda_blocks((size_t)capacity * vectors, THREADS);
+    unsigned blocks = cuda_blocks((size_t)capacity * vectors, THREADS);
     dp_status_t status;
 
-    if (!x->connected || sequence != (uint32_t)x->count || x->count - x->freed >= x->config.slots)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s: exchange %u is not the next one, was not started, or all %u slots hold "
-                       "exchanges that were not released", x->label, sequence, x->config.slots);
+    if (!x->connected || number != (uint32_t)x->count || x->count - x->freed >= x->config.slots)
+        return DP_FAIL(comm->host, DP_ERR_INVALID,
+                       "%s: exchange %u is not the next one, was not started, or all %u slots hold "
+                       "exchanges that were not released",
+                       x->label, number, x->config.slots);
     status = comm->device_vt->stream_wait(s, x->released[slot]);
     if (status >= 0)
-        status = dp_cuda_launch(comm->host, comm->cu, comm->pack_rows,
-                                DP_DIM2(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS, comm->nranks), DP_DIM(THREADS), 0,
-                                native(comm, s), &send, &send_offsets, &send_counts, &vectors, &capacity, &comm->rank,
-                                &x->staging, &x->counts_out, &rows, &counts, &sequence, &object, &comm->mailbox);
+        status = cuda_launch(comm->host, comm->cu, comm->pack_rows,
+                             CUDA_DIM2(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS, comm->nranks), CUDA_DIM(THREADS), 0,
+                             native(comm, s), &send, &send_offsets, &send_counts, &vectors, &capacity, &comm->rank,
+                             &x->staging, &x->counts_out, &rows, &counts, &number, &object, &comm->mailbox);
     if (status >= 0 && comm->nranks > 1)
         status = swap(x, rows, counts, s);
     if (status >= 0 && comm->nranks > 1)
-        status = dp_cuda_launch(comm->host, comm->cu, comm->check_counts, DP_DIM(1), DP_DIM(32), 0, native(comm, s), &counts,
-                                &comm->nranks, &comm->rank, &capacity, &sequence, &object, &comm->mailbox);
+        status = cuda_launch(comm->host, comm->cu, comm->check_counts, CUDA_DIM(1), CUDA_DIM(32), 0, native(comm, s),
+                             &counts, &comm->nranks, &comm->rank, &capacity, &number, &object, &comm->mailbox);
     if (status < 0)
         return status;
     x->count++;
@@ -148,11 +155,13 @@ dp_status_t exchange_run(dp_exchange_t *x, uint32_t sequence, const void *send, 
     return DP_OK;
 }
 
-dp_status_t exchange_release(dp_exchange_t *x, uint32_t sequence, dp_stream_t *s)
+dp_status_t exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
 {
-    if (x->freed == x->count || sequence != (uint32_t)x->freed)
-        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "%s: exchange %u cannot be released: it was not received, or an earlier one "
-                       "comes first", x->label, sequence);
+    if (x->freed == x->count || number != (uint32_t)x->freed)
+        return DP_FAIL(x->comm->host, DP_ERR_INVALID,
+                       "%s: exchange %u cannot be released: it was not received, or an earlier one "
+                       "comes first",
+                       x->label, number);
     x->freed++;
-    return x->comm->device_vt->event_record(x->released[sequence % x->config.slots], s);
+    return x->comm->device_vt->event_record(x->released[number % x->config.slots], s);
 }

@@ -2,9 +2,9 @@
  * SPDX-License-Identifier: MIT
  * fault.c: what is wrong, who is told, and how waits on the device end.
  *
- * A kernel that NCCL has started waits for its peer for ever, and nothing on the device ends it but an abort from the host. A
- * thread of ours sleeps until the job is aborted, the instance is, NCCL reports an error of a communicator, or one of our
- * kernels has reported to the mailbox; then it aborts all communicators, whose kernels return. */
+ * A kernel that NCCL has started waits for its peer for ever, and nothing on the device ends it but an abort from the
+ * host. A thread of ours sleeps until the job is aborted, NCCL reports an error of a communicator, or one of our kernels
+ * has reported to the mailbox; then it aborts all communicators, whose kernels return. */
 #include "comm_nccl.h"
 
 #include "cuda/launch.h"
@@ -16,11 +16,6 @@
 #define TICK_NS     INT64_C(10000000)
 #define PATIENCE_NS INT64_C(1000000000) /* for the host to find out which rank has died */
 
-bool fault_aborted(const dp_comm_t *comm)
-{
-    return __atomic_load_n(&comm->aborted, __ATOMIC_ACQUIRE) != 0;
-}
-
 static dp_status_t explain(const dp_comm_t *comm, uint32_t kind)
 {
     const nccl_mailbox *m = comm->mailbox;
@@ -29,21 +24,26 @@ static dp_status_t explain(const dp_comm_t *comm, uint32_t kind)
     const dp_exchange_t *x = (const dp_exchange_t *)(uintptr_t)m->object;
 
     if (kind == NCCL_FAULT_TAG)
-        return DP_FAIL(comm->host, DP_ERR_PROTOCOL,
-                       "rank %d: %s from rank %d: message %u of step %u, micro-batch %d, %u bytes was expected; message %u of step "
-                       "%u, micro-batch %d, %u bytes came", WORLD(comm), end->label, comm->world[end->config.peer], w[0], w[1],
-                       (int)w[2], w[3], w[4], w[5], (int)w[6], w[7]);
+        return DP_FAIL(
+            comm->host, DP_ERR_PROTOCOL,
+            "rank %d: %s from rank %d: message %u of step %u, micro-batch %d, %u bytes was expected; message %u of step "
+            "%u, micro-batch %d, %u bytes came",
+            WORLD(comm), end->label, comm->world[end->config.peer], w[0], w[1], (int)w[2], w[3], w[4], w[5], (int)w[6],
+            w[7]);
     if (kind == NCCL_FAULT_OVERFLOW)
         return DP_FAIL(comm->host, (int32_t)w[2] < 0 ? DP_ERR_INVALID : DP_ERR_OVERFLOW,
-                       "rank %d: exchange %u of \"%s\": %d rows for rank %d; the capacity is %u", WORLD(comm), w[0], x->label,
-                       (int)w[2], comm->world[w[1]], x->config.capacity_rows);
+                       "rank %d: exchange %u of \"%s\": %d rows for rank %d; the capacity is %u", WORLD(comm), w[0],
+                       x->label, (int)w[2], comm->world[w[1]], x->config.capacity_rows);
     if (kind == NCCL_FAULT_ROWS)
-        return DP_FAIL(comm->host, DP_ERR_OVERFLOW, "rank %d: exchange %u of \"%s\": rank %d had more rows than the capacity of %u",
-                       WORLD(comm), w[0], x->label, comm->world[w[1]], x->config.capacity_rows);
-    return DP_FAIL(comm->host, DP_ERR_PROTOCOL,
-                   "rank %d: group %s: collective %u is of %llu elements of dtype %u; on rank %d it is collective %u of %llu "
-                   "elements of dtype %u", WORLD(comm), comm->name, w[0], (unsigned long long)w[2] << 32 | w[1], w[3],
-                   comm->world[w[8]], w[4], (unsigned long long)w[6] << 32 | w[5], w[7]);
+        return DP_FAIL(comm->host, DP_ERR_OVERFLOW,
+                       "rank %d: exchange %u of \"%s\": rank %d had more rows than the capacity of %u", WORLD(comm),
+                       w[0], x->label, comm->world[w[1]], x->config.capacity_rows);
+    return DP_FAIL(
+        comm->host, DP_ERR_PROTOCOL,
+        "rank %d: group %s: collective %u is of %llu elements of dtype %u; on rank %d it is collective %u of %llu "
+        "elements of dtype %u",
+        WORLD(comm), comm->name, w[0], (unsigned long long)w[2] << 32 | w[1], w[3], comm->world[w[8]], w[4],
+        (unsigned long long)w[6] << 32 | w[5], w[7]);
 }
 
 static uint32_t reported(const dp_comm_t *comm)
@@ -68,8 +68,6 @@ dp_status_t fault_check(void *arg)
     pthread_mutex_unlock(&comm->lock);
     if (trouble[0] != '\0')
         return DP_FAIL(comm->host, DP_ERR_DEVICE, "rank %d: group %s: %s", WORLD(comm), comm->name, trouble);
-    if (fault_aborted(comm))
-        return DP_FAIL(comm->host, DP_ERR_ABORTED, "rank %d: group %s was aborted", WORLD(comm), comm->name);
     return DP_OK;
 }
 
@@ -123,7 +121,8 @@ static bool any_error(dp_comm_t *comm)
     return found;
 }
 
-/* A fault that a kernel reports is this rank's alone until its engine tells the job; the others' kernels wait till then. */
+/* A fault that a kernel reports is this rank's alone until its engine tells the job; the others' kernels wait till
+   then. */
 static void *watch(void *arg)
 {
     dp_comm_t *comm = arg;
@@ -148,17 +147,16 @@ dp_status_t fault_open(dp_comm_t *comm)
 {
     void *memory = NULL;
     sigset_t all, before;
-    dp_status_t status = DP_CU(comm->host, comm->cu->cuMemHostAlloc(&memory, sizeof(*comm->mailbox), CU_MEMHOSTALLOC_PORTABLE),
-                               "allocating a mailbox");
+    dp_status_t status =
+        CUDA_CHECK(comm->host, comm->cu->cuMemHostAlloc(&memory, sizeof(*comm->mailbox), CU_MEMHOSTALLOC_PORTABLE),
+                   "allocating a mailbox");
     int error;
 
     if (status < 0)
         return status;
     comm->mailbox = memset(memory, 0, sizeof(*comm->mailbox));
-    if (DP_HAS(comm->device_vt, dp_device_vt_t, watch)) {
-        status = comm->device_vt->watch(comm->device, fault_check, comm);
-        comm->watched = status >= 0;
-    }
+    status = comm->device_vt->watch(comm->device, fault_check, comm);
+    comm->watched = status >= 0;
     if (status < 0)
         return status;
     sigfillset(&all);
@@ -166,7 +164,9 @@ dp_status_t fault_open(dp_comm_t *comm)
     error = pthread_create(&comm->watcher, NULL, watch, comm);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     comm->watching = error == 0;
-    return error == 0 ? DP_OK : DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no thread to watch it: %s", comm->name, strerror(error));
+    return error == 0
+               ? DP_OK
+               : DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no thread to watch it: %s", comm->name, strerror(error));
 }
 
 void fault_close(dp_comm_t *comm)
@@ -194,7 +194,8 @@ dp_status_t write_head(dp_comm_t *comm, uint32_t *head, const uint32_t words[4],
         ops[i].writeValue.address = (CUdeviceptr)(uintptr_t)(head + i);
         ops[i].writeValue.value = words[i];
     }
-    return DP_CU(comm->host, comm->cu->cuStreamBatchMemOp(native(comm, s), 4, ops, 0), "writing the head of a message");
+    return CUDA_CHECK(comm->host, comm->cu->cuStreamBatchMemOp(native(comm, s), 4, ops, 0),
+                      "writing the head of a message");
 }
 
 dp_status_t check_heads(dp_comm_t *comm, const uint32_t *got, uint32_t count, int32_t skip, const uint32_t words[4],
@@ -203,6 +204,6 @@ dp_status_t check_heads(dp_comm_t *comm, const uint32_t *got, uint32_t count, in
     uint32_t w[4] = {words[0], words[1], words[2], words[3]};
     uint64_t what = (uint64_t)(uintptr_t)object;
 
-    return dp_cuda_launch(comm->host, comm->cu, comm->check_heads, DP_DIM(1), DP_DIM(32), 0, native(comm, s), &got, &count, &skip,
-                          &w[0], &w[1], &w[2], &w[3], &kind, &what, &comm->mailbox);
+    return cuda_launch(comm->host, comm->cu, comm->check_heads, CUDA_DIM(1), CUDA_DIM(32), 0, native(comm, s), &got,
+                       &count, &skip, &w[0], &w[1], &w[2], &w[3], &kind, &what, &comm->mailbox);
 }

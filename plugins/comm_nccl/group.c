@@ -5,8 +5,8 @@
 
 #include <sched.h>
 
-#define POLLS    200   /* before the waits get longer */
-#define POLL_NS  20000
+#define POLLS   200 /* before the waits get longer */
+#define POLL_NS 20000
 
 dp_status_t nccl_begin(dp_comm_t *comm)
 {
@@ -16,12 +16,14 @@ dp_status_t nccl_begin(dp_comm_t *comm)
     pthread_mutex_unlock(&comm->lock);
     if (fault_check(comm) < 0)
         return fault_check(comm);
-    return DP_FAIL(comm->host, DP_ERR_DEVICE, "rank %d: group %s: a group of NCCL calls does not begin", WORLD(comm), comm->name);
+    return DP_FAIL(comm->host, DP_ERR_DEVICE, "rank %d: group %s: a group of NCCL calls does not begin", WORLD(comm),
+                   comm->name);
 }
 
 static dp_status_t refuse(dp_comm_t *comm, ncclResult_t result, const char *what)
 {
-    return DP_FAIL(comm->host, result == ncclInvalidArgument || result == ncclInvalidUsage ? DP_ERR_INVALID : DP_ERR_DEVICE,
+    return DP_FAIL(comm->host,
+                   result == ncclInvalidArgument || result == ncclInvalidUsage ? DP_ERR_INVALID : DP_ERR_DEVICE,
                    "rank %d: group %s: %s: NCCL says: %s (%s)", WORLD(comm), comm->name, what,
                    comm->nccl->ncclGetErrorString(result), comm->nccl->ncclGetLastError(NULL));
 }
@@ -36,8 +38,9 @@ dp_status_t nccl_settle(dp_comm_t *comm, ncclComm_t *c, const char *what)
         if (comm->broken) {
             pthread_mutex_unlock(&comm->lock);
             status = fault_check(comm);
-            return status < 0 ? status
-                              : DP_FAIL(comm->host, DP_ERR_ABORTED, "rank %d: group %s was aborted", WORLD(comm), comm->name);
+            return status < 0
+                       ? status
+                       : DP_FAIL(comm->host, DP_ERR_ABORTED, "rank %d: group %s was aborted", WORLD(comm), comm->name);
         }
         result = comm->nccl->ncclCommGetAsyncError(*c, &state);
         pthread_mutex_unlock(&comm->lock);

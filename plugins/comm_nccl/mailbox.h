@@ -8,16 +8,16 @@
 
 enum {
     NCCL_FAULT_NONE = 0,
-    NCCL_FAULT_TAG = 1,      /* words: wanted[4], got[4]                        */
-    NCCL_FAULT_OVERFLOW = 2, /* words: exchange, rank, rows: our own            */
-    NCCL_FAULT_ROWS = 3,     /* words: exchange, rank, rows: the other rank's   */
-    NCCL_FAULT_SUM = 4       /* words: wanted[4], got[4], rank                  */
+    NCCL_FAULT_TAG = 1,      /* words: wanted[4], got[4] */
+    NCCL_FAULT_OVERFLOW = 2, /* words: exchange, rank, rows: our own */
+    NCCL_FAULT_ROWS = 3,     /* words: exchange, rank, rows: the other rank's */
+    NCCL_FAULT_SUM = 4       /* words: wanted[4], got[4], rank */
 };
 
 typedef struct nccl_mailbox {
     uint32_t claim, kind;
     uint32_t aborted, unused; /* set by the host before it ends transfers: what is seen afterwards is no news */
-    uint64_t object; /* a host pointer */
+    uint64_t object;          /* a host pointer */
     uint32_t words[12];
 } nccl_mailbox;
 

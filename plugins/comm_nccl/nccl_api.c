@@ -56,15 +56,18 @@ static dp_status_t find(const dp_host_t *host)
     void *library;
 
     share_the_gpu();
-    library = dp_cuda_library("DUALPIPE_NCCL", names, tried, sizeof(tried));
+    library = cuda_library("DUALPIPE_NCCL", names, tried, sizeof(tried));
     if (library == NULL)
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "NCCL was not found (%s): install libnccl2, or name the library in "
-                       "DUALPIPE_NCCL", tried);
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
+                       "NCCL was not found (%s): install libnccl2, or name the library in "
+                       "DUALPIPE_NCCL",
+                       tried);
     missing = fill(library, &table);
     if (missing != NULL)
         return DP_FAIL(host, DP_ERR_UNSUPPORTED, "the NCCL library that was found has no %s: it is too old", missing);
     if (table.ncclGetVersion(&table.version) != ncclSuccess || table.version < OLDEST)
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "NCCL %d was found; %d (2.19) or later is needed", table.version, OLDEST);
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "NCCL %d was found; %d (2.19) or later is needed", table.version,
+                       OLDEST);
     return DP_OK;
 }
 

@@ -2,8 +2,9 @@
  * SPDX-License-Identifier: MIT
  * nccl_api.h: NCCL as a table of functions, filled when the first group is opened. Nothing is linked with libnccl.
  *
- * $DUALPIPE_NCCL names another library than libnccl.so.2. With DUALPIPE_NCCL_SAME_GPU=1 the process gets an NCCL_HOSTID of its
- * own before the library is opened, so that NCCL lets several processes share a GPU (it then uses sockets: for tests). */
+ * $DUALPIPE_NCCL names another library than libnccl.so.2. With DUALPIPE_NCCL_SAME_GPU=1 the process gets an NCCL_HOSTID
+ * of its own before the library is opened, so that NCCL lets several processes share a GPU (it then uses sockets: for
+ * tests). */
 #ifndef COMM_NCCL_API_H
 #define COMM_NCCL_API_H
 
@@ -39,7 +40,8 @@ typedef struct nccl_api {
     int version;
 } nccl_api_t;
 
-/* The same for all callers. DP_ERR_UNSUPPORTED: no library, an old one, or one that lacks something; a later call tries again. */
+/* The same for all callers. DP_ERR_UNSUPPORTED: no library, an old one, or one that lacks something; a later call tries
+   again. */
 dp_status_t nccl_api(const dp_host_t *host, const nccl_api_t **api_out);
 
 #endif

@@ -6,21 +6,21 @@
 #include "comm_nccl/mailbox.h"
 
 // The first fault of a group is kept. The host reads the words after it has seen the kind.
-static DP_DEVICE void report(nccl_mailbox *m, uint32_t kind, uint64_t object, const uint32_t *words, int n)
+static CUDA_DEVICE void report(nccl_mailbox *m, uint32_t kind, uint64_t object, const uint32_t *words, int n)
 {
-    if (dp_load_acquire(&m->aborted) != 0u || atomicCAS(&m->claim, 0u, 1u) != 0u)
+    if (cuda_load_acquire(&m->aborted) != 0u || atomicCAS(&m->claim, 0u, 1u) != 0u)
         return;
     m->object = object;
     for (int i = 0; i < n; i++)
         m->words[i] = words[i];
     __threadfence_system();
-    dp_store_release(&m->kind, kind);
+    cuda_store_release(&m->kind, kind);
 }
 
 // Heads of `count` ranks but `skip` (-1: none), four words each, against the one that is wanted.
-extern "C" __global__ void dp_comm_nccl_check_heads(const uint32_t *got, uint32_t count, int32_t skip, uint32_t w0, uint32_t w1,
-                                                    uint32_t w2, uint32_t w3, uint32_t kind, uint64_t object,
-                                                    nccl_mailbox *mailbox)
+extern "C" __global__ void comm_nccl_check_heads(const uint32_t *got, uint32_t count, int32_t skip, uint32_t w0,
+                                                 uint32_t w1, uint32_t w2, uint32_t w3, uint32_t kind, uint64_t object,
+                                                 nccl_mailbox *mailbox)
 {
     for (uint32_t p = threadIdx.x; p < count; p += blockDim.x) {
         const uint32_t *g = got + 4 * p;
@@ -34,10 +34,10 @@ extern "C" __global__ void dp_comm_nccl_check_heads(const uint32_t *got, uint32_
 
 // Rows for rank blockIdx.y go to its stretch of `staging`, our own straight to where they are received. A count that does
 // not fit is reported and sent as -1.
-extern "C" __global__ void dp_comm_nccl_pack_rows(const uint4 *send, const int32_t *offsets, const int32_t *counts,
-                                                  uint64_t row_vectors, int32_t capacity, int32_t rank, uint4 *staging,
-                                                  int32_t *counts_out, uint4 *rows_in, int32_t *counts_in, uint32_t sequence,
-                                                  uint64_t object, nccl_mailbox *mailbox)
+extern "C" __global__ void comm_nccl_pack_rows(const uint4 *send, const int32_t *offsets, const int32_t *counts,
+                                               uint64_t row_vectors, int32_t capacity, int32_t rank, uint4 *staging,
+                                               int32_t *counts_out, uint4 *rows_in, int32_t *counts_in, uint32_t number,
+                                               uint64_t object, nccl_mailbox *mailbox)
 {
     int32_t p = (int32_t)blockIdx.y, count = counts[p];
     uint64_t stretch = (uint64_t)p * (uint64_t)capacity * row_vectors;
@@ -46,7 +46,7 @@ extern "C" __global__ void dp_comm_nccl_pack_rows(const uint4 *send, const int32
     bool fits = count >= 0 && count <= capacity;
 
     if (blockIdx.x == 0 && threadIdx.x == 0) {
-        uint32_t words[3] = {sequence, (uint32_t)p, (uint32_t)count};
+        uint32_t words[3] = {number, (uint32_t)p, (uint32_t)count};
 
         if (!fits)
             report(mailbox, NCCL_FAULT_OVERFLOW, object, words, 3);
@@ -56,15 +56,15 @@ extern "C" __global__ void dp_comm_nccl_pack_rows(const uint4 *send, const int32
         return;
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (uint64_t)count * row_vectors;
          i += (uint64_t)gridDim.x * blockDim.x)
-        dp_store_stream(to + i, dp_load_stream(from + i));
+        cuda_store_stream(to + i, cuda_load_stream(from + i));
 }
 
 // What other ranks say they have sent.
-extern "C" __global__ void dp_comm_nccl_check_counts(int32_t *counts, int32_t ranks, int32_t rank, int32_t capacity,
-                                                     uint32_t sequence, uint64_t object, nccl_mailbox *mailbox)
+extern "C" __global__ void comm_nccl_check_counts(int32_t *counts, int32_t ranks, int32_t rank, int32_t capacity,
+                                                  uint32_t number, uint64_t object, nccl_mailbox *mailbox)
 {
     for (int32_t p = (int32_t)threadIdx.x; p < ranks; p += (int32_t)blockDim.x) {
-        uint32_t words[3] = {sequence, (uint32_t)p, (uint32_t)counts[p]};
+        uint32_t words[3] = {number, (uint32_t)p, (uint32_t)counts[p]};
 
         if (p == rank || (counts[p] >= 0 && counts[p] <= capacity))
             continue;
@@ -75,9 +75,10 @@ extern "C" __global__ void dp_comm_nccl_check_counts(int32_t *counts, int32_t ra
 
 // own[i] = sum over ranks in rank order; rank r's elements lie at staging + r * stride, ours in own.
 template <typename T>
-static DP_DEVICE void sum(T *own, const T *staging, int32_t ranks, int32_t rank, uint64_t stride, uint64_t count)
+static CUDA_DEVICE void sum(T *own, const T *staging, int32_t ranks, int32_t rank, uint64_t stride, uint64_t count)
 {
-    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (uint64_t)gridDim.x * blockDim.x) {
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count;
+         i += (uint64_t)gridDim.x * blockDim.x) {
         T total = rank == 0 ? own[i] : staging[i];
 
         for (int32_t r = 1; r < ranks; r++)
@@ -86,20 +87,20 @@ static DP_DEVICE void sum(T *own, const T *staging, int32_t ranks, int32_t rank,
     }
 }
 
-extern "C" __global__ void dp_comm_nccl_sum_f32(float *own, const float *staging, int32_t ranks, int32_t rank, uint64_t stride,
-                                                uint64_t count)
+extern "C" __global__ void comm_nccl_sum_f32(float *own, const float *staging, int32_t ranks, int32_t rank,
+                                             uint64_t stride, uint64_t count)
 {
     sum(own, staging, ranks, rank, stride, count);
 }
 
-extern "C" __global__ void dp_comm_nccl_sum_f64(double *own, const double *staging, int32_t ranks, int32_t rank,
-                                                uint64_t stride, uint64_t count)
+extern "C" __global__ void comm_nccl_sum_f64(double *own, const double *staging, int32_t ranks, int32_t rank,
+                                             uint64_t stride, uint64_t count)
 {
     sum(own, staging, ranks, rank, stride, count);
 }
 
-extern "C" __global__ void dp_comm_nccl_sum_i64(uint64_t *own, const uint64_t *staging, int32_t ranks, int32_t rank,
-                                                uint64_t stride, uint64_t count)
+extern "C" __global__ void comm_nccl_sum_i64(uint64_t *own, const uint64_t *staging, int32_t ranks, int32_t rank,
+                                             uint64_t stride, uint64_t count)
 {
     sum(own, staging, ranks, rank, stride, count);
 }

@@ -1,10 +1,10 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * reduce.c: sums in rank order, and barriers.
+ * reduce.c: sums in rank order.
  *
- * NCCL's own all-reduce adds in an order of its choice. Here every rank gets one slice of a piece from all others, adds it in
- * rank order, and hands the sum to all: as many bytes as a ring moves, and the same bits everywhere. A round of heads goes
- * first, so that ranks that sum different things find out before sizes differ. */
+ * NCCL's own all-reduce adds in an order of its choice. Here every rank gets one slice of a piece from all others, adds
+ * it in rank order, and hands the sum to all: as many bytes as a ring moves, and the same bits everywhere. A round of
+ * heads goes first, so that ranks that sum different things find out before sizes differ. */
 #include "comm_nccl.h"
 
 #include "cuda/launch.h"
@@ -14,7 +14,6 @@
 #define DEFAULT_BYTES ((size_t)8 << 20)
 #define THREADS       256
 #define MOST_BLOCKS   64
-#define BARRIER       255
 
 static bool fine(ncclResult_t result)
 {
@@ -33,7 +32,7 @@ dp_status_t reduce_open(dp_comm_t *comm, size_t reduce_bytes)
         comm->slice_bytes = 256;
     status = device_memory(comm, n * comm->slice_bytes, &comm->staging);
     if (status >= 0)
-        status = device_memory(comm, (2 + 2 * n) * HEAD_BYTES, &comm->heads);
+        status = device_memory(comm, (1 + n) * HEAD_BYTES, &comm->heads);
     if (status >= 0)
         status = communicator_open(comm, "sums", comm->rank, comm->nranks, 0, &comm->sums);
     if (status >= 0)
@@ -41,11 +40,11 @@ dp_status_t reduce_open(dp_comm_t *comm, size_t reduce_bytes)
     return status;
 }
 
-/* Everyone's head to everyone. which: 0 for sums, 1 for barriers, which may run beside each other. */
-static dp_status_t meet(dp_comm_t *comm, int which, const uint32_t words[4], dp_stream_t *s)
+/* Everyone's head to everyone. */
+static dp_status_t meet(dp_comm_t *comm, const uint32_t words[4], dp_stream_t *s)
 {
     const nccl_api_t *nccl = comm->nccl;
-    uint32_t *own = comm->heads + 4 * which, *in = comm->heads + 8 + 4 * (size_t)which * (size_t)comm->nranks;
+    uint32_t *own = comm->heads, *in = comm->heads + 4;
     cudaStream_t stream = (cudaStream_t)native(comm, s);
     ncclComm_t *comms[1] = {&comm->sums};
     ncclResult_t result = ncclSuccess;
@@ -62,7 +61,7 @@ static dp_status_t meet(dp_comm_t *comm, int which, const uint32_t words[4], dp_
         if (fine(result))
             result = nccl->ncclRecv(in + 4 * (size_t)p, HEAD_BYTES, ncclUint8, p, comm->sums, stream);
     }
-    status = nccl_end(comm, result, comms, 1, which == 0 ? "the head of a sum" : "a barrier");
+    status = nccl_end(comm, result, comms, 1, "the head of a sum");
     return status < 0 ? status
                       : check_heads(comm, in, (uint32_t)comm->nranks, comm->rank, words, NCCL_FAULT_SUM, comm, s);
 }
@@ -105,10 +104,11 @@ static dp_status_t add(dp_comm_t *comm, void *own, size_t count, dp_dtype_t dtyp
 {
     CUfunction sum = comm->sum[dtype == DP_F32 ? 0 : dtype == DP_F64 ? 1 : 2];
     uint64_t stride = comm->slice_bytes / dp_dtype_bytes(dtype), n = count;
-    unsigned blocks = dp_cuda_blocks(count, THREADS);
+    unsigned blocks = cuda_blocks(count, THREADS);
 
-    return dp_cuda_launch(comm->host, comm->cu, sum, DP_DIM(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS), DP_DIM(THREADS), 0,
-                          native(comm, s), &own, &comm->staging, &comm->nranks, &comm->rank, &stride, &n);
+    return cuda_launch(comm->host, comm->cu, sum, CUDA_DIM(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS),
+                       CUDA_DIM(THREADS), 0, native(comm, s), &own, &comm->staging, &comm->nranks, &comm->rank, &stride,
+                       &n);
 }
 
 /* Slices of 16 bytes and more, as even as can be. */
@@ -131,22 +131,13 @@ dp_status_t all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dty
     dp_status_t status;
 
     if (dtype != DP_F32 && dtype != DP_F64 && dtype != DP_I64)
-        return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED, "all_reduce adds DP_F32, DP_F64 and DP_I64, not dtype %d", (int)dtype);
+        return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED, "all_reduce adds DP_F32, DP_F64 and DP_I64, not dtype %d",
+                       (int)dtype);
     if (comm->nranks == 1)
         return DP_OK;
     comm->reductions++;
-    status = meet(comm, 0, words, s);
+    status = meet(comm, words, s);
     for (size_t at = 0; at < count && status >= 0; at += most)
         status = sum_piece(comm, (unsigned char *)data + at * size, count - at < most ? count - at : most, dtype, s);
     return status;
-}
-
-dp_status_t barrier(dp_comm_t *comm, dp_stream_t *s)
-{
-    uint32_t words[4] = {comm->barriers, 0, 0, BARRIER};
-
-    if (comm->nranks == 1)
-        return DP_OK;
-    comm->barriers++;
-    return meet(comm, 1, words, s);
 }

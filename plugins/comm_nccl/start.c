@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT
  * start.c: ranks compare what they have opened, then make the communicators for it.
  *
- * Everyone shows a list of its channels and exchanges through the boot service. Communicators of pairs are made in one order of
- * the ranks that take part, the same everywhere, so that nobody waits in a circle. */
+ * Everyone shows a list of its channels and exchanges through the boot service. Communicators of pairs are made in one
+ * order of the ranks that take part, the same everywhere, so that nobody waits in a circle. */
 #include "comm_nccl.h"
 
 #include <stdio.h>
@@ -26,11 +26,13 @@ static uint32_t collect(const dp_comm_t *comm, entry_t *entries)
 
     for (const dp_channel_end_t *end = comm->ends; end != NULL && n < ENTRIES_MOST; end = end->next)
         if (!end->connected)
-            entries[n++] = (entry_t){0, end->config.id, end->config.slots, (uint32_t)end->config.sender, end->config.peer, 0,
-                                     end->config.slot_bytes};
+            entries[n++] =
+                (entry_t){0, end->config.id,        end->config.slots, (uint32_t)end->config.sender, end->config.peer,
+                          0, end->config.slot_bytes};
     for (const dp_exchange_t *x = comm->exchanges; x != NULL && n < ENTRIES_MOST; x = x->next)
         if (!x->connected)
-            entries[n++] = (entry_t){1, x->config.id, x->config.slots, 0, -1, x->config.capacity_rows, x->config.row_bytes};
+            entries[n++] =
+                (entry_t){1, x->config.id, x->config.slots, 0, -1, x->config.capacity_rows, x->config.row_bytes};
     return n;
 }
 
@@ -57,7 +59,8 @@ static dp_status_t see(dp_comm_t *comm, int32_t rank, entry_t *entries, uint32_t
     if (status < 0 || *n_out == 0)
         return status;
     if (*n_out > ENTRIES_MOST)
-        return DP_FAIL(comm->host, DP_ERR_PROTOCOL, "group %s: rank %d shows %u channels", comm->name, comm->world[rank], *n_out);
+        return DP_FAIL(comm->host, DP_ERR_PROTOCOL, "group %s: rank %d shows %u channels", comm->name,
+                       comm->world[rank], *n_out);
     snprintf(key, sizeof(key), "nccl.%s.%u.%d.l", comm->name, comm->round, rank);
     return comm->boot->get(comm->host, key, entries, *n_out * sizeof(*entries));
 }
@@ -87,17 +90,19 @@ static dp_status_t compare(const dp_comm_t *comm, const entry_t *mine, int32_t r
             continue;
         if (e->slots == mine->slots && e->bytes == mine->bytes && e->capacity == mine->capacity)
             return DP_OK;
-        return DP_FAIL(comm->host, DP_ERR_MISMATCH,
-                       "group %s: %s %u \"%s\" has %u slots of %llu bytes, capacity %u, on rank %d, and %u of %llu, %u, on rank %d",
-                       comm->name, what, mine->id, label, mine->slots, (unsigned long long)mine->bytes, mine->capacity, WORLD(comm),
-                       e->slots, (unsigned long long)e->bytes, e->capacity, comm->world[rank]);
+        return DP_FAIL(
+            comm->host, DP_ERR_MISMATCH,
+            "group %s: %s %u \"%s\" has %u slots of %llu bytes, capacity %u, on rank %d, and %u of %llu, %u, on rank %d",
+            comm->name, what, mine->id, label, mine->slots, (unsigned long long)mine->bytes, mine->capacity,
+            WORLD(comm), e->slots, (unsigned long long)e->bytes, e->capacity, comm->world[rank]);
     }
-    return DP_FAIL(comm->host, DP_ERR_MISMATCH, "group %s: rank %d has opened %s %u \"%s\", rank %d has not opened its side",
-                   comm->name, WORLD(comm), what, mine->id, label, comm->world[rank]);
+    return DP_FAIL(comm->host, DP_ERR_MISMATCH,
+                   "group %s: rank %d has opened %s %u \"%s\", rank %d has not opened its side", comm->name,
+                   WORLD(comm), what, mine->id, label, comm->world[rank]);
 }
 
-static dp_status_t compare_with(const dp_comm_t *comm, const entry_t *mine, uint32_t n, int32_t rank, const entry_t *theirs,
-                                uint32_t m)
+static dp_status_t compare_with(const dp_comm_t *comm, const entry_t *mine, uint32_t n, int32_t rank,
+                                const entry_t *theirs, uint32_t m)
 {
     dp_status_t status = DP_OK;
 
@@ -110,16 +115,17 @@ static dp_status_t compare_with(const dp_comm_t *comm, const entry_t *mine, uint
         for (uint32_t k = 0; k < n && !found; k++)
             found = theirs[i].kind == mine[k].kind && theirs[i].id == mine[k].id;
         if (!found)
-            status = DP_FAIL(comm->host, DP_ERR_MISMATCH, "group %s: rank %d has opened %s %u, rank %d has not opened its side",
-                             comm->name, comm->world[rank], theirs[i].kind == 0 ? "channel" : "exchange", theirs[i].id,
-                             WORLD(comm));
+            status = DP_FAIL(
+                comm->host, DP_ERR_MISMATCH, "group %s: rank %d has opened %s %u, rank %d has not opened its side",
+                comm->name, comm->world[rank], theirs[i].kind == 0 ? "channel" : "exchange", theirs[i].id, WORLD(comm));
     }
     return status;
 }
 
 static dp_status_t agree(dp_comm_t *comm)
 {
-    entry_t *mine = comm->host->allocate(comm->host, 2 * ENTRIES_MOST * sizeof(*mine), 16), *theirs = mine + ENTRIES_MOST;
+    entry_t *mine = comm->host->allocate(comm->host, 2 * ENTRIES_MOST * sizeof(*mine), 16),
+            *theirs = mine + ENTRIES_MOST;
     dp_status_t status;
     uint32_t n, m;
 
@@ -185,7 +191,8 @@ static dp_status_t make_communicators(dp_comm_t *comm)
     pair_t *pair;
 
     while (status >= 0 && (pair = next_pair(comm)) != NULL) {
-        snprintf(what, sizeof(what), "pair.%d.%d", pair->sends ? comm->rank : pair->peer, pair->sends ? pair->peer : comm->rank);
+        snprintf(what, sizeof(what), "pair.%d.%d", pair->sends ? comm->rank : pair->peer,
+                 pair->sends ? pair->peer : comm->rank);
         status = communicator_open(comm, what, pair->sends ? 0 : 1, 2, ctas_of_pairs(comm), &pair->comm);
     }
     if (status >= 0 && comm->exchanges != NULL && comm->rows == NULL && comm->nranks > 1)

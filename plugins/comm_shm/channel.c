@@ -3,6 +3,8 @@
  * channel.c: tagged messages in order, put into slots of the receiver, which gives each slot back as a credit. */
 #include "comm_shm.h"
 
+#include "plugins/common/check.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -10,7 +12,7 @@
 
 /* A message and the news of it travel in one cache line when the data fit behind the tag. */
 typedef struct slot_head {
-    alignas(LINE_BYTES) dp_signal_t published; /* sequence + 1 of the message in the slot */
+    alignas(LINE_BYTES) dp_signal_t published; /* number + 1 of the message in the slot */
     dp_message_tag_t tag;
     alignas(16) unsigned char small[SMALL_BYTES];
 } slot_head_t;
@@ -43,22 +45,22 @@ static dp_status_t check_config(dp_comm_t *comm, const dp_channel_config_t *conf
     const dp_host_t *host = comm->host;
     size_t all;
 
-    if (config->struct_size < sizeof(*config))
-        return DP_FAIL(host, DP_ERR_INVALID, "dp_channel_config_t has %u bytes, at least %zu were expected",
-                       config->struct_size, sizeof(*config));
+    if (config->struct_size < DP_CHANNEL_CONFIG_MIN)
+        return check_size(host, "comm_shm", "config", "dp_channel_config_t", config->struct_size,
+                          DP_CHANNEL_CONFIG_MIN);
     if (config->peer < 0 || config->peer >= comm->nranks || config->peer == comm->rank)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u leads to rank %d of %d", comm->name,
-                       config->id, config->peer, comm->nranks);
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u leads to rank %d of %d", comm->name, config->id,
+                       config->peer, comm->nranks);
     if (config->slots < 1 || config->slot_bytes < 1 || config->slot_bytes > UINT32_MAX ||
         __builtin_mul_overflow((size_t)config->slots, round_line(config->slot_bytes) + LINE_BYTES, &all) ||
         all > SIZE_MAX / 8)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u cannot have %u slots of %zu bytes",
-                       comm->name, config->id, config->slots, config->slot_bytes);
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u cannot have %u slots of %zu bytes", comm->name,
+                       config->id, config->slots, config->slot_bytes);
     for (const dp_channel_end_t *end = comm->ends; end != NULL; end = end->next)
         if (end->config.id == config->id && end->config.peer == config->peer &&
             (end->config.sender != 0) == (config->sender != 0))
-            return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u with rank %d is open already",
-                           comm->name, config->id, comm->world[config->peer]);
+            return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u with rank %d is open already", comm->name,
+                           config->id, comm->world[config->peer]);
     return DP_OK;
 }
 
@@ -75,11 +77,10 @@ dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for channel %u", comm->name, config->id);
     memset(end, 0, sizeof(*end));
     end->comm = comm;
-    end->config = *config;
+    dp_sized_take(&end->config, sizeof(end->config), config);
     end->config.label = end->label;
     snprintf(end->label, sizeof(end->label), "%s", config->label != NULL ? config->label : "");
-    end->stride =
-        sizeof(slot_head_t) + (config->slot_bytes > SMALL_BYTES ? round_line(config->slot_bytes) : 0);
+    end->stride = sizeof(slot_head_t) + (config->slot_bytes > SMALL_BYTES ? round_line(config->slot_bytes) : 0);
     end->data_offset = config->slot_bytes > SMALL_BYTES ? sizeof(slot_head_t) : offsetof(slot_head_t, small);
     end->next = comm->ends;
     comm->ends = end;
@@ -118,8 +119,7 @@ static dp_status_t explain(const transfer_t *t, dp_status_t status, const char *
 
     if (!shm_is_news(status))
         return status;
-    return DP_FAIL(comm->host, status,
-                   "rank %d: %s of micro-batch %d, step %u, on channel \"%s\" %s rank %d: %s",
+    return DP_FAIL(comm->host, status, "rank %d: %s of micro-batch %d, step %u, on channel \"%s\" %s rank %d: %s",
                    comm->world[comm->rank], verb, t->tag.microbatch, t->tag.step, end->label, preposition,
                    comm->world[end->config.peer], cause.text);
 }
@@ -146,13 +146,13 @@ static dp_status_t run_send(void *arg)
 {
     const transfer_t *t = arg;
     dp_comm_t *comm = t->end->comm;
-    dp_status_t status = wait_for_credit(t->end, t->tag.sequence + 1 - t->end->config.slots);
+    dp_status_t status = wait_for_credit(t->end, t->tag.number + 1 - t->end->config.slots);
 
     if (status < 0)
         return explain(t, status, "send", "to");
     t->slot->tag = t->tag;
     memcpy(data_of(t), t->from, t->tag.bytes);
-    comm->host->post(comm->host, &t->slot->published, t->tag.sequence + 1);
+    comm->host->post(comm->host, &t->slot->published, t->tag.number + 1);
     return DP_OK;
 }
 
@@ -161,26 +161,24 @@ static dp_status_t refuse(const transfer_t *t, const dp_message_tag_t *found)
     const dp_comm_t *comm = t->end->comm;
     const dp_message_tag_t *e = &t->tag;
 
-    return DP_FAIL(
-        comm->host, DP_ERR_PROTOCOL,
-        "rank %d: channel \"%s\" from rank %d: expected message %u (step %u, micro-batch %d, %u bytes), "
-        "found message %u (step %u, micro-batch %d, %u bytes)",
-        comm->world[comm->rank], t->end->label, comm->world[t->end->config.peer], e->sequence, e->step,
-        e->microbatch, e->bytes, found->sequence, found->step, found->microbatch, found->bytes);
+    return DP_FAIL(comm->host, DP_ERR_PROTOCOL,
+                   "rank %d: channel \"%s\" from rank %d: expected message %u (step %u, micro-batch %d, %u bytes), "
+                   "found message %u (step %u, micro-batch %d, %u bytes)",
+                   comm->world[comm->rank], t->end->label, comm->world[t->end->config.peer], e->number, e->step,
+                   e->microbatch, e->bytes, found->number, found->step, found->microbatch, found->bytes);
 }
 
 static dp_status_t run_recv(void *arg)
 {
     const transfer_t *t = arg;
     dp_message_tag_t found;
-    dp_status_t status =
-        shm_wait(t->end->comm, &t->slot->published, t->tag.sequence + 1, "the message has not come");
+    dp_status_t status = shm_wait(t->end->comm, &t->slot->published, t->tag.number + 1, "the message has not come");
 
     if (status < 0)
         return explain(t, status, "receive", "from");
     found = t->slot->tag;
-    if (found.sequence != t->tag.sequence || found.step != t->tag.step ||
-        found.microbatch != t->tag.microbatch || found.bytes != t->tag.bytes)
+    if (found.number != t->tag.number || found.step != t->tag.step || found.microbatch != t->tag.microbatch ||
+        found.bytes != t->tag.bytes)
         return refuse(t, &found);
     return DP_OK;
 }
@@ -190,7 +188,7 @@ static dp_status_t run_release(void *arg)
     const transfer_t *t = arg;
     const dp_host_t *host = t->end->comm->host;
 
-    host->post(host, t->end->credit, t->tag.sequence + 1);
+    host->post(host, t->end->credit, t->tag.number + 1);
     return DP_OK;
 }
 
@@ -201,8 +199,8 @@ static slot_head_t *slot_of(const dp_channel_end_t *end, uint64_t number)
     return (slot_head_t *)(void *)(end->slots + number % end->config.slots * end->stride);
 }
 
-static dp_status_t check_call(const dp_channel_end_t *end, bool sender, uint64_t number, uint32_t sequence,
-                              size_t bytes, const char *verb)
+static dp_status_t check_call(const dp_channel_end_t *end, bool sender, uint64_t next, uint32_t number, size_t bytes,
+                              const char *verb)
 {
     const dp_comm_t *comm = end->comm;
 
@@ -210,19 +208,18 @@ static dp_status_t check_call(const dp_channel_end_t *end, bool sender, uint64_t
         return DP_FAIL(comm->host, DP_ERR_INVALID, "%s on channel \"%s\" before start", verb, end->label);
     if (sender != (end->config.sender != 0))
         return DP_FAIL(comm->host, DP_ERR_INVALID, "%s on the wrong end of channel \"%s\"", verb, end->label);
-    if (sequence != (uint32_t)number)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s of message %u on channel \"%s\": message %u is next",
-                       verb, sequence, end->label, (uint32_t)number);
+    if (number != (uint32_t)next)
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s of message %u on channel \"%s\": message %u is next", verb,
+                       number, end->label, (uint32_t)next);
     if (bytes > end->config.slot_bytes)
-        return DP_FAIL(comm->host, DP_ERR_INVALID,
-                       "%s of %zu bytes on channel \"%s\", which carries at most %zu", verb, bytes,
-                       end->label, end->config.slot_bytes);
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s of %zu bytes on channel \"%s\", which carries at most %zu", verb,
+                       bytes, end->label, end->config.slot_bytes);
     return DP_OK;
 }
 
 dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
 {
-    dp_status_t status = check_call(end, true, end->count, tag->sequence, tag->bytes, "send");
+    dp_status_t status = check_call(end, true, end->count, tag->number, tag->bytes, "send");
     transfer_t t = {end, NULL, from, *tag};
 
     if (status < 0)
@@ -233,10 +230,9 @@ dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_messa
     return status;
 }
 
-dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
-                         dp_stream_t *s)
+dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out, dp_stream_t *s)
 {
-    dp_status_t status = check_call(end, false, end->count, expected->sequence, expected->bytes, "receive");
+    dp_status_t status = check_call(end, false, end->count, expected->number, expected->bytes, "receive");
     transfer_t t = {end, NULL, NULL, *expected};
 
     if (status < 0)
@@ -250,17 +246,16 @@ dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected
     return status;
 }
 
-dp_status_t channel_release(dp_channel_end_t *end, uint32_t sequence, dp_stream_t *s)
+dp_status_t channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
 {
-    dp_status_t status = check_call(end, false, end->released, sequence, 0, "release");
-    transfer_t t = {.end = end, .tag = {.sequence = sequence}};
+    dp_status_t status = check_call(end, false, end->released, number, 0, "release");
+    transfer_t t = {.end = end, .tag = {.number = number}};
 
     if (status < 0)
         return status;
     if (end->released == end->count)
         return DP_FAIL(end->comm->host, DP_ERR_INVALID,
-                       "release of message %u on channel \"%s\", which was not received", sequence,
-                       end->label);
+                       "release of message %u on channel \"%s\", which was not received", number, end->label);
     status = end->comm->device->launch(s, run_release, &t, sizeof(t));
     end->released += status == DP_OK;
     return status;

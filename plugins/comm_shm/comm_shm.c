@@ -1,9 +1,11 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * comm_shm.c: ranks of one host over shared memory: the table of dp.comm/1, joining, connecting, waiting and the end. */
+ * comm_shm.c: ranks of one host over shared memory: the table of dp.comm/1, joining, connecting, waiting and the
+ * end. */
 #include "comm_shm.h"
 
-#include <sched.h>
+#include "plugins/common/check.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -11,76 +13,11 @@
 
 /* ---- waiting ---- */
 
-static dp_status_t fail_aborted(dp_comm_t *comm)
-{
-    return DP_FAIL(comm->host, DP_ERR_ABORTED, "rank %d: group %s was aborted", comm->world[comm->rank],
-                   comm->name);
-}
-
-static bool reached(const dp_signal_t *signal, uint32_t target)
-{
-    return (int32_t)(__atomic_load_n(&signal->value, __ATOMIC_ACQUIRE) - target) >= 0;
-}
-
-static bool is_aborted(const dp_comm_t *comm)
-{
-    return __atomic_load_n(&comm->aborted, __ATOMIC_ACQUIRE) != 0;
-}
-
-/* False when the instance is aborted already. */
-static bool enlist(dp_comm_t *comm, waiter_t *waiter)
-{
-    bool healthy;
-
-    pthread_mutex_lock(&comm->lock);
-    healthy = !is_aborted(comm);
-    if (healthy) {
-        waiter->next = comm->waiters;
-        comm->waiters = waiter;
-    }
-    pthread_mutex_unlock(&comm->lock);
-    return healthy;
-}
-
-static void strike(dp_comm_t *comm, waiter_t *waiter)
-{
-    waiter_t **at = &comm->waiters;
-
-    pthread_mutex_lock(&comm->lock);
-    while (*at != waiter)
-        at = &(*at)->next;
-    *at = waiter->next;
-    pthread_mutex_unlock(&comm->lock);
-}
-
 dp_status_t shm_wait(dp_comm_t *comm, dp_signal_t *signal, uint32_t target, const char *what)
 {
-    waiter_t waiter = {NULL, signal, target};
-    dp_status_t status = DP_OK;
-
-    if (!reached(signal, target)) {
-        if (!enlist(comm, &waiter))
-            return fail_aborted(comm);
-        status = comm->host->wait(comm->host, signal, target, -1, what);
-        strike(comm, &waiter);
-    }
-    return is_aborted(comm) ? fail_aborted(comm) : status;
-}
-
-/* Posts what the waiters wait for, until none is left: a peer may post a smaller number in between. */
-static void shm_abort(dp_comm_t *comm)
-{
-    bool left = true;
-
-    __atomic_store_n(&comm->aborted, 1, __ATOMIC_RELEASE);
-    for (int i = 0; i < 1000 && left; i++) {
-        pthread_mutex_lock(&comm->lock);
-        for (waiter_t *w = comm->waiters; w != NULL; w = w->next)
-            comm->host->post(comm->host, w->signal, w->target);
-        left = comm->waiters != NULL;
-        pthread_mutex_unlock(&comm->lock);
-        sched_yield();
-    }
+    if ((int32_t)(__atomic_load_n(&signal->value, __ATOMIC_ACQUIRE) - target) >= 0)
+        return DP_OK;
+    return comm->host->wait(comm->host, signal, target, -1, what);
 }
 
 cause_t shm_cause(const dp_comm_t *comm)
@@ -121,16 +58,15 @@ dp_status_t shm_find(dp_comm_t *comm, view_t *views, int32_t rank, const area_t 
     found = look_up(view, expected);
     if (found == NULL)
         return DP_FAIL(host, DP_ERR_MISMATCH,
-                       "group %s: rank %d has opened %s with rank %d, which has not opened its side",
-                       comm->name, comm->world[comm->rank], what, comm->world[rank]);
-    if (found->slots != expected->slots || found->unit != expected->unit ||
-        found->capacity != expected->capacity)
+                       "group %s: rank %d has opened %s with rank %d, which has not opened its side", comm->name,
+                       comm->world[comm->rank], what, comm->world[rank]);
+    if (found->slots != expected->slots || found->unit != expected->unit || found->capacity != expected->capacity)
         return DP_FAIL(
             host, DP_ERR_MISMATCH,
             "group %s, %s: rank %d has %u slots of %llu bytes and capacity %llu, rank %d %u of %llu and %llu",
             comm->name, what, comm->world[comm->rank], expected->slots, (unsigned long long)expected->unit,
-            (unsigned long long)expected->capacity, comm->world[rank], found->slots,
-            (unsigned long long)found->unit, (unsigned long long)found->capacity);
+            (unsigned long long)expected->capacity, comm->world[rank], found->slots, (unsigned long long)found->unit,
+            (unsigned long long)found->capacity);
     if (found->bytes != expected->bytes)
         return DP_FAIL(host, DP_ERR_PROTOCOL, "group %s, %s: rank %d gives it %llu bytes, %llu were expected",
                        comm->name, what, comm->world[rank], (unsigned long long)found->bytes,
@@ -191,8 +127,8 @@ static dp_status_t joining_begin(joining_t *j, dp_comm_t *comm, uint32_t count)
     return DP_OK;
 }
 
-/* Holds on to all mappings, whatever happened: peers may still be comparing what they want with what we have. When all is
- * well the ranks meet, and our descriptor has served. */
+/* Holds on to all mappings, whatever happened: peers may still be comparing what they want with what we have. When all
+ * is well the ranks meet, and our descriptor has served. */
 static dp_status_t joining_end(joining_t *j, dp_status_t status)
 {
     dp_comm_t *comm = j->comm;
@@ -302,20 +238,16 @@ static dp_status_t shm_start(dp_comm_t *comm)
 
 static dp_status_t check_config(const dp_host_t *host, const dp_comm_config_t *config)
 {
-    if (config->struct_size < sizeof(*config))
-        return DP_FAIL(host, DP_ERR_INVALID, "dp_comm_config_t has %u bytes, at least %zu were expected",
-                       config->struct_size, sizeof(*config));
+    if (config->struct_size < DP_COMM_CONFIG_MIN)
+        return check_size(host, "comm_shm", "config", "dp_comm_config_t", config->struct_size, DP_COMM_CONFIG_MIN);
     if (config->name == NULL || strlen(config->name) >= NAME_BYTES)
         return DP_FAIL(host, DP_ERR_INVALID, "the name of a group has 1 to %d characters", NAME_BYTES - 1);
-    if (config->nranks < 1 || config->nranks > RANKS_MAX || config->rank < 0 ||
-        config->rank >= config->nranks)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: rank %d of %d makes no sense", config->name,
-                       config->rank, config->nranks);
+    if (config->nranks < 1 || config->nranks > RANKS_MAX || config->rank < 0 || config->rank >= config->nranks)
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: rank %d of %d makes no sense", config->name, config->rank,
+                       config->nranks);
     if (config->world_ranks == NULL || config->device_vt == NULL || config->device == NULL)
         return DP_FAIL(host, DP_ERR_INVALID, "group %s: world ranks or the device are missing", config->name);
-    if (!DP_HAS(config->device_vt, dp_device_vt_t, launch) ||
-        !(config->device_vt->caps & DP_DEVICE_CAP_LAUNCH) ||
-        !(config->device_vt->caps & DP_DEVICE_CAP_HOST_MEMORY))
+    if (!(config->device_vt->caps & DP_DEVICE_CAP_LAUNCH) || !(config->device_vt->caps & DP_DEVICE_CAP_HOST_MEMORY))
         return DP_FAIL(host, DP_ERR_UNSUPPORTED,
                        "comm_shm needs a device that runs host functions on host memory, such as device_cpu");
     if (config->nranks > 1 && host->get_service(host, DP_HOST_BOOT) == NULL)
@@ -341,7 +273,6 @@ static void free_comm(dp_comm_t *comm)
     }
     let_go(comm, &comm->imported);
     let_go(comm, &comm->own);
-    pthread_mutex_destroy(&comm->lock);
     shm_free(comm, comm->world);
     shm_free(comm, comm->bases);
     host->release(host, comm);
@@ -366,12 +297,10 @@ static dp_status_t shm_open_group(const dp_host_t *host, const dp_comm_config_t 
     comm->rank = config->rank;
     comm->nranks = config->nranks;
     snprintf(comm->name, sizeof(comm->name), "%s", config->name);
-    pthread_mutex_init(&comm->lock, NULL);
     comm->world = host->allocate(host, n * sizeof(*comm->world), 16);
     comm->bases = host->allocate(host, n * sizeof(*comm->bases), 16);
     if (comm->world == NULL || comm->bases == NULL) {
-        status =
-            DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for %d ranks", config->name, config->nranks);
+        status = DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for %d ranks", config->name, config->nranks);
     } else {
         memcpy(comm->world, config->world_ranks, n * sizeof(*comm->world));
         base_size(comm, config->reduce_bytes);
@@ -391,7 +320,7 @@ static void shm_close(dp_comm_t *comm)
 {
     if (comm == NULL)
         return;
-    if (!comm->broken && !is_aborted(comm) && comm->host->aborted(comm->host) == DP_OK)
+    if (!comm->broken && comm->host->aborted(comm->host) == DP_OK)
         (void)shm_meet(comm);
     free_comm(comm);
 }
@@ -406,7 +335,6 @@ static const dp_comm_vt_t table = {
     .caps = DP_COMM_CAP_ONE_SIDED | DP_COMM_CAP_HOST_INLINE,
     .open = shm_open_group,
     .close = shm_close,
-    .abort = shm_abort,
     .channel_open = channel_open,
     .exchange_open = exchange_open,
     .start = shm_start,
@@ -416,7 +344,6 @@ static const dp_comm_vt_t table = {
     .exchange = exchange_run,
     .exchange_release = exchange_release,
     .all_reduce = shm_all_reduce,
-    .barrier = shm_barrier,
     .memory_bytes = shm_memory_bytes,
 };
 
@@ -426,8 +353,9 @@ static const void *get_interface(const char *id)
 }
 
 DP_PLUGIN_DEFINE(comm_shm) = {
-    DP_PLUGIN_HEAD, "comm_shm",
-    DP_VERSION,     "ranks of one host, as processes or threads, over shared memory",
-    NULL,           NULL,
-    get_interface,
+    DP_PLUGIN_HEAD,
+    .name = "comm_shm",
+    .version = DP_VERSION,
+    .summary = "ranks of one host, as processes or threads, over shared memory",
+    .get_interface = get_interface,
 };

@@ -3,10 +3,10 @@
  * comm_shm.h: the objects of the shared-memory transport.
  *
  * Every rank owns segments (one from open, one from each start) that its peers have mapped. A segment begins with a
- * directory of areas; a peer finds an area by kind, id and rank, and believes nothing of it before it has checked it. Each
- * side waits on counters in its own memory, the peer posts them:
+ * directory of areas; a peer finds an area by kind, id and rank, and believes nothing of it before it has checked it.
+ * Each side waits on counters in its own memory, the peer posts them:
  *
- *   AREA_BASE     meetings, barriers, staging of all_reduce
+ *   AREA_BASE     meetings, staging of all_reduce
  *   AREA_SLOTS    receiving end of a channel: K slots of head and data, each with its own `published`
  *   AREA_CREDIT   sending end of a channel: `credit`
  *   AREA_ROWS     an exchange: credit by peer, heads (with `published`) and rows by slot and peer */
@@ -15,7 +15,6 @@
 
 #include <dualpipe/comm.h>
 
-#include <pthread.h>
 #include <stdalign.h>
 #include <stdbool.h>
 
@@ -75,17 +74,9 @@ struct holding {
     segment_t segment;
 };
 
-/* A thread that waits, so that abort can end it. */
-typedef struct waiter waiter_t;
-struct waiter {
-    waiter_t *next;
-    dp_signal_t *signal;
-    uint32_t target;
-};
-
 /* AREA_BASE of one rank. */
 typedef struct base {
-    line_t *meet, *barrier;        /* [MEET_ROUNDS] */
+    line_t *meet;                  /* [MEET_ROUNDS] */
     line_t *staged, *summed;       /* [nranks] by the rank that posts them */
     struct reduce_head *heads;     /* [2] what a piece belongs to */
     unsigned char *in[2], *out[2]; /* a piece of our data; our slice of its sum */
@@ -105,14 +96,10 @@ struct dp_comm {
     base_t *bases; /* [nranks] */
     dp_channel_end_t *ends;
     dp_exchange_t *exchanges;
-    uint32_t meetings;    /* on the host */
-    uint32_t barriers;    /* enqueued so far */
-    uint32_t pieces;      /* of all_reduce, done so far; the stream's */
-    uint32_t reductions;  /* enqueued so far */
-    bool broken;          /* an open or start failed: nobody is there to meet */
-    pthread_mutex_t lock; /* of the next one */
-    waiter_t *waiters;
-    uint32_t aborted;
+    uint32_t meetings;   /* on the host */
+    uint32_t pieces;     /* of all_reduce, done so far; the stream's */
+    uint32_t reductions; /* enqueued so far */
+    bool broken;         /* an open or start failed: nobody is there to meet */
 };
 
 struct dp_channel_end {
@@ -148,8 +135,8 @@ typedef struct cause {
     char text[400];
 } cause_t;
 cause_t shm_cause(const dp_comm_t *comm);
-/* Whether a failed wait is news of this rank, which the caller should explain. Else it has the job's first cause, and that
- * is to reach the user as it is. */
+/* Whether a failed wait is news of this rank, which the caller should explain. Else it has the job's first cause, and
+ * that is to reach the user as it is. */
 static inline bool shm_is_news(dp_status_t status)
 {
     return status == DP_ERR_TIMEOUT;
@@ -160,8 +147,7 @@ dp_status_t shm_find(dp_comm_t *comm, view_t *views, int32_t rank, const area_t 
 
 /* segment.c */
 /* `areas` have been laid out in `bytes`. */
-dp_status_t segment_create(dp_comm_t *comm, const area_t *areas, uint32_t count, size_t bytes,
-                           segment_t *segment_out);
+dp_status_t segment_create(dp_comm_t *comm, const area_t *areas, uint32_t count, size_t bytes, segment_t *segment_out);
 dp_status_t segment_publish(dp_comm_t *comm, const segment_t *segment);
 /* Maps the segment of `rank` for this round and copies its directory. */
 dp_status_t segment_import(dp_comm_t *comm, int32_t rank, view_t *view);
@@ -176,28 +162,25 @@ dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_
 /* The area of one side of the channel as that side's directory has it. */
 area_t channel_area(const dp_channel_end_t *end, bool ours);
 dp_status_t channel_connect(dp_channel_end_t *end, view_t *views);
-dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag,
-                         dp_stream_t *s);
+dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s);
 dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
                          dp_stream_t *s);
-dp_status_t channel_release(dp_channel_end_t *end, uint32_t sequence, dp_stream_t *s);
+dp_status_t channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s);
 
 /* exchange.c */
 dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out);
 void exchange_free(dp_exchange_t *x);
 area_t exchange_area(const dp_exchange_t *x);
 dp_status_t exchange_connect(dp_exchange_t *x, view_t *views);
-dp_status_t exchange_run(dp_exchange_t *x, uint32_t sequence, const void *send, const int32_t *send_offsets,
-                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
-                         dp_stream_t *s);
-dp_status_t exchange_release(dp_exchange_t *x, uint32_t sequence, dp_stream_t *s);
+dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
+                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s);
+dp_status_t exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s);
 
 /* reduce.c */
 void base_size(dp_comm_t *comm, size_t reduce_bytes);
 area_t base_area(const dp_comm_t *comm);
 void base_connect(dp_comm_t *comm, int32_t rank, unsigned char *at);
 dp_status_t shm_meet(dp_comm_t *comm);
-dp_status_t shm_barrier(dp_comm_t *comm, dp_stream_t *s);
 dp_status_t shm_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s);
 
 static inline void shm_free(const dp_comm_t *comm, void *memory)

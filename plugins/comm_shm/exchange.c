@@ -3,13 +3,15 @@
  * exchange.c: all-to-all-v: every rank puts its rows straight into the others' slots, counts in front. */
 #include "comm_shm.h"
 
+#include "plugins/common/check.h"
+
 #include <stdio.h>
 #include <string.h>
 
 /* In front of the rows of one rank in one slot. */
 typedef struct rows_head {
-    alignas(LINE_BYTES) dp_signal_t published; /* sequence + 1 of the exchange in the slot */
-    uint32_t sequence;
+    alignas(LINE_BYTES) dp_signal_t published; /* number + 1 of the exchange in the slot */
+    uint32_t number;
     int32_t rows;
 } rows_head_t;
 
@@ -17,7 +19,7 @@ typedef struct round {
     dp_exchange_t *x;
     const unsigned char *send;
     const int32_t *offsets, *counts;
-    uint32_t sequence;
+    uint32_t number;
     uint32_t slot;
 } round_t;
 
@@ -72,22 +74,20 @@ static dp_status_t check_config(dp_comm_t *comm, const dp_exchange_config_t *con
     const dp_host_t *host = comm->host;
     size_t all;
 
-    if (config->struct_size < sizeof(*config))
-        return DP_FAIL(host, DP_ERR_INVALID, "dp_exchange_config_t has %u bytes, at least %zu were expected",
-                       config->struct_size, sizeof(*config));
+    if (config->struct_size < DP_EXCHANGE_CONFIG_MIN)
+        return check_size(host, "comm_shm", "config", "dp_exchange_config_t", config->struct_size,
+                          DP_EXCHANGE_CONFIG_MIN);
     if (config->row_bytes == 0 || config->row_bytes % 16 != 0)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u: row_bytes %zu is not a multiple of 16",
-                       comm->name, config->id, config->row_bytes);
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u: row_bytes %zu is not a multiple of 16", comm->name,
+                       config->id, config->row_bytes);
     if (config->capacity_rows < 1 || config->capacity_rows > INT32_MAX || slots > 65536 ||
         __builtin_mul_overflow(config->row_bytes, (size_t)config->capacity_rows, &all) ||
         __builtin_mul_overflow(all, (size_t)comm->nranks * slots, &all) || all > SIZE_MAX / 8)
-        return DP_FAIL(host, DP_ERR_INVALID,
-                       "group %s: exchange %u cannot have %u slots of %u rows of %zu bytes", comm->name,
-                       config->id, slots, config->capacity_rows, config->row_bytes);
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u cannot have %u slots of %u rows of %zu bytes",
+                       comm->name, config->id, slots, config->capacity_rows, config->row_bytes);
     for (const dp_exchange_t *x = comm->exchanges; x != NULL; x = x->next)
         if (x->config.id == config->id)
-            return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u is open already", comm->name,
-                           config->id);
+            return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u is open already", comm->name, config->id);
     return DP_OK;
 }
 
@@ -114,7 +114,7 @@ dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, d
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for exchange %u", comm->name, config->id);
     memset(x, 0, sizeof(*x));
     x->comm = comm;
-    x->config = *config;
+    dp_sized_take(&x->config, sizeof(x->config), config);
     x->config.slots = slots;
     x->config.label = x->label;
     snprintf(x->label, sizeof(x->label), "%s", config->label != NULL ? config->label : "");
@@ -158,8 +158,8 @@ static dp_status_t explain(const round_t *r, dp_status_t status, const char *doi
 
     if (!shm_is_news(status))
         return status;
-    return DP_FAIL(comm->host, status, "rank %d: exchange %u of \"%s\", %s rank %d: %s",
-                   comm->world[comm->rank], r->sequence, r->x->label, doing, comm->world[peer], cause.text);
+    return DP_FAIL(comm->host, status, "rank %d: exchange %u of \"%s\", %s rank %d: %s", comm->world[comm->rank],
+                   r->number, r->x->label, doing, comm->world[peer], cause.text);
 }
 
 /* All counts are looked at before any row travels: an overflow sends nothing. */
@@ -174,7 +174,7 @@ static dp_status_t read_counts(const round_t *r)
         if (rows < 0 || (uint32_t)rows > x->config.capacity_rows)
             return DP_FAIL(comm->host, rows < 0 ? DP_ERR_INVALID : DP_ERR_OVERFLOW,
                            "rank %d: exchange %u of \"%s\": %d rows for rank %d, the capacity is %u",
-                           comm->world[comm->rank], r->sequence, x->label, rows, comm->world[to],
+                           comm->world[comm->rank], r->number, x->label, rows, comm->world[to],
                            x->config.capacity_rows);
         x->sending[to] = rows;
     }
@@ -186,17 +186,17 @@ static dp_status_t put_rows(const round_t *r, int32_t to)
     dp_exchange_t *x = r->x;
     dp_comm_t *comm = x->comm;
     rows_head_t *head = head_of(x, to, r->slot, comm->rank);
-    dp_status_t status = shm_wait(comm, credit(x, comm->rank, to), r->sequence + 1 - x->config.slots,
-                                  "no slot of the receiver is free");
+    dp_status_t status =
+        shm_wait(comm, credit(x, comm->rank, to), r->number + 1 - x->config.slots, "no slot of the receiver is free");
 
     if (status < 0)
         return explain(r, status, "sending to", to);
-    head->sequence = r->sequence;
+    head->number = r->number;
     head->rows = x->sending[to];
     if (x->sending[to] > 0)
         memcpy(rows_of(x, to, r->slot, comm->rank), r->send + (size_t)r->offsets[to] * x->config.row_bytes,
                (size_t)x->sending[to] * x->config.row_bytes);
-    comm->host->post(comm->host, &head->published, r->sequence + 1);
+    comm->host->post(comm->host, &head->published, r->number + 1);
     return DP_OK;
 }
 
@@ -205,20 +205,19 @@ static dp_status_t take_rows(const round_t *r, int32_t from)
     dp_exchange_t *x = r->x;
     dp_comm_t *comm = x->comm;
     rows_head_t *head = head_of(x, comm->rank, r->slot, from);
-    dp_status_t status = shm_wait(comm, &head->published, r->sequence + 1, "its rows have not come");
-    uint32_t sequence;
+    dp_status_t status = shm_wait(comm, &head->published, r->number + 1, "its rows have not come");
+    uint32_t number;
     int32_t rows;
 
     if (status < 0)
         return explain(r, status, "receiving from", from);
-    sequence = head->sequence;
+    number = head->number;
     rows = *(volatile int32_t *)&head->rows; /* once: what is checked is what is used */
-    if (sequence != r->sequence || rows < 0 || (uint32_t)rows > x->config.capacity_rows)
-        return DP_FAIL(
-            comm->host, DP_ERR_PROTOCOL,
-            "rank %d: exchange %u of \"%s\": rank %d sent exchange %u with %d rows, the capacity is %u",
-            comm->world[comm->rank], r->sequence, x->label, comm->world[from], sequence, rows,
-            x->config.capacity_rows);
+    if (number != r->number || rows < 0 || (uint32_t)rows > x->config.capacity_rows)
+        return DP_FAIL(comm->host, DP_ERR_PROTOCOL,
+                       "rank %d: exchange %u of \"%s\": rank %d sent exchange %u with %d rows, the capacity is %u",
+                       comm->world[comm->rank], r->number, x->label, comm->world[from], number, rows,
+                       x->config.capacity_rows);
     x->counts[r->slot * (uint32_t)comm->nranks + (uint32_t)from] = rows;
     return DP_OK;
 }
@@ -243,28 +242,27 @@ static dp_status_t run_release(void *arg)
     const dp_comm_t *comm = r->x->comm;
 
     for (int32_t from = 0; from < comm->nranks; from++)
-        comm->host->post(comm->host, credit(r->x, from, comm->rank), r->sequence + 1);
+        comm->host->post(comm->host, credit(r->x, from, comm->rank), r->number + 1);
     return DP_OK;
 }
 
 /* ---- on the caller's thread ---- */
 
-static dp_status_t check_call(const dp_exchange_t *x, uint64_t number, uint32_t sequence)
+static dp_status_t check_call(const dp_exchange_t *x, uint64_t next, uint32_t number)
 {
     if (!x->connected)
         return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange \"%s\" is used before start", x->label);
-    if (sequence != (uint32_t)number)
-        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange %u of \"%s\": %u is next", sequence, x->label,
-                       (uint32_t)number);
+    if (number != (uint32_t)next)
+        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange %u of \"%s\": %u is next", number, x->label,
+                       (uint32_t)next);
     return DP_OK;
 }
 
-dp_status_t exchange_run(dp_exchange_t *x, uint32_t sequence, const void *send, const int32_t *send_offsets,
-                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
-                         dp_stream_t *s)
+dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
+                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s)
 {
-    round_t r = {x, send, send_offsets, send_counts, sequence, (uint32_t)(x->count % x->config.slots)};
-    dp_status_t status = check_call(x, x->count, sequence);
+    round_t r = {x, send, send_offsets, send_counts, number, (uint32_t)(x->count % x->config.slots)};
+    dp_status_t status = check_call(x, x->count, number);
 
     if (status < 0)
         return status;
@@ -277,16 +275,16 @@ dp_status_t exchange_run(dp_exchange_t *x, uint32_t sequence, const void *send, 
     return status;
 }
 
-dp_status_t exchange_release(dp_exchange_t *x, uint32_t sequence, dp_stream_t *s)
+dp_status_t exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
 {
-    round_t r = {.x = x, .sequence = sequence};
-    dp_status_t status = check_call(x, x->released, sequence);
+    round_t r = {.x = x, .number = number};
+    dp_status_t status = check_call(x, x->released, number);
 
     if (status < 0)
         return status;
     if (x->released == x->count)
-        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "release of exchange %u of \"%s\", which was not made",
-                       sequence, x->label);
+        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "release of exchange %u of \"%s\", which was not made", number,
+                       x->label);
     status = x->comm->device->launch(s, run_release, &r, sizeof(r));
     x->released += status == DP_OK;
     return status;

@@ -1,13 +1,14 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * reduce.c: meetings, barriers, and all_reduce as reduce-scatter plus all-gather over shared staging.
+ * reduce.c: meetings, and all_reduce as reduce-scatter plus all-gather over shared staging.
  *
  * all_reduce works in pieces, numbered q over the life of the instance, with two buffers for each purpose:
  *   stage q     our data of piece q --> our in[q % 2]                                   post staged >= q + 1 at all
  *   sum q       all ranks' in[q % 2], our slice of it, added in rank order --> out[q % 2]  post summed >= q + 1 at all
  *   gather q    all ranks' out[q % 2] --> our data
- * in the order stage q+1, sum q, gather q. in[q % 2] is free for q + 2 because gather q has seen all sums of q, which read
- * it; out[q % 2] is free for q + 2 because sum q+2 has seen all stage q+2, which every rank does after its gather q. */
+ * in the order stage q+1, sum q, gather q. in[q % 2] is free for q + 2 because gather q has seen all sums of q, which
+ * read it; out[q % 2] is free for q + 2 because sum q+2 has seen all stage q+2, which every rank does after its gather
+ * q. */
 #include "comm_shm.h"
 
 #include <string.h>
@@ -54,7 +55,7 @@ area_t base_area(const dp_comm_t *comm)
         .kind = AREA_BASE,
         .peer = -1,
         .unit = comm->piece_bytes,
-        .bytes = (2 * MEET_ROUNDS + 2 * n) * sizeof(line_t) + 2 * sizeof(reduce_head_t) +
+        .bytes = (MEET_ROUNDS + 2 * n) * sizeof(line_t) + 2 * sizeof(reduce_head_t) +
                  2 * (comm->piece_bytes + slice_room(comm)),
     };
 
@@ -66,8 +67,7 @@ void base_connect(dp_comm_t *comm, int32_t rank, unsigned char *at)
     base_t *base = &comm->bases[rank];
 
     base->meet = (line_t *)(void *)at;
-    base->barrier = base->meet + MEET_ROUNDS;
-    base->staged = base->barrier + MEET_ROUNDS;
+    base->staged = base->meet + MEET_ROUNDS;
     base->summed = base->staged + comm->nranks;
     base->heads = (reduce_head_t *)(void *)(base->summed + comm->nranks);
     base->in[0] = (unsigned char *)(base->heads + 2);
@@ -78,61 +78,28 @@ void base_connect(dp_comm_t *comm, int32_t rank, unsigned char *at)
 
 /* ---- meetings ---- */
 
-static line_t *lines_of(const base_t *base, bool on_stream)
-{
-    return on_stream ? base->barrier : base->meet;
-}
-
 /* Dissemination: in round k each rank hears from the one 2^k before it. */
-static dp_status_t meet(dp_comm_t *comm, uint32_t number, bool on_stream)
+dp_status_t shm_meet(dp_comm_t *comm)
 {
     const dp_host_t *host = comm->host;
+    uint32_t number = ++comm->meetings;
 
     for (int32_t k = 0, step = 1; step < comm->nranks; k++, step *= 2) {
-        int32_t to = (comm->rank + step) % comm->nranks,
-                from = (comm->rank + comm->nranks - step) % comm->nranks;
+        int32_t to = (comm->rank + step) % comm->nranks, from = (comm->rank + comm->nranks - step) % comm->nranks;
         dp_status_t status;
 
-        host->post(host, &lines_of(&comm->bases[to], on_stream)[k].signal, number);
-        status = shm_wait(comm, &lines_of(&comm->bases[comm->rank], on_stream)[k].signal, number,
-                          "a rank has not come");
+        host->post(host, &comm->bases[to].meet[k].signal, number);
+        status = shm_wait(comm, &comm->bases[comm->rank].meet[k].signal, number, "a rank has not come");
         if (shm_is_news(status)) {
             cause_t cause = shm_cause(comm);
 
-            return DP_FAIL(host, status, "rank %d: %s of group %s, waiting for rank %d: %s",
-                           comm->world[comm->rank], on_stream ? "barrier" : "meeting", comm->name,
-                           comm->world[from], cause.text);
+            return DP_FAIL(host, status, "rank %d: meeting of group %s, waiting for rank %d: %s",
+                           comm->world[comm->rank], comm->name, comm->world[from], cause.text);
         }
         if (status < 0)
             return status;
     }
     return DP_OK;
-}
-
-dp_status_t shm_meet(dp_comm_t *comm)
-{
-    return meet(comm, ++comm->meetings, false);
-}
-
-typedef struct barrier {
-    dp_comm_t *comm;
-    uint32_t number;
-} barrier_t;
-
-static dp_status_t run_barrier(void *arg)
-{
-    const barrier_t *b = arg;
-
-    return meet(b->comm, b->number, true);
-}
-
-dp_status_t shm_barrier(dp_comm_t *comm, dp_stream_t *s)
-{
-    barrier_t b = {comm, comm->barriers + 1};
-    dp_status_t status = comm->nranks > 1 ? comm->device->launch(s, run_barrier, &b, sizeof(b)) : DP_OK;
-
-    comm->barriers += status == DP_OK;
-    return status;
 }
 
 /* ---- sums ---- */
@@ -193,8 +160,7 @@ static dp_status_t hear(const reduction_t *r, const piece_t *p, bool summed, int
     if (!shm_is_news(status))
         return status;
     cause = shm_cause(comm);
-    return DP_FAIL(comm->host, status,
-                   "rank %d: all_reduce %u of %zu elements in group %s, waiting for rank %d: %s",
+    return DP_FAIL(comm->host, status, "rank %d: all_reduce %u of %zu elements in group %s, waiting for rank %d: %s",
                    comm->world[comm->rank], r->number, r->count, comm->name, comm->world[from], cause.text);
 }
 
@@ -321,8 +287,7 @@ dp_status_t shm_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t
 
     if (dtype != DP_F32 && dtype != DP_F64 && dtype != DP_I64)
         return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED,
-                       "all_reduce in group %s: dtype %d is not summed, only f32, f64 and i64", comm->name,
-                       (int)dtype);
+                       "all_reduce in group %s: dtype %d is not summed, only f32, f64 and i64", comm->name, (int)dtype);
     if (comm->nranks == 1 || count == 0)
         return DP_OK;
     status = comm->device->launch(s, run_reduce, &r, sizeof(r));

@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT
  * segment.c: memory that ranks of one host share: made, announced, found, checked and let go, without a name anywhere.
  *
- * The exporter maps [a private page][the segment]; ranks of the same process use that mapping, and the private page counts
- * them: the last one to let go unmaps, whatever the order in which ranks end. */
+ * The exporter maps [a private page][the segment]; ranks of the same process use that mapping, and the private page
+ * counts them: the last one to let go unmaps, whatever the order in which ranks end. */
 #include "comm_shm.h"
 
 #include <errno.h>
@@ -83,16 +83,14 @@ static unsigned char *map_own(int fd, size_t bytes)
 
     if (all == MAP_FAILED)
         return NULL;
-    if (mmap(all + page, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE, fd, 0) ==
-        MAP_FAILED) {
+    if (mmap(all + page, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE, fd, 0) == MAP_FAILED) {
         munmap(all, page + bytes);
         return NULL;
     }
     return all + page;
 }
 
-dp_status_t segment_create(dp_comm_t *comm, const area_t *areas, uint32_t count, size_t bytes,
-                           segment_t *segment_out)
+dp_status_t segment_create(dp_comm_t *comm, const area_t *areas, uint32_t count, size_t bytes, segment_t *segment_out)
 {
     const dp_host_t *host = comm->host;
     segment_t segment = {NULL, bytes, true, -1};
@@ -103,8 +101,8 @@ dp_status_t segment_create(dp_comm_t *comm, const area_t *areas, uint32_t count,
         return status;
     segment.base = map_own(segment.fd, bytes);
     if (segment.base == NULL) {
-        status = DP_FAIL(host, DP_ERR_NOMEM, "rank %d, group %s: cannot map %zu bytes: %s",
-                         comm->world[comm->rank], comm->name, bytes, strerror(errno));
+        status = DP_FAIL(host, DP_ERR_NOMEM, "rank %d, group %s: cannot map %zu bytes: %s", comm->world[comm->rank],
+                         comm->name, bytes, strerror(errno));
         segment_close_fd(&segment);
         return status;
     }
@@ -195,8 +193,7 @@ dp_status_t segment_publish(dp_comm_t *comm, const segment_t *segment)
     machine(record.host);
     if (!started_at(getpid(), &record.started))
         return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED,
-                       "rank %d: /proc is not there, and shared memory is found through it",
-                       comm->world[comm->rank]);
+                       "rank %d: /proc is not there, and shared memory is found through it", comm->world[comm->rank]);
     key_of(comm, comm->rank, key);
     return comm->boot->put(comm->host, key, &record, sizeof(record));
 }
@@ -218,8 +215,7 @@ static bool join_mapping(const segment_record_t *record, segment_t *segment_out)
 }
 
 /* Opens the memory of another process, of the size it claims and sealed, so that it cannot shrink under us. */
-static dp_status_t map_foreign(dp_comm_t *comm, int32_t rank, const segment_record_t *record,
-                               segment_t *segment_out)
+static dp_status_t map_foreign(dp_comm_t *comm, int32_t rank, const segment_record_t *record, segment_t *segment_out)
 {
     const dp_host_t *host = comm->host;
     uint64_t started;
@@ -238,16 +234,14 @@ static dp_status_t map_foreign(dp_comm_t *comm, int32_t rank, const segment_reco
     if (!started_at(record->pid, &started) || started != record->started || fstat(fd, &found) != 0 ||
         (uint64_t)found.st_size != record->bytes || seals < 0 || (seals & SEALS) != SEALS) {
         close(fd);
-        return DP_FAIL(host, DP_ERR_PROTOCOL,
-                       "rank %d: process %d does not hold the memory that rank %d announced",
+        return DP_FAIL(host, DP_ERR_PROTOCOL, "rank %d: process %d does not hold the memory that rank %d announced",
                        comm->world[comm->rank], record->pid, comm->world[rank]);
     }
     base = mmap(NULL, record->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
     close(fd);
     if (base == MAP_FAILED)
-        return DP_FAIL(host, DP_ERR_NOMEM, "rank %d: cannot map %llu bytes of rank %d: %s",
-                       comm->world[comm->rank], (unsigned long long)record->bytes, comm->world[rank],
-                       strerror(errno));
+        return DP_FAIL(host, DP_ERR_NOMEM, "rank %d: cannot map %llu bytes of rank %d: %s", comm->world[comm->rank],
+                       (unsigned long long)record->bytes, comm->world[rank], strerror(errno));
     segment_out->base = base;
     segment_out->bytes = record->bytes;
     segment_out->shared = false;
@@ -263,8 +257,8 @@ static dp_status_t read_directory(dp_comm_t *comm, int32_t rank, const segment_r
     head_t head;
 
     memcpy(&head, base, sizeof(head));
-    if (memcmp(head.nonce, record->nonce, sizeof(head.nonce)) != 0 || head.areas == 0 ||
-        head.areas > AREAS_MAX || directory_end(head.areas) > record->bytes)
+    if (memcmp(head.nonce, record->nonce, sizeof(head.nonce)) != 0 || head.areas == 0 || head.areas > AREAS_MAX ||
+        directory_end(head.areas) > record->bytes)
         return DP_FAIL(host, DP_ERR_PROTOCOL, "rank %d: the memory of rank %d has no valid directory",
                        comm->world[comm->rank], comm->world[rank]);
     view->areas = host->allocate(host, head.areas * sizeof(area_t), 16);
@@ -275,8 +269,8 @@ static dp_status_t read_directory(dp_comm_t *comm, int32_t rank, const segment_r
     for (uint32_t i = 0; i < view->count; i++) {
         const area_t *a = &view->areas[i];
 
-        if (a->offset % LINE_BYTES != 0 || a->offset < directory_end(head.areas) ||
-            a->offset > record->bytes || a->bytes > record->bytes - a->offset)
+        if (a->offset % LINE_BYTES != 0 || a->offset < directory_end(head.areas) || a->offset > record->bytes ||
+            a->bytes > record->bytes - a->offset)
             return DP_FAIL(host, DP_ERR_PROTOCOL, "rank %d: area %u of rank %d lies outside its memory",
                            comm->world[comm->rank], i, comm->world[rank]);
     }
@@ -300,16 +294,14 @@ dp_status_t segment_import(dp_comm_t *comm, int32_t rank, view_t *view)
         return DP_OK;
     machine(here);
     if (memcmp(here, record.host, sizeof(here)) != 0)
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
-                       "rank %d runs on another host than rank %d: shared memory ends there",
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "rank %d runs on another host than rank %d: shared memory ends there",
                        comm->world[rank], comm->world[comm->rank]);
     if (record.bytes % page_bytes() != 0 || record.bytes > SIZE_MAX / 4)
         return DP_FAIL(host, DP_ERR_PROTOCOL, "rank %d announces %llu bytes of memory", comm->world[rank],
                        (unsigned long long)record.bytes);
     if (record.pid == (int32_t)getpid() && started_at(getpid(), &started) && started == record.started) {
         if (!join_mapping(&record, &view->segment))
-            return DP_FAIL(host, DP_ERR_PROTOCOL, "rank %d announces memory that is not there",
-                           comm->world[rank]);
+            return DP_FAIL(host, DP_ERR_PROTOCOL, "rank %d announces memory that is not there", comm->world[rank]);
     } else {
         status = map_foreign(comm, rank, &record, &view->segment);
         if (status < 0)

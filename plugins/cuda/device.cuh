@@ -1,48 +1,49 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * device.cuh: what kernels are written with, beside plain CUDA C. The one file with assembly in it: the same kernels also run
- * on the host, where tests/fake_cuda/emulate.h gives the functions below (and threadIdx, __shfl_xor_sync, atomicAdd, ...).
+ * device.cuh: what kernels are written with, beside plain CUDA C. The one file with assembly in it: the same kernels
+ * also run on the host, where tests/fake_cuda/emulate.h gives the functions below (and threadIdx, __shfl_xor_sync,
+ * atomicAdd, ...).
  *
- * A kernel is an `extern "C" __global__ void dp_<plugin>_<what>_<dtype>(...)`, and it includes nothing but this file and other
- * headers of kernels. Dynamic shared memory comes from DP_SHARED_DYNAMIC, waits for other blocks or peers are loops around
- * dp_load_acquire() with dp_pause(). */
-#ifndef DP_CUDA_DEVICE_CUH
-#define DP_CUDA_DEVICE_CUH
+ * A kernel is an `extern "C" __global__ void dp_<plugin>_<what>_<dtype>(...)`, and it includes nothing but this file
+ * and other headers of kernels. Dynamic shared memory comes from CUDA_SHARED_DYNAMIC, waits for other blocks or peers are
+ * loops around cuda_load_acquire() with cuda_pause(). */
+#ifndef PLUGINS_CUDA_DEVICE_CUH
+#define PLUGINS_CUDA_DEVICE_CUH
 
 #include <stddef.h>
 #include <stdint.h>
 
-#define DP_WARP      32
-#define DP_FULL_MASK 0xffffffffu
+#define CUDA_WARP      32
+#define CUDA_FULL_MASK 0xffffffffu
 
-/** bfloat16 as it lies in memory. dp_float() and dp_from_float<>() convert; nothing else knows its bits. */
-struct dp_bf16 {
+/** bfloat16 as it lies in memory. cuda_float() and cuda_from_float<>() convert; nothing else knows its bits. */
+struct cuda_bf16 {
     uint16_t bits;
 };
 
-#ifndef DP_EMULATED
+#ifndef CUDA_EMULATED
 
 #include <cuda_bf16.h>
 
-#define DP_DEVICE __device__ __forceinline__
+#define CUDA_DEVICE __device__ __forceinline__
 
 /** type *name: this block's dynamic shared memory, 128-byte aligned. */
-#define DP_SHARED_DYNAMIC(type, name)                                                                                  \
-    extern __shared__ __align__(128) unsigned char dp_dynamic_shared[];                                                \
-    type *name = reinterpret_cast<type *>(dp_dynamic_shared)
+#define CUDA_SHARED_DYNAMIC(type, name)                                                                                \
+    extern __shared__ __align__(128) unsigned char cuda_dynamic_shared[];                                              \
+    type *name = reinterpret_cast<type *>(cuda_dynamic_shared)
 
-DP_DEVICE float dp_bf16_to_float(uint16_t bits)
+CUDA_DEVICE float cuda_bf16_to_float(uint16_t bits)
 {
     return __uint_as_float((uint32_t)bits << 16);
 }
 
-DP_DEVICE uint16_t dp_float_to_bf16(float x)
+CUDA_DEVICE uint16_t cuda_float_to_bf16(float x)
 {
     return __bfloat16_as_ushort(__float2bfloat16_rn(x));
 }
 
 /** Number of the SM that runs this thread. */
-DP_DEVICE uint32_t dp_smid()
+CUDA_DEVICE uint32_t cuda_smid()
 {
     uint32_t id;
     asm volatile("mov.u32 %0, %%smid;" : "=r"(id));
@@ -50,7 +51,7 @@ DP_DEVICE uint32_t dp_smid()
 }
 
 /** Nanoseconds of the device's clock, the same for all SMs. */
-DP_DEVICE uint64_t dp_globaltimer()
+CUDA_DEVICE uint64_t cuda_globaltimer()
 {
     uint64_t ns;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
@@ -58,32 +59,32 @@ DP_DEVICE uint64_t dp_globaltimer()
 }
 
 /** Loads and stores that order other memory for the whole system: other GPUs and the host. */
-DP_DEVICE uint32_t dp_load_acquire(const uint32_t *at)
+CUDA_DEVICE uint32_t cuda_load_acquire(const uint32_t *at)
 {
     uint32_t value;
     asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
     return value;
 }
 
-DP_DEVICE uint64_t dp_load_acquire(const uint64_t *at)
+CUDA_DEVICE uint64_t cuda_load_acquire(const uint64_t *at)
 {
     uint64_t value;
     asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
     return value;
 }
 
-DP_DEVICE void dp_store_release(uint32_t *at, uint32_t value)
+CUDA_DEVICE void cuda_store_release(uint32_t *at, uint32_t value)
 {
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
 }
 
-DP_DEVICE void dp_store_release(uint64_t *at, uint64_t value)
+CUDA_DEVICE void cuda_store_release(uint64_t *at, uint64_t value)
 {
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
 }
 
 /** Adds with release order for the whole system; returns the value before. */
-DP_DEVICE uint32_t dp_add_release(uint32_t *at, uint32_t value)
+CUDA_DEVICE uint32_t cuda_add_release(uint32_t *at, uint32_t value)
 {
     uint32_t before;
     asm volatile("atom.add.release.sys.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(at), "r"(value) : "memory");
@@ -91,25 +92,25 @@ DP_DEVICE uint32_t dp_add_release(uint32_t *at, uint32_t value)
 }
 
 /** In the body of every loop that waits for memory to change. */
-DP_DEVICE void dp_pause()
+CUDA_DEVICE void cuda_pause()
 {
     __nanosleep(64);
 }
 
 /** Ends the kernel with an error that the driver reports. */
-DP_DEVICE void dp_trap()
+CUDA_DEVICE void cuda_trap()
 {
     __trap();
 }
 
 /** Barrier `id` (1 to 15) of `threads` threads of the block, a multiple of 32; each calls it. */
-DP_DEVICE void dp_barrier(int id, int threads)
+CUDA_DEVICE void cuda_barrier(int id, int threads)
 {
     asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 /** 16-byte vectors read past and written past the caches that others need (streaming). */
-DP_DEVICE uint4 dp_load_stream(const uint4 *at)
+CUDA_DEVICE uint4 cuda_load_stream(const uint4 *at)
 {
     uint4 v;
     asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -118,34 +119,36 @@ DP_DEVICE uint4 dp_load_stream(const uint4 *at)
     return v;
 }
 
-DP_DEVICE void dp_store_stream(uint4 *at, uint4 v)
+CUDA_DEVICE void cuda_store_stream(uint4 *at, uint4 v)
 {
     asm volatile("st.global.L1::no_allocate.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(v.x), "r"(v.y), "r"(v.z),
                  "r"(v.w)
                  : "memory");
 }
 
-/** Starts copying 16 aligned bytes from global to shared memory; `bytes` (0 to 16) of them are read, the others become zero. */
-DP_DEVICE void dp_copy_async(void *shared, const void *global, unsigned bytes = 16)
+/** Starts copying 16 aligned bytes from global to shared memory; `bytes` (0 to 16) of them are read, the others become
+ *  zero. */
+CUDA_DEVICE void cuda_copy_async(void *shared, const void *global, unsigned bytes = 16)
 {
     unsigned to = (unsigned)__cvta_generic_to_shared(shared);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
 }
 
 /** Closes a group of this thread's copies. */
-DP_DEVICE void dp_copy_commit()
+CUDA_DEVICE void cuda_copy_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/** Until at most `groups` of this thread's latest groups are still on their way. Others see the data after a barrier. */
-template <int groups> DP_DEVICE void dp_copy_wait()
+/** Until at most `groups` of this thread's latest groups are still on their way. Others see the data after a
+ *  barrier. */
+template <int groups> CUDA_DEVICE void cuda_copy_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
 }
 
 /** Four 8x8 matrices of 16-bit elements from shared memory: lane l gives the address of row l % 8 of matrix l / 8. */
-DP_DEVICE void dp_load_matrix_x4(uint32_t r[4], const void *row)
+CUDA_DEVICE void cuda_load_matrix_x4(uint32_t r[4], const void *row)
 {
     unsigned from = (unsigned)__cvta_generic_to_shared(row);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -155,7 +158,7 @@ DP_DEVICE void dp_load_matrix_x4(uint32_t r[4], const void *row)
 }
 
 /** The same, each matrix transposed. */
-DP_DEVICE void dp_load_matrix_x4_trans(uint32_t r[4], const void *row)
+CUDA_DEVICE void cuda_load_matrix_x4_trans(uint32_t r[4], const void *row)
 {
     unsigned from = (unsigned)__cvta_generic_to_shared(row);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -164,8 +167,9 @@ DP_DEVICE void dp_load_matrix_x4_trans(uint32_t r[4], const void *row)
                  : "memory");
 }
 
-/** c += a * b for one warp: m16n8k16, bf16 with f32 sums, fragments as PTX lays them out (mma.sync.aligned.m16n8k16.row.col). */
-DP_DEVICE void dp_mma_bf16(float c[4], const uint32_t a[4], const uint32_t b[2])
+/** c += a * b for one warp: m16n8k16, bf16 with f32 sums, fragments as PTX lays them out
+ *  (mma.sync.aligned.m16n8k16.row.col). */
+CUDA_DEVICE void cuda_mma_bf16(float c[4], const uint32_t a[4], const uint32_t b[2])
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                  "{%0, %1, %2, %3};"
@@ -173,164 +177,163 @@ DP_DEVICE void dp_mma_bf16(float c[4], const uint32_t a[4], const uint32_t b[2])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-
 /* ---- products of a warpgroup: four warps, on sm_90a alone; elsewhere they trap ---- */
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
-#define DP_WGMMA(...) asm volatile(__VA_ARGS__)
+#define CUDA_WGMMA(...) asm volatile(__VA_ARGS__)
 #else
-#define DP_WGMMA(...) __trap()
+#define CUDA_WGMMA(...) __trap()
 #endif
 
 /** Bytes from the start of shared memory to here. */
-DP_DEVICE uint32_t dp_shared_offset(const void *shared)
+CUDA_DEVICE uint32_t cuda_shared_offset(const void *shared)
 {
     return (uint32_t)__cvta_generic_to_shared(shared);
 }
 
 /** Before products: registers and earlier products of this warpgroup are in order. */
-DP_DEVICE void dp_warpgroup_fence()
+CUDA_DEVICE void cuda_warpgroup_fence()
 {
-    DP_WGMMA("wgmma.fence.sync.aligned;" ::: "memory");
+    CUDA_WGMMA("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
 /** Closes a group of products. */
-DP_DEVICE void dp_warpgroup_commit()
+CUDA_DEVICE void cuda_warpgroup_commit()
 {
-    DP_WGMMA("wgmma.commit_group.sync.aligned;" ::: "memory");
+    CUDA_WGMMA("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
 /** Until at most `groups` of the latest groups are unfinished. */
-template <int groups> DP_DEVICE void dp_warpgroup_wait()
+template <int groups> CUDA_DEVICE void cuda_warpgroup_wait()
 {
-    DP_WGMMA("wgmma.wait_group.sync.aligned %0;" ::"n"(groups) : "memory");
+    CUDA_WGMMA("wgmma.wait_group.sync.aligned %0;" ::"n"(groups) : "memory");
 }
 
 /** After this thread's writes to shared memory, before the barrier behind which products read them. */
-DP_DEVICE void dp_shared_fence_async()
+CUDA_DEVICE void cuda_shared_fence_async()
 {
-    DP_WGMMA("fence.proxy.async.shared::cta;" ::: "memory");
+    CUDA_WGMMA("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/** c += A B: m64n256k16, bf16 with f32 sums. A is [64][16] along K, or with TA across it; B is [256][16] along K, or with TB across
- *  it; both are described by dp_matrix_descriptor(). Thread t holds of C rows t/32*16 + t%32/4 (c[4j], c[4j+1]) and 8 below
- *  (c[4j+2], c[4j+3]), columns 8j + t%4*2 and the next. */
-template <bool TA, bool TB> DP_DEVICE void dp_warpgroup_mma_bf16(float (&c)[128], uint64_t a, uint64_t b)
+/** c += A B: m64n256k16, bf16 with f32 sums. A is [64][16] along K, or with TA across it; B is [256][16] along K, or
+ *  with TB across it; both are described by cuda_matrix_descriptor(). Thread t holds of C rows t/32*16 + t%32/4 (c[4j],
+ *  c[4j+1]) and 8 below (c[4j+2], c[4j+3]), columns 8j + t%4*2 and the next. */
+template <bool TA, bool TB> CUDA_DEVICE void cuda_warpgroup_mma_bf16(float (&c)[128], uint64_t a, uint64_t b)
 {
-    DP_WGMMA(
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
-        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
-        "%128, %129, 1, 1, 1, %130, %131;"
-        :
-          "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),
-          "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]),
-          "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]),
-          "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31]),
-          "+f"(c[32]), "+f"(c[33]), "+f"(c[34]), "+f"(c[35]), "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39]),
-          "+f"(c[40]), "+f"(c[41]), "+f"(c[42]), "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]),
-          "+f"(c[48]), "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]),
-          "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63]),
-          "+f"(c[64]), "+f"(c[65]), "+f"(c[66]), "+f"(c[67]), "+f"(c[68]), "+f"(c[69]), "+f"(c[70]), "+f"(c[71]),
-          "+f"(c[72]), "+f"(c[73]), "+f"(c[74]), "+f"(c[75]), "+f"(c[76]), "+f"(c[77]), "+f"(c[78]), "+f"(c[79]),
-          "+f"(c[80]), "+f"(c[81]), "+f"(c[82]), "+f"(c[83]), "+f"(c[84]), "+f"(c[85]), "+f"(c[86]), "+f"(c[87]),
-          "+f"(c[88]), "+f"(c[89]), "+f"(c[90]), "+f"(c[91]), "+f"(c[92]), "+f"(c[93]), "+f"(c[94]), "+f"(c[95]),
-          "+f"(c[96]), "+f"(c[97]), "+f"(c[98]), "+f"(c[99]), "+f"(c[100]), "+f"(c[101]), "+f"(c[102]), "+f"(c[103]),
-          "+f"(c[104]), "+f"(c[105]), "+f"(c[106]), "+f"(c[107]), "+f"(c[108]), "+f"(c[109]), "+f"(c[110]), "+f"(c[111]),
-          "+f"(c[112]), "+f"(c[113]), "+f"(c[114]), "+f"(c[115]), "+f"(c[116]), "+f"(c[117]), "+f"(c[118]), "+f"(c[119]),
-          "+f"(c[120]), "+f"(c[121]), "+f"(c[122]), "+f"(c[123]), "+f"(c[124]), "+f"(c[125]), "+f"(c[126]), "+f"(c[127])
-        : "l"(a), "l"(b), "n"(TA ? 1 : 0), "n"(TB ? 1 : 0));
+    CUDA_WGMMA("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+               "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+               "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+               "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+               "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+               "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+               "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+               "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+               "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
+               "%128, %129, 1, 1, 1, %130, %131;"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),
+                 "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]),
+                 "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]),
+                 "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31]),
+                 "+f"(c[32]), "+f"(c[33]), "+f"(c[34]), "+f"(c[35]), "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39]),
+                 "+f"(c[40]), "+f"(c[41]), "+f"(c[42]), "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]),
+                 "+f"(c[48]), "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]),
+                 "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63]),
+                 "+f"(c[64]), "+f"(c[65]), "+f"(c[66]), "+f"(c[67]), "+f"(c[68]), "+f"(c[69]), "+f"(c[70]), "+f"(c[71]),
+                 "+f"(c[72]), "+f"(c[73]), "+f"(c[74]), "+f"(c[75]), "+f"(c[76]), "+f"(c[77]), "+f"(c[78]), "+f"(c[79]),
+                 "+f"(c[80]), "+f"(c[81]), "+f"(c[82]), "+f"(c[83]), "+f"(c[84]), "+f"(c[85]), "+f"(c[86]), "+f"(c[87]),
+                 "+f"(c[88]), "+f"(c[89]), "+f"(c[90]), "+f"(c[91]), "+f"(c[92]), "+f"(c[93]), "+f"(c[94]), "+f"(c[95]),
+                 "+f"(c[96]), "+f"(c[97]), "+f"(c[98]), "+f"(c[99]), "+f"(c[100]), "+f"(c[101]), "+f"(c[102]),
+                 "+f"(c[103]), "+f"(c[104]), "+f"(c[105]), "+f"(c[106]), "+f"(c[107]), "+f"(c[108]), "+f"(c[109]),
+                 "+f"(c[110]), "+f"(c[111]), "+f"(c[112]), "+f"(c[113]), "+f"(c[114]), "+f"(c[115]), "+f"(c[116]),
+                 "+f"(c[117]), "+f"(c[118]), "+f"(c[119]), "+f"(c[120]), "+f"(c[121]), "+f"(c[122]), "+f"(c[123]),
+                 "+f"(c[124]), "+f"(c[125]), "+f"(c[126]), "+f"(c[127])
+               : "l"(a), "l"(b), "n"(TA ? 1 : 0), "n"(TB ? 1 : 0));
 }
 
 #endif
 
-/** Where an operand of dp_warpgroup_mma_bf16() lies: rows of 128 bytes, whose 16-byte pieces are permuted by the row's number modulo 8
- *  (piece ^ row % 8), eight rows of them 1024 bytes and aligned to that. Along K a row holds 64 elements of K, and the next 8 rows of
- *  the matrix are 1024 bytes on; the element of K that products begin with is an offset of 2 bytes each to `start`. Across K a row holds 64
- *  elements of one K, the next 8 of K are 1024 bytes on, the next 64 elements `blocks` bytes. */
-DP_DEVICE uint64_t dp_matrix_descriptor(const void *start, uint32_t blocks)
+/** Where an operand of cuda_warpgroup_mma_bf16() lies: rows of 128 bytes, whose 16-byte pieces are permuted by the row's
+ *  number modulo 8 (piece ^ row % 8), eight rows of them 1024 bytes and aligned to that. Along K a row holds 64
+ *  elements of K, and the next 8 rows of the matrix are 1024 bytes on; the element of K that products begin with is an
+ *  offset of 2 bytes each to `start`. Across K a row holds 64 elements of one K, the next 8 of K are 1024 bytes on, the
+ *  next 64 elements `blocks` bytes. */
+CUDA_DEVICE uint64_t cuda_matrix_descriptor(const void *start, uint32_t blocks)
 {
-    const uint64_t address = (uint64_t)(dp_shared_offset(start) >> 4 & 0x3fff);
+    const uint64_t address = (uint64_t)(cuda_shared_offset(start) >> 4 & 0x3fff);
 
     return address | (uint64_t)(blocks >> 4 & 0x3fff) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
 /** The value of an element, in the type that sums are made in: float for f32 and bf16, double for f64. */
-DP_DEVICE float dp_float(float x)
+CUDA_DEVICE float cuda_float(float x)
 {
     return x;
 }
 
-DP_DEVICE double dp_float(double x)
+CUDA_DEVICE double cuda_float(double x)
 {
     return x;
 }
 
-DP_DEVICE float dp_float(dp_bf16 x)
+CUDA_DEVICE float cuda_float(cuda_bf16 x)
 {
-    return dp_bf16_to_float(x.bits);
+    return cuda_bf16_to_float(x.bits);
 }
 
-/** dp_sum_t<T>: the type that elements of T are summed in. */
-template <typename T> struct dp_sum {
+/** cuda_sum_t<T>: the type that elements of T are summed in. */
+template <typename T> struct cuda_sum {
     typedef float type;
 };
-template <> struct dp_sum<double> {
+template <> struct cuda_sum<double> {
     typedef double type;
 };
-template <typename T> using dp_sum_t = typename dp_sum<T>::type;
+template <typename T> using cuda_sum_t = typename cuda_sum<T>::type;
 
-template <typename T> struct dp_rounding {
-    DP_DEVICE static T from(dp_sum_t<T> x)
+template <typename T> struct cuda_rounding {
+    CUDA_DEVICE static T from(cuda_sum_t<T> x)
     {
         return (T)x;
     }
 };
-template <> struct dp_rounding<dp_bf16> {
-    DP_DEVICE static dp_bf16 from(float x)
+template <> struct cuda_rounding<cuda_bf16> {
+    CUDA_DEVICE static cuda_bf16 from(float x)
     {
-        dp_bf16 rounded;
-        rounded.bits = dp_float_to_bf16(x);
+        cuda_bf16 rounded;
+        rounded.bits = cuda_float_to_bf16(x);
         return rounded;
     }
 };
 
-/** The element nearest to x, ties to even: dp_from_float<dp_bf16>(0.1f). */
-template <typename T> DP_DEVICE T dp_from_float(dp_sum_t<T> x)
+/** The element nearest to x, ties to even: cuda_from_float<cuda_bf16>(0.1f). */
+template <typename T> CUDA_DEVICE T cuda_from_float(cuda_sum_t<T> x)
 {
-    return dp_rounding<T>::from(x);
+    return cuda_rounding<T>::from(x);
 }
 
 /** Sum (largest value) over the lanes of a warp; every lane of it calls and gets it, with the same bits. */
-template <typename T> DP_DEVICE T dp_warp_sum(T x)
+template <typename T> CUDA_DEVICE T cuda_warp_sum(T x)
 {
-    for (int step = DP_WARP / 2; step > 0; step /= 2)
-        x += __shfl_xor_sync(DP_FULL_MASK, x, step);
+    for (int step = CUDA_WARP / 2; step > 0; step /= 2)
+        x += __shfl_xor_sync(CUDA_FULL_MASK, x, step);
     return x;
 }
 
-template <typename T> DP_DEVICE T dp_warp_max(T x)
+template <typename T> CUDA_DEVICE T cuda_warp_max(T x)
 {
-    for (int step = DP_WARP / 2; step > 0; step /= 2) {
-        T other = __shfl_xor_sync(DP_FULL_MASK, x, step);
+    for (int step = CUDA_WARP / 2; step > 0; step /= 2) {
+        T other = __shfl_xor_sync(CUDA_FULL_MASK, x, step);
         x = x < other ? other : x;
     }
     return x;
 }
 
-/** Sum over a block of up to 1024 threads, a multiple of 32, one-dimensional; every thread calls and gets it. `room`: 32 elements
- *  of shared memory that nobody else uses meanwhile. Always the same order of additions. */
-template <typename T> DP_DEVICE T dp_block_sum(T x, T *room)
+/** Sum over a block of up to 1024 threads, a multiple of 32, one-dimensional; every thread calls and gets it. `room`:
+ *  32 elements of shared memory that nobody else uses meanwhile. Always the same order of additions. */
+template <typename T> CUDA_DEVICE T cuda_block_sum(T x, T *room)
 {
-    int warps = (int)blockDim.x / DP_WARP, warp = (int)threadIdx.x / DP_WARP, lane = (int)threadIdx.x % DP_WARP;
+    int warps = (int)blockDim.x / CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP, lane = (int)threadIdx.x % CUDA_WARP;
 
-    x = dp_warp_sum(x);
+    x = cuda_warp_sum(x);
     __syncthreads(); /* an earlier call's readers are done */
     if (lane == 0)
         room[warp] = x;
@@ -341,11 +344,11 @@ template <typename T> DP_DEVICE T dp_block_sum(T x, T *room)
     return x;
 }
 
-template <typename T> DP_DEVICE T dp_block_max(T x, T *room)
+template <typename T> CUDA_DEVICE T cuda_block_max(T x, T *room)
 {
-    int warps = (int)blockDim.x / DP_WARP, warp = (int)threadIdx.x / DP_WARP, lane = (int)threadIdx.x % DP_WARP;
+    int warps = (int)blockDim.x / CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP, lane = (int)threadIdx.x % CUDA_WARP;
 
-    x = dp_warp_max(x);
+    x = cuda_warp_max(x);
     __syncthreads();
     if (lane == 0)
         room[warp] = x;

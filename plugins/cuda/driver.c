@@ -13,10 +13,10 @@
 #define NAME_OF_(function) #function
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static dp_cuda_driver_t table;
+static cuda_driver_t table;
 static int ready;
 
-void *dp_cuda_library(const char *variable, const char *const names[], char *tried, size_t tried_bytes)
+void *cuda_library(const char *variable, const char *const names[], char *tried, size_t tried_bytes)
 {
     const char *chosen = secure_getenv(variable);
     const char *const only[] = {chosen, NULL};
@@ -32,8 +32,7 @@ void *dp_cuda_library(const char *variable, const char *const names[], char *tri
             return library;
         why = dlerror();
         if (used < tried_bytes) {
-            int n = snprintf(tried + used, tried_bytes - used, "%s%s", used > 0 ? "; " : "",
-                             why != NULL ? why : *name);
+            int n = snprintf(tried + used, tried_bytes - used, "%s%s", used > 0 ? "; " : "", why != NULL ? why : *name);
 
             used += n > 0 ? (size_t)n : 0;
         }
@@ -42,21 +41,21 @@ void *dp_cuda_library(const char *variable, const char *const names[], char *tri
 }
 
 /* The first name that the library lacks, or NULL. */
-static const char *fill(void *library, dp_cuda_driver_t *cu)
+static const char *fill(void *library, cuda_driver_t *cu)
 {
 #define OPTIONAL(function) *(void **)&cu->function = dlsym(library, NAME_OF(function));
-#define REQUIRED(function)                                                                                   \
-    OPTIONAL(function)                                                                                       \
-    if (cu->function == NULL)                                                                                \
+#define REQUIRED(function)                                                                                             \
+    OPTIONAL(function)                                                                                                 \
+    if (cu->function == NULL)                                                                                          \
         return NAME_OF(function);
-    DP_CUDA_REQUIRED(REQUIRED)
-    DP_CUDA_OPTIONAL(OPTIONAL)
+    CUDA_REQUIRED(REQUIRED)
+    CUDA_OPTIONAL(OPTIONAL)
 #undef OPTIONAL
 #undef REQUIRED
     return NULL;
 }
 
-static const char *words(const dp_cuda_driver_t *cu, CUresult result)
+static const char *words(const cuda_driver_t *cu, CUresult result)
 {
     const char *text = NULL;
 
@@ -66,7 +65,7 @@ static const char *words(const dp_cuda_driver_t *cu, CUresult result)
 static dp_status_t start(const dp_host_t *host)
 {
     static const char *const names[] = {"libcuda.so.1", "libcuda.so", NULL};
-    dp_cuda_driver_t cu;
+    cuda_driver_t cu;
     char tried[512];
     const char *missing;
     CUresult result;
@@ -75,14 +74,15 @@ static dp_status_t start(const dp_host_t *host)
 
     memset(&cu, 0, sizeof(cu));
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* fewer can serialise streams that wait for each other */
-    library = dp_cuda_library("DUALPIPE_CUDA_DRIVER", names, tried, sizeof(tried));
+    library = cuda_library("DUALPIPE_CUDA_DRIVER", names, tried, sizeof(tried));
     if (library == NULL)
         return DP_FAIL(host, DP_ERR_UNSUPPORTED, "no CUDA device: the driver was not found (%s)", tried);
     missing = fill(library, &cu);
     if (missing != NULL)
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
-                       "no CUDA device: the driver has no %s; it is older than this plugin, which was built for CUDA %d.%d",
-                       missing, CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10);
+        return DP_FAIL(
+            host, DP_ERR_UNSUPPORTED,
+            "no CUDA device: the driver has no %s; it is older than this plugin, which was built for CUDA %d.%d",
+            missing, CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10);
     result = cu.cuInit(0);
     if (result != CUDA_SUCCESS)
         return DP_FAIL(host, DP_ERR_UNSUPPORTED, "no CUDA device: cuInit says \"%s\"", words(&cu, result));
@@ -96,7 +96,7 @@ static dp_status_t start(const dp_host_t *host)
     return DP_OK;
 }
 
-dp_status_t dp_cuda_driver(const dp_host_t *host, const dp_cuda_driver_t **cu_out)
+dp_status_t cuda_driver(const dp_host_t *host, const cuda_driver_t **cu_out)
 {
     dp_status_t status = DP_OK;
 
@@ -126,8 +126,7 @@ static dp_status_t meaning(CUresult result)
     }
 }
 
-dp_status_t dp_cuda_check(const dp_host_t *host, CUresult result, const char *file, int line, const char *fmt,
-                          ...)
+dp_status_t cuda_check(const dp_host_t *host, CUresult result, const char *file, int line, const char *fmt, ...)
 {
     char what[512];
     va_list args;
@@ -141,19 +140,18 @@ dp_status_t dp_cuda_check(const dp_host_t *host, CUresult result, const char *fi
                       words(&table, result), (int)result);
 }
 
-dp_status_t dp_cuda_current(const dp_host_t *host, CUdevice *device_out)
+dp_status_t cuda_current(const dp_host_t *host, CUdevice *device_out)
 {
-    const dp_cuda_driver_t *cu;
+    const cuda_driver_t *cu;
     CUcontext context = NULL;
-    dp_status_t status = dp_cuda_driver(host, &cu);
+    dp_status_t status = cuda_driver(host, &cu);
 
     if (status < 0)
         return status;
-    status = DP_CU(host, cu->cuCtxGetCurrent(&context), "asking for the current context");
+    status = CUDA_CHECK(host, cu->cuCtxGetCurrent(&context), "asking for the current context");
     if (status < 0)
         return status;
     if (context == NULL)
-        return DP_FAIL(host, DP_ERR_DEVICE,
-                       "no CUDA context is current in this thread: open device_cuda in it first");
-    return DP_CU(host, cu->cuCtxGetDevice(device_out), "asking for the current device");
+        return DP_FAIL(host, DP_ERR_DEVICE, "no CUDA context is current in this thread: open device_cuda in it first");
+    return CUDA_CHECK(host, cu->cuCtxGetDevice(device_out), "asking for the current device");
 }

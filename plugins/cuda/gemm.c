@@ -33,9 +33,9 @@ typedef struct plan {
     size_t workspace;
 } plan_t;
 
-struct dp_gemm {
+struct gemm {
     const dp_host_t *host;
-    dp_blas_t blas;
+    blas_t blas;
     cublasLtHandle_t handle;
     uint32_t sms;
     size_t limit, workspace; /* most that a plan may take; what the largest one takes */
@@ -43,7 +43,7 @@ struct dp_gemm {
     size_t slots, nplans;
 };
 
-static dp_status_t check(const dp_gemm_t *g, cublasStatus_t status, const char *what)
+static dp_status_t check(const gemm_t *g, cublasStatus_t status, const char *what)
 {
     if (status == CUBLAS_STATUS_SUCCESS)
         return DP_OK;
@@ -55,8 +55,8 @@ static cudaDataType_t data_type(uint32_t dtype)
     return dtype == DP_F64 ? CUDA_R_64F : dtype == DP_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-static dp_status_t describe_matrix(const dp_gemm_t *g, uint32_t dtype, uint32_t rows, uint32_t columns,
-                                   int64_t ld, uint32_t batch, int64_t stride, cublasLtMatrixLayout_t *out)
+static dp_status_t describe_matrix(const gemm_t *g, uint32_t dtype, uint32_t rows, uint32_t columns, int64_t ld,
+                                   uint32_t batch, int64_t stride, cublasLtMatrixLayout_t *out)
 {
     const cublasLtOrder_t order = CUBLASLT_ORDER_COL;
     const int32_t count = (int32_t)batch;
@@ -69,8 +69,8 @@ static dp_status_t describe_matrix(const dp_gemm_t *g, uint32_t dtype, uint32_t 
         {CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count)},
         {CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof(stride)},
     };
-    dp_status_t st = check(g, g->blas.cublasLtMatrixLayoutCreate(out, data_type(dtype), columns, rows, ld),
-                           "describing a matrix");
+    dp_status_t st =
+        check(g, g->blas.cublasLtMatrixLayoutCreate(out, data_type(dtype), columns, rows, ld), "describing a matrix");
 
     for (size_t i = 0; i < sizeof(attributes) / sizeof(attributes[0]) && st >= 0; i++)
         st = check(g,
@@ -80,7 +80,7 @@ static dp_status_t describe_matrix(const dp_gemm_t *g, uint32_t dtype, uint32_t 
     return st;
 }
 
-static dp_status_t describe_product(const dp_gemm_t *g, plan_t *plan)
+static dp_status_t describe_product(const gemm_t *g, plan_t *plan)
 {
     const plan_key_t *k = &plan->key;
     const cublasOperation_t first = k->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -104,22 +104,22 @@ static dp_status_t describe_product(const dp_gemm_t *g, plan_t *plan)
 
     for (size_t i = 0; i < sizeof(attributes) / sizeof(attributes[0]) && st >= 0; i++)
         st = check(g,
-                   g->blas.cublasLtMatmulDescSetAttribute(plan->product, attributes[i].name,
-                                                          attributes[i].value, attributes[i].bytes),
+                   g->blas.cublasLtMatmulDescSetAttribute(plan->product, attributes[i].name, attributes[i].value,
+                                                          attributes[i].bytes),
                    "describing a product's operands");
     if (st >= 0)
-        st = describe_matrix(g, k->in, k->transpose_a ? k->k : k->m, k->transpose_a ? k->m : k->k, k->lda,
-                             k->batch, k->stride_a, &plan->a);
+        st = describe_matrix(g, k->in, k->transpose_a ? k->k : k->m, k->transpose_a ? k->m : k->k, k->lda, k->batch,
+                             k->stride_a, &plan->a);
     if (st >= 0)
-        st = describe_matrix(g, k->in, k->transpose_b ? k->n : k->k, k->transpose_b ? k->k : k->n, k->ldb,
-                             k->batch, k->stride_b, &plan->b);
+        st = describe_matrix(g, k->in, k->transpose_b ? k->n : k->k, k->transpose_b ? k->k : k->n, k->ldb, k->batch,
+                             k->stride_b, &plan->b);
     if (st >= 0)
         st = describe_matrix(g, k->out, k->m, k->n, k->ldc, k->batch, k->stride_c, &plan->c);
     return st;
 }
 
 /* Split sums only in the accumulator's type: others would round to the output's type on the way. */
-static dp_status_t set_preferences(const dp_gemm_t *g, const plan_key_t *k, size_t limit,
+static dp_status_t set_preferences(const gemm_t *g, const plan_key_t *k, size_t limit,
                                    cublasLtMatmulPreference_t preference)
 {
     const uint64_t bytes = limit;
@@ -140,13 +140,13 @@ static dp_status_t set_preferences(const dp_gemm_t *g, const plan_key_t *k, size
 
     for (size_t i = 0; i < sizeof(attributes) / sizeof(attributes[0]) && st >= 0; i++)
         st = check(g,
-                   g->blas.cublasLtMatmulPreferenceSetAttribute(preference, attributes[i].name,
-                                                                attributes[i].value, attributes[i].bytes),
+                   g->blas.cublasLtMatmulPreferenceSetAttribute(preference, attributes[i].name, attributes[i].value,
+                                                                attributes[i].bytes),
                    "stating a preference");
     return st;
 }
 
-static dp_status_t search(const dp_gemm_t *g, plan_t *plan, size_t limit)
+static dp_status_t search(const gemm_t *g, plan_t *plan, size_t limit)
 {
     const plan_key_t *k = &plan->key;
     cublasLtMatmulPreference_t preference = NULL;
@@ -160,26 +160,25 @@ static dp_status_t search(const dp_gemm_t *g, plan_t *plan, size_t limit)
     memset(&found, 0, sizeof(found));
     st = set_preferences(g, k, limit, preference);
     if (st >= 0)
-        status = g->blas.cublasLtMatmulAlgoGetHeuristic(g->handle, plan->product, plan->b, plan->a, plan->c,
-                                                        plan->c, preference, 1, &found, &count);
+        status = g->blas.cublasLtMatmulAlgoGetHeuristic(g->handle, plan->product, plan->b, plan->a, plan->c, plan->c,
+                                                        preference, 1, &found, &count);
     g->blas.cublasLtMatmulPreferenceDestroy(preference);
     if (st < 0)
         return st;
     if (status == CUBLAS_STATUS_SUCCESS && count > 0)
         status = found.state;
     if (status != CUBLAS_STATUS_SUCCESS || count == 0)
-        return DP_FAIL(
-            g->host, DP_ERR_UNSUPPORTED,
-            "cuBLASLt knows no product %u x %u x %u, batch %u, types %u to %u, rows of %lld, %lld, %lld "
-            "elements, pointers aligned to %u bytes, %zu bytes of workspace: %s",
-            k->m, k->n, k->k, k->batch, k->in, k->out, (long long)k->lda, (long long)k->ldb,
-            (long long)k->ldc, k->alignment, limit, g->blas.cublasLtGetStatusString(status));
+        return DP_FAIL(g->host, DP_ERR_UNSUPPORTED,
+                       "cuBLASLt knows no product %u x %u x %u, batch %u, types %u to %u, rows of %lld, %lld, %lld "
+                       "elements, pointers aligned to %u bytes, %zu bytes of workspace: %s",
+                       k->m, k->n, k->k, k->batch, k->in, k->out, (long long)k->lda, (long long)k->ldb,
+                       (long long)k->ldc, k->alignment, limit, g->blas.cublasLtGetStatusString(status));
     plan->algorithm = found.algo;
     plan->workspace = found.workspaceSize;
     return DP_OK;
 }
 
-static void destroy_plan(const dp_gemm_t *g, plan_t *plan)
+static void destroy_plan(const gemm_t *g, plan_t *plan)
 {
     if (plan->c != NULL)
         g->blas.cublasLtMatrixLayoutDestroy(plan->c);
@@ -213,7 +212,7 @@ static plan_t *find_slot(plan_t *plans, size_t slots, const plan_key_t *key)
     return &plans[i];
 }
 
-static dp_status_t make_room(dp_gemm_t *g)
+static dp_status_t make_room(gemm_t *g)
 {
     const size_t slots = g->slots == 0 ? FIRST_SLOTS : 2 * g->slots;
     plan_t *plans;
@@ -233,7 +232,7 @@ static dp_status_t make_room(dp_gemm_t *g)
     return DP_OK;
 }
 
-static dp_status_t plan_for(dp_gemm_t *g, const plan_key_t *key, size_t limit, const plan_t **plan_out)
+static dp_status_t plan_for(gemm_t *g, const plan_key_t *key, size_t limit, const plan_t **plan_out)
 {
     plan_t made = {.key = *key}, *slot = g->slots == 0 ? NULL : find_slot(g->plans, g->slots, key);
     dp_status_t st;
@@ -263,7 +262,7 @@ static bool valid_types(dp_dtype_t in, dp_dtype_t out)
     return ((in == DP_F32 || in == DP_F64 || in == DP_BF16) && out == in) || (in == DP_BF16 && out == DP_F32);
 }
 
-static dp_status_t make_key(const dp_gemm_t *g, const dp_gemm_shape_t *s, plan_key_t *key)
+static dp_status_t make_key(const gemm_t *g, const gemm_shape_t *s, plan_key_t *key)
 {
     const uint32_t columns_a = s->transpose_a ? s->m : s->k, columns_b = s->transpose_b ? s->k : s->n;
 
@@ -285,8 +284,7 @@ static dp_status_t make_key(const dp_gemm_t *g, const dp_gemm_shape_t *s, plan_k
         .sms = g->sms,
     };
     if (!valid_types(s->in, s->out))
-        return DP_FAIL(g->host, DP_ERR_INVALID, "cuda: no product of type %d gives type %d", (int)s->in,
-                       (int)s->out);
+        return DP_FAIL(g->host, DP_ERR_INVALID, "cuda: no product of type %d gives type %d", (int)s->in, (int)s->out);
     if (s->m == 0 || s->n == 0 || s->k == 0 || key->batch > INT32_MAX)
         return DP_FAIL(g->host, DP_ERR_INVALID, "cuda: a product of %u x %u x %u, batch %u", s->m, s->n, s->k,
                        key->batch);
@@ -304,7 +302,7 @@ static uint32_t element_bytes(const plan_key_t *key)
     return (uint32_t)dp_dtype_bytes((dp_dtype_t)key->in);
 }
 
-dp_status_t dp_gemm_prepare(dp_gemm_t *g, const dp_gemm_shape_t *shape)
+dp_status_t gemm_prepare(gemm_t *g, const gemm_shape_t *shape)
 {
     plan_key_t key;
     dp_status_t st = make_key(g, shape, &key);
@@ -323,11 +321,10 @@ dp_status_t dp_gemm_prepare(dp_gemm_t *g, const dp_gemm_shape_t *shape)
 
 static bool is_aligned(const void *pointer, int64_t stride, dp_dtype_t dtype)
 {
-    return (uintptr_t)pointer % VECTOR_BYTES == 0 &&
-           (uint64_t)stride * dp_dtype_bytes(dtype) % VECTOR_BYTES == 0;
+    return (uintptr_t)pointer % VECTOR_BYTES == 0 && (uint64_t)stride * dp_dtype_bytes(dtype) % VECTOR_BYTES == 0;
 }
 
-dp_status_t dp_gemm_run(dp_gemm_t *g, const dp_gemm_shape_t *shape, const dp_gemm_operands_t *o, void *stream)
+dp_status_t gemm_run(gemm_t *g, const gemm_shape_t *shape, const gemm_operands_t *o, void *stream)
 {
     const float alpha32 = (float)o->alpha, beta32 = (float)o->beta;
     const bool wide = shape->in == DP_F64;
@@ -347,34 +344,32 @@ dp_status_t dp_gemm_run(dp_gemm_t *g, const dp_gemm_shape_t *shape, const dp_gem
         return st;
     if (plan->workspace > 0) {
         if (o->workspace == NULL)
-            return DP_FAIL(g->host, DP_ERR_INVALID,
-                           "cuda: a product needs %zu bytes of workspace, none were given", plan->workspace);
-        workspace =
-            (void *)(((uintptr_t)o->workspace + WORKSPACE_ALIGN - 1) & ~(uintptr_t)(WORKSPACE_ALIGN - 1));
+            return DP_FAIL(g->host, DP_ERR_INVALID, "cuda: a product needs %zu bytes of workspace, none were given",
+                           plan->workspace);
+        workspace = (void *)(((uintptr_t)o->workspace + WORKSPACE_ALIGN - 1) & ~(uintptr_t)(WORKSPACE_ALIGN - 1));
     }
     return check(g,
-                 g->blas.cublasLtMatmul(g->handle, plan->product, wide ? (const void *)&o->alpha : &alpha32,
-                                        o->b, plan->b, o->a, plan->a, wide ? (const void *)&o->beta : &beta32,
-                                        o->c, plan->c, o->c, plan->c, &plan->algorithm, workspace,
-                                        plan->workspace, (cudaStream_t)stream),
+                 g->blas.cublasLtMatmul(g->handle, plan->product, wide ? (const void *)&o->alpha : &alpha32, o->b,
+                                        plan->b, o->a, plan->a, wide ? (const void *)&o->beta : &beta32, o->c, plan->c,
+                                        o->c, plan->c, &plan->algorithm, workspace, plan->workspace,
+                                        (cudaStream_t)stream),
                  "starting a product");
 }
 
-size_t dp_gemm_workspace(const dp_gemm_t *g)
+size_t gemm_workspace(const gemm_t *g)
 {
     return g->workspace == 0 ? 0 : g->workspace + WORKSPACE_ALIGN;
 }
 
-dp_status_t dp_gemm_open(const dp_host_t *host, uint32_t sms, size_t workspace_limit, dp_gemm_t **gemm_out)
+dp_status_t gemm_open(const dp_host_t *host, uint32_t sms, size_t workspace_limit, gemm_t **gemm_out)
 {
-    dp_gemm_t *g = host->allocate(host, sizeof(*g), 64);
+    gemm_t *g = host->allocate(host, sizeof(*g), 64);
     dp_status_t st;
 
     if (g == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "cuda: no memory for plans of matrix products");
-    *g = (dp_gemm_t){
-        .host = host, .sms = sms, .limit = workspace_limit != 0 ? workspace_limit : DEFAULT_WORKSPACE};
-    st = dp_blas_load(host, &g->blas);
+    *g = (gemm_t){.host = host, .sms = sms, .limit = workspace_limit != 0 ? workspace_limit : DEFAULT_WORKSPACE};
+    st = blas_load(host, &g->blas);
     if (st >= 0)
         st = check(g, g->blas.cublasLtCreate(&g->handle), "opening it");
     if (st < 0) {
@@ -385,7 +380,7 @@ dp_status_t dp_gemm_open(const dp_host_t *host, uint32_t sms, size_t workspace_l
     return DP_OK;
 }
 
-void dp_gemm_close(dp_gemm_t *g)
+void gemm_close(gemm_t *g)
 {
     if (g == NULL)
         return;

@@ -6,22 +6,21 @@
 
 #include <dlfcn.h>
 
-dp_status_t dp_cuda_import(const dp_host_t *host, const dp_cuda_source_t *source,
-                           const dp_cuda_symbol_t *symbols, size_t nsymbols)
+dp_status_t cuda_import(const dp_host_t *host, const cuda_source_t *source, const cuda_symbol_t *symbols,
+                        size_t nsymbols)
 {
     char tried[512];
-    void *library = dp_cuda_library(source->variable, source->names, tried, sizeof(tried));
+    void *library = cuda_library(source->variable, source->names, tried, sizeof(tried));
 
     if (library == NULL)
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
-                       "%s is not to be found (%s): install it, or name its file in %s", source->what, tried,
-                       source->variable);
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "%s is not to be found (%s): install it, or name its file in %s",
+                       source->what, tried, source->variable);
     for (size_t i = 0; i < nsymbols; i++) {
         *symbols[i].to = dlsym(library, symbols[i].name);
         if (*symbols[i].to == NULL)
             return DP_FAIL(host, DP_ERR_UNSUPPORTED,
-                           "%s has no %s: it is too old, or something else; name its file in %s",
-                           source->what, symbols[i].name, source->variable);
+                           "%s has no %s: it is too old, or something else; name its file in %s", source->what,
+                           symbols[i].name, source->variable);
     }
     return DP_OK;
 }

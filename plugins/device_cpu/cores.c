@@ -71,8 +71,7 @@ dp_status_t cores_choose(dp_device_t *device, const dp_device_config_t *config)
                        config->cores);
     for (int core = 0; core < CPU_SETSIZE; core++)
         if (CPU_ISSET(core, &wanted) && !CPU_ISSET(core, &usable))
-            return DP_FAIL(host, DP_ERR_INVALID, "cores \"%s\": this process may not use core %d",
-                           config->cores, core);
+            return DP_FAIL(host, DP_ERR_INVALID, "cores \"%s\": this process may not use core %d", config->cores, core);
     count = (uint32_t)CPU_COUNT(&wanted);
     if (config->comm_sms >= count && config->comm_sms > 0)
         return DP_FAIL(host, DP_ERR_INVALID, "%u cores for communication leave none of %u for compute",

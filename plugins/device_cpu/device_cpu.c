@@ -3,6 +3,8 @@
  * device_cpu.c: the CPU as a device: the table of dp.device/1, memory, copies and the failures of its streams. */
 #include "device_cpu.h"
 
+#include "plugins/common/check.h"
+
 #include <string.h>
 
 typedef struct copy {
@@ -25,16 +27,15 @@ typedef struct stamp {
 
 static void device_close(dp_device_t *device);
 
-static dp_status_t device_open(const dp_host_t *host, const dp_device_config_t *config,
-                               dp_device_t **device_out)
+static dp_status_t device_open(const dp_host_t *host, const dp_device_config_t *config, dp_device_t **device_out)
 {
     dp_device_t *device;
     uint32_t length = config->queue_length != 0 ? config->queue_length : QUEUE_LENGTH;
     dp_status_t status;
 
-    if (config->struct_size < offsetof(dp_device_config_t, shares))
-        return DP_FAIL(host, DP_ERR_INVALID, "dp_device_config_t has %u bytes, at least %zu were expected",
-                       config->struct_size, offsetof(dp_device_config_t, shares));
+    if (config->struct_size < DP_DEVICE_CONFIG_MIN)
+        return check_size(host, "device_cpu", "config", "dp_device_config_t", config->struct_size,
+                          DP_DEVICE_CONFIG_MIN);
     if (length > QUEUE_LENGTH_MAX || (length & (length - 1)) != 0)
         return DP_FAIL(host, DP_ERR_INVALID, "queue_length %u: it must be a power of two up to %u", length,
                        QUEUE_LENGTH_MAX);
@@ -197,29 +198,6 @@ static dp_status_t query_error(dp_device_t *device)
     return DP_FAIL(device->host, first.status, "%s", first.message);
 }
 
-/* All streams are brought to rest before any failure is forgotten: work queued behind it must not run. */
-static dp_status_t device_reset(dp_device_t *device)
-{
-    dp_status_t status = device->host->aborted(device->host);
-
-    if (status < 0)
-        return status;
-    for (dp_stream_t *s = device->streams; s != NULL; s = s->next) {
-        status = stream_drain(s, -1);
-        if (status < 0 && s->running)
-            return status;
-    }
-    for (dp_stream_t *s = device->streams; s != NULL; s = s->next) {
-        status = stream_revive(s);
-        if (status < 0)
-            return status;
-    }
-    pthread_mutex_lock(&device->lock);
-    __atomic_store_n(&device->failed, false, __ATOMIC_RELEASE);
-    pthread_mutex_unlock(&device->lock);
-    return DP_OK;
-}
-
 static dp_status_t device_partition(dp_device_t *device, uint32_t sms[DP_LANE_COUNT])
 {
     memcpy(sms, device->sms, sizeof(device->sms));
@@ -228,7 +206,8 @@ static dp_status_t device_partition(dp_device_t *device, uint32_t sms[DP_LANE_CO
 
 static const dp_device_vt_t table = {
     .struct_size = sizeof(dp_device_vt_t),
-    .caps = DP_DEVICE_CAP_HOST_MEMORY | DP_DEVICE_CAP_LAUNCH | DP_DEVICE_CAP_PARTITION,
+    .caps = DP_DEVICE_CAP_HOST_MEMORY | DP_DEVICE_CAP_LAUNCH,
+    .kind = "cpu",
     .open = device_open,
     .close = device_close,
     .allocate = device_allocate,
@@ -247,10 +226,7 @@ static const dp_device_vt_t table = {
     .stamp = device_stamp,
     .synchronize = stream_synchronize,
     .query_error = query_error,
-    .reset = device_reset,
     .partition = device_partition,
-    .host_allocate = device_allocate,
-    .host_release = device_release,
 };
 
 static const void *get_interface(const char *id)
@@ -259,6 +235,9 @@ static const void *get_interface(const char *id)
 }
 
 DP_PLUGIN_DEFINE(device_cpu) = {
-    DP_PLUGIN_HEAD, "device_cpu", DP_VERSION,    "the CPU: streams are threads, partitions are sets of cores",
-    NULL,           NULL,         get_interface,
+    DP_PLUGIN_HEAD,
+    .name = "device_cpu",
+    .version = DP_VERSION,
+    .summary = "the CPU: streams are threads, partitions are sets of cores",
+    .get_interface = get_interface,
 };

@@ -17,8 +17,8 @@
 #define MESSAGE_BYTES    1024
 
 typedef enum entry_kind {
-    ENTRY_RUN,  /* fn(arg); skipped once the stream has failed            */
-    ENTRY_MARK, /* post value to signal; done by a failed stream as well  */
+    ENTRY_RUN,  /* fn(arg); skipped once the stream has failed */
+    ENTRY_MARK, /* post value to signal; done by a failed stream as well */
     ENTRY_EXIT
 } entry_kind_t;
 
@@ -66,13 +66,13 @@ struct dp_stream {
 /* A point in a stream: `signal` reaches `target` there. */
 struct dp_event {
     alignas(LINE_BYTES) dp_signal_t done; /* posted with 1, 2, ... by the records of `writer` */
-    uint32_t count;                       /* records given to `done`                          */
+    uint32_t count;                       /* records given to `done` */
     dp_stream_t *writer;
     dp_device_t *device;
     dp_event_t *next;    /* in the device's list of all events */
     dp_event_t *free;    /* in the device's list of closed ones */
     dp_stream_t *stream; /* of the latest record; NULL: none yet */
-    uint64_t position;   /* its entry's number                   */
+    uint64_t position;   /* its entry's number */
     dp_signal_t *signal;
     uint32_t target;
 };
@@ -98,13 +98,9 @@ dp_status_t stream_open(dp_device_t *device, dp_lane_t lane, dp_stream_t **strea
 void stream_close(dp_stream_t *s);
 dp_status_t stream_put(dp_stream_t *s, dp_launch_fn fn, const void *arg, size_t bytes);
 dp_status_t stream_put_mark(dp_stream_t *s, dp_signal_t *signal, uint32_t value);
-/* Until all that is queued was done or skipped. An aborted job ends its worker. */
-dp_status_t stream_drain(dp_stream_t *s, int64_t timeout_ns);
 dp_status_t stream_synchronize(dp_stream_t *s, int64_t timeout_ns);
-/* Brings a stream back to work after a failure; nothing is queued on it and its worker is idle or gone. */
-dp_status_t stream_revive(dp_stream_t *s);
-/* A wait for something that work on this device brings about. timeout_ns < 0: fails when for the job's limit no stream of
- * the device finished anything, so that the wait that really hangs is the one that reports. */
+/* A wait for something that work on this device brings about. timeout_ns < 0: fails when for the job's limit no stream
+ * of the device finished anything, so that the wait that really hangs is the one that reports. */
 dp_status_t device_wait(dp_device_t *device, dp_signal_t *signal, uint32_t target, int64_t timeout_ns,
                         const char *what);
 const char *stream_name(const dp_stream_t *s);

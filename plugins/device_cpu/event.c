@@ -47,8 +47,8 @@ static bool reached(const dp_signal_t *signal, uint32_t target)
     return (int32_t)(__atomic_load_n(&signal->value, __ATOMIC_ACQUIRE) - target) >= 0;
 }
 
-/* Records of one stream pass in order, so the event's own counter does. A record on another stream while one is still on
- * its way would let the counter run ahead of it: that record is counted by the stream instead. */
+/* Records of one stream pass in order, so the event's own counter does. A record on another stream while one is still
+ * on its way would let the counter run ahead of it: that record is counted by the stream instead. */
 dp_status_t event_record(dp_event_t *event, dp_stream_t *s)
 {
     bool own = event->writer == s || reached(&event->done, event->count);
@@ -86,12 +86,12 @@ static dp_status_t wait_here(void *arg)
     const event_wait_t *w = arg;
     const dp_host_t *host = w->waiter->host;
     failure_t failure;
-    dp_status_t status = device_wait(w->waiter->device, w->signal, w->target, -1,
-                                     "a stream waits for an event of another stream");
+    dp_status_t status =
+        device_wait(w->waiter->device, w->signal, w->target, -1, "a stream waits for an event of another stream");
 
     if (status == DP_ERR_TIMEOUT)
-        return DP_FAIL(host, status, "stream %s waits for stream %s, and neither gets on",
-                       stream_name(w->waiter), stream_name(w->stream));
+        return DP_FAIL(host, status, "stream %s waits for stream %s, and neither gets on", stream_name(w->waiter),
+                       stream_name(w->stream));
     if (status < 0 || !tainted(w->stream, w->position))
         return status;
     pthread_mutex_lock(&w->stream->device->lock);

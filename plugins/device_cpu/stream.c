@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * stream.c: the worker thread of a stream and the ring that feeds it: one producer, one consumer, no lock, no allocation. */
+ * stream.c: the worker thread of a stream and the ring that feeds it: one producer, one consumer, no lock, no
+ * allocation. */
 #include "device_cpu.h"
 
 #include <signal.h>
@@ -30,8 +31,7 @@ static uint64_t progress(dp_device_t *device)
     return sum;
 }
 
-dp_status_t device_wait(dp_device_t *device, dp_signal_t *signal, uint32_t target, int64_t timeout_ns,
-                        const char *what)
+dp_status_t device_wait(dp_device_t *device, dp_signal_t *signal, uint32_t target, int64_t timeout_ns, const char *what)
 {
     const dp_host_t *host = device->host;
     dp_status_t status = host->wait(host, signal, target, timeout_ns, what);
@@ -117,8 +117,7 @@ static void *work(void *arg)
     dp_status_t status = DP_OK;
 
     while (execute_all(s) && (status == DP_OK || status == DP_ERR_TIMEOUT))
-        status = s->host->wait(s->host, &s->filled, (uint32_t)s->head + 1, IDLE_NS,
-                               "an idle stream waits for work");
+        status = s->host->wait(s->host, &s->filled, (uint32_t)s->head + 1, IDLE_NS, "an idle stream waits for work");
     s->host->post(s->host, &s->exited, 1);
     return NULL;
 }
@@ -133,8 +132,7 @@ static dp_status_t start(dp_stream_t *s)
     s->exited.value = 0;
     pthread_attr_init(&attributes);
     if (device->confined)
-        pthread_attr_setaffinity_np(&attributes, sizeof(cpu_set_t),
-                                    &device->cores[s->lane != DP_LANE_COMPUTE]);
+        pthread_attr_setaffinity_np(&attributes, sizeof(cpu_set_t), &device->cores[s->lane != DP_LANE_COMPUTE]);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     error = pthread_create(&s->thread, &attributes, work, s);
@@ -182,8 +180,8 @@ static dp_status_t claim(dp_stream_t *s, entry_t **entry_out)
         uint32_t done = __atomic_load_n(&s->drained.value, __ATOMIC_ACQUIRE);
 
         if ((uint32_t)s->tail - done == s->length) {
-            status = device_wait(s->device, &s->drained, done + s->quarter, -1,
-                                 "a full stream has no room for more work");
+            status =
+                device_wait(s->device, &s->drained, done + s->quarter, -1, "a full stream has no room for more work");
             if (status < 0)
                 return status;
             done = __atomic_load_n(&s->drained.value, __ATOMIC_ACQUIRE);
@@ -242,7 +240,7 @@ static dp_status_t failure_of(dp_stream_t *s)
 }
 
 /* A worker announces how far it got whenever its ring is empty, so that a lane with nothing to do is not even woken. */
-dp_status_t stream_drain(dp_stream_t *s, int64_t timeout_ns)
+static dp_status_t drain(dp_stream_t *s, int64_t timeout_ns)
 {
     dp_status_t status =
         device_wait(s->device, &s->drained, (uint32_t)s->tail, timeout_ns, "synchronize waits for a stream");
@@ -255,20 +253,10 @@ dp_status_t stream_drain(dp_stream_t *s, int64_t timeout_ns)
 
 dp_status_t stream_synchronize(dp_stream_t *s, int64_t timeout_ns)
 {
-    dp_status_t status = stream_drain(s, timeout_ns);
+    dp_status_t status = drain(s, timeout_ns);
     dp_status_t failure = status != DP_ERR_TIMEOUT ? failure_of(s) : DP_OK;
 
     return failure < 0 ? failure : status;
-}
-
-dp_status_t stream_revive(dp_stream_t *s)
-{
-    if (!s->running) {
-        s->failed = true;
-        (void)execute_all(s); /* posts the marks that its worker left */
-    }
-    __atomic_store_n(&s->failed, false, __ATOMIC_RELEASE);
-    return s->running ? DP_OK : start(s);
 }
 
 dp_status_t stream_open(dp_device_t *device, dp_lane_t lane, dp_stream_t **stream_out)
@@ -291,8 +279,8 @@ dp_status_t stream_open(dp_device_t *device, dp_lane_t lane, dp_stream_t **strea
     s->room_until = s->length;
     s->ring = host->allocate(host, s->length * sizeof(entry_t), LINE_BYTES);
     if (s->ring == NULL) {
-        status = DP_FAIL(host, DP_ERR_NOMEM, "no memory for a queue of %u entries on stream %s", s->length,
-                         names[lane]);
+        status =
+            DP_FAIL(host, DP_ERR_NOMEM, "no memory for a queue of %u entries on stream %s", s->length, names[lane]);
         goto free_stream;
     }
     status = start(s);
@@ -343,8 +331,7 @@ void stream_close(dp_stream_t *s)
         host->release(host, s->ring);
         s->ring = NULL;
     } else {
-        host->log(host, DP_LOG_WARN, "device_cpu",
-                  "a function on a stream does not return: its thread is left behind");
+        host->log(host, DP_LOG_WARN, "device_cpu", "a function on a stream does not return: its thread is left behind");
     }
     unlink_stream(s);
 }

@@ -3,10 +3,12 @@
  * device_cuda.c: a CUDA GPU as a device: the table of dp.device/1, memory, copies, sums and failures. */
 #include "device_cuda.h"
 
+#include "plugins/common/check.h"
+
 #include <stdio.h>
 #include <string.h>
 
-DP_CUDA_IMAGE(device_kernels);
+CUDA_IMAGE(device_kernels);
 
 static void device_close(dp_device_t *device);
 
@@ -14,9 +16,9 @@ static void device_close(dp_device_t *device);
 
 static dp_status_t check_config(const dp_host_t *host, const dp_device_config_t *config)
 {
-    if (config->struct_size < offsetof(dp_device_config_t, cores) + sizeof(config->cores))
-        return DP_FAIL(host, DP_ERR_INVALID, "dp_device_config_t has %u bytes, at least %zu were expected",
-                       config->struct_size, offsetof(dp_device_config_t, cores) + sizeof(config->cores));
+    if (config->struct_size < DP_DEVICE_CONFIG_MIN)
+        return check_size(host, "device_cuda", "config", "dp_device_config_t", config->struct_size,
+                          DP_DEVICE_CONFIG_MIN);
     if (config->queue_length > QUEUE_LENGTH_MAX || (config->queue_length & (config->queue_length - 1)) != 0)
         return DP_FAIL(host, DP_ERR_INVALID, "queue_length %u: it must be a power of two up to %u",
                        config->queue_length, QUEUE_LENGTH_MAX);
@@ -25,54 +27,54 @@ static dp_status_t check_config(const dp_host_t *host, const dp_device_config_t 
 
 static dp_status_t find_device(dp_device_t *device, const dp_device_config_t *config)
 {
-    const bool numbered = config->struct_size >= offsetof(dp_device_config_t, local_rank) + sizeof(config->local_rank);
     const dp_host_t *host = device->host;
-    const dp_cuda_driver_t *cu = device->cu;
-    int count = 0, ordinal = config->ordinal;
-    dp_status_t status = DP_CU(host, cu->cuDeviceGetCount(&count), "counting devices");
+    const cuda_driver_t *cu = device->cu;
+    int count = 0, ordinal;
+    dp_status_t status = CUDA_CHECK(host, cu->cuDeviceGetCount(&count), "counting devices");
 
     if (status < 0)
         return status;
-    if (ordinal == -1 && numbered && count > 0)
-        ordinal = (int)(config->local_rank % (uint32_t)count);
-    if (ordinal < 0 || ordinal >= count)
-        return DP_FAIL(host, DP_ERR_INVALID, "there is no CUDA device %d: the driver sees %d", ordinal, count);
-    status = DP_CU(host, cu->cuDeviceGet(&device->number, ordinal), "looking up device %d", ordinal);
+    if (count < 1 || config->device > (uint32_t)count)
+        return DP_FAIL(host, DP_ERR_INVALID, "there is no CUDA device %u, counted from 1: the driver sees %d",
+                       config->device, count);
+    ordinal = config->device > 0 ? (int)config->device - 1 : (int)(config->local_rank % (uint32_t)count);
+    status = CUDA_CHECK(host, cu->cuDeviceGet(&device->number, ordinal), "looking up device %d", ordinal);
     if (status == DP_OK)
-        status = DP_CU(host, cu->cuDevicePrimaryCtxRetain(&device->context, device->number), "starting device %d", ordinal);
+        status = CUDA_CHECK(host, cu->cuDevicePrimaryCtxRetain(&device->context, device->number), "starting device %d",
+                            ordinal);
     if (status < 0)
         return status;
     device->retained = true;
     status = device_make_current(device);
     if (status == DP_OK)
-        status = DP_CU(host,
-                       cu->cuDeviceGetAttribute(&device->sm_count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
-                                                device->number),
-                       "asking for the number of multiprocessors");
+        status = CUDA_CHECK(
+            host, cu->cuDeviceGetAttribute(&device->sm_count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device->number),
+            "asking for the number of multiprocessors");
     return status;
 }
 
 static dp_status_t load_kernels(dp_device_t *device)
 {
-    const dp_cuda_kernel_t kernels[] = {{"dp_device_add_f32", &device->add_f32},
-                                        {"dp_device_add_f64", &device->add_f64},
-                                        {"dp_device_stamp", &device->stamp},
-                                        {"dp_device_echo", &device->echo}};
-    dp_status_t status = dp_cuda_module_load(device->host, dp_image_device_kernels, &device->module);
+    const cuda_kernel_t kernels[] = {{"device_add_f32", &device->add_f32},
+                                     {"device_add_f64", &device->add_f64},
+                                     {"device_stamp", &device->stamp},
+                                     {"device_echo", &device->echo}};
+    dp_status_t status = cuda_module_load(device->host, cuda_image_device_kernels, &device->module);
 
-    return status == DP_OK ? dp_cuda_kernels(device->host, device->module, kernels, 4) : status;
+    return status == DP_OK ? cuda_kernels(device->host, device->module, kernels, 4) : status;
 }
 
 static dp_status_t open_service(dp_device_t *device)
 {
     const dp_host_t *host = device->host;
-    dp_status_t status =
-        DP_CU(host, device->cu->cuStreamCreateWithPriority(&device->service, CU_STREAM_NON_BLOCKING, 0), "making a stream");
+    dp_status_t status = CUDA_CHECK(
+        host, device->cu->cuStreamCreateWithPriority(&device->service, CU_STREAM_NON_BLOCKING, 0), "making a stream");
 
     if (status == DP_OK)
-        status = DP_CU(host, device->cu->cuEventCreate(&device->order, CU_EVENT_DISABLE_TIMING), "making an event");
+        status =
+            CUDA_CHECK(host, device->cu->cuEventCreate(&device->order, CU_EVENT_DISABLE_TIMING), "making an event");
     if (status == DP_OK)
-        status = DP_CU(host, device->cu->cuEventCreate(&device->fork, CU_EVENT_DISABLE_TIMING), "making an event");
+        status = CUDA_CHECK(host, device->cu->cuEventCreate(&device->fork, CU_EVENT_DISABLE_TIMING), "making an event");
     return status;
 }
 
@@ -85,12 +87,12 @@ static int64_t job_limit(const dp_host_t *host)
 
 static dp_status_t device_open(const dp_host_t *host, const dp_device_config_t *config, dp_device_t **device_out)
 {
-    const dp_cuda_driver_t *cu;
+    const cuda_driver_t *cu;
     dp_device_t *device;
     dp_status_t status = check_config(host, config);
 
     if (status == DP_OK)
-        status = dp_cuda_driver(host, &cu);
+        status = cuda_driver(host, &cu);
     if (status < 0)
         return status;
     device = host->allocate(host, sizeof(*device), 64);
@@ -130,7 +132,7 @@ static void close_events(dp_device_t *device)
 static void device_close(dp_device_t *device)
 {
     const dp_host_t *host;
-    const dp_cuda_driver_t *cu;
+    const cuda_driver_t *cu;
 
     if (device == NULL)
         return;
@@ -153,7 +155,7 @@ static void device_close(dp_device_t *device)
     if (device->service != NULL)
         (void)cu->cuStreamDestroy(device->service);
     partition_close(device);
-    dp_cuda_module_unload(device->module);
+    cuda_module_unload(device->module);
     if (device->retained)
         (void)cu->cuDevicePrimaryCtxRelease(device->number);
     while (device->watches != NULL) {
@@ -169,7 +171,8 @@ static void device_close(dp_device_t *device)
 
 dp_status_t device_make_current(dp_device_t *device)
 {
-    return DP_CU(device->host, device->cu->cuCtxSetCurrent(device->context), "making the device's context current");
+    return CUDA_CHECK(device->host, device->cu->cuCtxSetCurrent(device->context),
+                      "making the device's context current");
 }
 
 /* ---- memory ---- */
@@ -178,7 +181,8 @@ static dp_status_t zero_now(dp_device_t *device, CUdeviceptr at, size_t bytes)
 {
     const dp_host_t *host = device->host;
     dp_signal_t never = {0, 0};
-    dp_status_t status = DP_CU(host, device->cu->cuMemsetD8Async(at, 0, bytes, device->service), "zeroing %zu bytes", bytes);
+    dp_status_t status =
+        CUDA_CHECK(host, device->cu->cuMemsetD8Async(at, 0, bytes, device->service), "zeroing %zu bytes", bytes);
     CUresult result = CUDA_ERROR_NOT_READY;
 
     while (status == DP_OK && (result = device->cu->cuStreamQuery(device->service)) == CUDA_ERROR_NOT_READY) {
@@ -186,7 +190,7 @@ static dp_status_t zero_now(dp_device_t *device, CUdeviceptr at, size_t bytes)
         if (status == DP_ERR_TIMEOUT)
             status = DP_OK;
     }
-    return status == DP_OK ? DP_CU(host, result, "zeroing %zu bytes", bytes) : status;
+    return status == DP_OK ? CUDA_CHECK(host, result, "zeroing %zu bytes", bytes) : status;
 }
 
 static dp_status_t device_allocate(dp_device_t *device, size_t bytes, void **memory_out)
@@ -197,7 +201,7 @@ static dp_status_t device_allocate(dp_device_t *device, size_t bytes, void **mem
     dp_status_t status = device_make_current(device);
 
     if (status == DP_OK)
-        status = DP_CU(host, device->cu->cuMemAlloc(&at, some), "device memory of %zu bytes", some);
+        status = CUDA_CHECK(host, device->cu->cuMemAlloc(&at, some), "device memory of %zu bytes", some);
     if (status < 0)
         return status;
     status = zero_now(device, at, some);
@@ -219,18 +223,19 @@ static void device_release(dp_device_t *device, void *memory)
 static dp_status_t host_allocate(dp_device_t *device, size_t bytes, void **memory_out)
 {
     const dp_host_t *host = device->host;
-    const dp_cuda_driver_t *cu = device->cu;
+    const cuda_driver_t *cu = device->cu;
     size_t some = bytes > 0 ? bytes : 1;
     CUdeviceptr at = 0;
     void *memory = NULL;
     dp_status_t status = device_make_current(device);
 
     if (status == DP_OK)
-        status = DP_CU(host, cu->cuMemHostAlloc(&memory, some, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
+        status =
+            CUDA_CHECK(host, cu->cuMemHostAlloc(&memory, some, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
                        "host memory of %zu bytes for the device", some);
     if (status < 0)
         return status;
-    status = DP_CU(host, cu->cuMemHostGetDevicePointer(&at, memory, 0), "mapping host memory");
+    status = CUDA_CHECK(host, cu->cuMemHostGetDevicePointer(&at, memory, 0), "mapping host memory");
     if (status == DP_OK && at != (CUdeviceptr)(uintptr_t)memory)
         status = DP_FAIL(host, DP_ERR_UNSUPPORTED, "host and device see shared memory at different addresses");
     if (status < 0) {
@@ -250,7 +255,8 @@ static void host_release(dp_device_t *device, void *memory)
 
 static dp_status_t put(dp_stream_t *s, CUresult result, const char *what, size_t bytes)
 {
-    dp_status_t status = DP_CU(s->device->host, result, "stream %s: %s %zu bytes", lane_name(s->lane), what, bytes);
+    dp_status_t status =
+        CUDA_CHECK(s->device->host, result, "stream %s: %s %zu bytes", lane_name(s->lane), what, bytes);
 
     if (status == DP_OK)
         stream_entered(s);
@@ -280,7 +286,7 @@ static dp_status_t device_zero(dp_stream_t *s, void *memory, size_t bytes)
 static unsigned add_blocks(const dp_stream_t *s, size_t count)
 {
     unsigned sms = s->device->sms[s->lane] > 0 ? s->device->sms[s->lane] : (unsigned)s->device->sm_count;
-    unsigned wanted = dp_cuda_blocks(count, 256 * 4);
+    unsigned wanted = cuda_blocks(count, 256 * 4);
 
     return wanted < 8 * sms ? wanted : 8 * sms;
 }
@@ -292,13 +298,14 @@ static dp_status_t device_add(dp_stream_t *s, void *to, const void *from, size_t
     dp_status_t status;
 
     if (dtype != DP_F32 && dtype != DP_F64)
-        return DP_FAIL(device->host, DP_ERR_UNSUPPORTED, "adding tensors of dtype %d: f32 and f64 are possible", (int)dtype);
+        return DP_FAIL(device->host, DP_ERR_UNSUPPORTED, "adding tensors of dtype %d: f32 and f64 are possible",
+                       (int)dtype);
     if (count == 0)
         return DP_OK;
     status = stream_enter(s);
     if (status == DP_OK)
-        status = dp_cuda_launch(device->host, device->cu, function, DP_DIM(add_blocks(s, count)), DP_DIM(256), 0, s->cu, &to,
-                                &from, &count);
+        status = cuda_launch(device->host, device->cu, function, CUDA_DIM(add_blocks(s, count)), CUDA_DIM(256), 0,
+                             s->cu, &to, &from, &count);
     if (status == DP_OK)
         stream_entered(s);
     return status;
@@ -366,33 +373,8 @@ static dp_status_t query_error(dp_device_t *device)
         result = CUDA_SUCCESS;
     }
     pthread_mutex_unlock(&device->lock);
-    status = DP_CU(device->host, result, "work on the device failed");
+    status = CUDA_CHECK(device->host, result, "work on the device failed");
     return status < 0 ? device_keep_failure(device, status) : DP_OK;
-}
-
-/* Failures that plugins reported can be forgotten once everything is at rest; the driver's stay until the process ends. */
-static dp_status_t device_reset(dp_device_t *device)
-{
-    dp_status_t status = device->host->aborted(device->host), idle;
-
-    for (dp_stream_t *s = device->streams; s != NULL && status == DP_OK; s = s->next) {
-        dp_signal_t never = {0, 0};
-
-        while (status == DP_OK && !stream_idle(s, &idle)) {
-            status = device->host->wait(device->host, &never, 1, 100000, "a stream is brought to rest");
-            if (status == DP_ERR_TIMEOUT)
-                status = DP_OK;
-        }
-        if (status == DP_OK && idle < 0)
-            return DP_FAIL(device->host, DP_ERR_DEVICE,
-                           "the device has failed and cannot be reset: end the process and start again");
-    }
-    if (status < 0)
-        return status;
-    pthread_mutex_lock(&device->lock);
-    __atomic_store_n(&device->failed, false, __ATOMIC_RELEASE);
-    pthread_mutex_unlock(&device->lock);
-    return DP_OK;
 }
 
 static dp_status_t device_watch(dp_device_t *device, dp_watch_fn check, void *arg)
@@ -435,7 +417,8 @@ static dp_status_t device_partition(dp_device_t *device, uint32_t sms[DP_LANE_CO
 
 static const dp_device_vt_t table = {
     .struct_size = sizeof(dp_device_vt_t),
-    .caps = DP_DEVICE_CAP_GRAPH | DP_DEVICE_CAP_PARTITION,
+    .caps = DP_DEVICE_CAP_GRAPH | DP_DEVICE_CAP_EXPORT,
+    .kind = "cuda",
     .open = device_open,
     .close = device_close,
     .allocate = device_allocate,
@@ -453,7 +436,6 @@ static const dp_device_vt_t table = {
     .stamp = stamp_put,
     .synchronize = stream_synchronize,
     .query_error = query_error,
-    .reset = device_reset,
     .partition = device_partition,
     .capture_begin = graph_begin,
     .capture_end = graph_end,
@@ -471,6 +453,9 @@ static const void *get_interface(const char *id)
 }
 
 DP_PLUGIN_DEFINE(device_cuda) = {
-    DP_PLUGIN_HEAD, "device_cuda", DP_VERSION,    "a CUDA GPU: partitions are green contexts",
-    NULL,           NULL,          get_interface,
+    DP_PLUGIN_HEAD,
+    .name = "device_cuda",
+    .version = DP_VERSION,
+    .summary = "a CUDA GPU: partitions are green contexts",
+    .get_interface = get_interface,
 };

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * device_cuda.h: the objects of a CUDA device. Its primary context is current in the thread that opened it, and no other:
- * green contexts only lend their streams. */
+ * device_cuda.h: the objects of a CUDA device. Its primary context is current in the thread that opened it, and no
+ * other: green contexts only lend their streams. */
 #ifndef DEVICE_CUDA_H
 #define DEVICE_CUDA_H
 
@@ -32,18 +32,19 @@ typedef struct watch {
     void *arg;
 } watch_t;
 
-/* A stamp on its way: the kernel writes the device's time to device->times[i]; *to gets the host's once that is not 0. */
-typedef struct dp_stamps {
+/* A stamp on its way: the kernel writes the device's time to device->times[i]; *to gets the host's once that is not
+   0. */
+typedef struct device_stamps {
     volatile uint64_t *times; /* [STAMPS] mapped host memory */
     CUdeviceptr device_times;
-    int64_t **to;          /* [STAMPS] NULL: delivered */
-    uint32_t first, next;  /* of those not delivered, as a ring */
+    int64_t **to;         /* [STAMPS] NULL: delivered */
+    uint32_t first, next; /* of those not delivered, as a ring */
     CUdeviceptr device_call, device_answers;
     volatile uint64_t *call, *answers; /* for setting the clocks */
     uint32_t delivered;
     int64_t offset_ns;     /* the host's clock minus the device's */
     int64_t calibrated_ns; /* when */
-} dp_stamps_t;
+} device_stamps_t;
 
 struct dp_stream {
     dp_device_t *device;
@@ -79,7 +80,7 @@ struct dp_graph {
 
 struct dp_device {
     const dp_host_t *host;
-    const dp_cuda_driver_t *cu;
+    const cuda_driver_t *cu;
     CUdevice number;
     CUcontext context;
     bool retained;
@@ -87,12 +88,12 @@ struct dp_device {
 
     CUmodule module;
     CUfunction add_f32, add_f64, stamp, echo;
-    CUstream service;  /* for what is not a lane's: zeroing new memory, setting clocks */
-    CUevent order;     /* for edges that live no longer than a call */
-    CUevent fork;      /* where a capture began                     */
-    int64_t hang_ns;   /* the job's limit                           */
-    bool left_behind;  /* a kernel did not return: memory that it may use is kept */
-    dp_stamps_t stamps;
+    CUstream service; /* for what is not a lane's: zeroing new memory, setting clocks */
+    CUevent order;    /* for edges that live no longer than a call */
+    CUevent fork;     /* where a capture began */
+    int64_t hang_ns;  /* the job's limit */
+    bool left_behind; /* a kernel did not return: memory that it may use is kept */
+    device_stamps_t stamps;
 
     CUgreenCtx green[2]; /* [0] compute, [1] communication; NULL: not confined */
     uint32_t sms[DP_LANE_COUNT];
@@ -103,8 +104,8 @@ struct dp_device {
     dp_graph_t *graphs;
     uint64_t *graph_memory;             /* of all rooms */
     uint64_t *graph_rooms[GRAPH_ROOMS]; /* for the stamps of a graph each; NULL: taken */
-    dp_stream_t *capture_origin; /* NULL: nothing is captured */
-    uint32_t captures;           /* how many have begun: the number of the current one */
+    dp_stream_t *capture_origin;        /* NULL: nothing is captured */
+    uint32_t captures;                  /* how many have begun: the number of the current one */
     dp_graph_t *capturing;
 
     pthread_mutex_t lock; /* the list of streams, the failure */

@@ -3,7 +3,7 @@
  * device_kernels.cu: sums and times. */
 #include "cuda/device.cuh"
 
-template <typename T> DP_DEVICE void add(T *to, const T *from, size_t count)
+template <typename T> CUDA_DEVICE void add(T *to, const T *from, size_t count)
 {
     size_t step = (size_t)gridDim.x * blockDim.x;
 
@@ -11,34 +11,34 @@ template <typename T> DP_DEVICE void add(T *to, const T *from, size_t count)
         to[i] += from[i];
 }
 
-extern "C" __global__ void __launch_bounds__(256) dp_device_add_f32(float *to, const float *from, size_t count)
+extern "C" __global__ void __launch_bounds__(256) device_add_f32(float *to, const float *from, size_t count)
 {
     add(to, from, count);
 }
 
-extern "C" __global__ void __launch_bounds__(256) dp_device_add_f64(double *to, const double *from, size_t count)
+extern "C" __global__ void __launch_bounds__(256) device_add_f64(double *to, const double *from, size_t count)
 {
     add(to, from, count);
 }
 
 /* The device's time, never 0, to host memory. */
-extern "C" __global__ void dp_device_stamp(uint64_t *to)
+extern "C" __global__ void device_stamp(uint64_t *to)
 {
-    uint64_t now = dp_globaltimer();
+    uint64_t now = cuda_globaltimer();
 
-    dp_store_release(to, now != 0 ? now : 1);
+    cuda_store_release(to, now != 0 ? now : 1);
 }
 
-/* For each of `rounds` rounds: waits for *call to become the round's number, answers with the device's time. Gives up after a
- * while: the host may have gone. */
-extern "C" __global__ void dp_device_echo(const uint64_t *call, uint64_t *answer, int rounds)
+/* For each of `rounds` rounds: waits for *call to become the round's number, answers with the device's time. Gives up
+ * after a while: the host may have gone. */
+extern "C" __global__ void device_echo(const uint64_t *call, uint64_t *answer, int rounds)
 {
-    uint64_t start = dp_globaltimer();
+    uint64_t start = cuda_globaltimer();
 
     for (int round = 1; round <= rounds; round++) {
-        while (dp_load_acquire(call) < (uint64_t)round)
-            if (dp_globaltimer() - start > 10000000000u)
+        while (cuda_load_acquire(call) < (uint64_t)round)
+            if (cuda_globaltimer() - start > 10000000000u)
                 return;
-        dp_store_release(answer + round - 1, dp_globaltimer() | 1);
+        cuda_store_release(answer + round - 1, cuda_globaltimer() | 1);
     }
 }

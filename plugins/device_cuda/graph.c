@@ -1,22 +1,21 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * graph.c: a step as a graph. Every stream that something is put on during a capture joins it, and is joined to the origin at
- * the end; a launch runs behind all earlier work of the device's streams and before all later work. */
+ * graph.c: a step as a graph. Every stream that something is put on during a capture joins it, and is joined to the
+ * origin at the end; a launch runs behind all earlier work of the device's streams and before all later work. */
 #include "device_cuda.h"
 
 #include <string.h>
 
 #define GRAPH_STAMPS 16384
 
-/* Rooms for the stamps of graphs are made when the device opens: host memory for the device cannot be had, nor given back, while
- * kernels of another rank wait on it for what this rank has yet to capture. */
+/* Rooms for the stamps of graphs are made when the device opens: host memory for the device cannot be had, nor given
+ * back, while kernels of another rank wait on it for what this rank has yet to capture. */
 dp_status_t graphs_open(dp_device_t *device)
 {
     const size_t bytes = (size_t)GRAPH_ROOMS * GRAPH_STAMPS * sizeof(uint64_t);
     void *memory = NULL;
-    const dp_status_t status = DP_CU(
-        device->host,
-        device->cu->cuMemHostAlloc(&memory, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
+    const dp_status_t status = CUDA_CHECK(
+        device->host, device->cu->cuMemHostAlloc(&memory, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
         "host memory for the time stamps of graphs");
 
     if (status < 0)
@@ -134,8 +133,8 @@ dp_status_t graph_begin(dp_stream_t *origin)
     if (status == DP_OK)
         status = make_graph(device, &g);
     if (status == DP_OK)
-        status = DP_CU(host, device->cu->cuStreamBeginCapture(origin->cu, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
-                       "beginning a capture");
+        status = CUDA_CHECK(host, device->cu->cuStreamBeginCapture(origin->cu, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+                            "beginning a capture");
     if (status < 0) {
         if (g != NULL)
             free_graph(g);
@@ -145,7 +144,7 @@ dp_status_t graph_begin(dp_stream_t *origin)
     device->capturing = g;
     device->captures++;
     origin->captured = device->captures;
-    return DP_CU(host, device->cu->cuEventRecord(device->fork, origin->cu), "beginning a capture");
+    return CUDA_CHECK(host, device->cu->cuEventRecord(device->fork, origin->cu), "beginning a capture");
 }
 
 /* All streams that took part meet in the origin. */
@@ -156,9 +155,10 @@ static dp_status_t join_streams(dp_device_t *device, dp_stream_t *origin)
     for (dp_stream_t *s = device->streams; s != NULL && status == DP_OK; s = s->next) {
         if (s == origin || s->captured != device->captures)
             continue;
-        status = DP_CU(device->host, device->cu->cuEventRecord(device->order, s->cu), "ending a capture");
+        status = CUDA_CHECK(device->host, device->cu->cuEventRecord(device->order, s->cu), "ending a capture");
         if (status == DP_OK)
-            status = DP_CU(device->host, device->cu->cuStreamWaitEvent(origin->cu, device->order, 0), "ending a capture");
+            status = CUDA_CHECK(device->host, device->cu->cuStreamWaitEvent(origin->cu, device->order, 0),
+                                "ending a capture");
     }
     return status;
 }
@@ -167,22 +167,22 @@ dp_status_t graph_end(dp_stream_t *origin, dp_graph_t **graph_out)
 {
     dp_device_t *device = origin->device;
     const dp_host_t *host = device->host;
-    const dp_cuda_driver_t *cu = device->cu;
+    const cuda_driver_t *cu = device->cu;
     dp_graph_t *g = device->capturing;
     dp_status_t status, ended;
 
     if (device->capture_origin != origin)
         return DP_FAIL(host, DP_ERR_INVALID, "no capture began on stream %s", lane_name(origin->lane));
     status = join_streams(device, origin);
-    ended = DP_CU(host, cu->cuStreamEndCapture(origin->cu, &g->graph), "ending a capture");
+    ended = CUDA_CHECK(host, cu->cuStreamEndCapture(origin->cu, &g->graph), "ending a capture");
     set_origin(device, NULL);
     device->capturing = NULL;
     if (status == DP_OK)
         status = ended;
     if (status == DP_OK)
-        status = DP_CU(host, cu->cuGraphInstantiate(&g->exec, g->graph, 0), "making a graph ready");
+        status = CUDA_CHECK(host, cu->cuGraphInstantiate(&g->exec, g->graph, 0), "making a graph ready");
     if (status == DP_OK)
-        status = DP_CU(host, cu->cuGraphUpload(g->exec, origin->cu), "bringing a graph to the device");
+        status = CUDA_CHECK(host, cu->cuGraphUpload(g->exec, origin->cu), "bringing a graph to the device");
     if (status < 0) {
         free_graph(g);
         return status;
@@ -197,7 +197,7 @@ dp_status_t graph_launch(dp_graph_t *g, dp_stream_t *s)
 {
     dp_device_t *device = g->device;
     const dp_host_t *host = device->host;
-    const dp_cuda_driver_t *cu = device->cu;
+    const cuda_driver_t *cu = device->cu;
     dp_status_t status = DP_OK;
 
     if (s->device != device)
@@ -205,17 +205,17 @@ dp_status_t graph_launch(dp_graph_t *g, dp_stream_t *s)
     for (dp_stream_t *other = device->streams; other != NULL && status == DP_OK; other = other->next) {
         if (other == s)
             continue;
-        status = DP_CU(host, cu->cuEventRecord(device->order, other->cu), "launching a graph");
+        status = CUDA_CHECK(host, cu->cuEventRecord(device->order, other->cu), "launching a graph");
         if (status == DP_OK)
-            status = DP_CU(host, cu->cuStreamWaitEvent(s->cu, device->order, 0), "launching a graph");
+            status = CUDA_CHECK(host, cu->cuStreamWaitEvent(s->cu, device->order, 0), "launching a graph");
     }
     if (status == DP_OK)
-        status = DP_CU(host, cu->cuGraphLaunch(g->exec, s->cu), "launching a graph");
+        status = CUDA_CHECK(host, cu->cuGraphLaunch(g->exec, s->cu), "launching a graph");
     if (status == DP_OK)
-        status = DP_CU(host, cu->cuEventRecord(device->order, s->cu), "launching a graph");
+        status = CUDA_CHECK(host, cu->cuEventRecord(device->order, s->cu), "launching a graph");
     for (dp_stream_t *other = device->streams; other != NULL && status == DP_OK; other = other->next)
         if (other != s)
-            status = DP_CU(host, cu->cuStreamWaitEvent(other->cu, device->order, 0), "launching a graph");
+            status = CUDA_CHECK(host, cu->cuStreamWaitEvent(other->cu, device->order, 0), "launching a graph");
     g->launched = true;
     return status;
 }

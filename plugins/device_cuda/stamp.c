@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * stamp.c: times of points in streams. A kernel of one thread writes the device's clock into memory that the host sees; the
- * host turns it into its own when it next waits. The clocks are set by each other at the start, and now and then: the host calls,
- * a kernel answers with its time, and of several rounds the shortest one counts. */
+ * stamp.c: times of points in streams. A kernel of one thread writes the device's clock into memory that the host sees;
+ * the host turns it into its own when it next waits. The clocks are set by each other at the start, and now and then:
+ * the host calls, a kernel answers with its time, and of several rounds the shortest one counts. */
 #include "device_cuda.h"
 
 #include <string.h>
@@ -12,22 +12,22 @@
 
 static dp_status_t launch_stamp(dp_stream_t *s, CUdeviceptr to)
 {
-    return dp_cuda_launch(s->device->host, s->device->cu, s->device->stamp, DP_DIM(1), DP_DIM(1), 0, s->cu, &to);
+    return cuda_launch(s->device->host, s->device->cu, s->device->stamp, CUDA_DIM(1), CUDA_DIM(1), 0, s->cu, &to);
 }
 
 /* The kernel is there after microseconds; a host that is busy elsewhere may take longer. */
 static dp_status_t calibrate(dp_device_t *device)
 {
     const dp_host_t *host = device->host;
-    dp_stamps_t *st = &device->stamps;
+    device_stamps_t *st = &device->stamps;
     int rounds = ROUNDS;
     int64_t best = INT64_MAX, give_up = host->now_ns(host) + 5000000000;
     dp_status_t status;
 
     *st->call = 0;
     memset((void *)(uintptr_t)st->answers, 0, ROUNDS * sizeof(uint64_t));
-    status = dp_cuda_launch(host, device->cu, device->echo, DP_DIM(1), DP_DIM(1), 0, device->service, &st->device_call,
-                            &st->device_answers, &rounds);
+    status = cuda_launch(host, device->cu, device->echo, CUDA_DIM(1), CUDA_DIM(1), 0, device->service, &st->device_call,
+                         &st->device_answers, &rounds);
     for (int round = 1; round <= ROUNDS && status == DP_OK; round++) {
         int64_t before = host->now_ns(host), after;
         uint64_t answer = 0;
@@ -65,7 +65,7 @@ dp_status_t stamps_calibrate_late(dp_device_t *device)
 dp_status_t stamps_open(dp_device_t *device)
 {
     const dp_host_t *host = device->host;
-    dp_stamps_t *st = &device->stamps;
+    device_stamps_t *st = &device->stamps;
     size_t words = STAMPS + 8 + ROUNDS;
     void *memory = NULL;
     CUdeviceptr at = 0;
@@ -74,17 +74,17 @@ dp_status_t stamps_open(dp_device_t *device)
     st->to = host->allocate(host, STAMPS * sizeof(*st->to), 64);
     if (st->to == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "no memory for time stamps");
-    status = DP_CU(host,
-                   device->cu->cuMemHostAlloc(&memory, words * sizeof(uint64_t),
-                                              CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
-                   "host memory for time stamps");
+    status = CUDA_CHECK(host,
+                        device->cu->cuMemHostAlloc(&memory, words * sizeof(uint64_t),
+                                                   CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
+                        "host memory for time stamps");
     if (status < 0)
         return status;
     memset(memory, 0, words * sizeof(uint64_t));
     st->times = memory;
     st->call = st->times + STAMPS;
     st->answers = st->call + 8;
-    status = DP_CU(host, device->cu->cuMemHostGetDevicePointer(&at, memory, 0), "mapping host memory");
+    status = CUDA_CHECK(host, device->cu->cuMemHostGetDevicePointer(&at, memory, 0), "mapping host memory");
     st->device_times = at;
     st->device_call = at + STAMPS * sizeof(uint64_t);
     st->device_answers = st->device_call + 8 * sizeof(uint64_t);
@@ -101,7 +101,7 @@ void stamps_close(dp_device_t *device)
 /* A slot that is still on its way holds up nothing but the end of the ring: streams get on at different speeds. */
 void stamps_deliver(dp_device_t *device)
 {
-    dp_stamps_t *st = &device->stamps;
+    device_stamps_t *st = &device->stamps;
 
     for (uint32_t i = st->first; i != st->next; i++) {
         uint32_t at = i & (STAMPS - 1);
@@ -128,7 +128,7 @@ uint32_t stamps_delivered(const dp_device_t *device)
 static dp_status_t make_room(dp_stream_t *s)
 {
     dp_device_t *device = s->device;
-    dp_stamps_t *st = &device->stamps;
+    device_stamps_t *st = &device->stamps;
     const dp_host_t *host = device->host;
     dp_signal_t never = {0, 0};
     int64_t give_up = host->now_ns(host) + device->hang_ns;
@@ -151,7 +151,7 @@ static dp_status_t make_room(dp_stream_t *s)
 dp_status_t stamp_put(dp_stream_t *s, int64_t *slot)
 {
     dp_device_t *device = s->device;
-    dp_stamps_t *st = &device->stamps;
+    device_stamps_t *st = &device->stamps;
     uint32_t at = st->next & (STAMPS - 1);
     CUdeviceptr to;
     dp_status_t status = stream_enter(s);

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * stream.c: streams, events, and how the host waits for them: it asks, and sleeps through the host's wait in between. */
+ * stream.c: streams, events, and how the host waits for them: it asks, and sleeps through the host's wait in
+ * between. */
 #include "device_cuda.h"
 
 #include <sched.h>
@@ -17,15 +18,17 @@ const char *lane_name(dp_lane_t lane)
 
 static dp_status_t make_stream(dp_device_t *device, dp_stream_t *s)
 {
-    const dp_cuda_driver_t *cu = device->cu;
+    const cuda_driver_t *cu = device->cu;
     int side = s->lane != DP_LANE_COMPUTE;
-    CUresult result = device->green[side] != NULL
-                          ? cu->cuGreenCtxStreamCreate(&s->cu, device->green[side], CU_STREAM_NON_BLOCKING, device->priority[side])
-                          : cu->cuStreamCreateWithPriority(&s->cu, CU_STREAM_NON_BLOCKING, device->priority[side]);
-    dp_status_t status = DP_CU(device->host, result, "making stream %s", lane_name(s->lane));
+    CUresult result =
+        device->green[side] != NULL
+            ? cu->cuGreenCtxStreamCreate(&s->cu, device->green[side], CU_STREAM_NON_BLOCKING, device->priority[side])
+            : cu->cuStreamCreateWithPriority(&s->cu, CU_STREAM_NON_BLOCKING, device->priority[side]);
+    dp_status_t status = CUDA_CHECK(device->host, result, "making stream %s", lane_name(s->lane));
 
     for (int i = 0; i < MILESTONES && status == DP_OK; i++)
-        status = DP_CU(device->host, cu->cuEventCreate(&s->milestones[i], CU_EVENT_DISABLE_TIMING), "making an event");
+        status =
+            CUDA_CHECK(device->host, cu->cuEventCreate(&s->milestones[i], CU_EVENT_DISABLE_TIMING), "making an event");
     return status;
 }
 
@@ -77,7 +80,7 @@ bool stream_idle(dp_stream_t *s, dp_status_t *status_out)
     *status_out = DP_OK;
     if (result == CUDA_ERROR_NOT_READY)
         return false;
-    *status_out = DP_CU(s->device->host, result, "stream %s: work on the device failed", lane_name(s->lane));
+    *status_out = CUDA_CHECK(s->device->host, result, "stream %s: work on the device failed", lane_name(s->lane));
     if (*status_out < 0)
         device_keep_failure(s->device, *status_out);
     return true;
@@ -133,15 +136,16 @@ dp_status_t stream_enter(dp_stream_t *s)
     if (device->capture_origin == NULL || s->captured == device->captures)
         return DP_OK;
     s->captured = device->captures;
-    return DP_CU(device->host, device->cu->cuStreamWaitEvent(s->cu, device->fork, 0), "stream %s joins a capture",
-                 lane_name(s->lane));
+    return CUDA_CHECK(device->host, device->cu->cuStreamWaitEvent(s->cu, device->fork, 0), "stream %s joins a capture",
+                      lane_name(s->lane));
 }
 
 void stream_entered(dp_stream_t *s)
 {
     dp_device_t *device = s->device;
 
-    if (++s->enqueued % MILESTONE_EVERY != 0 || device->capture_origin != NULL || s->recorded - s->reached == MILESTONES)
+    if (++s->enqueued % MILESTONE_EVERY != 0 || device->capture_origin != NULL ||
+        s->recorded - s->reached == MILESTONES)
         return;
     if (device->cu->cuEventRecord(s->milestones[s->recorded % MILESTONES], s->cu) == CUDA_SUCCESS)
         s->recorded++;
@@ -194,16 +198,18 @@ static dp_status_t wait_idle(dp_stream_t *s, int64_t timeout_ns)
             since = now;
         }
         if (now - since >= limit)
-            return timeout_ns < 0 ? DP_FAIL(host, DP_ERR_TIMEOUT,
-                                            "stream %s does not get on, nor does any other of its device", lane_name(s->lane))
-                                  : DP_FAIL(host, DP_ERR_TIMEOUT, "stream %s is not done after %.3g s", lane_name(s->lane),
-                                            (double)timeout_ns * 1e-9);
+            return timeout_ns < 0
+                       ? DP_FAIL(host, DP_ERR_TIMEOUT, "stream %s does not get on, nor does any other of its device",
+                                 lane_name(s->lane))
+                       : DP_FAIL(host, DP_ERR_TIMEOUT, "stream %s is not done after %.3g s", lane_name(s->lane),
+                                 (double)timeout_ns * 1e-9);
         stamps_deliver(device);
         status = host->wait(host, &never, 1, slice < limit - (now - since) ? slice : limit - (now - since),
                             "synchronize waits for a stream");
         if (status != DP_OK && status != DP_ERR_TIMEOUT)
-            return leave(s, &idle) ? status
-                                   : DP_FAIL(host, DP_ERR_TIMEOUT, "a kernel on stream %s does not return", lane_name(s->lane));
+            return leave(s, &idle)
+                       ? status
+                       : DP_FAIL(host, DP_ERR_TIMEOUT, "a kernel on stream %s does not return", lane_name(s->lane));
     }
 }
 
@@ -238,7 +244,7 @@ dp_status_t event_open(dp_device_t *device, dp_event_t **event_out)
         return DP_FAIL(host, DP_ERR_NOMEM, "no memory for an event");
     memset(event, 0, sizeof(*event));
     event->device = device;
-    status = DP_CU(host, device->cu->cuEventCreate(&event->cu, CU_EVENT_DISABLE_TIMING), "making an event");
+    status = CUDA_CHECK(host, device->cu->cuEventCreate(&event->cu, CU_EVENT_DISABLE_TIMING), "making an event");
     if (status < 0) {
         host->release(host, event);
         return status;
@@ -273,8 +279,8 @@ dp_status_t event_record(dp_event_t *event, dp_stream_t *s)
         return DP_FAIL(device->host, DP_ERR_INVALID, "an event cannot be recorded on a stream of another device");
     status = stream_enter(s);
     if (status == DP_OK)
-        status = DP_CU(device->host, device->cu->cuEventRecord(event->cu, s->cu), "recording an event on stream %s",
-                       lane_name(s->lane));
+        status = CUDA_CHECK(device->host, device->cu->cuEventRecord(event->cu, s->cu),
+                            "recording an event on stream %s", lane_name(s->lane));
     if (status < 0)
         return status;
     event->recorded = true;
@@ -283,8 +289,8 @@ dp_status_t event_record(dp_event_t *event, dp_stream_t *s)
     return DP_OK;
 }
 
-/* A record made outside of a capture is no edge inside of it, and the other way round: there, a graph is launched behind and
- * before everything else (graph.c). */
+/* A record made outside of a capture is no edge inside of it, and the other way round: there, a graph is launched
+ * behind and before everything else (graph.c). */
 dp_status_t event_wait(dp_stream_t *s, dp_event_t *event)
 {
     dp_device_t *device = s->device;
@@ -297,7 +303,7 @@ dp_status_t event_wait(dp_stream_t *s, dp_event_t *event)
         return DP_OK;
     status = stream_enter(s);
     if (status == DP_OK)
-        status = DP_CU(device->host, device->cu->cuStreamWaitEvent(s->cu, event->cu, 0), "stream %s waits for an event",
-                       lane_name(s->lane));
+        status = CUDA_CHECK(device->host, device->cu->cuStreamWaitEvent(s->cu, event->cu, 0),
+                            "stream %s waits for an event", lane_name(s->lane));
     return status;
 }

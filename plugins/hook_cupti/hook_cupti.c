@@ -1,8 +1,10 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * hook_cupti.c: activities by CUPTI, which is opened at run time, and ranges by NVTX. CUPTI records for the whole process: what is
- * here is shared by all ranks of it, and each finds its own by the number in its operations' tags. */
+ * hook_cupti.c: activities by CUPTI, which is opened at run time, and ranges by NVTX. CUPTI records for the whole
+ * process: what is here is shared by all ranks of it, and each finds its own by the number in its operations' tags. */
 #include "records.h"
+
+#include "plugins/common/check.h"
 
 #include <cupti.h>
 #include <nvtx3/nvToolsExt.h>
@@ -17,16 +19,16 @@
 #define ACTIVITIES   65536
 #define BUFFER_BYTES ((size_t)4 << 20)
 
-#define FUNCTIONS(X)                                                                                         \
-    X(cuptiActivityRegisterCallbacks)                                                                        \
-    X(cuptiActivityEnable)                                                                                   \
-    X(cuptiActivityDisable)                                                                                  \
-    X(cuptiActivityGetNextRecord)                                                                            \
-    X(cuptiActivityGetNumDroppedRecords)                                                                     \
-    X(cuptiActivityFlushAll)                                                                                 \
-    X(cuptiActivityPushExternalCorrelationId)                                                                \
-    X(cuptiActivityPopExternalCorrelationId)                                                                 \
-    X(cuptiGetTimestamp)                                                                                     \
+#define FUNCTIONS(X)                                                                                                   \
+    X(cuptiActivityRegisterCallbacks)                                                                                  \
+    X(cuptiActivityEnable)                                                                                             \
+    X(cuptiActivityDisable)                                                                                            \
+    X(cuptiActivityGetNextRecord)                                                                                      \
+    X(cuptiActivityGetNumDroppedRecords)                                                                               \
+    X(cuptiActivityFlushAll)                                                                                           \
+    X(cuptiActivityPushExternalCorrelationId)                                                                          \
+    X(cuptiActivityPopExternalCorrelationId)                                                                           \
+    X(cuptiGetTimestamp)                                                                                               \
     X(cuptiGetResultString)
 
 typedef struct cupti {
@@ -40,9 +42,9 @@ struct dp_profiler {
     uint16_t owner;
 };
 
-static const CUpti_ActivityKind kinds[] = {CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION, CUPTI_ACTIVITY_KIND_DRIVER,
-                                           CUPTI_ACTIVITY_KIND_RUNTIME, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
-                                           CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET};
+static const CUpti_ActivityKind kinds[] = {
+    CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION, CUPTI_ACTIVITY_KIND_DRIVER, CUPTI_ACTIVITY_KIND_RUNTIME,
+    CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,    CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET};
 #define NKINDS ((int)(sizeof(kinds) / sizeof(kinds[0])))
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -67,7 +69,8 @@ static void CUPTIAPI give_buffer(uint8_t **buffer, size_t *bytes, size_t *most)
 static void add(uint32_t kind, uint64_t start, uint64_t end, uint32_t stream, uint64_t bytes, const char *name,
                 uint32_t correlation)
 {
-    dp_activity_t a = {.start_ns = (int64_t)start, .end_ns = (int64_t)end, .bytes = bytes, .kind = kind, .stream = stream};
+    dp_activity_t a = {
+        .start_ns = (int64_t)start, .end_ns = (int64_t)end, .bytes = bytes, .kind = kind, .stream = stream};
 
     snprintf(a.name, sizeof(a.name), "%s", name != NULL ? name : "");
     records_add(&records, &a, correlation);
@@ -125,7 +128,8 @@ static void *open_library(char *tried, size_t bytes)
         if (library != NULL)
             return library;
         if (used < bytes)
-            used += (size_t)snprintf(tried + used, bytes - used, "%s%s", used > 0 ? "; " : "", why != NULL ? why : *name);
+            used +=
+                (size_t)snprintf(tried + used, bytes - used, "%s%s", used > 0 ? "; " : "", why != NULL ? why : *name);
     }
     return NULL;
 }
@@ -147,9 +151,9 @@ static dp_status_t find_functions(const dp_host_t *host)
 
     if (library == NULL)
         return DP_FAIL(host, DP_ERR_UNSUPPORTED, "CUPTI was not found (%s)", tried);
-#define FIND(function)                                                                                       \
-    *(void **)&cupti.function = dlsym(library, #function);                                                   \
-    if (cupti.function == NULL)                                                                              \
+#define FIND(function)                                                                                                 \
+    *(void **)&cupti.function = dlsym(library, #function);                                                             \
+    if (cupti.function == NULL)                                                                                        \
         return DP_FAIL(host, DP_ERR_UNSUPPORTED, "CUPTI has no %s: it is older than this plugin", #function);
     FUNCTIONS(FIND)
 #undef FIND
@@ -182,7 +186,8 @@ static dp_status_t start(const dp_host_t *host, uint32_t activities)
     if (status == DP_OK && records.entries == NULL)
         status = make_room(host, activities);
     if (status == DP_OK)
-        status = check(host, cupti.cuptiActivityRegisterCallbacks(give_buffer, take_buffer), "handing buffers to CUPTI");
+        status =
+            check(host, cupti.cuptiActivityRegisterCallbacks(give_buffer, take_buffer), "handing buffers to CUPTI");
     for (int i = 0; i < NKINDS && status == DP_OK; i++)
         status = check(host, cupti.cuptiActivityEnable(kinds[i]), "switching records on");
     started = status == DP_OK;
@@ -196,14 +201,15 @@ static bool owner_open(uint16_t owner)
     return open_owners[owner / 8] >> owner % 8 & 1;
 }
 
-static dp_status_t profiler_open(const dp_host_t *host, const dp_profiler_config_t *config, dp_profiler_t **profiler_out)
+static dp_status_t profiler_open(const dp_host_t *host, const dp_profiler_config_t *config,
+                                 dp_profiler_t **profiler_out)
 {
     dp_profiler_t *p;
     dp_status_t status = DP_OK;
 
-    if (config->struct_size < sizeof(*config))
-        return DP_FAIL(host, DP_ERR_INVALID, "dp_profiler_config_t has %u bytes, at least %zu were expected",
-                       config->struct_size, sizeof(*config));
+    if (config->struct_size < DP_PROFILER_CONFIG_MIN)
+        return check_size(host, "hook_cupti", "config", "dp_profiler_config_t", config->struct_size,
+                          DP_PROFILER_CONFIG_MIN);
     p = host->allocate(host, sizeof(*p), 16);
     if (p == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "no memory for a profiler");
@@ -237,7 +243,7 @@ static void profiler_close(dp_profiler_t *p)
     if (p == NULL)
         return;
     pthread_mutex_lock(&lock);
-    open_owners[p->owner / 8] &= (uint8_t)~(1 << p->owner % 8);
+    open_owners[p->owner / 8] &= (uint8_t) ~(1 << p->owner % 8);
     last = memcmp(open_owners, nobody, sizeof(nobody)) == 0;
     pthread_mutex_unlock(&lock);
     if (last) {
@@ -295,7 +301,8 @@ static dp_status_t clock_offset(const dp_host_t *host, int64_t *offset_out)
     return status;
 }
 
-static dp_status_t profiler_collect(dp_profiler_t *p, dp_activity_t *out, size_t room, size_t *count_out, uint64_t *lost_out)
+static dp_status_t profiler_collect(dp_profiler_t *p, dp_activity_t *out, size_t room, size_t *count_out,
+                                    uint64_t *lost_out)
 {
     int64_t offset = 0;
     dp_status_t status = check(p->host, cupti.cuptiActivityFlushAll(0), "collecting records");
@@ -329,6 +336,9 @@ static const void *get_interface(const char *id)
 }
 
 DP_PLUGIN_DEFINE(hook_cupti) = {
-    DP_PLUGIN_HEAD, "hook_cupti", DP_VERSION,    "kernel times by CUPTI, ranges by NVTX",
-    NULL,           NULL,         get_interface,
+    DP_PLUGIN_HEAD,
+    .name = "hook_cupti",
+    .version = DP_VERSION,
+    .summary = "kernel times by CUPTI, ranges by NVTX",
+    .get_interface = get_interface,
 };

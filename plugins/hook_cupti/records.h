@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * records.h: activities on their way from the tool to whoever collects them. The tool hands over two kinds of records in any order:
- * "the call with this correlation number belongs to that tag", and "this ran, and came from the call with this number". */
+ * records.h: activities on their way from the tool to whoever collects them. The tool hands over two kinds of records
+ * in any order: "the call with this correlation number belongs to that tag", and "this ran, and came from the call with
+ * this number". */
 #ifndef HOOK_CUPTI_RECORDS_H
 #define HOOK_CUPTI_RECORDS_H
 

@@ -1,56 +1,47 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_cpu.c: the plugin and its calls. A call puts kernels and exchanges on the stream it is given and returns; the only
- * state an instance changes is the number of its next exchange. */
+ * moe_cpu.c: the plugin and its calls. A call puts kernels and exchanges on the stream it is given and returns; the
+ * only state an instance changes is the number of its next exchange. */
 #include "moe_cpu.h"
+#include "plugins/common/check.h"
 
 #include "../cpu/blas_threads.h"
 
 #include <string.h>
 
 _Static_assert(sizeof(moe_task_t) <= DP_LAUNCH_ARG_MAX, "a task travels as the argument of launch()");
+/* 32 bits count the elements of every matrix that BLAS is given. */
+static const moe_rules_t rules = {.plugin = "moe_cpu",
+                                  .most_experts = 1 << 20,
+                                  .most_ranks = 1 << 20,
+                                  .most_tokens = INT32_MAX,
+                                  .most_elements = INT32_MAX};
+
 _Static_assert(sizeof(moe_head_t) == 16, "rows are multiples of 16 bytes");
 
-/* Pointers of dp_io_t that a call needs besides params, saved, work and scratch. */
-enum { NEED_X = 1, NEED_Y = 2, NEED_DY = 4, NEED_GRADS = 8, NEED_NO_WORK = 16 };
-
-static dp_status_t check_task(const dp_moe_t *moe, const moe_task_t *t, const char *call, unsigned need)
+static dp_status_t begin(const dp_moe_t *moe, const dp_moe_io_t *io, const char *call, unsigned need, moe_task_t *t)
 {
-    const char *missing = t->params == NULL                           ? "params"
-                          : t->saved == NULL                          ? "saved"
-                          : t->work == NULL && !(need & NEED_NO_WORK) ? "work"
-                          : t->scratch == NULL                        ? "scratch"
-                          : t->x == NULL && (need & NEED_X)           ? "x"
-                          : t->y == NULL && (need & NEED_Y)           ? "y"
-                          : t->dy == NULL && (need & NEED_DY)         ? "dy"
-                          : t->grads == NULL && (need & NEED_GRADS)   ? "grads"
-                                                                      : NULL;
+    dp_status_t status = moe_check_io(moe->host, rules.plugin, io, call, need);
 
-    if (missing == NULL)
-        return DP_OK;
-    return DP_FAIL(moe->host, DP_ERR_INVALID, "moe_cpu: %s needs io.%s, which is NULL", call, missing);
-}
-
-static moe_task_t task_of(const dp_moe_t *moe, const dp_moe_io_t *io)
-{
-    const moe_task_t t = {
+    if (status < 0)
+        return status;
+    *t = (moe_task_t){
         .moe = moe,
-        .params = io->io.params,
-        .grads = io->io.grads,
-        .saved = io->io.saved,
-        .work = io->io.work,
-        .scratch = io->io.scratch,
-        .x = io->io.x,
-        .dy = io->io.dy,
-        .y = io->io.y,
-        .dx = io->io.dx,
+        .params = io->io->params,
+        .grads = io->io->grads,
+        .saved = io->io->saved,
+        .work = io->io->work,
+        .scratch = io->io->scratch,
+        .x = io->io->x,
+        .dy = io->io->dy,
+        .y = io->io->y,
+        .dx = io->io->dx,
         .aux_loss = io->aux_loss,
         .aux_scale = io->aux_scale,
-        .placement = moe->shape.replicated ? io->placement : NULL,
-        .microbatch = io->io.microbatch,
+        .placement = moe->n.replicated ? io->placement : NULL,
+        .microbatch = io->io->microbatch,
     };
-
-    return t;
+    return DP_OK;
 }
 
 static dp_status_t launch(const dp_moe_t *moe, dp_launch_fn kernel, const moe_task_t *t, dp_stream_t *s)
@@ -58,40 +49,39 @@ static dp_status_t launch(const dp_moe_t *moe, dp_launch_fn kernel, const moe_ta
     return moe->device_vt->launch(s, kernel, t, sizeof(*t));
 }
 
-static dp_status_t compute(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s, dp_launch_fn kernel,
-                           const char *call, unsigned need)
+static dp_status_t compute(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s, dp_launch_fn kernel, const char *call,
+                           unsigned need)
 {
-    const moe_task_t t = task_of(moe, io);
-    dp_status_t status = check_task(moe, &t, call, need);
+    moe_task_t t;
+    dp_status_t status = begin(moe, io, call, need, &t);
 
     return status < 0 ? status : launch(moe, kernel, &t, s);
 }
 
 /* The rows in work go to their ranks; `kernel` works on those that come. */
-static dp_status_t transfer(dp_moe_t *moe, struct moe_link *link, moe_task_t *t, size_t offsets,
-                            size_t counts, dp_launch_fn kernel, dp_stream_t *s)
+static dp_status_t transfer(dp_moe_t *moe, moe_link_t *link, moe_task_t *t, size_t offsets, size_t counts,
+                            dp_launch_fn kernel, dp_stream_t *s)
 {
     const dp_comm_vt_t *vt = moe->comm_vt;
-    const uint32_t sequence = link->sequence;
+    const uint32_t number = link->number;
     const void *rows;
     dp_status_t status;
 
-    status = vt->exchange(link->exchange, sequence, t->work + moe->layout.work.rows,
-                          (const int32_t *)(t->saved + offsets), (const int32_t *)(t->saved + counts), &rows,
-                          &t->counts, s);
+    status =
+        vt->exchange(link->exchange, number, t->work + moe->layout.work.rows, (const int32_t *)(t->saved + offsets),
+                     (const int32_t *)(t->saved + counts), &rows, &t->counts, s);
     if (status < 0)
         return status;
-    link->sequence++;
+    link->number++;
     t->rows = rows;
     status = launch(moe, kernel, t, s);
-    return status < 0 ? status : vt->exchange_release(link->exchange, sequence, s);
+    return status < 0 ? status : vt->exchange_release(link->exchange, number, s);
 }
 
 /* From the tokens' owners to the experts. */
 static dp_status_t transfer_out(dp_moe_t *moe, moe_task_t *t, dp_launch_fn kernel, dp_stream_t *s)
 {
-    return transfer(moe, &moe->out, t, moe->layout.saved.out_offsets, moe->layout.saved.out_counts, kernel,
-                    s);
+    return transfer(moe, &moe->out, t, moe->layout.saved.out_offsets, moe->layout.saved.out_counts, kernel, s);
 }
 
 static dp_status_t transfer_back(dp_moe_t *moe, moe_task_t *t, dp_launch_fn kernel, dp_stream_t *s)
@@ -101,17 +91,18 @@ static dp_status_t transfer_back(dp_moe_t *moe, moe_task_t *t, dp_launch_fn kern
 
 static dp_status_t moe_route(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
-    if (moe->shape.replicated && io->placement == NULL)
-        return DP_FAIL(moe->host, DP_ERR_INVALID,
-                       "moe_cpu: route needs a placement, which is NULL: this layer has %d replicas",
-                       moe->shape.replicas);
-    return compute(moe, io, s, moe->kernels->route, "route", NEED_X);
+    moe_task_t t;
+    dp_status_t status = begin(moe, io, "route", MOE_NEED_X, &t);
+
+    if (status >= 0)
+        status = moe_check_placement(moe->host, rules.plugin, io, &moe->n);
+    return status < 0 ? status : launch(moe, moe->kernels->route, &t, s);
 }
 
 static dp_status_t moe_dispatch(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
-    moe_task_t t = task_of(moe, io);
-    dp_status_t status = check_task(moe, &t, "dispatch", 0);
+    moe_task_t t;
+    dp_status_t status = begin(moe, io, "dispatch", 0, &t);
 
     return status < 0 ? status : transfer_out(moe, &t, moe->kernels->take_dispatch, s);
 }
@@ -123,16 +114,16 @@ static dp_status_t moe_experts(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t
 
 static dp_status_t moe_combine(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
-    moe_task_t t = task_of(moe, io);
-    dp_status_t status = check_task(moe, &t, "combine", NEED_Y);
+    moe_task_t t;
+    dp_status_t status = begin(moe, io, "combine", MOE_NEED_Y, &t);
 
     return status < 0 ? status : transfer_back(moe, &t, moe->kernels->take_combine, s);
 }
 
 static dp_status_t moe_combine_backward(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
-    moe_task_t t = task_of(moe, io);
-    dp_status_t status = check_task(moe, &t, "combine_backward", NEED_DY);
+    moe_task_t t;
+    dp_status_t status = begin(moe, io, "combine_backward", MOE_NEED_DY, &t);
 
     if (status >= 0)
         status = launch(moe, moe->kernels->combine_backward, &t, s);
@@ -147,13 +138,13 @@ static dp_status_t moe_experts_backward_input(dp_moe_t *moe, const dp_moe_io_t *
 static dp_status_t moe_experts_backward_weight(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
     return compute(moe, io, s, moe->kernels->experts_backward_weight, "experts_backward_weight",
-                   NEED_GRADS | NEED_NO_WORK);
+                   MOE_NEED_GRADS | MOE_NEED_NO_WORK);
 }
 
 static dp_status_t moe_dispatch_backward(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
-    moe_task_t t = task_of(moe, io);
-    dp_status_t status = check_task(moe, &t, "dispatch_backward", 0);
+    moe_task_t t;
+    dp_status_t status = begin(moe, io, "dispatch_backward", 0, &t);
 
     return status < 0 ? status : transfer_back(moe, &t, moe->kernels->take_dispatch_backward, s);
 }
@@ -166,35 +157,17 @@ static dp_status_t moe_route_backward_input(dp_moe_t *moe, const dp_moe_io_t *io
 static dp_status_t moe_route_backward_weight(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
     return compute(moe, io, s, moe->kernels->route_backward_weight, "route_backward_weight",
-                   NEED_GRADS | NEED_NO_WORK);
+                   MOE_NEED_GRADS | MOE_NEED_NO_WORK);
 }
 
 static dp_status_t check_backends(const dp_host_t *host, const dp_moe_config_t *c)
 {
-    if (c->device == NULL || !DP_HAS(c->device_vt, dp_device_vt_t, launch) ||
+    if (c->device == NULL || c->device_vt == NULL || !(c->device_vt->caps & DP_DEVICE_CAP_LAUNCH) ||
         !(c->device_vt->caps & DP_DEVICE_CAP_HOST_MEMORY))
         return DP_FAIL(host, DP_ERR_UNSUPPORTED,
                        "moe_cpu runs host code on host memory, which this device does not offer: use it with "
                        "device_cpu");
-    if (c->comm == NULL || !DP_HAS(c->comm_vt, dp_comm_vt_t, exchange_open) ||
-        !DP_HAS(c->comm_vt, dp_comm_vt_t, exchange) || !DP_HAS(c->comm_vt, dp_comm_vt_t, exchange_release))
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
-                       "moe_cpu needs a comm with exchanges for its expert group, of one rank as well");
-    return DP_OK;
-}
-
-static dp_status_t open_link(dp_moe_t *moe, const dp_moe_config_t *c, uint32_t id, const char *label,
-                             struct moe_link *link)
-{
-    const dp_exchange_config_t config = {
-        .struct_size = sizeof(config),
-        .id = id,
-        .row_bytes = moe->shape.row_bytes,
-        .capacity_rows = (uint32_t)moe->shape.pair_rows,
-        .label = label,
-    };
-
-    return moe->comm_vt->exchange_open(c->comm, &config, &link->exchange);
+    return moe_check_comm(host, rules.plugin, c);
 }
 
 static void moe_close(dp_moe_t *moe)
@@ -208,25 +181,22 @@ static dp_status_t moe_open(const dp_host_t *host, const dp_moe_config_t *config
     dp_moe_t opened = {.host = host}, *moe;
     dp_status_t status;
 
-    status = moe_shape_init(host, config, &opened.shape);
+    status = moe_dims_init(host, &rules, config, &opened.n);
     if (status >= 0)
         status = check_backends(host, config);
     if (status >= 0)
-        status = moe_layout_init(host, &opened.shape, &opened.layout);
+        status = moe_layout_init(host, &opened.n, dp_dtype_bytes(config->shape->dtype), &opened.layout);
     if (status < 0)
         return status;
     opened.device_vt = config->device_vt;
     opened.comm_vt = config->comm_vt;
-    opened.kernels = opened.shape.dtype == DP_F32 ? &moe_kernels_f32 : &moe_kernels_f64;
-    moe = host->allocate(host, sizeof(*moe) + moe_names_bytes(&opened.shape), 64);
+    opened.kernels = config->shape->dtype == DP_F32 ? &moe_kernels_f32 : &moe_kernels_f64;
+    moe = host->allocate(host, sizeof(*moe) + moe_names_bytes(&opened.n), 64);
     if (moe == NULL)
-        return DP_FAIL(host, DP_ERR_NOMEM, "moe_cpu: no memory for an instance with %d experts",
-                       opened.shape.local);
+        return DP_FAIL(host, DP_ERR_NOMEM, "moe_cpu: no memory for an instance with %d experts", opened.n.local);
     *moe = opened;
-    moe_write_names(moe);
-    status = open_link(moe, config, config->exchange_id, "moe out", &moe->out);
-    if (status >= 0)
-        status = open_link(moe, config, config->exchange_id + 1, "moe back", &moe->back);
+    moe_write_names(&moe->n, (char *)(moe + 1));
+    status = moe_open_links(&moe->n, config, &moe->out, &moe->back);
     if (status < 0) {
         moe_close(moe);
         return status;
@@ -243,17 +213,22 @@ static dp_status_t moe_sizes(const dp_moe_t *moe, dp_block_sizes_t *sizes_out)
         .saved_bytes = moe->layout.saved.bytes,
         .work_bytes = moe->layout.work.bytes,
         .scratch_bytes = moe->layout.scratch.bytes,
-        .param_count = moe->layout.param_count,
-        .nparams = moe->layout.nparams,
+        .param_count = moe->layout.params.count,
+        .nparams = moe->layout.params.nparams,
     };
 
-    *sizes_out = sizes;
+    return answer_sizes(moe->host, rules.plugin, &sizes, sizes_out);
+}
+
+static dp_status_t moe_params(const dp_moe_t *moe, dp_param_t *params_out)
+{
+    moe_list_params(&moe->n, (const char *)(moe + 1), params_out);
     return DP_OK;
 }
 
 static const dp_moe_vt_t moe_vt = {
     .struct_size = sizeof(moe_vt),
-    .caps = DP_MOE_CAP_DETERMINISTIC | DP_MOE_CAP_REPLICAS,
+    .caps = DP_MOE_CAP_REPLICAS,
     .open = moe_open,
     .close = moe_close,
     .sizes = moe_sizes,
@@ -276,6 +251,9 @@ static const void *moe_interface(const char *id)
 }
 
 DP_PLUGIN_DEFINE(moe_cpu) = {
-    DP_PLUGIN_HEAD, "moe_cpu", DP_VERSION,    "mixture of SwiGLU experts on CPU cores through CBLAS",
-    NULL,           NULL,      moe_interface,
+    DP_PLUGIN_HEAD,
+    .name = "moe_cpu",
+    .version = DP_VERSION,
+    .summary = "mixture of SwiGLU experts on CPU cores through CBLAS",
+    .get_interface = moe_interface,
 };

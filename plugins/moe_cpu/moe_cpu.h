@@ -1,79 +1,45 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_cpu.h: the sizes of one MoE block, where its data lie in the memory it is handed, and what a kernel gets to see.
- *
- * Letters used below: T tokens, d hidden, E experts, k of them chosen per token, f their width, S width of the shared
- * experts together, R ranks, P replicas (the experts themselves where they are not replicated), L = P/R of them ours,
- * C = T min(k, L) most rows from one rank to another, N = R C most rows that we can receive. A token chooses an expert at
- * most once, so C is exact. */
-#ifndef DP_MOE_CPU_H
-#define DP_MOE_CPU_H
+ * moe_cpu.h: where the data of one MoE block lie in the memory it is handed, and what a kernel gets to see. Letters as in
+ * plugins/moe/dims.h. */
+#ifndef MOE_CPU_H
+#define MOE_CPU_H
 
-#include <dualpipe/moe.h>
+#include "plugins/moe/moe.h"
 
-typedef struct moe_shape {
-    int32_t tokens, hidden, experts, top_k, ffn, shared; /* T d E k f S */
-    int32_t rank, ranks, local, pair_rows, rows;         /* -, R, L, C, N */
-    int32_t replicas, replicated;                        /* P; 1: a placement says of which expert each is */
-    int32_t stride;                                      /* elements from one travelling row to the next */
-    size_t row_bytes;
-    dp_dtype_t dtype;
-    dp_gate_t gate;
-    int32_t normalize;
-    double scale, aux_alpha, norm_eps;
-} moe_shape_t;
-
-/* Offsets: of parameters in elements, of everything else in bytes. */
+/* Offsets in bytes. */
 typedef struct moe_layout {
-    size_t norm, router, bias, shared_gate, shared_up,
-        shared_down;             /* parameters; an expert is gate, up, down      */
-    size_t expert, expert_count; /* the first replica of ours; elements of each  */
-    size_t param_count;
-    uint32_t nparams;
+    moe_params_t params;
     struct {
-        size_t h, rstd,
-            scores; /* [T,d] [T] [T,E]; scores become the gradient of the logits                 */
-        size_t weights, chosen,
-            place; /* [T,k] each; place: the row of (token, choice) among those we send         */
-        size_t replica;         /* [T,k] which serves (token, choice); `chosen` where experts are not replicated */
-        size_t out_offsets,
-            out_counts; /* [R] rows we send to each rank: their first, how many                      */
-        size_t in_offsets,
-            in_counts;        /* [R] rows we got from each rank                                            */
-        size_t cells;         /* [L,R] rows for each expert from each rank                                 */
-        size_t x, dy;         /* [N,d] received rows, ordered by (expert, rank)                            */
-        size_t gate, up, act; /* [N,f] gate and up become their gradients; act: weighted input of w_down   */
-        size_t shared_gate, shared_up,
-            shared_act; /* [T,S] the same of the shared experts                           */
-        size_t own_dy;  /* [T,d] only with shared experts, else in work                              */
-        size_t dnorm;   /* [d]                                                                       */
+        size_t h, rstd, scores;        /* [T,d] [T] [T,E]; scores become the gradient of the logits */
+        size_t weights, chosen, place; /* [T,k] each; place: the row of (token, choice) among those we send */
+        size_t replica; /* [T,k] which serves (token, choice); `chosen` where experts are not replicated */
+        size_t out_offsets, out_counts; /* [R] rows we send to each rank: their first, how many */
+        size_t in_offsets, in_counts;   /* [R] rows we got from each rank */
+        size_t cells;                   /* [L,R] rows for each expert from each rank */
+        size_t x, dy;                   /* [N,d] received rows, ordered by (expert, rank) */
+        size_t gate, up, act;           /* [N,f] gate and up become their gradients; act: weighted input of w_down */
+        size_t shared_gate, shared_up, shared_act; /* [T,S] the same of the shared experts */
+        size_t own_dy;                             /* [T,d] only with shared experts, else in work */
+        size_t dnorm;                              /* [d] */
         size_t bytes;
     } saved;
     struct {
         size_t rows;     /* [max(N, T k)] travelling rows, on the way out and later on the way back */
-        size_t shared;   /* [T,d] forward: output of the shared experts. backward: gradient of n    */
-        size_t dweights; /* double [T,k]                                                            */
-        size_t weights;  /* [N] weights of the received rows                                        */
-        size_t own_dy;   /* [T,d] without shared experts                                            */
+        size_t shared;   /* [T,d] forward: output of the shared experts. backward: gradient of n */
+        size_t dweights; /* double [T,k] */
+        size_t weights;  /* [N] weights of the received rows */
+        size_t own_dy;   /* [T,d] without shared experts */
         size_t bytes;
     } work;
     struct {
         size_t n, hidden;  /* [T,d]; [T, max(f, S)] */
-        size_t dweights;   /* double [T]            */
-        size_t sums, pick; /* double [E] each       */
+        size_t dweights;   /* double [T] */
+        size_t sums, pick; /* double [E] each */
         size_t ints;       /* int32 [2 E + R], with replicas [3 E + 2 P + 1 + R] */
         size_t bytes;
     } scratch;
 } moe_layout_t;
-
-/* Travels in front of each row. */
-typedef struct moe_head {
-    int32_t expert; /* out: the replica's number at the receiver. back: 0 */
-    uint32_t call;  /* which call sent it                                */
-    double weight;  /* combine_backward: the weight; dispatch_backward: its gradient; else 0 */
-} moe_head_t;
-
-enum { MOE_DISPATCH = 1, MOE_COMBINE, MOE_COMBINE_BACKWARD, MOE_DISPATCH_BACKWARD };
 
 /* The argument of every kernel; copied by launch(). */
 typedef struct moe_task {
@@ -88,7 +54,7 @@ typedef struct moe_task {
     const int32_t *placement; /* [P] where experts are replicated */
     int32_t microbatch;
     const char *rows;      /* what an exchange brought: rows of rank p from p * C on */
-    const int32_t *counts; /* how many of them                                       */
+    const int32_t *counts; /* how many of them */
 } moe_task_t;
 
 /* One entry per piece of work on a stream; names as in moe.h, take_x: what comes after x's exchange. */
@@ -104,22 +70,13 @@ struct dp_moe {
     const dp_host_t *host;
     const dp_device_vt_t *device_vt;
     const dp_comm_vt_t *comm_vt;
-    struct moe_link {
-        dp_exchange_t *exchange;
-        uint32_t sequence;
-    } out, back; /* tokens' owner to expert, and back */
+    moe_link_t out, back; /* tokens' owner to expert, and back */
     const moe_kernels_t *kernels;
-    moe_shape_t shape;
+    moe_dims_t n;
     moe_layout_t layout;
 };
 
-/* shape.c: refuses what cannot be, with the reason; else all sizes. */
-dp_status_t moe_shape_init(const dp_host_t *host, const dp_moe_config_t *config, moe_shape_t *shape_out);
-dp_status_t moe_layout_init(const dp_host_t *host, const moe_shape_t *shape, moe_layout_t *layout_out);
-
-/* params.c: the names lie behind the instance, in as many bytes. */
-size_t moe_names_bytes(const moe_shape_t *shape);
-void moe_write_names(dp_moe_t *moe);
-dp_status_t moe_params(const dp_moe_t *moe, dp_param_t *params_out);
+/* layout.c; element: bytes of one. */
+dp_status_t moe_layout_init(const dp_host_t *host, const moe_dims_t *n, size_t element, moe_layout_t *layout_out);
 
 #endif

@@ -1,30 +1,29 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * instance.c: what an instance holds on the device: kernels, the record of faults, cuBLASLt's plans. */
+ * instance.c: what an instance holds on the device: kernels and the record of faults. */
 #include "moe_cuda.h"
 
 #include <stdio.h>
 
 #include "cuda/module.h"
 
-DP_CUDA_IMAGE(moe_route);
-DP_CUDA_IMAGE(moe_rows);
-DP_CUDA_IMAGE(moe_gemm);
-DP_CUDA_IMAGE(moe_wgmma);
+CUDA_IMAGE(moe_route);
+CUDA_IMAGE(moe_rows);
+CUDA_IMAGE(moe_gemm);
+CUDA_IMAGE(moe_wgmma);
 
-/* Looks a kernel up in whichever image has it. */
-static dp_status_t find(const dp_moe_t *moe, CUmodule module, const char *name, const char *suffix,
-                        CUfunction *out)
+/* The kernel of an image by its short name and the suffix of its type. */
+static dp_status_t find(const dp_moe_t *moe, CUmodule module, const char *name, const char *suffix, CUfunction *out)
 {
     char full[96];
 
-    (void)snprintf(full, sizeof(full), "dp_moe_cuda_%s%s", name, suffix);
-    return dp_cuda_kernel(moe->host, module, full, out);
+    (void)snprintf(full, sizeof(full), "moe_cuda_%s%s", name, suffix);
+    return cuda_kernel(moe->host, module, full, out);
 }
 
 static const char *type_of(const dp_moe_t *moe)
 {
-    return moe->shape.dtype == DP_F32 ? "_f32" : moe->shape.dtype == DP_F64 ? "_f64" : "_bf16";
+    return moe->dtype == DP_F32 ? "_f32" : moe->dtype == DP_F64 ? "_f64" : "_bf16";
 }
 
 static dp_status_t find_route(dp_moe_t *moe, CUmodule m)
@@ -33,11 +32,11 @@ static dp_status_t find_route(dp_moe_t *moe, CUmodule m)
     const char *type = type_of(moe);
     dp_status_t status = DP_OK;
 
-#define TYPED(name)                                                                                          \
-    if (status >= 0)                                                                                         \
+#define TYPED(name)                                                                                                    \
+    if (status >= 0)                                                                                                   \
         status = find(moe, m, #name, type, &k->name);
-#define COMMON(name)                                                                                         \
-    if (status >= 0)                                                                                         \
+#define COMMON(name)                                                                                                   \
+    if (status >= 0)                                                                                                   \
         status = find(moe, m, #name, "", &k->name);
     MOE_ROUTE_TYPED(TYPED)
     MOE_ROUTE_COMMON(COMMON)
@@ -67,7 +66,7 @@ static dp_status_t find_products(const dp_moe_t *moe, CUmodule m, const char *co
 
     for (form = MOE_NN; form < MOE_FORMS; form++)
         for (sums = form == MOE_TN; sums < 2 && status >= 0; sums++) {
-            const bool other = sums && moe->shape.dtype == DP_BF16 && form != MOE_TN;
+            const bool other = sums && moe->dtype == DP_BF16 && form != MOE_TN;
 
             status = find(moe, m, names[form], other ? "_bf16_f32" : type, &out[form][sums]);
         }
@@ -79,38 +78,38 @@ static dp_status_t find_tensor(dp_moe_t *moe)
 {
     static const char *const mma[] = {"tensor_nn", "tensor_nt", "tensor_tn"};
     static const char *const wgmma[] = {"wgmma_nn", "wgmma_nt", "wgmma_tn"};
-    const bool warpgroups = moe->shape.products == MOE_WGMMA;
+    const bool warpgroups = moe->products == MOE_WGMMA;
     CUfunction(*const out)[2] = moe->kernels.tensor;
     dp_status_t status = find_products(moe, moe->modules[warpgroups ? 3 : 2], warpgroups ? wgmma : mma, out);
     int form, sums;
 
     for (form = MOE_NN; form < MOE_FORMS; form++)
         for (sums = form == MOE_TN; sums < 2 && status >= 0; sums++)
-            status = dp_cuda_kernel_shared(moe->host, out[form][sums],
-                                           warpgroups       ? MOE_WGMMA_SHARED
-                                           : form == MOE_TN ? MOE_CELLS_SHARED
-                                                            : MOE_ROWS_SHARED);
+            status = cuda_kernel_shared(moe->host, out[form][sums],
+                                        warpgroups       ? MOE_WGMMA_SHARED
+                                        : form == MOE_TN ? MOE_CELLS_SHARED
+                                                         : MOE_ROWS_SHARED);
     return status;
 }
 
 static dp_status_t load_kernels(dp_moe_t *moe)
 {
     static const char *const plain[] = {"plain_nn", "plain_nt", "plain_tn"};
-    const unsigned char *const images[] = {dp_image_moe_route, dp_image_moe_rows, dp_image_moe_gemm,
-                                           dp_image_moe_wgmma};
-    const int count = moe->shape.products == MOE_WGMMA ? 4 : 3;
+    const unsigned char *const images[] = {cuda_image_moe_route, cuda_image_moe_rows, cuda_image_moe_gemm,
+                                           cuda_image_moe_wgmma};
+    const int count = moe->products == MOE_WGMMA ? 4 : 3;
     dp_status_t status = DP_OK;
     int i;
 
     for (i = 0; i < count && status >= 0; i++)
-        status = dp_cuda_module_load(moe->host, images[i], &moe->modules[i]);
+        status = cuda_module_load(moe->host, images[i], &moe->modules[i]);
     if (status >= 0)
         status = find_route(moe, moe->modules[0]);
     if (status >= 0)
         status = find_rows(moe, moe->modules[1]);
     if (status >= 0)
         status = find_products(moe, moe->modules[2], plain, moe->kernels.plain);
-    if (status >= 0 && moe->shape.dtype == DP_BF16 && moe->shape.products != MOE_PLAIN)
+    if (status >= 0 && moe->dtype == DP_BF16 && moe->products != MOE_PLAIN)
         status = find_tensor(moe);
     return status;
 }
@@ -121,11 +120,11 @@ static dp_status_t count_sms(dp_moe_t *moe)
     const dp_host_sm_t *share = moe->host->get_service(moe->host, DP_HOST_SM);
     CUdevice device;
     int all = 0;
-    dp_status_t status = dp_cuda_current(moe->host, &device);
+    dp_status_t status = cuda_current(moe->host, &device);
 
     if (status >= 0)
-        status = DP_CU(moe->host,
-                       moe->cu->cuDeviceGetAttribute(&all, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device),
+        status =
+            CUDA_CHECK(moe->host, moe->cu->cuDeviceGetAttribute(&all, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device),
                        "asking for the number of multiprocessors");
     if (status < 0)
         return status;
@@ -138,52 +137,42 @@ static dp_status_t check_architecture(const dp_moe_t *moe)
 {
     CUdevice device;
     int major = 0, minor = 0;
-    dp_status_t status = dp_cuda_current(moe->host, &device);
+    dp_status_t status = cuda_current(moe->host, &device);
 
     if (status >= 0)
-        status =
-            DP_CU(moe->host,
-                  moe->cu->cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device),
-                  "asking for the compute capability");
+        status = CUDA_CHECK(moe->host,
+                            moe->cu->cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device),
+                            "asking for the compute capability");
     if (status >= 0)
-        status =
-            DP_CU(moe->host,
-                  moe->cu->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device),
-                  "asking for the compute capability");
+        status = CUDA_CHECK(moe->host,
+                            moe->cu->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device),
+                            "asking for the compute capability");
     if (status >= 0 && (major != 9 || minor != 0))
-        return DP_FAIL(
-            moe->host, DP_ERR_UNSUPPORTED,
-            "moe_cuda: DUALPIPE_MOE_PRODUCTS=wgmma needs compute capability 9.0, this device has %d.%d",
-            major, minor);
+        return DP_FAIL(moe->host, DP_ERR_UNSUPPORTED,
+                       "moe_cuda: DUALPIPE_MOE_PRODUCTS=wgmma needs compute capability 9.0, this device has %d.%d",
+                       major, minor);
     return status;
 }
 
 static dp_status_t room_fault(const dp_moe_t *moe, const char *call)
 {
     const volatile moe_fault_t *fault = moe->fault;
-    const moe_dims_t *n = &moe->shape.n;
+    const moe_dims_t *n = &moe->n;
     char whose[48] = "in all";
 
     if (fault->rank >= 0)
         (void)snprintf(whose, sizeof(whose), "from rank %d", fault->rank);
-    else if (n->padded > 0)
-        (void)snprintf(whose, sizeof(whose), "for one expert");
-    return DP_FAIL(
-        moe->host, DP_ERR_OVERFLOW,
-        "moe_cuda: rank %d of the expert group, %s: %d rows arrived %s, there is room for %d: raise "
-        "the capacity, or set it to 0 for the worst case",
-        n->rank, call, fault->rows, whose,
-        fault->rank >= 0 ? n->pair_rows
-        : n->padded > 0  ? n->padded
-                         : n->rows);
+    return DP_FAIL(moe->host, DP_ERR_OVERFLOW,
+                   "moe_cuda: rank %d of the expert group, %s: %d rows arrived %s, there is room for %d: raise "
+                   "the capacity, or set it to 0 for the worst case",
+                   n->rank, call, fault->rows, whose, fault->rank >= 0 ? n->pair_rows : n->rows);
 }
 
 dp_status_t moe_check(void *arg)
 {
     const dp_moe_t *moe = arg;
     const volatile moe_fault_t *fault = moe->fault;
-    static const char *const calls[] = {"route", "dispatch", "combine", "combine_backward",
-                                        "dispatch_backward"};
+    static const char *const calls[] = {"route", "dispatch", "combine", "combine_backward", "dispatch_backward"};
     const int32_t kind = __atomic_load_n(&moe->fault->kind, __ATOMIC_ACQUIRE);
     const char *call = fault->call >= 0 && fault->call <= MOE_DISPATCH_BACKWARD ? calls[fault->call] : "?";
 
@@ -192,12 +181,11 @@ dp_status_t moe_check(void *arg)
     if (kind == MOE_FAULT_ROOM)
         return room_fault(moe, call);
     if (kind == MOE_FAULT_PLACEMENT)
-        return DP_FAIL(moe->host, DP_ERR_INVALID, "moe_cuda: the placement has no replica of expert %d",
-                       fault->rank);
+        return DP_FAIL(moe->host, DP_ERR_INVALID, "moe_cuda: the placement has no replica of expert %d", fault->rank);
     return DP_FAIL(moe->host, DP_ERR_PROTOCOL,
                    "moe_cuda: rank %d of the expert group, %s: the rows from rank %d are not of this call: "
                    "the ranks made their calls in different orders or on different streams",
-                   moe->shape.n.rank, call, fault->rank);
+                   moe->n.rank, call, fault->rank);
 }
 
 static dp_status_t open_faults(dp_moe_t *moe)
@@ -217,17 +205,12 @@ dp_status_t moe_instance_open(dp_moe_t *moe)
 {
     dp_status_t status = count_sms(moe);
 
-    if (status >= 0 && moe->shape.products == MOE_WGMMA)
+    if (status >= 0 && moe->products == MOE_WGMMA)
         status = check_architecture(moe);
     if (status >= 0)
         status = load_kernels(moe);
     if (status >= 0)
         status = open_faults(moe);
-    if (status >= 0 && moe->shape.products == MOE_PADDED) {
-        status = dp_gemm_open(moe->host, moe->sms, 0, &moe->gemm);
-        if (status >= 0)
-            status = moe_prepare_padded(moe);
-    }
     return status;
 }
 
@@ -237,10 +220,8 @@ void moe_instance_close(dp_moe_t *moe)
 
     if (moe->watched)
         moe->device_vt->unwatch(moe->device, moe_check, moe);
-    if (moe->gemm != NULL)
-        dp_gemm_close(moe->gemm);
     if (moe->fault != NULL)
         moe->device_vt->host_release(moe->device, moe->fault);
     for (i = 0; i < 4; i++)
-        dp_cuda_module_unload(moe->modules[i]);
+        cuda_module_unload(moe->modules[i]);
 }

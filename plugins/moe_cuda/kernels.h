@@ -1,77 +1,100 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * kernels.h: what kernels are handed; read by C and CUDA.
- *
- * Letters: T tokens, d hidden, E experts, k of them chosen per token, f their width, S width of the shared experts together,
- * R ranks, P replicas (the experts themselves where they are not replicated), L = P/R of them ours, C most rows from one rank to another, N rows that we have room for. Types: "real" is the
- * block's dtype; "sum" is double for DP_F64 and float otherwise; "wide" is float for DP_BF16 and double otherwise. */
-#ifndef DP_MOE_CUDA_KERNELS_H
-#define DP_MOE_CUDA_KERNELS_H
+ * kernels.h: what kernels are handed; read by C and CUDA. Letters as in plugins/moe/dims.h. Types: "real" is the block's
+ * dtype; "sum" is double for DP_F64 and float otherwise; "wide" is float for DP_BF16 and double otherwise. */
+#ifndef MOE_CUDA_KERNELS_H
+#define MOE_CUDA_KERNELS_H
 
-#include <stdint.h>
+#include "plugins/moe/dims.h"
 
 enum {
-    MOE_CHUNK = 1024,        /* choices that one block sorts                                  */
-    MOE_SCAN_THREADS = 256,  /* of the blocks that work alone                                 */
-    MOE_TOKEN_THREADS = 128, /* of blocks with a warp per token                               */
-    MOE_STRIP = 64,          /* tokens whose gradients of the norm's gain are summed first    */
+    MOE_CHUNK = 1024,        /* choices that one block sorts */
+    MOE_SCAN_THREADS = 256,  /* of the blocks that work alone */
+    MOE_TOKEN_THREADS = 128, /* of blocks with a warp per token */
+    MOE_STRIP = 64,          /* tokens whose gradients of the norm's gain are summed first */
     MOE_MOST_RANKS = 1024,
     /* Tiles of products and the shared memory of their stages: on tensor cores by rows and by cells, without. */
-    MOE_ROWS_M = 128, MOE_ROWS_N = 256, MOE_ROWS_SHARED = 4 * (128 + 256) * 64 * 2,
-    MOE_CELLS_M = 128, MOE_CELLS_N = 128, MOE_CELLS_SHARED = 3 * (128 + 128) * 64 * 2,
+    MOE_ROWS_M = 128,
+    MOE_ROWS_N = 256,
+    MOE_ROWS_SHARED = 4 * (128 + 256) * 64 * 2,
+    MOE_CELLS_M = 128,
+    MOE_CELLS_N = 128,
+    MOE_CELLS_SHARED = 3 * (128 + 128) * 64 * 2,
     MOE_WGMMA_SHARED = 4 * (128 + 256) * 64 * 2 + 1024, /* in tiles of MOE_ROWS_M x MOE_ROWS_N both ways */
     MOE_PLAIN_TILE = 64,
     MOE_PRODUCT_THREADS = 256
 };
 
-/* Which call sent a row. */
-enum { MOE_DISPATCH = 1, MOE_COMBINE, MOE_COMBINE_BACKWARD, MOE_DISPATCH_BACKWARD };
-
 /* What a kernel found wrong; written once, read by the host. */
 enum { MOE_FAULT_STEP = 1, MOE_FAULT_ROOM = 2, MOE_FAULT_PLACEMENT = 3 };
 
 typedef struct moe_fault {
-    int32_t claimed;                /* by the thread that writes the rest                       */
+    int32_t claimed; /* by the thread that writes the rest */
     int32_t kind, call;
     int32_t rank, rows; /* rank: whose rows, or which expert has no replica; rows: how many came that have no room */
 } moe_fault_t;
 
-/* Travels in front of each row. */
-typedef struct moe_head {
-    int32_t expert; /* out: the replica's number at the receiver. back: 0                         */
-    uint32_t call;
-    double weight;  /* dispatch: the weight; dispatch_backward: its gradient; else 0               */
-} moe_head_t;
+/* The memory of a call: X(type, name, rows, columns, bytes of an element), in this order, with n the dims; real and sum:
+ * bytes of those types. layout.c makes offsets of them, moe_call the pointers that kernels get. */
+#define MOE_SAVED(X)                                                                                                   \
+    X(void, h, n->tokens, n->hidden, real)                                                                             \
+    X(void, rstd, n->tokens, 1, sum)                                                                                   \
+    X(void, scores, n->tokens, n->experts, sum) /* become gradients of the logits */                                   \
+    X(void, weights, n->tokens, n->top_k, sum)                                                                         \
+    X(int32_t, chosen, n->tokens, n->top_k, 4)                                                                         \
+    X(int32_t, replica, n->tokens, n->top_k, 4) /* which serves (token, choice) */                                     \
+    X(int32_t, place, n->tokens, n->top_k, 4)   /* the row of (token, choice) among those we send */                   \
+    X(int32_t, counts, n->experts, 1, 4)        /* how often each expert was chosen */                                 \
+    X(int32_t, out_offsets, n->ranks, 1, 4)     /* rows we send to each rank: their first, how many */                 \
+    X(int32_t, out_counts, n->ranks, 1, 4)                                                                             \
+    X(int32_t, in_offsets, n->ranks, 1, 4) /* rows we got from each rank */                                            \
+    X(int32_t, in_counts, n->ranks, 1, 4)                                                                              \
+    X(int32_t, from, n->ranks, n->local + 1, 4) /* first row of each expert among those of a rank */                   \
+    X(int32_t, cells, n->local, n->ranks, 4)    /* rows for each expert from each rank: how many, the first in x */    \
+    X(int32_t, first, n->local, n->ranks, 4)                                                                           \
+    X(int32_t, group_rows, n->local, 1, 4) /* the same for each expert */                                              \
+    X(int32_t, group_first, n->local, 1, 4)                                                                            \
+    X(void, dnorm, n->hidden, 1, sum)                                                                                  \
+    X(void, shared_gate, n->tokens, n->shared, real) /* of the shared experts, as gate, up and act below */            \
+    X(void, shared_up, n->tokens, n->shared, real)                                                                     \
+    X(void, shared_act, n->tokens, n->shared, real)                                                                    \
+    X(void, shared_dy, n->shared > 0 ? n->tokens : 0, n->hidden, real)                                                 \
+    X(int32_t, back, n->rows, 1, 4) /* which travelling row belongs to each row of x; below 0: none */                 \
+    X(void, arrived_weights, n->rows, 1, sum)                                                                          \
+    X(void, x, n->rows, n->hidden, real) /* received rows, ordered by (expert, rank) */                                \
+    X(void, gate, n->rows, n->ffn, real) /* gate and up become their gradients */                                      \
+    X(void, up, n->rows, n->ffn, real)                                                                                 \
+    X(void, act, n->rows, n->ffn, real) /* input of w_down */                                                          \
+    X(void, dy, n->rows, n->hidden, real)
 
-typedef struct moe_dims {
-    int32_t tokens, hidden, experts, top_k, ffn, shared; /* T d E k f S */
-    int32_t replicas, rank, ranks, local, pair_rows, rows; /* P - R L C N */
-    int32_t padded;   /* rows between the first rows of two experts; 0: experts lie one behind the other   */
-    int32_t softmax, normalize;
-    int32_t vectors;  /* rows of d, of f and of S reals are multiples of 16 bytes                          */
-    int64_t row_bytes;
-    double scale, norm_eps;
-    double aux;       /* what sum_e count_e sum_t p_te is multiplied by                                    */
-} moe_dims_t;
+#define MOE_WORK(X)                                                                                                    \
+    X(char, rows, n->rows > n->tokens * n->top_k ? n->rows : n->tokens * n->top_k, n->row_bytes, 1) /* travelling */   \
+    X(void, own, n->tokens, n->hidden, sum) /* forward: output of the shared experts; backward: gradient of n */       \
+    X(double, dweights, n->tokens, n->top_k, 8)                                                                        \
+    X(void, passing_dy, n->shared > 0 ? 0 : n->tokens, n->hidden, real)
 
-/* One call's memory, all of it on the device. Names as in moe_cuda.h's layout. */
+#define MOE_SCRATCH(X)                                                                                                 \
+    X(void, normed, n->tokens, n->hidden, real)                                                                        \
+    X(void, strips, 1, strips, 1) /* sum [T/64,d], or bf16 [2,T,E] */                                                  \
+    X(int32_t, histogram, chunks, n->experts, 4)                                                                       \
+    X(int32_t, starts, n->replicas, 1, 4)                                                                              \
+    X(int32_t, list, n->replicas, 1, 4)                                                                                \
+    X(int32_t, list_first, n->experts + 1, 1, 4)                                                                       \
+    X(double, partial, n->tokens, 1, 8)
+
+/* What a call works on, all of it on the device. */
 typedef struct moe_call {
     moe_dims_t n;
     const void *norm, *bias; /* parameters: real [d], [E] */
     void *grad_norm, *grad_bias;
-    void *h, *rstd, *scores, *weights;
-    int32_t *chosen, *replica, *place, *counts;
-    int32_t *out_offsets, *out_counts, *in_offsets, *in_counts;
-    int32_t *from, *cells, *first, *group_rows, *group_first, *back;
-    void *arrived_weights, *x, *dy, *gate, *up, *act, *own_dy, *dnorm;
-    char *rows;
-    void *own; /* forward: output of the shared experts; backward: gradient of n */
-    double *dweights;
-    void *normed, *strips;
-    int32_t *histogram, *starts, *list, *list_first;
+#define MOE_POINTER(type, name, rows, columns, bytes) type *name;
+    MOE_SAVED(MOE_POINTER)
+    MOE_WORK(MOE_POINTER)
+    MOE_SCRATCH(MOE_POINTER)
+#undef MOE_POINTER
+    void *own_dy;             /* real [T,d]: shared_dy, or passing_dy without shared experts */
     const int32_t *placement; /* NULL: experts are not replicated */
     int32_t microbatch;
-    double *partial;
     const void *input; /* x, or dy */
     void *y, *dx;
     double *aux_loss;
@@ -84,9 +107,9 @@ typedef struct moe_call {
 
 /* Rows of an activation, of the routed experts (back given) or of the shared ones. */
 typedef struct moe_glu {
-    void *gate, *up, *act;   /* real [rows, width]                                                */
-    const void *weights;     /* sum [rows]; NULL: 1                                               */
-    const int32_t *back;     /* which travelling row belongs to each; below 0: none               */
+    void *gate, *up, *act;           /* real [rows, width] */
+    const void *weights;             /* sum [rows]; NULL: 1 */
+    const int32_t *back;             /* which travelling row belongs to each; below 0: none */
     const int32_t *offsets, *counts; /* [ranks] whose last ones sum to the number of rows; NULL: `rows` */
     char *travelling;
     int64_t row_bytes;
@@ -94,18 +117,23 @@ typedef struct moe_glu {
 } moe_glu_t;
 
 /**
- * One grouped product. By rows: C rows = A rows times the group's B. By cells: C of the group += A^T B over its rows, which lie
- * in `cells` runs that are added one after the other.
+ * One grouped product. By rows: C rows = A rows times the group's B. By cells: C of the group += A^T B over its rows,
+ * which lie in `cells` runs that are added one after the other.
  */
 typedef struct moe_product {
-    const int32_t *rows, *first; /* [groups, cells] how many, which is the first; NULL: one run of `m` (by cells: `k`) rows  */
-    const int32_t *map;          /* by rows: row of C for each row of A; NULL: the same                                     */
-    const void *a[2], *b[2];     /* `parts` of a sum, or (b, c) `outputs` of one A                                          */
+    /* [groups, cells] how many, which is the first; NULL: one run of `m` (by cells: `k`) rows */
+    const int32_t *rows, *first;
+    const int32_t *map; /* by rows: row of C for each row of A; NULL: the same */
+    /* `parts` of a sum, or (b, c) `outputs` of one A */
+    const void *a[2], *b[2];
     void *c[2];
-    int64_t lda, ldb, ldc, group_b, group_c; /* elements                                                                    */
-    int32_t groups, cells, m, n, k; /* by rows, with `rows`: m is what all groups together have at most                     */
-    int32_t parts, outputs;      /* 1 or 2; not both 2                                                                      */
-    int32_t accumulate;          /* by rows: C is added to                                                                  */
+    /* elements */
+    int64_t lda, ldb, ldc, group_b, group_c;
+    /* by rows, with `rows`: m is what all groups together have at most */
+    int32_t groups, cells, m, n, k;
+    /* 1 or 2; not both 2 */
+    int32_t parts, outputs;
+    int32_t accumulate; /* by rows: C is added to */
 } moe_product_t;
 
 #endif

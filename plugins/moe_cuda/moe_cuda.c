@@ -1,11 +1,22 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_cuda.c: the plugin and its calls. A call puts kernels, products and exchanges on the stream it is given and returns; what
- * sizes they have, the device alone knows. The only state an instance changes is the number of its next exchange. */
+ * moe_cuda.c: the plugin and its calls. A call puts kernels, products and exchanges on the stream it is given and
+ * returns; what sizes they have, the device alone knows. The only state an instance changes is the number of its next
+ * exchange. */
 #include "moe_cuda.h"
+#include "plugins/common/check.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+/* One block scans all experts; tokens are counted by the second dimension of a grid. */
+static const moe_rules_t rules = {.plugin = "moe_cuda",
+                                  .bf16 = true,
+                                  .capacity = true,
+                                  .most_experts = 1 << 14,
+                                  .most_ranks = MOE_MOST_RANKS,
+                                  .most_tokens = 65535 * MOE_STRIP,
+                                  .most_elements = INT64_MAX};
 
 /* One call under way: sticky about the first failure, so that a call reads as the list of its steps. */
 typedef struct work {
@@ -17,90 +28,38 @@ typedef struct work {
     dp_status_t status;
 } work_t;
 
-/* Pointers of dp_io_t that a call needs besides params, saved, work and scratch. */
-enum { NEED_X = 1, NEED_Y = 2, NEED_DY = 4, NEED_GRADS = 8, NEED_NO_WORK = 16 };
-
-static dp_status_t check_io(const dp_moe_t *moe, const dp_io_t *io, const char *call, unsigned need)
-{
-    const char *missing = io->params == NULL                           ? "params"
-                          : io->saved == NULL                          ? "saved"
-                          : io->work == NULL && !(need & NEED_NO_WORK) ? "work"
-                          : io->scratch == NULL                        ? "scratch"
-                          : io->x == NULL && (need & NEED_X)           ? "x"
-                          : io->y == NULL && (need & NEED_Y)           ? "y"
-                          : io->dy == NULL && (need & NEED_DY)         ? "dy"
-                          : io->grads == NULL && (need & NEED_GRADS)   ? "grads"
-                                                                       : NULL;
-
-    if (missing == NULL)
-        return DP_OK;
-    return DP_FAIL(moe->host, DP_ERR_INVALID, "moe_cuda: %s needs io.%s, which is NULL", call, missing);
-}
-
 static void *at(const void *block, size_t offset)
 {
     return block != NULL ? (char *)(uintptr_t)block + offset : NULL;
 }
 
-/* A parameter, or with `grads` its gradient, by its offset in elements. */
+/* A parameter by its offset in elements. */
 static void *param(const dp_moe_t *moe, const void *params, size_t offset)
 {
-    return at(params, offset * dp_dtype_bytes(moe->shape.dtype));
+    return at(params, offset * dp_dtype_bytes(moe->dtype));
 }
 
+/* Its gradient. */
 static void *grad(const dp_moe_t *moe, void *grads, size_t offset)
 {
-    return at(grads, offset * dp_dtype_bytes(dp_dtype_accumulator(moe->shape.dtype)));
+    return at(grads, offset * dp_dtype_bytes(dp_dtype_accumulator(moe->dtype)));
 }
 
-static void point_saved(const moe_layout_t *l, void *saved, moe_call_t *c)
-{
-    c->h = at(saved, l->saved.h);
-    c->rstd = at(saved, l->saved.rstd);
-    c->scores = at(saved, l->saved.scores);
-    c->weights = at(saved, l->saved.weights);
-    c->chosen = at(saved, l->saved.chosen);
-    c->replica = at(saved, l->saved.replica);
-    c->place = at(saved, l->saved.place);
-    c->counts = at(saved, l->saved.counts);
-    c->out_offsets = at(saved, l->saved.out_offsets);
-    c->out_counts = at(saved, l->saved.out_counts);
-    c->in_offsets = at(saved, l->saved.in_offsets);
-    c->in_counts = at(saved, l->saved.in_counts);
-    c->from = at(saved, l->saved.from);
-    c->cells = at(saved, l->saved.cells);
-    c->first = at(saved, l->saved.first);
-    c->group_rows = at(saved, l->saved.group_rows);
-    c->group_first = at(saved, l->saved.group_first);
-    c->back = at(saved, l->saved.back);
-    c->arrived_weights = at(saved, l->saved.arrived_weights);
-    c->x = at(saved, l->saved.x);
-    c->dy = at(saved, l->saved.dy);
-    c->gate = at(saved, l->saved.gate);
-    c->up = at(saved, l->saved.up);
-    c->act = at(saved, l->saved.act);
-    c->dnorm = at(saved, l->saved.dnorm);
-}
-
-static void point_rest(const dp_moe_t *moe, const dp_io_t *io, moe_call_t *c)
+static void point(const dp_moe_t *moe, const dp_io_t *io, moe_call_t *c)
 {
     const moe_layout_t *l = &moe->layout;
 
-    c->norm = param(moe, io->params, l->norm);
-    c->bias = param(moe, io->params, l->bias);
-    c->grad_norm = grad(moe, io->grads, l->norm);
-    c->grad_bias = grad(moe, io->grads, l->bias);
-    c->own_dy = moe->shape.n.shared > 0 ? at(io->saved, l->saved.own_dy) : at(io->work, l->work.own_dy);
-    c->rows = at(io->work, l->work.rows);
-    c->own = at(io->work, l->work.own);
-    c->dweights = at(io->work, l->work.dweights);
-    c->normed = at(io->scratch, l->scratch.normed);
-    c->strips = at(io->scratch, l->scratch.strips);
-    c->histogram = at(io->scratch, l->scratch.histogram);
-    c->starts = at(io->scratch, l->scratch.starts);
-    c->list = at(io->scratch, l->scratch.list);
-    c->list_first = at(io->scratch, l->scratch.list_first);
-    c->partial = at(io->scratch, l->scratch.partial);
+#define POINT_SAVED(type, name, rows, columns, bytes)   c->name = at(io->saved, l->name);
+#define POINT_WORK(type, name, rows, columns, bytes)    c->name = at(io->work, l->name);
+#define POINT_SCRATCH(type, name, rows, columns, bytes) c->name = at(io->scratch, l->name);
+    MOE_SAVED(POINT_SAVED)
+    MOE_WORK(POINT_WORK)
+    MOE_SCRATCH(POINT_SCRATCH)
+    c->own_dy = moe->n.shared > 0 ? c->shared_dy : c->passing_dy;
+    c->norm = param(moe, io->params, l->params.norm);
+    c->bias = param(moe, io->params, l->params.bias);
+    c->grad_norm = grad(moe, io->grads, l->params.norm);
+    c->grad_bias = grad(moe, io->grads, l->params.bias);
     c->y = io->y;
     c->dx = io->dx;
     c->fault = moe->fault;
@@ -108,23 +67,24 @@ static void point_rest(const dp_moe_t *moe, const dp_io_t *io, moe_call_t *c)
 
 static work_t begin(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s, const char *call, unsigned need)
 {
+    static const dp_io_t nothing; /* what a call that failed before its first step looks at */
     work_t w = {.moe = moe,
-                .io = &io->io,
+                .io = &nothing,
                 .stream = s,
-                .call = {.n = moe->shape.n},
-                .status = check_io(moe, &io->io, call, need)};
+                .call = {.n = moe->n},
+                .status = moe_check_io(moe->host, rules.plugin, io, call, need)};
 
     if (w.status >= 0)
         w.status = moe_check(moe);
     if (w.status < 0)
         return w;
+    w.io = io->io;
     w.s = moe->device_vt->stream_native(s);
-    point_saved(&moe->layout, io->io.saved, &w.call);
-    point_rest(moe, &io->io, &w.call);
+    point(moe, w.io, &w.call);
     w.call.aux_loss = io->aux_loss;
     w.call.aux_scale = (double)io->aux_scale;
-    w.call.placement = moe->shape.replicated ? io->placement : NULL;
-    w.call.microbatch = io->io.microbatch;
+    w.call.placement = moe->n.replicated ? io->placement : NULL;
+    w.call.microbatch = w.io->microbatch;
     return w;
 }
 
@@ -140,7 +100,7 @@ static unsigned threads_for(int32_t elements, int32_t width)
 
 static unsigned row_threads(const dp_moe_t *moe, int32_t elements)
 {
-    const int32_t width = moe->shape.n.vectors ? (int32_t)(16 / dp_dtype_bytes(moe->shape.dtype)) : 1;
+    const int32_t width = moe->n.vectors ? (int32_t)(16 / dp_dtype_bytes(moe->dtype)) : 1;
 
     return threads_for(elements, width);
 }
@@ -153,29 +113,27 @@ static unsigned blocks_for(const dp_moe_t *moe, int64_t most)
     return (unsigned)(most < at_once ? most : at_once);
 }
 
-static void run(work_t *w, CUfunction kernel, dp_cuda_dim_t grid, unsigned threads)
+static void run(work_t *w, CUfunction kernel, cuda_dim_t grid, unsigned threads)
 {
     if (w->status >= 0)
-        w->status =
-            dp_cuda_launch(w->moe->host, w->moe->cu, kernel, grid, DP_DIM(threads), 0, w->s, &w->call);
+        w->status = cuda_launch(w->moe->host, w->moe->cu, kernel, grid, CUDA_DIM(threads), 0, w->s, &w->call);
 }
 
 /* A block per token, or per row. */
 static void run_tokens(work_t *w, CUfunction kernel)
 {
-    run(w, kernel, DP_DIM(blocks_for(w->moe, w->call.n.tokens)), row_threads(w->moe, w->call.n.hidden));
+    run(w, kernel, CUDA_DIM(blocks_for(w->moe, w->call.n.tokens)), row_threads(w->moe, w->call.n.hidden));
 }
 
 /* A warp per token. */
 static void run_warps(work_t *w, CUfunction kernel)
 {
-    run(w, kernel, DP_DIM(dp_cuda_blocks((size_t)w->call.n.tokens, MOE_TOKEN_THREADS / 32)),
-        MOE_TOKEN_THREADS);
+    run(w, kernel, CUDA_DIM(cuda_blocks((size_t)w->call.n.tokens, MOE_TOKEN_THREADS / 32)), MOE_TOKEN_THREADS);
 }
 
 static void run_alone(work_t *w, CUfunction kernel)
 {
-    run(w, kernel, DP_DIM(1), MOE_SCAN_THREADS);
+    run(w, kernel, CUDA_DIM(1), MOE_SCAN_THREADS);
 }
 
 /* A block per chunk of choices. */
@@ -183,12 +141,12 @@ static void run_chunks(work_t *w, CUfunction kernel)
 {
     const size_t choices = (size_t)w->call.n.tokens * (size_t)w->call.n.top_k;
 
-    run(w, kernel, DP_DIM(dp_cuda_blocks(choices, MOE_CHUNK)), threads_for(w->call.n.experts, 1));
+    run(w, kernel, CUDA_DIM(cuda_blocks(choices, MOE_CHUNK)), threads_for(w->call.n.experts, 1));
 }
 
 static void run_elements(work_t *w, CUfunction kernel, int64_t count)
 {
-    run(w, kernel, DP_DIM(blocks_for(w->moe, (count + 255) / 256)), 256);
+    run(w, kernel, CUDA_DIM(blocks_for(w->moe, (count + 255) / 256)), 256);
 }
 
 static void multiply(work_t *w, moe_form_t form, bool sums, const moe_product_t *p)
@@ -197,38 +155,30 @@ static void multiply(work_t *w, moe_form_t form, bool sums, const moe_product_t 
         w->status = moe_multiply(w->moe, form, sums, p, w->s);
 }
 
-static void multiply_padded(work_t *w, moe_padded_product_t which, const void *a, const void *b, double beta,
-                            void *c)
-{
-    if (w->status >= 0)
-        w->status = moe_multiply_padded(w->moe, which, a, b, beta, c,
-                                        at(w->io->scratch, w->moe->layout.scratch.workspace), w->s);
-}
-
 static void run_glu(work_t *w, CUfunction kernel, const moe_glu_t *g, unsigned threads)
 {
     moe_glu_t argument = *g;
 
     if (w->status >= 0)
-        w->status = dp_cuda_launch(w->moe->host, w->moe->cu, kernel, DP_DIM(blocks_for(w->moe, g->rows)),
-                                   DP_DIM(threads), 0, w->s, &argument);
+        w->status = cuda_launch(w->moe->host, w->moe->cu, kernel, CUDA_DIM(blocks_for(w->moe, g->rows)),
+                                CUDA_DIM(threads), 0, w->s, &argument);
 }
 
 /* ---- exchanges ---- */
 
 /* Rows in work go to their ranks; what comes is the call's `arrived` until taken(). */
-static void transfer(work_t *w, struct moe_link *link, const int32_t *offsets, const int32_t *counts)
+static void transfer(work_t *w, moe_link_t *link, const int32_t *offsets, const int32_t *counts)
 {
     const void *rows = NULL;
     const int32_t *arrived = NULL;
 
     if (w->status < 0)
         return;
-    w->status = w->moe->comm_vt->exchange(link->exchange, link->sequence, w->call.rows, offsets, counts,
-                                          &rows, &arrived, w->stream);
+    w->status = w->moe->comm_vt->exchange(link->exchange, link->number, w->call.rows, offsets, counts, &rows, &arrived,
+                                          w->stream);
     if (w->status < 0)
         return;
-    link->sequence++;
+    link->number++;
     w->call.arrived = rows;
     w->call.arrived_counts = arrived;
 }
@@ -245,38 +195,35 @@ static void transfer_back(work_t *w, int32_t label)
     transfer(w, &w->moe->back, w->call.in_offsets, w->call.in_counts);
 }
 
-static void taken(work_t *w, struct moe_link *link)
+static void taken(work_t *w, moe_link_t *link)
 {
     if (w->status >= 0)
-        w->status = w->moe->comm_vt->exchange_release(link->exchange, link->sequence - 1, w->stream);
+        w->status = w->moe->comm_vt->exchange_release(link->exchange, link->number - 1, w->stream);
 }
 
 static void sort(work_t *w)
 {
     const moe_kernels_t *k = &w->moe->kernels;
 
-    run(w, k->sort, DP_DIM(blocks_for(w->moe, w->moe->shape.arrivals)),
-        row_threads(w->moe, w->call.n.hidden));
-    if (w->call.n.padded > 0)
-        run(w, k->pad, DP_DIM2(blocks_for(w->moe, w->call.n.padded), w->call.n.local), 64);
+    run(w, k->sort, CUDA_DIM(blocks_for(w->moe, w->call.n.rows)), row_threads(w->moe, w->call.n.hidden));
 }
 
 /* ---- products: what A, B and C are; see moe.h for the shapes ---- */
 
 static size_t matrix(const dp_moe_t *moe)
 {
-    return (size_t)moe->shape.n.hidden * (size_t)moe->shape.n.ffn;
+    return (size_t)moe->n.hidden * (size_t)moe->n.ffn;
 }
 
 /* The k-th matrix of the first local expert. */
 static void *expert_param(const work_t *w, size_t k)
 {
-    return param(w->moe, w->io->params, w->moe->layout.expert + k * matrix(w->moe));
+    return param(w->moe, w->io->params, w->moe->layout.params.expert + k * matrix(w->moe));
 }
 
 static void *expert_grad(const work_t *w, size_t k)
 {
-    return grad(w->moe, w->io->grads, w->moe->layout.expert + k * matrix(w->moe));
+    return grad(w->moe, w->io->grads, w->moe->layout.params.expert + k * matrix(w->moe));
 }
 
 /* Over all rows that arrived, expert by expert. */
@@ -284,7 +231,7 @@ static moe_product_t grouped(const work_t *w, int32_t n, int32_t k)
 {
     const moe_product_t p = {.rows = w->call.group_rows,
                              .first = w->call.group_first,
-                             .group_b = (int64_t)w->moe->layout.expert_count,
+                             .group_b = (int64_t)w->moe->layout.params.expert_count,
                              .groups = w->call.n.local,
                              .cells = 1,
                              .m = w->call.n.rows,
@@ -312,14 +259,13 @@ static moe_product_t cellular(const work_t *w, int32_t m, int32_t n)
     p.rows = w->call.cells;
     p.first = w->call.first;
     p.group_b = 0;
-    p.group_c = (int64_t)w->moe->layout.expert_count;
+    p.group_c = (int64_t)w->moe->layout.params.expert_count;
     p.cells = w->call.n.ranks;
     p.m = m;
     return p;
 }
 
-static void operands(moe_product_t *p, const void *a, int64_t lda, const void *b, int64_t ldb, void *c,
-                     int64_t ldc)
+static void operands(moe_product_t *p, const void *a, int64_t lda, const void *b, int64_t ldb, void *c, int64_t ldc)
 {
     p->a[0] = a;
     p->lda = lda;
@@ -334,12 +280,6 @@ static void *travelling(const work_t *w)
     return w->call.rows + sizeof(moe_head_t);
 }
 
-/* From one travelling row to the next, in elements. */
-static int64_t stride(const work_t *w)
-{
-    return w->call.n.row_bytes / (int64_t)dp_dtype_bytes(w->moe->shape.dtype);
-}
-
 /* The rows of the routed experts; label: of those that travel. */
 static moe_glu_t routed_glu(const work_t *w, int32_t label)
 {
@@ -349,7 +289,7 @@ static moe_glu_t routed_glu(const work_t *w, int32_t label)
                          .act = w->call.act,
                          .weights = w->call.arrived_weights,
                          .back = w->call.back,
-                         .offsets = n->padded > 0 ? NULL : w->call.in_offsets,
+                         .offsets = w->call.in_offsets,
                          .counts = w->call.in_counts,
                          .travelling = w->call.rows,
                          .row_bytes = n->row_bytes,
@@ -365,25 +305,15 @@ static moe_glu_t routed_glu(const work_t *w, int32_t label)
 
 static moe_glu_t shared_glu(const work_t *w)
 {
-    const moe_layout_t *l = &w->moe->layout;
-    const moe_glu_t g = {.gate = at(w->io->saved, l->saved.shared_gate),
-                         .up = at(w->io->saved, l->saved.shared_up),
-                         .act = at(w->io->saved, l->saved.shared_act),
+    const moe_glu_t g = {.gate = w->call.shared_gate,
+                         .up = w->call.shared_up,
+                         .act = w->call.shared_act,
                          .rows = w->call.n.tokens,
                          .width = w->call.n.shared,
                          .hidden = w->call.n.hidden,
                          .vectors = w->call.n.vectors};
 
     return g;
-}
-
-/* Padded products lie expert by expert; those that are to travel go to their places. */
-static void spread(work_t *w, const void *products)
-{
-    moe_glu_t g = routed_glu(w, 0);
-
-    g.act = (void *)(uintptr_t)products;
-    run_glu(w, w->moe->kernels.spread, &g, threads_for(w->call.n.hidden, 1));
 }
 
 /* ---- experts ---- */
@@ -394,23 +324,13 @@ static void routed_forward(work_t *w)
     const moe_glu_t g = routed_glu(w, MOE_COMBINE);
     moe_product_t up = grouped(w, n->ffn, n->hidden), down = grouped(w, n->hidden, n->ffn);
 
-    if (n->padded > 0) {
-        void *out = at(w->io->work, w->moe->layout.work.padded);
-
-        multiply_padded(w, MOE_UP, w->call.x, expert_param(w, 0), 0, w->call.gate);
-        multiply_padded(w, MOE_UP, w->call.x, expert_param(w, 1), 0, w->call.up);
-        run_glu(w, w->moe->kernels.activate, &g, row_threads(w->moe, n->ffn));
-        multiply_padded(w, MOE_DOWN, w->call.act, expert_param(w, 2), 0, out);
-        spread(w, out);
-        return;
-    }
     operands(&up, w->call.x, n->hidden, expert_param(w, 0), n->ffn, w->call.gate, n->ffn);
     up.outputs = 2;
     up.b[1] = expert_param(w, 1);
     up.c[1] = w->call.up;
     multiply(w, MOE_NN, false, &up);
     run_glu(w, w->moe->kernels.activate, &g, row_threads(w->moe, n->ffn));
-    operands(&down, w->call.act, n->ffn, expert_param(w, 2), n->hidden, travelling(w), stride(w));
+    operands(&down, w->call.act, n->ffn, expert_param(w, 2), n->hidden, travelling(w), n->stride);
     down.map = w->call.back;
     multiply(w, MOE_NN, false, &down);
 }
@@ -418,7 +338,7 @@ static void routed_forward(work_t *w)
 static void shared_forward(work_t *w)
 {
     const moe_dims_t *n = &w->call.n;
-    const moe_layout_t *l = &w->moe->layout;
+    const moe_params_t *l = &w->moe->layout.params;
     const moe_glu_t g = shared_glu(w);
     moe_product_t up = dense(n->tokens, n->shared, n->hidden), down = dense(n->tokens, n->hidden, n->shared);
 
@@ -430,8 +350,7 @@ static void shared_forward(work_t *w)
     up.c[1] = g.up;
     multiply(w, MOE_NN, false, &up);
     run_glu(w, w->moe->kernels.activate, &g, row_threads(w->moe, n->shared));
-    operands(&down, g.act, n->shared, param(w->moe, w->io->params, l->shared_down), n->hidden, w->call.own,
-             n->hidden);
+    operands(&down, g.act, n->shared, param(w->moe, w->io->params, l->shared_down), n->hidden, w->call.own, n->hidden);
     multiply(w, MOE_NN, true, &down);
 }
 
@@ -441,20 +360,10 @@ static void routed_backward(work_t *w)
     const moe_glu_t g = routed_glu(w, MOE_DISPATCH_BACKWARD);
     moe_product_t down = grouped(w, n->ffn, n->hidden), up = grouped(w, n->hidden, n->ffn);
 
-    if (n->padded > 0) {
-        void *out = at(w->io->work, w->moe->layout.work.padded);
-
-        multiply_padded(w, MOE_DOWN_BACKWARD, w->call.dy, expert_param(w, 2), 0, w->call.act);
-        run_glu(w, w->moe->kernels.activate_backward, &g, row_threads(w->moe, n->ffn));
-        multiply_padded(w, MOE_UP_BACKWARD, w->call.gate, expert_param(w, 0), 0, out);
-        multiply_padded(w, MOE_UP_BACKWARD, w->call.up, expert_param(w, 1), 1, out);
-        spread(w, out);
-        return;
-    }
     operands(&down, w->call.dy, n->hidden, expert_param(w, 2), n->hidden, w->call.act, n->ffn);
     multiply(w, MOE_NT, false, &down);
     run_glu(w, w->moe->kernels.activate_backward, &g, row_threads(w->moe, n->ffn));
-    operands(&up, w->call.gate, n->ffn, expert_param(w, 0), n->ffn, travelling(w), stride(w));
+    operands(&up, w->call.gate, n->ffn, expert_param(w, 0), n->ffn, travelling(w), n->stride);
     up.parts = 2;
     up.a[1] = w->call.up;
     up.b[1] = expert_param(w, 1);
@@ -465,7 +374,7 @@ static void routed_backward(work_t *w)
 static void shared_backward(work_t *w)
 {
     const moe_dims_t *n = &w->call.n;
-    const moe_layout_t *l = &w->moe->layout;
+    const moe_params_t *l = &w->moe->layout.params;
     const moe_glu_t g = shared_glu(w);
     moe_product_t down = dense(n->tokens, n->shared, n->hidden), up = dense(n->tokens, n->hidden, n->shared);
 
@@ -473,8 +382,7 @@ static void shared_backward(work_t *w)
              n->shared);
     multiply(w, MOE_NT, false, &down);
     run_glu(w, w->moe->kernels.activate_backward, &g, row_threads(w->moe, n->shared));
-    operands(&up, g.gate, n->shared, param(w->moe, w->io->params, l->shared_gate), n->shared, w->call.own,
-             n->hidden);
+    operands(&up, g.gate, n->shared, param(w->moe, w->io->params, l->shared_gate), n->shared, w->call.own, n->hidden);
     up.parts = 2;
     up.a[1] = g.up;
     up.b[1] = param(w->moe, w->io->params, l->shared_up);
@@ -486,12 +394,6 @@ static void routed_weights(work_t *w)
     const moe_dims_t *n = &w->call.n;
     moe_product_t up = cellular(w, n->hidden, n->ffn), down = cellular(w, n->ffn, n->hidden);
 
-    if (n->padded > 0) {
-        multiply_padded(w, MOE_UP_WEIGHT, w->call.x, w->call.gate, 1, expert_grad(w, 0));
-        multiply_padded(w, MOE_UP_WEIGHT, w->call.x, w->call.up, 1, expert_grad(w, 1));
-        multiply_padded(w, MOE_DOWN_WEIGHT, w->call.act, w->call.dy, 1, expert_grad(w, 2));
-        return;
-    }
     operands(&up, w->call.x, n->hidden, w->call.gate, n->ffn, expert_grad(w, 0), n->ffn);
     up.outputs = 2;
     up.b[1] = w->call.up;
@@ -504,19 +406,17 @@ static void routed_weights(work_t *w)
 static void shared_weights(work_t *w)
 {
     const moe_dims_t *n = &w->call.n;
-    const moe_layout_t *l = &w->moe->layout;
+    const moe_params_t *l = &w->moe->layout.params;
     const moe_glu_t g = shared_glu(w);
     moe_product_t up = dense(n->hidden, n->shared, n->tokens), down = dense(n->shared, n->hidden, n->tokens);
 
     run_tokens(w, w->moe->kernels.norm_again);
-    operands(&up, w->call.normed, n->hidden, g.gate, n->shared, grad(w->moe, w->io->grads, l->shared_gate),
-             n->shared);
+    operands(&up, w->call.normed, n->hidden, g.gate, n->shared, grad(w->moe, w->io->grads, l->shared_gate), n->shared);
     up.outputs = 2;
     up.b[1] = g.up;
     up.c[1] = grad(w->moe, w->io->grads, l->shared_up);
     multiply(w, MOE_TN, true, &up);
-    operands(&down, g.act, n->shared, w->call.own_dy, n->hidden, grad(w->moe, w->io->grads, l->shared_down),
-             n->hidden);
+    operands(&down, g.act, n->shared, w->call.own_dy, n->hidden, grad(w->moe, w->io->grads, l->shared_down), n->hidden);
     multiply(w, MOE_TN, true, &down);
 }
 
@@ -527,7 +427,7 @@ static void logits(work_t *w)
     const moe_dims_t *n = &w->call.n;
     moe_product_t p = dense(n->tokens, n->experts, n->hidden);
 
-    operands(&p, w->call.normed, n->hidden, param(w->moe, w->io->params, w->moe->layout.router), n->experts,
+    operands(&p, w->call.normed, n->hidden, param(w->moe, w->io->params, w->moe->layout.params.router), n->experts,
              w->call.scores, n->experts);
     multiply(w, MOE_NN, true, &p);
 }
@@ -540,7 +440,7 @@ static void logit_parts(work_t *w, const void *parts[2])
 
     parts[0] = w->call.scores;
     parts[1] = NULL;
-    if (w->moe->shape.dtype != DP_BF16)
+    if (w->moe->dtype != DP_BF16)
         return;
     run_elements(w, w->moe->kernels.split, count);
     parts[0] = w->call.strips;
@@ -551,7 +451,7 @@ static void logit_parts(work_t *w, const void *parts[2])
 static void logits_backward(work_t *w)
 {
     const moe_dims_t *n = &w->call.n;
-    const void *router = param(w->moe, w->io->params, w->moe->layout.router), *parts[2];
+    const void *router = param(w->moe, w->io->params, w->moe->layout.params.router), *parts[2];
     moe_product_t p = dense(n->tokens, n->hidden, n->experts);
 
     logit_parts(w, parts);
@@ -573,7 +473,7 @@ static void router_weights(work_t *w)
 
     logit_parts(w, parts);
     operands(&p, w->call.normed, n->hidden, parts[0], n->experts,
-             grad(w->moe, w->io->grads, w->moe->layout.router), n->experts);
+             grad(w->moe, w->io->grads, w->moe->layout.params.router), n->experts);
     if (parts[1] != NULL) {
         p.parts = 2;
         p.a[1] = w->call.normed;
@@ -587,13 +487,11 @@ static void router_weights(work_t *w)
 static dp_status_t moe_route(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
     const moe_kernels_t *k = &moe->kernels;
-    work_t w = begin(moe, io, s, "route", NEED_X);
+    work_t w = begin(moe, io, s, "route", MOE_NEED_X);
 
-    if (w.status >= 0 && moe->shape.replicated && io->placement == NULL)
-        return DP_FAIL(moe->host, DP_ERR_INVALID,
-                       "moe_cuda: route needs a placement, which is NULL: this layer has %d replicas",
-                       moe->shape.n.replicas);
-    w.call.input = io->io.x;
+    if (w.status >= 0)
+        w.status = moe_check_placement(moe->host, rules.plugin, io, &moe->n);
+    w.call.input = w.io->x;
     w.call.label = MOE_DISPATCH;
     run_tokens(&w, k->norm);
     logits(&w);
@@ -602,7 +500,7 @@ static dp_status_t moe_route(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *
     run_alone(&w, k->replicas);
     run_alone(&w, k->starts);
     run_chunks(&w, k->places);
-    if (moe->shape.aux_alpha > 0 && io->aux_loss != NULL) {
+    if (moe->n.aux > 0 && io->aux_loss != NULL) {
         run_warps(&w, k->aux_tokens);
         run_alone(&w, k->aux_sum);
     }
@@ -616,7 +514,7 @@ static dp_status_t moe_dispatch(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_
     work_t w = begin(moe, io, s, "dispatch", 0);
 
     transfer_out(&w, MOE_DISPATCH);
-    run(&w, k->cells, DP_DIM2(blocks_for(moe, moe->shape.n.pair_rows / 256 + 1), moe->shape.n.ranks), 256);
+    run(&w, k->cells, CUDA_DIM2(blocks_for(moe, moe->n.pair_rows / 256 + 1), moe->n.ranks), 256);
     run_alone(&w, k->groups);
     sort(&w);
     taken(&w, &moe->out);
@@ -629,7 +527,7 @@ static dp_status_t moe_experts(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t
 
     if (w.status >= 0)
         routed_forward(&w);
-    if (w.status >= 0 && moe->shape.n.shared > 0)
+    if (w.status >= 0 && moe->n.shared > 0)
         shared_forward(&w);
     return w.status;
 }
@@ -637,7 +535,7 @@ static dp_status_t moe_experts(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t
 static dp_status_t moe_combine(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
     const moe_kernels_t *k = &moe->kernels;
-    work_t w = begin(moe, io, s, "combine", NEED_Y);
+    work_t w = begin(moe, io, s, "combine", MOE_NEED_Y);
 
     transfer_back(&w, MOE_COMBINE);
     run_alone(&w, k->due);
@@ -649,9 +547,9 @@ static dp_status_t moe_combine(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t
 static dp_status_t moe_combine_backward(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
     const moe_kernels_t *k = &moe->kernels;
-    work_t w = begin(moe, io, s, "combine_backward", NEED_DY);
+    work_t w = begin(moe, io, s, "combine_backward", MOE_NEED_DY);
 
-    w.call.input = io->io.dy;
+    w.call.input = w.io->dy;
     w.call.label = MOE_COMBINE_BACKWARD;
     run_tokens(&w, k->pack);
     transfer_out(&w, MOE_COMBINE_BACKWARD);
@@ -667,18 +565,18 @@ static dp_status_t moe_experts_backward_input(dp_moe_t *moe, const dp_moe_io_t *
 
     if (w.status >= 0)
         routed_backward(&w);
-    if (w.status >= 0 && moe->shape.n.shared > 0)
+    if (w.status >= 0 && moe->n.shared > 0)
         shared_backward(&w);
     return w.status;
 }
 
 static dp_status_t moe_experts_backward_weight(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
-    work_t w = begin(moe, io, s, "experts_backward_weight", NEED_GRADS | NEED_NO_WORK);
+    work_t w = begin(moe, io, s, "experts_backward_weight", MOE_NEED_GRADS | MOE_NEED_NO_WORK);
 
     if (w.status >= 0)
         routed_weights(&w);
-    if (w.status >= 0 && moe->shape.n.shared > 0)
+    if (w.status >= 0 && moe->n.shared > 0)
         shared_weights(&w);
     return w.status;
 }
@@ -698,15 +596,15 @@ static dp_status_t moe_dispatch_backward(dp_moe_t *moe, const dp_moe_io_t *io, d
 static dp_status_t moe_route_backward_input(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
     const moe_kernels_t *k = &moe->kernels;
-    const moe_dims_t *n = &moe->shape.n;
-    const dp_cuda_dim_t columns = DP_DIM(dp_cuda_blocks((size_t)n->hidden, 256));
+    const moe_dims_t *n = &moe->n;
+    const cuda_dim_t columns = CUDA_DIM(cuda_blocks((size_t)n->hidden, 256));
     work_t w = begin(moe, io, s, "route_backward_input", 0);
 
     run_warps(&w, k->logits_backward);
     logits_backward(&w);
-    run(&w, k->gain_strips, DP_DIM2(columns.x, dp_cuda_blocks((size_t)n->tokens, MOE_STRIP)), 256);
+    run(&w, k->gain_strips, CUDA_DIM2(columns.x, cuda_blocks((size_t)n->tokens, MOE_STRIP)), 256);
     run(&w, k->gain_sum, columns, 256);
-    if (io->io.dx != NULL)
+    if (w.io->dx != NULL)
         run_tokens(&w, k->norm_backward);
     return w.status;
 }
@@ -714,13 +612,13 @@ static dp_status_t moe_route_backward_input(dp_moe_t *moe, const dp_moe_io_t *io
 static dp_status_t moe_route_backward_weight(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
     const moe_kernels_t *k = &moe->kernels;
-    const moe_dims_t *n = &moe->shape.n;
+    const moe_dims_t *n = &moe->n;
     const size_t longest = (size_t)(n->hidden > n->experts ? n->hidden : n->experts);
-    work_t w = begin(moe, io, s, "route_backward_weight", NEED_GRADS | NEED_NO_WORK);
+    work_t w = begin(moe, io, s, "route_backward_weight", MOE_NEED_GRADS | MOE_NEED_NO_WORK);
 
     run_tokens(&w, k->norm_again);
     router_weights(&w);
-    run(&w, k->vectors_backward, DP_DIM(dp_cuda_blocks(longest, 256)), 256);
+    run(&w, k->vectors_backward, CUDA_DIM(cuda_blocks(longest, 256)), 256);
     return w.status;
 }
 
@@ -728,49 +626,26 @@ static dp_status_t moe_route_backward_weight(dp_moe_t *moe, const dp_moe_io_t *i
 
 static dp_status_t check_backends(const dp_host_t *host, const dp_moe_config_t *c)
 {
-    if (c->device == NULL || !DP_HAS(c->device_vt, dp_device_vt_t, watch) ||
-        !DP_HAS(c->device_vt, dp_device_vt_t, host_allocate) ||
-        !DP_HAS(c->device_vt, dp_device_vt_t, stream_native) ||
-        (c->device_vt->caps & DP_DEVICE_CAP_HOST_MEMORY))
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
-                       "moe_cuda runs kernels on a CUDA device: use it with device_cuda");
-    if (c->comm == NULL || !DP_HAS(c->comm_vt, dp_comm_vt_t, exchange_open) ||
-        !DP_HAS(c->comm_vt, dp_comm_vt_t, exchange) || !DP_HAS(c->comm_vt, dp_comm_vt_t, exchange_release))
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
-                       "moe_cuda needs a comm with exchanges for its expert group, of one rank as well");
-    return DP_OK;
+    dp_status_t status = check_device(host, rules.plugin, c->device_vt, c->device, "cuda");
+
+    return status < 0 ? status : moe_check_comm(host, rules.plugin, c);
 }
 
 static dp_status_t choose_products(const dp_host_t *host, moe_products_t *out)
 {
-    static const char *const names[] = {"grouped", "plain", "padded", "wgmma"};
+    static const char *const names[] = {"grouped", "plain", "wgmma"};
     const char *wanted = secure_getenv("DUALPIPE_MOE_PRODUCTS");
     int i;
 
     *out = MOE_GROUPED;
     if (wanted == NULL || wanted[0] == '\0')
         return DP_OK;
-    for (i = 0; i < 4; i++)
+    for (i = 0; i < 3; i++)
         if (strcmp(wanted, names[i]) == 0) {
             *out = (moe_products_t)i;
             return DP_OK;
         }
-    return DP_FAIL(host, DP_ERR_INVALID,
-                   "moe_cuda: DUALPIPE_MOE_PRODUCTS=%s: must be grouped, plain, padded or wgmma", wanted);
-}
-
-static dp_status_t open_link(dp_moe_t *moe, const dp_moe_config_t *c, uint32_t id, const char *label,
-                             struct moe_link *link)
-{
-    const dp_exchange_config_t config = {
-        .struct_size = sizeof(config),
-        .id = id,
-        .row_bytes = (size_t)moe->shape.n.row_bytes,
-        .capacity_rows = (uint32_t)moe->shape.n.pair_rows,
-        .label = label,
-    };
-
-    return moe->comm_vt->exchange_open(c->comm, &config, &link->exchange);
+    return DP_FAIL(host, DP_ERR_INVALID, "moe_cuda: DUALPIPE_MOE_PRODUCTS=%s: must be grouped, plain or wgmma", wanted);
 }
 
 static void moe_close(dp_moe_t *moe)
@@ -784,43 +659,35 @@ static void moe_close(dp_moe_t *moe)
 /* Everything behind the checks; what fails leaves the rest to moe_close(). */
 static dp_status_t set_up(dp_moe_t *moe, const dp_moe_config_t *c)
 {
-    size_t workspace;
     dp_status_t status;
 
-    moe_write_names(moe);
-    status = moe_layout_init(moe->host, &moe->shape, 0, &moe->layout); /* the products' sizes come from it */
+    moe_write_names(&moe->n, (char *)(moe + 1));
+    status = moe_layout_init(moe->host, &moe->n, moe->dtype, &moe->layout);
     if (status >= 0)
         status = moe_instance_open(moe);
-    if (status >= 0 && moe->gemm != NULL) {
-        workspace = dp_gemm_workspace(moe->gemm);
-        status = moe_layout_init(moe->host, &moe->shape, workspace, &moe->layout);
-    }
-    if (status >= 0)
-        status = open_link(moe, c, c->exchange_id, "moe out", &moe->out);
-    return status < 0 ? status : open_link(moe, c, c->exchange_id + 1, "moe back", &moe->back);
+    return status < 0 ? status : moe_open_links(&moe->n, c, &moe->out, &moe->back);
 }
 
 static dp_status_t moe_open(const dp_host_t *host, const dp_moe_config_t *config, dp_moe_t **moe_out)
 {
     dp_moe_t opened = {.host = host}, *moe;
-    moe_products_t products;
-    dp_status_t status = choose_products(host, &products);
+    dp_status_t status = choose_products(host, &opened.products);
 
     if (status >= 0)
-        status = moe_shape_init(host, config, products, &opened.shape);
-    if (status >= 0)
-        status = dp_cuda_driver(host, &opened.cu);
+        status = moe_dims_init(host, &rules, config, &opened.n);
     if (status >= 0)
         status = check_backends(host, config);
+    if (status >= 0)
+        status = cuda_driver(host, &opened.cu);
     if (status < 0)
         return status;
+    opened.dtype = config->shape->dtype;
     opened.device_vt = config->device_vt;
     opened.device = config->device;
     opened.comm_vt = config->comm_vt;
-    moe = host->allocate(host, sizeof(*moe) + moe_names_bytes(&opened.shape), 64);
+    moe = host->allocate(host, sizeof(*moe) + moe_names_bytes(&opened.n), 64);
     if (moe == NULL)
-        return DP_FAIL(host, DP_ERR_NOMEM, "moe_cuda: no memory for an instance with %d experts",
-                       opened.shape.n.local);
+        return DP_FAIL(host, DP_ERR_NOMEM, "moe_cuda: no memory for an instance with %d experts", opened.n.local);
     *moe = opened;
     status = set_up(moe, config);
     if (status < 0) {
@@ -835,20 +702,25 @@ static dp_status_t moe_sizes(const dp_moe_t *moe, dp_block_sizes_t *sizes_out)
 {
     const dp_block_sizes_t sizes = {
         .struct_size = sizeof(sizes),
-        .saved_bytes = moe->layout.saved.bytes,
-        .work_bytes = moe->layout.work.bytes,
-        .scratch_bytes = moe->layout.scratch.bytes,
-        .param_count = moe->layout.param_count,
-        .nparams = moe->layout.nparams,
+        .saved_bytes = moe->layout.saved_bytes,
+        .work_bytes = moe->layout.work_bytes,
+        .scratch_bytes = moe->layout.scratch_bytes,
+        .param_count = moe->layout.params.count,
+        .nparams = moe->layout.params.nparams,
     };
 
-    *sizes_out = sizes;
+    return answer_sizes(moe->host, rules.plugin, &sizes, sizes_out);
+}
+
+static dp_status_t moe_params(const dp_moe_t *moe, dp_param_t *params_out)
+{
+    moe_list_params(&moe->n, (const char *)(moe + 1), params_out);
     return DP_OK;
 }
 
 static const dp_moe_vt_t moe_vt = {
     .struct_size = sizeof(moe_vt),
-    .caps = DP_MOE_CAP_DETERMINISTIC | DP_MOE_CAP_REPLICAS,
+    .caps = DP_MOE_CAP_REPLICAS,
     .open = moe_open,
     .close = moe_close,
     .sizes = moe_sizes,
@@ -871,6 +743,9 @@ static const void *moe_interface(const char *id)
 }
 
 DP_PLUGIN_DEFINE(moe_cuda) = {
-    DP_PLUGIN_HEAD, "moe_cuda", DP_VERSION,    "mixture of SwiGLU experts on a CUDA device",
-    NULL,           NULL,       moe_interface,
+    DP_PLUGIN_HEAD,
+    .name = "moe_cuda",
+    .version = DP_VERSION,
+    .summary = "mixture of SwiGLU experts on a CUDA device",
+    .get_interface = moe_interface,
 };

@@ -1,48 +1,49 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_gemm.cu: grouped products whose sizes are on the device. A launch has as many blocks as run at once; each takes every
- * gridDim-th tile of all groups, and finds its group by walking over the rows of the groups.
+ * moe_gemm.cu: grouped products whose sizes are on the device. A launch has as many blocks as run at once; each takes
+ * every gridDim-th tile of all groups, and finds its group by walking over the rows of the groups.
  *
- * An element of C is one chain of additions over K from the first to the last, whatever else is in the launch: its bits depend
- * on its row of A and its column of B alone (by cells: on the rows of its cells in their order, on top of what C held). */
+ * An element of C is one chain of additions over K from the first to the last, whatever else is in the launch: its bits
+ * depend on its row of A and its column of B alone (by cells: on the rows of its cells in their order, on top of what C
+ * held). */
 #include "moe_tiles.cuh"
 
-/* ---- tensor cores: bf16 with fp32 sums. Shared memory is filled by cp.async some steps ahead, over the ends of tiles. ---- */
+/* ---- tensor cores: bf16 with fp32 sums. Shared memory is filled by cp.async some steps ahead, over the ends of tiles.
+   ---- */
 
-/* Fragments of 16 x 16 elements. A of m16n8k16 has its four 8 x 8 parts in the order (m, k) = 00, 10, 01, 11; two B next to each
- * other in the order (n, k) = 00, 01, 10, 11. Lane l gives the address of row l % 8 of part l / 8. */
+/* Fragments of 16 x 16 elements. A of m16n8k16 has its four 8 x 8 parts in the order (m, k) = 00, 10, 01, 11; two B
+ * next to each other in the order (n, k) = 00, 01, 10, 11. Lane l gives the address of row l % 8 of part l / 8. */
 template <int ROWS, int THREADS>
-DP_DEVICE void fragment_a(uint32_t r[4], dp_bf16 *tile, along_k<ROWS, THREADS>, int row, int k)
+CUDA_DEVICE void fragment_a(uint32_t r[4], cuda_bf16 *tile, along_k<ROWS, THREADS>, int row, int k)
 {
-    const int lane = (int)threadIdx.x % DP_WARP, part = lane / 8;
+    const int lane = (int)threadIdx.x % CUDA_WARP, part = lane / 8;
 
-    dp_load_matrix_x4(r, along_k<ROWS, THREADS>::at(tile, row + part % 2 * 8 + lane % 8, k / 8 + part / 2));
+    cuda_load_matrix_x4(r, along_k<ROWS, THREADS>::at(tile, row + part % 2 * 8 + lane % 8, k / 8 + part / 2));
 }
 
 template <int COLUMNS, int THREADS>
-DP_DEVICE void fragment_a(uint32_t r[4], dp_bf16 *tile, across_k<COLUMNS, THREADS>, int row, int k)
+CUDA_DEVICE void fragment_a(uint32_t r[4], cuda_bf16 *tile, across_k<COLUMNS, THREADS>, int row, int k)
 {
-    const int lane = (int)threadIdx.x % DP_WARP, part = lane / 8;
+    const int lane = (int)threadIdx.x % CUDA_WARP, part = lane / 8;
 
-    dp_load_matrix_x4_trans(
-        r, across_k<COLUMNS, THREADS>::at(tile, k + part / 2 * 8 + lane % 8, row / 8 + part % 2));
+    cuda_load_matrix_x4_trans(r, across_k<COLUMNS, THREADS>::at(tile, k + part / 2 * 8 + lane % 8, row / 8 + part % 2));
 }
 
 template <int ROWS, int THREADS>
-DP_DEVICE void fragment_b(uint32_t r[4], dp_bf16 *tile, along_k<ROWS, THREADS>, int column, int k)
+CUDA_DEVICE void fragment_b(uint32_t r[4], cuda_bf16 *tile, along_k<ROWS, THREADS>, int column, int k)
 {
-    const int lane = (int)threadIdx.x % DP_WARP, part = lane / 8;
+    const int lane = (int)threadIdx.x % CUDA_WARP, part = lane / 8;
 
-    dp_load_matrix_x4(r, along_k<ROWS, THREADS>::at(tile, column + part / 2 * 8 + lane % 8, k / 8 + part % 2));
+    cuda_load_matrix_x4(r, along_k<ROWS, THREADS>::at(tile, column + part / 2 * 8 + lane % 8, k / 8 + part % 2));
 }
 
 template <int COLUMNS, int THREADS>
-DP_DEVICE void fragment_b(uint32_t r[4], dp_bf16 *tile, across_k<COLUMNS, THREADS>, int column, int k)
+CUDA_DEVICE void fragment_b(uint32_t r[4], cuda_bf16 *tile, across_k<COLUMNS, THREADS>, int column, int k)
 {
-    const int lane = (int)threadIdx.x % DP_WARP, part = lane / 8;
+    const int lane = (int)threadIdx.x % CUDA_WARP, part = lane / 8;
 
-    dp_load_matrix_x4_trans(
-        r, across_k<COLUMNS, THREADS>::at(tile, k + part % 2 * 8 + lane % 8, column / 8 + part / 2));
+    cuda_load_matrix_x4_trans(r,
+                              across_k<COLUMNS, THREADS>::at(tile, k + part % 2 * 8 + lane % 8, column / 8 + part / 2));
 }
 
 /* A block of 256 threads: 2 x 4 warps, each with `WM` x `WN` of the tile. */
@@ -50,18 +51,18 @@ template <int WM, int WN> struct block_tile {
     static const int threads = 256, m = 2 * WM, n = 4 * WN;
     typedef float sums[WM / 16][WN / 8][4];
 
-    DP_DEVICE static int row()
+    CUDA_DEVICE static int row()
     {
-        return (int)threadIdx.x / DP_WARP % 2 * WM;
+        return (int)threadIdx.x / CUDA_WARP % 2 * WM;
     }
 
-    DP_DEVICE static int column()
+    CUDA_DEVICE static int column()
     {
-        return (int)threadIdx.x / DP_WARP / 2 * WN;
+        return (int)threadIdx.x / CUDA_WARP / 2 * WN;
     }
 
     /* One stage. */
-    template <typename A, typename B> DP_DEVICE static void multiply(sums &c, dp_bf16 *a_tile, dp_bf16 *b_tile)
+    template <typename A, typename B> CUDA_DEVICE static void multiply(sums &c, cuda_bf16 *a_tile, cuda_bf16 *b_tile)
     {
 #pragma unroll
         for (int k = 0; k < STEP; k += 16) {
@@ -77,13 +78,13 @@ template <int WM, int WN> struct block_tile {
             for (int i = 0; i < WM / 16; i++)
 #pragma unroll
                 for (int j = 0; j < WN / 8; j++)
-                    dp_mma_bf16(c[i][j], a[i], &b[j / 2][j % 2 * 2]);
+                    cuda_mma_bf16(c[i][j], a[i], &b[j / 2][j % 2 * 2]);
         }
     }
 };
 
 /* By rows. TB: B is [n, k]. n and k are multiples of 8, every row of A and B begins on 16 bytes. */
-template <bool TB, typename C> DP_DEVICE void rows_tensor(const moe_product_t &p)
+template <bool TB, typename C> CUDA_DEVICE void rows_tensor(const moe_product_t &p)
 {
     enum { WM = 64, WN = 64, STAGES = 4 };
     typedef block_tile<WM, WN> block;
@@ -92,14 +93,14 @@ template <bool TB, typename C> DP_DEVICE void rows_tensor(const moe_product_t &p
     typedef across_k<block::n, block::threads> tile_b_n;
     enum { STAGE = (block::m + block::n) * STEP };
     static_assert(block::m == MOE_ROWS_M && block::n == MOE_ROWS_N && STAGES * STAGE * 2 == MOE_ROWS_SHARED, "");
-    DP_SHARED_DYNAMIC(dp_bf16, shared);
-    const int lane = (int)threadIdx.x % DP_WARP;
+    CUDA_SHARED_DYNAMIC(cuda_bf16, shared);
+    const int lane = (int)threadIdx.x % CUDA_WARP;
     row_walk now = row_walk_start();
     row_tile tile;
     rows_ahead<block::m, block::n> ahead;
     int stage = 0;
     auto fill = [&](int to) {
-        dp_bf16 *a_tile = shared + to * STAGE;
+        cuda_bf16 *a_tile = shared + to * STAGE;
 
         ahead.template fill<TB, tile_a, tile_b_t, tile_b_n>(p, a_tile, a_tile + tile_a::elements);
     };
@@ -121,9 +122,9 @@ template <bool TB, typename C> DP_DEVICE void rows_tensor(const moe_product_t &p
                 for (int c = 0; c < 4; c++)
                     sum[i][j][c] = 0;
         for (int step = 0; step < steps; step++) {
-            dp_bf16 *a_tile = shared + stage * STAGE, *b_tile = a_tile + tile_a::elements;
+            cuda_bf16 *a_tile = shared + stage * STAGE, *b_tile = a_tile + tile_a::elements;
 
-            dp_copy_wait<STAGES - 2>();
+            cuda_copy_wait<STAGES - 2>();
             __syncthreads(); /* this stage is full for all, and all are done with the one before it */
             fill((stage + STAGES - 1) % STAGES);
             if (work) {
@@ -153,11 +154,11 @@ template <bool TB, typename C> DP_DEVICE void rows_tensor(const moe_product_t &p
                 }
             }
     }
-    dp_copy_wait<0>();
+    cuda_copy_wait<0>();
 }
 
 /* By cells: A is [k, m], B [k, n], both multiples of 8, their rows on 16 bytes. */
-DP_DEVICE void cells_tensor(const moe_product_t &p)
+CUDA_DEVICE void cells_tensor(const moe_product_t &p)
 {
     enum { WM = 64, WN = 32, STAGES = 3 };
     typedef block_tile<WM, WN> block;
@@ -165,13 +166,13 @@ DP_DEVICE void cells_tensor(const moe_product_t &p)
     typedef across_k<block::n, block::threads> tile_b;
     enum { STAGE = (block::m + block::n) * STEP };
     static_assert(block::m == MOE_CELLS_M && block::n == MOE_CELLS_N && STAGES * STAGE * 2 == MOE_CELLS_SHARED, "");
-    DP_SHARED_DYNAMIC(dp_bf16, shared);
-    const int lane = (int)threadIdx.x % DP_WARP;
+    CUDA_SHARED_DYNAMIC(cuda_bf16, shared);
+    const int lane = (int)threadIdx.x % CUDA_WARP;
     cells_ahead<block::m, block::n> ahead;
     cell_tile tile;
     int stage = 0;
     auto fill = [&](int to) {
-        dp_bf16 *a_tile = shared + to * STAGE;
+        cuda_bf16 *a_tile = shared + to * STAGE;
 
         ahead.template fill<tile_a, tile_b>(p, a_tile, a_tile + tile_a::elements);
     };
@@ -203,9 +204,9 @@ DP_DEVICE void cells_tensor(const moe_product_t &p)
                     sum[i][j][half * 2 + 1] = v.at[1];
                 }
         for (int step = 0; step < steps; step++) {
-            dp_bf16 *a_tile = shared + stage * STAGE, *b_tile = a_tile + tile_a::elements;
+            cuda_bf16 *a_tile = shared + stage * STAGE, *b_tile = a_tile + tile_a::elements;
 
-            dp_copy_wait<STAGES - 2>();
+            cuda_copy_wait<STAGES - 2>();
             __syncthreads();
             fill((stage + STAGES - 1) % STAGES);
             if (work)
@@ -223,35 +224,34 @@ DP_DEVICE void cells_tensor(const moe_product_t &p)
                     const int column = tile.column + block::column() + j * 8 + lane % 4 * 2;
 
                     if (row < p.m && column < p.n)
-                        store_pair(c + row * p.ldc + column, sum[i][j][half * 2], sum[i][j][half * 2 + 1],
-                                   false);
+                        store_pair(c + row * p.ldc + column, sum[i][j][half * 2], sum[i][j][half * 2 + 1], false);
                 }
             }
     }
-    dp_copy_wait<0>();
+    cuda_copy_wait<0>();
 }
 
-extern "C" __global__ void __launch_bounds__(256, 1) dp_moe_cuda_tensor_nn_bf16(const moe_product_t p)
+extern "C" __global__ void __launch_bounds__(256, 1) moe_cuda_tensor_nn_bf16(const moe_product_t p)
 {
-    rows_tensor<false, dp_bf16>(p);
+    rows_tensor<false, cuda_bf16>(p);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 1) dp_moe_cuda_tensor_nt_bf16(const moe_product_t p)
+extern "C" __global__ void __launch_bounds__(256, 1) moe_cuda_tensor_nt_bf16(const moe_product_t p)
 {
-    rows_tensor<true, dp_bf16>(p);
+    rows_tensor<true, cuda_bf16>(p);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 1) dp_moe_cuda_tensor_nn_bf16_f32(const moe_product_t p)
+extern "C" __global__ void __launch_bounds__(256, 1) moe_cuda_tensor_nn_bf16_f32(const moe_product_t p)
 {
     rows_tensor<false, float>(p);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 1) dp_moe_cuda_tensor_nt_bf16_f32(const moe_product_t p)
+extern "C" __global__ void __launch_bounds__(256, 1) moe_cuda_tensor_nt_bf16_f32(const moe_product_t p)
 {
     rows_tensor<true, float>(p);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 2) dp_moe_cuda_tensor_tn_bf16(const moe_product_t p)
+extern "C" __global__ void __launch_bounds__(256, 2) moe_cuda_tensor_tn_bf16(const moe_product_t p)
 {
     cells_tensor(p);
 }
@@ -266,7 +266,7 @@ template <typename S> struct plain_tiles {
 
 /* Elements [k][i] of a tile that is stored with K along its rows (ALONG) or across them. */
 template <bool ALONG, typename T, typename S>
-DP_DEVICE void plain_load(S (*tile)[PLAIN + 4], const T *from, int64_t stride, int count, int inner)
+CUDA_DEVICE void plain_load(S (*tile)[PLAIN + 4], const T *from, int64_t stride, int count, int inner)
 {
 #pragma unroll
     for (int l = (int)threadIdx.x; l < PLAIN * PLAIN_STEP; l += PLAIN_THREADS) {
@@ -274,15 +274,15 @@ DP_DEVICE void plain_load(S (*tile)[PLAIN + 4], const T *from, int64_t stride, i
         S x = 0;
 
         if (i < count && k < inner)
-            x = dp_float(ALONG ? from[i * stride + k] : from[k * stride + i]);
+            x = cuda_float(ALONG ? from[i * stride + k] : from[k * stride + i]);
         tile[k][i] = x;
     }
 }
 
 /* sum += A B over K elements. */
 template <bool AA, bool AB, typename T, typename S>
-DP_DEVICE void plain_multiply(plain_tiles<S> *tiles, const T *a, int64_t lda, int rows, const T *b, int64_t ldb,
-                              int columns, int64_t k_count, S (*sum)[4])
+CUDA_DEVICE void plain_multiply(plain_tiles<S> *tiles, const T *a, int64_t lda, int rows, const T *b, int64_t ldb,
+                                int columns, int64_t k_count, S (*sum)[4])
 {
     const int row = (int)threadIdx.x / 16 * 4, column = (int)threadIdx.x % 16 * 4;
 
@@ -304,9 +304,9 @@ DP_DEVICE void plain_multiply(plain_tiles<S> *tiles, const T *a, int64_t lda, in
     }
 }
 
-template <bool TB, typename T, typename C> DP_DEVICE void rows_plain(const moe_product_t &p)
+template <bool TB, typename T, typename C> CUDA_DEVICE void rows_plain(const moe_product_t &p)
 {
-    typedef dp_sum_t<T> sum_t;
+    typedef cuda_sum_t<T> sum_t;
     __shared__ plain_tiles<sum_t> tiles;
     const int row = (int)threadIdx.x / 16 * 4, column = (int)threadIdx.x % 16 * 4;
     row_walk walk = row_walk_start();
@@ -323,18 +323,18 @@ template <bool TB, typename T, typename C> DP_DEVICE void rows_plain(const moe_p
                                      TB ? b + tile.column * p.ldb : b + tile.column, p.ldb, columns, p.k, sum);
         }
         for (int i = 0; i < 4 && row + i < tile.rows; i++) {
-            C *to = (C *)p.c[tile.output] + tile.group * p.group_c +
-                    row_of_c(p, tile.first + row + i) * p.ldc + tile.column;
+            C *to = (C *)p.c[tile.output] + tile.group * p.group_c + row_of_c(p, tile.first + row + i) * p.ldc +
+                    tile.column;
 
             for (int j = column; j < column + 4 && j < columns; j++)
-                to[j] = dp_from_float<C>(sum[i][j - column] + (p.accumulate ? dp_float(to[j]) : 0));
+                to[j] = cuda_from_float<C>(sum[i][j - column] + (p.accumulate ? cuda_float(to[j]) : 0));
         }
     }
 }
 
-template <typename T> DP_DEVICE void cells_plain(const moe_product_t &p)
+template <typename T> CUDA_DEVICE void cells_plain(const moe_product_t &p)
 {
-    typedef dp_sum_t<T> sum_t;
+    typedef cuda_sum_t<T> sum_t;
     __shared__ plain_tiles<sum_t> tiles;
     const int row = (int)threadIdx.x / 16 * 4, column = (int)threadIdx.x % 16 * 4;
     cell_tile tile;
@@ -351,10 +351,9 @@ template <typename T> DP_DEVICE void cells_plain(const moe_product_t &p)
             const cell_run run = run_of(p, tile.group, cell);
 
             for (int part = 0; part < p.parts; part++)
-                plain_multiply<false, false>(
-                    &tiles, (const T *)p.a[part] + run.first * p.lda + tile.row, p.lda, rows,
-                    (const T *)p.b[part + tile.output] + run.first * p.ldb + tile.column, p.ldb, columns,
-                    run.rows, sum);
+                plain_multiply<false, false>(&tiles, (const T *)p.a[part] + run.first * p.lda + tile.row, p.lda, rows,
+                                             (const T *)p.b[part + tile.output] + run.first * p.ldb + tile.column,
+                                             p.ldb, columns, run.rows, sum);
         }
         for (int i = 0; i < 4 && row + i < rows; i++)
             for (int j = 0; j < 4 && column + j < columns; j++)
@@ -362,11 +361,10 @@ template <typename T> DP_DEVICE void cells_plain(const moe_product_t &p)
     }
 }
 
-#define MOE_PLAIN(name, body)                                                                                \
-    extern "C" __global__ void __launch_bounds__(PLAIN_THREADS) dp_moe_cuda_plain_##name(                    \
-        const moe_product_t p)                                                                               \
-    {                                                                                                        \
-        body(p);                                                                                             \
+#define MOE_PLAIN(name, body)                                                                                          \
+    extern "C" __global__ void __launch_bounds__(PLAIN_THREADS) moe_cuda_plain_##name(const moe_product_t p)           \
+    {                                                                                                                  \
+        body(p);                                                                                                       \
     }
 #define MOE_BODY(...) __VA_ARGS__
 MOE_PLAIN(nn_f32, MOE_BODY(rows_plain<false, float, float>))
@@ -375,8 +373,8 @@ MOE_PLAIN(tn_f32, cells_plain<float>)
 MOE_PLAIN(nn_f64, MOE_BODY(rows_plain<false, double, double>))
 MOE_PLAIN(nt_f64, MOE_BODY(rows_plain<true, double, double>))
 MOE_PLAIN(tn_f64, cells_plain<double>)
-MOE_PLAIN(nn_bf16, MOE_BODY(rows_plain<false, dp_bf16, dp_bf16>))
-MOE_PLAIN(nt_bf16, MOE_BODY(rows_plain<true, dp_bf16, dp_bf16>))
-MOE_PLAIN(nn_bf16_f32, MOE_BODY(rows_plain<false, dp_bf16, float>))
-MOE_PLAIN(nt_bf16_f32, MOE_BODY(rows_plain<true, dp_bf16, float>))
-MOE_PLAIN(tn_bf16, cells_plain<dp_bf16>)
+MOE_PLAIN(nn_bf16, MOE_BODY(rows_plain<false, cuda_bf16, cuda_bf16>))
+MOE_PLAIN(nt_bf16, MOE_BODY(rows_plain<true, cuda_bf16, cuda_bf16>))
+MOE_PLAIN(nn_bf16_f32, MOE_BODY(rows_plain<false, cuda_bf16, float>))
+MOE_PLAIN(nt_bf16_f32, MOE_BODY(rows_plain<true, cuda_bf16, float>))
+MOE_PLAIN(tn_bf16, cells_plain<cuda_bf16>)

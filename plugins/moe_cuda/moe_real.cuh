@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * moe_real.cuh: what the kernels share: types, rows in steps of 16 bytes, the walk of a block over rows. */
-#ifndef DP_MOE_CUDA_REAL_CUH
-#define DP_MOE_CUDA_REAL_CUH
+#ifndef MOE_CUDA_REAL_CUH
+#define MOE_CUDA_REAL_CUH
 
 #include "cuda/device.cuh"
 
@@ -12,7 +12,7 @@
 template <typename T> struct moe_wide {
     typedef double type;
 };
-template <> struct moe_wide<dp_bf16> {
+template <> struct moe_wide<cuda_bf16> {
     typedef float type;
 };
 template <typename T> using moe_wide_t = typename moe_wide<T>::type;
@@ -28,28 +28,28 @@ template <typename T> struct moe_width {
 };
 
 /* Instances of a kernel that takes one argument by value. */
-#define MOE_KERNEL(name, body, type, bounds)                                                                 \
-    extern "C" __global__ void __launch_bounds__(bounds) dp_moe_cuda_##name##_f32(const type a)              \
-    {                                                                                                        \
-        body<float>(a);                                                                                      \
-    }                                                                                                        \
-    extern "C" __global__ void __launch_bounds__(bounds) dp_moe_cuda_##name##_f64(const type a)              \
-    {                                                                                                        \
-        body<double>(a);                                                                                     \
-    }                                                                                                        \
-    extern "C" __global__ void __launch_bounds__(bounds) dp_moe_cuda_##name##_bf16(const type a)             \
-    {                                                                                                        \
-        body<dp_bf16>(a);                                                                                    \
+#define MOE_KERNEL(name, body, type, bounds)                                                                           \
+    extern "C" __global__ void __launch_bounds__(bounds) moe_cuda_##name##_f32(const type a)                           \
+    {                                                                                                                  \
+        body<float>(a);                                                                                                \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(bounds) moe_cuda_##name##_f64(const type a)                           \
+    {                                                                                                                  \
+        body<double>(a);                                                                                               \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(bounds) moe_cuda_##name##_bf16(const type a)                          \
+    {                                                                                                                  \
+        body<cuda_bf16>(a);                                                                                            \
     }
 
 /* Rows that arrived from all ranks. */
-DP_DEVICE int moe_arrived(const moe_call_t &a)
+CUDA_DEVICE int moe_arrived(const moe_call_t &a)
 {
     return a.in_offsets[a.n.ranks - 1] + a.in_counts[a.n.ranks - 1];
 }
 
 /* The first thread to see a fault leaves it for the host. */
-DP_DEVICE void moe_fault(const moe_call_t &a, int kind, int rank, int rows)
+CUDA_DEVICE void moe_fault(const moe_call_t &a, int kind, int rank, int rows)
 {
     if (atomicCAS(&a.fault->claimed, 0, 1) == 0) {
         a.fault->call = a.label;

@@ -6,29 +6,29 @@
 /* Added to sums of scores that something is divided by, so that sigmoids that are all 0 give 0. */
 #define MOE_TINY 1e-20
 
-DP_DEVICE float root(float x)
+CUDA_DEVICE float root(float x)
 {
     return sqrtf(x);
 }
 
-DP_DEVICE double root(double x)
+CUDA_DEVICE double root(double x)
 {
     return sqrt(x);
 }
 
-DP_DEVICE float exponential(float x)
+CUDA_DEVICE float exponential(float x)
 {
     return expf(x);
 }
 
-DP_DEVICE double exponential(double x)
+CUDA_DEVICE double exponential(double x)
 {
     return exp(x);
 }
 
 /* ---- norm: a block per token ---- */
 
-template <typename T, int W> DP_DEVICE void normalize_row(const moe_call_t &a, int64_t at, dp_sum_t<T> rstd)
+template <typename T, int W> CUDA_DEVICE void normalize_row(const moe_call_t &a, int64_t at, cuda_sum_t<T> rstd)
 {
     typedef moe_vector<T, W> vector;
     const vector *h = (const vector *)((const T *)a.h + at), *gain = (const vector *)a.norm;
@@ -39,12 +39,12 @@ template <typename T, int W> DP_DEVICE void normalize_row(const moe_call_t &a, i
 
 #pragma unroll
         for (int j = 0; j < W; j++)
-            v.at[j] = dp_from_float<T>(dp_float(v.at[j]) * rstd * dp_float(g.at[j]));
+            v.at[j] = cuda_from_float<T>(cuda_float(v.at[j]) * rstd * cuda_float(g.at[j]));
         out[i] = v;
     }
 }
 
-template <typename T, int W> DP_DEVICE void norm_rows(const moe_call_t &a)
+template <typename T, int W> CUDA_DEVICE void norm_rows(const moe_call_t &a)
 {
     typedef moe_vector<T, W> vector;
     typedef moe_wide_t<T> wide;
@@ -55,26 +55,26 @@ template <typename T, int W> DP_DEVICE void norm_rows(const moe_call_t &a)
         const vector *x = (const vector *)((const T *)a.input + at);
         vector *h = (vector *)((T *)a.h + at);
         wide square = 0;
-        dp_sum_t<T> rstd;
+        cuda_sum_t<T> rstd;
 
         for (int i = (int)threadIdx.x; i < a.n.hidden / W; i += (int)blockDim.x) {
             const vector v = x[i];
 
 #pragma unroll
             for (int j = 0; j < W; j++)
-                square += (wide)dp_float(v.at[j]) * (wide)dp_float(v.at[j]);
+                square += (wide)cuda_float(v.at[j]) * (wide)cuda_float(v.at[j]);
             h[i] = v;
         }
-        square = dp_block_sum(square, room);
-        rstd = (dp_sum_t<T>)(1 / root(square / (wide)a.n.hidden + (wide)a.n.norm_eps));
+        square = cuda_block_sum(square, room);
+        rstd = (cuda_sum_t<T>)(1 / root(square / (wide)a.n.hidden + (wide)a.n.norm_eps));
         if (threadIdx.x == 0)
-            ((dp_sum_t<T> *)a.rstd)[t] = rstd;
+            ((cuda_sum_t<T> *)a.rstd)[t] = rstd;
         normalize_row<T, W>(a, at, rstd); /* each thread reads what it wrote itself */
     }
 }
 
 /* input -> h, rstd, normed */
-template <typename T> DP_DEVICE void norm(const moe_call_t &a)
+template <typename T> CUDA_DEVICE void norm(const moe_call_t &a)
 {
     if (a.n.vectors)
         norm_rows<T, moe_width<T>::most>(a);
@@ -84,11 +84,11 @@ template <typename T> DP_DEVICE void norm(const moe_call_t &a)
 MOE_KERNEL(norm, norm, moe_call_t, 256)
 
 /* h, rstd -> normed, once more */
-template <typename T> DP_DEVICE void norm_again(const moe_call_t &a)
+template <typename T> CUDA_DEVICE void norm_again(const moe_call_t &a)
 {
     for (int t = (int)blockIdx.x; t < a.n.tokens; t += (int)gridDim.x) {
         const int64_t at = (int64_t)t * a.n.hidden;
-        const dp_sum_t<T> rstd = ((const dp_sum_t<T> *)a.rstd)[t];
+        const cuda_sum_t<T> rstd = ((const cuda_sum_t<T> *)a.rstd)[t];
 
         if (a.n.vectors)
             normalize_row<T, moe_width<T>::most>(a, at, rstd);
@@ -106,7 +106,7 @@ typedef struct moe_candidate {
     int expert;
 } candidate;
 
-DP_DEVICE candidate candidate_of(double value, int expert)
+CUDA_DEVICE candidate candidate_of(double value, int expert)
 {
     const unsigned long long bits = (unsigned long long)__double_as_longlong(value + 0.0);
     candidate c = {0, expert};
@@ -116,16 +116,16 @@ DP_DEVICE candidate candidate_of(double value, int expert)
     return c;
 }
 
-DP_DEVICE bool before(const candidate &a, const candidate &b)
+CUDA_DEVICE bool before(const candidate &a, const candidate &b)
 {
     return a.key != b.key ? a.key > b.key : a.expert < b.expert;
 }
 
-DP_DEVICE candidate first_of_warp(candidate best)
+CUDA_DEVICE candidate first_of_warp(candidate best)
 {
-    for (int step = DP_WARP / 2; step > 0; step /= 2) {
-        const candidate other = {__shfl_xor_sync(DP_FULL_MASK, best.key, step),
-                                 __shfl_xor_sync(DP_FULL_MASK, best.expert, step)};
+    for (int step = CUDA_WARP / 2; step > 0; step /= 2) {
+        const candidate other = {__shfl_xor_sync(CUDA_FULL_MASK, best.key, step),
+                                 __shfl_xor_sync(CUDA_FULL_MASK, best.expert, step)};
 
         if (before(other, best))
             best = other;
@@ -133,27 +133,27 @@ DP_DEVICE candidate first_of_warp(candidate best)
     return best;
 }
 
-template <typename W, typename S> DP_DEVICE void scores_of(const moe_dims_t &n, S *row, int lane)
+template <typename W, typename S> CUDA_DEVICE void scores_of(const moe_dims_t &n, S *row, int lane)
 {
     W most = -INFINITY, sum = 0;
 
     if (!n.softmax) {
-        for (int e = lane; e < n.experts; e += DP_WARP)
+        for (int e = lane; e < n.experts; e += CUDA_WARP)
             row[e] = (S)(1 / (1 + exponential(-(W)row[e])));
         return;
     }
-    for (int e = lane; e < n.experts; e += DP_WARP)
+    for (int e = lane; e < n.experts; e += CUDA_WARP)
         most = (W)row[e] > most ? (W)row[e] : most;
-    most = dp_warp_max(most);
-    for (int e = lane; e < n.experts; e += DP_WARP)
+    most = cuda_warp_max(most);
+    for (int e = lane; e < n.experts; e += CUDA_WARP)
         sum += exponential((W)row[e] - most);
-    sum = dp_warp_sum(sum);
-    for (int e = lane; e < n.experts; e += DP_WARP)
+    sum = cuda_warp_sum(sum);
+    for (int e = lane; e < n.experts; e += CUDA_WARP)
         row[e] = (S)(exponential((W)row[e] - most) / sum);
 }
 
 /* The j-th is the first of those behind the one before it: k different experts, whatever the numbers are. */
-template <typename T> DP_DEVICE void choose(const moe_call_t &a, const dp_sum_t<T> *row, int *chosen, int lane)
+template <typename T> CUDA_DEVICE void choose(const moe_call_t &a, const cuda_sum_t<T> *row, int *chosen, int lane)
 {
     const T *bias = (const T *)a.bias;
     candidate last = {~0ull, -1};
@@ -161,9 +161,8 @@ template <typename T> DP_DEVICE void choose(const moe_call_t &a, const dp_sum_t<
     for (int j = 0; j < a.n.top_k; j++) {
         candidate best = {0, a.n.experts};
 
-        for (int e = lane; e < a.n.experts; e += DP_WARP) {
-            const candidate c =
-                candidate_of((double)((moe_wide_t<T>)row[e] + (moe_wide_t<T>)dp_float(bias[e])), e);
+        for (int e = lane; e < a.n.experts; e += CUDA_WARP) {
+            const candidate c = candidate_of((double)((moe_wide_t<T>)row[e] + (moe_wide_t<T>)cuda_float(bias[e])), e);
 
             if (before(last, c) && before(c, best))
                 best = c;
@@ -174,7 +173,7 @@ template <typename T> DP_DEVICE void choose(const moe_call_t &a, const dp_sum_t<
     }
 }
 
-template <typename W, typename S> DP_DEVICE W chosen_sum(const moe_dims_t &n, const S *row, const int *chosen)
+template <typename W, typename S> CUDA_DEVICE W chosen_sum(const moe_dims_t &n, const S *row, const int *chosen)
 {
     W sum = (W)MOE_TINY;
 
@@ -184,14 +183,13 @@ template <typename W, typename S> DP_DEVICE W chosen_sum(const moe_dims_t &n, co
 }
 
 /* logits in scores -> scores, chosen, weights */
-template <typename T> DP_DEVICE void choices(const moe_call_t &a)
+template <typename T> CUDA_DEVICE void choices(const moe_call_t &a)
 {
     typedef moe_wide_t<T> wide;
-    typedef dp_sum_t<T> sum_t;
-    const int lane = (int)threadIdx.x % DP_WARP, warps = (int)blockDim.x / DP_WARP;
+    typedef cuda_sum_t<T> sum_t;
+    const int lane = (int)threadIdx.x % CUDA_WARP, warps = (int)blockDim.x / CUDA_WARP;
 
-    for (int t = (int)blockIdx.x * warps + (int)threadIdx.x / DP_WARP; t < a.n.tokens;
-         t += (int)gridDim.x * warps) {
+    for (int t = (int)blockIdx.x * warps + (int)threadIdx.x / CUDA_WARP; t < a.n.tokens; t += (int)gridDim.x * warps) {
         sum_t *row = (sum_t *)a.scores + (int64_t)t * a.n.experts,
               *weights = (sum_t *)a.weights + (int64_t)t * a.n.top_k;
         int *chosen = a.chosen + (int64_t)t * a.n.top_k;
@@ -203,7 +201,7 @@ template <typename T> DP_DEVICE void choices(const moe_call_t &a)
         factor = (wide)a.n.scale;
         if (a.n.normalize)
             factor /= chosen_sum<wide>(a.n, row, chosen);
-        for (int j = lane; j < a.n.top_k; j += DP_WARP)
+        for (int j = lane; j < a.n.top_k; j += CUDA_WARP)
             weights[j] = (sum_t)(factor * (wide)row[chosen[j]]);
     }
 }
@@ -211,7 +209,7 @@ MOE_KERNEL(choices, choices, moe_call_t, MOE_TOKEN_THREADS)
 
 /* ---- places: a stable sort of the choices by expert, in chunks; each thread looks for its expert ---- */
 
-DP_DEVICE int load_chunk(const moe_call_t &a, int *experts)
+CUDA_DEVICE int load_chunk(const moe_call_t &a, int *experts)
 {
     const int64_t all = (int64_t)a.n.tokens * a.n.top_k, first = (int64_t)blockIdx.x * MOE_CHUNK;
     const int count = all - first < MOE_CHUNK ? (int)(all - first) : MOE_CHUNK;
@@ -223,7 +221,7 @@ DP_DEVICE int load_chunk(const moe_call_t &a, int *experts)
 }
 
 /* How often each expert is chosen in each chunk. */
-extern "C" __global__ void __launch_bounds__(256) dp_moe_cuda_count(const moe_call_t a)
+extern "C" __global__ void __launch_bounds__(256) moe_cuda_count(const moe_call_t a)
 {
     __shared__ int experts[MOE_CHUNK];
     const int count = load_chunk(a, experts);
@@ -238,7 +236,7 @@ extern "C" __global__ void __launch_bounds__(256) dp_moe_cuda_count(const moe_ca
 }
 
 /* Sum of what the threads before this one have; room: two for each thread. */
-DP_DEVICE int exclusive_scan(int own, int *room)
+CUDA_DEVICE int exclusive_scan(int own, int *room)
 {
     const int threads = (int)blockDim.x, me = (int)threadIdx.x;
     int from = 0;
@@ -256,7 +254,7 @@ DP_DEVICE int exclusive_scan(int own, int *room)
 }
 
 /* One block: list[list_first[e]] ... list[list_first[e + 1] - 1] are the replicas of e, ascending. */
-extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) dp_moe_cuda_replicas(const moe_call_t a)
+extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) moe_cuda_replicas(const moe_call_t a)
 {
     __shared__ int room[2 * MOE_SCAN_THREADS];
     const int experts = a.n.experts, strip = (experts + (int)blockDim.x - 1) / (int)blockDim.x;
@@ -284,14 +282,15 @@ extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) dp_moe_cuda_repli
 }
 
 /* Row i of an expert goes to its replica (i + begin) mod c. */
-DP_DEVICE int turn_of(const moe_call_t &a, int c)
+CUDA_DEVICE int turn_of(const moe_call_t &a, int c)
 {
     return (int)(((unsigned)a.n.rank + (unsigned)a.microbatch) % (unsigned)c);
 }
 
-/* One block: counts of the experts; the histogram becomes places within the expert; starts[r]: first place of a replica; rows for
- * each rank. The replicas of a rank are consecutive, so sorting by replica sorts by destination as well. */
-extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) dp_moe_cuda_starts(const moe_call_t a)
+/* One block: counts of the experts; the histogram becomes places within the expert; starts[r]: first place of a
+ * replica; rows for each rank. The replicas of a rank are consecutive, so sorting by replica sorts by destination as
+ * well. */
+extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) moe_cuda_starts(const moe_call_t a)
 {
     __shared__ int room[2 * MOE_SCAN_THREADS];
     const int64_t all = (int64_t)a.n.tokens * a.n.top_k;
@@ -341,7 +340,7 @@ extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) dp_moe_cuda_start
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) dp_moe_cuda_places(const moe_call_t a)
+extern "C" __global__ void __launch_bounds__(256) moe_cuda_places(const moe_call_t a)
 {
     __shared__ int experts[MOE_CHUNK], places[MOE_CHUNK];
     const int64_t first = (int64_t)blockIdx.x * MOE_CHUNK;
@@ -372,30 +371,29 @@ extern "C" __global__ void __launch_bounds__(256) dp_moe_cuda_places(const moe_c
 
 /* ---- auxiliary loss ---- */
 
-template <typename W, typename S> DP_DEVICE W score_sum(const moe_dims_t &n, const S *row, int lane)
+template <typename W, typename S> CUDA_DEVICE W score_sum(const moe_dims_t &n, const S *row, int lane)
 {
     W sum = 0;
 
     if (n.softmax)
         return 1;
-    for (int e = lane; e < n.experts; e += DP_WARP)
+    for (int e = lane; e < n.experts; e += CUDA_WARP)
         sum += (W)row[e];
-    return (W)MOE_TINY + dp_warp_sum(sum);
+    return (W)MOE_TINY + cuda_warp_sum(sum);
 }
 
 /* sum_e count_e p_te of each token */
-template <typename T> DP_DEVICE void aux_tokens(const moe_call_t &a)
+template <typename T> CUDA_DEVICE void aux_tokens(const moe_call_t &a)
 {
-    const int lane = (int)threadIdx.x % DP_WARP, warps = (int)blockDim.x / DP_WARP;
+    const int lane = (int)threadIdx.x % CUDA_WARP, warps = (int)blockDim.x / CUDA_WARP;
 
-    for (int t = (int)blockIdx.x * warps + (int)threadIdx.x / DP_WARP; t < a.n.tokens;
-         t += (int)gridDim.x * warps) {
-        const dp_sum_t<T> *row = (const dp_sum_t<T> *)a.scores + (int64_t)t * a.n.experts;
+    for (int t = (int)blockIdx.x * warps + (int)threadIdx.x / CUDA_WARP; t < a.n.tokens; t += (int)gridDim.x * warps) {
+        const cuda_sum_t<T> *row = (const cuda_sum_t<T> *)a.scores + (int64_t)t * a.n.experts;
         double dotted = 0;
 
-        for (int e = lane; e < a.n.experts; e += DP_WARP)
+        for (int e = lane; e < a.n.experts; e += CUDA_WARP)
             dotted += a.counts[e] * (double)row[e];
-        dotted = dp_warp_sum(dotted) / score_sum<double>(a.n, row, lane);
+        dotted = cuda_warp_sum(dotted) / score_sum<double>(a.n, row, lane);
         if (lane == 0)
             a.partial[t] = dotted;
     }
@@ -403,14 +401,14 @@ template <typename T> DP_DEVICE void aux_tokens(const moe_call_t &a)
 MOE_KERNEL(aux_tokens, aux_tokens, moe_call_t, MOE_TOKEN_THREADS)
 
 /* One block, always the same order of additions. */
-extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) dp_moe_cuda_aux_sum(const moe_call_t a)
+extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) moe_cuda_aux_sum(const moe_call_t a)
 {
     __shared__ double room[32];
     double sum = 0;
 
     for (int t = (int)threadIdx.x; t < a.n.tokens; t += (int)blockDim.x)
         sum += a.partial[t];
-    sum = dp_block_sum(sum, room);
+    sum = cuda_block_sum(sum, room);
     if (threadIdx.x == 0)
         *a.aux_loss += a.n.aux * sum;
 }
@@ -423,9 +421,9 @@ template <typename W> struct gradient_of_scores {
     const double *dweights;
     int top_k;
     W aux, aux_mean, aux_sum; /* auxiliary loss: aux * (count - mean) / sum */
-    W scale, mean, sum;       /* chosen: scale * (dweight - mean) / sum     */
+    W scale, mean, sum;       /* chosen: scale * (dweight - mean) / sum */
 
-    DP_DEVICE W of(int e) const
+    CUDA_DEVICE W of(int e) const
     {
         W d = aux != 0 ? aux * ((W)counts[e] - aux_mean) / aux_sum : 0;
 
@@ -437,20 +435,20 @@ template <typename W> struct gradient_of_scores {
 };
 
 template <typename T>
-DP_DEVICE gradient_of_scores<moe_wide_t<T>> gradient_of_token(const moe_call_t &a, int t,
-                                                              const dp_sum_t<T> *row, int lane)
+CUDA_DEVICE gradient_of_scores<moe_wide_t<T>> gradient_of_token(const moe_call_t &a, int t, const cuda_sum_t<T> *row,
+                                                                int lane)
 {
     typedef moe_wide_t<T> wide;
-    gradient_of_scores<wide> g = {a.counts, a.chosen + (int64_t)t * a.n.top_k,
-                                  a.dweights + (int64_t)t * a.n.top_k, a.n.top_k};
+    gradient_of_scores<wide> g = {a.counts, a.chosen + (int64_t)t * a.n.top_k, a.dweights + (int64_t)t * a.n.top_k,
+                                  a.n.top_k};
 
     g.aux = (wide)(a.aux_scale * a.n.aux);
     g.aux_mean = 0;
     g.aux_sum = score_sum<wide>(a.n, row, lane);
     if (!a.n.softmax) {
-        for (int e = lane; e < a.n.experts; e += DP_WARP)
+        for (int e = lane; e < a.n.experts; e += CUDA_WARP)
             g.aux_mean += (wide)a.counts[e] * (wide)row[e];
-        g.aux_mean = dp_warp_sum(g.aux_mean) / g.aux_sum;
+        g.aux_mean = cuda_warp_sum(g.aux_mean) / g.aux_sum;
     }
     g.scale = (wide)a.n.scale;
     g.mean = 0;
@@ -465,62 +463,61 @@ DP_DEVICE gradient_of_scores<moe_wide_t<T>> gradient_of_token(const moe_call_t &
 }
 
 /* dweights, scores -> gradients of the logits, in place */
-template <typename T> DP_DEVICE void logits_backward(const moe_call_t &a)
+template <typename T> CUDA_DEVICE void logits_backward(const moe_call_t &a)
 {
     typedef moe_wide_t<T> wide;
-    const int lane = (int)threadIdx.x % DP_WARP, warps = (int)blockDim.x / DP_WARP;
+    const int lane = (int)threadIdx.x % CUDA_WARP, warps = (int)blockDim.x / CUDA_WARP;
 
-    for (int t = (int)blockIdx.x * warps + (int)threadIdx.x / DP_WARP; t < a.n.tokens;
-         t += (int)gridDim.x * warps) {
-        dp_sum_t<T> *row = (dp_sum_t<T> *)a.scores + (int64_t)t * a.n.experts;
+    for (int t = (int)blockIdx.x * warps + (int)threadIdx.x / CUDA_WARP; t < a.n.tokens; t += (int)gridDim.x * warps) {
+        cuda_sum_t<T> *row = (cuda_sum_t<T> *)a.scores + (int64_t)t * a.n.experts;
         const gradient_of_scores<wide> g = gradient_of_token<T>(a, t, row, lane);
         wide mean = 0;
 
-        for (int e = lane; e < a.n.experts && a.n.softmax; e += DP_WARP)
+        for (int e = lane; e < a.n.experts && a.n.softmax; e += CUDA_WARP)
             mean += g.of(e) * (wide)row[e];
-        mean = dp_warp_sum(mean);
+        mean = cuda_warp_sum(mean);
         __syncwarp(); /* every lane is done with the others' scores */
-        for (int e = lane; e < a.n.experts; e += DP_WARP) {
+        for (int e = lane; e < a.n.experts; e += CUDA_WARP) {
             const wide s = (wide)row[e], d = g.of(e);
 
-            row[e] = (dp_sum_t<T>)(a.n.softmax ? (d - mean) * s : d * s * (1 - s));
+            row[e] = (cuda_sum_t<T>)(a.n.softmax ? (d - mean) * s : d * s * (1 - s));
         }
     }
 }
 MOE_KERNEL(logits_backward, logits_backward, moe_call_t, MOE_TOKEN_THREADS)
 
-/* bf16: the gradients of the logits as the sum of two bf16 numbers, for products: first [T, E] of those, then the rests. */
-extern "C" __global__ void __launch_bounds__(256) dp_moe_cuda_split(const moe_call_t a)
+/* bf16: the gradients of the logits as the sum of two bf16 numbers, for products: first [T, E] of those, then the
+   rests. */
+extern "C" __global__ void __launch_bounds__(256) moe_cuda_split(const moe_call_t a)
 {
     const int64_t count = (int64_t)a.n.tokens * a.n.experts, step = (int64_t)gridDim.x * blockDim.x;
-    dp_bf16 *high = (dp_bf16 *)a.strips, *low = high + count;
+    cuda_bf16 *high = (cuda_bf16 *)a.strips, *low = high + count;
 
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
         const float x = ((const float *)a.scores)[i];
-        const dp_bf16 rounded = dp_from_float<dp_bf16>(x);
+        const cuda_bf16 rounded = cuda_from_float<cuda_bf16>(x);
 
         high[i] = rounded;
-        low[i] = dp_from_float<dp_bf16>(x - dp_float(rounded));
+        low[i] = cuda_from_float<cuda_bf16>(x - cuda_float(rounded));
     }
 }
 
-template <typename T, int W> DP_DEVICE void norm_backward_rows(const moe_call_t &a)
+template <typename T, int W> CUDA_DEVICE void norm_backward_rows(const moe_call_t &a)
 {
     typedef moe_vector<T, W> vector;
-    typedef moe_vector<dp_sum_t<T>, W> sums;
+    typedef moe_vector<cuda_sum_t<T>, W> sums;
     typedef moe_wide_t<T> wide;
     __shared__ wide room[32];
     const vector *gain = (const vector *)a.norm;
 
     for (int t = (int)blockIdx.x; t < a.n.tokens; t += (int)gridDim.x) {
         const int64_t at = (int64_t)t * a.n.hidden;
-        const vector *h = (const vector *)((const T *)a.h + at),
-                     *dy = (const vector *)((const T *)a.own_dy + at);
-        const sums *dn = (const sums *)((const dp_sum_t<T> *)a.own + at);
+        const vector *h = (const vector *)((const T *)a.h + at), *dy = (const vector *)((const T *)a.own_dy + at);
+        const sums *dn = (const sums *)((const cuda_sum_t<T> *)a.own + at);
         vector *dx = (vector *)((T *)a.dx + at);
-        const dp_sum_t<T> rstd = ((const dp_sum_t<T> *)a.rstd)[t];
+        const cuda_sum_t<T> rstd = ((const cuda_sum_t<T> *)a.rstd)[t];
         wide dotted = 0;
-        dp_sum_t<T> mean;
+        cuda_sum_t<T> mean;
 
         for (int i = (int)threadIdx.x; i < a.n.hidden / W; i += (int)blockDim.x) {
             const vector v = h[i], g = gain[i];
@@ -528,10 +525,10 @@ template <typename T, int W> DP_DEVICE void norm_backward_rows(const moe_call_t 
 
 #pragma unroll
             for (int j = 0; j < W; j++)
-                dotted += (wide)(d.at[j] * dp_float(g.at[j])) * (wide)dp_float(v.at[j]);
+                dotted += (wide)(d.at[j] * cuda_float(g.at[j])) * (wide)cuda_float(v.at[j]);
         }
-        dotted = dp_block_sum(dotted, room);
-        mean = (dp_sum_t<T>)(dotted / (wide)a.n.hidden * (wide)rstd * (wide)rstd);
+        dotted = cuda_block_sum(dotted, room);
+        mean = (cuda_sum_t<T>)(dotted / (wide)a.n.hidden * (wide)rstd * (wide)rstd);
         for (int i = (int)threadIdx.x; i < a.n.hidden / W; i += (int)blockDim.x) {
             const vector v = h[i], g = gain[i];
             const sums d = dn[i];
@@ -539,15 +536,15 @@ template <typename T, int W> DP_DEVICE void norm_backward_rows(const moe_call_t 
 
 #pragma unroll
             for (int j = 0; j < W; j++)
-                out.at[j] = dp_from_float<T>(dp_float(out.at[j]) + rstd * (d.at[j] * dp_float(g.at[j]) -
-                                                                           dp_float(v.at[j]) * mean));
+                out.at[j] = cuda_from_float<T>(cuda_float(out.at[j]) +
+                                               rstd * (d.at[j] * cuda_float(g.at[j]) - cuda_float(v.at[j]) * mean));
             dx[i] = out;
         }
     }
 }
 
 /* gradient of n -> gradient of h */
-template <typename T> DP_DEVICE void norm_backward(const moe_call_t &a)
+template <typename T> CUDA_DEVICE void norm_backward(const moe_call_t &a)
 {
     if (a.n.vectors)
         norm_backward_rows<T, moe_width<T>::most>(a);
@@ -557,46 +554,46 @@ template <typename T> DP_DEVICE void norm_backward(const moe_call_t &a)
 MOE_KERNEL(norm_backward, norm_backward, moe_call_t, 256)
 
 /* Gradient of the gain, summed over strips of tokens: y numbers the strip, a thread has one element. */
-template <typename T> DP_DEVICE void gain_strips(const moe_call_t &a)
+template <typename T> CUDA_DEVICE void gain_strips(const moe_call_t &a)
 {
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x), first = (int)blockIdx.y * MOE_STRIP;
     const int end = first + MOE_STRIP < a.n.tokens ? first + MOE_STRIP : a.n.tokens;
-    dp_sum_t<T> sum = 0;
+    cuda_sum_t<T> sum = 0;
 
     if (i >= a.n.hidden)
         return;
     for (int t = first; t < end; t++) {
         const int64_t at = (int64_t)t * a.n.hidden + i;
 
-        sum += ((const dp_sum_t<T> *)a.own)[at] * dp_float(((const T *)a.h)[at]) *
-               ((const dp_sum_t<T> *)a.rstd)[t];
+        sum +=
+            ((const cuda_sum_t<T> *)a.own)[at] * cuda_float(((const T *)a.h)[at]) * ((const cuda_sum_t<T> *)a.rstd)[t];
     }
-    ((dp_sum_t<T> *)a.strips)[(int64_t)blockIdx.y * a.n.hidden + i] = sum;
+    ((cuda_sum_t<T> *)a.strips)[(int64_t)blockIdx.y * a.n.hidden + i] = sum;
 }
 MOE_KERNEL(gain_strips, gain_strips, moe_call_t, 256)
 
-template <typename T> DP_DEVICE void gain_sum(const moe_call_t &a)
+template <typename T> CUDA_DEVICE void gain_sum(const moe_call_t &a)
 {
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     const int strips = (a.n.tokens + MOE_STRIP - 1) / MOE_STRIP;
-    dp_sum_t<T> sum = 0;
+    cuda_sum_t<T> sum = 0;
 
     if (i >= a.n.hidden)
         return;
     for (int s = 0; s < strips; s++)
-        sum += ((const dp_sum_t<T> *)a.strips)[(int64_t)s * a.n.hidden + i];
-    ((dp_sum_t<T> *)a.dnorm)[i] = sum;
+        sum += ((const cuda_sum_t<T> *)a.strips)[(int64_t)s * a.n.hidden + i];
+    ((cuda_sum_t<T> *)a.dnorm)[i] = sum;
 }
 MOE_KERNEL(gain_sum, gain_sum, moe_call_t, 256)
 
 /* Adds to the gradients of norm and bias. */
-template <typename T> DP_DEVICE void vectors_backward(const moe_call_t &a)
+template <typename T> CUDA_DEVICE void vectors_backward(const moe_call_t &a)
 {
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
 
     if (i < a.n.hidden)
-        ((dp_sum_t<T> *)a.grad_norm)[i] += ((const dp_sum_t<T> *)a.dnorm)[i];
+        ((cuda_sum_t<T> *)a.grad_norm)[i] += ((const cuda_sum_t<T> *)a.dnorm)[i];
     if (i < a.n.experts)
-        ((dp_sum_t<T> *)a.grad_bias)[i] += (dp_sum_t<T>)a.counts[i];
+        ((cuda_sum_t<T> *)a.grad_bias)[i] += (cuda_sum_t<T>)a.counts[i];
 }
 MOE_KERNEL(vectors_backward, vectors_backward, moe_call_t, 256)

@@ -1,22 +1,21 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_rows.cu: rows on their way: sorted by (expert, token) before they leave, by (expert, source rank) where they arrive, and
- * summed in the order of choice when they are back. A block takes a row, or a token with all its rows. */
+ * moe_rows.cu: rows on their way: sorted by (expert, token) before they leave, by (expert, source rank) where they
+ * arrive, and summed in the order of choice when they are back. A block takes a row, or a token with all its rows. */
 #include "moe_real.cuh"
 
-DP_DEVICE moe_head_t *row_head(char *rows, int64_t row_bytes, int64_t row)
+CUDA_DEVICE moe_head_t *row_head(char *rows, int64_t row_bytes, int64_t row)
 {
     return (moe_head_t *)(rows + row * row_bytes);
 }
 
-DP_DEVICE const moe_head_t *arrived_head(const moe_call_t &a, int rank, int row)
+CUDA_DEVICE const moe_head_t *arrived_head(const moe_call_t &a, int rank, int row)
 {
     return (const moe_head_t *)(a.arrived + ((int64_t)rank * a.n.pair_rows + row) * a.n.row_bytes);
 }
 
 /* Writes the head of a row and the padding behind its data, so that no byte travels unset. */
-DP_DEVICE void row_label(char *row, int64_t row_bytes, int64_t data_bytes, int expert, int label,
-                         double weight)
+CUDA_DEVICE void row_label(char *row, int64_t row_bytes, int64_t data_bytes, int expert, int label, double weight)
 {
     moe_head_t head;
 
@@ -29,7 +28,7 @@ DP_DEVICE void row_label(char *row, int64_t row_bytes, int64_t data_bytes, int e
 }
 
 /* A block copies one row; several loads are on their way at once. */
-template <typename V> DP_DEVICE void copy_row(V *to, const V *from, int count)
+template <typename V> CUDA_DEVICE void copy_row(V *to, const V *from, int count)
 {
     const int step = (int)blockDim.x;
     int i = (int)threadIdx.x;
@@ -50,10 +49,10 @@ template <typename V> DP_DEVICE void copy_row(V *to, const V *from, int count)
 
 enum { HELD = 16 }; /* choices whose addresses a block keeps at hand */
 
-template <typename T, int W> DP_DEVICE void pack_rows(const moe_call_t &a, const T *from, T *keep)
+template <typename T, int W> CUDA_DEVICE void pack_rows(const moe_call_t &a, const T *from, T *keep)
 {
     typedef moe_vector<T, W> vector;
-    const dp_sum_t<T> *weights = (const dp_sum_t<T> *)a.weights;
+    const cuda_sum_t<T> *weights = (const cuda_sum_t<T> *)a.weights;
     __shared__ char *to[HELD];
 
     for (int t = (int)blockIdx.x; t < a.n.tokens; t += (int)gridDim.x) {
@@ -68,9 +67,8 @@ template <typename T, int W> DP_DEVICE void pack_rows(const moe_call_t &a, const
                 const int64_t choice = at + (int)threadIdx.x;
                 char *out = a.rows + a.place[choice] * a.n.row_bytes;
 
-                row_label(out, a.n.row_bytes, (int64_t)a.n.hidden * (int64_t)sizeof(T),
-                          a.replica[choice] % a.n.local, a.label,
-                          a.label == MOE_DISPATCH ? (double)weights[choice] : 0);
+                row_label(out, a.n.row_bytes, (int64_t)a.n.hidden * (int64_t)sizeof(T), a.replica[choice] % a.n.local,
+                          a.label, a.label == MOE_DISPATCH ? (double)weights[choice] : 0);
                 to[threadIdx.x] = out + sizeof(moe_head_t);
             }
             __syncthreads();
@@ -87,7 +85,7 @@ template <typename T, int W> DP_DEVICE void pack_rows(const moe_call_t &a, const
 }
 
 /* One row per (token, choice): of normed or, on the way back, of dy, which is kept in own_dy. */
-template <typename T> DP_DEVICE void pack(const moe_call_t &a)
+template <typename T> CUDA_DEVICE void pack(const moe_call_t &a)
 {
     const bool out = a.label == MOE_DISPATCH;
     const T *from = (const T *)(out ? a.normed : a.input);
@@ -103,15 +101,16 @@ MOE_KERNEL(pack, pack, moe_call_t, 256)
 /* ---- in ---- */
 
 /* Rows that rank p sent, as far as they can be believed. */
-DP_DEVICE int believed(const moe_call_t &a, int p)
+CUDA_DEVICE int believed(const moe_call_t &a, int p)
 {
     const int count = a.arrived_counts[p];
 
     return count < 0 || count > a.n.pair_rows ? 0 : count;
 }
 
-/* from[p, e]: the first row of expert e among those of rank p (y), which are sorted by expert; from[p, L]: their number. */
-extern "C" __global__ void __launch_bounds__(256) dp_moe_cuda_cells(const moe_call_t a)
+/* from[p, e]: the first row of expert e among those of rank p (y), which are sorted by expert; from[p, L]: their
+   number. */
+extern "C" __global__ void __launch_bounds__(256) moe_cuda_cells(const moe_call_t a)
 {
     const int p = (int)blockIdx.y, count = believed(a, p), step = (int)(gridDim.x * blockDim.x);
     int *from = a.from + (int64_t)p * (a.n.local + 1);
@@ -123,8 +122,7 @@ extern "C" __global__ void __launch_bounds__(256) dp_moe_cuda_cells(const moe_ca
         const int expert = i == count ? a.n.local : arrived_head(a, p, i)->expert;
 
         if (expert < before || expert < 0 || before < -1 || expert > a.n.local ||
-            (i < count && (expert == a.n.local ||
-                           arrived_head(a, p, i)->call != (uint32_t)MOE_DISPATCH))) {
+            (i < count && (expert == a.n.local || arrived_head(a, p, i)->call != (uint32_t)MOE_DISPATCH))) {
             moe_fault(a, MOE_FAULT_STEP, p, 0);
             continue;
         }
@@ -134,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(256) dp_moe_cuda_cells(const moe_ca
 }
 
 /* One block: cells, groups and what there is of each rank; nothing at all after a fault. */
-extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) dp_moe_cuda_groups(const moe_call_t a)
+extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) moe_cuda_groups(const moe_call_t a)
 {
     const int ranks = a.n.ranks, local = a.n.local;
     __shared__ int bad;
@@ -156,15 +154,14 @@ extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) dp_moe_cuda_group
     }
     __syncthreads();
     if (threadIdx.x == 0) {
-        int at = 0, most = 0;
+        int at = 0;
 
         for (int e = 0; e < local; e++) {
-            a.group_first[e] = a.n.padded ? e * a.n.padded : at;
+            a.group_first[e] = at;
             at += a.group_rows[e];
-            most = a.group_rows[e] > most ? a.group_rows[e] : most;
         }
-        if (a.n.padded ? most > a.n.padded : at > a.n.rows) {
-            moe_fault(a, MOE_FAULT_ROOM, -1, a.n.padded ? most : at);
+        if (at > a.n.rows) {
+            moe_fault(a, MOE_FAULT_ROOM, -1, at);
             bad = 1;
         }
         at = 0;
@@ -194,7 +191,7 @@ extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) dp_moe_cuda_group
 }
 
 /* Which rank's, and which of its rows, the r-th is of all that arrived. */
-DP_DEVICE int rank_of(const moe_call_t &a, int r, int *row)
+CUDA_DEVICE int rank_of(const moe_call_t &a, int r, int *row)
 {
     int low = 0, high = a.n.ranks - 1;
 
@@ -210,7 +207,7 @@ DP_DEVICE int rank_of(const moe_call_t &a, int r, int *row)
     return low;
 }
 
-template <typename T, int W> DP_DEVICE void sort_rows(const moe_call_t &a, T *to)
+template <typename T, int W> CUDA_DEVICE void sort_rows(const moe_call_t &a, T *to)
 {
     typedef moe_vector<T, W> vector;
     const int arrived = moe_arrived(a);
@@ -238,14 +235,14 @@ template <typename T, int W> DP_DEVICE void sort_rows(const moe_call_t &a, T *to
         out = (vector *)(to + place * a.n.hidden);
         if (threadIdx.x == 0 && a.label == MOE_DISPATCH) {
             a.back[place] = r;
-            ((dp_sum_t<T> *)a.arrived_weights)[place] = (dp_sum_t<T>)head->weight;
+            ((cuda_sum_t<T> *)a.arrived_weights)[place] = (cuda_sum_t<T>)head->weight;
         }
         copy_row(out, row, a.n.hidden / W);
     }
 }
 
 /* Rows of this call to (expert, rank) order: into x, or dy on the way back. */
-template <typename T> DP_DEVICE void sort(const moe_call_t &a)
+template <typename T> CUDA_DEVICE void sort(const moe_call_t &a)
 {
     T *to = (T *)(a.label == MOE_DISPATCH ? a.x : a.dy);
 
@@ -256,27 +253,8 @@ template <typename T> DP_DEVICE void sort(const moe_call_t &a)
 }
 MOE_KERNEL(sort, sort, moe_call_t, 256)
 
-/* Padded layout: the rows behind the last of each expert (y) become 0 and travel nowhere. */
-template <typename T> DP_DEVICE void pad(const moe_call_t &a)
-{
-    const int e = (int)blockIdx.y;
-    T *to = (T *)(a.label == MOE_DISPATCH ? a.x : a.dy);
-
-    for (int i = a.group_rows[e] + (int)blockIdx.x; i < a.n.padded; i += (int)gridDim.x) {
-        const int64_t row = (int64_t)e * a.n.padded + i;
-
-        if (threadIdx.x == 0) {
-            a.back[row] = -1;
-            ((dp_sum_t<T> *)a.arrived_weights)[row] = 0;
-        }
-        for (int c = (int)threadIdx.x; c < a.n.hidden; c += (int)blockDim.x)
-            to[row * a.n.hidden + c] = dp_from_float<T>(0);
-    }
-}
-MOE_KERNEL(pad, pad, moe_call_t, 256)
-
 /* One block: each rank sent as many rows as are due. After dispatch they are known on both sides. */
-extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) dp_moe_cuda_due(const moe_call_t a)
+extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) moe_cuda_due(const moe_call_t a)
 {
     const int32_t *due = a.label == MOE_COMBINE_BACKWARD ? a.in_counts : a.out_counts;
 
@@ -287,8 +265,9 @@ extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) dp_moe_cuda_due(c
 
 /* ---- back at the owner ---- */
 
-/* Where the row of (token, choice) `at` lies among those that came back; the first row of all when it is not of this call. */
-DP_DEVICE const moe_head_t *returned(const moe_call_t &a, int64_t at)
+/* Where the row of (token, choice) `at` lies among those that came back; the first row of all when it is not of this
+   call. */
+CUDA_DEVICE const moe_head_t *returned(const moe_call_t &a, int64_t at)
 {
     const int p = a.replica[at] / a.n.local, row = a.place[at] - a.out_offsets[p];
     const moe_head_t *head = arrived_head(a, p, row);
@@ -300,7 +279,7 @@ DP_DEVICE const moe_head_t *returned(const moe_call_t &a, int64_t at)
 }
 
 /* The addresses of the next choices of a token, for the whole block; any row's where one is not there. */
-DP_DEVICE int hold(const moe_call_t &a, int64_t at, int left, const moe_head_t **held)
+CUDA_DEVICE int hold(const moe_call_t &a, int64_t at, int left, const moe_head_t **held)
 {
     const int count = left < HELD ? left : HELD;
 
@@ -316,7 +295,7 @@ DP_DEVICE int hold(const moe_call_t &a, int64_t at, int left, const moe_head_t *
 
 /* sum += rows of one token, in the order in which they were chosen. */
 template <typename T, int W>
-DP_DEVICE void add_rows(moe_vector<dp_sum_t<T>, W> *sum, const moe_head_t *const *held, int count, int i)
+CUDA_DEVICE void add_rows(moe_vector<cuda_sum_t<T>, W> *sum, const moe_head_t *const *held, int count, int i)
 {
     typedef moe_vector<T, W> vector;
     int j = 0;
@@ -331,28 +310,28 @@ DP_DEVICE void add_rows(moe_vector<dp_sum_t<T>, W> *sum, const moe_head_t *const
         for (int l = 0; l < 4; l++)
 #pragma unroll
             for (int c = 0; c < W; c++)
-                sum->at[c] += dp_float(v[l].at[c]);
+                sum->at[c] += cuda_float(v[l].at[c]);
     }
     for (; j < count; j++) {
         const vector v = ((const vector *)(held[j] + 1))[i];
 
 #pragma unroll
         for (int c = 0; c < W; c++)
-            sum->at[c] += dp_float(v.at[c]);
+            sum->at[c] += cuda_float(v.at[c]);
     }
 }
 
 /* y = h + shared + rows, rounded once. Forward's rows come with their weights applied. */
-template <typename T, int W> DP_DEVICE void combine_rows(const moe_call_t &a)
+template <typename T, int W> CUDA_DEVICE void combine_rows(const moe_call_t &a)
 {
     typedef moe_vector<T, W> vector;
-    typedef moe_vector<dp_sum_t<T>, W> sums;
+    typedef moe_vector<cuda_sum_t<T>, W> sums;
     __shared__ const moe_head_t *held[HELD];
 
     for (int t = (int)blockIdx.x; t < a.n.tokens; t += (int)gridDim.x) {
         const int64_t at = (int64_t)t * a.n.hidden, choice = (int64_t)t * a.n.top_k;
         const vector *h = (const vector *)((const T *)a.h + at);
-        const sums *own = (const sums *)((const dp_sum_t<T> *)a.own + at);
+        const sums *own = (const sums *)((const cuda_sum_t<T> *)a.own + at);
         vector *y = (vector *)((T *)a.y + at);
         const int most = hold(a, choice, a.n.top_k, held);
 
@@ -363,7 +342,7 @@ template <typename T, int W> DP_DEVICE void combine_rows(const moe_call_t &a)
 
 #pragma unroll
             for (int c = 0; c < W; c++)
-                sum.at[c] = dp_float(x.at[c]);
+                sum.at[c] = cuda_float(x.at[c]);
             if (a.n.shared > 0) {
                 const sums o = own[i];
 
@@ -379,13 +358,13 @@ template <typename T, int W> DP_DEVICE void combine_rows(const moe_call_t &a)
             }
 #pragma unroll
             for (int c = 0; c < W; c++)
-                out.at[c] = dp_from_float<T>(sum.at[c]);
+                out.at[c] = cuda_from_float<T>(sum.at[c]);
             y[i] = out;
         }
     }
 }
 
-template <typename T> DP_DEVICE void combine(const moe_call_t &a)
+template <typename T> CUDA_DEVICE void combine(const moe_call_t &a)
 {
     if (a.n.vectors)
         combine_rows<T, moe_width<T>::most>(a);
@@ -395,14 +374,14 @@ template <typename T> DP_DEVICE void combine(const moe_call_t &a)
 MOE_KERNEL(combine, combine, moe_call_t, 256)
 
 /* Gradient of n: the shared experts' (already there) + rows; and the gradients of the weights. */
-template <typename T, int W> DP_DEVICE void gather_rows(const moe_call_t &a)
+template <typename T, int W> CUDA_DEVICE void gather_rows(const moe_call_t &a)
 {
-    typedef moe_vector<dp_sum_t<T>, W> sums;
+    typedef moe_vector<cuda_sum_t<T>, W> sums;
     __shared__ const moe_head_t *held[HELD];
 
     for (int t = (int)blockIdx.x; t < a.n.tokens; t += (int)gridDim.x) {
         const int64_t choice = (int64_t)t * a.n.top_k;
-        sums *own = (sums *)((dp_sum_t<T> *)a.own + (int64_t)t * a.n.hidden);
+        sums *own = (sums *)((cuda_sum_t<T> *)a.own + (int64_t)t * a.n.hidden);
 
         for (int j = 0; j < a.n.top_k; j += HELD) {
             const int count = hold(a, choice + j, a.n.top_k - j, held);
@@ -424,7 +403,7 @@ template <typename T, int W> DP_DEVICE void gather_rows(const moe_call_t &a)
     }
 }
 
-template <typename T> DP_DEVICE void gather(const moe_call_t &a)
+template <typename T> CUDA_DEVICE void gather(const moe_call_t &a)
 {
     if (a.n.vectors)
         gather_rows<T, moe_width<T>::most>(a);
@@ -435,57 +414,56 @@ MOE_KERNEL(gather, gather, moe_call_t, 256)
 
 /* ---- activations: a block per row ---- */
 
-template <typename S> DP_DEVICE S sigmoid(S x)
+template <typename S> CUDA_DEVICE S sigmoid(S x)
 {
     const S e = (S)exp((double)(x < 0 ? x : -x));
 
     return (x < 0 ? e : 1) / (1 + e);
 }
 
-template <> DP_DEVICE float sigmoid<float>(float x)
+template <> CUDA_DEVICE float sigmoid<float>(float x)
 {
     const float e = expf(x < 0 ? x : -x);
 
     return (x < 0 ? e : 1) / (1 + e);
 }
 
-DP_DEVICE int rows_of(const moe_glu_t &a)
+CUDA_DEVICE int rows_of(const moe_glu_t &a)
 {
     return a.offsets != 0 ? a.offsets[a.ranks - 1] + a.counts[a.ranks - 1] : a.rows;
 }
 
 /* act = weight * silu(gate) * up */
-template <typename T, int W> DP_DEVICE void activate_rows(const moe_glu_t &a, int rows)
+template <typename T, int W> CUDA_DEVICE void activate_rows(const moe_glu_t &a, int rows)
 {
     typedef moe_vector<T, W> vector;
-    typedef dp_sum_t<T> sum_t;
+    typedef cuda_sum_t<T> sum_t;
 
     for (int r = (int)blockIdx.x; r < rows; r += (int)gridDim.x) {
         const int64_t at = (int64_t)r * a.width;
-        const vector *gate = (const vector *)((const T *)a.gate + at),
-                     *up = (const vector *)((const T *)a.up + at);
+        const vector *gate = (const vector *)((const T *)a.gate + at), *up = (const vector *)((const T *)a.up + at);
         vector *act = (vector *)((T *)a.act + at);
         const sum_t weight = a.weights != 0 ? ((const sum_t *)a.weights)[r] : 1;
 
         if (threadIdx.x == 0 && a.back != 0 && a.back[r] >= 0)
-            row_label(a.travelling + a.back[r] * a.row_bytes, a.row_bytes,
-                      (int64_t)a.hidden * (int64_t)sizeof(T), 0, a.label, 0);
+            row_label(a.travelling + a.back[r] * a.row_bytes, a.row_bytes, (int64_t)a.hidden * (int64_t)sizeof(T), 0,
+                      a.label, 0);
         for (int i = (int)threadIdx.x; i < a.width / W; i += (int)blockDim.x) {
             const vector g = gate[i], u = up[i];
             vector out;
 
 #pragma unroll
             for (int c = 0; c < W; c++) {
-                const sum_t x = dp_float(g.at[c]);
+                const sum_t x = cuda_float(g.at[c]);
 
-                out.at[c] = dp_from_float<T>(x * sigmoid<sum_t>(x) * dp_float(u.at[c]) * weight);
+                out.at[c] = cuda_from_float<T>(x * sigmoid<sum_t>(x) * cuda_float(u.at[c]) * weight);
             }
             act[i] = out;
         }
     }
 }
 
-template <typename T> DP_DEVICE void activate(const moe_glu_t &a)
+template <typename T> CUDA_DEVICE void activate(const moe_glu_t &a)
 {
     if (a.vectors)
         activate_rows<T, moe_width<T>::most>(a, rows_of(a));
@@ -495,13 +473,13 @@ template <typename T> DP_DEVICE void activate(const moe_glu_t &a)
 MOE_KERNEL(activate, activate, moe_glu_t, 256)
 
 /*
- * act holds da, the gradient of weight * silu(gate) * up without the weight: the weight's own gradient is silu(gate) * up . da,
- * which costs no product. gate and up become their gradients, act what the gradient of w_down multiplies.
+ * act holds da, the gradient of weight * silu(gate) * up without the weight: the weight's own gradient is silu(gate) *
+ * up . da, which costs no product. gate and up become their gradients, act what the gradient of w_down multiplies.
  */
-template <typename T, int W> DP_DEVICE void activate_backward_rows(const moe_glu_t &a, int rows)
+template <typename T, int W> CUDA_DEVICE void activate_backward_rows(const moe_glu_t &a, int rows)
 {
     typedef moe_vector<T, W> vector;
-    typedef dp_sum_t<T> sum_t;
+    typedef cuda_sum_t<T> sum_t;
     __shared__ moe_wide_t<T> room[32];
 
     for (int r = (int)blockIdx.x; r < rows; r += (int)gridDim.x) {
@@ -516,13 +494,13 @@ template <typename T, int W> DP_DEVICE void activate_backward_rows(const moe_glu
 
 #pragma unroll
             for (int c = 0; c < W; c++) {
-                const sum_t x = dp_float(g.at[c]), y = dp_float(u.at[c]), da = dp_float(d.at[c]);
+                const sum_t x = cuda_float(g.at[c]), y = cuda_float(u.at[c]), da = cuda_float(d.at[c]);
                 const sum_t s = sigmoid<sum_t>(x), silu = x * s;
 
                 dweight += (moe_wide_t<T>)(silu * y) * (moe_wide_t<T>)da;
-                g.at[c] = dp_from_float<T>(weight * da * y * (s * (1 + x * (1 - s))));
-                u.at[c] = dp_from_float<T>(weight * da * silu);
-                d.at[c] = dp_from_float<T>(silu * y * weight);
+                g.at[c] = cuda_from_float<T>(weight * da * y * (s * (1 + x * (1 - s))));
+                u.at[c] = cuda_from_float<T>(weight * da * silu);
+                d.at[c] = cuda_from_float<T>(silu * y * weight);
             }
             gate[i] = g;
             up[i] = u;
@@ -530,14 +508,14 @@ template <typename T, int W> DP_DEVICE void activate_backward_rows(const moe_glu
         }
         if (a.back == 0) /* the same for the whole launch */
             continue;
-        dweight = dp_block_sum(dweight, room);
+        dweight = cuda_block_sum(dweight, room);
         if (threadIdx.x == 0 && a.back[r] >= 0)
-            row_label(a.travelling + a.back[r] * a.row_bytes, a.row_bytes,
-                      (int64_t)a.hidden * (int64_t)sizeof(T), 0, a.label, (double)dweight);
+            row_label(a.travelling + a.back[r] * a.row_bytes, a.row_bytes, (int64_t)a.hidden * (int64_t)sizeof(T), 0,
+                      a.label, (double)dweight);
     }
 }
 
-template <typename T> DP_DEVICE void activate_backward(const moe_glu_t &a)
+template <typename T> CUDA_DEVICE void activate_backward(const moe_glu_t &a)
 {
     if (a.vectors)
         activate_backward_rows<T, moe_width<T>::most>(a, rows_of(a));
@@ -545,18 +523,3 @@ template <typename T> DP_DEVICE void activate_backward(const moe_glu_t &a)
         activate_backward_rows<T, 1>(a, rows_of(a));
 }
 MOE_KERNEL(activate_backward, activate_backward, moe_glu_t, 256)
-
-/* Padded layout: products to the rows that travel. a.act: real [rows, hidden]. */
-template <typename T> DP_DEVICE void spread(const moe_glu_t &a)
-{
-    for (int r = (int)blockIdx.x; r < a.rows; r += (int)gridDim.x) {
-        const T *from = (const T *)a.act + (int64_t)r * a.hidden;
-        T *to = (T *)(a.travelling + a.back[r] * a.row_bytes + (int64_t)sizeof(moe_head_t));
-
-        if (a.back[r] < 0)
-            continue;
-        for (int i = (int)threadIdx.x; i < a.hidden; i += (int)blockDim.x)
-            to[i] = from[i];
-    }
-}
-MOE_KERNEL(spread, spread, moe_glu_t, 256)

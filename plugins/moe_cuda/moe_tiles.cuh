@@ -1,16 +1,16 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_tiles.cuh: what grouped products have in common: the walk over the tiles of all groups, stages in shared memory, and
- * what is next to be loaded into them. */
-#ifndef DP_MOE_CUDA_TILES_CUH
-#define DP_MOE_CUDA_TILES_CUH
+ * moe_tiles.cuh: what grouped products have in common: the walk over the tiles of all groups, stages in shared memory,
+ * and what is next to be loaded into them. */
+#ifndef MOE_CUDA_TILES_CUH
+#define MOE_CUDA_TILES_CUH
 
 #include "moe_real.cuh"
 
 /* Tiles of a row of tiles that are taken before the next column: their part of A stays in the L2 cache. */
 #define MOE_SUPER 16
 
-DP_DEVICE int tiles_of(int64_t count, int size)
+CUDA_DEVICE int tiles_of(int64_t count, int size)
 {
     return (int)((count + size - 1) / size);
 }
@@ -19,8 +19,8 @@ DP_DEVICE int tiles_of(int64_t count, int size)
 
 /* A tile of a product by rows. */
 struct row_tile {
-    int64_t first; /* row of A                                                                     */
-    int rows;      /* that there are from it on in this group, at most the tile's                  */
+    int64_t first; /* row of A */
+    int rows;      /* that there are from it on in this group, at most the tile's */
     int column, group, output;
 };
 
@@ -30,14 +30,14 @@ struct row_walk {
     int group, rows, tiles;
 };
 
-DP_DEVICE row_walk row_walk_start()
+CUDA_DEVICE row_walk row_walk_start()
 {
     const row_walk w = {0, -1, 0, 0};
 
     return w;
 }
 
-template <int M, int N> DP_DEVICE bool row_seek(const moe_product_t &p, row_walk *w, int64_t tile, row_tile *out)
+template <int M, int N> CUDA_DEVICE bool row_seek(const moe_product_t &p, row_walk *w, int64_t tile, row_tile *out)
 {
     const int columns = tiles_of(p.n, N) * p.outputs;
     int in_super, down, rest, height;
@@ -68,7 +68,7 @@ struct cell_tile {
     int row, column, group, output;
 };
 
-template <int M, int N> DP_DEVICE bool cell_seek(const moe_product_t &p, int64_t tile, cell_tile *out)
+template <int M, int N> CUDA_DEVICE bool cell_seek(const moe_product_t &p, int64_t tile, cell_tile *out)
 {
     const int down = tiles_of(p.m, M), across = tiles_of(p.n, N);
     const int64_t each = (int64_t)down * across * p.outputs;
@@ -91,7 +91,7 @@ struct cell_run {
     int rows;
 };
 
-DP_DEVICE cell_run run_of(const moe_product_t &p, int group, int cell)
+CUDA_DEVICE cell_run run_of(const moe_product_t &p, int group, int cell)
 {
     cell_run run = {0, p.k};
 
@@ -102,7 +102,7 @@ DP_DEVICE cell_run run_of(const moe_product_t &p, int group, int cell)
     return run;
 }
 
-DP_DEVICE int64_t row_of_c(const moe_product_t &p, int64_t row)
+CUDA_DEVICE int64_t row_of_c(const moe_product_t &p, int64_t row)
 {
     return p.map != 0 ? p.map[row] : row;
 }
@@ -111,18 +111,18 @@ DP_DEVICE int64_t row_of_c(const moe_product_t &p, int64_t row)
 
 enum { STEP = 64 }; /* elements of K in one stage */
 
-/* Rows of `STEP` elements that lie one behind the other along K; 16-byte pieces are permuted within 128 bytes so that eight rows
- * of a piece lie in different banks. */
+/* Rows of `STEP` elements that lie one behind the other along K; 16-byte pieces are permuted within 128 bytes so that
+ * eight rows of a piece lie in different banks. */
 template <int ROWS, int THREADS> struct along_k {
     static const int elements = ROWS * STEP;
 
-    DP_DEVICE static dp_bf16 *at(dp_bf16 *tile, int row, int piece)
+    CUDA_DEVICE static cuda_bf16 *at(cuda_bf16 *tile, int row, int piece)
     {
         return tile + row * STEP + (piece ^ (row & 7)) * 8;
     }
 
     /* from: element [0][0] of the tile. Rows from `rows` on and elements from `inner` on are 0. */
-    DP_DEVICE static void load(dp_bf16 *tile, const dp_bf16 *from, int64_t stride, int rows, int inner)
+    CUDA_DEVICE static void load(cuda_bf16 *tile, const cuda_bf16 *from, int64_t stride, int rows, int inner)
     {
         const int piece = (int)threadIdx.x % 8, left = (inner - piece * 8) * 2;
         const unsigned bytes = left >= 16 ? 16 : left > 0 ? left : 0;
@@ -132,24 +132,24 @@ template <int ROWS, int THREADS> struct along_k {
             const int row = (int)threadIdx.x / 8 + i * (THREADS / 8);
             const bool there = row < rows && bytes > 0;
 
-            dp_copy_async(at(tile, row, piece), there ? from + row * stride + piece * 8 : from,
-                          there ? bytes : 0);
+            cuda_copy_async(at(tile, row, piece), there ? from + row * stride + piece * 8 : from, there ? bytes : 0);
         }
     }
 };
 
-/* `STEP` rows along K of COLUMNS elements each; BLOCKS: 64 columns of all rows lie one behind the other, then the next 64. */
+/* `STEP` rows along K of COLUMNS elements each; BLOCKS: 64 columns of all rows lie one behind the other, then the next
+   64. */
 template <int COLUMNS, int THREADS, bool BLOCKS = false> struct across_k {
     static const int elements = COLUMNS * STEP, pieces = COLUMNS / 8;
 
-    DP_DEVICE static dp_bf16 *at(dp_bf16 *tile, int k, int piece)
+    CUDA_DEVICE static cuda_bf16 *at(cuda_bf16 *tile, int k, int piece)
     {
         if (BLOCKS)
             return tile + (piece / 8 * STEP + k) * 64 + (piece % 8 ^ (k & 7)) * 8;
         return tile + k * COLUMNS + (piece ^ (k & 7)) * 8;
     }
 
-    DP_DEVICE static void load(dp_bf16 *tile, const dp_bf16 *from, int64_t stride, int columns, int inner)
+    CUDA_DEVICE static void load(cuda_bf16 *tile, const cuda_bf16 *from, int64_t stride, int columns, int inner)
     {
         const int piece = (int)threadIdx.x % pieces, left = (columns - piece * 8) * 2;
         const unsigned bytes = left >= 16 ? 16 : left > 0 ? left : 0;
@@ -159,8 +159,7 @@ template <int COLUMNS, int THREADS, bool BLOCKS = false> struct across_k {
             const int k = (int)threadIdx.x / pieces + i * (THREADS / pieces);
             const bool there = k < inner && bytes > 0;
 
-            dp_copy_async(at(tile, k, piece), there ? from + k * stride + piece * 8 : from,
-                          there ? bytes : 0);
+            cuda_copy_async(at(tile, k, piece), there ? from + k * stride + piece * 8 : from, there ? bytes : 0);
         }
     }
 };
@@ -175,7 +174,7 @@ template <int M, int N> struct rows_ahead {
     int step, slices;
     bool more;
 
-    DP_DEVICE void start(const moe_product_t &p)
+    CUDA_DEVICE void start(const moe_product_t &p)
     {
         walk = row_walk_start();
         at = blockIdx.x;
@@ -184,19 +183,19 @@ template <int M, int N> struct rows_ahead {
         more = row_seek<M, N>(p, &walk, at, &tile);
     }
 
-    DP_DEVICE int steps(const moe_product_t &p) const
+    CUDA_DEVICE int steps(const moe_product_t &p) const
     {
         return slices * p.parts;
     }
 
     /* Starts filling a stage; nothing behind the last tile. */
     template <bool TB, typename A, typename BT, typename BN>
-    DP_DEVICE void fill(const moe_product_t &p, dp_bf16 *a_tile, dp_bf16 *b_tile)
+    CUDA_DEVICE void fill(const moe_product_t &p, cuda_bf16 *a_tile, cuda_bf16 *b_tile)
     {
         if (more) {
             const int part = step / slices, k = step % slices * STEP, which = part + tile.output;
-            const dp_bf16 *a = (const dp_bf16 *)p.a[part] + tile.first * p.lda + k;
-            const dp_bf16 *b = (const dp_bf16 *)p.b[which] + tile.group * p.group_b;
+            const cuda_bf16 *a = (const cuda_bf16 *)p.a[part] + tile.first * p.lda + k;
+            const cuda_bf16 *b = (const cuda_bf16 *)p.b[which] + tile.group * p.group_b;
 
             A::load(a_tile, a, p.lda, tile.rows, p.k - k);
             if (TB)
@@ -209,7 +208,7 @@ template <int M, int N> struct rows_ahead {
                 more = row_seek<M, N>(p, &walk, at, &tile);
             }
         }
-        dp_copy_commit();
+        cuda_copy_commit();
     }
 };
 
@@ -221,7 +220,7 @@ template <int M, int N> struct cells_ahead {
     int cell, part, row;
     bool more;
 
-    DP_DEVICE void start(const moe_product_t &p)
+    CUDA_DEVICE void start(const moe_product_t &p)
     {
         at = blockIdx.x;
         cell = part = row = 0;
@@ -235,7 +234,7 @@ template <int M, int N> struct cells_ahead {
     }
 
     /* Moves on to rows that there are, if any. */
-    DP_DEVICE void settle(const moe_product_t &p)
+    CUDA_DEVICE void settle(const moe_product_t &p)
     {
         while (more && row >= run.rows) {
             row = 0;
@@ -252,24 +251,25 @@ template <int M, int N> struct cells_ahead {
         }
     }
 
-    template <typename A, typename B> DP_DEVICE void fill(const moe_product_t &p, dp_bf16 *a_tile, dp_bf16 *b_tile)
+    template <typename A, typename B>
+    CUDA_DEVICE void fill(const moe_product_t &p, cuda_bf16 *a_tile, cuda_bf16 *b_tile)
     {
         if (more) {
             const int64_t first = run.first + row;
 
-            A::load(a_tile, (const dp_bf16 *)p.a[part] + first * p.lda + tile.row, p.lda, p.m - tile.row,
+            A::load(a_tile, (const cuda_bf16 *)p.a[part] + first * p.lda + tile.row, p.lda, p.m - tile.row,
                     run.rows - row);
-            B::load(b_tile, (const dp_bf16 *)p.b[part + tile.output] + first * p.ldb + tile.column, p.ldb,
+            B::load(b_tile, (const cuda_bf16 *)p.b[part + tile.output] + first * p.ldb + tile.column, p.ldb,
                     p.n - tile.column, run.rows - row);
             row += STEP;
             settle(p);
         }
-        dp_copy_commit();
+        cuda_copy_commit();
     }
 };
 
 /* Stages that a tile by cells takes. */
-DP_DEVICE int steps_of(const moe_product_t &p, int group)
+CUDA_DEVICE int steps_of(const moe_product_t &p, int group)
 {
     int steps = 0;
 
@@ -280,21 +280,21 @@ DP_DEVICE int steps_of(const moe_product_t &p, int group)
 
 /* ---- results ---- */
 
-DP_DEVICE void store_pair(dp_bf16 *to, float x, float y, bool add)
+CUDA_DEVICE void store_pair(cuda_bf16 *to, float x, float y, bool add)
 {
-    moe_vector<dp_bf16, 2> v;
+    moe_vector<cuda_bf16, 2> v;
 
     if (add) {
-        v = *(const moe_vector<dp_bf16, 2> *)to;
-        x += dp_float(v.at[0]);
-        y += dp_float(v.at[1]);
+        v = *(const moe_vector<cuda_bf16, 2> *)to;
+        x += cuda_float(v.at[0]);
+        y += cuda_float(v.at[1]);
     }
-    v.at[0] = dp_from_float<dp_bf16>(x);
-    v.at[1] = dp_from_float<dp_bf16>(y);
-    *(moe_vector<dp_bf16, 2> *)to = v;
+    v.at[0] = cuda_from_float<cuda_bf16>(x);
+    v.at[1] = cuda_from_float<cuda_bf16>(y);
+    *(moe_vector<cuda_bf16, 2> *)to = v;
 }
 
-DP_DEVICE void store_pair(float *to, float x, float y, bool add)
+CUDA_DEVICE void store_pair(float *to, float x, float y, bool add)
 {
     moe_vector<float, 2> v;
 

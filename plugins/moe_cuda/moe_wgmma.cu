@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_wgmma.cu: the grouped products of moe_gemm.cu on warpgroup products (wgmma) of sm_90a: two warpgroups with 64 x 256 of a
- * tile of 128 x 256 each, operands read from shared memory, one group of products always on its way. The sums are the same
- * chains. Chosen by name alone: DUALPIPE_MOE_PRODUCTS=wgmma. */
+ * moe_wgmma.cu: the grouped products of moe_gemm.cu on warpgroup products (wgmma) of sm_90a: two warpgroups with 64 x
+ * 256 of a tile of 128 x 256 each, operands read from shared memory, one group of products always on its way. The sums
+ * are the same chains. Chosen by name alone: DUALPIPE_MOE_PRODUCTS=wgmma. */
 #include "moe_tiles.cuh"
 
 enum {
@@ -15,71 +15,71 @@ enum {
 };
 static_assert(STAGES * STAGE * 2 + ALIGNED == MOE_WGMMA_SHARED, "what the host asks for");
 
-typedef along_k<M, THREADS> rows_a;             /* A by rows                */
-typedef along_k<N, THREADS> along_b;            /* B by rows, transposed    */
-typedef across_k<N, THREADS, true> across_b;    /* B by rows, and by cells  */
-typedef across_k<M, THREADS, true> cells_a;     /* A by cells               */
+typedef along_k<M, THREADS> rows_a;          /* A by rows */
+typedef along_k<N, THREADS> along_b;         /* B by rows, transposed */
+typedef across_k<N, THREADS, true> across_b; /* B by rows, and by cells */
+typedef across_k<M, THREADS, true> cells_a;  /* A by cells */
 
-DP_DEVICE dp_bf16 *stages()
+CUDA_DEVICE cuda_bf16 *stages()
 {
-    DP_SHARED_DYNAMIC(dp_bf16, shared);
+    CUDA_SHARED_DYNAMIC(cuda_bf16, shared);
 
-    return shared + (ALIGNED - dp_shared_offset(shared) % ALIGNED) % ALIGNED / 2;
+    return shared + (ALIGNED - cuda_shared_offset(shared) % ALIGNED) % ALIGNED / 2;
 }
 
 /* One stage into the sums of a warpgroup. Blocks of 64 across K are STEP rows of 128 bytes. */
-template <bool TA, bool TB> DP_DEVICE void multiply(float (&sum)[128], const dp_bf16 *a_tile)
+template <bool TA, bool TB> CUDA_DEVICE void multiply(float (&sum)[128], const cuda_bf16 *a_tile)
 {
-    const dp_bf16 *b_tile = a_tile + rows_a::elements;
-    const dp_bf16 *own = a_tile + (int)threadIdx.x / 128 * 64 * STEP; /* 64 rows, or a block of 64 columns */
+    const cuda_bf16 *b_tile = a_tile + rows_a::elements;
+    const cuda_bf16 *own = a_tile + (int)threadIdx.x / 128 * 64 * STEP; /* 64 rows, or a block of 64 columns */
 
-    dp_warpgroup_fence();
+    cuda_warpgroup_fence();
 #pragma unroll
     for (int k = 0; k < STEP; k += 16)
-        dp_warpgroup_mma_bf16<TA, TB>(sum, dp_matrix_descriptor(own + (TA ? k * 64 : k), STEP * 128),
-                                      dp_matrix_descriptor(b_tile + (TB ? k * 64 : k), STEP * 128));
-    dp_warpgroup_commit();
+        cuda_warpgroup_mma_bf16<TA, TB>(sum, cuda_matrix_descriptor(own + (TA ? k * 64 : k), STEP * 128),
+                                        cuda_matrix_descriptor(b_tile + (TB ? k * 64 : k), STEP * 128));
+    cuda_warpgroup_commit();
 }
 
 /* Row of the tile for c[2 * half] and the one after it, column of both for j. */
-DP_DEVICE int sum_row(int half)
+CUDA_DEVICE int sum_row(int half)
 {
-    return (int)threadIdx.x / DP_WARP * 16 + half * 8 + (int)threadIdx.x % DP_WARP / 4;
+    return (int)threadIdx.x / CUDA_WARP * 16 + half * 8 + (int)threadIdx.x % CUDA_WARP / 4;
 }
 
-DP_DEVICE int sum_column(int j)
+CUDA_DEVICE int sum_column(int j)
 {
     return j * 8 + (int)threadIdx.x % 4 * 2;
 }
 
 /*
- * All steps of a tile. Two stages are on their way at the start; each step waits for its own, starts its products, then fills the
- * stage that the step before the last one read: all threads are past that one's products.
+ * All steps of a tile. Two stages are on their way at the start; each step waits for its own, starts its products, then
+ * fills the stage that the step before the last one read: all threads are past that one's products.
  */
 template <bool TA, bool TB, typename F>
-DP_DEVICE void multiply_steps(float (&sum)[128], dp_bf16 *shared, int steps, int *stage, F &fill)
+CUDA_DEVICE void multiply_steps(float (&sum)[128], cuda_bf16 *shared, int steps, int *stage, F &fill)
 {
     for (int step = 0; step < steps; step++) {
-        dp_copy_wait<1>();
-        dp_shared_fence_async();
+        cuda_copy_wait<1>();
+        cuda_shared_fence_async();
         __syncthreads();
         multiply<TA, TB>(sum, shared + *stage * STAGE);
         fill((*stage + 2) % STAGES);
-        dp_warpgroup_wait<1>();
+        cuda_warpgroup_wait<1>();
         *stage = (*stage + 1) % STAGES;
     }
-    dp_warpgroup_wait<0>();
+    cuda_warpgroup_wait<0>();
 }
 
-template <bool TB, typename C> DP_DEVICE void rows_wgmma(const moe_product_t &p)
+template <bool TB, typename C> CUDA_DEVICE void rows_wgmma(const moe_product_t &p)
 {
-    dp_bf16 *shared = stages();
+    cuda_bf16 *shared = stages();
     row_walk now = row_walk_start();
     row_tile tile;
     rows_ahead<M, N> ahead;
     int stage = 0;
     auto fill = [&](int to) {
-        dp_bf16 *a_tile = shared + to * STAGE;
+        cuda_bf16 *a_tile = shared + to * STAGE;
 
         ahead.template fill<TB, rows_a, along_b, across_b>(p, a_tile, a_tile + rows_a::elements);
     };
@@ -113,17 +113,17 @@ template <bool TB, typename C> DP_DEVICE void rows_wgmma(const moe_product_t &p)
             }
         }
     }
-    dp_copy_wait<0>();
+    cuda_copy_wait<0>();
 }
 
-DP_DEVICE void cells_wgmma(const moe_product_t &p)
+CUDA_DEVICE void cells_wgmma(const moe_product_t &p)
 {
-    dp_bf16 *shared = stages();
+    cuda_bf16 *shared = stages();
     cells_ahead<M, N> ahead;
     cell_tile tile;
     int stage = 0;
     auto fill = [&](int to) {
-        dp_bf16 *a_tile = shared + to * STAGE;
+        cuda_bf16 *a_tile = shared + to * STAGE;
 
         ahead.template fill<cells_a, across_b>(p, a_tile, a_tile + cells_a::elements);
     };
@@ -160,30 +160,30 @@ DP_DEVICE void cells_wgmma(const moe_product_t &p)
                     store_pair(c + row * p.ldc + column, sum[j * 4 + half * 2], sum[j * 4 + half * 2 + 1], false);
             }
     }
-    dp_copy_wait<0>();
+    cuda_copy_wait<0>();
 }
 
-extern "C" __global__ void __launch_bounds__(256, 1) dp_moe_cuda_wgmma_nn_bf16(const moe_product_t p)
+extern "C" __global__ void __launch_bounds__(256, 1) moe_cuda_wgmma_nn_bf16(const moe_product_t p)
 {
-    rows_wgmma<false, dp_bf16>(p);
+    rows_wgmma<false, cuda_bf16>(p);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 1) dp_moe_cuda_wgmma_nt_bf16(const moe_product_t p)
+extern "C" __global__ void __launch_bounds__(256, 1) moe_cuda_wgmma_nt_bf16(const moe_product_t p)
 {
-    rows_wgmma<true, dp_bf16>(p);
+    rows_wgmma<true, cuda_bf16>(p);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 1) dp_moe_cuda_wgmma_nn_bf16_f32(const moe_product_t p)
+extern "C" __global__ void __launch_bounds__(256, 1) moe_cuda_wgmma_nn_bf16_f32(const moe_product_t p)
 {
     rows_wgmma<false, float>(p);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 1) dp_moe_cuda_wgmma_nt_bf16_f32(const moe_product_t p)
+extern "C" __global__ void __launch_bounds__(256, 1) moe_cuda_wgmma_nt_bf16_f32(const moe_product_t p)
 {
     rows_wgmma<true, float>(p);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 1) dp_moe_cuda_wgmma_tn_bf16(const moe_product_t p)
+extern "C" __global__ void __launch_bounds__(256, 1) moe_cuda_wgmma_tn_bf16(const moe_product_t p)
 {
     cells_wgmma(p);
 }

@@ -5,18 +5,19 @@
  *     tests/abi/test_layout --print > tests/data/abi/layout-1.0.tsv      after a change that a new minor allows */
 #include <dualpipe/attention.h>
 #include <dualpipe/moe.h>
+#include <dualpipe/profiler.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "../support/suite.h"
+#include "tests/support/suite.h"
 
-#define TYPE(type)                                                                                           \
-    {                                                                                                        \
-#type, "", sizeof(type)                                                                              \
+#define TYPE(type)                                                                                                     \
+    {                                                                                                                  \
+#type, "", sizeof(type)                                                                                        \
     }
-#define MEMBER(type, member)                                                                                 \
-    {                                                                                                        \
-#type, "." #member, offsetof(type, member)                                                           \
+#define MEMBER(type, member)                                                                                           \
+    {                                                                                                                  \
+#type, "." #member, offsetof(type, member)                                                                     \
     }
 
 /* clang-format off */
@@ -38,6 +39,7 @@ static const struct pin {
     MEMBER(dp_host_t, release),
     MEMBER(dp_host_t, now_ns),
     MEMBER(dp_host_t, wait),
+    MEMBER(dp_host_t, poll),
     MEMBER(dp_host_t, post),
     MEMBER(dp_host_t, aborted),
     MEMBER(dp_host_t, get_service),
@@ -61,11 +63,10 @@ static const struct pin {
     MEMBER(dp_plugin_t, version),
     MEMBER(dp_plugin_t, summary),
     MEMBER(dp_plugin_t, init),
-    MEMBER(dp_plugin_t, fini),
     MEMBER(dp_plugin_t, get_interface),
     TYPE(dp_device_config_t),
     MEMBER(dp_device_config_t, struct_size),
-    MEMBER(dp_device_config_t, ordinal),
+    MEMBER(dp_device_config_t, device),
     MEMBER(dp_device_config_t, comm_sms),
     MEMBER(dp_device_config_t, queue_length),
     MEMBER(dp_device_config_t, cores),
@@ -75,6 +76,7 @@ static const struct pin {
     TYPE(dp_device_vt_t),
     MEMBER(dp_device_vt_t, struct_size),
     MEMBER(dp_device_vt_t, caps),
+    MEMBER(dp_device_vt_t, kind),
     MEMBER(dp_device_vt_t, open),
     MEMBER(dp_device_vt_t, close),
     MEMBER(dp_device_vt_t, allocate),
@@ -93,7 +95,6 @@ static const struct pin {
     MEMBER(dp_device_vt_t, stamp),
     MEMBER(dp_device_vt_t, synchronize),
     MEMBER(dp_device_vt_t, query_error),
-    MEMBER(dp_device_vt_t, reset),
     MEMBER(dp_device_vt_t, partition),
     MEMBER(dp_device_vt_t, capture_begin),
     MEMBER(dp_device_vt_t, capture_end),
@@ -121,10 +122,11 @@ static const struct pin {
     MEMBER(dp_channel_config_t, slot_bytes),
     MEMBER(dp_channel_config_t, label),
     TYPE(dp_message_tag_t),
-    MEMBER(dp_message_tag_t, sequence),
+    MEMBER(dp_message_tag_t, number),
     MEMBER(dp_message_tag_t, step),
     MEMBER(dp_message_tag_t, microbatch),
     MEMBER(dp_message_tag_t, bytes),
+    MEMBER(dp_message_tag_t, reserved),
     TYPE(dp_exchange_config_t),
     MEMBER(dp_exchange_config_t, struct_size),
     MEMBER(dp_exchange_config_t, id),
@@ -137,19 +139,17 @@ static const struct pin {
     MEMBER(dp_comm_vt_t, caps),
     MEMBER(dp_comm_vt_t, open),
     MEMBER(dp_comm_vt_t, close),
-    MEMBER(dp_comm_vt_t, abort),
     MEMBER(dp_comm_vt_t, channel_open),
     MEMBER(dp_comm_vt_t, exchange_open),
     MEMBER(dp_comm_vt_t, start),
     MEMBER(dp_comm_vt_t, send),
     MEMBER(dp_comm_vt_t, recv),
     MEMBER(dp_comm_vt_t, release),
-    MEMBER(dp_comm_vt_t, group_begin),
-    MEMBER(dp_comm_vt_t, group_end),
+    MEMBER(dp_comm_vt_t, bundle_begin),
+    MEMBER(dp_comm_vt_t, bundle_end),
     MEMBER(dp_comm_vt_t, exchange),
     MEMBER(dp_comm_vt_t, exchange_release),
     MEMBER(dp_comm_vt_t, all_reduce),
-    MEMBER(dp_comm_vt_t, barrier),
     MEMBER(dp_comm_vt_t, memory_bytes),
     TYPE(dp_param_t),
     MEMBER(dp_param_t, name),
@@ -158,7 +158,10 @@ static const struct pin {
     MEMBER(dp_param_t, count),
     MEMBER(dp_param_t, fan_in),
     MEMBER(dp_param_t, start),
+    MEMBER(dp_param_t, sharded),
     MEMBER(dp_param_t, expert),
+    MEMBER(dp_param_t, shared),
+    MEMBER(dp_param_t, reserved),
     TYPE(dp_block_sizes_t),
     MEMBER(dp_block_sizes_t, struct_size),
     MEMBER(dp_block_sizes_t, saved_bytes),
@@ -177,8 +180,6 @@ static const struct pin {
     MEMBER(dp_io_t, struct_size),
     MEMBER(dp_io_t, step),
     MEMBER(dp_io_t, microbatch),
-    MEMBER(dp_io_t, half),
-    MEMBER(dp_io_t, sequence),
     MEMBER(dp_io_t, params),
     MEMBER(dp_io_t, grads),
     MEMBER(dp_io_t, saved),
@@ -230,6 +231,7 @@ static const struct pin {
     MEMBER(dp_moe_config_t, replicas),
     MEMBER(dp_moe_config_t, capacity),
     TYPE(dp_moe_io_t),
+    MEMBER(dp_moe_io_t, struct_size),
     MEMBER(dp_moe_io_t, io),
     MEMBER(dp_moe_io_t, aux_scale),
     MEMBER(dp_moe_io_t, aux_loss),
@@ -251,6 +253,25 @@ static const struct pin {
     MEMBER(dp_moe_vt_t, dispatch_backward),
     MEMBER(dp_moe_vt_t, route_backward_input),
     MEMBER(dp_moe_vt_t, route_backward_weight),
+    TYPE(dp_activity_t),
+    MEMBER(dp_activity_t, start_ns),
+    MEMBER(dp_activity_t, end_ns),
+    MEMBER(dp_activity_t, operation),
+    MEMBER(dp_activity_t, bytes),
+    MEMBER(dp_activity_t, kind),
+    MEMBER(dp_activity_t, stream),
+    MEMBER(dp_activity_t, name),
+    MEMBER(dp_activity_t, reserved),
+    TYPE(dp_profiler_config_t),
+    MEMBER(dp_profiler_config_t, struct_size),
+    MEMBER(dp_profiler_config_t, activities),
+    TYPE(dp_profiler_vt_t),
+    MEMBER(dp_profiler_vt_t, struct_size),
+    MEMBER(dp_profiler_vt_t, open),
+    MEMBER(dp_profiler_vt_t, close),
+    MEMBER(dp_profiler_vt_t, begin),
+    MEMBER(dp_profiler_vt_t, end),
+    MEMBER(dp_profiler_vt_t, collect),
 };
 /* clang-format on */
 #define N_PINS (sizeof(pins) / sizeof(pins[0]))
@@ -281,8 +302,7 @@ START_TEST(layout_is_that_of_the_released_list)
     for (size_t i = 0; i < N_PINS; i++) {
         format_pin(&pins[i], line, sizeof(line));
         ck_assert_msg(fgets(expected, sizeof(expected), list) != NULL, "the list ends before %s", line);
-        ck_assert_msg(strcmp(line, expected) == 0, "%s instead of %s: see the head of test_layout.c", line,
-                      expected);
+        ck_assert_msg(strcmp(line, expected) == 0, "%s instead of %s: see the head of test_layout.c", line, expected);
     }
     ck_assert_msg(fgets(expected, sizeof(expected), list) == NULL, "the list goes on with %s", expected);
     fclose(list);
@@ -309,11 +329,12 @@ START_TEST(numbers_that_plugins_are_compiled_with)
     ck_assert_int_eq(DP_F64, 1);
     ck_assert_int_eq(DP_BF16, 2);
     ck_assert_int_eq(DP_I64, 3);
-    ck_assert_int_eq(DP_LAUNCH_ARG_MAX, 208);
+    ck_assert_int_eq(DP_LAUNCH_ARG_MAX, 288);
     ck_assert_str_eq(DP_IFACE_DEVICE, "dp.device/1");
     ck_assert_str_eq(DP_IFACE_COMM, "dp.comm/1");
     ck_assert_str_eq(DP_IFACE_ATTENTION, "dp.attention/1");
     ck_assert_str_eq(DP_IFACE_MOE, "dp.moe/1");
+    ck_assert_str_eq(DP_IFACE_PROFILER, "dp.profiler/1");
 }
 END_TEST
 

@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT
  * cublaslt_fake.c: the part of cuBLASLt that our plugins use, in plain loops on host memory, in the order of the fake
  * driver's streams. For tests on machines without a GPU; refuses what the real one refuses, and more:
- * an algorithm runs only the product it was found for, on pointers as aligned as was promised, with the workspace that it
- * asked for, whose bytes it overwrites. With $FAKE_CUBLASLT_ALIGNED it knows nothing for pointers off 16 bytes. */
+ * an algorithm runs only the product it was found for, on pointers as aligned as was promised, with the workspace that
+ * it asked for, whose bytes it overwrites. With $FAKE_CUBLASLT_ALIGNED it knows nothing for pointers off 16 bytes. */
 #pragma GCC optimize("O3")
 #include "cublaslt_fake.h"
 
@@ -42,8 +42,7 @@ typedef struct algorithm {
     uint32_t align_a, align_b, align_c, align_d;
     uint64_t spare[3];
 } algorithm_t;
-_Static_assert(sizeof(algorithm_t) == sizeof(cublasLtMatmulAlgo_t),
-               "an algorithm is as large as the real one");
+_Static_assert(sizeof(algorithm_t) == sizeof(cublasLtMatmulAlgo_t), "an algorithm is as large as the real one");
 #define ALGORITHM_MAGIC 0x6475616c70697065u
 
 typedef struct call {
@@ -139,8 +138,7 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute,
-                                        cudaDataType_t scale)
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute, cudaDataType_t scale)
 {
     const product_t p = {compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, 0};
 
@@ -194,9 +192,8 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
-                                                cublasLtMatrixLayoutAttribute_t name, const void *value,
-                                                size_t bytes)
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t name,
+                                                const void *value, size_t bytes)
 {
     layout_t *l = (layout_t *)layout;
 
@@ -228,8 +225,8 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
 }
 
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
-                                                    cublasLtMatmulPreferenceAttributes_t name,
-                                                    const void *value, size_t bytes)
+                                                    cublasLtMatmulPreferenceAttributes_t name, const void *value,
+                                                    size_t bytes)
 {
     preference_t *p = (preference_t *)preference;
 
@@ -282,8 +279,7 @@ static uint64_t inner(const product_t *p, const layout_t *a)
 
 static bool sizes_fit(const product_t *p, const layout_t *a, const layout_t *b, const layout_t *c)
 {
-    const uint64_t m = p->a == CUBLAS_OP_N ? a->rows : a->columns,
-                   n = p->b == CUBLAS_OP_N ? b->columns : b->rows;
+    const uint64_t m = p->a == CUBLAS_OP_N ? a->rows : a->columns, n = p->b == CUBLAS_OP_N ? b->columns : b->rows;
     const uint64_t k = p->b == CUBLAS_OP_N ? b->rows : b->columns;
 
     return layout_fits(a, c->batch) && layout_fits(b, c->batch) && layout_fits(c, c->batch) && m == c->rows &&
@@ -317,8 +313,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatmulHeuristicResult_t results[], int *count)
 {
     const product_t *p = (const product_t *)desc;
-    const layout_t *a = (const layout_t *)a_desc, *b = (const layout_t *)b_desc,
-                   *c = (const layout_t *)c_desc;
+    const layout_t *a = (const layout_t *)a_desc, *b = (const layout_t *)b_desc, *c = (const layout_t *)c_desc;
     const preference_t *f = (const preference_t *)preference;
     algorithm_t found = {.magic = ALGORITHM_MAGIC};
 
@@ -382,8 +377,7 @@ static void store(char *at, cudaDataType_t type, int64_t i, double value)
 }
 
 /* op(matrix) as contiguous lines: lines of rows (by_row) or of columns. */
-static double *gather(const char *at, const layout_t *l, cublasOperation_t op, bool by_row,
-                      uint64_t *lines_out)
+static double *gather(const char *at, const layout_t *l, cublasOperation_t op, bool by_row, uint64_t *lines_out)
 {
     const uint64_t rows = op == CUBLAS_OP_N ? l->rows : l->columns;
     const uint64_t columns = op == CUBLAS_OP_N ? l->columns : l->rows;
@@ -393,8 +387,8 @@ static double *gather(const char *at, const layout_t *l, cublasOperation_t op, b
     for (uint64_t i = 0; copy != NULL && i < lines; i++)
         for (uint64_t j = 0; j < length; j++) {
             const uint64_t row = by_row ? i : j, column = by_row ? j : i;
-            const int64_t index = op == CUBLAS_OP_N ? (int64_t)column * l->ld + (int64_t)row
-                                                    : (int64_t)row * l->ld + (int64_t)column;
+            const int64_t index =
+                op == CUBLAS_OP_N ? (int64_t)column * l->ld + (int64_t)row : (int64_t)row * l->ld + (int64_t)column;
 
             copy[i * length + j] = load(at, l->type, index);
         }
@@ -425,8 +419,7 @@ static void multiply(const call_t *c, int64_t batch)
     const uint64_t k = inner(&c->product, &c->a);
     const bool wide = c->product.compute == CUBLAS_COMPUTE_64F;
     uint64_t m, n;
-    double *a = gather(at_a, &c->a, c->product.a, true, &m),
-           *b = gather(at_b, &c->b, c->product.b, false, &n);
+    double *a = gather(at_a, &c->a, c->product.a, true, &m), *b = gather(at_b, &c->b, c->product.b, false, &n);
 
     for (uint64_t j = 0; a != NULL && b != NULL && j < n; j++)
         for (uint64_t i = 0; i < m; i++) {
@@ -476,8 +469,7 @@ static cublasStatus_t enqueue(cudaStream_t stream, call_t *c)
 
 static bool aligned(const void *pointer, const layout_t *l, uint32_t bytes)
 {
-    return (uintptr_t)pointer % bytes == 0 &&
-           (l->batch == 1 || (uint64_t)l->stride * bytes_of(l->type) % bytes == 0);
+    return (uintptr_t)pointer % bytes == 0 && (l->batch == 1 || (uint64_t)l->stride * bytes_of(l->type) % bytes == 0);
 }
 
 static double scalar(const product_t *p, const void *value)
@@ -485,17 +477,15 @@ static double scalar(const product_t *p, const void *value)
     return p->scale == CUDA_R_64F ? *(const double *)value : (double)*(const float *)value;
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha,
-                              const void *at_a, cublasLtMatrixLayout_t a_desc, const void *at_b,
-                              cublasLtMatrixLayout_t b_desc, const void *beta, const void *at_c,
-                              cublasLtMatrixLayout_t c_desc, void *at_d, cublasLtMatrixLayout_t d_desc,
-                              const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes,
-                              cudaStream_t stream)
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *at_a,
+                              cublasLtMatrixLayout_t a_desc, const void *at_b, cublasLtMatrixLayout_t b_desc,
+                              const void *beta, const void *at_c, cublasLtMatrixLayout_t c_desc, void *at_d,
+                              cublasLtMatrixLayout_t d_desc, const cublasLtMatmulAlgo_t *algo, void *workspace,
+                              size_t workspace_bytes, cudaStream_t stream)
 {
     handle_t *h = (handle_t *)handle;
     const product_t *p = (const product_t *)desc;
-    const layout_t *a = (const layout_t *)a_desc, *b = (const layout_t *)b_desc,
-                   *c = (const layout_t *)c_desc;
+    const layout_t *a = (const layout_t *)a_desc, *b = (const layout_t *)b_desc, *c = (const layout_t *)c_desc;
     algorithm_t found;
     call_t *call;
 
@@ -507,15 +497,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     if (found.magic != ALGORITHM_MAGIC || found.problem != name_problem(p, a, b, c) ||
         workspace_bytes < found.workspace || (found.workspace > 0 && (uintptr_t)workspace % 256 != 0) ||
         (found.workspace > 0 && workspace == NULL) || !aligned(at_a, a, found.align_a) ||
-        !aligned(at_b, b, found.align_b) || !aligned(at_c, c, found.align_c) ||
-        !aligned(at_d, c, found.align_d))
+        !aligned(at_b, b, found.align_b) || !aligned(at_c, c, found.align_c) || !aligned(at_d, c, found.align_d))
         return CUBLAS_STATUS_INVALID_VALUE;
     call = calloc(1, sizeof(*call));
     if (call == NULL)
         return CUBLAS_STATUS_ALLOC_FAILED;
-    *call = (call_t){
-        NULL,           *p, *a, *b, *c, scalar(p, alpha), scalar(p, beta), at_a, at_b, at_d, workspace,
-        found.workspace};
+    *call =
+        (call_t){NULL, *p, *a, *b, *c, scalar(p, alpha), scalar(p, beta), at_a, at_b, at_d, workspace, found.workspace};
     pthread_mutex_lock(&h->lock);
     call->next = h->calls;
     h->calls = call;

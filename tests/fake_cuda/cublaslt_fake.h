@@ -5,7 +5,7 @@
 #define CUBLASLT_FAKE_H
 
 unsigned long fake_cublaslt_searches(void); /* for an algorithm, since the process started */
-unsigned long fake_cublaslt_products(void); /* put on streams                              */
-int fake_cublaslt_last_sms(void);           /* multiprocessors the latest one counted on   */
+unsigned long fake_cublaslt_products(void); /* put on streams */
+int fake_cublaslt_last_sms(void);           /* multiprocessors the latest one counted on */
 
 #endif

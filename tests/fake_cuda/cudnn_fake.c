@@ -1,8 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * cudnn_fake.c: the part of cuDNN's backend that attention_cudnn uses, as an interpreter: graphs run one operation after the
- * other, in plain loops on host memory, in the order of the fake driver's streams. It shows what a graph computes; whether the
- * real cuDNN has a kernel for it is another question (tests/unit/test_cudnn_graph.c). Every tensor has four dimensions. */
+ * cudnn_fake.c: the part of cuDNN's backend that attention_cudnn uses, as an interpreter: graphs run one operation
+ * after the other, in plain loops on host memory, in the order of the fake driver's streams. It shows what a graph
+ * computes; whether the real cuDNN has a kernel for it is another question (tests/unit/cuda/test_cudnn_graph.c). Every
+ * tensor has four dimensions. */
 #pragma GCC optimize("O3")
 #include <cudnn_graph.h>
 #include <dlfcn.h>
@@ -181,9 +182,8 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t object)
     return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const object,
-                                       cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                                       int64_t room, int64_t *count, void *values)
+cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const object, cudnnBackendAttributeName_t name,
+                                       cudnnBackendAttributeType_t type, int64_t room, int64_t *count, void *values)
 {
     const object_t *o = object;
 
@@ -355,10 +355,8 @@ static void multiply(run_t *r, const object_t *o)
 
     for (int64_t m = 0; m < c->dims[0] * c->dims[1]; m++) {
         const int64_t batch = m / c->dims[1], head = m % c->dims[1];
-        const double *left =
-            a->values + (batch * a->dims[1] + head / (c->dims[1] / a->dims[1])) * rows * inner;
-        const double *right =
-            b->values + (batch * b->dims[1] + head / (c->dims[1] / b->dims[1])) * inner * columns;
+        const double *left = a->values + (batch * a->dims[1] + head / (c->dims[1] / a->dims[1])) * rows * inner;
+        const double *right = b->values + (batch * b->dims[1] + head / (c->dims[1] / b->dims[1])) * inner * columns;
         double *out = c->values + m * rows * columns;
 
         for (int64_t i = 0; i < rows; i++) {
@@ -571,8 +569,7 @@ static bool is_by_value(const object_t *graph, int64_t id)
     return false;
 }
 
-cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
-                                  cudnnBackendDescriptor_t pack)
+cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack)
 {
     const object_t *p = pack;
     const attribute_t *ids = find(p, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);

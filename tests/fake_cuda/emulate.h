@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * emulate.h: the part of CUDA C that our kernels use, for a C++ compiler of the host. Included in front of a .cu file. */
+ * emulate.h: the part of CUDA C that our kernels use, for a C++ compiler of the host. Included in front of a .cu
+ * file. */
 #ifndef DP_FAKE_EMULATE_H
 #define DP_FAKE_EMULATE_H
 
@@ -26,49 +27,53 @@
 #define __grid_constant__
 #define __restrict__ __restrict
 #define __align__(bytes) __attribute__((aligned(bytes)))
-#define __constant__ static const
+#define __constant__     static const
 /* a block belongs to one thread of the host as long as it runs */
-#define __shared__ static __thread
-#define DP_DEVICE  inline
+#define __shared__  static __thread
+#define CUDA_DEVICE inline
 
-#define threadIdx (dp_emu_self->index)
-#define blockIdx  (dp_emu_self->block_index)
-#define blockDim  (dp_emu_self->block_dim)
-#define gridDim   (dp_emu_self->grid_dim)
+#define threadIdx (emu_self->index)
+#define blockIdx  (emu_self->block_index)
+#define blockDim  (emu_self->block_dim)
+#define gridDim   (emu_self->grid_dim)
 #define warpSize  32
 
-#define DP_SHARED_DYNAMIC(type, name) type *name = reinterpret_cast<type *>(dp_emu_dynamic_shared())
+#define CUDA_SHARED_DYNAMIC(type, name) type *name = reinterpret_cast<type *>(emu_dynamic_shared())
 
 /* ---- vector types ---- */
 
-#define DP_EMU_VECTOR(type, name, align1, align2, align4)                                                    \
-    struct __attribute__((aligned(align1))) name##1 {                                                        \
-        type x;                                                                                              \
-    };                                                                                                       \
-    struct __attribute__((aligned(align2))) name##2 {                                                        \
-        type x, y;                                                                                           \
-    };                                                                                                       \
-    struct name##3 {                                                                                         \
-        type x, y, z;                                                                                        \
-    };                                                                                                       \
-    struct __attribute__((aligned(align4))) name##4 {                                                        \
-        type x, y, z, w;                                                                                     \
-    };                                                                                                       \
-    static inline name##2 make_##name##2(type x, type y)                                                     \
-    {                                                                                                        \
-        return {x, y};                                                                                       \
-    }                                                                                                        \
-    static inline name##4 make_##name##4(type x, type y, type z, type w)                                     \
-    {                                                                                                        \
-        return {x, y, z, w};                                                                                 \
+#define EMU_VECTOR(type, name, align1, align2, align4)                                                                 \
+    struct __attribute__((aligned(align1))) name##1                                                                    \
+    {                                                                                                                  \
+        type x;                                                                                                        \
+    };                                                                                                                 \
+    struct __attribute__((aligned(align2))) name##2                                                                    \
+    {                                                                                                                  \
+        type x, y;                                                                                                     \
+    };                                                                                                                 \
+    struct name##3                                                                                                     \
+    {                                                                                                                  \
+        type x, y, z;                                                                                                  \
+    };                                                                                                                 \
+    struct __attribute__((aligned(align4))) name##4                                                                    \
+    {                                                                                                                  \
+        type x, y, z, w;                                                                                               \
+    };                                                                                                                 \
+    static inline name##2 make_##name##2(type x, type y)                                                               \
+    {                                                                                                                  \
+        return {x, y};                                                                                                 \
+    }                                                                                                                  \
+    static inline name##4 make_##name##4(type x, type y, type z, type w)                                               \
+    {                                                                                                                  \
+        return {x, y, z, w};                                                                                           \
     }
-DP_EMU_VECTOR(float, float, 4, 8, 16)
-DP_EMU_VECTOR(int, int, 4, 8, 16)
-DP_EMU_VECTOR(unsigned, uint, 4, 8, 16)
-DP_EMU_VECTOR(double, double, 8, 16, 16)
-DP_EMU_VECTOR(unsigned short, ushort, 2, 4, 8)
-DP_EMU_VECTOR(long long, longlong, 8, 16, 16)
-DP_EMU_VECTOR(unsigned long long, ulonglong, 8, 16, 16)
+EMU_VECTOR(float, float, 4, 8, 16)
+EMU_VECTOR(int, int, 4, 8, 16)
+EMU_VECTOR(unsigned, uint, 4, 8, 16)
+EMU_VECTOR(double, double, 8, 16, 16)
+EMU_VECTOR(unsigned short, ushort, 2, 4, 8)
+EMU_VECTOR(long long, longlong, 8, 16, 16)
+EMU_VECTOR(unsigned long long, ulonglong, 8, 16, 16)
 
 struct dim3 {
     unsigned x, y, z;
@@ -78,65 +83,65 @@ struct dim3 {
 
 static inline void __syncthreads()
 {
-    dp_emu_barrier(0, 0);
+    emu_barrier(0, 0);
 }
 
-static inline void dp_barrier(int id, int threads)
+static inline void cuda_barrier(int id, int threads)
 {
-    dp_emu_barrier(id, (unsigned)threads);
+    emu_barrier(id, (unsigned)threads);
 }
 
 static inline void __syncwarp(unsigned mask = 0xffffffffu)
 {
     unsigned char nothing = 0;
 
-    dp_emu_exchange(mask, &nothing, 1);
+    emu_exchange(mask, &nothing, 1);
 }
 
-template <typename T> static inline T dp_emu_from(const unsigned char *slots, unsigned lane)
+template <typename T> static inline T emu_from(const unsigned char *slots, unsigned lane)
 {
     T value;
 
-    memcpy(&value, slots + lane * DP_EMU_SLOT, sizeof(T));
+    memcpy(&value, slots + lane * EMU_SLOT, sizeof(T));
     return value;
 }
 
 /* a lane outside [first, last] of its group keeps its own value */
-template <typename T> static inline T dp_emu_shuffle(unsigned mask, T value, int source, int first, int last)
+template <typename T> static inline T emu_shuffle(unsigned mask, T value, int source, int first, int last)
 {
-    const unsigned char *slots = dp_emu_exchange(mask, &value, sizeof(T));
+    const unsigned char *slots = emu_exchange(mask, &value, sizeof(T));
 
     if (source < first || source > last || !(mask >> source & 1))
         return value;
-    return dp_emu_from<T>(slots, (unsigned)source);
+    return emu_from<T>(slots, (unsigned)source);
 }
 
 template <typename T> static inline T __shfl_sync(unsigned mask, T value, int source, int width = 32)
 {
-    int first = (int)dp_emu_self->lane / width * width;
+    int first = (int)emu_self->lane / width * width;
 
-    return dp_emu_shuffle(mask, value, first + (source & (width - 1)), first, first + width - 1);
+    return emu_shuffle(mask, value, first + (source & (width - 1)), first, first + width - 1);
 }
 
 template <typename T> static inline T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32)
 {
-    int lane = (int)dp_emu_self->lane, first = lane / width * width;
+    int lane = (int)emu_self->lane, first = lane / width * width;
 
-    return dp_emu_shuffle(mask, value, lane - (int)delta, first, first + width - 1);
+    return emu_shuffle(mask, value, lane - (int)delta, first, first + width - 1);
 }
 
 template <typename T> static inline T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32)
 {
-    int lane = (int)dp_emu_self->lane, first = lane / width * width;
+    int lane = (int)emu_self->lane, first = lane / width * width;
 
-    return dp_emu_shuffle(mask, value, lane + (int)delta, first, first + width - 1);
+    return emu_shuffle(mask, value, lane + (int)delta, first, first + width - 1);
 }
 
 template <typename T> static inline T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32)
 {
-    int lane = (int)dp_emu_self->lane, first = lane / width * width;
+    int lane = (int)emu_self->lane, first = lane / width * width;
 
-    return dp_emu_shuffle(mask, value, lane ^ bits, first, first + width - 1);
+    return emu_shuffle(mask, value, lane ^ bits, first, first + width - 1);
 }
 
 static inline unsigned __ballot_sync(unsigned mask, int predicate)
@@ -145,9 +150,9 @@ static inline unsigned __ballot_sync(unsigned mask, int predicate)
     unsigned char mine = predicate != 0;
     unsigned set = 0;
 
-    slots = dp_emu_exchange(mask, &mine, 1);
+    slots = emu_exchange(mask, &mine, 1);
     for (unsigned lane = 0; lane < 32; lane++)
-        if (mask >> lane & 1 && slots[lane * DP_EMU_SLOT] != 0)
+        if (mask >> lane & 1 && slots[lane * EMU_SLOT] != 0)
             set |= 1u << lane;
     return set;
 }
@@ -164,40 +169,40 @@ static inline int __all_sync(unsigned mask, int predicate)
 
 template <typename T> static inline unsigned __match_any_sync(unsigned mask, T value)
 {
-    const unsigned char *slots = dp_emu_exchange(mask, &value, sizeof(T));
+    const unsigned char *slots = emu_exchange(mask, &value, sizeof(T));
     unsigned set = 0;
 
     for (unsigned lane = 0; lane < 32; lane++)
-        if (mask >> lane & 1 && dp_emu_from<T>(slots, lane) == value)
+        if (mask >> lane & 1 && emu_from<T>(slots, lane) == value)
             set |= 1u << lane;
     return set;
 }
 
-#define DP_EMU_REDUCE(name, type, result)                                                                    \
-    static inline type name(unsigned mask, type value)                                                       \
-    {                                                                                                        \
-        const unsigned char *slots = dp_emu_exchange(mask, &value, sizeof(type));                            \
-        type sum = dp_emu_from<type>(slots, (unsigned)__builtin_ctz(mask)), next;                            \
-                                                                                                             \
-        for (unsigned lane = (unsigned)__builtin_ctz(mask) + 1; lane < 32; lane++)                           \
-            if (mask >> lane & 1) {                                                                          \
-                next = dp_emu_from<type>(slots, lane);                                                       \
-                sum = result;                                                                                \
-            }                                                                                                \
-        return sum;                                                                                          \
+#define EMU_REDUCE(name, type, result)                                                                                 \
+    static inline type name(unsigned mask, type value)                                                                 \
+    {                                                                                                                  \
+        const unsigned char *slots = emu_exchange(mask, &value, sizeof(type));                                         \
+        type sum = emu_from<type>(slots, (unsigned)__builtin_ctz(mask)), next;                                         \
+                                                                                                                       \
+        for (unsigned lane = (unsigned)__builtin_ctz(mask) + 1; lane < 32; lane++)                                     \
+            if (mask >> lane & 1) {                                                                                    \
+                next = emu_from<type>(slots, lane);                                                                    \
+                sum = result;                                                                                          \
+            }                                                                                                          \
+        return sum;                                                                                                    \
     }
-DP_EMU_REDUCE(__reduce_add_sync, unsigned, sum + next)
-DP_EMU_REDUCE(__reduce_add_sync, int, sum + next)
-DP_EMU_REDUCE(__reduce_max_sync, unsigned, sum > next ? sum : next)
-DP_EMU_REDUCE(__reduce_max_sync, int, sum > next ? sum : next)
-DP_EMU_REDUCE(__reduce_min_sync, unsigned, sum < next ? sum : next)
-DP_EMU_REDUCE(__reduce_min_sync, int, sum < next ? sum : next)
-DP_EMU_REDUCE(__reduce_or_sync, unsigned, sum | next)
-DP_EMU_REDUCE(__reduce_and_sync, unsigned, sum &next)
+EMU_REDUCE(__reduce_add_sync, unsigned, sum + next)
+EMU_REDUCE(__reduce_add_sync, int, sum + next)
+EMU_REDUCE(__reduce_max_sync, unsigned, sum > next ? sum : next)
+EMU_REDUCE(__reduce_max_sync, int, sum > next ? sum : next)
+EMU_REDUCE(__reduce_min_sync, unsigned, sum < next ? sum : next)
+EMU_REDUCE(__reduce_min_sync, int, sum < next ? sum : next)
+EMU_REDUCE(__reduce_or_sync, unsigned, sum | next)
+EMU_REDUCE(__reduce_and_sync, unsigned, sum &next)
 
 /* ---- atomics: relaxed, as on the device ---- */
 
-template <typename T, typename F> static inline T dp_emu_change(T *at, F &&change)
+template <typename T, typename F> static inline T emu_change(T *at, F &&change)
 {
     T before, after;
 
@@ -208,20 +213,20 @@ template <typename T, typename F> static inline T dp_emu_change(T *at, F &&chang
     return before;
 }
 
-#define DP_EMU_ATOMIC(name, expression)                                                                      \
-    template <typename T> static inline T name(T *at, std::common_type_t<T> v)                               \
-    {                                                                                                        \
-        return dp_emu_change(at, [&](T old) -> T { return (T)(expression); });                               \
+#define EMU_ATOMIC(name, expression)                                                                                   \
+    template <typename T> static inline T name(T *at, std::common_type_t<T> v)                                         \
+    {                                                                                                                  \
+        return emu_change(at, [&](T old) -> T { return (T)(expression); });                                            \
     }
-DP_EMU_ATOMIC(atomicAdd, old + v)
-DP_EMU_ATOMIC(atomicSub, old - v)
-DP_EMU_ATOMIC(atomicMax, old > v ? old : v)
-DP_EMU_ATOMIC(atomicMin, old < v ? old : v)
-DP_EMU_ATOMIC(atomicExch, v)
-DP_EMU_ATOMIC(atomicAnd, old &v)
-DP_EMU_ATOMIC(atomicOr, old | v)
-DP_EMU_ATOMIC(atomicXor, old ^ v)
-DP_EMU_ATOMIC(atomicInc, old >= v ? 0 : old + 1)
+EMU_ATOMIC(atomicAdd, old + v)
+EMU_ATOMIC(atomicSub, old - v)
+EMU_ATOMIC(atomicMax, old > v ? old : v)
+EMU_ATOMIC(atomicMin, old < v ? old : v)
+EMU_ATOMIC(atomicExch, v)
+EMU_ATOMIC(atomicAnd, old &v)
+EMU_ATOMIC(atomicOr, old | v)
+EMU_ATOMIC(atomicXor, old ^ v)
+EMU_ATOMIC(atomicInc, old >= v ? 0 : old + 1)
 
 template <typename T> static inline T atomicCAS(T *at, std::common_type_t<T> expected, std::common_type_t<T> value)
 {
@@ -246,60 +251,60 @@ static inline void __threadfence_system()
 
 /* ---- what device.cuh has assembly for ---- */
 
-static inline unsigned dp_smid()
+static inline unsigned cuda_smid()
 {
-    return dp_emu_self->block->smid;
+    return emu_self->block->smid;
 }
 
-uint64_t dp_emu_clock_ns(void) __asm__("dp_emu_clock_ns");
-static inline uint64_t dp_globaltimer()
+uint64_t emu_clock_ns(void) __asm__("emu_clock_ns");
+static inline uint64_t cuda_globaltimer()
 {
-    return dp_emu_clock_ns();
+    return emu_clock_ns();
 }
 
 static inline long long clock64()
 {
-    return (long long)dp_emu_clock_ns();
+    return (long long)emu_clock_ns();
 }
 
-template <typename T> static inline T dp_load_acquire(const T *at)
+template <typename T> static inline T cuda_load_acquire(const T *at)
 {
-    dp_emu_spin();
+    emu_spin();
     return __atomic_load_n(at, __ATOMIC_ACQUIRE);
 }
 
-template <typename T> static inline void dp_store_release(T *at, std::common_type_t<T> value)
+template <typename T> static inline void cuda_store_release(T *at, std::common_type_t<T> value)
 {
     __atomic_store_n(at, value, __ATOMIC_RELEASE);
 }
 
-static inline uint32_t dp_add_release(uint32_t *at, uint32_t value)
+static inline uint32_t cuda_add_release(uint32_t *at, uint32_t value)
 {
     return __atomic_fetch_add(at, value, __ATOMIC_ACQ_REL);
 }
 
-static inline void dp_pause()
+static inline void cuda_pause()
 {
-    dp_emu_spin();
+    emu_spin();
 }
 
 static inline void __nanosleep(unsigned ns)
 {
     (void)ns;
-    dp_emu_spin();
+    emu_spin();
 }
 
-static inline void dp_trap()
+static inline void cuda_trap()
 {
-    dp_emu_trap("a kernel trapped");
+    emu_trap("a kernel trapped");
 }
 
 static inline void __trap()
 {
-    dp_emu_trap("a kernel trapped");
+    emu_trap("a kernel trapped");
 }
 
-static inline float dp_bf16_to_float(uint16_t bits)
+static inline float cuda_bf16_to_float(uint16_t bits)
 {
     uint32_t wide = (uint32_t)bits << 16;
     float x;
@@ -308,7 +313,7 @@ static inline float dp_bf16_to_float(uint16_t bits)
     return x;
 }
 
-static inline uint16_t dp_float_to_bf16(float x)
+static inline uint16_t cuda_float_to_bf16(float x)
 {
     uint32_t bits;
 
@@ -318,40 +323,40 @@ static inline uint16_t dp_float_to_bf16(float x)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-static inline uint4 dp_load_stream(const uint4 *at)
+static inline uint4 cuda_load_stream(const uint4 *at)
 {
     return *at;
 }
 
-static inline void dp_store_stream(uint4 *at, uint4 v)
+static inline void cuda_store_stream(uint4 *at, uint4 v)
 {
     *at = v;
 }
 
 /* Done when waited for, and no earlier: a missing wait shows. */
-static inline void dp_copy_async(void *shared, const void *global, unsigned bytes = 16)
+static inline void cuda_copy_async(void *shared, const void *global, unsigned bytes = 16)
 {
-    dp_emu_self_t *self = dp_emu_self;
+    emu_self_t *self = emu_self;
 
     if (((uintptr_t)shared | (uintptr_t)global) % 16 != 0 && bytes > 0)
-        dp_emu_trap("an asynchronous copy between addresses that are not 16-byte aligned");
-    if (self->ncopies == DP_EMU_COPIES)
-        dp_emu_trap("more asynchronous copies than the emulator holds");
+        emu_trap("an asynchronous copy between addresses that are not 16-byte aligned");
+    if (self->ncopies == EMU_COPIES)
+        emu_trap("more asynchronous copies than the emulator holds");
     self->copies[self->ncopies++] = {shared, global, bytes, self->group};
 }
 
-static inline void dp_copy_commit()
+static inline void cuda_copy_commit()
 {
-    dp_emu_self->group++;
+    emu_self->group++;
 }
 
-template <int groups> static inline void dp_copy_wait()
+template <int groups> static inline void cuda_copy_wait()
 {
-    dp_emu_self_t *self = dp_emu_self;
+    emu_self_t *self = emu_self;
     unsigned kept = 0;
 
     for (unsigned i = 0; i < self->ncopies; i++) {
-        dp_emu_copy_t *c = &self->copies[i];
+        emu_copy_t *c = &self->copies[i];
 
         if ((int)(self->group - c->group) > groups) {
             memcpy(c->to, c->from, c->bytes);
@@ -363,14 +368,14 @@ template <int groups> static inline void dp_copy_wait()
     self->ncopies = kept;
 }
 
-static inline void dp_emu_load_matrix(uint32_t r[4], const void *row, bool transposed)
+static inline void emu_load_matrix(uint32_t r[4], const void *row, bool transposed)
 {
-    unsigned lane = dp_emu_self->lane;
+    unsigned lane = emu_self->lane;
     const unsigned char *slots;
 
     if ((uintptr_t)row % 16 != 0)
-        dp_emu_trap("ldmatrix of a row that is not 16-byte aligned");
-    slots = dp_emu_exchange(0xffffffffu, row, 16);
+        emu_trap("ldmatrix of a row that is not 16-byte aligned");
+    slots = emu_exchange(0xffffffffu, row, 16);
     for (unsigned m = 0; m < 4; m++) {
         uint16_t pair[2];
 
@@ -378,29 +383,29 @@ static inline void dp_emu_load_matrix(uint32_t r[4], const void *row, bool trans
             unsigned from = transposed ? lane % 4 * 2 + i : lane / 4;
             unsigned column = transposed ? lane / 4 : lane % 4 * 2 + i;
 
-            memcpy(&pair[i], slots + (m * 8 + from) * DP_EMU_SLOT + column * 2, 2);
+            memcpy(&pair[i], slots + (m * 8 + from) * EMU_SLOT + column * 2, 2);
         }
         r[m] = (uint32_t)pair[0] | (uint32_t)pair[1] << 16;
     }
 }
 
-static inline void dp_load_matrix_x4(uint32_t r[4], const void *row)
+static inline void cuda_load_matrix_x4(uint32_t r[4], const void *row)
 {
-    dp_emu_load_matrix(r, row, false);
+    emu_load_matrix(r, row, false);
 }
 
-static inline void dp_load_matrix_x4_trans(uint32_t r[4], const void *row)
+static inline void cuda_load_matrix_x4_trans(uint32_t r[4], const void *row)
 {
-    dp_emu_load_matrix(r, row, true);
+    emu_load_matrix(r, row, true);
 }
 
-/* Fragments as PTX lays them out: lane l holds of a (16x16) rows l/4 and l/4+8, columns 2(l%4)+{0,1} and +8; of b (16x8) rows
- * 2(l%4)+{0,1} and +8 of column l/4; of c (16x8) rows l/4 and l/4+8, columns 2(l%4)+{0,1}. */
-static inline void dp_mma_bf16(float c[4], const uint32_t a[4], const uint32_t b[2])
+/* Fragments as PTX lays them out: lane l holds of a (16x16) rows l/4 and l/4+8, columns 2(l%4)+{0,1} and +8; of b
+ * (16x8) rows 2(l%4)+{0,1} and +8 of column l/4; of c (16x8) rows l/4 and l/4+8, columns 2(l%4)+{0,1}. */
+static inline void cuda_mma_bf16(float c[4], const uint32_t a[4], const uint32_t b[2])
 {
     uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]}, half;
-    unsigned lane = dp_emu_self->lane;
-    const unsigned char *slots = dp_emu_exchange(0xffffffffu, mine, sizeof(mine));
+    unsigned lane = emu_self->lane;
+    const unsigned char *slots = emu_exchange(0xffffffffu, mine, sizeof(mine));
 
     for (unsigned i = 0; i < 4; i++) {
         unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
@@ -410,10 +415,10 @@ static inline void dp_mma_bf16(float c[4], const uint32_t a[4], const uint32_t b
             unsigned from = row % 8 * 4 + k % 8 / 2, part = row / 8 + k / 8 * 2;
             float x, y;
 
-            memcpy(&half, slots + from * DP_EMU_SLOT + part * 4, 4);
-            x = dp_bf16_to_float((uint16_t)(half >> k % 2 * 16));
-            memcpy(&half, slots + (column * 4 + k % 8 / 2) * DP_EMU_SLOT + (4 + k / 8) * 4, 4);
-            y = dp_bf16_to_float((uint16_t)(half >> k % 2 * 16));
+            memcpy(&half, slots + from * EMU_SLOT + part * 4, 4);
+            x = cuda_bf16_to_float((uint16_t)(half >> k % 2 * 16));
+            memcpy(&half, slots + (column * 4 + k % 8 / 2) * EMU_SLOT + (4 + k / 8) * 4, 4);
+            y = cuda_bf16_to_float((uint16_t)(half >> k % 2 * 16));
             sum += x * y;
         }
         c[i] = sum;
@@ -422,29 +427,29 @@ static inline void dp_mma_bf16(float c[4], const uint32_t a[4], const uint32_t b
 
 /* ---- products of a warpgroup: done at once, from what shared memory holds then ---- */
 
-static inline uint32_t dp_shared_offset(const void *shared)
+static inline uint32_t cuda_shared_offset(const void *shared)
 {
-    return (uint32_t)((const char *)shared - (const char *)dp_emu_dynamic_shared());
+    return (uint32_t)((const char *)shared - (const char *)emu_dynamic_shared());
 }
 
-static inline void dp_warpgroup_fence()
-{
-}
-
-static inline void dp_warpgroup_commit()
+static inline void cuda_warpgroup_fence()
 {
 }
 
-template <int groups> static inline void dp_warpgroup_wait()
+static inline void cuda_warpgroup_commit()
 {
 }
 
-static inline void dp_shared_fence_async()
+template <int groups> static inline void cuda_warpgroup_wait()
+{
+}
+
+static inline void cuda_shared_fence_async()
 {
 }
 
 /* Element (i, k) of a matrix with a swizzle of 128 bytes, as its descriptor says: see device.cuh. */
-static inline float dp_emu_matrix_at(uint64_t descriptor, bool across, unsigned i, unsigned k)
+static inline float emu_matrix_at(uint64_t descriptor, bool across, unsigned i, unsigned k)
 {
     const uint32_t start = (uint32_t)(descriptor & 0x3fff) << 4, blocks = (uint32_t)(descriptor >> 16 & 0x3fff) << 4;
     const uint32_t group = (uint32_t)(descriptor >> 32 & 0x3fff) << 4;
@@ -453,22 +458,22 @@ static inline float dp_emu_matrix_at(uint64_t descriptor, bool across, unsigned 
     uint16_t bits;
 
     at ^= at >> 3 & 0x70; /* bits 4 to 6 by bits 7 to 9 */
-    memcpy(&bits, (const char *)dp_emu_dynamic_shared() + at, 2);
-    return dp_bf16_to_float(bits);
+    memcpy(&bits, (const char *)emu_dynamic_shared() + at, 2);
+    return cuda_bf16_to_float(bits);
 }
 
-template <bool TA, bool TB> static inline void dp_warpgroup_mma_bf16(float (&c)[128], uint64_t a, uint64_t b)
+template <bool TA, bool TB> static inline void cuda_warpgroup_mma_bf16(float (&c)[128], uint64_t a, uint64_t b)
 {
-    const unsigned thread = dp_emu_self->linear % 128, row = thread / 32 * 16 + thread % 32 / 4;
+    const unsigned thread = emu_self->linear % 128, row = thread / 32 * 16 + thread % 32 / 4;
 
     if (a >> 62 != 1 || b >> 62 != 1)
-        dp_emu_trap("a matrix descriptor without the 128-byte swizzle");
+        emu_trap("a matrix descriptor without the 128-byte swizzle");
     for (unsigned k = 0; k < 16; k++) {
-        const float above = dp_emu_matrix_at(a, TA, row, k), below = dp_emu_matrix_at(a, TA, row + 8, k);
+        const float above = emu_matrix_at(a, TA, row, k), below = emu_matrix_at(a, TA, row + 8, k);
 
         for (unsigned j = 0; j < 32; j++)
             for (unsigned i = 0; i < 2; i++) {
-                const float x = dp_emu_matrix_at(b, TB, j * 8 + thread % 4 * 2 + i, k);
+                const float x = emu_matrix_at(b, TB, j * 8 + thread % 4 * 2 + i, k);
 
                 c[j * 4 + i] += above * x;
                 c[j * 4 + 2 + i] += below * x;
@@ -508,7 +513,7 @@ static inline int __clz(int x)
     return x == 0 ? 32 : __builtin_clz((unsigned)x);
 }
 
-template <typename To, typename From> static inline To dp_emu_bits(From x)
+template <typename To, typename From> static inline To emu_bits(From x)
 {
     To y;
 
@@ -519,32 +524,32 @@ template <typename To, typename From> static inline To dp_emu_bits(From x)
 
 static inline unsigned __float_as_uint(float x)
 {
-    return dp_emu_bits<unsigned>(x);
+    return emu_bits<unsigned>(x);
 }
 
 static inline int __float_as_int(float x)
 {
-    return dp_emu_bits<int>(x);
+    return emu_bits<int>(x);
 }
 
 static inline float __uint_as_float(unsigned x)
 {
-    return dp_emu_bits<float>(x);
+    return emu_bits<float>(x);
 }
 
 static inline float __int_as_float(int x)
 {
-    return dp_emu_bits<float>(x);
+    return emu_bits<float>(x);
 }
 
 static inline long long __double_as_longlong(double x)
 {
-    return dp_emu_bits<long long>(x);
+    return emu_bits<long long>(x);
 }
 
 static inline double __longlong_as_double(long long x)
 {
-    return dp_emu_bits<double>(x);
+    return emu_bits<double>(x);
 }
 
 static inline float rsqrtf(float x)
@@ -598,15 +603,15 @@ static inline double __dadd_rn(double a, double b)
 
 /* ---- registration ---- */
 
-struct dp_emu_entry {
-    dp_emu_kernel_t kernel;
+struct emu_entry {
+    emu_kernel_t kernel;
 
-    template <typename... A> dp_emu_entry(const char *name, void (*function)(A...))
+    template <typename... A> emu_entry(const char *name, void (*function)(A...))
     {
         static const size_t sizes[sizeof...(A) + 1] = {sizeof(A)..., 0};
 
         kernel = {name, reinterpret_cast<void (*)(void)>(function), &call<A...>, sizes, sizeof...(A), NULL};
-        dp_emu_register(&kernel);
+        emu_register(&kernel);
     }
 
     template <typename... A> static void call(void (*function)(void), void **args)

@@ -1,8 +1,12 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * emulator.c: fibers, barriers, warps and blocks. A host thread (a runner) takes one block after another. When all threads of
- * its block only spin, another runner starts on the next block, up to what the device could hold at once: blocks that wait for
- * each other get on, and a grid that is too large for that hangs here as it would there. */
+ * emulator.c: fibers, barriers, warps and blocks. A host thread (a runner) takes one block after another. When all
+ * threads of its block only spin, another runner starts on the next block, up to what the device could hold at once:
+ * blocks that wait for each other get on, and a grid that is too large for that hangs here as it would there.
+ *
+ * To ThreadSanitizer a block is the thread of the host that runs it. A state of its own for each fiber would take
+ * gigabytes; instead what is compiled here and the kernels do not tell it of calls (EMULATED_CFLAGS, build-aux/sanitize),
+ * so that it does not mind that stacks are changed. */
 #include "launch.h"
 
 #include <sched.h>
@@ -15,16 +19,13 @@
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
 #endif
-#if defined(__SANITIZE_THREAD__)
-#include <sanitizer/tsan_interface.h>
-#endif
 #if !defined(__x86_64__)
 #include <ucontext.h>
 #endif
 
 #define STACK_BYTES (256u << 10)
 #define GUARD_BYTES (16u << 10)
-#define COPY_BYTES  ((size_t)DP_EMU_THREADS * DP_EMU_COPIES * sizeof(dp_emu_copy_t))
+#define COPY_BYTES  ((size_t)EMU_THREADS * EMU_COPIES * sizeof(emu_copy_t))
 
 enum { FRESH, READY, BLOCKED, SPINNING, GONE };
 
@@ -39,48 +40,45 @@ typedef struct context {
     const void *stack;
     size_t stack_bytes;
 #endif
-#if defined(__SANITIZE_THREAD__)
-    void *tsan;
-#endif
 } context_t;
 
-typedef struct dp_emu_fiber {
+typedef struct emu_fiber {
     context_t context;
     unsigned char *stack;
-    dp_emu_self_t *self; /* the thread it runs */
+    emu_self_t *self; /* the thread it runs */
     struct runner *runner;
-    struct dp_emu_fiber *next;
+    struct emu_fiber *next;
 } fiber_t;
 
 typedef struct runner {
-    dp_emu_launch_t *launch;
+    emu_launch_t *launch;
     context_t home;
     fiber_t *current, *all;
-    dp_emu_block_t *block;
-    dp_emu_self_t *threads;
-    dp_emu_copy_t *copies;
+    emu_block_t *block;
+    emu_self_t *threads;
+    emu_copy_t *copies;
     size_t dynamic_bytes;
 } runner_t;
 
-__thread dp_emu_self_t *dp_emu_self;
+__thread emu_self_t *emu_self;
 static __thread runner_t *me;
-static dp_emu_kernel_t *kernels;
+static emu_kernel_t *kernels;
 
-void dp_emu_register(dp_emu_kernel_t *kernel)
+void emu_register(emu_kernel_t *kernel)
 {
     kernel->next = kernels;
     kernels = kernel;
 }
 
-const dp_emu_kernel_t *dp_emu_find(const char *name)
+const emu_kernel_t *emu_find(const char *name)
 {
-    for (const dp_emu_kernel_t *k = kernels; k != NULL; k = k->next)
+    for (const emu_kernel_t *k = kernels; k != NULL; k = k->next)
         if (strcmp(k->name, name) == 0)
             return k;
     return NULL;
 }
 
-uint64_t dp_emu_clock_ns(void)
+uint64_t emu_clock_ns(void)
 {
     struct timespec now;
 
@@ -91,13 +89,13 @@ uint64_t dp_emu_clock_ns(void)
 /* ---- switching ---- */
 
 #if defined(__x86_64__)
-void dp_emu_switch(void **from, void *to);
+void emu_switch(void **from, void *to);
 __asm__(".text\n"
         ".p2align 4\n"
-        ".hidden dp_emu_switch\n"
-        ".globl dp_emu_switch\n"
-        ".type dp_emu_switch, @function\n"
-        "dp_emu_switch:\n"
+        ".hidden emu_switch\n"
+        ".globl emu_switch\n"
+        ".type emu_switch, @function\n"
+        "emu_switch:\n"
         "    pushq %rbp\n"
         "    pushq %rbx\n"
         "    pushq %r12\n"
@@ -113,7 +111,7 @@ __asm__(".text\n"
         "    popq %rbx\n"
         "    popq %rbp\n"
         "    ret\n"
-        ".size dp_emu_switch, . - dp_emu_switch\n");
+        ".size emu_switch, . - emu_switch\n");
 #endif
 
 /* `leaving`: the side that is left never comes back. */
@@ -124,11 +122,8 @@ static void switch_to(context_t *from, context_t *to, bool leaving)
 #else
     (void)leaving;
 #endif
-#if defined(__SANITIZE_THREAD__)
-    __tsan_switch_to_fiber(to->tsan, 0);
-#endif
 #if defined(__x86_64__)
-    dp_emu_switch(&from->sp, to->sp);
+    emu_switch(&from->sp, to->sp);
 #else
     swapcontext(&from->context, &to->context);
 #endif
@@ -142,7 +137,7 @@ static void go_home(void)
     switch_to(&me->current->context, &me->home, false);
 }
 
-static void leave_barriers(dp_emu_block_t *block);
+static void leave_barriers(emu_block_t *block);
 
 /* A fiber runs one thread, goes home, and may be given another. */
 static void fiber_main(void)
@@ -152,8 +147,8 @@ static void fiber_main(void)
     __sanitizer_finish_switch_fiber(NULL, &me->home.stack, &me->home.stack_bytes);
 #endif
     for (;;) {
-        dp_emu_self_t *self = me->current->self;
-        dp_emu_launch_t *launch = me->launch;
+        emu_self_t *self = me->current->self;
+        emu_launch_t *launch = me->launch;
 
         launch->kernel->call(launch->kernel->kernel, launch->args);
         self->state = GONE;
@@ -175,9 +170,6 @@ static bool fiber_make(runner_t *r, fiber_t *f)
 #if defined(__SANITIZE_ADDRESS__)
     f->context.stack = f->stack + GUARD_BYTES;
     f->context.stack_bytes = STACK_BYTES;
-#endif
-#if defined(__SANITIZE_THREAD__)
-    f->context.tsan = __tsan_create_fiber(0);
 #endif
 #if defined(__x86_64__)
     {
@@ -201,25 +193,22 @@ static bool fiber_make(runner_t *r, fiber_t *f)
 
 static void fiber_free(fiber_t *f)
 {
-#if defined(__SANITIZE_THREAD__)
-    __tsan_destroy_fiber(f->context.tsan);
-#endif
     munmap(f->stack, STACK_BYTES + GUARD_BYTES);
 }
 
-static void resume(runner_t *r, dp_emu_self_t *self)
+static void resume(runner_t *r, emu_self_t *self)
 {
     r->current = self->fiber;
-    dp_emu_self = self;
+    emu_self = self;
     switch_to(&r->home, &self->fiber->context, false);
-    dp_emu_self = NULL;
+    emu_self = NULL;
 }
 
 /* ---- what kernels call ---- */
 
 static void fail(int failure, const char *fmt, const char *what)
 {
-    dp_emu_launch_t *l = me->launch;
+    emu_launch_t *l = me->launch;
     int none = EMU_FINE;
 
     pthread_mutex_lock(&l->lock);
@@ -231,7 +220,7 @@ static void fail(int failure, const char *fmt, const char *what)
 
 static void block_on(const uint32_t *generation, const char *what)
 {
-    dp_emu_self_t *self = dp_emu_self;
+    emu_self_t *self = emu_self;
 
     self->waits_for = generation;
     self->waits_while = *generation;
@@ -240,10 +229,10 @@ static void block_on(const uint32_t *generation, const char *what)
     go_home();
 }
 
-void dp_emu_barrier(int id, unsigned threads)
+void emu_barrier(int id, unsigned threads)
 {
-    dp_emu_block_t *block = dp_emu_self->block;
-    dp_emu_barrier_t *b = &block->barrier[id & 15];
+    emu_block_t *block = emu_self->block;
+    emu_barrier_t *b = &block->barrier[id & 15];
     unsigned wanted = threads != 0 ? threads : block->live;
 
     if (++b->arrived == wanted) {
@@ -255,9 +244,9 @@ void dp_emu_barrier(int id, unsigned threads)
 }
 
 /* A thread that returned counts as arrived at __syncthreads. */
-static void leave_barriers(dp_emu_block_t *block)
+static void leave_barriers(emu_block_t *block)
 {
-    dp_emu_barrier_t *b = &block->barrier[0];
+    emu_barrier_t *b = &block->barrier[0];
 
     if (b->arrived > 0 && b->arrived == block->live) {
         b->arrived = 0;
@@ -265,9 +254,9 @@ static void leave_barriers(dp_emu_block_t *block)
     }
 }
 
-static dp_emu_meeting_t *find_meeting(dp_emu_warp_t *warp, unsigned mask)
+static emu_meeting_t *find_meeting(emu_warp_t *warp, unsigned mask)
 {
-    dp_emu_meeting_t *spare = NULL;
+    emu_meeting_t *spare = NULL;
 
     for (unsigned i = 0; i < warp->meetings; i++) {
         if (warp->meeting[i].mask == mask)
@@ -284,16 +273,16 @@ static dp_emu_meeting_t *find_meeting(dp_emu_warp_t *warp, unsigned mask)
     return spare;
 }
 
-const unsigned char *dp_emu_exchange(unsigned mask, const void *in, size_t bytes)
+const unsigned char *emu_exchange(unsigned mask, const void *in, size_t bytes)
 {
-    dp_emu_self_t *self = dp_emu_self;
-    dp_emu_meeting_t *m = find_meeting(&self->block->warp[self->linear / 32], mask);
+    emu_self_t *self = emu_self;
+    emu_meeting_t *m = find_meeting(&self->block->warp[self->linear / 32], mask);
     uint32_t slot;
 
-    if (m == NULL || bytes > DP_EMU_SLOT)
-        dp_emu_trap("a warp collective of a kind that the emulator does not hold");
+    if (m == NULL || bytes > EMU_SLOT)
+        emu_trap("a warp collective of a kind that the emulator does not hold");
     if (!(mask >> self->lane & 1))
-        dp_emu_trap("a lane calls a warp collective whose mask does not name it");
+        emu_trap("a lane calls a warp collective whose mask does not name it");
     slot = m->generation & 1;
     memcpy(m->slots[slot][self->lane], in, bytes);
     m->arrived |= 1u << self->lane;
@@ -306,30 +295,30 @@ const unsigned char *dp_emu_exchange(unsigned mask, const void *in, size_t bytes
     return m->slots[slot][0];
 }
 
-void dp_emu_spin(void)
+void emu_spin(void)
 {
-    dp_emu_self->state = SPINNING;
+    emu_self->state = SPINNING;
     go_home();
 }
 
-void dp_emu_trap(const char *why)
+void emu_trap(const char *why)
 {
     fail(EMU_TRAPPED, "kernel %s: %s", why);
     for (;;)
-        dp_emu_spin(); /* the runner drops the block */
+        emu_spin(); /* the runner drops the block */
 }
 
-void *dp_emu_dynamic_shared(void)
+void *emu_dynamic_shared(void)
 {
-    return dp_emu_self->block->dynamic;
+    return emu_self->block->dynamic;
 }
 
 /* ---- blocks ---- */
 
 static void prepare_block(runner_t *r, uint64_t number)
 {
-    dp_emu_launch_t *l = r->launch;
-    dp_emu_block_t *b = r->block;
+    emu_launch_t *l = r->launch;
+    emu_block_t *b = r->block;
     unsigned char *dynamic = b->dynamic;
 
     memset(b, 0, sizeof(*b));
@@ -343,7 +332,7 @@ static void prepare_block(runner_t *r, uint64_t number)
     b->index.z = (unsigned)(number / l->grid.x / l->grid.y);
     b->smid = l->sms != NULL ? l->sms[number % l->nsms] : 0;
     for (unsigned i = 0; i < b->threads; i++) {
-        dp_emu_self_t *t = &r->threads[i];
+        emu_self_t *t = &r->threads[i];
 
         memset(t, 0, sizeof(*t));
         t->index.x = i % l->block.x;
@@ -355,7 +344,7 @@ static void prepare_block(runner_t *r, uint64_t number)
         t->linear = i;
         t->lane = i % 32;
         t->block = b;
-        t->copies = r->copies + (size_t)i * DP_EMU_COPIES;
+        t->copies = r->copies + (size_t)i * EMU_COPIES;
         t->state = FRESH;
     }
 }
@@ -372,7 +361,7 @@ static void drop_fibers(runner_t *r)
 }
 
 /* One that has finished its thread, or a new one. */
-static bool give_fiber(runner_t *r, dp_emu_self_t *self, fiber_t *idle)
+static bool give_fiber(runner_t *r, emu_self_t *self, fiber_t *idle)
 {
     fiber_t *f = idle;
 
@@ -393,7 +382,7 @@ static bool give_fiber(runner_t *r, dp_emu_self_t *self, fiber_t *idle)
 
 static void report_deadlock(runner_t *r)
 {
-    dp_emu_block_t *b = r->block;
+    emu_block_t *b = r->block;
     unsigned waiting = 0, first = 0;
     char what[256];
 
@@ -402,15 +391,16 @@ static void report_deadlock(runner_t *r)
             waiting++;
             first = i;
         }
-    snprintf(what, sizeof(what),
-             "deadlock in block %u,%u,%u: %u of %u threads wait, thread %u first, in %s, and none of the others gets there",
-             b->index.x, b->index.y, b->index.z, waiting, b->threads, first, r->threads[first].what);
+    snprintf(
+        what, sizeof(what),
+        "deadlock in block %u,%u,%u: %u of %u threads wait, thread %u first, in %s, and none of the others gets there",
+        b->index.x, b->index.y, b->index.z, waiting, b->threads, first, r->threads[first].what);
     fail(EMU_DEADLOCK, "kernel %s: %s", what);
 }
 
 static void *help(void *arg);
 
-static void start_helper(dp_emu_launch_t *l)
+static void start_helper(emu_launch_t *l)
 {
     pthread_mutex_lock(&l->lock);
     if (__atomic_load_n(&l->next, __ATOMIC_RELAXED) < l->total && l->runners < l->resident &&
@@ -428,24 +418,24 @@ static void back_off(runner_t *r, unsigned rounds, uint64_t *since)
     struct timespec nap = {0, 20000};
 
     if (*since == 0)
-        *since = dp_emu_clock_ns();
+        *since = emu_clock_ns();
     if (rounds % 4 == 3)
         start_helper(r->launch);
     if (rounds < 50)
         sched_yield();
     else
         nanosleep(&nap, NULL);
-    if (rounds % 1024 == 1023 && (double)(dp_emu_clock_ns() - *since) * 1e-9 > fake_hang_seconds())
+    if (rounds % 1024 == 1023 && (double)(emu_clock_ns() - *since) * 1e-9 > fake_hang_seconds())
         fail(EMU_HANG, "kernel %s: %s",
              "it spins for so long ($DP_FAKE_HANG_SECONDS) that what it waits for will not come");
 }
 
 static void run_block(runner_t *r)
 {
-    dp_emu_block_t *b = r->block;
+    emu_block_t *b = r->block;
     unsigned idle_rounds = 0;
     uint64_t idle_since = 0;
-    fiber_t *idle[DP_EMU_THREADS];
+    fiber_t *idle[EMU_THREADS];
     unsigned nidle = 0;
 
     for (fiber_t *f = r->all; f != NULL; f = f->next)
@@ -454,7 +444,7 @@ static void run_block(runner_t *r)
         bool progress = false, spins = false;
 
         for (unsigned i = 0; i < b->threads; i++) {
-            dp_emu_self_t *t = &r->threads[i];
+            emu_self_t *t = &r->threads[i];
             bool spun = t->state == SPINNING;
 
             if (t->state == GONE || (t->state == BLOCKED && *t->waits_for == t->waits_while))
@@ -512,7 +502,7 @@ static runner_t *make_runner(void)
     if (r == NULL)
         return NULL;
     r->block = calloc(1, sizeof(*r->block));
-    r->threads = calloc(DP_EMU_THREADS, sizeof(*r->threads));
+    r->threads = calloc(EMU_THREADS, sizeof(*r->threads));
     r->copies = mmap(NULL, COPY_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (r->copies == MAP_FAILED)
         r->copies = NULL;
@@ -520,9 +510,6 @@ static runner_t *make_runner(void)
         drop_runner(r);
         return NULL;
     }
-#if defined(__SANITIZE_THREAD__)
-    r->home.tsan = __tsan_get_current_fiber();
-#endif
     return r;
 }
 
@@ -540,7 +527,7 @@ static bool fit_dynamic(runner_t *r, size_t bytes)
     return true;
 }
 
-static void run_blocks(dp_emu_launch_t *l)
+static void run_blocks(emu_launch_t *l)
 {
     uint64_t number;
 
@@ -565,7 +552,7 @@ static void run_blocks(dp_emu_launch_t *l)
 
 static void *help(void *arg)
 {
-    dp_emu_launch_t *l = arg;
+    emu_launch_t *l = arg;
 
     run_blocks(l);
     pthread_mutex_lock(&l->lock);
@@ -574,7 +561,7 @@ static void *help(void *arg)
     return NULL;
 }
 
-dp_emu_failure_t dp_emu_run(dp_emu_launch_t *l)
+emu_failure_t emu_run(emu_launch_t *l)
 {
     l->next = 0;
     l->total = (uint64_t)l->grid.x * l->grid.y * l->grid.z;
@@ -597,5 +584,5 @@ dp_emu_failure_t dp_emu_run(dp_emu_launch_t *l)
         pthread_join(helper, NULL);
     }
     pthread_mutex_destroy(&l->lock);
-    return (dp_emu_failure_t)l->failure;
+    return (emu_failure_t)l->failure;
 }

@@ -69,10 +69,10 @@ CUresult fake_enter(const char *name, bool needs_context)
     CUresult result;
 
     pthread_mutex_lock(&fake_lock);
-    result = !initialised                        ? CUDA_ERROR_NOT_INITIALIZED
-             : needs_context && current == NULL  ? CUDA_ERROR_INVALID_CONTEXT
-             : broken != CUDA_SUCCESS            ? broken
-                                                 : asked_to_fail(name);
+    result = !initialised                       ? CUDA_ERROR_NOT_INITIALIZED
+             : needs_context && current == NULL ? CUDA_ERROR_INVALID_CONTEXT
+             : broken != CUDA_SUCCESS           ? broken
+                                                : asked_to_fail(name);
     pthread_mutex_unlock(&fake_lock);
     return result;
 }
@@ -82,7 +82,7 @@ void fake_break(CUresult result, const char *why)
     fprintf(stderr, "fake CUDA device: %s\n", why);
     pthread_mutex_lock(&fake_lock);
     if (broken == CUDA_SUCCESS)
-        broken = result;
+        __atomic_store_n(&broken, result, __ATOMIC_RELAXED); /* fake_broken reads it without the lock */
     pthread_cond_broadcast(&fake_changed);
     pthread_mutex_unlock(&fake_lock);
 }
@@ -115,45 +115,45 @@ FAKE_EXPORT CUresult cuDriverGetVersion(int *version)
     return CUDA_SUCCESS;
 }
 
-#define NAMES(X)                                                                                             \
-    X(CUDA_SUCCESS, "no error")                                                                              \
-    X(CUDA_ERROR_INVALID_VALUE, "invalid argument")                                                          \
-    X(CUDA_ERROR_OUT_OF_MEMORY, "out of memory")                                                             \
-    X(CUDA_ERROR_NOT_INITIALIZED, "initialization error")                                                    \
-    X(CUDA_ERROR_NO_DEVICE, "no CUDA-capable device is detected")                                            \
-    X(CUDA_ERROR_INVALID_DEVICE, "invalid device ordinal")                                                   \
-    X(CUDA_ERROR_INVALID_IMAGE, "device kernel image is invalid")                                            \
-    X(CUDA_ERROR_INVALID_CONTEXT, "invalid device context")                                                  \
-    X(CUDA_ERROR_INVALID_HANDLE, "invalid resource handle")                                                  \
-    X(CUDA_ERROR_NOT_FOUND, "named symbol not found")                                                        \
-    X(CUDA_ERROR_NOT_READY, "device not ready")                                                              \
-    X(CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered")                                \
-    X(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, "too many resources requested for launch")                         \
-    X(CUDA_ERROR_LAUNCH_TIMEOUT, "the launch timed out and was terminated")                                  \
-    X(CUDA_ERROR_LAUNCH_FAILED, "unspecified launch failure")                                                \
-    X(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, "peer access is already enabled")                              \
-    X(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, "peer access is not supported between these two devices")          \
-    X(CUDA_ERROR_CONTEXT_IS_DESTROYED, "context is destroyed")                                               \
-    X(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "part or all of the requested memory range is already mapped") \
-    X(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "pointer does not correspond to a registered memory region")    \
-    X(CUDA_ERROR_NOT_SUPPORTED, "operation not supported")                                                   \
-    X(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "operation not permitted when stream is capturing")             \
-    X(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "operation failed due to a previous error during capture")      \
-    X(CUDA_ERROR_STREAM_CAPTURE_MERGE, "operation would result in a merge of separate capture sequences")    \
-    X(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "capture was not ended in the same stream as it began")           \
-    X(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "capturing stream has unjoined work")                              \
-    X(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "dependency created on uncaptured work in another stream")        \
-    X(CUDA_ERROR_CAPTURED_EVENT, "operation not permitted on an event last recorded in a capturing stream")  \
-    X(CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION, "invalid resource configuration")                           \
-    X(CUDA_ERROR_INVALID_RESOURCE_TYPE, "invalid resource type")                                             \
+#define NAMES(X)                                                                                                       \
+    X(CUDA_SUCCESS, "no error")                                                                                        \
+    X(CUDA_ERROR_INVALID_VALUE, "invalid argument")                                                                    \
+    X(CUDA_ERROR_OUT_OF_MEMORY, "out of memory")                                                                       \
+    X(CUDA_ERROR_NOT_INITIALIZED, "initialization error")                                                              \
+    X(CUDA_ERROR_NO_DEVICE, "no CUDA-capable device is detected")                                                      \
+    X(CUDA_ERROR_INVALID_DEVICE, "invalid device ordinal")                                                             \
+    X(CUDA_ERROR_INVALID_IMAGE, "device kernel image is invalid")                                                      \
+    X(CUDA_ERROR_INVALID_CONTEXT, "invalid device context")                                                            \
+    X(CUDA_ERROR_INVALID_HANDLE, "invalid resource handle")                                                            \
+    X(CUDA_ERROR_NOT_FOUND, "named symbol not found")                                                                  \
+    X(CUDA_ERROR_NOT_READY, "device not ready")                                                                        \
+    X(CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered")                                          \
+    X(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, "too many resources requested for launch")                                   \
+    X(CUDA_ERROR_LAUNCH_TIMEOUT, "the launch timed out and was terminated")                                            \
+    X(CUDA_ERROR_LAUNCH_FAILED, "unspecified launch failure")                                                          \
+    X(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, "peer access is already enabled")                                        \
+    X(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, "peer access is not supported between these two devices")                    \
+    X(CUDA_ERROR_CONTEXT_IS_DESTROYED, "context is destroyed")                                                         \
+    X(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "part or all of the requested memory range is already mapped")        \
+    X(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "pointer does not correspond to a registered memory region")              \
+    X(CUDA_ERROR_NOT_SUPPORTED, "operation not supported")                                                             \
+    X(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "operation not permitted when stream is capturing")                       \
+    X(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "operation failed due to a previous error during capture")                \
+    X(CUDA_ERROR_STREAM_CAPTURE_MERGE, "operation would result in a merge of separate capture sequences")              \
+    X(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "capture was not ended in the same stream as it began")                     \
+    X(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "capturing stream has unjoined work")                                        \
+    X(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "dependency created on uncaptured work in another stream")                  \
+    X(CUDA_ERROR_CAPTURED_EVENT, "operation not permitted on an event last recorded in a capturing stream")            \
+    X(CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION, "invalid resource configuration")                                     \
+    X(CUDA_ERROR_INVALID_RESOURCE_TYPE, "invalid resource type")                                                       \
     X(CUDA_ERROR_UNKNOWN, "unknown error")
 
 FAKE_EXPORT CUresult cuGetErrorString(CUresult error, const char **text)
 {
     switch (error) {
-#define TEXT(code, words)                                                                                    \
-    case code:                                                                                               \
-        *text = words;                                                                                       \
+#define TEXT(code, words)                                                                                              \
+    case code:                                                                                                         \
+        *text = words;                                                                                                 \
         return CUDA_SUCCESS;
         NAMES(TEXT)
 #undef TEXT
@@ -166,9 +166,9 @@ FAKE_EXPORT CUresult cuGetErrorString(CUresult error, const char **text)
 FAKE_EXPORT CUresult cuGetErrorName(CUresult error, const char **text)
 {
     switch (error) {
-#define TEXT(code, words)                                                                                    \
-    case code:                                                                                               \
-        *text = #code;                                                                                       \
+#define TEXT(code, words)                                                                                              \
+    case code:                                                                                                         \
+        *text = #code;                                                                                                 \
         return CUDA_SUCCESS;
         NAMES(TEXT)
 #undef TEXT
@@ -257,7 +257,7 @@ FAKE_EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribu
         *value = 32;
         return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-        *value = DP_EMU_THREADS;
+        *value = EMU_THREADS;
         return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
         *value = 2048;

@@ -1,11 +1,12 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * fake.h: the inside of libcuda_fake.so, a CUDA driver for tests whose device is the host: device memory is host memory,
- * streams are threads, kernels run on the emulator. It is stricter than a GPU's where that finds mistakes.
+ * fake.h: the inside of libcuda_fake.so, a CUDA driver for tests whose device is the host: device memory is host
+ * memory, streams are threads, kernels run on the emulator. It is stricter than a GPU's where that finds mistakes.
  *
- * Environment: DP_FAKE_FAIL="cuMemAlloc:3,cuLaunchKernelEx:1:719" lets the 3rd call of one function and the 1st of another fail
- * (with CUDA_ERROR_UNKNOWN, or the code given); DP_FAKE_DEVICES, how many devices (1); DP_FAKE_HANG_SECONDS, how long a kernel
- * or a wait for a value may spin (60); DP_FAKE_WITHOUT="cuGreenCtxCreate,...", functions that answer "not supported". */
+ * Environment: DP_FAKE_FAIL="cuMemAlloc:3,cuLaunchKernelEx:1:719" lets the 3rd call of one function and the 1st of
+ * another fail (with CUDA_ERROR_UNKNOWN, or the code given); DP_FAKE_DEVICES, how many devices (1);
+ * DP_FAKE_HANG_SECONDS, how long a kernel or a wait for a value may spin (60); DP_FAKE_WITHOUT="cuGreenCtxCreate,...",
+ * functions that answer "not supported". */
 #ifndef DP_FAKE_CUDA_H
 #define DP_FAKE_CUDA_H
 
@@ -82,8 +83,8 @@ struct op {
             void *user;
         } host;
         struct {
-            const dp_emu_kernel_t *kernel;
-            dp_emu_dim_t grid, block;
+            const emu_kernel_t *kernel;
+            emu_dim_t grid, block;
             size_t shared_bytes;
             unsigned char *bytes; /* arguments; owned */
             void **args;          /* [nparameters], into bytes; owned */
@@ -120,7 +121,7 @@ struct CUmod_st {
 };
 
 struct CUfunc_st {
-    const dp_emu_kernel_t *kernel;
+    const emu_kernel_t *kernel;
     CUmodule module;
     int shared_limit;
     CUfunction next;
@@ -129,17 +130,17 @@ struct CUfunc_st {
 /* fake.c */
 CUresult fake_enter(const char *name, bool needs_context);
 /* What a function of the driver begins with. */
-#define ENTER(name)                                                                                          \
-    do {                                                                                                     \
-        CUresult enter_result = fake_enter(#name, true);                                                     \
-        if (enter_result != CUDA_SUCCESS)                                                                    \
-            return enter_result;                                                                             \
+#define ENTER(name)                                                                                                    \
+    do {                                                                                                               \
+        CUresult enter_result = fake_enter(#name, true);                                                               \
+        if (enter_result != CUDA_SUCCESS)                                                                              \
+            return enter_result;                                                                                       \
     } while (0)
-#define ENTER_ANYWHERE(name)                                                                                 \
-    do {                                                                                                     \
-        CUresult enter_result = fake_enter(#name, false);                                                    \
-        if (enter_result != CUDA_SUCCESS)                                                                    \
-            return enter_result;                                                                             \
+#define ENTER_ANYWHERE(name)                                                                                           \
+    do {                                                                                                               \
+        CUresult enter_result = fake_enter(#name, false);                                                              \
+        if (enter_result != CUDA_SUCCESS)                                                                              \
+            return enter_result;                                                                                       \
     } while (0)
 int fake_device(void); /* of the current context */
 struct CUctx_st *fake_context(int device);

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * graph.c: a capture is a log of what was put on which stream. A graph launches it on streams of its own, one for each that took
- * part in the capture, so that branches that were captured side by side run side by side. */
+ * graph.c: a capture is a log of what was put on which stream. A graph launches it on streams of its own, one for each
+ * that took part in the capture, so that branches that were captured side by side run side by side. */
 #include "fake.h"
 
 #include <stdlib.h>
@@ -19,7 +19,7 @@ typedef struct entry {
 
 typedef struct capture {
     struct capture *before; /* begun earlier */
-    unsigned uses; /* streams that capture, the graph made of it */
+    unsigned uses;          /* streams that capture, the graph made of it */
     CUstream origin;
     pthread_t thread;
     CUstreamCaptureMode mode;
@@ -43,7 +43,7 @@ struct CUgraphExec_st {
     CUstream streams[LANES];
 };
 
-static capture_t *latest; /* captures are kept for ever: an event may still name one */
+static capture_t *latest;       /* captures are kept for ever: an event may still name one */
 static __thread capture_t *own; /* begun by this thread, not in relaxed mode */
 
 bool capture_hinders(void)
@@ -223,7 +223,7 @@ FAKE_EXPORT CUresult cuGraphDestroy(CUgraph graph)
 
 static CUresult copy_kernel(op_t *op)
 {
-    const dp_emu_kernel_t *k = op->u.kernel.kernel;
+    const emu_kernel_t *k = op->u.kernel.kernel;
     unsigned char *bytes = op->u.kernel.bytes, *copy;
     size_t total = 1;
     void **args;

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * kernel.c: modules and launches. A device image is looked at no further than its header: its kernels are the host's, linked
- * into this library under the same names. */
+ * kernel.c: modules and launches. A device image is looked at no further than its header: its kernels are the host's,
+ * linked into this library under the same names. */
 #include "fake.h"
 
 #include <stdlib.h>
@@ -52,11 +52,11 @@ FAKE_EXPORT CUresult cuModuleUnload(CUmodule module)
 
 FAKE_EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
 {
-    const dp_emu_kernel_t *kernel;
+    const emu_kernel_t *kernel;
     CUfunction f;
 
     ENTER(cuModuleGetFunction);
-    kernel = dp_emu_find(name);
+    kernel = emu_find(name);
     if (kernel == NULL)
         return CUDA_ERROR_NOT_FOUND;
     f = calloc(1, sizeof(*f));
@@ -82,7 +82,7 @@ FAKE_EXPORT CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribu
     ENTER(cuFuncGetAttribute);
     switch (attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-        *value = DP_EMU_THREADS;
+        *value = EMU_THREADS;
         return CUDA_SUCCESS;
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
         *value = function->shared_limit;
@@ -111,7 +111,7 @@ FAKE_EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CU
                                                                  size_t shared_bytes)
 {
     ENTER(cuOccupancyMaxActiveBlocksPerMultiprocessor);
-    if (threads <= 0 || threads > DP_EMU_THREADS || shared_bytes > (size_t)function->shared_limit)
+    if (threads <= 0 || threads > EMU_THREADS || shared_bytes > (size_t)function->shared_limit)
         return CUDA_ERROR_INVALID_VALUE;
     *blocks = 2048 / threads;
     if (*blocks > 32)
@@ -124,7 +124,7 @@ FAKE_EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CU
 /* Arguments are copied now: the caller's go away. */
 static CUresult copy_arguments(op_t *op, void **params)
 {
-    const dp_emu_kernel_t *k = op->u.kernel.kernel;
+    const emu_kernel_t *k = op->u.kernel.kernel;
     size_t total = 1, at = 0;
 
     for (unsigned i = 0; i < k->nparameters; i++)
@@ -155,7 +155,7 @@ FAKE_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f
         return CUDA_ERROR_INVALID_HANDLE;
     threads = (uint64_t)config->blockDimX * config->blockDimY * config->blockDimZ;
     if (extra != NULL || config->gridDimX == 0 || config->gridDimY == 0 || config->gridDimZ == 0 || threads == 0 ||
-        threads > DP_EMU_THREADS || config->gridDimX > 0x7fffffffu || config->gridDimY > 65535 ||
+        threads > EMU_THREADS || config->gridDimX > 0x7fffffffu || config->gridDimY > 65535 ||
         config->gridDimZ > 65535 || config->blockDimZ > 64 || config->sharedMemBytes > (unsigned)function->shared_limit)
         return CUDA_ERROR_INVALID_VALUE;
     for (unsigned i = 0; i < config->numAttrs; i++)
@@ -164,8 +164,8 @@ FAKE_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f
             config->attrs[i].value.memSyncDomain != CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE)
             return CUDA_ERROR_INVALID_VALUE;
     op.u.kernel.kernel = function->kernel;
-    op.u.kernel.grid = (dp_emu_dim_t){config->gridDimX, config->gridDimY, config->gridDimZ};
-    op.u.kernel.block = (dp_emu_dim_t){config->blockDimX, config->blockDimY, config->blockDimZ};
+    op.u.kernel.grid = (emu_dim_t){config->gridDimX, config->gridDimY, config->gridDimZ};
+    op.u.kernel.block = (emu_dim_t){config->blockDimX, config->blockDimY, config->blockDimZ};
     op.u.kernel.shared_bytes = config->sharedMemBytes;
     result = copy_arguments(&op, params);
     if (result == CUDA_SUCCESS) {

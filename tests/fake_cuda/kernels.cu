@@ -4,10 +4,10 @@
 #include "cuda/device.cuh"
 
 /* to[i] = from[i] * factor, rounded to T */
-template <typename T> DP_DEVICE void scale(T *to, const T *from, double factor, size_t count)
+template <typename T> CUDA_DEVICE void scale(T *to, const T *from, double factor, size_t count)
 {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x)
-        to[i] = dp_from_float<T>(dp_float(from[i]) * (dp_sum_t<T>)factor);
+        to[i] = cuda_from_float<T>(cuda_float(from[i]) * (cuda_sum_t<T>)factor);
 }
 
 #define SCALE(T, name)                                                                                                 \
@@ -18,7 +18,7 @@ template <typename T> DP_DEVICE void scale(T *to, const T *from, double factor, 
     }
 SCALE(float, f32)
 SCALE(double, f64)
-SCALE(dp_bf16, bf16)
+SCALE(cuda_bf16, bf16)
 
 /* Transposes 32x32 tiles through shared memory: wrong without the barrier. */
 extern "C" __global__ void dp_test_transpose(float *to, const float *from, int rows, int columns)
@@ -49,8 +49,8 @@ extern "C" __global__ void dp_test_sum(double *sums, float *most, unsigned *hits
         if (from[i] > 0.5f)
             atomicAdd(hits, 1u);
     }
-    sum = dp_block_sum(sum, room);
-    largest = dp_block_max(largest, room_most);
+    sum = cuda_block_sum(sum, room);
+    largest = cuda_block_max(largest, room_most);
     if (threadIdx.x == 0) {
         sums[blockIdx.x] = sum;
         most[blockIdx.x] = largest;
@@ -62,20 +62,20 @@ extern "C" __global__ void dp_test_warp(unsigned *out)
 {
     unsigned lane = threadIdx.x % 32, *mine = out + threadIdx.x * 8;
 
-    mine[0] = __shfl_sync(DP_FULL_MASK, lane * 3, 5);
-    mine[1] = __shfl_up_sync(DP_FULL_MASK, lane, 3);
-    mine[2] = __shfl_down_sync(DP_FULL_MASK, lane, 3, 16);
-    mine[3] = __shfl_xor_sync(DP_FULL_MASK, lane, 9);
-    mine[4] = __ballot_sync(DP_FULL_MASK, lane % 3 == 0);
+    mine[0] = __shfl_sync(CUDA_FULL_MASK, lane * 3, 5);
+    mine[1] = __shfl_up_sync(CUDA_FULL_MASK, lane, 3);
+    mine[2] = __shfl_down_sync(CUDA_FULL_MASK, lane, 3, 16);
+    mine[3] = __shfl_xor_sync(CUDA_FULL_MASK, lane, 9);
+    mine[4] = __ballot_sync(CUDA_FULL_MASK, lane % 3 == 0);
     mine[5] = lane < 16 ? __shfl_sync(0x0000ffffu, lane, 7) : __shfl_sync(0xffff0000u, lane, 23);
-    mine[6] = __reduce_add_sync(DP_FULL_MASK, lane);
-    mine[7] = __popc(__match_any_sync(DP_FULL_MASK, lane / 5));
+    mine[6] = __reduce_add_sync(CUDA_FULL_MASK, lane);
+    mine[7] = __popc(__match_any_sync(CUDA_FULL_MASK, lane / 5));
 }
 
 /* C[m][n] += A[m][k] B[n][k], 16x8 by k in steps of 16, by one warp through shared memory and asynchronous copies. */
-extern "C" __global__ void dp_test_mma(float *c, const dp_bf16 *a, const dp_bf16 *b, int k)
+extern "C" __global__ void dp_test_mma(float *c, const cuda_bf16 *a, const cuda_bf16 *b, int k)
 {
-    DP_SHARED_DYNAMIC(dp_bf16, tiles); /* [24][16]: 16 rows of a, 8 of b, each row 32 bytes */
+    CUDA_SHARED_DYNAMIC(cuda_bf16, tiles); /* [24][16]: 16 rows of a, 8 of b, each row 32 bytes */
     unsigned lane = threadIdx.x;
     float sum[4] = {0, 0, 0, 0};
 
@@ -83,15 +83,15 @@ extern "C" __global__ void dp_test_mma(float *c, const dp_bf16 *a, const dp_bf16
         for (unsigned half = lane; half < 48; half += 32) {
             unsigned row = half / 2, column = half % 2 * 8;
 
-            dp_copy_async(tiles + row * 16 + column, (row < 16 ? a + row * k : b + (row - 16) * k) + at + column);
+            cuda_copy_async(tiles + row * 16 + column, (row < 16 ? a + row * k : b + (row - 16) * k) + at + column);
         }
-        dp_copy_commit();
-        dp_copy_wait<0>();
+        cuda_copy_commit();
+        cuda_copy_wait<0>();
         __syncwarp();
         uint32_t fa[4], fb[4];
-        dp_load_matrix_x4(fa, tiles + (lane % 16) * 16 + lane / 16 * 8);
-        dp_load_matrix_x4(fb, tiles + (16 + lane % 8) * 16 + lane / 8 % 2 * 8);
-        dp_mma_bf16(sum, fa, fb);
+        cuda_load_matrix_x4(fa, tiles + (lane % 16) * 16 + lane / 16 * 8);
+        cuda_load_matrix_x4(fb, tiles + (16 + lane % 8) * 16 + lane / 8 % 2 * 8);
+        cuda_mma_bf16(sum, fa, fb);
         __syncwarp();
     }
     for (int i = 0; i < 4; i++)
@@ -102,10 +102,10 @@ extern "C" __global__ void dp_test_mma(float *c, const dp_bf16 *a, const dp_bf16
 extern "C" __global__ void dp_test_meet(uint32_t *arrived, uint32_t *smids)
 {
     if (threadIdx.x == 0) {
-        smids[blockIdx.x] = dp_smid();
-        dp_add_release(arrived, 1);
-        while (dp_load_acquire(arrived) < gridDim.x)
-            dp_pause();
+        smids[blockIdx.x] = cuda_smid();
+        cuda_add_release(arrived, 1);
+        while (cuda_load_acquire(arrived) < gridDim.x)
+            cuda_pause();
     }
     __syncthreads();
 }
@@ -113,27 +113,27 @@ extern "C" __global__ void dp_test_meet(uint32_t *arrived, uint32_t *smids)
 /* Where each block runs; long enough for others to find a place of their own. */
 extern "C" __global__ void dp_test_smid(uint32_t *smids)
 {
-    uint64_t start = dp_globaltimer();
+    uint64_t start = cuda_globaltimer();
 
     if (threadIdx.x == 0)
-        smids[blockIdx.x] = dp_smid();
-    while (dp_globaltimer() - start < 5000)
+        smids[blockIdx.x] = cuda_smid();
+    while (cuda_globaltimer() - start < 5000)
         ;
 }
 
 /* Waits until *flag is no less than target, then leaves target + 1 in *answer. */
 extern "C" __global__ void dp_test_await(const uint32_t *flag, uint32_t target, uint32_t *answer)
 {
-    while (dp_load_acquire(flag) < target)
-        dp_pause();
-    dp_store_release(answer, target + 1);
+    while (cuda_load_acquire(flag) < target)
+        cuda_pause();
+    cuda_store_release(answer, target + 1);
 }
 
 /* Mistakes, by number: 0 a barrier that half of the block skips over a warp collective, 1 a trap. */
 extern "C" __global__ void dp_test_mistake(int which)
 {
     if (which == 0 && threadIdx.x % 2 == 0)
-        __shfl_sync(DP_FULL_MASK, threadIdx.x, 0);
+        __shfl_sync(CUDA_FULL_MASK, threadIdx.x, 0);
     else if (which == 1 && threadIdx.x == 7)
-        dp_trap();
+        cuda_trap();
 }

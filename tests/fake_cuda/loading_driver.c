@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * loading_driver.c: a libcuda.so.1 without a device that accepts every kernel image, and writes the names of the kernels in it
- * to the file $DP_LOADED_KERNELS. With it, cuDNN plans for a device that is only described, as far as the load of what it
- * compiled. Everything else fails as the toolkit's stub does. */
+ * loading_driver.c: a libcuda.so.1 without a device that accepts every kernel image, and writes the names of the
+ * kernels in it to the file $DP_LOADED_KERNELS. With it, cuDNN plans for a device that is only described, as far as the
+ * load of what it compiled. Everything else fails as the toolkit's stub does. */
 #include <elf.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,11 +14,11 @@ enum { DONE = 0, IS_A_STUB = 34 };
 
 #define EXPORTED __attribute__((visibility("default")))
 
-#define REFUSED(name)                                                                                        \
-    EXPORTED int name(void);                                                                                 \
-    int name(void)                                                                                           \
-    {                                                                                                        \
-        return IS_A_STUB;                                                                                    \
+#define REFUSED(name)                                                                                                  \
+    EXPORTED int name(void);                                                                                           \
+    int name(void)                                                                                                     \
+    {                                                                                                                  \
+        return IS_A_STUB;                                                                                              \
     }
 REFUSED(cuInit)
 REFUSED(cuCtxGetCurrent)
@@ -60,11 +60,11 @@ REFUSED(cuStreamGetCtx)
 REFUSED(cuStreamSynchronize)
 REFUSED(cuTensorMapEncodeTiled)
 
-#define ACCEPTED(name)                                                                                       \
-    EXPORTED int name(void);                                                                                 \
-    int name(void)                                                                                           \
-    {                                                                                                        \
-        return DONE;                                                                                         \
+#define ACCEPTED(name)                                                                                                 \
+    EXPORTED int name(void);                                                                                           \
+    int name(void)                                                                                                     \
+    {                                                                                                                  \
+        return DONE;                                                                                                   \
     }
 ACCEPTED(cuLibraryUnload)
 ACCEPTED(cuKernelSetAttribute)

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * memory.c: device memory as pieces of one anonymous file of the process, so that others can map them by a handle; between
- * pages that nobody may touch, poisoned when new. Handles of virtual memory are files of their own. */
+ * memory.c: device memory as pieces of one anonymous file of the process, so that others can map them by a handle;
+ * between pages that nobody may touch, poisoned when new. Handles of virtual memory are files of their own. */
 #include "fake.h"
 
 #include <fcntl.h>
@@ -233,8 +233,8 @@ FAKE_EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attri
     else
         switch (attribute) {
         case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-            *(unsigned *)data = r->kind == RANGE_HOST || r->kind == RANGE_REGISTERED ? CU_MEMORYTYPE_HOST
-                                                                                     : CU_MEMORYTYPE_DEVICE;
+            *(unsigned *)data =
+                r->kind == RANGE_HOST || r->kind == RANGE_REGISTERED ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
             break;
         case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
             *(int *)data = r->device;
@@ -603,8 +603,8 @@ FAKE_EXPORT CUresult cuMemMap(CUdeviceptr at, size_t bytes, size_t offset, CUmem
     range_t *r;
 
     ENTER_ANYWHERE(cuMemMap);
-    if (at % GRANULE != 0 || bytes % GRANULE != 0 || offset != 0 || flags != 0 || fstat(handle_fd(handle), &info) != 0 ||
-        (size_t)info.st_size < bytes)
+    if (at % GRANULE != 0 || bytes % GRANULE != 0 || offset != 0 || flags != 0 ||
+        fstat(handle_fd(handle), &info) != 0 || (size_t)info.st_size < bytes)
         return CUDA_ERROR_INVALID_VALUE;
     if (mmap((void *)at, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, handle_fd(handle), 0) == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -624,7 +624,8 @@ FAKE_EXPORT CUresult cuMemUnmap(CUdeviceptr at, size_t bytes)
     pthread_mutex_lock(&fake_lock);
     r = find_start(at, RANGE_VIRTUAL);
     if (r != NULL && r->bytes == bytes &&
-        mmap((void *)at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED) {
+        mmap((void *)at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) !=
+            MAP_FAILED) {
         drop(r);
         result = CUDA_SUCCESS;
     }

@@ -1,12 +1,13 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * nccl_fake.c: a libnccl for tests, on the streams of the fake CUDA driver: point-to-point operations in groups, matched in
- * order between each two ranks, for threads and processes, with real blocking of the stream until both sides have come.
+ * nccl_fake.c: a libnccl for tests, on the streams of the fake CUDA driver: point-to-point operations in groups,
+ * matched in order between each two ranks, for threads and processes, with real blocking of the stream until both sides
+ * have come.
  *
- * It is as awkward as NCCL where that finds mistakes: communicators of non-blocking configuration do nothing until they are
- * polled, work reaches the stream only then; counts that differ are an error; operations of one communicator run one group
- * after the other; the same GPU twice under one NCCL_HOSTID is refused, unless DP_FAKE_NCCL_SHARE=1 (ranks as threads).
- * DP_FAKE_NCCL_FAIL=n lets the n-th group of this process fail with an asynchronous error. */
+ * It is as awkward as NCCL where that finds mistakes: communicators of non-blocking configuration do nothing until they
+ * are polled, work reaches the stream only then; counts that differ are an error; operations of one communicator run
+ * one group after the other; the same GPU twice under one NCCL_HOSTID is refused, unless DP_FAKE_NCCL_SHARE=1 (ranks as
+ * threads). DP_FAKE_NCCL_FAIL=n lets the n-th group of this process fail with an asynchronous error. */
 #include <cuda.h>
 #include <nccl.h>
 
@@ -32,10 +33,10 @@
 
 /* From one rank to another. Each word has one writer. */
 typedef struct lane {
-    uint64_t bytes[2];               /* of operation k, at k % 2 */
-    uint32_t sent, received;         /* operations that the sender, the receiver have posted */
-    uint32_t filled, drained;        /* chunks */
-    uint32_t unequal;                /* counts differed */
+    uint64_t bytes[2];        /* of operation k, at k % 2 */
+    uint32_t sent, received;  /* operations that the sender, the receiver have posted */
+    uint32_t filled, drained; /* chunks */
+    uint32_t unequal;         /* counts differed */
     unsigned char chunk[CHUNK];
 } lane_t;
 
@@ -63,9 +64,9 @@ struct ncclComm {
     uint32_t *send_no, *recv_no; /* [n] operations enqueued */
     uint32_t tickets, served;    /* groups enqueued, groups over */
     uint32_t aborted;
-    int state;                   /* ncclResult_t */
+    int state; /* ncclResult_t */
     bool joining, finishing;
-    struct task *pending;        /* not yet on the stream */
+    struct task *pending; /* not yet on the stream */
     struct handle *handles;
 };
 
@@ -186,8 +187,13 @@ EXPORT ncclResult_t ncclGetVersion(int *version)
 
 EXPORT const char *ncclGetErrorString(ncclResult_t result)
 {
-    static const char *const names[] = {"no error",         "unhandled cuda error", "unhandled system error", "internal error",
-                                        "invalid argument", "invalid usage",        "remote process exited or there was a network error",
+    static const char *const names[] = {"no error",
+                                        "unhandled cuda error",
+                                        "unhandled system error",
+                                        "internal error",
+                                        "invalid argument",
+                                        "invalid usage",
+                                        "remote process exited or there was a network error",
                                         "operation in progress"};
 
     return (size_t)result < sizeof(names) / sizeof(names[0]) ? names[result] : "unknown result code";
@@ -221,7 +227,8 @@ static bool map(struct ncclComm *c)
     c->bytes = lanes + n * n * sizeof(lane_t);
     if (fd < 0)
         return false;
-    memory = ftruncate(fd, (off_t)c->bytes) == 0 ? mmap(NULL, c->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+    memory = ftruncate(fd, (off_t)c->bytes) == 0 ? mmap(NULL, c->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+                                                 : MAP_FAILED;
     close(fd);
     if (memory == MAP_FAILED)
         return false;
@@ -256,8 +263,8 @@ EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId 
     c = calloc(1, sizeof(*c));
     if (c == NULL)
         return fail(ncclSystemError, "no memory");
-    *c = (struct ncclComm){.n = n, .rank = rank, .blocking = config->blocking != 0, .refs = 1, .state = ncclInProgress,
-                           .joining = true};
+    *c = (struct ncclComm){
+        .n = n, .rank = rank, .blocking = config->blocking != 0, .refs = 1, .state = ncclInProgress, .joining = true};
     memcpy(c->name, id.internal, sizeof(c->name) - 1);
     c->send_no = calloc((size_t)n, sizeof(*c->send_no));
     c->recv_no = calloc((size_t)n, sizeof(*c->recv_no));
@@ -449,13 +456,15 @@ EXPORT ncclResult_t ncclGroupStart(void)
     return ncclSuccess;
 }
 
-static ncclResult_t put(bool sends, void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t c, cudaStream_t s)
+static ncclResult_t put(bool sends, void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t c,
+                        cudaStream_t s)
 {
     static const size_t sizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
     call_t *call;
     ncclResult_t result;
 
-    if (c == NULL || peer < 0 || peer >= c->n || peer == c->rank || (size_t)type >= sizeof(sizes) / sizeof(sizes[0]) || s == NULL)
+    if (c == NULL || peer < 0 || peer >= c->n || peer == c->rank || (size_t)type >= sizeof(sizes) / sizeof(sizes[0]) ||
+        s == NULL)
         return fail(ncclInvalidArgument, "a communicator, a peer, a type or a stream makes no sense");
     if (state_of(c) != ncclSuccess)
         return fail(ncclInvalidUsage, "the communicator is busy, finished or broken: poll it first");
@@ -478,7 +487,8 @@ static ncclResult_t put(bool sends, void *data, size_t count, ncclDataType_t typ
     return ncclSuccess;
 }
 
-EXPORT ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t c, cudaStream_t s)
+EXPORT ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t c,
+                             cudaStream_t s)
 {
     return put(true, (void *)(uintptr_t)data, count, type, peer, c, s);
 }

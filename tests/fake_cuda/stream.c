@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-static CUstream streams; /* all that are open */
+static CUstream streams;          /* all that are open */
 static __thread CUstream running; /* the stream whose thread this is: it may not call the driver */
 
 bool stream_is_worker(void)
@@ -88,7 +88,7 @@ void run_record(CUstream s, op_t *op)
     (void)s;
     pthread_mutex_lock(&fake_lock);
     op->point->done = true;
-    op->point->at_ns = dp_emu_clock_ns();
+    op->point->at_ns = emu_clock_ns();
     pthread_cond_broadcast(&fake_changed);
     pthread_mutex_unlock(&fake_lock);
 }
@@ -164,7 +164,7 @@ double fake_hang_seconds(void)
 static void run_wait_value(CUstream s, op_t *op)
 {
     struct timespec nap = {0, 20000};
-    uint64_t start = dp_emu_clock_ns();
+    uint64_t start = emu_clock_ns();
 
     (void)s;
     for (unsigned rounds = 0; !word_fits(op) && fake_broken() == CUDA_SUCCESS; rounds++) {
@@ -172,18 +172,18 @@ static void run_wait_value(CUstream s, op_t *op)
             sched_yield();
         else
             nanosleep(&nap, NULL);
-        if (rounds % 1024 == 1023 && (double)(dp_emu_clock_ns() - start) * 1e-9 > fake_hang_seconds())
+        if (rounds % 1024 == 1023 && (double)(emu_clock_ns() - start) * 1e-9 > fake_hang_seconds())
             fake_break(CUDA_ERROR_LAUNCH_TIMEOUT, "a stream waits for a value that does not come");
     }
 }
 
 void run_kernel(CUstream s, op_t *op)
 {
-    dp_emu_launch_t launch = {.kernel = op->u.kernel.kernel,
-                              .args = op->u.kernel.args,
-                              .grid = op->u.kernel.grid,
-                              .block = op->u.kernel.block,
-                              .shared_bytes = op->u.kernel.shared_bytes};
+    emu_launch_t launch = {.kernel = op->u.kernel.kernel,
+                           .args = op->u.kernel.args,
+                           .grid = op->u.kernel.grid,
+                           .block = op->u.kernel.block,
+                           .shared_bytes = op->u.kernel.shared_bytes};
     unsigned threads = launch.block.x * launch.block.y * launch.block.z, per_sm = 2048 / threads;
     sm_set_t sms;
 
@@ -195,7 +195,7 @@ void run_kernel(CUstream s, op_t *op)
     launch.sms = sms.sm;
     launch.nsms = sms.count;
     launch.resident = sms.count * (per_sm > 0 ? per_sm : 1);
-    if (dp_emu_run(&launch) != EMU_FINE)
+    if (emu_run(&launch) != EMU_FINE)
         fake_break(launch.failure == EMU_HANG ? CUDA_ERROR_LAUNCH_TIMEOUT : CUDA_ERROR_LAUNCH_FAILED, launch.message);
 }
 

@@ -2,7 +2,8 @@
  * SPDX-License-Identifier: MIT
  * run_rank.c: a rank for tests of `dualpipe run`: joins by its environment alone, then
  *   run_rank work          works with the others, leaves, exits with 0
- *   run_rank wait          waits until the job ends; SIGINT and SIGTERM interrupt it. Prints why; exits with 10, or with
+ *   run_rank wait          waits until the job ends; SIGINT and SIGTERM interrupt it. Prints why; exits with 10, or
+ *   with
  *                          13 when another rank has died
  *   run_rank die RANK      as wait, but RANK kills itself
  *   run_rank exit RANK     as wait, but RANK exits with 3 */
@@ -55,7 +56,7 @@ static int wait_for_the_end(int chosen, const char *how)
         return complain(status);
     records[0] = (dp_span_t){.start_ns = 1,
                              .step = 3,
-                             .mb = -1,
+                             .microbatch = -1,
                              .chunk = -1,
                              .stage = 2,
                              .segment = -1,

@@ -1,17 +1,18 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_engine_faults.c: a rank dies, fails or is interrupted at any operation of a step: all others end in time with the first
- * cause, which names the rank and what it was doing, and nothing is left.
+ * test_engine_faults.c: a rank dies, fails or is interrupted at any operation of a step: all others end in time with
+ * the first cause, which names the rank and what it was doing, and nothing is left.
  *
  * make check takes every STRIDE-th operation of the step; DP_FAULT_SWEEP=all takes them all. */
-#include "../integration/residual_model.h"
-#include "../support/forked.h"
-#include "../support/suite.h"
+#include "tests/support/forked.h"
+#include "tests/support/residual_model.h"
+#include "tests/support/suite.h"
 
 enum {
     RANKS = 4,
     MICROBATCHES = 8,
-    KERNELS = 2 * LAYERS / RANKS * MICROBATCHES / 2 * 10, /* of one rank in one step: 2 chunks, 4 F + 4 I + 2 W each layer */
+    /* of one rank in one step: 2 chunks, 4 F + 4 I + 2 W each layer */
+    KERNELS = 2 * LAYERS / RANKS * MICROBATCHES / 2 * 10,
     STRIDE = 23
 };
 #define BOUND_SECONDS 2.0
@@ -57,7 +58,8 @@ static residual_part_t part;
 static dp_stage_t *stages[8];
 static int nstages;
 
-static dp_status_t build(void *user, const dp_build_context_t *context, int32_t stage, int32_t count, dp_stage_t **stage_out)
+static dp_status_t build(void *user, const dp_build_context_t *context, int32_t stage, int32_t count,
+                         dp_stage_t **stage_out)
 {
     dp_status_t status;
 
@@ -85,8 +87,10 @@ static dp_status_t train(forked_t *self, dp_pipeline_t *pipeline)
 
         if (i == 1 && victim == self->rank) {
             part.countdown = 1 + self->argument / RANKS % KERNELS;
-            part.fault = fault == KILL ? fault_kill : fault == FAIL ? fault_fail
-                         : fault == INTERRUPT ? fault_interrupt : fault_stop;
+            part.fault = fault == KILL        ? fault_kill
+                         : fault == FAIL      ? fault_fail
+                         : fault == INTERRUPT ? fault_interrupt
+                                              : fault_stop;
         }
         status = dp_pipeline_step(pipeline, &step);
         forked_reach(self, i + 1);

@@ -1,24 +1,16 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_group_death.c: a rank is killed at every point of its life: the others say who it was and what it was doing, in time,
- * and nothing is left. */
-#include "../support/forked.h"
-#include "../support/raw_rank.h"
-#include "../support/suite.h"
+ * test_group_death.c: a rank is killed at every point of its life: the others say who it was and what it was doing, in
+ * time, and nothing is left. */
+#include "tests/support/forked.h"
+#include "tests/support/raw_rank.h"
+#include "tests/support/suite.h"
 
 #define RANKS         4
 #define BOUND_SECONDS 2.0 /* from the kill to the end of the others */
 
 /* What a rank is in when it, or another one, is killed. */
-typedef enum activity {
-    IN_BARRIER,
-    IN_GATHER,
-    IN_WAIT,
-    IN_GET,
-    IN_COLLECT,
-    COMPUTING,
-    ACTIVITIES
-} activity_t;
+typedef enum activity { IN_BARRIER, IN_GATHER, IN_WAIT, IN_GET, IN_COLLECT, COMPUTING, ACTIVITIES } activity_t;
 
 static dp_status_t take_nothing(void *user, int32_t rank, const void *data, size_t bytes)
 {
@@ -71,10 +63,10 @@ static dp_status_t body(forked_t *self)
     if (status != DP_OK)
         return status;
     dp_group_blackbox_name(group, 1, "mlp");
-    records[7] = (dp_span_t){.start_ns = 1000, .end_ns = 2000, .step = 2, .mb = 1, .kind = DP_SPAN_SEND};
+    records[7] = (dp_span_t){.start_ns = 1000, .end_ns = 2000, .step = 2, .microbatch = 1, .kind = DP_SPAN_SEND};
     records[9] = (dp_span_t){.start_ns = 3000,
                              .step = 3,
-                             .mb = 5,
+                             .microbatch = 5,
                              .chunk = 1,
                              .stage = (int16_t)self->rank,
                              .kind = DP_SPAN_COMPUTE,
@@ -88,8 +80,8 @@ static dp_status_t body(forked_t *self)
              activity == IN_COLLECT) /* one stays away, so that the others cannot get through */
         status = act(group, self->rank == (victim + 1) % RANKS ? IN_WAIT : activity);
     else
-        status = act(group, (activity_t)((self->rank + (int)activity) % ACTIVITIES) == IN_COLLECT ? IN_BARRIER
-                                                                                                  : IN_GET);
+        status =
+            act(group, (activity_t)((self->rank + (int)activity) % ACTIVITIES) == IN_COLLECT ? IN_BARRIER : IN_GET);
     snprintf(text, sizeof(text), "%s", dp_last_error());
     dp_group_leave(group);
     return dp_fail(status, "%s", text);
@@ -120,8 +112,7 @@ START_TEST(killed_while_working)
     for (int32_t r = 0; r < RANKS; r++)
         if (r != victim) {
             forked_expect(&job, r, DP_ERR_PEER, text);
-            snprintf(text, sizeof(text), " died in step 3: mlp(B) of stage %d, chunk 1, micro-batch 5",
-                     victim);
+            snprintf(text, sizeof(text), " died in step 3: mlp(B) of stage %d, chunk 1, micro-batch 5", victim);
             forked_expect(&job, r, DP_ERR_PEER, text);
             snprintf(text, sizeof(text), "rank %d (pid %d on ", victim, (int)job.pids[victim]);
             expect_in_time(&job, r, start);
@@ -394,16 +385,15 @@ static dp_status_t dying_hub_body(forked_t *self)
         raw.transcript.size = 2;
         memcpy(raw.transcript.rank_nonce, frame.payload + 12, DP__NONCE_BYTES);
         memcpy(raw.transcript.digest, frame.payload + 12 + DP__NONCE_BYTES, DP__SHA256_BYTES);
-        (void)raw_send(&raw, &(dp__frame_t){.type = DP__FRAME_CHALLENGE,
-                                            .bytes = DP__NONCE_BYTES,
-                                            .payload = raw.transcript.hub_nonce});
+        (void)raw_send(
+            &raw,
+            &(dp__frame_t){.type = DP__FRAME_CHALLENGE, .bytes = DP__NONCE_BYTES, .payload = raw.transcript.hub_nonce});
     }
     if (self->argument >= PROVED && (raw_receive(&raw, &frame) != DP_OK || frame.type != DP__FRAME_PROOF))
         return dp_fail(DP_ERR_PROTOCOL, "no proof");
     if (self->argument >= INTRODUCED) {
         dp__secret_prove(&raw.secret, DP__LABEL_HUB_PROOF, &raw.transcript, proof);
-        (void)raw_send(&raw,
-                       &(dp__frame_t){.type = DP__FRAME_WELCOME, .bytes = sizeof(proof), .payload = proof});
+        (void)raw_send(&raw, &(dp__frame_t){.type = DP__FRAME_WELCOME, .bytes = sizeof(proof), .payload = proof});
     }
     forked_nap(100);
     raise(SIGKILL);

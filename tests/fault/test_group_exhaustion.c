@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT
  * test_group_exhaustion.c: memory or descriptors run out in one rank, at every point: all ranks end in time with a
  * reason, and that rank gives back what it had. */
-#include "../support/forked.h"
-#include "../support/suite.h"
+#include "tests/support/forked.h"
+#include "tests/support/suite.h"
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -69,7 +69,8 @@ static dp_status_t use(dp_group_t *group)
     return status;
 }
 
-/* Limits are short, so that waiting in vain does not take long. Before a test complains of a limit, it tries longer ones. */
+/* Limits are short, so that waiting in vain does not take long. Before a test complains of a limit, it tries longer
+   ones. */
 static double patience = 1;
 
 static bool all_good(const forked_job_t *job)

@@ -1,10 +1,10 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_group_strangers.c: whoever else is at the port while ranks are joining: silent, noisy, lying or replaying, they are
- * dropped and delay nobody. */
-#include "../support/forked.h"
-#include "../support/raw_rank.h"
-#include "../support/suite.h"
+ * test_group_strangers.c: whoever else is at the port while ranks are joining: silent, noisy, lying or replaying, they
+ * are dropped and delay nobody. */
+#include "tests/support/forked.h"
+#include "tests/support/raw_rank.h"
+#include "tests/support/suite.h"
 
 #include <fcntl.h>
 
@@ -212,8 +212,7 @@ START_TEST(another_protocol_version_is_told_so)
     hello[4] = 1;
     hello[8] = 2;
     raw_open(&raw, raw_connect(job.port), "");
-    ck_assert(
-        raw_send(&raw, &(dp__frame_t){.type = DP__FRAME_HELLO, .bytes = sizeof(hello), .payload = hello}));
+    ck_assert(raw_send(&raw, &(dp__frame_t){.type = DP__FRAME_HELLO, .bytes = sizeof(hello), .payload = hello}));
     ck_assert_int_eq(raw_receive(&raw, &frame), DP_OK);
     ck_assert_uint_eq(frame.type, DP__FRAME_REFUSED);
     ck_assert_int_eq(frame.value, DP_ERR_MISMATCH);
@@ -262,8 +261,7 @@ START_TEST(a_replayed_handshake_is_refused)
 
     raw_open(&raw, raw_connect(job.port), secret);
     ck_assert(raw_hello(&raw, 1, 2) && raw_hear_challenge(&raw));
-    dp__secret_prove(&raw.secret, DP__LABEL_RANK_PROOF, &raw.transcript,
-                     proof); /* what the rank would send now */
+    dp__secret_prove(&raw.secret, DP__LABEL_RANK_PROOF, &raw.transcript, proof); /* what the rank would send now */
     heard = raw.transcript;
     dp__wire_fini(&raw.wire);
 
@@ -275,12 +273,10 @@ START_TEST(a_replayed_handshake_is_refused)
         memcpy(hello + 12, heard.rank_nonce, DP__NONCE_BYTES);
         memcpy(hello + 12 + DP__NONCE_BYTES, heard.digest, DP__SHA256_BYTES);
         raw_open(&raw, raw_connect(job.port), "");
-        ck_assert(raw_send(
-            &raw, &(dp__frame_t){.type = DP__FRAME_HELLO, .bytes = sizeof(hello), .payload = hello}));
+        ck_assert(raw_send(&raw, &(dp__frame_t){.type = DP__FRAME_HELLO, .bytes = sizeof(hello), .payload = hello}));
         ck_assert(raw_hear_challenge(&raw));
         ck_assert(memcmp(raw.transcript.hub_nonce, heard.hub_nonce, DP__NONCE_BYTES) != 0);
-        ck_assert(raw_send(
-            &raw, &(dp__frame_t){.type = DP__FRAME_PROOF, .bytes = sizeof(proof), .payload = proof}));
+        ck_assert(raw_send(&raw, &(dp__frame_t){.type = DP__FRAME_PROOF, .bytes = sizeof(proof), .payload = proof}));
         ck_assert_int_eq(raw_receive(&raw, &frame), DP_OK);
         ck_assert_uint_eq(frame.type, DP__FRAME_REFUSED);
         ck_assert_int_eq(frame.value, DP_ERR_SECURITY);
@@ -295,7 +291,8 @@ START_TEST(a_replayed_handshake_is_refused)
 }
 END_TEST
 
-/* The proof of rank 0 cannot be had by sending a rank's proof back to it: a listener without the secret is found out. */
+/* The proof of rank 0 cannot be had by sending a rank's proof back to it: a listener without the secret is found
+   out. */
 static dp_status_t mirror_body(forked_t *self)
 {
     int fd = accept(atoi(getenv("DUALPIPE_LISTEN_FD")), NULL, NULL);
@@ -307,9 +304,9 @@ static dp_status_t mirror_body(forked_t *self)
     raw_open(&raw, fd, "");
     if (raw_receive(&raw, &frame) != DP_OK || frame.type != DP__FRAME_HELLO)
         return DP_ERR_PROTOCOL;
-    (void)raw_send(&raw, &(dp__frame_t){.type = DP__FRAME_CHALLENGE,
-                                        .bytes = DP__NONCE_BYTES,
-                                        .payload = raw.transcript.hub_nonce});
+    (void)raw_send(
+        &raw,
+        &(dp__frame_t){.type = DP__FRAME_CHALLENGE, .bytes = DP__NONCE_BYTES, .payload = raw.transcript.hub_nonce});
     if (raw_receive(&raw, &frame) != DP_OK || frame.type != DP__FRAME_PROOF)
         return DP_ERR_PROTOCOL;
     memcpy(proof, frame.payload, sizeof(proof));
@@ -359,19 +356,16 @@ static dp_status_t mad_body(forked_t *self)
     while (fd < 0)
         fd = raw_connect(self->port);
     raw_open(&raw, fd, "");
-    if (!raw_hello(&raw, 1, self->size) || !raw_hear_challenge(&raw) || !raw_prove(&raw) ||
-        !raw_hear_welcome(&raw) || !raw_introduce(&raw) || raw_receive(&raw, &frame) != DP_OK ||
-        frame.type != DP__FRAME_READY)
+    if (!raw_hello(&raw, 1, self->size) || !raw_hear_challenge(&raw) || !raw_prove(&raw) || !raw_hear_welcome(&raw) ||
+        !raw_introduce(&raw) || raw_receive(&raw, &frame) != DP_OK || frame.type != DP__FRAME_READY)
         return dp_fail(DP_ERR_PROTOCOL, "the handshake went wrong");
     switch ((madness_t)self->argument) {
     case UNSEALED:
         raw.wire.sealed = false; /* twice, so that there is something where the MAC should be */
-        (void)raw_send(
-            &raw,
-            &(dp__frame_t){.type = DP__FRAME_GATHER, .id = 1, .value = 1, .bytes = 64, .payload = zeros});
-        (void)raw_send(
-            &raw,
-            &(dp__frame_t){.type = DP__FRAME_GATHER, .id = 1, .value = 1, .bytes = 64, .payload = zeros});
+        (void)raw_send(&raw,
+                       &(dp__frame_t){.type = DP__FRAME_GATHER, .id = 1, .value = 1, .bytes = 64, .payload = zeros});
+        (void)raw_send(&raw,
+                       &(dp__frame_t){.type = DP__FRAME_GATHER, .id = 1, .value = 1, .bytes = 64, .payload = zeros});
         break;
     case CUT_OFF:
         raw.wire.sent++; /* a frame was lost, or taken out */
@@ -387,13 +381,11 @@ static dp_status_t mad_body(forked_t *self)
         (void)raw_send(&raw, &(dp__frame_t){.type = DP__FRAME_WANT, .from = 1, .to = 9999});
         break;
     case LONG_GATHER:
-        (void)raw_send(
-            &raw,
-            &(dp__frame_t){.type = DP__FRAME_GATHER, .id = 1, .value = 2, .bytes = 65537, .payload = zeros});
+        (void)raw_send(&raw,
+                       &(dp__frame_t){.type = DP__FRAME_GATHER, .id = 1, .value = 2, .bytes = 65537, .payload = zeros});
         break;
     default:
-        (void)raw_send(&raw,
-                       &(dp__frame_t){.type = DP__FRAME_PUT, .extra = 300, .bytes = 200, .payload = zeros});
+        (void)raw_send(&raw, &(dp__frame_t){.type = DP__FRAME_PUT, .extra = 300, .bytes = 200, .payload = zeros});
         break;
     }
     while (raw_receive(&raw, &frame) == DP_OK)

@@ -5,27 +5,22 @@
 #ifndef TESTS_FUZZ_ACCEPTED_H
 #define TESTS_FUZZ_ACCEPTED_H
 
-#include "../support/executor.h"
 #include "fuzz.h"
-
-#define FUZZ_TRANSPORTS 3
+#include "tests/support/executor.h"
 
 static inline void fuzz_check_program(const dp_program_t *p)
 {
-    static const ex_mode_t modes[FUZZ_TRANSPORTS] = {EX_CREDITS, EX_GROUPS, EX_PAIR_CREDITS};
+    dp_verify_report_t report = {.struct_size = sizeof(report)};
+    dp_status_t st = dp_program_verify(p, &report);
 
-    for (int t = 0; t < FUZZ_TRANSPORTS; t++) {
-        dp_verify_report_t report = {.struct_size = sizeof(report)};
-        dp_status_t st = dp_program_verify(p, (dp_transport_t)t, &report);
-        int32_t slots = INT32_MAX;
-
-        FUZZ_REQUIRE(st == DP_OK || st == DP_ERR_REJECTED);
-        for (int32_t c = 0; c < p->nchannels; c++)
-            slots = p->channels[c].slots < slots && p->channels[c].src != p->channels[c].dst
-                        ? p->channels[c].slots
-                        : slots;
-        if (st == DP_OK)
-            FUZZ_REQUIRE(ex_run(p, modes[t], slots, 1));
+    FUZZ_REQUIRE(st == DP_OK || st == DP_ERR_REJECTED);
+    if (st < 0)
+        return;
+    if (p->transport == DP_TRANSPORT_CREDITS) {
+        FUZZ_REQUIRE(ex_run(p, EX_CREDITS, 1));
+    } else {
+        FUZZ_REQUIRE(ex_run(p, EX_STRICT, 1));
+        FUZZ_REQUIRE(ex_run(p, EX_BUNDLES, 1));
     }
 }
 
@@ -37,8 +32,10 @@ static inline void fuzz_check_schedule(const dp_schedule_t *s)
     FUZZ_REQUIRE(st == DP_OK || st == DP_ERR_REJECTED);
     if (st < 0 || s->first[s->ranks] > 400)
         return;
-    for (int32_t slots = 1; slots <= 2; slots++) {
-        dp_lower_options_t options = {sizeof(options), slots, 1, 0};
+    for (int32_t k = 0; k < 4; k++) {
+        dp_lower_options_t options = {.struct_size = sizeof(options),
+                                      .transport = k < 2 ? DP_TRANSPORT_CREDITS : DP_TRANSPORT_BUNDLES,
+                                      .slots = 1 + k % 2};
 
         st = dp_program_lower(s, &options, &p);
         FUZZ_REQUIRE(st == DP_OK || st == DP_ERR_REJECTED); /* messages of a channel in different orders */
@@ -64,13 +61,12 @@ static inline dp_status_t fuzz_append(void *user, const char *text, size_t bytes
     return DP_OK;
 }
 
-typedef dp_status_t (*fuzz_read_fn)(const char *name, const char *text, size_t bytes,
-                                    dp_schedule_t **schedule_out);
+typedef dp_status_t (*fuzz_read_fn)(const char *name, const char *text, size_t bytes, dp_schedule_t **schedule_out);
 typedef dp_status_t (*fuzz_write_fn)(const dp_schedule_t *s, int32_t rank, dp_write_fn write, void *user);
 
 /* What was read, written and read again gives the same text. */
-static inline void fuzz_check_reader(fuzz_read_fn read, fuzz_write_fn write, const uint8_t *data,
-                                     size_t bytes, int always)
+static inline void fuzz_check_reader(fuzz_read_fn read, fuzz_write_fn write, const uint8_t *data, size_t bytes,
+                                     int always)
 {
     dp_schedule_t *s = NULL, *back = NULL;
     fuzz_text_t a = {0}, b = {0};

@@ -14,12 +14,12 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 /* A wrong answer is as bad as a crash. */
-#define FUZZ_REQUIRE(condition)                                                                              \
-    do {                                                                                                     \
-        if (!(condition)) {                                                                                  \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                                  \
-            abort();                                                                                         \
-        }                                                                                                    \
+#define FUZZ_REQUIRE(condition)                                                                                        \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                                            \
+            abort();                                                                                                   \
+        }                                                                                                              \
     } while (0)
 
 #endif

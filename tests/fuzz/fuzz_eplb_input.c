@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "fuzz.h"
-#include "matrix.h"
+#include "tools/cmd/matrix.h"
 
 /* Larger ones take time and show nothing more. */
 #define MOST 96
@@ -33,8 +33,8 @@ static int open_desk(desk_t *desk)
     desk->placement = (dp_eplb_placement_t){.struct_size = sizeof(desk->placement)};
     desk->placement.physical_to_logical = malloc(layers * (size_t)desk->shape.replicas * sizeof(int32_t));
     desk->placement.expert_count = malloc(layers * (size_t)desk->shape.experts * sizeof(int32_t));
-    desk->placement.logical_to_physical = malloc(
-        layers * (size_t)desk->shape.experts * (size_t)dp_eplb_most_replicas(&desk->shape) * sizeof(int32_t));
+    desk->placement.logical_to_physical =
+        malloc(layers * (size_t)desk->shape.experts * (size_t)dp_eplb_most_replicas(&desk->shape) * sizeof(int32_t));
     FUZZ_REQUIRE(desk->workspace != NULL && desk->placement.physical_to_logical != NULL &&
                  desk->placement.expert_count != NULL && desk->placement.logical_to_physical != NULL);
     return 1;
@@ -113,11 +113,10 @@ static void place(desk_t *desk, const dp_eplb_options_t *options, const matrix_t
     FUZZ_REQUIRE(weights != NULL);
     for (size_t i = 0; i < count; i++)
         weights[i] = (float)loads->values[i];
-    if (dp_eplb_rebalance(&desk->shape, options, weights, &desk->placement, desk->workspace, desk->bytes) ==
-        DP_OK) {
+    if (dp_eplb_rebalance(&desk->shape, options, weights, &desk->placement, desk->workspace, desk->bytes) == DP_OK) {
         check_valid(desk);
-        FUZZ_REQUIRE(dp_eplb_measure(&desk->shape, weights, desk->placement.physical_to_logical, &balance,
-                                     NULL, NULL, desk->workspace, desk->bytes) == DP_OK);
+        FUZZ_REQUIRE(dp_eplb_measure(&desk->shape, weights, desk->placement.physical_to_logical, &balance, NULL, NULL,
+                                     desk->workspace, desk->bytes) == DP_OK);
         FUZZ_REQUIRE(balance.gpu >= 1.0 - 1e-6);
         if (from->values != NULL)
             update(desk, options, weights, from);
@@ -138,9 +137,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     memcpy(text, data, bytes);
     text[bytes] = 0;
     table = strchr(text, '\n');
-    if (table == NULL ||
-        sscanf(text, "%d %d %d %d %d %d %d", &desk.shape.replicas, &desk.shape.groups, &desk.shape.nodes,
-               &desk.shape.gpus, &options.policy, &options.distinct, &steps) < 4) {
+    if (table == NULL || sscanf(text, "%d %d %d %d %d %d %d", &desk.shape.replicas, &desk.shape.groups,
+                                &desk.shape.nodes, &desk.shape.gpus, &options.policy, &options.distinct, &steps) < 4) {
         free(text);
         return 0;
     }
@@ -149,8 +147,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     second = strstr(table, "\nfrom\n");
     if (second != NULL)
         *second = 0;
-    if (matrix_parse("loads", table,
-                     second != NULL ? (size_t)(second - table) : bytes - (size_t)(table - text), keys,
+    if (matrix_parse("loads", table, second != NULL ? (size_t)(second - table) : bytes - (size_t)(table - text), keys,
                      &loads) == DP_OK) {
         if (second != NULL)
             (void)matrix_parse("from", second + 6, strlen(second + 6), keys, &from);

@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../support/trace_text.h"
-#include "trace_costs.h"
-#include "trace_overlap.h"
+#include "tests/support/trace_text.h"
+#include "tools/trace/trace_costs.h"
+#include "tools/trace/trace_overlap.h"
 
 static dp_status_t load(const uint8_t *data, size_t bytes, size_t piece, trace_t *trace)
 {
@@ -38,8 +38,7 @@ static void check_figures(const trace_t *trace)
         }
         FUZZ_REQUIRE(records == rank->rank->end - rank->rank->first);
         for (size_t g = 1; g < rank->ngaps; g++)
-            FUZZ_REQUIRE(rank->gaps[g].end - rank->gaps[g].start <=
-                         rank->gaps[g - 1].end - rank->gaps[g - 1].start);
+            FUZZ_REQUIRE(rank->gaps[g].end - rank->gaps[g].start <= rank->gaps[g - 1].end - rank->gaps[g - 1].start);
     }
     overlap_clear(&overlap);
 }

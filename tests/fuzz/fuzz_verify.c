@@ -31,8 +31,8 @@ static void swap_lines(dp_program_t *p, int32_t rank, int32_t line)
 
 static void change_instruction(dp_instr_t *i, int field, int32_t by)
 {
-    int32_t *fields[] = {&i->mb,   &i->mb2,   &i->peer, &i->channel, &i->sequence,
-                         &i->slot, &i->slot2, &i->in,   &i->in2,     &i->group};
+    int32_t *fields[] = {&i->microbatch, &i->microbatch2, &i->peer, &i->channel, &i->number,
+                         &i->slot,       &i->slot2,       &i->in,   &i->in2,     &i->bundle};
 
     if (field < 10)
         *fields[field] += by;
@@ -96,7 +96,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     request.forward_only = data[3] & 1;
     request.chunks = data[3] >> 6;
     options.slots = 1 + (data[3] >> 1) % 3;
-    options.prefetch = (data[3] >> 3) & 1;
+    options.transport = (data[3] >> 3) & 1 ? DP_TRANSPORT_BUNDLES : DP_TRANSPORT_CREDITS;
     if (dp_schedule_generate(&request, &s) == DP_OK) {
         FUZZ_REQUIRE(dp_program_lower(s, &options, &p) == DP_OK);
         for (size_t at = 4; at + 4 <= bytes && at < 4 + 4 * 16; at += 4)

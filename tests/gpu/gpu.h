@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * gpu.h: a device for tests that talk to the driver themselves. CUDA does not survive fork(), and Check forks for each test:
- * open the rig inside a test, never around it. */
+ * gpu.h: a device for tests that talk to the driver themselves. CUDA does not survive fork(), and Check forks for each
+ * test: open the rig inside a test, never around it. */
 #ifndef DP_TESTS_GPU_H
 #define DP_TESTS_GPU_H
 
@@ -23,7 +23,7 @@
 typedef struct gpu {
     dp_group_t *group;
     const dp_host_t *host;
-    const dp_cuda_driver_t *cu;
+    const cuda_driver_t *cu;
     CUdevice device;
     CUcontext context;
     CUstream stream;
@@ -35,7 +35,7 @@ typedef struct gpu {
         dp_status_t gpu_status = (call);                                                                               \
         ck_assert_msg(gpu_status == DP_OK, "%s: %s: %s", #call, dp_status_name(gpu_status), dp_last_error());          \
     } while (0)
-#define GPU_CU(gpu, call) GPU_OK(DP_CU((gpu)->host, (gpu)->cu->call, #call))
+#define GPU_CU(gpu, call) GPU_OK(CUDA_CHECK((gpu)->host, (gpu)->cu->call, #call))
 
 /* A test through the fake driver: speed and the like mean nothing there. */
 static inline bool gpu_is_fake(void)
@@ -50,7 +50,7 @@ static inline void gpu_open(gpu_t *gpu)
     memset(gpu, 0, sizeof(*gpu));
     GPU_OK(dp_group_local(1, &options, &gpu->group));
     gpu->host = dp_group_host(gpu->group);
-    GPU_OK(dp_cuda_driver(gpu->host, &gpu->cu));
+    GPU_OK(cuda_driver(gpu->host, &gpu->cu));
     GPU_CU(gpu, cuDeviceGet(&gpu->device, 0));
     GPU_CU(gpu, cuDevicePrimaryCtxRetain(&gpu->context, gpu->device));
     GPU_CU(gpu, cuCtxSetCurrent(gpu->context));
@@ -84,6 +84,20 @@ static inline void gpu_read(gpu_t *gpu, void *to, CUdeviceptr from, size_t bytes
     GPU_CU(gpu, cuMemcpyDtoH(to, from, bytes));
 }
 
+/* The arguments of a suite, on device_cuda; two more than there were. */
+static inline char **gpu_suite_arguments(int argc, char **argv)
+{
+    static char device[] = "--device", cuda[] = "device_cuda";
+    char **with = calloc((size_t)argc + 3, sizeof(*with));
+
+    if (with == NULL)
+        exit(1);
+    memcpy(with, argv, (size_t)argc * sizeof(*with));
+    with[argc] = device;
+    with[argc + 1] = cuda;
+    return with;
+}
+
 /* Exits with 77 when there is no device; looks in a process of its own. */
 static inline void gpu_or_skip(const char *program)
 {
@@ -92,10 +106,10 @@ static inline void gpu_or_skip(const char *program)
 
     if (child == 0) {
         dp_group_options_t options = {.struct_size = sizeof(options)};
-        const dp_cuda_driver_t *cu;
+        const cuda_driver_t *cu;
         dp_group_t *group;
 
-        if (dp_group_local(1, &options, &group) != DP_OK || dp_cuda_driver(dp_group_host(group), &cu) != DP_OK) {
+        if (dp_group_local(1, &options, &group) != DP_OK || cuda_driver(dp_group_host(group), &cu) != DP_OK) {
             fprintf(stderr, "%s: SKIP: %s\n", program, dp_last_error());
             _exit(77);
         }

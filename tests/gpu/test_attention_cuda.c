@@ -1,415 +1,237 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_attention_cuda.c: attention_cuda against attention_cpu in double, on a CUDA device or the fake one.
- *
- * Tolerances are relative to the largest value of a tensor: 1e-12 in double; 1e-5 in single (sums of up to 4000 products); 2^-6
- * in bf16, whose results are rounded at up to five places of 2^-9 each. */
-#include "attention_device.h"
+ * test_attention_cuda.c: attention_cuda beyond the contract (test_conform_attention_cuda), on a CUDA device or the fake
+ * one: blocks of scores of any size, products that are looked for at open alone, what it refuses and how it says so. */
+#include "gpu.h"
 
-#include "../fake_cuda/cublaslt_fake.h"
+#include "conform/kernel.h"
+#include "tests/fake_cuda/cublaslt_fake.h"
 
 #include <dlfcn.h>
+#include <math.h>
 
-static device_problem_t device;
-static problem_t cpu;
+static const dp_dtype_t dtypes[] = {DP_F64, DP_F32, DP_BF16};
 
-static const struct {
-    dp_dtype_t dtype;
-    double tolerance;
-} types[] = {{DP_F64, 1e-12}, {DP_F32, 1e-5}, {DP_BF16, 0x1p-6}};
-
-static void load(void)
+static layer_t small(dp_dtype_t dtype)
 {
-    device_problem_load(&device, "attention_cuda");
+    return (layer_t){.dtype = dtype,
+                     .batch = 2,
+                     .sequence = 21,
+                     .hidden = 12,
+                     .heads = 4,
+                     .kv_heads = 2,
+                     .head_dim = 6,
+                     .value_dim = 4};
 }
 
-static void unload(void)
+static bool begin(block_t *b, lab_t *lab, const layer_t *layer, pass_t *p)
 {
-    device_problem_unload(&device);
+    memset(b, 0, sizeof(*b));
+    CHECK(lab->t, block_open(b, lab, layer, 5) || conform_failed(lab->t), "%s", conform_last_error());
+    return !conform_failed(lab->t) && pass_open(p, b, 0);
 }
 
-static void check_shape(int type, const uint32_t n[6], uint32_t value_dim, uint64_t seed)
+/* More queries than one block of scores holds, and fewer heads at a time than there are; wide heads. */
+static void blocks_of_scores_add_up(conform_t *t)
 {
-    dp_attention_config_t c = device_config(&device, types[type].dtype, n);
-
-    c.value_dim = value_dim;
-    device_problem_open(&device, &c);
-    twin_open(&cpu, &device, seed);
-    device_run_all(&device, POISON_NAN);
-    run_all(&cpu, POISON_NAN);
-    check_like_twin(&device, &cpu, types[type].tolerance);
-    problem_close(&cpu);
-    device_problem_close(&device);
-}
-
-/* batch, sequence, hidden, heads, kv_heads, head_dim; value_dim */
-static const struct {
-    uint32_t n[6], value_dim;
-} shapes[] = {
-    {{1, 1, 2, 1, 1, 2}, 0},       {{1, 1, 1, 2, 1, 2}, 3},     {{2, 5, 7, 4, 2, 4}, 3},
-    {{3, 17, 24, 3, 3, 6}, 0},     {{2, 33, 40, 8, 2, 10}, 7},  {{1, 64, 33, 4, 1, 16}, 8},
-    {{1, 50, 16, 2, 2, 192}, 128}, {{2, 40, 64, 6, 2, 64}, 64},
-};
-enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
-
-START_TEST(equals_attention_cpu)
-{
-    load();
-    for (size_t i = 0; i < N_SHAPES; i++)
-        check_shape(_i, shapes[i].n, shapes[i].value_dim, 100 + i);
-    unload();
-}
-END_TEST
-
-/* More queries than one block of scores holds, and fewer heads at a time than there are. */
-START_TEST(blocks_of_scores_add_up)
-{
-    static const uint32_t n[6] = {1, 300, 12, 6, 3, 4};
     static const char *const budgets[] = {"1", "100000", "1000000000"};
+    lab_t lab;
 
-    load();
-    for (int i = 0; i < 3; i++) {
-        setenv("DUALPIPE_ATTENTION_SCORE_BYTES", budgets[i], 1);
-        check_shape(_i, n, 6, 7);
+    if (!lab_open(&lab, t))
+        return;
+    for (int i = 0; i < 9; i++) {
+        const layer_t layer = {.dtype = dtypes[i / 3],
+                               .batch = 1,
+                               .sequence = 300,
+                               .hidden = 12,
+                               .heads = 6,
+                               .kv_heads = 3,
+                               .head_dim = 4,
+                               .value_dim = 6};
+        pass_t p, *all = &p;
+        block_t b;
+
+        setenv("DUALPIPE_ATTENTION_SCORE_BYTES", budgets[i % 3], 1);
+        if (!begin(&b, &lab, &layer, &p) || !pass_run(&p, FORWARD, WEIGHT) || !pass_output_is_right(&p) ||
+            !gradients_are_right(&b, &all, 1, false) || !pass_close(&p) || !block_close(&b))
+            return;
     }
-    unload();
-}
-END_TEST
-
-static void open_small(dp_dtype_t dtype)
-{
-    static const uint32_t n[6] = {2, 21, 12, 4, 2, 6};
-    dp_attention_config_t c = device_config(&device, dtype, n);
-
-    c.value_dim = 4;
-    device_problem_open(&device, &c);
-    twin_open(&cpu, &device, 5);
+    lab_close(&lab);
 }
 
-static void close_small(void)
+static void heads_of_many_widths(conform_t *t)
 {
-    problem_close(&cpu);
-    device_problem_close(&device);
-}
+    static const uint32_t sizes[][7] = {/* batch, sequence, hidden, heads, kv_heads, head_dim, value_dim */
+                                        {2, 33, 40, 8, 2, 10, 7},
+                                        {1, 64, 33, 4, 1, 16, 8},
+                                        {1, 50, 16, 2, 2, 192, 128}};
+    lab_t lab;
 
-static void keep(const block_t *b, unsigned char **kept)
-{
-    *kept = block_bytes(&device, b);
-}
+    if (!lab_open(&lab, t))
+        return;
+    for (int i = 0; i < 9; i++) {
+        const uint32_t *s = sizes[i % 3];
+        const layer_t layer = {.dtype = dtypes[i / 3],
+                               .batch = s[0],
+                               .sequence = s[1],
+                               .hidden = s[2],
+                               .heads = s[3],
+                               .kv_heads = s[4],
+                               .head_dim = s[5],
+                               .value_dim = s[6]};
+        pass_t p, *all = &p;
+        block_t b;
 
-static void check_same(const block_t *b, unsigned char *kept, const char *what)
-{
-    unsigned char *now = block_bytes(&device, b);
-
-    ck_assert_msg(memcmp(kept, now, b->bytes) == 0, "%s differs", what);
-    free(now);
-    free(kept);
-}
-
-START_TEST(same_inputs_same_bits)
-{
-    static const int poisons[] = {POISON_ZERO, POISON_LARGE};
-    unsigned char *y, *dx, *grads;
-
-    load();
-    open_small(types[_i].dtype);
-    device_run_all(&device, POISON_NAN);
-    for (int i = 0; i < 2; i++) {
-        keep(&device.y, &y);
-        keep(&device.dx, &dx);
-        keep(&device.grads, &grads);
-        block_poison(&device, &device.grads, POISON_ZERO);
-        device_run_all(&device, poisons[i]);
-        check_same(&device.y, y, "y");
-        check_same(&device.dx, dx, "dx");
-        check_same(&device.grads, grads, "grads");
+        if (!begin(&b, &lab, &layer, &p) || !pass_run(&p, FORWARD, WEIGHT) || !pass_output_is_right(&p) ||
+            !gradients_are_right(&b, &all, 1, false) || !pass_close(&p) || !block_close(&b))
+            return;
     }
-    close_small();
-    unload();
+    lab_close(&lab);
 }
-END_TEST
 
-START_TEST(gradients_are_added)
+static const void *share_of_112(const dp_host_t *h, const char *id)
 {
-    double *once, *twice;
+    static const dp_host_sm_t share = {.struct_size = sizeof(share), .compute_sms = 112};
 
-    load();
-    open_small(types[_i].dtype);
-    device_run_all(&device, POISON_NAN);
-    once = block_values(&device, &device.grads);
-    device_run_all(&device, POISON_NAN);
-    twice = block_values(&device, &device.grads);
-    for (size_t i = 0; i < block_count(&device.grads); i++)
-        ck_assert_double_le(fabs(twice[i] - 2 * once[i]), types[_i].tolerance * (0.01 + fabs(once[i])));
-    free(once);
-    free(twice);
-    close_small();
-    unload();
+    (void)h;
+    return strcmp(id, DP_HOST_SM) == 0 ? &share : NULL;
 }
-END_TEST
 
-START_TEST(weights_may_come_late)
-{
-    unsigned char *grads, *saved;
-
-    load();
-    open_small(types[_i].dtype);
-    device_run_all(&device, POISON_NAN);
-    keep(&device.grads, &grads);
-    block_poison(&device, &device.grads, POISON_ZERO);
-    device_forward(&device);
-    device_backward_input(&device, false);
-    saved = block_bytes(&device, &device.saved);
-    device_forward(&device); /* another micro-batch, which saves elsewhere */
-    device_backward_input(&device, true);
-    GPU_CU(&device.gpu, cuStreamSynchronize(device.gpu.stream));
-    GPU_CU(&device.gpu, cuMemcpyHtoD(device.saved.base + BLOCK_GUARD, saved, device.saved.bytes));
-    block_poison(&device, &device.x, POISON_NAN);
-    block_poison(&device, &device.dy, POISON_NAN);
-    block_poison(&device, &device.scratch, POISON_NAN);
-    device_backward_weight(&device);
-    check_same(&device.grads, grads, "grads");
-    free(saved);
-    close_small();
-    unload();
-}
-END_TEST
-
-START_TEST(outputs_may_take_the_place_of_inputs)
-{
-    unsigned char *y, *dx;
-    dp_io_t io;
-
-    load();
-    open_small(types[_i].dtype);
-    device_run_all(&device, POISON_NAN);
-    keep(&device.y, &y);
-    keep(&device.dx, &dx);
-    io = device_io(&device);
-    io.x = io.y = block_at(&device.x);
-    ck_assert_int_eq(device.vt->forward(device.attention, &io, problem_stream(&device)), DP_OK);
-    io = device_io(&device);
-    io.dy = io.dx = block_at(&device.dy);
-    ck_assert_int_eq(device.vt->backward_input(device.attention, &io, problem_stream(&device)), DP_OK);
-    check_same(&device.x, y, "y");
-    check_same(&device.dy, dx, "dx");
-    close_small();
-    unload();
-}
-END_TEST
-
-/* One graph of all three passes; replayed, it gives the same bits and adds to grads again. */
-START_TEST(passes_can_be_captured)
-{
-    unsigned char *y, *dx, *grads;
-    CUgraph graph;
-    CUgraphExec ready;
-
-    load();
-    open_small(types[_i].dtype);
-    device_run_all(&device, POISON_NAN);
-    keep(&device.y, &y);
-    keep(&device.dx, &dx);
-    keep(&device.grads, &grads);
-    GPU_CU(&device.gpu, cuStreamBeginCapture(device.gpu.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
-    device_forward(&device);
-    device_backward_input(&device, true);
-    device_backward_weight(&device);
-    GPU_CU(&device.gpu, cuStreamEndCapture(device.gpu.stream, &graph));
-    GPU_CU(&device.gpu, cuGraphInstantiate(&ready, graph, 0));
-    for (int i = 0; i < 2; i++) {
-        block_poison(&device, &device.grads, POISON_ZERO);
-        block_poison(&device, &device.saved, POISON_NAN);
-        block_poison(&device, &device.scratch, POISON_NAN);
-        block_poison(&device, &device.y, POISON_NAN);
-        block_poison(&device, &device.dx, POISON_NAN);
-        GPU_CU(&device.gpu, cuGraphLaunch(ready, device.gpu.stream));
-        GPU_CU(&device.gpu, cuStreamSynchronize(device.gpu.stream));
-    }
-    check_same(&device.y, y, "y");
-    check_same(&device.dx, dx, "dx");
-    check_same(&device.grads, grads, "grads");
-    GPU_CU(&device.gpu, cuGraphExecDestroy(ready));
-    GPU_CU(&device.gpu, cuGraphDestroy(graph));
-    close_small();
-    unload();
-}
-END_TEST
-
-START_TEST(a_step_searches_and_allocates_nothing)
+/* Products keep to the share and are looked for at open; the fake library counts. */
+static void a_step_searches_for_nothing(conform_t *t)
 {
     void *library = gpu_is_fake() ? dlopen(getenv("DUALPIPE_CUBLASLT"), RTLD_NOW) : NULL;
-    unsigned long (*searches)(void) = NULL, before = 0;
-    int (*sms)(void) = NULL, allocations;
+    unsigned long (*searches)(void) = NULL, before;
+    int (*sms)(void) = NULL;
+    lab_t lab;
 
-    if (library != NULL) {
-        *(void **)&searches = dlsym(library, "fake_cublaslt_searches");
-        *(void **)&sms = dlsym(library, "fake_cublaslt_last_sms");
+    if (library == NULL) {
+        conform_skip(t, "only the fake cuBLASLt counts");
+        return;
     }
-    load();
-    device.host.share.compute_sms = 112;
-    open_small(types[_i].dtype);
-    allocations = device.host.allocations;
-    if (searches != NULL)
+    *(void **)&searches = dlsym(library, "fake_cublaslt_searches");
+    *(void **)&sms = dlsym(library, "fake_cublaslt_last_sms");
+    if (!lab_open(&lab, t))
+        return;
+    ((dp_host_t *)lab.host)->get_service = share_of_112;
+    for (int i = 0; i < 3; i++) {
+        const layer_t layer = small(dtypes[i]);
+        block_t b;
+        pass_t p;
+
+        if (!begin(&b, &lab, &layer, &p))
+            return;
         before = searches();
-    device_run_all(&device, POISON_NAN);
-    ck_assert_int_eq(device.host.allocations, allocations);
-    if (searches != NULL) {
-        ck_assert_uint_eq(searches(), before);
-        ck_assert_int_eq(sms(), 112);
+        if (!pass_run(&p, FORWARD, WEIGHT))
+            return;
+        EXPECT(t, searches() == before, "a step searched %lu times", searches() - before);
+        EXPECT(t, sms() == 112, "a product was found for %d multiprocessors, the share is 112", sms());
+        if (!pass_close(&p) || !block_close(&b))
+            return;
     }
-    close_small();
-    unload();
+    dlclose(library);
+    lab_close(&lab);
 }
-END_TEST
 
 /* NaN is for the engine to find, not for a kernel to hide. */
-START_TEST(nan_shows_from_its_token_on)
+static void nan_shows_from_its_token_on(conform_t *t)
 {
-    double *y;
+    lab_t lab;
 
-    load();
-    open_small(types[_i].dtype);
-    buffer_set(&cpu.x, 9 * 12 + 2, (double)NAN);
-    {
-        double *x = buffer_copy(&cpu.x);
+    if (!lab_open(&lab, t))
+        return;
+    for (int i = 0; i < 3; i++) {
+        const layer_t layer = small(dtypes[i]);
+        double *y;
+        block_t b;
+        pass_t p;
 
-        block_write(&device, &device.x, x);
-        free(x);
+        if (!begin(&b, &lab, &layer, &p))
+            return;
+        p.xs[0][9 * 12 + 2] = NAN;
+        if (!area_write(&lab, &p.x, p.xs[0]))
+            return;
+        EXPECT_OK(t, pass_call(&p, 0));
+        if (!lab_wait(&lab, 0, "forward") || (y = area_read(&lab, &p.y)) == NULL)
+            return;
+        for (size_t k = 9 * 12; k < 42 * 12; k++)
+            EXPECT(t, isnan(y[k]) == (k < 21 * 12), "token 9 has a NaN, the output of token %zu of %d is %g", k / 12,
+                   42, y[k]);
+        free(y);
+        if (!pass_close(&p) || !block_close(&b))
+            return;
     }
-    device_forward(&device);
-    y = block_values(&device, &device.y);
-    for (size_t i = 9 * 12; i < 21 * 12; i++)
-        ck_assert(isnan(y[i]));
-    for (size_t i = 21 * 12; i < 42 * 12; i++)
-        ck_assert(!isnan(y[i]));
-    free(y);
-    close_small();
-    unload();
-}
-END_TEST
-
-static void check_refused(const dp_attention_config_t *c, dp_status_t status, const char *text)
-{
-    dp_attention_t *attention = NULL;
-
-    device.host.message[0] = '\0';
-    ck_assert_int_eq(device.vt->open(&device.host.host, c, &attention), status);
-    ck_assert_ptr_null(attention);
-    ck_assert_msg(strstr(device.host.message, text) != NULL, "'%s' does not say '%s'", device.host.message,
-                  text);
-    ck_assert_int_eq(device.host.allocations, 0);
+    lab_close(&lab);
 }
 
-START_TEST(refuses_what_it_cannot_do)
+static bool refused(lab_t *lab, const layer_t *layer, dp_status_t status, const char *text)
 {
-    static const uint32_t n[6] = {2, 16, 12, 4, 2, 6};
-    dp_attention_config_t good, c;
+    block_t b = {.lab = lab, .kind = kernel_kind(lab->t), .layer = *layer};
+    dp_status_t came;
 
-    load();
-    good = device_config(&device, DP_F32, n);
-#define REFUSED(change, status, text)                                                                        \
-    c = good;                                                                                                \
-    change;                                                                                                  \
-    check_refused(&c, status, text)
-    REFUSED(c.struct_size--, DP_ERR_INVALID, "config.struct_size");
-    REFUSED(c.shape.struct_size--, DP_ERR_INVALID, "config.shape.struct_size");
-    REFUSED(c.shape.dtype = DP_I64, DP_ERR_UNSUPPORTED, "shape.dtype");
-    REFUSED(c.shape.batch = 0, DP_ERR_INVALID, "shape.batch");
-    REFUSED(c.shape.sequence = 0, DP_ERR_INVALID, "shape.sequence");
-    REFUSED(c.shape.hidden = 0, DP_ERR_INVALID, "shape.hidden");
-    REFUSED(c.heads = 0, DP_ERR_INVALID, "heads");
-    REFUSED(c.kv_heads = 3, DP_ERR_INVALID, "kv_heads = 3");
-    REFUSED(c.head_dim = 7, DP_ERR_INVALID, "head_dim is 7");
-    REFUSED(c.heads = 1u << 30, DP_ERR_INVALID, "heads * head_dim");
-    REFUSED(c.shape.norm_eps = -1, DP_ERR_INVALID, "norm_eps");
-    REFUSED(c.rope_theta = (float)NAN, DP_ERR_INVALID, "rope_theta");
-    REFUSED(c.device = NULL, DP_ERR_INVALID, "device is NULL");
-    REFUSED(c.device_vt = &cpu.rig.device_vt, DP_ERR_UNSUPPORTED, "device_cuda");
+    conform_forget_error();
+    came = b.kind->open(&b);
+    CHECK(lab->t, came == status && strstr(conform_last_error(), text) != NULL,
+          "open came to %s, \"%s\": it has to be %s and to speak of %s", dp_status_name(came), conform_last_error(),
+          dp_status_name(status), text);
+    return true;
+}
+
+static void refusals_name_the_setting(conform_t *t)
+{
+    const layer_t good = small(DP_F32);
+    dp_device_vt_t other;
+    layer_t l;
+    lab_t lab;
+
+    if (!lab_open(&lab, t))
+        return;
+#define REFUSED(change, status, text)                                                                                  \
+    do {                                                                                                               \
+        l = good;                                                                                                      \
+        change;                                                                                                        \
+        if (!refused(&lab, &l, status, text))                                                                          \
+            return;                                                                                                    \
+    } while (0)
+    REFUSED(l.dtype = DP_I64, DP_ERR_UNSUPPORTED, "shape.dtype");
+    REFUSED(l.batch = 0, DP_ERR_INVALID, "shape.batch");
+    REFUSED(l.kv_heads = 3, DP_ERR_INVALID, "kv_heads = 3");
+    REFUSED(l.head_dim = 7, DP_ERR_INVALID, "head_dim is 7");
+    REFUSED(l.heads = 1u << 30, DP_ERR_INVALID, "heads * head_dim");
+    REFUSED(l.norm_eps = -1, DP_ERR_INVALID, "norm_eps");
+    REFUSED(l.theta = (float)NAN, DP_ERR_INVALID, "rope_theta");
+    other = *lab.vt;
+    other.kind = "cpu";
+    lab.vt = &other;
+    REFUSED((void)0, DP_ERR_UNSUPPORTED, "device");
+    lab.vt = t->device;
     setenv("DUALPIPE_ATTENTION_SCORE_BYTES", "many", 1);
-    check_refused(&good, DP_ERR_INVALID, "DUALPIPE_ATTENTION_SCORE_BYTES");
+    REFUSED((void)0, DP_ERR_INVALID, "DUALPIPE_ATTENTION_SCORE_BYTES");
     unsetenv("DUALPIPE_ATTENTION_SCORE_BYTES");
     setenv("DUALPIPE_CUBLASLT", "/nowhere/libcublasLt.so.13", 1);
-    check_refused(&good, DP_ERR_UNSUPPORTED, "DUALPIPE_CUBLASLT");
-    unload();
+    REFUSED((void)0, DP_ERR_UNSUPPORTED, "DUALPIPE_CUBLASLT");
+    lab_close(&lab);
 }
-END_TEST
 
-START_TEST(memory_may_run_out)
-{
-    static const uint32_t n[6] = {2, 16, 12, 4, 2, 6};
-    dp_attention_config_t c;
-    dp_attention_t *attention = NULL;
-    dp_status_t st = DP_ERR_NOMEM;
-    int failures = 0;
-
-    load();
-    c = device_config(&device, DP_BF16, n);
-    for (; st == DP_ERR_NOMEM; failures++) {
-        device.host.fail_allocation = failures + 1;
-        st = device.vt->open(&device.host.host, &c, &attention);
-        if (st < 0)
-            ck_assert_int_eq(device.host.allocations, 0);
-    }
-    ck_assert_msg(st == DP_OK, "%s", device.host.message);
-    ck_assert_int_gt(failures, 4);
-    device.vt->close(attention);
-    unload();
-}
-END_TEST
-
-START_TEST(calls_say_what_is_missing)
-{
-    dp_io_t io;
-
-    load();
-    open_small(DP_F32);
-    io = device_io(&device);
-    ck_assert_int_eq(device.vt->forward(device.attention, &io, problem_stream(&device)), DP_ERR_INVALID);
-    ck_assert_ptr_nonnull(strstr(device.host.message, "io.x"));
-    ck_assert_int_eq(device.vt->backward_input(device.attention, &io, problem_stream(&device)),
-                     DP_ERR_INVALID);
-    ck_assert_ptr_nonnull(strstr(device.host.message, "io.dy"));
-    ck_assert_int_eq(device.vt->backward_weight(device.attention, &io, problem_stream(&device)),
-                     DP_ERR_INVALID);
-    ck_assert_ptr_nonnull(strstr(device.host.message, "io.grads"));
-    io.struct_size--;
-    ck_assert_int_eq(device.vt->forward(device.attention, &io, problem_stream(&device)), DP_ERR_INVALID);
-    ck_assert_ptr_nonnull(strstr(device.host.message, "io.struct_size"));
-    io = device_io(&device);
-    io.x = io.y = block_at(&device.x);
-    ck_assert_int_eq(device.vt->forward(device.attention, &io, NULL), DP_ERR_UNSUPPORTED);
-    close_small();
-    unload();
-}
-END_TEST
+static const conform_case_t cases[] = {
+    {CONFORM_CASE(blocks_of_scores_add_up, 0, "Any budget of scores comes to the formula.")},
+    {CONFORM_CASE(heads_of_many_widths, 0, "Heads may have any width.")},
+    {CONFORM_CASE(a_step_searches_for_nothing, 0, "Products are looked for at open.")},
+    {CONFORM_CASE(nan_shows_from_its_token_on, 0, "NaN is not hidden, and stays in its sequence.")},
+    {CONFORM_CASE(refusals_name_the_setting, 0, "Messages name the setting.")},
+    {0},
+};
 
 int main(int argc, char **argv)
 {
-    Suite *s = suite_create("attention_cuda");
-    TCase *tc = tcase_create("attention_cuda");
-    SRunner *sr;
-    int failed;
+    static const conform_suite_t suite = {.name = "attention_cuda",
+                                          .interface = DP_IFACE_ATTENTION,
+                                          .plugin = "attention_cuda",
+                                          .table_bytes = DP_ATTENTION_VT_MIN,
+                                          .needs = CONFORM_NEEDS_DEVICE,
+                                          .cases = cases};
+    static const conform_suite_t *const suites[] = {&suite, NULL};
 
-    (void)argc;
     gpu_or_skip(argv[0]);
-    tcase_set_timeout(tc, 120);
-    tcase_add_loop_test(tc, equals_attention_cpu, 0, 3);
-    tcase_add_loop_test(tc, blocks_of_scores_add_up, 0, 3);
-    tcase_add_loop_test(tc, same_inputs_same_bits, 0, 3);
-    tcase_add_loop_test(tc, gradients_are_added, 0, 3);
-    tcase_add_loop_test(tc, weights_may_come_late, 0, 3);
-    tcase_add_loop_test(tc, outputs_may_take_the_place_of_inputs, 0, 3);
-    tcase_add_loop_test(tc, passes_can_be_captured, 0, 3);
-    tcase_add_loop_test(tc, a_step_searches_and_allocates_nothing, 0, 3);
-    tcase_add_loop_test(tc, nan_shows_from_its_token_on, 0, 3);
-    tcase_add_test(tc, refuses_what_it_cannot_do);
-    tcase_add_test(tc, memory_may_run_out);
-    tcase_add_test(tc, calls_say_what_is_missing);
-    suite_add_tcase(s, tc);
-    sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed == 0 ? 0 : 1;
+    return conform_main(suites, NULL, argc + 2, gpu_suite_arguments(argc, argv));
 }

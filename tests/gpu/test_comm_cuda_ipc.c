@@ -1,8 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_comm_cuda_ipc.c: the transport over peer memory: the contract of dp.comm/1 in each of its ways to wait and to share, then
- * what is its own: graphs that are replayed, deadlines of kernels, a simulated link, a driver that fails. */
-#include "../conform/conform.h"
+ * test_comm_cuda_ipc.c: the transport over peer memory: the contract of dp.comm/1 in each of its ways to wait and to
+ * share, then what is its own: graphs that are replayed, deadlines of kernels, a simulated link, a driver that
+ * fails. */
+#include "conform/conform.h"
 #include "gpu.h"
 
 #define BYTES 512 /* of a message */
@@ -26,15 +27,12 @@ static dp_status_t rig_open(rig_t *rig, conform_t *t, uint32_t slots)
         .struct_size = sizeof(comm), .name = "graphs", .world_ranks = world, .reduce_bytes = 65536};
     dp_channel_config_t channel = {
         .struct_size = sizeof(channel), .slots = slots, .slot_bytes = BYTES, .label = "F chunk 1"};
-    dp_exchange_config_t exchange = {.struct_size = sizeof(exchange),
-                                     .row_bytes = 16,
-                                     .capacity_rows = 4,
-                                     .slots = 2,
-                                     .label = "dispatch"};
+    dp_exchange_config_t exchange = {
+        .struct_size = sizeof(exchange), .row_bytes = 16, .capacity_rows = 4, .slots = 2, .label = "dispatch"};
     dp_status_t status;
 
     memset(rig, 0, sizeof(*rig));
-    device.ordinal = getenv("DP_FAKE_DEVICES") != NULL ? t->rank % 2 : 0;
+    device.device = getenv("DP_FAKE_DEVICES") != NULL ? 1 + (uint32_t)t->rank % 2 : 1;
     rig->t = t;
     rig->device_vt = t->device;
     rig->vt = t->comm;
@@ -84,21 +82,20 @@ static dp_status_t move(rig_t *rig, void *to, const void *from, size_t bytes)
 
 /* What a step works on, in device memory. */
 typedef struct data {
-    float *value, *one;     /* [BYTES / 4] what is sent: grows by one each time      */
-    float *received;        /* [2][BYTES / 4]                                        */
-    float *sum;             /* [8]                                                   */
-    unsigned char *rows;    /* [size][16]                                            */
-    unsigned char *rows_in; /* [size * 4][16]                                        */
-    int32_t *numbers;       /* offsets [8], counts [8]                               */
-    int32_t *counts_in;     /* [8]                                                   */
+    float *value, *one;     /* [BYTES / 4] what is sent: grows by one each time */
+    float *received;        /* [2][BYTES / 4] */
+    float *sum;             /* [8] */
+    unsigned char *rows;    /* [size][16] */
+    unsigned char *rows_in; /* [size * 4][16] */
+    int32_t *numbers;       /* offsets [8], counts [8] */
+    int32_t *counts_in;     /* [8] */
 } data_t;
 
 static dp_status_t data_open(rig_t *rig, data_t *d)
 {
     const dp_device_vt_t *vt = rig->device_vt;
-    void **const places[] = {(void **)&d->value,   (void **)&d->one,      (void **)&d->received,
-                             (void **)&d->sum,     (void **)&d->rows,     (void **)&d->rows_in,
-                             (void **)&d->numbers, (void **)&d->counts_in};
+    void **const places[] = {(void **)&d->value, (void **)&d->one,     (void **)&d->received, (void **)&d->sum,
+                             (void **)&d->rows,  (void **)&d->rows_in, (void **)&d->numbers,  (void **)&d->counts_in};
     float ones[BYTES / 4];
     int32_t numbers[16];
     dp_status_t status = DP_OK;
@@ -118,8 +115,7 @@ static dp_status_t data_open(rig_t *rig, data_t *d)
 
 static void data_close(rig_t *rig, data_t *d)
 {
-    void *const places[] = {d->value, d->one,     d->received, d->sum,
-                            d->rows,  d->rows_in, d->numbers,  d->counts_in};
+    void *const places[] = {d->value, d->one, d->received, d->sum, d->rows, d->rows_in, d->numbers, d->counts_in};
 
     for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++)
         rig->device_vt->release(rig->device, places[i]);
@@ -129,7 +125,7 @@ static void data_close(rig_t *rig, data_t *d)
 static dp_status_t pass_on(rig_t *rig, const data_t *d, uint32_t number, int which)
 {
     const dp_comm_vt_t *vt = rig->vt;
-    dp_message_tag_t tag = {number, 7, (int32_t)number % 2, BYTES};
+    dp_message_tag_t tag = {.number = number, .step = 7, .microbatch = (int32_t)number % 2, .bytes = BYTES};
     const void *in;
     dp_status_t status = rig->device_vt->add(rig->s, d->value, d->one, BYTES / 4, DP_F32);
 
@@ -153,8 +149,7 @@ static dp_status_t swap_rows(rig_t *rig, const data_t *d, uint32_t number)
     for (int p = 0; p < rig->t->size && status == DP_OK; p++)
         status = rig->device_vt->copy(rig->s, d->rows + 16 * p, d->value, 16);
     if (status == DP_OK)
-        status =
-            rig->vt->exchange(rig->x, number, d->rows, d->numbers, d->numbers + 8, &rows, &counts, rig->s);
+        status = rig->vt->exchange(rig->x, number, d->rows, d->numbers, d->numbers + 8, &rows, &counts, rig->s);
     if (status == DP_OK)
         status = rig->device_vt->copy(rig->s, d->rows_in, rows, (size_t)rig->t->size * 4 * 16);
     if (status == DP_OK)
@@ -162,7 +157,7 @@ static dp_status_t swap_rows(rig_t *rig, const data_t *d, uint32_t number)
     return status == DP_OK ? rig->vt->exchange_release(rig->x, number, rig->s) : status;
 }
 
-/* Messages, exchanges, a barrier and a sum of the value. */
+/* Messages, exchanges and a sum of the value. */
 static dp_status_t step(rig_t *rig, const data_t *d, uint32_t messages, uint32_t exchanges)
 {
     dp_status_t status = pass_on(rig, d, messages, 0);
@@ -175,8 +170,6 @@ static dp_status_t step(rig_t *rig, const data_t *d, uint32_t messages, uint32_t
         status = swap_rows(rig, d, exchanges + 1);
     if (status == DP_OK)
         status = rig->device_vt->copy(rig->s, d->sum, d->value, 32);
-    if (status == DP_OK)
-        status = rig->vt->barrier(rig->comm, rig->s);
     return status == DP_OK ? rig->vt->all_reduce(rig->comm, d->sum, 8, DP_F32, rig->s) : status;
 }
 
@@ -193,16 +186,16 @@ static void look(rig_t *rig, const data_t *d, int steps)
     EXPECT_OK(t, move(rig, counts, d->counts_in, (size_t)t->size * 4));
     for (int which = 0; which < 2; which++)
         for (int i = 0; i < BYTES / 4; i++)
-            EXPECT(t, received[which][i] == (float)(100 * previous + 2 * steps - 1 + which),
-                   "step %d: message %d: %g", steps, which, (double)received[which][i]);
+            EXPECT(t, received[which][i] == (float)(100 * previous + 2 * steps - 1 + which), "step %d: message %d: %g",
+                   steps, which, (double)received[which][i]);
     expected = 0;
     for (int32_t p = 0; p < t->size; p++) {
         expected += (float)(100 * p + 2 * steps);
-        EXPECT(t, counts[p] == 1 && rows[4 * p][0] == (float)(100 * p + 2 * steps),
-               "step %d: %d rows of rank %d: %g", steps, counts[p], p, (double)rows[4 * p][0]);
+        EXPECT(t, counts[p] == 1 && rows[4 * p][0] == (float)(100 * p + 2 * steps), "step %d: %d rows of rank %d: %g",
+               steps, counts[p], p, (double)rows[4 * p][0]);
     }
-    EXPECT(t, sum[0] == expected && sum[7] == expected, "step %d: sum %g instead of %g", steps,
-           (double)sum[0], (double)expected);
+    EXPECT(t, sum[0] == expected && sum[7] == expected, "step %d: sum %g instead of %g", steps, (double)sum[0],
+           (double)expected);
 }
 
 static dp_status_t set_value(rig_t *rig, const data_t *d)
@@ -238,11 +231,12 @@ static void a_graph_is_replayed(conform_t *t)
     for (int i = 0; i < 5; i++) /* without the host in between */
         EXPECT_OK(t, rig.device_vt->graph_launch(graph, rig.s));
     look(&rig, &d, 15);
-    EXPECT_STATUS(t, swap_rows(&rig, &d, 8), DP_ERR_INVALID); /* only the device knows what is next */
+    EXPECT_STATUS(t, swap_rows(&rig, &d, 8), DP_ERR_INVALID,
+                  "an exchange after a graph was launched"); /* only the device knows what is next */
     if (t->size > 1) {
-        EXPECT_STATUS(t, pass_on(&rig, &d, 8, 0), DP_ERR_INVALID);
-        EXPECT_STATUS(t, rig.vt->barrier(rig.comm, rig.s), DP_ERR_INVALID);
-        EXPECT_STATUS(t, rig.vt->all_reduce(rig.comm, d.sum, 8, DP_F32, rig.s), DP_ERR_INVALID);
+        EXPECT_STATUS(t, pass_on(&rig, &d, 8, 0), DP_ERR_INVALID, "a message after a graph was launched");
+        EXPECT_STATUS(t, rig.vt->all_reduce(rig.comm, d.sum, 8, DP_F32, rig.s), DP_ERR_INVALID,
+                      "a sum after a graph was launched");
     }
     EXPECT_OK(t, rest(&rig));
     rig.device_vt->graph_close(graph);
@@ -270,7 +264,7 @@ static void an_uneven_graph_is_found_out(conform_t *t)
     EXPECT(t, status == DP_ERR_INVALID && strstr(conform_last_error(), "graph") != NULL, "%s: %s",
            dp_status_name(status), conform_last_error());
     EXPECT(t, conform_meet(t), "the other rank failed");
-    rig.vt->abort(rig.comm);
+    conform_abort(t, DP_ERR_INVALID, "the end of the case");
     (void)rest(&rig);
     rig.device_vt->graph_close(graph);
     rig.vt->close(rig.comm);
@@ -283,7 +277,7 @@ static void an_uneven_graph_is_found_out(conform_t *t)
 
 static void a_kernel_has_a_deadline(conform_t *t)
 {
-    dp_message_tag_t tag = {0, 0, 0, 8};
+    dp_message_tag_t tag = {.bytes = 8};
     const void *in;
     dp_status_t status;
     rig_t rig;
@@ -298,23 +292,36 @@ static void a_kernel_has_a_deadline(conform_t *t)
                dp_status_name(status), conform_last_error());
     }
     EXPECT(t, conform_meet(t), "the other rank failed");
-    rig.vt->abort(rig.comm);
+    conform_abort(t, DP_ERR_INVALID, "the end of the case");
     rig_close(&rig);
 }
 
 static void senseless_settings_are_refused(conform_t *t)
 {
-    static const char *const names[] = {"DUALPIPE_IPC_WAIT", "DUALPIPE_IPC_HANDLES",
-                                        "DUALPIPE_IPC_LINK_BYTES_PER_US"};
+    static const char *const names[] = {"DUALPIPE_IPC_WAIT", "DUALPIPE_IPC_HANDLES", "DUALPIPE_IPC_LINK_BYTES_PER_US"};
     rig_t rig;
 
     for (int i = 0; i < 3; i++) {
         setenv(names[i], "nonsense", 1);
-        EXPECT_STATUS(t, rig_open(&rig, t, 2), DP_ERR_INVALID);
+        EXPECT_STATUS(t, rig_open(&rig, t, 2), DP_ERR_INVALID, "open with a senseless %s", names[i]);
         EXPECT(t, strstr(conform_last_error(), names[i]) != NULL, "%s", conform_last_error());
         rig_close(&rig);
         unsetenv(names[i]);
     }
+}
+
+static void a_device_that_exports_nothing_is_refused(conform_t *t)
+{
+    dp_device_vt_t closed = *t->device;
+    const dp_device_vt_t *open = t->device;
+    rig_t rig;
+
+    closed.caps &= ~(uint32_t)DP_DEVICE_CAP_EXPORT;
+    t->device = &closed;
+    EXPECT_STATUS(t, rig_open(&rig, t, 2), DP_ERR_UNSUPPORTED, "opening on a device without DP_DEVICE_CAP_EXPORT");
+    EXPECT(t, strstr(conform_last_error(), "DP_DEVICE_CAP_EXPORT") != NULL, "%s", conform_last_error());
+    rig_close(&rig);
+    t->device = open;
 }
 
 /* A link only slows down: what a transfer takes at least is what the link would take. */
@@ -343,7 +350,8 @@ static void a_simulated_link_takes_its_time(conform_t *t)
 
 /* ---- a driver that fails ---- */
 
-/* One rank, all it can do; in a process of its own, because the driver reads its orders once. 0: it went well, 1: an error. */
+/* One rank, all it can do; in a process of its own, because the driver reads its orders once. 0: it went well, 1: an
+   error. */
 static int try_alone(conform_t *t, const char *orders)
 {
     pid_t child = fork();
@@ -364,15 +372,16 @@ static int try_alone(conform_t *t, const char *orders)
             result = step(&rig, &d, 0, 0);
         if (result == DP_OK)
             result = rest(&rig);
-        if (rig.comm != NULL && result != DP_OK)
-            rig.vt->abort(rig.comm);
+        if (result != DP_OK)
+            conform_abort(t, result, "a call of the driver failed");
         rig.vt->close(rig.comm);
         _exit(result == DP_OK ? 0 : conform_last_error()[0] != '\0' ? 1 : 2);
     }
     return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* Each call fails once, at each of its first times: an error with a message, or not our affair; never a crash or a hang. */
+/* Each call fails once, at each of its first times: an error with a message, or not our affair; never a crash or a
+   hang. */
 static void each_failure_of_the_driver_is_an_error(conform_t *t)
 {
     static const char *const calls[] = {"cuCtxGetCurrent",
@@ -458,18 +467,35 @@ static void a_handle_that_cannot_be_opened(conform_t *t)
 }
 
 static const conform_case_t own_cases[] = {
-    {"a_graph_is_replayed", a_graph_is_replayed, 4, 0, CONFORM_ALL_SIZES},
-    {"an_uneven_graph_is_found_out", an_uneven_graph_is_found_out, 2, 0, 0},
-    {"a_kernel_has_a_deadline", a_kernel_has_a_deadline, 2, 0, 0},
-    {"senseless_settings_are_refused", senseless_settings_are_refused, 1, 0, 0},
-    {"a_simulated_link_takes_its_time", a_simulated_link_takes_its_time, 2, 0, 0},
-    {"each_failure_of_the_driver_is_an_error", each_failure_of_the_driver_is_an_error, 0, 0, 0},
-    {"a_block_that_cannot_be_exported", a_block_that_cannot_be_exported, 2, 0, 0},
-    {"a_block_that_cannot_be_imported", a_block_that_cannot_be_imported, 2, 0, 0},
-    {"a_handle_that_cannot_be_opened", a_handle_that_cannot_be_opened, 2, 0, 0},
-    {NULL, NULL, 0, 0, 0},
+    {CONFORM_CASE(a_graph_is_replayed, 4,
+                  "A captured step with messages is replayed, and its messages keep their numbers."),
+     .flags = CONFORM_ALL_SIZES},
+    {CONFORM_CASE(an_uneven_graph_is_found_out, 2,
+                  "A graph that does not use a channel's slots evenly is DP_ERR_INVALID.")},
+    {CONFORM_CASE(a_kernel_has_a_deadline, 2, "A kernel that waits gives up at the job's limit.")},
+    {CONFORM_CASE(senseless_settings_are_refused, 1,
+                  "Senseless values of DUALPIPE_IPC_ variables are refused by name.")},
+    {CONFORM_CASE(a_device_that_exports_nothing_is_refused, 2,
+                  "A device whose memory other processes cannot map is refused by name.")},
+    {CONFORM_CASE(a_simulated_link_takes_its_time, 2, "DUALPIPE_IPC_GBPS slows transfers down.")},
+    {CONFORM_CASE(each_failure_of_the_driver_is_an_error, 0,
+                  "Whatever call of the driver fails, open and close end with an error and leave nothing.")},
+    {CONFORM_CASE(a_block_that_cannot_be_exported, 2,
+                  "Memory that cannot be exported is an error with the driver's words.")},
+    {CONFORM_CASE(a_block_that_cannot_be_imported, 2,
+                  "Memory that cannot be imported is an error with the driver's words.")},
+    {CONFORM_CASE(a_handle_that_cannot_be_opened, 2,
+                  "A handle that cannot be opened is an error with the driver's words.")},
+    {0},
 };
-static const conform_suite_t own_suite = {"comm_cuda_ipc", DP_IFACE_COMM, "comm_cuda_ipc", own_cases};
+static const conform_suite_t own_suite = {
+    .name = "comm_cuda_ipc",
+    .interface = DP_IFACE_COMM,
+    .plugin = "comm_cuda_ipc",
+    .table_bytes = sizeof(dp_comm_vt_t),
+    .needs = CONFORM_NEEDS_DEVICE,
+    .cases = own_cases,
+};
 
 /* ---- the program ---- */
 
@@ -485,7 +511,7 @@ static int run(const conform_suite_t *suite, const char *variable, const char *v
         printf("with %s=%s\n", variable, value);
         setenv(variable, value, 1);
     }
-    result = conform_main(suite, argc, argv);
+    result = conform_main((const conform_suite_t *[]){suite, NULL}, NULL, argc, argv);
     if (variable != NULL)
         unsetenv(variable);
     return result;
@@ -496,13 +522,14 @@ int main(int argc, char **argv)
     char *all[] = {COMMON, NULL};
     char *kernels[] = {COMMON,
                        "messages_arrive_in_order_and_whole",
-                       "unexpected_messages_are_protocol_errors",
+                       "a_message_of_another_step_is_refused",
+                       "a_message_of_another_size_is_refused",
                        "exchanges_may_lie_unreleased",
                        "too_many_rows_are_an_overflow",
                        "sums_follow_each_other",
                        "all_traffic_at_once",
-                       "abort_of_an_instance_ends_its_waits",
-                       "end_of_the_job_ends_all_waits",
+                       "end_of_the_job_ends_every_wait",
+                       "a_peer_that_never_comes_is_a_timeout",
                        "killed_while_receiving",
                        NULL};
     char *devices[] = {COMMON, "a_graph_is_replayed", NULL};
@@ -517,7 +544,7 @@ int main(int argc, char **argv)
 
     gpu_or_skip("test_comm_cuda_ipc");
     if (argc > 1) /* by hand: cases, or another device */
-        return conform_main(&conform_comm, argc, argv) + conform_main(&own_suite, argc, argv) == 2;
+        return conform_main((const conform_suite_t *[]){&conform_comm, &own_suite, NULL}, "comm_cuda_ipc", argc, argv);
     if (gpu_is_fake() && (run(&own_suite, "DP_FAKE_DEVICES", "2", devices) != 0))
         return 1;
     return run(&own_suite, NULL, NULL, all) | run(&conform_comm, NULL, NULL, all) |

@@ -1,10 +1,11 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_comm_nccl.c: the transport through NCCL: the contract of dp.comm/1, then what is its own: a library that is missing,
- * a GPU that is there twice, groups of two messages, errors that NCCL reports later.
+ * test_comm_nccl.c: the transport through NCCL: the contract of dp.comm/1, then what is its own: a library that is
+ * missing, a GPU that is there twice, groups of two messages, errors that NCCL reports later.
  *
- * On one real GPU only processes can share it (DUALPIPE_NCCL_SAME_GPU); through the fakes also threads (DP_FAKE_NCCL_SHARE). */
-#include "../conform/conform.h"
+ * On one real GPU only processes can share it (DUALPIPE_NCCL_SAME_GPU); through the fakes also threads
+ * (DP_FAKE_NCCL_SHARE). */
+#include "conform/conform.h"
 #include "gpu.h"
 
 #include <dlfcn.h>
@@ -50,7 +51,8 @@ static dp_status_t channels_open(rig_t *rig)
     dp_status_t status = DP_OK;
 
     for (uint32_t i = 0; i < 2 && status == DP_OK; i++) {
-        dp_channel_config_t channel = {.struct_size = sizeof(channel), .id = i, .slots = 2, .slot_bytes = BYTES, .label = "F chunk 1"};
+        dp_channel_config_t channel = {
+            .struct_size = sizeof(channel), .id = i, .slots = 2, .slot_bytes = BYTES, .label = "F chunk 1"};
 
         channel.peer = (t->rank + 1) % t->size;
         channel.sender = 1;
@@ -73,22 +75,22 @@ static void rig_close(rig_t *rig)
     rig->device_vt->close(rig->device);
 }
 
-/* All ranks send two messages to the next and receive two from the one before: a group for each direction, on a stream of
- * its own. */
+/* All ranks send two messages to the next and receive two from the one before: a group for each direction, on a stream
+ * of its own. */
 static dp_status_t pass_on(rig_t *rig, uint32_t number, unsigned char *out[2], const void *in[2])
 {
-    dp_message_tag_t tag = {number, 0, 0, BYTES};
-    dp_status_t status = rig->vt->group_begin(rig->comm, rig->s);
+    dp_message_tag_t tag = {.number = number, .bytes = BYTES};
+    dp_status_t status = rig->vt->bundle_begin(rig->comm, rig->s);
 
     for (int i = 0; i < 2 && status == DP_OK; i++)
         status = rig->vt->send(rig->to[i], out[i], &tag, rig->s);
     if (status == DP_OK)
-        status = rig->vt->group_end(rig->comm, rig->s);
+        status = rig->vt->bundle_end(rig->comm, rig->s);
     if (status == DP_OK)
-        status = rig->vt->group_begin(rig->comm, rig->back);
+        status = rig->vt->bundle_begin(rig->comm, rig->back);
     for (int i = 0; i < 2 && status == DP_OK; i++)
         status = rig->vt->recv(rig->from[i], &tag, &in[i], rig->back);
-    return status == DP_OK ? rig->vt->group_end(rig->comm, rig->back) : status;
+    return status == DP_OK ? rig->vt->bundle_end(rig->comm, rig->back) : status;
 }
 
 static void groups_go_around_a_ring(conform_t *t)
@@ -134,12 +136,14 @@ static void a_missing_library_is_named(conform_t *t)
     rig_t rig;
 
     setenv("DUALPIPE_NCCL", "/nowhere/libnccl.so.2", 1);
-    EXPECT_STATUS(t, rig_open(&rig, t), DP_ERR_UNSUPPORTED);
-    EXPECT(t, strstr(conform_last_error(), "/nowhere/libnccl.so.2") != NULL && strstr(conform_last_error(), "DUALPIPE_NCCL") != NULL,
+    EXPECT_STATUS(t, rig_open(&rig, t), DP_ERR_UNSUPPORTED, "open without a library that fits");
+    EXPECT(t,
+           strstr(conform_last_error(), "/nowhere/libnccl.so.2") != NULL &&
+               strstr(conform_last_error(), "DUALPIPE_NCCL") != NULL,
            "%s", conform_last_error());
     rig_close(&rig);
     setenv("DUALPIPE_NCCL", "libm.so.6", 1);
-    EXPECT_STATUS(t, rig_open(&rig, t), DP_ERR_UNSUPPORTED);
+    EXPECT_STATUS(t, rig_open(&rig, t), DP_ERR_UNSUPPORTED, "open without a library that fits");
     EXPECT(t, strstr(conform_last_error(), "ncclGetVersion") != NULL, "%s", conform_last_error());
     rig_close(&rig);
 }
@@ -217,8 +221,8 @@ static void errors_that_come_later_end_the_streams(conform_t *t)
         status = rig.device_vt->synchronize(rig.s, -1);
     EXPECT(t, status < 0, "20 rounds went well");
     if (status != DP_ERR_ABORTED) /* who hears of it first, tells the job, as the engine does */
-        EXPECT(t, strstr(conform_last_error(), "asked for") != NULL || strstr(conform_last_error(), "told so") != NULL, "%s: %s",
-               dp_status_name(status), conform_last_error());
+        EXPECT(t, strstr(conform_last_error(), "asked for") != NULL || strstr(conform_last_error(), "told so") != NULL,
+               "%s: %s", dp_status_name(status), conform_last_error());
     conform_abort(t, DP_ERR_DEVICE, "told so");
     (void)rig.device_vt->synchronize(rig.s, -1);
     (void)rig.device_vt->synchronize(rig.back, -1);
@@ -228,14 +232,22 @@ static void errors_that_come_later_end_the_streams(conform_t *t)
 }
 
 static const conform_case_t own_cases[] = {
-    {"groups_go_around_a_ring", groups_go_around_a_ring, 4, 0, 0},
-    {"a_missing_library_is_named", a_missing_library_is_named, 1, 0, 0},
-    {"a_gpu_twice_is_refused", a_gpu_twice_is_refused, 2, 0, 0},
-    {"processes_may_share_a_gpu", processes_may_share_a_gpu, 3, 0, 0},
-    {"errors_that_come_later_end_the_streams", errors_that_come_later_end_the_streams, 2, 0, 0},
-    {NULL, NULL, 0, 0, 0},
+    {CONFORM_CASE(groups_go_around_a_ring, 4, "Bundles go around a ring of ranks.")},
+    {CONFORM_CASE(a_missing_library_is_named, 1,
+                  "A missing libnccl.so.2 is named, and so is a function that it lacks.")},
+    {CONFORM_CASE(a_gpu_twice_is_refused, 2, "Two ranks on one GPU are refused with NCCL's words.")},
+    {CONFORM_CASE(processes_may_share_a_gpu, 3, "With DUALPIPE_NCCL_SAME_GPU processes share a GPU.")},
+    {CONFORM_CASE(errors_that_come_later_end_the_streams, 2, "Errors that NCCL reports later end the streams.")},
+    {0},
 };
-static const conform_suite_t own_suite = {"comm_nccl", DP_IFACE_COMM, "comm_nccl", own_cases};
+static const conform_suite_t own_suite = {
+    .name = "comm_nccl",
+    .interface = DP_IFACE_COMM,
+    .plugin = "comm_nccl",
+    .table_bytes = sizeof(dp_comm_vt_t),
+    .needs = CONFORM_NEEDS_DEVICE,
+    .cases = own_cases,
+};
 
 /* ---- the program ---- */
 
@@ -247,7 +259,7 @@ static int run(const conform_suite_t *suite, char **argv)
 
     while (argv[argc] != NULL)
         argc++;
-    return conform_main(suite, argc, argv);
+    return conform_main((const conform_suite_t *[]){suite, NULL}, NULL, argc, argv);
 }
 
 int main(int argc, char **argv)
@@ -256,12 +268,13 @@ int main(int argc, char **argv)
     char *processes[] = {COMMON, "--mode", "processes", NULL};
 
     gpu_or_skip("test_comm_nccl");
-    if (!gpu_is_fake() && dlopen(getenv("DUALPIPE_NCCL") != NULL ? getenv("DUALPIPE_NCCL") : "libnccl.so.2", RTLD_LAZY) == NULL) {
+    if (!gpu_is_fake() &&
+        dlopen(getenv("DUALPIPE_NCCL") != NULL ? getenv("DUALPIPE_NCCL") : "libnccl.so.2", RTLD_LAZY) == NULL) {
         fprintf(stderr, "test_comm_nccl: SKIP: %s\n", dlerror());
         return 77;
     }
     setenv(gpu_is_fake() ? "DP_FAKE_NCCL_SHARE" : "DUALPIPE_NCCL_SAME_GPU", "1", 0);
     if (argc > 1) /* by hand: cases, or another device */
-        return conform_main(&conform_comm, argc, argv) != 0 && conform_main(&own_suite, argc, argv) != 0;
+        return conform_main((const conform_suite_t *[]){&conform_comm, &own_suite, NULL}, "comm_nccl", argc, argv);
     return run(&own_suite, gpu_is_fake() ? all : processes) | run(&conform_comm, gpu_is_fake() ? all : processes);
 }

@@ -1,14 +1,14 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_hook_cupti.c: kernels of a real device on the host's clock, each at the operation that launched it; without CUPTI, what is
- * said. The fake driver's kernels are none that CUPTI sees: with it, only the second. */
+ * test_hook_cupti.c: kernels of a real device on the host's clock, each at the operation that launched it; without
+ * CUPTI, what is said. The fake driver's kernels are none that CUPTI sees: with it, only the second. */
 #include "gpu.h"
 
 #include <dualpipe/profiler.h>
 
-#include "support/suite.h"
+#include "tests/support/suite.h"
 
-DP_CUDA_IMAGE(kernels);
+CUDA_IMAGE(kernels);
 
 static const dp_profiler_vt_t *load(void)
 {
@@ -61,15 +61,16 @@ START_TEST(kernels_belong_to_their_operations)
     gpu_open(&gpu);
     for (int i = 0; i < 2; i++)
         GPU_OK(vt->open(gpu.host, &config, &profilers[i]));
-    GPU_OK(dp_cuda_module_load(gpu.host, dp_image_kernels, &module));
-    GPU_OK(dp_cuda_kernel(gpu.host, module, "dp_test_scale_f32", &f));
+    GPU_OK(cuda_module_load(gpu.host, cuda_image_kernels, &module));
+    GPU_OK(cuda_kernel(gpu.host, module, "dp_test_scale_f32", &f));
     to = gpu_memory(&gpu, NULL, n * 4);
     from = gpu_memory(&gpu, NULL, n * 4);
     before = gpu.host->now_ns(gpu.host);
     for (int i = 0; i < 2; i++)
         for (uint64_t operation = 1; operation <= 3; operation++) {
             vt->begin(profilers[i], operation, "an operation");
-            GPU_OK(dp_cuda_launch(gpu.host, gpu.cu, f, DP_DIM(64), DP_DIM(256), 0, gpu.stream, &to, &from, &factor, &n));
+            GPU_OK(
+                cuda_launch(gpu.host, gpu.cu, f, CUDA_DIM(64), CUDA_DIM(256), 0, gpu.stream, &to, &from, &factor, &n));
             vt->end(profilers[i]);
         }
     GPU_CU(&gpu, cuStreamSynchronize(gpu.stream));

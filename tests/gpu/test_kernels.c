@@ -1,15 +1,15 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_kernels.c: what kernels are written with (cuda/device.cuh), launches, streams and values in memory: on a GPU, and on the
- * emulator that stands in for one. */
+ * test_kernels.c: what kernels are written with (cuda/device.cuh), launches, streams and values in memory: on a GPU,
+ * and on the emulator that stands in for one. */
 #include "gpu.h"
 
 #include <math.h>
 #include <time.h>
 
-#include "support/suite.h"
+#include "tests/support/suite.h"
 
-DP_CUDA_IMAGE(kernels);
+CUDA_IMAGE(kernels);
 
 typedef struct rig {
     gpu_t gpu;
@@ -19,12 +19,12 @@ typedef struct rig {
 static void rig_open(rig_t *rig)
 {
     gpu_open(&rig->gpu);
-    GPU_OK(dp_cuda_module_load(rig->gpu.host, dp_image_kernels, &rig->module));
+    GPU_OK(cuda_module_load(rig->gpu.host, cuda_image_kernels, &rig->module));
 }
 
 static void rig_close(rig_t *rig)
 {
-    dp_cuda_module_unload(rig->module);
+    cuda_module_unload(rig->module);
     gpu_close(&rig->gpu);
 }
 
@@ -32,7 +32,7 @@ static CUfunction kernel(rig_t *rig, const char *name)
 {
     CUfunction function;
 
-    GPU_OK(dp_cuda_kernel(rig->gpu.host, rig->module, name, &function));
+    GPU_OK(cuda_kernel(rig->gpu.host, rig->module, name, &function));
     return function;
 }
 
@@ -80,8 +80,8 @@ START_TEST(elements_are_rounded_to_their_type)
     from = gpu_memory(&rig.gpu, in, sizeof(in));                                                                       \
     to = gpu_memory(&rig.gpu, NULL, sizeof(in));                                                                       \
     f = kernel(&rig, name);                                                                                            \
-    GPU_OK(dp_cuda_launch(rig.gpu.host, rig.gpu.cu, f, DP_DIM(3), DP_DIM(256), 0, rig.gpu.stream, &to, &from, &factor, \
-                          &count));                                                                                    \
+    GPU_OK(cuda_launch(rig.gpu.host, rig.gpu.cu, f, CUDA_DIM(3), CUDA_DIM(256), 0, rig.gpu.stream, &to, &from,         \
+                       &factor, &count));                                                                              \
     gpu_read(&rig.gpu, out, to, sizeof(in))
     RUN("dp_test_scale_f32", singles, got_singles);
     RUN("dp_test_scale_f64", doubles, got_doubles);
@@ -115,8 +115,8 @@ START_TEST(blocks_share_memory)
     a = gpu_memory(&rig.gpu, from, sizeof(from));
     b = gpu_memory(&rig.gpu, NULL, sizeof(to));
     f = kernel(&rig, "dp_test_transpose");
-    GPU_OK(dp_cuda_launch(rig.gpu.host, rig.gpu.cu, f, DP_DIM2(2, 3), DP_DIM2(32, 32), 0, rig.gpu.stream, &b, &a, &rows,
-                          &columns));
+    GPU_OK(cuda_launch(rig.gpu.host, rig.gpu.cu, f, CUDA_DIM2(2, 3), CUDA_DIM2(32, 32), 0, rig.gpu.stream, &b, &a,
+                       &rows, &columns));
     gpu_read(&rig.gpu, to, b, sizeof(to));
     for (int r = 0; r < ROWS; r++)
         for (int c = 0; c < COLUMNS; c++)
@@ -149,8 +149,8 @@ START_TEST(blocks_reduce)
     m = gpu_memory(&rig.gpu, NULL, sizeof(most));
     h = gpu_memory(&rig.gpu, &hits, sizeof(hits));
     f = kernel(&rig, "dp_test_sum");
-    GPU_OK(dp_cuda_launch(rig.gpu.host, rig.gpu.cu, f, DP_DIM(BLOCKS), DP_DIM(192), 0, rig.gpu.stream, &s, &m, &h, &a,
-                          &count));
+    GPU_OK(cuda_launch(rig.gpu.host, rig.gpu.cu, f, CUDA_DIM(BLOCKS), CUDA_DIM(192), 0, rig.gpu.stream, &s, &m, &h, &a,
+                       &count));
     gpu_read(&rig.gpu, sums, s, sizeof(sums));
     gpu_read(&rig.gpu, most, m, sizeof(most));
     gpu_read(&rig.gpu, &hits, h, sizeof(hits));
@@ -175,7 +175,7 @@ START_TEST(lanes_of_a_warp_exchange)
     rig_open(&rig);
     at = gpu_memory(&rig.gpu, NULL, sizeof(out));
     f = kernel(&rig, "dp_test_warp");
-    GPU_OK(dp_cuda_launch(rig.gpu.host, rig.gpu.cu, f, DP_DIM(1), DP_DIM(64), 0, rig.gpu.stream, &at));
+    GPU_OK(cuda_launch(rig.gpu.host, rig.gpu.cu, f, CUDA_DIM(1), CUDA_DIM(64), 0, rig.gpu.stream, &at));
     gpu_read(&rig.gpu, out, at, sizeof(out));
     for (unsigned lane = 0; lane < 32; lane++)
         multiples |= lane % 3 == 0 ? 1u << lane : 0;
@@ -219,8 +219,8 @@ START_TEST(a_warp_multiplies_matrices)
     at[1] = gpu_memory(&rig.gpu, a, sizeof(a));
     at[2] = gpu_memory(&rig.gpu, b, sizeof(b));
     f = kernel(&rig, "dp_test_mma");
-    GPU_OK(dp_cuda_launch(rig.gpu.host, rig.gpu.cu, f, DP_DIM(1), DP_DIM(32), 24 * 32, rig.gpu.stream, &at[0], &at[1],
-                          &at[2], &k));
+    GPU_OK(cuda_launch(rig.gpu.host, rig.gpu.cu, f, CUDA_DIM(1), CUDA_DIM(32), 24 * 32, rig.gpu.stream, &at[0], &at[1],
+                       &at[2], &k));
     gpu_read(&rig.gpu, got, at[0], sizeof(got));
     for (int m = 0; m < 16; m++)
         for (int n = 0; n < 8; n++) {
@@ -252,7 +252,7 @@ START_TEST(blocks_meet)
     count = gpu_memory(&rig.gpu, &zero, sizeof(zero));
     at = gpu_memory(&rig.gpu, NULL, sizeof(smids));
     f = kernel(&rig, "dp_test_meet");
-    GPU_OK(dp_cuda_launch(rig.gpu.host, rig.gpu.cu, f, DP_DIM(BLOCKS), DP_DIM(64), 0, rig.gpu.stream, &count, &at));
+    GPU_OK(cuda_launch(rig.gpu.host, rig.gpu.cu, f, CUDA_DIM(BLOCKS), CUDA_DIM(64), 0, rig.gpu.stream, &count, &at));
     gpu_read(&rig.gpu, smids, at, sizeof(smids));
     gpu_read(&rig.gpu, &arrived, count, sizeof(arrived));
     ck_assert_uint_eq(arrived, BLOCKS);
@@ -284,7 +284,8 @@ START_TEST(kernels_and_streams_wait_for_memory)
     f = kernel(&rig, "dp_test_await");
     GPU_CU(&rig.gpu, cuStreamWaitValue32(other, answer, 6, CU_STREAM_WAIT_VALUE_GEQ));
     GPU_CU(&rig.gpu, cuStreamWriteValue32(other, done, 77, 0));
-    GPU_OK(dp_cuda_launch(rig.gpu.host, rig.gpu.cu, f, DP_DIM(1), DP_DIM(1), 0, rig.gpu.stream, &at, &target, &answer));
+    GPU_OK(
+        cuda_launch(rig.gpu.host, rig.gpu.cu, f, CUDA_DIM(1), CUDA_DIM(1), 0, rig.gpu.stream, &at, &target, &answer));
     nap_ms(20);
     ck_assert_int_eq(rig.gpu.cu->cuStreamQuery(other), CUDA_ERROR_NOT_READY);
     ck_assert_int_eq(rig.gpu.cu->cuStreamQuery(rig.gpu.stream), CUDA_ERROR_NOT_READY);
@@ -308,17 +309,17 @@ static void make_mistake(int which, CUresult expected_of_fake)
 
     rig_open(&rig);
     f = kernel(&rig, "dp_test_mistake");
-    GPU_OK(dp_cuda_launch(rig.gpu.host, rig.gpu.cu, f, DP_DIM(2), DP_DIM(64), 0, rig.gpu.stream, &which));
+    GPU_OK(cuda_launch(rig.gpu.host, rig.gpu.cu, f, CUDA_DIM(2), CUDA_DIM(64), 0, rig.gpu.stream, &which));
     result = rig.gpu.cu->cuStreamSynchronize(rig.gpu.stream);
     if (gpu_is_fake())
         ck_assert_int_eq(result, expected_of_fake);
     else
         ck_assert_int_ne(result, CUDA_SUCCESS);
     ck_assert_int_ne(rig.gpu.cu->cuCtxSynchronize(), CUDA_SUCCESS);
-    ck_assert_int_eq(DP_CU(rig.gpu.host, result, "waiting"), DP_ERR_DEVICE);
+    ck_assert_int_eq(CUDA_CHECK(rig.gpu.host, result, "waiting"), DP_ERR_DEVICE);
     ck_assert_ptr_nonnull(strstr(dp_last_error(), "waiting: the CUDA driver says"));
     (void)rig.gpu.cu->cuStreamDestroy(rig.gpu.stream);
-    dp_cuda_module_unload(rig.module);
+    cuda_module_unload(rig.module);
     dp_group_leave(rig.gpu.group);
 }
 

@@ -7,6 +7,11 @@ set -eu
 subcommand=plugin
 quiet_failures=1 # list says on standard output what cannot be used
 . "$DP_TEST_SRCDIR/tests/integration/command.sh"
+refuse() { # FILE PATTERN
+    if grep -q -e "$2" "$1"; then
+        fail "\"$2\" is in $1: $(head -c 900 "$1")"
+    fi
+}
 
 chmod 755 "$work"
 expect 0 list
@@ -24,14 +29,64 @@ DUALPIPE_PLUGIN_PATH=$work/bad expect 1 list
 require out 'dp_broken.so$'
 require out 'cannot be used: .*dp_broken.so'
 
+# a plugin that ends the process costs its own line only
+cp "$DP_TEST_MOCKS/mock_ender.so" "$work/copy/dp_mock_ender.so"
+DUALPIPE_PLUGIN_PATH=$work/copy expect 1 list
+require out '^device_cpu '
+require out 'loading .*dp_mock_ender.so ends the process: Aborted'
+
 expect 0 check device_cpu copies_and_zeroes --mode threads
 require out '^passed  copies_and_zeroes'
 expect 1 check "$DP_TEST_MOCKS/mock_major.so"
 require err 'ABI'
+expect 1 check "$DP_TEST_MOCKS/mock_ender.so"
+require err 'ends the process'
 expect 1 check no_such_plugin
 require err 'no_such_plugin'
-expect 2 check moe_cpu
-require err 'no suite'
+expect 1 check comm_shm --device no_such_device
+require err '(--device): .*no_such_device'
+refuse err 'comm_shm'
+expect 1 check "$DP_TEST_MOCKS/mock_good.so"
+require err 'offers no interface that there is a suite for'
+
+# names of cases
+expect 0 check --list
+require out '^dp.comm/1$'
+require out '^  sums_follow_each_other  *Sums .*\.$'
+expect 0 check device_cpu --list
+require out '^dp.device/1$'
+refuse out '^dp.comm/1$'
+expect 2 check comm_shm sums_folow_each_other
+require err 'no case sums_folow_each_other; the nearest are sums_follow_each_other,'
+expect 2 check comm_shm --mode both
+expect 2 check comm_shm --what ever
+
+# ranks that a launcher starts: this one gives them what mpirun does
+cat >"$work/launcher" <<'EOF'
+#!/bin/sh
+n=$2 pids= code=0 i=0
+shift 2
+while [ "$i" -lt "$n" ]; do
+    OMPI_COMM_WORLD_RANK=$i OMPI_COMM_WORLD_LOCAL_RANK=$i OMPI_COMM_WORLD_SIZE=$((n + ${EXTRA-0})) "$@" &
+    pids="$pids $!"
+    i=$((i + 1))
+done
+for pid in $pids; do
+    wait "$pid" || code=$?
+done
+exit "$code"
+EOF
+chmod +x "$work/launcher"
+expect 0 check comm_shm --mode processes --launch "$work/launcher -n %d" sums_follow_each_other killed_while_sending \
+    groups_of_some_ranks
+require out '^passed  sums_follow_each_other, 3 processes'
+require out '^passed  groups_of_some_ranks, 4 processes'
+refuse out 'killed_while_sending'
+EXTRA=1 expect 1 check comm_shm --mode processes --launch "$work/launcher -n %d" sums_follow_each_other
+require out 'the launcher (Open MPI) started 4 ranks, 3 were asked for'
+expect 1 check comm_shm --mode processes --launch "$work/no_launcher %d" sums_follow_each_other
+require out 'the launcher ended with status 127'
+
 expect 2 check
 expect 2 check --mode
 expect 2

@@ -257,6 +257,11 @@ EOF
 expect 0 simulate good.tsv --costs costs.txt
 require out '^costs  *F=4,I=4,W=2,B=5,FB=6,HOP=3, transport credits:2, no barrier$'
 require out '^pair  *6, with 4 of dispatch and combine: 4 hidden (100.0 %), 0 exposed$'
+# a cost that is given as 0 takes no time; one that is not given is a sum
+expect 0 simulate good.tsv --cost F=1,I=2,W=3 --no-barrier
+require out '^costs  *F=1,I=2,W=3,B=5,FB=6,HOP=0,'
+expect 0 simulate good.tsv --cost F=1,I=2,W=3,B=0,FB=0 --no-barrier
+require out '^costs  *F=1,I=2,W=3,B=0,FB=0,HOP=0,'
 expect 0 simulate good.tsv --cost HOP=0,FB=7,BARRIER=1 --costs costs.txt --format json
 require out '"costs":{"F":4,"I":4,"W":2,"B":5,"FB":7,"HOP":0,"BYTES":0,"BANDWIDTH":0}'
 require out '"barrier":true'

@@ -40,6 +40,12 @@ ranks 8 --ep 2 $steps --losses "$work/losses"
 same two_expert_ranks "dualpipe over 4 x 2 processes"
 threads 4 --ep 2 --schedule 1f1b $steps --losses "$work/losses"
 same two_expert_ranks "1f1b over 2 x 2 threads"
+# DUALPIPE_GUARD=1 looks at every call of the plugins, and changes no bit.
+DUALPIPE_GUARD=1
+export DUALPIPE_GUARD
+threads 4 --ep 2 --schedule dualpipe $steps --losses "$work/losses"
+same two_expert_ranks "dualpipe over 2 x 2 guarded threads"
+unset DUALPIPE_GUARD
 
 threads 2 --dp 2 $steps --losses "$work/losses"
 reference two_copies

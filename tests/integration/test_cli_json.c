@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../support/suite.h"
+#include "tests/support/suite.h"
 
 #ifndef HAVE_JANSSON
 int main(void)
@@ -60,8 +60,7 @@ static void check_array(json_t *root, const char *key, double low, double high)
 
 START_TEST(a_simulation_holds_its_figures)
 {
-    json_t *root =
-        run("simulate --method dualpipe --ranks 8 --microbatches 20 --cost F=1,HOP=0.5 --format json");
+    json_t *root = run("simulate --method dualpipe --ranks 8 --microbatches 20 --cost F=1,HOP=0.5 --format json");
 
     ck_assert_double_gt(number(root, "step_time"), 66.0);
     ck_assert_double_eq_tol(number(root, "formula_bubble"), 6.0, 1e-9);

@@ -1,10 +1,10 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_engine.c: whole steps with ranks as threads, held bit for bit against a serial run of the same model. Built twice: for
- * shared memory, and (DP_TEST_BACKEND) for a backend that completes transfers in matched groups only. */
-#include "residual_model.h"
-#include "../support/oom.h"
-#include "../support/suite.h"
+ * test_engine.c: whole steps with ranks as threads, held bit for bit against a serial run of the same model. Built
+ * twice: for shared memory, and (DP_TEST_BACKEND) for a backend that completes transfers in matched groups only. */
+#include "tests/support/oom.h"
+#include "tests/support/residual_model.h"
+#include "tests/support/suite.h"
 
 #include <dirent.h>
 #include <pthread.h>
@@ -14,13 +14,13 @@ enum { MOST_RANKS = 16, STEPS = 3 };
 typedef struct setting {
     const char *method;
     int pp, dp, m;
-    int ep;              /* of the dp replicas, how many form an expert group; 0: 1  */
-    const dp_schedule_t *schedule; /* instead of the method                          */
-    uint32_t queue;      /* length of the lanes' queues; 0: the device's choice      */
-    size_t inline_bytes; /* 1: everything goes over the p2p lane */
+    int ep;                        /* of the dp replicas, how many form an expert group; 0: 1 */
+    const dp_schedule_t *schedule; /* instead of the method */
+    uint32_t queue;                /* length of the lanes' queues; 0: the device's choice */
+    size_t inline_bytes;           /* 1: everything goes over the p2p lane */
     unsigned delay, flip;
-    const char *comm;    /* NULL: the backend on trial                           */
-    int swap;            /* between steps: to the other backend and back         */
+    const char *comm;    /* NULL: the backend on trial */
+    int swap;            /* between steps: to the other backend and back */
     int arm;             /* no allocation may happen in a step */
     int forward_between; /* a forward-only step between two training steps */
 } setting_t;
@@ -35,7 +35,7 @@ typedef struct rank {
 } rank_t;
 
 static residual_reference_t references[4];
-static char mock[512]; /* path of the backend for threads */
+static char mock[512];            /* path of the backend for threads */
 static char backend[512] = "shm"; /* on trial */
 
 static void ok(dp_status_t status)
@@ -43,7 +43,8 @@ static void ok(dp_status_t status)
     ck_assert_msg(status >= 0, "%s: %s", dp_status_name(status), dp_last_error());
 }
 
-static dp_status_t build(void *user, const dp_build_context_t *context, int32_t stage, int32_t stages, dp_stage_t **stage_out)
+static dp_status_t build(void *user, const dp_build_context_t *context, int32_t stage, int32_t stages,
+                         dp_stage_t **stage_out)
 {
     rank_t *rank = user;
     dp_status_t status;
@@ -58,7 +59,7 @@ static dp_status_t build(void *user, const dp_build_context_t *context, int32_t 
 static void fill_params(dp_pipeline_t *p)
 {
     for (int32_t c = 0; c < dp_pipeline_chunks(p); c++) {
-        dp_chunk_view_t view;
+        dp_chunk_view_t view = {.struct_size = sizeof(view)};
         int n;
 
         ok(dp_pipeline_chunk(p, c, &view));
@@ -68,7 +69,8 @@ static void fill_params(dp_pipeline_t *p)
             double all[LAYER_PARAMS];
 
             residual_params(all, view.stage * n + (int)i / 2, 1);
-            memcpy((double *)view.params + view.param[i].offset, all + (i % 2) * WEIGHTS, WEIGHTS * sizeof(double));
+            memcpy((double *)view.params + view.param_list[i].offset, all + (i % 2) * WEIGHTS,
+                   WEIGHTS * sizeof(double));
         }
     }
 }
@@ -76,7 +78,7 @@ static void fill_params(dp_pipeline_t *p)
 static void check_grads(const rank_t *rank, dp_pipeline_t *p)
 {
     for (int32_t c = 0; c < dp_pipeline_chunks(p); c++) {
-        dp_chunk_view_t view;
+        dp_chunk_view_t view = {.struct_size = sizeof(view)};
         int n;
 
         ok(dp_pipeline_chunk(p, c, &view));
@@ -84,9 +86,10 @@ static void check_grads(const rank_t *rank, dp_pipeline_t *p)
         for (uint32_t i = 0; i < view.nparams; i++)
             for (int w = 0; w < WEIGHTS; w++) {
                 int at = (view.stage * n + (int)i / 2) * LAYER_PARAMS + (int)(i % 2) * WEIGHTS + w;
-                int ep = rank->setting->ep > 0 ? rank->setting->ep : 1, own = dp_group_rank(rank->group) / rank->setting->pp;
+                int ep = rank->setting->ep > 0 ? rank->setting->ep : 1,
+                    own = dp_group_rank(rank->group) / rank->setting->pp;
                 int shard = rank->part.shard && i % 2 == 1, first = shard ? own % ep : 0;
-                double sum = 0, got = ((const double *)view.grads)[view.param[i].offset + (size_t)w];
+                double sum = 0, got = ((const double *)view.grads)[view.param_list[i].offset + (size_t)w];
 
                 for (int d = first; d < rank->setting->dp; d += shard ? ep : 1) {
                     double one = references[d].grads[0][at] + references[d].grads[1][at];
@@ -94,8 +97,8 @@ static void check_grads(const rank_t *rank, dp_pipeline_t *p)
                     sum = d == first ? one : sum + one;
                 }
                 ck_assert_msg(memcmp(&sum, &got, sizeof(sum)) == 0, "%s P=%d M=%d stage %d %s[%d]: %a, serial %a",
-                              rank->setting->method, rank->setting->pp, rank->setting->m, view.stage, view.param[i].name,
-                              w, got, sum);
+                              rank->setting->method, rank->setting->pp, rank->setting->m, view.stage,
+                              view.param_list[i].name, w, got, sum);
             }
     }
 }
@@ -126,13 +129,18 @@ static void run_step(const rank_t *rank, dp_pipeline_t *p, int replica, int forw
     dp_pipeline_ends(p, NULL, last);
     for (int i = 0; i < m; i++) {
         ck_assert_msg(memcmp(&losses[i], &references[replica].losses[i], sizeof(double)) == 0,
-                      "%s P=%d M=%d loss of micro-batch %d: %a, serial %a", rank->setting->method, rank->setting->pp, m, i,
-                      losses[i], references[replica].losses[i]);
+                      "%s P=%d M=%d loss of micro-batch %d: %a, serial %a", rank->setting->method, rank->setting->pp, m,
+                      i, losses[i], references[replica].losses[i]);
         sum += losses[i];
         if (last[i])
             ck_assert_mem_eq(outputs[i], references[replica].outputs[i], sizeof(outputs[i]));
     }
     ck_assert(memcmp(&sum, &step.loss, sizeof(sum)) == 0);
+    sum = 0;
+    for (int l = 0; l < LAYERS; l++)
+        sum += references[replica].aux[l][0] + references[replica].aux[l][1];
+    ck_assert_msg(memcmp(&sum, &step.aux_loss, sizeof(sum)) == 0, "%s P=%d M=%d auxiliary loss %a, serial %a",
+                  rank->setting->method, rank->setting->pp, m, step.aux_loss, sum);
 }
 
 static void check_timeline(dp_pipeline_t *p, int size)
@@ -148,8 +156,9 @@ static void check_timeline(dp_pipeline_t *p, int size)
 
         ck_assert_int_gt(n, 0);
         for (int64_t i = 0; i < n; i++)
-            ck_assert_msg(span[i].start_ns > 0 && span[i].end_ns >= span[i].start_ns, "rank %d span %d kind %d: %lld to %lld",
-                          r, (int)i, span[i].kind, (long long)span[i].start_ns, (long long)span[i].end_ns);
+            ck_assert_msg(span[i].start_ns > 0 && span[i].end_ns >= span[i].start_ns,
+                          "rank %d span %d kind %d: %lld to %lld", r, (int)i, span[i].kind, (long long)span[i].start_ns,
+                          (long long)span[i].end_ns);
         spans += n;
     }
     ck_assert_int_gt(spans, size);
@@ -178,6 +187,7 @@ static void *rank_main(void *arg)
 {
     rank_t *rank = arg;
     const setting_t *s = rank->setting;
+    const dp_device_config_t device = {.struct_size = sizeof(device), .queue_length = s->queue};
     dp_pipeline_options_t options = {
         .struct_size = sizeof(options),
         .group = rank->group,
@@ -185,7 +195,7 @@ static void *rank_main(void *arg)
         .dp = s->ep > 0 ? s->dp / s->ep : s->dp,
         .method = s->method,
         .schedule = s->schedule,
-        .device_config = {.queue_length = s->queue},
+        .device_config = &device,
         .microbatches = s->m,
         .boundary_bytes = TENSOR * sizeof(double),
         .dtype = DP_F64,
@@ -239,8 +249,10 @@ static void run(const setting_t *setting)
         residual_reference(&references[d], (unsigned)d, setting->m, 0.125);
     ok(dp_group_local(size, NULL, groups));
     for (int r = 0; r < size; r++) {
-        ranks[r] = (rank_t){.setting = setting, .group = groups[r], .part = {.delay = setting->delay, .rng = (unsigned)r, .flip = setting->flip,
-                                     .shard = setting->ep > 1}};
+        ranks[r] = (rank_t){
+            .setting = setting,
+            .group = groups[r],
+            .part = {.delay = setting->delay, .rng = (unsigned)r, .flip = setting->flip, .shard = setting->ep > 1}};
         ck_assert_int_eq(pthread_create(&ranks[r].thread, NULL, rank_main, &ranks[r]), 0);
     }
     for (int r = 0; r < size; r++)
@@ -327,10 +339,15 @@ START_TEST(every_method_and_size)
     int accepted = 0;
 
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        setting_t s = {.method = methods[_i].name, .pp = sizes[i][0], .dp = 1, .m = sizes[i][1], .delay = 20,
-                       .inline_bytes = i % 2, .forward_between = 1};
-        dp_schedule_request_t request = {.struct_size = sizeof(request), .method = s.method, .ranks = s.pp,
-                                         .microbatches = s.m};
+        setting_t s = {.method = methods[_i].name,
+                       .pp = sizes[i][0],
+                       .dp = 1,
+                       .m = sizes[i][1],
+                       .delay = 20,
+                       .inline_bytes = i % 2,
+                       .forward_between = 1};
+        dp_schedule_request_t request = {
+            .struct_size = sizeof(request), .method = s.method, .ranks = s.pp, .microbatches = s.m};
         dp_schedule_t *schedule;
 
         ck_assert_uint_lt((size_t)_i, nmethods);
@@ -359,8 +376,8 @@ START_TEST(weights_at_the_very_end)
     ok(dp_schedule_create("late", DP_PLACE_LINE, P, M, 1, counts, &schedule));
     for (int r = 0; r < P; r++)
         for (int k = 0; k < 3; k++)
-            for (int32_t mb = 0; mb < M; mb++)
-                schedule->ops[n++] = (dp_op_t){(uint8_t)kinds[k], 0, -1, mb, -1};
+            for (int32_t microbatch = 0; microbatch < M; microbatch++)
+                schedule->ops[n++] = (dp_op_t){(uint8_t)kinds[k], 0, -1, microbatch, -1};
     s.method = schedule->method;
     s.schedule = schedule;
     run(&s);
@@ -370,17 +387,29 @@ END_TEST
 
 START_TEST(short_queues)
 {
-    setting_t s = {.method = _i % 2 == 0 ? "dualpipe" : "zb1p", .pp = 4, .dp = 1, .m = 8, .inline_bytes = 1, .queue = 4u << _i / 2};
+    setting_t s = {.method = _i % 2 == 0 ? "dualpipe" : "zb1p",
+                   .pp = 4,
+                   .dp = 1,
+                   .m = 8,
+                   .inline_bytes = 1,
+                   .queue = 4u << _i / 2};
 
     run(&s);
 }
 END_TEST
 
-/* Every way to put the four segments of a layer on two lanes; with transfers on their own lane and on that of their data. */
+/* Every way to put the four segments of a layer on two lanes; with transfers on their own lane and on that of their
+   data. */
 START_TEST(any_lanes)
 {
-    setting_t s = {.method = methods_of_lanes[_i / 32], .pp = 2, .dp = 1, .m = 4, .delay = 30, .flip = (unsigned)_i % 16,
-                   .inline_bytes = (size_t)(_i / 16 % 2), .forward_between = 1};
+    setting_t s = {.method = methods_of_lanes[_i / 32],
+                   .pp = 2,
+                   .dp = 1,
+                   .m = 4,
+                   .delay = 30,
+                   .flip = (unsigned)_i % 16,
+                   .inline_bytes = (size_t)(_i / 16 % 2),
+                   .forward_between = 1};
 
     run(&s);
 }
@@ -390,8 +419,13 @@ END_TEST
  * all-to-all, then the same of backwards. */
 START_TEST(a_lane_far_ahead)
 {
-    setting_t s = {.method = _i / 2 == 0 ? "gpipe" : "zb1p", .pp = 8, .dp = 1, .m = 6, .delay = 30,
-                   .flip = _i % 2 == 0 ? 4 : 13, .forward_between = 1};
+    setting_t s = {.method = _i / 2 == 0 ? "gpipe" : "zb1p",
+                   .pp = 8,
+                   .dp = 1,
+                   .m = 6,
+                   .delay = 30,
+                   .flip = _i % 2 == 0 ? 4 : 13,
+                   .forward_between = 1};
 
     run(&s);
 }
@@ -407,8 +441,12 @@ END_TEST
 
 START_TEST(a_step_allocates_nothing)
 {
-    setting_t s = {.method = _i == 0 ? "dualpipe" : "dualpipev", .pp = _i == 2 ? 1 : 2, .dp = _i == 2 ? 1 : 2, .m = 8,
-                   .inline_bytes = 1, .arm = 1};
+    setting_t s = {.method = _i == 0 ? "dualpipe" : "dualpipev",
+                   .pp = _i == 2 ? 1 : 2,
+                   .dp = _i == 2 ? 1 : 2,
+                   .m = 8,
+                   .inline_bytes = 1,
+                   .arm = 1};
 
     oom_install();
     run(&s);

@@ -1,10 +1,11 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_engine_open.c: what a pipeline refuses, what ranks must agree on, and what is left when something fails on the way. */
-#include "../mock/mock_failing_device.h"
-#include "../support/oom.h"
-#include "../support/suite.h"
-#include "thread_ranks.h"
+ * test_engine_open.c: what a pipeline refuses, what ranks must agree on, and what is left when something fails on the
+ * way. */
+#include "tests/mock/mock_failing_device.h"
+#include "tests/support/oom.h"
+#include "tests/support/suite.h"
+#include "tests/support/thread_ranks.h"
 
 #include <sched.h>
 #include <unistd.h>
@@ -19,33 +20,123 @@ typedef struct bad {
     const char *words[3];
 } bad_t;
 
-static void no_build(dp_pipeline_options_t *o) { o->build = NULL; }
-static void no_boundary(dp_pipeline_options_t *o) { o->boundary_bytes = 0; }
-static void large_boundary(dp_pipeline_options_t *o) { o->boundary_bytes = (size_t)UINT32_MAX + 1; }
-static void other_boundary(dp_pipeline_options_t *o) { o->boundary_bytes = 8; }
-static void other_dtype(dp_pipeline_options_t *o) { o->dtype = DP_F32; }
-static void half_dtype(dp_pipeline_options_t *o) { o->dtype = DP_I64; }
-static void no_dtype(dp_pipeline_options_t *o) { o->dtype = (dp_dtype_t)17; }
-static void negative_ep(dp_pipeline_options_t *o) { o->ep = -1; }
-static void negative_dp(dp_pipeline_options_t *o) { o->dp = -1; }
-static void negative_slots(dp_pipeline_options_t *o) { o->slots = -1; }
-static void many_slots(dp_pipeline_options_t *o) { o->slots = INT32_MAX; }
-static void negative_trace(dp_pipeline_options_t *o) { o->trace_steps = -1; }
-static void long_trace(dp_pipeline_options_t *o) { o->trace_steps = INT32_MAX; }
-static void grid_too_large(dp_pipeline_options_t *o) { o->ep = 3; }
-static void grid_wraps_to_0(dp_pipeline_options_t *o) { o->ep = 65536, o->dp = 65536; }
-static void grid_wraps_to_1(dp_pipeline_options_t *o) { o->ep = INT32_MAX, o->dp = INT32_MAX; }
-static void no_such_method(dp_pipeline_options_t *o) { o->method = "tripipe"; }
-static void no_microbatches(dp_pipeline_options_t *o) { o->microbatches = 0; }
-static void negative_microbatches(dp_pipeline_options_t *o) { o->microbatches = INT32_MIN; }
-static void too_many_chunks(dp_pipeline_options_t *o) { o->method = "interleaved", o->chunks = DP_MAX_CHUNKS + 1; }
-static void no_such_comm(dp_pipeline_options_t *o) { o->comm = "pigeon"; }
-static void no_such_device(dp_pipeline_options_t *o) { o->device = "abacus"; }
-static void device_as_comm(dp_pipeline_options_t *o) { o->comm = mock_device; }
-static void comm_as_device(dp_pipeline_options_t *o) { o->device = mock_comm; }
-static void no_such_profiler(dp_pipeline_options_t *o) { o->profiler = "stethoscope"; }
-static void comm_as_profiler(dp_pipeline_options_t *o) { o->profiler = mock_comm; }
-static void odd_queue(dp_pipeline_options_t *o) { o->device_config.queue_length = 3; }
+static void no_build(dp_pipeline_options_t *o)
+{
+    o->build = NULL;
+}
+static void no_boundary(dp_pipeline_options_t *o)
+{
+    o->boundary_bytes = 0;
+}
+static void large_boundary(dp_pipeline_options_t *o)
+{
+    o->boundary_bytes = (size_t)UINT32_MAX + 1;
+}
+static void other_boundary(dp_pipeline_options_t *o)
+{
+    o->boundary_bytes = 8;
+}
+static void other_dtype(dp_pipeline_options_t *o)
+{
+    o->dtype = DP_F32;
+}
+static void half_dtype(dp_pipeline_options_t *o)
+{
+    o->dtype = DP_I64;
+}
+static void no_dtype(dp_pipeline_options_t *o)
+{
+    o->dtype = (dp_dtype_t)17;
+}
+static void negative_ep(dp_pipeline_options_t *o)
+{
+    o->ep = -1;
+}
+static void negative_dp(dp_pipeline_options_t *o)
+{
+    o->dp = -1;
+}
+static void negative_slots(dp_pipeline_options_t *o)
+{
+    o->slots = -1;
+}
+static void many_slots(dp_pipeline_options_t *o)
+{
+    o->slots = INT32_MAX;
+}
+static void negative_trace(dp_pipeline_options_t *o)
+{
+    o->trace_steps = -1;
+}
+static void long_trace(dp_pipeline_options_t *o)
+{
+    o->trace_steps = INT32_MAX;
+}
+static void grid_too_large(dp_pipeline_options_t *o)
+{
+    o->ep = 3;
+}
+static void grid_wraps_to_0(dp_pipeline_options_t *o)
+{
+    o->ep = 65536, o->dp = 65536;
+}
+static void grid_wraps_to_1(dp_pipeline_options_t *o)
+{
+    o->ep = INT32_MAX, o->dp = INT32_MAX;
+}
+static void no_such_method(dp_pipeline_options_t *o)
+{
+    o->method = "tripipe";
+}
+static void no_microbatches(dp_pipeline_options_t *o)
+{
+    o->microbatches = 0;
+}
+static void negative_microbatches(dp_pipeline_options_t *o)
+{
+    o->microbatches = INT32_MIN;
+}
+static void too_many_chunks(dp_pipeline_options_t *o)
+{
+    o->method = "interleaved", o->chunks = DP_MAX_CHUNKS + 1;
+}
+static void no_such_comm(dp_pipeline_options_t *o)
+{
+    o->comm = "pigeon";
+}
+static void no_such_device(dp_pipeline_options_t *o)
+{
+    o->device = "abacus";
+}
+static void device_as_comm(dp_pipeline_options_t *o)
+{
+    o->comm = mock_device;
+}
+static void comm_as_device(dp_pipeline_options_t *o)
+{
+    o->device = mock_comm;
+}
+static void no_such_profiler(dp_pipeline_options_t *o)
+{
+    o->profiler = "stethoscope";
+}
+static void comm_as_profiler(dp_pipeline_options_t *o)
+{
+    o->profiler = mock_comm;
+}
+static void odd_queue(dp_pipeline_options_t *o)
+{
+    static const dp_device_config_t config = {.struct_size = sizeof(config), .queue_length = 3};
+
+    o->device_config = &config;
+}
+
+static void no_size(dp_pipeline_options_t *o)
+{
+    static const dp_device_config_t config = {.comm_sms = 1};
+
+    o->device_config = &config;
+}
 
 static void long_name(dp_pipeline_options_t *o)
 {
@@ -61,10 +152,10 @@ static const bad_t bad[] = {
     {comm_as_profiler, DP_ERR_PLUGIN, {"dp.profiler/1"}},
     {no_boundary, DP_ERR_INVALID, {"boundary_bytes is 0"}},
     {large_boundary, DP_ERR_INVALID, {"boundary_bytes is 4294967296", "4294967295"}},
-    {other_boundary, DP_ERR_INVALID, {"stage ", "120 bytes", "1 and 8"}},
-    {other_dtype, DP_ERR_INVALID, {"stage ", "dtype 1", "has 0 and"}},
-    {half_dtype, DP_ERR_UNSUPPORTED, {"dtype 3"}},
-    {no_dtype, DP_ERR_UNSUPPORTED, {"dtype 17"}},
+    {other_boundary, DP_ERR_INVALID, {"stage ", "boundary_bytes 120", "have f64 and 8: they must be the same"}},
+    {other_dtype, DP_ERR_INVALID, {"stage ", "dtype f64", "have f32 and 120"}},
+    {half_dtype, DP_ERR_UNSUPPORTED, {"dtype is i64"}},
+    {no_dtype, DP_ERR_UNSUPPORTED, {"dtype is none of dp_dtype_t"}},
     {negative_ep, DP_ERR_INVALID, {"ep -1", "negative"}},
     {negative_dp, DP_ERR_INVALID, {"dp -1", "negative"}},
     {negative_slots, DP_ERR_INVALID, {"slots -1", "negative"}},
@@ -83,6 +174,7 @@ static const bad_t bad[] = {
     {device_as_comm, DP_ERR_PLUGIN, {"mock_failing_device", "dp.comm/1"}},
     {comm_as_device, DP_ERR_PLUGIN, {"mock_comm_threads", "dp.device/1"}},
     {odd_queue, DP_ERR_INVALID, {"queue_length 3"}},
+    {no_size, DP_ERR_INVALID, {"options.device_config: struct_size is 0", "sizeof(dp_device_config_t)"}},
     {long_name, DP_ERR_INVALID, {"1999 characters"}},
 };
 
@@ -127,6 +219,7 @@ END_TEST
 
 START_TEST(senseless_arguments)
 {
+    dp_chunk_view_t view = {.struct_size = sizeof(view)};
     dp_pipeline_t *p = (dp_pipeline_t *)(void *)&p;
     dp_pipeline_options_t o;
     dp_group_t *group;
@@ -143,6 +236,7 @@ START_TEST(senseless_arguments)
     ck_assert_ptr_null(p);
     o = rank.options, o.group = NULL;
     ck_assert_int_eq(dp_pipeline_open(&o, &p), DP_ERR_INVALID);
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), "options.group is NULL"));
     ck_assert_int_eq(dp_pipeline_step(NULL, NULL), DP_ERR_INVALID);
     ck_assert_int_eq(dp_pipeline_swap_comm(NULL, "shm"), DP_ERR_INVALID);
     ck_assert_int_eq(dp_pipeline_chunk(NULL, 0, NULL), DP_ERR_INVALID);
@@ -155,8 +249,11 @@ START_TEST(senseless_arguments)
     ck_assert_int_eq(dp_pipeline_step(p, NULL), DP_ERR_INVALID);
     ck_assert_int_eq(dp_pipeline_step(p, &(dp_step_t){.struct_size = 8}), DP_ERR_INVALID);
     ck_assert_int_eq(dp_pipeline_chunk(p, 0, NULL), DP_ERR_INVALID);
-    ck_assert_int_eq(dp_pipeline_chunk(p, 1, &(dp_chunk_view_t){.chunk = 0}), DP_ERR_INVALID);
-    ck_assert_int_eq(dp_pipeline_chunk(p, -1, &(dp_chunk_view_t){.chunk = 0}), DP_ERR_INVALID);
+    ck_assert_int_eq(dp_pipeline_chunk(p, 1, &view), DP_ERR_INVALID);
+    ck_assert_int_eq(dp_pipeline_chunk(p, -1, &view), DP_ERR_INVALID);
+    view.struct_size = 8;
+    ck_assert_int_eq(dp_pipeline_chunk(p, 0, &view), DP_ERR_INVALID);
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), "set it to sizeof(dp_chunk_view_t)"));
     ck_assert_int_eq(dp_pipeline_sum(p, NULL, 1), DP_ERR_INVALID);
     ck_assert_int_eq(dp_pipeline_sum(p, NULL, 0), DP_OK);
     ck_assert_int_eq(dp_pipeline_timeline(p, NULL), DP_ERR_INVALID);
@@ -174,7 +271,8 @@ static dp_schedule_t *custom[3];
 
 static void make_custom(const char *method, int32_t ranks, dp_schedule_t **schedule_out)
 {
-    dp_schedule_request_t request = {.struct_size = sizeof(request), .method = method, .ranks = ranks, .microbatches = 8};
+    dp_schedule_request_t request = {
+        .struct_size = sizeof(request), .method = method, .ranks = ranks, .microbatches = 8};
 
     ck_assert_int_eq(dp_schedule_generate(&request, schedule_out), DP_OK);
 }
@@ -188,10 +286,10 @@ static void reorder_weights(dp_schedule_t *s)
         if (s->ops[i].kind != DP_OP_W)
             continue;
         if (last != NULL) {
-            int32_t mb = last->mb;
+            int32_t microbatch = last->microbatch;
 
-            last->mb = s->ops[i].mb;
-            s->ops[i].mb = mb;
+            last->microbatch = s->ops[i].microbatch;
+            s->ops[i].microbatch = microbatch;
             return;
         }
         last = &s->ops[i];
@@ -199,18 +297,54 @@ static void reorder_weights(dp_schedule_t *s)
     ck_abort_msg("no two weight gradients");
 }
 
-static void method_of_1(dp_pipeline_options_t *o) { o->method = "gpipe"; }
-static void microbatches_of_1(dp_pipeline_options_t *o) { o->microbatches = 9; }
-static void chunks_of_1(dp_pipeline_options_t *o) { o->chunks = 4; }
-static void ep_of_1(dp_pipeline_options_t *o) { o->ep = 2; }
-static void dp_of_1(dp_pipeline_options_t *o) { o->dp = 2; }
-static void boundary_of_1(dp_pipeline_options_t *o) { o->boundary_bytes = 128; }
-static void dtype_of_1(dp_pipeline_options_t *o) { o->dtype = DP_F32; }
-static void slots_of_1(dp_pipeline_options_t *o) { o->slots = 3; }
-static void comm_of_1(dp_pipeline_options_t *o) { o->comm = mock_comm; }
-static void device_of_1(dp_pipeline_options_t *o) { o->device = mock_device; }
-static void schedule_of_1(dp_pipeline_options_t *o) { o->schedule = custom[o->schedule != NULL], o->method = NULL; }
-static void custom_of_all(dp_pipeline_options_t *o) { o->schedule = custom[0], o->method = NULL; }
+static void method_of_1(dp_pipeline_options_t *o)
+{
+    o->method = "gpipe";
+}
+static void microbatches_of_1(dp_pipeline_options_t *o)
+{
+    o->microbatches = 9;
+}
+static void chunks_of_1(dp_pipeline_options_t *o)
+{
+    o->chunks = 4;
+}
+static void ep_of_1(dp_pipeline_options_t *o)
+{
+    o->ep = 2;
+}
+static void dp_of_1(dp_pipeline_options_t *o)
+{
+    o->dp = 2;
+}
+static void boundary_of_1(dp_pipeline_options_t *o)
+{
+    o->boundary_bytes = 128;
+}
+static void dtype_of_1(dp_pipeline_options_t *o)
+{
+    o->dtype = DP_F32;
+}
+static void slots_of_1(dp_pipeline_options_t *o)
+{
+    o->slots = 3;
+}
+static void comm_of_1(dp_pipeline_options_t *o)
+{
+    o->comm = mock_comm;
+}
+static void device_of_1(dp_pipeline_options_t *o)
+{
+    o->device = mock_device;
+}
+static void schedule_of_1(dp_pipeline_options_t *o)
+{
+    o->schedule = custom[o->schedule != NULL], o->method = NULL;
+}
+static void custom_of_all(dp_pipeline_options_t *o)
+{
+    o->schedule = custom[0], o->method = NULL;
+}
 
 static const struct difference {
     void (*of_all)(dp_pipeline_options_t *o);
@@ -223,7 +357,7 @@ static const struct difference {
     {NULL, ep_of_1, {"rank 0 has ep=1, rank 1 has ep=2"}},
     {NULL, dp_of_1, {"rank 0 has dp=1, rank 1 has dp=2"}},
     {NULL, boundary_of_1, {"rank 0 has boundary_bytes=120, rank 1 has boundary_bytes=128"}},
-    {NULL, dtype_of_1, {"rank 0 has dtype=1, rank 1 has dtype=0"}},
+    {NULL, dtype_of_1, {"rank 0 has dtype=f64, rank 1 has dtype=f32"}},
     {NULL, slots_of_1, {"rank 0 has slots=0, rank 1 has slots=3"}},
     {NULL, comm_of_1, {"rank 0 has comm=comm_shm, rank 1 has comm=/", "mock_comm_threads"}},
     {NULL, device_of_1, {"rank 0 has device=device_cpu, rank 1 has device=/", "mock_failing_device"}},
@@ -267,7 +401,8 @@ static dp_status_t build_sharded(rank_t *rank, int32_t stage, int32_t stages, dp
 
 START_TEST(copies_of_a_stage_must_be_alike)
 {
-    static const char *const count[] = {"stage 1", "parameters on rank"}, *const layout[] = {"stage", "places, sizes or kinds"};
+    static const char *const count[] = {"stage 1", "parameters on rank"}, *const layout[] = {"stage",
+                                                                                             "places, sizes or kinds"};
     rank_t ranks[4];
     int n = _i == 1 ? 2 : 4;
 
@@ -286,10 +421,16 @@ END_TEST
 static dp_status_t build_nothing(rank_t *rank, int32_t stage, int32_t stages, dp_stage_t **stage_out)
 {
     switch (rank->argument) {
-    case 1: return dp_fail(DP_ERR_IO, "no such checkpoint");
-    case 2: return DP_OK;
-    case 3: return dp_stage_create(&(dp_part_t){.struct_size = 0}, 1, 8, DP_F64, stage_out);
-    default: return residual_stage(&rank->part, stage, stages, stage_out);
+    case 1:
+        return dp_fail(DP_ERR_IO, "no such checkpoint");
+    case 2:
+        return DP_OK;
+    case 3:
+        return dp_stage_create(&(dp_part_t){.struct_size = 0}, 1, 8, DP_F64, stage_out);
+    case 4:
+        return DP_ERR_NOMEM;
+    default:
+        return residual_stage(&rank->part, stage, stages, stage_out);
     }
 }
 
@@ -299,8 +440,9 @@ START_TEST(a_builder_fails_on_one_rank)
         dp_status_t status;
         const char *words[3];
     } due[] = {{DP_ERR_IO, {"rank 2", "building stage 2", "no such checkpoint"}},
-               {DP_ERR_INVALID, {"rank 2", "no stage 2", ""}},
-               {DP_ERR_INVALID, {"rank 2", "building stage 2", "struct_size"}}};
+               {DP_ERR_INVALID, {"rank 2", "building stage 2 of 3", "returned no stage"}},
+               {DP_ERR_INVALID, {"rank 2", "building stage 2", "struct_size"}},
+               {DP_ERR_NOMEM, {"rank 2", "building stage 2 of 3", "build returned DP_ERR_NOMEM and said nothing"}}};
     rank_t ranks[3];
 
     for (int r = 0; r < 3; r++) {
@@ -311,6 +453,104 @@ START_TEST(a_builder_fails_on_one_rank)
     ranks_run(ranks, 3);
     for (int r = 0; r < 3; r++)
         rank_expect(&ranks[r], r, due[_i].status, due[_i].words, 3);
+}
+END_TEST
+
+/* Of every micro-batch of the step; argument: what rank 1 leaves out. */
+static dp_status_t step_without(rank_t *rank, dp_pipeline_t *p)
+{
+    double tensor[TENSOR] = {0};
+    const void *in[4] = {tensor, tensor, tensor, tensor}, *target[4] = {tensor, tensor, tensor, tensor};
+    dp_step_t step = {.struct_size = sizeof(step), .inputs = in, .targets = target};
+    uint8_t first[4], last[4];
+
+    dp_pipeline_ends(p, first, last);
+    for (int m = 0; m < 4; m++) {
+        in[m] = first[m] ? in[m] : NULL; /* what does not enter or end here may be left out */
+        target[m] = last[m] ? target[m] : NULL;
+    }
+    switch (rank->argument) {
+    case 1:
+        step.inputs = NULL;
+        break;
+    case 2:
+        in[3] = NULL;
+        break;
+    case 3:
+        step.targets = NULL;
+        break;
+    case 4:
+        target[1] = NULL;
+        break;
+    case 5:
+        step.targets = NULL, step.forward_only = 1;
+        break;
+    default:
+        break;
+    }
+    return dp_pipeline_step(p, &step);
+}
+
+START_TEST(data_of_an_end_are_missing)
+{
+    static const char *const due[] = {NULL,
+                                      "rank 1: step 0: dp_step_t.inputs is NULL, on a rank with stage 0",
+                                      "rank 1: step 0: dp_step_t.inputs[3] is NULL, on a rank with stage 0",
+                                      "rank 1: step 0: dp_step_t.targets is NULL, on a rank with stage 1",
+                                      "rank 1: step 0: dp_step_t.targets[1] is NULL, on a rank with stage 1",
+                                      NULL};
+    rank_t ranks[2];
+
+    for (int r = 0; r < 2; r++) {
+        rank_prepare(&ranks[r], "dualpipe", 4);
+        ranks[r].use = step_without;
+        ranks[r].argument = r == 1 || _i == 5 ? _i : 0;
+    }
+    ranks_run(ranks, 2);
+    for (int r = 0; r < 2; r++)
+        rank_expect(&ranks[r], r, due[_i] != NULL ? DP_ERR_INVALID : DP_OK, &due[_i], due[_i] != NULL);
+}
+END_TEST
+
+/* ---- DUALPIPE_TRACE ---- */
+
+static dp_status_t step_twice(rank_t *rank, dp_pipeline_t *p)
+{
+    dp_status_t status = rank_step(p, 0, NULL);
+
+    if (status >= 0 && rank->argument == 1)
+        return dp_pipeline_step(p, &(dp_step_t){.struct_size = sizeof(dp_step_t)}); /* no inputs: the job fails */
+    return status < 0 ? status : rank_step(p, 0, NULL);
+}
+
+START_TEST(the_environment_asks_for_a_trace)
+{
+    static const char *const parts[] = {"traceEvents", "rank 1", "\"attention"};
+    char path[] = "/tmp/dualpipe-trace-XXXXXX", text[1 << 16];
+    rank_t ranks[2];
+    size_t bytes;
+    FILE *file;
+    int fd = mkstemp(path);
+
+    ck_assert_int_ge(fd, 0);
+    setenv("DUALPIPE_TRACE", _i < 2 ? path : "/no/such/folder/trace.json", 1);
+    for (int r = 0; r < 2; r++) {
+        rank_prepare(&ranks[r], "1f1b", 4);
+        ranks[r].use = step_twice;
+        ranks[r].argument = _i;
+    }
+    ranks_run(ranks, 2);
+    for (int r = 0; r < 2; r++)
+        rank_expect(&ranks[r], r, _i == 1 ? DP_ERR_INVALID : DP_OK, NULL, 0);
+    file = fopen(path, "r");
+    ck_assert_ptr_nonnull(file);
+    bytes = fread(text, 1, sizeof(text) - 1, file);
+    text[bytes] = '\0';
+    fclose(file);
+    close(fd);
+    remove(path);
+    for (size_t k = 0; k < sizeof(parts) / sizeof(parts[0]); k++)
+        ck_assert_msg((strstr(text, parts[k]) != NULL) == (_i == 0), "\"%s\" in: %.200s", parts[k], text);
 }
 END_TEST
 
@@ -406,7 +646,7 @@ START_TEST(schedules_that_do_not_fit)
 
     make_custom("1f1b", _i == 0 ? 4 : 2, &custom[0]);
     if (_i == 2)
-        custom[0]->ops[0].mb = 1; /* twice, and 0 never */
+        custom[0]->ops[0].microbatch = 1; /* twice, and 0 never */
     if (_i == 3)
         custom[0]->chunks = 65;
     for (int r = 0; r < 2; r++) {
@@ -522,7 +762,8 @@ START_TEST(pipelines_side_by_side_and_one_after_the_other)
 }
 END_TEST
 
-/* Three steps of which two are kept: their operations have the times of the mock's kernels, and so again when asked twice. */
+/* Three steps of which two are kept: their operations have the times of the mock's kernels, and so again when asked
+   twice. */
 static dp_status_t profile(rank_t *rank, dp_pipeline_t *p)
 {
     dp_timeline_t *t = NULL;
@@ -585,13 +826,15 @@ static dp_status_t look_at_share(rank_t *rank, dp_pipeline_t *p)
 
 START_TEST(plugins_are_told_their_share_of_the_device)
 {
+    dp_device_config_t config = {.struct_size = sizeof(config)};
     cpu_set_t cores;
     rank_t ranks[2];
 
     ck_assert_int_eq(sched_getaffinity(0, sizeof(cores), &cores), 0);
+    config.comm_sms = CPU_COUNT(&cores) > 1 ? 1 : 0;
     for (int r = 0; r < 2; r++) {
         rank_prepare(&ranks[r], "dualpipe", 4);
-        ranks[r].options.device_config.comm_sms = CPU_COUNT(&cores) > 1 ? 1 : 0;
+        ranks[r].options.device_config = &config;
         ranks[r].use = look_at_share;
     }
     ranks_run(ranks, 2);
@@ -682,7 +925,8 @@ static dp_status_t build_twice(rank_t *rank, int32_t stage, int32_t stages, dp_s
 {
     if (rank->nstages >= 2 && rank->argument == 1)
         return dp_fail(DP_ERR_IO, "a planted failure");
-    return residual_stage(&rank->part, stage, rank->nstages >= 2 && rank->argument == 2 ? stages / 2 : stages, stage_out);
+    return residual_stage(&rank->part, stage, rank->nstages >= 2 && rank->argument == 2 ? stages / 2 : stages,
+                          stage_out);
 }
 
 static dp_status_t swap_fails(rank_t *rank, dp_pipeline_t *p)
@@ -707,7 +951,8 @@ START_TEST(a_swap_that_fails_ends_the_job)
     static const struct {
         dp_status_t status;
         const char *words[3];
-    } due[] = {{DP_ERR_IO, {"rank 1", "swapping", "a planted failure"}}, {DP_ERR_MISMATCH, {"rank 1", "stage", "than before"}}};
+    } due[] = {{DP_ERR_IO, {"rank 1", "swapping", "a planted failure"}},
+               {DP_ERR_MISMATCH, {"rank 1", "stage", "than before"}}};
     rank_t ranks[2];
 
     for (int r = 0; r < 2; r++) {
@@ -768,7 +1013,7 @@ START_TEST(the_operation_that_failed_is_named)
 }
 END_TEST
 
-static volatile int hanging; /* 1: rank 1 is in the kernel that never returns */
+static volatile int hanging;         /* 1: rank 1 is in the kernel that never returns */
 static dp_pipeline_t *volatile kept; /* what is left behind stays in sight of leak checkers */
 
 static dp_status_t hang(void)
@@ -795,8 +1040,8 @@ static dp_status_t hang_or_fail(rank_t *rank, dp_pipeline_t *p)
     return rank_step(p, 0, NULL);
 }
 
-/* One rank fails, the other is in a kernel that does not come back: its step and its close return all the same, and leave alone
- * what that kernel may be using. */
+/* One rank fails, the other is in a kernel that does not come back: its step and its close return all the same, and
+ * leave alone what that kernel may be using. */
 START_TEST(a_kernel_that_never_returns)
 {
     static const char *const words[] = {"rank 0: step 0: ", "a planted error"};
@@ -815,6 +1060,7 @@ START_TEST(a_kernel_that_never_returns)
     for (int r = 0; r < 2; r++)
         rank_expect(&ranks[r], r, DP_ERR_NUMERIC, words, 2);
     ck_assert_msg(strstr(logged, "rank 1: a kernel does not return") != NULL, "logged: %s", logged);
+    _exit(EXIT_SUCCESS); /* what the log asks for: threads that nobody can join are left */
 }
 END_TEST
 
@@ -947,6 +1193,22 @@ static void fail_device(int n, long start, long stride)
     oom_uninstall();
 }
 
+/* What a trainer leaves at zero the engine knows: by it, GPUs of a host are dealt out. */
+START_TEST(devices_are_told_their_local_rank)
+{
+    rank_t ranks[2];
+
+    warm_up();
+    prepare_all(ranks, 2);
+    for (int r = 0; r < 2; r++)
+        ranks[r].options.device = mock_device;
+    ranks_run(ranks, 2);
+    for (int r = 0; r < 2; r++)
+        rank_expect(&ranks[r], r, DP_OK, NULL, 0);
+    ck_assert_uint_eq(failing_device()->local_ranks(), 3);
+}
+END_TEST
+
 START_TEST(a_call_of_the_device_fails_on_one_rank)
 {
     fail_device(1, _i, 4);
@@ -962,8 +1224,8 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("engine/open");
-    TCase *options = tcase_create("options"), *pipelines = tcase_create("pipelines"), *failures = tcase_create("failures"),
-          *left = tcase_create("left");
+    TCase *options = tcase_create("options"), *pipelines = tcase_create("pipelines"),
+          *failures = tcase_create("failures"), *left = tcase_create("left");
 
     snprintf(mock_comm, sizeof(mock_comm), "%s/mock_comm_threads.so", getenv("DP_TEST_MOCKS"));
     snprintf(mock_device, sizeof(mock_device), "%s/mock_failing_device.so", getenv("DP_TEST_MOCKS"));
@@ -972,7 +1234,9 @@ int main(void)
     tcase_add_test(options, senseless_arguments);
     tcase_add_loop_test(options, ranks_must_agree, 0, (int)(sizeof(differences) / sizeof(differences[0])));
     tcase_add_loop_test(options, copies_of_a_stage_must_be_alike, 0, 3);
-    tcase_add_loop_test(options, a_builder_fails_on_one_rank, 0, 3);
+    tcase_add_loop_test(options, a_builder_fails_on_one_rank, 0, 4);
+    tcase_add_loop_test(options, data_of_an_end_are_missing, 0, 6);
+    tcase_add_loop_test(options, the_environment_asks_for_a_trace, 0, 3);
     tcase_add_loop_test(options, what_was_built_is_unbuilt_once, 0, 3);
     suite_add_tcase(suite, options);
 
@@ -984,13 +1248,14 @@ int main(void)
     tcase_add_test(pipelines, spans_have_the_times_of_kernels);
     tcase_add_test(pipelines, plugins_are_told_their_share_of_the_device);
     tcase_add_test(pipelines, a_hundred_times);
+    tcase_add_test(pipelines, devices_are_told_their_local_rank);
     suite_add_tcase(suite, pipelines);
 
     tcase_set_timeout(failures, 30);
     tcase_add_test(failures, a_swap_that_cannot_be_is_refused);
     tcase_add_loop_test(failures, a_swap_that_fails_ends_the_job, 0, 2);
     tcase_add_loop_test(failures, the_operation_that_failed_is_named, 0, 4);
-    tcase_add_test(failures, a_kernel_that_never_returns);
+    tcase_add_exit_test(failures, a_kernel_that_never_returns, EXIT_SUCCESS);
     suite_add_tcase(suite, failures);
 
     tcase_set_timeout(left, 60);

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * test_group_join.c: ranks as processes find each other, work together and part; and what keeps them from it. */
-#include "../support/forked.h"
+#include "tests/support/forked.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -491,8 +491,7 @@ static void write_secret(int which, const char *text, mode_t mode)
 {
     int fd;
 
-    snprintf(secret_path[which], sizeof(secret_path[which]), "/tmp/dp-test-secret.%d.%d", which,
-             (int)getpid());
+    snprintf(secret_path[which], sizeof(secret_path[which]), "/tmp/dp-test-secret.%d.%d", which, (int)getpid());
     unlink(secret_path[which]);
     fd = open(secret_path[which], O_WRONLY | O_CREAT | O_EXCL, mode);
     ck_assert_int_ge(fd, 0);
@@ -534,8 +533,7 @@ END_TEST
 
 START_TEST(another_secret_keeps_out)
 {
-    static const int arguments[] = {1, 11, 0,
-                                    10}; /* a spoke with another or none, the hub with another or none */
+    static const int arguments[] = {1, 11, 0, 10}; /* a spoke with another or none, the hub with another or none */
     forked_job_t job;
 
     write_secret(0, "correct horse battery staple", 0600);
@@ -829,7 +827,7 @@ static dp_status_t blackbox_body(forked_t *self)
         dp_group_blackbox_name(group, 200, "mlp");
         records[999] = (dp_span_t){.start_ns = 30,
                                    .step = 3,
-                                   .mb = 5,
+                                   .microbatch = 5,
                                    .chunk = 1,
                                    .stage = (int16_t)self->rank,
                                    .segment = 2,

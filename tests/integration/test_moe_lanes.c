@@ -1,17 +1,17 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_moe_lanes.c: moe_cpu on the lanes of device_cpu and the exchanges of comm_shm, ranks as threads. F&B pairs run with
- * nothing but events between the calls of one micro-batch, so that the lanes overlap; the bits are those of one rank that
- * does everything at once in the caller. */
-#include "../support/moe_block.h"
-#include "../support/suite.h"
+ * test_moe_lanes.c: moe_cpu on the lanes of device_cpu and the exchanges of comm_shm, ranks as threads. F&B pairs run
+ * with nothing but events between the calls of one micro-batch, so that the lanes overlap; the bits are those of one
+ * rank that does everything at once in the caller. */
+#include "tests/support/moe_block.h"
+#include "tests/support/suite.h"
 
 #include <stdio.h>
 
 enum { MICROBATCHES = 8, ELEMENTS_MOST = 4096 };
 
 typedef struct job {
-    const dp_moe_config_t *config;
+    const moe_config_t *config;
     int32_t ranks;
     dp_group_t *groups[INLINE_RANKS];
     double y[MICROBATCHES][ELEMENTS_MOST], dx[MICROBATCHES][ELEMENTS_MOST];
@@ -64,15 +64,14 @@ static void rank_open(rank_t *r)
     expect_ok(r->comm_vt->open(host, &comm, &r->comm), "comm");
     r->block.vt = block_load("moe_cpu");
     r->block.config = *r->job->config;
-    r->block.config.device_vt = r->device_vt;
-    r->block.config.device = r->device;
-    r->block.config.comm_vt = r->comm_vt;
-    r->block.config.comm = r->comm;
-    r->block.config.comm_rank = r->number;
-    r->block.config.comm_size = r->job->ranks;
+    r->block.config.moe.device_vt = r->device_vt;
+    r->block.config.moe.device = r->device;
+    r->block.config.moe.comm_vt = r->comm_vt;
+    r->block.config.moe.comm = r->comm;
+    r->block.config.moe.comm_rank = r->number;
+    r->block.config.moe.comm_size = r->job->ranks;
     expect_ok(r->device_vt->stream_open(r->device, DP_LANE_COMPUTE, &r->block.lanes[0]), "compute lane");
-    expect_ok(r->device_vt->stream_open(r->device, DP_LANE_ALL_TO_ALL, &r->block.lanes[1]),
-              "all-to-all lane");
+    expect_ok(r->device_vt->stream_open(r->device, DP_LANE_ALL_TO_ALL, &r->block.lanes[1]), "all-to-all lane");
     for (m = 0; m < MICROBATCHES; m++)
         expect_ok(r->device_vt->event_open(r->device, &r->events[m]), "event");
     block_start(&r->block, host);
@@ -137,17 +136,17 @@ static void run_passes(rank_t *r, pass_t *passes, int32_t count)
 
 /* ---- the same micro-batches either way ---- */
 
-static size_t common_params(const dp_moe_config_t *c)
+static size_t common_params(const moe_config_t *c)
 {
     const size_t d = c->shape.hidden;
 
-    return d + d * c->experts + c->experts + 3 * d * c->shared_experts * c->expert_hidden;
+    return d + d * c->moe.experts + c->moe.experts + 3 * d * c->moe.shared_experts * c->moe.expert_hidden;
 }
 
 static guarded_t params_of(const block_t *b)
 {
-    const dp_moe_config_t *c = &b->config;
-    const size_t common = common_params(c), shift = (b->sizes.param_count - common) * (size_t)c->comm_rank;
+    const moe_config_t *c = &b->config;
+    const size_t common = common_params(c), shift = (b->sizes.param_count - common) * (size_t)c->moe.comm_rank;
     const guarded_t params = guarded_allocate(b->sizes.param_count * block_element(b));
     size_t i;
 
@@ -182,7 +181,7 @@ static void keep_grads(job_t *job, const block_t *b, const guarded_t *grads)
     size_t i;
 
     for (i = 0; i < share; i++)
-        job->experts[(size_t)b->config.comm_rank * share + i] =
+        job->experts[(size_t)b->config.moe.comm_rank * share + i] =
             real_at(b->config.shape.dtype, guarded_memory(grads), common + i);
 }
 
@@ -211,18 +210,18 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
-static job_t *job_open(const dp_moe_config_t *config, int32_t ranks)
+static job_t *job_open(const moe_config_t *config, int32_t ranks)
 {
     job_t *job = calloc(1, sizeof(*job));
 
     job->config = config;
     job->ranks = ranks;
-    job->experts = calloc((size_t)config->experts * 3 * config->shape.hidden * config->expert_hidden,
+    job->experts = calloc((size_t)config->moe.experts * 3 * config->shape.hidden * config->moe.expert_hidden,
                           sizeof(*job->experts));
     return job;
 }
 
-static job_t *run_lanes(const dp_moe_config_t *config, int32_t ranks)
+static job_t *run_lanes(const moe_config_t *config, int32_t ranks)
 {
     job_t *job = job_open(config, ranks);
     rank_t members[INLINE_RANKS];
@@ -241,7 +240,7 @@ static job_t *run_lanes(const dp_moe_config_t *config, int32_t ranks)
     return job;
 }
 
-static job_t *run_inline(const dp_moe_config_t *config)
+static job_t *run_inline(const moe_config_t *config)
 {
     job_t *job = job_open(config, 1);
     inline_group_t group;
@@ -272,17 +271,16 @@ static job_t *run_inline(const dp_moe_config_t *config)
 START_TEST(lanes_that_overlap_give_the_same_bits)
 {
     static const int32_t ranks[] = {1, 2, 4};
-    dp_moe_config_t c = block_config(_i % 2 == 0 ? DP_F32 : DP_F64, 37, 24, 8, 3, 20, 1);
-    const size_t experts = (size_t)c.experts * 3 * c.shape.hidden * c.expert_hidden;
+    moe_config_t c = block_config(_i % 2 == 0 ? DP_F32 : DP_F64, 37, 24, 8, 3, 20, 1);
+    const size_t experts = (size_t)c.moe.experts * 3 * c.shape.hidden * c.moe.expert_hidden;
     job_t *alone, *together;
 
-    c.normalize = 1;
-    c.aux_alpha = 0.125F;
+    c.moe.normalize = 1;
+    c.moe.aux_alpha = 0.125F;
     ck_assert_uint_le(c.shape.sequence * c.shape.hidden, ELEMENTS_MOST);
     alone = run_inline(&c);
     together = run_lanes(&c, ranks[_i / 2]);
-    ck_assert(alone->y[MICROBATCHES - 1][0] != 0 && alone->dx[MICROBATCHES - 1][0] != 0 &&
-              alone->experts[0] != 0);
+    ck_assert(alone->y[MICROBATCHES - 1][0] != 0 && alone->dx[MICROBATCHES - 1][0] != 0 && alone->experts[0] != 0);
     ck_assert_mem_eq(alone->y, together->y, sizeof(alone->y));
     ck_assert_mem_eq(alone->dx, together->dx, sizeof(alone->dx));
     ck_assert_mem_eq(alone->experts, together->experts, experts * sizeof(double));

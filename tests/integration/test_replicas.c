@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_replicas.c: replicas of experts over groups of threads with device_cpu and comm_shm: after a move each has what belongs to
- * its new expert and nothing else was sent; sums are those that a loop over replicas finds, to the bit. */
-#include "../support/suite.h"
+ * test_replicas.c: replicas of experts over groups of threads with device_cpu and comm_shm: after a move each has what
+ * belongs to its new expert and nothing else was sent; sums are those that a loop over replicas finds, to the bit. */
+#include "tests/support/suite.h"
 
 #include <dualpipe/dualpipe.h>
 #include <pthread.h>
@@ -158,16 +158,16 @@ static void expect_memory(const rank_t *r, const dp_replica_memory_t *m, int whi
     for (int32_t i = 0; i < local; i++)
         for (size_t at = 0; at < m->bytes; at++)
             if (bytes[(size_t)i * m->bytes + at] != byte_of(placement[first + i], which, at))
-                ck_abort_msg("rank %d: byte %zu of memory %d of replica %d is not expert %d's", r->number, at,
-                             which, first + i, placement[first + i]);
+                ck_abort_msg("rank %d: byte %zu of memory %d of replica %d is not expert %d's", r->number, at, which,
+                             first + i, placement[first + i]);
     ck_assert_int_eq(bytes[-1], 77);
     ck_assert_int_eq(bytes[(size_t)local * m->bytes], 77);
 }
 
 static void move_about(rank_t *r)
 {
-    static const size_t sizes[MEMORIES] = {
-        24, 1, 150001}; /* less than a row of the exchange; several pieces and a rest */
+    static const size_t sizes[MEMORIES] = {24, 1,
+                                           150001}; /* less than a row of the exchange; several pieces and a rest */
     const job_t *job = r->job;
     const int32_t local = (int32_t)job->replicas / job->ranks, first = r->number * local;
     int32_t placement[2][REPLICAS_MOST];
@@ -178,7 +178,7 @@ static void move_about(rank_t *r)
     draw_placement(job, job->seed, placement[0]);
     for (int m = 0; m < MEMORIES; m++) {
         start[m] = malloc((size_t)local * sizes[m] + 2);
-        memories[m] = (dp_replica_memory_t){(char *)start[m] + 1, sizes[m]};
+        memories[m] = (dp_replica_memory_t){.memory = (char *)start[m] + 1, .bytes = sizes[m]};
         memset(start[m], 77, (size_t)local * sizes[m] + 2);
         for (int32_t i = 0; i < local; i++)
             for (size_t at = 0; at < sizes[m]; at++)
@@ -208,8 +208,7 @@ static void move_about(rank_t *r)
 static const struct {
     uint32_t experts, replicas;
     int32_t ranks;
-} shapes[] = {{1, 1, 1}, {3, 5, 1}, {1, 2, 2},  {4, 4, 2},  {3, 8, 2},
-              {5, 8, 4}, {8, 8, 4}, {2, 12, 4}, {13, 36, 4}};
+} shapes[] = {{1, 1, 1}, {3, 5, 1}, {1, 2, 2}, {4, 4, 2}, {3, 8, 2}, {5, 8, 4}, {8, 8, 4}, {2, 12, 4}, {13, 36, 4}};
 enum { SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
 static job_t job_of(int shape, size_t expert_count, dp_dtype_t dtype)
@@ -306,15 +305,14 @@ END_TEST
 static void expect_refused(dp_status_t got, dp_status_t wanted, const char *word)
 {
     ck_assert_msg(got == wanted, "%s: %s", dp_status_name(got), dp_last_error());
-    ck_assert_msg(strstr(dp_last_error(), word) != NULL, "\"%s\" does not speak of \"%s\"", dp_last_error(),
-                  word);
+    ck_assert_msg(strstr(dp_last_error(), word) != NULL, "\"%s\" does not speak of \"%s\"", dp_last_error(), word);
 }
 
 static void refuse(rank_t *r)
 {
     static const int32_t good[] = {0, 1, 2, 0, 1}, absent[] = {0, 1, 1, 0, 1}, high[] = {0, 1, 2, 3, 1},
                          low[] = {0, 1, 2, -1, 1};
-    dp_replica_memory_t memory = {NULL, 0};
+    dp_replica_memory_t memory = {.memory = NULL};
     dp_replicas_config_t c;
     dp_replicas_t *none = NULL;
     dp_comm_vt_t comm;
@@ -330,14 +328,14 @@ static void refuse(rank_t *r)
     expect_refused(dp_replicas_move(r->replicas, good, good, NULL, 1, NULL), DP_ERR_INVALID, "NULL");
     expect_ok(dp_replicas_move(r->replicas, good, good, NULL, 0, NULL), "a move of nothing");
     ck_assert_uint_gt(dp_replicas_bytes(r->replicas), 0);
-#define REFUSED(change, status, word)                                                                        \
-    do {                                                                                                     \
-        c = config_of(r);                                                                                    \
-        change;                                                                                              \
-        expect_refused(dp_replicas_open(&c, &none), status, word);                                           \
-        ck_assert_ptr_null(none);                                                                            \
+#define REFUSED(change, status, word)                                                                                  \
+    do {                                                                                                               \
+        c = config_of(r);                                                                                              \
+        change;                                                                                                        \
+        expect_refused(dp_replicas_open(&c, &none), status, word);                                                     \
+        ck_assert_ptr_null(none);                                                                                      \
     } while (0)
-    expect_refused(dp_replicas_open(NULL, &none), DP_ERR_INVALID, "configuration");
+    expect_refused(dp_replicas_open(NULL, &none), DP_ERR_INVALID, "config is NULL");
     REFUSED(c.struct_size = 8, DP_ERR_INVALID, "struct_size");
     REFUSED(c.device = NULL, DP_ERR_INVALID, "device");
     REFUSED(c.comm = NULL, DP_ERR_INVALID, "comm");
@@ -349,7 +347,7 @@ static void refuse(rank_t *r)
     REFUSED(c.replicas = 2000000, DP_ERR_INVALID, "2000000 replicas");
     REFUSED(c.expert_count = 0, DP_ERR_INVALID, "0 elements");
     REFUSED(c.expert_count = SIZE_MAX, DP_ERR_INVALID, "memory");
-    REFUSED(c.dtype = DP_I64, DP_ERR_INVALID, "dtype 3");
+    REFUSED(c.dtype = DP_I64, DP_ERR_INVALID, "dtype i64");
     REFUSED(c.exchange_id = 9, DP_ERR_INVALID, "open already");
     comm = *r->comm_vt;
     comm.exchange = NULL;
@@ -368,7 +366,8 @@ END_TEST
 
 /* ---- layers ---- */
 
-/* Blocks that are nothing but lists: attention with one parameter, MoE with a router and two replicas of two tensors. */
+/* Blocks that are nothing but lists: attention with one parameter, MoE with a router and two replicas of two
+   tensors. */
 struct dp_attention {
     int nothing;
 };
@@ -380,21 +379,23 @@ struct dp_moe {
 static dp_status_t attention_sizes(const dp_attention_t *a, dp_block_sizes_t *out)
 {
     (void)a;
-    *out = (dp_block_sizes_t){.struct_size = sizeof(*out), .param_count = 3, .nparams = 1};
+    out->param_count = 3;
+    out->nparams = 1;
     return DP_OK;
 }
 
 static dp_status_t attention_params(const dp_attention_t *a, dp_param_t *out)
 {
     (void)a;
-    *out = (dp_param_t){"wq", DP_PARAM_MATRIX, 0, 3, 1, 0, -1};
+    *out = (dp_param_t){.name = "wq", .kind = DP_PARAM_MATRIX, .count = 3, .fan_in = 1};
     return DP_OK;
 }
 
 static dp_status_t moe_sizes(const dp_moe_t *m, dp_block_sizes_t *out)
 {
     (void)m;
-    *out = (dp_block_sizes_t){.struct_size = sizeof(*out), .param_count = 13, .nparams = 5};
+    out->param_count = 13;
+    out->nparams = 5;
     return DP_OK;
 }
 
@@ -408,11 +409,18 @@ static const dp_attention_vt_t attention_vt = {
     .struct_size = sizeof(attention_vt), .sizes = attention_sizes, .params = attention_params};
 static const dp_moe_vt_t moe_vt = {
     .struct_size = sizeof(moe_vt), .caps = DP_MOE_CAP_REPLICAS, .sizes = moe_sizes, .params = moe_params};
-static const dp_moe_t good_moe = {{{"router", DP_PARAM_MATRIX, 0, 5, 1, 0, -1},
-                                   {"replicas.0.a", DP_PARAM_MATRIX, 5, 1, 1, 0, 0},
-                                   {"replicas.0.b", DP_PARAM_MATRIX, 6, 3, 1, 0, 0},
-                                   {"replicas.1.a", DP_PARAM_MATRIX, 9, 1, 1, 0, 1},
-                                   {"replicas.1.b", DP_PARAM_MATRIX, 10, 3, 1, 0, 1}}};
+static const dp_moe_t good_moe = {
+    {{.name = "router", .kind = DP_PARAM_MATRIX, .count = 5, .fan_in = 1},
+     {.name = "replicas.0.a", .kind = DP_PARAM_MATRIX, .offset = 5, .count = 1, .fan_in = 1, .sharded = 1, .expert = 0},
+     {.name = "replicas.0.b", .kind = DP_PARAM_MATRIX, .offset = 6, .count = 3, .fan_in = 1, .sharded = 1, .expert = 0},
+     {.name = "replicas.1.a", .kind = DP_PARAM_MATRIX, .offset = 9, .count = 1, .fan_in = 1, .sharded = 1, .expert = 1},
+     {.name = "replicas.1.b",
+      .kind = DP_PARAM_MATRIX,
+      .offset = 10,
+      .count = 3,
+      .fan_in = 1,
+      .sharded = 1,
+      .expert = 1}}};
 
 static dp_status_t replicate(rank_t *r, const dp_moe_vt_t *vt, dp_moe_t *moe, const int32_t *placement,
                              dp_moe_layer_t **layer, dp_part_t *part)
@@ -428,11 +436,11 @@ static void use_layers(rank_t *r)
 {
     static const int32_t first[] = {0, 0}, bad[] = {0, 1};
     double params[2][4] = {{1, 2, 3, 4}, {1, 2, 3, 4}}, grads[64 + 5 + 8] = {0};
-    const dp_replica_memory_t memory = {params, sizeof(params[0])};
+    const dp_replica_memory_t memory = {.memory = params, .bytes = sizeof(params[0])};
     dp_moe_t moe = good_moe;
     dp_moe_vt_t plain = moe_vt;
     dp_moe_layer_t *layer;
-    dp_part_t part;
+    dp_part_t part = {.struct_size = sizeof(part)};
 
     expect_ok(replicate(r, &moe_vt, &moe, first, &layer, &part), "replicate");
     ck_assert_mem_eq(dp_moe_layer_placement(layer), first, sizeof(first));
@@ -453,12 +461,10 @@ static void use_layers(rank_t *r)
     dp_moe_layer_free(layer);
 
     plain.caps = 0;
-    expect_refused(replicate(r, &plain, &moe, first, &layer, &part), DP_ERR_UNSUPPORTED,
-                   "DP_MOE_CAP_REPLICAS");
+    expect_refused(replicate(r, &plain, &moe, first, &layer, &part), DP_ERR_UNSUPPORTED, "DP_MOE_CAP_REPLICAS");
     dp_moe_layer_free(layer);
     expect_refused(replicate(r, &moe_vt, &moe, bad, &layer, &part), DP_ERR_INVALID, "expert 1");
-    expect_refused(dp_moe_layer_place(layer, first, &memory, 1, NULL), DP_ERR_INVALID,
-                   "no replicated experts");
+    expect_refused(dp_moe_layer_place(layer, first, &memory, 1, NULL), DP_ERR_INVALID, "no replicated experts");
     dp_moe_layer_free(layer);
     moe.params[3].expert = 0; /* one expert of eight elements */
     expect_refused(replicate(r, &moe_vt, &moe, first, &layer, &part), DP_ERR_MISMATCH, "config.replicas 2");

@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * trace_facts.c FILE RANKS: is a trace what Perfetto reads without a warning? Every event has what its phase calls for,
- * slices of one thread nest or follow each other, every arrow has both ends, each of them inside a slice, and every process
- * and thread has a name. Exit status 0, or 1 with what is wrong; 77 without jansson. */
+ * slices of one thread nest or follow each other, every arrow has both ends, each of them inside a slice, and every
+ * process and thread has a name. Exit status 0, or 1 with what is wrong; 77 without jansson. */
 #include "config.h"
 
 #include <stdio.h>
@@ -130,8 +130,8 @@ static size_t check_arrows(const event_t *events, size_t n)
     size_t i = 0;
 
     for (; i < n && events[i].phase != 'X'; i += 2)
-        if (events[i].phase != 's' || i + 1 == n || events[i + 1].phase != 'f' ||
-            events[i].id != events[i + 1].id || events[i + 1].start < events[i].start)
+        if (events[i].phase != 's' || i + 1 == n || events[i + 1].phase != 'f' || events[i].id != events[i + 1].id ||
+            events[i + 1].start < events[i].start)
             fail("an arrow with one end, or backwards (number by id)", i);
     return i / 2;
 }

@@ -3,7 +3,7 @@
 # train.sh: what the scripts that run the language-model trainer share; they read it with ".".
 
 dualpipe=$DP_TEST_BUILDDIR/dualpipe
-train=$DP_TEST_BUILDDIR/examples/train_moe/train_moe
+train=$DP_TEST_BUILDDIR/apps/train_moe/train_moe
 scale=${DUALPIPE_TIMEOUT_SCALE:-1}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

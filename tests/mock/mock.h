@@ -48,5 +48,12 @@ __attribute__((constructor)) static void mock_constructed(void)
     setenv("DP_MOCK_CONSTRUCTED", "1", 1);
 }
 
-DP_PLUGIN_DEFINE(mock) = {MOCK_STRUCT_SIZE, MOCK_ABI_MAJOR, MOCK_ABI_MINOR, MOCK_NAME,         "1.2.3",
-                          "a mock",         NULL,           NULL,           MOCK_GET_INTERFACE};
+DP_PLUGIN_DEFINE(mock) = {
+    .struct_size = MOCK_STRUCT_SIZE,
+    .abi_major = MOCK_ABI_MAJOR,
+    .abi_minor = MOCK_ABI_MINOR,
+    .name = MOCK_NAME,
+    .version = "1.2.3",
+    .summary = "a mock",
+    .get_interface = MOCK_GET_INTERFACE,
+};

@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * mock_attention_poke.c: attention_cpu with one number changed, to see who notices. MOCK_REAL: the file of attention_cpu.
- * MOCK_POKE=serial: in every instance but the first of this process (the serial run of --verify) the first output
- * is off by about 1e-6. MOCK_POKE=nan:RANK:STEP: on that rank it is not a number from that step on. */
+ * mock_attention_poke.c: attention_cpu with one number changed, to see who notices. MOCK_REAL: the file of
+ * attention_cpu. MOCK_POKE=serial: in every instance but the first of this process (the serial run of --verify) the
+ * first output is off by about 1e-6. MOCK_POKE=nan:RANK:STEP: on that rank it is not a number from that step on. */
 #include <dualpipe/attention.h>
 
 #include <dlfcn.h>
@@ -38,11 +38,10 @@ static dp_status_t poke_open(const dp_host_t *host, const dp_attention_config_t 
         return DP_FAIL(host, DP_ERR_NOMEM, "no memory");
     *a = (dp_attention_t){.vt = plugin->get_interface(DP_IFACE_ATTENTION), .device_vt = config->device_vt};
     a->host = host;
-    a->dtype = config->shape.dtype;
+    a->dtype = config->shape->dtype;
     a->number = __atomic_fetch_add(&instances, 1, __ATOMIC_RELAXED);
     a->step = -1;
-    if (what != NULL && sscanf(what, "nan:%d:%d", &a->rank, &a->step) == 2 &&
-        (rank == NULL || atoi(rank) != a->rank))
+    if (what != NULL && sscanf(what, "nan:%d:%d", &a->rank, &a->step) == 2 && (rank == NULL || atoi(rank) != a->rank))
         a->step = -1;
     status = a->vt->open(host, config, &a->real);
     if (status < 0) {
@@ -112,7 +111,6 @@ static dp_status_t poke_backward_weight(dp_attention_t *a, const dp_io_t *io, dp
 
 static const dp_attention_vt_t table = {
     .struct_size = sizeof(table),
-    .caps = DP_ATTENTION_CAP_DETERMINISTIC,
     .open = poke_open,
     .close = poke_close,
     .sizes = poke_sizes,
@@ -128,5 +126,9 @@ static const void *get_interface(const char *id)
 }
 
 DP_PLUGIN_DEFINE(mock_attention_poke) = {
-    DP_PLUGIN_HEAD, "mock_attention_poke", "0.1", "attention_cpu with one number changed", NULL,
-    NULL,           get_interface};
+    DP_PLUGIN_HEAD,
+    .name = "mock_attention_poke",
+    .version = "0.1",
+    .summary = "attention_cpu with one number changed",
+    .get_interface = get_interface,
+};

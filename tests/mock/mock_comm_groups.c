@@ -1,11 +1,11 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * mock_comm_groups.c: a backend that completes transfers in matched groups only, on top of comm_shm, for ranks as threads and
- * as processes.
+ * mock_comm_groups.c: a backend that completes transfers in matched groups only, on top of comm_shm, for ranks as
+ * threads and as processes.
  *
- * A receive that has come to its place on the stream says so in a message to the sender; a send waits for that before it
- * moves a byte, and a receive ends with its message. Between two ranks the n-th send meets the n-th receive, whatever their
- * channels: who they were is compared, as a transport without tags could not. */
+ * A receive that has come to its place on the stream says so in a message to the sender; a send waits for that before
+ * it moves a byte, and a receive ends with its message. Between two ranks the n-th send meets the n-th receive,
+ * whatever their channels: who they were is compared, as a transport without tags could not. */
 #include <dualpipe/comm.h>
 
 #include <dlfcn.h>
@@ -18,7 +18,7 @@
 #define MEMBERS 16 /* of one group */
 
 typedef struct notice {
-    uint32_t channel, sequence;
+    uint32_t channel, number;
 } notice_t;
 
 /* Announcements to, or from, one peer. */
@@ -37,7 +37,7 @@ struct dp_comm {
     dp_comm_t *inner;
     pair_t *pairs;
     dp_channel_end_t *ends;
-    int open; /* between group_begin and group_end */
+    int open; /* between bundle_begin and bundle_end */
     dp_stream_t *stream;
     int nmembers;
     struct member {
@@ -55,6 +55,8 @@ struct dp_channel_end {
     pair_t *pair;
     dp_channel_config_t config;
     dp_event_t **released; /* [slots] */
+    int started;
+    uint32_t count;
 };
 
 static const dp_comm_vt_t *inner;
@@ -66,7 +68,8 @@ static void find_inner(void)
     char file[4096];
     void *handle;
 
-    snprintf(file, sizeof(file), "%.*s/dp_comm_shm.so", path != NULL ? (int)strcspn(path, ":") : 0, path != NULL ? path : "");
+    snprintf(file, sizeof(file), "%.*s/dp_comm_shm.so", path != NULL ? (int)strcspn(path, ":") : 0,
+             path != NULL ? path : "");
     handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     plugin = handle != NULL ? dlsym(handle, "dp_plugin_entry") : NULL;
     inner = plugin != NULL ? plugin->get_interface(DP_IFACE_COMM) : NULL;
@@ -120,11 +123,6 @@ static void groups_close(dp_comm_t *comm)
     comm->host->release(comm->host, comm);
 }
 
-static void groups_abort(dp_comm_t *comm)
-{
-    inner->abort(comm->inner);
-}
-
 static dp_status_t find_pair(dp_comm_t *comm, const dp_channel_config_t *data, int32_t sends, pair_t **pair_out)
 {
     dp_channel_config_t config = {
@@ -174,7 +172,7 @@ static dp_status_t groups_channel_open(dp_comm_t *comm, const dp_channel_config_
     if (status < 0)
         return status;
     end = h->allocate(h, sizeof(*end), 64);
-    *end = (dp_channel_end_t){comm->ends, comm, own, pair, *config, NULL};
+    *end = (dp_channel_end_t){.next = comm->ends, .comm = comm, .inner = own, .pair = pair, .config = *config};
     end->released = h->allocate(h, config->slots * sizeof(*end->released), 64);
     for (uint32_t i = 0; i < config->slots && status >= 0; i++)
         status = comm->device_vt->event_open(comm->device, &end->released[i]);
@@ -183,14 +181,19 @@ static dp_status_t groups_channel_open(dp_comm_t *comm, const dp_channel_config_
     return status;
 }
 
-static dp_status_t groups_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out)
+static dp_status_t groups_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config,
+                                        dp_exchange_t **exchange_out)
 {
     return inner->exchange_open(comm->inner, config, exchange_out);
 }
 
 static dp_status_t groups_start(dp_comm_t *comm)
 {
-    return inner->start(comm->inner);
+    dp_status_t status = inner->start(comm->inner);
+
+    for (dp_channel_end_t *end = comm->ends; end != NULL && status >= 0; end = end->next)
+        end->started = 1;
+    return status;
 }
 
 /* ---- groups ---- */
@@ -206,15 +209,16 @@ static dp_status_t check_notice(void *arg)
 {
     const meeting_t *m = arg;
 
-    if (m->heard->channel == m->wanted.channel && m->heard->sequence == m->wanted.sequence)
+    if (m->heard->channel == m->wanted.channel && m->heard->number == m->wanted.number)
         return DP_OK;
-    return DP_FAIL(m->host, DP_ERR_PROTOCOL, "message %u of channel %u to rank %d meets the receive of message %u of channel %u",
-                   m->wanted.sequence, m->wanted.channel, m->peer, m->heard->sequence, m->heard->channel);
+    return DP_FAIL(m->host, DP_ERR_PROTOCOL,
+                   "message %u of channel %u to rank %d meets the receive of message %u of channel %u",
+                   m->wanted.number, m->wanted.channel, m->peer, m->heard->number, m->heard->channel);
 }
 
 static dp_message_tag_t notice_tag(const pair_t *pair)
 {
-    return (dp_message_tag_t){.sequence = pair->count, .microbatch = -1, .bytes = sizeof(notice_t)};
+    return (dp_message_tag_t){.number = pair->count, .microbatch = -1, .bytes = sizeof(notice_t)};
 }
 
 typedef struct writing {
@@ -235,8 +239,8 @@ static dp_status_t announce(struct member *m, dp_stream_t *s)
     dp_channel_end_t *end = m->end;
     pair_t *pair = end->pair;
     dp_message_tag_t tag = notice_tag(pair);
-    writing_t w = {&pair->written, {end->config.id, m->tag.sequence}};
-    dp_status_t status = end->comm->device_vt->stream_wait(s, end->released[m->tag.sequence % end->config.slots]);
+    writing_t w = {&pair->written, {end->config.id, m->tag.number}};
+    dp_status_t status = end->comm->device_vt->stream_wait(s, end->released[m->tag.number % end->config.slots]);
 
     pair->count++;
     if (status >= 0)
@@ -249,7 +253,7 @@ static dp_status_t send_when_met(struct member *m, dp_stream_t *s)
     dp_channel_end_t *end = m->end;
     pair_t *pair = end->pair;
     dp_message_tag_t tag = notice_tag(pair);
-    meeting_t meeting = {end->comm->host, NULL, {end->config.id, m->tag.sequence}, pair->peer};
+    meeting_t meeting = {end->comm->host, NULL, {end->config.id, m->tag.number}, pair->peer};
     const void *heard;
     dp_status_t status = inner->recv(pair->notices, &tag, &heard, s);
 
@@ -258,7 +262,7 @@ static dp_status_t send_when_met(struct member *m, dp_stream_t *s)
     if (status >= 0)
         status = end->comm->device_vt->launch(s, check_notice, &meeting, sizeof(meeting));
     if (status >= 0)
-        status = inner->release(pair->notices, tag.sequence, s);
+        status = inner->release(pair->notices, tag.number, s);
     return status < 0 ? status : inner->send(end->inner, m->from, &m->tag, s);
 }
 
@@ -282,7 +286,7 @@ static dp_status_t finish_group(dp_comm_t *comm, dp_stream_t *s)
 static dp_status_t groups_begin(dp_comm_t *comm, dp_stream_t *s)
 {
     if (comm->open)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "group_begin inside of a group");
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "bundle_begin inside of a group");
     comm->open = 1;
     comm->stream = s;
     return DP_OK;
@@ -291,18 +295,24 @@ static dp_status_t groups_begin(dp_comm_t *comm, dp_stream_t *s)
 static dp_status_t groups_end(dp_comm_t *comm, dp_stream_t *s)
 {
     if (!comm->open || s != comm->stream)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "group_end outside of a group, or on another stream");
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "bundle_end outside of a group, or on another stream");
     comm->open = 0;
     return finish_group(comm, s);
 }
 
-static dp_status_t take_part(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, const void **data_out,
-                             dp_stream_t *s)
+static dp_status_t take_part(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag,
+                             const void **data_out, dp_stream_t *s)
 {
     dp_comm_t *comm = end->comm;
 
     if (comm->nmembers == MEMBERS || (comm->open && s != comm->stream))
         return DP_FAIL(comm->host, DP_ERR_INVALID, "a group has at most %d members, all on one stream", MEMBERS);
+    if (!end->started || tag->number != end->count || tag->bytes > end->config.slot_bytes ||
+        (end->config.sender != 0) != (data_out == NULL))
+        return DP_FAIL(comm->host, DP_ERR_INVALID,
+                       "message %u of channel %u: not the next, too large, or the wrong end", tag->number,
+                       end->config.id);
+    end->count++;
     comm->members[comm->nmembers++] = (struct member){end, from, data_out, *tag};
     return comm->open ? DP_OK : finish_group(comm, s);
 }
@@ -312,40 +322,36 @@ static dp_status_t groups_send(dp_channel_end_t *end, const void *from, const dp
     return take_part(end, from, tag, NULL, s);
 }
 
-static dp_status_t groups_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out, dp_stream_t *s)
+static dp_status_t groups_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
+                               dp_stream_t *s)
 {
     return take_part(end, NULL, expected, data_out, s);
 }
 
-static dp_status_t groups_release(dp_channel_end_t *end, uint32_t sequence, dp_stream_t *s)
+static dp_status_t groups_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
 {
-    dp_status_t status = inner->release(end->inner, sequence, s);
+    dp_status_t status = inner->release(end->inner, number, s);
 
-    return status < 0 ? status : end->comm->device_vt->event_record(end->released[sequence % end->config.slots], s);
+    return status < 0 ? status : end->comm->device_vt->event_record(end->released[number % end->config.slots], s);
 }
 
 /* ---- the rest is the inner backend's ---- */
 
-static dp_status_t groups_exchange(dp_exchange_t *x, uint32_t sequence, const void *send, const int32_t *send_offsets,
+static dp_status_t groups_exchange(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
                                    const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
                                    dp_stream_t *s)
 {
-    return inner->exchange(x, sequence, send, send_offsets, send_counts, rows_out, counts_out, s);
+    return inner->exchange(x, number, send, send_offsets, send_counts, rows_out, counts_out, s);
 }
 
-static dp_status_t groups_exchange_release(dp_exchange_t *x, uint32_t sequence, dp_stream_t *s)
+static dp_status_t groups_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
 {
-    return inner->exchange_release(x, sequence, s);
+    return inner->exchange_release(x, number, s);
 }
 
 static dp_status_t groups_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s)
 {
     return inner->all_reduce(comm->inner, data, count, dtype, s);
-}
-
-static dp_status_t groups_barrier(dp_comm_t *comm, dp_stream_t *s)
-{
-    return inner->barrier(comm->inner, s);
 }
 
 static size_t groups_memory_bytes(dp_comm_t *comm)
@@ -358,19 +364,17 @@ static const dp_comm_vt_t table = {
     .caps = 0,
     .open = groups_open,
     .close = groups_close,
-    .abort = groups_abort,
     .channel_open = groups_channel_open,
     .exchange_open = groups_exchange_open,
     .start = groups_start,
     .send = groups_send,
     .recv = groups_recv,
     .release = groups_release,
-    .group_begin = groups_begin,
-    .group_end = groups_end,
+    .bundle_begin = groups_begin,
+    .bundle_end = groups_end,
     .exchange = groups_exchange,
     .exchange_release = groups_exchange_release,
     .all_reduce = groups_all_reduce,
-    .barrier = groups_barrier,
     .memory_bytes = groups_memory_bytes,
 };
 
@@ -379,5 +383,10 @@ static const void *get_interface(const char *id)
     return strcmp(id, DP_IFACE_COMM) == 0 ? &table : NULL;
 }
 
-DP_PLUGIN_DEFINE(mock_comm_groups) = {DP_PLUGIN_HEAD, "mock_comm_groups", "0.1", "matched groups over shared memory", NULL, NULL,
-                                      get_interface};
+DP_PLUGIN_DEFINE(mock_comm_groups) = {
+    DP_PLUGIN_HEAD,
+    .name = "mock_comm_groups",
+    .version = "0.1",
+    .summary = "matched groups over shared memory",
+    .get_interface = get_interface,
+};

@@ -14,6 +14,7 @@ static const dp_device_vt_t *real;
 static _Thread_local const dp_host_t *own_host; /* an instance is called from one thread */
 static atomic_long count, due = -1;
 static _Atomic(const char *) failed;
+static _Atomic(uint64_t) numbers;
 
 static dp_status_t fails(const char *call)
 {
@@ -32,6 +33,7 @@ static dp_status_t fails(const char *call)
 static dp_status_t failing_open(const dp_host_t *host, const dp_device_config_t *config, dp_device_t **device_out)
 {
     own_host = host;
+    atomic_fetch_or(&numbers, UINT64_C(1) << config->local_rank % 64);
     FORWARD(open, host, config, device_out);
 }
 
@@ -109,7 +111,12 @@ static const char *struck(void)
     return atomic_load(&failed);
 }
 
-static const mock_failing_device_t control = {sizeof(control), arm, calls, struck};
+static uint64_t local_ranks(void)
+{
+    return atomic_load(&numbers);
+}
+
+static const mock_failing_device_t control = {sizeof(control), arm, calls, struck, local_ranks};
 
 static const void *get_interface(const char *id)
 {
@@ -149,5 +156,7 @@ static dp_status_t init(const dp_host_t *host)
     return DP_OK;
 }
 
-DP_PLUGIN_DEFINE(mock_failing_device) = {DP_PLUGIN_HEAD, "mock_failing_device", "0.1", "device_cpu, with a failure", init, NULL,
-                                         get_interface};
+DP_PLUGIN_DEFINE(mock_failing_device) = {
+    DP_PLUGIN_HEAD, .name = "mock_failing_device",  .version = "0.1", .summary = "device_cpu, with a failure",
+    .init = init,   .get_interface = get_interface,
+};

@@ -11,9 +11,10 @@
 /* Counts the calls that may fail, of all instances of the process. */
 typedef struct mock_failing_device {
     uint32_t struct_size;
-    void (*arm)(long k);        /* call k from now (from 0) fails, once; negative: none does */
-    long (*calls)(void);        /* since arm                                                  */
-    const char *(*struck)(void); /* the call that failed since arm, NULL: none                 */
+    void (*arm)(long k);           /* call k from now (from 0) fails, once; negative: none does */
+    long (*calls)(void);           /* since arm */
+    const char *(*struck)(void);   /* the call that failed since arm, NULL: none */
+    uint64_t (*local_ranks)(void); /* of all devices opened so far, a bit for each */
 } mock_failing_device_t;
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * mock_moe_plain.c: moe_cpu without DP_MOE_CAP_REPLICAS, as a plugin would be that knows nothing of replicas. MOCK_REAL: the
- * file of moe_cpu. */
+ * mock_moe_plain.c: moe_cpu without DP_MOE_CAP_REPLICAS, as a plugin would be that knows nothing of replicas.
+ * MOCK_REAL: the file of moe_cpu. */
 #include <dualpipe/moe.h>
 
 #include <dlfcn.h>
@@ -22,5 +22,10 @@ static const void *get_interface(const char *id)
     return &table;
 }
 
-DP_PLUGIN_DEFINE(mock_moe_plain) = {DP_PLUGIN_HEAD, "mock_moe_plain", "0.1", "moe_cpu without replicas", NULL,
-                                    NULL,           get_interface};
+DP_PLUGIN_DEFINE(mock_moe_plain) = {
+    DP_PLUGIN_HEAD,
+    .name = "mock_moe_plain",
+    .version = "0.1",
+    .summary = "moe_cpu without replicas",
+    .get_interface = get_interface,
+};

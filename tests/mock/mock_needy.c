@@ -9,5 +9,10 @@ static const void *get_interface(const char *id)
     return NULL;
 }
 
-DP_PLUGIN_DEFINE(mock_needy) = {DP_PLUGIN_HEAD, "mock_needy", "1",          "needs a symbol of the host",
-                                NULL,           NULL,         get_interface};
+DP_PLUGIN_DEFINE(mock_needy) = {
+    DP_PLUGIN_HEAD,
+    .name = "mock_needy",
+    .version = "1",
+    .summary = "needs a symbol of the host",
+    .get_interface = get_interface,
+};

@@ -15,7 +15,8 @@ struct dp_profiler {
     uint64_t operations[MOST];
 };
 
-static dp_status_t profiler_open(const dp_host_t *host, const dp_profiler_config_t *config, dp_profiler_t **profiler_out)
+static dp_status_t profiler_open(const dp_host_t *host, const dp_profiler_config_t *config,
+                                 dp_profiler_t **profiler_out)
 {
     dp_profiler_t *p = host->allocate(host, sizeof(*p), 64);
 
@@ -36,7 +37,8 @@ static void profiler_close(dp_profiler_t *p)
 
 static void profiler_begin(dp_profiler_t *p, uint64_t operation, const char *name)
 {
-    p->wrong |= operation == 0 || operation > DP_PROFILER_OPERATION_MAX || name == NULL || name[0] == '\0' || p->depth != 0;
+    p->wrong |=
+        operation == 0 || operation > DP_PROFILER_OPERATION_MAX || name == NULL || name[0] == '\0' || p->depth != 0;
     p->depth++;
     if (p->count < MOST)
         p->operations[p->count++] = operation;
@@ -47,7 +49,8 @@ static void profiler_end(dp_profiler_t *p)
     p->depth--;
 }
 
-static dp_status_t profiler_collect(dp_profiler_t *p, dp_activity_t *out, size_t room, size_t *count_out, uint64_t *lost_out)
+static dp_status_t profiler_collect(dp_profiler_t *p, dp_activity_t *out, size_t room, size_t *count_out,
+                                    uint64_t *lost_out)
 {
     size_t n = 0;
 
@@ -78,5 +81,9 @@ static const void *get_interface(const char *id)
 }
 
 DP_PLUGIN_DEFINE(mock_profiler) = {
-    DP_PLUGIN_HEAD, "mock_profiler", DP_VERSION, "a profiler with times made up", NULL, NULL, get_interface,
+    DP_PLUGIN_HEAD,
+    .name = "mock_profiler",
+    .version = DP_VERSION,
+    .summary = "a profiler with times made up",
+    .get_interface = get_interface,
 };

@@ -15,8 +15,8 @@
 typedef struct cuda_host {
     dp_host_t host;
     dp_host_sm_t share;
-    char message[2048];  /* of the latest failure                       */
-    int allocations;     /* not yet released                            */
+    char message[2048];  /* of the latest failure */
+    int allocations;     /* not yet released */
     int fail_allocation; /* the n-th allocation from now fails; 0: none */
 } cuda_host_t;
 
@@ -72,8 +72,8 @@ static inline int64_t cuda_host_now(const dp_host_t *h)
 }
 
 /* Polls: tests have no time to lose, but nobody to wake them either. */
-static inline dp_status_t cuda_host_wait(const dp_host_t *h, dp_signal_t *signal, uint32_t target,
-                                         int64_t timeout_ns, const char *what)
+static inline dp_status_t cuda_host_wait(const dp_host_t *h, dp_signal_t *signal, uint32_t target, int64_t timeout_ns,
+                                         const char *what)
 {
     const int64_t end = cuda_host_now(h) + (timeout_ns < 0 ? INT64_C(20000000000) : timeout_ns);
     const struct timespec nap = {0, 100000};

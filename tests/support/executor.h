@@ -15,17 +15,16 @@
 #include <string.h>
 
 typedef enum {
-    EX_CREDITS,      /* K slots per channel, sends in line with computing        */
-    EX_PAIR_CREDITS, /* the same, but K slots shared by all channels of a pair of ranks */
-    EX_GROUPS,       /* untagged rendezvous in groups                            */
-    EX_STRICT        /* untagged rendezvous, one instruction after the other: a transfer needs both ranks at it,
-                        a sum of mirrors too */
+    EX_CREDITS, /* K slots per channel, sends in line with computing */
+    EX_BUNDLES, /* untagged rendezvous in bundles, one after the other, beside computing */
+    EX_STRICT   /* untagged rendezvous, one instruction after the other: a transfer needs both ranks at it, a sum of
+                   mirrors too */
 } ex_mode_t;
 
 typedef struct {
     bool full;
-    int sequence, mb; /* tag */
-    int label;        /* data */
+    int number, microbatch; /* tag */
+    int label;              /* data */
 } ex_slot_t;
 
 typedef struct {
@@ -40,8 +39,8 @@ typedef struct {
     char *done; /* [chunks * mbs] bit 0 F, 1 input gradient, 2 weight gradient */
     int *owner; /* [chunks * most slots] */
     int reduced[DP_MAX_CHUNKS], nreduced;
-    /* groups */
-    int group, ngroups; /* posted or to be posted */
+    /* bundles */
+    int bundle, nbundles; /* posted or to be posted */
     bool posted;
 } ex_rank_t;
 
@@ -49,11 +48,10 @@ typedef struct {
     const dp_program_t *p;
     const dp_schedule_t *s;
     ex_mode_t mode;
-    int mbs, most_slots, pair_slots;
+    int mbs, most_slots;
     ex_channel_t *channel;
     ex_rank_t *rank;
-    int *pair_used;               /* [ranks * ranks] */
-    int *pair_sends, *pair_recvs; /* groups: [ranks * ranks * limit] instruction numbers posted, in order */
+    int *pair_sends, *pair_recvs; /* bundles: [ranks * ranks * limit] instruction numbers posted, in order */
     int *nsends, *nrecvs;         /* [ranks * ranks] */
     int limit;
     bool wrong; /* data or order went wrong: the program is bad whatever comes */
@@ -69,29 +67,28 @@ static inline int ex_count(const ex_t *x, int r)
 }
 
 /* What stage (rank, chunk) makes for mb: forward or backward. */
-static inline int ex_label(const ex_t *x, bool forward, int r, int c, int mb)
+static inline int ex_label(const ex_t *x, bool forward, int r, int c, int microbatch)
 {
     dp_place_t place;
 
     dp_schedule_place(x->s, r, c, &place);
-    return ((place.path * 100000 + place.stage) * 1000 + mb) * 2 + forward;
+    return ((place.path * 100000 + place.stage) * 1000 + microbatch) * 2 + forward;
 }
 
 /* The label that the forward or backward of (rank, chunk, mb) has to read; -1: nothing. */
-static inline int ex_wanted(const ex_t *x, bool forward, int r, int c, int mb, int *from_rank,
-                            int *from_chunk)
+static inline int ex_wanted(const ex_t *x, bool forward, int r, int c, int microbatch, int *from_rank, int *from_chunk)
 {
     dp_place_t place;
 
     dp_schedule_place(x->s, r, c, &place);
     *from_rank = forward ? place.prev_rank : place.next_rank;
     *from_chunk = forward ? place.prev_chunk : place.next_chunk;
-    return *from_rank < 0 ? -1 : ex_label(x, forward, *from_rank, *from_chunk, mb);
+    return *from_rank < 0 ? -1 : ex_label(x, forward, *from_rank, *from_chunk, microbatch);
 }
 
-static inline int *ex_made(const ex_t *x, int r, int c, int mb, bool forward)
+static inline int *ex_made(const ex_t *x, int r, int c, int microbatch, bool forward)
 {
-    return &x->rank[r].label[(c * x->mbs + mb) * 2 + forward];
+    return &x->rank[r].label[(c * x->mbs + microbatch) * 2 + forward];
 }
 
 /* ---- one operation ---- */
@@ -104,25 +101,24 @@ static inline int ex_input_ready(ex_t *x, int r, int in)
 
     if (in < 0)
         return 1;
-    if (in >= ex_count(x, r) || (recv = ex_instr(x, r, in))->kind != DP_INSTR_RECV ||
-        x->rank[r].bound[in] < 0) {
+    if (in >= ex_count(x, r) || (recv = ex_instr(x, r, in))->kind != DP_INSTR_RECV || x->rank[r].bound[in] < 0) {
         x->wrong = true; /* uses a receive that was not posted before it */
         return 1;
     }
     c = &x->channel[recv->channel];
-    return x->mode == EX_GROUPS ? recv->group < x->rank[r].group : x->rank[r].bound[in] < c->sent;
+    return x->mode == EX_BUNDLES ? recv->bundle < x->rank[r].bundle : x->rank[r].bound[in] < c->sent;
 }
 
-static inline void ex_read_input(ex_t *x, int r, bool forward, int chunk, int mb, int in)
+static inline void ex_read_input(ex_t *x, int r, bool forward, int chunk, int microbatch, int in)
 {
-    int from_rank, from_chunk, wanted = ex_wanted(x, forward, r, chunk, mb, &from_rank, &from_chunk);
+    int from_rank, from_chunk, wanted = ex_wanted(x, forward, r, chunk, microbatch, &from_rank, &from_chunk);
     const dp_instr_t *recv;
     ex_channel_t *c;
     ex_slot_t *slot;
 
     if (wanted < 0 || from_rank == r) {
         x->wrong |= in >= 0;
-        if (wanted >= 0 && *ex_made(x, r, from_chunk, mb, forward) != wanted)
+        if (wanted >= 0 && *ex_made(x, r, from_chunk, microbatch, forward) != wanted)
             x->wrong = true;
         return;
     }
@@ -133,8 +129,8 @@ static inline void ex_read_input(ex_t *x, int r, bool forward, int chunk, int mb
     recv = ex_instr(x, r, in);
     c = &x->channel[recv->channel];
     slot = &c->slot[x->rank[r].bound[in] % c->slots];
-    if (!slot->full || slot->label != wanted || slot->sequence != x->rank[r].bound[in] ||
-        slot->mb != recv->mb)
+    if (!slot->full || slot->label != wanted || slot->number != x->rank[r].bound[in] ||
+        slot->microbatch != recv->microbatch)
         x->wrong = true;
 }
 
@@ -152,10 +148,9 @@ static inline void ex_release(ex_t *x, int r, int in)
         x->wrong = true;
     c->slot[c->released % c->slots].full = false;
     c->released++;
-    x->pair_used[recv->peer * x->p->ranks + r]--;
 }
 
-static inline void ex_slot_of(ex_t *x, int r, int chunk, int mb, int slot, bool take, bool give)
+static inline void ex_slot_of(ex_t *x, int r, int chunk, int microbatch, int slot, bool take, bool give)
 {
     int *owner;
 
@@ -164,42 +159,42 @@ static inline void ex_slot_of(ex_t *x, int r, int chunk, int mb, int slot, bool 
         return;
     }
     owner = &x->rank[r].owner[chunk * x->most_slots + slot];
-    if (*owner != (take ? -1 : mb))
+    if (*owner != (take ? -1 : microbatch))
         x->wrong = true;
-    *owner = give ? -1 : mb;
+    *owner = give ? -1 : microbatch;
 }
 
-static inline void ex_mark(ex_t *x, int r, int chunk, int mb, int bit, int needed)
+static inline void ex_mark(ex_t *x, int r, int chunk, int microbatch, int bit, int needed)
 {
-    char *done = &x->rank[r].done[chunk * x->mbs + mb];
+    char *done = &x->rank[r].done[chunk * x->mbs + microbatch];
 
     if ((*done & bit) || (*done & needed) != needed)
         x->wrong = true;
     *done |= (char)bit;
 }
 
-static inline void ex_forward(ex_t *x, int r, int chunk, int mb, int in, int slot)
+static inline void ex_forward(ex_t *x, int r, int chunk, int microbatch, int in, int slot)
 {
-    ex_read_input(x, r, true, chunk, mb, in);
-    ex_mark(x, r, chunk, mb, 1, 0);
-    ex_slot_of(x, r, chunk, mb, slot, true, x->s->forward_only);
-    *ex_made(x, r, chunk, mb, true) = ex_label(x, true, r, chunk, mb);
+    ex_read_input(x, r, true, chunk, microbatch, in);
+    ex_mark(x, r, chunk, microbatch, 1, 0);
+    ex_slot_of(x, r, chunk, microbatch, slot, true, x->s->forward_only);
+    *ex_made(x, r, chunk, microbatch, true) = ex_label(x, true, r, chunk, microbatch);
 }
 
-static inline void ex_backward(ex_t *x, int r, int chunk, int mb, int in, int slot, bool full)
+static inline void ex_backward(ex_t *x, int r, int chunk, int microbatch, int in, int slot, bool full)
 {
-    ex_read_input(x, r, false, chunk, mb, in);
-    ex_mark(x, r, chunk, mb, full ? 6 : 2, 1);
-    ex_slot_of(x, r, chunk, mb, slot, false, full);
-    *ex_made(x, r, chunk, mb, false) = ex_label(x, false, r, chunk, mb);
+    ex_read_input(x, r, false, chunk, microbatch, in);
+    ex_mark(x, r, chunk, microbatch, full ? 6 : 2, 1);
+    ex_slot_of(x, r, chunk, microbatch, slot, false, full);
+    *ex_made(x, r, chunk, microbatch, false) = ex_label(x, false, r, chunk, microbatch);
 }
 
 /* 0: has to wait */
 static inline int ex_compute(ex_t *x, int r, const dp_instr_t *i)
 {
-    if (i->chunk < 0 || i->chunk >= x->p->chunks || i->mb < 0 || i->mb >= x->mbs || i->op > DP_OP_FB ||
+    if (i->chunk < 0 || i->chunk >= x->p->chunks || i->microbatch < 0 || i->microbatch >= x->mbs || i->op > DP_OP_FB ||
         (i->op == DP_OP_FB &&
-         (i->chunk2 < 0 || i->chunk2 >= x->p->chunks || i->mb2 < 0 || i->mb2 >= x->mbs))) {
+         (i->chunk2 < 0 || i->chunk2 >= x->p->chunks || i->microbatch2 < 0 || i->microbatch2 >= x->mbs))) {
         x->wrong = true;
         return 1;
     }
@@ -208,14 +203,14 @@ static inline int ex_compute(ex_t *x, int r, const dp_instr_t *i)
     if (x->wrong)
         return 1;
     if (i->op == DP_OP_F || i->op == DP_OP_FB)
-        ex_forward(x, r, i->chunk, i->mb, i->in, i->slot);
+        ex_forward(x, r, i->chunk, i->microbatch, i->in, i->slot);
     if (i->op == DP_OP_FB)
-        ex_backward(x, r, i->chunk2, i->mb2, i->in2, i->slot2, true);
+        ex_backward(x, r, i->chunk2, i->microbatch2, i->in2, i->slot2, true);
     if (i->op == DP_OP_B || i->op == DP_OP_I)
-        ex_backward(x, r, i->chunk, i->mb, i->in, i->slot, i->op == DP_OP_B);
+        ex_backward(x, r, i->chunk, i->microbatch, i->in, i->slot, i->op == DP_OP_B);
     if (i->op == DP_OP_W) {
-        ex_mark(x, r, i->chunk, i->mb, 4, 3);
-        ex_slot_of(x, r, i->chunk, i->mb, i->slot, false, true);
+        ex_mark(x, r, i->chunk, i->microbatch, 4, 3);
+        ex_slot_of(x, r, i->chunk, i->microbatch, i->slot, false, true);
     }
     ex_release(x, r, i->in);
     ex_release(x, r, i->in2);
@@ -226,8 +221,7 @@ static inline void ex_reduce(ex_t *x, int r, const dp_instr_t *i)
 {
     dp_place_t place;
 
-    if (i->chunk < 0 || i->chunk >= x->p->chunks || x->s->forward_only ||
-        x->rank[r].nreduced == DP_MAX_CHUNKS) {
+    if (i->chunk < 0 || i->chunk >= x->p->chunks || x->s->forward_only || x->rank[r].nreduced == DP_MAX_CHUNKS) {
         x->wrong = true;
         return;
     }
@@ -235,8 +229,8 @@ static inline void ex_reduce(ex_t *x, int r, const dp_instr_t *i)
     for (int k = 0; k < x->rank[r].nreduced; k++)
         x->wrong |= x->rank[r].reduced[k] == place.stage;
     x->wrong |= i->peer != place.mirror_rank;
-    for (int mb = 0; mb < x->mbs; mb++)
-        x->wrong |= !(x->rank[r].done[i->chunk * x->mbs + mb] & 4);
+    for (int microbatch = 0; microbatch < x->mbs; microbatch++)
+        x->wrong |= !(x->rank[r].done[i->chunk * x->mbs + microbatch] & 4);
     x->rank[r].reduced[x->rank[r].nreduced++] = place.stage;
 }
 
@@ -246,7 +240,7 @@ static inline bool ex_ends_fit(ex_t *x, int r, const dp_instr_t *i)
 {
     const dp_channel_t *c;
 
-    if (i->channel < 0 || i->channel >= x->p->nchannels || i->mb < 0 || i->mb >= x->mbs) {
+    if (i->channel < 0 || i->channel >= x->p->nchannels || i->microbatch < 0 || i->microbatch >= x->mbs) {
         x->wrong = true;
         return false;
     }
@@ -258,7 +252,7 @@ static inline bool ex_ends_fit(ex_t *x, int r, const dp_instr_t *i)
 
 static inline int ex_data_of_send(ex_t *x, int r, const dp_instr_t *i)
 {
-    int label = *ex_made(x, r, i->chunk, i->mb, i->op == DP_OP_F);
+    int label = *ex_made(x, r, i->chunk, i->microbatch, i->op == DP_OP_F);
 
     if (label < 0)
         x->wrong = true; /* sends what does not exist yet */
@@ -267,24 +261,21 @@ static inline int ex_data_of_send(ex_t *x, int r, const dp_instr_t *i)
 
 static inline void ex_fill(ex_t *x, ex_channel_t *c, const dp_instr_t *i, int label)
 {
-    if (i->sequence != c->sent)
+    if (i->number != c->sent)
         x->wrong = true;
-    c->slot[c->sent % c->slots] = (ex_slot_t){true, i->sequence, i->mb, label};
+    c->slot[c->sent % c->slots] = (ex_slot_t){true, i->number, i->microbatch, label};
     c->sent++;
 }
 
 static inline int ex_send(ex_t *x, int r, const dp_instr_t *i)
 {
     ex_channel_t *c;
-    int *used;
 
     if (!ex_ends_fit(x, r, i))
         return 1;
     c = &x->channel[i->channel];
-    used = &x->pair_used[r * x->p->ranks + i->peer];
-    if (x->mode == EX_PAIR_CREDITS ? *used == x->pair_slots : c->sent - c->released == c->slots)
+    if (c->sent - c->released == c->slots)
         return 0;
-    ++*used;
     ex_fill(x, c, i, ex_data_of_send(x, r, i));
     return 1;
 }
@@ -294,7 +285,7 @@ static inline void ex_recv(ex_t *x, int r, int at, const dp_instr_t *i)
     if (!ex_ends_fit(x, r, i))
         return;
     x->rank[r].bound[at] = x->channel[i->channel].received++;
-    if (x->rank[r].bound[at] != i->sequence)
+    if (x->rank[r].bound[at] != i->number)
         x->wrong = true;
 }
 
@@ -312,9 +303,9 @@ static inline bool ex_step(ex_t *x, int r)
         gone = ex_compute(x, r, i);
     else if (i->kind == DP_INSTR_REDUCE)
         ex_reduce(x, r, i);
-    else if (x->mode != EX_GROUPS && i->kind == DP_INSTR_SEND)
+    else if (x->mode != EX_BUNDLES && i->kind == DP_INSTR_SEND)
         gone = ex_send(x, r, i);
-    else if (x->mode != EX_GROUPS)
+    else if (x->mode != EX_BUNDLES)
         ex_recv(x, r, k->pc, i);
     k->pc += gone;
     return gone != 0;
@@ -347,7 +338,8 @@ static inline bool ex_strict_step(ex_t *x, int r)
     }
     if (i->kind != DP_INSTR_SEND || j->kind != DP_INSTR_RECV || j->peer != r)
         return false; /* receivers are served by their senders */
-    if (!ex_ends_fit(x, r, i) || !ex_ends_fit(x, i->peer, j) || i->channel != j->channel || i->mb != j->mb) {
+    if (!ex_ends_fit(x, r, i) || !ex_ends_fit(x, i->peer, j) || i->channel != j->channel ||
+        i->microbatch != j->microbatch) {
         x->wrong = true;
         return true;
     }
@@ -360,7 +352,7 @@ static inline bool ex_strict_step(ex_t *x, int r)
     return true;
 }
 
-/* ---- groups ---- */
+/* ---- bundles ---- */
 
 /* The host enqueues everything in the order of the list: a send must stand behind what makes its data. */
 static inline void ex_enqueue(ex_t *x, int r)
@@ -372,14 +364,14 @@ static inline void ex_enqueue(ex_t *x, int r)
 
         if (t->kind == DP_INSTR_COMPUTE && (t->in >= i || t->in2 >= i))
             x->wrong = true; /* uses a receive that stands below it */
-        if (t->kind == DP_INSTR_COMPUTE && t->chunk >= 0 && t->chunk < x->p->chunks && t->mb >= 0 &&
-            t->mb < x->mbs) {
-            made[t->chunk * x->mbs + t->mb] |= t->op == DP_OP_F || t->op == DP_OP_FB ? 1
-                                               : t->op != DP_OP_W                    ? 2
-                                                                                     : 0;
-            if (t->op == DP_OP_FB && t->chunk2 >= 0 && t->chunk2 < x->p->chunks && t->mb2 >= 0 &&
-                t->mb2 < x->mbs)
-                made[t->chunk2 * x->mbs + t->mb2] |= 2;
+        if (t->kind == DP_INSTR_COMPUTE && t->chunk >= 0 && t->chunk < x->p->chunks && t->microbatch >= 0 &&
+            t->microbatch < x->mbs) {
+            made[t->chunk * x->mbs + t->microbatch] |= t->op == DP_OP_F || t->op == DP_OP_FB ? 1
+                                                       : t->op != DP_OP_W                    ? 2
+                                                                                             : 0;
+            if (t->op == DP_OP_FB && t->chunk2 >= 0 && t->chunk2 < x->p->chunks && t->microbatch2 >= 0 &&
+                t->microbatch2 < x->mbs)
+                made[t->chunk2 * x->mbs + t->microbatch2] |= 2;
         }
         if (t->kind != DP_INSTR_SEND && t->kind != DP_INSTR_RECV)
             continue;
@@ -387,10 +379,10 @@ static inline void ex_enqueue(ex_t *x, int r)
             break;
         if (t->kind == DP_INSTR_RECV)
             ex_recv(x, r, i, t);
-        else if (!(made[t->chunk * x->mbs + t->mb] & (t->op == DP_OP_F ? 1 : 2)))
+        else if (!(made[t->chunk * x->mbs + t->microbatch] & (t->op == DP_OP_F ? 1 : 2)))
             x->wrong = true;
-        if (t->group + 1 > x->rank[r].ngroups)
-            x->rank[r].ngroups = t->group + 1;
+        if (t->bundle + 1 > x->rank[r].nbundles)
+            x->rank[r].nbundles = t->bundle + 1;
     }
     free(made);
 }
@@ -401,10 +393,10 @@ static inline bool ex_can_post(ex_t *x, int r)
         const dp_instr_t *t = ex_instr(x, r, i);
         const ex_channel_t *c;
 
-        if ((t->kind != DP_INSTR_SEND && t->kind != DP_INSTR_RECV) || t->group != x->rank[r].group)
+        if ((t->kind != DP_INSTR_SEND && t->kind != DP_INSTR_RECV) || t->bundle != x->rank[r].bundle)
             continue;
         c = &x->channel[t->channel];
-        if (t->kind == DP_INSTR_SEND ? *ex_made(x, r, t->chunk, t->mb, t->op == DP_OP_F) < 0
+        if (t->kind == DP_INSTR_SEND ? *ex_made(x, r, t->chunk, t->microbatch, t->op == DP_OP_F) < 0
                                      : x->rank[r].bound[i] - c->released >= c->slots)
             return false;
     }
@@ -417,7 +409,7 @@ static inline void ex_post(ex_t *x, int r)
         const dp_instr_t *t = ex_instr(x, r, i);
         int pair = t->kind == DP_INSTR_SEND ? r * x->p->ranks + t->peer : t->peer * x->p->ranks + r;
 
-        if (t->group != x->rank[r].group)
+        if (t->bundle != x->rank[r].bundle)
             continue;
         if (t->kind == DP_INSTR_SEND)
             x->pair_sends[pair * x->limit + x->nsends[pair]++] = i;
@@ -436,7 +428,7 @@ static inline bool ex_met(ex_t *x, int r)
         int pair = sends ? r * x->p->ranks + t->peer : t->peer * x->p->ranks + r;
         int *mine, *theirs, n, at = -1;
 
-        if ((!sends && t->kind != DP_INSTR_RECV) || t->group != x->rank[r].group)
+        if ((!sends && t->kind != DP_INSTR_RECV) || t->bundle != x->rank[r].bundle)
             continue;
         mine = (sends ? x->pair_sends : x->pair_recvs) + pair * x->limit;
         theirs = (sends ? x->pair_recvs : x->pair_sends) + pair * x->limit;
@@ -449,18 +441,18 @@ static inline bool ex_met(ex_t *x, int r)
         if (!sends) { /* the receiver copies */
             const dp_instr_t *send = ex_instr(x, t->peer, theirs[at]);
 
-            if (send->channel != t->channel || send->mb != t->mb)
+            if (send->channel != t->channel || send->microbatch != t->microbatch)
                 x->wrong = true;
         }
     }
     return true;
 }
 
-static inline bool ex_group_step(ex_t *x, int r)
+static inline bool ex_bundle_step(ex_t *x, int r)
 {
     ex_rank_t *k = &x->rank[r];
 
-    if (k->group >= k->ngroups)
+    if (k->bundle >= k->nbundles)
         return false;
     if (!k->posted) {
         if (!ex_can_post(x, r))
@@ -473,13 +465,13 @@ static inline bool ex_group_step(ex_t *x, int r)
     for (int i = 0; i < ex_count(x, r) && !x->wrong; i++) {
         const dp_instr_t *t = ex_instr(x, r, i);
 
-        if (t->kind == DP_INSTR_RECV && t->group == k->group) {
-            int label = *ex_made(x, t->peer, x->p->channels[t->channel].src_chunk, t->mb, t->op == DP_OP_F);
+        if (t->kind == DP_INSTR_RECV && t->bundle == k->bundle) {
+            int label = *ex_made(x, t->peer, x->p->channels[t->channel].src_chunk, t->microbatch, t->op == DP_OP_F);
 
             ex_fill(x, &x->channel[t->channel], t, label);
         }
     }
-    k->group++;
+    k->bundle++;
     k->posted = false;
     return true;
 }
@@ -491,7 +483,7 @@ static inline bool ex_all_done(const ex_t *x)
     for (int r = 0; r < x->p->ranks; r++) {
         dp_place_t place;
 
-        if (x->rank[r].pc < ex_count(x, r) || (x->mode == EX_GROUPS && x->rank[r].group < x->rank[r].ngroups))
+        if (x->rank[r].pc < ex_count(x, r) || (x->mode == EX_BUNDLES && x->rank[r].bundle < x->rank[r].nbundles))
             return false;
         for (int i = 0; i < x->p->chunks * x->mbs; i++)
             if (x->rank[r].done[i] != (x->s->forward_only ? 1 : 7))
@@ -510,13 +502,12 @@ static inline bool ex_all_done(const ex_t *x)
     return true;
 }
 
-/* Runs the program; timing follows from seed. pair_slots is for EX_PAIR_CREDITS. true: it completes with the
- * right data. */
-static inline bool ex_run(const dp_program_t *p, ex_mode_t mode, int pair_slots, unsigned seed)
+/* Runs the program; timing follows from seed. true: it completes with the right data. */
+static inline bool ex_run(const dp_program_t *p, ex_mode_t mode, unsigned seed)
 {
-    ex_t x = {.p = p, .s = p->schedule, .mode = mode, .pair_slots = pair_slots};
+    ex_t x = {.p = p, .s = p->schedule, .mode = mode};
     size_t ranks = (size_t)p->ranks;
-    int lanes = p->ranks * (mode == EX_GROUPS ? 2 : 1), idle = 0;
+    int lanes = p->ranks * (mode == EX_BUNDLES ? 2 : 1), idle = 0;
     bool ok;
 
     x.mbs = dp_schedule_path_microbatches(p->schedule, 0);
@@ -525,13 +516,12 @@ static inline bool ex_run(const dp_program_t *p, ex_mode_t mode, int pair_slots,
     x.limit = 4 * x.mbs * p->chunks + 4;
     x.channel = calloc((size_t)p->nchannels + 1, sizeof(*x.channel));
     x.rank = calloc(ranks, sizeof(*x.rank));
-    x.pair_used = calloc(ranks * ranks, sizeof(int));
     x.nsends = calloc(ranks * ranks, sizeof(int));
     x.nrecvs = calloc(ranks * ranks, sizeof(int));
     x.pair_sends = calloc(ranks * ranks * (size_t)x.limit, sizeof(int));
     x.pair_recvs = calloc(ranks * ranks * (size_t)x.limit, sizeof(int));
     for (int c = 0; c < p->nchannels; c++) {
-        x.channel[c].slots = mode == EX_PAIR_CREDITS ? x.mbs : p->channels[c].slots;
+        x.channel[c].slots = p->channels[c].slots;
         x.channel[c].slot = calloc((size_t)x.channel[c].slots, sizeof(ex_slot_t));
     }
     for (int r = 0; r < p->ranks; r++) {
@@ -545,7 +535,7 @@ static inline bool ex_run(const dp_program_t *p, ex_mode_t mode, int pair_slots,
         k->owner = malloc(sizeof(int) * (size_t)(p->chunks * x.most_slots + 1));
         memset(k->owner, 0xff, sizeof(int) * (size_t)(p->chunks * x.most_slots + 1));
     }
-    for (int r = 0; r < p->ranks && mode == EX_GROUPS; r++)
+    for (int r = 0; r < p->ranks && mode == EX_BUNDLES; r++)
         ex_enqueue(&x, r);
     /* random lanes, then all in turn: stuck when a whole round does nothing */
     for (int turn = 0; !x.wrong && idle <= lanes;) {
@@ -557,7 +547,9 @@ static inline bool ex_run(const dp_program_t *p, ex_mode_t mode, int pair_slots,
         } else {
             lane = turn++ % lanes;
         }
-        if (mode == EX_STRICT ? ex_strict_step(&x, lane) : lane < p->ranks ? ex_step(&x, lane) : ex_group_step(&x, lane - p->ranks))
+        if (mode == EX_STRICT ? ex_strict_step(&x, lane)
+            : lane < p->ranks ? ex_step(&x, lane)
+                              : ex_bundle_step(&x, lane - p->ranks))
             idle = 0;
         else
             idle++;
@@ -573,7 +565,6 @@ static inline bool ex_run(const dp_program_t *p, ex_mode_t mode, int pair_slots,
     }
     free(x.channel);
     free(x.rank);
-    free(x.pair_used);
     free(x.nsends);
     free(x.nrecvs);
     free(x.pair_sends);

@@ -43,6 +43,7 @@ static inline dp_status_t inline_launch(dp_stream_t *s, dp_launch_fn fn, const v
 
 static const dp_device_vt_t inline_device_vt = {
     .struct_size = sizeof(inline_device_vt),
+    .kind = "cpu",
     .caps = DP_DEVICE_CAP_HOST_MEMORY | DP_DEVICE_CAP_LAUNCH,
     .launch = inline_launch,
 };
@@ -61,9 +62,8 @@ typedef struct inline_group {
         int32_t rank, nranks;
         dp_exchange_t *exchanges[INLINE_EXCHANGES];
         int32_t opened;
-        dp_status_t refuse; /* what exchange() and exchange_open() answer unless DP_OK  */
-        void (*tamper)(dp_exchange_t *e,
-                       int32_t round); /* sees what arrived before the receiver does; round: of all */
+        dp_status_t refuse;                              /* what exchange() and exchange_open() answer unless DP_OK */
+        void (*tamper)(dp_exchange_t *e, int32_t round); /* sees what arrived before the receiver does; round: of all */
         int32_t rounds;
     } comms[INLINE_RANKS];
 } inline_group_t;
@@ -81,23 +81,20 @@ static inline size_t inline_pair_bytes(const dp_exchange_t *e)
     return e->config.capacity_rows * e->config.row_bytes;
 }
 
-static inline dp_status_t inline_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config,
-                                               dp_exchange_t **out)
+static inline dp_status_t inline_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **out)
 {
     dp_exchange_t *e;
 
     if (comm->refuse != DP_OK)
         return comm->refuse;
-    if (comm->opened == INLINE_EXCHANGES || config->row_bytes % 16 != 0 ||
-        config->struct_size != sizeof(*config))
+    if (comm->opened == INLINE_EXCHANGES || config->row_bytes % 16 != 0 || config->struct_size != sizeof(*config))
         return DP_ERR_INVALID;
     e = calloc(1, sizeof(*e));
     if (e == NULL)
         return DP_ERR_NOMEM;
     e->comm = comm;
     e->config = *config;
-    e->rows =
-        malloc((size_t)comm->nranks * inline_pair_bytes(e) + config->row_bytes); /* one more for tampering */
+    e->rows = malloc((size_t)comm->nranks * inline_pair_bytes(e) + config->row_bytes); /* one more for tampering */
     if (e->rows == NULL) {
         free(e);
         return DP_ERR_NOMEM;
@@ -108,9 +105,9 @@ static inline dp_status_t inline_exchange_open(dp_comm_t *comm, const dp_exchang
 }
 
 /* Every rank posts, all meet, each copies what is for it, all meet again. */
-static inline dp_status_t inline_exchange(dp_exchange_t *e, uint32_t sequence, const void *send,
-                                          const int32_t *offsets, const int32_t *counts,
-                                          const void **rows_out, const int32_t **counts_out, dp_stream_t *s)
+static inline dp_status_t inline_exchange(dp_exchange_t *e, uint32_t sequence, const void *send, const int32_t *offsets,
+                                          const int32_t *counts, const void **rows_out, const int32_t **counts_out,
+                                          dp_stream_t *s)
 {
     dp_comm_t *comm = e->comm;
     inline_group_t *group = comm->group;
@@ -160,8 +157,7 @@ static inline dp_status_t inline_exchange_release(dp_exchange_t *e, uint32_t seq
     e->released++;
     for (p = 0; p < e->comm->nranks; p++)
         if (e->counts[p] > 0 && e->counts[p] <= (int32_t)e->config.capacity_rows)
-            memset(e->rows + (size_t)p * inline_pair_bytes(e), 0xff,
-                   (size_t)e->counts[p] * e->config.row_bytes);
+            memset(e->rows + (size_t)p * inline_pair_bytes(e), 0xff, (size_t)e->counts[p] * e->config.row_bytes);
     memset(e->counts, 0xff, sizeof(e->counts));
     return DP_OK;
 }

@@ -1,17 +1,17 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_block.h: a MoE plugin under test: one rank's instance, and micro-batches in guarded memory whose calls are made one by
- * one. Each call gets only the pointers that moe.h grants it. On the inline device scratch is poisoned before each call, and
- * what moe.h says is no longer needed after it. */
+ * moe_block.h: a MoE plugin under test: one rank's instance, and micro-batches in guarded memory whose calls are made
+ * one by one. Each call gets only the pointers that moe.h grants it. On the inline device scratch is poisoned before
+ * each call, and what moe.h says is no longer needed after it. */
 #ifndef DP_TESTS_MOE_BLOCK_H
 #define DP_TESTS_MOE_BLOCK_H
 
 #include <check.h>
 #include <dualpipe/group.h>
-#include <dualpipe/moe.h>
 
 #include "guarded.h"
 #include "inline.h"
+#include "tests/support/block_config.h"
 
 typedef enum step {
     ROUTE,
@@ -30,7 +30,7 @@ typedef enum step {
 typedef struct block {
     const dp_moe_vt_t *vt;
     dp_moe_t *moe;
-    dp_moe_config_t config;
+    moe_config_t config;
     dp_block_sizes_t sizes;
     dp_group_t *job; /* of one rank: only for its host services; NULL off the inline device */
     dp_device_t device;
@@ -62,21 +62,20 @@ static inline const dp_moe_vt_t *block_load(const char *name)
 }
 
 /* A small block; tests change what they are about. */
-static inline dp_moe_config_t block_config(dp_dtype_t dtype, uint32_t tokens, uint32_t hidden,
-                                           uint32_t experts, uint32_t top_k, uint32_t ffn, uint32_t shared)
+static inline moe_config_t block_config(dp_dtype_t dtype, uint32_t tokens, uint32_t hidden, uint32_t experts,
+                                        uint32_t top_k, uint32_t ffn, uint32_t shared)
 {
-    const dp_moe_config_t c = {
-        .struct_size = sizeof(c),
-        .shape = {.struct_size = sizeof(c.shape),
-                  .dtype = dtype,
-                  .batch = 1,
-                  .sequence = tokens,
-                  .hidden = hidden},
-        .experts = experts,
-        .top_k = top_k,
-        .expert_hidden = ffn,
-        .shared_experts = shared,
-        .exchange_id = 40,
+    const moe_config_t c = {
+        .shape = {.struct_size = sizeof(c.shape), .dtype = dtype, .batch = 1, .sequence = tokens, .hidden = hidden},
+        .moe =
+            {
+                .struct_size = sizeof(c.moe),
+                .experts = experts,
+                .top_k = top_k,
+                .expert_hidden = ffn,
+                .shared_experts = shared,
+                .exchange_id = 40,
+            },
     };
 
     return c;
@@ -88,8 +87,7 @@ static inline int block_travels(step_t step)
 }
 
 /* The caller has filled config but for device and comm. */
-static inline void block_prepare(block_t *b, const dp_moe_config_t *config, inline_group_t *group,
-                                 int32_t rank)
+static inline void block_prepare(block_t *b, const moe_config_t *config, inline_group_t *group, int32_t rank)
 {
     dp_group_t *job = NULL;
 
@@ -98,26 +96,26 @@ static inline void block_prepare(block_t *b, const dp_moe_config_t *config, inli
     ck_assert_int_eq(dp_group_local(1, NULL, &job), DP_OK);
     b->job = job;
     b->config = *config;
-    b->config.device_vt = &inline_device_vt;
-    b->config.device = &b->device;
-    b->config.comm_vt = &inline_comm_vt;
-    b->config.comm = &group->comms[rank];
-    b->config.comm_rank = rank;
-    b->config.comm_size = group->comms[rank].nranks;
+    b->config.moe.device_vt = &inline_device_vt;
+    b->config.moe.device = &b->device;
+    b->config.moe.comm_vt = &inline_comm_vt;
+    b->config.moe.comm = &group->comms[rank];
+    b->config.moe.comm_rank = rank;
+    b->config.moe.comm_size = group->comms[rank].nranks;
     b->lanes[0] = &b->compute;
     b->lanes[1] = &b->all_to_all;
 }
 
 static inline void block_start(block_t *b, const dp_host_t *host)
 {
-    ck_assert_msg(b->vt->open(host, &b->config, &b->moe) == DP_OK, "%s", dp_last_error());
+    ck_assert_msg(moe_open(b->vt, host, &b->config, &b->moe) == DP_OK, "%s", dp_last_error());
     b->sizes.struct_size = sizeof(b->sizes);
     ck_assert_int_eq(b->vt->sizes(b->moe, &b->sizes), DP_OK);
     b->scratch[0] = guarded_allocate(b->sizes.scratch_bytes);
     b->scratch[1] = guarded_allocate(b->sizes.scratch_bytes);
 }
 
-static inline void block_open(block_t *b, const dp_moe_config_t *config, inline_group_t *group, int32_t rank)
+static inline void block_open(block_t *b, const moe_config_t *config, inline_group_t *group, int32_t rank)
 {
     block_prepare(b, config, group, rank);
     block_start(b, dp_group_host(b->job));
@@ -169,17 +167,17 @@ static inline void pass_close(pass_t *p)
     guarded_free(&p->work[1], "work of backward");
 }
 
-static inline dp_moe_io_t pass_io(block_t *b, pass_t *p, step_t step)
+static inline moe_io_t pass_io(block_t *b, pass_t *p, step_t step)
 {
     const int weight = step == EXPERTS_W || step == ROUTE_W, backward = step >= COMBINE_B;
     const int travels = block_travels(step);
-    dp_moe_io_t io = {
+    moe_io_t io = {
         .io = {.struct_size = sizeof(io.io),
                .microbatch = p->microbatch,
                .params = p->params,
                .saved = guarded_memory(&p->saved),
                .scratch = guarded_memory(&b->scratch[travels])},
-        .aux_scale = p->aux_scale,
+        .moe = {.struct_size = sizeof(io.moe), .aux_scale = p->aux_scale},
     };
 
     if (b->lanes[travels] == &b->compute || b->lanes[travels] == &b->all_to_all)
@@ -190,8 +188,8 @@ static inline dp_moe_io_t pass_io(block_t *b, pass_t *p, step_t step)
         io.io.work = guarded_memory(&p->work[backward]);
     if (step == ROUTE) {
         io.io.x = guarded_memory(&p->x);
-        io.aux_loss = &p->aux_loss;
-        io.placement = p->placement;
+        io.moe.aux_loss = &p->aux_loss;
+        io.moe.placement = p->placement;
     } else if (step == COMBINE) {
         io.io.y = guarded_memory(&p->y);
     } else if (step == COMBINE_B) {
@@ -219,11 +217,9 @@ static inline dp_status_t pass_call(block_t *b, pass_t *p, step_t step)
         [ROUTE_W] = vt->route_backward_weight,
     };
     const int travels = block_travels(step);
-    dp_moe_io_t io = pass_io(b, p, step);
-    dp_status_t status = calls[step](b->moe, &io, b->lanes[travels]);
+    moe_io_t io = pass_io(b, p, step);
 
-    memset(&io, 0xff, sizeof(io)); /* the work on the stream may not look at it */
-    return status;
+    return moe_call(calls[step], b->moe, &io, b->lanes[travels]);
 }
 
 /* A call that must go well; input that moe.h says is not needed afterwards is gone afterwards. */

@@ -28,118 +28,20 @@
 #include <check.h>
 #include <dualpipe/status.h>
 
-#define OOM_MAGIC UINT64_C(0x6475616c70697065)
-
-typedef struct oom_head {
-    uint64_t magic;
-    void *start;
-    size_t bytes, alignment;
-} oom_head_t;
-
-static struct {
-    atomic_long live, calls, left; /* left: calls until the first failure; negative: never */
-    atomic_bool sticky, struck;
-    atomic_size_t live_bytes, peak_bytes;
-} oom;
-
-static void *oom_allocate(void *user, size_t bytes, size_t alignment)
-{
-    oom_head_t *head;
-    char *start, *memory;
-    size_t now, peak;
-    long left = atomic_load(&oom.left);
-
-    (void)user;
-    atomic_fetch_add(&oom.calls, 1);
-    ck_assert_msg(alignment >= 16 && (alignment & (alignment - 1)) == 0, "alignment of %zu asked for",
-                  alignment);
-    if (left >= 0) {
-        left = atomic_fetch_sub(&oom.left, 1);
-        if (left == 0 || (left < 0 && atomic_load(&oom.sticky))) {
-            atomic_store(&oom.struck, true);
-            if (atomic_load(&oom.sticky))
-                atomic_store(&oom.left, 0);
-            return NULL;
-        }
-    }
-    if (bytes > SIZE_MAX / 2)
-        return NULL;
-    start = malloc(bytes + alignment + sizeof(*head));
-    if (start == NULL)
-        return NULL;
-    memory = start + sizeof(*head);
-    memory += (alignment - (uintptr_t)memory % alignment) % alignment;
-    head = (oom_head_t *)(void *)(memory - sizeof(*head));
-    *head = (oom_head_t){OOM_MAGIC, start, bytes, alignment};
-    memset(memory, 0xa5, bytes); /* what was not written is not zero by luck */
-    atomic_fetch_add(&oom.live, 1);
-    now = atomic_fetch_add(&oom.live_bytes, bytes) + bytes;
-    peak = atomic_load(&oom.peak_bytes);
-    while (now > peak && !atomic_compare_exchange_weak(&oom.peak_bytes, &peak, now))
-        ;
-    return memory;
-}
-
-static void oom_release(void *user, void *memory)
-{
-    oom_head_t *head;
-
-    (void)user;
-    if (memory == NULL)
-        return;
-    head = (oom_head_t *)(void *)((char *)memory - sizeof(*head));
-    ck_assert_msg(head->magic == OOM_MAGIC, "released memory that was not allocated here, or twice");
-    head->magic = 0;
-    atomic_fetch_sub(&oom.live, 1);
-    atomic_fetch_sub(&oom.live_bytes, head->bytes);
-    free(head->start);
-}
-
 /* Call k (from 0) fails, once or with all that follow. */
-static inline void oom_arm(long k, bool sticky)
-{
-    atomic_store(&oom.struck, false);
-    atomic_store(&oom.sticky, sticky);
-    atomic_store(&oom.left, k);
-}
+void oom_arm(long k, bool sticky);
 
-static inline void oom_disarm(void)
-{
-    atomic_store(&oom.left, -1);
-}
+void oom_disarm(void);
 
-static inline bool oom_struck(void)
-{
-    return atomic_load(&oom.struck);
-}
+bool oom_struck(void);
 
-/* Blocks alive now; calls to allocate so far; bytes alive at the worst moment. */
-static inline long oom_live(void)
-{
-    return atomic_load(&oom.live);
-}
+/* Blocks alive now; calls to allocate so far. */
+long oom_live(void);
 
-static inline long oom_calls(void)
-{
-    return atomic_load(&oom.calls);
-}
+long oom_calls(void);
 
-static inline size_t oom_peak_bytes(void)
-{
-    return atomic_load(&oom.peak_bytes);
-}
+void oom_install(void);
 
-static inline void oom_install(void)
-{
-    static const dp_allocator_t table = {NULL, oom_allocate, oom_release};
-
-    oom_disarm();
-    dp_set_allocator(&table);
-}
-
-static inline void oom_uninstall(void)
-{
-    dp_set_allocator(NULL);
-}
+void oom_uninstall(void);
 
 #endif

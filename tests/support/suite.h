@@ -9,23 +9,14 @@
 #include <check.h>
 
 /* Runs the suite, which it frees; the exit status for main. */
-static inline int suite_run(Suite *suite)
-{
-    SRunner *runner = srunner_create(suite);
-    int failed;
-
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
-}
+int suite_run(Suite *suite);
 
 /* Adds a test case that holds one test of the same name. */
-#define SUITE_ADD(suite, test)                                                                               \
-    do {                                                                                                     \
-        TCase *suite_case = tcase_create(#test);                                                             \
-        tcase_add_test(suite_case, test);                                                                    \
-        suite_add_tcase(suite, suite_case);                                                                  \
+#define SUITE_ADD(suite, test)                                                                                         \
+    do {                                                                                                               \
+        TCase *suite_case = tcase_create(#test);                                                                       \
+        tcase_add_test(suite_case, test);                                                                              \
+        suite_add_tcase(suite, suite_case);                                                                            \
     } while (0)
 
 #endif

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "trace_json.h"
+#include "tools/trace/trace_json.h"
 
 typedef struct trace_text {
     const char *text;

@@ -1,0 +1,84 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * adamw.c: the optimizer's loops, for float and double. */
+#include "adamw.h"
+
+#include <math.h>
+
+double learning_rate(const options_t *o, int64_t step)
+{
+    double progress;
+
+    if (step < o->warmup)
+        return o->lr * (double)(step + 1) / (double)o->warmup;
+    progress = o->steps - 1 > o->warmup ? (double)(step - o->warmup) / (double)(o->steps - 1 - o->warmup) : 1;
+    return o->min_lr + (o->lr - o->min_lr) * (1 + cos(3.141592653589793 * progress)) / 2;
+}
+
+/* p -= lr * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon) + lr * weight_decay * p */
+adamw_factors_t adamw_factors(const options_t *o, int64_t step, double grad_scale, int decays)
+{
+    const double lr = learning_rate(o, step), t = (double)step + 1;
+
+    return (adamw_factors_t){
+        .keep_mean = o->beta1,
+        .keep_squares = o->beta2,
+        .grad = grad_scale,
+        .rate = lr / (1 - pow(o->beta1, t)),
+        .unbias_squares = 1 / (1 - pow(o->beta2, t)),
+        .epsilon = o->epsilon,
+        .shrink = decays ? 1 - lr * o->weight_decay : 1,
+    };
+}
+
+#define UPDATE_LOOP(REAL, SQRT)                                                                                        \
+    do {                                                                                                               \
+        REAL *params = tensor->params, *mean = tensor->mean, *squares = tensor->squares;                               \
+        const REAL *grads = tensor->grads;                                                                             \
+        const REAL b1 = (REAL)f->keep_mean, b2 = (REAL)f->keep_squares, scale = (REAL)f->grad, rate = (REAL)f->rate;   \
+        const REAL unbias = (REAL)f->unbias_squares, epsilon = (REAL)f->epsilon, shrink = (REAL)f->shrink;             \
+        for (size_t i = 0; i < tensor->count; i++) {                                                                   \
+            const REAL g = grads[i] * scale;                                                                           \
+            mean[i] = b1 * mean[i] + (1 - b1) * g;                                                                     \
+            squares[i] = b2 * squares[i] + (1 - b2) * g * g;                                                           \
+            params[i] = params[i] * shrink - rate * mean[i] / (SQRT(squares[i] * unbias) + epsilon);                   \
+        }                                                                                                              \
+    } while (0)
+
+void adamw_update(dp_dtype_t dtype, const adamw_factors_t *f, const adamw_tensor_t *tensor)
+{
+    if (dtype == DP_F64)
+        UPDATE_LOOP(double, sqrt);
+    else
+        UPDATE_LOOP(float, sqrtf);
+}
+
+#define BALANCE_LOOP(REAL)                                                                                             \
+    do {                                                                                                               \
+        REAL *b = bias;                                                                                                \
+        const REAL *count = counts;                                                                                    \
+        REAL mean = 0;                                                                                                 \
+        for (size_t e = 0; e < experts; e++)                                                                           \
+            mean += count[e] / (REAL)experts;                                                                          \
+        for (size_t e = 0; e < experts; e++)                                                                           \
+            b[e] += (REAL)rate * (REAL)((mean > count[e]) - (mean < count[e]));                                        \
+    } while (0)
+
+void balance_update(dp_dtype_t dtype, double rate, void *bias, const void *counts, size_t experts)
+{
+    if (dtype == DP_F64)
+        BALANCE_LOOP(double);
+    else
+        BALANCE_LOOP(float);
+}
+
+double sum_of_squares(dp_dtype_t dtype, const void *values, size_t count)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        const double x = dtype == DP_F64 ? ((const double *)values)[i] : (double)((const float *)values)[i];
+        sum += x * x;
+    }
+    return sum;
+}

@@ -1,0 +1,191 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * compute_cpu.c: the trainer's own computations on devices that run host functions: segments of host functions
+ * made of the loops in kernels.h; the optimizer's loops run at once, in the caller. */
+#include "adamw.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define REAL    float
+#define NAME(x) x##_f32
+#define EXP     expf
+#define SQRT    sqrtf
+#include "kernels.h"
+#undef REAL
+#undef NAME
+#undef EXP
+#undef SQRT
+
+#define REAL    double
+#define NAME(x) x##_f64
+#define EXP     exp
+#define SQRT    sqrt
+#include "kernels.h"
+
+struct compute {
+    dp_dtype_t dtype;
+    size_t tokens, hidden; /* T, d */
+    double norm_eps;
+};
+
+/* ---- embedding: saved holds dy [T, d] from backward_input to backward_weight, then the tokens ---- */
+
+static uint8_t *saved_tokens(const compute_t *k, const dp_segment_call_t *c)
+{
+    return (uint8_t *)c->saved + k->tokens * k->hidden * dp_dtype_bytes(k->dtype);
+}
+
+static dp_status_t embedding_forward(void *self, const dp_segment_call_t *c)
+{
+    const compute_t *k = self;
+
+    memcpy(saved_tokens(k, c), c->input, k->tokens);
+    if (k->dtype == DP_F64)
+        embed_forward_f64(c->params, c->input, c->y, k->tokens, k->hidden);
+    else
+        embed_forward_f32(c->params, c->input, c->y, k->tokens, k->hidden);
+    return DP_OK;
+}
+
+static dp_status_t embedding_backward_input(void *self, const dp_segment_call_t *c)
+{
+    const compute_t *k = self;
+
+    memcpy(c->saved, c->dy, k->tokens * k->hidden * dp_dtype_bytes(k->dtype));
+    return DP_OK;
+}
+
+static dp_status_t embedding_backward_weight(void *self, const dp_segment_call_t *c)
+{
+    const compute_t *k = self;
+
+    if (k->dtype == DP_F64)
+        embed_backward_f64(c->grads, saved_tokens(k, c), c->saved, k->tokens, k->hidden);
+    else
+        embed_backward_f32(c->grads, saved_tokens(k, c), c->saved, k->tokens, k->hidden);
+    return DP_OK;
+}
+
+/* ---- head ---- */
+
+static dp_status_t head_forward(void *self, const dp_segment_call_t *c)
+{
+    const compute_t *k = self;
+    const size_t T = k->tokens, d = k->hidden;
+    const double eps = k->norm_eps;
+    const double loss = k->dtype == DP_F64
+                            ? head_forward_f64(c->params, eps, c->x, c->target, c->output, c->saved, T, d)
+                            : head_forward_f32(c->params, (float)eps, c->x, c->target, c->output, c->saved, T, d);
+
+    *c->loss += loss;
+    return DP_OK;
+}
+
+static dp_status_t head_backward_input(void *self, const dp_segment_call_t *c)
+{
+    const compute_t *k = self;
+
+    if (k->dtype == DP_F64)
+        head_backward_input_f64(c->params, c->loss_scale, c->saved, c->dx, k->tokens, k->hidden);
+    else
+        head_backward_input_f32(c->params, c->loss_scale, c->saved, c->dx, k->tokens, k->hidden);
+    return DP_OK;
+}
+
+static dp_status_t head_backward_weight(void *self, const dp_segment_call_t *c)
+{
+    const compute_t *k = self;
+
+    if (k->dtype == DP_F64)
+        head_backward_weight_f64(c->params, c->grads, c->saved, k->tokens, k->hidden);
+    else
+        head_backward_weight_f32(c->params, c->grads, c->saved, k->tokens, k->hidden);
+    return DP_OK;
+}
+
+/* ---- the optimizer ---- */
+
+static dp_status_t adamw(compute_t *compute, const adamw_factors_t *factors, const adamw_tensor_t *tensor,
+                         dp_stream_t *s)
+{
+    (void)s;
+    adamw_update(compute->dtype, factors, tensor);
+    return DP_OK;
+}
+
+static dp_status_t balance(compute_t *compute, double rate, const adamw_tensor_t *bias, dp_stream_t *s)
+{
+    (void)s;
+    balance_update(compute->dtype, rate, bias->params, bias->grads, bias->count);
+    return DP_OK;
+}
+
+static dp_status_t squares(compute_t *compute, const void *values, size_t count, double *sum_out, dp_stream_t *s)
+{
+    (void)s;
+    *sum_out = sum_of_squares(compute->dtype, values, count);
+    return DP_OK;
+}
+
+/* ---- */
+
+static void sizes(const compute_t *compute, dp_block_sizes_t *embedding, dp_block_sizes_t *head)
+{
+    const size_t T = compute->tokens, d = compute->hidden, element = dp_dtype_bytes(compute->dtype);
+
+    embedding->saved_bytes = T * d * element + T;
+    head->saved_bytes = T * (2 * d + 1 + VOCAB) * element;
+}
+
+static dp_status_t open_cpu(const dp_host_t *host, const compute_config_t *config, compute_t **compute_out)
+{
+    const dp_block_shape_t *shape = &config->shape;
+    const uint32_t needed = DP_DEVICE_CAP_HOST_MEMORY | DP_DEVICE_CAP_LAUNCH;
+    compute_t *compute;
+
+    (void)host;
+    if ((config->device_vt->caps & needed) != needed)
+        return dp_fail(DP_ERR_UNSUPPORTED,
+                       "this device cannot run host functions on host memory, which the trainer's embedding, head and "
+                       "optimizer for --device cpu are made of");
+    if (shape->dtype != DP_F32 && shape->dtype != DP_F64)
+        return dp_fail(DP_ERR_UNSUPPORTED, "--device cpu computes in f32 or f64");
+    compute = calloc(1, sizeof(*compute));
+    if (compute == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for the ends of the model");
+    *compute = (compute_t){
+        .dtype = shape->dtype,
+        .tokens = (size_t)shape->batch * shape->sequence,
+        .hidden = shape->hidden,
+        .norm_eps = shape->norm_eps > 0 ? (double)shape->norm_eps : 1e-6,
+    };
+    *compute_out = compute;
+    return DP_OK;
+}
+
+static void close_cpu(compute_t *compute)
+{
+    free(compute);
+}
+
+const compute_vt_t compute_cpu = {
+    .struct_size = sizeof(compute_cpu),
+    .open = open_cpu,
+    .close = close_cpu,
+    .sizes = sizes,
+    .embedding = {.struct_size = sizeof(dp_segment_t),
+                  .name = "embedding",
+                  .host_forward = embedding_forward,
+                  .host_backward_input = embedding_backward_input,
+                  .host_backward_weight = embedding_backward_weight},
+    .head = {.struct_size = sizeof(dp_segment_t),
+             .name = "head",
+             .host_forward = head_forward,
+             .host_backward_input = head_backward_input,
+             .host_backward_weight = head_backward_weight},
+    .adamw = adamw,
+    .balance = balance,
+    .sum_of_squares = squares,
+};

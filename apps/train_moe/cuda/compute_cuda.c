@@ -1,0 +1,369 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * compute_cuda.c: the trainer's own computations (../compute.h) on a CUDA device: a plugin that is not the library's,
+ * with an interface the library has never heard of. Kernels in train_moe.cu, matrix products through cuBLASLt. */
+#include <string.h>
+
+#include "../compute.h"
+#include "cuda/gemm.h"
+#include "cuda/launch.h"
+#include "cuda/module.h"
+
+CUDA_IMAGE(train_moe);
+
+enum { THREADS = 256, SUM_BLOCKS = 132 };
+
+typedef struct kernels {
+    CUfunction embed_forward, embed_backward, norm_forward, norm_again, cross_entropy, norm_backward, gain_backward;
+    CUfunction adamw, balance, squares, sum;
+} kernels_t;
+
+struct compute {
+    const dp_host_t *host;
+    const cuda_driver_t *cu;
+    const dp_device_vt_t *device_vt;
+    dp_device_t *device;
+    CUmodule module;
+    kernels_t k;
+    gemm_t *gemm;
+    gemm_shape_t logits, dn, dw;
+    dp_dtype_t dtype, wide; /* of activations; of gradients, state and logits */
+    int T, d;
+    double eps;
+    double *partial; /* [SUM_BLOCKS] device memory; users follow each other on one stream */
+};
+
+/* ---- where data lie: in saved, in scratch ---- */
+
+static size_t up(size_t bytes)
+{
+    return (bytes + 255) / 256 * 256;
+}
+
+typedef struct head_saved {
+    void *x, *rstd, *dlogits, *dn;
+    size_t bytes;
+} head_saved_t;
+
+static head_saved_t head_layout(const compute_t *c, void *memory)
+{
+    const size_t T = (size_t)c->T, d = (size_t)c->d, e = dp_dtype_bytes(c->dtype), w = dp_dtype_bytes(c->wide);
+    const size_t rstd = up(T * d * e), dlogits = rstd + up(T * w), dn = dlogits + up(T * VOCAB * e);
+    char *at = memory;
+
+    return (head_saved_t){at, at + rstd, at + dlogits, at + dn, dn + up(T * d * e)};
+}
+
+typedef struct head_scratch {
+    void *n, *logits, *losses, *workspace;
+    size_t bytes;
+} head_scratch_t;
+
+static head_scratch_t scratch_layout(const compute_t *c, void *memory)
+{
+    const size_t T = (size_t)c->T, d = (size_t)c->d;
+    const size_t logits = up(T * d * dp_dtype_bytes(c->dtype)),
+                 losses = logits + up(T * VOCAB * dp_dtype_bytes(c->wide));
+    const size_t workspace = losses + up(T * sizeof(double)), bytes = workspace + up(gemm_workspace(c->gemm));
+    char *at = memory;
+
+    return (head_scratch_t){at, at + logits, at + losses, bytes > workspace ? at + workspace : NULL, bytes};
+}
+
+static CUstream native(const compute_t *c, dp_stream_t *s)
+{
+    return (CUstream)c->device_vt->stream_native(s);
+}
+
+#define LAUNCH(kernel, grid, block, ...)                                                                               \
+    cuda_launch(c->host, c->cu, c->k.kernel, grid, block, 0, native(c, s), __VA_ARGS__)
+
+/* ---- embedding: saved holds dy [T, d] from backward_input to backward_weight, and the tokens ---- */
+
+static size_t dy_bytes(const compute_t *c)
+{
+    return (size_t)c->T * (size_t)c->d * dp_dtype_bytes(c->dtype);
+}
+
+static dp_status_t embedding_forward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    compute_t *c = self;
+    const void *table = call->params, *tokens = call->input;
+    void *y = call->y, *kept = (char *)call->saved + up(dy_bytes(c));
+
+    return LAUNCH(embed_forward, CUDA_DIM(c->T), CUDA_DIM(THREADS), &table, &tokens, &y, &kept, &c->d);
+}
+
+static dp_status_t embedding_backward_input(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    const compute_t *c = self;
+
+    return c->device_vt->copy(s, call->saved, call->dy, dy_bytes(c));
+}
+
+static dp_status_t embedding_backward_weight(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    compute_t *c = self;
+    void *grads = call->grads, *dy = call->saved, *tokens = (char *)call->saved + up(dy_bytes(c));
+
+    return LAUNCH(embed_backward, CUDA_DIM2(VOCAB, cuda_blocks((size_t)c->d, THREADS)), CUDA_DIM(THREADS), &grads,
+                  &tokens, &dy, &c->T, &c->d);
+}
+
+/* ---- head ---- */
+
+static const void *weights(const compute_t *c, const void *params)
+{
+    return (const char *)params + (size_t)c->d * dp_dtype_bytes(c->dtype);
+}
+
+static dp_status_t norm(compute_t *c, const dp_segment_call_t *call, const head_saved_t *saved,
+                        const head_scratch_t *scratch, dp_stream_t *s)
+{
+    const void *x = call->x, *gain = call->params;
+    void *kept = saved->x, *rstd = saved->rstd, *n = scratch->n;
+    const float narrow = (float)c->eps;
+    const void *eps = c->wide == DP_F64 ? (const void *)&c->eps : &narrow;
+
+    return LAUNCH(norm_forward, CUDA_DIM(c->T), CUDA_DIM(THREADS), &x, &gain, (void *)eps, &kept, &rstd, &n, &c->d);
+}
+
+static dp_status_t loss(compute_t *c, const dp_segment_call_t *call, const head_saved_t *saved,
+                        const head_scratch_t *scratch, dp_stream_t *s)
+{
+    const void *logits = scratch->logits, *targets = call->target;
+    void *dlogits = saved->dlogits, *losses = scratch->losses;
+    double *total = call->loss;
+    double by = c->T;
+    int add = 1;
+    dp_status_t st = LAUNCH(cross_entropy, CUDA_DIM(cuda_blocks((size_t)c->T, THREADS / 32)), CUDA_DIM(THREADS),
+                            &logits, &targets, &dlogits, &losses, &c->T);
+
+    if (st == DP_OK && total != NULL)
+        st = LAUNCH(sum, CUDA_DIM(1), CUDA_DIM(THREADS), &losses, &c->T, &by, &add, &total);
+    return st;
+}
+
+static dp_status_t head_forward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    compute_t *c = self;
+    const head_saved_t saved = head_layout(c, call->saved);
+    const head_scratch_t scratch = scratch_layout(c, call->scratch);
+    const gemm_operands_t operands = {1, 0, scratch.n, weights(c, call->params), scratch.logits, scratch.workspace};
+    dp_status_t st = norm(c, call, &saved, &scratch, s);
+
+    if (st == DP_OK)
+        st = gemm_run(c->gemm, &c->logits, &operands, native(c, s));
+    if (st == DP_OK && call->output != NULL)
+        st = c->device_vt->copy(s, call->output, scratch.logits, (size_t)c->T * VOCAB * dp_dtype_bytes(c->wide));
+    return st == DP_OK && call->target != NULL ? loss(c, call, &saved, &scratch, s) : st;
+}
+
+static dp_status_t head_backward_input(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    compute_t *c = self;
+    const head_saved_t saved = head_layout(c, call->saved);
+    const head_scratch_t scratch = scratch_layout(c, call->scratch);
+    const gemm_operands_t operands = {call->loss_scale / c->T,  0,        saved.dlogits,
+                                      weights(c, call->params), saved.dn, scratch.workspace};
+    const void *x = saved.x, *rstd = saved.rstd, *gain = call->params, *dn = saved.dn;
+    void *dx = call->dx;
+    const dp_status_t st = gemm_run(c->gemm, &c->dn, &operands, native(c, s));
+
+    if (st < 0 || dx == NULL)
+        return st;
+    return LAUNCH(norm_backward, CUDA_DIM(c->T), CUDA_DIM(THREADS), &x, &rstd, &gain, &dn, &dx, &c->d);
+}
+
+static dp_status_t head_backward_weight(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    compute_t *c = self;
+    const head_saved_t saved = head_layout(c, call->saved);
+    const head_scratch_t scratch = scratch_layout(c, call->scratch);
+    const gemm_operands_t operands = {call->loss_scale / c->T,
+                                      1,
+                                      scratch.n,
+                                      saved.dlogits,
+                                      (char *)call->grads + (size_t)c->d * dp_dtype_bytes(c->wide),
+                                      scratch.workspace};
+    const void *x = saved.x, *rstd = saved.rstd, *gain = call->params, *dn = saved.dn;
+    void *n = scratch.n, *dgain = call->grads;
+    dp_status_t st = LAUNCH(norm_again, CUDA_DIM(c->T), CUDA_DIM(THREADS), &x, &rstd, &gain, &n, &c->d);
+
+    if (st == DP_OK)
+        st = gemm_run(c->gemm, &c->dw, &operands, native(c, s));
+    if (st == DP_OK)
+        st = LAUNCH(gain_backward, CUDA_DIM(cuda_blocks((size_t)c->d, 32)), CUDA_DIM(THREADS), &x, &rstd, &dn, &dgain,
+                    &c->T, &c->d);
+    return st;
+}
+
+/* ---- the optimizer ---- */
+
+#define CONSTANTS(A)                                                                                                   \
+    struct {                                                                                                           \
+        A keep_mean, keep_squares, grad, rate, unbias_squares, epsilon, shrink;                                        \
+    }
+
+static dp_status_t adamw(compute_t *c, const adamw_factors_t *f, const adamw_tensor_t *t, dp_stream_t *s)
+{
+    const CONSTANTS(float) narrow = {(float)f->keep_mean,      (float)f->keep_squares, (float)f->grad,  (float)f->rate,
+                                     (float)f->unbias_squares, (float)f->epsilon,      (float)f->shrink};
+    const void *constants = c->wide == DP_F64 ? (const void *)f : &narrow;
+    adamw_tensor_t tensor = *t;
+    const unsigned blocks = cuda_blocks(t->count, THREADS);
+
+    _Static_assert(sizeof(adamw_factors_t) == sizeof(CONSTANTS(double)), "the kernel reads seven doubles");
+    return LAUNCH(adamw, CUDA_DIM(blocks < 8 * SUM_BLOCKS ? blocks : 8 * SUM_BLOCKS), CUDA_DIM(THREADS),
+                  (void *)constants, &tensor.params, &tensor.master, &tensor.mean, &tensor.squares, &tensor.grads,
+                  &tensor.count);
+}
+
+static dp_status_t balance(compute_t *c, double rate, const adamw_tensor_t *bias, dp_stream_t *s)
+{
+    const float narrow = (float)rate;
+    const void *step = c->wide == DP_F64 ? (const void *)&rate : &narrow;
+    adamw_tensor_t tensor = *bias;
+    int experts = (int)bias->count;
+
+    return LAUNCH(balance, CUDA_DIM(1), CUDA_DIM(THREADS), (void *)step, &tensor.params, &tensor.master, &tensor.grads,
+                  &experts);
+}
+
+static dp_status_t sum_of_squares(compute_t *c, const void *values, size_t count, double *sum_out, dp_stream_t *s)
+{
+    double one = 1;
+    int blocks = SUM_BLOCKS, add = 0;
+    const dp_status_t st = LAUNCH(squares, CUDA_DIM(blocks), CUDA_DIM(THREADS), &values, &count, &c->partial);
+
+    return st < 0 ? st : LAUNCH(sum, CUDA_DIM(1), CUDA_DIM(THREADS), &c->partial, &blocks, &one, &add, &sum_out);
+}
+
+/* ---- open and close ---- */
+
+static dp_status_t find_kernels(compute_t *c)
+{
+    static const char *const names[] = {"embed_forward", "embed_backward", "norm_forward",  "norm_again",
+                                        "cross_entropy", "norm_backward",  "gain_backward", "adamw",
+                                        "balance",       "squares"};
+    CUfunction *const places[] = {&c->k.embed_forward, &c->k.embed_backward, &c->k.norm_forward,  &c->k.norm_again,
+                                  &c->k.cross_entropy, &c->k.norm_backward,  &c->k.gain_backward, &c->k.adamw,
+                                  &c->k.balance,       &c->k.squares};
+    const char *dtype = c->dtype == DP_F32 ? "f32" : c->dtype == DP_F64 ? "f64" : "bf16";
+    dp_status_t st = cuda_kernel(c->host, c->module, "train_moe_sum", &c->k.sum);
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && st == DP_OK; i++) {
+        char name[96] = "train_moe_";
+        strcat(strcat(strcat(name, names[i]), "_"), dtype);
+        st = cuda_kernel(c->host, c->module, name, places[i]);
+    }
+    return st;
+}
+
+static dp_status_t prepare_products(compute_t *c)
+{
+    const dp_host_sm_t *share = c->host->get_service(c->host, DP_HOST_SM);
+    const uint32_t T = (uint32_t)c->T, d = (uint32_t)c->d;
+    dp_status_t st = gemm_open(c->host, share != NULL ? share->compute_sms : 0, 0, &c->gemm);
+
+    c->logits = (gemm_shape_t){.in = c->dtype, .out = c->wide, .m = T, .n = VOCAB, .k = d};
+    c->dn = (gemm_shape_t){.in = c->dtype, .out = c->dtype, .transpose_b = true, .m = T, .n = d, .k = VOCAB};
+    c->dw = (gemm_shape_t){.in = c->dtype, .out = c->wide, .transpose_a = true, .m = d, .n = VOCAB, .k = T};
+    if (st == DP_OK)
+        st = gemm_prepare(c->gemm, &c->logits);
+    if (st == DP_OK)
+        st = gemm_prepare(c->gemm, &c->dn);
+    return st == DP_OK ? gemm_prepare(c->gemm, &c->dw) : st;
+}
+
+static void close_cuda(compute_t *c)
+{
+    if (c == NULL)
+        return;
+    gemm_close(c->gemm);
+    if (c->partial != NULL)
+        c->device_vt->release(c->device, c->partial);
+    if (c->module != NULL)
+        cuda_module_unload(c->module);
+    c->host->release(c->host, c);
+}
+
+static dp_status_t open_cuda(const dp_host_t *host, const compute_config_t *config, compute_t **compute_out)
+{
+    const dp_block_shape_t *shape = &config->shape;
+    const cuda_driver_t *cu;
+    dp_status_t st = cuda_driver(host, &cu);
+    compute_t *c;
+
+    if (st < 0)
+        return st;
+    if (shape->dtype > DP_BF16)
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "train_moe_cuda: dtype %d: must be f32, f64 or bf16",
+                       (int)shape->dtype);
+    c = host->allocate(host, sizeof(*c), 64);
+    if (c == NULL)
+        return DP_FAIL(host, DP_ERR_NOMEM, "train_moe_cuda: no memory for an instance");
+    *c = (compute_t){
+        .host = host,
+        .cu = cu,
+        .device_vt = config->device_vt,
+        .device = config->device,
+        .dtype = shape->dtype,
+        .wide = dp_dtype_accumulator(shape->dtype),
+        .T = (int)(shape->batch * shape->sequence),
+        .d = (int)shape->hidden,
+        .eps = shape->norm_eps > 0 ? (double)shape->norm_eps : 1e-6,
+    };
+    st = cuda_module_load(host, cuda_image_train_moe, &c->module);
+    if (st == DP_OK)
+        st = find_kernels(c);
+    if (st == DP_OK)
+        st = config->device_vt->allocate(config->device, SUM_BLOCKS * sizeof(double), (void **)&c->partial);
+    if (st == DP_OK)
+        st = prepare_products(c);
+    if (st < 0)
+        close_cuda(c);
+    else
+        *compute_out = c;
+    return st;
+}
+
+static void sizes(const compute_t *c, dp_block_sizes_t *embedding, dp_block_sizes_t *head)
+{
+    embedding->saved_bytes = up(dy_bytes(c)) + (size_t)c->T;
+    head->saved_bytes = head_layout(c, NULL).bytes;
+    head->scratch_bytes = scratch_layout(c, NULL).bytes;
+}
+
+static const compute_vt_t table = {
+    .struct_size = sizeof(table),
+    .open = open_cuda,
+    .close = close_cuda,
+    .sizes = sizes,
+    .embedding = {.struct_size = sizeof(dp_segment_t),
+                  .name = "embedding",
+                  .forward = embedding_forward,
+                  .backward_input = embedding_backward_input,
+                  .backward_weight = embedding_backward_weight},
+    .head = {.struct_size = sizeof(dp_segment_t),
+             .name = "head",
+             .forward = head_forward,
+             .backward_input = head_backward_input,
+             .backward_weight = head_backward_weight},
+    .adamw = adamw,
+    .balance = balance,
+    .sum_of_squares = sum_of_squares,
+};
+
+static const void *get_interface(const char *id)
+{
+    return strcmp(id, COMPUTE_IFACE) == 0 ? &table : NULL;
+}
+
+DP_PLUGIN_DEFINE(train_moe_cuda) = {
+    DP_PLUGIN_HEAD,
+    .name = "train_moe_cuda",
+    .version = "0.1.0",
+    .summary = "the ends and the optimizer of the example train_moe on a CUDA device",
+    .get_interface = get_interface,
+};

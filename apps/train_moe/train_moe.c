@@ -1,0 +1,537 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * train_moe.c: trains a byte-level mixture-of-experts transformer on text, over a pipeline.
+ *
+ *   main          options, text, ranks (this process is one, or holds all of them as threads)
+ *   run_rank      one rank from opening its pipeline to closing it
+ *   train         the loop over steps
+ * The other files: model.c and ends.c say what is computed, trainer.c does a step, adamw.c updates, text.c
+ * has the data, verify.c compares with a serial run, sample.c writes text, report.c and curve.c tell how it
+ * went. */
+#include "config.h"
+
+#include "train_moe.h"
+
+#include <errno.h>
+#include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+double now_seconds(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- one rank ---- */
+
+typedef struct session {
+    options_t options; /* fitted to the number of ranks */
+    const text_t *text;
+    dp_group_t *group;
+    trainer_t trainer;
+    history_t history;
+    dp_timeline_t *timeline; /* of the last training steps, on rank 0 */
+    size_t resident_before;
+    FILE *report; /* into report_text; rank 0 shows it */
+    char *report_text;
+    size_t report_bytes, shown_bytes;
+    int differs; /* --verify found a difference */
+} session_t;
+
+static int is_first_rank(const session_t *s)
+{
+    return dp_group_rank(s->group) == 0;
+}
+
+/* Puts on standard output what the report has gained. */
+static void show_report(session_t *s)
+{
+    fflush(s->report);
+    if (is_first_rank(s) && !s->options.quiet)
+        fwrite(s->report_text + s->shown_bytes, 1, s->report_bytes - s->shown_bytes, stdout);
+    fflush(stdout);
+    s->shown_bytes = s->report_bytes;
+}
+
+/* Where an output goes: the option's file, or `name` in the folder --out. 0: nowhere. */
+static int output_path(const session_t *s, const char *file, const char *name, char *path, size_t bytes)
+{
+    if (*file != '\0')
+        snprintf(path, bytes, "%s", file);
+    else if (*s->options.out != '\0')
+        snprintf(path, bytes, "%s/%s", s->options.out, name);
+    else
+        return 0;
+    return 1;
+}
+
+#ifdef HAVE_CAIRO
+#define CURVE_NAME "curve.png"
+#else
+#define CURVE_NAME "curve.svg"
+#endif
+
+/* A path that cannot be written is better known before the training than after it. */
+static dp_status_t check_outputs(const session_t *s)
+{
+    const options_t *o = &s->options;
+    const char *const files[] = {o->trace, o->curve, o->report, o->losses, o->costs_out};
+    const char *const names[] = {"trace.json", CURVE_NAME, "report.txt", "losses.txt", "costs.txt"};
+    char path[4096];
+
+    if (!is_first_rank(s))
+        return DP_OK;
+    if (*o->out != '\0' && mkdir(o->out, 0777) != 0 && errno != EEXIST)
+        return dp_fail(DP_ERR_IO, "%s: %s", o->out, strerror(errno));
+    for (int i = 0; i < 5; i++)
+        if (output_path(s, files[i], names[i], path, sizeof(path))) {
+            FILE *f = fopen(path, "a");
+            if (f == NULL)
+                return dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
+            fclose(f);
+        }
+    return DP_OK;
+}
+
+static dp_status_t prepare_history(session_t *s)
+{
+    const size_t steps = (size_t)s->options.steps;
+    history_t *h = &s->history;
+
+    h->loss = calloc(steps, sizeof(double));
+    h->norm = calloc(steps, sizeof(double));
+    h->imbalance = calloc(steps, sizeof(double));
+    h->step_seconds = calloc(steps, sizeof(double));
+    h->valid_step = calloc(steps, sizeof(int64_t));
+    h->valid_loss = calloc(steps, sizeof(double));
+    h->frequency_loss = text_frequency_loss(s->text);
+    s->report = open_memstream(&s->report_text, &s->report_bytes);
+    if (h->loss == NULL || h->norm == NULL || h->imbalance == NULL || h->step_seconds == NULL ||
+        h->valid_step == NULL || h->valid_loss == NULL || s->report == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for the losses of %zu steps", steps);
+    return DP_OK;
+}
+
+static void clear_session(session_t *s)
+{
+    dp_timeline_free(s->timeline);
+    if (s->report != NULL)
+        fclose(s->report);
+    free(s->report_text);
+    free(s->history.loss);
+    free(s->history.norm);
+    free(s->history.imbalance);
+    free(s->history.step_seconds);
+    free(s->history.valid_step);
+    free(s->history.valid_loss);
+}
+
+static void print_progress(const session_t *s, int64_t step, const step_result_t *result)
+{
+    const options_t *o = &s->options;
+    const trainer_t *t = &s->trainer;
+    const double each = s->history.seconds / (double)(step + 1);
+    const double left = each * (double)(o->steps - 1 - step);
+    const int terminal = isatty(STDOUT_FILENO);
+
+    if (!is_first_rank(s) || o->quiet)
+        return;
+    if (!terminal && step % o->log_every != 0 && step != o->steps - 1)
+        return;
+    printf("%sstep %4lld/%lld  loss %.4f  norm %6.3f  rate %.2e  %6.0f tokens/s  %dm%02ds left%s",
+           terminal ? "\r\033[K" : "", (long long)step + 1, (long long)o->steps, result->loss, result->norm,
+           result->rate, (double)t->microbatches * t->replicas * (double)t->tokens / each, (int)(left / 60),
+           (int)fmod(left, 60), terminal && step != o->steps - 1 ? "" : "\n");
+    fflush(stdout);
+}
+
+static dp_status_t validate(session_t *s, int64_t step)
+{
+    history_t *h = &s->history;
+    double loss;
+    const dp_status_t st = trainer_validate(&s->trainer, &loss);
+
+    if (st < 0)
+        return st;
+    h->valid_step[h->nvalid] = step + 1;
+    h->valid_loss[h->nvalid++] = loss;
+    if (is_first_rank(s) && !s->options.quiet)
+        printf("%safter %lld steps: held-out loss %.4f\n", isatty(STDOUT_FILENO) ? "\r\033[K" : "", (long long)step + 1,
+               loss);
+    return DP_OK;
+}
+
+static dp_status_t rebalance(session_t *s, int64_t steps)
+{
+    const double start = now_seconds();
+    rebalance_t made;
+    const dp_status_t st = trainer_rebalance(&s->trainer, steps, &made);
+
+    s->history.seconds += now_seconds() - start;
+    if (st == DP_OK && is_first_rank(s) && !s->options.quiet)
+        printf("%safter %lld steps: tokens on ranks max/mean %.3f, %.3f with %lld replicas moved in %d layers (%.2f "
+               "MiB sent)\n",
+               isatty(STDOUT_FILENO) ? "\r\033[K" : "", (long long)steps, made.before.gpu, made.after.gpu,
+               (long long)made.replicas, (int)made.layers, made.sent / (1024 * 1024));
+    return st;
+}
+
+static dp_status_t train(session_t *s)
+{
+    const options_t *o = &s->options;
+    dp_status_t st = DP_OK;
+
+    for (int64_t step = 0; step < o->steps && st == DP_OK; step++) {
+        const double start = now_seconds();
+        step_result_t result;
+
+        st = trainer_step(&s->trainer, step, &result);
+        if (st < 0)
+            return st;
+        s->history.step_seconds[step] = now_seconds() - start;
+        s->history.imbalance[step] = s->trainer.balance.imbalance;
+        s->history.seconds += s->history.step_seconds[step];
+        s->history.loss[step] = result.loss;
+        s->history.norm[step] = result.norm;
+        s->history.steps = step + 1;
+        print_progress(s, step, &result);
+        if (balance_is_due(&s->trainer.balance, step + 1) && step < o->steps - 1)
+            st = rebalance(s, step + 1);
+        if (st < 0)
+            return st;
+        if (step == o->steps - 1) /* a validation would push training steps out of the record */
+            st = dp_pipeline_timeline(s->trainer.pipeline, &s->timeline);
+        if (st == DP_OK && o->valid_every > 0 && ((step + 1) % o->valid_every == 0 || step == o->steps - 1))
+            st = validate(s, step);
+    }
+    return st;
+}
+
+static dp_status_t gather_memory(session_t *s, memory_use_t **all_out)
+{
+    dp_memory_report_t announced = {.struct_size = sizeof(announced)};
+    memory_use_t mine;
+
+    dp_pipeline_memory(s->trainer.pipeline, &announced);
+    mine.announced = (double)(announced.total + trainer_bytes(&s->trainer));
+    mine.grown = (double)peak_resident_bytes() - (double)s->resident_before;
+    *all_out = calloc((size_t)dp_group_size(s->group), sizeof(**all_out));
+    if (*all_out == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for a report of %d ranks", dp_group_size(s->group));
+    return dp_group_all_gather(s->group, &mine, sizeof(mine), *all_out);
+}
+
+static dp_status_t write_report(const session_t *s, const char *path)
+{
+    FILE *f = fopen(path, "w");
+    size_t written;
+
+    if (f == NULL)
+        return dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
+    written = fwrite(s->report_text, 1, s->report_bytes, f);
+    if (fclose(f) != 0 || written != s->report_bytes)
+        return dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
+    return DP_OK;
+}
+
+static dp_status_t write_files(session_t *s)
+{
+    const options_t *o = &s->options;
+    char path[4096];
+    dp_status_t st = DP_OK;
+
+    if (output_path(s, o->curve, CURVE_NAME, path, sizeof(path))) {
+        st = curve_write(&s->history, path);
+        fprintf(s->report, "curve       %s\n", path);
+    }
+    if (st == DP_OK && output_path(s, o->trace, "trace.json", path, sizeof(path))) {
+        st = trace_write(s->timeline, path);
+        fprintf(s->report, "trace       %s (open it with https://ui.perfetto.dev)\n", path);
+    }
+    if (st == DP_OK && output_path(s, o->costs_out, "costs.txt", path, sizeof(path))) {
+        st = costs_write(&s->trainer, s->timeline, path);
+        fprintf(s->report, "costs       %s (for dualpipe simulate --costs)\n", path);
+    }
+    if (st == DP_OK && output_path(s, o->losses, "losses.txt", path, sizeof(path))) {
+        st = losses_write(&s->history, path);
+        fprintf(s->report, "losses      %s (to the last bit)\n", path);
+    }
+    return st;
+}
+
+static dp_status_t conclude(session_t *s)
+{
+    memory_use_t *all = NULL;
+    char path[4096];
+    dp_status_t st = gather_memory(s, &all);
+
+    if (st == DP_OK && is_first_rank(s))
+        st = report_results(&s->trainer, &s->history, s->timeline, all, s->report);
+    free(all);
+    if (st == DP_OK && is_first_rank(s))
+        st = write_files(s);
+    if (st < 0)
+        return st;
+    show_report(s);
+    if (s->options.sample > 0)
+        st = sample_write(&s->trainer, s->report);
+    show_report(s);
+    if (st == DP_OK && is_first_rank(s) && output_path(s, s->options.report, "report.txt", path, sizeof(path)))
+        st = write_report(s, path);
+    return st;
+}
+
+static dp_status_t run_open(session_t *s)
+{
+    dp_status_t st;
+
+    if (s->options.verify) {
+        int same;
+        st = verify_run(&s->trainer, s->report, &same);
+        s->differs = st == DP_OK && !same;
+        show_report(s);
+        return st;
+    }
+    if (is_first_rank(s))
+        report_layout(&s->trainer, &s->history, s->report);
+    show_report(s);
+    st = train(s);
+    return st == DP_OK ? conclude(s) : st;
+}
+
+static dp_status_t run_session(session_t *s)
+{
+    dp_status_t st = prepare_history(s);
+
+    if (st == DP_OK)
+        st = options_fit(&s->options, dp_group_size(s->group));
+    if (st == DP_OK)
+        st = check_outputs(s);
+    if (st < 0)
+        return st;
+    if (s->options.comm_sms == COMM_SMS_AUTO)
+        st = tune_comm_sms(&s->options, s->text, s->group, s->report);
+    show_report(s);
+    if (st < 0)
+        return st;
+    s->resident_before = resident_bytes();
+    st = trainer_open(&s->options, s->text, s->group, &s->trainer);
+    if (st < 0)
+        return st;
+    st = run_open(s);
+    if (st < 0)
+        dp_group_abort(s->group, st, dp_last_error());
+    trainer_close(&s->trainer);
+    return st;
+}
+
+/* ---- exit codes and signals ---- */
+
+static volatile sig_atomic_t caught_signal;
+static _Atomic(dp_group_t *) interruptible[MOST_THREADS];
+static atomic_int handlers_running;
+
+static void on_signal(int number)
+{
+    atomic_fetch_add(&handlers_running, 1);
+    caught_signal = number;
+    for (int i = 0; i < MOST_THREADS; i++) {
+        dp_group_t *group = atomic_load(&interruptible[i]);
+        if (group != NULL)
+            dp_group_interrupt(group);
+    }
+    atomic_fetch_sub(&handlers_running, 1);
+}
+
+static void catch_signals(dp_group_t *const *groups, int n)
+{
+    /* A second signal ends the program at once. */
+    const struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+
+    for (int i = 0; i < n; i++)
+        atomic_store(&interruptible[i], groups[i]);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+/* After this no handler has the group in its hands, and it may go. */
+static void hide_from_signals(dp_group_t *group)
+{
+    for (int i = 0; i < MOST_THREADS; i++)
+        if (atomic_load(&interruptible[i]) == group)
+            atomic_store(&interruptible[i], NULL);
+    while (atomic_load(&handlers_running) > 0)
+        sched_yield();
+}
+
+static int exit_code(dp_status_t status)
+{
+    switch (status) {
+    case DP_OK:
+        return 0;
+    case DP_ERR_INVALID:
+        return 2;
+    case DP_ERR_MISMATCH:
+        return 10;
+    case DP_ERR_PLUGIN:
+        return 11;
+    case DP_ERR_RENDEZVOUS:
+        return 12;
+    case DP_ERR_PEER:
+        return 13;
+    case DP_ERR_TIMEOUT:
+        return 14;
+    case DP_ERR_PROTOCOL:
+        return 15;
+    case DP_ERR_NUMERIC:
+        return 16;
+    case DP_ERR_NOMEM:
+        return 18;
+    case DP_ERR_SECURITY:
+        return 19;
+    case DP_ERR_REJECTED:
+        return 20;
+    case DP_ERR_INTERRUPTED:
+        return caught_signal == SIGTERM ? 143 : 130;
+    default:
+        return 1;
+    }
+}
+
+/* What a rank came to. */
+typedef struct rank_job {
+    const options_t *options;
+    const text_t *text;
+    dp_group_t *group;
+    int code;
+} rank_job_t;
+
+/* Once per process: ranks that are threads all learn the same first cause. */
+static void complain(int32_t rank, dp_status_t st, const char *message)
+{
+    static atomic_int complained;
+
+    if (atomic_exchange(&complained, 1))
+        return;
+    if (strncmp(message, "rank ", 5) == 0)
+        fprintf(stderr, "train_moe: %s (%s)\n", message, dp_status_name(st));
+    else
+        fprintf(stderr, "train_moe: rank %d: %s (%s)\n", rank, message, dp_status_name(st));
+}
+
+static void *run_rank(void *arg)
+{
+    rank_job_t *job = arg;
+    session_t s = {.options = *job->options, .text = job->text, .group = job->group};
+    const int32_t rank = dp_group_rank(job->group);
+    dp_status_t st = run_session(&s);
+
+    if (st < 0) {
+        char message[1024];
+        snprintf(message, sizeof(message), "%s", dp_last_error());
+        dp_group_abort(job->group, st, message);
+        complain(rank, st, message);
+    }
+    job->code = st < 0 ? exit_code(st) : s.differs;
+    clear_session(&s);
+    hide_from_signals(job->group);
+    dp_group_leave(job->group);
+    return NULL;
+}
+
+/* ---- ranks ---- */
+
+static int fail(dp_status_t status)
+{
+    fprintf(stderr, "train_moe: %s (%s)\n", dp_last_error(), dp_status_name(status));
+    return exit_code(status);
+}
+
+static int run_threads(const options_t *options, const text_t *text, const dp_group_options_t *group_options)
+{
+    const int n = (int)options->threads;
+    pthread_t thread[MOST_THREADS];
+    rank_job_t job[MOST_THREADS];
+    dp_group_t *group[MOST_THREADS];
+    int started = 0, code = 0;
+    dp_status_t st = dp_group_local(n, group_options, group);
+
+    if (st < 0)
+        return fail(st);
+    catch_signals(group, n);
+    for (; started < n; started++) {
+        job[started] = (rank_job_t){options, text, group[started], 1};
+        if (pthread_create(&thread[started], NULL, run_rank, &job[started]) != 0)
+            break;
+    }
+    for (int i = started; i < n; i++) {
+        dp_group_abort(group[i], DP_ERR_NOMEM, "a thread for a rank could not be started");
+        dp_group_leave(group[i]);
+    }
+    for (int i = 0; i < started; i++) {
+        pthread_join(thread[i], NULL);
+        code = code == 0 ? job[i].code : code;
+    }
+    return started < n ? 18 : code;
+}
+
+static int run_process(const options_t *options, const text_t *text, const dp_group_options_t *group_options)
+{
+    rank_job_t job = {options, text, NULL, 1};
+    const dp_status_t st = dp_group_join(group_options, &job.group);
+
+    if (st < 0)
+        return fail(st);
+    catch_signals(&job.group, 1);
+    run_rank(&job);
+    return job.code;
+}
+
+static int run(const options_t *options)
+{
+    dp_group_options_t group_options = {.struct_size = sizeof(group_options)};
+    text_t text;
+    char *settings;
+    dp_status_t st = text_load(options->files, options->nfiles, (uint32_t)options->seq, &text);
+    int code;
+
+    if (st < 0)
+        return st == DP_ERR_IO ? fail(DP_ERR_INVALID) : fail(st);
+    settings = options_settings(options, text.hash);
+    if (settings == NULL) {
+        st = dp_fail(DP_ERR_NOMEM, "no memory for a list of settings");
+        code = fail(st);
+    } else {
+        group_options.settings = settings;
+        code = (options->threads > 0 ? run_threads : run_process)(options, &text, &group_options);
+    }
+    free(settings);
+    text_free(&text);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    options_t options;
+    int code = options_parse(argc, argv, &options);
+
+    if (code == OPTIONS_RUN) {
+        code = run(&options);
+        options_free(&options);
+    }
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        perror("train_moe: standard output");
+        return code == 0 ? 1 : code;
+    }
+    return code;
+}

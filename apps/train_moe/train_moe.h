@@ -1,0 +1,54 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * train_moe.h: the parts of the program that are neither model nor training step. */
+#ifndef TRAIN_MOE_H
+#define TRAIN_MOE_H
+
+#include <stdio.h>
+
+#include "trainer.h"
+
+/* What happened so far; the same on every rank. */
+typedef struct history {
+    int64_t steps, nvalid;
+    double *loss, *norm;  /* [steps] */
+    double *imbalance;    /* [steps] max/mean tokens of the ranks of an expert group */
+    double *step_seconds; /* [steps] */
+    int64_t *valid_step;  /* [nvalid] after how many steps */
+    double *valid_loss;
+    double seconds;        /* spent in training steps */
+    double frequency_loss; /* of guessing bytes by their frequency */
+} history_t;
+
+/* Seconds on a clock that only goes forward. */
+double now_seconds(void);
+
+/* tune.c: --comm-sms auto: trains a few steps with each of a few splits of the device and leaves the fastest in
+ * options->comm_sms, the same on every rank; rank 0 tells of it. The steps are thrown away. Collective. */
+dp_status_t tune_comm_sms(options_t *options, const text_t *text, dp_group_t *group, FILE *to);
+
+/* verify.c: rank 0 tells of one step against a serial run. *same_out: 1 when they agree. Collective. */
+dp_status_t verify_run(trainer_t *trainer, FILE *to, int *same_out);
+
+/* sample.c: continues a few held-out beginnings; rank 0 writes them to `to`. Collective. */
+dp_status_t sample_write(trainer_t *trainer, FILE *to);
+
+/* curve.c: draws the losses, as PNG where the name says so, else as SVG. */
+dp_status_t curve_write(const history_t *history, const char *path);
+
+/* report.c */
+typedef struct memory_use {
+    double announced; /* bytes this rank said it would take: pipeline, optimizer, data */
+    double grown;     /* by which this process's resident memory grew to its peak */
+} memory_use_t;
+size_t resident_bytes(void);
+size_t peak_resident_bytes(void);
+void report_layout(const trainer_t *trainer, const history_t *history, FILE *to);
+/* timeline: of the last training steps. all: [size] */
+dp_status_t report_results(const trainer_t *trainer, const history_t *history, const dp_timeline_t *timeline,
+                           const memory_use_t *all, FILE *to);
+dp_status_t losses_write(const history_t *history, const char *path);
+dp_status_t trace_write(const dp_timeline_t *timeline, const char *path);
+dp_status_t costs_write(const trainer_t *trainer, const dp_timeline_t *timeline, const char *path);
+
+#endif

@@ -1,0 +1,492 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * trainer.c: the training step. All ranks take the same decisions from the same bits: losses and sums of
+ * squares are summed over the job before anyone looks at them, each parameter counted by one rank. */
+#include "trainer.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- open and close ---- */
+
+/* What lives on the device goes before the device does. */
+static void unbuild(void *user)
+{
+    trainer_t *t = user;
+
+    for (int32_t c = 0; t->chunks != NULL && c < t->nchunks; c++) {
+        device_memory_free(&t->memory, t->chunks[c].mean);
+        device_memory_free(&t->memory, t->chunks[c].squares);
+        device_memory_free(&t->memory, t->chunks[c].master);
+    }
+    device_memory_free_shared(&t->memory, t->squares);
+    device_memory_free_shared(&t->memory, t->target_memory);
+    device_memory_free_shared(&t->memory, t->token_memory);
+    device_memory_close(&t->memory);
+    model_close(&t->model);
+}
+
+static dp_status_t build_stage(void *user, const dp_build_context_t *context, int32_t stage, int32_t stages,
+                               dp_stage_t **stage_out)
+{
+    trainer_t *t = user;
+
+    return model_build_stage(&t->model, context, stage, stages, stage_out);
+}
+
+/* GPUs: processes take one each, in turn where there are fewer, as the engine has it; ranks that are threads divide the
+ * first among them. */
+static dp_device_config_t device_config(const trainer_t *t)
+{
+    dp_device_config_t config = {.struct_size = sizeof(config), .comm_sms = (uint32_t)t->options->comm_sms};
+
+    if (t->options->threads > 0) {
+        config.device = 1;
+        config.shares = (uint32_t)dp_group_size(t->group);
+        config.share = (uint32_t)dp_group_rank(t->group);
+    }
+    return config;
+}
+
+static dp_status_t open_pipeline(trainer_t *t)
+{
+    const options_t *o = t->options;
+    const dp_device_config_t device = device_config(t);
+    const dp_pipeline_options_t options = {
+        .struct_size = sizeof(options),
+        .group = t->group,
+        .ep = (int32_t)o->ep,
+        .dp = (int32_t)o->dp,
+        .method = o->schedule,
+        .microbatches = (int32_t)o->microbatches,
+        .chunks = (int32_t)o->chunks,
+        .comm = o->comm,
+        .device = o->device,
+        .device_config = &device,
+        .boundary_bytes = model_boundary_bytes(o),
+        .dtype = o->dtype,
+        .slots = (int32_t)o->slots,
+        .trace_steps = (int32_t)o->trace_steps,
+        .build = build_stage,
+        .user = t,
+        .unbuild = unbuild,
+        .graph = o->graph,
+    };
+
+    return dp_pipeline_open(&options, &t->pipeline);
+}
+
+static int allocate_data(trainer_t *t)
+{
+    const size_t M = (size_t)t->microbatches;
+
+    if (device_memory_allocate_shared(&t->memory, M * t->tokens, (void **)&t->token_memory) < 0 ||
+        device_memory_allocate_shared(&t->memory, M * t->tokens, (void **)&t->target_memory) < 0)
+        return 0;
+    t->inputs = calloc(M, sizeof(*t->inputs));
+    t->targets = calloc(M, sizeof(*t->targets));
+    t->losses = calloc(M, sizeof(*t->losses));
+    return t->inputs != NULL && t->targets != NULL && t->losses != NULL;
+}
+
+static dp_status_t find_ends(trainer_t *t)
+{
+    const size_t M = (size_t)t->microbatches;
+    uint8_t *first = calloc(2, M), *last = first + M;
+
+    if (first == NULL || !allocate_data(t)) {
+        free(first);
+        return dp_fail(DP_ERR_NOMEM, "no memory for %zu micro-batches of %zu bytes", M, t->tokens);
+    }
+    dp_pipeline_ends(t->pipeline, first, last);
+    for (size_t microbatch = 0; microbatch < M; microbatch++) {
+        t->inputs[microbatch] = first[microbatch] ? t->token_memory + microbatch * t->tokens : NULL;
+        t->targets[microbatch] = last[microbatch] ? t->target_memory + microbatch * t->tokens : NULL;
+    }
+    free(first);
+    return DP_OK;
+}
+
+static dp_status_t allocate_state(trainer_t *t, held_chunk_t *chunk)
+{
+    const size_t bytes = chunk->view.param_count * dp_dtype_bytes(dp_dtype_accumulator(t->options->dtype));
+    dp_status_t st = device_memory_allocate(&t->memory, bytes, &chunk->mean);
+
+    if (st == DP_OK)
+        st = device_memory_allocate(&t->memory, bytes, &chunk->squares);
+    if (st == DP_OK && t->options->dtype == DP_BF16)
+        st = device_memory_allocate(&t->memory, bytes, &chunk->master);
+    return st;
+}
+
+/* First values, made on the host: the master's, and the parameters as their rounding. */
+static dp_status_t initialise(trainer_t *t, held_chunk_t *chunk)
+{
+    const dp_dtype_t dtype = t->options->dtype, wide = dp_dtype_accumulator(dtype);
+    const size_t count = chunk->view.param_count;
+    char *values = malloc(count * dp_dtype_bytes(wide)), *rounded = malloc(count * dp_dtype_bytes(dtype));
+    dp_status_t st = DP_OK;
+
+    if (values == NULL || rounded == NULL) {
+        free(values);
+        free(rounded);
+        return dp_fail(DP_ERR_NOMEM, "no memory for the first parameters of stage %d", chunk->view.stage);
+    }
+    model_initialise(&t->model, &chunk->view, chunk->numbers, wide, values);
+    for (size_t i = 0; i < count; i++)
+        dp_number_set(dtype, rounded, i, dp_number_get(wide, values, i));
+    if (chunk->master != NULL)
+        st = device_memory_put(&t->memory, chunk->master, values, count * dp_dtype_bytes(wide));
+    if (st == DP_OK)
+        st = device_memory_put(&t->memory, chunk->view.params, rounded, count * dp_dtype_bytes(dtype));
+    free(values);
+    free(rounded);
+    return st;
+}
+
+static dp_status_t open_chunk(trainer_t *t, int32_t index)
+{
+    held_chunk_t *chunk = &t->chunks[index];
+    dp_status_t st;
+
+    chunk->view.struct_size = sizeof(chunk->view);
+    st = dp_pipeline_chunk(t->pipeline, index, &chunk->view);
+    if (st < 0)
+        return st;
+    chunk->numbers = calloc(chunk->view.nparams + 1, sizeof(*chunk->numbers));
+    chunk->counted = calloc(chunk->view.nparams + 1, sizeof(*chunk->counted));
+    if (chunk->numbers == NULL || chunk->counted == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for the parameters' numbers of stage %d", chunk->view.stage);
+    model_number(&t->model, &chunk->view, chunk->numbers);
+    st = allocate_state(t, chunk);
+    return st == DP_OK ? initialise(t, chunk) : st;
+}
+
+/* Whether this rank adds the parameter to sums over the job. */
+static int counts(const trainer_t *t, const held_chunk_t *chunk, const dp_param_t *param)
+{
+    return (param->sharded ? chunk->view.primary_experts : chunk->view.primary) &&
+           param->kind != DP_PARAM_ROUTER_BIAS && model_is_first(&t->model, param);
+}
+
+/* Numbers, and who counts what, for messages. */
+dp_status_t trainer_number(trainer_t *t)
+{
+    memset(t->owners, 0, (size_t)t->nparams * sizeof(*t->owners));
+    for (int32_t c = 0; c < t->nchunks; c++) {
+        held_chunk_t *chunk = &t->chunks[c];
+        model_number(&t->model, &chunk->view, chunk->numbers);
+        for (uint32_t i = 0; i < chunk->view.nparams; i++) {
+            chunk->counted[i] = (uint8_t)counts(t, chunk, &chunk->view.param_list[i]);
+            if (chunk->counted[i])
+                t->owners[chunk->numbers[i]] = dp_group_rank(t->group);
+        }
+    }
+    return dp_pipeline_sum(t->pipeline, t->owners, (size_t)t->nparams);
+}
+
+static size_t sum_count(const trainer_t *t)
+{
+    return (size_t)(t->replicas * t->microbatches + t->nparams) + balance_count(&t->balance);
+}
+
+static dp_status_t open_chunks(trainer_t *t)
+{
+    dp_status_t st = DP_OK;
+
+    t->nchunks = dp_pipeline_chunks(t->pipeline);
+    t->nparams = model_nparams(&t->model);
+    t->chunks = calloc((size_t)t->nchunks, sizeof(*t->chunks));
+    t->owners = calloc((size_t)t->nparams, sizeof(*t->owners));
+    t->sums = calloc(sum_count(t), sizeof(*t->sums));
+    if (t->chunks == NULL || t->owners == NULL || t->sums == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for %d chunks", t->nchunks);
+    st = device_memory_allocate_shared(&t->memory, (size_t)t->nparams * sizeof(*t->squares), (void **)&t->squares);
+    for (int32_t c = 0; c < t->nchunks && st == DP_OK; c++)
+        st = open_chunk(t, c);
+    return st == DP_OK ? trainer_number(t) : st;
+}
+
+dp_status_t trainer_open(const options_t *options, const text_t *text, dp_group_t *group, trainer_t *t)
+{
+    dp_status_t st;
+
+    *t = (trainer_t){
+        .options = options,
+        .text = text,
+        .group = group,
+        .model = {.options = options},
+        .replicas = (int32_t)(options->ep * options->dp),
+        .microbatches = (int32_t)options->microbatches,
+        .tokens = (size_t)(options->batch * options->seq),
+    };
+    st = balance_open(options, &t->balance);
+    t->model.placement = t->balance.placement;
+    if (st == DP_OK)
+        st = open_pipeline(t);
+    if (st == DP_OK) {
+        t->replica = t->model.context.data_rank * t->model.context.expert_size + t->model.context.expert_rank;
+        st = device_memory_open(&t->memory, &t->model.context);
+    }
+    if (st == DP_OK)
+        st = find_ends(t);
+    if (st == DP_OK)
+        st = open_chunks(t);
+    if (st < 0)
+        trainer_close(t);
+    return st;
+}
+
+static void free_numbers(held_chunk_t *chunk)
+{
+    free(chunk->numbers);
+    free(chunk->counted);
+}
+
+void trainer_close(trainer_t *t)
+{
+    dp_pipeline_close(t->pipeline);
+    model_free(&t->model);
+    for (int32_t c = 0; t->chunks != NULL && c < t->nchunks; c++)
+        free_numbers(&t->chunks[c]);
+    free(t->chunks);
+    free(t->owners);
+    free(t->sums);
+    free(t->losses);
+    free(t->targets);
+    free(t->inputs);
+    balance_close(&t->balance);
+    *t = (trainer_t){0};
+}
+
+size_t trainer_bytes(const trainer_t *t)
+{
+    size_t bytes = 2 * (size_t)t->microbatches * t->tokens;
+
+    if (t->options->replicas > 0)
+        bytes += dp_replicas_bytes(dp_moe_block_replicas(t->model.block));
+    for (int32_t c = 0; c < t->nchunks; c++)
+        bytes += (t->options->dtype == DP_BF16 ? 3 : 2) * t->chunks[c].view.param_count *
+                 dp_dtype_bytes(dp_dtype_accumulator(t->options->dtype));
+    return bytes;
+}
+
+/* ---- gradients ---- */
+
+void trainer_fill(trainer_t *t, int64_t step, int32_t replica)
+{
+    const options_t *o = t->options;
+
+    for (int32_t microbatch = 0; microbatch < t->microbatches; microbatch++)
+        for (int64_t s = 0; s < o->batch; s++) {
+            const size_t at = (size_t)microbatch * t->tokens + (size_t)(s * o->seq);
+            text_sample(t->text, (uint64_t)o->seed, (uint64_t)step, (uint64_t)replica, (uint64_t)microbatch,
+                        (uint64_t)s, (uint32_t)o->seq, t->token_memory + at, t->target_memory + at);
+        }
+}
+
+dp_status_t trainer_gradients(trainer_t *t, double loss_scale)
+{
+    dp_step_t step = {
+        .struct_size = sizeof(step),
+        .inputs = t->inputs,
+        .targets = t->targets,
+        .loss_scale = loss_scale,
+        .losses = t->losses,
+    };
+
+    return dp_pipeline_step(t->pipeline, &step);
+}
+
+/* ---- sums over the job ---- */
+
+static dp_status_t square_chunk(trainer_t *t, const held_chunk_t *chunk)
+{
+    const compute_vt_t *vt = t->model.ends.vt;
+    const size_t element = dp_dtype_bytes(dp_dtype_accumulator(t->options->dtype));
+    dp_status_t st = DP_OK;
+
+    for (uint32_t i = 0; i < chunk->view.nparams && st == DP_OK; i++) {
+        const dp_param_t *param = &chunk->view.param_list[i];
+        if (chunk->counted[i])
+            st = vt->sum_of_squares(t->model.ends.compute, (const char *)chunk->view.grads + param->offset * element,
+                                    param->count, &t->squares[chunk->numbers[i]], t->memory.stream);
+    }
+    return st;
+}
+
+static dp_status_t sum_own_part(trainer_t *t)
+{
+    const size_t losses = (size_t)(t->replicas * t->microbatches), nparams = (size_t)t->nparams;
+    dp_status_t st = DP_OK;
+
+    memset(t->sums, 0, losses * sizeof(*t->sums));
+    if (t->model.context.pipeline_rank == 0)
+        memcpy(t->sums + t->replica * t->microbatches, t->losses, (size_t)t->microbatches * sizeof(double));
+    memset(t->squares, 0, nparams * sizeof(*t->squares));
+    for (int32_t c = 0; c < t->nchunks && st == DP_OK; c++)
+        st = square_chunk(t, &t->chunks[c]);
+    if (st == DP_OK)
+        st = device_memory_finish(&t->memory);
+    memcpy(t->sums + losses, t->squares, nparams * sizeof(*t->squares));
+    return st == DP_OK ? trainer_count_tokens(t, t->sums + losses + nparams) : st;
+}
+
+/* World rank whose last stage computes micro-batch mb of a replica. */
+static int32_t loss_rank(const trainer_t *t, int32_t replica, int32_t microbatch)
+{
+    const dp_schedule_t *schedule = dp_pipeline_program(t->pipeline)->schedule;
+    const int32_t path = microbatch < dp_schedule_path_microbatches(schedule, 0) ? 0 : 1;
+    dp_place_t place;
+
+    for (int32_t rank = 0; rank < schedule->ranks; rank++)
+        for (int32_t chunk = 0; chunk < schedule->chunks; chunk++) {
+            dp_schedule_place(schedule, rank, chunk, &place);
+            if (place.path == path && place.next_rank < 0)
+                return replica * schedule->ranks + rank;
+        }
+    return -1;
+}
+
+static dp_status_t check_losses(const trainer_t *t, int64_t step)
+{
+    for (int32_t i = 0; i < t->replicas * t->microbatches; i++)
+        if (!isfinite(t->sums[i]))
+            return dp_fail(DP_ERR_NUMERIC, "rank %d: step %lld: the loss of micro-batch %d is %g",
+                           loss_rank(t, i / t->microbatches, i % t->microbatches), (long long)step, i % t->microbatches,
+                           t->sums[i]);
+    return DP_OK;
+}
+
+static dp_status_t check_squares(const trainer_t *t, int64_t step)
+{
+    const double *squares = t->sums + t->replicas * t->microbatches;
+    char where[64];
+
+    for (int32_t i = 0; i < t->nparams; i++)
+        if (!isfinite(squares[i])) {
+            model_describe(&t->model, i, where, sizeof(where));
+            return dp_fail(DP_ERR_NUMERIC, "rank %d: step %lld: the gradient of %s is not finite", (int)t->owners[i],
+                           (long long)step, where);
+        }
+    return DP_OK;
+}
+
+static double mean_loss(const trainer_t *t)
+{
+    const int32_t n = t->replicas * t->microbatches;
+    double sum = 0;
+
+    for (int32_t i = 0; i < n; i++)
+        sum += t->sums[i];
+    return sum / n;
+}
+
+static double gradient_norm(const trainer_t *t)
+{
+    const double *squares = t->sums + t->replicas * t->microbatches;
+    double sum = 0;
+
+    for (int32_t i = 0; i < t->nparams; i++)
+        sum += squares[i];
+    return sqrt(sum);
+}
+
+/* ---- steps ---- */
+
+static dp_status_t update_param(trainer_t *t, const held_chunk_t *chunk, const dp_param_t *param, int64_t step,
+                                double grad_scale)
+{
+    const compute_vt_t *vt = t->model.ends.vt;
+    compute_t *compute = t->model.ends.compute;
+    const dp_dtype_t dtype = t->options->dtype;
+    const size_t at = param->offset * dp_dtype_bytes(dp_dtype_accumulator(dtype));
+    const adamw_factors_t factors = adamw_factors(t->options, step, grad_scale, param->kind == DP_PARAM_MATRIX);
+    const adamw_tensor_t tensor = {
+        .params = (char *)chunk->view.params + param->offset * dp_dtype_bytes(dtype),
+        .master = chunk->master != NULL ? (char *)chunk->master + at : NULL,
+        .mean = (char *)chunk->mean + at,
+        .squares = (char *)chunk->squares + at,
+        .grads = (const char *)chunk->view.grads + at,
+        .count = param->count,
+    };
+
+    return param->kind == DP_PARAM_ROUTER_BIAS ? vt->balance(compute, t->options->bias_rate, &tensor, t->memory.stream)
+                                               : vt->adamw(compute, &factors, &tensor, t->memory.stream);
+}
+
+static dp_status_t update(trainer_t *t, int64_t step, double grad_scale)
+{
+    dp_status_t st = DP_OK;
+
+    for (int32_t c = 0; c < t->nchunks; c++)
+        for (uint32_t i = 0; i < t->chunks[c].view.nparams && st == DP_OK; i++)
+            st = update_param(t, &t->chunks[c], &t->chunks[c].view.param_list[i], step, grad_scale);
+    return st == DP_OK ? device_memory_finish(&t->memory) : st;
+}
+
+dp_status_t trainer_apply(trainer_t *t, int64_t step, step_result_t *result_out)
+{
+    const double clip = t->options->clip;
+    dp_status_t st = sum_own_part(t);
+
+    if (st < 0)
+        return st;
+    st = dp_pipeline_sum(t->pipeline, t->sums, sum_count(t));
+    if (st == DP_OK)
+        st = check_losses(t, step);
+    if (st == DP_OK)
+        st = check_squares(t, step);
+    if (st == DP_OK && balance_count(&t->balance) > 0)
+        st = balance_observe(&t->balance, t->sums + t->replicas * t->microbatches + t->nparams);
+    if (st < 0)
+        return st;
+    result_out->loss = mean_loss(t);
+    result_out->norm = gradient_norm(t);
+    result_out->rate = learning_rate(t->options, step);
+    return update(t, step, clip > 0 && result_out->norm > clip ? clip / result_out->norm : 1);
+}
+
+dp_status_t trainer_step(trainer_t *t, int64_t step, step_result_t *result_out)
+{
+    dp_status_t st;
+
+    trainer_fill(t, step, t->replica);
+    st = trainer_gradients(t, 1.0 / (double)(t->microbatches * t->replicas));
+    return st == DP_OK ? trainer_apply(t, step, result_out) : st;
+}
+
+static void fill_valid(trainer_t *t)
+{
+    const options_t *o = t->options;
+    const uint64_t each = (uint64_t)(t->microbatches * o->batch);
+
+    for (uint64_t i = 0; i < each; i++)
+        text_valid(t->text, (uint64_t)t->replica * each + i, (uint64_t)t->replicas * each, (uint32_t)o->seq,
+                   t->token_memory + i * (size_t)o->seq, t->target_memory + i * (size_t)o->seq);
+}
+
+dp_status_t trainer_validate(trainer_t *t, double *loss_out)
+{
+    dp_step_t step = {
+        .struct_size = sizeof(step),
+        .inputs = t->inputs,
+        .targets = t->targets,
+        .forward_only = 1,
+        .losses = t->losses,
+    };
+    dp_status_t st;
+
+    fill_valid(t);
+    st = dp_pipeline_step(t->pipeline, &step);
+    if (st < 0)
+        return st;
+    memset(t->sums, 0, (size_t)(t->replicas * t->microbatches) * sizeof(*t->sums));
+    if (t->model.context.pipeline_rank == 0)
+        memcpy(t->sums + t->replica * t->microbatches, t->losses, (size_t)t->microbatches * sizeof(double));
+    st = dp_pipeline_sum(t->pipeline, t->sums, (size_t)(t->replicas * t->microbatches));
+    *loss_out = mean_loss(t);
+    return st;
+}

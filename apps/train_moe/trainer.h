@@ -1,0 +1,84 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * trainer.h: one rank's pipeline, data buffers and optimizer state; a training step, a validation, nothing
+ * about printing. */
+#ifndef TRAIN_MOE_TRAINER_H
+#define TRAIN_MOE_TRAINER_H
+
+#include "adamw.h"
+#include "balance.h"
+#include "device_memory.h"
+#include "model.h"
+#include "text.h"
+
+/* A chunk of this rank with what the optimizer keeps for it. */
+typedef struct held_chunk {
+    dp_chunk_view_t view;
+    int32_t *numbers;     /* [nparams] the model's numbers, under the placement of experts in use */
+    uint8_t *counted;     /* [nparams] 1: this rank adds the parameter to sums over the job */
+    void *mean, *squares; /* [param_count] device memory, the accumulator's dtype */
+    void *master;         /* the same; bf16 alone, else NULL */
+} held_chunk_t;
+
+typedef struct trainer {
+    const options_t *options; /* its ep, dp, schedule and so on are this trainer's layout */
+    const text_t *text;
+    dp_group_t *group;
+    model_t model;
+    balance_t balance;
+    dp_pipeline_t *pipeline;
+
+    int32_t replica, replicas; /* data replica d * ep + e of ep * dp; each has M micro-batches of its own */
+    int32_t microbatches;      /* M */
+    size_t tokens;             /* in a micro-batch */
+    device_memory_t memory;
+    uint8_t *token_memory, *target_memory; /* [M][T], for host and device, as are squares */
+    double *squares;                       /* [nparams] of this rank's tensors, by the model's number */
+    const void **inputs, **targets;        /* [M] into those; NULL where the micro-batch does not enter or end here */
+    double *losses;                        /* [M] of the latest step */
+
+    held_chunk_t *chunks; /* [nchunks] */
+    int32_t nchunks, nparams;
+    double *sums;   /* [replicas * M losses, nparams sums of squares, balance_count loads] summed over all ranks */
+    double *owners; /* [nparams] world rank that contributes this parameter to the norm */
+} trainer_t;
+
+typedef struct step_result {
+    double loss; /* mean over all tokens of all replicas, nats per byte */
+    double norm; /* of the whole model's gradient, each parameter once, before clipping */
+    double rate;
+} step_result_t;
+
+/* Collective. options: fitted, borrowed. The parameters get their first values. */
+dp_status_t trainer_open(const options_t *options, const text_t *text, dp_group_t *group, trainer_t *trainer_out);
+void trainer_close(trainer_t *trainer);
+
+/* Fills the micro-batches of a training step, as data replica `replica` sees them. */
+void trainer_fill(trainer_t *trainer, int64_t step, int32_t replica);
+/* Forward and backward over what was filled; loss_scale as in dp_step_t. Collective. */
+dp_status_t trainer_gradients(trainer_t *trainer, double loss_scale);
+
+/* The rest of a training step: norm, clipping, update, loads of experts. DP_ERR_NUMERIC: something is not finite. */
+dp_status_t trainer_apply(trainer_t *trainer, int64_t step, step_result_t *result_out);
+
+/* One training step: fill, gradients, apply. */
+dp_status_t trainer_step(trainer_t *trainer, int64_t step, step_result_t *result_out);
+/* Mean loss on the held-out text, forward only. */
+dp_status_t trainer_validate(trainer_t *trainer, double *loss_out);
+
+/* rebalance.c: places experts by their loads so far, with all that belongs to them. steps: taken so far. Collective,
+ * between steps. */
+dp_status_t trainer_rebalance(trainer_t *trainer, int64_t steps, rebalance_t *record_out);
+/* What follows a layer's experts, in device memory: parameters, optimizer state, masters. Returns how many there
+   are. */
+enum { TRAINER_KEPT = 4 };
+int trainer_kept(const trainer_t *trainer, const model_layer_t *layer, dp_replica_memory_t kept[TRAINER_KEPT]);
+/* This rank's part of the tokens that went to each expert of each layer in the latest step: [balance_count]. */
+dp_status_t trainer_count_tokens(trainer_t *trainer, double *tokens);
+/* Numbers the parameters anew, after the placement has changed. Collective. */
+dp_status_t trainer_number(trainer_t *trainer);
+
+/* Bytes this file allocated: optimizer state, gradients' sums, data, staging of replicated experts. */
+size_t trainer_bytes(const trainer_t *trainer);
+
+#endif

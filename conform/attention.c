@@ -1,0 +1,429 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * attention.c: the contract of dp.attention/1. What it shares with MoE is in kernel.c and kernel_cases.c. */
+#include "kernel.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const dp_attention_vt_t *table_of(const block_t *b)
+{
+    return b->lab->t->table;
+}
+
+static const step_t steps[] = {
+    {.name = "forward", .phase = FORWARD, .x = true, .y = true},
+    {.name = "backward_input", .phase = BACKWARD, .dy = true, .dx = true},
+    {.name = "backward_weight", .phase = WEIGHT},
+};
+
+/* Heads in groups, values of another width than keys, one token, sequences that fill no tile. The last two are for
+ * plugins whose heads come in multiples of 8 or 64. */
+static const layer_t layers[] = {
+    {.batch = 3, .sequence = 7, .hidden = 5, .heads = 6, .kv_heads = 2, .head_dim = 4, .value_dim = 3},
+    {.batch = 1, .sequence = 1, .hidden = 3, .heads = 1, .kv_heads = 1, .head_dim = 2},
+    {.batch = 3, .sequence = 1, .hidden = 4, .heads = 2, .kv_heads = 2, .head_dim = 6, .value_dim = 7},
+    {.batch = 1, .sequence = 5, .hidden = 6, .heads = 4, .kv_heads = 1, .head_dim = 6, .norm_eps = 0.5F, .theta = 7},
+    {.batch = 2, .sequence = 4, .hidden = 2, .heads = 2, .kv_heads = 1, .head_dim = 64, .value_dim = 64},
+    {.batch = 1, .sequence = 6, .hidden = 3, .heads = 2, .kv_heads = 2, .head_dim = 64, .value_dim = 64},
+    {.batch = 0},
+};
+
+static const layer_t larger[] = {
+    {.batch = 3, .sequence = 65, .hidden = 8, .heads = 6, .kv_heads = 2, .head_dim = 4, .value_dim = 6},
+    {.batch = 1, .sequence = 257, .hidden = 4, .heads = 2, .kv_heads = 1, .head_dim = 2},
+    {.batch = 1, .sequence = 130, .hidden = 9, .heads = 3, .kv_heads = 3, .head_dim = 10, .value_dim = 1},
+    {.batch = 2, .sequence = 65, .hidden = 16, .heads = 6, .kv_heads = 2, .head_dim = 64, .value_dim = 64},
+    {.batch = 1, .sequence = 77, .hidden = 24, .heads = 2, .kv_heads = 2, .head_dim = 128, .value_dim = 128},
+    {.batch = 0},
+};
+
+#define IN_CONFIG(member) .offset = offsetof(dp_attention_config_t, member)
+#define IN_SHAPE(member)  .in_shape = true, .offset = offsetof(dp_block_shape_t, member)
+
+static const wrong_t wrongs[] = {
+    {.what = "no shape", IN_CONFIG(shape), .pointer = true},
+    {.what = "batch 0", IN_SHAPE(batch)},
+    {.what = "sequence 0", IN_SHAPE(sequence)},
+    {.what = "hidden 0", IN_SHAPE(hidden)},
+    {.what = "norm_eps -1", IN_SHAPE(norm_eps), .bits = 0xbf800000},
+    {.what = "norm_eps NaN", IN_SHAPE(norm_eps), .bits = 0x7fc00000},
+    {.what = "heads 0", IN_CONFIG(heads)},
+    {.what = "kv_heads 0", IN_CONFIG(kv_heads)},
+    {.what = "heads that kv_heads does not divide", IN_CONFIG(kv_heads), .bits = 5},
+    {.what = "head_dim 0", IN_CONFIG(head_dim)},
+    {.what = "an odd head_dim", IN_CONFIG(head_dim), .bits = 5},
+    {.what = "rope_theta -5", IN_CONFIG(rope_theta), .bits = 0xc0a00000},
+    {.what = "rope_theta infinite", IN_CONFIG(rope_theta), .bits = 0x7f800000},
+    {.what = NULL},
+};
+
+static dp_status_t attention_open(block_t *b)
+{
+    struct {
+        dp_block_shape_t shape;
+        unsigned char longer[KERNEL_TAIL];
+    } shape;
+    struct {
+        dp_attention_config_t config;
+        unsigned char longer[KERNEL_TAIL];
+    } room;
+    dp_attention_t *attention = NULL;
+    dp_status_t status;
+
+    kernel_shape(b, &shape, sizeof(shape));
+    memset(&room, 0xa5, sizeof(room));
+    room.config = (dp_attention_config_t){
+        .struct_size = b->config_bytes != 0 ? b->config_bytes : sizeof(room.config),
+        .shape = &shape.shape,
+        .heads = b->layer.heads,
+        .kv_heads = b->layer.kv_heads,
+        .head_dim = b->layer.head_dim,
+        .value_dim = b->layer.value_dim,
+        .rope_theta = b->layer.theta,
+        .deterministic = b->deterministic,
+        .device_vt = b->lab->vt,
+        .device = b->lab->device,
+    };
+    kernel_wrong(b, &room.config, &shape.shape);
+    status = table_of(b)->open(b->lab->host, &room.config, &attention);
+    memset(&shape, 0xff, sizeof(shape)); /* borrowed during open */
+    memset(&room, 0xff, sizeof(room));
+    b->instance = attention;
+    return status;
+}
+
+static void attention_close(block_t *b)
+{
+    table_of(b)->close(b->instance);
+}
+
+static void close_nothing(const conform_t *t)
+{
+    const dp_attention_vt_t *vt = t->table;
+
+    vt->close(NULL);
+}
+
+static dp_status_t attention_sizes(const block_t *b, dp_block_sizes_t *out)
+{
+    return table_of(b)->sizes(b->instance, out);
+}
+
+static dp_status_t attention_params(const block_t *b, dp_param_t *out)
+{
+    return table_of(b)->params(b->instance, out);
+}
+
+static dp_status_t attention_call(pass_t *p, int step, const dp_io_t *io)
+{
+    const dp_attention_vt_t *vt = table_of(p->block);
+    dp_status_t (*const calls[])(dp_attention_t *, const dp_io_t *, dp_stream_t *) = {vt->forward, vt->backward_input,
+                                                                                      vt->backward_weight};
+
+    return calls[step](p->block->instance, io, p->block->lab->lanes[0]);
+}
+
+static size_t attention_index(const block_t *b, size_t i)
+{
+    (void)b;
+    return i;
+}
+
+static double reference(const layer_t *layer, const double *params, const double *x, double *y, int *chosen, bool fixed)
+{
+    (void)chosen;
+    (void)fixed;
+    reference_attention(layer, params, x, 0, y);
+    return 0;
+}
+
+static bool list_is_right(const block_t *b)
+{
+    const layer_t *l = &b->layer;
+    const size_t d = l->hidden, value = l->value_dim != 0 ? l->value_dim : l->head_dim, o = l->heads * value;
+    const expected_t expected[] = {
+        {.name = "norm", .kind = DP_PARAM_VECTOR, .count = d, .start = 1},
+        {.name = "wq", .count = d * l->heads * l->head_dim, .fan_in = d},
+        {.name = "wk", .count = d * l->kv_heads * l->head_dim, .fan_in = d},
+        {.name = "wv", .count = d * l->kv_heads * value, .fan_in = d},
+        {.name = "wo", .count = o * d, .fan_in = o},
+    };
+
+    return kernel_list_is_right(b, expected, 5);
+}
+
+const kind_t kernel_attention = {
+    .steps = steps,
+    .nsteps = 3,
+    .layers = layers,
+    .larger = larger,
+    .wrongs = wrongs,
+    .config_min = DP_ATTENTION_CONFIG_MIN,
+    .open = attention_open,
+    .close = attention_close,
+    .close_nothing = close_nothing,
+    .sizes = attention_sizes,
+    .params = attention_params,
+    .call = attention_call,
+    .whole = reference_attention_params,
+    .common = reference_attention_params,
+    .index = attention_index,
+    .reference = reference,
+    .list_is_right = list_is_right,
+};
+
+/* ---- what is attention's alone ---- */
+
+/* The longest layer that the plugin supports, in f64 if it can. */
+static bool open_long(block_t *b, lab_t *lab, conform_t *t)
+{
+    static const dp_dtype_t dtypes[] = {DP_F64, DP_F32, DP_BF16};
+
+    if (!lab_open(lab, t))
+        return false;
+    for (int i = 0; i < 3; i++)
+        for (const layer_t *l = larger; l->batch > 0; l++) {
+            layer_t layer = *l;
+
+            layer.dtype = dtypes[i];
+            layer.batch = 3;
+            if (block_open(b, lab, &layer, 67))
+                return true;
+            if (conform_failed(t))
+                return false;
+        }
+    conform_skip(t, "supports no layer of the suite: %s", conform_last_error());
+    return false;
+}
+
+/* Bytes of y for this x; the pass is used again and again. */
+static unsigned char *output_for(pass_t *p, const double *x)
+{
+    memcpy(p->xs[0], x, area_count(&p->x) * sizeof(*x));
+    if (!area_write(p->block->lab, &p->x, p->xs[0]) || !area_poison(p->block->lab, &p->y) ||
+        !pass_run(p, FORWARD, FORWARD))
+        return NULL;
+    return area_bytes(p->block->lab, &p->y);
+}
+
+/* Whether what comes before the changed token, in the second of three sequences, kept its bits. */
+static bool sees_back_only(conform_t *t, const block_t *b, const unsigned char *before, const unsigned char *after,
+                           size_t changed)
+{
+    const size_t row = b->layer.hidden * dp_dtype_bytes(b->layer.dtype), sequence = b->layer.sequence;
+
+    for (size_t at = 0; at < 3 * sequence; at++) {
+        const bool same = memcmp(before + at * row, after + at * row, row) == 0;
+        const bool later = at >= sequence + changed && at < 2 * sequence;
+
+        CHECK(t, later || same,
+              "token %zu of sequence %zu was changed, and the output of token %zu of sequence %zu with it", changed,
+              (size_t)1, at % sequence, at / sequence);
+        CHECK(t, !later || !same, "token %zu was changed, and the output of token %zu does not see it", changed,
+              at % sequence);
+    }
+    return true;
+}
+
+static void outputs_see_the_past_and_themselves(conform_t *t)
+{
+    static const size_t changed[] = {0, 1, 31, 32, 63, 64};
+    unsigned char *before, *after;
+    block_t b = {.deterministic = 1};
+    double *x, *other;
+    pass_t p;
+    lab_t lab;
+
+    if (!open_long(&b, &lab, t) || !pass_open(&p, &b, 0))
+        return;
+    x = malloc(area_count(&p.x) * sizeof(*x));
+    other = malloc(area_count(&p.x) * sizeof(*other));
+    memcpy(x, p.xs[0], area_count(&p.x) * sizeof(*x));
+    before = output_for(&p, x);
+    for (size_t i = 0; before != NULL && i < sizeof(changed) / sizeof(changed[0]); i++) {
+        const size_t at = (b.layer.sequence + changed[i]) * b.layer.hidden;
+
+        memcpy(other, x, area_count(&p.x) * sizeof(*x));
+        for (size_t j = at; j < at + b.layer.hidden; j++)
+            other[j] = (double)(j - at + 1) / 4;
+        after = output_for(&p, other);
+        if (after == NULL || !sees_back_only(t, &b, before, after, changed[i]))
+            return;
+        free(after);
+    }
+    free(before);
+    free(x);
+    free(other);
+    if (!pass_close(&p) || !block_close(&b))
+        return;
+    lab_close(&lab);
+}
+
+/* dy is not zero at one token, in the second of three sequences. */
+static bool gradient_goes_back_only(pass_t *p, size_t wanted)
+{
+    block_t *b = p->block;
+    const size_t d = b->layer.hidden, sequence = b->layer.sequence, token = sequence + wanted;
+    double *dx;
+
+    memset(p->dys[0], 0, area_count(&p->dy) * sizeof(double));
+    for (size_t i = 0; i < d; i++)
+        p->dys[0][token * d + i] = (double)(i + 1) / 8;
+    if (!area_write(b->lab, &p->x, p->xs[0]) || !area_write(b->lab, &p->dy, p->dys[0]) ||
+        !area_poison(b->lab, &p->dx) || !pass_run(p, FORWARD, BACKWARD))
+        return false;
+    dx = area_read(b->lab, &p->dx);
+    for (size_t at = 0; dx != NULL && at < 3 * sequence; at++) {
+        double most = 0;
+
+        for (size_t i = at * d; i < (at + 1) * d; i++)
+            most = fmax(most, dx[i] == dx[i] ? fabs(dx[i]) : INFINITY);
+        if (at < sequence || at > token)
+            CHECK(b->lab->t, most == 0,
+                  "dy is not zero at token %zu of sequence 1 alone, and dx is %g at token %zu of sequence %zu", wanted,
+                  most, at % sequence, at / sequence);
+        else
+            CHECK(b->lab->t, most > 0, "dy is not zero at token %zu, and dx is zero at token %zu, which it sees",
+                  wanted, at % sequence);
+    }
+    free(dx);
+    return dx != NULL;
+}
+
+static void gradients_reach_the_past_and_themselves(conform_t *t)
+{
+    static const size_t wanted[] = {0, 1, 33, 64};
+    block_t b = {0};
+    pass_t p;
+    lab_t lab;
+
+    if (!open_long(&b, &lab, t) || !pass_open(&p, &b, 0))
+        return;
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++)
+        if (!gradient_goes_back_only(&p, wanted[i]))
+            return;
+    if (!pass_close(&p) || !block_close(&b))
+        return;
+    lab_close(&lab);
+}
+
+/* exp() of logits around 1e4 overflows, of their differences to the largest it does not. */
+static void large_logits_do_not_overflow(conform_t *t)
+{
+    block_t b = {0};
+    pass_t p;
+    lab_t lab;
+
+    if (!open_long(&b, &lab, t) || !pass_open(&p, &b, 0))
+        return;
+    for (size_t i = b.list[1].offset; i < b.list[1].offset + b.list[1].count; i++)
+        b.values[i] *= 8192;
+    if (!area_write(&lab, &b.params, b.values) || !pass_run(&p, FORWARD, WEIGHT))
+        return;
+    for (int i = 0; i < 3; i++) {
+        static const char *const names[] = {"y", "dx", "a parameter's gradient"};
+        const area_t *area = i == 0 ? &p.y : i == 1 ? &p.dx : &b.grads;
+        double *values = area_read(&lab, area);
+
+        for (size_t j = 0; values != NULL && j < area_count(area); j++)
+            EXPECT(t, isfinite(values[j]), "logits of some thousand make %s %g", names[i], values[j]);
+        free(values);
+    }
+    if (!pass_close(&p) || !block_close(&b))
+        return;
+    lab_close(&lab);
+}
+
+/* One graph of all calls: launched twice it gives the same outputs, and adds the gradients twice. */
+static void calls_can_be_captured(conform_t *t)
+{
+    dp_graph_t *graph = NULL;
+    block_t b = {0};
+    pass_t p, *twice[2] = {&p, &p};
+    lab_t lab;
+
+    if ((t->device->caps & DP_DEVICE_CAP_GRAPH) == 0) {
+        conform_skip(t, "the device has no graphs");
+        return;
+    }
+    if (!lab_open(&lab, t) || !block_open_any(&b, &lab, 73) || !pass_open(&p, &b, 0))
+        return;
+    EXPECT_OK(t, lab.vt->capture_begin(lab.lanes[0]));
+    for (int i = 0; i < b.kind->nsteps; i++)
+        EXPECT_STATUS(t, pass_call(&p, i), DP_OK, "%s while its stream is captured", steps[i].name);
+    EXPECT_OK(t, lab.vt->capture_end(lab.lanes[0], &graph));
+    for (int i = 0; i < 2; i++) {
+        if (!area_poison(&lab, &p.saved) || !area_poison(&lab, &b.scratch[0]) || !area_poison(&lab, &p.y) ||
+            !area_poison(&lab, &p.dx))
+            return;
+        EXPECT_OK(t, lab.vt->graph_launch(graph, lab.lanes[0]));
+        if (!lab_wait(&lab, 0, "the graph of all calls"))
+            return;
+    }
+    lab.vt->graph_close(graph);
+    if (!pass_output_is_right(&p) || !gradients_are_right(&b, twice, 2, true) || !pass_close(&p) || !block_close(&b))
+        return;
+    lab_close(&lab);
+}
+
+/* Twice the sequence: at most twice the memory of its own, and a little. */
+static void memory_is_linear_in_the_sequence(conform_t *t)
+{
+    dp_block_sizes_t sizes[2] = {{0}};
+    block_t b = {0};
+    lab_t lab;
+
+    if (!open_long(&b, &lab, t))
+        return;
+    for (int i = 0; i < 2; i++) {
+        block_t longer = {.lab = &lab, .kind = b.kind, .layer = b.layer};
+
+        longer.layer.batch = 1;
+        longer.layer.sequence = i == 0 ? 4096 : 8192;
+        if (longer.kind->open(&longer) != DP_OK) {
+            conform_skip(t, "does not take a sequence of %u: %s", longer.layer.sequence, conform_last_error());
+            return;
+        }
+        sizes[i].struct_size = sizeof(sizes[i]);
+        EXPECT_OK(t, longer.kind->sizes(&longer, &sizes[i]));
+        longer.kind->close(&longer);
+    }
+    for (int i = 0; i < 3; i++) {
+        static const char *const names[] = {"saved_bytes", "work_bytes", "scratch_bytes"};
+        const size_t once = i == 0 ? sizes[0].saved_bytes : i == 1 ? sizes[0].work_bytes : sizes[0].scratch_bytes;
+        const size_t twice = i == 0 ? sizes[1].saved_bytes : i == 1 ? sizes[1].work_bytes : sizes[1].scratch_bytes;
+
+        EXPECT(t, twice <= 2 * once + 65536,
+               "%s grows from %zu to %zu when the sequence doubles: no matrix of sequence x sequence may be kept",
+               names[i], once, twice);
+    }
+    if (!block_close(&b))
+        return;
+    lab_close(&lab);
+}
+
+static const conform_case_t cases[] = {
+    KERNEL_CASES,
+    {CONFORM_CASE(
+        outputs_see_the_past_and_themselves, 0,
+        "A token's output depends on the tokens of its sequence up to itself, itself included, and on no other: "
+        "others may change without a bit of it changing.")},
+    {CONFORM_CASE(gradients_reach_the_past_and_themselves, 0,
+                  "The gradient of a token's output reaches the tokens of its sequence up to itself, and is exactly 0 "
+                  "elsewhere.")},
+    {CONFORM_CASE(large_logits_do_not_overflow, 0, "Logits of some thousand give finite outputs and gradients.")},
+    {CONFORM_CASE(calls_can_be_captured, 0,
+                  "All calls may become a graph of the device, which can be launched again and again.")},
+    {CONFORM_CASE(memory_is_linear_in_the_sequence, 0,
+                  "Memory grows with the sequence, not with its square: no S x S matrix is kept.")},
+    {0},
+};
+
+const conform_suite_t conform_attention = {.name = "attention",
+                                           .interface = DP_IFACE_ATTENTION,
+                                           .plugin = "attention_cpu",
+                                           .table_bytes = DP_ATTENTION_VT_MIN,
+                                           .needs = CONFORM_NEEDS_DEVICE,
+                                           .cases = cases};

@@ -1,0 +1,274 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * reference.c: see reference.h. Plain sums in the order of the formulas: made to be compared with the headers. */
+#include "reference.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+size_t layer_tokens(const layer_t *layer)
+{
+    return (size_t)layer->batch * layer->sequence;
+}
+
+static double *doubles(size_t count)
+{
+    double *memory = calloc(count + 1, sizeof(*memory));
+
+    if (memory == NULL)
+        abort();
+    return memory;
+}
+
+/* to = RMSNorm(x) of one token */
+static void norm(const layer_t *layer, const double *gain, const double *x, double *to)
+{
+    const size_t d = layer->hidden;
+    const double eps = layer->norm_eps != 0 ? (double)layer->norm_eps : 1e-6;
+    double square = 0;
+
+    for (size_t i = 0; i < d; i++)
+        square += x[i] * x[i] / (double)d;
+    for (size_t i = 0; i < d; i++)
+        to[i] = x[i] / sqrt(square + eps) * gain[i];
+}
+
+/* to[width] += factor * row[rows] w[rows, width] */
+static void add_product(const double *row, size_t rows, const double *w, size_t width, double factor, double *to)
+{
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = 0; j < width; j++)
+            to[j] += factor * row[i] * w[i * width + j];
+}
+
+/* ---- attention ---- */
+
+typedef struct widths {
+    size_t d, q, k, v, o;
+    size_t head, value; /* of one head */
+} widths_t;
+
+static widths_t widths_of(const layer_t *layer)
+{
+    const size_t head = layer->head_dim, value = layer->value_dim != 0 ? layer->value_dim : head;
+
+    return (widths_t){.d = layer->hidden,
+                      .q = layer->heads * head,
+                      .k = layer->kv_heads * head,
+                      .v = layer->kv_heads * value,
+                      .o = layer->heads * value,
+                      .head = head,
+                      .value = value};
+}
+
+size_t reference_attention_params(const layer_t *layer)
+{
+    const widths_t w = widths_of(layer);
+
+    return w.d + w.d * (w.q + w.k + w.v) + w.o * w.d;
+}
+
+static void rotate(const layer_t *layer, double *heads, size_t count, size_t position)
+{
+    const size_t half = layer->head_dim / 2;
+    const double theta = layer->theta != 0 ? (double)layer->theta : 10000;
+
+    for (size_t i = 0; i < half; i++) {
+        const double angle = (double)position * pow(theta, -2 * (double)i / (double)layer->head_dim);
+        const double c = cos(angle), s = sin(angle);
+
+        for (size_t h = 0; h < count; h++) {
+            double *low = heads + h * layer->head_dim + i, *high = low + half, a = *low, b = *high;
+
+            *low = a * c - b * s;
+            *high = a * s + b * c;
+        }
+    }
+}
+
+/* out[value] of one query head over keys and values of the tokens of its sequence so far, `count` of them. */
+static void attend(const widths_t *w, const double *q, const double *k, const double *v, size_t count, double *out)
+{
+    double *p = doubles(count), largest = -INFINITY, sum = 0;
+
+    for (size_t s = 0; s < count; s++) {
+        for (size_t i = 0; i < w->head; i++)
+            p[s] += q[i] * k[s * w->k + i];
+        p[s] /= sqrt((double)w->head);
+        largest = fmax(largest, p[s]);
+    }
+    for (size_t s = 0; s < count; s++)
+        sum += p[s] = exp(p[s] - largest);
+    for (size_t s = 0; s < count; s++)
+        for (size_t i = 0; i < w->value; i++)
+            out[i] += p[s] / sum * v[s * w->v + i];
+    free(p);
+}
+
+void reference_attention(const layer_t *layer, const double *params, const double *x, size_t from, double *y)
+{
+    const widths_t w = widths_of(layer);
+    const size_t tokens = layer_tokens(layer), d = w.d;
+    const double *wq = params + d, *wk = wq + d * w.q, *wv = wk + d * w.k, *wo = wv + d * w.v;
+    double *q = doubles(tokens * w.q), *k = doubles(tokens * w.k), *v = doubles(tokens * w.v);
+    double *n = doubles(d), *out = doubles(w.o);
+
+    for (size_t t = 0; t < tokens; t++) {
+        norm(layer, params, x + t * d, n);
+        add_product(n, d, wq, w.q, 1, q + t * w.q);
+        add_product(n, d, wk, w.k, 1, k + t * w.k);
+        add_product(n, d, wv, w.v, 1, v + t * w.v);
+        rotate(layer, q + t * w.q, layer->heads, t % layer->sequence);
+        rotate(layer, k + t * w.k, layer->kv_heads, t % layer->sequence);
+    }
+    for (size_t t = from; t < tokens; t++) {
+        const size_t first = t - t % layer->sequence;
+
+        memset(out, 0, w.o * sizeof(*out));
+        for (size_t h = 0; h < layer->heads; h++) {
+            const size_t kv = h / (layer->heads / layer->kv_heads);
+
+            attend(&w, q + t * w.q + h * w.head, k + first * w.k + kv * w.head, v + first * w.v + kv * w.value,
+                   t - first + 1, out + h * w.value);
+        }
+        memcpy(y + t * d, x + t * d, d * sizeof(*y));
+        add_product(out, w.o, wo, d, 1, y + t * d);
+    }
+    free(q);
+    free(k);
+    free(v);
+    free(n);
+    free(out);
+}
+
+/* ---- MoE ---- */
+
+size_t reference_moe_common(const layer_t *layer)
+{
+    const size_t d = layer->hidden;
+
+    return d + d * layer->experts + layer->experts + 3 * d * layer->shared * layer->width;
+}
+
+size_t reference_moe_expert(const layer_t *layer)
+{
+    return (size_t)3 * layer->hidden * layer->width;
+}
+
+size_t reference_moe_params(const layer_t *layer)
+{
+    return reference_moe_common(layer) + layer->experts * reference_moe_expert(layer);
+}
+
+/* y += factor * SwiGLU(n), of width f */
+static void add_expert(size_t d, size_t f, const double *w, const double *n, double factor, double *y)
+{
+    double *gate = doubles(f), *up = doubles(f);
+
+    add_product(n, d, w, f, 1, gate);
+    add_product(n, d, w + d * f, f, 1, up);
+    for (size_t j = 0; j < f; j++)
+        gate[j] = gate[j] / (1 + exp(-gate[j])) * up[j];
+    add_product(gate, f, w + 2 * d * f, d, factor, y);
+    free(gate);
+    free(up);
+}
+
+static void score(const layer_t *layer, const double *params, const double *n, double *scores)
+{
+    const size_t experts = layer->experts;
+    double largest = -INFINITY, sum = 0;
+
+    memset(scores, 0, experts * sizeof(*scores));
+    add_product(n, layer->hidden, params + layer->hidden, experts, 1, scores);
+    for (size_t e = 0; e < experts; e++)
+        largest = fmax(largest, scores[e]);
+    for (size_t e = 0; e < experts; e++) {
+        scores[e] = layer->gate == DP_GATE_SIGMOID ? 1 / (1 + exp(-scores[e])) : exp(scores[e] - largest);
+        sum += scores[e];
+    }
+    for (size_t e = 0; e < experts && layer->gate == DP_GATE_SOFTMAX; e++)
+        scores[e] /= sum;
+}
+
+/* The best expert that is none of chosen[0 ... count - 1]; -1: there is none. */
+static int best_of_the_rest(const layer_t *layer, const double *bias, const double *scores, const int *chosen,
+                            uint32_t count)
+{
+    int best = -1;
+
+    for (int e = 0; e < (int)layer->experts; e++) {
+        bool taken = false;
+
+        for (uint32_t i = 0; i < count; i++)
+            taken = taken || chosen[i] == e;
+        if (!taken && (best < 0 || scores[e] + bias[e] > scores[best] + bias[best]))
+            best = e;
+    }
+    return best;
+}
+
+double reference_moe(const layer_t *layer, const double *params, const double *x, double *y, int *chosen, bool fixed)
+{
+    const size_t d = layer->hidden, experts = layer->experts, tokens = layer_tokens(layer);
+    const double *bias = params + d + d * experts, *first = params + reference_moe_common(layer);
+    const double factor = layer->scale > 0 ? (double)layer->scale : 1;
+    double *n = doubles(d), *scores = doubles(experts), *mean = doubles(experts), *count = doubles(experts), aux = 0;
+
+    for (size_t t = 0; t < tokens; t++) {
+        double *row = y + t * d, sum = 0, total = 0;
+        int *mine = chosen + t * layer->top_k;
+
+        norm(layer, params, x + t * d, n);
+        memcpy(row, x + t * d, d * sizeof(*row));
+        if (layer->shared > 0)
+            add_expert(d, (size_t)layer->shared * layer->width, bias + experts, n, 1, row);
+        score(layer, params, n, scores);
+        for (uint32_t j = 0; j < layer->top_k && !fixed; j++)
+            mine[j] = best_of_the_rest(layer, bias, scores, mine, j);
+        for (uint32_t j = 0; j < layer->top_k; j++)
+            sum += scores[mine[j]];
+        for (uint32_t j = 0; j < layer->top_k; j++) {
+            count[mine[j]]++;
+            add_expert(d, layer->width, first + (size_t)mine[j] * reference_moe_expert(layer), n,
+                       factor * scores[mine[j]] / (layer->normalize ? sum + 1e-20 : 1), row);
+        }
+        for (size_t e = 0; e < experts; e++)
+            total += scores[e];
+        for (size_t e = 0; e < experts; e++)
+            mean[e] += scores[e] / total / (double)tokens;
+    }
+    for (size_t e = 0; e < experts; e++)
+        aux +=
+            (double)layer->aux_alpha * (double)experts / ((double)layer->top_k * (double)tokens) * count[e] * mean[e];
+    free(n);
+    free(scores);
+    free(mean);
+    free(count);
+    return aux;
+}
+
+double reference_moe_margin(const layer_t *layer, const double *params, const double *x)
+{
+    const size_t d = layer->hidden;
+    const double *bias = params + d + d * layer->experts;
+    double *n = doubles(d), *scores = doubles(layer->experts), least = INFINITY;
+    int *chosen = calloc(layer->top_k + 1, sizeof(*chosen));
+
+    for (size_t t = 0; t < layer_tokens(layer) && layer->top_k < layer->experts; t++) {
+        norm(layer, params, x + t * d, n);
+        score(layer, params, n, scores);
+        for (uint32_t j = 0; j <= layer->top_k; j++)
+            chosen[j] = best_of_the_rest(layer, bias, scores, chosen, j);
+        for (uint32_t j = 0; j < layer->top_k; j++) {
+            const int a = chosen[j], b = chosen[layer->top_k];
+
+            least = fmin(least, scores[a] + bias[a] - scores[b] - bias[b]);
+        }
+    }
+    free(n);
+    free(scores);
+    free(chosen);
+    return least;
+}

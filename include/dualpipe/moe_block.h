@@ -1,0 +1,65 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * moe_block.h: MoE transformer layers from the names of two plugins.
+ *
+ * A block is what the layers of one rank share: an attention instance, a MoE instance and, where experts are replicated,
+ * what moves them. In the trainer's `build`, at its first call:
+ *
+ *     const dp_moe_block_options_t options = {.struct_size = sizeof(options),
+ *                                             .attention_config = &attention, .moe_config = &moe};
+ *     dp_moe_block_open(context, &options, &block);
+ *
+ * and for each layer of the stage
+ *
+ *     parts[n] = (dp_part_t){.struct_size = sizeof(parts[n])};
+ *     dp_moe_block_part(block, NULL, NULL, &parts[n]);
+ *     parts[n].prefix = "layer3.";
+ *
+ * In `unbuild`: dp_moe_block_close(block). */
+#ifndef DUALPIPE_MOE_BLOCK_H
+#define DUALPIPE_MOE_BLOCK_H
+
+#include <dualpipe/pipeline.h>
+#include <dualpipe/replicas.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dp_moe_block dp_moe_block_t;
+
+typedef struct dp_moe_block_options {
+    uint32_t struct_size;
+    /* Plugin names or paths: "cpu" means "attention_cpu", "moe_cpu". NULL: DUALPIPE_ATTENTION, DUALPIPE_MOE, else those
+       of the device's kind (dp_device_vt_t.kind). */
+    const char *attention, *moe;
+    /* What layers are like; required, and the shape of both is the same. Device and comm are those of the context: their
+       members here are not looked at, nor is exchange_id. moe_config->replicas > 0 replicates experts. */
+    const dp_attention_config_t *attention_config;
+    const dp_moe_config_t *moe_config;
+} dp_moe_block_options_t;
+#define DP_MOE_BLOCK_OPTIONS_MIN DP_SIZE_TO(dp_moe_block_options_t, moe_config)
+
+/** Loads both plugins and opens their instances on the context's device and expert group, of which the block uses
+ *  exchange ids 0 to 4. Options and context are borrowed during the call. Errors name the plugin. [blocks] [collective]
+ *  over the expert group */
+DP_API dp_status_t dp_moe_block_open(const dp_build_context_t *context, const dp_moe_block_options_t *options,
+                                     dp_moe_block_t **block_out);
+
+/** A layer, as dp_moe_layer_part makes it. placement: [replicas], the expert that each replica is of at first, copied;
+ *  NULL: dp_replicas_first_placement; not looked at without replicas. layer_out: NULL, or for dp_moe_layer_place; the
+ *  block's. *part_out (struct_size set by the caller) points into the block. [main] */
+DP_API dp_status_t dp_moe_block_part(dp_moe_block_t *block, const int32_t *placement, dp_moe_layer_t **layer_out,
+                                     dp_part_t *part_out);
+
+/** What moves replicas, NULL without. The block's. [any] */
+DP_API dp_replicas_t *dp_moe_block_replicas(const dp_moe_block_t *block);
+
+/** Closes the instances and frees all layers: in dp_pipeline_options_t.unbuild, when no step runs any more and device
+ *  and comm are still open. Stages made of them may be freed before or after. NULL is allowed. [main] */
+DP_API void dp_moe_block_close(dp_moe_block_t *block);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,204 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * moe_block.c: the plugins' instances that the MoE layers of a rank share, opened by name and closed in order. */
+#include "base/memory.h"
+#include "base/sized.h"
+#include "engine/engine.h"
+
+#include <dualpipe/moe_block.h>
+
+enum { MOE_EXCHANGES = 4 }; /* of a MoE instance; replicas come behind */
+
+/* The block's layers, to be freed with it. */
+typedef struct kept_layer {
+    struct kept_layer *next;
+    dp_moe_layer_t *layer;
+} kept_layer_t;
+
+struct dp_moe_block {
+    const dp_attention_vt_t *attention_vt;
+    dp_attention_t *attention;
+    const dp_moe_vt_t *moe_vt;
+    dp_moe_t *moe;
+    dp_replicas_t *replicas;
+    int32_t *placement; /* [nreplicas] the first one */
+    dp_block_shape_t shape;
+    kept_layer_t *layers;
+};
+
+static dp_status_t load(const char *kind, const char *name, const char *variable, const dp_build_context_t *context,
+                        const char *id, size_t least, const void **table_out)
+{
+    char full[DP__NAME_BYTES];
+    const dp_plugin_t *plugin;
+    dp_status_t status = dp__full_name(kind, name, variable, context->device_vt->kind, full);
+
+    if (status >= 0)
+        status = dp_plugin_load(full, &plugin);
+    return status < 0 ? status : dp_plugin_interface(plugin, id, least, table_out);
+}
+
+static dp_status_t open_attention(dp_moe_block_t *b, const dp_build_context_t *context,
+                                  const dp_moe_block_options_t *options)
+{
+    dp_attention_config_t config;
+    const void *table;
+    dp_status_t status = load("attention", options->attention, "DUALPIPE_ATTENTION", context, DP_IFACE_ATTENTION,
+                              DP_ATTENTION_VT_MIN, &table);
+
+    if (status < 0)
+        return status;
+    b->attention_vt = table;
+    dp_sized_take(&config, sizeof(config), options->attention_config);
+    config.device_vt = context->device_vt;
+    config.device = context->device;
+    return b->attention_vt->open(context->host, &config, &b->attention);
+}
+
+static dp_status_t open_moe(dp_moe_block_t *b, const dp_build_context_t *context, const dp_moe_block_options_t *options)
+{
+    dp_moe_config_t config;
+    const void *table;
+    dp_status_t status = load("moe", options->moe, "DUALPIPE_MOE", context, DP_IFACE_MOE, DP_MOE_VT_MIN, &table);
+
+    if (status < 0)
+        return status;
+    b->moe_vt = table;
+    dp_sized_take(&config, sizeof(config), options->moe_config);
+    if (config.replicas > 0 && (b->moe_vt->caps & DP_MOE_CAP_REPLICAS) == 0)
+        return dp_fail(DP_ERR_UNSUPPORTED,
+                       "dp_moe_block_open: the MoE plugin has no replicated experts (DP_MOE_CAP_REPLICAS): leave "
+                       "moe_config->replicas 0");
+    config.device_vt = context->device_vt;
+    config.device = context->device;
+    config.comm_vt = context->comm_vt;
+    config.comm = context->expert_comm;
+    config.comm_rank = context->expert_rank;
+    config.comm_size = context->expert_size;
+    config.exchange_id = 0;
+    return b->moe_vt->open(context->host, &config, &b->moe);
+}
+
+static dp_status_t open_replicas(dp_moe_block_t *b, const dp_build_context_t *context, const dp_moe_config_t *moe)
+{
+    const dp_replicas_config_t config = {
+        .struct_size = sizeof(config),
+        .experts = moe->experts,
+        .replicas = moe->replicas,
+        .expert_count = 3 * (size_t)b->shape.hidden * moe->expert_hidden,
+        .dtype = b->shape.dtype,
+        .device_vt = context->device_vt,
+        .device = context->device,
+        .comm_vt = context->comm_vt,
+        .comm = context->expert_comm,
+        .comm_rank = context->expert_rank,
+        .comm_size = context->expert_size,
+        .exchange_id = MOE_EXCHANGES,
+    };
+
+    if (moe->replicas == 0)
+        return DP_OK;
+    b->placement = dp__calloc(moe->replicas, sizeof(*b->placement));
+    if (b->placement == NULL)
+        return dp_fail(DP_ERR_NOMEM, "dp_moe_block_open: no memory for a placement of %u replicas", moe->replicas);
+    dp_replicas_first_placement(moe->experts, moe->replicas, b->placement);
+    return dp_replicas_open(&config, &b->replicas);
+}
+
+static dp_status_t check(const dp_build_context_t *context, const dp_moe_block_options_t *options,
+                         const dp_moe_block_t *const *block_out)
+{
+    dp_status_t status =
+        dp__sized_check("dp_moe_block_open: context", context, "dp_build_context_t", DP_BUILD_CONTEXT_MIN);
+
+    if (status >= 0)
+        status =
+            dp__sized_check("dp_moe_block_open: options", options, "dp_moe_block_options_t", DP_MOE_BLOCK_OPTIONS_MIN);
+    if (status >= 0)
+        status = dp__sized_check("dp_moe_block_open: attention_config", options->attention_config,
+                                 "dp_attention_config_t", DP_ATTENTION_CONFIG_MIN);
+    if (status >= 0)
+        status =
+            dp__sized_check("dp_moe_block_open: moe_config", options->moe_config, "dp_moe_config_t", DP_MOE_CONFIG_MIN);
+    if (status >= 0)
+        status = dp__sized_check("dp_moe_block_open: moe_config->shape", options->moe_config->shape, "dp_block_shape_t",
+                                 DP_BLOCK_SHAPE_MIN);
+    if (status >= 0 && block_out == NULL)
+        status = dp_fail(DP_ERR_INVALID, "dp_moe_block_open: block_out is NULL");
+    return status;
+}
+
+dp_status_t dp_moe_block_open(const dp_build_context_t *context, const dp_moe_block_options_t *options,
+                              dp_moe_block_t **block_out)
+{
+    dp_moe_block_t *b;
+    dp_status_t status = check(context, options, (const dp_moe_block_t *const *)block_out);
+
+    if (status < 0)
+        return status;
+    b = dp__calloc(1, sizeof(*b));
+    if (b == NULL)
+        return dp_fail(DP_ERR_NOMEM, "dp_moe_block_open: no memory for its record");
+    dp_sized_take(&b->shape, sizeof(b->shape), options->moe_config->shape);
+    status = open_attention(b, context, options);
+    if (status >= 0)
+        status = open_moe(b, context, options);
+    if (status >= 0)
+        status = open_replicas(b, context, options->moe_config);
+    if (status < 0) {
+        dp_moe_block_close(b);
+        return status;
+    }
+    *block_out = b;
+    return DP_OK;
+}
+
+dp_status_t dp_moe_block_part(dp_moe_block_t *b, const int32_t *placement, dp_moe_layer_t **layer_out,
+                              dp_part_t *part_out)
+{
+    kept_layer_t *kept;
+    dp_status_t status;
+
+    if (b == NULL)
+        return dp_fail(DP_ERR_INVALID, "dp_moe_block_part: the block is NULL");
+    kept = dp__calloc(1, sizeof(*kept));
+    if (kept == NULL)
+        return dp_fail(DP_ERR_NOMEM, "dp_moe_block_part: no memory for its record");
+    kept->next = b->layers;
+    b->layers = kept;
+    status =
+        dp_moe_layer_part(b->attention_vt, b->attention, b->moe_vt, b->moe, b->shape.dtype,
+                          (size_t)b->shape.batch * b->shape.sequence * b->shape.hidden * dp_dtype_bytes(b->shape.dtype),
+                          &kept->layer, part_out);
+    if (status >= 0 && b->replicas != NULL)
+        status =
+            dp_moe_layer_replicate(kept->layer, b->replicas, placement != NULL ? placement : b->placement, part_out);
+    if (status >= 0 && layer_out != NULL)
+        *layer_out = kept->layer;
+    return status;
+}
+
+dp_replicas_t *dp_moe_block_replicas(const dp_moe_block_t *b)
+{
+    return b->replicas;
+}
+
+void dp_moe_block_close(dp_moe_block_t *b)
+{
+    if (b == NULL)
+        return;
+    if (b->moe != NULL)
+        b->moe_vt->close(b->moe);
+    if (b->attention != NULL)
+        b->attention_vt->close(b->attention);
+    dp_replicas_close(b->replicas);
+    while (b->layers != NULL) {
+        kept_layer_t *kept = b->layers;
+
+        b->layers = kept->next;
+        dp_moe_layer_free(kept->layer);
+        dp__free(kept);
+    }
+    dp__free(b->placement);
+    dp__free(b);
+}

@@ -1,0 +1,161 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * norm.c: the norm of the whole model's gradient. The squares of a parameter are added in the order of its elements; the
+ * sums of the parameters are added without rounding, so that it does not matter which rank has which. */
+#include "engine/engine.h"
+
+#include <math.h>
+#include <stdbool.h>
+
+/* Doubles of any size add up exactly in digits of 32 bits, the least first: digit i counts 2^(32 i - 1074). */
+enum { DIGIT_BITS = 32, DIGITS = 70, LEAST = -1074 };
+
+typedef struct exact {
+    uint64_t digit[DIGITS];
+    bool finite; /* all that was added */
+} exact_t;
+
+static void carry(exact_t *sum)
+{
+    for (int i = 0; i + 1 < DIGITS; i++) {
+        sum->digit[i + 1] += sum->digit[i] >> DIGIT_BITS;
+        sum->digit[i] &= UINT32_MAX;
+    }
+}
+
+/* value >= 0, or not finite */
+static void add(exact_t *sum, double value)
+{
+    int exponent, at;
+    unsigned __int128 bits;
+
+    if (!isfinite(value)) {
+        sum->finite = false;
+        return;
+    }
+    bits = (unsigned __int128)ldexp(frexp(value, &exponent), 53); /* value = bits * 2^(exponent - 53) */
+    at = exponent - 53 - LEAST;
+    if (at < 0) {
+        bits >>= -at; /* of numbers below the normal ones these bits are zero */
+        at = 0;
+    }
+    bits <<= at % DIGIT_BITS;
+    for (int i = at / DIGIT_BITS; bits != 0; i++, bits >>= DIGIT_BITS)
+        sum->digit[i] += (uint32_t)bits;
+    carry(sum);
+}
+
+static double value_of(const exact_t *sum)
+{
+    unsigned __int128 bits = 0;
+    int top = DIGITS - 1;
+
+    while (top > 2 && sum->digit[top] == 0)
+        top--;
+    for (int i = top; i > top - 3; i--)
+        bits = bits << DIGIT_BITS | sum->digit[i];
+    return ldexp((double)bits, DIGIT_BITS * (top - 2) + LEAST);
+}
+
+/* ---- squares ---- */
+
+static double squares(double sum, const void *values, size_t count, dp_dtype_t dtype)
+{
+    const double *wide = values;
+    const float *narrow = values;
+
+    for (size_t i = 0; i < count && dtype == DP_F64; i++)
+        sum += wide[i] * wide[i];
+    for (size_t i = 0; i < count && dtype == DP_F32; i++)
+        sum += (double)narrow[i] * (double)narrow[i];
+    return sum;
+}
+
+/* Memory that the host does not reach comes in pieces that do. */
+static dp_status_t square(dp_pipeline_t *p, const char *grads, size_t count, double *sum_out)
+{
+    const dp_dtype_t dtype = dp_dtype_accumulator(p->options.dtype);
+    const size_t size = dp_dtype_bytes(dtype), most = DP__SUM_COUNT * sizeof(double) / size;
+    dp_stream_t *s = p->lanes.stream[DP_LANE_REDUCE];
+    dp_status_t status = DP_OK;
+
+    *sum_out = 0;
+    if (p->host_memory)
+        *sum_out = squares(0, grads, count, dtype);
+    for (size_t at = 0; !p->host_memory && at < count && status >= 0; at += most) {
+        const size_t n = count - at < most ? count - at : most;
+
+        status = p->device_vt->copy(s, p->sums.staging, grads + at * size, n * size);
+        if (status >= 0)
+            status = p->device_vt->synchronize(s, -1);
+        if (status >= 0)
+            *sum_out = squares(*sum_out, p->sums.staging, n, dtype);
+    }
+    return status;
+}
+
+/* ---- who counts what ---- */
+
+/* Whether this replica is the first of its expert. */
+static bool first_replica(const int32_t *placement, int32_t replica)
+{
+    for (int32_t r = 0; placement != NULL && r < replica; r++)
+        if (placement[r] == placement[replica])
+            return false;
+    return true;
+}
+
+static bool counts(const dp_pipeline_t *p, const dp_param_t *param, const int32_t *placement)
+{
+    if (param->kind == DP_PARAM_ROUTER_BIAS || p->grid.d != 0)
+        return false;
+    return param->sharded ? first_replica(placement, param->expert) : p->grid.e == 0;
+}
+
+static dp_status_t add_chunk(dp_pipeline_t *p, const dp__engine_chunk_t *chunk, exact_t *sum)
+{
+    const size_t size = dp_dtype_bytes(dp_dtype_accumulator(p->options.dtype));
+    const dp_stage_t *stage = chunk->stage;
+    dp_status_t status = DP_OK;
+
+    for (int32_t i = 0; i < stage->nparts && chunk->place.path == 0; i++)
+        for (uint32_t k = 0; k < stage->parts[i].sizes.nparams && status >= 0; k++) {
+            const dp_param_t *param = &stage->param_list[stage->parts[i].first_param + k];
+            double one;
+
+            if (!counts(p, param, stage->parts[i].part.placement))
+                continue;
+            status = square(p, dp__summed_grads(chunk) + param->offset * size, param->count, &one);
+            add(sum, one);
+        }
+    return status;
+}
+
+dp_status_t dp_pipeline_gradient_norm(dp_pipeline_t *p, double *norm_out)
+{
+    exact_t sum = {.finite = true};
+    double digits[DIGITS + 1];
+    dp_status_t status = DP_OK;
+
+    if (p == NULL || norm_out == NULL || p->run.failed || p->schedule->forward_only)
+        return dp_fail(DP_ERR_INVALID, "dp_pipeline_gradient_norm: pipeline or norm_out is NULL, or the pipeline has "
+                                       "failed or no gradients (a forward-only schedule)");
+    for (int32_t c = 0; c < p->nchunks && status >= 0; c++)
+        status = add_chunk(p, &p->chunks[c], &sum);
+    if (status < 0) {
+        status = dp__engine_fail(p, status, "the norm of the gradient");
+        dp__engine_settle(p);
+        return status;
+    }
+    for (int i = 0; i < DIGITS; i++)
+        digits[i] = (double)sum.digit[i];
+    digits[DIGITS] = sum.finite ? 0 : 1;
+    status = dp_pipeline_sum(p, digits, DIGITS + 1); /* whole numbers below 2^53: exact */
+    if (status < 0)
+        return status;
+    for (int i = 0; i < DIGITS; i++)
+        sum.digit[i] = (uint64_t)digits[i];
+    carry(&sum);
+    *norm_out = digits[DIGITS] == 0 ? sqrt(value_of(&sum)) : (double)NAN;
+    return DP_OK;
+}

@@ -1,0 +1,74 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * swap.c: another comm backend between two steps. */
+#include "engine/engine.h"
+
+#include <string.h>
+
+/* One-sided backends and those with matched groups run different lists of the same schedule. */
+static dp_status_t make_lists(dp_pipeline_t *p)
+{
+    dp_status_t status;
+
+    dp__links_close(p);
+    dp__plans_free(p);
+    dp__programs_free(p);
+    p->memory.total -= p->memory.boundary;
+    p->memory.boundary = 0;
+    status = dp__programs_make(p);
+    if (status >= 0)
+        status = dp__ways_open(p);
+    if (status >= 0)
+        status = dp__links_open(p);
+    if (status >= 0)
+        status = dp__plans_build(p);
+    if (status >= 0 && (p->plans.training.nspans > p->trace.capacity || p->plans.forward.nspans > p->trace.capacity))
+        status = dp_fail(DP_ERR_MISMATCH, "the new list of rank %d has more operations than the old one", p->grid.p);
+    return status;
+}
+
+/* New comms, new stages on them. Parameters are the pipeline's and stay where they are. */
+static dp_status_t move(dp_pipeline_t *p, const dp_comm_vt_t *vt, dp__comms_t *old)
+{
+    dp_status_t status;
+
+    dp__graphs_forget(p);
+    *old = p->comms;
+    status = dp__comms_open(p, vt, &p->comms);
+    if (status >= 0)
+        status = dp__chunks_rebuild(p);
+    if (status >= 0)
+        status = dp__names_collect(p);
+    if (status >= 0 && p->programs.bundled != ((vt->caps & DP_COMM_CAP_ONE_SIDED) == 0)) {
+        p->programs.bundled = !p->programs.bundled;
+        status = make_lists(p);
+    }
+    if (status >= 0)
+        status = dp__links_connect(p, &p->comms);
+    return status < 0 ? status : dp__comms_start(p, &p->comms);
+}
+
+dp_status_t dp_pipeline_swap_comm(dp_pipeline_t *p, const char *comm)
+{
+    char name[DP__NAME_BYTES] = "";
+    const dp_comm_vt_t *vt = NULL;
+    dp__comms_t old;
+    dp_status_t status;
+
+    if (p == NULL || p->run.failed)
+        return dp_fail(DP_ERR_INVALID, "dp_pipeline_swap_comm: the pipeline is NULL or has failed");
+    status = comm != NULL ? dp__full_name("comm", comm, "DUALPIPE_COMM", "comm_shm", name)
+                          : dp_fail(DP_ERR_INVALID, "no comm backend was named");
+    if (status >= 0)
+        status = dp__comms_find(name, &vt);
+    status = dp__agree_to_swap(p, status, name);
+    if (status < 0)
+        return status;
+    status = move(p, vt, &old);
+    if (status < 0)
+        status = dp__engine_fail(p, status, "swapping the comm backend");
+    else
+        memcpy(p->comm_name, name, sizeof(name));
+    dp__comms_close(&old); /* at once when the job has ended */
+    return status;
+}

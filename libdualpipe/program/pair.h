@@ -1,0 +1,28 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * pair.h: the order in which the segments of an overlapped forward and backward are enqueued. */
+#ifndef DP_PROGRAM_PAIR_H
+#define DP_PROGRAM_PAIR_H
+
+#include <dualpipe/schedule.h>
+#include <dualpipe/types.h>
+
+typedef struct dp__segment_shape {
+    uint8_t role;       /* dp_segment_role_t */
+    uint8_t lane;       /* dp_lane_t */
+    uint8_t has_weight; /* 1: it has a backward for weights */
+} dp__segment_shape_t;
+
+/* One entry of a merged order: run pass `pass` (DP_OP_F, DP_OP_I or DP_OP_W) of segment `segment`. */
+typedef struct dp__pair_step {
+    uint8_t pass;
+    int16_t segment; /* index in the forward's list (F) or in the backward's (I, W), both in forward order */
+} dp__pair_step_t;
+
+/* Merges the segments of one forward and one full backward; nf or nb may be 0 (a lone F or B). The order is that of
+ * dp_segment_role_t; leftover layers follow alone. steps_out has room for nf + 2 * nb entries. Source:
+ * deepseek-ai/profile-data, training trace. */
+int32_t dp__pair_order(const dp__segment_shape_t *forward, int32_t nf, const dp__segment_shape_t *backward, int32_t nb,
+                       dp__pair_step_t *steps_out);
+
+#endif

@@ -1,0 +1,211 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * block.c: an instance of a CUDA attention plugin: device, kernels, products, memory. */
+#include "block.h"
+
+#include "plugins/common/check.h"
+
+#include <math.h>
+#include <stdio.h>
+
+CUDA_IMAGE(attention_rows);
+
+dp_status_t attn_load_kernels(dp_attention_t *a, const unsigned char *image, const char *const names[],
+                              CUfunction *const functions[], size_t count, CUmodule *module_out)
+{
+    const char *dtype = a->n.dtype == DP_F32 ? "f32" : a->n.dtype == DP_F64 ? "f64" : "bf16";
+    dp_status_t st = cuda_module_load(a->host, image, module_out);
+    char name[64];
+
+    for (size_t i = 0; i < count && st >= 0; i++) {
+        snprintf(name, sizeof(name), "attn_%s_%s", names[i], dtype);
+        st = cuda_kernel(a->host, *module_out, name, functions[i]);
+    }
+    return st;
+}
+
+static dp_status_t load_kernels(dp_attention_t *a)
+{
+    static const char *const names[] = {"normalize",     "apply_gain",         "rotate",    "dot_rows",
+                                        "gain_gradient", "normalize_backward", "accumulate"};
+    attn_kernels_t *k = &a->kernels;
+    CUfunction *const functions[] = {&k->normalize,     &k->apply_gain,         &k->rotate,    &k->dot_rows,
+                                     &k->gain_gradient, &k->normalize_backward, &k->accumulate};
+
+    return attn_load_kernels(a, cuda_image_attention_rows, names, functions, sizeof(names) / sizeof(names[0]),
+                             &a->module);
+}
+
+static void fill_rope(const dp_attention_t *a, void *table)
+{
+    const size_t half = a->n.head_dim / 2;
+
+    for (size_t i = 0; i < half; i++) {
+        const double frequency = pow(a->n.rope_theta, -2.0 * (double)i / (double)a->n.head_dim);
+
+        for (size_t p = 0; p < a->n.sequence; p++) {
+            const size_t at = p * a->n.head_dim + i;
+            const double cosine = cos((double)p * frequency), sine = sin((double)p * frequency);
+
+            if (a->sums == DP_F64) {
+                ((double *)table)[at] = cosine;
+                ((double *)table)[at + half] = sine;
+            } else {
+                ((float *)table)[at] = (float)cosine;
+                ((float *)table)[at + half] = (float)sine;
+            }
+        }
+    }
+}
+
+static dp_status_t make_rope(dp_attention_t *a)
+{
+    const size_t bytes = (size_t)a->n.sequence * a->n.head_dim * a->sum_bytes;
+    void *table = a->host->allocate(a->host, bytes, 64);
+    dp_status_t st;
+
+    if (table == NULL)
+        return DP_FAIL(a->host, DP_ERR_NOMEM, "%s: no memory for the rotations of %u positions (%zu bytes)",
+                       a->vt->plugin, a->n.sequence, bytes);
+    st = a->device_vt->allocate(a->device, bytes, &a->rope);
+    if (st >= 0) {
+        fill_rope(a, table);
+        st = CUDA_CHECK(a->host, a->cu->cuMemcpyHtoD((CUdeviceptr)(uintptr_t)a->rope, table, bytes),
+                        "%s: copying the rotations of %u positions", a->vt->plugin, a->n.sequence);
+    }
+    a->host->release(a->host, table);
+    return st;
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static bool lay_out_saved(dp_attention_t *a)
+{
+    layout_t l = {.alignment = ATTN_ALIGN};
+
+    a->saved.normalized = layout_take(&l, a->n.tokens, a->n.hidden, a->bytes);
+    a->saved.inv_rms = layout_take(&l, a->n.tokens, 1, a->sum_bytes);
+    a->saved.q = layout_take(&l, a->n.tokens, a->n.q_width, a->bytes);
+    a->saved.k = layout_take(&l, a->n.tokens, a->n.k_width, a->bytes);
+    a->saved.v = layout_take(&l, a->n.tokens, a->n.v_width, a->bytes);
+    a->saved.heads_out = layout_take(&l, a->n.tokens, a->n.o_width, a->bytes);
+    a->saved.dy = layout_take(&l, a->n.tokens, a->n.hidden, a->bytes);
+    a->saved.dnorm = layout_take(&l, 1, a->n.hidden, a->sum_bytes);
+    a->saved.core = layout_take(&l, 1, a->core_saved_bytes, 1);
+    a->saved.bytes = l.bytes;
+    return !l.overflow;
+}
+
+/* n, what the core needs, and dn are never wanted at the same time. */
+static bool lay_out_scratch(dp_attention_t *a)
+{
+    layout_t l = {.alignment = ATTN_ALIGN}, n = l;
+
+    layout_take(&n, a->n.tokens, a->n.hidden, a->sum_bytes);
+    a->scratch.shared = layout_take(&l, 1, larger(n.bytes, a->core_scratch_bytes), 1);
+    a->scratch.dheads = layout_take(&l, a->n.tokens, a->n.o_width, a->bytes);
+    a->scratch.dq = layout_take(&l, a->n.tokens, a->n.q_width, a->bytes);
+    a->scratch.dk = layout_take(&l, a->n.tokens, a->n.k_width, a->bytes);
+    a->scratch.dv = layout_take(&l, a->n.tokens, a->n.v_width, a->bytes);
+    a->scratch.delta = layout_take(&l, a->n.tokens, a->n.heads, a->sum_bytes);
+    a->scratch.workspace = layout_take(&l, 1, a->gemm != NULL ? gemm_workspace(a->gemm) : 0, 1);
+    a->scratch.bytes = l.bytes;
+    return !l.overflow && !n.overflow;
+}
+
+static dp_status_t lay_out(dp_attention_t *a)
+{
+    if (lay_out_saved(a) && lay_out_scratch(a))
+        return DP_OK;
+    return attn_too_large(a->host, a->vt->plugin, &a->n);
+}
+
+static dp_status_t start(dp_attention_t *a, const dp_attention_config_t *config)
+{
+    const dp_host_sm_t *share = a->host->get_service(a->host, DP_HOST_SM);
+    dp_status_t st = attn_dims_init(a->host, a->vt->plugin, true, config, &a->n);
+    CUdevice device;
+
+    if (st >= 0)
+        st = check_device(a->host, a->vt->plugin, config->device_vt, config->device, "cuda");
+    if (st >= 0)
+        st = cuda_driver(a->host, &a->cu);
+    if (st >= 0)
+        st = cuda_current(a->host, &device);
+    if (st < 0)
+        return st;
+    a->sums = dp_dtype_accumulator(a->n.dtype);
+    a->bytes = dp_dtype_bytes(a->n.dtype);
+    a->sum_bytes = dp_dtype_bytes(a->sums);
+    a->deterministic = config->deterministic != 0;
+    a->device_vt = config->device_vt;
+    a->device = config->device;
+    a->sms = share != NULL ? share->compute_sms : 0;
+    st = load_kernels(a);
+    if (st >= 0)
+        st = gemm_open(a->host, a->sms, 0, &a->gemm);
+    if (st >= 0)
+        st = a->vt->open(a);
+    if (st >= 0)
+        st = make_rope(a);
+    if (st >= 0)
+        st = lay_out(a);
+    if (st >= 0)
+        st = attn_rehearse(a);
+    if (st >= 0)
+        st = lay_out(a); /* the workspace is known now */
+    return st;
+}
+
+dp_status_t attn_block_open(const dp_host_t *host, const dp_attention_config_t *config, const attn_core_t *core,
+                            dp_attention_t **attention_out)
+{
+    dp_attention_t *a = host->allocate(host, sizeof(*a), 64);
+    dp_status_t st;
+
+    if (a == NULL)
+        return DP_FAIL(host, DP_ERR_NOMEM, "%s: no memory for an instance", core->plugin);
+    *a = (dp_attention_t){.host = host, .vt = core};
+    st = start(a, config);
+    if (st < 0) {
+        attn_block_close(a);
+        return st;
+    }
+    *attention_out = a;
+    return DP_OK;
+}
+
+void attn_block_close(dp_attention_t *a)
+{
+    if (a == NULL)
+        return;
+    if (a->core != NULL)
+        a->vt->close(a);
+    gemm_close(a->gemm);
+    if (a->rope != NULL)
+        a->device_vt->release(a->device, a->rope);
+    cuda_module_unload(a->module);
+    a->host->release(a->host, a);
+}
+
+dp_status_t attn_block_sizes(const dp_attention_t *a, dp_block_sizes_t *sizes_out)
+{
+    const dp_block_sizes_t sizes = {
+        .struct_size = sizeof(sizes),
+        .saved_bytes = a->saved.bytes,
+        .scratch_bytes = a->scratch.bytes,
+        .param_count = a->n.params.count,
+        .nparams = ATTN_PARAMS,
+    };
+
+    return answer_sizes(a->host, a->vt->plugin, &sizes, sizes_out);
+}
+
+dp_status_t attn_block_params(const dp_attention_t *a, dp_param_t *params_out)
+{
+    attn_list_params(&a->n, params_out);
+    return DP_OK;
+}

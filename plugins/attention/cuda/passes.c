@@ -1,0 +1,288 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * passes.c: forward, backward for the input and backward for the weights of the CUDA attention block. */
+#include "block.h"
+
+enum { THREADS = 256 };
+
+static void *in(const void *region, size_t offset_bytes)
+{
+    return (char *)(uintptr_t)region + offset_bytes;
+}
+
+dp_status_t attn_multiply(const attn_pass_t *p, const gemm_shape_t *shape, double alpha, const void *a, const void *b,
+                          double beta, void *c)
+{
+    const gemm_operands_t operands = {alpha, beta, a, b, c, p->workspace};
+
+    if (p->rehearsal)
+        return gemm_prepare(p->attention->gemm, shape);
+    return gemm_run(p->attention->gemm, shape, &operands, p->stream);
+}
+
+#define LAUNCH(pass, kernel, grid, ...)                                                                                \
+    ((pass)->rehearsal                                                                                                 \
+         ? DP_OK                                                                                                       \
+         : cuda_launch((pass)->attention->host, (pass)->attention->cu, (pass)->attention->kernels.kernel, (grid),      \
+                       CUDA_DIM(THREADS), 0, (pass)->stream, __VA_ARGS__))
+
+static dp_status_t copy(const attn_pass_t *p, void *to, const void *from, size_t bytes)
+{
+    const dp_attention_t *a = p->attention;
+
+    if (p->rehearsal || to == from)
+        return DP_OK;
+    return CUDA_CHECK(
+        a->host, a->cu->cuMemcpyDtoDAsync((CUdeviceptr)(uintptr_t)to, (CUdeviceptr)(uintptr_t)from, bytes, p->stream),
+        "%s: copying %zu bytes", a->vt->plugin, bytes);
+}
+
+static dp_status_t rotate(const attn_pass_t *p, void *to, const void *from, uint32_t heads, int32_t sign)
+{
+    dp_attention_t *a = p->attention;
+    uint32_t half = a->n.head_dim / 2;
+
+    return LAUNCH(p, rotate, CUDA_DIM(a->n.tokens), &to, &from, &a->rope, &heads, &a->n.sequence, &half, &sign);
+}
+
+/* out = n w. */
+static dp_status_t project(const attn_pass_t *p, const void *n, const void *w, uint32_t width, void *out)
+{
+    const dp_attention_t *a = p->attention;
+    const gemm_shape_t shape = {.in = a->n.dtype, .out = a->n.dtype, .m = a->n.tokens, .n = width, .k = a->n.hidden};
+
+    return attn_multiply(p, &shape, 1, n, w, 0, out);
+}
+
+/* dn (+)= dout w^T, in the type of sums. */
+static dp_status_t project_back(const attn_pass_t *p, const void *dout, const void *w, uint32_t width, double beta,
+                                void *dn)
+{
+    const dp_attention_t *a = p->attention;
+    const gemm_shape_t shape = {
+        .in = a->n.dtype, .out = a->sums, .transpose_b = true, .m = a->n.tokens, .n = a->n.hidden, .k = width};
+
+    return attn_multiply(p, &shape, 1, dout, w, beta, dn);
+}
+
+/* dw += left^T right over all tokens, in the type of sums. */
+static dp_status_t project_weight(const attn_pass_t *p, const void *left, uint32_t rows, const void *right,
+                                  uint32_t columns, void *dw)
+{
+    const dp_attention_t *a = p->attention;
+    const gemm_shape_t shape = {
+        .in = a->n.dtype, .out = a->sums, .transpose_a = true, .m = rows, .n = columns, .k = a->n.tokens};
+
+    return attn_multiply(p, &shape, 1, left, right, 1, dw);
+}
+
+attn_tensors_t attn_view(const dp_attention_t *a, const dp_io_t *io)
+{
+    return (attn_tensors_t){
+        .q = in(io->saved, a->saved.q),
+        .k = in(io->saved, a->saved.k),
+        .v = in(io->saved, a->saved.v),
+        .out = in(io->saved, a->saved.heads_out),
+        .saved = in(io->saved, a->saved.core),
+        .scratch = in(io->scratch, a->scratch.shared),
+        .dout = in(io->scratch, a->scratch.dheads),
+        .delta = in(io->scratch, a->scratch.delta),
+        .dq = in(io->scratch, a->scratch.dq),
+        .dk = in(io->scratch, a->scratch.dk),
+        .dv = in(io->scratch, a->scratch.dv),
+    };
+}
+
+static const void *parameter(const dp_attention_t *a, const dp_io_t *io, size_t offset)
+{
+    return in(io->params, offset * a->bytes);
+}
+
+/* q, k and v of all tokens. x is read before anything else is written: y may be x. */
+static dp_status_t forward_projections(const attn_pass_t *p, const dp_io_t *io)
+{
+    dp_attention_t *a = p->attention;
+    void *normalized = in(io->saved, a->saved.normalized), *inv_rms = in(io->saved, a->saved.inv_rms);
+    void *n = in(io->scratch, a->scratch.shared), *q = in(io->saved, a->saved.q), *k = in(io->saved, a->saved.k);
+    const void *gain = parameter(a, io, a->n.params.norm), *x = io->x;
+    dp_status_t st =
+        LAUNCH(p, normalize, CUDA_DIM(a->n.tokens), &normalized, &inv_rms, &n, &x, &gain, &a->n.hidden, &a->n.norm_eps);
+
+    if (st >= 0)
+        st = project(p, n, parameter(a, io, a->n.params.wq), a->n.q_width, q);
+    if (st >= 0)
+        st = project(p, n, parameter(a, io, a->n.params.wk), a->n.k_width, k);
+    if (st >= 0)
+        st = project(p, n, parameter(a, io, a->n.params.wv), a->n.v_width, in(io->saved, a->saved.v));
+    if (st >= 0)
+        st = rotate(p, q, q, a->n.heads, 1);
+    if (st >= 0)
+        st = rotate(p, k, k, a->n.kv_heads, 1);
+    return st;
+}
+
+static dp_status_t forward(const attn_pass_t *p, const dp_io_t *io)
+{
+    const dp_attention_t *a = p->attention;
+    const attn_tensors_t t = attn_view(a, io);
+    const gemm_shape_t out = {
+        .in = a->n.dtype, .out = a->n.dtype, .m = a->n.tokens, .n = a->n.hidden, .k = a->n.o_width};
+    dp_status_t st = forward_projections(p, io);
+
+    if (st >= 0)
+        st = a->vt->forward(p, &t);
+    if (st >= 0)
+        st = copy(p, io->y, io->x, (size_t)a->n.tokens * a->n.hidden * a->bytes);
+    if (st >= 0)
+        st = attn_multiply(p, &out, 1, t.out, parameter(a, io, a->n.params.wo), 1, io->y);
+    return st;
+}
+
+/* The gradients of q, k and v, rotated back, take the places of q, k and v. */
+static dp_status_t backward_core(const attn_pass_t *p, const dp_io_t *io)
+{
+    dp_attention_t *a = p->attention;
+    const attn_tensors_t t = attn_view(a, io);
+    const void *dy = in(io->saved, a->saved.dy);
+    const gemm_shape_t dheads = {.in = a->n.dtype,
+                                 .out = a->n.dtype,
+                                 .transpose_b = true,
+                                 .m = a->n.tokens,
+                                 .n = a->n.o_width,
+                                 .k = a->n.hidden};
+    size_t tokens = a->n.tokens;
+    dp_status_t st =
+        attn_multiply(p, &dheads, 1, dy, parameter(a, io, a->n.params.wo), 0, in(io->scratch, a->scratch.dheads));
+
+    if (st >= 0 && !a->vt->makes_delta)
+        st = LAUNCH(p, dot_rows, CUDA_DIM(cuda_blocks(tokens * a->n.heads, THREADS / 32)), (void *)&t.delta,
+                    (void *)&t.dout, (void *)&t.out, &tokens, &a->n.heads, &a->n.sequence, &a->n.value_dim);
+    if (st >= 0)
+        st = a->vt->backward(p, &t);
+    if (st >= 0)
+        st = rotate(p, in(io->saved, a->saved.q), t.dq, a->n.heads, -1);
+    if (st >= 0)
+        st = rotate(p, in(io->saved, a->saved.k), t.dk, a->n.kv_heads, -1);
+    if (st >= 0)
+        st = copy(p, in(io->saved, a->saved.v), t.dv, (size_t)a->n.tokens * a->n.v_width * a->bytes);
+    return st;
+}
+
+/* dn, and the gain's gradient of it, which is wanted even where dx is not. */
+static dp_status_t backward_projections(const attn_pass_t *p, const dp_io_t *io)
+{
+    dp_attention_t *a = p->attention;
+    void *dn = in(io->scratch, a->scratch.shared), *dnorm = in(io->saved, a->saved.dnorm);
+    const void *normalized = in(io->saved, a->saved.normalized);
+    size_t tokens = a->n.tokens;
+    dp_status_t st = project_back(p, in(io->saved, a->saved.q), parameter(a, io, a->n.params.wq), a->n.q_width, 0, dn);
+
+    if (st >= 0)
+        st = project_back(p, in(io->saved, a->saved.k), parameter(a, io, a->n.params.wk), a->n.k_width, 1, dn);
+    if (st >= 0)
+        st = project_back(p, in(io->saved, a->saved.v), parameter(a, io, a->n.params.wv), a->n.v_width, 1, dn);
+    if (st >= 0)
+        st = LAUNCH(p, gain_gradient, CUDA_DIM(cuda_blocks(a->n.hidden, 32)), &dnorm, &dn, &normalized, &tokens,
+                    &a->n.hidden);
+    return st;
+}
+
+/* dy is kept before dx is written: dx may be dy. */
+static dp_status_t backward_input(const attn_pass_t *p, const dp_io_t *io)
+{
+    dp_attention_t *a = p->attention;
+    void *dy = in(io->saved, a->saved.dy), *dn = in(io->scratch, a->scratch.shared), *dx = io->dx;
+    const void *normalized = in(io->saved, a->saved.normalized), *inv_rms = in(io->saved, a->saved.inv_rms);
+    const void *gain = parameter(a, io, a->n.params.norm);
+    dp_status_t st = copy(p, dy, io->dy, (size_t)a->n.tokens * a->n.hidden * a->bytes);
+
+    if (st >= 0)
+        st = backward_core(p, io);
+    if (st >= 0)
+        st = backward_projections(p, io);
+    if (st >= 0 && dx != NULL)
+        st = LAUNCH(p, normalize_backward, CUDA_DIM(a->n.tokens), &dx, &dy, &dn, &gain, &normalized, &inv_rms,
+                    &a->n.hidden);
+    return st;
+}
+
+static dp_status_t backward_weight(const attn_pass_t *p, const dp_io_t *io)
+{
+    dp_attention_t *a = p->attention;
+    void *n = in(io->scratch, a->scratch.shared), *grads = io->grads, *dnorm = in(io->saved, a->saved.dnorm);
+    const void *normalized = in(io->saved, a->saved.normalized), *gain = parameter(a, io, a->n.params.norm);
+    size_t hidden = a->n.hidden;
+    const struct {
+        const void *left, *right;
+        uint32_t rows, columns;
+        size_t at;
+    } weights[] = {
+        {n, in(io->saved, a->saved.q), a->n.hidden, a->n.q_width, a->n.params.wq},
+        {n, in(io->saved, a->saved.k), a->n.hidden, a->n.k_width, a->n.params.wk},
+        {n, in(io->saved, a->saved.v), a->n.hidden, a->n.v_width, a->n.params.wv},
+        {in(io->saved, a->saved.heads_out), in(io->saved, a->saved.dy), a->n.o_width, a->n.hidden, a->n.params.wo},
+    };
+    dp_status_t st = LAUNCH(p, apply_gain, CUDA_DIM(a->n.tokens), &n, &normalized, &gain, &a->n.hidden);
+
+    for (size_t i = 0; i < sizeof(weights) / sizeof(weights[0]) && st >= 0; i++)
+        st = project_weight(p, weights[i].left, weights[i].rows, weights[i].right, weights[i].columns,
+                            in(grads, weights[i].at * a->sum_bytes));
+    if (st >= 0)
+        st = LAUNCH(p, accumulate, CUDA_DIM(cuda_blocks(hidden, THREADS)), &grads, &dnorm, &hidden);
+    return st;
+}
+
+typedef dp_status_t (*pass_fn)(const attn_pass_t *p, const dp_io_t *io);
+
+static dp_status_t run(dp_attention_t *a, const char *name, pass_fn pass, unsigned needs, const dp_io_t *io,
+                       dp_stream_t *s)
+{
+    attn_pass_t p = {.attention = a};
+    dp_status_t st = attn_check_io(a->host, a->vt->plugin, name, io, needs);
+
+    if (st < 0)
+        return st;
+    p.stream = a->device_vt->stream_native(s);
+    if (p.stream == NULL)
+        return DP_FAIL(a->host, DP_ERR_UNSUPPORTED, "%s: %s: the stream has no CUDA stream: use one of device_cuda",
+                       a->vt->plugin, name);
+    p.workspace = in(io->scratch, a->scratch.workspace);
+    return pass(&p, io);
+}
+
+dp_status_t attn_block_forward(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s)
+{
+    return run(a, "forward", forward, ATTN_FORWARD, io, s);
+}
+
+dp_status_t attn_block_backward_input(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s)
+{
+    return run(a, "backward_input", backward_input, ATTN_BACKWARD_INPUT, io, s);
+}
+
+dp_status_t attn_block_backward_weight(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s)
+{
+    return run(a, "backward_weight", backward_weight, ATTN_BACKWARD_WEIGHT, io, s);
+}
+
+dp_status_t attn_rehearse(dp_attention_t *a)
+{
+    static char nowhere[ATTN_ALIGN];
+    const attn_pass_t p = {.attention = a, .rehearsal = true};
+    const dp_io_t io = {.struct_size = sizeof(io),
+                        .params = nowhere,
+                        .grads = nowhere,
+                        .saved = nowhere,
+                        .scratch = nowhere,
+                        .x = nowhere,
+                        .y = nowhere,
+                        .dy = nowhere,
+                        .dx = nowhere};
+    dp_status_t st = forward(&p, &io);
+
+    if (st >= 0)
+        st = backward_input(&p, &io);
+    if (st >= 0)
+        st = backward_weight(&p, &io);
+    return st;
+}

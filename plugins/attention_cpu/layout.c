@@ -1,0 +1,108 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * layout.c: takes over a configuration and lays out saved and scratch memory. */
+#include "internal.h"
+
+#include "plugins/common/check.h"
+#include "plugins/common/layout.h"
+
+static dp_status_t check_host_device(const dp_host_t *host, const dp_attention_config_t *c)
+{
+    if (c->device_vt == NULL || c->device == NULL)
+        return DP_FAIL(host, DP_ERR_INVALID, "attention_cpu: %s is NULL, it needs an open device",
+                       c->device_vt == NULL ? "device_vt" : "device");
+    if (!DP_HAS(c->device_vt, dp_device_vt_t, launch))
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
+                       "attention_cpu: device_vt has no launch(): use a device whose streams run host functions, "
+                       "device_cpu say");
+    if ((c->device_vt->caps & DP_DEVICE_CAP_HOST_MEMORY) == 0)
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
+                       "attention_cpu: device_vt.caps is 0x%x without DP_DEVICE_CAP_HOST_MEMORY: the host cannot read "
+                       "this device's memory",
+                       c->device_vt->caps);
+    return DP_OK;
+}
+
+static bool lay_out_saved(dp_attention_t *a)
+{
+    attention_saved_t *s = &a->saved;
+    layout_t l = {.alignment = ALIGN_BYTES};
+
+    s->normalized = layout_take(&l, a->tokens, a->hidden, a->element_bytes);
+    s->inv_rms = layout_take(&l, a->tokens, 1, a->element_bytes);
+    s->q = layout_take(&l, a->tokens, a->q_width, a->element_bytes);
+    s->k = layout_take(&l, a->tokens, a->k_width, a->element_bytes);
+    s->v = layout_take(&l, a->tokens, a->v_width, a->element_bytes);
+    s->row_max = layout_take(&l, a->tokens, a->heads, a->element_bytes);
+    s->inv_sum = layout_take(&l, a->tokens, a->heads, a->element_bytes);
+    s->heads_out = layout_take(&l, a->tokens, a->o_width, a->element_bytes);
+    s->dy = layout_take(&l, a->tokens, a->hidden, a->element_bytes);
+    s->dnorm = layout_take(&l, 1, a->hidden, a->element_bytes);
+    s->bytes = l.bytes;
+    return !l.overflow;
+}
+
+/* `rows` shares its memory with what only the attention itself needs: it is live before or after, never
+ * meanwhile. */
+static bool lay_out_scratch(dp_attention_t *a)
+{
+    attention_scratch_t *s = &a->scratch;
+    layout_t rows = {.alignment = ALIGN_BYTES}, l = rows;
+
+    s->rows = layout_take(&rows, a->tokens, a->hidden, a->element_bytes);
+    s->tile = layout_take(&l, QUERY_BLOCK, KEY_BLOCK, a->element_bytes);
+    s->dtile = layout_take(&l, QUERY_BLOCK, KEY_BLOCK, a->element_bytes);
+    s->dheads = layout_take(&l, a->tokens, a->o_width, a->element_bytes);
+    s->delta = layout_take(&l, a->tokens, a->heads, a->element_bytes);
+    s->dq = layout_take(&l, a->sequence, a->group * a->head_dim, a->element_bytes);
+    s->dk = layout_take(&l, KEY_BLOCK, a->head_dim, a->element_bytes);
+    s->dv = layout_take(&l, KEY_BLOCK, a->value_dim, a->element_bytes);
+    s->bytes = l.bytes > rows.bytes ? l.bytes : rows.bytes;
+    return !l.overflow && !rows.overflow;
+}
+
+static bool lay_out_rope(dp_attention_t *a)
+{
+    layout_t l = {.alignment = ALIGN_BYTES};
+
+    layout_take(&l, a->sequence, a->head_dim, a->element_bytes);
+    a->rope_bytes = l.bytes;
+    return !l.overflow;
+}
+
+/* The sizes as size_t, which the arithmetic of the passes is in. */
+static void take_sizes(dp_attention_t *a)
+{
+    const attn_dims_t *n = &a->n;
+
+    a->passes = n->dtype == DP_F32 ? &attention_passes_f32 : &attention_passes_f64;
+    a->element_bytes = dp_dtype_bytes(n->dtype);
+    a->batch = n->batch;
+    a->sequence = n->sequence;
+    a->tokens = n->tokens;
+    a->hidden = n->hidden;
+    a->heads = n->heads;
+    a->kv_heads = n->kv_heads;
+    a->group = n->group;
+    a->head_dim = n->head_dim;
+    a->value_dim = n->value_dim;
+    a->q_width = n->q_width;
+    a->k_width = n->k_width;
+    a->v_width = n->v_width;
+    a->o_width = n->o_width;
+}
+
+dp_status_t attention_configure(dp_attention_t *a, const dp_attention_config_t *c)
+{
+    dp_status_t status = attn_dims_init(a->host, PLUGIN, false, c, &a->n);
+
+    if (status >= 0)
+        status = check_host_device(a->host, c);
+    if (status < 0)
+        return status;
+    a->device_vt = c->device_vt;
+    take_sizes(a);
+    if (!lay_out_saved(a) || !lay_out_scratch(a) || !lay_out_rope(a))
+        return attn_too_large(a->host, PLUGIN, &a->n);
+    return DP_OK;
+}

@@ -1,0 +1,31 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * layout.h: arrays one behind the other in a region of memory. */
+#ifndef PLUGINS_COMMON_LAYOUT_H
+#define PLUGINS_COMMON_LAYOUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct layout {
+    size_t alignment; /* of every array, in bytes */
+    size_t bytes;     /* so far */
+    bool overflow;    /* from then on when they outgrow an address space */
+} layout_t;
+
+/* Where the next array begins. */
+static inline size_t layout_take(layout_t *l, size_t rows, size_t columns, size_t element_bytes)
+{
+    const size_t at = l->bytes;
+    size_t bytes;
+
+    if (__builtin_mul_overflow(rows, columns, &bytes) || __builtin_mul_overflow(bytes, element_bytes, &bytes) ||
+        __builtin_add_overflow(bytes, at + l->alignment - 1, &bytes) || bytes > PTRDIFF_MAX)
+        l->overflow = true;
+    else
+        l->bytes = bytes - bytes % l->alignment;
+    return at;
+}
+
+#endif

@@ -1,0 +1,48 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * io.c: refuses the io of a call that lacks what the call needs. */
+#include "moe.h"
+
+#include "plugins/common/check.h"
+
+static dp_status_t check_structs(const dp_host_t *host, const char *plugin, const dp_moe_io_t *io)
+{
+    dp_status_t status = check_size(host, plugin, "io", "dp_moe_io_t", io->struct_size, DP_MOE_IO_MIN);
+
+    if (status < 0)
+        return status;
+    if (io->io == NULL)
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: io.io is NULL", plugin);
+    return check_size(host, plugin, "io.io", "dp_io_t", io->io->struct_size, DP_IO_MIN);
+}
+
+dp_status_t moe_check_io(const dp_host_t *host, const char *plugin, const dp_moe_io_t *moe_io, const char *call,
+                         unsigned need)
+{
+    const dp_io_t *io = moe_io->io;
+    dp_status_t status = check_structs(host, plugin, moe_io);
+    const char *missing;
+
+    if (status < 0)
+        return status;
+    missing = io->params == NULL                               ? "params"
+              : io->saved == NULL                              ? "saved"
+              : io->work == NULL && !(need & MOE_NEED_NO_WORK) ? "work"
+              : io->scratch == NULL                            ? "scratch"
+              : io->x == NULL && (need & MOE_NEED_X)           ? "x"
+              : io->y == NULL && (need & MOE_NEED_Y)           ? "y"
+              : io->dy == NULL && (need & MOE_NEED_DY)         ? "dy"
+              : io->grads == NULL && (need & MOE_NEED_GRADS)   ? "grads"
+                                                               : NULL;
+    if (missing == NULL)
+        return DP_OK;
+    return DP_FAIL(host, DP_ERR_INVALID, "%s: %s needs io.%s, which is NULL", plugin, call, missing);
+}
+
+dp_status_t moe_check_placement(const dp_host_t *host, const char *plugin, const dp_moe_io_t *io, const moe_dims_t *n)
+{
+    if (!n->replicated || io->placement != NULL)
+        return DP_OK;
+    return DP_FAIL(host, DP_ERR_INVALID, "%s: route needs a placement, which is NULL: this layer has %d replicas",
+                   plugin, n->replicas);
+}

@@ -1,0 +1,169 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * shape.c: checks a configuration and says which sizes follow from it. */
+#include "moe.h"
+
+#include <math.h>
+
+#include "plugins/common/check.h"
+
+static dp_status_t check_structs(const dp_host_t *host, const char *plugin, const dp_moe_config_t *c)
+{
+    dp_status_t status = check_size(host, plugin, "config", "dp_moe_config_t", c->struct_size, DP_MOE_CONFIG_MIN);
+
+    return status < 0 ? status : check_shape(host, plugin, c->shape);
+}
+
+static dp_status_t check_block(const dp_host_t *host, const moe_rules_t *rules, const dp_block_shape_t *s)
+{
+    if (s->dtype != DP_F32 && s->dtype != DP_F64 && !(rules->bf16 && s->dtype == DP_BF16))
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "%s computes in %s, not in dtype %d", rules->plugin,
+                       rules->bf16 ? "DP_F32, DP_F64 and DP_BF16" : "DP_F32 and DP_F64", (int)s->dtype);
+    if (s->batch == 0 || s->sequence == 0 || s->hidden == 0)
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: batch %u, sequence %u, hidden %u: each must be at least 1",
+                       rules->plugin, s->batch, s->sequence, s->hidden);
+    return DP_OK;
+}
+
+static dp_status_t check_experts(const dp_host_t *host, const moe_rules_t *rules, const dp_moe_config_t *c)
+{
+    if (c->experts == 0 || c->experts > (uint32_t)rules->most_experts || c->expert_hidden == 0)
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: %u experts of width %u: must be 1 to %d, and at least 1",
+                       rules->plugin, c->experts, c->expert_hidden, rules->most_experts);
+    if (c->top_k == 0 || c->top_k > c->experts)
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: top_k %u: must be 1 to the number of experts, %u", rules->plugin,
+                       c->top_k, c->experts);
+    if (c->gate != DP_GATE_SOFTMAX && c->gate != DP_GATE_SIGMOID)
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: gate %d is neither softmax (0) nor sigmoid (1)", rules->plugin,
+                       (int)c->gate);
+    if (c->normalize > 1)
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: normalize %u: must be 0 or 1", rules->plugin, c->normalize);
+    return DP_OK;
+}
+
+static bool good_real(float value)
+{
+    return isfinite(value) && value >= 0;
+}
+
+static dp_status_t check_reals(const dp_host_t *host, const moe_rules_t *rules, const dp_moe_config_t *c)
+{
+    if (!good_real(c->scale) || !good_real(c->aux_alpha) || !good_real(c->shape->norm_eps))
+        return DP_FAIL(host, DP_ERR_INVALID,
+                       "%s: scale %g, aux_alpha %g, norm_eps %g: none may be negative or infinite", rules->plugin,
+                       (double)c->scale, (double)c->aux_alpha, (double)c->shape->norm_eps);
+    if (!good_real(c->capacity))
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: capacity %g: must be 0 or positive", rules->plugin,
+                       (double)c->capacity);
+    return DP_OK;
+}
+
+static dp_status_t check_ranks(const dp_host_t *host, const moe_rules_t *rules, const dp_moe_config_t *c)
+{
+    const uint32_t ranks = (uint32_t)c->comm_size, replicas = c->replicas;
+
+    if (c->comm_size < 1 || c->comm_size > rules->most_ranks || c->comm_rank < 0 || c->comm_rank >= c->comm_size)
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: rank %d of an expert group of %d (at most %d)", rules->plugin,
+                       c->comm_rank, c->comm_size, rules->most_ranks);
+    if (replicas == 0 && c->experts % ranks != 0)
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: %u experts cannot be spread evenly over an expert group of %u ranks",
+                       rules->plugin, c->experts, ranks);
+    if (replicas != 0 && (replicas < c->experts || replicas > (uint32_t)rules->most_experts || replicas % ranks != 0))
+        return DP_FAIL(host, DP_ERR_INVALID,
+                       "%s: %u replicas of %u experts on an expert group of %u ranks: must be at least one for each "
+                       "expert, at most %d, and as many on every rank",
+                       rules->plugin, replicas, c->experts, ranks, rules->most_experts);
+    return DP_OK;
+}
+
+static dp_status_t check_config(const dp_host_t *host, const moe_rules_t *rules, const dp_moe_config_t *c)
+{
+    dp_status_t status = check_structs(host, rules->plugin, c);
+
+    if (status >= 0)
+        status = check_block(host, rules, c->shape);
+    if (status >= 0)
+        status = check_experts(host, rules, c);
+    if (status >= 0)
+        status = check_reals(host, rules, c);
+    return status < 0 ? status : check_ranks(host, rules, c);
+}
+
+/* a * b as a count that kernels and BLAS can index with 32 bits. */
+static bool product(int64_t a, int64_t b, int32_t *out)
+{
+    int64_t p;
+
+    if (__builtin_mul_overflow(a, b, &p) || p > INT32_MAX)
+        return false;
+    *out = (int32_t)p;
+    return true;
+}
+
+/* Room for `even` rows, the share if all experts got as many, times the capacity asked for; at most `all`. */
+static int32_t room(double capacity, double even, int32_t all)
+{
+    const double rows = ceil(capacity * even);
+
+    return capacity > 0 && rows < (double)all ? (int32_t)rows : all;
+}
+
+static bool count_rows(const dp_moe_config_t *c, double capacity, moe_dims_t *n)
+{
+    const double sent = (double)n->tokens * c->top_k;
+    int32_t all;
+
+    if (!product(n->tokens, n->local < n->top_k ? n->local : n->top_k, &all))
+        return false;
+    n->pair_rows = room(capacity, sent / n->ranks, all);
+    if (!product(n->pair_rows, n->ranks, &all))
+        return false;
+    n->rows = room(capacity, sent, all);
+    return true;
+}
+
+/* Every index of a kernel and every dimension given to BLAS is checked here, none later. */
+static bool count_all(const moe_rules_t *rules, const dp_moe_config_t *c, moe_dims_t *n)
+{
+    const dp_block_shape_t *s = c->shape;
+    int32_t unused;
+
+    return product(s->batch, s->sequence, &n->tokens) && n->tokens <= rules->most_tokens &&
+           product(s->hidden, 1, &n->hidden) && n->hidden <= INT32_MAX / 8 &&
+           (int64_t)n->tokens * n->hidden <= rules->most_elements && product(c->experts, 1, &n->experts) &&
+           product(c->expert_hidden, 1, &n->ffn) && product(c->shared_experts, c->expert_hidden, &n->shared) &&
+           product(n->tokens, n->experts, &unused) && product(n->tokens, n->top_k, &unused) &&
+           product(n->hidden, n->ffn, &unused) && product(n->hidden, n->shared, &unused) &&
+           count_rows(c, rules->capacity ? (double)c->capacity : 0, n);
+}
+
+dp_status_t moe_dims_init(const dp_host_t *host, const moe_rules_t *rules, const dp_moe_config_t *c, moe_dims_t *n)
+{
+    dp_status_t status = check_config(host, rules, c);
+    size_t element;
+
+    if (status < 0)
+        return status;
+    element = dp_dtype_bytes(c->shape->dtype);
+    n->replicated = c->replicas != 0;
+    n->replicas = (int32_t)(n->replicated ? c->replicas : c->experts);
+    n->rank = c->comm_rank;
+    n->ranks = c->comm_size;
+    n->local = n->replicas / c->comm_size;
+    n->top_k = (int32_t)c->top_k;
+    if (!count_all(rules, c, n))
+        return DP_FAIL(host, DP_ERR_OVERFLOW,
+                       "%s: batch %u x sequence %u, hidden %u, %u experts of width %u, top_k %u, %d ranks: more rows "
+                       "or elements than 32 bits can count; use smaller micro-batches",
+                       rules->plugin, c->shape->batch, c->shape->sequence, c->shape->hidden, c->experts,
+                       c->expert_hidden, c->top_k, c->comm_size);
+    n->row_bytes = (int64_t)(sizeof(moe_head_t) + ((size_t)n->hidden * element + 15) / 16 * 16);
+    n->stride = (int32_t)(n->row_bytes / (int64_t)element);
+    n->vectors = (size_t)n->hidden * element % 16 == 0 && (size_t)n->ffn * element % 16 == 0;
+    n->softmax = c->gate == DP_GATE_SOFTMAX;
+    n->normalize = (int32_t)c->normalize;
+    n->scale = c->scale > 0 ? (double)c->scale : 1;
+    n->norm_eps = c->shape->norm_eps > 0 ? (double)c->shape->norm_eps : 1e-6;
+    n->aux = (double)c->aux_alpha * n->experts / ((double)n->top_k * n->tokens) / n->tokens;
+    return DP_OK;
+}

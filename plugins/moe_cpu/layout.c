@@ -1,0 +1,75 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * layout.c: where data lie in saved, work and scratch memory. */
+#include "moe_cpu.h"
+
+#include "plugins/common/layout.h"
+
+static bool layout_saved(const moe_dims_t *n, moe_layout_t *l, size_t element)
+{
+    layout_t c = {.alignment = 64};
+
+    l->saved.h = layout_take(&c, n->tokens, n->hidden, element);
+    l->saved.rstd = layout_take(&c, n->tokens, 1, element);
+    l->saved.scores = layout_take(&c, n->tokens, n->experts, element);
+    l->saved.weights = layout_take(&c, n->tokens, n->top_k, element);
+    l->saved.chosen = layout_take(&c, n->tokens, n->top_k, sizeof(int32_t));
+    l->saved.place = layout_take(&c, n->tokens, n->top_k, sizeof(int32_t));
+    l->saved.replica = n->replicated ? layout_take(&c, n->tokens, n->top_k, sizeof(int32_t)) : l->saved.chosen;
+    l->saved.out_offsets = layout_take(&c, n->ranks, 1, sizeof(int32_t));
+    l->saved.out_counts = layout_take(&c, n->ranks, 1, sizeof(int32_t));
+    l->saved.in_offsets = layout_take(&c, n->ranks, 1, sizeof(int32_t));
+    l->saved.in_counts = layout_take(&c, n->ranks, 1, sizeof(int32_t));
+    l->saved.cells = layout_take(&c, n->local, n->ranks, sizeof(int32_t));
+    l->saved.dnorm = layout_take(&c, n->hidden, 1, element);
+    l->saved.shared_gate = layout_take(&c, n->tokens, n->shared, element);
+    l->saved.shared_up = layout_take(&c, n->tokens, n->shared, element);
+    l->saved.shared_act = layout_take(&c, n->tokens, n->shared, element);
+    l->saved.own_dy = layout_take(&c, n->shared > 0 ? n->tokens : 0, n->hidden, element);
+    l->saved.x = layout_take(&c, n->rows, n->hidden, element);
+    l->saved.gate = layout_take(&c, n->rows, n->ffn, element);
+    l->saved.up = layout_take(&c, n->rows, n->ffn, element);
+    l->saved.act = layout_take(&c, n->rows, n->ffn, element);
+    l->saved.dy = layout_take(&c, n->rows, n->hidden, element);
+    l->saved.bytes = c.bytes;
+    return !c.overflow;
+}
+
+static bool layout_work(const moe_dims_t *n, moe_layout_t *l, size_t element)
+{
+    const int64_t sent = (int64_t)n->tokens * n->top_k;
+    layout_t c = {.alignment = 64};
+
+    l->work.rows = layout_take(&c, n->rows > sent ? n->rows : sent, n->row_bytes, 1);
+    l->work.shared = layout_take(&c, n->tokens, n->hidden, element);
+    l->work.dweights = layout_take(&c, n->tokens, n->top_k, sizeof(double));
+    l->work.weights = layout_take(&c, n->rows, 1, element);
+    l->work.own_dy = layout_take(&c, n->shared > 0 ? 0 : n->tokens, n->hidden, element);
+    l->work.bytes = c.bytes;
+    return !c.overflow;
+}
+
+static bool layout_scratch(const moe_dims_t *n, moe_layout_t *l, size_t element)
+{
+    const int64_t ints =
+        2 * (int64_t)n->experts + n->ranks + (n->replicated ? n->experts + 1 + 2 * (int64_t)n->replicas : 0);
+    layout_t c = {.alignment = 64};
+
+    l->scratch.n = layout_take(&c, n->tokens, n->hidden, element);
+    l->scratch.hidden = layout_take(&c, n->tokens, n->ffn > n->shared ? n->ffn : n->shared, element);
+    l->scratch.dweights = layout_take(&c, n->tokens, 1, sizeof(double));
+    l->scratch.sums = layout_take(&c, n->experts, 1, sizeof(double));
+    l->scratch.pick = layout_take(&c, n->experts, 1, sizeof(double));
+    l->scratch.ints = layout_take(&c, ints, 1, sizeof(int32_t));
+    l->scratch.bytes = c.bytes;
+    return !c.overflow;
+}
+
+dp_status_t moe_layout_init(const dp_host_t *host, const moe_dims_t *n, size_t element, moe_layout_t *l)
+{
+    l->params = moe_params_of(n);
+    if (!layout_saved(n, l, element) || !layout_work(n, l, element) || !layout_scratch(n, l, element))
+        return DP_FAIL(host, DP_ERR_OVERFLOW,
+                       "moe_cpu: the memory of one micro-batch does not fit this machine's addresses");
+    return DP_OK;
+}

@@ -1,0 +1,66 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * attention.h: interface "dp.attention/1": y = x + Wo * attention(RoPE(Wq n), RoPE(Wk n), Wv n), n = RMSNorm(x).
+ *
+ * Causal multi-head attention with grouped key/value heads: query head h reads key/value head h / (heads / kv_heads).
+ * RoPE rotates pairs (i, i + head_dim/2) of each head by position * theta^(-2i/head_dim). Softmax scale
+ * 1/sqrt(head_dim). Parameters in this order: norm [d]; wq [d, heads*head_dim]; wk [d, kv_heads*head_dim]; wv [d,
+ * kv_heads*value_dim]; wo [heads*value_dim, d]; a row vector of activations is multiplied from the left (n * wq).
+ * No S x S matrix is ever kept in memory: forward keeps the row statistics (log-sum-exp), backward recomputes
+ * blockwise. Sources: RoPE arXiv 2104.09864; grouped heads arXiv 2305.13245; blockwise forward and backward arXiv
+ * 2205.14135, 2307.08691; RMSNorm arXiv 1910.07467. */
+#ifndef DUALPIPE_ATTENTION_H
+#define DUALPIPE_ATTENTION_H
+
+#include <dualpipe/block.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dp_attention dp_attention_t;
+
+typedef struct dp_attention_config {
+    uint32_t struct_size;
+    const dp_block_shape_t *shape; /* borrowed during open, as this struct */
+    uint32_t heads, kv_heads;      /* heads % kv_heads == 0 */
+    uint32_t head_dim;             /* of queries and keys, even */
+    uint32_t value_dim;            /* of values; 0: head_dim */
+    float rope_theta;              /* 0: 10000 */
+    uint32_t deterministic;        /* 1: refuse to open rather than give run-dependent bits */
+    const dp_device_vt_t *device_vt;
+    dp_device_t *device; /* the caller's; outlives the instance */
+} dp_attention_config_t;
+#define DP_ATTENTION_CONFIG_MIN DP_SIZE_TO(dp_attention_config_t, device)
+
+/* All functions are required. */
+typedef struct dp_attention_vt {
+    uint32_t struct_size;
+    uint32_t caps; /* 0: none is defined */
+    /** Checks the shape, prepares tables and plans; one instance serves all layers of one rank. *attention_out is set
+     *  only on success. DP_ERR_INVALID: a size that cannot be, an eps or theta that is negative or not finite;
+     *  DP_ERR_UNSUPPORTED: a dtype, size or device that this plugin does not take. [blocks] */
+    dp_status_t (*open)(const dp_host_t *host, const dp_attention_config_t *config, dp_attention_t **attention_out);
+    /** Not in the middle of a step. NULL: nothing. */
+    void (*close)(dp_attention_t *attention);
+    /** The caller sets sizes_out->struct_size; the plugin answers with dp_sized_put. The same after each call. */
+    dp_status_t (*sizes)(const dp_attention_t *attention, dp_block_sizes_t *sizes_out);
+    /** Fills params_out[sizes.nparams], every member of each. */
+    dp_status_t (*params)(const dp_attention_t *attention, dp_param_t *params_out);
+
+    /** x -> y. Reads params and x; writes saved, scratch and y. x is not needed afterwards: what backward needs goes to
+     *  saved. [compute] [enqueue s] [capture] [sm<=share] */
+    dp_status_t (*forward)(dp_attention_t *attention, const dp_io_t *io, dp_stream_t *s);
+    /** dy -> dx. Reads params, dy and saved; writes scratch and dx, and to saved what backward_weight needs. dy is not
+     *  needed afterwards. dx NULL: all but dx. [compute] [enqueue s] [capture] [sm<=share] */
+    dp_status_t (*backward_input)(dp_attention_t *attention, const dp_io_t *io, dp_stream_t *s);
+    /** Reads params and saved, adds to grads, writes scratch; io has no work, x, y, dy and dx. Called once per
+     *  micro-batch, after backward_input, maybe much later. [compute] [enqueue s] [capture] [sm<=share] */
+    dp_status_t (*backward_weight)(dp_attention_t *attention, const dp_io_t *io, dp_stream_t *s);
+} dp_attention_vt_t;
+#define DP_ATTENTION_VT_MIN DP_SIZE_TO(dp_attention_vt_t, backward_weight)
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,106 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * block.h: what every piece of a layer (attention, MoE, a trainer's own segment) is called with, and its parameters.
+ *
+ * A block is a function of (parameters, input, saved, work, scratch). It allocates nothing in a step and keeps nothing
+ * between calls: the host owns all memory and knows every byte before the first step. An instance is opened once for a
+ * rank and serves all layers of that rank: each layer has parameters, saved and work memory of its own.
+ *
+ * Memory. params, grads, saved, work and scratch begin at multiples of 64 bytes: the host rounds the sizes which a block
+ * asks for up as needed. x, y, dy and dx begin at multiples of 16 bytes. All of it is device memory of the device in the
+ * block's configuration. No two of these regions overlap.
+ * What a block finds there: params and grads what they hold; saved what the calls before of the same micro-batch left;
+ * work the same within one forward or one backward; anything else may hold anything, NaN included, and outputs (y, dx)
+ * are overwritten, never added to.
+ *
+ * Threads. All calls of an instance come from one thread at a time, and put their work on the stream they are given: the
+ * work of two calls on different streams may run at the same time (a forward of one micro-batch beside a backward of
+ * another), and such calls never share work or scratch memory.
+ *
+ * Errors. A call that refuses says why through the host's fail() (plugin.h) and returns the negative status. The host
+ * gives a call all pointers that it needs; a block that checks refuses a NULL one with DP_ERR_INVALID and its name. */
+#ifndef DUALPIPE_BLOCK_H
+#define DUALPIPE_BLOCK_H
+
+#include <dualpipe/comm.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** How the optimizer treats a parameter, and over whom its gradient is summed. */
+typedef enum dp_param_kind {
+    DP_PARAM_MATRIX = 0,     /* weight decay applies */
+    DP_PARAM_VECTOR = 1,     /* norms, biases: no weight decay */
+    DP_PARAM_ROUTER_BIAS = 2 /* no gradient: its "gradient" counts the tokens each expert was chosen for, and the
+                                 trainer nudges it by the sign of (mean - count) (DeepSeek-V3 report, section 2.1.2) */
+} dp_param_kind_t;
+
+/**
+ * One parameter tensor inside a block's parameter memory. Tensors do not overlap, and each has a name of its own.
+ * Frozen: never grows; `reserved` is zero.
+ */
+typedef struct dp_param {
+    /* "wq", "experts.3.w_up" (the expert's number in the whole layer); the block's, until it closes */
+    const char *name;
+    dp_param_kind_t kind;
+    size_t offset;      /* in elements from the start of the block's parameters; gradients have the same layout */
+    size_t count;       /* elements */
+    uint32_t fan_in;    /* for initialisation: matrices are normal(0, 1/sqrt(fan_in)) */
+    float start;        /* first value of vectors: 1 for norms, 0 for biases */
+    uint32_t sharded;   /* 1: belongs to number `expert`, and one rank of the expert group has it; 0: the same on all */
+    int32_t expert;     /* number of the expert in the whole layer (of the replica, see moe.h); 0 unless sharded */
+    const char *shared; /* NULL in 1.0: meant for tensors that are one in several layers */
+    uint64_t reserved[2];
+} dp_param_t;
+
+/** Memory and parameters that a block needs. Bytes may be any number, 0 included. */
+typedef struct dp_block_sizes {
+    uint32_t struct_size;
+    /* bytes per in-flight micro-batch: written by forward and by backward_input, valid until the micro-batch's weight
+       gradient is done */
+    size_t saved_bytes;
+    size_t work_bytes;    /* from the first to the last call of one forward, or of one backward */
+    size_t scratch_bytes; /* within one call */
+    size_t param_count;   /* elements of the parameter memory, gaps between tensors included */
+    uint32_t nparams;     /* tensors in it */
+} dp_block_sizes_t;
+#define DP_BLOCK_SIZES_MIN DP_SIZE_TO(dp_block_sizes_t, nparams)
+
+/** Sizes that all blocks of a model share. */
+typedef struct dp_block_shape {
+    uint32_t struct_size;
+    dp_dtype_t dtype;  /* of activations, their gradients and parameters: DP_F32, DP_F64 or DP_BF16; gradients of
+                          parameters are kept in dp_dtype_accumulator(dtype) */
+    uint32_t batch;    /* sequences per micro-batch */
+    uint32_t sequence; /* tokens per sequence; tokens T = batch * sequence, those of a sequence one after the other */
+    uint32_t hidden;   /* width d of the residual stream */
+    float norm_eps;    /* of RMSNorm; 0: 1e-6 */
+} dp_block_shape_t;
+#define DP_BLOCK_SHAPE_MIN DP_SIZE_TO(dp_block_shape_t, norm_eps)
+
+/**
+ * One call. Pointers that a call does not use are NULL (the calls of attention.h and moe.h say which they use). All
+ * tensors are row-major and contiguous, in the shape's dtype (grads: its accumulator); x, y, dy and dx are [T, d]. The
+ * struct is borrowed during the call, the memory it points to until the work put on the stream is done.
+ */
+typedef struct dp_io {
+    uint32_t struct_size;
+    uint32_t step;      /* number of the training step; for messages */
+    int32_t microbatch; /* of the step: 0 <= microbatch < M, over both directions */
+    const void *params; /* the block's parameters */
+    void *grads;        /* accumulator, the same elements as params, of dp_dtype_accumulator(shape.dtype): added to */
+    void *saved;        /* see dp_block_sizes_t */
+    void *work;
+    void *scratch;
+    const void *x;  /* input of a forward */
+    void *y;        /* output of a forward, overwritten */
+    const void *dy; /* gradient of y, input of a backward */
+    void *dx;       /* gradient of x, overwritten; NULL: not wanted (at the first stage) */
+} dp_io_t;
+#define DP_IO_MIN DP_SIZE_TO(dp_io_t, dx)
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,204 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * pipeline.h: the engine: runs a verified program on one rank, step by step.
+ *
+ * A job has pp * ep * dp ranks: world rank = (d * ep + e) * pp + p. Ranks with the same (e, d) form a pipeline; ranks
+ * with the same (p, d) an expert group; parameters that are not experts are summed over the ep * dp ranks with the same
+ * p, experts over the dp ranks with the same (p, e). Every (e, d) has micro-batches of its own.
+ *
+ * Life: open (collective; builds plugins, stages, channels; every byte of the run is allocated here) - step ... step -
+ * close. A step allocates nothing, opens nothing, and runs only programs that verify has accepted for the backend in
+ * use.
+ *
+ * Bits: gradients of a stage are accumulated micro-batch by micro-batch, the first half of the step's micro-batches in
+ * one accumulator, the second in another; then half 0 + half 1; then over the data group in rank order. So every
+ * schedule, pipeline depth, comm backend, ranks as threads or processes, give the same bits at the same ep and dp.
+ *
+ * Scale. Gradients are sums over all micro-batches of all ep * dp pipelines, of loss_scale times each loss. The default
+ * of loss_scale is one through their number: gradients are those of the mean loss.
+ *
+ * Environment, beside that of group.h:
+ *   DUALPIPE_COMM, DUALPIPE_DEVICE  plugins where the options name none
+ *   DUALPIPE_GUARD=1  every call of a segment is checked, slowly (see below)
+ *   DUALPIPE_TRACE=FILE  dp_pipeline_close of a job that is well writes the last traced steps of all ranks to FILE, as
+ *                     dp_timeline_write_chrome does, from world rank 0; what rank 0 has in its environment counts
+ *
+ * DUALPIPE_GUARD=1 is for new segments. Calls then run one at a time, nothing overlaps. Before a call, y, dx and
+ * scratch are filled with NaN, saved before F and work before the first call of a pass as well; behind saved, work,
+ * scratch, y, dx and grads lie guard bytes. After it, the step fails with rank, stage, segment, pass and micro-batch in
+ * front when
+ *   - the function has changed any of these before its turn on the stream (it computed at once: see stage.h)
+ *   - guard bytes have changed: which, and how far beyond the end
+ *   - y or dx, when the part is done, still has the NaN of before in it: it was not overwritten, or added to
+ * Steps allocate as little as ever, but guarded memory is larger. It needs a device whose memory the host reaches and
+ * which runs host functions (device_cpu); on others, and where steps are captured as graphs, a warning says that nothing
+ * is guarded. Some ranks may be guarded and others not. */
+#ifndef DUALPIPE_PIPELINE_H
+#define DUALPIPE_PIPELINE_H
+
+#include <dualpipe/group.h>
+#include <dualpipe/program.h>
+#include <dualpipe/stage.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dp_pipeline dp_pipeline_t;
+
+/** What a stage builder may use: this rank's device and its expert group. */
+typedef struct dp_build_context {
+    uint32_t struct_size;
+    dp_group_t *group;
+    const dp_host_t *host;
+    const dp_device_vt_t *device_vt;
+    dp_device_t *device;
+    const dp_comm_vt_t *comm_vt;
+    dp_comm_t *expert_comm; /* the expert group; size 1 when ep is 1 */
+    int32_t pipeline_rank, pipeline_size, expert_rank, expert_size, data_rank, data_size;
+} dp_build_context_t;
+#define DP_BUILD_CONTEXT_MIN DP_SIZE_TO(dp_build_context_t, data_size)
+
+/** Makes stage `stage` of `stages` (both counted along the path). Called during open, once for every chunk of this
+ *  rank, in chunk order. The stage belongs to the trainer and outlives the pipeline. An error (with dp_fail) ends the
+ *  opening on all ranks. */
+typedef dp_status_t (*dp_build_stage_fn)(void *user, const dp_build_context_t *context, int32_t stage, int32_t stages,
+                                         dp_stage_t **stage_out);
+
+typedef struct dp_pipeline_options {
+    uint32_t struct_size;
+    dp_group_t *group;
+    int32_t ep, dp;                /* 0: 1. The pipeline has size / (ep * dp) ranks */
+    const char *method;            /* NULL: "dualpipe"; not looked at when `schedule` is given */
+    int32_t microbatches;          /* M per (e, d), both directions together */
+    int32_t chunks;                /* of interleaved methods; 0: default */
+    const dp_schedule_t *schedule; /* a schedule of one's own; borrowed until close */
+    const char *comm;   /* plugin name or path; NULL: DUALPIPE_COMM, else "comm_shm". "shm" means "comm_shm" */
+    const char *device; /* NULL: DUALPIPE_DEVICE, else "device_cpu" */
+    const dp_device_config_t *device_config; /* NULL: defaults. Borrowed until open returns, as all names above */
+    size_t boundary_bytes;                   /* tensor between stages, for one micro-batch */
+    dp_dtype_t dtype;    /* of parameters: DP_F32, DP_F64, DP_BF16; gradients are kept, summed over halves, mirrors
+                                    and the data group and handed out in dp_dtype_accumulator(dtype) */
+    int32_t slots;       /* K per channel; 0: 2 */
+    size_t inline_bytes; /* messages up to this size are sent from the compute lane; 0: 16 KiB */
+    int32_t trace_steps; /* keep the spans of the last n steps for dp_pipeline_timeline; 0: 1, at most 65536 */
+    dp_build_stage_fn build;
+    void *user;
+    /** NULL or called once by dp_pipeline_close (and by a dp_pipeline_open that fails) after `build` was called: no
+     *  work of ours runs any more, comms and device are still open. The place to close the plugins' instances and to
+     *  release the trainer's own device memory. Not called when a kernel does not return: what that may be using
+     *  stays. */
+    void (*unbuild)(void *user);
+    /** 1: steps are replays of one captured graph each: one for training, one for forward_only. The first step runs as
+     *  always, then the first of a kind is captured (which allocates); another input, target or output pointer or loss
+     *  scale than before captures anew. Needs DP_DEVICE_CAP_GRAPH and DP_COMM_CAP_CAPTURE, and segments that keep to
+     *  their [capture] mark: dp_segment_call_t.step is that of the capture. Channels get as many slots as divide their
+     *  messages. */
+    int32_t graph;
+    /** NULL, or a plugin with dp.profiler/1 (profiler.h; "hook_cupti"): what the device works on goes by the name of
+     *  its operation in external tools, and in dp_pipeline_timeline() the span of an operation with kernels lasts from
+     *  the start of its first to the end of its last one, not from its turn on the stream to the next. Steps replayed
+     *  as graphs keep the times of turns. */
+    const char *profiler;
+} dp_pipeline_options_t;
+#define DP_PIPELINE_OPTIONS_MIN DP_SIZE_TO(dp_pipeline_options_t, profiler)
+
+/** Opens plugins, agrees on settings, builds stages, lowers and verifies the program, allocates and connects
+ *  everything.
+ *  Errors name the plugin, rank or field at fault. [collective] [blocks] */
+DP_API dp_status_t dp_pipeline_open(const dp_pipeline_options_t *options, dp_pipeline_t **pipeline_out);
+/** [collective] [blocks]; at once when the job is aborted. NULL is allowed. When a kernel does not return after a
+ *  failure, what it may be using is left behind, the group included, with a warning: the process should end. */
+DP_API void dp_pipeline_close(dp_pipeline_t *pipeline);
+
+/** Data of one step. Arrays are indexed by micro-batch of the step. inputs has an entry for each that enters on this
+ *  rank, targets one for each that ends here (see dp_pipeline_ends); without any the array may be NULL. A forward_only
+ *  step may leave out targets; the last stage's segments then get NULL. Borrowed until the step returns. */
+typedef struct dp_step {
+    uint32_t struct_size;
+    const void *const *inputs; /* [M] read where this rank holds a first stage */
+    /* [M] read where this rank holds a last stage */
+    const void *const *targets;
+    void *const *outputs; /* [M] or NULL: where last stages write their outputs */
+    double loss_scale;    /* 0: 1 / (M * ep * dp), so that gradients are those of the mean loss of the whole job */
+    int32_t forward_only; /* 1: no backward; gradients are left alone */
+    double loss;          /* result: sum over all micro-batches of this (e, d) of the losses, on every rank */
+    double *losses;       /* [M] or NULL: result, of each micro-batch, on every rank */
+    double aux_loss;      /* result: sum over all micro-batches of this (e, d) and all parts of what segments added to
+                             aux_loss, on every rank; the same bits for every schedule and number of ranks */
+} dp_step_t;
+#define DP_STEP_MIN DP_SIZE_TO(dp_step_t, aux_loss)
+
+/**
+ * Runs one step: zeroes the gradients, all micro-batches forward and backward, sums gradients of both copies of each
+ * stage and over the data groups. Losses and gradients are final when it returns. Every member of the job calls it.
+ * Errors: the first cause, named; afterwards only dp_pipeline_close is legal. [collective] [blocks]
+ */
+DP_API dp_status_t dp_pipeline_step(dp_pipeline_t *pipeline, dp_step_t *step);
+
+/** Replaces the comm backend between two steps: calls build again for every chunk (stages hold instances that live on
+ *  the expert group), keeps parameters and gradients, then closes the old backend; stages made earlier may be freed
+ *  afterwards. A backend that one rank cannot load is refused on all and the old one stays; a failure after that, or a
+ *  stage with other segments or sizes than before (DP_ERR_MISMATCH), ends the job. [collective] [blocks] */
+DP_API dp_status_t dp_pipeline_swap_comm(dp_pipeline_t *pipeline, const char *comm);
+
+/** One chunk of this rank. */
+typedef struct dp_chunk_view {
+    uint32_t struct_size; /* set by the caller */
+    int32_t chunk, path, stage, stages;
+    dp_stage_t *stage_object;
+    void *params; /* device memory, param_count elements of dtype; the trainer fills and updates it between steps */
+    /* the summed gradient after a step: the same elements, of dp_dtype_accumulator(dtype) */
+    const void *grads;
+    size_t param_count;
+    uint32_t nparams;
+    const dp_param_t *param_list;
+    /* For sums over the job (dp_pipeline_sum): one rank of all that hold a parameter has 1. `primary` is of parameters
+       that are not sharded: 0 in the mirror's copy, in all data groups but one, on all ranks but one of the expert
+       group. `primary_experts` is of sharded ones; each rank of an expert group has its own. Where experts are
+       replicated, such a sum counts an expert once for each replica; dp_pipeline_gradient_norm does not. */
+    int32_t primary, primary_experts;
+} dp_chunk_view_t;
+#define DP_CHUNK_VIEW_MIN DP_SIZE_TO(dp_chunk_view_t, primary_experts)
+DP_API int32_t dp_pipeline_chunks(const dp_pipeline_t *pipeline);
+/** DP_ERR_INVALID: no such chunk, or view_out->struct_size is not set. The view stays as it is until the pipeline is
+ *  closed (after dp_pipeline_swap_comm: stage_object and param_list are others). */
+DP_API dp_status_t dp_pipeline_chunk(const dp_pipeline_t *pipeline, int32_t chunk, dp_chunk_view_t *view_out);
+
+/** Which micro-batches of a step enter (inputs) or end (targets, losses) on this rank: first_out[M], last_out[M] are
+ *  set to 0 or 1; either may be NULL. [any] */
+DP_API void dp_pipeline_ends(const dp_pipeline_t *pipeline, uint8_t *first_out, uint8_t *last_out);
+
+/** Sums host doubles over all ranks of the job, in rank order. Same bits everywhere. Add what belongs to parameters
+ *  where the chunk's `primary` or `primary_experts` says so. [collective] [blocks] */
+DP_API dp_status_t dp_pipeline_sum(dp_pipeline_t *pipeline, double *values, size_t count);
+
+/** The L2 norm of the whole model's gradient after a training step: the root of the sum of all squares, each parameter
+ *  once, whatever its copies (mirror, data groups, expert group, replicas of experts); DP_PARAM_ROUTER_BIAS, which has
+ *  no gradient, left out. Squares of one parameter are added in double in the order of its elements, those sums without
+ *  any rounding: the same bits on all ranks, for every schedule and every number of ranks that give the same gradients.
+ *  NaN or infinity when a gradient has one. Where the host does not reach the device's memory, gradients are copied in
+ *  pieces of 32 KiB: a trainer with kernels adds squares faster on the device. [collective] [blocks] */
+DP_API dp_status_t dp_pipeline_gradient_norm(dp_pipeline_t *pipeline, double *norm_out);
+
+/** Bytes of device and transport memory, as allocated during open, by purpose. A step uses nothing else. */
+typedef struct dp_memory_report {
+    uint32_t struct_size; /* set by the caller */
+    size_t params, grads, saved, work, boundary, transport, records, total;
+} dp_memory_report_t;
+#define DP_MEMORY_REPORT_MIN DP_SIZE_TO(dp_memory_report_t, total)
+/** DP_ERR_INVALID: report_out->struct_size is not set. [any] */
+DP_API dp_status_t dp_pipeline_memory(const dp_pipeline_t *pipeline, dp_memory_report_t *report_out);
+
+/** What is being run. Owned by the pipeline; another one after a swap between a one-sided backend and one with matched
+ *  groups. [any] */
+DP_API const dp_program_t *dp_pipeline_program(const dp_pipeline_t *pipeline);
+
+/** Collects the spans of the last traced steps of all ranks into a timeline on world rank 0 (NULL elsewhere); the
+ *  caller frees it. [collective] [blocks] */
+DP_API dp_status_t dp_pipeline_timeline(dp_pipeline_t *pipeline, dp_timeline_t **timeline_out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

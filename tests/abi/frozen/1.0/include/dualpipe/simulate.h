@@ -1,0 +1,148 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * simulate.h: event-driven run of a program under a cost model; its result is a timeline like any other.
+ *
+ *     dp_costs_t costs = {.struct_size = sizeof(costs), .f = 1, .i = 1, .w = 1};    // B = I + W, a pair F + B
+ *     dp_simulation_t result = {.struct_size = sizeof(result)};
+ *     dp_simulate(program, &costs, 0, &result);                                     // step_time, bubble, peaks
+ *     dp_simulation_clear(&result);
+ *
+ * Costs may be made up, derived from the segments of a layer (dp_costs_from_segments) or measured (dp_costs_measure).
+ * Errors of all functions here: DP_ERR_INVALID for arguments, DP_ERR_NOMEM; what else one may return stands at it. */
+#ifndef DUALPIPE_SIMULATE_H
+#define DUALPIPE_SIMULATE_H
+
+#include <dualpipe/program.h>
+#include <dualpipe/timeline.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Costs, in any one unit of time, for the work of one device on one micro-batch: with C chunks on a rank that share
+ *  the model (V, loop), a chunk costs 1/C of these. Bidirectional ranks hold full-size stages: a chunk costs the whole.
+ *  A pair of stages with different scales costs fb times the mean of the scales, weighted by f and b.
+ *  Each ordered pair of ranks has a link of its own: messages on it follow one another, bytes / bandwidth each, and
+ *  arrive `hop` after that. Zero: takes no time; but b and fb are sums when they are zero, and take no time when they are
+ *  negative: see dp_costs_backward() and dp_costs_pair(). */
+typedef struct dp_costs {
+    uint32_t struct_size;
+    double f, i, w;            /* forward, backward for input, backward for weights */
+    double b;                  /* full backward; 0: i + w; negative: takes no time */
+    double fb;                 /* overlapped pair; 0: f + b; negative: takes no time */
+    double hop;                /* latency of one transfer between ranks, not occupying the rank */
+    double barrier;            /* 1: all ranks meet at the end of the step (optimizer), else 0 */
+    const double *stage_scale; /* [stages of a path] factor per stage; NULL: 1 everywhere */
+    double bytes;              /* size of one message */
+    double bandwidth;          /* bytes per unit of time from one rank to another; 0: without limit */
+} dp_costs_t;
+#define DP_COSTS_MIN DP_SIZE_TO(dp_costs_t, bandwidth)
+
+/** What a full backward and an overlapped pair cost. [any] */
+static inline double dp_costs_backward(const dp_costs_t *costs)
+{
+    return costs->b == 0.0 ? costs->i + costs->w : costs->b < 0.0 ? 0.0 : costs->b;
+}
+static inline double dp_costs_pair(const dp_costs_t *costs)
+{
+    return costs->fb == 0.0 ? costs->f + dp_costs_backward(costs) : costs->fb < 0.0 ? 0.0 : costs->fb;
+}
+
+#define DP_SEGMENT_COSTS  4    /* segments of a MoE layer: attention, dispatch, mlp, combine */
+#define DP_SEGMENT_LAYERS 4096 /* most layers of a device */
+
+/** Times of the segments of one MoE layer for one micro-batch: [DP_ROLE_ATTENTION - 1], [DP_ROLE_DISPATCH - 1], ... */
+typedef struct dp_segment_costs {
+    uint32_t struct_size;
+    int32_t layers; /* of one device, 1 to DP_SEGMENT_LAYERS */
+    double f[DP_SEGMENT_COSTS], i[DP_SEGMENT_COSTS], w[DP_SEGMENT_COSTS];
+} dp_segment_costs_t;
+#define DP_SEGMENT_COSTS_MIN DP_SIZE_TO(dp_segment_costs_t, w)
+
+/** An overlapped forward and backward of a device. struct_size is set by the caller. */
+typedef struct dp_pair_figures {
+    uint32_t struct_size;
+    double time;          /* first start to last end */
+    double communication; /* dispatch and combine of both sides */
+    double hidden;        /* the part of it during which attention or mlp ran; the rest is exposed */
+} dp_pair_figures_t;
+#define DP_PAIR_FIGURES_MIN DP_SIZE_TO(dp_pair_figures_t, hidden)
+
+/**
+ * Derives F, I, W, B and F&B of a device from its segments, as the engine runs them: two lanes, attention and mlp on
+ * one, dispatch and combine on the other (their W, if any, computes too); each lane takes its segments in the order of
+ * dp_segment_role_t; F waits for the segment before it, I for the I of the segment after it, W for the I of its own
+ * segment. So F and I are sums, B gains where a gradient's dispatch has mlp(W) beside it, and F&B whatever the order
+ * hides. costs: f, i, w, b and fb are set, all else stays. Chunks that share a device are taken as equal parts of the
+ * whole. pair_out may be NULL. DP_ERR_INVALID: a cost negative or not finite, layers out of bounds. [any]
+ */
+DP_API dp_status_t dp_costs_from_segments(const dp_segment_costs_t *segments, dp_costs_t *costs,
+                                          dp_pair_figures_t *pair_out);
+
+/** What a timeline shows of costs, for the simulation of other schedules and sizes. Unit: milliseconds. struct_size is set
+ *  by the caller; what the members point to is the library's until dp_measured_costs_clear(). */
+typedef struct dp_measured_costs {
+    uint32_t struct_size;
+    int32_t stages;          /* of a path: length of costs->stage_scale */
+    const dp_costs_t *costs; /* of a device; b, fb 0 when the schedule has none. stage_scale: time of all spans of a
+                                stage, in units of the mean stage */
+    const dp_segment_costs_t *segments; /* of a layer; NULL: no segment has the name of one */
+} dp_measured_costs_t;
+#define DP_MEASURED_COSTS_MIN DP_SIZE_TO(dp_measured_costs_t, segments)
+
+/**
+ * Measures the costs of the schedule that made a timeline (of dp_pipeline_timeline() or dp_simulate()); row r is
+ * pipeline rank r mod P. F, I, W, B and F&B are mean lengths of operations, first start to last end; the compute spans
+ * of one operation follow one another in a row. I and W of a schedule that has whole backwards only are what their spans
+ * come to, or half of B each. Segments are told by the names "attention", "dispatch", "mlp", "combine". hop is the
+ * shortest SEND: longer ones waited for a slot. Free with dp_measured_costs_clear(). DP_ERR_INVALID: no forward is
+ * there. [any]
+ */
+DP_API dp_status_t dp_costs_measure(const dp_timeline_t *timeline, const dp_schedule_t *schedule,
+                                    dp_measured_costs_t *measured);
+/** Writes a file that `dualpipe simulate --costs FILE` reads: lines NAME=VALUE. The failure of write is returned.
+ *  [any] */
+DP_API dp_status_t dp_measured_costs_write(const dp_measured_costs_t *measured, dp_write_fn write, void *user);
+DP_API void dp_measured_costs_clear(dp_measured_costs_t *measured);
+
+/** What a run came to. struct_size is set by the caller; arrays and timeline are the library's until
+ *  dp_simulation_clear(). */
+typedef struct dp_simulation {
+    uint32_t struct_size;
+    double step_time;      /* barrier 1: first start to last end. Barrier 0: the shortest time after which every
+                                   rank can do the same again: the longest first start to last end of one rank (of two
+                                   mirror ranks together, whose gradients are summed) */
+    double formula_bubble; /* the published formula for this method, NaN when there is none */
+    int32_t ranks;
+    double *bubble;           /* [ranks] step_time minus busy time */
+    double *peak_activations; /* [ranks] most held at once, from F until B or W, in units of one rank's stage
+                                   inputs (a chunk that is 1/C of a device counts 1/C) */
+    dp_timeline_t *timeline;  /* times scaled by 1e6 (one unit = 1 ms); NULL unless asked for */
+} dp_simulation_t;
+#define DP_SIMULATION_MIN DP_SIZE_TO(dp_simulation_t, timeline)
+
+/**
+ * Runs the program, every operation as early as it can start:
+ *   - a rank computes its operations one after the other, in order; an operation waits for the messages it consumes;
+ *     FB is one operation, whose two results are there at its end; transfers never keep a rank from computing;
+ *   - CREDITS: the sends of a rank leave in order, each as soon as its data are made and its slot is free (which the
+ *     sender knows at once) and the link is free, and arrive a hop after their last byte left;
+ *   - BUNDLES: those to one peer, and those from it, follow one another. One is posted when the one before it is over,
+ *     its data are made and its slots are free; a transfer takes the link, and then a hop, from the moment both sides
+ *     have posted it and the link is free; a bundle is over, and what it received can be used, when all its transfers
+ *     are.
+ *   - gradient sums (REDUCE) take no time.
+ * With a timeline: an FB is two spans, F then B, of the pair's time in proportion to f and b; every message is a SEND
+ * span from leaving to arriving and a RECV span while its consumer waited. Free what the result holds with
+ * dp_simulation_clear(). DP_ERR_INVALID: costs that are negative (but b and fb) or not finite, a program with ids out of
+ * bounds. DP_ERR_REJECTED: the program cannot finish; the message names an operation that never starts.
+ * [any]
+ */
+DP_API dp_status_t dp_simulate(const dp_program_t *program, const dp_costs_t *costs, int with_timeline,
+                               dp_simulation_t *result);
+DP_API void dp_simulation_clear(dp_simulation_t *result);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

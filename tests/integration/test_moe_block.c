@@ -1,0 +1,417 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * test_moe_block.c: layers from the names of plugins, trained in pipelines: the auxiliary loss that a step returns is
+ * that of a reference in double, with one set of bits for all schedules; what cannot be is refused. Attention's output
+ * weights are zero, so that a layer is its mixture of experts. */
+#include "conform/reference.h"
+#include "tests/support/suite.h"
+
+#include <dualpipe/dualpipe.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { LAYERS = 4, BATCH = 2, SEQUENCE = 5, TOKENS = BATCH * SEQUENCE, HIDDEN = 8, EXPERTS = 4, FFN = 6, M = 8 };
+enum { TENSOR = TOKENS * HIDDEN, RANKS_MOST = 4, PARAMS_MOST = 2048 };
+
+typedef struct layout {
+    const char *method;
+    int pp, ep;
+} layout_t;
+
+typedef struct rank {
+    const layout_t *layout;
+    dp_group_t *group;
+    dp_moe_block_t *block;
+    dp_stage_t *stages[2];
+    int nstages, replicas;
+    dp_status_t status;
+    char message[1024];
+    double aux_loss, loss;
+    pthread_t thread;
+} rank_t;
+
+static double value(unsigned key)
+{
+    unsigned h = key * 2654435761u;
+
+    h ^= h >> 15;
+    h *= 2246822519u;
+    h ^= h >> 13;
+    return (double)(h % 20001) / 10000.0 - 1.0;
+}
+
+static const dp_block_shape_t shape = {
+    .struct_size = sizeof(shape), .dtype = DP_F64, .batch = BATCH, .sequence = SEQUENCE, .hidden = HIDDEN};
+static const dp_attention_config_t attention = {
+    .struct_size = sizeof(attention), .shape = &shape, .heads = 2, .kv_heads = 1, .head_dim = 4};
+static const dp_moe_config_t moe = {.struct_size = sizeof(moe),
+                                    .shape = &shape,
+                                    .experts = EXPERTS,
+                                    .top_k = 2,
+                                    .expert_hidden = FFN,
+                                    .shared_experts = 1,
+                                    .normalize = 1,
+                                    .aux_alpha = 0.25f};
+
+static dp_moe_block_options_t options_of(const dp_moe_config_t *config)
+{
+    return (dp_moe_block_options_t){
+        .struct_size = sizeof(dp_moe_block_options_t), .attention_config = &attention, .moe_config = config};
+}
+
+/* ---- the ends ---- */
+
+static dp_status_t take(void *self, const dp_segment_call_t *c)
+{
+    (void)self;
+    memcpy(c->y, c->input, TENSOR * sizeof(double));
+    return DP_OK;
+}
+
+static dp_status_t take_back(void *self, const dp_segment_call_t *c)
+{
+    (void)self, (void)c;
+    return DP_OK;
+}
+
+static dp_status_t sum(void *self, const dp_segment_call_t *c)
+{
+    const double *x = c->x, *weight = c->target;
+
+    (void)self;
+    for (int i = 0; i < TENSOR; i++)
+        *c->loss += x[i] * weight[i];
+    return DP_OK;
+}
+
+static dp_status_t sum_back(void *self, const dp_segment_call_t *c)
+{
+    const double *weight = c->target;
+    double *dx = c->dx;
+
+    (void)self;
+    for (int i = 0; i < TENSOR; i++)
+        dx[i] = c->loss_scale * weight[i];
+    return DP_OK;
+}
+
+static const dp_segment_t first_segment = {
+    .struct_size = sizeof(dp_segment_t), .name = "take", .host_forward = take, .host_backward_input = take_back};
+static const dp_segment_t last_segment = {
+    .struct_size = sizeof(dp_segment_t), .name = "sum", .host_forward = sum, .host_backward_input = sum_back};
+
+static dp_status_t build(void *user, const dp_build_context_t *context, int32_t stage, int32_t stages,
+                         dp_stage_t **stage_out)
+{
+    rank_t *rank = user;
+    dp_part_t parts[LAYERS + 2];
+    char prefix[LAYERS][24];
+    dp_status_t status = DP_OK;
+    int n = 0;
+
+    for (int i = 0; i < LAYERS + 2; i++)
+        parts[i] = (dp_part_t){.struct_size = sizeof(parts[i]), .nsegments = 1};
+    if (rank->block == NULL) {
+        dp_moe_config_t config = moe;
+        const dp_moe_block_options_t options = options_of(&config);
+
+        config.replicas = (uint32_t)rank->replicas;
+        status = dp_moe_block_open(context, &options, &rank->block);
+    }
+    if (stage == 0)
+        parts[n++].segments = &first_segment;
+    for (int l = stage * LAYERS / stages; l < (stage + 1) * LAYERS / stages && status >= 0; l++, n++) {
+        status = dp_moe_block_part(rank->block, NULL, NULL, &parts[n]);
+        snprintf(prefix[l], sizeof(prefix[l]), "layer%d.", l);
+        parts[n].prefix = prefix[l];
+    }
+    if (stage == stages - 1)
+        parts[n++].segments = &last_segment;
+    if (status >= 0)
+        status = dp_stage_create(parts, n, TENSOR * sizeof(double), DP_F64, stage_out);
+    if (status >= 0)
+        rank->stages[rank->nstages++] = *stage_out;
+    return status;
+}
+
+static void unbuild(void *user)
+{
+    rank_t *rank = user;
+
+    dp_moe_block_close(rank->block);
+    rank->block = NULL;
+}
+
+/* ---- values: of layer l, element i of the mixture's parameters with all experts ---- */
+
+static double param_value(int layer, size_t i, size_t common)
+{
+    if (i >= HIDDEN + HIDDEN * EXPERTS && i < HIDDEN + HIDDEN * EXPERTS + EXPERTS)
+        return 0; /* the router's bias */
+    return (i < HIDDEN ? 1 : 0) + (i < common ? 0.3 : 0.2) * value((unsigned)(layer * PARAMS_MOST + (int)i + 3));
+}
+
+static size_t common_params(void)
+{
+    return HIDDEN + HIDDEN * EXPERTS + EXPERTS + 3 * HIDDEN * FFN;
+}
+
+static void fill(const dp_chunk_view_t *view, int replicas)
+{
+    size_t base = 0, expert = 0;
+    int layer = -1, latest = -1;
+
+    for (uint32_t k = 0; k < view->nparams; k++) {
+        const dp_param_t *param = &view->param_list[k];
+        double *to = (double *)view->params + param->offset;
+        char block[16], name[64];
+
+        ck_assert_int_eq(sscanf(param->name, "layer%d.%15[^.].%63s", &layer, block, name), 3);
+        if (strcmp(block, "moe") == 0 && strcmp(name, "norm") == 0)
+            base = param->offset;
+        if (param->sharded && param->expert != latest)
+            expert = param->offset;
+        latest = param->sharded ? param->expert : -1;
+        for (size_t i = 0; i < param->count; i++)
+            if (strcmp(block, "moe") == 0)
+                to[i] = param_value(
+                    layer,
+                    !param->sharded
+                        ? param->offset - base + i
+                        : common_params() + (size_t)(param->expert % (replicas > 0 ? EXPERTS : 64)) * 3 * HIDDEN * FFN +
+                              param->offset - expert + i,
+                    common_params());
+            else
+                to[i] = strcmp(name, "wo") == 0 ? 0 : strcmp(name, "norm") == 0 ? 1 : 0.1 * value((unsigned)i);
+    }
+}
+
+static void input_of(int replica, int microbatch, double *x)
+{
+    for (int i = 0; i < TENSOR; i++)
+        x[i] = value((unsigned)(7919 * replica + 331 * microbatch + i + 1));
+}
+
+static dp_status_t step(rank_t *rank, dp_pipeline_t *p)
+{
+    static _Thread_local double x[M][TENSOR], weight[TENSOR];
+    const void *inputs[M], *targets[M];
+    dp_step_t s = {.struct_size = sizeof(s), .inputs = inputs, .targets = targets};
+    dp_chunk_view_t view = {.struct_size = sizeof(view)};
+    dp_status_t status;
+
+    for (int i = 0; i < TENSOR; i++)
+        weight[i] = value((unsigned)(i + 77));
+    for (int m = 0; m < M; m++) {
+        input_of(dp_group_rank(rank->group) / rank->layout->pp, m, x[m]);
+        inputs[m] = x[m], targets[m] = weight;
+    }
+    for (int32_t c = 0; c < dp_pipeline_chunks(p); c++) {
+        ck_assert_int_eq(dp_pipeline_chunk(p, c, &view), DP_OK);
+        fill(&view, rank->replicas);
+    }
+    status = dp_pipeline_step(p, &s);
+    rank->aux_loss = s.aux_loss;
+    rank->loss = s.loss;
+    return status;
+}
+
+static void *rank_main(void *arg)
+{
+    rank_t *rank = arg;
+    const dp_pipeline_options_t options = {.struct_size = sizeof(options),
+                                           .group = rank->group,
+                                           .ep = rank->layout->ep,
+                                           .method = rank->layout->method,
+                                           .microbatches = M,
+                                           .boundary_bytes = TENSOR * sizeof(double),
+                                           .dtype = DP_F64,
+                                           .build = build,
+                                           .user = rank,
+                                           .unbuild = unbuild};
+    dp_pipeline_t *p = NULL;
+
+    rank->status = dp_pipeline_open(&options, &p);
+    if (rank->status >= 0)
+        rank->status = step(rank, p);
+    snprintf(rank->message, sizeof(rank->message), "%s", rank->status < 0 ? dp_last_error() : "");
+    dp_pipeline_close(p);
+    for (int i = 0; i < rank->nstages; i++)
+        dp_stage_free(rank->stages[i]);
+    dp_group_leave(rank->group);
+    return NULL;
+}
+
+static int run(rank_t *ranks, const layout_t *layout, int replicas)
+{
+    const int n = layout->pp * layout->ep;
+    dp_group_t *groups[RANKS_MOST];
+
+    memset(ranks, 0, sizeof(*ranks) * RANKS_MOST);
+    ck_assert_int_eq(dp_group_local(n, NULL, groups), DP_OK);
+    for (int r = 0; r < n; r++) {
+        ranks[r].layout = layout;
+        ranks[r].group = groups[r];
+        ranks[r].replicas = replicas;
+        ck_assert_int_eq(pthread_create(&ranks[r].thread, NULL, rank_main, &ranks[r]), 0);
+    }
+    for (int r = 0; r < n; r++)
+        pthread_join(ranks[r].thread, NULL);
+    return n;
+}
+
+/* ---- against the reference ---- */
+
+static double due_aux_loss(int replica)
+{
+    static const layer_t like = {.dtype = DP_F64,
+                                 .batch = BATCH,
+                                 .sequence = SEQUENCE,
+                                 .hidden = HIDDEN,
+                                 .experts = EXPERTS,
+                                 .top_k = 2,
+                                 .width = FFN,
+                                 .shared = 1,
+                                 .normalize = 1,
+                                 .aux_alpha = 0.25f};
+    double total = 0;
+
+    ck_assert_uint_le(reference_moe_params(&like), PARAMS_MOST);
+    ck_assert_uint_eq(reference_moe_common(&like), common_params());
+    for (int m = 0; m < M; m++) {
+        double x[TENSOR], y[TENSOR];
+
+        input_of(replica, m, x);
+        for (int layer = 0; layer < LAYERS; layer++) {
+            double params[PARAMS_MOST];
+            int chosen[TOKENS * 2];
+
+            for (size_t i = 0; i < reference_moe_params(&like); i++)
+                params[i] = param_value(layer, i, common_params());
+            total += reference_moe(&like, params, x, y, chosen, false);
+            memcpy(x, y, sizeof(x));
+        }
+    }
+    return total;
+}
+
+static const layout_t layouts[] = {{"1f1b", 1, 1},      {"1f1b", 4, 1},       {"dualpipe", 2, 1}, {"dualpipe", 4, 1},
+                                   {"dualpipev", 2, 1}, {"zb1p", 2, 1},       {"1f1b", 1, 2},     {"dualpipe", 2, 2},
+                                   {"1f1b", 2, 2},      {"interleaved", 2, 1}};
+
+START_TEST(the_auxiliary_loss_reaches_the_trainer)
+{
+    double first[2][2] = {{0}};
+
+    for (size_t k = 0; k < sizeof(layouts) / sizeof(layouts[0]); k++) {
+        const layout_t *layout = &layouts[k];
+        rank_t ranks[RANKS_MOST];
+        const int n = run(ranks, layout, 0);
+
+        for (int r = 0; r < n; r++) {
+            double *before = &first[layout->ep - 1][r / layout->pp];
+
+            ck_assert_msg(ranks[r].status == DP_OK, "%s: %s", layout->method, ranks[r].message);
+            ck_assert_double_eq_tol(ranks[r].aux_loss, due_aux_loss(r / layout->pp), 1e-12);
+            ck_assert_double_gt(ranks[r].aux_loss, 1); /* M * LAYERS of about alpha each */
+            if (*before == 0)
+                *before = ranks[r].aux_loss;
+            ck_assert_msg(memcmp(before, &ranks[r].aux_loss, sizeof(double)) == 0, "%s: %a, before %a", layout->method,
+                          ranks[r].aux_loss, *before);
+        }
+    }
+}
+END_TEST
+
+START_TEST(replicas_are_opened_with_the_block)
+{
+    static const layout_t layout = {"dualpipe", 2, 2};
+    rank_t plain[RANKS_MOST], replicated[RANKS_MOST];
+
+    run(plain, &layout, 0);
+    run(replicated, &layout, 2 * EXPERTS);
+    for (int r = 0; r < 4; r++) {
+        ck_assert_msg(replicated[r].status == DP_OK, "%s", replicated[r].message);
+        ck_assert_double_eq_tol(replicated[r].loss, plain[r].loss, 1e-10);
+        ck_assert(memcmp(&replicated[r].aux_loss, &plain[r].aux_loss, sizeof(double)) == 0);
+    }
+}
+END_TEST
+
+/* ---- refusals ---- */
+
+static const char *refused; /* what the message of build must hold */
+static dp_moe_block_options_t bad;
+
+static dp_status_t build_badly(void *user, const dp_build_context_t *context, int32_t stage, int32_t stages,
+                               dp_stage_t **stage_out)
+{
+    dp_moe_block_t *block = NULL;
+    dp_status_t status = dp_moe_block_open(context, &bad, &block);
+
+    (void)user, (void)stage, (void)stages, (void)stage_out;
+    ck_assert_int_lt(status, 0);
+    ck_assert_ptr_null(block);
+    ck_assert_msg(strstr(dp_last_error(), refused) != NULL, "\"%s\" lacks \"%s\"", dp_last_error(), refused);
+    return status;
+}
+
+static void refuse(const dp_moe_block_options_t *options, const char *words)
+{
+    dp_pipeline_options_t pipeline = {.struct_size = sizeof(pipeline),
+                                      .method = "1f1b",
+                                      .microbatches = M,
+                                      .boundary_bytes = TENSOR * sizeof(double),
+                                      .dtype = DP_F64,
+                                      .build = build_badly};
+    dp_pipeline_t *p = NULL;
+
+    bad = *options;
+    refused = words;
+    ck_assert_int_eq(dp_group_local(1, NULL, &pipeline.group), DP_OK);
+    ck_assert_int_lt(dp_pipeline_open(&pipeline, &p), 0);
+    dp_group_leave(pipeline.group);
+}
+
+START_TEST(what_cannot_be_is_refused)
+{
+    const dp_block_shape_t no_size = {.dtype = DP_F64};
+    dp_moe_config_t config = moe;
+    dp_moe_block_options_t options = options_of(&config);
+
+    options.struct_size = 8;
+    refuse(&options, "options: struct_size is 8");
+    options = options_of(&config);
+    options.attention_config = NULL;
+    refuse(&options, "attention_config is NULL");
+    options = options_of(NULL);
+    refuse(&options, "moe_config is NULL");
+    options = options_of(&config);
+    config.shape = &no_size;
+    refuse(&options, "moe_config->shape: struct_size is 0");
+    config = moe;
+    options.moe = "abacus";
+    refuse(&options, "moe_abacus");
+    options.moe = "attention_cpu"; /* not of this kind: "moe_attention_cpu" */
+    refuse(&options, "moe_attention_cpu");
+    options.moe = NULL;
+    config.top_k = 99;
+    refuse(&options, "top_k");
+    ck_assert_int_eq(dp_moe_block_part(NULL, NULL, NULL, NULL), DP_ERR_INVALID);
+    dp_moe_block_close(NULL);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("moe_block");
+    TCase *block = tcase_create("block");
+
+    tcase_set_timeout(block, 120);
+    tcase_add_test(block, the_auxiliary_loss_reaches_the_trainer);
+    tcase_add_test(block, replicas_are_opened_with_the_block);
+    tcase_add_test(block, what_cannot_be_is_refused);
+    suite_add_tcase(suite, block);
+    return suite_run(suite);
+}

@@ -1,0 +1,56 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * mock_moe_replicas.c: moe_cpu with a fault in what it makes of replicas, see fault.h. MOCK_REAL: the file of moe_cpu. */
+#include <dualpipe/moe.h>
+
+#include "tests/mock/fault.h"
+
+#include <dlfcn.h>
+
+static const dp_moe_vt_t *real(void)
+{
+    const char *file = getenv("MOCK_REAL");
+    void *library = file != NULL ? dlopen(file, RTLD_NOW | RTLD_LOCAL) : NULL;
+    const dp_plugin_t *plugin = library != NULL ? dlsym(library, "dp_plugin_entry") : NULL;
+
+    return plugin != NULL ? plugin->get_interface(DP_IFACE_MOE) : NULL;
+}
+
+static dp_status_t route(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
+{
+    static const int32_t in_turn[] = {0, 1, 2, 3, 0, 1, 2, 3};
+    dp_moe_io_t outer;
+    dp_io_t inner;
+
+    if (io->struct_size < DP_MOE_IO_MIN || io->io->struct_size < DP_IO_MIN)
+        return real()->route(moe, io, s);
+    dp_sized_take(&outer, sizeof(outer), io);
+    dp_sized_take(&inner, sizeof(inner), io->io);
+    outer.io = &inner;
+    if (fault("replica_of_another_microbatch"))
+        inner.microbatch++;
+    if (fault("placement_is_ignored") && outer.placement != NULL)
+        outer.placement = in_turn;
+    return real()->route(moe, &outer, s);
+}
+
+static const void *get_interface(const char *id)
+{
+    static dp_moe_vt_t table;
+
+    if (strcmp(id, DP_IFACE_MOE) != 0 || real() == NULL)
+        return NULL;
+    memcpy(&table, real(), sizeof(table));
+    table.route = route;
+    return &table;
+}
+
+DP_PLUGIN_DEFINE(mock_moe_replicas) = {
+    .struct_size = sizeof(dp_plugin_t),
+    .abi_major = DP_ABI_MAJOR,
+    .abi_minor = DP_ABI_MINOR,
+    .name = "mock_moe_replicas",
+    .version = "0.1",
+    .summary = "moe_cpu with a fault in its replicas",
+    .get_interface = get_interface,
+};

@@ -1,0 +1,241 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * test_search.c: the quick timing agrees with verify and simulate on good and on broken lists, changes keep what is
+ * computed, and what the search finds is sound. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/support/suite.h"
+#include "tools/search/search.h"
+#include "tools/search/search_greedy.h"
+#include "tools/search/search_lists.h"
+#include "tools/search/search_moves.h"
+
+static const dp_costs_t cost_sets[] = {
+    {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0, 1, NULL, 0, 0},
+    {sizeof(dp_costs_t), 1, 1.4, 0.6, 0, 2.5, 0.25, 1, NULL, 0, 0},
+    {sizeof(dp_costs_t), 2, 1, 3, 3.5, 5, 0, 0, NULL, 0, 0},
+};
+
+static dp_schedule_t *generate(const char *method, int32_t ranks, int32_t microbatches)
+{
+    dp_schedule_request_t request = {
+        .struct_size = sizeof(request), .method = method, .ranks = ranks, .microbatches = microbatches};
+    dp_schedule_t *schedule = NULL;
+
+    ck_assert_msg(dp_schedule_generate(&request, &schedule) == DP_OK, "%s", dp_last_error());
+    return schedule;
+}
+
+/* Step of a schedule by lowering and simulating it; infinite when it is rejected. */
+static double real_step(const dp_schedule_t *schedule, const dp_costs_t *costs, double *peak)
+{
+    dp_lower_options_t options = {.struct_size = sizeof(options), .slots = schedule->microbatches};
+    dp_simulation_t got = {.struct_size = sizeof(got)};
+    dp_program_t *program;
+    dp_status_t status = dp_program_lower(schedule, &options, &program);
+    double step;
+
+    if (status == DP_ERR_REJECTED)
+        return INFINITY;
+    ck_assert_msg(status == DP_OK, "%s", dp_last_error());
+    ck_assert_int_eq(dp_program_verify(program, NULL), DP_OK);
+    ck_assert_int_eq(dp_simulate(program, costs, 0, &got), DP_OK);
+    step = got.step_time;
+    *peak = 0.0;
+    for (int32_t r = 0; r < got.ranks; r++)
+        *peak = fmax(*peak, got.peak_activations[r]);
+    dp_simulation_clear(&got);
+    dp_program_free(program);
+    return step;
+}
+
+typedef struct fixture {
+    dp_schedule_t *schedule;
+    shape_t shape;
+    lists_t lists, trial;
+    list_timer_t timer;
+} fixture_t;
+
+static fixture_t open_fixture(const char *method, int32_t ranks, int32_t microbatches, const dp_costs_t *costs)
+{
+    fixture_t f = {.schedule = generate(method, ranks, microbatches)};
+
+    ck_assert_int_eq(shape_make(f.schedule, costs, &f.shape), DP_OK);
+    ck_assert_int_eq(lists_make(&f.shape, &f.lists), DP_OK);
+    ck_assert_int_eq(lists_make(&f.shape, &f.trial), DP_OK);
+    ck_assert_int_eq(timer_make(&f.shape, &f.timer), DP_OK);
+    lists_take(&f.shape, f.schedule, &f.lists);
+    lists_copy(&f.shape, &f.lists, &f.trial);
+    return f;
+}
+
+static void close_fixture(fixture_t *f)
+{
+    timer_clear(&f->timer);
+    lists_clear(&f->lists);
+    lists_clear(&f->trial);
+    shape_clear(&f->shape);
+    dp_schedule_free(f->schedule);
+}
+
+static void expect_agreement(fixture_t *f, const lists_t *lists, const dp_costs_t *costs)
+{
+    timing_t timing = timer_run(&f->timer, &f->shape, lists, -1.0);
+    dp_schedule_t *schedule;
+    double peak = 0.0, step;
+
+    ck_assert_int_eq(lists_give(&f->shape, lists, &schedule), DP_OK);
+    step = real_step(schedule, costs, &peak);
+    if (isinf(step) || isinf(timing.step)) {
+        ck_assert_msg(isinf(step) && isinf(timing.step), "timed as %g, really %g: %s", timing.step, step,
+                      dp_last_error());
+    } else {
+        ck_assert_double_eq_tol(timing.step, step, 1e-9);
+        ck_assert_double_eq_tol(timing.peak, peak, 1e-9);
+        ck_assert_double_eq_tol(timer_run(&f->timer, &f->shape, lists, peak).step, step, 1e-9);
+        ck_assert(isinf(timer_run(&f->timer, &f->shape, lists, peak - 0.01).step));
+    }
+    dp_schedule_free(schedule);
+}
+
+static const struct {
+    const char *method;
+    int32_t ranks, microbatches;
+} all[] = {
+    {"1f1b", 1, 1},     {"1f1b", 4, 7},      {"gpipe", 3, 4},       {"zb1p", 3, 7},  {"zbv", 3, 6},
+    {"dualpipe", 4, 8}, {"dualpipev", 3, 7}, {"interleaved", 3, 6}, {"v-min", 2, 5}, {"interleaved_overlap", 2, 4}};
+enum { METHODS = sizeof(all) / sizeof(all[0]), COSTS = sizeof(cost_sets) / sizeof(cost_sets[0]) };
+
+START_TEST(quick_timing_equals_simulation)
+{
+    for (size_t m = 0; m < METHODS; m++) {
+        for (size_t c = 0; c < COSTS; c++) {
+            fixture_t f = open_fixture(all[m].method, all[m].ranks, all[m].microbatches, &cost_sets[c]);
+
+            expect_agreement(&f, &f.lists, &cost_sets[c]);
+            close_fixture(&f);
+        }
+    }
+}
+END_TEST
+
+START_TEST(quick_timing_and_proof_agree_on_changed_lists)
+{
+    search_random_t random = {3};
+    int feasible = 0, infeasible = 0;
+
+    for (size_t m = 1; m < METHODS; m++) {
+        const dp_costs_t *costs = &cost_sets[m % COSTS];
+        fixture_t f = open_fixture(all[m].method, all[m].ranks, all[m].microbatches, costs);
+
+        for (int round = 0; round < 400; round++) {
+            int32_t rank = move_random(&f.shape, &f.trial, &random);
+
+            if (rank < 0)
+                continue;
+            expect_agreement(&f, &f.trial, costs);
+            if (isinf(timer_run(&f.timer, &f.shape, &f.trial, -1.0).step)) {
+                lists_copy(&f.shape, &f.lists, &f.trial); /* go on from the last good one */
+                infeasible++;
+            } else {
+                lists_copy(&f.shape, &f.trial, &f.lists);
+                feasible++;
+            }
+        }
+        close_fixture(&f);
+    }
+    ck_assert_int_gt(feasible, 300);
+    ck_assert_int_gt(infeasible, 100);
+}
+END_TEST
+
+START_TEST(list_scheduling_is_complete_and_within_its_memory)
+{
+    search_random_t random = {11};
+    int done = 0;
+
+    for (size_t m = 0; m < METHODS; m++) {
+        const dp_costs_t *costs = &cost_sets[m % COSTS];
+        fixture_t f = open_fixture(all[m].method, all[m].ranks, all[m].microbatches, costs);
+        double cap = all[m].ranks + 1.0;
+
+        for (int round = 0; round < 60; round++) {
+            rules_t rules = rules_random(&f.shape, &random);
+
+            if (!greedy_run(&f.shape, &rules, cap, &f.timer, &f.trial))
+                continue;
+            expect_agreement(&f, &f.trial, costs);
+            ck_assert_double_le(timer_run(&f.timer, &f.shape, &f.trial, -1.0).peak, cap + 1e-9);
+            ck_assert(!isinf(timer_run(&f.timer, &f.shape, &f.trial, cap).step));
+            done++;
+        }
+        close_fixture(&f);
+    }
+    ck_assert_int_gt(done, 200);
+}
+END_TEST
+
+static void count_progress(void *user, const search_state_t *state)
+{
+    ck_assert_double_ge(state->elapsed, 0.0);
+    ++*(int *)user;
+}
+
+START_TEST(what_is_found_is_sound_and_no_worse)
+{
+    for (size_t c = 0; c < COSTS; c++) {
+        int shown = 0;
+        search_request_t request = {.ranks = 4,
+                                    .microbatches = 8,
+                                    .costs = &cost_sets[c],
+                                    .transport = DP_TRANSPORT_CREDITS,
+                                    .slots = 2,
+                                    .memory_cap = 5.0,
+                                    .seconds = 0.6,
+                                    .seed = 1,
+                                    .progress = count_progress,
+                                    .user = &shown};
+        search_result_t result;
+        double peak;
+
+        ck_assert_int_eq(search_run(&request, &result), DP_OK);
+        ck_assert_double_le(result.step, result.built_in_step + 1e-9);
+        ck_assert_double_eq_tol(real_step(result.schedule, &cost_sets[c], &peak), result.step, 1e-9);
+        ck_assert_double_le(peak, 5.0 + 1e-9);
+        ck_assert_double_eq_tol(peak, result.peak, 1e-9);
+        ck_assert_int_gt(result.tried, 0);
+        ck_assert_int_gt(shown, 0);
+        dp_schedule_free(result.schedule);
+    }
+}
+END_TEST
+
+START_TEST(too_little_memory_is_said)
+{
+    search_request_t request = {.ranks = 4,
+                                .microbatches = 8,
+                                .costs = &cost_sets[0],
+                                .slots = 2,
+                                .memory_cap = 0.1,
+                                .seconds = 0.2,
+                                .seed = 1};
+    search_result_t result;
+
+    ck_assert_int_eq(search_run(&request, &result), DP_ERR_REJECTED);
+    ck_assert_ptr_null(result.schedule);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("search");
+
+    SUITE_ADD(suite, quick_timing_equals_simulation);
+    SUITE_ADD(suite, quick_timing_and_proof_agree_on_changed_lists);
+    SUITE_ADD(suite, list_scheduling_is_complete_and_within_its_memory);
+    SUITE_ADD(suite, what_is_found_is_sound_and_no_worse);
+    SUITE_ADD(suite, too_little_memory_is_said);
+    return suite_run(suite);
+}

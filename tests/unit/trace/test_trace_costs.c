@@ -1,0 +1,266 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * test_trace_costs.c: which annotations are segments, and costs of small traces worked out by hand. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/support/suite.h"
+#include "tests/support/trace_text.h"
+#include "tools/trace/trace_costs.h"
+#include "tools/trace/trace_segment.h"
+
+START_TEST(annotations_are_known_by_name)
+{
+    static const struct {
+        const char *name, *key; /* key NULL: none */
+    } cases[] = {{"attn(F)", "attention.F"},
+                 {"attn(B)", "attention.I"},
+                 {"attn(W)", "attention.W"},
+                 {"Attention.forward", "attention.F"},
+                 {"self_attn bwd", "attention.I"},
+                 {"mlp(W)", "mlp.W"},
+                 {"moe_dgrad", "mlp.I"},
+                 {"experts:wgrad", "mlp.W"},
+                 {"FFN-FWD", "mlp.F"},
+                 {"dispatch(B)", "dispatch.I"},
+                 {"combine_bwd", "combine.I"},
+                 {"combine F", "combine.F"},
+                 {"dispatch [weight]", "dispatch.W"},
+                 {"attn", NULL},
+                 {"attn()", NULL},
+                 {"attn(F) extra", NULL},
+                 {"attnF", NULL},
+                 {"dispatcher(F)", NULL},
+                 {"my attn(F)", NULL},
+                 {"F", NULL},
+                 {"", NULL}};
+    trace_rule_t rule = {.key = cost_keys_find("mlp.W", 5)};
+
+    for (size_t k = 0; k < sizeof(cases) / sizeof(cases[0]); k++) {
+        int wanted = cases[k].key != NULL ? cost_keys_find(cases[k].key, strlen(cases[k].key)) : -1;
+
+        ck_assert_msg(trace_segment_of(cases[k].name, NULL, 0) == wanted, "%s", cases[k].name);
+    }
+    ck_assert_int_eq(trace_regex("^my |attn.F", &rule.regex), DP_OK);
+    ck_assert_int_eq(trace_segment_of("my attn(F)", &rule, 1), rule.key);
+    ck_assert_int_eq(trace_segment_of("attn(F)", &rule, 1), rule.key);
+    ck_assert_int_eq(trace_segment_of("attn(B)", &rule, 1), cost_keys_find("attention.I", 11));
+    regfree(&rule.regex);
+}
+END_TEST
+
+/* ---- traces by hand: times in microseconds ---- */
+
+typedef struct script {
+    char text[32768];
+    size_t used;
+    int launches;
+} script_t;
+
+static void add(script_t *script, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void add(script_t *script, const char *fmt, ...)
+{
+    va_list list;
+
+    va_start(list, fmt);
+    script->used += (size_t)vsnprintf(script->text + script->used, sizeof(script->text) - script->used, fmt, list);
+    va_end(list);
+    ck_assert_uint_lt(script->used, sizeof(script->text));
+}
+
+static void annotate(script_t *script, const char *name, int start, int end)
+{
+    add(script,
+        "%s{\"ph\":\"X\",\"cat\":\"user_annotation\",\"name\":\"%s\",\"pid\":1,\"tid\":1,\"ts\":%d,\"dur\":%"
+        "d}",
+        script->used > 0 ? "," : "[", name, start, end - start);
+}
+
+/* A kernel, launched by the host at a moment. */
+static void launch(script_t *script, int at, int stream, int start, int end)
+{
+    script->launches++;
+    add(script,
+        ",{\"ph\":\"X\",\"cat\":\"cuda_runtime\",\"name\":\"l\",\"pid\":1,\"tid\":1,\"ts\":%d,\"dur\":0,"
+        "\"args\":"
+        "{\"correlation\":%d}},{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"%s\",\"pid\":0,\"tid\":%d,\"ts\":%"
+        "d,\"dur\":%d,"
+        "\"args\":{\"correlation\":%d}}",
+        at, script->launches, stream == 7 ? "gemm" : "nccl", stream, start, end - start, script->launches);
+}
+
+/* The costs of what was written; to be given to free(). */
+static char *costs_of(script_t *script, int32_t layers, dp_status_t wanted)
+{
+    trace_args_t args = {.layers = layers};
+    trace_options_t options = {.comm = NULL};
+    char *text = NULL;
+    size_t bytes;
+    output_t output = {.file = open_memstream(&text, &bytes)};
+    trace_text_t from;
+    trace_t trace;
+
+    add(script, "]");
+    from = trace_text_of(script->text);
+    ck_assert_msg(trace_load_from(trace_text_read, &from, &options, &trace) == DP_OK, "%s", dp_last_error());
+    ck_assert_int_eq(trace_costs_put(&trace, &args, "by hand", &output), wanted);
+    fclose(output.file);
+    trace_clear(&trace);
+    return text;
+}
+
+static void expect_value(const char *text, const char *key, double wanted)
+{
+    char line[64];
+    const char *at;
+    double got;
+
+    snprintf(line, sizeof(line), "\n%s=", key);
+    at = strstr(text, line);
+    ck_assert_msg(at != NULL, "no %s in %s", key, text);
+    ck_assert_ptr_nonnull(cost_keys_number(at + strlen(line), &got));
+    ck_assert_msg(got > wanted - 1e-9 && got < wanted + 1e-9, "%s is %g, not %g", key, got, wanted);
+}
+
+static void expect_none(const char *text, const char *key)
+{
+    char line[64];
+
+    snprintf(line, sizeof(line), "\n%s=", key);
+    ck_assert_msg(strstr(text, line) == NULL, "%s is there: %s", key, text);
+}
+
+/* Two layers in one annotation, forward and backward in turn. */
+static void write_pair(script_t *script)
+{
+    annotate(script, "pair", 0, 1000);
+    for (int layer = 0; layer < 2; layer++) {
+        int at = 100 * layer, gpu = 2000 + 10000 * layer;
+
+        annotate(script, "attn(F)", at + 0, at + 9);
+        annotate(script, "mlp(B)", at + 10, at + 19);
+        annotate(script, "dispatch(F)", at + 20, at + 29);
+        annotate(script, "mlp(W)", at + 30, at + 39);
+        launch(script, at + 5, 7, gpu, gpu + 3000);
+        launch(script, at + 15, 7, gpu + 3000, gpu + 5000);
+        launch(script, at + 25, 8, gpu + 3000, gpu + 4000);
+        launch(script, at + 26, 8, gpu + 3500, gpu + 4500); /* beside the one before: counted once */
+        launch(script, at + 35, 9, gpu + 4000, gpu + 7000); /* beside mlp(B) for 1000 */
+    }
+}
+
+START_TEST(a_pair_by_hand)
+{
+    script_t script = {.used = 0};
+    char *text;
+
+    write_pair(&script);
+    text = costs_of(&script, 0, DP_OK);
+    expect_value(text, "LAYERS", 2);
+    expect_value(text, "attention.F", 3.0);
+    expect_value(text, "mlp.I", 1.5); /* 1000 alone, half of the next 1000 */
+    expect_value(text, "mlp.W", 2.5);
+    expect_value(text, "dispatch.F", 1.5);
+    expect_value(text, "FB", 17.0);
+    expect_none(text, "combine.F");
+    expect_none(text, "F");
+    free(text);
+}
+END_TEST
+
+START_TEST(a_chunk_may_have_fewer_layers)
+{
+    script_t script = {.used = 0};
+    char *text;
+
+    write_pair(&script);
+    text = costs_of(&script, 1, DP_OK);
+    expect_value(text, "LAYERS", 1);
+    expect_value(text, "attention.F", 3.0);
+    expect_value(text, "FB", 8.5);
+    free(text);
+}
+END_TEST
+
+START_TEST(chunks_apart_are_no_pair)
+{
+    script_t script = {.used = 0};
+    char *text;
+
+    annotate(&script, "forward", 0, 100);
+    annotate(&script, "backward", 100, 200);
+    annotate(&script, "attn(F)", 10, 20);
+    annotate(&script, "mlp(F)", 20, 30);
+    annotate(&script, "mlp(B)", 110, 120);
+    annotate(&script, "attn(B)", 120, 130);
+    launch(&script, 15, 7, 1000, 2000);
+    launch(&script, 25, 7, 2500, 4000);
+    launch(&script, 115, 7, 5000, 7000);
+    launch(&script, 125, 7, 7000, 8000);
+    text = costs_of(&script, 0, DP_OK);
+    expect_value(text, "LAYERS", 1);
+    expect_value(text, "F", 3.0);
+    expect_value(text, "B", 3.0);
+    expect_value(text, "mlp.I", 2.0);
+    expect_none(text, "FB");
+    free(text);
+}
+END_TEST
+
+START_TEST(a_step_around_both_is_no_pair)
+{
+    script_t script = {.used = 0};
+    char *text;
+
+    annotate(&script, "step", 0, 200);
+    annotate(&script, "attn(F)", 10, 20);
+    annotate(&script, "attn(B)", 120, 130);
+    launch(&script, 15, 7, 1000, 2000);
+    launch(&script, 125, 7, 7000, 8000);
+    text = costs_of(&script, 0, DP_OK);
+    expect_value(text, "attention.F", 1.0);
+    expect_none(text, "FB");
+    expect_none(text, "F");
+    free(text);
+}
+END_TEST
+
+START_TEST(annotations_inside_a_segment_belong_to_it)
+{
+    script_t script = {.used = 0};
+    char *text;
+
+    annotate(&script, "attn(F)", 10, 20);
+    annotate(&script, "softmax", 12, 18);
+    launch(&script, 15, 7, 1000, 2000);
+    text = costs_of(&script, 0, DP_OK);
+    expect_value(text, "attention.F", 1.0);
+    free(text);
+}
+END_TEST
+
+START_TEST(without_a_forward_there_are_none)
+{
+    script_t script = {.used = 0};
+
+    annotate(&script, "attn(B)", 10, 20);
+    launch(&script, 15, 7, 1000, 2000);
+    free(costs_of(&script, 0, DP_ERR_REJECTED));
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), "--annotation"));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("trace_costs");
+
+    SUITE_ADD(suite, annotations_are_known_by_name);
+    SUITE_ADD(suite, a_pair_by_hand);
+    SUITE_ADD(suite, a_chunk_may_have_fewer_layers);
+    SUITE_ADD(suite, chunks_apart_are_no_pair);
+    SUITE_ADD(suite, a_step_around_both_is_no_pair);
+    SUITE_ADD(suite, annotations_inside_a_segment_belong_to_it);
+    SUITE_ADD(suite, without_a_forward_there_are_none);
+    return suite_run(suite);
+}

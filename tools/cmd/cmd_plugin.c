@@ -1,0 +1,175 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * cmd_plugin.c: dualpipe plugin: which plugins there are, and whether one keeps the contract of its interface. */
+#include <dirent.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <dualpipe/dualpipe.h>
+
+#include "commands.h"
+#include "conform/conform.h"
+
+static const char help[] =
+    "usage: dualpipe plugin list\n"
+    "       dualpipe plugin check NAME|PATH [--device NAME|PATH] [--comm NAME|PATH] [--mode threads|processes]\n"
+    "                             [--launch COMMAND] [CASE...]\n"
+    "       dualpipe plugin check [NAME|PATH] --list\n\n"
+    "list   shows every plugin in the folders of DUALPIPE_PLUGIN_PATH and in the install's folder: name, version, the ABI\n"
+    "       it was built with, the interfaces it offers and what it says of itself; or why it cannot be used. A name that\n"
+    "       an earlier folder has already is marked: dp_plugin_load() takes the first. Each is looked at in a process of\n"
+    "       its own.\n"
+    "check  runs the contract suite of each interface that the plugin offers and prints a line per case. Ranks are tried\n"
+    "       as threads and as processes. For writers of plugins; a program of their own can do the same (conform.h).\n\n"
+    "  --list                    the cases, each with what it demands, and no trial\n"
+    "  --device NAME|PATH        what streams run on, for plugins that are no device (device_cpu)\n"
+    "  --comm NAME|PATH          what rows travel over, for MoE plugins (comm_shm)\n"
+    "  --mode threads|processes  one of the two only\n"
+    "  --launch COMMAND          starts the ranks that are processes: \"mpirun -n %d\", where %d is how many; for plugins\n"
+    "                            that live with a launcher of their own. Cases in which a rank is killed are left out\n"
+    "  CASE...                   these cases only\n"
+    "  --help                    show this\n\n"
+    "examples:\n"
+    "  dualpipe plugin list\n"
+    "      what this machine has\n"
+    "  dualpipe plugin check comm_shm\n"
+    "      the whole suite on one plugin\n"
+    "  dualpipe plugin check ./dp_comm_mine.so --mode threads\n"
+    "      a plugin that is being written, by its path\n"
+    "  dualpipe plugin check ./dp_comm_mpi.so --mode processes --launch \"mpirun -n %d\"\n"
+    "      a plugin whose ranks mpirun has to start\n\n"
+    "exit status: 0 fine, 1 a plugin cannot be used or a case failed, 2 wrong usage\n";
+
+/* ---- list ---- */
+
+typedef struct seen {
+    char (*names)[128];
+    size_t count;
+    bool failed;
+} seen_t;
+
+static bool known(const seen_t *seen, const char *name)
+{
+    for (size_t i = 0; i < seen->count; i++)
+        if (strcmp(seen->names[i], name) == 0)
+            return true;
+    return false;
+}
+
+static void remember(seen_t *seen, const char *name)
+{
+    char(*grown)[128] = realloc(seen->names, (seen->count + 1) * sizeof(*seen->names));
+
+    if (grown == NULL)
+        return;
+    seen->names = grown;
+    snprintf(seen->names[seen->count++], sizeof(*seen->names), "%s", name);
+}
+
+static void show(seen_t *seen, const char *path)
+{
+    char offers[CONFORM_INTERFACES * 24] = "", abi[32];
+    conform_probe_t probe;
+
+    conform_probe(path, &probe);
+    if (probe.status < 0) {
+        printf("%s\n    cannot be used: %s\n", path, probe.error);
+        seen->failed = true;
+        return;
+    }
+    for (int i = 0; i < CONFORM_INTERFACES; i++)
+        if (probe.interface[i].offered && probe.interface[i].error[0] == '\0') {
+            strcat(offers, *offers != '\0' ? " " : "");
+            strcat(offers, conform_interfaces[i]);
+        }
+    snprintf(abi, sizeof(abi), "ABI %d.%d", probe.abi_major, probe.abi_minor);
+    printf("%-16s %-8s %s  %-14s  %s%s\n", probe.name, probe.version, abi, *offers != '\0' ? offers : "(its own)",
+           probe.summary, known(seen, probe.name) ? " (hidden by the one above)" : "");
+    printf("    %s\n", path);
+    for (int i = 0; i < CONFORM_INTERFACES; i++)
+        if (probe.interface[i].error[0] != '\0') {
+            printf("    %s cannot be used: %s\n", conform_interfaces[i], probe.interface[i].error);
+            seen->failed = true;
+        }
+    remember(seen, probe.name);
+}
+
+static int is_plugin(const struct dirent *entry)
+{
+    const size_t length = strlen(entry->d_name);
+
+    return strncmp(entry->d_name, "dp_", 3) == 0 && length > 6 && strcmp(entry->d_name + length - 3, ".so") == 0;
+}
+
+static void show_folder(seen_t *seen, const char *folder, size_t length)
+{
+    struct dirent **entries;
+    char path[PATH_MAX];
+    int n;
+
+    snprintf(path, sizeof(path), "%.*s", (int)length, folder);
+    n = scandir(path, &entries, is_plugin, alphasort);
+    for (int i = 0; i < n; i++) {
+        snprintf(path, sizeof(path), "%.*s/%s", (int)length, folder, entries[i]->d_name);
+        show(seen, path);
+        free(entries[i]);
+    }
+    if (n >= 0)
+        free(entries);
+}
+
+static int list(void)
+{
+    const char *search = getenv("DUALPIPE_PLUGIN_PATH");
+    seen_t seen = {0};
+
+    while (search != NULL && *search != '\0') {
+        const size_t length = strcspn(search, ":");
+        if (length > 0 && search[0] == '/')
+            show_folder(&seen, search, length);
+        search += length + (search[length] == ':');
+    }
+    show_folder(&seen, DP_PLUGIN_DIR, strlen(DP_PLUGIN_DIR));
+    if (seen.count == 0 && !seen.failed)
+        printf("no plugin in DUALPIPE_PLUGIN_PATH or %s\n", DP_PLUGIN_DIR);
+    free(seen.names);
+    return seen.failed ? CMD_FAILED : CMD_OK;
+}
+
+/* ---- check ---- */
+
+/* argv[0] is "check"; the plugin is the first word that is no option. */
+static int check(int argc, char **argv)
+{
+    static char title[] = "dualpipe plugin check";
+    const char *plugin = argc > 1 && argv[1][0] != '-' ? argv[1] : NULL;
+
+    if (plugin != NULL) {
+        argc--;
+        argv++;
+    }
+    argv[0] = title;
+    return dp_conform_main(NULL, plugin, argc, argv);
+}
+
+int cmd_plugin(int argc, char **argv)
+{
+    if (argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+        fputs(help, stdout);
+        return CMD_OK;
+    }
+    for (int i = 2; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0) {
+            fputs(help, stdout);
+            return CMD_OK;
+        }
+    if (argc == 2 && strcmp(argv[1], "list") == 0)
+        return list();
+    if (argc >= 2 && strcmp(argv[1], "check") == 0)
+        return check(argc - 1, argv + 1);
+    fputs("dualpipe plugin: say list, or check NAME (dualpipe plugin --help)\n", stderr);
+    return CMD_USAGE;
+}

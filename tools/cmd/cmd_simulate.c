@@ -1,0 +1,253 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * cmd_simulate.c: dualpipe simulate: how long a step takes, what is idle and what is held, under given costs. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "args.h"
+#include "commands.h"
+#include "exposed.h"
+#include "figure.h"
+#include "plan.h"
+#include "tools/io/output.h"
+
+static const command_t command = {
+    .name = "simulate",
+    .options = ARG_METHOD | ARG_SIZES | ARG_FILE | ARG_FORMAT | ARG_OUTPUT | ARG_COST | ARG_TRANSPORT,
+    .formats =
+        1 << FORMAT_TEXT | 1 << FORMAT_JSON | 1 << FORMAT_SVG | 1 << FORMAT_PNG | 1 << FORMAT_PDF | 1 << FORMAT_TRACE,
+    .help = "usage: dualpipe simulate --method NAME --ranks P --microbatches M [OPTIONS]\n"
+            "       dualpipe simulate FILE [OPTIONS]\n"
+            "Runs a schedule under a cost model: step time, idle time and memory of every rank, beside the "
+            "published formula.\n\n"
+            "  --method NAME, --ranks P, --microbatches M, --chunks V, --forward-only\n"
+            "                         a built-in schedule, as in `dualpipe schedule`\n"
+            "  --cost LIST            time of one micro-batch on one device: F forward, B backward, I and W "
+            "its two parts, FB\n"
+            "                         an overlapped pair, HOP the latency of one transfer; any of "
+            "F=1,I=1,W=1,B=2,FB=3,HOP=0,\n"
+            "                         which is the default; B is I + W and FB is F + B unless given\n"
+            "  --cost BYTES=N,BANDWIDTH=N\n"
+            "                         size of a message and how much of it a link passes in a unit of time\n"
+            "  --cost attention.F=N,dispatch.F=N,mlp.F=N,combine.F=N,...,LAYERS=N\n"
+            "                         segments of a layer (.F, .I, .W each) and layers of a device; F, I, W, B, "
+            "FB "
+            "that are not\n"
+            "                         given follow from them, and how much communication a pair hides is said\n"
+            "  --costs FILE           costs from a file: lines NAME=VALUE as above, STAGE_SCALE=LIST, BARRIER=0, "
+            "# comments\n"
+            "  --stage-scale LIST     a factor for each stage of the model: 1,1,1,1.5\n"
+            "  --no-barrier           ranks do not wait for each other between steps\n"
+            "  --transport group      transfers complete in matched groups, as those of MPI and NCCL do\n"
+            "  --transport credits:K  one-sided transfers into K slots a channel (default, K = 2)\n"
+            "  --format F             text (default), json, svg, png, pdf, trace\n"
+            "  --output FILE          write there instead of to standard output\n"
+            "  --help                 show this\n\n"
+            "examples:\n"
+            "  dualpipe simulate --method dualpipe --ranks 8 --microbatches 20\n"
+            "  dualpipe simulate --method 1f1b --ranks 8 --microbatches 20 --cost F=1,B=2,HOP=0.1\n"
+            "      a hop that costs a tenth of a forward\n"
+            "  dualpipe simulate --method dualpipe --ranks 8 --microbatches 20 --cost F=1,I=1,W=1,FB=2.4 "
+            "--format svg --output a.svg\n"
+            "      overlap that hides a fifth of every pair\n"
+            "  dualpipe simulate --method dualpipe --ranks 8 --microbatches 20 --costs run/costs.txt\n"
+            "      costs that were measured, as train_moe --costs-out writes them\n"
+            "  dualpipe simulate mine.tsv --format json\n\n"
+            "exit status: 0 done, 1 a file could not be read or written, 2 wrong usage, 20 the schedule is "
+            "rejected\n",
+};
+
+static const char header[] = "rank       busy      idle          waiting   exposed   most held\n";
+
+/* Where formula and simulation part, why. */
+static void put_note(FILE *to, const plan_t *plan)
+{
+    const dp_simulation_t *s = &plan->simulation;
+    double low = INFINITY, high = -INFINITY;
+
+    for (int32_t r = 0; r < s->ranks; r++) {
+        low = fmin(low, s->bubble[r]);
+        high = fmax(high, s->bubble[r]);
+    }
+    if (isnan(s->formula_bubble)) {
+        fprintf(to, "formula    none is published for this schedule\n");
+        return;
+    }
+    fprintf(to, "formula    %.6g idle on every rank\n", s->formula_bubble);
+    if (fabs(low - s->formula_bubble) > 1e-9 * s->step_time || fabs(high - s->formula_bubble) > 1e-9 * s->step_time)
+        fprintf(to, "           It differs from the run: a formula counts no hops and no ranks that wait in turn; "
+                    "those of\n"
+                    "           DualPipe are exact when F = I >= W and an overlapped pair costs F + B or less.\n");
+}
+
+/* From leaving to arriving. */
+static double way(const dp_costs_t *costs)
+{
+    return costs->hop + (costs->bandwidth > 0.0 ? costs->bytes / costs->bandwidth : 0.0);
+}
+
+static void put_ranks(FILE *to, const plan_t *plan)
+{
+    const dp_simulation_t *s = &plan->simulation;
+    double step = s->step_time > 0.0 ? s->step_time : 1.0;
+
+    fputs(header, to);
+    for (int32_t r = 0; r < s->ranks; r++) {
+        exposed_t e = exposed_of(s->timeline, r, way(&plan->args->costs));
+
+        fprintf(to, "%4d %10.6g %9.6g %5.1f %% %9.6g %9.6g %11.6g\n", r, s->step_time - s->bubble[r],
+                fabs(s->bubble[r]), fabs(s->bubble[r]) / step * 100.0, e.waiting, e.exposed, s->peak_activations[r]);
+    }
+}
+
+/* What the segments' order hides of their communication. */
+static void put_pair(FILE *to, const dp_pair_figures_t *pair)
+{
+    if (pair->struct_size == 0)
+        return;
+    fprintf(to, "pair       %.6g, with %.6g of dispatch and combine: %.6g hidden (%.1f %%), %.6g exposed\n", pair->time,
+            pair->communication, pair->hidden,
+            pair->communication > 0.0 ? pair->hidden / pair->communication * 100.0 : 100.0,
+            pair->communication - pair->hidden);
+}
+
+static dp_status_t put_text(const plan_t *plan, output_t *output)
+{
+    const dp_schedule_t *schedule = plan->schedule;
+    const dp_costs_t *costs = &plan->args->costs;
+    FILE *to = output->file;
+    char transport[32], text[256];
+
+    plan_transport_text(plan->args, transport, sizeof(transport));
+    fprintf(to, "schedule   %s: %d ranks, %d micro-batches, %d chunks per rank (%s)%s\n", schedule->method,
+            schedule->ranks, schedule->microbatches, schedule->chunks, dp_placement_name(schedule->placement),
+            schedule->forward_only ? ", forward only" : "");
+    costs_text(costs, text, sizeof(text));
+    fprintf(to, "costs      %s, transport %s%s\n", text, transport, costs->barrier == 0.0 ? ", no barrier" : "");
+    put_pair(to, &plan->args->pair);
+    fprintf(to, "step       %.6g\n", plan->simulation.step_time);
+    put_note(to, plan);
+    fputc('\n', to);
+    put_ranks(to, plan);
+    fputs("\nidle: not computing, from the step's start to its end. waiting: the "
+          "part of it spent\n"
+          "for a message. exposed: the part of that during which the message was on its way.\n"
+          "most held: micro-batches' activations at once, in units of one rank's stage inputs.\n",
+          to);
+    return DP_OK;
+}
+
+enum { BUSY, BUBBLE, WAITING, EXPOSED, PEAK };
+
+static void put_array(FILE *to, const plan_t *plan, const char *name, int what)
+{
+    const dp_simulation_t *s = &plan->simulation;
+
+    fprintf(to, ",\n \"%s\":[", name);
+    for (int32_t r = 0; r < s->ranks; r++) {
+        exposed_t e = {0.0, 0.0};
+
+        if (what == WAITING || what == EXPOSED)
+            e = exposed_of(s->timeline, r, way(&plan->args->costs));
+        if (r > 0)
+            fputc(',', to);
+        output_json_number(to, what == BUSY      ? s->step_time - s->bubble[r]
+                               : what == BUBBLE  ? s->bubble[r]
+                               : what == WAITING ? e.waiting
+                               : what == EXPOSED ? e.exposed
+                                                 : s->peak_activations[r]);
+    }
+    fputc(']', to);
+}
+
+static void put_json_costs(FILE *to, const plan_t *plan)
+{
+    const dp_costs_t *costs = &plan->args->costs;
+    const char *const names[] = {"F", "I", "W", "B", "FB", "HOP", "BYTES", "BANDWIDTH"};
+    double values[] = {costs->f,   costs->i,     costs->w,        dp_costs_backward(costs), dp_costs_pair(costs),
+                       costs->hop, costs->bytes, costs->bandwidth};
+
+    fputs(",\n \"costs\":{", to);
+    for (int k = 0; k < 8; k++) {
+        fprintf(to, "%s\"%s\":", k > 0 ? "," : "", names[k]);
+        output_json_number(to, values[k]);
+    }
+    fputc('}', to);
+    if (plan->args->pair.struct_size == 0)
+        return;
+    fputs(",\n \"pair\":{\"time\":", to);
+    output_json_number(to, plan->args->pair.time);
+    fputs(",\"communication\":", to);
+    output_json_number(to, plan->args->pair.communication);
+    fputs(",\"hidden\":", to);
+    output_json_number(to, plan->args->pair.hidden);
+    fputc('}', to);
+}
+
+static dp_status_t put_json(const plan_t *plan, output_t *output)
+{
+    const dp_schedule_t *schedule = plan->schedule;
+    FILE *to = output->file;
+    char transport[32];
+
+    plan_transport_text(plan->args, transport, sizeof(transport));
+    fputs("{\"method\":", to);
+    output_json_string(to, schedule->method);
+    fprintf(to,
+            ",\"ranks\":%d,\"microbatches\":%d,\"chunks\":%d,\"placement\":\"%s\",\"transport\":\"%s\","
+            "\"barrier\":%s",
+            schedule->ranks, schedule->microbatches, schedule->chunks, dp_placement_name(schedule->placement),
+            transport, plan->args->costs.barrier != 0.0 ? "true" : "false");
+    put_json_costs(to, plan);
+    fputs(",\n \"step_time\":", to);
+    output_json_number(to, plan->simulation.step_time);
+    fputs(",\n \"formula_bubble\":", to);
+    output_json_number(to, plan->simulation.formula_bubble);
+    put_array(to, plan, "bubble", BUBBLE);
+    put_array(to, plan, "busy", BUSY);
+    put_array(to, plan, "waiting", WAITING);
+    put_array(to, plan, "exposed_communication", EXPOSED);
+    put_array(to, plan, "peak_activations", PEAK);
+    fputs("}\n", to);
+    return DP_OK;
+}
+
+static dp_status_t put(const plan_t *plan, output_t *output)
+{
+    switch (plan->args->format) {
+    case FORMAT_TEXT:
+        return put_text(plan, output);
+    case FORMAT_JSON:
+        return put_json(plan, output);
+    default:
+        return figure_write(plan, output);
+    }
+}
+
+static int run(const args_t *args)
+{
+    plan_t plan;
+    output_t output;
+    int code = plan_simulation(args, &plan, true);
+
+    if (code == CMD_OK) {
+        dp_status_t status = output_open(&output, args->output);
+
+        if (status == DP_OK)
+            status = output_close(&output, put(&plan, &output));
+        code = status == DP_OK ? CMD_OK : args_failed(args, status);
+    }
+    plan_clear(&plan);
+    return code;
+}
+
+int cmd_simulate(int argc, char **argv)
+{
+    args_t args;
+    int code;
+
+    if (args_parse(&command, argc, argv, &args, &code))
+        code = run(&args);
+    args_clear(&args);
+    return code;
+}

@@ -1,0 +1,95 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * cmd_trace.c: dualpipe trace: what traces of real runs say about overlap and costs. */
+#include <stdio.h>
+#include <string.h>
+
+#include "commands.h"
+#include "tools/io/output.h"
+#include "tools/trace/trace_args.h"
+#include "tools/trace/trace_costs.h"
+#include "tools/trace/trace_draw.h"
+#include "tools/trace/trace_merge.h"
+#include "tools/trace/trace_print.h"
+#include "tools/trace/trace_view.h"
+
+/* What a page or a table calls the trace. */
+static const char *title_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    if (strcmp(path, "-") == 0)
+        return "standard input";
+    return slash != NULL && slash[1] != 0 ? slash + 1 : path;
+}
+
+static draw_format_t picture_format(format_t format)
+{
+    return format == FORMAT_PNG ? DRAW_PNG : format == FORMAT_PDF ? DRAW_PDF : DRAW_SVG;
+}
+
+static dp_status_t put_overlap(const trace_args_t *args, const trace_t *trace, output_t *output)
+{
+    const char *title = title_of(args->files[0]);
+    overlap_t overlap;
+    dp_status_t status = overlap_measure(trace, (size_t)args->gaps, &overlap);
+
+    if (status == DP_OK && args->action == TRACE_VIEW)
+        status = trace_view_put(&overlap, title, output);
+    else if (status == DP_OK && args->format == FORMAT_TEXT)
+        status = trace_print_text(&overlap, title, output);
+    else if (status == DP_OK && args->format == FORMAT_JSON)
+        status = trace_print_json(&overlap, title, output);
+    else if (status == DP_OK)
+        status = trace_draw_put(&overlap, title, picture_format(args->format), output);
+    overlap_clear(&overlap);
+    return status;
+}
+
+static dp_status_t put(const trace_args_t *args, const trace_t *trace, output_t *output)
+{
+    if (args->action == TRACE_COSTS)
+        return trace_costs_put(trace, args, title_of(args->files[0]), output);
+    return put_overlap(args, trace, output);
+}
+
+static int merge(const trace_args_t *args)
+{
+    output_t output;
+    dp_status_t status = trace_merge_check(args);
+
+    if (status == DP_OK)
+        status = output_open(&output, args->output);
+    if (status == DP_OK)
+        status = output_close(&output, trace_merge_put(args, &output));
+    return status == DP_OK ? CMD_OK : trace_failed(status);
+}
+
+static int run(const trace_args_t *args)
+{
+    trace_options_t options = {.comm = args->has_comm ? &args->comm : NULL, .most_bytes = args->memory};
+    output_t output;
+    trace_t trace;
+    dp_status_t status = trace_load(args->files[0], &options, &trace);
+
+    if (status == DP_OK && trace.head.unclosed)
+        fprintf(stderr, "dualpipe trace: %s: the array of events is not closed: the trace may be cut off\n",
+                args->files[0]);
+    if (status == DP_OK)
+        status = output_open(&output, args->output);
+    if (status == DP_OK)
+        status = output_close(&output, put(args, &trace, &output));
+    trace_clear(&trace);
+    return status == DP_OK ? CMD_OK : trace_failed(status);
+}
+
+int cmd_trace(int argc, char **argv)
+{
+    trace_args_t args;
+    int code;
+
+    if (trace_args_parse(argc, argv, &args, &code))
+        code = args.action == TRACE_MERGE ? merge(&args) : run(&args);
+    trace_args_clear(&args);
+    return code;
+}

@@ -1,0 +1,140 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * cmd_verify.c: dualpipe verify: proves that a schedule from a file is complete and cannot deadlock. */
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "args.h"
+#include "commands.h"
+#include "memory.h"
+#include "plan.h"
+
+static const command_t command = {
+    .name = "verify",
+    .options = ARG_FILE | ARG_TRANSPORT | ARG_MEMORY_CAP | ARG_BYTES,
+    .formats = 0,
+    .help = "usage: dualpipe verify FILE [OPTIONS]\n"
+            "Proves that the schedule in FILE (\"-\": standard input) computes everything exactly once, in an "
+            "order that data\n"
+            "allow, and that no rank waits for another in a circle; says the first fault otherwise.\n\n"
+            "  --transport group      transfers complete in matched groups, as those of MPI and NCCL do\n"
+            "  --transport credits:K  one-sided transfers into K slots a channel (default, K = 2)\n"
+            "  --memory-cap N         reject when a rank holds more than N micro-batches' activations at once,\n"
+            "                         in units of one rank's stage inputs; more than N bytes with one of these:\n"
+            "  --activation-bytes N   a micro-batch's activations on one device\n"
+            "  --deferred-bytes N     what a weight gradient that is put off keeps besides\n"
+            "  --weight-bytes N       weights, gradients and optimizer state of one device's part of the model, "
+            "of "
+            "which\n"
+            "                         a rank of two directions has two\n"
+            "  --help                 show this\n\n"
+            "examples:\n"
+            "  dualpipe schedule --method dualpipe --ranks 4 --microbatches 8 --format tsv | dualpipe verify -\n"
+            "      a built-in schedule, which is accepted\n"
+            "  dualpipe verify mine.tsv --transport group\n"
+            "      whether it completes where sends and receives have to meet\n"
+            "  dualpipe verify mine.tsv --memory-cap 5\n"
+            "      whether five micro-batches' activations are enough\n"
+            "  dualpipe verify mine.tsv --activation-bytes 6e9 --weight-bytes 30e9 --memory-cap 80e9\n"
+            "      whether it fits a device of 80 GB\n\n"
+            "exit status: 0 accepted, 1 the file could not be read, 2 wrong usage, 20 rejected\n",
+};
+
+static bool in_bytes(const args_t *args)
+{
+    return args->activation_bytes >= 0.0 || args->deferred_bytes >= 0.0 || args->weight_bytes >= 0.0;
+}
+
+static memory_peaks_t peaks_of(const args_t *args, const plan_t *plan, int32_t rank)
+{
+    memory_bytes_t bytes = {.activation = fmax(args->activation_bytes, 0.0),
+                            .deferred = fmax(args->deferred_bytes, 0.0),
+                            .weights = fmax(args->weight_bytes, 0.0)};
+
+    return memory_of(plan->schedule, rank, &bytes);
+}
+
+/* The cap counts what the line behind it says: bytes where they are known, else activations. */
+static int check_memory(const args_t *args, const plan_t *plan)
+{
+    for (int32_t r = 0; args->memory_cap >= 0.0 && r < plan->schedule->ranks; r++) {
+        memory_peaks_t peaks = peaks_of(args, plan, r);
+
+        if (in_bytes(args) && peaks.bytes > args->memory_cap * (1.0 + 1e-12))
+            return args_failed(args, dp_fail(DP_ERR_REJECTED, "%s: rank %d holds %.0f bytes at once, the cap is %.0f",
+                                             args->file, r, peaks.bytes, args->memory_cap));
+        if (!in_bytes(args) && peaks.activations > args->memory_cap + 1e-9)
+            return args_failed(args, dp_fail(DP_ERR_REJECTED,
+                                             "%s: rank %d holds %g micro-batches' activations at once, the cap is %g",
+                                             args->file, r, peaks.activations, args->memory_cap));
+    }
+    return CMD_OK;
+}
+
+static void say_memory(const args_t *args, const plan_t *plan)
+{
+    printf("\nrank  activations  deferred%s\n", in_bytes(args) ? "         bytes" : "");
+    for (int32_t r = 0; r < plan->schedule->ranks; r++) {
+        memory_peaks_t peaks = peaks_of(args, plan, r);
+
+        printf("%4d %12.6g %9.6g", r, peaks.activations, peaks.deferred);
+        if (in_bytes(args))
+            printf(" %13.0f", peaks.bytes);
+        putchar('\n');
+    }
+    printf("\nthe most a rank holds at once: micro-batches' activations and weight gradients put off, in "
+           "units of\n"
+           "one rank's stage inputs%s\n",
+           in_bytes(args) ? "; bytes with its weights" : "");
+}
+
+static double peak(const dp_simulation_t *simulation)
+{
+    double most = 0.0;
+
+    for (int32_t r = 0; r < simulation->ranks; r++)
+        most = simulation->peak_activations[r] > most ? simulation->peak_activations[r] : most;
+    return most;
+}
+
+static void say(const args_t *args, const plan_t *plan)
+{
+    const dp_schedule_t *schedule = plan->schedule;
+    char transport[32];
+
+    plan_transport_text(args, transport, sizeof(transport));
+    printf("%s: accepted: %s, %d ranks, %d micro-batches, %d chunks per rank (%s), transport %s\n", args->file,
+           schedule->method, schedule->ranks, schedule->microbatches, schedule->chunks,
+           dp_placement_name(schedule->placement), transport);
+    printf("operations and transfers checked  %lld\n", (long long)plan->report.operations);
+    printf("most activations on a rank        %g\n", peak(&plan->simulation));
+    printf("most weight gradients deferred    %d\n", plan->report.peak_deferred);
+    if (plan->report.safe_slots > 0)
+        printf("fewest slots that are safe        %d\n", plan->report.safe_slots);
+    say_memory(args, plan);
+}
+
+static int run(const args_t *args)
+{
+    plan_t plan;
+    int code = plan_simulation(args, &plan, false);
+
+    if (code == CMD_OK)
+        code = check_memory(args, &plan);
+    if (code == CMD_OK)
+        say(args, &plan);
+    plan_clear(&plan);
+    return code;
+}
+
+int cmd_verify(int argc, char **argv)
+{
+    args_t args;
+    int code;
+
+    if (args_parse(&command, argc, argv, &args, &code))
+        code = run(&args);
+    args_clear(&args);
+    return code;
+}

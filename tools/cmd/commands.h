@@ -1,0 +1,23 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * commands.h: the subcommands of `dualpipe`. A new one is a file cmd_<name>.c, a line
+ * here and one in the table of main.c. */
+#ifndef DP_TOOLS_COMMANDS_H
+#define DP_TOOLS_COMMANDS_H
+
+#include "tools/io/exit.h"
+
+/* argv[0] is the subcommand's own name; `--help` is understood by every one; returns an exit code. */
+int cmd_help(int argc, char **argv);
+int cmd_plugin(int argc, char **argv);
+int cmd_run(int argc, char **argv);
+int cmd_version(int argc, char **argv);
+int cmd_schedule(int argc, char **argv);
+int cmd_verify(int argc, char **argv);
+int cmd_simulate(int argc, char **argv);
+int cmd_compare(int argc, char **argv);
+int cmd_search(int argc, char **argv);
+int cmd_trace(int argc, char **argv);
+int cmd_eplb(int argc, char **argv);
+
+#endif

@@ -1,0 +1,25 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * memory.h: what a rank holds at most while it goes through its list. */
+#ifndef DP_TOOLS_MEMORY_H
+#define DP_TOOLS_MEMORY_H
+
+#include <dualpipe/schedule.h>
+
+/* Bytes of: a micro-batch's activations on one device; what a deferred weight gradient keeps besides; the weights,
+ * gradients and optimizer state of a device's part of the model, of which a rank of two directions has two. */
+typedef struct memory_bytes {
+    double activation, deferred, weights;
+} memory_bytes_t;
+
+/* Peaks, each of its own moment. A chunk that is 1/C of a device counts 1/C. */
+typedef struct memory_peaks {
+    double activations; /* micro-batches from F until B or W */
+    double deferred;    /* micro-batches from I until W */
+    double bytes;       /* of all together, at the worst moment */
+} memory_peaks_t;
+
+/* Of a schedule that was verified. */
+memory_peaks_t memory_of(const dp_schedule_t *schedule, int32_t rank, const memory_bytes_t *bytes);
+
+#endif

@@ -1,0 +1,154 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * plan.c: from a command line to a schedule, its program and its simulation. */
+#include "plan.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "commands.h"
+
+#define LARGEST_FILE ((size_t)1 << 31)
+
+/* All of a file, "-" being standard input. The caller frees *text_out. */
+static dp_status_t read_all(const char *path, char **text_out, size_t *bytes_out)
+{
+    FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
+    char *text = NULL;
+    size_t used = 0, room = 0, got = 1;
+
+    if (file == NULL)
+        return dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
+    while (got > 0 && used < LARGEST_FILE) {
+        if (room - used < 65536) {
+            char *larger = realloc(text, room = 2 * room + 131072);
+
+            if (larger == NULL) {
+                free(text);
+                return dp_fail(DP_ERR_NOMEM, "%s: no memory for %zu bytes", path, room);
+            }
+            text = larger;
+        }
+        got = fread(text + used, 1, room - used, file);
+        used += got;
+    }
+    if (ferror(file) || used >= LARGEST_FILE) {
+        dp_status_t status = dp_fail(DP_ERR_IO, "%s: %s", path, ferror(file) ? strerror(errno) : "larger than 2 GiB");
+
+        free(text);
+        return status;
+    }
+    if (file != stdin)
+        (void)fclose(file);
+    *text_out = text;
+    *bytes_out = used;
+    return DP_OK;
+}
+
+static bool is_csv(const char *path)
+{
+    size_t length = strlen(path);
+
+    return length > 4 && strcmp(path + length - 4, ".csv") == 0;
+}
+
+static int read_schedule(const args_t *args, plan_t *plan)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    dp_status_t status = read_all(args->file, &text, &bytes);
+
+    if (status < 0)
+        return args_failed(args, status);
+    status =
+        (is_csv(args->file) ? dp_schedule_read_csv : dp_schedule_read_tsv)(args->file, text, bytes, &plan->schedule);
+    free(text);
+    if (status >= 0)
+        return CMD_OK;
+    (void)args_failed(args, status);
+    return status == DP_ERR_NOMEM ? CMD_FAILED : CMD_REJECTED;
+}
+
+static int make_schedule(const args_t *args, plan_t *plan)
+{
+    dp_schedule_request_t request = {.struct_size = sizeof(request),
+                                     .method = args->method,
+                                     .ranks = args->ranks,
+                                     .microbatches = args->microbatches,
+                                     .chunks = args->chunks,
+                                     .forward_only = args->forward_only};
+    dp_status_t status = dp_schedule_generate(&request, &plan->schedule);
+
+    return status >= 0 ? CMD_OK : args_failed(args, status);
+}
+
+int plan_schedule(const args_t *args, plan_t *plan)
+{
+    *plan = (plan_t){.args = args};
+    return args->file != NULL ? read_schedule(args, plan) : make_schedule(args, plan);
+}
+
+int32_t plan_slots(const args_t *args)
+{
+    return args->slots > 0 ? args->slots : 2;
+}
+
+int plan_program(const args_t *args, plan_t *plan)
+{
+    dp_lower_options_t options = {
+        .struct_size = sizeof(options), .transport = args->transport, .slots = plan_slots(args)};
+    int code = plan_schedule(args, plan);
+    dp_status_t status;
+
+    if (code != CMD_OK)
+        return code;
+    status = dp_program_lower(plan->schedule, &options, &plan->program);
+    return status >= 0 ? CMD_OK : args_failed(args, status);
+}
+
+dp_status_t plan_costs(const args_t *args, const dp_schedule_t *schedule, dp_costs_t *costs_out)
+{
+    *costs_out = args->costs;
+    costs_out->stage_scale = args->cost_keys.stage_scale;
+    if (costs_out->stage_scale != NULL && args->cost_keys.nscales != dp_schedule_stages(schedule))
+        return dp_fail(DP_ERR_INVALID, "--stage-scale has %d numbers, %s on %d ranks has %d stages",
+                       args->cost_keys.nscales, schedule->method, schedule->ranks, dp_schedule_stages(schedule));
+    return DP_OK;
+}
+
+int plan_simulation(const args_t *args, plan_t *plan, bool with_timeline)
+{
+    int code = plan_program(args, plan);
+    dp_costs_t costs;
+    dp_status_t status;
+
+    if (code != CMD_OK)
+        return code;
+    plan->report.struct_size = sizeof(plan->report);
+    plan->simulation.struct_size = sizeof(plan->simulation);
+    status = plan_costs(args, plan->schedule, &costs);
+    if (status >= 0)
+        status = dp_program_verify(plan->program, &plan->report);
+    if (status >= 0)
+        status = dp_simulate(plan->program, &costs, with_timeline, &plan->simulation);
+    return status >= 0 ? CMD_OK : args_failed(args, status);
+}
+
+void plan_clear(plan_t *plan)
+{
+    dp_simulation_clear(&plan->simulation);
+    dp_program_free(plan->program);
+    dp_schedule_free(plan->schedule);
+    *plan = (plan_t){.args = plan->args};
+}
+
+void plan_transport_text(const args_t *args, char *text, size_t bytes)
+{
+    if (args->transport == DP_TRANSPORT_BUNDLES)
+        snprintf(text, bytes, "group");
+    else
+        snprintf(text, bytes, "credits:%d", plan_slots(args));
+}

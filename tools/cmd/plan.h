@@ -1,0 +1,31 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * plan.h: from a command line to a schedule, its program and its simulation. */
+#ifndef DP_TOOLS_PLAN_H
+#define DP_TOOLS_PLAN_H
+
+#include "args.h"
+
+typedef struct plan {
+    const args_t *args;
+    dp_schedule_t *schedule;
+    dp_program_t *program;
+    dp_verify_report_t report;  /* of plan_simulation */
+    dp_simulation_t simulation; /* struct_size 0: not simulated */
+} plan_t;
+
+/* Each step includes those before it. They say what is wrong on stderr and return an exit code; CMD_OK: go on. Free
+ * with plan_clear in any case. */
+int plan_schedule(const args_t *args, plan_t *plan);
+int plan_program(const args_t *args, plan_t *plan);
+int plan_simulation(const args_t *args, plan_t *plan, bool with_timeline);
+void plan_clear(plan_t *plan);
+
+/* The costs of a command line for a schedule; DP_ERR_INVALID when the number of stage scales does not fit. */
+dp_status_t plan_costs(const args_t *args, const dp_schedule_t *schedule, dp_costs_t *costs_out);
+/* Slots a channel that the command line asks for. */
+int32_t plan_slots(const args_t *args);
+/* "credits:2" or "group" */
+void plan_transport_text(const args_t *args, char *text, size_t bytes);
+
+#endif

@@ -1,0 +1,170 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * draw_canvas.c: pages, text and ticks. */
+#include "draw_canvas.h"
+
+#include <cairo-pdf.h>
+#include <cairo-svg.h>
+#include <math.h>
+#include <stdio.h>
+
+/* What cairo takes for an image, and what a page may cost in memory: 4 bytes a pixel. */
+#define MAX_SIDE   32000.0
+#define MAX_PIXELS 120e6
+
+const draw_color_t draw_black = {0.10, 0.10, 0.12}, draw_white = {1.0, 1.0, 1.0}, draw_grey = {0.45, 0.45, 0.48},
+                   draw_light_grey = {0.87, 0.87, 0.89};
+
+#if defined(__SANITIZE_ADDRESS__)
+/* The font library keeps what it found until the process ends. */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void)
+{
+    return "leak:libfontconfig\n";
+}
+#endif
+
+static cairo_status_t write_piece(void *user, const unsigned char *data, unsigned int length)
+{
+    draw_canvas_t *canvas = user;
+
+    if (canvas->status == DP_OK)
+        canvas->status = canvas->write(canvas->user, (const char *)data, length);
+    return canvas->status == DP_OK ? CAIRO_STATUS_SUCCESS : CAIRO_STATUS_WRITE_ERROR;
+}
+
+static double fitting_scale(double width, double height, double scale)
+{
+    scale = fmin(scale, MAX_SIDE / fmax(width, height));
+    return fmin(scale, sqrt(MAX_PIXELS / (width * height)));
+}
+
+static dp_status_t failed(cairo_status_t status)
+{
+    return dp_fail(status == CAIRO_STATUS_NO_MEMORY ? DP_ERR_NOMEM : DP_ERR_IO, "drawing: %s",
+                   cairo_status_to_string(status));
+}
+
+dp_status_t draw_canvas_open(draw_canvas_t *canvas, draw_format_t format, double width, double height, double scale,
+                             dp_write_fn write, void *user)
+{
+    cairo_status_t status;
+
+    *canvas = (draw_canvas_t){.format = format, .write = write, .user = user, .status = DP_OK};
+    scale = fitting_scale(width, height, scale);
+    if (format == DRAW_SVG)
+        canvas->surface = cairo_svg_surface_create_for_stream(write_piece, canvas, width, height);
+    else if (format == DRAW_PDF)
+        canvas->surface = cairo_pdf_surface_create_for_stream(write_piece, canvas, width, height);
+    else
+        canvas->surface =
+            cairo_image_surface_create(CAIRO_FORMAT_RGB24, (int)ceil(width * scale), (int)ceil(height * scale));
+    canvas->cr = cairo_create(canvas->surface);
+    status = cairo_status(canvas->cr);
+    if (status != CAIRO_STATUS_SUCCESS) {
+        cairo_destroy(canvas->cr);
+        cairo_surface_destroy(canvas->surface);
+        return failed(status);
+    }
+    if (format == DRAW_PNG)
+        cairo_scale(canvas->cr, scale, scale);
+    draw_set_color(canvas->cr, draw_white);
+    cairo_paint(canvas->cr);
+    return DP_OK;
+}
+
+dp_status_t draw_canvas_close(draw_canvas_t *canvas)
+{
+    cairo_status_t status;
+
+    cairo_show_page(canvas->cr);
+    status = cairo_status(canvas->cr);
+    cairo_destroy(canvas->cr);
+    if (canvas->format == DRAW_PNG && status == CAIRO_STATUS_SUCCESS)
+        status = cairo_surface_write_to_png_stream(canvas->surface, write_piece, canvas);
+    cairo_surface_finish(canvas->surface);
+    if (status == CAIRO_STATUS_SUCCESS)
+        status = cairo_surface_status(canvas->surface);
+    cairo_surface_destroy(canvas->surface);
+    if (canvas->status != DP_OK)
+        return canvas->status;
+    return status == CAIRO_STATUS_SUCCESS ? DP_OK : failed(status);
+}
+
+void draw_set_color(cairo_t *cr, draw_color_t color)
+{
+    cairo_set_source_rgb(cr, color.r, color.g, color.b);
+}
+
+void draw_fill_rect(cairo_t *cr, double x, double y, double width, double height, draw_color_t color)
+{
+    draw_set_color(cr, color);
+    cairo_rectangle(cr, x, y, width, height);
+    cairo_fill(cr);
+}
+
+void draw_frame_rect(cairo_t *cr, double x, double y, double width, double height, double line, draw_color_t color)
+{
+    draw_set_color(cr, color);
+    cairo_set_line_width(cr, line);
+    cairo_rectangle(cr, x, y, width, height);
+    cairo_stroke(cr);
+}
+
+void draw_line(cairo_t *cr, double x0, double y0, double x1, double y1, double line, draw_color_t color)
+{
+    draw_set_color(cr, color);
+    cairo_set_line_width(cr, line);
+    cairo_move_to(cr, x0, y0);
+    cairo_line_to(cr, x1, y1);
+    cairo_stroke(cr);
+}
+
+void draw_font(cairo_t *cr, double size, bool bold)
+{
+    cairo_select_font_face(cr, "DejaVu Sans", CAIRO_FONT_SLANT_NORMAL,
+                           bold ? CAIRO_FONT_WEIGHT_BOLD : CAIRO_FONT_WEIGHT_NORMAL);
+    cairo_set_font_size(cr, size);
+}
+
+double draw_text_width(cairo_t *cr, const char *text)
+{
+    cairo_text_extents_t extents;
+
+    cairo_text_extents(cr, text, &extents);
+    return extents.x_advance;
+}
+
+double draw_text(cairo_t *cr, double x, double y, double align, const char *text)
+{
+    double width = draw_text_width(cr, text);
+    cairo_text_extents_t digit;
+
+    cairo_text_extents(cr, "0", &digit);
+    cairo_move_to(cr, x - align * width, y - digit.y_bearing / 2.0);
+    cairo_show_text(cr, text);
+    return width;
+}
+
+double draw_nice_step(double range, double parts)
+{
+    double rough = range / parts, power;
+
+    if (!(rough > 0.0) || !isfinite(rough))
+        return 1.0;
+    power = pow(10.0, floor(log10(rough)));
+    rough /= power;
+    return (rough <= 1.0 ? 1.0 : rough <= 2.0 ? 2.0 : rough <= 5.0 ? 5.0 : 10.0) * power;
+}
+
+void draw_tick_text(char *text, size_t bytes, double value, double step)
+{
+    int decimals = (int)fmax(0.0, -floor(log10(step) + 1e-9));
+
+    if (fabs(value) < step / 1e6)
+        value = 0.0;
+    if (fabs(value) >= 1e7 || decimals > 6)
+        snprintf(text, bytes, "%.4g", value);
+    else
+        snprintf(text, bytes, "%.*f", decimals, value);
+}

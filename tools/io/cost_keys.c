@@ -1,0 +1,209 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * cost_keys.c: costs by name, from command lines and files. */
+#include "cost_keys.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+
+enum { F, I, W, B, FB, HOP, BYTES, BANDWIDTH, BARRIER, LAYERS };
+
+static const char *const names[COST_KEYS] = {
+    "F",       "I",      "W",           "B",           "FB",          "HOP",        "BYTES",      "BANDWIDTH",
+    "BARRIER", "LAYERS", "attention.F", "attention.I", "attention.W", "dispatch.F", "dispatch.I", "dispatch.W",
+    "mlp.F",   "mlp.I",  "mlp.W",       "combine.F",   "combine.I",   "combine.W"};
+
+int cost_keys_find(const char *name, size_t length)
+{
+    for (int k = 0; k < COST_KEYS; k++)
+        if (strlen(names[k]) == length && strncmp(names[k], name, length) == 0)
+            return k;
+    return -1;
+}
+
+const char *cost_keys_number(const char *text, double *value_out)
+{
+    char *end;
+
+    errno = 0;
+    *value_out = strtod(text, &end);
+    return end != text && errno == 0 && isfinite(*value_out) && *value_out >= 0.0 ? end : NULL;
+}
+
+dp_status_t cost_keys_scales(cost_keys_t *keys, const char *text)
+{
+    int32_t n = 1;
+
+    for (const char *at = text; *at != 0; at++)
+        n += *at == ',';
+    free(keys->stage_scale);
+    keys->stage_scale = calloc((size_t)n, sizeof(*keys->stage_scale));
+    if (keys->stage_scale == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for %d stage scales", n);
+    keys->nscales = n;
+    for (int32_t s = 0; s < n; s++) {
+        const char *end = cost_keys_number(text, &keys->stage_scale[s]);
+
+        if (end == NULL || *end != (s + 1 < n ? ',' : 0))
+            return dp_fail(DP_ERR_INVALID, "at \"%.40s\": numbers of 0 or more are due, a comma between two", text);
+        text = end + 1;
+    }
+    return DP_OK;
+}
+
+/* ---- files ---- */
+
+/* The line without its comment and the blanks around it. */
+static char *trim(char *line)
+{
+    char *end;
+
+    line[strcspn(line, "#\n")] = 0;
+    line += strspn(line, " \t\r");
+    end = line + strlen(line);
+    while (end > line && strchr(" \t\r", end[-1]) != NULL)
+        *--end = 0;
+    return line;
+}
+
+static dp_status_t read_pair(cost_keys_t *keys, const char *name, size_t length, const char *value)
+{
+    int key = cost_keys_find(name, length);
+    const char *end;
+
+    if (length == 11 && strncmp(name, "STAGE_SCALE", length) == 0)
+        return keys->stage_scale != NULL ? dp_fail(DP_ERR_INVALID, "STAGE_SCALE is there twice")
+                                         : cost_keys_scales(keys, value);
+    if (key < 0)
+        return dp_fail(DP_ERR_INVALID, "\"%.*s\" is not the name of a cost", length < 40 ? (int)length : 40, name);
+    if (keys->given[key])
+        return dp_fail(DP_ERR_INVALID, "%s is there twice", names[key]);
+    keys->given[key] = true;
+    end = cost_keys_number(value, &keys->value[key]);
+    if (end == NULL || *end != 0)
+        return dp_fail(DP_ERR_INVALID, "%s=%.40s: a number of 0 or more is due", names[key], value);
+    return DP_OK;
+}
+
+static dp_status_t read_line(cost_keys_t *keys, char *line)
+{
+    char *at = trim(line), *equals = strchr(at, '=');
+    size_t length;
+
+    if (*at == 0)
+        return DP_OK;
+    if (equals == NULL)
+        return dp_fail(DP_ERR_INVALID, "\"%.40s\": NAME=VALUE is due, as in F=1.5", at);
+    length = (size_t)(equals - at);
+    while (length > 0 && strchr(" \t", at[length - 1]) != NULL)
+        length--;
+    return read_pair(keys, at, length, equals + 1 + strspn(equals + 1, " \t"));
+}
+
+/* Puts file and line before the message there is. */
+static dp_status_t locate(dp_status_t status, const char *path, long number)
+{
+    char message[256];
+
+    snprintf(message, sizeof(message), "%s", dp_last_error());
+    return dp_fail(status, "%s:%ld: %s", path, number, message);
+}
+
+dp_status_t cost_keys_read(const char *path, cost_keys_t *keys)
+{
+    FILE *file = fopen(path, "r");
+    char *line = NULL;
+    size_t room = 0;
+    long number = 0;
+    ssize_t length;
+    dp_status_t status = DP_OK;
+
+    if (file == NULL)
+        return dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
+    errno = 0;
+    while (status == DP_OK && (length = getline(&line, &room, file)) >= 0) {
+        number++;
+        status =
+            strlen(line) != (size_t)length ? dp_fail(DP_ERR_INVALID, "a byte of 0 in the line") : read_line(keys, line);
+        if (status != DP_OK)
+            status = locate(status, path, number);
+    }
+    if (status == DP_OK && !feof(file))
+        status = dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
+    free(line);
+    (void)fclose(file);
+    return status;
+}
+
+/* ---- together ---- */
+
+void cost_keys_merge(cost_keys_t *keys, cost_keys_t *from)
+{
+    for (int k = 0; k < COST_KEYS; k++)
+        if (!keys->given[k] && from->given[k]) {
+            keys->value[k] = from->value[k];
+            keys->given[k] = true;
+        }
+    if (keys->stage_scale != NULL)
+        return;
+    keys->stage_scale = from->stage_scale;
+    keys->nscales = from->nscales;
+    from->stage_scale = NULL;
+}
+
+static dp_status_t resolve_segments(const cost_keys_t *keys, dp_costs_t *costs, dp_pair_figures_t *pair_out)
+{
+    dp_segment_costs_t segments = {.struct_size = sizeof(segments), .layers = 1};
+    const double *value = keys->value + COST_KEY_SEGMENTS;
+    double layers = keys->given[LAYERS] ? keys->value[LAYERS] : 1.0;
+
+    if (layers != floor(layers) || layers < 1.0 || layers > DP_SEGMENT_LAYERS)
+        return dp_fail(DP_ERR_INVALID, "LAYERS=%g: a whole number from 1 to %d is due", layers, DP_SEGMENT_LAYERS);
+    segments.layers = (int32_t)layers;
+    for (int s = 0; s < DP_SEGMENT_COSTS; s++) {
+        segments.f[s] = value[3 * s];
+        segments.i[s] = value[3 * s + 1];
+        segments.w[s] = value[3 * s + 2];
+    }
+    pair_out->struct_size = sizeof(*pair_out);
+    return dp_costs_from_segments(&segments, costs, pair_out);
+}
+
+dp_status_t cost_keys_resolve(const cost_keys_t *keys, dp_costs_t *costs, dp_pair_figures_t *pair_out)
+{
+    double *const targets[LAYERS] = {&costs->f,   &costs->i,     &costs->w,         &costs->b,      &costs->fb,
+                                     &costs->hop, &costs->bytes, &costs->bandwidth, &costs->barrier};
+    bool segments = false;
+    dp_status_t status = DP_OK;
+
+    *pair_out = (dp_pair_figures_t){.struct_size = 0};
+    for (int k = COST_KEY_SEGMENTS; k < COST_KEYS; k++)
+        segments = segments || keys->given[k];
+    if (segments)
+        status = resolve_segments(keys, costs, pair_out);
+    else if (keys->given[LAYERS])
+        return dp_fail(DP_ERR_INVALID, "LAYERS goes with costs of segments, such as attention.F");
+    for (int k = 0; k < LAYERS && status == DP_OK; k++)
+        if (keys->given[k]) /* who writes B=0 means it, where dp_costs_t takes 0 for the sum */
+            *targets[k] = (k == B || k == FB) && keys->value[k] == 0.0 ? -1.0 : keys->value[k];
+    return status;
+}
+
+void cost_keys_clear(cost_keys_t *keys)
+{
+    free(keys->stage_scale);
+    *keys = (cost_keys_t){.nscales = 0};
+}
+
+void costs_text(const dp_costs_t *costs, char *text, size_t bytes)
+{
+    int used = snprintf(text, bytes, "F=%g,I=%g,W=%g,B=%g,FB=%g,HOP=%g", costs->f, costs->i, costs->w,
+                        dp_costs_backward(costs), dp_costs_pair(costs), costs->hop);
+
+    if (costs->bandwidth > 0.0 && used > 0 && (size_t)used < bytes)
+        snprintf(text + used, bytes - (size_t)used, ",BYTES=%g,BANDWIDTH=%g", costs->bytes, costs->bandwidth);
+}

@@ -1,0 +1,397 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * search.c: starts, annealing, and the proof of what was found. */
+#include "search.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "search_greedy.h"
+#include "search_lists.h"
+#include "search_moves.h"
+
+enum {
+    STARTS = 12,           /* lists that are kept to start from */
+    GREEDY_TRIES = 400,    /* sets of rules tried on each shape, as far as time allows */
+    GREEDY_LARGEST = 20000 /* operations; past that list scheduling takes too long */
+};
+
+static const int32_t loop_chunks[] = {2, 4};
+
+/* A list to start from, with its shape. */
+typedef struct start {
+    char name[48];
+    shape_t shape;
+    lists_t lists;
+    timing_t timing;
+} start_t;
+
+typedef struct search {
+    const search_request_t *request;
+    search_result_t *result;
+    start_t starts[STARTS + 1]; /* by score; one more is room for a newcomer */
+    int32_t nstarts;
+    search_random_t random;
+    double began, shown;
+} search_t;
+
+static double seconds_now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static double elapsed(const search_t *search)
+{
+    return seconds_now() - search->began;
+}
+
+static void show_progress(search_t *search)
+{
+    double now = elapsed(search);
+    search_state_t state = {now, search->result->tried, search->result->built_in_step, search->result->step,
+                            search->result->from};
+
+    if (search->request->progress == NULL || now - search->shown < 0.2)
+        return;
+    search->shown = now;
+    search->request->progress(search->request->user, &state);
+}
+
+static bool is_better(double step, double than)
+{
+    return step < than - 1e-9 * (1.0 + fabs(than)) || (isinf(than) && !isinf(step));
+}
+
+/* ---- proof ---- */
+
+static double most(const dp_simulation_t *simulation)
+{
+    double peak = 0.0;
+
+    for (int32_t r = 0; r < simulation->ranks; r++)
+        peak = fmax(peak, simulation->peak_activations[r]);
+    return peak;
+}
+
+/* Lowers, proves and simulates. *step_out is infinite when that rejects it or the memory does. */
+static dp_status_t prove(const search_request_t *request, const dp_schedule_t *schedule, double *step_out,
+                         double *peak_out)
+{
+    dp_lower_options_t options = {
+        .struct_size = sizeof(options), .transport = request->transport, .slots = request->slots};
+    dp_simulation_t simulation = {.struct_size = sizeof(simulation)};
+    dp_program_t *program = NULL;
+    dp_status_t status = dp_program_lower(schedule, &options, &program);
+
+    *step_out = INFINITY;
+    if (status >= 0)
+        status = dp_program_verify(program, NULL);
+    if (status >= 0)
+        status = dp_simulate(program, request->costs, 0, &simulation);
+    if (status >= 0) {
+        *peak_out = most(&simulation);
+        if (request->memory_cap < 0.0 || *peak_out <= request->memory_cap + 1e-9)
+            *step_out = simulation.step_time;
+        dp_simulation_clear(&simulation);
+    }
+    dp_program_free(program);
+    return status == DP_ERR_REJECTED ? DP_OK : status;
+}
+
+/* Keeps the schedule when it is the best so far, and frees it otherwise. */
+static dp_status_t offer(search_t *search, dp_schedule_t *schedule, const char *from, double *step_out)
+{
+    search_result_t *result = search->result;
+    double peak = 0.0;
+    dp_status_t status = prove(search->request, schedule, step_out, &peak);
+
+    if (status < 0 || !is_better(*step_out, result->step)) {
+        dp_schedule_free(schedule);
+        return status;
+    }
+    dp_schedule_free(result->schedule);
+    result->schedule = schedule;
+    result->step = *step_out;
+    result->peak = peak;
+    snprintf(result->from, sizeof(result->from), "%s", from);
+    return DP_OK;
+}
+
+static dp_status_t offer_lists(search_t *search, const start_t *start, const lists_t *lists)
+{
+    dp_schedule_t *schedule;
+    double step;
+    dp_status_t status = lists_give(&start->shape, lists, &schedule);
+
+    return status >= 0 ? offer(search, schedule, start->name, &step) : status;
+}
+
+/* ---- starts ---- */
+
+static void clear_start(start_t *start)
+{
+    lists_clear(&start->lists);
+    shape_clear(&start->shape);
+}
+
+static double score(const timing_t *timing)
+{
+    return timing->step + 0.05 * timing->tail;
+}
+
+/* Takes over `start` when it is among the best. */
+static void keep_start(search_t *search, start_t *start)
+{
+    int32_t at = search->nstarts;
+
+    for (int32_t s = 0; s < search->nstarts; s++) /* one of a kind is enough */
+        if (strcmp(search->starts[s].name, start->name) == 0 &&
+            fabs(score(&search->starts[s].timing) - score(&start->timing)) < 1e-9) {
+            clear_start(start);
+            return;
+        }
+    while (at > 0 && score(&search->starts[at - 1].timing) > score(&start->timing)) {
+        search->starts[at] = search->starts[at - 1];
+        at--;
+    }
+    search->starts[at] = *start;
+    if (search->nstarts < STARTS)
+        search->nstarts++;
+    else
+        clear_start(&search->starts[STARTS]);
+}
+
+static dp_status_t make_start(search_t *search, const dp_schedule_t *schedule, const char *name, start_t *start)
+{
+    dp_status_t status;
+
+    memset(start, 0, sizeof(*start));
+    snprintf(start->name, sizeof(start->name), "%s", name);
+    status = shape_make(schedule, search->request->costs, &start->shape);
+    if (status >= 0)
+        status = lists_make(&start->shape, &start->lists);
+    if (status < 0)
+        clear_start(start);
+    return status;
+}
+
+/* List scheduling on the shape of a built-in schedule; the best of many rules becomes a start. */
+static dp_status_t greedy_starts(search_t *search, const dp_schedule_t *schedule, const char *name, double until)
+{
+    start_t best, trial;
+    list_timer_t timer;
+    dp_status_t status;
+    char label[48];
+
+    snprintf(label, sizeof(label), "list on %s", name);
+    status = make_start(search, schedule, label, &best);
+    if (status < 0)
+        return status;
+    best.timing.step = best.timing.tail = INFINITY;
+    status = make_start(search, schedule, label, &trial);
+    if (status >= 0)
+        status = timer_make(&best.shape, &timer);
+    for (int k = 0; status >= 0 && k < GREEDY_TRIES && elapsed(search) < until; k++) {
+        rules_t rules = rules_random(&best.shape, &search->random);
+        bool done = greedy_run(&best.shape, &rules, search->request->memory_cap, &timer, &trial.lists);
+
+        search->result->tried++;
+        if (done)
+            trial.timing = timer_run(&timer, &trial.shape, &trial.lists, search->request->memory_cap);
+        if (done && trial.timing.step < INFINITY && score(&trial.timing) < score(&best.timing)) {
+            lists_copy(&best.shape, &trial.lists, &best.lists);
+            best.timing = trial.timing;
+        }
+        show_progress(search);
+    }
+    if (status >= 0)
+        timer_clear(&timer);
+    clear_start(&trial);
+    if (status >= 0 && best.timing.step < INFINITY) {
+        status = offer_lists(search, &best, &best.lists);
+        keep_start(search, &best);
+    } else {
+        clear_start(&best);
+    }
+    return status;
+}
+
+static dp_status_t built_in_start(search_t *search, const dp_schedule_t *schedule, const char *name)
+{
+    start_t start;
+    list_timer_t timer;
+    dp_status_t status = make_start(search, schedule, name, &start);
+
+    if (status < 0)
+        return status;
+    status = timer_make(&start.shape, &timer);
+    if (status >= 0) {
+        lists_take(&start.shape, schedule, &start.lists);
+        start.timing = timer_run(&timer, &start.shape, &start.lists, search->request->memory_cap);
+        timer_clear(&timer);
+    }
+    if (status >= 0 && start.timing.step < INFINITY)
+        keep_start(search, &start);
+    else
+        clear_start(&start);
+    return status;
+}
+
+/* One method with one number of chunks: itself, and list scheduling on its shape. */
+static dp_status_t try_method(search_t *search, const dp_method_t *method, int32_t chunks, bool greedy, double until)
+{
+    dp_schedule_request_t request = {.struct_size = sizeof(request),
+                                     .method = method->name,
+                                     .ranks = search->request->ranks,
+                                     .microbatches = search->request->microbatches,
+                                     .chunks = chunks};
+    dp_schedule_t *schedule = NULL;
+    char name[40];
+    double step;
+    dp_status_t status = dp_schedule_generate(&request, &schedule);
+
+    if (status < 0)
+        return status == DP_ERR_INVALID ? DP_OK : status;
+    snprintf(name, sizeof(name), chunks > 0 ? "%s, %d chunks" : "%s", method->name, chunks);
+    status = built_in_start(search, schedule, name);
+    if (status >= 0 && greedy && schedule->first[schedule->ranks] <= GREEDY_LARGEST)
+        status = greedy_starts(search, schedule, name, until);
+    if (status < 0) {
+        dp_schedule_free(schedule);
+        return status;
+    }
+    search->result->tried++;
+    status = offer(search, schedule, name, &step);
+    if (status >= 0 && is_better(step, search->result->built_in_step)) {
+        search->result->built_in_step = step;
+        snprintf(search->result->built_in, sizeof(search->result->built_in), "%s", name);
+    }
+    show_progress(search);
+    return status;
+}
+
+/* List scheduling gets a third of the time, once for each placement. */
+static dp_status_t find_starts(search_t *search)
+{
+    size_t count;
+    const dp_method_t *methods = dp_schedule_methods(&count);
+    bool seen[DP_PLACE_BIDIRECTIONAL + 1] = {false};
+    dp_status_t status = DP_OK;
+
+    for (size_t m = 0; m < count && status >= 0; m++) {
+        bool loop = methods[m].placement == DP_PLACE_LOOP, greedy = !seen[methods[m].placement];
+        double share = search->request->seconds / 3.0 / (loop ? 10.0 : 5.0);
+
+        seen[methods[m].placement] = true;
+        for (size_t k = 0; k < sizeof(loop_chunks) / sizeof(loop_chunks[0]) && status >= 0 && (loop || k == 0); k++)
+            status = try_method(search, &methods[m], loop ? loop_chunks[k] : 0, greedy, elapsed(search) + share);
+    }
+    return status;
+}
+
+/* ---- annealing ---- */
+
+typedef struct annealing {
+    start_t *start;
+    lists_t now, trial;
+    list_timer_t timer;
+    double score, best_step, from_heat, to_heat;
+} annealing_t;
+
+static bool accepted(search_t *search, const annealing_t *a, double score_of_trial, double heat)
+{
+    return score_of_trial <= a->score || random_unit(&search->random) < exp((a->score - score_of_trial) / heat);
+}
+
+static dp_status_t anneal_step(search_t *search, annealing_t *a, double heat)
+{
+    const shape_t *shape = &a->start->shape;
+    int32_t rank = move_random(shape, &a->trial, &search->random);
+    timing_t timing;
+    dp_status_t status = DP_OK;
+
+    if (rank < 0)
+        return DP_OK;
+    timing = timer_run(&a->timer, shape, &a->trial, search->request->memory_cap);
+    search->result->tried++;
+    if (timing.step == INFINITY || !accepted(search, a, score(&timing), heat)) {
+        a->trial.count[rank] = a->now.count[rank];
+        memcpy(a->trial.ops + (int64_t)rank * a->trial.room, a->now.ops + (int64_t)rank * a->now.room,
+               (size_t)a->now.count[rank] * sizeof(*a->now.ops));
+        return DP_OK;
+    }
+    a->score = score(&timing);
+    a->now.count[rank] = a->trial.count[rank];
+    memcpy(a->now.ops + (int64_t)rank * a->now.room, a->trial.ops + (int64_t)rank * a->trial.room,
+           (size_t)a->trial.count[rank] * sizeof(*a->now.ops));
+    if (is_better(timing.step, a->best_step)) {
+        a->best_step = timing.step;
+        if (is_better(timing.step, search->result->step))
+            status = offer_lists(search, a->start, &a->now);
+    }
+    return status;
+}
+
+/* Cools down from a heat at which a forward's time is often given away to one at which nothing is. */
+static dp_status_t anneal(search_t *search, start_t *start, double until)
+{
+    annealing_t a = {.start = start, .score = score(&start->timing), .best_step = start->timing.step};
+    double began = elapsed(search), hot = 0.3 * start->shape.cost[DP_OP_F] + 1e-6, cold = hot / 100.0, heat = hot;
+    dp_status_t status = lists_make(&start->shape, &a.now);
+
+    if (status >= 0)
+        status = lists_make(&start->shape, &a.trial);
+    if (status >= 0)
+        status = timer_make(&start->shape, &a.timer);
+    if (status >= 0) {
+        lists_copy(&start->shape, &start->lists, &a.now);
+        lists_copy(&start->shape, &start->lists, &a.trial);
+    }
+    for (int64_t k = 0; status >= 0; k++) {
+        if (k % 64 == 0) {
+            double now = elapsed(search);
+
+            if (now >= until)
+                break;
+            heat = hot * pow(cold / hot, (now - began) / fmax(until - began, 1e-9));
+            show_progress(search);
+        }
+        status = anneal_step(search, &a, heat);
+    }
+    timer_clear(&a.timer);
+    lists_clear(&a.trial);
+    lists_clear(&a.now);
+    return status;
+}
+
+dp_status_t search_run(const search_request_t *request, search_result_t *result)
+{
+    search_t search = {.request = request, .result = result, .random = {request->seed}, .began = seconds_now()};
+    dp_status_t status;
+
+    memset(result, 0, sizeof(*result));
+    result->built_in_step = result->step = INFINITY;
+    status = find_starts(&search);
+    /* Rounds through the starts, the best ones most often, each round longer than the last. */
+    for (int32_t left = search.nstarts; status >= 0 && left > 0 && elapsed(&search) < request->seconds; left--) {
+        double now = elapsed(&search);
+
+        status = anneal(&search, &search.starts[search.nstarts - left], now + (request->seconds - now) / left);
+    }
+    for (int32_t s = 0; s < search.nstarts; s++)
+        clear_start(&search.starts[s]);
+    if (status >= 0 && result->schedule == NULL)
+        status = dp_fail(DP_ERR_REJECTED, "search: no schedule holds as few as %g micro-batches' activations on a rank",
+                         request->memory_cap);
+    if (status < 0) {
+        dp_schedule_free(result->schedule);
+        result->schedule = NULL;
+    }
+    return status;
+}

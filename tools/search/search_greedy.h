@@ -1,0 +1,25 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * search_greedy.h: list scheduling: whatever can start first is started, under rules that a few numbers set. */
+#ifndef DP_TOOLS_SEARCH_GREEDY_H
+#define DP_TOOLS_SEARCH_GREEDY_H
+
+#include "search_lists.h"
+#include "search_moves.h"
+
+typedef struct rules {
+    double reach;          /* micro-batches in flight on a chunk, per stage from it to the end of its path */
+    int32_t more;          /* and this many besides */
+    double forward_bias;   /* in forwards: how much later a backward may start and still go first */
+    double patience;       /* in weights: how long to stay idle rather than compute a weight gradient */
+    int32_t most_deferred; /* weight gradients that may wait */
+    bool split, pair;      /* I and W instead of B; FB where F and B can start together */
+    double pair_patience;  /* in forwards: how much later the pair may start than one of its sides alone */
+} rules_t;
+
+rules_t rules_random(const shape_t *shape, search_random_t *random);
+
+/* Fills the lists; false when the rules lead to a standstill. The timer's contents are used up. */
+bool greedy_run(const shape_t *shape, const rules_t *rules, double cap, list_timer_t *timer, lists_t *lists);
+
+#endif

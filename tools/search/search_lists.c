@@ -1,0 +1,301 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * search_lists.c: lists of operations and how long they take. */
+#include "search_lists.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t rank_chunk(const shape_t *shape, int32_t rank, int32_t chunk)
+{
+    return (int64_t)rank * shape->chunks + chunk;
+}
+
+dp_status_t shape_make(const dp_schedule_t *schedule, const dp_costs_t *costs, shape_t *shape)
+{
+    double part = 1.0 / dp_schedule_split(schedule);
+
+    *shape = (shape_t){.placement = schedule->placement,
+                       .ranks = schedule->ranks,
+                       .microbatches = schedule->microbatches,
+                       .chunks = schedule->chunks,
+                       .path_microbatches = dp_schedule_path_microbatches(schedule, 0),
+                       .share = part,
+                       .cost = {costs->f * part, dp_costs_backward(costs) * part, costs->i * part, costs->w * part,
+                                dp_costs_pair(costs) * part},
+                       .hop = costs->hop + (costs->bandwidth > 0.0 ? costs->bytes / costs->bandwidth : 0.0),
+                       .barrier = costs->barrier != 0.0};
+    shape->places = calloc((size_t)schedule->ranks * (size_t)schedule->chunks, sizeof(*shape->places));
+    if (shape->places == NULL)
+        return dp_fail(DP_ERR_NOMEM, "search: no memory for %d ranks", schedule->ranks);
+    for (int32_t r = 0; r < schedule->ranks; r++)
+        for (int32_t c = 0; c < schedule->chunks; c++)
+            dp_schedule_place(schedule, r, c, &shape->places[rank_chunk(shape, r, c)]);
+    return DP_OK;
+}
+
+void shape_clear(shape_t *shape)
+{
+    free(shape->places);
+    shape->places = NULL;
+}
+
+/* ---- lists ---- */
+
+dp_status_t lists_make(const shape_t *shape, lists_t *lists)
+{
+    lists->room = 3 * shape->path_microbatches * shape->chunks; /* F, I and W each */
+    lists->count = calloc((size_t)shape->ranks, sizeof(*lists->count));
+    lists->ops = calloc((size_t)shape->ranks * (size_t)lists->room, sizeof(*lists->ops));
+    if (lists->count != NULL && lists->ops != NULL)
+        return DP_OK;
+    lists_clear(lists);
+    return dp_fail(DP_ERR_NOMEM, "search: no memory for %d ranks of %d operations", shape->ranks, lists->room);
+}
+
+void lists_clear(lists_t *lists)
+{
+    free(lists->count);
+    free(lists->ops);
+    *lists = (lists_t){0, NULL, NULL};
+}
+
+void lists_copy(const shape_t *shape, const lists_t *from, lists_t *to)
+{
+    for (int32_t r = 0; r < shape->ranks; r++) {
+        to->count[r] = from->count[r];
+        memcpy(to->ops + (int64_t)r * to->room, from->ops + (int64_t)r * from->room,
+               (size_t)from->count[r] * sizeof(*to->ops));
+    }
+}
+
+void lists_take(const shape_t *shape, const dp_schedule_t *schedule, lists_t *lists)
+{
+    for (int32_t r = 0; r < shape->ranks; r++) {
+        lists->count[r] = (int32_t)(schedule->first[r + 1] - schedule->first[r]);
+        memcpy(lists->ops + (int64_t)r * lists->room, schedule->ops + schedule->first[r],
+               (size_t)lists->count[r] * sizeof(*lists->ops));
+    }
+}
+
+dp_status_t lists_give(const shape_t *shape, const lists_t *lists, dp_schedule_t **schedule_out)
+{
+    int64_t *counts = calloc((size_t)shape->ranks, sizeof(*counts));
+    dp_status_t status;
+
+    if (counts == NULL)
+        return dp_fail(DP_ERR_NOMEM, "search: no memory for %d ranks", shape->ranks);
+    for (int32_t r = 0; r < shape->ranks; r++)
+        counts[r] = lists->count[r];
+    status = dp_schedule_create("search", shape->placement, shape->ranks, shape->microbatches, shape->chunks, counts,
+                                schedule_out);
+    free(counts);
+    for (int32_t r = 0; status >= 0 && r < shape->ranks; r++)
+        memcpy((*schedule_out)->ops + (*schedule_out)->first[r], lists->ops + (int64_t)r * lists->room,
+               (size_t)lists->count[r] * sizeof(*lists->ops));
+    return status;
+}
+
+/* ---- timing ---- */
+
+dp_status_t timer_make(const shape_t *shape, list_timer_t *timer)
+{
+    size_t ranks = (size_t)shape->ranks;
+    size_t chunks = ranks * (size_t)shape->chunks, cells = chunks * (size_t)shape->path_microbatches;
+
+    *timer = (list_timer_t){.forward = calloc(cells, sizeof(double)),
+                            .backward = calloc(cells, sizeof(double)),
+                            .forward_place = calloc(cells, sizeof(int32_t)),
+                            .backward_place = calloc(cells, sizeof(int32_t)),
+                            .forwards = calloc(chunks, sizeof(int32_t)),
+                            .backwards = calloc(chunks, sizeof(int32_t)),
+                            .free = calloc(ranks, sizeof(double)),
+                            .start = calloc(ranks, sizeof(double)),
+                            .held = calloc(ranks, sizeof(double)),
+                            .at = calloc(ranks, sizeof(int32_t)),
+                            .queue = calloc(ranks, sizeof(int32_t)),
+                            .queued = calloc(ranks, sizeof(bool))};
+    if (timer->forward != NULL && timer->backward != NULL && timer->forward_place != NULL &&
+        timer->backward_place != NULL && timer->forwards != NULL && timer->backwards != NULL && timer->free != NULL &&
+        timer->start != NULL && timer->held != NULL && timer->at != NULL && timer->queue != NULL &&
+        timer->queued != NULL)
+        return DP_OK;
+    timer_clear(timer);
+    return dp_fail(DP_ERR_NOMEM, "search: no memory to time %zu passes", cells);
+}
+
+void timer_clear(list_timer_t *timer)
+{
+    free(timer->forward);
+    free(timer->backward);
+    free(timer->forward_place);
+    free(timer->backward_place);
+    free(timer->forwards);
+    free(timer->backwards);
+    free(timer->free);
+    free(timer->start);
+    free(timer->held);
+    free(timer->at);
+    free(timer->queue);
+    free(timer->queued);
+    *timer = (list_timer_t){.forward = NULL};
+}
+
+typedef struct pass {
+    list_timer_t *timer;
+    const shape_t *shape;
+    int32_t head, waiting; /* of the queue */
+    bool disordered;       /* a rank used messages in another order than they were made in */
+} pass_t;
+
+static int64_t cell(const shape_t *shape, int32_t rank, int32_t chunk, int32_t microbatch)
+{
+    return rank_chunk(shape, rank, chunk) * shape->path_microbatches + microbatch;
+}
+
+static void look_at(pass_t *pass, int32_t rank)
+{
+    if (rank < 0 || pass->timer->queued[rank])
+        return;
+    pass->timer->queued[rank] = true;
+    pass->timer->queue[(pass->head + pass->waiting++) % pass->shape->ranks] = rank;
+}
+
+/* When the data for one side are there; negative: not yet. */
+static double ready(const pass_t *pass, int32_t rank, int kind, int32_t chunk, int32_t microbatch)
+{
+    const shape_t *shape = pass->shape;
+    const dp_place_t *place = &shape->places[rank_chunk(shape, rank, chunk)];
+    const list_timer_t *timer = pass->timer;
+    double own = 0.0, other = 0.0;
+    int32_t from = kind == DP_OP_F ? place->prev_rank : place->next_rank;
+
+    if (kind == DP_OP_W)
+        return timer->backward[cell(shape, rank, chunk, microbatch)];
+    if (kind != DP_OP_F)
+        own = timer->forward[cell(shape, rank, chunk, microbatch)];
+    if (from >= 0)
+        other = kind == DP_OP_F ? timer->forward[cell(shape, from, place->prev_chunk, microbatch)]
+                                : timer->backward[cell(shape, from, place->next_chunk, microbatch)];
+    if (own < 0.0 || other < 0.0)
+        return -1.0;
+    return fmax(own, from >= 0 && from != rank ? other + shape->hop : other);
+}
+
+static void finish_forward(pass_t *pass, int32_t rank, int32_t chunk, int32_t microbatch, double end)
+{
+    const shape_t *shape = pass->shape;
+    const dp_place_t *place = &shape->places[rank_chunk(shape, rank, chunk)];
+    int32_t nth = pass->timer->forwards[rank_chunk(shape, rank, chunk)]++;
+
+    if (place->prev_rank >= 0 && place->prev_rank != rank &&
+        pass->timer->forward_place[cell(shape, place->prev_rank, place->prev_chunk, microbatch)] != nth)
+        pass->disordered = true;
+    pass->timer->forward[cell(shape, rank, chunk, microbatch)] = end;
+    pass->timer->forward_place[cell(shape, rank, chunk, microbatch)] = nth;
+    look_at(pass, place->next_rank);
+}
+
+static void finish_backward(pass_t *pass, int32_t rank, int32_t chunk, int32_t microbatch, double end)
+{
+    const shape_t *shape = pass->shape;
+    const dp_place_t *place = &shape->places[rank_chunk(shape, rank, chunk)];
+    int32_t nth = pass->timer->backwards[rank_chunk(shape, rank, chunk)]++;
+
+    if (place->next_rank >= 0 && place->next_rank != rank &&
+        pass->timer->backward_place[cell(shape, place->next_rank, place->next_chunk, microbatch)] != nth)
+        pass->disordered = true;
+    pass->timer->backward[cell(shape, rank, chunk, microbatch)] = end;
+    pass->timer->backward_place[cell(shape, rank, chunk, microbatch)] = nth;
+    look_at(pass, place->prev_rank);
+}
+
+/* Runs an operation if its data are there. */
+static bool run_op(pass_t *pass, int32_t rank, const dp_op_t *op, double *peak)
+{
+    list_timer_t *timer = pass->timer;
+    bool pair = op->kind == DP_OP_FB;
+    double when = ready(pass, rank, pair ? DP_OP_F : op->kind, op->chunk, op->microbatch), end;
+    double when2 = pair ? ready(pass, rank, DP_OP_B, op->chunk2, op->microbatch2) : 0.0;
+
+    if (when < 0.0 || when2 < 0.0)
+        return false;
+    when = fmax(timer->free[rank], fmax(when, when2));
+    end = when + pass->shape->cost[op->kind];
+    if (timer->at[rank] == 0)
+        timer->start[rank] = when;
+    timer->free[rank] = end;
+    if (op->kind == DP_OP_F || pair) {
+        timer->held[rank] += pass->shape->share;
+        *peak = fmax(*peak, timer->held[rank]);
+        finish_forward(pass, rank, op->chunk, op->microbatch, end);
+    }
+    if (op->kind == DP_OP_B || op->kind == DP_OP_I)
+        finish_backward(pass, rank, op->chunk, op->microbatch, end);
+    if (pair)
+        finish_backward(pass, rank, op->chunk2, op->microbatch2, end);
+    if (op->kind == DP_OP_B || op->kind == DP_OP_W || pair)
+        timer->held[rank] -= pass->shape->share;
+    return true;
+}
+
+static void reset(pass_t *pass)
+{
+    list_timer_t *timer = pass->timer;
+    int64_t cells = cell(pass->shape, pass->shape->ranks, 0, 0);
+
+    for (int64_t c = 0; c < cells; c++)
+        timer->forward[c] = timer->backward[c] = -1.0;
+    for (int64_t c = 0; c < rank_chunk(pass->shape, pass->shape->ranks, 0); c++)
+        timer->forwards[c] = timer->backwards[c] = 0;
+    for (int32_t r = 0; r < pass->shape->ranks; r++) {
+        timer->free[r] = timer->start[r] = timer->held[r] = 0.0;
+        timer->at[r] = 0;
+        timer->queued[r] = false;
+        look_at(pass, r);
+    }
+}
+
+static timing_t sum_up(const pass_t *pass, double peak)
+{
+    const shape_t *shape = pass->shape;
+    const list_timer_t *timer = pass->timer;
+    double first = INFINITY, last = 0.0, longest = 0.0, sum = 0.0;
+
+    for (int32_t r = 0; r < shape->ranks; r++) {
+        int32_t mirror = shape->places[rank_chunk(shape, r, 0)].mirror_rank;
+        int32_t other = mirror >= 0 ? mirror : r;
+
+        first = fmin(first, timer->start[r]);
+        last = fmax(last, timer->free[r]);
+        longest = fmax(longest, fmax(timer->free[r], timer->free[other]) - fmin(timer->start[r], timer->start[other]));
+        sum += timer->free[r];
+    }
+    return (timing_t){shape->barrier ? last - first : longest, sum / shape->ranks, peak};
+}
+
+timing_t timer_run(list_timer_t *timer, const shape_t *shape, const lists_t *lists, double cap)
+{
+    pass_t pass = {.timer = timer, .shape = shape};
+    double peak = 0.0;
+    bool complete = true;
+
+    reset(&pass);
+    while (pass.waiting > 0) {
+        int32_t rank = timer->queue[pass.head];
+        const dp_op_t *ops = lists->ops + (int64_t)rank * lists->room;
+
+        pass.head = (pass.head + 1) % shape->ranks;
+        pass.waiting--;
+        timer->queued[rank] = false;
+        while (!pass.disordered && timer->at[rank] < lists->count[rank] &&
+               run_op(&pass, rank, &ops[timer->at[rank]], &peak))
+            timer->at[rank]++;
+    }
+    for (int32_t r = 0; r < shape->ranks; r++)
+        complete = complete && timer->at[r] == lists->count[r];
+    if (!complete || pass.disordered || (cap >= 0.0 && peak > cap + 1e-9))
+        return (timing_t){INFINITY, INFINITY, peak};
+    return sum_up(&pass, peak);
+}

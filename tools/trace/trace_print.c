@@ -1,0 +1,389 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * trace_print.c: the figures of a trace as text. */
+#include "trace_print.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_GRIDS   6
+#define MOST_GROUPS  40
+#define MOST_COLUMNS 5 /* streams in the table by annotation */
+
+char *trace_microseconds(int64_t ns, char text[32])
+{
+    char digits[32];
+    int64_t us = (ns < 0 ? ns - 500 : ns + 500) / 1000;
+    int n = snprintf(digits, sizeof(digits), "%" PRId64, us < 0 ? -us : us), used = 0;
+
+    if (us < 0)
+        text[used++] = '-';
+    for (int i = 0; i < n; i++) {
+        text[used++] = digits[i];
+        if (i + 1 < n && (n - 1 - i) % 3 == 0)
+            text[used++] = ',';
+    }
+    text[used] = 0;
+    return text;
+}
+
+double trace_percent(int64_t part, int64_t whole)
+{
+    return whole > 0 ? (double)part / (double)whole * 100.0 : 0.0;
+}
+
+/* In at most `room` columns, the middle left out. */
+static void fit(const char *name, size_t room, char *text, size_t bytes)
+{
+    char whole[TRACE_NAME_BYTES];
+    size_t n, tail;
+
+    snprintf(whole, sizeof(whole), "%s", name);
+    for (char *at = whole; *at != 0; at++)
+        if ((unsigned char)*at < ' ')
+            *at = ' ';
+    n = strlen(whole);
+    if (n <= room) {
+        snprintf(text, bytes, "%s", whole);
+        return;
+    }
+    tail = room / 2;
+    while (tail > 0 && ((unsigned char)whole[n - tail] & 0xc0) == 0x80)
+        tail--;
+    n -= tail;
+    room -= tail + 2;
+    while (room > 0 && ((unsigned char)whole[room] & 0xc0) == 0x80)
+        room--;
+    snprintf(text, bytes, "%.*s..%s", (int)room, whole, whole + n);
+}
+
+static void fit_kernel(const char *name, size_t room, char *text, size_t bytes)
+{
+    char kernel[TRACE_NAME_BYTES];
+
+    trace_short_name(name, kernel, sizeof(kernel));
+    fit(kernel, room, text, bytes);
+}
+
+static const char *record_name(const trace_t *trace, size_t record)
+{
+    return record != SIZE_MAX ? trace_name(trace, trace->records[record].name) : "(nothing)";
+}
+
+/* ---- text ---- */
+
+static void put_head(FILE *to, const overlap_rank_t *rank)
+{
+    char a[32], b[32];
+
+    fprintf(to, "\n%s\n", rank->rank->label);
+    fprintf(to, "  span           %12s\n", trace_microseconds(rank->end - rank->start, a));
+    fprintf(to, "  compute        %12s   %6.2f %% of the span\n", trace_microseconds(rank->compute, a),
+            trace_percent(rank->compute, rank->end - rank->start));
+    if (rank->comm > 0)
+        fprintf(to, "  communication  %12s   %6.2f %% of it hidden, %s exposed\n", trace_microseconds(rank->comm, a),
+                trace_percent(rank->hidden, rank->comm), trace_microseconds(rank->comm - rank->hidden, b));
+    else
+        fputs("  communication             0\n", to);
+    fprintf(to, "  idle           %12s   %6.2f %% of the span\n", trace_microseconds(rank->idle, a),
+            trace_percent(rank->idle, rank->end - rank->start));
+}
+
+static void put_streams(FILE *to, const trace_t *trace, const overlap_rank_t *rank)
+{
+    bool waits = false;
+
+    for (size_t s = 0; s < rank->nstreams; s++)
+        waits |= rank->streams[s].wait > 0;
+    fprintf(to, "\n  stream                 records         busy  of span      compute  communication%s\n",
+            waits ? "      waiting" : "");
+    for (size_t s = 0; s < rank->nstreams; s++) {
+        const overlap_stream_t *stream = &rank->streams[s];
+        char busy[32], compute[32], comm[32], wait[32], label[24];
+
+        fit(trace->streams[stream->stream].label, sizeof(label) - 2, label, sizeof(label));
+        fprintf(to, "  %-20s %9zu %12s %6.2f %% %12s %14s", label, stream->records,
+                trace_microseconds(stream->busy, busy), trace_percent(stream->busy, rank->end - rank->start),
+                stream->compute > 0 ? trace_microseconds(stream->compute, compute) : "-",
+                stream->comm > 0 ? trace_microseconds(stream->comm, comm) : "-");
+        if (waits)
+            fprintf(to, " %12s", stream->wait > 0 ? trace_microseconds(stream->wait, wait) : "-");
+        fputc('\n', to);
+    }
+}
+
+static void put_gaps(FILE *to, const trace_t *trace, const overlap_rank_t *rank)
+{
+    if (rank->ngaps == 0)
+        return;
+    fprintf(to, "\n  longest of %zu stretches of exposed communication\n", rank->exposed_gaps);
+    for (size_t g = 0; g < rank->ngaps; g++) {
+        const overlap_gap_t *gap = &rank->gaps[g];
+        char length[32], at[32], name[104];
+
+        fit_kernel(record_name(trace, gap->comm), sizeof(name) - 26, name, sizeof(name));
+        fprintf(to, "  %10s at %s: %s\n", trace_microseconds(gap->end - gap->start, length),
+                trace_microseconds(gap->start - rank->start, at), name);
+        fit_kernel(record_name(trace, gap->before), sizeof(name) - 20, name, sizeof(name));
+        fprintf(to, "             after %s\n", name);
+        fit_kernel(record_name(trace, gap->after), sizeof(name) - 20, name, sizeof(name));
+        fprintf(to, "             until %s\n", name);
+    }
+}
+
+static void put_grids(FILE *to, const trace_t *trace, const overlap_rank_t *rank, trace_class_t class)
+{
+    int64_t all = 0, shown = 0;
+    size_t rows = 0, left = 0;
+    char time[32];
+
+    for (size_t g = 0; g < rank->ngrids; g++)
+        all += rank->grids[g].class == class ? rank->grids[g].time / 1000 : 0;
+    for (size_t g = 0; g < rank->ngrids; g++) {
+        const overlap_grid_t *grid = &rank->grids[g];
+
+        if (grid->class != class)
+            continue;
+        if (rows++ >= MOST_GRIDS) {
+            left++;
+            continue;
+        }
+        shown += grid->time / 1000;
+        fprintf(to, "  %-14s %10" PRIu32 " %9zu %12s %6.2f %%", class == TRACE_COMM ? "communication" : "compute",
+                grid->blocks, grid->kernels, trace_microseconds(grid->time, time),
+                trace_percent(grid->time / 1000, all));
+        if (trace->head.sms > 0)
+            fprintf(to, "   %" PRId64 " of %" PRId64 " SMs",
+                    (int64_t)grid->blocks < trace->head.sms ? (int64_t)grid->blocks : trace->head.sms, trace->head.sms);
+        fputc('\n', to);
+    }
+    if (left > 0)
+        fprintf(to, "  %-14s %10s %9zu %12s %6.2f %%\n", class == TRACE_COMM ? "communication" : "compute", "others",
+                left, trace_microseconds((all - shown) * 1000, time), trace_percent(all - shown, all));
+}
+
+static void put_sms(FILE *to, const trace_t *trace, const overlap_rank_t *rank)
+{
+    if (rank->ngrids == 0)
+        return;
+    fputs("\n  kernels            blocks   kernels         time  of class   a block each\n", to);
+    put_grids(to, trace, rank, TRACE_COMM);
+    put_grids(to, trace, rank, TRACE_COMPUTE);
+    if (rank->sm_share[TRACE_COMPUTE] >= 0.0)
+        fprintf(to, "  grids cover, on average over time, %.1f %% of the SMs in computation",
+                rank->sm_share[TRACE_COMPUTE] * 100.0);
+    if (rank->sm_share[TRACE_COMPUTE] >= 0.0 && rank->sm_share[TRACE_COMM] >= 0.0)
+        fprintf(to, ", %.1f %% in communication", rank->sm_share[TRACE_COMM] * 100.0);
+    if (rank->sm_share[TRACE_COMPUTE] >= 0.0)
+        fputc('\n', to);
+}
+
+static const overlap_part_t *part_on(const overlap_rank_t *rank, const overlap_group_t *group, uint32_t stream)
+{
+    for (size_t p = 0; p < group->nparts; p++)
+        if (rank->parts[group->first_part + p].stream == stream)
+            return &rank->parts[group->first_part + p];
+    return NULL;
+}
+
+static void put_groups(FILE *to, const trace_t *trace, const overlap_rank_t *rank)
+{
+    size_t columns = rank->nstreams < MOST_COLUMNS ? rank->nstreams : MOST_COLUMNS;
+
+    if (rank->ngroups == 0)
+        return;
+    fputs("\n  annotation, mean busy     times", to);
+    for (size_t s = 0; s < columns; s++) {
+        char label[16];
+
+        fit(trace->streams[rank->streams[s].stream].label, 12, label, sizeof(label));
+        fprintf(to, " %12s", label);
+    }
+    fputc('\n', to);
+    for (size_t g = 0; g < rank->ngroups && g < MOST_GROUPS; g++) {
+        const overlap_group_t *group = &rank->groups[g];
+        char name[32], busy[32];
+
+        fit(trace_name(trace, group->name), 24, name, sizeof(name));
+        fprintf(to, "  %-24s %6zu", name, group->times);
+        for (size_t s = 0; s < columns; s++) {
+            const overlap_part_t *part = part_on(rank, group, rank->streams[s].stream);
+
+            fprintf(to, " %12s", part != NULL ? trace_microseconds(part->busy / (int64_t)group->times, busy) : "");
+        }
+        fputc('\n', to);
+    }
+    if (rank->ngroups > MOST_GROUPS)
+        fprintf(to, "  and %zu more; --format json has all\n", rank->ngroups - MOST_GROUPS);
+}
+
+dp_status_t trace_print_text(const overlap_t *overlap, const char *path, output_t *output)
+{
+    const trace_t *trace = overlap->trace;
+    FILE *to = output->file;
+
+    fprintf(to, "%s: %" PRIu64 " events, %zu records on %zu device%s; times in microseconds\n", path,
+            trace->head.events, trace->nrecords, trace->nranks, trace->nranks == 1 ? "" : "s");
+    for (size_t r = 0; r < overlap->nranks; r++) {
+        put_head(to, &overlap->ranks[r]);
+        put_streams(to, trace, &overlap->ranks[r]);
+        put_gaps(to, trace, &overlap->ranks[r]);
+        put_sms(to, trace, &overlap->ranks[r]);
+        put_groups(to, trace, &overlap->ranks[r]);
+    }
+    return DP_OK;
+}
+
+/* ---- JSON ---- */
+
+static void put_time(FILE *to, const char *key, int64_t ns)
+{
+    int64_t whole = ns / 1000;
+
+    fprintf(to, "\"%s\":%s%" PRId64, key, ns < 0 && whole == 0 ? "-" : "", whole);
+    if (ns % 1000 != 0)
+        fprintf(to, ".%03d", abs((int)(ns % 1000)));
+}
+
+static void put_name(FILE *to, const char *key, const char *name)
+{
+    fprintf(to, "\"%s\":", key);
+    output_json_string(to, name);
+}
+
+static const char *const class_names[] = {"compute", "communication", "wait"};
+
+static void json_streams(FILE *to, const trace_t *trace, const overlap_rank_t *rank)
+{
+    fputs("\"streams\":[", to);
+    for (size_t s = 0; s < rank->nstreams; s++) {
+        const overlap_stream_t *stream = &rank->streams[s];
+
+        fputs(s > 0 ? ",\n    {" : "\n    {", to);
+        put_name(to, "name", trace->streams[stream->stream].label);
+        fprintf(to, ",\"records\":%zu,", stream->records);
+        put_time(to, "busy", stream->busy);
+        fputc(',', to);
+        put_time(to, "compute", stream->compute);
+        fputc(',', to);
+        put_time(to, "communication", stream->comm);
+        fputc(',', to);
+        put_time(to, "wait", stream->wait);
+        fputc('}', to);
+    }
+    fputs("],\n   ", to);
+}
+
+static void json_record(FILE *to, const char *key, const trace_t *trace, size_t record)
+{
+    fprintf(to, ",\"%s\":", key);
+    if (record == SIZE_MAX)
+        fputs("null", to);
+    else
+        output_json_string(to, trace_name(trace, trace->records[record].name));
+}
+
+static void json_gaps(FILE *to, const trace_t *trace, const overlap_rank_t *rank)
+{
+    fprintf(to, "\"exposed_gaps\":%zu,\"longest_gaps\":[", rank->exposed_gaps);
+    for (size_t g = 0; g < rank->ngaps; g++) {
+        const overlap_gap_t *gap = &rank->gaps[g];
+
+        fputs(g > 0 ? ",\n    {" : "\n    {", to);
+        put_time(to, "start", gap->start - rank->start);
+        fputc(',', to);
+        put_time(to, "length", gap->end - gap->start);
+        json_record(to, "kernel", trace, gap->comm);
+        json_record(to, "before", trace, gap->before);
+        json_record(to, "after", trace, gap->after);
+        fputc('}', to);
+    }
+    fputs("],\n   ", to);
+}
+
+static void json_grids(FILE *to, const overlap_rank_t *rank)
+{
+    fputs("\"sm_share\":{\"compute\":", to);
+    output_json_number(to, rank->sm_share[TRACE_COMPUTE] >= 0.0 ? rank->sm_share[TRACE_COMPUTE]
+                                                                : (double)__builtin_nan(""));
+    fputs(",\"communication\":", to);
+    output_json_number(to, rank->sm_share[TRACE_COMM] >= 0.0 ? rank->sm_share[TRACE_COMM] : (double)__builtin_nan(""));
+    fputs("},\n   \"grids\":[", to);
+    for (size_t g = 0; g < rank->ngrids; g++) {
+        fprintf(to, "%s{\"class\":\"%s\",\"blocks\":%" PRIu32 ",\"kernels\":%zu,", g > 0 ? ",\n    " : "\n    ",
+                class_names[rank->grids[g].class], rank->grids[g].blocks, rank->grids[g].kernels);
+        put_time(to, "time", rank->grids[g].time);
+        fputc('}', to);
+    }
+    fputs("],\n   ", to);
+}
+
+static void json_groups(FILE *to, const trace_t *trace, const overlap_rank_t *rank)
+{
+    fputs("\"annotations\":[", to);
+    for (size_t g = 0; g < rank->ngroups; g++) {
+        const overlap_group_t *group = &rank->groups[g];
+
+        fputs(g > 0 ? ",\n    {" : "\n    {", to);
+        put_name(to, "name", trace_name(trace, group->name));
+        fprintf(to, ",\"times\":%zu,\"records\":%zu,", group->times, group->records);
+        put_time(to, "compute", group->compute);
+        fputc(',', to);
+        put_time(to, "communication", group->comm);
+        fputs(",\"streams\":[", to);
+        for (size_t p = 0; p < group->nparts; p++) {
+            const overlap_part_t *part = &rank->parts[group->first_part + p];
+
+            fputs(p > 0 ? ",{" : "{", to);
+            put_name(to, "name", trace->streams[part->stream].label);
+            fprintf(to, ",\"records\":%zu,", part->records);
+            put_time(to, "busy", part->busy);
+            fputc('}', to);
+        }
+        fputs("]}", to);
+    }
+    fputs("]", to);
+}
+
+static void json_rank(FILE *to, const trace_t *trace, const overlap_rank_t *rank)
+{
+    fputs("\n  {", to);
+    put_name(to, "name", rank->rank->label);
+    fputc(',', to);
+    put_time(to, "span", rank->end - rank->start);
+    fputc(',', to);
+    put_time(to, "compute", rank->compute);
+    fputc(',', to);
+    put_time(to, "communication", rank->comm);
+    fputc(',', to);
+    put_time(to, "hidden", rank->hidden);
+    fputc(',', to);
+    put_time(to, "exposed", rank->comm - rank->hidden);
+    fputc(',', to);
+    put_time(to, "idle", rank->idle);
+    fputs(",\n   ", to);
+    json_streams(to, trace, rank);
+    json_gaps(to, trace, rank);
+    json_grids(to, rank);
+    json_groups(to, trace, rank);
+    fputc('}', to);
+}
+
+dp_status_t trace_print_json(const overlap_t *overlap, const char *path, output_t *output)
+{
+    const trace_t *trace = overlap->trace;
+    FILE *to = output->file;
+
+    fputc('{', to);
+    put_name(to, "trace", path);
+    fprintf(to, ",\"events\":%" PRIu64 ",\"records\":%zu,\"sms\":", trace->head.events, trace->nrecords);
+    output_json_number(to, trace->head.sms > 0 ? (double)trace->head.sms : (double)__builtin_nan(""));
+    fputs(",\"ranks\":[", to);
+    for (size_t r = 0; r < overlap->nranks; r++) {
+        fputs(r > 0 ? "," : "", to);
+        json_rank(to, trace, &overlap->ranks[r]);
+    }
+    fputs("\n]}\n", to);
+    return DP_OK;
+}

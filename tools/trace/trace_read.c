@@ -1,0 +1,358 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * trace_read.c: the events of a Chrome trace. */
+#include "trace_read.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "trace_file.h"
+
+typedef struct reading {
+    json_reader_t *json;
+    bool keep;
+    trace_event_fn on_event;
+    void *user;
+    trace_head_t *head;
+    trace_event_t event;
+} reading_t;
+
+/* As much as fits, without half a character at the end. */
+static void copy_text(char *to, size_t room, const char *from)
+{
+    size_t n = strnlen(from, room - 1);
+
+    if (from[n] != 0)
+        while (n > 0 && ((unsigned char)from[n] & 0xc0) == 0x80)
+            n--;
+    memcpy(to, from, n);
+    to[n] = 0;
+}
+
+static bool is_scalar(const json_token_t *token)
+{
+    return token->kind == JSON_STRING || token->kind == JSON_NUMBER;
+}
+
+/* ---- an event's args ---- */
+
+static dp_status_t read_grid(reading_t *reading, const json_token_t *array)
+{
+    json_token_t token = *array;
+    uint64_t blocks = 1;
+    int64_t side;
+    dp_status_t status;
+
+    if (array->kind != JSON_ARRAY)
+        return json_skip(reading->json, array);
+    while ((status = json_next(reading->json, &token)) == DP_OK && token.kind != JSON_ARRAY_END) {
+        if (token.kind == JSON_NUMBER && json_integer(token.text, &side) && side > 0 && side <= INT32_MAX &&
+            blocks <= UINT32_MAX)
+            blocks *= (uint64_t)side;
+        else
+            blocks = 0;
+        status = json_skip(reading->json, &token);
+        if (status != DP_OK)
+            break;
+    }
+    reading->event.blocks = blocks;
+    return status;
+}
+
+static void take_number(const json_token_t *token, int64_t *out)
+{
+    int64_t value;
+
+    if (is_scalar(token) && json_integer(token->text, &value) && value >= 0)
+        *out = value;
+}
+
+static void take_detail(trace_event_t *event, const char *key, const json_token_t *token)
+{
+    static const char *const keys[TRACE_DETAILS] = {"step", "mb", "chunk", "stage", "segment", "pair"};
+    int64_t value;
+
+    for (int d = 0; d < TRACE_DETAILS; d++)
+        if (strcmp(key, keys[d]) == 0 && token->kind == JSON_NUMBER && json_integer(token->text, &value) &&
+            value >= 0 && value < INT32_MAX)
+            event->details[d] = (int32_t)value;
+}
+
+static dp_status_t read_args(reading_t *reading, const json_token_t *object)
+{
+    trace_event_t *event = &reading->event;
+    json_token_t token;
+    dp_status_t status;
+
+    if (object->kind != JSON_OBJECT)
+        return json_skip(reading->json, object);
+    while ((status = json_next(reading->json, &token)) == DP_OK && token.kind != JSON_OBJECT_END) {
+        char key[16];
+
+        copy_text(key, sizeof(key), token.text);
+        status = json_next(reading->json, &token);
+        if (status != DP_OK)
+            break;
+        if (strcmp(key, "stream") == 0)
+            take_number(&token, &event->stream);
+        else if (strcmp(key, "correlation") == 0)
+            take_number(&token, &event->correlation);
+        else if (strcmp(key, "name") == 0 && token.kind == JSON_STRING)
+            copy_text(event->label, sizeof(event->label), token.text);
+        else
+            take_detail(event, key, &token);
+        status = strcmp(key, "grid") == 0 ? read_grid(reading, &token) : json_skip(reading->json, &token);
+        if (status != DP_OK)
+            break;
+    }
+    return status;
+}
+
+/* ---- events ---- */
+
+static dp_status_t wrong_time(const json_token_t *token, const char *key)
+{
+    return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": \"%s\" is \"%.40s\": a number of microseconds is due",
+                   token->offset, key, token->text);
+}
+
+/* Its bytes, once it has been read. */
+static trace_place_t place_of(const reading_t *reading, const json_token_t *token)
+{
+    return (trace_place_t){(size_t)(token->offset - reading->event.offset),
+                           (size_t)(json_offset(reading->json) - token->offset)};
+}
+
+static dp_status_t take_field(reading_t *reading, const char *key, const json_token_t *token)
+{
+    trace_event_t *event = &reading->event;
+
+    if (strcmp(key, "args") == 0)
+        return read_args(reading, token);
+    if (!is_scalar(token))
+        return json_skip(reading->json, token);
+    if (strcmp(key, "ph") == 0) {
+        event->phase = token->text[0];
+    } else if (strcmp(key, "name") == 0) {
+        copy_text(event->name, sizeof(event->name), token->text);
+    } else if (strcmp(key, "cat") == 0) {
+        copy_text(event->category, sizeof(event->category), token->text);
+    } else if (strcmp(key, "pid") == 0) {
+        copy_text(event->pid, sizeof(event->pid), token->text);
+        event->pid_is_text = token->kind == JSON_STRING;
+        event->pid_place = place_of(reading, token);
+    } else if (strcmp(key, "tid") == 0) {
+        copy_text(event->tid, sizeof(event->tid), token->text);
+    } else if (strcmp(key, "id") == 0) {
+        copy_text(event->id, sizeof(event->id), token->text);
+        event->id_is_text = token->kind == JSON_STRING;
+        event->id_place = place_of(reading, token);
+    } else if (strcmp(key, "ts") == 0) {
+        event->start_place = place_of(reading, token);
+        event->has_start = json_nanoseconds(token->text, &event->start_ns);
+        return event->has_start ? DP_OK : wrong_time(token, key);
+    } else if (strcmp(key, "dur") == 0) {
+        event->has_length = json_nanoseconds(token->text, &event->length_ns);
+        return event->has_length ? DP_OK : wrong_time(token, key);
+    }
+    return DP_OK;
+}
+
+static void clear_event(trace_event_t *event, uint64_t offset)
+{
+    memset(event, 0, offsetof(trace_event_t, name));
+    event->name[0] = event->category[0] = event->pid[0] = event->tid[0] = event->id[0] = event->label[0] = 0;
+    event->offset = offset;
+    event->stream = event->correlation = -1;
+    memset(event->details, 0xff, sizeof(event->details));
+}
+
+static dp_status_t give_event(reading_t *reading)
+{
+    trace_event_t *event = &reading->event;
+    dp_status_t status = DP_OK;
+
+    if (event->has_length && (event->length_ns < 0 || event->start_ns > JSON_MOST_NS - event->length_ns))
+        return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": an event that ends before it begins, or never",
+                       event->offset);
+    if (reading->keep)
+        status = json_kept(reading->json, &event->kept, &event->kept_bytes);
+    reading->head->events++;
+    return status == DP_OK ? reading->on_event(reading->user, event) : status;
+}
+
+static dp_status_t read_event(reading_t *reading, const json_token_t *object)
+{
+    json_token_t token;
+    dp_status_t status;
+
+    if (object->kind != JSON_OBJECT)
+        return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": an event is due, {...}", object->offset);
+    clear_event(&reading->event, object->offset);
+    if (reading->keep)
+        json_keep(reading->json, object);
+    while ((status = json_next(reading->json, &token)) == DP_OK && token.kind != JSON_OBJECT_END) {
+        char key[16];
+
+        copy_text(key, sizeof(key), token.text);
+        status = json_next(reading->json, &token);
+        if (status == DP_OK)
+            status = take_field(reading, key, &token);
+        if (status != DP_OK)
+            break;
+    }
+    return status == DP_OK ? give_event(reading) : status;
+}
+
+static dp_status_t read_events(reading_t *reading, const json_token_t *array)
+{
+    json_token_t token;
+    dp_status_t status;
+
+    if (array->kind != JSON_ARRAY)
+        return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": traceEvents is not an array", array->offset);
+    while ((status = json_next(reading->json, &token)) == DP_OK && token.kind != JSON_ARRAY_END) {
+        status = read_event(reading, &token);
+        if (status != DP_OK)
+            break;
+    }
+    return status;
+}
+
+/* ---- around them ---- */
+
+/* {KEY: NUMBER, ...}: the number of one key, or of two. */
+static dp_status_t read_numbers(reading_t *reading, const json_token_t *object, const char *first, int64_t *first_out,
+                                const char *second, int64_t *second_out)
+{
+    json_token_t token;
+    dp_status_t status;
+
+    if (object->kind != JSON_OBJECT)
+        return json_skip(reading->json, object);
+    while ((status = json_next(reading->json, &token)) == DP_OK && token.kind != JSON_OBJECT_END) {
+        bool is_first = strcmp(token.text, first) == 0, is_second = strcmp(token.text, second) == 0;
+
+        status = json_next(reading->json, &token);
+        if (status == DP_OK && (is_first || is_second))
+            take_number(&token, is_first ? first_out : second_out);
+        if (status == DP_OK)
+            status = json_skip(reading->json, &token);
+        if (status != DP_OK)
+            break;
+    }
+    return status;
+}
+
+static dp_status_t read_devices(reading_t *reading, const json_token_t *array)
+{
+    json_token_t token;
+    dp_status_t status;
+    int64_t sms, id;
+
+    if (array->kind != JSON_ARRAY)
+        return json_skip(reading->json, array);
+    while ((status = json_next(reading->json, &token)) == DP_OK && token.kind != JSON_ARRAY_END) {
+        sms = -1;
+        status = read_numbers(reading, &token, "numSms", &sms, "id", &id);
+        if (reading->head->sms < 0)
+            reading->head->sms = sms;
+        if (status != DP_OK)
+            break;
+    }
+    return status;
+}
+
+static dp_status_t read_object(reading_t *reading)
+{
+    json_token_t token;
+    bool any = false;
+    dp_status_t status;
+
+    while ((status = json_next(reading->json, &token)) == DP_OK && token.kind != JSON_OBJECT_END) {
+        char key[32];
+
+        copy_text(key, sizeof(key), token.text);
+        status = json_next(reading->json, &token);
+        if (status != DP_OK)
+            break;
+        if (strcmp(key, "traceEvents") == 0) {
+            any = true;
+            status = read_events(reading, &token);
+        } else if (strcmp(key, "distributedInfo") == 0) {
+            status = read_numbers(reading, &token, "rank", &reading->head->rank, "world_size", &reading->head->world);
+        } else if (strcmp(key, "deviceProperties") == 0) {
+            status = read_devices(reading, &token);
+        } else {
+            if (strcmp(key, "baseTimeNanoseconds") == 0)
+                take_number(&token, &reading->head->base_ns);
+            status = json_skip(reading->json, &token);
+        }
+        if (status != DP_OK)
+            break;
+    }
+    if (status == DP_OK && !any)
+        return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": the object has no \"traceEvents\": not a Chrome trace",
+                       token.offset);
+    return status;
+}
+
+static dp_status_t read_document(reading_t *reading)
+{
+    json_token_t token;
+    dp_status_t status = json_next(reading->json, &token);
+
+    if (status == DP_OK && token.kind == JSON_OBJECT)
+        status = read_object(reading);
+    else if (status == DP_OK && token.kind == JSON_ARRAY)
+        status = read_events(reading, &token);
+    else if (status == DP_OK)
+        return dp_fail(DP_ERR_REJECTED, "byte %" PRIu64 ": not a Chrome trace, which is an object or an array",
+                       token.offset);
+    if (status == DP_OK)
+        status = json_next(reading->json, &token); /* nothing may follow */
+    return status;
+}
+
+dp_status_t trace_read(json_read_fn read, void *source, bool keep, trace_event_fn on_event, void *user,
+                       trace_head_t *head_out)
+{
+    reading_t *reading = calloc(1, sizeof(*reading));
+    dp_status_t status;
+
+    *head_out = (trace_head_t){.rank = -1, .world = -1, .sms = -1};
+    if (reading == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory to read a trace");
+    reading->keep = keep;
+    reading->on_event = on_event;
+    reading->user = user;
+    reading->head = head_out;
+    status = json_open(read, source, &reading->json);
+    if (status == DP_OK)
+        status = read_document(reading);
+    if (reading->json != NULL) {
+        head_out->bytes = json_offset(reading->json);
+        head_out->unclosed = json_unclosed(reading->json);
+    }
+    json_close(reading->json);
+    free(reading);
+    return status;
+}
+
+dp_status_t trace_read_file(const char *path, bool keep, trace_event_fn on_event, void *user, trace_head_t *head_out)
+{
+    char message[256];
+    trace_file_t *file;
+    dp_status_t status = trace_file_open(path, &file);
+
+    *head_out = (trace_head_t){.rank = -1};
+    if (status == DP_OK)
+        status = trace_read(trace_file_read, file, keep, on_event, user, head_out);
+    trace_file_close(file);
+    if (status == DP_OK)
+        return DP_OK;
+    snprintf(message, sizeof(message), "%s", dp_last_error());
+    return dp_fail(status, "%s: %s", strcmp(path, "-") == 0 ? "standard input" : path, message);
+}

@@ -1,0 +1,332 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * trace_view.c: fills trace_page.html with a trace. Records are five numbers each: start and length, name, range,
+ * blocks; starts are differences, so that most numbers are short. */
+#include "trace_view.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "trace_segment.h"
+
+#define MOST_RECORDS (4u << 20)
+#define MARKER       "@DATA@"
+
+static const char page[] = {
+#include "tools/trace/trace_page.inc"
+};
+
+typedef struct writer {
+    const overlap_t *overlap;
+    const trace_t *trace;
+    FILE *to;
+    uint32_t *names;  /* [names] number on the page + 1; 0: not there */
+    uint32_t *groups; /* the same for annotations */
+    uint32_t *ranges; /* [ranges] number within the rank + 1 */
+    uint32_t nnames, ngroups;
+} writer_t;
+
+/* ---- names ---- */
+
+static void number_names(writer_t *writer)
+{
+    for (size_t i = 0; i < writer->trace->nrecords; i++) {
+        const trace_record_t *record = &writer->trace->records[i];
+        uint32_t group = trace_group(writer->trace, record);
+
+        if (writer->names[record->name] == 0)
+            writer->names[record->name] = ++writer->nnames;
+        if (group != TRACE_NONE && writer->groups[group] == 0)
+            writer->groups[group] = ++writer->ngroups;
+    }
+}
+
+/* Of each name that has a number, which. */
+static uint32_t *by_number(const uint32_t *numbers, size_t names, uint32_t count)
+{
+    uint32_t *order = malloc((count + 1) * sizeof(*order));
+
+    for (size_t n = 0; order != NULL && n < names; n++)
+        if (numbers[n] > 0)
+            order[numbers[n] - 1] = (uint32_t)n;
+    return order;
+}
+
+static dp_status_t put_names(const writer_t *writer)
+{
+    uint32_t *order = by_number(writer->names, trace_names(writer->trace), writer->nnames);
+    uint8_t *classes = calloc(writer->nnames + 1, 1);
+
+    if (order == NULL || classes == NULL) {
+        free(order);
+        free(classes);
+        return dp_fail(DP_ERR_NOMEM, "no memory for %" PRIu32 " names", writer->nnames);
+    }
+    for (size_t i = 0; i < writer->trace->nrecords; i++)
+        classes[writer->names[writer->trace->records[i].name] - 1] = writer->trace->records[i].class;
+    fputs("\"names\":[", writer->to);
+    for (uint32_t n = 0; n < writer->nnames; n++) {
+        const char *name = trace_name(writer->trace, order[n]);
+        char text[TRACE_NAME_BYTES];
+
+        trace_short_name(name, text, sizeof(text));
+        fputs(n > 0 ? ",\n[" : "\n[", writer->to);
+        output_script_string(writer->to, text);
+        fputc(',', writer->to);
+        output_script_string(writer->to, name);
+        fprintf(writer->to, ",%d]", classes[n]);
+    }
+    fputs("],\n", writer->to);
+    free(order);
+    free(classes);
+    return DP_OK;
+}
+
+/* 0 forward, 1 backward, 2 backward for weights; -1: neither. */
+static int pass_of(const writer_t *writer, const char *name)
+{
+    int key = trace_segment_of(name, NULL, 0);
+
+    if (key >= 0)
+        return trace_key_pass(key);
+    if (writer->trace->ndetails == 0 || strlen(name) == 0 || strchr("FBIW", name[strlen(name) - 1]) == NULL)
+        return -1;
+    return trace_pass_of(name) == DP_OP_F ? 0 : trace_pass_of(name) == DP_OP_W ? 2 : 1;
+}
+
+static dp_status_t put_groups(const writer_t *writer)
+{
+    uint32_t *order = by_number(writer->groups, trace_names(writer->trace), writer->ngroups);
+
+    if (order == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for %" PRIu32 " annotations", writer->ngroups);
+    fputs("\"groups\":[", writer->to);
+    for (uint32_t n = 0; n < writer->ngroups; n++) {
+        const char *name = trace_name(writer->trace, order[n]);
+
+        fputs(n > 0 ? ",[" : "[", writer->to);
+        output_script_string(writer->to, name);
+        fprintf(writer->to, ",%d]", pass_of(writer, name));
+    }
+    fputs("],\n", writer->to);
+    free(order);
+    return DP_OK;
+}
+
+/* ---- lanes ---- */
+
+/* The annotation's number within its rank, or, of ours, that of the kind of span behind all annotations. */
+static uint32_t range_number(writer_t *writer, const trace_record_t *record, uint32_t *nranges, uint32_t **groups_of,
+                             size_t *room)
+{
+    uint32_t group = trace_group(writer->trace, record);
+    uint32_t *slot;
+
+    if (group == TRACE_NONE)
+        return 0;
+    slot = &writer->ranges[record->range != TRACE_NONE ? record->range : writer->trace->nranges + group];
+    if (*slot != 0)
+        return *slot;
+    if (*nranges == *room) {
+        size_t bigger = *room < 64 ? 64 : 2 * *room;
+        uint32_t *grown = realloc(*groups_of, bigger * sizeof(**groups_of));
+
+        if (grown == NULL)
+            return 0; /* shown without its annotation */
+        *groups_of = grown;
+        *room = bigger;
+    }
+    (*groups_of)[*nranges] = writer->groups[group] - 1;
+    *slot = ++*nranges;
+    return *slot;
+}
+
+static void put_lane(writer_t *writer, const overlap_rank_t *rank, const overlap_stream_t *stream, uint32_t *nranges,
+                     uint32_t **groups_of, size_t *room)
+{
+    const trace_t *trace = writer->trace;
+    int64_t last = 0;
+    bool any = false, ours = false;
+
+    fputs("{\"label\":", writer->to);
+    output_script_string(writer->to, trace->streams[stream->stream].label);
+    fprintf(writer->to, ",\"busy\":%" PRId64 ",\"compute\":%" PRId64 ",\"comm\":%" PRId64 ",\"t\":[", stream->busy,
+            stream->compute, stream->comm);
+    for (size_t i = rank->rank->first; i < rank->rank->end; i++) {
+        const trace_record_t *record = &trace->records[i];
+
+        if (record->stream != stream->stream)
+            continue;
+        fprintf(writer->to, "%s%" PRId64 ",%" PRId64 ",%" PRIu32 ",%" PRIu32 ",%" PRIu32, any ? "," : "",
+                record->start - last, record->end - record->start, writer->names[record->name] - 1,
+                range_number(writer, record, nranges, groups_of, room), record->blocks);
+        last = record->start;
+        any = true;
+        ours |= record->detail != TRACE_NONE;
+    }
+    fprintf(writer->to, "],\"bands\":%d}", !ours);
+}
+
+static void put_lanes(writer_t *writer, const overlap_rank_t *rank)
+{
+    uint32_t nranges = 0, *groups_of = NULL;
+    size_t room = 0;
+
+    fputs("\"lanes\":[", writer->to);
+    for (size_t s = 0; s < rank->nstreams; s++) {
+        fputs(s > 0 ? ",\n" : "\n", writer->to);
+        put_lane(writer, rank, &rank->streams[s], &nranges, &groups_of, &room);
+    }
+    fputs("],\n\"ranges\":[", writer->to);
+    for (uint32_t r = 0; r < nranges; r++)
+        fprintf(writer->to, "%s%" PRIu32, r > 0 ? "," : "", groups_of[r]);
+    fputs("]", writer->to);
+    free(groups_of);
+    /* The next rank counts its own. */
+    for (size_t i = rank->rank->first; i < rank->rank->end; i++) {
+        uint32_t group = trace_group(writer->trace, &writer->trace->records[i]);
+        uint32_t range = writer->trace->records[i].range;
+
+        if (group != TRACE_NONE)
+            writer->ranges[range != TRACE_NONE ? range : writer->trace->nranges + group] = 0;
+    }
+}
+
+/* ---- ranks ---- */
+
+static void put_intervals(FILE *to, const char *key, const overlap_interval_t *intervals, size_t count)
+{
+    int64_t last = 0;
+
+    fprintf(to, ",\n\"%s\":[", key);
+    for (size_t k = 0; k < count; k++) {
+        fprintf(to, "%s%" PRId64 ",%" PRId64, k > 0 ? "," : "", intervals[k].start - last,
+                intervals[k].end - intervals[k].start);
+        last = intervals[k].start;
+    }
+    fputc(']', to);
+}
+
+/* x: exposed communication; c: computation. */
+static dp_status_t put_covers(const writer_t *writer, const overlap_rank_t *rank)
+{
+    overlap_interval_t *compute = NULL, *comm = NULL, *exposed = NULL;
+    size_t ncompute, ncomm, nexposed;
+    dp_status_t status = overlap_union(writer->trace, rank->rank, 1u << TRACE_COMPUTE, &compute, &ncompute);
+
+    if (status == DP_OK)
+        status = overlap_union(writer->trace, rank->rank, 1u << TRACE_COMM, &comm, &ncomm);
+    if (status == DP_OK)
+        status = overlap_minus(comm, ncomm, compute, ncompute, &exposed, &nexposed);
+    if (status == DP_OK) {
+        put_intervals(writer->to, "x", exposed, nexposed);
+        put_intervals(writer->to, "c", compute, ncompute);
+    }
+    free(compute);
+    free(comm);
+    free(exposed);
+    return status;
+}
+
+static int64_t name_number(const writer_t *writer, size_t record)
+{
+    return record == SIZE_MAX ? -1 : (int64_t)writer->names[writer->trace->records[record].name] - 1;
+}
+
+static void put_tables(const writer_t *writer, const overlap_rank_t *rank)
+{
+    FILE *to = writer->to;
+
+    fprintf(to, ",\n\"ngaps\":%zu,\"gaps\":[", rank->exposed_gaps);
+    for (size_t g = 0; g < rank->ngaps; g++)
+        fprintf(to, "%s[%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 "]", g > 0 ? "," : "",
+                rank->gaps[g].start, rank->gaps[g].end - rank->gaps[g].start, name_number(writer, rank->gaps[g].comm),
+                name_number(writer, rank->gaps[g].before), name_number(writer, rank->gaps[g].after));
+    fputs("],\n\"annotations\":[", to);
+    for (size_t g = 0; g < rank->ngroups; g++)
+        fprintf(to, "%s[%" PRIu32 ",%zu,%" PRId64 ",%" PRId64 "]", g > 0 ? "," : "",
+                writer->groups[rank->groups[g].name] - 1, rank->groups[g].times, rank->groups[g].compute,
+                rank->groups[g].comm);
+    fputs("],\n\"grids\":[", to);
+    for (size_t g = 0; g < rank->ngrids; g++)
+        fprintf(to, "%s[%d,%" PRIu32 ",%zu,%" PRId64 "]", g > 0 ? "," : "", rank->grids[g].class, rank->grids[g].blocks,
+                rank->grids[g].kernels, rank->grids[g].time);
+    fputs("]}", to);
+}
+
+static dp_status_t put_rank(writer_t *writer, const overlap_rank_t *rank)
+{
+    dp_status_t status;
+
+    fputs("\n{\"label\":", writer->to);
+    output_script_string(writer->to, rank->rank->label);
+    fprintf(writer->to,
+            ",\"records\":%zu,\"span\":%" PRId64 ",\"compute\":%" PRId64 ",\"comm\":%" PRId64 ",\"hidden\":%" PRId64
+            ",\"idle\":%" PRId64 ",\n",
+            rank->rank->end - rank->rank->first, rank->end - rank->start, rank->compute, rank->comm, rank->hidden,
+            rank->idle);
+    put_lanes(writer, rank);
+    status = put_covers(writer, rank);
+    put_tables(writer, rank);
+    return status;
+}
+
+static dp_status_t put_data(writer_t *writer, const char *title)
+{
+    const overlap_t *overlap = writer->overlap;
+    int64_t end = 0;
+    dp_status_t status;
+
+    for (size_t r = 0; r < overlap->nranks; r++)
+        end = overlap->ranks[r].end > end ? overlap->ranks[r].end : end;
+    fputs("{\"title\":", writer->to);
+    output_script_string(writer->to, title);
+    fprintf(writer->to, ",\"events\":%" PRIu64 ",\"records\":%zu,\"sms\":%" PRId64 ",\"span\":%" PRId64 ",\n",
+            writer->trace->head.events, writer->trace->nrecords, writer->trace->head.sms, end);
+    number_names(writer);
+    status = put_names(writer);
+    if (status == DP_OK)
+        status = put_groups(writer);
+    fputs("\"ranks\":[", writer->to);
+    for (size_t r = 0; r < overlap->nranks && status == DP_OK; r++) {
+        fputs(r > 0 ? "," : "", writer->to);
+        status = put_rank(writer, &overlap->ranks[r]);
+    }
+    fputs("]}", writer->to);
+    return status;
+}
+
+/* The marker, which is in the page once. */
+static const char *find_marker(void)
+{
+    return memmem(page, sizeof(page), MARKER, sizeof(MARKER) - 1);
+}
+
+dp_status_t trace_view_put(const overlap_t *overlap, const char *title, output_t *output)
+{
+    writer_t writer = {.overlap = overlap, .trace = overlap->trace, .to = output->file};
+    const char *marker = find_marker(), *rest = marker + sizeof(MARKER) - 1;
+    size_t names = trace_names(overlap->trace);
+    dp_status_t status;
+
+    if (overlap->trace->nrecords > MOST_RECORDS)
+        return dp_fail(DP_ERR_REJECTED, "%zu records, and browsers do not get on with more than %u: view fewer steps",
+                       overlap->trace->nrecords, MOST_RECORDS);
+    writer.names = calloc(names + 1, sizeof(*writer.names));
+    writer.groups = calloc(names + 1, sizeof(*writer.groups));
+    writer.ranges = calloc(overlap->trace->nranges + names + 1, sizeof(*writer.ranges));
+    if (writer.names == NULL || writer.groups == NULL || writer.ranges == NULL) {
+        status = dp_fail(DP_ERR_NOMEM, "no memory for %zu names", names);
+    } else {
+        status = output_write(output, page, (size_t)(marker - page));
+        if (status == DP_OK)
+            status = put_data(&writer, title);
+        if (status == DP_OK)
+            status = output_write(output, rest, sizeof(page) - (size_t)(rest - page));
+    }
+    free(writer.names);
+    free(writer.groups);
+    free(writer.ranges);
+    return status;
+}
