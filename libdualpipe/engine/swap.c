@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * swap.c: another comm backend between two steps. */
 #include "engine/engine.h"
+#include "group/pin.h"
 
 #include <string.h>
 
@@ -64,7 +65,10 @@ dp_status_t dp_pipeline_swap_comm(dp_pipeline_t *p, const char *comm)
     status = dp__agree_to_swap(p, status, name);
     if (status < 0)
         return status;
+    dp__group_begin_opening(p->group);
     status = move(p, vt, &old);
+    if (status >= 0)
+        status = dp__group_end_opening(p->group);
     if (status < 0)
         status = dp__engine_fail(p, status, "swapping the comm backend");
     else

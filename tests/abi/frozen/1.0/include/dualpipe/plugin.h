@@ -108,7 +108,8 @@ struct dp_host {
 #define DP_HOST_BOOT "dp.host.boot/1"
 typedef struct dp_host_boot {
     uint32_t struct_size;
-    /** Publishes `bytes` (at most 64 KiB) under `key` (at most 127 characters, unique in the job). [any] [blocks] */
+    /** Publishes `bytes` (at most 64 KiB) under `key` (at most 127 characters, unique in the job). What is published while
+     *  a pipeline opens or swaps its comm is there until all ranks have finished that. [any] [blocks] */
     dp_status_t (*put)(const dp_host_t *h, const char *key, const void *data, size_t bytes);
     /** Waits for `key` and copies it; its size must be exactly `bytes`. Fails as wait() does. [any] [blocks] */
     dp_status_t (*get)(const dp_host_t *h, const char *key, void *data, size_t bytes);
