@@ -162,7 +162,7 @@ static dp_status_t connect(dp_pipeline_t *p)
 
 static dp_status_t meet(dp_pipeline_t *p)
 {
-    return dp__group_end_opening(p->group);
+    return dp__group_settle(p->group);
 }
 
 static dp_status_t settle_options(dp_pipeline_t *p)
@@ -234,7 +234,7 @@ dp_status_t dp_pipeline_open(const dp_pipeline_options_t *options, dp_pipeline_t
     p->group = options->group;
     p->host = dp_group_host(options->group);
     p->run.enqueueing = -1;
-    dp__group_begin_opening(p->group);
+    dp__group_start_opening(p->group);
     status = set_up(p);
     if (status < 0) {
         status = dp__engine_fail(p, status, "opening the pipeline");

@@ -65,10 +65,10 @@ dp_status_t dp_pipeline_swap_comm(dp_pipeline_t *p, const char *comm)
     status = dp__agree_to_swap(p, status, name);
     if (status < 0)
         return status;
-    dp__group_begin_opening(p->group);
+    dp__group_start_opening(p->group);
     status = move(p, vt, &old);
     if (status >= 0)
-        status = dp__group_end_opening(p->group);
+        status = dp__group_settle(p->group);
     if (status < 0)
         status = dp__engine_fail(p, status, "swapping the comm backend");
     else

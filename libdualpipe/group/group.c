@@ -223,12 +223,12 @@ void dp_group_describe(const dp_group_t *group, int32_t rank, char *text, size_t
         group->link->describe(group, rank, text, bytes);
 }
 
-void dp__group_begin_opening(dp_group_t *group)
+void dp__group_start_opening(dp_group_t *group)
 {
     __atomic_store_n(&group->opening, 1, __ATOMIC_RELEASE);
 }
 
-dp_status_t dp__group_end_opening(dp_group_t *group)
+dp_status_t dp__group_settle(dp_group_t *group)
 {
     __atomic_store_n(&group->opening, 0, __ATOMIC_RELEASE);
     return group->link->gather(group, DP__MEET_SETTLE, NULL, 0, NULL);
