@@ -58,6 +58,11 @@ AC_DEFUN([DP_CUDA], [
     AM_CONDITIONAL([HAVE_CUBLASLT], [test "x$have_cublaslt" = xyes])
 ])
 
+# DP_OFI: sets have_ofi, OFI_CFLAGS and OFI_LIBS.
+AC_DEFUN([DP_OFI], [
+    PKG_CHECK_MODULES([OFI], [libfabric >= 1.14], [have_ofi=yes], [have_ofi=no])
+])
+
 # DP_MPI: sets have_mpi and MPICC.
 AC_DEFUN([DP_MPI], [
     AC_ARG_WITH([mpi], [AS_HELP_STRING([--without-mpi], [do not look for MPI])], [], [with_mpi=auto])
