@@ -30,7 +30,7 @@ $PACKAGE_STRING
   cuBLASLt       `dp_later $have_cublaslt`, for attention_cuda and attention_cudnn
   cuDNN          `dp_later $have_cudnn`, for attention_cudnn
   NCCL           `dp_later $have_nccl`, for comm_nccl
-  MPI            `dp_later $have_mpi`, for comparisons in bench
+  MPI            `dp_later $have_mpi`${MPI:+ ($MPI)}, for comm_mpi
 
 Next: make && make check
 
