@@ -35,11 +35,12 @@ typedef struct dp_group_options {
 #define DP_GROUP_OPTIONS_MIN DP_SIZE_TO(dp_group_options_t, insecure)
 
 /** What the environment says: `dualpipe run`, torchrun (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT), Open
- *  MPI (OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK) or Slurm (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID). */
+ *  MPI (OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK), MPICH (PMI_RANK, PMI_SIZE, MPI_LOCALRANKID) or Slurm (SLURM_PROCID,
+ *  SLURM_NTASKS, SLURM_LOCALID). */
 typedef struct dp_group_environment {
     uint32_t struct_size;           /* set by the caller */
     int32_t rank, size, local_rank; /* 0, 1, 0 when alone */
-    const char *launcher;           /* "dualpipe run", "torchrun", "Open MPI", "Slurm", "none" */
+    const char *launcher;           /* "dualpipe run", "torchrun", "Open MPI", "MPICH", "Slurm", "none" */
 } dp_group_environment_t;
 #define DP_GROUP_ENVIRONMENT_MIN DP_SIZE_TO(dp_group_environment_t, launcher)
 /** DP_ERR_INVALID when a variable is there but makes no sense. [any] */

@@ -70,7 +70,8 @@ struct dp_host {
     /**
      * The one way to wait. Returns DP_OK once (int32_t)(value - target) >= 0, with acquire order.
      * DP_ERR_TIMEOUT after `timeout_ns` (< 0: the job's own limit, see dp_group_options.hang_seconds), the first cause
-     * (DP_ERR_PEER, DP_ERR_INTERRUPTED, DP_ERR_ABORTED, ...) as soon as the job is aborted; `what` goes into the
+     * (DP_ERR_PEER, DP_ERR_INTERRUPTED, DP_ERR_ABORTED, ...) as soon as the job is aborted. With timeout_ns >= 0
+     * DP_ERR_TIMEOUT always means "not yet": a job that ended with it is DP_ERR_ABORTED there. `what` goes into the
      * message ("rank 2: send of F dir 0 mb 5 to rank 3 waits for a credit"). Spins some microseconds at most, and only
      * while nobody else wants the core, then sleeps in the kernel: ranks may outnumber cores. Works across processes on
      * shared memory. [any] [blocks]
