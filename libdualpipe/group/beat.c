@@ -3,18 +3,15 @@
  * beat.c: signs of life between hosts. On one host ranks see each other's processes and black boxes. To a rank of
  * another host rank 0 says four times a second that it lives and what it is doing, and hears the same. A host from which nothing comes for DP__SILENCE_SECONDS is gone, whatever
  * its kernel still answers. Between ranks of one host nothing is sent. */
-#include "base/memory.h"
 #include "group/process.h"
 
 #include <endian.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #define MOST_INTERVAL_NS  250000000
 #define LEAST_INTERVAL_NS 50000000
 #define STANDSTILL_NS     2000000000 /* our own: nobody can be blamed for what we did not hear then */
-#define NOBODY_YET        UINT64_MAX
 
 static int64_t interval_ns(const dp__process_t *p)
 {
@@ -42,8 +39,8 @@ static uint64_t number_for_others(const dp__process_t *p, int64_t now_ns)
 
     if (!dp__is_hub(p))
         return (uint64_t)dp__box_latest(p->peers[p->group.rank].boxes);
-    latest = dp__beat_latest(p);
-    return latest == 0 ? NOBODY_YET : latest > now_ns ? 0 : (uint64_t)(now_ns - latest);
+    latest = dp__news_latest(p);
+    return latest == 0 ? DP__NOBODY_YET : latest > now_ns ? 0 : (uint64_t)(now_ns - latest);
 }
 
 static void tell(dp__process_t *p, dp__connection_t *c, uint64_t number, bool open, const char *doing)
@@ -72,61 +69,6 @@ static void tell_all(dp__process_t *p, int64_t now_ns)
         tell(p, p->connections.all[i], number, open, doing);
     }
     p->beat.next_ns = any || dp__signal_value(&p->join.done) == 0 ? now_ns + interval_ns(p) : INT64_MAX;
-}
-
-/* ---- hearing ---- */
-
-bool dp__beat_hear(dp__process_t *p, int32_t rank, const dp__frame_t *frame)
-{
-    int64_t now = dp__now_ns();
-    dp__peer_t *peer = &p->peers[rank];
-    uint64_t number;
-
-    if (frame->bytes < sizeof(number) || frame->bytes - sizeof(number) >= sizeof(peer->news->doing))
-        return false;
-    if (peer->news == NULL)
-        peer->news = dp__calloc(1, sizeof(*peer->news));
-    if (peer->news == NULL)
-        return true; /* a few words less in a message */
-    memcpy(&number, frame->payload, sizeof(number));
-    number = le64toh(number);
-    if (!dp__is_hub(p) && number <= (uint64_t)now && now - (int64_t)number > p->beat.job_sign_ns)
-        p->beat.job_sign_ns = now - (int64_t)number;
-    if (dp__is_hub(p) && number != peer->news->sign)
-        peer->news->sign_ns = now;
-    peer->news->sign = number;
-    peer->news->told_ns = now;
-    peer->news->open = frame->value != 0;
-    snprintf(peer->news->doing, sizeof(peer->news->doing), "%s", (const char *)frame->payload + sizeof(number));
-    return true;
-}
-
-int64_t dp__beat_latest(const dp__process_t *p)
-{
-    int64_t latest = p->beat.job_sign_ns;
-
-    for (int32_t r = 0; r < p->group.size; r++) {
-        const dp__peer_t *peer = &p->peers[r];
-        int64_t box = dp__box_latest(peer->boxes), told = peer->news != NULL ? peer->news->sign_ns : 0;
-
-        latest = box > latest ? box : latest;
-        latest = told > latest ? told : latest;
-    }
-    return latest;
-}
-
-void dp__beat_doing(const dp__process_t *p, int32_t rank, char *text, size_t bytes)
-{
-    const dp__news_t *news = p->peers[rank].news;
-    char doing[256];
-    bool open = dp__box_describe(p->peers[rank].boxes, doing, sizeof(doing));
-
-    text[0] = '\0';
-    if (doing[0] != '\0')
-        snprintf(text, bytes, " %s %s", open ? "in" : "after", doing);
-    else if (news != NULL && news->doing[0] != '\0')
-        snprintf(text, bytes, " %s %s (told %.1f s before)", news->open ? "in" : "after", news->doing,
-                 (double)(dp__now_ns() - news->told_ns) * 1e-9);
 }
 
 /* ---- silence ---- */
@@ -181,7 +123,7 @@ static void end_for_silence(dp__process_t *p, int32_t rank, int64_t heard_ns, in
 
     dp__peer_name(p, rank, name, sizeof(name));
     dp__peer_name(p, p->group.rank, self, sizeof(self));
-    dp__beat_doing(p, rank, doing, sizeof(doing));
+    dp__news_doing(p, rank, doing, sizeof(doing));
     if (dp__is_hub(p))
         list_silent(p, before, alone ? -1 : p->peers[rank].machine, &ranks);
     else

@@ -113,7 +113,7 @@ void dp__peer_died(dp__process_t *p, int32_t rank, int error)
     char name[128], doing[320], text[640];
 
     dp__peer_name(p, rank, name, sizeof(name));
-    dp__beat_doing(p, rank, doing, sizeof(doing));
+    dp__news_doing(p, rank, doing, sizeof(doing));
     if (unreachable) /* whether it lives nobody knows */
         snprintf(text, sizeof(text), "%s is out of reach: %s%s%s", name, strerror(error),
                  doing[0] != '\0' ? "; it was last heard of" : "", doing);

@@ -615,7 +615,7 @@ static bool hear_member(dp__process_t *p, dp__connection_t *c, const dp__frame_t
         hear_seen(p, c);
         return true;
     case DP__FRAME_BEAT:
-        return dp__beat_hear(p, c->rank, frame);
+        return dp__news_hear(p, c->rank, frame);
     default:
         return false;
     }

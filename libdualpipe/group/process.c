@@ -375,7 +375,7 @@ static int64_t process_latest(const dp_group_t *group)
     int64_t latest;
 
     pthread_mutex_lock(&p->mutex);
-    latest = dp__beat_latest(p);
+    latest = dp__news_latest(p);
     pthread_mutex_unlock(&p->mutex);
     return latest;
 }

@@ -11,6 +11,7 @@
  *   connection.c  what both stand on: connections, frames, pieces of collect, how death and abort are noted
  *   boxes.c       black boxes that other processes map
  *   beat.c        signs of life between hosts
+ *   news.c        what is known of ranks
  *   machine.c     which processes can be seen from here */
 #ifndef DP_GROUP_PROCESS_H
 #define DP_GROUP_PROCESS_H
@@ -252,11 +253,15 @@ void dp__propose(dp__process_t *p, dp_status_t status, const char *text, uint32_
 /* ---- beat.c; with the mutex ---- */
 /* Tells ranks of other hosts that we live and what we do, and ends the job when a host has been silent for too long. */
 void dp__beat_tick(dp__process_t *p, int64_t now_ns);
-bool dp__beat_hear(dp__process_t *p, int32_t rank, const dp__frame_t *frame);
+
+/* ---- news.c; with the mutex ---- */
+#define DP__NOBODY_YET UINT64_MAX /* in place of a time */
+/* A beat of rank `rank`. false: no rank of this job would say that. */
+bool dp__news_hear(dp__process_t *p, int32_t rank, const dp__frame_t *frame);
 /* The latest moment, on our clock, at which an operation of any rank is known to have begun or ended; 0: none is. */
-int64_t dp__beat_latest(const dp__process_t *p);
+int64_t dp__news_latest(const dp__process_t *p);
 /* " in step 3: ..." or " after step 3: ...": what rank `rank` is or was doing, by its black box or its own words; "". */
-void dp__beat_doing(const dp__process_t *p, int32_t rank, char *text, size_t bytes);
+void dp__news_doing(const dp__process_t *p, int32_t rank, char *text, size_t bytes);
 
 /* ---- machine.c ---- */
 /* This boot of this machine, and this name space of process numbers; "" when the system does not say. */

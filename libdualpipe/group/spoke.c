@@ -307,7 +307,7 @@ static bool hear(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame
         hear_cause(p, frame);
         return true;
     case DP__FRAME_BEAT:
-        return c->wire.sealed && dp__beat_hear(p, 0, frame);
+        return c->wire.sealed && dp__news_hear(p, 0, frame);
     default:
         break;
     }
