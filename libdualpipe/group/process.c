@@ -318,6 +318,7 @@ static void free_process(dp__process_t *p)
     dp__free(p->connections.polls);
     dp__free(p->peers);
     dp__free(p->join.settings);
+    dp__group_free_places(&p->group);
     explicit_bzero(p, sizeof(*p));
     dp__free(p);
 }
@@ -353,6 +354,13 @@ static bool process_near(const dp_group_t *group, int32_t rank)
     return here[0] != '\0' && strcmp(p->peers[rank].machine, here) == 0;
 }
 
+static bool process_same_host(const dp_group_t *group, int32_t a, int32_t b)
+{
+    const dp__process_t *p = dp__process_of(group);
+
+    return a == b || (p->peers[a].machine[0] != '\0' && strcmp(p->peers[a].machine, p->peers[b].machine) == 0);
+}
+
 static const dp__group_link_t process_link = {
     .put = process_put,
     .get = process_get,
@@ -363,6 +371,7 @@ static const dp__group_link_t process_link = {
     .blackbox = dp__process_blackbox,
     .boxes = dp__process_boxes,
     .near = process_near,
+    .same_host = process_same_host,
     .leave = process_leave,
 };
 
@@ -482,6 +491,8 @@ dp_status_t dp__process_join(const dp_group_options_t *options, dp_group_t **gro
         return status;
     }
     status = await_others(p);
+    if (status == DP_OK)
+        status = dp__group_find_places(&p->group);
     if (status != DP_OK) {
         stop_control(p);
         free_process(p);
