@@ -298,13 +298,16 @@ static void a_late_peer_is_waited_for(conform_t *t)
     conform_rig_close(&w.rig);
 }
 
-/* The job's limit is one second and rank 1 does nothing: every wait has to end by itself and say for whom it waited. */
+/* The job's limit is one second and rank 1 does nothing: every wait has to end by itself and say for whom it waited. Where
+ * the streams of the device wait on their own, it is the device that sees the limit pass. */
 static void a_peer_that_never_comes_is_a_timeout(conform_t *t)
 {
     waits_t w;
+    bool host_runs;
 
     if (!waits_open(&w, t))
         return;
+    host_runs = (w.rig.device_vt->caps & DP_DEVICE_CAP_LAUNCH) != 0;
     if (t->rank == 1) { /* alive, but not in a wait of its own, which would also end */
         while (!conform_raised(t, 0) && dp_group_health(t->group) == DP_OK)
             conform_nap_ms(5);
@@ -315,16 +318,18 @@ static void a_peer_that_never_comes_is_a_timeout(conform_t *t)
         for (int trap = 0; trap < TRAPS; trap++) {
             if (!can_wait(&w, (trap_t)trap))
                 continue;
-            EXPECT_STATUS(t, w.rig.device_vt->synchronize(w.on[trap], conform_scaled_ns(4)), DP_ERR_TIMEOUT,
-                          "%s whose peer never comes, in a job that waits for one second,", traps[trap]);
+            EXPECT_STATUS(t, w.rig.device_vt->synchronize(w.on[trap], host_runs ? conform_scaled_ns(4) : -1),
+                          DP_ERR_TIMEOUT, "%s whose peer never comes, in a job that waits for one second,",
+                          traps[trap]);
             EXPECT(
-                t, strstr(conform_last_error(), "rank 1") != NULL,
+                t, !host_runs || strstr(conform_last_error(), "rank 1") != NULL,
                 "%s whose peer never comes has to end after the job's limit (one second) with a message that names rank 1; "
                 "four seconds later there is: %s",
                 traps[trap], conform_last_error());
         }
-        EXPECT_STATUS(t, w.rig.device_vt->query_error(w.rig.device), DP_ERR_TIMEOUT,
-                      "query_error of the device after a wait ended at the job's limit");
+        if (host_runs)
+            EXPECT_STATUS(t, w.rig.device_vt->query_error(w.rig.device), DP_ERR_TIMEOUT,
+                          "query_error of the device after a wait ended at the job's limit");
         conform_raise(t, 0);
     }
     conform_abort(t, DP_ERR_TIMEOUT, "rank 1 never came"); /* as an engine does */
@@ -505,11 +510,13 @@ static void nothing_is_left_behind(conform_t *t)
 {
     bool counts = t->rank == 0 || t->mode == CONFORM_PROCESSES;
     conform_held_t before = {0, 0, 0}, after;
-    int mapped = 0, names = conform_entries("/dev/shm");
+    int mapped = 0, names = 0;
 
     for (int round = 0; round < 4; round++) { /* the first one is for what libraries start once */
         use_and_close(t, round);
         EXPECT(t, conform_meet(t), "a rank failed");
+        if (round == 0)
+            names = conform_entries("/dev/shm");
         if (round == 0 && counts) {
             before = conform_held(t);
             mapped = shared_mappings();
@@ -517,6 +524,7 @@ static void nothing_is_left_behind(conform_t *t)
         EXPECT(t, conform_meet(t), "a rank failed");
     }
     after = counts ? conform_held(t) : before;
+    EXPECT(t, conform_meet(t), "a rank failed"); /* looking for names takes a descriptor */
     EXPECT(t, after.blocks == before.blocks && after.blocks == 0,
            "%lld blocks of the host's memory are left after close", (long long)after.blocks);
     EXPECT(t, after.threads == before.threads, "%d threads after one use, %d after four more closes", before.threads,
@@ -536,7 +544,8 @@ const conform_case_t conform_comm_ends[] = {
     {CONFORM_CASE(longer_configs_are_taken, 2,
                   "Configs of a newer host, with members that nobody knows yet, are taken; struct_size 0 is not.")},
     {CONFORM_CASE(the_end_of_the_job_ends_open, 2,
-                  "open waits for its peers no longer than the job lives, and gives the job's cause.")},
+                  "open waits for its peers no longer than the job lives, and gives the job's cause."),
+     .flags = CONFORM_ABSENT},
     {CONFORM_CASE(steps_allocate_nothing, 2, "Between start and close nothing is allocated, by whatever means.")},
     {CONFORM_CASE(a_late_peer_is_waited_for, 2,
                   "A peer that comes two seconds late is waited for: the only deadline is the job's.")},

@@ -205,6 +205,8 @@ void conform_rig_close_device(rig_t *rig)
 
 void conform_rig_close(rig_t *rig)
 {
+    if (dp_group_health(rig->t->group) < 0) /* a host waits for what it has enqueued, in a job that has ended as well */
+        (void)conform_synchronize_all(rig);
     rig->vt->close(rig->comm);
     conform_rig_close_device(rig);
 }

@@ -45,9 +45,10 @@ typedef struct conform_case {
 } conform_case_t;
 
 enum {
-    CONFORM_VICTIM = 1u << 0,      /* a rank dies: processes only */
-    CONFORM_ALL_SIZES = 1u << 1,   /* with 1, 2, ... `ranks` ranks */
-    CONFORM_ONLY_THREADS = 1u << 2 /* never as processes */
+    CONFORM_VICTIM = 1u << 0,       /* a rank dies: processes only */
+    CONFORM_ALL_SIZES = 1u << 1,    /* with 1, 2, ... `ranks` ranks */
+    CONFORM_ONLY_THREADS = 1u << 2, /* never as processes */
+    CONFORM_ABSENT = 1u << 3        /* a rank never opens: what a launcher makes of that is no matter of the plugin's */
 };
 
 /* In a table of cases: {CONFORM_CASE(function, 2, "What is demanded.")}, {CONFORM_CASE(...), .flags = ...}, {0} */

@@ -578,10 +578,10 @@ static int report(const trial_t *trial, const char *title, int status)
         failed = "it did not end in time and was killed";
     else if (failed == NULL && WIFSIGNALED(status))
         failed = strsignal(WTERMSIG(status));
-    else if (failed == NULL && status != 0 && launched) {
+    else if (failed == NULL && status != 0 && launched && (trial->test->flags & CONFORM_ABSENT) == 0) {
         snprintf(text, sizeof(text), "the launcher ended with status %d", WEXITSTATUS(status));
         failed = text;
-    } else if (failed == NULL && status != 0)
+    } else if (failed == NULL && status != 0 && !launched)
         failed = "the process ended with an error";
     else if (failed == NULL && !launched && output != NULL && output[0] != '\0' &&
              (trial->test->flags & CONFORM_VICTIM) == 0)

@@ -58,12 +58,45 @@ AC_DEFUN([DP_CUDA], [
     AM_CONDITIONAL([HAVE_CUBLASLT], [test "x$have_cublaslt" = xyes])
 ])
 
-# DP_MPI: sets have_mpi and MPICC.
+# DP_OFI: sets have_ofi, OFI_CFLAGS and OFI_LIBS.
+AC_DEFUN([DP_OFI], [
+    PKG_CHECK_MODULES([OFI], [libfabric >= 1.14], [have_ofi=yes], [have_ofi=no])
+])
+
+# DP_MPI: sets have_mpi, MPI (ompi or mpich, as pkg-config calls them), MPI_CFLAGS, MPI_LIBS, MPICC and MPIRUN; the same of the other
+# one, where both are there, as OTHER_MPI...: the tests try it as well.
 AC_DEFUN([DP_MPI], [
-    AC_ARG_WITH([mpi], [AS_HELP_STRING([--without-mpi], [do not look for MPI])], [], [with_mpi=auto])
-    have_mpi=no MPICC=
-    AS_IF([test "x$with_mpi" != xno], [AC_PATH_PROG([MPICC], [mpicc])])
-    AS_IF([test -n "$MPICC"], [have_mpi=yes], [
-        AS_IF([test "x$with_mpi" = xyes], [AC_MSG_ERROR([--with-mpi was asked for, but mpicc is not there])])
+    AC_ARG_WITH([mpi],
+        [AS_HELP_STRING([--with-mpi=ompi|mpich], [the MPI of comm_mpi, by its name for pkg-config @<:@the first that is there@:>@; --without-mpi looks for none])],
+        [], [with_mpi=auto])
+    AS_CASE([$with_mpi], [auto|yes|no|ompi|mpich], [], [AC_MSG_ERROR([--with-mpi=$with_mpi: the value must be ompi or mpich])])
+    have_ompi=no have_mpich=no MPI= OTHER_MPI=
+    AS_IF([test "x$with_mpi" != xno], [
+        PKG_CHECK_MODULES([OMPI], [ompi], [have_ompi=yes], [:])
+        PKG_CHECK_MODULES([MPICH], [mpich], [have_mpich=yes], [:])
+        AC_PATH_PROGS([OMPICC], [mpicc.openmpi mpicc])
+        AC_PATH_PROGS([MPICHCC], [mpicc.mpich mpicc])
+        AC_PATH_PROGS([OMPIRUN], [mpirun.openmpi mpirun])
+        AC_PATH_PROGS([MPICHRUN], [mpirun.mpich mpiexec.hydra mpirun])
     ])
+    AS_IF([test "x$have_ompi" = xyes && test "x$with_mpi" != xmpich], [
+        MPI=ompi MPI_CFLAGS=$OMPI_CFLAGS MPI_LIBS=$OMPI_LIBS MPICC=$OMPICC MPIRUN=$OMPIRUN
+    ], [test "x$have_mpich" = xyes && test "x$with_mpi" != xompi], [
+        MPI=mpich MPI_CFLAGS=$MPICH_CFLAGS MPI_LIBS=$MPICH_LIBS MPICC=$MPICHCC MPIRUN=$MPICHRUN
+    ], [test "x$with_mpi" != xauto && test "x$with_mpi" != xno], [
+        AC_MSG_ERROR([--with-mpi=$with_mpi was asked for, but pkg-config does not know it])
+    ])
+    AS_IF([test "x$have_ompi$have_mpich" = xyesyes], [
+        AS_IF([test "x$MPI" = xompi], [
+            OTHER_MPI=mpich OTHER_MPI_CFLAGS=$MPICH_CFLAGS OTHER_MPI_LIBS=$MPICH_LIBS OTHER_MPIRUN=$MPICHRUN
+        ], [
+            OTHER_MPI=ompi OTHER_MPI_CFLAGS=$OMPI_CFLAGS OTHER_MPI_LIBS=$OMPI_LIBS OTHER_MPIRUN=$OMPIRUN
+        ])
+    ])
+    AS_IF([test -n "$MPI"], [have_mpi=yes], [have_mpi=no])
+    m4_foreach_w([dp_variable],
+        [MPI MPI_CFLAGS MPI_LIBS MPICC MPIRUN OTHER_MPI OTHER_MPI_CFLAGS OTHER_MPI_LIBS OTHER_MPIRUN],
+        [AC_SUBST(dp_variable)])
+    AM_CONDITIONAL([HAVE_MPI], [test -n "$MPI" && test -n "$MPICC"])
+    AM_CONDITIONAL([HAVE_OTHER_MPI], [test -n "$OTHER_MPI"])
 ])

@@ -23,13 +23,14 @@ $PACKAGE_STRING
   cairo          `dp_found $have_cairo libcairo2-dev`, for figures of the dualpipe command
   jansson        `dp_found $have_jansson libjansson-dev`, for JSON matrices of dualpipe eplb
   zlib           `dp_found $have_zlib zlib1g-dev`, for reading gzip traces with the dualpipe command
+  libfabric      `dp_found $have_ofi libfabric-dev`, for comm_ofi
   Check          `dp_found $have_check check`, for make check
 
   CUDA           `dp_later $have_cuda` (toolkit 12.4 or later), for plugins on NVIDIA GPUs
   cuBLASLt       `dp_later $have_cublaslt`, for attention_cuda and attention_cudnn
   cuDNN          `dp_later $have_cudnn`, for attention_cudnn
   NCCL           `dp_later $have_nccl`, for comm_nccl
-  MPI            `dp_later $have_mpi`, for comparisons in bench
+  MPI            `dp_later $have_mpi`${MPI:+ ($MPI)}, for comm_mpi
 
 Next: make && make check
 

@@ -54,7 +54,8 @@
  * Waits end by the host: when the job is aborted (a rank died, another one failed), dp_host_t.wait, poll and aborted
  * say so, and every wait of the instance, on a stream as well, ends soon with the job's first cause. After a failure
  * only close is legal. Deadlines are the job's (wait and poll with timeout_ns < 0, "dp.host.limits/1"), never the
- * backend's own: a long computation of a peer is no fault.
+ * backend's own: a long computation of a peer is no fault. Where streams wait inside the device, in kernels or by its
+ * stream operations, it is the device's synchronize that sees the job's limit pass and names the stream.
  *
  * Runtimes that are global to the process (MPI, NVSHMEM: started once, ended once, progress only when asked). Such a
  * plugin may keep the runtime outside of its instances, and let it allocate by its own means and live until the

@@ -70,7 +70,8 @@ struct dp_host {
     /**
      * The one way to wait. Returns DP_OK once (int32_t)(value - target) >= 0, with acquire order.
      * DP_ERR_TIMEOUT after `timeout_ns` (< 0: the job's own limit, see dp_group_options.hang_seconds), the first cause
-     * (DP_ERR_PEER, DP_ERR_INTERRUPTED, DP_ERR_ABORTED, ...) as soon as the job is aborted; `what` goes into the
+     * (DP_ERR_PEER, DP_ERR_INTERRUPTED, DP_ERR_ABORTED, ...) as soon as the job is aborted. With timeout_ns >= 0
+     * DP_ERR_TIMEOUT always means "not yet": a job that ended with it is DP_ERR_ABORTED there. `what` goes into the
      * message ("rank 2: send of F dir 0 mb 5 to rank 3 waits for a credit"). Spins some microseconds at most, and only
      * while nobody else wants the core, then sleeps in the kernel: ranks may outnumber cores. Works across processes on
      * shared memory. [any] [blocks]
@@ -109,7 +110,8 @@ struct dp_host {
 #define DP_HOST_BOOT "dp.host.boot/1"
 typedef struct dp_host_boot {
     uint32_t struct_size;
-    /** Publishes `bytes` (at most 64 KiB) under `key` (at most 127 characters, unique in the job). [any] [blocks] */
+    /** Publishes `bytes` (at most 64 KiB) under `key` (at most 127 characters, unique in the job). What is published while
+     *  a pipeline opens or swaps its comm is there until all ranks have finished that. [any] [blocks] */
     dp_status_t (*put)(const dp_host_t *h, const char *key, const void *data, size_t bytes);
     /** Waits for `key` and copies it; its size must be exactly `bytes`. Fails as wait() does. [any] [blocks] */
     dp_status_t (*get)(const dp_host_t *h, const char *key, void *data, size_t bytes);

@@ -170,7 +170,7 @@ static dp_status_t connect(dp_pipeline_t *p)
 
 static dp_status_t meet(dp_pipeline_t *p)
 {
-    return dp_group_barrier(p->group);
+    return dp__group_settle(p->group);
 }
 
 static dp_status_t settle_options(dp_pipeline_t *p)
@@ -243,6 +243,7 @@ dp_status_t dp_pipeline_open(const dp_pipeline_options_t *options, dp_pipeline_t
     p->group = options->group;
     p->host = dp_group_host(options->group);
     p->run.enqueueing = -1;
+    dp__group_start_opening(p->group);
     status = set_up(p);
     if (status < 0) {
         status = dp__engine_fail(p, status, "opening the pipeline");
@@ -281,6 +282,7 @@ void dp_pipeline_close(dp_pipeline_t *p)
         p->device_vt->close(p->device);
     }
     dp__guard_close(p);
+    dp_group_blackbox_close(p->group, p->trace.records);
     dp__plans_free(p);
     dp__free(p->trace.kept);
     dp__free(p->trace.kept_count);

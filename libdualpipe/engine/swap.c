@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * swap.c: another comm backend between two steps. */
 #include "engine/engine.h"
+#include "group/pin.h"
 
 #include <stdbool.h>
 #include <string.h>
@@ -77,7 +78,10 @@ dp_status_t dp_pipeline_swap_comm(dp_pipeline_t *p, const char *comm)
         status = dp__agree_to_swap(p, find(p, name, &backend), name);
     if (status < 0)
         return status;
+    dp__group_start_opening(p->group);
     status = move(p, backend.vt, &old);
+    if (status >= 0)
+        status = dp__group_settle(p->group);
     if (status < 0) {
         status = dp__engine_fail(p, status, "swapping the comm backend");
     } else {

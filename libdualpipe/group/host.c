@@ -49,6 +49,18 @@ static int64_t host_now_ns(const dp_host_t *h)
     return dp__now_ns();
 }
 
+/* Whoever waits in slices takes DP_ERR_TIMEOUT for "not yet": a job that ended with it must not look the same. */
+static dp_status_t end_of_slice(const dp_group_t *group, dp_status_t status)
+{
+    char cause[1024];
+
+    if (status != DP_ERR_TIMEOUT || !dp__cause_is_set(group->cause))
+        return status;
+    (void)dp__cause_check(group->cause);
+    snprintf(cause, sizeof(cause), "%s", dp_last_error());
+    return dp_fail(DP_ERR_ABORTED, "%s", cause);
+}
+
 static dp_status_t host_wait(const dp_host_t *h, dp_signal_t *signal, uint32_t target, int64_t timeout_ns,
                              const char *what)
 {
@@ -56,12 +68,14 @@ static dp_status_t host_wait(const dp_host_t *h, dp_signal_t *signal, uint32_t t
 
     if (timeout_ns < 0)
         return dp__group_wait(group, signal, target, group->hang_ns, what);
-    return dp__cause_wait(group->cause, signal, target, timeout_ns, what);
+    return end_of_slice(group, dp__cause_wait(group->cause, signal, target, timeout_ns, what));
 }
 
 static dp_status_t host_poll(const dp_host_t *h, dp_poll_fn progress, void *arg, int64_t timeout_ns, const char *what)
 {
-    return dp__group_poll(group_of(h), progress, arg, timeout_ns, what);
+    dp_status_t status = dp__group_poll(group_of(h), progress, arg, timeout_ns, what);
+
+    return timeout_ns < 0 ? status : end_of_slice(group_of(h), status);
 }
 
 static void host_post(const dp_host_t *h, dp_signal_t *signal, uint32_t value)

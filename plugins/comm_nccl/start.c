@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ENTRIES_MOST 1024
+#define ENTRIES_MOST 680 /* what the boot service takes at once */
 
 typedef struct entry {
     uint32_t kind; /* 0: channel, 1: exchange */
@@ -18,22 +18,40 @@ typedef struct entry {
     int32_t peer;
     uint32_t capacity;
     uint64_t bytes;
+    char label[LABEL_BYTES];
 } entry_t;
+_Static_assert(ENTRIES_MOST * sizeof(entry_t) <= 65536, "a list fits one value of the boot service");
 
-static uint32_t collect(const dp_comm_t *comm, entry_t *entries)
+static dp_status_t collect(const dp_comm_t *comm, entry_t *entries, uint32_t *n_out)
 {
     uint32_t n = 0;
 
-    for (const dp_channel_end_t *end = comm->ends; end != NULL && n < ENTRIES_MOST; end = end->next)
-        if (!end->connected)
-            entries[n++] =
-                (entry_t){0, end->config.id,        end->config.slots, (uint32_t)end->config.sender, end->config.peer,
-                          0, end->config.slot_bytes};
-    for (const dp_exchange_t *x = comm->exchanges; x != NULL && n < ENTRIES_MOST; x = x->next)
-        if (!x->connected)
-            entries[n++] =
-                (entry_t){1, x->config.id, x->config.slots, 0, -1, x->config.capacity_rows, x->config.row_bytes};
-    return n;
+    for (const dp_channel_end_t *end = comm->ends; end != NULL && n <= ENTRIES_MOST; end = end->next)
+        if (!end->connected && n++ < ENTRIES_MOST) {
+            entries[n - 1] = (entry_t){.kind = 0,
+                                       .id = end->config.id,
+                                       .slots = end->config.slots,
+                                       .sender = (uint32_t)end->config.sender,
+                                       .peer = end->config.peer,
+                                       .bytes = end->config.slot_bytes};
+            memcpy(entries[n - 1].label, end->label, LABEL_BYTES);
+        }
+    for (const dp_exchange_t *x = comm->exchanges; x != NULL && n <= ENTRIES_MOST; x = x->next)
+        if (!x->connected && n++ < ENTRIES_MOST) {
+            entries[n - 1] = (entry_t){.kind = 1,
+                                       .id = x->config.id,
+                                       .slots = x->config.slots,
+                                       .peer = -1,
+                                       .capacity = x->config.capacity_rows,
+                                       .bytes = x->config.row_bytes};
+            memcpy(entries[n - 1].label, x->label, LABEL_BYTES);
+        }
+    *n_out = n;
+    return n <= ENTRIES_MOST ? DP_OK
+                             : DP_FAIL(comm->host, DP_ERR_UNSUPPORTED,
+                                       "group %s: rank %d has opened more than %d channels and exchanges: call start "
+                                       "in between",
+                                       comm->name, WORLD(comm), ENTRIES_MOST);
 }
 
 static dp_status_t show(dp_comm_t *comm, const entry_t *entries, uint32_t n)
@@ -65,22 +83,10 @@ static dp_status_t see(dp_comm_t *comm, int32_t rank, entry_t *entries, uint32_t
     return comm->boot->get(comm->host, key, entries, *n_out * sizeof(*entries));
 }
 
-static const char *label_of(const dp_comm_t *comm, const entry_t *e)
-{
-    for (const dp_channel_end_t *end = comm->ends; end != NULL; end = end->next)
-        if (e->kind == 0 && end->config.id == e->id && end->config.peer == e->peer &&
-            (uint32_t)end->config.sender == e->sender)
-            return end->label;
-    for (const dp_exchange_t *x = comm->exchanges; x != NULL; x = x->next)
-        if (e->kind == 1 && x->config.id == e->id)
-            return x->label;
-    return "?";
-}
-
 /* What `rank` has for our entry: the other end of the channel, or its exchange of that id. */
 static dp_status_t compare(const dp_comm_t *comm, const entry_t *mine, int32_t rank, const entry_t *theirs, uint32_t n)
 {
-    const char *what = mine->kind == 0 ? "channel" : "exchange", *label = label_of(comm, mine);
+    const char *what = mine->kind == 0 ? "channel" : "exchange";
 
     for (uint32_t i = 0; i < n; i++) {
         const entry_t *e = &theirs[i];
@@ -93,12 +99,12 @@ static dp_status_t compare(const dp_comm_t *comm, const entry_t *mine, int32_t r
         return DP_FAIL(
             comm->host, DP_ERR_MISMATCH,
             "group %s: %s %u \"%s\" has %u slots of %llu bytes, capacity %u, on rank %d, and %u of %llu, %u, on rank %d",
-            comm->name, what, mine->id, label, mine->slots, (unsigned long long)mine->bytes, mine->capacity,
+            comm->name, what, mine->id, mine->label, mine->slots, (unsigned long long)mine->bytes, mine->capacity,
             WORLD(comm), e->slots, (unsigned long long)e->bytes, e->capacity, comm->world[rank]);
     }
     return DP_FAIL(comm->host, DP_ERR_MISMATCH,
                    "group %s: rank %d has opened %s %u \"%s\", rank %d has not opened its side", comm->name,
-                   WORLD(comm), what, mine->id, label, comm->world[rank]);
+                   WORLD(comm), what, mine->id, mine->label, comm->world[rank]);
 }
 
 static dp_status_t compare_with(const dp_comm_t *comm, const entry_t *mine, uint32_t n, int32_t rank,
@@ -115,9 +121,10 @@ static dp_status_t compare_with(const dp_comm_t *comm, const entry_t *mine, uint
         for (uint32_t k = 0; k < n && !found; k++)
             found = theirs[i].kind == mine[k].kind && theirs[i].id == mine[k].id;
         if (!found)
-            status = DP_FAIL(
-                comm->host, DP_ERR_MISMATCH, "group %s: rank %d has opened %s %u, rank %d has not opened its side",
-                comm->name, comm->world[rank], theirs[i].kind == 0 ? "channel" : "exchange", theirs[i].id, WORLD(comm));
+            status = DP_FAIL(comm->host, DP_ERR_MISMATCH,
+                             "group %s: rank %d has opened %s %u \"%.*s\", rank %d has not opened its side", comm->name,
+                             comm->world[rank], theirs[i].kind == 0 ? "channel" : "exchange", theirs[i].id,
+                             LABEL_BYTES - 1, theirs[i].label, WORLD(comm));
     }
     return status;
 }
@@ -132,8 +139,9 @@ static dp_status_t agree(dp_comm_t *comm)
     if (mine == NULL)
         return DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory to start", comm->name);
     memset(mine, 0, 2 * ENTRIES_MOST * sizeof(*mine));
-    n = collect(comm, mine);
-    status = show(comm, mine, n);
+    status = collect(comm, mine, &n);
+    if (status >= 0)
+        status = show(comm, mine, n);
     for (int32_t r = 0; r < comm->nranks && status >= 0; r++) {
         if (r == comm->rank)
             continue;

@@ -36,7 +36,7 @@ dp_status_t device_wait(dp_device_t *device, dp_signal_t *signal, uint32_t targe
     const dp_host_t *host = device->host;
     dp_status_t status = host->wait(host, signal, target, timeout_ns, what);
 
-    while (status == DP_ERR_TIMEOUT && timeout_ns < 0) {
+    while (status == DP_ERR_TIMEOUT && timeout_ns < 0 && host->aborted(host) == DP_OK) {
         uint64_t before = progress(device);
 
         status = host->wait(host, signal, target, timeout_ns, what);
@@ -246,7 +246,7 @@ static dp_status_t drain(dp_stream_t *s, int64_t timeout_ns)
         device_wait(s->device, &s->drained, (uint32_t)s->tail, timeout_ns, "synchronize waits for a stream");
 
     /* the job is over: the worker leaves, so that the caller may free what it used, or is said not to */
-    if (status < 0 && status != DP_ERR_TIMEOUT && !join(s, LEAVE_NS))
+    if (status < 0 && s->host->aborted(s->host) < 0 && !join(s, LEAVE_NS))
         return DP_FAIL(s->host, DP_ERR_TIMEOUT, "a function on stream %s does not return", stream_name(s));
     return status;
 }

@@ -191,6 +191,10 @@ static dp_status_t wait_idle(dp_stream_t *s, int64_t timeout_ns)
         if (stream_idle(s, &idle))
             return idle < 0 ? idle : device_ask_watches(device);
         status = device_ask_watches(device);
+        if (host->aborted(host) < 0)
+            return leave(s, &idle)
+                       ? host->aborted(host)
+                       : DP_FAIL(host, DP_ERR_TIMEOUT, "a kernel on stream %s does not return", lane_name(s->lane));
         if (status < 0)
             return status;
         if (timeout_ns < 0 && progress(device) != seen) {
@@ -204,12 +208,8 @@ static dp_status_t wait_idle(dp_stream_t *s, int64_t timeout_ns)
                        : DP_FAIL(host, DP_ERR_TIMEOUT, "stream %s is not done after %.3g s", lane_name(s->lane),
                                  (double)timeout_ns * 1e-9);
         stamps_deliver(device);
-        status = host->wait(host, &never, 1, slice < limit - (now - since) ? slice : limit - (now - since),
-                            "synchronize waits for a stream");
-        if (status != DP_OK && status != DP_ERR_TIMEOUT)
-            return leave(s, &idle)
-                       ? status
-                       : DP_FAIL(host, DP_ERR_TIMEOUT, "a kernel on stream %s does not return", lane_name(s->lane));
+        (void)host->wait(host, &never, 1, slice < limit - (now - since) ? slice : limit - (now - since),
+                         "synchronize waits for a stream");
     }
 }
 

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
-# check_launchers.sh: ranks find each other by what other launchers put in the environment: real Open MPI where there is one, and
-# the variables of the others.
+# check_launchers.sh: ranks find each other by what other launchers put in the environment: Open MPI and MPICH themselves where they
+# are, and the variables of the others.
 set -u
 
 rank=$DP_TEST_BUILDDIR/tests/fault/run_rank
@@ -21,12 +21,37 @@ expect_sum() { # NAME COUNT SUM
 # A number that is the same for all ranks of a job and hardly for two jobs.
 job=$((20000 + $$ % 10000))
 
-if command -v mpirun >/dev/null 2>&1 && mpirun --version 2>/dev/null | grep -q 'Open MPI'; then
-    timeout 60 mpirun --allow-run-as-root --oversubscribe -n 4 "$rank" work >"$work/out" 2>&1
+launcher_of() { # PATTERN NAME...: the first of them that is there and says so of itself
+    pattern=$1
+    shift
+    for name in "$@"; do
+        if command -v "$name" >/dev/null 2>&1 && "$name" --version 2>/dev/null | grep -q "$pattern"; then
+            echo "$name"
+            return
+        fi
+    done
+}
+mpirun=$(launcher_of 'Open MPI' mpirun.openmpi mpirun)
+if [ -n "$mpirun" ]; then
+    timeout 60 "$mpirun" --allow-run-as-root --oversubscribe -n 4 "$rank" work >"$work/out" 2>&1
     expect_sum "Open MPI" 4 6
 else
     echo "Open MPI is not installed: its variables alone are tried"
 fi
+mpirun=$(launcher_of HYDRA mpirun.mpich mpiexec.hydra mpirun)
+if [ -n "$mpirun" ]; then
+    MASTER_PORT=$((job + 7)) timeout 60 "$mpirun" -n 4 "$rank" work >"$work/out" 2>&1
+    expect_sum "MPICH" 4 6
+else
+    echo "MPICH is not installed: its variables alone are tried"
+fi
+
+: >"$work/out"
+for r in 0 1 2; do
+    PMI_RANK=$r PMI_SIZE=3 MPI_LOCALRANKID=$r MASTER_PORT=$((job + 9)) timeout 60 "$rank" work >>"$work/out" 2>&1 &
+done
+wait
+expect_sum "variables of MPICH" 3 3
 
 : >"$work/out"
 for r in 0 1 2; do

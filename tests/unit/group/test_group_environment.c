@@ -14,6 +14,9 @@ static const char *const known[] = {"DUALPIPE_RUN",
                                     "OMPI_COMM_WORLD_RANK",
                                     "OMPI_COMM_WORLD_SIZE",
                                     "OMPI_COMM_WORLD_LOCAL_RANK",
+                                    "PMI_RANK",
+                                    "PMI_SIZE",
+                                    "MPI_LOCALRANKID",
                                     "SLURM_PROCID",
                                     "SLURM_NTASKS",
                                     "SLURM_LOCALID"};
@@ -37,6 +40,7 @@ static const form_case_t cases[] = {
      0,
      "Open MPI",
      NULL},
+    {{"PMI_RANK", "5", "PMI_SIZE", "6", "MPI_LOCALRANKID", "1", NULL}, DP_OK, 5, 6, 1, "MPICH", NULL},
     {{"SLURM_PROCID", "5", "SLURM_NTASKS", "6", "SLURM_LOCALID", "2", NULL}, DP_OK, 5, 6, 2, "Slurm", NULL},
     {{"DUALPIPE_RUN", "1", "RANK", "1", "WORLD_SIZE", "2", NULL}, DP_OK, 1, 2, 1, "dualpipe run", NULL},
     /* an inner launcher hides the outer one */
@@ -53,6 +57,7 @@ static const form_case_t cases[] = {
     {{"RANK", "0", "WORLD_SIZE", "0", NULL}, DP_ERR_INVALID, 0, 0, 0, NULL, "WORLD_SIZE=0"},
     {{"RANK", "0", "WORLD_SIZE", "4097", NULL}, DP_ERR_INVALID, 0, 0, 0, NULL, "WORLD_SIZE=4097"},
     {{"RANK", "0", "WORLD_SIZE", "2", "LOCAL_RANK", "two", NULL}, DP_ERR_INVALID, 0, 0, 0, NULL, "LOCAL_RANK=two"},
+    {{"MPI_LOCALRANKID", "0", "PMI_SIZE", "2", NULL}, DP_ERR_INVALID, 0, 0, 0, NULL, "PMI_RANK is not"},
     {{"SLURM_PROCID", "0", NULL}, DP_ERR_INVALID, 0, 0, 0, NULL, "SLURM_NTASKS is not"},
 };
 

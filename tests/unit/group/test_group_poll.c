@@ -85,6 +85,28 @@ START_TEST(a_deadline_of_ones_own_ends_it)
 }
 END_TEST
 
+/* Who waits in slices goes on at DP_ERR_TIMEOUT, so a job that ended with that very status is told in another way. */
+START_TEST(a_job_that_timed_out_is_no_slice_of_time)
+{
+    dp_group_t *group = alone(0);
+    const dp_host_t *host = dp_group_host(group);
+    runtime_t r = runtime_in(host, INT64_MAX / 2);
+    dp_signal_t never = {0, 0};
+
+    dp_group_abort(group, DP_ERR_TIMEOUT, "rank 1 never came");
+    for (int64_t slice = 0; slice <= 1000000000; slice += 500000000) {
+        ck_assert_int_eq(host->wait(host, &never, 1, slice, "a slice"), DP_ERR_ABORTED);
+        ck_assert_ptr_nonnull(strstr(host->last_error(host), "rank 1 never came"));
+        ck_assert_int_eq(host->poll(host, progress, &r, slice, "a slice"), DP_ERR_ABORTED);
+        ck_assert_ptr_nonnull(strstr(host->last_error(host), "rank 1 never came"));
+    }
+    ck_assert_int_eq(host->wait(host, &never, 1, -1, "the job's limit"), DP_ERR_TIMEOUT);
+    ck_assert_int_eq(host->poll(host, progress, &r, -1, "the job's limit"), DP_ERR_TIMEOUT);
+    ck_assert_int_eq(host->aborted(host), DP_ERR_TIMEOUT);
+    dp_group_leave(group);
+}
+END_TEST
+
 /* The job's own limit passes only while nobody gets on: as with wait(), a long computation of somebody is no hang. */
 START_TEST(the_jobs_limit_waits_for_those_who_work)
 {
@@ -241,6 +263,7 @@ int main(void)
 
     SUITE_ADD(suite, what_progress_says_is_passed_on);
     SUITE_ADD(suite, a_deadline_of_ones_own_ends_it);
+    SUITE_ADD(suite, a_job_that_timed_out_is_no_slice_of_time);
     SUITE_ADD(suite, the_jobs_limit_waits_for_those_who_work);
     SUITE_ADD(suite, a_long_wait_leaves_the_core_to_others);
     SUITE_ADD(suite, an_abort_ends_it_with_the_first_cause);

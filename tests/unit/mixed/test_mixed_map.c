@@ -5,6 +5,8 @@
 
 #include "mixed/map.h"
 
+#include <stdbool.h>
+
 enum { MOST = 7, HOSTS = 3 };
 
 static dp__mixed_map_t maps[MOST];

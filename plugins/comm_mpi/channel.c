@@ -1,0 +1,291 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * channel.c: messages and bundles of them. A message is two of MPI's on the tag of its channel: a head, which says what
+ * it is, and the data, in their own size. All messages of a bundle are handed to MPI before the first is waited for. */
+#include "comm_mpi.h"
+
+#include "plugins/common/check.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+/* What a stream gets to do. */
+typedef struct transfer {
+    dp_channel_end_t *end;
+    const void *from;    /* of a send */
+    unsigned char *slot; /* of a receive */
+    dp_message_tag_t tag;
+} transfer_t;
+
+static dp_status_t check_config(const dp_comm_t *comm, const dp_channel_config_t *c)
+{
+    const dp_host_t *host = comm->host;
+    size_t all;
+
+    if (c->struct_size < DP_CHANNEL_CONFIG_MIN)
+        return check_size(host, "comm_mpi", "config", "dp_channel_config_t", c->struct_size, DP_CHANNEL_CONFIG_MIN);
+    if (c->peer < 0 || c->peer >= comm->nranks || c->peer == comm->rank)
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u leads to rank %d of %d", comm->name, c->id, c->peer,
+                       comm->nranks);
+    if (c->slots < 1 || c->slot_bytes < 1 || c->slot_bytes > UINT32_MAX ||
+        __builtin_mul_overflow((size_t)c->slots, c->slot_bytes + LINE_BYTES, &all) || all > SIZE_MAX / 8)
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u cannot have %u slots of %zu bytes", comm->name,
+                       c->id, c->slots, c->slot_bytes);
+    if (c->slot_bytes > INT_MAX)
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
+                       "group %s: channel %u has slots of %zu bytes; MPI counts to %d: use smaller micro-batches",
+                       comm->name, c->id, c->slot_bytes, INT_MAX);
+    for (const dp_channel_end_t *end = comm->ends; end != NULL; end = end->next)
+        if (end->config.id == c->id && end->config.peer == c->peer && (end->config.sender != 0) == (c->sender != 0))
+            return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u with rank %d is open already", comm->name, c->id,
+                           comm->world[c->peer]);
+    return DP_OK;
+}
+
+dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out)
+{
+    dp_channel_end_t *end;
+    dp_status_t status = check_config(comm, config);
+
+    if (status < 0)
+        return status;
+    end = mpi_memory(comm, 1, sizeof(*end));
+    if (end == NULL)
+        return DP_ERR_NOMEM;
+    end->comm = comm;
+    dp_sized_take(&end->config, sizeof(end->config), config);
+    end->config.label = end->label;
+    snprintf(end->label, sizeof(end->label), "%s", config->label != NULL ? config->label : "");
+    end->requests[0] = end->requests[1] = MPI_REQUEST_NULL;
+    end->stride = (config->slot_bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+    if (config->sender == 0) {
+        end->slots = mpi_memory(comm, config->slots, end->stride);
+        status = end->slots != NULL ? runtime_tags(comm->host, 1, &end->tag) : DP_ERR_NOMEM;
+        if (status < 0) {
+            channel_free(end);
+            return status;
+        }
+    }
+    end->next = comm->ends;
+    comm->ends = end;
+    *end_out = end;
+    return DP_OK;
+}
+
+void channel_free(dp_channel_end_t *end)
+{
+    mpi_free(end->comm, end->slots);
+    mpi_free(end->comm, end);
+}
+
+/* ---- on the stream ---- */
+
+static void describe(const transfer_t *t, const char *doing, char *text, size_t bytes)
+{
+    const dp_channel_end_t *end = t->end;
+    const dp_comm_t *comm = end->comm;
+
+    snprintf(text, bytes, "rank %d: %s of micro-batch %d, step %u, on channel \"%s\" %s rank %d",
+             comm->world[comm->rank], doing, t->tag.microbatch, t->tag.step, end->label,
+             end->config.sender != 0 ? "to" : "from", comm->world[end->config.peer]);
+}
+
+static int hand_over(const transfer_t *t)
+{
+    dp_channel_end_t *end = t->end;
+    MPI_Comm c = end->comm->mpi->comm;
+    int place = end->comm->places[end->config.peer], head_bytes = (int)sizeof(end->head);
+    int code;
+
+    if (end->config.sender != 0) {
+        code = MPI_Isend(&end->head, head_bytes, MPI_BYTE, place, end->tag, c, &end->requests[0]);
+        return code != MPI_SUCCESS
+                   ? code
+                   : MPI_Isend(t->from, (int)t->tag.bytes, MPI_BYTE, place, end->tag, c, &end->requests[1]);
+    }
+    code = MPI_Irecv(&end->head, head_bytes, MPI_BYTE, place, end->tag, c, &end->requests[0]);
+    return code != MPI_SUCCESS
+               ? code
+               : MPI_Irecv(t->slot, (int)end->config.slot_bytes, MPI_BYTE, place, end->tag, c, &end->requests[1]);
+}
+
+static dp_status_t run_post(void *arg)
+{
+    const transfer_t *t = arg;
+    dp_channel_end_t *end = t->end;
+    const dp_host_t *host = end->comm->host;
+    char what[200];
+    entry_t entry;
+    int code;
+
+    describe(t, end->config.sender != 0 ? "send" : "receive", what, sizeof(what));
+    if (end->config.sender != 0) {
+        end->head = t->tag;
+    } else {
+        dp_status_t status =
+            host->wait(host, &end->released, t->tag.number + 1 - end->config.slots, -1, what); /* for the slot */
+
+        if (status < 0)
+            return status;
+    }
+    runtime_enter(&entry);
+    code = hand_over(t);
+    runtime_exit(&entry);
+    return mpi_check(end->comm, code, what);
+}
+
+static dp_status_t refuse(const transfer_t *t, size_t bytes)
+{
+    const dp_channel_end_t *end = t->end;
+    const dp_comm_t *comm = end->comm;
+    const dp_message_tag_t *e = &t->tag, *found = &end->head;
+
+    return DP_FAIL(
+        comm->host, DP_ERR_PROTOCOL,
+        "rank %d: channel \"%s\" from rank %d: expected message %u (step %u, micro-batch %d, %u bytes), found "
+        "message %u (step %u, micro-batch %d, %u bytes, of which %zu came)",
+        comm->world[comm->rank], end->label, comm->world[end->config.peer], e->number, e->step, e->microbatch, e->bytes,
+        found->number, found->step, found->microbatch, found->bytes, bytes);
+}
+
+static dp_status_t run_finish(void *arg)
+{
+    const transfer_t *t = arg;
+    dp_channel_end_t *end = t->end;
+    const dp_message_tag_t *e = &t->tag, *found = &end->head;
+    MPI_Status statuses[2];
+    char what[200];
+    int bytes = 0;
+    dp_status_t status;
+
+    describe(t, end->config.sender != 0 ? "send" : "receive", what, sizeof(what));
+    status = mpi_wait(end->comm, end->requests, 2, statuses, what);
+    if (status < 0 || end->config.sender != 0)
+        return status;
+    MPI_Get_count(&statuses[1], MPI_BYTE, &bytes);
+    if (found->number != e->number || found->step != e->step || found->microbatch != e->microbatch ||
+        found->bytes != e->bytes || (uint32_t)bytes != e->bytes)
+        return refuse(t, (size_t)bytes);
+    return DP_OK;
+}
+
+static dp_status_t run_release(void *arg)
+{
+    const transfer_t *t = arg;
+    const dp_host_t *host = t->end->comm->host;
+
+    host->post(host, &t->end->released, t->tag.number + 1);
+    return DP_OK;
+}
+
+/* ---- on the caller's thread ---- */
+
+static dp_status_t check_call(const dp_channel_end_t *end, bool sender, uint64_t next, uint32_t number, size_t bytes,
+                              const char *verb)
+{
+    const dp_host_t *host = end->comm->host;
+
+    if (!end->connected)
+        return DP_FAIL(host, DP_ERR_INVALID, "%s on channel \"%s\" before start", verb, end->label);
+    if (sender != (end->config.sender != 0))
+        return DP_FAIL(host, DP_ERR_INVALID, "%s on the wrong end of channel \"%s\"", verb, end->label);
+    if (number != (uint32_t)next)
+        return DP_FAIL(host, DP_ERR_INVALID, "%s of message %u on channel \"%s\": message %u is next", verb, number,
+                       end->label, (uint32_t)next);
+    if (bytes > end->config.slot_bytes)
+        return DP_FAIL(host, DP_ERR_INVALID, "%s of %zu bytes on channel \"%s\", which carries at most %zu", verb,
+                       bytes, end->label, end->config.slot_bytes);
+    return DP_OK;
+}
+
+/* In a bundle the second half waits for bundle_end, which knows the message by what is kept here. */
+static dp_status_t enqueue(const transfer_t *t, dp_stream_t *s)
+{
+    dp_channel_end_t *end = t->end, *first = end->comm->members;
+    dp_comm_t *comm = end->comm;
+    dp_status_t status;
+
+    if (comm->bundling && s != comm->stream)
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: a bundle is on one stream", comm->name);
+    for (const dp_channel_end_t *m = first; m != NULL; m = m->next_member)
+        if (m == end || m->config.peer != end->config.peer || (m->config.sender != 0) != (end->config.sender != 0))
+            return DP_FAIL(comm->host, DP_ERR_INVALID,
+                           "group %s: a bundle goes to one rank or comes from one, with one message of each channel",
+                           comm->name);
+    status = comm->device->launch(s, run_post, t, sizeof(*t));
+    if (status < 0)
+        return status;
+    end->count++;
+    if (!comm->bundling)
+        return comm->device->launch(s, run_finish, t, sizeof(*t));
+    end->bundled = t->tag;
+    end->next_member = first;
+    comm->members = end;
+    return DP_OK;
+}
+
+dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
+{
+    transfer_t t = {.end = end, .from = from, .tag = *tag};
+    dp_status_t status = check_call(end, true, end->count, tag->number, tag->bytes, "send");
+
+    return status < 0 ? status : enqueue(&t, s);
+}
+
+dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out, dp_stream_t *s)
+{
+    transfer_t t = {.end = end, .tag = *expected};
+    dp_status_t status = check_call(end, false, end->count, expected->number, expected->bytes, "receive");
+
+    if (status < 0)
+        return status;
+    t.slot = end->slots + end->count % end->config.slots * end->stride;
+    status = enqueue(&t, s);
+    if (status >= 0)
+        *data_out = t.slot;
+    return status;
+}
+
+dp_status_t channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
+{
+    transfer_t t = {.end = end, .tag = {.number = number}};
+    dp_status_t status = check_call(end, false, end->freed, number, 0, "release");
+
+    if (status < 0)
+        return status;
+    if (end->freed == end->count)
+        return DP_FAIL(end->comm->host, DP_ERR_INVALID,
+                       "release of message %u on channel \"%s\", which was not received", number, end->label);
+    status = end->comm->device->launch(s, run_release, &t, sizeof(t));
+    end->freed += status == DP_OK;
+    return status;
+}
+
+dp_status_t bundle_begin(dp_comm_t *comm, dp_stream_t *s)
+{
+    if (comm->bundling)
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: bundle_begin inside of a bundle", comm->name);
+    comm->bundling = true;
+    comm->stream = s;
+    return DP_OK;
+}
+
+dp_status_t bundle_end(dp_comm_t *comm, dp_stream_t *s)
+{
+    dp_status_t status = DP_OK;
+
+    if (!comm->bundling || comm->stream != s)
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: bundle_end outside of a bundle, or on another stream",
+                       comm->name);
+    comm->bundling = false;
+    while (comm->members != NULL) {
+        dp_channel_end_t *end = comm->members;
+        transfer_t t = {.end = end, .tag = end->bundled};
+
+        comm->members = end->next_member;
+        if (status >= 0)
+            status = comm->device->launch(s, run_finish, &t, sizeof(t));
+    }
+    return status;
+}

@@ -1,0 +1,316 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * comm_mpi.c: transfers over MPI: the table of dp.comm/1, opening, waiting and the end. */
+#include "comm_mpi.h"
+
+#include "plugins/common/check.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#define RANKS_MAX   65536
+#define PATIENCE_NS 1000000000ll /* for the host to hear who has died when MPI only says that something is wrong */
+
+void *mpi_memory(dp_comm_t *comm, size_t count, size_t bytes)
+{
+    size_t all;
+    void *memory = NULL;
+
+    if (!__builtin_mul_overflow(count, bytes, &all))
+        memory = comm->host->allocate(comm->host, all, LINE_BYTES);
+    if (memory == NULL) {
+        (void)DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory for %zu times %zu bytes", comm->name, count,
+                      bytes);
+        return NULL;
+    }
+    comm->memory_bytes += all;
+    return memset(memory, 0, all);
+}
+
+void mpi_free(const dp_comm_t *comm, void *memory)
+{
+    if (memory != NULL)
+        comm->host->release(comm->host, memory);
+}
+
+/* ---- waiting ---- */
+
+dp_status_t mpi_check(const dp_comm_t *comm, int code, const char *what)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    dp_signal_t never = {0, 0};
+    int length = 0;
+    dp_status_t status;
+    entry_t entry;
+
+    if (code == MPI_SUCCESS)
+        return DP_OK;
+    status = comm->host->wait(comm->host, &never, 1, PATIENCE_NS, what);
+    if (status != DP_ERR_TIMEOUT)
+        return status;
+    runtime_enter(&entry);
+    MPI_Error_string(code, text, &length);
+    runtime_exit(&entry);
+    return DP_FAIL(comm->host, DP_ERR_DEVICE, "%s: MPI says: %s", what, text);
+}
+
+typedef struct waiting {
+    MPI_Request *requests;
+    MPI_Status *statuses;
+    int n, code;
+} waiting_t;
+
+static dp_status_t look(void *arg)
+{
+    waiting_t *w = arg;
+    entry_t entry;
+    int done = 0;
+
+    runtime_enter(&entry);
+    w->code = MPI_Testall(w->n, w->requests, &done, w->statuses);
+    runtime_exit(&entry);
+    return w->code != MPI_SUCCESS || done ? DP_OK : DP_PENDING;
+}
+
+dp_status_t mpi_wait(dp_comm_t *comm, MPI_Request *requests, int n, MPI_Status *statuses, const char *what)
+{
+    waiting_t w = {requests, statuses, n, MPI_SUCCESS};
+    dp_status_t status = comm->host->poll(comm->host, look, &w, -1, what);
+
+    return status < 0 ? status : mpi_check(comm, w.code, what);
+}
+
+/* The first of n requests that is not done, n when all are. */
+static int first_pending(MPI_Request *requests, int n)
+{
+    entry_t entry;
+    int i, done = 1;
+
+    runtime_enter(&entry);
+    for (i = 0; i < n; i++)
+        if (MPI_Request_get_status(requests[i], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done)
+            break;
+    runtime_exit(&entry);
+    return i;
+}
+
+dp_status_t mpi_wait_peers(dp_comm_t *comm, MPI_Request *requests, int n, MPI_Status *statuses, const char *what)
+{
+    dp_status_t status = mpi_wait(comm, requests, n, statuses, what);
+    char cause[400];
+    int i;
+
+    if (status != DP_ERR_TIMEOUT)
+        return status;
+    snprintf(cause, sizeof(cause), "%s", comm->host->last_error(comm->host));
+    i = first_pending(requests, n);
+    return i == n ? status
+                  : DP_FAIL(comm->host, status, "%s (waiting for rank %d)", cause,
+                            comm->world[peer_rank(comm, i % (comm->nranks - 1))]);
+}
+
+bool mpi_pending(MPI_Request *requests, int n)
+{
+    bool pending = false;
+    entry_t entry;
+
+    runtime_enter(&entry);
+    for (int i = 0; i < n; i++) {
+        int done = 1;
+
+        if (requests[i] != MPI_REQUEST_NULL)
+            (void)MPI_Cancel(&requests[i]);
+        pending |= MPI_Test(&requests[i], &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || !done;
+    }
+    runtime_exit(&entry);
+    return pending;
+}
+
+/* ---- the end ---- */
+
+/* What MPI may still write to or read from stays until the process ends. */
+static struct {
+    pthread_mutex_t lock;
+    dp_comm_t *comms;
+} kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static bool any_pending(dp_comm_t *comm)
+{
+    int peers = comm->nranks - 1;
+    bool pending = talks_pending(comm) || mpi_pending(comm->requests, comm->requests != NULL ? 4 * peers : 0);
+
+    for (dp_channel_end_t *end = comm->ends; end != NULL; end = end->next)
+        pending |= mpi_pending(end->requests, 2);
+    for (dp_exchange_t *x = comm->exchanges; x != NULL; x = x->next)
+        pending |= mpi_pending(x->requests, 2 * peers);
+    return pending;
+}
+
+static void free_comm(dp_comm_t *comm)
+{
+    const dp_host_t *host = comm->host;
+
+    while (comm->ends != NULL) {
+        dp_channel_end_t *end = comm->ends;
+
+        comm->ends = end->next;
+        channel_free(end);
+    }
+    while (comm->exchanges != NULL) {
+        dp_exchange_t *x = comm->exchanges;
+
+        comm->exchanges = x->next;
+        exchange_free(x);
+    }
+    talks_free(comm);
+    mpi_free(comm, comm->world);
+    mpi_free(comm, comm->places);
+    mpi_free(comm, comm->tags);
+    mpi_free(comm, comm->staging);
+    mpi_free(comm, comm->sum_heads);
+    mpi_free(comm, comm->requests);
+    host->release(host, comm);
+}
+
+/* Nobody is waited for: what was sent is MPI's, what was received is ours. When a rank has died MPI is not asked any
+ * more, since it may end the process on seeing that. */
+static void mpi_close(dp_comm_t *comm)
+{
+    bool failed, keep;
+
+    if (comm == NULL)
+        return;
+    if (comm->mpi == NULL) {
+        free_comm(comm);
+        return;
+    }
+    failed = comm->broken || comm->host->aborted(comm->host) < 0;
+    keep = comm->host->aborted(comm->host) == DP_ERR_PEER || (failed && any_pending(comm));
+    runtime_leave(!keep);
+    if (!keep) {
+        free_comm(comm);
+        return;
+    }
+    pthread_mutex_lock(&kept.lock);
+    comm->next = kept.comms;
+    kept.comms = comm;
+    pthread_mutex_unlock(&kept.lock);
+}
+
+/* ---- the beginning ---- */
+
+static dp_status_t check_config(const dp_host_t *host, const dp_comm_config_t *config)
+{
+    if (config->struct_size < DP_COMM_CONFIG_MIN)
+        return check_size(host, "comm_mpi", "config", "dp_comm_config_t", config->struct_size, DP_COMM_CONFIG_MIN);
+    if (config->name == NULL || strlen(config->name) >= NAME_BYTES)
+        return DP_FAIL(host, DP_ERR_INVALID, "the name of a group has 1 to %d characters", NAME_BYTES - 1);
+    if (config->nranks < 1 || config->nranks > RANKS_MAX || config->rank < 0 || config->rank >= config->nranks)
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: rank %d of %d makes no sense", config->name, config->rank,
+                       config->nranks);
+    if (config->world_ranks == NULL || config->device_vt == NULL || config->device == NULL)
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: world ranks or the device are missing", config->name);
+    if (!(config->device_vt->caps & DP_DEVICE_CAP_LAUNCH) || !(config->device_vt->caps & DP_DEVICE_CAP_HOST_MEMORY))
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
+                       "comm_mpi needs a device that runs host functions on host memory, such as device_cpu");
+    if (config->nranks > 1 && host->get_service(host, DP_HOST_BOOT) == NULL)
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "comm_mpi needs the host's service " DP_HOST_BOOT);
+    return DP_OK;
+}
+
+static dp_status_t set_up(dp_comm_t *comm, const dp_comm_config_t *config)
+{
+    size_t n = (size_t)comm->nranks;
+    dp_status_t status;
+
+    comm->world = mpi_memory(comm, n, sizeof(*comm->world));
+    comm->places = mpi_memory(comm, n, sizeof(*comm->places));
+    comm->tags = mpi_memory(comm, n, sizeof(*comm->tags));
+    if (comm->world == NULL || comm->places == NULL || comm->tags == NULL)
+        return DP_ERR_NOMEM;
+    memcpy(comm->world, config->world_ranks, n * sizeof(*comm->world));
+    if (n == 1)
+        return DP_OK;
+    status = reduce_open(comm, config->reduce_bytes);
+    if (status >= 0)
+        status = runtime_join(comm->host, comm->name, &comm->mpi);
+    return status < 0 ? status : connect_members(comm);
+}
+
+static dp_status_t mpi_open(const dp_host_t *host, const dp_comm_config_t *config, dp_comm_t **comm_out)
+{
+    dp_comm_t *comm;
+    dp_status_t status = check_config(host, config);
+
+    if (status < 0)
+        return status;
+    comm = host->allocate(host, sizeof(*comm), LINE_BYTES);
+    if (comm == NULL)
+        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory", config->name);
+    memset(comm, 0, sizeof(*comm));
+    comm->host = host;
+    comm->boot = host->get_service(host, DP_HOST_BOOT);
+    comm->device = config->device_vt;
+    comm->rank = config->rank;
+    comm->nranks = config->nranks;
+    comm->memory_bytes = sizeof(*comm);
+    snprintf(comm->name, sizeof(comm->name), "%s", config->name);
+    status = set_up(comm, config);
+    if (status < 0) {
+        char why[512];
+
+        snprintf(why, sizeof(why), "%s", host->last_error(host));
+        if (comm->mpi != NULL)
+            runtime_leave(status == DP_ERR_UNSUPPORTED || status == DP_ERR_MISMATCH);
+        free_comm(comm);
+        return DP_FAIL(host, status, "%s", why);
+    }
+    *comm_out = comm;
+    return DP_OK;
+}
+
+static dp_status_t mpi_start(dp_comm_t *comm)
+{
+    dp_status_t status = connect_opened(comm);
+
+    comm->broken |= status < 0;
+    return status;
+}
+
+static size_t memory_bytes(dp_comm_t *comm)
+{
+    return comm->memory_bytes;
+}
+
+static const dp_comm_vt_t table = {
+    .struct_size = sizeof(dp_comm_vt_t),
+    .caps = DP_COMM_CAP_HOSTS,
+    .open = mpi_open,
+    .close = mpi_close,
+    .channel_open = channel_open,
+    .exchange_open = exchange_open,
+    .start = mpi_start,
+    .send = channel_send,
+    .recv = channel_recv,
+    .release = channel_release,
+    .bundle_begin = bundle_begin,
+    .bundle_end = bundle_end,
+    .exchange = exchange_run,
+    .exchange_release = exchange_release,
+    .all_reduce = all_reduce,
+    .memory_bytes = memory_bytes,
+};
+
+static const void *get_interface(const char *id)
+{
+    return strcmp(id, DP_IFACE_COMM) == 0 ? &table : NULL;
+}
+
+DP_PLUGIN_DEFINE(comm_mpi) = {
+    DP_PLUGIN_HEAD,
+    .name = "comm_mpi",
+    .version = DP_VERSION,
+    .summary = "ranks as processes of one MPI job",
+    .get_interface = get_interface,
+};

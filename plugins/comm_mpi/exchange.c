@@ -1,0 +1,273 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * exchange.c: all-to-all-v. Each rank sends each other one message of just its rows; the receiver offers room for the
+ * capacity and learns the number of rows from the size of what comes. */
+#include "comm_mpi.h"
+
+#include "plugins/common/check.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct round {
+    dp_exchange_t *x;
+    const unsigned char *send;
+    const int32_t *offsets, *counts;
+    uint32_t number;
+    uint32_t slot;
+} round_t;
+
+static dp_status_t check_config(const dp_comm_t *comm, const dp_exchange_config_t *c, uint32_t slots)
+{
+    const dp_host_t *host = comm->host;
+    size_t all;
+
+    if (c->struct_size < DP_EXCHANGE_CONFIG_MIN)
+        return check_size(host, "comm_mpi", "config", "dp_exchange_config_t", c->struct_size, DP_EXCHANGE_CONFIG_MIN);
+    if (c->row_bytes == 0 || c->row_bytes % 16 != 0 || c->row_bytes > INT_MAX)
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u: row_bytes %zu is not a multiple of 16 up to %d",
+                       comm->name, c->id, c->row_bytes, INT_MAX);
+    if (c->capacity_rows < 1 || c->capacity_rows > INT32_MAX || slots > 65536 ||
+        __builtin_mul_overflow(c->row_bytes, (size_t)c->capacity_rows, &all) ||
+        __builtin_mul_overflow(all, (size_t)comm->nranks * slots, &all) || all > SIZE_MAX / 8)
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u cannot have %u slots of %u rows of %zu bytes",
+                       comm->name, c->id, slots, c->capacity_rows, c->row_bytes);
+    for (const dp_exchange_t *x = comm->exchanges; x != NULL; x = x->next)
+        if (x->config.id == c->id)
+            return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u is open already", comm->name, c->id);
+    return DP_OK;
+}
+
+static dp_status_t allocate(dp_exchange_t *x)
+{
+    dp_comm_t *comm = x->comm;
+    size_t n = (size_t)comm->nranks, requests = 2 * n;
+    entry_t entry;
+    int code;
+
+    x->tags = mpi_memory(comm, n, sizeof(*x->tags));
+    x->requests = mpi_memory(comm, requests, sizeof(*x->requests));
+    x->statuses = mpi_memory(comm, requests, sizeof(*x->statuses));
+    x->counts = mpi_memory(comm, n * x->config.slots, sizeof(*x->counts));
+    x->slot_bytes = n * x->config.capacity_rows * x->config.row_bytes;
+    x->rows = mpi_memory(comm, x->config.slots, x->slot_bytes);
+    if (x->tags == NULL || x->requests == NULL || x->statuses == NULL || x->counts == NULL || x->rows == NULL)
+        return DP_ERR_NOMEM;
+    for (size_t i = 0; i < requests; i++)
+        x->requests[i] = MPI_REQUEST_NULL;
+    if (comm->mpi == NULL)
+        return DP_OK;
+    runtime_enter(&entry);
+    code = MPI_Type_contiguous((int)x->config.row_bytes, MPI_BYTE, &x->row);
+    if (code == MPI_SUCCESS)
+        code = MPI_Type_commit(&x->row);
+    runtime_exit(&entry);
+    if (code != MPI_SUCCESS)
+        return mpi_check(comm, code, "a type for rows");
+    return runtime_tags(comm->host, 1, &x->tags[comm->rank]);
+}
+
+dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out)
+{
+    uint32_t slots = config->slots != 0 ? config->slots : 2;
+    dp_exchange_t *x;
+    dp_status_t status = check_config(comm, config, slots);
+
+    if (status < 0)
+        return status;
+    x = mpi_memory(comm, 1, sizeof(*x));
+    if (x == NULL)
+        return DP_ERR_NOMEM;
+    x->comm = comm;
+    x->row = MPI_DATATYPE_NULL;
+    dp_sized_take(&x->config, sizeof(x->config), config);
+    x->config.slots = slots;
+    x->config.label = x->label;
+    snprintf(x->label, sizeof(x->label), "%s", config->label != NULL ? config->label : "");
+    status = allocate(x);
+    if (status < 0) {
+        exchange_free(x);
+        return status;
+    }
+    x->next = comm->exchanges;
+    comm->exchanges = x;
+    *exchange_out = x;
+    return DP_OK;
+}
+
+void exchange_free(dp_exchange_t *x)
+{
+    entry_t entry;
+
+    if (x->row != MPI_DATATYPE_NULL) {
+        runtime_enter(&entry);
+        MPI_Type_free(&x->row);
+        runtime_exit(&entry);
+    }
+    mpi_free(x->comm, x->tags);
+    mpi_free(x->comm, x->requests);
+    mpi_free(x->comm, x->statuses);
+    mpi_free(x->comm, x->counts);
+    mpi_free(x->comm, x->rows);
+    mpi_free(x->comm, x);
+}
+
+/* ---- on the stream ---- */
+
+static unsigned char *rows_of(const dp_exchange_t *x, uint32_t slot, int32_t from)
+{
+    return x->rows + slot * x->slot_bytes + (size_t)from * x->config.capacity_rows * x->config.row_bytes;
+}
+
+static int32_t *counts_of(const dp_exchange_t *x, uint32_t slot)
+{
+    return x->counts + slot * (size_t)x->comm->nranks;
+}
+
+static dp_status_t check_counts(const round_t *r)
+{
+    const dp_exchange_t *x = r->x;
+    const dp_comm_t *comm = x->comm;
+
+    for (int32_t to = 0; to < comm->nranks; to++)
+        if (r->counts[to] < 0 || (uint32_t)r->counts[to] > x->config.capacity_rows)
+            return DP_FAIL(comm->host, r->counts[to] < 0 ? DP_ERR_INVALID : DP_ERR_OVERFLOW,
+                           "rank %d: exchange %u of \"%s\": %d rows for rank %d, the capacity is %u",
+                           comm->world[comm->rank], r->number, x->label, r->counts[to], comm->world[to],
+                           x->config.capacity_rows);
+    return DP_OK;
+}
+
+static const unsigned char *rows_for(const round_t *r, int32_t to)
+{
+    return r->send + (size_t)r->offsets[to] * r->x->config.row_bytes;
+}
+
+/* All receives first, so that what comes finds its place. */
+static int hand_over(const round_t *r)
+{
+    dp_exchange_t *x = r->x;
+    dp_comm_t *comm = x->comm;
+    int peers = comm->nranks - 1, code = MPI_SUCCESS;
+
+    for (int i = 0; i < peers && code == MPI_SUCCESS; i++) {
+        int32_t from = peer_rank(comm, i);
+
+        code = MPI_Irecv(rows_of(x, r->slot, from), (int)x->config.capacity_rows, x->row, comm->places[from],
+                         x->tags[comm->rank], comm->mpi->comm, &x->requests[i]);
+    }
+    for (int i = 0; i < peers && code == MPI_SUCCESS; i++) {
+        int32_t to = peer_rank(comm, i);
+
+        code = MPI_Isend(rows_for(r, to), r->counts[to], x->row, comm->places[to], x->tags[to], comm->mpi->comm,
+                         &x->requests[peers + i]);
+    }
+    return code;
+}
+
+static dp_status_t read_statuses(const round_t *r, int32_t *counts)
+{
+    dp_exchange_t *x = r->x;
+    dp_comm_t *comm = x->comm;
+
+    for (int i = 0; i < comm->nranks - 1; i++) {
+        int32_t from = peer_rank(comm, i);
+        int rows = MPI_UNDEFINED;
+
+        MPI_Get_count(&x->statuses[i], x->row, &rows);
+        if (rows == MPI_UNDEFINED)
+            return DP_FAIL(comm->host, DP_ERR_PROTOCOL, "rank %d: exchange %u of \"%s\": rank %d sent no whole rows",
+                           comm->world[comm->rank], r->number, x->label, comm->world[from]);
+        counts[from] = rows;
+    }
+    return DP_OK;
+}
+
+static dp_status_t meet_peers(const round_t *r, const char *what)
+{
+    dp_exchange_t *x = r->x;
+    entry_t entry;
+    dp_status_t status;
+    int code;
+
+    runtime_enter(&entry);
+    code = hand_over(r);
+    runtime_exit(&entry);
+    status = mpi_check(x->comm, code, what);
+    return status < 0 ? status : mpi_wait_peers(x->comm, x->requests, 2 * (x->comm->nranks - 1), x->statuses, what);
+}
+
+static dp_status_t run_exchange(void *arg)
+{
+    const round_t *r = arg;
+    dp_exchange_t *x = r->x;
+    dp_comm_t *comm = x->comm;
+    int32_t *counts = counts_of(x, r->slot), me = comm->rank;
+    char what[160];
+    dp_status_t status = check_counts(r);
+
+    if (status < 0)
+        return status;
+    snprintf(what, sizeof(what), "rank %d: exchange %u of \"%s\"", comm->world[me], r->number, x->label);
+    status = comm->host->wait(comm->host, &x->released, r->number + 1 - x->config.slots, -1, what);
+    if (status < 0)
+        return status;
+    if (r->counts[me] > 0)
+        memcpy(rows_of(x, r->slot, me), rows_for(r, me), (size_t)r->counts[me] * x->config.row_bytes);
+    counts[me] = r->counts[me];
+    status = comm->mpi != NULL ? meet_peers(r, what) : DP_OK;
+    return status < 0 ? status : read_statuses(r, counts);
+}
+
+static dp_status_t run_release(void *arg)
+{
+    const round_t *r = arg;
+
+    r->x->comm->host->post(r->x->comm->host, &r->x->released, r->number + 1);
+    return DP_OK;
+}
+
+/* ---- on the caller's thread ---- */
+
+static dp_status_t check_call(const dp_exchange_t *x, uint64_t next, uint32_t number)
+{
+    if (!x->connected)
+        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange \"%s\" is used before start", x->label);
+    if (number != (uint32_t)next)
+        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange %u of \"%s\": %u is next", number, x->label,
+                       (uint32_t)next);
+    return DP_OK;
+}
+
+dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
+                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s)
+{
+    round_t r = {x, send, send_offsets, send_counts, number, (uint32_t)(x->count % x->config.slots)};
+    dp_status_t status = check_call(x, x->count, number);
+
+    if (status < 0)
+        return status;
+    status = x->comm->device->launch(s, run_exchange, &r, sizeof(r));
+    if (status == DP_OK) {
+        x->count++;
+        *rows_out = rows_of(x, r.slot, 0);
+        *counts_out = counts_of(x, r.slot);
+    }
+    return status;
+}
+
+dp_status_t exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
+{
+    round_t r = {.x = x, .number = number};
+    dp_status_t status = check_call(x, x->freed, number);
+
+    if (status < 0)
+        return status;
+    if (x->freed == x->count)
+        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "release of exchange %u of \"%s\", which was not made", number,
+                       x->label);
+    status = x->comm->device->launch(s, run_release, &r, sizeof(r));
+    x->freed += status == DP_OK;
+    return status;
+}
