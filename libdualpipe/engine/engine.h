@@ -11,6 +11,7 @@
  *   comms.c    the groups a rank belongs to, channels, swapping the backend
  *   chunks.c   stages of this rank with their parameters, gradients and in-flight memory
  *   plan.c     this rank's list of the program turned into actions with every index resolved
+ *   name.c     plugins' names in full
  *   ways.c     streams of group backends: one for each peer and direction
  *   moe_block.c  the plugins of MoE layers, opened by name
  *   step.c     a step: has it enqueued, waits, collects
@@ -338,7 +339,7 @@ void dp__plans_free(dp_pipeline_t *p);
 dp_status_t dp__programs_make(dp_pipeline_t *p);
 void dp__programs_free(dp_pipeline_t *p);
 
-/* open.c: "shm" -> "comm_shm"; names with their kind, and paths, stay. NULL: what `variable` says, else `fallback`. */
+/* name.c: "shm" -> "comm_shm"; names with their kind, and paths, stay. NULL: what `variable` says, else `fallback`. */
 dp_status_t dp__full_name(const char *kind, const char *name, const char *variable, const char *fallback,
                           char text[DP__NAME_BYTES]);
 
