@@ -62,9 +62,33 @@ static double count_params(const trainer_t *t, int chosen_only)
     return ends + (double)o->layers * (layer + expert * (double)(chosen_only ? o->top_k : o->experts));
 }
 
+/* "comm_shm", or who talks to whom over what: "comm_shm (0-1, 2-3) + comm_ofi (other pairs)" */
+static const char *name_comms(const trainer_t *t, char *text, size_t bytes)
+{
+    const dp_host_t *host = dp_group_host(t->group);
+    const dp_host_places_t *places = host->get_service(host, DP_HOST_PLACES);
+    int32_t n = dp_group_size(t->group);
+    const char *near = dp_pipeline_comm(t->pipeline, 0, 0), *far = NULL;
+    size_t at = (size_t)snprintf(text, bytes, "%s", near);
+
+    for (int32_t r = 0; r < n && far == NULL; r++)
+        if (places->host_of[r] != places->host_of[0])
+            far = dp_pipeline_comm(t->pipeline, 0, r);
+    if (far == NULL || strcmp(near, far) == 0)
+        return text;
+    for (int32_t r = 0, end; r < n && at + 64 < bytes; r = end) {
+        for (end = r + 1; end < n && places->host_of[end] == places->host_of[r];)
+            end++;
+        at += (size_t)snprintf(text + at, bytes - at, "%s%d-%d", r == 0 ? " (" : ", ", r, end - 1);
+    }
+    snprintf(text + at, bytes - at, ") + %s (others)", far);
+    return text;
+}
+
 void report_layout(const trainer_t *t, const history_t *h, FILE *to)
 {
     const options_t *o = t->options;
+    char comms[512];
     dp_memory_report_t m = {.struct_size = sizeof(m)};
 
     dp_pipeline_memory(t->pipeline, &m);
@@ -84,8 +108,8 @@ void report_layout(const trainer_t *t, const history_t *h, FILE *to)
             "layout   %d ranks = pp %d x ep %d x dp %d%s, schedule %s, plugins %s %s %s %s\n"
             "         a step: %d micro-batches x %d sequences x %d bytes on each of %d replicas = %lld bytes\n",
             dp_group_size(t->group), (int)o->pp, (int)o->ep, (int)o->dp, o->threads > 0 ? " (threads)" : "",
-            o->schedule, o->comm, o->device, o->attention, o->moe, t->microbatches, (int)o->batch, (int)o->seq,
-            t->replicas, (long long)t->microbatches * t->replicas * (long long)t->tokens);
+            o->schedule, name_comms(t, comms, sizeof(comms)), o->device, o->attention, o->moe, t->microbatches,
+            (int)o->batch, (int)o->seq, t->replicas, (long long)t->microbatches * t->replicas * (long long)t->tokens);
     fprintf(to,
             "memory   rank 0 takes %.2f MiB: parameters %.2f, gradients %.2f, activations %.2f, work %.2f, "
             "boundaries %.2f,\n"

@@ -50,13 +50,16 @@ typedef struct dp__group_link {
     void (*describe)(const dp_group_t *group, int32_t rank, char *text, size_t bytes);
     int64_t (*latest)(const dp_group_t *group); /* when an operation of any rank began or ended, as far as is known */
     bool (*near)(const dp_group_t *group, int32_t rank); /* on this host */
-    void (*leave)(dp_group_t *group);                    /* releases the group */
+    bool (*same_host)(const dp_group_t *group, int32_t a, int32_t b);
+    void (*leave)(dp_group_t *group); /* releases the group */
 } dp__group_link_t;
 
 struct dp_group {
     dp_host_t host;
     dp_host_sm_t sm;
     dp_host_limits_t limits;
+    dp_host_places_t places;
+    int32_t *host_of; /* places.host_of */
     int32_t rank, size;
     int64_t hang_ns;
     dp__cause_t *cause;
@@ -68,6 +71,9 @@ struct dp_group {
 /* Fills what all kinds of groups share. */
 void dp__group_init(dp_group_t *group, int32_t rank, int32_t size, int64_t hang_ns, dp__cause_t *cause,
                     const dp__group_link_t *link);
+/* places.c: fills group->places, once link->same_host can be asked; and frees what that took. */
+dp_status_t dp__group_find_places(dp_group_t *group);
+void dp__group_free_places(dp_group_t *group);
 /* Waits as long as somebody gets on: behind a long computation everybody waits. DP_ERR_TIMEOUT when for hang_ns no
  * operation of any rank, on whatever host, is known to have begun or ended. */
 dp_status_t dp__group_wait(const dp_group_t *group, dp_signal_t *signal, uint32_t target, int64_t hang_ns,

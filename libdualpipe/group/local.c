@@ -223,6 +223,7 @@ static void local_leave(dp_group_t *group)
     pthread_mutex_unlock(&job->mutex);
     if (last)
         free_job(job);
+    dp__group_free_places(group);
     dp__free(group);
 }
 
@@ -306,6 +307,12 @@ static bool local_near(const dp_group_t *group, int32_t rank)
     return true;
 }
 
+static bool local_same_host(const dp_group_t *group, int32_t a, int32_t b)
+{
+    (void)group, (void)a, (void)b;
+    return true;
+}
+
 static const dp__group_link_t local_link = {
     .put = local_put,
     .get = local_get,
@@ -319,6 +326,7 @@ static const dp__group_link_t local_link = {
     .describe = local_describe,
     .latest = local_latest,
     .near = local_near,
+    .same_host = local_same_host,
     .leave = local_leave,
 };
 
@@ -329,13 +337,18 @@ static dp_status_t make_groups(job_t *job, int64_t hang_ns, dp_group_t **groups_
     for (int32_t r = 0; r < job->size; r++) {
         local_group_t *mine = dp__calloc(1, sizeof(*mine));
 
-        if (mine == NULL) {
-            while (r-- > 0)
+        if (mine != NULL) {
+            mine->job = job;
+            dp__group_init(&mine->group, r, job->size, hang_ns, &job->cause, &local_link);
+        }
+        if (mine == NULL || dp__group_find_places(&mine->group) < 0) {
+            dp__free(mine);
+            while (r-- > 0) {
+                dp__group_free_places(groups_out[r]);
                 dp__free(groups_out[r]);
+            }
             return dp_fail(DP_ERR_NOMEM, "no memory for a job of %d ranks", job->size);
         }
-        mine->job = job;
-        dp__group_init(&mine->group, r, job->size, hang_ns, &job->cause, &local_link);
         groups_out[r] = &mine->group;
     }
     return DP_OK;

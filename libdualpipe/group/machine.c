@@ -77,6 +77,13 @@ bool dp__is_near(const dp__process_t *p, int32_t rank)
     return here[0] != '\0' && strcmp(machine_of(p, rank), here) == 0;
 }
 
+bool dp__same_machine(const dp__process_t *p, int32_t a, int32_t b)
+{
+    const char *name = machine_of(p, a);
+
+    return a == b || (name[0] != '\0' && strcmp(machine_of(p, b), name) == 0);
+}
+
 void dp__watch_process(const dp__process_t *p, dp__connection_t *c, int32_t rank)
 {
     if (c->pid_fd < 0 && dp__is_near(p, rank))

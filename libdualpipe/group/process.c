@@ -326,6 +326,7 @@ static void free_process(dp__process_t *p)
     dp__free(p->peers);
     dp__free(p->machines.all);
     dp__free(p->join.settings);
+    dp__group_free_places(&p->group);
     explicit_bzero(p, sizeof(*p));
     dp__free(p);
 }
@@ -380,6 +381,11 @@ static int64_t process_latest(const dp_group_t *group)
     return latest;
 }
 
+static bool process_same_host(const dp_group_t *group, int32_t a, int32_t b)
+{
+    return dp__same_machine(dp__process_of(group), a, b);
+}
+
 static const dp__group_link_t process_link = {
     .put = process_put,
     .get = process_get,
@@ -393,6 +399,7 @@ static const dp__group_link_t process_link = {
     .describe = process_describe,
     .latest = process_latest,
     .near = process_near,
+    .same_host = process_same_host,
     .leave = process_leave,
 };
 
@@ -519,6 +526,8 @@ dp_status_t dp__process_join(const dp_group_options_t *options, dp_group_t **gro
         return status;
     }
     status = await_others(p);
+    if (status == DP_OK)
+        status = dp__group_find_places(&p->group);
     if (status != DP_OK) {
         stop_control(p);
         free_process(p);

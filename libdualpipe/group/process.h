@@ -270,6 +270,7 @@ void dp__machine_name(char name[DP__MACHINE_BYTES]);
 int32_t dp__machine_add(dp__process_t *p, const char *host, const char *name);
 /* true when this process can see that of the rank. */
 bool dp__is_near(const dp__process_t *p, int32_t rank);
+bool dp__same_machine(const dp__process_t *p, int32_t a, int32_t b);
 const char *dp__host_of(const dp__process_t *p, int32_t rank);
 /* From now on the end of that rank's process is seen even when its connection stays open (a child may hold it). */
 void dp__watch_process(const dp__process_t *p, dp__connection_t *c, int32_t rank);

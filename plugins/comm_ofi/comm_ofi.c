@@ -119,7 +119,7 @@ static size_t ofi_memory_bytes(dp_comm_t *comm)
 
 static const dp_comm_vt_t table = {
     .struct_size = sizeof(dp_comm_vt_t),
-    .caps = DP_COMM_CAP_ONE_SIDED,
+    .caps = DP_COMM_CAP_ONE_SIDED | DP_COMM_CAP_HOSTS,
     .open = ofi_open,
     .close = ofi_close,
     .channel_open = channel_open,
