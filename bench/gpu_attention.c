@@ -47,9 +47,9 @@ typedef struct bench {
     dp_io_t io;
 } bench_t;
 
-static int complain(dp_status_t st)
+static int complain(dp_status_t status)
 {
-    fprintf(stderr, "gpu_attention: %s (%s)\n", dp_last_error(), dp_status_name(st));
+    fprintf(stderr, "gpu_attention: %s (%s)\n", dp_last_error(), dp_status_name(status));
     return strstr(dp_last_error(), "no CUDA device") != NULL ? NO_DEVICE : 1;
 }
 
@@ -58,41 +58,42 @@ static dp_status_t open_device(bench_t *b)
     const dp_device_config_t config = {.struct_size = sizeof(config), .comm_sms = (uint32_t)b->set.comm_sms};
     const dp_plugin_t *plugin;
     const void *table;
-    dp_status_t st = dp_group_local(1, NULL, &b->group);
+    dp_status_t status = dp_group_local(1, NULL, &b->group);
 
-    if (st < 0)
-        return st;
+    if (status < 0)
+        return status;
     b->host = dp_group_host(b->group);
-    st = cuda_driver(b->host, &b->cu);
-    if (st == DP_OK)
-        st = dp_plugin_load("device_cuda", &plugin);
-    if (st == DP_OK)
-        st = dp_plugin_interface(plugin, DP_IFACE_DEVICE, sizeof(dp_device_vt_t), &table);
-    if (st < 0)
-        return st;
+    status = cuda_driver(b->host, &b->cu);
+    if (status == DP_OK)
+        status = dp_plugin_load("device_cuda", &plugin);
+    if (status == DP_OK)
+        status = dp_plugin_interface(plugin, DP_IFACE_DEVICE, sizeof(dp_device_vt_t), &table);
+    if (status < 0)
+        return status;
     b->device_vt = table;
-    st = b->device_vt->open(b->host, &config, &b->device);
-    if (st == DP_OK)
-        st = b->device_vt->partition(b->device, b->sms);
-    if (st == DP_OK)
-        st = b->device_vt->stream_open(b->device, DP_LANE_COMPUTE, &b->stream);
-    if (st < 0)
-        return st;
+    status = b->device_vt->open(b->host, &config, &b->device);
+    if (status == DP_OK)
+        status = b->device_vt->partition(b->device, b->sms);
+    if (status == DP_OK)
+        status = b->device_vt->stream_open(b->device, DP_LANE_COMPUTE, &b->stream);
+    if (status < 0)
+        return status;
     dp__group_set_sms(b->group, b->sms[DP_LANE_COMPUTE], b->sms[DP_LANE_ALL_TO_ALL]);
     b->native = b->device_vt->stream_native(b->stream);
-    st = CUDA_CHECK(b->host, b->cu->cuEventCreate(&b->start, CU_EVENT_DEFAULT), "making an event");
-    return st < 0 ? st : CUDA_CHECK(b->host, b->cu->cuEventCreate(&b->end, CU_EVENT_DEFAULT), "making an event");
+    status = CUDA_CHECK(b->host, b->cu->cuEventCreate(&b->start, CU_EVENT_DEFAULT), "making an event");
+    return status < 0 ? status
+                      : CUDA_CHECK(b->host, b->cu->cuEventCreate(&b->end, CU_EVENT_DEFAULT), "making an event");
 }
 
 /* Device memory with bf16 numbers uniform in [-scale, scale); 0: zeros. Values matter: they set the power drawn. */
 static dp_status_t allocate(bench_t *b, size_t bytes, float scale, void **memory_out)
 {
-    dp_status_t st = b->device_vt->allocate(b->device, bytes + 1, memory_out);
+    dp_status_t status = b->device_vt->allocate(b->device, bytes + 1, memory_out);
     uint64_t state = 12345;
     uint16_t *values;
 
-    if (st < 0 || scale == 0)
-        return st;
+    if (status < 0 || scale == 0)
+        return status;
     values = malloc(bytes);
     if (values == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for %zu bytes of numbers", bytes);
@@ -105,10 +106,10 @@ static dp_status_t allocate(bench_t *b, size_t bytes, float scale, void **memory
         memcpy(&bits, &x, sizeof(bits));
         values[i] = (uint16_t)(bits >> 16);
     }
-    st =
+    status =
         CUDA_CHECK(b->host, b->cu->cuMemcpyHtoD((CUdeviceptr)(uintptr_t)*memory_out, values, bytes), "copying numbers");
     free(values);
-    return st;
+    return status;
 }
 
 typedef dp_status_t (*work_fn)(bench_t *b, void *arg);
@@ -124,21 +125,21 @@ static int compare(const void *a, const void *b)
 static dp_status_t measure(bench_t *b, work_fn work, void *arg, double *ms_out)
 {
     float times[MOST_ITERATIONS];
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
 
-    for (long i = -WARM_UP; i < b->set.iterations && st >= 0; i++) {
-        st = CUDA_CHECK(b->host, b->cu->cuEventRecord(b->start, b->native), "recording an event");
-        if (st >= 0)
-            st = work(b, arg);
-        if (st >= 0)
-            st = CUDA_CHECK(b->host, b->cu->cuEventRecord(b->end, b->native), "recording an event");
-        if (st >= 0)
-            st = CUDA_CHECK(b->host, b->cu->cuEventSynchronize(b->end), "waiting for the device");
-        if (st >= 0 && i >= 0)
-            st = CUDA_CHECK(b->host, b->cu->cuEventElapsedTime(&times[i], b->start, b->end), "reading a time");
+    for (long i = -WARM_UP; i < b->set.iterations && status >= 0; i++) {
+        status = CUDA_CHECK(b->host, b->cu->cuEventRecord(b->start, b->native), "recording an event");
+        if (status >= 0)
+            status = work(b, arg);
+        if (status >= 0)
+            status = CUDA_CHECK(b->host, b->cu->cuEventRecord(b->end, b->native), "recording an event");
+        if (status >= 0)
+            status = CUDA_CHECK(b->host, b->cu->cuEventSynchronize(b->end), "waiting for the device");
+        if (status >= 0 && i >= 0)
+            status = CUDA_CHECK(b->host, b->cu->cuEventElapsedTime(&times[i], b->start, b->end), "reading a time");
     }
-    if (st < 0)
-        return st;
+    if (status < 0)
+        return status;
     qsort(times, (size_t)b->set.iterations, sizeof(times[0]), compare);
     *ms_out = (double)times[b->set.iterations / 2];
     return DP_OK;
@@ -167,30 +168,30 @@ static dp_status_t measure_roofline(bench_t *b, double *tflops_out)
                    .operands = {.alpha = 1}};
     void *a = NULL, *w = NULL;
     double ms = 0;
-    dp_status_t st = gemm_open(b->host, b->sms[DP_LANE_COMPUTE], 0, &p.gemm);
+    dp_status_t status = gemm_open(b->host, b->sms[DP_LANE_COMPUTE], 0, &p.gemm);
 
-    if (st < 0)
-        return st;
-    st = gemm_prepare(p.gemm, &p.shape);
-    if (st >= 0)
-        st = allocate(b, bytes, 1, &a);
-    if (st >= 0)
-        st = allocate(b, bytes, 1, &w);
-    if (st >= 0)
-        st = allocate(b, bytes, 0, &p.operands.c);
-    if (st >= 0)
-        st = allocate(b, gemm_workspace(p.gemm), 0, &p.operands.workspace);
+    if (status < 0)
+        return status;
+    status = gemm_prepare(p.gemm, &p.shape);
+    if (status >= 0)
+        status = allocate(b, bytes, 1, &a);
+    if (status >= 0)
+        status = allocate(b, bytes, 1, &w);
+    if (status >= 0)
+        status = allocate(b, bytes, 0, &p.operands.c);
+    if (status >= 0)
+        status = allocate(b, gemm_workspace(p.gemm), 0, &p.operands.workspace);
     p.operands.a = a;
     p.operands.b = w;
-    if (st >= 0)
-        st = measure(b, multiply, &p, &ms);
+    if (status >= 0)
+        status = measure(b, multiply, &p, &ms);
     b->device_vt->release(b->device, a);
     b->device_vt->release(b->device, w);
     b->device_vt->release(b->device, p.operands.c);
     b->device_vt->release(b->device, p.operands.workspace);
     gemm_close(p.gemm);
     *tflops_out = ms > 0 ? 2.0 * n * n * (double)n / ms / 1e9 : 0;
-    return st;
+    return status;
 }
 
 /* ---- attention ---- */
@@ -226,29 +227,29 @@ static dp_status_t open_attention(bench_t *b)
     const size_t boundary = (size_t)(set->batch * set->sequence * set->hidden) * 2;
     dp_block_sizes_t sizes = {.struct_size = sizeof(sizes)};
     void *params, *x, *dy;
-    dp_status_t st = attn_block_open(b->host, &config, find_core(set->core), &b->attention);
+    dp_status_t status = attn_block_open(b->host, &config, find_core(set->core), &b->attention);
 
-    if (st >= 0)
-        st = attn_block_sizes(b->attention, &sizes);
+    if (status >= 0)
+        status = attn_block_sizes(b->attention, &sizes);
     b->io = (dp_io_t){.struct_size = sizeof(b->io)};
-    if (st >= 0)
-        st = allocate(b, sizes.param_count * 2, 0.02f, &params);
-    if (st >= 0)
-        st = allocate(b, sizes.param_count * 4, 0, &b->io.grads);
-    if (st >= 0)
-        st = allocate(b, sizes.saved_bytes, 0, &b->io.saved);
-    if (st >= 0)
-        st = allocate(b, sizes.scratch_bytes, 0, &b->io.scratch);
-    if (st >= 0)
-        st = allocate(b, boundary, 1, &x);
-    if (st >= 0)
-        st = allocate(b, boundary, 0, &b->io.y);
-    if (st >= 0)
-        st = allocate(b, boundary, 1, &dy);
-    if (st >= 0)
-        st = allocate(b, boundary, 0, &b->io.dx);
-    if (st < 0)
-        return st;
+    if (status >= 0)
+        status = allocate(b, sizes.param_count * 2, 0.02f, &params);
+    if (status >= 0)
+        status = allocate(b, sizes.param_count * 4, 0, &b->io.grads);
+    if (status >= 0)
+        status = allocate(b, sizes.saved_bytes, 0, &b->io.saved);
+    if (status >= 0)
+        status = allocate(b, sizes.scratch_bytes, 0, &b->io.scratch);
+    if (status >= 0)
+        status = allocate(b, boundary, 1, &x);
+    if (status >= 0)
+        status = allocate(b, boundary, 0, &b->io.y);
+    if (status >= 0)
+        status = allocate(b, boundary, 1, &dy);
+    if (status >= 0)
+        status = allocate(b, boundary, 0, &b->io.dx);
+    if (status < 0)
+        return status;
     b->io.params = params;
     b->io.x = x;
     b->io.dy = dy;
@@ -323,24 +324,24 @@ static dp_status_t report(bench_t *b, double roofline)
 {
     const settings_t *set = &b->set;
     const double square = (double)set->batch * (double)set->heads * (double)set->sequence * (double)set->sequence;
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
 
-    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]) && st >= 0; i++) {
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]) && status >= 0; i++) {
         const double operations = square * (parts[i].qk * (double)set->head_dim + parts[i].v * (double)set->value_dim);
         double ms = 0;
 
         /* The gradients stand where q, k and v were: a new forward for what needs them. */
         if (parts[i].work == block_backward_input)
-            st = block_forward(b, NULL);
-        if (st >= 0)
-            st = measure(b, parts[i].work, NULL, &ms);
-        if (st >= 0 && operations > 0)
+            status = block_forward(b, NULL);
+        if (status >= 0)
+            status = measure(b, parts[i].work, NULL, &ms);
+        if (status >= 0 && operations > 0)
             printf("%-22s %9.3f ms  %7.1f TFLOP/s  %5.3f of the product\n", parts[i].name, ms, operations / ms / 1e9,
                    operations / ms / 1e9 / roofline);
-        else if (st >= 0)
+        else if (status >= 0)
             printf("%-22s %9.3f ms\n", parts[i].name, ms);
     }
-    return st;
+    return status;
 }
 
 static dp_status_t run(bench_t *b)
@@ -349,18 +350,19 @@ static dp_status_t run(bench_t *b)
     char name[128] = "";
     double roofline = 0;
     CUdevice device;
-    dp_status_t st = open_device(b);
+    dp_status_t status = open_device(b);
 
-    if (st >= 0)
-        st = cuda_current(b->host, &device);
-    if (st >= 0)
-        st = CUDA_CHECK(b->host, b->cu->cuDeviceGetName(name, sizeof(name), device), "asking for the device's name");
-    if (st >= 0)
-        st = measure_roofline(b, &roofline);
-    if (st >= 0)
-        st = open_attention(b);
-    if (st < 0)
-        return st;
+    if (status >= 0)
+        status = cuda_current(b->host, &device);
+    if (status >= 0)
+        status =
+            CUDA_CHECK(b->host, b->cu->cuDeviceGetName(name, sizeof(name), device), "asking for the device's name");
+    if (status >= 0)
+        status = measure_roofline(b, &roofline);
+    if (status >= 0)
+        status = open_attention(b);
+    if (status < 0)
+        return status;
     printf("%s, %u multiprocessors for compute, %u for communication (0: no partition)\n", name,
            b->sms[DP_LANE_COMPUTE], b->sms[DP_LANE_ALL_TO_ALL]);
     printf("%s: batch %ld, sequence %ld, hidden %ld, heads %ld/%ld, dims %ld/%ld%s; median of %ld\n", set->core,
@@ -405,7 +407,7 @@ int main(int argc, char **argv)
         {"iterations", 1, NULL, 9}, {"product", 1, NULL, 10},  {"core", 1, NULL, 'c'},
         {NULL, 0, NULL, 0},
     };
-    dp_status_t st;
+    dp_status_t status;
     int option;
 
     while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -426,7 +428,7 @@ int main(int argc, char **argv)
         return usage("too many iterations");
     if (b.set.kv_heads == 0)
         b.set.kv_heads = b.set.heads;
-    st = run(&b);
+    status = run(&b);
     close_bench(&b);
-    return st < 0 ? complain(st) : 0;
+    return status < 0 ? complain(status) : 0;
 }

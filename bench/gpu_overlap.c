@@ -50,9 +50,9 @@ typedef struct bench {
     dp_stream_t *stream;
 } bench_t;
 
-static int complain(dp_status_t st)
+static int complain(dp_status_t status)
 {
-    fprintf(stderr, "gpu_overlap: %s (%s)\n", dp_last_error(), dp_status_name(st));
+    fprintf(stderr, "gpu_overlap: %s (%s)\n", dp_last_error(), dp_status_name(status));
     return strstr(dp_last_error(), "no CUDA device") != NULL ? NO_DEVICE : 1;
 }
 
@@ -72,16 +72,16 @@ static double draw(uint64_t *state)
 
 static dp_status_t upload(bench_t *b, void *to, const void *from, size_t bytes)
 {
-    dp_status_t st = b->context.device_vt->copy(b->stream, to, from, bytes);
+    dp_status_t status = b->context.device_vt->copy(b->stream, to, from, bytes);
 
-    return st < 0 ? st : b->context.device_vt->synchronize(b->stream, -1);
+    return status < 0 ? status : b->context.device_vt->synchronize(b->stream, -1);
 }
 
 static dp_status_t fill_params(bench_t *b, const dp_chunk_view_t *view)
 {
     char *values = calloc(view->param_count, dp_dtype_bytes(b->set.dtype));
     uint64_t state = (uint64_t)view->stage + 1;
-    dp_status_t st;
+    dp_status_t status;
 
     if (values == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for %zu parameters", view->param_count);
@@ -92,9 +92,9 @@ static dp_status_t fill_params(bench_t *b, const dp_chunk_view_t *view)
             dp_number_set(b->set.dtype, values, param->offset + k,
                           param->kind == DP_PARAM_MATRIX ? size * draw(&state) : (double)param->start);
     }
-    st = upload(b, view->params, values, view->param_count * dp_dtype_bytes(b->set.dtype));
+    status = upload(b, view->params, values, view->param_count * dp_dtype_bytes(b->set.dtype));
     free(values);
-    return st;
+    return status;
 }
 
 /* ---- the stages: where data come from, layers, where gradients come from ---- */
@@ -133,11 +133,11 @@ static dp_status_t load(const char *kind, const char *name, const char *id, size
 {
     const dp_plugin_t *plugin;
     char full[128];
-    dp_status_t st;
+    dp_status_t status;
 
     snprintf(full, sizeof(full), "%s_%s", kind, name);
-    st = dp_plugin_load(strchr(name, '/') != NULL ? name : full, &plugin);
-    return st < 0 ? st : dp_plugin_interface(plugin, id, size, table_out);
+    status = dp_plugin_load(strchr(name, '/') != NULL ? name : full, &plugin);
+    return status < 0 ? status : dp_plugin_interface(plugin, id, size, table_out);
 }
 
 static dp_status_t open_blocks(bench_t *b, const dp_build_context_t *context)
@@ -171,20 +171,20 @@ static dp_status_t open_blocks(bench_t *b, const dp_build_context_t *context)
         .comm_size = context->expert_size,
     };
     const void *table;
-    dp_status_t st = load("attention", set->attention, DP_IFACE_ATTENTION, sizeof(dp_attention_vt_t), &table);
+    dp_status_t status = load("attention", set->attention, DP_IFACE_ATTENTION, sizeof(dp_attention_vt_t), &table);
 
     b->context = *context;
-    if (st == DP_OK) {
+    if (status == DP_OK) {
         b->attention_vt = table;
-        st = b->attention_vt->open(context->host, &attention, &b->attention);
+        status = b->attention_vt->open(context->host, &attention, &b->attention);
     }
-    if (st == DP_OK)
-        st = load("moe", set->moe, DP_IFACE_MOE, sizeof(dp_moe_vt_t), &table);
-    if (st == DP_OK) {
+    if (status == DP_OK)
+        status = load("moe", set->moe, DP_IFACE_MOE, sizeof(dp_moe_vt_t), &table);
+    if (status == DP_OK) {
         b->moe_vt = table;
-        st = b->moe_vt->open(context->host, &moe, &b->moe);
+        status = b->moe_vt->open(context->host, &moe, &b->moe);
     }
-    return st;
+    return status;
 }
 
 static dp_status_t build(void *user, const dp_build_context_t *context, int32_t stage, int32_t stages,
@@ -194,26 +194,26 @@ static dp_status_t build(void *user, const dp_build_context_t *context, int32_t 
     dp_part_t parts[66];
     dp_segment_t ends[2];
     char prefix[64][16];
-    dp_status_t st = b->moe == NULL ? open_blocks(b, context) : DP_OK;
+    dp_status_t status = b->moe == NULL ? open_blocks(b, context) : DP_OK;
     int n = 0;
 
     if (stage == 0)
         parts[n++] = end_part(b, 1, &ends[0]);
-    for (int l = 0; l < b->set.layers && st == DP_OK; l++, n++) {
+    for (int l = 0; l < b->set.layers && status == DP_OK; l++, n++) {
         parts[n].struct_size = sizeof(parts[n]);
-        st = dp_moe_layer_part(b->attention_vt, b->attention, b->moe_vt, b->moe, b->set.dtype, boundary_bytes(&b->set),
-                               &b->layers[b->nlayers], &parts[n]);
-        b->nlayers += st == DP_OK;
+        status = dp_moe_layer_part(b->attention_vt, b->attention, b->moe_vt, b->moe, b->set.dtype,
+                                   boundary_bytes(&b->set), &b->layers[b->nlayers], &parts[n]);
+        b->nlayers += status == DP_OK;
         snprintf(prefix[l], sizeof(prefix[l]), "layer%d.", l);
         parts[n].prefix = prefix[l];
     }
     if (stage == stages - 1)
         parts[n++] = end_part(b, 0, &ends[1]);
-    if (st == DP_OK)
-        st = dp_stage_create(parts, n, boundary_bytes(&b->set), b->set.dtype, &b->stages[b->nstages]);
-    if (st == DP_OK)
+    if (status == DP_OK)
+        status = dp_stage_create(parts, n, boundary_bytes(&b->set), b->set.dtype, &b->stages[b->nstages]);
+    if (status == DP_OK)
         *stage_out = b->stages[b->nstages++];
-    return st;
+    return status;
 }
 
 static void unbuild(void *user)
@@ -250,43 +250,44 @@ static dp_status_t prepare_data(bench_t *b, dp_pipeline_t *pipeline)
     char *values = calloc(count, dp_dtype_bytes(b->set.dtype));
     uint64_t state = 99;
     dp_chunk_view_t view = {.struct_size = sizeof(view)};
-    dp_status_t st = b->context.device_vt->stream_open(b->context.device, DP_LANE_COMPUTE, &b->stream);
+    dp_status_t status = b->context.device_vt->stream_open(b->context.device, DP_LANE_COMPUTE, &b->stream);
 
     if (values == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for a boundary tensor");
     for (size_t i = 0; i < count; i++)
         dp_number_set(b->set.dtype, values, i, draw(&state));
-    if (st == DP_OK)
-        st = b->context.device_vt->allocate(b->context.device, boundary_bytes(&b->set), &b->boundary);
-    if (st == DP_OK)
-        st = upload(b, b->boundary, values, boundary_bytes(&b->set));
+    if (status == DP_OK)
+        status = b->context.device_vt->allocate(b->context.device, boundary_bytes(&b->set), &b->boundary);
+    if (status == DP_OK)
+        status = upload(b, b->boundary, values, boundary_bytes(&b->set));
     free(values);
-    for (int32_t c = 0; c < dp_pipeline_chunks(pipeline) && st == DP_OK; c++) {
-        st = dp_pipeline_chunk(pipeline, c, &view);
-        if (st == DP_OK)
-            st = fill_params(b, &view);
+    for (int32_t c = 0; c < dp_pipeline_chunks(pipeline) && status == DP_OK; c++) {
+        status = dp_pipeline_chunk(pipeline, c, &view);
+        if (status == DP_OK)
+            status = fill_params(b, &view);
     }
-    return st;
+    return status;
 }
 
 static dp_status_t run_steps(bench_t *b, dp_pipeline_t *pipeline, int microbatches, dp_timeline_t **timeline_out)
 {
     const void **data = calloc((size_t)microbatches, sizeof(*data));
-    dp_status_t st = data == NULL ? dp_fail(DP_ERR_NOMEM, "no memory for a list") : DP_OK;
+    dp_status_t status = data == NULL ? dp_fail(DP_ERR_NOMEM, "no memory for a list") : DP_OK;
 
-    for (int microbatch = 0; microbatch < microbatches && st == DP_OK; microbatch++)
+    for (int microbatch = 0; microbatch < microbatches && status == DP_OK; microbatch++)
         data[microbatch] = b->boundary;
-    for (long step = 0; step < b->set.steps + 2 && st == DP_OK; step++) { /* two to warm up; the last ones are kept */
+    for (long step = 0; step < b->set.steps + 2 && status == DP_OK;
+         step++) { /* two to warm up; the last ones are kept */
         dp_step_t one = {.struct_size = sizeof(one), .inputs = data, .targets = data, .loss_scale = 1};
         const double cpu = seconds_on(CLOCK_THREAD_CPUTIME_ID), wall = seconds_on(CLOCK_MONOTONIC);
-        st = dp_pipeline_step(pipeline, &one);
+        status = dp_pipeline_step(pipeline, &one);
         if (step >= 2) {
             b->host_seconds += seconds_on(CLOCK_THREAD_CPUTIME_ID) - cpu;
             b->step_seconds += seconds_on(CLOCK_MONOTONIC) - wall;
         }
     }
     free(data);
-    return st < 0 ? st : dp_pipeline_timeline(pipeline, timeline_out);
+    return status < 0 ? status : dp_pipeline_timeline(pipeline, timeline_out);
 }
 
 /* Opens a pipeline, runs it, takes its timeline and what the lanes got of the device. */
@@ -311,19 +312,19 @@ static dp_status_t measure(const settings_t *set, const char *method, int microb
         .graph = (int32_t)set->graph,
     };
     dp_pipeline_t *pipeline = NULL;
-    dp_status_t st = dp_group_local(1, NULL, &b.group);
+    dp_status_t status = dp_group_local(1, NULL, &b.group);
 
-    if (st < 0)
-        return st;
+    if (status < 0)
+        return status;
     options.group = b.group;
-    st = dp_pipeline_open(&options, &pipeline);
-    if (st == DP_OK)
-        st = prepare_data(&b, pipeline);
-    if (st == DP_OK)
-        st = run_steps(&b, pipeline, microbatches, timeline_out);
-    if (st == DP_OK)
-        st = b.context.device_vt->partition(b.context.device, sms);
-    if (st == DP_OK)
+    status = dp_pipeline_open(&options, &pipeline);
+    if (status == DP_OK)
+        status = prepare_data(&b, pipeline);
+    if (status == DP_OK)
+        status = run_steps(&b, pipeline, microbatches, timeline_out);
+    if (status == DP_OK)
+        status = b.context.device_vt->partition(b.context.device, sms);
+    if (status == DP_OK)
         printf("%-10s %3d micro-batches        step %.1f us, host %.1f us: %.2f %%\n", method, microbatches,
                1e6 * b.step_seconds / (double)set->steps, 1e6 * b.host_seconds / (double)set->steps,
                100 * b.host_seconds / b.step_seconds);
@@ -333,7 +334,7 @@ static dp_status_t measure(const settings_t *set, const char *method, int microb
     for (int i = 0; i < b.nlayers; i++)
         dp_moe_layer_free(b.layers[i]);
     dp_group_leave(b.group);
-    return st;
+    return status;
 }
 
 /* ---- figures ---- */
@@ -343,19 +344,19 @@ static dp_status_t report_pairs(const dp_span_t *spans, int64_t count, int32_t s
                                 dp_rank_report_t *sum)
 {
     dp_rank_report_t one = {.struct_size = sizeof(one)};
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
 
     dp_timeline_clear(pairs);
-    for (int64_t i = 0; i < count && st == DP_OK; i++)
+    for (int64_t i = 0; i < count && status == DP_OK; i++)
         if (spans[i].kind == DP_SPAN_COMPUTE && spans[i].pair && spans[i].step == step) {
             dp_span_t span = spans[i];
             span.name = 0; /* names are the other timeline's */
-            st = dp_timeline_add(pairs, 0, &span);
+            status = dp_timeline_add(pairs, 0, &span);
         }
-    if (st == DP_OK)
-        st = dp_timeline_report(pairs, 0, -1, 0, &one);
-    if (st < 0)
-        return st;
+    if (status == DP_OK)
+        status = dp_timeline_report(pairs, 0, -1, 0, &one);
+    if (status < 0)
+        return status;
     sum->window += one.window;
     sum->compute_busy += one.compute_busy;
     sum->comm_busy += one.comm_busy;
@@ -426,22 +427,22 @@ static dp_status_t report(const settings_t *set, const dp_timeline_t *timeline)
     const dp_span_t *spans = dp_timeline_spans(timeline, 0, &count);
     dp_rank_report_t sum = {0};
     dp_timeline_t *pairs;
-    dp_status_t st = dp_timeline_create(1, count, &pairs);
+    dp_status_t status = dp_timeline_create(1, count, &pairs);
     int32_t first = INT32_MAX, last = -1;
 
-    if (st < 0)
-        return st;
+    if (status < 0)
+        return status;
     for (int64_t i = 0; i < count; i++) {
         first = spans[i].step < first ? spans[i].step : first;
         last = spans[i].step > last ? spans[i].step : last;
     }
-    for (int32_t step = first; step <= last && st == DP_OK; step++)
-        st = report_pairs(spans, count, step, pairs, &sum);
+    for (int32_t step = first; step <= last && status == DP_OK; step++)
+        status = report_pairs(spans, count, step, pairs, &sum);
     dp_timeline_free(pairs);
-    if (st == DP_OK && sum.comm_busy == 0)
-        st = dp_fail(DP_ERR_INVALID, "no all-to-all of a pair is in the timeline");
-    if (st < 0)
-        return st;
+    if (status == DP_OK && sum.comm_busy == 0)
+        status = dp_fail(DP_ERR_INVALID, "no all-to-all of a pair is in the timeline");
+    if (status < 0)
+        return status;
     printf("pairs of %ld layers, %ld steps: window %.1f us, compute %.1f us, all-to-all %.1f us\n", set->layers,
            set->steps, (double)sum.window / 1e3, (double)sum.compute_busy / 1e3, (double)sum.comm_busy / 1e3);
     printf("hidden communication               %.2f %%\n", 100 * (double)sum.comm_hidden / (double)sum.comm_busy);
@@ -457,12 +458,12 @@ static dp_status_t write_file(void *user, const char *data, size_t bytes)
 static dp_status_t save(const char *path, const dp_timeline_t *timeline)
 {
     FILE *f = fopen(path, "w");
-    dp_status_t st;
+    dp_status_t status;
 
     if (f == NULL)
         return dp_fail(DP_ERR_IO, "%s cannot be written", path);
-    st = dp_timeline_write_chrome(timeline, write_file, f);
-    return fclose(f) != 0 && st == DP_OK ? dp_fail(DP_ERR_IO, "%s cannot be written", path) : st;
+    status = dp_timeline_write_chrome(timeline, write_file, f);
+    return fclose(f) != 0 && status == DP_OK ? dp_fail(DP_ERR_IO, "%s cannot be written", path) : status;
 }
 
 /* ---- main ---- */
@@ -500,7 +501,7 @@ int main(int argc, char **argv)
                       128,    192,        128,     16,     8,      2048, 4,  3, 0,    DP_BF16};
     dp_timeline_t *pairs = NULL, *alone = NULL;
     uint32_t sms[DP_LANE_COUNT] = {0};
-    dp_status_t st;
+    dp_status_t status;
 
     if (!read_settings(argc, argv, &set)) {
         fprintf(stderr, "gpu_overlap: wrong usage; the head of bench/gpu_overlap.c explains\n");
@@ -511,19 +512,19 @@ int main(int argc, char **argv)
            "%ld\n",
            set.device, set.comm, set.attention, set.moe, set.dtype_name, set.tokens, set.hidden, set.heads,
            set.head_dim, set.value_dim, set.experts, set.expert_hidden, set.top_k);
-    st = measure(&set, "dualpipev", (int)set.microbatches, &pairs, sms);
-    if (st < 0)
-        return complain(st);
+    status = measure(&set, "dualpipev", (int)set.microbatches, &pairs, sms);
+    if (status < 0)
+        return complain(status);
     printf("SMs (cores)                        compute %u, communication %u\n", sms[DP_LANE_COMPUTE],
            sms[DP_LANE_ALL_TO_ALL]);
-    st = report(&set, pairs);
-    if (st == DP_OK && set.trace != NULL)
-        st = save(set.trace, pairs);
-    if (st == DP_OK)
-        st = measure(&set, "1f1b", 1, &alone, sms);
-    if (st == DP_OK)
+    status = report(&set, pairs);
+    if (status == DP_OK && set.trace != NULL)
+        status = save(set.trace, pairs);
+    if (status == DP_OK)
+        status = measure(&set, "1f1b", 1, &alone, sms);
+    if (status == DP_OK)
         compare(pairs, alone);
     dp_timeline_free(pairs);
     dp_timeline_free(alone);
-    return st < 0 ? complain(st) : 0;
+    return status < 0 ? complain(status) : 0;
 }

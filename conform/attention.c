@@ -72,7 +72,7 @@ static dp_status_t attention_open(block_t *b)
     dp_attention_t *attention = NULL;
     dp_status_t status;
 
-    kernel_shape(b, &shape, sizeof(shape));
+    conform_kernel_shape(b, &shape, sizeof(shape));
     memset(&room, 0xa5, sizeof(room));
     room.config = (dp_attention_config_t){
         .struct_size = b->config_bytes != 0 ? b->config_bytes : sizeof(room.config),
@@ -86,7 +86,7 @@ static dp_status_t attention_open(block_t *b)
         .device_vt = b->lab->vt,
         .device = b->lab->device,
     };
-    kernel_wrong(b, &room.config, &shape.shape);
+    conform_kernel_wrong(b, &room.config, &shape.shape);
     status = table_of(b)->open(b->lab->host, &room.config, &attention);
     memset(&shape, 0xff, sizeof(shape)); /* borrowed during open */
     memset(&room, 0xff, sizeof(room));
@@ -135,7 +135,7 @@ static double reference(const layer_t *layer, const double *params, const double
 {
     (void)chosen;
     (void)fixed;
-    reference_attention(layer, params, x, 0, y);
+    conform_reference_attention(layer, params, x, 0, y);
     return 0;
 }
 
@@ -151,10 +151,10 @@ static bool list_is_right(const block_t *b)
         {.name = "wo", .count = o * d, .fan_in = o},
     };
 
-    return kernel_list_is_right(b, expected, 5);
+    return conform_kernel_list_is_right(b, expected, 5);
 }
 
-const kind_t kernel_attention = {
+const kind_t conform_kernel_attention = {
     .steps = steps,
     .nsteps = 3,
     .layers = layers,
@@ -167,8 +167,8 @@ const kind_t kernel_attention = {
     .sizes = attention_sizes,
     .params = attention_params,
     .call = attention_call,
-    .whole = reference_attention_params,
-    .common = reference_attention_params,
+    .whole = conform_reference_attention_params,
+    .common = conform_reference_attention_params,
     .index = attention_index,
     .reference = reference,
     .list_is_right = list_is_right,
@@ -181,7 +181,7 @@ static bool open_long(block_t *b, lab_t *lab, conform_t *t)
 {
     static const dp_dtype_t dtypes[] = {DP_F64, DP_F32, DP_BF16};
 
-    if (!lab_open(lab, t))
+    if (!conform_lab_open(lab, t))
         return false;
     for (int i = 0; i < 3; i++)
         for (const layer_t *l = larger; l->batch > 0; l++) {
@@ -189,7 +189,7 @@ static bool open_long(block_t *b, lab_t *lab, conform_t *t)
 
             layer.dtype = dtypes[i];
             layer.batch = 3;
-            if (block_open(b, lab, &layer, 67))
+            if (conform_block_open(b, lab, &layer, 67))
                 return true;
             if (conform_failed(t))
                 return false;
@@ -201,11 +201,11 @@ static bool open_long(block_t *b, lab_t *lab, conform_t *t)
 /* Bytes of y for this x; the pass is used again and again. */
 static unsigned char *output_for(pass_t *p, const double *x)
 {
-    memcpy(p->xs[0], x, area_count(&p->x) * sizeof(*x));
-    if (!area_write(p->block->lab, &p->x, p->xs[0]) || !area_poison(p->block->lab, &p->y) ||
-        !pass_run(p, FORWARD, FORWARD))
+    memcpy(p->xs[0], x, conform_area_count(&p->x) * sizeof(*x));
+    if (!conform_area_write(p->block->lab, &p->x, p->xs[0]) || !conform_area_poison(p->block->lab, &p->y) ||
+        !conform_pass_run(p, FORWARD, FORWARD))
         return NULL;
-    return area_bytes(p->block->lab, &p->y);
+    return conform_area_bytes(p->block->lab, &p->y);
 }
 
 /* Whether what comes before the changed token, in the second of three sequences, kept its bits. */
@@ -236,16 +236,16 @@ static void outputs_see_the_past_and_themselves(conform_t *t)
     pass_t p;
     lab_t lab;
 
-    if (!open_long(&b, &lab, t) || !pass_open(&p, &b, 0))
+    if (!open_long(&b, &lab, t) || !conform_pass_open(&p, &b, 0))
         return;
-    x = malloc(area_count(&p.x) * sizeof(*x));
-    other = malloc(area_count(&p.x) * sizeof(*other));
-    memcpy(x, p.xs[0], area_count(&p.x) * sizeof(*x));
+    x = malloc(conform_area_count(&p.x) * sizeof(*x));
+    other = malloc(conform_area_count(&p.x) * sizeof(*other));
+    memcpy(x, p.xs[0], conform_area_count(&p.x) * sizeof(*x));
     before = output_for(&p, x);
     for (size_t i = 0; before != NULL && i < sizeof(changed) / sizeof(changed[0]); i++) {
         const size_t at = (b.layer.sequence + changed[i]) * b.layer.hidden;
 
-        memcpy(other, x, area_count(&p.x) * sizeof(*x));
+        memcpy(other, x, conform_area_count(&p.x) * sizeof(*x));
         for (size_t j = at; j < at + b.layer.hidden; j++)
             other[j] = (double)(j - at + 1) / 4;
         after = output_for(&p, other);
@@ -256,9 +256,9 @@ static void outputs_see_the_past_and_themselves(conform_t *t)
     free(before);
     free(x);
     free(other);
-    if (!pass_close(&p) || !block_close(&b))
+    if (!conform_pass_close(&p) || !conform_block_close(&b))
         return;
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* dy is not zero at one token, in the second of three sequences. */
@@ -268,13 +268,13 @@ static bool gradient_goes_back_only(pass_t *p, size_t wanted)
     const size_t d = b->layer.hidden, sequence = b->layer.sequence, token = sequence + wanted;
     double *dx;
 
-    memset(p->dys[0], 0, area_count(&p->dy) * sizeof(double));
+    memset(p->dys[0], 0, conform_area_count(&p->dy) * sizeof(double));
     for (size_t i = 0; i < d; i++)
         p->dys[0][token * d + i] = (double)(i + 1) / 8;
-    if (!area_write(b->lab, &p->x, p->xs[0]) || !area_write(b->lab, &p->dy, p->dys[0]) ||
-        !area_poison(b->lab, &p->dx) || !pass_run(p, FORWARD, BACKWARD))
+    if (!conform_area_write(b->lab, &p->x, p->xs[0]) || !conform_area_write(b->lab, &p->dy, p->dys[0]) ||
+        !conform_area_poison(b->lab, &p->dx) || !conform_pass_run(p, FORWARD, BACKWARD))
         return false;
-    dx = area_read(b->lab, &p->dx);
+    dx = conform_area_read(b->lab, &p->dx);
     for (size_t at = 0; dx != NULL && at < 3 * sequence; at++) {
         double most = 0;
 
@@ -299,14 +299,14 @@ static void gradients_reach_the_past_and_themselves(conform_t *t)
     pass_t p;
     lab_t lab;
 
-    if (!open_long(&b, &lab, t) || !pass_open(&p, &b, 0))
+    if (!open_long(&b, &lab, t) || !conform_pass_open(&p, &b, 0))
         return;
     for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++)
         if (!gradient_goes_back_only(&p, wanted[i]))
             return;
-    if (!pass_close(&p) || !block_close(&b))
+    if (!conform_pass_close(&p) || !conform_block_close(&b))
         return;
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* exp() of logits around 1e4 overflows, of their differences to the largest it does not. */
@@ -316,24 +316,24 @@ static void large_logits_do_not_overflow(conform_t *t)
     pass_t p;
     lab_t lab;
 
-    if (!open_long(&b, &lab, t) || !pass_open(&p, &b, 0))
+    if (!open_long(&b, &lab, t) || !conform_pass_open(&p, &b, 0))
         return;
     for (size_t i = b.list[1].offset; i < b.list[1].offset + b.list[1].count; i++)
         b.values[i] *= 8192;
-    if (!area_write(&lab, &b.params, b.values) || !pass_run(&p, FORWARD, WEIGHT))
+    if (!conform_area_write(&lab, &b.params, b.values) || !conform_pass_run(&p, FORWARD, WEIGHT))
         return;
     for (int i = 0; i < 3; i++) {
         static const char *const names[] = {"y", "dx", "a parameter's gradient"};
         const area_t *area = i == 0 ? &p.y : i == 1 ? &p.dx : &b.grads;
-        double *values = area_read(&lab, area);
+        double *values = conform_area_read(&lab, area);
 
-        for (size_t j = 0; values != NULL && j < area_count(area); j++)
+        for (size_t j = 0; values != NULL && j < conform_area_count(area); j++)
             EXPECT(t, isfinite(values[j]), "logits of some thousand make %s %g", names[i], values[j]);
         free(values);
     }
-    if (!pass_close(&p) || !block_close(&b))
+    if (!conform_pass_close(&p) || !conform_block_close(&b))
         return;
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* One graph of all calls: launched twice it gives the same outputs, and adds the gradients twice. */
@@ -348,24 +348,25 @@ static void calls_can_be_captured(conform_t *t)
         conform_skip(t, "the device has no graphs");
         return;
     }
-    if (!lab_open(&lab, t) || !block_open_any(&b, &lab, 73) || !pass_open(&p, &b, 0))
+    if (!conform_lab_open(&lab, t) || !conform_block_open_any(&b, &lab, 73) || !conform_pass_open(&p, &b, 0))
         return;
     EXPECT_OK(t, lab.vt->capture_begin(lab.lanes[0]));
     for (int i = 0; i < b.kind->nsteps; i++)
-        EXPECT_STATUS(t, pass_call(&p, i), DP_OK, "%s while its stream is captured", steps[i].name);
+        EXPECT_STATUS(t, conform_pass_call(&p, i), DP_OK, "%s while its stream is captured", steps[i].name);
     EXPECT_OK(t, lab.vt->capture_end(lab.lanes[0], &graph));
     for (int i = 0; i < 2; i++) {
-        if (!area_poison(&lab, &p.saved) || !area_poison(&lab, &b.scratch[0]) || !area_poison(&lab, &p.y) ||
-            !area_poison(&lab, &p.dx))
+        if (!conform_area_poison(&lab, &p.saved) || !conform_area_poison(&lab, &b.scratch[0]) ||
+            !conform_area_poison(&lab, &p.y) || !conform_area_poison(&lab, &p.dx))
             return;
         EXPECT_OK(t, lab.vt->graph_launch(graph, lab.lanes[0]));
-        if (!lab_wait(&lab, 0, "the graph of all calls"))
+        if (!conform_lab_wait(&lab, 0, "the graph of all calls"))
             return;
     }
     lab.vt->graph_close(graph);
-    if (!pass_output_is_right(&p) || !gradients_are_right(&b, twice, 2, true) || !pass_close(&p) || !block_close(&b))
+    if (!conform_pass_output_is_right(&p) || !conform_gradients_are_right(&b, twice, 2, true) ||
+        !conform_pass_close(&p) || !conform_block_close(&b))
         return;
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* Twice the sequence: at most twice the memory of its own, and a little. */
@@ -399,9 +400,9 @@ static void memory_is_linear_in_the_sequence(conform_t *t)
                "%s grows from %zu to %zu when the sequence doubles: no matrix of sequence x sequence may be kept",
                names[i], once, twice);
     }
-    if (!block_close(&b))
+    if (!conform_block_close(&b))
         return;
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 static const conform_case_t cases[] = {

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * device.c: the contract of dp.device/1. Cases that need launch() skip devices without. */
 #include "device_work.h"
+#include "guard.h"
 
 #include <dirent.h>
 #include <pthread.h>
@@ -967,7 +968,85 @@ static void nothing_is_left_behind(conform_t *t)
            after.descriptors);
 }
 
+static void configs_are_judged(conform_t *t)
+{
+    struct {
+        dp_device_config_t known;
+        unsigned char more[64];
+    } longer;
+    dp_device_config_t config = {.struct_size = 0};
+    dp_device_t *device = NULL;
+    dp_stream_t *s = NULL;
+    int64_t stamp = 0;
+
+    conform_forget_error();
+    EXPECT_STATUS(t, t->device->open(t->host, &config, &device), DP_ERR_INVALID, "open with struct_size 0");
+    EXPECT(t, conform_last_error()[0] != '\0', "open with struct_size 0 failed without a message");
+    EXPECT(t, device == NULL, "an open that failed has written its output");
+    memset(&longer, 0xee, sizeof(longer));
+    longer.known = (dp_device_config_t){.struct_size = sizeof(longer)};
+    EXPECT_STATUS(t, t->device->open(t->host, &longer.known, &device), DP_OK,
+                  "open with a config that is 64 bytes longer");
+    if (device == NULL)
+        return;
+    EXPECT_OK(t, t->device->stream_open(device, DP_LANE_COMPUTE, &s));
+    EXPECT_OK(t, t->device->stamp(s, &stamp));
+    EXPECT_OK(t, t->device->synchronize(s, -1));
+    t->device->stream_close(s);
+    t->device->close(device);
+}
+
+/* Everything that an engine calls in a step, on two streams, on blocks that were there before. */
+static void steps_allocate_nothing(conform_t *t)
+{
+    enum { STEPS = 50, COUNT = 256 };
+    static int64_t stamps[STEPS];
+    size_t bytes = COUNT * sizeof(float);
+    void *from = NULL, *to = NULL;
+    dp_event_t *event = NULL;
+    int64_t before, calls;
+    const char *name;
+    rig_t rig;
+
+    if (!rig_open(&rig, t, 2, 0))
+        return;
+    EXPECT_OK(t, rig.vt->allocate(rig.device, bytes, &from));
+    EXPECT_OK(t, rig.vt->allocate(rig.device, bytes, &to));
+    EXPECT_OK(t, rig.vt->event_open(rig.device, &event));
+    (void)conform_watch_module((const void *)rig.vt->open);
+    before = conform_host_given(t->host);
+    conform_watch_begin();
+    for (int i = 0; i < STEPS; i++) {
+        EXPECT_OK(t, rig.vt->zero(rig.streams[0], from, bytes));
+        EXPECT_OK(t, rig.vt->copy(rig.streams[0], to, from, bytes));
+        EXPECT_OK(t, rig.vt->event_record(event, rig.streams[0]));
+        EXPECT_OK(t, rig.vt->stream_wait(rig.streams[1], event));
+        EXPECT_OK(t, rig.vt->add(rig.streams[1], to, from, COUNT, DP_F32));
+        EXPECT_OK(t, rig.vt->stamp(rig.streams[1], &stamps[i]));
+        EXPECT_OK(t, rig.vt->event_record(event, rig.streams[1]));
+        EXPECT_OK(t, rig.vt->stream_wait(rig.streams[0], event));
+        if (i % 10 == 0)
+            EXPECT_OK(t, rig.vt->synchronize(rig.streams[1], -1));
+    }
+    EXPECT_OK(t, rig.vt->synchronize(rig.streams[0], -1));
+    EXPECT_OK(t, rig.vt->synchronize(rig.streams[1], -1));
+    EXPECT_OK(t, rig.vt->query_error(rig.device));
+    calls = conform_watch_end(&name);
+    EXPECT(t, conform_host_given(t->host) == before, "%lld blocks of the host's memory were allocated in %d steps",
+           (long long)(conform_host_given(t->host) - before), STEPS);
+    EXPECT(t, calls == 0, "%s and its kin were called %lld times in %d steps: nothing may be allocated in a step", name,
+           (long long)calls, STEPS);
+    rig.vt->event_close(event);
+    rig.vt->release(rig.device, to);
+    rig.vt->release(rig.device, from);
+    rig_close(&rig);
+}
+
 static const conform_case_t cases[] = {
+    {CONFORM_CASE(configs_are_judged, 0,
+                  "struct_size 0 is DP_ERR_INVALID with a message, a longer config of a newer host is taken.")},
+    {CONFORM_CASE(steps_allocate_nothing, 0,
+                  "Copies, sums, events, stamps and synchronize allocate nothing, by whatever means.")},
     {CONFORM_CASE(memory_is_aligned_and_zeroed, 0, "allocate gives zeroed memory, 256-byte aligned, of 0 bytes too.")},
     {CONFORM_CASE(host_memory_is_shared, 0,
                   "host_allocate gives zeroed memory that host and device both read and write.")},

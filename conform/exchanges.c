@@ -66,10 +66,10 @@ static dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *co
     dp_sized_take(&e->config, sizeof(e->config), config);
     e->slots = config->slots != 0 ? config->slots : 2;
     for (uint32_t i = 0; i < e->slots; i++)
-        if (!area_open(comm->lab, &e->rows[i], "the rows that were received", DP_F32,
-                       (size_t)comm->ranks * config->capacity_rows * config->row_bytes, 0) ||
-            !area_open(comm->lab, &e->counts[i], "the counts of rows that were received", DP_F32,
-                       (size_t)comm->ranks * sizeof(int32_t), 0))
+        if (!conform_area_open(comm->lab, &e->rows[i], "the rows that were received", DP_F32,
+                               (size_t)comm->ranks * config->capacity_rows * config->row_bytes, 0) ||
+            !conform_area_open(comm->lab, &e->counts[i], "the counts of rows that were received", DP_F32,
+                               (size_t)comm->ranks * sizeof(int32_t), 0))
             return DP_ERR_NOMEM;
     comm->opened++;
     *out = e;
@@ -79,12 +79,12 @@ static dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *co
 static bool tamper(dp_exchange_t *e, uint32_t slot, int32_t *counts)
 {
     lab_t *lab = e->comm->lab;
-    unsigned char *rows = area_bytes(lab, &e->rows[slot]);
+    unsigned char *rows = conform_area_bytes(lab, &e->rows[slot]);
     bool fine = rows != NULL;
 
     if (fine) {
         lab->tamper(&e->config, rows, counts, e->comm->rounds);
-        fine = area_put(lab, &e->rows[slot], rows);
+        fine = conform_area_put(lab, &e->rows[slot], rows);
     }
     free(rows);
     return fine;
@@ -99,8 +99,8 @@ static dp_status_t take(dp_exchange_t *e, uint32_t slot, dp_stream_t *s)
 
     for (int32_t p = 0; p < comm->ranks; p++) {
         const int32_t count = comm->posts[p].counts[comm->rank];
-        unsigned char *to =
-            (unsigned char *)area_memory(&e->rows[slot]) + (size_t)p * e->config.capacity_rows * e->config.row_bytes;
+        unsigned char *to = (unsigned char *)conform_area_memory(&e->rows[slot]) +
+                            (size_t)p * e->config.capacity_rows * e->config.row_bytes;
 
         if (comm->posts[p].id != e->config.id || comm->posts[p].number != e->next)
             REFUSE(comm, DP_ERR_PROTOCOL,
@@ -120,7 +120,7 @@ static dp_status_t take(dp_exchange_t *e, uint32_t slot, dp_stream_t *s)
     if (comm->lab->tamper != NULL && !tamper(e, slot, counts))
         return DP_ERR_DEVICE;
     comm->rounds++;
-    return area_put(comm->lab, &e->counts[slot], counts) ? DP_OK : DP_ERR_DEVICE;
+    return conform_area_put(comm->lab, &e->counts[slot], counts) ? DP_OK : DP_ERR_DEVICE;
 }
 
 /* All meet; a rank alone meets nobody. */
@@ -155,14 +155,14 @@ static dp_status_t exchange(dp_exchange_t *e, uint32_t number, const void *send,
     if (conform_work_read(vt, s, comm->posts[comm->rank].offsets, offsets, bytes) != DP_OK ||
         conform_work_read(vt, s, comm->posts[comm->rank].counts, counts, bytes) != DP_OK)
         REFUSE(comm, DP_ERR_DEVICE, "reading counts of rows: %s", conform_last_error());
-    if (!area_poison(comm->lab, &e->rows[slot]) || !meet(comm))
+    if (!conform_area_poison(comm->lab, &e->rows[slot]) || !meet(comm))
         return DP_ERR_ABORTED;
     status = take(e, slot, s);
     if (status < 0 || !meet(comm))
         return status < 0 ? status : DP_ERR_ABORTED;
     e->next++;
-    *rows_out = area_memory(&e->rows[slot]);
-    *counts_out = area_memory(&e->counts[slot]);
+    *rows_out = conform_area_memory(&e->rows[slot]);
+    *counts_out = conform_area_memory(&e->counts[slot]);
     return DP_OK;
 }
 
@@ -178,21 +178,22 @@ static dp_status_t exchange_release(dp_exchange_t *e, uint32_t number, dp_stream
     e->released++;
     if (comm->lab->vt->synchronize(s, -1) != DP_OK)
         return DP_OK; /* whoever waits for the stream hears of it */
-    if (!area_whole(comm->lab, &e->rows[slot], "a call") || !area_whole(comm->lab, &e->counts[slot], "a call") ||
-        !area_poison(comm->lab, &e->rows[slot]) || !area_poison(comm->lab, &e->counts[slot]))
+    if (!conform_area_whole(comm->lab, &e->rows[slot], "a call") ||
+        !conform_area_whole(comm->lab, &e->counts[slot], "a call") || !conform_area_poison(comm->lab, &e->rows[slot]) ||
+        !conform_area_poison(comm->lab, &e->counts[slot]))
         return DP_ERR_DEVICE;
     return DP_OK;
 }
 
-const dp_comm_vt_t exchanges_vt = {
-    .struct_size = sizeof(exchanges_vt),
+const dp_comm_vt_t conform_exchanges_vt = {
+    .struct_size = sizeof(conform_exchanges_vt),
     .caps = DP_COMM_CAP_ONE_SIDED,
     .exchange_open = exchange_open,
     .exchange = exchange,
     .exchange_release = exchange_release,
 };
 
-dp_comm_t *exchanges_open(lab_t *lab, int32_t ranks)
+dp_comm_t *conform_exchanges_open(lab_t *lab, int32_t ranks)
 {
     dp_comm_t *comm = calloc(1, sizeof(*comm));
 
@@ -205,12 +206,12 @@ dp_comm_t *exchanges_open(lab_t *lab, int32_t ranks)
     return comm;
 }
 
-const dp_exchange_config_t *exchanges_config(const dp_comm_t *comm, int32_t i)
+const dp_exchange_config_t *conform_exchanges_config(const dp_comm_t *comm, int32_t i)
 {
     return i < comm->opened ? &comm->exchanges[i].config : NULL;
 }
 
-bool exchanges_close(dp_comm_t *comm)
+bool conform_exchanges_close(dp_comm_t *comm)
 {
     for (int32_t i = 0; i < comm->opened; i++) {
         dp_exchange_t *e = &comm->exchanges[i];
@@ -218,8 +219,8 @@ bool exchanges_close(dp_comm_t *comm)
         CHECK(comm->lab->t, comm->lab->broken || e->released == e->next,
               "of exchange id %u %u were received and %u released", e->config.id, e->next, e->released);
         for (uint32_t slot = 0; slot < e->slots; slot++) {
-            area_close(comm->lab, &e->rows[slot]);
-            area_close(comm->lab, &e->counts[slot]);
+            conform_area_close(comm->lab, &e->rows[slot]);
+            conform_area_close(comm->lab, &e->counts[slot]);
         }
     }
     free(comm);

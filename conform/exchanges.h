@@ -10,13 +10,13 @@
 
 #define EXCHANGES_FIRST_ID 40u /* four are the plugin's */
 
-extern const dp_comm_vt_t exchanges_vt;
+extern const dp_comm_vt_t conform_exchanges_vt;
 
 /* ranks 1, or all of the case's. */
-dp_comm_t *exchanges_open(lab_t *lab, int32_t ranks);
+dp_comm_t *conform_exchanges_open(lab_t *lab, int32_t ranks);
 /* Of the i-th exchange that the plugin opened; NULL: there are fewer. */
-const dp_exchange_config_t *exchanges_config(const dp_comm_t *comm, int32_t i);
+const dp_exchange_config_t *conform_exchanges_config(const dp_comm_t *comm, int32_t i);
 /* Whether slots were left alone and all of them released. */
-bool exchanges_close(dp_comm_t *comm);
+bool conform_exchanges_close(dp_comm_t *comm);
 
 #endif

@@ -49,7 +49,7 @@ static void lab_release(const dp_host_t *h, void *memory)
     inner->release(inner, memory);
 }
 
-void lab_refuse(lab_t *lab, int nth)
+void conform_lab_refuse(lab_t *lab, int nth)
 {
     lab_host_t *host = (lab_host_t *)lab->host;
 
@@ -57,7 +57,7 @@ void lab_refuse(lab_t *lab, int nth)
     __atomic_store_n(&host->refusing, nth, __ATOMIC_RELEASE);
 }
 
-bool lab_refused(lab_t *lab)
+bool conform_lab_refused(lab_t *lab)
 {
     lab_host_t *host = (lab_host_t *)lab->host;
 
@@ -65,7 +65,7 @@ bool lab_refused(lab_t *lab)
     return __atomic_load_n(&host->refused, __ATOMIC_ACQUIRE) != 0;
 }
 
-bool lab_open(lab_t *lab, conform_t *t)
+bool conform_lab_open(lab_t *lab, conform_t *t)
 {
     dp_device_config_t config = {.struct_size = sizeof(config)};
     lab_host_t *host = must(calloc(1, sizeof(*host)));
@@ -84,7 +84,7 @@ bool lab_open(lab_t *lab, conform_t *t)
     return true;
 }
 
-void lab_close(lab_t *lab)
+void conform_lab_close(lab_t *lab)
 {
     lab->vt->stream_close(lab->lanes[0]);
     lab->vt->stream_close(lab->lanes[1]);
@@ -92,7 +92,7 @@ void lab_close(lab_t *lab)
     free((void *)lab->host);
 }
 
-bool lab_wait(lab_t *lab, int lane, const char *what)
+bool conform_lab_wait(lab_t *lab, int lane, const char *what)
 {
     CHECK_OK(lab->t, lab->vt->synchronize(lab->lanes[lane], -1), "%s, on the stream,", what);
     return true;
@@ -109,46 +109,46 @@ static void fill_guard(unsigned char *guard)
     }
 }
 
-void *area_memory(const area_t *area)
+void *conform_area_memory(const area_t *area)
 {
     return area->start + GUARD + area->shift;
 }
 
 static unsigned char *front(const area_t *area)
 {
-    return (unsigned char *)area_memory(area) - GUARD;
+    return (unsigned char *)conform_area_memory(area) - GUARD;
 }
 
 static unsigned char *behind(const area_t *area)
 {
-    return (unsigned char *)area_memory(area) + area->bytes;
+    return (unsigned char *)conform_area_memory(area) + area->bytes;
 }
 
-size_t area_count(const area_t *area)
+size_t conform_area_count(const area_t *area)
 {
     return area->bytes / dp_dtype_bytes(area->dtype);
 }
 
-bool area_put(lab_t *lab, const area_t *area, const void *bytes)
+bool conform_area_put(lab_t *lab, const area_t *area, const void *bytes)
 {
     if (area->bytes > 0)
-        CHECK_OK(lab->t, conform_work_write(lab->vt, lab->lanes[0], area_memory(area), bytes, area->bytes),
+        CHECK_OK(lab->t, conform_work_write(lab->vt, lab->lanes[0], conform_area_memory(area), bytes, area->bytes),
                  "writing %s", area->name);
     return true;
 }
 
-bool area_poison(lab_t *lab, const area_t *area)
+bool conform_area_poison(lab_t *lab, const area_t *area)
 {
     unsigned char *bytes = must(malloc(area->bytes + 1));
     bool fine;
 
     memset(bytes, 0xff, area->bytes);
-    fine = area_put(lab, area, bytes);
+    fine = conform_area_put(lab, area, bytes);
     free(bytes);
     return fine;
 }
 
-bool area_open(lab_t *lab, area_t *area, const char *name, dp_dtype_t dtype, size_t bytes, size_t shift)
+bool conform_area_open(lab_t *lab, area_t *area, const char *name, dp_dtype_t dtype, size_t bytes, size_t shift)
 {
     unsigned char guards[2][GUARD];
     void *memory = NULL;
@@ -160,17 +160,17 @@ bool area_open(lab_t *lab, area_t *area, const char *name, dp_dtype_t dtype, siz
     fill_guard(guards[1]);
     CHECK_OK(lab->t, conform_work_write(lab->vt, lab->lanes[0], front(area), guards[0], GUARD), "writing %s", name);
     CHECK_OK(lab->t, conform_work_write(lab->vt, lab->lanes[0], behind(area), guards[1], GUARD), "writing %s", name);
-    return area_poison(lab, area);
+    return conform_area_poison(lab, area);
 }
 
-void area_close(lab_t *lab, area_t *area)
+void conform_area_close(lab_t *lab, area_t *area)
 {
     if (area->start != NULL)
         lab->vt->release(lab->device, area->start);
     area->start = NULL;
 }
 
-bool area_whole(lab_t *lab, const area_t *area, const char *after)
+bool conform_area_whole(lab_t *lab, const area_t *area, const char *after)
 {
     unsigned char guard[GUARD], seen[GUARD];
 
@@ -187,11 +187,12 @@ bool area_whole(lab_t *lab, const area_t *area, const char *after)
     return true;
 }
 
-unsigned char *area_bytes(lab_t *lab, const area_t *area)
+unsigned char *conform_area_bytes(lab_t *lab, const area_t *area)
 {
     unsigned char *bytes = must(calloc(area->bytes + 1, 1));
     const dp_status_t status =
-        area->bytes > 0 ? conform_work_read(lab->vt, lab->lanes[0], bytes, area_memory(area), area->bytes) : DP_OK;
+        area->bytes > 0 ? conform_work_read(lab->vt, lab->lanes[0], bytes, conform_area_memory(area), area->bytes)
+                        : DP_OK;
 
     if (status == DP_OK)
         return bytes;
@@ -200,12 +201,12 @@ unsigned char *area_bytes(lab_t *lab, const area_t *area)
     return NULL;
 }
 
-double *area_read(lab_t *lab, const area_t *area)
+double *conform_area_read(lab_t *lab, const area_t *area)
 {
-    unsigned char *bytes = area_bytes(lab, area);
-    double *values = must(calloc(area_count(area) + 1, sizeof(*values)));
+    unsigned char *bytes = conform_area_bytes(lab, area);
+    double *values = must(calloc(conform_area_count(area) + 1, sizeof(*values)));
 
-    for (size_t i = 0; bytes != NULL && i < area_count(area); i++)
+    for (size_t i = 0; bytes != NULL && i < conform_area_count(area); i++)
         values[i] = dp_number_get(area->dtype, bytes, i);
     if (bytes != NULL) {
         free(bytes);
@@ -215,14 +216,14 @@ double *area_read(lab_t *lab, const area_t *area)
     return NULL;
 }
 
-bool area_write(lab_t *lab, const area_t *area, const double *values)
+bool conform_area_write(lab_t *lab, const area_t *area, const double *values)
 {
     unsigned char *bytes = must(calloc(area->bytes + 1, 1));
     bool fine;
 
-    for (size_t i = 0; i < area_count(area); i++)
+    for (size_t i = 0; i < conform_area_count(area); i++)
         dp_number_set(area->dtype, bytes, i, values[i]);
-    fine = area_put(lab, area, bytes);
+    fine = conform_area_put(lab, area, bytes);
     free(bytes);
     return fine;
 }
@@ -230,11 +231,11 @@ bool area_write(lab_t *lab, const area_t *area, const double *values)
 /* Whether an input still is what was written. */
 static bool area_kept(lab_t *lab, const area_t *area, const double *values, const char *after)
 {
-    double *now = area_read(lab, area);
+    double *now = conform_area_read(lab, area);
 
     if (now == NULL)
         return false;
-    for (size_t i = 0; i < area_count(area); i++)
+    for (size_t i = 0; i < conform_area_count(area); i++)
         CHECK(lab->t, now[i] == values[i], "%s changed its input %s: element %zu is %g, it was %g", after, area->name,
               i, now[i], values[i]);
     free(now);
@@ -267,12 +268,13 @@ static double *random_values(dp_dtype_t dtype, uint64_t seed, size_t count, doub
 
 /* ---- blocks ---- */
 
-const kind_t *kernel_kind(const conform_t *t)
+const kind_t *conform_kernel_kind(const conform_t *t)
 {
-    return strcmp(conform_job_settings(t->job)->interface, DP_IFACE_ATTENTION) == 0 ? &kernel_attention : &kernel_moe;
+    return strcmp(conform_job_settings(t->job)->interface, DP_IFACE_ATTENTION) == 0 ? &conform_kernel_attention
+                                                                                    : &conform_kernel_moe;
 }
 
-void kernel_shape(const block_t *b, void *shape, size_t bytes)
+void conform_kernel_shape(const block_t *b, void *shape, size_t bytes)
 {
     const dp_block_shape_t s = {
         .struct_size = b->shape_bytes != 0 ? b->shape_bytes : sizeof(s),
@@ -287,7 +289,7 @@ void kernel_shape(const block_t *b, void *shape, size_t bytes)
     memcpy(shape, &s, sizeof(s));
 }
 
-void kernel_wrong(const block_t *b, void *config, dp_block_shape_t *shape)
+void conform_kernel_wrong(const block_t *b, void *config, dp_block_shape_t *shape)
 {
     const wrong_t *w = b->wrong;
 
@@ -299,7 +301,7 @@ void kernel_wrong(const block_t *b, void *config, dp_block_shape_t *shape)
         memcpy((unsigned char *)(w->in_shape ? (void *)shape : config) + w->offset, &w->bits, sizeof(w->bits));
 }
 
-bool kernel_list_is_right(const block_t *b, const expected_t *expected, uint32_t count)
+bool conform_kernel_list_is_right(const block_t *b, const expected_t *expected, uint32_t count)
 {
     conform_t *t = b->lab->t;
     size_t offset = 0;
@@ -332,7 +334,7 @@ bool kernel_list_is_right(const block_t *b, const expected_t *expected, uint32_t
 
 static size_t boundary(const layer_t *layer)
 {
-    return layer_tokens(layer) * layer->hidden;
+    return conform_layer_tokens(layer) * layer->hidden;
 }
 
 static int32_t ranks_of(const block_t *b)
@@ -364,7 +366,7 @@ static bool fill_params(block_t *b, uint64_t seed)
         mine[i] = b->values[b->kind->index(b, i)];
         b->before[i] = is_bias(b, i) ? 3 : (double)(int64_t)(conform_random(&seed) % 33) / 8 - 2;
     }
-    fine = area_write(b->lab, &b->params, mine) && area_write(b->lab, &b->grads, b->before);
+    fine = conform_area_write(b->lab, &b->params, mine) && conform_area_write(b->lab, &b->grads, b->before);
     free(mine);
     return fine;
 }
@@ -392,14 +394,14 @@ static bool describe(block_t *b)
     return true;
 }
 
-bool block_open(block_t *b, lab_t *lab, const layer_t *layer, uint64_t seed)
+bool conform_block_open(block_t *b, lab_t *lab, const layer_t *layer, uint64_t seed)
 {
     const dp_dtype_t sums = dp_dtype_accumulator(layer->dtype);
     const size_t element = dp_dtype_bytes(layer->dtype);
     dp_status_t status;
 
     b->lab = lab;
-    b->kind = kernel_kind(lab->t);
+    b->kind = conform_kernel_kind(lab->t);
     b->layer = *layer;
     b->instance = NULL;
     conform_forget_error();
@@ -412,23 +414,25 @@ bool block_open(block_t *b, lab_t *lab, const layer_t *layer, uint64_t seed)
     CHECK(lab->t, b->instance != NULL, "open came to DP_OK and gave no instance");
     if (!describe(b))
         return false;
-    return area_open(lab, &b->params, "params", layer->dtype, b->sizes.param_count * element, b->shift * element) &&
-           area_open(lab, &b->grads, "grads", sums, b->sizes.param_count * dp_dtype_bytes(sums),
-                     b->shift * dp_dtype_bytes(sums)) &&
-           area_open(lab, &b->scratch[0], "scratch", layer->dtype, b->sizes.scratch_bytes, 0) &&
-           area_open(lab, &b->scratch[1], "scratch", layer->dtype, b->sizes.scratch_bytes, 0) && fill_params(b, seed);
+    return conform_area_open(lab, &b->params, "params", layer->dtype, b->sizes.param_count * element,
+                             b->shift * element) &&
+           conform_area_open(lab, &b->grads, "grads", sums, b->sizes.param_count * dp_dtype_bytes(sums),
+                             b->shift * dp_dtype_bytes(sums)) &&
+           conform_area_open(lab, &b->scratch[0], "scratch", layer->dtype, b->sizes.scratch_bytes, 0) &&
+           conform_area_open(lab, &b->scratch[1], "scratch", layer->dtype, b->sizes.scratch_bytes, 0) &&
+           fill_params(b, seed);
 }
 
-bool block_open_any(block_t *b, lab_t *lab, uint64_t seed)
+bool conform_block_open_any(block_t *b, lab_t *lab, uint64_t seed)
 {
     static const dp_dtype_t dtypes[] = {DP_F64, DP_F32, DP_BF16};
 
     for (size_t i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]); i++)
-        for (const layer_t *l = kernel_kind(lab->t)->layers; l->batch > 0; l++) {
+        for (const layer_t *l = conform_kernel_kind(lab->t)->layers; l->batch > 0; l++) {
             layer_t layer = *l;
 
             layer.dtype = dtypes[i];
-            if (block_open(b, lab, &layer, seed))
+            if (conform_block_open(b, lab, &layer, seed))
                 return true;
             if (conform_failed(lab->t))
                 return false;
@@ -437,7 +441,7 @@ bool block_open_any(block_t *b, lab_t *lab, uint64_t seed)
     return false;
 }
 
-bool block_close(block_t *b)
+bool conform_block_close(block_t *b)
 {
     lab_t *lab = b->lab;
     double *mine = must(calloc(b->sizes.param_count + 1, sizeof(*mine)));
@@ -448,19 +452,19 @@ bool block_close(block_t *b)
         return false;
     free(mine);
     b->kind->close(b);
-    area_close(lab, &b->params);
-    area_close(lab, &b->grads);
-    area_close(lab, &b->scratch[0]);
-    area_close(lab, &b->scratch[1]);
+    conform_area_close(lab, &b->params);
+    conform_area_close(lab, &b->grads);
+    conform_area_close(lab, &b->scratch[0]);
+    conform_area_close(lab, &b->scratch[1]);
     free(b->list);
     free(b->values);
     free(b->before);
     return true;
 }
 
-double *block_gradients(block_t *b)
+double *conform_block_gradients(block_t *b)
 {
-    double *now = area_read(b->lab, &b->grads);
+    double *now = conform_area_read(b->lab, &b->grads);
 
     for (size_t i = 0; now != NULL && i < b->sizes.param_count; i++)
         now[i] -= b->before[i];
@@ -485,7 +489,7 @@ static double *random_input(const block_t *b, uint64_t seed)
     return x;
 }
 
-bool pass_open(pass_t *p, block_t *b, int32_t microbatch)
+bool conform_pass_open(pass_t *p, block_t *b, int32_t microbatch)
 {
     const size_t bytes = boundary(&b->layer) * dp_dtype_bytes(b->layer.dtype);
     const double begins = KERNEL_AUX_BEGINS;
@@ -498,27 +502,28 @@ bool pass_open(pass_t *p, block_t *b, int32_t microbatch)
         p->xs[r] = random_input(b, 1000 + (uint64_t)(microbatch * CONFORM_RANKS_MAX + r));
         p->dys[r] = random_values(b->layer.dtype, 2000 + (uint64_t)(microbatch * CONFORM_RANKS_MAX + r),
                                   boundary(&b->layer), 1);
-        p->chosen[r] = must(calloc(layer_tokens(&b->layer) * b->layer.top_k + 1, sizeof(int)));
+        p->chosen[r] = must(calloc(conform_layer_tokens(&b->layer) * b->layer.top_k + 1, sizeof(int)));
     }
-    return area_open(lab, &p->x, "x", b->layer.dtype, bytes, 0) &&
-           area_open(lab, &p->y, "y", b->layer.dtype, bytes, 0) &&
-           area_open(lab, &p->dy, "dy", b->layer.dtype, bytes, 0) &&
-           area_open(lab, &p->dx, "dx", b->layer.dtype, bytes, 0) &&
-           area_open(lab, &p->saved, "saved", b->layer.dtype, b->sizes.saved_bytes, 0) &&
-           area_open(lab, &p->work[0], "work of forward", b->layer.dtype, b->sizes.work_bytes, 0) &&
-           area_open(lab, &p->work[1], "work of backward", b->layer.dtype, b->sizes.work_bytes, 0) &&
-           area_open(lab, &p->aux, "aux_loss", DP_F64, sizeof(double), 0) && area_write(lab, &p->aux, &begins) &&
-           area_write(lab, &p->x, p->xs[b->rank]) && area_write(lab, &p->dy, p->dys[b->rank]);
+    return conform_area_open(lab, &p->x, "x", b->layer.dtype, bytes, 0) &&
+           conform_area_open(lab, &p->y, "y", b->layer.dtype, bytes, 0) &&
+           conform_area_open(lab, &p->dy, "dy", b->layer.dtype, bytes, 0) &&
+           conform_area_open(lab, &p->dx, "dx", b->layer.dtype, bytes, 0) &&
+           conform_area_open(lab, &p->saved, "saved", b->layer.dtype, b->sizes.saved_bytes, 0) &&
+           conform_area_open(lab, &p->work[0], "work of forward", b->layer.dtype, b->sizes.work_bytes, 0) &&
+           conform_area_open(lab, &p->work[1], "work of backward", b->layer.dtype, b->sizes.work_bytes, 0) &&
+           conform_area_open(lab, &p->aux, "aux_loss", DP_F64, sizeof(double), 0) &&
+           conform_area_write(lab, &p->aux, &begins) && conform_area_write(lab, &p->x, p->xs[b->rank]) &&
+           conform_area_write(lab, &p->dy, p->dys[b->rank]);
 }
 
-bool pass_close(pass_t *p)
+bool conform_pass_close(pass_t *p)
 {
     area_t *const all[] = {&p->x, &p->y, &p->dy, &p->dx, &p->saved, &p->work[0], &p->work[1], &p->aux};
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
-        if (!p->block->lab->broken && !area_whole(p->block->lab, all[i], "one of the calls"))
+        if (!p->block->lab->broken && !conform_area_whole(p->block->lab, all[i], "one of the calls"))
             return false;
-        area_close(p->block->lab, all[i]);
+        conform_area_close(p->block->lab, all[i]);
     }
     for (int32_t r = 0; r < ranks_of(p->block); r++) {
         free(p->xs[r]);
@@ -528,27 +533,27 @@ bool pass_close(pass_t *p)
     return true;
 }
 
-dp_io_t pass_io(const pass_t *p, int step)
+dp_io_t conform_pass_io(const pass_t *p, int step)
 {
     const block_t *b = p->block;
     const step_t *s = &b->kind->steps[step];
     dp_io_t io = {.struct_size = sizeof(io), .step = 7, .microbatch = p->microbatch};
 
-    io.params = area_memory(&b->params);
-    io.saved = area_memory(&p->saved);
-    io.scratch = area_memory(&b->scratch[s->lane]);
+    io.params = conform_area_memory(&b->params);
+    io.saved = conform_area_memory(&p->saved);
+    io.scratch = conform_area_memory(&b->scratch[s->lane]);
     if (s->phase == WEIGHT)
-        io.grads = area_memory(&b->grads);
+        io.grads = conform_area_memory(&b->grads);
     else
-        io.work = area_memory(&p->work[s->phase]);
-    io.x = s->x ? area_memory(&p->x) : NULL;
-    io.y = s->y ? area_memory(&p->y) : NULL;
-    io.dy = s->dy ? area_memory(&p->dy) : NULL;
-    io.dx = s->dx && !p->without_dx ? area_memory(&p->dx) : NULL;
+        io.work = conform_area_memory(&p->work[s->phase]);
+    io.x = s->x ? conform_area_memory(&p->x) : NULL;
+    io.y = s->y ? conform_area_memory(&p->y) : NULL;
+    io.dy = s->dy ? conform_area_memory(&p->dy) : NULL;
+    io.dx = s->dx && !p->without_dx ? conform_area_memory(&p->dx) : NULL;
     return io;
 }
 
-dp_status_t pass_call(pass_t *p, int step)
+dp_status_t conform_pass_call(pass_t *p, int step)
 {
     struct {
         dp_io_t io;
@@ -557,7 +562,7 @@ dp_status_t pass_call(pass_t *p, int step)
     dp_status_t status;
 
     memset(&room, 0xa5, sizeof(room));
-    room.io = pass_io(p, step);
+    room.io = conform_pass_io(p, step);
     if (p->block->io_bytes != 0)
         room.io.struct_size = p->block->io_bytes;
     status = p->block->kind->call(p, step, &room.io);
@@ -575,41 +580,42 @@ static bool check_after(pass_t *p, int step)
                                      &p->work[1], &p->y,          &p->dx,         &p->aux};
 
     for (size_t i = 0; i < sizeof(written) / sizeof(written[0]); i++)
-        if (!area_whole(b->lab, written[i], s->name))
+        if (!conform_area_whole(b->lab, written[i], s->name))
             return false;
-    return (!s->x || (area_kept(b->lab, &p->x, p->xs[b->rank], s->name) && area_poison(b->lab, &p->x))) &&
-           (!s->dy || (area_kept(b->lab, &p->dy, p->dys[b->rank], s->name) && area_poison(b->lab, &p->dy))) &&
-           (!last || s->phase == WEIGHT || area_poison(b->lab, &p->work[s->phase]));
+    return (!s->x || (area_kept(b->lab, &p->x, p->xs[b->rank], s->name) && conform_area_poison(b->lab, &p->x))) &&
+           (!s->dy || (area_kept(b->lab, &p->dy, p->dys[b->rank], s->name) && conform_area_poison(b->lab, &p->dy))) &&
+           (!last || s->phase == WEIGHT || conform_area_poison(b->lab, &p->work[s->phase]));
 }
 
-bool pass_step(pass_t *p, int step)
+bool conform_pass_step(pass_t *p, int step)
 {
     block_t *b = p->block;
     const step_t *s = &b->kind->steps[step];
     bool refused;
 
-    if (!area_poison(b->lab, &b->scratch[s->lane]))
+    if (!conform_area_poison(b->lab, &b->scratch[s->lane]))
         return false;
-    lab_refuse(b->lab, 1);
-    CHECK_OK(b->lab->t, pass_call(p, step), "%s", s->name);
-    if (!lab_wait(b->lab, s->lane, s->name))
+    conform_lab_refuse(b->lab, 1);
+    CHECK_OK(b->lab->t, conform_pass_call(p, step), "%s", s->name);
+    if (!conform_lab_wait(b->lab, s->lane, s->name))
         return false;
-    refused = lab_refused(b->lab);
+    refused = conform_lab_refused(b->lab);
     CHECK(b->lab->t, !refused, "%s allocated memory: nothing is allocated in a step", s->name);
     return check_after(p, step);
 }
 
-bool pass_run(pass_t *p, phase_t first, phase_t last)
+bool conform_pass_run(pass_t *p, phase_t first, phase_t last)
 {
     for (int i = 0; i < p->block->kind->nsteps; i++)
-        if (p->block->kind->steps[i].phase >= first && p->block->kind->steps[i].phase <= last && !pass_step(p, i))
+        if (p->block->kind->steps[i].phase >= first && p->block->kind->steps[i].phase <= last &&
+            !conform_pass_step(p, i))
             return false;
     return true;
 }
 
 /* ---- against the reference ---- */
 
-tolerance_t kernel_tolerance(dp_dtype_t dtype)
+tolerance_t conform_kernel_tolerance(dp_dtype_t dtype)
 {
     static const tolerance_t f64 = {1e-11, 1e-7}, f32 = {2e-5, 2e-4}, bf16 = {0x1p-5, 0x1p-4};
 
@@ -671,12 +677,12 @@ static double refer(pass_t *p, double *y)
     return b->kind->reference(&b->layer, b->values, p->xs[b->rank], y, p->chosen[b->rank], false);
 }
 
-bool pass_output_is_right(pass_t *p)
+bool conform_pass_output_is_right(pass_t *p)
 {
     block_t *b = p->block;
-    const double tolerance = kernel_tolerance(b->layer.dtype).output;
-    double *wanted = must(calloc(boundary(&b->layer), sizeof(*wanted))), *got = area_read(b->lab, &p->y);
-    double *aux = area_read(b->lab, &p->aux), loss = KERNEL_AUX_BEGINS + refer(p, wanted);
+    const double tolerance = conform_kernel_tolerance(b->layer.dtype).output;
+    double *wanted = must(calloc(boundary(&b->layer), sizeof(*wanted))), *got = conform_area_read(b->lab, &p->y);
+    double *aux = conform_area_read(b->lab, &p->aux), loss = KERNEL_AUX_BEGINS + refer(p, wanted);
     bool fine = got != NULL && aux != NULL && is_near(b, "the output", got, wanted, boundary(&b->layer), tolerance) &&
                 is_near(b, "the auxiliary loss", aux, &loss, 1, tolerance);
 
@@ -745,7 +751,7 @@ static double root_mean_square(const double *values, size_t count)
 static bool tensor_is_right(const function_t *f, const char *name, const double *got, double *at, size_t count,
                             double least, bool each)
 {
-    const double tolerance = kernel_tolerance(f->b->layer.dtype).gradient, one = 1;
+    const double tolerance = conform_kernel_tolerance(f->b->layer.dtype).gradient, one = 1;
     const double size = each ? largest(got, count) : root_mean_square(got, count), scale = size > least ? size : least;
     char text[200];
 
@@ -782,7 +788,7 @@ static bool counts_are_right(const function_t *f, const dp_param_t *bias, const 
         double count = 0;
 
         for (int m = 0; m < f->count; m++)
-            for (size_t i = 0; i < layer_tokens(&b->layer) * b->layer.top_k; i++)
+            for (size_t i = 0; i < conform_layer_tokens(&b->layer) * b->layer.top_k; i++)
                 count += f->passes[m]->chosen[b->rank][i] == (int)e;
         CHECK(b->lab->t, got[bias->offset + e] == count,
               "the gradient of %s says that expert %zu was chosen %g times, it was chosen %g times", bias->name, e,
@@ -816,17 +822,17 @@ static bool params_are_right(function_t *f, const double *got, bool each)
     return true;
 }
 
-bool gradients_are_right(block_t *b, pass_t *const *passes, int count, bool each)
+bool conform_gradients_are_right(block_t *b, pass_t *const *passes, int count, bool each)
 {
     function_t f = {.b = b, .passes = passes, .count = count, .y = must(calloc(boundary(&b->layer), sizeof(double)))};
-    double *got = block_gradients(b);
+    double *got = conform_block_gradients(b);
     bool fine = got != NULL && (b->kind->gather == NULL || b->kind->gather(b, got));
 
     for (int m = 0; m < count; m++)
         refer(passes[m], f.y);
     for (int m = 0; m < count && fine; m++) {
         const function_t mine = {.b = b, .passes = passes + m, .count = 1, .y = f.y};
-        double *dx = area_read(b->lab, &passes[m]->dx);
+        double *dx = conform_area_read(b->lab, &passes[m]->dx);
 
         if (passes[m]->without_dx) {
             free(dx);

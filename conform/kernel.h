@@ -39,7 +39,7 @@ typedef struct lab {
     const dp_device_vt_t *vt;
     dp_device_t *device;
     dp_stream_t *lanes[2]; /* compute, all-to-all */
-    const dp_host_t *host; /* for the plugin: the case's, and lab_refuse */
+    const dp_host_t *host; /* for the plugin: the case's, and conform_lab_refuse */
     bool broken;           /* a stream has failed, as was wanted: nothing is looked at when things are closed */
     /* For exchanges.c: what opening and exchanging come to unless DP_OK; sees what arrived before the receiver does,
      * round counts all exchanges of a comm. */
@@ -47,12 +47,12 @@ typedef struct lab {
     void (*tamper)(const dp_exchange_config_t *config, unsigned char *rows, int32_t *counts, uint32_t round);
 } lab_t;
 
-bool lab_open(lab_t *lab, conform_t *t);
-void lab_close(lab_t *lab);
-bool lab_wait(lab_t *lab, int lane, const char *what);
+bool conform_lab_open(lab_t *lab, conform_t *t);
+void conform_lab_close(lab_t *lab);
+bool conform_lab_wait(lab_t *lab, int lane, const char *what);
 /* The host's nth allocation from now fails. Ends that; whether one did. */
-void lab_refuse(lab_t *lab, int nth);
-bool lab_refused(lab_t *lab);
+void conform_lab_refuse(lab_t *lab, int nth);
+bool conform_lab_refused(lab_t *lab);
 
 typedef struct area {
     const char *name;
@@ -61,18 +61,18 @@ typedef struct area {
     dp_dtype_t dtype;
 } area_t;
 
-bool area_open(lab_t *lab, area_t *area, const char *name, dp_dtype_t dtype, size_t bytes, size_t shift);
-void area_close(lab_t *lab, area_t *area);
-void *area_memory(const area_t *area);
-size_t area_count(const area_t *area);
-bool area_put(lab_t *lab, const area_t *area, const void *bytes);
-bool area_poison(lab_t *lab, const area_t *area);
-bool area_write(lab_t *lab, const area_t *area, const double *values);
+bool conform_area_open(lab_t *lab, area_t *area, const char *name, dp_dtype_t dtype, size_t bytes, size_t shift);
+void conform_area_close(lab_t *lab, area_t *area);
+void *conform_area_memory(const area_t *area);
+size_t conform_area_count(const area_t *area);
+bool conform_area_put(lab_t *lab, const area_t *area, const void *bytes);
+bool conform_area_poison(lab_t *lab, const area_t *area);
+bool conform_area_write(lab_t *lab, const area_t *area, const double *values);
 /* NULL: the case has failed. To be freed. */
-double *area_read(lab_t *lab, const area_t *area);
-unsigned char *area_bytes(lab_t *lab, const area_t *area);
+double *conform_area_read(lab_t *lab, const area_t *area);
+unsigned char *conform_area_bytes(lab_t *lab, const area_t *area);
 /* Whether the guards are whole; `after`: the call to blame. */
-bool area_whole(lab_t *lab, const area_t *area, const char *after);
+bool conform_area_whole(lab_t *lab, const area_t *area, const char *after);
 
 /* ---- blocks ---- */
 
@@ -174,67 +174,67 @@ struct pass {
 
 /* Opens an instance with random parameters; gradients begin with random numbers. False without a failure: the plugin
  * does not support such a layer, and said so. */
-bool block_open(block_t *b, lab_t *lab, const layer_t *layer, uint64_t seed);
+bool conform_block_open(block_t *b, lab_t *lab, const layer_t *layer, uint64_t seed);
 /* With the first layer and type that the plugin supports; skips the case when there is none. */
-bool block_open_any(block_t *b, lab_t *lab, uint64_t seed);
-bool block_close(block_t *b);
+bool conform_block_open_any(block_t *b, lab_t *lab, uint64_t seed);
+bool conform_block_close(block_t *b);
 /* Gradients minus what they began with; to be freed. */
-double *block_gradients(block_t *b);
+double *conform_block_gradients(block_t *b);
 
 /* For kinds. The shape for b's layer, and behind it what is not zero; makes one setting wrong where b asks for it;
  * compares descriptors. */
-void kernel_shape(const block_t *b, void *shape, size_t bytes);
-void kernel_wrong(const block_t *b, void *config, dp_block_shape_t *shape);
-bool kernel_list_is_right(const block_t *b, const expected_t *expected, uint32_t count);
-extern const kind_t kernel_attention, kernel_moe;
-const kind_t *kernel_kind(const conform_t *t);
+void conform_kernel_shape(const block_t *b, void *shape, size_t bytes);
+void conform_kernel_wrong(const block_t *b, void *config, dp_block_shape_t *shape);
+bool conform_kernel_list_is_right(const block_t *b, const expected_t *expected, uint32_t count);
+extern const kind_t conform_kernel_attention, conform_kernel_moe;
+const kind_t *conform_kernel_kind(const conform_t *t);
 
-bool pass_open(pass_t *p, block_t *b, int32_t microbatch);
-bool pass_close(pass_t *p);
+bool conform_pass_open(pass_t *p, block_t *b, int32_t microbatch);
+bool conform_pass_close(pass_t *p);
 /* Makes call number `step` and waits for it. */
-bool pass_step(pass_t *p, int step);
-bool pass_run(pass_t *p, phase_t first, phase_t last);
+bool conform_pass_step(pass_t *p, int step);
+bool conform_pass_run(pass_t *p, phase_t first, phase_t last);
 /* The call itself, whatever it comes to; dp_io_t with what it is given. */
-dp_status_t pass_call(pass_t *p, int step);
-dp_io_t pass_io(const pass_t *p, int step);
+dp_status_t conform_pass_call(pass_t *p, int step);
+dp_io_t conform_pass_io(const pass_t *p, int step);
 
 /* Largest difference over the largest value, that of the outputs and of every gradient; what the reference makes. */
 typedef struct tolerance {
     double output, gradient;
 } tolerance_t;
-tolerance_t kernel_tolerance(dp_dtype_t dtype);
-bool pass_output_is_right(pass_t *p);
+tolerance_t conform_kernel_tolerance(dp_dtype_t dtype);
+bool conform_pass_output_is_right(pass_t *p);
 /* Gradients of these micro-batches, dx and all parameters, by differences of the reference; each element, or the sum
  * along random directions. */
-bool gradients_are_right(block_t *b, pass_t *const *passes, int count, bool each);
+bool conform_gradients_are_right(block_t *b, pass_t *const *passes, int count, bool each);
 
 /* ---- cases for every kind of block ---- */
 
-void kernel_params_are_those_of_the_header(conform_t *t);
-void kernel_outputs_f64(conform_t *t);
-void kernel_outputs_f32(conform_t *t);
-void kernel_outputs_bf16(conform_t *t);
-void kernel_gradients_f64(conform_t *t);
-void kernel_gradients_f32(conform_t *t);
-void kernel_gradients_bf16(conform_t *t);
-void kernel_gradients_are_those_of_its_own_loss(conform_t *t);
-void kernel_weight_gradients_may_come_late(conform_t *t);
-void kernel_microbatches_in_flight_do_not_meet(conform_t *t);
-void kernel_instances_do_not_meet(conform_t *t);
-void kernel_first_stage_needs_no_dx(conform_t *t);
-void kernel_same_input_same_bits(conform_t *t);
-void kernel_calls_are_enqueued(conform_t *t);
-void kernel_pointers_that_are_missing_are_named(conform_t *t);
-void kernel_structs_may_grow(conform_t *t);
-void kernel_short_structs_are_refused(conform_t *t);
-void kernel_sizes_writes_what_the_caller_has(conform_t *t);
-void kernel_wrong_settings_are_refused(conform_t *t);
-void kernel_memory_that_runs_out_leaves_nothing(conform_t *t);
-void kernel_nothing_is_left_behind(conform_t *t);
+void conform_kernel_params_are_those_of_the_header(conform_t *t);
+void conform_kernel_outputs_f64(conform_t *t);
+void conform_kernel_outputs_f32(conform_t *t);
+void conform_kernel_outputs_bf16(conform_t *t);
+void conform_kernel_gradients_f64(conform_t *t);
+void conform_kernel_gradients_f32(conform_t *t);
+void conform_kernel_gradients_bf16(conform_t *t);
+void conform_kernel_gradients_are_those_of_its_own_loss(conform_t *t);
+void conform_kernel_weight_gradients_may_come_late(conform_t *t);
+void conform_kernel_microbatches_in_flight_do_not_meet(conform_t *t);
+void conform_kernel_instances_do_not_meet(conform_t *t);
+void conform_kernel_first_stage_needs_no_dx(conform_t *t);
+void conform_kernel_same_input_same_bits(conform_t *t);
+void conform_kernel_calls_are_enqueued(conform_t *t);
+void conform_kernel_pointers_that_are_missing_are_named(conform_t *t);
+void conform_kernel_structs_may_grow(conform_t *t);
+void conform_kernel_short_structs_are_refused(conform_t *t);
+void conform_kernel_sizes_writes_what_the_caller_has(conform_t *t);
+void conform_kernel_wrong_settings_are_refused(conform_t *t);
+void conform_kernel_memory_that_runs_out_leaves_nothing(conform_t *t);
+void conform_kernel_nothing_is_left_behind(conform_t *t);
 
 #define KERNEL_CASE(function, text)                                                                                    \
     {                                                                                                                  \
-        .name = #function, .sentence = (text), .run = kernel_##function                                                \
+        .name = #function, .sentence = (text), .run = conform_kernel_##function                                        \
     }
 #define KERNEL_CASES                                                                                                                                                            \
     KERNEL_CASE(                                                                                                                                                                \

@@ -11,18 +11,18 @@
 
 /* A case that begins with an instance that the plugin supports; leaves the case otherwise. */
 #define OPEN_ANY(t, lab, b, seed)                                                                                      \
-    if (!lab_open((lab), (t)) || !block_open_any((b), (lab), (seed)))                                                  \
+    if (!conform_lab_open((lab), (t)) || !conform_block_open_any((b), (lab), (seed)))                                  \
     return
 
-void kernel_params_are_those_of_the_header(conform_t *t)
+void conform_kernel_params_are_those_of_the_header(conform_t *t)
 {
     block_t b = {0};
     lab_t lab;
 
     OPEN_ANY(t, &lab, &b, 1);
-    if (!b.kind->list_is_right(&b) || !block_close(&b))
+    if (!b.kind->list_is_right(&b) || !conform_block_close(&b))
         return;
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* ---- numbers ---- */
@@ -32,11 +32,11 @@ static bool output_of(lab_t *lab, const layer_t *layer, uint64_t seed, int *trie
     block_t b = {0};
     pass_t p;
 
-    if (!block_open(&b, lab, layer, seed))
+    if (!conform_block_open(&b, lab, layer, seed))
         return !conform_failed(lab->t);
     ++*tried;
-    return pass_open(&p, &b, 0) && pass_run(&p, FORWARD, FORWARD) && pass_output_is_right(&p) && pass_close(&p) &&
-           block_close(&b);
+    return conform_pass_open(&p, &b, 0) && conform_pass_run(&p, FORWARD, FORWARD) && conform_pass_output_is_right(&p) &&
+           conform_pass_close(&p) && conform_block_close(&b);
 }
 
 static bool gradients_of(lab_t *lab, const layer_t *layer, uint64_t seed, bool each, int *tried)
@@ -44,22 +44,23 @@ static bool gradients_of(lab_t *lab, const layer_t *layer, uint64_t seed, bool e
     block_t b = {0};
     pass_t p[2], *both[2] = {&p[0], &p[1]};
 
-    if (!block_open(&b, lab, layer, seed))
+    if (!conform_block_open(&b, lab, layer, seed))
         return !conform_failed(lab->t);
     ++*tried;
     for (int m = 0; m < 2; m++)
-        if (!pass_open(&p[m], &b, m) || !pass_run(&p[m], FORWARD, WEIGHT))
+        if (!conform_pass_open(&p[m], &b, m) || !conform_pass_run(&p[m], FORWARD, WEIGHT))
             return false;
-    return gradients_are_right(&b, both, 2, each) && pass_close(&p[0]) && pass_close(&p[1]) && block_close(&b);
+    return conform_gradients_are_right(&b, both, 2, each) && conform_pass_close(&p[0]) && conform_pass_close(&p[1]) &&
+           conform_block_close(&b);
 }
 
 static void numbers(conform_t *t, dp_dtype_t dtype, bool gradients)
 {
-    const kind_t *kind = kernel_kind(t);
+    const kind_t *kind = conform_kernel_kind(t);
     int tried = 0;
     lab_t lab;
 
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     for (int large = 0; large < 2; large++)
         for (const layer_t *l = large ? kind->larger : kind->layers; l->batch > 0; l++) {
@@ -71,35 +72,35 @@ static void numbers(conform_t *t, dp_dtype_t dtype, bool gradients)
         }
     if (tried == 0)
         conform_skip(t, "none of the suite's layers: %s", conform_last_error());
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
-void kernel_outputs_f64(conform_t *t)
+void conform_kernel_outputs_f64(conform_t *t)
 {
     numbers(t, DP_F64, false);
 }
 
-void kernel_outputs_f32(conform_t *t)
+void conform_kernel_outputs_f32(conform_t *t)
 {
     numbers(t, DP_F32, false);
 }
 
-void kernel_outputs_bf16(conform_t *t)
+void conform_kernel_outputs_bf16(conform_t *t)
 {
     numbers(t, DP_BF16, false);
 }
 
-void kernel_gradients_f64(conform_t *t)
+void conform_kernel_gradients_f64(conform_t *t)
 {
     numbers(t, DP_F64, true);
 }
 
-void kernel_gradients_f32(conform_t *t)
+void conform_kernel_gradients_f32(conform_t *t)
 {
     numbers(t, DP_F32, true);
 }
 
-void kernel_gradients_bf16(conform_t *t)
+void conform_kernel_gradients_bf16(conform_t *t)
 {
     numbers(t, DP_BF16, true);
 }
@@ -111,15 +112,15 @@ static bool own_loss(pass_t *p, double *loss_out)
     const double begins = 0;
     double *y, *aux;
 
-    if (!area_write(b->lab, &p->x, p->xs[b->rank]) || !area_write(b->lab, &p->aux, &begins) ||
-        !pass_run(p, FORWARD, FORWARD))
+    if (!conform_area_write(b->lab, &p->x, p->xs[b->rank]) || !conform_area_write(b->lab, &p->aux, &begins) ||
+        !conform_pass_run(p, FORWARD, FORWARD))
         return false;
-    y = area_read(b->lab, &p->y);
-    aux = area_read(b->lab, &p->aux);
+    y = conform_area_read(b->lab, &p->y);
+    aux = conform_area_read(b->lab, &p->aux);
     if (y == NULL || aux == NULL)
         return false;
     *loss_out = KERNEL_AUX_SCALE * *aux;
-    for (size_t i = 0; i < area_count(&p->y); i++)
+    for (size_t i = 0; i < conform_area_count(&p->y); i++)
         *loss_out += y[i] * p->dys[b->rank][i];
     free(y);
     free(aux);
@@ -144,7 +145,7 @@ static bool own_slope(pass_t *p, double *values, size_t count, const area_t *are
     for (int side = 0; side < 2; side++) {
         for (size_t i = 0; i < count; i++)
             values[i] = start[i] + (side == 0 ? h : -h) * direction[i];
-        if (!area_write(p->block->lab, area, area == &p->x ? p->xs[p->block->rank] : p->block->values) ||
+        if (!conform_area_write(p->block->lab, area, area == &p->x ? p->xs[p->block->rank] : p->block->values) ||
             !own_loss(p, &sides[side]))
             return false;
     }
@@ -155,10 +156,10 @@ static bool own_slope(pass_t *p, double *values, size_t count, const area_t *are
     CHECK(p->block->lab->t, fabs(along - wanted) <= 1e-5 * (1 + size),
           "the gradient of %s along a random direction is %.9g, by differences of the plugin's own outputs %.9g", name,
           along, wanted);
-    return area_write(p->block->lab, area, area == &p->x ? p->xs[p->block->rank] : p->block->values);
+    return conform_area_write(p->block->lab, area, area == &p->x ? p->xs[p->block->rank] : p->block->values);
 }
 
-void kernel_gradients_are_those_of_its_own_loss(conform_t *t)
+void conform_kernel_gradients_are_those_of_its_own_loss(conform_t *t)
 {
     double *dx, *grads;
     block_t b = {0};
@@ -170,11 +171,11 @@ void kernel_gradients_are_those_of_its_own_loss(conform_t *t)
         conform_skip(t, "differences of outputs want f64");
         return;
     }
-    if (!pass_open(&p, &b, 0) || !pass_run(&p, FORWARD, WEIGHT))
+    if (!conform_pass_open(&p, &b, 0) || !conform_pass_run(&p, FORWARD, WEIGHT))
         return;
-    dx = area_read(&lab, &p.dx);
-    grads = block_gradients(&b);
-    if (dx == NULL || grads == NULL || !own_slope(&p, p.xs[0], area_count(&p.x), &p.x, dx, "x"))
+    dx = conform_area_read(&lab, &p.dx);
+    grads = conform_block_gradients(&b);
+    if (dx == NULL || grads == NULL || !own_slope(&p, p.xs[0], conform_area_count(&p.x), &p.x, dx, "x"))
         return;
     for (uint32_t i = 0; i < b.sizes.nparams; i++)
         if (b.list[i].kind != DP_PARAM_ROUTER_BIAS && !own_slope(&p, b.values + b.list[i].offset, b.list[i].count,
@@ -182,9 +183,9 @@ void kernel_gradients_are_those_of_its_own_loss(conform_t *t)
             return;
     free(dx);
     free(grads);
-    if (!pass_close(&p) || !block_close(&b))
+    if (!conform_pass_close(&p) || !conform_block_close(&b))
         return;
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* ---- when calls are made ---- */
@@ -193,16 +194,17 @@ void kernel_gradients_are_those_of_its_own_loss(conform_t *t)
 static bool late_weights(pass_t *p)
 {
     lab_t *lab = p->block->lab;
-    unsigned char *dx = area_bytes(lab, &p->dx);
-    bool fine = dx != NULL && area_poison(lab, &p->x) && area_poison(lab, &p->y) && area_poison(lab, &p->dy) &&
-                area_poison(lab, &p->dx) && area_poison(lab, &p->work[0]) && area_poison(lab, &p->work[1]) &&
-                pass_run(p, WEIGHT, WEIGHT) && area_put(lab, &p->dx, dx);
+    unsigned char *dx = conform_area_bytes(lab, &p->dx);
+    bool fine = dx != NULL && conform_area_poison(lab, &p->x) && conform_area_poison(lab, &p->y) &&
+                conform_area_poison(lab, &p->dy) && conform_area_poison(lab, &p->dx) &&
+                conform_area_poison(lab, &p->work[0]) && conform_area_poison(lab, &p->work[1]) &&
+                conform_pass_run(p, WEIGHT, WEIGHT) && conform_area_put(lab, &p->dx, dx);
 
     free(dx);
     return fine;
 }
 
-void kernel_weight_gradients_may_come_late(conform_t *t)
+void conform_kernel_weight_gradients_may_come_late(conform_t *t)
 {
     pass_t p[3], *all[3] = {&p[0], &p[1], &p[2]};
     block_t b = {0};
@@ -210,19 +212,19 @@ void kernel_weight_gradients_may_come_late(conform_t *t)
 
     OPEN_ANY(t, &lab, &b, 13);
     for (int m = 0; m < 3; m++)
-        if (!pass_open(&p[m], &b, m) || !pass_run(&p[m], FORWARD, BACKWARD))
+        if (!conform_pass_open(&p[m], &b, m) || !conform_pass_run(&p[m], FORWARD, BACKWARD))
             return;
     for (int m = 2; m >= 0; m--)
         if (!late_weights(&p[m]))
             return;
-    if (!gradients_are_right(&b, all, 3, true))
+    if (!conform_gradients_are_right(&b, all, 3, true))
         return;
     for (int m = 0; m < 3; m++)
-        if (!pass_close(&p[m]))
+        if (!conform_pass_close(&p[m]))
             return;
-    if (!block_close(&b))
+    if (!conform_block_close(&b))
         return;
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* As an F&B pair: calls of one's forward between those of the other's backward. */
@@ -234,17 +236,17 @@ static bool pair(pass_t *forward, pass_t *backward)
     while (f < kind->nsteps || i < kind->nsteps) {
         for (; f < kind->nsteps && kind->steps[f].phase != FORWARD; f++)
             ;
-        if (f < kind->nsteps && !pass_step(forward, f++))
+        if (f < kind->nsteps && !conform_pass_step(forward, f++))
             return false;
         for (; i < kind->nsteps && kind->steps[i].phase != BACKWARD; i++)
             ;
-        if (i < kind->nsteps && !pass_step(backward, i++))
+        if (i < kind->nsteps && !conform_pass_step(backward, i++))
             return false;
     }
     return true;
 }
 
-void kernel_microbatches_in_flight_do_not_meet(conform_t *t)
+void conform_kernel_microbatches_in_flight_do_not_meet(conform_t *t)
 {
     pass_t p[4], *all[4] = {&p[0], &p[1], &p[2], &p[3]};
     block_t b = {0};
@@ -252,23 +254,24 @@ void kernel_microbatches_in_flight_do_not_meet(conform_t *t)
 
     OPEN_ANY(t, &lab, &b, 17);
     for (int m = 0; m < 4; m++)
-        if (!pass_open(&p[m], &b, m))
+        if (!conform_pass_open(&p[m], &b, m))
             return;
-    if (!pass_run(&p[0], FORWARD, FORWARD) || !pass_run(&p[1], FORWARD, FORWARD) || !pair(&p[2], &p[0]) ||
-        !pair(&p[3], &p[1]) || !pass_run(&p[0], WEIGHT, WEIGHT) || !pass_run(&p[2], BACKWARD, WEIGHT) ||
-        !pass_run(&p[1], WEIGHT, WEIGHT) || !pass_run(&p[3], BACKWARD, WEIGHT))
+    if (!conform_pass_run(&p[0], FORWARD, FORWARD) || !conform_pass_run(&p[1], FORWARD, FORWARD) ||
+        !pair(&p[2], &p[0]) || !pair(&p[3], &p[1]) || !conform_pass_run(&p[0], WEIGHT, WEIGHT) ||
+        !conform_pass_run(&p[2], BACKWARD, WEIGHT) || !conform_pass_run(&p[1], WEIGHT, WEIGHT) ||
+        !conform_pass_run(&p[3], BACKWARD, WEIGHT))
         return;
     for (int m = 0; m < 4; m++)
-        if (!pass_output_is_right(&p[m]))
+        if (!conform_pass_output_is_right(&p[m]))
             return;
-    if (!gradients_are_right(&b, all, 4, true))
+    if (!conform_gradients_are_right(&b, all, 4, true))
         return;
     for (int m = 0; m < 4; m++)
-        if (!pass_close(&p[m]))
+        if (!conform_pass_close(&p[m]))
             return;
-    if (!block_close(&b))
+    if (!conform_block_close(&b))
         return;
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* The second layer that the plugin supports, of any type but b's if there is one. */
@@ -284,43 +287,45 @@ static bool open_other(block_t *other, const block_t *b, uint64_t seed)
             layer.dtype = dtypes[i];
             if (layer.sequence == b->layer.sequence && layer.hidden == b->layer.hidden)
                 continue;
-            if (block_open(other, b->lab, &layer, seed) || conform_failed(b->lab->t))
+            if (conform_block_open(other, b->lab, &layer, seed) || conform_failed(b->lab->t))
                 return !conform_failed(b->lab->t);
         }
     conform_skip(b->lab->t, "supports one layer of the suite only");
     return false;
 }
 
-void kernel_instances_do_not_meet(conform_t *t)
+void conform_kernel_instances_do_not_meet(conform_t *t)
 {
     block_t a = {0}, b = {0};
     pass_t p, q, *ps = &p, *qs = &q;
     lab_t lab;
 
     OPEN_ANY(t, &lab, &a, 19);
-    if (!open_other(&b, &a, 23) || !pass_open(&p, &a, 0) || !pass_open(&q, &b, 0) || !pass_run(&p, FORWARD, FORWARD) ||
-        !pass_run(&q, FORWARD, FORWARD) || !pass_run(&p, BACKWARD, BACKWARD) || !pass_run(&q, BACKWARD, BACKWARD) ||
-        !pass_run(&p, WEIGHT, WEIGHT) || !pass_output_is_right(&p) || !gradients_are_right(&a, &ps, 1, true) ||
-        !pass_close(&p) || !block_close(&a) || !pass_run(&q, WEIGHT, WEIGHT) || !pass_output_is_right(&q) ||
-        !gradients_are_right(&b, &qs, 1, true) || !pass_close(&q) || !block_close(&b))
+    if (!open_other(&b, &a, 23) || !conform_pass_open(&p, &a, 0) || !conform_pass_open(&q, &b, 0) ||
+        !conform_pass_run(&p, FORWARD, FORWARD) || !conform_pass_run(&q, FORWARD, FORWARD) ||
+        !conform_pass_run(&p, BACKWARD, BACKWARD) || !conform_pass_run(&q, BACKWARD, BACKWARD) ||
+        !conform_pass_run(&p, WEIGHT, WEIGHT) || !conform_pass_output_is_right(&p) ||
+        !conform_gradients_are_right(&a, &ps, 1, true) || !conform_pass_close(&p) || !conform_block_close(&a) ||
+        !conform_pass_run(&q, WEIGHT, WEIGHT) || !conform_pass_output_is_right(&q) ||
+        !conform_gradients_are_right(&b, &qs, 1, true) || !conform_pass_close(&q) || !conform_block_close(&b))
         return;
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
-void kernel_first_stage_needs_no_dx(conform_t *t)
+void conform_kernel_first_stage_needs_no_dx(conform_t *t)
 {
     pass_t p, *all = &p;
     block_t b = {0};
     lab_t lab;
 
     OPEN_ANY(t, &lab, &b, 29);
-    if (!pass_open(&p, &b, 0))
+    if (!conform_pass_open(&p, &b, 0))
         return;
     p.without_dx = true;
-    if (!pass_run(&p, FORWARD, WEIGHT) || !gradients_are_right(&b, &all, 1, true) || !pass_close(&p) ||
-        !block_close(&b))
+    if (!conform_pass_run(&p, FORWARD, WEIGHT) || !conform_gradients_are_right(&b, &all, 1, true) ||
+        !conform_pass_close(&p) || !conform_block_close(&b))
         return;
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* y, dx and gradients of a new instance, with memory elsewhere. */
@@ -329,29 +334,29 @@ static bool results(lab_t *lab, size_t shift, unsigned char *out[3], size_t byte
     block_t b = {.deterministic = 1, .shift = shift};
     pass_t before, p;
 
-    if (!block_open_any(&b, lab, 31) || !pass_open(&before, &b, 1))
+    if (!conform_block_open_any(&b, lab, 31) || !conform_pass_open(&before, &b, 1))
         return false;
-    if (shift > 0 && !pass_run(&before, FORWARD, BACKWARD)) /* what it leaves behind must not show */
+    if (shift > 0 && !conform_pass_run(&before, FORWARD, BACKWARD)) /* what it leaves behind must not show */
         return false;
-    if (!pass_open(&p, &b, 0) || !pass_run(&p, FORWARD, WEIGHT))
+    if (!conform_pass_open(&p, &b, 0) || !conform_pass_run(&p, FORWARD, WEIGHT))
         return false;
     for (int i = 0; i < 3; i++) {
         const area_t *area = i == 0 ? &p.y : i == 1 ? &p.dx : &b.grads;
 
-        out[i] = area_bytes(lab, area);
+        out[i] = conform_area_bytes(lab, area);
         bytes[i] = area->bytes;
     }
-    return pass_close(&before) && pass_close(&p) && block_close(&b);
+    return conform_pass_close(&before) && conform_pass_close(&p) && conform_block_close(&b);
 }
 
-void kernel_same_input_same_bits(conform_t *t)
+void conform_kernel_same_input_same_bits(conform_t *t)
 {
     static const char *const names[] = {"y", "dx", "the gradients of parameters"};
     unsigned char *first[3], *again[3];
     size_t bytes[3];
     lab_t lab;
 
-    if (!lab_open(&lab, t) || !results(&lab, 0, first, bytes))
+    if (!conform_lab_open(&lab, t) || !results(&lab, 0, first, bytes))
         return;
     for (size_t shift = 0; shift < 4; shift++) {
         if (!results(&lab, shift, again, bytes))
@@ -365,11 +370,11 @@ void kernel_same_input_same_bits(conform_t *t)
     }
     for (int i = 0; i < 3; i++)
         free(first[i]);
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* Each call is made while its stream is held, and returns; x comes into being on the stream only then. */
-void kernel_calls_are_enqueued(conform_t *t)
+void conform_kernel_calls_are_enqueued(conform_t *t)
 {
     pass_t p, *all = &p;
     block_t b = {0};
@@ -377,9 +382,10 @@ void kernel_calls_are_enqueued(conform_t *t)
     lab_t lab;
 
     OPEN_ANY(t, &lab, &b, 37);
-    if (!pass_open(&p, &b, 0) || !area_open(&lab, &x, "a copy of x", b.layer.dtype, p.x.bytes, 0) ||
-        !area_open(&lab, &dy, "a copy of dy", b.layer.dtype, p.x.bytes, 0) || !area_write(&lab, &x, p.xs[0]) ||
-        !area_write(&lab, &dy, p.dys[0]) || !area_poison(&lab, &p.x) || !area_poison(&lab, &p.dy))
+    if (!conform_pass_open(&p, &b, 0) || !conform_area_open(&lab, &x, "a copy of x", b.layer.dtype, p.x.bytes, 0) ||
+        !conform_area_open(&lab, &dy, "a copy of dy", b.layer.dtype, p.x.bytes, 0) ||
+        !conform_area_write(&lab, &x, p.xs[0]) || !conform_area_write(&lab, &dy, p.dys[0]) ||
+        !conform_area_poison(&lab, &p.x) || !conform_area_poison(&lab, &p.dy))
         return;
     for (int i = 0; i < b.kind->nsteps; i++) {
         const step_t *s = &b.kind->steps[i];
@@ -388,9 +394,9 @@ void kernel_calls_are_enqueued(conform_t *t)
         gate_t gate;
 
         if (s->lane == 1) { /* the suite's exchanges wait for their stream */
-            if (s->dy && !area_write(&lab, &p.dy, p.dys[0]))
+            if (s->dy && !conform_area_write(&lab, &p.dy, p.dys[0]))
                 return;
-            if (!pass_step(&p, i))
+            if (!conform_pass_step(&p, i))
                 return;
             continue;
         }
@@ -402,24 +408,25 @@ void kernel_calls_are_enqueued(conform_t *t)
         EXPECT_OK(t, status);
         EXPECT_OK(t, conform_gate_hold(&gate, stream));
         if (s->x)
-            EXPECT_OK(t, lab.vt->copy(stream, area_memory(&p.x), area_memory(&x), x.bytes));
+            EXPECT_OK(t, lab.vt->copy(stream, conform_area_memory(&p.x), conform_area_memory(&x), x.bytes));
         if (s->dy)
-            EXPECT_OK(t, lab.vt->copy(stream, area_memory(&p.dy), area_memory(&dy), dy.bytes));
-        EXPECT_STATUS(t, pass_call(&p, i), DP_OK, "%s", s->name);
+            EXPECT_OK(t, lab.vt->copy(stream, conform_area_memory(&p.dy), conform_area_memory(&dy), dy.bytes));
+        EXPECT_STATUS(t, conform_pass_call(&p, i), DP_OK, "%s", s->name);
         conform_gate_open(&gate);
-        if (!lab_wait(&lab, s->lane, s->name))
+        if (!conform_lab_wait(&lab, s->lane, s->name))
             return;
         conform_gate_free(&gate);
     }
-    if (!pass_output_is_right(&p) || !gradients_are_right(&b, &all, 1, true) || !pass_close(&p) || !block_close(&b))
+    if (!conform_pass_output_is_right(&p) || !conform_gradients_are_right(&b, &all, 1, true) ||
+        !conform_pass_close(&p) || !conform_block_close(&b))
         return;
-    area_close(&lab, &x);
-    area_close(&lab, &dy);
-    lab_close(&lab);
+    conform_area_close(&lab, &x);
+    conform_area_close(&lab, &dy);
+    conform_lab_close(&lab);
 }
 
 /* Its calls without x, y, dy and gradients where they are given, and without saved. */
-void kernel_pointers_that_are_missing_are_named(conform_t *t)
+void conform_kernel_pointers_that_are_missing_are_named(conform_t *t)
 {
     static const struct {
         const char *name;
@@ -434,12 +441,12 @@ void kernel_pointers_that_are_missing_are_named(conform_t *t)
     lab_t lab;
 
     OPEN_ANY(t, &lab, &b, 39);
-    if (!pass_open(&p, &b, 0))
+    if (!conform_pass_open(&p, &b, 0))
         return;
     for (int i = 0; i < b.kind->nsteps; i++)
         for (size_t k = 0; k < sizeof(pointers) / sizeof(pointers[0]); k++) {
             const char *name = pointers[k].name, *step = b.kind->steps[i].name;
-            dp_io_t io = pass_io(&p, i);
+            dp_io_t io = conform_pass_io(&p, i);
             void **pointer = (void **)(void *)((char *)&io + pointers[k].offset);
             dp_status_t status;
 
@@ -453,9 +460,9 @@ void kernel_pointers_that_are_missing_are_named(conform_t *t)
             EXPECT(t, strstr(conform_last_error(), name) != NULL, "%s without %s does not name it: \"%s\"", step, name,
                    conform_last_error());
         }
-    if (!lab_wait(&lab, 0, "nothing") || !pass_close(&p) || !block_close(&b))
+    if (!conform_lab_wait(&lab, 0, "nothing") || !conform_pass_close(&p) || !conform_block_close(&b))
         return;
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* ---- structs of other versions ---- */
@@ -465,21 +472,23 @@ static bool works_with(lab_t *lab, uint32_t config, uint32_t shape, uint32_t io,
     block_t b = {.config_bytes = config, .shape_bytes = shape, .io_bytes = io, .outer_bytes = outer};
     pass_t p, *all = &p;
 
-    return block_open_any(&b, lab, 41) && pass_open(&p, &b, 0) && pass_run(&p, FORWARD, WEIGHT) &&
-           pass_output_is_right(&p) && gradients_are_right(&b, &all, 1, true) && pass_close(&p) && block_close(&b);
+    return conform_block_open_any(&b, lab, 41) && conform_pass_open(&p, &b, 0) &&
+           conform_pass_run(&p, FORWARD, WEIGHT) && conform_pass_output_is_right(&p) &&
+           conform_gradients_are_right(&b, &all, 1, true) && conform_pass_close(&p) && conform_block_close(&b);
 }
 
-void kernel_structs_may_grow(conform_t *t)
+void conform_kernel_structs_may_grow(conform_t *t)
 {
-    const kind_t *kind = kernel_kind(t);
+    const kind_t *kind = conform_kernel_kind(t);
     lab_t lab;
 
-    if (!lab_open(&lab, t) || !works_with(&lab, kind->config_min, DP_BLOCK_SHAPE_MIN, DP_IO_MIN, kind->outer_min) ||
+    if (!conform_lab_open(&lab, t) ||
+        !works_with(&lab, kind->config_min, DP_BLOCK_SHAPE_MIN, DP_IO_MIN, kind->outer_min) ||
         !works_with(&lab, kind->config_min + KERNEL_TAIL, 0, 0, 0) ||
         !works_with(&lab, 0, sizeof(dp_block_shape_t) + KERNEL_TAIL, 0, 0) ||
         !works_with(&lab, 0, 0, sizeof(dp_io_t) + KERNEL_TAIL, kind->outer_min + KERNEL_TAIL))
         return;
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 static bool refused(block_t *b, const char *what)
@@ -496,15 +505,15 @@ static bool refused(block_t *b, const char *what)
     return true;
 }
 
-void kernel_short_structs_are_refused(conform_t *t)
+void conform_kernel_short_structs_are_refused(conform_t *t)
 {
-    const kind_t *kind = kernel_kind(t);
+    const kind_t *kind = conform_kernel_kind(t);
     block_t b = {0};
     pass_t p;
     lab_t lab;
 
     OPEN_ANY(t, &lab, &b, 43);
-    if (!pass_open(&p, &b, 0))
+    if (!conform_pass_open(&p, &b, 0))
         return;
     for (int i = 0; i < 2; i++) {
         block_t bad = {.lab = &lab, .kind = kind, .layer = b.layer};
@@ -518,22 +527,22 @@ void kernel_short_structs_are_refused(conform_t *t)
             return;
         for (int step = 0; step < kind->nsteps; step++) {
             b.io_bytes = i == 0 ? DP_IO_MIN - 8 : 4;
-            EXPECT_STATUS(t, pass_call(&p, step), DP_ERR_INVALID, "%s with an io of %u bytes", kind->steps[step].name,
-                          b.io_bytes);
+            EXPECT_STATUS(t, conform_pass_call(&p, step), DP_ERR_INVALID, "%s with an io of %u bytes",
+                          kind->steps[step].name, b.io_bytes);
             b.io_bytes = 0;
             b.outer_bytes = i == 0 ? kind->outer_min - 8 : 4;
             if (kind->outer_min > 0)
-                EXPECT_STATUS(t, pass_call(&p, step), DP_ERR_INVALID, "%s with a struct around io of %u bytes",
+                EXPECT_STATUS(t, conform_pass_call(&p, step), DP_ERR_INVALID, "%s with a struct around io of %u bytes",
                               kind->steps[step].name, b.outer_bytes);
             b.outer_bytes = 0;
         }
     }
-    if (!pass_close(&p) || !block_close(&b))
+    if (!conform_pass_close(&p) || !conform_block_close(&b))
         return;
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
-void kernel_sizes_writes_what_the_caller_has(conform_t *t)
+void conform_kernel_sizes_writes_what_the_caller_has(conform_t *t)
 {
     static const uint32_t lengths[] = {sizeof(dp_block_sizes_t) + KERNEL_TAIL, DP_BLOCK_SIZES_MIN, 16, 4};
     block_t b = {0};
@@ -560,14 +569,14 @@ void kernel_sizes_writes_what_the_caller_has(conform_t *t)
                "sizes with a struct of %u bytes speaks of %u parameters instead of %u", lengths[i], room.sizes.nparams,
                b.sizes.nparams);
     }
-    if (!block_close(&b))
+    if (!conform_block_close(&b))
         return;
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* ---- what is refused, and what is left behind ---- */
 
-void kernel_wrong_settings_are_refused(conform_t *t)
+void conform_kernel_wrong_settings_are_refused(conform_t *t)
 {
     block_t b = {0};
     lab_t lab;
@@ -579,19 +588,19 @@ void kernel_wrong_settings_are_refused(conform_t *t)
         if (!refused(&bad, w->what))
             return;
     }
-    if (!block_close(&b))
+    if (!conform_block_close(&b))
         return;
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
-void kernel_memory_that_runs_out_leaves_nothing(conform_t *t)
+void conform_kernel_memory_that_runs_out_leaves_nothing(conform_t *t)
 {
     const int64_t before = conform_held(t).blocks;
     block_t b = {0};
     lab_t lab;
 
     OPEN_ANY(t, &lab, &b, 59);
-    if (!block_close(&b))
+    if (!conform_block_close(&b))
         return;
     EXPECT(t, conform_held(t).blocks == before || lab.device != NULL, "blocks");
     for (int nth = 1;; nth++) {
@@ -599,10 +608,10 @@ void kernel_memory_that_runs_out_leaves_nothing(conform_t *t)
         const int64_t held = conform_held(t).blocks;
         dp_status_t status;
 
-        lab_refuse(&lab, nth);
+        conform_lab_refuse(&lab, nth);
         conform_forget_error();
         status = poor.kind->open(&poor);
-        if (!lab_refused(&lab)) {
+        if (!conform_lab_refused(&lab)) {
             EXPECT_OK(t, status);
             poor.kind->close(&poor);
             break;
@@ -613,23 +622,23 @@ void kernel_memory_that_runs_out_leaves_nothing(conform_t *t)
         EXPECT(t, conform_held(t).blocks == held, "open failed and kept %d blocks of the host's memory",
                (int)(conform_held(t).blocks - held));
     }
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
-void kernel_nothing_is_left_behind(conform_t *t)
+void conform_kernel_nothing_is_left_behind(conform_t *t)
 {
     conform_held_t held[3];
     lab_t lab;
 
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
-    kernel_kind(t)->close_nothing(t);
+    conform_kernel_kind(t)->close_nothing(t);
     for (int i = 0; i < 3; i++) { /* libraries make threads at their first use */
         block_t b = {0};
         pass_t p;
 
-        if (!block_open_any(&b, &lab, 61) || !pass_open(&p, &b, 0) || !pass_run(&p, FORWARD, WEIGHT) ||
-            !pass_close(&p) || !block_close(&b))
+        if (!conform_block_open_any(&b, &lab, 61) || !conform_pass_open(&p, &b, 0) ||
+            !conform_pass_run(&p, FORWARD, WEIGHT) || !conform_pass_close(&p) || !conform_block_close(&b))
             return;
         held[i] = conform_held(t);
     }
@@ -638,5 +647,5 @@ void kernel_nothing_is_left_behind(conform_t *t)
     EXPECT(t, held[2].threads == held[1].threads, "close left %d threads", held[2].threads - held[1].threads);
     EXPECT(t, held[2].descriptors == held[1].descriptors, "close left %d descriptors",
            held[2].descriptors - held[1].descriptors);
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }

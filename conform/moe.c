@@ -129,8 +129,8 @@ static dp_status_t moe_open(block_t *b)
     dp_moe_t *moe = NULL;
     dp_status_t status;
 
-    b->comm = exchanges_open(b->lab, ranks_of(b));
-    kernel_shape(b, &shape, sizeof(shape));
+    b->comm = conform_exchanges_open(b->lab, ranks_of(b));
+    conform_kernel_shape(b, &shape, sizeof(shape));
     memset(&room, 0xa5, sizeof(room));
     room.config = (dp_moe_config_t){
         .struct_size = b->config_bytes != 0 ? b->config_bytes : sizeof(room.config),
@@ -145,7 +145,7 @@ static dp_status_t moe_open(block_t *b)
         .aux_alpha = b->layer.aux_alpha,
         .device_vt = b->lab->vt,
         .device = b->lab->device,
-        .comm_vt = &exchanges_vt,
+        .comm_vt = &conform_exchanges_vt,
         .comm = b->comm,
         .comm_rank = b->rank,
         .comm_size = ranks_of(b),
@@ -153,16 +153,16 @@ static dp_status_t moe_open(block_t *b)
         .replicas = b->replicas,
         .capacity = b->capacity,
     };
-    kernel_wrong(b, &room.config, &shape.shape);
+    conform_kernel_wrong(b, &room.config, &shape.shape);
     status = table_of(b)->open(b->lab->host, &room.config, &moe);
     memset(&shape, 0xff, sizeof(shape)); /* borrowed during open */
     memset(&room, 0xff, sizeof(room));
     b->instance = moe;
     if (status < 0)
-        exchanges_close(b->comm);
+        conform_exchanges_close(b->comm);
     else if (b->replicas > 0 &&
-             !(area_open(b->lab, &b->places, "placement", DP_F32, b->replicas * sizeof(int32_t), 0) &&
-               area_put(b->lab, &b->places, b->placement)))
+             !(conform_area_open(b->lab, &b->places, "placement", DP_F32, b->replicas * sizeof(int32_t), 0) &&
+               conform_area_put(b->lab, &b->places, b->placement)))
         return DP_ERR_NOMEM;
     return status;
 }
@@ -170,8 +170,8 @@ static dp_status_t moe_open(block_t *b)
 static void moe_close(block_t *b)
 {
     table_of(b)->close(b->instance);
-    exchanges_close(b->comm);
-    area_close(b->lab, &b->places);
+    conform_exchanges_close(b->comm);
+    conform_area_close(b->lab, &b->places);
 }
 
 static void close_nothing(const conform_t *t)
@@ -218,8 +218,8 @@ static dp_status_t moe_call(pass_t *p, int step, const dp_io_t *io)
         .struct_size = b->outer_bytes != 0 ? b->outer_bytes : sizeof(room.io),
         .io = io,
         .aux_scale = (float)KERNEL_AUX_SCALE,
-        .aux_loss = step == ROUTE && !p->without_aux ? area_memory(&p->aux) : NULL,
-        .placement = step == ROUTE && b->replicas > 0 ? area_memory(&b->places) : NULL,
+        .aux_loss = step == ROUTE && !p->without_aux ? conform_area_memory(&p->aux) : NULL,
+        .placement = step == ROUTE && b->replicas > 0 ? conform_area_memory(&b->places) : NULL,
     };
     status = calls[step](b->instance, &room.io, b->lab->lanes[steps[step].lane]);
     memset(&room, 0xff, sizeof(room)); /* work on the stream may not look at it */
@@ -236,7 +236,7 @@ static size_t local(const block_t *b)
 
 static size_t moe_index(const block_t *b, size_t i)
 {
-    const size_t common = reference_moe_common(&b->layer), one = reference_moe_expert(&b->layer);
+    const size_t common = conform_reference_moe_common(&b->layer), one = conform_reference_moe_expert(&b->layer);
     size_t number;
 
     if (i < common)
@@ -275,7 +275,7 @@ static bool list_is_right(const block_t *b)
                           .sharded = routed,
                           .expert = routed ? number : 0};
     }
-    right = kernel_list_is_right(b, expected, (uint32_t)(e - expected));
+    right = conform_kernel_list_is_right(b, expected, (uint32_t)(e - expected));
     free(expected);
     free(names);
     return right;
@@ -285,7 +285,8 @@ static bool list_is_right(const block_t *b)
 static bool gather(block_t *b, double *gradients)
 {
     static const double *everyones[CONFORM_RANKS_MAX];
-    const size_t common = reference_moe_common(&b->layer), one = reference_moe_expert(&b->layer), own = local(b);
+    const size_t common = conform_reference_moe_common(&b->layer), one = conform_reference_moe_expert(&b->layer),
+                 own = local(b);
     double *sums;
 
     if (b->replicas == 0)
@@ -305,7 +306,7 @@ static bool gather(block_t *b, double *gradients)
     return ranks_of(b) == 1 || conform_meet(b->lab->t);
 }
 
-const kind_t kernel_moe = {
+const kind_t conform_kernel_moe = {
     .steps = steps,
     .nsteps = STEPS,
     .layers = layers,
@@ -319,12 +320,12 @@ const kind_t kernel_moe = {
     .sizes = moe_sizes,
     .params = moe_params,
     .call = moe_call,
-    .whole = reference_moe_params,
-    .common = reference_moe_common,
+    .whole = conform_reference_moe_params,
+    .common = conform_reference_moe_common,
     .index = moe_index,
     .gather = gather,
-    .reference = reference_moe,
-    .margin = reference_moe_margin,
+    .reference = conform_reference_moe,
+    .margin = conform_reference_moe_margin,
     .list_is_right = list_is_right,
 };
 
@@ -338,7 +339,7 @@ static bool open_layer(block_t *b, lab_t *lab, const layer_t *layer)
 
     for (int i = 0; i < 3; i++) {
         l.dtype = dtypes[i];
-        if (block_open(b, lab, &l, 71))
+        if (conform_block_open(b, lab, &l, 71))
             return true;
         if (conform_failed(lab->t))
             return false;
@@ -364,7 +365,7 @@ static bool write_params(block_t *b)
 
     for (size_t i = 0; i < b->sizes.param_count; i++)
         mine[i] = b->values[moe_index(b, i)];
-    fine = area_write(b->lab, &b->params, mine);
+    fine = conform_area_write(b->lab, &b->params, mine);
     free(mine);
     return fine;
 }
@@ -376,27 +377,28 @@ static bool layer_is_right(block_t *b)
 {
     pass_t p[2], *both[2] = {&p[0], &p[1]};
 
-    return pass_open(&p[0], b, 0) && pass_open(&p[1], b, 1) && pass_run(&p[0], FORWARD, FORWARD) &&
-           pass_run(&p[1], FORWARD, FORWARD) && pass_run(&p[0], BACKWARD, WEIGHT) &&
-           pass_run(&p[1], BACKWARD, WEIGHT) && pass_output_is_right(&p[0]) && pass_output_is_right(&p[1]) &&
-           gradients_are_right(b, both, 2, true) && pass_close(&p[0]) && pass_close(&p[1]);
+    return conform_pass_open(&p[0], b, 0) && conform_pass_open(&p[1], b, 1) &&
+           conform_pass_run(&p[0], FORWARD, FORWARD) && conform_pass_run(&p[1], FORWARD, FORWARD) &&
+           conform_pass_run(&p[0], BACKWARD, WEIGHT) && conform_pass_run(&p[1], BACKWARD, WEIGHT) &&
+           conform_pass_output_is_right(&p[0]) && conform_pass_output_is_right(&p[1]) &&
+           conform_gradients_are_right(b, both, 2, true) && conform_pass_close(&p[0]) && conform_pass_close(&p[1]);
 }
 
 static void ranks_share_the_experts(conform_t *t)
 {
     lab_t lab;
 
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     for (const layer_t *l = layers; l->batch > 0; l++) {
         block_t b = {.rank = t->rank, .ranks = t->size};
 
         if (l->experts % (uint32_t)t->size != 0)
             continue;
-        if (!open_layer(&b, &lab, l) || !list_is_right(&b) || !layer_is_right(&b) || !block_close(&b))
+        if (!open_layer(&b, &lab, l) || !list_is_right(&b) || !layer_is_right(&b) || !conform_block_close(&b))
             return;
     }
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 static void all_tokens_to_one_expert(conform_t *t)
@@ -406,12 +408,12 @@ static void all_tokens_to_one_expert(conform_t *t)
     lab_t lab;
 
     layer.top_k = 1;
-    if (!lab_open(&lab, t) || !open_layer(&b, &lab, &layer))
+    if (!conform_lab_open(&lab, t) || !open_layer(&b, &lab, &layer))
         return;
     set_param(&b, BIAS, (int)layer.experts - 1, 1000);
-    if (!write_params(&b) || !layer_is_right(&b) || !block_close(&b))
+    if (!write_params(&b) || !layer_is_right(&b) || !conform_block_close(&b))
         return;
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* y and dx of this rank's micro-batch, with the experts spread over `ranks`. */
@@ -421,19 +423,19 @@ static bool bits_of(lab_t *lab, const layer_t *layer, int32_t ranks, unsigned ch
     block_t b = {.rank = ranks > 1 ? t->rank : 0, .ranks = ranks};
     pass_t p;
 
-    if (!open_layer(&b, lab, layer) || !pass_open(&p, &b, 0))
+    if (!open_layer(&b, lab, layer) || !conform_pass_open(&p, &b, 0))
         return false;
-    for (size_t i = 0; i < area_count(&p.x); i++) {
+    for (size_t i = 0; i < conform_area_count(&p.x); i++) {
         p.xs[b.rank][i] = (double)((int)(i * 37 + (size_t)t->rank * 11) % 64 - 31) / 16;
         p.dys[b.rank][i] = (double)((int)(i * 23 + (size_t)t->rank * 7) % 64 - 31) / 32;
     }
-    if (!area_write(lab, &p.x, p.xs[b.rank]) || !area_write(lab, &p.dy, p.dys[b.rank]) ||
-        !pass_run(&p, FORWARD, WEIGHT))
+    if (!conform_area_write(lab, &p.x, p.xs[b.rank]) || !conform_area_write(lab, &p.dy, p.dys[b.rank]) ||
+        !conform_pass_run(&p, FORWARD, WEIGHT))
         return false;
-    bytes[0] = area_bytes(lab, &p.y);
-    bytes[1] = area_bytes(lab, &p.dx);
+    bytes[0] = conform_area_bytes(lab, &p.y);
+    bytes[1] = conform_area_bytes(lab, &p.dx);
     *count = p.y.bytes;
-    return bytes[0] != NULL && bytes[1] != NULL && pass_close(&p) && block_close(&b);
+    return bytes[0] != NULL && bytes[1] != NULL && conform_pass_close(&p) && conform_block_close(&b);
 }
 
 static void bits_do_not_depend_on_the_group(conform_t *t)
@@ -442,7 +444,7 @@ static void bits_do_not_depend_on_the_group(conform_t *t)
     size_t count;
     lab_t lab;
 
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     for (int i = 0; i < 2; i++) {
         const layer_t *layer = i == 0 ? &layers[0] : &larger[1];
@@ -456,7 +458,7 @@ static void bits_do_not_depend_on_the_group(conform_t *t)
             free(alone[k]);
         }
     }
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 static bool has_replicas(conform_t *t)
@@ -475,15 +477,15 @@ static void replicas_share_the_rows(conform_t *t)
     static const uint32_t counts[] = {4, 6, 8};
     lab_t lab;
 
-    if (!has_replicas(t) || !lab_open(&lab, t))
+    if (!has_replicas(t) || !conform_lab_open(&lab, t))
         return;
     for (int i = 0; i < 3; i++) {
         block_t b = {.rank = t->rank, .ranks = t->size, .replicas = counts[i], .placement = placements[i]};
 
-        if (!open_layer(&b, &lab, &layers[0]) || !list_is_right(&b) || !layer_is_right(&b) || !block_close(&b))
+        if (!open_layer(&b, &lab, &layers[0]) || !list_is_right(&b) || !layer_is_right(&b) || !conform_block_close(&b))
             return;
     }
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* With as many replicas as experts, in order, no bit differs from there being none. */
@@ -494,21 +496,22 @@ static void one_replica_of_each_changes_no_bit(conform_t *t)
     size_t counts[3] = {0};
     lab_t lab;
 
-    if (!has_replicas(t) || !lab_open(&lab, t))
+    if (!has_replicas(t) || !conform_lab_open(&lab, t))
         return;
     for (int i = 0; i < 2; i++) {
         block_t b = {.rank = t->rank, .ranks = t->size, .replicas = i == 0 ? 0 : 4, .placement = in_order};
         pass_t p;
 
-        if (!open_layer(&b, &lab, &layers[0]) || !pass_open(&p, &b, 3) || !pass_run(&p, FORWARD, WEIGHT))
+        if (!open_layer(&b, &lab, &layers[0]) || !conform_pass_open(&p, &b, 3) ||
+            !conform_pass_run(&p, FORWARD, WEIGHT))
             return;
         for (int k = 0; k < 3; k++) {
             const area_t *area = k == 0 ? &p.y : k == 1 ? &p.dx : &b.grads;
 
-            bytes[i][k] = area_bytes(&lab, area);
+            bytes[i][k] = conform_area_bytes(&lab, area);
             counts[k] = area->bytes;
         }
-        if (!pass_close(&p) || !block_close(&b))
+        if (!conform_pass_close(&p) || !conform_block_close(&b))
             return;
     }
     for (int k = 0; k < 3; k++) {
@@ -519,7 +522,7 @@ static void one_replica_of_each_changes_no_bit(conform_t *t)
         free(bytes[0][k]);
         free(bytes[1][k]);
     }
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* Rows of each expert in token order; row i goes to replica (i + rank + micro-batch) mod c. Alone, with a gradient that
@@ -530,7 +533,7 @@ static void rows_go_to_replicas_in_turn(conform_t *t)
     const layer_t layer = {.batch = 1, .sequence = 7, .hidden = 3, .experts = 1, .top_k = 1, .width = 2};
     lab_t lab;
 
-    if (!has_replicas(t) || !lab_open(&lab, t))
+    if (!has_replicas(t) || !conform_lab_open(&lab, t))
         return;
     for (int32_t microbatch = 0; microbatch < 4; microbatch++)
         for (int32_t replica = 0; replica < 3; replica++) {
@@ -541,15 +544,15 @@ static void rows_go_to_replicas_in_turn(conform_t *t)
 
             if (!open_layer(&b, &lab, &layer))
                 return;
-            first = reference_moe_common(&layer) + (size_t)replica * reference_moe_expert(&layer);
-            params = area_read(&lab, &b.params);
+            first = conform_reference_moe_common(&layer) + (size_t)replica * conform_reference_moe_expert(&layer);
+            params = conform_area_read(&lab, &b.params);
             for (size_t i = 0; params != NULL && i < b.sizes.param_count; i++)
-                if (i >= reference_moe_common(&layer))
-                    params[i] = i >= first && i < first + reference_moe_expert(&layer) ? 1 : 0;
-            if (params == NULL || !area_write(&lab, &b.params, params) || !pass_open(&p, &b, microbatch) ||
-                !pass_run(&p, FORWARD, FORWARD))
+                if (i >= conform_reference_moe_common(&layer))
+                    params[i] = i >= first && i < first + conform_reference_moe_expert(&layer) ? 1 : 0;
+            if (params == NULL || !conform_area_write(&lab, &b.params, params) ||
+                !conform_pass_open(&p, &b, microbatch) || !conform_pass_run(&p, FORWARD, FORWARD))
                 return;
-            y = area_read(&lab, &p.y);
+            y = conform_area_read(&lab, &p.y);
             for (int32_t i = 0; y != NULL && i < 7; i++) {
                 const bool changed = y[i * 3] != p.xs[0][i * 3];
 
@@ -559,13 +562,13 @@ static void rows_go_to_replicas_in_turn(conform_t *t)
                     i, microbatch, changed ? "the" : "another than", replica);
             }
             free(y);
-            for (size_t i = 0; i < b.sizes.param_count; i++) /* as block_close finds them */
+            for (size_t i = 0; i < b.sizes.param_count; i++) /* as conform_block_close finds them */
                 params[i] = b.values[moe_index(&b, i)];
-            if (!area_write(&lab, &b.params, params) || !pass_close(&p) || !block_close(&b))
+            if (!conform_area_write(&lab, &b.params, params) || !conform_pass_close(&p) || !conform_block_close(&b))
                 return;
             free(params);
         }
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* How often each expert is chosen, by the gradient of the bias. */
@@ -574,15 +577,15 @@ static bool is_chosen(block_t *b, const double *wanted)
     double *grads;
     pass_t p;
 
-    if (!write_params(b) || !area_write(b->lab, &b->grads, b->before) || !pass_open(&p, b, 0) ||
-        !pass_run(&p, FORWARD, WEIGHT) || !pass_output_is_right(&p))
+    if (!write_params(b) || !conform_area_write(b->lab, &b->grads, b->before) || !conform_pass_open(&p, b, 0) ||
+        !conform_pass_run(&p, FORWARD, WEIGHT) || !conform_pass_output_is_right(&p))
         return false;
-    grads = block_gradients(b);
+    grads = conform_block_gradients(b);
     for (size_t e = 0; grads != NULL && e < b->layer.experts; e++)
         CHECK(b->lab->t, grads[b->list[BIAS].offset + e] == wanted[e],
               "expert %zu was chosen %g times, it had to be %g", e, grads[b->list[BIAS].offset + e], wanted[e]);
     free(grads);
-    return grads != NULL && pass_close(&p);
+    return grads != NULL && conform_pass_close(&p);
 }
 
 static void ties_go_to_the_lower_expert(conform_t *t)
@@ -592,7 +595,7 @@ static void ties_go_to_the_lower_expert(conform_t *t)
     block_t b = {0};
     lab_t lab;
 
-    if (!lab_open(&lab, t) || !open_layer(&b, &lab, &layer))
+    if (!conform_lab_open(&lab, t) || !open_layer(&b, &lab, &layer))
         return;
     set_param(&b, ROUTER, -1, 0);
     set_param(&b, BIAS, -1, 0);
@@ -600,9 +603,9 @@ static void ties_go_to_the_lower_expert(conform_t *t)
         return;
     set_param(&b, BIAS, 5, 0.25);
     set_param(&b, BIAS, 7, 0.25);
-    if (!is_chosen(&b, biased) || !block_close(&b))
+    if (!is_chosen(&b, biased) || !conform_block_close(&b))
         return;
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* A bias that is the same for all chooses as none does, one that is large takes all, and weighs nothing. */
@@ -611,7 +614,7 @@ static void bias_is_for_the_choice_alone(conform_t *t)
     static const double third[] = {0, 0, 9, 0};
     lab_t lab;
 
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     for (int gate = 0; gate < 2; gate++) {
         const layer_t layer = {
@@ -622,10 +625,10 @@ static void bias_is_for_the_choice_alone(conform_t *t)
             return;
         set_param(&b, BIAS, -1, 0.5);
         set_param(&b, BIAS, 2, 64);
-        if (!is_chosen(&b, third) || !block_close(&b))
+        if (!is_chosen(&b, third) || !conform_block_close(&b))
             return;
     }
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 static void auxiliary_loss_is_optional(conform_t *t)
@@ -634,13 +637,13 @@ static void auxiliary_loss_is_optional(conform_t *t)
     block_t b = {0};
     lab_t lab;
 
-    if (!lab_open(&lab, t) || !open_layer(&b, &lab, &layers[0]) || !pass_open(&p, &b, 0))
+    if (!conform_lab_open(&lab, t) || !open_layer(&b, &lab, &layers[0]) || !conform_pass_open(&p, &b, 0))
         return;
     p.without_aux = true; /* where it would have been added nothing is */
-    if (!pass_run(&p, FORWARD, WEIGHT) || !gradients_are_right(&b, &all, 1, true) || !pass_close(&p) ||
-        !block_close(&b))
+    if (!conform_pass_run(&p, FORWARD, WEIGHT) || !conform_gradients_are_right(&b, &all, 1, true) ||
+        !conform_pass_close(&p) || !conform_block_close(&b))
         return;
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 static const conform_case_t cases[] = {

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-size_t layer_tokens(const layer_t *layer)
+size_t conform_layer_tokens(const layer_t *layer)
 {
     return (size_t)layer->batch * layer->sequence;
 }
@@ -62,7 +62,7 @@ static widths_t widths_of(const layer_t *layer)
                       .value = value};
 }
 
-size_t reference_attention_params(const layer_t *layer)
+size_t conform_reference_attention_params(const layer_t *layer)
 {
     const widths_t w = widths_of(layer);
 
@@ -106,10 +106,10 @@ static void attend(const widths_t *w, const double *q, const double *k, const do
     free(p);
 }
 
-void reference_attention(const layer_t *layer, const double *params, const double *x, size_t from, double *y)
+void conform_reference_attention(const layer_t *layer, const double *params, const double *x, size_t from, double *y)
 {
     const widths_t w = widths_of(layer);
-    const size_t tokens = layer_tokens(layer), d = w.d;
+    const size_t tokens = conform_layer_tokens(layer), d = w.d;
     const double *wq = params + d, *wk = wq + d * w.q, *wv = wk + d * w.k, *wo = wv + d * w.v;
     double *q = doubles(tokens * w.q), *k = doubles(tokens * w.k), *v = doubles(tokens * w.v);
     double *n = doubles(d), *out = doubles(w.o);
@@ -144,21 +144,21 @@ void reference_attention(const layer_t *layer, const double *params, const doubl
 
 /* ---- MoE ---- */
 
-size_t reference_moe_common(const layer_t *layer)
+size_t conform_reference_moe_common(const layer_t *layer)
 {
     const size_t d = layer->hidden;
 
     return d + d * layer->experts + layer->experts + 3 * d * layer->shared * layer->width;
 }
 
-size_t reference_moe_expert(const layer_t *layer)
+size_t conform_reference_moe_expert(const layer_t *layer)
 {
     return (size_t)3 * layer->hidden * layer->width;
 }
 
-size_t reference_moe_params(const layer_t *layer)
+size_t conform_reference_moe_params(const layer_t *layer)
 {
-    return reference_moe_common(layer) + layer->experts * reference_moe_expert(layer);
+    return conform_reference_moe_common(layer) + layer->experts * conform_reference_moe_expert(layer);
 }
 
 /* y += factor * SwiGLU(n), of width f */
@@ -209,10 +209,11 @@ static int best_of_the_rest(const layer_t *layer, const double *bias, const doub
     return best;
 }
 
-double reference_moe(const layer_t *layer, const double *params, const double *x, double *y, int *chosen, bool fixed)
+double conform_reference_moe(const layer_t *layer, const double *params, const double *x, double *y, int *chosen,
+                             bool fixed)
 {
-    const size_t d = layer->hidden, experts = layer->experts, tokens = layer_tokens(layer);
-    const double *bias = params + d + d * experts, *first = params + reference_moe_common(layer);
+    const size_t d = layer->hidden, experts = layer->experts, tokens = conform_layer_tokens(layer);
+    const double *bias = params + d + d * experts, *first = params + conform_reference_moe_common(layer);
     const double factor = layer->scale > 0 ? (double)layer->scale : 1;
     double *n = doubles(d), *scores = doubles(experts), *mean = doubles(experts), *count = doubles(experts), aux = 0;
 
@@ -231,7 +232,7 @@ double reference_moe(const layer_t *layer, const double *params, const double *x
             sum += scores[mine[j]];
         for (uint32_t j = 0; j < layer->top_k; j++) {
             count[mine[j]]++;
-            add_expert(d, layer->width, first + (size_t)mine[j] * reference_moe_expert(layer), n,
+            add_expert(d, layer->width, first + (size_t)mine[j] * conform_reference_moe_expert(layer), n,
                        factor * scores[mine[j]] / (layer->normalize ? sum + 1e-20 : 1), row);
         }
         for (size_t e = 0; e < experts; e++)
@@ -249,14 +250,14 @@ double reference_moe(const layer_t *layer, const double *params, const double *x
     return aux;
 }
 
-double reference_moe_margin(const layer_t *layer, const double *params, const double *x)
+double conform_reference_moe_margin(const layer_t *layer, const double *params, const double *x)
 {
     const size_t d = layer->hidden;
     const double *bias = params + d + d * layer->experts;
     double *n = doubles(d), *scores = doubles(layer->experts), least = INFINITY;
     int *chosen = calloc(layer->top_k + 1, sizeof(*chosen));
 
-    for (size_t t = 0; t < layer_tokens(layer) && layer->top_k < layer->experts; t++) {
+    for (size_t t = 0; t < conform_layer_tokens(layer) && layer->top_k < layer->experts; t++) {
         norm(layer, params, x + t * d, n);
         score(layer, params, n, scores);
         for (uint32_t j = 0; j <= layer->top_k; j++)

@@ -24,22 +24,23 @@ typedef struct layer {
     float scale, aux_alpha;
 } layer_t;
 
-size_t layer_tokens(const layer_t *layer);
+size_t conform_layer_tokens(const layer_t *layer);
 
 /* Elements of the parameters of a whole layer, in the header's order. */
-size_t reference_attention_params(const layer_t *layer);
-size_t reference_moe_params(const layer_t *layer);
+size_t conform_reference_attention_params(const layer_t *layer);
+size_t conform_reference_moe_params(const layer_t *layer);
 /* Elements before the first expert, and of one expert. */
-size_t reference_moe_common(const layer_t *layer);
-size_t reference_moe_expert(const layer_t *layer);
+size_t conform_reference_moe_common(const layer_t *layer);
+size_t conform_reference_moe_expert(const layer_t *layer);
 
 /* y [T, d] of x [T, d]; only tokens from `from` on are written. */
-void reference_attention(const layer_t *layer, const double *params, const double *x, size_t from, double *y);
+void conform_reference_attention(const layer_t *layer, const double *params, const double *x, size_t from, double *y);
 
 /* y [T, d] of x; returns the auxiliary loss. chosen [T, top_k] is written, or read when `fixed`. */
-double reference_moe(const layer_t *layer, const double *params, const double *x, double *y, int *chosen, bool fixed);
+double conform_reference_moe(const layer_t *layer, const double *params, const double *x, double *y, int *chosen,
+                             bool fixed);
 /* Least distance, over the tokens, between the last score (with its bias) that was chosen and the first that was not:
  * where it is small, rounding may choose otherwise. */
-double reference_moe_margin(const layer_t *layer, const double *params, const double *x);
+double conform_reference_moe_margin(const layer_t *layer, const double *params, const double *x);
 
 #endif

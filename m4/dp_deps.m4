@@ -58,6 +58,11 @@ AC_DEFUN([DP_CUDA], [
     AM_CONDITIONAL([HAVE_CUBLASLT], [test "x$have_cublaslt" = xyes])
 ])
 
+# DP_OFI: sets have_ofi, OFI_CFLAGS and OFI_LIBS.
+AC_DEFUN([DP_OFI], [
+    PKG_CHECK_MODULES([OFI], [libfabric >= 1.14], [have_ofi=yes], [have_ofi=no])
+])
+
 # DP_MPI: sets have_mpi, MPI (ompi or mpich, as pkg-config calls them), MPI_CFLAGS, MPI_LIBS, MPICC and MPIRUN; the same of the other
 # one, where both are there, as OTHER_MPI...: the tests try it as well.
 AC_DEFUN([DP_MPI], [

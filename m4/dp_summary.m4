@@ -23,6 +23,7 @@ $PACKAGE_STRING
   cairo          `dp_found $have_cairo libcairo2-dev`, for figures of the dualpipe command
   jansson        `dp_found $have_jansson libjansson-dev`, for JSON matrices of dualpipe eplb
   zlib           `dp_found $have_zlib zlib1g-dev`, for reading gzip traces with the dualpipe command
+  libfabric      `dp_found $have_ofi libfabric-dev`, for comm_ofi
   Check          `dp_found $have_check check`, for make check
 
   CUDA           `dp_later $have_cuda` (toolkit 12.4 or later), for plugins on NVIDIA GPUs

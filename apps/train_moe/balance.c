@@ -14,10 +14,10 @@ static size_t cells(const balance_t *b, int32_t per_layer)
 
 static dp_status_t allocate(balance_t *b)
 {
-    const dp_status_t st = dp_eplb_workspace_bytes(&b->shape, &b->workspace_bytes);
+    const dp_status_t status = dp_eplb_workspace_bytes(&b->shape, &b->workspace_bytes);
 
-    if (st < 0)
-        return st;
+    if (status < 0)
+        return status;
     b->placement = calloc(cells(b, b->shape.replicas), sizeof(*b->placement));
     b->next = calloc(cells(b, b->shape.replicas), sizeof(*b->next));
     b->latest = calloc(cells(b, b->shape.experts), sizeof(*b->latest));
@@ -30,7 +30,7 @@ static dp_status_t allocate(balance_t *b)
 
 dp_status_t balance_open(const options_t *o, balance_t *b)
 {
-    dp_status_t st;
+    dp_status_t status;
 
     *b = (balance_t){.options = o, .imbalance = 1};
     if (o->ep == 1 && o->replicas == 0)
@@ -44,10 +44,10 @@ dp_status_t balance_open(const options_t *o, balance_t *b)
         .nodes = 1,
         .gpus = (int32_t)o->ep,
     };
-    st = allocate(b);
-    if (st < 0) {
+    status = allocate(b);
+    if (status < 0) {
         balance_close(b);
-        return st;
+        return status;
     }
     for (int32_t layer = 0; layer < b->shape.layers; layer++)
         dp_replicas_first_placement((uint32_t)b->shape.experts, (uint32_t)b->shape.replicas,
@@ -81,13 +81,13 @@ dp_status_t balance_observe(balance_t *b, const double *tokens)
 {
     const int64_t every = b->options->eplb > 1 ? b->options->eplb : 1;
     dp_eplb_balance_t now;
-    dp_status_t st;
+    dp_status_t status;
 
     for (size_t i = 0; i < balance_count(b); i++)
         b->latest[i] = (float)tokens[i];
-    st = measure(b, b->latest, b->placement, &now);
-    if (st < 0)
-        return st;
+    status = measure(b, b->latest, b->placement, &now);
+    if (status < 0)
+        return status;
     b->imbalance = now.gpu;
     return dp_eplb_smooth(b->loads, b->latest, balance_count(b), 1 - 1 / (double)every, b->observed++);
 }
@@ -114,13 +114,13 @@ dp_status_t balance_plan(balance_t *b, int64_t steps, rebalance_t *record)
     };
     dp_eplb_placement_t placement = {.struct_size = sizeof(placement), .physical_to_logical = b->next};
     dp_eplb_moves_t moves = {.struct_size = sizeof(moves)};
-    dp_status_t st = dp_eplb_update(&b->shape, &options, &update, b->loads, b->placement, &placement, &moves,
-                                    b->workspace, b->workspace_bytes);
+    dp_status_t status = dp_eplb_update(&b->shape, &options, &update, b->loads, b->placement, &placement, &moves,
+                                        b->workspace, b->workspace_bytes);
 
     *record = (rebalance_t){.steps = steps, .layers = moves.layers_moved, .replicas = moves.replicas};
-    if (st == DP_OK)
-        st = measure(b, b->loads, b->placement, &record->before);
-    return st == DP_OK ? measure(b, b->loads, b->next, &record->after) : st;
+    if (status == DP_OK)
+        status = measure(b, b->loads, b->placement, &record->before);
+    return status == DP_OK ? measure(b, b->loads, b->next, &record->after) : status;
 }
 
 dp_status_t balance_record(balance_t *b, const rebalance_t *record)

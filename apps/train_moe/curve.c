@@ -33,11 +33,12 @@ static dp_status_t draw(const history_t *h, double *numbers, const char *path)
 dp_status_t curve_write(const history_t *history, const char *path)
 {
     double *numbers = calloc((size_t)(history->steps + history->nvalid), sizeof(*numbers));
-    dp_status_t st = numbers == NULL ? dp_fail(DP_ERR_NOMEM, "no memory to draw %lld steps", (long long)history->steps)
-                                     : draw(history, numbers, path);
+    dp_status_t status = numbers == NULL
+                             ? dp_fail(DP_ERR_NOMEM, "no memory to draw %lld steps", (long long)history->steps)
+                             : draw(history, numbers, path);
 
     free(numbers);
-    return st;
+    return status;
 }
 
 #else

@@ -61,14 +61,14 @@ dp_status_t device_memory_finish(device_memory_t *m)
 
 static dp_status_t copy(device_memory_t *m, void *to, const void *from, size_t bytes)
 {
-    dp_status_t st;
+    dp_status_t status;
 
     if (is_host_memory(m)) {
         memcpy(to, from, bytes);
         return DP_OK;
     }
-    st = m->vt->copy(m->stream, to, from, bytes);
-    return st == DP_OK ? device_memory_finish(m) : st;
+    status = m->vt->copy(m->stream, to, from, bytes);
+    return status == DP_OK ? device_memory_finish(m) : status;
 }
 
 dp_status_t device_memory_put(device_memory_t *m, void *to_device, const void *from_host, size_t bytes)

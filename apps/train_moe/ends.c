@@ -13,7 +13,7 @@ static dp_status_t find_compute(ends_t *ends, const dp_device_vt_t *device_vt, c
     const dp_plugin_t *plugin;
     const void *table;
     char name[96];
-    dp_status_t st;
+    dp_status_t status;
 
     ends->vt = &compute_cpu;
     if ((device_vt->caps & host) == host)
@@ -23,18 +23,18 @@ static dp_status_t find_compute(ends_t *ends, const dp_device_vt_t *device_vt, c
                        "the trainer's embedding, head and optimizer for this device come from a plugin "
                        "train_moe_<device>: give the device plugin by its name, not by a path");
     snprintf(name, sizeof(name), "train_moe_%s", strncmp(device, "device_", 7) == 0 ? device + 7 : device);
-    st = dp_plugin_load(name, &plugin);
-    if (st == DP_OK)
-        st = dp_plugin_interface(plugin, COMPUTE_IFACE, sizeof(compute_vt_t), &table);
-    if (st == DP_OK)
+    status = dp_plugin_load(name, &plugin);
+    if (status == DP_OK)
+        status = dp_plugin_interface(plugin, COMPUTE_IFACE, sizeof(compute_vt_t), &table);
+    if (status == DP_OK)
         ends->vt = table;
-    return st;
+    return status;
 }
 
 dp_status_t ends_open(ends_t *ends, const dp_host_t *host, const char *device, const compute_config_t *config)
 {
     const uint32_t d = config->shape.hidden;
-    dp_status_t st;
+    dp_status_t status;
 
     *ends = (ends_t){
         /* Every layer adds about 1 to an embedding of about 1. */
@@ -42,12 +42,12 @@ dp_status_t ends_open(ends_t *ends, const dp_host_t *host, const char *device, c
         .head_params = {{.name = "norm", .kind = DP_PARAM_VECTOR, .count = d, .fan_in = 0, .start = 1},
                         {.name = "w", .kind = DP_PARAM_MATRIX, .offset = d, .count = (size_t)d * VOCAB, .fan_in = d}},
     };
-    st = find_compute(ends, config->device_vt, device);
-    if (st < 0)
-        return st;
-    st = ends->vt->open(host, config, &ends->compute);
-    if (st < 0)
-        return st;
+    status = find_compute(ends, config->device_vt, device);
+    if (status < 0)
+        return status;
+    status = ends->vt->open(host, config, &ends->compute);
+    if (status < 0)
+        return status;
     ends->embedding = ends->vt->embedding;
     ends->head = ends->vt->head;
     ends->embedding.self = ends->head.self = ends->compute;

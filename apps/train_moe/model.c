@@ -76,11 +76,11 @@ static dp_status_t open_plugins(model_t *model, const dp_build_context_t *contex
         .device_vt = context->device_vt,
         .device = context->device,
     };
-    dp_status_t st;
+    dp_status_t status;
 
     model->context = *context;
-    st = ends_open(&model->ends, context->host, model->options->device, &config);
-    return st == DP_OK ? open_block(model) : st;
+    status = ends_open(&model->ends, context->host, model->options->device, &config);
+    return status == DP_OK ? open_block(model) : status;
 }
 
 /* ---- stages ---- */
@@ -93,16 +93,17 @@ static int first_layer(const model_t *model, int32_t stage, int32_t stages)
 static dp_status_t add_layer(model_t *model, int number, char *prefix, size_t prefix_bytes, dp_part_t *part_out)
 {
     model_layer_t *grown = realloc(model->layers, (size_t)(model->nlayers + 1) * sizeof(*grown)), *layer;
-    dp_status_t st;
+    dp_status_t status;
 
     if (grown == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for layer %d", number);
     model->layers = grown;
     layer = &grown[model->nlayers];
     layer->number = number;
-    st = dp_moe_block_part(model->block, model->placement + number * model->options->replicas, &layer->layer, part_out);
-    if (st < 0)
-        return st;
+    status =
+        dp_moe_block_part(model->block, model->placement + number * model->options->replicas, &layer->layer, part_out);
+    if (status < 0)
+        return status;
     model->nlayers++;
     snprintf(prefix, prefix_bytes, "layer%d.", number);
     part_out->prefix = prefix;
@@ -124,26 +125,26 @@ static dp_status_t chain(model_t *model, int32_t stage, int32_t stages, dp_stage
     const int first = first_layer(model, stage, stages), end = first_layer(model, stage + 1, stages);
     dp_part_t *parts = calloc((size_t)(end - first) + 2, sizeof(*parts));
     char(*prefixes)[24] = calloc((size_t)(end - first), sizeof(*prefixes));
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
     int n = 0;
 
     if (parts == NULL || prefixes == NULL)
-        st = dp_fail(DP_ERR_NOMEM, "no memory for the list of stage %d's parts", stage);
+        status = dp_fail(DP_ERR_NOMEM, "no memory for the list of stage %d's parts", stage);
     for (int i = 0; parts != NULL && i < end - first + 2; i++)
         parts[i].struct_size = sizeof(parts[i]);
-    if (st == DP_OK && stage == 0)
+    if (status == DP_OK && stage == 0)
         ends_embedding(&model->ends, &parts[n++]);
-    for (int layer = first; layer < end && st == DP_OK; layer++, n++)
-        st = add_layer(model, layer, prefixes[layer - first], sizeof(prefixes[0]), &parts[n]);
-    if (st == DP_OK) {
+    for (int layer = first; layer < end && status == DP_OK; layer++, n++)
+        status = add_layer(model, layer, prefixes[layer - first], sizeof(prefixes[0]), &parts[n]);
+    if (status == DP_OK) {
         count_params(model, &parts[n - 1]);
         if (stage == stages - 1)
             ends_head(&model->ends, &parts[n++]);
-        st = dp_stage_create(parts, n, model_boundary_bytes(model->options), model->options->dtype, stage_out);
+        status = dp_stage_create(parts, n, model_boundary_bytes(model->options), model->options->dtype, stage_out);
     }
     free(prefixes);
     free(parts);
-    return st;
+    return status;
 }
 
 dp_status_t model_build_stage(void *user, const dp_build_context_t *context, int32_t stage, int32_t stages,
@@ -151,22 +152,22 @@ dp_status_t model_build_stage(void *user, const dp_build_context_t *context, int
 {
     model_t *model = user;
     dp_stage_t **grown;
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
 
     if (model->options->layers < stages)
         return dp_fail(DP_ERR_INVALID, "--layers %d: this layout has %d stages, and each takes at least one layer",
                        (int)model->options->layers, stages);
     if (model->block == NULL)
-        st = open_plugins(model, context);
-    if (st < 0)
-        return st;
+        status = open_plugins(model, context);
+    if (status < 0)
+        return status;
     grown = realloc(model->stages, (size_t)(model->nstages + 1) * sizeof(dp_stage_t *));
     if (grown == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for stage %d", stage);
     model->stages = grown;
-    st = chain(model, stage, stages, &model->stages[model->nstages]);
-    if (st < 0)
-        return st;
+    status = chain(model, stage, stages, &model->stages[model->nstages]);
+    if (status < 0)
+        return status;
     *stage_out = model->stages[model->nstages++];
     return DP_OK;
 }

@@ -93,7 +93,7 @@ static const option_row_t table[] = {
     {"comm-sms", TEXT, SHARED, AT(comm_sms_text), 0, 0, "0", "N|auto",
      "SMs (cores) kept for communication; auto: a few are tried, the fastest stays; 0: shared"},
     {"comm", TEXT, LOCAL, AT(comm), 0, 0, "", "NAME",
-     "transport plugin, by name or path; default: shm, on GPUs cuda_ipc"},
+     "transport plugin, by name or path; NEAR+FAR: within hosts and between them; default: auto, what fits the job"},
     {"attention", TEXT, LOCAL, AT(attention), 0, 0, "", "NAME",
      "attention plugin; default: cpu, on GPUs cudnn for bf16, else cuda"},
     {"moe", TEXT, LOCAL, AT(moe), 0, 0, "", "NAME", "MoE plugin; default: cpu, on GPUs cuda"},
@@ -244,7 +244,7 @@ static void choose_plugins(options_t *o)
     const int cuda = strcmp(o->device, "cuda") == 0 || strcmp(o->device, "device_cuda") == 0;
 
     if (*o->comm == '\0')
-        o->comm = cuda ? "cuda_ipc" : "shm";
+        o->comm = "auto";
     if (*o->attention == '\0')
         o->attention = !cuda ? "cpu" : o->dtype == DP_BF16 ? "cudnn" : "cuda";
     if (*o->moe == '\0')

@@ -14,7 +14,7 @@ dp_status_t trainer_count_tokens(trainer_t *t, double *tokens)
     const dp_dtype_t dtype = dp_dtype_accumulator(t->options->dtype);
     const size_t experts = (size_t)t->options->experts, element = dp_dtype_bytes(dtype);
     char *counts;
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
 
     if (balance_count(&t->balance) == 0)
         return DP_OK;
@@ -28,18 +28,18 @@ dp_status_t trainer_count_tokens(trainer_t *t, double *tokens)
         const dp_chunk_view_t *view = &t->chunks[c].view;
         int layer;
 
-        for (uint32_t i = 0; i < view->nparams && st == DP_OK; i++) {
+        for (uint32_t i = 0; i < view->nparams && status == DP_OK; i++) {
             const dp_param_t *param = &view->param_list[i];
             if (!view->primary || param->kind != DP_PARAM_ROUTER_BIAS || sscanf(param->name, "layer%d.", &layer) != 1)
                 continue;
-            st = device_memory_get(&t->memory, counts, (const char *)view->grads + param->offset * element,
-                                   experts * element);
+            status = device_memory_get(&t->memory, counts, (const char *)view->grads + param->offset * element,
+                                       experts * element);
             for (size_t e = 0; e < experts; e++)
                 tokens[(size_t)layer * experts + e] = dp_number_get(dtype, counts, e);
         }
     }
     free(counts);
-    return st;
+    return status;
 }
 
 /* Where the replicas of a layer begin among the parameters of its chunk, in elements. 0: the layer is in another
@@ -83,29 +83,29 @@ int trainer_kept(const trainer_t *t, const model_layer_t *layer, dp_replica_memo
 
 static dp_status_t place_all(trainer_t *t, double *sent)
 {
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
 
     *sent = 0;
-    for (int k = 0; k < t->model.nlayers && st == DP_OK; k++) {
+    for (int k = 0; k < t->model.nlayers && status == DP_OK; k++) {
         const model_layer_t *layer = &t->model.layers[k];
         dp_replica_memory_t kept[TRAINER_KEPT];
         const int count = trainer_kept(t, layer, kept);
         uint64_t bytes = 0;
 
-        st = dp_moe_layer_place(layer->layer, t->balance.next + layer->number * t->options->replicas, kept, count,
-                                &bytes);
+        status = dp_moe_layer_place(layer->layer, t->balance.next + layer->number * t->options->replicas, kept, count,
+                                    &bytes);
         *sent += t->model.context.expert_rank == 0 ? (double)bytes : 0; /* of the whole expert group */
     }
-    return st == DP_OK ? dp_pipeline_sum(t->pipeline, sent, 1) : st;
+    return status == DP_OK ? dp_pipeline_sum(t->pipeline, sent, 1) : status;
 }
 
 dp_status_t trainer_rebalance(trainer_t *t, int64_t steps, rebalance_t *record_out)
 {
-    dp_status_t st = balance_plan(&t->balance, steps, record_out);
+    dp_status_t status = balance_plan(&t->balance, steps, record_out);
 
-    if (st == DP_OK)
-        st = place_all(t, &record_out->sent);
-    if (st == DP_OK)
-        st = balance_record(&t->balance, record_out);
-    return st == DP_OK ? trainer_number(t) : st;
+    if (status == DP_OK)
+        status = place_all(t, &record_out->sent);
+    if (status == DP_OK)
+        status = balance_record(&t->balance, record_out);
+    return status == DP_OK ? trainer_number(t) : status;
 }

@@ -62,9 +62,33 @@ static double count_params(const trainer_t *t, int chosen_only)
     return ends + (double)o->layers * (layer + expert * (double)(chosen_only ? o->top_k : o->experts));
 }
 
+/* "comm_shm", or who talks to whom over what: "comm_shm (0-1, 2-3) + comm_ofi (other pairs)" */
+static const char *name_comms(const trainer_t *t, char *text, size_t bytes)
+{
+    const dp_host_t *host = dp_group_host(t->group);
+    const dp_host_places_t *places = host->get_service(host, DP_HOST_PLACES);
+    int32_t n = dp_group_size(t->group);
+    const char *near = dp_pipeline_comm(t->pipeline, 0, 0), *far = NULL;
+    size_t at = (size_t)snprintf(text, bytes, "%s", near);
+
+    for (int32_t r = 0; r < n && far == NULL; r++)
+        if (places->host_of[r] != places->host_of[0])
+            far = dp_pipeline_comm(t->pipeline, 0, r);
+    if (far == NULL || strcmp(near, far) == 0)
+        return text;
+    for (int32_t r = 0, end; r < n && at + 64 < bytes; r = end) {
+        for (end = r + 1; end < n && places->host_of[end] == places->host_of[r];)
+            end++;
+        at += (size_t)snprintf(text + at, bytes - at, "%s%d-%d", r == 0 ? " (" : ", ", r, end - 1);
+    }
+    snprintf(text + at, bytes - at, ") + %s (others)", far);
+    return text;
+}
+
 void report_layout(const trainer_t *t, const history_t *h, FILE *to)
 {
     const options_t *o = t->options;
+    char comms[512];
     dp_memory_report_t m = {.struct_size = sizeof(m)};
 
     dp_pipeline_memory(t->pipeline, &m);
@@ -84,8 +108,8 @@ void report_layout(const trainer_t *t, const history_t *h, FILE *to)
             "layout   %d ranks = pp %d x ep %d x dp %d%s, schedule %s, plugins %s %s %s %s\n"
             "         a step: %d micro-batches x %d sequences x %d bytes on each of %d replicas = %lld bytes\n",
             dp_group_size(t->group), (int)o->pp, (int)o->ep, (int)o->dp, o->threads > 0 ? " (threads)" : "",
-            o->schedule, o->comm, o->device, o->attention, o->moe, t->microbatches, (int)o->batch, (int)o->seq,
-            t->replicas, (long long)t->microbatches * t->replicas * (long long)t->tokens);
+            o->schedule, name_comms(t, comms, sizeof(comms)), o->device, o->attention, o->moe, t->microbatches,
+            (int)o->batch, (int)o->seq, t->replicas, (long long)t->microbatches * t->replicas * (long long)t->tokens);
     fprintf(to,
             "memory   rank 0 takes %.2f MiB: parameters %.2f, gradients %.2f, activations %.2f, work %.2f, "
             "boundaries %.2f,\n"
@@ -181,10 +205,10 @@ static dp_status_t measure(const dp_timeline_t *timeline, int32_t step, figures_
     *f = (figures_t){.least_bubble = 1};
     for (int32_t r = 0; r < ranks; r++) {
         dp_rank_report_t report = {.struct_size = sizeof(report)};
-        const dp_status_t st = dp_timeline_report(timeline, r, step, 1, &report);
+        const dp_status_t status = dp_timeline_report(timeline, r, step, 1, &report);
         double share;
-        if (st < 0)
-            return st;
+        if (status < 0)
+            return status;
         share = (double)report.bubble / fmax(1, (double)report.window);
         f->window += (double)report.window / ranks;
         f->bubble += share / ranks;
@@ -329,22 +353,22 @@ dp_status_t report_results(const trainer_t *t, const history_t *h, const dp_time
     dp_simulation_t simulation;
     figures_t figures;
     int32_t steps, last = last_step(timeline, &steps);
-    dp_status_t st;
+    dp_status_t status;
 
     print_training(t, h, to);
-    st = measure(timeline, last, &figures);
-    if (st == DP_OK)
-        st = measure_costs(t, timeline, steps, &costs);
-    if (st == DP_OK)
-        st = simulate(t, &costs, &simulation);
-    if (st == DP_OK) {
+    status = measure(timeline, last, &figures);
+    if (status == DP_OK)
+        status = measure_costs(t, timeline, steps, &costs);
+    if (status == DP_OK)
+        status = simulate(t, &costs, &simulation);
+    if (status == DP_OK) {
         print_schedule(t, &figures, &costs, &simulation, to);
         dp_simulation_clear(&simulation);
         print_balance(t, h, to);
         print_memory(t, all, to);
     }
     free(costs.scale);
-    return st;
+    return status;
 }
 
 /* ---- files ---- */
@@ -355,23 +379,23 @@ static dp_status_t open_file(const char *path, FILE **file_out)
     return *file_out != NULL ? DP_OK : dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
 }
 
-static dp_status_t close_file(const char *path, FILE *file, dp_status_t st)
+static dp_status_t close_file(const char *path, FILE *file, dp_status_t status)
 {
     const int failed = ferror(file);
 
     if (fclose(file) != 0 || failed)
         return dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
-    return st;
+    return status;
 }
 
 dp_status_t losses_write(const history_t *h, const char *path)
 {
     FILE *f;
-    dp_status_t st = open_file(path, &f);
+    dp_status_t status = open_file(path, &f);
     int64_t v = 0;
 
-    if (st < 0)
-        return st;
+    if (status < 0)
+        return status;
     fputs("# step, loss, norm of the gradient, held-out loss\n", f);
     for (int64_t i = 0; i < h->steps; i++) {
         fprintf(f, "%lld %a %a", (long long)i + 1, h->loss[i], h->norm[i]);
@@ -379,7 +403,7 @@ dp_status_t losses_write(const history_t *h, const char *path)
             fprintf(f, " %a", h->valid_loss[v++]);
         fputs("\n", f);
     }
-    return close_file(path, f, st);
+    return close_file(path, f, status);
 }
 
 static dp_status_t write_text(void *user, const char *text, size_t bytes)
@@ -390,25 +414,25 @@ static dp_status_t write_text(void *user, const char *text, size_t bytes)
 dp_status_t trace_write(const dp_timeline_t *timeline, const char *path)
 {
     FILE *f;
-    dp_status_t st = open_file(path, &f);
+    dp_status_t status = open_file(path, &f);
 
-    if (st < 0)
-        return st;
-    st = dp_timeline_write_chrome(timeline, write_text, f);
-    return close_file(path, f, st);
+    if (status < 0)
+        return status;
+    status = dp_timeline_write_chrome(timeline, write_text, f);
+    return close_file(path, f, status);
 }
 
 dp_status_t costs_write(const trainer_t *t, const dp_timeline_t *timeline, const char *path)
 {
     dp_measured_costs_t measured = {.struct_size = sizeof(measured)};
     FILE *f;
-    dp_status_t st = open_file(path, &f);
+    dp_status_t status = open_file(path, &f);
 
-    if (st < 0)
-        return st;
-    st = dp_costs_measure(timeline, dp_pipeline_program(t->pipeline)->schedule, &measured);
-    if (st == DP_OK)
-        st = dp_measured_costs_write(&measured, write_text, f);
+    if (status < 0)
+        return status;
+    status = dp_costs_measure(timeline, dp_pipeline_program(t->pipeline)->schedule, &measured);
+    if (status == DP_OK)
+        status = dp_measured_costs_write(&measured, write_text, f);
     dp_measured_costs_clear(&measured);
-    return close_file(path, f, st);
+    return close_file(path, f, status);
 }

@@ -26,7 +26,7 @@ typedef struct writer {
 
 static dp_status_t start(writer_t *w)
 {
-    dp_status_t st;
+    dp_status_t status;
     const options_t *o = w->t->options;
     const size_t M = (size_t)w->t->microbatches,
                  block = w->t->tokens * VOCAB * dp_dtype_bytes(dp_dtype_accumulator(o->dtype));
@@ -40,9 +40,9 @@ static dp_status_t start(writer_t *w)
     w->drawn = calloc((size_t)w->sequences + 1, sizeof(*w->drawn));
     if (w->text == NULL || w->outputs == NULL || w->drawn == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for a sample of %lld sequences", (long long)w->sequences);
-    st = device_memory_allocate_shared(&w->t->memory, M * block, (void **)&w->logits);
-    if (st < 0)
-        return st;
+    status = device_memory_allocate_shared(&w->t->memory, M * block, (void **)&w->logits);
+    if (status < 0)
+        return status;
     for (size_t microbatch = 0; microbatch < M; microbatch++)
         w->outputs[microbatch] = w->t->targets[microbatch] != NULL ? w->logits + microbatch * block : NULL;
     for (int64_t s = 0; s < w->sequences; s++)
@@ -109,20 +109,20 @@ static dp_status_t add_byte(writer_t *w, double deadline, int *enough_out)
         .outputs = w->outputs,
         .forward_only = 1,
     };
-    dp_status_t st;
+    dp_status_t status;
 
     fill_windows(w);
-    st = dp_pipeline_step(t->pipeline, &step);
-    if (st < 0)
-        return st;
+    status = dp_pipeline_step(t->pipeline, &step);
+    if (status < 0)
+        return status;
     memset(w->drawn, 0, ((size_t)w->sequences + 1) * sizeof(*w->drawn));
     for (int64_t s = 0; s < w->sequences; s++)
         if (t->replica == 0 && w->outputs[s / t->options->batch] != NULL)
             w->drawn[s] = draw(w, s);
     w->drawn[w->sequences] = dp_group_rank(t->group) == 0 && now_seconds() > deadline;
-    st = dp_pipeline_sum(t->pipeline, w->drawn, (size_t)w->sequences + 1);
-    if (st < 0)
-        return st;
+    status = dp_pipeline_sum(t->pipeline, w->drawn, (size_t)w->sequences + 1);
+    if (status < 0)
+        return status;
     for (int64_t s = 0; s < w->sequences; s++)
         w->text[s * w->room + w->length] = (uint8_t)w->drawn[s];
     w->length++;
@@ -158,13 +158,13 @@ dp_status_t sample_write(trainer_t *trainer, FILE *to)
 {
     writer_t w = {.t = trainer};
     const double deadline = now_seconds() + trainer->options->sample_seconds;
-    dp_status_t st = start(&w);
+    dp_status_t status = start(&w);
     int enough = 0;
 
-    while (st == DP_OK && !enough)
-        st = add_byte(&w, deadline, &enough);
-    if (st == DP_OK && dp_group_rank(trainer->group) == 0)
+    while (status == DP_OK && !enough)
+        status = add_byte(&w, deadline, &enough);
+    if (status == DP_OK && dp_group_rank(trainer->group) == 0)
         print_samples(&w, to);
     finish(&w);
-    return st;
+    return status;
 }

@@ -34,12 +34,12 @@ static dp_status_t append(uint8_t **to, size_t *bytes, const uint8_t *from, size
 static dp_status_t read_whole(FILE *file, uint8_t **data, size_t *bytes)
 {
     uint8_t chunk[65536];
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
     size_t got;
 
-    while (st == DP_OK && (got = fread(chunk, 1, sizeof(chunk), file)) > 0)
-        st = append(data, bytes, chunk, got);
-    return st;
+    while (status == DP_OK && (got = fread(chunk, 1, sizeof(chunk), file)) > 0)
+        status = append(data, bytes, chunk, got);
+    return status;
 }
 
 static dp_status_t add_file(text_t *text, const char *path)
@@ -47,24 +47,24 @@ static dp_status_t add_file(text_t *text, const char *path)
     FILE *file = fopen(path, "rb");
     uint8_t *data = NULL;
     size_t bytes = 0, kept;
-    dp_status_t st;
+    dp_status_t status;
 
     if (file == NULL)
         return dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
-    st = read_whole(file, &data, &bytes);
-    if (st == DP_OK && ferror(file))
-        st = dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
+    status = read_whole(file, &data, &bytes);
+    if (status == DP_OK && ferror(file))
+        status = dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
     kept = bytes - bytes / HELD_OUT;
-    if (st == DP_OK)
-        st = append(&text->train, &text->train_bytes, data, kept);
-    if (st == DP_OK)
-        st = append(&text->valid, &text->valid_bytes, data + kept, bytes - kept);
-    for (size_t i = 0; st == DP_OK && i < bytes; i++)
+    if (status == DP_OK)
+        status = append(&text->train, &text->train_bytes, data, kept);
+    if (status == DP_OK)
+        status = append(&text->valid, &text->valid_bytes, data + kept, bytes - kept);
+    for (size_t i = 0; status == DP_OK && i < bytes; i++)
         text->hash = (text->hash ^ data[i]) * 0x100000001b3u; /* FNV-1a */
     text->files++;
     free(data);
     fclose(file);
-    return st;
+    return status;
 }
 
 /* Symbolic links in that folder are second names of files in it. */
@@ -84,38 +84,38 @@ static dp_status_t add_folder(text_t *text, const char *folder)
 {
     struct dirent **entries;
     char path[4096];
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
     const int n = scandir(folder, &entries, NULL, by_name);
 
     if (n < 0)
         return dp_fail(DP_ERR_IO, "%s: %s; name files to learn from with --data", folder, strerror(errno));
     for (int i = 0; i < n; i++) {
         snprintf(path, sizeof(path), "%s/%s", folder, entries[i]->d_name);
-        if (st == DP_OK && is_regular(path))
-            st = add_file(text, path);
+        if (status == DP_OK && is_regular(path))
+            status = add_file(text, path);
         free(entries[i]);
     }
     free(entries);
-    return st;
+    return status;
 }
 
 dp_status_t text_load(char *const *files, int nfiles, uint32_t sequence, text_t *text_out)
 {
     text_t text = {.hash = 0xcbf29ce484222325u};
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
 
     if (nfiles == 0)
-        st = add_folder(&text, TEXT_DEFAULT_FOLDER);
-    for (int i = 0; i < nfiles && st == DP_OK; i++)
-        st = add_file(&text, files[i]);
-    if (st == DP_OK && (text.train_bytes <= sequence || text.valid_bytes <= sequence))
-        st = dp_fail(DP_ERR_INVALID,
-                     "%zu bytes of text, %zu of them held out, are too few for sequences of %u: both parts must be "
-                     "longer than one; give more with --data or shorten --seq",
-                     text.train_bytes + text.valid_bytes, text.valid_bytes, sequence);
-    if (st != DP_OK) {
+        status = add_folder(&text, TEXT_DEFAULT_FOLDER);
+    for (int i = 0; i < nfiles && status == DP_OK; i++)
+        status = add_file(&text, files[i]);
+    if (status == DP_OK && (text.train_bytes <= sequence || text.valid_bytes <= sequence))
+        status = dp_fail(DP_ERR_INVALID,
+                         "%zu bytes of text, %zu of them held out, are too few for sequences of %u: both parts must be "
+                         "longer than one; give more with --data or shorten --seq",
+                         text.train_bytes + text.valid_bytes, text.valid_bytes, sequence);
+    if (status != DP_OK) {
         text_free(&text);
-        return st;
+        return status;
     }
     *text_out = text;
     return DP_OK;

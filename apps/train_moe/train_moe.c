@@ -159,10 +159,10 @@ static dp_status_t validate(session_t *s, int64_t step)
 {
     history_t *h = &s->history;
     double loss;
-    const dp_status_t st = trainer_validate(&s->trainer, &loss);
+    const dp_status_t status = trainer_validate(&s->trainer, &loss);
 
-    if (st < 0)
-        return st;
+    if (status < 0)
+        return status;
     h->valid_step[h->nvalid] = step + 1;
     h->valid_loss[h->nvalid++] = loss;
     if (is_first_rank(s) && !s->options.quiet)
@@ -175,29 +175,29 @@ static dp_status_t rebalance(session_t *s, int64_t steps)
 {
     const double start = now_seconds();
     rebalance_t made;
-    const dp_status_t st = trainer_rebalance(&s->trainer, steps, &made);
+    const dp_status_t status = trainer_rebalance(&s->trainer, steps, &made);
 
     s->history.seconds += now_seconds() - start;
-    if (st == DP_OK && is_first_rank(s) && !s->options.quiet)
+    if (status == DP_OK && is_first_rank(s) && !s->options.quiet)
         printf("%safter %lld steps: tokens on ranks max/mean %.3f, %.3f with %lld replicas moved in %d layers (%.2f "
                "MiB sent)\n",
                isatty(STDOUT_FILENO) ? "\r\033[K" : "", (long long)steps, made.before.gpu, made.after.gpu,
                (long long)made.replicas, (int)made.layers, made.sent / (1024 * 1024));
-    return st;
+    return status;
 }
 
 static dp_status_t train(session_t *s)
 {
     const options_t *o = &s->options;
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
 
-    for (int64_t step = 0; step < o->steps && st == DP_OK; step++) {
+    for (int64_t step = 0; step < o->steps && status == DP_OK; step++) {
         const double start = now_seconds();
         step_result_t result;
 
-        st = trainer_step(&s->trainer, step, &result);
-        if (st < 0)
-            return st;
+        status = trainer_step(&s->trainer, step, &result);
+        if (status < 0)
+            return status;
         s->history.step_seconds[step] = now_seconds() - start;
         s->history.imbalance[step] = s->trainer.balance.imbalance;
         s->history.seconds += s->history.step_seconds[step];
@@ -206,15 +206,15 @@ static dp_status_t train(session_t *s)
         s->history.steps = step + 1;
         print_progress(s, step, &result);
         if (balance_is_due(&s->trainer.balance, step + 1) && step < o->steps - 1)
-            st = rebalance(s, step + 1);
-        if (st < 0)
-            return st;
+            status = rebalance(s, step + 1);
+        if (status < 0)
+            return status;
         if (step == o->steps - 1) /* a validation would push training steps out of the record */
-            st = dp_pipeline_timeline(s->trainer.pipeline, &s->timeline);
-        if (st == DP_OK && o->valid_every > 0 && ((step + 1) % o->valid_every == 0 || step == o->steps - 1))
-            st = validate(s, step);
+            status = dp_pipeline_timeline(s->trainer.pipeline, &s->timeline);
+        if (status == DP_OK && o->valid_every > 0 && ((step + 1) % o->valid_every == 0 || step == o->steps - 1))
+            status = validate(s, step);
     }
-    return st;
+    return status;
 }
 
 static dp_status_t gather_memory(session_t *s, memory_use_t **all_out)
@@ -248,91 +248,91 @@ static dp_status_t write_files(session_t *s)
 {
     const options_t *o = &s->options;
     char path[4096];
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
 
     if (output_path(s, o->curve, CURVE_NAME, path, sizeof(path))) {
-        st = curve_write(&s->history, path);
+        status = curve_write(&s->history, path);
         fprintf(s->report, "curve       %s\n", path);
     }
-    if (st == DP_OK && output_path(s, o->trace, "trace.json", path, sizeof(path))) {
-        st = trace_write(s->timeline, path);
+    if (status == DP_OK && output_path(s, o->trace, "trace.json", path, sizeof(path))) {
+        status = trace_write(s->timeline, path);
         fprintf(s->report, "trace       %s (open it with https://ui.perfetto.dev)\n", path);
     }
-    if (st == DP_OK && output_path(s, o->costs_out, "costs.txt", path, sizeof(path))) {
-        st = costs_write(&s->trainer, s->timeline, path);
+    if (status == DP_OK && output_path(s, o->costs_out, "costs.txt", path, sizeof(path))) {
+        status = costs_write(&s->trainer, s->timeline, path);
         fprintf(s->report, "costs       %s (for dualpipe simulate --costs)\n", path);
     }
-    if (st == DP_OK && output_path(s, o->losses, "losses.txt", path, sizeof(path))) {
-        st = losses_write(&s->history, path);
+    if (status == DP_OK && output_path(s, o->losses, "losses.txt", path, sizeof(path))) {
+        status = losses_write(&s->history, path);
         fprintf(s->report, "losses      %s (to the last bit)\n", path);
     }
-    return st;
+    return status;
 }
 
 static dp_status_t conclude(session_t *s)
 {
     memory_use_t *all = NULL;
     char path[4096];
-    dp_status_t st = gather_memory(s, &all);
+    dp_status_t status = gather_memory(s, &all);
 
-    if (st == DP_OK && is_first_rank(s))
-        st = report_results(&s->trainer, &s->history, s->timeline, all, s->report);
+    if (status == DP_OK && is_first_rank(s))
+        status = report_results(&s->trainer, &s->history, s->timeline, all, s->report);
     free(all);
-    if (st == DP_OK && is_first_rank(s))
-        st = write_files(s);
-    if (st < 0)
-        return st;
+    if (status == DP_OK && is_first_rank(s))
+        status = write_files(s);
+    if (status < 0)
+        return status;
     show_report(s);
     if (s->options.sample > 0)
-        st = sample_write(&s->trainer, s->report);
+        status = sample_write(&s->trainer, s->report);
     show_report(s);
-    if (st == DP_OK && is_first_rank(s) && output_path(s, s->options.report, "report.txt", path, sizeof(path)))
-        st = write_report(s, path);
-    return st;
+    if (status == DP_OK && is_first_rank(s) && output_path(s, s->options.report, "report.txt", path, sizeof(path)))
+        status = write_report(s, path);
+    return status;
 }
 
 static dp_status_t run_open(session_t *s)
 {
-    dp_status_t st;
+    dp_status_t status;
 
     if (s->options.verify) {
         int same;
-        st = verify_run(&s->trainer, s->report, &same);
-        s->differs = st == DP_OK && !same;
+        status = verify_run(&s->trainer, s->report, &same);
+        s->differs = status == DP_OK && !same;
         show_report(s);
-        return st;
+        return status;
     }
     if (is_first_rank(s))
         report_layout(&s->trainer, &s->history, s->report);
     show_report(s);
-    st = train(s);
-    return st == DP_OK ? conclude(s) : st;
+    status = train(s);
+    return status == DP_OK ? conclude(s) : status;
 }
 
 static dp_status_t run_session(session_t *s)
 {
-    dp_status_t st = prepare_history(s);
+    dp_status_t status = prepare_history(s);
 
-    if (st == DP_OK)
-        st = options_fit(&s->options, dp_group_size(s->group));
-    if (st == DP_OK)
-        st = check_outputs(s);
-    if (st < 0)
-        return st;
+    if (status == DP_OK)
+        status = options_fit(&s->options, dp_group_size(s->group));
+    if (status == DP_OK)
+        status = check_outputs(s);
+    if (status < 0)
+        return status;
     if (s->options.comm_sms == COMM_SMS_AUTO)
-        st = tune_comm_sms(&s->options, s->text, s->group, s->report);
+        status = tune_comm_sms(&s->options, s->text, s->group, s->report);
     show_report(s);
-    if (st < 0)
-        return st;
+    if (status < 0)
+        return status;
     s->resident_before = resident_bytes();
-    st = trainer_open(&s->options, s->text, s->group, &s->trainer);
-    if (st < 0)
-        return st;
-    st = run_open(s);
-    if (st < 0)
-        dp_group_abort(s->group, st, dp_last_error());
+    status = trainer_open(&s->options, s->text, s->group, &s->trainer);
+    if (status < 0)
+        return status;
+    status = run_open(s);
+    if (status < 0)
+        dp_group_abort(s->group, status, dp_last_error());
     trainer_close(&s->trainer);
-    return st;
+    return status;
 }
 
 /* ---- exit codes and signals ---- */
@@ -417,16 +417,16 @@ typedef struct rank_job {
 } rank_job_t;
 
 /* Once per process: ranks that are threads all learn the same first cause. */
-static void complain(int32_t rank, dp_status_t st, const char *message)
+static void complain(int32_t rank, dp_status_t status, const char *message)
 {
     static atomic_int complained;
 
     if (atomic_exchange(&complained, 1))
         return;
     if (strncmp(message, "rank ", 5) == 0)
-        fprintf(stderr, "train_moe: %s (%s)\n", message, dp_status_name(st));
+        fprintf(stderr, "train_moe: %s (%s)\n", message, dp_status_name(status));
     else
-        fprintf(stderr, "train_moe: rank %d: %s (%s)\n", rank, message, dp_status_name(st));
+        fprintf(stderr, "train_moe: rank %d: %s (%s)\n", rank, message, dp_status_name(status));
 }
 
 static void *run_rank(void *arg)
@@ -434,15 +434,15 @@ static void *run_rank(void *arg)
     rank_job_t *job = arg;
     session_t s = {.options = *job->options, .text = job->text, .group = job->group};
     const int32_t rank = dp_group_rank(job->group);
-    dp_status_t st = run_session(&s);
+    dp_status_t status = run_session(&s);
 
-    if (st < 0) {
+    if (status < 0) {
         char message[1024];
         snprintf(message, sizeof(message), "%s", dp_last_error());
-        dp_group_abort(job->group, st, message);
-        complain(rank, st, message);
+        dp_group_abort(job->group, status, message);
+        complain(rank, status, message);
     }
-    job->code = st < 0 ? exit_code(st) : s.differs;
+    job->code = status < 0 ? exit_code(status) : s.differs;
     clear_session(&s);
     hide_from_signals(job->group);
     dp_group_leave(job->group);
@@ -464,10 +464,10 @@ static int run_threads(const options_t *options, const text_t *text, const dp_gr
     rank_job_t job[MOST_THREADS];
     dp_group_t *group[MOST_THREADS];
     int started = 0, code = 0;
-    dp_status_t st = dp_group_local(n, group_options, group);
+    dp_status_t status = dp_group_local(n, group_options, group);
 
-    if (st < 0)
-        return fail(st);
+    if (status < 0)
+        return fail(status);
     catch_signals(group, n);
     for (; started < n; started++) {
         job[started] = (rank_job_t){options, text, group[started], 1};
@@ -488,10 +488,10 @@ static int run_threads(const options_t *options, const text_t *text, const dp_gr
 static int run_process(const options_t *options, const text_t *text, const dp_group_options_t *group_options)
 {
     rank_job_t job = {options, text, NULL, 1};
-    const dp_status_t st = dp_group_join(group_options, &job.group);
+    const dp_status_t status = dp_group_join(group_options, &job.group);
 
-    if (st < 0)
-        return fail(st);
+    if (status < 0)
+        return fail(status);
     catch_signals(&job.group, 1);
     run_rank(&job);
     return job.code;
@@ -502,15 +502,15 @@ static int run(const options_t *options)
     dp_group_options_t group_options = {.struct_size = sizeof(group_options)};
     text_t text;
     char *settings;
-    dp_status_t st = text_load(options->files, options->nfiles, (uint32_t)options->seq, &text);
+    dp_status_t status = text_load(options->files, options->nfiles, (uint32_t)options->seq, &text);
     int code;
 
-    if (st < 0)
-        return st == DP_ERR_IO ? fail(DP_ERR_INVALID) : fail(st);
+    if (status < 0)
+        return status == DP_ERR_IO ? fail(DP_ERR_INVALID) : fail(status);
     settings = options_settings(options, text.hash);
     if (settings == NULL) {
-        st = dp_fail(DP_ERR_NOMEM, "no memory for a list of settings");
-        code = fail(st);
+        status = dp_fail(DP_ERR_NOMEM, "no memory for a list of settings");
+        code = fail(status);
     } else {
         group_options.settings = settings;
         code = (options->threads > 0 ? run_threads : run_process)(options, &text, &group_options);

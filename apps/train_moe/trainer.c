@@ -112,13 +112,13 @@ static dp_status_t find_ends(trainer_t *t)
 static dp_status_t allocate_state(trainer_t *t, held_chunk_t *chunk)
 {
     const size_t bytes = chunk->view.param_count * dp_dtype_bytes(dp_dtype_accumulator(t->options->dtype));
-    dp_status_t st = device_memory_allocate(&t->memory, bytes, &chunk->mean);
+    dp_status_t status = device_memory_allocate(&t->memory, bytes, &chunk->mean);
 
-    if (st == DP_OK)
-        st = device_memory_allocate(&t->memory, bytes, &chunk->squares);
-    if (st == DP_OK && t->options->dtype == DP_BF16)
-        st = device_memory_allocate(&t->memory, bytes, &chunk->master);
-    return st;
+    if (status == DP_OK)
+        status = device_memory_allocate(&t->memory, bytes, &chunk->squares);
+    if (status == DP_OK && t->options->dtype == DP_BF16)
+        status = device_memory_allocate(&t->memory, bytes, &chunk->master);
+    return status;
 }
 
 /* First values, made on the host: the master's, and the parameters as their rounding. */
@@ -127,7 +127,7 @@ static dp_status_t initialise(trainer_t *t, held_chunk_t *chunk)
     const dp_dtype_t dtype = t->options->dtype, wide = dp_dtype_accumulator(dtype);
     const size_t count = chunk->view.param_count;
     char *values = malloc(count * dp_dtype_bytes(wide)), *rounded = malloc(count * dp_dtype_bytes(dtype));
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
 
     if (values == NULL || rounded == NULL) {
         free(values);
@@ -138,30 +138,30 @@ static dp_status_t initialise(trainer_t *t, held_chunk_t *chunk)
     for (size_t i = 0; i < count; i++)
         dp_number_set(dtype, rounded, i, dp_number_get(wide, values, i));
     if (chunk->master != NULL)
-        st = device_memory_put(&t->memory, chunk->master, values, count * dp_dtype_bytes(wide));
-    if (st == DP_OK)
-        st = device_memory_put(&t->memory, chunk->view.params, rounded, count * dp_dtype_bytes(dtype));
+        status = device_memory_put(&t->memory, chunk->master, values, count * dp_dtype_bytes(wide));
+    if (status == DP_OK)
+        status = device_memory_put(&t->memory, chunk->view.params, rounded, count * dp_dtype_bytes(dtype));
     free(values);
     free(rounded);
-    return st;
+    return status;
 }
 
 static dp_status_t open_chunk(trainer_t *t, int32_t index)
 {
     held_chunk_t *chunk = &t->chunks[index];
-    dp_status_t st;
+    dp_status_t status;
 
     chunk->view.struct_size = sizeof(chunk->view);
-    st = dp_pipeline_chunk(t->pipeline, index, &chunk->view);
-    if (st < 0)
-        return st;
+    status = dp_pipeline_chunk(t->pipeline, index, &chunk->view);
+    if (status < 0)
+        return status;
     chunk->numbers = calloc(chunk->view.nparams + 1, sizeof(*chunk->numbers));
     chunk->counted = calloc(chunk->view.nparams + 1, sizeof(*chunk->counted));
     if (chunk->numbers == NULL || chunk->counted == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for the parameters' numbers of stage %d", chunk->view.stage);
     model_number(&t->model, &chunk->view, chunk->numbers);
-    st = allocate_state(t, chunk);
-    return st == DP_OK ? initialise(t, chunk) : st;
+    status = allocate_state(t, chunk);
+    return status == DP_OK ? initialise(t, chunk) : status;
 }
 
 /* Whether this rank adds the parameter to sums over the job. */
@@ -194,7 +194,7 @@ static size_t sum_count(const trainer_t *t)
 
 static dp_status_t open_chunks(trainer_t *t)
 {
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
 
     t->nchunks = dp_pipeline_chunks(t->pipeline);
     t->nparams = model_nparams(&t->model);
@@ -203,15 +203,15 @@ static dp_status_t open_chunks(trainer_t *t)
     t->sums = calloc(sum_count(t), sizeof(*t->sums));
     if (t->chunks == NULL || t->owners == NULL || t->sums == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for %d chunks", t->nchunks);
-    st = device_memory_allocate_shared(&t->memory, (size_t)t->nparams * sizeof(*t->squares), (void **)&t->squares);
-    for (int32_t c = 0; c < t->nchunks && st == DP_OK; c++)
-        st = open_chunk(t, c);
-    return st == DP_OK ? trainer_number(t) : st;
+    status = device_memory_allocate_shared(&t->memory, (size_t)t->nparams * sizeof(*t->squares), (void **)&t->squares);
+    for (int32_t c = 0; c < t->nchunks && status == DP_OK; c++)
+        status = open_chunk(t, c);
+    return status == DP_OK ? trainer_number(t) : status;
 }
 
 dp_status_t trainer_open(const options_t *options, const text_t *text, dp_group_t *group, trainer_t *t)
 {
-    dp_status_t st;
+    dp_status_t status;
 
     *t = (trainer_t){
         .options = options,
@@ -222,21 +222,21 @@ dp_status_t trainer_open(const options_t *options, const text_t *text, dp_group_
         .microbatches = (int32_t)options->microbatches,
         .tokens = (size_t)(options->batch * options->seq),
     };
-    st = balance_open(options, &t->balance);
+    status = balance_open(options, &t->balance);
     t->model.placement = t->balance.placement;
-    if (st == DP_OK)
-        st = open_pipeline(t);
-    if (st == DP_OK) {
+    if (status == DP_OK)
+        status = open_pipeline(t);
+    if (status == DP_OK) {
         t->replica = t->model.context.data_rank * t->model.context.expert_size + t->model.context.expert_rank;
-        st = device_memory_open(&t->memory, &t->model.context);
+        status = device_memory_open(&t->memory, &t->model.context);
     }
-    if (st == DP_OK)
-        st = find_ends(t);
-    if (st == DP_OK)
-        st = open_chunks(t);
-    if (st < 0)
+    if (status == DP_OK)
+        status = find_ends(t);
+    if (status == DP_OK)
+        status = open_chunks(t);
+    if (status < 0)
         trainer_close(t);
-    return st;
+    return status;
 }
 
 static void free_numbers(held_chunk_t *chunk)
@@ -306,32 +306,33 @@ static dp_status_t square_chunk(trainer_t *t, const held_chunk_t *chunk)
 {
     const compute_vt_t *vt = t->model.ends.vt;
     const size_t element = dp_dtype_bytes(dp_dtype_accumulator(t->options->dtype));
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
 
-    for (uint32_t i = 0; i < chunk->view.nparams && st == DP_OK; i++) {
+    for (uint32_t i = 0; i < chunk->view.nparams && status == DP_OK; i++) {
         const dp_param_t *param = &chunk->view.param_list[i];
         if (chunk->counted[i])
-            st = vt->sum_of_squares(t->model.ends.compute, (const char *)chunk->view.grads + param->offset * element,
-                                    param->count, &t->squares[chunk->numbers[i]], t->memory.stream);
+            status =
+                vt->sum_of_squares(t->model.ends.compute, (const char *)chunk->view.grads + param->offset * element,
+                                   param->count, &t->squares[chunk->numbers[i]], t->memory.stream);
     }
-    return st;
+    return status;
 }
 
 static dp_status_t sum_own_part(trainer_t *t)
 {
     const size_t losses = (size_t)(t->replicas * t->microbatches), nparams = (size_t)t->nparams;
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
 
     memset(t->sums, 0, losses * sizeof(*t->sums));
     if (t->model.context.pipeline_rank == 0)
         memcpy(t->sums + t->replica * t->microbatches, t->losses, (size_t)t->microbatches * sizeof(double));
     memset(t->squares, 0, nparams * sizeof(*t->squares));
-    for (int32_t c = 0; c < t->nchunks && st == DP_OK; c++)
-        st = square_chunk(t, &t->chunks[c]);
-    if (st == DP_OK)
-        st = device_memory_finish(&t->memory);
+    for (int32_t c = 0; c < t->nchunks && status == DP_OK; c++)
+        status = square_chunk(t, &t->chunks[c]);
+    if (status == DP_OK)
+        status = device_memory_finish(&t->memory);
     memcpy(t->sums + losses, t->squares, nparams * sizeof(*t->squares));
-    return st == DP_OK ? trainer_count_tokens(t, t->sums + losses + nparams) : st;
+    return status == DP_OK ? trainer_count_tokens(t, t->sums + losses + nparams) : status;
 }
 
 /* World rank whose last stage computes micro-batch mb of a replica. */
@@ -419,30 +420,30 @@ static dp_status_t update_param(trainer_t *t, const held_chunk_t *chunk, const d
 
 static dp_status_t update(trainer_t *t, int64_t step, double grad_scale)
 {
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
 
     for (int32_t c = 0; c < t->nchunks; c++)
-        for (uint32_t i = 0; i < t->chunks[c].view.nparams && st == DP_OK; i++)
-            st = update_param(t, &t->chunks[c], &t->chunks[c].view.param_list[i], step, grad_scale);
-    return st == DP_OK ? device_memory_finish(&t->memory) : st;
+        for (uint32_t i = 0; i < t->chunks[c].view.nparams && status == DP_OK; i++)
+            status = update_param(t, &t->chunks[c], &t->chunks[c].view.param_list[i], step, grad_scale);
+    return status == DP_OK ? device_memory_finish(&t->memory) : status;
 }
 
 dp_status_t trainer_apply(trainer_t *t, int64_t step, step_result_t *result_out)
 {
     const double clip = t->options->clip;
-    dp_status_t st = sum_own_part(t);
+    dp_status_t status = sum_own_part(t);
 
-    if (st < 0)
-        return st;
-    st = dp_pipeline_sum(t->pipeline, t->sums, sum_count(t));
-    if (st == DP_OK)
-        st = check_losses(t, step);
-    if (st == DP_OK)
-        st = check_squares(t, step);
-    if (st == DP_OK && balance_count(&t->balance) > 0)
-        st = balance_observe(&t->balance, t->sums + t->replicas * t->microbatches + t->nparams);
-    if (st < 0)
-        return st;
+    if (status < 0)
+        return status;
+    status = dp_pipeline_sum(t->pipeline, t->sums, sum_count(t));
+    if (status == DP_OK)
+        status = check_losses(t, step);
+    if (status == DP_OK)
+        status = check_squares(t, step);
+    if (status == DP_OK && balance_count(&t->balance) > 0)
+        status = balance_observe(&t->balance, t->sums + t->replicas * t->microbatches + t->nparams);
+    if (status < 0)
+        return status;
     result_out->loss = mean_loss(t);
     result_out->norm = gradient_norm(t);
     result_out->rate = learning_rate(t->options, step);
@@ -451,11 +452,11 @@ dp_status_t trainer_apply(trainer_t *t, int64_t step, step_result_t *result_out)
 
 dp_status_t trainer_step(trainer_t *t, int64_t step, step_result_t *result_out)
 {
-    dp_status_t st;
+    dp_status_t status;
 
     trainer_fill(t, step, t->replica);
-    st = trainer_gradients(t, 1.0 / (double)(t->microbatches * t->replicas));
-    return st == DP_OK ? trainer_apply(t, step, result_out) : st;
+    status = trainer_gradients(t, 1.0 / (double)(t->microbatches * t->replicas));
+    return status == DP_OK ? trainer_apply(t, step, result_out) : status;
 }
 
 static void fill_valid(trainer_t *t)
@@ -477,16 +478,16 @@ dp_status_t trainer_validate(trainer_t *t, double *loss_out)
         .forward_only = 1,
         .losses = t->losses,
     };
-    dp_status_t st;
+    dp_status_t status;
 
     fill_valid(t);
-    st = dp_pipeline_step(t->pipeline, &step);
-    if (st < 0)
-        return st;
+    status = dp_pipeline_step(t->pipeline, &step);
+    if (status < 0)
+        return status;
     memset(t->sums, 0, (size_t)(t->replicas * t->microbatches) * sizeof(*t->sums));
     if (t->model.context.pipeline_rank == 0)
         memcpy(t->sums + t->replica * t->microbatches, t->losses, (size_t)t->microbatches * sizeof(double));
-    st = dp_pipeline_sum(t->pipeline, t->sums, (size_t)(t->replicas * t->microbatches));
+    status = dp_pipeline_sum(t->pipeline, t->sums, (size_t)(t->replicas * t->microbatches));
     *loss_out = mean_loss(t);
-    return st;
+    return status;
 }

@@ -25,10 +25,10 @@ static dp_status_t time_steps(trainer_t *trainer, trial_t *trial)
     for (int step = 0; step < WARM_UP + TIMED; step++) {
         const double start = now_seconds();
         step_result_t result;
-        const dp_status_t st = trainer_step(trainer, step, &result);
+        const dp_status_t status = trainer_step(trainer, step, &result);
         const double seconds = now_seconds() - start;
-        if (st < 0)
-            return st;
+        if (status < 0)
+            return status;
         if (step >= WARM_UP && (trial->seconds == 0 || seconds < trial->seconds))
             trial->seconds = seconds;
     }
@@ -41,24 +41,24 @@ static dp_status_t try_split(const options_t *options, const text_t *text, dp_gr
     const int32_t size = dp_group_size(group);
     trial_t own = {0}, *all = calloc((size_t)size, sizeof(*all));
     trainer_t trainer;
-    dp_status_t st;
+    dp_status_t status;
 
     if (all == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for the times of %d ranks", size);
-    st = trainer_open(options, text, group, &trainer);
-    if (st == DP_OK) {
-        st = time_steps(&trainer, &own);
-        if (st < 0)
-            dp_group_abort(group, st, dp_last_error());
+    status = trainer_open(options, text, group, &trainer);
+    if (status == DP_OK) {
+        status = time_steps(&trainer, &own);
+        if (status < 0)
+            dp_group_abort(group, status, dp_last_error());
         trainer_close(&trainer);
     }
-    if (st == DP_OK)
-        st = dp_group_all_gather(group, &own, sizeof(own), all);
-    for (int32_t r = 0; r < size && st == DP_OK; r++)
+    if (status == DP_OK)
+        status = dp_group_all_gather(group, &own, sizeof(own), all);
+    for (int32_t r = 0; r < size && status == DP_OK; r++)
         if (r == 0 || all[r].seconds > slowest_out->seconds)
             *slowest_out = all[r];
     free(all);
-    return st;
+    return status;
 }
 
 dp_status_t tune_comm_sms(options_t *options, const text_t *text, dp_group_t *group, FILE *to)
@@ -73,12 +73,12 @@ dp_status_t tune_comm_sms(options_t *options, const text_t *text, dp_group_t *gr
     for (size_t i = 0; i < n; i++) {
         options_t one = *options;
         trial_t trial = {0};
-        dp_status_t st;
+        dp_status_t status;
 
         one.comm_sms = splits[i];
-        st = try_split(&one, text, group, &trial);
-        if (st < 0)
-            return st;
+        status = try_split(&one, text, group, &trial);
+        if (status < 0)
+            return status;
         fprintf(to, "            %6u  %7u  %13u  %.1f ms\n", splits[i], trial.sms[DP_LANE_COMPUTE],
                 trial.sms[DP_LANE_ALL_TO_ALL], 1e3 * trial.seconds);
         if (i == 0 || trial.seconds < best) {

@@ -66,16 +66,16 @@ static dp_status_t fetch_grads(trainer_t *t, const held_chunk_t *chunk, char **g
 {
     const size_t bytes = chunk->view.param_count * dp_dtype_bytes(dp_dtype_accumulator(t->options->dtype));
     char *grads = malloc(bytes);
-    dp_status_t st;
+    dp_status_t status;
 
     if (grads == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory to look at the gradients of stage %d", chunk->view.stage);
-    st = device_memory_get(&t->memory, grads, chunk->view.grads, bytes);
-    if (st < 0)
+    status = device_memory_get(&t->memory, grads, chunk->view.grads, bytes);
+    if (status < 0)
         free(grads);
     else
         *grads_out = grads;
-    return st;
+    return status;
 }
 
 static dp_status_t prepare(const trainer_t *serial, expected_t *x)
@@ -125,15 +125,15 @@ static dp_status_t run_replicas(const trainer_t *trainer, trainer_t *serial, int
 
     for (int32_t replica = 0; replica < trainer->replicas; replica++) {
         char *grads;
-        dp_status_t st;
+        dp_status_t status;
 
         trainer_fill(serial, step, replica);
-        st = trainer_gradients(serial, 1.0 / (double)(trainer->microbatches * trainer->replicas));
-        if (st < 0)
-            return st;
-        st = fetch_grads(serial, &serial->chunks[0], &grads);
-        if (st < 0)
-            return st;
+        status = trainer_gradients(serial, 1.0 / (double)(trainer->microbatches * trainer->replicas));
+        if (status < 0)
+            return status;
+        status = fetch_grads(serial, &serial->chunks[0], &grads);
+        if (status < 0)
+            return status;
         if (replica == 0)
             memcpy(x->grads, grads, count * dp_dtype_bytes(dtype));
         else
@@ -147,18 +147,18 @@ static dp_status_t run_replicas(const trainer_t *trainer, trainer_t *serial, int
 
 static dp_status_t open_serial(const trainer_t *trainer, serial_t *s)
 {
-    dp_status_t st = dp_group_local(1, NULL, &s->alone);
+    dp_status_t status = dp_group_local(1, NULL, &s->alone);
 
-    if (st < 0)
-        return st;
+    if (status < 0)
+        return status;
     s->options = *trainer->options;
     s->options.pp = s->options.ep = s->options.dp = 1;
     s->options.chunks = s->options.slots = 0;
     s->options.eplb = s->options.replicas = 0;
     s->options.schedule = "1f1b";
-    st = trainer_open(&s->options, trainer->text, s->alone, &s->trainer);
-    s->is_open = st == DP_OK;
-    return st == DP_OK ? prepare(&s->trainer, &s->expected) : st;
+    status = trainer_open(&s->options, trainer->text, s->alone, &s->trainer);
+    s->is_open = status == DP_OK;
+    return status == DP_OK ? prepare(&s->trainer, &s->expected) : status;
 }
 
 static void close_serial(serial_t *s)
@@ -176,10 +176,10 @@ static dp_status_t apply_serially(serial_t *s, int64_t step)
 {
     const dp_chunk_view_t *view = &s->trainer.chunks[0].view;
     step_result_t result;
-    dp_status_t st = device_memory_put(&s->trainer.memory, (void *)(uintptr_t)view->grads, s->expected.grads,
-                                       view->param_count * dp_dtype_bytes(dp_dtype_accumulator(s->options.dtype)));
+    dp_status_t status = device_memory_put(&s->trainer.memory, (void *)(uintptr_t)view->grads, s->expected.grads,
+                                           view->param_count * dp_dtype_bytes(dp_dtype_accumulator(s->options.dtype)));
 
-    return st == DP_OK ? trainer_apply(&s->trainer, step, &result) : st;
+    return status == DP_OK ? trainer_apply(&s->trainer, step, &result) : status;
 }
 
 /* ---- comparison ---- */
@@ -230,9 +230,9 @@ static dp_status_t compare_gradients(trainer_t *t, const expected_t *x, findings
     for (int32_t c = 0; c < t->nchunks; c++) {
         const held_chunk_t *chunk = &t->chunks[c];
         char *grads;
-        const dp_status_t st = fetch_grads(t, chunk, &grads);
-        if (st < 0)
-            return st;
+        const dp_status_t status = fetch_grads(t, chunk, &grads);
+        if (status < 0)
+            return status;
         for (uint32_t i = 0; i < chunk->view.nparams; i++)
             compare_param(t, x, &chunk->view.param_list[i], grads, chunk->numbers[i], found);
         free(grads);
@@ -245,21 +245,21 @@ static dp_status_t hash_replicas(trainer_t *t, const model_layer_t *layer, int32
 {
     dp_replica_memory_t kept[TRAINER_KEPT];
     const int count = trainer_kept(t, layer, kept);
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
 
     for (int32_t i = 0; i < local; i++)
         hash_out[i] = 0xcbf29ce484222325u;
-    for (int m = 0; m < count && st == DP_OK; m++) {
+    for (int m = 0; m < count && status == DP_OK; m++) {
         const size_t bytes = kept[m].bytes;
         uint8_t *memory = malloc((size_t)local * bytes);
         if (memory == NULL)
             return dp_fail(DP_ERR_NOMEM, "no memory to look at %d replicas", local);
-        st = device_memory_get(&t->memory, memory, kept[m].memory, (size_t)local * bytes);
+        status = device_memory_get(&t->memory, memory, kept[m].memory, (size_t)local * bytes);
         for (size_t i = 0; i < (size_t)local * bytes; i++)
             hash_out[i / bytes] = (hash_out[i / bytes] ^ memory[i]) * 0x100000001b3u;
         free(memory);
     }
-    return st;
+    return status;
 }
 
 /* hashes [ranks][layers][local], 0 where a rank does not hold the layer: those of one expert must be the same. */
@@ -288,21 +288,21 @@ static dp_status_t compare_replicas(trainer_t *t, findings_t *found)
     const int32_t local = options_local_experts(t->options);
     const size_t count = (size_t)t->options->layers * (size_t)local, ranks = (size_t)dp_group_size(t->group);
     uint64_t *hashes;
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
 
     if (!is_replicated(t))
         return DP_OK;
     hashes = calloc((ranks + 1) * count, sizeof(*hashes));
     if (hashes == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory to compare the replicas of %zu ranks", ranks);
-    for (int k = 0; k < t->model.nlayers && st == DP_OK; k++)
-        st = hash_replicas(t, &t->model.layers[k], local, hashes + t->model.layers[k].number * local);
-    if (st == DP_OK)
-        st = dp_group_all_gather(t->group, hashes, count * sizeof(*hashes), hashes + count);
-    if (st == DP_OK)
+    for (int k = 0; k < t->model.nlayers && status == DP_OK; k++)
+        status = hash_replicas(t, &t->model.layers[k], local, hashes + t->model.layers[k].number * local);
+    if (status == DP_OK)
+        status = dp_group_all_gather(t->group, hashes, count * sizeof(*hashes), hashes + count);
+    if (status == DP_OK)
         compare_hashes(t, hashes + count, local, found);
     free(hashes);
-    return st;
+    return status;
 }
 
 static int passed(const trainer_t *t, const findings_t *f)
@@ -356,42 +356,42 @@ static dp_status_t conclude(trainer_t *t, const findings_t *found, FILE *to, int
 {
     const int32_t size = dp_group_size(t->group);
     findings_t *all = calloc((size_t)size, sizeof(*all));
-    dp_status_t st = all == NULL ? dp_fail(DP_ERR_NOMEM, "no memory for the findings of %d ranks", size)
-                                 : dp_group_all_gather(t->group, found, sizeof(*found), all);
+    dp_status_t status = all == NULL ? dp_fail(DP_ERR_NOMEM, "no memory for the findings of %d ranks", size)
+                                     : dp_group_all_gather(t->group, found, sizeof(*found), all);
 
     *same_out = 1;
-    for (int32_t r = 0; st == DP_OK && r < size; r++)
+    for (int32_t r = 0; status == DP_OK && r < size; r++)
         *same_out &= passed(t, &all[r]);
-    if (st == DP_OK && dp_group_rank(t->group) == 0) {
+    if (status == DP_OK && dp_group_rank(t->group) == 0) {
         (is_replicated(t) ? print_replicated : print_exact)(t, all, size, to);
         fprintf(to, "verify: %s pp %d ep %d dp %d, %d micro-batches: %s\n", t->options->schedule, (int)t->options->pp,
                 (int)t->options->ep, (int)t->options->dp, t->microbatches,
                 *same_out ? "the same as a serial run" : "NOT the same as a serial run");
     }
     free(all);
-    return st;
+    return status;
 }
 
 static dp_status_t verify_step(trainer_t *t, serial_t *serial, int64_t step, findings_t *found)
 {
     step_result_t result;
     rebalance_t made;
-    dp_status_t st;
+    dp_status_t status;
 
     trainer_fill(t, step, t->replica);
-    st = trainer_gradients(t, 1.0 / (double)(t->microbatches * t->replicas));
-    if (st == DP_OK && step == 0)
-        st = open_serial(t, serial);
-    if (st == DP_OK)
-        st = run_replicas(t, &serial->trainer, step, &serial->expected, found);
-    if (st == DP_OK)
-        st = compare_gradients(t, &serial->expected, found);
-    if (st < 0 || step + 1 == verify_steps(t))
-        return st;
-    st = apply_serially(serial, step);
-    if (st == DP_OK)
-        st = trainer_apply(t, step, &result);
-    return st == DP_OK && balance_is_due(&t->balance, step + 1) ? trainer_rebalance(t, step + 1, &made) : st;
+    status = trainer_gradients(t, 1.0 / (double)(t->microbatches * t->replicas));
+    if (status == DP_OK && step == 0)
+        status = open_serial(t, serial);
+    if (status == DP_OK)
+        status = run_replicas(t, &serial->trainer, step, &serial->expected, found);
+    if (status == DP_OK)
+        status = compare_gradients(t, &serial->expected, found);
+    if (status < 0 || step + 1 == verify_steps(t))
+        return status;
+    status = apply_serially(serial, step);
+    if (status == DP_OK)
+        status = trainer_apply(t, step, &result);
+    return status == DP_OK && balance_is_due(&t->balance, step + 1) ? trainer_rebalance(t, step + 1, &made) : status;
 }
 
 dp_status_t verify_run(trainer_t *t, FILE *to, int *same_out)
@@ -399,14 +399,14 @@ dp_status_t verify_run(trainer_t *t, FILE *to, int *same_out)
     findings_t found = {
         .p = t->model.context.pipeline_rank, .e = t->model.context.expert_rank, .d = t->model.context.data_rank};
     serial_t serial = {.is_open = 0};
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
 
-    for (int64_t step = 0; step < verify_steps(t) && st == DP_OK; step++)
-        st = verify_step(t, &serial, step, &found);
-    if (st == DP_OK)
-        st = compare_replicas(t, &found);
-    if (st == DP_OK)
-        st = conclude(t, &found, to, same_out);
+    for (int64_t step = 0; step < verify_steps(t) && status == DP_OK; step++)
+        status = verify_step(t, &serial, step, &found);
+    if (status == DP_OK)
+        status = compare_replicas(t, &found);
+    if (status == DP_OK)
+        status = conclude(t, &found, to, same_out);
     close_serial(&serial);
-    return st;
+    return status;
 }

@@ -95,7 +95,8 @@ struct dp_host {
     /** Where, if anywhere, this host has the service `id`; NULL otherwise. [any]
      *    "dp.host.boot/1"  dp_host_boot_t: bytes between ranks before any transport exists
      *    "dp.host.sm/1"    dp_host_sm_t: the share of the device granted to this plugin's own kernels
-     *    "dp.host.limits/1" dp_host_limits_t: the job's deadlines as numbers, for waits that happen on a device */
+     *    "dp.host.limits/1" dp_host_limits_t: the job's deadlines as numbers, for waits that happen on a device
+     *    "dp.host.places/1" dp_host_places_t: which ranks of the job live on the same host */
     const void *(*get_service)(const dp_host_t *h, const char *id);
 
     /** The message of this thread's latest failed service call ("" before the first); valid until the next one. For
@@ -109,7 +110,8 @@ struct dp_host {
 #define DP_HOST_BOOT "dp.host.boot/1"
 typedef struct dp_host_boot {
     uint32_t struct_size;
-    /** Publishes `bytes` (at most 64 KiB) under `key` (at most 127 characters, unique in the job). [any] [blocks] */
+    /** Publishes `bytes` (at most 64 KiB) under `key` (at most 127 characters, unique in the job). What is published while
+     *  a pipeline opens or swaps its comm is there until all ranks have finished that. [any] [blocks] */
     dp_status_t (*put)(const dp_host_t *h, const char *key, const void *data, size_t bytes);
     /** Waits for `key` and copies it; its size must be exactly `bytes`. Fails as wait() does. [any] [blocks] */
     dp_status_t (*get)(const dp_host_t *h, const char *key, void *data, size_t bytes);
@@ -132,6 +134,18 @@ typedef struct dp_host_limits {
     int64_t hang_ns; /* what wait() takes for timeout_ns < 0 (dp_group_options.hang_seconds) */
 } dp_host_limits_t;
 #define DP_HOST_LIMITS_MIN DP_SIZE_TO(dp_host_limits_t, hang_ns)
+
+/** "dp.host.places/1": who lives where. A host is a boot of a machine and a name space of process numbers in it: ranks of
+ *  one can map each other's memory, as far as the system lets them. */
+#define DP_HOST_PLACES "dp.host.places/1"
+typedef struct dp_host_places {
+    uint32_t struct_size;
+    int32_t ranks, hosts; /* of the job */
+    /* [ranks] each rank's host, from 0 in the order of their first ranks; the same on all ranks. Valid as long as the
+     * host's table */
+    const int32_t *host_of;
+} dp_host_places_t;
+#define DP_HOST_PLACES_MIN DP_SIZE_TO(dp_host_places_t, host_of)
 
 /** The only symbol a plugin exports. The first four members stay put forever. */
 typedef struct dp_plugin {

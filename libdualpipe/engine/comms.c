@@ -3,6 +3,7 @@
  * comms.c: the groups this rank belongs to, and its ends of the program's channels. */
 #include "base/memory.h"
 #include "engine/engine.h"
+#include "mixed/mixed.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -96,19 +97,6 @@ static dp_status_t open_groups(dp_pipeline_t *p, dp__comms_t *comms, members_t *
                     add_member(m, g, i, e, d);
         status = open_group(p, comms, "world", m, &comms->world);
     }
-    return status;
-}
-
-dp_status_t dp__comms_find(const char *name, const dp_comm_vt_t **vt_out)
-{
-    const dp_plugin_t *plugin;
-    const void *table;
-    dp_status_t status = dp_plugin_load(name, &plugin);
-
-    if (status >= 0)
-        status = dp_plugin_interface(plugin, DP_IFACE_COMM, DP_COMM_VT_MIN, &table);
-    if (status >= 0)
-        *vt_out = table;
     return status;
 }
 
@@ -219,6 +207,7 @@ dp_status_t dp__links_connect(dp_pipeline_t *p, const dp__comms_t *comms)
             .label = label,
         };
         dp_status_t status;
+        uint32_t caps;
 
         if (at < 0 || channel->src == channel->dst)
             continue;
@@ -230,7 +219,8 @@ dp_status_t dp__links_connect(dp_pipeline_t *p, const dp__comms_t *comms)
         if (status < 0)
             return status;
         p->links.at[at].base = 0;
-        p->links.at[at].in_lane = !p->programs.bundled && (comms->vt->caps & DP_COMM_CAP_HOST_INLINE) != 0 &&
+        caps = dp__mixed_is(comms->vt) ? dp__mixed_end_caps(p->links.at[at].end) : comms->vt->caps;
+        p->links.at[at].in_lane = !p->programs.bundled && (caps & DP_COMM_CAP_HOST_INLINE) != 0 &&
                                   p->options.boundary_bytes <= p->options.inline_bytes;
     }
     return DP_OK;

@@ -7,9 +7,11 @@
  *   view.c     what a trainer asks of an open pipeline
  *   programs.c the schedule and the programs made of it
  *   agree.c    what must be the same on all ranks
+ *   backend.c  which comm plugins are used, by name or by what fits the job
  *   comms.c    the groups a rank belongs to, channels, swapping the backend
  *   chunks.c   stages of this rank with their parameters, gradients and in-flight memory
  *   plan.c     this rank's list of the program turned into actions with every index resolved
+ *   name.c     plugins' names in full
  *   ways.c     streams of group backends: one for each peer and direction
  *   moe_block.c  the plugins of MoE layers, opened by name
  *   step.c     a step: has it enqueued, waits, collects
@@ -31,6 +33,7 @@
 
 enum { DP__WORKS = 2 };        /* passes of one kind (F, backward) that may be in flight on the lanes at once */
 enum { DP__NAME_BYTES = 512 }; /* of a plugin, or its path */
+#define DP__AUTO "auto"        /* a comm that the engine chooses */
 enum { DP__WAYS = 4 };         /* two neighbours, to and from each */
 enum { DP__FORWARD = 0, DP__BACKWARD = 1, DP__KINDS = 2 };
 enum { DP__SUM_COUNT = 4096 }; /* doubles that dp_pipeline_sum moves at once */
@@ -39,6 +42,12 @@ typedef struct dp__grid {
     int32_t pp, ep, dp; /* sizes */
     int32_t p, e, d;    /* our place; world rank = (d * ep + e) * pp + p */
 } dp__grid_t;
+
+/* backend.c: between ranks of one host, and between hosts; the same when there is but one. */
+typedef struct dp__backend {
+    const dp_comm_vt_t *vt;
+    char near[DP__NAME_BYTES], far[DP__NAME_BYTES];
+} dp__backend_t;
 
 /* The groups of a rank; an instance is NULL where the group is this rank alone. */
 typedef struct dp__comms {
@@ -246,6 +255,7 @@ struct dp_pipeline {
 
     const dp_schedule_t *schedule;
     dp__programs_t programs;
+    dp__backend_t backend;
     dp__comms_t comms;
     dp__links_t links;
     dp__ways_t ways;
@@ -295,8 +305,13 @@ dp_status_t dp__device_memory(dp_pipeline_t *p, size_t bytes, size_t *account, c
 dp_status_t dp__shared_memory(dp_pipeline_t *p, size_t bytes, size_t *account, double **memory_out);
 void dp__shared_release(dp_pipeline_t *p, double *memory);
 
+/* backend.c. name: what was asked for, NULL as well, in full: "comm_shm", "comm_shm+comm_ofi", "auto". find is
+   collective; its errors are those of this rank. */
+dp_status_t dp__backend_name(const char *comm, char name[DP__NAME_BYTES]);
+dp_status_t dp__backend_find(dp_pipeline_t *p, const char *name, dp__backend_t *backend);
+void dp__backend_log(const dp_pipeline_t *p);
+
 /* comms.c */
-dp_status_t dp__comms_find(const char *name, const dp_comm_vt_t **vt_out);
 /* What was opened before a failure stays in *comms: closing it meets the other ranks, so the job must know first. */
 dp_status_t dp__comms_open(dp_pipeline_t *p, const dp_comm_vt_t *vt, dp__comms_t *comms);
 dp_status_t dp__comms_start(dp_pipeline_t *p, dp__comms_t *comms);
@@ -324,7 +339,7 @@ void dp__plans_free(dp_pipeline_t *p);
 dp_status_t dp__programs_make(dp_pipeline_t *p);
 void dp__programs_free(dp_pipeline_t *p);
 
-/* open.c: "shm" -> "comm_shm"; names with their kind, and paths, stay. NULL: what `variable` says, else `fallback`. */
+/* name.c: "shm" -> "comm_shm"; names with their kind, and paths, stay. NULL: what `variable` says, else `fallback`. */
 dp_status_t dp__full_name(const char *kind, const char *name, const char *variable, const char *fallback,
                           char text[DP__NAME_BYTES]);
 

@@ -68,24 +68,6 @@ static dp_status_t check_options(const dp_pipeline_options_t *o)
     return DP_OK;
 }
 
-dp_status_t dp__full_name(const char *kind, const char *name, const char *variable, const char *fallback,
-                          char text[DP__NAME_BYTES])
-{
-    size_t n = strlen(kind);
-    int length, plain;
-
-    if (name == NULL)
-        name = secure_getenv(variable);
-    if (name == NULL || name[0] == '\0')
-        name = fallback;
-    plain = strchr(name, '/') == NULL && (strncmp(name, kind, n) != 0 || name[n] != '_');
-    length = snprintf(text, DP__NAME_BYTES, "%s%s%s", plain ? kind : "", plain ? "_" : "", name);
-    if (length < 0 || length >= DP__NAME_BYTES)
-        return dp_fail(DP_ERR_INVALID, "the name of the %s plugin has %zu characters; at most %d are possible", kind,
-                       strlen(name), DP__NAME_BYTES - 1);
-    return DP_OK;
-}
-
 /* ---- device ---- */
 
 /* What the lanes got is what plugins that open from now on may use. */
@@ -99,9 +81,8 @@ static dp_status_t share_device(dp_pipeline_t *p)
     return status;
 }
 
-static dp_status_t open_device(dp_pipeline_t *p)
+static dp_status_t find_device(dp_pipeline_t *p)
 {
-    dp_device_config_t config = {.struct_size = sizeof(config)};
     const dp_plugin_t *plugin;
     const void *table;
     dp_status_t status = dp_plugin_load(p->device_name, &plugin);
@@ -112,6 +93,14 @@ static dp_status_t open_device(dp_pipeline_t *p)
         return status;
     p->device_vt = table;
     p->host_memory = (p->device_vt->caps & DP_DEVICE_CAP_HOST_MEMORY) != 0;
+    return DP_OK;
+}
+
+static dp_status_t open_device(dp_pipeline_t *p)
+{
+    dp_device_config_t config = {.struct_size = sizeof(config)};
+    dp_status_t status;
+
     if (p->options.device_config != NULL)
         dp_sized_take(&config, sizeof(config), p->options.device_config);
     if (dp__guard_wanted() && config.queue_length > 0 && config.queue_length < GUARDED_QUEUE)
@@ -142,15 +131,16 @@ static dp_status_t place_chunks(dp_pipeline_t *p)
 
 static dp_status_t find_comm(dp_pipeline_t *p)
 {
-    dp_status_t status = dp__comms_find(p->comm_name, &p->comms.vt);
+    dp_status_t status = dp__backend_find(p, p->comm_name, &p->backend);
 
-    p->programs.bundled = status >= 0 && (p->comms.vt->caps & DP_COMM_CAP_ONE_SIDED) == 0;
+    p->programs.bundled = status >= 0 && (p->backend.vt->caps & DP_COMM_CAP_ONE_SIDED) == 0;
     return status;
 }
 
 static dp_status_t open_comms(dp_pipeline_t *p)
 {
-    return dp__comms_open(p, p->comms.vt, &p->comms);
+    dp__backend_log(p);
+    return dp__comms_open(p, p->backend.vt, &p->comms);
 }
 
 static dp_status_t connect(dp_pipeline_t *p)
@@ -162,7 +152,7 @@ static dp_status_t connect(dp_pipeline_t *p)
 
 static dp_status_t meet(dp_pipeline_t *p)
 {
-    return dp_group_barrier(p->group);
+    return dp__group_settle(p->group);
 }
 
 static dp_status_t settle_options(dp_pipeline_t *p)
@@ -175,7 +165,7 @@ static dp_status_t settle_options(dp_pipeline_t *p)
     if (o->method == NULL)
         o->method = "dualpipe";
     if (status >= 0)
-        status = dp__full_name("comm", o->comm, "DUALPIPE_COMM", "comm_shm", p->comm_name);
+        status = dp__backend_name(o->comm, p->comm_name);
     if (status >= 0)
         status = dp__full_name("device", o->device, "DUALPIPE_DEVICE", "device_cpu", p->device_name);
     return status < 0 ? status : set_grid(p);
@@ -185,6 +175,7 @@ static dp_status_t set_up(dp_pipeline_t *p)
 {
     static dp_status_t (*const steps[])(dp_pipeline_t *) = {settle_options,
                                                             dp__agree_on_settings,
+                                                            find_device,
                                                             find_comm,
                                                             dp__programs_make,
                                                             open_device,
@@ -234,6 +225,7 @@ dp_status_t dp_pipeline_open(const dp_pipeline_options_t *options, dp_pipeline_t
     p->group = options->group;
     p->host = dp_group_host(options->group);
     p->run.enqueueing = -1;
+    dp__group_start_opening(p->group);
     status = set_up(p);
     if (status < 0) {
         status = dp__engine_fail(p, status, "opening the pipeline");
@@ -272,6 +264,7 @@ void dp_pipeline_close(dp_pipeline_t *p)
         p->device_vt->close(p->device);
     }
     dp__guard_close(p);
+    dp_group_blackbox_close(p->group, p->trace.records);
     dp__plans_free(p);
     dp__free(p->trace.kept);
     dp__free(p->trace.kept_count);

@@ -2,7 +2,9 @@
  * SPDX-License-Identifier: MIT
  * swap.c: another comm backend between two steps. */
 #include "engine/engine.h"
+#include "group/pin.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 /* One-sided backends and those with matched groups run different lists of the same schedule. */
@@ -48,27 +50,45 @@ static dp_status_t move(dp_pipeline_t *p, const dp_comm_vt_t *vt, dp__comms_t *o
     return status < 0 ? status : dp__comms_start(p, &p->comms);
 }
 
+static dp_status_t find(dp_pipeline_t *p, const char *name, dp__backend_t *backend)
+{
+    dp_status_t status = dp__backend_find(p, name, backend);
+
+    if (status >= 0 && p->options.graph && (backend->vt->caps & DP_COMM_CAP_CAPTURE) == 0)
+        return dp_fail(DP_ERR_UNSUPPORTED, "graph: transfers of comm plugin %s cannot be captured", name);
+    return status;
+}
+
 dp_status_t dp_pipeline_swap_comm(dp_pipeline_t *p, const char *comm)
 {
     char name[DP__NAME_BYTES] = "";
-    const dp_comm_vt_t *vt = NULL;
+    dp__backend_t backend = {0};
     dp__comms_t old;
     dp_status_t status;
+    bool automatic;
 
     if (p == NULL || p->run.failed)
         return dp_fail(DP_ERR_INVALID, "dp_pipeline_swap_comm: the pipeline is NULL or has failed");
-    status = comm != NULL ? dp__full_name("comm", comm, "DUALPIPE_COMM", "comm_shm", name)
-                          : dp_fail(DP_ERR_INVALID, "no comm backend was named");
-    if (status >= 0)
-        status = dp__comms_find(name, &vt);
+    status = comm != NULL ? dp__backend_name(comm, name) : dp_fail(DP_ERR_INVALID, "no comm backend was named");
+    automatic = status >= 0 && strcmp(name, DP__AUTO) == 0;
+    if (status >= 0 && !automatic)
+        status = find(p, name, &backend);
     status = dp__agree_to_swap(p, status, name);
+    if (status >= 0 && automatic) /* all together */
+        status = dp__agree_to_swap(p, find(p, name, &backend), name);
     if (status < 0)
         return status;
-    status = move(p, vt, &old);
-    if (status < 0)
+    dp__group_start_opening(p->group);
+    status = move(p, backend.vt, &old);
+    if (status >= 0)
+        status = dp__group_settle(p->group);
+    if (status < 0) {
         status = dp__engine_fail(p, status, "swapping the comm backend");
-    else
+    } else {
         memcpy(p->comm_name, name, sizeof(name));
+        p->backend = backend;
+        dp__backend_log(p);
+    }
     dp__comms_close(&old); /* at once when the job has ended */
     return status;
 }

@@ -14,7 +14,8 @@ typedef struct header {
     char magic[8];
     uint32_t capacity;
     uint8_t mark[16];
-    uint32_t pad[9];
+    uint32_t closed; /* atomic */
+    uint32_t pad[8];
     char names[NAMES][NAME_BYTES];
 } header_t;
 
@@ -60,6 +61,33 @@ bool dp__box_adopt(void *memory, size_t bytes, const uint8_t mark[16], dp__box_t
         return false;
     fill(memory, bytes, capacity, box_out);
     return true;
+}
+
+void dp__box_close(dp__box_t *box)
+{
+    header_t *header = box->memory;
+
+    __atomic_store_n(&header->closed, 1, __ATOMIC_RELEASE);
+}
+
+bool dp__box_is_closed(const dp__box_t *box)
+{
+    const header_t *header = box->memory;
+
+    return __atomic_load_n(&header->closed, __ATOMIC_ACQUIRE) != 0;
+}
+
+dp__box_t *dp__box_take(dp__box_t **boxes, const dp_span_t *records)
+{
+    for (dp__box_t **at = boxes; *at != NULL; at = &(*at)->next) {
+        dp__box_t *box = *at;
+
+        if (records != NULL ? box->records == records : dp__box_is_closed(box)) {
+            *at = box->next;
+            return box;
+        }
+    }
+    return NULL;
 }
 
 void dp__box_set_name(dp__box_t *box, uint16_t name, const char *text)
@@ -174,7 +202,7 @@ bool dp__box_describe(const dp__box_t *boxes, char *text, size_t bytes)
         return false;
     text[0] = '\0';
     for (const dp__box_t *box = boxes; box != NULL; box = box->next)
-        for (uint32_t i = 0; i < box->capacity; i++) {
+        for (uint32_t i = 0; i < box->capacity && !dp__box_is_closed(box); i++) {
             dp_span_t span = read_span(&box->records[i]);
             bool open = span.start_ns != 0 && span.end_ns == 0;
             bool later = open ? span.start_ns > best.start_ns : span.end_ns > best.end_ns;

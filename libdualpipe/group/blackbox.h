@@ -26,6 +26,12 @@ bool dp__box_adopt(void *memory, size_t bytes, const uint8_t mark[16], dp__box_t
 /* The text for spans whose name is `name`. */
 void dp__box_set_name(dp__box_t *box, uint16_t name, const char *text);
 
+/* For those who have mapped it: its owner does not write any more. */
+void dp__box_close(dp__box_t *box);
+bool dp__box_is_closed(const dp__box_t *box);
+/* Takes the box with these records out of the list, or (records NULL) the first closed one; NULL when there is none. */
+dp__box_t *dp__box_take(dp__box_t **boxes, const dp_span_t *records);
+
 /* "step 3: mlp(B) of stage 2" into text, "" when nothing was recorded. true: in progress, false: the last one that
  * ended. Reads memory that others may be writing. */
 bool dp__box_describe(const dp__box_t *boxes, char *text, size_t bytes);

@@ -63,7 +63,8 @@ const dp__board_entry_t *dp__board_find(dp__board_t *board, const char *key)
     return entry;
 }
 
-dp_status_t dp__board_copy(const dp__board_entry_t *entry, void *data, size_t bytes)
+/* DP_ERR_PROTOCOL when the entry does not hold exactly `bytes` bytes. */
+static dp_status_t copy(const dp__board_entry_t *entry, void *data, size_t bytes)
 {
     if (entry->bytes != bytes)
         return dp_fail(DP_ERR_PROTOCOL, "key \"%s\" holds %zu bytes, %zu were asked for", entry->key, entry->bytes,
@@ -73,7 +74,37 @@ dp_status_t dp__board_copy(const dp__board_entry_t *entry, void *data, size_t by
     return DP_OK;
 }
 
-dp_status_t dp__board_put(dp__board_t *board, const char *key, const void *data, size_t bytes)
+/* false when the key is not there. */
+static bool read_entry(dp__board_t *board, const char *key, void *data, size_t bytes, dp_status_t *status_out)
+{
+    const dp__board_entry_t *entry;
+
+    pthread_mutex_lock(&board->mutex);
+    entry = find(board, key);
+    if (entry != NULL)
+        *status_out = copy(entry, data, bytes);
+    pthread_mutex_unlock(&board->mutex);
+    return entry != NULL;
+}
+
+void dp__board_settle(dp__board_t *board)
+{
+    pthread_mutex_lock(&board->mutex);
+    for (int i = 0; i < DP__BOARD_BUCKETS; i++)
+        for (dp__board_entry_t **at = &board->buckets[i]; *at != NULL;) {
+            dp__board_entry_t *entry = *at;
+
+            if (!entry->passing) {
+                at = &entry->next;
+                continue;
+            }
+            *at = entry->next;
+            dp__free(entry);
+        }
+    pthread_mutex_unlock(&board->mutex);
+}
+
+dp_status_t dp__board_put(dp__board_t *board, const char *key, const void *data, size_t bytes, bool passing)
 {
     uint32_t bucket = bucket_of(key);
     dp__board_entry_t *entry = dp__allocate(sizeof(*entry) + bytes, 16);
@@ -83,6 +114,7 @@ dp_status_t dp__board_put(dp__board_t *board, const char *key, const void *data,
     memset(entry, 0, sizeof(*entry));
     memcpy(entry->key, key, strlen(key));
     entry->bytes = bytes;
+    entry->passing = passing;
     if (bytes > 0)
         memcpy(entry->data, data, bytes);
 
@@ -106,11 +138,10 @@ dp_status_t dp__board_wait(dp__board_t *board, dp__cause_t *cause, int32_t rank,
 
     for (;;) {
         uint32_t puts = dp__signal_value(&board->puts);
-        const dp__board_entry_t *entry = dp__board_find(board, key);
         dp_status_t status;
 
-        if (entry != NULL)
-            return dp__board_copy(entry, data, bytes);
+        if (read_entry(board, key, data, bytes, &status))
+            return status;
         status = dp__cause_wait(cause, &board->puts, puts + 1, deadline - dp__now_ns(), "blackboard");
         if (status == DP_ERR_TIMEOUT)
             return dp_fail(status, "rank %d waited %.3g s for \"%s\", which no rank has published", rank,

@@ -16,6 +16,7 @@ typedef struct dp__board_entry {
     struct dp__board_entry *next;
     char key[DP__BOARD_KEY_BYTES];
     size_t bytes;
+    bool passing; /* goes with dp__board_settle */
     unsigned char data[];
 } dp__board_entry_t;
 
@@ -30,12 +31,12 @@ void dp__board_fini(dp__board_t *board);
 
 /* Checks what callers hand in before it goes anywhere. */
 dp_status_t dp__board_check(const char *key, size_t bytes);
-/* DP_ERR_INVALID when the key is taken. [any] */
-dp_status_t dp__board_put(dp__board_t *board, const char *key, const void *data, size_t bytes);
-/* NULL when it is not there (yet). Entries stay until fini. [any] */
+/* DP_ERR_INVALID when the key is taken. passing: it goes with the next dp__board_settle. [any] */
+dp_status_t dp__board_put(dp__board_t *board, const char *key, const void *data, size_t bytes, bool passing);
+/* Lets go of what is passing: everybody has read it. [any] */
+void dp__board_settle(dp__board_t *board);
+/* NULL when it is not there (yet). For the one thread that also settles. */
 const dp__board_entry_t *dp__board_find(dp__board_t *board, const char *key);
-/* DP_ERR_PROTOCOL when the entry does not hold exactly `bytes` bytes. */
-dp_status_t dp__board_copy(const dp__board_entry_t *entry, void *data, size_t bytes);
 /* Waits for the key, for rank `rank`, and copies it. [any] [blocks] */
 dp_status_t dp__board_wait(dp__board_t *board, dp__cause_t *cause, int32_t rank, int64_t timeout_ns, const char *key,
                            void *data, size_t bytes);

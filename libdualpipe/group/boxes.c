@@ -45,10 +45,18 @@ static dp_status_t make_memory(size_t bytes, int *fd_out, void **memory_out)
     return DP_OK;
 }
 
-static void publish(dp__peer_t *peer, dp__box_t *box)
+static void publish(dp__process_t *p, int32_t rank, dp__box_t *box)
 {
-    box->next = __atomic_load_n(&peer->boxes, __ATOMIC_RELAXED);
-    __atomic_store_n(&peer->boxes, box, __ATOMIC_RELEASE);
+    pthread_mutex_lock(&p->mutex);
+    box->next = p->peers[rank].boxes;
+    p->peers[rank].boxes = box;
+    pthread_mutex_unlock(&p->mutex);
+}
+
+static void unmap(dp__box_t *box)
+{
+    munmap(box->memory, box->bytes);
+    dp__free(box);
 }
 
 /* ---- our own ---- */
@@ -74,7 +82,7 @@ static dp_status_t make_box(dp__process_t *p, uint32_t capacity, offer_t *offer,
         return status;
     }
     dp__box_format(memory, bytes, capacity, offer->mark, box);
-    publish(&p->peers[p->group.rank], box);
+    publish(p, p->group.rank, box);
     offer->pid = p->peers[p->group.rank].pid;
     offer->bytes = bytes;
     *box_out = box;
@@ -115,7 +123,7 @@ static void adopt_box(dp__process_t *p, int32_t rank, const offer_t *offer)
         close(fd);
     }
     if (memory != NULL && dp__box_adopt(memory, offer->bytes, offer->mark, box)) {
-        publish(&p->peers[rank], box);
+        publish(p, rank, box);
         return;
     }
     if (memory != NULL)
@@ -124,15 +132,25 @@ static void adopt_box(dp__process_t *p, int32_t rank, const offer_t *offer)
     dp_log(DP_LOG_INFO, "group", "rank %d cannot read the black box of rank %d", p->group.rank, rank);
 }
 
+/* Those of others that are no longer written: whoever wrote them could not tell us. */
+static void sweep(dp__process_t *p)
+{
+    dp__box_t *box;
+
+    pthread_mutex_lock(&p->mutex);
+    for (int32_t r = 0; r < p->group.size; r++)
+        while (r != p->group.rank && (box = dp__box_take(&p->peers[r].boxes, NULL)) != NULL)
+            unmap(box);
+    pthread_mutex_unlock(&p->mutex);
+}
+
 static dp_status_t adopt_boxes(dp__process_t *p, const offer_t *offers)
 {
-    const char *here = p->peers[p->group.rank].machine;
-
     for (int32_t r = 0; r < p->group.size; r++)
         if (offers[r].status != DP_OK)
             return dp_fail(offers[r].status, "rank %d: %.*s", r, (int)sizeof(offers[r].message) - 1, offers[r].message);
     for (int32_t r = 0; r < p->group.size; r++)
-        if (r != p->group.rank && here[0] != '\0' && strcmp(p->peers[r].machine, here) == 0)
+        if (r != p->group.rank && dp__is_near(p, r))
             adopt_box(p, r, &offers[r]);
     return DP_OK;
 }
@@ -145,6 +163,7 @@ dp_status_t dp__process_blackbox(dp_group_t *group, uint32_t capacity, dp_span_t
     dp_status_t status;
 
     mine.fd = -1;
+    sweep(p);
     mine.status = all != NULL ? make_box(p, capacity, &mine, &box) : dp_fail(DP_ERR_NOMEM, "a black box: no memory");
     if (mine.status != DP_OK)
         snprintf(mine.message, sizeof(mine.message), "%s", dp_last_error());
@@ -161,9 +180,28 @@ dp_status_t dp__process_blackbox(dp_group_t *group, uint32_t capacity, dp_span_t
     return status;
 }
 
-const dp__box_t *dp__process_boxes(const dp_group_t *group, int32_t rank)
+void dp__process_close_blackbox(dp_group_t *group, const dp_span_t *records)
 {
-    return __atomic_load_n(&dp__process_of(group)->peers[rank].boxes, __ATOMIC_ACQUIRE);
+    dp__process_t *p = dp__process_of(group);
+    dp__box_t *box;
+
+    pthread_mutex_lock(&p->mutex);
+    box = dp__box_take(&p->peers[group->rank].boxes, records);
+    pthread_mutex_unlock(&p->mutex);
+    if (box == NULL)
+        return;
+    dp__box_close(box);
+    unmap(box);
+}
+
+void dp__process_name_spans(dp_group_t *group, uint16_t name, const char *text)
+{
+    dp__process_t *p = dp__process_of(group);
+
+    pthread_mutex_lock(&p->mutex);
+    for (dp__box_t *box = p->peers[group->rank].boxes; box != NULL; box = box->next)
+        dp__box_set_name(box, name, text);
+    pthread_mutex_unlock(&p->mutex);
 }
 
 void dp__process_free_boxes(dp__process_t *p)
@@ -173,7 +211,6 @@ void dp__process_free_boxes(dp__process_t *p)
             dp__box_t *box = p->peers[r].boxes;
 
             p->peers[r].boxes = box->next;
-            munmap(box->memory, box->bytes);
-            dp__free(box);
+            unmap(box);
         }
 }

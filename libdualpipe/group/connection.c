@@ -39,6 +39,7 @@ dp__connection_t *dp__connection_new(dp__process_t *p, int fd)
     c->pid_fd = -1;
     c->rank = -1;
     c->deadline_ns = INT64_MAX;
+    c->heard_ns = dp__now_ns();
     p->connections.all[p->connections.count++] = c;
     return c;
 }
@@ -62,7 +63,7 @@ void dp__connection_drop(dp__process_t *p, dp__connection_t *c)
 
 void dp__watch_host(int fd)
 {
-    int on = 1, idle = 2, interval = 2, count = 4, limit_ms = 10000;
+    int on = 1, idle = 5, interval = 5, count = 3, limit_ms = 20000;
 
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
@@ -70,6 +71,8 @@ void dp__watch_host(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof(limit_ms));
+    /* what was lost is sent again soon: twice as late each time would look like silence */
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof(on));
 }
 
 void dp__send2(dp__process_t *p, const dp__frame_t *frame, const void *first, size_t first_bytes, const void *second,
@@ -98,22 +101,25 @@ void dp__peer_name(const dp__process_t *p, int32_t rank, char *text, size_t byte
     const dp__peer_t *peer = &p->peers[rank];
 
     if (peer->pid != 0)
-        snprintf(text, bytes, "rank %d (pid %d on %s)", rank, peer->pid, peer->host);
+        snprintf(text, bytes, "rank %d (pid %d on %s)", rank, peer->pid, dp__host_of(p, rank));
     else
         snprintf(text, bytes, "rank %d", rank);
 }
 
-void dp__peer_died(dp__process_t *p, int32_t rank)
+void dp__peer_died(dp__process_t *p, int32_t rank, int error)
 {
-    char name[128], doing[256], text[512];
-    bool open = dp__box_describe(p->group.link->boxes(&p->group, rank), doing, sizeof(doing));
+    bool joining = dp__signal_value(&p->join.done) == 0,
+         unreachable = error != 0 && error != ECONNRESET && error != EPIPE;
+    char name[128], doing[320], text[640];
 
     dp__peer_name(p, rank, name, sizeof(name));
-    if (doing[0] != '\0')
-        snprintf(text, sizeof(text), "%s died %s %s", name, open ? "in" : "after", doing);
+    dp__news_doing(p, rank, doing, sizeof(doing));
+    if (unreachable) /* whether it lives nobody knows */
+        snprintf(text, sizeof(text), "%s is out of reach: %s%s%s", name, strerror(error),
+                 doing[0] != '\0' ? "; it was last heard of" : "", doing);
     else
         snprintf(text, sizeof(text), "%s died%s", name,
-                 dp__signal_value(&p->join.done) == 0 ? " while the ranks were joining" : "");
+                 doing[0] == '\0' && joining ? " while the ranks were joining" : doing);
     dp__cause_set(&p->cause, DP_ERR_PEER, text);
 }
 

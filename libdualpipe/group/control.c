@@ -59,6 +59,7 @@ static void tick(dp__process_t *p, int64_t now)
         dp__hub_tick(p, now);
     else
         dp__spoke_tick(p, now);
+    dp__beat_tick(p, now);
     if (dp__is_hub(p) && dp__cause_is_set(&p->cause))
         dp__hub_spread(p);
 }
@@ -87,7 +88,7 @@ static void lost(dp__process_t *p, dp__connection_t *c, dp_status_t status)
     c->phase = DP__PHASE_GONE;
 }
 
-static void receive(dp__process_t *p, dp__connection_t *c)
+static void receive_frames(dp__process_t *p, dp__connection_t *c)
 {
     for (int i = 0; i < FRAMES_AT_ONCE && c->phase != DP__PHASE_GONE && !c->closing; i++) {
         dp__frame_t frame;
@@ -103,6 +104,15 @@ static void receive(dp__process_t *p, dp__connection_t *c)
             dp__hub_frame(p, c, &frame);
         else
             dp__spoke_frame(p, c, &frame);
+    }
+}
+
+static void receive(dp__process_t *p, dp__connection_t *c)
+{
+    receive_frames(p, c);
+    if (c->wire.bytes_in != c->heard_bytes) {
+        c->heard_bytes = c->wire.bytes_in;
+        c->heard_ns = dp__now_ns();
     }
 }
 
@@ -157,6 +167,7 @@ static int nap_ms(const dp__process_t *p, int64_t now)
                             p->proposal.made ? p->proposal.deadline_ns : INT64_MAX,
                             p->stop ? p->stop_deadline_ns : INT64_MAX,
                             p->spoke.retry_ns != 0 ? p->spoke.retry_ns : INT64_MAX,
+                            p->beat.next_ns,
                             p->hub.accept_again_ns != 0 ? p->hub.accept_again_ns : INT64_MAX};
 
     for (size_t i = 0; i < sizeof(candidates) / sizeof(candidates[0]); i++)

@@ -28,6 +28,8 @@ const char *dp__meeting_name(uint32_t meeting)
         return "blackbox";
     case DP__MEET_LEAVE:
         return "leave";
+    case DP__MEET_SETTLE:
+        return "the end of opening";
     default:
         return "?";
     }
@@ -57,19 +59,6 @@ const char *dp__rank_list_text(dp__rank_list_t *list)
     return list->text;
 }
 
-/* The latest moment at which an operation of any rank in sight began or ended. */
-static int64_t latest_sign_of_life(const dp_group_t *group)
-{
-    int64_t latest = 0;
-
-    for (int32_t r = 0; r < group->size; r++) {
-        int64_t t = dp__box_latest(group->link->boxes(group, r));
-
-        latest = t > latest ? t : latest;
-    }
-    return latest;
-}
-
 dp_status_t dp__group_wait(const dp_group_t *group, dp_signal_t *signal, uint32_t target, int64_t hang_ns,
                            const char *what)
 {
@@ -77,7 +66,7 @@ dp_status_t dp__group_wait(const dp_group_t *group, dp_signal_t *signal, uint32_
         int64_t start = dp__now_ns();
         dp_status_t status = dp__cause_wait(group->cause, signal, target, hang_ns, what);
 
-        if (status != DP_ERR_TIMEOUT || latest_sign_of_life(group) <= start)
+        if (status != DP_ERR_TIMEOUT || group->link->latest(group) <= start)
             return status;
     }
 }
@@ -98,7 +87,7 @@ dp_status_t dp__group_poll(const dp_group_t *group, dp_poll_fn progress, void *a
             return dp__cause_check(group->cause);
         now = dp__now_ns();
         if (now - start >= limit) {
-            if (timeout_ns >= 0 || latest_sign_of_life(group) <= start)
+            if (timeout_ns >= 0 || group->link->latest(group) <= start)
                 return dp_fail(DP_ERR_TIMEOUT, "%s: nothing for %.3g s", what != NULL ? what : "a poll",
                                (double)limit * 1e-9);
             start = now;
@@ -216,9 +205,13 @@ dp_status_t dp_group_blackbox(dp_group_t *group, uint32_t capacity, dp_span_t **
 
 void dp_group_blackbox_name(dp_group_t *group, uint16_t name, const char *text)
 {
-    /* our own boxes are ours to write */
-    for (dp__box_t *box = (dp__box_t *)group->link->boxes(group, group->rank); box != NULL; box = box->next)
-        dp__box_set_name(box, name, text);
+    group->link->name_spans(group, name, text);
+}
+
+void dp_group_blackbox_close(dp_group_t *group, const dp_span_t *records)
+{
+    if (records != NULL && !group->pinned)
+        group->link->close_blackbox(group, records);
 }
 
 void dp_group_describe(const dp_group_t *group, int32_t rank, char *text, size_t bytes)
@@ -227,7 +220,18 @@ void dp_group_describe(const dp_group_t *group, int32_t rank, char *text, size_t
         return;
     text[0] = '\0';
     if (rank >= 0 && rank < group->size)
-        (void)dp__box_describe(group->link->boxes(group, rank), text, bytes);
+        group->link->describe(group, rank, text, bytes);
+}
+
+void dp__group_start_opening(dp_group_t *group)
+{
+    __atomic_store_n(&group->opening, 1, __ATOMIC_RELEASE);
+}
+
+dp_status_t dp__group_settle(dp_group_t *group)
+{
+    __atomic_store_n(&group->opening, 0, __ATOMIC_RELEASE);
+    return group->link->gather(group, DP__MEET_SETTLE, NULL, 0, NULL);
 }
 
 void dp__group_pin(dp_group_t *group)

@@ -23,7 +23,8 @@ typedef enum dp__meeting {
     DP__MEET_ALL_GATHER = 2,
     DP__MEET_COLLECT = 3,
     DP__MEET_BLACKBOX = 4,
-    DP__MEET_LEAVE = 5
+    DP__MEET_LEAVE = 5,
+    DP__MEET_SETTLE = 6 /* what was put on the board to open something has been read by all */
 } dp__meeting_t;
 const char *dp__meeting_name(uint32_t meeting);
 
@@ -44,27 +45,37 @@ typedef struct dp__group_link {
     void (*abort)(dp_group_t *group, dp_status_t status, const char *message);
     void (*interrupt)(dp_group_t *group); /* async-signal-safe */
     dp_status_t (*blackbox)(dp_group_t *group, uint32_t capacity, dp_span_t **records_out);
-    const dp__box_t *(*boxes)(const dp_group_t *group, int32_t rank); /* newest first */
-    bool (*near)(const dp_group_t *group, int32_t rank);              /* on this host */
-    void (*leave)(dp_group_t *group);                                 /* releases the group */
+    void (*close_blackbox)(dp_group_t *group, const dp_span_t *records);
+    void (*name_spans)(dp_group_t *group, uint16_t name, const char *text);
+    void (*describe)(const dp_group_t *group, int32_t rank, char *text, size_t bytes);
+    int64_t (*latest)(const dp_group_t *group); /* when an operation of any rank began or ended, as far as is known */
+    bool (*near)(const dp_group_t *group, int32_t rank); /* on this host */
+    bool (*same_host)(const dp_group_t *group, int32_t a, int32_t b);
+    void (*leave)(dp_group_t *group); /* releases the group */
 } dp__group_link_t;
 
 struct dp_group {
     dp_host_t host;
     dp_host_sm_t sm;
     dp_host_limits_t limits;
+    dp_host_places_t places;
+    int32_t *host_of; /* places.host_of */
     int32_t rank, size;
     int64_t hang_ns;
     dp__cause_t *cause;
     const dp__group_link_t *link;
-    bool pinned; /* leaving leaves everything where it is */
+    bool pinned;      /* leaving leaves everything where it is */
+    uint32_t opening; /* atomic; 1: what is put on the board goes when all ranks have opened */
 };
 
 /* Fills what all kinds of groups share. */
 void dp__group_init(dp_group_t *group, int32_t rank, int32_t size, int64_t hang_ns, dp__cause_t *cause,
                     const dp__group_link_t *link);
+/* places.c: fills group->places, once link->same_host can be asked; and frees what that took. */
+dp_status_t dp__group_find_places(dp_group_t *group);
+void dp__group_free_places(dp_group_t *group);
 /* Waits as long as somebody gets on: behind a long computation everybody waits. DP_ERR_TIMEOUT when for hang_ns no
- * operation of any rank in sight began or ended. */
+ * operation of any rank, on whatever host, is known to have begun or ended. */
 dp_status_t dp__group_wait(const dp_group_t *group, dp_signal_t *signal, uint32_t target, int64_t hang_ns,
                            const char *what);
 /* The same for a wait that gets on only while `progress` is asked. timeout_ns < 0: the group's hang_ns, as above. */

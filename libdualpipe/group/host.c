@@ -115,6 +115,8 @@ static const void *host_get_service(const dp_host_t *h, const char *id)
         return &group_of(h)->sm;
     if (strcmp(id, DP_HOST_LIMITS) == 0)
         return &group_of(h)->limits;
+    if (strcmp(id, DP_HOST_PLACES) == 0)
+        return &group_of(h)->places;
     return NULL;
 }
 

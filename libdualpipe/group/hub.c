@@ -146,6 +146,8 @@ static void hear_hello(dp__process_t *p, dp__connection_t *c, const dp__frame_t 
         return;
     }
     c->phase = DP__PHASE_PROOF;
+    c->deadline_ns =
+        dp__now_ns() + dp__scaled_ns(DP__HANDSHAKE_SECONDS); /* over a slow line each answer takes its time */
     if (!dp__wire_send(&c->wire,
                        &(dp__frame_t){.type = DP__FRAME_CHALLENGE, .bytes = DP__NONCE_BYTES, .payload = t->hub_nonce}))
         c->phase = DP__PHASE_GONE;
@@ -169,6 +171,7 @@ static void hear_proof(dp__process_t *p, dp__connection_t *c, const dp__frame_t 
     dp__secret_prove(&p->join.secret, DP__LABEL_HUB_KEY, &c->transcript, ours);
     dp__secret_prove(&p->join.secret, DP__LABEL_RANK_KEY, &c->transcript, theirs);
     c->phase = DP__PHASE_WELCOME;
+    c->deadline_ns = dp__now_ns() + dp__scaled_ns(DP__HANDSHAKE_SECONDS);
     if (!dp__wire_send(&c->wire, &(dp__frame_t){.type = DP__FRAME_WELCOME, .bytes = sizeof(proof), .payload = proof}))
         c->phase = DP__PHASE_GONE;
     dp__wire_seal(&c->wire, ours, theirs);
@@ -185,22 +188,32 @@ static size_t write_text(unsigned char *at, const char *text)
     return 1 + length;
 }
 
+static size_t write_u32(unsigned char *at, uint32_t value)
+{
+    value = htole32(value);
+    memcpy(at, &value, sizeof(value));
+    return sizeof(value);
+}
+
 static void send_ready(dp__process_t *p)
 {
-    size_t room = (size_t)p->group.size * (4 + 1 + DP__HOST_BYTES + 1 + DP__MACHINE_BYTES), bytes = 0;
+    size_t room =
+        4 + (size_t)p->machines.count * (1 + DP__HOST_BYTES + 1 + DP__MACHINE_BYTES) + (size_t)p->group.size * 8;
+    size_t bytes = 0;
     unsigned char *table = dp__allocate(room, 16);
 
     if (table == NULL) {
         dp__cause_set(&p->cause, DP_ERR_NOMEM, "rank 0: no memory for the table of ranks");
         return;
     }
+    bytes += write_u32(table + bytes, (uint32_t)p->machines.count);
+    for (int32_t i = 0; i < p->machines.count; i++) {
+        bytes += write_text(table + bytes, p->machines.all[i].host);
+        bytes += write_text(table + bytes, p->machines.all[i].name);
+    }
     for (int32_t r = 0; r < p->group.size; r++) {
-        uint32_t pid = htole32((uint32_t)p->peers[r].pid);
-
-        memcpy(table + bytes, &pid, 4);
-        bytes += 4;
-        bytes += write_text(table + bytes, p->peers[r].host);
-        bytes += write_text(table + bytes, p->peers[r].machine);
+        bytes += write_u32(table + bytes, (uint32_t)p->peers[r].pid);
+        bytes += write_u32(table + bytes, (uint32_t)p->peers[r].machine);
     }
     for (int32_t r = 1; r < p->group.size; r++)
         dp__send(p, &(dp__frame_t){.type = DP__FRAME_READY, .to = r, .bytes = (uint32_t)bytes, .payload = table});
@@ -252,6 +265,7 @@ static void hear_introduction(dp__process_t *p, dp__connection_t *c, const dp__f
 {
     const char *host = (const char *)frame->payload, *end = host + frame->bytes; /* where there is a NUL */
     const char *machine = host + strlen(host) + 1, *settings = machine <= end ? machine + strlen(machine) + 1 : machine;
+    int32_t where;
     dp__peer_t *peer;
 
     if (frame->type != DP__FRAME_INTRODUCE || frame->value < 1 || settings > end || machine - host > DP__HOST_BYTES ||
@@ -261,10 +275,14 @@ static void hear_introduction(dp__process_t *p, dp__connection_t *c, const dp__f
     }
     if (dp__cause_is_set(&p->cause) || !may_join(p, c, host, settings))
         return; /* it hears the cause */
+    where = dp__machine_add(p, host, machine);
+    if (where < 0) {
+        dp__cause_set(&p->cause, DP_ERR_NOMEM, "rank 0: no memory for the table of ranks");
+        return;
+    }
     peer = &p->peers[c->transcript.rank];
     peer->pid = frame->value;
-    memcpy(peer->host, host, (size_t)(machine - host));
-    memcpy(peer->machine, machine, (size_t)(settings - machine));
+    peer->machine = where;
     peer->connection = c;
     dp__watch_process(p, c, c->transcript.rank);
     c->rank = c->transcript.rank;
@@ -325,7 +343,7 @@ static bool hear_put(dp__process_t *p, int32_t rank, const dp__frame_t *frame)
     bytes = frame->bytes - frame->extra;
     status = dp__board_check(key, bytes);
     if (status == DP_OK)
-        status = dp__board_put(&p->hub.board, key, frame->payload + frame->extra, bytes);
+        status = dp__board_put(&p->hub.board, key, frame->payload + frame->extra, bytes, frame->value != 0);
     if (status != DP_OK) {
         reply_error(p, rank, frame->id, status);
         return true;
@@ -407,6 +425,8 @@ static void end_gather(dp__process_t *p)
     } while (offset < total);
     if (p->hub.gather.kind == DP__MEET_LEAVE)
         p->over = true;
+    if (p->hub.gather.kind == DP__MEET_SETTLE)
+        dp__board_settle(&p->hub.board);
     if (total > 0 && p->meeting.all_out != NULL && p->meeting.bytes == total)
         memcpy(p->meeting.all_out, p->hub.gather.data, total);
     dp__signal_post(&p->meeting.over, p->hub.gather.number);
@@ -521,7 +541,7 @@ void dp__hub_lost(dp__process_t *p, dp__connection_t *c, dp_status_t status)
     if (p->hub.gather.arrived > 0 && p->hub.gather.kind == DP__MEET_LEAVE && p->hub.gather.here[c->rank])
         return; /* it had nothing left to do */
     if (status == DP_ERR_PEER) {
-        dp__peer_died(p, c->rank);
+        dp__peer_died(p, c->rank, c->wire.error);
         return;
     }
     dp__peer_name(p, c->rank, name, sizeof(name));
@@ -594,6 +614,8 @@ static bool hear_member(dp__process_t *p, dp__connection_t *c, const dp__frame_t
     case DP__FRAME_SEEN:
         hear_seen(p, c);
         return true;
+    case DP__FRAME_BEAT:
+        return dp__news_hear(p, c->rank, frame);
     default:
         return false;
     }

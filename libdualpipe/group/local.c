@@ -43,7 +43,9 @@ static dp_status_t local_put(dp_group_t *group, const char *key, const void *dat
 {
     dp_status_t status = dp__cause_check(group->cause);
 
-    return status == DP_OK ? dp__board_put(&job_of(group)->board, key, data, bytes) : status;
+    return status == DP_OK ? dp__board_put(&job_of(group)->board, key, data, bytes,
+                                           __atomic_load_n(&group->opening, __ATOMIC_ACQUIRE) != 0)
+                           : status;
 }
 
 static dp_status_t local_get(dp_group_t *group, const char *key, void *data, size_t bytes)
@@ -105,6 +107,8 @@ static dp_status_t meet(dp_group_t *group, uint32_t kind, uint32_t root, size_t 
     job->places[group->rank].here = true;
     if (++job->arrived == job->size) {
         job->arrived = 0;
+        if (kind == DP__MEET_SETTLE)
+            dp__board_settle(&job->board);
         for (int32_t r = 0; r < job->size; r++)
             job->places[r].here = false;
         dp__signal_post(&job->meetings, meeting + 1);
@@ -179,13 +183,19 @@ static void local_interrupt(dp_group_t *group)
     dp__cause_interrupt(group->cause, group->rank);
 }
 
+static void free_box(dp__box_t *box)
+{
+    if (box != NULL)
+        dp__free(box->memory);
+    dp__free(box);
+}
+
 static void free_boxes(dp__box_t *box)
 {
     while (box != NULL) {
         dp__box_t *next = box->next;
 
-        dp__free(box->memory);
-        dp__free(box);
+        free_box(box);
         box = next;
     }
 }
@@ -213,14 +223,55 @@ static void local_leave(dp_group_t *group)
     pthread_mutex_unlock(&job->mutex);
     if (last)
         free_job(job);
+    dp__group_free_places(group);
     dp__free(group);
 }
 
 /* ---- black box ---- */
 
-static const dp__box_t *local_boxes(const dp_group_t *group, int32_t rank)
+static void local_describe(const dp_group_t *group, int32_t rank, char *text, size_t bytes)
 {
-    return __atomic_load_n(&job_of(group)->places[rank].boxes, __ATOMIC_ACQUIRE);
+    job_t *job = job_of(group);
+
+    pthread_mutex_lock(&job->mutex);
+    (void)dp__box_describe(job->places[rank].boxes, text, bytes);
+    pthread_mutex_unlock(&job->mutex);
+}
+
+static int64_t local_latest(const dp_group_t *group)
+{
+    job_t *job = job_of(group);
+    int64_t latest = 0;
+
+    pthread_mutex_lock(&job->mutex);
+    for (int32_t r = 0; r < job->size; r++) {
+        int64_t t = dp__box_latest(job->places[r].boxes);
+
+        latest = t > latest ? t : latest;
+    }
+    pthread_mutex_unlock(&job->mutex);
+    return latest;
+}
+
+static void local_name_spans(dp_group_t *group, uint16_t name, const char *text)
+{
+    job_t *job = job_of(group);
+
+    pthread_mutex_lock(&job->mutex);
+    for (dp__box_t *box = job->places[group->rank].boxes; box != NULL; box = box->next)
+        dp__box_set_name(box, name, text);
+    pthread_mutex_unlock(&job->mutex);
+}
+
+static void local_close_blackbox(dp_group_t *group, const dp_span_t *records)
+{
+    job_t *job = job_of(group);
+    dp__box_t *box;
+
+    pthread_mutex_lock(&job->mutex);
+    box = dp__box_take(&job->places[group->rank].boxes, records);
+    pthread_mutex_unlock(&job->mutex);
+    free_box(box);
 }
 
 static dp_status_t local_blackbox(dp_group_t *group, uint32_t capacity, dp_span_t **records_out)
@@ -242,8 +293,10 @@ static dp_status_t local_blackbox(dp_group_t *group, uint32_t capacity, dp_span_
         return dp_fail(DP_ERR_NOMEM, "rank %d: no memory for a black box of %u records", group->rank, capacity);
     }
     dp__box_format(memory, bytes, capacity, no_mark, box);
+    pthread_mutex_lock(&job_of(group)->mutex);
     box->next = place->boxes;
-    __atomic_store_n(&place->boxes, box, __ATOMIC_RELEASE);
+    place->boxes = box;
+    pthread_mutex_unlock(&job_of(group)->mutex);
     *records_out = box->records;
     return meet(group, DP__MEET_BLACKBOX, 0, 0);
 }
@@ -251,6 +304,12 @@ static dp_status_t local_blackbox(dp_group_t *group, uint32_t capacity, dp_span_
 static bool local_near(const dp_group_t *group, int32_t rank)
 {
     (void)group, (void)rank;
+    return true;
+}
+
+static bool local_same_host(const dp_group_t *group, int32_t a, int32_t b)
+{
+    (void)group, (void)a, (void)b;
     return true;
 }
 
@@ -262,8 +321,12 @@ static const dp__group_link_t local_link = {
     .abort = local_abort,
     .interrupt = local_interrupt,
     .blackbox = local_blackbox,
-    .boxes = local_boxes,
+    .close_blackbox = local_close_blackbox,
+    .name_spans = local_name_spans,
+    .describe = local_describe,
+    .latest = local_latest,
     .near = local_near,
+    .same_host = local_same_host,
     .leave = local_leave,
 };
 
@@ -274,13 +337,18 @@ static dp_status_t make_groups(job_t *job, int64_t hang_ns, dp_group_t **groups_
     for (int32_t r = 0; r < job->size; r++) {
         local_group_t *mine = dp__calloc(1, sizeof(*mine));
 
-        if (mine == NULL) {
-            while (r-- > 0)
+        if (mine != NULL) {
+            mine->job = job;
+            dp__group_init(&mine->group, r, job->size, hang_ns, &job->cause, &local_link);
+        }
+        if (mine == NULL || dp__group_find_places(&mine->group) < 0) {
+            dp__free(mine);
+            while (r-- > 0) {
+                dp__group_free_places(groups_out[r]);
                 dp__free(groups_out[r]);
+            }
             return dp_fail(DP_ERR_NOMEM, "no memory for a job of %d ranks", job->size);
         }
-        mine->job = job;
-        dp__group_init(&mine->group, r, job->size, hang_ns, &job->cause, &local_link);
         groups_out[r] = &mine->group;
     }
     return DP_OK;

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * machine.c: which processes can be seen from here, and seeing them end. */
+#include "base/memory.h"
 #include "group/process.h"
 
 #include <fcntl.h>
@@ -31,10 +32,60 @@ void dp__machine_name(char name[DP__MACHINE_BYTES])
         snprintf(name, DP__MACHINE_BYTES, "%s %s", boot, space);
 }
 
+int32_t dp__machine_add(dp__process_t *p, const char *host, const char *name)
+{
+    dp__machine_t *larger;
+    int32_t room;
+
+    for (int32_t i = p->machines.count; i-- > 0;) /* ranks come by hosts: the last one is most likely */
+        if (name[0] != '\0' && strcmp(p->machines.all[i].name, name) == 0 && strcmp(p->machines.all[i].host, host) == 0)
+            return i;
+    if (p->machines.count == p->machines.room) {
+        room = 2 * p->machines.room + 4;
+        larger = dp__calloc((size_t)room, sizeof(*larger));
+        if (larger == NULL)
+            return -1;
+        if (p->machines.count > 0)
+            memcpy(larger, p->machines.all, (size_t)p->machines.count * sizeof(*larger));
+        dp__free(p->machines.all);
+        p->machines.all = larger;
+        p->machines.room = room;
+    }
+    snprintf(p->machines.all[p->machines.count].host, DP__HOST_BYTES, "%s", host);
+    snprintf(p->machines.all[p->machines.count].name, DP__MACHINE_BYTES, "%s", name);
+    return p->machines.count++;
+}
+
+static const char *machine_of(const dp__process_t *p, int32_t rank)
+{
+    int32_t machine = p->peers[rank].machine;
+
+    return machine >= 0 ? p->machines.all[machine].name : "";
+}
+
+const char *dp__host_of(const dp__process_t *p, int32_t rank)
+{
+    int32_t machine = p->peers[rank].machine;
+
+    return machine >= 0 ? p->machines.all[machine].host : "?";
+}
+
+bool dp__is_near(const dp__process_t *p, int32_t rank)
+{
+    const char *here = machine_of(p, p->group.rank);
+
+    return here[0] != '\0' && strcmp(machine_of(p, rank), here) == 0;
+}
+
+bool dp__same_machine(const dp__process_t *p, int32_t a, int32_t b)
+{
+    const char *name = machine_of(p, a);
+
+    return a == b || (name[0] != '\0' && strcmp(machine_of(p, b), name) == 0);
+}
+
 void dp__watch_process(const dp__process_t *p, dp__connection_t *c, int32_t rank)
 {
-    const dp__peer_t *peer = &p->peers[rank], *self = &p->peers[p->group.rank];
-
-    if (c->pid_fd < 0 && self->machine[0] != '\0' && strcmp(peer->machine, self->machine) == 0)
-        c->pid_fd = (int)syscall(SYS_pidfd_open, peer->pid, 0); /* -1, too, where that is not possible */
+    if (c->pid_fd < 0 && dp__is_near(p, rank))
+        c->pid_fd = (int)syscall(SYS_pidfd_open, p->peers[rank].pid, 0); /* -1, too, where that is not possible */
 }

@@ -29,7 +29,12 @@ static dp_status_t ask(dp__process_t *p, dp__frame_type_t type, const char *key,
     request->id = ++p->requests.last;
     request->next = p->requests.open;
     p->requests.open = request;
-    dp__send2(p, &(dp__frame_t){.type = type, .from = p->group.rank, .id = request->id, .extra = (uint32_t)strlen(key)},
+    dp__send2(p,
+              &(dp__frame_t){.type = type,
+                             .from = p->group.rank,
+                             .id = request->id,
+                             .value = (int32_t)__atomic_load_n(&p->group.opening, __ATOMIC_ACQUIRE),
+                             .extra = (uint32_t)strlen(key)},
               key, strlen(key), data, bytes);
     pthread_mutex_unlock(&p->mutex);
     dp__process_wake(p);
@@ -61,7 +66,7 @@ static dp_status_t process_put(dp_group_t *group, const char *key, const void *d
         return status;
     if (!dp__is_hub(p))
         return ask(p, DP__FRAME_PUT, key, data, bytes, &request);
-    status = dp__board_put(&p->hub.board, key, data, bytes);
+    status = dp__board_put(&p->hub.board, key, data, bytes, __atomic_load_n(&group->opening, __ATOMIC_ACQUIRE) != 0);
     if (status != DP_OK)
         return status;
     pthread_mutex_lock(&p->mutex);
@@ -316,8 +321,12 @@ static void free_process(dp__process_t *p)
     dp__free(p->hub.gather.here);
     dp__free(p->connections.all);
     dp__free(p->connections.polls);
+    for (int32_t r = 0; p->peers != NULL && r < p->group.size; r++)
+        dp__free(p->peers[r].news);
     dp__free(p->peers);
+    dp__free(p->machines.all);
     dp__free(p->join.settings);
+    dp__group_free_places(&p->group);
     explicit_bzero(p, sizeof(*p));
     dp__free(p);
 }
@@ -347,10 +356,34 @@ static void process_leave(dp_group_t *group)
 
 static bool process_near(const dp_group_t *group, int32_t rank)
 {
-    const dp__process_t *p = dp__process_of(group);
-    const char *here = p->peers[group->rank].machine;
+    return dp__is_near(dp__process_of(group), rank);
+}
 
-    return here[0] != '\0' && strcmp(p->peers[rank].machine, here) == 0;
+static void process_describe(const dp_group_t *group, int32_t rank, char *text, size_t bytes)
+{
+    dp__process_t *p = dp__process_of(group);
+
+    pthread_mutex_lock(&p->mutex);
+    (void)dp__box_describe(p->peers[rank].boxes, text, bytes);
+    if (text[0] == '\0' && p->peers[rank].news != NULL)
+        snprintf(text, bytes, "%s", p->peers[rank].news->doing);
+    pthread_mutex_unlock(&p->mutex);
+}
+
+static int64_t process_latest(const dp_group_t *group)
+{
+    dp__process_t *p = dp__process_of(group);
+    int64_t latest;
+
+    pthread_mutex_lock(&p->mutex);
+    latest = dp__news_latest(p);
+    pthread_mutex_unlock(&p->mutex);
+    return latest;
+}
+
+static bool process_same_host(const dp_group_t *group, int32_t a, int32_t b)
+{
+    return dp__same_machine(dp__process_of(group), a, b);
 }
 
 static const dp__group_link_t process_link = {
@@ -361,8 +394,12 @@ static const dp__group_link_t process_link = {
     .abort = process_abort,
     .interrupt = process_interrupt,
     .blackbox = dp__process_blackbox,
-    .boxes = dp__process_boxes,
+    .close_blackbox = dp__process_close_blackbox,
+    .name_spans = dp__process_name_spans,
+    .describe = process_describe,
+    .latest = process_latest,
     .near = process_near,
+    .same_host = process_same_host,
     .leave = process_leave,
 };
 
@@ -402,6 +439,7 @@ static dp_status_t take_settings(dp__process_t *p, const char *given)
 static dp_status_t make_tables(dp__process_t *p)
 {
     size_t size = (size_t)p->group.size;
+    dp__machine_t self;
 
     p->connections.room =
         dp__is_hub(p) ? size + (2 * size + 16) + 16 + 1 : 2; /* ranks, strangers, a batch of new ones */
@@ -411,9 +449,15 @@ static dp_status_t make_tables(dp__process_t *p)
     p->hub.gather.here = dp__calloc(size, sizeof(bool));
     if (p->connections.all == NULL || p->connections.polls == NULL || p->peers == NULL || p->hub.gather.here == NULL)
         return dp_fail(DP_ERR_NOMEM, "rank %d: no memory to join a job of %zu ranks", p->group.rank, size);
+    for (size_t r = 0; r < size; r++)
+        p->peers[r].machine = -1;
+    dp__host_name(self.host);
+    dp__machine_name(self.name);
     p->peers[p->group.rank].pid = (int32_t)getpid();
-    dp__host_name(p->peers[p->group.rank].host);
-    dp__machine_name(p->peers[p->group.rank].machine);
+    p->peers[p->group.rank].machine = dp__machine_add(p, self.host, self.name);
+    if (p->peers[p->group.rank].machine < 0)
+        return dp_fail(DP_ERR_NOMEM, "rank %d: no memory to join a job of %zu ranks", p->group.rank, size);
+    p->beat.next_ns = p->beat.looked_ns = 0;
     p->hub.gather.number = 1;
     p->hub.introduced = 1;
     p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -482,6 +526,8 @@ dp_status_t dp__process_join(const dp_group_options_t *options, dp_group_t **gro
         return status;
     }
     status = await_others(p);
+    if (status == DP_OK)
+        status = dp__group_find_places(&p->group);
     if (status != DP_OK) {
         stop_control(p);
         free_process(p);

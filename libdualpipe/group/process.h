@@ -10,6 +10,8 @@
  *   spoke.c       what the others do
  *   connection.c  what both stand on: connections, frames, pieces of collect, how death and abort are noted
  *   boxes.c       black boxes that other processes map
+ *   beat.c        signs of life between hosts
+ *   news.c        what is known of ranks
  *   machine.c     which processes can be seen from here */
 #ifndef DP_GROUP_PROCESS_H
 #define DP_GROUP_PROCESS_H
@@ -23,6 +25,7 @@
 #define DP__MACHINE_BYTES     64
 #define DP__HANDSHAKE_SECONDS 5.0
 #define DP__GOODBYE_SECONDS   1.0 /* for the last frames of a job that has ended badly */
+#define DP__SILENCE_SECONDS   6.5 /* a host that nothing comes from for so long is gone */
 
 typedef enum dp__phase {
     DP__PHASE_CONNECTING = 0, /* spoke: no connection yet */
@@ -41,16 +44,33 @@ typedef struct dp__connection {
     int64_t deadline_ns; /* of the phase; INT64_MAX: none */
     bool closing;        /* drop it once everything is sent */
     bool cause_sent, cause_seen;
+    int64_t heard_ns; /* when bytes last came; beat.c */
+    uint64_t heard_bytes;
     dp__transcript_t transcript;
     char from[64];
 } dp__connection_t;
 
-typedef struct dp__peer {
-    int32_t pid;
+typedef struct dp__machine {
     char host[DP__HOST_BYTES];
-    char machine[DP__MACHINE_BYTES]; /* equal where one process can see the other */
-    dp__connection_t *connection;    /* hub */
-    dp__box_t *boxes;                /* atomic; newest first */
+    char name[DP__MACHINE_BYTES]; /* equal where one process can see the other; "": not known */
+} dp__machine_t;
+
+/* What a rank of another host has told of itself: its black box cannot be read from here. */
+typedef struct dp__news {
+    uint64_t sign;   /* changes when an operation begins or ends */
+    int64_t sign_ns; /* when we heard of the latest change, on our clock; 0: never */
+    int64_t told_ns;
+    bool open; /* doing: it is in it; else it was the last it did */
+    char doing[192];
+} dp__news_t;
+
+/* There are as many of these as ranks squared in a job: what is the same for a host is kept once. */
+typedef struct dp__peer {
+    int32_t pid;                  /* 0: not introduced yet */
+    int32_t machine;              /* of machines.all; -1: not known */
+    dp__connection_t *connection; /* hub */
+    dp__box_t *boxes;             /* newest first */
+    dp__news_t *news;             /* NULL: nothing was told */
 } dp__peer_t;
 
 /* A PUT or GET of one of the rank's threads, on that thread's stack. */
@@ -143,6 +163,10 @@ typedef struct dp__process {
     bool stop, over;      /* leave now; LEAVE was met by all */
     int64_t stop_deadline_ns;
     dp__peer_t *peers; /* [size] */
+    struct {           /* machine.c: those that ranks run on */
+        dp__machine_t *all;
+        int32_t count, room;
+    } machines;
 
     dp__joining_t join;       /* process.c, hub.c, spoke.c */
     dp__proposal_t proposal;  /* connection.c makes it, control.c sends it */
@@ -161,6 +185,11 @@ typedef struct dp__process {
         int64_t retry_ns;
         int32_t retries;
     } spoke;
+    struct {             /* beat.c */
+        int64_t next_ns; /* INT64_MAX: nobody is told anything */
+        int64_t looked_ns;
+        int64_t job_sign_ns; /* spoke: the latest sign of life of any rank, as rank 0 tells */
+    } beat;
     dp__hub_t hub; /* hub.c */
 } dp__process_t;
 
@@ -206,7 +235,7 @@ void dp__process_wake(dp__process_t *p);
 dp__connection_t *dp__hub_connection(const dp__process_t *p);
 dp__connection_t *dp__connection_new(dp__process_t *p, int fd);
 void dp__connection_drop(dp__process_t *p, dp__connection_t *c);
-/* Small frames at once; a host that is gone is found by the kernel: about 10 s without an answer. */
+/* Small frames at once. The kernel finds out that a host is gone, too, but later than beat.c. */
 void dp__watch_host(int fd);
 /* For rank frame->to; ends the job when there is no memory. */
 void dp__send(dp__process_t *p, const dp__frame_t *frame);
@@ -216,20 +245,40 @@ void dp__answer_want(dp__process_t *p, const dp__frame_t *frame);
 void dp__take_data(dp__process_t *p, const dp__frame_t *frame);
 /* "rank 2 (pid 1234 on HOST)" */
 void dp__peer_name(const dp__process_t *p, int32_t rank, char *text, size_t bytes);
-/* Rank `rank` is gone though it did not leave: that is the cause. */
-void dp__peer_died(dp__process_t *p, int32_t rank);
+/* Rank `rank` is gone though it did not leave: that is the cause. error: what the connection said; 0: end of file. */
+void dp__peer_died(dp__process_t *p, int32_t rank, int error);
 /* This rank wants the job to end. */
 void dp__propose(dp__process_t *p, dp_status_t status, const char *text, uint32_t meeting);
+
+/* ---- beat.c; with the mutex ---- */
+/* Tells ranks of other hosts that we live and what we do, and ends the job when a host has been silent for too long. */
+void dp__beat_tick(dp__process_t *p, int64_t now_ns);
+
+/* ---- news.c; with the mutex ---- */
+#define DP__NOBODY_YET UINT64_MAX /* in place of a time */
+/* A beat of rank `rank`. false: no rank of this job would say that. */
+bool dp__news_hear(dp__process_t *p, int32_t rank, const dp__frame_t *frame);
+/* The latest moment, on our clock, at which an operation of any rank is known to have begun or ended; 0: none is. */
+int64_t dp__news_latest(const dp__process_t *p);
+/* " in step 3: ..." or " after step 3: ...": what rank `rank` is or was doing, by its black box or its own words; "". */
+void dp__news_doing(const dp__process_t *p, int32_t rank, char *text, size_t bytes);
 
 /* ---- machine.c ---- */
 /* This boot of this machine, and this name space of process numbers; "" when the system does not say. */
 void dp__machine_name(char name[DP__MACHINE_BYTES]);
+/* The number of that machine in the table, where it is put if need be; -1: no memory. */
+int32_t dp__machine_add(dp__process_t *p, const char *host, const char *name);
+/* true when this process can see that of the rank. */
+bool dp__is_near(const dp__process_t *p, int32_t rank);
+bool dp__same_machine(const dp__process_t *p, int32_t a, int32_t b);
+const char *dp__host_of(const dp__process_t *p, int32_t rank);
 /* From now on the end of that rank's process is seen even when its connection stays open (a child may hold it). */
 void dp__watch_process(const dp__process_t *p, dp__connection_t *c, int32_t rank);
 
 /* ---- boxes.c ---- */
 dp_status_t dp__process_blackbox(dp_group_t *group, uint32_t capacity, dp_span_t **records_out);
-const dp__box_t *dp__process_boxes(const dp_group_t *group, int32_t rank);
+void dp__process_close_blackbox(dp_group_t *group, const dp_span_t *records);
+void dp__process_name_spans(dp_group_t *group, uint16_t name, const char *text);
 void dp__process_free_boxes(dp__process_t *p);
 
 #endif

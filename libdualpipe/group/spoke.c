@@ -102,6 +102,7 @@ static void say_hello(dp__process_t *p, dp__connection_t *c)
     memcpy(hello + 12, t->rank_nonce, DP__NONCE_BYTES);
     memcpy(hello + 12 + DP__NONCE_BYTES, t->digest, DP__SHA256_BYTES);
     c->phase = DP__PHASE_HELLO;
+    c->deadline_ns = dp__now_ns() + dp__scaled_ns(DP__HANDSHAKE_SECONDS);
     dp__send(p,
              &(dp__frame_t){.type = DP__FRAME_HELLO, .from = p->group.rank, .bytes = sizeof(hello), .payload = hello});
 }
@@ -132,6 +133,7 @@ static void hear_challenge(dp__process_t *p, dp__connection_t *c, const dp__fram
     memcpy(c->transcript.hub_nonce, frame->payload, DP__NONCE_BYTES);
     dp__secret_prove(&p->join.secret, DP__LABEL_RANK_PROOF, &c->transcript, proof);
     c->phase = DP__PHASE_PROOF;
+    c->deadline_ns = dp__now_ns() + dp__scaled_ns(DP__HANDSHAKE_SECONDS);
     dp__send(p,
              &(dp__frame_t){.type = DP__FRAME_PROOF, .from = p->group.rank, .bytes = sizeof(proof), .payload = proof});
 }
@@ -139,6 +141,7 @@ static void hear_challenge(dp__process_t *p, dp__connection_t *c, const dp__fram
 static void hear_welcome(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
 {
     const dp__peer_t *self = &p->peers[p->group.rank];
+    const dp__machine_t *here = &p->machines.all[self->machine];
     char text[DP__HOST_BYTES + DP__MACHINE_BYTES];
     size_t names;
     uint8_t wanted[DP__SHA256_BYTES], ours[DP__SHA256_BYTES], theirs[DP__SHA256_BYTES];
@@ -154,7 +157,7 @@ static void hear_welcome(dp__process_t *p, dp__connection_t *c, const dp__frame_
     dp__wire_seal(&c->wire, ours, theirs);
     c->phase = DP__PHASE_WELCOME;
     c->deadline_ns = INT64_MAX;
-    names = (size_t)snprintf(text, sizeof(text), "%s%c%s", self->host, 0, self->machine) + 1;
+    names = (size_t)snprintf(text, sizeof(text), "%s%c%s", here->host, 0, here->name) + 1;
     dp__send2(p, &(dp__frame_t){.type = DP__FRAME_INTRODUCE, .from = p->group.rank, .value = self->pid}, text, names,
               p->join.settings, strlen(p->join.settings));
 }
@@ -185,28 +188,53 @@ static bool read_text(const unsigned char **at, const unsigned char *end, char *
     return true;
 }
 
-static bool read_peer(const unsigned char **at, const unsigned char *end, dp__peer_t *peer)
+static bool read_u32(const unsigned char **at, const unsigned char *end, uint32_t *value_out)
 {
-    uint32_t pid;
-
     if (end - *at < 4)
         return false;
-    memcpy(&pid, *at, sizeof(pid));
+    memcpy(value_out, *at, 4);
+    *value_out = le32toh(*value_out);
     *at += 4;
-    peer->pid = (int32_t)le32toh(pid);
-    return read_text(at, end, peer->host, sizeof(peer->host)) &&
-           read_text(at, end, peer->machine, sizeof(peer->machine));
+    return true;
+}
+
+/* The table of ranks; DP_ERR_PROTOCOL when it is cut off. */
+static dp_status_t read_table(dp__process_t *p, const unsigned char *at, const unsigned char *end)
+{
+    uint32_t machines, pid, machine;
+
+    if (!read_u32(&at, end, &machines) || machines > (uint32_t)p->group.size)
+        return DP_ERR_PROTOCOL;
+    p->machines.count = 0; /* they are counted as rank 0 counts them */
+    for (uint32_t i = 0; i < machines; i++) {
+        dp__machine_t m;
+
+        if (!read_text(&at, end, m.host, sizeof(m.host)) || !read_text(&at, end, m.name, sizeof(m.name)))
+            return DP_ERR_PROTOCOL;
+        if (dp__machine_add(p, m.host, m.name) != (int32_t)i)
+            return DP_ERR_NOMEM;
+    }
+    for (int32_t r = 0; r < p->group.size; r++) {
+        if (!read_u32(&at, end, &pid) || !read_u32(&at, end, &machine) || machine >= machines)
+            return DP_ERR_PROTOCOL;
+        p->peers[r].pid = (int32_t)pid;
+        p->peers[r].machine = (int32_t)machine;
+    }
+    return DP_OK;
 }
 
 static void hear_ready(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
 {
-    const unsigned char *at = frame->payload, *end = at + frame->bytes;
+    dp_status_t status = read_table(p, frame->payload, frame->payload + frame->bytes);
 
-    for (int32_t r = 0; r < p->group.size; r++)
-        if (!read_peer(&at, end, &p->peers[r])) {
-            end_join(p, DP_ERR_PROTOCOL, "rank %d: the table of ranks that came from rank 0 is cut off", p->group.rank);
-            return;
-        }
+    if (status != DP_OK) {
+        for (int32_t r = 0; r < p->group.size; r++)
+            p->peers[r].machine = -1;
+        end_join(p, status, "rank %d: %s", p->group.rank,
+                 status == DP_ERR_NOMEM ? "no memory for the table of ranks"
+                                        : "the table of ranks that came from rank 0 is cut off");
+        return;
+    }
     explicit_bzero(&p->join.secret, sizeof(p->join.secret));
     dp__watch_process(p, c, 0);
     c->phase = DP__PHASE_JOINED;
@@ -278,6 +306,8 @@ static bool hear(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame
             return false;
         hear_cause(p, frame);
         return true;
+    case DP__FRAME_BEAT:
+        return c->wire.sealed && dp__news_hear(p, 0, frame);
     default:
         break;
     }
@@ -324,7 +354,7 @@ void dp__spoke_lost(dp__process_t *p, dp__connection_t *c, dp_status_t status)
     if (!c->wire.sealed) {
         try_again(p, status == DP_ERR_PROTOCOL ? "what listens there is not rank 0 of a job" : "it hung up");
     } else if (status == DP_ERR_PEER) {
-        dp__peer_died(p, 0);
+        dp__peer_died(p, 0, c->wire.error);
     } else {
         snprintf(text, sizeof(text), "rank %d: %s", p->group.rank,
                  status == DP_ERR_NOMEM ? "no memory for what rank 0 sends"

@@ -141,8 +141,12 @@ bool dp__wire_flush(dp__wire_t *wire)
         ssize_t n =
             send(wire->fd, wire->out + wire->out_begin, wire->out_end - wire->out_begin, MSG_NOSIGNAL | MSG_DONTWAIT);
 
-        if (n < 0)
-            return errno == EAGAIN || errno == EINTR;
+        if (n < 0 && (errno == EAGAIN || errno == EINTR))
+            return true;
+        if (n < 0) {
+            wire->error = errno;
+            return false;
+        }
         wire->out_begin += (size_t)n;
     }
     wire->out_begin = wire->out_end = 0;
@@ -152,18 +156,23 @@ bool dp__wire_flush(dp__wire_t *wire)
 /* ---- receiving ---- */
 
 /* DP_OK when *got has reached `bytes`. */
-static dp_status_t fill(int fd, unsigned char *to, size_t bytes, size_t *got)
+static dp_status_t fill(dp__wire_t *wire, unsigned char *to, size_t bytes, size_t *got)
 {
     while (*got < bytes) {
-        ssize_t n = recv(fd, to + *got, bytes - *got, MSG_DONTWAIT);
+        ssize_t n = recv(wire->fd, to + *got, bytes - *got, MSG_DONTWAIT);
 
         if (n == 0)
             return DP_ERR_PEER;
         if (n < 0 && errno == EINTR)
             continue;
-        if (n < 0)
-            return errno == EAGAIN ? DP_PENDING : DP_ERR_PEER;
+        if (n < 0 && errno == EAGAIN)
+            return DP_PENDING;
+        if (n < 0) {
+            wire->error = wire->error != 0 ? wire->error : errno;
+            return DP_ERR_PEER;
+        }
         *got += (size_t)n;
+        wire->bytes_in += (uint64_t)n;
     }
     return DP_OK;
 }
@@ -193,13 +202,13 @@ dp_status_t dp__wire_receive(dp__wire_t *wire, dp__frame_t *frame_out)
     dp_status_t status;
 
     if (wire->head_got < DP__FRAME_HEAD_BYTES) {
-        status = fill(wire->fd, wire->head, DP__FRAME_HEAD_BYTES, &wire->head_got);
+        status = fill(wire, wire->head, DP__FRAME_HEAD_BYTES, &wire->head_got);
         if (status == DP_OK)
             status = begin_body(wire);
         if (status != DP_OK)
             return status;
     }
-    status = fill(wire->fd, wire->body, wire->body_bytes, &wire->body_got);
+    status = fill(wire, wire->body, wire->body_bytes, &wire->body_got);
     if (status != DP_OK)
         return status;
     bytes = get_u32(wire->head + 28);

@@ -22,8 +22,8 @@ typedef enum dp__frame_type {
     DP__FRAME_WELCOME = 4,   /* bare, from rank 0: HMAC; sealed from here on */
     DP__FRAME_REFUSED = 5,   /* from rank 0: value = status, text */
     DP__FRAME_INTRODUCE = 6, /* to rank 0: value = pid, host name, settings */
-    DP__FRAME_READY = 7,     /* from rank 0: pid and host of every rank */
-    DP__FRAME_PUT = 8,       /* to rank 0: id, key, data */
+    DP__FRAME_READY = 7,     /* from rank 0: the machines, then pid and machine of every rank */
+    DP__FRAME_PUT = 8,       /* to rank 0: id, key, data; value = 1: until all have opened */
     DP__FRAME_GET = 9,       /* to rank 0: id, key */
     DP__FRAME_REPLY = 10,    /* from rank 0: id, value = status, data or text */
     DP__FRAME_GATHER = 11,   /* to rank 0: id = number of the meeting, value = kind, extra = root, data */
@@ -32,7 +32,9 @@ typedef enum dp__frame_type {
     DP__FRAME_DATA = 14,     /* relayed: the same, data */
     DP__FRAME_ABORT = 15,    /* to rank 0: value = status, text; id = number of a meeting that took too long */
     DP__FRAME_CAUSE = 16,    /* from rank 0: value = status, text */
-    DP__FRAME_SEEN = 17      /* to rank 0: the cause has arrived */
+    DP__FRAME_SEEN = 17,     /* to rank 0: the cause has arrived */
+    DP__FRAME_BEAT = 18      /* between hosts: value = 1: text is what the sender does, 0: what it did last; a number of
+                                64 bits (from rank 0: ns since anybody got on; to it: changes when the rank gets on), text */
 } dp__frame_type_t;
 
 typedef struct dp__frame {
@@ -50,6 +52,8 @@ typedef struct dp__wire {
     bool sealed;
     uint8_t send_key[DP__SHA256_BYTES], receive_key[DP__SHA256_BYTES];
     uint64_t sent, received; /* sealed frames */
+    uint64_t bytes_in;
+    int error; /* errno of what broke the connection; 0: the other side has closed it */
 
     unsigned char head[DP__FRAME_HEAD_BYTES];
     size_t head_got;

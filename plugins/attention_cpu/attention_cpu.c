@@ -12,18 +12,18 @@ static dp_status_t open_instance(const dp_host_t *host, const dp_attention_confi
                                  dp_attention_t **attention_out)
 {
     dp_attention_t *a = host->allocate(host, sizeof(*a), ALIGN_BYTES);
-    dp_status_t st;
+    dp_status_t status;
 
     if (a == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "attention_cpu: no memory for an instance");
     *a = (dp_attention_t){.host = host};
-    st = attention_configure(a, config);
-    if (st < 0)
+    status = attention_configure(a, config);
+    if (status < 0)
         goto release_instance;
     a->rope = host->allocate(host, a->rope_bytes, ALIGN_BYTES);
     if (a->rope == NULL) {
-        st = DP_FAIL(host, DP_ERR_NOMEM, "attention_cpu: no memory for the rotations of %zu positions (%zu bytes)",
-                     a->sequence, a->rope_bytes);
+        status = DP_FAIL(host, DP_ERR_NOMEM, "attention_cpu: no memory for the rotations of %zu positions (%zu bytes)",
+                         a->sequence, a->rope_bytes);
         goto release_instance;
     }
     a->passes->fill_rope(a);
@@ -33,7 +33,7 @@ static dp_status_t open_instance(const dp_host_t *host, const dp_attention_confi
 
 release_instance:
     host->release(host, a);
-    return st;
+    return status;
 }
 
 static void close_instance(dp_attention_t *a)

@@ -73,10 +73,10 @@ static dp_status_t attend(const dp_attention_t *a, const dp_io_t *io)
     for (size_t b = 0; b < a->batch; b++)
         for (size_t h = 0; h < a->heads; h++) {
             const head_view_t view = view_head(a, io, b, h);
-            const dp_status_t st = a->host->aborted(a->host);
+            const dp_status_t status = a->host->aborted(a->host);
 
-            if (st < 0)
-                return st;
+            if (status < 0)
+                return status;
             attend_head(a, &view, in(io->scratch, a->scratch.tile));
         }
     return DP_OK;
@@ -94,10 +94,10 @@ static dp_status_t attend_backward(const dp_attention_t *a, const dp_io_t *io)
 
     for (size_t b = 0; b < a->batch; b++)
         for (size_t h = 0; h < a->heads; h += a->group) {
-            const dp_status_t st = a->host->aborted(a->host);
+            const dp_status_t status = a->host->aborted(a->host);
 
-            if (st < 0)
-                return st;
+            if (status < 0)
+                return status;
             backward_group(a, view_head(a, io, b, h), &g);
         }
     return DP_OK;
@@ -110,7 +110,7 @@ static dp_status_t forward(const dp_attention_t *a, const dp_io_t *io)
     const real_t *const params = io->params;
     real_t *const normalized = in(io->saved, s->normalized), *const n = in(io->scratch, a->scratch.rows);
     real_t *const q = in(io->saved, s->q), *const k = in(io->saved, s->k), *const v = in(io->saved, s->v);
-    dp_status_t st;
+    dp_status_t status;
 
     normalize(normalized, in(io->saved, s->inv_rms), n, io->x, params + a->n.params.norm, a->tokens, a->hidden,
               a->n.norm_eps);
@@ -119,9 +119,9 @@ static dp_status_t forward(const dp_attention_t *a, const dp_io_t *io)
     project(a, n, params + a->n.params.wv, a->v_width, v);
     rotate_all(a, q, a->heads, 1);
     rotate_all(a, k, a->kv_heads, 1);
-    st = attend(a, io);
-    if (st < 0)
-        return st;
+    status = attend(a, io);
+    if (status < 0)
+        return status;
     if (io->y != io->x)
         memcpy(io->y, io->x, a->tokens * a->hidden * sizeof(real_t));
     gemm(CblasNoTrans, CblasNoTrans, a->tokens, a->hidden, a->o_width, 1, in(io->saved, s->heads_out), a->o_width,
@@ -138,16 +138,16 @@ static dp_status_t backward_input(const dp_attention_t *a, const dp_io_t *io)
     real_t *const dq = in(io->saved, s->q), *const dk = in(io->saved, s->k), *const dv = in(io->saved, s->v);
     real_t *const dy = in(io->saved, s->dy), *const dn = in(io->scratch, a->scratch.rows);
     real_t *const dheads = in(io->scratch, a->scratch.dheads);
-    dp_status_t st;
+    dp_status_t status;
 
     memcpy(dy, io->dy, elements * sizeof(real_t));
     gemm(CblasNoTrans, CblasTrans, a->tokens, a->o_width, a->hidden, 1, dy, a->hidden, params + a->n.params.wo,
          a->hidden, 0, dheads, a->o_width);
     dot_rows(in(io->scratch, a->scratch.delta), dheads, in(io->saved, s->heads_out), a->tokens * a->heads,
              a->value_dim);
-    st = attend_backward(a, io);
-    if (st < 0)
-        return st;
+    status = attend_backward(a, io);
+    if (status < 0)
+        return status;
     rotate_all(a, dq, a->heads, -1);
     rotate_all(a, dk, a->kv_heads, -1);
 

@@ -104,12 +104,13 @@ static dp_status_t make_scores(const block_t *b, double alpha, const void *left,
                                 .stride_a = (int64_t)a->n.group * dim,
                                 .stride_b = dim,
                                 .stride_c = score_stride(b)};
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
 
-    for (uint32_t g = 0; g < a->n.group && st >= 0; g++)
-        st = attn_multiply(b->pass, &shape, alpha, token(b, left, b->first, left_width, b->kv * a->n.group + g, dim),
-                           token(b, right, 0, right_width, b->kv, dim), 0, member_scores(b, offset, g, a->sum_bytes));
-    return st;
+    for (uint32_t g = 0; g < a->n.group && status >= 0; g++)
+        status =
+            attn_multiply(b->pass, &shape, alpha, token(b, left, b->first, left_width, b->kv * a->n.group + g, dim),
+                          token(b, right, 0, right_width, b->kv, dim), 0, member_scores(b, offset, g, a->sum_bytes));
+    return status;
 }
 
 /* out[rows, dim] = alpha * scores right, per query head. */
@@ -129,13 +130,13 @@ static dp_status_t apply_scores(const block_t *b, double alpha, size_t offset, c
                                 .stride_a = score_stride(b),
                                 .stride_b = dim,
                                 .stride_c = (int64_t)a->n.group * dim};
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
 
-    for (uint32_t g = 0; g < a->n.group && st >= 0; g++)
-        st = attn_multiply(b->pass, &shape, alpha, member_scores(b, offset, g, a->bytes),
-                           token(b, right, 0, right_width, b->kv, dim), 0,
-                           token(b, out, b->first, out_width, b->kv * a->n.group + g, dim));
-    return st;
+    for (uint32_t g = 0; g < a->n.group && status >= 0; g++)
+        status = attn_multiply(b->pass, &shape, alpha, member_scores(b, offset, g, a->bytes),
+                               token(b, right, 0, right_width, b->kv, dim), 0,
+                               token(b, out, b->first, out_width, b->kv * a->n.group + g, dim));
+    return status;
 }
 
 /* sums[keys, dim] += alpha * scores^T right, per key/value head, over its query heads one after the other. */
@@ -156,12 +157,13 @@ static dp_status_t gather_scores(const block_t *b, double alpha, size_t offset, 
                                 .stride_a = score_stride(b),
                                 .stride_b = (int64_t)a->n.group * dim,
                                 .stride_c = (int64_t)a->n.sequence * dim};
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
 
-    for (uint32_t g = 0; g < a->n.group && st >= 0; g++)
-        st = attn_multiply(b->pass, &shape, alpha, member_scores(b, offset, g, a->bytes),
-                           token(b, right, b->first, right_width, b->kv * a->n.group + g, dim), 1, scratch(b, sums));
-    return st;
+    for (uint32_t g = 0; g < a->n.group && status >= 0; g++)
+        status =
+            attn_multiply(b->pass, &shape, alpha, member_scores(b, offset, g, a->bytes),
+                          token(b, right, b->first, right_width, b->kv * a->n.group + g, dim), 1, scratch(b, sums));
+    return status;
 }
 
 /* Statistics and delta of the block's heads; [batch, heads, sequence]. */
@@ -213,13 +215,13 @@ static dp_status_t forward_block(const block_t *b)
     const dp_attention_t *a = b->pass->attention;
     const scores_t *s = a->core;
     const attn_tensors_t *t = b->t;
-    dp_status_t st = make_scores(b, a->n.scale, t->q, a->n.q_width, t->k, a->n.k_width, a->n.head_dim, s->logits);
+    dp_status_t status = make_scores(b, a->n.scale, t->q, a->n.q_width, t->k, a->n.k_width, a->n.head_dim, s->logits);
 
-    if (st >= 0)
-        st = softmax(b);
-    if (st >= 0)
-        st = apply_scores(b, 1, s->p, t->v, a->n.v_width, a->n.value_dim, t->out, a->n.o_width);
-    return st;
+    if (status >= 0)
+        status = softmax(b);
+    if (status >= 0)
+        status = apply_scores(b, 1, s->p, t->v, a->n.v_width, a->n.value_dim, t->out, a->n.o_width);
+    return status;
 }
 
 static dp_status_t backward_block(const block_t *b)
@@ -227,19 +229,19 @@ static dp_status_t backward_block(const block_t *b)
     const dp_attention_t *a = b->pass->attention;
     const scores_t *s = a->core;
     const attn_tensors_t *t = b->t;
-    dp_status_t st = make_scores(b, a->n.scale, t->q, a->n.q_width, t->k, a->n.k_width, a->n.head_dim, s->logits);
+    dp_status_t status = make_scores(b, a->n.scale, t->q, a->n.q_width, t->k, a->n.k_width, a->n.head_dim, s->logits);
 
-    if (st >= 0)
-        st = make_scores(b, 1, t->dout, a->n.o_width, t->v, a->n.v_width, a->n.value_dim, s->gradients);
-    if (st >= 0)
-        st = softmax_backward(b);
-    if (st >= 0)
-        st = gather_scores(b, 1, s->p, t->dout, a->n.o_width, a->n.value_dim, s->dv);
-    if (st >= 0)
-        st = gather_scores(b, a->n.scale, s->ds, t->q, a->n.q_width, a->n.head_dim, s->dk);
-    if (st >= 0)
-        st = apply_scores(b, a->n.scale, s->ds, t->k, a->n.k_width, a->n.head_dim, t->dq, a->n.q_width);
-    return st;
+    if (status >= 0)
+        status = make_scores(b, 1, t->dout, a->n.o_width, t->v, a->n.v_width, a->n.value_dim, s->gradients);
+    if (status >= 0)
+        status = softmax_backward(b);
+    if (status >= 0)
+        status = gather_scores(b, 1, s->p, t->dout, a->n.o_width, a->n.value_dim, s->dv);
+    if (status >= 0)
+        status = gather_scores(b, a->n.scale, s->ds, t->q, a->n.q_width, a->n.head_dim, s->dk);
+    if (status >= 0)
+        status = apply_scores(b, a->n.scale, s->ds, t->k, a->n.k_width, a->n.head_dim, t->dq, a->n.q_width);
+    return status;
 }
 
 static dp_status_t clear(const block_t *b, size_t offset, uint32_t dim)
@@ -275,15 +277,15 @@ static dp_status_t over_queries(block_t *b, dp_status_t (*visit)(const block_t *
 {
     const dp_attention_t *a = b->pass->attention;
     const scores_t *s = a->core;
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
 
-    for (b->first = 0; b->first < a->n.sequence && st >= 0; b->first += s->blocks.rows) {
+    for (b->first = 0; b->first < a->n.sequence && status >= 0; b->first += s->blocks.rows) {
         b->rows = smaller(s->blocks.rows, a->n.sequence - b->first);
         b->columns = b->first + b->rows;
         b->pitch = score_pitch(b->columns);
-        st = visit(b);
+        status = visit(b);
     }
-    return st;
+    return status;
 }
 
 static dp_status_t forward_heads(block_t *b)
@@ -295,17 +297,17 @@ static dp_status_t backward_heads(block_t *b)
 {
     const dp_attention_t *a = b->pass->attention;
     const scores_t *s = a->core;
-    dp_status_t st = clear(b, s->dk, a->n.head_dim);
+    dp_status_t status = clear(b, s->dk, a->n.head_dim);
 
-    if (st >= 0)
-        st = clear(b, s->dv, a->n.value_dim);
-    if (st >= 0)
-        st = over_queries(b, backward_block);
-    if (st >= 0)
-        st = store(b, s->dk, a->n.head_dim, b->t->dk, a->n.k_width);
-    if (st >= 0)
-        st = store(b, s->dv, a->n.value_dim, b->t->dv, a->n.v_width);
-    return st;
+    if (status >= 0)
+        status = clear(b, s->dv, a->n.value_dim);
+    if (status >= 0)
+        status = over_queries(b, backward_block);
+    if (status >= 0)
+        status = store(b, s->dk, a->n.head_dim, b->t->dk, a->n.k_width);
+    if (status >= 0)
+        status = store(b, s->dv, a->n.value_dim, b->t->dv, a->n.v_width);
+    return status;
 }
 
 /* A rehearsal needs one sequence: the others are like it. */
@@ -314,14 +316,14 @@ static dp_status_t over_heads(const attn_pass_t *pass, const attn_tensors_t *t, 
     const dp_attention_t *a = pass->attention;
     const scores_t *s = a->core;
     block_t b = {.pass = pass, .t = t};
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
 
     for (b.sequence = 0; b.sequence < (pass->rehearsal ? 1 : a->n.batch); b.sequence++)
-        for (b.kv = 0; b.kv < a->n.kv_heads && st >= 0; b.kv += s->blocks.kv_heads) {
+        for (b.kv = 0; b.kv < a->n.kv_heads && status >= 0; b.kv += s->blocks.kv_heads) {
             b.kv_heads = smaller(s->blocks.kv_heads, a->n.kv_heads - b.kv);
-            st = visit(&b);
+            status = visit(&b);
         }
-    return st;
+    return status;
 }
 
 static dp_status_t forward(const attn_pass_t *pass, const attn_tensors_t *t)
@@ -378,7 +380,7 @@ static dp_status_t open_core(dp_attention_t *a)
     static const char *const names[] = {"softmax", "softmax_backward", "store_heads"};
     scores_t *s = a->host->allocate(a->host, sizeof(*s), 64);
     size_t budget;
-    dp_status_t st;
+    dp_status_t status;
 
     if (s == NULL)
         return DP_FAIL(a->host, DP_ERR_NOMEM, "attention_cuda: no memory for an instance");
@@ -387,12 +389,12 @@ static dp_status_t open_core(dp_attention_t *a)
     {
         CUfunction *const functions[] = {&s->softmax, &s->softmax_backward, &s->store_heads};
 
-        st = attn_load_kernels(a, cuda_image_attention_scores, names, functions, 3, &s->module);
+        status = attn_load_kernels(a, cuda_image_attention_scores, names, functions, 3, &s->module);
     }
-    if (st >= 0)
-        st = read_budget(a, &budget);
-    if (st < 0)
-        return st;
+    if (status >= 0)
+        status = read_budget(a, &budget);
+    if (status < 0)
+        return status;
     s->blocks = score_blocks(a, budget);
     return lay_out(a, s);
 }

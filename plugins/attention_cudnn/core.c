@@ -57,15 +57,15 @@ static dp_status_t make_plans(const dp_attention_t *a, cudnn_core_t *c)
 {
     const sdpa_shape_t shape = shape_of(a);
     sdpa_search_t search;
-    dp_status_t st = sdpa_forward_graph(a->host, &c->dnn, &shape, &c->forward_graph);
+    dp_status_t status = sdpa_forward_graph(a->host, &c->dnn, &shape, &c->forward_graph);
 
-    if (st >= 0)
-        st = sdpa_plan_make(&c->forward_graph, shape.deterministic, NULL, &search, &c->forward);
-    if (st >= 0)
-        st = sdpa_backward_graph(a->host, &c->dnn, &shape, &c->backward_graph);
-    if (st >= 0)
-        st = sdpa_plan_make(&c->backward_graph, shape.deterministic, NULL, &search, &c->backward);
-    return st;
+    if (status >= 0)
+        status = sdpa_plan_make(&c->forward_graph, shape.deterministic, NULL, &search, &c->forward);
+    if (status >= 0)
+        status = sdpa_backward_graph(a->host, &c->dnn, &shape, &c->backward_graph);
+    if (status >= 0)
+        status = sdpa_plan_make(&c->backward_graph, shape.deterministic, NULL, &search, &c->backward);
+    return status;
 }
 
 static dp_status_t lay_out(dp_attention_t *a, cudnn_core_t *c)
@@ -88,10 +88,10 @@ static dp_status_t lay_out(dp_attention_t *a, cudnn_core_t *c)
 static dp_status_t open_core(dp_attention_t *a)
 {
     cudnn_core_t *c;
-    dp_status_t st = check_shape(a);
+    dp_status_t status = check_shape(a);
 
-    if (st < 0)
-        return st;
+    if (status < 0)
+        return status;
     c = a->host->allocate(a->host, sizeof(*c), 64);
     if (c == NULL)
         return DP_FAIL(a->host, DP_ERR_NOMEM, "attention_cudnn: no memory for an instance");
@@ -100,14 +100,14 @@ static dp_status_t open_core(dp_attention_t *a)
     c->masked = -INFINITY;
     c->one = 1;
     a->core = c;
-    st = dnn_load(a->host, &c->dnn);
-    if (st >= 0)
-        st = dnn_check(a->host, &c->dnn, c->dnn.cudnnCreate(&c->handle), "opening it");
-    if (st >= 0)
-        st = make_plans(a, c);
-    if (st >= 0)
-        st = lay_out(a, c);
-    return st;
+    status = dnn_load(a->host, &c->dnn);
+    if (status >= 0)
+        status = dnn_check(a->host, &c->dnn, c->dnn.cudnnCreate(&c->handle), "opening it");
+    if (status >= 0)
+        status = make_plans(a, c);
+    if (status >= 0)
+        status = lay_out(a, c);
+    return status;
 }
 
 static void close_core(dp_attention_t *a)
@@ -125,15 +125,15 @@ static void close_core(dp_attention_t *a)
 
 static dp_status_t use_stream(const attn_pass_t *pass, cudnn_core_t *c)
 {
-    dp_status_t st;
+    dp_status_t status;
 
     if (c->stream == pass->stream)
         return DP_OK;
-    st =
+    status =
         dnn_check(pass->attention->host, &c->dnn, c->dnn.cudnnSetStream(c->handle, pass->stream), "setting the stream");
-    if (st >= 0)
+    if (status >= 0)
         c->stream = pass->stream;
-    return st;
+    return status;
 }
 
 static void *scratch(const attn_tensors_t *t, size_t offset)
@@ -146,13 +146,13 @@ static dp_status_t forward(const attn_pass_t *pass, const attn_tensors_t *t)
     static const int64_t ids[] = {SDPA_Q, SDPA_K, SDPA_V, SDPA_OUT, SDPA_STATS, SDPA_SCALE, SDPA_MASKED};
     cudnn_core_t *c = pass->attention->core;
     void *const pointers[] = {(void *)t->q, (void *)t->k, (void *)t->v, t->out, t->saved, &c->scale, &c->masked};
-    dp_status_t st;
+    dp_status_t status;
 
     if (pass->rehearsal)
         return DP_OK;
-    st = use_stream(pass, c);
-    if (st < 0)
-        return st;
+    status = use_stream(pass, c);
+    if (status < 0)
+        return status;
     return sdpa_plan_run(&c->forward, c->handle, ids, pointers, sizeof(ids) / sizeof(ids[0]), scratch(t, c->workspace));
 }
 
@@ -166,13 +166,13 @@ static dp_status_t backward(const attn_pass_t *pass, const attn_tensors_t *t)
         (void *)t->q, (void *)t->k, (void *)t->v, t->out,    t->saved,   (void *)t->dout, t->dq,
         t->dk,        t->dv,        t->delta,     &c->scale, &c->masked, &c->one,         scratch(t, c->dq_sums)};
     const size_t count = sizeof(ids) / sizeof(ids[0]) - (a->deterministic ? 1 : 0); /* the sums of dq come last */
-    dp_status_t st;
+    dp_status_t status;
 
     if (pass->rehearsal)
         return DP_OK;
-    st = use_stream(pass, c);
-    if (st < 0)
-        return st;
+    status = use_stream(pass, c);
+    if (status < 0)
+        return status;
     return sdpa_plan_run(&c->backward, c->handle, ids, pointers, count, scratch(t, c->workspace));
 }
 

@@ -14,11 +14,11 @@ dp_status_t dnn_load(const dp_host_t *host, dnn_t *dnn)
         CUDNN_SYMBOLS(X)
 #undef X
     };
-    dp_status_t st = cuda_import(host, &source, symbols, sizeof(symbols) / sizeof(symbols[0]));
+    dp_status_t status = cuda_import(host, &source, symbols, sizeof(symbols) / sizeof(symbols[0]));
     size_t version;
 
-    if (st < 0)
-        return st;
+    if (status < 0)
+        return status;
     version = dnn->cudnnGetVersion();
     if (version < OLDEST)
         return DP_FAIL(host, DP_ERR_UNSUPPORTED, "cuDNN %zu is too old: attention needs %d (9.5) or later", version,

@@ -78,13 +78,13 @@ static void remember(const sdpa_graph_t *g, cudnnStatus_t status, sdpa_search_t 
 static dp_status_t read_workspace(sdpa_plan_t *p)
 {
     int64_t bytes = 0, count = 0;
-    dp_status_t st = dnn_check(p->host, p->dnn,
-                               p->dnn->cudnnBackendGetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                                                                CUDNN_TYPE_INT64, 1, &count, &bytes),
-                               "asking for a plan's workspace");
+    dp_status_t status = dnn_check(p->host, p->dnn,
+                                   p->dnn->cudnnBackendGetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                                                    CUDNN_TYPE_INT64, 1, &count, &bytes),
+                                   "asking for a plan's workspace");
 
     p->workspace = bytes > 0 ? (size_t)bytes : 0;
-    return st;
+    return status;
 }
 
 /* True when the configuration became a plan. */
@@ -127,26 +127,26 @@ static void try_all(const sdpa_graph_t *g, bool deterministic, object_t device, 
 static dp_status_t ask(const sdpa_graph_t *g, cudnnBackendHeurMode_t mode, object_t heuristic, object_t device,
                        object_t *candidates, int64_t *count_out)
 {
-    dp_status_t st =
+    dp_status_t status =
         set(g, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &g->graph);
 
-    if (st >= 0)
-        st = set(g, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
-    if (st >= 0 && device != NULL)
-        st = set(g, heuristic, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &device);
-    if (st >= 0)
-        st = check(g, g->dnn->cudnnBackendFinalize(heuristic), "asking for engines");
-    for (int i = 0; i < MAX_CANDIDATES && st >= 0; i++)
-        st = create(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &candidates[i]);
-    if (st >= 0)
-        st = check(g,
-                   g->dnn->cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                                    CUDNN_TYPE_BACKEND_DESCRIPTOR, MAX_CANDIDATES, count_out,
-                                                    candidates),
-                   "asking for engines");
+    if (status >= 0)
+        status = set(g, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+    if (status >= 0 && device != NULL)
+        status = set(g, heuristic, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &device);
+    if (status >= 0)
+        status = check(g, g->dnn->cudnnBackendFinalize(heuristic), "asking for engines");
+    for (int i = 0; i < MAX_CANDIDATES && status >= 0; i++)
+        status = create(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &candidates[i]);
+    if (status >= 0)
+        status = check(g,
+                       g->dnn->cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                                        CUDNN_TYPE_BACKEND_DESCRIPTOR, MAX_CANDIDATES, count_out,
+                                                        candidates),
+                       "asking for engines");
     if (*count_out > MAX_CANDIDATES)
         *count_out = MAX_CANDIDATES;
-    return st;
+    return status;
 }
 
 static dp_status_t search_mode(const sdpa_graph_t *g, cudnnBackendHeurMode_t mode, bool deterministic, object_t device,
@@ -154,39 +154,39 @@ static dp_status_t search_mode(const sdpa_graph_t *g, cudnnBackendHeurMode_t mod
 {
     object_t heuristic = NULL, candidates[MAX_CANDIDATES] = {NULL};
     int64_t count = 0;
-    dp_status_t st = create(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &heuristic);
+    dp_status_t status = create(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &heuristic);
 
-    if (st >= 0)
-        st = ask(g, mode, heuristic, device, candidates, &count);
-    if (st >= 0)
+    if (status >= 0)
+        status = ask(g, mode, heuristic, device, candidates, &count);
+    if (status >= 0)
         try_all(g, deterministic, device, candidates, count, search, p);
     for (int i = 0; i < MAX_CANDIDATES; i++)
         destroy(g->dnn, candidates[i]);
     destroy(g->dnn, heuristic);
-    return st;
+    return status;
 }
 
 dp_status_t sdpa_plan_make(const sdpa_graph_t *g, bool deterministic, cudnnBackendDescriptor_t device,
                            sdpa_search_t *search, sdpa_plan_t *p)
 {
-    dp_status_t st;
+    dp_status_t status;
 
     memset(search, 0, sizeof(*search));
     *p = (sdpa_plan_t){.host = g->host, .dnn = g->dnn};
-    st = search_mode(g, CUDNN_HEUR_MODE_A, deterministic, device, search, p);
+    status = search_mode(g, CUDNN_HEUR_MODE_A, deterministic, device, search, p);
     if (p->plan == NULL && search->candidates == 0)
-        st = search_mode(g, CUDNN_HEUR_MODE_FALLBACK, deterministic, device, search, p);
-    if (st < 0)
-        return st;
+        status = search_mode(g, CUDNN_HEUR_MODE_FALLBACK, deterministic, device, search, p);
+    if (status < 0)
+        return status;
     if (p->plan == NULL)
         return DP_FAIL(g->host, DP_ERR_UNSUPPORTED,
                        "cuDNN %zu has no engine for this attention: of %d candidates %d give run-dependent bits, the "
                        "last of the others said \"%s\"",
                        g->dnn->cudnnGetVersion(), search->candidates, search->passed_over, search->last);
-    st = read_workspace(p);
-    if (st < 0)
+    status = read_workspace(p);
+    if (status < 0)
         sdpa_plan_close(p);
-    return st;
+    return status;
 }
 
 void sdpa_plan_close(sdpa_plan_t *p)
@@ -221,12 +221,12 @@ dp_status_t sdpa_plan_run(const sdpa_plan_t *p, cudnnHandle_t handle, const int6
                           size_t count, void *workspace)
 {
     object_t pack = NULL;
-    cudnnStatus_t status = p->dnn->cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack);
-    dp_status_t st;
+    cudnnStatus_t result = p->dnn->cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack);
+    dp_status_t status;
 
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = run(p, handle, pack, ids, pointers, count, workspace);
-    st = dnn_check(p->host, p->dnn, status, "running attention");
+    if (result == CUDNN_STATUS_SUCCESS)
+        result = run(p, handle, pack, ids, pointers, count, workspace);
+    status = dnn_check(p->host, p->dnn, result, "running attention");
     destroy(p->dnn, pack);
-    return st;
+    return status;
 }

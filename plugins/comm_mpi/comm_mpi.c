@@ -285,7 +285,7 @@ static size_t memory_bytes(dp_comm_t *comm)
 
 static const dp_comm_vt_t table = {
     .struct_size = sizeof(dp_comm_vt_t),
-    .caps = 0,
+    .caps = DP_COMM_CAP_HOSTS,
     .open = mpi_open,
     .close = mpi_close,
     .channel_open = channel_open,

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,12 +18,17 @@
 #include <unistd.h>
 
 #define AREAS_MAX 65536
+#define GONE_NS   2000000000
 #define SEALS     (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 typedef struct head {
     uint64_t nonce[2];
     uint32_t areas;
 } head_t;
+
+/* Between a look at a mapping of this process and counting ourselves among its users nobody may unmap it: a rank whose
+ * open fails lets go while others are on their way to it. */
+static pthread_mutex_t mappings = PTHREAD_MUTEX_INITIALIZER;
 
 static size_t page_bytes(void)
 {
@@ -130,10 +136,12 @@ void segment_drop(segment_t *segment)
     if (segment->base == NULL)
         return;
     segment_close_fd(segment);
+    pthread_mutex_lock(&mappings);
     if (!segment->shared)
         munmap(segment->base, segment->bytes);
-    else if (__atomic_sub_fetch(users_of(segment), 1, __ATOMIC_ACQ_REL) == 0)
+    else if (--*users_of(segment) == 0)
         munmap(segment->base - page_bytes(), page_bytes() + segment->bytes);
+    pthread_mutex_unlock(&mappings);
     segment->base = NULL;
 }
 
@@ -198,8 +206,8 @@ dp_status_t segment_publish(dp_comm_t *comm, const segment_t *segment)
     return comm->boot->put(comm->host, key, &record, sizeof(record));
 }
 
-/* A rank of this process: its own mapping, when there is one at that address. */
-static bool join_mapping(const segment_record_t *record, segment_t *segment_out)
+/* A rank of this process: its own mapping, when there is one at that address. With the mutex. */
+static bool find_mapping(const segment_record_t *record, segment_t *segment_out)
 {
     segment_t segment = {(unsigned char *)(uintptr_t)record->address, record->bytes, true, -1};
     unsigned char resident;
@@ -209,9 +217,28 @@ static bool join_mapping(const segment_record_t *record, segment_t *segment_out)
         mincore(segment.base, page_bytes(), &resident) != 0 ||
         memcmp(segment.base, record->nonce, sizeof(record->nonce)) != 0)
         return false;
-    __atomic_add_fetch(users_of(&segment), 1, __ATOMIC_RELAXED);
+    ++*users_of(&segment);
     *segment_out = segment;
     return true;
+}
+
+static dp_status_t join_mapping(dp_comm_t *comm, int32_t rank, const segment_record_t *record, segment_t *segment_out)
+{
+    const dp_host_t *host = comm->host;
+    dp_signal_t never = {0, 0};
+    dp_status_t status;
+    bool found;
+
+    pthread_mutex_lock(&mappings);
+    found = find_mapping(record, segment_out);
+    pthread_mutex_unlock(&mappings);
+    if (found)
+        return DP_OK;
+    /* it was there: its rank has failed, and is about to tell why */
+    status = host->wait(host, &never, 1, GONE_NS, "a rank that took its memory back");
+    if (status != DP_ERR_TIMEOUT)
+        return status;
+    return DP_FAIL(host, DP_ERR_PROTOCOL, "rank %d announces memory that is not there", comm->world[rank]);
 }
 
 /* Opens the memory of another process, of the size it claims and sealed, so that it cannot shrink under us. */
@@ -300,12 +327,11 @@ dp_status_t segment_import(dp_comm_t *comm, int32_t rank, view_t *view)
         return DP_FAIL(host, DP_ERR_PROTOCOL, "rank %d announces %llu bytes of memory", comm->world[rank],
                        (unsigned long long)record.bytes);
     if (record.pid == (int32_t)getpid() && started_at(getpid(), &started) && started == record.started) {
-        if (!join_mapping(&record, &view->segment))
-            return DP_FAIL(host, DP_ERR_PROTOCOL, "rank %d announces memory that is not there", comm->world[rank]);
+        status = join_mapping(comm, rank, &record, &view->segment);
     } else {
         status = map_foreign(comm, rank, &record, &view->segment);
-        if (status < 0)
-            return status;
     }
+    if (status < 0)
+        return status;
     return read_directory(comm, rank, &record, view);
 }

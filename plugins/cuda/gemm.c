@@ -69,15 +69,15 @@ static dp_status_t describe_matrix(const gemm_t *g, uint32_t dtype, uint32_t row
         {CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count)},
         {CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof(stride)},
     };
-    dp_status_t st =
+    dp_status_t status =
         check(g, g->blas.cublasLtMatrixLayoutCreate(out, data_type(dtype), columns, rows, ld), "describing a matrix");
 
-    for (size_t i = 0; i < sizeof(attributes) / sizeof(attributes[0]) && st >= 0; i++)
-        st = check(g,
-                   g->blas.cublasLtMatrixLayoutSetAttribute(*out, attributes[i].name, attributes[i].value,
-                                                            attributes[i].bytes),
-                   "describing a matrix's batch");
-    return st;
+    for (size_t i = 0; i < sizeof(attributes) / sizeof(attributes[0]) && status >= 0; i++)
+        status = check(g,
+                       g->blas.cublasLtMatrixLayoutSetAttribute(*out, attributes[i].name, attributes[i].value,
+                                                                attributes[i].bytes),
+                       "describing a matrix's batch");
+    return status;
 }
 
 static dp_status_t describe_product(const gemm_t *g, plan_t *plan)
@@ -96,26 +96,26 @@ static dp_status_t describe_product(const gemm_t *g, plan_t *plan)
         {CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &sms, sizeof(sms)},
     };
     const bool wide = k->in == DP_F64;
-    dp_status_t st =
+    dp_status_t status =
         check(g,
               g->blas.cublasLtMatmulDescCreate(&plan->product, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
                                                wide ? CUDA_R_64F : CUDA_R_32F),
               "describing a product");
 
-    for (size_t i = 0; i < sizeof(attributes) / sizeof(attributes[0]) && st >= 0; i++)
-        st = check(g,
-                   g->blas.cublasLtMatmulDescSetAttribute(plan->product, attributes[i].name, attributes[i].value,
-                                                          attributes[i].bytes),
-                   "describing a product's operands");
-    if (st >= 0)
-        st = describe_matrix(g, k->in, k->transpose_a ? k->k : k->m, k->transpose_a ? k->m : k->k, k->lda, k->batch,
-                             k->stride_a, &plan->a);
-    if (st >= 0)
-        st = describe_matrix(g, k->in, k->transpose_b ? k->n : k->k, k->transpose_b ? k->k : k->n, k->ldb, k->batch,
-                             k->stride_b, &plan->b);
-    if (st >= 0)
-        st = describe_matrix(g, k->out, k->m, k->n, k->ldc, k->batch, k->stride_c, &plan->c);
-    return st;
+    for (size_t i = 0; i < sizeof(attributes) / sizeof(attributes[0]) && status >= 0; i++)
+        status = check(g,
+                       g->blas.cublasLtMatmulDescSetAttribute(plan->product, attributes[i].name, attributes[i].value,
+                                                              attributes[i].bytes),
+                       "describing a product's operands");
+    if (status >= 0)
+        status = describe_matrix(g, k->in, k->transpose_a ? k->k : k->m, k->transpose_a ? k->m : k->k, k->lda, k->batch,
+                                 k->stride_a, &plan->a);
+    if (status >= 0)
+        status = describe_matrix(g, k->in, k->transpose_b ? k->n : k->k, k->transpose_b ? k->k : k->n, k->ldb, k->batch,
+                                 k->stride_b, &plan->b);
+    if (status >= 0)
+        status = describe_matrix(g, k->out, k->m, k->n, k->ldc, k->batch, k->stride_c, &plan->c);
+    return status;
 }
 
 /* Split sums only in the accumulator's type: others would round to the output's type on the way. */
@@ -136,14 +136,14 @@ static dp_status_t set_preferences(const gemm_t *g, const plan_key_t *k, size_t 
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &k->alignment, sizeof(k->alignment)},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &k->alignment, sizeof(k->alignment)},
     };
-    dp_status_t st = DP_OK;
+    dp_status_t status = DP_OK;
 
-    for (size_t i = 0; i < sizeof(attributes) / sizeof(attributes[0]) && st >= 0; i++)
-        st = check(g,
-                   g->blas.cublasLtMatmulPreferenceSetAttribute(preference, attributes[i].name, attributes[i].value,
-                                                                attributes[i].bytes),
-                   "stating a preference");
-    return st;
+    for (size_t i = 0; i < sizeof(attributes) / sizeof(attributes[0]) && status >= 0; i++)
+        status = check(g,
+                       g->blas.cublasLtMatmulPreferenceSetAttribute(preference, attributes[i].name, attributes[i].value,
+                                                                    attributes[i].bytes),
+                       "stating a preference");
+    return status;
 }
 
 static dp_status_t search(const gemm_t *g, plan_t *plan, size_t limit)
@@ -152,27 +152,27 @@ static dp_status_t search(const gemm_t *g, plan_t *plan, size_t limit)
     cublasLtMatmulPreference_t preference = NULL;
     cublasLtMatmulHeuristicResult_t found;
     int count = 0;
-    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
-    dp_status_t st = check(g, g->blas.cublasLtMatmulPreferenceCreate(&preference), "making a preference");
+    cublasStatus_t result = CUBLAS_STATUS_SUCCESS;
+    dp_status_t status = check(g, g->blas.cublasLtMatmulPreferenceCreate(&preference), "making a preference");
 
-    if (st < 0)
-        return st;
+    if (status < 0)
+        return status;
     memset(&found, 0, sizeof(found));
-    st = set_preferences(g, k, limit, preference);
-    if (st >= 0)
-        status = g->blas.cublasLtMatmulAlgoGetHeuristic(g->handle, plan->product, plan->b, plan->a, plan->c, plan->c,
+    status = set_preferences(g, k, limit, preference);
+    if (status >= 0)
+        result = g->blas.cublasLtMatmulAlgoGetHeuristic(g->handle, plan->product, plan->b, plan->a, plan->c, plan->c,
                                                         preference, 1, &found, &count);
     g->blas.cublasLtMatmulPreferenceDestroy(preference);
-    if (st < 0)
-        return st;
-    if (status == CUBLAS_STATUS_SUCCESS && count > 0)
-        status = found.state;
-    if (status != CUBLAS_STATUS_SUCCESS || count == 0)
+    if (status < 0)
+        return status;
+    if (result == CUBLAS_STATUS_SUCCESS && count > 0)
+        result = found.state;
+    if (result != CUBLAS_STATUS_SUCCESS || count == 0)
         return DP_FAIL(g->host, DP_ERR_UNSUPPORTED,
                        "cuBLASLt knows no product %u x %u x %u, batch %u, types %u to %u, rows of %lld, %lld, %lld "
                        "elements, pointers aligned to %u bytes, %zu bytes of workspace: %s",
                        k->m, k->n, k->k, k->batch, k->in, k->out, (long long)k->lda, (long long)k->ldb,
-                       (long long)k->ldc, k->alignment, limit, g->blas.cublasLtGetStatusString(status));
+                       (long long)k->ldc, k->alignment, limit, g->blas.cublasLtGetStatusString(result));
     plan->algorithm = found.algo;
     plan->workspace = found.workspaceSize;
     return DP_OK;
@@ -235,17 +235,17 @@ static dp_status_t make_room(gemm_t *g)
 static dp_status_t plan_for(gemm_t *g, const plan_key_t *key, size_t limit, const plan_t **plan_out)
 {
     plan_t made = {.key = *key}, *slot = g->slots == 0 ? NULL : find_slot(g->plans, g->slots, key);
-    dp_status_t st;
+    dp_status_t status;
 
     if (slot == NULL || slot->key.m == 0) {
-        st = make_room(g);
-        if (st >= 0)
-            st = describe_product(g, &made);
-        if (st >= 0)
-            st = search(g, &made, limit);
-        if (st < 0) {
+        status = make_room(g);
+        if (status >= 0)
+            status = describe_product(g, &made);
+        if (status >= 0)
+            status = search(g, &made, limit);
+        if (status < 0) {
             destroy_plan(g, &made);
-            return st;
+            return status;
         }
         slot = find_slot(g->plans, g->slots, key);
         *slot = made;
@@ -305,18 +305,18 @@ static uint32_t element_bytes(const plan_key_t *key)
 dp_status_t gemm_prepare(gemm_t *g, const gemm_shape_t *shape)
 {
     plan_key_t key;
-    dp_status_t st = make_key(g, shape, &key);
+    dp_status_t status = make_key(g, shape, &key);
 
-    if (st < 0)
-        return st;
+    if (status < 0)
+        return status;
     key.alignment = VECTOR_BYTES;
-    st = plan_for(g, &key, g->limit, NULL);
-    if (st < 0)
-        return st;
+    status = plan_for(g, &key, g->limit, NULL);
+    if (status < 0)
+        return status;
     /* Most callers never need this one: if there is none, the call that does will say so. */
     key.alignment = element_bytes(&key);
-    st = plan_for(g, &key, g->limit, NULL);
-    return st == DP_ERR_UNSUPPORTED ? DP_OK : st;
+    status = plan_for(g, &key, g->limit, NULL);
+    return status == DP_ERR_UNSUPPORTED ? DP_OK : status;
 }
 
 static bool is_aligned(const void *pointer, int64_t stride, dp_dtype_t dtype)
@@ -331,17 +331,17 @@ dp_status_t gemm_run(gemm_t *g, const gemm_shape_t *shape, const gemm_operands_t
     const plan_t *plan;
     plan_key_t key;
     void *workspace = NULL;
-    dp_status_t st = make_key(g, shape, &key);
+    dp_status_t status = make_key(g, shape, &key);
 
-    if (st < 0)
-        return st;
+    if (status < 0)
+        return status;
     key.alignment = is_aligned(o->a, key.stride_a, shape->in) && is_aligned(o->b, key.stride_b, shape->in) &&
                             is_aligned(o->c, key.stride_c, shape->out)
                         ? VECTOR_BYTES
                         : element_bytes(&key);
-    st = plan_for(g, &key, g->workspace, &plan);
-    if (st < 0)
-        return st;
+    status = plan_for(g, &key, g->workspace, &plan);
+    if (status < 0)
+        return status;
     if (plan->workspace > 0) {
         if (o->workspace == NULL)
             return DP_FAIL(g->host, DP_ERR_INVALID, "cuda: a product needs %zu bytes of workspace, none were given",
@@ -364,17 +364,17 @@ size_t gemm_workspace(const gemm_t *g)
 dp_status_t gemm_open(const dp_host_t *host, uint32_t sms, size_t workspace_limit, gemm_t **gemm_out)
 {
     gemm_t *g = host->allocate(host, sizeof(*g), 64);
-    dp_status_t st;
+    dp_status_t status;
 
     if (g == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "cuda: no memory for plans of matrix products");
     *g = (gemm_t){.host = host, .sms = sms, .limit = workspace_limit != 0 ? workspace_limit : DEFAULT_WORKSPACE};
-    st = blas_load(host, &g->blas);
-    if (st >= 0)
-        st = check(g, g->blas.cublasLtCreate(&g->handle), "opening it");
-    if (st < 0) {
+    status = blas_load(host, &g->blas);
+    if (status >= 0)
+        status = check(g, g->blas.cublasLtCreate(&g->handle), "opening it");
+    if (status < 0) {
         host->release(host, g);
-        return st;
+        return status;
     }
     *gemm_out = g;
     return DP_OK;

@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
 # check_archive.sh: what libdualpipe.a may ask of the world: libc, libm, threads and dl; no standard output, no end of the
-# process, no allocation past the hooks. What it offers begins with dp_.
+# process, no allocation past the hooks. What it offers begins with dp_, what libdualpipe_conform.a offers with conform_ too.
 set -eu
 
 archive=$DP_TEST_BUILDDIR/libdualpipe.a
@@ -37,6 +37,13 @@ forbid "unsafe or not reentrant" "" "gets|strcpy|strcat|sprintf|vsprintf|strtok|
 foreign=$($NM -g --defined-only "$archive" 2>/dev/null | awk 'NF == 3 && $3 !~ /^dp_/ && $3 !~ /^(__|_ZN|\.)/ {print $3}')
 if [ -n "$foreign" ]; then
     echo "names outside dp_*:" $foreign
+    failures=$((failures + 1))
+fi
+
+foreign=$($NM -g --defined-only "$DP_TEST_BUILDDIR/libdualpipe_conform.a" 2>/dev/null |
+    awk 'NF == 3 && $3 !~ /^(dp_|conform_)/ && $3 !~ /^(__|_ZN|\.)/ {print $3}')
+if [ -n "$foreign" ]; then
+    echo "names of the suites outside conform_*:" $foreign
     failures=$((failures + 1))
 fi
 

@@ -8,7 +8,7 @@
 #   number_ignored   both ends count their calls and refuse any other number (any_number_taken), so what is on the wire
 #                    cannot differ
 # Faults of tables that are gone: abort of an instance ignored or missing, a barrier that is empty or does half; a job's abort
-# that is ignored is aborts_ignored. A function that is missing is refused by whoever loads the plugin.
+# that is ignored is aborts_ignored.
 set -eu
 
 suite="${TEST_WRAPPER:-} $DP_TEST_BUILDDIR/tests/conform/test_conform_comm --mode threads"
@@ -34,6 +34,9 @@ fails() { # PLUGIN FAULT CASES OUT: each of the cases fails
 passes() { # PLUGIN FAULT CASES OUT
     run "$@" || echo "$1 with $2 is said to be sound: $(cat "$4")"
 }
+refused() { # PLUGIN FAULT WORDS OUT: whoever loads the table says what is wrong with it
+    run "$1" "$2" "" "$4" && echo "$1 with $2 is loaded" || grep -q "$3" "$4" || echo "$1 with $2: $(cat "$4")"
+}
 caught() { # PLUGIN FAULT CASE...
     plugin=$1 fault=$2
     shift 2
@@ -46,8 +49,12 @@ equivalent() { # PLUGIN FAULT CASE...
 }
 $suite --plugin "$DP_TEST_MOCKS/mock_comm_threads.so" >"$work/out" 2>&1 || { cat "$work/out"; exit 1; }
 
-# what a message is
+# what a table holds
 m=mock_comm_matched
+try refused $m bundle_begin_is_missing "dp.comm/1 has no bundle_begin"
+try refused $m a_function_is_missing "dp.comm/1 has no release"
+
+# what a message is
 caught $m tag_ignored a_message_of_another_step_is_refused a_message_of_another_microbatch_is_refused \
     a_message_of_another_size_is_refused
 caught $m step_ignored a_message_of_another_step_is_refused

@@ -11,10 +11,10 @@
 static inline void fuzz_check_program(const dp_program_t *p)
 {
     dp_verify_report_t report = {.struct_size = sizeof(report)};
-    dp_status_t st = dp_program_verify(p, &report);
+    dp_status_t status = dp_program_verify(p, &report);
 
-    FUZZ_REQUIRE(st == DP_OK || st == DP_ERR_REJECTED);
-    if (st < 0)
+    FUZZ_REQUIRE(status == DP_OK || status == DP_ERR_REJECTED);
+    if (status < 0)
         return;
     if (p->transport == DP_TRANSPORT_CREDITS) {
         FUZZ_REQUIRE(ex_run(p, EX_CREDITS, 1));
@@ -26,20 +26,20 @@ static inline void fuzz_check_program(const dp_program_t *p)
 
 static inline void fuzz_check_schedule(const dp_schedule_t *s)
 {
-    dp_status_t st = dp_schedule_verify(s);
+    dp_status_t status = dp_schedule_verify(s);
     dp_program_t *p = NULL;
 
-    FUZZ_REQUIRE(st == DP_OK || st == DP_ERR_REJECTED);
-    if (st < 0 || s->first[s->ranks] > 400)
+    FUZZ_REQUIRE(status == DP_OK || status == DP_ERR_REJECTED);
+    if (status < 0 || s->first[s->ranks] > 400)
         return;
     for (int32_t k = 0; k < 4; k++) {
         dp_lower_options_t options = {.struct_size = sizeof(options),
                                       .transport = k < 2 ? DP_TRANSPORT_CREDITS : DP_TRANSPORT_BUNDLES,
                                       .slots = 1 + k % 2};
 
-        st = dp_program_lower(s, &options, &p);
-        FUZZ_REQUIRE(st == DP_OK || st == DP_ERR_REJECTED); /* messages of a channel in different orders */
-        if (st == DP_OK)
+        status = dp_program_lower(s, &options, &p);
+        FUZZ_REQUIRE(status == DP_OK || status == DP_ERR_REJECTED); /* messages of a channel in different orders */
+        if (status == DP_OK)
             fuzz_check_program(p);
         dp_program_free(p);
     }
@@ -70,15 +70,15 @@ static inline void fuzz_check_reader(fuzz_read_fn read, fuzz_write_fn write, con
 {
     dp_schedule_t *s = NULL, *back = NULL;
     fuzz_text_t a = {0}, b = {0};
-    dp_status_t st = read("fuzz", (const char *)data, bytes, &s);
+    dp_status_t status = read("fuzz", (const char *)data, bytes, &s);
 
-    FUZZ_REQUIRE(st == DP_OK || (st == DP_ERR_INVALID && s == NULL));
-    if (st < 0)
+    FUZZ_REQUIRE(status == DP_OK || (status == DP_ERR_INVALID && s == NULL));
+    if (status < 0)
         return;
     FUZZ_REQUIRE(write(s, -1, fuzz_append, &a) == DP_OK);
-    st = read("again", a.bytes, a.used, &back);
-    FUZZ_REQUIRE(st == DP_OK || !always);
-    if (st == DP_OK) {
+    status = read("again", a.bytes, a.used, &back);
+    FUZZ_REQUIRE(status == DP_OK || !always);
+    if (status == DP_OK) {
         FUZZ_REQUIRE(write(back, -1, fuzz_append, &b) == DP_OK);
         FUZZ_REQUIRE(a.used == b.used && memcmp(a.bytes, b.bytes, a.used) == 0);
     }

@@ -27,8 +27,8 @@ static layer_t small(dp_dtype_t dtype)
 static bool begin(block_t *b, lab_t *lab, const layer_t *layer, pass_t *p)
 {
     memset(b, 0, sizeof(*b));
-    CHECK(lab->t, block_open(b, lab, layer, 5) || conform_failed(lab->t), "%s", conform_last_error());
-    return !conform_failed(lab->t) && pass_open(p, b, 0);
+    CHECK(lab->t, conform_block_open(b, lab, layer, 5) || conform_failed(lab->t), "%s", conform_last_error());
+    return !conform_failed(lab->t) && conform_pass_open(p, b, 0);
 }
 
 /* More queries than one block of scores holds, and fewer heads at a time than there are; wide heads. */
@@ -37,7 +37,7 @@ static void blocks_of_scores_add_up(conform_t *t)
     static const char *const budgets[] = {"1", "100000", "1000000000"};
     lab_t lab;
 
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     for (int i = 0; i < 9; i++) {
         const layer_t layer = {.dtype = dtypes[i / 3],
@@ -52,11 +52,12 @@ static void blocks_of_scores_add_up(conform_t *t)
         block_t b;
 
         setenv("DUALPIPE_ATTENTION_SCORE_BYTES", budgets[i % 3], 1);
-        if (!begin(&b, &lab, &layer, &p) || !pass_run(&p, FORWARD, WEIGHT) || !pass_output_is_right(&p) ||
-            !gradients_are_right(&b, &all, 1, false) || !pass_close(&p) || !block_close(&b))
+        if (!begin(&b, &lab, &layer, &p) || !conform_pass_run(&p, FORWARD, WEIGHT) ||
+            !conform_pass_output_is_right(&p) || !conform_gradients_are_right(&b, &all, 1, false) ||
+            !conform_pass_close(&p) || !conform_block_close(&b))
             return;
     }
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 static void heads_of_many_widths(conform_t *t)
@@ -67,7 +68,7 @@ static void heads_of_many_widths(conform_t *t)
                                         {1, 50, 16, 2, 2, 192, 128}};
     lab_t lab;
 
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     for (int i = 0; i < 9; i++) {
         const uint32_t *s = sizes[i % 3];
@@ -82,11 +83,12 @@ static void heads_of_many_widths(conform_t *t)
         pass_t p, *all = &p;
         block_t b;
 
-        if (!begin(&b, &lab, &layer, &p) || !pass_run(&p, FORWARD, WEIGHT) || !pass_output_is_right(&p) ||
-            !gradients_are_right(&b, &all, 1, false) || !pass_close(&p) || !block_close(&b))
+        if (!begin(&b, &lab, &layer, &p) || !conform_pass_run(&p, FORWARD, WEIGHT) ||
+            !conform_pass_output_is_right(&p) || !conform_gradients_are_right(&b, &all, 1, false) ||
+            !conform_pass_close(&p) || !conform_block_close(&b))
             return;
     }
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 static const void *share_of_112(const dp_host_t *h, const char *id)
@@ -111,7 +113,7 @@ static void a_step_searches_for_nothing(conform_t *t)
     }
     *(void **)&searches = dlsym(library, "fake_cublaslt_searches");
     *(void **)&sms = dlsym(library, "fake_cublaslt_last_sms");
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     ((dp_host_t *)lab.host)->get_service = share_of_112;
     for (int i = 0; i < 3; i++) {
@@ -122,15 +124,15 @@ static void a_step_searches_for_nothing(conform_t *t)
         if (!begin(&b, &lab, &layer, &p))
             return;
         before = searches();
-        if (!pass_run(&p, FORWARD, WEIGHT))
+        if (!conform_pass_run(&p, FORWARD, WEIGHT))
             return;
         EXPECT(t, searches() == before, "a step searched %lu times", searches() - before);
         EXPECT(t, sms() == 112, "a product was found for %d multiprocessors, the share is 112", sms());
-        if (!pass_close(&p) || !block_close(&b))
+        if (!conform_pass_close(&p) || !conform_block_close(&b))
             return;
     }
     dlclose(library);
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* NaN is for the engine to find, not for a kernel to hide. */
@@ -138,7 +140,7 @@ static void nan_shows_from_its_token_on(conform_t *t)
 {
     lab_t lab;
 
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     for (int i = 0; i < 3; i++) {
         const layer_t layer = small(dtypes[i]);
@@ -149,24 +151,24 @@ static void nan_shows_from_its_token_on(conform_t *t)
         if (!begin(&b, &lab, &layer, &p))
             return;
         p.xs[0][9 * 12 + 2] = NAN;
-        if (!area_write(&lab, &p.x, p.xs[0]))
+        if (!conform_area_write(&lab, &p.x, p.xs[0]))
             return;
-        EXPECT_OK(t, pass_call(&p, 0));
-        if (!lab_wait(&lab, 0, "forward") || (y = area_read(&lab, &p.y)) == NULL)
+        EXPECT_OK(t, conform_pass_call(&p, 0));
+        if (!conform_lab_wait(&lab, 0, "forward") || (y = conform_area_read(&lab, &p.y)) == NULL)
             return;
         for (size_t k = 9 * 12; k < 42 * 12; k++)
             EXPECT(t, isnan(y[k]) == (k < 21 * 12), "token 9 has a NaN, the output of token %zu of %d is %g", k / 12,
                    42, y[k]);
         free(y);
-        if (!pass_close(&p) || !block_close(&b))
+        if (!conform_pass_close(&p) || !conform_block_close(&b))
             return;
     }
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 static bool refused(lab_t *lab, const layer_t *layer, dp_status_t status, const char *text)
 {
-    block_t b = {.lab = lab, .kind = kernel_kind(lab->t), .layer = *layer};
+    block_t b = {.lab = lab, .kind = conform_kernel_kind(lab->t), .layer = *layer};
     dp_status_t came;
 
     conform_forget_error();
@@ -184,7 +186,7 @@ static void refusals_name_the_setting(conform_t *t)
     layer_t l;
     lab_t lab;
 
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
 #define REFUSED(change, status, text)                                                                                  \
     do {                                                                                                               \
@@ -210,7 +212,7 @@ static void refusals_name_the_setting(conform_t *t)
     unsetenv("DUALPIPE_ATTENTION_SCORE_BYTES");
     setenv("DUALPIPE_CUBLASLT", "/nowhere/libcublasLt.so.13", 1);
     REFUSED((void)0, DP_ERR_UNSUPPORTED, "DUALPIPE_CUBLASLT");
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 static const conform_case_t cases[] = {

@@ -15,7 +15,7 @@ static void shapes_of_models(conform_t *t)
     };
     lab_t lab;
 
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     for (uint32_t i = 0; i < 12; i++) {
         const uint32_t *s = sizes[i / 2];
@@ -30,12 +30,13 @@ static void shapes_of_models(conform_t *t)
         block_t b = {.deterministic = i % 2};
         pass_t p, *all = &p;
 
-        EXPECT(t, block_open(&b, &lab, &layer, 3), "%s", conform_last_error());
-        if (!pass_open(&p, &b, 0) || !pass_run(&p, FORWARD, WEIGHT) || !pass_output_is_right(&p) ||
-            (i % 2 == 0 && !gradients_are_right(&b, &all, 1, false)) || !pass_close(&p) || !block_close(&b))
+        EXPECT(t, conform_block_open(&b, &lab, &layer, 3), "%s", conform_last_error());
+        if (!conform_pass_open(&p, &b, 0) || !conform_pass_run(&p, FORWARD, WEIGHT) ||
+            !conform_pass_output_is_right(&p) || (i % 2 == 0 && !conform_gradients_are_right(&b, &all, 1, false)) ||
+            !conform_pass_close(&p) || !conform_block_close(&b))
             return;
     }
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* Rounds of all calls of one instance: the same bits, whatever lies about. */
@@ -53,36 +54,37 @@ static void deterministic_is_the_same_bits(conform_t *t)
     block_t b = {.deterministic = 1};
     lab_t lab;
 
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
-    EXPECT(t, block_open(&b, &lab, &layer, 3), "%s", conform_last_error());
+    EXPECT(t, conform_block_open(&b, &lab, &layer, 3), "%s", conform_last_error());
     for (int i = 0; i < 10; i++) {
         pass_t p;
 
-        if (!area_write(&lab, &b.grads, b.before) || !pass_open(&p, &b, 0) || !pass_run(&p, FORWARD, WEIGHT))
+        if (!conform_area_write(&lab, &b.grads, b.before) || !conform_pass_open(&p, &b, 0) ||
+            !conform_pass_run(&p, FORWARD, WEIGHT))
             return;
         for (int k = 0; k < 2; k++) {
             const area_t *area = k == 0 ? &p.dx : &b.grads;
 
-            again = area_bytes(&lab, area);
+            again = conform_area_bytes(&lab, area);
             EXPECT(t, again != NULL && (i == 0 || memcmp(first[k], again, area->bytes) == 0),
                    "round %d has other bits of %s", i, k == 0 ? "dx" : "gradients");
             free(i == 0 ? NULL : again);
             first[k] = i == 0 ? again : first[k];
         }
-        if (!pass_close(&p))
+        if (!conform_pass_close(&p))
             return;
     }
     free(first[0]);
     free(first[1]);
-    if (!block_close(&b))
+    if (!conform_block_close(&b))
         return;
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 static bool refused(lab_t *lab, dp_dtype_t dtype, uint32_t head_dim, const char *text)
 {
-    block_t b = {.lab = lab, .kind = kernel_kind(lab->t)};
+    block_t b = {.lab = lab, .kind = conform_kernel_kind(lab->t)};
 
     b.layer = (layer_t){
         .dtype = dtype, .batch = 1, .sequence = 16, .hidden = 16, .heads = 2, .kv_heads = 2, .head_dim = head_dim};
@@ -96,13 +98,13 @@ static void refusals_name_the_setting(conform_t *t)
 {
     lab_t lab;
 
-    if (!lab_open(&lab, t) || !refused(&lab, DP_F32, 64, "DP_F32") || !refused(&lab, DP_BF16, 12, "head_dim is 12") ||
-        !refused(&lab, DP_BF16, 264, "head_dim is 264"))
+    if (!conform_lab_open(&lab, t) || !refused(&lab, DP_F32, 64, "DP_F32") ||
+        !refused(&lab, DP_BF16, 12, "head_dim is 12") || !refused(&lab, DP_BF16, 264, "head_dim is 264"))
         return;
     setenv("DUALPIPE_CUDNN", "/nowhere/libcudnn.so.9", 1);
     if (!refused(&lab, DP_BF16, 64, "DUALPIPE_CUDNN"))
         return;
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 static const conform_case_t cases[] = {

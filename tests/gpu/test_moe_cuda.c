@@ -26,7 +26,7 @@ static void each_way_of_multiplying(conform_t *t)
     };
     lab_t lab;
 
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     for (int way = 0; way < 3; way++)
         for (int i = 0; i < 3 * 4; i++) {
@@ -40,7 +40,7 @@ static void each_way_of_multiplying(conform_t *t)
             if (!moe_try(&lab, &b, &layer) || !moe_layer_is_right(&b, false))
                 return;
         }
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 static void larger_products(conform_t *t)
@@ -56,7 +56,7 @@ static void larger_products(conform_t *t)
     };
     lab_t lab;
 
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     for (int i = 0; i < 4; i++) {
         block_t b = {0};
@@ -65,7 +65,7 @@ static void larger_products(conform_t *t)
         if (!moe_try(&lab, &b, &products[i].layer) || !moe_layer_is_right(&b, false))
             return;
     }
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* y, dx and gradients of one micro-batch; captured: each call on the compute lane as a graph of its own. */
@@ -75,31 +75,31 @@ static bool results(lab_t *lab, const layer_t *layer, bool captured, double *out
     block_t b = {0};
     pass_t p;
 
-    if (!moe_try(lab, &b, layer) || !pass_open(&p, &b, 0))
+    if (!moe_try(lab, &b, layer) || !conform_pass_open(&p, &b, 0))
         return false;
     for (int i = 0; i < b.kind->nsteps; i++) {
         dp_graph_t *graph;
 
         if (!captured || b.kind->steps[i].lane == 1) { /* the suite's exchanges wait on the host */
-            if (!pass_step(&p, i))
+            if (!conform_pass_step(&p, i))
                 return false;
             continue;
         }
         CHECK_OK(lab->t, vt->capture_begin(lab->lanes[0]), "capture_begin");
-        CHECK_OK(lab->t, pass_call(&p, i), "%s while its stream is captured", b.kind->steps[i].name);
+        CHECK_OK(lab->t, conform_pass_call(&p, i), "%s while its stream is captured", b.kind->steps[i].name);
         CHECK_OK(lab->t, vt->capture_end(lab->lanes[0], &graph), "capture_end");
         CHECK_OK(lab->t, vt->graph_launch(graph, lab->lanes[0]), "graph_launch");
-        if (!lab_wait(lab, 0, b.kind->steps[i].name))
+        if (!conform_lab_wait(lab, 0, b.kind->steps[i].name))
             return false;
         vt->graph_close(graph);
     }
     for (int i = 0; i < 3; i++) {
         const area_t *area = i == 0 ? &p.y : i == 1 ? &p.dx : &b.grads;
 
-        out[i] = area_read(lab, area);
-        counts[i] = area_count(area);
+        out[i] = conform_area_read(lab, area);
+        counts[i] = conform_area_count(area);
     }
-    return pass_close(&p) && block_close(&b);
+    return conform_pass_close(&p) && conform_block_close(&b);
 }
 
 static void calls_can_be_captured(conform_t *t)
@@ -109,7 +109,7 @@ static void calls_can_be_captured(conform_t *t)
     size_t counts[3];
     lab_t lab;
 
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     for (int way = 0; way < 2; way++) {
         setenv("DUALPIPE_MOE_PRODUCTS", ways[way], 1);
@@ -122,7 +122,7 @@ static void calls_can_be_captured(conform_t *t)
             free(captured[i]);
         }
     }
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* They round the same numbers in the same places; only the order of their sums differs. */
@@ -134,7 +134,7 @@ static void tensor_cores_are_plain_products(conform_t *t)
     size_t counts[3];
     lab_t lab;
 
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     setenv("DUALPIPE_MOE_PRODUCTS", "plain", 1);
     if (!results(&lab, &layer, false, plain, counts))
@@ -156,7 +156,7 @@ static void tensor_cores_are_plain_products(conform_t *t)
     }
     for (int i = 0; i < 3; i++)
         free(plain[i]);
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* ---- room ---- */
@@ -170,7 +170,7 @@ static void room_follows_the_capacity(conform_t *t)
     } cases[] = {{8, 1, 14}, {2, 1, 4}, {2, 2, 7}, {2, 1.5F, 6}, {2, 100, 14}, {1, 0.125F, 1}};
     lab_t lab;
 
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         const layer_t layer = moe_layer(DP_F64, 7, 5, 8, cases[i].top_k, 3, 0);
@@ -178,13 +178,13 @@ static void room_follows_the_capacity(conform_t *t)
 
         if (!moe_try(&lab, &b, &layer))
             return;
-        EXPECT(t, exchanges_config(b.comm, 0)->capacity_rows == cases[i].rows,
+        EXPECT(t, conform_exchanges_config(b.comm, 0)->capacity_rows == cases[i].rows,
                "capacity %g with top_k %u makes room for %u rows, not %u", (double)cases[i].capacity, cases[i].top_k,
-               exchanges_config(b.comm, 0)->capacity_rows, cases[i].rows);
-        if (!block_close(&b))
+               conform_exchanges_config(b.comm, 0)->capacity_rows, cases[i].rows);
+        if (!conform_block_close(&b))
             return;
     }
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 static void less_room_takes_less_memory(conform_t *t)
@@ -193,15 +193,15 @@ static void less_room_takes_less_memory(conform_t *t)
     block_t all = {.ranks = 4}, less = {.ranks = 4, .capacity = 1.25F};
     lab_t lab;
 
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     if (!moe_try(&lab, &all, &layer) || !moe_try(&lab, &less, &layer))
         return;
     EXPECT(t, less.sizes.saved_bytes < all.sizes.saved_bytes / 2, "%zu bytes of %zu with a capacity of 1.25",
            less.sizes.saved_bytes, all.sizes.saved_bytes);
-    if (!block_close(&all) || !block_close(&less))
+    if (!conform_block_close(&all) || !conform_block_close(&less))
         return;
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* Twice an even share is enough here; what is not there is not missed. */
@@ -209,7 +209,7 @@ static void less_room_is_enough(conform_t *t)
 {
     lab_t lab;
 
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     for (int i = 0; i < 6; i++) {
         const layer_t layer = moe_layer(dtypes[i % 3], 64, 16, 8, 2, 8, 1);
@@ -220,7 +220,7 @@ static void less_room_is_enough(conform_t *t)
         if (!conform_meet(t) || !moe_try(&lab, &b, &layer) || !moe_layer_is_right(&b, false))
             return;
     }
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* A rank that sends more than there is room for, whatever the exchange says of it. */
@@ -237,7 +237,7 @@ static void too_many_rows_from_a_rank(conform_t *t)
     block_t b = {0};
     lab_t lab;
 
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     lab.tamper = three_times_as_many;
     if (moe_try(&lab, &b, &layer))
@@ -246,16 +246,16 @@ static void too_many_rows_from_a_rank(conform_t *t)
 
 static void a_way_that_is_none_is_refused(conform_t *t)
 {
-    block_t b = {.kind = kernel_kind(t), .layer = moe_layer(DP_F32, 7, 5, 8, 2, 3, 1)};
+    block_t b = {.kind = conform_kernel_kind(t), .layer = moe_layer(DP_F32, 7, 5, 8, 2, 3, 1)};
     lab_t lab;
 
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     b.lab = &lab;
     setenv("DUALPIPE_MOE_PRODUCTS", "magic", 1);
     EXPECT_STATUS(t, b.kind->open(&b), DP_ERR_INVALID, "open with DUALPIPE_MOE_PRODUCTS=magic");
     EXPECT(t, strstr(conform_last_error(), "DUALPIPE_MOE_PRODUCTS=magic") != NULL, "%s", conform_last_error());
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 static const conform_case_t cases[] = {

@@ -119,7 +119,8 @@ hosts_boot() { # HOST
     # the table of rules begins with that of local addresses; hosts_firewall has to come before it
     hosts_run "$1" sh -c 'ip rule add pref 100 lookup local && ip rule del pref 0
         { ip -6 rule add pref 100 lookup local && ip -6 rule del pref 0; } 2>/dev/null
-        echo 0 >/proc/sys/net/ipv4/ip_early_demux'
+        echo 0 >/proc/sys/net/ipv4/ip_early_demux
+        echo 1 >/proc/sys/net/ipv4/tcp_orphan_retries'
 }
 
 hosts_address() {
@@ -214,20 +215,26 @@ hosts_plug() {
     hosts_ports "$1" up
 }
 
+# Numbers of the processes whose namespace (pid, net, pid_for_children) is that one.
+hosts_inside() { # KIND SPACE
+    # shellcheck disable=SC2012
+    ls -l /proc/[0-9]*/ns/"$1" 2>/dev/null | sed -n "s|.* /proc/\([0-9]*\)/ns/$1 -> $(echo "$2" | sed 's/[][]/\\&/g')\$|\1|p"
+}
+hosts_space() { # HOST
+    readlink "/proc/$(cat "$hosts_work/pid.$1")/ns/pid"
+}
 hosts_signal() { # HOST SIGNAL: to all its processes but the first
-    hosts_space=$(readlink "/proc/$(cat "$hosts_work/pid.$1")/ns/pid")
-    for hosts_proc in /proc/[0-9]*; do
-        [ "$(readlink "$hosts_proc/ns/pid" 2>/dev/null)" = "$hosts_space" ] || continue
-        [ "${hosts_proc#/proc/}" = "$(cat "$hosts_work/pid.$1")" ] || kill -s "$2" "${hosts_proc#/proc/}" 2>/dev/null
+    for hosts_proc in $(hosts_inside pid "$(hosts_space "$1")"); do
+        [ "$hosts_proc" = "$(cat "$hosts_work/pid.$1")" ] || kill -s "$2" "$hosts_proc" 2>/dev/null
     done
     # each nsenter stops with the process that it waits for
-    [ "$2" != CONT ] || kill -s CONT $(hosts_guards "$hosts_space") 2>/dev/null
+    # shellcheck disable=SC2046
+    [ "$2" != CONT ] || kill -s CONT $(hosts_guards "$(hosts_space "$1")") 2>/dev/null
 }
 # Processes outside whose children live in that PID namespace: they have to take in those that end.
 hosts_guards() { # SPACE
-    for hosts_proc in /proc/[0-9]*; do
-        [ "$(readlink "$hosts_proc/ns/pid_for_children" 2>/dev/null)" != "$1" ] ||
-            [ "$(readlink "$hosts_proc/ns/pid" 2>/dev/null)" = "$1" ] || echo "${hosts_proc#/proc/}"
+    for hosts_proc in $(hosts_inside pid_for_children "$1"); do
+        [ "$(readlink "/proc/$hosts_proc/ns/pid" 2>/dev/null)" = "$1" ] || echo "$hosts_proc"
     done
 }
 hosts_stop() {
@@ -254,11 +261,9 @@ hosts_crash() { # HOST
         rm -f "$hosts_work/cable.$1.pid"
     fi
     hosts_destroy "$(cat "$hosts_work/pid.$1")"
-    # the kernel takes a network down some time after its last process
-    hosts_tries=200
-    while hosts_switch 'ip link show p$1n0 >/dev/null 2>&1' "$1" && [ $hosts_tries -gt 0 ]; do
-        hosts_tries=$((hosts_tries - 1))
-        sleep 0.05
+    # the kernel keeps the network, without processes, until its last connection has given up
+    for hosts_net in $(seq 0 $((hosts_networks - 1))); do
+        hosts_switch 'ip link del "$1"' "p${1}n$hosts_net" 2>/dev/null
     done
 }
 
@@ -308,11 +313,9 @@ hosts_end() {
 }
 
 hosts_left() {
-    for hosts_space in $hosts_made; do
-        for hosts_proc in /proc/[0-9]*; do
-            case $(readlink "$hosts_proc/ns/${hosts_space%%:*}" 2>/dev/null) in
-            "$hosts_space") echo "process ${hosts_proc#/proc/} ($(tr '\0' ' ' <"$hosts_proc/cmdline" 2>/dev/null))" ;;
-            esac
+    for hosts_one in $hosts_made; do
+        for hosts_proc in $(hosts_inside "${hosts_one%%:*}" "$hosts_one"); do
+            echo "process $hosts_proc ($(tr '\0' ' ' <"/proc/$hosts_proc/cmdline" 2>/dev/null))"
         done
     done
 }

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * test_engine.c: whole steps with ranks as threads, held bit for bit against a serial run of the same model. Built
- * twice: for shared memory, and (DP_TEST_BACKEND) for a backend that completes transfers in matched groups only. */
+ * several times: for shared memory, and (DP_TEST_BACKEND) for a backend that completes transfers in matched groups only;
+ * then with DP_TEST_HOSTS, for shared memory within hosts joined to DP_TEST_BACKEND between them. */
 #include "tests/support/oom.h"
 #include "tests/support/residual_model.h"
 #include "tests/support/suite.h"
@@ -36,7 +37,7 @@ typedef struct rank {
 
 static residual_reference_t references[4];
 static char mock[512];            /* path of the backend for threads */
-static char backend[512] = "shm"; /* on trial */
+static char backend[520] = "shm"; /* on trial */
 
 static void ok(dp_status_t status)
 {
@@ -462,7 +463,11 @@ int main(void)
     int n = (int)(sizeof(matrix) / sizeof(matrix[0]));
 
     snprintf(mock, sizeof(mock), "%s/mock_comm_threads.so", getenv("DP_TEST_MOCKS"));
-#ifdef DP_TEST_BACKEND
+#ifdef DP_TEST_HOSTS
+    setenv("DUALPIPE_HOSTS", DP_TEST_HOSTS, 1);
+    snprintf(mock, sizeof(mock), "%s/" DP_TEST_BACKEND ".so", getenv("DP_TEST_MOCKS"));
+    snprintf(backend, sizeof(backend), "shm+%s", mock);
+#elif defined(DP_TEST_BACKEND)
     snprintf(backend, sizeof(backend), "%s/" DP_TEST_BACKEND ".so", getenv("DP_TEST_MOCKS"));
 #endif
     tcase_set_timeout(all, 60);

@@ -359,7 +359,7 @@ static const struct difference {
     {NULL, boundary_of_1, {"rank 0 has boundary_bytes=120, rank 1 has boundary_bytes=128"}},
     {NULL, dtype_of_1, {"rank 0 has dtype=f64, rank 1 has dtype=f32"}},
     {NULL, slots_of_1, {"rank 0 has slots=0, rank 1 has slots=3"}},
-    {NULL, comm_of_1, {"rank 0 has comm=comm_shm, rank 1 has comm=/", "mock_comm_threads"}},
+    {NULL, comm_of_1, {"rank 0 has comm=auto, rank 1 has comm=/", "mock_comm_threads"}},
     {NULL, device_of_1, {"rank 0 has device=device_cpu, rank 1 has device=/", "mock_failing_device"}},
     {custom_of_all, schedule_of_1, {"rank 0 has schedule=", "rank 1 has schedule="}},
 };

@@ -277,8 +277,8 @@ static double due_aux_loss(int replica)
                                  .aux_alpha = 0.25f};
     double total = 0;
 
-    ck_assert_uint_le(reference_moe_params(&like), PARAMS_MOST);
-    ck_assert_uint_eq(reference_moe_common(&like), common_params());
+    ck_assert_uint_le(conform_reference_moe_params(&like), PARAMS_MOST);
+    ck_assert_uint_eq(conform_reference_moe_common(&like), common_params());
     for (int m = 0; m < M; m++) {
         double x[TENSOR], y[TENSOR];
 
@@ -287,9 +287,9 @@ static double due_aux_loss(int replica)
             double params[PARAMS_MOST];
             int chosen[TOKENS * 2];
 
-            for (size_t i = 0; i < reference_moe_params(&like); i++)
+            for (size_t i = 0; i < conform_reference_moe_params(&like); i++)
                 params[i] = param_value(layer, i, common_params());
-            total += reference_moe(&like, params, x, y, chosen, false);
+            total += conform_reference_moe(&like, params, x, y, chosen, false);
             memcpy(x, y, sizeof(x));
         }
     }

@@ -14,6 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifndef FAR
+#define FAR 0 /* 1: says that it reaches other hosts, which are what DUALPIPE_HOSTS takes for them */
+#endif
 #define NOTICES 16 /* receives of one peer that have been announced and not met */
 #define MEMBERS 16 /* of one group */
 
@@ -361,7 +364,7 @@ static size_t groups_memory_bytes(dp_comm_t *comm)
 
 static const dp_comm_vt_t table = {
     .struct_size = sizeof(table),
-    .caps = 0,
+    .caps = FAR ? DP_COMM_CAP_HOSTS : 0,
     .open = groups_open,
     .close = groups_close,
     .channel_open = groups_channel_open,
@@ -385,7 +388,7 @@ static const void *get_interface(const char *id)
 
 DP_PLUGIN_DEFINE(mock_comm_groups) = {
     DP_PLUGIN_HEAD,
-    .name = "mock_comm_groups",
+    .name = FAR ? "mock_comm_far_groups" : "mock_comm_groups",
     .version = "0.1",
     .summary = "matched groups over shared memory",
     .get_interface = get_interface,

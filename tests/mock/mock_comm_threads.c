@@ -18,7 +18,13 @@
 #ifndef MATCHED
 #define MATCHED 0
 #endif
-#define NAME    (MATCHED ? "mock_comm_matched" : "mock_comm_threads")
+/* FAR: says that it reaches other hosts. What these are is up to DUALPIPE_HOSTS. */
+#ifndef FAR
+#define FAR 0
+#endif
+#define NAME                                                                                                           \
+    (FAR ? (MATCHED ? "mock_comm_far_matched" : "mock_comm_far")                                                       \
+         : (MATCHED ? "mock_comm_matched" : "mock_comm_threads"))
 #define RANKS   16
 #define MEMBERS 16 /* of one bundle */
 
@@ -894,7 +900,7 @@ static const void *get_interface(const char *id)
 {
     static dp_comm_vt_t table = {
         .struct_size = sizeof(table),
-        .caps = MATCHED ? 0 : DP_COMM_CAP_ONE_SIDED | DP_COMM_CAP_HOST_INLINE,
+        .caps = (MATCHED ? 0 : DP_COMM_CAP_ONE_SIDED | DP_COMM_CAP_HOST_INLINE) | (FAR ? DP_COMM_CAP_HOSTS : 0),
         .open = threads_open,
         .close = threads_close,
         .channel_open = threads_channel_open,
@@ -921,13 +927,5 @@ static const void *get_interface(const char *id)
 }
 
 DP_PLUGIN_DEFINE(mock_comm_threads) = {
-    DP_PLUGIN_HEAD,
-#if MATCHED
-    .name = "mock_comm_matched",
-#else
-    .name = "mock_comm_threads",
-#endif
-    .version = "0.1",
-    .summary = "threads of one process",
-    .get_interface = get_interface,
+    DP_PLUGIN_HEAD, .name = NAME, .version = "0.1", .summary = "threads of one process", .get_interface = get_interface,
 };

@@ -132,7 +132,7 @@ static inline dp_status_t rig_open(rig_t *rig, const char *plugin_name)
 {
     const dp_plugin_t *plugin;
     const void *table;
-    dp_status_t st;
+    dp_status_t status;
 
     *rig = (rig_t){
         .host = {.struct_size = sizeof(dp_host_t),
@@ -155,12 +155,12 @@ static inline dp_status_t rig_open(rig_t *rig, const char *plugin_name)
                       .caps = DP_DEVICE_CAP_HOST_MEMORY | DP_DEVICE_CAP_LAUNCH,
                       .launch = rig_launch},
     };
-    st = dp_plugin_load(plugin_name, &plugin);
-    if (st >= 0)
-        st = dp_plugin_interface(plugin, DP_IFACE_ATTENTION, sizeof(dp_attention_vt_t), &table);
-    if (st >= 0)
+    status = dp_plugin_load(plugin_name, &plugin);
+    if (status >= 0)
+        status = dp_plugin_interface(plugin, DP_IFACE_ATTENTION, sizeof(dp_attention_vt_t), &table);
+    if (status >= 0)
         rig->vt = table;
-    return st;
+    return status;
 }
 
 /* A configuration on the rig's device; what is not given here is the default. */

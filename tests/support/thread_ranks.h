@@ -116,7 +116,7 @@ static inline void ranks_run(rank_t *ranks, int n)
     ranks_go(ranks, n);
 }
 
-static void rank_expect(const rank_t *rank, int number, dp_status_t status, const char *const *words, int nwords)
+static inline void rank_expect(const rank_t *rank, int number, dp_status_t status, const char *const *words, int nwords)
 {
     ck_assert_msg(rank->status == status, "rank %d: %s instead of %s: %s", number, dp_status_name(rank->status),
                   dp_status_name(status), rank->message);

@@ -136,12 +136,12 @@ static dp_status_t loss(compute_t *c, const dp_segment_call_t *call, const head_
     double *total = call->loss;
     double by = c->T;
     int add = 1;
-    dp_status_t st = LAUNCH(cross_entropy, CUDA_DIM(cuda_blocks((size_t)c->T, THREADS / 32)), CUDA_DIM(THREADS),
-                            &logits, &targets, &dlogits, &losses, &c->T);
+    dp_status_t status = LAUNCH(cross_entropy, CUDA_DIM(cuda_blocks((size_t)c->T, THREADS / 32)), CUDA_DIM(THREADS),
+                                &logits, &targets, &dlogits, &losses, &c->T);
 
-    if (st == DP_OK && total != NULL)
-        st = LAUNCH(sum, CUDA_DIM(1), CUDA_DIM(THREADS), &losses, &c->T, &by, &add, &total);
-    return st;
+    if (status == DP_OK && total != NULL)
+        status = LAUNCH(sum, CUDA_DIM(1), CUDA_DIM(THREADS), &losses, &c->T, &by, &add, &total);
+    return status;
 }
 
 static dp_status_t head_forward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
@@ -150,13 +150,13 @@ static dp_status_t head_forward(void *self, const dp_segment_call_t *call, dp_st
     const head_saved_t saved = head_layout(c, call->saved);
     const head_scratch_t scratch = scratch_layout(c, call->scratch);
     const gemm_operands_t operands = {1, 0, scratch.n, weights(c, call->params), scratch.logits, scratch.workspace};
-    dp_status_t st = norm(c, call, &saved, &scratch, s);
+    dp_status_t status = norm(c, call, &saved, &scratch, s);
 
-    if (st == DP_OK)
-        st = gemm_run(c->gemm, &c->logits, &operands, native(c, s));
-    if (st == DP_OK && call->output != NULL)
-        st = c->device_vt->copy(s, call->output, scratch.logits, (size_t)c->T * VOCAB * dp_dtype_bytes(c->wide));
-    return st == DP_OK && call->target != NULL ? loss(c, call, &saved, &scratch, s) : st;
+    if (status == DP_OK)
+        status = gemm_run(c->gemm, &c->logits, &operands, native(c, s));
+    if (status == DP_OK && call->output != NULL)
+        status = c->device_vt->copy(s, call->output, scratch.logits, (size_t)c->T * VOCAB * dp_dtype_bytes(c->wide));
+    return status == DP_OK && call->target != NULL ? loss(c, call, &saved, &scratch, s) : status;
 }
 
 static dp_status_t head_backward_input(void *self, const dp_segment_call_t *call, dp_stream_t *s)
@@ -168,10 +168,10 @@ static dp_status_t head_backward_input(void *self, const dp_segment_call_t *call
                                       weights(c, call->params), saved.dn, scratch.workspace};
     const void *x = saved.x, *rstd = saved.rstd, *gain = call->params, *dn = saved.dn;
     void *dx = call->dx;
-    const dp_status_t st = gemm_run(c->gemm, &c->dn, &operands, native(c, s));
+    const dp_status_t status = gemm_run(c->gemm, &c->dn, &operands, native(c, s));
 
-    if (st < 0 || dx == NULL)
-        return st;
+    if (status < 0 || dx == NULL)
+        return status;
     return LAUNCH(norm_backward, CUDA_DIM(c->T), CUDA_DIM(THREADS), &x, &rstd, &gain, &dn, &dx, &c->d);
 }
 
@@ -188,14 +188,14 @@ static dp_status_t head_backward_weight(void *self, const dp_segment_call_t *cal
                                       scratch.workspace};
     const void *x = saved.x, *rstd = saved.rstd, *gain = call->params, *dn = saved.dn;
     void *n = scratch.n, *dgain = call->grads;
-    dp_status_t st = LAUNCH(norm_again, CUDA_DIM(c->T), CUDA_DIM(THREADS), &x, &rstd, &gain, &n, &c->d);
+    dp_status_t status = LAUNCH(norm_again, CUDA_DIM(c->T), CUDA_DIM(THREADS), &x, &rstd, &gain, &n, &c->d);
 
-    if (st == DP_OK)
-        st = gemm_run(c->gemm, &c->dw, &operands, native(c, s));
-    if (st == DP_OK)
-        st = LAUNCH(gain_backward, CUDA_DIM(cuda_blocks((size_t)c->d, 32)), CUDA_DIM(THREADS), &x, &rstd, &dn, &dgain,
-                    &c->T, &c->d);
-    return st;
+    if (status == DP_OK)
+        status = gemm_run(c->gemm, &c->dw, &operands, native(c, s));
+    if (status == DP_OK)
+        status = LAUNCH(gain_backward, CUDA_DIM(cuda_blocks((size_t)c->d, 32)), CUDA_DIM(THREADS), &x, &rstd, &dn,
+                        &dgain, &c->T, &c->d);
+    return status;
 }
 
 /* ---- the optimizer ---- */
@@ -234,9 +234,10 @@ static dp_status_t sum_of_squares(compute_t *c, const void *values, size_t count
 {
     double one = 1;
     int blocks = SUM_BLOCKS, add = 0;
-    const dp_status_t st = LAUNCH(squares, CUDA_DIM(blocks), CUDA_DIM(THREADS), &values, &count, &c->partial);
+    const dp_status_t status = LAUNCH(squares, CUDA_DIM(blocks), CUDA_DIM(THREADS), &values, &count, &c->partial);
 
-    return st < 0 ? st : LAUNCH(sum, CUDA_DIM(1), CUDA_DIM(THREADS), &c->partial, &blocks, &one, &add, &sum_out);
+    return status < 0 ? status
+                      : LAUNCH(sum, CUDA_DIM(1), CUDA_DIM(THREADS), &c->partial, &blocks, &one, &add, &sum_out);
 }
 
 /* ---- open and close ---- */
@@ -250,30 +251,30 @@ static dp_status_t find_kernels(compute_t *c)
                                   &c->k.cross_entropy, &c->k.norm_backward,  &c->k.gain_backward, &c->k.adamw,
                                   &c->k.balance,       &c->k.squares};
     const char *dtype = c->dtype == DP_F32 ? "f32" : c->dtype == DP_F64 ? "f64" : "bf16";
-    dp_status_t st = cuda_kernel(c->host, c->module, "train_moe_sum", &c->k.sum);
+    dp_status_t status = cuda_kernel(c->host, c->module, "train_moe_sum", &c->k.sum);
 
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && st == DP_OK; i++) {
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && status == DP_OK; i++) {
         char name[96] = "train_moe_";
         strcat(strcat(strcat(name, names[i]), "_"), dtype);
-        st = cuda_kernel(c->host, c->module, name, places[i]);
+        status = cuda_kernel(c->host, c->module, name, places[i]);
     }
-    return st;
+    return status;
 }
 
 static dp_status_t prepare_products(compute_t *c)
 {
     const dp_host_sm_t *share = c->host->get_service(c->host, DP_HOST_SM);
     const uint32_t T = (uint32_t)c->T, d = (uint32_t)c->d;
-    dp_status_t st = gemm_open(c->host, share != NULL ? share->compute_sms : 0, 0, &c->gemm);
+    dp_status_t status = gemm_open(c->host, share != NULL ? share->compute_sms : 0, 0, &c->gemm);
 
     c->logits = (gemm_shape_t){.in = c->dtype, .out = c->wide, .m = T, .n = VOCAB, .k = d};
     c->dn = (gemm_shape_t){.in = c->dtype, .out = c->dtype, .transpose_b = true, .m = T, .n = d, .k = VOCAB};
     c->dw = (gemm_shape_t){.in = c->dtype, .out = c->wide, .transpose_a = true, .m = d, .n = VOCAB, .k = T};
-    if (st == DP_OK)
-        st = gemm_prepare(c->gemm, &c->logits);
-    if (st == DP_OK)
-        st = gemm_prepare(c->gemm, &c->dn);
-    return st == DP_OK ? gemm_prepare(c->gemm, &c->dw) : st;
+    if (status == DP_OK)
+        status = gemm_prepare(c->gemm, &c->logits);
+    if (status == DP_OK)
+        status = gemm_prepare(c->gemm, &c->dn);
+    return status == DP_OK ? gemm_prepare(c->gemm, &c->dw) : status;
 }
 
 static void close_cuda(compute_t *c)
@@ -292,11 +293,11 @@ static dp_status_t open_cuda(const dp_host_t *host, const compute_config_t *conf
 {
     const dp_block_shape_t *shape = &config->shape;
     const cuda_driver_t *cu;
-    dp_status_t st = cuda_driver(host, &cu);
+    dp_status_t status = cuda_driver(host, &cu);
     compute_t *c;
 
-    if (st < 0)
-        return st;
+    if (status < 0)
+        return status;
     if (shape->dtype > DP_BF16)
         return DP_FAIL(host, DP_ERR_UNSUPPORTED, "train_moe_cuda: dtype %d: must be f32, f64 or bf16",
                        (int)shape->dtype);
@@ -314,18 +315,18 @@ static dp_status_t open_cuda(const dp_host_t *host, const compute_config_t *conf
         .d = (int)shape->hidden,
         .eps = shape->norm_eps > 0 ? (double)shape->norm_eps : 1e-6,
     };
-    st = cuda_module_load(host, cuda_image_train_moe, &c->module);
-    if (st == DP_OK)
-        st = find_kernels(c);
-    if (st == DP_OK)
-        st = config->device_vt->allocate(config->device, SUM_BLOCKS * sizeof(double), (void **)&c->partial);
-    if (st == DP_OK)
-        st = prepare_products(c);
-    if (st < 0)
+    status = cuda_module_load(host, cuda_image_train_moe, &c->module);
+    if (status == DP_OK)
+        status = find_kernels(c);
+    if (status == DP_OK)
+        status = config->device_vt->allocate(config->device, SUM_BLOCKS * sizeof(double), (void **)&c->partial);
+    if (status == DP_OK)
+        status = prepare_products(c);
+    if (status < 0)
         close_cuda(c);
     else
         *compute_out = c;
-    return st;
+    return status;
 }
 
 static void sizes(const compute_t *c, dp_block_sizes_t *embedding, dp_block_sizes_t *head)

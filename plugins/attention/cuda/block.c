@@ -14,14 +14,14 @@ dp_status_t attn_load_kernels(dp_attention_t *a, const unsigned char *image, con
                               CUfunction *const functions[], size_t count, CUmodule *module_out)
 {
     const char *dtype = a->n.dtype == DP_F32 ? "f32" : a->n.dtype == DP_F64 ? "f64" : "bf16";
-    dp_status_t st = cuda_module_load(a->host, image, module_out);
+    dp_status_t status = cuda_module_load(a->host, image, module_out);
     char name[64];
 
-    for (size_t i = 0; i < count && st >= 0; i++) {
+    for (size_t i = 0; i < count && status >= 0; i++) {
         snprintf(name, sizeof(name), "attn_%s_%s", names[i], dtype);
-        st = cuda_kernel(a->host, *module_out, name, functions[i]);
+        status = cuda_kernel(a->host, *module_out, name, functions[i]);
     }
-    return st;
+    return status;
 }
 
 static dp_status_t load_kernels(dp_attention_t *a)
@@ -62,19 +62,19 @@ static dp_status_t make_rope(dp_attention_t *a)
 {
     const size_t bytes = (size_t)a->n.sequence * a->n.head_dim * a->sum_bytes;
     void *table = a->host->allocate(a->host, bytes, 64);
-    dp_status_t st;
+    dp_status_t status;
 
     if (table == NULL)
         return DP_FAIL(a->host, DP_ERR_NOMEM, "%s: no memory for the rotations of %u positions (%zu bytes)",
                        a->vt->plugin, a->n.sequence, bytes);
-    st = a->device_vt->allocate(a->device, bytes, &a->rope);
-    if (st >= 0) {
+    status = a->device_vt->allocate(a->device, bytes, &a->rope);
+    if (status >= 0) {
         fill_rope(a, table);
-        st = CUDA_CHECK(a->host, a->cu->cuMemcpyHtoD((CUdeviceptr)(uintptr_t)a->rope, table, bytes),
-                        "%s: copying the rotations of %u positions", a->vt->plugin, a->n.sequence);
+        status = CUDA_CHECK(a->host, a->cu->cuMemcpyHtoD((CUdeviceptr)(uintptr_t)a->rope, table, bytes),
+                            "%s: copying the rotations of %u positions", a->vt->plugin, a->n.sequence);
     }
     a->host->release(a->host, table);
-    return st;
+    return status;
 }
 
 static size_t larger(size_t a, size_t b)
@@ -126,17 +126,17 @@ static dp_status_t lay_out(dp_attention_t *a)
 static dp_status_t start(dp_attention_t *a, const dp_attention_config_t *config)
 {
     const dp_host_sm_t *share = a->host->get_service(a->host, DP_HOST_SM);
-    dp_status_t st = attn_dims_init(a->host, a->vt->plugin, true, config, &a->n);
+    dp_status_t status = attn_dims_init(a->host, a->vt->plugin, true, config, &a->n);
     CUdevice device;
 
-    if (st >= 0)
-        st = check_device(a->host, a->vt->plugin, config->device_vt, config->device, "cuda");
-    if (st >= 0)
-        st = cuda_driver(a->host, &a->cu);
-    if (st >= 0)
-        st = cuda_current(a->host, &device);
-    if (st < 0)
-        return st;
+    if (status >= 0)
+        status = check_device(a->host, a->vt->plugin, config->device_vt, config->device, "cuda");
+    if (status >= 0)
+        status = cuda_driver(a->host, &a->cu);
+    if (status >= 0)
+        status = cuda_current(a->host, &device);
+    if (status < 0)
+        return status;
     a->sums = dp_dtype_accumulator(a->n.dtype);
     a->bytes = dp_dtype_bytes(a->n.dtype);
     a->sum_bytes = dp_dtype_bytes(a->sums);
@@ -144,35 +144,35 @@ static dp_status_t start(dp_attention_t *a, const dp_attention_config_t *config)
     a->device_vt = config->device_vt;
     a->device = config->device;
     a->sms = share != NULL ? share->compute_sms : 0;
-    st = load_kernels(a);
-    if (st >= 0)
-        st = gemm_open(a->host, a->sms, 0, &a->gemm);
-    if (st >= 0)
-        st = a->vt->open(a);
-    if (st >= 0)
-        st = make_rope(a);
-    if (st >= 0)
-        st = lay_out(a);
-    if (st >= 0)
-        st = attn_rehearse(a);
-    if (st >= 0)
-        st = lay_out(a); /* the workspace is known now */
-    return st;
+    status = load_kernels(a);
+    if (status >= 0)
+        status = gemm_open(a->host, a->sms, 0, &a->gemm);
+    if (status >= 0)
+        status = a->vt->open(a);
+    if (status >= 0)
+        status = make_rope(a);
+    if (status >= 0)
+        status = lay_out(a);
+    if (status >= 0)
+        status = attn_rehearse(a);
+    if (status >= 0)
+        status = lay_out(a); /* the workspace is known now */
+    return status;
 }
 
 dp_status_t attn_block_open(const dp_host_t *host, const dp_attention_config_t *config, const attn_core_t *core,
                             dp_attention_t **attention_out)
 {
     dp_attention_t *a = host->allocate(host, sizeof(*a), 64);
-    dp_status_t st;
+    dp_status_t status;
 
     if (a == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "%s: no memory for an instance", core->plugin);
     *a = (dp_attention_t){.host = host, .vt = core};
-    st = start(a, config);
-    if (st < 0) {
+    status = start(a, config);
+    if (status < 0) {
         attn_block_close(a);
-        return st;
+        return status;
     }
     *attention_out = a;
     return DP_OK;

@@ -105,20 +105,20 @@ static dp_status_t forward_projections(const attn_pass_t *p, const dp_io_t *io)
     void *normalized = in(io->saved, a->saved.normalized), *inv_rms = in(io->saved, a->saved.inv_rms);
     void *n = in(io->scratch, a->scratch.shared), *q = in(io->saved, a->saved.q), *k = in(io->saved, a->saved.k);
     const void *gain = parameter(a, io, a->n.params.norm), *x = io->x;
-    dp_status_t st =
+    dp_status_t status =
         LAUNCH(p, normalize, CUDA_DIM(a->n.tokens), &normalized, &inv_rms, &n, &x, &gain, &a->n.hidden, &a->n.norm_eps);
 
-    if (st >= 0)
-        st = project(p, n, parameter(a, io, a->n.params.wq), a->n.q_width, q);
-    if (st >= 0)
-        st = project(p, n, parameter(a, io, a->n.params.wk), a->n.k_width, k);
-    if (st >= 0)
-        st = project(p, n, parameter(a, io, a->n.params.wv), a->n.v_width, in(io->saved, a->saved.v));
-    if (st >= 0)
-        st = rotate(p, q, q, a->n.heads, 1);
-    if (st >= 0)
-        st = rotate(p, k, k, a->n.kv_heads, 1);
-    return st;
+    if (status >= 0)
+        status = project(p, n, parameter(a, io, a->n.params.wq), a->n.q_width, q);
+    if (status >= 0)
+        status = project(p, n, parameter(a, io, a->n.params.wk), a->n.k_width, k);
+    if (status >= 0)
+        status = project(p, n, parameter(a, io, a->n.params.wv), a->n.v_width, in(io->saved, a->saved.v));
+    if (status >= 0)
+        status = rotate(p, q, q, a->n.heads, 1);
+    if (status >= 0)
+        status = rotate(p, k, k, a->n.kv_heads, 1);
+    return status;
 }
 
 static dp_status_t forward(const attn_pass_t *p, const dp_io_t *io)
@@ -127,15 +127,15 @@ static dp_status_t forward(const attn_pass_t *p, const dp_io_t *io)
     const attn_tensors_t t = attn_view(a, io);
     const gemm_shape_t out = {
         .in = a->n.dtype, .out = a->n.dtype, .m = a->n.tokens, .n = a->n.hidden, .k = a->n.o_width};
-    dp_status_t st = forward_projections(p, io);
+    dp_status_t status = forward_projections(p, io);
 
-    if (st >= 0)
-        st = a->vt->forward(p, &t);
-    if (st >= 0)
-        st = copy(p, io->y, io->x, (size_t)a->n.tokens * a->n.hidden * a->bytes);
-    if (st >= 0)
-        st = attn_multiply(p, &out, 1, t.out, parameter(a, io, a->n.params.wo), 1, io->y);
-    return st;
+    if (status >= 0)
+        status = a->vt->forward(p, &t);
+    if (status >= 0)
+        status = copy(p, io->y, io->x, (size_t)a->n.tokens * a->n.hidden * a->bytes);
+    if (status >= 0)
+        status = attn_multiply(p, &out, 1, t.out, parameter(a, io, a->n.params.wo), 1, io->y);
+    return status;
 }
 
 /* The gradients of q, k and v, rotated back, take the places of q, k and v. */
@@ -151,21 +151,21 @@ static dp_status_t backward_core(const attn_pass_t *p, const dp_io_t *io)
                                  .n = a->n.o_width,
                                  .k = a->n.hidden};
     size_t tokens = a->n.tokens;
-    dp_status_t st =
+    dp_status_t status =
         attn_multiply(p, &dheads, 1, dy, parameter(a, io, a->n.params.wo), 0, in(io->scratch, a->scratch.dheads));
 
-    if (st >= 0 && !a->vt->makes_delta)
-        st = LAUNCH(p, dot_rows, CUDA_DIM(cuda_blocks(tokens * a->n.heads, THREADS / 32)), (void *)&t.delta,
-                    (void *)&t.dout, (void *)&t.out, &tokens, &a->n.heads, &a->n.sequence, &a->n.value_dim);
-    if (st >= 0)
-        st = a->vt->backward(p, &t);
-    if (st >= 0)
-        st = rotate(p, in(io->saved, a->saved.q), t.dq, a->n.heads, -1);
-    if (st >= 0)
-        st = rotate(p, in(io->saved, a->saved.k), t.dk, a->n.kv_heads, -1);
-    if (st >= 0)
-        st = copy(p, in(io->saved, a->saved.v), t.dv, (size_t)a->n.tokens * a->n.v_width * a->bytes);
-    return st;
+    if (status >= 0 && !a->vt->makes_delta)
+        status = LAUNCH(p, dot_rows, CUDA_DIM(cuda_blocks(tokens * a->n.heads, THREADS / 32)), (void *)&t.delta,
+                        (void *)&t.dout, (void *)&t.out, &tokens, &a->n.heads, &a->n.sequence, &a->n.value_dim);
+    if (status >= 0)
+        status = a->vt->backward(p, &t);
+    if (status >= 0)
+        status = rotate(p, in(io->saved, a->saved.q), t.dq, a->n.heads, -1);
+    if (status >= 0)
+        status = rotate(p, in(io->saved, a->saved.k), t.dk, a->n.kv_heads, -1);
+    if (status >= 0)
+        status = copy(p, in(io->saved, a->saved.v), t.dv, (size_t)a->n.tokens * a->n.v_width * a->bytes);
+    return status;
 }
 
 /* dn, and the gain's gradient of it, which is wanted even where dx is not. */
@@ -175,16 +175,17 @@ static dp_status_t backward_projections(const attn_pass_t *p, const dp_io_t *io)
     void *dn = in(io->scratch, a->scratch.shared), *dnorm = in(io->saved, a->saved.dnorm);
     const void *normalized = in(io->saved, a->saved.normalized);
     size_t tokens = a->n.tokens;
-    dp_status_t st = project_back(p, in(io->saved, a->saved.q), parameter(a, io, a->n.params.wq), a->n.q_width, 0, dn);
+    dp_status_t status =
+        project_back(p, in(io->saved, a->saved.q), parameter(a, io, a->n.params.wq), a->n.q_width, 0, dn);
 
-    if (st >= 0)
-        st = project_back(p, in(io->saved, a->saved.k), parameter(a, io, a->n.params.wk), a->n.k_width, 1, dn);
-    if (st >= 0)
-        st = project_back(p, in(io->saved, a->saved.v), parameter(a, io, a->n.params.wv), a->n.v_width, 1, dn);
-    if (st >= 0)
-        st = LAUNCH(p, gain_gradient, CUDA_DIM(cuda_blocks(a->n.hidden, 32)), &dnorm, &dn, &normalized, &tokens,
-                    &a->n.hidden);
-    return st;
+    if (status >= 0)
+        status = project_back(p, in(io->saved, a->saved.k), parameter(a, io, a->n.params.wk), a->n.k_width, 1, dn);
+    if (status >= 0)
+        status = project_back(p, in(io->saved, a->saved.v), parameter(a, io, a->n.params.wv), a->n.v_width, 1, dn);
+    if (status >= 0)
+        status = LAUNCH(p, gain_gradient, CUDA_DIM(cuda_blocks(a->n.hidden, 32)), &dnorm, &dn, &normalized, &tokens,
+                        &a->n.hidden);
+    return status;
 }
 
 /* dy is kept before dx is written: dx may be dy. */
@@ -194,16 +195,16 @@ static dp_status_t backward_input(const attn_pass_t *p, const dp_io_t *io)
     void *dy = in(io->saved, a->saved.dy), *dn = in(io->scratch, a->scratch.shared), *dx = io->dx;
     const void *normalized = in(io->saved, a->saved.normalized), *inv_rms = in(io->saved, a->saved.inv_rms);
     const void *gain = parameter(a, io, a->n.params.norm);
-    dp_status_t st = copy(p, dy, io->dy, (size_t)a->n.tokens * a->n.hidden * a->bytes);
+    dp_status_t status = copy(p, dy, io->dy, (size_t)a->n.tokens * a->n.hidden * a->bytes);
 
-    if (st >= 0)
-        st = backward_core(p, io);
-    if (st >= 0)
-        st = backward_projections(p, io);
-    if (st >= 0 && dx != NULL)
-        st = LAUNCH(p, normalize_backward, CUDA_DIM(a->n.tokens), &dx, &dy, &dn, &gain, &normalized, &inv_rms,
-                    &a->n.hidden);
-    return st;
+    if (status >= 0)
+        status = backward_core(p, io);
+    if (status >= 0)
+        status = backward_projections(p, io);
+    if (status >= 0 && dx != NULL)
+        status = LAUNCH(p, normalize_backward, CUDA_DIM(a->n.tokens), &dx, &dy, &dn, &gain, &normalized, &inv_rms,
+                        &a->n.hidden);
+    return status;
 }
 
 static dp_status_t backward_weight(const attn_pass_t *p, const dp_io_t *io)
@@ -222,14 +223,14 @@ static dp_status_t backward_weight(const attn_pass_t *p, const dp_io_t *io)
         {n, in(io->saved, a->saved.v), a->n.hidden, a->n.v_width, a->n.params.wv},
         {in(io->saved, a->saved.heads_out), in(io->saved, a->saved.dy), a->n.o_width, a->n.hidden, a->n.params.wo},
     };
-    dp_status_t st = LAUNCH(p, apply_gain, CUDA_DIM(a->n.tokens), &n, &normalized, &gain, &a->n.hidden);
+    dp_status_t status = LAUNCH(p, apply_gain, CUDA_DIM(a->n.tokens), &n, &normalized, &gain, &a->n.hidden);
 
-    for (size_t i = 0; i < sizeof(weights) / sizeof(weights[0]) && st >= 0; i++)
-        st = project_weight(p, weights[i].left, weights[i].rows, weights[i].right, weights[i].columns,
-                            in(grads, weights[i].at * a->sum_bytes));
-    if (st >= 0)
-        st = LAUNCH(p, accumulate, CUDA_DIM(cuda_blocks(hidden, THREADS)), &grads, &dnorm, &hidden);
-    return st;
+    for (size_t i = 0; i < sizeof(weights) / sizeof(weights[0]) && status >= 0; i++)
+        status = project_weight(p, weights[i].left, weights[i].rows, weights[i].right, weights[i].columns,
+                                in(grads, weights[i].at * a->sum_bytes));
+    if (status >= 0)
+        status = LAUNCH(p, accumulate, CUDA_DIM(cuda_blocks(hidden, THREADS)), &grads, &dnorm, &hidden);
+    return status;
 }
 
 typedef dp_status_t (*pass_fn)(const attn_pass_t *p, const dp_io_t *io);
@@ -238,10 +239,10 @@ static dp_status_t run(dp_attention_t *a, const char *name, pass_fn pass, unsign
                        dp_stream_t *s)
 {
     attn_pass_t p = {.attention = a};
-    dp_status_t st = attn_check_io(a->host, a->vt->plugin, name, io, needs);
+    dp_status_t status = attn_check_io(a->host, a->vt->plugin, name, io, needs);
 
-    if (st < 0)
-        return st;
+    if (status < 0)
+        return status;
     p.stream = a->device_vt->stream_native(s);
     if (p.stream == NULL)
         return DP_FAIL(a->host, DP_ERR_UNSUPPORTED, "%s: %s: the stream has no CUDA stream: use one of device_cuda",
@@ -278,11 +279,11 @@ dp_status_t attn_rehearse(dp_attention_t *a)
                         .y = nowhere,
                         .dy = nowhere,
                         .dx = nowhere};
-    dp_status_t st = forward(&p, &io);
+    dp_status_t status = forward(&p, &io);
 
-    if (st >= 0)
-        st = backward_input(&p, &io);
-    if (st >= 0)
-        st = backward_weight(&p, &io);
-    return st;
+    if (status >= 0)
+        status = backward_input(&p, &io);
+    if (status >= 0)
+        status = backward_weight(&p, &io);
+    return status;
 }

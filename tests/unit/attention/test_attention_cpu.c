@@ -27,16 +27,16 @@ static layer_t sized(dp_dtype_t dtype, uint32_t sequence, uint32_t hidden, uint3
 /* An instance and a micro-batch of it. */
 static bool begin(conform_t *t, lab_t *lab, block_t *b, pass_t *p, layer_t layer)
 {
-    if (lab != NULL && lab->t == NULL && !lab_open(lab, t))
+    if (lab != NULL && lab->t == NULL && !conform_lab_open(lab, t))
         return false;
     memset(b, 0, sizeof(*b));
-    CHECK(t, block_open(b, lab, &layer, 3) || conform_failed(t), "%s", conform_last_error());
-    return !conform_failed(t) && pass_open(p, b, 0);
+    CHECK(t, conform_block_open(b, lab, &layer, 3) || conform_failed(t), "%s", conform_last_error());
+    return !conform_failed(t) && conform_pass_open(p, b, 0);
 }
 
 static bool end(block_t *b, pass_t *p)
 {
-    return pass_close(p) && block_close(b);
+    return conform_pass_close(p) && conform_block_close(b);
 }
 
 static void tiles_of_all_lengths(conform_t *t)
@@ -50,11 +50,11 @@ static void tiles_of_all_lengths(conform_t *t)
         layer_t layer = sized(dtypes[i % 2], sequences[i / 2], 8, 4, 2, 4);
 
         layer.value_dim = 6;
-        if (!begin(t, &lab, &b, &p, layer) || !pass_run(&p, FORWARD, WEIGHT) || !pass_output_is_right(&p) ||
-            !gradients_are_right(&b, &all, 1, false) || !end(&b, &p))
+        if (!begin(t, &lab, &b, &p, layer) || !conform_pass_run(&p, FORWARD, WEIGHT) ||
+            !conform_pass_output_is_right(&p) || !conform_gradients_are_right(&b, &all, 1, false) || !end(&b, &p))
             return;
     }
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* ---- edges of a type ---- */
@@ -67,14 +67,14 @@ static bool scale_param(block_t *b, uint32_t number, double factor)
     if (b->layer.dtype == DP_F32)
         for (size_t i = 0; i < b->sizes.param_count; i++)
             b->values[i] = (double)(float)b->values[i];
-    return area_write(b->lab, &b->params, b->values);
+    return conform_area_write(b->lab, &b->params, b->values);
 }
 
 static bool are_finite(lab_t *lab, const area_t *area, const char *what)
 {
-    double *values = area_read(lab, area);
+    double *values = conform_area_read(lab, area);
 
-    for (size_t i = 0; values != NULL && i < area_count(area); i++)
+    for (size_t i = 0; values != NULL && i < conform_area_count(area); i++)
         CHECK(lab->t, isfinite(values[i]), "%s, element %zu is %g", what, i, values[i]);
     free(values);
     return values != NULL;
@@ -98,11 +98,12 @@ static bool is_near(conform_t *t, const char *what, const double *got, const dou
 static bool output_is_near(pass_t *p, size_t from, double tolerance)
 {
     const block_t *b = p->block;
-    double *got = area_read(b->lab, &p->y), *wanted = calloc(area_count(&p->y), sizeof(*wanted));
+    double *got = conform_area_read(b->lab, &p->y), *wanted = calloc(conform_area_count(&p->y), sizeof(*wanted));
     bool near;
 
-    reference_attention(&b->layer, b->values, p->xs[0], from, wanted);
-    near = got != NULL && is_near(b->lab->t, "y", got, wanted, from * b->layer.hidden, area_count(&p->y), tolerance, 1);
+    conform_reference_attention(&b->layer, b->values, p->xs[0], from, wanted);
+    near = got != NULL &&
+           is_near(b->lab->t, "y", got, wanted, from * b->layer.hidden, conform_area_count(&p->y), tolerance, 1);
     free(got);
     free(wanted);
     return near;
@@ -116,10 +117,10 @@ static void large_logits_equal_the_formula(conform_t *t)
     pass_t p;
 
     if (!begin(t, &lab, &b, &p, sized(DP_F64, 300, 16, 2, 1, 8)) || !scale_param(&b, 1, 1e4) ||
-        !pass_run(&p, FORWARD, WEIGHT) || !output_is_near(&p, 0, 1e-9) || !are_finite(&lab, &p.dx, "dx") ||
+        !conform_pass_run(&p, FORWARD, WEIGHT) || !output_is_near(&p, 0, 1e-9) || !are_finite(&lab, &p.dx, "dx") ||
         !are_finite(&lab, &b.grads, "a gradient") || !end(&b, &p))
         return;
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* All tokens are the same, so that all values are: whatever the logits, probabilities that add up to 1 make y of one
@@ -138,21 +139,21 @@ static void probabilities_add_up_at_any_logits(conform_t *t)
 
         if (!begin(t, &lab, &b, &p, sized(dtypes[i / 4], 300, 16, 2, 1, 8)) || !scale_param(&b, 1, scales[i % 4]))
             return;
-        for (size_t k = 0; k < area_count(&p.x); k++)
+        for (size_t k = 0; k < conform_area_count(&p.x); k++)
             p.xs[0][k] = p.xs[0][k % 16];
-        if (!area_write(&lab, &p.x, p.xs[0]) || !pass_run(&p, FORWARD, WEIGHT))
+        if (!conform_area_write(&lab, &p.x, p.xs[0]) || !conform_pass_run(&p, FORWARD, WEIGHT))
             return;
         if (i % 4 == 0) {
             free(y);
             free(grads);
-            y = area_read(&lab, &p.y);
-            grads = block_gradients(&b);
+            y = conform_area_read(&lab, &p.y);
+            grads = conform_block_gradients(&b);
         }
-        now = area_read(&lab, &p.y);
-        if (now == NULL || !is_near(t, "y", now, y, 0, area_count(&p.y), tolerance, 0))
+        now = conform_area_read(&lab, &p.y);
+        if (now == NULL || !is_near(t, "y", now, y, 0, conform_area_count(&p.y), tolerance, 0))
             return;
         free(now);
-        now = block_gradients(&b);
+        now = conform_block_gradients(&b);
         if (now == NULL ||
             !is_near(t, "the gradient of wv", now, grads, b.list[3].offset, b.list[4].offset, tolerance, 0))
             return;
@@ -160,7 +161,7 @@ static void probabilities_add_up_at_any_logits(conform_t *t)
         if (!end(&b, &p))
             return;
     }
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* RMSNorm takes the size out of x: its squares may leave the range of float. Below sqrt(eps) the norm fades out. */
@@ -176,10 +177,11 @@ static void size_of_activations_does_not_matter(conform_t *t)
 
         if (!begin(t, &lab, &b, &p, sized(DP_F32, 40, 16, 2, 1, 8)))
             return;
-        for (size_t k = 0; k < area_count(&p.x); k++)
+        for (size_t k = 0; k < conform_area_count(&p.x); k++)
             p.xs[0][k] = (double)(float)(sizes[i] * p.xs[0][k]);
-        if (!area_write(&lab, &p.x, p.xs[0]) || !pass_run(&p, FORWARD, WEIGHT) || !are_finite(&lab, &p.y, "y") ||
-            !are_finite(&lab, &p.dx, "dx") || (now = block_gradients(&b)) == NULL)
+        if (!conform_area_write(&lab, &p.x, p.xs[0]) || !conform_pass_run(&p, FORWARD, WEIGHT) ||
+            !are_finite(&lab, &p.y, "y") || !are_finite(&lab, &p.dx, "dx") ||
+            (now = conform_block_gradients(&b)) == NULL)
             return;
         for (size_t k = 0; i == 1 && k < b.sizes.param_count; k++)
             EXPECT(t, fabs(now[k]) <= 1e-4, "activations of 1e-15 give a gradient of %g", now[k]);
@@ -193,7 +195,7 @@ static void size_of_activations_does_not_matter(conform_t *t)
             return;
     }
     free(ours);
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* Sums of thousands of small probabilities, positions far from 0; the last tokens are compared. */
@@ -205,12 +207,12 @@ static void long_sequences(conform_t *t)
         block_t b;
         pass_t p;
 
-        if (!begin(t, &lab, &b, &p, sized(dtypes[i], 4099, 4, 1, 1, 4)) || !pass_run(&p, FORWARD, WEIGHT) ||
+        if (!begin(t, &lab, &b, &p, sized(dtypes[i], 4099, 4, 1, 1, 4)) || !conform_pass_run(&p, FORWARD, WEIGHT) ||
             !output_is_near(&p, 4099 - 70, dtypes[i] == DP_F32 ? 2e-5 : 1e-12) || !are_finite(&lab, &p.dx, "dx") ||
             !end(&b, &p))
             return;
     }
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* float over a long sequence with gradients as double computes them from the same numbers. */
@@ -228,14 +230,14 @@ static void long_sequences_in_f32_have_the_gradients_of_f64(conform_t *t)
             return;
         values = b[0].values, x = p[0].xs[0], dy = p[0].dys[0]; /* rounded to float */
         memmove(b[i].values, values, b[i].sizes.param_count * sizeof(double));
-        memmove(p[i].xs[0], x, area_count(&p[i].x) * sizeof(double));
-        memmove(p[i].dys[0], dy, area_count(&p[i].x) * sizeof(double));
-        if (!area_write(&lab, &b[i].params, b[i].values) || !area_write(&lab, &p[i].x, p[i].xs[0]) ||
-            !area_write(&lab, &p[i].dy, p[i].dys[0]) || !pass_run(&p[i], FORWARD, WEIGHT))
+        memmove(p[i].xs[0], x, conform_area_count(&p[i].x) * sizeof(double));
+        memmove(p[i].dys[0], dy, conform_area_count(&p[i].x) * sizeof(double));
+        if (!conform_area_write(&lab, &b[i].params, b[i].values) || !conform_area_write(&lab, &p[i].x, p[i].xs[0]) ||
+            !conform_area_write(&lab, &p[i].dy, p[i].dys[0]) || !conform_pass_run(&p[i], FORWARD, WEIGHT))
             return;
-        dx[i] = area_read(&lab, &p[i].dx);
-        grads[i] = block_gradients(&b[i]);
-        if (i == 1 && (!is_near(t, "dx", dx[0], dx[1], 0, area_count(&p[1].dx), 1e-4, 1) ||
+        dx[i] = conform_area_read(&lab, &p[i].dx);
+        grads[i] = conform_block_gradients(&b[i]);
+        if (i == 1 && (!is_near(t, "dx", dx[0], dx[1], 0, conform_area_count(&p[1].dx), 1e-4, 1) ||
                        !is_near(t, "a gradient", grads[0], grads[1], 0, b[1].sizes.param_count, 1e-5, 0) ||
                        !end(&b[0], &p[0]) || !end(&b[1], &p[1])))
             return;
@@ -244,7 +246,7 @@ static void long_sequences_in_f32_have_the_gradients_of_f64(conform_t *t)
         free(dx[i]);
         free(grads[i]);
     }
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* NaN is for the engine to find, not for a kernel to hide. */
@@ -260,10 +262,10 @@ static void nan_shows_from_its_token_on(conform_t *t)
         if (!begin(t, &lab, &b, &p, sized(dtypes[i], 130, 6, 2, 1, 4)))
             return;
         p.xs[0][70 * 6 + 2] = NAN;
-        if (!area_write(&lab, &p.x, p.xs[0]))
+        if (!conform_area_write(&lab, &p.x, p.xs[0]))
             return;
-        EXPECT_OK(t, pass_call(&p, 0));
-        if (!lab_wait(&lab, 0, "forward") || (y = area_read(&lab, &p.y)) == NULL)
+        EXPECT_OK(t, conform_pass_call(&p, 0));
+        if (!conform_lab_wait(&lab, 0, "forward") || (y = conform_area_read(&lab, &p.y)) == NULL)
             return;
         for (size_t k = 70 * 6; k < 130 * 6; k++)
             EXPECT(t, isnan(y[k]), "token 70 has a NaN, the output of token %zu is %g", k / 6, y[k]);
@@ -271,7 +273,7 @@ static void nan_shows_from_its_token_on(conform_t *t)
         if (!end(&b, &p))
             return;
     }
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* ---- memory and refusals ---- */
@@ -297,12 +299,12 @@ static void saved_is_as_small_as_documented(conform_t *t)
         if (!end(&b, &p))
             return;
     }
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 static bool refused(lab_t *lab, const layer_t *layer, dp_status_t status, const char *field, const char *value)
 {
-    block_t b = {.lab = lab, .kind = kernel_kind(lab->t), .layer = *layer};
+    block_t b = {.lab = lab, .kind = conform_kernel_kind(lab->t), .layer = *layer};
     dp_status_t came;
 
     conform_forget_error();
@@ -320,7 +322,7 @@ static void refusals_name_the_setting(conform_t *t)
     lab_t lab;
     layer_t l;
 
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
 #define REFUSED(change, status, field, value)                                                                          \
     do {                                                                                                               \
@@ -344,7 +346,7 @@ static void refusals_name_the_setting(conform_t *t)
     REFUSED(l.sequence = l.hidden = INT_MAX; l.heads = l.kv_heads = 1;
             l.head_dim = INT_MAX - 1, DP_ERR_INVALID, "sequence 2147483647",
             "address space"); /* each product fits an int, the whole no address space */
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 static void unfit_devices_are_refused(conform_t *t)
@@ -353,7 +355,7 @@ static void unfit_devices_are_refused(conform_t *t)
     dp_device_vt_t other;
     lab_t lab;
 
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     other = *lab.vt;
     lab.vt = &other;
@@ -365,7 +367,7 @@ static void unfit_devices_are_refused(conform_t *t)
     if (!refused(&lab, &layer, DP_ERR_UNSUPPORTED, "device_vt", "DP_DEVICE_CAP_HOST_MEMORY"))
         return;
     lab.vt = t->device;
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* A job that is over ends a pass that would run for long. */
@@ -377,7 +379,7 @@ static void an_aborted_job_ends_the_pass(conform_t *t)
 
     if (!begin(t, &lab, &b, &p, sized(DP_F32, 4096, 64, 8, 8, 64)))
         return;
-    EXPECT_OK(t, pass_call(&p, 0));
+    EXPECT_OK(t, conform_pass_call(&p, 0));
     conform_abort(t, DP_ERR_PEER, "a peer is gone");
     EXPECT_STATUS(t, lab.vt->synchronize(lab.lanes[0], -1), DP_ERR_PEER, "%s", "a pass of a job that is over");
 }
@@ -419,7 +421,7 @@ static void blas_has_the_threads_of_its_share(conform_t *t)
     lab_t lab;
 
     unsetenv("OPENBLAS_NUM_THREADS");
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     threads = threads_after_open(t, &lab);
     if (threads == -1) {
@@ -436,7 +438,7 @@ static void blas_has_the_threads_of_its_share(conform_t *t)
     setenv("OPENBLAS_NUM_THREADS", "3", 1);
     threads = threads_after_open(t, &lab);
     EXPECT(t, threads == 2, "OPENBLAS_NUM_THREADS is the library's, the plugin made it %d", threads);
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 static const conform_case_t cases[] = {

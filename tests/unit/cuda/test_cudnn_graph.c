@@ -70,16 +70,16 @@ static size_t check_plan(const sdpa_shape_t *s, bool backward, size_t operations
     sdpa_graph_t graph;
     sdpa_search_t search;
     sdpa_plan_t plan;
-    dp_status_t st =
+    dp_status_t status =
         backward ? sdpa_backward_graph(&host.host, &dnn, s, &graph) : sdpa_forward_graph(&host.host, &dnn, s, &graph);
     char names[4096];
     size_t workspace;
 
-    ck_assert_msg(st == DP_OK, "%s", host.message);
+    ck_assert_msg(status == DP_OK, "%s", host.message);
     ck_assert_uint_eq(graph.noperations, operations);
-    st = sdpa_plan_make(&graph, s->deterministic, device, &search, &plan);
-    ck_assert_msg(st == DP_OK, "%s of %d x %d heads, dims %d/%d: %s", backward ? "backward" : "forward", (int)s->heads,
-                  (int)s->kv_heads, (int)s->head_dim, (int)s->value_dim, host.message);
+    status = sdpa_plan_make(&graph, s->deterministic, device, &search, &plan);
+    ck_assert_msg(status == DP_OK, "%s of %d x %d heads, dims %d/%d: %s", backward ? "backward" : "forward",
+                  (int)s->heads, (int)s->kv_heads, (int)s->head_dim, (int)s->value_dim, host.message);
     loaded_kernels(names, sizeof(names));
     /* Names are cuDNN's own business; these are those of 9.19. */
     if (dnn.cudnnGetVersion() / 100 == 919)

@@ -208,7 +208,8 @@ static dp_status_t missing_body(rank_t *self)
         const dp_host_t *host = dp_group_host(self->group);
 
         /* not in the barrier, but well until the job has ended */
-        status = host->wait(host, self->signal, 1, INT64_MAX, "the end");
+        (void)host->wait(host, self->signal, 1, INT64_MAX, "the end");
+        status = host->aborted(host);
     } else {
         status = dp_group_barrier(self->group);
     }

@@ -33,7 +33,7 @@ bool moe_write_params(block_t *b)
 
     for (size_t i = 0; i < b->sizes.param_count; i++)
         mine[i] = b->values[b->kind->index(b, i)];
-    fine = area_write(b->lab, &b->params, mine);
+    fine = conform_area_write(b->lab, &b->params, mine);
     free(mine);
     return fine;
 }
@@ -42,15 +42,17 @@ bool moe_layer_is_right(block_t *b, bool each)
 {
     pass_t p[2], *both[2] = {&p[0], &p[1]};
 
-    return pass_open(&p[0], b, 0) && pass_open(&p[1], b, 1) && pass_run(&p[0], FORWARD, FORWARD) &&
-           pass_run(&p[1], FORWARD, BACKWARD) && pass_run(&p[0], BACKWARD, WEIGHT) && pass_run(&p[1], WEIGHT, WEIGHT) &&
-           pass_output_is_right(&p[0]) && pass_output_is_right(&p[1]) && gradients_are_right(b, both, 2, each) &&
-           pass_close(&p[0]) && pass_close(&p[1]) && block_close(b);
+    return conform_pass_open(&p[0], b, 0) && conform_pass_open(&p[1], b, 1) &&
+           conform_pass_run(&p[0], FORWARD, FORWARD) && conform_pass_run(&p[1], FORWARD, BACKWARD) &&
+           conform_pass_run(&p[0], BACKWARD, WEIGHT) && conform_pass_run(&p[1], WEIGHT, WEIGHT) &&
+           conform_pass_output_is_right(&p[0]) && conform_pass_output_is_right(&p[1]) &&
+           conform_gradients_are_right(b, both, 2, each) && conform_pass_close(&p[0]) && conform_pass_close(&p[1]) &&
+           conform_block_close(b);
 }
 
 bool moe_try(lab_t *lab, block_t *b, const layer_t *layer)
 {
-    if (block_open(b, lab, layer, 83))
+    if (conform_block_open(b, lab, layer, 83))
         return true;
     CHECK(lab->t, conform_failed(lab->t) || layer->dtype == DP_BF16, "%s", conform_last_error());
     return false;
@@ -75,7 +77,7 @@ void every_gate_and_size(conform_t *t)
     };
     lab_t lab;
 
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     for (int type = 0; type < 3; type++)
         for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
@@ -92,7 +94,7 @@ void every_gate_and_size(conform_t *t)
                 if (moe_try(&lab, &b, &layer) ? !moe_layer_is_right(&b, false) : conform_failed(t))
                     return;
             }
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 void replicas_of_many_layers(conform_t *t)
@@ -103,7 +105,7 @@ void replicas_of_many_layers(conform_t *t)
     int32_t placement[24];
     lab_t lab;
 
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     for (int i = 0; i < 8; i++) {
         const layer_t layer = moe_layer(dtypes[i / 4], cases[i % 4].tokens, 9, cases[i % 4].experts, cases[i % 4].top_k,
@@ -123,7 +125,7 @@ void replicas_of_many_layers(conform_t *t)
         if (moe_try(&lab, &b, &layer) ? !moe_layer_is_right(&b, false) : conform_failed(t))
             return;
     }
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 void exchanges_hold_the_worst_case(conform_t *t)
@@ -131,7 +133,7 @@ void exchanges_hold_the_worst_case(conform_t *t)
     static const uint32_t top_k[] = {1, 2, 3, 8};
     lab_t lab;
 
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     for (int k = 0; k < 4; k++) {
         const layer_t layer = moe_layer(DP_F64, 7, 5, 8, top_k[k], 3, 0);
@@ -140,14 +142,14 @@ void exchanges_hold_the_worst_case(conform_t *t)
 
         if (!moe_try(&lab, &b, &layer))
             return;
-        EXPECT(t, exchanges_config(b.comm, 0) != NULL, "no exchange was opened");
-        for (int32_t i = 0; (e = exchanges_config(b.comm, i)) != NULL; i++)
+        EXPECT(t, conform_exchanges_config(b.comm, 0) != NULL, "no exchange was opened");
+        for (int32_t i = 0; (e = conform_exchanges_config(b.comm, i)) != NULL; i++)
             EXPECT(t, e->capacity_rows == (k == 0 ? 7 : 14) && e->row_bytes == 16 + 48 && e->label != NULL,
                    "with top_k %u the exchanges have %u rows of %zu bytes", top_k[k], e->capacity_rows, e->row_bytes);
-        if (!block_close(&b))
+        if (!conform_block_close(&b))
             return;
     }
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* ---- bits ---- */
@@ -158,19 +160,19 @@ enum { ROUNDS = 2 };
 static bool run_group(pass_t *p, bool forwards_first)
 {
     for (int m = 0; m < ROUNDS; m++)
-        if (!pass_run(&p[m], FORWARD, forwards_first ? FORWARD : WEIGHT))
+        if (!conform_pass_run(&p[m], FORWARD, forwards_first ? FORWARD : WEIGHT))
             return false;
     for (int m = 0; m < ROUNDS && forwards_first; m++) /* weights one behind, as in a pipeline */
-        if (!pass_run(&p[m], BACKWARD, BACKWARD) || (m > 0 && !pass_run(&p[m - 1], WEIGHT, WEIGHT)))
+        if (!conform_pass_run(&p[m], BACKWARD, BACKWARD) || (m > 0 && !conform_pass_run(&p[m - 1], WEIGHT, WEIGHT)))
             return false;
-    return !forwards_first || pass_run(&p[ROUNDS - 1], WEIGHT, WEIGHT);
+    return !forwards_first || conform_pass_run(&p[ROUNDS - 1], WEIGHT, WEIGHT);
 }
 
 /* Whether two regions hold the same bytes; the second one's pass is done. */
 static bool same(lab_t *lab, const area_t *a, size_t from, const area_t *b, size_t from_b, size_t bytes,
                  const char *what)
 {
-    unsigned char *x = area_bytes(lab, a), *y = area_bytes(lab, b);
+    unsigned char *x = conform_area_bytes(lab, a), *y = conform_area_bytes(lab, b);
     bool equal = x != NULL && y != NULL && memcmp(x + from, y + from_b, bytes) == 0;
 
     free(x);
@@ -186,16 +188,16 @@ static bool alone(block_t *b, const pass_t *group, const block_t *grouped, int32
         for (int32_t r = first; r < grouped->ranks; r += stride) {
             pass_t p;
 
-            if (!pass_open(&p, b, m))
+            if (!conform_pass_open(&p, b, m))
                 return false;
-            memcpy(p.xs[0], group[m].xs[r], area_count(&p.x) * sizeof(double));
-            memcpy(p.dys[0], group[m].dys[r], area_count(&p.x) * sizeof(double));
-            if (!area_write(b->lab, &p.x, p.xs[0]) || !area_write(b->lab, &p.dy, p.dys[0]) ||
-                !pass_run(&p, FORWARD, WEIGHT))
+            memcpy(p.xs[0], group[m].xs[r], conform_area_count(&p.x) * sizeof(double));
+            memcpy(p.dys[0], group[m].dys[r], conform_area_count(&p.x) * sizeof(double));
+            if (!conform_area_write(b->lab, &p.x, p.xs[0]) || !conform_area_write(b->lab, &p.dy, p.dys[0]) ||
+                !conform_pass_run(&p, FORWARD, WEIGHT))
                 return false;
             if (r == grouped->rank && mine != NULL)
                 mine[m] = p;
-            else if (!pass_close(&p))
+            else if (!conform_pass_close(&p))
                 return false;
         }
     return true;
@@ -204,7 +206,7 @@ static bool alone(block_t *b, const pass_t *group, const block_t *grouped, int32
 static bool zero_gradients(block_t *b)
 {
     memset(b->before, 0, b->sizes.param_count * sizeof(double));
-    return area_write(b->lab, &b->grads, b->before);
+    return conform_area_write(b->lab, &b->grads, b->before);
 }
 
 /* Outputs of one's own micro-batches, gradients that all ranks hold of those alone, gradients of experts of everyone's. */
@@ -212,29 +214,29 @@ static bool has_the_bits_of_one_rank(lab_t *lab, const layer_t *layer, bool forw
 {
     conform_t *t = lab->t;
     const size_t element = dp_dtype_bytes(dp_dtype_accumulator(layer->dtype));
-    const size_t common = reference_moe_common(layer) * element;
+    const size_t common = conform_reference_moe_common(layer) * element;
     block_t group = {.rank = t->rank, .ranks = t->size}, one = {0}, own = {0};
     pass_t together[ROUNDS], apart[ROUNDS];
 
-    if (!block_open(&group, lab, layer, 89) || !zero_gradients(&group))
+    if (!conform_block_open(&group, lab, layer, 89) || !zero_gradients(&group))
         return !conform_failed(t) && layer->dtype == DP_BF16;
     for (int m = 0; m < ROUNDS; m++)
-        if (!pass_open(&together[m], &group, m))
+        if (!conform_pass_open(&together[m], &group, m))
             return false;
-    if (!run_group(together, forwards_first) || !block_open(&one, lab, layer, 89) || !zero_gradients(&one) ||
-        !block_open(&own, lab, layer, 89) || !zero_gradients(&own) || !alone(&one, together, &group, 0, 1, NULL) ||
-        !alone(&own, together, &group, t->rank, t->size, apart))
+    if (!run_group(together, forwards_first) || !conform_block_open(&one, lab, layer, 89) || !zero_gradients(&one) ||
+        !conform_block_open(&own, lab, layer, 89) || !zero_gradients(&own) ||
+        !alone(&one, together, &group, 0, 1, NULL) || !alone(&own, together, &group, t->rank, t->size, apart))
         return false;
     for (int m = 0; m < ROUNDS; m++)
         if (!same(lab, &together[m].y, 0, &apart[m].y, 0, apart[m].y.bytes, "y") ||
             !same(lab, &together[m].dx, 0, &apart[m].dx, 0, apart[m].dx.bytes, "dx") ||
             !same(lab, &together[m].aux, 0, &apart[m].aux, 0, sizeof(double), "the auxiliary loss") ||
-            !pass_close(&together[m]) || !pass_close(&apart[m]))
+            !conform_pass_close(&together[m]) || !conform_pass_close(&apart[m]))
             return false;
     return same(lab, &group.grads, 0, &own.grads, 0, common, "the gradient of what all ranks hold") &&
            same(lab, &group.grads, common, &one.grads, common + (size_t)t->rank * (group.grads.bytes - common),
                 group.grads.bytes - common, "the gradient of the experts") &&
-           block_close(&group) && block_close(&one) && block_close(&own);
+           conform_block_close(&group) && conform_block_close(&one) && conform_block_close(&own);
 }
 
 void group_has_the_bits_of_one_rank(conform_t *t)
@@ -245,7 +247,7 @@ void group_has_the_bits_of_one_rank(conform_t *t)
 
     if (t->size == 3)
         return;
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     for (int i = 0; i < 12; i++) {
         const uint32_t *s = sizes[i % 4];
@@ -254,7 +256,7 @@ void group_has_the_bits_of_one_rank(conform_t *t)
         if (!has_the_bits_of_one_rank(&lab, &layer, i % 2 == 0))
             return;
     }
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* ---- what is found wrong ---- */
@@ -266,21 +268,21 @@ bool moe_fails(block_t *b, int step, dp_status_t status, const char *word)
     dp_status_t came;
     pass_t p;
 
-    if (!pass_open(&p, b, 0))
+    if (!conform_pass_open(&p, b, 0))
         return false;
     for (int i = 0; i < step; i++)
-        if (!pass_step(&p, i))
+        if (!conform_pass_step(&p, i))
             return false;
-    CHECK_OK(lab->t, pass_call(&p, step), "%s", b->kind->steps[step].name); /* it is the stream that fails */
+    CHECK_OK(lab->t, conform_pass_call(&p, step), "%s", b->kind->steps[step].name); /* it is the stream that fails */
     conform_forget_error();
     came = lab->vt->synchronize(lab->lanes[lane], -1);
     CHECK(lab->t, came == status && strstr(conform_last_error(), word) != NULL,
           "%s came to %s, \"%s\": it has to be %s and to speak of %s", b->kind->steps[step].name, dp_status_name(came),
           conform_last_error(), dp_status_name(status), word);
     lab->broken = true;
-    if (!pass_close(&p) || !block_close(b))
+    if (!conform_pass_close(&p) || !conform_block_close(b))
         return false;
-    lab_close(lab);
+    conform_lab_close(lab);
     return true;
 }
 
@@ -394,7 +396,7 @@ void rows_of_another_call_are_refused(conform_t *t)
         block_t b = {0};
         lab_t lab;
 
-        if (!lab_open(&lab, t))
+        if (!conform_lab_open(&lab, t))
             return;
         lab.tamper = wrongs[i].tamper;
         if (!moe_try(&lab, &b, &layer) || !moe_fails(&b, wrongs[i].step, DP_ERR_PROTOCOL, wrongs[i].word))
@@ -412,8 +414,8 @@ void placements_that_cannot_be_are_refused(conform_t *t)
         block_t b = {.replicas = 4, .placement = good};
         lab_t lab;
 
-        if (!lab_open(&lab, t) || !moe_try(&lab, &b, &layer) || !area_put(&lab, &b.places, placements[i]) ||
-            !moe_fails(&b, ROUTE, DP_ERR_INVALID, "replica"))
+        if (!conform_lab_open(&lab, t) || !moe_try(&lab, &b, &layer) ||
+            !conform_area_put(&lab, &b.places, placements[i]) || !moe_fails(&b, ROUTE, DP_ERR_INVALID, "replica"))
             return;
     }
 }
@@ -421,27 +423,27 @@ void placements_that_cannot_be_are_refused(conform_t *t)
 void a_comm_that_refuses_is_passed_on(conform_t *t)
 {
     const layer_t layer = moe_layer(DP_F32, 7, 5, 8, 2, 3, 1);
-    block_t b = {0}, refused = {.kind = kernel_kind(t), .layer = layer};
+    block_t b = {0}, refused = {.kind = conform_kernel_kind(t), .layer = layer};
     pass_t p;
     lab_t lab;
 
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     lab.refuse = DP_ERR_PEER;
     refused.lab = &lab;
     EXPECT_STATUS(t, refused.kind->open(&refused), DP_ERR_PEER, "open on a comm that refuses");
     lab.refuse = DP_OK;
-    if (!moe_try(&lab, &b, &layer) || !pass_open(&p, &b, 0) || !pass_step(&p, ROUTE))
+    if (!moe_try(&lab, &b, &layer) || !conform_pass_open(&p, &b, 0) || !conform_pass_step(&p, ROUTE))
         return;
     lab.refuse = DP_ERR_PEER;
-    EXPECT_STATUS(t, pass_call(&p, DISPATCH), DP_ERR_PEER, "dispatch on a comm that refuses");
+    EXPECT_STATUS(t, conform_pass_call(&p, DISPATCH), DP_ERR_PEER, "dispatch on a comm that refuses");
     lab.refuse = DP_OK;
     for (int i = DISPATCH; i <= COMBINE; i++)
-        if (!pass_step(&p, i))
+        if (!conform_pass_step(&p, i))
             return;
-    if (!pass_output_is_right(&p) || !pass_close(&p) || !block_close(&b))
+    if (!conform_pass_output_is_right(&p) || !conform_pass_close(&p) || !conform_block_close(&b))
         return;
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 #define IN_CONFIG(member) .offset = offsetof(dp_moe_config_t, member)
@@ -472,11 +474,11 @@ void refusals_name_the_setting(conform_t *t)
     };
     lab_t lab;
 
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     for (size_t i = 0; i < sizeof(wrongs) / sizeof(wrongs[0]); i++) {
         block_t b = {.lab = &lab,
-                     .kind = kernel_kind(t),
+                     .kind = conform_kernel_kind(t),
                      .layer = moe_layer(DP_F64, 7, 5, 8, 2, 3, 1),
                      .wrong = &wrongs[i].wrong,
                      .ranks = 2};
@@ -490,7 +492,7 @@ void refusals_name_the_setting(conform_t *t)
                "a wrong %s came to %s, \"%s\": it has to be %s and to name %s and \"%s\"", wrongs[i].wrong.what,
                dp_status_name(came), conform_last_error(), dp_status_name(wrongs[i].status), t->plugin, wrongs[i].word);
     }
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 /* ---- numbers ---- */
@@ -500,7 +502,7 @@ void numbers_that_are_none_do_no_harm(conform_t *t)
     static const double values[] = {NAN, INFINITY, -INFINITY, 3e38, -3e38, 0};
     lab_t lab;
 
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     for (int i = 0; i < 36; i++) {
         layer_t layer = moe_layer(dtypes[i % 3], 5, 4, 8, 3, 2, 1);
@@ -514,21 +516,21 @@ void numbers_that_are_none_do_no_harm(conform_t *t)
                 return;
             continue;
         }
-        if (!pass_open(&p, &b, 0))
+        if (!conform_pass_open(&p, &b, 0))
             return;
         for (size_t k = 0; k < 20; k += 3)
             p.xs[0][k] = values[i / 6];
         bias = b.values[b.list[BIAS].offset + 1];
         if (i % 2 == 0)
             b.values[b.list[BIAS].offset + 1] = values[i / 6];
-        if (!moe_write_params(&b) || !area_write(&lab, &p.x, p.xs[0]))
+        if (!moe_write_params(&b) || !conform_area_write(&lab, &p.x, p.xs[0]))
             return;
         for (int step = ROUTE; step <= ROUTE_W; step++) {
-            EXPECT_OK(t, pass_call(&p, step));
-            if (!lab_wait(&lab, b.kind->steps[step].lane, b.kind->steps[step].name))
+            EXPECT_OK(t, conform_pass_call(&p, step));
+            if (!conform_lab_wait(&lab, b.kind->steps[step].lane, b.kind->steps[step].name))
                 return;
         }
-        grads = block_gradients(&b);
+        grads = conform_block_gradients(&b);
         for (size_t e = 0; grads != NULL && e < 8; e++) {
             const double count = grads[b.list[BIAS].offset + e];
 
@@ -538,10 +540,10 @@ void numbers_that_are_none_do_no_harm(conform_t *t)
         free(grads);
         EXPECT(t, sum == 15, "5 tokens chose %g times, not 15", sum);
         b.values[b.list[BIAS].offset + 1] = bias; /* NaN is not equal to itself when it is looked at */
-        if (!moe_write_params(&b) || !pass_close(&p) || !block_close(&b))
+        if (!moe_write_params(&b) || !conform_pass_close(&p) || !conform_block_close(&b))
             return;
     }
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 void scores_that_vanish_give_no_weight(conform_t *t)
@@ -561,15 +563,15 @@ void scores_that_vanish_give_no_weight(conform_t *t)
     pass_t p;
     lab_t lab;
 
-    if (!lab_open(&lab, t) || !moe_try(&lab, &b, &layer) || !pass_open(&p, &b, 0))
+    if (!conform_lab_open(&lab, t) || !moe_try(&lab, &b, &layer) || !conform_pass_open(&p, &b, 0))
         return;
     for (size_t i = 0; i < 4; i++)
         b.values[b.list[ROUTER].offset + i] = (p.xs[0][i / 2] < 0 ? 1 : -1) * 1e4;
-    if (!moe_write_params(&b) || !pass_run(&p, FORWARD, WEIGHT))
+    if (!moe_write_params(&b) || !conform_pass_run(&p, FORWARD, WEIGHT))
         return;
-    y = area_read(&lab, &p.y);
-    aux = area_read(&lab, &p.aux);
-    grads = block_gradients(&b);
+    y = conform_area_read(&lab, &p.y);
+    aux = conform_area_read(&lab, &p.aux);
+    grads = conform_block_gradients(&b);
     EXPECT(t, y[0] == p.xs[0][0] && y[1] == p.xs[0][1], "y is %g %g, not x: %g %g", y[0], y[1], p.xs[0][0], p.xs[0][1]);
     EXPECT(t, *aux == KERNEL_AUX_BEGINS, "scores of 0 have an auxiliary loss of %g", *aux - KERNEL_AUX_BEGINS);
     for (size_t i = 0; i < b.sizes.param_count; i++)
@@ -577,7 +579,7 @@ void scores_that_vanish_give_no_weight(conform_t *t)
     free(y);
     free(aux);
     free(grads);
-    if (!pass_close(&p) || !block_close(&b))
+    if (!conform_pass_close(&p) || !conform_block_close(&b))
         return;
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }

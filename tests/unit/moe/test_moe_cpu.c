@@ -13,7 +13,7 @@ static void blas_uses_one_thread_unless_told_otherwise(conform_t *t)
     void (*set_threads)(int) = NULL;
     lab_t lab;
 
-    if (!lab_open(&lab, t))
+    if (!conform_lab_open(&lab, t))
         return;
     for (int told = 2; told >= 0; told--) { /* 2: to load the library */
         void *handle;
@@ -25,7 +25,7 @@ static void blas_uses_one_thread_unless_told_otherwise(conform_t *t)
             unsetenv("OPENBLAS_NUM_THREADS");
         if (set_threads != NULL)
             set_threads(2);
-        if (!moe_try(&lab, &b, &layer) || !block_close(&b))
+        if (!moe_try(&lab, &b, &layer) || !conform_block_close(&b))
             return;
         handle = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_NOLOAD);
         if (handle == NULL) {
@@ -37,7 +37,7 @@ static void blas_uses_one_thread_unless_told_otherwise(conform_t *t)
         EXPECT(t, told == 2 || get_threads() == (told == 1 ? 2 : 1), "%d threads %s", get_threads(),
                told == 1 ? "where OPENBLAS_NUM_THREADS leaves it to the library" : "where nobody said how many");
     }
-    lab_close(&lab);
+    conform_lab_close(&lab);
 }
 
 static const conform_case_t cases[] = {

@@ -122,12 +122,12 @@ static dp_program_t swapped(int rank, int at)
 
 static bool verdict(const dp_program_t *q)
 {
-    dp_status_t st = dp_program_verify(q, NULL);
+    dp_status_t status = dp_program_verify(q, NULL);
 
-    ck_assert_msg(st == DP_OK || st == DP_ERR_REJECTED, "%s", dp_status_name(st));
-    if (st < 0)
+    ck_assert_msg(status == DP_OK || status == DP_ERR_REJECTED, "%s", dp_status_name(status));
+    if (status < 0)
         ck_assert_int_gt(strlen(dp_last_error()), 20);
-    return st == DP_OK;
+    return status == DP_OK;
 }
 
 static bool completes(const dp_program_t *q, unsigned seed)

@@ -434,28 +434,28 @@ static dp_status_t everything(void)
 {
     dp_schedule_t *s = NULL, *t = NULL, *v = NULL;
     dp_program_t *p = NULL;
-    dp_status_t st = generate("dualpipe", 4, 8, &s);
+    dp_status_t status = generate("dualpipe", 4, 8, &s);
 
-    if (st >= 0)
-        st = dp_schedule_verify(s);
-    if (st >= 0)
-        st = dp_schedule_write_tsv(s, -1, discard, NULL);
-    for (int transport = DP_TRANSPORT_CREDITS; transport <= DP_TRANSPORT_BUNDLES && st >= 0; transport++) {
+    if (status >= 0)
+        status = dp_schedule_verify(s);
+    if (status >= 0)
+        status = dp_schedule_write_tsv(s, -1, discard, NULL);
+    for (int transport = DP_TRANSPORT_CREDITS; transport <= DP_TRANSPORT_BUNDLES && status >= 0; transport++) {
         dp_lower_options_t options = {.struct_size = sizeof(options), .transport = (dp_transport_t)transport};
 
-        st = dp_program_lower(s, &options, &p);
-        if (st >= 0)
-            st = dp_program_verify(p, NULL);
+        status = dp_program_lower(s, &options, &p);
+        if (status >= 0)
+            status = dp_program_verify(p, NULL);
         dp_program_free(p);
     }
-    if (st >= 0)
-        st = dp_schedule_read_tsv("golden", golden, sizeof(golden) - 1, &t);
-    if (st >= 0)
-        st = generate("v-half", 3, 4, &v);
+    if (status >= 0)
+        status = dp_schedule_read_tsv("golden", golden, sizeof(golden) - 1, &t);
+    if (status >= 0)
+        status = generate("v-half", 3, 4, &v);
     dp_schedule_free(s);
     dp_schedule_free(t);
     dp_schedule_free(v);
-    return st;
+    return status;
 }
 
 /* A deadlock that has to be explained: a list made for puts, on ranks that have to meet. */
@@ -463,40 +463,40 @@ static dp_status_t rejection(void)
 {
     dp_schedule_t *s = NULL;
     dp_program_t *p = NULL;
-    dp_status_t st = generate("dualpipe", 4, 8, &s);
+    dp_status_t status = generate("dualpipe", 4, 8, &s);
 
-    if (st >= 0)
-        st = dp_program_lower(s, NULL, &p);
-    if (st >= 0) {
+    if (status >= 0)
+        status = dp_program_lower(s, NULL, &p);
+    if (status >= 0) {
         p->transport = DP_TRANSPORT_BUNDLES;
         for (int32_t r = 0; r < p->ranks; r++)
             for (int64_t i = p->first[r], bundle = 0; i < p->first[r + 1]; i++)
                 if (p->instrs[i].kind == DP_INSTR_SEND || p->instrs[i].kind == DP_INSTR_RECV)
                     p->instrs[i].bundle = (int32_t)bundle++;
-        st = dp_program_verify(p, NULL);
+        status = dp_program_verify(p, NULL);
     }
     dp_program_free(p);
     dp_schedule_free(s);
-    return st;
+    return status;
 }
 
 START_TEST(out_of_memory)
 {
     dp_status_t (*operation)(void) = _i / 2 == 0 ? everything : rejection;
-    dp_status_t st;
+    dp_status_t status;
     bool struck = true;
     long k;
 
     oom_install();
     for (k = 0; struck; k++) {
         oom_arm(k, _i % 2);
-        st = operation();
+        status = operation();
         struck = oom_struck();
         oom_disarm();
         if (struck)
-            ck_assert_int_eq(st, DP_ERR_NOMEM);
+            ck_assert_int_eq(status, DP_ERR_NOMEM);
         else
-            ck_assert_int_eq(st, _i / 2 == 0 ? DP_OK : DP_ERR_REJECTED);
+            ck_assert_int_eq(status, _i / 2 == 0 ? DP_OK : DP_ERR_REJECTED);
         ck_assert_int_eq(oom_live(), 0);
     }
     ck_assert_int_gt(k, 20);

@@ -242,13 +242,13 @@ START_TEST(out_of_memory)
     oom_install();
     for (k = 0; struck; k++) {
         dp_schedule_t *s = NULL;
-        dp_status_t st;
+        dp_status_t status;
 
         oom_arm(k, _i);
-        st = read_text("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n", &s);
+        status = read_text("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n", &s);
         struck = oom_struck();
         oom_disarm();
-        ck_assert_int_eq(st, struck ? DP_ERR_NOMEM : DP_OK);
+        ck_assert_int_eq(status, struck ? DP_ERR_NOMEM : DP_OK);
         dp_schedule_free(s);
         ck_assert_int_eq(oom_live(), 0);
     }

@@ -85,17 +85,18 @@ START_TEST(the_same_sizes_are_refused)
     while (fgets(line, sizeof(line), f) != NULL) {
         dp_schedule_request_t request = {sizeof(request), method, 0, 0, 0, 0};
         dp_schedule_t *s = NULL;
-        dp_status_t st;
+        dp_status_t status;
 
         if (line[0] == '#')
             continue;
         ck_assert_int_eq(sscanf(line, "%31s %d %d %31s", method, &ranks, &microbatches, answer), 4);
         request.ranks = ranks;
         request.microbatches = microbatches;
-        st = dp_schedule_generate(&request, &s);
-        ck_assert_msg(st == (strcmp(answer, "ok") == 0 ? DP_OK : DP_ERR_INVALID), "%s: %s", line, dp_status_name(st));
-        ck_assert_int_eq(s != NULL, st == DP_OK);
-        if (st < 0)
+        status = dp_schedule_generate(&request, &s);
+        ck_assert_msg(status == (strcmp(answer, "ok") == 0 ? DP_OK : DP_ERR_INVALID), "%s: %s", line,
+                      dp_status_name(status));
+        ck_assert_int_eq(s != NULL, status == DP_OK);
+        if (status < 0)
             ck_assert_int_gt(strlen(dp_last_error()), 20);
         dp_schedule_free(s);
         count++;

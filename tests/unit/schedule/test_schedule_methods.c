@@ -277,14 +277,14 @@ static const struct {
 START_TEST(sizes_are_accepted_or_refused)
 {
     dp_schedule_t *s = NULL;
-    dp_status_t st = try(limits[_i].method, limits[_i].ranks, limits[_i].microbatches, limits[_i].chunks, &s);
+    dp_status_t status = try(limits[_i].method, limits[_i].ranks, limits[_i].microbatches, limits[_i].chunks, &s);
 
     if (limits[_i].message == NULL) {
-        ck_assert_msg(st == DP_OK, "%s", dp_last_error());
+        ck_assert_msg(status == DP_OK, "%s", dp_last_error());
         ck_assert_msg(dp_schedule_verify(s) == DP_OK, "%s", dp_last_error());
         dp_schedule_free(s);
     } else {
-        ck_assert_int_eq(st, DP_ERR_INVALID);
+        ck_assert_int_eq(status, DP_ERR_INVALID);
         ck_assert_ptr_null(s);
         ck_assert_msg(strstr(dp_last_error(), limits[_i].message) == dp_last_error(), "%s", dp_last_error());
     }

@@ -27,7 +27,7 @@ typedef struct dp_group_options {
     int32_t port;         /* 0: MASTER_PORT, else made of what Open MPI or Slurm call the job */
     double join_seconds;  /* 0: 60. Afterwards the missing ranks are named */
     double hang_seconds;  /* 0: 30. A wait fails with DP_ERR_TIMEOUT, naming what it waited for, when for this long no
-                                operation of any rank of this host began or ended. Longer than the longest operation */
+                                operation of any rank began or ended. Longer than the longest operation */
     const char *settings; /* "name=value\n" lines that must be equal on all ranks; a difference is DP_ERR_MISMATCH with
                                 the field and both values; NULL: none. Copied */
     int32_t insecure;     /* 1: allow an address that is not loopback without a secret */
@@ -90,15 +90,18 @@ DP_API dp_status_t dp_group_health(dp_group_t *group);
 /**
  * The black box: `capacity` span records of this rank in memory that the other ranks of this host have mapped as well,
  * so that they can say what a dead rank was doing. The engine keeps the spans of the running step here: a record with a
- * start and no end is an operation in progress. May be called again: a box
- * lives until the group is left, and the latest start of all boxes counts. [collective] [blocks]
+ * start and no end is an operation in progress. May be called again: a box lives until it is closed or the group is
+ * left, and the latest start of all boxes counts. Ranks of other hosts hear what the rank is doing four times a second through
+ * rank 0. [collective] [blocks]
  */
 DP_API dp_status_t dp_group_blackbox(dp_group_t *group, uint32_t capacity, dp_span_t **records_out);
+/** Gives back what dp_group_blackbox returned. NULL is allowed. [main] */
+DP_API void dp_group_blackbox_close(dp_group_t *group, const dp_span_t *records);
 /** The text that dp_group_describe uses for spans of this rank whose `name` is this number (1 to 255; the numbers of
  *  dp_timeline_name; cut at 31 bytes). Without one it says "segment 3(F)". After dp_group_blackbox. [main] */
 DP_API void dp_group_blackbox_name(dp_group_t *group, uint16_t name, const char *text);
-/** One sentence on what rank `rank` is or was doing: "step 3: mlp(B) of stage 2, chunk 1, micro-batch 5". "" when it
- *  has no black box here. Cut at `bytes`. [any] */
+/** One sentence on what rank `rank` is or was doing: "step 3: mlp(B) of stage 2, chunk 1, micro-batch 5"; of a rank of
+ *  another host, on rank 0 (and of rank 0 everywhere), what it told last. "" when nothing is known. Cut at `bytes`. [any] */
 DP_API void dp_group_describe(const dp_group_t *group, int32_t rank, char *text, size_t bytes);
 
 #ifdef __cplusplus

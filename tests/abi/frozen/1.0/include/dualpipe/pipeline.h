@@ -73,8 +73,12 @@ typedef struct dp_pipeline_options {
     int32_t microbatches;          /* M per (e, d), both directions together */
     int32_t chunks;                /* of interleaved methods; 0: default */
     const dp_schedule_t *schedule; /* a schedule of one's own; borrowed until close */
-    const char *comm;   /* plugin name or path; NULL: DUALPIPE_COMM, else "comm_shm". "shm" means "comm_shm" */
-    const char *device; /* NULL: DUALPIPE_DEVICE, else "device_cpu" */
+    /* How ranks talk: a plugin's name or path ("shm" means "comm_shm"); two, "shm+ofi": the first between ranks of one
+     * host, the second between hosts; or "auto": all on one host comm_shm, several hosts comm_shm+comm_ofi (without it:
+     * comm_mpi), with CUDA comm_cuda_ipc and comm_nccl instead, of what all ranks can load. All of them give the same
+     * bits. NULL: DUALPIPE_COMM, else "auto" */
+    const char *comm;
+    const char *device;                      /* NULL: DUALPIPE_DEVICE, else "device_cpu" */
     const dp_device_config_t *device_config; /* NULL: defaults. Borrowed until open returns, as all names above */
     size_t boundary_bytes;                   /* tensor between stages, for one micro-batch */
     dp_dtype_t dtype;    /* of parameters: DP_F32, DP_F64, DP_BF16; gradients are kept, summed over halves, mirrors
@@ -136,7 +140,11 @@ typedef struct dp_step {
  */
 DP_API dp_status_t dp_pipeline_step(dp_pipeline_t *pipeline, dp_step_t *step);
 
-/** Replaces the comm backend between two steps: calls build again for every chunk (stages hold instances that live on
+/** Which comm plugin carries what ranks a and b of the job tell each other; the same name for all pairs unless there are
+ *  two (see dp_pipeline_options_t.comm). NULL: no such rank. Valid until the next swap, or close. [any] */
+DP_API const char *dp_pipeline_comm(const dp_pipeline_t *pipeline, int32_t a, int32_t b);
+
+/** Replaces the comm backend between two steps, by all that dp_pipeline_options_t.comm may say: calls build again for every chunk (stages hold instances that live on
  *  the expert group), keeps parameters and gradients, then closes the old backend; stages made earlier may be freed
  *  afterwards. A backend that one rank cannot load is refused on all and the old one stays; a failure after that, or a
  *  stage with other segments or sizes than before (DP_ERR_MISMATCH), ends the job. [collective] [blocks] */

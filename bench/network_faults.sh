@@ -1,0 +1,68 @@
+#!/bin/sh
+# SPDX-FileCopyrightText: The libdualpipe authors
+# SPDX-License-Identifier: MIT
+# network_faults.sh: the network fault table: what becomes of a job over 2 and 4 hosts (namespaces of this machine) when
+# cables and hosts fail. From the top of a build tree, as root, after "make all tests/hosts/cable tests/hosts/host_rank":
+#   sh ../bench/network_faults.sh
+# Trains with train_moe where there is a comm plugin that crosses hosts (comm_ofi); what the group does alone is in the
+# table in any case. Exit status 1 when a job did not end as it has to.
+set -u
+top=$(cd "$(dirname "$0")/.." && pwd)
+DP_TEST_SRCDIR=${DP_TEST_SRCDIR:-$top}
+DP_TEST_BUILDDIR=${DP_TEST_BUILDDIR:-$PWD}
+DUALPIPE_PLUGIN_PATH=${DUALPIPE_PLUGIN_PATH:-$PWD/.libs}
+OPENBLAS_NUM_THREADS=1
+export DP_TEST_SRCDIR DP_TEST_BUILDDIR DUALPIPE_PLUGIN_PATH OPENBLAS_NUM_THREADS
+. "$top/tests/hosts/hosts.sh"
+. "$top/tests/hosts/faults.sh"
+
+echo "# $(date -u +%Y-%m-%d), Linux $(uname -r), $(nproc) cores, hosts are namespaces; seconds: from the fault to the end of the last rank"
+echo "# that can end; \"told\": what a rank of another host said last of itself"
+faults_head
+
+# What ends a job.
+endings() { # HOSTS RANKS_PER_HOST
+    fault_pulled 2 "$1" "$2"
+    fault_pulled 1 "$1" "$2"
+    fault_frozen 2 "$1" "$2"
+    fault_frozen 1 "$1" "$2"
+    fault_stopped 2 "$1" "$2"
+    fault_crashed 2 "$1" "$2"
+    fault_crashed 1 "$1" "$2"
+    fault_rebooted 2 "$1" "$2"
+    fault_one_way 2 "$1" "$2" out
+    fault_one_way 2 "$1" "$2" in
+    fault_killed $(($1 * $2 - 1)) "$1" "$2"
+    fault_killed 0 "$1" "$2"
+}
+
+faults_what="the group alone"
+faults_result='sum '
+rank=$DP_TEST_BUILDDIR/tests/hosts/host_rank
+faults_mark='^step 9$'
+faults_job="$rank 100000 100"
+endings 2 2
+endings 4 2
+faults_job="$rank 100 20"
+faults_reference 8
+fault_cable "5 ms" 4 2 120 delay=5
+fault_cable "5 ms, 2 % lost" 4 2 120 delay=5 loss=0.02
+fault_cable "5 ms +- 5 ms, 25 % overtake" 4 2 120 delay=5 jitter=5 reorder=0.25
+fault_cable "1 Mbit/s" 4 2 120 rate=1
+faults_job="$rank 400 50"
+faults_reference 4
+fault_slow_for 2 2 2 60
+
+# ---- training ----
+if [ -e "$DUALPIPE_PLUGIN_PATH/dp_comm_ofi.so" ]; then
+    for method in dualpipe zbv 1f1b; do
+        train="$DP_TEST_BUILDDIR/apps/train_moe/train_moe --comm ofi --schedule $method --pp 4 --layers 8 --hidden 16 --heads 2
+            --kv-heads 1 --experts 4 --expert-hidden 16 --seq 16 --batch 1 --warmup 2 --sample 0"
+        faults_what="train_moe, $method"
+        faults_mark='.' # only rank 0 tells of its steps
+        faults_result='step '
+        faults_job="$train --steps 1000000"
+        training "$method"
+    done
+fi
+[ $faults_failures -eq 0 ]

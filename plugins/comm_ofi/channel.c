@@ -1,0 +1,277 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * channel.c: tagged messages in order, put into slots of the receiver, which gives each slot back as a credit. */
+#include "comm_ofi.h"
+
+#include "plugins/common/check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Where the head of a slot lies, so that it ends where the data begin. */
+#define HEAD_AT (LINE_BYTES - HEAD_BYTES)
+
+/* What a stream gets to do. */
+typedef struct transfer {
+    dp_channel_end_t *end;
+    const void *from;
+    uint64_t count; /* of the message, without wrapping */
+    dp_message_tag_t tag;
+} transfer_t;
+
+static size_t stride_of(const dp_channel_end_t *end)
+{
+    return LINE_BYTES + round_line(end->config.slot_bytes);
+}
+
+/* The receiver owns slots, and an op for credits; the sender a line that takes credits, and an op for messages. */
+area_t channel_area(const dp_channel_end_t *end, bool ours)
+{
+    bool receiver = ours != (end->config.sender != 0);
+    area_t area = {
+        .kind = receiver ? AREA_SLOTS : AREA_CREDIT,
+        .id = end->config.id,
+        .peer = ours ? end->config.peer : end->comm->rank,
+        .slots = end->config.slots,
+        .unit = end->config.slot_bytes,
+        .bytes = receiver ? end->config.slots * stride_of(end) : LINE_BYTES,
+        .bells = receiver ? end->config.slots : 1,
+        .private_bytes = sizeof(op_t),
+    };
+
+    if (!receiver && end->comm->wire.bounce)
+        area.private_bytes += round_line(end->config.slot_bytes);
+    return area;
+}
+
+static dp_status_t check_config(dp_comm_t *comm, const dp_channel_config_t *config)
+{
+    const dp_host_t *host = comm->host;
+    size_t all;
+
+    if (config->struct_size < DP_CHANNEL_CONFIG_MIN)
+        return check_size(host, "comm_ofi", "config", "dp_channel_config_t", config->struct_size,
+                          DP_CHANNEL_CONFIG_MIN);
+    if (config->peer < 0 || config->peer >= comm->nranks || config->peer == comm->rank)
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u leads to rank %d of %d", comm->name, config->id,
+                       config->peer, comm->nranks);
+    if (config->slots < 1 || config->slots >= 1u << BELL_BITS || config->slot_bytes < 1 ||
+        config->slot_bytes > UINT32_MAX ||
+        __builtin_mul_overflow((size_t)config->slots, round_line(config->slot_bytes) + LINE_BYTES, &all) ||
+        all > SIZE_MAX / 8)
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u cannot have %u slots of %zu bytes", comm->name,
+                       config->id, config->slots, config->slot_bytes);
+    for (const dp_channel_end_t *end = comm->ends; end != NULL; end = end->next)
+        if (end->config.id == config->id && end->config.peer == config->peer &&
+            (end->config.sender != 0) == (config->sender != 0))
+            return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u with rank %d is open already", comm->name,
+                           config->id, comm->world[config->peer]);
+    return DP_OK;
+}
+
+dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out)
+{
+    const dp_host_t *host = comm->host;
+    dp_channel_end_t *end;
+    dp_status_t status = check_config(comm, config);
+
+    if (status < 0)
+        return status;
+    end = host->allocate(host, sizeof(*end), 16);
+    if (end == NULL)
+        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for channel %u", comm->name, config->id);
+    memset(end, 0, sizeof(*end));
+    end->comm = comm;
+    dp_sized_take(&end->config, sizeof(end->config), config);
+    end->config.label = end->label;
+    snprintf(end->label, sizeof(end->label), "%s", config->label != NULL ? config->label : "");
+    end->stride = stride_of(end);
+    end->next = comm->ends;
+    comm->ends = end;
+    comm->memory_bytes += sizeof(*end);
+    *end_out = end;
+    return DP_OK;
+}
+
+dp_status_t channel_connect(dp_channel_end_t *end, const area_t *ours, const region_t *region, view_t *views)
+{
+    dp_comm_t *comm = end->comm;
+    area_t theirs = channel_area(end, false);
+    unsigned char *own = region->base + ours->private_offset;
+    char what[LABEL_BYTES + 40];
+    dp_status_t status;
+
+    snprintf(what, sizeof(what), "channel %u \"%s\"", end->config.id, end->label);
+    status = join_find(comm, views, end->config.peer, &theirs, what, &end->far);
+    if (status < 0)
+        return status;
+    end->slots = region->base + ours->offset;
+    end->bells = region->bells + ours->bell;
+    end->op = (op_t *)(void *)own;
+    op_init(comm, end->op, end->config.peer, region, own + sizeof(op_t));
+    end->connected = true;
+    return DP_OK;
+}
+
+/* ---- on the stream ---- */
+
+static dp_status_t explain(const transfer_t *t, dp_status_t status, const char *verb, const char *preposition)
+{
+    const dp_channel_end_t *end = t->end;
+    const dp_comm_t *comm = end->comm;
+    cause_t cause = wire_cause(comm);
+
+    if (!wire_is_news(comm, status))
+        return status;
+    return DP_FAIL(comm->host, status, "rank %d: %s of micro-batch %d, step %u, on channel \"%s\" %s rank %d: %s",
+                   comm->world[comm->rank], verb, t->tag.microbatch, t->tag.step, end->label, preposition,
+                   comm->world[end->config.peer], cause.text);
+}
+
+/* sender   --bell of the slot--> receiver : head and data of the slot are whole; the n-th ring is its n-th message.
+ * receiver --bell of credits---> sender   : one more slot may be written again. */
+static dp_status_t run_send(void *arg)
+{
+    const transfer_t *t = arg;
+    dp_channel_end_t *end = t->end;
+    dp_comm_t *comm = end->comm;
+    uint32_t slots = end->config.slots, slot = (uint32_t)(t->count % slots);
+    put_t put = {
+        .to = end->config.peer,
+        .bell = end->far.bell + slot,
+        .head_at = end->far.address + slot * end->stride + HEAD_AT,
+        .key = end->far.key,
+        .data = t->from,
+        .bytes = t->tag.bytes,
+        .what = "the provider takes no more",
+    };
+    dp_status_t status = DP_OK;
+
+    if (t->count >= slots)
+        status =
+            wire_wait(comm, &end->bells->signal, (uint32_t)(t->count + 1 - slots), "no slot of the receiver is free");
+    if (status == DP_OK) {
+        end->op->head.message.tag = t->tag;
+        end->op->head.message.id = end->config.id;
+        end->op->head.message.sender = comm->rank;
+        status = wire_put(comm, end->op, &put);
+    }
+    if (status == DP_OK)
+        status = wire_finish(comm, end->op, "the message does not leave");
+    return status < 0 ? explain(t, status, "send", "to") : DP_OK;
+}
+
+static dp_status_t refuse(const transfer_t *t, const head_t *found)
+{
+    const dp_comm_t *comm = t->end->comm;
+    const dp_message_tag_t *e = &t->tag, *f = &found->message.tag;
+
+    return DP_FAIL(comm->host, DP_ERR_PROTOCOL,
+                   "rank %d: channel \"%s\" from rank %d: expected message %u (step %u, micro-batch %d, %u bytes), "
+                   "found message %u (step %u, micro-batch %d, %u bytes) of channel %u from rank %d of the group",
+                   comm->world[comm->rank], t->end->label, comm->world[t->end->config.peer], e->number, e->step,
+                   e->microbatch, e->bytes, f->number, f->step, f->microbatch, f->bytes, found->message.id,
+                   found->message.sender);
+}
+
+static dp_status_t run_recv(void *arg)
+{
+    const transfer_t *t = arg;
+    dp_channel_end_t *end = t->end;
+    const dp_message_tag_t *e = &t->tag, *f;
+    uint32_t slots = end->config.slots, slot = (uint32_t)(t->count % slots);
+    dp_status_t status =
+        wire_wait(end->comm, &end->bells[slot].signal, (uint32_t)(t->count / slots + 1), "the message has not come");
+    head_t found;
+
+    if (status < 0)
+        return explain(t, status, "receive", "from");
+    memcpy(&found, end->slots + slot * end->stride + HEAD_AT, HEAD_BYTES);
+    f = &found.message.tag;
+    if (f->number != e->number || f->step != e->step || f->microbatch != e->microbatch || f->bytes != e->bytes ||
+        found.message.id != end->config.id || found.message.sender != end->config.peer)
+        return refuse(t, &found);
+    return DP_OK;
+}
+
+static dp_status_t run_release(void *arg)
+{
+    const transfer_t *t = arg;
+    dp_channel_end_t *end = t->end;
+    put_t put = {
+        .to = end->config.peer,
+        .bell = end->far.bell,
+        .head_at = end->far.address,
+        .key = end->far.key,
+        .what = "the provider takes no more",
+    };
+    dp_status_t status;
+
+    end->op->head.message.tag = t->tag;
+    status = wire_put(end->comm, end->op, &put);
+    if (status == DP_OK)
+        status = wire_finish(end->comm, end->op, "the credit does not leave");
+    return status < 0 ? explain(t, status, "release", "from") : DP_OK;
+}
+
+/* ---- on the caller's thread ---- */
+
+static dp_status_t check_call(const dp_channel_end_t *end, bool sender, uint64_t next, uint32_t number, size_t bytes,
+                              const char *verb)
+{
+    const dp_comm_t *comm = end->comm;
+
+    if (!end->connected)
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s on channel \"%s\" before start", verb, end->label);
+    if (sender != (end->config.sender != 0))
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s on the wrong end of channel \"%s\"", verb, end->label);
+    if (number != (uint32_t)next)
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s of message %u on channel \"%s\": message %u is next", verb,
+                       number, end->label, (uint32_t)next);
+    if (bytes > end->config.slot_bytes)
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s of %zu bytes on channel \"%s\", which carries at most %zu", verb,
+                       bytes, end->label, end->config.slot_bytes);
+    return DP_OK;
+}
+
+dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
+{
+    dp_status_t status = check_call(end, true, end->count, tag->number, tag->bytes, "send");
+    transfer_t t = {end, from, end->count, *tag};
+
+    if (status < 0)
+        return status;
+    status = end->comm->device->launch(s, run_send, &t, sizeof(t));
+    end->count += status == DP_OK;
+    return status;
+}
+
+dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out, dp_stream_t *s)
+{
+    dp_status_t status = check_call(end, false, end->count, expected->number, expected->bytes, "receive");
+    transfer_t t = {end, NULL, end->count, *expected};
+
+    if (status < 0)
+        return status;
+    status = end->comm->device->launch(s, run_recv, &t, sizeof(t));
+    if (status == DP_OK) {
+        *data_out = end->slots + end->count % end->config.slots * end->stride + LINE_BYTES;
+        end->count++;
+    }
+    return status;
+}
+
+dp_status_t channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
+{
+    dp_status_t status = check_call(end, false, end->released, number, 0, "release");
+    transfer_t t = {.end = end, .tag = {.number = number}};
+
+    if (status < 0)
+        return status;
+    if (end->released == end->count)
+        return DP_FAIL(end->comm->host, DP_ERR_INVALID,
+                       "release of message %u on channel \"%s\", which was not received", number, end->label);
+    status = end->comm->device->launch(s, run_release, &t, sizeof(t));
+    end->released += status == DP_OK;
+    return status;
+}

@@ -1,0 +1,148 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * comm_ofi.c: ranks on one or several hosts by one-sided writes of libfabric: the table of dp.comm/1. */
+#include "comm_ofi.h"
+
+#include "plugins/common/check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define RANKS_MAX (1 << MEET_ROUNDS)
+
+static dp_status_t check_config(const dp_host_t *host, const dp_comm_config_t *config)
+{
+    if (config->struct_size < DP_COMM_CONFIG_MIN)
+        return check_size(host, "comm_ofi", "config", "dp_comm_config_t", config->struct_size, DP_COMM_CONFIG_MIN);
+    if (config->name == NULL || config->name[0] == '\0' || strlen(config->name) >= NAME_BYTES)
+        return DP_FAIL(host, DP_ERR_INVALID, "the name of a group has 1 to %d characters", NAME_BYTES - 1);
+    if (config->nranks < 1 || config->nranks > RANKS_MAX || config->rank < 0 || config->rank >= config->nranks)
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: rank %d of %d makes no sense", config->name, config->rank,
+                       config->nranks);
+    if (config->world_ranks == NULL || config->device_vt == NULL || config->device == NULL)
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: world ranks or the device are missing", config->name);
+    if (!(config->device_vt->caps & DP_DEVICE_CAP_LAUNCH) || !(config->device_vt->caps & DP_DEVICE_CAP_HOST_MEMORY))
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
+                       "comm_ofi needs a device that runs host functions on host memory, such as device_cpu");
+    if (config->nranks > 1 && host->get_service(host, DP_HOST_BOOT) == NULL)
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "comm_ofi needs the host's service " DP_HOST_BOOT);
+    return DP_OK;
+}
+
+static void free_comm(dp_comm_t *comm)
+{
+    const dp_host_t *host = comm->host;
+
+    progress_stop(comm);
+    while (comm->ends != NULL) {
+        dp_channel_end_t *end = comm->ends;
+
+        comm->ends = end->next;
+        host->release(host, end);
+    }
+    while (comm->exchanges != NULL) {
+        dp_exchange_t *x = comm->exchanges;
+
+        comm->exchanges = x->next;
+        exchange_free(x);
+    }
+    fabric_close(comm);
+    ofi_free(comm, comm->regions);
+    ofi_free(comm, comm->world);
+    ofi_free(comm, comm->bases);
+    pthread_mutex_destroy(&comm->wire.lock);
+    host->release(host, comm);
+}
+
+static dp_status_t take_config(dp_comm_t *comm, const dp_comm_config_t *config)
+{
+    const dp_host_t *host = comm->host;
+    size_t n = (size_t)config->nranks;
+
+    comm->boot = host->get_service(host, DP_HOST_BOOT);
+    comm->device = config->device_vt;
+    comm->rank = config->rank;
+    comm->nranks = config->nranks;
+    snprintf(comm->name, sizeof(comm->name), "%s", config->name);
+    comm->world = host->allocate(host, n * sizeof(*comm->world), 16);
+    comm->bases = host->allocate(host, n * sizeof(*comm->bases), 16);
+    comm->wire.peers = host->allocate(host, n * sizeof(*comm->wire.peers), 16);
+    if (comm->world == NULL || comm->bases == NULL || comm->wire.peers == NULL)
+        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for %d ranks", config->name, config->nranks);
+    memcpy(comm->world, config->world_ranks, n * sizeof(*comm->world));
+    base_size(comm, config->reduce_bytes);
+    comm->memory_bytes = sizeof(*comm) + n * (sizeof(*comm->world) + sizeof(*comm->bases) + sizeof(*comm->wire.peers));
+    return DP_OK;
+}
+
+static dp_status_t ofi_open(const dp_host_t *host, const dp_comm_config_t *config, dp_comm_t **comm_out)
+{
+    dp_comm_t *comm;
+    dp_status_t status = check_config(host, config);
+
+    if (status < 0)
+        return status;
+    comm = host->allocate(host, sizeof(*comm), LINE_BYTES);
+    if (comm == NULL)
+        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory", config->name);
+    memset(comm, 0, sizeof(*comm));
+    comm->host = host;
+    comm->wire.cq_fd = comm->wire.wake_fd = -1;
+    pthread_mutex_init(&comm->wire.lock, NULL);
+    status = take_config(comm, config);
+    if (status == DP_OK && config->nranks > 1) {
+        status = fabric_open(comm);
+        if (status == DP_OK)
+            status = join_group(comm);
+    }
+    if (status < 0) {
+        free_comm(comm);
+        return status;
+    }
+    *comm_out = comm;
+    return DP_OK;
+}
+
+static void ofi_close(dp_comm_t *comm)
+{
+    if (comm == NULL)
+        return;
+    if (comm->nranks > 1 && !comm->broken && comm->host->aborted(comm->host) == DP_OK)
+        (void)base_meet(comm);
+    free_comm(comm);
+}
+
+static size_t ofi_memory_bytes(dp_comm_t *comm)
+{
+    return comm->memory_bytes;
+}
+
+static const dp_comm_vt_t table = {
+    .struct_size = sizeof(dp_comm_vt_t),
+    .caps = DP_COMM_CAP_ONE_SIDED | DP_COMM_CAP_HOSTS,
+    .open = ofi_open,
+    .close = ofi_close,
+    .channel_open = channel_open,
+    .exchange_open = exchange_open,
+    .start = join_start,
+    .send = channel_send,
+    .recv = channel_recv,
+    .release = channel_release,
+    .exchange = exchange_run,
+    .exchange_release = exchange_release,
+    .all_reduce = ofi_all_reduce,
+    .memory_bytes = ofi_memory_bytes,
+};
+
+static const void *get_interface(const char *id)
+{
+    return strcmp(id, DP_IFACE_COMM) == 0 ? &table : NULL;
+}
+
+DP_PLUGIN_DEFINE(comm_ofi) = {
+    DP_PLUGIN_HEAD,
+    .name = "comm_ofi",
+    .version = DP_VERSION,
+    .summary = "ranks on one or several hosts by one-sided writes of libfabric (tcp, verbs, efa, cxi)",
+    .get_interface = get_interface,
+};

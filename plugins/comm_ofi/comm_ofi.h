@@ -1,0 +1,325 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * comm_ofi.h: the objects of the libfabric transport.
+ *
+ * Every rank owns regions (one from open, one from each start) that its peers may write. What lies in a region is told
+ * by a directory of areas, which peers read from the boot service; they believe nothing of it before they have checked
+ * it. A rank never reads from a peer, it only puts: one write carries a head, data, and the number of a bell. The bell
+ * rings at the receiver when all of it has been placed, and counts how often. Rings may overtake each other on their
+ * way and nothing changes: a bell belongs to one slot (or to credits, of which only the number matters).
+ *
+ *   AREA_BASE     hello by rank, meetings by round, staging of all_reduce by buffer and rank
+ *   AREA_SLOTS    receiving end of a channel: a bell for each slot
+ *   AREA_CREDIT   sending end of a channel: a bell for credits
+ *   AREA_ROWS     an exchange: credits by rank, heads and rows by slot and rank */
+#ifndef COMM_OFI_H
+#define COMM_OFI_H
+
+#include <dualpipe/comm.h>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+
+#include <pthread.h>
+#include <stdalign.h>
+#include <stdbool.h>
+
+#define LINE_BYTES    64
+#define HEAD_BYTES    32
+#define NAME_BYTES    80
+#define LABEL_BYTES   64
+#define ADDRESS_BYTES 128
+#define TEXT_BYTES    400
+/* rounds of a dissemination meeting: enough for 2^16 ranks */
+#define MEET_ROUNDS 16
+/* A bell's number travels as 32 bits of completion data: which start made it, and which one of that. */
+#define BELL_BITS  20
+#define ROUNDS_MAX (1u << (32 - BELL_BITS))
+
+/* How often a bell rang; only who has the lock of the wire rings. */
+typedef struct bell {
+    alignas(LINE_BYTES) dp_signal_t signal;
+} bell_t;
+
+typedef enum area_kind { AREA_BASE = 1, AREA_SLOTS = 2, AREA_CREDIT = 3, AREA_ROWS = 4 } area_kind_t;
+
+/* A directory entry, as peers read it. */
+typedef struct area {
+    uint32_t kind, id;
+    int32_t peer; /* for channels: the rank at the other end; else -1 */
+    uint32_t slots;
+    uint64_t unit;     /* slot_bytes, row_bytes, bytes of a piece of all_reduce */
+    uint64_t capacity; /* capacity_rows; else 0 */
+    uint64_t offset, bytes;
+    uint32_t bell, bells;    /* the first one in its round, and how many */
+    uint64_t private_offset; /* memory that no peer writes, for our own puts */
+    uint64_t private_bytes;
+} area_t;
+
+/* Memory of ours that peers write, and the bells that go with it. */
+typedef struct region {
+    unsigned char *base; /* NULL: none */
+    size_t bytes;
+    struct fid_mr *mr; /* NULL without peers */
+    void *desc;        /* for puts out of it */
+    uint64_t address;  /* where peers say it begins */
+    uint64_t key;
+    bell_t *bells;
+    uint32_t bell_count;
+} region_t;
+
+/* What ranks tell each other through the boot service, in each round. */
+typedef struct record {
+    char provider[64];
+    char host[128]; /* whose loopback addresses are the same */
+    unsigned char name[ADDRESS_BYTES];
+    uint64_t address, key, bytes;
+    uint32_t name_bytes;
+    uint32_t library, areas, bells, scatter, loopback;
+} record_t;
+
+/* A region of a peer that is being connected. */
+typedef struct view {
+    record_t record;
+    area_t *areas; /* a private copy of the directory */
+    bool loaded;
+} view_t;
+
+/* Memory of a rank as a put names it. */
+typedef struct place {
+    int32_t rank;
+    uint32_t bell; /* the first of its area, with its round */
+    uint64_t address, key;
+} place_t;
+
+/* What travels in front of the data. */
+typedef union head {
+    unsigned char bytes[HEAD_BYTES];
+    struct {
+        dp_message_tag_t tag;
+        uint32_t id;
+        int32_t sender;
+    } message;
+    struct {
+        uint32_t number;
+        int32_t rows, sender;
+    } rows;
+    struct {
+        uint64_t count;
+        uint32_t number, dtype, piece;
+        int32_t sender;
+    } sum;
+} head_t;
+
+struct op;
+typedef struct ticket {
+    struct fi_context2 context; /* the provider's */
+    struct op *op;
+} ticket_t;
+
+/* A put that may be on its way: lies in a region, one thread uses it. */
+typedef struct op {
+    alignas(LINE_BYTES) dp_signal_t done; /* writes that the provider has let go of */
+    uint32_t posted;
+    int32_t peer;
+    head_t head;
+    ticket_t tickets[2];
+    void *desc;
+    unsigned char *bounce; /* a copy of the data goes here first; NULL: not needed */
+    struct op *next;
+} op_t;
+
+typedef struct put {
+    int32_t to;
+    uint32_t bell, data_bell;       /* data_bell: where data that are a write of their own ring */
+    uint64_t head_at, data_at, key; /* data_at 0: right behind the head */
+    const void *data;
+    size_t bytes;
+    bool delivered; /* it is finished only when it has been placed */
+    const char *what;
+} put_t;
+
+/* The host's latest message on this thread, copied: the cause at the end of a message of ours. */
+typedef struct cause {
+    char text[TEXT_BYTES];
+} cause_t;
+
+/* The endpoint of an instance, its completions and the thread that looks after them. */
+typedef struct wire {
+    struct fi_info *info;
+    struct fid_fabric *fabric;
+    struct fid_domain *domain;
+    struct fid_av *av;
+    struct fid_cq *cq;
+    struct fid_ep *ep;
+    fi_addr_t *peers; /* [nranks] */
+    bool scatter;     /* one write can fill two places */
+    bool bounce;      /* data has to be copied to registered memory first */
+    bool loopback;
+    bool delivery; /* a put can be finished when it has been placed, not when it has left */
+    uint64_t keys; /* given out so far, where they are ours to choose */
+    char provider[64], host[128], local[128];
+
+    pthread_mutex_t lock; /* of all above and of the provider's objects */
+    op_t *ops;            /* all of them */
+    int32_t spinning;     /* threads that look at the completions themselves */
+    bool dead;            /* under the lock: the provider is not called any more */
+    int64_t lost_ns;      /* under the lock: when a peer was lost; 0: none */
+    bool poisoned;        /* every wait has ended with `fault` */
+    dp_status_t fault_status;
+    char fault[TEXT_BYTES];
+
+    int cq_fd, wake_fd; /* -1: none */
+    bool away, stop;    /* the thread keeps away from completions; it is to end */
+    bool running;
+    pthread_t thread;
+} wire_t;
+
+struct dp_comm {
+    const dp_host_t *host;
+    const dp_host_boot_t *boot;
+    const dp_device_vt_t *device;
+    char name[NAME_BYTES];
+    int32_t rank, nranks;
+    int32_t *world; /* [nranks] */
+    wire_t wire;
+    region_t *regions; /* [region_count], by round; the array changes under the wire's lock */
+    uint32_t region_count;
+    size_t piece_bytes;
+    size_t memory_bytes;
+    area_t base;     /* ours */
+    region_t ground; /* the first region, where that lies */
+    place_t *bases;  /* [nranks] AREA_BASE of each rank */
+    dp_channel_end_t *ends;
+    dp_exchange_t *exchanges;
+    uint32_t meetings;   /* on the host */
+    uint32_t pieces;     /* of all_reduce, done so far; the stream's */
+    uint32_t reductions; /* enqueued so far */
+    bool broken;         /* an open or start failed: nobody is there to meet */
+};
+
+struct dp_channel_end {
+    dp_channel_end_t *next;
+    dp_comm_t *comm;
+    dp_channel_config_t config;
+    char label[LABEL_BYTES];
+    bool connected;
+    size_t stride;
+    unsigned char *slots;     /* of the receiver, ours */
+    bell_t *bells;            /* ours: by slot, or of the credits */
+    place_t far;              /* the other side's area */
+    op_t *op;                 /* for sends, or for credits */
+    uint64_t count, released; /* messages enqueued, slots given back */
+};
+
+struct dp_exchange {
+    dp_exchange_t *next;
+    dp_comm_t *comm;
+    dp_exchange_config_t config;
+    char label[LABEL_BYTES];
+    bool connected;
+    unsigned char *area; /* ours */
+    bell_t *bells;
+    place_t *far;     /* [nranks] */
+    op_t *ops;        /* [nranks] for rows */
+    op_t *credits;    /* [nranks] for credits */
+    bell_t *own;      /* credits that we give ourselves */
+    int32_t *counts;  /* [slots * nranks] received, checked */
+    uint32_t *heard;  /* [slots * nranks] rings of rows that are a write of their own */
+    int32_t *sending; /* [nranks] */
+    uint64_t count, released;
+};
+
+/* fabric.c */
+/* Chooses provider and interface, and opens everything up to the endpoint. */
+dp_status_t fabric_open(dp_comm_t *comm);
+void fabric_close(dp_comm_t *comm);
+/* Says what this rank is reached by. */
+dp_status_t fabric_describe(dp_comm_t *comm, record_t *record);
+/* Checks that a peer speaks what we do and can be reached, and makes it known to the endpoint. */
+dp_status_t fabric_add(dp_comm_t *comm, int32_t rank, const record_t *record);
+/* Lets peers write the region. */
+dp_status_t fabric_register(dp_comm_t *comm, region_t *region);
+
+/* wire.c */
+/* Head and data on their way to a rank. The data stay untouched until wire_finish. */
+dp_status_t wire_put(dp_comm_t *comm, op_t *op, const put_t *put);
+dp_status_t wire_finish(dp_comm_t *comm, op_t *op, const char *what);
+/* The caller gives its memory away while puts out of it may be on their way: none of them goes on. */
+void wire_abandon(dp_comm_t *comm);
+/* Waits on a bell or an op. The message of a failure is about `what`. */
+dp_status_t wire_wait(dp_comm_t *comm, dp_signal_t *signal, uint32_t target, const char *what);
+cause_t wire_cause(const dp_comm_t *comm);
+/* Whether a failed wait is news of this rank, which the caller should explain. Else it has the job's first cause, and
+ * that is to reach the user as it is. */
+bool wire_is_news(const dp_comm_t *comm, dp_status_t status);
+void op_init(dp_comm_t *comm, op_t *op, int32_t peer, const region_t *region, unsigned char *bounce);
+/* The bell of ours with this number in round `round`. */
+static inline uint32_t bell_name(uint32_t round, uint32_t bell)
+{
+    return round << BELL_BITS | bell;
+}
+
+/* progress.c */
+/* Reads the completions that are there. Under the lock. */
+void progress_look(dp_comm_t *comm);
+/* Ends every wait with this; the first one counts. Under the lock. */
+void progress_poison(dp_comm_t *comm, dp_status_t status, const char *text);
+/* Looks for some microseconds; whether the signal got there. */
+bool progress_spin(dp_comm_t *comm, const dp_signal_t *signal, uint32_t target);
+dp_status_t progress_start(dp_comm_t *comm);
+void progress_stop(dp_comm_t *comm);
+
+/* join.c */
+dp_status_t join_group(dp_comm_t *comm);
+dp_status_t join_start(dp_comm_t *comm);
+/* Where `rank` has the area that `expected` describes, in this round; DP_ERR_MISMATCH says what differs. */
+dp_status_t join_find(dp_comm_t *comm, view_t *views, int32_t rank, const area_t *expected, const char *what,
+                      place_t *place_out);
+void join_free_region(dp_comm_t *comm, region_t *region);
+
+/* channel.c */
+dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out);
+/* The area of one side of the channel as that side's directory has it. */
+area_t channel_area(const dp_channel_end_t *end, bool ours);
+dp_status_t channel_connect(dp_channel_end_t *end, const area_t *ours, const region_t *region, view_t *views);
+dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s);
+dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
+                         dp_stream_t *s);
+dp_status_t channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s);
+
+/* exchange.c */
+dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out);
+void exchange_free(dp_exchange_t *x);
+area_t exchange_area(const dp_exchange_t *x);
+dp_status_t exchange_connect(dp_exchange_t *x, const area_t *ours, const region_t *region, view_t *views);
+dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
+                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s);
+dp_status_t exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s);
+
+/* reduce.c */
+void base_size(dp_comm_t *comm, size_t reduce_bytes);
+area_t base_area(const dp_comm_t *comm);
+void base_prepare(dp_comm_t *comm, const region_t *region);
+/* Each rank hears from each other one, so that all ways are open. */
+dp_status_t base_greet(dp_comm_t *comm);
+/* All ranks are here. */
+dp_status_t base_meet(dp_comm_t *comm);
+dp_status_t ofi_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s);
+
+static inline void ofi_free(const dp_comm_t *comm, void *memory)
+{
+    if (memory != NULL)
+        comm->host->release(comm->host, memory);
+}
+
+static inline size_t round_line(size_t bytes)
+{
+    return (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+}
+
+#endif

@@ -1,0 +1,391 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * exchange.c: all-to-all-v: every rank puts its counts and exactly those rows into the others' slots. */
+#include "comm_ofi.h"
+
+#include "plugins/common/check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct round {
+    dp_exchange_t *x;
+    const unsigned char *send;
+    const int32_t *offsets, *counts;
+    uint64_t count; /* of this exchange, without wrapping */
+    uint32_t number;
+} round_t;
+
+/* Bells: credits by rank, heads by slot and rank, rows by slot and rank. Parts of AREA_ROWS: a line that takes credits,
+ * heads[slots][n], rows[slots][n][capacity]. */
+static size_t ranks_of(const dp_exchange_t *x)
+{
+    return (size_t)x->comm->nranks;
+}
+
+static size_t block_bytes(const dp_exchange_t *x)
+{
+    return x->config.capacity_rows * x->config.row_bytes;
+}
+
+static size_t slot_bytes(const dp_exchange_t *x)
+{
+    return round_line(ranks_of(x) * block_bytes(x));
+}
+
+static size_t head_at(const dp_exchange_t *x, uint32_t slot, int32_t from)
+{
+    return LINE_BYTES + (slot * ranks_of(x) + (size_t)from) * HEAD_BYTES;
+}
+
+static size_t rows_at(const dp_exchange_t *x, uint32_t slot, int32_t from)
+{
+    return LINE_BYTES + round_line(x->config.slots * ranks_of(x) * HEAD_BYTES) + slot * slot_bytes(x) +
+           (size_t)from * block_bytes(x);
+}
+
+static uint32_t head_bell(const dp_exchange_t *x, uint32_t slot, int32_t from)
+{
+    return (uint32_t)((1 + slot) * ranks_of(x)) + (uint32_t)from;
+}
+
+static uint32_t rows_bell(const dp_exchange_t *x, uint32_t slot, int32_t from)
+{
+    return (uint32_t)((1 + x->config.slots + slot) * ranks_of(x)) + (uint32_t)from;
+}
+
+area_t exchange_area(const dp_exchange_t *x)
+{
+    size_t n = ranks_of(x);
+    area_t area = {
+        .kind = AREA_ROWS,
+        .id = x->config.id,
+        .peer = -1,
+        .slots = x->config.slots,
+        .unit = x->config.row_bytes,
+        .capacity = x->config.capacity_rows,
+        .bytes = rows_at(x, x->config.slots, 0),
+        .bells = (uint32_t)((1 + 2 * x->config.slots) * n),
+        .private_bytes = 2 * n * sizeof(op_t) + (x->comm->wire.bounce ? slot_bytes(x) : 0),
+    };
+
+    return area;
+}
+
+static dp_status_t check_config(dp_comm_t *comm, const dp_exchange_config_t *config, uint32_t slots)
+{
+    const dp_host_t *host = comm->host;
+    size_t all;
+
+    if (config->struct_size < DP_EXCHANGE_CONFIG_MIN)
+        return check_size(host, "comm_ofi", "config", "dp_exchange_config_t", config->struct_size,
+                          DP_EXCHANGE_CONFIG_MIN);
+    if (config->row_bytes == 0 || config->row_bytes % 16 != 0)
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u: row_bytes %zu is not a multiple of 16", comm->name,
+                       config->id, config->row_bytes);
+    if (config->capacity_rows < 1 || config->capacity_rows > INT32_MAX ||
+        (1 + 2 * (uint64_t)slots) * (uint64_t)comm->nranks >= 1u << BELL_BITS ||
+        __builtin_mul_overflow(config->row_bytes, (size_t)config->capacity_rows, &all) ||
+        __builtin_mul_overflow(all, (size_t)comm->nranks * slots, &all) || all > SIZE_MAX / 8)
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u cannot have %u slots of %u rows of %zu bytes",
+                       comm->name, config->id, slots, config->capacity_rows, config->row_bytes);
+    for (const dp_exchange_t *x = comm->exchanges; x != NULL; x = x->next)
+        if (x->config.id == config->id)
+            return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u is open already", comm->name, config->id);
+    return DP_OK;
+}
+
+void exchange_free(dp_exchange_t *x)
+{
+    ofi_free(x->comm, x->far);
+    ofi_free(x->comm, x->own);
+    ofi_free(x->comm, x->counts);
+    ofi_free(x->comm, x->heard);
+    ofi_free(x->comm, x->sending);
+    ofi_free(x->comm, x);
+}
+
+dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out)
+{
+    const dp_host_t *host = comm->host;
+    uint32_t slots = config->slots != 0 ? config->slots : 2;
+    size_t n = (size_t)comm->nranks, counts = slots * n * sizeof(int32_t);
+    dp_exchange_t *x;
+    dp_status_t status = check_config(comm, config, slots);
+
+    if (status < 0)
+        return status;
+    x = host->allocate(host, sizeof(*x), 16);
+    if (x == NULL)
+        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for exchange %u", comm->name, config->id);
+    memset(x, 0, sizeof(*x));
+    x->comm = comm;
+    dp_sized_take(&x->config, sizeof(x->config), config);
+    x->config.slots = slots;
+    x->config.label = x->label;
+    snprintf(x->label, sizeof(x->label), "%s", config->label != NULL ? config->label : "");
+    x->far = host->allocate(host, n * sizeof(*x->far), 16);
+    x->own = host->allocate(host, sizeof(*x->own), LINE_BYTES);
+    x->counts = host->allocate(host, counts, LINE_BYTES);
+    x->sending = host->allocate(host, n * sizeof(*x->sending), LINE_BYTES);
+    x->heard = host->allocate(host, counts, LINE_BYTES);
+    if (x->far == NULL || x->own == NULL || x->counts == NULL || x->heard == NULL || x->sending == NULL) {
+        exchange_free(x);
+        return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for exchange %u", comm->name, config->id);
+    }
+    memset(x->own, 0, sizeof(*x->own));
+    memset(x->heard, 0, counts);
+    x->next = comm->exchanges;
+    comm->exchanges = x;
+    comm->memory_bytes += sizeof(*x) + n * (sizeof(*x->far) + sizeof(*x->sending)) + sizeof(*x->own) + 2 * counts;
+    *exchange_out = x;
+    return DP_OK;
+}
+
+dp_status_t exchange_connect(dp_exchange_t *x, const area_t *ours, const region_t *region, view_t *views)
+{
+    dp_comm_t *comm = x->comm;
+    size_t n = ranks_of(x);
+    unsigned char *own = region->base + ours->private_offset;
+    area_t expected = exchange_area(x);
+    char what[LABEL_BYTES + 40];
+
+    snprintf(what, sizeof(what), "exchange %u \"%s\"", x->config.id, x->label);
+    x->area = region->base + ours->offset;
+    x->bells = region->bells + ours->bell;
+    x->ops = (op_t *)(void *)own;
+    x->credits = x->ops + n;
+    for (int32_t rank = 0; rank < comm->nranks; rank++) {
+        dp_status_t status = DP_OK;
+
+        if (rank == comm->rank)
+            continue;
+        status = join_find(comm, views, rank, &expected, what, &x->far[rank]);
+        if (status < 0)
+            return status;
+        op_init(comm, &x->ops[rank], rank, region, own + 2 * n * sizeof(op_t) + (size_t)rank * block_bytes(x));
+        op_init(comm, &x->credits[rank], rank, region, NULL);
+    }
+    x->connected = true;
+    return DP_OK;
+}
+
+/* ---- on the stream ---- */
+
+static dp_status_t explain(const round_t *r, dp_status_t status, const char *doing, int32_t peer)
+{
+    const dp_comm_t *comm = r->x->comm;
+    cause_t cause = wire_cause(comm);
+
+    if (!wire_is_news(comm, status))
+        return status;
+    return DP_FAIL(comm->host, status, "rank %d: exchange %u of \"%s\", %s rank %d: %s", comm->world[comm->rank],
+                   r->number, r->x->label, doing, comm->world[peer], cause.text);
+}
+
+static uint32_t slot_of(const round_t *r)
+{
+    return (uint32_t)(r->count % r->x->config.slots);
+}
+
+/* How often a bell of our slot has rung when this exchange is there. */
+static uint32_t rings(const round_t *r)
+{
+    return (uint32_t)(r->count / r->x->config.slots + 1);
+}
+
+/* All counts are looked at before any row travels: an overflow sends nothing. */
+static dp_status_t read_counts(const round_t *r)
+{
+    dp_exchange_t *x = r->x;
+    const dp_comm_t *comm = x->comm;
+
+    for (int32_t to = 0; to < comm->nranks; to++) {
+        int32_t rows = r->counts[to];
+
+        if (rows < 0 || (uint32_t)rows > x->config.capacity_rows)
+            return DP_FAIL(comm->host, rows < 0 ? DP_ERR_INVALID : DP_ERR_OVERFLOW,
+                           "rank %d: exchange %u of \"%s\": %d rows for rank %d, the capacity is %u",
+                           comm->world[comm->rank], r->number, x->label, rows, comm->world[to],
+                           x->config.capacity_rows);
+        x->sending[to] = rows;
+    }
+    return DP_OK;
+}
+
+static dp_status_t wait_for_credit(const round_t *r, int32_t to)
+{
+    dp_exchange_t *x = r->x;
+    dp_comm_t *comm = x->comm;
+    bell_t *credits = to == comm->rank ? x->own : &x->bells[to];
+
+    if (r->count < x->config.slots)
+        return DP_OK;
+    return wire_wait(comm, &credits->signal, (uint32_t)(r->count + 1 - x->config.slots),
+                     "no slot of the receiver is free");
+}
+
+static dp_status_t put_rows(const round_t *r, int32_t to)
+{
+    dp_exchange_t *x = r->x;
+    dp_comm_t *comm = x->comm;
+    uint32_t slot = slot_of(r);
+    size_t bytes = (size_t)x->sending[to] * x->config.row_bytes;
+    const unsigned char *rows = r->send + (bytes > 0 ? (size_t)r->offsets[to] * x->config.row_bytes : 0);
+    const place_t *far = &x->far[to];
+    dp_status_t status = wait_for_credit(r, to);
+    put_t put;
+
+    if (status < 0)
+        return explain(r, status, "sending to", to);
+    if (to == comm->rank) {
+        if (bytes > 0)
+            memcpy(x->area + rows_at(x, slot, to), rows, bytes);
+        x->counts[slot * ranks_of(x) + (size_t)to] = x->sending[to];
+        return DP_OK;
+    }
+    put = (put_t){
+        .to = to,
+        .bell = far->bell + head_bell(x, slot, comm->rank),
+        .data_bell = far->bell + rows_bell(x, slot, comm->rank),
+        .head_at = far->address + head_at(x, slot, comm->rank),
+        .data_at = far->address + rows_at(x, slot, comm->rank),
+        .key = far->key,
+        .data = rows,
+        .bytes = bytes,
+        .what = "the provider takes no more",
+    };
+    x->ops[to].head.rows.number = r->number;
+    x->ops[to].head.rows.rows = x->sending[to];
+    x->ops[to].head.rows.sender = comm->rank;
+    status = wire_put(comm, &x->ops[to], &put);
+    return status < 0 ? explain(r, status, "sending to", to) : DP_OK;
+}
+
+static dp_status_t take_rows(const round_t *r, int32_t from)
+{
+    dp_exchange_t *x = r->x;
+    dp_comm_t *comm = x->comm;
+    uint32_t slot = slot_of(r);
+    dp_status_t status =
+        wire_wait(comm, &x->bells[head_bell(x, slot, from)].signal, rings(r), "its rows have not come");
+    int32_t rows;
+    head_t head;
+
+    if (status < 0)
+        return explain(r, status, "receiving from", from);
+    memcpy(&head, x->area + head_at(x, slot, from), HEAD_BYTES);
+    rows = head.rows.rows;
+    if (head.rows.number != r->number || head.rows.sender != from || rows < 0 ||
+        (uint32_t)rows > x->config.capacity_rows)
+        return DP_FAIL(comm->host, DP_ERR_PROTOCOL,
+                       "rank %d: exchange %u of \"%s\": rank %d sent exchange %u with %d rows, the capacity is %u",
+                       comm->world[comm->rank], r->number, x->label, comm->world[from], head.rows.number, rows,
+                       x->config.capacity_rows);
+    if (rows > 0 && !comm->wire.scatter) {
+        status = wire_wait(comm, &x->bells[rows_bell(x, slot, from)].signal,
+                           ++x->heard[slot * ranks_of(x) + (size_t)from], "its rows have not come");
+        if (status < 0)
+            return explain(r, status, "receiving from", from);
+    }
+    x->counts[slot * ranks_of(x) + (size_t)from] = rows;
+    return DP_OK;
+}
+
+/* Each rank begins with its right neighbour and ends with itself, so that they do not all write to one at a time. */
+static dp_status_t run_exchange(void *arg)
+{
+    const round_t *r = arg;
+    dp_exchange_t *x = r->x;
+    int32_t n = x->comm->nranks, me = x->comm->rank;
+    dp_status_t status = read_counts(r);
+
+    if (status < 0)
+        return status;
+    for (int32_t i = 1; i <= n && status == DP_OK; i++)
+        status = put_rows(r, (me + i) % n);
+    for (int32_t i = 1; i < n && status == DP_OK; i++)
+        status = take_rows(r, (me + n - i) % n);
+    for (int32_t i = 1; i < n && status == DP_OK; i++) {
+        status = wire_finish(x->comm, &x->ops[(me + i) % n], "its rows do not leave");
+        if (status < 0)
+            status = explain(r, status, "sending to", (me + i) % n);
+    }
+    if (status < 0)
+        wire_abandon(x->comm);
+    return status;
+}
+
+static dp_status_t run_release(void *arg)
+{
+    const round_t *r = arg;
+    dp_exchange_t *x = r->x;
+    dp_comm_t *comm = x->comm;
+    int32_t n = comm->nranks;
+    dp_status_t status = DP_OK;
+
+    comm->host->post(comm->host, &x->own->signal, x->own->signal.value + 1);
+    for (int32_t i = 1; i < n && status == DP_OK; i++) {
+        int32_t to = (comm->rank + i) % n;
+        put_t put = {
+            .to = to,
+            .bell = x->far[to].bell + (uint32_t)comm->rank,
+            .head_at = x->far[to].address,
+            .key = x->far[to].key,
+            .what = "the provider takes no more",
+        };
+
+        x->credits[to].head.rows.number = r->number;
+        status = wire_put(comm, &x->credits[to], &put);
+        if (status == DP_OK)
+            status = wire_finish(comm, &x->credits[to], "the credit does not leave");
+        if (status < 0)
+            status = explain(r, status, "releasing rows of", to);
+    }
+    return status;
+}
+
+/* ---- on the caller's thread ---- */
+
+static dp_status_t check_call(const dp_exchange_t *x, uint64_t next, uint32_t number)
+{
+    if (!x->connected)
+        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange \"%s\" is used before start", x->label);
+    if (number != (uint32_t)next)
+        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange %u of \"%s\": %u is next", number, x->label,
+                       (uint32_t)next);
+    return DP_OK;
+}
+
+dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
+                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s)
+{
+    round_t r = {x, send, send_offsets, send_counts, x->count, number};
+    dp_status_t status = check_call(x, x->count, number);
+    uint32_t slot = slot_of(&r);
+
+    if (status < 0)
+        return status;
+    status = x->comm->device->launch(s, run_exchange, &r, sizeof(r));
+    if (status == DP_OK) {
+        x->count++;
+        *rows_out = x->area + rows_at(x, slot, 0);
+        *counts_out = &x->counts[slot * ranks_of(x)];
+    }
+    return status;
+}
+
+dp_status_t exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
+{
+    round_t r = {.x = x, .number = number};
+    dp_status_t status = check_call(x, x->released, number);
+
+    if (status < 0)
+        return status;
+    if (x->released == x->count)
+        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "release of exchange %u of \"%s\", which was not made", number,
+                       x->label);
+    status = x->comm->device->launch(s, run_release, &r, sizeof(r));
+    x->released += status == DP_OK;
+    return status;
+}

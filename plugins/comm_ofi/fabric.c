@@ -1,0 +1,460 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * fabric.c: which provider and interface, and the objects of the provider. */
+#include "comm_ofi.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define API           FI_VERSION(1, 14)
+#define BELL_BYTES    4 /* completion data that a put carries */
+#define MR_MODES      (FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT)
+#define ENV_PROVIDER  "DUALPIPE_OFI_PROVIDER"
+#define ENV_INTERFACE "DUALPIPE_OFI_INTERFACE"
+
+/* Not taken unless named: they end at this host, are there for debugging, or are not kept up any more. */
+static const char *const passed_over[] = {"shm", "sm2", "sockets", "udp", "net", "ofi_rxd"};
+
+static const char *setting(const char *name)
+{
+    const char *text = secure_getenv(name);
+
+    return text != NULL && text[0] != '\0' ? text : NULL;
+}
+
+/* ---- addresses ---- */
+
+static const struct sockaddr *socket_of(const struct fi_info *info)
+{
+    uint32_t format = info->addr_format;
+
+    return format == FI_SOCKADDR || format == FI_SOCKADDR_IN || format == FI_SOCKADDR_IN6 ? info->src_addr : NULL;
+}
+
+static bool is_loopback(const struct sockaddr *address)
+{
+    const struct in6_addr *in6;
+
+    if (address == NULL)
+        return false;
+    if (address->sa_family == AF_INET)
+        return ntohl(((const struct sockaddr_in *)(const void *)address)->sin_addr.s_addr) >> 24 == 127;
+    in6 = &((const struct sockaddr_in6 *)(const void *)address)->sin6_addr;
+    return address->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(in6);
+}
+
+static bool same_host_address(const struct sockaddr *a, const struct sockaddr *b)
+{
+    if (a == NULL || a->sa_family != b->sa_family)
+        return false;
+    if (a->sa_family == AF_INET)
+        return ((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr ==
+               ((const struct sockaddr_in *)(const void *)b)->sin_addr.s_addr;
+    return a->sa_family == AF_INET6 &&
+           memcmp(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr,
+                  &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr, sizeof(struct in6_addr)) == 0;
+}
+
+static void write_address(const struct fi_info *info, char text[INET6_ADDRSTRLEN])
+{
+    const struct sockaddr *address = socket_of(info);
+
+    text[0] = '\0';
+    if (address != NULL && address->sa_family == AF_INET)
+        inet_ntop(AF_INET, &((const struct sockaddr_in *)(const void *)address)->sin_addr, text, INET6_ADDRSTRLEN);
+    else if (address != NULL && address->sa_family == AF_INET6)
+        inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)(const void *)address)->sin6_addr, text, INET6_ADDRSTRLEN);
+}
+
+/* The address that this host has on the way to rank 0's: no packet is sent to find it. */
+static bool way_to_master(struct sockaddr_storage *ours_out)
+{
+    const char *master = setting("MASTER_ADDR");
+    struct addrinfo hints = {.ai_socktype = SOCK_DGRAM}, *list = NULL;
+    bool found = false;
+
+    if (master == NULL || getaddrinfo(master, "9", &hints, &list) != 0)
+        return false;
+    for (const struct addrinfo *a = list; a != NULL && !found; a = a->ai_next) {
+        int fd = socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        socklen_t bytes = sizeof(*ours_out);
+
+        memset(ours_out, 0, sizeof(*ours_out));
+        found = fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) == 0 &&
+                getsockname(fd, (struct sockaddr *)ours_out, &bytes) == 0;
+        if (fd >= 0)
+            close(fd);
+    }
+    freeaddrinfo(list);
+    return found && !is_loopback((const struct sockaddr *)ours_out);
+}
+
+/* ---- choosing ---- */
+
+static bool is_passed_over(const char *provider)
+{
+    for (size_t i = 0; i < sizeof(passed_over) / sizeof(passed_over[0]); i++) {
+        const char *at = strstr(provider, passed_over[i]);
+        size_t length = strlen(passed_over[i]);
+
+        if (at != NULL && (at == provider || at[-1] == ';') && (at[length] == '\0' || at[length] == ';'))
+            return true;
+    }
+    return false;
+}
+
+/* 0: not this one. Providers come in libfabric's order, so the first of the best is taken. */
+static int rank_of(const struct fi_info *info, const char *interface, const struct sockaddr *way)
+{
+    const struct sockaddr *address = socket_of(info);
+    char text[INET6_ADDRSTRLEN];
+
+    if ((info->domain_attr->mr_mode & ~(uint64_t)(MR_MODES | FI_MR_BASIC)) != 0 ||
+        info->domain_attr->mr_mode & FI_MR_BASIC || info->domain_attr->cq_data_size < BELL_BYTES ||
+        info->domain_attr->mr_key_size > sizeof(uint64_t) || (info->mode & ~(FI_CONTEXT | FI_CONTEXT2)) != 0)
+        return 0;
+    write_address(info, text);
+    if (interface != NULL)
+        return strcmp(info->domain_attr->name, interface) == 0 || strcmp(text, interface) == 0 ? 1 : 0;
+    if (address == NULL)
+        return 4;
+    if (way != NULL && same_host_address(address, way))
+        return 6;
+    if (is_loopback(address))
+        return 1;
+    if (address->sa_family == AF_INET6 &&
+        IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)(const void *)address)->sin6_addr))
+        return 2;
+    return address->sa_family == AF_INET ? 4 : 3;
+}
+
+static struct fi_info *make_hints(const char *provider, bool delivery)
+{
+    struct fi_info *hints = fi_allocinfo();
+
+    if (hints == NULL)
+        return NULL;
+    hints->caps = FI_RMA | FI_WRITE | FI_REMOTE_WRITE;
+    hints->mode = FI_CONTEXT | FI_CONTEXT2;
+    hints->ep_attr->type = FI_EP_RDM;
+    hints->domain_attr->mr_mode = MR_MODES;
+    hints->domain_attr->threading = FI_THREAD_DOMAIN;
+    hints->domain_attr->av_type = FI_AV_TABLE;
+    hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
+    hints->domain_attr->cq_data_size = BELL_BYTES;
+    hints->tx_attr->op_flags = delivery ? FI_DELIVERY_COMPLETE : 0;
+    if (provider != NULL && (hints->fabric_attr->prov_name = strdup(provider)) == NULL) {
+        fi_freeinfo(hints);
+        return NULL;
+    }
+    return hints;
+}
+
+static dp_status_t refuse_none(const dp_comm_t *comm, const char *provider, const char *interface, int error)
+{
+    const dp_host_t *host = comm->host;
+
+    if (interface != NULL && error == 0)
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
+                       "rank %d, group %s: " ENV_INTERFACE
+                       "=%s names no interface that libfabric's provider %s can use: fi_info lists them by domain",
+                       comm->world[comm->rank], comm->name, interface, provider != NULL ? provider : "of any name");
+    if (provider != NULL)
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
+                       "rank %d, group %s: libfabric %u.%u offers no provider \"%s\" with one-sided writes that carry "
+                       "completion data (%s): fi_info lists those that work here, " ENV_PROVIDER " chooses",
+                       comm->world[comm->rank], comm->name, FI_MAJOR(fi_version()), FI_MINOR(fi_version()), provider,
+                       error != 0 ? fi_strerror(-error) : "none of its interfaces fits");
+    return DP_FAIL(
+        host, DP_ERR_UNSUPPORTED,
+        "rank %d, group %s: libfabric %u.%u has no provider here with one-sided writes that carry completion "
+        "data (%s): see fi_info, and choose with " ENV_PROVIDER,
+        comm->world[comm->rank], comm->name, FI_MAJOR(fi_version()), FI_MINOR(fi_version()),
+        error != 0 ? fi_strerror(-error) : "none fits");
+}
+
+static int ask(const char *provider, bool delivery, struct fi_info **list_out)
+{
+    struct fi_info *hints = make_hints(provider, delivery);
+    int error = hints != NULL ? fi_getinfo(API, NULL, NULL, 0, hints, list_out) : -FI_ENOMEM;
+
+    if (hints != NULL)
+        fi_freeinfo(hints);
+    return error;
+}
+
+static dp_status_t choose(dp_comm_t *comm)
+{
+    const char *provider = setting(ENV_PROVIDER), *interface = setting(ENV_INTERFACE);
+    struct fi_info *list = NULL, *best = NULL;
+    struct sockaddr_storage way;
+    bool has_way = way_to_master(&way);
+    int most = 0, error = ask(provider, false, &list);
+
+    for (struct fi_info *info = list; info != NULL; info = info->next) {
+        int rank = rank_of(info, interface, has_way ? (struct sockaddr *)&way : NULL);
+
+        if (provider == NULL && is_passed_over(info->fabric_attr->prov_name))
+            continue;
+        /* a provider further down never wins by its address alone */
+        if (best != NULL && strcmp(best->fabric_attr->prov_name, info->fabric_attr->prov_name) != 0)
+            break;
+        if (rank > most) {
+            most = rank;
+            best = info;
+        }
+    }
+    comm->wire.info = best != NULL ? fi_dupinfo(best) : NULL;
+    if (list != NULL)
+        fi_freeinfo(list);
+    if (best == NULL)
+        return refuse_none(comm, provider, interface, error);
+    if (comm->wire.info == NULL)
+        return DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory for libfabric", comm->name);
+    list = NULL;
+    comm->wire.delivery = ask(comm->wire.info->fabric_attr->prov_name, true, &list) == 0;
+    if (list != NULL)
+        fi_freeinfo(list);
+    return DP_OK;
+}
+
+/* ---- opening ---- */
+
+static dp_status_t refuse(const dp_comm_t *comm, const char *what, int error)
+{
+    return DP_FAIL(comm->host, error == -FI_ENOMEM || error == -FI_EMFILE ? DP_ERR_NOMEM : DP_ERR_IO,
+                   "rank %d, group %s: libfabric provider %s cannot open %s: %s", comm->world[comm->rank], comm->name,
+                   comm->wire.provider, what, fi_strerror(-error));
+}
+
+static void name_host(char text[128])
+{
+    char space[48] = "";
+    FILE *boot = fopen("/proc/sys/kernel/random/boot_id", "re");
+    ssize_t n = readlink("/proc/self/ns/net", space, sizeof(space) - 1);
+
+    memset(text, 0, 128);
+    if (boot != NULL && fgets(text, 40, boot) != NULL)
+        text[strcspn(text, "\n")] = '\0';
+    if (boot != NULL)
+        fclose(boot);
+    if (n > 0)
+        snprintf(text + strlen(text), 64, " %s", space);
+}
+
+/* A descriptor to sleep on, where the provider has one. */
+static int open_queue(wire_t *w)
+{
+    struct fi_cq_attr attr = {.format = FI_CQ_FORMAT_DATA, .wait_obj = FI_WAIT_FD};
+    int error = fi_cq_open(w->domain, &attr, &w->cq, NULL);
+
+    if (error == 0 && fi_control(&w->cq->fid, FI_GETWAIT, &w->cq_fd) != 0) {
+        w->cq_fd = -1;
+        fi_close(&w->cq->fid);
+        w->cq = NULL;
+        error = -FI_ENOSYS;
+    }
+    if (error != 0) {
+        attr.wait_obj = FI_WAIT_NONE;
+        error = fi_cq_open(w->domain, &attr, &w->cq, NULL);
+    }
+    return error;
+}
+
+static dp_status_t open_objects(dp_comm_t *comm)
+{
+    wire_t *w = &comm->wire;
+    struct fi_av_attr av = {.type = FI_AV_TABLE, .count = (size_t)comm->nranks};
+    int error = fi_fabric(w->info->fabric_attr, &w->fabric, NULL);
+
+    if (error != 0)
+        return refuse(comm, "a fabric", error);
+    error = fi_domain(w->fabric, w->info, &w->domain, NULL);
+    if (error != 0)
+        return refuse(comm, "a domain", error);
+    error = fi_av_open(w->domain, &av, &w->av, NULL);
+    if (error != 0)
+        return refuse(comm, "an address table", error);
+    error = open_queue(w);
+    if (error != 0)
+        return refuse(comm, "a completion queue", error);
+    error = fi_endpoint(w->domain, w->info, &w->ep, NULL);
+    if (error == 0)
+        error = fi_ep_bind(w->ep, &w->av->fid, 0);
+    if (error == 0)
+        error = fi_ep_bind(w->ep, &w->cq->fid, FI_TRANSMIT | FI_RECV);
+    if (error == 0)
+        error = fi_enable(w->ep);
+    return error == 0 ? DP_OK : refuse(comm, "an endpoint", error);
+}
+
+static void announce(const dp_comm_t *comm)
+{
+    const wire_t *w = &comm->wire;
+    char text[512];
+
+    snprintf(text, sizeof(text), "group %s: provider %s at %s; %s; %s, published by completion data%s", comm->name,
+             w->provider, w->local,
+             w->info->domain_attr->data_progress == FI_PROGRESS_MANUAL ? "manual progress, by a thread of ours"
+                                                                       : "the provider progresses by itself",
+             w->cq_fd >= 0 ? "waits sleep on its descriptor"
+                           : "it has none to sleep on: waits ask, less and less often",
+             w->bounce ? "; data are copied to registered memory first" : "");
+    comm->host->log(comm->host, DP_LOG_INFO, "comm_ofi", text);
+}
+
+dp_status_t fabric_open(dp_comm_t *comm)
+{
+    wire_t *w = &comm->wire;
+    char address[INET6_ADDRSTRLEN];
+    dp_status_t status;
+
+    if (fi_version() < API)
+        return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED,
+                       "comm_ofi needs libfabric %u.%u or later, the one that was loaded is %u.%u", FI_MAJOR(API),
+                       FI_MINOR(API), FI_MAJOR(fi_version()), FI_MINOR(fi_version()));
+    status = choose(comm);
+    if (status < 0)
+        return status;
+    w->scatter = w->info->tx_attr->rma_iov_limit >= 2;
+    w->bounce = (w->info->domain_attr->mr_mode & FI_MR_LOCAL) != 0;
+    w->loopback = is_loopback(socket_of(w->info));
+    name_host(w->host);
+    write_address(w->info, address);
+    snprintf(w->provider, sizeof(w->provider), "%s", w->info->fabric_attr->prov_name);
+    snprintf(w->local, sizeof(w->local), "%s%s%s%s", w->info->domain_attr->name, address[0] != '\0' ? " (" : "",
+             address, address[0] != '\0' ? ")" : "");
+    status = open_objects(comm);
+    if (status == DP_OK)
+        announce(comm);
+    return status;
+}
+
+static void drop(struct fid *fid)
+{
+    if (fid != NULL)
+        (void)fi_close(fid);
+}
+
+static bool modes_endpoint(const wire_t *w)
+{
+    return w->info != NULL && (w->info->domain_attr->mr_mode & FI_MR_ENDPOINT) != 0;
+}
+
+void fabric_close(dp_comm_t *comm)
+{
+    wire_t *w = &comm->wire;
+
+    for (uint32_t i = 0; modes_endpoint(w) && i < comm->region_count; i++)
+        join_free_region(comm, &comm->regions[i]); /* bound to the endpoint: before it */
+    drop(w->ep != NULL ? &w->ep->fid : NULL);
+    for (uint32_t i = 0; i < comm->region_count; i++)
+        join_free_region(comm, &comm->regions[i]);
+    drop(w->cq != NULL ? &w->cq->fid : NULL);
+    drop(w->av != NULL ? &w->av->fid : NULL);
+    drop(w->domain != NULL ? &w->domain->fid : NULL);
+    drop(w->fabric != NULL ? &w->fabric->fid : NULL);
+    if (w->info != NULL)
+        fi_freeinfo(w->info);
+    ofi_free(comm, w->peers);
+    w->ep = NULL;
+    w->cq = NULL;
+    w->av = NULL;
+    w->domain = NULL;
+    w->fabric = NULL;
+    w->info = NULL;
+    w->peers = NULL;
+}
+
+/* ---- peers ---- */
+
+dp_status_t fabric_describe(dp_comm_t *comm, record_t *record)
+{
+    wire_t *w = &comm->wire;
+    size_t bytes = sizeof(record->name);
+    int error = fi_getname(&w->ep->fid, record->name, &bytes);
+
+    if (error != 0)
+        return refuse(comm, "its own address", error);
+    record->name_bytes = (uint32_t)bytes;
+    memcpy(record->provider, w->provider, sizeof(record->provider));
+    memcpy(record->host, w->host, sizeof(record->host));
+    record->library = fi_version();
+    record->scatter = w->scatter;
+    record->loopback = w->loopback;
+    return DP_OK;
+}
+
+static dp_status_t check_reach(const dp_comm_t *comm, int32_t rank, const record_t *record)
+{
+    const wire_t *w = &comm->wire;
+    int32_t lo = w->loopback ? comm->rank : rank;
+
+    if (!(w->loopback || record->loopback) || memcmp(w->host, record->host, sizeof(w->host)) == 0)
+        return DP_OK;
+    return DP_FAIL(
+        comm->host, DP_ERR_UNSUPPORTED,
+        "rank %d, group %s: ranks %d and %d are on different hosts, but rank %d has a loopback address, which "
+        "nobody else can reach: set " ENV_INTERFACE " there to an interface or address of its network, or "
+        "MASTER_ADDR to an address of rank 0's host that is not a loopback one",
+        comm->world[comm->rank], comm->name, comm->world[comm->rank], comm->world[rank], comm->world[lo]);
+}
+
+dp_status_t fabric_add(dp_comm_t *comm, int32_t rank, const record_t *record)
+{
+    wire_t *w = &comm->wire;
+    dp_status_t status;
+
+    if (record->name_bytes == 0 || record->name_bytes > sizeof(record->name) ||
+        memchr(record->provider, '\0', sizeof(record->provider)) == NULL)
+        return DP_FAIL(comm->host, DP_ERR_PROTOCOL, "rank %d, group %s: rank %d announces no valid address",
+                       comm->world[comm->rank], comm->name, comm->world[rank]);
+    if (strcmp(record->provider, w->provider) != 0 || record->scatter != (uint32_t)w->scatter)
+        return DP_FAIL(
+            comm->host, DP_ERR_MISMATCH,
+            "group %s: rank %d uses libfabric provider %s (%u.%u), rank %d uses %s (%u.%u): set " ENV_PROVIDER
+            " to the same on all hosts",
+            comm->name, comm->world[comm->rank], w->provider, FI_MAJOR(fi_version()), FI_MINOR(fi_version()),
+            comm->world[rank], record->provider, FI_MAJOR(record->library), FI_MINOR(record->library));
+    status = check_reach(comm, rank, record);
+    if (status < 0)
+        return status;
+    if (fi_av_insert(w->av, record->name, 1, &w->peers[rank], 0, NULL) != 1)
+        return DP_FAIL(comm->host, DP_ERR_PROTOCOL,
+                       "rank %d, group %s: libfabric does not take the address of rank %d for one of provider %s",
+                       comm->world[comm->rank], comm->name, comm->world[rank], w->provider);
+    return DP_OK;
+}
+
+dp_status_t fabric_register(dp_comm_t *comm, region_t *region)
+{
+    wire_t *w = &comm->wire;
+    uint64_t modes = (uint64_t)w->info->domain_attr->mr_mode, access = FI_REMOTE_WRITE;
+    int error;
+
+    if (w->bounce)
+        access |= FI_WRITE;
+    error = fi_mr_reg(w->domain, region->base, region->bytes, access, 0, w->keys++, 0, &region->mr, NULL);
+    if (error == 0 && modes_endpoint(w)) {
+        error = fi_mr_bind(region->mr, &w->ep->fid, 0);
+        if (error == 0)
+            error = fi_mr_enable(region->mr);
+    }
+    if (error != 0)
+        return DP_FAIL(comm->host, DP_ERR_NOMEM, "rank %d, group %s: provider %s cannot register %zu bytes: %s",
+                       comm->world[comm->rank], comm->name, w->provider, region->bytes, fi_strerror(-error));
+    region->desc = w->bounce ? fi_mr_desc(region->mr) : NULL;
+    region->key = fi_mr_key(region->mr);
+    region->address = (modes & FI_MR_VIRT_ADDR) != 0 ? (uintptr_t)region->base : 0;
+    if (region->key == FI_KEY_NOTAVAIL)
+        return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED, "group %s: provider %s has keys of more than 64 bits",
+                       comm->name, w->provider);
+    return DP_OK;
+}

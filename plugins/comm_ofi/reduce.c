@@ -1,0 +1,418 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * reduce.c: meetings, and all_reduce as reduce-scatter plus all-gather by puts.
+ *
+ * all_reduce works in pieces, numbered q over the life of the instance, with two buffers for each purpose:
+ *   stage q     our data of piece q, cut into slices --> in[q % 2][us] of the rank that sums the slice
+ *   sum q       in[q % 2] of all ranks, added in rank order --> mine[q % 2] --> out[q % 2][us] of all ranks
+ *   gather q    out[q % 2] of all ranks --> our data
+ * in the order stage q+1, sum q, gather q. in[q % 2][us] of rank r is free for q + 2 because gather q has seen r's sum
+ * of q, which read it; out[q % 2][us] of r is free for q + 2 because sum q+2 has seen r's stage q+2, which r does after
+ * its gather q. The n-th ring of a buffer's bell is its n-th piece. */
+#include "comm_ofi.h"
+
+#include <string.h>
+
+#define BLOCK_BYTES  4096
+#define REDUCE_BYTES (1 << 20)
+#define PIECE_MIN    4096
+
+typedef struct reduction {
+    dp_comm_t *comm;
+    unsigned char *data;
+    size_t count;
+    uint32_t number;
+    dp_dtype_t dtype;
+} reduction_t;
+
+/* ---- layout of AREA_BASE ---- */
+
+void base_size(dp_comm_t *comm, size_t reduce_bytes)
+{
+    size_t budget = reduce_bytes != 0 ? reduce_bytes : REDUCE_BYTES;
+
+    comm->piece_bytes = budget / 4 / LINE_BYTES * LINE_BYTES;
+    if (comm->piece_bytes < PIECE_MIN)
+        comm->piece_bytes = PIECE_MIN;
+}
+
+/* A head and the largest slice of a piece. */
+static size_t cell_bytes(const dp_comm_t *comm)
+{
+    return LINE_BYTES + round_line(comm->piece_bytes / (size_t)comm->nranks + 8);
+}
+
+/* Bells: hello by rank, meetings by round, in by buffer and rank, out likewise. Memory: a line for hello and meetings,
+ * cells of in and out. What is ours alone: ops for hello and meetings, staging and sums, cells of mine and bounces. */
+typedef enum purpose { PURPOSE_IN = 0, PURPOSE_OUT = 1 } purpose_t;
+
+static uint32_t cell_number(const dp_comm_t *comm, purpose_t purpose, uint32_t q, int32_t rank)
+{
+    return (2 * (uint32_t)purpose + q % 2) * (uint32_t)comm->nranks + (uint32_t)rank;
+}
+
+static uint32_t meet_bell(const dp_comm_t *comm, int32_t round)
+{
+    return (uint32_t)(comm->nranks + round);
+}
+
+static uint32_t cell_bell(const dp_comm_t *comm, uint32_t cell)
+{
+    return (uint32_t)comm->nranks + MEET_ROUNDS + cell;
+}
+
+static size_t cell_at(const dp_comm_t *comm, uint32_t cell)
+{
+    return LINE_BYTES + cell * cell_bytes(comm);
+}
+
+static op_t *op_of(const dp_comm_t *comm, purpose_t purpose, uint32_t q, int32_t rank)
+{
+    return (op_t *)(void *)(comm->ground.base + comm->base.private_offset) + 1 + cell_number(comm, purpose, q, rank);
+}
+
+static op_t *host_op(const dp_comm_t *comm)
+{
+    return (op_t *)(void *)(comm->ground.base + comm->base.private_offset);
+}
+
+area_t base_area(const dp_comm_t *comm)
+{
+    size_t n = (size_t)comm->nranks;
+    area_t area = {
+        .kind = AREA_BASE,
+        .peer = -1,
+        .unit = comm->piece_bytes,
+        .bytes = cell_at(comm, (uint32_t)(4 * n)),
+        .bells = (uint32_t)(n + MEET_ROUNDS + 4 * n),
+        .private_bytes = (1 + 4 * n) * sizeof(op_t) + (2 + (comm->wire.bounce ? 2 * n : 0)) * cell_bytes(comm),
+    };
+
+    return area;
+}
+
+/* Where the slice that we sum comes together. */
+static unsigned char *mine(const dp_comm_t *comm, uint32_t q)
+{
+    return (unsigned char *)op_of(comm, PURPOSE_OUT, 1, comm->nranks) + q % 2 * cell_bytes(comm);
+}
+
+void base_prepare(dp_comm_t *comm, const region_t *region)
+{
+    int32_t n = comm->nranks;
+
+    op_init(comm, host_op(comm), comm->rank, region, NULL);
+    for (uint32_t q = 0; q < 2; q++)
+        for (int32_t rank = 0; rank < n; rank++) {
+            size_t bounce = 2 + q * (size_t)n + (size_t)rank;
+
+            op_init(comm, op_of(comm, PURPOSE_IN, q, rank), rank, region, mine(comm, 0) + bounce * cell_bytes(comm));
+            op_init(comm, op_of(comm, PURPOSE_OUT, q, rank), rank, region, NULL);
+        }
+}
+
+static bell_t *bell_of(const dp_comm_t *comm, uint32_t bell)
+{
+    return &comm->ground.bells[comm->base.bell + bell];
+}
+
+/* ---- meetings ---- */
+
+/* News without data. It is finished only when it has arrived: behind the last meeting the endpoints are closed. */
+static dp_status_t ring_at(dp_comm_t *comm, int32_t to, uint32_t bell)
+{
+    const place_t *far = &comm->bases[to];
+    put_t put = {
+        .to = to,
+        .bell = far->bell + bell,
+        .head_at = far->address,
+        .key = far->key,
+        .delivered = true,
+        .what = "the news of a meeting does not leave",
+    };
+    dp_status_t status = wire_put(comm, host_op(comm), &put);
+
+    return status == DP_OK ? wire_finish(comm, host_op(comm), "the news of a meeting does not arrive") : status;
+}
+
+static dp_status_t explain_meeting(dp_comm_t *comm, dp_status_t status, int32_t peer)
+{
+    cause_t cause = wire_cause(comm);
+
+    if (!wire_is_news(comm, status))
+        return status;
+    return DP_FAIL(comm->host, status, "rank %d: meeting of group %s, rank %d: %s", comm->world[comm->rank], comm->name,
+                   comm->world[peer], cause.text);
+}
+
+dp_status_t base_greet(dp_comm_t *comm)
+{
+    int32_t n = comm->nranks;
+    dp_status_t status = DP_OK;
+
+    for (int32_t i = 1; i < n; i++) {
+        int32_t to = (comm->rank + i) % n;
+
+        status = ring_at(comm, to, (uint32_t)comm->rank);
+        if (status < 0)
+            return explain_meeting(comm, status, to);
+    }
+    for (int32_t i = 1; i < n; i++) {
+        int32_t from = (comm->rank + i) % n;
+
+        status = wire_wait(comm, &bell_of(comm, (uint32_t)from)->signal, 1, "a rank has not come");
+        if (status < 0)
+            return explain_meeting(comm, status, from);
+    }
+    return DP_OK;
+}
+
+/* Dissemination: in round k each rank hears from the one 2^k before it. */
+dp_status_t base_meet(dp_comm_t *comm)
+{
+    uint32_t number = ++comm->meetings;
+
+    for (int32_t k = 0, step = 1; step < comm->nranks; k++, step *= 2) {
+        int32_t to = (comm->rank + step) % comm->nranks, from = (comm->rank + comm->nranks - step) % comm->nranks;
+        dp_status_t status = ring_at(comm, to, meet_bell(comm, k));
+
+        if (status < 0)
+            return explain_meeting(comm, status, to);
+        status = wire_wait(comm, &bell_of(comm, meet_bell(comm, k))->signal, number, "a rank has not come");
+        if (status < 0)
+            return explain_meeting(comm, status, from);
+    }
+    return DP_OK;
+}
+
+/* ---- sums ---- */
+
+static void add(void *to, const void *from, size_t bytes, dp_dtype_t dtype)
+{
+    if (dtype == DP_F32) {
+        float *a = to;
+        const float *b = from;
+
+        for (size_t i = 0; i < bytes / sizeof(*a); i++)
+            a[i] += b[i];
+    } else if (dtype == DP_F64) {
+        double *a = to;
+        const double *b = from;
+
+        for (size_t i = 0; i < bytes / sizeof(*a); i++)
+            a[i] += b[i];
+    } else {
+        uint64_t *a = to; /* wraps, as two's complement does */
+        const uint64_t *b = from;
+
+        for (size_t i = 0; i < bytes / sizeof(*a); i++)
+            a[i] += b[i];
+    }
+}
+
+/* Piece i of a reduction: `bytes` at `offset` of the data. */
+typedef struct piece {
+    size_t offset, bytes, elements;
+    uint32_t q;
+} piece_t;
+
+static piece_t piece_of(const reduction_t *r, size_t i, uint32_t first)
+{
+    size_t unit = dp_dtype_bytes(r->dtype), most = r->comm->piece_bytes / unit;
+    piece_t p = {.offset = i * most * unit, .q = first + (uint32_t)i};
+
+    p.elements = r->count - i * most < most ? r->count - i * most : most;
+    p.bytes = p.elements * unit;
+    return p;
+}
+
+/* Where the slice that `rank` sums begins, in bytes of the piece; of `nranks`: its end. */
+static size_t slice_at(const reduction_t *r, const piece_t *p, int32_t rank)
+{
+    return p->elements * (size_t)rank / (size_t)r->comm->nranks * dp_dtype_bytes(r->dtype);
+}
+
+static dp_status_t explain(const reduction_t *r, dp_status_t status, int32_t peer)
+{
+    dp_comm_t *comm = r->comm;
+    cause_t cause = wire_cause(comm);
+
+    if (!wire_is_news(comm, status))
+        return status;
+    return DP_FAIL(comm->host, status, "rank %d: all_reduce %u of %zu elements in group %s, waiting for rank %d: %s",
+                   comm->world[comm->rank], r->number, r->count, comm->name, comm->world[peer], cause.text);
+}
+
+static dp_status_t send_slice(const reduction_t *r, const piece_t *p, purpose_t purpose, int32_t to, const void *data,
+                              size_t bytes)
+{
+    dp_comm_t *comm = r->comm;
+    uint32_t cell = cell_number(comm, purpose, p->q, comm->rank);
+    op_t *op = op_of(comm, purpose, p->q, to);
+    put_t put = {
+        .to = to,
+        .bell = comm->bases[to].bell + cell_bell(comm, cell),
+        .head_at = comm->bases[to].address + cell_at(comm, cell) + LINE_BYTES - HEAD_BYTES,
+        .key = comm->bases[to].key,
+        .data = data,
+        .bytes = bytes,
+        .what = "the provider takes no more",
+    };
+    dp_status_t status;
+
+    op->head.sum.count = r->count;
+    op->head.sum.number = r->number;
+    op->head.sum.dtype = (uint32_t)r->dtype;
+    op->head.sum.piece = p->q;
+    op->head.sum.sender = comm->rank;
+    status = wire_put(comm, op, &put);
+    return status < 0 ? explain(r, status, to) : DP_OK;
+}
+
+/* All puts of a purpose have left. */
+static dp_status_t finish(const reduction_t *r, const piece_t *p, purpose_t purpose)
+{
+    dp_comm_t *comm = r->comm;
+
+    for (int32_t i = 1; i < comm->nranks; i++) {
+        int32_t to = (comm->rank + i) % comm->nranks;
+        dp_status_t status = wire_finish(comm, op_of(comm, purpose, p->q, to), "its slice does not leave");
+
+        if (status < 0)
+            return explain(r, status, to);
+    }
+    return DP_OK;
+}
+
+/* The slice that `from` put into our cell. */
+static dp_status_t hear(const reduction_t *r, const piece_t *p, purpose_t purpose, int32_t from,
+                        const unsigned char **data_out)
+{
+    dp_comm_t *comm = r->comm;
+    uint32_t cell = cell_number(comm, purpose, p->q, from);
+    const unsigned char *at = comm->ground.base + comm->base.offset + cell_at(comm, cell) + LINE_BYTES;
+    dp_status_t status =
+        wire_wait(comm, &bell_of(comm, cell_bell(comm, cell))->signal, p->q / 2 + 1, "its part has not come");
+    head_t head;
+
+    if (status < 0)
+        return explain(r, status, from);
+    memcpy(&head, at - HEAD_BYTES, HEAD_BYTES);
+    if (head.sum.count != r->count || head.sum.number != r->number || head.sum.dtype != (uint32_t)r->dtype ||
+        head.sum.piece != p->q || head.sum.sender != from)
+        return DP_FAIL(comm->host, DP_ERR_PROTOCOL,
+                       "rank %d: all_reduce %u in group %s has %zu elements of dtype %d, on rank %d it is %u of "
+                       "%llu, dtype %u",
+                       comm->world[comm->rank], r->number, comm->name, r->count, (int)r->dtype, comm->world[from],
+                       head.sum.number, (unsigned long long)head.sum.count, head.sum.dtype);
+    *data_out = at;
+    return DP_OK;
+}
+
+static dp_status_t stage(const reduction_t *r, const piece_t *p)
+{
+    dp_comm_t *comm = r->comm;
+    const unsigned char *data = r->data + p->offset;
+    dp_status_t status = DP_OK;
+
+    for (int32_t i = 1; i < comm->nranks && status == DP_OK; i++) {
+        int32_t to = (comm->rank + i) % comm->nranks;
+        size_t begin = slice_at(r, p, to), end = slice_at(r, p, to + 1);
+
+        status = send_slice(r, p, PURPOSE_IN, to, data + begin, end - begin);
+    }
+    return status;
+}
+
+static dp_status_t sum(const reduction_t *r, const piece_t *p)
+{
+    dp_comm_t *comm = r->comm;
+    int32_t n = comm->nranks;
+    unsigned char *out = mine(comm, p->q), *own = r->data + p->offset + slice_at(r, p, comm->rank);
+    size_t bytes = slice_at(r, p, comm->rank + 1) - slice_at(r, p, comm->rank);
+    const unsigned char *from;
+    dp_status_t status = DP_OK;
+
+    for (int32_t rank = 0; rank < n && status == DP_OK; rank++)
+        if (rank != comm->rank)
+            status = hear(r, p, PURPOSE_IN, rank, &from);
+    for (size_t at = 0; at < bytes && status == DP_OK; at += BLOCK_BYTES) {
+        size_t block = bytes - at < BLOCK_BYTES ? bytes - at : BLOCK_BYTES;
+
+        for (int32_t rank = 0; rank < n; rank++) {
+            from = comm->ground.base + comm->base.offset + cell_at(comm, cell_number(comm, PURPOSE_IN, p->q, rank)) +
+                   LINE_BYTES;
+            if (rank == comm->rank)
+                from = own;
+            if (rank == 0)
+                memcpy(out + at, from + at, block);
+            else
+                add(out + at, from + at, block, r->dtype);
+        }
+    }
+    for (int32_t i = 1; i < n && status == DP_OK; i++)
+        status = send_slice(r, p, PURPOSE_OUT, (comm->rank + i) % n, out, bytes);
+    if (status == DP_OK)
+        memcpy(own, out, bytes);
+    return status;
+}
+
+static dp_status_t gather(const reduction_t *r, const piece_t *p)
+{
+    dp_comm_t *comm = r->comm;
+    dp_status_t status = finish(r, p, PURPOSE_IN); /* which read what is about to change */
+
+    for (int32_t i = 1; i < comm->nranks && status == DP_OK; i++) {
+        int32_t rank = (comm->rank + i) % comm->nranks;
+        size_t begin = slice_at(r, p, rank), end = slice_at(r, p, rank + 1);
+        const unsigned char *from;
+
+        status = hear(r, p, PURPOSE_OUT, rank, &from);
+        if (status == DP_OK)
+            memcpy(r->data + p->offset + begin, from, end - begin);
+    }
+    return status == DP_OK ? finish(r, p, PURPOSE_OUT) : status;
+}
+
+static dp_status_t run_reduce(void *arg)
+{
+    const reduction_t *r = arg;
+    dp_comm_t *comm = r->comm;
+    size_t most = comm->piece_bytes / dp_dtype_bytes(r->dtype), pieces = (r->count + most - 1) / most;
+    uint32_t first = comm->pieces;
+    dp_status_t status = DP_OK;
+
+    for (size_t i = 0; i <= pieces && status == DP_OK; i++) {
+        piece_t p;
+
+        if (i < pieces) {
+            p = piece_of(r, i, first);
+            status = stage(r, &p);
+        }
+        if (i > 0 && status == DP_OK) {
+            p = piece_of(r, i - 1, first);
+            status = sum(r, &p);
+            if (status == DP_OK)
+                status = gather(r, &p);
+        }
+    }
+    comm->pieces = first + (uint32_t)pieces;
+    if (status < 0)
+        wire_abandon(comm);
+    return status;
+}
+
+dp_status_t ofi_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s)
+{
+    reduction_t r = {comm, data, count, comm->reductions, dtype};
+    dp_status_t status;
+
+    if (dtype != DP_F32 && dtype != DP_F64 && dtype != DP_I64)
+        return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED,
+                       "all_reduce in group %s: dtype %d is not summed, only f32, f64 and i64", comm->name, (int)dtype);
+    if (comm->nranks == 1 || count == 0)
+        return DP_OK;
+    status = comm->device->launch(s, run_reduce, &r, sizeof(r));
+    comm->reductions += status == DP_OK;
+    return status;
+}

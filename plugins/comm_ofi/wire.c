@@ -1,0 +1,194 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * wire.c: puts, and waiting for bells and for the provider to let go of what it sends. */
+#include "comm_ofi.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define INJECT_MAX 512
+
+cause_t wire_cause(const dp_comm_t *comm)
+{
+    const char *text = DP_HAS(comm->host, dp_host_t, last_error) ? comm->host->last_error(comm->host) : "";
+    cause_t cause;
+
+    snprintf(cause.text, sizeof(cause.text), "%s", text);
+    return cause;
+}
+
+static bool is_poisoned(const dp_comm_t *comm)
+{
+    return __atomic_load_n(&comm->wire.poisoned, __ATOMIC_ACQUIRE);
+}
+
+bool wire_is_news(const dp_comm_t *comm, dp_status_t status)
+{
+    return status == DP_ERR_TIMEOUT || (is_poisoned(comm) && comm->host->aborted(comm->host) == DP_OK);
+}
+
+/* What ended all waits, unless the job has a cause of its own. */
+static dp_status_t verdict(const dp_comm_t *comm)
+{
+    const wire_t *w = &comm->wire;
+    dp_status_t status;
+
+    if (!is_poisoned(comm))
+        return DP_OK;
+    status = comm->host->aborted(comm->host);
+    return status < 0 ? status : DP_FAIL(comm->host, w->fault_status, "%s", w->fault);
+}
+
+dp_status_t wire_wait(dp_comm_t *comm, dp_signal_t *signal, uint32_t target, const char *what)
+{
+    dp_status_t status = DP_OK;
+
+    if ((int32_t)(__atomic_load_n(&signal->value, __ATOMIC_ACQUIRE) - target) < 0 &&
+        !progress_spin(comm, signal, target))
+        status = comm->host->wait(comm->host, signal, target, -1, what);
+    return status < 0 ? status : verdict(comm);
+}
+
+void op_init(dp_comm_t *comm, op_t *op, int32_t peer, const region_t *region, unsigned char *bounce)
+{
+    memset(op, 0, sizeof(*op));
+    op->peer = peer;
+    op->desc = region->desc;
+    op->bounce = comm->wire.bounce ? bounce : NULL;
+    for (int i = 0; i < 2; i++)
+        op->tickets[i].op = op;
+    pthread_mutex_lock(&comm->wire.lock);
+    op->next = comm->wire.ops;
+    comm->wire.ops = op;
+    pthread_mutex_unlock(&comm->wire.lock);
+}
+
+/* ---- putting ---- */
+
+typedef struct posting {
+    dp_comm_t *comm;
+    op_t *op;
+    const put_t *put;
+    const void *data;
+    int writes; /* that are still to be made */
+} posting_t;
+
+static ssize_t write_one(posting_t *p, const struct iovec *iov, size_t iovs, const struct fi_rma_iov *rma, size_t rmas,
+                         uint32_t bell)
+{
+    wire_t *w = &p->comm->wire;
+    void *desc[2] = {p->op->desc, p->op->desc};
+    struct fi_msg_rma msg = {
+        .msg_iov = iov,
+        .desc = w->bounce ? desc : NULL,
+        .iov_count = iovs,
+        .addr = w->peers[p->put->to],
+        .rma_iov = rma,
+        .rma_iov_count = rmas,
+        .context = &p->op->tickets[p->writes - 1].context,
+        .data = bell,
+    };
+    uint64_t delivered = p->put->delivered && w->delivery ? FI_DELIVERY_COMPLETE : 0;
+    ssize_t error = fi_writemsg(w->ep, &msg, FI_REMOTE_CQ_DATA | FI_COMPLETION | delivered);
+
+    if (error == 0)
+        p->op->posted++;
+    return error;
+}
+
+/* All in one call, which copies what it is given. */
+static ssize_t inject(posting_t *p)
+{
+    const put_t *put = p->put;
+    wire_t *w = &p->comm->wire;
+    unsigned char all[INJECT_MAX];
+
+    memcpy(all, p->op->head.bytes, HEAD_BYTES);
+    if (put->bytes > 0)
+        memcpy(all + HEAD_BYTES, p->data, put->bytes);
+    return fi_inject_writedata(w->ep, all, HEAD_BYTES + put->bytes, put->bell, w->peers[put->to], put->head_at,
+                               put->key);
+}
+
+static bool fits_inject(const posting_t *p)
+{
+    size_t all = HEAD_BYTES + p->put->bytes, most = p->comm->wire.info->tx_attr->inject_size;
+
+    return !p->put->delivered && (p->put->data_at == 0 || p->put->bytes == 0) && all <= most && all <= INJECT_MAX;
+}
+
+static ssize_t write_next(posting_t *p)
+{
+    const put_t *put = p->put;
+    struct iovec iov[2] = {{p->op->head.bytes, HEAD_BYTES}, {(void *)(uintptr_t)p->data, put->bytes}};
+    struct fi_rma_iov rma[2] = {{put->head_at, HEAD_BYTES, put->key}, {put->data_at, put->bytes, put->key}};
+    bool apart = put->data_at != 0 && put->bytes > 0;
+
+    if (fits_inject(p))
+        return inject(p);
+    if (!apart) {
+        rma[0].len += put->bytes;
+        return write_one(p, iov, put->bytes > 0 ? 2 : 1, rma, 1, put->bell);
+    }
+    if (p->comm->wire.scatter)
+        return write_one(p, iov, 2, rma, 2, put->bell);
+    return p->writes == 2 ? write_one(p, iov + 1, 1, rma + 1, 1, put->data_bell)
+                          : write_one(p, iov, 1, rma, 1, put->bell);
+}
+
+/* DP_PENDING while the provider has no room. A failure that is final comes with the completions, or here. */
+static dp_status_t post(void *arg)
+{
+    posting_t *p = arg;
+    dp_comm_t *comm = p->comm;
+    wire_t *w = &comm->wire;
+    char text[TEXT_BYTES];
+    ssize_t error = 0;
+
+    pthread_mutex_lock(&w->lock);
+    while (p->writes > 0 && error == 0 && !w->dead) {
+        error = write_next(p);
+        p->writes -= error == 0;
+    }
+    if (error == -FI_EAGAIN) {
+        progress_look(comm);
+    } else if (error != 0) {
+        snprintf(text, sizeof(text), "the way to rank %d is lost: %s", comm->world[p->put->to],
+                 fi_strerror((int)-error));
+        progress_poison(comm, DP_ERR_PEER, text);
+    }
+    pthread_mutex_unlock(&w->lock);
+    if (is_poisoned(comm))
+        return verdict(comm);
+    return p->writes == 0 ? DP_OK : DP_PENDING; /* once it is dead for good, the job's end or its limit ends this */
+}
+
+dp_status_t wire_put(dp_comm_t *comm, op_t *op, const put_t *put)
+{
+    bool apart = put->data_at != 0 && put->bytes > 0;
+    posting_t p = {comm, op, put, put->data, apart && !comm->wire.scatter ? 2 : 1};
+    dp_status_t status;
+
+    if (op->bounce != NULL && put->bytes > 0 && !fits_inject(&p)) {
+        memcpy(op->bounce, put->data, put->bytes);
+        p.data = op->bounce;
+    }
+    status = post(&p);
+    return status == DP_PENDING ? comm->host->poll(comm->host, post, &p, -1, put->what) : status;
+}
+
+void wire_abandon(dp_comm_t *comm)
+{
+    pthread_mutex_lock(&comm->wire.lock);
+    comm->wire.dead = true;
+    pthread_mutex_unlock(&comm->wire.lock);
+}
+
+dp_status_t wire_finish(dp_comm_t *comm, op_t *op, const char *what)
+{
+    dp_status_t status = wire_wait(comm, &op->done, op->posted, what);
+
+    if (status < 0)
+        wire_abandon(comm);
+    return status;
+}
