@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #define READ_BYTES   65536
-#define LONGEST_LINE (1u << 20) /* longer ones are cut in pieces */
-#define TAG_ROOM     64         /* a line with its tag and rank is in one piece again */
+#define LONGEST_LINE (1u << 20)        /* longer ones are cut in pieces */
+#define TAG_ROOM     (READ_BYTES + 64) /* a piece, with its tag and rank, is in one piece again elsewhere */
 #define TAG_OUT      '\1'
 #define TAG_ERR      '\2'
 
