@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 /* Without MASTER_PORT a port is made of the job's name; below where systems take the ports of outgoing connections
@@ -80,6 +81,8 @@ static dp_status_t resolve(const char *host, int32_t port, dp__address_t *addres
     char service[8];
     int error;
 
+    if (strcasecmp(host, "localhost") == 0)
+        host = "127.0.0.1"; /* by RFC 6761 without asking: bare roots have neither resolver nor /etc/hosts */
     snprintf(service, sizeof(service), "%d", port);
     error = getaddrinfo(host, service, &hints, &found);
     if (error != 0)

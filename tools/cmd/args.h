@@ -40,6 +40,7 @@ typedef struct args {
     format_t format;
     cost_keys_t cost_keys; /* as they were given */
     const char *costs_file;
+    bool scales_given; /* by --stage-scale */
     bool no_barrier;
     dp_costs_t costs;       /* what they come to */
     dp_pair_figures_t pair; /* struct_size 0: no segments were given */
