@@ -32,6 +32,7 @@ enum {
     OPT_WEIGHT_BYTES,
     OPT_SECONDS,
     OPT_LAYERS,
+    OPT_METHODS,
     OPT_HELP
 };
 
@@ -42,8 +43,8 @@ static const struct {
     {ARG_METHOD, {"method", required_argument, NULL, OPT_METHOD}},
     {ARG_METHOD, {"chunks", required_argument, NULL, OPT_CHUNKS}},
     {ARG_METHOD, {"forward-only", no_argument, NULL, OPT_FORWARD_ONLY}},
-    {ARG_SIZES, {"ranks", required_argument, NULL, OPT_RANKS}},
-    {ARG_SIZES, {"microbatches", required_argument, NULL, OPT_MICROBATCHES}},
+    {ARG_SIZES | ARG_DEMO, {"ranks", required_argument, NULL, OPT_RANKS}},
+    {ARG_SIZES | ARG_DEMO, {"microbatches", required_argument, NULL, OPT_MICROBATCHES}},
     {ARG_FORMAT, {"format", required_argument, NULL, OPT_FORMAT}},
     {ARG_OUTPUT, {"output", required_argument, NULL, OPT_OUTPUT}},
     {ARG_RANK, {"rank", required_argument, NULL, OPT_RANK}},
@@ -57,6 +58,7 @@ static const struct {
     {ARG_BYTES, {"activation-bytes", required_argument, NULL, OPT_ACTIVATION_BYTES}},
     {ARG_BYTES, {"deferred-bytes", required_argument, NULL, OPT_DEFERRED_BYTES}},
     {ARG_BYTES, {"weight-bytes", required_argument, NULL, OPT_WEIGHT_BYTES}},
+    {ARG_DEMO, {"methods", required_argument, NULL, OPT_METHODS}},
     {ARG_LAYERS, {"layers", required_argument, NULL, OPT_LAYERS}},
     {ARG_SECONDS, {"seconds", required_argument, NULL, OPT_SECONDS}},
     {~0u, {"help", no_argument, NULL, OPT_HELP}},
@@ -231,6 +233,9 @@ static int take(args_t *args, int option, const char *value)
         return read_costs(args, value);
     case OPT_COSTS:
         args->costs_file = value;
+        return CMD_OK;
+    case OPT_METHODS:
+        args->methods = value;
         return CMD_OK;
     case OPT_LAYERS:
         args->layers = value;
