@@ -94,8 +94,8 @@ run() { # OPTIONS OF SRUN AND PROGRAM...
     status=0
     timeout $((60 * scale)) srun "$@" >"$work/out" 2>"$work/err" </dev/null || status=$?
 }
-run -N 2 --ntasks-per-node 2 "$rank" work
-[ "$status" -eq 0 ] && [ "$(grep -c 'sum 6$' "$work/out")" -eq 4 ] || complain "four ranks on two nodes: status $status"
+run -N 2 --ntasks-per-node 4 "$rank" work
+[ "$status" -eq 0 ] && [ "$(grep -c 'sum 28$' "$work/out")" -eq 8 ] || complain "eight ranks on two nodes: status $status"
 run -N 2 --ntasks-per-node 2 "$rank" die 3
 [ "$status" -ne 0 ] || complain "srun does not know of a dead rank"
 [ "$(grep -c 'rank 3 (pid [0-9]* on .*) died in step 3: W of stage 2' "$work/out")" -eq 3 ] || complain "three ranks have to say who died"
