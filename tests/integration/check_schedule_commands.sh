@@ -359,6 +359,24 @@ expect 2 compare --ranks 4
 expect 2 compare --ranks 4 --microbatches 8 --stage-scale 1,1,1,1
 expect 2 compare --ranks 4 --microbatches 8 --method dualpipe
 
+# ---- partition ----
+expect 0 partition --layers 0.5,1x30,6 --method dualpipe --ranks 4 --microbatches 12
+[ "$(awk '$3 == "to" {n++; s += $4 - $2 + 1} END {print n, s}' out)" = "4 32" ] || fail "partition: $(cat out)"
+step=$(awk '$1 == "step" {print $2}' out)
+scales=$(sed -n 's/^--stage-scale //p' out)
+awk 'NR == 2 {even = $1} $1 == "step" {step = $2} END {exit !(step < 0.95 * even)}' out || fail "partition: no gain: $(cat out)"
+expect 0 simulate --method dualpipe --ranks 4 --microbatches 12 --stage-scale "$scales"
+awk -v want="$step" '$1 == "step" {d = $2 / want - 1; exit !(d < 1e-5 && d > -1e-5)}' out || fail "partition: its scales take another step: $(cat out)"
+expect 0 partition --layers 1x8 --method 1f1b --ranks 8 --microbatches 8
+expect 2 partition --layers 1x7 --method 1f1b --ranks 8 --microbatches 8
+expect 2 partition --layers 1,,2 --method 1f1b --ranks 2 --microbatches 8
+expect 2 partition --layers 1x0 --method 1f1b --ranks 2 --microbatches 8
+expect 2 partition --layers 1,-2 --method 1f1b --ranks 2 --microbatches 8
+expect 2 partition --layers 0,1 --method 1f1b --ranks 2 --microbatches 8
+expect 2 partition --layers 1x99999999999 --method 1f1b --ranks 2 --microbatches 8
+expect 2 partition --method 1f1b --ranks 2 --microbatches 8
+expect 2 partition --layers 1x8 --method 1f1b --ranks 2 --microbatches 8 --stage-scale 1,2
+
 # ---- search ----
 expect 0 search --ranks 4 --microbatches 12 --memory-cap 5 --seconds 1 --output found.tsv
 require out '^best built-in  37.5  zbv$'

@@ -31,6 +31,7 @@ enum {
     OPT_DEFERRED_BYTES,
     OPT_WEIGHT_BYTES,
     OPT_SECONDS,
+    OPT_LAYERS,
     OPT_HELP
 };
 
@@ -56,6 +57,7 @@ static const struct {
     {ARG_BYTES, {"activation-bytes", required_argument, NULL, OPT_ACTIVATION_BYTES}},
     {ARG_BYTES, {"deferred-bytes", required_argument, NULL, OPT_DEFERRED_BYTES}},
     {ARG_BYTES, {"weight-bytes", required_argument, NULL, OPT_WEIGHT_BYTES}},
+    {ARG_LAYERS, {"layers", required_argument, NULL, OPT_LAYERS}},
     {ARG_SECONDS, {"seconds", required_argument, NULL, OPT_SECONDS}},
     {~0u, {"help", no_argument, NULL, OPT_HELP}},
 };
@@ -229,6 +231,9 @@ static int take(args_t *args, int option, const char *value)
         return read_costs(args, value);
     case OPT_COSTS:
         args->costs_file = value;
+        return CMD_OK;
+    case OPT_LAYERS:
+        args->layers = value;
         return CMD_OK;
     case OPT_STAGE_SCALE:
         return read_scales(args, value);

@@ -19,6 +19,7 @@ static const struct command {
     {"verify", "prove that a schedule file completes and cannot deadlock", cmd_verify},
     {"simulate", "step time, idle time and memory under given costs", cmd_simulate},
     {"compare", "all schedules that fit, the shortest step first", cmd_compare},
+    {"partition", "which layers go onto which stage", cmd_partition},
     {"search", "look for a shorter step than any built-in schedule has", cmd_search},
     {"eplb", "replicate experts and place them by load", cmd_eplb},
     {"plugin", "list the plugins found, or check one against its contract", cmd_plugin},
