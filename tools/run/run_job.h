@@ -21,7 +21,8 @@ typedef struct run_options {
     char **program; /* argv of every rank */
     bool agent;     /* we are one; nothing else matters */
     /* the rest is for several hosts */
-    char **hosts; /* [host_count] names; NULL: this one */
+    char **hosts;     /* [host_count] names; NULL: this one */
+    char *host_names; /* what they lie in */
     int host_count, ranks_per_host;
     const char *rsh;           /* what reaches a host, for the shell: "ssh -o BatchMode=yes" */
     const char *dualpipe_path; /* of the command there */
