@@ -42,7 +42,7 @@ static uint64_t number_for_others(const dp__process_t *p, int64_t now_ns)
     int64_t latest;
 
     if (!dp__is_hub(p))
-        return (uint64_t)dp__box_latest(p->peers[p->group.rank].boxes);
+        return (uint64_t)dp__box_latest(p->boxes, p->group.rank);
     latest = dp__news_latest(p);
     return latest == 0 ? DP__NOBODY_YET : latest > now_ns ? 0 : (uint64_t)(now_ns - latest);
 }
@@ -66,7 +66,7 @@ static void tell_all(dp__process_t *p, int64_t now_ns)
         if (!needs_beats(p, p->connections.all[i]))
             continue;
         if (!any) {
-            open = dp__box_describe(p->peers[p->group.rank].boxes, doing, sizeof(doing));
+            open = dp__box_describe(p->boxes, p->group.rank, doing, sizeof(doing));
             number = number_for_others(p, now_ns);
         }
         any = true;
@@ -94,7 +94,7 @@ static int64_t heard_of_host(const dp__process_t *p, int32_t rank)
 static void list_silent(const dp__process_t *p, int64_t before_ns, int32_t machine, dp__rank_list_t *ranks_out)
 {
     for (int32_t r = 1; r < p->group.size; r++) {
-        const dp__connection_t *c = p->peers[r].connection;
+        const dp__connection_t *c = p->contacts[r].connection;
 
         if (c != NULL && !dp__is_near(p, r) && c->heard_ns < before_ns &&
             (machine < 0 || p->peers[r].machine == machine))
@@ -107,7 +107,7 @@ static bool all_others_silent(const dp__process_t *p, int64_t before_ns, int32_t
     bool another = false;
 
     for (int32_t r = 1; r < p->group.size; r++) {
-        const dp__connection_t *c = p->peers[r].connection;
+        const dp__connection_t *c = p->contacts[r].connection;
 
         if (c == NULL || dp__is_near(p, r))
             continue;
