@@ -24,14 +24,22 @@ static int64_t interval_ns(const dp__process_t *p)
     return ns > most ? most : ns < LEAST_INTERVAL_NS ? LEAST_INTERVAL_NS : ns;
 }
 
-/* Until all are there, a rank does not know who is near. */
-static bool needs_beats(const dp__process_t *p, const dp__connection_t *c)
+static bool is_member(const dp__process_t *p, const dp__connection_t *c)
 {
-    int32_t rank = dp__is_hub(p) ? c->rank : 0;
+    return !c->closing && c->phase >= DP__PHASE_WELCOME && c->phase != DP__PHASE_GONE &&
+           (!dp__is_hub(p) || c->rank >= 0);
+}
 
-    if (c->closing || c->phase < DP__PHASE_WELCOME || c->phase == DP__PHASE_GONE || rank < 0)
-        return false;
-    return dp__signal_value(&p->join.done) == 0 || !dp__is_near(p, rank);
+/* Until all are there, a rank does not know who is near. */
+static bool is_far(const dp__process_t *p, const dp__connection_t *c)
+{
+    return dp__signal_value(&p->join.done) == 0 || !dp__is_near(p, dp__is_hub(p) ? c->rank : 0);
+}
+
+/* Those on rank 0's host hear from it whether somebody gets on elsewhere. */
+static bool has_news_for(const dp__process_t *p, const dp__connection_t *c)
+{
+    return is_member(p, c) && (is_far(p, c) || (dp__is_hub(p) && p->machines.count > 1));
 }
 
 /* ---- telling ---- */
@@ -63,7 +71,7 @@ static void tell_all(dp__process_t *p, int64_t now_ns)
     uint64_t number = 0;
 
     for (size_t i = 0; i < p->connections.count; i++) {
-        if (!needs_beats(p, p->connections.all[i]))
+        if (!has_news_for(p, p->connections.all[i]))
             continue;
         if (!any) {
             open = dp__box_describe(p->boxes, p->group.rank, doing, sizeof(doing));
@@ -154,7 +162,7 @@ static void look_for_silence(dp__process_t *p, int64_t now_ns)
         int32_t rank = dp__is_hub(p) ? c->rank : 0;
         int64_t heard;
 
-        if (!needs_beats(p, c) || now_ns - c->heard_ns < limit)
+        if (!is_member(p, c) || !is_far(p, c) || now_ns - c->heard_ns < limit)
             continue;
         heard = dp__is_hub(p) ? heard_of_host(p, rank) : c->heard_ns;
         if (now_ns - heard < limit)
