@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 /* Without MASTER_PORT a port is made of the job's name; below where systems take the ports of outgoing connections
@@ -89,7 +90,8 @@ static dp_status_t resolve(const char *host, int32_t port, dp__address_t *addres
     char service[8], name[NI_MAXHOST];
     int error;
 
-    strip_brackets(host, name, sizeof(name));
+    /* By RFC 6761 localhost needs no asking: bare roots have neither resolver nor /etc/hosts. */
+    strip_brackets(strcasecmp(host, "localhost") == 0 ? "127.0.0.1" : host, name, sizeof(name));
     snprintf(service, sizeof(service), "%d", port);
     error = getaddrinfo(name, service, &hints, &found);
     if (error != 0)

@@ -155,6 +155,7 @@ static int read_scales(args_t *args, const char *text)
 {
     dp_status_t status = cost_keys_scales(&args->cost_keys, text);
 
+    args->scales_given = true;
     return status == DP_ERR_INVALID ? args_usage(args, "--stage-scale: %s", dp_last_error())
            : status == DP_OK        ? CMD_OK
                                     : args_failed(args, status);

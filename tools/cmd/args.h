@@ -42,6 +42,7 @@ typedef struct args {
     cost_keys_t cost_keys; /* as they were given */
     const char *costs_file;
     const char *layers; /* as it was given; NULL: not given */
+    bool scales_given;  /* by --stage-scale */
     bool no_barrier;
     dp_costs_t costs;       /* what they come to */
     dp_pair_figures_t pair; /* struct_size 0: no segments were given */

@@ -24,7 +24,7 @@ static const struct command {
     {"eplb", "replicate experts and place them by load", cmd_eplb},
     {"plugin", "list the plugins found, or check one against its contract", cmd_plugin},
     {"trace", "overlap, costs and a page to look at, of a trace of a real run", cmd_trace},
-    {"run", "start the ranks of a job on this host", cmd_run},
+    {"run", "start the ranks of a job, on this host or on several", cmd_run},
 };
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
