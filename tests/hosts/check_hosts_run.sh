@@ -100,6 +100,20 @@ begin signal -- sh -c "$litter" "$rank"
 await_ready
 kill -s TERM "$job"
 expect_end 10 10 '1 2 3'
+# A model trained over three hosts has the losses of one trained in one process, where there is a transport between hosts.
+train=$DP_TEST_BUILDDIR/apps/train_moe/train_moe
+if [ -f "$DP_TEST_BUILDDIR/.libs/dp_comm_ofi.so" ] && [ -x "$train" ]; then
+    model="--layers 6 --hidden 8 --heads 2 --kv-heads 1 --experts 4 --expert-hidden 8 --seq 8 --batch 1 --warmup 2 --steps 3
+        --val-every 3 --sample 0 --microbatches 12 --quiet"
+    # shellcheck disable=SC2086
+    "$train" $model --threads 1 --losses "$hosts_work/reference" >"$hosts_work/out" 2>&1
+    # shellcheck disable=SC2086
+    begin train -x OPENBLAS_NUM_THREADS -- "$train" $model --losses "$hosts_work/losses"
+    expect_end 0 30 '1 2 3'
+    cmp -s "$hosts_work/reference" "$hosts_work/losses" || complain "other losses over three hosts"
+else
+    echo "training over hosts is not tried: this build has no comm_ofi"
+fi
 begin killed -- sh -c "$litter" "$rank"
 await_ready
 kill -s KILL "$job"
