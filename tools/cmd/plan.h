@@ -23,8 +23,8 @@ int plan_program(const args_t *args, plan_t *plan);
 int plan_simulation(const args_t *args, plan_t *plan, bool with_timeline);
 void plan_clear(plan_t *plan);
 
-/* The costs of a command line for a schedule. Stage scales of a costs file that do not fit are left out, and stderr says
- * so; DP_ERR_INVALID: those of the command line do not fit. */
+/* The costs of a command line for a schedule. Stage scales of a costs file that do not fit are left out, and stderr
+ * says so; DP_ERR_INVALID: those of the command line do not fit. */
 dp_status_t plan_costs(const args_t *args, const dp_schedule_t *schedule, dp_costs_t *costs_out);
 /* Says on stderr that the stage scales of a costs file, if any, are left out. */
 void plan_leave_scales(const args_t *args);
