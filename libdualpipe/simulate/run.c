@@ -294,14 +294,14 @@ static double take_link(run_t *run, int32_t channel, double time)
     double *link_free = &run->link_free[run->model->link[channel]];
     double leaves = fmax(time, *link_free);
 
-    *link_free = leaves + run->model->link_time;
+    *link_free = leaves + run->model->link_time[channel];
     return leaves;
 }
 
 /* From leaving to arriving. */
-static double travel_time(const run_t *run)
+static double travel_time(const run_t *run, int32_t channel)
 {
-    return run->model->link_time + run->model->costs.hop;
+    return run->model->link_time[channel] + run->model->hop[channel];
 }
 
 /* ---- transfers with credits ---- */
@@ -319,7 +319,7 @@ static bool send(run_t *run, int32_t rank, const dp_instr_t *instr)
     leaves = take_link(run, instr->channel, leaves);
     state->comm_free = leaves;
     message->sent = leaves;
-    message->arrived = leaves + travel_time(run);
+    message->arrived = leaves + travel_time(run, instr->channel);
     keep_transfer(run, rank, instr, leaves, message->arrived);
     look_at(run, run->program->channels[instr->channel].dst);
     return true;
@@ -445,7 +445,7 @@ static bool finish_bundle(run_t *run, stream_t *stream, int64_t end)
     for (int64_t i = stream->next; i < end; i++) {
         if (message_of(run, item(run, i))->begun < 0.0)
             return false;
-        over = fmax(over, message_of(run, item(run, i))->begun + travel_time(run));
+        over = fmax(over, message_of(run, item(run, i))->begun + travel_time(run, item(run, i)->channel));
     }
     for (int64_t i = stream->next; i < end; i++) {
         message_t *message = message_of(run, item(run, i));
@@ -453,7 +453,8 @@ static bool finish_bundle(run_t *run, stream_t *stream, int64_t end)
         if (stream->kind == DP_INSTR_RECV)
             message->arrived = over;
         else
-            keep_transfer(run, stream->rank, item(run, i), message->begun, message->begun + travel_time(run));
+            keep_transfer(run, stream->rank, item(run, i), message->begun,
+                          message->begun + travel_time(run, item(run, i)->channel));
     }
     stream->free = over;
     stream->posted = false;

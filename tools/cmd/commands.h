@@ -18,6 +18,7 @@ int cmd_simulate(int argc, char **argv);
 int cmd_compare(int argc, char **argv);
 int cmd_search(int argc, char **argv);
 int cmd_trace(int argc, char **argv);
+int cmd_bench_links(int argc, char **argv);
 int cmd_eplb(int argc, char **argv);
 
 #endif

@@ -11,6 +11,8 @@ typedef struct plan {
     dp_schedule_t *schedule;
     dp_program_t *program;
     dp_verify_report_t report;  /* of plan_simulation */
+    int32_t *host_of;           /* [ranks] where there is a topology; else NULL */
+    dp_topology_t topology;
     dp_simulation_t simulation; /* struct_size 0: not simulated */
 } plan_t;
 
@@ -23,6 +25,8 @@ void plan_clear(plan_t *plan);
 
 /* The costs of a command line for a schedule; DP_ERR_INVALID when the number of stage scales does not fit. */
 dp_status_t plan_costs(const args_t *args, const dp_schedule_t *schedule, dp_costs_t *costs_out);
+/* Puts the topology of a command line, if any, into the costs of plan->schedule; plan holds what it points to. */
+dp_status_t plan_place(plan_t *plan, topology_placing_t placing, dp_costs_t *costs);
 /* Slots a channel that the command line asks for. */
 int32_t plan_slots(const args_t *args);
 /* "credits:2" or "group" */
