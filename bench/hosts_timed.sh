@@ -30,7 +30,7 @@ hosts_cable 2 delay="$delay" rate="$rate"
 hosts_ranks 2 "$PWD/dualpipe" bench-links --bytes "$bytes" --output "$hosts_work/links.txt"
 await_all 4 100
 cat "$hosts_work/links.txt"
-for method in ${METHODS:-dualpipe dualpipev 1f1b zb1p}; do
+for method in ${METHODS:-dualpipe zb1p}; do
     hosts_ranks 2 "$PWD/bench/hosts_timed" "$hosts_work/links.txt" $method 20 "${UNIT_MS:-20}" "$bytes"
     await_all 4 200
     cat "$hosts_work/rank0.out"

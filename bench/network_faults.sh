@@ -55,14 +55,45 @@ fault_slow_for 2 2 2 60
 
 # ---- training ----
 if [ -e "$DUALPIPE_PLUGIN_PATH/dp_comm_ofi.so" ]; then
-    for method in dualpipe zbv 1f1b; do
-        train="$DP_TEST_BUILDDIR/apps/train_moe/train_moe --comm ofi --schedule $method --pp 4 --layers 8 --hidden 16 --heads 2
-            --kv-heads 1 --experts 4 --expert-hidden 16 --seq 16 --batch 1 --warmup 2 --sample 0"
+    DUALPIPE_OFI_PROVIDER=tcp
+    export DUALPIPE_OFI_PROVIDER
+    faults_result_file=$(mktemp)
+    faults_marked=0 # only rank 0 tells of its steps
+    faults_mark='^step '
+    train="$DP_TEST_BUILDDIR/apps/train_moe/train_moe --layers 8 --hidden 16 --heads 2 --kv-heads 1 --experts 4 --expert-hidden 16
+        --seq 16 --batch 1 --warmup 2 --sample 0 --val-every 0 --losses $faults_result_file"
+    for method in dualpipe zb1p 1f1b; do
         faults_what="train_moe, $method"
-        faults_mark='.' # only rank 0 tells of its steps
-        faults_result='step '
-        faults_job="$train --steps 1000000"
-        training "$method"
+        faults_job="$train --comm ofi --schedule $method --steps 1000000"
+        fault_pulled 2 2 2
+        fault_pulled 1 2 2
+        fault_frozen 2 2 2
+        fault_crashed 2 2 2
+        fault_rebooted 2 2 2
+        fault_one_way 2 2 2 in
+        fault_one_way 2 2 2 out
+        fault_killed 3 2 2
+        faults_job="$train --comm shm --schedule $method --steps 20"
+        faults_reference 4
+        faults_job="$train --comm ofi --schedule $method --steps 20"
+        fault_cable "5 ms" 2 2 200 delay=5
+        fault_cable "5 ms, 1 % lost, 10 % overtake" 2 2 200 delay=5 loss=0.01 reorder=0.1
+        fault_cable "4 Mbit/s" 2 2 200 rate=4
     done
+    faults_what="train_moe, dualpipe, ep 2"
+    faults_job="$train --comm ofi --ep 2 --steps 1000000"
+    fault_pulled 3 4 2
+    fault_frozen 1 4 2
+    fault_killed 5 4 2
+    faults_job="$train --comm shm --ep 2 --steps 10"
+    faults_reference 8
+    faults_job="$train --comm ofi --ep 2 --steps 10"
+    fault_cable "5 ms, 1 % lost, 10 % overtake" 4 2 200 delay=5 loss=0.01 reorder=0.1
+    faults_what="train_moe, dualpipe"
+    faults_job="$train --comm shm --steps 4000"
+    faults_reference 4
+    faults_job="$train --comm ofi --steps 4000"
+    fault_slow_for 2 2 2 60
+    rm -f "$faults_result_file"
 fi
 [ $faults_failures -eq 0 ]

@@ -39,7 +39,8 @@ nothing. With other costs the order changes: `dualpipe compare` ranks the schedu
 
 Read the pictures like this: a row is a rank, a box an operation, its number the micro-batch. Forward is orange, backward green,
 backward for the input alone light green, backward for the weights blue, idle time white. A frame joins a forward and a backward
-that run overlapped. Dark boxes belong to the second direction, leg or chunk. Open a picture to see it at its full size.
+that run overlapped. Dark boxes belong to the second direction, leg or chunk. Schedules that cut a rank's share into chunks are
+drawn for 4 ranks and 8 micro-batches.
 
 | schedule | step | idle on each rank | of the step | published formula | most micro-batches held | copies of the weights |
 |---|---|---|---|---|---|---|
@@ -60,7 +61,15 @@ for method in $("$dualpipe" schedule --help | sed -n '/^methods:/,$s/^  \([a-z0-
     [ $microbatches -eq 20 ] || name="$method, 24 micro-batches"
     row="| [$name](#$method) | $(field step_time) | $(range bubble) | $(share) | $formula | $(range peak_activations) | $copies |"
     printf '%s\n' "$row"
-    "$dualpipe" schedule $size --format png --output "$folder/schedules/$method.png"
+    # Chunks make a picture wide: these are drawn for fewer ranks, so that a page can show their numbers.
+    shown="$ranks ranks"
+    case $(field chunks)/$(field placement) in
+    1/* | */'"bidirectional"') "$dualpipe" schedule $size --format png --output "$folder/schedules/$method.png" ;;
+    *)
+        shown="4 ranks, 8 micro-batches"
+        "$dualpipe" schedule --method "$method" --ranks 4 --microbatches 8 --format png --output "$folder/schedules/$method.png"
+        ;;
+    esac
     {
         printf '\n## %s\n\n' "$method"
         summary=$(described "$method" 1)
@@ -70,7 +79,7 @@ for method in $("$dualpipe" schedule --help | sed -n '/^methods:/,$s/^  \([a-z0-
         printf 'Step %s, idle %s (%s), formula %s, at most %s micro-batches held, %s of the weights.\n\n' \
             "$(field step_time)" "$(range bubble)" "$(share)" "$formula" "$(range peak_activations | sed 's/.* to //')" \
             "$([ $copies -eq 1 ] && echo one copy || echo two copies)"
-        printf '![%s](schedules/%s.png)\n' "$method on 8 ranks" "$method"
+        printf '![%s](schedules/%s.png)\n' "$method on $shown" "$method"
     } >>"$rows"
 done
 cat "$rows"

@@ -157,6 +157,27 @@ DP_API dp_status_t dp_simulate(const dp_program_t *program, const dp_costs_t *co
                                dp_simulation_t *result);
 DP_API void dp_simulation_clear(dp_simulation_t *result);
 
+/** A model whose layers do not all cost the same, and how it is to run. */
+typedef struct dp_partition_request {
+    uint32_t struct_size;
+    int32_t layers; /* of the model, embedding, head and loss included: what may be cut apart is a layer */
+    /* [layers] what each takes beside the others, in any unit, above 0: of a forward and backward together */
+    const double *layer_costs;
+    const dp_program_t *program; /* says how many stages there are, and in which order they run */
+    const dp_costs_t *costs;     /* of a device if all stages cost the same; stage_scale is not looked at */
+} dp_partition_request_t;
+#define DP_PARTITION_REQUEST_MIN DP_SIZE_TO(dp_partition_request_t, costs)
+
+/**
+ * Layers onto the stages of a path: stage s holds layers first_out[s] to first_out[s + 1] - 1, at least one
+ * (first_out[stages + 1], see dp_schedule_stages()), such that the simulated step is short. It begins with the cut whose
+ * dearest stage is the cheapest and with equal numbers of layers, moves one or two cuts by a layer or two while that
+ * shortens the step, and takes the better end: never worse than either beginning, and not always the best there is. Same request, same result. step_out: the step time, as
+ * dp_simulate() gives it with stage_scale = cost of the stage / mean cost of a stage; may be NULL. DP_ERR_INVALID: fewer
+ * layers than stages, a cost that is not above 0; and as dp_simulate(). [any]
+ */
+DP_API dp_status_t dp_partition(const dp_partition_request_t *request, int32_t *first_out, double *step_out);
+
 #ifdef __cplusplus
 }
 #endif

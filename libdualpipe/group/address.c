@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 /* Without MASTER_PORT a port is made of the job's name; below where systems take the ports of outgoing connections
@@ -73,17 +74,32 @@ static bool is_loopback(const struct sockaddr *address)
     return false;
 }
 
+/* "[fd77::1]" as in a URL is "fd77::1". */
+static void strip_brackets(const char *host, char *name, size_t bytes)
+{
+    size_t length = strlen(host);
+    bool bracketed = length > 2 && host[0] == '[' && host[length - 1] == ']';
+
+    snprintf(name, bytes, "%.*s", (int)(bracketed ? length - 2 : length), host + bracketed);
+}
+
 static dp_status_t resolve(const char *host, int32_t port, dp__address_t *address)
 {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     struct addrinfo *found = NULL, *best;
-    char service[8];
+    char service[8], name[NI_MAXHOST];
     int error;
 
+    /* By RFC 6761 localhost needs no asking: bare roots have neither resolver nor /etc/hosts. */
+    strip_brackets(strcasecmp(host, "localhost") == 0 ? "127.0.0.1" : host, name, sizeof(name));
     snprintf(service, sizeof(service), "%d", port);
-    error = getaddrinfo(host, service, &hints, &found);
+    error = getaddrinfo(name, service, &hints, &found);
     if (error != 0)
-        return dp_fail(DP_ERR_RENDEZVOUS, "the address of rank 0, \"%.200s\": %s", host, gai_strerror(error));
+        return dp_fail(
+            DP_ERR_RENDEZVOUS,
+            "the address of rank 0, \"%.200s\": %s; MASTER_ADDR has to be a name or an address that is known on "
+            "every host",
+            host, gai_strerror(error));
     best = found;
     for (struct addrinfo *a = found; a != NULL && best->ai_family != AF_INET; a = a->ai_next)
         if (a->ai_family == AF_INET)
@@ -92,6 +108,7 @@ static dp_status_t resolve(const char *host, int32_t port, dp__address_t *addres
     memcpy(&address->storage, best->ai_addr, best->ai_addrlen);
     address->bytes = best->ai_addrlen;
     address->loopback = is_loopback(best->ai_addr);
+    snprintf(address->name, sizeof(address->name), "%.127s", name);
     dp__address_text(best->ai_addr, best->ai_addrlen, address->text, sizeof(address->text));
     freeaddrinfo(found);
     return DP_OK;
@@ -108,6 +125,20 @@ dp_status_t dp__address_find(const dp_group_options_t *options, dp__address_t *a
     if (host == NULL)
         host = secure_getenv("MASTER_ADDR");
     return resolve(host != NULL && host[0] != '\0' ? host : "127.0.0.1", port, address_out);
+}
+
+void dp__address_hint(const dp__address_t *address, const char *host, char *text, size_t bytes)
+{
+    bool by_name = strstr(address->text, address->name) == NULL;
+
+    text[0] = '\0';
+    if (address->loopback)
+        snprintf(
+            text, bytes,
+            "; %s%.100s%sonly ranks of the same host (here %.64s) can meet there: for others MASTER_ADDR has to be an "
+            "address of rank 0's host that they can reach",
+            by_name ? "\"" : "", by_name ? address->name : "",
+            by_name ? "\" is a name of loopback on this host, and " : "", host);
 }
 
 /* ---- listening ---- */

@@ -9,15 +9,19 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MOST_INTERVAL_NS  250000000
+#define INTERVAL_NS       250000000
+#define RANK_NS           1000000 /* longer for each rank: rank 0 hears all of them */
+#define MOST_INTERVAL_NS  1000000000
 #define LEAST_INTERVAL_NS 50000000
 #define STANDSTILL_NS     2000000000 /* our own: nobody can be blamed for what we did not hear then */
 
 static int64_t interval_ns(const dp__process_t *p)
 {
-    int64_t ns = p->group.hang_ns / 8; /* who waits for a rank two beats away has to hear that it gets on */
+    int64_t most = INTERVAL_NS + p->group.size * RANK_NS, ns = p->group.hang_ns / 8;
 
-    return ns > MOST_INTERVAL_NS ? MOST_INTERVAL_NS : ns < LEAST_INTERVAL_NS ? LEAST_INTERVAL_NS : ns;
+    /* who waits for a rank two beats away has to hear that it gets on */
+    most = most < MOST_INTERVAL_NS ? most : MOST_INTERVAL_NS;
+    return ns > most ? most : ns < LEAST_INTERVAL_NS ? LEAST_INTERVAL_NS : ns;
 }
 
 /* Until all are there, a rank does not know who is near. */

@@ -13,6 +13,8 @@
 
 #define FRAMES_AT_ONCE 64 /* of one connection, before the others get their turn */
 #define LONGEST_NAP_MS 1000
+#define MANY           128     /* connections; a look at all of them for each frame would cost more than the frames */
+#define GATHER_NS      1000000 /* so long frames of many ranks come together */
 
 /* ---- what happens without a frame ---- */
 
@@ -246,6 +248,12 @@ void *dp__control_main(void *process)
                    n * sizeof(struct pollfd)); /* EINTR cannot be, all signals are blocked; ENOMEM: again */
         pthread_mutex_lock(&p->mutex);
         handle(p, n);
+        if (p->connections.count >= MANY && !p->stop) {
+            settle(p); /* answers do not wait */
+            pthread_mutex_unlock(&p->mutex);
+            dp__nap(GATHER_NS);
+            pthread_mutex_lock(&p->mutex);
+        }
     }
     pthread_mutex_unlock(&p->mutex);
     return NULL;

@@ -460,13 +460,14 @@ void dp__hub_contribute(dp__process_t *p, int32_t rank, uint32_t meeting, uint32
 static void join_failed(dp__process_t *p, const char *who_waited)
 {
     dp__rank_list_t missing = {0};
-    char text[DP__CAUSE_BYTES];
+    char text[DP__CAUSE_BYTES + 384], hint[384];
 
+    dp__address_hint(&p->join.address, dp__host_of(p, 0), hint, sizeof(hint));
     for (int32_t r = 1; r < p->group.size; r++)
         if (p->peers[r].pid == 0)
             dp__rank_list_add(&missing, r);
-    snprintf(text, sizeof(text), "%.300s: of %d ranks these did not come to %s: %s%s", who_waited, p->group.size,
-             p->join.address.text, dp__rank_list_text(&missing), p->join.trouble);
+    snprintf(text, sizeof(text), "%.300s: of %d ranks these did not come to %s: %s%s%s", who_waited, p->group.size,
+             p->join.address.text, dp__rank_list_text(&missing), p->join.trouble, hint);
     dp__cause_set(&p->cause, DP_ERR_RENDEZVOUS, text);
 }
 

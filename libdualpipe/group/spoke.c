@@ -35,6 +35,20 @@ static void try_again(dp__process_t *p, const char *why)
     p->spoke.retry_ns = dp__now_ns() + pause_ms * 1000000;
 }
 
+/* What the system says, and what is most likely the matter. */
+static void try_again_after(dp__process_t *p, int error)
+{
+    char why[160];
+
+    snprintf(why, sizeof(why), "%s%s", strerror(error),
+             error == ECONNREFUSED
+                 ? " (nobody listens there: rank 0 has not started, or listens at another address or port)"
+             : error == EHOSTUNREACH || error == ENETUNREACH || error == EACCES
+                 ? " (there is no way to that address from here, or a firewall turns us away)"
+                 : "");
+    try_again(p, why);
+}
+
 static void start_connection(dp__process_t *p)
 {
     int fd = socket(p->join.address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -47,7 +61,7 @@ static void start_connection(dp__process_t *p)
     }
     if (connect(fd, (const struct sockaddr *)&p->join.address.storage, p->join.address.bytes) != 0 &&
         errno != EINPROGRESS) {
-        try_again(p, strerror(errno));
+        try_again_after(p, errno);
         close(fd);
         return;
     }
@@ -117,7 +131,7 @@ void dp__spoke_connected(dp__process_t *p, dp__connection_t *c)
     if (error == 0 && is_own_echo(c->wire.fd))
         error = ECONNREFUSED;
     if (error != 0) {
-        try_again(p, strerror(error));
+        try_again_after(p, error);
         c->phase = DP__PHASE_GONE;
         return;
     }
@@ -365,7 +379,7 @@ void dp__spoke_lost(dp__process_t *p, dp__connection_t *c, dp_status_t status)
 
 static void join_is_late(dp__process_t *p, const dp__connection_t *c)
 {
-    char text[160];
+    char text[160], hint[384];
 
     if (c != NULL && c->phase == DP__PHASE_WELCOME) {
         snprintf(text, sizeof(text), "rank %d waited %.3g s for the others", p->group.rank,
@@ -373,9 +387,10 @@ static void join_is_late(dp__process_t *p, const dp__connection_t *c)
         dp__propose(p, DP_ERR_RENDEZVOUS, text, 0); /* rank 0 knows who is missing */
         return;
     }
-    end_join(p, DP_ERR_RENDEZVOUS, "rank %d waited %.3g s for rank 0 at %s%s%s", p->group.rank,
+    dp__address_hint(&p->join.address, dp__host_of(p, p->group.rank), hint, sizeof(hint));
+    end_join(p, DP_ERR_RENDEZVOUS, "rank %d waited %.3g s for rank 0 at %s%s%s%s", p->group.rank,
              (double)p->join.limit_ns * 1e-9, p->join.address.text, p->join.trouble[0] != '\0' ? ": " : "",
-             p->join.trouble);
+             p->join.trouble, hint);
 }
 
 void dp__spoke_tick(dp__process_t *p, int64_t now_ns)
@@ -385,7 +400,9 @@ void dp__spoke_tick(dp__process_t *p, int64_t now_ns)
     if (dp__signal_value(&p->join.done) != 0 || dp__cause_is_set(&p->cause) || p->stop)
         return;
     if (c != NULL && now_ns >= c->deadline_ns && c->phase != DP__PHASE_GONE) {
-        try_again(p, c->phase == DP__PHASE_CONNECTING ? "no answer" : "it does not go on with the handshake");
+        try_again(p, c->phase == DP__PHASE_CONNECTING
+                         ? "no answer (is that host up, and does a firewall let the port through?)"
+                         : "it does not go on with the handshake");
         c->phase = DP__PHASE_GONE;
     }
     if (now_ns >= p->join.deadline_ns)

@@ -44,10 +44,9 @@ static bool op_need(const void *context, int32_t rank, int32_t position, int32_t
 static void op_name(const void *context, int32_t rank, int32_t position, char *text, size_t bytes)
 {
     const dp__dataflow_t *d = context;
-    int used = dp__op_print(text, bytes, rank, &d->schedule->ops[d->schedule->first[rank] + position]);
+    const dp_op_t *op = &d->schedule->ops[d->schedule->first[rank] + position];
 
-    if (used >= 0 && (size_t)used < bytes)
-        snprintf(text + used, bytes - (size_t)used, " (op %d)", position);
+    dp__op_name(d->schedule, rank, position, op, text, bytes);
 }
 
 dp_status_t dp__dataflow_create(const dp_schedule_t *schedule, const dp__index_t *index, dp__dataflow_t *d)

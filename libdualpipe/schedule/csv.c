@@ -3,42 +3,18 @@
  * csv.c: schedules in the format of torch.distributed.pipelining.
  *
  * One row per rank, one cell per operation: stage, letter, micro-batch ("2F0", "3I1", "3W1", "2B0"),
- * overlapped pairs as "(0F8;7B0)OVERLAP_F_B". Empty cells are idle steps of that format; cells for transfers
- * and parameter shards ("1SEND_F0", "0UNSHARD") are skipped. Source: pytorch,
+ * overlapped pairs as "(0F8;7B0)OVERLAP_F_B". Empty cells are idle steps of that format; cells for transfers and
+ * parameters ("1SEND_F0", "0UNSHARD") are no operations of ours; transfers.c looks at those. Source: pytorch,
  * torch/distributed/pipelining/schedules.py, class _Action. */
 #include <dualpipe/schedule.h>
 
 #include "base/memory.h"
-#include "schedule/text.h"
+#include "schedule/cell.h"
 
 #include <stdio.h>
 #include <string.h>
 
 /* ---- writing ---- */
-
-static int32_t stage_of(const dp_schedule_t *s, int32_t rank, int32_t chunk)
-{
-    dp_place_t place;
-
-    dp_schedule_place(s, rank, chunk, &place);
-    return place.stage;
-}
-
-/* Micro-batches of the second direction follow those of the first. */
-static int32_t number_of(const dp_schedule_t *s, int32_t chunk, int32_t microbatch)
-{
-    return dp_schedule_step_microbatch(s, s->placement == DP_PLACE_BIDIRECTIONAL ? chunk : 0, microbatch);
-}
-
-static int print_cell(char *cell, size_t bytes, const dp_schedule_t *s, int32_t rank, const dp_op_t *op)
-{
-    int32_t stage = stage_of(s, rank, op->chunk), microbatch = number_of(s, op->chunk, op->microbatch);
-
-    if (op->kind != DP_OP_FB)
-        return snprintf(cell, bytes, "%d%s%d", stage, dp_op_kind_name(op->kind), microbatch);
-    return snprintf(cell, bytes, "(%dF%d;%dB%d)OVERLAP_F_B", stage, microbatch, stage_of(s, rank, op->chunk2),
-                    number_of(s, op->chunk2, op->microbatch2));
-}
 
 static dp_status_t write_row(const dp_schedule_t *s, int32_t rank, dp__text_writer_t *w)
 {
@@ -50,7 +26,7 @@ static dp_status_t write_row(const dp_schedule_t *s, int32_t rank, dp__text_writ
 
         if (i > s->first[rank])
             cell[used++] = ',';
-        used += print_cell(cell + used, sizeof(cell) - 1, s, rank, &s->ops[i]);
+        used += dp__cell_print(cell + used, sizeof(cell) - 1, s, rank, &s->ops[i]);
         status = dp__write(w, cell, (size_t)used);
     }
     /* a row of nothing but an end of line would be no rank */
@@ -72,11 +48,6 @@ dp_status_t dp_schedule_write_csv(const dp_schedule_t *schedule, int32_t rank, d
 
 /* ---- reading ---- */
 
-typedef struct dp__csv_action {
-    int kind; /* dp_op_kind_t; -1: nothing to compute */
-    int32_t stage, microbatch, stage2, microbatch2;
-} dp__csv_action_t;
-
 typedef struct dp__csv {
     const char *name;
     const char *text;
@@ -94,111 +65,8 @@ static dp_status_t cell_fail(const dp__line_t *row, int64_t cell, dp__slice_t te
     return dp__line_fail(row, "cell %lld '%.*s': %s", (long long)cell, dp__slice_shown(text), text.text, why);
 }
 
-static dp__slice_t trim(dp__slice_t s)
-{
-    while (s.bytes > 0 && (s.text[0] == ' ' || s.text[0] == '\t')) {
-        s.text++;
-        s.bytes--;
-    }
-    while (s.bytes > 0 && (s.text[s.bytes - 1] == ' ' || s.text[s.bytes - 1] == '\t'))
-        s.bytes--;
-    return s;
-}
-
-/* Cuts a number off the front; -1 when there is none or it is larger than any cap. */
-static int32_t cut_number(dp__slice_t *s)
-{
-    int64_t value = -1;
-
-    while (s->bytes > 0 && s->text[0] >= '0' && s->text[0] <= '9') {
-        value = (value < 0 ? 0 : 10 * value) + (s->text[0] - '0');
-        if (value > DP_MAX_OPS)
-            return -1;
-        s->text++;
-        s->bytes--;
-    }
-    return (int32_t)value;
-}
-
-/* "2F0": NULL, or what is wrong. */
-static const char *parse_single(dp__slice_t s, dp__csv_action_t *a)
-{
-    static const char *const others[] = {"UNSHARD", "RESHARD", "REDUCE_GRAD", "SEND_F", "RECV_F", "SEND_B", "RECV_B"};
-    dp__slice_t word;
-
-    a->stage = cut_number(&s);
-    if (a->stage < 0)
-        return "a stage number is needed in front, as in 2F0";
-    word = s;
-    while (s.bytes > 0 && (s.text[0] < '0' || s.text[0] > '9')) {
-        s.text++;
-        s.bytes--;
-    }
-    word.bytes -= s.bytes;
-    a->kind = -1;
-    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
-        if (dp__slice_is(word, others[i]))
-            return NULL;
-    for (int k = DP_OP_F; k <= DP_OP_W; k++)
-        if (dp__slice_is(word, dp_op_kind_name(k)))
-            a->kind = k;
-    if (a->kind < 0)
-        return "no such operation: F, B, I, W";
-    a->microbatch = cut_number(&s);
-    if (a->microbatch < 0 || s.bytes > 0)
-        return "a micro-batch number is needed behind, as in 2F0";
-    if (a->stage >= DP_MAX_RANKS * DP_MAX_CHUNKS || a->microbatch >= DP_MAX_MICROBATCHES)
-        return "stage or micro-batch out of range";
-    return NULL;
-}
-
-/* "(0F8;7B0)OVERLAP_F_B", the sides in either order. */
-static const char *parse_pair(dp__slice_t s, dp__csv_action_t *a)
-{
-    dp__csv_action_t side[2];
-    dp__slice_t inside, part;
-
-    s.text++;
-    s.bytes--;
-    inside = dp__slice_cut(&s, ')');
-    if (s.text == NULL)
-        return "')' is missing";
-    if (!dp__slice_is(trim(s), "OVERLAP_F_B"))
-        return "only OVERLAP_F_B joins operations";
-    for (int h = 0; h < 2; h++) {
-        const char *why;
-
-        if (inside.text == NULL)
-            return "an overlapped pair has two halves";
-        part = trim(dp__slice_cut(&inside, ';'));
-        why = parse_single(part, &side[h]);
-        if (why != NULL)
-            return why;
-    }
-    if (inside.text != NULL)
-        return "an overlapped pair has two halves";
-    if (side[0].kind == DP_OP_B) {
-        dp__csv_action_t t = side[0];
-
-        side[0] = side[1];
-        side[1] = t;
-    }
-    if (side[0].kind != DP_OP_F || side[1].kind != DP_OP_B)
-        return "an overlapped pair is one F and one B";
-    *a = (dp__csv_action_t){DP_OP_FB, side[0].stage, side[0].microbatch, side[1].stage, side[1].microbatch};
-    return NULL;
-}
-
-static const char *parse_cell(dp__slice_t s, dp__csv_action_t *a)
-{
-    *a = (dp__csv_action_t){-1, -1, -1, -1, -1};
-    if (s.bytes == 0)
-        return NULL;
-    return s.text[0] == '(' ? parse_pair(s, a) : parse_single(s, a);
-}
-
 typedef dp_status_t (*dp__action_fn)(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__slice_t text,
-                                     const dp__csv_action_t *a);
+                                     const dp__cell_t *a);
 
 static dp_status_t scan_row(dp__csv_t *c, const dp__line_t *row, dp__action_fn each)
 {
@@ -206,13 +74,13 @@ static dp_status_t scan_row(dp__csv_t *c, const dp__line_t *row, dp__action_fn e
     dp_status_t status = DP_OK;
 
     for (int64_t cell = 1; rest.text != NULL && status >= 0; cell++) {
-        dp__slice_t text = trim(dp__slice_cut(&rest, ','));
-        dp__csv_action_t a;
-        const char *why = parse_cell(text, &a);
+        dp__slice_t text = dp__cell_trim(dp__slice_cut(&rest, ','));
+        dp__cell_t a;
+        const char *why = dp__cell_parse(text, &a);
 
         if (why != NULL)
             return cell_fail(row, cell, text, why);
-        if (a.kind >= 0)
+        if (a.kind >= 0 && a.kind <= DP_OP_FB)
             status = each(c, row, cell, text, &a);
     }
     return status;
@@ -241,8 +109,7 @@ static int32_t larger(int32_t a, int32_t b)
     return a > b ? a : b;
 }
 
-static dp_status_t survey(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__slice_t text,
-                          const dp__csv_action_t *a)
+static dp_status_t survey(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__slice_t text, const dp__cell_t *a)
 {
     int32_t stage = larger(a->stage, a->stage2);
 
@@ -277,21 +144,7 @@ static dp_status_t shape(const dp__csv_t *c, dp_placement_t *placement, int32_t 
     return DP_OK;
 }
 
-/* The chunk of a rank that is a stage, of that micro-batch's direction if there are two; -1: none. */
-static int16_t chunk_of(const dp_schedule_t *s, int32_t rank, int32_t stage, int32_t microbatch)
-{
-    if (s->placement == DP_PLACE_BIDIRECTIONAL) {
-        int chunk = microbatch >= s->microbatches / 2;
-
-        return stage_of(s, rank, chunk) == stage ? (int16_t)chunk : -1;
-    }
-    for (int32_t chunk = 0; chunk < s->chunks; chunk++)
-        if (stage_of(s, rank, chunk) == stage)
-            return (int16_t)chunk;
-    return -1;
-}
-
-static dp_status_t count(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__slice_t text, const dp__csv_action_t *a)
+static dp_status_t count(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__slice_t text, const dp__cell_t *a)
 {
     (void)cell;
     (void)text;
@@ -300,14 +153,14 @@ static dp_status_t count(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__
     return DP_OK;
 }
 
-static dp_status_t fill(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__slice_t text, const dp__csv_action_t *a)
+static dp_status_t fill(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__slice_t text, const dp__cell_t *a)
 {
     dp_schedule_t *s = c->schedule;
     int32_t rank = (int32_t)row->number - 1, half = s->microbatches / 2;
-    dp_op_t op = {(uint8_t)a->kind, chunk_of(s, rank, a->stage, a->microbatch), -1, a->microbatch, -1};
+    dp_op_t op = {(uint8_t)a->kind, dp__cell_chunk(s, rank, a->stage, a->microbatch), -1, a->microbatch, -1};
 
     if (a->kind == DP_OP_FB) {
-        op.chunk2 = chunk_of(s, rank, a->stage2, a->microbatch2);
+        op.chunk2 = dp__cell_chunk(s, rank, a->stage2, a->microbatch2);
         op.microbatch2 = a->microbatch2;
     }
     if (op.chunk < 0 || (a->kind == DP_OP_FB && op.chunk2 < 0)) {
@@ -321,6 +174,7 @@ static dp_status_t fill(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__s
         op.microbatch -= half;
     if (s->placement == DP_PLACE_BIDIRECTIONAL && op.chunk2 == 1)
         op.microbatch2 -= half;
+    s->cells[s->first[rank] + c->count[rank]] = (int32_t)cell;
     s->ops[s->first[rank] + c->count[rank]++] = op;
     return DP_OK;
 }
@@ -342,6 +196,9 @@ static dp_status_t build(dp__csv_t *c)
     if (status < 0)
         return status;
     c->schedule->forward_only = !c->backwards;
+    c->schedule->cells = dp__calloc((size_t)c->schedule->first[c->rows], sizeof(*c->schedule->cells));
+    if (c->schedule->cells == NULL)
+        return dp_fail(DP_ERR_NOMEM, "%s: no memory for %d ranks", c->name, c->rows);
     memset(c->count, 0, (size_t)c->rows * sizeof(*c->count));
     return scan(c, fill);
 }

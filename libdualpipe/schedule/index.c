@@ -4,6 +4,7 @@
 #include "schedule/index.h"
 
 #include "base/memory.h"
+#include "schedule/cell.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -15,6 +16,33 @@ int dp__op_print(char *text, size_t bytes, int32_t rank, const dp_op_t *op)
                         op->chunk2, op->microbatch2);
     return snprintf(text, bytes, "rank %d %s chunk %d mb %d", rank, dp_op_kind_name(op->kind), op->chunk,
                     op->microbatch);
+}
+
+/* Lists that were made out of a schedule's may hold the operation at another place. */
+static bool has_cell(const dp_schedule_t *schedule, int32_t rank, int32_t position, const dp_op_t *op)
+{
+    const dp_op_t *listed;
+
+    if (schedule->cells == NULL || position >= schedule->first[rank + 1] - schedule->first[rank])
+        return false;
+    listed = &schedule->ops[schedule->first[rank] + position];
+    return listed->kind == op->kind && listed->chunk == op->chunk && listed->microbatch == op->microbatch &&
+           listed->chunk2 == op->chunk2 && listed->microbatch2 == op->microbatch2;
+}
+
+void dp__op_name(const dp_schedule_t *schedule, int32_t rank, int32_t position, const dp_op_t *op, char *text,
+                 size_t bytes)
+{
+    char what[128];
+
+    if (has_cell(schedule, rank, position, op)) {
+        dp__cell_print(what, sizeof(what), schedule, rank, op);
+        snprintf(text, bytes, "row %d, cell %d (%s)", rank + 1, schedule->cells[schedule->first[rank] + position],
+                 what);
+        return;
+    }
+    dp__op_print(what, sizeof(what), rank, op);
+    snprintf(text, bytes, "%s (op %d)", what, position);
 }
 
 dp_status_t dp__index_create(const dp_schedule_t *schedule, int64_t operations, dp__index_t *x)
@@ -48,67 +76,83 @@ void dp__index_clear(dp__index_t *x)
     memset(x, 0, sizeof(*x));
 }
 
-static dp_status_t refuse(int32_t rank, int32_t position, const dp_op_t *op, const char *why)
-{
-    char text[128];
+/* An operation and where it stands. */
+typedef struct dp__entry {
+    const dp_schedule_t *schedule;
+    int32_t rank, position;
+    const dp_op_t *op;
+} dp__entry_t;
 
-    dp__op_print(text, sizeof(text), rank, op);
-    return dp_fail(DP_ERR_REJECTED, "verify: %s (op %d): %s", text, position, why);
+static dp_status_t refuse(const dp__entry_t *entry, const char *why)
+{
+    char text[192];
+
+    dp__op_name(entry->schedule, entry->rank, entry->position, entry->op, text, sizeof(text));
+    return dp_fail(DP_ERR_REJECTED, "verify: %s: %s", text, why);
 }
 
-static dp_status_t set(int32_t *table, size_t at, int32_t rank, int32_t position, const dp_op_t *op, const char *again)
+static dp_status_t set(int32_t *table, size_t at, const dp__entry_t *entry, const char *again)
 {
     if (table[at] >= 0)
-        return refuse(rank, position, op, again);
-    table[at] = position;
+        return refuse(entry, again);
+    table[at] = entry->position;
     return DP_OK;
 }
 
-static dp_status_t enter_side(dp__index_t *x, int32_t rank, int32_t position, const dp_op_t *op, int kind, size_t at)
+static dp_status_t enter_side(dp__index_t *x, const dp__entry_t *entry, int kind, size_t at)
 {
     dp_status_t status;
 
     switch (kind) {
     case DP_OP_F:
-        return set(x->forward, at, rank, position, op, "this forward was listed before");
+        return set(x->forward, at, entry, "this forward was listed before");
     case DP_OP_W:
         if (x->backward[at] < 0)
-            return refuse(rank, position, op, "no I of this micro-batch comes before it");
-        return set(x->weight, at, rank, position, op, "its weight gradient was listed before");
+            return refuse(entry, "no I of this micro-batch comes before it");
+        return set(x->weight, at, entry, "its weight gradient was listed before");
     default:
-        if (x->forward[at] < 0 || x->forward[at] >= position)
-            return refuse(rank, position, op, "no forward of this micro-batch comes before its backward");
-        status = set(x->backward, at, rank, position, op, "its backward was listed before");
+        if (x->forward[at] < 0 || x->forward[at] >= entry->position)
+            return refuse(entry, "no forward of this micro-batch comes before its backward");
+        status = set(x->backward, at, entry, "its backward was listed before");
         if (status < 0 || kind == DP_OP_I)
             return status;
-        return set(x->weight, at, rank, position, op, "its weight gradient was listed before");
+        return set(x->weight, at, entry, "its weight gradient was listed before");
     }
 }
 
 dp_status_t dp__index_enter(dp__index_t *x, const dp_schedule_t *schedule, int32_t rank, int32_t position,
                             const dp_op_t *op)
 {
+    dp__entry_t entry = {schedule, rank, position, op};
     bool pair = op->kind == DP_OP_FB;
     dp_status_t status;
 
     if (op->kind > DP_OP_FB)
         return dp_fail(DP_ERR_REJECTED, "verify: rank %d op %d has unknown kind %d", rank, position, op->kind);
     if (schedule->forward_only && op->kind != DP_OP_F)
-        return refuse(rank, position, op, "a forward-only schedule has forwards alone");
+        return refuse(&entry, "a forward-only schedule has forwards alone");
     if (op->chunk < 0 || op->chunk >= x->chunks || op->microbatch < 0 || op->microbatch >= x->microbatches)
-        return refuse(rank, position, op, "chunk or micro-batch out of range");
+        return refuse(&entry, "chunk or micro-batch out of range");
     if (pair &&
         (op->chunk2 < 0 || op->chunk2 >= x->chunks || op->microbatch2 < 0 || op->microbatch2 >= x->microbatches))
-        return refuse(rank, position, op, "chunk or micro-batch of the backward side out of range");
-    status =
-        enter_side(x, rank, position, op, pair ? DP_OP_F : op->kind, dp__index_at(x, rank, op->chunk, op->microbatch));
+        return refuse(&entry, "chunk or micro-batch of the backward side out of range");
+    status = enter_side(x, &entry, pair ? DP_OP_F : op->kind, dp__index_at(x, rank, op->chunk, op->microbatch));
     if (status < 0 || !pair)
         return status;
-    return enter_side(x, rank, position, op, DP_OP_B, dp__index_at(x, rank, op->chunk2, op->microbatch2));
+    return enter_side(x, &entry, DP_OP_B, dp__index_at(x, rank, op->chunk2, op->microbatch2));
 }
 
-static dp_status_t missing(const char *what, int32_t rank, int32_t chunk, int32_t microbatch)
+static dp_status_t missing(const dp_schedule_t *schedule, int kind, int32_t rank, int32_t chunk, int32_t microbatch)
 {
+    const char *what = kind == DP_OP_B ? "B or I" : dp_op_kind_name(kind);
+    dp_op_t op = {(uint8_t)kind, (int16_t)chunk, -1, microbatch, -1};
+    char cell[96];
+
+    if (schedule->cells != NULL) {
+        dp__cell_print(cell, sizeof(cell), schedule, rank, &op);
+        return dp_fail(DP_ERR_REJECTED, "verify: row %d has no %s%s", rank + 1, cell,
+                       kind == DP_OP_B ? " (or its I)" : "");
+    }
     return dp_fail(DP_ERR_REJECTED, "verify: rank %d has no %s of chunk %d mb %d", rank, what, chunk, microbatch);
 }
 
@@ -120,13 +164,13 @@ dp_status_t dp__index_complete(const dp__index_t *x, const dp_schedule_t *schedu
         for (int32_t c = 0; c < x->chunks; c++)
             for (int32_t microbatch = 0; microbatch < x->microbatches; microbatch++, at++) {
                 if (x->forward[at] < 0)
-                    return missing("F", r, c, microbatch);
+                    return missing(schedule, DP_OP_F, r, c, microbatch);
                 if (schedule->forward_only)
                     continue;
                 if (x->backward[at] < 0)
-                    return missing("B or I", r, c, microbatch);
+                    return missing(schedule, DP_OP_B, r, c, microbatch);
                 if (x->weight[at] < 0)
-                    return missing("W", r, c, microbatch);
+                    return missing(schedule, DP_OP_W, r, c, microbatch);
             }
     return DP_OK;
 }

@@ -39,6 +39,11 @@ dp_status_t dp__index_build(const dp_schedule_t *schedule, dp__index_t *x);
 /* "rank 1 F chunk 0 mb 3"; returns what snprintf does. */
 int dp__op_print(char *text, size_t bytes, int32_t rank, const dp_op_t *op);
 
+/* The operation at `position` of a rank's list, with its place: "rank 1 F chunk 0 mb 3 (op 5)", or in the words of the
+ * file that it was read from: "row 2, cell 6 (1F3)". */
+void dp__op_name(const dp_schedule_t *schedule, int32_t rank, int32_t position, const dp_op_t *op, char *text,
+                 size_t bytes);
+
 /* The schedule's lists as a flow over data dependencies alone, one lane per rank. The arrays live in the
  * struct; clear it. */
 typedef struct dp__dataflow {

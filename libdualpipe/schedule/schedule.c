@@ -73,6 +73,7 @@ void dp_schedule_free(dp_schedule_t *schedule)
         return;
     dp__free(schedule->first);
     dp__free(schedule->ops);
+    dp__free(schedule->cells);
     dp__free(schedule);
 }
 

@@ -181,6 +181,7 @@ typedef struct wire {
 
 struct dp_comm {
     const dp_host_t *host;
+    dp_comm_t *left; /* the next one that was not closed */
     const dp_host_boot_t *boot;
     const dp_device_vt_t *device;
     char name[NAME_BYTES];

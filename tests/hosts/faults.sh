@@ -2,10 +2,13 @@
 # SPDX-License-Identifier: MIT
 # faults.sh: what becomes of a job when the network or a host fails, one line for each fault. Sourced, after hosts.sh, by
 # check_faults.sh and bench/network_faults.sh. $faults_job is the command of a rank; $faults_mark a line of its output that
-# says that it works; $faults_what what it does, for the table.
+# says that it works ($faults_marked: the ranks that write it, all if empty); $faults_what what it does, for the table. Its
+# result is in the lines of its output that begin with $faults_result, or in the file $faults_result_file.
 
 faults_failures=0
 faults_shown=
+faults_marked=
+faults_result_file=
 faults_limit_ms=$((10000 * ${DUALPIPE_TIMEOUT_SCALE:-1}))
 
 faults_head() {
@@ -46,10 +49,11 @@ faults_begin() { # HOSTS RANKS_PER_HOST
     # shellcheck disable=SC2086
     hosts_ranks "$2" $faults_job
     faults_await_mark 600
+    sleep 1 # so that all have told what they do
 }
 faults_await_mark() { # TENTHS OF A SECOND
     faults_tries=$1
-    for faults_rank in $(seq 0 $((hosts_count * faults_each - 1))); do
+    for faults_rank in ${faults_marked:-$(seq 0 $((hosts_count * faults_each - 1)))}; do
         until grep -q "$faults_mark" "$hosts_work/rank$faults_rank.out" 2>/dev/null; do
             faults_tries=$((faults_tries - 1))
             if [ $faults_tries -le 0 ]; then
@@ -89,11 +93,19 @@ faults_expect_result() { # FAULT SECONDS
         hosts_await "rank$faults_rank" "$2"
         [ "$status" = 0 ] || faults_complain "rank $faults_rank: status $status, 0 was due"
     done
-    faults_same=$(sed -n "s/^\($faults_result.*\)/\1/p" "$hosts_work"/rank*.out | sort -u)
+    faults_same=$(faults_results)
     [ "$faults_same" = "$faults_expected" ] || faults_complain "other results than on one host: $faults_same, not $faults_expected"
     faults_line "$1" "trains on, same bits" $(($(now_ms) - faults_start)) ""
 }
 
+faults_results() {
+    if [ -n "$faults_result_file" ]; then
+        cat "$faults_result_file"
+        rm -f "$faults_result_file"
+    else
+        sed -n "s/^\($faults_result.*\)/\1/p" "$hosts_work"/rank*.out | sort -u
+    fi
+}
 # The same ranks on one host, where nothing fails.
 faults_reference() { # RANKS
     hosts_begin 1
@@ -103,7 +115,7 @@ faults_reference() { # RANKS
     for faults_rank in $(seq 0 $(($1 - 1))); do
         hosts_await "rank$faults_rank" 300
     done
-    faults_expected=$(sed -n "s/^\($faults_result.*\)/\1/p" "$hosts_work"/rank*.out | sort -u)
+    faults_expected=$(faults_results)
     [ -n "$faults_expected" ] || faults_complain "no result on one host"
     hosts_end
 }

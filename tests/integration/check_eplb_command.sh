@@ -43,6 +43,7 @@ require out '2 layers of 12 experts: 16 replicas on 8 GPUs, 2 nodes; hierarchica
 require out '^layer 0: 5 6 | 5 7 | 8 4 | 3 4 | 10 9 | 10 2 | 0 1 | 11 1$'
 require out '^before '
 require out '^after '
+[ "$(tail -n 1 out | cut -c 1-6)" = 'after ' ] || fail "the summary does not come last"
 expect 0 $sizes --format json loads.tsv
 cp out now.json
 require out '"physical_to_logical":\['

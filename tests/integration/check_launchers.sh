@@ -46,6 +46,13 @@ else
     echo "MPICH is not installed: its variables alone are tried"
 fi
 
+if command -v torchrun >/dev/null 2>&1; then
+    timeout 120 torchrun --standalone --nproc-per-node 4 --no-python "$rank" work >"$work/out" 2>&1
+    expect_sum "torchrun" 4 6
+else
+    echo "torchrun is not installed: its variables alone are tried"
+fi
+
 : >"$work/out"
 for r in 0 1 2; do
     PMI_RANK=$r PMI_SIZE=3 MPI_LOCALRANKID=$r MASTER_PORT=$((job + 9)) timeout 60 "$rank" work >>"$work/out" 2>&1 &

@@ -62,6 +62,31 @@ printf '0F0,0B0\n1F0,1X0\n' >broken.csv
 expect 20 verify broken.csv
 require err "broken.csv:2: cell 2 '1X0'"
 
+# There and back: tsv, csv, tsv.
+for method in 1f1b zbv dualpipe interleaved; do
+    expect 0 schedule --method $method --ranks 4 --microbatches 8 --format tsv --output one.tsv
+    expect 0 schedule one.tsv --format csv --output two.csv
+    expect 0 schedule two.csv --format tsv --output three.tsv
+    sed 's/method=[^ ]*/method=custom/' one.tsv >wanted
+    cmp -s wanted three.tsv || fail "$method: what came back from csv is another schedule"
+done
+expect 2 schedule one.tsv --ranks 4
+expect 1 schedule no-such-file.tsv
+# What PyTorch writes, and an order of transfers in which it would hang.
+for file in "$DP_TEST_DATA"/torch/*.csv; do
+    expect 0 verify "$file"
+    require out '^transfers of the file checked  *[1-9]'
+    expect 0 verify "$file" --transport group
+    expect 0 simulate "$file" --format json
+done
+printf '0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1SEND_B0,1B0\n' >early.csv
+expect 20 verify early.csv --transport group
+require err "early.csv:2: cell 3 '1SEND_B0': it is sent before it is computed"
+expect 20 verify early.csv
+printf '0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n' >stuck.csv
+expect 20 verify stuck.csv
+require err 'dualpipe verify: stuck.csv: deadlock, a cycle of 2 waits: row 1, cell 2 (0B0) waits for row 2, cell 3 (1B0)'
+
 for format in svg png pdf; do
     expect 0 schedule --method dualpipe $sizes --format $format --output picture.$format
 done
@@ -77,7 +102,7 @@ expect 0 schedule --method dualpipe $sizes --format json
 require out '"placement":"bidirectional"'
 
 expect 2 schedule
-require err 'method NAME is due'
+require err 'method NAME or a schedule file is due'
 expect 2 schedule --method dualpipe --ranks 4
 require err 'microbatches M is due'
 expect 2 schedule --method dualpipe --microbatches 4
@@ -111,7 +136,7 @@ require err 'a value is missing'
 expect 2 schedule --method dualpipe $sizes --comm=1
 require err 'takes no value'
 expect 2 schedule --method dualpipe $sizes more
-require err 'more: one operand too many'
+require err 'either --method and its sizes or the file more'
 expect 1 schedule --method dualpipe $sizes --output no/such/folder/a.tsv
 require err 'no/such/folder/a.tsv'
 if [ -w /dev/full ]; then
@@ -271,7 +296,15 @@ require out '^costs  *F=12,I=12,W=6,'
 printf 'F=2\nSTAGE_SCALE=1,2.5\n' >scaled.txt
 expect 0 simulate --method 1f1b --ranks 2 --microbatches 2 --costs scaled.txt --cost F=1 --format json
 require out '"step_time":18,'
-expect 2 compare --ranks 2 --microbatches 2 --costs scaled.txt
+[ ! -s err ] || fail "scales that fit: $(cat err)"
+expect 0 simulate --method zbv --ranks 2 --microbatches 4 --costs scaled.txt
+require err 'scaled.txt: the scales of 2 stages are left out, zbv on 2 ranks has 4$'
+expect 0 compare --ranks 2 --microbatches 2 --costs scaled.txt
+require err 'scaled.txt: the scales of 2 stages are left out: schedules cut the model differently$'
+expect 0 search --ranks 2 --microbatches 2 --costs scaled.txt --seconds 0
+require err 'left out'
+"$dualpipe" simulate --method 1f1b --ranks 2 --microbatches 2 --costs - --format json <scaled.txt >out || fail "--costs -"
+require out '"step_time":24,'
 expect 0 compare --ranks 2 --microbatches 2 --costs costs.txt
 expect 1 simulate good.tsv --costs no-such-file.txt
 refused() { # LINE TEXT-OF-FILE
@@ -357,6 +390,24 @@ expect 2 compare --ranks 4
 expect 2 compare --ranks 4 --microbatches 8 --stage-scale 1,1,1,1
 expect 2 compare --ranks 4 --microbatches 8 --method dualpipe
 
+# ---- partition ----
+expect 0 partition --layers 0.5,1x30,6 --method dualpipe --ranks 4 --microbatches 12
+[ "$(awk '$3 == "to" {n++; s += $4 - $2 + 1} END {print n, s}' out)" = "4 32" ] || fail "partition: $(cat out)"
+step=$(awk '$1 == "step" {print $2}' out)
+scales=$(sed -n 's/^--stage-scale //p' out)
+awk 'NR == 2 {even = $1} $1 == "step" {step = $2} END {exit !(step < 0.95 * even)}' out || fail "partition: no gain: $(cat out)"
+expect 0 simulate --method dualpipe --ranks 4 --microbatches 12 --stage-scale "$scales"
+awk -v want="$step" '$1 == "step" {d = $2 / want - 1; exit !(d < 1e-5 && d > -1e-5)}' out || fail "partition: its scales take another step: $(cat out)"
+expect 0 partition --layers 1x8 --method 1f1b --ranks 8 --microbatches 8
+expect 2 partition --layers 1x7 --method 1f1b --ranks 8 --microbatches 8
+expect 2 partition --layers 1,,2 --method 1f1b --ranks 2 --microbatches 8
+expect 2 partition --layers 1x0 --method 1f1b --ranks 2 --microbatches 8
+expect 2 partition --layers 1,-2 --method 1f1b --ranks 2 --microbatches 8
+expect 2 partition --layers 0,1 --method 1f1b --ranks 2 --microbatches 8
+expect 2 partition --layers 1x99999999999 --method 1f1b --ranks 2 --microbatches 8
+expect 2 partition --method 1f1b --ranks 2 --microbatches 8
+expect 2 partition --layers 1x8 --method 1f1b --ranks 2 --microbatches 8 --stage-scale 1,2
+
 # ---- search ----
 expect 0 search --ranks 4 --microbatches 12 --memory-cap 5 --seconds 1 --output found.tsv
 require out '^best built-in  37.5  zbv$'
@@ -366,7 +417,9 @@ expect 0 verify found.tsv --memory-cap 5
 expect 0 simulate found.tsv --format json
 step=$(sed -n 's/.*"step_time":\([0-9.]*\),.*/\1/p' out)
 [ "$step" = "$found" ] || fail "search: said $found, the file takes $step"
-expect 0 search --ranks 2 --microbatches 4 --seconds 0
+expect 0 search --ranks 2 --microbatches 4 --seconds 0 --output found.csv
+[ "$(head -c 4 found.csv)" = 0F0, ] || fail "search: found.csv is no csv"
+expect 0 verify found.csv
 expect 20 search --ranks 4 --microbatches 8 --memory-cap 0.1 --seconds 0.5 --output none.tsv
 [ ! -e none.tsv ] || fail "search: wrote a file though nothing fits"
 expect 1 search --ranks 2 --microbatches 4 --seconds 0.1 --output no/such/folder/a.tsv

@@ -32,6 +32,7 @@ enum {
     OPT_WEIGHT_BYTES,
     OPT_SECONDS,
     OPT_TOPOLOGY,
+    OPT_LAYERS,
     OPT_HELP
 };
 
@@ -58,6 +59,7 @@ static const struct {
     {ARG_BYTES, {"deferred-bytes", required_argument, NULL, OPT_DEFERRED_BYTES}},
     {ARG_BYTES, {"weight-bytes", required_argument, NULL, OPT_WEIGHT_BYTES}},
     {ARG_TOPOLOGY, {"topology", required_argument, NULL, OPT_TOPOLOGY}},
+    {ARG_LAYERS, {"layers", required_argument, NULL, OPT_LAYERS}},
     {ARG_SECONDS, {"seconds", required_argument, NULL, OPT_SECONDS}},
     {~0u, {"help", no_argument, NULL, OPT_HELP}},
 };
@@ -155,6 +157,7 @@ static int read_scales(args_t *args, const char *text)
 {
     dp_status_t status = cost_keys_scales(&args->cost_keys, text);
 
+    args->scales_given = true;
     return status == DP_ERR_INVALID ? args_usage(args, "--stage-scale: %s", dp_last_error())
            : status == DP_OK        ? CMD_OK
                                     : args_failed(args, status);
@@ -241,6 +244,9 @@ static int take(args_t *args, int option, const char *value)
         return read_costs(args, value);
     case OPT_COSTS:
         args->costs_file = value;
+        return CMD_OK;
+    case OPT_LAYERS:
+        args->layers = value;
         return CMD_OK;
     case OPT_STAGE_SCALE:
         return read_scales(args, value);

@@ -22,7 +22,8 @@ enum {
     ARG_MEMORY_CAP = 1 << 8, /* --memory-cap N */
     ARG_FILE = 1 << 9,       /* one operand: a schedule file */
     ARG_SECONDS = 1 << 10,   /* --seconds S */
-    ARG_TOPOLOGY = 1 << 12,  /* --topology FILE */
+    ARG_TOPOLOGY = 1 << 13,  /* --topology FILE */
+    ARG_LAYERS = 1 << 12,    /* --layers LIST */
     ARG_BYTES = 1 << 11      /* --activation-bytes, --deferred-bytes, --weight-bytes */
 };
 
@@ -42,6 +43,8 @@ typedef struct args {
     format_t format;
     cost_keys_t cost_keys; /* as they were given */
     const char *costs_file;
+    const char *layers; /* as it was given; NULL: not given */
+    bool scales_given;  /* by --stage-scale */
     bool no_barrier;
     dp_costs_t costs;       /* what they come to */
     dp_pair_figures_t pair; /* struct_size 0: no segments were given */

@@ -26,7 +26,7 @@ static const command_t command = {
             "F=1,I=1,W=1,B=2,FB=3,HOP=0, which is the\n"
             "                         default; B is I + W and FB is F + B unless given\n"
             "                         and BYTES, BANDWIDTH, LAYERS, attention.F, ... as in `dualpipe simulate`\n"
-            "  --costs FILE           costs from a file: lines NAME=VALUE as above, # comments\n"
+            "  --costs FILE           costs from a file (\"-\": standard input): NAME=VALUE as above, # comments\n"
             "  --topology FILE        hosts, as in `dualpipe simulate`: every schedule with every way to deal ranks out to "
             "them: blocks\n"
             "                         (neighbours together), in turn, mirrors (r and P-1-r together), and HOSTS as "
@@ -315,8 +315,9 @@ static int run(const args_t *args)
     dp_status_t status;
     int code = CMD_OK;
 
-    if (args->cost_keys.stage_scale != NULL)
+    if (args->scales_given)
         return args_usage(args, "stage scales do not go with compare: the schedules cut the model differently");
+    plan_leave_scales(args);
     status = make_table(&table);
     if (status >= 0 && table.fitting == 0 && args->format != FORMAT_TEXT && args->format != FORMAT_JSON)
         status = dp_fail(DP_ERR_REJECTED, "no schedule fits: there is nothing to draw");

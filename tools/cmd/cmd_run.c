@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * cmd_run.c: `dualpipe run`: starts the ranks of a job on this host. */
+ * cmd_run.c: `dualpipe run`: starts the ranks of a job, on this host or on several. */
 #include "commands.h"
 #include "tools/run/run_job.h"
 
@@ -20,38 +20,48 @@
 
 static const char help[] =
     "usage: dualpipe run -n N [OPTIONS] [--] PROGRAM [ARGUMENTS]\n"
+    "       dualpipe run --hosts A,B,... --ranks-per-host N [OPTIONS] [--] PROGRAM [ARGUMENTS]\n"
     "\n"
-    "Starts PROGRAM N times on this host, as ranks 0 to N-1 of one job, and waits for all of them.\n"
+    "Starts PROGRAM N times on this host, or on each of several, as ranks 0, 1, ... of one job, and waits for all.\n"
     "\n"
-    "  -n, --ranks N    how many ranks (1 to 4096)\n"
-    "      --no-prefix  let the ranks write to the terminal themselves; otherwise every line that a rank "
-    "prints\n"
+    "  -n, --ranks N    how many ranks in all (1 to 4096)\n"
+    "      --no-prefix  let the ranks write to the terminal themselves; otherwise every line that a rank prints\n"
     "                   is passed on whole, with its rank in front: \"[2] step 10 loss 5.31\"\n"
     "      --prefix     the opposite, and the default\n"
-    "      --grace S    after the first failure the other ranks get S seconds to end themselves (5), then "
-    "SIGKILL\n"
+    "      --grace S    after the first failure the other ranks get S seconds to end themselves (5), then SIGKILL\n"
     "  -h, --help       show this\n"
     "\n"
-    "A rank finds itself by its environment: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, "
-    "MASTER_PORT\n"
-    "(as with torchrun), and DUALPIPE_* for the library: dp_group_join(NULL, &group) needs nothing else. The "
-    "ranks meet on\n"
-    "loopback and prove to each other that they were started by the same command. Standard input is empty.\n"
-    "OMP_NUM_THREADS, when not set, becomes the number of cores divided by N.\n"
+    "Several hosts:\n"
+    "      --hosts A,B,...        the first host gets ranks 0 to N-1, the next N to 2N-1, and so on\n"
+    "      --ranks-per-host N     or -n with a multiple of the number of hosts\n"
+    "      --rsh COMMAND          what reaches a host; it is given the host's name and a line for a shell there\n"
+    "                             [ssh -o BatchMode=yes]\n"
+    "      --dualpipe-path FILE   this command there [the path that it has here]\n"
+    "      --address ADDRESS      of the first host, for the others: where they meet [the one that ssh has come to,\n"
+    "                             the one its name means, or that of its first interface]\n"
+    "      --wdir DIR             where the ranks start [the folder that we are in, which has to be there as well]\n"
+    "  -x, --export NAME[=VALUE]  a variable for the ranks; those named DUALPIPE_* and OMP_* come along anyway\n"
+    "      --agent                what is started on each host: does what it is told on standard input\n"
     "\n"
-    "SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are passed on to all ranks, which then get 5 times the "
-    "grace; a second one\n"
-    "kills. Whatever ends the job, no process is left, also none that a rank has started; that holds for a\n"
-    "SIGKILL of this command too.\n"
+    "A rank finds itself by its environment: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT\n"
+    "(as with torchrun), and DUALPIPE_* for the library: dp_group_join(NULL, &group) needs nothing else. The ranks of\n"
+    "one host meet on loopback; all prove to each other that they were started by the same command, by a secret that\n"
+    "stands in no command line, environment or file. Standard input is empty. OMP_NUM_THREADS, when not set, becomes\n"
+    "the number of cores divided by the ranks of the host.\n"
     "\n"
-    "Exit status: 0 when all ranks return 0; else that of the first rank that failed, 128 + n when signal n "
-    "ended it, and one\n"
-    "line on standard error says which. 127: PROGRAM was not found, 126: it cannot be executed, 2: wrong "
-    "usage.\n"
+    "SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are passed on to all ranks, which then get 5 times the grace; a\n"
+    "second one kills. Whatever ends the job, no process is left, also none that a rank has started; that holds for a\n"
+    "SIGKILL of this command too, and on all hosts, at the latest 15 s after the connection to one is cut.\n"
+    "\n"
+    "Exit status: 0 when all ranks return 0; else that of the first rank that failed, 128 + n when signal n ended it,\n"
+    "and one line on standard error says which. 127: PROGRAM was not found, 126: it cannot be executed, 2: wrong\n"
+    "usage, 1: a host cannot be reached or was lost.\n"
     "\n"
     "Examples:\n"
     "  dualpipe run -n 4 -- ./trainer --steps 100\n"
-    "  dualpipe run -n 2 -- sh -c 'echo I am rank $RANK of $WORLD_SIZE'\n";
+    "  dualpipe run -n 2 -- sh -c 'echo I am rank $RANK of $WORLD_SIZE'\n"
+    "  dualpipe run --hosts node1,node2 --ranks-per-host 4 -- ./trainer --steps 100\n"
+    "  dualpipe run --hosts node1,node2 -n 2 --rsh 'ssh -p 2222 -l me' -x LD_LIBRARY_PATH -- ./trainer\n";
 
 static int wrong_usage(const char *fmt, const char *argument)
 {
@@ -81,19 +91,82 @@ static bool read_seconds(const char *text, double *seconds_out)
     return end != text && *end == '\0' && errno == 0 && *seconds_out >= 0 && *seconds_out <= 1e6;
 }
 
+/* Names divided by commas, each once. One that begins with - would be an option of ssh. */
+static bool read_hosts(const char *text, run_options_t *options)
+{
+    char *names = strdup(text), *next = names;
+
+    options->hosts = calloc(strlen(text) + 1, sizeof(*options->hosts));
+    if (names == NULL || options->hosts == NULL)
+        return false;
+    options->host_count = 0;
+    for (char *name; (name = strsep(&next, ",")) != NULL;) {
+        if (name[0] == '\0' || name[0] == '-' || strlen(name) > 100)
+            return false;
+        for (int i = 0; i < options->host_count; i++)
+            if (strcmp(options->hosts[i], name) == 0)
+                return false;
+        options->hosts[options->host_count++] = name;
+    }
+    return options->host_count <= MAX_RANKS;
+}
+
+static bool add_export(const char *text, run_options_t *options)
+{
+    const char **moved = realloc(options->exported, ((size_t)options->export_count + 1) * sizeof(*moved));
+
+    if (moved == NULL || text[0] == '\0' || text[0] == '=')
+        return false;
+    options->exported = moved;
+    moved[options->export_count++] = text;
+    return true;
+}
+
+/* How the ranks lie on the hosts. -1: well. */
+static int place_ranks(run_options_t *options)
+{
+    if (options->hosts == NULL && (options->ranks_per_host != 0 || options->rsh != NULL || options->address != NULL ||
+                                   options->wdir != NULL || options->export_count != 0))
+        return wrong_usage("%s is missing, which the options for several hosts are about", "--hosts A,B");
+    if (options->hosts == NULL)
+        return options->ranks != 0 ? -1 : wrong_usage("%s is missing", "-n N");
+    if (options->ranks_per_host == 0 && options->ranks == 0)
+        return wrong_usage("%s is missing", "--ranks-per-host N");
+    if (options->ranks_per_host == 0 && options->ranks % options->host_count == 0)
+        options->ranks_per_host = options->ranks / options->host_count;
+    if (options->ranks == 0)
+        options->ranks = options->ranks_per_host * options->host_count;
+    if (options->ranks != options->ranks_per_host * options->host_count)
+        return wrong_usage("%s: ranks in all, ranks per host and the number of hosts do not agree", "-n");
+    return options->ranks <= MAX_RANKS ? -1 : wrong_usage("%s: more than 4096 ranks", "--ranks-per-host");
+}
+
+/* Where this command is, for other hosts. */
+static const char *own_path(void)
+{
+    static char path[4096];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
+
+    return n > 0 ? path : "dualpipe";
+}
+
 /* -1: go on; else an exit code. */
 static int read_options(int argc, char **argv, run_options_t *options)
 {
     static const struct option names[] = {
-        {"ranks", required_argument, NULL, 'n'}, {"prefix", no_argument, NULL, 'p'},
-        {"no-prefix", no_argument, NULL, 'P'},   {"grace", required_argument, NULL, 'g'},
-        {"help", no_argument, NULL, 'h'},        {NULL, 0, NULL, 0}};
+        {"ranks", required_argument, NULL, 'n'},  {"prefix", no_argument, NULL, 'p'},
+        {"no-prefix", no_argument, NULL, 'P'},    {"grace", required_argument, NULL, 'g'},
+        {"hosts", required_argument, NULL, 'H'},  {"ranks-per-host", required_argument, NULL, 'r'},
+        {"rsh", required_argument, NULL, 'e'},    {"dualpipe-path", required_argument, NULL, 'd'},
+        {"wdir", required_argument, NULL, 'w'},   {"address", required_argument, NULL, 'a'},
+        {"export", required_argument, NULL, 'x'}, {"agent", no_argument, NULL, 'A'},
+        {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0}};
     int c;
 
     *options = (run_options_t){.prefix = true, .grace_seconds = 5};
     opterr = 0;
     optind = 0; /* a scan of its own: the words of the program's are not ours */
-    while ((c = getopt_long(argc, argv, "+:n:h", names, NULL)) != -1)
+    while ((c = getopt_long(argc, argv, "+:n:x:h", names, NULL)) != -1)
         switch (c) {
         case 'n':
             if (!read_ranks(optarg, &options->ranks))
@@ -109,6 +182,33 @@ static int read_options(int argc, char **argv, run_options_t *options)
             if (!read_seconds(optarg, &options->grace_seconds))
                 return wrong_usage("--grace %s: a number of seconds was expected", optarg);
             break;
+        case 'H':
+            if (!read_hosts(optarg, options))
+                return wrong_usage("--hosts %s: names divided by commas were expected, each once", optarg);
+            break;
+        case 'r':
+            if (!read_ranks(optarg, &options->ranks_per_host))
+                return wrong_usage("--ranks-per-host %s: a number from 1 to 4096 was expected", optarg);
+            break;
+        case 'e':
+            options->rsh = optarg;
+            break;
+        case 'd':
+            options->dualpipe_path = optarg;
+            break;
+        case 'a':
+            options->address = optarg;
+            break;
+        case 'w':
+            options->wdir = optarg;
+            break;
+        case 'x':
+            if (!add_export(optarg, options))
+                return wrong_usage("--export %s: NAME or NAME=VALUE was expected", optarg);
+            break;
+        case 'A':
+            options->agent = true;
+            break;
         case 'h':
             fputs(help, stdout);
             return CMD_OK;
@@ -117,11 +217,18 @@ static int read_options(int argc, char **argv, run_options_t *options)
         default:
             return wrong_usage("there is no option %s", argv[optind - 1]);
         }
-    if (options->ranks == 0)
-        return wrong_usage("%s is missing", "-n N");
+    if (options->agent)
+        return -1;
+    c = place_ranks(options);
+    if (c >= 0)
+        return c;
     if (optind == argc)
         return wrong_usage("%s is missing", "the program");
     options->program = argv + optind;
+    if (options->rsh == NULL)
+        options->rsh = "ssh -o BatchMode=yes";
+    if (options->dualpipe_path == NULL)
+        options->dualpipe_path = own_path();
     return -1;
 }
 
@@ -178,7 +285,9 @@ static int start_keeper(const run_options_t *options)
         close(life[1]);
         close(signal_fd);
         (void)setpgid(0, 0); /* the terminal's Ctrl-C is for our parent, which passes it on once */
-        _exit(run_job(options, life[0]));
+        _exit(options->agent           ? run_agent(life[0])
+              : options->hosts != NULL ? run_hosts(options, life[0])
+                                       : run_job(options, life[0]));
     }
     close(life[0]);
     return attend(keeper, signal_fd);

@@ -12,10 +12,11 @@
 
 static const command_t command = {
     .name = "schedule",
-    .options = ARG_METHOD | ARG_SIZES | ARG_FORMAT | ARG_OUTPUT | ARG_RANK | ARG_COMM,
+    .options = ARG_METHOD | ARG_SIZES | ARG_FILE | ARG_FORMAT | ARG_OUTPUT | ARG_RANK | ARG_COMM,
     .formats = 1 << FORMAT_TEXT | 1 << FORMAT_TSV | 1 << FORMAT_CSV | 1 << FORMAT_JSON | 1 << FORMAT_SVG |
                1 << FORMAT_PNG | 1 << FORMAT_PDF | 1 << FORMAT_TRACE,
     .help = "usage: dualpipe schedule --method NAME --ranks P --microbatches M [OPTIONS]\n"
+            "       dualpipe schedule FILE [OPTIONS]\n"
             "Prints which micro-batch every rank computes when, or draws it.\n\n"
             "  --method NAME        a built-in schedule; `dualpipe compare` ranks all of them\n"
             "  --ranks P            ranks of the pipeline\n"
@@ -35,10 +36,13 @@ static const command_t command = {
             "      the same as a picture, every forward taking one unit of time\n"
             "  dualpipe schedule --method dualpipev --ranks 4 --microbatches 8 --format tsv --output mine.tsv\n"
             "      a file to edit; `dualpipe verify mine.tsv` then proves that it still completes\n"
+            "  dualpipe schedule mine.tsv --format csv --output mine.csv\n"
+            "      a schedule of a file, edited or searched for, as torch.distributed.pipelining loads it\n"
             "  dualpipe schedule --method 1f1b --ranks 4 --microbatches 8 --format trace --output run.json\n"
             "      open run.json at https://ui.perfetto.dev\n\n"
             "exit status: 0 done, 1 the output could not be written, 2 wrong usage or sizes that the method "
-            "refuses\n",
+            "refuses,\n"
+            "20 the schedule of the file is none\n",
 };
 
 static bool needs_run(format_t format)

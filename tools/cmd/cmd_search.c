@@ -3,6 +3,7 @@
  * cmd_search.c: dualpipe search: a better schedule than any built-in one, if there is one to be found. */
 #include <math.h>
 #include <stdio.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "args.h"
@@ -26,14 +27,15 @@ static const command_t command = {
             "F=1,I=1,W=1,B=2,FB=3,HOP=0, which is the\n"
             "                         default; B is I + W and FB is F + B unless given\n"
             "                         and BYTES, BANDWIDTH, LAYERS, attention.F, ... as in `dualpipe simulate`\n"
-            "  --costs FILE           costs from a file: lines NAME=VALUE as above, # comments\n"
+            "  --costs FILE           costs from a file (\"-\": standard input): NAME=VALUE as above, # comments\n"
             "  --no-barrier           ranks do not wait for each other between steps\n"
             "  --memory-cap N         hold at most N micro-batches' activations on a rank, in units of one "
             "rank's stage inputs\n"
             "  --transport group      transfers complete in matched groups, as those of MPI and NCCL do\n"
             "  --transport credits:K  one-sided transfers into K slots a channel (default, K = 2)\n"
             "  --seconds S            time to take (10)\n"
-            "  --output FILE          write the schedule there, as `dualpipe schedule --format tsv` does\n"
+            "  --output FILE          write the schedule there, as `dualpipe schedule --format tsv` does; as csv\n"
+            "                         when FILE ends in .csv\n"
             "  --help                 show this\n\n"
             "examples:\n"
             "  dualpipe search --ranks 4 --microbatches 12 --memory-cap 5\n"
@@ -50,11 +52,15 @@ static const command_t command = {
 static void show(void *user, const search_state_t *state)
 {
     const double *seconds = user;
+    struct winsize window = {.ws_col = 0};
+    char line[256];
 
     if (!isatty(STDERR_FILENO))
         return;
-    fprintf(stderr, "\r%5.1f of %g s, %lld lists tried, best step %.6g (built in %.6g), from %s\033[K", state->elapsed,
-            *seconds, (long long)state->tried, state->step, state->built_in_step, state->from);
+    (void)ioctl(STDERR_FILENO, TIOCGWINSZ, &window);
+    snprintf(line, sizeof(line), "%5.1f of %g s, %lld lists tried, best step %.6g (built in %.6g), from %s",
+             state->elapsed, *seconds, (long long)state->tried, state->step, state->built_in_step, state->from);
+    fprintf(stderr, "\r%.*s\033[K", (window.ws_col > 0 ? window.ws_col : 80) - 1, line);
     fflush(stderr);
 }
 
@@ -64,7 +70,8 @@ static dp_status_t write_schedule(const search_result_t *result, const char *pat
     dp_status_t status = output_open(&output, path);
 
     if (status == DP_OK)
-        status = output_close(&output, dp_schedule_write_tsv(result->schedule, -1, output_write, &output));
+        status = output_close(&output, (plan_is_csv(path) ? dp_schedule_write_csv : dp_schedule_write_tsv)(
+                                           result->schedule, -1, output_write, &output));
     return status;
 }
 
@@ -100,8 +107,9 @@ static int run(const args_t *args)
     search_result_t result;
     dp_status_t status;
 
-    if (args->cost_keys.stage_scale != NULL)
+    if (args->scales_given)
         return args_usage(args, "stage scales do not go with search: the schedules cut the model differently");
+    plan_leave_scales(args);
     status = search_run(&request, &result);
     if (isatty(STDERR_FILENO))
         fputs("\r\033[K", stderr);

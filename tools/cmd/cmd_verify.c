@@ -17,7 +17,11 @@ static const command_t command = {
     .help = "usage: dualpipe verify FILE [OPTIONS]\n"
             "Proves that the schedule in FILE (\"-\": standard input) computes everything exactly once, in an "
             "order that data\n"
-            "allow, and that no rank waits for another in a circle; says the first fault otherwise.\n\n"
+            "allow, and that no rank waits for another in a circle; says the first fault otherwise. A name that "
+            "ends in .csv has\n"
+            "the format of torch.distributed.pipelining; where such a file lists transfers (1SEND_F0, ...), their "
+            "order is proven\n"
+            "too.\n\n"
             "  --transport group      transfers complete in matched groups, as those of MPI and NCCL do\n"
             "  --transport credits:K  one-sided transfers into K slots a channel (default, K = 2)\n"
             "  --memory-cap N         reject when a rank holds more than N micro-batches' activations at once,\n"
@@ -108,6 +112,10 @@ static void say(const args_t *args, const plan_t *plan)
            schedule->method, schedule->ranks, schedule->microbatches, schedule->chunks,
            dp_placement_name(schedule->placement), transport);
     printf("operations and transfers checked  %lld\n", (long long)plan->report.operations);
+    if (plan->transfers > 0)
+        printf("transfers of the file checked     %lld\n", (long long)plan->transfers);
+    else if (plan->from_csv)
+        printf("the file lists no transfers       those that it needs were checked\n");
     printf("most activations on a rank        %g\n", peak(&plan->simulation));
     printf("most weight gradients deferred    %d\n", plan->report.peak_deferred);
     if (plan->report.safe_slots > 0)

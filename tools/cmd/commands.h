@@ -16,6 +16,7 @@ int cmd_schedule(int argc, char **argv);
 int cmd_verify(int argc, char **argv);
 int cmd_simulate(int argc, char **argv);
 int cmd_compare(int argc, char **argv);
+int cmd_partition(int argc, char **argv);
 int cmd_search(int argc, char **argv);
 int cmd_trace(int argc, char **argv);
 int cmd_bench_links(int argc, char **argv);

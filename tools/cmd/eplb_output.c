@@ -64,7 +64,7 @@ static void put_moves(const eplb_job_t *job, FILE *to)
 
 static void put_layers(const eplb_job_t *job, FILE *to)
 {
-    fputs("\nmax/mean     GPU before      after   node before      after\n", to);
+    fputs("max/mean     GPU before      after   node before      after\n", to);
     for (int32_t layer = 0; layer < job->shape.layers; layer++)
         fprintf(to, "layer %-5d %11.4f %10.4f %13.4f %10.4f\n", layer, layer_ratio(job, 0, layer),
                 layer_ratio(job, 1, layer), layer_node_ratio(job, 0, layer), layer_node_ratio(job, 1, layer));
@@ -87,11 +87,11 @@ static void put_gpus(const eplb_job_t *job, FILE *to)
     }
 }
 
-static dp_status_t put_text(const eplb_job_t *job, FILE *to)
+static void put_summary(const eplb_job_t *job, FILE *to)
 {
     const dp_eplb_shape_t *s = &job->shape;
 
-    fprintf(to, "%d layer%s of %d experts: %d replicas on %d GPU%s, %d node%s; %s policy", s->layers,
+    fprintf(to, "\n%d layer%s of %d experts: %d replicas on %d GPU%s, %d node%s; %s policy", s->layers,
             s->layers > 1 ? "s" : "", s->experts, s->replicas, s->gpus, s->gpus > 1 ? "s" : "", s->nodes,
             s->nodes > 1 ? "s" : "", policy_name(job));
     if (job->after.policy == DP_EPLB_HIERARCHICAL)
@@ -102,9 +102,17 @@ static dp_status_t put_text(const eplb_job_t *job, FILE *to)
     put_balance(to, "after", &job->balance[1]);
     if (job->from != NULL)
         put_moves(job, to);
+}
+
+/* The summary last: a terminal shows the end. */
+static dp_status_t put_text(const eplb_job_t *job, FILE *to)
+{
+    const dp_eplb_shape_t *s = &job->shape;
+
     put_layers(job, to);
     if ((int64_t)s->layers * s->replicas <= TEXT_SLOTS)
         put_gpus(job, to);
+    put_summary(job, to);
     return DP_OK;
 }
 

@@ -19,12 +19,13 @@ static const struct command {
     {"verify", "prove that a schedule file completes and cannot deadlock", cmd_verify},
     {"simulate", "step time, idle time and memory under given costs", cmd_simulate},
     {"compare", "all schedules that fit, the shortest step first", cmd_compare},
+    {"partition", "which layers go onto which stage", cmd_partition},
     {"search", "look for a shorter step than any built-in schedule has", cmd_search},
     {"eplb", "replicate experts and place them by load", cmd_eplb},
     {"plugin", "list the plugins found, or check one against its contract", cmd_plugin},
     {"trace", "overlap, costs and a page to look at, of a trace of a real run", cmd_trace},
     {"bench-links", "latency and bandwidth within and between hosts, for simulate", cmd_bench_links},
-    {"run", "start the ranks of a job on this host", cmd_run},
+    {"run", "start the ranks of a job, on this host or on several", cmd_run},
 };
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
 

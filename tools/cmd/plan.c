@@ -48,11 +48,38 @@ static dp_status_t read_all(const char *path, char **text_out, size_t *bytes_out
     return DP_OK;
 }
 
-static bool is_csv(const char *path)
+bool plan_is_csv(const char *path)
 {
     size_t length = strlen(path);
 
     return length > 4 && strcmp(path + length - 4, ".csv") == 0;
+}
+
+static dp_status_t parse(const args_t *args, const char *text, size_t bytes, plan_t *plan)
+{
+    dp_status_t status;
+
+    plan->from_csv = plan_is_csv(args->file);
+    if (!plan->from_csv)
+        return dp_schedule_read_tsv(args->file, text, bytes, &plan->schedule);
+    status = dp_schedule_read_csv(args->file, text, bytes, &plan->schedule);
+    if (status >= 0)
+        status = dp_schedule_check_csv_transfers(plan->schedule, args->file, text, bytes,
+                                                 args->transport == DP_TRANSPORT_BUNDLES, &plan->transfers);
+    return status;
+}
+
+/* Files are named in front of what is wrong with them. */
+static int failed_in_file(const args_t *args, dp_status_t status)
+{
+    const char *message = dp_last_error();
+    char text[1024];
+
+    if (args->file != NULL && status == DP_ERR_REJECTED && strncmp(message, "verify: ", 8) == 0) {
+        snprintf(text, sizeof(text), "%s", message + 8);
+        status = dp_fail(status, "%s: %s", args->file, text);
+    }
+    return args_failed(args, status);
 }
 
 static int read_schedule(const args_t *args, plan_t *plan)
@@ -63,8 +90,7 @@ static int read_schedule(const args_t *args, plan_t *plan)
 
     if (status < 0)
         return args_failed(args, status);
-    status =
-        (is_csv(args->file) ? dp_schedule_read_csv : dp_schedule_read_tsv)(args->file, text, bytes, &plan->schedule);
+    status = parse(args, text, bytes, plan);
     free(text);
     if (status >= 0)
         return CMD_OK;
@@ -106,17 +132,24 @@ int plan_program(const args_t *args, plan_t *plan)
     if (code != CMD_OK)
         return code;
     status = dp_program_lower(plan->schedule, &options, &plan->program);
-    return status >= 0 ? CMD_OK : args_failed(args, status);
+    return status >= 0 ? CMD_OK : failed_in_file(args, status);
 }
 
 dp_status_t plan_costs(const args_t *args, const dp_schedule_t *schedule, dp_costs_t *costs_out)
 {
     *costs_out = args->costs;
     costs_out->stage_scale = args->cost_keys.stage_scale;
-    if (costs_out->stage_scale != NULL && args->cost_keys.nscales != dp_schedule_stages(schedule))
-        return dp_fail(DP_ERR_INVALID, "--stage-scale has %d numbers, %s on %d ranks has %d stages",
-                       args->cost_keys.nscales, schedule->method, schedule->ranks, dp_schedule_stages(schedule));
-    return DP_OK;
+    if (costs_out->stage_scale == NULL || args->cost_keys.nscales == dp_schedule_stages(schedule))
+        return DP_OK;
+    if (!args->scales_given) { /* those of a measured run are for its own number of stages */
+        fprintf(stderr, "dualpipe %s: %s: the scales of %d stages are left out, %s on %d ranks has %d\n",
+                args->command->name, args->costs_file, args->cost_keys.nscales, schedule->method, schedule->ranks,
+                dp_schedule_stages(schedule));
+        costs_out->stage_scale = NULL;
+        return DP_OK;
+    }
+    return dp_fail(DP_ERR_INVALID, "--stage-scale has %d numbers, %s on %d ranks has %d stages",
+                   args->cost_keys.nscales, schedule->method, schedule->ranks, dp_schedule_stages(schedule));
 }
 
 dp_status_t plan_place(plan_t *plan, topology_placing_t placing, dp_costs_t *costs)
@@ -151,7 +184,14 @@ int plan_simulation(const args_t *args, plan_t *plan, bool with_timeline)
         status = dp_program_verify(plan->program, &plan->report);
     if (status >= 0)
         status = dp_simulate(plan->program, &costs, with_timeline, &plan->simulation);
-    return status >= 0 ? CMD_OK : args_failed(args, status);
+    return status >= 0 ? CMD_OK : failed_in_file(args, status);
+}
+
+void plan_leave_scales(const args_t *args)
+{
+    if (args->cost_keys.stage_scale != NULL)
+        fprintf(stderr, "dualpipe %s: %s: the scales of %d stages are left out: schedules cut the model differently\n",
+                args->command->name, args->costs_file, args->cost_keys.nscales);
 }
 
 void plan_clear(plan_t *plan)

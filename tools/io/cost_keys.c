@@ -115,7 +115,7 @@ static dp_status_t locate(dp_status_t status, const char *path, long number)
 
 dp_status_t cost_keys_read(const char *path, cost_keys_t *keys)
 {
-    FILE *file = fopen(path, "r");
+    FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "r");
     char *line = NULL;
     size_t room = 0;
     long number = 0;
@@ -135,7 +135,8 @@ dp_status_t cost_keys_read(const char *path, cost_keys_t *keys)
     if (status == DP_OK && !feof(file))
         status = dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
     free(line);
-    (void)fclose(file);
+    if (file != stdin)
+        (void)fclose(file);
     return status;
 }
 

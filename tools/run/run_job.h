@@ -2,8 +2,12 @@
  * SPDX-License-Identifier: MIT
  * run_job.h: the parts of `dualpipe run`.
  *
- * Two processes look after the ranks, so that killing either one leaves nothing behind: the one the user started waits
- * and passes signals on (cmd_run.c); its child, the keeper, starts the ranks and watches them (run_job.c). */
+ * Two processes look after the ranks of a host, so that killing either one leaves nothing behind: the one that was
+ * started waits and passes signals on (cmd_run.c); its child, the keeper, starts the ranks and watches them (run_job.c).
+ *
+ * Over several hosts, the keeper (run_hosts.c) starts a command for each that reaches it (ssh), and has it run `dualpipe run
+ * --agent`, whose keeper (run_agent.c) does there what it is told, over the command's standard input. What the ranks print
+ * comes back by its standard output, news of them by its standard error. When the connection ends, so do the ranks. */
 #ifndef DP_TOOLS_RUN_JOB_H
 #define DP_TOOLS_RUN_JOB_H
 
@@ -15,6 +19,16 @@ typedef struct run_options {
     bool prefix;
     double grace_seconds;
     char **program; /* argv of every rank */
+    bool agent;     /* we are one; nothing else matters */
+    /* the rest is for several hosts */
+    char **hosts; /* [host_count] names; NULL: this one */
+    int host_count, ranks_per_host;
+    const char *rsh;           /* what reaches a host, for the shell: "ssh -o BatchMode=yes" */
+    const char *dualpipe_path; /* of the command there */
+    const char *address;       /* of the first host, for the others; NULL: found out */
+    const char *wdir;          /* where the ranks start; NULL: as here */
+    const char **exported;     /* [export_count] NAME or NAME=VALUE */
+    int export_count;
 } run_options_t;
 
 /* The signals that are passed on to the ranks. */
@@ -24,11 +38,27 @@ extern const int run_signal_count;
 /* ---- run_job.c ---- */
 /* The keeper: runs the job and returns the exit code. life_fd: end-of-file when the parent has died. */
 int run_job(const run_options_t *options, int life_fd);
+/* The signals above and SIGCHLD, which are blocked; -1: it was said why. */
+int run_signal_fd(void);
+/* What the ranks have printed last may still be on its way to someone who reads slowly: waits for that, a signal, or
+ * the death of the parent. */
+void run_await_relay(int done_fd, int signal_fd, int life_fd);
+
+/* ---- run_hosts.c, run_agent.c: the same over several hosts ---- */
+int run_hosts(const run_options_t *options, int life_fd);
+int run_agent(int life_fd);
 
 /* ---- run_relay.c: copies what the ranks print, line by line ---- */
 typedef struct run_relay run_relay_t;
-/* NULL: no memory. */
-run_relay_t *run_relay_new(int ranks);
+typedef enum run_relay_kind {
+    RUN_RELAY_PREFIX, /* "[rank] " in front of each line */
+    RUN_RELAY_TAG,    /* all to standard output, each line with a byte in front that says where it belongs */
+    RUN_RELAY_UNTAG   /* lines of RUN_RELAY_TAG go where they belong, and others are nobody's */
+} run_relay_kind_t;
+/* For as many streams. NULL: no memory. */
+run_relay_t *run_relay_new(int streams, run_relay_kind_t kind);
+/* What the tagged lines have behind the tag: "[rank] ", or nothing. */
+void run_relay_bare(run_relay_t *relay);
 /* What comes from fd goes to the descriptor `to`. Takes fd over. */
 void run_relay_add(run_relay_t *relay, int rank, int fd, int to);
 /* Starts its thread; done_fd gets end-of-file when everything was copied. false: no thread. */
@@ -41,7 +71,8 @@ void run_kill_descendants(void);
 
 /* ---- run_text.c ---- */
 int64_t run_now_ns(void);
-/* One line to standard error, in one piece. */
+/* One line to standard error, in one piece, with "dualpipe run: " in front, or what it was told to put there. */
+void run_say_as(const char *text);
 void run_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

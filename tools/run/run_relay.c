@@ -15,7 +15,10 @@
 #include <unistd.h>
 
 #define READ_BYTES   65536
-#define LONGEST_LINE (1u << 20) /* longer ones are cut in pieces */
+#define LONGEST_LINE (1u << 20)        /* longer ones are cut in pieces */
+#define TAG_ROOM     (READ_BYTES + 64) /* a piece, with its tag and rank, is in one piece again elsewhere */
+#define TAG_OUT      '\1'
+#define TAG_ERR      '\2'
 
 typedef struct stream {
     int fd, to, rank;
@@ -25,6 +28,8 @@ typedef struct stream {
 } stream_t;
 
 struct run_relay {
+    run_relay_kind_t kind;
+    bool bare; /* no rank in front */
     int count, room, open;
     int done_fd; /* closed at the end */
     stream_t *streams;
@@ -33,13 +38,14 @@ struct run_relay {
     size_t out_used, out_room;
 };
 
-run_relay_t *run_relay_new(int ranks)
+run_relay_t *run_relay_new(int streams, run_relay_kind_t kind)
 {
     run_relay_t *relay = calloc(1, sizeof(*relay));
 
     if (relay == NULL)
         return NULL;
-    relay->room = 2 * ranks;
+    relay->kind = kind;
+    relay->room = streams;
     relay->streams = calloc((size_t)relay->room, sizeof(relay->streams[0]));
     relay->polls = calloc((size_t)relay->room, sizeof(relay->polls[0]));
     if (relay->streams != NULL && relay->polls != NULL)
@@ -48,6 +54,11 @@ run_relay_t *run_relay_new(int ranks)
     free(relay->polls);
     free(relay);
     return NULL;
+}
+
+void run_relay_bare(run_relay_t *relay)
+{
+    relay->bare = true;
 }
 
 void run_relay_add(run_relay_t *relay, int rank, int fd, int to)
@@ -84,19 +95,20 @@ static bool grow(char **data, size_t *room, size_t wanted)
 static void lose_output(run_relay_t *relay, int to)
 {
     for (int i = 0; i < relay->count; i++)
-        if (relay->streams[i].to == to)
+        if (relay->streams[i].to == to || relay->kind == RUN_RELAY_TAG)
             close_stream(relay, &relay->streams[i]);
 }
 
 static void flush_out(run_relay_t *relay, int to)
 {
     size_t done = 0;
+    int fd = relay->kind == RUN_RELAY_TAG ? STDOUT_FILENO : to;
 
     while (done < relay->out_used) {
-        ssize_t n = write(to, relay->out + done, relay->out_used - done);
+        ssize_t n = write(fd, relay->out + done, relay->out_used - done);
 
         if (n < 0 && errno == EAGAIN) /* somebody has made our output non-blocking */
-            (void)poll(&(struct pollfd){.fd = to, .events = POLLOUT}, 1, 1000);
+            (void)poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, 1000);
         else if (n < 0 && errno != EINTR) {
             lose_output(relay, to);
             break;
@@ -106,23 +118,52 @@ static void flush_out(run_relay_t *relay, int to)
     relay->out_used = 0;
 }
 
-static void put_line(run_relay_t *relay, const stream_t *stream, const char *first, size_t first_bytes,
-                     const char *second, size_t second_bytes)
+/* Nothing where no memory is left. */
+static void put(run_relay_t *relay, const char *bytes, size_t count)
 {
-    char prefix[24];
-    size_t n = (size_t)snprintf(prefix, sizeof(prefix), "[%d] ", stream->rank);
-
-    if (!grow(&relay->out, &relay->out_room, relay->out_used + n + first_bytes + second_bytes + 1))
+    if (count == 0 || !grow(&relay->out, &relay->out_room, relay->out_used + count))
         return;
-    memcpy(relay->out + relay->out_used, prefix, n);
-    relay->out_used += n;
-    if (first_bytes > 0)
-        memcpy(relay->out + relay->out_used, first, first_bytes);
-    relay->out_used += first_bytes;
-    if (second_bytes > 0)
-        memcpy(relay->out + relay->out_used, second, second_bytes);
-    relay->out_used += second_bytes;
-    relay->out[relay->out_used++] = '\n';
+    memcpy(relay->out + relay->out_used, bytes, count);
+    relay->out_used += count;
+}
+
+/* A line of another host goes where its tag says. What else came that way, say from a start-up file of a shell there, is
+ * no rank's. */
+static bool take_tag(run_relay_t *relay, stream_t *stream, char tag)
+{
+    int to = tag == TAG_OUT ? STDOUT_FILENO : STDERR_FILENO;
+
+    if (to != stream->to)
+        flush_out(relay, stream->to);
+    stream->to = to;
+    return tag == TAG_OUT || tag == TAG_ERR;
+}
+
+static void put_line(run_relay_t *relay, stream_t *stream, const char *first, size_t first_bytes, const char *second,
+                     size_t second_bytes)
+{
+    const char tag = stream->to == STDOUT_FILENO ? TAG_OUT : TAG_ERR;
+    char prefix[24] = "";
+
+    if (relay->kind == RUN_RELAY_TAG)
+        put(relay, &tag, 1);
+    if (relay->kind != RUN_RELAY_UNTAG && !relay->bare)
+        snprintf(prefix, sizeof(prefix), "[%d] ", stream->rank);
+    put(relay, prefix, strlen(prefix));
+    if (relay->kind == RUN_RELAY_UNTAG && first_bytes > 0) {
+        bool tagged = take_tag(relay, stream, first[0]);
+
+        first += tagged;
+        first_bytes -= tagged;
+    } else if (relay->kind == RUN_RELAY_UNTAG && second_bytes > 0) {
+        bool tagged = take_tag(relay, stream, second[0]);
+
+        second += tagged;
+        second_bytes -= tagged;
+    }
+    put(relay, first, first_bytes);
+    put(relay, second, second_bytes);
+    put(relay, "\n", 1);
 }
 
 /* A lone carriage return ends a line too: progress meters would never be seen otherwise. */
@@ -135,7 +176,9 @@ static const char *find_end(const char *at, const char *end)
 
 static void keep_rest(run_relay_t *relay, stream_t *stream, const char *at, size_t bytes)
 {
-    if (stream->used + bytes > LONGEST_LINE || !grow(&stream->line, &stream->room, stream->used + bytes)) {
+    size_t most = LONGEST_LINE + (relay->kind == RUN_RELAY_UNTAG ? TAG_ROOM : 0);
+
+    if (stream->used + bytes > most || !grow(&stream->line, &stream->room, stream->used + bytes)) {
         put_line(relay, stream, stream->line, stream->used, at, bytes);
         stream->used = 0;
         return;

@@ -16,10 +16,17 @@ int64_t run_now_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+static const char *before = "dualpipe run: ";
+
+void run_say_as(const char *text)
+{
+    before = text;
+}
+
 void run_say(const char *fmt, ...)
 {
     char text[512];
-    int used = snprintf(text, sizeof(text), "dualpipe run: "), more;
+    int used = snprintf(text, sizeof(text), "%s", before), more;
     va_list args;
 
     va_start(args, fmt);

@@ -218,6 +218,23 @@ static void put_groups(FILE *to, const trace_t *trace, const overlap_rank_t *ran
         fprintf(to, "  and %zu more; --format json has all\n", rank->ngroups - MOST_GROUPS);
 }
 
+/* The end is what a terminal shows. */
+static void put_summary(FILE *to, const overlap_t *overlap)
+{
+    fputs("\nsummary                       span   compute  communication    hidden      exposed     idle\n", to);
+    for (size_t r = 0; r < overlap->nranks; r++) {
+        const overlap_rank_t *rank = &overlap->ranks[r];
+        int64_t span = rank->end - rank->start;
+        char whole[32], comm[32], open[32], label[24];
+
+        fit(rank->rank->label, sizeof(label) - 4, label, sizeof(label));
+        fprintf(to, "%-20s %12s %7.2f %% %14s %7.2f %% %12s %6.2f %%\n", label, trace_microseconds(span, whole),
+                trace_percent(rank->compute, span), trace_microseconds(rank->comm, comm),
+                trace_percent(rank->hidden, rank->comm), trace_microseconds(rank->comm - rank->hidden, open),
+                trace_percent(rank->idle, span));
+    }
+}
+
 dp_status_t trace_print_text(const overlap_t *overlap, const char *path, output_t *output)
 {
     const trace_t *trace = overlap->trace;
@@ -232,6 +249,7 @@ dp_status_t trace_print_text(const overlap_t *overlap, const char *path, output_
         put_sms(to, trace, &overlap->ranks[r]);
         put_groups(to, trace, &overlap->ranks[r]);
     }
+    put_summary(to, overlap);
     return DP_OK;
 }
 

@@ -382,6 +382,9 @@ static void an_aborted_job_ends_the_pass(conform_t *t)
     EXPECT_OK(t, conform_pass_call(&p, 0));
     conform_abort(t, DP_ERR_PEER, "a peer is gone");
     EXPECT_STATUS(t, lab.vt->synchronize(lab.lanes[0], -1), DP_ERR_PEER, "%s", "a pass of a job that is over");
+    EXPECT(t, conform_pass_close(&p) && conform_block_close(&b),
+           "the pass that was ended has written beside its memory");
+    conform_lab_close(&lab);
 }
 
 /* ---- BLAS ---- */

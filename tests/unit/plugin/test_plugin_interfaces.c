@@ -268,6 +268,7 @@ START_TEST(tables_are_short_or_long)
         ck_assert_int_eq(dp_plugin_interface(&plugin, cases[i].id, sizeof(uint32_t), &found), DP_ERR_PLUGIN);
         snprintf(number, sizeof(number), "%zu are needed", cases[i].least);
         ck_assert_ptr_nonnull(strstr(dp_last_error(), number));
+        free(t);
     }
     /* a plugin of a later minor: what we do not know is left out of the copy */
     t = whole_comm(DP_COMM_CAP_ONE_SIDED);

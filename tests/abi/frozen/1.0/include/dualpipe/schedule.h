@@ -65,6 +65,9 @@ typedef struct dp_schedule {
     int32_t forward_only; /* 1: no backward anywhere */
     int64_t *first;       /* [ranks + 1]: rank r's operations are ops[first[r]] ... ops[first[r + 1] - 1] */
     dp_op_t *ops;
+    /* [operations] of a schedule that was read from CSV: the cell of its row, from 1, that each stood in; messages name
+       operations by it. NULL for all others */
+    int32_t *cells;
 } dp_schedule_t;
 
 /** Place of a chunk on its path. Frozen: never grows; `reserved` is zero. */
@@ -152,12 +155,26 @@ DP_API dp_status_t dp_schedule_read_tsv(const char *name, const char *text, size
  * path; the second direction's micro-batches follow the first's (micro-batch i of path 1 is number M/2 + i), and its
  * stages are those of the first, so that every stage stands on two ranks.
  * Writing: rank -1 for all ranks, else the row of one alone (reading needs them all).
- * Reading finds out ranks, micro-batches and placement from the cells; cells of transfers and parameter shards (SEND_F,
- * UNSHARD, ...) and empty cells are skipped. Messages name row and cell: "FILE:2: cell 5 ...". Errors as for TSV.
+ * Reading finds out ranks, micro-batches and placement from the cells. Cells of parameters (UNSHARD, RESHARD, REDUCE_GRAD,
+ * WAIT_REDUCE_GRAD) and empty cells are skipped, and so are those of transfers (SEND_F, RECV_F, SEND_B, RECV_B, WAIT_SEND_F,
+ * WAIT_SEND_B): who wants to know whether these are right asks dp_schedule_check_csv_transfers(). Messages name row and
+ * cell: "FILE:2: cell 5 ...". Errors as for TSV.
  * Source: pytorch, torch/distributed/pipelining/schedules.py. [any]
  */
 DP_API dp_status_t dp_schedule_write_csv(const dp_schedule_t *schedule, int32_t rank, dp_write_fn write, void *user);
 DP_API dp_status_t dp_schedule_read_csv(const char *name, const char *text, size_t bytes, dp_schedule_t **schedule_out);
+
+/**
+ * Checks the cells of transfers in the text that `schedule` was read from: each is there once, with its other end, between
+ * stages of different ranks; nothing is sent before it is computed or used before it was received; messages from one rank
+ * to another are received in the order they are sent; and no rank waits in a circle. A transfer runs beside what follows
+ * its cell; F, B and I wait for their RECV, WAIT_SEND for its SEND. matched: 0: a send ends by itself (one-sided, or
+ * buffered), 1: transfers between two ranks meet one after the other, as those of NCCL do; both rows must then list all
+ * of them in one order. *count_out: transfers in the file, 0 when it has none or the check fails. DP_ERR_REJECTED: names row and
+ * cell. DP_ERR_INVALID: not the text of that schedule. [any]
+ */
+DP_API dp_status_t dp_schedule_check_csv_transfers(const dp_schedule_t *schedule, const char *name, const char *text,
+                                                   size_t bytes, int matched, int64_t *count_out);
 
 /** "F", "B", "I", "W", "FB"; "?" for other values. Static. [any] */
 DP_API const char *dp_op_kind_name(int kind);

@@ -19,6 +19,19 @@
 extern "C" {
 #endif
 
+/** Where ranks live, and what lies between them. Times and sizes in the units of the costs that it goes with. */
+typedef struct dp_topology {
+    uint32_t struct_size;
+    int32_t ranks;          /* of the schedule */
+    const int32_t *host_of; /* [ranks] each rank's host, any numbers; NULL: all on one. Borrowed during a call */
+    /* latency of a transfer, and bytes per unit of time (0: without limit), within a host and between hosts. Every
+     * ordered pair of ranks has that of its own: where several pairs cross at once and share a card, give each its part
+     */
+    double near_hop, near_bandwidth;
+    double far_hop, far_bandwidth;
+} dp_topology_t;
+#define DP_TOPOLOGY_MIN DP_SIZE_TO(dp_topology_t, far_bandwidth)
+
 /** Costs, in any one unit of time, for the work of one device on one micro-batch: with C chunks on a rank that share
  *  the model (V, loop), a chunk costs 1/C of these. Bidirectional ranks hold full-size stages: a chunk costs the whole.
  *  A pair of stages with different scales costs fb times the mean of the scales, weighted by f and b.
@@ -35,8 +48,10 @@ typedef struct dp_costs {
     const double *stage_scale; /* [stages of a path] factor per stage; NULL: 1 everywhere */
     double bytes;              /* size of one message */
     double bandwidth;          /* bytes per unit of time from one rank to another; 0: without limit */
+    /* NULL, or what hop and bandwidth are instead, by where the two ranks live. Borrowed during a call */
+    const dp_topology_t *topology;
 } dp_costs_t;
-#define DP_COSTS_MIN DP_SIZE_TO(dp_costs_t, bandwidth)
+#define DP_COSTS_MIN DP_SIZE_TO(dp_costs_t, topology)
 
 /** What a full backward and an overlapped pair cost. [any] */
 static inline double dp_costs_backward(const dp_costs_t *costs)
@@ -134,13 +149,34 @@ typedef struct dp_simulation {
  *   - gradient sums (REDUCE) take no time.
  * With a timeline: an FB is two spans, F then B, of the pair's time in proportion to f and b; every message is a SEND
  * span from leaving to arriving and a RECV span while its consumer waited. Free what the result holds with
- * dp_simulation_clear(). DP_ERR_INVALID: costs that are negative (but b and fb) or not finite, a program with ids out of
- * bounds. DP_ERR_REJECTED: the program cannot finish; the message names an operation that never starts.
+ * dp_simulation_clear(). DP_ERR_INVALID: costs that are negative (but b and fb) or not finite, a topology of another number
+ * of ranks, a program with ids out of bounds. DP_ERR_REJECTED: the program cannot finish; the message names an operation that never starts.
  * [any]
  */
 DP_API dp_status_t dp_simulate(const dp_program_t *program, const dp_costs_t *costs, int with_timeline,
                                dp_simulation_t *result);
 DP_API void dp_simulation_clear(dp_simulation_t *result);
+
+/** A model whose layers do not all cost the same, and how it is to run. */
+typedef struct dp_partition_request {
+    uint32_t struct_size;
+    int32_t layers; /* of the model, embedding, head and loss included: what may be cut apart is a layer */
+    /* [layers] what each takes beside the others, in any unit, above 0: of a forward and backward together */
+    const double *layer_costs;
+    const dp_program_t *program; /* says how many stages there are, and in which order they run */
+    const dp_costs_t *costs;     /* of a device if all stages cost the same; stage_scale is not looked at */
+} dp_partition_request_t;
+#define DP_PARTITION_REQUEST_MIN DP_SIZE_TO(dp_partition_request_t, costs)
+
+/**
+ * Layers onto the stages of a path: stage s holds layers first_out[s] to first_out[s + 1] - 1, at least one
+ * (first_out[stages + 1], see dp_schedule_stages()), such that the simulated step is short. It begins with the cut whose
+ * dearest stage is the cheapest and with equal numbers of layers, moves one or two cuts by a layer or two while that
+ * shortens the step, and takes the better end: never worse than either beginning, and not always the best there is. Same request, same result. step_out: the step time, as
+ * dp_simulate() gives it with stage_scale = cost of the stage / mean cost of a stage; may be NULL. DP_ERR_INVALID: fewer
+ * layers than stages, a cost that is not above 0; and as dp_simulate(). [any]
+ */
+DP_API dp_status_t dp_partition(const dp_partition_request_t *request, int32_t *first_out, double *step_out);
 
 #ifdef __cplusplus
 }

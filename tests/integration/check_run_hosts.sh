@@ -1,0 +1,329 @@
+#!/bin/sh
+# SPDX-FileCopyrightText: The libdualpipe authors
+# SPDX-License-Identifier: MIT
+# check_run_hosts.sh: what `dualpipe run --hosts` promises: ranks are placed, told and heard on all hosts, signals and ends reach all,
+# and nothing is left. The hosts are this one under several names, reached by a shell, and by ssh where there is an sshd to start.
+set -u
+
+dualpipe=$DP_TEST_BUILDDIR/dualpipe
+rank=$DP_TEST_BUILDDIR/tests/fault/run_rank
+scale=${DUALPIPE_TIMEOUT_SCALE:-1}
+work=$(mktemp -d)
+sshd=
+trap '[ -z "$sshd" ] || kill "$sshd"; rm -rf "$work"' EXIT
+failures=0
+
+complain() {
+    echo "$case: $*"
+    sed 's/^/    out: /' "$work/out" | cut -c 1-200 | head -20
+    sed 's/^/    err: /' "$work/err" | cut -c 1-200 | head -20
+    failures=$((failures + 1))
+}
+require() { # FILE PATTERN
+    grep -q -e "$2" "$work/$1" || complain "\"$2\" is not in $1"
+}
+lines() { # FILE COUNT PATTERN
+    found=$(grep -c -e "$3" "$work/$1")
+    [ "$found" -eq "$2" ] || complain "\"$3\" is $found times in $1, $2 were due"
+}
+now_ms() {
+    echo $(($(date +%s%N) / 1000000))
+}
+# Every process of a case has this variable in its environment, whatever it has become.
+survivors() {
+    for environ in /proc/[0-9]*/environ; do
+        if { tr '\0' '\n' <"$environ" | grep -q -x "DP_TEST_CASE=$mark"; } 2>/dev/null; then
+            state=$(sed -n 's/^State:[[:space:]]*\(.\).*/\1/p' "${environ%/environ}/status" 2>/dev/null) || state=
+            [ "$state" = Z ] || [ -z "$state" ] || basename "${environ%/environ}"
+        fi
+    done
+}
+begin() { # NAME OPTIONS AND PROGRAM...
+    case=$1
+    mark=$$.$case
+    shift
+    : >"$work/out"
+    : >"$work/err"
+    DP_TEST_CASE=$mark "$dualpipe" run --rsh "$rsh" -x DP_TEST_CASE "$@" >"$work/out" 2>"$work/err" </dev/null &
+    job=$!
+}
+await_lines() { # COUNT PATTERN
+    tries=$((200 * scale))
+    while [ "$(grep -c "$2" "$work/out")" -lt "$1" ]; do
+        tries=$((tries - 1))
+        if [ "$tries" -eq 0 ]; then
+            complain "\"$2\" did not appear $1 times"
+            return
+        fi
+        sleep 0.05
+    done
+}
+expect_end() { # STATUS MILLISECONDS
+    start=$(now_ms)
+    ended=0
+    wait "$job" 2>/dev/null || ended=$?
+    took=$(($(now_ms) - start))
+    [ "$1" = any ] || [ "$ended" -eq "$1" ] || complain "status $ended, $1 was due"
+    [ "$took" -le $(($2 * scale)) ] || complain "took $took ms, $2 are allowed"
+    expect_nothing_left 500
+}
+expect_nothing_left() { # MILLISECONDS
+    end=$(($(now_ms) + $1 * scale))
+    left=$(survivors)
+    while [ -n "$left" ] && [ "$(now_ms)" -lt "$end" ]; do
+        sleep 0.05
+        left=$(survivors)
+    done
+    if [ -n "$left" ]; then
+        complain "still there:" $left
+        kill -9 $left 2>/dev/null
+    fi
+}
+child_of() { # PID: its first child
+    sed -n 's/^\([0-9]*\) .*/\1/p' "/proc/$1/task/$1/children"
+}
+# The agent's processes are those of the case that were started so; its keeper is the one whose parent is one as well.
+agents() {
+    for pid in $(survivors); do
+        [ "$(tr '\0' ' ' <"/proc/$pid/cmdline" | sed 's/.*\(run --agent\).*/\1/')" != "run --agent" ] || echo "$pid"
+    done
+}
+
+# What reaches a host: drops its name and runs the line here.
+cat >"$work/here" <<'END'
+#!/bin/sh
+shift
+exec sh -c "$*"
+END
+# The same through a pipe each way, which can be stopped like a network: its process numbers are in a file.
+cat >"$work/piped" <<END
+#!/bin/sh
+name=\$1
+shift
+mkfifo "$work/err.\$name"
+cat "$work/err.\$name" >&2 &
+echo \$! >>"$work/pipes.\$name"
+sh -c 'echo \$\$ >>"\$0"; exec cat' "$work/pipes.\$name" | sh -c "\$*" 2>"$work/err.\$name" |
+    sh -c 'echo \$\$ >>"\$0"; exec cat' "$work/pipes.\$name"
+END
+chmod +x "$work/here" "$work/piped"
+rsh=$work/here
+
+# ---- wrong usage ----
+refused() { # PATTERN OPTIONS...
+    case="run $*"
+    pattern=$1
+    shift
+    status=0
+    timeout 20 "$dualpipe" run "$@" >"$work/out" 2>"$work/err" </dev/null || status=$?
+    [ "$status" -eq 2 ] || complain "status $status, 2 was due"
+    require err "$pattern"
+}
+refused 'ranks-per-host N is missing' --hosts a,b true
+refused 'names divided by commas' --hosts a,,b -n 2 true
+refused 'names divided by commas' --hosts a,a -n 2 true
+refused 'names divided by commas' --hosts a,-oProxyCommand=x -n 2 true
+refused 'do not agree' --hosts a,b -n 3 true
+refused 'do not agree' --hosts a,b -n 4 --ranks-per-host 4 true
+refused 'a number from 1 to 4096' --hosts a,b --ranks-per-host 0 true
+refused 'hosts A,B is missing' -n 2 --wdir / true
+refused 'NAME or NAME=VALUE' --hosts a -n 1 -x =x true
+refused 'the program is missing' --hosts a -n 1
+
+# ---- what every way of reaching a host has to do ----
+try_all() { # HOSTS NAME
+    hosts=$1
+    way=$2
+    NOT_TOLD=x TOLD="two words, 100% \"quoted\"" DUALPIPE_TIMEOUT_SCALE=$scale
+    export NOT_TOLD TOLD DUALPIPE_TIMEOUT_SCALE
+    begin "$way.place" --hosts "$hosts" --ranks-per-host 2 -x TOLD -x MORE=a=b -- sh -c \
+        'echo "$RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $TOLD $MORE $PWD $*"; echo "err $RANK" >&2; cat' x 'a  b' '$HOME' "line
+feed"
+    expect_end 0 10000
+    for r in 0 1 2 3; do
+        lines out 1 "^\[$r\] $r 4 $((r % 2)) 2 two words, 100% \"quoted\" a=b $PWD a  b \$HOME line\$"
+        lines err 1 "^\[$r\] err $r\$"
+    done
+    [ ! -s "$work/err" ] || [ "$(grep -c -v '^\[[0-3]\] err' "$work/err")" -eq 0 ] || complain "something on standard error"
+    begin "$way.wdir" --hosts "$hosts" -n 2 --wdir / --no-prefix -- pwd
+    expect_end 0 10000
+    lines out 2 '^/$'
+
+    begin "$way.work" --hosts "$hosts" --ranks-per-host 2 -- "$rank" work
+    expect_end 0 10000
+    lines out 4 'sum 6$'
+    begin "$way.long" --hosts "$hosts" -n 2 -- sh -c 'head -c 3000000 /dev/zero | tr "\0" "$RANK"; echo; echo "end $RANK"'
+    expect_end 0 20000
+    lines out 2 '\] end [01]$'
+    [ "$(tr -cd 0 <"$work/out" | wc -c)" -ge 3000000 ] || complain "long lines were cut short"
+
+    begin "$way.die" --hosts "$hosts" --ranks-per-host 2 -- "$rank" die 3
+    expect_end 137 6000
+    require err '^dualpipe run: rank 3 (pid [0-9]* on b) was ended by signal 9'
+    lines err 1 'dualpipe run:'
+    for r in 0 1 2; do
+        require out "^\[$r\] rank 3 (pid [0-9]* on .*) died in step 3: W of stage 2"
+    done
+    begin "$way.exit" --hosts "$hosts" --ranks-per-host 2 -- "$rank" exit 0
+    expect_end 3 6000
+    require err '^dualpipe run: rank 0 (pid [0-9]* on a) exited with status 3'
+    begin "$way.stubborn" --hosts "$hosts" -n 2 --grace 0.3 -- sh -c 'test "$RANK" = 1 && exit 7; trap "" TERM; sleep 1000 & wait; sleep 1000'
+    expect_end 7 5000
+    require err '1 rank did not end in time: killed'
+
+    begin "$way.signal" --hosts "$hosts" --ranks-per-host 2 -- "$rank" wait
+    await_lines 4 ready
+    kill -s INT "$job"
+    expect_end 10 5000
+    require err 'Interrupt: passed on to the ranks'
+    require out 'interrupted: rank [0-3] (pid'
+
+    # whatever is killed on the way, with grandchildren that try to get away
+    litter='sleep 1000 & setsid sleep 1000 & setsid sh -c "sleep 1000 & sleep 1000" & echo ready; '
+    begin "$way.front" --hosts "$hosts" -n 2 -- sh -c "$litter exec \"\$0\" wait" "$rank"
+    await_lines 4 ready
+    kill -s KILL "$job"
+    expect_nothing_left 4000
+    wait "$job" 2>/dev/null
+    begin "$way.keeper" --hosts "$hosts" -n 2 -- sh -c "$litter exec \"\$0\" wait" "$rank"
+    await_lines 4 ready
+    kill -s KILL "$(child_of "$job")"
+    expect_end 137 4000
+    begin "$way.agent" --hosts "$hosts" -n 2 --grace 1 -- sh -c "$litter exec \"\$0\" wait" "$rank"
+    await_lines 4 ready
+    for agent in $(agents); do
+        kill -s KILL "$agent" 2>/dev/null
+    done
+    expect_end 1 6000
+    require err '^dualpipe run: host [ab] with ranks [01] to [01] is lost: '
+    begin "$way.rsh" --hosts "$hosts" -n 2 --grace 1 -- sh -c "$litter exec \"\$0\" wait" "$rank"
+    await_lines 4 ready
+    kill -s KILL "$(child_of "$(child_of "$job")")"
+    expect_end 1 6000
+    require err '^dualpipe run: host [ab] with ranks [01] to [01] is lost: .* was ended by signal 9'
+    begin "$way.litter" --hosts "$hosts" -n 2 -- sh -c "$litter exit 0"
+    expect_end 0 6000
+    # nobody reads
+    case=$way.head
+    mark=$$.$case
+    DP_TEST_CASE=$mark timeout 20 "$dualpipe" run --rsh "$rsh" -x DP_TEST_CASE --hosts "$hosts" -n 2 -- \
+        sh -c 'while :; do echo y; done' 2>"$work/err" | head -n 2 >"$work/out"
+    lines out 2 '\] y$'
+    expect_nothing_left 4000
+}
+try_all a,b here
+
+# ---- the secret is in no command line and no environment ----
+begin secret --hosts a,b -n 2 -- sh -c 'od -An -v -tx1 <"/proc/self/fd/$DUALPIPE_SECRET_FD" | tr -d " \n"; echo " secret"; exec sleep 1000'
+await_lines 2 secret
+secrets=$(sed -n 's/^\[[01]\] \([0-9a-f]*\) secret$/\1/p' "$work/out" | sort -u)
+[ "${#secrets}" -eq 64 ] || complain "two ranks have other secrets, or none of 32 bytes: $secrets"
+for pid in $(survivors); do
+    for file in cmdline environ; do
+        ! od -An -v -tx1 <"/proc/$pid/$file" | tr -d ' \n' | grep -q -e "$secrets" -e "$(printf '%s' "$secrets" | od -An -v -tx1 | tr -d ' \n')" ||
+            complain "the secret is in $file of process $pid"
+    done
+done
+kill -s TERM "$job"
+expect_end 143 5000
+
+# ---- what cannot be started ----
+begin nothing --hosts a,b -n 2 -- /no/such/program
+expect_end 127 5000
+require err 'cannot start "/no/such/program" on [ab]: No such file'
+begin folder --hosts a,b -n 2 --wdir /no/such/folder -- true
+expect_end 1 5000
+require err 'dualpipe run: [ab]: there is no folder /no/such/folder: No such file'
+begin address --hosts a,b -n 2 --address 192.0.2.250 -- true
+expect_end 1 5000
+require err 'dualpipe run: a: no socket at 192.0.2.250 for the ranks to meet at: '
+begin path --hosts a,b -n 2 --dualpipe-path "/no/it's not" -- true
+expect_end 1 5000
+require err "dualpipe run: [ab] says: .*/no/it's not"
+require err 'host [ab]: nothing was started: .* ended with status 12[67]'
+rsh=false
+begin unreachable --hosts a,b -n 2 -- true
+expect_end 1 5000
+require err 'host [ab]: nothing was started: "false" ended with status 1'
+# one host is reached, the other is not: nothing starts anywhere
+rsh='case $1 in b) exit 255 ;; esac; exec '$work/here
+begin half --hosts a,b -n 2 -- sh -c 'echo started; sleep 1000'
+expect_end 1 5000
+require err 'host b: nothing was started: '
+lines out 0 started
+# a shell's start-up file talks
+rsh="echo welcome; echo hint >&2; $work/here"
+begin talk --hosts a,b -n 2 -- sh -c 'echo line'
+expect_end 0 5000
+lines out 2 '^\[[01]\] line$'
+lines out 0 welcome
+lines err 2 'says: hint'
+
+# ---- a connection that is cut without a word: both sides notice, and nothing is left on either ----
+rsh=$work/piped
+begin cut --hosts a,b -n 2 --grace 1 -- "$rank" wait
+await_lines 2 ready
+kill -s STOP $(cat "$work/pipes.b")
+start=$(now_ms)
+ended=0
+wait "$job" || ended=$?
+[ "$ended" -eq 1 ] || complain "status $ended, 1 was due"
+require err '^dualpipe run: host b with ranks 1 to 1 is lost: it has been silent for 15 s'
+[ $(($(now_ms) - start)) -le $((22000 * scale)) ] || complain "it took $(($(now_ms) - start)) ms to notice"
+for r in 1 2 3 4 5 6 7 8 9 10; do
+    [ -n "$(agents)" ] || break
+    sleep 0.5
+done
+[ -z "$(agents)" ] || complain "the agent is left: $(agents)"
+kill -s KILL $(cat "$work"/pipes.*) 2>/dev/null
+expect_nothing_left 2000
+
+# ---- ssh itself ----
+server=$(command -v sshd || ls /usr/sbin/sshd 2>/dev/null)
+if [ -z "$server" ] || ! command -v ssh >/dev/null 2>&1 || ! command -v ssh-keygen >/dev/null 2>&1; then
+    echo "ssh is not tried: there is no ssh, ssh-keygen or sshd"
+else
+    [ "$(id -u)" -ne 0 ] || mkdir -p /run/sshd
+    port=$((20000 + $$ % 10000))
+    chmod 700 "$work"
+    ssh-keygen -q -t ed25519 -N '' -f "$work/host_key"
+    ssh-keygen -q -t ed25519 -N '' -f "$work/key"
+    cp "$work/key.pub" "$work/authorized"
+    cat >"$work/sshd_config" <<END
+Port $port
+ListenAddress 127.0.0.1
+HostKey $work/host_key
+PidFile $work/sshd.pid
+AuthorizedKeysFile $work/authorized
+StrictModes no
+UsePAM no
+PermitRootLogin yes
+END
+    "$server" -D -f "$work/sshd_config" 2>"$work/sshd.log" &
+    sshd=$!
+    cat >"$work/ssh_config" <<END
+Host a b
+    HostName 127.0.0.1
+    Port $port
+    IdentityFile $work/key
+    IdentitiesOnly yes
+    StrictHostKeyChecking no
+    UserKnownHostsFile $work/known
+    LogLevel ERROR
+END
+    rsh="ssh -F $work/ssh_config -o BatchMode=yes"
+    case=ssh
+    tries=50
+    until $rsh a true 2>"$work/err" || [ "$tries" -eq 0 ]; do
+        tries=$((tries - 1))
+        sleep 0.1
+    done
+    if [ "$tries" -eq 0 ]; then
+        echo "ssh is not tried: this user cannot log in to an sshd of its own: $(cat "$work/err" "$work/sshd.log" | tr '\n' ' ')"
+    else
+        try_all a,b ssh
+    fi
+fi
+
+echo "$failures failures"
+[ "$failures" -eq 0 ]

@@ -1,0 +1,168 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * cmd_partition.c: dualpipe partition: which layers go onto which stage. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "args.h"
+#include "commands.h"
+#include "plan.h"
+
+static const command_t command = {
+    .name = "partition",
+    .options = ARG_METHOD | ARG_SIZES | ARG_FILE | ARG_COST | ARG_TRANSPORT | ARG_LAYERS,
+    .formats = 0,
+    .help = "usage: dualpipe partition --layers LIST --method NAME --ranks P --microbatches M [OPTIONS]\n"
+            "       dualpipe partition --layers LIST FILE [OPTIONS]\n"
+            "Cuts a model whose layers do not all cost the same into the stages of a schedule, so that the "
+            "simulated step is\n"
+            "short: beginning with the cut whose dearest stage is the cheapest, and with equal numbers of layers, "
+            "cuts are moved\n"
+            "while the step gets shorter.\n\n"
+            "  --layers LIST          what each layer takes beside the others, embedding, head and loss "
+            "included: 0.3,1x61,2.5\n"
+            "                         are 63 layers, 61 of which cost 1\n"
+            "  --method NAME, --ranks P, --microbatches M, --chunks V, --forward-only\n"
+            "                         a built-in schedule, as in `dualpipe schedule`\n"
+            "  --cost LIST, --costs FILE, --no-barrier, --transport T\n"
+            "                         as in `dualpipe simulate`: what a device takes if all stages cost the same\n"
+            "  --help                 show this\n\n"
+            "examples:\n"
+            "  dualpipe partition --layers 0.3,1x61,2.5 --method dualpipe --ranks 8 --microbatches 32\n"
+            "  dualpipe partition --layers 1x24,4 --method zb1p --ranks 4 --microbatches 16 --cost F=1,I=1.2,W=0.8\n\n"
+            "exit status: 0 done, 1 a file could not be read, 2 wrong usage, 20 the schedule is rejected\n",
+};
+
+typedef struct layers {
+    double *costs;
+    int32_t count;
+} layers_t;
+
+enum { LAYERS_MAX = 65536 };
+
+/* 0.3,1x61,2.5 */
+static int read_layers(const args_t *args, layers_t *layers)
+{
+    const char *at = args->layers;
+
+    layers->costs = calloc(LAYERS_MAX, sizeof(*layers->costs));
+    if (layers->costs == NULL)
+        return args_failed(args, dp_fail(DP_ERR_NOMEM, "no memory for a list of layers"));
+    while (*at != 0) {
+        long times = 1;
+        double cost;
+        const char *end = cost_keys_number(at, &cost);
+        char *rest;
+
+        if (end != NULL && *end == 'x') {
+            times = strtol(end + 1, &rest, 10);
+            end = rest != end + 1 ? rest : NULL;
+        }
+        if (end == NULL || (*end != ',' && *end != 0) || (*end == ',' && end[1] == 0) || cost <= 0 || times < 1 ||
+            times > LAYERS_MAX - layers->count)
+            return args_usage(args,
+                              "--layers %s: at \"%s\": a cost above 0, or a cost and how often as in 1x61, is due",
+                              args->layers, at);
+        while (times-- > 0)
+            layers->costs[layers->count++] = cost;
+        at = *end == ',' ? end + 1 : end;
+    }
+    return CMD_OK;
+}
+
+static dp_status_t simulate(const plan_t *plan, const layers_t *layers, const int32_t *first, double *scale,
+                            double *step_out)
+{
+    int32_t stages = dp_schedule_stages(plan->schedule);
+    dp_costs_t costs = plan->args->costs;
+    dp_simulation_t result = {.struct_size = sizeof(result)};
+    double all = 0;
+    dp_status_t status;
+
+    for (int32_t i = 0; i < layers->count; i++)
+        all += layers->costs[i];
+    for (int32_t s = 0; s < stages; s++) {
+        scale[s] = 0;
+        for (int32_t i = first[s]; i < first[s + 1]; i++)
+            scale[s] += layers->costs[i] * stages / all;
+    }
+    costs.stage_scale = scale;
+    status = dp_simulate(plan->program, &costs, 0, &result);
+    *step_out = result.step_time;
+    dp_simulation_clear(&result);
+    return status;
+}
+
+static void say(const int32_t *first, const double *scale, int32_t stages, double step, double even)
+{
+    printf("step       %.6g\n", step);
+    printf("           %.6g when every stage gets the same number of layers, give or take one\n\n", even);
+    printf("stage   layers        cost (mean stage 1)\n");
+    for (int32_t s = 0; s < stages; s++)
+        printf("%5d   %4d to %-4d  %.4g\n", s, first[s], first[s + 1] - 1, scale[s]);
+    printf("\n--stage-scale ");
+    for (int32_t s = 0; s < stages; s++)
+        printf("%s%.6g", s > 0 ? "," : "", scale[s]);
+    printf("\n");
+}
+
+static dp_status_t partition(const plan_t *plan, const layers_t *layers)
+{
+    int32_t stages = dp_schedule_stages(plan->schedule);
+    int32_t *first = calloc(2 * ((size_t)stages + 1), sizeof(*first)), *even = first + stages + 1;
+    double *scale = calloc((size_t)stages, sizeof(*scale)), step = 0, even_step = 0;
+    dp_partition_request_t request = {.struct_size = sizeof(request),
+                                      .layers = layers->count,
+                                      .layer_costs = layers->costs,
+                                      .program = plan->program,
+                                      .costs = &plan->args->costs};
+    dp_status_t status = first != NULL && scale != NULL ? dp_partition(&request, first, &step)
+                                                        : dp_fail(DP_ERR_NOMEM, "no memory for %d stages", stages);
+
+    for (int32_t s = 0; s <= stages && status >= 0; s++)
+        even[s] = (int32_t)((int64_t)layers->count * s / stages);
+    if (status >= 0)
+        status = simulate(plan, layers, even, scale, &even_step);
+    if (status >= 0)
+        status = simulate(plan, layers, first, scale, &step);
+    if (status >= 0)
+        say(first, scale, stages, step, even_step);
+    free(first);
+    free(scale);
+    return status;
+}
+
+static int run(const args_t *args)
+{
+    layers_t layers = {NULL, 0};
+    plan_t plan = {.args = args};
+    int code = CMD_OK;
+
+    if (args->layers == NULL)
+        return args_usage(args, "--layers LIST is due");
+    if (args->scales_given)
+        return args_usage(args, "stage scales are what this command finds: --layers says what layers cost");
+    plan_leave_scales(args);
+    code = read_layers(args, &layers);
+    if (code == CMD_OK)
+        code = plan_program(args, &plan);
+    if (code == CMD_OK) {
+        dp_status_t status = partition(&plan, &layers);
+
+        code = status >= 0 ? CMD_OK : args_failed(args, status);
+    }
+    plan_clear(&plan);
+    free(layers.costs);
+    return code;
+}
+
+int cmd_partition(int argc, char **argv)
+{
+    args_t args;
+    int code;
+
+    if (args_parse(&command, argc, argv, &args, &code))
+        code = run(&args);
+    args_clear(&args);
+    return code;
+}

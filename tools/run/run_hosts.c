@@ -1,0 +1,550 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * run_hosts.c: the keeper of `dualpipe run --hosts`: an agent on every host, reached by a command such as ssh; what each is told,
+ * and what their news mean for the job. */
+#include "run_job.h"
+#include "run_site.h"
+#include "run_talk.h"
+#include "run_verdict.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MOMENT_NS     500000000ll
+#define LAST_WORDS_NS 5000000000ll /* from the order to kill until an agent has done so and says it */
+
+extern char **environ;
+
+typedef struct host {
+    const char *name;
+    pid_t pid;    /* of the command that reaches it, and of its process group */
+    int to, news; /* its standard input, its standard error */
+    int first, running;
+    bool ready, done, flushed, gone; /* done: its ranks are gone; flushed: so is all that they have printed */
+    talk_in_t in;
+    talk_out_t out;
+    int64_t heard_ns;
+    int64_t ended_ns; /* when the command that reaches it was seen to have ended */
+    char how[160];
+    char why[400]; /* it was lost */
+} host_t;
+
+typedef struct work {
+    const run_options_t *options;
+    run_site_t site; /* name, secret and address of the job */
+    run_verdict_t verdict;
+    host_t *hosts;
+    struct pollfd *polls; /* [host_count + 2] */
+    run_relay_t *relay;
+    sigset_t old_mask;
+    bool started, failed; /* failed: nothing will be started */
+    int64_t spoke_ns, killed_ns;
+    int signal_fd, life_fd, done_fd;
+} work_t;
+
+/* ---- reaching a host ---- */
+
+static void write_command(const char *path, char *text, size_t bytes)
+{
+    size_t used = (size_t)snprintf(text, bytes, "exec '");
+
+    for (; *path != '\0' && used + 32 < bytes; path++)
+        used += (size_t)snprintf(text + used, bytes - used, *path == '\'' ? "'\\''" : "%c", *path);
+    snprintf(text + used, bytes - used, "' run --agent");
+}
+
+/* In the child. */
+static void become_rsh(const work_t *w, const host_t *host, int in, int out, int err, pid_t keeper)
+{
+    char script[4096], command[4200];
+    char *const argv[] = {"sh", "-c", script, "rsh", (char *)host->name, command, NULL};
+
+    snprintf(script, sizeof(script), "%s \"$@\"", w->options->rsh);
+    write_command(w->options->dualpipe_path, command, sizeof(command));
+    if (setpgid(0, 0) != 0 || prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != keeper ||
+        dup2(in, STDIN_FILENO) < 0 || dup2(out, STDOUT_FILENO) < 0 || dup2(err, STDERR_FILENO) < 0)
+        _exit(126);
+    signal(SIGPIPE, SIG_DFL);
+    sigprocmask(SIG_SETMASK, &w->old_mask, NULL);
+    execv("/bin/sh", argv);
+    _exit(127);
+}
+
+static bool reach(work_t *w, host_t *host, int i)
+{
+    int in[2] = {-1, -1}, out[2] = {-1, -1}, err[2] = {-1, -1};
+    pid_t keeper = getpid();
+
+    if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0 ||
+        (host->pid = fork()) < 0) {
+        run_say("host %s: no process to reach it with: %s", host->name, strerror(errno));
+        host->pid = 0;
+        return false;
+    }
+    if (host->pid == 0)
+        become_rsh(w, host, in[0], out[1], err[1], keeper);
+    close(in[0]);
+    close(out[1]);
+    close(err[1]);
+    host->to = in[1];
+    host->news = err[0];
+    (void)fcntl(host->to, F_SETFL, O_NONBLOCK);
+    (void)fcntl(host->news, F_SETFL, O_NONBLOCK);
+    run_relay_add(w->relay, i, out[0], STDOUT_FILENO);
+    return true;
+}
+
+/* ---- what it is told ---- */
+
+static void tell(host_t *host, const char *word, const char *argument)
+{
+    talk_put(&host->out, "", word, argument);
+}
+
+static void tell_number(host_t *host, const char *word, int number)
+{
+    char text[16];
+
+    snprintf(text, sizeof(text), "%d", number);
+    tell(host, word, text);
+}
+
+static void tell_all(work_t *w, const char *word, const char *argument)
+{
+    for (int i = 0; i < w->options->host_count; i++)
+        if (!w->hosts[i].gone)
+            tell(&w->hosts[i], word, argument);
+}
+
+/* Settings of the library and of OpenMP are the same everywhere, but for what belongs to another job. */
+static bool is_exported(const char *variable)
+{
+    static const char *const kept[] = {
+        "DUALPIPE_RUN=", "DUALPIPE_SECRET_FD=", "DUALPIPE_SECRET_FILE=", "DUALPIPE_LISTEN_FD="};
+
+    for (size_t i = 0; i < sizeof(kept) / sizeof(kept[0]); i++)
+        if (strncmp(variable, kept[i], strlen(kept[i])) == 0)
+            return false;
+    return strncmp(variable, "DUALPIPE_", 9) == 0 || strncmp(variable, "OMP_", 4) == 0;
+}
+
+static void tell_environment(const work_t *w, host_t *host)
+{
+    char text[4096];
+
+    for (char **v = environ; *v != NULL; v++)
+        if (is_exported(*v))
+            tell(host, "env", *v);
+    for (int i = 0; i < w->options->export_count; i++) {
+        const char *name = w->options->exported[i], *value = getenv(name);
+
+        if (strchr(name, '=') == NULL && value == NULL)
+            continue;
+        snprintf(text, sizeof(text), strchr(name, '=') != NULL ? "%s" : "%s=%s", name, value);
+        tell(host, "env", text);
+    }
+}
+
+/* What the first host's name means here; it says whether that is an address of its own. */
+static void tell_address(const work_t *w, host_t *host)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
+    char text[64];
+
+    if (w->options->address != NULL) {
+        tell(host, "address", w->options->address);
+    } else if (w->options->host_count == 1) {
+        tell(host, "address", "127.0.0.1");
+    } else if (getaddrinfo(host->name, NULL, &hints, &found) == 0) {
+        if (getnameinfo(found->ai_addr, found->ai_addrlen, text, sizeof(text), NULL, 0, NI_NUMERICHOST) == 0)
+            tell(host, "hint", text);
+        freeaddrinfo(found);
+    }
+    tell(host, "listen", "");
+}
+
+static void order(work_t *w, host_t *host)
+{
+    char secret[2 * RUN_SECRET_BYTES + 1], here[4096];
+
+    for (int i = 0; i < RUN_SECRET_BYTES; i++)
+        snprintf(secret + 2 * i, 3, "%02x", w->site.secret[i]);
+    tell(host, "name", w->site.name);
+    tell(host, "secret", secret);
+    tell_number(host, "first", host->first);
+    tell_number(host, "count", w->options->ranks_per_host);
+    tell_number(host, "world", w->options->ranks);
+    tell_number(host, "prefix", w->options->prefix);
+    if (w->options->wdir != NULL)
+        tell(host, "wdir", w->options->wdir);
+    else if (getcwd(here, sizeof(here)) != NULL)
+        tell(host, "wdir", here);
+    tell_environment(w, host);
+    for (char **word = w->options->program; *word != NULL; word++)
+        tell(host, "arg", *word);
+    if (host->first == 0)
+        tell_address(w, host);
+    tell(host, "ordered", "");
+    explicit_bzero(secret, sizeof(secret));
+}
+
+/* ---- what it says ---- */
+
+static bool all_ready(const work_t *w)
+{
+    for (int i = 0; i < w->options->host_count; i++)
+        if (!w->hosts[i].ready)
+            return false;
+    return true;
+}
+
+static void go(work_t *w)
+{
+    char where[96];
+
+    snprintf(where, sizeof(where), "%s %d", w->site.address, w->site.port);
+    tell_all(w, "go", where);
+    w->started = true;
+    for (int i = 0; i < w->options->host_count; i++)
+        w->hosts[i].running = w->options->ranks_per_host;
+}
+
+static void take_end(work_t *w, host_t *host, const char *text)
+{
+    siginfo_t info = {0};
+    int rank, pid, code, status;
+    run_end_t end;
+
+    if (sscanf(text, "%d %d %d %d", &rank, &pid, &code, &status) != 4)
+        return;
+    info.si_pid = pid;
+    info.si_code = code;
+    info.si_status = status;
+    end = run_end_of(&info, rank);
+    end.host = host->name;
+    host->running--;
+    run_verdict_consider(&w->verdict, &end);
+}
+
+/* Without the ends of its ranks: it has given up, and has said why. */
+static void take_done(work_t *w, host_t *host)
+{
+    run_end_t end = {.how = RUN_LOST, .rank = host->first, .host = host->name, .why = host->why};
+
+    host->done = true;
+    if (!w->started)
+        w->failed = true;
+    snprintf(host->why, sizeof(host->why), "host %s did not run its ranks", host->name);
+    if (host->running > 0)
+        run_verdict_consider(&w->verdict, &end);
+    host->running = 0;
+}
+
+static void take_word(work_t *w, host_t *host, const char *word, const char *argument)
+{
+    if (strcmp(word, "ready") == 0) {
+        host->ready = true;
+    } else if (strcmp(word, "listening") == 0) {
+        (void)sscanf(argument, "%63s %d", w->site.address, &w->site.port);
+    } else if (strcmp(word, "end") == 0) {
+        take_end(w, host, argument);
+    } else if (strcmp(word, "nothing") == 0) {
+        if (!w->failed)
+            run_say("cannot start \"%s\" on %s: %s", w->options->program[0], host->name, strerror(atoi(argument)));
+        w->verdict.code = atoi(argument) == ENOENT ? 127 : 126;
+        w->failed = true;
+    } else if (strcmp(word, "done") == 0) {
+        take_done(w, host);
+    } else if (strcmp(word, "flushed") == 0) {
+        host->flushed = true;
+    }
+}
+
+static void take_line(work_t *w, host_t *host, char *line)
+{
+    const size_t mark = strlen(TALK_MARK);
+    char *argument;
+
+    if (strncmp(line, TALK_MARK, mark) != 0) {
+        run_say("%s says: %s", host->name, line); /* the command that reaches it, or a shell there */
+        return;
+    }
+    line += mark;
+    if (strncmp(line, "says ", 5) == 0) {
+        run_say("%s: %s", host->name, line + 5);
+        return;
+    }
+    argument = talk_split(line);
+    take_word(w, host, line, argument);
+}
+
+/* ---- losing it ---- */
+
+static void close_input(host_t *host)
+{
+    if (host->to >= 0)
+        close(host->to);
+    host->to = -1;
+}
+
+static void lose(work_t *w, host_t *host, const char *how)
+{
+    run_end_t end = {.how = RUN_LOST, .rank = host->first, .host = host->name, .why = host->why};
+    int last = host->first + w->options->ranks_per_host - 1;
+
+    host->gone = true;
+    if (host->pid > 0)
+        (void)kill(-host->pid, SIGKILL);
+    close_input(host);
+    close(host->news);
+    host->news = -1;
+    if (host->done)
+        return;
+    host->running = 0;
+    if (!w->started) {
+        if (!w->failed)
+            run_say("host %s: nothing was started: %s", host->name, how);
+        w->failed = true;
+        return;
+    }
+    snprintf(host->why, sizeof(host->why), "host %s with ranks %d to %d is lost: %s", host->name, host->first, last,
+             how);
+    run_verdict_consider(&w->verdict, &end);
+}
+
+/* Whether the command that reaches the host has ended; `how` it has, if so. It is taken in at the end: until then its number
+ * stands for its process group. */
+static bool has_ended(const work_t *w, host_t *host)
+{
+    siginfo_t info = {0};
+
+    if (host->ended_ns != 0)
+        return true;
+    if (waitid(P_PID, (id_t)host->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0)
+        return false;
+    host->ended_ns = run_now_ns();
+    snprintf(host->how, sizeof(host->how),
+             info.si_code == CLD_EXITED ? "\"%.100s\" ended with status %d" : "\"%.100s\" was ended by signal %d",
+             w->options->rsh, info.si_status);
+    return true;
+}
+
+/* It has closed its end of our pipe, and is most likely ending. */
+static void lose_closed(work_t *w, host_t *host)
+{
+    int64_t until = run_now_ns() + MOMENT_NS;
+
+    while (!has_ended(w, host) && run_now_ns() < until)
+        (void)poll(NULL, 0, 5);
+    lose(w, host, host->ended_ns != 0 ? host->how : "the connection to it has ended");
+}
+
+static void hear(work_t *w, host_t *host)
+{
+    int came = talk_read(&host->in, host->news);
+    char *line;
+
+    if (came > 0)
+        host->heard_ns = run_now_ns();
+    while (came >= 0 && (line = talk_line(&host->in)) != NULL)
+        take_line(w, host, line);
+    if (came < 0)
+        lose_closed(w, host);
+}
+
+/* ---- watching ---- */
+
+static int running(const work_t *w)
+{
+    int sum = 0;
+
+    for (int i = 0; i < w->options->host_count; i++)
+        sum += w->hosts[i].running;
+    return sum;
+}
+
+static bool all_over(const work_t *w)
+{
+    for (int i = 0; i < w->options->host_count; i++)
+        if (!w->hosts[i].done && !w->hosts[i].gone)
+            return false;
+    return true;
+}
+
+static void heed_signals(work_t *w)
+{
+    struct signalfd_siginfo info;
+    char number[16];
+
+    while (read(w->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
+        snprintf(number, sizeof(number), "%d", (int)info.ssi_signo);
+        if (info.ssi_signo != SIGCHLD && run_verdict_signal(&w->verdict, (int)info.ssi_signo))
+            tell_all(w, "signal", number);
+        w->failed |= info.ssi_signo != SIGCHLD && !w->started;
+    }
+}
+
+static void heed_time(work_t *w)
+{
+    int64_t now = run_now_ns();
+
+    if (now - w->spoke_ns >= TALK_ALIVE_NS) {
+        w->spoke_ns = now;
+        tell_all(w, "alive", "");
+    }
+    if (w->started && run_verdict_overdue(&w->verdict, running(w))) {
+        w->killed_ns = now;
+        tell_all(w, "kill", "");
+    }
+    for (int i = 0; i < w->options->host_count; i++) {
+        host_t *host = &w->hosts[i];
+
+        if (host->gone || host->flushed)
+            continue;
+        if (has_ended(w, host) && now - host->ended_ns >= MOMENT_NS) /* what it has said is heard */
+            lose(w, host, host->how);
+        else if (now - host->heard_ns >= TALK_SILENCE_NS)
+            lose(w, host, "it has been silent for 15 s");
+        else if (w->killed_ns != 0 && now - w->killed_ns >= LAST_WORDS_NS)
+            lose(w, host, "it does not say that its ranks are gone");
+    }
+}
+
+static void serve(work_t *w)
+{
+    int count = w->options->host_count;
+
+    w->polls[count] = (struct pollfd){.fd = w->signal_fd, .events = POLLIN};
+    w->polls[count + 1] = (struct pollfd){.fd = w->life_fd, .events = POLLIN};
+    for (int i = 0; i < count; i++) {
+        host_t *host = &w->hosts[i];
+
+        if (host->to >= 0)
+            talk_flush(&host->out, host->to);
+        w->polls[i] = (struct pollfd){.fd = host->news, .events = POLLIN};
+    }
+    count = run_verdict_nap_ms(&w->verdict);
+    (void)poll(w->polls, (nfds_t)w->options->host_count + 2, count < 100 ? count : 100);
+    heed_signals(w);
+    for (int i = 0; i < w->options->host_count; i++)
+        if (w->polls[i].revents != 0)
+            hear(w, &w->hosts[i]);
+}
+
+static void watch(work_t *w)
+{
+    while (!all_over(w) && !w->failed) {
+        serve(w);
+        if (w->polls[w->options->host_count + 1].revents != 0)
+            return; /* our parent has died */
+        if (!w->started && !w->failed && all_ready(w))
+            go(w);
+        if (running(w) == 0 && w->started)
+            run_verdict_decide(&w->verdict);
+        run_verdict_decide_in_time(&w->verdict);
+        heed_time(w);
+    }
+}
+
+static bool all_flushed(const work_t *w)
+{
+    for (int i = 0; i < w->options->host_count; i++)
+        if (!w->hosts[i].flushed && !w->hosts[i].gone)
+            return false;
+    return true;
+}
+
+/* Agents whose input ends end their ranks, and have a moment to say so. The others hand over what was printed last, which takes
+ * as long as somebody reads slowly; a signal or the end of our parent cuts that short. */
+static void leave(work_t *w)
+{
+    int64_t until = run_now_ns() + LAST_WORDS_NS;
+    int signals = w->verdict.signals;
+
+    for (int i = 0; i < w->options->host_count; i++)
+        if (!w->hosts[i].done)
+            close_input(&w->hosts[i]);
+    while (!all_flushed(w) && w->verdict.signals == signals) {
+        serve(w);
+        if (w->polls[w->options->host_count + 1].revents != 0)
+            break;
+        heed_time(w);
+        for (int i = 0; i < w->options->host_count && run_now_ns() >= until; i++)
+            if (!w->hosts[i].done && !w->hosts[i].gone)
+                lose(w, &w->hosts[i], "it does not say that its ranks are gone");
+    }
+    for (int i = 0; i < w->options->host_count; i++)
+        close_input(&w->hosts[i]);
+}
+
+static bool open_work(work_t *w)
+{
+    const run_options_t *options = w->options;
+    bool good;
+
+    w->relay = run_relay_new(options->host_count, RUN_RELAY_UNTAG);
+    w->hosts = calloc((size_t)options->host_count, sizeof(*w->hosts));
+    w->polls = calloc((size_t)options->host_count + 2, sizeof(*w->polls));
+    if (w->relay == NULL || w->hosts == NULL || w->polls == NULL) {
+        run_say("no memory for %d hosts", options->host_count);
+        return false;
+    }
+    for (int i = 0; i < options->host_count; i++)
+        w->hosts[i] = (host_t){.name = options->hosts[i],
+                               .first = i * options->ranks_per_host,
+                               .to = -1,
+                               .news = -1,
+                               .gone = true,
+                               .heard_ns = run_now_ns()};
+    w->signal_fd = run_signal_fd();
+    good = w->signal_fd >= 0 && run_site_name(&w->site);
+    for (int i = 0; i < options->host_count && good; i++) {
+        good = reach(w, &w->hosts[i], i);
+        w->hosts[i].gone = !good;
+    }
+    for (int i = 0; i < options->host_count && good; i++)
+        order(w, &w->hosts[i]);
+    if (good && !run_relay_start(w->relay, &w->done_fd)) {
+        run_say("no thread to copy the output with");
+        good = false;
+    }
+    return good;
+}
+
+int run_hosts(const run_options_t *options, int life_fd)
+{
+    work_t w = {.options = options, .signal_fd = -1, .done_fd = -1, .life_fd = life_fd};
+
+    sigprocmask(SIG_SETMASK, NULL, &w.old_mask);
+    for (int i = 0; i < run_signal_count; i++)
+        sigdelset(&w.old_mask, run_signals[i]);
+    sigdelset(&w.old_mask, SIGCHLD);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGTTOU, SIG_IGN);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    run_verdict_open(&w.verdict, options->grace_seconds);
+    if (open_work(&w))
+        watch(&w);
+    else
+        w.failed = true;
+    if (w.hosts != NULL && w.polls != NULL)
+        leave(&w);
+    run_verdict_decide(&w.verdict);
+    if (w.failed && w.verdict.code == 0)
+        w.verdict.code = 1;
+    for (int i = 0; w.hosts != NULL && i < options->host_count; i++)
+        if (!w.hosts[i].done && w.hosts[i].pid > 0)
+            (void)kill(-w.hosts[i].pid, SIGKILL);
+    run_await_relay(w.done_fd, w.signal_fd, w.life_fd);
+    run_kill_descendants();
+    return w.verdict.code;
+}

@@ -1,0 +1,45 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * run_site.h: the ranks of a job on one host: starting them, signals to them, their ends. */
+#ifndef DP_TOOLS_RUN_SITE_H
+#define DP_TOOLS_RUN_SITE_H
+
+#include "run_job.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/types.h>
+
+#define RUN_SECRET_BYTES 32
+
+typedef struct run_site {
+    int first, count, world; /* ranks first to first + count - 1 of `world` */
+    int listener;            /* handed down to rank 0; -1: rank 0 is elsewhere */
+    int port;
+    char address[64]; /* where rank 0 listens */
+    char name[33];    /* of the job */
+    uint8_t secret[RUN_SECRET_BYTES];
+    bool pipes; /* what the ranks print goes through the relay */
+    char **program;
+    pid_t *pids; /* [count] 0: not started, or gone */
+    int running;
+    sigset_t old_mask;
+    struct rlimit old_files;
+    run_relay_t *relay;
+} run_site_t;
+
+/* Name and secret of a new job. */
+bool run_site_name(run_site_t *site);
+/* Listens at `address` (numeric), at a port that the system chooses. */
+bool run_site_listen(run_site_t *site);
+/* Before any thread is started: signals are blocked already, the ranks get the mask that we were started with. */
+bool run_site_open(run_site_t *site, run_relay_t *relay);
+/* Starts all. false: *error_out is why the program cannot be executed, or 0, and it was said what is wrong. */
+bool run_site_start(run_site_t *site, int *error_out);
+void run_site_kill(run_site_t *site, int number);
+/* Takes in the i-th rank here if it has ended, and with it its process group, while its number cannot be another's. */
+bool run_site_reap(run_site_t *site, int i, siginfo_t *info);
+/* Takes in processes that ranks have started and left behind: they come to us when they end. */
+void run_site_reap_orphans(const run_site_t *site);
+
+#endif

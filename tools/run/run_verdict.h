@@ -1,0 +1,49 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * run_verdict.h: which of the ends that are seen is the job's first cause, and how long the others have. */
+#ifndef DP_TOOLS_RUN_VERDICT_H
+#define DP_TOOLS_RUN_VERDICT_H
+
+#include "run_job.h"
+
+#include <signal.h>
+
+typedef enum run_how { RUN_EXITED, RUN_KILLED, RUN_DUMPED, RUN_LOST } run_how_t;
+
+/* An end: of a rank, or of the connection to a host with all that run there. */
+typedef struct run_end {
+    run_how_t how;
+    int status; /* of exit; number of the signal */
+    int rank;   /* RUN_LOST: the first of that host */
+    pid_t pid;
+    const char *host; /* NULL: this one */
+    const char *why;  /* RUN_LOST: a sentence, which lives on */
+} run_end_t;
+
+typedef struct run_verdict {
+    double grace_seconds;
+    int code;  /* of the first rank that failed; 0: none so far */
+    bool seen; /* `first` is it, unless a better one comes until decide_ns */
+    run_end_t first;
+    int64_t decide_ns;
+    int signals;         /* how many were passed on */
+    int64_t deadline_ns; /* when the rest is killed; INT64_MAX: not yet */
+    bool killed;
+} run_verdict_t;
+
+/* Of a process of this host, as waitid has it. */
+run_end_t run_end_of(const siginfo_t *info, int rank);
+
+void run_verdict_open(run_verdict_t *v, double grace_seconds);
+void run_verdict_consider(run_verdict_t *v, const run_end_t *end);
+/* Says who it was; at once, or when it is time. */
+void run_verdict_decide(run_verdict_t *v);
+void run_verdict_decide_in_time(run_verdict_t *v);
+/* A signal that asks for the end came. true: it is to be passed on; false: it is the second, and all are killed. */
+bool run_verdict_signal(run_verdict_t *v, int number);
+/* true, once: the deadline has passed with `running` ranks left. */
+bool run_verdict_overdue(run_verdict_t *v, int running);
+/* How long to wait for something to happen, in ms. */
+int run_verdict_nap_ms(const run_verdict_t *v);
+
+#endif
