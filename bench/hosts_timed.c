@@ -6,10 +6,8 @@
  *
  *     bench/hosts_timed TOPOLOGY [METHOD [MICROBATCHES [UNIT_MS [BYTES]]]]       dualpipe 20 20 125000
  *
- * Methods whose backward is whole (1f1b, dualpipev in its last part) come out faster than simulated: the engine sends a
- * gradient as soon as its I is through, in the simulator it leaves at the end of B. DualPipe and zb1p have next to none.
- *
- * Costs: F = I = W = 1 unit per device, messages of BYTES. Exit status 1 when a step is off by more than 5 %. */
+ * Costs: F = I = W = 1 unit per device, messages of BYTES. Exit status 1 when the shortest step is off by more than 5 %:
+ * the others show what else the machine had to do. */
 #include "tools/io/topology.h"
 
 #include <dualpipe/dualpipe.h>
@@ -20,7 +18,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { MOST_STAGES = 16, STEPS = 5, MOST_RANKS = 64, MOST_MICROBATCHES = 4096 };
+enum { MOST_STAGES = 16, STEPS = 11, MOST_RANKS = 64, MOST_MICROBATCHES = 4096 };
 
 typedef struct rank {
     int64_t pass_ns; /* of one chunk */
@@ -115,6 +113,9 @@ static double simulate(const char *file, const dp_schedule_t *schedule, double u
                         .w = unit_ms,
                         .barrier = 1,
                         .bytes = bytes,
+                        .b_leaves = 1.0 / 2, /* a stage of one segment: I, W, and in a pair F behind them */
+                        .fb_backward_leaves = 1.0 / 3,
+                        .fb_forward_starts = 2.0 / 3,
                         .topology = &topology};
     dp_simulation_t result = {.struct_size = sizeof(result)};
     dp_program_t *program;
@@ -139,11 +140,11 @@ static int report(const dp_timeline_t *timeline, const char *file, const dp_sche
     for (int i = 1; i < STEPS; i++) /* the first finds everything cold */
         steps[i - 1] = length_of(timeline, i);
     qsort(steps, STEPS - 1, sizeof(steps[0]), compare_doubles);
-    off = steps[(STEPS - 1) / 2] / simulated - 1;
+    off = steps[0] / simulated - 1; /* the one that other work on the machine has disturbed least */
     printf("%-12s %d ranks, %d micro-batches of %.1f ms, messages of %.0f bytes: simulated %.2f ms, executed %.2f ms "
-           "(median of %d; %.2f to %.2f): %+.2f %%  %s\n",
-           schedule->method, schedule->ranks, schedule->microbatches, unit_ms, bytes, simulated,
-           steps[(STEPS - 1) / 2], STEPS - 1, steps[0], steps[STEPS - 2], 100 * off, fabs(off) <= 0.05 ? "ok" : "OFF");
+           "(best of %d; median %.2f, worst %.2f): %+.2f %%  %s\n",
+           schedule->method, schedule->ranks, schedule->microbatches, unit_ms, bytes, simulated, steps[0], STEPS - 1,
+           steps[(STEPS - 1) / 2], steps[STEPS - 2], 100 * off, fabs(off) <= 0.05 ? "ok" : "OFF");
     return fabs(off) > 0.05;
 }
 

@@ -50,8 +50,16 @@ typedef struct dp_costs {
     double bandwidth;          /* bytes per unit of time from one rank to another; 0: without limit */
     /* NULL, or what hop and bandwidth are instead, by where the two ranks live. Borrowed during a call */
     const dp_topology_t *topology;
+    /* When in an operation what it makes leaves, and what it consumed may be overwritten, as a share of its time. 0: at
+     * its end, as in published models. The engine sends as soon as the side's own F or I is through (messages beyond
+     * inline_bytes): the gradient of a full backward, the output of the forward in a pair, the gradient in a pair.
+     * Stages of one segment run a pair as I, W, F: I / B, 0, and I / FB. dp_costs_measure() leaves them 0 */
+    double b_leaves, fb_forward_leaves, fb_backward_leaves;
+    /* After which share of a pair its forward side needs its input; 0: at its start, as its backward side. Stages of one
+     * segment: B / FB */
+    double fb_forward_starts;
 } dp_costs_t;
-#define DP_COSTS_MIN DP_SIZE_TO(dp_costs_t, topology)
+#define DP_COSTS_MIN DP_SIZE_TO(dp_costs_t, fb_forward_starts)
 
 /** What a full backward and an overlapped pair cost. [any] */
 static inline double dp_costs_backward(const dp_costs_t *costs)
@@ -139,7 +147,7 @@ typedef struct dp_simulation {
 /**
  * Runs the program, every operation as early as it can start:
  *   - a rank computes its operations one after the other, in order; an operation waits for the messages it consumes;
- *     FB is one operation, whose two results are there at its end; transfers never keep a rank from computing;
+ *     FB is one operation, whose two results are there at its end (or earlier for other ranks, see b_leaves); transfers never keep a rank from computing;
  *   - CREDITS: the sends of a rank leave in order, each as soon as its data are made and its slot is free (which the
  *     sender knows at once) and the link is free, and arrive a hop after their last byte left;
  *   - BUNDLES: those to one peer, and those from it, follow one another. One is posted when the one before it is over,

@@ -271,12 +271,13 @@ static dp_status_t put(const bench_t *b, output_t *output)
 {
     FILE *to = output->file;
 
-    fprintf(to, "# dualpipe bench-links: %d ranks on %d hosts, messages of %zu bytes; milliseconds, bytes in a millisecond\n",
-            b->places->ranks, b->places->hosts, b->settings->bytes);
+    fprintf(
+        to,
+        "# dualpipe bench-links: %d ranks on %d hosts, messages of %zu bytes; milliseconds, bytes in a millisecond\n",
+        b->places->ranks, b->places->hosts, b->settings->bytes);
     for (int32_t i = 0; i < b->npairs; i++)
         fprintf(to, "# ranks %d and %d, %s: 8 bytes in %.4f ms, %.1f MB/s\n", b->pairs[i].a, b->pairs[i].b,
-                b->pairs[i].near ? b->settings->near : b->settings->far, b->pairs[i].hop,
-                b->pairs[i].bandwidth / 1e3);
+                b->pairs[i].near ? b->settings->near : b->settings->far, b->pairs[i].hop, b->pairs[i].bandwidth / 1e3);
     fputs("HOSTS=", to);
     for (int32_t r = 0; r < b->places->ranks; r++)
         fprintf(to, "%s%d", r > 0 ? "," : "", b->places->host_of[r]);
@@ -353,12 +354,10 @@ static int refuse(const char *what, const char *value)
 
 int cmd_bench_links(int argc, char **argv)
 {
-    static const struct option options[] = {{"near", required_argument, NULL, 'n'},
-                                            {"far", required_argument, NULL, 'f'},
-                                            {"bytes", required_argument, NULL, 'b'},
-                                            {"output", required_argument, NULL, 'o'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
+    static const struct option options[] = {
+        {"near", required_argument, NULL, 'n'},  {"far", required_argument, NULL, 'f'},
+        {"bytes", required_argument, NULL, 'b'}, {"output", required_argument, NULL, 'o'},
+        {"help", no_argument, NULL, 'h'},        {NULL, 0, NULL, 0}};
     settings_t settings = {.near = "comm_shm", .far = "comm_ofi", .bytes = 1 << 20};
     char *end;
     int option;

@@ -12,8 +12,8 @@ typedef struct plan {
     bool from_csv;
     int64_t transfers; /* that the CSV file lists */
     dp_program_t *program;
-    dp_verify_report_t report;  /* of plan_simulation */
-    int32_t *host_of;           /* [ranks] where there is a topology; else NULL */
+    dp_verify_report_t report; /* of plan_simulation */
+    int32_t *host_of;          /* [ranks] where there is a topology; else NULL */
     dp_topology_t topology;
     dp_simulation_t simulation; /* struct_size 0: not simulated */
 } plan_t;

@@ -6,16 +6,16 @@
 #include "cost_keys.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <stdbool.h>
 #include <sys/types.h>
 
 enum { HOSTS, RANKS_PER_HOST, NEAR_HOP, NEAR_BANDWIDTH, FAR_HOP, FAR_BANDWIDTH, KEYS };
 
-static const char *const names[KEYS] = {"HOSTS",    "RANKS_PER_HOST", "NEAR.HOP", "NEAR.BANDWIDTH",
-                                        "FAR.HOP", "FAR.BANDWIDTH"};
+static const char *const names[KEYS] = {"HOSTS",          "RANKS_PER_HOST", "NEAR.HOP",
+                                        "NEAR.BANDWIDTH", "FAR.HOP",        "FAR.BANDWIDTH"};
 
 static dp_status_t read_hosts(topology_t *t, const char *text)
 {
@@ -61,7 +61,8 @@ static dp_status_t read_value(topology_t *t, int key, const char *text)
     t->per_host = value <= DP_MAX_RANKS ? (int32_t)value : 0;
     return t->per_host >= 1 && (double)t->per_host == value
                ? DP_OK
-               : dp_fail(DP_ERR_INVALID, "RANKS_PER_HOST=%.40s: a whole number from 1 to %d is due", text, DP_MAX_RANKS);
+               : dp_fail(DP_ERR_INVALID, "RANKS_PER_HOST=%.40s: a whole number from 1 to %d is due", text,
+                         DP_MAX_RANKS);
 }
 
 static dp_status_t read_line(topology_t *t, char *line)
@@ -161,10 +162,10 @@ dp_status_t topology_place(const topology_t *t, topology_placing_t placing, int3
     for (int32_t r = 0; r < ranks; r++) {
         int32_t folded = r < ranks - 1 - r ? 2 * r : 2 * (ranks - 1 - r) + 1;
 
-        host_of[r] = placing == TOPOLOGY_TURNS                              ? r % hosts
-                     : placing == TOPOLOGY_MIRRORS                          ? folded / each
+        host_of[r] = placing == TOPOLOGY_TURNS                          ? r % hosts
+                     : placing == TOPOLOGY_MIRRORS                      ? folded / each
                      : placing == TOPOLOGY_AS_GIVEN && t->hosts != NULL ? t->hosts[r]
-                                                                            : r / each;
+                                                                        : r / each;
     }
     *topology_out = (dp_topology_t){.struct_size = sizeof(*topology_out),
                                     .ranks = ranks,
