@@ -156,7 +156,8 @@ static void credits_are_the_slots(conform_t *t)
     conform_rig_close(&rig);
 }
 
-/* All slots hold messages; slot 0 is read slowly, and released behind that on another stream than the next receive's. */
+/* All slots hold messages; slot 0 is read slowly, and released behind that on another stream than the next
+ * receive's. */
 static void a_slot_is_kept_until_its_release_runs(conform_t *t)
 {
     enum { BYTES = 4096, SLOTS = 2, ROUNDS = 4 };

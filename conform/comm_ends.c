@@ -246,8 +246,8 @@ static bool waits_open(waits_t *w, conform_t *t)
     return status == DP_OK;
 }
 
-/* Enqueues what waits for the other rank: a receive, one message more than there are slots, an exchange, a sum. A backend
- * that buffers may let a send go; only one-sided ones have a known number of credits. */
+/* Enqueues what waits for the other rank: a receive, one message more than there are slots, an exchange, a sum. A
+ * backend that buffers may let a send go; only one-sided ones have a known number of credits. */
 static dp_status_t wait_for_peer(waits_t *w, trap_t trap)
 {
     rig_t *rig = &w->rig;
@@ -298,8 +298,8 @@ static void a_late_peer_is_waited_for(conform_t *t)
     conform_rig_close(&w.rig);
 }
 
-/* The job's limit is one second and rank 1 does nothing: every wait has to end by itself and say for whom it waited. Where
- * the streams of the device wait on their own, it is the device that sees the limit pass. */
+/* The job's limit is one second and rank 1 does nothing: every wait has to end by itself and say for whom it waited.
+ * Where the streams of the device wait on their own, it is the device that sees the limit pass. */
 static void a_peer_that_never_comes_is_a_timeout(conform_t *t)
 {
     waits_t w;

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * comm_rig.h: what the cases of dp.comm/1 are made of: a device, its streams, an instance, and traffic as an engine makes
- * it. Data say where they come from, so that every byte that arrives can be told to be right.
+ * comm_rig.h: what the cases of dp.comm/1 are made of: a device, its streams, an instance, and traffic as an engine
+ * makes it. Data say where they come from, so that every byte that arrives can be told to be right.
  *
  * Where the device has launch() on host memory, data are made and looked at by the streams. On others they are made on
  * the host, brought to a buffer of the device beforehand and copied from there by the streams, or copied there and

@@ -84,8 +84,8 @@ bool conform_failed(const conform_t *t);
 const char *conform_last_error(void);
 /* Forgets the message of an earlier failed call, so that it is not taken for a later one's. */
 void conform_forget_error(void);
-/* A call that should have come to `expected`, and should have said why when that is a failure: fails the case. `call` is
- * source text, of which the name is shown. */
+/* A call that should have come to `expected`, and should have said why when that is a failure: fails the case. `call`
+ * is source text, of which the name is shown. */
 void conform_unexpected(conform_t *t, const char *file, int line, const char *call, dp_status_t came,
                         dp_status_t expected, const char *fmt, ...) DP_PRINTF(7, 8);
 

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * guard.c: see guard.h. A module's calls are seen by pointing its slots of the global offset table at functions of ours;
- * other modules, and what other libraries do on its behalf, are left alone. */
+ * guard.c: see guard.h. A module's calls are seen by pointing its slots of the global offset table at functions of
+ * ours; other modules, and what other libraries do on its behalf, are left alone. */
 #include "guard.h"
 
 #include <dlfcn.h>

@@ -4,8 +4,8 @@
  * are made one by one, each with the pointers that the header grants it and no others.
  *
  * All memory lies between guards and begins as NaN. Before a call scratch is NaN again; after it what the header says
- * is not needed any more is NaN, the guards are looked at, and inputs must be what they were. While a call runs the host
- * gives out no memory. So a plugin that reads what it may not read shows NaN in its results. */
+ * is not needed any more is NaN, the guards are looked at, and inputs must be what they were. While a call runs the
+ * host gives out no memory. So a plugin that reads what it may not read shows NaN in its results. */
 #ifndef DP_CONFORM_KERNEL_H
 #define DP_CONFORM_KERNEL_H
 
@@ -236,51 +236,53 @@ void conform_kernel_nothing_is_left_behind(conform_t *t);
     {                                                                                                                  \
         .name = #function, .sentence = (text), .run = conform_kernel_##function                                        \
     }
-#define KERNEL_CASES                                                                                                                                                            \
-    KERNEL_CASE(                                                                                                                                                                \
-        params_are_those_of_the_header,                                                                                                                                         \
-        "The parameters are those of the header: names, order, sizes, kinds, first values, and which are sharded."),                                                            \
-        KERNEL_CASE(outputs_f64, "Outputs in f64 are those of the formula, to 1e-11 of the largest."),                                                                          \
-        KERNEL_CASE(outputs_f32, "Outputs in f32 are those of the formula, to 2e-5 of the largest."),                                                                           \
-        KERNEL_CASE(outputs_bf16, "Outputs in bf16 are those of the formula, to 1/32 of the largest."),                                                                         \
-        KERNEL_CASE(                                                                                                                                                            \
-            gradients_f64,                                                                                                                                                      \
-            "dx and the gradient of every parameter in f64 are those of differences of the formula, to 1e-7; they are added to what stood there, over several micro-batches."), \
-        KERNEL_CASE(gradients_f32, "As gradients_f64, in f32 to 2e-4."),                                                                                                        \
-        KERNEL_CASE(gradients_bf16, "As gradients_f64, in bf16 to 1/16; gradients of parameters are f32."),                                                                     \
-        KERNEL_CASE(gradients_are_those_of_its_own_loss,                                                                                                                        \
-                    "Gradients in f64 are those of differences of the plugin's own outputs."),                                                                                  \
-        KERNEL_CASE(                                                                                                                                                            \
-            weight_gradients_may_come_late,                                                                                                                                     \
-            "backward_weight may come long after, in any order of micro-batches, when x, y, dy, dx, work and scratch are gone."),                                               \
-        KERNEL_CASE(                                                                                                                                                            \
-            microbatches_in_flight_do_not_meet,                                                                                                                                 \
-            "Calls of several micro-batches may interleave: what is kept between calls is in saved and work alone."),                                                           \
-        KERNEL_CASE(instances_do_not_meet,                                                                                                                                      \
-                    "Two instances of different layers work side by side, and one goes on when the other is closed."),                                                          \
-        KERNEL_CASE(first_stage_needs_no_dx, "dx may be NULL; the parameters' gradients are the same."),                                                                        \
-        KERNEL_CASE(                                                                                                                                                            \
-            same_input_same_bits,                                                                                                                                               \
-            "The same input gives the same bits, in another instance and in memory elsewhere. (Attention: where it opens with `deterministic`.)"),                              \
-        KERNEL_CASE(                                                                                                                                                            \
-            calls_are_enqueued,                                                                                                                                                 \
-            "Calls put their work on the stream and return: they do not wait for what is on it, nor look at memory before their turn."),                                        \
-        KERNEL_CASE(                                                                                                                                                            \
-            pointers_that_are_missing_are_named,                                                                                                                                \
-            "A call without a pointer that it needs is refused with DP_ERR_INVALID and names it; nothing is put on the stream."),                                               \
-        KERNEL_CASE(                                                                                                                                                            \
-            structs_may_grow,                                                                                                                                                   \
-            "Configs, shapes and ios of a later version, which are longer, and the shortest of version 1.0 work alike."),                                                       \
-        KERNEL_CASE(short_structs_are_refused,                                                                                                                                  \
-                    "Configs, shapes and ios that are too short are refused with DP_ERR_INVALID and a sentence."),                                                              \
-        KERNEL_CASE(sizes_writes_what_the_caller_has,                                                                                                                           \
-                    "sizes writes no byte behind the caller's struct, and not its struct_size."),                                                                               \
-        KERNEL_CASE(                                                                                                                                                            \
-            wrong_settings_are_refused,                                                                                                                                         \
-            "Settings that make no sense are refused with DP_ERR_INVALID and a sentence, and no instance is given."),                                                           \
-        KERNEL_CASE(memory_that_runs_out_leaves_nothing,                                                                                                                        \
-                    "When the host has no memory, open says so with DP_ERR_NOMEM and keeps nothing."),                                                                          \
-        KERNEL_CASE(nothing_is_left_behind,                                                                                                                                     \
+#define KERNEL_CASES                                                                                                   \
+    KERNEL_CASE(params_are_those_of_the_header,                                                                        \
+                "The parameters are those of the header: names, order, sizes, kinds, first values, and "               \
+                "which are sharded."),                                                                                 \
+        KERNEL_CASE(outputs_f64, "Outputs in f64 are those of the formula, to 1e-11 of the largest."),                 \
+        KERNEL_CASE(outputs_f32, "Outputs in f32 are those of the formula, to 2e-5 of the largest."),                  \
+        KERNEL_CASE(outputs_bf16, "Outputs in bf16 are those of the formula, to 1/32 of the largest."),                \
+        KERNEL_CASE(gradients_f64,                                                                                     \
+                    "dx and the gradient of every parameter in f64 are those of differences of the formula, "          \
+                    "to 1e-7; they are added to what stood there, over several micro-batches."),                       \
+        KERNEL_CASE(gradients_f32, "As gradients_f64, in f32 to 2e-4."),                                               \
+        KERNEL_CASE(gradients_bf16, "As gradients_f64, in bf16 to 1/16; gradients of parameters are f32."),            \
+        KERNEL_CASE(gradients_are_those_of_its_own_loss,                                                               \
+                    "Gradients in f64 are those of differences of the plugin's own outputs."),                         \
+        KERNEL_CASE(weight_gradients_may_come_late,                                                                    \
+                    "backward_weight may come long after, in any order of micro-batches, when x, y, dy, dx, "          \
+                    "work and scratch are gone."),                                                                     \
+        KERNEL_CASE(microbatches_in_flight_do_not_meet,                                                                \
+                    "Calls of several micro-batches may interleave: what is kept between calls is in saved "           \
+                    "and work alone."),                                                                                \
+        KERNEL_CASE(instances_do_not_meet,                                                                             \
+                    "Two instances of different layers work side by side, and one goes on when the other is "          \
+                    "closed."),                                                                                        \
+        KERNEL_CASE(first_stage_needs_no_dx, "dx may be NULL; the parameters' gradients are the same."),               \
+        KERNEL_CASE(same_input_same_bits,                                                                              \
+                    "The same input gives the same bits, in another instance and in memory elsewhere. "                \
+                    "(Attention: where it opens with `deterministic`.)"),                                              \
+        KERNEL_CASE(calls_are_enqueued,                                                                                \
+                    "Calls put their work on the stream and return: they do not wait for what is on it, nor "          \
+                    "look at memory before their turn."),                                                              \
+        KERNEL_CASE(pointers_that_are_missing_are_named,                                                               \
+                    "A call without a pointer that it needs is refused with DP_ERR_INVALID and names it; "             \
+                    "nothing is put on the stream."),                                                                  \
+        KERNEL_CASE(structs_may_grow,                                                                                  \
+                    "Configs, shapes and ios of a later version, which are longer, and the shortest of "               \
+                    "version 1.0 work alike."),                                                                        \
+        KERNEL_CASE(short_structs_are_refused,                                                                         \
+                    "Configs, shapes and ios that are too short are refused with DP_ERR_INVALID and a "                \
+                    "sentence."),                                                                                      \
+        KERNEL_CASE(sizes_writes_what_the_caller_has,                                                                  \
+                    "sizes writes no byte behind the caller's struct, and not its struct_size."),                      \
+        KERNEL_CASE(wrong_settings_are_refused,                                                                        \
+                    "Settings that make no sense are refused with DP_ERR_INVALID and a sentence, and no "              \
+                    "instance is given."),                                                                             \
+        KERNEL_CASE(memory_that_runs_out_leaves_nothing,                                                               \
+                    "When the host has no memory, open says so with DP_ERR_NOMEM and keeps nothing."),                 \
+        KERNEL_CASE(nothing_is_left_behind,                                                                            \
                     "close gives back memory, threads and descriptors; closing NULL does nothing.")
 
 #endif

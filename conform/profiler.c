@@ -77,7 +77,8 @@ static dp_status_t work(rig_t *rig, uint64_t operation)
     return status;
 }
 
-/* Everything that there is, `room` at a time, added to what was seen before. DP_ERR_OVERFLOW: more than there was room. */
+/* Everything that there is, `room` at a time, added to what was seen before. DP_ERR_OVERFLOW: more than there was
+ * room. */
 static dp_status_t collect(rig_t *rig, size_t room)
 {
     size_t count = room;

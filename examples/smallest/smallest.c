@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * smallest.c: the smallest trainer. `dualpipe run -n 2 -- smallest` trains two stages y = tanh(x W) with DualPipe, until
- * they turn a row of numbers around. A stage is one part with one segment: three functions in plain C. */
+ * smallest.c: the smallest trainer. `dualpipe run -n 2 -- smallest` trains two stages y = tanh(x W) with DualPipe,
+ * until they turn a row of numbers around. A stage is one part with one segment: three functions in plain C. */
 #include <dualpipe/dualpipe.h>
 
 #include <math.h>

@@ -2,15 +2,15 @@
  * SPDX-License-Identifier: MIT
  * plugin.h: what a plugin exports and what the host hands it. A plugin includes our headers and links nothing of ours.
  *
- * A plugin is a shared module dp_<name>.so with one exported symbol, the data `dp_plugin_entry`. The host judges the file
- * first: owner and mode, ELF header, and by its symbols that it exports the entry, of this ABI major, and nothing else
- * of dp_*. Then it maps the file, which runs the constructors of its code, reads the entry, calls init() where there is
- * one, and asks for interfaces by string ("dp.comm/1"). A file without section headers, or an entry that only a
- * constructor fills in, tells nothing before it is mapped and is judged after. So a constructor does nothing that needs
- * the host, and nothing that harms one that refuses the plugin.
- * An interface is a table of functions with its size in front; instances carry all state (several pipelines, or several
- * ranks as threads, use one mapped plugin at the same time). Appended members are a minor change, a changed meaning gets
- * a new string. No C++ exception may leave a function of a table: it would end the process. */
+ * A plugin is a shared module dp_<name>.so with one exported symbol, the data `dp_plugin_entry`. The host judges the
+ * file first: owner and mode, ELF header, and by its symbols that it exports the entry, of this ABI major, and nothing
+ * else of dp_*. Then it maps the file, which runs the constructors of its code, reads the entry, calls init() where
+ * there is one, and asks for interfaces by string ("dp.comm/1"). A file without section headers, or an entry that only
+ * a constructor fills in, tells nothing before it is mapped and is judged after. So a constructor does nothing that
+ * needs the host, and nothing that harms one that refuses the plugin. An interface is a table of functions with its
+ * size in front; instances carry all state (several pipelines, or several ranks as threads, use one mapped plugin at
+ * the same time). Appended members are a minor change, a changed meaning gets a new string. No C++ exception may leave
+ * a function of a table: it would end the process. */
 #ifndef DUALPIPE_PLUGIN_H
 #define DUALPIPE_PLUGIN_H
 
@@ -39,8 +39,8 @@ typedef struct dp_signal {
     uint32_t waiters; /* the host's */
 } dp_signal_t;
 
-/** Moves something on and says how it stands: DP_OK when what was waited for is there, DP_PENDING when not yet, a negative
- *  status when it failed. */
+/** Moves something on and says how it stands: DP_OK when what was waited for is there, DP_PENDING when not yet, a
+ *  negative status when it failed. */
 typedef dp_status_t (*dp_poll_fn)(void *arg);
 
 /**
@@ -110,8 +110,8 @@ struct dp_host {
 #define DP_HOST_BOOT "dp.host.boot/1"
 typedef struct dp_host_boot {
     uint32_t struct_size;
-    /** Publishes `bytes` (at most 64 KiB) under `key` (at most 127 characters, unique in the job). What is published while
-     *  a pipeline opens or swaps its comm is there until all ranks have finished that. [any] [blocks] */
+    /** Publishes `bytes` (at most 64 KiB) under `key` (at most 127 characters, unique in the job). What is published
+     *  while a pipeline opens or swaps its comm is there until all ranks have finished that. [any] [blocks] */
     dp_status_t (*put)(const dp_host_t *h, const char *key, const void *data, size_t bytes);
     /** Waits for `key` and copies it; its size must be exactly `bytes`. Fails as wait() does. [any] [blocks] */
     dp_status_t (*get)(const dp_host_t *h, const char *key, void *data, size_t bytes);
@@ -135,8 +135,8 @@ typedef struct dp_host_limits {
 } dp_host_limits_t;
 #define DP_HOST_LIMITS_MIN DP_SIZE_TO(dp_host_limits_t, hang_ns)
 
-/** "dp.host.places/1": who lives where. A host is a boot of a machine and a name space of process numbers in it: ranks of
- *  one can map each other's memory, as far as the system lets them. */
+/** "dp.host.places/1": who lives where. A host is a boot of a machine and a name space of process numbers in it: ranks
+ *  of one can map each other's memory, as far as the system lets them. */
 #define DP_HOST_PLACES "dp.host.places/1"
 typedef struct dp_host_places {
     uint32_t struct_size;
@@ -186,8 +186,8 @@ typedef struct dp_plugin {
  * dp_<name>.so in each absolute folder of DUALPIPE_PLUGIN_PATH, then in the install's plugin folder; nothing else is
  * searched. File and folders must belong to root or us and not be writable by others or by a group that is not the
  * user's own. The file is judged before it is mapped; a mapped plugin is never unmapped. A second load returns the same
- * pointer. Errors: DP_ERR_PLUGIN with every place tried and why it was passed over, or what the file offers and what was
- * wanted; DP_ERR_SECURITY; what init() came to. [any]
+ * pointer. Errors: DP_ERR_PLUGIN with every place tried and why it was passed over, or what the file offers and what
+ * was wanted; DP_ERR_SECURITY; what init() came to. [any]
  */
 DP_API dp_status_t dp_plugin_load(const char *name, const dp_plugin_t **plugin_out);
 

@@ -21,16 +21,16 @@
  *   meets the n-th receive, without tags. Messages of one moment from one rank to one other (an overlapped pair makes
  *   two) are a bundle: they are posted together, and end together.
  *
- * A program for bundles completes as well where some of its channels, or all, are one-sided. In the rank-by-rank run that
- * verify looks at, the receiver has released message i - K before it comes to receive i (or the run would stop there).
- * So the credit that a one-sided send waits for is there when a matched send would still wait for its receiver, and a
- * one-sided receive ends with the send, as the matched one does: every transfer ends no later than in the matched run.
- * The other way round does not hold: a list for credits may wait for ever on a matched channel. So where both kinds
- * carry one pipeline it runs the program for bundles.
+ * A program for bundles completes as well where some of its channels, or all, are one-sided. In the rank-by-rank run
+ * that verify looks at, the receiver has released message i - K before it comes to receive i (or the run would stop
+ * there). So the credit that a one-sided send waits for is there when a matched send would still wait for its receiver,
+ * and a one-sided receive ends with the send, as the matched one does: every transfer ends no later than in the matched
+ * run. The other way round does not hold: a list for credits may wait for ever on a matched channel. So where both
+ * kinds carry one pipeline it runs the program for bundles.
  *
- * Who wants to see the lists reads them from dp_program_t or asks `dualpipe schedule --comm`; dp_simulate() (simulate.h)
- * and the engine run them. Errors of all functions here: DP_ERR_INVALID for arguments, DP_ERR_NOMEM; what else one may
- * return stands at it. */
+ * Who wants to see the lists reads them from dp_program_t or asks `dualpipe schedule --comm`; dp_simulate()
+ * (simulate.h) and the engine run them. Errors of all functions here: DP_ERR_INVALID for arguments, DP_ERR_NOMEM; what
+ * else one may return stands at it. */
 #ifndef DUALPIPE_PROGRAM_H
 #define DUALPIPE_PROGRAM_H
 

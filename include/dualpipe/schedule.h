@@ -6,15 +6,16 @@
  * a rank: DualPipe ranks hold two (stage r of direction 0, stage P-1-r of direction 1), V placements two, interleaved
  * ones v. Where data go is not part of the list: the placement says it, and lowering (program.h) derives transfers.
  *
- *     dp_schedule_request_t request = {.struct_size = sizeof(request), .method = "dualpipe", .ranks = 4, .microbatches = 8};
+ *     dp_schedule_request_t request = {.struct_size = sizeof(request), .method = "dualpipe",
+ *                                      .ranks = 4, .microbatches = 8};
  *     dp_schedule_generate(&request, &schedule);       // or dp_schedule_read_tsv(): a schedule of one's own
- *     dp_program_lower(schedule, NULL, &program);      // program.h; dp_pipeline_open() (pipeline.h) does both by itself
+ *     dp_program_lower(schedule, NULL, &program);      // program.h; dp_pipeline_open() does both itself
  *     dp_program_free(program);
  *     dp_schedule_free(schedule);
  *
  * A trainer who runs a built-in method needs nothing of this: dp_pipeline_options_t.method names it.
- * Errors of all functions here: DP_ERR_INVALID for arguments, DP_ERR_NOMEM; what else one may return stands at it. When a
- * function fails, its result pointer is NULL. */
+ * Errors of all functions here: DP_ERR_INVALID for arguments, DP_ERR_NOMEM; what else one may return stands at it. When
+ * a function fails, its result pointer is NULL. */
 #ifndef DUALPIPE_SCHEDULE_H
 #define DUALPIPE_SCHEDULE_H
 
@@ -33,8 +34,8 @@ typedef enum dp_op_kind {
     DP_OP_FB = 4 /* one F and one B of any two micro-batches, overlapped */
 } dp_op_kind_t;
 
-/** One operation. For FB, chunk and microbatch name the forward side, chunk2 and microbatch2 the backward side; otherwise
- *  those two are -1. Frozen: never grows. */
+/** One operation. For FB, chunk and microbatch name the forward side, chunk2 and microbatch2 the backward side;
+ *  otherwise those two are -1. Frozen: never grows. */
 typedef struct dp_op {
     uint8_t kind;
     int16_t chunk, chunk2; /* model chunk on this rank: direction of dualpipe, leg of a V, chunk of interleaved ones */
@@ -54,8 +55,8 @@ typedef enum dp_placement {
 #define DP_MAX_CHUNKS       64
 #define DP_MAX_OPS          (64u << 20)
 
-/** The library alone makes one, so members may be appended. Whoever called dp_schedule_create() fills ops and forward_only
- *  in before its first use; for everybody else it is read only. */
+/** The library alone makes one, so members may be appended. Whoever called dp_schedule_create() fills ops and
+ *  forward_only in before its first use; for everybody else it is read only. */
 typedef struct dp_schedule {
     char method[32];      /* "dualpipe"; "custom" for files that name none */
     int32_t ranks;        /* P */
@@ -84,8 +85,8 @@ DP_API int32_t dp_schedule_paths(const dp_schedule_t *schedule);
 DP_API int32_t dp_schedule_stages(const dp_schedule_t *schedule);
 /** Micro-batches of path `path`: M, or M/2 for each direction. [any] */
 DP_API int32_t dp_schedule_path_microbatches(const dp_schedule_t *schedule, int32_t path);
-/** Into how many chunks a rank's share of the model is split: `chunks` of a loop or a V; 1 of a line, and of two directions,
- *  whose chunks are a share each. [any] */
+/** Into how many chunks a rank's share of the model is split: `chunks` of a loop or a V; 1 of a line, and of two
+ *  directions, whose chunks are a share each. [any] */
 DP_API int32_t dp_schedule_split(const dp_schedule_t *schedule);
 /** Number within the step, 0 to M - 1, of micro-batch `microbatch` of a path. [any] */
 DP_API int32_t dp_schedule_step_microbatch(const dp_schedule_t *schedule, int32_t path, int32_t microbatch);
@@ -120,9 +121,9 @@ DP_API const dp_method_t *dp_schedule_methods(size_t *count_out);
  *  reason. The caller frees it. [any] */
 DP_API dp_status_t dp_schedule_generate(const dp_schedule_request_t *request, dp_schedule_t **schedule_out);
 
-/** An empty schedule with room for nops[r] operations on rank r, first[] filled: for generators of one's own. method NULL:
- *  "custom". DP_ERR_INVALID: sizes beyond the limits above, or chunks, ranks or micro-batches that the placement cannot
- *  have. [any] */
+/** An empty schedule with room for nops[r] operations on rank r, first[] filled: for generators of one's own. method
+ *  NULL: "custom". DP_ERR_INVALID: sizes beyond the limits above, or chunks, ranks or micro-batches that the placement
+ *  cannot have. [any] */
 DP_API dp_status_t dp_schedule_create(const char *method, dp_placement_t placement, int32_t ranks, int32_t microbatches,
                                       int32_t chunks, const int64_t *nops, dp_schedule_t **schedule_out);
 /** NULL is allowed. [any] */
@@ -155,23 +156,23 @@ DP_API dp_status_t dp_schedule_read_tsv(const char *name, const char *text, size
  * path; the second direction's micro-batches follow the first's (micro-batch i of path 1 is number M/2 + i), and its
  * stages are those of the first, so that every stage stands on two ranks.
  * Writing: rank -1 for all ranks, else the row of one alone (reading needs them all).
- * Reading finds out ranks, micro-batches and placement from the cells. Cells of parameters (UNSHARD, RESHARD, REDUCE_GRAD,
- * WAIT_REDUCE_GRAD) and empty cells are skipped, and so are those of transfers (SEND_F, RECV_F, SEND_B, RECV_B, WAIT_SEND_F,
- * WAIT_SEND_B): who wants to know whether these are right asks dp_schedule_check_csv_transfers(). Messages name row and
- * cell: "FILE:2: cell 5 ...". Errors as for TSV.
- * Source: pytorch, torch/distributed/pipelining/schedules.py. [any]
+ * Reading finds out ranks, micro-batches and placement from the cells. Cells of parameters (UNSHARD, RESHARD,
+ * REDUCE_GRAD, WAIT_REDUCE_GRAD) and empty cells are skipped, and so are those of transfers (SEND_F, RECV_F, SEND_B,
+ * RECV_B, WAIT_SEND_F, WAIT_SEND_B): who wants to know whether these are right asks dp_schedule_check_csv_transfers().
+ * Messages name row and cell: "FILE:2: cell 5 ...". Errors as for TSV. Source: pytorch,
+ * torch/distributed/pipelining/schedules.py. [any]
  */
 DP_API dp_status_t dp_schedule_write_csv(const dp_schedule_t *schedule, int32_t rank, dp_write_fn write, void *user);
 DP_API dp_status_t dp_schedule_read_csv(const char *name, const char *text, size_t bytes, dp_schedule_t **schedule_out);
 
 /**
- * Checks the cells of transfers in the text that `schedule` was read from: each is there once, with its other end, between
- * stages of different ranks; nothing is sent before it is computed or used before it was received; messages from one rank
- * to another are received in the order they are sent; and no rank waits in a circle. A transfer runs beside what follows
- * its cell; F, B and I wait for their RECV, WAIT_SEND for its SEND. matched: 0: a send ends by itself (one-sided, or
- * buffered), 1: transfers between two ranks meet one after the other, as those of NCCL do; both rows must then list all
- * of them in one order. *count_out: transfers in the file, 0 when it has none or the check fails. DP_ERR_REJECTED: names row and
- * cell. DP_ERR_INVALID: not the text of that schedule. [any]
+ * Checks the cells of transfers in the text that `schedule` was read from: each is there once, with its other end,
+ * between stages of different ranks; nothing is sent before it is computed or used before it was received; messages
+ * from one rank to another are received in the order they are sent; and no rank waits in a circle. A transfer runs
+ * beside what follows its cell; F, B and I wait for their RECV, WAIT_SEND for its SEND. matched: 0: a send ends by
+ * itself (one-sided, or buffered), 1: transfers between two ranks meet one after the other, as those of NCCL do; both
+ * rows must then list all of them in one order. *count_out: transfers in the file, 0 when it has none or the check
+ * fails. DP_ERR_REJECTED: names row and cell. DP_ERR_INVALID: not the text of that schedule. [any]
  */
 DP_API dp_status_t dp_schedule_check_csv_transfers(const dp_schedule_t *schedule, const char *name, const char *text,
                                                    size_t bytes, int matched, int64_t *count_out);

@@ -36,8 +36,8 @@ typedef struct dp_topology {
  *  the model (V, loop), a chunk costs 1/C of these. Bidirectional ranks hold full-size stages: a chunk costs the whole.
  *  A pair of stages with different scales costs fb times the mean of the scales, weighted by f and b.
  *  Each ordered pair of ranks has a link of its own: messages on it follow one another, bytes / bandwidth each, and
- *  arrive `hop` after that. Zero: takes no time; but b and fb are sums when they are zero, and take no time when they are
- *  negative: see dp_costs_backward() and dp_costs_pair(). */
+ *  arrive `hop` after that. Zero: takes no time; but b and fb are sums when they are zero, and take no time when they
+ *  are negative: see dp_costs_backward() and dp_costs_pair(). */
 typedef struct dp_costs {
     uint32_t struct_size;
     double f, i, w;            /* forward, backward for input, backward for weights */
@@ -102,8 +102,8 @@ typedef struct dp_pair_figures {
 DP_API dp_status_t dp_costs_from_segments(const dp_segment_costs_t *segments, dp_costs_t *costs,
                                           dp_pair_figures_t *pair_out);
 
-/** What a timeline shows of costs, for the simulation of other schedules and sizes. Unit: milliseconds. struct_size is set
- *  by the caller; what the members point to is the library's until dp_measured_costs_clear(). */
+/** What a timeline shows of costs, for the simulation of other schedules and sizes. Unit: milliseconds. struct_size is
+ *  set by the caller; what the members point to is the library's until dp_measured_costs_clear(). */
 typedef struct dp_measured_costs {
     uint32_t struct_size;
     int32_t stages;          /* of a path: length of costs->stage_scale */
@@ -116,9 +116,9 @@ typedef struct dp_measured_costs {
 /**
  * Measures the costs of the schedule that made a timeline (of dp_pipeline_timeline() or dp_simulate()); row r is
  * pipeline rank r mod P. F, I, W, B and F&B are mean lengths of operations, first start to last end; the compute spans
- * of one operation follow one another in a row. I and W of a schedule that has whole backwards only are what their spans
- * come to, or half of B each. Segments are told by the names "attention", "dispatch", "mlp", "combine". hop is the
- * shortest SEND: longer ones waited for a slot. Free with dp_measured_costs_clear(). DP_ERR_INVALID: no forward is
+ * of one operation follow one another in a row. I and W of a schedule that has whole backwards only are what their
+ * spans come to, or half of B each. Segments are told by the names "attention", "dispatch", "mlp", "combine". hop is
+ * the shortest SEND: longer ones waited for a slot. Free with dp_measured_costs_clear(). DP_ERR_INVALID: no forward is
  * there. [any]
  */
 DP_API dp_status_t dp_costs_measure(const dp_timeline_t *timeline, const dp_schedule_t *schedule,
@@ -157,9 +157,9 @@ typedef struct dp_simulation {
  *   - gradient sums (REDUCE) take no time.
  * With a timeline: an FB is two spans, F then B, of the pair's time in proportion to f and b; every message is a SEND
  * span from leaving to arriving and a RECV span while its consumer waited. Free what the result holds with
- * dp_simulation_clear(). DP_ERR_INVALID: costs that are negative (but b and fb) or not finite, a topology of another number
- * of ranks, a program with ids out of bounds. DP_ERR_REJECTED: the program cannot finish; the message names an operation that never starts.
- * [any]
+ * dp_simulation_clear(). DP_ERR_INVALID: costs that are negative (but b and fb) or not finite, a topology of another
+ * number of ranks, a program with ids out of bounds. DP_ERR_REJECTED: the program cannot finish; the message names an
+ * operation that never starts. [any]
  */
 DP_API dp_status_t dp_simulate(const dp_program_t *program, const dp_costs_t *costs, int with_timeline,
                                dp_simulation_t *result);
@@ -178,11 +178,12 @@ typedef struct dp_partition_request {
 
 /**
  * Layers onto the stages of a path: stage s holds layers first_out[s] to first_out[s + 1] - 1, at least one
- * (first_out[stages + 1], see dp_schedule_stages()), such that the simulated step is short. It begins with the cut whose
- * dearest stage is the cheapest and with equal numbers of layers, moves one or two cuts by a layer or two while that
- * shortens the step, and takes the better end: never worse than either beginning, and not always the best there is. Same request, same result. step_out: the step time, as
- * dp_simulate() gives it with stage_scale = cost of the stage / mean cost of a stage; may be NULL. DP_ERR_INVALID: fewer
- * layers than stages, a cost that is not above 0; and as dp_simulate(). [any]
+ * (first_out[stages + 1], see dp_schedule_stages()), such that the simulated step is short. It begins with the cut
+ * whose dearest stage is the cheapest and with equal numbers of layers, moves one or two cuts by a layer or two while
+ * that shortens the step, and takes the better end: never worse than either beginning, and not always the best there
+ * is. Same request, same result. step_out: the step time, as dp_simulate() gives it with stage_scale = cost of the
+ * stage / mean cost of a stage; may be NULL. DP_ERR_INVALID: fewer layers than stages, a cost that is not above 0; and
+ * as dp_simulate(). [any]
  */
 DP_API dp_status_t dp_partition(const dp_partition_request_t *request, int32_t *first_out, double *step_out);
 

@@ -59,8 +59,8 @@ DP_API const char *dp_timeline_name_text(const dp_timeline_t *timeline, uint16_t
 /** Appends a copy of a span to a row. DP_ERR_INVALID: times, kind, lane, pass, pair or name out of bounds.
  *  DP_ERR_OVERFLOW: the row is full; the span is counted as lost. [main] per row */
 DP_API dp_status_t dp_timeline_add(dp_timeline_t *timeline, int32_t rank, const dp_span_t *span);
-/** A row's spans in the order they were added, *count_out of them; NULL and 0 for a row that there is not. Borrowed: valid
- *  until the next span is added to it. [any] */
+/** A row's spans in the order they were added, *count_out of them; NULL and 0 for a row that there is not. Borrowed:
+ *  valid until the next span is added to it. [any] */
 DP_API const dp_span_t *dp_timeline_spans(const dp_timeline_t *timeline, int32_t rank, int64_t *count_out);
 /** Spans of a row that found no room. [any] */
 DP_API int64_t dp_timeline_lost(const dp_timeline_t *timeline, int32_t rank);

@@ -35,9 +35,9 @@ typedef enum dp_lane {
 } dp_lane_t;
 
 /** What a segment is; OTHER for a trainer's own. Layers of an overlapped forward and backward that have the shape
- *  ATTENTION, DISPATCH, MLP, COMBINE are merged, layer pair by layer pair, into the order of DeepSeek's published profile:
- *  combine(B) attention(F) mlp(B) dispatch(F) dispatch(B) mlp(W) mlp(F) attention(B) attention(W) combine(F). Other
- *  segments are merged alternating, each list in its own order. */
+ *  ATTENTION, DISPATCH, MLP, COMBINE are merged, layer pair by layer pair, into the order of DeepSeek's published
+ *  profile: combine(B) attention(F) mlp(B) dispatch(F) dispatch(B) mlp(W) mlp(F) attention(B) attention(W) combine(F).
+ *  Other segments are merged alternating, each list in its own order. */
 typedef enum dp_segment_role {
     DP_ROLE_OTHER = 0,
     DP_ROLE_ATTENTION = 1,

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * backend.c: which comm plugins a pipeline uses: one, two that are joined ("shm+ofi": within a host, and between hosts),
- * or what fits the job ("auto"). */
+ * backend.c: which comm plugins a pipeline uses: one, two that are joined ("shm+ofi": within a host, and between
+ * hosts), or what fits the job ("auto"). */
 #include "base/memory.h"
 #include "engine/engine.h"
 #include "mixed/mixed.h"

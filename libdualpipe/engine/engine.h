@@ -215,9 +215,9 @@ typedef struct dp__profiler {
 
 /* sums.c */
 typedef struct dp__sums {
-    /* Both the host and the device reach them. losses: [M], then auxiliary losses [nparts][2 halves]; a micro-batch, and
-     * half of a part's, is made on one rank, everywhere else it is zero: sums over the pipeline are exact. staging: for
-     * dp_pipeline_sum. */
+    /* Both the host and the device reach them. losses: [M], then auxiliary losses [nparts][2 halves]; a micro-batch,
+     * and half of a part's, is made on one rank, everywhere else it is zero: sums over the pipeline are exact. staging:
+     * for dp_pipeline_sum. */
     double *losses, *staging;
     double *losses_there, *staging_there; /* where sums are made: the same, or their twins in device memory */
 } dp__sums_t;

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * norm.c: the norm of the whole model's gradient. The squares of a parameter are added in the order of its elements; the
- * sums of the parameters are added without rounding, so that it does not matter which rank has which. */
+ * norm.c: the norm of the whole model's gradient. The squares of a parameter are added in the order of its elements;
+ * the sums of the parameters are added without rounding, so that it does not matter which rank has which. */
 #include "engine/engine.h"
 
 #include <math.h>

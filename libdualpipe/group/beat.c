@@ -1,8 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * beat.c: signs of life between hosts. On one host ranks see each other's processes and black boxes. To a rank of
- * another host rank 0 says four times a second that it lives and what it is doing, and hears the same. A host from which nothing comes for DP__SILENCE_SECONDS is gone, whatever
- * its kernel still answers. Between ranks of one host nothing is sent. */
+ * another host rank 0 says four times a second that it lives and what it is doing, and hears the same. A host from
+ * which nothing comes for DP__SILENCE_SECONDS is gone, whatever its kernel still answers. Between ranks of one host
+ * nothing is sent. */
 #include "group/process.h"
 
 #include <endian.h>
@@ -24,14 +25,22 @@ static int64_t interval_ns(const dp__process_t *p)
     return ns > most ? most : ns < LEAST_INTERVAL_NS ? LEAST_INTERVAL_NS : ns;
 }
 
-/* Until all are there, a rank does not know who is near. */
-static bool needs_beats(const dp__process_t *p, const dp__connection_t *c)
+static bool is_member(const dp__process_t *p, const dp__connection_t *c)
 {
-    int32_t rank = dp__is_hub(p) ? c->rank : 0;
+    return !c->closing && c->phase >= DP__PHASE_WELCOME && c->phase != DP__PHASE_GONE &&
+           (!dp__is_hub(p) || c->rank >= 0);
+}
 
-    if (c->closing || c->phase < DP__PHASE_WELCOME || c->phase == DP__PHASE_GONE || rank < 0)
-        return false;
-    return dp__signal_value(&p->join.done) == 0 || !dp__is_near(p, rank);
+/* Until all are there, a rank does not know who is near. */
+static bool is_far(const dp__process_t *p, const dp__connection_t *c)
+{
+    return dp__signal_value(&p->join.done) == 0 || !dp__is_near(p, dp__is_hub(p) ? c->rank : 0);
+}
+
+/* Those on rank 0's host hear from it whether somebody gets on elsewhere. */
+static bool has_news_for(const dp__process_t *p, const dp__connection_t *c)
+{
+    return is_member(p, c) && (is_far(p, c) || (dp__is_hub(p) && p->machines.count > 1));
 }
 
 /* ---- telling ---- */
@@ -42,7 +51,7 @@ static uint64_t number_for_others(const dp__process_t *p, int64_t now_ns)
     int64_t latest;
 
     if (!dp__is_hub(p))
-        return (uint64_t)dp__box_latest(p->peers[p->group.rank].boxes);
+        return (uint64_t)dp__box_latest(p->boxes, p->group.rank);
     latest = dp__news_latest(p);
     return latest == 0 ? DP__NOBODY_YET : latest > now_ns ? 0 : (uint64_t)(now_ns - latest);
 }
@@ -63,10 +72,10 @@ static void tell_all(dp__process_t *p, int64_t now_ns)
     uint64_t number = 0;
 
     for (size_t i = 0; i < p->connections.count; i++) {
-        if (!needs_beats(p, p->connections.all[i]))
+        if (!has_news_for(p, p->connections.all[i]))
             continue;
         if (!any) {
-            open = dp__box_describe(p->peers[p->group.rank].boxes, doing, sizeof(doing));
+            open = dp__box_describe(p->boxes, p->group.rank, doing, sizeof(doing));
             number = number_for_others(p, now_ns);
         }
         any = true;
@@ -94,7 +103,7 @@ static int64_t heard_of_host(const dp__process_t *p, int32_t rank)
 static void list_silent(const dp__process_t *p, int64_t before_ns, int32_t machine, dp__rank_list_t *ranks_out)
 {
     for (int32_t r = 1; r < p->group.size; r++) {
-        const dp__connection_t *c = p->peers[r].connection;
+        const dp__connection_t *c = p->contacts[r].connection;
 
         if (c != NULL && !dp__is_near(p, r) && c->heard_ns < before_ns &&
             (machine < 0 || p->peers[r].machine == machine))
@@ -107,7 +116,7 @@ static bool all_others_silent(const dp__process_t *p, int64_t before_ns, int32_t
     bool another = false;
 
     for (int32_t r = 1; r < p->group.size; r++) {
-        const dp__connection_t *c = p->peers[r].connection;
+        const dp__connection_t *c = p->contacts[r].connection;
 
         if (c == NULL || dp__is_near(p, r))
             continue;
@@ -154,7 +163,7 @@ static void look_for_silence(dp__process_t *p, int64_t now_ns)
         int32_t rank = dp__is_hub(p) ? c->rank : 0;
         int64_t heard;
 
-        if (!needs_beats(p, c) || now_ns - c->heard_ns < limit)
+        if (!is_member(p, c) || !is_far(p, c) || now_ns - c->heard_ns < limit)
             continue;
         heard = dp__is_hub(p) ? heard_of_host(p, rank) : c->heard_ns;
         if (now_ns - heard < limit)

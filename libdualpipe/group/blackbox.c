@@ -192,7 +192,7 @@ static void describe(const dp__box_t *box, const dp_span_t *span, char *text, si
     dp__span_describe(span, name, text, bytes);
 }
 
-bool dp__box_describe(const dp__box_t *boxes, char *text, size_t bytes)
+bool dp__box_describe(const dp__box_t *boxes, int32_t rank, char *text, size_t bytes)
 {
     const dp__box_t *in = NULL;
     dp_span_t best = {0};
@@ -202,7 +202,7 @@ bool dp__box_describe(const dp__box_t *boxes, char *text, size_t bytes)
         return false;
     text[0] = '\0';
     for (const dp__box_t *box = boxes; box != NULL; box = box->next)
-        for (uint32_t i = 0; i < box->capacity && !dp__box_is_closed(box); i++) {
+        for (uint32_t i = 0; i < box->capacity && box->rank == rank && !dp__box_is_closed(box); i++) {
             dp_span_t span = read_span(&box->records[i]);
             bool open = span.start_ns != 0 && span.end_ns == 0;
             bool later = open ? span.start_ns > best.start_ns : span.end_ns > best.end_ns;
@@ -218,12 +218,12 @@ bool dp__box_describe(const dp__box_t *boxes, char *text, size_t bytes)
     return best_open;
 }
 
-int64_t dp__box_latest(const dp__box_t *boxes)
+int64_t dp__box_latest(const dp__box_t *boxes, int32_t rank)
 {
     int64_t latest = 0;
 
     for (const dp__box_t *box = boxes; box != NULL; box = box->next)
-        for (uint32_t i = 0; i < box->capacity; i++) {
+        for (uint32_t i = 0; i < box->capacity && (rank < 0 || box->rank == rank); i++) {
             dp_span_t span = read_span(&box->records[i]);
 
             latest = span.start_ns > latest ? span.start_ns : latest;

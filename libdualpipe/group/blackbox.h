@@ -11,6 +11,7 @@
 
 struct dp__box {
     dp__box_t *next;
+    int32_t rank; /* whose it is */
     void *memory;
     size_t bytes;
     uint32_t capacity;
@@ -32,10 +33,10 @@ bool dp__box_is_closed(const dp__box_t *box);
 /* Takes the box with these records out of the list, or (records NULL) the first closed one; NULL when there is none. */
 dp__box_t *dp__box_take(dp__box_t **boxes, const dp_span_t *records);
 
-/* "step 3: mlp(B) of stage 2" into text, "" when nothing was recorded. true: in progress, false: the last one that
- * ended. Reads memory that others may be writing. */
-bool dp__box_describe(const dp__box_t *boxes, char *text, size_t bytes);
-/* The latest start or end recorded in these boxes, 0 when there is none. */
-int64_t dp__box_latest(const dp__box_t *boxes);
+/* Of rank `rank`: "step 3: mlp(B) of stage 2" into text, "" when nothing was recorded. true: in progress, false: the
+ * last one that ended. Reads memory that others may be writing. */
+bool dp__box_describe(const dp__box_t *boxes, int32_t rank, char *text, size_t bytes);
+/* The latest start or end that the rank (-1: any) has recorded in these boxes, 0 when there is none. */
+int64_t dp__box_latest(const dp__box_t *boxes, int32_t rank);
 
 #endif

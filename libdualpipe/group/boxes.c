@@ -48,8 +48,9 @@ static dp_status_t make_memory(size_t bytes, int *fd_out, void **memory_out)
 static void publish(dp__process_t *p, int32_t rank, dp__box_t *box)
 {
     pthread_mutex_lock(&p->mutex);
-    box->next = p->peers[rank].boxes;
-    p->peers[rank].boxes = box;
+    box->rank = rank;
+    box->next = p->boxes;
+    p->boxes = box;
     pthread_mutex_unlock(&p->mutex);
 }
 
@@ -138,9 +139,8 @@ static void sweep(dp__process_t *p)
     dp__box_t *box;
 
     pthread_mutex_lock(&p->mutex);
-    for (int32_t r = 0; r < p->group.size; r++)
-        while (r != p->group.rank && (box = dp__box_take(&p->peers[r].boxes, NULL)) != NULL)
-            unmap(box);
+    while ((box = dp__box_take(&p->boxes, NULL)) != NULL)
+        unmap(box);
     pthread_mutex_unlock(&p->mutex);
 }
 
@@ -186,7 +186,7 @@ void dp__process_close_blackbox(dp_group_t *group, const dp_span_t *records)
     dp__box_t *box;
 
     pthread_mutex_lock(&p->mutex);
-    box = dp__box_take(&p->peers[group->rank].boxes, records);
+    box = dp__box_take(&p->boxes, records);
     pthread_mutex_unlock(&p->mutex);
     if (box == NULL)
         return;
@@ -199,18 +199,18 @@ void dp__process_name_spans(dp_group_t *group, uint16_t name, const char *text)
     dp__process_t *p = dp__process_of(group);
 
     pthread_mutex_lock(&p->mutex);
-    for (dp__box_t *box = p->peers[group->rank].boxes; box != NULL; box = box->next)
-        dp__box_set_name(box, name, text);
+    for (dp__box_t *box = p->boxes; box != NULL; box = box->next)
+        if (box->rank == group->rank)
+            dp__box_set_name(box, name, text);
     pthread_mutex_unlock(&p->mutex);
 }
 
 void dp__process_free_boxes(dp__process_t *p)
 {
-    for (int32_t r = 0; r < p->group.size; r++)
-        while (p->peers[r].boxes != NULL) {
-            dp__box_t *box = p->peers[r].boxes;
+    while (p->boxes != NULL) {
+        dp__box_t *box = p->boxes;
 
-            p->peers[r].boxes = box->next;
-            unmap(box);
-        }
+        p->boxes = box->next;
+        unmap(box);
+    }
 }

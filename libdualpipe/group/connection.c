@@ -53,8 +53,8 @@ void dp__connection_drop(dp__process_t *p, dp__connection_t *c)
             p->connections.count--;
             break;
         }
-    if (c->rank >= 0 && p->peers[c->rank].connection == c)
-        p->peers[c->rank].connection = NULL;
+    if (c->rank >= 0 && p->contacts[c->rank].connection == c)
+        p->contacts[c->rank].connection = NULL;
     if (c->pid_fd >= 0)
         close(c->pid_fd);
     dp__wire_fini(&c->wire);
@@ -78,7 +78,7 @@ void dp__watch_host(int fd)
 void dp__send2(dp__process_t *p, const dp__frame_t *frame, const void *first, size_t first_bytes, const void *second,
                size_t second_bytes)
 {
-    dp__connection_t *c = dp__is_hub(p) ? p->peers[frame->to].connection : dp__hub_connection(p);
+    dp__connection_t *c = dp__is_hub(p) ? p->contacts[frame->to].connection : dp__hub_connection(p);
     char text[96];
 
     if (c == NULL || c->phase == DP__PHASE_GONE || c->closing)

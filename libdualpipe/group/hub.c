@@ -244,7 +244,7 @@ static bool may_join(dp__process_t *p, dp__connection_t *c, const char *host, co
         dp__cause_set(&p->cause, DP_ERR_MISMATCH, text);
         return false;
     }
-    if (p->peers[rank].connection != NULL || p->peers[rank].pid != 0) {
+    if (p->contacts[rank].connection != NULL || p->peers[rank].pid != 0) {
         dp__peer_name(p, rank, name, sizeof(name));
         snprintf(text, sizeof(text), "there is a rank %d already: %s", rank, name);
         refuse(c, DP_ERR_RENDEZVOUS, text);
@@ -283,7 +283,7 @@ static void hear_introduction(dp__process_t *p, dp__connection_t *c, const dp__f
     peer = &p->peers[c->transcript.rank];
     peer->pid = frame->value;
     peer->machine = where;
-    peer->connection = c;
+    p->contacts[c->transcript.rank].connection = c;
     dp__watch_process(p, c, c->transcript.rank);
     c->rank = c->transcript.rank;
     c->phase = DP__PHASE_JOINED;

@@ -234,7 +234,7 @@ static void local_describe(const dp_group_t *group, int32_t rank, char *text, si
     job_t *job = job_of(group);
 
     pthread_mutex_lock(&job->mutex);
-    (void)dp__box_describe(job->places[rank].boxes, text, bytes);
+    (void)dp__box_describe(job->places[rank].boxes, rank, text, bytes);
     pthread_mutex_unlock(&job->mutex);
 }
 
@@ -245,7 +245,7 @@ static int64_t local_latest(const dp_group_t *group)
 
     pthread_mutex_lock(&job->mutex);
     for (int32_t r = 0; r < job->size; r++) {
-        int64_t t = dp__box_latest(job->places[r].boxes);
+        int64_t t = dp__box_latest(job->places[r].boxes, r);
 
         latest = t > latest ? t : latest;
     }
@@ -294,6 +294,7 @@ static dp_status_t local_blackbox(dp_group_t *group, uint32_t capacity, dp_span_
     }
     dp__box_format(memory, bytes, capacity, no_mark, box);
     pthread_mutex_lock(&job_of(group)->mutex);
+    box->rank = group->rank;
     box->next = place->boxes;
     place->boxes = box;
     pthread_mutex_unlock(&job_of(group)->mutex);

@@ -11,7 +11,7 @@
 bool dp__news_hear(dp__process_t *p, int32_t rank, const dp__frame_t *frame)
 {
     int64_t now = dp__now_ns();
-    dp__peer_t *peer = &p->peers[rank];
+    dp__contact_t *peer = dp__contact(p, rank);
     uint64_t number;
 
     if (frame->bytes < sizeof(number) || frame->bytes - sizeof(number) >= sizeof(peer->news->doing))
@@ -35,23 +35,25 @@ bool dp__news_hear(dp__process_t *p, int32_t rank, const dp__frame_t *frame)
 
 int64_t dp__news_latest(const dp__process_t *p)
 {
-    int64_t latest = p->beat.job_sign_ns;
+    int64_t latest = dp__box_latest(p->boxes, -1);
 
-    for (int32_t r = 0; r < p->group.size; r++) {
-        const dp__peer_t *peer = &p->peers[r];
-        int64_t box = dp__box_latest(peer->boxes), told = peer->news != NULL ? peer->news->sign_ns : 0;
+    if (p->beat.job_sign_ns > latest)
+        latest = p->beat.job_sign_ns;
+    for (int32_t r = 0; dp__is_hub(p) && r < p->group.size; r++) {
+        const dp__news_t *news = p->contacts[r].news;
 
-        latest = box > latest ? box : latest;
-        latest = told > latest ? told : latest;
+        if (news != NULL && news->sign_ns > latest)
+            latest = news->sign_ns;
     }
     return latest;
 }
 
 void dp__news_doing(const dp__process_t *p, int32_t rank, char *text, size_t bytes)
 {
-    const dp__news_t *news = p->peers[rank].news;
+    const dp__contact_t *contact = dp__contact(p, rank);
+    const dp__news_t *news = contact != NULL ? contact->news : NULL;
     char doing[256];
-    bool open = dp__box_describe(p->peers[rank].boxes, doing, sizeof(doing));
+    bool open = dp__box_describe(p->boxes, rank, doing, sizeof(doing));
 
     text[0] = '\0';
     if (doing[0] != '\0')

@@ -313,16 +313,16 @@ static void free_process(dp__process_t *p)
         close(p->hub.listener);
     if (p->wake_fd >= 0)
         close(p->wake_fd);
-    if (p->peers != NULL)
-        dp__process_free_boxes(p);
+    dp__process_free_boxes(p);
     dp__board_fini(&p->hub.board);
     pthread_mutex_destroy(&p->mutex);
     dp__free(p->hub.gather.data);
     dp__free(p->hub.gather.here);
     dp__free(p->connections.all);
     dp__free(p->connections.polls);
-    for (int32_t r = 0; p->peers != NULL && r < p->group.size; r++)
-        dp__free(p->peers[r].news);
+    for (int32_t r = 0; p->contacts != NULL && r < (dp__is_hub(p) ? p->group.size : 1); r++)
+        dp__free(p->contacts[r].news);
+    dp__free(p->contacts);
     dp__free(p->peers);
     dp__free(p->machines.all);
     dp__free(p->join.settings);
@@ -362,11 +362,12 @@ static bool process_near(const dp_group_t *group, int32_t rank)
 static void process_describe(const dp_group_t *group, int32_t rank, char *text, size_t bytes)
 {
     dp__process_t *p = dp__process_of(group);
+    const dp__contact_t *contact = dp__contact(p, rank);
 
     pthread_mutex_lock(&p->mutex);
-    (void)dp__box_describe(p->peers[rank].boxes, text, bytes);
-    if (text[0] == '\0' && p->peers[rank].news != NULL)
-        snprintf(text, bytes, "%s", p->peers[rank].news->doing);
+    (void)dp__box_describe(p->boxes, rank, text, bytes);
+    if (text[0] == '\0' && contact != NULL && contact->news != NULL)
+        snprintf(text, bytes, "%s", contact->news->doing);
     pthread_mutex_unlock(&p->mutex);
 }
 
@@ -446,8 +447,10 @@ static dp_status_t make_tables(dp__process_t *p)
     p->connections.all = dp__calloc(p->connections.room, sizeof(p->connections.all[0]));
     p->connections.polls = dp__calloc(2 * p->connections.room + 2, sizeof(struct pollfd));
     p->peers = dp__calloc(size, sizeof(p->peers[0]));
-    p->hub.gather.here = dp__calloc(size, sizeof(bool));
-    if (p->connections.all == NULL || p->connections.polls == NULL || p->peers == NULL || p->hub.gather.here == NULL)
+    p->contacts = dp__calloc(dp__is_hub(p) ? size : 1, sizeof(p->contacts[0]));
+    p->hub.gather.here = dp__calloc(dp__is_hub(p) ? size : 1, sizeof(bool));
+    if (p->connections.all == NULL || p->connections.polls == NULL || p->peers == NULL || p->contacts == NULL ||
+        p->hub.gather.here == NULL)
         return dp_fail(DP_ERR_NOMEM, "rank %d: no memory to join a job of %zu ranks", p->group.rank, size);
     for (size_t r = 0; r < size; r++)
         p->peers[r].machine = -1;

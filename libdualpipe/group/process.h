@@ -66,12 +66,15 @@ typedef struct dp__news {
 
 /* There are as many of these as ranks squared in a job: what is the same for a host is kept once. */
 typedef struct dp__peer {
-    int32_t pid;                  /* 0: not introduced yet */
-    int32_t machine;              /* of machines.all; -1: not known */
-    dp__connection_t *connection; /* hub */
-    dp__box_t *boxes;             /* newest first */
-    dp__news_t *news;             /* NULL: nothing was told */
+    int32_t pid;     /* 0: not introduced yet */
+    int32_t machine; /* of machines.all; -1: not known */
 } dp__peer_t;
+
+/* Whom this rank talks to: rank 0 to all, the others to rank 0. */
+typedef struct dp__contact {
+    dp__connection_t *connection; /* hub */
+    dp__news_t *news;             /* NULL: nothing was told */
+} dp__contact_t;
 
 /* A PUT or GET of one of the rank's threads, on that thread's stack. */
 typedef struct dp__request {
@@ -162,8 +165,10 @@ typedef struct dp__process {
     uint32_t interrupted; /* atomic */
     bool stop, over;      /* leave now; LEAVE was met by all */
     int64_t stop_deadline_ns;
-    dp__peer_t *peers; /* [size] */
-    struct {           /* machine.c: those that ranks run on */
+    dp__peer_t *peers;       /* [size] */
+    dp__contact_t *contacts; /* hub: [size]; spoke: [1], of rank 0 */
+    dp__box_t *boxes;        /* those of all ranks that can be read from here, newest first */
+    struct {                 /* machine.c: those that ranks run on */
         dp__machine_t *all;
         int32_t count, room;
     } machines;
@@ -200,6 +205,12 @@ static inline dp__process_t *dp__process_of(const dp_group_t *group)
 static inline bool dp__is_hub(const dp__process_t *p)
 {
     return p->group.rank == 0;
+}
+
+/* NULL where this rank does not talk to that one. */
+static inline dp__contact_t *dp__contact(const dp__process_t *p, int32_t rank)
+{
+    return dp__is_hub(p) || rank == 0 ? &p->contacts[rank] : NULL;
 }
 
 /* ---- control.c ---- */
@@ -260,7 +271,8 @@ void dp__beat_tick(dp__process_t *p, int64_t now_ns);
 bool dp__news_hear(dp__process_t *p, int32_t rank, const dp__frame_t *frame);
 /* The latest moment, on our clock, at which an operation of any rank is known to have begun or ended; 0: none is. */
 int64_t dp__news_latest(const dp__process_t *p);
-/* " in step 3: ..." or " after step 3: ...": what rank `rank` is or was doing, by its black box or its own words; "". */
+/* " in step 3: ..." or " after step 3: ...": what rank `rank` is or was doing, by its black box or its own words;
+ * "". */
 void dp__news_doing(const dp__process_t *p, int32_t rank, char *text, size_t bytes);
 
 /* ---- machine.c ---- */

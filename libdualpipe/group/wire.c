@@ -11,7 +11,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define MAGIC 0x31677044u /* "Dpg1" */
+#define MAGIC      0x31677044u /* "Dpg1" */
+#define KEPT_BYTES 4096        /* a larger buffer is for one frame: there are many connections */
 
 void dp__wire_init(dp__wire_t *wire, int fd)
 {
@@ -185,7 +186,7 @@ static dp_status_t begin_body(dp__wire_t *wire)
         return DP_ERR_PROTOCOL;
     wire->body_bytes = bytes + (wire->sealed ? DP__SHA256_BYTES : 0);
     wire->body_got = 0;
-    if (wire->body_bytes + 1 > wire->body_room) {
+    if (wire->body_bytes + 1 > wire->body_room || wire->body_room > KEPT_BYTES) {
         dp__free(wire->body);
         wire->body_room = 0;
         wire->body = dp__allocate(wire->body_bytes + 1, 16);

@@ -34,7 +34,8 @@ typedef enum dp__frame_type {
     DP__FRAME_CAUSE = 16,    /* from rank 0: value = status, text */
     DP__FRAME_SEEN = 17,     /* to rank 0: the cause has arrived */
     DP__FRAME_BEAT = 18      /* between hosts: value = 1: text is what the sender does, 0: what it did last; a number of
-                                64 bits (from rank 0: ns since anybody got on; to it: changes when the rank gets on), text */
+                                64 bits (from rank 0: ns since anybody got on; to it: one that changes when the rank
+                                gets on), text */
 } dp__frame_type_t;
 
 typedef struct dp__frame {

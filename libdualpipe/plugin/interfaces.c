@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * interfaces.c: the tables of the five interfaces, described once: functions that must be there, defaults of the others.
- * Callers get a completed copy of a plugin's table and never ask whether a member is there. */
+ * interfaces.c: the tables of the five interfaces, described once: functions that must be there, defaults of the
+ * others. Callers get a completed copy of a plugin's table and never ask whether a member is there. */
 #include "plugin/interfaces.h"
 #include "base/memory.h"
 

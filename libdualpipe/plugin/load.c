@@ -99,8 +99,8 @@ static dp_status_t check_descriptor(const char *path, const dp_plugin_t *plugin)
     return DP_OK;
 }
 
-/* Maps the file, whose constructors run here, and lets it introduce itself. Memory that is missing shows before its init
- * runs: that happens once. */
+/* Maps the file, whose constructors run here, and lets it introduce itself. Memory that is missing shows before its
+ * init runs: that happens once. */
 static dp_status_t introduce(const char *path, const dp_plugin_t **plugin_out)
 {
     const dp_plugin_t *plugin;

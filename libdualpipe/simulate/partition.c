@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * partition.c: layers onto stages. It begins with the cut whose dearest stage is the cheapest, which a table finds, and
- * with equal numbers of layers, and moves cuts as long as the simulated step gets shorter: stages that are not alike wait
- * for each other in other ways than for the dearest one alone. */
+ * with equal numbers of layers, and moves cuts as long as the simulated step gets shorter: stages that are not alike
+ * wait for each other in other ways than for the dearest one alone. */
 #include "base/memory.h"
 #include "base/sized.h"
 #include "simulate/model.h"

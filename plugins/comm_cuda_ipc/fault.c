@@ -3,8 +3,9 @@
  * fault.c: what is wrong, who is told, and how every wait on the device ends.
  *
  * Kernels report into a mailbox of pinned memory and look there for an abort. The device asks fault_check() whenever
- * somebody synchronises. A thread of ours sleeps until the job is aborted or a kernel has reported; then it raises the mailbox's flag, which ends spinning kernels, and writes the values that streams wait for, which
- * releases those. What the released streams do is of no use to anybody, and no look at it reports anything any more. */
+ * somebody synchronises. A thread of ours sleeps until the job is aborted or a kernel has reported; then it raises the
+ * mailbox's flag, which ends spinning kernels, and writes the values that streams wait for, which releases those. What
+ * the released streams do is of no use to anybody, and no look at it reports anything any more. */
 #include "comm_cuda_ipc.h"
 
 #include <poll.h>

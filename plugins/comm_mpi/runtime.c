@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * runtime.c: starts MPI once in a process, agrees with all processes of the MPI job on a communicator, ends it at exit. */
+ * runtime.c: starts MPI once in a process, agrees with all processes of the MPI job on a communicator, ends it at
+ * exit. */
 #include "runtime.h"
 
 #include <dlfcn.h>

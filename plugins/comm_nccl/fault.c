@@ -3,8 +3,8 @@
  * fault.c: what is wrong, who is told, and how waits on the device end.
  *
  * A kernel that NCCL has started waits for its peer for ever, and nothing on the device ends it but an abort from the
- * host. A thread of ours sleeps until the job is aborted, NCCL reports an error of a communicator, or one of our kernels
- * has reported to the mailbox; then it aborts all communicators, whose kernels return. */
+ * host. A thread of ours sleeps until the job is aborted, NCCL reports an error of a communicator, or one of our
+ * kernels has reported to the mailbox; then it aborts all communicators, whose kernels return. */
 #include "comm_nccl.h"
 
 #include "cuda/launch.h"

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The libdualpipe authors
 // SPDX-License-Identifier: MIT
-// nccl_kernels.cu: what NCCL does not do: comparing heads, packing rows by counts that live on the device, sums in rank order.
+// nccl_kernels.cu: what NCCL does not do: comparing heads, packing rows by counts that live on the device, sums in
+// rank order.
 #include "cuda/device.cuh"
 
 #include "comm_nccl/mailbox.h"
@@ -32,8 +33,8 @@ extern "C" __global__ void comm_nccl_check_heads(const uint32_t *got, uint32_t c
     }
 }
 
-// Rows for rank blockIdx.y go to its stretch of `staging`, our own straight to where they are received. A count that does
-// not fit is reported and sent as -1.
+// Rows for rank blockIdx.y go to its stretch of `staging`, our own straight to where they are received. A count that
+// does not fit is reported and sent as -1.
 extern "C" __global__ void comm_nccl_pack_rows(const uint4 *send, const int32_t *offsets, const int32_t *counts,
                                                uint64_t row_vectors, int32_t capacity, int32_t rank, uint4 *staging,
                                                int32_t *counts_out, uint4 *rows_in, int32_t *counts_in, uint32_t number,

@@ -5,8 +5,8 @@
  * atomicAdd, ...).
  *
  * A kernel is an `extern "C" __global__ void dp_<plugin>_<what>_<dtype>(...)`, and it includes nothing but this file
- * and other headers of kernels. Dynamic shared memory comes from CUDA_SHARED_DYNAMIC, waits for other blocks or peers are
- * loops around cuda_load_acquire() with cuda_pause(). */
+ * and other headers of kernels. Dynamic shared memory comes from CUDA_SHARED_DYNAMIC, waits for other blocks or peers
+ * are loops around cuda_load_acquire() with cuda_pause(). */
 #ifndef PLUGINS_CUDA_DEVICE_CUH
 #define PLUGINS_CUDA_DEVICE_CUH
 
@@ -252,8 +252,8 @@ template <bool TA, bool TB> CUDA_DEVICE void cuda_warpgroup_mma_bf16(float (&c)[
 
 #endif
 
-/** Where an operand of cuda_warpgroup_mma_bf16() lies: rows of 128 bytes, whose 16-byte pieces are permuted by the row's
- *  number modulo 8 (piece ^ row % 8), eight rows of them 1024 bytes and aligned to that. Along K a row holds 64
+/** Where an operand of cuda_warpgroup_mma_bf16() lies: rows of 128 bytes, whose 16-byte pieces are permuted by the
+ *  row's number modulo 8 (piece ^ row % 8), eight rows of them 1024 bytes and aligned to that. Along K a row holds 64
  *  elements of K, and the next 8 rows of the matrix are 1024 bytes on; the element of K that products begin with is an
  *  offset of 2 bytes each to `start`. Across K a row holds 64 elements of one K, the next 8 of K are 1024 bytes on, the
  *  next 64 elements `blocks` bytes. */

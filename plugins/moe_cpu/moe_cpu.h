@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_cpu.h: where the data of one MoE block lie in the memory it is handed, and what a kernel gets to see. Letters as in
- * plugins/moe/dims.h. */
+ * moe_cpu.h: where the data of one MoE block lie in the memory it is handed, and what a kernel gets to see. Letters as
+ * in plugins/moe/dims.h. */
 #ifndef MOE_CPU_H
 #define MOE_CPU_H
 

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * kernels.h: what kernels are handed; read by C and CUDA. Letters as in plugins/moe/dims.h. Types: "real" is the block's
- * dtype; "sum" is double for DP_F64 and float otherwise; "wide" is float for DP_BF16 and double otherwise. */
+ * kernels.h: what kernels are handed; read by C and CUDA. Letters as in plugins/moe/dims.h. Types: "real" is the
+ * block's dtype; "sum" is double for DP_F64 and float otherwise; "wide" is float for DP_BF16 and double otherwise. */
 #ifndef MOE_CUDA_KERNELS_H
 #define MOE_CUDA_KERNELS_H
 
@@ -34,8 +34,8 @@ typedef struct moe_fault {
     int32_t rank, rows; /* rank: whose rows, or which expert has no replica; rows: how many came that have no room */
 } moe_fault_t;
 
-/* The memory of a call: X(type, name, rows, columns, bytes of an element), in this order, with n the dims; real and sum:
- * bytes of those types. layout.c makes offsets of them, moe_call the pointers that kernels get. */
+/* The memory of a call: X(type, name, rows, columns, bytes of an element), in this order, with n the dims; real and
+ * sum: bytes of those types. layout.c makes offsets of them, moe_call the pointers that kernels get. */
 #define MOE_SAVED(X)                                                                                                   \
     X(void, h, n->tokens, n->hidden, real)                                                                             \
     X(void, rstd, n->tokens, 1, sum)                                                                                   \

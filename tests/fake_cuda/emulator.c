@@ -5,8 +5,8 @@
  * blocks that wait for each other get on, and a grid that is too large for that hangs here as it would there.
  *
  * To ThreadSanitizer a block is the thread of the host that runs it. A state of its own for each fiber would take
- * gigabytes; instead what is compiled here and the kernels do not tell it of calls (EMULATED_CFLAGS, build-aux/sanitize),
- * so that it does not mind that stacks are changed. */
+ * gigabytes; instead what is compiled here and the kernels do not tell it of calls (EMULATED_CFLAGS,
+ * build-aux/sanitize), so that it does not mind that stacks are changed. */
 #include "launch.h"
 
 #include <sched.h>

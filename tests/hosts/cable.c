@@ -9,8 +9,8 @@
  *   rate            Mbit/s, 0: as fast as it goes
  *   limit           frames on their way, 0: 1000; what comes on top is lost
  *   seed            of the dice, 1 if there is none
- * Ends when nobody holds the pipe ALIVE open for writing any more. Frames come and go with their offload headers, so one
- * may be a TCP segment of 64 KiB that has not been cut into packets yet. */
+ * Ends when nobody holds the pipe ALIVE open for writing any more. Frames come and go with their offload headers, so
+ * one may be a TCP segment of 64 KiB that has not been cut into packets yet. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>

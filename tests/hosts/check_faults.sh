@@ -22,7 +22,21 @@ faults_job="$rank 3 10"
 faults_reference 4
 fault_cable "delay of 1 s there and back, from the start" 2 2 120 delay=1000
 
-# ---- what it does not ----
+# A rank of another host gets on, and the others wait for three times hang_seconds; nobody gets on, and they do not.
+faults_job="env DP_TEST_HANG=1 $rank 3 50 3 3000"
+faults_reference 4
+fault_cable "hang_seconds 1, rank 3 takes 3 s longer" 2 2 60
+faults_job="env DP_TEST_HANG=1 $rank 100000 100"
+faults_begin 2 2
+hosts_stop 2
+for r in 0 1; do
+    hosts_await rank$r 10
+    [ "$status" = 10 ] && grep -q 'rank [01] waited 1 s in all_gather for ranks 2, 3' "$hosts_work/rank$r.out" ||
+        faults_complain "rank $r: status $status, and what it waited for is not named"
+done
+hosts_end
+
+# ---- what it does not survive ----
 faults_job="$rank 100000 100"
 fault_pulled 2 2 2
 fault_stopped 1 2 2

@@ -153,6 +153,7 @@ sh -c '. "$DP_TEST_SRCDIR/tests/hosts/hosts.sh"
     echo "$hosts_work $hosts_made" >"$0"
     kill -KILL $$' "$PWD/hosts.$$" 2>/dev/null
 read -r work hosts_made <"$PWD/hosts.$$"
+DP_TEST_HOSTS=$work
 rm -rf "$PWD/hosts.$$" "$work"
 [ -n "$hosts_made" ] || complain "the test that was to be killed did not begin"
 tries=100

@@ -15,6 +15,7 @@ faults_head() {
     printf '%-46s  %-6s  %-26s  %-22s  %7s  %s\n' fault ranks job outcome seconds "what was named"
 }
 faults_line() { # FAULT OUTCOME MILLISECONDS NAMED
+    [ -z "$faults_shown" ] || set -- "$1" "NOT AS IT HAS TO BE" "$3" "$4"
     printf '%-46s  %-6s  %-26s  %-22s  %4d.%02d  %s\n' "$1" "$((hosts_count * faults_each)) on $hosts_count" "$faults_what" "$2" \
         $(($3 / 1000)) $(($3 % 1000 / 10)) "$4"
 }

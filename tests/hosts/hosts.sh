@@ -49,6 +49,8 @@ hosts_begin() { # HOSTS [NETWORKS]
     hosts_work=$(mktemp -d)
     hosts_made=
     hosts_jobs=
+    DP_TEST_HOSTS=$hosts_work
+    export DP_TEST_HOSTS
     trap hosts_end EXIT
     trap 'exit 129' HUP
     trap 'exit 130' INT
@@ -312,9 +314,11 @@ hosts_end() {
     return $hosts_ended
 }
 
+# Numbers of namespaces are used again, so a process of ours also has our mark in its environment.
 hosts_left() {
     for hosts_one in $hosts_made; do
         for hosts_proc in $(hosts_inside "${hosts_one%%:*}" "$hosts_one"); do
+            { tr '\0' '\n' <"/proc/$hosts_proc/environ" | grep -q -x "DP_TEST_HOSTS=$DP_TEST_HOSTS"; } 2>/dev/null || continue
             echo "process $hosts_proc ($(tr '\0' ' ' <"/proc/$hosts_proc/cmdline" 2>/dev/null))"
         done
     done

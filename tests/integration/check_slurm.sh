@@ -20,9 +20,25 @@ rank=$DP_TEST_BUILDDIR/tests/fault/run_rank
 case " $CFLAGS " in *fsanitize=*) mpi_is_tried=no ;; *) mpi_is_tried=yes ;; esac
 
 slurm=$work/slurm
+SLURM_CONF=$slurm/slurm.conf
+export SLURM_CONF
 mkdir -p "$slurm/state" "$slurm/node1" "$slurm/node2"
+# What looks after a step may outlive its daemon, when that goes first.
+steps_left() {
+    for environ in /proc/[0-9]*/environ; do
+        pid=${environ#/proc/}
+        pid=${pid%/environ}
+        case $(cat "/proc/$pid/comm" 2>/dev/null) in slurmstepd*) ;; *) continue ;; esac
+        ! { tr '\0' '\n' <"$environ" | grep -q -x "SLURM_CONF=$SLURM_CONF"; } 2>/dev/null || echo "$pid"
+    done
+}
 end() {
-    daemons=$(cat "$slurm"/*.pid 2>/dev/null)
+    tries=50
+    while [ "$tries" -gt 0 ] && [ -n "$(steps_left)" ]; do
+        tries=$((tries - 1))
+        sleep 0.1
+    done
+    daemons="$(cat "$slurm"/*.pid 2>/dev/null) $(steps_left)"
     tries=100
     for signal in TERM KILL; do
         for pid in $daemons; do
@@ -32,6 +48,9 @@ end() {
             tries=$((tries - 1))
             sleep 0.1
         done
+    done
+    for pid in $(steps_left); do
+        kill -s KILL "$pid" 2>/dev/null
     done
     rm -rf "$work"
 }
@@ -71,8 +90,6 @@ NodeName=node1 NodeHostname=$(uname -n) NodeAddr=127.0.0.1 Port=$((port + 1)) CP
 NodeName=node2 NodeHostname=$(uname -n) NodeAddr=127.0.0.1 Port=$((port + 2)) CPUs=4
 PartitionName=main Nodes=node1,node2 Default=YES MaxTime=INFINITE State=UP
 END
-SLURM_CONF=$slurm/slurm.conf
-export SLURM_CONF
 {
     munged --force --key-file="$slurm/key" --socket="$slurm/munge.socket" --pid-file="$slurm/munge.pid" \
         --log-file="$slurm/munge.log" --seed-file="$slurm/munge.seed"

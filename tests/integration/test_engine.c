@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * test_engine.c: whole steps with ranks as threads, held bit for bit against a serial run of the same model. Built
- * several times: for shared memory, and (DP_TEST_BACKEND) for a backend that completes transfers in matched groups only;
- * then with DP_TEST_HOSTS, for shared memory within hosts joined to DP_TEST_BACKEND between them. */
+ * several times: for shared memory, and (DP_TEST_BACKEND) for a backend that completes transfers in matched groups
+ * only; then with DP_TEST_HOSTS, for shared memory within hosts joined to DP_TEST_BACKEND between them. */
 #include "tests/support/oom.h"
 #include "tests/support/residual_model.h"
 #include "tests/support/suite.h"

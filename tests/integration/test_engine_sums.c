@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_engine_sums.c: what is summed over a whole job, with data and expert groups: the default scale of the loss, which
- * rank counts a parameter, the norm of the gradient. Held against the serial runs of all pipelines. */
+ * test_engine_sums.c: what is summed over a whole job, with data and expert groups: the default scale of the loss,
+ * which rank counts a parameter, the norm of the gradient. Held against the serial runs of all pipelines. */
 #include "tests/support/suite.h"
 #include "tests/support/thread_ranks.h"
 

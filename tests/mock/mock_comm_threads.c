@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * mock_comm_threads.c: a second comm backend for tests, for ranks as threads of one process, in plain memory. It keeps the
- * whole contract of dp.comm/1, as a one-sided backend or, with MATCHED defined (mock_comm_matched), as one that completes
- * transfers in matched bundles.
+ * mock_comm_threads.c: a second comm backend for tests, for ranks as threads of one process, in plain memory. It keeps
+ * the whole contract of dp.comm/1, as a one-sided backend or, with MATCHED defined (mock_comm_matched), as one that
+ * completes transfers in matched bundles.
  *
  * DP_TEST_FAULT=name seeds it with one fault, at the places that say IF("name"): a contract suite has to catch each. */
 #include <dualpipe/comm.h>

@@ -91,13 +91,22 @@ static bool read_seconds(const char *text, double *seconds_out)
     return end != text && *end == '\0' && errno == 0 && *seconds_out >= 0 && *seconds_out <= 1e6;
 }
 
+static void free_hosts(run_options_t *options)
+{
+    free(options->hosts);
+    free(options->host_names);
+    options->hosts = NULL;
+}
+
 /* Names divided by commas, each once. One that begins with - would be an option of ssh. */
 static bool read_hosts(const char *text, run_options_t *options)
 {
-    char *names = strdup(text), *next = names;
+    char *next;
 
+    free_hosts(options);
+    options->host_names = next = strdup(text);
     options->hosts = calloc(strlen(text) + 1, sizeof(*options->hosts));
-    if (names == NULL || options->hosts == NULL)
+    if (next == NULL || options->hosts == NULL)
         return false;
     options->host_count = 0;
     for (char *name; (name = strsep(&next, ",")) != NULL;) {
@@ -113,9 +122,12 @@ static bool read_hosts(const char *text, run_options_t *options)
 
 static bool add_export(const char *text, run_options_t *options)
 {
-    const char **moved = realloc(options->exported, ((size_t)options->export_count + 1) * sizeof(*moved));
+    const char **moved;
 
-    if (moved == NULL || text[0] == '\0' || text[0] == '=')
+    if (text[0] == '\0' || text[0] == '=')
+        return false;
+    moved = realloc(options->exported, ((size_t)options->export_count + 1) * sizeof(*moved));
+    if (moved == NULL)
         return false;
     options->exported = moved;
     moved[options->export_count++] = text;
@@ -299,5 +311,9 @@ int cmd_run(int argc, char **argv)
     int code = read_options(argc, argv, &options);
 
     fflush(NULL);
-    return code >= 0 ? code : start_keeper(&options);
+    if (code < 0)
+        code = start_keeper(&options);
+    free_hosts(&options);
+    free(options.exported);
+    return code;
 }

@@ -25,8 +25,8 @@ int plan_program(const args_t *args, plan_t *plan);
 int plan_simulation(const args_t *args, plan_t *plan, bool with_timeline);
 void plan_clear(plan_t *plan);
 
-/* The costs of a command line for a schedule. Stage scales of a costs file that do not fit are left out, and stderr says
- * so; DP_ERR_INVALID: those of the command line do not fit. */
+/* The costs of a command line for a schedule. Stage scales of a costs file that do not fit are left out, and stderr
+ * says so; DP_ERR_INVALID: those of the command line do not fit. */
 dp_status_t plan_costs(const args_t *args, const dp_schedule_t *schedule, dp_costs_t *costs_out);
 /* Puts the topology of a command line, if any, into the costs of plan->schedule; plan holds what it points to. */
 dp_status_t plan_place(plan_t *plan, topology_placing_t placing, dp_costs_t *costs);

@@ -25,7 +25,8 @@ int cost_keys_find(const char *name, size_t length);
 const char *cost_keys_number(const char *text, double *value_out);
 /* Numbers with commas between them, into stage_scale. */
 dp_status_t cost_keys_scales(cost_keys_t *keys, const char *text);
-/* Lines KEY=VALUE, # comments, of a file ("-": standard input) into keys that are all free. Errors name file and line. */
+/* Lines KEY=VALUE, # comments, of a file ("-": standard input) into keys that are all free. Errors name file and
+ * line. */
 dp_status_t cost_keys_read(const char *path, cost_keys_t *keys);
 /* What `from` gives and `keys` does not. */
 void cost_keys_merge(cost_keys_t *keys, cost_keys_t *from);

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * run_agent.c: the keeper of `dualpipe run --agent`: starts and ends ranks of this host for a `dualpipe run` elsewhere. */
+ * run_agent.c: the keeper of `dualpipe run --agent`: starts and ends ranks of this host for a `dualpipe run`
+ * elsewhere. */
 #include "run_job.h"
 #include "run_site.h"
 #include "run_talk.h"
@@ -66,8 +67,8 @@ static bool address_of_ssh(char text[64])
            strcmp(text, "::1") != 0;
 }
 
-/* The one that the host's name means elsewhere, if it is one of ours; else the first that is no loopback, one of IPv4 if
- * there is any; loopback when there is no other. */
+/* The one that the host's name means elsewhere, if it is one of ours; else the first that is no loopback, one of IPv4
+ * if there is any; loopback when there is no other. */
 static void address_of_interfaces(const char *hint, char text[64])
 {
     struct ifaddrs *all = NULL;

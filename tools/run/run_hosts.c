@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * run_hosts.c: the keeper of `dualpipe run --hosts`: an agent on every host, reached by a command such as ssh; what each is told,
- * and what their news mean for the job. */
+ * run_hosts.c: the keeper of `dualpipe run --hosts`: an agent on every host, reached by a command such as ssh; what
+ * each is told, and what their news mean for the job. */
 #include "run_job.h"
 #include "run_site.h"
 #include "run_talk.h"
@@ -321,8 +321,8 @@ static void lose(work_t *w, host_t *host, const char *how)
     run_verdict_consider(&w->verdict, &end);
 }
 
-/* Whether the command that reaches the host has ended; `how` it has, if so. It is taken in at the end: until then its number
- * stands for its process group. */
+/* Whether the command that reaches the host has ended; `how` it has, if so. It is taken in at the end: until then its
+ * number stands for its process group. */
 static bool has_ended(const work_t *w, host_t *host)
 {
     siginfo_t info = {0};
@@ -463,8 +463,8 @@ static bool all_flushed(const work_t *w)
     return true;
 }
 
-/* Agents whose input ends end their ranks, and have a moment to say so. The others hand over what was printed last, which takes
- * as long as somebody reads slowly; a signal or the end of our parent cuts that short. */
+/* Agents whose input ends end their ranks, and have a moment to say so. The others hand over what was printed last,
+ * which takes as long as somebody reads slowly; a signal or the end of our parent cuts that short. */
 static void leave(work_t *w)
 {
     int64_t until = run_now_ns() + LAST_WORDS_NS;

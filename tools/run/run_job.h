@@ -3,11 +3,14 @@
  * run_job.h: the parts of `dualpipe run`.
  *
  * Two processes look after the ranks of a host, so that killing either one leaves nothing behind: the one that was
- * started waits and passes signals on (cmd_run.c); its child, the keeper, starts the ranks and watches them (run_job.c).
+ * started waits and passes signals on (cmd_run.c); its child, the keeper, starts the ranks and watches them
+ * (run_job.c).
  *
- * Over several hosts, the keeper (run_hosts.c) starts a command for each that reaches it (ssh), and has it run `dualpipe run
- * --agent`, whose keeper (run_agent.c) does there what it is told, over the command's standard input. What the ranks print
- * comes back by its standard output, news of them by its standard error. When the connection ends, so do the ranks. */
+ * Over several hosts, the keeper (run_hosts.c) starts a command for each that reaches it (ssh), and has it run
+ * `dualpipe run
+ * --agent`, whose keeper (run_agent.c) does there what it is told, over the command's standard input. What the ranks
+ * print comes back by its standard output, news of them by its standard error. When the connection ends, so do the
+ * ranks. */
 #ifndef DP_TOOLS_RUN_JOB_H
 #define DP_TOOLS_RUN_JOB_H
 
@@ -21,7 +24,8 @@ typedef struct run_options {
     char **program; /* argv of every rank */
     bool agent;     /* we are one; nothing else matters */
     /* the rest is for several hosts */
-    char **hosts; /* [host_count] names; NULL: this one */
+    char **hosts;     /* [host_count] names; NULL: this one */
+    char *host_names; /* what they lie in */
     int host_count, ranks_per_host;
     const char *rsh;           /* what reaches a host, for the shell: "ssh -o BatchMode=yes" */
     const char *dualpipe_path; /* of the command there */

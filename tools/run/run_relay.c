@@ -127,8 +127,8 @@ static void put(run_relay_t *relay, const char *bytes, size_t count)
     relay->out_used += count;
 }
 
-/* A line of another host goes where its tag says. What else came that way, say from a start-up file of a shell there, is
- * no rank's. */
+/* A line of another host goes where its tag says. What else came that way, say from a start-up file of a shell there,
+ * is no rank's. */
 static bool take_tag(run_relay_t *relay, stream_t *stream, char tag)
 {
     int to = tag == TAG_OUT ? STDOUT_FILENO : STDERR_FILENO;

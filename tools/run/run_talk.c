@@ -27,7 +27,8 @@ int talk_read(talk_in_t *in, int fd)
 {
     ssize_t n;
 
-    memmove(in->text, in->text + in->taken, in->used - in->taken);
+    if (in->taken > 0)
+        memmove(in->text, in->text + in->taken, in->used - in->taken);
     in->used -= in->taken;
     in->taken = 0;
     if (!make_room(&in->text, &in->room, in->used + 4096))
@@ -41,8 +42,12 @@ int talk_read(talk_in_t *in, int fd)
 
 char *talk_line(talk_in_t *in)
 {
-    char *line = in->text + in->taken, *end = memchr(line, '\n', in->used - in->taken);
+    char *line = in->text, *end = NULL;
 
+    if (in->used > in->taken) {
+        line += in->taken;
+        end = memchr(line, '\n', in->used - in->taken);
+    }
     if (end == NULL)
         return NULL;
     *end = '\0';
@@ -111,6 +116,7 @@ void talk_flush(talk_out_t *out, int fd)
         if (n > 0)
             done += (size_t)n;
     }
-    memmove(out->text, out->text + done, out->used - done);
+    if (done > 0)
+        memmove(out->text, out->text + done, out->used - done);
     out->used -= done;
 }

@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * train_moe.cu: kernels of the trainer's own computations: embedding, head, AdamW, sums of squares. T tokens, width d,
- * 256 byte values, matrices row-major; E the dtype, A = cuda_sum_t<E> the type of gradients and of the optimizer's state.
- * Every sum has a fixed order. compute_cuda.c launches them. */
+ * 256 byte values, matrices row-major; E the dtype, A = cuda_sum_t<E> the type of gradients and of the optimizer's
+ * state. Every sum has a fixed order. compute_cuda.c launches them. */
 #include "cuda/device.cuh"
 
 #define VOCAB 256

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * attention_mine.c: an attention plugin to start from: attention.h's formula written down plainly, one row at a time in
- * double, for devices whose streams run host functions on host memory. Correct and slow. Compiles as C11 and as C++20. */
+ * double, for devices whose streams run host functions on host memory. Correct and slow. Compiles as C11 and as
+ * C++20. */
 #include <dualpipe/attention.h>
 
 #include <math.h>

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_attention_cpu.c: what attention_cpu does beyond the contract (test_conform_attention): its tiles of 64 queries and
- * 256 keys, numbers at the edges of a type, memory as its README says, what it refuses and how it says so, its BLAS. */
+ * test_attention_cpu.c: what attention_cpu does beyond the contract (test_conform_attention): its tiles of 64 queries
+ * and 256 keys, numbers at the edges of a type, memory as its README says, what it refuses and how it says so, its
+ * BLAS. */
 #include "conform/kernel.h"
 
 #include <dlfcn.h>

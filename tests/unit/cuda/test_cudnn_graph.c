@@ -190,7 +190,8 @@ static void skip_without_cudnn(const char *program)
     }
 }
 
-/* cuDNN's libraries leak a little as they are unloaded. Where they stay, the leak checker can tell that it was theirs. */
+/* cuDNN's libraries leak a little as they are unloaded. Where they stay, the leak checker can tell that it was
+ * theirs. */
 static void keep_libraries(void)
 {
     static const char *const names[] = {"libcudnn.so.9",

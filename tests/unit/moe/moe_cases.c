@@ -209,7 +209,8 @@ static bool zero_gradients(block_t *b)
     return conform_area_write(b->lab, &b->grads, b->before);
 }
 
-/* Outputs of one's own micro-batches, gradients that all ranks hold of those alone, gradients of experts of everyone's. */
+/* Outputs of one's own micro-batches, gradients that all ranks hold of those alone, gradients of experts of
+ * everyone's. */
 static bool has_the_bits_of_one_rank(lab_t *lab, const layer_t *layer, bool forwards_first)
 {
     conform_t *t = lab->t;

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_cases.h: what moe_cpu and moe_cuda both do beyond the contract: the bits of all gradients, what they find wrong in
- * rows and placements that arrive, numbers that are none, and many sizes; written on the suite's instances and
+ * moe_cases.h: what moe_cpu and moe_cuda both do beyond the contract: the bits of all gradients, what they find wrong
+ * in rows and placements that arrive, numbers that are none, and many sizes; written on the suite's instances and
  * micro-batches. */
 #ifndef DP_TESTS_MOE_CASES_H
 #define DP_TESTS_MOE_CASES_H

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_schedule_transfers.c: cells of transfers: what PyTorch writes is right, and each thing that can be wrong is found. */
+ * test_schedule_transfers.c: cells of transfers: what PyTorch writes is right, and each thing that can be wrong is
+ * found. */
 #include "tests/support/oom.h"
 #include "tests/support/suite.h"
 

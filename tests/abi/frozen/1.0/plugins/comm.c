@@ -2,10 +2,10 @@
  * SPDX-License-Identifier: MIT
  * comm_mine.c: a transport to start from: ranks of one host, as threads or processes, over shared memory.
  *
- * A rank makes its memory in `open` and in each `start`, as a file without a name, and maps that of every other rank. In
- * front lies a directory of areas. Whoever receives owns all that a transfer needs: slots, in front of each a head with
- * the counter `published`, and one counter `freed`. A sender waits for `freed`, writes straight into the slot and posts
- * `published`. Counters only grow, and each is posted by one rank alone.
+ * A rank makes its memory in `open` and in each `start`, as a file without a name, and maps that of every other rank.
+ * In front lies a directory of areas. Whoever receives owns all that a transfer needs: slots, in front of each a head
+ * with the counter `published`, and one counter `freed`. A sender waits for `freed`, writes straight into the slot and
+ * posts `published`. Counters only grow, and each is posted by one rank alone.
  *
  *   AREA_BASE     met[n], staged[n]: counters by the rank that posts them; then two buffers for sums
  *   AREA_INBOX    receiving end of a channel: freed, then slots of head and data
@@ -829,8 +829,8 @@ static void add(void *to, const void *from, size_t count, dp_dtype_t dtype)
             ((uint64_t *)to)[i] += ((const uint64_t *)from)[i]; /* wraps, as DP_I64 does in two's complement */
 }
 
-/* Stages our part of a piece and, when all have, adds all parts from rank 0 on. A buffer is used again two pieces later:
- * whoever has staged the piece in between has done with this one. */
+/* Stages our part of a piece and, when all have, adds all parts from rank 0 on. A buffer is used again two pieces
+ * later: whoever has staged the piece in between has done with this one. */
 static dp_status_t sum_piece(const sum_t *r, unsigned char *data, size_t count)
 {
     dp_comm_t *comm = r->comm;

@@ -2,9 +2,9 @@
  * SPDX-License-Identifier: MIT
  * device_mine.c: a device to start from: the CPU, each stream a thread that works through a ring of entries.
  *
- * Two counters carry everything: `filled`, how many entries were put into a stream, wakes its thread; `done`, how many it
- * has finished, is what synchronize waits for, and an event is a stream and a number of entries. A stream that has failed
- * goes on counting but runs nothing, so nobody waits for it in vain. */
+ * Two counters carry everything: `filled`, how many entries were put into a stream, wakes its thread; `done`, how many
+ * it has finished, is what synchronize waits for, and an event is a stream and a number of entries. A stream that has
+ * failed goes on counting but runs nothing, so nobody waits for it in vain. */
 #define _GNU_SOURCE /* pthread_timedjoin_np */
 #include <dualpipe/device.h>
 
@@ -74,8 +74,8 @@ static uint64_t progress(dp_device_t *device)
     return sum;
 }
 
-/* Until `s` has finished `count` entries. timeout_ns < 0: the job's limit, counted from the last entry that any stream of
- * the device finished: the wait that really hangs is to be the one that says so. */
+/* Until `s` has finished `count` entries. timeout_ns < 0: the job's limit, counted from the last entry that any stream
+ * of the device finished: the wait that really hangs is to be the one that says so. */
 static dp_status_t wait_done(dp_stream_t *s, uint64_t count, int64_t timeout_ns, const char *what)
 {
     const dp_host_t *host = s->device->host;

@@ -1,11 +1,11 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_mine.c: a mixture-of-experts plugin to start from: moe.h's formula written down plainly, one row at a time in double,
- * for devices whose streams run host functions on host memory. Correct and slow.
+ * moe_mine.c: a mixture-of-experts plugin to start from: moe.h's formula written down plainly, one row at a time in
+ * double, for devices whose streams run host functions on host memory. Correct and slow.
  *
  * A row travels for each (token, chosen expert), to the expert's rank and back, by two exchanges: `out` in dispatch and
- * combine_backward, `back` in combine and dispatch_backward. Rows for a rank lie in the order of tokens, and come back in
- * the order in which they went, so that (token, choice) finds its row by counting. */
+ * combine_backward, `back` in combine and dispatch_backward. Rows for a rank lie in the order of tokens, and come back
+ * in the order in which they went, so that (token, choice) finds its row by counting. */
 #include <dualpipe/moe.h>
 
 #include <math.h>

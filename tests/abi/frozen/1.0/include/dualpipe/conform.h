@@ -37,7 +37,7 @@ typedef struct dp_conform_options {
     /* name or path of the plugin on trial; NULL: the one of this library that the suite is tried on */
     const char *plugin;
     const void *table;  /* NULL: what `plugin` offers; else this table instead, as dp_plugin_interface gives them: for a
-                           plugin that is part of the program. It is not loaded then, `plugin` is what reports call it */
+                           plugin that is part of the program. It is not loaded then; reports call it `plugin` */
     const char *device; /* what streams run on when no device is on trial; NULL: "device_cpu" */
     const char *comm;   /* what rows travel over when no comm is on trial; NULL: "comm_shm" */
     const char *const *cases; /* names, NULL behind the last; NULL: all */

@@ -91,8 +91,8 @@ DP_API dp_status_t dp_group_health(dp_group_t *group);
  * The black box: `capacity` span records of this rank in memory that the other ranks of this host have mapped as well,
  * so that they can say what a dead rank was doing. The engine keeps the spans of the running step here: a record with a
  * start and no end is an operation in progress. May be called again: a box lives until it is closed or the group is
- * left, and the latest start of all boxes counts. Ranks of other hosts hear what the rank is doing four times a second through
- * rank 0. [collective] [blocks]
+ * left, and the latest start of all boxes counts. Ranks of other hosts hear what the rank is doing four times a second
+ * through rank 0. [collective] [blocks]
  */
 DP_API dp_status_t dp_group_blackbox(dp_group_t *group, uint32_t capacity, dp_span_t **records_out);
 /** Gives back what dp_group_blackbox returned. NULL is allowed. [main] */
@@ -101,7 +101,8 @@ DP_API void dp_group_blackbox_close(dp_group_t *group, const dp_span_t *records)
  *  dp_timeline_name; cut at 31 bytes). Without one it says "segment 3(F)". After dp_group_blackbox. [main] */
 DP_API void dp_group_blackbox_name(dp_group_t *group, uint16_t name, const char *text);
 /** One sentence on what rank `rank` is or was doing: "step 3: mlp(B) of stage 2, chunk 1, micro-batch 5"; of a rank of
- *  another host, on rank 0 (and of rank 0 everywhere), what it told last. "" when nothing is known. Cut at `bytes`. [any] */
+ *  another host, on rank 0 (and of rank 0 everywhere), what it told last. "" when nothing is known. Cut at `bytes`.
+ *  [any] */
 DP_API void dp_group_describe(const dp_group_t *group, int32_t rank, char *text, size_t bytes);
 
 #ifdef __cplusplus

@@ -24,10 +24,10 @@
  * Replicated experts (config.replicas = R > 0, only with DP_MOE_CAP_REPLICAS): rank p of the expert group holds
  * replicas p*R/n ... (p+1)*R/n - 1 instead of experts, and a placement (dp_moe_io_t.placement) says which expert each
  * of them is of; the router knows nothing of it. In the list of parameters replicas stand where experts stood, as
- * "replicas.7.w_gate", sharded, with dp_param_t.expert the replica's number. The rows of an expert go to its replicas in turn:
- * row i (in token order) of a micro-batch of source rank p goes to replica (i + p + io.microbatch) mod c of its c,
- * counted in ascending order. So each gets its share to within one row, and which rows it gets depends on nothing else;
- * an output depends on the replica that made it only by how a matrix product of so many rows is rounded.
+ * "replicas.7.w_gate", sharded, with dp_param_t.expert the replica's number. The rows of an expert go to its replicas
+ * in turn: row i (in token order) of a micro-batch of source rank p goes to replica (i + p + io.microbatch) mod c of
+ * its c, counted in ascending order. So each gets its share to within one row, and which rows it gets depends on
+ * nothing else; an output depends on the replica that made it only by how a matrix product of so many rows is rounded.
  * backward_weight adds the gradient of a replica's own rows only: who owns the parameters sums it over the replicas
  * (dp_replicas_sum does, see replicas.h). With R = E and the placement 0, 1, ..., E - 1 all bits are those without
  * replicas. Sources: DeepSeek-V3 report arXiv 2412.19437 (2.1.2 bias-based balancing, 3.2.1 overlap); arXiv 2408.15664;
@@ -85,22 +85,22 @@ typedef struct dp_moe_io {
 } dp_moe_io_t;
 #define DP_MOE_IO_MIN DP_SIZE_TO(dp_moe_io_t, placement)
 
-/* Where data live between the calls: h, routing and whatever backward needs in saved; buffers that only connect the calls
- * of one pass (rows on their way, gradients of n) in work. params and saved are the same memory in all calls of a
+/* Where data live between the calls: h, routing and whatever backward needs in saved; buffers that only connect the
+ * calls of one pass (rows on their way, gradients of n) in work. params and saved are the same memory in all calls of a
  * micro-batch, work in all calls of one forward and in all of one backward; the two *_backward_weight get no work.
- * Scratch belongs to the lane: it is another for each call. Every call may read params and saved and write saved, work and
- * scratch; what else it reads and writes is said below, with io.x for io->io->x.
- * Each pass of a micro-batch makes all its calls in the order above; passes of different micro-batches may interleave
- * (F&B pairs), in the same order on all ranks of the expert group. The [all-to-all] calls of one instance go to one
- * stream; the host orders the streams by events, so that each call finds what the one before it left.
- * All functions are required. All calls are [enqueue s] and [capture]; those marked [compute] also [sm<=share]. */
+ * Scratch belongs to the lane: it is another for each call. Every call may read params and saved and write saved, work
+ * and scratch; what else it reads and writes is said below, with io.x for io->io->x. Each pass of a micro-batch makes
+ * all its calls in the order above; passes of different micro-batches may interleave (F&B pairs), in the same order on
+ * all ranks of the expert group. The [all-to-all] calls of one instance go to one stream; the host orders the streams
+ * by events, so that each call finds what the one before it left. All functions are required. All calls are [enqueue s]
+ * and [capture]; those marked [compute] also [sm<=share]. */
 typedef struct dp_moe_vt {
     uint32_t struct_size;
     uint32_t caps; /* DP_MOE_CAP_* */
     /** One instance serves all layers of one rank. Opens its exchanges on comm; the caller calls comm start()
      *  afterwards. *moe_out is set only on success. DP_ERR_INVALID: a size or switch that cannot be, an eps, scale or
-     *  alpha that is negative or not finite; DP_ERR_UNSUPPORTED: a dtype, device or comm that this plugin does not take;
-     *  DP_ERR_OVERFLOW: more rows or elements than it can count. [blocks] [collective] */
+     *  alpha that is negative or not finite; DP_ERR_UNSUPPORTED: a dtype, device or comm that this plugin does not
+     *  take; DP_ERR_OVERFLOW: more rows or elements than it can count. [blocks] [collective] */
     dp_status_t (*open)(const dp_host_t *host, const dp_moe_config_t *config, dp_moe_t **moe_out);
     /** Not in the middle of a step; before the comm closes. NULL: nothing. */
     void (*close)(dp_moe_t *moe);
@@ -109,8 +109,8 @@ typedef struct dp_moe_vt {
     /** Fills params_out[sizes.nparams], every member of each. */
     dp_status_t (*params)(const dp_moe_t *moe, dp_param_t *params_out);
 
-    /** [compute] h = io.x -> routing, rows to send. io.x is not needed afterwards. How often each expert was chosen goes
-     *  to saved: route_backward_weight adds it to the gradient of the bias. */
+    /** [compute] h = io.x -> routing, rows to send. io.x is not needed afterwards. How often each expert was chosen
+     *  goes to saved: route_backward_weight adds it to the gradient of the bias. */
     dp_status_t (*route)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
     /** [all-to-all] rows to the experts' ranks. */
     dp_status_t (*dispatch)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);

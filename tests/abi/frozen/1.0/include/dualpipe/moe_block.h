@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT
  * moe_block.h: MoE transformer layers from the names of two plugins.
  *
- * A block is what the layers of one rank share: an attention instance, a MoE instance and, where experts are replicated,
- * what moves them. In the trainer's `build`, at its first call:
+ * A block is what the layers of one rank share: an attention instance, a MoE instance and, where experts are
+ * replicated, what moves them. In the trainer's `build`, at its first call:
  *
  *     const dp_moe_block_options_t options = {.struct_size = sizeof(options),
  *                                             .attention_config = &attention, .moe_config = &moe};
@@ -33,7 +33,8 @@ typedef struct dp_moe_block_options {
     /* Plugin names or paths: "cpu" means "attention_cpu", "moe_cpu". NULL: DUALPIPE_ATTENTION, DUALPIPE_MOE, else those
        of the device's kind (dp_device_vt_t.kind). */
     const char *attention, *moe;
-    /* What layers are like; required, and the shape of both is the same. Device and comm are those of the context: their
+    /* What layers are like; required, and the shape of both is the same. Device and comm are those of the context:
+     * their
        members here are not looked at, nor is exchange_id. moe_config->replicas > 0 replicates experts. */
     const dp_attention_config_t *attention_config;
     const dp_moe_config_t *moe_config;

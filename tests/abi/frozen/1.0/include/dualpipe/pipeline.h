@@ -31,8 +31,8 @@
  *   - guard bytes have changed: which, and how far beyond the end
  *   - y or dx, when the part is done, still has the NaN of before in it: it was not overwritten, or added to
  * Steps allocate as little as ever, but guarded memory is larger. It needs a device whose memory the host reaches and
- * which runs host functions (device_cpu); on others, and where steps are captured as graphs, a warning says that nothing
- * is guarded. Some ranks may be guarded and others not. */
+ * which runs host functions (device_cpu); on others, and where steps are captured as graphs, a warning says that
+ * nothing is guarded. Some ranks may be guarded and others not. */
 #ifndef DUALPIPE_PIPELINE_H
 #define DUALPIPE_PIPELINE_H
 
@@ -140,14 +140,15 @@ typedef struct dp_step {
  */
 DP_API dp_status_t dp_pipeline_step(dp_pipeline_t *pipeline, dp_step_t *step);
 
-/** Which comm plugin carries what ranks a and b of the job tell each other; the same name for all pairs unless there are
- *  two (see dp_pipeline_options_t.comm). NULL: no such rank. Valid until the next swap, or close. [any] */
+/** Which comm plugin carries what ranks a and b of the job tell each other; the same name for all pairs unless there
+ *  are two (see dp_pipeline_options_t.comm). NULL: no such rank. Valid until the next swap, or close. [any] */
 DP_API const char *dp_pipeline_comm(const dp_pipeline_t *pipeline, int32_t a, int32_t b);
 
-/** Replaces the comm backend between two steps, by all that dp_pipeline_options_t.comm may say: calls build again for every chunk (stages hold instances that live on
- *  the expert group), keeps parameters and gradients, then closes the old backend; stages made earlier may be freed
- *  afterwards. A backend that one rank cannot load is refused on all and the old one stays; a failure after that, or a
- *  stage with other segments or sizes than before (DP_ERR_MISMATCH), ends the job. [collective] [blocks] */
+/** Replaces the comm backend between two steps, by all that dp_pipeline_options_t.comm may say: calls build again for
+ *  every chunk (stages hold instances that live on the expert group), keeps parameters and gradients, then closes the
+ *  old backend; stages made earlier may be freed afterwards. A backend that one rank cannot load is refused on all and
+ *  the old one stays; a failure after that, or a stage with other segments or sizes than before (DP_ERR_MISMATCH), ends
+ *  the job. [collective] [blocks] */
 DP_API dp_status_t dp_pipeline_swap_comm(dp_pipeline_t *pipeline, const char *comm);
 
 /** One chunk of this rank. */

@@ -36,12 +36,13 @@ extern "C" {
  *                 compute share, dp_host_sm_t.compute_sms, where the host gives one (plugin.h) */
 
 /**
- * Structs that grow begin with `uint32_t struct_size`, set to sizeof(the struct) by whoever owns the memory: new members
- * are appended, and each side uses what both know. Behind each such struct stands DP_<NAME>_MIN, its size in version
+ * Structs that grow begin with `uint32_t struct_size`, set to sizeof(the struct) by whoever owns the memory: new
+ * members are appended, and each side uses what both know. Behind each such struct stands DP_<NAME>_MIN, its size in
+ * version
  * 1.0: whoever receives a shorter one refuses it, and takes what lies behind its end as zero. A member that is zero
- * always means its default. Structs without a size say "Frozen": they never grow, and their `reserved` members are zero.
- * DP_SIZE_TO: bytes up to the end of a member. DP_REACHES: struct `s` (may be NULL) is long enough to have the member.
- * DP_HAS: and it is not NULL; for pointers and for functions of a table.
+ * always means its default. Structs without a size say "Frozen": they never grow, and their `reserved` members are
+ * zero. DP_SIZE_TO: bytes up to the end of a member. DP_REACHES: struct `s` (may be NULL) is long enough to have the
+ * member. DP_HAS: and it is not NULL; for pointers and for functions of a table.
  */
 #define DP_SIZE_TO(type, member)    (offsetof(type, member) + sizeof(((type *)0)->member))
 #define DP_REACHES(s, type, member) ((s) != NULL && (s)->struct_size >= DP_SIZE_TO(type, member))
