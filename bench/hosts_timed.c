@@ -1,13 +1,13 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * hosts_timed.c: does the engine do what the simulator says, with ranks on several hosts? Each rank is a process, its
- * segments sleep their cost; the step, measured on the timeline, stands beside the simulated one, for which the topology
- * is the file that dualpipe bench-links has written. bench/hosts_timed.sh starts it on hosts that it makes.
+ * segments sleep their cost; the step, measured on the timeline, stands beside the simulated one, for which the
+ * topology is the file that dualpipe bench-links has written. bench/hosts_timed.sh starts it on hosts that it makes.
  *
  *     bench/hosts_timed TOPOLOGY [METHOD [MICROBATCHES [UNIT_MS [BYTES]]]]       dualpipe 20 20 125000
  *
- * Costs: F = I = W = 1 unit per device, messages of BYTES. Exit status 1 when the shortest step is off by more than 5 %:
- * the others show what else the machine had to do. */
+ * Costs: F = I = W = 1 unit per device, messages of BYTES. Exit status 1 when the shortest step is off by more
+ * than 5 %: the others show what else the machine had to do. */
 #include "tools/io/topology.h"
 
 #include <dualpipe/dualpipe.h>

@@ -913,8 +913,8 @@ START_TEST(ways_within_and_between_hosts_by_hand)
 }
 END_TEST
 
-/* Three messages that each take a slow link for 5: with a slot for each they follow one another; with two slots the third
- * waits until the first was used, at 12 on the way there and at 37 on the way back. */
+/* Three messages that each take a slow link for 5: with a slot for each they follow one another; with two slots
+ * the third waits until the first was used, at 12 on the way there and at 37 on the way back. */
 START_TEST(a_slow_link_between_hosts_by_hand)
 {
     static const int32_t host_of[] = {0, 1};
@@ -933,8 +933,9 @@ START_TEST(a_slow_link_between_hosts_by_hand)
 }
 END_TEST
 
-/* 1f1b on two ranks, two micro-batches, B of 2 whose gradient leaves after 1, hops of 3. Rank 0: F0 0-1, F1 1-2. Rank 1:
- * F0 4-5, B0 5-7 (leaves at 6), F1 7-8, B1 8-10 (leaves at 9). Rank 0: B0 9-11, B1 12-14; at the end of B: 10-12, 13-15. */
+/* 1f1b on two ranks, two micro-batches, B of 2 whose gradient leaves after 1, hops of 3. Rank 0: F0 0-1, F1 1-2.
+ * Rank 1: F0 4-5, B0 5-7 (leaves at 6), F1 7-8, B1 8-10 (leaves at 9). Rank 0: B0 9-11, B1 12-14; when it leaves at the
+ * end of B: 10-12, 13-15. */
 START_TEST(results_that_leave_early_by_hand)
 {
     dp_costs_t costs = {.struct_size = sizeof(costs), .f = 1, .i = 1, .w = 1, .barrier = 1, .hop = 3};

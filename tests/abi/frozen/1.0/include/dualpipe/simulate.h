@@ -55,8 +55,8 @@ typedef struct dp_costs {
      * inline_bytes): the gradient of a full backward, the output of the forward in a pair, the gradient in a pair.
      * Stages of one segment run a pair as I, W, F: I / B, 0, and I / FB. dp_costs_measure() leaves them 0 */
     double b_leaves, fb_forward_leaves, fb_backward_leaves;
-    /* After which share of a pair its forward side needs its input; 0: at its start, as its backward side. Stages of one
-     * segment: B / FB */
+    /* After which share of a pair its forward side needs its input; 0: at its start, as its backward side. Stages
+     * of one segment: B / FB */
     double fb_forward_starts;
 } dp_costs_t;
 #define DP_COSTS_MIN DP_SIZE_TO(dp_costs_t, fb_forward_starts)
@@ -147,7 +147,8 @@ typedef struct dp_simulation {
 /**
  * Runs the program, every operation as early as it can start:
  *   - a rank computes its operations one after the other, in order; an operation waits for the messages it consumes;
- *     FB is one operation, whose two results are there at its end (or earlier for other ranks, see b_leaves); transfers never keep a rank from computing;
+ *     FB is one operation, whose two results are there at its end (or earlier for other ranks, see b_leaves);
+ *     transfers never keep a rank from computing;
  *   - CREDITS: the sends of a rank leave in order, each as soon as its data are made and its slot is free (which the
  *     sender knows at once) and the link is free, and arrive a hop after their last byte left;
  *   - BUNDLES: those to one peer, and those from it, follow one another. One is posted when the one before it is over,
