@@ -33,6 +33,7 @@ enum {
     OPT_SECONDS,
     OPT_TOPOLOGY,
     OPT_LAYERS,
+    OPT_METHODS,
     OPT_HELP
 };
 
@@ -43,8 +44,8 @@ static const struct {
     {ARG_METHOD, {"method", required_argument, NULL, OPT_METHOD}},
     {ARG_METHOD, {"chunks", required_argument, NULL, OPT_CHUNKS}},
     {ARG_METHOD, {"forward-only", no_argument, NULL, OPT_FORWARD_ONLY}},
-    {ARG_SIZES, {"ranks", required_argument, NULL, OPT_RANKS}},
-    {ARG_SIZES, {"microbatches", required_argument, NULL, OPT_MICROBATCHES}},
+    {ARG_SIZES | ARG_DEMO, {"ranks", required_argument, NULL, OPT_RANKS}},
+    {ARG_SIZES | ARG_DEMO, {"microbatches", required_argument, NULL, OPT_MICROBATCHES}},
     {ARG_FORMAT, {"format", required_argument, NULL, OPT_FORMAT}},
     {ARG_OUTPUT, {"output", required_argument, NULL, OPT_OUTPUT}},
     {ARG_RANK, {"rank", required_argument, NULL, OPT_RANK}},
@@ -59,6 +60,7 @@ static const struct {
     {ARG_BYTES, {"deferred-bytes", required_argument, NULL, OPT_DEFERRED_BYTES}},
     {ARG_BYTES, {"weight-bytes", required_argument, NULL, OPT_WEIGHT_BYTES}},
     {ARG_TOPOLOGY, {"topology", required_argument, NULL, OPT_TOPOLOGY}},
+    {ARG_DEMO, {"methods", required_argument, NULL, OPT_METHODS}},
     {ARG_LAYERS, {"layers", required_argument, NULL, OPT_LAYERS}},
     {ARG_SECONDS, {"seconds", required_argument, NULL, OPT_SECONDS}},
     {~0u, {"help", no_argument, NULL, OPT_HELP}},
@@ -244,6 +246,9 @@ static int take(args_t *args, int option, const char *value)
         return read_costs(args, value);
     case OPT_COSTS:
         args->costs_file = value;
+        return CMD_OK;
+    case OPT_METHODS:
+        args->methods = value;
         return CMD_OK;
     case OPT_LAYERS:
         args->layers = value;

@@ -24,6 +24,7 @@ enum {
     ARG_SECONDS = 1 << 10,   /* --seconds S */
     ARG_TOPOLOGY = 1 << 13,  /* --topology FILE */
     ARG_LAYERS = 1 << 12,    /* --layers LIST */
+    ARG_DEMO = 1 << 13,      /* --methods LIST, and --ranks, --microbatches that need not be given */
     ARG_BYTES = 1 << 11      /* --activation-bytes, --deferred-bytes, --weight-bytes */
 };
 
@@ -43,8 +44,9 @@ typedef struct args {
     format_t format;
     cost_keys_t cost_keys; /* as they were given */
     const char *costs_file;
-    const char *layers; /* as it was given; NULL: not given */
-    bool scales_given;  /* by --stage-scale */
+    const char *methods; /* as it was given; NULL: not given */
+    const char *layers;  /* as it was given; NULL: not given */
+    bool scales_given;   /* by --stage-scale */
     bool no_barrier;
     dp_costs_t costs;       /* what they come to */
     dp_pair_figures_t pair; /* struct_size 0: no segments were given */

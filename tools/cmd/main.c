@@ -21,6 +21,7 @@ static const struct command {
     {"compare", "all schedules that fit, the shortest step first", cmd_compare},
     {"partition", "which layers go onto which stage", cmd_partition},
     {"search", "look for a shorter step than any built-in schedule has", cmd_search},
+    {"demo", "run schedules with segments that sleep: measured beside simulated", cmd_demo},
     {"eplb", "replicate experts and place them by load", cmd_eplb},
     {"plugin", "list the plugins found, or check one against its contract", cmd_plugin},
     {"trace", "overlap, costs and a page to look at, of a trace of a real run", cmd_trace},

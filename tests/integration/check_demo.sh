@@ -1,0 +1,54 @@
+#!/bin/sh
+# SPDX-FileCopyrightText: The libdualpipe authors
+# SPDX-License-Identifier: MIT
+# check_demo.sh: dualpipe demo runs schedules with the engine, writes what can be looked at, and shows what the simulator says.
+set -eu
+
+subcommand=
+. "$DP_TEST_SRCDIR/tests/integration/command.sh"
+
+expect 0 demo --ranks 4 --microbatches 8 --methods dualpipe,1f1b,zbv --seconds 0.4 --output shown
+for method in dualpipe 1f1b zbv; do
+    grep -q "^$method  " out || fail "no row of $method: $(cat out)"
+done
+awk 'length > 96 { exit 1 }' out || fail "a line of more than 96 columns"
+head -n 1 shown/trace.html | grep -qi '<!doctype html>' || fail "trace.html is no page"
+grep -q '"traceEvents"' shown/trace.json || fail "trace.json is no trace"
+if "$dualpipe" simulate --method 1f1b --ranks 2 --microbatches 2 --format png --output there.png 2>/dev/null; then
+    [ "$(head -c 4 shown/executed.png | od -An -tx1 | tr -d ' \n')" = 89504e47 ] || fail "executed.png is no PNG"
+fi
+# Every segment of the step is in the trace: 8 micro-batches on 4 ranks, F and I of four segments, W of two.
+spans=$(grep -c '"name":"\(attention\|dispatch\|mlp\|combine\)' shown/trace.json)
+[ "$spans" -eq $((8 * 4 * 10)) ] || fail "trace.json has $spans segments"
+# Simulated and measured: the ratio of two simulated steps is that of the simulator, and sleeping takes no less than the sleep:
+# a rank computes 8 x 6 units.
+unit=$(sed -n 's/.* a unit of cost sleeps \([0-9.]*\) ms$/\1/p' out)
+cp out table
+cost=attention.F=1,attention.I=1,attention.W=1,mlp.F=1,mlp.I=1,mlp.W=1,dispatch.F=.5,dispatch.I=.5,combine.F=.5,combine.I=.5
+for method in dualpipe 1f1b; do
+    expect 0 simulate --method $method --ranks 4 --microbatches 8 --cost $cost --format json
+    step=$(sed -n 's/.*"step_time":\([0-9.]*\),.*/\1/p' out)
+    awk -v method=$method -v step="$step" -v unit="$unit" '$1 == method {
+        found = 1
+        off = $2 / (step * unit) - 1
+        if (off > 0.02 || off < -0.02) { print method ": " $2 " ms shown, " step * unit " simulated"; exit 1 }
+        if ($3 < 8 * 6 * unit * 0.98) { print method ": measured " $3 " ms, less than its segments sleep"; exit 1 }
+    } END { exit !found }' table || fail "$method: the row is wrong"
+done
+expect 0 demo --ranks 2 --microbatches 4 --methods zb1p --seconds 0.1 --cost attention.F=2,attention.I=2,LAYERS=2 --output other
+require out '^zb1p .* -  *-$'
+
+expect 2 demo --methods nosuch
+require err 'nosuch'
+expect 2 demo --ranks 3 --methods dualpipe
+expect 2 demo --methods ,
+expect 2 demo --methods dualpipe,
+expect 2 demo --stage-scale 1,1
+expect 2 demo --cost attention.F=0
+expect 2 demo more
+expect 1 demo --ranks 2 --microbatches 4 --seconds 0.1 --methods 1f1b --output no/such/folder
+DUALPIPE_PLUGIN_PATH=/nonexistent
+expect 1 demo --ranks 2 --microbatches 4 --seconds 0.1 --methods 1f1b
+require err "plugin '.*' not found"
+
+finish

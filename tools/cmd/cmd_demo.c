@@ -1,0 +1,282 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * cmd_demo.c: dualpipe demo: schedules run by the real engine with segments that sleep, beside their simulation. */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "args.h"
+#include "commands.h"
+#include "tools/demo/demo.h"
+#include "tools/draw/draw_timeline.h"
+#include "tools/io/output.h"
+#include "tools/trace/trace_view.h"
+
+static const command_t command = {
+    .name = "demo",
+    .options = ARG_DEMO | ARG_COST | ARG_SECONDS | ARG_OUTPUT,
+    .formats = 0,
+    .help = "usage: dualpipe demo [OPTIONS]\n"
+            "Runs schedules with the real engine and shows the measured step beside the simulated one. Ranks\n"
+            "are threads, and segments (attention, MLP, and on a lane of their own dispatch and combine)\n"
+            "sleep instead of computing: so every rank behaves as if it had a device, on any machine.\n\n"
+            "  --ranks P         ranks of the pipeline (8)\n"
+            "  --microbatches M  micro-batches of a step (twice the ranks)\n"
+            "  --methods LIST    schedules, with commas between them; the first is drawn\n"
+            "                    (dualpipe,dualpipev,1f1b,zb1p,interleaved_overlap)\n"
+            "  --cost LIST       what segments of a layer take: attention.F=1,dispatch.F=0.5,...,LAYERS=1;\n"
+            "                    only ratios count. Each of F, I, W is 1 for attention and mlp, F and I are\n"
+            "                    0.5 for dispatch and combine, unless given. HOP delays the simulation\n"
+            "  --costs FILE      the same from a file (\"-\": standard input), of `dualpipe trace costs` say\n"
+            "  --seconds S       time to take (10)\n"
+            "  --output FOLDER   where trace.html, executed.png and trace.json of the first schedule go (demo)\n"
+            "  --help            show this\n\n"
+            "examples:\n"
+            "  dualpipe demo --seconds 2\n"
+            "  dualpipe demo --ranks 4 --methods dualpipe,zbv --seconds 2 --output build/demo\n\n"
+            "exit status: 0 done, 1 the run failed or a file could not be written, 2 wrong usage\n",
+};
+
+enum { STEPS = 2, MOST_METHODS = 32, NAME_BYTES = 32 };
+
+typedef struct demo {
+    const args_t *args;
+    dp_segment_costs_t segments;
+    char methods[MOST_METHODS][NAME_BYTES];
+    int32_t nmethods, ranks, microbatches;
+    double unit_ns;
+} demo_t;
+
+static int read_methods(const args_t *args, demo_t *demo)
+{
+    const char *at = args->methods != NULL ? args->methods : "dualpipe,dualpipev,1f1b,zb1p,interleaved_overlap";
+
+    for (; *at != 0; demo->nmethods++) {
+        size_t length = strcspn(at, ",");
+
+        if (length == 0 || length >= NAME_BYTES || demo->nmethods == MOST_METHODS ||
+            (at[length] != 0 && at[length + 1] == 0))
+            return args_usage(args, "--methods %s: names of schedules with commas between them are due", args->methods);
+        snprintf(demo->methods[demo->nmethods], NAME_BYTES, "%.*s", (int)length, at);
+        at += length + (at[length] != 0);
+    }
+    return demo->nmethods > 0 ? CMD_OK : args_usage(args, "--methods: at least one schedule is due");
+}
+
+static int read_segments(const args_t *args, demo_t *demo)
+{
+    const double usual[DP_SEGMENT_COSTS][3] = {{1, 1, 1}, {0.5, 0.5, 0}, {1, 1, 1}, {0.5, 0.5, 0}};
+    const cost_keys_t *keys = &args->cost_keys;
+    int layers = cost_keys_find("LAYERS", 6);
+
+    demo->segments = (dp_segment_costs_t){.struct_size = sizeof(demo->segments), .layers = 1};
+    if (keys->given[layers])
+        demo->segments.layers = (int32_t)keys->value[layers];
+    for (int s = 0; s < DP_SEGMENT_COSTS; s++) {
+        const double *value = &keys->value[COST_KEY_SEGMENTS + 3 * s];
+        const bool *given = &keys->given[COST_KEY_SEGMENTS + 3 * s];
+
+        demo->segments.f[s] = given[0] ? value[0] : args->pair.struct_size > 0 ? 0.0 : usual[s][0];
+        demo->segments.i[s] = given[1] ? value[1] : args->pair.struct_size > 0 ? 0.0 : usual[s][1];
+        demo->segments.w[s] = given[2] ? value[2] : args->pair.struct_size > 0 ? 0.0 : usual[s][2];
+    }
+    if (args->scales_given)
+        return args_usage(args, "--stage-scale does not go with demo: all stages take the same time");
+    return CMD_OK;
+}
+
+static demo_request_t request_of(const demo_t *demo, int32_t method)
+{
+    return (demo_request_t){.method = demo->methods[method],
+                            .ranks = demo->ranks,
+                            .microbatches = demo->microbatches,
+                            .segments = &demo->segments,
+                            .hop = demo->args->costs.hop,
+                            .unit_ns = demo->unit_ns,
+                            .steps = STEPS};
+}
+
+/* How long a unit may be for all runs to fit the time. Methods that refuse the sizes end the command. */
+static dp_status_t choose_unit(demo_t *demo)
+{
+    double units = 0.0;
+
+    for (int32_t m = 0; m < demo->nmethods; m++) {
+        demo_request_t request = request_of(demo, m);
+        demo_result_t result;
+        dp_status_t status = demo_run(&request, &result);
+
+        units += result.simulated.step * STEPS;
+        demo_clear(&result);
+        if (status < 0)
+            return status;
+    }
+    if (!(units > 0.0))
+        return dp_fail(DP_ERR_INVALID, "--cost: at least one segment has to take time");
+    demo->unit_ns = fmax(demo->args->seconds, 0.01) * 1e9 / units;
+    return DP_OK;
+}
+
+/* ---- the first schedule's run, to look at ---- */
+
+static dp_status_t open_in(output_t *output, char *path, size_t bytes, const char *folder, const char *name)
+{
+    if ((size_t)snprintf(path, bytes, "%s/%s", folder, name) >= bytes)
+        return dp_fail(DP_ERR_INVALID, "--output: the path is too long");
+    return output_open(output, path);
+}
+
+static dp_status_t put_page(const char *trace_path, output_t *output)
+{
+    trace_options_t options = {.most_bytes = (size_t)256 << 20};
+    overlap_t overlap;
+    trace_t trace;
+    dp_status_t status = trace_load(trace_path, &options, &trace);
+
+    if (status >= 0) {
+        status = overlap_measure(&trace, 5, &overlap);
+        if (status >= 0)
+            status = trace_view_put(&overlap, "executed by the engine, segments sleep", output);
+        overlap_clear(&overlap);
+    }
+    trace_clear(&trace);
+    return status;
+}
+
+static dp_status_t draw(const demo_t *demo, const demo_result_t *result, output_t *output)
+{
+    const dp_schedule_t *schedule = result->schedule;
+    char title[128], subtitle[128];
+    dp_timeline_t *operations = NULL;
+    dp_status_t status = demo_operations(result, &operations);
+    draw_timeline_t picture = {.timeline = operations,
+                               .title = title,
+                               .subtitle = subtitle,
+                               .unit = "in units of the costs",
+                               .ns_per_unit = demo->unit_ns,
+                               .step = -1,
+                               .nranks = schedule->ranks,
+                               .chunks = schedule->chunks,
+                               .placement = schedule->placement};
+
+    snprintf(title, sizeof(title), "%s, executed: %d ranks, %d micro-batches", schedule->method, schedule->ranks,
+             schedule->microbatches);
+    snprintf(subtitle, sizeof(subtitle), "step %.1f ms measured, %.1f ms simulated; segments sleep their cost",
+             result->measured.step * demo->unit_ns / 1e6, result->simulated.step * demo->unit_ns / 1e6);
+    if (status >= 0)
+        status = draw_timeline_write(&picture, DRAW_PNG, output_write, output);
+    dp_timeline_free(operations);
+    return status;
+}
+
+static dp_status_t show(const demo_t *demo, const demo_result_t *result)
+{
+    const char *folder = demo->args->output != NULL ? demo->args->output : "demo";
+    char trace[1024], page[1024], picture[1024];
+    output_t output;
+    dp_status_t status = DP_OK;
+
+    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
+        return dp_fail(DP_ERR_IO, "%s: %s", folder, strerror(errno));
+    status = open_in(&output, trace, sizeof(trace), folder, "trace.json");
+    if (status >= 0)
+        status = output_close(&output, dp_timeline_write_chrome(result->timeline, output_write, &output));
+    if (status >= 0)
+        status = open_in(&output, page, sizeof(page), folder, "trace.html");
+    if (status >= 0)
+        status = output_close(&output, put_page(trace, &output));
+    if (status < 0)
+        return status;
+    printf("\nthe run of %s to look at, in any browser: %s\n", result->schedule->method, page);
+    status = open_in(&output, picture, sizeof(picture), folder, "executed.png");
+    if (status >= 0)
+        status = output_close(&output, draw(demo, result, &output));
+    if (status >= 0)
+        printf("as a picture: %s\n", picture);
+    return status == DP_ERR_UNSUPPORTED ? DP_OK : status; /* built without cairo */
+}
+
+/* ---- the table ---- */
+
+static void put_share(double share)
+{
+    if (isnan(share))
+        printf("       -");
+    else
+        printf(" %5.1f %%", 100.0 * share);
+}
+
+static void put_row(const demo_t *demo, const demo_result_t *result)
+{
+    const demo_figures_t *s = &result->simulated, *m = &result->measured;
+    double ms = demo->unit_ns / 1e6;
+
+    printf("%-20s %9.1f %9.1f %+5.1f %%", result->schedule->method, s->step * ms, m->step * ms,
+           100.0 * (m->step / s->step - 1.0));
+    put_share(s->bubble);
+    put_share(m->bubble);
+    put_share(s->hidden);
+    put_share(m->hidden);
+    putchar('\n');
+    fflush(stdout);
+}
+
+static dp_status_t run_all(const demo_t *demo)
+{
+    demo_result_t first = {.schedule = NULL};
+    dp_status_t status = DP_OK;
+
+    printf("%d ranks, %d micro-batches, a unit of cost sleeps %.2f ms\n\n", demo->ranks, demo->microbatches,
+           demo->unit_ns / 1e6);
+    printf("                      step, ms                       idle       all-to-all hidden\n"
+           "schedule             simulated  measured    off    sim.   meas.    sim.   meas.\n");
+    for (int32_t m = 0; m < demo->nmethods && status >= 0; m++) {
+        demo_request_t request = request_of(demo, m);
+        demo_result_t result;
+
+        status = demo_run(&request, &result);
+        if (status >= 0)
+            put_row(demo, &result);
+        if (m == 0)
+            first = result;
+        else
+            demo_clear(&result);
+    }
+    printf("\nidle: of the step, mean over ranks. hidden: beside attention or mlp; simulated: in pairs and\n"
+           "backwards alone, where the engine hides a little more between operations.\n");
+    if (status >= 0)
+        status = show(demo, &first);
+    demo_clear(&first);
+    return status;
+}
+
+static int run(const args_t *args)
+{
+    demo_t demo = {.args = args, .ranks = args->ranks > 0 ? args->ranks : 8};
+    int code = read_methods(args, &demo);
+    dp_status_t status;
+
+    demo.microbatches = args->microbatches > 0 ? args->microbatches : 2 * demo.ranks;
+    if (code == CMD_OK)
+        code = read_segments(args, &demo);
+    if (code != CMD_OK)
+        return code;
+    status = choose_unit(&demo);
+    if (status >= 0)
+        status = run_all(&demo);
+    return status >= 0 ? CMD_OK : args_failed(args, status);
+}
+
+int cmd_demo(int argc, char **argv)
+{
+    args_t args;
+    int code;
+
+    if (args_parse(&command, argc, argv, &args, &code))
+        code = run(&args);
+    args_clear(&args);
+    return code;
+}

@@ -1,0 +1,298 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * demo.c: a schedule simulated, run, and the figures of both. */
+#include "demo.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "demo_rank.h"
+
+/* A chunk is its part of the device's layers; one layer is cut where there are fewer layers than chunks. */
+static demo_pace_t pace_of(const demo_request_t *request, const dp_schedule_t *schedule)
+{
+    int32_t split = dp_schedule_split(schedule), layers = request->segments->layers / split;
+    demo_pace_t pace = {.segments = *request->segments, .unit_ns = request->unit_ns};
+    double share;
+
+    pace.segments.layers = layers > 0 ? layers : 1;
+    share = (double)request->segments->layers / split / pace.segments.layers;
+    for (int s = 0; s < DP_SEGMENT_COSTS; s++) {
+        pace.segments.f[s] *= share;
+        pace.segments.i[s] *= share;
+        pace.segments.w[s] *= share;
+    }
+    return pace;
+}
+
+/* Of dispatch and combine all that lies in pairs is hidden as far as a pair hides it, likewise in whole backwards. */
+static double hidden_share(const dp_schedule_t *schedule, const dp_costs_t *costs, const dp_pair_figures_t *pair,
+                           const dp_segment_costs_t *segments)
+{
+    double each[2] = {0.0, 0.0}, all = 0.0, hidden = 0.0; /* of F, of I */
+    int64_t nops = schedule->first[schedule->ranks];
+
+    for (int s = DP_ROLE_DISPATCH - 1; s < DP_SEGMENT_COSTS; s += 2) {
+        each[0] += segments->f[s] * segments->layers;
+        each[1] += segments->i[s] * segments->layers;
+    }
+    for (int64_t k = 0; k < nops; k++) {
+        int kind = schedule->ops[k].kind;
+
+        if (kind == DP_OP_F || kind == DP_OP_FB)
+            all += each[0];
+        if (kind != DP_OP_F && kind != DP_OP_W)
+            all += each[1];
+        if (kind == DP_OP_FB)
+            hidden += pair->hidden;
+        else if (kind == DP_OP_B)
+            hidden += costs->i + costs->w - costs->b;
+    }
+    return all > 0.0 ? hidden / all : NAN;
+}
+
+static dp_status_t simulate(const demo_request_t *request, const demo_pace_t *pace, demo_result_t *result)
+{
+    double split = dp_schedule_split(result->schedule);
+    dp_costs_t chunk = {.struct_size = sizeof(chunk)}, device;
+    dp_pair_figures_t pair = {.struct_size = sizeof(pair)};
+    dp_simulation_t simulation = {.struct_size = sizeof(simulation)};
+    dp_program_t *program = NULL;
+    dp_status_t status = dp_costs_from_segments(&pace->segments, &chunk, &pair);
+
+    device = (dp_costs_t){.struct_size = sizeof(device),
+                          .f = chunk.f * split,
+                          .i = chunk.i * split,
+                          .w = chunk.w * split,
+                          .b = chunk.b * split,
+                          .fb = chunk.fb * split,
+                          .hop = request->hop,
+                          .barrier = 1.0};
+    if (status >= 0)
+        status = dp_program_lower(result->schedule, NULL, &program);
+    if (status >= 0)
+        status = dp_simulate(program, &device, 0, &simulation);
+    if (status >= 0) {
+        result->simulated = (demo_figures_t){.step = simulation.step_time};
+        for (int32_t r = 0; r < simulation.ranks; r++)
+            result->simulated.bubble += simulation.bubble[r] / simulation.step_time / simulation.ranks;
+        result->simulated.hidden = hidden_share(result->schedule, &chunk, &pair, &pace->segments);
+    }
+    dp_simulation_clear(&simulation);
+    dp_program_free(program);
+    return status;
+}
+
+/* ---- the run ---- */
+
+typedef struct window {
+    int64_t start, end;
+} window_t;
+
+/* First start to last end of computing on any rank. */
+static window_t window_of(const dp_timeline_t *timeline, int32_t step)
+{
+    window_t w = {INT64_MAX, 0};
+
+    for (int32_t r = 0; r < dp_timeline_ranks(timeline); r++) {
+        int64_t n;
+        const dp_span_t *span = dp_timeline_spans(timeline, r, &n);
+
+        for (int64_t k = 0; k < n; k++)
+            if (span[k].kind == DP_SPAN_COMPUTE && span[k].step == step) {
+                w.start = span[k].start_ns < w.start ? span[k].start_ns : w.start;
+                w.end = span[k].end_ns > w.end ? span[k].end_ns : w.end;
+            }
+    }
+    return w;
+}
+
+/* The spans of one step, its beginning at 0. */
+static dp_status_t cut(const dp_timeline_t *all, int32_t step, window_t w, dp_timeline_t **timeline_out)
+{
+    int32_t ranks = dp_timeline_ranks(all);
+    int64_t most = 0, n;
+    dp_status_t status;
+
+    for (int32_t r = 0; r < ranks; r++) {
+        (void)dp_timeline_spans(all, r, &n);
+        most = n > most ? n : most;
+    }
+    status = dp_timeline_create(ranks, most + 1, timeline_out);
+    for (int32_t r = 0; r < ranks && status >= 0; r++) {
+        const dp_span_t *spans = dp_timeline_spans(all, r, &n);
+
+        for (int64_t k = 0; k < n && status >= 0; k++) {
+            dp_span_t span = spans[k];
+            const char *name = dp_timeline_name_text(all, span.name);
+
+            if (span.step != step || span.kind == DP_SPAN_STEP)
+                continue;
+            span.step = 0;
+            span.start_ns = span.start_ns > w.start ? span.start_ns - w.start : 0;
+            span.end_ns = span.end_ns > w.start ? span.end_ns - w.start : 0;
+            if (name[0] != 0)
+                status = dp_timeline_name(*timeline_out, name, &span.name);
+            if (status >= 0)
+                status = dp_timeline_add(*timeline_out, r, &span);
+        }
+    }
+    return status;
+}
+
+/* Segments on the compute lane, in the order they ran, against one on the other. */
+static int64_t beside(const dp_span_t *spans, int64_t n, const dp_span_t *communication)
+{
+    int64_t sum = 0;
+
+    for (int64_t k = 0; k < n; k++)
+        if (spans[k].kind == DP_SPAN_COMPUTE && spans[k].lane == DP_LANE_COMPUTE) {
+            int64_t from = spans[k].start_ns > communication->start_ns ? spans[k].start_ns : communication->start_ns;
+            int64_t to = spans[k].end_ns < communication->end_ns ? spans[k].end_ns : communication->end_ns;
+
+            sum += to > from ? to - from : 0;
+        }
+    return sum;
+}
+
+static dp_status_t measure(const demo_request_t *request, demo_result_t *result)
+{
+    int32_t ranks = result->schedule->ranks;
+    int64_t communication = 0, hidden = 0, n;
+    window_t w = window_of(result->timeline, 0);
+
+    result->measured = (demo_figures_t){.step = (double)(w.end - w.start) / request->unit_ns};
+    for (int32_t r = 0; r < ranks; r++) {
+        const dp_span_t *spans = dp_timeline_spans(result->timeline, r, &n);
+        dp_rank_report_t report = {.struct_size = sizeof(report)};
+        dp_status_t status = dp_timeline_report(result->timeline, r, -1, 1, &report);
+
+        if (status < 0)
+            return status;
+        result->measured.bubble += (double)report.bubble / (double)(w.end - w.start) / ranks;
+        for (int64_t k = 0; k < n; k++)
+            if (spans[k].kind == DP_SPAN_COMPUTE && spans[k].lane == DP_LANE_ALL_TO_ALL) {
+                communication += spans[k].end_ns - spans[k].start_ns;
+                hidden += beside(spans, n, &spans[k]);
+            }
+    }
+    result->measured.hidden =
+        !isnan(result->simulated.hidden) && communication > 0 ? (double)hidden / (double)communication : NAN;
+    return DP_OK;
+}
+
+/* ---- as a figure shows it: a box for each operation ---- */
+
+static int32_t number_in_step(const dp_schedule_t *schedule, int32_t chunk, int32_t microbatch)
+{
+    return dp_schedule_step_microbatch(schedule, schedule->placement == DP_PLACE_BIDIRECTIONAL ? chunk : 0, microbatch);
+}
+
+/* From the first to the last of the spans that a pass of a micro-batch has; pass -1: I and W. */
+static void widen(const dp_span_t *spans, int64_t n, int32_t chunk, int32_t number, int pass, window_t *w)
+{
+    for (int64_t k = 0; k < n; k++)
+        if (spans[k].kind == DP_SPAN_COMPUTE && spans[k].chunk == chunk && spans[k].microbatch == number &&
+            (pass < 0 ? spans[k].pass != DP_OP_F : spans[k].pass == pass)) {
+            w->start = spans[k].start_ns < w->start ? spans[k].start_ns : w->start;
+            w->end = spans[k].end_ns > w->end ? spans[k].end_ns : w->end;
+        }
+}
+
+static dp_status_t add_box(dp_timeline_t *timeline, int32_t rank, window_t w, int32_t chunk, int32_t number, int pass,
+                           bool pair)
+{
+    dp_span_t span = {.start_ns = w.start,
+                      .end_ns = w.end,
+                      .microbatch = number,
+                      .chunk = (int16_t)chunk,
+                      .stage = -1,
+                      .segment = -1,
+                      .kind = DP_SPAN_COMPUTE,
+                      .lane = DP_LANE_COMPUTE,
+                      .pass = (uint8_t)pass,
+                      .pair = pair};
+
+    return dp_timeline_add(timeline, rank, &span);
+}
+
+static dp_status_t add_operation(const demo_result_t *run, int32_t rank, const dp_op_t *op, dp_timeline_t *timeline)
+{
+    int64_t n;
+    const dp_span_t *spans = dp_timeline_spans(run->timeline, rank, &n);
+    int32_t number = number_in_step(run->schedule, op->chunk, op->microbatch), second;
+    window_t w = {INT64_MAX, 0}, behind;
+    dp_status_t status;
+
+    widen(spans, n, op->chunk, number, op->kind == DP_OP_FB ? DP_OP_F : op->kind == DP_OP_B ? -1 : op->kind, &w);
+    if (op->kind != DP_OP_FB)
+        return w.start < w.end ? add_box(timeline, rank, w, op->chunk, number, op->kind, false) : DP_OK;
+    second = number_in_step(run->schedule, op->chunk2, op->microbatch2);
+    widen(spans, n, op->chunk2, second, -1, &w);
+    if (w.start >= w.end)
+        return DP_OK;
+    /* its two sides run at once: the box is shared out as the simulator does it */
+    behind = (window_t){w.start + (w.end - w.start) / 3, w.end};
+    w.end = behind.start;
+    status = add_box(timeline, rank, w, op->chunk, number, DP_OP_F, true);
+    return status < 0 ? status : add_box(timeline, rank, behind, op->chunk2, second, DP_OP_B, true);
+}
+
+dp_status_t demo_operations(const demo_result_t *run, dp_timeline_t **timeline_out)
+{
+    const dp_schedule_t *schedule = run->schedule;
+    dp_status_t status = dp_timeline_create(schedule->ranks, 2 * schedule->first[schedule->ranks] + 1, timeline_out);
+
+    for (int32_t r = 0; r < schedule->ranks && status >= 0; r++)
+        for (int64_t k = schedule->first[r]; k < schedule->first[r + 1] && status >= 0; k++)
+            status = add_operation(run, r, &schedule->ops[k], *timeline_out);
+    return status;
+}
+
+static dp_status_t execute(const demo_request_t *request, const demo_pace_t *pace, demo_result_t *result)
+{
+    dp_timeline_t *all = NULL;
+    dp_status_t status = demo_ranks_run(result->schedule, pace, request->steps, &all);
+    window_t shortest = {0, INT64_MAX};
+    int32_t best = 0;
+
+    for (int32_t k = 0; k < request->steps && status >= 0; k++) {
+        window_t w = window_of(all, k);
+
+        if (w.start < w.end && w.end - w.start < shortest.end - shortest.start) {
+            shortest = w;
+            best = k;
+        }
+    }
+    if (status >= 0)
+        status = cut(all, best, shortest, &result->timeline);
+    dp_timeline_free(all);
+    return status < 0 ? status : measure(request, result);
+}
+
+dp_status_t demo_run(const demo_request_t *request, demo_result_t *result_out)
+{
+    dp_schedule_request_t wanted = {.struct_size = sizeof(wanted),
+                                    .method = request->method,
+                                    .ranks = request->ranks,
+                                    .microbatches = request->microbatches,
+                                    .chunks = request->chunks};
+    demo_pace_t pace;
+    dp_status_t status;
+
+    *result_out = (demo_result_t){.schedule = NULL};
+    status = dp_schedule_generate(&wanted, &result_out->schedule);
+    if (status < 0)
+        return status;
+    pace = pace_of(request, result_out->schedule);
+    status = simulate(request, &pace, result_out);
+    return status < 0 || request->unit_ns <= 0.0 ? status : execute(request, &pace, result_out);
+}
+
+void demo_clear(demo_result_t *result)
+{
+    dp_schedule_free(result->schedule);
+    dp_timeline_free(result->timeline);
+    *result = (demo_result_t){.schedule = NULL};
+}
