@@ -22,7 +22,7 @@ enum {
     ARG_MEMORY_CAP = 1 << 8, /* --memory-cap N */
     ARG_FILE = 1 << 9,       /* one operand: a schedule file */
     ARG_SECONDS = 1 << 10,   /* --seconds S */
-    ARG_TOPOLOGY = 1 << 13,  /* --topology FILE */
+    ARG_TOPOLOGY = 1 << 14,  /* --topology FILE */
     ARG_LAYERS = 1 << 12,    /* --layers LIST */
     ARG_DEMO = 1 << 13,      /* --methods LIST, and --ranks, --microbatches that need not be given */
     ARG_BYTES = 1 << 11      /* --activation-bytes, --deferred-bytes, --weight-bytes */
