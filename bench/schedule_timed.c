@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { MOST_RANKS = 64, MOST_CHUNKS = 8, STEPS = 3 };
+enum { MOST_RANKS = 64, MOST_CHUNKS = 8, STEPS = 3, MOST_MICROBATCHES = 4096 };
 
 typedef struct rank {
     dp_group_t *group;
@@ -91,8 +91,12 @@ static void *run_rank(void *arg)
         .build = build,
         .user = rank,
     };
-    dp_step_t step = {.struct_size = sizeof(step)};
+    const void *lent[MOST_MICROBATCHES]; /* nobody looks at what is there */
+    dp_step_t step = {.struct_size = sizeof(step), .inputs = lent, .targets = lent};
     dp_pipeline_t *pipeline;
+
+    for (int m = 0; m < rank->microbatches; m++)
+        lent[m] = rank;
 
     check(dp_pipeline_open(&options, &pipeline));
     for (int i = 0; i < STEPS; i++) {
@@ -185,7 +189,7 @@ int main(int argc, char **argv)
     const dp_method_t *methods;
     size_t count;
 
-    if (ranks < 1 || ranks > MOST_RANKS || microbatches < 1 || !(unit_ms > 0)) {
+    if (ranks < 1 || ranks > MOST_RANKS || microbatches < 1 || microbatches > MOST_MICROBATCHES || !(unit_ms > 0)) {
         fprintf(stderr, "usage: schedule_timed [RANKS (1 to %d) [MICROBATCHES [UNIT_MS]]]\n", MOST_RANKS);
         return 2;
     }

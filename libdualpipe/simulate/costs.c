@@ -14,6 +14,21 @@ static bool in_bounds(double cost)
     return isfinite(cost) && cost >= 0.0 && cost <= DP__COST_MAX;
 }
 
+static dp_status_t check_topology(const dp_topology_t *t, double bytes)
+{
+    const double all[] = {t->near_hop, t->near_bandwidth, t->far_hop, t->far_bandwidth};
+    static const char *const names[] = {"NEAR.HOP", "NEAR.BANDWIDTH", "FAR.HOP", "FAR.BANDWIDTH"};
+    dp_status_t status = dp__sized_check("simulate: the topology", t, "dp_topology_t", DP_TOPOLOGY_MIN);
+
+    for (int k = 0; k < 4 && status >= 0; k++)
+        if (!in_bounds(all[k]) || (k % 2 != 0 && all[k] > 0.0 && !in_bounds(bytes / all[k])))
+            status = dp_fail(DP_ERR_INVALID,
+                             "simulate: %s of the topology is %g; it has to be between 0 and %g, and so has what a "
+                             "message takes",
+                             names[k], all[k], DP__COST_MAX);
+    return status;
+}
+
 dp_status_t dp__costs_resolve(const dp_costs_t *costs, int32_t stages, dp_costs_t *resolved_out)
 {
     struct {
@@ -42,10 +57,22 @@ dp_status_t dp__costs_resolve(const dp_costs_t *costs, int32_t stages, dp_costs_
     if (!in_bounds(dp__costs_link(resolved_out)))
         return dp_fail(DP_ERR_INVALID, "simulate: a message takes %g on its link; %g is the most",
                        dp__costs_link(resolved_out), DP__COST_MAX);
+    for (int k = 0; k < 4; k++) {
+        double share = (const double[]){resolved_out->b_leaves, resolved_out->fb_forward_leaves,
+                                        resolved_out->fb_backward_leaves, resolved_out->fb_forward_starts}[k];
+
+        if (!(share >= 0.0 && share <= 1.0))
+            return dp_fail(DP_ERR_INVALID,
+                           "simulate: what an operation makes leaves, or what it takes is due, after %g of it; 0 to 1 "
+                           "are legal",
+                           share);
+    }
     for (int32_t s = 0; costs->stage_scale != NULL && s < stages; s++)
         if (!in_bounds(costs->stage_scale[s]))
             return dp_fail(DP_ERR_INVALID, "simulate: the scale of stage %d is %g; it has to be between 0 and %g", s,
                            costs->stage_scale[s], DP__COST_MAX);
+    if (resolved_out->topology != NULL)
+        return check_topology(resolved_out->topology, resolved_out->bytes);
     return DP_OK;
 }
 

@@ -92,6 +92,31 @@ static dp_status_t number_links(dp__model_t *model)
     return DP_OK;
 }
 
+/* Every channel's own times, by where its two ranks live. */
+static dp_status_t time_links(dp__model_t *model)
+{
+    const dp_topology_t *t = model->costs.topology;
+    const dp_costs_t *costs = &model->costs;
+    size_t n = (size_t)model->program->nchannels;
+
+    model->link_time = dp__calloc(n + 1, sizeof(*model->link_time));
+    model->hop = dp__calloc(n + 1, sizeof(*model->hop));
+    if (model->link_time == NULL || model->hop == NULL)
+        return dp_fail(DP_ERR_NOMEM, "simulate: no memory for the times of %zu channels", n);
+    if (t != NULL && t->ranks != model->program->ranks)
+        return dp_fail(DP_ERR_INVALID, "simulate: the topology has %d ranks, the schedule %d", t->ranks,
+                       model->program->ranks);
+    for (size_t c = 0; c < n; c++) {
+        const dp_channel_t *channel = &model->program->channels[c];
+        bool near = t == NULL || t->host_of == NULL || t->host_of[channel->src] == t->host_of[channel->dst];
+        double bandwidth = t == NULL ? costs->bandwidth : near ? t->near_bandwidth : t->far_bandwidth;
+
+        model->hop[c] = t == NULL ? costs->hop : near ? t->near_hop : t->far_hop;
+        model->link_time[c] = bandwidth > 0.0 ? costs->bytes / bandwidth : 0.0;
+    }
+    return DP_OK;
+}
+
 static bool is_transfer(const dp_instr_t *instr)
 {
     return instr->kind == DP_INSTR_SEND || instr->kind == DP_INSTR_RECV;
@@ -169,7 +194,8 @@ dp_status_t dp__model_make(const dp_program_t *program, const dp_costs_t *costs,
         status = number_messages(model);
     if (status >= 0)
         status = number_links(model);
-    model->link_time = dp__costs_link(&model->costs);
+    if (status >= 0)
+        status = time_links(model);
     return status >= 0 ? check_instrs(model) : status;
 }
 
@@ -178,7 +204,10 @@ void dp__model_clear(dp__model_t *model)
     dp__free(model->chunks);
     dp__free(model->first_message);
     dp__free(model->link);
+    dp__free(model->link_time);
+    dp__free(model->hop);
     model->chunks = NULL;
     model->first_message = NULL;
     model->link = NULL;
+    model->link_time = model->hop = NULL;
 }

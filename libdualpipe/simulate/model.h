@@ -19,7 +19,7 @@ typedef struct dp__model {
     int32_t microbatches;      /* of a path */
     dp__model_chunk_t *chunks; /* [ranks * chunks] */
     int32_t *link;             /* [nchannels]: channels from one rank to the same other share a link */
-    double link_time;          /* of one message */
+    double *link_time, *hop;   /* [nchannels]: how long a message takes the link, and its latency */
     int64_t *first_message;    /* [nchannels + 1]: message i of channel c is first_message[c] + i */
 } dp__model_t;
 

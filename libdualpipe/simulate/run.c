@@ -54,6 +54,7 @@ typedef struct run {
     int32_t *queue;        /* ring of ranks to look at; each is in it at most once */
     int32_t head, queued;
     uint8_t *forward_done, *backward_done; /* bit per (rank, chunk, micro-batch) */
+    double *forward_left, *backward_left;  /* [the same] when its result was there for other ranks */
 } run_t;
 
 /* ---- bits, queue, lookup ---- */
@@ -242,23 +243,52 @@ static void note_done(run_t *run, int32_t rank, const dp_instr_t *instr)
         set_bit(run->backward_done, bit_of(run, rank, instr->chunk2, instr->microbatch2));
 }
 
+/* When the result of one side of an operation is there for other ranks: `share` of its time, 0 all of it. */
+static double left_at(double start, double end, double share)
+{
+    return share > 0.0 ? start + (end - start) * share : end;
+}
+
+static void note_left(run_t *run, int32_t rank, const dp_instr_t *instr, double forward, double backward)
+{
+    int64_t bit = bit_of(run, rank, instr->chunk, instr->microbatch);
+
+    if (instr->op == DP_OP_F || instr->op == DP_OP_FB)
+        run->forward_left[bit] = forward;
+    if (instr->op == DP_OP_B || instr->op == DP_OP_I)
+        run->backward_left[bit] = backward;
+    if (instr->op == DP_OP_FB)
+        run->backward_left[bit_of(run, rank, instr->chunk2, instr->microbatch2)] = backward;
+}
+
 static bool compute(run_t *run, int32_t rank, const dp_instr_t *instr)
 {
     rank_state_t *state = &run->ranks[rank];
     dp__rank_result_t *result = &run->results[rank];
-    double ready = state->lane_free, start = ready, end, parts[2];
+    const dp_costs_t *costs = &run->model->costs;
+    double ready = state->lane_free, start = ready, due = ready, begun, end, parts[2], forward, backward;
     bool pair = instr->op == DP_OP_FB;
 
-    if (!own_inputs_ready(run, rank, instr) || !input_arrived(run, rank, instr->in, &start) ||
+    if (!own_inputs_ready(run, rank, instr) || !input_arrived(run, rank, instr->in, &due) ||
         (pair && !input_arrived(run, rank, instr->in2, &start)))
         return false;
-    dp__costs_of(&run->model->costs, instr->op, dp__model_chunk(run->model, rank, instr->chunk)->scale,
+    dp__costs_of(costs, instr->op, dp__model_chunk(run->model, rank, instr->chunk)->scale,
                  pair ? dp__model_chunk(run->model, rank, instr->chunk2)->scale : 0.0, parts);
+    begun = start; /* the backward side of a pair need not wait for the input of the other */
+    start = fmax(start, due - (pair ? costs->fb_forward_starts * (parts[0] + parts[1]) : 0.0));
+    if (!pair || costs->fb_forward_starts <= 0.0)
+        begun = start;
     end = start + (parts[0] + parts[1]);
     keep_compute(run, rank, instr, start, parts);
-    consume(run, rank, instr->in, ready, end);
+    forward = left_at(start, end, pair ? costs->fb_forward_leaves : 0.0);
+    backward = left_at(begun, begun + (end - start),
+                       pair                   ? costs->fb_backward_leaves
+                       : instr->op == DP_OP_B ? costs->b_leaves
+                                              : 0.0);
+    note_left(run, rank, instr, forward, backward);
+    consume(run, rank, instr->in, ready, pair || instr->op == DP_OP_F ? forward : backward);
     if (pair)
-        consume(run, rank, instr->in2, ready, end);
+        consume(run, rank, instr->in2, ready, backward);
     count_activations(run, rank, instr);
     note_done(run, rank, instr);
     if (!state->started)
@@ -268,6 +298,20 @@ static bool compute(run_t *run, int32_t rank, const dp_instr_t *instr)
     result->last_end = end;
     result->busy += parts[0] + parts[1];
     return true;
+}
+
+/* When the data of a send are there: at the end of what was computed last, unless they leave earlier than that. */
+static double made_at(const run_t *run, int32_t rank, const dp_instr_t *send)
+{
+    const uint8_t *done = send->op == DP_OP_F ? run->forward_done : run->backward_done;
+    const double *left = send->op == DP_OP_F ? run->forward_left : run->backward_left;
+    int64_t bit = bit_of(run, rank, send->chunk, send->microbatch);
+    const dp_costs_t *costs = &run->model->costs;
+    bool at_end = costs->b_leaves <= 0.0 && costs->fb_forward_leaves <= 0.0 && costs->fb_backward_leaves <= 0.0;
+
+    if (at_end || send->microbatch < 0 || send->microbatch >= run->model->microbatches || !get_bit(done, bit))
+        return run->ranks[rank].lane_free;
+    return fmin(left[bit], run->ranks[rank].lane_free);
 }
 
 static bool advance_compute(run_t *run, int32_t rank)
@@ -281,7 +325,7 @@ static bool advance_compute(run_t *run, int32_t rank)
         if (instr->kind == DP_INSTR_COMPUTE && !compute(run, rank, instr))
             break;
         if (instr->kind == DP_INSTR_SEND)
-            message_of(run, instr)->made = state->lane_free;
+            message_of(run, instr)->made = made_at(run, rank, instr);
     }
     return state->at != before;
 }
@@ -294,14 +338,14 @@ static double take_link(run_t *run, int32_t channel, double time)
     double *link_free = &run->link_free[run->model->link[channel]];
     double leaves = fmax(time, *link_free);
 
-    *link_free = leaves + run->model->link_time;
+    *link_free = leaves + run->model->link_time[channel];
     return leaves;
 }
 
 /* From leaving to arriving. */
-static double travel_time(const run_t *run)
+static double travel_time(const run_t *run, int32_t channel)
 {
-    return run->model->link_time + run->model->costs.hop;
+    return run->model->link_time[channel] + run->model->hop[channel];
 }
 
 /* ---- transfers with credits ---- */
@@ -319,7 +363,7 @@ static bool send(run_t *run, int32_t rank, const dp_instr_t *instr)
     leaves = take_link(run, instr->channel, leaves);
     state->comm_free = leaves;
     message->sent = leaves;
-    message->arrived = leaves + travel_time(run);
+    message->arrived = leaves + travel_time(run, instr->channel);
     keep_transfer(run, rank, instr, leaves, message->arrived);
     look_at(run, run->program->channels[instr->channel].dst);
     return true;
@@ -445,7 +489,7 @@ static bool finish_bundle(run_t *run, stream_t *stream, int64_t end)
     for (int64_t i = stream->next; i < end; i++) {
         if (message_of(run, item(run, i))->begun < 0.0)
             return false;
-        over = fmax(over, message_of(run, item(run, i))->begun + travel_time(run));
+        over = fmax(over, message_of(run, item(run, i))->begun + travel_time(run, item(run, i)->channel));
     }
     for (int64_t i = stream->next; i < end; i++) {
         message_t *message = message_of(run, item(run, i));
@@ -453,7 +497,8 @@ static bool finish_bundle(run_t *run, stream_t *stream, int64_t end)
         if (stream->kind == DP_INSTR_RECV)
             message->arrived = over;
         else
-            keep_transfer(run, stream->rank, item(run, i), message->begun, message->begun + travel_time(run));
+            keep_transfer(run, stream->rank, item(run, i), message->begun,
+                          message->begun + travel_time(run, item(run, i)->channel));
     }
     stream->free = over;
     stream->posted = false;
@@ -527,10 +572,13 @@ static dp_status_t prepare(run_t *run)
     run->ranks = dp__calloc((size_t)program->ranks, sizeof(*run->ranks));
     run->queue = dp__calloc((size_t)program->ranks, sizeof(*run->queue));
     run->link_free = dp__calloc((size_t)program->nchannels + 1, sizeof(*run->link_free));
+    run->forward_left = dp__calloc(8 * bits, sizeof(*run->forward_left));
+    run->backward_left = dp__calloc(8 * bits, sizeof(*run->backward_left));
     run->forward_done = dp__calloc(bits, 1);
     run->backward_done = dp__calloc(bits, 1);
     if (run->messages == NULL || run->ranks == NULL || run->queue == NULL || run->link_free == NULL ||
-        run->forward_done == NULL || run->backward_done == NULL)
+        run->forward_done == NULL || run->backward_done == NULL || run->forward_left == NULL ||
+        run->backward_left == NULL)
         return dp_fail(DP_ERR_NOMEM, "simulate: no memory for %lld messages", (long long)messages);
     for (int64_t m = 0; m < messages; m++)
         run->messages[m] = (message_t){-1.0, -1.0, -1.0, -1.0, -1.0, -1.0};
@@ -576,5 +624,7 @@ dp_status_t dp__run(const dp__model_t *model, dp__rank_result_t *results, dp_tim
     dp__free(run.link_free);
     dp__free(run.forward_done);
     dp__free(run.backward_done);
+    dp__free(run.forward_left);
+    dp__free(run.backward_left);
     return status;
 }

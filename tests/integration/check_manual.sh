@@ -17,7 +17,7 @@ fail() {
 
 # Hyphens are escaped in the page.
 sed 's/\\-/-/g; s/\\~/ /g' "$page" >"$work/page"
-commands=$("$dualpipe" help | sed -n 's/^  \([a-z]*\)  .*/\1/p')
+commands=$("$dualpipe" help | sed -n 's/^  \([a-z-]*\)  .*/\1/p')
 for command in $commands; do
     grep -q "^\.SS dualpipe $command\$" "$work/page" || fail "dualpipe.1 has no section on dualpipe $command"
     "$dualpipe" "$command" --help >"$work/help"

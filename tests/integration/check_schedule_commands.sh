@@ -333,6 +333,37 @@ expect 2 simulate good.tsv --format tsv
 expect 1 simulate no-such-file.tsv
 expect 20 simulate missing.tsv
 
+# ---- hosts ----
+printf 'RANKS_PER_HOST=2\nNEAR.HOP=0.5\nFAR.HOP = 5 # one way\nFAR.BANDWIDTH=2\n' | sed 's/ = /=/' >links.txt
+expect 0 simulate --method 1f1b --ranks 4 --microbatches 1 --cost F=1,B=2,BYTES=10,HOP=100 --topology links.txt
+require out '^step       34$'
+require out '^hosts      0 0 1 1: within HOP 0.5, BANDWIDTH 0; between HOP 5, BANDWIDTH 2'
+printf 'HOSTS=0,1,0,1\nNEAR.HOP=0.5\nFAR.HOP=5\nFAR.BANDWIDTH=2\n' >turns.txt
+expect 0 simulate --method 1f1b --ranks 4 --microbatches 1 --cost F=1,B=2,BYTES=10 --topology turns.txt --format json
+require out '"hosts":\[0,1,0,1\]'
+require out '"step_time":72'
+expect 2 simulate --method 1f1b --ranks 2 --microbatches 1 --topology turns.txt
+require err 'the topology has 4 ranks in HOSTS, the schedule has 2'
+expect 1 simulate --method 1f1b --ranks 2 --microbatches 1 --topology no_such_file
+for line in 'FAR.HOP=-1' 'FAR.HOP=x' 'FAR=1' 'HOSTS=0,x' 'HOSTS=0,' 'RANKS_PER_HOST=0' 'RANKS_PER_HOST=1.5' 'just words'; do
+    printf 'NEAR.HOP=1\n%s\n' "$line" >wrong.txt
+    expect 2 simulate --method 1f1b --ranks 2 --microbatches 1 --topology wrong.txt
+    require err 'wrong.txt:2: '
+done
+printf 'FAR.HOP=1\nFAR.HOP=1\nHOSTS=0,1\n' >wrong.txt
+expect 2 simulate --method 1f1b --ranks 2 --microbatches 1 --topology wrong.txt
+require err 'wrong.txt:2: FAR.HOP is there twice'
+printf 'FAR.HOP=1\n' >wrong.txt
+expect 2 simulate --method 1f1b --ranks 2 --microbatches 1 --topology wrong.txt
+require err 'HOSTS=0,0,1,1 or RANKS_PER_HOST=2 is due'
+# blocks cross between hosts once, mirrors twice, turns three times
+expect 0 compare --ranks 4 --microbatches 1 --cost F=1,B=2,BYTES=10 --topology links.txt
+require out '^1f1b, blocks  *34 '
+require out '^1f1b, mirrors  *53 '
+require out '^1f1b, in turn  *72 '
+expect 0 compare --ranks 4 --microbatches 1 --cost F=1,B=2,BYTES=10 --topology turns.txt --format json
+require out '"method":"1f1b","chunks":0,"fits":true,"placing":"as given","step_time":72'
+
 # ---- compare ----
 expect 0 compare --ranks 8 --microbatches 20
 awk '/^schedule / { table = 1; next } table && NF == 0 { exit } table { print $1 }' out >order

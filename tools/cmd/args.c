@@ -31,6 +31,7 @@ enum {
     OPT_DEFERRED_BYTES,
     OPT_WEIGHT_BYTES,
     OPT_SECONDS,
+    OPT_TOPOLOGY,
     OPT_LAYERS,
     OPT_METHODS,
     OPT_HELP
@@ -58,6 +59,7 @@ static const struct {
     {ARG_BYTES, {"activation-bytes", required_argument, NULL, OPT_ACTIVATION_BYTES}},
     {ARG_BYTES, {"deferred-bytes", required_argument, NULL, OPT_DEFERRED_BYTES}},
     {ARG_BYTES, {"weight-bytes", required_argument, NULL, OPT_WEIGHT_BYTES}},
+    {ARG_TOPOLOGY, {"topology", required_argument, NULL, OPT_TOPOLOGY}},
     {ARG_DEMO, {"methods", required_argument, NULL, OPT_METHODS}},
     {ARG_LAYERS, {"layers", required_argument, NULL, OPT_LAYERS}},
     {ARG_SECONDS, {"seconds", required_argument, NULL, OPT_SECONDS}},
@@ -182,6 +184,17 @@ static int resolve_costs(args_t *args)
     return status == DP_OK ? CMD_OK : args_failed(args, status);
 }
 
+static int read_topology(args_t *args, const char *path)
+{
+    dp_status_t status;
+
+    topology_clear(&args->topology); /* of two files the later one counts */
+    args->topology = (topology_t){.nhosts = 0};
+    args->on_hosts = true;
+    status = topology_read(path, &args->topology);
+    return status == DP_OK ? CMD_OK : args_failed(args, status);
+}
+
 static int read_transport(args_t *args, const char *text)
 {
     args->transport = DP_TRANSPORT_BUNDLES;
@@ -255,6 +268,8 @@ static int take(args_t *args, int option, const char *value)
         return read_cap(args, "deferred-bytes", value, &args->deferred_bytes);
     case OPT_WEIGHT_BYTES:
         return read_cap(args, "weight-bytes", value, &args->weight_bytes);
+    case OPT_TOPOLOGY:
+        return read_topology(args, value);
     case OPT_SECONDS:
         return read_cap(args, "seconds", value, &args->seconds);
     default:
@@ -357,4 +372,5 @@ bool args_parse(const command_t *command, int argc, char **argv, args_t *args, i
 void args_clear(args_t *args)
 {
     cost_keys_clear(&args->cost_keys);
+    topology_clear(&args->topology);
 }

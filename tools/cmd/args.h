@@ -7,6 +7,7 @@
 #include "tools/io/cost_keys.h"
 #include "tools/io/exit.h"
 #include "tools/io/format.h"
+#include "tools/io/topology.h"
 
 /* Options by bit: what a command understands besides --help. */
 enum {
@@ -21,6 +22,7 @@ enum {
     ARG_MEMORY_CAP = 1 << 8, /* --memory-cap N */
     ARG_FILE = 1 << 9,       /* one operand: a schedule file */
     ARG_SECONDS = 1 << 10,   /* --seconds S */
+    ARG_TOPOLOGY = 1 << 14,  /* --topology FILE */
     ARG_LAYERS = 1 << 12,    /* --layers LIST */
     ARG_DEMO = 1 << 13,      /* --methods LIST, and --ranks, --microbatches that need not be given */
     ARG_BYTES = 1 << 11      /* --activation-bytes, --deferred-bytes, --weight-bytes */
@@ -48,6 +50,8 @@ typedef struct args {
     bool no_barrier;
     dp_costs_t costs;       /* what they come to */
     dp_pair_figures_t pair; /* struct_size 0: no segments were given */
+    bool on_hosts;          /* there is a topology */
+    topology_t topology;
     dp_transport_t transport;
     int32_t slots;                                         /* 0: not given */
     double memory_cap;                                     /* negative: none */

@@ -13,41 +13,49 @@
 
 static const command_t command = {
     .name = "compare",
-    .options = ARG_SIZES | ARG_COST | ARG_MEMORY_CAP | ARG_TRANSPORT | ARG_FORMAT | ARG_OUTPUT,
+    .options = ARG_SIZES | ARG_COST | ARG_MEMORY_CAP | ARG_TRANSPORT | ARG_FORMAT | ARG_OUTPUT | ARG_TOPOLOGY,
     .formats = 1 << FORMAT_TEXT | 1 << FORMAT_JSON | 1 << FORMAT_SVG | 1 << FORMAT_PNG | 1 << FORMAT_PDF,
-    .help = "usage: dualpipe compare --ranks P --microbatches M [OPTIONS]\n"
-            "Runs every built-in schedule that fits under a cost model and lists them, the shortest step "
-            "first; those that do not\n"
-            "fit follow with the reason.\n\n"
-            "  --cost LIST            time of one micro-batch on one device: F forward, B backward, I and W "
-            "its two parts, FB\n"
-            "                         an overlapped pair, HOP one transfer; any of "
-            "F=1,I=1,W=1,B=2,FB=3,HOP=0, which is the\n"
-            "                         default; B is I + W and FB is F + B unless given\n"
-            "                         and BYTES, BANDWIDTH, LAYERS, attention.F, ... as in `dualpipe simulate`\n"
-            "  --costs FILE           costs from a file (\"-\": standard input): NAME=VALUE as above, # comments\n"
-            "  --no-barrier           ranks do not wait for each other between steps\n"
-            "  --memory-cap N         only schedules that hold at most N micro-batches' activations on a "
-            "rank, in units of\n"
-            "                         one rank's stage inputs\n"
-            "  --transport group      transfers complete in matched groups, as those of MPI and NCCL do\n"
-            "  --transport credits:K  one-sided transfers into K slots a channel (default, K = 2)\n"
-            "  --format F             text (default), json, svg, png, pdf\n"
-            "  --output FILE          write there instead of to standard output\n"
-            "  --help                 show this\n\n"
-            "examples:\n"
-            "  dualpipe compare --ranks 8 --microbatches 40\n"
-            "  dualpipe compare --ranks 8 --microbatches 40 --cost F=1,I=1,W=1,FB=2.2,HOP=0.1\n"
-            "      overlapped pairs that gain much, hops that cost a tenth of a forward\n"
-            "  dualpipe compare --ranks 8 --microbatches 40 --memory-cap 8 --format svg --output best.svg\n\n"
-            "exit status: 0 done, 1 the output could not be written, 2 wrong usage, 20 no schedule fits\n",
+    .help =
+        "usage: dualpipe compare --ranks P --microbatches M [OPTIONS]\n"
+        "Runs every built-in schedule that fits under a cost model and lists them, the shortest step "
+        "first; those that do not\n"
+        "fit follow with the reason.\n\n"
+        "  --cost LIST            time of one micro-batch on one device: F forward, B backward, I and W "
+        "its two parts, FB\n"
+        "                         an overlapped pair, HOP one transfer; any of "
+        "F=1,I=1,W=1,B=2,FB=3,HOP=0, which is the\n"
+        "                         default; B is I + W and FB is F + B unless given\n"
+        "                         and BYTES, BANDWIDTH, LAYERS, attention.F, ... as in `dualpipe simulate`\n"
+        "  --costs FILE           costs from a file (\"-\": standard input): NAME=VALUE as above, # comments\n"
+        "  --topology FILE        hosts, as in `dualpipe simulate`: every schedule with every way to deal ranks out to "
+        "them: blocks\n"
+        "                         (neighbours together), in turn, mirrors (r and P-1-r together), and HOSTS as "
+        "given\n"
+        "  --no-barrier           ranks do not wait for each other between steps\n"
+        "  --memory-cap N         only schedules that hold at most N micro-batches' activations on a "
+        "rank, in units of\n"
+        "                         one rank's stage inputs\n"
+        "  --transport group      transfers complete in matched groups, as those of MPI and NCCL do\n"
+        "  --transport credits:K  one-sided transfers into K slots a channel (default, K = 2)\n"
+        "  --format F             text (default), json, svg, png, pdf\n"
+        "  --output FILE          write there instead of to standard output\n"
+        "  --help                 show this\n\n"
+        "examples:\n"
+        "  dualpipe compare --ranks 8 --microbatches 40\n"
+        "  dualpipe compare --ranks 8 --microbatches 40 --cost F=1,I=1,W=1,FB=2.2,HOP=0.1\n"
+        "      overlapped pairs that gain much, hops that cost a tenth of a forward\n"
+        "  dualpipe compare --ranks 8 --microbatches 40 --cost F=1,I=1,W=1,BYTES=1e6 --topology links.txt\n"
+        "      which schedule, and which ranks on which host\n"
+        "  dualpipe compare --ranks 8 --microbatches 40 --memory-cap 8 --format svg --output best.svg\n\n"
+        "exit status: 0 done, 1 the output could not be written, 2 wrong usage, 20 no schedule fits\n",
 };
 
 /* One method with one number of chunks. */
 typedef struct entry {
     const dp_method_t *method;
     int32_t chunks; /* asked for; 0: the method's own */
-    char label[48];
+    topology_placing_t placing;
+    char label[64];
     char reason[512]; /* why it does not fit; "" when it does */
     double step, mean_bubble, peak, formula;
     int32_t copies; /* of the model's weights */
@@ -61,6 +69,7 @@ typedef struct table {
 
 /* The interleaved methods are tried with several numbers of chunks. */
 static const int32_t loop_chunks[] = {2, 4};
+enum { MOST_PLACINGS = TOPOLOGY_MIRRORS + 1 };
 enum { MOST_VARIANTS = sizeof(loop_chunks) / sizeof(loop_chunks[0]) };
 
 static void fill(entry_t *entry, const plan_t *plan)
@@ -78,6 +87,7 @@ static void fill(entry_t *entry, const plan_t *plan)
 
 static dp_status_t run_entry(const args_t *args, entry_t *entry, plan_t *plan)
 {
+    dp_costs_t costs = args->costs;
     dp_schedule_request_t request = {.struct_size = sizeof(request),
                                      .method = entry->method->name,
                                      .ranks = args->ranks,
@@ -91,9 +101,11 @@ static dp_status_t run_entry(const args_t *args, entry_t *entry, plan_t *plan)
         status = dp_program_lower(plan->schedule, &options, &plan->program);
     if (status >= 0)
         status = dp_program_verify(plan->program, NULL);
+    if (status >= 0)
+        status = plan_place(plan, entry->placing, &costs);
     plan->simulation.struct_size = sizeof(plan->simulation);
     if (status >= 0)
-        status = dp_simulate(plan->program, &args->costs, 0, &plan->simulation);
+        status = dp_simulate(plan->program, &costs, 0, &plan->simulation);
     if (status >= 0)
         fill(entry, plan);
     return status;
@@ -123,16 +135,27 @@ static dp_status_t try_entry(const args_t *args, entry_t *entry)
     return status == DP_ERR_INVALID || status == DP_ERR_REJECTED ? DP_OK : status;
 }
 
-static void add_entry(table_t *table, const dp_method_t *method, int32_t chunks)
+static void add_placed(table_t *table, const dp_method_t *method, int32_t chunks, topology_placing_t placing)
 {
     entry_t *entry = &table->entries[table->count++];
+    int n;
 
     entry->method = method;
     entry->chunks = chunks;
-    if (chunks > 0)
-        snprintf(entry->label, sizeof(entry->label), "%s, %d chunks", method->name, chunks);
-    else
-        snprintf(entry->label, sizeof(entry->label), "%s", method->name);
+    entry->placing = placing;
+    n = chunks > 0 ? snprintf(entry->label, sizeof(entry->label), "%s, %d chunks", method->name, chunks)
+                   : snprintf(entry->label, sizeof(entry->label), "%s", method->name);
+    if (table->args->on_hosts)
+        snprintf(entry->label + n, sizeof(entry->label) - (size_t)n, ", %s", topology_placing_name(placing));
+}
+
+static void add_entry(table_t *table, const dp_method_t *method, int32_t chunks)
+{
+    if (!table->args->on_hosts || table->args->topology.hosts != NULL)
+        add_placed(table, method, chunks, TOPOLOGY_AS_GIVEN);
+    if (table->args->on_hosts)
+        for (int placing = TOPOLOGY_BLOCKS; placing <= TOPOLOGY_MIRRORS; placing++)
+            add_placed(table, method, chunks, (topology_placing_t)placing);
 }
 
 /* Fitting ones first, by step, then by memory; the others in the order of the methods. */
@@ -149,7 +172,7 @@ static int by_step(const void *a, const void *b)
         return x->peak < y->peak ? -1 : 1;
     if (x->method != y->method)
         return x->method < y->method ? -1 : 1;
-    return x->chunks - y->chunks;
+    return x->chunks != y->chunks ? x->chunks - y->chunks : (int)x->placing - (int)y->placing;
 }
 
 static dp_status_t make_table(table_t *table)
@@ -158,7 +181,7 @@ static dp_status_t make_table(table_t *table)
     const dp_method_t *all = dp_schedule_methods(&methods);
     dp_status_t status = DP_OK;
 
-    table->entries = calloc(methods * MOST_VARIANTS, sizeof(*table->entries));
+    table->entries = calloc(methods * MOST_VARIANTS * MOST_PLACINGS, sizeof(*table->entries));
     if (table->entries == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for %zu methods", methods);
     for (size_t m = 0; m < methods; m++) {
@@ -184,14 +207,14 @@ static dp_status_t put_text(const table_t *table, output_t *output)
 
     costs_text(&table->args->costs, costs, sizeof(costs));
     fprintf(to, "%d ranks, %d micro-batches, costs %s\n\n", table->args->ranks, table->args->microbatches, costs);
-    fputs("schedule                           step       idle          formula   most held   weights\n", to);
+    fputs("schedule                                   step       idle          formula   most held   weights\n", to);
     for (size_t e = 0; e < table->fitting; e++) {
         const entry_t *entry = &table->entries[e];
         char formula[32] = "-";
 
         if (isfinite(entry->formula))
             snprintf(formula, sizeof(formula), "%.6g", entry->formula);
-        fprintf(to, "%-30s %8.6g  %9.6g %5.1f %% %9s %11.6g %8dx\n", entry->label, entry->step,
+        fprintf(to, "%-38s %8.6g  %9.6g %5.1f %% %9s %11.6g %8dx\n", entry->label, entry->step,
                 fabs(entry->mean_bubble), entry->step > 0.0 ? fabs(entry->mean_bubble) / entry->step * 100.0 : 0.0,
                 formula, entry->peak, entry->copies);
     }
@@ -220,6 +243,8 @@ static dp_status_t put_json(const table_t *table, output_t *output)
 
         fprintf(to, "%s\n {\"method\":\"%s\",\"chunks\":%d,\"fits\":%s", e > 0 ? "," : "", entry->method->name,
                 entry->chunks, fits ? "true" : "false");
+        if (table->args->on_hosts)
+            fprintf(to, ",\"placing\":\"%s\"", topology_placing_name(entry->placing));
         if (fits) {
             fputs(",\"step_time\":", to);
             output_json_number(to, entry->step);

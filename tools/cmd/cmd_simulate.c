@@ -13,7 +13,7 @@
 
 static const command_t command = {
     .name = "simulate",
-    .options = ARG_METHOD | ARG_SIZES | ARG_FILE | ARG_FORMAT | ARG_OUTPUT | ARG_COST | ARG_TRANSPORT,
+    .options = ARG_METHOD | ARG_SIZES | ARG_FILE | ARG_FORMAT | ARG_OUTPUT | ARG_COST | ARG_TRANSPORT | ARG_TOPOLOGY,
     .formats =
         1 << FORMAT_TEXT | 1 << FORMAT_JSON | 1 << FORMAT_SVG | 1 << FORMAT_PNG | 1 << FORMAT_PDF | 1 << FORMAT_TRACE,
     .help = "usage: dualpipe simulate --method NAME --ranks P --microbatches M [OPTIONS]\n"
@@ -36,6 +36,9 @@ static const command_t command = {
             "                         given follow from them, and how much communication a pair hides is said\n"
             "  --costs FILE           costs from a file (\"-\": standard input): NAME=VALUE as above, # comments,\n"
             "                         BARRIER=0, STAGE_SCALE=LIST (left out where the schedule has other stages)\n"
+            "  --topology FILE        hosts: NEAR.HOP, NEAR.BANDWIDTH, FAR.HOP, FAR.BANDWIDTH in the place of HOP and "
+            "BANDWIDTH,\n"
+            "                         RANKS_PER_HOST=N or HOSTS=0,0,1,1; as dualpipe bench-links writes it\n"
             "  --stage-scale LIST     a factor for each stage of the model: 1,1,1,1.5\n"
             "  --no-barrier           ranks do not wait for each other between steps\n"
             "  --transport group      transfers complete in matched groups, as those of MPI and NCCL do\n"
@@ -52,6 +55,9 @@ static const command_t command = {
             "      overlap that hides a fifth of every pair\n"
             "  dualpipe simulate --method dualpipe --ranks 8 --microbatches 20 --costs run/costs.txt\n"
             "      costs that were measured, as train_moe --costs-out writes them\n"
+            "  dualpipe simulate --method dualpipe --ranks 8 --microbatches 20 --costs run/costs.txt --topology "
+            "links.txt\n"
+            "      on several hosts\n"
             "  dualpipe simulate mine.tsv --format json\n\n"
             "exit status: 0 done, 1 a file could not be read or written, 2 wrong usage, 20 the schedule is "
             "rejected\n",
@@ -80,20 +86,14 @@ static void put_note(FILE *to, const plan_t *plan)
                     "           DualPipe are exact when F = I >= W and an overlapped pair costs F + B or less.\n");
 }
 
-/* From leaving to arriving. */
-static double way(const dp_costs_t *costs)
-{
-    return costs->hop + (costs->bandwidth > 0.0 ? costs->bytes / costs->bandwidth : 0.0);
-}
-
-static void put_ranks(FILE *to, const plan_t *plan)
+static void put_ranks(FILE *to, const plan_t *plan, const ways_t *ways)
 {
     const dp_simulation_t *s = &plan->simulation;
     double step = s->step_time > 0.0 ? s->step_time : 1.0;
 
     fputs(header, to);
     for (int32_t r = 0; r < s->ranks; r++) {
-        exposed_t e = exposed_of(s->timeline, r, way(&plan->args->costs));
+        exposed_t e = exposed_of(s->timeline, r, ways);
 
         fprintf(to, "%4d %10.6g %9.6g %5.1f %% %9.6g %9.6g %11.6g\n", r, s->step_time - s->bubble[r],
                 fabs(s->bubble[r]), fabs(s->bubble[r]) / step * 100.0, e.waiting, e.exposed, s->peak_activations[r]);
@@ -111,7 +111,19 @@ static void put_pair(FILE *to, const dp_pair_figures_t *pair)
             pair->communication - pair->hidden);
 }
 
-static dp_status_t put_text(const plan_t *plan, output_t *output)
+/* "hosts      0 0 1 1: within HOP 0.01, ...": the host of each rank */
+static void put_hosts(FILE *to, const plan_t *plan)
+{
+    const dp_topology_t *t = &plan->topology;
+
+    fputs("hosts     ", to);
+    for (int32_t r = 0; r < t->ranks; r++)
+        fprintf(to, " %d", t->host_of[r]);
+    fprintf(to, ": within HOP %g, BANDWIDTH %g; between HOP %g, BANDWIDTH %g (0: no limit)\n", t->near_hop,
+            t->near_bandwidth, t->far_hop, t->far_bandwidth);
+}
+
+static dp_status_t put_text(const plan_t *plan, const ways_t *ways, output_t *output)
 {
     const dp_schedule_t *schedule = plan->schedule;
     const dp_costs_t *costs = &plan->args->costs;
@@ -124,11 +136,13 @@ static dp_status_t put_text(const plan_t *plan, output_t *output)
             schedule->forward_only ? ", forward only" : "");
     costs_text(costs, text, sizeof(text));
     fprintf(to, "costs      %s, transport %s%s\n", text, transport, costs->barrier == 0.0 ? ", no barrier" : "");
+    if (plan->host_of != NULL)
+        put_hosts(to, plan);
     put_pair(to, &plan->args->pair);
     fprintf(to, "step       %.6g\n", plan->simulation.step_time);
     put_note(to, plan);
     fputc('\n', to);
-    put_ranks(to, plan);
+    put_ranks(to, plan, ways);
     fputs("\nidle: not computing, from the step's start to its end. waiting: the "
           "part of it spent\n"
           "for a message. exposed: the part of that during which the message was on its way.\n"
@@ -139,7 +153,7 @@ static dp_status_t put_text(const plan_t *plan, output_t *output)
 
 enum { BUSY, BUBBLE, WAITING, EXPOSED, PEAK };
 
-static void put_array(FILE *to, const plan_t *plan, const char *name, int what)
+static void put_array(FILE *to, const plan_t *plan, const ways_t *ways, const char *name, int what)
 {
     const dp_simulation_t *s = &plan->simulation;
 
@@ -148,7 +162,7 @@ static void put_array(FILE *to, const plan_t *plan, const char *name, int what)
         exposed_t e = {0.0, 0.0};
 
         if (what == WAITING || what == EXPOSED)
-            e = exposed_of(s->timeline, r, way(&plan->args->costs));
+            e = exposed_of(s->timeline, r, ways);
         if (r > 0)
             fputc(',', to);
         output_json_number(to, what == BUSY      ? s->step_time - s->bubble[r]
@@ -184,7 +198,7 @@ static void put_json_costs(FILE *to, const plan_t *plan)
     fputc('}', to);
 }
 
-static dp_status_t put_json(const plan_t *plan, output_t *output)
+static dp_status_t put_json(const plan_t *plan, const ways_t *ways, output_t *output)
 {
     const dp_schedule_t *schedule = plan->schedule;
     FILE *to = output->file;
@@ -199,29 +213,37 @@ static dp_status_t put_json(const plan_t *plan, output_t *output)
             schedule->ranks, schedule->microbatches, schedule->chunks, dp_placement_name(schedule->placement),
             transport, plan->args->costs.barrier != 0.0 ? "true" : "false");
     put_json_costs(to, plan);
+    if (plan->host_of != NULL) {
+        fputs(",\n \"hosts\":[", to);
+        for (int32_t r = 0; r < schedule->ranks; r++)
+            fprintf(to, "%s%d", r > 0 ? "," : "", plan->host_of[r]);
+        fputc(']', to);
+    }
     fputs(",\n \"step_time\":", to);
     output_json_number(to, plan->simulation.step_time);
     fputs(",\n \"formula_bubble\":", to);
     output_json_number(to, plan->simulation.formula_bubble);
-    put_array(to, plan, "bubble", BUBBLE);
-    put_array(to, plan, "busy", BUSY);
-    put_array(to, plan, "waiting", WAITING);
-    put_array(to, plan, "exposed_communication", EXPOSED);
-    put_array(to, plan, "peak_activations", PEAK);
+    put_array(to, plan, ways, "bubble", BUBBLE);
+    put_array(to, plan, ways, "busy", BUSY);
+    put_array(to, plan, ways, "waiting", WAITING);
+    put_array(to, plan, ways, "exposed_communication", EXPOSED);
+    put_array(to, plan, ways, "peak_activations", PEAK);
     fputs("}\n", to);
     return DP_OK;
 }
 
 static dp_status_t put(const plan_t *plan, output_t *output)
 {
-    switch (plan->args->format) {
-    case FORMAT_TEXT:
-        return put_text(plan, output);
-    case FORMAT_JSON:
-        return put_json(plan, output);
-    default:
+    ways_t ways = {NULL, 0};
+    dp_status_t status;
+
+    if (plan->args->format != FORMAT_TEXT && plan->args->format != FORMAT_JSON)
         return figure_write(plan, output);
-    }
+    status = ways_make(plan->simulation.timeline, &ways);
+    if (status >= 0)
+        status = (plan->args->format == FORMAT_TEXT ? put_text : put_json)(plan, &ways, output);
+    ways_clear(&ways);
+    return status;
 }
 
 static int run(const args_t *args)

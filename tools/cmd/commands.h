@@ -19,6 +19,7 @@ int cmd_compare(int argc, char **argv);
 int cmd_partition(int argc, char **argv);
 int cmd_search(int argc, char **argv);
 int cmd_trace(int argc, char **argv);
+int cmd_bench_links(int argc, char **argv);
 int cmd_demo(int argc, char **argv);
 int cmd_eplb(int argc, char **argv);
 

@@ -25,6 +25,7 @@ static const struct command {
     {"eplb", "replicate experts and place them by load", cmd_eplb},
     {"plugin", "list the plugins found, or check one against its contract", cmd_plugin},
     {"trace", "overlap, costs and a page to look at, of a trace of a real run", cmd_trace},
+    {"bench-links", "latency and bandwidth within and between hosts, for simulate", cmd_bench_links},
     {"run", "start the ranks of a job, on this host or on several", cmd_run},
 };
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
@@ -35,7 +36,7 @@ static void usage(FILE *to)
                 "       dualpipe COMMAND --help\n\n"
                 "commands:\n");
     for (size_t i = 0; i < N_COMMANDS; i++)
-        fprintf(to, "  %-10s %s\n", commands[i].name, commands[i].summary);
+        fprintf(to, "  %-11s  %s\n", commands[i].name, commands[i].summary);
 }
 
 int cmd_help(int argc, char **argv)

@@ -152,6 +152,21 @@ dp_status_t plan_costs(const args_t *args, const dp_schedule_t *schedule, dp_cos
                    args->cost_keys.nscales, schedule->method, schedule->ranks, dp_schedule_stages(schedule));
 }
 
+dp_status_t plan_place(plan_t *plan, topology_placing_t placing, dp_costs_t *costs)
+{
+    int32_t ranks = plan->schedule->ranks;
+    dp_status_t status;
+
+    if (!plan->args->on_hosts)
+        return DP_OK;
+    plan->host_of = calloc((size_t)ranks, sizeof(*plan->host_of));
+    if (plan->host_of == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for the hosts of %d ranks", ranks);
+    status = topology_place(&plan->args->topology, placing, ranks, plan->host_of, &plan->topology);
+    costs->topology = &plan->topology;
+    return status;
+}
+
 int plan_simulation(const args_t *args, plan_t *plan, bool with_timeline)
 {
     int code = plan_program(args, plan);
@@ -163,6 +178,8 @@ int plan_simulation(const args_t *args, plan_t *plan, bool with_timeline)
     plan->report.struct_size = sizeof(plan->report);
     plan->simulation.struct_size = sizeof(plan->simulation);
     status = plan_costs(args, plan->schedule, &costs);
+    if (status >= 0)
+        status = plan_place(plan, TOPOLOGY_AS_GIVEN, &costs);
     if (status >= 0)
         status = dp_program_verify(plan->program, &plan->report);
     if (status >= 0)
@@ -182,6 +199,7 @@ void plan_clear(plan_t *plan)
     dp_simulation_clear(&plan->simulation);
     dp_program_free(plan->program);
     dp_schedule_free(plan->schedule);
+    free(plan->host_of);
     *plan = (plan_t){.args = plan->args};
 }
 

@@ -12,7 +12,9 @@ typedef struct plan {
     bool from_csv;
     int64_t transfers; /* that the CSV file lists */
     dp_program_t *program;
-    dp_verify_report_t report;  /* of plan_simulation */
+    dp_verify_report_t report; /* of plan_simulation */
+    int32_t *host_of;          /* [ranks] where there is a topology; else NULL */
+    dp_topology_t topology;
     dp_simulation_t simulation; /* struct_size 0: not simulated */
 } plan_t;
 
@@ -26,6 +28,8 @@ void plan_clear(plan_t *plan);
 /* The costs of a command line for a schedule. Stage scales of a costs file that do not fit are left out, and stderr
  * says so; DP_ERR_INVALID: those of the command line do not fit. */
 dp_status_t plan_costs(const args_t *args, const dp_schedule_t *schedule, dp_costs_t *costs_out);
+/* Puts the topology of a command line, if any, into the costs of plan->schedule; plan holds what it points to. */
+dp_status_t plan_place(plan_t *plan, topology_placing_t placing, dp_costs_t *costs);
 /* Says on stderr that the stage scales of a costs file, if any, are left out. */
 void plan_leave_scales(const args_t *args);
 /* The file has the format of torch.distributed.pipelining: its name ends in ".csv". */

@@ -13,8 +13,7 @@
 #include <time.h>
 
 /* A sleeper wakes up late, by some tens of microseconds and more on a busy machine. A device starts what is queued
- * right behind what it has done, so a segment that begins this soon after the end due before it counts from that
- * end. */
+ * right behind what it has done, so a segment that begins this soon after the end due before it counts from there. */
 #define LATE_SHARE 0.1 /* of a unit */
 
 typedef struct rank rank_t;

@@ -182,15 +182,15 @@ START_TEST(transfers_without_limit_are_dataflow)
                {"dualpipev", 2, 4},   {"dualpipev", 3, 7}, {"dualpipev", 4, 10},
                {"dualpipev", 8, 21}};
     static const dp_costs_t costs[] = {
-        {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0, 1, NULL, 0, 0},
-        {sizeof(dp_costs_t), 1, 1, 1, 2, 2, 0, 1, NULL, 0, 0},
-        {sizeof(dp_costs_t), 10, 11, 9, 20, 30, 0, 1, NULL, 0, 0},
-        {sizeof(dp_costs_t), 10, 9, 11, 20, 30, 0, 1, NULL, 0, 0},
-        {sizeof(dp_costs_t), 8, 10, 10, 20, 23, 0, 1, NULL, 0, 0},
-        {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0.25, 1, NULL, 0, 0},
-        {sizeof(dp_costs_t), 3, 0, 0, 0, 3, 1.5, 1, NULL, 0, 0},
-        {sizeof(dp_costs_t), 3, 2, 1, -1, 0, 1.5, 1, NULL, 0, 0},
-        {sizeof(dp_costs_t), 3, 2, 1, -1, -1, 0, 1, NULL, 0, 0},
+        {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0, 1, NULL, 0, 0, NULL, 0, 0, 0, 0},
+        {sizeof(dp_costs_t), 1, 1, 1, 2, 2, 0, 1, NULL, 0, 0, NULL, 0, 0, 0, 0},
+        {sizeof(dp_costs_t), 10, 11, 9, 20, 30, 0, 1, NULL, 0, 0, NULL, 0, 0, 0, 0},
+        {sizeof(dp_costs_t), 10, 9, 11, 20, 30, 0, 1, NULL, 0, 0, NULL, 0, 0, 0, 0},
+        {sizeof(dp_costs_t), 8, 10, 10, 20, 23, 0, 1, NULL, 0, 0, NULL, 0, 0, 0, 0},
+        {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0.25, 1, NULL, 0, 0, NULL, 0, 0, 0, 0},
+        {sizeof(dp_costs_t), 3, 0, 0, 0, 3, 1.5, 1, NULL, 0, 0, NULL, 0, 0, 0, 0},
+        {sizeof(dp_costs_t), 3, 2, 1, -1, 0, 1.5, 1, NULL, 0, 0, NULL, 0, 0, 0, 0},
+        {sizeof(dp_costs_t), 3, 2, 1, -1, -1, 0, 1, NULL, 0, 0, NULL, 0, 0, 0, 0},
     };
 
     for (size_t a = 0; a < sizeof(all) / sizeof(all[0]); a++) {
@@ -233,7 +233,8 @@ START_TEST(recorded_replays_come_out)
             continue;
         schedule = generate(method, ranks, microbatches, 0);
         scale = schedule->placement == DP_PLACE_V ? 2.0 : 1.0; /* the file has costs per chunk */
-        costs = (dp_costs_t){sizeof(costs), f * scale, i * scale, w * scale, b * scale, fb * scale, 0, 1, NULL, 0, 0};
+        costs = (dp_costs_t){sizeof(costs), f * scale, i * scale, w * scale, b * scale, fb * scale, 0, 1,
+                             NULL,          0,         0,         NULL,      0,         0,          0, 0};
         got = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 0);
         for (int32_t r = 0; r < ranks; r++) {
             got_low = fmin(got_low, got.bubble[r]);
@@ -402,7 +403,7 @@ START_TEST(weights_and_activations_by_hand)
 {
     static const list_t lists[] = {{"F0 F1 I0 I1 W1 W0"}};
     dp_schedule_t *schedule = by_hand(DP_PLACE_LINE, 1, 2, 0, lists);
-    dp_costs_t costs = {sizeof(costs), 1.5, 2.0, 0.25, 100.0, 100.0, 7.0, 1, NULL, 0, 0};
+    dp_costs_t costs = {sizeof(costs), 1.5, 2.0, 0.25, 100.0, 100.0, 7.0, 1, NULL, 0, 0, NULL, 0, 0, 0, 0};
     dp_simulation_t got = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 0);
 
     ck_assert_double_eq_tol(got.step_time, 2 * 1.5 + 2 * 2.0 + 2 * 0.25, 1e-12);
@@ -417,8 +418,8 @@ START_TEST(a_pair_of_unlike_stages_gains_in_proportion)
 {
     static const double scale[] = {1.0, 3.0};
     dp_schedule_t *schedule = generate("dualpipe", 2, 8, 0);
-    dp_costs_t costs = {sizeof(costs), 1.0, 1.0,   1.0, 2.0, 1.5,
-                        0.0,           1,   scale, 0.0, 0.0}; /* a pair takes half of F + B */
+    dp_costs_t costs = {sizeof(costs), 1.0, 1.0, 1.0,  2.0, 1.5, 0.0, 1,
+                        scale,         0.0, 0.0, NULL, 0.0, 0.0, 0.0, 0.0}; /* a pair takes half of F + B */
     dp_simulation_t got = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 1);
 
     for (int32_t r = 0; r < 2; r++) {
@@ -764,11 +765,11 @@ START_TEST(both_transports_equal_their_definition)
         int32_t ranks, microbatches;
     } all[] = {{"1f1b", 4, 6},      {"dualpipe", 4, 8}, {"dualpipe", 4, 12},
                {"dualpipev", 3, 7}, {"zbv", 3, 6},      {"interleaved", 3, 6}};
-    static const dp_costs_t costs[] = {{sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0, 1, NULL, 0, 0},
-                                       {sizeof(dp_costs_t), 8, 10, 10, 20, 23, 3, 1, NULL, 0, 0},
-                                       {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 1.75, 1, NULL, 0, 0},
-                                       {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0.25, 1, NULL, 6, 8},
-                                       {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0, 1, NULL, 11, 4}};
+    static const dp_costs_t costs[] = {{sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0, 1, NULL, 0, 0, NULL, 0, 0, 0, 0},
+                                       {sizeof(dp_costs_t), 8, 10, 10, 20, 23, 3, 1, NULL, 0, 0, NULL, 0, 0, 0, 0},
+                                       {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 1.75, 1, NULL, 0, 0, NULL, 0, 0, 0, 0},
+                                       {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0.25, 1, NULL, 6, 8, NULL, 0, 0, 0, 0},
+                                       {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0, 1, NULL, 11, 4, NULL, 0, 0, 0, 0}};
 
     for (size_t a = 0; a < sizeof(all) / sizeof(all[0]); a++) {
         dp_schedule_t *schedule = generate(all[a].method, all[a].ranks, all[a].microbatches, 0);
@@ -826,7 +827,7 @@ START_TEST(the_timeline_shows_what_the_figures_say)
 
     for (size_t m = 0; m < 4; m++) {
         dp_schedule_t *schedule = generate(methods[m], 4, 12, 0);
-        dp_costs_t costs = {sizeof(costs), 8, 10, 9, 20, 23, 1.5, 1, NULL, 0, 0};
+        dp_costs_t costs = {sizeof(costs), 8, 10, 9, 20, 23, 1.5, 1, NULL, 0, 0, NULL, 0, 0, 0, 0};
         dp_simulation_t got = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 1);
 
         ck_assert_int_eq(dp_timeline_ranks(got.timeline), 4);
@@ -873,15 +874,149 @@ START_TEST(memory_that_runs_out_is_an_error_without_leak)
 }
 END_TEST
 
+/* ---- hosts ---- */
+
+/* One micro-batch there and back: 4 F, 4 B, and twice what lies between neighbours. */
+START_TEST(ways_within_and_between_hosts_by_hand)
+{
+    static const struct {
+        int32_t host_of[4];
+        double step;
+    } cases[] = {
+        {{7, 7, 7, 7}, 12 + 2 * (0.5 + 0.5 + 0.5)},
+        {{0, 0, 1, 1}, 12 + 2 * (0.5 + 10 + 0.5)},
+        {{0, 1, 0, 1}, 12 + 2 * (10 + 10 + 10)},
+        {{0, 1, 1, 0}, 12 + 2 * (10 + 0.5 + 10)},
+    };
+    dp_topology_t topology = {.struct_size = sizeof(topology),
+                              .ranks = 4,
+                              .host_of = cases[_i].host_of,
+                              .near_hop = 0.5,
+                              .far_hop = 5,
+                              .far_bandwidth = 2};
+    dp_costs_t costs = {.struct_size = sizeof(costs),
+                        .f = 1,
+                        .b = 2,
+                        .barrier = 1,
+                        .hop = 1000, /* the topology's counts */
+                        .bytes = 10,
+                        .topology = &topology};
+    dp_schedule_t *schedule = generate("1f1b", 4, 1, 0);
+
+    for (int transport = DP_TRANSPORT_CREDITS; transport <= DP_TRANSPORT_BUNDLES; transport++) {
+        dp_simulation_t result = simulate(schedule, (dp_transport_t)transport, 2, &costs, 0);
+
+        ck_assert_double_eq_tol(result.step_time, cases[_i].step, 1e-12);
+        dp_simulation_clear(&result);
+    }
+    dp_schedule_free(schedule);
+}
+END_TEST
+
+/* Three messages that each take a slow link for 5: with a slot for each they follow one another; with two slots
+ * the third waits until the first was used, at 12 on the way there and at 37 on the way back. */
+START_TEST(a_slow_link_between_hosts_by_hand)
+{
+    static const int32_t host_of[] = {0, 1};
+    dp_topology_t topology = {
+        .struct_size = sizeof(topology), .ranks = 2, .host_of = host_of, .far_hop = 5, .far_bandwidth = 2};
+    dp_costs_t costs = {.struct_size = sizeof(costs), .f = 1, .b = 2, .barrier = 1, .bytes = 10, .topology = &topology};
+    dp_schedule_t *schedule = generate("gpipe", 2, 3, 0);
+    dp_simulation_t three = simulate(schedule, DP_TRANSPORT_CREDITS, 3, &costs, 0),
+                    two = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 0);
+
+    ck_assert_double_eq_tol(three.step_time, 46, 1e-12);
+    ck_assert_double_eq_tol(two.step_time, 49, 1e-12);
+    dp_simulation_clear(&three);
+    dp_simulation_clear(&two);
+    dp_schedule_free(schedule);
+}
+END_TEST
+
+/* 1f1b on two ranks, two micro-batches, B of 2 whose gradient leaves after 1, hops of 3. Rank 0: F0 0-1, F1 1-2.
+ * Rank 1: F0 4-5, B0 5-7 (leaves at 6), F1 7-8, B1 8-10 (leaves at 9). Rank 0: B0 9-11, B1 12-14; when it leaves at the
+ * end of B: 10-12, 13-15. */
+START_TEST(results_that_leave_early_by_hand)
+{
+    dp_costs_t costs = {.struct_size = sizeof(costs), .f = 1, .i = 1, .w = 1, .barrier = 1, .hop = 3};
+    dp_schedule_t *schedule = generate("1f1b", 2, 2, 0);
+    dp_simulation_t at_end = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 0), early;
+
+    costs.b_leaves = 0.5;
+    early = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 0);
+    ck_assert_double_eq_tol(at_end.step_time, 15, 1e-12);
+    ck_assert_double_eq_tol(early.step_time, 14, 1e-12);
+    dp_simulation_clear(&at_end);
+    dp_simulation_clear(&early);
+    dp_schedule_free(schedule);
+}
+END_TEST
+
+/* Nothing comes later when results leave earlier; and a share beyond the operation is refused. */
+START_TEST(results_that_leave_early_lose_nothing)
+{
+    static const char *const methods[] = {"dualpipe", "dualpipev", "1f1b", "zb1p", "zbv"};
+    dp_schedule_t *schedule = generate(methods[_i], 4, 12, 0);
+    dp_costs_t costs = {.struct_size = sizeof(costs), .f = 1, .i = 1, .w = 1, .barrier = 1, .hop = 0.4};
+    dp_simulation_t at_end = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 0), early;
+    dp_program_t *program = lower(schedule, DP_TRANSPORT_CREDITS, 2);
+    dp_simulation_t none = {.struct_size = sizeof(none)};
+
+    costs.b_leaves = 0.5, costs.fb_backward_leaves = 1.0 / 3, costs.fb_forward_starts = 2.0 / 3;
+    early = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 0);
+    ck_assert_double_le(early.step_time, at_end.step_time);
+    costs.fb_forward_leaves = 1.01;
+    ck_assert_int_eq(dp_simulate(program, &costs, 0, &none), DP_ERR_INVALID);
+    dp_simulation_clear(&at_end);
+    dp_simulation_clear(&early);
+    dp_program_free(program);
+    dp_schedule_free(schedule);
+}
+END_TEST
+
+START_TEST(a_topology_that_makes_no_sense_is_refused)
+{
+    static const int32_t host_of[] = {0, 1, 2};
+    const dp_topology_t right = {.struct_size = sizeof(right), .ranks = 2, .host_of = host_of, .far_hop = 1};
+    dp_topology_t wrong[] = {right, right, right, right, right};
+    dp_schedule_t *schedule = generate("gpipe", 2, 3, 0);
+    dp_program_t *program = lower(schedule, DP_TRANSPORT_CREDITS, 2);
+
+    wrong[0].struct_size = 8;
+    wrong[1].ranks = 3;
+    wrong[2].near_hop = -1;
+    wrong[3].far_bandwidth = NAN;
+    wrong[4].far_bandwidth = 1e-300; /* a message would take for ever */
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        dp_costs_t costs = unit;
+        dp_simulation_t result = {.struct_size = sizeof(result)};
+
+        costs.bytes = 1e6;
+        costs.topology = &wrong[i];
+        ck_assert_int_eq(dp_simulate(program, &costs, 0, &result), DP_ERR_INVALID);
+        ck_assert_msg(strstr(dp_last_error(), "topology") != NULL, "%s", dp_last_error());
+    }
+    dp_program_free(program);
+    dp_schedule_free(schedule);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("simulate");
+    TCase *hosts = tcase_create("hosts");
     TCase *transports = tcase_create("both transports");
 
     tcase_add_loop_test(transports, a_program_that_cannot_finish_is_rejected, DP_TRANSPORT_CREDITS,
                         DP_TRANSPORT_BUNDLES + 1);
     tcase_add_loop_test(transports, ids_out_of_bounds_do_no_harm, DP_TRANSPORT_CREDITS, DP_TRANSPORT_BUNDLES + 1);
     suite_add_tcase(suite, transports);
+    tcase_add_loop_test(hosts, ways_within_and_between_hosts_by_hand, 0, 4);
+    tcase_add_test(hosts, results_that_leave_early_by_hand);
+    tcase_add_loop_test(hosts, results_that_leave_early_lose_nothing, 0, 5);
+    tcase_add_test(hosts, a_slow_link_between_hosts_by_hand);
+    tcase_add_test(hosts, a_topology_that_makes_no_sense_is_refused);
+    suite_add_tcase(suite, hosts);
     SUITE_ADD(suite, transfers_without_limit_are_dataflow);
     SUITE_ADD(suite, recorded_replays_come_out);
     SUITE_ADD(suite, time_lost_at_unit_costs);

@@ -19,6 +19,19 @@
 extern "C" {
 #endif
 
+/** Where ranks live, and what lies between them. Times and sizes in the units of the costs that it goes with. */
+typedef struct dp_topology {
+    uint32_t struct_size;
+    int32_t ranks;          /* of the schedule */
+    const int32_t *host_of; /* [ranks] each rank's host, any numbers; NULL: all on one. Borrowed during a call */
+    /* latency of a transfer, and bytes per unit of time (0: without limit), within a host and between hosts. Every
+     * ordered pair of ranks has that of its own: where several pairs cross at once and share a card, give each its part
+     */
+    double near_hop, near_bandwidth;
+    double far_hop, far_bandwidth;
+} dp_topology_t;
+#define DP_TOPOLOGY_MIN DP_SIZE_TO(dp_topology_t, far_bandwidth)
+
 /** Costs, in any one unit of time, for the work of one device on one micro-batch: with C chunks on a rank that share
  *  the model (V, loop), a chunk costs 1/C of these. Bidirectional ranks hold full-size stages: a chunk costs the whole.
  *  A pair of stages with different scales costs fb times the mean of the scales, weighted by f and b.
@@ -35,8 +48,18 @@ typedef struct dp_costs {
     const double *stage_scale; /* [stages of a path] factor per stage; NULL: 1 everywhere */
     double bytes;              /* size of one message */
     double bandwidth;          /* bytes per unit of time from one rank to another; 0: without limit */
+    /* NULL, or what hop and bandwidth are instead, by where the two ranks live. Borrowed during a call */
+    const dp_topology_t *topology;
+    /* When in an operation what it makes leaves, and what it consumed may be overwritten, as a share of its time. 0: at
+     * its end, as in published models. The engine sends as soon as the side's own F or I is through (messages beyond
+     * inline_bytes): the gradient of a full backward, the output of the forward in a pair, the gradient in a pair.
+     * Stages of one segment run a pair as I, W, F: I / B, 0, and I / FB. dp_costs_measure() leaves them 0 */
+    double b_leaves, fb_forward_leaves, fb_backward_leaves;
+    /* After which share of a pair its forward side needs its input; 0: at its start, as its backward side. Stages
+     * of one segment: B / FB */
+    double fb_forward_starts;
 } dp_costs_t;
-#define DP_COSTS_MIN DP_SIZE_TO(dp_costs_t, bandwidth)
+#define DP_COSTS_MIN DP_SIZE_TO(dp_costs_t, fb_forward_starts)
 
 /** What a full backward and an overlapped pair cost. [any] */
 static inline double dp_costs_backward(const dp_costs_t *costs)
@@ -124,7 +147,8 @@ typedef struct dp_simulation {
 /**
  * Runs the program, every operation as early as it can start:
  *   - a rank computes its operations one after the other, in order; an operation waits for the messages it consumes;
- *     FB is one operation, whose two results are there at its end; transfers never keep a rank from computing;
+ *     FB is one operation, whose two results are there at its end (or earlier for other ranks, see b_leaves);
+ *     transfers never keep a rank from computing;
  *   - CREDITS: the sends of a rank leave in order, each as soon as its data are made and its slot is free (which the
  *     sender knows at once) and the link is free, and arrive a hop after their last byte left;
  *   - BUNDLES: those to one peer, and those from it, follow one another. One is posted when the one before it is over,
@@ -134,8 +158,9 @@ typedef struct dp_simulation {
  *   - gradient sums (REDUCE) take no time.
  * With a timeline: an FB is two spans, F then B, of the pair's time in proportion to f and b; every message is a SEND
  * span from leaving to arriving and a RECV span while its consumer waited. Free what the result holds with
- * dp_simulation_clear(). DP_ERR_INVALID: costs that are negative (but b and fb) or not finite, a program with ids out
- * of bounds. DP_ERR_REJECTED: the program cannot finish; the message names an operation that never starts. [any]
+ * dp_simulation_clear(). DP_ERR_INVALID: costs that are negative (but b and fb) or not finite, a topology of another
+ * number of ranks, a program with ids out of bounds. DP_ERR_REJECTED: the program cannot finish; the message names an
+ * operation that never starts. [any]
  */
 DP_API dp_status_t dp_simulate(const dp_program_t *program, const dp_costs_t *costs, int with_timeline,
                                dp_simulation_t *result);
