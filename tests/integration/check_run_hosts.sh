@@ -298,6 +298,8 @@ AuthorizedKeysFile $work/authorized
 StrictModes no
 UsePAM no
 PermitRootLogin yes
+# so that bash leaves the ~/.bashrc of this user alone, which may print
+SetEnv SHLVL=1
 END
     "$server" -D -f "$work/sshd_config" 2>"$work/sshd.log" &
     sshd=$!
