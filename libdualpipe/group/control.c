@@ -184,7 +184,7 @@ static int nap_ms(const dp__process_t *p, int64_t now)
 static nfds_t fill_polls(dp__process_t *p, int64_t now)
 {
     struct pollfd *polls = p->connections.polls;
-    bool accepting = p->hub.listener >= 0 && now >= p->hub.accept_again_ns;
+    bool accepting = p->hub.listener >= 0 && dp__signal_value(&p->join.done) == 0 && now >= p->hub.accept_again_ns;
 
     polls[0] = (struct pollfd){.fd = p->wake_fd, .events = POLLIN};
     polls[1] = (struct pollfd){.fd = accepting ? p->hub.listener : -1, .events = POLLIN};
