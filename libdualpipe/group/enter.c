@@ -8,12 +8,39 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
+
+void dp__process_free(dp__process_t *p)
+{
+    while (p->connections.count > 0)
+        dp__connection_drop(p, p->connections.all[p->connections.count - 1]);
+    dp__hub_forget_gets(p);
+    if (p->hub.listener >= 0)
+        close(p->hub.listener);
+    if (p->wake_fd >= 0)
+        close(p->wake_fd);
+    dp__process_free_boxes(p);
+    dp__board_fini(&p->hub.board);
+    pthread_mutex_destroy(&p->mutex);
+    dp__free(p->hub.gather.data);
+    dp__free(p->hub.gather.here);
+    dp__free(p->connections.all);
+    dp__free(p->connections.polls);
+    for (int32_t r = 0; p->contacts != NULL && r < (dp__is_hub(p) ? p->group.size : 1); r++)
+        dp__free(p->contacts[r].news);
+    dp__free(p->contacts);
+    dp__free(p->peers);
+    dp__free(p->machines.all);
+    dp__free(p->join.settings);
+    dp__free(p->group.held);
+    dp__group_free_places(&p->group);
+    explicit_bzero(p, sizeof(*p));
+    dp__free(p);
+}
 
 static dp_status_t check_safety(const dp__process_t *p, const dp_group_options_t *options)
 {
@@ -104,29 +131,13 @@ static dp_status_t prepare(dp__process_t *p, const dp_group_options_t *options)
     return status;
 }
 
-/* The control thread takes no signals: they are for the program's own threads. */
-static dp_status_t start_control(dp__process_t *p)
-{
-    sigset_t all, before;
-    int error;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&p->thread, NULL, dp__control_main, p);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error != 0)
-        return dp_fail(DP_ERR_NOMEM, "rank %d: no control thread: %s", p->group.rank, strerror(error));
-    p->running = true;
-    return DP_OK;
-}
-
 static dp_status_t await_others(dp__process_t *p)
 {
     /* the control thread ends a join that is late; twice as long would mean that it does not run */
     return dp__cause_wait(&p->cause, &p->join.done, 1, 2 * p->join.limit_ns + dp__scaled_ns(5), "joining");
 }
 
-dp_status_t dp__process_join(const dp_group_options_t *options, dp_group_t **group_out)
+dp_status_t dp__process_enter(const dp_group_options_t *options, const dp__group_link_t *link, dp_group_t **group_out)
 {
     dp__process_t *p = dp__calloc(1, sizeof(*p));
     dp_status_t status;
@@ -136,11 +147,10 @@ dp_status_t dp__process_join(const dp_group_options_t *options, dp_group_t **gro
     p->wake_fd = p->hub.listener = -1;
     pthread_mutex_init(&p->mutex, NULL);
     dp__board_init(&p->hub.board);
-    dp__group_init(&p->group, options->rank, options->size, dp__scaled_ns(options->hang_seconds), &p->cause,
-                   &dp__process_link);
+    dp__group_init(&p->group, options->rank, options->size, dp__scaled_ns(options->hang_seconds), &p->cause, link);
     status = prepare(p, options);
     if (status == DP_OK)
-        status = start_control(p);
+        status = dp__control_start(p);
     if (status != DP_OK) {
         dp__process_free(p);
         return status;
@@ -149,7 +159,7 @@ dp_status_t dp__process_join(const dp_group_options_t *options, dp_group_t **gro
     if (status == DP_OK)
         status = dp__group_find_places(&p->group);
     if (status != DP_OK) {
-        dp__process_stop(p);
+        dp__control_stop(p);
         dp__process_free(p);
         return status;
     }
@@ -201,7 +211,7 @@ dp_status_t dp__process_reform(dp_group_t *group)
 
     if (dp__cause_check(&p->cause) == DP_OK)
         return dp_fail(DP_ERR_INVALID, "rank %d: nothing has ended the job", group->rank);
-    dp__process_stop(p);
+    dp__control_stop(p);
     snprintf(p->join.lost, sizeof(p->join.lost), "%s", p->cause.message);
     forget_others(p);
     forget_talk(p);
@@ -211,7 +221,7 @@ dp_status_t dp__process_reform(dp_group_t *group)
     start_clock(p);
     status = dp__secret_load(&p->join.secret);
     if (status == DP_OK)
-        status = start_control(p);
+        status = dp__control_start(p);
     if (status == DP_OK)
         status = await_others(p);
     if (status == DP_OK)

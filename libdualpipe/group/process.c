@@ -295,46 +295,6 @@ static void process_interrupt(dp_group_t *group)
     dp__process_wake(p);
 }
 
-void dp__process_free(dp__process_t *p)
-{
-    while (p->connections.count > 0)
-        dp__connection_drop(p, p->connections.all[p->connections.count - 1]);
-    dp__hub_forget_gets(p);
-    if (p->hub.listener >= 0)
-        close(p->hub.listener);
-    if (p->wake_fd >= 0)
-        close(p->wake_fd);
-    dp__process_free_boxes(p);
-    dp__board_fini(&p->hub.board);
-    pthread_mutex_destroy(&p->mutex);
-    dp__free(p->hub.gather.data);
-    dp__free(p->hub.gather.here);
-    dp__free(p->connections.all);
-    dp__free(p->connections.polls);
-    for (int32_t r = 0; p->contacts != NULL && r < (dp__is_hub(p) ? p->group.size : 1); r++)
-        dp__free(p->contacts[r].news);
-    dp__free(p->contacts);
-    dp__free(p->peers);
-    dp__free(p->machines.all);
-    dp__free(p->join.settings);
-    dp__free(p->group.held);
-    dp__group_free_places(&p->group);
-    explicit_bzero(p, sizeof(*p));
-    dp__free(p);
-}
-
-void dp__process_stop(dp__process_t *p)
-{
-    pthread_mutex_lock(&p->mutex);
-    p->stop = true;
-    p->stop_deadline_ns = dp__now_ns() + dp__scaled_ns(DP__GOODBYE_SECONDS);
-    pthread_mutex_unlock(&p->mutex);
-    dp__process_wake(p);
-    if (p->running)
-        pthread_join(p->thread, NULL); /* it has just been given a deadline */
-    p->running = false;
-}
-
 static void process_leave(dp_group_t *group)
 {
     dp__process_t *p = dp__process_of(group);
@@ -344,7 +304,7 @@ static void process_leave(dp_group_t *group)
         p->over = true;
         pthread_mutex_unlock(&p->mutex);
     }
-    dp__process_stop(p);
+    dp__control_stop(p);
     dp__process_free(p);
 }
 
@@ -381,7 +341,7 @@ static bool process_same_host(const dp_group_t *group, int32_t a, int32_t b)
     return dp__same_machine(dp__process_of(group), a, b);
 }
 
-const dp__group_link_t dp__process_link = {
+static const dp__group_link_t process_link = {
     .put = process_put,
     .get = process_get,
     .gather = process_gather,
@@ -398,3 +358,8 @@ const dp__group_link_t dp__process_link = {
     .leave = process_leave,
     .reform = dp__process_reform,
 };
+
+dp_status_t dp__process_join(const dp_group_options_t *options, dp_group_t **group_out)
+{
+    return dp__process_enter(options, &process_link, group_out);
+}

@@ -217,17 +217,15 @@ static inline dp__contact_t *dp__contact(const dp__process_t *p, int32_t rank)
     return dp__is_hub(p) || rank == 0 ? &p->contacts[rank] : NULL;
 }
 
-/* ---- process.c ---- */
-extern const dp__group_link_t dp__process_link;
+/* ---- control.c ---- */
+dp_status_t dp__control_start(dp__process_t *p);
 /* Ends the control thread, once it has said what is to be said. */
-void dp__process_stop(dp__process_t *p);
-void dp__process_free(dp__process_t *p);
+void dp__control_stop(dp__process_t *p);
 
 /* ---- enter.c ---- */
+dp_status_t dp__process_enter(const dp_group_options_t *options, const dp__group_link_t *link, dp_group_t **group_out);
 dp_status_t dp__process_reform(dp_group_t *group);
-
-/* ---- control.c ---- */
-void *dp__control_main(void *process);
+void dp__process_free(dp__process_t *p);
 
 /* ---- hub.c; with the mutex ---- */
 void dp__hub_accept(dp__process_t *p);
