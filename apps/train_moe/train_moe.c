@@ -8,7 +8,9 @@
  * The other files: model.c and ends.c say what is computed, trainer.c does a step, adamw.c updates, text.c
  * has the data, verify.c compares with a serial run, sample.c writes text, report.c and curve.c tell how it
  * went. */
+#ifdef HAVE_CONFIG_H
 #include "config.h"
+#endif
 
 #include "train_moe.h"
 
