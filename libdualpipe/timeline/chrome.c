@@ -223,9 +223,12 @@ static void put_span(dp__json_out_t *out, const dp_timeline_t *timeline, int32_t
     put_name(out, timeline, span);
     dp__json_put(out,
                  ",\"cat\":\"%s\",\"args\":{\"step\":%d,\"mb\":%d,\"chunk\":%d,\"stage\":%d,\"segment\":%d,"
-                 "\"pair\":%d}}",
+                 "\"pair\":%d",
                  track_names[at->track], span->step, span->microbatch, span->chunk, span->stage, span->segment,
                  span->pair);
+    if (span->busy_ns > 0)
+        dp__json_put(out, ",\"busy_ns\":%" PRIu32, span->busy_ns);
+    dp__json_put(out, "}}");
 }
 
 /* An arrow starts with its send and ends just inside its receive, which a viewer takes it to point at. Ids are text:
