@@ -56,7 +56,7 @@ void report_line(FILE *to, const char *label, const char *fmt, ...)
         end = strchr(word, ' ');
         if (end != NULL)
             *end++ = '\0';
-        if (at > LABEL && at + 1 + (int)strlen(word) > COLUMNS)
+        if (at > LABEL && at + 1 + (int)strlen(word) + (end != NULL && *end == '%' ? 2 : 0) > COLUMNS)
             at = fprintf(to, "\n%*s", LABEL, "") - 1;
         at += fprintf(to, "%s%s", at > LABEL ? " " : "", word);
     }
@@ -240,7 +240,7 @@ static void print_balance(const trainer_t *t, const history_t *h, FILE *to)
     const balance_t *b = &t->balance;
     int64_t replicas = 0, first = h->steps;
     double sent = 0;
-    char before[96], after[96] = "";
+    char before[96], after[96];
 
     if (balance_count(b) == 0)
         return;
@@ -256,9 +256,9 @@ static void print_balance(const trainer_t *t, const history_t *h, FILE *to)
                     b->shape.replicas, b->shape.experts, b->shape.gpus, (long long)b->nrecords, (long long)replicas,
                     sent / MIB);
     name_stretch(h, 0, first, before, sizeof(before));
+    report_line(to, "balance", "%s: max/mean tokens on a layer's ranks", before);
     if (first < h->steps)
-        name_stretch(h, first, h->steps, after, sizeof(after));
-    report_line(to, "balance", "max/mean tokens on the ranks of a layer: %s%s%s", before, *after ? ", " : "", after);
+        report_line(to, "", "%s", name_stretch(h, first, h->steps, after, sizeof(after)));
 }
 
 static void print_training(const trainer_t *t, const history_t *h, FILE *to)
