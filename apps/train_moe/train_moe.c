@@ -179,7 +179,7 @@ static dp_status_t rebalance(session_t *s, int64_t steps)
 
     s->history.seconds += now_seconds() - start;
     if (status == DP_OK && is_first_rank(s) && !s->options.quiet)
-        printf("%safter %lld steps: tokens max/mean %.3f, then %.3f: %lld replicas in %d layers (%.2f MiB)\n",
+        printf("%safter %lld steps: max/mean tokens %.3f, then %.3f: %lld replicas moved in %d layers (%.2f MiB)\n",
                isatty(STDOUT_FILENO) ? "\r\033[K" : "", (long long)steps, made.before.gpu, made.after.gpu,
                (long long)made.replicas, (int)made.layers, made.sent / (1024 * 1024));
     return status;

@@ -18,7 +18,7 @@ done
 grep -q '^\[[0-9]' "$work/out" && complain "other ranks than the first print"
 grep -v "$work" "$work/out" | grep '.\{81\}' && complain "a line of more than 80 columns"
 sed ':all;N;$!b all;s/\n            / /g' "$work/out" >"$work/joined"
-awk '/^loss / { if ($3 + 0 > 5 && $6 + 0 < 1.5 && $12 + 0 < 1.5 && $(NF - 3) + 0 > 2.5) good = 1 } END { exit !good }' \
+awk '/^loss / { if ($2 + 0 > 5 && $5 + 0 < 1.5 && $11 + 0 < 1.5 && $(NF - 3) + 0 > 2.5) good = 1 } END { exit !good }' \
     "$work/joined" || complain "the loss did not fall below that of guessing"
 f=$(sed -n 's/^F=//p' "$work/run/costs.txt")
 grep -q "with F $(printf '%.3g' "$f")," "$work/joined" || complain "F is $f in the costs, and not in the report"
