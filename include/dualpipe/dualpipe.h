@@ -27,6 +27,7 @@
 #include <dualpipe/schedule.h>
 #include <dualpipe/simulate.h>
 #include <dualpipe/stage.h>
+#include <dualpipe/state.h>
 #include <dualpipe/status.h>
 #include <dualpipe/timeline.h>
 
