@@ -25,6 +25,7 @@
 #include <dualpipe/program.h>
 #include <dualpipe/replicas.h>
 #include <dualpipe/schedule.h>
+#include <dualpipe/search.h>
 #include <dualpipe/simulate.h>
 #include <dualpipe/stage.h>
 #include <dualpipe/state.h>
