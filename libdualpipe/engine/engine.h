@@ -19,6 +19,7 @@
  *   enqueue.c  puts the actions of a plan on the lanes
  *   guard.c    DUALPIPE_GUARD: looks at what every call does to memory
  *   meter.c    how long the threads of lanes had a core
+ *   state.c    what the trainer keeps besides the parameters
  *   sums.c     losses and other doubles, summed over ranks
  *   norm.c     the norm of the gradient
  *   reduce.c   gradients of halves, mirrors and data groups summed
@@ -30,7 +31,7 @@
 
 #include "stage/stage.h"
 
-#include <dualpipe/pipeline.h>
+#include <dualpipe/state.h>
 
 enum { DP__WORKS = 2 };        /* passes of one kind (F, backward) that may be in flight on the lanes at once */
 enum { DP__NAME_BYTES = 512 }; /* of a plugin, or its path */
@@ -220,6 +221,13 @@ typedef struct dp__profiler {
     struct dp_profiler *instance;
 } dp__profiler_t;
 
+/* state.c */
+static inline size_t dp__state_bytes(const dp_state_t *state)
+{
+    return state->count * dp_dtype_bytes(state->dtype);
+}
+void dp__states_free(dp_pipeline_t *p);
+
 /* sums.c */
 typedef struct dp__sums {
     /* Both the host and the device reach them. losses: [M], then auxiliary losses [nparts][2 halves]; a micro-batch,
@@ -245,6 +253,12 @@ typedef struct dp__run {
     int failed;
     int stuck; /* a lane does not come to rest: its memory must stay */
 } dp__run_t;
+
+/* state.c: what was registered, in that order. */
+typedef struct dp__states {
+    int32_t n;
+    dp_state_t *at; /* names are copies; counts are filled in */
+} dp__states_t;
 
 /* What is not in a struct of its own is settled by open.c and read by all. */
 struct dp_pipeline {
@@ -280,6 +294,7 @@ struct dp_pipeline {
     dp__meter_t meter;
     dp__sums_t sums;
     dp__guard_t guard;
+    dp__states_t states;
     dp__run_t run;
 };
 
