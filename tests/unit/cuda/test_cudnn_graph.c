@@ -29,8 +29,8 @@ static dnn_t dnn;
 static cudnnBackendDescriptor_t device;
 static char kernels_path[PATH_MAX];
 
-/* cuDNN unloads NVRTC after use, and its C++ runtime then loses what it set aside for exceptions: a leak to AddressSanitizer.
- * Kept mapped, it loses nothing. */
+/* cuDNN unloads NVRTC after use, and its C++ runtime then loses what it set aside for exceptions: a leak to
+ * AddressSanitizer. Kept mapped, it loses nothing. */
 static void keep_nvrtc(void)
 {
     if (dlopen("libnvrtc.so.13", RTLD_LAZY | RTLD_NODELETE) == NULL) {
