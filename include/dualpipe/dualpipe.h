@@ -28,6 +28,7 @@
 #include <dualpipe/search.h>
 #include <dualpipe/simulate.h>
 #include <dualpipe/stage.h>
+#include <dualpipe/state.h>
 #include <dualpipe/status.h>
 #include <dualpipe/timeline.h>
 
