@@ -4,7 +4,6 @@
  * driver's streams. For tests on machines without a GPU; refuses what the real one refuses, and more:
  * an algorithm runs only the product it was found for, on pointers as aligned as was promised, with the workspace that
  * it asked for, whose bytes it overwrites. With $FAKE_CUBLASLT_ALIGNED it knows nothing for pointers off 16 bytes. */
-#pragma GCC optimize("O3")
 #include "cublaslt_fake.h"
 
 #include <cublasLt.h>

@@ -4,7 +4,6 @@
  * after the other, in plain loops on host memory, in the order of the fake driver's streams. It shows what a graph
  * computes; whether the real cuDNN has a kernel for it is another question (tests/unit/cuda/test_cudnn_graph.c). Every
  * tensor has four dimensions. */
-#pragma GCC optimize("O3")
 #include <cudnn_graph.h>
 #include <dlfcn.h>
 #include <math.h>
