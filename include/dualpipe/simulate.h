@@ -79,8 +79,8 @@ static inline double dp_costs_pair(const dp_costs_t *costs)
 
 /** Times of one segment of a stage for one micro-batch. Frozen: never grows; `reserved` is zero. */
 typedef struct dp_segment_cost {
-    uint8_t role, lane; /* dp_segment_role_t; DP_LANE_COMPUTE or DP_LANE_ALL_TO_ALL */
-    uint8_t has_weight; /* 1: it has a backward for weights */
+    uint8_t role, lane;  /* dp_segment_role_t; DP_LANE_COMPUTE or DP_LANE_ALL_TO_ALL */
+    uint8_t has_weight;  /* 1: it has a backward for weights */
     uint8_t begins_part; /* 1: the first of its layer, embedding or head */
     uint32_t reserved;
     double f, i, w;

@@ -155,8 +155,8 @@ dp_status_t dp__links_list(dp_pipeline_t *p)
         if (program->channels[i].src != p->grid.p && program->channels[i].dst != p->grid.p)
             continue;
         p->links.of_channel[i] = p->links.n;
-        p->links.at[p->links.n++] = (dp__engine_link_t){.channel = &program->channels[i],
-                                                        .sends = program->channels[i].src == p->grid.p};
+        p->links.at[p->links.n++] =
+            (dp__engine_link_t){.channel = &program->channels[i], .sends = program->channels[i].src == p->grid.p};
     }
     return DP_OK;
 }

@@ -88,11 +88,11 @@ typedef struct dp__plan {
     const dp_program_t *program;
     dp__commands_t commands;
     dp__pass_t *passes; /* [commands.npasses] */
-    int32_t *span;      /* [commands.count] record of a command, -1: none. A bundle's transfers have one each, in a row */
+    int32_t *span; /* [commands.count] record of a command, -1: none. A bundle's transfers have one each, in a row */
     int32_t nspans;
-    dp_span_t *spans;   /* templates: all but step and times */
-    int32_t *messages;  /* [nlinks] per step */
-    int32_t *link;      /* [nchannels] of this program, -1: not ours */
+    dp_span_t *spans;  /* templates: all but step and times */
+    int32_t *messages; /* [nlinks] per step */
+    int32_t *link;     /* [nchannels] of this program, -1: not ours */
 } dp__plan_t;
 
 /* A step of one kind as the device replays it. */
@@ -228,7 +228,7 @@ struct dp_pipeline {
     dp__engine_chunk_t *chunks;
     int32_t nparts; /* of the whole path */
     int32_t max_segments;
-    int built; /* the trainer was asked for a stage */
+    int built;                        /* the trainer was asked for a stage */
     char *work[DP__KINDS][DP__WORKS]; /* memory of passes */
     dp__lanes_t lanes;
     dp__plans_t plans;

@@ -166,8 +166,7 @@ static dp_status_t put_send(const putting_t *x)
 
     DO(p->device_vt->stamp(x->stream, &p->trace.records[x->span].start_ns));
     dp__profile_begin(p, x->span);
-    status =
-        p->comms.vt->send(link->end, link->buffer[buffer_of(x->plan, pass->dest, pass->dest_at)], &tag, x->stream);
+    status = p->comms.vt->send(link->end, link->buffer[buffer_of(x->plan, pass->dest, pass->dest_at)], &tag, x->stream);
     dp__profile_end(p);
     return status < 0 ? status : p->device_vt->stamp(x->stream, &p->trace.records[x->span].end_ns);
 }
@@ -177,8 +176,7 @@ static dp_status_t put_transfer(const putting_t *x, const dp_instr_t *t)
     dp_pipeline_t *p = x->p;
     dp__engine_link_t *link = &p->links.at[x->plan->link[t->channel]];
     int32_t path = p->chunks[t->chunk].place.path, buffer = buffer_of(x->plan, t->channel, t->number);
-    dp_message_tag_t tag =
-        tag_of(p, link, dp_schedule_step_microbatch(p->schedule, path, t->microbatch), t->number);
+    dp_message_tag_t tag = tag_of(p, link, dp_schedule_step_microbatch(p->schedule, path, t->microbatch), t->number);
 
     if (link->sends)
         return p->comms.vt->send(link->end, link->buffer[buffer], &tag, x->stream);

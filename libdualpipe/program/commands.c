@@ -22,7 +22,7 @@ typedef struct dp__writer {
     uint8_t idle[DP__KINDS][DP__WORKS]; /* work memories, longest idle first */
     int32_t nidle[DP__KINDS];
     int32_t channel[2][DP__KINDS][DP_MAX_CHUNKS]; /* that a chunk reads, that it writes; -1: none */
-    int32_t *first_event; /* [nchannels] of its buffers: ready and free of each */
+    int32_t *first_event;                         /* [nchannels] of its buffers: ready and free of each */
     int32_t first_slot[DP_MAX_CHUNKS], first_work[DP__KINDS];
     uint8_t *recorded_on; /* [events] stream, NOWHERE */
     int32_t *made_by[2];  /* [chunks * microbatches] pass that made F, or the gradient; -1 */
@@ -34,7 +34,7 @@ typedef struct dp__writer {
     dp__braid_step_t *steps;
     dp__pair_step_t *scratch;
     int32_t nsteps, step;
-    int32_t pass_of[DP_BRAID_PASSES];                       /* pass by its place in the braid, -1: has not begun */
+    int32_t pass_of[DP_BRAID_PASSES];                      /* pass by its place in the braid, -1: has not begun */
     int32_t first[DP_BRAID_PASSES], last[DP_BRAID_PASSES]; /* its steps; -1: none */
 } dp__writer_t;
 
@@ -602,8 +602,9 @@ static dp_status_t count_memory(dp__writer_t *x, dp__census_t *n, int32_t *npass
     }
     for (int kind = 0; kind < DP__KINDS && status >= 0; kind++) {
         if (x->out->works[kind] > DP__WORKS)
-            return dp_fail(DP_ERR_REJECTED, "commands: rank %d has %d passes of one kind alive at once; %d are possible",
-                           x->rank, x->out->works[kind], DP__WORKS);
+            return dp_fail(DP_ERR_REJECTED,
+                           "commands: rank %d has %d passes of one kind alive at once; %d are possible", x->rank,
+                           x->out->works[kind], DP__WORKS);
         for (int32_t w = 0; w < x->out->works[kind]; w++)
             x->idle[kind][x->nidle[kind]++] = (uint8_t)w;
     }

@@ -8,9 +8,9 @@
 #include <dualpipe/types.h>
 
 typedef struct dp__segment_shape {
-    uint8_t role;       /* dp_segment_role_t */
-    uint8_t lane;       /* dp_lane_t */
-    uint8_t has_weight; /* 1: it has a backward for weights */
+    uint8_t role;        /* dp_segment_role_t */
+    uint8_t lane;        /* dp_lane_t */
+    uint8_t has_weight;  /* 1: it has a backward for weights */
     uint8_t begins_part; /* 1: the first of its part */
 } dp__segment_shape_t;
 

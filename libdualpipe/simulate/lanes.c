@@ -39,6 +39,7 @@ typedef struct lanes_run {
     message_t *messages;
     double *link_free; /* by link */
     rank_state_t *ranks;
+    double *events; /* of all ranks */
     int32_t *queue; /* ring of ranks to look at; each is in it at most once */
     int32_t head, queued;
 } lanes_run_t;
@@ -295,8 +296,8 @@ static dp_status_t stuck(const lanes_run_t *run, int32_t rank)
     const dp__step_pass_t *pass = &commands->passes[c->kind == DP__BUNDLE ? 0 : c->at];
 
     if (c->kind == DP__BUNDLE)
-        return dp_fail(DP_ERR_REJECTED, "simulate: the program cannot finish: rank %d: the transfers at line %d never end",
-                       rank, c->at);
+        return dp_fail(DP_ERR_REJECTED,
+                       "simulate: the program cannot finish: rank %d: the transfers at line %d never end", rank, c->at);
     return dp_fail(DP_ERR_REJECTED,
                    "simulate: the program cannot finish: rank %d: the %s of %s of chunk %d, micro-batch %d never ends",
                    rank, c->kind == DP__SEND ? "send" : "receive", dp_op_kind_name(pass->op), pass->chunk,
@@ -317,8 +318,7 @@ static dp_status_t prepare(lanes_run_t *run)
 {
     const dp_program_t *program = run->program;
     int64_t messages = run->model->first_message[program->nchannels];
-    size_t events = 0;
-    double *event;
+    size_t events = 0, first = 0;
 
     for (int32_t r = 0; r < program->ranks; r++)
         events += (size_t)run->lanes->commands[r].nevents;
@@ -326,16 +326,15 @@ static dp_status_t prepare(lanes_run_t *run)
     run->ranks = dp__calloc((size_t)program->ranks, sizeof(*run->ranks));
     run->queue = dp__calloc((size_t)program->ranks, sizeof(*run->queue));
     run->link_free = dp__calloc((size_t)program->nchannels + 1, sizeof(*run->link_free));
-    event = dp__calloc(events + 1, sizeof(*event));
-    if (run->ranks != NULL)
-        run->ranks[0].event = event;
-    if (run->messages == NULL || run->ranks == NULL || run->queue == NULL || run->link_free == NULL || event == NULL)
+    run->events = dp__calloc(events + 1, sizeof(*run->events));
+    if (run->messages == NULL || run->ranks == NULL || run->queue == NULL || run->link_free == NULL ||
+        run->events == NULL)
         return dp_fail(DP_ERR_NOMEM, "simulate: no memory for %lld messages", (long long)messages);
     for (int64_t m = 0; m < messages; m++)
         run->messages[m] = (message_t){-1.0, -1.0, -1.0, -1.0, -1.0};
     for (int32_t r = 0; r < program->ranks; r++) {
-        run->ranks[r].event = event;
-        event += run->lanes->commands[r].nevents;
+        run->ranks[r].event = run->events + first;
+        first += (size_t)run->lanes->commands[r].nevents;
         run->results[r] = (dp__rank_result_t){.peak_activations = peak_activations(run->model, r)};
         look_at(run, r);
     }
@@ -362,8 +361,7 @@ dp_status_t dp__lanes_run(const dp__lanes_model_t *lanes, dp__rank_result_t *res
     for (int32_t r = 0; r < run.program->ranks && status >= 0; r++)
         if (run.ranks[r].at < lanes->commands[r].count)
             status = stuck(&run, r);
-    if (run.ranks != NULL)
-        dp__free(run.ranks[0].event);
+    dp__free(run.events);
     dp__free(run.messages);
     dp__free(run.ranks);
     dp__free(run.queue);

@@ -107,8 +107,8 @@ static dp_status_t run_model(const dp__model_t *model, const dp__lanes_model_t *
     if (status >= 0 && results == NULL)
         status = dp_fail(DP_ERR_NOMEM, "simulate: no memory for %d ranks", result->ranks);
     if (status >= 0)
-        status = lanes != NULL ? dp__lanes_run(lanes, results, result->timeline)
-                               : dp__run(model, results, result->timeline);
+        status =
+            lanes != NULL ? dp__lanes_run(lanes, results, result->timeline) : dp__run(model, results, result->timeline);
     if (status >= 0)
         status = sum_up(model, results, result);
     dp__free(results);

@@ -17,15 +17,17 @@ static bool in_bounds(double cost)
 static dp_status_t check_segment(const dp_segment_cost_t *s, int32_t stage, int32_t segment)
 {
     if (s->lane != DP_LANE_COMPUTE && s->lane != DP_LANE_ALL_TO_ALL)
-        return dp_fail(DP_ERR_INVALID, "simulate: segment %d of stage %d runs on lane %d; there are compute (0) and "
-                                       "all-to-all (1)",
+        return dp_fail(DP_ERR_INVALID,
+                       "simulate: segment %d of stage %d runs on lane %d; there are compute (0) and "
+                       "all-to-all (1)",
                        segment, stage, s->lane);
     if (s->role > DP_ROLE_COMBINE)
         return dp_fail(DP_ERR_INVALID, "simulate: segment %d of stage %d has the unknown role %d", segment, stage,
                        s->role);
     if (!in_bounds(s->f) || !in_bounds(s->i) || !in_bounds(s->w))
-        return dp_fail(DP_ERR_INVALID, "simulate: segment %d of stage %d takes %g, %g and %g; a cost is 0 or more, and "
-                                       "finite",
+        return dp_fail(DP_ERR_INVALID,
+                       "simulate: segment %d of stage %d takes %g, %g and %g; a cost is 0 or more, and "
+                       "finite",
                        segment, stage, s->f, s->i, s->w);
     return DP_OK;
 }
@@ -33,8 +35,9 @@ static dp_status_t check_segment(const dp_segment_cost_t *s, int32_t stage, int3
 static dp_status_t check_list(const dp_segment_costs_t *c, int32_t stages)
 {
     if (c->stages != stages || c->first == NULL || c->first[0] != 0)
-        return dp_fail(DP_ERR_INVALID, "simulate: costs per segment of %d stages, counted from segment 0, for a schedule "
-                                       "of %d",
+        return dp_fail(DP_ERR_INVALID,
+                       "simulate: costs per segment of %d stages, counted from segment 0, for a schedule "
+                       "of %d",
                        c->stages, stages);
     for (int32_t s = 0; s < stages; s++) {
         if (c->first[s + 1] <= c->first[s] || c->first[s + 1] - c->first[s] > 4 * DP_SEGMENT_LAYERS)

@@ -15,7 +15,7 @@ typedef struct dp__stage_costs {
 } dp__stage_costs_t;
 
 typedef struct dp__stages {
-    dp__stage_costs_t *at; /* [stages of a path] */
+    dp__stage_costs_t *at;     /* [stages of a path] */
     dp_segment_cost_t *layers; /* of stages that are alike */
     dp__segment_shape_t *shapes;
 } dp__stages_t;
