@@ -120,12 +120,15 @@ static dp_status_t put_call(const putting_t *x)
         find_input(x, c->at, call);
     call->scratch = p->lanes.scratch[c->stream];
     DO(p->device_vt->stamp(x->stream, &p->trace.records[x->span].start_ns));
+    DO(dp__meter_begin(p, c->stream));
     dp__profile_begin(p, x->span);
     dp__stage_call(stage, c->segment, (dp_op_kind_t)c->op, call, &own);
     status = p->guard.on ? dp__guard_put(p, stage, c, x->span, &own, x->stream)
                          : dp__stage_put(stage, c->segment, (dp_op_kind_t)c->op, &own, p->device_vt, x->stream);
     dp__profile_end(p);
-    return status < 0 ? status : p->device_vt->stamp(x->stream, &p->trace.records[x->span].end_ns);
+    DO(status);
+    DO(dp__meter_end(p, c->stream, x->span));
+    return p->device_vt->stamp(x->stream, &p->trace.records[x->span].end_ns);
 }
 
 static dp_status_t put_recv(const putting_t *x)

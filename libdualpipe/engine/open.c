@@ -173,17 +173,29 @@ static dp_status_t settle_options(dp_pipeline_t *p)
 
 static dp_status_t set_up(dp_pipeline_t *p)
 {
-    static dp_status_t (*const steps[])(dp_pipeline_t *) = {settle_options,    dp__agree_on_settings,
-                                                            find_device,       find_comm,
-                                                            dp__programs_make, open_device,
-                                                            dp__guard_open,    place_chunks,
-                                                            open_comms,        dp__chunks_build,
-                                                            dp__names_collect, dp__agree_on_stages,
-                                                            dp__ways_open,     dp__links_list,
-                                                            connect,           dp__plans_build,
-                                                            dp__buffers_open,  dp__chunks_allocate,
-                                                            dp__sums_open,     dp__records_open,
-                                                            dp__graphs_open,   meet};
+    static dp_status_t (*const steps[])(dp_pipeline_t *) = {settle_options,
+                                                            dp__agree_on_settings,
+                                                            find_device,
+                                                            find_comm,
+                                                            dp__programs_make,
+                                                            open_device,
+                                                            dp__guard_open,
+                                                            dp__meter_open,
+                                                            place_chunks,
+                                                            open_comms,
+                                                            dp__chunks_build,
+                                                            dp__names_collect,
+                                                            dp__agree_on_stages,
+                                                            dp__ways_open,
+                                                            dp__links_list,
+                                                            connect,
+                                                            dp__plans_build,
+                                                            dp__buffers_open,
+                                                            dp__chunks_allocate,
+                                                            dp__sums_open,
+                                                            dp__records_open,
+                                                            dp__graphs_open,
+                                                            meet};
     dp_status_t status = DP_OK;
 
     for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]) && status >= 0; i++)
@@ -260,6 +272,7 @@ void dp_pipeline_close(dp_pipeline_t *p)
     dp__free(p->trace.kept_count);
     dp__free(p->trace.names);
     dp__free(p->chunks);
+    dp__states_free(p);
     dp__programs_free(p);
     dp_schedule_free(p->programs.own_schedule);
     dp_schedule_free(p->programs.forward_schedule);
