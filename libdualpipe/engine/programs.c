@@ -15,6 +15,22 @@ static dp_status_t lower(dp_pipeline_t *p, const dp_schedule_t *schedule, dp_pro
     return status < 0 ? status : dp_program_verify(*program_out, NULL);
 }
 
+/* The forwards of an operation, into `out` unless it is NULL. Returns how many. */
+static int32_t forwards_in(const dp_schedule_t *s, const dp_op_t *op, dp_op_t *out)
+{
+    const dp_pass_t own = {op->kind == DP_OP_FB ? DP_OP_F : op->kind, 0, op->chunk, op->microbatch};
+    const dp_pass_t *passes = op->kind == DP_OP_BRAID ? s->braids[op->microbatch].passes : &own;
+    int32_t n = op->kind == DP_OP_BRAID ? s->braids[op->microbatch].npasses : 1, count = 0;
+
+    for (int32_t i = 0; i < n; i++)
+        if (passes[i].kind == DP_OP_F) {
+            if (out != NULL)
+                out[count] = (dp_op_t){DP_OP_F, passes[i].chunk, -1, passes[i].microbatch, -1};
+            count++;
+        }
+    return count;
+}
+
 /* The same order with nothing but its forwards. */
 static dp_status_t forwards_of(const dp_schedule_t *full, dp_schedule_t **schedule_out)
 {
@@ -27,7 +43,7 @@ static dp_status_t forwards_of(const dp_schedule_t *full, dp_schedule_t **schedu
         return dp_fail(DP_ERR_NOMEM, "no memory for a forward-only schedule");
     for (int32_t r = 0; r < full->ranks; r++)
         for (int64_t i = full->first[r]; i < full->first[r + 1]; i++)
-            counts[r] += full->ops[i].kind == DP_OP_F || full->ops[i].kind == DP_OP_FB;
+            counts[r] += forwards_in(full, &full->ops[i], NULL);
     status =
         dp_schedule_create(full->method, full->placement, full->ranks, full->microbatches, full->chunks, counts, &only);
     dp__free(counts);
@@ -35,8 +51,7 @@ static dp_status_t forwards_of(const dp_schedule_t *full, dp_schedule_t **schedu
         return status;
     only->forward_only = 1;
     for (int64_t i = 0; i < full->first[full->ranks]; i++)
-        if (full->ops[i].kind == DP_OP_F || full->ops[i].kind == DP_OP_FB)
-            only->ops[n++] = (dp_op_t){DP_OP_F, full->ops[i].chunk, -1, full->ops[i].microbatch, -1};
+        n += forwards_in(full, &full->ops[i], &only->ops[n]);
     *schedule_out = only;
     return DP_OK;
 }

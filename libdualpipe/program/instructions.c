@@ -96,14 +96,17 @@ static int32_t input_of(const dp__list_writer_t *x, const dp__part_t *part)
 
 static void add_compute(dp__list_writer_t *x, const dp_op_t *op)
 {
-    dp_instr_t *instr = add(x, DP_INSTR_COMPUTE, op->kind, op->chunk, op->microbatch);
-    bool forward = op->kind == DP_OP_F || op->kind == DP_OP_FB;
+    bool starts = dp__op_starts(op), braided = op->chunk2 < 0 && op->microbatch2 >= 0;
+    int kind = op->kind % DP__OP_START;
+    dp_instr_t *instr = add(x, starts ? DP_INSTR_START : DP_INSTR_COMPUTE, kind, op->chunk, op->microbatch);
+    bool begins = (kind == DP_OP_F || kind == DP_OP_FB) && starts == braided;
     dp__part_t part[2];
-    int parts = dp__op_parts(op, part);
+    int parts = dp__parts(kind, op->chunk, op->microbatch, op->chunk2, op->microbatch2, part);
 
     instr->chunk2 = op->chunk2;
-    instr->microbatch2 = op->microbatch2;
-    instr->slot = forward ? take_slot(x, op->chunk, op->microbatch) : x->slot_of[at(x, op->chunk, op->microbatch)];
+    instr->microbatch2 = braided ? -1 : op->microbatch2;
+    instr->number = braided ? op->microbatch2 : -1;
+    instr->slot = begins ? take_slot(x, op->chunk, op->microbatch) : x->slot_of[at(x, op->chunk, op->microbatch)];
     if (op->kind == DP_OP_FB)
         instr->slot2 = x->slot_of[at(x, op->chunk2, op->microbatch2)];
     if (parts > 0)
@@ -111,6 +114,8 @@ static void add_compute(dp__list_writer_t *x, const dp_op_t *op)
     if (parts > 1)
         instr->in2 = input_of(x, &part[1]);
     /* what the operation needs stays taken while it runs */
+    if (starts)
+        return;
     if (op->kind == DP_OP_FB)
         give_slot(x, op->chunk2, instr->slot2);
     else if (op->kind == DP_OP_B || op->kind == DP_OP_W || x->w->schedule->forward_only)
@@ -129,8 +134,11 @@ static void add_reduction(dp__list_writer_t *x, int32_t chunk)
 static void add_receives(dp__list_writer_t *x, const dp_op_t *op)
 {
     dp__part_t part[2];
+    int n = dp__parts(op->kind % DP__OP_START, op->chunk, op->microbatch, op->chunk2, op->microbatch2, part);
 
-    for (int p = 0, n = dp__op_parts(op, part); p < n; p++)
+    if (op->chunk2 < 0 && op->microbatch2 >= 0 && !dp__op_starts(op))
+        return; /* they stand at its start */
+    for (int p = 0; p < n; p++)
         if (channel_in(x, &part[p]) >= 0)
             (void)add_transfer(x, DP_INSTR_RECV, channel_in(x, &part[p]), part[p].chunk, part[p].microbatch);
 }

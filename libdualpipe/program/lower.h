@@ -6,6 +6,7 @@
 
 #include "program/edges.h"
 #include "program/replay.h"
+#include "schedule/passes.h"
 
 /* When the gradients of chunks can be summed; rows of [chunks] by rank. */
 typedef struct dp__reductions {
@@ -24,7 +25,7 @@ typedef struct dp__event {
 } dp__event_t;
 
 typedef struct dp__lowering {
-    const dp_schedule_t *schedule;
+    const dp_schedule_t *schedule; /* without braids */
     dp_program_t *program;       /* lower.c; its instructions: instructions.c */
     int32_t slots, microbatches; /* K between ranks; of a path */
     dp__replay_t replay;
