@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * programs.c: the schedule of a pipeline, and the programs that it runs: for training and for forward only. */
-#include "base/memory.h"
 #include "engine/engine.h"
 
 static dp_status_t lower(dp_pipeline_t *p, const dp_schedule_t *schedule, dp_program_t **program_out)
@@ -15,45 +14,20 @@ static dp_status_t lower(dp_pipeline_t *p, const dp_schedule_t *schedule, dp_pro
     return status < 0 ? status : dp_program_verify(*program_out, NULL);
 }
 
-/* The forwards of an operation, into `out` unless it is NULL. Returns how many. */
-static int32_t forwards_in(const dp_schedule_t *s, const dp_op_t *op, dp_op_t *out)
+/* Two micro-batches beside each other, where channels have the slots for it; else one by one. */
+static dp_status_t lower_forwards(dp_pipeline_t *p)
 {
-    const dp_pass_t own = {op->kind == DP_OP_FB ? DP_OP_F : op->kind, 0, op->chunk, op->microbatch};
-    const dp_pass_t *passes = op->kind == DP_OP_BRAID ? s->braids[op->microbatch].passes : &own;
-    int32_t n = op->kind == DP_OP_BRAID ? s->braids[op->microbatch].npasses : 1, count = 0;
+    dp_status_t status = DP_ERR_REJECTED;
 
-    for (int32_t i = 0; i < n; i++)
-        if (passes[i].kind == DP_OP_F) {
-            if (out != NULL)
-                out[count] = (dp_op_t){DP_OP_F, passes[i].chunk, -1, passes[i].microbatch, -1};
-            count++;
-        }
-    return count;
-}
-
-/* The same order with nothing but its forwards. */
-static dp_status_t forwards_of(const dp_schedule_t *full, dp_schedule_t **schedule_out)
-{
-    int64_t *counts = dp__calloc((size_t)full->ranks, sizeof(*counts));
-    dp_schedule_t *only;
-    dp_status_t status;
-    int64_t n = 0;
-
-    if (counts == NULL)
-        return dp_fail(DP_ERR_NOMEM, "no memory for a forward-only schedule");
-    for (int32_t r = 0; r < full->ranks; r++)
-        for (int64_t i = full->first[r]; i < full->first[r + 1]; i++)
-            counts[r] += forwards_in(full, &full->ops[i], NULL);
-    status =
-        dp_schedule_create(full->method, full->placement, full->ranks, full->microbatches, full->chunks, counts, &only);
-    dp__free(counts);
-    if (status < 0)
-        return status;
-    only->forward_only = 1;
-    for (int64_t i = 0; i < full->first[full->ranks]; i++)
-        n += forwards_in(full, &full->ops[i], &only->ops[n]);
-    *schedule_out = only;
-    return DP_OK;
+    for (int overlap = 1; overlap >= 0 && status == DP_ERR_REJECTED; overlap--) {
+        dp_program_free(p->programs.forward);
+        dp_schedule_free(p->programs.forward_schedule);
+        p->programs.forward = NULL;
+        status = dp_schedule_forwards(p->schedule, overlap, &p->programs.forward_schedule);
+        if (status >= 0)
+            status = lower(p, p->programs.forward_schedule, &p->programs.forward);
+    }
+    return status;
 }
 
 dp_status_t dp__programs_make(dp_pipeline_t *p)
@@ -82,9 +56,7 @@ dp_status_t dp__programs_make(dp_pipeline_t *p)
     status = lower(p, p->schedule, &p->programs.training);
     if (status < 0 || p->schedule->forward_only)
         return status;
-    if (p->programs.forward_schedule == NULL)
-        status = forwards_of(p->schedule, &p->programs.forward_schedule);
-    return status < 0 ? status : lower(p, p->programs.forward_schedule, &p->programs.forward);
+    return lower_forwards(p);
 }
 
 void dp__programs_free(dp_pipeline_t *p)

@@ -198,8 +198,9 @@ static void order_of(const char *order, const char *kinds, int segments, char *o
     count = dp__braid_order(order, passes, n, stages, steps, scratch);
     *out = '\0';
     for (int32_t k = 0; k < count; k++)
-        sprintf(out + strlen(out), "%s%c%s%d", k > 0 ? " " : "", 'a' + steps[k].pass, dp_op_kind_name(steps[k].op),
-                steps[k].segment);
+        if (steps[k].op != DP_OP_W || shapes[steps[k].segment].has_weight)
+            sprintf(out + strlen(out), "%s%c%s%d", *out != '\0' ? " " : "", 'a' + steps[k].pass,
+                    dp_op_kind_name(steps[k].op), steps[k].segment);
     if (count < 0)
         strcpy(out, "none");
 }

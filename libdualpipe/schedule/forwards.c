@@ -1,0 +1,104 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * forwards.c: a schedule with nothing but its forwards, one by one or two by two. */
+#include <dualpipe/schedule.h>
+
+#include "base/memory.h"
+#include "schedule/passes.h"
+
+/* The forwards of an operation, into `out` unless it is NULL. Returns how many. */
+static int32_t forwards_in(const dp_schedule_t *s, const dp_op_t *op, dp_pass_t *out)
+{
+    bool braid = op->kind == DP_OP_BRAID;
+    dp_pass_t own[2];
+    const dp_pass_t *passes = braid ? s->braids[op->microbatch].passes : own;
+    int32_t n = braid ? s->braids[op->microbatch].npasses : dp__op_passes(op, own), count = 0;
+
+    for (int32_t i = 0; i < n; i++)
+        if (passes[i].kind == DP_OP_F) {
+            if (out != NULL)
+                out[count] = passes[i];
+            count++;
+        }
+    return count;
+}
+
+/* Not where the second takes what the first makes, in a bend. */
+static bool may_meet(const dp_schedule_t *s, int32_t rank, const dp_pass_t *a, const dp_pass_t *b)
+{
+    dp_place_t place;
+
+    dp_schedule_place(s, rank, b->chunk, &place);
+    return !(place.prev_rank == rank && place.prev_chunk == a->chunk && a->microbatch == b->microbatch);
+}
+
+/* Writes the operations of a rank, or counts them where schedule is NULL. */
+static dp_status_t put_rank(const dp_schedule_t *full, int32_t rank, int overlap, dp_pass_t *forwards,
+                            dp_schedule_t *schedule, int64_t *count_out)
+{
+    dp_status_t status = DP_OK;
+    int64_t count = 0, n = 0;
+
+    for (int64_t i = full->first[rank]; i < full->first[rank + 1]; i++)
+        n += forwards_in(full, &full->ops[i], &forwards[n]);
+    for (int64_t i = 0; i < n && status >= 0; count++) {
+        bool two = overlap && i + 1 < n && may_meet(full, rank, &forwards[i], &forwards[i + 1]);
+        dp_op_t *op = schedule != NULL ? &schedule->ops[schedule->first[rank] + count] : NULL;
+        int32_t number = 0;
+
+        if (op != NULL && two)
+            status = dp_schedule_add_braid(schedule, &(dp_braid_t){2, &forwards[i], "turns"}, &number);
+        if (op != NULL)
+            *op = two ? (dp_op_t){DP_OP_BRAID, -1, -1, number, -1}
+                      : (dp_op_t){DP_OP_F, forwards[i].chunk, -1, forwards[i].microbatch, -1};
+        i += two ? 2 : 1;
+    }
+    *count_out = count;
+    return status;
+}
+
+static dp_status_t put_all(const dp_schedule_t *full, int overlap, dp_pass_t *forwards, int64_t *counts,
+                           dp_schedule_t **only)
+{
+    dp_status_t status = DP_OK;
+    int64_t ignored;
+
+    for (int32_t r = 0; r < full->ranks && status >= 0; r++)
+        status = put_rank(full, r, overlap, forwards, NULL, &counts[r]);
+    if (status >= 0)
+        status = dp_schedule_create(full->method, full->placement, full->ranks, full->microbatches, full->chunks, counts,
+                                    only);
+    for (int32_t r = 0; r < full->ranks && status >= 0; r++)
+        status = put_rank(full, r, overlap, forwards, *only, &ignored);
+    return status;
+}
+
+dp_status_t dp_schedule_forwards(const dp_schedule_t *schedule, int overlap, dp_schedule_t **forwards_out)
+{
+    size_t ranks = (size_t)schedule->ranks, most = 1;
+    int64_t *counts = dp__calloc(ranks, sizeof(*counts));
+    dp_schedule_t *only = NULL;
+    dp_pass_t *forwards;
+    dp_status_t status;
+
+    *forwards_out = NULL;
+    for (int32_t r = 0; r < schedule->ranks; r++) {
+        size_t n = 0;
+
+        for (int64_t i = schedule->first[r]; i < schedule->first[r + 1]; i++)
+            n += (size_t)forwards_in(schedule, &schedule->ops[i], NULL);
+        most = n > most ? n : most;
+    }
+    forwards = dp__calloc(most, sizeof(*forwards));
+    status = counts != NULL && forwards != NULL ? put_all(schedule, overlap, forwards, counts, &only)
+                                                : dp_fail(DP_ERR_NOMEM, "schedule: no memory for %zu forwards", most);
+    dp__free(forwards);
+    dp__free(counts);
+    if (status < 0) {
+        dp_schedule_free(only);
+        return status;
+    }
+    only->forward_only = 1;
+    *forwards_out = only;
+    return DP_OK;
+}
