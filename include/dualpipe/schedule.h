@@ -160,9 +160,9 @@ DP_API dp_status_t dp_schedule_forwards(const dp_schedule_t *schedule, int overl
  *  cannot have. [any] */
 DP_API dp_status_t dp_schedule_create(const char *method, dp_placement_t placement, int32_t ranks, int32_t microbatches,
                                       int32_t chunks, const int64_t *nops, dp_schedule_t **schedule_out);
-/** Copies a braid, passes and order, into a schedule of one's own; *number_out is its number, for the operation {DP_OP_BRAID, -1, -1,
- *  number, -1}. DP_ERR_INVALID: too many passes or none, a kind that no pass has, an order that is neither a name nor
- *  letters of its passes. [main] */
+/** Copies a braid, passes and order, into a schedule of one's own; *number_out is its number, for the operation
+ *  {DP_OP_BRAID, -1, -1, number, -1}. DP_ERR_INVALID: too many passes or none, a kind that no pass has, an order that is
+ *  neither a name nor letters of its passes. [main] */
 DP_API dp_status_t dp_schedule_add_braid(dp_schedule_t *schedule, const dp_braid_t *braid, int32_t *number_out);
 /** NULL is allowed. [any] */
 DP_API void dp_schedule_free(dp_schedule_t *schedule);
@@ -178,8 +178,8 @@ DP_API dp_status_t dp_schedule_verify(const dp_schedule_t *schedule);
 /**
  * Writes our TSV: a comment line `# method=dualpipe ranks=4 microbatches=20 chunks=2 placement=bidirectional`
  * (` forward_only=1` behind it where it is), a header line, then rank, seq, op, dir, mb, dir2, mb2, peer, n, tab
- * separated; unused columns hold -1. dir is the chunk. A braid has its passes for op, "F0.8+B1.3" (kind, chunk.mb), -1 in
- * the columns dir to n, and its order in a tenth column. rank -1: all ranks. A failure of `write` is returned. [any]
+ * separated; unused columns hold -1. dir is the chunk. A braid has its passes for op, "F0.8+B1.3" (kind, chunk.mb), -1
+ * in the columns dir to n, and its order in a tenth column. rank -1: all ranks. A failure of `write` is returned. [any]
  */
 DP_API dp_status_t dp_schedule_write_tsv(const dp_schedule_t *schedule, int32_t rank, dp_write_fn write, void *user);
 /** Reads it back. Rows of kinds RF RB SF SB C (recorded transfers) are skipped: transfers are derived. Without the

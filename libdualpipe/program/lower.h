@@ -26,8 +26,8 @@ typedef struct dp__event {
 
 typedef struct dp__lowering {
     const dp_schedule_t *schedule; /* without braids */
-    dp_program_t *program;       /* lower.c; its instructions: instructions.c */
-    int32_t slots, microbatches; /* K between ranks; of a path */
+    dp_program_t *program;         /* lower.c; its instructions: instructions.c */
+    int32_t slots, microbatches;   /* K between ranks; of a path */
     dp__replay_t replay;
     dp__edges_t edges;
     int32_t *number[2];          /* lower.c: [place] number of the message that F, or B or I, consumes */

@@ -40,11 +40,12 @@ static dp_status_t write_row(const dp_schedule_t *s, int32_t rank, dp__text_writ
         int used = 0;
 
         if (op.kind == DP_OP_BRAID && !as_pair(&s->braids[op.microbatch], &op))
-            return dp_fail(DP_ERR_INVALID,
-                           "schedule: row %d, operation %d is a braid of %d passes, order %.40s: this format joins one F "
-                           "and one B in the canonical order alone; TSV has all",
-                           rank + 1, (int)(i - s->first[rank]) + 1, s->braids[op.microbatch].npasses,
-                           s->braids[op.microbatch].order);
+            return dp_fail(
+                DP_ERR_INVALID,
+                "schedule: row %d, operation %d is a braid of %d passes, order %.40s: this format joins one F "
+                "and one B in the canonical order alone; TSV has all",
+                rank + 1, (int)(i - s->first[rank]) + 1, s->braids[op.microbatch].npasses,
+                s->braids[op.microbatch].order);
         if (i > s->first[rank])
             cell[used++] = ',';
         used += dp__cell_print(cell + used, sizeof(cell) - 1, s, rank, &op);

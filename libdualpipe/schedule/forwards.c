@@ -66,8 +66,8 @@ static dp_status_t put_all(const dp_schedule_t *full, int overlap, dp_pass_t *fo
     for (int32_t r = 0; r < full->ranks && status >= 0; r++)
         status = put_rank(full, r, overlap, forwards, NULL, &counts[r]);
     if (status >= 0)
-        status = dp_schedule_create(full->method, full->placement, full->ranks, full->microbatches, full->chunks, counts,
-                                    only);
+        status = dp_schedule_create(full->method, full->placement, full->ranks, full->microbatches, full->chunks,
+                                    counts, only);
     for (int32_t r = 0; r < full->ranks && status >= 0; r++)
         status = put_rank(full, r, overlap, forwards, *only, &ignored);
     return status;

@@ -393,12 +393,13 @@ START_TEST(braids_change_no_bit)
         dp_lower_options_t options = {.struct_size = sizeof(options)};
         dp_program_t *program[2] = {NULL, NULL};
 
-        schedule = braided(plain, 1 + (int)(seed / 40 % 4), 4 * LAYERS / dp_schedule_stages(plain), 1 + seed / 40 % 2, seed);
+        schedule =
+            braided(plain, 1 + (int)(seed / 40 % 4), 4 * LAYERS / dp_schedule_stages(plain), 1 + seed / 40 % 2, seed);
         ck_assert_ptr_nonnull(schedule);
         found = dp_program_lower(schedule, &options, &program[0]) >= 0 && dp_program_verify(program[0], NULL) >= 0;
         options.transport = DP_TRANSPORT_BUNDLES;
-        found = found && dp_program_lower(schedule, &options, &program[1]) >= 0 &&
-                dp_program_verify(program[1], NULL) >= 0;
+        found =
+            found && dp_program_lower(schedule, &options, &program[1]) >= 0 && dp_program_verify(program[1], NULL) >= 0;
         dp_program_free(program[0]);
         dp_program_free(program[1]);
         if (found) {

@@ -78,8 +78,8 @@ static inline dp_schedule_t *braided(const dp_schedule_t *from, int most, int se
                 for (int k = 0; k < take && i < from->first[r + 1] && npasses + 2 <= DP_BRAID_PASSES; k++, i++) {
                     const dp_op_t *op = &from->ops[i];
 
-                    passes[npasses++] = (dp_pass_t){op->kind == DP_OP_FB ? DP_OP_F : op->kind, 0, op->chunk,
-                                                    op->microbatch};
+                    passes[npasses++] =
+                        (dp_pass_t){op->kind == DP_OP_FB ? DP_OP_F : op->kind, 0, op->chunk, op->microbatch};
                     if (op->kind == DP_OP_FB)
                         passes[npasses++] = (dp_pass_t){DP_OP_B, 0, op->chunk2, op->microbatch2};
                 }

@@ -33,12 +33,12 @@ typedef struct {
 } ex_channel_t;
 
 typedef struct {
-    int pc;     /* next instruction */
-    int *bound; /* [instrs] RECV: number of the message it stands for, -1: not reached */
-    int *label; /* [chunks * mbs * 2] what F and B made here: label, -1 nothing */
-    char *done; /* [chunks * mbs] bit 0 F, 1 input gradient, 2 weight gradient */
+    int pc;      /* next instruction */
+    int *bound;  /* [instrs] RECV: number of the message it stands for, -1: not reached */
+    int *label;  /* [chunks * mbs * 2] what F and B made here: label, -1 nothing */
+    char *done;  /* [chunks * mbs] bit 0 F, 1 input gradient, 2 weight gradient */
     char *begun; /* [chunks * mbs] the same for passes of braids that have begun and not ended */
-    int *owner; /* [chunks * most slots] */
+    int *owner;  /* [chunks * most slots] */
     int reduced[DP_MAX_CHUNKS], nreduced;
     /* bundles */
     int bundle, nbundles; /* posted or to be posted */

@@ -12,9 +12,14 @@ static const struct {
     const char *method;
     int32_t ranks, microbatches;
     unsigned braided; /* 0, or a seed that gives an accepted schedule of braids */
-} subjects[] = {{"dualpipe", 4, 8, 0}, {"dualpipev", 2, 4, 0},           {"1f1b", 4, 8, 0},
-                {"zbv", 3, 5, 0},      {"interleaved_overlap", 2, 4, 0}, {"1f1b", 2, 4, 1},
-                {"zb1p", 2, 4, 1},     {"dualpipe", 2, 4, 1}};
+} subjects[] = {{"dualpipe", 4, 8, 0},
+                {"dualpipev", 2, 4, 0},
+                {"1f1b", 4, 8, 0},
+                {"zbv", 3, 5, 0},
+                {"interleaved_overlap", 2, 4, 0},
+                {"1f1b", 2, 4, 1},
+                {"zb1p", 2, 4, 1},
+                {"dualpipe", 2, 4, 1}};
 #define SUBJECTS ((int)(sizeof(subjects) / sizeof(subjects[0])))
 
 static dp_schedule_t *schedule;

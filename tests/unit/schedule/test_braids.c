@@ -106,8 +106,8 @@ START_TEST(one_braid_is_a_step)
     for (int64_t i = 0; i < program->first[1]; i++)
         starts += program->instrs[i].kind == DP_INSTR_START;
     ck_assert_uint_eq(starts, 7);
-    /* lane 0: F0 1, F1 2; lane 1: F0 11, F1 21, I0 41; lane 0: I0 43, W0 46, F2 47; lane 1: F2 57, I1 77, I2 97; lane 0:
-     * I1 79, I2 99, W2 102, W1 105 */
+    /* lane 0: F0 1, F1 2; lane 1: F0 11, F1 21, I0 41; lane 0: I0 43, W0 46, F2 47; lane 1: F2 57, I1 77, I2 97;
+     * lane 0: I1 79, I2 99, W2 102, W1 105 */
     ck_assert_msg(dp_simulate(program, &costs, 0, &result) == DP_OK, "%s", dp_last_error());
     ck_assert_double_eq_tol(result.step_time, 105, 1e-9);
     dp_simulation_clear(&result);
@@ -137,7 +137,8 @@ START_TEST(a_pair_is_a_braid)
                                          .i = {9.3, 7.5, 5.3, 5.8},
                                          .w = {2.4, 0, 5.1, 0}};
     const dp_costs_t costs = {.struct_size = sizeof(costs), .segments = &segments};
-    dp_schedule_request_t request = {.struct_size = sizeof(request), .method = methods[_i], .ranks = 4, .microbatches = 12};
+    dp_schedule_request_t request = {
+        .struct_size = sizeof(request), .method = methods[_i], .ranks = 4, .microbatches = 12};
     dp_simulation_t a = {.struct_size = sizeof(a)}, b = {.struct_size = sizeof(b)};
     dp_schedule_t *pairs, *braids;
     dp_program_t *p, *q;
@@ -150,13 +151,15 @@ START_TEST(a_pair_is_a_braid)
     ck_assert_int_eq(dp_schedule_create(pairs->method, pairs->placement, 4, 12, pairs->chunks, counts, &braids), DP_OK);
     for (int64_t i = 0; i < pairs->first[4]; i++) {
         const dp_op_t *op = &pairs->ops[i];
-        const dp_pass_t passes[2] = {{DP_OP_F, 0, op->chunk, op->microbatch}, {DP_OP_B, 0, op->chunk2, op->microbatch2}};
+        const dp_pass_t passes[2] = {{DP_OP_F, 0, op->chunk, op->microbatch},
+                                     {DP_OP_B, 0, op->chunk2, op->microbatch2}};
         int32_t number;
 
         braids->ops[i] = *op;
         if (op->kind != DP_OP_FB)
             continue;
-        ck_assert_int_eq(dp_schedule_add_braid(braids, &(dp_braid_t){2, passes, i % 2 ? NULL : "canonical"}, &number), DP_OK);
+        ck_assert_int_eq(dp_schedule_add_braid(braids, &(dp_braid_t){2, passes, i % 2 ? NULL : "canonical"}, &number),
+                         DP_OK);
         braids->ops[i] = (dp_op_t){DP_OP_BRAID, -1, -1, number, -1};
     }
     text.used = again.used = 0;
@@ -181,8 +184,8 @@ END_TEST
 /* "F0 I3 W3 ..." with the pass in front */
 static void order_of(const char *order, const char *kinds, int segments, char *out)
 {
-    static const dp__segment_shape_t shapes[4] = {{DP_ROLE_ATTENTION, 0, 1, 1}, {DP_ROLE_DISPATCH, 1, 0, 0},
-                                                  {DP_ROLE_MLP, 0, 1, 0},       {DP_ROLE_COMBINE, 1, 0, 0}};
+    static const dp__segment_shape_t shapes[4] = {
+        {DP_ROLE_ATTENTION, 0, 1, 1}, {DP_ROLE_DISPATCH, 1, 0, 0}, {DP_ROLE_MLP, 0, 1, 0}, {DP_ROLE_COMBINE, 1, 0, 0}};
     const dp__stage_shape_t stage = {segments, shapes}, *stages[8];
     dp__braid_step_t steps[64];
     dp__pair_step_t scratch[64];
@@ -192,8 +195,11 @@ static void order_of(const char *order, const char *kinds, int segments, char *o
 
     for (; kinds[n] != '\0'; n++) {
         stages[n] = &stage;
-        passes[n] = (dp_pass_t){kinds[n] == 'F' ? DP_OP_F : kinds[n] == 'B' ? DP_OP_B : kinds[n] == 'I' ? DP_OP_I : DP_OP_W, 0,
-                                0, n};
+        passes[n] = (dp_pass_t){kinds[n] == 'F'   ? DP_OP_F
+                                : kinds[n] == 'B' ? DP_OP_B
+                                : kinds[n] == 'I' ? DP_OP_I
+                                                  : DP_OP_W,
+                                0, 0, n};
     }
     count = dp__braid_order(order, passes, n, stages, steps, scratch);
     *out = '\0';
