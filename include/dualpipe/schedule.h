@@ -161,8 +161,8 @@ DP_API dp_status_t dp_schedule_forwards(const dp_schedule_t *schedule, int overl
 DP_API dp_status_t dp_schedule_create(const char *method, dp_placement_t placement, int32_t ranks, int32_t microbatches,
                                       int32_t chunks, const int64_t *nops, dp_schedule_t **schedule_out);
 /** Copies a braid, passes and order, into a schedule of one's own; *number_out is its number, for the operation
- *  {DP_OP_BRAID, -1, -1, number, -1}. DP_ERR_INVALID: too many passes or none, a kind that no pass has, an order that is
- *  neither a name nor letters of its passes. [main] */
+ *  {DP_OP_BRAID, -1, -1, number, -1}. DP_ERR_INVALID: too many passes or none, a kind that no pass has, an order that
+ *  is neither a name nor letters of its passes. [main] */
 DP_API dp_status_t dp_schedule_add_braid(dp_schedule_t *schedule, const dp_braid_t *braid, int32_t *number_out);
 /** NULL is allowed. [any] */
 DP_API void dp_schedule_free(dp_schedule_t *schedule);
