@@ -12,11 +12,11 @@ typedef struct dp__list_writer {
     dp__lowering_t *w;
     int32_t rank, count, bundle;
     dp_instr_t *out;
-    int32_t *recv_at[2]; /* instruction that receives for F, for B or I */
-    int32_t *slot_of;    /* activation slot of a micro-batch */
-    int32_t *free_slots; /* a stack */
-    int32_t *free_count; /* [chunk] */
-    dp__event_t *events; /* BUNDLES */
+    int32_t *recv_at[2];              /* instruction that receives for F, for B or I */
+    int32_t *slot_of;                 /* activation slot of a micro-batch */
+    int32_t *free_slots;              /* a ring: who takes one waits least for its last user */
+    int32_t *free_count, *free_first; /* [chunk] */
+    dp__event_t *events;              /* BUNDLES */
 } dp__list_writer_t;
 
 static dp_instr_t *add(dp__list_writer_t *x, dp_instr_kind_t kind, int op, int32_t chunk, int32_t microbatch)
@@ -59,19 +59,26 @@ static dp_instr_t *add_transfer(dp__list_writer_t *x, dp_instr_kind_t kind, int3
     return instr;
 }
 
-/* The lowest slots are taken first; a new one only when none is free. */
+/* The slot that has been free for longest; a new one only when none is. */
 static int32_t take_slot(dp__list_writer_t *x, int32_t chunk, int32_t microbatch)
 {
     int32_t *made = &x->w->program->activation_slots[(size_t)x->rank * (size_t)x->w->schedule->chunks + (size_t)chunk];
-    int32_t slot = x->free_count[chunk] > 0 ? x->free_slots[at(x, chunk, --x->free_count[chunk])] : (*made)++;
+    int32_t slot, first = x->free_first[chunk];
 
+    if (x->free_count[chunk] == 0) {
+        slot = (*made)++;
+    } else {
+        slot = x->free_slots[at(x, chunk, first)];
+        x->free_first[chunk] = (first + 1) % x->w->microbatches;
+        x->free_count[chunk]--;
+    }
     x->slot_of[at(x, chunk, microbatch)] = slot;
     return slot;
 }
 
 static void give_slot(dp__list_writer_t *x, int32_t chunk, int32_t slot)
 {
-    x->free_slots[at(x, chunk, x->free_count[chunk]++)] = slot;
+    x->free_slots[at(x, chunk, (x->free_first[chunk] + x->free_count[chunk]++) % x->w->microbatches)] = slot;
 }
 
 /* The channel from, or to, another rank that a part has to do with; -1: none. */
@@ -223,7 +230,7 @@ static void write_all(dp__list_writer_t *x)
         x->count = 0;
         x->bundle = -1;
         x->out = program->instrs + program->first[x->rank];
-        memset(x->free_count, 0, (size_t)program->chunks * sizeof(*x->free_count));
+        memset(x->free_count, 0, 2 * (size_t)program->chunks * sizeof(*x->free_count));
         (program->transport == DP_TRANSPORT_BUNDLES ? write_for_bundles : write_for_credits)(x);
     }
 }
@@ -235,7 +242,7 @@ dp_status_t dp__instructions_write(dp__lowering_t *w)
     size_t count = (size_t)program->first[program->ranks];
     size_t events = program->transport == DP_TRANSPORT_BUNDLES ? 4 * rows + chunks : 1;
     dp__list_writer_t x = {.w = w};
-    int32_t *tables = dp__calloc(4 * rows + chunks, sizeof(*tables));
+    int32_t *tables = dp__calloc(4 * rows + 2 * chunks, sizeof(*tables));
     dp_status_t status = DP_OK;
 
     program->instrs = dp__calloc(count, sizeof(*program->instrs));
@@ -248,6 +255,7 @@ dp_status_t dp__instructions_write(dp__lowering_t *w)
         x.slot_of = tables + 2 * rows;
         x.free_slots = tables + 3 * rows;
         x.free_count = tables + 4 * rows;
+        x.free_first = x.free_count + chunks;
         write_all(&x);
     }
     dp__free(tables);

@@ -23,37 +23,48 @@ static int32_t forwards_in(const dp_schedule_t *s, const dp_op_t *op, dp_pass_t 
     return count;
 }
 
-/* Not where the second takes what the first makes, in a bend. */
-static bool may_meet(const dp_schedule_t *s, int32_t rank, const dp_pass_t *a, const dp_pass_t *b)
+/* The order of a rank: its forwards; two by two, those of even micro-batches, each of which brings the next one along.
+ * That is an order that every rank can keep, as it is one of the pairs. In a loop twice as many micro-batches then have
+ * to be under way, so there each chunk takes 2P of them before the next chunk does. Returns how many. */
+static int64_t list_rank(const dp_schedule_t *full, int32_t rank, int overlap, dp_pass_t *out)
 {
-    dp_place_t place;
+    int32_t microbatches = dp_schedule_path_microbatches(full, 0), round = 2 * full->ranks;
+    int64_t n = 0, kept = 0;
 
-    dp_schedule_place(s, rank, b->chunk, &place);
-    return !(place.prev_rank == rank && place.prev_chunk == a->chunk && a->microbatch == b->microbatch);
+    if (overlap && full->placement == DP_PLACE_LOOP) {
+        for (int32_t from = 0; from < microbatches; from += round)
+            for (int32_t chunk = 0; chunk < full->chunks; chunk++)
+                for (int32_t m = from; m < from + round && m < microbatches; m += 2)
+                    out[kept++] = (dp_pass_t){DP_OP_F, 0, (int16_t)chunk, m};
+        return kept;
+    }
+    for (int64_t i = full->first[rank]; i < full->first[rank + 1]; i++)
+        n += forwards_in(full, &full->ops[i], &out[n]);
+    for (int64_t i = 0; i < n; i++)
+        if (!overlap || out[i].microbatch % 2 == 0)
+            out[kept++] = out[i];
+    return kept;
 }
 
-/* Writes the operations of a rank, or counts them where schedule is NULL. */
 static dp_status_t put_rank(const dp_schedule_t *full, int32_t rank, int overlap, dp_pass_t *forwards,
-                            dp_schedule_t *schedule, int64_t *count_out)
+                            dp_schedule_t *schedule)
 {
+    int32_t microbatches = dp_schedule_path_microbatches(full, 0);
+    int64_t n = list_rank(full, rank, overlap, forwards);
     dp_status_t status = DP_OK;
-    int64_t count = 0, n = 0;
 
-    for (int64_t i = full->first[rank]; i < full->first[rank + 1]; i++)
-        n += forwards_in(full, &full->ops[i], &forwards[n]);
-    for (int64_t i = 0; i < n && status >= 0; count++) {
-        bool two = overlap && i + 1 < n && may_meet(full, rank, &forwards[i], &forwards[i + 1]);
-        dp_op_t *op = schedule != NULL ? &schedule->ops[schedule->first[rank] + count] : NULL;
+    for (int64_t i = 0; i < n && status >= 0; i++) {
+        dp_pass_t two[2] = {forwards[i], forwards[i]};
+        dp_op_t *op = &schedule->ops[schedule->first[rank] + i];
         int32_t number = 0;
 
-        if (op != NULL && two)
-            status = dp_schedule_add_braid(schedule, &(dp_braid_t){2, &forwards[i], "turns"}, &number);
-        if (op != NULL)
-            *op = two ? (dp_op_t){DP_OP_BRAID, -1, -1, number, -1}
-                      : (dp_op_t){DP_OP_F, forwards[i].chunk, -1, forwards[i].microbatch, -1};
-        i += two ? 2 : 1;
+        two[1].microbatch++;
+        *op = (dp_op_t){DP_OP_F, two[0].chunk, -1, two[0].microbatch, -1};
+        if (!overlap || two[1].microbatch == microbatches)
+            continue;
+        status = dp_schedule_add_braid(schedule, &(dp_braid_t){2, two, "turns"}, &number);
+        *op = (dp_op_t){DP_OP_BRAID, -1, -1, number, -1};
     }
-    *count_out = count;
     return status;
 }
 
