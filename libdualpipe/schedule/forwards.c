@@ -71,16 +71,14 @@ static dp_status_t put_rank(const dp_schedule_t *full, int32_t rank, int overlap
 static dp_status_t put_all(const dp_schedule_t *full, int overlap, dp_pass_t *forwards, int64_t *counts,
                            dp_schedule_t **only)
 {
-    dp_status_t status = DP_OK;
-    int64_t ignored;
+    dp_status_t status;
 
+    for (int32_t r = 0; r < full->ranks; r++)
+        counts[r] = list_rank(full, r, overlap, forwards);
+    status =
+        dp_schedule_create(full->method, full->placement, full->ranks, full->microbatches, full->chunks, counts, only);
     for (int32_t r = 0; r < full->ranks && status >= 0; r++)
-        status = put_rank(full, r, overlap, forwards, NULL, &counts[r]);
-    if (status >= 0)
-        status = dp_schedule_create(full->method, full->placement, full->ranks, full->microbatches, full->chunks,
-                                    counts, only);
-    for (int32_t r = 0; r < full->ranks && status >= 0; r++)
-        status = put_rank(full, r, overlap, forwards, *only, &ignored);
+        status = put_rank(full, r, overlap, forwards, *only);
     return status;
 }
 
