@@ -74,10 +74,3 @@ dp_status_t dp_schedule_add_braid(dp_schedule_t *schedule, const dp_braid_t *bra
     *number_out = schedule->nbraids++;
     return DP_OK;
 }
-
-void dp__braids_free(dp_schedule_t *schedule)
-{
-    for (int32_t i = 0; i < schedule->nbraids; i++)
-        dp__free((void *)(uintptr_t)schedule->braids[i].passes); /* and its order */
-    dp__free(schedule->braids);
-}

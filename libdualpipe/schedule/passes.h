@@ -38,9 +38,6 @@ static inline int dp__op_passes(const dp_op_t *op, dp_pass_t passes[2])
     return pair ? 2 : 1;
 }
 
-/* braids.c: frees all braids of a schedule that is being freed. */
-void dp__braids_free(dp_schedule_t *schedule);
-
 /* plain.c: the same schedule without braids: of each pass its start and its end, in the order of the letters;
  * microbatch2 holds the number of the braid, -1 for other operations but FB. *plain_out is the schedule itself where it
  * has none; the caller frees another. DP_ERR_REJECTED: an operation names a braid that there is not, or the letters of
