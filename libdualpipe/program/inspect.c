@@ -162,7 +162,7 @@ static dp_status_t inspect_recv(dp__inspection_t *x)
 /* ---- compute ---- */
 
 /* A bend hands data on inside the rank: the operation that makes them stands above. */
-static dp_status_t consume_bend(dp__inspection_t *x, const dp_channel_t *c, const dp__part_t *part)
+static dp_status_t consume_bend(const dp__inspection_t *x, const dp_channel_t *c, const dp__part_t *part)
 {
     const dp__index_t *index = &x->v->index;
     const int32_t *made = part->op == DP_OP_F ? index->forward : index->backward;
