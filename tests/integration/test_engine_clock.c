@@ -532,7 +532,7 @@ START_TEST(braids_to_the_nanosecond)
     static const char *const methods[] = {"1f1b", "zb1p", "dualpipe", "dualpipev", "interleaved", "gpipe"};
     int compared = 0;
 
-    for (unsigned seed = 1; seed <= 150; seed++) {
+    for (unsigned seed = 1; seed <= 300; seed++) {
         dp_schedule_request_t request = {
             .struct_size = sizeof(request), .method = methods[seed % 6], .ranks = 2, .microbatches = 6};
         dp_lower_options_t options = {.struct_size = sizeof(options), .transport = (dp_transport_t)(seed / 6 % 2)};
