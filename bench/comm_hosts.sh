@@ -63,4 +63,5 @@ awk -v ours="$(median ours rate)" -v socket="$(median socket rate)" -v o="$(medi
     printf "8 bytes, one way: comm_ofi %.2f us, fi_pingpong %.2f us: ratio %.2f (wanted: 1.30 or less); a bare socket, blocking %.2f us\n",
         o * 1e6, p * 1e6, o / p, s * 1e6
 }'
+[ -z "${FIGURES:-}" ] || cp "$hosts_work/figures" "$FIGURES"
 hosts_end
