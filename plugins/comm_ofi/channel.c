@@ -205,7 +205,7 @@ static dp_status_t run_recv(void *arg)
 static dp_status_t run_release(void *arg)
 {
     const transfer_t *t = arg;
-    dp_status_t status = wire_owe(t->end->comm, t->end->op);
+    dp_status_t status = wire_owe(t->end->comm, t->end->op, t->end->config.slots);
 
     return status < 0 ? explain(t, status, "release", "from") : DP_OK;
 }

@@ -176,6 +176,7 @@ typedef struct wire {
     pthread_mutex_t lock; /* of all above and of the provider's objects */
     op_t *ops;            /* all of them */
     op_t *owing;          /* under the lock: those with credits that have not left */
+    int64_t owing_since;  /* the oldest */
     bool dead;            /* under the lock: the provider is not called any more */
     int64_t lost_ns;      /* under the lock: when a peer was lost; 0: none */
     bool poisoned;        /* every wait has ended with `fault` */
@@ -266,11 +267,12 @@ dp_status_t wire_put(dp_comm_t *comm, op_t *op, const put_t *put);
 dp_status_t wire_finish(dp_comm_t *comm, op_t *op, const char *what);
 /* The caller gives its memory away while puts out of it may be on their way: none of them goes on. */
 void wire_abandon(dp_comm_t *comm);
-/* A credit by op->credit, soon: at once, or with the next message to that rank, or when the next wait of any thread
- * begins, or a moment later. */
-dp_status_t wire_owe(dp_comm_t *comm, op_t *op);
-/* Sends the credits that are owed. Under the lock. */
-void wire_pay(dp_comm_t *comm);
+/* A credit by op->credit, soon: at once, or with the next message to that rank, or WIRE_OWE_NS later where a thread
+ * waits, or a moment later where none does. `slots`: those that the peer writes, all that can be owed. */
+#define WIRE_OWE_NS 25000
+dp_status_t wire_owe(dp_comm_t *comm, op_t *op, uint32_t slots);
+/* Sends what is owed since that time or longer. Under the lock. */
+void wire_pay(dp_comm_t *comm, int64_t before_ns);
 /* Waits on a bell or an op. The message of a failure is about `what`. */
 dp_status_t wire_wait(dp_comm_t *comm, dp_signal_t *signal, uint32_t target, const char *what);
 cause_t wire_cause(const dp_comm_t *comm);

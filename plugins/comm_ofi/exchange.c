@@ -335,7 +335,7 @@ static dp_status_t run_release(void *arg)
     for (int32_t i = 1; i < n && status == DP_OK; i++) {
         int32_t to = (comm->rank + i) % n;
 
-        status = wire_owe(comm, &x->credits[to]);
+        status = wire_owe(comm, &x->credits[to], x->config.slots);
         if (status < 0)
             status = explain(r, status, "releasing rows of", to);
     }

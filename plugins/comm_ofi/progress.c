@@ -117,7 +117,6 @@ static bool spin(const wait_t *t)
     const dp_host_t *host = t->comm->host;
     wire_t *w = &t->comm->wire;
     int64_t start = host->now_ns(host), before = start, after;
-    bool paid = false;
 
     if (crowded > 0) {
         crowded--;
@@ -125,10 +124,8 @@ static bool spin(const wait_t *t)
     }
     do {
         if (pthread_mutex_trylock(&w->lock) == 0) {
-            /* credits that we owe are paid when there is nothing better to do */
-            if (!look_for(t) && !paid)
-                wire_pay(t->comm);
-            paid = true;
+            if (!look_for(t))
+                wire_pay(t->comm, before - WIRE_OWE_NS);
             pthread_mutex_unlock(&w->lock);
         }
         if (reached(t->signal, t->target)) {
@@ -160,7 +157,7 @@ static dp_status_t sleep_until(void *arg)
         bool there, quiet;
 
         pthread_mutex_lock(&w->lock);
-        wire_pay(t->comm);
+        wire_pay(t->comm, INT64_MAX);
         there = look_for(t);
         quiet = !there && (w->dead || may_sleep(w));
         set_flag(&w->asleep, quiet);
@@ -178,35 +175,53 @@ static dp_status_t sleep_until(void *arg)
     return reached(t->signal, t->target) ? DP_OK : DP_PENDING;
 }
 
+static bool others_wait(const wire_t *w)
+{
+    return __atomic_load_n(&w->waiting, __ATOMIC_SEQ_CST) > 0;
+}
+
 static void stop_driving(wire_t *w)
 {
     bool parked;
 
     set_flag(&w->driven, false);
     parked = __atomic_exchange_n(&w->parked, false, __ATOMIC_SEQ_CST);
-    if (parked || (flag(&w->away) && __atomic_load_n(&w->waiting, __ATOMIC_SEQ_CST) > 1))
+    if (parked || (flag(&w->away) && others_wait(w)))
         wake(w->wake_fd);
+}
+
+static dp_status_t drive(const wait_t *t, const char *what)
+{
+    const dp_host_t *host = t->comm->host;
+    wire_t *w = &t->comm->wire;
+    dp_status_t status = DP_PENDING;
+
+    __atomic_add_fetch(&w->drives, 1, __ATOMIC_SEQ_CST);
+    if (spin(t))
+        status = DP_OK;
+    else if (w->cq_fd >= 0)
+        status = host->poll(host, sleep_until, (void *)(uintptr_t)t, -1, what);
+    return status;
 }
 
 dp_status_t progress_wait(dp_comm_t *comm, dp_signal_t *signal, uint32_t target, const char *what)
 {
-    const dp_host_t *host = comm->host;
     wire_t *w = &comm->wire;
     wait_t t = {comm, signal, target};
     dp_status_t status = DP_PENDING;
 
-    /* counted before it is known who drives: one who stops wakes the thread for those that are left */
+    /* counted before it is known who drives: who stops wakes the thread for those that are left */
     __atomic_add_fetch(&w->waiting, 1, __ATOMIC_SEQ_CST);
     if (!__atomic_exchange_n(&w->driven, true, __ATOMIC_SEQ_CST)) {
-        __atomic_add_fetch(&w->drives, 1, __ATOMIC_SEQ_CST);
-        if (spin(&t))
-            status = DP_OK;
-        else if (w->cq_fd >= 0)
-            status = host->poll(host, sleep_until, &t, -1, what);
+        __atomic_sub_fetch(&w->waiting, 1, __ATOMIC_SEQ_CST);
+        status = drive(&t, what);
+        if (status == DP_PENDING)
+            __atomic_add_fetch(&w->waiting, 1, __ATOMIC_SEQ_CST);
         stop_driving(w);
+        if (status != DP_PENDING)
+            return status;
     }
-    if (status == DP_PENDING)
-        status = host->wait(host, signal, target, -1, what);
+    status = comm->host->wait(comm->host, signal, target, -1, what);
     __atomic_sub_fetch(&w->waiting, 1, __ATOMIC_SEQ_CST);
     return status;
 }
@@ -219,7 +234,7 @@ static bool look_once(dp_comm_t *comm)
     bool quiet;
 
     pthread_mutex_lock(&w->lock);
-    wire_pay(comm);
+    wire_pay(comm, INT64_MAX);
     while (progress_look(comm))
         ;
     quiet = w->dead || may_sleep(w);
@@ -228,23 +243,24 @@ static bool look_once(dp_comm_t *comm)
     return quiet;
 }
 
-/* Until nobody drives, and nobody has lately. */
+/* Until nobody has driven for a while, or those that wait have nobody who does. */
 static void keep_away(wire_t *w)
 {
     int64_t ns = AWAY_MIN_NS;
-    uint32_t seen;
+    bool driven, lately;
 
     set_flag(&w->away, true);
     do {
-        seen = __atomic_load_n(&w->drives, __ATOMIC_SEQ_CST);
+        uint32_t seen = __atomic_load_n(&w->drives, __ATOMIC_SEQ_CST);
+
         set_flag(&w->parked, flag(&w->asleep));
-        if (flag(&w->driven))
-            sleep_on(w->wake_fd, -1, flag(&w->parked) ? LONG_NS : ns);
+        lately = flag(&w->driven);
+        sleep_on(w->wake_fd, -1, lately && flag(&w->parked) ? LONG_NS : ns);
         set_flag(&w->parked, false);
         ns = ns < AWAY_MAX_NS / 2 ? 2 * ns : AWAY_MAX_NS;
-    } while (!flag(&w->stop) && (flag(&w->driven) || (__atomic_load_n(&w->drives, __ATOMIC_SEQ_CST) != seen &&
-                                                      __atomic_load_n(&w->waiting, __ATOMIC_SEQ_CST) == 0 &&
-                                                      __atomic_load_n(&w->owing, __ATOMIC_SEQ_CST) == NULL)));
+        driven = flag(&w->driven);
+        lately = lately || __atomic_load_n(&w->drives, __ATOMIC_SEQ_CST) != seen;
+    } while (!flag(&w->stop) && (driven || (lately && !others_wait(w))));
     set_flag(&w->away, false);
 }
 

@@ -146,7 +146,7 @@ static void lose(dp_comm_t *comm, int32_t to, ssize_t error)
 static void settle(op_t **at)
 {
     if (--(*at)->owed == 0)
-        __atomic_store_n(at, (*at)->next_owing, __ATOMIC_SEQ_CST);
+        *at = (*at)->next_owing;
 }
 
 /* A credit that is owed to that rank travels with this put. */
@@ -206,12 +206,12 @@ dp_status_t wire_put(dp_comm_t *comm, op_t *op, const put_t *put)
 
 /* ---- credits ---- */
 
-void wire_pay(dp_comm_t *comm)
+void wire_pay(dp_comm_t *comm, int64_t before_ns)
 {
     wire_t *w = &comm->wire;
     ssize_t error = 0;
 
-    while (w->owing != NULL && error == 0 && !w->dead) {
+    while (w->owing != NULL && w->owing_since <= before_ns && error == 0 && !w->dead) {
         op_t *op = w->owing;
         posting_t p = {comm, op, &op->credit, NULL, 1};
 
@@ -224,22 +224,23 @@ void wire_pay(dp_comm_t *comm)
     }
 }
 
-/* While the thread keeps away it comes back soon, and others wait all the time: then a credit need not stand in the way
- * of what this stream sends next. */
-dp_status_t wire_owe(dp_comm_t *comm, op_t *op)
+/* While threads of ours wait all the time, a credit need not stand in the way of what this stream sends next. A sender
+ * that has no slot left is not kept waiting. */
+dp_status_t wire_owe(dp_comm_t *comm, op_t *op, uint32_t slots)
 {
     wire_t *w = &comm->wire;
-    bool left;
+    bool at_once, left;
 
     pthread_mutex_lock(&w->lock);
+    if (w->owing == NULL)
+        w->owing_since = comm->host->now_ns(comm->host);
     if (op->owed++ == 0) {
         op->next_owing = w->owing;
-        __atomic_store_n(&w->owing, op, __ATOMIC_SEQ_CST);
+        w->owing = op;
     }
-    left = !__atomic_load_n(&w->away, __ATOMIC_SEQ_CST);
-    if (left)
-        wire_pay(comm);
-    left = left && w->owing != NULL;
+    at_once = op->owed >= slots || !__atomic_load_n(&w->away, __ATOMIC_SEQ_CST);
+    wire_pay(comm, at_once ? INT64_MAX : comm->host->now_ns(comm->host) - WIRE_OWE_NS);
+    left = at_once && w->owing != NULL;
     pthread_mutex_unlock(&w->lock);
     if (left)
         progress_wake(comm);
