@@ -287,7 +287,7 @@ static inline uint32_t bell_name(uint32_t round, uint32_t bell)
 }
 
 /* completions.c */
-/* Reads completions that are there; false when there are none. Under the lock; who calls it nudges the one that drives. */
+/* Reads completions that are there; false when there are none. Under the lock; who calls it nudges the driver. */
 bool progress_look(dp_comm_t *comm);
 /* Ends every wait with this; the first one counts. Under the lock. */
 void progress_poison(dp_comm_t *comm, dp_status_t status, const char *text);

@@ -4,8 +4,8 @@
  *
  * One does at a time. A thread that waits does it for all who wait (it *drives*): what it waits for reaches it without
  * another thread in between. It looks for some microseconds, then sleeps on the provider's descriptor. Others that wait
- * meanwhile sleep on their signals. While nobody drives, a thread of the instance sleeps on the descriptor, so that data
- * arrive while all compute; it keeps away from threads that drive, for a while after they have left as well. */
+ * meanwhile sleep on their signals. While nobody drives, a thread of the instance sleeps on the descriptor, so that
+ * data arrive while all compute; it keeps away from threads that drive, for a while after they have left as well. */
 #include "comm_ofi.h"
 
 #include <errno.h>
