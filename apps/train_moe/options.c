@@ -2,7 +2,9 @@
  * SPDX-License-Identifier: MIT
  * options.c: one table says each option's name, limits, default and help; the rest of this file reads the
  * table. */
+#ifdef HAVE_CONFIG_H
 #include "config.h"
+#endif
 
 #include "options.h"
 
@@ -102,9 +104,11 @@ static const option_row_t table[] = {
      "1: the same run gives the same bits; 0: attention may be faster"},
 
     {"Output", HEADING, 0, 0, 0, 0, "", "", ""},
-    {"out", TEXT, LOCAL, AT(out), 0, 0, "", "FOLDER", "put trace.json, curve, report.txt and losses.txt there"},
-    {"trace", TEXT, LOCAL, AT(trace), 0, 0, "", "FILE", "Chrome trace of the last training steps (opens in Perfetto)"},
-    {"trace-steps", INTEGER, SHARED, AT(trace_steps), 1, 64, "2", "N", "how many steps the trace and report look at"},
+    {"out", TEXT, LOCAL, AT(out), 0, 0, "", "FOLDER",
+     "put trace.json, its page, curve, report.txt, costs.txt, losses.txt there"},
+    {"trace", TEXT, LOCAL, AT(trace), 0, 0, "", "FILE",
+     "Chrome trace of the last training steps; FILE.json: FILE.html beside it"},
+    {"trace-steps", INTEGER, SHARED, AT(trace_steps), 1, 64, "8", "N", "how many steps the trace and report look at"},
     {"curve", TEXT, LOCAL, AT(curve), 0, 0, "", "FILE", "picture of the loss: .svg, or .png where cairo was found"},
     {"report", TEXT, LOCAL, AT(report), 0, 0, "", "FILE", "the closing report as a file"},
     {"costs-out", TEXT, LOCAL, AT(costs_out), 0, 0, "", "FILE",

@@ -8,7 +8,9 @@
  * The other files: model.c and ends.c say what is computed, trainer.c does a step, adamw.c updates, text.c
  * has the data, verify.c compares with a serial run, sample.c writes text, report.c and curve.c tell how it
  * went. */
+#ifdef HAVE_CONFIG_H
 #include "config.h"
+#endif
 
 #include "train_moe.h"
 
@@ -148,7 +150,7 @@ static void print_progress(const session_t *s, int64_t step, const step_result_t
         return;
     if (!terminal && step % o->log_every != 0 && step != o->steps - 1)
         return;
-    printf("%sstep %4lld/%lld  loss %.4f  norm %6.3f  rate %.2e  %6.0f tokens/s  %dm%02ds left%s",
+    printf("%sstep %4lld/%lld  loss %.4f  norm %.3f  lr %.1e  %.0f tokens/s  %dm%02ds left%s",
            terminal ? "\r\033[K" : "", (long long)step + 1, (long long)o->steps, result->loss, result->norm,
            result->rate, (double)t->microbatches * t->replicas * (double)t->tokens / each, (int)(left / 60),
            (int)fmod(left, 60), terminal && step != o->steps - 1 ? "" : "\n");
@@ -179,8 +181,7 @@ static dp_status_t rebalance(session_t *s, int64_t steps)
 
     s->history.seconds += now_seconds() - start;
     if (status == DP_OK && is_first_rank(s) && !s->options.quiet)
-        printf("%safter %lld steps: tokens on ranks max/mean %.3f, %.3f with %lld replicas moved in %d layers (%.2f "
-               "MiB sent)\n",
+        printf("%safter %lld steps: max/mean tokens %.3f, then %.3f: %lld replicas moved in %d layers (%.2f MiB)\n",
                isatty(STDOUT_FILENO) ? "\r\033[K" : "", (long long)steps, made.before.gpu, made.after.gpu,
                (long long)made.replicas, (int)made.layers, made.sent / (1024 * 1024));
     return status;
@@ -252,19 +253,23 @@ static dp_status_t write_files(session_t *s)
 
     if (output_path(s, o->curve, CURVE_NAME, path, sizeof(path))) {
         status = curve_write(&s->history, path);
-        fprintf(s->report, "curve       %s\n", path);
+        report_line(s->report, "curve", "%s", path);
     }
     if (status == DP_OK && output_path(s, o->trace, "trace.json", path, sizeof(path))) {
         status = trace_write(s->timeline, path);
-        fprintf(s->report, "trace       %s (open it with https://ui.perfetto.dev)\n", path);
+        report_line(s->report, "trace", "%s (for dualpipe trace, or https://ui.perfetto.dev)", path);
+#ifdef HAVE_CONFIG_H /* in the library's own tree; elsewhere `dualpipe trace view` makes the page */
+        if (status == DP_OK)
+            status = page_write(path, s->report);
+#endif
     }
     if (status == DP_OK && output_path(s, o->costs_out, "costs.txt", path, sizeof(path))) {
         status = costs_write(&s->trainer, s->timeline, path);
-        fprintf(s->report, "costs       %s (for dualpipe simulate --costs)\n", path);
+        report_line(s->report, "costs", "%s (for dualpipe simulate --costs)", path);
     }
     if (status == DP_OK && output_path(s, o->losses, "losses.txt", path, sizeof(path))) {
         status = losses_write(&s->history, path);
-        fprintf(s->report, "losses      %s (to the last bit)\n", path);
+        report_line(s->report, "losses", "%s (to the last bit)", path);
     }
     return status;
 }

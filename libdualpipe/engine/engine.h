@@ -18,6 +18,8 @@
  *   graph.c    a step captured once and replayed
  *   enqueue.c  puts the actions of a plan on the lanes
  *   guard.c    DUALPIPE_GUARD: looks at what every call does to memory
+ *   meter.c    how long the threads of lanes had a core
+ *   state.c    what the trainer keeps besides the parameters
  *   sums.c     losses and other doubles, summed over ranks
  *   norm.c     the norm of the gradient
  *   reduce.c   gradients of halves, mirrors and data groups summed
@@ -29,7 +31,7 @@
 
 #include "stage/stage.h"
 
-#include <dualpipe/pipeline.h>
+#include <dualpipe/state.h>
 
 enum { DP__WORKS = 2 };        /* passes of one kind (F, backward) that may be in flight on the lanes at once */
 enum { DP__NAME_BYTES = 512 }; /* of a plugin, or its path */
@@ -207,11 +209,24 @@ typedef struct dp__trace {
     int to_file; /* DUALPIPE_TRACE, as world rank 0 has it */
 } dp__trace_t;
 
+/* meter.c: what the clock of each lane's thread said when its running segment began. */
+typedef struct dp__meter {
+    int on;
+    int64_t began[DP_LANE_COUNT];
+} dp__meter_t;
+
 /* profile.c */
 typedef struct dp__profiler {
     const struct dp_profiler_vt *vt; /* NULL: none was asked for */
     struct dp_profiler *instance;
 } dp__profiler_t;
+
+/* state.c */
+static inline size_t dp__state_bytes(const dp_state_t *state)
+{
+    return state->count * dp_dtype_bytes(state->dtype);
+}
+void dp__states_free(dp_pipeline_t *p);
 
 /* sums.c */
 typedef struct dp__sums {
@@ -238,6 +253,12 @@ typedef struct dp__run {
     int failed;
     int stuck; /* a lane does not come to rest: its memory must stay */
 } dp__run_t;
+
+/* state.c: what was registered, in that order. */
+typedef struct dp__states {
+    int32_t n;
+    dp_state_t *at; /* names are copies; counts are filled in */
+} dp__states_t;
 
 /* What is not in a struct of its own is settled by open.c and read by all. */
 struct dp_pipeline {
@@ -270,8 +291,10 @@ struct dp_pipeline {
     dp__graphs_t graphs;
     dp__trace_t trace;
     dp__profiler_t profiler;
+    dp__meter_t meter;
     dp__sums_t sums;
     dp__guard_t guard;
+    dp__states_t states;
     dp__run_t run;
 };
 
@@ -283,6 +306,11 @@ void dp__engine_settle(dp_pipeline_t *p);
 
 /* enqueue.c: puts all of a step on the lanes. */
 dp_status_t dp__step_put(dp_pipeline_t *p, const dp__plan_t *plan, const dp_step_t *step);
+
+/* meter.c: how long the lane's thread has a core in a segment; nothing without options.cpu_times. */
+dp_status_t dp__meter_open(dp_pipeline_t *p);
+dp_status_t dp__meter_begin(dp_pipeline_t *p, int lane);
+dp_status_t dp__meter_end(dp_pipeline_t *p, int lane, int32_t span);
 
 /* graph.c; nothing without options.graph. forget: what was captured is of no use any more, every stream is idle. */
 dp_status_t dp__graphs_open(dp_pipeline_t *p);

@@ -180,6 +180,7 @@ static dp_status_t set_up(dp_pipeline_t *p)
                                                             dp__programs_make,
                                                             open_device,
                                                             dp__guard_open,
+                                                            dp__meter_open,
                                                             place_chunks,
                                                             open_comms,
                                                             dp__chunks_build,
@@ -270,6 +271,7 @@ void dp_pipeline_close(dp_pipeline_t *p)
     dp__free(p->trace.kept_count);
     dp__free(p->trace.names);
     dp__free(p->chunks);
+    dp__states_free(p);
     dp__programs_free(p);
     dp_schedule_free(p->programs.own_schedule);
     dp_schedule_free(p->programs.forward_schedule);

@@ -21,7 +21,7 @@ expect() { # STATUS ARGUMENTS...
     shift
     status=0
     command="run $*"
-    timeout 60 "$dualpipe" run "$@" >"$work/out" 2>"$work/err" </dev/null || status=$?
+    timeout 60 "$dualpipe" run --prefix "$@" >"$work/out" 2>"$work/err" </dev/null || status=$?
     [ "$status" -eq "$wanted" ] || complain "$command: status $status, $wanted was due"
 }
 require() { # FILE PATTERN
@@ -39,16 +39,16 @@ expect 2 -n 2
 require err 'the program is missing'
 for bad in 0 -1 4097 two 2x '' 99999999999999999999; do
     expect 2 -n "$bad" true
-    require err 'a number from 1 to 4096'
+    require err 'a whole number from 1 to 4096'
 done
 for bad in -1 x 1x '' nan inf; do
     expect 2 -n 1 --grace "$bad" true
-    require err 'a number of seconds'
+    require err 'a number from 0 to 1e+06'
 done
 expect 2 --no-such-option -n 1 true
-require err 'there is no option --no-such-option'
+require err 'unknown option --no-such-option'
 expect 2 -n
-require err '-n needs a value'
+require err '-n: a value is missing'
 expect 0 --help
 require out '^usage: dualpipe run -n N'
 expect 127 -n 3 -- /no/such/program
@@ -98,6 +98,14 @@ expect 0 -n 1 -- printf 'a\r\nb\rc\n\nd\r'
 [0] 
 [0] d" ] || complain "carriage returns"
 
+# Without --prefix a rank that speaks alone is not named; from when a second one does, all are.
+timeout 60 "$dualpipe" run -n 3 -- sh -c '[ $RANK != 1 ] || { echo a; echo b >&2; echo c; }' >"$work/out" 2>"$work/err"
+[ "$(cat "$work/out" "$work/err" | tr '\n' ' ')" = "a c b " ] || complain "a rank that speaks alone is named"
+timeout 60 "$dualpipe" run -n 2 -- sh -c 'echo 1; [ $RANK = 0 ] || { sleep 0.5; echo 2; }' >"$work/out"
+lines out 1 '^1$'
+lines out 1 '^\[[01]\] 1$'
+lines out 1 '^\[1\] 2$'
+
 # Lines written in pieces by many ranks at the same time stay whole.
 expect 0 -n 8 -- sh -c 'i=0; while [ $i -lt 200 ]; do printf "%s" "<$RANK "; printf "%s" "$i $i"; echo " $RANK>"; i=$((i + 1)); done'
 lines out 1600 '^\[\([0-7]\)\] <\1 \([0-9]*\) \2 \1>$'
@@ -111,7 +119,7 @@ expect 0 -n 2 -- sh -c 'head -c 500000 /dev/zero | tr "\0" "$RANK"; echo'
 [ "$(cut -c 5- "$work/out" | fold -w 1000 | sort -u | wc -l)" -eq 2 ] || complain "long lines came out mixed"
 
 # Who writes to nobody hears of it; the command does not hang.
-timeout 20 "$dualpipe" run -n 2 -- sh -c 'while :; do echo y; done' 2>"$work/err" | head -n 2 >"$work/out"
+timeout 20 "$dualpipe" run --prefix -n 2 -- sh -c 'while :; do echo y; done' 2>"$work/err" | head -n 2 >"$work/out"
 lines out 2 '\] y$'
 
 # ---- status ----

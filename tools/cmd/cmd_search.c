@@ -1,6 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * cmd_search.c: dualpipe search: a better schedule than any built-in one, if there is one to be found. */
+#include <dualpipe/search.h>
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <sys/ioctl.h>
@@ -10,61 +12,65 @@
 #include "commands.h"
 #include "plan.h"
 #include "tools/io/output.h"
-#include "tools/search/search.h"
 
-static const command_t command = {
+static const option_row_t search_options[] = {
+    {.name = "memory-cap",
+     .value = "N",
+     .kind = OPTION_REAL,
+     .at = offsetof(args_t, memory_cap),
+     .most = INFINITY,
+     .help = "hold at most N micro-batches' activations on a rank, in units of one rank's stage inputs"},
+    {.name = "seconds",
+     .value = "S",
+     .kind = OPTION_REAL,
+     .at = offsetof(args_t, seconds),
+     .most = INFINITY,
+     .help = "time to take (10)"},
+    {.name = "output",
+     .value = "FILE",
+     .kind = OPTION_TEXT,
+     .at = offsetof(args_t, output),
+     .help = "write the schedule there, as `dualpipe schedule --format tsv` does; as csv when FILE ends in .csv"},
+    {.kind = OPTION_END}};
+static const option_row_t *const search_tables[] = {args_sizes, args_cost, search_options, args_transport, NULL};
+
+const command_t command_search = {
     .name = "search",
-    .options = ARG_SIZES | ARG_COST | ARG_MEMORY_CAP | ARG_TRANSPORT | ARG_SECONDS | ARG_OUTPUT,
-    .formats = 0,
-    .help = "usage: dualpipe search --ranks P --microbatches M [OPTIONS]\n"
-            "Looks for a schedule with a shorter step than any built-in one: list scheduling and simulated "
-            "annealing, started from\n"
-            "the built-in schedules. What it finds is proven like any schedule, and can be run, simulated "
-            "and drawn from the file.\n\n"
-            "  --cost LIST            time of one micro-batch on one device: F forward, B backward, I and W "
-            "its two parts, FB\n"
-            "                         an overlapped pair, HOP one transfer; any of "
-            "F=1,I=1,W=1,B=2,FB=3,HOP=0, which is the\n"
-            "                         default; B is I + W and FB is F + B unless given\n"
-            "                         and BYTES, BANDWIDTH, LAYERS, attention.F, ... as in `dualpipe simulate`\n"
-            "  --costs FILE           costs from a file (\"-\": standard input): NAME=VALUE as above, # comments\n"
-            "  --no-barrier           ranks do not wait for each other between steps\n"
-            "  --memory-cap N         hold at most N micro-batches' activations on a rank, in units of one "
-            "rank's stage inputs\n"
-            "  --transport group      transfers complete in matched groups, as those of MPI and NCCL do\n"
-            "  --transport credits:K  one-sided transfers into K slots a channel (default, K = 2)\n"
-            "  --seconds S            time to take (10)\n"
-            "  --output FILE          write the schedule there, as `dualpipe schedule --format tsv` does; as csv\n"
-            "                         when FILE ends in .csv\n"
-            "  --help                 show this\n\n"
-            "examples:\n"
-            "  dualpipe search --ranks 4 --microbatches 12 --memory-cap 5\n"
-            "      whether DualPipe's memory allows for a shorter step\n"
-            "  dualpipe search --ranks 4 --microbatches 12 --cost F=1,I=1.4,W=0.6,HOP=0.1 --seconds 30 "
-            "--output mine.tsv\n"
-            "  dualpipe simulate mine.tsv --cost F=1,I=1.4,W=0.6,HOP=0.1 --format svg --output mine.svg\n"
-            "      and what it looks like\n\n"
-            "exit status: 0 done, 1 the output could not be written, 2 wrong usage, 20 no schedule fits the "
-            "memory\n",
-};
+    .usage =
+        "usage: dualpipe search --ranks P --microbatches M [OPTIONS]\n"
+        "Looks for a schedule with a shorter step than any built-in one: list scheduling and simulated annealing, started from the built-in schedules. What it finds is proven like any schedule, and can be run, simulated and drawn from the file.\n"
+        "\n",
+    .tables = search_tables,
+    .needs = ARG_SIZES,
+    .notes =
+        "\n"
+        "examples:\n"
+        "  dualpipe search --ranks 4 --microbatches 12 --memory-cap 5\n"
+        "      whether DualPipe's memory allows for a shorter step\n"
+        "  dualpipe search --ranks 4 --microbatches 12 --cost F=1,I=1.4,W=0.6,HOP=0.1 --seconds 30 --output mine.tsv\n"
+        "  dualpipe simulate mine.tsv --cost F=1,I=1.4,W=0.6,HOP=0.1 --format svg --output mine.svg\n"
+        "      and what it looks like\n"
+        "\n"
+        "exit status: 0 done, 1 the output could not be written, 2 wrong usage, 20 no schedule fits the memory\n"};
 
 /* One line that is written over on a terminal; silent elsewhere. */
-static void show(void *user, const search_state_t *state)
+static int show(void *user, const dp_search_state_t *state)
 {
     const double *seconds = user;
     struct winsize window = {.ws_col = 0};
     char line[256];
 
     if (!isatty(STDERR_FILENO))
-        return;
+        return 0;
     (void)ioctl(STDERR_FILENO, TIOCGWINSZ, &window);
     snprintf(line, sizeof(line), "%5.1f of %g s, %lld lists tried, best step %.6g (built in %.6g), from %s",
              state->elapsed, *seconds, (long long)state->tried, state->step, state->built_in_step, state->from);
     fprintf(stderr, "\r%.*s\033[K", (window.ws_col > 0 ? window.ws_col : 80) - 1, line);
     fflush(stderr);
+    return 0;
 }
 
-static dp_status_t write_schedule(const search_result_t *result, const char *path)
+static dp_status_t write_schedule(const dp_search_result_t *result, const char *path)
 {
     output_t output;
     dp_status_t status = output_open(&output, path);
@@ -75,7 +81,7 @@ static dp_status_t write_schedule(const search_result_t *result, const char *pat
     return status;
 }
 
-static void say(const args_t *args, const search_result_t *result)
+static void say(const args_t *args, const dp_search_result_t *result)
 {
     if (result->built_in[0] != 0)
         printf("best built-in  %.6g  %s\n", result->built_in_step, result->built_in);
@@ -94,30 +100,31 @@ static void say(const args_t *args, const search_result_t *result)
 static int run(const args_t *args)
 {
     double seconds = args->seconds;
-    search_request_t request = {.ranks = args->ranks,
-                                .microbatches = args->microbatches,
-                                .costs = &args->costs,
-                                .transport = args->transport,
-                                .slots = plan_slots(args),
-                                .memory_cap = args->memory_cap,
-                                .seconds = seconds,
-                                .seed = 1,
-                                .progress = show,
-                                .user = &seconds};
-    search_result_t result;
+    dp_search_request_t request = {.struct_size = sizeof(request),
+                                   .ranks = args->ranks,
+                                   .microbatches = args->microbatches,
+                                   .costs = &args->costs,
+                                   .transport = args->transport,
+                                   .slots = plan_slots(args),
+                                   .memory_cap = args->memory_cap < 0.0 ? 0.0 : fmax(args->memory_cap, DBL_MIN),
+                                   .seconds = seconds,
+                                   .seed = 1,
+                                   .progress = show,
+                                   .user = &seconds};
+    dp_search_result_t result = {.struct_size = sizeof(result)};
     dp_status_t status;
 
     if (args->scales_given)
         return args_usage(args, "stage scales do not go with search: the schedules cut the model differently");
     plan_leave_scales(args);
-    status = search_run(&request, &result);
+    status = dp_search(&request, &result);
     if (isatty(STDERR_FILENO))
         fputs("\r\033[K", stderr);
     if (status == DP_OK && args->output != NULL)
         status = write_schedule(&result, args->output);
     if (status == DP_OK)
         say(args, &result);
-    dp_schedule_free(result.schedule);
+    dp_search_clear(&result);
     return status == DP_OK ? CMD_OK : args_failed(args, status);
 }
 
@@ -126,7 +133,7 @@ int cmd_search(int argc, char **argv)
     args_t args;
     int code;
 
-    if (args_parse(&command, argc, argv, &args, &code))
+    if (args_parse(&command_search, argc, argv, &args, &code))
         code = run(&args);
     args_clear(&args);
     return code;

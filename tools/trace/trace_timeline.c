@@ -317,7 +317,8 @@ static dp_span_t span_of(const trace_record_t *record, const trace_detail_t *det
                        .kind = detail->kind,
                        .lane = detail->lane,
                        .pass = detail->pass == DP_OP_FB ? DP_OP_B : detail->pass,
-                       .pair = detail->value[TRACE_PAIR] == 1};
+                       .pair = detail->value[TRACE_PAIR] == 1,
+                       .busy_ns = detail->value[TRACE_BUSY] > 0 ? (uint32_t)detail->value[TRACE_BUSY] : 0};
 }
 
 static dp_status_t add_spans(const trace_t *trace, const trace_rank_t *rank, int32_t row, dp_timeline_t *timeline,
@@ -348,6 +349,13 @@ static dp_status_t add_spans(const trace_t *trace, const trace_rank_t *rank, int
         status = dp_timeline_add(timeline, row, &placed[k].span);
     free(placed);
     return status;
+}
+
+bool trace_is_bidirectional(const trace_t *trace)
+{
+    shape_t shape;
+
+    return trace->ndetails > 0 && find_shape(trace, &shape) == DP_OK && shape.bidirectional;
 }
 
 dp_status_t trace_to_timeline(const trace_t *trace, dp_timeline_t **timeline_out, dp_schedule_t **schedule_out)
