@@ -101,6 +101,14 @@ static const option_row_t table[] = {
     {"deterministic", INTEGER, SHARED, AT(deterministic), 0, 1, "1", "0|1",
      "1: the same run gives the same bits; 0: attention may be faster"},
 
+    {"Checkpoints", HEADING, 0, 0, 0, 0, "", "", ""},
+    {"checkpoint", TEXT, LOCAL, AT(checkpoint), 0, 0, "", "FOLDER",
+     "save the whole run there now and then and at its end, while it goes on"},
+    {"every", INTEGER, SHARED, AT(every), 1, 1e9, "100", "N", "steps between checkpoints"},
+    {"keep", INTEGER, SHARED, AT(keep), 0, 1e9, "2", "K", "checkpoints to leave; 0: all"},
+    {"resume", FLAG, SHARED, AT(resume), 0, 0, "", "",
+     "go on after the newest checkpoint in the folder, in any layout; begin where there is none"},
+
     {"Output", HEADING, 0, 0, 0, 0, "", "", ""},
     {"out", TEXT, LOCAL, AT(out), 0, 0, "", "FOLDER",
      "put trace.json, its page, curve, report.txt, costs.txt, losses.txt there"},
@@ -294,6 +302,8 @@ static int check_together(options_t *o)
         snprintf(value, sizeof(value), "%g", o->min_lr);
         return refuse("min-lr", value, "must not be above --lr");
     }
+    if (o->resume && *o->checkpoint == '\0')
+        return refuse("resume", "", "goes with --checkpoint FOLDER");
 #ifndef HAVE_CAIRO
     if (strlen(o->curve) > 4 && strcmp(o->curve + strlen(o->curve) - 4, ".png") == 0)
         return refuse("curve", o->curve, "this build has no cairo to draw PNG with; name an .svg file");

@@ -68,18 +68,18 @@ typedef struct dp_save_options {
 #define DP_SAVE_OPTIONS_MIN DP_SIZE_TO(dp_save_options_t, keep)
 
 /** Gets ready to save, once, after everything was registered: host memory for this rank's part of a checkpoint, the
- *  thread that writes it; what earlier runs left unfinished in the folder is removed. Each tensor is saved by one of the
- *  ranks that hold it, so that all write about the same. A folder that cannot be used is an error on all ranks, after
- *  which the pipeline is as it was. [collective] [blocks] */
+ *  thread that writes it; what earlier runs left unfinished in the folder is removed. Each tensor is saved by one of
+ *  the ranks that hold it, so that all write about the same. A folder that cannot be used is an error on all ranks,
+ *  after which the pipeline is as it was. [collective] [blocks] */
 DP_API dp_status_t dp_pipeline_save_open(dp_pipeline_t *pipeline, const dp_save_options_t *options);
 
 /**
  * Saves parameters and registered state, as they are after `step` steps. What lies in host memory has been copied when
  * it returns; what is the device's is copied beside the next step of the pipeline, which waits for that before it
  * returns: until then, or until dp_pipeline_save_wait, the trainer changes none of it. Then a thread writes it.
- * DP_OK: on its way. DP_PENDING: nothing was saved, because an earlier one is still being written; a warning says so. A
- * save that fails (the disk is full) costs nothing but itself: a warning tells of it, complete checkpoints stay, and the
- * next save tries again. Other errors: the job has failed. [collective] [blocks]
+ * DP_OK: on its way. DP_PENDING: nothing was saved, because an earlier one is still being written; a warning says so.
+ * A save that fails (the disk is full) costs nothing but itself: a warning tells of it, complete checkpoints stay, and
+ * the next save tries again. Other errors: the job has failed. [collective] [blocks]
  */
 DP_API dp_status_t dp_pipeline_save(dp_pipeline_t *pipeline, uint64_t step);
 

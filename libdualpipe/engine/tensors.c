@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * tensors.c: all that a rank keeps, by names that do not depend on the layout, and which of the ranks that hold the same
- * saves it. */
+ * tensors.c: all that a rank keeps, by names that do not depend on the layout, and which of the ranks that hold the
+ * same saves it. */
 #include "base/memory.h"
 #include "engine/saving.h"
 
