@@ -109,5 +109,5 @@ dp_status_t dp__folder_remove(const char *path)
         if (dp__file_is_ours(entry->d_name) && unlinkat(dirfd(folder), entry->d_name, 0) != 0 && status >= 0)
             status = dp__io_fail(path);
     closedir(folder);
-    return status >= 0 && rmdir(path) != 0 ? dp__io_fail(path) : status;
+    return status >= 0 && rmdir(path) != 0 && errno != ENOTEMPTY && errno != EEXIST ? dp__io_fail(path) : status;
 }

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -17,7 +18,6 @@
 
 int __real_open(const char *path, int flags, ...);
 ssize_t __real_pwrite(int fd, const void *data, size_t bytes, off_t at);
-int __real_fsync(int fd);
 int __real_close(int fd);
 int __real_rename(const char *from, const char *to);
 int __real_renameat2(int a, const char *from, int b, const char *to, unsigned flags);
@@ -172,7 +172,7 @@ ssize_t __wrap_pwrite(int fd, const void *data, size_t bytes, off_t at)
 
 int __wrap_fsync(int fd)
 {
-    const int result = strike() ? -1 : __real_fsync(fd);
+    const int result = strike() ? -1 : 0; /* no disk is waited for */
 
     if (result == 0 && recording && node_of_fd[fd] >= 0)
         record(RECORD_SYNC, -1, "", node_of_fd[fd]);
