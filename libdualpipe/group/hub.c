@@ -617,6 +617,8 @@ static bool hear_member(dp__process_t *p, dp__connection_t *c, const dp__frame_t
         return true;
     case DP__FRAME_BEAT:
         return dp__news_hear(p, c->rank, frame);
+    case DP__FRAME_CLOCK:
+        return dp__clock_answer(p, c->rank, frame);
     default:
         return false;
     }

@@ -324,6 +324,7 @@ static void free_process(dp__process_t *p)
         dp__free(p->contacts[r].news);
     dp__free(p->contacts);
     dp__free(p->peers);
+    dp__free(p->clock.samples);
     dp__free(p->machines.all);
     dp__free(p->join.settings);
     dp__group_free_places(&p->group);
@@ -401,6 +402,7 @@ static const dp__group_link_t process_link = {
     .latest = process_latest,
     .near = process_near,
     .same_host = process_same_host,
+    .clock = dp__process_clock,
     .leave = process_leave,
 };
 

@@ -11,6 +11,7 @@
  *   connection.c  what both stand on: connections, frames, pieces of collect, how death and abort are noted
  *   boxes.c       black boxes that other processes map
  *   beat.c        signs of life between hosts
+ *   clocks.c      what a rank of another host knows of rank 0's clock
  *   news.c        what is known of ranks
  *   machine.c     which processes can be seen from here */
 #ifndef DP_GROUP_PROCESS_H
@@ -195,6 +196,11 @@ typedef struct dp__process {
         int64_t looked_ns;
         int64_t job_sign_ns; /* spoke: the latest sign of life of any rank, as rank 0 tells */
     } beat;
+    struct {                         /* clocks.c: of a spoke on another host than rank 0's */
+        dp__clock_sample_t *samples; /* [DP__CLOCK_SAMPLES] a ring */
+        uint32_t count;              /* ever taken */
+        dp_signal_t answers;
+    } clock;
     dp__hub_t hub; /* hub.c */
 } dp__process_t;
 
@@ -264,6 +270,14 @@ void dp__propose(dp__process_t *p, dp_status_t status, const char *text, uint32_
 /* ---- beat.c; with the mutex ---- */
 /* Tells ranks of other hosts that we live and what we do, and ends the job when a host has been silent for too long. */
 void dp__beat_tick(dp__process_t *p, int64_t now_ns);
+
+/* ---- clocks.c ---- */
+/* With the mutex: asks rank 0 for its time; its answer; and what rank 0 says to that question. false: no rank of this
+ * job would say that. */
+void dp__clock_ask(dp__process_t *p);
+bool dp__clock_hear(dp__process_t *p, const dp__frame_t *frame);
+bool dp__clock_answer(dp__process_t *p, int32_t rank, const dp__frame_t *frame);
+dp_status_t dp__process_clock(dp_group_t *group, int64_t since_ns, dp__clock_sample_t *samples_out, size_t *count_out);
 
 /* ---- news.c; with the mutex ---- */
 #define DP__NOBODY_YET UINT64_MAX /* in place of a time */

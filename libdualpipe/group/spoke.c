@@ -344,6 +344,8 @@ static bool hear(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame
     case DP__FRAME_DATA:
         dp__take_data(p, frame);
         return true;
+    case DP__FRAME_CLOCK:
+        return dp__clock_hear(p, frame);
     default:
         return false;
     }

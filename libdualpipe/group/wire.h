@@ -33,9 +33,10 @@ typedef enum dp__frame_type {
     DP__FRAME_ABORT = 15,    /* to rank 0: value = status, text; id = number of a meeting that took too long */
     DP__FRAME_CAUSE = 16,    /* from rank 0: value = status, text */
     DP__FRAME_SEEN = 17,     /* to rank 0: the cause has arrived */
-    DP__FRAME_BEAT = 18      /* between hosts: value = 1: text is what the sender does, 0: what it did last; a number of
+    DP__FRAME_BEAT = 18,     /* between hosts: value = 1: text is what the sender does, 0: what it did last; a number of
                                 64 bits (from rank 0: ns since anybody got on; to it: one that changes when the rank
                                 gets on), text */
+    DP__FRAME_CLOCK = 19     /* to rank 0: the sender's time; from it: the same and rank 0's */
 } dp__frame_type_t;
 
 typedef struct dp__frame {
