@@ -364,6 +364,7 @@ dp_status_t report_results(const trainer_t *t, const history_t *h, const dp_time
     if (status == DP_OK) {
         print_schedule(t, &figures, &costs, &simulation, to);
         dp_simulation_clear(&simulation);
+        status = report_hosts(t, timeline, to);
         print_balance(t, h, to);
         print_memory(t, all, to);
     }

@@ -47,6 +47,8 @@ void report_layout(const trainer_t *trainer, const history_t *history, FILE *to)
 /* timeline: of the last training steps. all: [size] */
 dp_status_t report_results(const trainer_t *trainer, const history_t *history, const dp_timeline_t *timeline,
                            const memory_use_t *all, FILE *to);
+/* hosts.c: nothing where all ranks live on one. DP_ERR_NOMEM. */
+dp_status_t report_hosts(const trainer_t *trainer, const dp_timeline_t *timeline, FILE *to);
 dp_status_t losses_write(const history_t *history, const char *path);
 dp_status_t trace_write(const dp_timeline_t *timeline, const char *path);
 dp_status_t costs_write(const trainer_t *trainer, const dp_timeline_t *timeline, const char *path);

@@ -214,3 +214,19 @@ void dp__process_free_boxes(dp__process_t *p)
         unmap(box);
     }
 }
+
+void dp__process_forget_boxes(dp__process_t *p)
+{
+    pthread_mutex_lock(&p->mutex);
+    for (dp__box_t **at = &p->boxes; *at != NULL;) {
+        dp__box_t *box = *at;
+
+        if (box->rank == p->group.rank) {
+            at = &box->next;
+            continue;
+        }
+        *at = box->next;
+        unmap(box);
+    }
+    pthread_mutex_unlock(&p->mutex);
+}

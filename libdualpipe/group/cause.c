@@ -28,6 +28,16 @@ void dp__cause_interrupt(dp__cause_t *cause, int32_t rank)
     __atomic_store_n(&cause->abort.word, 1, __ATOMIC_RELEASE);
 }
 
+void dp__cause_reset(dp__cause_t *cause)
+{
+    cause->status = DP_OK;
+    cause->message[0] = '\0';
+    dp__signal_post(&cause->published, 0);
+    __atomic_store_n(&cause->interrupted, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&cause->claimed, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&cause->abort.word, 0, __ATOMIC_RELEASE);
+}
+
 bool dp__cause_is_set(const dp__cause_t *cause)
 {
     return __atomic_load_n(&cause->abort.word, __ATOMIC_ACQUIRE) != 0;

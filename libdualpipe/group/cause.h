@@ -23,6 +23,8 @@ typedef struct dp__cause {
 bool dp__cause_set(dp__cause_t *cause, dp_status_t status, const char *message);
 /* The same from a signal handler: the next reader writes the record. */
 void dp__cause_interrupt(dp__cause_t *cause, int32_t rank);
+/* The job goes on without it. Nobody may be waiting under the cause. */
+void dp__cause_reset(dp__cause_t *cause);
 /* true once there is a cause. Records no message. */
 bool dp__cause_is_set(const dp__cause_t *cause);
 /* DP_OK, or the cause's status with its message recorded for dp_last_error(). */

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -184,7 +185,7 @@ static int nap_ms(const dp__process_t *p, int64_t now)
 static nfds_t fill_polls(dp__process_t *p, int64_t now)
 {
     struct pollfd *polls = p->connections.polls;
-    bool accepting = p->hub.listener >= 0 && now >= p->hub.accept_again_ns;
+    bool accepting = p->hub.listener >= 0 && dp__signal_value(&p->join.done) == 0 && now >= p->hub.accept_again_ns;
 
     polls[0] = (struct pollfd){.fd = p->wake_fd, .events = POLLIN};
     polls[1] = (struct pollfd){.fd = accepting ? p->hub.listener : -1, .events = POLLIN};
@@ -225,7 +226,7 @@ static void settle(dp__process_t *p)
             dp__connection_drop(p, p->connections.all[i]);
 }
 
-void *dp__control_main(void *process)
+static void *control_main(void *process)
 {
     dp__process_t *p = process;
 
@@ -257,4 +258,32 @@ void *dp__control_main(void *process)
     }
     pthread_mutex_unlock(&p->mutex);
     return NULL;
+}
+
+/* The control thread takes no signals: they are for the program's own threads. */
+dp_status_t dp__control_start(dp__process_t *p)
+{
+    sigset_t all, before;
+    int error;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    error = pthread_create(&p->thread, NULL, control_main, p);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0)
+        return dp_fail(DP_ERR_NOMEM, "rank %d: no control thread: %s", p->group.rank, strerror(error));
+    p->running = true;
+    return DP_OK;
+}
+
+void dp__control_stop(dp__process_t *p)
+{
+    pthread_mutex_lock(&p->mutex);
+    p->stop = true;
+    p->stop_deadline_ns = dp__now_ns() + dp__scaled_ns(DP__GOODBYE_SECONDS);
+    pthread_mutex_unlock(&p->mutex);
+    dp__process_wake(p);
+    if (p->running)
+        pthread_join(p->thread, NULL); /* it has just been given a deadline */
+    p->running = false;
 }

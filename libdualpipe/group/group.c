@@ -6,6 +6,7 @@
 #include "base/sized.h"
 #include "group/blackbox.h"
 #include "group/pin.h"
+#include "group/reform.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -248,4 +249,30 @@ void dp_group_leave(dp_group_t *group)
 {
     if (group != NULL && !group->pinned)
         group->link->leave(group);
+}
+
+bool dp__group_respawns(const dp_group_t *group)
+{
+    return group->respawn && group->link->reform != NULL;
+}
+
+bool dp__group_survives(dp_group_t *group)
+{
+    return dp__group_respawns(group) && dp__cause_check(group->cause) == DP_ERR_PEER;
+}
+
+dp_status_t dp__group_reform(dp_group_t *group, uint32_t holds)
+{
+    group->holds = holds;
+    return group->link->reform(group);
+}
+
+uint32_t dp__group_epoch(const dp_group_t *group)
+{
+    return group->epoch;
+}
+
+const uint32_t *dp__group_held(const dp_group_t *group)
+{
+    return group->held;
 }

@@ -54,6 +54,9 @@ typedef struct dp__group_link {
     bool (*same_host)(const dp_group_t *group, int32_t a, int32_t b);
     dp_status_t (*clock)(dp_group_t *group, int64_t since_ns, dp__clock_sample_t *samples_out, size_t *count_out);
     void (*leave)(dp_group_t *group); /* releases the group */
+    /* After the end of the job: joins those that live on, and those that have come in dead ones' places, as if for the
+     * first time. NULL: ranks cannot be replaced */
+    dp_status_t (*reform)(dp_group_t *group);
 } dp__group_link_t;
 
 struct dp_group {
@@ -68,6 +71,10 @@ struct dp_group {
     const dp__group_link_t *link;
     bool pinned;      /* leaving leaves everything where it is */
     uint32_t opening; /* atomic; 1: what is put on the board goes when all ranks have opened */
+    bool respawn;     /* ranks that die are replaced */
+    uint32_t epoch;   /* how often this job has come together; 0: ranks that are threads */
+    uint32_t holds;   /* what this rank says of the state that it holds when it joins again, see reform.h */
+    uint32_t *held;   /* [size] what all have said; NULL: ranks that are threads */
 };
 
 /* Fills what all kinds of groups share. */

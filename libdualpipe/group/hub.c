@@ -82,6 +82,10 @@ void dp__hub_accept(dp__process_t *p)
             take_in(p, fd, (struct sockaddr *)&from, bytes);
             continue;
         }
+        if (errno == EINVAL && p->group.respawn) {
+            dp__hub_door_shut(p);
+            return;
+        }
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
             p->hub.accept_again_ns = dp__now_ns() + 100000000; /* it would be readable all the time */
             dp_log(DP_LOG_WARN, "group", "rank 0 cannot take in a connection: %s", strerror(errno));
@@ -198,7 +202,7 @@ static size_t write_u32(unsigned char *at, uint32_t value)
 static void send_ready(dp__process_t *p)
 {
     size_t room =
-        4 + (size_t)p->machines.count * (1 + DP__HOST_BYTES + 1 + DP__MACHINE_BYTES) + (size_t)p->group.size * 8;
+        4 + (size_t)p->machines.count * (1 + DP__HOST_BYTES + 1 + DP__MACHINE_BYTES) + (size_t)p->group.size * 12;
     size_t bytes = 0;
     unsigned char *table = dp__allocate(room, 16);
 
@@ -214,20 +218,27 @@ static void send_ready(dp__process_t *p)
     for (int32_t r = 0; r < p->group.size; r++) {
         bytes += write_u32(table + bytes, (uint32_t)p->peers[r].pid);
         bytes += write_u32(table + bytes, (uint32_t)p->peers[r].machine);
+        bytes += write_u32(table + bytes, p->group.held[r]);
     }
     for (int32_t r = 1; r < p->group.size; r++)
-        dp__send(p, &(dp__frame_t){.type = DP__FRAME_READY, .to = r, .bytes = (uint32_t)bytes, .payload = table});
+        dp__send(
+            p, &(dp__frame_t){
+                   .type = DP__FRAME_READY, .to = r, .id = p->group.epoch, .bytes = (uint32_t)bytes, .payload = table});
     dp__free(table);
 }
 
 static void all_are_here(dp__process_t *p)
 {
-    close(p->hub.listener);
-    p->hub.listener = -1;
+    if (!p->group.respawn) {
+        close(p->hub.listener);
+        p->hub.listener = -1;
+    }
     for (size_t i = 0; i < p->connections.count; i++)
         if (is_stranger(p->connections.all[i]))
             p->connections.all[i]->phase = DP__PHASE_GONE;
     explicit_bzero(&p->join.secret, sizeof(p->join.secret));
+    p->group.held[0] = p->group.holds;
+    p->group.epoch++;
     send_ready(p);
     dp__signal_post(&p->join.done, 1);
 }
@@ -283,6 +294,9 @@ static void hear_introduction(dp__process_t *p, dp__connection_t *c, const dp__f
     peer = &p->peers[c->transcript.rank];
     peer->pid = frame->value;
     peer->machine = where;
+    p->group.held[c->transcript.rank] = frame->extra;
+    if (frame->id > p->group.epoch) /* we have come in the place of a rank 0 that died */
+        p->group.epoch = frame->id;
     p->contacts[c->transcript.rank].connection = c;
     dp__watch_process(p, c, c->transcript.rank);
     c->rank = c->transcript.rank;
@@ -292,7 +306,26 @@ static void hear_introduction(dp__process_t *p, dp__connection_t *c, const dp__f
         all_are_here(p);
 }
 
+/* Until all are here, whoever goes may be replaced. */
+static void forget_member(dp__process_t *p, dp__connection_t *c)
+{
+    p->peers[c->rank] = (dp__peer_t){.machine = -1};
+    p->group.held[c->rank] = 0;
+    p->contacts[c->rank].connection = NULL;
+    p->hub.introduced--;
+}
+
 /* ---- the blackboard ---- */
+
+void dp__hub_forget_gets(dp__process_t *p)
+{
+    while (p->hub.waiting_gets != NULL) {
+        dp__waiting_get_t *get = p->hub.waiting_gets;
+
+        p->hub.waiting_gets = get->next;
+        dp__free(get);
+    }
+}
 
 static void reply(dp__process_t *p, int32_t to, uint32_t id, dp_status_t status, const void *data, size_t bytes)
 {
@@ -456,6 +489,15 @@ void dp__hub_contribute(dp__process_t *p, int32_t rank, uint32_t meeting, uint32
 
 /* ---- the end ---- */
 
+static void nobody_came(dp__process_t *p, const char *why, dp__rank_list_t *missing)
+{
+    char text[DP__CAUSE_BYTES];
+
+    snprintf(text, sizeof(text), "%.640s; nobody came in place of rank %s: %.200s", p->join.lost,
+             dp__rank_list_text(missing), why);
+    dp__cause_set(&p->cause, DP_ERR_PEER, text);
+}
+
 /* "...: of 4 ranks these did not come: 2, 3; a second rank 1 was refused" */
 static void join_failed(dp__process_t *p, const char *who_waited)
 {
@@ -466,9 +508,20 @@ static void join_failed(dp__process_t *p, const char *who_waited)
     for (int32_t r = 1; r < p->group.size; r++)
         if (p->peers[r].pid == 0)
             dp__rank_list_add(&missing, r);
+    if (p->join.lost[0] != '\0') {
+        nobody_came(p, who_waited, &missing);
+        return;
+    }
     snprintf(text, sizeof(text), "%.300s: of %d ranks these did not come to %s: %s%s%s", who_waited, p->group.size,
              p->join.address.text, dp__rank_list_text(&missing), p->join.trouble, hint);
     dp__cause_set(&p->cause, DP_ERR_RENDEZVOUS, text);
+}
+
+void dp__hub_door_shut(dp__process_t *p)
+{
+    close(p->hub.listener);
+    p->hub.listener = -1;
+    join_failed(p, DP__DOOR_SHUT);
 }
 
 static void name_missing(dp__process_t *p, dp_status_t status, const char *text)
@@ -541,6 +594,10 @@ void dp__hub_lost(dp__process_t *p, dp__connection_t *c, dp_status_t status)
         return;
     if (p->hub.gather.arrived > 0 && p->hub.gather.kind == DP__MEET_LEAVE && p->hub.gather.here[c->rank])
         return; /* it had nothing left to do */
+    if (p->group.respawn && dp__signal_value(&p->join.done) == 0) {
+        forget_member(p, c);
+        return;
+    }
     if (status == DP_ERR_PEER) {
         dp__peer_died(p, c->rank, c->wire.error);
         return;

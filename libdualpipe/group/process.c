@@ -3,14 +3,10 @@
  * process.c: a rank that is a process of its own, as its own threads see it. */
 #include "group/process.h"
 #include "base/memory.h"
-#include "group/environment.h"
 
 #include <errno.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #define CHUNKS_AHEAD 4 /* of collect: asked for before they are needed */
@@ -299,49 +295,6 @@ static void process_interrupt(dp_group_t *group)
     dp__process_wake(p);
 }
 
-static void free_process(dp__process_t *p)
-{
-    while (p->connections.count > 0)
-        dp__connection_drop(p, p->connections.all[p->connections.count - 1]);
-    while (p->hub.waiting_gets != NULL) {
-        dp__waiting_get_t *get = p->hub.waiting_gets;
-
-        p->hub.waiting_gets = get->next;
-        dp__free(get);
-    }
-    if (p->hub.listener >= 0)
-        close(p->hub.listener);
-    if (p->wake_fd >= 0)
-        close(p->wake_fd);
-    dp__process_free_boxes(p);
-    dp__board_fini(&p->hub.board);
-    pthread_mutex_destroy(&p->mutex);
-    dp__free(p->hub.gather.data);
-    dp__free(p->hub.gather.here);
-    dp__free(p->connections.all);
-    dp__free(p->connections.polls);
-    for (int32_t r = 0; p->contacts != NULL && r < (dp__is_hub(p) ? p->group.size : 1); r++)
-        dp__free(p->contacts[r].news);
-    dp__free(p->contacts);
-    dp__free(p->peers);
-    dp__free(p->clock.samples);
-    dp__free(p->machines.all);
-    dp__free(p->join.settings);
-    dp__group_free_places(&p->group);
-    explicit_bzero(p, sizeof(*p));
-    dp__free(p);
-}
-
-static void stop_control(dp__process_t *p)
-{
-    pthread_mutex_lock(&p->mutex);
-    p->stop = true;
-    p->stop_deadline_ns = dp__now_ns() + dp__scaled_ns(DP__GOODBYE_SECONDS);
-    pthread_mutex_unlock(&p->mutex);
-    dp__process_wake(p);
-    pthread_join(p->thread, NULL); /* it has just been given a deadline */
-}
-
 static void process_leave(dp_group_t *group)
 {
     dp__process_t *p = dp__process_of(group);
@@ -351,8 +304,8 @@ static void process_leave(dp_group_t *group)
         p->over = true;
         pthread_mutex_unlock(&p->mutex);
     }
-    stop_control(p);
-    free_process(p);
+    dp__control_stop(p);
+    dp__process_free(p);
 }
 
 static bool process_near(const dp_group_t *group, int32_t rank)
@@ -404,140 +357,10 @@ static const dp__group_link_t process_link = {
     .same_host = process_same_host,
     .clock = dp__process_clock,
     .leave = process_leave,
+    .reform = dp__process_reform,
 };
-
-/* ---- joining ---- */
-
-static dp_status_t check_safety(const dp__process_t *p, const dp_group_options_t *options)
-{
-    if (p->join.address.loopback || p->join.secret.bytes > 0 || options->insecure)
-        return DP_OK;
-    return dp_fail(DP_ERR_SECURITY,
-                   "rank %d: %s is not an address of this host alone, and the job has no secret: let "
-                   "DUALPIPE_SECRET_FILE "
-                   "name a file of mode 0600 with the same secret for all ranks, or set the option insecure",
-                   p->group.rank, p->join.address.text);
-}
-
-/* What must be equal: the caller's settings, and what we know to matter ourselves. */
-static dp_status_t take_settings(dp__process_t *p, const char *given)
-{
-    const char *job = dp__environment_job();
-    size_t bytes = (given != NULL ? strlen(given) : 0) + strlen(job) + 64;
-    dp__sha256_t sha;
-
-    if (bytes > DP__SETTINGS_BYTES)
-        return dp_fail(DP_ERR_INVALID, "rank %d: settings of %zu bytes; at most %u are possible", p->group.rank, bytes,
-                       DP__SETTINGS_BYTES);
-    p->join.settings = dp__allocate(bytes, 16);
-    if (p->join.settings == NULL)
-        return dp_fail(DP_ERR_NOMEM, "rank %d: no memory for the settings", p->group.rank);
-    snprintf(p->join.settings, bytes, "libdualpipe=%s\njob=%s\n%s", dp_version(), job, given != NULL ? given : "");
-    dp__sha256_init(&sha);
-    dp__sha256_update(&sha, p->join.settings, strlen(p->join.settings));
-    dp__sha256_final(&sha, p->join.digest);
-    return DP_OK;
-}
-
-static dp_status_t make_tables(dp__process_t *p)
-{
-    size_t size = (size_t)p->group.size;
-    dp__machine_t self;
-
-    p->connections.room =
-        dp__is_hub(p) ? size + (2 * size + 16) + 16 + 1 : 2; /* ranks, strangers, a batch of new ones */
-    p->connections.all = dp__calloc(p->connections.room, sizeof(p->connections.all[0]));
-    p->connections.polls = dp__calloc(2 * p->connections.room + 2, sizeof(struct pollfd));
-    p->peers = dp__calloc(size, sizeof(p->peers[0]));
-    p->contacts = dp__calloc(dp__is_hub(p) ? size : 1, sizeof(p->contacts[0]));
-    p->hub.gather.here = dp__calloc(dp__is_hub(p) ? size : 1, sizeof(bool));
-    if (p->connections.all == NULL || p->connections.polls == NULL || p->peers == NULL || p->contacts == NULL ||
-        p->hub.gather.here == NULL)
-        return dp_fail(DP_ERR_NOMEM, "rank %d: no memory to join a job of %zu ranks", p->group.rank, size);
-    for (size_t r = 0; r < size; r++)
-        p->peers[r].machine = -1;
-    dp__host_name(self.host);
-    dp__machine_name(self.name);
-    p->peers[p->group.rank].pid = (int32_t)getpid();
-    p->peers[p->group.rank].machine = dp__machine_add(p, self.host, self.name);
-    if (p->peers[p->group.rank].machine < 0)
-        return dp_fail(DP_ERR_NOMEM, "rank %d: no memory to join a job of %zu ranks", p->group.rank, size);
-    p->beat.next_ns = p->beat.looked_ns = 0;
-    p->hub.gather.number = 1;
-    p->hub.introduced = 1;
-    p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (p->wake_fd < 0)
-        return dp_fail(DP_ERR_NOMEM, "rank %d: eventfd: %s", p->group.rank, strerror(errno));
-    return DP_OK;
-}
-
-static dp_status_t prepare(dp__process_t *p, const dp_group_options_t *options)
-{
-    dp_status_t status = make_tables(p);
-
-    if (status == DP_OK)
-        status = take_settings(p, options->settings);
-    if (status == DP_OK)
-        status = dp__address_find(options, &p->join.address);
-    if (status == DP_OK)
-        status = dp__secret_load(&p->join.secret);
-    if (status == DP_OK)
-        status = check_safety(p, options);
-    if (status == DP_OK && dp__is_hub(p))
-        status = dp__address_listen(&p->join.address, p->group.size, &p->hub.listener);
-    p->join.limit_ns = dp__scaled_ns(options->join_seconds);
-    p->join.deadline_ns = dp__now_ns() + p->join.limit_ns;
-    return status;
-}
-
-/* The control thread takes no signals: they are for the program's own threads. */
-static dp_status_t start_control(dp__process_t *p)
-{
-    sigset_t all, before;
-    int error;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&p->thread, NULL, dp__control_main, p);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error != 0)
-        return dp_fail(DP_ERR_NOMEM, "rank %d: no control thread: %s", p->group.rank, strerror(error));
-    return DP_OK;
-}
-
-static dp_status_t await_others(dp__process_t *p)
-{
-    /* the control thread ends a join that is late; twice as long would mean that it does not run */
-    return dp__cause_wait(&p->cause, &p->join.done, 1, 2 * p->join.limit_ns + dp__scaled_ns(5), "joining");
-}
 
 dp_status_t dp__process_join(const dp_group_options_t *options, dp_group_t **group_out)
 {
-    dp__process_t *p = dp__calloc(1, sizeof(*p));
-    dp_status_t status;
-
-    if (p == NULL)
-        return dp_fail(DP_ERR_NOMEM, "rank %d: no memory to join the job", options->rank);
-    p->wake_fd = p->hub.listener = -1;
-    pthread_mutex_init(&p->mutex, NULL);
-    dp__board_init(&p->hub.board);
-    dp__group_init(&p->group, options->rank, options->size, dp__scaled_ns(options->hang_seconds), &p->cause,
-                   &process_link);
-    status = prepare(p, options);
-    if (status == DP_OK)
-        status = start_control(p);
-    if (status != DP_OK) {
-        free_process(p);
-        return status;
-    }
-    status = await_others(p);
-    if (status == DP_OK)
-        status = dp__group_find_places(&p->group);
-    if (status != DP_OK) {
-        stop_control(p);
-        free_process(p);
-        return status;
-    }
-    *group_out = &p->group;
-    return DP_OK;
+    return dp__process_enter(options, &process_link, group_out);
 }

@@ -4,7 +4,8 @@
  * connection to it. A control thread owns the sockets; it and the rank's own threads share the state below under one
  * mutex.
  *
- *   process.c     joining and leaving, the link functions
+ *   process.c     the link functions, leaving
+ *   enter.c       joining, and joining again after a death
  *   control.c     the control thread
  *   hub.c         what rank 0 does with connections and frames
  *   spoke.c       what the others do
@@ -22,10 +23,11 @@
 #include "group/secret.h"
 #include "group/settings.h"
 
-#define DP__PROTOCOL_VERSION  1
+#define DP__PROTOCOL_VERSION  2
 #define DP__MACHINE_BYTES     64
 #define DP__HANDSHAKE_SECONDS 5.0
 #define DP__GOODBYE_SECONDS   1.0 /* for the last frames of a job that has ended badly */
+#define DP__DOOR_SHUT         "dualpipe run starts no more of them"
 #define DP__SILENCE_SECONDS   6.5 /* a host that nothing comes from for so long is gone */
 
 typedef enum dp__phase {
@@ -104,7 +106,8 @@ typedef struct dp__joining {
     uint8_t digest[DP__SHA256_BYTES];
     int64_t limit_ns, deadline_ns;
     dp_signal_t done;
-    char trouble[256]; /* spoke: why the last attempt failed; hub: who was refused and why */
+    char trouble[256];          /* spoke: why the last attempt failed; hub: who was refused and why */
+    char lost[DP__CAUSE_BYTES]; /* why we join again; "": for the first time */
 } dp__joining_t;
 
 /* The end of the job that this rank asks for, with its cause. */
@@ -164,6 +167,7 @@ typedef struct dp__process {
     pthread_mutex_t mutex;
     int wake_fd;          /* eventfd */
     uint32_t interrupted; /* atomic */
+    bool running;         /* there is a control thread */
     bool stop, over;      /* leave now; LEAVE was met by all */
     int64_t stop_deadline_ns;
     dp__peer_t *peers;       /* [size] */
@@ -220,7 +224,14 @@ static inline dp__contact_t *dp__contact(const dp__process_t *p, int32_t rank)
 }
 
 /* ---- control.c ---- */
-void *dp__control_main(void *process);
+dp_status_t dp__control_start(dp__process_t *p);
+/* Ends the control thread, once it has said what is to be said. */
+void dp__control_stop(dp__process_t *p);
+
+/* ---- enter.c ---- */
+dp_status_t dp__process_enter(const dp_group_options_t *options, const dp__group_link_t *link, dp_group_t **group_out);
+dp_status_t dp__process_reform(dp_group_t *group);
+void dp__process_free(dp__process_t *p);
 
 /* ---- hub.c; with the mutex ---- */
 void dp__hub_accept(dp__process_t *p);
@@ -237,6 +248,9 @@ void dp__hub_contribute(dp__process_t *p, int32_t rank, uint32_t meeting, uint32
                         const void *data, size_t bytes);
 void dp__hub_abort(dp__process_t *p, dp_status_t status, const char *text, uint32_t meeting);
 void dp__hub_answer_gets(dp__process_t *p);
+void dp__hub_forget_gets(dp__process_t *p);
+/* Nobody comes any more: the launcher has shut its socket. */
+void dp__hub_door_shut(dp__process_t *p);
 
 /* ---- spoke.c; with the mutex ---- */
 void dp__spoke_tick(dp__process_t *p, int64_t now_ns);
@@ -306,5 +320,7 @@ dp_status_t dp__process_blackbox(dp_group_t *group, uint32_t capacity, dp_span_t
 void dp__process_close_blackbox(dp_group_t *group, const dp_span_t *records);
 void dp__process_name_spans(dp_group_t *group, uint16_t name, const char *text);
 void dp__process_free_boxes(dp__process_t *p);
+/* Those of other ranks. */
+void dp__process_forget_boxes(dp__process_t *p);
 
 #endif

@@ -40,6 +40,10 @@ static void try_again_after(dp__process_t *p, int error)
 {
     char why[160];
 
+    if (error == ECONNREFUSED && p->join.lost[0] != '\0') {
+        end_join(p, DP_ERR_PEER, "%.640s; nobody came in its place: " DP__DOOR_SHUT, p->join.lost);
+        return;
+    }
     snprintf(why, sizeof(why), "%s%s", strerror(error),
              error == ECONNREFUSED
                  ? " (nobody listens there: rank 0 has not started, or listens at another address or port)"
@@ -172,8 +176,13 @@ static void hear_welcome(dp__process_t *p, dp__connection_t *c, const dp__frame_
     c->phase = DP__PHASE_WELCOME;
     c->deadline_ns = INT64_MAX;
     names = (size_t)snprintf(text, sizeof(text), "%s%c%s", here->host, 0, here->name) + 1;
-    dp__send2(p, &(dp__frame_t){.type = DP__FRAME_INTRODUCE, .from = p->group.rank, .value = self->pid}, text, names,
-              p->join.settings, strlen(p->join.settings));
+    dp__send2(p,
+              &(dp__frame_t){.type = DP__FRAME_INTRODUCE,
+                             .from = p->group.rank,
+                             .id = p->group.epoch,
+                             .value = self->pid,
+                             .extra = p->group.holds},
+              text, names, p->join.settings, strlen(p->join.settings));
 }
 
 static void hear_refusal(dp__process_t *p, const dp__connection_t *c, const dp__frame_t *frame)
@@ -229,7 +238,8 @@ static dp_status_t read_table(dp__process_t *p, const unsigned char *at, const u
             return DP_ERR_NOMEM;
     }
     for (int32_t r = 0; r < p->group.size; r++) {
-        if (!read_u32(&at, end, &pid) || !read_u32(&at, end, &machine) || machine >= machines)
+        if (!read_u32(&at, end, &pid) || !read_u32(&at, end, &machine) || machine >= machines ||
+            !read_u32(&at, end, &p->group.held[r]))
             return DP_ERR_PROTOCOL;
         p->peers[r].pid = (int32_t)pid;
         p->peers[r].machine = (int32_t)machine;
@@ -250,6 +260,7 @@ static void hear_ready(dp__process_t *p, dp__connection_t *c, const dp__frame_t 
         return;
     }
     explicit_bzero(&p->join.secret, sizeof(p->join.secret));
+    p->group.epoch = frame->id;
     dp__watch_process(p, c, 0);
     c->phase = DP__PHASE_JOINED;
     dp__signal_post(&p->join.done, 1);
@@ -367,7 +378,7 @@ void dp__spoke_lost(dp__process_t *p, dp__connection_t *c, dp_status_t status)
 
     if (p->over || dp__cause_is_set(&p->cause))
         return;
-    if (!c->wire.sealed) {
+    if (!c->wire.sealed || (p->group.respawn && dp__signal_value(&p->join.done) == 0)) {
         try_again(p, status == DP_ERR_PROTOCOL ? "what listens there is not rank 0 of a job" : "it hung up");
     } else if (status == DP_ERR_PEER) {
         dp__peer_died(p, 0, c->wire.error);
@@ -387,6 +398,11 @@ static void join_is_late(dp__process_t *p, const dp__connection_t *c)
         snprintf(text, sizeof(text), "rank %d waited %.3g s for the others", p->group.rank,
                  (double)p->join.limit_ns * 1e-9);
         dp__propose(p, DP_ERR_RENDEZVOUS, text, 0); /* rank 0 knows who is missing */
+        return;
+    }
+    if (p->join.lost[0] != '\0') {
+        end_join(p, DP_ERR_PEER, "%.640s; rank %d waited %.3g s for rank 0 at %s: %s", p->join.lost, p->group.rank,
+                 (double)p->join.limit_ns * 1e-9, p->join.address.text, p->join.trouble);
         return;
     }
     dp__address_hint(&p->join.address, dp__host_of(p, p->group.rank), hint, sizeof(hint));

@@ -21,22 +21,24 @@ typedef enum dp__frame_type {
     DP__FRAME_PROOF = 3,     /* bare, to rank 0: HMAC */
     DP__FRAME_WELCOME = 4,   /* bare, from rank 0: HMAC; sealed from here on */
     DP__FRAME_REFUSED = 5,   /* from rank 0: value = status, text */
-    DP__FRAME_INTRODUCE = 6, /* to rank 0: value = pid, host name, settings */
-    DP__FRAME_READY = 7,     /* from rank 0: the machines, then pid and machine of every rank */
-    DP__FRAME_PUT = 8,       /* to rank 0: id, key, data; value = 1: until all have opened */
-    DP__FRAME_GET = 9,       /* to rank 0: id, key */
-    DP__FRAME_REPLY = 10,    /* from rank 0: id, value = status, data or text */
-    DP__FRAME_GATHER = 11,   /* to rank 0: id = number of the meeting, value = kind, extra = root, data */
-    DP__FRAME_ALL = 12,      /* from rank 0: id = number of the meeting, extra = offset, data */
-    DP__FRAME_WANT = 13,     /* relayed: id = number of the meeting, extra = offset */
-    DP__FRAME_DATA = 14,     /* relayed: the same, data */
-    DP__FRAME_ABORT = 15,    /* to rank 0: value = status, text; id = number of a meeting that took too long */
-    DP__FRAME_CAUSE = 16,    /* from rank 0: value = status, text */
-    DP__FRAME_SEEN = 17,     /* to rank 0: the cause has arrived */
-    DP__FRAME_BEAT = 18,     /* between hosts: value = 1: text is what the sender does, 0: what it did last; a number of
+    DP__FRAME_INTRODUCE =
+        6, /* to rank 0: value = pid, id = its last epoch, extra = what it holds, host name, settings */
+    DP__FRAME_READY =
+        7, /* from rank 0: id = the epoch; the machines, then pid, machine and what it holds of every rank */
+    DP__FRAME_PUT = 8,     /* to rank 0: id, key, data; value = 1: until all have opened */
+    DP__FRAME_GET = 9,     /* to rank 0: id, key */
+    DP__FRAME_REPLY = 10,  /* from rank 0: id, value = status, data or text */
+    DP__FRAME_GATHER = 11, /* to rank 0: id = number of the meeting, value = kind, extra = root, data */
+    DP__FRAME_ALL = 12,    /* from rank 0: id = number of the meeting, extra = offset, data */
+    DP__FRAME_WANT = 13,   /* relayed: id = number of the meeting, extra = offset */
+    DP__FRAME_DATA = 14,   /* relayed: the same, data */
+    DP__FRAME_ABORT = 15,  /* to rank 0: value = status, text; id = number of a meeting that took too long */
+    DP__FRAME_CAUSE = 16,  /* from rank 0: value = status, text */
+    DP__FRAME_SEEN = 17,   /* to rank 0: the cause has arrived */
+    DP__FRAME_BEAT = 18,   /* between hosts: value = 1: text is what the sender does, 0: what it did last; a number of
                                 64 bits (from rank 0: ns since anybody got on; to it: one that changes when the rank
                                 gets on), text */
-    DP__FRAME_CLOCK = 19     /* to rank 0: the sender's time; from it: the same and rank 0's */
+    DP__FRAME_CLOCK = 19   /* to rank 0: the sender's time; from it: the same and rank 0's */
 } dp__frame_type_t;
 
 typedef struct dp__frame {

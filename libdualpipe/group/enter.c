@@ -1,0 +1,234 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * enter.c: a rank that is a process of its own enters its job, and enters it again after a death: nothing of the epoch
+ * before goes along but who we are. */
+#include "base/memory.h"
+#include "group/environment.h"
+#include "group/process.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+void dp__process_free(dp__process_t *p)
+{
+    while (p->connections.count > 0)
+        dp__connection_drop(p, p->connections.all[p->connections.count - 1]);
+    dp__hub_forget_gets(p);
+    if (p->hub.listener >= 0)
+        close(p->hub.listener);
+    if (p->wake_fd >= 0)
+        close(p->wake_fd);
+    dp__process_free_boxes(p);
+    dp__board_fini(&p->hub.board);
+    pthread_mutex_destroy(&p->mutex);
+    dp__free(p->hub.gather.data);
+    dp__free(p->hub.gather.here);
+    dp__free(p->connections.all);
+    dp__free(p->connections.polls);
+    for (int32_t r = 0; p->contacts != NULL && r < (dp__is_hub(p) ? p->group.size : 1); r++)
+        dp__free(p->contacts[r].news);
+    dp__free(p->contacts);
+    dp__free(p->peers);
+    dp__free(p->clock.samples);
+    dp__free(p->machines.all);
+    dp__free(p->join.settings);
+    dp__free(p->group.held);
+    dp__group_free_places(&p->group);
+    explicit_bzero(p, sizeof(*p));
+    dp__free(p);
+}
+
+static dp_status_t check_safety(const dp__process_t *p, const dp_group_options_t *options)
+{
+    if (p->join.address.loopback || p->join.secret.bytes > 0 || options->insecure)
+        return DP_OK;
+    return dp_fail(DP_ERR_SECURITY,
+                   "rank %d: %s is not an address of this host alone, and the job has no secret: let "
+                   "DUALPIPE_SECRET_FILE "
+                   "name a file of mode 0600 with the same secret for all ranks, or set the option insecure",
+                   p->group.rank, p->join.address.text);
+}
+
+/* What must be equal: the caller's settings, and what we know to matter ourselves. */
+static dp_status_t take_settings(dp__process_t *p, const char *given)
+{
+    const char *job = dp__environment_job();
+    size_t bytes = (given != NULL ? strlen(given) : 0) + strlen(job) + 64;
+    dp__sha256_t sha;
+
+    if (bytes > DP__SETTINGS_BYTES)
+        return dp_fail(DP_ERR_INVALID, "rank %d: settings of %zu bytes; at most %u are possible", p->group.rank, bytes,
+                       DP__SETTINGS_BYTES);
+    p->join.settings = dp__allocate(bytes, 16);
+    if (p->join.settings == NULL)
+        return dp_fail(DP_ERR_NOMEM, "rank %d: no memory for the settings", p->group.rank);
+    snprintf(p->join.settings, bytes, "libdualpipe=%s\njob=%s\n%s", dp_version(), job, given != NULL ? given : "");
+    dp__sha256_init(&sha);
+    dp__sha256_update(&sha, p->join.settings, strlen(p->join.settings));
+    dp__sha256_final(&sha, p->join.digest);
+    return DP_OK;
+}
+
+static dp_status_t make_tables(dp__process_t *p)
+{
+    size_t size = (size_t)p->group.size;
+    dp__machine_t self;
+
+    p->group.respawn = secure_getenv("DUALPIPE_RESPAWN") != NULL;
+    p->connections.room =
+        dp__is_hub(p) ? size + (2 * size + 16) + 16 + 1 : 2; /* ranks, strangers, a batch of new ones */
+    p->connections.all = dp__calloc(p->connections.room, sizeof(p->connections.all[0]));
+    p->connections.polls = dp__calloc(2 * p->connections.room + 2, sizeof(struct pollfd));
+    p->peers = dp__calloc(size, sizeof(p->peers[0]));
+    p->contacts = dp__calloc(dp__is_hub(p) ? size : 1, sizeof(p->contacts[0]));
+    p->hub.gather.here = dp__calloc(dp__is_hub(p) ? size : 1, sizeof(bool));
+    p->group.held = dp__calloc(size, sizeof(p->group.held[0]));
+    if (p->connections.all == NULL || p->connections.polls == NULL || p->peers == NULL || p->contacts == NULL ||
+        p->hub.gather.here == NULL || p->group.held == NULL)
+        return dp_fail(DP_ERR_NOMEM, "rank %d: no memory to join a job of %zu ranks", p->group.rank, size);
+    for (size_t r = 0; r < size; r++)
+        p->peers[r].machine = -1;
+    dp__host_name(self.host);
+    dp__machine_name(self.name);
+    p->peers[p->group.rank].pid = (int32_t)getpid();
+    p->peers[p->group.rank].machine = dp__machine_add(p, self.host, self.name);
+    if (p->peers[p->group.rank].machine < 0)
+        return dp_fail(DP_ERR_NOMEM, "rank %d: no memory to join a job of %zu ranks", p->group.rank, size);
+    p->beat.next_ns = p->beat.looked_ns = 0;
+    p->hub.gather.number = 1;
+    p->hub.introduced = 1;
+    p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (p->wake_fd < 0)
+        return dp_fail(DP_ERR_NOMEM, "rank %d: eventfd: %s", p->group.rank, strerror(errno));
+    return DP_OK;
+}
+
+static void start_clock(dp__process_t *p)
+{
+    p->join.deadline_ns = dp__now_ns() + p->join.limit_ns;
+}
+
+static dp_status_t prepare(dp__process_t *p, const dp_group_options_t *options)
+{
+    dp_status_t status = make_tables(p);
+
+    if (status == DP_OK)
+        status = take_settings(p, options->settings);
+    if (status == DP_OK)
+        status = dp__address_find(options, &p->join.address);
+    if (status == DP_OK)
+        status = dp__secret_load(&p->join.secret);
+    if (status == DP_OK)
+        status = check_safety(p, options);
+    if (status == DP_OK && dp__is_hub(p))
+        status = dp__address_listen(&p->join.address, p->group.size, &p->hub.listener);
+    p->join.limit_ns = dp__scaled_ns(options->join_seconds);
+    start_clock(p);
+    return status;
+}
+
+static dp_status_t await_others(dp__process_t *p)
+{
+    /* the control thread ends a join that is late; twice as long would mean that it does not run */
+    return dp__cause_wait(&p->cause, &p->join.done, 1, 2 * p->join.limit_ns + dp__scaled_ns(5), "joining");
+}
+
+dp_status_t dp__process_enter(const dp_group_options_t *options, const dp__group_link_t *link, dp_group_t **group_out)
+{
+    dp__process_t *p = dp__calloc(1, sizeof(*p));
+    dp_status_t status;
+
+    if (p == NULL)
+        return dp_fail(DP_ERR_NOMEM, "rank %d: no memory to join the job", options->rank);
+    p->wake_fd = p->hub.listener = -1;
+    pthread_mutex_init(&p->mutex, NULL);
+    dp__board_init(&p->hub.board);
+    dp__group_init(&p->group, options->rank, options->size, dp__scaled_ns(options->hang_seconds), &p->cause, link);
+    status = prepare(p, options);
+    if (status == DP_OK)
+        status = dp__control_start(p);
+    if (status != DP_OK) {
+        dp__process_free(p);
+        return status;
+    }
+    status = await_others(p);
+    if (status == DP_OK)
+        status = dp__group_find_places(&p->group);
+    if (status != DP_OK) {
+        dp__control_stop(p);
+        dp__process_free(p);
+        return status;
+    }
+    *group_out = &p->group;
+    return DP_OK;
+}
+
+/* ---- entering again ---- */
+
+static void forget_others(dp__process_t *p)
+{
+    while (p->connections.count > 0)
+        dp__connection_drop(p, p->connections.all[p->connections.count - 1]);
+    for (int32_t r = 0; r < p->group.size; r++) {
+        if (r != p->group.rank)
+            p->peers[r] = (dp__peer_t){.machine = -1};
+        p->group.held[r] = 0;
+    }
+    for (int32_t r = 0; r < (dp__is_hub(p) ? p->group.size : 1); r++) {
+        dp__free(p->contacts[r].news);
+        p->contacts[r].news = NULL;
+    }
+    dp__process_forget_boxes(p);
+    dp__group_free_places(&p->group);
+}
+
+static void forget_talk(dp__process_t *p)
+{
+    p->proposal = (dp__proposal_t){0};
+    p->meeting = (dp__attendance_t){0};
+    p->collect = (dp__collecting_t){0};
+    p->stop = p->over = false;
+    p->spoke.retry_ns = p->spoke.retries = 0;
+    p->beat.next_ns = p->beat.looked_ns = p->beat.job_sign_ns = 0;
+    dp__hub_forget_gets(p);
+    dp__board_fini(&p->hub.board);
+    dp__board_init(&p->hub.board);
+    p->hub.introduced = 1;
+    p->hub.told = 0;
+    p->clock.count = 0; /* rank 0 may live on another host now */
+    p->hub.gather.number = 1;
+    p->hub.gather.arrived = 0;
+    memset(p->hub.gather.here, 0, (dp__is_hub(p) ? (size_t)p->group.size : 1) * sizeof(bool));
+}
+
+dp_status_t dp__process_reform(dp_group_t *group)
+{
+    dp__process_t *p = dp__process_of(group);
+    dp_status_t status;
+
+    if (dp__cause_check(&p->cause) == DP_OK)
+        return dp_fail(DP_ERR_INVALID, "rank %d: nothing has ended the job", group->rank);
+    dp__control_stop(p);
+    snprintf(p->join.lost, sizeof(p->join.lost), "%s", p->cause.message);
+    forget_others(p);
+    forget_talk(p);
+    p->join.trouble[0] = '\0';
+    dp__signal_post(&p->join.done, 0);
+    dp__cause_reset(&p->cause);
+    start_clock(p);
+    status = dp__secret_load(&p->join.secret);
+    if (status == DP_OK)
+        status = dp__control_start(p);
+    if (status == DP_OK)
+        status = await_others(p);
+    if (status == DP_OK)
+        status = dp__group_find_places(group);
+    if (status != DP_OK)
+        dp__cause_set(&p->cause, status, dp_last_error());
+    return status;
+}

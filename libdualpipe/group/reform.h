@@ -1,0 +1,25 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * reform.h: a group whose ranks come together again after a death, for the engine. The time from one coming together
+ * to the death that ends it is an epoch. Connections, keys, the board, black boxes and all that plugins open belong to
+ * one epoch: nothing of it is seen in the next. */
+#ifndef DP_GROUP_REFORM_H
+#define DP_GROUP_REFORM_H
+
+#include <dualpipe/group.h>
+#include <stdbool.h>
+
+/* The job has ended because a rank has died, and somebody puts another in its place. [any] */
+bool dp__group_survives(dp_group_t *group);
+/* Waits for all ranks, among them a new one for each that has died; the group is healthy then, in its next epoch. No
+ * thread may be waiting in it, nothing that its plugins have opened may be open. holds: a number that all ranks hear
+ * from us: 0 means nothing, as new ones say. Errors: DP_ERR_PEER when nobody comes. [main] [blocks] */
+dp_status_t dp__group_reform(dp_group_t *group, uint32_t holds);
+/* Whether ranks that die are replaced at all. [any] */
+bool dp__group_respawns(const dp_group_t *group);
+/* From 1; 0 where ranks are threads, which nobody can replace. [any] */
+uint32_t dp__group_epoch(const dp_group_t *group);
+/* The numbers that the ranks have come with, [size]; NULL where ranks are threads. [any] */
+const uint32_t *dp__group_held(const dp_group_t *group);
+
+#endif
