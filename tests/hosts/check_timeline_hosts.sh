@@ -10,7 +10,7 @@ unshare --time --monotonic 86400 --fork true 2>/dev/null || hosts_skip "this ker
 . "$DP_TEST_SRCDIR/tests/integration/train.sh"
 DUALPIPE_OFI_PROVIDER=tcp
 export DUALPIPE_OFI_PROVIDER
-lines="--steps 3 --val-every 3 --sample 0 --microbatches 8 --trace-steps 2 --quiet"
+lines="--steps 3 --val-every 3 --sample 0 --microbatches 12 --trace-steps 2 --quiet"
 
 hosts_clocks='0 86400 3600'
 hosts_begin 3
