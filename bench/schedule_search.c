@@ -6,10 +6,9 @@
  *     bench/schedule_search [SECONDS [RANKS [MICROBATCHES]]]       default 10 4 12
  *
  * Exit status 1 when a search ends worse than a built-in schedule, or none ends better. */
+#include <dualpipe/search.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#include "tools/search/search.h"
 
 static const struct {
     const char *name;
@@ -27,12 +26,13 @@ static const struct {
 
 int main(int argc, char **argv)
 {
-    search_request_t request = {.ranks = argc > 2 ? atoi(argv[2]) : 4,
-                                .microbatches = argc > 3 ? atoi(argv[3]) : 12,
-                                .transport = DP_TRANSPORT_CREDITS,
-                                .slots = 2,
-                                .seconds = argc > 1 ? strtod(argv[1], NULL) : 10.0,
-                                .seed = 1};
+    dp_search_request_t request = {.struct_size = sizeof(request),
+                                   .ranks = argc > 2 ? atoi(argv[2]) : 4,
+                                   .microbatches = argc > 3 ? atoi(argv[3]) : 12,
+                                   .transport = DP_TRANSPORT_CREDITS,
+                                   .slots = 2,
+                                   .seconds = argc > 1 ? strtod(argv[1], NULL) : 10.0,
+                                   .seed = 1};
     int worse = 0, better = 0;
 
     request.memory_cap = request.ranks + 1.0;
@@ -41,10 +41,10 @@ int main(int argc, char **argv)
     printf("%-32s %-30s %8s %8s %8s  %6s %10s\n", "costs", "best built-in", "step", "found", "shorter", "held",
            "tried");
     for (size_t s = 0; s < sizeof(sets) / sizeof(sets[0]); s++) {
-        search_result_t result;
+        dp_search_result_t result = {.struct_size = sizeof(result)};
 
         request.costs = &sets[s].costs;
-        if (search_run(&request, &result) != DP_OK) {
+        if (dp_search(&request, &result) != DP_OK) {
             fprintf(stderr, "schedule_search: %s\n", dp_last_error());
             return 1;
         }
@@ -53,7 +53,7 @@ int main(int argc, char **argv)
         fflush(stdout);
         worse += result.step > result.built_in_step + 1e-9;
         better += result.step < result.built_in_step - 1e-9;
-        dp_schedule_free(result.schedule);
+        dp_search_clear(&result);
     }
     return worse > 0 || better == 0;
 }

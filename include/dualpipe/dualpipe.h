@@ -25,8 +25,10 @@
 #include <dualpipe/program.h>
 #include <dualpipe/replicas.h>
 #include <dualpipe/schedule.h>
+#include <dualpipe/search.h>
 #include <dualpipe/simulate.h>
 #include <dualpipe/stage.h>
+#include <dualpipe/state.h>
 #include <dualpipe/status.h>
 #include <dualpipe/timeline.h>
 

@@ -10,12 +10,13 @@
 extern "C" {
 #endif
 
-typedef enum dp_dtype { DP_F32 = 0, DP_F64 = 1, DP_BF16 = 2, DP_I64 = 3 } dp_dtype_t;
+/** DP_U8 is for bytes that are kept, not computed with (state.h). */
+typedef enum dp_dtype { DP_F32 = 0, DP_F64 = 1, DP_BF16 = 2, DP_I64 = 3, DP_U8 = 4 } dp_dtype_t;
 
 /** Bytes of one element. */
 static inline size_t dp_dtype_bytes(dp_dtype_t t)
 {
-    return t == DP_F32 ? 4 : t == DP_BF16 ? 2 : 8;
+    return t == DP_F32 ? 4 : t == DP_BF16 ? 2 : t == DP_U8 ? 1 : 8;
 }
 
 /** The type in which gradients and the optimizer's state are kept for parameters of type t: fp32 for DP_BF16, t itself

@@ -18,6 +18,7 @@
  *   graph.c    a step captured once and replayed
  *   enqueue.c  puts the actions of a plan on the lanes
  *   guard.c    DUALPIPE_GUARD: looks at what every call does to memory
+ *   state.c    what the trainer keeps besides the parameters
  *   sums.c     losses and other doubles, summed over ranks
  *   norm.c     the norm of the gradient
  *   reduce.c   gradients of halves, mirrors and data groups summed
@@ -30,7 +31,7 @@
 
 #include "stage/stage.h"
 
-#include <dualpipe/pipeline.h>
+#include <dualpipe/state.h>
 
 enum { DP__WORKS = 2 };        /* passes of one kind (F, backward) that may be in flight on the lanes at once */
 enum { DP__NAME_BYTES = 512 }; /* of a plugin, or its path */
@@ -214,6 +215,13 @@ typedef struct dp__profiler {
     struct dp_profiler *instance;
 } dp__profiler_t;
 
+/* state.c */
+static inline size_t dp__state_bytes(const dp_state_t *state)
+{
+    return state->count * dp_dtype_bytes(state->dtype);
+}
+void dp__states_free(dp_pipeline_t *p);
+
 /* sums.c */
 typedef struct dp__sums {
     /* Both the host and the device reach them. losses: [M], then auxiliary losses [nparts][2 halves]; a micro-batch,
@@ -239,6 +247,12 @@ typedef struct dp__run {
     int failed;
     int stuck; /* a lane does not come to rest: its memory must stay */
 } dp__run_t;
+
+/* state.c: what was registered, in that order. */
+typedef struct dp__states {
+    int32_t n;
+    dp_state_t *at; /* names are copies; counts are filled in */
+} dp__states_t;
 
 /* What is not in a struct of its own is settled by open.c and read by all. */
 struct dp_pipeline {
@@ -273,6 +287,7 @@ struct dp_pipeline {
     dp__profiler_t profiler;
     dp__sums_t sums;
     dp__guard_t guard;
+    dp__states_t states;
     dp__run_t run;
 };
 

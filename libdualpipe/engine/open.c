@@ -270,6 +270,7 @@ void dp_pipeline_close(dp_pipeline_t *p)
     dp__free(p->trace.kept_count);
     dp__free(p->trace.names);
     dp__free(p->chunks);
+    dp__states_free(p);
     dp__programs_free(p);
     dp_schedule_free(p->programs.own_schedule);
     dp_schedule_free(p->programs.forward_schedule);

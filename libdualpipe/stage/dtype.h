@@ -19,6 +19,8 @@ static inline const char *dp__dtype_name(dp_dtype_t dtype)
         return "bf16";
     case DP_I64:
         return "i64";
+    case DP_U8:
+        return "u8";
     }
     return "none of dp_dtype_t";
 }

@@ -334,6 +334,7 @@ START_TEST(numbers_that_plugins_are_compiled_with)
     ck_assert_int_eq(DP_F64, 1);
     ck_assert_int_eq(DP_BF16, 2);
     ck_assert_int_eq(DP_I64, 3);
+    ck_assert_int_eq(DP_U8, 4);
     ck_assert_int_eq(DP_LAUNCH_ARG_MAX, 288);
     ck_assert_str_eq(DP_IFACE_DEVICE, "dp.device/1");
     ck_assert_str_eq(DP_IFACE_COMM, "dp.comm/1");

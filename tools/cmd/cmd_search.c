@@ -1,6 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * cmd_search.c: dualpipe search: a better schedule than any built-in one, if there is one to be found. */
+#include <dualpipe/search.h>
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <sys/ioctl.h>
@@ -10,7 +12,6 @@
 #include "commands.h"
 #include "plan.h"
 #include "tools/io/output.h"
-#include "tools/search/search.h"
 
 static const command_t command = {
     .name = "search",
@@ -49,22 +50,23 @@ static const command_t command = {
 };
 
 /* One line that is written over on a terminal; silent elsewhere. */
-static void show(void *user, const search_state_t *state)
+static int show(void *user, const dp_search_state_t *state)
 {
     const double *seconds = user;
     struct winsize window = {.ws_col = 0};
     char line[256];
 
     if (!isatty(STDERR_FILENO))
-        return;
+        return 0;
     (void)ioctl(STDERR_FILENO, TIOCGWINSZ, &window);
     snprintf(line, sizeof(line), "%5.1f of %g s, %lld lists tried, best step %.6g (built in %.6g), from %s",
              state->elapsed, *seconds, (long long)state->tried, state->step, state->built_in_step, state->from);
     fprintf(stderr, "\r%.*s\033[K", (window.ws_col > 0 ? window.ws_col : 80) - 1, line);
     fflush(stderr);
+    return 0;
 }
 
-static dp_status_t write_schedule(const search_result_t *result, const char *path)
+static dp_status_t write_schedule(const dp_search_result_t *result, const char *path)
 {
     output_t output;
     dp_status_t status = output_open(&output, path);
@@ -75,7 +77,7 @@ static dp_status_t write_schedule(const search_result_t *result, const char *pat
     return status;
 }
 
-static void say(const args_t *args, const search_result_t *result)
+static void say(const args_t *args, const dp_search_result_t *result)
 {
     if (result->built_in[0] != 0)
         printf("best built-in  %.6g  %s\n", result->built_in_step, result->built_in);
@@ -94,30 +96,31 @@ static void say(const args_t *args, const search_result_t *result)
 static int run(const args_t *args)
 {
     double seconds = args->seconds;
-    search_request_t request = {.ranks = args->ranks,
-                                .microbatches = args->microbatches,
-                                .costs = &args->costs,
-                                .transport = args->transport,
-                                .slots = plan_slots(args),
-                                .memory_cap = args->memory_cap,
-                                .seconds = seconds,
-                                .seed = 1,
-                                .progress = show,
-                                .user = &seconds};
-    search_result_t result;
+    dp_search_request_t request = {.struct_size = sizeof(request),
+                                   .ranks = args->ranks,
+                                   .microbatches = args->microbatches,
+                                   .costs = &args->costs,
+                                   .transport = args->transport,
+                                   .slots = plan_slots(args),
+                                   .memory_cap = args->memory_cap < 0.0 ? 0.0 : fmax(args->memory_cap, DBL_MIN),
+                                   .seconds = seconds,
+                                   .seed = 1,
+                                   .progress = show,
+                                   .user = &seconds};
+    dp_search_result_t result = {.struct_size = sizeof(result)};
     dp_status_t status;
 
     if (args->scales_given)
         return args_usage(args, "stage scales do not go with search: the schedules cut the model differently");
     plan_leave_scales(args);
-    status = search_run(&request, &result);
+    status = dp_search(&request, &result);
     if (isatty(STDERR_FILENO))
         fputs("\r\033[K", stderr);
     if (status == DP_OK && args->output != NULL)
         status = write_schedule(&result, args->output);
     if (status == DP_OK)
         say(args, &result);
-    dp_schedule_free(result.schedule);
+    dp_search_clear(&result);
     return status == DP_OK ? CMD_OK : args_failed(args, status);
 }
 

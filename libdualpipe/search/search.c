@@ -1,17 +1,17 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * search.c: starts, annealing, and the proof of what was found. */
-#include "search.h"
+#include <dualpipe/search.h>
+
+#include "base/sized.h"
+#include "search/greedy.h"
+#include "search/lists.h"
+#include "search/moves.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include "search_greedy.h"
-#include "search_lists.h"
-#include "search_moves.h"
 
 enum {
     STARTS = 12,           /* lists that are kept to start from */
@@ -24,18 +24,19 @@ static const int32_t loop_chunks[] = {2, 4};
 /* A list to start from, with its shape. */
 typedef struct start {
     char name[48];
-    shape_t shape;
-    lists_t lists;
-    timing_t timing;
+    dp__shape_t shape;
+    dp__lists_t lists;
+    dp__timing_t timing;
 } start_t;
 
 typedef struct search {
-    const search_request_t *request;
-    search_result_t *result;
+    dp_search_request_t request; /* memory_cap negative: none */
+    dp_search_result_t *result;
     start_t starts[STARTS + 1]; /* by score; one more is room for a newcomer */
     int32_t nstarts;
-    search_random_t random;
+    dp__search_random_t random;
     double began, shown;
+    bool enough; /* says the caller */
 } search_t;
 
 static double seconds_now(void)
@@ -51,16 +52,25 @@ static double elapsed(const search_t *search)
     return seconds_now() - search->began;
 }
 
+static bool going(const search_t *search, double until)
+{
+    return !search->enough && elapsed(search) < until;
+}
+
 static void show_progress(search_t *search)
 {
     double now = elapsed(search);
-    search_state_t state = {now, search->result->tried, search->result->built_in_step, search->result->step,
-                            search->result->from};
+    dp_search_state_t state = {.struct_size = sizeof(state),
+                               .elapsed = now,
+                               .tried = search->result->tried,
+                               .built_in_step = search->result->built_in_step,
+                               .step = search->result->step,
+                               .from = search->result->from};
 
-    if (search->request->progress == NULL || now - search->shown < 0.2)
+    if (search->request.progress == NULL || search->enough || now - search->shown < 0.2)
         return;
     search->shown = now;
-    search->request->progress(search->request->user, &state);
+    search->enough = search->request.progress(search->request.user, &state) != 0;
 }
 
 static bool is_better(double step, double than)
@@ -80,7 +90,7 @@ static double most(const dp_simulation_t *simulation)
 }
 
 /* Lowers, proves and simulates. *step_out is infinite when that rejects it or the memory does. */
-static dp_status_t prove(const search_request_t *request, const dp_schedule_t *schedule, double *step_out,
+static dp_status_t prove(const dp_search_request_t *request, const dp_schedule_t *schedule, double *step_out,
                          double *peak_out)
 {
     dp_lower_options_t options = {
@@ -107,9 +117,9 @@ static dp_status_t prove(const search_request_t *request, const dp_schedule_t *s
 /* Keeps the schedule when it is the best so far, and frees it otherwise. */
 static dp_status_t offer(search_t *search, dp_schedule_t *schedule, const char *from, double *step_out)
 {
-    search_result_t *result = search->result;
+    dp_search_result_t *result = search->result;
     double peak = 0.0;
-    dp_status_t status = prove(search->request, schedule, step_out, &peak);
+    dp_status_t status = prove(&search->request, schedule, step_out, &peak);
 
     if (status < 0 || !is_better(*step_out, result->step)) {
         dp_schedule_free(schedule);
@@ -123,11 +133,11 @@ static dp_status_t offer(search_t *search, dp_schedule_t *schedule, const char *
     return DP_OK;
 }
 
-static dp_status_t offer_lists(search_t *search, const start_t *start, const lists_t *lists)
+static dp_status_t offer_lists(search_t *search, const start_t *start, const dp__lists_t *lists)
 {
     dp_schedule_t *schedule;
     double step;
-    dp_status_t status = lists_give(&start->shape, lists, &schedule);
+    dp_status_t status = dp__lists_give(&start->shape, lists, &schedule);
 
     return status >= 0 ? offer(search, schedule, start->name, &step) : status;
 }
@@ -136,11 +146,11 @@ static dp_status_t offer_lists(search_t *search, const start_t *start, const lis
 
 static void clear_start(start_t *start)
 {
-    lists_clear(&start->lists);
-    shape_clear(&start->shape);
+    dp__lists_clear(&start->lists);
+    dp__shape_clear(&start->shape);
 }
 
-static double score(const timing_t *timing)
+static double score(const dp__timing_t *timing)
 {
     return timing->step + 0.05 * timing->tail;
 }
@@ -173,9 +183,9 @@ static dp_status_t make_start(search_t *search, const dp_schedule_t *schedule, c
 
     memset(start, 0, sizeof(*start));
     snprintf(start->name, sizeof(start->name), "%s", name);
-    status = shape_make(schedule, search->request->costs, &start->shape);
+    status = dp__shape_make(schedule, search->request.costs, &start->shape);
     if (status >= 0)
-        status = lists_make(&start->shape, &start->lists);
+        status = dp__lists_make(&start->shape, &start->lists);
     if (status < 0)
         clear_start(start);
     return status;
@@ -185,7 +195,7 @@ static dp_status_t make_start(search_t *search, const dp_schedule_t *schedule, c
 static dp_status_t greedy_starts(search_t *search, const dp_schedule_t *schedule, const char *name, double until)
 {
     start_t best, trial;
-    list_timer_t timer;
+    dp__list_timer_t timer;
     dp_status_t status;
     char label[48];
 
@@ -196,22 +206,22 @@ static dp_status_t greedy_starts(search_t *search, const dp_schedule_t *schedule
     best.timing.step = best.timing.tail = INFINITY;
     status = make_start(search, schedule, label, &trial);
     if (status >= 0)
-        status = timer_make(&best.shape, &timer);
-    for (int k = 0; status >= 0 && k < GREEDY_TRIES && elapsed(search) < until; k++) {
-        rules_t rules = rules_random(&best.shape, &search->random);
-        bool done = greedy_run(&best.shape, &rules, search->request->memory_cap, &timer, &trial.lists);
+        status = dp__timer_make(&best.shape, &timer);
+    for (int k = 0; status >= 0 && k < GREEDY_TRIES && going(search, until); k++) {
+        dp__rules_t rules = dp__rules_random(&best.shape, &search->random);
+        bool done = dp__greedy_run(&best.shape, &rules, search->request.memory_cap, &timer, &trial.lists);
 
         search->result->tried++;
         if (done)
-            trial.timing = timer_run(&timer, &trial.shape, &trial.lists, search->request->memory_cap);
+            trial.timing = dp__timer_run(&timer, &trial.shape, &trial.lists, search->request.memory_cap);
         if (done && trial.timing.step < INFINITY && score(&trial.timing) < score(&best.timing)) {
-            lists_copy(&best.shape, &trial.lists, &best.lists);
+            dp__lists_copy(&best.shape, &trial.lists, &best.lists);
             best.timing = trial.timing;
         }
         show_progress(search);
     }
     if (status >= 0)
-        timer_clear(&timer);
+        dp__timer_clear(&timer);
     clear_start(&trial);
     if (status >= 0 && best.timing.step < INFINITY) {
         status = offer_lists(search, &best, &best.lists);
@@ -225,16 +235,16 @@ static dp_status_t greedy_starts(search_t *search, const dp_schedule_t *schedule
 static dp_status_t built_in_start(search_t *search, const dp_schedule_t *schedule, const char *name)
 {
     start_t start;
-    list_timer_t timer;
+    dp__list_timer_t timer;
     dp_status_t status = make_start(search, schedule, name, &start);
 
     if (status < 0)
         return status;
-    status = timer_make(&start.shape, &timer);
+    status = dp__timer_make(&start.shape, &timer);
     if (status >= 0) {
-        lists_take(&start.shape, schedule, &start.lists);
-        start.timing = timer_run(&timer, &start.shape, &start.lists, search->request->memory_cap);
-        timer_clear(&timer);
+        dp__lists_take(&start.shape, schedule, &start.lists);
+        start.timing = dp__timer_run(&timer, &start.shape, &start.lists, search->request.memory_cap);
+        dp__timer_clear(&timer);
     }
     if (status >= 0 && start.timing.step < INFINITY)
         keep_start(search, &start);
@@ -248,8 +258,8 @@ static dp_status_t try_method(search_t *search, const dp_method_t *method, int32
 {
     dp_schedule_request_t request = {.struct_size = sizeof(request),
                                      .method = method->name,
-                                     .ranks = search->request->ranks,
-                                     .microbatches = search->request->microbatches,
+                                     .ranks = search->request.ranks,
+                                     .microbatches = search->request.microbatches,
                                      .chunks = chunks};
     dp_schedule_t *schedule = NULL;
     char name[40];
@@ -286,7 +296,7 @@ static dp_status_t find_starts(search_t *search)
 
     for (size_t m = 0; m < count && status >= 0; m++) {
         bool loop = methods[m].placement == DP_PLACE_LOOP, greedy = !seen[methods[m].placement];
-        double share = search->request->seconds / 3.0 / (loop ? 10.0 : 5.0);
+        double share = search->request.seconds / 3.0 / (loop ? 10.0 : 5.0);
 
         seen[methods[m].placement] = true;
         for (size_t k = 0; k < sizeof(loop_chunks) / sizeof(loop_chunks[0]) && status >= 0 && (loop || k == 0); k++)
@@ -299,26 +309,26 @@ static dp_status_t find_starts(search_t *search)
 
 typedef struct annealing {
     start_t *start;
-    lists_t now, trial;
-    list_timer_t timer;
+    dp__lists_t now, trial;
+    dp__list_timer_t timer;
     double score, best_step, from_heat, to_heat;
 } annealing_t;
 
 static bool accepted(search_t *search, const annealing_t *a, double score_of_trial, double heat)
 {
-    return score_of_trial <= a->score || random_unit(&search->random) < exp((a->score - score_of_trial) / heat);
+    return score_of_trial <= a->score || dp__random_unit(&search->random) < exp((a->score - score_of_trial) / heat);
 }
 
 static dp_status_t anneal_step(search_t *search, annealing_t *a, double heat)
 {
-    const shape_t *shape = &a->start->shape;
-    int32_t rank = move_random(shape, &a->trial, &search->random);
-    timing_t timing;
+    const dp__shape_t *shape = &a->start->shape;
+    int32_t rank = dp__move_random(shape, &a->trial, &search->random);
+    dp__timing_t timing;
     dp_status_t status = DP_OK;
 
     if (rank < 0)
         return DP_OK;
-    timing = timer_run(&a->timer, shape, &a->trial, search->request->memory_cap);
+    timing = dp__timer_run(&a->timer, shape, &a->trial, search->request.memory_cap);
     search->result->tried++;
     if (timing.step == INFINITY || !accepted(search, a, score(&timing), heat)) {
         a->trial.count[rank] = a->now.count[rank];
@@ -343,55 +353,105 @@ static dp_status_t anneal(search_t *search, start_t *start, double until)
 {
     annealing_t a = {.start = start, .score = score(&start->timing), .best_step = start->timing.step};
     double began = elapsed(search), hot = 0.3 * start->shape.cost[DP_OP_F] + 1e-6, cold = hot / 100.0, heat = hot;
-    dp_status_t status = lists_make(&start->shape, &a.now);
+    dp_status_t status = dp__lists_make(&start->shape, &a.now);
 
     if (status >= 0)
-        status = lists_make(&start->shape, &a.trial);
+        status = dp__lists_make(&start->shape, &a.trial);
     if (status >= 0)
-        status = timer_make(&start->shape, &a.timer);
+        status = dp__timer_make(&start->shape, &a.timer);
     if (status >= 0) {
-        lists_copy(&start->shape, &start->lists, &a.now);
-        lists_copy(&start->shape, &start->lists, &a.trial);
+        dp__lists_copy(&start->shape, &start->lists, &a.now);
+        dp__lists_copy(&start->shape, &start->lists, &a.trial);
     }
     for (int64_t k = 0; status >= 0; k++) {
         if (k % 64 == 0) {
             double now = elapsed(search);
 
-            if (now >= until)
+            if (!going(search, until))
                 break;
             heat = hot * pow(cold / hot, (now - began) / fmax(until - began, 1e-9));
             show_progress(search);
         }
         status = anneal_step(search, &a, heat);
     }
-    timer_clear(&a.timer);
-    lists_clear(&a.trial);
-    lists_clear(&a.now);
+    dp__timer_clear(&a.timer);
+    dp__lists_clear(&a.trial);
+    dp__lists_clear(&a.now);
     return status;
 }
 
-dp_status_t search_run(const search_request_t *request, search_result_t *result)
+/* Rounds through the starts, the best ones most often, each round longer than the last. */
+static dp_status_t improve(search_t *search)
 {
-    search_t search = {.request = request, .result = result, .random = {request->seed}, .began = seconds_now()};
-    dp_status_t status;
+    dp_status_t status = DP_OK;
 
-    memset(result, 0, sizeof(*result));
-    result->built_in_step = result->step = INFINITY;
-    status = find_starts(&search);
-    /* Rounds through the starts, the best ones most often, each round longer than the last. */
-    for (int32_t left = search.nstarts; status >= 0 && left > 0 && elapsed(&search) < request->seconds; left--) {
-        double now = elapsed(&search);
+    for (int32_t left = search->nstarts; status >= 0 && left > 0 && going(search, search->request.seconds); left--) {
+        double now = elapsed(search);
 
-        status = anneal(&search, &search.starts[search.nstarts - left], now + (request->seconds - now) / left);
+        status = anneal(search, &search->starts[search->nstarts - left], now + (search->request.seconds - now) / left);
     }
-    for (int32_t s = 0; s < search.nstarts; s++)
-        clear_start(&search.starts[s]);
-    if (status >= 0 && result->schedule == NULL)
-        status = dp_fail(DP_ERR_REJECTED, "search: no schedule holds as few as %g micro-batches' activations on a rank",
-                         request->memory_cap);
-    if (status < 0) {
-        dp_schedule_free(result->schedule);
-        result->schedule = NULL;
-    }
+    for (int32_t s = 0; s < search->nstarts; s++)
+        clear_start(&search->starts[s]);
     return status;
+}
+
+static dp_status_t take_request(const dp_search_request_t *from, dp_search_request_t *request)
+{
+    dp_status_t status = dp__sized_check("dp_search: the request", from, "dp_search_request_t", DP_SEARCH_REQUEST_MIN);
+
+    if (status < 0)
+        return status;
+    dp_sized_take(request, sizeof(*request), from);
+    if (request->ranks < 1 || request->microbatches < 1)
+        return dp_fail(DP_ERR_INVALID, "search: %d ranks and %d micro-batches: both must be 1 or more", request->ranks,
+                       request->microbatches);
+    if (request->costs == NULL)
+        return dp_fail(DP_ERR_INVALID, "search: no costs");
+    if (request->costs->stage_scale != NULL || request->costs->topology != NULL)
+        return dp_fail(DP_ERR_INVALID, "search: costs with a %s: the schedules it tries cut the model differently",
+                       request->costs->stage_scale != NULL ? "stage_scale" : "topology");
+    if (!(request->memory_cap >= 0.0) || !(request->seconds >= 0.0))
+        return dp_fail(DP_ERR_INVALID, "search: memory_cap %g, seconds %g: neither may be negative",
+                       request->memory_cap, request->seconds);
+    if (request->seconds == 0.0)
+        request->seconds = 10.0;
+    if (request->memory_cap == 0.0)
+        request->memory_cap = -1.0;
+    return DP_OK;
+}
+
+dp_status_t dp_search(const dp_search_request_t *request, dp_search_result_t *result)
+{
+    dp_search_result_t found = {.struct_size = sizeof(found), .built_in_step = INFINITY, .step = INFINITY};
+    search_t search = {.result = &found, .began = seconds_now()};
+    dp_status_t status = dp__sized_check("dp_search: the result", result, "dp_search_result_t", DP_SEARCH_RESULT_MIN);
+
+    if (status < 0)
+        return status;
+    dp_sized_put(result, &found);
+    status = take_request(request, &search.request);
+    if (status < 0)
+        return status;
+    search.random.state = search.request.seed;
+    status = find_starts(&search);
+    if (status >= 0)
+        status = improve(&search);
+    if (status >= 0 && found.schedule == NULL)
+        status = dp_fail(DP_ERR_REJECTED, "search: no schedule holds as few as %g micro-batches' activations on a rank",
+                         search.request.memory_cap);
+    if (status >= 0)
+        dp_sized_put(result, &found);
+    else
+        dp_search_clear(&found);
+    return status;
+}
+
+void dp_search_clear(dp_search_result_t *result)
+{
+    dp_search_result_t empty = {.struct_size = sizeof(empty)};
+
+    if (!DP_REACHES(result, dp_search_result_t, tried))
+        return;
+    dp_schedule_free(result->schedule);
+    dp_sized_put(result, &empty);
 }

@@ -1,13 +1,13 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * search_greedy.h: list scheduling: whatever can start first is started, under rules that a few numbers set. */
-#ifndef DP_TOOLS_SEARCH_GREEDY_H
-#define DP_TOOLS_SEARCH_GREEDY_H
+ * greedy.h: list scheduling: whatever can start first is started, under rules that a few numbers set. */
+#ifndef DP_SEARCH_GREEDY_H
+#define DP_SEARCH_GREEDY_H
 
-#include "search_lists.h"
-#include "search_moves.h"
+#include "search/lists.h"
+#include "search/moves.h"
 
-typedef struct rules {
+typedef struct dp__rules {
     double reach;          /* micro-batches in flight on a chunk, per stage from it to the end of its path */
     int32_t more;          /* and this many besides */
     double forward_bias;   /* in forwards: how much later a backward may start and still go first */
@@ -15,11 +15,12 @@ typedef struct rules {
     int32_t most_deferred; /* weight gradients that may wait */
     bool split, pair;      /* I and W instead of B; FB where F and B can start together */
     double pair_patience;  /* in forwards: how much later the pair may start than one of its sides alone */
-} rules_t;
+} dp__rules_t;
 
-rules_t rules_random(const shape_t *shape, search_random_t *random);
+dp__rules_t dp__rules_random(const dp__shape_t *shape, dp__search_random_t *random);
 
 /* Fills the lists; false when the rules lead to a standstill. The timer's contents are used up. */
-bool greedy_run(const shape_t *shape, const rules_t *rules, double cap, list_timer_t *timer, lists_t *lists);
+bool dp__greedy_run(const dp__shape_t *shape, const dp__rules_t *rules, double cap, dp__list_timer_t *timer,
+                    dp__lists_t *lists);
 
 #endif

@@ -2,15 +2,15 @@
  * SPDX-License-Identifier: MIT
  * test_search.c: the quick timing agrees with verify and simulate on good and on broken lists, changes keep what is
  * computed, and what the search finds is sound. */
+#include <dualpipe/search.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "search/greedy.h"
+#include "search/lists.h"
+#include "search/moves.h"
 #include "tests/support/suite.h"
-#include "tools/search/search.h"
-#include "tools/search/search_greedy.h"
-#include "tools/search/search_lists.h"
-#include "tools/search/search_moves.h"
 
 static const dp_costs_t cost_sets[] = {
     {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0, 1, NULL, 0, 0, NULL, 0, 0, 0, 0},
@@ -53,40 +53,40 @@ static double real_step(const dp_schedule_t *schedule, const dp_costs_t *costs, 
 
 typedef struct fixture {
     dp_schedule_t *schedule;
-    shape_t shape;
-    lists_t lists, trial;
-    list_timer_t timer;
+    dp__shape_t shape;
+    dp__lists_t lists, trial;
+    dp__list_timer_t timer;
 } fixture_t;
 
 static fixture_t open_fixture(const char *method, int32_t ranks, int32_t microbatches, const dp_costs_t *costs)
 {
     fixture_t f = {.schedule = generate(method, ranks, microbatches)};
 
-    ck_assert_int_eq(shape_make(f.schedule, costs, &f.shape), DP_OK);
-    ck_assert_int_eq(lists_make(&f.shape, &f.lists), DP_OK);
-    ck_assert_int_eq(lists_make(&f.shape, &f.trial), DP_OK);
-    ck_assert_int_eq(timer_make(&f.shape, &f.timer), DP_OK);
-    lists_take(&f.shape, f.schedule, &f.lists);
-    lists_copy(&f.shape, &f.lists, &f.trial);
+    ck_assert_int_eq(dp__shape_make(f.schedule, costs, &f.shape), DP_OK);
+    ck_assert_int_eq(dp__lists_make(&f.shape, &f.lists), DP_OK);
+    ck_assert_int_eq(dp__lists_make(&f.shape, &f.trial), DP_OK);
+    ck_assert_int_eq(dp__timer_make(&f.shape, &f.timer), DP_OK);
+    dp__lists_take(&f.shape, f.schedule, &f.lists);
+    dp__lists_copy(&f.shape, &f.lists, &f.trial);
     return f;
 }
 
 static void close_fixture(fixture_t *f)
 {
-    timer_clear(&f->timer);
-    lists_clear(&f->lists);
-    lists_clear(&f->trial);
-    shape_clear(&f->shape);
+    dp__timer_clear(&f->timer);
+    dp__lists_clear(&f->lists);
+    dp__lists_clear(&f->trial);
+    dp__shape_clear(&f->shape);
     dp_schedule_free(f->schedule);
 }
 
-static void expect_agreement(fixture_t *f, const lists_t *lists, const dp_costs_t *costs)
+static void expect_agreement(fixture_t *f, const dp__lists_t *lists, const dp_costs_t *costs)
 {
-    timing_t timing = timer_run(&f->timer, &f->shape, lists, -1.0);
+    dp__timing_t timing = dp__timer_run(&f->timer, &f->shape, lists, -1.0);
     dp_schedule_t *schedule;
     double peak = 0.0, step;
 
-    ck_assert_int_eq(lists_give(&f->shape, lists, &schedule), DP_OK);
+    ck_assert_int_eq(dp__lists_give(&f->shape, lists, &schedule), DP_OK);
     step = real_step(schedule, costs, &peak);
     if (isinf(step) || isinf(timing.step)) {
         ck_assert_msg(isinf(step) && isinf(timing.step), "timed as %g, really %g: %s", timing.step, step,
@@ -94,8 +94,8 @@ static void expect_agreement(fixture_t *f, const lists_t *lists, const dp_costs_
     } else {
         ck_assert_double_eq_tol(timing.step, step, 1e-9);
         ck_assert_double_eq_tol(timing.peak, peak, 1e-9);
-        ck_assert_double_eq_tol(timer_run(&f->timer, &f->shape, lists, peak).step, step, 1e-9);
-        ck_assert(isinf(timer_run(&f->timer, &f->shape, lists, peak - 0.01).step));
+        ck_assert_double_eq_tol(dp__timer_run(&f->timer, &f->shape, lists, peak).step, step, 1e-9);
+        ck_assert(isinf(dp__timer_run(&f->timer, &f->shape, lists, peak - 0.01).step));
     }
     dp_schedule_free(schedule);
 }
@@ -123,7 +123,7 @@ END_TEST
 
 START_TEST(quick_timing_and_proof_agree_on_changed_lists)
 {
-    search_random_t random = {3};
+    dp__search_random_t random = {3};
     int feasible = 0, infeasible = 0;
 
     for (size_t m = 1; m < METHODS; m++) {
@@ -131,16 +131,16 @@ START_TEST(quick_timing_and_proof_agree_on_changed_lists)
         fixture_t f = open_fixture(all[m].method, all[m].ranks, all[m].microbatches, costs);
 
         for (int round = 0; round < 400; round++) {
-            int32_t rank = move_random(&f.shape, &f.trial, &random);
+            int32_t rank = dp__move_random(&f.shape, &f.trial, &random);
 
             if (rank < 0)
                 continue;
             expect_agreement(&f, &f.trial, costs);
-            if (isinf(timer_run(&f.timer, &f.shape, &f.trial, -1.0).step)) {
-                lists_copy(&f.shape, &f.lists, &f.trial); /* go on from the last good one */
+            if (isinf(dp__timer_run(&f.timer, &f.shape, &f.trial, -1.0).step)) {
+                dp__lists_copy(&f.shape, &f.lists, &f.trial); /* go on from the last good one */
                 infeasible++;
             } else {
-                lists_copy(&f.shape, &f.trial, &f.lists);
+                dp__lists_copy(&f.shape, &f.trial, &f.lists);
                 feasible++;
             }
         }
@@ -153,7 +153,7 @@ END_TEST
 
 START_TEST(list_scheduling_is_complete_and_within_its_memory)
 {
-    search_random_t random = {11};
+    dp__search_random_t random = {11};
     int done = 0;
 
     for (size_t m = 0; m < METHODS; m++) {
@@ -162,13 +162,13 @@ START_TEST(list_scheduling_is_complete_and_within_its_memory)
         double cap = all[m].ranks + 1.0;
 
         for (int round = 0; round < 60; round++) {
-            rules_t rules = rules_random(&f.shape, &random);
+            dp__rules_t rules = dp__rules_random(&f.shape, &random);
 
-            if (!greedy_run(&f.shape, &rules, cap, &f.timer, &f.trial))
+            if (!dp__greedy_run(&f.shape, &rules, cap, &f.timer, &f.trial))
                 continue;
             expect_agreement(&f, &f.trial, costs);
-            ck_assert_double_le(timer_run(&f.timer, &f.shape, &f.trial, -1.0).peak, cap + 1e-9);
-            ck_assert(!isinf(timer_run(&f.timer, &f.shape, &f.trial, cap).step));
+            ck_assert_double_le(dp__timer_run(&f.timer, &f.shape, &f.trial, -1.0).peak, cap + 1e-9);
+            ck_assert(!isinf(dp__timer_run(&f.timer, &f.shape, &f.trial, cap).step));
             done++;
         }
         close_fixture(&f);
@@ -177,54 +177,111 @@ START_TEST(list_scheduling_is_complete_and_within_its_memory)
 }
 END_TEST
 
-static void count_progress(void *user, const search_state_t *state)
+static int count_progress(void *user, const dp_search_state_t *state)
 {
     ck_assert_double_ge(state->elapsed, 0.0);
     ++*(int *)user;
+    return 0;
 }
 
 START_TEST(what_is_found_is_sound_and_no_worse)
 {
     for (size_t c = 0; c < COSTS; c++) {
         int shown = 0;
-        search_request_t request = {.ranks = 4,
-                                    .microbatches = 8,
-                                    .costs = &cost_sets[c],
-                                    .transport = DP_TRANSPORT_CREDITS,
-                                    .slots = 2,
-                                    .memory_cap = 5.0,
-                                    .seconds = 0.6,
-                                    .seed = 1,
-                                    .progress = count_progress,
-                                    .user = &shown};
-        search_result_t result;
+        dp_search_request_t request = {.struct_size = sizeof(request),
+                                       .ranks = 4,
+                                       .microbatches = 8,
+                                       .costs = &cost_sets[c],
+                                       .transport = DP_TRANSPORT_CREDITS,
+                                       .slots = 2,
+                                       .memory_cap = 5.0,
+                                       .seconds = 0.6,
+                                       .seed = 1,
+                                       .progress = count_progress,
+                                       .user = &shown};
+        dp_search_result_t result = {.struct_size = sizeof(result)};
         double peak;
 
-        ck_assert_int_eq(search_run(&request, &result), DP_OK);
+        ck_assert_int_eq(dp_search(&request, &result), DP_OK);
         ck_assert_double_le(result.step, result.built_in_step + 1e-9);
         ck_assert_double_eq_tol(real_step(result.schedule, &cost_sets[c], &peak), result.step, 1e-9);
         ck_assert_double_le(peak, 5.0 + 1e-9);
         ck_assert_double_eq_tol(peak, result.peak, 1e-9);
         ck_assert_int_gt(result.tried, 0);
         ck_assert_int_gt(shown, 0);
-        dp_schedule_free(result.schedule);
+        dp_search_clear(&result);
     }
 }
 END_TEST
 
 START_TEST(too_little_memory_is_said)
 {
-    search_request_t request = {.ranks = 4,
-                                .microbatches = 8,
-                                .costs = &cost_sets[0],
-                                .slots = 2,
-                                .memory_cap = 0.1,
-                                .seconds = 0.2,
-                                .seed = 1};
-    search_result_t result;
+    dp_search_request_t request = {.struct_size = sizeof(request),
+                                   .ranks = 4,
+                                   .microbatches = 8,
+                                   .costs = &cost_sets[0],
+                                   .slots = 2,
+                                   .memory_cap = 0.1,
+                                   .seconds = 0.2,
+                                   .seed = 1};
+    dp_search_result_t result = {.struct_size = sizeof(result)};
 
-    ck_assert_int_eq(search_run(&request, &result), DP_ERR_REJECTED);
+    ck_assert_int_eq(dp_search(&request, &result), DP_ERR_REJECTED);
     ck_assert_ptr_null(result.schedule);
+}
+END_TEST
+
+static int stop_at_once(void *user, const dp_search_state_t *state)
+{
+    *(double *)user = state->elapsed;
+    return 1;
+}
+
+START_TEST(a_search_that_is_stopped_gives_what_it_has)
+{
+    double stopped = 0.0;
+    dp_search_request_t request = {.struct_size = sizeof(request),
+                                   .ranks = 4,
+                                   .microbatches = 8,
+                                   .costs = &cost_sets[0],
+                                   .seconds = 1e6, /* the test's own limit ends a search that goes on */
+                                   .progress = stop_at_once,
+                                   .user = &stopped};
+    dp_search_result_t result = {.struct_size = sizeof(result)};
+
+    ck_assert_int_eq(dp_search(&request, &result), DP_OK);
+    ck_assert_double_gt(stopped, 0.0);
+    ck_assert_double_le(result.step, result.built_in_step + 1e-9);
+    dp_search_clear(&result);
+    ck_assert_ptr_null(result.schedule);
+}
+END_TEST
+
+START_TEST(a_request_that_makes_no_sense_is_refused)
+{
+    double scale[4] = {1, 1, 1, 1};
+    dp_costs_t scaled = cost_sets[0], negative = cost_sets[0];
+    dp_search_request_t good = {.struct_size = sizeof(good), .ranks = 2, .microbatches = 4, .costs = &cost_sets[0]};
+    dp_search_request_t bad[7] = {good, good, good, good, good, good, good};
+    const char *says[] = {"struct_size", "0 ranks", "costs", "stage_scale", "memory_cap", "seconds", "cost F"};
+    dp_search_result_t result = {.struct_size = sizeof(result)};
+
+    bad[0].struct_size = 8;
+    bad[1].ranks = 0;
+    bad[2].costs = NULL;
+    scaled.stage_scale = scale;
+    bad[3].costs = &scaled;
+    bad[4].memory_cap = NAN;
+    bad[5].seconds = -1.0;
+    negative.f = -1.0;
+    bad[6].costs = &negative;
+    for (size_t b = 0; b < sizeof(bad) / sizeof(bad[0]); b++) {
+        ck_assert_int_eq(dp_search(&bad[b], &result), DP_ERR_INVALID);
+        ck_assert_msg(strstr(dp_last_error(), says[b]) != NULL, "%s", dp_last_error());
+        ck_assert_ptr_null(result.schedule);
+    }
+    result.struct_size = 8;
+    ck_assert_int_eq(dp_search(&good, &result), DP_ERR_INVALID);
 }
 END_TEST
 
@@ -237,5 +294,7 @@ int main(void)
     SUITE_ADD(suite, list_scheduling_is_complete_and_within_its_memory);
     SUITE_ADD(suite, what_is_found_is_sound_and_no_worse);
     SUITE_ADD(suite, too_little_memory_is_said);
+    SUITE_ADD(suite, a_search_that_is_stopped_gives_what_it_has);
+    SUITE_ADD(suite, a_request_that_makes_no_sense_is_refused);
     return suite_run(suite);
 }

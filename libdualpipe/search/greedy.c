@@ -1,10 +1,11 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * search_greedy.c: list scheduling. */
-#include "search_greedy.h"
+ * greedy.c: list scheduling. */
+#include "search/greedy.h"
+
+#include "base/memory.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* What one chunk of one rank has done. */
@@ -13,11 +14,11 @@ typedef struct progress {
 } progress_t;
 
 typedef struct greedy {
-    const shape_t *shape;
-    const rules_t *rules;
+    const dp__shape_t *shape;
+    const dp__rules_t *rules;
     double cap;
-    list_timer_t *timer;
-    lists_t *lists;
+    dp__list_timer_t *timer;
+    dp__lists_t *lists;
     progress_t *progress; /* [rank * chunks + chunk] */
 } greedy_t;
 
@@ -26,18 +27,18 @@ typedef struct choice {
     double start, rank_by; /* rank_by: start with the rules' bias */
 } choice_t;
 
-rules_t rules_random(const shape_t *shape, search_random_t *random)
+dp__rules_t dp__rules_random(const dp__shape_t *shape, dp__search_random_t *random)
 {
     bool pays = shape->cost[DP_OP_FB] < shape->cost[DP_OP_F] + shape->cost[DP_OP_B];
 
-    return (rules_t){.reach = 0.3 + random_unit(random),
-                     .more = random_below(random, 3),
-                     .forward_bias = random_unit(random) * 2.0 - 0.5,
-                     .patience = random_unit(random) * 1.2,
-                     .most_deferred = 1 + random_below(random, 2 * shape->ranks),
-                     .split = random_below(random, 4) != 0,
-                     .pair = pays ? random_below(random, 4) != 0 : random_below(random, 8) == 0,
-                     .pair_patience = random_unit(random) * 3.0};
+    return (dp__rules_t){.reach = 0.3 + dp__random_unit(random),
+                         .more = dp__random_below(random, 3),
+                         .forward_bias = dp__random_unit(random) * 2.0 - 0.5,
+                         .patience = dp__random_unit(random) * 1.2,
+                         .most_deferred = 1 + dp__random_below(random, 2 * shape->ranks),
+                         .split = dp__random_below(random, 4) != 0,
+                         .pair = pays ? dp__random_below(random, 4) != 0 : dp__random_below(random, 8) == 0,
+                         .pair_patience = dp__random_unit(random) * 3.0};
 }
 
 static int64_t cell(const greedy_t *g, int32_t rank, int32_t chunk, int32_t microbatch)
@@ -58,7 +59,7 @@ static double after_hop(const greedy_t *g, int32_t from, int32_t rank, double en
 /* When the next forward of a chunk may start; infinite: not yet known, or not allowed. */
 static double forward_start(const greedy_t *g, int32_t rank, int32_t chunk)
 {
-    const shape_t *shape = g->shape;
+    const dp__shape_t *shape = g->shape;
     const dp_place_t *place = &shape->places[(int64_t)rank * shape->chunks + chunk];
     const progress_t *p = progress_of(g, rank, chunk);
     int32_t stages = shape->placement == DP_PLACE_LOOP || shape->placement == DP_PLACE_V ? shape->ranks * shape->chunks
@@ -201,13 +202,14 @@ static void reset(greedy_t *g)
     }
 }
 
-bool greedy_run(const shape_t *shape, const rules_t *rules, double cap, list_timer_t *timer, lists_t *lists)
+bool dp__greedy_run(const dp__shape_t *shape, const dp__rules_t *rules, double cap, dp__list_timer_t *timer,
+                    dp__lists_t *lists)
 {
     greedy_t g = {shape, rules, cap, timer, lists, NULL};
     int64_t left = 0;
     bool going = true;
 
-    g.progress = calloc((size_t)shape->ranks * (size_t)shape->chunks, sizeof(*g.progress));
+    g.progress = dp__calloc((size_t)shape->ranks * (size_t)shape->chunks, sizeof(*g.progress));
     if (g.progress == NULL)
         return false;
     reset(&g);
@@ -229,6 +231,6 @@ bool greedy_run(const shape_t *shape, const rules_t *rules, double cap, list_tim
     }
     for (int64_t p = 0; p < (int64_t)shape->ranks * shape->chunks; p++)
         left += shape->path_microbatches - g.progress[p].weights;
-    free(g.progress);
+    dp__free(g.progress);
     return left == 0;
 }

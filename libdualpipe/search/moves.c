@@ -1,19 +1,19 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * search_moves.c: small random changes to a list. */
-#include "search_moves.h"
+ * moves.c: small random changes to a list. */
+#include "search/moves.h"
 
 #include <string.h>
 
-int32_t random_below(search_random_t *random, int32_t n)
+int32_t dp__random_below(dp__search_random_t *random, int32_t n)
 {
     random->state = random->state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
     return (int32_t)((random->state >> 33) % (uint64_t)n);
 }
 
-double random_unit(search_random_t *random)
+double dp__random_unit(dp__search_random_t *random)
 {
-    return random_below(random, 1 << 30) / (double)(1 << 30);
+    return dp__random_below(random, 1 << 30) / (double)(1 << 30);
 }
 
 /* The operation at `from` goes to `to`; those between make room. */
@@ -28,10 +28,10 @@ static void shift(dp_op_t *ops, int32_t from, int32_t to)
     ops[to] = op;
 }
 
-static bool move_one(dp_op_t *ops, int32_t count, search_random_t *random)
+static bool move_one(dp_op_t *ops, int32_t count, dp__search_random_t *random)
 {
-    int32_t from = random_below(random, count), reach = random_below(random, 4) == 0 ? count : 4;
-    int32_t to = from + random_below(random, 2 * reach + 1) - reach;
+    int32_t from = dp__random_below(random, count), reach = dp__random_below(random, 4) == 0 ? count : 4;
+    int32_t to = from + dp__random_below(random, 2 * reach + 1) - reach;
 
     if (to < 0 || to >= count || to == from)
         return false;
@@ -40,12 +40,12 @@ static bool move_one(dp_op_t *ops, int32_t count, search_random_t *random)
 }
 
 /* Every operation of one kind and chunk in a stretch of the list trades places with its neighbour. */
-static bool move_stretch(const shape_t *shape, dp_op_t *ops, int32_t count, search_random_t *random)
+static bool move_stretch(const dp__shape_t *shape, dp_op_t *ops, int32_t count, dp__search_random_t *random)
 {
     static const uint8_t kinds[] = {DP_OP_F, DP_OP_B, DP_OP_I, DP_OP_W, DP_OP_W, DP_OP_FB};
-    int kind = kinds[random_below(random, 6)], chunk = random_below(random, shape->chunks);
-    int32_t start = random_below(random, count), length = 2 + random_below(random, count), moved = 0;
-    bool later = random_below(random, 2) == 0;
+    int kind = kinds[dp__random_below(random, 6)], chunk = dp__random_below(random, shape->chunks);
+    int32_t start = dp__random_below(random, count), length = 2 + dp__random_below(random, count), moved = 0;
+    bool later = dp__random_below(random, 2) == 0;
 
     for (int32_t k = 0; k < length; k++) {
         /* from the end towards which they go, so that none is moved twice */
@@ -73,9 +73,9 @@ static void insert_at(dp_op_t *ops, int32_t *count, int32_t at, dp_op_t op)
 }
 
 /* B becomes I and, up to a few places later, W. */
-static bool split(dp_op_t *ops, int32_t *count, search_random_t *random)
+static bool split(dp_op_t *ops, int32_t *count, dp__search_random_t *random)
 {
-    int32_t at = random_below(random, *count), to = at + 1 + random_below(random, 4);
+    int32_t at = dp__random_below(random, *count), to = at + 1 + dp__random_below(random, 4);
     dp_op_t weight = ops[at];
 
     if (ops[at].kind != DP_OP_B)
@@ -87,9 +87,9 @@ static bool split(dp_op_t *ops, int32_t *count, search_random_t *random)
 }
 
 /* I and its W become B in the place of I. */
-static bool join(dp_op_t *ops, int32_t *count, search_random_t *random)
+static bool join(dp_op_t *ops, int32_t *count, dp__search_random_t *random)
 {
-    int32_t at = random_below(random, *count);
+    int32_t at = dp__random_below(random, *count);
 
     if (ops[at].kind != DP_OP_I)
         return false;
@@ -104,9 +104,9 @@ static bool join(dp_op_t *ops, int32_t *count, search_random_t *random)
 }
 
 /* A forward and a backward side by side become a pair. */
-static bool pair_up(dp_op_t *ops, int32_t *count, search_random_t *random)
+static bool pair_up(dp_op_t *ops, int32_t *count, dp__search_random_t *random)
 {
-    int32_t at = *count > 1 ? random_below(random, *count - 1) : 0;
+    int32_t at = *count > 1 ? dp__random_below(random, *count - 1) : 0;
     dp_op_t a, b;
 
     if (*count < 2)
@@ -121,14 +121,14 @@ static bool pair_up(dp_op_t *ops, int32_t *count, search_random_t *random)
     return true;
 }
 
-static bool part(dp_op_t *ops, int32_t *count, search_random_t *random)
+static bool part(dp_op_t *ops, int32_t *count, dp__search_random_t *random)
 {
-    int32_t at = random_below(random, *count);
+    int32_t at = dp__random_below(random, *count);
     dp_op_t forward = {
         .kind = DP_OP_F, .chunk = ops[at].chunk, .microbatch = ops[at].microbatch, .chunk2 = -1, .microbatch2 = -1};
     dp_op_t backward = {
         .kind = DP_OP_B, .chunk = ops[at].chunk2, .microbatch = ops[at].microbatch2, .chunk2 = -1, .microbatch2 = -1};
-    bool backward_first = random_below(random, 2) == 0;
+    bool backward_first = dp__random_below(random, 2) == 0;
 
     if (ops[at].kind != DP_OP_FB)
         return false;
@@ -137,9 +137,9 @@ static bool part(dp_op_t *ops, int32_t *count, search_random_t *random)
     return true;
 }
 
-int32_t move_random(const shape_t *shape, lists_t *lists, search_random_t *random)
+int32_t dp__move_random(const dp__shape_t *shape, dp__lists_t *lists, dp__search_random_t *random)
 {
-    int32_t rank = random_below(random, shape->ranks), kind = random_below(random, 20);
+    int32_t rank = dp__random_below(random, shape->ranks), kind = dp__random_below(random, 20);
     dp_op_t *ops = lists->ops + (int64_t)rank * lists->room;
     int32_t *count = &lists->count[rank];
     bool moved;

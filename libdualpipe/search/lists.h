@@ -1,14 +1,14 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * search_lists.h: a schedule that can be changed in place and timed quickly, for the search. */
-#ifndef DP_TOOLS_SEARCH_LISTS_H
-#define DP_TOOLS_SEARCH_LISTS_H
+ * lists.h: a schedule that can be changed in place and timed quickly, for the search. */
+#ifndef DP_SEARCH_LISTS_H
+#define DP_SEARCH_LISTS_H
 
 #include <dualpipe/simulate.h>
 #include <stdbool.h>
 
 /* What all schedules of one shape share. */
-typedef struct shape {
+typedef struct dp__shape {
     dp_placement_t placement;
     int32_t ranks, microbatches, chunks;
     int32_t path_microbatches;
@@ -17,46 +17,46 @@ typedef struct shape {
     double hop;
     bool barrier;
     dp_place_t *places; /* [ranks * chunks] */
-} shape_t;
+} dp__shape_t;
 
 /* Ordered operations of every rank, ops[rank * room] on. */
-typedef struct lists {
+typedef struct dp__lists {
     int32_t room;
     int32_t *count; /* [ranks] */
     dp_op_t *ops;
-} lists_t;
+} dp__lists_t;
 
 /* What a timing came to. step is infinite when the lists cannot finish or hold more than the cap. */
-typedef struct timing {
+typedef struct dp__timing {
     double step;
     double tail; /* mean end of the ranks: of two lists with one step, the denser one has more to give */
     double peak;
-} timing_t;
+} dp__timing_t;
 
 /* Room for timing lists of a shape, reused from call to call. */
-typedef struct list_timer {
+typedef struct dp__list_timer {
     double *forward, *backward;              /* [rank, chunk, micro-batch]: end; negative: not yet */
     int32_t *forward_place, *backward_place; /* [rank, chunk, micro-batch]: how many of its chunk went before it */
     int32_t *forwards, *backwards;           /* [rank, chunk]: so far */
     double *free, *start, *held;
     int32_t *at, *queue;
     bool *queued;
-} list_timer_t;
+} dp__list_timer_t;
 
-dp_status_t shape_make(const dp_schedule_t *schedule, const dp_costs_t *costs, shape_t *shape);
-void shape_clear(shape_t *shape);
+dp_status_t dp__shape_make(const dp_schedule_t *schedule, const dp_costs_t *costs, dp__shape_t *shape);
+void dp__shape_clear(dp__shape_t *shape);
 
-dp_status_t lists_make(const shape_t *shape, lists_t *lists);
-void lists_clear(lists_t *lists);
-void lists_copy(const shape_t *shape, const lists_t *from, lists_t *to);
-void lists_take(const shape_t *shape, const dp_schedule_t *schedule, lists_t *lists);
+dp_status_t dp__lists_make(const dp__shape_t *shape, dp__lists_t *lists);
+void dp__lists_clear(dp__lists_t *lists);
+void dp__lists_copy(const dp__shape_t *shape, const dp__lists_t *from, dp__lists_t *to);
+void dp__lists_take(const dp__shape_t *shape, const dp_schedule_t *schedule, dp__lists_t *lists);
 /* A schedule of method "search" that the caller frees. */
-dp_status_t lists_give(const shape_t *shape, const lists_t *lists, dp_schedule_t **schedule_out);
+dp_status_t dp__lists_give(const dp__shape_t *shape, const dp__lists_t *lists, dp_schedule_t **schedule_out);
 
-dp_status_t timer_make(const shape_t *shape, list_timer_t *timer);
-void timer_clear(list_timer_t *timer);
+dp_status_t dp__timer_make(const dp__shape_t *shape, dp__list_timer_t *timer);
+void dp__timer_clear(dp__list_timer_t *timer);
 /* Every operation as early as its data allow, transfers without limit but in order: what a rank makes first its
  * neighbour has to use first. cap: activations of a rank, negative: none. */
-timing_t timer_run(list_timer_t *timer, const shape_t *shape, const lists_t *lists, double cap);
+dp__timing_t dp__timer_run(dp__list_timer_t *timer, const dp__shape_t *shape, const dp__lists_t *lists, double cap);
 
 #endif

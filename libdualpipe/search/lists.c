@@ -1,32 +1,33 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * search_lists.c: lists of operations and how long they take. */
-#include "search_lists.h"
+ * lists.c: lists of operations and how long they take. */
+#include "search/lists.h"
+
+#include "base/memory.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-static int64_t rank_chunk(const shape_t *shape, int32_t rank, int32_t chunk)
+static int64_t rank_chunk(const dp__shape_t *shape, int32_t rank, int32_t chunk)
 {
     return (int64_t)rank * shape->chunks + chunk;
 }
 
-dp_status_t shape_make(const dp_schedule_t *schedule, const dp_costs_t *costs, shape_t *shape)
+dp_status_t dp__shape_make(const dp_schedule_t *schedule, const dp_costs_t *costs, dp__shape_t *shape)
 {
     double part = 1.0 / dp_schedule_split(schedule);
 
-    *shape = (shape_t){.placement = schedule->placement,
-                       .ranks = schedule->ranks,
-                       .microbatches = schedule->microbatches,
-                       .chunks = schedule->chunks,
-                       .path_microbatches = dp_schedule_path_microbatches(schedule, 0),
-                       .share = part,
-                       .cost = {costs->f * part, dp_costs_backward(costs) * part, costs->i * part, costs->w * part,
-                                dp_costs_pair(costs) * part},
-                       .hop = costs->hop + (costs->bandwidth > 0.0 ? costs->bytes / costs->bandwidth : 0.0),
-                       .barrier = costs->barrier != 0.0};
-    shape->places = calloc((size_t)schedule->ranks * (size_t)schedule->chunks, sizeof(*shape->places));
+    *shape = (dp__shape_t){.placement = schedule->placement,
+                           .ranks = schedule->ranks,
+                           .microbatches = schedule->microbatches,
+                           .chunks = schedule->chunks,
+                           .path_microbatches = dp_schedule_path_microbatches(schedule, 0),
+                           .share = part,
+                           .cost = {costs->f * part, dp_costs_backward(costs) * part, costs->i * part, costs->w * part,
+                                    dp_costs_pair(costs) * part},
+                           .hop = costs->hop + (costs->bandwidth > 0.0 ? costs->bytes / costs->bandwidth : 0.0),
+                           .barrier = costs->barrier != 0.0};
+    shape->places = dp__calloc((size_t)schedule->ranks * (size_t)schedule->chunks, sizeof(*shape->places));
     if (shape->places == NULL)
         return dp_fail(DP_ERR_NOMEM, "search: no memory for %d ranks", schedule->ranks);
     for (int32_t r = 0; r < schedule->ranks; r++)
@@ -35,33 +36,33 @@ dp_status_t shape_make(const dp_schedule_t *schedule, const dp_costs_t *costs, s
     return DP_OK;
 }
 
-void shape_clear(shape_t *shape)
+void dp__shape_clear(dp__shape_t *shape)
 {
-    free(shape->places);
+    dp__free(shape->places);
     shape->places = NULL;
 }
 
 /* ---- lists ---- */
 
-dp_status_t lists_make(const shape_t *shape, lists_t *lists)
+dp_status_t dp__lists_make(const dp__shape_t *shape, dp__lists_t *lists)
 {
     lists->room = 3 * shape->path_microbatches * shape->chunks; /* F, I and W each */
-    lists->count = calloc((size_t)shape->ranks, sizeof(*lists->count));
-    lists->ops = calloc((size_t)shape->ranks * (size_t)lists->room, sizeof(*lists->ops));
+    lists->count = dp__calloc((size_t)shape->ranks, sizeof(*lists->count));
+    lists->ops = dp__calloc((size_t)shape->ranks * (size_t)lists->room, sizeof(*lists->ops));
     if (lists->count != NULL && lists->ops != NULL)
         return DP_OK;
-    lists_clear(lists);
+    dp__lists_clear(lists);
     return dp_fail(DP_ERR_NOMEM, "search: no memory for %d ranks of %d operations", shape->ranks, lists->room);
 }
 
-void lists_clear(lists_t *lists)
+void dp__lists_clear(dp__lists_t *lists)
 {
-    free(lists->count);
-    free(lists->ops);
-    *lists = (lists_t){0, NULL, NULL};
+    dp__free(lists->count);
+    dp__free(lists->ops);
+    *lists = (dp__lists_t){0, NULL, NULL};
 }
 
-void lists_copy(const shape_t *shape, const lists_t *from, lists_t *to)
+void dp__lists_copy(const dp__shape_t *shape, const dp__lists_t *from, dp__lists_t *to)
 {
     for (int32_t r = 0; r < shape->ranks; r++) {
         to->count[r] = from->count[r];
@@ -70,7 +71,7 @@ void lists_copy(const shape_t *shape, const lists_t *from, lists_t *to)
     }
 }
 
-void lists_take(const shape_t *shape, const dp_schedule_t *schedule, lists_t *lists)
+void dp__lists_take(const dp__shape_t *shape, const dp_schedule_t *schedule, dp__lists_t *lists)
 {
     for (int32_t r = 0; r < shape->ranks; r++) {
         lists->count[r] = (int32_t)(schedule->first[r + 1] - schedule->first[r]);
@@ -79,9 +80,9 @@ void lists_take(const shape_t *shape, const dp_schedule_t *schedule, lists_t *li
     }
 }
 
-dp_status_t lists_give(const shape_t *shape, const lists_t *lists, dp_schedule_t **schedule_out)
+dp_status_t dp__lists_give(const dp__shape_t *shape, const dp__lists_t *lists, dp_schedule_t **schedule_out)
 {
-    int64_t *counts = calloc((size_t)shape->ranks, sizeof(*counts));
+    int64_t *counts = dp__calloc((size_t)shape->ranks, sizeof(*counts));
     dp_status_t status;
 
     if (counts == NULL)
@@ -90,7 +91,7 @@ dp_status_t lists_give(const shape_t *shape, const lists_t *lists, dp_schedule_t
         counts[r] = lists->count[r];
     status = dp_schedule_create("search", shape->placement, shape->ranks, shape->microbatches, shape->chunks, counts,
                                 schedule_out);
-    free(counts);
+    dp__free(counts);
     for (int32_t r = 0; status >= 0 && r < shape->ranks; r++)
         memcpy((*schedule_out)->ops + (*schedule_out)->first[r], lists->ops + (int64_t)r * lists->room,
                (size_t)lists->count[r] * sizeof(*lists->ops));
@@ -99,57 +100,57 @@ dp_status_t lists_give(const shape_t *shape, const lists_t *lists, dp_schedule_t
 
 /* ---- timing ---- */
 
-dp_status_t timer_make(const shape_t *shape, list_timer_t *timer)
+dp_status_t dp__timer_make(const dp__shape_t *shape, dp__list_timer_t *timer)
 {
     size_t ranks = (size_t)shape->ranks;
     size_t chunks = ranks * (size_t)shape->chunks, cells = chunks * (size_t)shape->path_microbatches;
 
-    *timer = (list_timer_t){.forward = calloc(cells, sizeof(double)),
-                            .backward = calloc(cells, sizeof(double)),
-                            .forward_place = calloc(cells, sizeof(int32_t)),
-                            .backward_place = calloc(cells, sizeof(int32_t)),
-                            .forwards = calloc(chunks, sizeof(int32_t)),
-                            .backwards = calloc(chunks, sizeof(int32_t)),
-                            .free = calloc(ranks, sizeof(double)),
-                            .start = calloc(ranks, sizeof(double)),
-                            .held = calloc(ranks, sizeof(double)),
-                            .at = calloc(ranks, sizeof(int32_t)),
-                            .queue = calloc(ranks, sizeof(int32_t)),
-                            .queued = calloc(ranks, sizeof(bool))};
+    *timer = (dp__list_timer_t){.forward = dp__calloc(cells, sizeof(double)),
+                                .backward = dp__calloc(cells, sizeof(double)),
+                                .forward_place = dp__calloc(cells, sizeof(int32_t)),
+                                .backward_place = dp__calloc(cells, sizeof(int32_t)),
+                                .forwards = dp__calloc(chunks, sizeof(int32_t)),
+                                .backwards = dp__calloc(chunks, sizeof(int32_t)),
+                                .free = dp__calloc(ranks, sizeof(double)),
+                                .start = dp__calloc(ranks, sizeof(double)),
+                                .held = dp__calloc(ranks, sizeof(double)),
+                                .at = dp__calloc(ranks, sizeof(int32_t)),
+                                .queue = dp__calloc(ranks, sizeof(int32_t)),
+                                .queued = dp__calloc(ranks, sizeof(bool))};
     if (timer->forward != NULL && timer->backward != NULL && timer->forward_place != NULL &&
         timer->backward_place != NULL && timer->forwards != NULL && timer->backwards != NULL && timer->free != NULL &&
         timer->start != NULL && timer->held != NULL && timer->at != NULL && timer->queue != NULL &&
         timer->queued != NULL)
         return DP_OK;
-    timer_clear(timer);
+    dp__timer_clear(timer);
     return dp_fail(DP_ERR_NOMEM, "search: no memory to time %zu passes", cells);
 }
 
-void timer_clear(list_timer_t *timer)
+void dp__timer_clear(dp__list_timer_t *timer)
 {
-    free(timer->forward);
-    free(timer->backward);
-    free(timer->forward_place);
-    free(timer->backward_place);
-    free(timer->forwards);
-    free(timer->backwards);
-    free(timer->free);
-    free(timer->start);
-    free(timer->held);
-    free(timer->at);
-    free(timer->queue);
-    free(timer->queued);
-    *timer = (list_timer_t){.forward = NULL};
+    dp__free(timer->forward);
+    dp__free(timer->backward);
+    dp__free(timer->forward_place);
+    dp__free(timer->backward_place);
+    dp__free(timer->forwards);
+    dp__free(timer->backwards);
+    dp__free(timer->free);
+    dp__free(timer->start);
+    dp__free(timer->held);
+    dp__free(timer->at);
+    dp__free(timer->queue);
+    dp__free(timer->queued);
+    *timer = (dp__list_timer_t){.forward = NULL};
 }
 
 typedef struct pass {
-    list_timer_t *timer;
-    const shape_t *shape;
+    dp__list_timer_t *timer;
+    const dp__shape_t *shape;
     int32_t head, waiting; /* of the queue */
     bool disordered;       /* a rank used messages in another order than they were made in */
 } pass_t;
 
-static int64_t cell(const shape_t *shape, int32_t rank, int32_t chunk, int32_t microbatch)
+static int64_t cell(const dp__shape_t *shape, int32_t rank, int32_t chunk, int32_t microbatch)
 {
     return rank_chunk(shape, rank, chunk) * shape->path_microbatches + microbatch;
 }
@@ -165,9 +166,9 @@ static void look_at(pass_t *pass, int32_t rank)
 /* When the data for one side are there; negative: not yet. */
 static double ready(const pass_t *pass, int32_t rank, int kind, int32_t chunk, int32_t microbatch)
 {
-    const shape_t *shape = pass->shape;
+    const dp__shape_t *shape = pass->shape;
     const dp_place_t *place = &shape->places[rank_chunk(shape, rank, chunk)];
-    const list_timer_t *timer = pass->timer;
+    const dp__list_timer_t *timer = pass->timer;
     double own = 0.0, other = 0.0;
     int32_t from = kind == DP_OP_F ? place->prev_rank : place->next_rank;
 
@@ -185,7 +186,7 @@ static double ready(const pass_t *pass, int32_t rank, int kind, int32_t chunk, i
 
 static void finish_forward(pass_t *pass, int32_t rank, int32_t chunk, int32_t microbatch, double end)
 {
-    const shape_t *shape = pass->shape;
+    const dp__shape_t *shape = pass->shape;
     const dp_place_t *place = &shape->places[rank_chunk(shape, rank, chunk)];
     int32_t nth = pass->timer->forwards[rank_chunk(shape, rank, chunk)]++;
 
@@ -199,7 +200,7 @@ static void finish_forward(pass_t *pass, int32_t rank, int32_t chunk, int32_t mi
 
 static void finish_backward(pass_t *pass, int32_t rank, int32_t chunk, int32_t microbatch, double end)
 {
-    const shape_t *shape = pass->shape;
+    const dp__shape_t *shape = pass->shape;
     const dp_place_t *place = &shape->places[rank_chunk(shape, rank, chunk)];
     int32_t nth = pass->timer->backwards[rank_chunk(shape, rank, chunk)]++;
 
@@ -214,7 +215,7 @@ static void finish_backward(pass_t *pass, int32_t rank, int32_t chunk, int32_t m
 /* Runs an operation if its data are there. */
 static bool run_op(pass_t *pass, int32_t rank, const dp_op_t *op, double *peak)
 {
-    list_timer_t *timer = pass->timer;
+    dp__list_timer_t *timer = pass->timer;
     bool pair = op->kind == DP_OP_FB;
     double when = ready(pass, rank, pair ? DP_OP_F : op->kind, op->chunk, op->microbatch), end;
     double when2 = pair ? ready(pass, rank, DP_OP_B, op->chunk2, op->microbatch2) : 0.0;
@@ -242,7 +243,7 @@ static bool run_op(pass_t *pass, int32_t rank, const dp_op_t *op, double *peak)
 
 static void reset(pass_t *pass)
 {
-    list_timer_t *timer = pass->timer;
+    dp__list_timer_t *timer = pass->timer;
     int64_t cells = cell(pass->shape, pass->shape->ranks, 0, 0);
 
     for (int64_t c = 0; c < cells; c++)
@@ -257,10 +258,10 @@ static void reset(pass_t *pass)
     }
 }
 
-static timing_t sum_up(const pass_t *pass, double peak)
+static dp__timing_t sum_up(const pass_t *pass, double peak)
 {
-    const shape_t *shape = pass->shape;
-    const list_timer_t *timer = pass->timer;
+    const dp__shape_t *shape = pass->shape;
+    const dp__list_timer_t *timer = pass->timer;
     double first = INFINITY, last = 0.0, longest = 0.0, sum = 0.0;
 
     for (int32_t r = 0; r < shape->ranks; r++) {
@@ -272,10 +273,10 @@ static timing_t sum_up(const pass_t *pass, double peak)
         longest = fmax(longest, fmax(timer->free[r], timer->free[other]) - fmin(timer->start[r], timer->start[other]));
         sum += timer->free[r];
     }
-    return (timing_t){shape->barrier ? last - first : longest, sum / shape->ranks, peak};
+    return (dp__timing_t){shape->barrier ? last - first : longest, sum / shape->ranks, peak};
 }
 
-timing_t timer_run(list_timer_t *timer, const shape_t *shape, const lists_t *lists, double cap)
+dp__timing_t dp__timer_run(dp__list_timer_t *timer, const dp__shape_t *shape, const dp__lists_t *lists, double cap)
 {
     pass_t pass = {.timer = timer, .shape = shape};
     double peak = 0.0;
@@ -296,6 +297,6 @@ timing_t timer_run(list_timer_t *timer, const shape_t *shape, const lists_t *lis
     for (int32_t r = 0; r < shape->ranks; r++)
         complete = complete && timer->at[r] == lists->count[r];
     if (!complete || pass.disordered || (cap >= 0.0 && peak > cap + 1e-9))
-        return (timing_t){INFINITY, INFINITY, peak};
+        return (dp__timing_t){INFINITY, INFINITY, peak};
     return sum_up(&pass, peak);
 }

@@ -1,0 +1,73 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * search.h: looks for a better schedule than any built-in one, for given sizes, costs and memory.
+ *
+ *     dp_search_request_t request = {.struct_size = sizeof(request), .ranks = 4, .microbatches = 12, .costs = &costs};
+ *     dp_search_result_t result = {.struct_size = sizeof(result)};
+ *     dp_search(&request, &result);                                  // result.schedule, result.step
+ *     dp_search_clear(&result);
+ *
+ * Built-in schedules and list scheduling give the starts; simulated annealing on the operation lists improves them.
+ * Whatever is announced as better was lowered, proven and simulated like any schedule. */
+#ifndef DUALPIPE_SEARCH_H
+#define DUALPIPE_SEARCH_H
+
+#include <dualpipe/simulate.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** How far a search has come. struct_size is set by the library. */
+typedef struct dp_search_state {
+    uint32_t struct_size;
+    double elapsed;       /* seconds */
+    int64_t tried;        /* lists timed */
+    double built_in_step; /* of the best built-in schedule; infinite: none fits */
+    double step;          /* of the best so far; infinite: none yet */
+    const char *from;     /* which start the best goes back to; valid during the call */
+} dp_search_state_t;
+#define DP_SEARCH_STATE_MIN DP_SIZE_TO(dp_search_state_t, from)
+
+/** Called some five times a second, on the thread that searches. Not 0: enough, take what has been found. */
+typedef int (*dp_search_fn)(void *user, const dp_search_state_t *state);
+
+typedef struct dp_search_request {
+    uint32_t struct_size;
+    int32_t ranks, microbatches;
+    const dp_costs_t *costs;  /* of a device; without stage_scale and topology. Borrowed during the call */
+    dp_transport_t transport; /* what is found completes on it, */
+    int32_t slots;            /* with so many per channel; 0: as dp_program_lower() */
+    double memory_cap;        /* most activations on a rank, in units of its stage inputs; 0: no limit */
+    double seconds;           /* to take; 0: 10 */
+    uint64_t seed;            /* another one, another walk; time has a say as well */
+    dp_search_fn progress;    /* NULL: not wanted */
+    void *user;
+} dp_search_request_t;
+#define DP_SEARCH_REQUEST_MIN DP_SIZE_TO(dp_search_request_t, user)
+
+/** What a search came to. struct_size is set by the caller; the schedule is the library's until dp_search_clear(). */
+typedef struct dp_search_result {
+    uint32_t struct_size;
+    dp_schedule_t *schedule; /* the best: one of method "search", or a built-in one */
+    char built_in[48];       /* the best built-in schedule's name; "" when none fits */
+    char from[48];           /* which start the schedule goes back to */
+    double built_in_step;    /* simulated; infinite: none fits */
+    double step;             /* of the schedule, as dp_simulate() gives it */
+    double peak;             /* most activations on a rank, in the unit of memory_cap */
+    int64_t tried;           /* lists timed */
+} dp_search_result_t;
+#define DP_SEARCH_RESULT_MIN DP_SIZE_TO(dp_search_result_t, tried)
+
+/**
+ * Searches for as long as the request says, on the calling thread. Free what the result holds with dp_search_clear().
+ * DP_ERR_INVALID: sizes below 1, costs that dp_simulate() refuses or that have a stage_scale or a topology.
+ * DP_ERR_REJECTED: nothing fits the memory. DP_ERR_NOMEM. [any]
+ */
+DP_API dp_status_t dp_search(const dp_search_request_t *request, dp_search_result_t *result);
+DP_API void dp_search_clear(dp_search_result_t *result);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

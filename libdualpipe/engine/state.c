@@ -1,0 +1,112 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * state.c: what the trainer keeps besides the parameters: named, once. */
+#include "base/memory.h"
+#include "base/sized.h"
+#include "engine/engine.h"
+#include "stage/dtype.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+enum { NAME_LENGTH = 127 };
+
+static bool of_chunk(const dp_state_t *s)
+{
+    return s->scope == DP_STATE_PARAMS || s->scope == DP_STATE_STAGE;
+}
+
+static dp_status_t check_name(const dp_state_t *s)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    static const char all[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+
+    if (s->name == NULL)
+        return dp_fail(DP_ERR_INVALID, "dp_pipeline_register_state: state.name is NULL");
+    if (strspn(s->name, letters) == 0 || s->name[strspn(s->name, all)] != '\0' || strlen(s->name) > NAME_LENGTH)
+        return dp_fail(
+            DP_ERR_INVALID,
+            "dp_pipeline_register_state: \"%.200s\" is no name: a letter, then letters, digits and . _ -, at "
+            "most %d in all",
+            s->name, NAME_LENGTH);
+    return DP_OK;
+}
+
+/* PARAMS gets the count of its chunk. */
+static dp_status_t check_shape(const dp_pipeline_t *p, dp_state_t *s)
+{
+    size_t bytes;
+
+    if ((int)s->scope < DP_STATE_PARAMS || s->scope > DP_STATE_JOB)
+        return dp_fail(DP_ERR_INVALID, "state \"%s\": scope %d is none of dp_state_scope_t", s->name, (int)s->scope);
+    if ((int)s->dtype < DP_F32 || s->dtype > DP_U8)
+        return dp_fail(DP_ERR_INVALID, "state \"%s\": dtype is %s", s->name, dp__dtype_name(s->dtype));
+    if (of_chunk(s) && (s->chunk < 0 || s->chunk >= p->nchunks))
+        return dp_fail(DP_ERR_INVALID, "state \"%s\": chunk %d: this rank has %d", s->name, s->chunk, p->nchunks);
+    if (s->scope == DP_STATE_PARAMS && s->count != 0)
+        return dp_fail(DP_ERR_INVALID, "state \"%s\": count is %zu; of a state that goes with parameters it is 0",
+                       s->name, s->count);
+    if (s->scope == DP_STATE_PARAMS)
+        s->count = p->chunks[s->chunk].stage->info.param_count;
+    if (s->scope != DP_STATE_PARAMS && (s->count == 0 || !dp__mul(s->count, dp_dtype_bytes(s->dtype), &bytes)))
+        return dp_fail(DP_ERR_INVALID, "state \"%s\": a count of %zu elements cannot be", s->name, s->count);
+    if (s->memory == NULL && s->count > 0)
+        return dp_fail(DP_ERR_INVALID, "state \"%s\": memory is NULL", s->name);
+    return DP_OK;
+}
+
+static dp_status_t check_unique(const dp_pipeline_t *p, const dp_state_t *s)
+{
+    for (int32_t i = 0; i < p->states.n; i++) {
+        const dp_state_t *other = &p->states.at[i];
+        const bool both = s->scope == DP_STATE_PARAMS && other->scope == DP_STATE_PARAMS;
+
+        if (strcmp(other->name, s->name) == 0 && !(both && other->chunk != s->chunk))
+            return dp_fail(DP_ERR_INVALID, "state \"%s\" is registered already", s->name);
+    }
+    return DP_OK;
+}
+
+static dp_status_t append(dp_pipeline_t *p, dp_state_t *s)
+{
+    dp_state_t *grown = dp__calloc((size_t)p->states.n + 1, sizeof(*grown));
+
+    s->name = dp__strdup(s->name);
+    if (grown == NULL || s->name == NULL) {
+        dp__free((char *)s->name);
+        dp__free(grown);
+        return dp_fail(DP_ERR_NOMEM, "no memory for a list of %d states", p->states.n + 1);
+    }
+    if (p->states.n > 0)
+        memcpy(grown, p->states.at, (size_t)p->states.n * sizeof(*grown));
+    grown[p->states.n++] = *s;
+    dp__free(p->states.at);
+    p->states.at = grown;
+    return DP_OK;
+}
+
+dp_status_t dp_pipeline_register_state(dp_pipeline_t *p, const dp_state_t *state)
+{
+    dp_state_t own;
+    dp_status_t status = dp__sized_check("dp_pipeline_register_state: state", state, "dp_state_t", DP_STATE_MIN);
+
+    if (status >= 0 && (p == NULL || p->run.failed))
+        status = dp_fail(DP_ERR_INVALID, "dp_pipeline_register_state: the pipeline is NULL or has failed");
+    if (status < 0)
+        return status;
+    dp_sized_take(&own, sizeof(own), state);
+    status = check_name(&own);
+    if (status >= 0)
+        status = check_shape(p, &own);
+    if (status >= 0)
+        status = check_unique(p, &own);
+    return status >= 0 ? append(p, &own) : status;
+}
+
+void dp__states_free(dp_pipeline_t *p)
+{
+    for (int32_t i = 0; i < p->states.n; i++)
+        dp__free((char *)p->states.at[i].name);
+    dp__free(p->states.at);
+    p->states = (dp__states_t){0};
+}
