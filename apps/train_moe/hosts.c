@@ -82,7 +82,7 @@ static int64_t join_ends(message_t *ends, int64_t count)
         const message_t *s = &ends[i], *r = &ends[i + 1];
         if (s->flow != r->flow || s->received || !r->received || s->from == r->to)
             continue;
-        ends[n++] = (message_t){s->flow,     s->from, r->to, true, r->start_ns < s->end_ns && r->end_ns > s->start_ns,
+        ends[n++] = (message_t){s->flow,     s->from,  r->to, true, r->start_ns < s->end_ns && r->end_ns > s->start_ns,
                                 s->start_ns, r->end_ns};
         i++;
     }
@@ -117,8 +117,8 @@ static void print_clocks(const dp_timeline_t *timeline, FILE *to)
             continue;
         host = clock.host;
         if (clock.bound_ns > 0)
-            fprintf(to, "clocks      times of host %d are right to %.3f ms; its clock drifts by %.1f us/s (+- %.1f)\n", host,
-                    (double)clock.bound_ns / 1e6, clock.drift / 1e3, clock.drift_bound / 1e3);
+            fprintf(to, "clocks      times of host %d are right to %.3f ms; its clock drifts by %.1f us/s (+- %.1f)\n",
+                    host, (double)clock.bound_ns / 1e6, clock.drift / 1e3, clock.drift_bound / 1e3);
     }
 }
 

@@ -68,7 +68,8 @@ static dp_status_t measure(dp__process_t *p)
         dp__clock_ask(p);
         pthread_mutex_unlock(&p->mutex);
         dp__process_wake(p);
-        status = dp__cause_wait(&p->cause, &p->clock.answers, before + 1, p->group.hang_ns, "asking rank 0 for its time");
+        status =
+            dp__cause_wait(&p->cause, &p->clock.answers, before + 1, p->group.hang_ns, "asking rank 0 for its time");
     }
     return status;
 }

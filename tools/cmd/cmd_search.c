@@ -5,6 +5,7 @@
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -15,38 +16,40 @@
 
 static const command_t command = {
     .name = "search",
-    .options = ARG_SIZES | ARG_COST | ARG_MEMORY_CAP | ARG_TRANSPORT | ARG_SECONDS | ARG_OUTPUT,
+    .options = ARG_SIZES | ARG_COST | ARG_MEMORY_CAP | ARG_TRANSPORT | ARG_TOPOLOGY | ARG_SECONDS | ARG_OUTPUT,
     .formats = 0,
-    .help = "usage: dualpipe search --ranks P --microbatches M [OPTIONS]\n"
-            "Looks for a schedule with a shorter step than any built-in one: list scheduling and simulated "
-            "annealing, started from\n"
-            "the built-in schedules. What it finds is proven like any schedule, and can be run, simulated "
-            "and drawn from the file.\n\n"
-            "  --cost LIST            time of one micro-batch on one device: F forward, B backward, I and W "
-            "its two parts, FB\n"
-            "                         an overlapped pair, HOP one transfer; any of "
-            "F=1,I=1,W=1,B=2,FB=3,HOP=0, which is the\n"
-            "                         default; B is I + W and FB is F + B unless given\n"
-            "                         and BYTES, BANDWIDTH, LAYERS, attention.F, ... as in `dualpipe simulate`\n"
-            "  --costs FILE           costs from a file (\"-\": standard input): NAME=VALUE as above, # comments\n"
-            "  --no-barrier           ranks do not wait for each other between steps\n"
-            "  --memory-cap N         hold at most N micro-batches' activations on a rank, in units of one "
-            "rank's stage inputs\n"
-            "  --transport group      transfers complete in matched groups, as those of MPI and NCCL do\n"
-            "  --transport credits:K  one-sided transfers into K slots a channel (default, K = 2)\n"
-            "  --seconds S            time to take (10)\n"
-            "  --output FILE          write the schedule there, as `dualpipe schedule --format tsv` does; as csv\n"
-            "                         when FILE ends in .csv\n"
-            "  --help                 show this\n\n"
-            "examples:\n"
-            "  dualpipe search --ranks 4 --microbatches 12 --memory-cap 5\n"
-            "      whether DualPipe's memory allows for a shorter step\n"
-            "  dualpipe search --ranks 4 --microbatches 12 --cost F=1,I=1.4,W=0.6,HOP=0.1 --seconds 30 "
-            "--output mine.tsv\n"
-            "  dualpipe simulate mine.tsv --cost F=1,I=1.4,W=0.6,HOP=0.1 --format svg --output mine.svg\n"
-            "      and what it looks like\n\n"
-            "exit status: 0 done, 1 the output could not be written, 2 wrong usage, 20 no schedule fits the "
-            "memory\n",
+    .help =
+        "usage: dualpipe search --ranks P --microbatches M [OPTIONS]\n"
+        "Looks for a schedule with a shorter step than any built-in one: list scheduling and simulated "
+        "annealing, started from\n"
+        "the built-in schedules. What it finds is proven like any schedule, and can be run, simulated "
+        "and drawn from the file.\n\n"
+        "  --cost LIST            time of one micro-batch on one device: F forward, B backward, I and W "
+        "its two parts, FB\n"
+        "                         an overlapped pair, HOP one transfer; any of "
+        "F=1,I=1,W=1,B=2,FB=3,HOP=0, which is the\n"
+        "                         default; B is I + W and FB is F + B unless given\n"
+        "                         and BYTES, BANDWIDTH, LAYERS, attention.F, ... as in `dualpipe simulate`\n"
+        "  --costs FILE           costs from a file (\"-\": standard input): NAME=VALUE as above, # comments\n"
+        "  --topology FILE        which ranks live on one host and what lies between hosts, as in `dualpipe simulate`\n"
+        "  --no-barrier           ranks do not wait for each other between steps\n"
+        "  --memory-cap N         hold at most N micro-batches' activations on a rank, in units of one "
+        "rank's stage inputs\n"
+        "  --transport group      transfers complete in matched groups, as those of MPI and NCCL do\n"
+        "  --transport credits:K  one-sided transfers into K slots a channel (default, K = 2)\n"
+        "  --seconds S            time to take (10)\n"
+        "  --output FILE          write the schedule there, as `dualpipe schedule --format tsv` does; as csv\n"
+        "                         when FILE ends in .csv\n"
+        "  --help                 show this\n\n"
+        "examples:\n"
+        "  dualpipe search --ranks 4 --microbatches 12 --memory-cap 5\n"
+        "      whether DualPipe's memory allows for a shorter step\n"
+        "  dualpipe search --ranks 4 --microbatches 12 --cost F=1,I=1.4,W=0.6,HOP=0.1 --seconds 30 "
+        "--output mine.tsv\n"
+        "  dualpipe simulate mine.tsv --cost F=1,I=1.4,W=0.6,HOP=0.1 --format svg --output mine.svg\n"
+        "      and what it looks like\n\n"
+        "exit status: 0 done, 1 the output could not be written, 2 wrong usage, 20 no schedule fits the "
+        "memory\n",
 };
 
 /* One line that is written over on a terminal; silent elsewhere. */
@@ -93,6 +96,23 @@ static void say(const args_t *args, const dp_search_result_t *result)
         printf("written to     %s\n", args->output);
 }
 
+static dp_status_t search_placed(const args_t *args, dp_search_request_t *request, dp_search_result_t *result)
+{
+    int32_t *host_of = calloc((size_t)args->ranks, sizeof(*host_of));
+    dp_topology_t topology;
+    dp_costs_t costs = args->costs;
+    dp_status_t status = host_of != NULL
+                             ? topology_place(&args->topology, TOPOLOGY_AS_GIVEN, args->ranks, host_of, &topology)
+                             : dp_fail(DP_ERR_NOMEM, "no memory for the hosts of %d ranks", args->ranks);
+
+    costs.topology = &topology;
+    request->costs = &costs;
+    if (status == DP_OK)
+        status = dp_search(request, result);
+    free(host_of);
+    return status;
+}
+
 static int run(const args_t *args)
 {
     double seconds = args->seconds;
@@ -113,7 +133,7 @@ static int run(const args_t *args)
     if (args->scales_given)
         return args_usage(args, "stage scales do not go with search: the schedules cut the model differently");
     plan_leave_scales(args);
-    status = dp_search(&request, &result);
+    status = args->on_hosts ? search_placed(args, &request, &result) : dp_search(&request, &result);
     if (isatty(STDERR_FILENO))
         fputs("\r\033[K", stderr);
     if (status == DP_OK && args->output != NULL)
