@@ -93,18 +93,18 @@ static int64_t join_ends(message_t *ends, int64_t count)
 static void print_way(const message_t *m, int64_t count, double bytes, FILE *to)
 {
     int64_t waited = 0;
-    double ms;
+    char speed[128] = "all there before they were wanted";
 
     while (waited < count && m[waited].waited)
         waited++;
-    fprintf(to, "transfers   host %d to %d: %lld messages of %.3f MB", m->from, m->to, (long long)count, bytes / 1e6);
     if (waited > 0) {
-        ms = (double)travel(&m[waited / 2]) / 1e6;
-        fprintf(to, ", %lld of them waited for: median %.3f ms on the way, %.1f MB/s\n", (long long)waited, ms,
-                bytes / 1e3 / ms);
-    } else {
-        fprintf(to, ", all there before they were wanted\n");
+        const double ms = (double)travel(&m[waited / 2]) / 1e6;
+
+        snprintf(speed, sizeof(speed), "median of %lld waited for %.3f ms, %.1f MB/s", (long long)waited, ms,
+                 bytes / 1e3 / ms);
     }
+    report_line(to, "transfers", "host %d to %d: %lld messages of %.3f MB, %s", m->from, m->to, (long long)count,
+                bytes / 1e6, speed);
 }
 
 static void print_clocks(const dp_timeline_t *timeline, FILE *to)
@@ -117,8 +117,8 @@ static void print_clocks(const dp_timeline_t *timeline, FILE *to)
             continue;
         host = clock.host;
         if (clock.bound_ns > 0)
-            fprintf(to, "clocks      times of host %d are right to %.3f ms; its clock drifts by %.1f us/s (+- %.1f)\n",
-                    host, (double)clock.bound_ns / 1e6, clock.drift / 1e3, clock.drift_bound / 1e3);
+            report_line(to, "clocks", "times of host %d are right to %.3f ms; its clock drifts by %.1f us/s (+- %.1f)",
+                        host, (double)clock.bound_ns / 1e6, clock.drift / 1e3, clock.drift_bound / 1e3);
     }
 }
 
@@ -140,7 +140,7 @@ dp_status_t report_hosts(const trainer_t *t, const dp_timeline_t *timeline, FILE
             print_way(ends + i, next - i, bytes, to);
     }
     if (lines > MOST_LINES)
-        fprintf(to, "            and between %d more pairs of hosts\n", lines - MOST_LINES);
+        report_line(to, "", "and between %d more pairs of hosts", lines - MOST_LINES);
     free(ends);
     return DP_OK;
 }

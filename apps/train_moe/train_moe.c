@@ -148,7 +148,7 @@ static void print_progress(const session_t *s, int64_t step, const step_result_t
         return;
     if (!terminal && step % o->log_every != 0 && step != o->steps - 1)
         return;
-    printf("%sstep %4lld/%lld  loss %.4f  norm %6.3f  rate %.2e  %6.0f tokens/s  %dm%02ds left%s",
+    printf("%sstep %4lld/%lld  loss %.4f  norm %.3f  lr %.1e  %.0f tokens/s  %dm%02ds left%s",
            terminal ? "\r\033[K" : "", (long long)step + 1, (long long)o->steps, result->loss, result->norm,
            result->rate, (double)t->microbatches * t->replicas * (double)t->tokens / each, (int)(left / 60),
            (int)fmod(left, 60), terminal && step != o->steps - 1 ? "" : "\n");
@@ -179,8 +179,7 @@ static dp_status_t rebalance(session_t *s, int64_t steps)
 
     s->history.seconds += now_seconds() - start;
     if (status == DP_OK && is_first_rank(s) && !s->options.quiet)
-        printf("%safter %lld steps: tokens on ranks max/mean %.3f, %.3f with %lld replicas moved in %d layers (%.2f "
-               "MiB sent)\n",
+        printf("%safter %lld steps: max/mean tokens %.3f, then %.3f: %lld replicas moved in %d layers (%.2f MiB)\n",
                isatty(STDOUT_FILENO) ? "\r\033[K" : "", (long long)steps, made.before.gpu, made.after.gpu,
                (long long)made.replicas, (int)made.layers, made.sent / (1024 * 1024));
     return status;
@@ -244,27 +243,41 @@ static dp_status_t write_report(const session_t *s, const char *path)
     return DP_OK;
 }
 
+/* Beside the trace; 0: its name is no trace's. */
+static int page_path(const char *trace, char *page, size_t bytes)
+{
+    const size_t stem = strlen(trace) - strlen(".json");
+
+    if (strlen(trace) < strlen(".json") || strcmp(trace + stem, ".json") != 0)
+        return 0;
+    return snprintf(page, bytes, "%.*s.html", (int)stem, trace) < (int)bytes;
+}
+
 static dp_status_t write_files(session_t *s)
 {
     const options_t *o = &s->options;
-    char path[4096];
+    char path[4096], page[4096];
     dp_status_t status = DP_OK;
 
     if (output_path(s, o->curve, CURVE_NAME, path, sizeof(path))) {
         status = curve_write(&s->history, path);
-        fprintf(s->report, "curve       %s\n", path);
+        report_line(s->report, "curve", "%s", path);
     }
     if (status == DP_OK && output_path(s, o->trace, "trace.json", path, sizeof(path))) {
         status = trace_write(s->timeline, path);
-        fprintf(s->report, "trace       %s (open it with https://ui.perfetto.dev)\n", path);
+        report_line(s->report, "trace", "%s (for dualpipe trace, or https://ui.perfetto.dev)", path);
+        if (status == DP_OK && page_path(path, page, sizeof(page))) {
+            status = page_write(path, page);
+            report_line(s->report, "page", "%s (the trace, for any browser)", page);
+        }
     }
     if (status == DP_OK && output_path(s, o->costs_out, "costs.txt", path, sizeof(path))) {
         status = costs_write(&s->trainer, s->timeline, path);
-        fprintf(s->report, "costs       %s (for dualpipe simulate --costs)\n", path);
+        report_line(s->report, "costs", "%s (for dualpipe simulate --costs)", path);
     }
     if (status == DP_OK && output_path(s, o->losses, "losses.txt", path, sizeof(path))) {
         status = losses_write(&s->history, path);
-        fprintf(s->report, "losses      %s (to the last bit)\n", path);
+        report_line(s->report, "losses", "%s (to the last bit)", path);
     }
     return status;
 }

@@ -49,8 +49,14 @@ dp_status_t report_results(const trainer_t *trainer, const history_t *history, c
                            const memory_use_t *all, FILE *to);
 /* hosts.c: nothing where all ranks live on one. DP_ERR_NOMEM. */
 dp_status_t report_hosts(const trainer_t *trainer, const dp_timeline_t *timeline, FILE *to);
+/* "label       text", formatted and broken into lines of 80 columns. */
+void report_line(FILE *to, const char *label, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* files.c */
 dp_status_t losses_write(const history_t *history, const char *path);
 dp_status_t trace_write(const dp_timeline_t *timeline, const char *path);
+/* The trace in `path` as a page for a browser. */
+dp_status_t page_write(const char *path, const char *page);
 dp_status_t costs_write(const trainer_t *trainer, const dp_timeline_t *timeline, const char *path);
 
 #endif

@@ -73,6 +73,7 @@ static dp_status_t open_pipeline(trainer_t *t)
         .user = t,
         .unbuild = unbuild,
         .graph = o->graph,
+        .cpu_times = 1,
     };
 
     return dp_pipeline_open(&options, &t->pipeline);

@@ -104,6 +104,9 @@ typedef struct dp_pipeline_options {
      *  the start of its first to the end of its last one, not from its turn on the stream to the next. Steps replayed
      *  as graphs keep the times of turns. */
     const char *profiler;
+    /** 1: the spans of segments say how long their stream's thread had a core (dp_span_t.busy_ns), at the price of two
+     *  host functions a segment. For ranks that share cores. Without effect on devices that run no host functions. */
+    int32_t cpu_times;
 } dp_pipeline_options_t;
 #define DP_PIPELINE_OPTIONS_MIN DP_SIZE_TO(dp_pipeline_options_t, profiler)
 

@@ -115,11 +115,12 @@ typedef struct dp_measured_costs {
 
 /**
  * Measures the costs of the schedule that made a timeline (of dp_pipeline_timeline() or dp_simulate()); row r is
- * pipeline rank r mod P. F, I, W, B and F&B are mean lengths of operations, first start to last end; the compute spans
- * of one operation follow one another in a row. I and W of a schedule that has whole backwards only are what their
- * spans come to, or half of B each. Segments are told by the names "attention", "dispatch", "mlp", "combine". hop is
- * the shortest SEND: longer ones waited for a slot. Free with dp_measured_costs_clear(). DP_ERR_INVALID: no forward is
- * there. [any]
+ * pipeline rank r mod P. F, I, W, B and F&B are mean lengths of operations, first start to last end; the compute
+ * spans of one operation follow one another in a row. Spans with a busy_ns count with that, and an operation of such
+ * spans as long as they would take with a core for each lane: threads that wait for cores do not make an operation
+ * longer. I and W of a schedule that has whole backwards only are what their spans come to, or half of B each.
+ * Segments are told by the names "attention", "dispatch", "mlp", "combine". hop is the shortest SEND: longer ones
+ * waited for a slot. Free with dp_measured_costs_clear(). DP_ERR_INVALID: no forward is there. [any]
  */
 DP_API dp_status_t dp_costs_measure(const dp_timeline_t *timeline, const dp_schedule_t *schedule,
                                     dp_measured_costs_t *measured);

@@ -31,7 +31,7 @@ typedef enum dp_span_kind {
     DP_SPAN_STEP = 4 /* one whole step of a rank */
 } dp_span_kind_t;
 
-/** Frozen: never grows; `reserved` is zero. */
+/** Frozen: never grows. */
 typedef struct dp_span {
     int64_t start_ns, end_ns; /* 0 <= start <= end */
     uint64_t flow;            /* same non-zero number on the SEND and the RECV of one message: an arrow; 0: none */
@@ -42,8 +42,11 @@ typedef struct dp_span {
     uint8_t pass;             /* dp_op_kind_t: F, I or W (B: backward as a whole) */
     uint8_t pair;             /* 1: part of an overlapped F&B pair */
     uint16_t name;            /* index into the timeline's names ("attention", "dispatch"), 0: derived from kind */
-    uint32_t reserved;
+    /* the part of a COMPUTE span in which the stream's thread had a core: what the work takes where threads wait for
+     * cores. 0: not known (see dp_pipeline_options_t.cpu_times), or more than DP_SPAN_BUSY_MAX */
+    uint32_t busy_ns;
 } dp_span_t;
+#define DP_SPAN_BUSY_MAX 2147483647
 
 typedef struct dp_timeline dp_timeline_t;
 
@@ -57,7 +60,8 @@ DP_API void dp_timeline_free(dp_timeline_t *timeline);
 DP_API dp_status_t dp_timeline_name(dp_timeline_t *timeline, const char *name, uint16_t *name_out);
 /** The text of a name; "" for 0 and numbers never given out. [any] */
 DP_API const char *dp_timeline_name_text(const dp_timeline_t *timeline, uint16_t name);
-/** Appends a copy of a span to a row. DP_ERR_INVALID: times, kind, lane, pass, pair or name out of bounds.
+/** Appends a copy of a span to a row. DP_ERR_INVALID: times, kind, lane, pass, pair, busy time or name out of
+ *  bounds.
  *  DP_ERR_OVERFLOW: the row is full; the span is counted as lost. [main] per row */
 DP_API dp_status_t dp_timeline_add(dp_timeline_t *timeline, int32_t rank, const dp_span_t *span);
 /** A row's spans in the order they were added, *count_out of them; NULL and 0 for a row that there is not. Borrowed:
@@ -105,10 +109,11 @@ DP_API dp_status_t dp_timeline_report(const dp_timeline_t *timeline, int32_t ran
 
 /**
  * Writes all rows as one Chrome trace (JSON object format, "traceEvents"; opens in Perfetto): a process per rank, a
- * thread per lane (sends and receives apart, and as many threads as it takes for spans of one thread not to overlap),
- * complete events ("X", microseconds), flow arrows ("s"/"f") for messages of which both ends are there, args with
- * chunk, stage, micro-batch; of a row with a clock of its own a metadata event "clock" with what dp_timeline_clock
- * says. `write` gets pieces of at most 16 KiB; its failure ends the writing and is returned.
+ * thread per lane (sends and receives apart, and as many threads as it takes for spans of one thread not to
+ * overlap), complete events ("X", microseconds since the first span, whose own time is "baseTimeNanoseconds"), flow
+ * arrows ("s"/"f") for messages of which both ends are there, args with chunk, stage, micro-batch; of a row with a clock of
+ * its own a metadata event "clock" with what dp_timeline_clock() says. `write` gets pieces of at most 16 KiB; its
+ * failure ends the writing and is returned.
  * Format: Trace Event Format, https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. [any]
  */
 DP_API dp_status_t dp_timeline_write_chrome(const dp_timeline_t *timeline, dp_write_fn write, void *user);

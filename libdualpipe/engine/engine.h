@@ -18,6 +18,7 @@
  *   graph.c    a step captured once and replayed
  *   enqueue.c  puts the actions of a plan on the lanes
  *   guard.c    DUALPIPE_GUARD: looks at what every call does to memory
+ *   meter.c    how long the threads of lanes had a core
  *   state.c    what the trainer keeps besides the parameters
  *   sums.c     losses and other doubles, summed over ranks
  *   norm.c     the norm of the gradient
@@ -209,6 +210,12 @@ typedef struct dp__trace {
     int to_file; /* DUALPIPE_TRACE, as world rank 0 has it */
 } dp__trace_t;
 
+/* meter.c: what the clock of each lane's thread said when its running segment began. */
+typedef struct dp__meter {
+    int on;
+    int64_t began[DP_LANE_COUNT];
+} dp__meter_t;
+
 /* profile.c */
 typedef struct dp__profiler {
     const struct dp_profiler_vt *vt; /* NULL: none was asked for */
@@ -285,6 +292,7 @@ struct dp_pipeline {
     dp__graphs_t graphs;
     dp__trace_t trace;
     dp__profiler_t profiler;
+    dp__meter_t meter;
     dp__sums_t sums;
     dp__guard_t guard;
     dp__states_t states;
@@ -299,6 +307,11 @@ void dp__engine_settle(dp_pipeline_t *p);
 
 /* enqueue.c: puts all of a step on the lanes. */
 dp_status_t dp__step_put(dp_pipeline_t *p, const dp__plan_t *plan, const dp_step_t *step);
+
+/* meter.c: how long the lane's thread has a core in a segment; nothing without options.cpu_times. */
+dp_status_t dp__meter_open(dp_pipeline_t *p);
+dp_status_t dp__meter_begin(dp_pipeline_t *p, int lane);
+dp_status_t dp__meter_end(dp_pipeline_t *p, int lane, int32_t span);
 
 /* graph.c; nothing without options.graph. forget: what was captured is of no use any more, every stream is idle. */
 dp_status_t dp__graphs_open(dp_pipeline_t *p);

@@ -279,12 +279,15 @@ static dp_status_t put(dp_pipeline_t *p, const dp_stage_t *stage, const dp__call
 
     run->call.scratch = p->lanes.scratch[lane];
     DO(p->device_vt->stamp(s, &p->trace.records[call->span].start_ns));
+    DO(dp__meter_begin(p, lane));
     dp__profile_begin(p, call->span);
     dp__stage_call(stage, call->segment, (dp_op_kind_t)call->op, &run->call, &own);
     status = p->guard.on ? dp__guard_put(p, stage, call, &own, s)
                          : dp__stage_put(stage, call->segment, (dp_op_kind_t)call->op, &own, p->device_vt, s);
     dp__profile_end(p);
-    return status < 0 ? status : p->device_vt->stamp(s, &p->trace.records[call->span].end_ns);
+    DO(status);
+    DO(dp__meter_end(p, lane, call->span));
+    return p->device_vt->stamp(s, &p->trace.records[call->span].end_ns);
 }
 
 static dp_status_t put_weight(dp_pipeline_t *p, const dp_stage_t *stage, const dp__call_t *call, running_t *run)

@@ -180,6 +180,7 @@ static dp_status_t set_up(dp_pipeline_t *p)
                                                             dp__programs_make,
                                                             open_device,
                                                             dp__guard_open,
+                                                            dp__meter_open,
                                                             place_chunks,
                                                             open_comms,
                                                             dp__chunks_build,

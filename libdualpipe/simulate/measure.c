@@ -14,10 +14,11 @@ enum { LONE_F, LONE_I, LONE_W, WHOLE_B, PAIR, CLASSES };
 
 /* Spans that follow one another in a row and belong to one operation. */
 typedef struct op {
-    bool any, pair, has_f, has_i, has_w, has_b;
+    bool any, pair, has_f, has_i, has_w, has_b, metered;
     int32_t step, f_chunk, f_mb, b_chunk, b_mb;
     int64_t start, end;
-    double inside[3]; /* its F, I and W spans */
+    double inside[3];                     /* its F, I and W spans */
+    double lane[DP_LANE_COUNT], chain[2]; /* if metered: when the lane is free, and the F and the I have come so far */
 } op_t;
 
 typedef struct mean {
@@ -51,7 +52,7 @@ static double mean_of(const mean_t *mean)
 
 static double length_of(const dp_span_t *span)
 {
-    return (double)(span->end_ns - span->start_ns) / 1e6;
+    return (double)(span->busy_ns > 0 ? span->busy_ns : span->end_ns - span->start_ns) / 1e6;
 }
 
 /* ---- operations ---- */
@@ -100,6 +101,19 @@ static bool belongs(const sums_t *sums, const op_t *op, const dp_span_t *span)
     return op->pair;
 }
 
+/* From the first start to the last end; where threads waited for cores, as long as the spans would take with a core for
+ * each lane. */
+static double op_length(const op_t *op)
+{
+    double longest = 0.0;
+
+    if (!op->metered)
+        return (double)(op->end - op->start) / 1e6;
+    for (int l = 0; l < DP_LANE_COUNT; l++)
+        longest = fmax(longest, op->lane[l]);
+    return longest;
+}
+
 static void close_op(sums_t *sums, op_t *op)
 {
     bool whole = op->has_b || (op->has_i && op->has_w);
@@ -111,7 +125,7 @@ static void close_op(sums_t *sums, op_t *op)
                    : whole     ? WHOLE_B
                    : op->has_i ? LONE_I
                                : LONE_W],
-        (double)(op->end - op->start) / 1e6);
+        op_length(op));
     sums->forwards += op->has_f;
     for (int p = 0; p < 3; p++)
         if (p == 0 ? op->has_f : p == 1 ? op->has_i : op->has_w)
@@ -119,10 +133,23 @@ static void close_op(sums_t *sums, op_t *op)
     *op = (op_t){.any = false};
 }
 
+/* Spans come in the order in which their lanes take them. A W waits for nothing but its lane: its I is before it. */
+static void replay(op_t *op, const dp_span_t *span)
+{
+    double *chain = &op->chain[span->pass == DP_OP_F ? 0 : 1];
+    double start = span->pass == DP_OP_W ? 0.0 : *chain, end = fmax(start, op->lane[span->lane]) + length_of(span);
+
+    op->metered = op->metered && span->busy_ns > 0;
+    op->lane[span->lane] = end;
+    if (span->pass != DP_OP_W)
+        *chain = end;
+}
+
 static void take(op_t *op, const dp_span_t *span)
 {
     if (!op->any)
-        *op = (op_t){.any = true, .pair = span->pair != 0, .step = span->step, .start = span->start_ns};
+        *op =
+            (op_t){.any = true, .pair = span->pair != 0, .metered = true, .step = span->step, .start = span->start_ns};
     if (span->pass == DP_OP_F) {
         op->has_f = true;
         op->f_chunk = span->chunk;
@@ -134,6 +161,7 @@ static void take(op_t *op, const dp_span_t *span)
         op->b_chunk = span->chunk;
         op->b_mb = span->microbatch;
     }
+    replay(op, span);
     op->start = span->start_ns < op->start ? span->start_ns : op->start;
     op->end = span->end_ns > op->end ? span->end_ns : op->end;
 }

@@ -29,6 +29,7 @@ static const char *const track_names[TRACK_COUNT] = {"step",     "compute",     
 /* A span with the thread it is shown on. */
 typedef struct placed {
     const dp_span_t *span;
+    int64_t start; /* since the first span of all ranks */
     track_t track;
     int32_t thread; /* within its track */
 } placed_t;
@@ -74,13 +75,14 @@ static int by_track_and_start(const void *a, const void *b)
 }
 
 /* Gives each span the first thread of its track that is free when it starts. */
-static void place_spans(const dp__row_t *row, placed_t *placed)
+static void place_spans(const dp__row_t *row, int64_t origin, placed_t *placed)
 {
     int64_t busy_until[THREADS_PER_TRACK];
     int32_t used = 0;
 
     for (int64_t i = 0; i < row->count; i++) {
         placed[i].span = &row->spans[i];
+        placed[i].start = row->spans[i].start_ns - origin;
         placed[i].track = track_of(&row->spans[i]);
     }
     qsort(placed, (size_t)row->count, sizeof(*placed), by_track_and_start);
@@ -153,6 +155,18 @@ static bool has_arrow(const flows_t *flows, const dp_span_t *span)
     flow_end_t key = {span->flow, 0};
 
     return ends_message(span) && bsearch(&key, flows->ends, (size_t)flows->count, sizeof(key), by_flow) != NULL;
+}
+
+/* Of the first span: what times count from. */
+static int64_t find_origin(const dp_timeline_t *timeline)
+{
+    int64_t origin = INT64_MAX;
+
+    for (int32_t r = 0; r < timeline->ranks; r++)
+        for (int64_t i = 0; i < timeline->rows[r].count; i++)
+            if (timeline->rows[r].spans[i].start_ns < origin)
+                origin = timeline->rows[r].spans[i].start_ns;
+    return origin == INT64_MAX ? 0 : origin;
 }
 
 /* Microseconds with three decimals: nanoseconds exactly. */
@@ -228,16 +242,19 @@ static void put_span(dp__json_out_t *out, const dp_timeline_t *timeline, int32_t
     dp__json_put(out, ",\n{\"ph\":\"X\",");
     put_thread(out, rank, at);
     dp__json_put(out, ",");
-    put_time(out, "ts", span->start_ns);
+    put_time(out, "ts", at->start);
     dp__json_put(out, ",");
     put_time(out, "dur", span->end_ns - span->start_ns);
     dp__json_put(out, ",");
     put_name(out, timeline, span);
     dp__json_put(out,
                  ",\"cat\":\"%s\",\"args\":{\"step\":%d,\"mb\":%d,\"chunk\":%d,\"stage\":%d,\"segment\":%d,"
-                 "\"pair\":%d}}",
+                 "\"pair\":%d",
                  track_names[at->track], span->step, span->microbatch, span->chunk, span->stage, span->segment,
                  span->pair);
+    if (span->busy_ns > 0)
+        dp__json_put(out, ",\"busy_ns\":%" PRIu32, span->busy_ns);
+    dp__json_put(out, "}}");
 }
 
 /* An arrow starts with its send and ends just inside its receive, which a viewer takes it to point at. Ids are text:
@@ -246,17 +263,18 @@ static void put_arrow(dp__json_out_t *out, int32_t rank, const placed_t *at)
 {
     const dp_span_t *span = at->span;
     bool is_recv = span->kind == DP_SPAN_RECV;
-    int64_t inside = span->end_ns > span->start_ns ? span->end_ns - 1 : span->start_ns;
+    int64_t length = span->end_ns - span->start_ns, inside = at->start + (length > 0 ? length - 1 : 0);
 
     dp__json_put(out, ",\n{\"ph\":\"%s\",%s\"name\":\"transfer\",\"cat\":\"transfer\",\"id\":\"0x%" PRIx64 "\",",
                  is_recv ? "f" : "s", is_recv ? "\"bp\":\"e\"," : "", span->flow);
     put_thread(out, rank, at);
     dp__json_put(out, ",");
-    put_time(out, "ts", is_recv ? inside : span->start_ns);
+    put_time(out, "ts", is_recv ? inside : at->start);
     dp__json_put(out, "}");
 }
 
-static dp_status_t put_row(dp__json_out_t *out, const dp_timeline_t *timeline, int32_t rank, const flows_t *flows)
+static dp_status_t put_row(dp__json_out_t *out, const dp_timeline_t *timeline, int32_t rank, int64_t origin,
+                           const flows_t *flows)
 {
     const dp__row_t *row = &timeline->rows[rank];
     placed_t *placed = dp__calloc((size_t)row->count, sizeof(*placed));
@@ -264,7 +282,7 @@ static dp_status_t put_row(dp__json_out_t *out, const dp_timeline_t *timeline, i
 
     if (placed == NULL)
         return dp_fail(DP_ERR_NOMEM, "timeline: no memory to sort %lld spans of rank %d", (long long)row->count, rank);
-    place_spans(row, placed);
+    place_spans(row, origin, placed);
     put_process(out, rank);
     if (row->clock.bound_ns > 0)
         put_clock(out, rank, &row->clock);
@@ -285,6 +303,7 @@ static dp_status_t put_row(dp__json_out_t *out, const dp_timeline_t *timeline, i
 
 dp_status_t dp_timeline_write_chrome(const dp_timeline_t *timeline, dp_write_fn write, void *user)
 {
+    int64_t origin;
     dp_status_t status, written;
     dp__json_out_t out;
     flows_t flows = {NULL, 0};
@@ -294,10 +313,11 @@ dp_status_t dp_timeline_write_chrome(const dp_timeline_t *timeline, dp_write_fn 
     status = find_flows(timeline, &flows);
     if (status < 0)
         return status;
+    origin = find_origin(timeline);
     dp__json_open(&out, write, user);
-    dp__json_put(&out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
+    dp__json_put(&out, "{\"displayTimeUnit\":\"ms\",\"baseTimeNanoseconds\":%" PRId64 ",\"traceEvents\":[", origin);
     for (int32_t r = 0; r < timeline->ranks && status >= 0 && out.status >= 0; r++)
-        status = put_row(&out, timeline, r, &flows);
+        status = put_row(&out, timeline, r, origin, &flows);
     dp__json_put(&out, "\n]}\n");
     written = dp__json_close(&out);
     dp__free(flows.ends);

@@ -9,9 +9,9 @@
 #include "timeline/timeline.h"
 
 #define MAGIC        0x4c545044u /* "DPTL" where the low byte comes first */
-#define VERSION      1u
+#define VERSION      2u
 #define HEADER_BYTES 32
-#define SPAN_BYTES   44
+#define SPAN_BYTES   48
 
 typedef struct cursor {
     unsigned char *at;
@@ -31,7 +31,8 @@ static void get(const unsigned char **from, void *value, size_t bytes)
 
 #define SPAN_FIELDS(X)                                                                                                 \
     X(start_ns)                                                                                                        \
-    X(end_ns) X(flow) X(step) X(microbatch) X(chunk) X(stage) X(segment) X(kind) X(lane) X(pass) X(pair) X(name)
+    X(end_ns)                                                                                                          \
+    X(flow) X(step) X(microbatch) X(chunk) X(stage) X(segment) X(kind) X(lane) X(pass) X(pair) X(name) X(busy_ns)
 
 static void put_span(cursor_t *to, const dp_span_t *span)
 {

@@ -99,6 +99,8 @@ const char *dp__span_fault(const dp_span_t *span, int32_t nnames)
         return "pass";
     if (span->pair > 1)
         return "pair";
+    if (span->busy_ns > DP_SPAN_BUSY_MAX)
+        return "busy time";
     return span->name > nnames ? "name" : NULL;
 }
 

@@ -35,7 +35,7 @@ begin() { # NAME ARGUMENTS OF DUALPIPE RUN...
     shift
     : >"$work/out" # the job's own truncation may come after we look
     : >"$work/err"
-    DP_TEST_CASE=$mark "$dualpipe" run "$@" >"$work/out" 2>"$work/err" </dev/null &
+    DP_TEST_CASE=$mark "$dualpipe" run --prefix "$@" >"$work/out" 2>"$work/err" </dev/null &
     job=$!
 }
 await_lines() { # COUNT PATTERN

@@ -70,7 +70,7 @@ job() { # NAME N OPTIONS...
     label=$1
     n=$2
     shift 2
-    begin "$label" "$dualpipe" run -n "$n" -- "$train" $small $options "$@"
+    begin "$label" "$dualpipe" run --prefix -n "$n" -- "$train" $small $options "$@"
 }
 
 # A rank is killed: the others say which and where it was.

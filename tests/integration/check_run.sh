@@ -21,7 +21,7 @@ expect() { # STATUS ARGUMENTS...
     shift
     status=0
     command="run $*"
-    timeout 60 "$dualpipe" run "$@" >"$work/out" 2>"$work/err" </dev/null || status=$?
+    timeout 60 "$dualpipe" run --prefix "$@" >"$work/out" 2>"$work/err" </dev/null || status=$?
     [ "$status" -eq "$wanted" ] || complain "$command: status $status, $wanted was due"
 }
 require() { # FILE PATTERN
@@ -98,6 +98,14 @@ expect 0 -n 1 -- printf 'a\r\nb\rc\n\nd\r'
 [0] 
 [0] d" ] || complain "carriage returns"
 
+# Without --prefix a rank that speaks alone is not named; from when a second one does, all are.
+timeout 60 "$dualpipe" run -n 3 -- sh -c '[ $RANK != 1 ] || { echo a; echo b >&2; echo c; }' >"$work/out" 2>"$work/err"
+[ "$(cat "$work/out" "$work/err" | tr '\n' ' ')" = "a c b " ] || complain "a rank that speaks alone is named"
+timeout 60 "$dualpipe" run -n 2 -- sh -c 'echo 1; [ $RANK = 0 ] || { sleep 0.5; echo 2; }' >"$work/out"
+lines out 1 '^1$'
+lines out 1 '^\[[01]\] 1$'
+lines out 1 '^\[1\] 2$'
+
 # Lines written in pieces by many ranks at the same time stay whole.
 expect 0 -n 8 -- sh -c 'i=0; while [ $i -lt 200 ]; do printf "%s" "<$RANK "; printf "%s" "$i $i"; echo " $RANK>"; i=$((i + 1)); done'
 lines out 1600 '^\[\([0-7]\)\] <\1 \([0-9]*\) \2 \1>$'
@@ -111,7 +119,7 @@ expect 0 -n 2 -- sh -c 'head -c 500000 /dev/zero | tr "\0" "$RANK"; echo'
 [ "$(cut -c 5- "$work/out" | fold -w 1000 | sort -u | wc -l)" -eq 2 ] || complain "long lines came out mixed"
 
 # Who writes to nobody hears of it; the command does not hang.
-timeout 20 "$dualpipe" run -n 2 -- sh -c 'while :; do echo y; done' 2>"$work/err" | head -n 2 >"$work/out"
+timeout 20 "$dualpipe" run --prefix -n 2 -- sh -c 'while :; do echo y; done' 2>"$work/err" | head -n 2 >"$work/out"
 lines out 2 '\] y$'
 
 # ---- status ----

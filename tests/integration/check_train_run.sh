@@ -11,14 +11,18 @@ awk 'BEGIN { for (i = 0; i < 3000; i++) printf "the quick brown fox jumps over t
 run="--data $work/text --steps 60 --lr 0.02 --hidden 16 --seq 32 --batch 2 --val-every 30 --sample 8 --out $work/run"
 
 ranks 4 --ep 2 $run
-expect 0 out '^\[0\] trained  *60 steps' "a run"
-for line in model text layout memory step bubble overlap curve trace costs losses; do
-    grep -q "^\[0\] $line " "$work/out" || complain "no line on \"$line\""
+expect 0 out '^trained  *60 steps' "a run"
+for line in model text layout memory cores step bubble curve trace page costs losses; do
+    grep -q "^$line " "$work/out" || complain "no line on \"$line\""
 done
-grep -q '^\[[1-9]' "$work/out" && complain "other ranks than the first print"
-awk '/^\[0\] loss / { if ($3 + 0 > 5 && $6 + 0 < 1.5 && $12 + 0 < 1.5 && $(NF - 3) + 0 > 2.5) good = 1 } END { exit !good }' \
-    "$work/out" || complain "the loss did not fall below that of guessing"
-for file in report.txt losses.txt trace.json costs.txt; do
+grep -q '^\[[0-9]' "$work/out" && complain "other ranks than the first print"
+grep -v "$work" "$work/out" | grep '.\{81\}' && complain "a line of more than 80 columns"
+sed ':all;N;$!b all;s/\n            / /g' "$work/out" >"$work/joined"
+awk '/^loss / { if ($2 + 0 > 5 && $5 + 0 < 1.5 && $11 + 0 < 1.5 && $(NF - 3) + 0 > 2.5) good = 1 } END { exit !good }' \
+    "$work/joined" || complain "the loss did not fall below that of guessing"
+f=$(sed -n 's/^F=//p' "$work/run/costs.txt")
+grep -q "with F $(printf '%.3g' "$f")," "$work/joined" || complain "F is $f in the costs, and not in the report"
+for file in report.txt losses.txt trace.json trace.html costs.txt; do
     [ -s "$work/run/$file" ] || complain "$file is missing or empty"
 done
 "$DP_TEST_BUILDDIR/dualpipe" simulate --method dualpipe --ranks 2 --microbatches 8 --costs "$work/run/costs.txt" >"$work/out" ||
@@ -38,7 +42,7 @@ fi
 # A picture without cairo's formats, files of one's own choice, nothing on standard output.
 threads 2 $run --out "" --curve "$work/c.svg" --trace "$work/t.json" --losses "$work/l.txt" --report "$work/r.txt" --quiet
 [ "$status" -eq 0 ] && [ ! -s "$work/out" ] || complain "--quiet: status $status, or it spoke"
-for file in c.svg t.json l.txt r.txt; do
+for file in c.svg t.json t.html l.txt r.txt; do
     [ -s "$work/$file" ] || complain "$file is missing or empty"
 done
 grep -q '<svg' "$work/c.svg" || complain "c.svg is not SVG"

@@ -25,9 +25,10 @@ static const char help[] =
     "Starts PROGRAM N times on this host, or on each of several, as ranks 0, 1, ... of one job, and waits for all.\n"
     "\n"
     "  -n, --ranks N    how many ranks in all (1 to 4096)\n"
-    "      --no-prefix  let the ranks write to the terminal themselves; otherwise every line that a rank prints\n"
-    "                   is passed on whole, with its rank in front: \"[2] step 10 loss 5.31\"\n"
-    "      --prefix     the opposite, and the default\n"
+    "      --prefix     the rank in front of every line: \"[2] step 10 loss 5.31\"; otherwise from when a second\n"
+    "                   rank prints something, or always on several hosts\n"
+    "      --no-prefix  let the ranks write to the terminal themselves; otherwise each of their lines is passed on\n"
+    "                   whole\n"
     "      --grace S    after the first failure the other ranks get S seconds to end themselves (5), then SIGKILL\n"
     "  -h, --help       show this\n"
     "\n"
@@ -175,7 +176,7 @@ static int read_options(int argc, char **argv, run_options_t *options)
         {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0}};
     int c;
 
-    *options = (run_options_t){.prefix = true, .grace_seconds = 5};
+    *options = (run_options_t){.grace_seconds = 5};
     opterr = 0;
     optind = 0; /* a scan of its own: the words of the program's are not ours */
     while ((c = getopt_long(argc, argv, "+:n:x:h", names, NULL)) != -1)
@@ -185,10 +186,10 @@ static int read_options(int argc, char **argv, run_options_t *options)
                 return wrong_usage("-n %s: a number from 1 to 4096 was expected", optarg);
             break;
         case 'p':
-            options->prefix = true;
+            options->prefix = RUN_PREFIX_ALWAYS;
             break;
         case 'P':
-            options->prefix = false;
+            options->prefix = RUN_PREFIX_NEVER;
             break;
         case 'g':
             if (!read_seconds(optarg, &options->grace_seconds))

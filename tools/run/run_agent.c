@@ -159,7 +159,7 @@ static bool start_ranks(agent_t *a, const char *where)
     }
     a->site.program = a->arguments;
     if (relay != NULL && !a->prefix)
-        run_relay_bare(relay);
+        run_relay_prefix(relay, RUN_PREFIX_NEVER);
     if (!run_site_open(&a->site, relay))
         return false;
     if (!run_site_start(&a->site, &error)) {

@@ -183,7 +183,7 @@ static void order(work_t *w, host_t *host)
     tell_number(host, "first", host->first);
     tell_number(host, "count", w->options->ranks_per_host);
     tell_number(host, "world", w->options->ranks);
-    tell_number(host, "prefix", w->options->prefix);
+    tell_number(host, "prefix", w->options->prefix != RUN_PREFIX_NEVER);
     if (w->options->wdir != NULL)
         tell(host, "wdir", w->options->wdir);
     else if (getcwd(here, sizeof(here)) != NULL)

@@ -100,11 +100,14 @@ void run_await_relay(int done_fd, int signal_fd, int life_fd)
 
 static bool start(job_t *job, const run_options_t *options)
 {
+    const bool relays = options->prefix != RUN_PREFIX_NEVER;
     int error;
 
-    if (!run_site_open(&job->site, options->prefix ? run_relay_new(2 * options->ranks, RUN_RELAY_PREFIX) : NULL) ||
+    if (!run_site_open(&job->site, relays ? run_relay_new(2 * options->ranks, RUN_RELAY_PREFIX) : NULL) ||
         !run_site_name(&job->site) || !run_site_listen(&job->site))
         return false;
+    if (relays)
+        run_relay_prefix(job->site.relay, options->prefix);
     job->signal_fd = run_signal_fd();
     if (job->signal_fd < 0)
         return false;
@@ -115,7 +118,7 @@ static bool start(job_t *job, const run_options_t *options)
         }
         return false;
     }
-    if (!options->prefix || run_relay_start(job->site.relay, &job->done_fd))
+    if (!relays || run_relay_start(job->site.relay, &job->done_fd))
         return true;
     run_say("no thread to copy the output with");
     return false;
@@ -127,7 +130,7 @@ int run_job(const run_options_t *options, int life_fd)
                           .world = options->ranks,
                           .listener = -1,
                           .address = "127.0.0.1",
-                          .pipes = options->prefix,
+                          .pipes = options->prefix != RUN_PREFIX_NEVER,
                           .program = options->program},
                  .signal_fd = -1,
                  .done_fd = -1,

@@ -17,9 +17,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Whether a line that a rank prints is passed on by us, with the rank in front. */
+typedef enum run_prefix {
+    RUN_PREFIX_FOR_SEVERAL, /* from when a second rank speaks; ranks on several hosts always */
+    RUN_PREFIX_ALWAYS,
+    RUN_PREFIX_NEVER /* ranks write for themselves */
+} run_prefix_t;
+
 typedef struct run_options {
     int ranks;
-    bool prefix;
+    run_prefix_t prefix;
     double grace_seconds;
     char **program; /* argv of every rank */
     bool agent;     /* we are one; nothing else matters */
@@ -61,8 +68,8 @@ typedef enum run_relay_kind {
 } run_relay_kind_t;
 /* For as many streams. NULL: no memory. */
 run_relay_t *run_relay_new(int streams, run_relay_kind_t kind);
-/* What the tagged lines have behind the tag: "[rank] ", or nothing. */
-void run_relay_bare(run_relay_t *relay);
+/* ALWAYS unless said otherwise. */
+void run_relay_prefix(run_relay_t *relay, run_prefix_t prefix);
 /* What comes from fd goes to the descriptor `to`. Takes fd over. */
 void run_relay_add(run_relay_t *relay, int rank, int fd, int to);
 /* Starts its thread; done_fd gets end-of-file when everything was copied. false: no thread. */

@@ -29,7 +29,9 @@ typedef struct stream {
 
 struct run_relay {
     run_relay_kind_t kind;
-    bool bare; /* no rank in front */
+    run_prefix_t prefix;
+    int speaker;  /* the rank that has spoken first, -1: none; */
+    bool several; /* and others since */
     int count, room, open;
     int done_fd; /* closed at the end */
     stream_t *streams;
@@ -45,6 +47,8 @@ run_relay_t *run_relay_new(int streams, run_relay_kind_t kind)
     if (relay == NULL)
         return NULL;
     relay->kind = kind;
+    relay->prefix = RUN_PREFIX_ALWAYS;
+    relay->speaker = -1;
     relay->room = streams;
     relay->streams = calloc((size_t)relay->room, sizeof(relay->streams[0]));
     relay->polls = calloc((size_t)relay->room, sizeof(relay->polls[0]));
@@ -56,9 +60,9 @@ run_relay_t *run_relay_new(int streams, run_relay_kind_t kind)
     return NULL;
 }
 
-void run_relay_bare(run_relay_t *relay)
+void run_relay_prefix(run_relay_t *relay, run_prefix_t prefix)
 {
-    relay->bare = true;
+    relay->prefix = prefix;
 }
 
 void run_relay_add(run_relay_t *relay, int rank, int fd, int to)
@@ -139,6 +143,14 @@ static bool take_tag(run_relay_t *relay, stream_t *stream, char tag)
     return tag == TAG_OUT || tag == TAG_ERR;
 }
 
+static bool wants_prefix(run_relay_t *relay, int rank)
+{
+    if (relay->speaker < 0)
+        relay->speaker = rank;
+    relay->several = relay->several || rank != relay->speaker;
+    return relay->prefix == RUN_PREFIX_ALWAYS || (relay->prefix == RUN_PREFIX_FOR_SEVERAL && relay->several);
+}
+
 static void put_line(run_relay_t *relay, stream_t *stream, const char *first, size_t first_bytes, const char *second,
                      size_t second_bytes)
 {
@@ -147,7 +159,7 @@ static void put_line(run_relay_t *relay, stream_t *stream, const char *first, si
 
     if (relay->kind == RUN_RELAY_TAG)
         put(relay, &tag, 1);
-    if (relay->kind != RUN_RELAY_UNTAG && !relay->bare)
+    if (relay->kind != RUN_RELAY_UNTAG && wants_prefix(relay, stream->rank))
         snprintf(prefix, sizeof(prefix), "[%d] ", stream->rank);
     put(relay, prefix, strlen(prefix));
     if (relay->kind == RUN_RELAY_UNTAG && first_bytes > 0) {

@@ -71,7 +71,7 @@ static void take_number(const json_token_t *token, int64_t *out)
 
 static void take_detail(trace_event_t *event, const char *key, const json_token_t *token)
 {
-    static const char *const keys[TRACE_DETAILS] = {"step", "mb", "chunk", "stage", "segment", "pair"};
+    static const char *const keys[TRACE_DETAILS] = {"step", "mb", "chunk", "stage", "segment", "pair", "busy_ns"};
     int64_t value;
 
     for (int d = 0; d < TRACE_DETAILS; d++)

@@ -14,7 +14,7 @@
 #define TRACE_ID_BYTES   64   /* of a process or thread, and of short values */
 
 /* args of a span of ours. */
-enum { TRACE_STEP, TRACE_MICROBATCH, TRACE_CHUNK, TRACE_STAGE, TRACE_SEGMENT, TRACE_PAIR, TRACE_DETAILS };
+enum { TRACE_STEP, TRACE_MICROBATCH, TRACE_CHUNK, TRACE_STAGE, TRACE_SEGMENT, TRACE_PAIR, TRACE_BUSY, TRACE_DETAILS };
 
 /* Where a value stands in the kept bytes of its event; bytes 0: it is not there. */
 typedef struct trace_place {

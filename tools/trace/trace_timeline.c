@@ -317,7 +317,8 @@ static dp_span_t span_of(const trace_record_t *record, const trace_detail_t *det
                        .kind = detail->kind,
                        .lane = detail->lane,
                        .pass = detail->pass == DP_OP_FB ? DP_OP_B : detail->pass,
-                       .pair = detail->value[TRACE_PAIR] == 1};
+                       .pair = detail->value[TRACE_PAIR] == 1,
+                       .busy_ns = detail->value[TRACE_BUSY] > 0 ? (uint32_t)detail->value[TRACE_BUSY] : 0};
 }
 
 static dp_status_t add_spans(const trace_t *trace, const trace_rank_t *rank, int32_t row, dp_timeline_t *timeline,

@@ -234,6 +234,44 @@ START_TEST(a_row_by_hand)
 }
 END_TEST
 
+/* Threads that waited for cores: spans of 50 ms, of which the thread had a core for fewer. A pair: attention(F) 2 and
+ * combine(I) 3 side by side, then dispatch(F) 4 on the lane of combine(I), mlp(I) 5 beside it, mlp(W) 6, mlp(F) 7. */
+START_TEST(time_without_a_core_does_not_count)
+{
+    static const struct {
+        int pass, lane, pair, busy;
+    } spans[] = {
+        {DP_OP_F, DP_LANE_COMPUTE, 0, 3},    {DP_OP_F, DP_LANE_ALL_TO_ALL, 0, 1}, {DP_OP_F, DP_LANE_COMPUTE, 1, 2},
+        {DP_OP_I, DP_LANE_ALL_TO_ALL, 1, 3}, {DP_OP_F, DP_LANE_ALL_TO_ALL, 1, 4}, {DP_OP_I, DP_LANE_COMPUTE, 1, 5},
+        {DP_OP_W, DP_LANE_COMPUTE, 1, 6},    {DP_OP_F, DP_LANE_COMPUTE, 1, 7},
+    };
+    dp_schedule_t *schedule = generate("1f1b", 1, 2);
+    dp_timeline_t *timeline;
+    dp_measured_costs_t got = {.struct_size = sizeof(got)};
+
+    ck_assert_int_eq(dp_timeline_create(1, 16, &timeline), DP_OK);
+    for (size_t k = 0; k < sizeof(spans) / sizeof(spans[0]); k++) {
+        const dp_span_t span = {.start_ns = (int64_t)k * 10000000,
+                                .end_ns = (int64_t)k * 10000000 + 50000000,
+                                .microbatch = spans[k].pair && spans[k].pass == DP_OP_F,
+                                .pass = (uint8_t)spans[k].pass,
+                                .lane = (uint8_t)spans[k].lane,
+                                .pair = (uint8_t)spans[k].pair,
+                                .busy_ns = (uint32_t)spans[k].busy * 1000000};
+
+        ck_assert_int_eq(dp_timeline_add(timeline, 0, &span), DP_OK);
+    }
+    ck_assert_int_eq(dp_costs_measure(timeline, schedule, &got), DP_OK);
+    ck_assert_double_eq_tol(got.costs->f, 4, 1e-9);
+    ck_assert_double_eq_tol(got.costs->fb, 21, 1e-9); /* compute: 0 to 2, 3 to 8, 14, 21 */
+    ck_assert_double_eq_tol(got.costs->i, 8, 1e-9);
+    ck_assert_double_eq_tol(got.costs->w, 6, 1e-9);
+    dp_measured_costs_clear(&got);
+    dp_timeline_free(timeline);
+    dp_schedule_free(schedule);
+}
+END_TEST
+
 START_TEST(nothing_to_measure_is_refused)
 {
     dp_schedule_t *schedule = generate("1f1b", 1, 2);
@@ -290,6 +328,7 @@ int main(void)
     SUITE_ADD(suite, the_second_direction_may_count_on);
     SUITE_ADD(suite, slow_stages_are_seen_and_the_step_comes_out_again);
     SUITE_ADD(suite, a_row_by_hand);
+    SUITE_ADD(suite, time_without_a_core_does_not_count);
     SUITE_ADD(suite, nothing_to_measure_is_refused);
     SUITE_ADD(suite, memory_that_runs_out_is_an_error_without_leak);
     return suite_run(suite);

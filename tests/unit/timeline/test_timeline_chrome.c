@@ -273,6 +273,36 @@ static void add_end(dp_timeline_t *timeline, int32_t rank, dp_span_kind_t kind, 
     ck_assert_int_eq(dp_timeline_add(timeline, rank, &span), DP_OK);
 }
 
+START_TEST(times_count_from_the_first_span)
+{
+    dp_timeline_t *timeline = timeline_of(2, 1);
+    const dp_span_t first = {.start_ns = INT64_C(9000000000000007), .end_ns = INT64_C(9000000000000107), .busy_ns = 60};
+    const dp_span_t second = {.start_ns = INT64_C(9000000000001007), .end_ns = INT64_C(9000000000001008)};
+    json_t *root, *event;
+    size_t i;
+    int found = 0;
+
+    ck_assert_int_eq(dp_timeline_add(timeline, 1, &first), DP_OK);
+    ck_assert_int_eq(dp_timeline_add(timeline, 0, &second), DP_OK);
+    root = trace_of(timeline);
+    ck_assert_int_eq(integer(root, "baseTimeNanoseconds"), first.start_ns);
+    json_array_foreach(member(root, "traceEvents"), i, event)
+    {
+        if (!is_phase(event, "X"))
+            continue;
+        ck_assert_int_eq(nanoseconds(event, "ts"), integer(event, "pid") == 1 ? 0 : 1000);
+        if (integer(event, "pid") == 1)
+            ck_assert_int_eq(integer(member(event, "args"), "busy_ns"), 60);
+        else
+            ck_assert_ptr_null(json_object_get(member(event, "args"), "busy_ns"));
+        found++;
+    }
+    ck_assert_int_eq(found, 2);
+    json_decref(root);
+    dp_timeline_free(timeline);
+}
+END_TEST
+
 START_TEST(only_whole_messages_get_an_arrow)
 {
     dp_timeline_t *timeline = timeline_of(2, 16);
@@ -389,6 +419,7 @@ int main(void)
     Suite *suite = suite_create("timeline_chrome");
 
     SUITE_ADD(suite, any_spans_give_a_sound_trace);
+    SUITE_ADD(suite, times_count_from_the_first_span);
     SUITE_ADD(suite, only_whole_messages_get_an_arrow);
     SUITE_ADD(suite, any_name_is_a_string);
     SUITE_ADD(suite, no_span_is_a_trace_too);
