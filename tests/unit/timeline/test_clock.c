@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_clock.c: clocks of hosts against a model of them: whatever the network does to a round trip, the true offset lies
- * within the bound. */
+ * test_clock.c: clocks of hosts against a model of them: whatever the network does to a round trip, the true
+ * offset lies within the bound. */
 #include <stdlib.h>
 #include <string.h>
 
