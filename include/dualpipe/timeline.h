@@ -112,8 +112,8 @@ DP_API dp_status_t dp_timeline_report(const dp_timeline_t *timeline, int32_t ran
  * thread per lane (sends and receives apart, and as many threads as it takes for spans of one thread not to
  * overlap), complete events ("X", microseconds since the first span, whose own time is "baseTimeNanoseconds"), flow
  * arrows ("s"/"f") for messages of which both ends are there, args with chunk, stage, micro-batch; of a row with a
- * clock of its own a metadata event "clock" with what dp_timeline_clock() says. `write` gets pieces of at most 16 KiB; its
- * failure ends the writing and is returned.
+ * clock of its own a metadata event "clock" with what dp_timeline_clock() says. `write` gets pieces of at most 16 KiB;
+ * its failure ends the writing and is returned.
  * Format: Trace Event Format, https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. [any]
  */
 DP_API dp_status_t dp_timeline_write_chrome(const dp_timeline_t *timeline, dp_write_fn write, void *user);

@@ -5,8 +5,8 @@
  *
  * Host B writes down its time `sent_ns`, host A answers with its own time, B hears it at `heard_ns`. A's answer was
  * made between the two, so (A's clock - B's clock) lies between answer - heard and answer - sent, however long either
- * way took. Between round trips the clocks drift apart by at most DP__CLOCK_DRIFT, which is what kernels allow those to do
- * who steer a clock. All of that together is an interval for every moment. */
+ * way took. Between round trips the clocks drift apart by at most DP__CLOCK_DRIFT, which is what kernels allow those
+ * to do who steer a clock. All of that together is an interval for every moment. */
 #ifndef DP_TIMELINE_CLOCK_H
 #define DP_TIMELINE_CLOCK_H
 
