@@ -37,7 +37,7 @@ static void push_proposal(dp__process_t *p, int64_t now)
     if (!p->proposal.made || dp__cause_is_set(&p->cause))
         return;
     if (dp__is_hub(p)) {
-        dp__hub_abort(p, p->proposal.status, p->proposal.text, p->proposal.meeting);
+        dp__hub_abort(p, 0, p->proposal.status, p->proposal.text, p->proposal.meeting);
         return;
     }
     hub = dp__hub_connection(p);
@@ -58,6 +58,7 @@ static void tick(dp__process_t *p, int64_t now)
 {
     heed_interrupt(p);
     push_proposal(p, now);
+    dp__inquest_tick(p, now);
     if (dp__is_hub(p))
         dp__hub_tick(p, now);
     else
@@ -171,6 +172,7 @@ static int nap_ms(const dp__process_t *p, int64_t now)
                             p->stop ? p->stop_deadline_ns : INT64_MAX,
                             p->spoke.retry_ns != 0 ? p->spoke.retry_ns : INT64_MAX,
                             p->beat.next_ns,
+                            p->hub.inquest.answers != NULL ? p->hub.inquest.deadline_ns : INT64_MAX,
                             p->hub.accept_again_ns != 0 ? p->hub.accept_again_ns : INT64_MAX};
 
     for (size_t i = 0; i < sizeof(candidates) / sizeof(candidates[0]); i++)

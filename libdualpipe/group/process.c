@@ -269,7 +269,7 @@ static void end_job(dp__process_t *p, dp_status_t status, const char *text, uint
 
     pthread_mutex_lock(&p->mutex);
     if (dp__is_hub(p))
-        dp__hub_abort(p, status, text, meeting);
+        dp__hub_abort(p, 0, status, text, meeting);
     else
         dp__propose(p, status, text, meeting);
     pthread_mutex_unlock(&p->mutex);
