@@ -50,7 +50,9 @@ static void push_proposal(dp__process_t *p, int64_t now)
                                    .payload = (const unsigned char *)p->proposal.text});
         p->proposal.sent = true;
     }
-    if (now >= p->proposal.deadline_ns || hub == NULL || !hub->wire.sealed)
+    if (now >= p->proposal.deadline_ns && hub != NULL && p->proposal.sent && p->proposal.status == DP_ERR_TIMEOUT)
+        dp__inquest_without_hub(p, p->proposal.status, p->proposal.text);
+    else if (now >= p->proposal.deadline_ns || hub == NULL || !hub->wire.sealed)
         dp__cause_set(&p->cause, p->proposal.status, p->proposal.text); /* rank 0 does not answer: then it is ours */
 }
 

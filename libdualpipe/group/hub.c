@@ -603,7 +603,8 @@ void dp__hub_lost(dp__process_t *p, dp__connection_t *c, dp_status_t status)
         return;
     }
     if (status == DP_ERR_PEER) {
-        dp__peer_died(p, c->rank, c->wire.error);
+        if (!c->gave_up || !dp__inquest_left(p))
+            dp__peer_died(p, c->rank, c->wire.error);
         return;
     }
     dp__peer_name(p, c->rank, name, sizeof(name));
@@ -671,7 +672,11 @@ static bool hear_member(dp__process_t *p, dp__connection_t *c, const dp__frame_t
         relay(p, frame);
         return true;
     case DP__FRAME_ABORT:
-        dp__hub_abort(p, c->rank, frame->value, (const char *)frame->payload, frame->id);
+        c->gave_up = true;
+        if (frame->extra != 0)
+            dp__cause_set(&p->cause, frame->value, (const char *)frame->payload);
+        else
+            dp__hub_abort(p, c->rank, frame->value, (const char *)frame->payload, frame->id);
         return true;
     case DP__FRAME_SEEN:
         hear_seen(p, c);

@@ -67,6 +67,42 @@ void dp__inquest_tell(dp__process_t *p)
               &age, sizeof(age), texts, first + strlen(texts + first));
 }
 
+static const char *state_word(char state)
+{
+    switch (state) {
+    case 'T':
+        return "; process state T (stopped)";
+    case 't':
+        return "; process state t (stopped by a debugger)";
+    case 'D':
+        return "; process state D (waits for a device)";
+    case 'Z':
+    case 'X':
+        return "; its process has ended";
+    default:
+        return "";
+    }
+}
+
+void dp__inquest_without_hub(dp__process_t *p, dp_status_t status, const char *text)
+{
+    char longer[DP__CAUSE_BYTES], name[128];
+    dp__doing_t doing = {.since_ns = 0};
+
+    (void)dp__box_look(p->boxes, 0, &doing);
+    dp__peer_name(p, 0, name, sizeof(name));
+    snprintf(longer, sizeof(longer), "%s, which would find out why nobody gets on, does not answer%s%s%s; %.400s", name,
+             doing.text[0] != '\0' ? ", and was last seen in " : "", doing.text,
+             state_word(dp__is_near(p, 0) ? state_of(p->peers[0].pid) : 'R'), text);
+    dp__send(p, &(dp__frame_t){.type = DP__FRAME_ABORT, /* for when it goes on */
+                               .from = p->group.rank,
+                               .value = status,
+                               .extra = 1,
+                               .bytes = (uint32_t)strlen(longer),
+                               .payload = (const unsigned char *)longer});
+    dp__cause_set(&p->cause, status, longer);
+}
+
 /* ---- what rank 0 makes of it ---- */
 
 static dp__answer_t *answer_of(dp__process_t *p, int32_t rank)
@@ -171,23 +207,6 @@ static int32_t find_root(dp__process_t *p, bool *circle_out)
     return silent >= 0 && answer_of(p, at)->came && seen_state(p, at) == 0 ? silent : at;
 }
 
-static const char *state_word(char state)
-{
-    switch (state) {
-    case 'T':
-        return "; process state T (stopped)";
-    case 't':
-        return "; process state t (stopped by a debugger)";
-    case 'D':
-        return "; process state D (waits for a device)";
-    case 'Z':
-    case 'X':
-        return "; its process has ended";
-    default:
-        return "";
-    }
-}
-
 static void say_root(dp__process_t *p, int32_t root, bool circle, char *text, size_t bytes)
 {
     const dp__answer_t *a = answer_of(p, root);
@@ -246,6 +265,14 @@ static void conclude(dp__process_t *p)
     snprintf(text, sizeof(text), "%s; first to say so: %.400s", root_text, p->hub.inquest.text);
     dp__cause_set(&p->cause, p->hub.inquest.status, text);
     dp__inquest_end(p);
+}
+
+bool dp__inquest_left(dp__process_t *p)
+{
+    if (p->hub.inquest.answers == NULL)
+        return false;
+    dp__cause_set(&p->cause, p->hub.inquest.status, p->hub.inquest.text);
+    return true;
 }
 
 void dp__inquest_end(dp__process_t *p)

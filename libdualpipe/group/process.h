@@ -48,6 +48,7 @@ typedef struct dp__connection {
     int64_t deadline_ns; /* of the phase; INT64_MAX: none */
     bool closing;        /* drop it once everything is sent */
     bool cause_sent, cause_seen;
+    bool gave_up;     /* it wants the job to end: when it goes it has not died */
     int64_t heard_ns; /* when bytes last came; beat.c */
     uint64_t heard_bytes;
     dp__transcript_t transcript;
@@ -307,6 +308,10 @@ bool dp__inquest_open(dp__process_t *p, int32_t accuser, dp_status_t status, con
 bool dp__inquest_hear(dp__process_t *p, int32_t rank, const dp__frame_t *frame);
 void dp__inquest_tick(dp__process_t *p, int64_t now_ns);
 void dp__inquest_end(dp__process_t *p);
+/* A rank has gone while it was on: it gave up, and did not die. false: there is none. */
+bool dp__inquest_left(dp__process_t *p);
+/* Rank 0 itself does not answer one that has waited too long. */
+void dp__inquest_without_hub(dp__process_t *p, dp_status_t status, const char *text);
 /* A rank other than 0 was asked. */
 void dp__inquest_tell(dp__process_t *p);
 

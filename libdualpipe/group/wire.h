@@ -32,7 +32,8 @@ typedef enum dp__frame_type {
     DP__FRAME_ALL = 12,    /* from rank 0: id = number of the meeting, extra = offset, data */
     DP__FRAME_WANT = 13,   /* relayed: id = number of the meeting, extra = offset */
     DP__FRAME_DATA = 14,   /* relayed: the same, data */
-    DP__FRAME_ABORT = 15,  /* to rank 0: value = status, text; id = number of a meeting that took too long */
+    DP__FRAME_ABORT = 15,  /* to rank 0: value = status, text; id = number of a meeting that took too long; extra = 1:
+                              nothing is to be found out any more */
     DP__FRAME_CAUSE = 16,  /* from rank 0: value = status, text */
     DP__FRAME_SEEN = 17,   /* to rank 0: the cause has arrived */
     DP__FRAME_BEAT = 18,   /* between hosts: value = 1: text is what the sender does, 0: what it did last; a number of

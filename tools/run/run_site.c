@@ -233,7 +233,8 @@ static bool enough_descriptors(run_site_t *site)
         site->old_files.rlim_cur = wanted;
     if (site->old_files.rlim_cur >= wanted)
         return true;
-    run_say("%d ranks take up to %llu open files in one of them, and %llu are allowed: raise the limit (ulimit -n)",
+    run_say("%d ranks take up to %llu open files in one of them, and %llu are allowed: raise the limit "
+            "(ulimit -n)",
             site->world, (unsigned long long)wanted, (unsigned long long)site->old_files.rlim_max);
     return false;
 }
