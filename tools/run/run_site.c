@@ -223,8 +223,8 @@ static bool start_rank(run_site_t *site, int i, int *error_out)
     return *error_out == 0;
 }
 
-/* Rank 0 holds a connection to each rank and watches its process, every rank what its libraries open. What is allowed is
- * known now; later it would be found out by a rank in the middle of joining. */
+/* Rank 0 holds a connection to each rank and watches its process; every rank has what its libraries open. What is
+ * allowed is known now; later it would be found out by a rank in the middle of joining. */
 static bool enough_descriptors(run_site_t *site)
 {
     rlim_t wanted = 32 + (site->first == 0 ? 3 * (rlim_t)site->world : 0);
