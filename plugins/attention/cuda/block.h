@@ -29,11 +29,11 @@ typedef struct attn_tensors {
 } attn_tensors_t;
 
 /** A pass over an instance. A rehearsal prepares the matrix products and puts nothing on a stream; pointers are made
- *  up. */
+ *  up. A warm-up runs on a stream that is gone afterwards. */
 typedef struct attn_pass {
     dp_attention_t *attention;
     CUstream stream;
-    bool rehearsal;
+    bool rehearsal, warm_up;
     void *workspace;
 } attn_pass_t;
 
@@ -119,5 +119,8 @@ dp_status_t attn_load_kernels(dp_attention_t *a, const unsigned char *image, con
 
 /** Walks through all passes once without a stream, so that every product they use is prepared. */
 dp_status_t attn_rehearse(dp_attention_t *a);
+
+/** Runs all passes once on zeroed memory of its own, so that every kernel of a library is loaded before the first step. */
+dp_status_t attn_warm_up(dp_attention_t *a);
 
 #endif
