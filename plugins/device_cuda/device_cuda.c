@@ -67,8 +67,7 @@ static dp_status_t load_kernels(dp_device_t *device)
 static dp_status_t open_service(dp_device_t *device)
 {
     const dp_host_t *host = device->host;
-    dp_status_t status = CUDA_CHECK(
-        host, device->cu->cuStreamCreateWithPriority(&device->service, CU_STREAM_NON_BLOCKING, 0), "making a stream");
+    dp_status_t status = cuda_side_open(host, device->cu, &device->service);
 
     if (status == DP_OK)
         status =
@@ -152,8 +151,7 @@ static void device_close(dp_device_t *device)
         (void)cu->cuEventDestroy(device->order);
     if (device->fork != NULL)
         (void)cu->cuEventDestroy(device->fork);
-    if (device->service != NULL)
-        (void)cu->cuStreamDestroy(device->service);
+    cuda_side_close(cu, device->service);
     partition_close(device);
     cuda_module_unload(device->module);
     if (device->retained)

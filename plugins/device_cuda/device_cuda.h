@@ -10,6 +10,7 @@
 #include "cuda/driver.h"
 #include "cuda/launch.h"
 #include "cuda/module.h"
+#include "cuda/side.h"
 
 #include <pthread.h>
 #include <stdbool.h>
