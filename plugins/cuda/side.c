@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 enum { DEVICES_MAX = 64 };
+#define SETTLE_NS INT64_C(60000000000)
 
 static struct {
     CUstream stream;
@@ -43,6 +44,28 @@ dp_status_t cuda_side_open(const dp_host_t *host, const cuda_driver_t *cu, CUstr
     }
     pthread_mutex_unlock(&lock);
     return status;
+}
+
+dp_status_t cuda_side_settle(const dp_host_t *host, const cuda_driver_t *cu, CUstream stream, const char *what)
+{
+    dp_signal_t never = {0, 0};
+    const int64_t deadline = host->now_ns(host) + SETTLE_NS;
+    CUresult result;
+
+    while ((result = cu->cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY) {
+        dp_status_t status = host->wait(host, &never, 1, 20000, what);
+
+        if (status < 0 && status != DP_ERR_TIMEOUT) {
+            (void)cu->cuStreamSynchronize(
+                stream); /* the caller's memory may be in use; nothing there waits for others */
+            return status;
+        }
+        if (host->now_ns(host) > deadline)
+            return DP_FAIL(host, DP_ERR_TIMEOUT, "the device does nothing: %s", what);
+    }
+    if (result != CUDA_SUCCESS)
+        (void)cu->cuStreamSynchronize(stream);
+    return CUDA_CHECK(host, result, "%s", what);
 }
 
 void cuda_side_close(const cuda_driver_t *cu, CUstream stream)

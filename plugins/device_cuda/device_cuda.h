@@ -85,6 +85,7 @@ struct dp_device {
     CUdevice number;
     CUcontext context;
     bool retained;
+    bool counted; /* among this process's ranks on the device */
     int sm_count;
 
     CUmodule module;

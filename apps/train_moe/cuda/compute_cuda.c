@@ -8,6 +8,7 @@
 #include "cuda/gemm.h"
 #include "cuda/launch.h"
 #include "cuda/module.h"
+#include "cuda/side.h"
 
 CUDA_IMAGE(train_moe);
 
@@ -283,21 +284,20 @@ static dp_status_t warm_up(compute_t *c)
     const gemm_shape_t *products[] = {&c->logits, &c->dn, &c->dw};
     const size_t T = (size_t)c->T, d = (size_t)c->d, rows = T > d ? T : d, columns = d > VOCAB ? d : VOCAB;
     const size_t tensor = up(rows * columns * sizeof(double));
-    dp_stream_t *s = NULL;
+    CUstream side = NULL;
     char *memory = NULL;
     dp_status_t status = c->device_vt->allocate(c->device, 2 * tensor + gemm_workspace(c->gemm), (void **)&memory);
 
     if (status == DP_OK)
-        status = c->device_vt->stream_open(c->device, DP_LANE_COMPUTE, &s);
+        status = cuda_side_open(c->host, c->cu, &side);
     for (size_t i = 0; i < sizeof(products) / sizeof(products[0]) && status == DP_OK; i++) {
         const gemm_operands_t operands = {1, 0, memory, memory, memory + tensor, memory + 2 * tensor};
 
-        status = gemm_run(c->gemm, products[i], &operands, native(c, s));
+        status = gemm_run(c->gemm, products[i], &operands, side);
     }
     if (status == DP_OK)
-        status = c->device_vt->synchronize(s, -1);
-    if (s != NULL)
-        c->device_vt->stream_close(s);
+        status = cuda_side_settle(c->host, c->cu, side, "the head's first products");
+    cuda_side_close(c->cu, side);
     c->device_vt->release(c->device, memory);
     return status;
 }

@@ -13,6 +13,7 @@
 #include "plugins/cuda/gemm.h"
 #include "plugins/cuda/launch.h"
 #include "plugins/cuda/module.h"
+#include "plugins/cuda/side.h"
 
 enum { ATTN_ALIGN = 256 }; /* of every array in saved and scratch memory, as an offset */
 
@@ -29,7 +30,7 @@ typedef struct attn_tensors {
 } attn_tensors_t;
 
 /** A pass over an instance. A rehearsal prepares the matrix products and puts nothing on a stream; pointers are made
- *  up. A warm-up runs on a stream that is gone afterwards. */
+ *  up. A warm-up runs on a stream that no step uses. */
 typedef struct attn_pass {
     dp_attention_t *attention;
     CUstream stream;

@@ -307,14 +307,11 @@ static dp_io_t lay_out_io(const dp_attention_t *a, layout_t *l)
     return io;
 }
 
-static dp_status_t warm_up_on(dp_attention_t *a, dp_stream_t *s, dp_io_t io, const void *memory)
+static dp_status_t warm_up_on(dp_attention_t *a, CUstream side, dp_io_t io, const void *memory)
 {
-    attn_pass_t p = {.attention = a, .stream = a->device_vt->stream_native(s), .warm_up = true};
+    attn_pass_t p = {.attention = a, .stream = side, .warm_up = true};
     dp_status_t status;
 
-    if (p.stream == NULL)
-        return DP_FAIL(a->host, DP_ERR_UNSUPPORTED, "%s: the device's streams have no CUDA stream: use device_cuda",
-                       a->vt->plugin);
     io.params = in(memory, (size_t)io.params);
     io.grads = in(memory, (size_t)io.grads);
     io.saved = in(memory, (size_t)io.saved);
@@ -322,24 +319,23 @@ static dp_status_t warm_up_on(dp_attention_t *a, dp_stream_t *s, dp_io_t io, con
     io.x = io.dy = io.y = io.dx = in(memory, (size_t)io.x);
     p.workspace = in(io.scratch, a->scratch.workspace);
     status = all_passes(&p, &io);
-    return status >= 0 ? a->device_vt->synchronize(s, -1) : status;
+    return status >= 0 ? cuda_side_settle(a->host, a->cu, side, "attention's first passes") : status;
 }
 
 dp_status_t attn_warm_up(dp_attention_t *a)
 {
     layout_t l = {.alignment = ATTN_ALIGN};
     const dp_io_t io = lay_out_io(a, &l);
-    dp_stream_t *s = NULL;
+    CUstream side = NULL;
     void *memory = NULL;
     dp_status_t status = l.overflow ? attn_too_large(a->host, a->vt->plugin, &a->n)
                                     : a->device_vt->allocate(a->device, l.bytes, &memory);
 
     if (status >= 0)
-        status = a->device_vt->stream_open(a->device, DP_LANE_COMPUTE, &s);
+        status = cuda_side_open(a->host, a->cu, &side);
     if (status >= 0)
-        status = warm_up_on(a, s, io, memory);
-    if (s != NULL)
-        a->device_vt->stream_close(s);
+        status = warm_up_on(a, side, io, memory);
+    cuda_side_close(a->cu, side);
     a->device_vt->release(a->device, memory);
     return status;
 }
