@@ -51,23 +51,27 @@ typedef enum dp_instr_kind {
     DP_INSTR_COMPUTE = 0,
     DP_INSTR_SEND = 1,
     DP_INSTR_RECV = 2,
-    DP_INSTR_REDUCE = 3 /* all gradients of `chunk` are complete: sum them with the mirror and the data group */
+    DP_INSTR_REDUCE = 3, /* all gradients of `chunk` are complete: sum them with the mirror and the data group */
+    DP_INSTR_START = 4   /* a pass of a braid begins: its input has come, an F has its activation slot. The COMPUTE of
+                            the same pass, further below, is its end */
 } dp_instr_kind_t;
 
 /** One line of a rank's list. Frozen: never grows; `reserved` is zero. */
 typedef struct dp_instr {
-    uint8_t kind;          /* dp_instr_kind_t */
-    uint8_t op;            /* COMPUTE: dp_op_kind_t. SEND, RECV: DP_OP_F (activation) or DP_OP_B (gradient) */
+    uint8_t kind; /* dp_instr_kind_t */
+    uint8_t op; /* COMPUTE, START: dp_op_kind_t, never BRAID. SEND, RECV: DP_OP_F (activation) or DP_OP_B (gradient) */
     int16_t chunk, chunk2; /* as in dp_op_t. SEND, RECV, REDUCE: the chunk on this rank that makes or uses it */
     uint16_t reserved;
     int32_t microbatch, microbatch2;
-    int32_t peer;        /* SEND, RECV: the other rank. REDUCE: the mirror rank, -1 when the stage is single */
-    int32_t channel;     /* SEND, RECV: index into dp_program_t.channels; -1 otherwise */
-    int32_t number;      /* SEND, RECV: number of the message in its channel within the step, from 0 */
-    int32_t slot, slot2; /* COMPUTE: activation slot of (chunk, microbatch) and, for FB, of (chunk2, microbatch2) */
-    int32_t in, in2;     /* COMPUTE: index (in this rank's list) of the RECV it consumes; -1 when none: first stage,
+    int32_t peer;    /* SEND, RECV: the other rank. REDUCE: the mirror rank, -1 when the stage is single */
+    int32_t channel; /* SEND, RECV: index into dp_program_t.channels; -1 otherwise */
+    int32_t number;  /* SEND, RECV: number of the message in its channel within the step, from 0. START, and COMPUTE
+                            behind it: number of the braid; -1 for other COMPUTE */
+    int32_t slot,
+        slot2;       /* COMPUTE, START: activation slot of (chunk, microbatch) and, for FB, of (chunk2, microbatch2) */
+    int32_t in, in2; /* COMPUTE, START: index (in this rank's list) of the RECV it consumes; -1 when none: first stage,
                               last stage's loss, W, or a bend */
-    int32_t bundle;      /* SEND, RECV under BUNDLES: neighbours with one number form a bundle, numbered from 0 on each
+    int32_t bundle;  /* SEND, RECV under BUNDLES: neighbours with one number form a bundle, numbered from 0 on each
                             rank; -1 otherwise */
 } dp_instr_t;
 

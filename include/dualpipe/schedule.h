@@ -27,20 +27,47 @@ extern "C" {
 
 /** What an operation computes. */
 typedef enum dp_op_kind {
-    DP_OP_F = 0, /* forward */
-    DP_OP_B = 1, /* full backward = I then W */
-    DP_OP_I = 2, /* backward for the input only */
-    DP_OP_W = 3, /* backward for the weights */
-    DP_OP_FB = 4 /* one F and one B of any two micro-batches, overlapped */
+    DP_OP_F = 0,    /* forward */
+    DP_OP_B = 1,    /* full backward = I then W */
+    DP_OP_I = 2,    /* backward for the input only */
+    DP_OP_W = 3,    /* backward for the weights */
+    DP_OP_FB = 4,   /* one F and one B of any two micro-batches, overlapped: the braid {F, B} in canonical order */
+    DP_OP_BRAID = 5 /* up to DP_BRAID_PASSES passes, overlapped: number `microbatch` of dp_schedule_t.braids */
 } dp_op_kind_t;
 
 /** One operation. For FB, chunk and microbatch name the forward side, chunk2 and microbatch2 the backward side;
- *  otherwise those two are -1. Frozen: never grows. */
+ *  otherwise those two are -1. A BRAID has no chunk: -1. Frozen: never grows. */
 typedef struct dp_op {
     uint8_t kind;
     int16_t chunk, chunk2; /* model chunk on this rank: direction of dualpipe, leg of a V, chunk of interleaved ones */
     int32_t microbatch, microbatch2; /* micro-batch within its path, from 0 */
 } dp_op_t;
+
+#define DP_BRAID_PASSES 26 /* most passes of one braid */
+
+/** One pass of a braid. Frozen: never grows; `reserved` is zero. */
+typedef struct dp_pass {
+    uint8_t kind; /* DP_OP_F, DP_OP_B, DP_OP_I or DP_OP_W */
+    uint8_t reserved;
+    int16_t chunk;
+    int32_t microbatch; /* within its path */
+} dp_pass_t;
+
+/** Passes whose segments are enqueued in one merged order, so that transfers of one run beside computation of another.
+ *  A B is I and W of every segment. The order is a name, or written out:
+ *  - "canonical": one F and one B (or I) as a layer pair of the published profile (types.h); other sets: "turns";
+ *  - "turns": a segment of each pass in turn, in the order of the passes (B: an I, then the W of the same segment);
+ *  - one letter for each segment call: `a` for the next segment of pass 0, `b` of pass 1, ... F goes from the first
+ *    segment to the last, I and W from the last to the first. A B has `a` for its I and `A` for its W. Every pass has
+ *    one letter for every segment of its stage (B: one of each kind), whether that segment has weights or not.
+ *  What a pass takes has to be there at its first letter, what it makes is there behind its last; under a name, all
+ *  passes begin at once and end at once. Passes of one chunk do their F, their I and their W in the order in which they
+ *  are listed, at every segment. Frozen: never grows. */
+typedef struct dp_braid {
+    int32_t npasses;
+    const dp_pass_t *passes;
+    const char *order; /* NULL: "canonical" */
+} dp_braid_t;
 
 /** Where the stages are. A path is what one stream of micro-batches walks: stage 0 ... stages-1. */
 typedef enum dp_placement {
@@ -69,6 +96,8 @@ typedef struct dp_schedule {
     /* [operations] of a schedule that was read from CSV: the cell of its row, from 1, that each stood in; messages name
        operations by it. NULL for all others */
     int32_t *cells;
+    int32_t nbraids; /* of dp_schedule_add_braid() */
+    dp_braid_t *braids;
 } dp_schedule_t;
 
 /** Place of a chunk on its path. Frozen: never grows; `reserved` is zero. */
@@ -121,11 +150,21 @@ DP_API const dp_method_t *dp_schedule_methods(size_t *count_out);
  *  reason. The caller frees it. [any] */
 DP_API dp_status_t dp_schedule_generate(const dp_schedule_request_t *request, dp_schedule_t **schedule_out);
 
+/** A schedule with nothing but its forwards, for steps that are forward-only: in their order; or, overlap 1, with
+ *  micro-batches 2k and 2k + 1 as a braid in "turns", so that the all-to-all of one runs beside attention and experts
+ *  of the other, in the order in which equal devices would come to them. Such a braid needs both its inputs to begin,
+ *  so a channel needs two slots. DP_ERR_REJECTED: forwards are missing. The caller frees it. [any] */
+DP_API dp_status_t dp_schedule_forwards(const dp_schedule_t *schedule, int overlap, dp_schedule_t **forwards_out);
+
 /** An empty schedule with room for nops[r] operations on rank r, first[] filled: for generators of one's own. method
  *  NULL: "custom". DP_ERR_INVALID: sizes beyond the limits above, or chunks, ranks or micro-batches that the placement
  *  cannot have. [any] */
 DP_API dp_status_t dp_schedule_create(const char *method, dp_placement_t placement, int32_t ranks, int32_t microbatches,
                                       int32_t chunks, const int64_t *nops, dp_schedule_t **schedule_out);
+/** Copies a braid, passes and order, into a schedule of one's own; *number_out is its number, for the operation
+ *  {DP_OP_BRAID, -1, -1, number, -1}. DP_ERR_INVALID: too many passes or none, a kind that no pass has, an order that
+ *  is neither a name nor letters of its passes. [main] */
+DP_API dp_status_t dp_schedule_add_braid(dp_schedule_t *schedule, const dp_braid_t *braid, int32_t *number_out);
 /** NULL is allowed. [any] */
 DP_API void dp_schedule_free(dp_schedule_t *schedule);
 
@@ -140,7 +179,9 @@ DP_API dp_status_t dp_schedule_verify(const dp_schedule_t *schedule);
 /**
  * Writes our TSV: a comment line `# method=dualpipe ranks=4 microbatches=20 chunks=2 placement=bidirectional`
  * (` forward_only=1` behind it where it is), a header line, then rank, seq, op, dir, mb, dir2, mb2, peer, n, tab
- * separated; unused columns hold -1. dir is the chunk. rank -1: all ranks. A failure of `write` is returned. [any]
+ * separated; unused columns hold -1. dir is the chunk. A braid has its passes for op, "F0.8+B1.3" (kind and
+ * chunk.microbatch), -1 in the columns dir to n, and its order in a tenth column. rank -1: all ranks. A failure of
+ * `write` is returned. [any]
  */
 DP_API dp_status_t dp_schedule_write_tsv(const dp_schedule_t *schedule, int32_t rank, dp_write_fn write, void *user);
 /** Reads it back. Rows of kinds RF RB SF SB C (recorded transfers) are skipped: transfers are derived. Without the
@@ -154,7 +195,8 @@ DP_API dp_status_t dp_schedule_read_tsv(const char *name, const char *text, size
  * The format of torch.distributed.pipelining: one row of comma-separated cells per rank, "2F0" for stage 2, forward,
  * micro-batch 0, likewise I, W and B (full backward), and "(0F8;7B0)OVERLAP_F_B" for a pair. Stages count along the
  * path; the second direction's micro-batches follow the first's (micro-batch i of path 1 is number M/2 + i), and its
- * stages are those of the first, so that every stage stands on two ranks.
+ * stages are those of the first, so that every stage stands on two ranks. Of braids it can say {F, B} in the canonical
+ * order: others are refused (DP_ERR_INVALID), with row and operation.
  * Writing: rank -1 for all ranks, else the row of one alone (reading needs them all).
  * Reading finds out ranks, micro-batches and placement from the cells. Cells of parameters (UNSHARD, RESHARD,
  * REDUCE_GRAD, WAIT_REDUCE_GRAD) and empty cells are skipped, and so are those of transfers (SEND_F, RECV_F, SEND_B,
@@ -177,7 +219,7 @@ DP_API dp_status_t dp_schedule_read_csv(const char *name, const char *text, size
 DP_API dp_status_t dp_schedule_check_csv_transfers(const dp_schedule_t *schedule, const char *name, const char *text,
                                                    size_t bytes, int matched, int64_t *count_out);
 
-/** "F", "B", "I", "W", "FB"; "?" for other values. Static. [any] */
+/** "F", "B", "I", "W", "FB", "BRAID"; "?" for other values. Static. [any] */
 DP_API const char *dp_op_kind_name(int kind);
 /** "line", "loop", "v", "bidirectional"; "?" for other values. Static. [any] */
 DP_API const char *dp_placement_name(dp_placement_t placement);

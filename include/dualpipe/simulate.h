@@ -58,6 +58,9 @@ typedef struct dp_costs {
     /* After which share of a pair its forward side needs its input; 0: at its start, as its backward side. Stages
      * of one segment: B / FB */
     double fb_forward_starts;
+    /* NULL: operations take f, i, w, b and fb. Else the run is one of segments on lanes, as the engine enqueues them:
+     * f to fb and what leaves or starts within an operation are not looked at. Borrowed during a call */
+    const struct dp_segment_costs *segments;
 } dp_costs_t;
 #define DP_COSTS_MIN DP_SIZE_TO(dp_costs_t, fb_forward_starts)
 
@@ -74,11 +77,27 @@ static inline double dp_costs_pair(const dp_costs_t *costs)
 #define DP_SEGMENT_COSTS  4    /* segments of a MoE layer: attention, dispatch, mlp, combine */
 #define DP_SEGMENT_LAYERS 4096 /* most layers of a device */
 
-/** Times of the segments of one MoE layer for one micro-batch: [DP_ROLE_ATTENTION - 1], [DP_ROLE_DISPATCH - 1], ... */
+/** Times of one segment of a stage for one micro-batch. Frozen: never grows; `reserved` is zero. */
+typedef struct dp_segment_cost {
+    uint8_t role, lane;  /* dp_segment_role_t; DP_LANE_COMPUTE or DP_LANE_ALL_TO_ALL */
+    uint8_t has_weight;  /* 1: it has a backward for weights */
+    uint8_t begins_part; /* 1: the first of its layer, embedding or head */
+    uint32_t reserved;
+    double f, i, w;
+} dp_segment_cost_t;
+
+/** Times of segments: of one MoE layer for one micro-batch ([DP_ROLE_ATTENTION - 1], [DP_ROLE_DISPATCH - 1], ...), of
+ *  which a device has `layers`; or, with `list`, of every stage in full. */
 typedef struct dp_segment_costs {
     uint32_t struct_size;
-    int32_t layers; /* of one device, 1 to DP_SEGMENT_LAYERS */
+    int32_t layers; /* of one device, 1 to DP_SEGMENT_LAYERS; its stages have equal parts of them */
     double f[DP_SEGMENT_COSTS], i[DP_SEGMENT_COSTS], w[DP_SEGMENT_COSTS];
+    /* NULL, or the segments of all stages: stage s of `stages` has list[first[s]] to list[first[s + 1] - 1], in forward
+     * order. Then layers, f, i and w are not looked at. Borrowed during a call */
+    int32_t stages;
+    const int32_t *first; /* [stages + 1] */
+    const dp_segment_cost_t *list;
+    int32_t inline_messages; /* 1: messages leave from the lane that made them, as small ones do between CPUs */
 } dp_segment_costs_t;
 #define DP_SEGMENT_COSTS_MIN DP_SIZE_TO(dp_segment_costs_t, w)
 
@@ -146,9 +165,15 @@ typedef struct dp_simulation {
 #define DP_SIMULATION_MIN DP_SIZE_TO(dp_simulation_t, timeline)
 
 /**
- * Runs the program, every operation as early as it can start:
+ * With costs->segments, runs what the engine puts on its streams, command for command: every lane (compute, all-to-all,
+ * p2p) does its segments and messages in their order, and waits for the events that the engine records. No operation
+ * waits for the one before it but where they share a lane or memory. A send keeps its stream for bytes / bandwidth;
+ * gradient sums take no time. Busy is the compute lane. The timeline has a span for every segment.
+ *
+ * Without, runs the program, every operation as early as it can start:
  *   - a rank computes its operations one after the other, in order; an operation waits for the messages it consumes;
  *     FB is one operation, whose two results are there at its end (or earlier for other ranks, see b_leaves);
+ *     passes of a braid are operations of their own, in the order in which they end;
  *     transfers never keep a rank from computing;
  *   - CREDITS: the sends of a rank leave in order, each as soon as its data are made and its slot is free (which the
  *     sender knows at once) and the link is free, and arrive a hop after their last byte left;

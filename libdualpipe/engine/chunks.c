@@ -199,15 +199,7 @@ static dp_status_t allocate_chunk(dp_pipeline_t *p, int32_t c)
     for (int half = 0; half < 2 && status >= 0; half++)
         if (needs_half(p, chunk, half))
             status = dp__device_memory(p, chunk->grad_bytes, &p->memory.grads, &chunk->grads[half]);
-    if (status >= 0)
-        status = dp__device_memory(p, saved, &p->memory.saved, &chunk->saved);
-    chunk->slot_end = dp__calloc((size_t)chunk->nslots + 1, sizeof(*chunk->slot_end));
-    chunk->slot_lane = dp__calloc((size_t)chunk->nslots + 1, 1);
-    if (status >= 0 && (chunk->slot_end == NULL || chunk->slot_lane == NULL))
-        status = dp_fail(DP_ERR_NOMEM, "no memory for the events of %d activations", chunk->nslots);
-    for (int32_t i = 0; i < chunk->nslots && status >= 0; i++)
-        status = p->device_vt->event_open(p->device, &chunk->slot_end[i]);
-    return status;
+    return status < 0 ? status : dp__device_memory(p, saved, &p->memory.saved, &chunk->saved);
 }
 
 static dp_status_t allocate_work(dp_pipeline_t *p)
@@ -221,19 +213,15 @@ static dp_status_t allocate_work(dp_pipeline_t *p)
         work = info.work_bytes > work ? info.work_bytes : work;
         scratch = info.scratch_bytes > scratch ? info.scratch_bytes : scratch;
     }
-    for (int kind = 0; kind < DP__KINDS && status >= 0; kind++)
-        for (int w = 0; w < DP__WORKS && status >= 0; w++) {
-            status = dp__device_memory(p, work, &p->memory.work, &p->work[kind][w].memory);
+    for (int kind = 0; kind < DP__KINDS && status >= 0; kind++) {
+        int32_t training = p->plans.training.commands.works[kind], forward = p->plans.forward.commands.works[kind];
+
+        for (int32_t w = 0; w < (forward > training ? forward : training) && status >= 0; w++) {
+            status = dp__device_memory(p, work, &p->memory.work, &p->work[kind][w]);
             if (status >= 0 && p->guard.on)
-                memset(p->work[kind][w].memory, 0xa5, work);
-            if (status >= 0)
-                status = p->device_vt->event_open(p->device, &p->work[kind][w].end);
-            p->work[kind][w].hop = dp__calloc((size_t)p->max_segments, sizeof(dp_event_t *));
-            if (p->work[kind][w].hop == NULL)
-                status = dp_fail(DP_ERR_NOMEM, "no memory for the events of %d segments", p->max_segments);
-            for (int32_t s = 0; s < p->max_segments && status >= 0; s++)
-                status = p->device_vt->event_open(p->device, &p->work[kind][w].hop[s]);
+                memset(p->work[kind][w], 0xa5, work);
         }
+    }
     for (int lane = DP_LANE_COMPUTE; lane <= DP_LANE_ALL_TO_ALL && status >= 0; lane++)
         status = dp__device_memory(p, scratch, &p->memory.work, &p->lanes.scratch[lane]);
     for (int lane = 0; lane < DP_LANE_COUNT && status >= 0; lane++)
@@ -267,24 +255,14 @@ static void close_event(dp_pipeline_t *p, dp_event_t **event)
 void dp__chunks_close(dp_pipeline_t *p)
 {
     for (int32_t c = 0; p->chunks != NULL && c < p->nchunks; c++) {
-        for (int32_t i = 0; p->chunks[c].slot_end != NULL && i < p->chunks[c].nslots; i++)
-            close_event(p, &p->chunks[c].slot_end[i]);
-        dp__free(p->chunks[c].slot_end);
-        dp__free(p->chunks[c].slot_lane);
         release(p, &p->chunks[c].params);
         release(p, &p->chunks[c].grads[0]);
         release(p, &p->chunks[c].grads[1]);
         release(p, &p->chunks[c].saved);
     }
     for (int kind = 0; kind < DP__KINDS; kind++)
-        for (int w = 0; w < DP__WORKS; w++) {
-            release(p, &p->work[kind][w].memory);
-            close_event(p, &p->work[kind][w].end);
-            for (int32_t s = 0; p->work[kind][w].hop != NULL && s < p->max_segments; s++)
-                close_event(p, &p->work[kind][w].hop[s]);
-            dp__free(p->work[kind][w].hop);
-            p->work[kind][w].hop = NULL;
-        }
+        for (int w = 0; w < DP__WORKS; w++)
+            release(p, &p->work[kind][w]);
     for (int lane = 0; lane < DP_LANE_COUNT; lane++) {
         release(p, &p->lanes.scratch[lane]);
         close_event(p, &p->lanes.mark[lane]);

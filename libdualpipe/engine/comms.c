@@ -142,54 +142,52 @@ void dp__comms_close(dp__comms_t *comms)
 
 /* ---- channels ---- */
 
-static dp_status_t open_link(dp_pipeline_t *p, dp__engine_link_t *link)
-{
-    int turn = link->channel->src == link->channel->dst;
-    dp_status_t status = DP_OK;
-
-    link->sends = link->channel->src == p->grid.p;
-    if (!turn && !link->sends && !p->programs.bundled)
-        return DP_OK; /* the slots of a receiver are the transport's */
-    link->nslots = turn || !link->sends ? link->channel->slots : dp__outputs_held(p, link->channel);
-    link->way = !turn && p->programs.bundled
-                    ? dp__way_find(p, link->sends ? link->channel->dst : link->channel->src, link->sends)
-                    : -1;
-    link->arrived = dp__calloc((size_t)link->nslots, sizeof(*link->arrived));
-    link->slot = dp__calloc((size_t)link->nslots, sizeof(*link->slot));
-    link->free = dp__calloc((size_t)link->nslots, sizeof(*link->free));
-    link->ready = dp__calloc((size_t)link->nslots, sizeof(*link->ready));
-    link->writer_lane = dp__calloc((size_t)link->nslots, 1);
-    if (link->slot == NULL || link->free == NULL || link->ready == NULL || link->writer_lane == NULL ||
-        link->arrived == NULL)
-        return dp_fail(DP_ERR_NOMEM, "no memory for %d boundary slots", link->nslots);
-    for (int32_t i = 0; i < link->nslots && status >= 0; i++) {
-        if (turn || link->sends)
-            status = dp__device_memory(p, p->options.boundary_bytes, &p->memory.boundary, &link->slot[i]);
-        if (status >= 0)
-            status = p->device_vt->event_open(p->device, &link->free[i]);
-        if (status >= 0)
-            status = p->device_vt->event_open(p->device, &link->ready[i]);
-    }
-    return status;
-}
-
-dp_status_t dp__links_open(dp_pipeline_t *p)
+dp_status_t dp__links_list(dp_pipeline_t *p)
 {
     const dp_program_t *program = p->programs.training;
-    dp_status_t status = DP_OK;
 
     p->links.of_channel = dp__calloc((size_t)program->nchannels + 1, sizeof(*p->links.of_channel));
     p->links.at = dp__calloc((size_t)program->nchannels + 1, sizeof(*p->links.at));
     if (p->links.of_channel == NULL || p->links.at == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for %d channels", program->nchannels);
-    for (int32_t i = 0; i < program->nchannels && status >= 0; i++) {
+    for (int32_t i = 0; i < program->nchannels; i++) {
         p->links.of_channel[i] = -1;
         if (program->channels[i].src != p->grid.p && program->channels[i].dst != p->grid.p)
             continue;
         p->links.of_channel[i] = p->links.n;
-        p->links.at[p->links.n].channel = &program->channels[i];
-        status = open_link(p, &p->links.at[p->links.n++]);
+        p->links.at[p->links.n++] =
+            (dp__engine_link_t){.channel = &program->channels[i], .sends = program->channels[i].src == p->grid.p};
     }
+    return DP_OK;
+}
+
+/* The slots of a receiver are the transport's. */
+static dp_status_t open_buffers(dp_pipeline_t *p, dp__engine_link_t *link)
+{
+    dp_status_t status = DP_OK;
+
+    link->arrived = dp__calloc((size_t)link->nbuffers + 1, sizeof(*link->arrived));
+    link->buffer = dp__calloc((size_t)link->nbuffers + 1, sizeof(*link->buffer));
+    if (link->buffer == NULL || link->arrived == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for %d boundary buffers", link->nbuffers);
+    for (int32_t i = 0; i < link->nbuffers && status >= 0 && link->sends; i++)
+        status = dp__device_memory(p, p->options.boundary_bytes, &p->memory.boundary, &link->buffer[i]);
+    return status;
+}
+
+dp_status_t dp__buffers_open(dp_pipeline_t *p)
+{
+    int32_t training = p->plans.training.commands.nevents, forward = p->plans.forward.commands.nevents;
+    int32_t nevents = forward > training ? forward : training;
+    dp_status_t status = DP_OK;
+
+    for (int32_t l = 0; l < p->links.n && status >= 0; l++)
+        status = open_buffers(p, &p->links.at[l]);
+    p->events.at = dp__calloc((size_t)nevents + 1, sizeof(*p->events.at));
+    if (status >= 0 && p->events.at == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for %d events", nevents);
+    for (; p->events.n < nevents && status >= 0; p->events.n += status >= 0)
+        status = p->device_vt->event_open(p->device, &p->events.at[p->events.n]);
     return status;
 }
 
@@ -231,20 +229,16 @@ void dp__links_close(dp_pipeline_t *p)
     for (int32_t l = 0; l < p->links.n; l++) {
         dp__engine_link_t *link = &p->links.at[l];
 
-        for (int32_t i = 0; i < link->nslots; i++) {
-            if (link->slot != NULL && link->slot[i] != NULL)
-                p->device_vt->release(p->device, link->slot[i]);
-            if (link->free != NULL && link->free[i] != NULL)
-                p->device_vt->event_close(link->free[i]);
-            if (link->ready != NULL && link->ready[i] != NULL)
-                p->device_vt->event_close(link->ready[i]);
-        }
-        dp__free(link->slot);
-        dp__free(link->free);
-        dp__free(link->ready);
+        for (int32_t i = 0; i < link->nbuffers; i++)
+            if (link->buffer != NULL && link->buffer[i] != NULL)
+                p->device_vt->release(p->device, link->buffer[i]);
+        dp__free(link->buffer);
         dp__free(link->arrived);
-        dp__free(link->writer_lane);
     }
+    for (int32_t i = 0; i < p->events.n; i++)
+        p->device_vt->event_close(p->events.at[i]);
+    dp__free(p->events.at);
+    p->events = (dp__events_t){.n = 0};
     dp__free(p->links.at);
     dp__free(p->links.of_channel);
     p->links.at = NULL;

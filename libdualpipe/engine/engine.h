@@ -10,18 +10,20 @@
  *   backend.c  which comm plugins are used, by name or by what fits the job
  *   comms.c    the groups a rank belongs to, channels, swapping the backend
  *   chunks.c   stages of this rank with their parameters, gradients and in-flight memory
- *   plan.c     this rank's list of the program turned into actions with every index resolved
+ *   plan.c     this rank's commands (program/commands.h) with links, memory and span records
  *   name.c     plugins' names in full
- *   ways.c     streams of group backends: one for each peer and direction
+ *   ways.c     all streams of a rank, among them those of bundles
  *   moe_block.c  the plugins of MoE layers, opened by name
  *   step.c     a step: has it enqueued, waits, collects
  *   graph.c    a step captured once and replayed
- *   enqueue.c  puts the actions of a plan on the lanes
+ *   enqueue.c  puts the commands of a plan on the streams
  *   guard.c    DUALPIPE_GUARD: looks at what every call does to memory
  *   meter.c    how long the threads of lanes had a core
  *   state.c    what the trainer keeps besides the parameters
  *   sums.c     losses and other doubles, summed over ranks
  *   norm.c     the norm of the gradient
+ *   tensors.c  all that a rank keeps, as tensors with names
+ *   saving.h, snapshot.c, save.c, load.c  checkpoints
  *   reduce.c   gradients of halves, mirrors and data groups summed
  *   fault.c    a failure: what was being done, telling the job, bringing the lanes to rest
  *   profile.c  the same for a profiler's eyes
@@ -29,15 +31,14 @@
 #ifndef DP_ENGINE_ENGINE_H
 #define DP_ENGINE_ENGINE_H
 
+#include "program/commands.h"
 #include "stage/stage.h"
 
 #include <dualpipe/state.h>
+#include <stdbool.h>
 
-enum { DP__WORKS = 2 };        /* passes of one kind (F, backward) that may be in flight on the lanes at once */
 enum { DP__NAME_BYTES = 512 }; /* of a plugin, or its path */
 #define DP__AUTO "auto"        /* a comm that the engine chooses */
-enum { DP__WAYS = 4 };         /* two neighbours, to and from each */
-enum { DP__FORWARD = 0, DP__BACKWARD = 1, DP__KINDS = 2 };
 enum { DP__SUM_COUNT = 4096 }; /* doubles that dp_pipeline_sum moves at once */
 
 typedef struct dp__grid {
@@ -57,22 +58,17 @@ typedef struct dp__comms {
     dp_comm_t *pipeline, *expert, *mirror, *dense, *shard, *world;
 } dp__comms_t;
 
-/* Our end of a channel, or a turn inside this rank. */
+/* Our end of a channel, or a bend inside this rank. */
 typedef struct dp__link {
     const dp_channel_t *channel; /* of the training program */
-    dp_channel_end_t *end;       /* NULL: a turn */
+    dp_channel_end_t *end;       /* NULL: a bend */
     /* messages of earlier steps, but for those of replays */
     uint32_t base;
     int32_t sends;        /* 1: we are the source */
-    int32_t nslots;       /* output buffers of a source, slots of a turn or of a grouped receiver */
-    int32_t way;          /* grouped: whose stream carries it */
-    char **slot;          /* [nslots] device memory */
     int32_t in_lane;      /* 1: sent from the lane that made the data, not from the p2p lane */
-    dp_event_t **free;    /* [nslots] recorded when the slot's reader has finished */
-    dp_event_t **ready;   /* [nslots] recorded when its writer has finished: a pass, or a grouped receive */
-    const void **arrived; /* grouped receiver: [nslots] where the latest message lies */
-    uint8_t *writer_lane; /* [nslots] where the pass that wrote it last ended */
-    uint8_t claim_lane;   /* where the part that writes starts */
+    int32_t nbuffers;     /* of the larger of the plans */
+    char **buffer;        /* [nbuffers] device memory; not of a receiver */
+    const void **arrived; /* [nbuffers] bundles, receiver: where the latest message lies */
 } dp__engine_link_t;
 
 typedef struct dp__chunk {
@@ -84,61 +80,24 @@ typedef struct dp__chunk {
     size_t param_bytes, grad_bytes;
     char *saved; /* activation slots, one after the other */
     int32_t nslots;
-    dp_event_t **slot_end; /* [nslots] forward-only: recorded when the slot's last pass has ended */
-    uint8_t *slot_lane;    /* [nslots] lane of that */
 } dp__engine_chunk_t;
 
-/* One pass of one micro-batch: a forward, a backward, or the weight part alone. */
+/* What the engine adds to a pass of the commands. */
 typedef struct dp__pass {
-    uint8_t op;         /* F, B, I or W */
-    uint8_t kind, work; /* DP__FORWARD or DP__BACKWARD; which of the work memories */
-    int16_t chunk;
-    int32_t microbatch, half, slot; /* micro-batch of the step; accumulator; activation slot */
-    int32_t source, source_at;      /* link that x or dy comes from (-1: none); message in the step, or turn slot */
-    int32_t dest, dest_at;          /* link that y or dx goes to */
-    int32_t recv_span, send_span;   /* -1: none */
+    int32_t microbatch, half; /* of the step; accumulator */
+    int32_t source, dest;     /* links; -1: none */
 } dp__pass_t;
 
-/* Grouped: a message of this rank in the step. */
-typedef struct dp__transfer {
-    int32_t link, at, microbatch, span;
-} dp__transfer_t;
-
-/* A stream for the groups to or from one peer. */
-typedef struct dp__way {
-    int32_t peer, sends;
-    dp_stream_t *stream;
-} dp__way_t;
-
-/* One step of an action's order: which pass of the action, what, where it is recorded. */
-typedef struct dp__call {
-    uint8_t pass, op; /* index into passes; F, I or W */
-    int16_t segment;
-    int32_t span;
-} dp__call_t;
-
-typedef struct dp__action {
-    uint8_t kind; /* DP_INSTR_COMPUTE or DP_INSTR_REDUCE; grouped: also SEND and RECV */
-    uint8_t npasses;
-    int16_t chunk; /* REDUCE */
-    int32_t ncalls;
-    dp__call_t *calls;
-    dp__pass_t passes[2];     /* forward before backward */
-    uint8_t nsends, sends[2]; /* passes whose result leaves this rank, in the program's order */
-    int32_t span;             /* REDUCE */
-    int32_t ntransfers, way;  /* SEND, RECV: members of one group */
-    dp__transfer_t *transfers;
-} dp__action_t;
-
+/* plan.c: the commands of a program of ours, every index resolved. */
 typedef struct dp__plan {
     const dp_program_t *program;
-    int64_t nactions;
-    dp__action_t *actions;
-    dp__call_t *calls;
-    dp__transfer_t *transfers;
+    dp__commands_t commands;
+    dp__pass_t *passes; /* [commands.npasses] */
+    int32_t *span; /* [commands.count] record of a command, -1: none. A bundle's transfers have one each, in a row */
     int32_t nspans;
     dp_span_t *spans;  /* templates: all but step and times */
     int32_t *messages; /* [nlinks] per step */
+    int32_t *link;     /* [nchannels] of this program, -1: not ours */
 } dp__plan_t;
 
 /* A step of one kind as the device replays it. */
@@ -170,14 +129,6 @@ typedef struct dp__lanes {
     int one;                         /* every segment of this rank runs on the compute lane */
 } dp__lanes_t;
 
-/* chunks.c: the work memory of a pass. */
-typedef struct dp__work {
-    char *memory;
-    uint8_t lane; /* on which the last user ended */
-    dp_event_t *end;
-    dp_event_t **hop; /* [max_segments] between segments on different lanes */
-} dp__work_t;
-
 /* comms.c */
 typedef struct dp__links {
     int32_t n;
@@ -185,11 +136,26 @@ typedef struct dp__links {
     int32_t *of_channel; /* [training->nchannels], -1: not ours */
 } dp__links_t;
 
-/* ways.c */
+/* ways.c: streams for the bundles to or from one peer */
 typedef struct dp__ways {
     int32_t n;
-    dp__way_t at[DP__WAYS];
+    dp__step_way_t at[DP__WAYS];
+    dp_stream_t *stream[DP__WAYS];
 } dp__ways_t;
+
+/* comms.c: of the plan that has more */
+typedef struct dp__events {
+    int32_t n;
+    dp_event_t **at;
+} dp__events_t;
+
+enum { DP__RUNNING = 32 }; /* DP_BRAID_PASSES of them may be alive */
+
+/* enqueue.c: a pass whose segments are being enqueued. */
+typedef struct dp__running {
+    int32_t pass;
+    dp_segment_call_t call;
+} dp__running_t;
 
 /* graph.c */
 typedef struct dp__graphs {
@@ -228,6 +194,13 @@ static inline size_t dp__state_bytes(const dp_state_t *state)
 }
 void dp__states_free(dp_pipeline_t *p);
 
+/* save.c: nothing without dp_pipeline_save_open. copied: returns when the trainer may change what is being saved. */
+dp_status_t dp__save_copied(dp_pipeline_t *p);
+void dp__save_close(dp_pipeline_t *p);
+
+/* norm.c: whether this replica is the first of its expert; placement NULL: there are no replicas */
+bool dp__first_replica(const int32_t *placement, int32_t replica);
+
 /* sums.c */
 typedef struct dp__sums {
     /* Both the host and the device reach them. losses: [M], then auxiliary losses [nparts][2 halves]; a micro-batch,
@@ -250,6 +223,7 @@ typedef struct dp__run {
     uint32_t step;
     const dp__plan_t *plan; /* of the step in progress or failed; NULL before the first */
     int32_t enqueueing;     /* span of the operation that is being put on its lane, -1: none */
+    dp__running_t running[DP__RUNNING];
     int failed;
     int stuck; /* a lane does not come to rest: its memory must stay */
 } dp__run_t;
@@ -259,6 +233,8 @@ typedef struct dp__states {
     int32_t n;
     dp_state_t *at; /* names are copies; counts are filled in */
 } dp__states_t;
+
+typedef struct dp__saving dp__saving_t; /* saving.h */
 
 /* What is not in a struct of its own is settled by open.c and read by all. */
 struct dp_pipeline {
@@ -280,12 +256,13 @@ struct dp_pipeline {
     dp__comms_t comms;
     dp__links_t links;
     dp__ways_t ways;
+    dp__events_t events;
     int32_t nchunks;
     dp__engine_chunk_t *chunks;
     int32_t nparts; /* of the whole path */
     int32_t max_segments;
-    int built; /* the trainer was asked for a stage */
-    dp__work_t work[DP__KINDS][DP__WORKS];
+    int built;                        /* the trainer was asked for a stage */
+    char *work[DP__KINDS][DP__WORKS]; /* memory of passes */
     dp__lanes_t lanes;
     dp__plans_t plans;
     dp__graphs_t graphs;
@@ -295,6 +272,7 @@ struct dp_pipeline {
     dp__sums_t sums;
     dp__guard_t guard;
     dp__states_t states;
+    dp__saving_t *saving; /* NULL: nothing is saved */
     dp__run_t run;
 };
 
@@ -322,6 +300,7 @@ dp_status_t dp__graph_put(dp_pipeline_t *p, const dp__plan_t *plan, const dp_ste
 dp_status_t dp__agree_on_settings(dp_pipeline_t *p);
 dp_status_t dp__agree_on_stages(dp_pipeline_t *p);
 /* DP_OK on all ranks, or an error on all: the first that one of them came with. */
+dp_status_t dp__agree(dp_pipeline_t *p, dp_status_t mine, const char *what);
 dp_status_t dp__agree_to_swap(dp_pipeline_t *p, dp_status_t mine, const char *name);
 
 /* chunks.c */
@@ -344,8 +323,11 @@ void dp__backend_log(const dp_pipeline_t *p);
 dp_status_t dp__comms_open(dp_pipeline_t *p, const dp_comm_vt_t *vt, dp__comms_t *comms);
 dp_status_t dp__comms_start(dp_pipeline_t *p, dp__comms_t *comms);
 void dp__comms_close(dp__comms_t *comms);
-dp_status_t dp__links_open(dp_pipeline_t *p);
+/* Lists our channels; connect opens our ends of them; then plans can be built, and buffers_open gives them memory and
+ * events. */
+dp_status_t dp__links_list(dp_pipeline_t *p);
 dp_status_t dp__links_connect(dp_pipeline_t *p, const dp__comms_t *comms);
+dp_status_t dp__buffers_open(dp_pipeline_t *p);
 void dp__links_close(dp_pipeline_t *p);
 
 /* ways.c */
@@ -355,9 +337,6 @@ int32_t dp__stream_count(const dp_pipeline_t *p);
 dp_stream_t *dp__stream_at(const dp_pipeline_t *p, int32_t i);
 /* Waits for a stream as long as the job is healthy; streams themselves give up on peers that hang. */
 dp_status_t dp__stream_finish(dp_pipeline_t *p, dp_stream_t *s);
-int32_t dp__way_find(const dp_pipeline_t *p, int32_t peer, int32_t sends);
-/* Most outputs of a channel that are made and not yet sent, in the order of the list. */
-int32_t dp__outputs_held(const dp_pipeline_t *p, const dp_channel_t *channel);
 
 /* plan.c */
 dp_status_t dp__plans_build(dp_pipeline_t *p);

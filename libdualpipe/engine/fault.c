@@ -8,56 +8,23 @@
 
 static int stopped(const dp_pipeline_t *p, int32_t span)
 {
-    return span >= 0 && p->trace.records[span].start_ns != 0 && p->trace.records[span].end_ns == 0;
+    return p->trace.records[span].start_ns != 0 && p->trace.records[span].end_ns == 0;
 }
 
-static int32_t stopped_transfer(const dp_pipeline_t *p, const dp__pass_t *pass, int lane)
-{
-    const dp_stage_t *stage = p->chunks[pass->chunk].stage;
-    int32_t first = pass->op == DP_OP_F ? 0 : stage->nsegments - 1, last = stage->nsegments - 1 - first;
-    int sends_on =
-        pass->dest >= 0 && p->links.at[pass->dest].in_lane ? (int)stage->segments[last].segment->lane : DP_LANE_P2P;
-
-    if ((int)stage->segments[first].segment->lane == lane && stopped(p, pass->recv_span))
-        return pass->recv_span;
-    return sends_on == lane && stopped(p, pass->send_span) ? pass->send_span : -1;
-}
-
-/* What a failed lane began and did not end: its span, -1 when it failed between two. Only records that this lane writes
- * are looked at: the others may still be running. */
-static int32_t stopped_on_lane(const dp_pipeline_t *p, const dp__plan_t *plan, int lane)
-{
-    for (int64_t i = 0; i < plan->nactions; i++) {
-        const dp__action_t *action = &plan->actions[i];
-
-        if (action->kind == DP_INSTR_REDUCE && lane == DP_LANE_REDUCE && stopped(p, action->span))
-            return action->span;
-        for (int32_t c = 0; c < action->ncalls; c++)
-            if (p->trace.records[action->calls[c].span].lane == lane && stopped(p, action->calls[c].span))
-                return action->calls[c].span;
-        for (int n = 0; n < action->npasses; n++) {
-            int32_t span = stopped_transfer(p, &action->passes[n], lane);
-
-            if (span >= 0)
-                return span;
-        }
-    }
-    return -1;
-}
-
-static int32_t stopped_on_way(const dp_pipeline_t *p, const dp__plan_t *plan, int32_t way)
-{
-    for (int64_t i = 0; i < plan->nactions; i++)
-        for (int32_t t = 0; t < plan->actions[i].ntransfers && plan->actions[i].way == way; t++)
-            if (stopped(p, plan->actions[i].transfers[t].span))
-                return plan->actions[i].transfers[t].span;
-    return -1;
-}
-
+/* What a failed stream began and did not end: its span, -1 when it failed between two. Only records that this stream
+ * writes are looked at: the others may still be running. */
 static int32_t stopped_on(const dp_pipeline_t *p, int32_t stream)
 {
-    return stream < DP_LANE_COUNT ? stopped_on_lane(p, p->run.plan, stream)
-                                  : stopped_on_way(p, p->run.plan, stream - DP_LANE_COUNT);
+    const dp__plan_t *plan = p->run.plan;
+
+    for (int64_t i = 0; i < plan->commands.count; i++) {
+        const dp__command_t *c = &plan->commands.at[i];
+
+        for (int32_t k = 0; k < (c->kind == DP__BUNDLE ? c->count : 1) && c->stream == stream; k++)
+            if (plan->span[i] >= 0 && stopped(p, plan->span[i] + k))
+                return plan->span[i] + k;
+    }
+    return -1;
 }
 
 /* The span of what failed on a lane. A failed lane skips what it was given, which takes a moment. */

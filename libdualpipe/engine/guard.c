@@ -227,7 +227,7 @@ static dp_status_t check_written(const dp_stage_t *stage, const region_t *r)
                    left, r->bytes / dp_dtype_bytes(stage->dtype), r->name);
 }
 
-dp_status_t dp__guard_put(dp_pipeline_t *p, const dp_stage_t *stage, const dp__call_t *call,
+dp_status_t dp__guard_put(dp_pipeline_t *p, const dp_stage_t *stage, const dp__command_t *call, int32_t span,
                           const dp_segment_call_t *own, dp_stream_t *s)
 {
     const dp__stage_segment_t *segment = &stage->segments[call->segment];
@@ -239,7 +239,7 @@ dp_status_t dp__guard_put(dp_pipeline_t *p, const dp_stage_t *stage, const dp__c
 
     p->run.enqueueing = -1; /* what fails before is not this call's */
     DO(dp__stream_finish(p, s));
-    p->run.enqueueing = call->span;
+    p->run.enqueueing = span;
     list_regions(p, stage, call->segment, own, regions);
     spoil_all(stage, pass, first, regions);
     remember(p, regions);

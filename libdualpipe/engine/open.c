@@ -187,13 +187,14 @@ static dp_status_t set_up(dp_pipeline_t *p)
                                                             dp__names_collect,
                                                             dp__agree_on_stages,
                                                             dp__ways_open,
-                                                            dp__links_open,
+                                                            dp__links_list,
+                                                            connect,
+                                                            dp__plans_build,
+                                                            dp__buffers_open,
                                                             dp__chunks_allocate,
                                                             dp__sums_open,
-                                                            dp__plans_build,
                                                             dp__records_open,
                                                             dp__graphs_open,
-                                                            connect,
                                                             meet};
     dp_status_t status = DP_OK;
 
@@ -247,6 +248,7 @@ void dp_pipeline_close(dp_pipeline_t *p)
         dp__group_pin(p->group);
         return;
     }
+    dp__save_close(p);
     dp__trace_write(p);
     /* lanes first: after a failure their workers may still be inside a wait on memory of the comms */
     dp__graphs_close(p);

@@ -1,10 +1,9 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * plan.c: turns this rank's list of a program into actions: every pass with its slots, links, order of segments and
- * span records, so that a step looks nothing up. */
+ * plan.c: this rank's commands with links, micro-batches of the step and span records, so that a step looks nothing
+ * up. */
 #include "base/memory.h"
 #include "engine/engine.h"
-#include "program/pair.h"
 
 #include <string.h>
 
@@ -13,18 +12,10 @@ typedef struct builder {
     dp_pipeline_t *p;
     dp__plan_t *plan;
     const dp_instr_t *instrs; /* of this rank */
-    int64_t ninstrs;
-    int32_t ncalls, room_calls, ntransfers;
-    int32_t bundle;            /* of the latest transfer */
-    int32_t passes[DP__KINDS]; /* so far: work memories are used in turn */
-    int32_t **turn_slot;       /* [nlinks][M]: slot that holds a micro-batch's tensor, turns only */
-    uint8_t **turn_used;       /* [nlinks][nslots] */
-    dp__pair_step_t *order;    /* room for the longest order */
 } builder_t;
 
 static int32_t new_span(builder_t *b, dp_span_t span)
 {
-    span.step = 0;
     b->plan->spans[b->plan->nspans] = span;
     return b->plan->nspans++;
 }
@@ -36,48 +27,43 @@ static uint64_t flow_of(const builder_t *b, int32_t channel, int32_t number)
     return 1 + ((pipeline & 0x7ff) << 37 | ((uint64_t)channel & 0xfffff) << 17 | ((uint64_t)number & 0x1ffff));
 }
 
-/* ---- turns: a slot from the pass that writes it to the pass that reads it ---- */
-
-static dp_status_t take_turn_slot(builder_t *b, int32_t link, int32_t microbatch, int32_t *slot_out)
+static int16_t stage_of(const builder_t *b, int32_t chunk)
 {
-    for (int32_t i = 0; i < b->p->links.at[link].nslots; i++)
-        if (!b->turn_used[link][i]) {
-            b->turn_used[link][i] = 1;
-            b->turn_slot[link][microbatch] = i;
-            *slot_out = i;
-            return DP_OK;
+    return (int16_t)b->p->chunks[chunk].place.stage;
+}
+
+static int32_t microbatch_of(const builder_t *b, int32_t chunk, int32_t microbatch)
+{
+    return dp_schedule_step_microbatch(b->p->schedule, b->p->chunks[chunk].place.path, microbatch);
+}
+
+/* Bits are the same for all schedules that finish weight gradients in micro-batch order. Others are legal, and said. */
+static void watch_order(const builder_t *b)
+{
+    int32_t latest[DP_MAX_CHUNKS] = {0};
+
+    for (int32_t i = 0; i < b->plan->commands.npasses; i++) {
+        const dp__step_pass_t *pass = &b->plan->commands.passes[i];
+        int32_t microbatch = microbatch_of(b, pass->chunk, pass->microbatch);
+
+        if (pass->op != DP_OP_B && pass->op != DP_OP_W)
+            continue;
+        if (microbatch < latest[pass->chunk]) {
+            dp_log(DP_LOG_WARN, "engine",
+                   "schedule %s adds the weight gradient of micro-batch %d after that of %d on rank %d: its sums may "
+                   "differ from other schedules' in the last bits",
+                   b->p->schedule->method, microbatch, latest[pass->chunk], b->p->grid.p);
+            return;
         }
-    return dp_fail(DP_ERR_REJECTED, "the program needs more than the %d slots it announces for a turn of rank %d",
-                   b->p->links.at[link].nslots, b->p->grid.p);
-}
-
-static int32_t give_turn_slot(builder_t *b, int32_t link, int32_t microbatch)
-{
-    int32_t slot = b->turn_slot[link][microbatch];
-
-    b->turn_used[link][slot] = 0;
-    return slot;
-}
-
-/* The link for the turn that `op` makes between two chunks of this rank. */
-static int32_t find_turn(const builder_t *b, int op, int32_t src_chunk, int32_t dst_chunk)
-{
-    for (int32_t l = 0; l < b->p->links.n; l++) {
-        const dp_channel_t *c = b->p->links.at[l].channel;
-
-        if (c->src == c->dst && c->op == op && c->src_chunk == src_chunk && c->dst_chunk == dst_chunk)
-            return l;
+        latest[pass->chunk] = microbatch;
     }
-    return -1;
 }
 
-/* The link of a transfer of `program`, which may be the forward-only one with channels of its own numbering. */
-static int32_t find_link(const builder_t *b, int32_t channel)
+/* The link of a channel of `program`, which may be the forward-only one with channels of its own numbering. */
+static int32_t find_link(const dp_pipeline_t *p, const dp_channel_t *wanted)
 {
-    const dp_channel_t *wanted = &b->plan->program->channels[channel];
-
-    for (int32_t l = 0; l < b->p->links.n; l++) {
-        const dp_channel_t *c = b->p->links.at[l].channel;
+    for (int32_t l = 0; l < p->links.n; l++) {
+        const dp_channel_t *c = p->links.at[l].channel;
 
         if (c->src == wanted->src && c->dst == wanted->dst && c->src_chunk == wanted->src_chunk &&
             c->dst_chunk == wanted->dst_chunk && c->op == wanted->op)
@@ -86,345 +72,198 @@ static int32_t find_link(const builder_t *b, int32_t channel)
     return -1;
 }
 
-/* ---- passes ---- */
-
-static dp_status_t set_source(builder_t *b, dp__pass_t *pass, const dp_place_t *place, int32_t in, int32_t path_mb)
+/* Memory of a link is that of the plan which needs more. */
+static void find_links(builder_t *b)
 {
-    int forward = pass->op == DP_OP_F;
-    int32_t rank = forward ? place->prev_rank : place->next_rank;
-    int32_t chunk = forward ? place->prev_chunk : place->next_chunk;
+    dp__plan_t *plan = b->plan;
 
-    pass->source = pass->recv_span = -1;
-    if (pass->op == DP_OP_W || rank < 0)
-        return DP_OK;
-    if (rank == b->p->grid.p) {
-        pass->source = find_turn(b, forward ? DP_OP_F : DP_OP_B, chunk, pass->chunk);
-        if (pass->source < 0)
-            return dp_fail(DP_ERR_REJECTED, "the program has no channel for the turn of rank %d", rank);
-        pass->source_at = give_turn_slot(b, pass->source, path_mb);
-        return DP_OK;
+    for (int32_t c = 0; c < plan->program->nchannels; c++) {
+        int32_t l = plan->link[c] = find_link(b->p, &plan->program->channels[c]);
+
+        if (l >= 0 && plan->commands.buffers[c] > b->p->links.at[l].nbuffers)
+            b->p->links.at[l].nbuffers = plan->commands.buffers[c];
     }
-    if (in < 0 || in >= b->ninstrs || b->instrs[in].kind != DP_INSTR_RECV)
-        return dp_fail(DP_ERR_REJECTED, "rank %d: %s of micro-batch %d has no receive", b->p->grid.p,
-                       dp_op_kind_name(pass->op), pass->microbatch);
-    pass->source = find_link(b, b->instrs[in].channel);
-    pass->source_at = b->instrs[in].number;
-    if (b->p->programs.bundled)
-        return DP_OK; /* the receive is an action of its own */
-    pass->recv_span = new_span(b, (dp_span_t){.kind = DP_SPAN_RECV,
-                                              .lane = DP_LANE_P2P,
-                                              .pass = b->instrs[in].op,
-                                              .microbatch = pass->microbatch,
-                                              .chunk = pass->chunk,
-                                              .stage = (int16_t)place->stage,
-                                              .segment = -1,
-                                              .flow = flow_of(b, b->instrs[in].channel, b->instrs[in].number)});
-    return DP_OK;
 }
 
-static dp_status_t set_turn_dest(builder_t *b, dp__pass_t *pass, const dp_place_t *place, int32_t path_mb)
+static void fill_passes(builder_t *b)
 {
-    int forward = pass->op == DP_OP_F;
-    int32_t rank = forward ? place->next_rank : place->prev_rank;
-    int32_t chunk = forward ? place->next_chunk : place->prev_chunk;
+    for (int32_t i = 0; i < b->plan->commands.npasses; i++) {
+        const dp__step_pass_t *from = &b->plan->commands.passes[i];
+        dp__pass_t *pass = &b->plan->passes[i];
 
-    pass->dest = pass->send_span = -1;
-    if (pass->op == DP_OP_W || rank != b->p->grid.p)
-        return DP_OK;
-    pass->dest = find_turn(b, forward ? DP_OP_F : DP_OP_B, pass->chunk, chunk);
-    if (pass->dest < 0)
-        return dp_fail(DP_ERR_REJECTED, "the program has no channel for the turn of rank %d", rank);
-    return take_turn_slot(b, pass->dest, path_mb, &pass->dest_at);
-}
-
-static dp_status_t add_pass(builder_t *b, dp__action_t *action, int op, int32_t chunk, int32_t microbatch, int32_t slot,
-                            int32_t in)
-{
-    dp__pass_t *pass = &action->passes[action->npasses++];
-    const dp_place_t *place = &b->p->chunks[chunk].place;
-    dp_status_t status;
-
-    *pass = (dp__pass_t){.op = (uint8_t)op, .chunk = (int16_t)chunk, .slot = slot};
-    pass->kind = op == DP_OP_F ? DP__FORWARD : DP__BACKWARD;
-    if (op != DP_OP_W)
-        pass->work = (uint8_t)(b->passes[pass->kind]++ % DP__WORKS);
-    pass->microbatch = dp_schedule_step_microbatch(b->p->schedule, place->path, microbatch);
-    pass->half = dp__half_of(b->p, pass->microbatch);
-    if (slot < 0 || slot >= b->p->chunks[chunk].nslots)
-        return dp_fail(DP_ERR_REJECTED, "rank %d: activation slot %d of chunk %d is outside the %d announced",
-                       b->p->grid.p, slot, chunk, b->p->chunks[chunk].nslots);
-    status = set_source(b, pass, place, in, microbatch);
-    return status < 0 ? status : set_turn_dest(b, pass, place, microbatch);
-}
-
-/* Bits are the same for all schedules that finish weight gradients in micro-batch order. Others are legal, and said. */
-static void watch_order(const dp_pipeline_t *p, const dp_instr_t *instr, int32_t *latest, int *warned)
-{
-    int32_t chunk = instr->op == DP_OP_FB ? instr->chunk2 : instr->chunk;
-    int32_t microbatch = instr->op == DP_OP_FB ? instr->microbatch2 : instr->microbatch;
-
-    if (instr->kind != DP_INSTR_COMPUTE || instr->op == DP_OP_F || instr->op == DP_OP_I)
-        return;
-    if (microbatch < latest[chunk] && !*warned) {
-        dp_log(
-            DP_LOG_WARN, "engine",
-            "schedule %s adds the weight gradient of micro-batch %d after that of %d on rank %d: its sums may differ from "
-            "other schedules' in the last bits",
-            p->schedule->method, microbatch, latest[chunk], p->grid.p);
-        *warned = 1;
+        pass->microbatch = microbatch_of(b, from->chunk, from->microbatch);
+        pass->half = dp__half_of(b->p, pass->microbatch);
+        pass->source = from->source >= 0 ? b->plan->link[from->source] : -1;
+        pass->dest = from->dest >= 0 ? b->plan->link[from->dest] : -1;
     }
-    latest[chunk] = microbatch;
 }
 
-/* ---- the order of an action's segments ---- */
+/* ---- spans ---- */
 
-static void add_call(builder_t *b, dp__action_t *action, int which, int op, int32_t segment)
+static int32_t call_span(builder_t *b, const dp__command_t *c)
 {
-    const dp__pass_t *pass = &action->passes[which];
-    const dp_stage_t *stage = b->p->chunks[pass->chunk].stage;
-    const dp_segment_t *s = stage->segments[segment].segment;
-    dp__call_t *call = &b->plan->calls[b->ncalls++];
+    const dp__step_pass_t *pass = &b->plan->commands.passes[c->at];
+    const dp_segment_t *segment = b->p->chunks[pass->chunk].stage->segments[c->segment].segment;
 
-    call->pass = (uint8_t)which;
-    call->op = (uint8_t)op;
-    call->segment = (int16_t)segment;
-    call->span = new_span(b, (dp_span_t){.kind = DP_SPAN_COMPUTE,
-                                         .lane = (uint8_t)(op == DP_OP_W ? DP_LANE_COMPUTE : s->lane),
-                                         .pass = (uint8_t)op,
-                                         .pair = action->npasses == 2,
-                                         .microbatch = pass->microbatch,
-                                         .chunk = pass->chunk,
-                                         .stage = (int16_t)b->p->chunks[pass->chunk].place.stage,
-                                         .segment = (int16_t)segment,
-                                         .name = (uint16_t)(1 + dp__name_index(b->p, s->name))});
-    action->ncalls++;
+    return new_span(b, (dp_span_t){.kind = DP_SPAN_COMPUTE,
+                                   .lane = c->stream,
+                                   .pass = c->op,
+                                   .pair = pass->braided,
+                                   .microbatch = b->plan->passes[c->at].microbatch,
+                                   .chunk = pass->chunk,
+                                   .stage = stage_of(b, pass->chunk),
+                                   .segment = c->segment,
+                                   .name = (uint16_t)(1 + dp__name_index(b->p, segment->name))});
 }
 
-static void order_calls(builder_t *b, dp__action_t *action)
+static int32_t transfer_span(builder_t *b, int sends, int32_t channel, int32_t number, int32_t chunk,
+                             int32_t microbatch)
 {
-    const dp__pass_t *last = &action->passes[action->npasses - 1];
-    const dp_stage_t *forward = action->passes[0].op == DP_OP_F ? b->p->chunks[action->passes[0].chunk].stage : NULL;
-    const dp_stage_t *backward = last->op != DP_OP_F ? b->p->chunks[last->chunk].stage : NULL;
-    int32_t n;
+    int32_t link = b->plan->link[channel];
 
-    action->calls = &b->plan->calls[b->ncalls];
-    if (last->op == DP_OP_W) {
-        for (int32_t s = backward->nsegments - 1; s >= 0; s--)
-            if (backward->shapes[s].has_weight)
-                add_call(b, action, 0, DP_OP_W, s);
-        return;
-    }
-    n = dp__pair_order(forward != NULL ? forward->shapes : NULL, forward != NULL ? forward->nsegments : 0,
-                       backward != NULL ? backward->shapes : NULL, backward != NULL ? backward->nsegments : 0,
-                       b->order);
-    for (int32_t i = 0; i < n; i++)
-        if (b->order[i].pass == DP_OP_F)
-            add_call(b, action, 0, DP_OP_F, b->order[i].segment);
-        else if (b->order[i].pass == DP_OP_I || last->op == DP_OP_B)
-            add_call(b, action, action->npasses - 1, b->order[i].pass, b->order[i].segment);
-}
-
-/* ---- instructions ---- */
-
-static dp_status_t add_compute(builder_t *b, const dp_instr_t *instr)
-{
-    dp__action_t *action = &b->plan->actions[b->plan->nactions++];
-    dp_status_t status;
-
-    action->kind = DP_INSTR_COMPUTE;
-    if (instr->op == DP_OP_FB) {
-        status = add_pass(b, action, DP_OP_F, instr->chunk, instr->microbatch, instr->slot, instr->in);
-        if (status >= 0)
-            status = add_pass(b, action, DP_OP_B, instr->chunk2, instr->microbatch2, instr->slot2, instr->in2);
-    } else {
-        status = add_pass(b, action, instr->op, instr->chunk, instr->microbatch, instr->slot, instr->in);
-    }
-    if (status >= 0)
-        order_calls(b, action);
-    return status;
-}
-
-/* A send belongs to the pass that made its data: the latest one of this chunk, micro-batch and kind. */
-static dp_status_t add_send(builder_t *b, const dp_instr_t *instr)
-{
-    const dp_place_t *place = &b->p->chunks[instr->chunk].place;
-    int32_t microbatch = dp_schedule_step_microbatch(b->p->schedule, place->path, instr->microbatch);
-
-    for (int64_t a = b->plan->nactions - 1; a >= 0; a--)
-        for (int i = 0; i < b->plan->actions[a].npasses; i++) {
-            dp__pass_t *pass = &b->plan->actions[a].passes[i];
-            int made = instr->op == DP_OP_F ? pass->op == DP_OP_F : pass->op == DP_OP_B || pass->op == DP_OP_I;
-
-            if (!made || pass->chunk != instr->chunk || pass->microbatch != microbatch)
-                continue;
-            pass->dest = find_link(b, instr->channel);
-            pass->dest_at = instr->number;
-            pass->send_span = -1;
-            if (b->p->programs.bundled)
-                return pass->dest >= 0 ? DP_OK
-                                       : dp_fail(DP_ERR_REJECTED, "rank %d: a send has no channel", b->p->grid.p);
-            b->plan->actions[a].sends[b->plan->actions[a].nsends++] = (uint8_t)i;
-            pass->send_span = new_span(b, (dp_span_t){.kind = DP_SPAN_SEND,
-                                                      .lane = DP_LANE_P2P,
-                                                      .pass = instr->op,
-                                                      .microbatch = microbatch,
-                                                      .chunk = instr->chunk,
-                                                      .stage = (int16_t)place->stage,
-                                                      .segment = -1,
-                                                      .flow = flow_of(b, instr->channel, instr->number)});
-            if (pass->dest >= 0)
-                b->plan->messages[pass->dest]++;
-            return pass->dest >= 0 ? DP_OK : dp_fail(DP_ERR_REJECTED, "rank %d: a send has no channel", b->p->grid.p);
-        }
-    return dp_fail(DP_ERR_REJECTED, "rank %d: the send of %s of micro-batch %d stands before its data are made",
-                   b->p->grid.p, dp_op_kind_name(instr->op), microbatch);
-}
-
-/* The transfers of a bundle share an action. */
-static dp_status_t add_transfer(builder_t *b, const dp_instr_t *instr)
-{
-    const dp_place_t *place = &b->p->chunks[instr->chunk].place;
-    int32_t link = find_link(b, instr->channel), sends = instr->kind == DP_INSTR_SEND;
-    dp__action_t *action;
-    dp__transfer_t *t = &b->plan->transfers[b->ntransfers++];
-
-    if (link < 0)
-        return dp_fail(DP_ERR_REJECTED, "rank %d: a transfer has no channel", b->p->grid.p);
-    if (instr->bundle != b->bundle)
-        b->plan->nactions++;
-    action = &b->plan->actions[b->plan->nactions - 1];
-    if (instr->bundle != b->bundle) {
-        action->kind = instr->kind;
-        action->transfers = t;
-        action->way = b->p->links.at[link].way;
-    }
-    b->bundle = instr->bundle;
-    action->ntransfers++;
-    *t = (dp__transfer_t){.link = link,
-                          .at = instr->number,
-                          .microbatch = dp_schedule_step_microbatch(b->p->schedule, place->path, instr->microbatch)};
-    t->span = new_span(b, (dp_span_t){.kind = sends ? DP_SPAN_SEND : DP_SPAN_RECV,
-                                      .lane = DP_LANE_P2P,
-                                      .pass = instr->op,
-                                      .microbatch = t->microbatch,
-                                      .chunk = instr->chunk,
-                                      .stage = (int16_t)place->stage,
-                                      .segment = -1,
-                                      .flow = flow_of(b, instr->channel, instr->number)});
     b->plan->messages[link]++;
-    return DP_OK;
+    return new_span(b, (dp_span_t){.kind = sends ? DP_SPAN_SEND : DP_SPAN_RECV,
+                                   .lane = DP_LANE_P2P,
+                                   .pass = b->plan->program->channels[channel].op,
+                                   .microbatch = microbatch_of(b, chunk, microbatch),
+                                   .chunk = (int16_t)chunk,
+                                   .stage = stage_of(b, chunk),
+                                   .segment = -1,
+                                   .flow = flow_of(b, channel, number)});
 }
 
-static void add_reduce(builder_t *b, const dp_instr_t *instr)
+static int32_t bundle_spans(builder_t *b, const dp__command_t *c)
 {
-    dp__action_t *action = &b->plan->actions[b->plan->nactions++];
+    int32_t first = b->plan->nspans;
 
-    action->kind = DP_INSTR_REDUCE;
-    action->chunk = instr->chunk;
-    action->span = new_span(b, (dp_span_t){.kind = DP_SPAN_REDUCE,
-                                           .lane = DP_LANE_REDUCE,
-                                           .microbatch = -1,
-                                           .chunk = instr->chunk,
-                                           .stage = (int16_t)b->p->chunks[instr->chunk].place.stage,
-                                           .segment = -1});
+    for (int32_t i = 0; i < c->count; i++) {
+        const dp_instr_t *t = &b->instrs[c->at + i];
+
+        (void)transfer_span(b, t->kind == DP_INSTR_SEND, t->channel, t->number, t->chunk, t->microbatch);
+    }
+    return first;
 }
 
-static dp_status_t add_all(builder_t *b)
+static int32_t reduce_span(builder_t *b, int32_t chunk)
 {
-    int32_t latest[DP_MAX_CHUNKS] = {0};
-    dp_status_t status = DP_OK;
-    int warned = 0;
+    return new_span(b, (dp_span_t){.kind = DP_SPAN_REDUCE,
+                                   .lane = DP_LANE_REDUCE,
+                                   .microbatch = -1,
+                                   .chunk = (int16_t)chunk,
+                                   .stage = stage_of(b, chunk),
+                                   .segment = -1});
+}
 
+static int32_t span_of(builder_t *b, const dp__command_t *c)
+{
+    const dp__step_pass_t *pass = &b->plan->commands.passes[c->at];
+
+    switch (c->kind) {
+    case DP__CALL:
+        return call_span(b, c);
+    case DP__RECV:
+        return transfer_span(b, 0, pass->source, pass->source_at, pass->chunk, pass->microbatch);
+    case DP__SEND:
+        return transfer_span(b, 1, pass->dest, pass->dest_at, pass->chunk, pass->microbatch);
+    case DP__BUNDLE:
+        return bundle_spans(b, c);
+    case DP__REDUCE:
+        return reduce_span(b, c->at);
+    default:
+        return -1;
+    }
+}
+
+/* Commands name ways by their number in their own program. */
+static void find_way(const builder_t *b, dp__command_t *c)
+{
+    const dp__step_way_t *way = &b->plan->commands.ways[c->stream - DP_LANE_COUNT];
+
+    c->stream = (uint8_t)(DP_LANE_COUNT + dp__way_find(b->p->ways.at, b->p->ways.n, way->peer, way->sends));
+}
+
+static void fill_commands(builder_t *b)
+{
     new_span(
         b,
         (dp_span_t){
             .kind = DP_SPAN_STEP, .lane = DP_LANE_COMPUTE, .microbatch = -1, .chunk = -1, .stage = -1, .segment = -1});
-    for (int64_t i = 0; i < b->ninstrs && status >= 0; i++) {
-        const dp_instr_t *instr = &b->instrs[i];
+    for (int64_t i = 0; i < b->plan->commands.count; i++) {
+        dp__command_t *c = &b->plan->commands.at[i];
 
-        watch_order(b->p, instr, latest, &warned);
-        if (instr->kind == DP_INSTR_COMPUTE)
-            status = add_compute(b, instr);
-        else if (instr->kind == DP_INSTR_SEND)
-            status = add_send(b, instr);
-        if (b->p->programs.bundled && status >= 0 && (instr->kind == DP_INSTR_SEND || instr->kind == DP_INSTR_RECV))
-            status = add_transfer(b, instr);
-        else if (instr->kind == DP_INSTR_REDUCE)
-            add_reduce(b, instr);
-        else if (instr->kind == DP_INSTR_RECV && !b->p->programs.bundled && find_link(b, instr->channel) >= 0)
-            b->plan->messages[find_link(b, instr->channel)]++;
+        b->plan->span[i] = span_of(b, c);
+        if (c->stream >= DP_LANE_COUNT)
+            find_way(b, c);
     }
+}
+
+/* ---- the whole ---- */
+
+static dp_status_t write_commands(builder_t *b)
+{
+    dp_pipeline_t *p = b->p;
+    const dp_program_t *program = b->plan->program;
+    uint8_t *in_lane = dp__calloc((size_t)program->nchannels + 1, 1);
+    dp__stage_shape_t stages[DP_MAX_CHUNKS];
+    dp_status_t status;
+
+    if (in_lane == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for a plan of %d channels", program->nchannels);
+    for (int32_t c = 0; c < program->nchannels; c++) {
+        int32_t l = find_link(p, &program->channels[c]);
+
+        in_lane[c] = l >= 0 && p->links.at[l].in_lane;
+    }
+    for (int32_t c = 0; c < p->nchunks; c++)
+        stages[c] = (dp__stage_shape_t){p->chunks[c].stage->nsegments, p->chunks[c].stage->shapes};
+    status = dp__commands_write(program, p->grid.p, stages, in_lane, &b->plan->commands);
+    dp__free(in_lane);
     return status;
 }
 
 static dp_status_t allocate(builder_t *b)
 {
-    dp_pipeline_t *p = b->p;
-    size_t n = (size_t)b->ninstrs;
-    size_t calls = n * 3 * (size_t)p->max_segments;
+    dp__plan_t *plan = b->plan;
+    const dp_program_t *program = plan->program;
+    size_t n = (size_t)(program->first[b->p->grid.p + 1] - program->first[b->p->grid.p]);
 
-    b->plan->actions = dp__calloc(n + 1, sizeof(dp__action_t));
-    b->plan->calls = dp__calloc(calls + 1, sizeof(dp__call_t));
-    b->plan->transfers = dp__calloc(n + 1, sizeof(dp__transfer_t));
-    b->plan->spans = dp__calloc(calls + 2 * n + 2, sizeof(dp_span_t));
-    b->plan->messages = dp__calloc((size_t)p->links.n + 1, sizeof(int32_t));
-    b->order = dp__calloc(3 * (size_t)p->max_segments + 1, sizeof(*b->order));
-    b->turn_slot = dp__calloc((size_t)p->links.n + 1, sizeof(*b->turn_slot));
-    b->turn_used = dp__calloc((size_t)p->links.n + 1, sizeof(*b->turn_used));
-    if (b->plan->transfers == NULL || b->plan->actions == NULL || b->plan->calls == NULL || b->plan->spans == NULL ||
-        b->plan->messages == NULL || b->order == NULL || b->turn_slot == NULL || b->turn_used == NULL)
+    plan->passes = dp__calloc((size_t)plan->commands.npasses + 1, sizeof(*plan->passes));
+    plan->span = dp__calloc((size_t)plan->commands.count + 1, sizeof(*plan->span));
+    plan->spans = dp__calloc((size_t)plan->commands.ncalls + n + 1, sizeof(*plan->spans));
+    plan->messages = dp__calloc((size_t)b->p->links.n + 1, sizeof(*plan->messages));
+    plan->link = dp__calloc((size_t)program->nchannels + 1, sizeof(*plan->link));
+    if (plan->passes == NULL || plan->span == NULL || plan->spans == NULL || plan->messages == NULL ||
+        plan->link == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for a plan of %zu instructions", n);
-    for (int32_t l = 0; l < p->links.n; l++) {
-        if (p->links.at[l].channel->src != p->links.at[l].channel->dst)
-            continue;
-        b->turn_slot[l] = dp__calloc((size_t)p->schedule->microbatches, sizeof(int32_t));
-        b->turn_used[l] = dp__calloc((size_t)p->links.at[l].nslots, 1);
-        if (b->turn_slot[l] == NULL || b->turn_used[l] == NULL)
-            return dp_fail(DP_ERR_NOMEM, "no memory for the slots of a turn");
-    }
     return DP_OK;
-}
-
-static void free_builder(builder_t *b)
-{
-    for (int32_t l = 0; l < b->p->links.n; l++) {
-        if (b->turn_slot != NULL)
-            dp__free(b->turn_slot[l]);
-        if (b->turn_used != NULL)
-            dp__free(b->turn_used[l]);
-    }
-    dp__free(b->turn_slot);
-    dp__free(b->turn_used);
-    dp__free(b->order);
 }
 
 static dp_status_t build(dp_pipeline_t *p, const dp_program_t *program, dp__plan_t *plan)
 {
-    int64_t first = program->first[p->grid.p];
-    builder_t b = {
-        .p = p,
-        .plan = plan,
-        .instrs = program->instrs + first,
-        .ninstrs = program->first[p->grid.p + 1] - first,
-        .bundle = -1,
-    };
+    builder_t b = {.p = p, .plan = plan, .instrs = program->instrs + program->first[p->grid.p]};
     dp_status_t status;
 
     *plan = (dp__plan_t){.program = program};
-    status = allocate(&b);
+    status = write_commands(&b);
     if (status >= 0)
-        status = add_all(&b);
-    free_builder(&b);
-    return status;
+        status = allocate(&b);
+    if (status < 0)
+        return status;
+    find_links(&b);
+    fill_passes(&b);
+    fill_commands(&b);
+    watch_order(&b);
+    return DP_OK;
 }
 
 static void free_plan(dp__plan_t *plan)
 {
-    dp__free(plan->actions);
-    dp__free(plan->calls);
-    dp__free(plan->transfers);
+    dp__commands_clear(&plan->commands);
+    dp__free(plan->passes);
+    dp__free(plan->span);
     dp__free(plan->spans);
     dp__free(plan->messages);
+    dp__free(plan->link);
     *plan = (dp__plan_t){.program = NULL};
 }
 

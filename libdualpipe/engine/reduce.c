@@ -47,13 +47,7 @@ dp_status_t dp__reduce(dp_pipeline_t *p, int32_t c, int32_t span)
 
     if (count == 0)
         return DP_OK;
-    p->run.enqueueing = span;
-    /* compute --mark--> reduce: the last weight gradient of this chunk has been added */
-    status = p->device_vt->event_record(p->lanes.mark[DP_LANE_COMPUTE], p->lanes.stream[DP_LANE_COMPUTE]);
-    if (status >= 0)
-        status = p->device_vt->stream_wait(s, p->lanes.mark[DP_LANE_COMPUTE]);
-    if (status >= 0)
-        status = p->device_vt->stamp(s, &p->trace.records[span].start_ns);
+    status = p->device_vt->stamp(s, &p->trace.records[span].start_ns);
     dp__profile_begin(p, span);
     if (status >= 0 && chunk->grads[0] != NULL && chunk->grads[1] != NULL)
         status = p->device_vt->add(s, chunk->grads[0], chunk->grads[1], count, dtype);

@@ -13,17 +13,20 @@ static dp_status_t make_lists(dp_pipeline_t *p)
     dp_status_t status;
 
     dp__links_close(p);
-    dp__plans_free(p);
     dp__programs_free(p);
     p->memory.total -= p->memory.boundary;
     p->memory.boundary = 0;
     status = dp__programs_make(p);
     if (status >= 0)
         status = dp__ways_open(p);
-    if (status >= 0)
-        status = dp__links_open(p);
-    if (status >= 0)
-        status = dp__plans_build(p);
+    return status < 0 ? status : dp__links_list(p);
+}
+
+/* Where messages leave from depends on the backend. */
+static dp_status_t make_plans(dp_pipeline_t *p)
+{
+    dp_status_t status = dp__plans_build(p);
+
     if (status >= 0 && (p->plans.training.nspans > p->trace.capacity || p->plans.forward.nspans > p->trace.capacity))
         status = dp_fail(DP_ERR_MISMATCH, "the new list of rank %d has more operations than the old one", p->grid.p);
     return status;
@@ -32,6 +35,7 @@ static dp_status_t make_lists(dp_pipeline_t *p)
 /* New comms, new stages on them. Parameters are the pipeline's and stay where they are. */
 static dp_status_t move(dp_pipeline_t *p, const dp_comm_vt_t *vt, dp__comms_t *old)
 {
+    bool other_lists = p->programs.bundled != ((vt->caps & DP_COMM_CAP_ONE_SIDED) == 0);
     dp_status_t status;
 
     dp__graphs_forget(p);
@@ -41,12 +45,16 @@ static dp_status_t move(dp_pipeline_t *p, const dp_comm_vt_t *vt, dp__comms_t *o
         status = dp__chunks_rebuild(p);
     if (status >= 0)
         status = dp__names_collect(p);
-    if (status >= 0 && p->programs.bundled != ((vt->caps & DP_COMM_CAP_ONE_SIDED) == 0)) {
-        p->programs.bundled = !p->programs.bundled;
+    dp__plans_free(p);
+    p->programs.bundled ^= other_lists;
+    if (status >= 0 && other_lists)
         status = make_lists(p);
-    }
     if (status >= 0)
         status = dp__links_connect(p, &p->comms);
+    if (status >= 0)
+        status = make_plans(p);
+    if (status >= 0 && other_lists)
+        status = dp__buffers_open(p);
     return status < 0 ? status : dp__comms_start(p, &p->comms);
 }
 

@@ -8,10 +8,16 @@
 #include <dualpipe/types.h>
 
 typedef struct dp__segment_shape {
-    uint8_t role;       /* dp_segment_role_t */
-    uint8_t lane;       /* dp_lane_t */
-    uint8_t has_weight; /* 1: it has a backward for weights */
+    uint8_t role;        /* dp_segment_role_t */
+    uint8_t lane;        /* dp_lane_t */
+    uint8_t has_weight;  /* 1: it has a backward for weights */
+    uint8_t begins_part; /* 1: the first of its part */
 } dp__segment_shape_t;
+
+typedef struct dp__stage_shape {
+    int32_t nsegments;
+    const dp__segment_shape_t *segments;
+} dp__stage_shape_t;
 
 /* One entry of a merged order: run pass `pass` (DP_OP_F, DP_OP_I or DP_OP_W) of segment `segment`. */
 typedef struct dp__pair_step {

@@ -74,12 +74,15 @@ void dp_schedule_free(dp_schedule_t *schedule)
     dp__free(schedule->first);
     dp__free(schedule->ops);
     dp__free(schedule->cells);
+    for (int32_t i = 0; i < schedule->nbraids; i++)
+        dp__free((void *)(uintptr_t)schedule->braids[i].passes); /* and its order */
+    dp__free(schedule->braids);
     dp__free(schedule);
 }
 
 const char *dp_op_kind_name(int kind)
 {
-    static const char *const names[] = {"F", "B", "I", "W", "FB"};
+    static const char *const names[] = {"F", "B", "I", "W", "FB", "BRAID"};
 
-    return kind >= 0 && kind < 5 ? names[kind] : "?";
+    return kind >= 0 && kind < 6 ? names[kind] : "?";
 }

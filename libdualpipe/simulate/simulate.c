@@ -9,6 +9,7 @@
 #include "base/memory.h"
 #include "base/sized.h"
 #include "simulate/formula.h"
+#include "simulate/lanes.h"
 #include "simulate/run.h"
 
 /* Spans of the fullest rank: two for an FB, one for anything else, one for the step. */
@@ -85,27 +86,43 @@ static dp_status_t sum_up(const dp__model_t *model, const dp__rank_result_t *res
     return result->timeline != NULL ? keep_steps(model, results, result->timeline) : DP_OK;
 }
 
-static dp_status_t make_room(const dp_program_t *program, int with_timeline, dp_simulation_t *result)
+static dp_status_t make_room(const dp_program_t *program, int64_t spans, dp_simulation_t *result)
 {
     result->ranks = program->ranks;
     result->bubble = dp__calloc((size_t)program->ranks, sizeof(*result->bubble));
     result->peak_activations = dp__calloc((size_t)program->ranks, sizeof(*result->peak_activations));
     if (result->bubble == NULL || result->peak_activations == NULL)
         return dp_fail(DP_ERR_NOMEM, "simulate: no memory for the figures of %d ranks", program->ranks);
-    return with_timeline ? dp_timeline_create(program->ranks, spans_per_rank(program), &result->timeline) : DP_OK;
+    return spans > 0 ? dp_timeline_create(program->ranks, spans, &result->timeline) : DP_OK;
 }
 
-static dp_status_t run_model(const dp__model_t *model, dp_simulation_t *result)
+/* lanes: NULL for a run by operations. */
+static dp_status_t run_model(const dp__model_t *model, const dp__lanes_model_t *lanes, int with_timeline,
+                             dp_simulation_t *result)
 {
-    dp__rank_result_t *results = dp__calloc((size_t)result->ranks, sizeof(*results));
-    dp_status_t status;
+    int64_t spans = !with_timeline ? 0 : lanes != NULL ? dp__lanes_spans(lanes) : spans_per_rank(model->program);
+    dp_status_t status = make_room(model->program, spans, result);
+    dp__rank_result_t *results = dp__calloc((size_t)model->program->ranks, sizeof(*results));
 
-    if (results == NULL)
-        return dp_fail(DP_ERR_NOMEM, "simulate: no memory for %d ranks", result->ranks);
-    status = dp__run(model, results, result->timeline);
+    if (status >= 0 && results == NULL)
+        status = dp_fail(DP_ERR_NOMEM, "simulate: no memory for %d ranks", result->ranks);
+    if (status >= 0)
+        status =
+            lanes != NULL ? dp__lanes_run(lanes, results, result->timeline) : dp__run(model, results, result->timeline);
     if (status >= 0)
         status = sum_up(model, results, result);
     dp__free(results);
+    return status;
+}
+
+static dp_status_t run_lanes(const dp__model_t *model, int with_timeline, dp_simulation_t *result)
+{
+    dp__lanes_model_t lanes;
+    dp_status_t status = dp__lanes_make(model, &lanes);
+
+    if (status >= 0)
+        status = run_model(model, &lanes, with_timeline, result);
+    dp__lanes_clear(&lanes);
     return status;
 }
 
@@ -125,9 +142,8 @@ dp_status_t dp_simulate(const dp_program_t *program, const dp_costs_t *costs, in
         return dp_fail(DP_ERR_INVALID, "simulate: unknown transport %d", (int)program->transport);
     status = dp__model_make(program, costs, &model);
     if (status >= 0)
-        status = make_room(program, with_timeline, &found);
-    if (status >= 0)
-        status = run_model(&model, &found);
+        status = model.costs.segments != NULL ? run_lanes(&model, with_timeline, &found)
+                                              : run_model(&model, NULL, with_timeline, &found);
     dp__model_clear(&model);
     if (status >= 0)
         dp_sized_put(result, &found);

@@ -278,7 +278,10 @@ static void list_segments(dp_stage_t *stage, int32_t index, int32_t first, char 
 
         segment->name = keep_name(next, NULL, segment->name);
         stage->segments[first + s] = (dp__stage_segment_t){segment, index, s == 0, s == part->part.nsegments - 1};
-        stage->shapes[first + s] = (dp__segment_shape_t){(uint8_t)segment->role, (uint8_t)segment->lane, weight};
+        stage->shapes[first + s] = (dp__segment_shape_t){.role = (uint8_t)segment->role,
+                                                         .lane = (uint8_t)segment->lane,
+                                                         .has_weight = weight,
+                                                         .begins_part = s == 0};
     }
 }
 

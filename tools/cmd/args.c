@@ -82,6 +82,12 @@ static int resolve_costs(args_t *args)
         status = cost_keys_resolve(&args->cost_keys, &args->costs, &args->pair);
     if (args->no_barrier)
         args->costs.barrier = 0.0;
+    if (status == DP_OK && args->lanes) {
+        if (args->pair.struct_size == 0)
+            return args_usage(args, "--lanes: costs of segments are due, such as attention.F");
+        status = cost_keys_segments(&args->cost_keys, &args->segments);
+        args->costs.segments = &args->segments;
+    }
     return status == DP_OK ? CMD_OK : args_failed(args, status);
 }
 
@@ -178,6 +184,13 @@ const option_row_t args_cost[] = {
      .kind = OPTION_FLAG,
      .at = AT(no_barrier),
      .help = "ranks do not wait for each other between steps"},
+    {.kind = OPTION_END}};
+
+const option_row_t args_lanes[] = {
+    {.name = "lanes",
+     .kind = OPTION_FLAG,
+     .at = AT(lanes),
+     .help = "run by segments on lanes, as the engine enqueues them; costs of segments are due"},
     {.kind = OPTION_END}};
 
 const option_row_t args_topology[] = {

@@ -28,10 +28,11 @@ typedef struct args {
     const char *methods; /* as it was given; NULL: not given */
     const char *layers;  /* as it was given; NULL: not given */
     bool scales_given;   /* by --stage-scale */
-    bool no_barrier;
-    dp_costs_t costs;       /* what they come to */
-    dp_pair_figures_t pair; /* struct_size 0: no segments were given */
-    bool on_hosts;          /* there is a topology */
+    bool no_barrier, lanes;
+    dp_costs_t costs;            /* what they come to */
+    dp_pair_figures_t pair;      /* struct_size 0: no segments were given */
+    dp_segment_costs_t segments; /* that costs point to, with --lanes */
+    bool on_hosts;               /* there is a topology */
     topology_t topology;
     dp_transport_t transport;
     int32_t slots;                                         /* 0: not given */
@@ -41,7 +42,8 @@ typedef struct args {
 } args_t;
 
 /* Options that several commands share; their members are those of args_t. */
-extern const option_row_t args_method[], args_sizes[], args_cost[], args_topology[], args_transport[], args_output[];
+extern const option_row_t args_method[], args_sizes[], args_cost[], args_lanes[], args_topology[], args_transport[],
+    args_output[];
 
 /* Reads the command line. CMD_OK: go on. Otherwise *exit_out is what to exit with: help was shown, or an error. */
 bool args_parse(const command_t *command, int argc, char **argv, args_t *args, int *exit_out);

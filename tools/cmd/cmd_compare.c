@@ -27,8 +27,8 @@ static const option_row_t compare_options[] = {
      .words = "text json svg png pdf",
      .help = "text (default), json, svg, png, pdf"},
     {.kind = OPTION_END}};
-static const option_row_t *const compare_tables[] = {args_sizes,     args_cost,   args_topology, compare_options,
-                                                     args_transport, args_output, NULL};
+static const option_row_t *const compare_tables[] = {args_sizes,      args_cost,      args_lanes,  args_topology,
+                                                     compare_options, args_transport, args_output, NULL};
 
 const command_t command_compare = {
     .name = "compare",

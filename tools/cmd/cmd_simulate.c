@@ -19,8 +19,8 @@ static const option_row_t simulate_options[] = {{.name = "format",
                                                  .words = "text json svg png pdf trace",
                                                  .help = "text (default), json, svg, png, pdf, trace"},
                                                 {.kind = OPTION_END}};
-static const option_row_t *const simulate_tables[] = {args_method,    args_sizes,       args_cost,   args_topology,
-                                                      args_transport, simulate_options, args_output, NULL};
+static const option_row_t *const simulate_tables[] = {
+    args_method, args_sizes, args_cost, args_lanes, args_topology, args_transport, simulate_options, args_output, NULL};
 
 const command_t command_simulate = {
     .name = "simulate",

@@ -1,0 +1,117 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * braid.c: the segments of any passes in one order of enqueueing. */
+#include "program/braid.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+/* How far each pass has come; W of a B apart. */
+typedef struct dp__strand {
+    const dp__stage_shape_t *stage;
+    int kind;
+    int32_t done, weights;
+} dp__strand_t;
+
+typedef struct dp__merge {
+    dp__strand_t strand[DP_BRAID_PASSES];
+    int n;
+    dp__braid_step_t *out;
+    int32_t count;
+} dp__merge_t;
+
+static void put(dp__merge_t *x, int pass, int op, int32_t segment)
+{
+    x->out[x->count++] = (dp__braid_step_t){(uint8_t)pass, (uint8_t)op, (int16_t)segment};
+}
+
+/* The next segment of a pass; false when there is none. */
+static bool next(dp__merge_t *x, int pass)
+{
+    dp__strand_t *s = &x->strand[pass];
+    int32_t n = s->stage->nsegments;
+
+    if (s->done == n)
+        return false;
+    put(x, pass, s->kind == DP_OP_B ? DP_OP_I : s->kind, s->kind == DP_OP_F ? s->done : n - 1 - s->done);
+    s->done++;
+    return true;
+}
+
+static bool next_weight(dp__merge_t *x, int pass)
+{
+    dp__strand_t *s = &x->strand[pass];
+
+    if (s->kind != DP_OP_B || s->weights == s->done)
+        return false;
+    put(x, pass, DP_OP_W, s->stage->nsegments - 1 - s->weights++);
+    return true;
+}
+
+static void turns(dp__merge_t *x)
+{
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int i = 0; i < x->n; i++)
+            if (next(x, i)) {
+                (void)next_weight(x, i);
+                moved = true;
+            }
+    }
+}
+
+static bool written(dp__merge_t *x, const char *order)
+{
+    for (; *order != '\0'; order++) {
+        bool weight = *order >= 'A' && *order <= 'Z';
+        int pass = *order - (weight ? 'A' : 'a');
+
+        if (pass < 0 || pass >= x->n || !(weight ? next_weight : next)(x, pass))
+            return false;
+    }
+    for (int i = 0; i < x->n; i++)
+        if (x->strand[i].done < x->strand[i].stage->nsegments ||
+            (x->strand[i].kind == DP_OP_B && x->strand[i].weights < x->strand[i].stage->nsegments))
+            return false;
+    return true;
+}
+
+/* One F and one backward at most; false: these passes are no such pair. */
+static bool canonical(dp__merge_t *x, dp__pair_step_t *steps)
+{
+    static const dp__stage_shape_t none = {0, NULL};
+    const dp__stage_shape_t *forward = &none, *backward = &none;
+    int at[2] = {-1, -1};
+    int32_t n;
+
+    for (int i = 0; i < x->n; i++) {
+        int side = x->strand[i].kind != DP_OP_F;
+
+        if (at[side] >= 0 || x->strand[i].kind == DP_OP_W)
+            return false;
+        at[side] = i;
+        *(side == 0 ? &forward : &backward) = x->strand[i].stage;
+    }
+    n = dp__pair_order(forward->segments, forward->nsegments, backward->segments, backward->nsegments, steps);
+    for (int32_t k = 0; k < n; k++)
+        if (steps[k].pass != DP_OP_W || x->strand[at[1]].kind == DP_OP_B)
+            put(x, at[steps[k].pass != DP_OP_F], steps[k].pass, steps[k].segment);
+    return true;
+}
+
+int32_t dp__braid_order(const char *order, const dp_pass_t *passes, int npasses, const dp__stage_shape_t *const *stages,
+                        dp__braid_step_t *steps_out, dp__pair_step_t *scratch)
+{
+    dp__merge_t x = {.n = npasses, .out = steps_out};
+    bool named = strcmp(order, "canonical") == 0;
+
+    for (int i = 0; i < npasses; i++)
+        x.strand[i] = (dp__strand_t){.stage = stages[i], .kind = passes[i].kind};
+    if (named && canonical(&x, scratch))
+        return x.count;
+    if (named || strcmp(order, "turns") == 0)
+        turns(&x);
+    else if (!written(&x, order))
+        return -1;
+    return x.count;
+}

@@ -1,0 +1,48 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * passes.h: operations taken apart into passes, in the order in which they begin and end. */
+#ifndef DP_SCHEDULE_PASSES_H
+#define DP_SCHEDULE_PASSES_H
+
+#include <dualpipe/schedule.h>
+#include <stdbool.h>
+#include <string.h>
+
+/* Marks the beginning of a braid's pass in a plain schedule: dp_op_kind_t + this. Its end is the plain kind. */
+enum { DP__OP_START = 8 };
+
+static inline bool dp__op_starts(const dp_op_t *op)
+{
+    return op->kind >= DP__OP_START;
+}
+
+/* What a pass hands on, as channels have it: DP_OP_F or DP_OP_B; -1: nothing, it is a W. */
+static inline int dp__pass_flow(int kind)
+{
+    return kind == DP_OP_F ? DP_OP_F : kind == DP_OP_W ? -1 : DP_OP_B;
+}
+
+/* An order without letters. */
+static inline bool dp__order_is_named(const char *order)
+{
+    return strcmp(order, "canonical") == 0 || strcmp(order, "turns") == 0;
+}
+
+/* The passes of a plain operation that is no start: FB has two. */
+static inline int dp__op_passes(const dp_op_t *op, dp_pass_t passes[2])
+{
+    bool pair = op->kind == DP_OP_FB;
+
+    passes[0] = (dp_pass_t){pair ? DP_OP_F : op->kind, 0, op->chunk, op->microbatch};
+    passes[1] = (dp_pass_t){DP_OP_B, 0, op->chunk2, op->microbatch2};
+    return pair ? 2 : 1;
+}
+
+/* plain.c: the same schedule without braids: of each pass its start and its end, in the order of the letters;
+ * microbatch2 holds the number of the braid, -1 for other operations but FB. *plain_out is the schedule itself where it
+ * has none; the caller frees another. DP_ERR_REJECTED: an operation names a braid that there is not, or the letters of
+ * one contradict each other. */
+dp_status_t dp__schedule_plain(const dp_schedule_t *schedule, const dp_schedule_t **plain_out);
+void dp__schedule_plain_free(const dp_schedule_t *schedule, const dp_schedule_t *plain);
+
+#endif

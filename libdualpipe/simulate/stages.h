@@ -1,0 +1,27 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * stages.h: the segments of every stage of a schedule, with what they take. */
+#ifndef DP_SIMULATE_STAGES_H
+#define DP_SIMULATE_STAGES_H
+
+#include <dualpipe/simulate.h>
+
+#include "program/pair.h"
+
+typedef struct dp__stage_costs {
+    dp__stage_shape_t shape;
+    const dp_segment_cost_t *list; /* [shape.nsegments] */
+    double scale;
+} dp__stage_costs_t;
+
+typedef struct dp__stages {
+    dp__stage_costs_t *at;     /* [stages of a path] */
+    dp_segment_cost_t *layers; /* of stages that are alike */
+    dp__segment_shape_t *shapes;
+} dp__stages_t;
+
+/* costs: resolved, with segments. Clear with dp__stages_clear, also after failure. */
+dp_status_t dp__stages_make(const dp_schedule_t *schedule, const dp_costs_t *costs, dp__stages_t *out);
+void dp__stages_clear(dp__stages_t *stages);
+
+#endif
