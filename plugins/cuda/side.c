@@ -55,16 +55,16 @@ dp_status_t cuda_side_settle(const dp_host_t *host, const cuda_driver_t *cu, CUs
     while ((result = cu->cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY) {
         dp_status_t status = host->wait(host, &never, 1, 20000, what);
 
-        if (status < 0 && status != DP_ERR_TIMEOUT) {
-            (void)cu->cuStreamSynchronize(
-                stream); /* the caller's memory may be in use; nothing there waits for others */
-            return status;
-        }
+        if (status < 0 && status != DP_ERR_TIMEOUT)
+            break; /* the job is over, and the caller's memory in use: nothing on this stream waits for other ranks */
         if (host->now_ns(host) > deadline)
             return DP_FAIL(host, DP_ERR_TIMEOUT, "the device does nothing: %s", what);
     }
-    if (result != CUDA_SUCCESS)
-        (void)cu->cuStreamSynchronize(stream);
+    if (result != CUDA_SUCCESS) {
+        CUresult ended = cu->cuStreamSynchronize(stream);
+
+        result = result == CUDA_ERROR_NOT_READY ? ended : result;
+    }
     return CUDA_CHECK(host, result, "%s", what);
 }
 

@@ -25,7 +25,8 @@ static dp_status_t check_config(const dp_host_t *host, const dp_device_config_t 
     return DP_OK;
 }
 
-/* Streams of a device beside the lanes': one each of this plugin, the transport, attention and the trainer (cuda/side.h). */
+/* Streams of a device beside the lanes': one each of this plugin, the transport, attention and the trainer
+ * (cuda/side.h). */
 enum { SIDE_STREAMS = 4, DEVICES_MAX = 64 };
 static int ranks_here[DEVICES_MAX];
 

@@ -3,7 +3,8 @@
  * stamp.c: times of points in streams. A kernel of one thread writes the device's clock into memory that the host sees;
  * the host turns it into its own when it next waits. The clocks are set by each other at the start, and now and then:
  * the host calls, a kernel answers with its time, and of several rounds the shortest one counts. Where a launch returns
- * only when its kernel has (CUDA_LAUNCH_BLOCKING, profilers that replay kernels), the host's time around a stamp serves. */
+ * only when its kernel has (CUDA_LAUNCH_BLOCKING, profilers that replay kernels), the host's time around a stamp
+ * serves. */
 #include "device_cuda.h"
 
 #include <string.h>

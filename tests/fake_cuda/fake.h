@@ -6,8 +6,9 @@
  * Environment: DP_FAKE_FAIL="cuMemAlloc:3,cuLaunchKernelEx:1:719" lets the 3rd call of one function and the 1st of
  * another fail (with CUDA_ERROR_UNKNOWN, or the code given); DP_FAKE_DEVICES, how many devices (1);
  * DP_FAKE_HANG_SECONDS, how long a kernel or a wait for a value may spin (60); DP_FAKE_WITHOUT="cuGreenCtxCreate,...",
- * functions that answer "not supported"; DP_FAKE_QUEUES=8, how many hardware queues the streams of a device share, in which work
- * runs in the order it was enqueued (0: a queue each); CUDA_LAUNCH_BLOCKING=1, as CUDA's: a launch waits for its kernel. */
+ * functions that answer "not supported"; DP_FAKE_QUEUES=8, how many hardware queues the streams of a device share, in
+ * which work runs in the order it was enqueued (0: a queue each); CUDA_LAUNCH_BLOCKING=1, as CUDA's: a launch waits
+ * for its kernel. */
 #ifndef DP_FAKE_CUDA_H
 #define DP_FAKE_CUDA_H
 

@@ -121,7 +121,8 @@ dp_status_t attn_load_kernels(dp_attention_t *a, const unsigned char *image, con
 /** Walks through all passes once without a stream, so that every product they use is prepared. */
 dp_status_t attn_rehearse(dp_attention_t *a);
 
-/** Runs all passes once on zeroed memory of its own, so that every kernel of a library is loaded before the first step. */
+/** Runs all passes once on zeroed memory of its own, so that every kernel of a library is loaded before the first
+ *  step. */
 dp_status_t attn_warm_up(dp_attention_t *a);
 
 #endif
