@@ -169,6 +169,8 @@ void conform_kernel_gradients_are_those_of_its_own_loss(conform_t *t)
     OPEN_ANY(t, &lab, &b, 9);
     if (b.layer.dtype != DP_F64) {
         conform_skip(t, "differences of outputs want f64");
+        if (conform_block_close(&b))
+            conform_lab_close(&lab);
         return;
     }
     if (!conform_pass_open(&p, &b, 0) || !conform_pass_run(&p, FORWARD, WEIGHT))

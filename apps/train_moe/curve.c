@@ -2,7 +2,9 @@
  * SPDX-License-Identifier: MIT
  * curve.c: the loss over the steps as a picture: with cairo through tools/draw/draw_curve.c, in its formats,
  * otherwise a plain SVG written here. */
+#ifdef HAVE_CONFIG_H
 #include "config.h"
+#endif
 
 #include "train_moe.h"
 

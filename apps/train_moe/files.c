@@ -1,14 +1,10 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * files.c: what a run leaves behind as files: losses, trace, its page, costs. */
+ * files.c: what a run leaves behind as files: losses, trace, costs. */
 #include "train_moe.h"
 
 #include <errno.h>
 #include <string.h>
-
-#include "tools/trace/trace_view.h"
-
-#define PAGE_GAPS 5 /* longest exposed stretches that a page lists */
 
 static dp_status_t open_file(const char *path, FILE **file_out)
 {
@@ -57,25 +53,6 @@ dp_status_t trace_write(const dp_timeline_t *timeline, const char *path)
         return status;
     status = dp_timeline_write_chrome(timeline, write_text, f);
     return close_file(path, f, status);
-}
-
-dp_status_t page_write(const char *path, const char *page)
-{
-    const trace_options_t options = {.comm = NULL};
-    trace_t trace;
-    overlap_t overlap = {.nranks = 0};
-    output_t output;
-    dp_status_t status = trace_load(path, &options, &trace);
-
-    if (status == DP_OK)
-        status = overlap_measure(&trace, PAGE_GAPS, &overlap);
-    if (status == DP_OK)
-        status = output_open(&output, page);
-    if (status == DP_OK)
-        status = output_close(&output, trace_view_put(&overlap, path, &output));
-    overlap_clear(&overlap);
-    trace_clear(&trace);
-    return status;
 }
 
 dp_status_t costs_write(const trainer_t *t, const dp_timeline_t *timeline, const char *path)

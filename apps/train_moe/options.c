@@ -2,7 +2,9 @@
  * SPDX-License-Identifier: MIT
  * options.c: one table says each option's name, limits, default and help; the rest of this file reads the
  * table. */
+#ifdef HAVE_CONFIG_H
 #include "config.h"
+#endif
 
 #include "options.h"
 

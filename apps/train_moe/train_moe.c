@@ -8,7 +8,9 @@
  * The other files: model.c and ends.c say what is computed, trainer.c does a step, adamw.c updates, text.c
  * has the data, verify.c compares with a serial run, sample.c writes text, report.c and curve.c tell how it
  * went. */
+#ifdef HAVE_CONFIG_H
 #include "config.h"
+#endif
 
 #include "train_moe.h"
 
@@ -243,20 +245,10 @@ static dp_status_t write_report(const session_t *s, const char *path)
     return DP_OK;
 }
 
-/* Beside the trace; 0: its name is no trace's. */
-static int page_path(const char *trace, char *page, size_t bytes)
-{
-    const size_t stem = strlen(trace) - strlen(".json");
-
-    if (strlen(trace) < strlen(".json") || strcmp(trace + stem, ".json") != 0)
-        return 0;
-    return snprintf(page, bytes, "%.*s.html", (int)stem, trace) < (int)bytes;
-}
-
 static dp_status_t write_files(session_t *s)
 {
     const options_t *o = &s->options;
-    char path[4096], page[4096];
+    char path[4096];
     dp_status_t status = DP_OK;
 
     if (output_path(s, o->curve, CURVE_NAME, path, sizeof(path))) {
@@ -266,10 +258,10 @@ static dp_status_t write_files(session_t *s)
     if (status == DP_OK && output_path(s, o->trace, "trace.json", path, sizeof(path))) {
         status = trace_write(s->timeline, path);
         report_line(s->report, "trace", "%s (for dualpipe trace, or https://ui.perfetto.dev)", path);
-        if (status == DP_OK && page_path(path, page, sizeof(page))) {
-            status = page_write(path, page);
-            report_line(s->report, "page", "%s (the trace, for any browser)", page);
-        }
+#ifdef HAVE_CONFIG_H /* in the library's own tree; elsewhere `dualpipe trace view` makes the page */
+        if (status == DP_OK)
+            status = page_write(path, s->report);
+#endif
     }
     if (status == DP_OK && output_path(s, o->costs_out, "costs.txt", path, sizeof(path))) {
         status = costs_write(&s->trainer, s->timeline, path);

@@ -53,8 +53,9 @@ void report_line(FILE *to, const char *label, const char *fmt, ...) __attribute_
 /* files.c */
 dp_status_t losses_write(const history_t *history, const char *path);
 dp_status_t trace_write(const dp_timeline_t *timeline, const char *path);
-/* The trace in `path` as a page for a browser. */
-dp_status_t page_write(const char *path, const char *page);
 dp_status_t costs_write(const trainer_t *trainer, const dp_timeline_t *timeline, const char *path);
+
+/* page.c: beside X.json a page for a browser, X.html, and a line about it. A trace of another name gets none. */
+dp_status_t page_write(const char *trace, FILE *report);
 
 #endif

@@ -150,14 +150,20 @@ DP_API const dp_method_t *dp_schedule_methods(size_t *count_out);
  *  reason. The caller frees it. [any] */
 DP_API dp_status_t dp_schedule_generate(const dp_schedule_request_t *request, dp_schedule_t **schedule_out);
 
+/** A schedule with nothing but its forwards, in their order, for steps that are forward-only. overlap 1: micro-batches
+ *  2k and 2k + 1 as a braid in "turns", so that the all-to-all of one runs beside attention and experts of the other;
+ *  such a braid needs both its inputs to begin, so a channel needs two slots. Chunks of a loop then take 2P
+ *  micro-batches at a time. The caller frees it. [any] */
+DP_API dp_status_t dp_schedule_forwards(const dp_schedule_t *schedule, int overlap, dp_schedule_t **forwards_out);
+
 /** An empty schedule with room for nops[r] operations on rank r, first[] filled: for generators of one's own. method
  *  NULL: "custom". DP_ERR_INVALID: sizes beyond the limits above, or chunks, ranks or micro-batches that the placement
  *  cannot have. [any] */
 DP_API dp_status_t dp_schedule_create(const char *method, dp_placement_t placement, int32_t ranks, int32_t microbatches,
                                       int32_t chunks, const int64_t *nops, dp_schedule_t **schedule_out);
-/** Copies a braid, passes and order, into a schedule of one's own; *number_out is its number, for the operation {DP_OP_BRAID, -1, -1,
- *  number, -1}. DP_ERR_INVALID: too many passes or none, a kind that no pass has, an order that is neither a name nor
- *  letters of its passes. [main] */
+/** Copies a braid, passes and order, into a schedule of one's own; *number_out is its number, for the operation
+ *  {DP_OP_BRAID, -1, -1, number, -1}. DP_ERR_INVALID: too many passes or none, a kind that no pass has, an order that
+ *  is neither a name nor letters of its passes. [main] */
 DP_API dp_status_t dp_schedule_add_braid(dp_schedule_t *schedule, const dp_braid_t *braid, int32_t *number_out);
 /** NULL is allowed. [any] */
 DP_API void dp_schedule_free(dp_schedule_t *schedule);
@@ -173,7 +179,8 @@ DP_API dp_status_t dp_schedule_verify(const dp_schedule_t *schedule);
 /**
  * Writes our TSV: a comment line `# method=dualpipe ranks=4 microbatches=20 chunks=2 placement=bidirectional`
  * (` forward_only=1` behind it where it is), a header line, then rank, seq, op, dir, mb, dir2, mb2, peer, n, tab
- * separated; unused columns hold -1. dir is the chunk. rank -1: all ranks. A failure of `write` is returned. [any]
+ * separated; unused columns hold -1. dir is the chunk. A braid has its passes for op, "F0.8+B1.3" (kind, chunk.mb), -1
+ * in the columns dir to n, and its order in a tenth column. rank -1: all ranks. A failure of `write` is returned. [any]
  */
 DP_API dp_status_t dp_schedule_write_tsv(const dp_schedule_t *schedule, int32_t rank, dp_write_fn write, void *user);
 /** Reads it back. Rows of kinds RF RB SF SB C (recorded transfers) are skipped: transfers are derived. Without the
@@ -187,7 +194,8 @@ DP_API dp_status_t dp_schedule_read_tsv(const char *name, const char *text, size
  * The format of torch.distributed.pipelining: one row of comma-separated cells per rank, "2F0" for stage 2, forward,
  * micro-batch 0, likewise I, W and B (full backward), and "(0F8;7B0)OVERLAP_F_B" for a pair. Stages count along the
  * path; the second direction's micro-batches follow the first's (micro-batch i of path 1 is number M/2 + i), and its
- * stages are those of the first, so that every stage stands on two ranks.
+ * stages are those of the first, so that every stage stands on two ranks. Of braids it can say {F, B} in the canonical
+ * order: others are refused (DP_ERR_INVALID), with row and operation.
  * Writing: rank -1 for all ranks, else the row of one alone (reading needs them all).
  * Reading finds out ranks, micro-batches and placement from the cells. Cells of parameters (UNSHARD, RESHARD,
  * REDUCE_GRAD, WAIT_REDUCE_GRAD) and empty cells are skipped, and so are those of transfers (SEND_F, RECV_F, SEND_B,

@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * programs.c: the schedule of a pipeline, and the programs that it runs: for training and for forward only. */
-#include "base/memory.h"
 #include "engine/engine.h"
 
 static dp_status_t lower(dp_pipeline_t *p, const dp_schedule_t *schedule, dp_program_t **program_out)
@@ -15,30 +14,20 @@ static dp_status_t lower(dp_pipeline_t *p, const dp_schedule_t *schedule, dp_pro
     return status < 0 ? status : dp_program_verify(*program_out, NULL);
 }
 
-/* The same order with nothing but its forwards. */
-static dp_status_t forwards_of(const dp_schedule_t *full, dp_schedule_t **schedule_out)
+/* Two micro-batches beside each other, where channels have the slots for it; else one by one. */
+static dp_status_t lower_forwards(dp_pipeline_t *p)
 {
-    int64_t *counts = dp__calloc((size_t)full->ranks, sizeof(*counts));
-    dp_schedule_t *only;
-    dp_status_t status;
-    int64_t n = 0;
+    dp_status_t status = DP_ERR_REJECTED;
 
-    if (counts == NULL)
-        return dp_fail(DP_ERR_NOMEM, "no memory for a forward-only schedule");
-    for (int32_t r = 0; r < full->ranks; r++)
-        for (int64_t i = full->first[r]; i < full->first[r + 1]; i++)
-            counts[r] += full->ops[i].kind == DP_OP_F || full->ops[i].kind == DP_OP_FB;
-    status =
-        dp_schedule_create(full->method, full->placement, full->ranks, full->microbatches, full->chunks, counts, &only);
-    dp__free(counts);
-    if (status < 0)
-        return status;
-    only->forward_only = 1;
-    for (int64_t i = 0; i < full->first[full->ranks]; i++)
-        if (full->ops[i].kind == DP_OP_F || full->ops[i].kind == DP_OP_FB)
-            only->ops[n++] = (dp_op_t){DP_OP_F, full->ops[i].chunk, -1, full->ops[i].microbatch, -1};
-    *schedule_out = only;
-    return DP_OK;
+    for (int overlap = 1; overlap >= 0 && status == DP_ERR_REJECTED; overlap--) {
+        dp_program_free(p->programs.forward);
+        dp_schedule_free(p->programs.forward_schedule);
+        p->programs.forward = NULL;
+        status = dp_schedule_forwards(p->schedule, overlap, &p->programs.forward_schedule);
+        if (status >= 0)
+            status = lower(p, p->programs.forward_schedule, &p->programs.forward);
+    }
+    return status;
 }
 
 dp_status_t dp__programs_make(dp_pipeline_t *p)
@@ -67,9 +56,7 @@ dp_status_t dp__programs_make(dp_pipeline_t *p)
     status = lower(p, p->schedule, &p->programs.training);
     if (status < 0 || p->schedule->forward_only)
         return status;
-    if (p->programs.forward_schedule == NULL)
-        status = forwards_of(p->schedule, &p->programs.forward_schedule);
-    return status < 0 ? status : lower(p, p->programs.forward_schedule, &p->programs.forward);
+    return lower_forwards(p);
 }
 
 void dp__programs_free(dp_pipeline_t *p)

@@ -136,9 +136,18 @@ static dp_status_t refuse_symbol(const image_t *image, const char *name)
     return dp_fail(
         DP_ERR_PLUGIN,
         "plugin %s has a %s of its own: plugins export dp_plugin_entry alone and link nothing of libdualpipe. "
-        "Leave libdualpipe.a out of its link, use DP_FAIL(host, ...) instead of dp_fail, and name functions "
+        "Leave libdualpipe out of its link, use DP_FAIL(host, ...) instead of dp_fail, and name functions "
         "otherwise",
         image->path, name);
+}
+
+/* From a shared library that the host need not have, or not this copy of. */
+static dp_status_t refuse_need(const image_t *image, const char *name)
+{
+    return dp_fail(DP_ERR_PLUGIN,
+                   "plugin %s needs %s from outside: plugins link nothing of libdualpipe. Leave libdualpipe out of its "
+                   "link, and use what dp_host_t has: DP_FAIL(host, ...) instead of dp_fail",
+                   image->path, name);
 }
 
 /* Other symbols of a plugin may be called dp_something as long as they stay inside; these are the library's. */
@@ -193,10 +202,13 @@ static dp_status_t check_symbols(const image_t *image, const ElfW(Ehdr) * header
         const char *name;
 
         memcpy(&symbol, image->base + symbols->sh_offset + i * sizeof(symbol), sizeof(symbol));
-        name = symbol.st_shndx != SHN_UNDEF ? name_of(image, &strings, &symbol) : NULL;
+        name = name_of(image, &strings, &symbol);
         if (name == NULL || strncmp(name, "dp_", 3) != 0)
             continue;
-        if (strcmp(name, "dp_plugin_entry") == 0) {
+        if (symbol.st_shndx == SHN_UNDEF) {
+            if (exported)
+                return refuse_need(image, name);
+        } else if (strcmp(name, "dp_plugin_entry") == 0) {
             found = true;
             status = exported ? check_major(image, header, &symbol) : DP_OK;
             if (status < 0)

@@ -107,15 +107,8 @@ static dp_status_t introduce(const char *path, const dp_plugin_t **plugin_out)
     dp_status_t status;
     void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 
-    if (module == NULL) {
-        const char *why = dlerror();
-
-        return dp_fail(DP_ERR_PLUGIN, "plugin %s cannot be loaded: %s%s", path, why,
-                       strstr(why, "undefined symbol: dp_") == NULL
-                           ? ""
-                           : ". Plugins link nothing of libdualpipe: what they need comes with the host, "
-                             "DP_FAIL(host, ...) instead of dp_fail");
-    }
+    if (module == NULL)
+        return dp_fail(DP_ERR_PLUGIN, "plugin %s cannot be loaded: %s", path, dlerror());
     plugin = dlsym(module, "dp_plugin_entry");
     if (plugin == NULL)
         return dp_fail(DP_ERR_PLUGIN, "plugin %s is no plugin: it does not export dp_plugin_entry", path);

@@ -22,8 +22,7 @@ typedef struct dp__merge {
 
 static void put(dp__merge_t *x, int pass, int op, int32_t segment)
 {
-    if (op != DP_OP_W || x->strand[pass].stage->segments[segment].has_weight)
-        x->out[x->count++] = (dp__braid_step_t){(uint8_t)pass, (uint8_t)op, (int16_t)segment};
+    x->out[x->count++] = (dp__braid_step_t){(uint8_t)pass, (uint8_t)op, (int16_t)segment};
 }
 
 /* The next segment of a pass; false when there is none. */

@@ -14,7 +14,8 @@ typedef struct dp__braid_step {
 } dp__braid_step_t;
 
 /* Merges the passes of an operation, each on its stage. steps_out has room for 2 * the segments of all passes; W of
- * segments without weights is left out. `scratch` has room for 3 * those of the longest stage. Returns how many; -1: a written order has not as many letters for a pass as its stage has segments. */
+ * segments without weights may be among them, and is nothing. `scratch` has room for 3 * those of the longest stage.
+ * Returns how many; -1: a written order has not as many letters for a pass as its stage has segments. */
 int32_t dp__braid_order(const char *order, const dp_pass_t *passes, int npasses, const dp__stage_shape_t *const *stages,
                         dp__braid_step_t *steps_out, dp__pair_step_t *scratch);
 

@@ -192,6 +192,8 @@ static void put_segment(dp__writer_t *x, int32_t number, int op, int32_t segment
     int32_t last = stage->nsegments - 1, step = forward ? 1 : -1;
     int lane = lane_of(stage, segment);
 
+    if (op == DP_OP_W && !stage->segments[segment].has_weight)
+        return;
     if (op == DP_OP_W) {
         follow(x, DP_LANE_COMPUTE, lane);
         call(x, number, op, DP_LANE_COMPUTE, segment);

@@ -33,7 +33,7 @@ static bool credit_need(const void *context, int32_t rank, int32_t position, int
     const dp_instr_t *i = dp__instr(p->v->program, rank, position);
 
     *need = (dp__need_t){rank, -1}; /* nothing */
-    if (i->kind == DP_INSTR_COMPUTE && k < 2)
+    if ((i->kind == DP_INSTR_COMPUTE || i->kind == DP_INSTR_START) && k < 2)
         input_need(p, rank, k == 0 ? i->in : i->in2, need);
     else if (i->kind == DP_INSTR_SEND && k == 0)
         slot_need(p, i, need);

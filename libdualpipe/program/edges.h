@@ -38,8 +38,8 @@ typedef struct dp__part {
 static inline int dp__parts(int kind, int32_t chunk, int32_t microbatch, int32_t chunk2, int32_t microbatch2,
                             dp__part_t part[2])
 {
-    if (kind == DP_OP_W)
-        return 0;
+    if (kind == DP_OP_W || kind > DP_OP_FB)
+        return 0; /* the start of a pass has them at its end */
     part[0] = (dp__part_t){kind == DP_OP_F || kind == DP_OP_FB ? DP_OP_F : DP_OP_B, chunk, microbatch};
     part[1] = (dp__part_t){DP_OP_B, chunk2, microbatch2};
     return kind == DP_OP_FB ? 2 : 1;

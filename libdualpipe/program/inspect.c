@@ -7,6 +7,7 @@
 #include "program/verify.h"
 
 #include "base/memory.h"
+#include "schedule/passes.h"
 
 #include <string.h>
 
@@ -15,7 +16,7 @@ typedef struct dp__inspection {
     int32_t *sent, *received, *consumed;   /* [channels] messages so far */
     int64_t *slot_first;                   /* [ranks * chunks + 1] */
     int32_t *slot_owner;                   /* micro-batch in an activation slot, -1: free */
-    int32_t *in_flight;                    /* [ranks * chunks] slots in use */
+    uint8_t *begun;                        /* [places] passes of braids: bits F, B or I, W */
     int32_t *weights_left;                 /* [ranks * chunks] */
     int32_t *reduced;                      /* [ranks * chunks] chunks of a rank in the order of their REDUCE */
     int32_t *reductions;                   /* [ranks] how many */
@@ -248,7 +249,7 @@ static void give_slot(dp__inspection_t *x, int32_t chunk, int32_t slot)
 static dp_status_t use_slots(dp__inspection_t *x)
 {
     const dp_instr_t *i = x->instr;
-    bool forward = i->op == DP_OP_F || i->op == DP_OP_FB;
+    bool forward = (i->op == DP_OP_F || i->op == DP_OP_FB) && i->number < 0; /* a braid's has it from its start */
     dp_status_t status =
         forward ? take_slot(x, i->chunk, i->microbatch, i->slot) : check_slot(x, i->chunk, i->microbatch, i->slot);
 
@@ -285,20 +286,68 @@ static void count_weights(dp__inspection_t *x)
         finish_weight(x, i->chunk2, i->microbatch2);
 }
 
-static dp_status_t inspect_compute(dp__inspection_t *x)
+/* A braid's pass begins once, and ends once after that. */
+static dp_status_t mark_begun(dp__inspection_t *x)
 {
     const dp_instr_t *i = x->instr;
-    dp_op_t op = {i->op, i->chunk, i->chunk2, i->microbatch, i->microbatch2};
+    uint8_t *begun = &x->begun[dp__index_at(&x->v->index, x->rank, i->chunk, i->microbatch)];
+    uint8_t bit = (uint8_t)(1 << (i->op == DP_OP_F ? 0 : i->op == DP_OP_W ? 2 : 1));
+    bool starts = i->kind == DP_INSTR_START;
+
+    if (i->op > DP_OP_W || i->number >= x->v->schedule->nbraids || i->number < 0)
+        return refuse(x, "its braid has no such pass");
+    if (starts != ((*begun & bit) == 0))
+        return refuse(x, starts ? "it has begun before" : "it ends, but has not begun");
+    *begun ^= bit;
+    return DP_OK;
+}
+
+static dp_op_t op_of(const dp_instr_t *i)
+{
+    return (dp_op_t){(uint8_t)(i->op + (i->kind == DP_INSTR_START ? DP__OP_START : 0)), i->chunk, i->chunk2,
+                     i->microbatch, i->number >= 0 ? i->number : i->microbatch2};
+}
+
+static dp_status_t inspect_start(dp__inspection_t *x)
+{
+    const dp_instr_t *i = x->instr;
+    dp_op_t op = op_of(i);
     dp_status_t status = dp__index_enter(&x->v->index, x->v->schedule, x->rank, x->position, &op);
     dp__part_t part[2];
     int n;
 
+    if (status >= 0)
+        status = mark_begun(x);
+    if (status < 0)
+        return status;
+    n = dp__parts(i->op, i->chunk, i->microbatch, -1, -1, part);
+    if (i->in != -1 && (n == 0 || i->in < 0 || i->in >= x->position ||
+                        dp__instr(x->v->program, x->rank, i->in)->kind != DP_INSTR_RECV))
+        return refuse(x, "no receive stands above it for its input");
+    if (n > 0)
+        status = fill_bend(x, part);
+    if (status >= 0)
+        status = i->op == DP_OP_F ? take_slot(x, i->chunk, i->microbatch, i->slot)
+                                  : check_slot(x, i->chunk, i->microbatch, i->slot);
+    return status;
+}
+
+static dp_status_t inspect_compute(dp__inspection_t *x)
+{
+    const dp_instr_t *i = x->instr;
+    dp_op_t op = op_of(i);
+    dp_status_t status = dp__index_enter(&x->v->index, x->v->schedule, x->rank, x->position, &op);
+    dp__part_t part[2];
+    int n;
+
+    if (status >= 0 && i->number != -1)
+        status = mark_begun(x);
     if (status < 0)
         return status;
     n = dp__parts(i->op, i->chunk, i->microbatch, i->chunk2, i->microbatch2, part);
     if ((n < 1 && i->in != -1) || (n < 2 && i->in2 != -1))
         return refuse(x, "it names a receive that it has no use for");
-    for (int p = 0; p < n && status >= 0; p++)
+    for (int p = 0; p < n && status >= 0 && i->number < 0; p++)
         status = fill_bend(x, &part[p]);
     for (int p = 0; p < n && status >= 0; p++)
         status = consume(x, &part[p], p == 0 ? i->in : i->in2);
@@ -395,6 +444,8 @@ static dp_status_t inspect_line(dp__inspection_t *x)
         return inspect_recv(x);
     case DP_INSTR_REDUCE:
         return inspect_reduce(x);
+    case DP_INSTR_START:
+        return inspect_start(x);
     default:
         return dp_fail(DP_ERR_REJECTED, "verify: rank %d line %d has unknown kind %d", x->rank, x->position,
                        x->instr->kind);
@@ -454,9 +505,10 @@ static dp_status_t create(dp__inspection_t *x)
     if (status < 0)
         return status;
     x->sent = dp__calloc(3 * channels, sizeof(*x->sent));
+    x->begun = dp__calloc(places * (size_t)v->microbatches, 1);
     x->slot_first = dp__calloc(places + 1, sizeof(*x->slot_first));
     x->weights_left = dp__calloc(2 * places + (size_t)v->schedule->ranks, sizeof(*x->weights_left));
-    if (x->sent == NULL || x->slot_first == NULL || x->weights_left == NULL)
+    if (x->sent == NULL || x->begun == NULL || x->slot_first == NULL || x->weights_left == NULL)
         return dp_fail(DP_ERR_NOMEM, "verify: no memory for %zu chunks", places);
     x->received = x->sent + channels;
     x->consumed = x->received + channels;
@@ -479,6 +531,7 @@ dp_status_t dp__inspect(dp__verification_t *v)
     if (status >= 0)
         status = inspect_lines(&x);
     dp__free(x.sent);
+    dp__free(x.begun);
     dp__free(x.slot_first);
     dp__free(x.weights_left);
     dp__free(x.slot_owner);

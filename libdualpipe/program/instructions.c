@@ -12,11 +12,11 @@ typedef struct dp__list_writer {
     dp__lowering_t *w;
     int32_t rank, count, bundle;
     dp_instr_t *out;
-    int32_t *recv_at[2]; /* instruction that receives for F, for B or I */
-    int32_t *slot_of;    /* activation slot of a micro-batch */
-    int32_t *free_slots; /* a stack */
-    int32_t *free_count; /* [chunk] */
-    dp__event_t *events; /* BUNDLES */
+    int32_t *recv_at[2];              /* instruction that receives for F, for B or I */
+    int32_t *slot_of;                 /* activation slot of a micro-batch */
+    int32_t *free_slots;              /* a ring: who takes one waits least for its last user */
+    int32_t *free_count, *free_first; /* [chunk] */
+    dp__event_t *events;              /* BUNDLES */
 } dp__list_writer_t;
 
 static dp_instr_t *add(dp__list_writer_t *x, dp_instr_kind_t kind, int op, int32_t chunk, int32_t microbatch)
@@ -59,19 +59,26 @@ static dp_instr_t *add_transfer(dp__list_writer_t *x, dp_instr_kind_t kind, int3
     return instr;
 }
 
-/* The lowest slots are taken first; a new one only when none is free. */
+/* The slot that has been free for longest; a new one only when none is. */
 static int32_t take_slot(dp__list_writer_t *x, int32_t chunk, int32_t microbatch)
 {
     int32_t *made = &x->w->program->activation_slots[(size_t)x->rank * (size_t)x->w->schedule->chunks + (size_t)chunk];
-    int32_t slot = x->free_count[chunk] > 0 ? x->free_slots[at(x, chunk, --x->free_count[chunk])] : (*made)++;
+    int32_t slot, first = x->free_first[chunk];
 
+    if (x->free_count[chunk] == 0) {
+        slot = (*made)++;
+    } else {
+        slot = x->free_slots[at(x, chunk, first)];
+        x->free_first[chunk] = (first + 1) % x->w->microbatches;
+        x->free_count[chunk]--;
+    }
     x->slot_of[at(x, chunk, microbatch)] = slot;
     return slot;
 }
 
 static void give_slot(dp__list_writer_t *x, int32_t chunk, int32_t slot)
 {
-    x->free_slots[at(x, chunk, x->free_count[chunk]++)] = slot;
+    x->free_slots[at(x, chunk, (x->free_first[chunk] + x->free_count[chunk]++) % x->w->microbatches)] = slot;
 }
 
 /* The channel from, or to, another rank that a part has to do with; -1: none. */
@@ -96,14 +103,17 @@ static int32_t input_of(const dp__list_writer_t *x, const dp__part_t *part)
 
 static void add_compute(dp__list_writer_t *x, const dp_op_t *op)
 {
-    dp_instr_t *instr = add(x, DP_INSTR_COMPUTE, op->kind, op->chunk, op->microbatch);
-    bool forward = op->kind == DP_OP_F || op->kind == DP_OP_FB;
+    bool starts = dp__op_starts(op), braided = op->chunk2 < 0 && op->microbatch2 >= 0;
+    int kind = op->kind % DP__OP_START;
+    dp_instr_t *instr = add(x, starts ? DP_INSTR_START : DP_INSTR_COMPUTE, kind, op->chunk, op->microbatch);
+    bool begins = (kind == DP_OP_F || kind == DP_OP_FB) && starts == braided;
     dp__part_t part[2];
-    int parts = dp__op_parts(op, part);
+    int parts = dp__parts(kind, op->chunk, op->microbatch, op->chunk2, op->microbatch2, part);
 
     instr->chunk2 = op->chunk2;
-    instr->microbatch2 = op->microbatch2;
-    instr->slot = forward ? take_slot(x, op->chunk, op->microbatch) : x->slot_of[at(x, op->chunk, op->microbatch)];
+    instr->microbatch2 = braided ? -1 : op->microbatch2;
+    instr->number = braided ? op->microbatch2 : -1;
+    instr->slot = begins ? take_slot(x, op->chunk, op->microbatch) : x->slot_of[at(x, op->chunk, op->microbatch)];
     if (op->kind == DP_OP_FB)
         instr->slot2 = x->slot_of[at(x, op->chunk2, op->microbatch2)];
     if (parts > 0)
@@ -111,6 +121,8 @@ static void add_compute(dp__list_writer_t *x, const dp_op_t *op)
     if (parts > 1)
         instr->in2 = input_of(x, &part[1]);
     /* what the operation needs stays taken while it runs */
+    if (starts)
+        return;
     if (op->kind == DP_OP_FB)
         give_slot(x, op->chunk2, instr->slot2);
     else if (op->kind == DP_OP_B || op->kind == DP_OP_W || x->w->schedule->forward_only)
@@ -129,8 +141,11 @@ static void add_reduction(dp__list_writer_t *x, int32_t chunk)
 static void add_receives(dp__list_writer_t *x, const dp_op_t *op)
 {
     dp__part_t part[2];
+    int n = dp__parts(op->kind % DP__OP_START, op->chunk, op->microbatch, op->chunk2, op->microbatch2, part);
 
-    for (int p = 0, n = dp__op_parts(op, part); p < n; p++)
+    if (op->chunk2 < 0 && op->microbatch2 >= 0 && !dp__op_starts(op))
+        return; /* they stand at its start */
+    for (int p = 0; p < n; p++)
         if (channel_in(x, &part[p]) >= 0)
             (void)add_transfer(x, DP_INSTR_RECV, channel_in(x, &part[p]), part[p].chunk, part[p].microbatch);
 }
@@ -215,7 +230,7 @@ static void write_all(dp__list_writer_t *x)
         x->count = 0;
         x->bundle = -1;
         x->out = program->instrs + program->first[x->rank];
-        memset(x->free_count, 0, (size_t)program->chunks * sizeof(*x->free_count));
+        memset(x->free_count, 0, 2 * (size_t)program->chunks * sizeof(*x->free_count));
         (program->transport == DP_TRANSPORT_BUNDLES ? write_for_bundles : write_for_credits)(x);
     }
 }
@@ -227,7 +242,7 @@ dp_status_t dp__instructions_write(dp__lowering_t *w)
     size_t count = (size_t)program->first[program->ranks];
     size_t events = program->transport == DP_TRANSPORT_BUNDLES ? 4 * rows + chunks : 1;
     dp__list_writer_t x = {.w = w};
-    int32_t *tables = dp__calloc(4 * rows + chunks, sizeof(*tables));
+    int32_t *tables = dp__calloc(4 * rows + 2 * chunks, sizeof(*tables));
     dp_status_t status = DP_OK;
 
     program->instrs = dp__calloc(count, sizeof(*program->instrs));
@@ -240,6 +255,7 @@ dp_status_t dp__instructions_write(dp__lowering_t *w)
         x.slot_of = tables + 2 * rows;
         x.free_slots = tables + 3 * rows;
         x.free_count = tables + 4 * rows;
+        x.free_first = x.free_count + chunks;
         write_all(&x);
     }
     dp__free(tables);

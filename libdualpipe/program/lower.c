@@ -59,6 +59,20 @@ static dp_status_t survey_output(dp__survey_t *x, int32_t rank, const dp__part_t
                    number);
 }
 
+/* A braid's pass takes its slot of a bend when it begins. */
+static void survey_start(dp__survey_t *x, int32_t rank, const dp_op_t *op)
+{
+    dp__part_t part[2];
+    int64_t none = 0;
+
+    if (dp__op_starts(op) && dp__parts(op->kind % DP__OP_START, op->chunk, op->microbatch, -1, -1, part) > 0) {
+        int32_t out = dp__edges_out(&x->w->edges, rank, part->chunk, part->op);
+
+        if (out >= 0 && x->w->program->channels[out].src == x->w->program->channels[out].dst)
+            (void)survey_output(x, rank, part, &none);
+    }
+}
+
 /* Counts the instructions of a rank. */
 static dp_status_t survey_rank(dp__survey_t *x, int32_t rank, int64_t *count)
 {
@@ -70,6 +84,7 @@ static dp_status_t survey_rank(dp__survey_t *x, int32_t rank, int64_t *count)
     for (int64_t i = s->first[rank]; i < s->first[rank + 1] && status >= 0; i++) {
         int n = dp__op_parts(&s->ops[i], part);
 
+        survey_start(x, rank, &s->ops[i]);
         for (int p = 0; p < n && status >= 0; p++)
             status = survey_output(x, rank, &part[p], count);
         for (int p = 0; p < n; p++) {
@@ -183,7 +198,7 @@ dp_status_t dp_program_lower(const dp_schedule_t *schedule, const dp_lower_optio
                              dp_program_t **program_out)
 {
     dp_lower_options_t o = {.struct_size = sizeof(o)};
-    dp__lowering_t w = {.schedule = schedule, .microbatches = dp_schedule_path_microbatches(schedule, 0)};
+    dp__lowering_t w = {.microbatches = dp_schedule_path_microbatches(schedule, 0)};
     dp_status_t status = DP_OK;
 
     *program_out = NULL;
@@ -201,13 +216,19 @@ dp_status_t dp_program_lower(const dp_schedule_t *schedule, const dp_lower_optio
     w.slots = o.slots > 0 ? o.slots : DEFAULT_SLOTS;
     if (o.replayable && w.microbatches % w.slots != 0)
         w.slots = slots_that_divide(w.microbatches);
+    status = dp__schedule_plain(schedule, &w.schedule);
+    if (status < 0)
+        return status;
     status = lower(&w, o.transport);
     clear(&w);
-    if (status < 0)
+    dp__schedule_plain_free(schedule, w.schedule);
+    if (status < 0) {
         dp_program_free(w.program);
-    else
-        *program_out = w.program;
-    return status;
+        return status;
+    }
+    w.program->schedule = schedule;
+    *program_out = w.program;
+    return DP_OK;
 }
 
 void dp_program_free(dp_program_t *program)

@@ -6,6 +6,7 @@
 
 #include "program/edges.h"
 #include "program/replay.h"
+#include "schedule/passes.h"
 
 /* When the gradients of chunks can be summed; rows of [chunks] by rank. */
 typedef struct dp__reductions {
@@ -24,9 +25,9 @@ typedef struct dp__event {
 } dp__event_t;
 
 typedef struct dp__lowering {
-    const dp_schedule_t *schedule;
-    dp_program_t *program;       /* lower.c; its instructions: instructions.c */
-    int32_t slots, microbatches; /* K between ranks; of a path */
+    const dp_schedule_t *schedule; /* without braids */
+    dp_program_t *program;         /* lower.c; its instructions: instructions.c */
+    int32_t slots, microbatches;   /* K between ranks; of a path */
     dp__replay_t replay;
     dp__edges_t edges;
     int32_t *number[2];          /* lower.c: [place] number of the message that F, or B or I, consumes */

@@ -4,12 +4,14 @@
 #include "program/replay.h"
 
 #include "base/memory.h"
+#include "schedule/passes.h"
 
 #include <string.h>
 
 static int32_t cost(const void *context, int32_t rank, int32_t position)
 {
-    static const int32_t costs[] = {[DP_OP_F] = 1, [DP_OP_B] = 2, [DP_OP_I] = 1, [DP_OP_W] = 1, [DP_OP_FB] = 3};
+    static const int32_t costs[2 * DP__OP_START] = {
+        [DP_OP_F] = 1, [DP_OP_B] = 2, [DP_OP_I] = 1, [DP_OP_W] = 1, [DP_OP_FB] = 3};
     const dp_schedule_t *s = ((const dp__dataflow_t *)context)->schedule;
 
     return costs[s->ops[s->first[rank] + position].kind];

@@ -3,6 +3,7 @@
  * check.c: data dependencies of a schedule across ranks, and the check of a whole schedule. */
 #include "base/memory.h"
 #include "schedule/index.h"
+#include "schedule/passes.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -32,13 +33,14 @@ static bool op_need(const void *context, int32_t rank, int32_t position, int32_t
     const dp__dataflow_t *d = context;
     const dp_op_t *op = &d->schedule->ops[d->schedule->first[rank] + position];
     const dp_place_t *place = d->place + (size_t)rank * (size_t)d->schedule->chunks;
+    int kind = op->kind % DP__OP_START;
 
-    if (op->kind == DP_OP_F || op->kind == DP_OP_FB) {
+    if (kind == DP_OP_F || kind == DP_OP_FB) {
         if (forward_need(d, &place[op->chunk], op->microbatch, need) && k-- == 0)
             return true;
-        return op->kind == DP_OP_FB && backward_need(d, &place[op->chunk2], op->microbatch2, need) && k == 0;
+        return kind == DP_OP_FB && backward_need(d, &place[op->chunk2], op->microbatch2, need) && k == 0;
     }
-    return op->kind != DP_OP_W && backward_need(d, &place[op->chunk], op->microbatch, need) && k == 0;
+    return kind != DP_OP_W && backward_need(d, &place[op->chunk], op->microbatch, need) && k == 0;
 }
 
 static void op_name(const void *context, int32_t rank, int32_t position, char *text, size_t bytes)
@@ -81,16 +83,21 @@ void dp__dataflow_clear(dp__dataflow_t *d)
 
 dp_status_t dp_schedule_verify(const dp_schedule_t *schedule)
 {
+    const dp_schedule_t *plain;
     dp__index_t index;
     dp__dataflow_t dataflow;
-    dp_status_t status = dp__index_build(schedule, &index);
+    dp_status_t status = dp__schedule_plain(schedule, &plain);
 
+    if (status < 0)
+        return status;
+    status = dp__index_build(plain, &index);
     if (status >= 0)
-        status = dp__dataflow_create(schedule, &index, &dataflow);
+        status = dp__dataflow_create(plain, &index, &dataflow);
     if (status >= 0) {
         status = dp__flow_prove(&dataflow.flow, "verify");
         dp__dataflow_clear(&dataflow);
     }
     dp__index_clear(&index);
+    dp__schedule_plain_free(schedule, plain);
     return status;
 }

@@ -16,17 +16,39 @@
 
 /* ---- writing ---- */
 
+/* What this format can say of a braid; false: it cannot. */
+static bool as_pair(const dp_braid_t *braid, dp_op_t *op)
+{
+    const dp_pass_t *p = braid->passes;
+    int f = braid->npasses == 2 && p[0].kind != DP_OP_F;
+
+    if (strcmp(braid->order, "canonical") != 0 || braid->npasses > 2)
+        return false;
+    *op = (dp_op_t){p[0].kind, p[0].chunk, -1, p[0].microbatch, -1};
+    if (braid->npasses == 2)
+        *op = (dp_op_t){DP_OP_FB, p[f].chunk, p[1 - f].chunk, p[f].microbatch, p[1 - f].microbatch};
+    return braid->npasses == 1 || (p[f].kind == DP_OP_F && p[1 - f].kind == DP_OP_B);
+}
+
 static dp_status_t write_row(const dp_schedule_t *s, int32_t rank, dp__text_writer_t *w)
 {
     dp_status_t status = DP_OK;
     char cell[96];
 
     for (int64_t i = s->first[rank]; i < s->first[rank + 1] && status >= 0; i++) {
+        dp_op_t op = s->ops[i];
         int used = 0;
 
+        if (op.kind == DP_OP_BRAID && !as_pair(&s->braids[op.microbatch], &op))
+            return dp_fail(
+                DP_ERR_INVALID,
+                "schedule: row %d, operation %d is a braid of %d passes, order %.40s: this format joins one F "
+                "and one B in the canonical order alone; TSV has all",
+                rank + 1, (int)(i - s->first[rank]) + 1, s->braids[op.microbatch].npasses,
+                s->braids[op.microbatch].order);
         if (i > s->first[rank])
             cell[used++] = ',';
-        used += dp__cell_print(cell + used, sizeof(cell) - 1, s, rank, &s->ops[i]);
+        used += dp__cell_print(cell + used, sizeof(cell) - 1, s, rank, &op);
         status = dp__write(w, cell, (size_t)used);
     }
     /* a row of nothing but an end of line would be no rank */

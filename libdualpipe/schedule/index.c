@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "schedule/cell.h"
+#include "schedule/passes.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -14,6 +15,10 @@ int dp__op_print(char *text, size_t bytes, int32_t rank, const dp_op_t *op)
     if (op->kind == DP_OP_FB)
         return snprintf(text, bytes, "rank %d FB (F chunk %d mb %d, B chunk %d mb %d)", rank, op->chunk, op->microbatch,
                         op->chunk2, op->microbatch2);
+    if (op->microbatch2 >= 0)
+        return snprintf(text, bytes, "rank %d %s%s chunk %d mb %d of braid %d", rank,
+                        dp__op_starts(op) ? "start of " : "", dp_op_kind_name(op->kind % DP__OP_START), op->chunk,
+                        op->microbatch, op->microbatch2);
     return snprintf(text, bytes, "rank %d %s chunk %d mb %d", rank, dp_op_kind_name(op->kind), op->chunk,
                     op->microbatch);
 }
@@ -99,10 +104,24 @@ static dp_status_t set(int32_t *table, size_t at, const dp__entry_t *entry, cons
     return DP_OK;
 }
 
+/* What a pass needs of its own rank has been made; it ends further below. */
+static dp_status_t enter_start(const dp__index_t *x, const dp__entry_t *entry, int kind, size_t at)
+{
+    if (kind == DP_OP_F && x->forward[at] >= 0)
+        return refuse(entry, "this forward was listed before");
+    if (kind == DP_OP_W && x->backward[at] < 0)
+        return refuse(entry, "no I of this micro-batch comes before it");
+    if (kind != DP_OP_F && x->forward[at] < 0)
+        return refuse(entry, "no forward of this micro-batch comes before its backward");
+    return DP_OK;
+}
+
 static dp_status_t enter_side(dp__index_t *x, const dp__entry_t *entry, int kind, size_t at)
 {
     dp_status_t status;
 
+    if (kind >= DP__OP_START)
+        return enter_start(x, entry, kind % DP__OP_START, at);
     switch (kind) {
     case DP_OP_F:
         return set(x->forward, at, entry, "this forward was listed before");
@@ -127,9 +146,9 @@ dp_status_t dp__index_enter(dp__index_t *x, const dp_schedule_t *schedule, int32
     bool pair = op->kind == DP_OP_FB;
     dp_status_t status;
 
-    if (op->kind > DP_OP_FB)
+    if (op->kind % DP__OP_START > (dp__op_starts(op) ? DP_OP_W : DP_OP_FB))
         return dp_fail(DP_ERR_REJECTED, "verify: rank %d op %d has unknown kind %d", rank, position, op->kind);
-    if (schedule->forward_only && op->kind != DP_OP_F)
+    if (schedule->forward_only && op->kind % DP__OP_START != DP_OP_F)
         return refuse(&entry, "a forward-only schedule has forwards alone");
     if (op->chunk < 0 || op->chunk >= x->chunks || op->microbatch < 0 || op->microbatch >= x->microbatches)
         return refuse(&entry, "chunk or micro-batch out of range");

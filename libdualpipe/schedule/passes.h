@@ -31,10 +31,13 @@ static inline int dp__op_passes(const dp_op_t *op, dp_pass_t passes[2])
     return pair ? 2 : 1;
 }
 
+/* Frees all braids of a schedule that is being freed. */
+void dp__braids_free(dp_schedule_t *schedule);
+
 /* The same schedule without braids: of each pass its start and its end, in the order of the letters; microbatch2 holds
  * the number of the braid, -1 for other operations but FB. *plain_out is the schedule itself where it has none; the
- * caller frees another. DP_ERR_REJECTED: an operation names a braid that there is not, or a letter stands before
- * what it needs. */
+ * caller frees another. DP_ERR_REJECTED: an operation names a braid that there is not, or the letters of one contradict
+ * each other. */
 dp_status_t dp__schedule_plain(const dp_schedule_t *schedule, const dp_schedule_t **plain_out);
 void dp__schedule_plain_free(const dp_schedule_t *schedule, const dp_schedule_t *plain);
 

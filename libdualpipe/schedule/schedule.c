@@ -4,6 +4,7 @@
 #include <dualpipe/schedule.h>
 
 #include "base/memory.h"
+#include "schedule/passes.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -74,12 +75,13 @@ void dp_schedule_free(dp_schedule_t *schedule)
     dp__free(schedule->first);
     dp__free(schedule->ops);
     dp__free(schedule->cells);
+    dp__braids_free(schedule);
     dp__free(schedule);
 }
 
 const char *dp_op_kind_name(int kind)
 {
-    static const char *const names[] = {"F", "B", "I", "W", "FB"};
+    static const char *const names[] = {"F", "B", "I", "W", "FB", "BRAID"};
 
-    return kind >= 0 && kind < 5 ? names[kind] : "?";
+    return kind >= 0 && kind < 6 ? names[kind] : "?";
 }

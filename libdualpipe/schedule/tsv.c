@@ -9,7 +9,28 @@
 #include <stdio.h>
 #include <string.h>
 
+#define NO_COLUMNS "\t-1\t-1\t-1\t-1\t-1\t-1\t" /* dir to n of a braid */
+
 /* ---- writing ---- */
+
+/* A braid: its passes for an operation, "F0.8+B1.3", and its order behind the other columns. */
+static dp_status_t write_braid(const dp_braid_t *braid, int32_t rank, int64_t seq, dp__text_writer_t *w)
+{
+    char text[64];
+    int used = snprintf(text, sizeof(text), "%d\t%lld\t", rank, (long long)seq);
+    dp_status_t status = dp__write(w, text, (size_t)used);
+
+    for (int32_t i = 0; i < braid->npasses && status >= 0; i++) {
+        used = snprintf(text, sizeof(text), "%s%s%d.%d", i > 0 ? "+" : "", dp_op_kind_name(braid->passes[i].kind),
+                        braid->passes[i].chunk, braid->passes[i].microbatch);
+        status = dp__write(w, text, (size_t)used);
+    }
+    if (status >= 0)
+        status = dp__write(w, NO_COLUMNS, strlen(NO_COLUMNS));
+    if (status >= 0)
+        status = dp__write(w, braid->order, strlen(braid->order));
+    return status < 0 ? status : dp__write(w, "\n", 1);
+}
 
 static int print_row(char *line, size_t bytes, int32_t rank, int64_t seq, const dp_op_t *op)
 {
@@ -23,9 +44,13 @@ static dp_status_t write_rank(const dp_schedule_t *schedule, int32_t rank, dp__t
     dp_status_t status = DP_OK;
 
     for (int64_t i = schedule->first[rank]; i < schedule->first[rank + 1] && status >= 0; i++) {
-        int used = print_row(line, sizeof(line), rank, i - schedule->first[rank], &schedule->ops[i]);
+        const dp_op_t *op = &schedule->ops[i];
+        int64_t seq = i - schedule->first[rank];
 
-        status = dp__write(w, line, (size_t)used);
+        if (op->kind == DP_OP_BRAID)
+            status = write_braid(&schedule->braids[op->microbatch], rank, seq, w);
+        else
+            status = dp__write(w, line, (size_t)print_row(line, sizeof(line), rank, seq, op));
     }
     return status;
 }
@@ -40,9 +65,10 @@ dp_status_t dp_schedule_write_tsv(const dp_schedule_t *schedule, int32_t rank, d
         return dp_fail(DP_ERR_INVALID, "schedule: rank %d; there are %d, or -1 for all", rank, schedule->ranks);
     snprintf(head, sizeof(head),
              "# method=%s ranks=%d microbatches=%d chunks=%d placement=%s%s\n"
-             "#rank\tseq\top\tdir\tmb\tdir2\tmb2\tpeer\tn\n",
+             "#rank\tseq\top\tdir\tmb\tdir2\tmb2\tpeer\tn%s\n",
              schedule->method, schedule->ranks, schedule->microbatches, schedule->chunks,
-             dp_placement_name(schedule->placement), schedule->forward_only ? " forward_only=1" : "");
+             dp_placement_name(schedule->placement), schedule->forward_only ? " forward_only=1" : "",
+             schedule->nbraids > 0 ? "\torder" : "");
     status = dp__write(&w, head, strlen(head));
     for (int32_t r = 0; r < schedule->ranks && status >= 0; r++)
         if (rank < 0 || r == rank)
@@ -55,6 +81,9 @@ dp_status_t dp_schedule_write_tsv(const dp_schedule_t *schedule, int32_t rank, d
 typedef struct dp__tsv_row {
     int32_t rank, seq;
     dp_op_t op;
+    int32_t npasses; /* of a braid */
+    dp_pass_t passes[DP_BRAID_PASSES];
+    dp__slice_t order;
 } dp__tsv_row_t;
 
 typedef struct dp__tsv {
@@ -84,6 +113,64 @@ static dp_status_t parse_kind(const dp__line_t *line, dp__slice_t text, int *kin
     return dp__line_fail(line, "'%.*s' is no operation: F, B, I, W or FB", dp__slice_shown(text), text.text);
 }
 
+/* "B1.3" */
+static dp_status_t parse_pass(const dp__line_t *line, dp__slice_t text, dp_pass_t *pass)
+{
+    dp__slice_t all = text, chunk, kind = {text.text, 1};
+    int64_t value[2];
+    dp_status_t status = DP_OK;
+
+    *pass = (dp_pass_t){.kind = DP_OP_FB};
+    for (int k = DP_OP_F; k <= DP_OP_W && text.bytes > 0; k++)
+        if (dp__slice_is(kind, dp_op_kind_name(k)))
+            pass->kind = (uint8_t)k;
+    if (pass->kind == DP_OP_FB || memchr(text.text, '.', text.bytes) == NULL)
+        return dp__line_fail(line, "'%.*s' is no pass of a braid: F, B, I or W, then chunk.micro-batch, as in F0.8",
+                             dp__slice_shown(all), all.text);
+    text.text++;
+    text.bytes--;
+    chunk = dp__slice_cut(&text, '.');
+    status = dp__slice_number(line, chunk, "chunk", 0, DP_MAX_CHUNKS - 1, &value[0]);
+    if (status >= 0)
+        status = dp__slice_number(line, text, "micro-batch", 0, DP_MAX_MICROBATCHES - 1, &value[1]);
+    if (status < 0)
+        return status;
+    pass->chunk = (int16_t)value[0];
+    pass->microbatch = (int32_t)value[1];
+    return DP_OK;
+}
+
+static dp_status_t parse_passes(const dp__line_t *line, dp__slice_t text, dp__tsv_row_t *row)
+{
+    dp_status_t status = DP_OK;
+
+    for (row->npasses = 0; text.text != NULL && status >= 0; row->npasses++) {
+        if (row->npasses == DP_BRAID_PASSES)
+            return dp__line_fail(line, "a braid of more than %d passes", DP_BRAID_PASSES);
+        status = parse_pass(line, dp__slice_cut(&text, '+'), &row->passes[row->npasses]);
+    }
+    return status;
+}
+
+/* An operation with chunk.micro-batch in its name is a braid. */
+static bool is_braid(dp__slice_t text)
+{
+    return memchr(text.text, '.', text.bytes) != NULL || memchr(text.text, '+', text.bytes) != NULL;
+}
+
+/* What a braid has behind the nine columns: its order, or nothing for the canonical one. */
+static dp_status_t check_braid_row(const dp__line_t *line, const int64_t *value, dp__slice_t rest, dp__tsv_row_t *row)
+{
+    static const dp__slice_t canonical = {"canonical", 9};
+
+    for (int c = 3; c < COLUMNS; c++)
+        if (value[c] != -1)
+            return dp__line_fail(line, "a braid holds -1 in its columns dir to n");
+    row->order = rest.text != NULL && rest.bytes > 0 ? rest : canonical;
+    row->op = (dp_op_t){DP_OP_BRAID, -1, -1, -1, -1};
+    return DP_OK;
+}
+
 /* One data line. *kind_out is -1 for a recorded transfer. */
 static dp_status_t parse_row(const dp__line_t *line, dp__tsv_row_t *row, int *kind_out)
 {
@@ -93,18 +180,22 @@ static dp_status_t parse_row(const dp__line_t *line, dp__tsv_row_t *row, int *ki
     dp__slice_t cell;
     dp_status_t status;
 
+    *kind_out = DP_OP_BRAID;
+    row->npasses = 0;
     for (int c = 0; c < COLUMNS; c++) {
         if (rest.text == NULL)
             return dp__line_fail(line, "%d columns; %d are needed: rank seq op dir mb dir2 mb2 peer n", c, COLUMNS);
         cell = dp__slice_cut(&rest, '\t');
-        if (c == 2)
+        if (c == 2 && is_braid(cell))
+            status = parse_passes(line, cell, row);
+        else if (c == 2)
             status = parse_kind(line, cell, kind_out);
         else
             status = dp__slice_number(line, cell, names[c], -1, INT32_MAX, &value[c]);
         if (status < 0)
             return status;
     }
-    if (rest.text != NULL)
+    if (rest.text != NULL && *kind_out != DP_OP_BRAID)
         return dp__line_fail(line, "more than %d columns", COLUMNS);
     if (value[0] < 0 || value[0] >= DP_MAX_RANKS)
         return dp__line_fail(line, "rank %lld; 0 to %d are possible", (long long)value[0], DP_MAX_RANKS - 1);
@@ -114,6 +205,8 @@ static dp_status_t parse_row(const dp__line_t *line, dp__tsv_row_t *row, int *ki
     row->seq = (int32_t)value[1];
     if (*kind_out < 0)
         return DP_OK;
+    if (*kind_out == DP_OP_BRAID)
+        return check_braid_row(line, value, rest, row);
     for (int c = 3; c < 7; c++) {
         int64_t limit = c % 2 == 1 ? DP_MAX_CHUNKS : DP_MAX_MICROBATCHES;
         bool used = c < 5 || *kind_out == DP_OP_FB;
@@ -202,7 +295,12 @@ static void note_row(dp__tsv_t *t, const dp__tsv_row_t *row, int kind)
     t->max_rank = larger(t->max_rank, row->rank);
     t->max_chunk = larger(t->max_chunk, larger(row->op.chunk, row->op.chunk2));
     t->max_mb = larger(t->max_mb, larger(row->op.microbatch, row->op.microbatch2));
-    t->backwards |= kind != DP_OP_F;
+    t->backwards |= kind != DP_OP_F && kind != DP_OP_BRAID;
+    for (int32_t i = 0; i < row->npasses; i++) {
+        t->max_chunk = larger(t->max_chunk, row->passes[i].chunk);
+        t->max_mb = larger(t->max_mb, row->passes[i].microbatch);
+        t->backwards |= row->passes[i].kind != DP_OP_F;
+    }
 }
 
 /* Calls `each` for every computing row; also reads the comment lines when `each` is NULL. */
@@ -249,6 +347,29 @@ static dp_status_t count_row(void *user, const dp__line_t *line, const dp__tsv_r
     return DP_OK;
 }
 
+static dp_status_t fill_braid(dp_schedule_t *s, const dp__line_t *line, const dp__tsv_row_t *row, int32_t *number_out)
+{
+    char *order = dp__calloc(1, row->order.bytes + 1);
+    dp_status_t status;
+
+    for (int32_t i = 0; i < row->npasses; i++)
+        if (row->passes[i].microbatch >= dp_schedule_path_microbatches(s, 0)) {
+            dp__free(order);
+            return dp__line_fail(line, "micro-batch %d; a path has %d", row->passes[i].microbatch,
+                                 dp_schedule_path_microbatches(s, 0));
+        }
+    if (order == NULL)
+        return dp_fail(DP_ERR_NOMEM, "schedule: no memory for the order of a braid");
+    memcpy(order, row->order.text, row->order.bytes);
+    if (strlen(order) != row->order.bytes) {
+        dp__free(order);
+        return dp__line_fail(line, "the order of a braid has a byte 0");
+    }
+    status = dp_schedule_add_braid(s, &(dp_braid_t){row->npasses, row->passes, order}, number_out);
+    dp__free(order);
+    return status == DP_ERR_INVALID ? dp__line_fail(line, "%s", dp_last_error()) : status;
+}
+
 static dp_status_t fill_row(void *user, const dp__line_t *line, const dp__tsv_row_t *row)
 {
     dp__fill_t *fill = user;
@@ -265,7 +386,7 @@ static dp_status_t fill_row(void *user, const dp__line_t *line, const dp__tsv_ro
     fill->seq[row->rank] = row->seq;
     s->ops[s->first[row->rank] + at] = row->op;
     fill->count[row->rank]++;
-    return DP_OK;
+    return row->npasses > 0 ? fill_braid(s, line, row, &s->ops[s->first[row->rank] + at].microbatch) : DP_OK;
 }
 
 /* Shapes that the rows could have, tried until the data dependencies of one of them have no cycle. */

@@ -143,7 +143,7 @@ static bool instr_in_bounds(const dp__model_t *model, int32_t rank, const dp_ins
 
     if (instr->kind == DP_INSTR_REDUCE)
         return true;
-    if (instr->kind == DP_INSTR_COMPUTE)
+    if (instr->kind == DP_INSTR_COMPUTE || instr->kind == DP_INSTR_START)
         return instr->op <= DP_OP_FB && side_in_bounds(model, rank, instr->chunk, instr->microbatch, instr->in) &&
                (instr->op != DP_OP_FB || side_in_bounds(model, rank, instr->chunk2, instr->microbatch2, instr->in2));
     if (is_transfer(instr) && instr->channel >= 0 && instr->channel < program->nchannels && instr->chunk >= 0 &&

@@ -2,9 +2,9 @@
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
 # check_outside.sh: what is installed serves an outsider who knows pkg-config alone. The templates build with make and CMake, keep
-# their contracts and train as the plugins of the tree do; plugin-abi.md's example works as it stands there; programs in C and
-# C++ link; plugins that carry the library are refused. Installs into a folder of its own; with DP_INSTALL_ROOT (make
-# installcheck: DESTDIR) looks at what is installed there.
+# their contracts and train as the plugins of the tree do; plugin-abi.md's example works as it stands there; the examples and
+# train_moe build from what is installed of them, with pkg-config, make, CMake and from C++; plugins that carry the library are
+# refused. Installs into a folder of its own; with DP_INSTALL_ROOT (make installcheck: DESTDIR) looks at what is installed there.
 set -eu
 . "$DP_TEST_SRCDIR/tests/abi/outside.sh"
 
@@ -23,6 +23,8 @@ PKG_CONFIG_LIBDIR=$work/pc
 PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1 PKG_CONFIG_ALLOW_SYSTEM_LIBS=1 # a prefix of /usr is not the system's in here
 export PKG_CONFIG_LIBDIR PKG_CONFIG_ALLOW_SYSTEM_CFLAGS PKG_CONFIG_ALLOW_SYSTEM_LIBS
 plugindir=$(pkg-config --variable=plugindir dualpipe)
+libdir=$(pkg-config --variable=libdir dualpipe)
+LD_LIBRARY_PATH=$libdir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} # no ldconfig knows it
 doc=$(pkg-config --variable=docdir dualpipe)
 PATH=$(pkg-config --variable=exec_prefix dualpipe)/bin:$PATH
 if [ -n "$root" ]; then
@@ -30,11 +32,11 @@ if [ -n "$root" ]; then
 else
     DUALPIPE_PLUGIN_PATH=$work/made # the installed ones are found where configure said
 fi
-export PATH DUALPIPE_PLUGIN_PATH
+export PATH DUALPIPE_PLUGIN_PATH LD_LIBRARY_PATH
 
 # ---- what is there ----
 
-for file in docs/plugin-abi.md docs/architecture.md README.md LICENSE examples/smallest/smallest.c; do
+for file in docs/plugin-abi.md docs/architecture.md docs/schedules.md docs/traces.md docs/eplb.md README.md LICENSE examples/smallest/smallest.c; do
     [ -f "$doc/$file" ] || complain "$doc/$file is not installed"
 done
 for la in ${DP_TEST_PLUGINS-}; do
@@ -101,9 +103,38 @@ fi
 
 # ---- programs ----
 
+links() { # PROGRAM shared|static: it loads the library, or holds it
+    loads=$(ldd "$1" | grep -c 'libdualpipe\.so\.1 => /' || :)
+    case $2$loads in
+    shared1 | static0) ;;
+    shared0) [ ! -e "$libdir/libdualpipe.so" ] || complain "$1 holds the archive though there is a shared library" ;;
+    *) complain "$1, $2: ldd names libdualpipe $loads times" ;;
+    esac
+}
 quietly "smallest.c links with plain --libs" \
     $CC ${CFLAGS-} $(pkg-config --cflags dualpipe) ${LDFLAGS-} -o "$work/smallest" "$doc/examples/smallest/smallest.c" $(pkg-config --libs dualpipe) &&
+    links "$work/smallest" shared &&
     quietly "smallest trains" timeout $((60 * scale)) dualpipe run -n 2 -- "$work/smallest" || :
+quietly "smallest.c links with the archive" \
+    $CC ${CFLAGS-} $(pkg-config --cflags dualpipe) ${LDFLAGS-} -o "$work/smallest_static" "$doc/examples/smallest/smallest.c" \
+    $(pkg-config --static --libs dualpipe | sed "s|-ldualpipe\\>|$libdir/libdualpipe.a|") &&
+    links "$work/smallest_static" static &&
+    quietly "smallest with the archive trains" timeout $((60 * scale)) dualpipe run -n 2 -- "$work/smallest_static" || :
+for example in smallest swap_comm; do
+    cp -R "$doc/examples/$example" "$work/$example.d"
+    quietly "$example: make check" make -C "$work/$example.d" CC="$CC" CFLAGS="$flags" LDFLAGS="${LDFLAGS-}" check || :
+    command -v cmake >/dev/null 2>&1 || continue
+    quietly "$example: cmake finds the package" env CFLAGS="$flags" LDFLAGS="${LDFLAGS-}" cmake -S "$work/$example.d" \
+        -B "$work/cmake/$example" -DCMAKE_PREFIX_PATH="$libdir" &&
+        quietly "$example: cmake --build" cmake --build "$work/cmake/$example" && links "$work/cmake/$example/$example" shared &&
+        quietly "$example: ctest" env CTEST_OUTPUT_ON_FAILURE=1 ctest --test-dir "$work/cmake/$example" || :
+done
+cp -R "$doc/apps/train_moe" "$work/train_moe.d"
+quietly "train_moe: make" make -C "$work/train_moe.d" CC="$CC" CFLAGS="$flags" LDFLAGS="${LDFLAGS-}" && {
+    quietly "train_moe of its sources alone trains" timeout $((60 * scale)) dualpipe run -n 4 -- "$work/train_moe.d/train_moe" $small --ep 2 \
+        --losses "$work/losses_alone" --device cpu --comm shm --attention cpu --moe cpu
+    close_enough "$work/losses_tree" "$work/losses_alone" || complain "train_moe of its sources alone: other losses"
+} || :
 if command -v "${CXX:-no}" >/dev/null 2>&1 || command -v "${CXX##* }" >/dev/null 2>&1; then
     mkdir "$work/cxx"
     quietly "C++: the attention template" \
@@ -136,7 +167,7 @@ sed 's/DP_FAIL(host, /dp_fail(/; s/DP_FAIL(a->host, /dp_fail(/' "$work/attention
 build() { # NAME OPTIONS...
     $CC ${CFLAGS-} -fPIC $(pkg-config --cflags dualpipe) -shared ${LDFLAGS-} -o "$work/refused/dp_attention_$1.so" "$work/refused/attention.c" "$2" $3 -lm
 }
-build linked -fvisibility=hidden "$(pkg-config --libs dualpipe)"
+build linked -fvisibility=hidden "$libdir/libdualpipe.a -lpthread -ldl"
 refuse "a plugin that links libdualpipe.a" "$work/refused/dp_attention_linked.so" 'DP_FAIL(host'
 build unlinked -fvisibility=hidden ""
 refuse "a plugin that calls dp_fail" "$work/refused/dp_attention_unlinked.so" 'DP_FAIL(host'

@@ -88,8 +88,9 @@ static inline void gpu_read(gpu_t *gpu, void *to, CUdeviceptr from, size_t bytes
 static inline char **gpu_suite_arguments(int argc, char **argv)
 {
     static char device[] = "--device", cuda[] = "device_cuda";
-    char **with = calloc((size_t)argc + 3, sizeof(*with));
+    static char **with; /* as long as the program, as argv */
 
+    with = calloc((size_t)argc + 3, sizeof(*with));
     if (with == NULL)
         exit(1);
     memcpy(with, argv, (size_t)argc * sizeof(*with));

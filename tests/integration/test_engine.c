@@ -3,6 +3,7 @@
  * test_engine.c: whole steps with ranks as threads, held bit for bit against a serial run of the same model. Built
  * several times: for shared memory, and (DP_TEST_BACKEND) for a backend that completes transfers in matched groups
  * only; then with DP_TEST_HOSTS, for shared memory within hosts joined to DP_TEST_BACKEND between them. */
+#include "tests/support/braided.h"
 #include "tests/support/oom.h"
 #include "tests/support/residual_model.h"
 #include "tests/support/suite.h"
@@ -365,6 +366,53 @@ START_TEST(every_method_and_size)
 END_TEST
 
 /* All forwards, all backwards for the input, and only then the weights: every activation is kept to the end. */
+/* Operations regrouped into braids at random, with random letters: the same bits. */
+START_TEST(braids_change_no_bit)
+{
+    static const struct {
+        const char *method;
+        int pp, m;
+    } cases[] = {{"1f1b", 2, 6}, {"zb1p", 4, 8}, {"dualpipe", 2, 8}, {"dualpipev", 2, 6}, {"gpipe", 1, 4}};
+    const int which = _i % 5;
+    dp_schedule_request_t request = {.struct_size = sizeof(request),
+                                     .method = cases[which].method,
+                                     .ranks = cases[which].pp,
+                                     .microbatches = cases[which].m};
+    setting_t s = {.method = cases[which].method,
+                   .pp = cases[which].pp,
+                   .dp = 1,
+                   .m = cases[which].m,
+                   .inline_bytes = (size_t)(_i / 5 % 2),
+                   .delay = _i / 10 % 2 ? 40 : 0,
+                   .forward_between = 1};
+    dp_schedule_t *plain, *schedule = NULL;
+    int found = 0;
+
+    ok(dp_schedule_generate(&request, &plain));
+    for (unsigned seed = 1 + (unsigned)_i; found < 1 && seed < 20000; seed += 40) {
+        dp_lower_options_t options = {.struct_size = sizeof(options)};
+        dp_program_t *program[2] = {NULL, NULL};
+
+        schedule =
+            braided(plain, 1 + (int)(seed / 40 % 4), 4 * LAYERS / dp_schedule_stages(plain), 1 + seed / 40 % 2, seed);
+        ck_assert_ptr_nonnull(schedule);
+        found = dp_program_lower(schedule, &options, &program[0]) >= 0 && dp_program_verify(program[0], NULL) >= 0;
+        options.transport = DP_TRANSPORT_BUNDLES;
+        found =
+            found && dp_program_lower(schedule, &options, &program[1]) >= 0 && dp_program_verify(program[1], NULL) >= 0;
+        dp_program_free(program[0]);
+        dp_program_free(program[1]);
+        if (found) {
+            s.schedule = schedule;
+            run(&s);
+        }
+        dp_schedule_free(schedule);
+    }
+    ck_assert_int_eq(found, 1);
+    dp_schedule_free(plain);
+}
+END_TEST
+
 START_TEST(weights_at_the_very_end)
 {
     enum { P = 4, M = 6 };
@@ -482,6 +530,7 @@ int main(void)
     tcase_add_loop_test(lanes, any_lanes, 0, 4 * 32);
     tcase_add_loop_test(lanes, a_lane_far_ahead, 0, 4);
     tcase_add_loop_test(lanes, weights_at_the_very_end, 0, 16);
+    tcase_add_loop_test(lanes, braids_change_no_bit, 0, 20);
     suite_add_tcase(suite, lanes);
     tcase_set_timeout(methods, 60);
     dp_schedule_methods(&nmethods);

@@ -33,11 +33,12 @@ typedef struct {
 } ex_channel_t;
 
 typedef struct {
-    int pc;     /* next instruction */
-    int *bound; /* [instrs] RECV: number of the message it stands for, -1: not reached */
-    int *label; /* [chunks * mbs * 2] what F and B made here: label, -1 nothing */
-    char *done; /* [chunks * mbs] bit 0 F, 1 input gradient, 2 weight gradient */
-    int *owner; /* [chunks * most slots] */
+    int pc;      /* next instruction */
+    int *bound;  /* [instrs] RECV: number of the message it stands for, -1: not reached */
+    int *label;  /* [chunks * mbs * 2] what F and B made here: label, -1 nothing */
+    char *done;  /* [chunks * mbs] bit 0 F, 1 input gradient, 2 weight gradient */
+    char *begun; /* [chunks * mbs] the same for passes of braids that have begun and not ended */
+    int *owner;  /* [chunks * most slots] */
     int reduced[DP_MAX_CHUNKS], nreduced;
     /* bundles */
     int bundle, nbundles; /* posted or to be posted */
@@ -173,11 +174,11 @@ static inline void ex_mark(ex_t *x, int r, int chunk, int microbatch, int bit, i
     *done |= (char)bit;
 }
 
-static inline void ex_forward(ex_t *x, int r, int chunk, int microbatch, int in, int slot)
+static inline void ex_forward(ex_t *x, int r, int chunk, int microbatch, int in, int slot, bool braided)
 {
     ex_read_input(x, r, true, chunk, microbatch, in);
     ex_mark(x, r, chunk, microbatch, 1, 0);
-    ex_slot_of(x, r, chunk, microbatch, slot, true, x->s->forward_only);
+    ex_slot_of(x, r, chunk, microbatch, slot, !braided, x->s->forward_only);
     *ex_made(x, r, chunk, microbatch, true) = ex_label(x, true, r, chunk, microbatch);
 }
 
@@ -187,6 +188,44 @@ static inline void ex_backward(ex_t *x, int r, int chunk, int microbatch, int in
     ex_mark(x, r, chunk, microbatch, full ? 6 : 2, 1);
     ex_slot_of(x, r, chunk, microbatch, slot, false, full);
     *ex_made(x, r, chunk, microbatch, false) = ex_label(x, false, r, chunk, microbatch);
+}
+
+/* A pass of a braid begins, or ends. */
+static inline void ex_flip(ex_t *x, int r, const dp_instr_t *i, bool begun)
+{
+    char *bits = &x->rank[r].begun[i->chunk * x->mbs + i->microbatch];
+    char bit = i->op == DP_OP_F ? 1 : i->op == DP_OP_W ? 4 : 2;
+
+    if (i->op > DP_OP_W || ((*bits & bit) != 0) != begun)
+        x->wrong = true;
+    *bits ^= bit;
+}
+
+/* 0: has to wait. What it will read is there, what it needs of its own rank was made, its slot is its own. */
+static inline int ex_start(ex_t *x, int r, const dp_instr_t *i)
+{
+    int from_rank, from_chunk, wanted;
+    char done;
+
+    if (i->chunk < 0 || i->chunk >= x->p->chunks || i->microbatch < 0 || i->microbatch >= x->mbs || i->op > DP_OP_W) {
+        x->wrong = true;
+        return 1;
+    }
+    if (!ex_input_ready(x, r, i->in))
+        return 0;
+    if (x->wrong)
+        return 1;
+    ex_flip(x, r, i, false);
+    done = x->rank[r].done[i->chunk * x->mbs + i->microbatch];
+    if (i->op == DP_OP_F ? (done & 1) != 0 : i->op == DP_OP_W ? (done & 3) != 3 : (done & 3) != 1)
+        x->wrong = true;
+    if (i->op != DP_OP_W) {
+        wanted = ex_wanted(x, i->op == DP_OP_F, r, i->chunk, i->microbatch, &from_rank, &from_chunk);
+        if (wanted >= 0 && from_rank == r && *ex_made(x, r, from_chunk, i->microbatch, i->op == DP_OP_F) != wanted)
+            x->wrong = true;
+    }
+    ex_slot_of(x, r, i->chunk, i->microbatch, i->slot, i->op == DP_OP_F, false);
+    return 1;
 }
 
 /* 0: has to wait */
@@ -200,10 +239,12 @@ static inline int ex_compute(ex_t *x, int r, const dp_instr_t *i)
     }
     if (!ex_input_ready(x, r, i->in) || !ex_input_ready(x, r, i->in2))
         return 0;
+    if (i->number >= 0)
+        ex_flip(x, r, i, true);
     if (x->wrong)
         return 1;
     if (i->op == DP_OP_F || i->op == DP_OP_FB)
-        ex_forward(x, r, i->chunk, i->microbatch, i->in, i->slot);
+        ex_forward(x, r, i->chunk, i->microbatch, i->in, i->slot, i->number >= 0);
     if (i->op == DP_OP_FB)
         ex_backward(x, r, i->chunk2, i->microbatch2, i->in2, i->slot2, true);
     if (i->op == DP_OP_B || i->op == DP_OP_I)
@@ -301,6 +342,8 @@ static inline bool ex_step(ex_t *x, int r)
     i = ex_instr(x, r, k->pc);
     if (i->kind == DP_INSTR_COMPUTE)
         gone = ex_compute(x, r, i);
+    else if (i->kind == DP_INSTR_START)
+        gone = ex_start(x, r, i);
     else if (i->kind == DP_INSTR_REDUCE)
         ex_reduce(x, r, i);
     else if (x->mode != EX_BUNDLES && i->kind == DP_INSTR_SEND)
@@ -322,7 +365,7 @@ static inline bool ex_strict_step(ex_t *x, int r)
     if (k->pc == ex_count(x, r))
         return false;
     i = ex_instr(x, r, k->pc);
-    if (i->kind == DP_INSTR_COMPUTE || i->peer < 0 || i->peer >= x->p->ranks)
+    if (i->kind == DP_INSTR_COMPUTE || i->kind == DP_INSTR_START || i->peer < 0 || i->peer >= x->p->ranks)
         return ex_step(x, r);
     if (x->rank[i->peer].pc == ex_count(x, i->peer))
         return false;
@@ -362,7 +405,7 @@ static inline void ex_enqueue(ex_t *x, int r)
     for (int i = 0; i < ex_count(x, r) && !x->wrong; i++) {
         const dp_instr_t *t = ex_instr(x, r, i);
 
-        if (t->kind == DP_INSTR_COMPUTE && (t->in >= i || t->in2 >= i))
+        if ((t->kind == DP_INSTR_COMPUTE || t->kind == DP_INSTR_START) && (t->in >= i || t->in2 >= i))
             x->wrong = true; /* uses a receive that stands below it */
         if (t->kind == DP_INSTR_COMPUTE && t->chunk >= 0 && t->chunk < x->p->chunks && t->microbatch >= 0 &&
             t->microbatch < x->mbs) {
@@ -532,6 +575,7 @@ static inline bool ex_run(const dp_program_t *p, ex_mode_t mode, unsigned seed)
         k->label = malloc(sizeof(int) * (size_t)(p->chunks * x.mbs * 2));
         memset(k->label, 0xff, sizeof(int) * (size_t)(p->chunks * x.mbs * 2));
         k->done = calloc((size_t)(p->chunks * x.mbs), 1);
+        k->begun = calloc((size_t)(p->chunks * x.mbs), 1);
         k->owner = malloc(sizeof(int) * (size_t)(p->chunks * x.most_slots + 1));
         memset(k->owner, 0xff, sizeof(int) * (size_t)(p->chunks * x.most_slots + 1));
     }
@@ -561,6 +605,7 @@ static inline bool ex_run(const dp_program_t *p, ex_mode_t mode, unsigned seed)
         free(x.rank[r].bound);
         free(x.rank[r].label);
         free(x.rank[r].done);
+        free(x.rank[r].begun);
         free(x.rank[r].owner);
     }
     free(x.channel);

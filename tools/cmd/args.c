@@ -25,6 +25,7 @@ enum {
     OPT_COSTS,
     OPT_STAGE_SCALE,
     OPT_NO_BARRIER,
+    OPT_LANES,
     OPT_TRANSPORT,
     OPT_MEMORY_CAP,
     OPT_ACTIVATION_BYTES,
@@ -54,6 +55,7 @@ static const struct {
     {ARG_COST, {"costs", required_argument, NULL, OPT_COSTS}},
     {ARG_COST, {"stage-scale", required_argument, NULL, OPT_STAGE_SCALE}},
     {ARG_COST, {"no-barrier", no_argument, NULL, OPT_NO_BARRIER}},
+    {ARG_LANES, {"lanes", no_argument, NULL, OPT_LANES}},
     {ARG_TRANSPORT, {"transport", required_argument, NULL, OPT_TRANSPORT}},
     {ARG_MEMORY_CAP, {"memory-cap", required_argument, NULL, OPT_MEMORY_CAP}},
     {ARG_BYTES, {"activation-bytes", required_argument, NULL, OPT_ACTIVATION_BYTES}},
@@ -181,6 +183,12 @@ static int resolve_costs(args_t *args)
         status = cost_keys_resolve(&args->cost_keys, &args->costs, &args->pair);
     if (args->no_barrier)
         args->costs.barrier = 0.0;
+    if (status == DP_OK && args->lanes) {
+        if (args->pair.struct_size == 0)
+            return args_usage(args, "--lanes: costs of segments are due, such as attention.F");
+        status = cost_keys_segments(&args->cost_keys, &args->segments);
+        args->costs.segments = &args->segments;
+    }
     return status == DP_OK ? CMD_OK : args_failed(args, status);
 }
 
@@ -257,6 +265,9 @@ static int take(args_t *args, int option, const char *value)
         return read_scales(args, value);
     case OPT_NO_BARRIER:
         args->no_barrier = true;
+        return CMD_OK;
+    case OPT_LANES:
+        args->lanes = true;
         return CMD_OK;
     case OPT_TRANSPORT:
         return read_transport(args, value);

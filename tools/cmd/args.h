@@ -23,6 +23,7 @@ enum {
     ARG_FILE = 1 << 9,       /* one operand: a schedule file */
     ARG_SECONDS = 1 << 10,   /* --seconds S */
     ARG_TOPOLOGY = 1 << 14,  /* --topology FILE */
+    ARG_LANES = 1 << 16,     /* --lanes */
     ARG_LAYERS = 1 << 12,    /* --layers LIST */
     ARG_DEMO = 1 << 13,      /* --methods LIST, and --ranks, --microbatches that need not be given */
     ARG_BYTES = 1 << 11      /* --activation-bytes, --deferred-bytes, --weight-bytes */
@@ -47,10 +48,11 @@ typedef struct args {
     const char *methods; /* as it was given; NULL: not given */
     const char *layers;  /* as it was given; NULL: not given */
     bool scales_given;   /* by --stage-scale */
-    bool no_barrier;
-    dp_costs_t costs;       /* what they come to */
-    dp_pair_figures_t pair; /* struct_size 0: no segments were given */
-    bool on_hosts;          /* there is a topology */
+    bool no_barrier, lanes;
+    dp_costs_t costs;            /* what they come to */
+    dp_pair_figures_t pair;      /* struct_size 0: no segments were given */
+    dp_segment_costs_t segments; /* that costs point to, with --lanes */
+    bool on_hosts;               /* there is a topology */
     topology_t topology;
     dp_transport_t transport;
     int32_t slots;                                         /* 0: not given */

@@ -13,7 +13,8 @@
 
 static const command_t command = {
     .name = "compare",
-    .options = ARG_SIZES | ARG_COST | ARG_MEMORY_CAP | ARG_TRANSPORT | ARG_FORMAT | ARG_OUTPUT | ARG_TOPOLOGY,
+    .options =
+        ARG_SIZES | ARG_COST | ARG_LANES | ARG_MEMORY_CAP | ARG_TRANSPORT | ARG_FORMAT | ARG_OUTPUT | ARG_TOPOLOGY,
     .formats = 1 << FORMAT_TEXT | 1 << FORMAT_JSON | 1 << FORMAT_SVG | 1 << FORMAT_PNG | 1 << FORMAT_PDF,
     .help =
         "usage: dualpipe compare --ranks P --microbatches M [OPTIONS]\n"
@@ -31,6 +32,7 @@ static const command_t command = {
         "them: blocks\n"
         "                         (neighbours together), in turn, mirrors (r and P-1-r together), and HOSTS as "
         "given\n"
+        "  --lanes                run by segments on lanes, as the engine enqueues them (segments' costs are due)\n"
         "  --no-barrier           ranks do not wait for each other between steps\n"
         "  --memory-cap N         only schedules that hold at most N micro-batches' activations on a "
         "rank, in units of\n"

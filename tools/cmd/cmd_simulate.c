@@ -13,7 +13,8 @@
 
 static const command_t command = {
     .name = "simulate",
-    .options = ARG_METHOD | ARG_SIZES | ARG_FILE | ARG_FORMAT | ARG_OUTPUT | ARG_COST | ARG_TRANSPORT | ARG_TOPOLOGY,
+    .options = ARG_METHOD | ARG_SIZES | ARG_FILE | ARG_FORMAT | ARG_OUTPUT | ARG_COST | ARG_LANES | ARG_TRANSPORT |
+               ARG_TOPOLOGY,
     .formats =
         1 << FORMAT_TEXT | 1 << FORMAT_JSON | 1 << FORMAT_SVG | 1 << FORMAT_PNG | 1 << FORMAT_PDF | 1 << FORMAT_TRACE,
     .help = "usage: dualpipe simulate --method NAME --ranks P --microbatches M [OPTIONS]\n"
@@ -40,6 +41,7 @@ static const command_t command = {
             "BANDWIDTH,\n"
             "                         RANKS_PER_HOST=N or HOSTS=0,0,1,1; as dualpipe bench-links writes it\n"
             "  --stage-scale LIST     a factor for each stage of the model: 1,1,1,1.5\n"
+            "  --lanes                run by segments on lanes, as the engine enqueues them (segments' costs are due)\n"
             "  --no-barrier           ranks do not wait for each other between steps\n"
             "  --transport group      transfers complete in matched groups, as those of MPI and NCCL do\n"
             "  --transport credits:K  one-sided transfers into K slots a channel (default, K = 2)\n"

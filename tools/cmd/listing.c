@@ -13,9 +13,23 @@ static void put_half(FILE *to, const dp_schedule_t *schedule, const char *kind, 
         fprintf(to, "%s%d", kind, microbatch);
 }
 
+static void put_braid(FILE *to, const dp_schedule_t *schedule, const dp_braid_t *braid)
+{
+    for (int32_t i = 0; i < braid->npasses; i++) {
+        fputc(i == 0 ? '(' : '|', to);
+        put_half(to, schedule, dp_op_kind_name(braid->passes[i].kind), braid->passes[i].chunk,
+                 braid->passes[i].microbatch);
+    }
+    fputc(')', to);
+}
+
 static void put_op(FILE *to, const dp_schedule_t *schedule, const dp_op_t *op)
 {
     fputc(' ', to);
+    if (op->kind == DP_OP_BRAID) {
+        put_braid(to, schedule, &schedule->braids[op->microbatch]);
+        return;
+    }
     if (op->kind != DP_OP_FB) {
         put_half(to, schedule, dp_op_kind_name(op->kind), op->chunk, op->microbatch);
         return;
@@ -59,8 +73,22 @@ dp_status_t listing_text(const dp_schedule_t *schedule, int32_t rank, output_t *
     return DP_OK;
 }
 
-static void put_json_op(FILE *to, const dp_op_t *op)
+/* ["BRAID",[["F",0,8],["B",1,3]],"canonical"] */
+static void put_json_braid(FILE *to, const dp_braid_t *braid)
 {
+    fputs("[\"BRAID\",[", to);
+    for (int32_t i = 0; i < braid->npasses; i++)
+        fprintf(to, "%s[\"%s\",%d,%d]", i > 0 ? "," : "", dp_op_kind_name(braid->passes[i].kind),
+                braid->passes[i].chunk, braid->passes[i].microbatch);
+    fprintf(to, "],\"%s\"]", braid->order);
+}
+
+static void put_json_op(FILE *to, const dp_schedule_t *schedule, const dp_op_t *op)
+{
+    if (op->kind == DP_OP_BRAID) {
+        put_json_braid(to, &schedule->braids[op->microbatch]);
+        return;
+    }
     fprintf(to, "[\"%s\",%d,%d", dp_op_kind_name(op->kind), op->chunk, op->microbatch);
     if (op->kind == DP_OP_FB)
         fprintf(to, ",%d,%d", op->chunk2, op->microbatch2);
@@ -87,7 +115,7 @@ dp_status_t listing_json(const dp_schedule_t *schedule, int32_t rank, output_t *
         for (int64_t i = schedule->first[r]; i < schedule->first[r + 1]; i++) {
             if (i > schedule->first[r])
                 fputc(',', to);
-            put_json_op(to, &schedule->ops[i]);
+            put_json_op(to, schedule, &schedule->ops[i]);
         }
         fputs("]}", to);
     }

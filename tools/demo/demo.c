@@ -26,64 +26,6 @@ static demo_pace_t pace_of(const demo_request_t *request, const dp_schedule_t *s
     return pace;
 }
 
-/* Of dispatch and combine all that lies in pairs is hidden as far as a pair hides it, likewise in whole backwards. */
-static double hidden_share(const dp_schedule_t *schedule, const dp_costs_t *costs, const dp_pair_figures_t *pair,
-                           const dp_segment_costs_t *segments)
-{
-    double each[2] = {0.0, 0.0}, all = 0.0, hidden = 0.0; /* of F, of I */
-    int64_t nops = schedule->first[schedule->ranks];
-
-    for (int s = DP_ROLE_DISPATCH - 1; s < DP_SEGMENT_COSTS; s += 2) {
-        each[0] += segments->f[s] * segments->layers;
-        each[1] += segments->i[s] * segments->layers;
-    }
-    for (int64_t k = 0; k < nops; k++) {
-        int kind = schedule->ops[k].kind;
-
-        if (kind == DP_OP_F || kind == DP_OP_FB)
-            all += each[0];
-        if (kind != DP_OP_F && kind != DP_OP_W)
-            all += each[1];
-        if (kind == DP_OP_FB)
-            hidden += pair->hidden;
-        else if (kind == DP_OP_B)
-            hidden += costs->i + costs->w - costs->b;
-    }
-    return all > 0.0 ? hidden / all : NAN;
-}
-
-static dp_status_t simulate(const demo_request_t *request, const demo_pace_t *pace, demo_result_t *result)
-{
-    double split = dp_schedule_split(result->schedule);
-    dp_costs_t chunk = {.struct_size = sizeof(chunk)}, device;
-    dp_pair_figures_t pair = {.struct_size = sizeof(pair)};
-    dp_simulation_t simulation = {.struct_size = sizeof(simulation)};
-    dp_program_t *program = NULL;
-    dp_status_t status = dp_costs_from_segments(&pace->segments, &chunk, &pair);
-
-    device = (dp_costs_t){.struct_size = sizeof(device),
-                          .f = chunk.f * split,
-                          .i = chunk.i * split,
-                          .w = chunk.w * split,
-                          .b = chunk.b * split,
-                          .fb = chunk.fb * split,
-                          .hop = request->hop,
-                          .barrier = 1.0};
-    if (status >= 0)
-        status = dp_program_lower(result->schedule, NULL, &program);
-    if (status >= 0)
-        status = dp_simulate(program, &device, 0, &simulation);
-    if (status >= 0) {
-        result->simulated = (demo_figures_t){.step = simulation.step_time};
-        for (int32_t r = 0; r < simulation.ranks; r++)
-            result->simulated.bubble += simulation.bubble[r] / simulation.step_time / simulation.ranks;
-        result->simulated.hidden = hidden_share(result->schedule, &chunk, &pair, &pace->segments);
-    }
-    dp_simulation_clear(&simulation);
-    dp_program_free(program);
-    return status;
-}
-
 /* ---- the run ---- */
 
 typedef struct window {
@@ -156,30 +98,50 @@ static int64_t beside(const dp_span_t *spans, int64_t n, const dp_span_t *commun
     return sum;
 }
 
-static dp_status_t measure(const demo_request_t *request, demo_result_t *result)
+/* The figures of a step, simulated or run. */
+static dp_status_t figures_of(const dp_timeline_t *timeline, double unit_ns, demo_figures_t *figures)
 {
-    int32_t ranks = result->schedule->ranks;
+    int32_t ranks = dp_timeline_ranks(timeline);
     int64_t communication = 0, hidden = 0, n;
-    window_t w = window_of(result->timeline, 0);
+    window_t w = window_of(timeline, 0);
 
-    result->measured = (demo_figures_t){.step = (double)(w.end - w.start) / request->unit_ns};
+    *figures = (demo_figures_t){.step = (double)(w.end - w.start) / unit_ns};
     for (int32_t r = 0; r < ranks; r++) {
-        const dp_span_t *spans = dp_timeline_spans(result->timeline, r, &n);
+        const dp_span_t *spans = dp_timeline_spans(timeline, r, &n);
         dp_rank_report_t report = {.struct_size = sizeof(report)};
-        dp_status_t status = dp_timeline_report(result->timeline, r, -1, 1, &report);
+        dp_status_t status = dp_timeline_report(timeline, r, -1, 1, &report);
 
         if (status < 0)
             return status;
-        result->measured.bubble += (double)report.bubble / (double)(w.end - w.start) / ranks;
+        figures->bubble += (double)report.bubble / (double)(w.end - w.start) / ranks;
         for (int64_t k = 0; k < n; k++)
             if (spans[k].kind == DP_SPAN_COMPUTE && spans[k].lane == DP_LANE_ALL_TO_ALL) {
                 communication += spans[k].end_ns - spans[k].start_ns;
                 hidden += beside(spans, n, &spans[k]);
             }
     }
-    result->measured.hidden =
-        !isnan(result->simulated.hidden) && communication > 0 ? (double)hidden / (double)communication : NAN;
+    figures->hidden = communication > 0 ? (double)hidden / (double)communication : NAN;
     return DP_OK;
+}
+
+/* As the engine will enqueue it; its messages are small and leave from the lane that made them. */
+static dp_status_t simulate(const demo_request_t *request, const demo_pace_t *pace, demo_result_t *result)
+{
+    dp_segment_costs_t segments = pace->segments;
+    dp_costs_t costs = {.struct_size = sizeof(costs), .segments = &segments, .hop = request->hop, .barrier = 1.0};
+    dp_simulation_t simulation = {.struct_size = sizeof(simulation)};
+    dp_program_t *program = NULL;
+    dp_status_t status = dp_program_lower(result->schedule, NULL, &program);
+
+    segments.layers *= dp_schedule_split(result->schedule);
+    segments.inline_messages = 1;
+    if (status >= 0)
+        status = dp_simulate(program, &costs, 1, &simulation);
+    if (status >= 0)
+        status = figures_of(simulation.timeline, 1e6, &result->simulated);
+    dp_simulation_clear(&simulation);
+    dp_program_free(program);
+    return status;
 }
 
 /* ---- as a figure shows it: a box for each operation ---- */
@@ -268,7 +230,11 @@ static dp_status_t execute(const demo_request_t *request, const demo_pace_t *pac
     if (status >= 0)
         status = cut(all, best, shortest, &result->timeline);
     dp_timeline_free(all);
-    return status < 0 ? status : measure(request, result);
+    if (status >= 0)
+        status = figures_of(result->timeline, request->unit_ns, &result->measured);
+    if (isnan(result->simulated.hidden))
+        result->measured.hidden = NAN;
+    return status;
 }
 
 dp_status_t demo_run(const demo_request_t *request, demo_result_t *result_out)

@@ -156,9 +156,9 @@ void cost_keys_merge(cost_keys_t *keys, cost_keys_t *from)
     from->stage_scale = NULL;
 }
 
-static dp_status_t resolve_segments(const cost_keys_t *keys, dp_costs_t *costs, dp_pair_figures_t *pair_out)
+dp_status_t cost_keys_segments(const cost_keys_t *keys, dp_segment_costs_t *segments_out)
 {
-    dp_segment_costs_t segments = {.struct_size = sizeof(segments), .layers = 1};
+    dp_segment_costs_t segments = {.struct_size = sizeof(segments)};
     const double *value = keys->value + COST_KEY_SEGMENTS;
     double layers = keys->given[LAYERS] ? keys->value[LAYERS] : 1.0;
 
@@ -170,8 +170,17 @@ static dp_status_t resolve_segments(const cost_keys_t *keys, dp_costs_t *costs, 
         segments.i[s] = value[3 * s + 1];
         segments.w[s] = value[3 * s + 2];
     }
+    *segments_out = segments;
+    return DP_OK;
+}
+
+static dp_status_t resolve_segments(const cost_keys_t *keys, dp_costs_t *costs, dp_pair_figures_t *pair_out)
+{
+    dp_segment_costs_t segments;
+    dp_status_t status = cost_keys_segments(keys, &segments);
+
     pair_out->struct_size = sizeof(*pair_out);
-    return dp_costs_from_segments(&segments, costs, pair_out);
+    return status < 0 ? status : dp_costs_from_segments(&segments, costs, pair_out);
 }
 
 dp_status_t cost_keys_resolve(const cost_keys_t *keys, dp_costs_t *costs, dp_pair_figures_t *pair_out)

@@ -32,6 +32,8 @@ dp_status_t cost_keys_read(const char *path, cost_keys_t *keys);
 void cost_keys_merge(cost_keys_t *keys, cost_keys_t *from);
 /* The costs they make, over those in *costs. pair_out->struct_size is 0 afterwards when no segment was given. */
 dp_status_t cost_keys_resolve(const cost_keys_t *keys, dp_costs_t *costs, dp_pair_figures_t *pair_out);
+/* The segments of a layer, those that were not given 0. */
+dp_status_t cost_keys_segments(const cost_keys_t *keys, dp_segment_costs_t *segments_out);
 void cost_keys_clear(cost_keys_t *keys);
 
 /* "F=1,I=1,W=1,B=2,FB=3,HOP=0", and BYTES and BANDWIDTH where links are limited. */

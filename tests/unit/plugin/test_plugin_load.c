@@ -145,7 +145,7 @@ START_TEST(what_the_symbols_tell_is_judged_before_any_code_runs)
         {"mock_major", "ABI 2.0, this library needs major 1"},
         {"mock_exporting", "has a dp_mock_helper of its own"},
         {"mock_linked", "has a dp_fail"},
-        {"mock_linked", "Leave libdualpipe.a out of its link, use DP_FAIL(host, ...)"},
+        {"mock_linked", "Leave libdualpipe out of its link, use DP_FAIL(host, ...)"},
     };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)

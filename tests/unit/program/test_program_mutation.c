@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * test_program_mutation.c: broken programs are rejected, and an independent executor agrees on the doubtful
  * ones. */
+#include "tests/support/braided.h"
 #include "tests/support/executor.h"
 #include "tests/support/suite.h"
 
@@ -10,11 +11,36 @@
 static const struct {
     const char *method;
     int32_t ranks, microbatches;
-} subjects[] = {{"dualpipe", 4, 8}, {"dualpipev", 2, 4}, {"1f1b", 4, 8}, {"zbv", 3, 5}, {"interleaved_overlap", 2, 4}};
+    unsigned braided; /* 0, or a seed that gives an accepted schedule of braids */
+} subjects[] = {{"dualpipe", 4, 8, 0},
+                {"dualpipev", 2, 4, 0},
+                {"1f1b", 4, 8, 0},
+                {"zbv", 3, 5, 0},
+                {"interleaved_overlap", 2, 4, 0},
+                {"1f1b", 2, 4, 1},
+                {"zb1p", 2, 4, 1},
+                {"dualpipe", 2, 4, 1}};
 #define SUBJECTS ((int)(sizeof(subjects) / sizeof(subjects[0])))
 
 static dp_schedule_t *schedule;
 static dp_program_t *program;
+
+/* The first legal schedule of braids from a seed on. */
+static dp_schedule_t *accepted_braids(const dp_schedule_t *plain, unsigned seed, const dp_lower_options_t *options)
+{
+    for (unsigned end = seed + 2000; seed < end; seed++) {
+        dp_schedule_t *s = braided(plain, 2 + (int)(seed % 2), 4, 1 + seed / 2 % 2, seed);
+        dp_program_t *p = NULL;
+        bool good = s != NULL && dp_program_lower(s, options, &p) == DP_OK && dp_program_verify(p, NULL) == DP_OK;
+
+        dp_program_free(p);
+        if (good)
+            return s;
+        dp_schedule_free(s);
+    }
+    ck_abort_msg("no legal braids of %s: %s", plain->method, dp_last_error());
+    return NULL;
+}
 
 static void set_up(int subject, int32_t slots, dp_transport_t transport)
 {
@@ -23,6 +49,12 @@ static void set_up(int subject, int32_t slots, dp_transport_t transport)
     dp_lower_options_t options = {.struct_size = sizeof(options), .transport = transport, .slots = slots};
 
     ck_assert_int_eq(dp_schedule_generate(&request, &schedule), DP_OK);
+    if (subjects[subject].braided != 0) {
+        dp_schedule_t *plain = schedule;
+
+        schedule = accepted_braids(plain, subjects[subject].braided, &options);
+        dp_schedule_free(plain);
+    }
     ck_assert_int_eq(dp_program_lower(schedule, &options, &program), DP_OK);
 }
 
@@ -173,7 +205,7 @@ START_TEST(wrong_peers_are_rejected)
                 dp_program_t q = copy_of(program);
                 dp_instr_t *i = &q.instrs[q.first[r] + at];
 
-                if (i->kind == DP_INSTR_COMPUTE || peer == i->peer) {
+                if (i->kind == DP_INSTR_COMPUTE || i->kind == DP_INSTR_START || peer == i->peer) {
                     drop(&q);
                     continue;
                 }
@@ -275,6 +307,47 @@ START_TEST(swaps_get_the_executors_verdict)
 }
 END_TEST
 
+/* Braids at random, many of them not legal: what lowering makes of them gets the executor's verdict, and what is
+ * refused before that is so with a reason. */
+START_TEST(braids_get_the_executors_verdict)
+{
+    static const char *const methods[] = {"1f1b", "zb1p", "dualpipe", "dualpipev", "interleaved", "gpipe"};
+    int accepted = 0, rejected = 0;
+
+    for (unsigned seed = 1; seed <= 400; seed++) {
+        dp_schedule_request_t request = {sizeof(request), methods[seed % 6], 2, 4, 0, seed % 7 == 0};
+        dp_lower_options_t options = {.struct_size = sizeof(options), .transport = (dp_transport_t)(seed / 6 % 2)};
+        dp_schedule_t *plain;
+        dp_status_t status;
+
+        ck_assert_int_eq(dp_schedule_generate(&request, &plain), DP_OK);
+        schedule = braided(plain, 1 + (int)(seed % 5), 4, seed % 4, seed);
+        ck_assert_msg(schedule != NULL, "%s", dp_last_error());
+        status = dp_program_lower(schedule, &options, &program);
+        ck_assert_msg(status == DP_OK || status == DP_ERR_REJECTED, "%s", dp_last_error());
+        if (status == DP_OK) {
+            bool ok = verdict(program);
+
+            for (unsigned timing = 1; timing <= 3; timing++) {
+                ck_assert_msg(ok == completes(program, timing), "%s, seed %u: %s", methods[seed % 6], seed,
+                              ok ? "accepted" : dp_last_error());
+                if (ok && program->transport == DP_TRANSPORT_BUNDLES)
+                    ck_assert(ex_run(program, EX_BUNDLES, timing));
+            }
+            *(ok ? &accepted : &rejected) += 1;
+        } else {
+            ck_assert_int_gt(strlen(dp_last_error()), 20);
+            rejected++;
+        }
+        dp_schedule_free(plain);
+        tear_down();
+        program = NULL;
+    }
+    ck_assert_int_gt(accepted, 50);
+    ck_assert_int_gt(rejected, 50);
+}
+END_TEST
+
 /* The programs themselves, at several sizes and timings. */
 START_TEST(executor_completes_what_is_accepted)
 {
@@ -324,6 +397,7 @@ int main(void)
     tcase_add_loop_test(tc, wrong_microbatches_are_rejected, 0, 2 * SUBJECTS);
     tcase_add_loop_test(tc, wrong_fields_get_the_executors_verdict, 0, 2 * SUBJECTS);
     tcase_add_loop_test(tc, swaps_get_the_executors_verdict, 0, 4 * SUBJECTS);
+    tcase_add_test(tc, braids_get_the_executors_verdict);
     tcase_add_test(tc, executor_completes_what_is_accepted);
     suite_add_tcase(suite, tc);
     return suite_run(suite);

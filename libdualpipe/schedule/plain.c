@@ -1,0 +1,253 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * plain.c: the braids of a schedule, and the same schedule without them. */
+#include "base/memory.h"
+#include "schedule/passes.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- adding ---- */
+
+static bool is_named(const char *order)
+{
+    return strcmp(order, "canonical") == 0 || strcmp(order, "turns") == 0;
+}
+
+static dp_status_t check_order(const dp_braid_t *braid, const char *order)
+{
+    for (const char *c = order; *c != '\0' && !is_named(order); c++) {
+        bool weight = *c >= 'A' && *c <= 'Z';
+        int pass = *c - (weight ? 'A' : 'a');
+
+        if (pass < 0 || pass >= braid->npasses)
+            return dp_fail(DP_ERR_INVALID,
+                           "braid: '%c' in its order is none of its %d passes; names are canonical and turns", *c,
+                           braid->npasses);
+        if (weight && braid->passes[pass].kind != DP_OP_B)
+            return dp_fail(DP_ERR_INVALID, "braid: '%c' in its order, but pass %c is no B, whose W it would be", *c,
+                           'a' + pass);
+    }
+    return DP_OK;
+}
+
+static dp_status_t check_braid(const dp_braid_t *braid)
+{
+    if (braid == NULL || braid->npasses < 1 || braid->npasses > DP_BRAID_PASSES || braid->passes == NULL)
+        return dp_fail(DP_ERR_INVALID, "braid: %d passes; 1 to %d are possible", braid != NULL ? braid->npasses : 0,
+                       DP_BRAID_PASSES);
+    for (int32_t i = 0; i < braid->npasses; i++)
+        if (braid->passes[i].kind > DP_OP_W)
+            return dp_fail(DP_ERR_INVALID, "braid: pass %c is %s; there are F, B, I and W", 'a' + i,
+                           dp_op_kind_name(braid->passes[i].kind));
+    return braid->order != NULL ? check_order(braid, braid->order) : DP_OK;
+}
+
+/* Room doubles at powers of two. */
+static dp_status_t grow(dp_schedule_t *schedule)
+{
+    int32_t n = schedule->nbraids;
+    dp_braid_t *grown;
+
+    if ((n & (n - 1)) != 0)
+        return DP_OK;
+    grown = n < 1 << 29 ? dp__calloc(n > 0 ? 2 * (size_t)n : 1, sizeof(*grown)) : NULL;
+    if (grown == NULL)
+        return dp_fail(DP_ERR_NOMEM, "schedule: no memory for %d braids", n + 1);
+    if (n > 0)
+        memcpy(grown, schedule->braids, (size_t)n * sizeof(*grown));
+    dp__free(schedule->braids);
+    schedule->braids = grown;
+    return DP_OK;
+}
+
+dp_status_t dp_schedule_add_braid(dp_schedule_t *schedule, const dp_braid_t *braid, int32_t *number_out)
+{
+    dp_status_t status = check_braid(braid);
+    const char *order;
+    dp_pass_t *passes;
+    char *text;
+    size_t bytes;
+
+    if (status >= 0)
+        status = grow(schedule);
+    if (status < 0)
+        return status;
+    order = braid->order != NULL ? braid->order : "canonical";
+    bytes = (size_t)braid->npasses * sizeof(*passes);
+    passes = dp__calloc(1, bytes + strlen(order) + 1);
+    if (passes == NULL)
+        return dp_fail(DP_ERR_NOMEM, "schedule: no memory for a braid of %d passes", braid->npasses);
+    memcpy(passes, braid->passes, bytes);
+    text = strcpy((char *)passes + bytes, order);
+    schedule->braids[schedule->nbraids] = (dp_braid_t){braid->npasses, passes, text};
+    *number_out = schedule->nbraids++;
+    return DP_OK;
+}
+
+void dp__braids_free(dp_schedule_t *schedule)
+{
+    for (int32_t i = 0; i < schedule->nbraids; i++)
+        dp__free((void *)(uintptr_t)schedule->braids[i].passes); /* and its order */
+    dp__free(schedule->braids);
+}
+
+/* ---- taking apart ---- */
+
+/* A braid while its letters are read. */
+typedef struct dp__reading {
+    const dp_braid_t *braid;
+    int32_t rank, number;
+    int32_t done[DP_BRAID_PASSES][2]; /* letters so far: of I or F or W, of the W of a B */
+    int32_t all[DP_BRAID_PASSES][2];
+} dp__reading_t;
+
+static dp_status_t refuse(const dp__reading_t *x, int pass, const char *why)
+{
+    const dp_pass_t *p = &x->braid->passes[pass];
+
+    return dp_fail(DP_ERR_REJECTED, "verify: rank %d braid %d, pass %c (%s chunk %d mb %d): %s", x->rank, x->number,
+                   'a' + pass, dp_op_kind_name(p->kind), p->chunk, p->microbatch, why);
+}
+
+/* F, I or W: what a letter of a pass is. */
+static int row_of(const dp_pass_t *pass, int weight)
+{
+    return weight || pass->kind == DP_OP_W ? DP_OP_W : pass->kind == DP_OP_F ? DP_OP_F : DP_OP_I;
+}
+
+/* Passes of one chunk keep the order in which they are listed at every segment. */
+static dp_status_t check_turn(const dp__reading_t *x, int pass, int weight)
+{
+    const dp_pass_t *p = x->braid->passes;
+
+    for (int i = 0; i < pass; i++)
+        for (int w = 0; w < 1 + (p[i].kind == DP_OP_B); w++)
+            if (p[i].chunk == p[pass].chunk && row_of(&p[i], w) == row_of(&p[pass], weight) &&
+                x->done[i][w] <= x->done[pass][weight])
+                return refuse(x, pass, "it overtakes a pass of the same kind and chunk that is listed before it");
+    return DP_OK;
+}
+
+static dp_status_t count_letters(dp__reading_t *x)
+{
+    const dp_pass_t *p = x->braid->passes;
+
+    for (const char *c = x->braid->order; *c != '\0'; c++)
+        x->all[*c >= 'a' ? *c - 'a' : *c - 'A'][*c < 'a']++;
+    for (int i = 0; i < x->braid->npasses; i++) {
+        if (x->all[i][0] == 0)
+            return refuse(x, i, "it has no letter in the order");
+        if (p[i].kind == DP_OP_B && x->all[i][0] != x->all[i][1])
+            return refuse(x, i, "its I and its W have not the same number of letters");
+        for (int k = 0; k < i; k++)
+            if (p[k].chunk == p[i].chunk && x->all[k][0] != x->all[i][0])
+                return refuse(x, i, "another pass of its chunk has another number of letters");
+    }
+    return DP_OK;
+}
+
+static void put(const dp__reading_t *x, int pass, int start, dp_op_t **out)
+{
+    const dp_pass_t *p = &x->braid->passes[pass];
+
+    *(*out)++ = (dp_op_t){(uint8_t)(p->kind + start), p->chunk, -1, p->microbatch, x->number};
+}
+
+static dp_status_t read_letters(dp__reading_t *x, dp_op_t **out)
+{
+    dp_status_t status = count_letters(x);
+
+    for (const char *c = x->braid->order; *c != '\0' && status >= 0; c++) {
+        int weight = *c < 'a', pass = weight ? *c - 'A' : *c - 'a';
+        int32_t *done = x->done[pass];
+
+        if (weight && done[1] >= done[0])
+            return refuse(x, pass, "a W stands before the I of its segment");
+        status = check_turn(x, pass, weight);
+        if (done[0] + done[1] == 0)
+            put(x, pass, DP__OP_START, out);
+        done[weight]++;
+        if (done[0] == x->all[pass][0] && done[1] == x->all[pass][1])
+            put(x, pass, 0, out);
+    }
+    return status;
+}
+
+static dp_status_t put_braid(const dp_schedule_t *s, int32_t rank, int32_t number, dp_op_t **out)
+{
+    dp__reading_t x = {.braid = &s->braids[number], .rank = rank, .number = number};
+
+    if (!is_named(x.braid->order))
+        return read_letters(&x, out);
+    for (int start = DP__OP_START; start >= 0; start -= DP__OP_START)
+        for (int i = 0; i < x.braid->npasses; i++)
+            put(&x, i, start, out);
+    return DP_OK;
+}
+
+static dp_status_t count_rank(const dp_schedule_t *s, int32_t rank, int64_t *count_out)
+{
+    *count_out = 0;
+    for (int64_t i = s->first[rank]; i < s->first[rank + 1]; i++) {
+        const dp_op_t *op = &s->ops[i];
+
+        if (op->kind == DP_OP_BRAID && (op->microbatch < 0 || op->microbatch >= s->nbraids))
+            return dp_fail(DP_ERR_REJECTED, "verify: rank %d op %d is braid %d; there are %d", rank,
+                           (int)(i - s->first[rank]), op->microbatch, s->nbraids);
+        if (op->kind > DP_OP_BRAID)
+            return dp_fail(DP_ERR_REJECTED, "verify: rank %d op %d has unknown kind %d", rank,
+                           (int)(i - s->first[rank]), op->kind);
+        *count_out += op->kind == DP_OP_BRAID ? 2 * s->braids[op->microbatch].npasses : 1;
+    }
+    return DP_OK;
+}
+
+static dp_status_t fill(const dp_schedule_t *s, dp_schedule_t *plain)
+{
+    dp_op_t *out = plain->ops;
+    dp_status_t status = DP_OK;
+
+    for (int32_t r = 0; r < s->ranks; r++)
+        for (int64_t i = s->first[r]; i < s->first[r + 1] && status >= 0; i++)
+            if (s->ops[i].kind == DP_OP_BRAID)
+                status = put_braid(s, r, s->ops[i].microbatch, &out);
+            else
+                *out++ = s->ops[i];
+    return status;
+}
+
+dp_status_t dp__schedule_plain(const dp_schedule_t *schedule, const dp_schedule_t **plain_out)
+{
+    int64_t *counts;
+    dp_schedule_t *plain = NULL;
+    dp_status_t status = DP_OK;
+
+    *plain_out = schedule;
+    if (schedule->nbraids == 0)
+        return DP_OK;
+    counts = dp__calloc((size_t)schedule->ranks, sizeof(*counts));
+    if (counts == NULL)
+        return dp_fail(DP_ERR_NOMEM, "verify: no memory for %d ranks", schedule->ranks);
+    for (int32_t r = 0; r < schedule->ranks && status >= 0; r++)
+        status = count_rank(schedule, r, &counts[r]);
+    if (status >= 0)
+        status = dp_schedule_create(schedule->method, schedule->placement, schedule->ranks, schedule->microbatches,
+                                    schedule->chunks, counts, &plain);
+    dp__free(counts);
+    if (status < 0)
+        return status;
+    plain->forward_only = schedule->forward_only;
+    status = fill(schedule, plain);
+    if (status < 0)
+        dp_schedule_free(plain);
+    else
+        *plain_out = plain;
+    return status;
+}
+
+void dp__schedule_plain_free(const dp_schedule_t *schedule, const dp_schedule_t *plain)
+{
+    if (plain != schedule)
+        dp_schedule_free((dp_schedule_t *)(uintptr_t)plain);
+}
