@@ -10,7 +10,7 @@
 typedef struct piece {
     dp_pass_t passes[DP_BRAID_PASSES];
     int32_t left[DP_BRAID_PASSES];  /* segments of a pass that are still to come, */
-    int32_t below[DP_BRAID_PASSES]; /* of a W: segments that have no letter yet */
+    int32_t below[DP_BRAID_PASSES]; /* of a W or B: segments whose W has no letter yet */
     int32_t npasses, open;
     char *order;
     size_t letters;
@@ -25,42 +25,86 @@ typedef struct writer {
 
 static const uint8_t op_of[PASS_KINDS] = {DP_OP_F, DP_OP_I, DP_OP_W};
 
-static int32_t find_pass(writer_t *w, const dp__overlap_call_t *call)
+static int32_t find_pass(const piece_t *piece, uint8_t kind, int16_t chunk, int32_t microbatch)
+{
+    for (int32_t k = 0; k < piece->npasses; k++)
+        if (piece->passes[k].kind == kind && piece->passes[k].chunk == chunk &&
+            piece->passes[k].microbatch == microbatch)
+            return k;
+    return -1;
+}
+
+/* The pass of a call. A W that begins before its I has ended makes one B of both. */
+static int32_t pass_of(writer_t *w, const dp__overlap_call_t *call)
 {
     const dp__overlap_chunk_t *chunk = &w->problem->chunk[call->chunk];
     piece_t *piece = &w->piece;
-    dp_pass_t pass = {op_of[call->kind], 0, (int16_t)(call->chunk % w->problem->chunks), call->microbatch};
+    int16_t number = (int16_t)(call->chunk % w->problem->chunks);
+    int32_t own = find_pass(piece, op_of[call->kind], number, call->microbatch);
+    int32_t whole = call->kind == PASS_F ? -1 : find_pass(piece, DP_OP_B, number, call->microbatch);
+    int32_t input = call->kind == PASS_W ? find_pass(piece, DP_OP_I, number, call->microbatch) : -1;
 
-    for (int32_t k = 0; k < piece->npasses; k++)
-        if (piece->passes[k].kind == pass.kind && piece->passes[k].chunk == pass.chunk &&
-            piece->passes[k].microbatch == pass.microbatch)
-            return k;
-    piece->passes[piece->npasses] = pass;
+    if (own >= 0 || whole >= 0)
+        return own >= 0 ? own : whole;
+    if (input >= 0 && piece->left[input] > 0) {
+        piece->passes[input].kind = DP_OP_B;
+        piece->left[input] += chunk->weights;
+        piece->below[input] = chunk->count;
+        return input;
+    }
+    piece->passes[piece->npasses] = (dp_pass_t){op_of[call->kind], 0, number, call->microbatch};
     piece->left[piece->npasses] = call->kind == PASS_W ? chunk->weights : chunk->count;
     piece->below[piece->npasses] = chunk->count;
     piece->open++;
     return piece->npasses++;
 }
 
-static void spell(piece_t *piece, int32_t pass, int32_t letters)
-{
-    for (; letters > 0; letters--)
-        piece->order[piece->letters++] = (char)('a' + pass);
-}
-
 /* A W has letters for the segments without weights as well: they go with the next that has some. */
 static void spell_call(writer_t *w, int32_t pass, const dp__overlap_call_t *call)
 {
     piece_t *piece = &w->piece;
-    int32_t after = --piece->left[pass] == 0 ? 0 : call->segment;
+    int32_t letters = 1, after = --piece->left[pass] == 0 ? 0 : call->segment;
+    char letter = (char)('a' + pass);
 
-    if (call->kind != PASS_W) {
-        spell(piece, pass, 1);
-    } else {
-        spell(piece, pass, piece->below[pass] - after);
+    if (call->kind == PASS_W) {
+        letter = (char)((piece->passes[pass].kind == DP_OP_B ? 'A' : 'a') + pass);
+        letters = piece->below[pass] - after;
         piece->below[pass] = after;
     }
+    for (; letters > 0; letters--)
+        piece->order[piece->letters++] = letter;
     piece->open -= piece->left[pass] == 0;
+}
+
+static bool listed_before(const dp_pass_t *a, const dp_pass_t *b)
+{
+    return a->chunk != b->chunk ? a->chunk < b->chunk : a->microbatch < b->microbatch;
+}
+
+/* Micro-batches of a chunk in rising order, as all their passes come; the letters follow. */
+static void sort_passes(piece_t *piece)
+{
+    int32_t from[DP_BRAID_PASSES];
+    char to[DP_BRAID_PASSES];
+
+    for (int32_t k = 0; k < piece->npasses; k++) {
+        dp_pass_t pass = piece->passes[k];
+        int32_t at = k;
+
+        for (; at > 0 && listed_before(&pass, &piece->passes[at - 1]); at--) {
+            piece->passes[at] = piece->passes[at - 1];
+            from[at] = from[at - 1];
+        }
+        piece->passes[at] = pass;
+        from[at] = k;
+    }
+    for (int32_t k = 0; k < piece->npasses; k++)
+        to[from[k]] = (char)k;
+    for (size_t k = 0; k < piece->letters; k++) {
+        char base = piece->order[k] >= 'a' ? 'a' : 'A';
+
+        piece->order[k] = (char)(base + to[piece->order[k] - base]);
+    }
 }
 
 static dp_status_t end_piece(writer_t *w)
@@ -70,6 +114,7 @@ static dp_status_t end_piece(writer_t *w)
     dp_status_t status = DP_OK;
 
     piece->order[piece->letters] = 0;
+    sort_passes(piece);
     if (piece->npasses > 1) {
         op = (dp_op_t){DP_OP_BRAID, -1, -1, -1, -1};
         if (w->schedule != NULL)
@@ -89,7 +134,7 @@ static dp_status_t write_rank(writer_t *w, const dp__overlap_call_t *calls, int6
     dp_status_t status = DP_OK;
 
     for (int64_t k = 0; k < count && status >= 0; k++) {
-        spell_call(w, find_pass(w, &calls[k]), &calls[k]);
+        spell_call(w, pass_of(w, &calls[k]), &calls[k]);
         if (w->piece.open == 0)
             status = end_piece(w);
     }
@@ -116,7 +161,7 @@ static size_t longest_order(const dp__overlap_problem_t *p)
 
     for (int32_t c = 0; c < p->ranks * p->chunks; c++)
         most = p->chunk[c].count > most ? p->chunk[c].count : most;
-    return DP_BRAID_PASSES * (size_t)most + 1;
+    return 2 * DP_BRAID_PASSES * (size_t)most + 1;
 }
 
 dp_status_t dp__overlap_braids(const dp__overlap_problem_t *problem, const dp_schedule_t *like,

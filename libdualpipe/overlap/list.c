@@ -244,10 +244,10 @@ static void add_weight(const dp__overlap_run_t *run, int32_t chunk, candidate_t 
         return;
     record = record_of(run, chunk, state->weight);
     segment = p->weight[c->first_weight + state->at];
-    if (record->reached > segment)
+    if (record->reached > (state->at + 1 == c->weights ? 0 : segment)) /* the last W also ends the I */
         return;
     list[(*n)++] = (candidate_t){urgency(run, PASS_W, chunk, state->weight),
-                                 record->reached == segment ? record->ends : 0.0,
+                                 record->reached == segment || state->at + 1 == c->weights ? record->ends : 0.0,
                                  p->segment[c->first + segment].cost[PASS_W], WEIGHT, chunk};
 }
 
