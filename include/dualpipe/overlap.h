@@ -28,7 +28,7 @@ typedef struct dp_overlap_request {
     /* most activations on a rank, in units of its stage inputs, from F until W. 0: what the schedule itself holds;
      * negative: no limit */
     double memory_cap;
-    int32_t slots;  /* of a channel; 0: as dp_program_lower() */
+    int32_t slots;  /* of a channel; 0: 2 */
     int32_t tries;  /* sets of rules; 0: 96 */
     double seconds; /* begin no other try after that; 0: no limit */
     uint64_t seed;  /* another one, other tries */
@@ -38,9 +38,9 @@ typedef struct dp_overlap_request {
 /** What was planned. struct_size is set by the caller; the schedule is the library's until dp_overlap_clear(). */
 typedef struct dp_overlap_result {
     uint32_t struct_size;
-    dp_schedule_t *schedule; /* method and placement of the given one */
-    double step;             /* of the plan's own run */
-    double bound;            /* no order of these passes under this memory has a shorter step */
+    dp_schedule_t *schedule; /* method and placement of the given one; a copy of it where no plan was shorter */
+    double step;             /* as dp_simulate() gives it */
+    double bound;            /* with barrier: no order of these passes under this memory has a shorter step */
     double peak;             /* most activations on a rank */
     int32_t tried;
 } dp_overlap_result_t;
@@ -49,8 +49,8 @@ typedef struct dp_overlap_result {
 /**
  * Plans. The plan computes the same passes on the same ranks, and weight gradients of a chunk in the order of its
  * micro-batches, so with the same bits. On a rank, passes begin near the order of the schedule, or, where the memory allows, in one
- * that the rules make. It keeps the memory and the slots, is proven by dp_program_verify(), and can run with two
- * work memories for each kind of pass more than today's at most.
+ * that the rules make. It keeps the memory and the slots, for CREDITS, has at most two forwards and two backwards
+ * alive at once on a rank, and was proven by dp_program_verify().
  * Same request without `seconds`, same result.
  * DP_ERR_INVALID: a schedule with braids or forward-only, costs without segments, and as dp_simulate(). DP_ERR_REJECTED:
  * the schedule is none that dp_schedule_verify() accepts, or nothing was found under that memory. DP_ERR_NOMEM. [any]

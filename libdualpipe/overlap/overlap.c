@@ -4,6 +4,7 @@
 #include <dualpipe/overlap.h>
 
 #include <math.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/memory.h"
@@ -180,13 +181,69 @@ static dp_status_t write_schedule(planning_t *x, dp_overlap_result_t *found)
     if (calls == NULL || counts == NULL)
         status = dp_fail(DP_ERR_NOMEM, "plan: no memory for the order of %d ranks", x->problem.ranks);
     if (status >= 0) {
-        found->step = dp__overlap_run(x->run, &x->best, calls, counts);
+        (void)dp__overlap_run(x->run, &x->best, calls, counts);
         found->peak = dp__overlap_run_peak(x->run);
         status = dp__overlap_braids(&x->problem, x->request.schedule, calls, counts, &found->schedule);
     }
     dp__free(calls);
     dp__free(counts);
     return status;
+}
+
+/* ---- the proof ---- */
+
+/* Lowered, proven and simulated like any schedule. */
+static dp_status_t simulate(const planning_t *x, const dp_schedule_t *schedule, double *step_out)
+{
+    dp_lower_options_t options = {.struct_size = sizeof(options), .slots = x->request.slots};
+    dp_simulation_t simulation = {.struct_size = sizeof(simulation)};
+    dp_program_t *program = NULL;
+    dp_status_t status = dp_program_lower(schedule, &options, &program);
+
+    if (status >= 0)
+        status = dp_program_verify(program, NULL);
+    if (status >= 0)
+        status = dp_simulate(program, x->request.costs, 0, &simulation);
+    if (status >= 0) {
+        *step_out = simulation.step_time;
+        dp_simulation_clear(&simulation);
+    }
+    dp_program_free(program);
+    return status;
+}
+
+static dp_status_t copy_schedule(const dp_schedule_t *from, dp_schedule_t **copy_out)
+{
+    int64_t *nops = dp__calloc((size_t)from->ranks, sizeof(*nops));
+    dp_status_t status;
+
+    if (nops == NULL)
+        return dp_fail(DP_ERR_NOMEM, "plan: no memory for %d ranks", from->ranks);
+    for (int32_t r = 0; r < from->ranks; r++)
+        nops[r] = from->first[r + 1] - from->first[r];
+    status = dp_schedule_create(from->method, from->placement, from->ranks, from->microbatches, from->chunks, nops,
+                                copy_out);
+    if (status >= 0)
+        memcpy((*copy_out)->ops, from->ops, (size_t)from->first[from->ranks] * sizeof(*from->ops));
+    dp__free(nops);
+    return status;
+}
+
+/* What was given stays where no plan is shorter. */
+static dp_status_t keep_shorter(const planning_t *x, dp_overlap_result_t *found)
+{
+    double given = 0.0, held = held_by(x->request.schedule);
+    dp_status_t status = simulate(x, found->schedule, &found->step);
+
+    if (status >= 0 && held <= x->problem.cap + 1e-9)
+        status = simulate(x, x->request.schedule, &given);
+    if (status < 0 || held > x->problem.cap + 1e-9 || found->step < given)
+        return status;
+    dp_schedule_free(found->schedule);
+    found->schedule = NULL;
+    found->step = given;
+    found->peak = held;
+    return copy_schedule(x->request.schedule, &found->schedule);
 }
 
 static void close_planning(planning_t *x)
@@ -212,10 +269,14 @@ dp_status_t dp_plan_overlap(const dp_overlap_request_t *request, dp_overlap_resu
         status = search(&x);
     if (status >= 0)
         status = write_schedule(&x, &found);
+    if (status >= 0)
+        status = keep_shorter(&x, &found);
     if (status >= 0) {
         found.bound = dp__overlap_bound(&x.problem);
         found.tried = x.tried;
         dp_sized_put(result, &found);
+    } else {
+        dp_schedule_free(found.schedule);
     }
     close_planning(&x);
     return status;
