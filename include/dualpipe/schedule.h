@@ -150,10 +150,10 @@ DP_API const dp_method_t *dp_schedule_methods(size_t *count_out);
  *  reason. The caller frees it. [any] */
 DP_API dp_status_t dp_schedule_generate(const dp_schedule_request_t *request, dp_schedule_t **schedule_out);
 
-/** A schedule with nothing but its forwards, in their order, for steps that are forward-only. overlap 1: micro-batches
- *  2k and 2k + 1 as a braid in "turns", so that the all-to-all of one runs beside attention and experts of the other;
- *  such a braid needs both its inputs to begin, so a channel needs two slots. Chunks of a loop then take 2P
- *  micro-batches at a time. The caller frees it. [any] */
+/** A schedule with nothing but its forwards, for steps that are forward-only: in their order; or, overlap 1, with
+ *  micro-batches 2k and 2k + 1 as a braid in "turns", so that the all-to-all of one runs beside attention and experts
+ *  of the other, in the order in which equal devices would come to them. Such a braid needs both its inputs to begin,
+ *  so a channel needs two slots. DP_ERR_REJECTED: forwards are missing. The caller frees it. [any] */
 DP_API dp_status_t dp_schedule_forwards(const dp_schedule_t *schedule, int overlap, dp_schedule_t **forwards_out);
 
 /** An empty schedule with room for nops[r] operations on rank r, first[] filled: for generators of one's own. method

@@ -173,6 +173,7 @@ typedef struct dp_simulation {
  * Without, runs the program, every operation as early as it can start:
  *   - a rank computes its operations one after the other, in order; an operation waits for the messages it consumes;
  *     FB is one operation, whose two results are there at its end (or earlier for other ranks, see b_leaves);
+ *     passes of a braid are operations of their own, in the order in which they end;
  *     transfers never keep a rank from computing;
  *   - CREDITS: the sends of a rank leave in order, each as soon as its data are made and its slot is free (which the
  *     sender knows at once) and the link is free, and arrive a hop after their last byte left;

@@ -34,8 +34,8 @@ typedef struct dp__writer {
     dp__braid_step_t *steps;
     dp__pair_step_t *scratch;
     int32_t nsteps, step;
-    int32_t pass_of[DP_BRAID_PASSES];                      /* pass by its place in the braid, -1: has not begun */
-    int32_t first[DP_BRAID_PASSES], last[DP_BRAID_PASSES]; /* its steps; -1: none */
+    int32_t pass_of[DP_BRAID_PASSES]; /* pass by its place in the braid, -1: has not begun */
+    int32_t last[DP_BRAID_PASSES];    /* its last step; -1: none */
 } dp__writer_t;
 
 /* ---- one command ---- */
@@ -328,21 +328,19 @@ static dp_status_t claim(dp__writer_t *x, int32_t at)
 
 /* ---- operations ---- */
 
-/* Finds the order of the segments of some passes, and where each pass begins and ends in it. */
+/* Finds the order of the segments of some passes, and where each pass ends in it. */
 static dp_status_t open_operation(dp__writer_t *x, int32_t at, const char *order, const dp_pass_t *passes, int n)
 {
     const dp__stage_shape_t *stages[DP_BRAID_PASSES];
 
     for (int i = 0; i < n; i++) {
         stages[i] = &x->stages[passes[i].chunk];
-        x->pass_of[i] = x->first[i] = x->last[i] = -1;
+        x->pass_of[i] = x->last[i] = -1;
     }
     x->step = 0;
     x->nsteps = dp__braid_order(order, passes, n, stages, x->steps, x->scratch);
     if (x->nsteps < 0)
         return odd(x, at, "the written order of its braid has not one letter for every segment of each pass");
-    for (int32_t k = x->nsteps - 1; k >= 0; k--)
-        x->first[x->steps[k].pass] = k;
     for (int32_t k = 0; k < x->nsteps; k++)
         x->last[x->steps[k].pass] = k;
     return DP_OK;
@@ -398,7 +396,7 @@ static int place_in(const dp_braid_t *braid, const dp_instr_t *instr)
     return -1;
 }
 
-/* A line of a braid's pass: puts the segments up to its first, or those up to its last. */
+/* A line of a braid's pass. Segments are put at ends: all up to the last one of the pass. */
 static dp_status_t put_line(dp__writer_t *x, int32_t at, int32_t *next)
 {
     const dp_instr_t *instr = &x->instrs[at];
@@ -418,9 +416,8 @@ static dp_status_t put_line(dp__writer_t *x, int32_t at, int32_t *next)
     if (starts != (x->pass_of[place] < 0))
         return odd(x, at, starts ? "its pass has begun before" : "its pass has not begun");
     if (starts) {
-        status = put_steps(x, at, x->first[place]);
         x->pass_of[place] = (*next)++;
-        return status;
+        return DP_OK;
     }
     status = put_steps(x, at, x->last[place] + 1);
     end_slot(x, x->pass_of[place]);

@@ -23,34 +23,102 @@ static int32_t forwards_in(const dp_schedule_t *s, const dp_op_t *op, dp_pass_t 
     return count;
 }
 
-/* The order of a rank: its forwards; two by two, those of even micro-batches, each of which brings the next one along.
- * That is an order that every rank can keep, as it is one of the pairs. In a loop twice as many micro-batches then have
- * to be under way, so there each chunk takes 2P of them before the next chunk does. Returns how many. */
-static int64_t list_rank(const dp_schedule_t *full, int32_t rank, int overlap, dp_pass_t *out)
-{
-    int32_t microbatches = dp_schedule_path_microbatches(full, 0), round = 2 * full->ranks;
-    int64_t n = 0, kept = 0;
+/* ---- two by two ---- */
 
-    if (overlap && full->placement == DP_PLACE_LOOP) {
-        for (int32_t from = 0; from < microbatches; from += round)
-            for (int32_t chunk = 0; chunk < full->chunks; chunk++)
-                for (int32_t m = from; m < from + round && m < microbatches; m += 2)
-                    out[kept++] = (dp_pass_t){DP_OP_F, 0, (int16_t)chunk, m};
-        return kept;
-    }
-    for (int64_t i = full->first[rank]; i < full->first[rank + 1]; i++)
-        n += forwards_in(full, &full->ops[i], &out[n]);
-    for (int64_t i = 0; i < n; i++)
-        if (!overlap || out[i].microbatch % 2 == 0)
-            out[kept++] = out[i];
-    return kept;
+/* Pairs on equal devices, each of which takes one unit of time: what a rank does next is the ready pair of the latest
+ * stage. So as many pairs are under way as it takes, and every rank can keep its order. */
+typedef struct dp__rally {
+    const dp_schedule_t *schedule;
+    int32_t pairs;  /* of a path */
+    int32_t *made;  /* [ranks * chunks] pairs that ended */
+    int32_t *doing; /* [ranks] chunk, -1: none */
+} dp__rally_t;
+
+static int32_t *made_of(const dp__rally_t *x, int32_t rank, int32_t chunk)
+{
+    return &x->made[rank * x->schedule->chunks + chunk];
 }
 
-static dp_status_t put_rank(const dp_schedule_t *full, int32_t rank, int overlap, dp_pass_t *forwards,
+/* The stage of a chunk whose next pair can begin; -1: it cannot. One pair may be on its way to the next stage. */
+static int32_t ready_stage(const dp__rally_t *x, int32_t rank, int32_t chunk)
+{
+    int32_t n = *made_of(x, rank, chunk);
+    dp_place_t place;
+
+    dp_schedule_place(x->schedule, rank, chunk, &place);
+    if (n == x->pairs || (place.prev_rank >= 0 && *made_of(x, place.prev_rank, place.prev_chunk) <= n) ||
+        (place.next_rank >= 0 && n - *made_of(x, place.next_rank, place.next_chunk) > 1))
+        return -1;
+    return place.stage;
+}
+
+/* A unit of time; forwards: [ranks * chunks * pairs] by rank, with the first micro-batches of pairs. */
+static void tick(dp__rally_t *x, int64_t *counts, dp_pass_t *forwards)
+{
+    const dp_schedule_t *s = x->schedule;
+
+    for (int32_t r = 0; r < s->ranks; r++) {
+        int32_t latest = -1;
+
+        x->doing[r] = -1;
+        for (int32_t c = 0; c < s->chunks; c++) {
+            int32_t stage = ready_stage(x, r, c);
+
+            if (stage > latest) {
+                latest = stage;
+                x->doing[r] = c;
+            }
+        }
+    }
+    for (int32_t r = 0; r < s->ranks; r++)
+        if (x->doing[r] >= 0)
+            forwards[(int64_t)r * s->chunks * x->pairs + counts[r]++] =
+                (dp_pass_t){DP_OP_F, 0, (int16_t)x->doing[r], 2 * (*made_of(x, r, x->doing[r]))++};
+}
+
+static dp_status_t order_pairs(const dp_schedule_t *s, int64_t *counts, dp_pass_t *forwards)
+{
+    dp__rally_t x = {.schedule = s, .pairs = (dp_schedule_path_microbatches(s, 0) + 1) / 2};
+    int64_t all = (int64_t)s->ranks * s->chunks * x.pairs, before = -1, done = 0;
+
+    x.made = dp__calloc((size_t)s->ranks * ((size_t)s->chunks + 1), sizeof(*x.made));
+    if (x.made == NULL)
+        return dp_fail(DP_ERR_NOMEM, "schedule: no memory for the forwards of %d ranks", s->ranks);
+    x.doing = x.made + (size_t)s->ranks * (size_t)s->chunks;
+    while (done < all && done > before) {
+        before = done;
+        tick(&x, counts, forwards);
+        done = 0;
+        for (int32_t r = 0; r < s->ranks; r++)
+            done += counts[r];
+    }
+    dp__free(x.made);
+    return done == all ? DP_OK : dp_fail(DP_ERR_REJECTED, "schedule: forwards two by two wait for each other");
+}
+
+/* ---- the lists ---- */
+
+static dp_status_t list_rank(const dp_schedule_t *full, int32_t rank, int64_t expected, dp_pass_t *out)
+{
+    int64_t n = 0;
+
+    for (int64_t i = full->first[rank]; i < full->first[rank + 1]; i++)
+        n += forwards_in(full, &full->ops[i], NULL);
+    if (n != expected)
+        return dp_fail(DP_ERR_REJECTED, "schedule: rank %d has %lld forwards; %lld are needed", rank, (long long)n,
+                       (long long)expected);
+    n = 0;
+    for (int64_t i = full->first[rank]; i < full->first[rank + 1]; i++)
+        n += forwards_in(full, &full->ops[i], &out[n]);
+    return DP_OK;
+}
+
+/* forwards: those of the rank, or the first ones of its pairs. */
+static dp_status_t put_rank(const dp_schedule_t *full, int32_t rank, int overlap, const dp_pass_t *forwards,
                             dp_schedule_t *schedule)
 {
     int32_t microbatches = dp_schedule_path_microbatches(full, 0);
-    int64_t n = list_rank(full, rank, overlap, forwards);
+    int64_t n = schedule->first[rank + 1] - schedule->first[rank];
     dp_status_t status = DP_OK;
 
     for (int64_t i = 0; i < n && status >= 0; i++) {
@@ -71,36 +139,36 @@ static dp_status_t put_rank(const dp_schedule_t *full, int32_t rank, int overlap
 static dp_status_t put_all(const dp_schedule_t *full, int overlap, dp_pass_t *forwards, int64_t *counts,
                            dp_schedule_t **only)
 {
-    dp_status_t status;
+    int32_t microbatches = dp_schedule_path_microbatches(full, 0);
+    int64_t row = (int64_t)full->chunks * (overlap ? (microbatches + 1) / 2 : microbatches);
+    dp_status_t status = DP_OK;
 
-    for (int32_t r = 0; r < full->ranks; r++)
-        counts[r] = list_rank(full, r, overlap, forwards);
-    status =
-        dp_schedule_create(full->method, full->placement, full->ranks, full->microbatches, full->chunks, counts, only);
+    if (overlap)
+        status = order_pairs(full, counts, forwards);
+    for (int32_t r = 0; r < full->ranks && !overlap && status >= 0; r++) {
+        status = list_rank(full, r, row, forwards + r * row);
+        counts[r] = row;
+    }
+    if (status >= 0)
+        status = dp_schedule_create(full->method, full->placement, full->ranks, full->microbatches, full->chunks,
+                                    counts, only);
     for (int32_t r = 0; r < full->ranks && status >= 0; r++)
-        status = put_rank(full, r, overlap, forwards, *only);
+        status = put_rank(full, r, overlap, forwards + r * row, *only);
     return status;
 }
 
 dp_status_t dp_schedule_forwards(const dp_schedule_t *schedule, int overlap, dp_schedule_t **forwards_out)
 {
-    size_t ranks = (size_t)schedule->ranks, most = 1;
+    size_t ranks = (size_t)schedule->ranks;
+    size_t all = ranks * (size_t)schedule->chunks * (size_t)dp_schedule_path_microbatches(schedule, 0);
     int64_t *counts = dp__calloc(ranks, sizeof(*counts));
+    dp_pass_t *forwards = dp__calloc(all, sizeof(*forwards));
     dp_schedule_t *only = NULL;
-    dp_pass_t *forwards;
     dp_status_t status;
 
     *forwards_out = NULL;
-    for (int32_t r = 0; r < schedule->ranks; r++) {
-        size_t n = 0;
-
-        for (int64_t i = schedule->first[r]; i < schedule->first[r + 1]; i++)
-            n += (size_t)forwards_in(schedule, &schedule->ops[i], NULL);
-        most = n > most ? n : most;
-    }
-    forwards = dp__calloc(most, sizeof(*forwards));
-    status = counts != NULL && forwards != NULL ? put_all(schedule, overlap, forwards, counts, &only)
-                                                : dp_fail(DP_ERR_NOMEM, "schedule: no memory for %zu forwards", most);
+    status = counts != NULL && forwards != NULL ? put_all(schedule, overlap != 0, forwards, counts, &only)
+                                                : dp_fail(DP_ERR_NOMEM, "schedule: no memory for %zu forwards", all);
     dp__free(forwards);
     dp__free(counts);
     if (status < 0) {

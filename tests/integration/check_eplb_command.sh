@@ -154,7 +154,7 @@ require err 'is in no slot'
 
 # ---- the examples of --help work as written ----
 cp loads.tsv keep.tsv
-"$dualpipe" eplb --help | sed -n 's/^  \(dualpipe eplb .*\)/\1/p' >examples
+"$dualpipe" eplb --help | sed ':a;/\\$/{N;s/ *\\\n */ /;ba}' | sed -n 's/^  \(dualpipe eplb .*\)/\1/p' >examples
 [ "$(wc -l <examples)" -eq 4 ] || fail "--help has not four examples"
 while read -r line; do
     set -- $line

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
-# check_manual.sh: the manual page names every command and option that --help shows, and bash completes them.
+# check_manual.sh: help, the manual page and bash completion have the commands and options of the tables, and no others.
 set -eu
 
 dualpipe=$DP_TEST_BUILDDIR/dualpipe
@@ -17,13 +17,23 @@ fail() {
 
 # Hyphens are escaped in the page.
 sed 's/\\-/-/g; s/\\~/ /g' "$page" >"$work/page"
-commands=$("$dualpipe" help | sed -n 's/^  \([a-z-]*\)  .*/\1/p')
-for command in $commands; do
+"$dualpipe" complete >"$work/commands"
+for command in $(cat "$work/commands"); do
     grep -q "^\.SS dualpipe $command\$" "$work/page" || fail "dualpipe.1 has no section on dualpipe $command"
     "$dualpipe" "$command" --help >"$work/help"
-    for option in $(sed -n 's/^ *\(-[a-z], \)\{0,1\}\(--[a-z][a-z-]*\).*/\2/p' "$work/help"); do
+    "$dualpipe" help | grep -q "^  $command  " || fail "dualpipe help does not list $command"
+    # The section's own options, and those that it says are as in another's, are the command's.
+    sed -n "/^\.SS dualpipe $command\$/,/^\.S[SH] /p" "$work/page" | sed 1d >"$work/section"
+    "$dualpipe" complete "$command" | grep '^--' | sort -u >"$work/options"
+    while read -r option; do
+        grep -q -e "$option " "$work/help" || grep -q -e "$option\$" "$work/help" || fail "$command --help lacks $option"
         grep -q -e "$option" "$work/page" || fail "dualpipe.1 does not mention $option of dualpipe $command"
+    done <"$work/options"
+    awk 'head { print } { head = $0 == ".TP" }' "$work/section" | grep -o -e '--[a-z][a-z-]*' | sort -u >"$work/described"
+    for option in $(comm -13 "$work/options" "$work/described"); do
+        fail "dualpipe.1 describes $option of dualpipe $command, which has no such option"
     done
+    grep -n '.\{81\}' "$work/help" && fail "$command --help has lines of more than 80 columns"
 done
 
 if command -v groff >/dev/null 2>&1; then
@@ -51,6 +61,11 @@ if command -v bash >/dev/null 2>&1; then
     wanted trace schedule --format tr
     wanted text compare --format ''
     wanted check plugin c
+    wanted processes plugin check x --mode p
+    wanted zbv demo --methods z
+    wanted --far bench-links --f
+    wanted --grace run --g
+    wanted json simulate x.tsv --format j
     wanted hierarchical eplb --policy h
     wanted --expert-bytes eplb --e
     wanted group verify x.tsv --transport g

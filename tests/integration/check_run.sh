@@ -39,16 +39,16 @@ expect 2 -n 2
 require err 'the program is missing'
 for bad in 0 -1 4097 two 2x '' 99999999999999999999; do
     expect 2 -n "$bad" true
-    require err 'a number from 1 to 4096'
+    require err 'a whole number from 1 to 4096'
 done
 for bad in -1 x 1x '' nan inf; do
     expect 2 -n 1 --grace "$bad" true
-    require err 'a number of seconds'
+    require err 'a number from 0 to 1e+06'
 done
 expect 2 --no-such-option -n 1 true
-require err 'there is no option --no-such-option'
+require err 'unknown option --no-such-option'
 expect 2 -n
-require err '-n needs a value'
+require err '-n: a value is missing'
 expect 0 --help
 require out '^usage: dualpipe run -n N'
 expect 127 -n 3 -- /no/such/program

@@ -125,7 +125,7 @@ refused 'names divided by commas' --hosts a,a -n 2 true
 refused 'names divided by commas' --hosts a,-oProxyCommand=x -n 2 true
 refused 'do not agree' --hosts a,b -n 3 true
 refused 'do not agree' --hosts a,b -n 4 --ranks-per-host 4 true
-refused 'a number from 1 to 4096' --hosts a,b --ranks-per-host 0 true
+refused 'a whole number from 1 to 4096' --hosts a,b --ranks-per-host 0 true
 refused 'hosts A,B is missing' -n 2 --wdir / true
 refused 'NAME or NAME=VALUE' --hosts a -n 1 -x =x true
 refused 'the program is missing' --hosts a -n 1

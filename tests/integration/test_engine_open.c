@@ -230,7 +230,7 @@ START_TEST(senseless_arguments)
     rank.options.group = group;
     ck_assert_int_eq(dp_pipeline_open(NULL, &p), DP_ERR_INVALID);
     ck_assert_int_eq(dp_pipeline_open(&rank.options, NULL), DP_ERR_INVALID);
-    o = rank.options, o.struct_size = sizeof(o) - 8;
+    o = rank.options, o.struct_size = DP_PIPELINE_OPTIONS_MIN - 8;
     ck_assert_int_eq(dp_pipeline_open(&o, &p), DP_ERR_INVALID);
     ck_assert_ptr_nonnull(strstr(dp_last_error(), "struct_size"));
     ck_assert_ptr_null(p);

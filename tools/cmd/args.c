@@ -3,141 +3,38 @@
  * args.c: reads the command lines of the commands that work on schedules. */
 #include "args.h"
 
-#include <errno.h>
 #include <getopt.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "commands.h"
-
-enum {
-    OPT_METHOD = 256,
-    OPT_CHUNKS,
-    OPT_FORWARD_ONLY,
-    OPT_RANKS,
-    OPT_MICROBATCHES,
-    OPT_FORMAT,
-    OPT_OUTPUT,
-    OPT_RANK,
-    OPT_COMM,
-    OPT_COST,
-    OPT_COSTS,
-    OPT_STAGE_SCALE,
-    OPT_NO_BARRIER,
-    OPT_LANES,
-    OPT_TRANSPORT,
-    OPT_MEMORY_CAP,
-    OPT_ACTIVATION_BYTES,
-    OPT_DEFERRED_BYTES,
-    OPT_WEIGHT_BYTES,
-    OPT_SECONDS,
-    OPT_TOPOLOGY,
-    OPT_LAYERS,
-    OPT_METHODS,
-    OPT_HELP
-};
-
-static const struct {
-    unsigned bit;
-    struct option option;
-} known[] = {
-    {ARG_METHOD, {"method", required_argument, NULL, OPT_METHOD}},
-    {ARG_METHOD, {"chunks", required_argument, NULL, OPT_CHUNKS}},
-    {ARG_METHOD, {"forward-only", no_argument, NULL, OPT_FORWARD_ONLY}},
-    {ARG_SIZES | ARG_DEMO, {"ranks", required_argument, NULL, OPT_RANKS}},
-    {ARG_SIZES | ARG_DEMO, {"microbatches", required_argument, NULL, OPT_MICROBATCHES}},
-    {ARG_FORMAT, {"format", required_argument, NULL, OPT_FORMAT}},
-    {ARG_OUTPUT, {"output", required_argument, NULL, OPT_OUTPUT}},
-    {ARG_RANK, {"rank", required_argument, NULL, OPT_RANK}},
-    {ARG_COMM, {"comm", no_argument, NULL, OPT_COMM}},
-    {ARG_COST, {"cost", required_argument, NULL, OPT_COST}},
-    {ARG_COST, {"costs", required_argument, NULL, OPT_COSTS}},
-    {ARG_COST, {"stage-scale", required_argument, NULL, OPT_STAGE_SCALE}},
-    {ARG_COST, {"no-barrier", no_argument, NULL, OPT_NO_BARRIER}},
-    {ARG_LANES, {"lanes", no_argument, NULL, OPT_LANES}},
-    {ARG_TRANSPORT, {"transport", required_argument, NULL, OPT_TRANSPORT}},
-    {ARG_MEMORY_CAP, {"memory-cap", required_argument, NULL, OPT_MEMORY_CAP}},
-    {ARG_BYTES, {"activation-bytes", required_argument, NULL, OPT_ACTIVATION_BYTES}},
-    {ARG_BYTES, {"deferred-bytes", required_argument, NULL, OPT_DEFERRED_BYTES}},
-    {ARG_BYTES, {"weight-bytes", required_argument, NULL, OPT_WEIGHT_BYTES}},
-    {ARG_TOPOLOGY, {"topology", required_argument, NULL, OPT_TOPOLOGY}},
-    {ARG_DEMO, {"methods", required_argument, NULL, OPT_METHODS}},
-    {ARG_LAYERS, {"layers", required_argument, NULL, OPT_LAYERS}},
-    {ARG_SECONDS, {"seconds", required_argument, NULL, OPT_SECONDS}},
-    {~0u, {"help", no_argument, NULL, OPT_HELP}},
-};
-#define N_KNOWN (sizeof(known) / sizeof(known[0]))
-
-static const char *const format_names[FORMAT_COUNT] = {"text", "tsv", "csv", "json", "svg", "png", "pdf", "trace"};
-
 int args_usage(const args_t *args, const char *fmt, ...)
 {
-    const char *name = args->command->name;
+    char text[1024];
     va_list list;
 
-    fprintf(stderr, "dualpipe %s: ", name);
     va_start(list, fmt);
-    vfprintf(stderr, fmt, list);
+    vsnprintf(text, sizeof(text), fmt, list);
     va_end(list);
-    fprintf(stderr, "\ndualpipe %s --help shows how it is used\n", name);
-    return CMD_USAGE;
+    return command_usage(args->command, "%s", text);
 }
 
 int args_failed(const args_t *args, dp_status_t status)
 {
-    const char *message = dp_last_error(), *name = args->command->name;
-
-    if (strncmp(message, name, strlen(name)) == 0 && strncmp(message + strlen(name), ": ", 2) == 0)
-        message += strlen(name) + 2; /* the room has the command's name */
-    fprintf(stderr, "dualpipe %s: %s\n", name, message);
-    return status == DP_ERR_REJECTED ? CMD_REJECTED : status == DP_ERR_INVALID ? CMD_USAGE : CMD_FAILED;
+    return command_failed(args->command, status);
 }
 
 /* ---- values ---- */
 
-static bool read_integer(const char *text, long low, long high, int32_t *out)
-{
-    char *end;
-    long value;
-
-    errno = 0;
-    value = strtol(text, &end, 10);
-    if (end == text || *end != 0 || errno != 0 || value < low || value > high)
-        return false;
-    *out = (int32_t)value;
-    return true;
-}
-
-static int want_integer(const args_t *args, const char *option, const char *text, long low, long high, int32_t *out)
-{
-    if (read_integer(text, low, high, out))
-        return CMD_OK;
-    return args_usage(args, "--%s %s: a whole number from %ld to %ld is due", option, text, low, high);
-}
-
-static int read_format(args_t *args, const char *text)
-{
-    char list[128] = "";
-
-    for (int f = 0; f < FORMAT_COUNT; f++) {
-        if ((args->command->formats >> f & 1) == 0)
-            continue;
-        if (strcmp(text, format_names[f]) == 0) {
-            args->format = (format_t)f;
-            return CMD_OK;
-        }
-        snprintf(list + strlen(list), sizeof(list) - strlen(list), " %s", format_names[f]);
-    }
-    return args_usage(args, "--format %s: there are%s", text, list);
-}
-
 /* F=1,I=1,W=1,B=2,FB=3,HOP=0 in any order, each at most once in a list; of two lists the later one counts. */
-static int read_costs(args_t *args, const char *text)
+static int read_costs(const command_t *command, const option_row_t *row, void *into, const char *text)
 {
+    args_t *args = into;
     bool seen[COST_KEYS] = {false};
     const char *at = text;
 
+    (void)command, (void)row;
     while (*at != 0) {
         size_t length = strcspn(at, "=,");
         int key = cost_keys_find(at, length);
@@ -157,10 +54,12 @@ static int read_costs(args_t *args, const char *text)
     return at != text ? CMD_OK : args_usage(args, "--cost: at least one of F, I, W, B, FB, HOP is due");
 }
 
-static int read_scales(args_t *args, const char *text)
+static int read_scales(const command_t *command, const option_row_t *row, void *into, const char *text)
 {
+    args_t *args = into;
     dp_status_t status = cost_keys_scales(&args->cost_keys, text);
 
+    (void)command, (void)row;
     args->scales_given = true;
     return status == DP_ERR_INVALID ? args_usage(args, "--stage-scale: %s", dp_last_error())
            : status == DP_OK        ? CMD_OK
@@ -192,10 +91,12 @@ static int resolve_costs(args_t *args)
     return status == DP_OK ? CMD_OK : args_failed(args, status);
 }
 
-static int read_topology(args_t *args, const char *path)
+static int read_topology(const command_t *command, const option_row_t *row, void *into, const char *path)
 {
+    args_t *args = into;
     dp_status_t status;
 
+    (void)command, (void)row;
     topology_clear(&args->topology); /* of two files the later one counts */
     args->topology = (topology_t){.nhosts = 0};
     args->on_hosts = true;
@@ -203,117 +104,127 @@ static int read_topology(args_t *args, const char *path)
     return status == DP_OK ? CMD_OK : args_failed(args, status);
 }
 
-static int read_transport(args_t *args, const char *text)
+static int read_transport(const command_t *command, const option_row_t *row, void *into, const char *text)
 {
+    args_t *args = into;
+    char *end;
+    long slots;
+
+    (void)command, (void)row;
     args->transport = DP_TRANSPORT_BUNDLES;
     if (strcmp(text, "group") == 0)
         return CMD_OK;
     args->transport = DP_TRANSPORT_CREDITS;
-    if (strncmp(text, "credits:", 8) == 0 && read_integer(text + 8, 1, DP_MAX_MICROBATCHES, &args->slots))
-        return CMD_OK;
-    return args_usage(args, "--transport %s: group, or credits:K with K slots a channel, is due", text);
+    slots = strncmp(text, "credits:", 8) == 0 ? strtol(text + 8, &end, 10) : 0;
+    if (slots < 1 || slots > DP_MAX_MICROBATCHES || *end != 0)
+        return args_usage(args, "--transport %s: group, or credits:K with K slots a channel, is due", text);
+    args->slots = (int32_t)slots;
+    return CMD_OK;
 }
 
-static int read_cap(args_t *args, const char *option, const char *text, double *out)
-{
-    const char *end = cost_keys_number(text, out);
+/* ---- the options ---- */
 
-    if (end != NULL && *end == 0)
-        return CMD_OK;
-    return args_usage(args, "--%s %s: a number of 0 or more is due", option, text);
-}
+#define AT(member) offsetof(args_t, member)
+
+const option_row_t args_method[] = {
+    {.name = "method",
+     .value = "NAME",
+     .kind = OPTION_TEXT,
+     .at = AT(method),
+     .words = METHOD_WORDS,
+     .help = "a built-in schedule; `dualpipe compare` ranks all of them"},
+    {.name = "chunks",
+     .value = "V",
+     .kind = OPTION_INT32,
+     .at = AT(chunks),
+     .least = 1,
+     .most = DP_MAX_CHUNKS,
+     .help = "model chunks per rank, for the interleaved methods"},
+    {.name = "forward-only", .kind = OPTION_FLAG, .at = AT(forward_only), .help = "no backward anywhere"},
+    {.kind = OPTION_END}};
+
+const option_row_t args_sizes[] = {{.name = "ranks",
+                                    .value = "P",
+                                    .kind = OPTION_INT32,
+                                    .at = AT(ranks),
+                                    .least = 1,
+                                    .most = DP_MAX_RANKS,
+                                    .help = "ranks of the pipeline"},
+                                   {.name = "microbatches",
+                                    .value = "M",
+                                    .kind = OPTION_INT32,
+                                    .at = AT(microbatches),
+                                    .least = 1,
+                                    .most = DP_MAX_MICROBATCHES,
+                                    .help = "micro-batches of a step, both directions together"},
+                                   {.kind = OPTION_END}};
+
+const option_row_t args_cost[] = {
+    {.name = "cost",
+     .value = "LIST",
+     .kind = OPTION_READ,
+     .read = read_costs,
+     .help = "time of one micro-batch on one device: F forward, B backward, I and W its two parts, FB an overlapped "
+             "pair, HOP the latency of one transfer; any of F=1,I=1,W=1,B=2,FB=3,HOP=0, which is the default; B is "
+             "I + W and FB is F + B unless given. BYTES=N,BANDWIDTH=N: size of a message, and how much of it a link "
+             "passes in a unit of time. attention.F=N,dispatch.F=N,...,LAYERS=N: segments of a "
+             "layer (.F, .I, .W each) and layers of a device, from which those of F to FB that are not given follow"},
+    {.name = "costs",
+     .value = "FILE",
+     .kind = OPTION_TEXT,
+     .at = AT(costs_file),
+     .help = "costs from a file (\"-\": standard input): NAME=VALUE as above, # comments, BARRIER=0, "
+             "STAGE_SCALE=LIST (left out where the schedule has other stages)"},
+    {.name = "stage-scale",
+     .value = "LIST",
+     .kind = OPTION_READ,
+     .read = read_scales,
+     .help = "a factor for each stage of the model: 1,1,1,1.5; for one schedule"},
+    {.name = "no-barrier",
+     .kind = OPTION_FLAG,
+     .at = AT(no_barrier),
+     .help = "ranks do not wait for each other between steps"},
+    {.kind = OPTION_END}};
+
+const option_row_t args_lanes[] = {
+    {.name = "lanes",
+     .kind = OPTION_FLAG,
+     .at = AT(lanes),
+     .help = "run by segments on lanes, as the engine enqueues them; costs of segments are due"},
+    {.kind = OPTION_END}};
+
+const option_row_t args_topology[] = {
+    {.name = "topology",
+     .value = "FILE",
+     .kind = OPTION_READ,
+     .read = read_topology,
+     .help = "hosts: NEAR.HOP, NEAR.BANDWIDTH, FAR.HOP, FAR.BANDWIDTH in the place of HOP and BANDWIDTH, "
+             "RANKS_PER_HOST=N or HOSTS=0,0,1,1; as `dualpipe bench-links` writes it"},
+    {.kind = OPTION_END}};
+
+const option_row_t args_transport[] = {
+    {.name = "transport",
+     .value = "T",
+     .kind = OPTION_READ,
+     .read = read_transport,
+     .words = "group credits:2",
+     .help = "group: transfers complete in matched groups, as those of MPI and NCCL do; credits:K: one-sided "
+             "transfers into K slots a channel (default, K = 2)"},
+    {.kind = OPTION_END}};
+
+const option_row_t args_output[] = {{.name = "output",
+                                     .value = "FILE",
+                                     .kind = OPTION_TEXT,
+                                     .at = AT(output),
+                                     .help = "write there instead of to standard output"},
+                                    {.kind = OPTION_END}};
 
 /* ---- the command line ---- */
-
-static int take(args_t *args, int option, const char *value)
-{
-    switch (option) {
-    case OPT_METHOD:
-        args->method = value;
-        return CMD_OK;
-    case OPT_CHUNKS:
-        return want_integer(args, "chunks", value, 1, DP_MAX_CHUNKS, &args->chunks);
-    case OPT_FORWARD_ONLY:
-        args->forward_only = true;
-        return CMD_OK;
-    case OPT_RANKS:
-        return want_integer(args, "ranks", value, 1, DP_MAX_RANKS, &args->ranks);
-    case OPT_MICROBATCHES:
-        return want_integer(args, "microbatches", value, 1, DP_MAX_MICROBATCHES, &args->microbatches);
-    case OPT_FORMAT:
-        return read_format(args, value);
-    case OPT_OUTPUT:
-        args->output = value;
-        return CMD_OK;
-    case OPT_RANK:
-        return want_integer(args, "rank", value, 0, DP_MAX_RANKS - 1, &args->rank);
-    case OPT_COMM:
-        args->comm = true;
-        return CMD_OK;
-    case OPT_COST:
-        return read_costs(args, value);
-    case OPT_COSTS:
-        args->costs_file = value;
-        return CMD_OK;
-    case OPT_METHODS:
-        args->methods = value;
-        return CMD_OK;
-    case OPT_LAYERS:
-        args->layers = value;
-        return CMD_OK;
-    case OPT_STAGE_SCALE:
-        return read_scales(args, value);
-    case OPT_NO_BARRIER:
-        args->no_barrier = true;
-        return CMD_OK;
-    case OPT_LANES:
-        args->lanes = true;
-        return CMD_OK;
-    case OPT_TRANSPORT:
-        return read_transport(args, value);
-    case OPT_MEMORY_CAP:
-        return read_cap(args, "memory-cap", value, &args->memory_cap);
-    case OPT_ACTIVATION_BYTES:
-        return read_cap(args, "activation-bytes", value, &args->activation_bytes);
-    case OPT_DEFERRED_BYTES:
-        return read_cap(args, "deferred-bytes", value, &args->deferred_bytes);
-    case OPT_WEIGHT_BYTES:
-        return read_cap(args, "weight-bytes", value, &args->weight_bytes);
-    case OPT_TOPOLOGY:
-        return read_topology(args, value);
-    case OPT_SECONDS:
-        return read_cap(args, "seconds", value, &args->seconds);
-    default:
-        return CMD_USAGE;
-    }
-}
-
-/* The options of this command, for getopt. */
-static void choose_options(const command_t *command, struct option *options)
-{
-    size_t n = 0;
-
-    for (size_t k = 0; k < N_KNOWN; k++)
-        if (known[k].bit == ~0u || (known[k].bit & command->options) != 0)
-            options[n++] = known[k].option;
-    options[n] = (struct option){NULL, 0, NULL, 0};
-}
-
-static int bad_option(const args_t *args, char **argv, int option)
-{
-    const char *word = argv[optind - 1];
-
-    if (option == ':')
-        return args_usage(args, "%s: a value is missing", word);
-    if (optopt >= 256)
-        return args_usage(args, "%s: the option takes no value", word);
-    return optopt != 0 ? args_usage(args, "unknown option -%c", optopt) : args_usage(args, "unknown option %s", word);
-}
 
 /* What was given has to make a whole: a method with its sizes, or a file. */
 static int check(const args_t *args)
 {
-    unsigned options = args->command->options;
+    unsigned options = args->command->needs;
     bool needs_sizes = (options & ARG_SIZES) != 0 && args->file == NULL;
 
     if ((options & ARG_METHOD) != 0 && args->method == NULL && args->file == NULL)
@@ -333,25 +244,8 @@ static int check(const args_t *args)
     return CMD_OK;
 }
 
-static void show_help(const command_t *command)
-{
-    size_t count;
-    const dp_method_t *methods = dp_schedule_methods(&count);
-
-    fputs(command->help, stdout);
-    if ((command->options & ARG_METHOD) == 0)
-        return;
-    fputs("\nmethods:\n", stdout);
-    for (size_t m = 0; m < count; m++)
-        printf("  %-20s %s\n  %-20s %s; limits: %s\n", methods[m].name, methods[m].summary, "", methods[m].source,
-               methods[m].limits);
-}
-
 bool args_parse(const command_t *command, int argc, char **argv, args_t *args, int *exit_out)
 {
-    struct option options[N_KNOWN + 1];
-    int option;
-
     *args = (args_t){.command = command,
                      .rank = -1,
                      .memory_cap = -1.0,
@@ -360,19 +254,9 @@ bool args_parse(const command_t *command, int argc, char **argv, args_t *args, i
                      .weight_bytes = -1.0,
                      .seconds = 10.0};
     args->costs = (dp_costs_t){.struct_size = sizeof(args->costs), .f = 1.0, .i = 1.0, .w = 1.0, .barrier = 1.0};
-    choose_options(command, options);
-    optind = 0; /* main's getopt state may be of another command */
-    *exit_out = CMD_OK;
-    while ((option = getopt_long(argc, argv, ":", options, NULL)) != -1) {
-        if (option == OPT_HELP) {
-            show_help(command);
-            return false;
-        }
-        *exit_out = option == '?' || option == ':' ? bad_option(args, argv, option) : take(args, option, optarg);
-        if (*exit_out != CMD_OK)
-            return false;
-    }
-    if (optind < argc && (command->options & ARG_FILE) != 0)
+    if (!options_read(command, NULL, argc, argv, args, exit_out))
+        return false;
+    if (optind < argc && (command->needs & ARG_FILE) != 0)
         args->file = argv[optind++];
     *exit_out = optind < argc ? args_usage(args, "%s: one operand too many", argv[optind]) : check(args);
     if (*exit_out == CMD_OK)

@@ -5,36 +5,16 @@
 #define DP_TOOLS_ARGS_H
 
 #include "tools/io/cost_keys.h"
-#include "tools/io/exit.h"
 #include "tools/io/format.h"
+#include "tools/io/options.h"
 #include "tools/io/topology.h"
 
-/* Options by bit: what a command understands besides --help. */
+/* What the command line has to have: command_t.needs. */
 enum {
-    ARG_METHOD = 1 << 0,     /* --method NAME and, with it, --chunks V and --forward-only */
-    ARG_SIZES = 1 << 1,      /* --ranks P, --microbatches M */
-    ARG_FORMAT = 1 << 2,     /* --format F */
-    ARG_OUTPUT = 1 << 3,     /* --output FILE */
-    ARG_RANK = 1 << 4,       /* --rank R */
-    ARG_COMM = 1 << 5,       /* --comm */
-    ARG_COST = 1 << 6,       /* --cost F=1,I=1,..., --costs, --stage-scale, --no-barrier */
-    ARG_TRANSPORT = 1 << 7,  /* --transport group|credits:K */
-    ARG_MEMORY_CAP = 1 << 8, /* --memory-cap N */
-    ARG_FILE = 1 << 9,       /* one operand: a schedule file */
-    ARG_SECONDS = 1 << 10,   /* --seconds S */
-    ARG_TOPOLOGY = 1 << 14,  /* --topology FILE */
-    ARG_LANES = 1 << 16,     /* --lanes */
-    ARG_LAYERS = 1 << 12,    /* --layers LIST */
-    ARG_DEMO = 1 << 13,      /* --methods LIST, and --ranks, --microbatches that need not be given */
-    ARG_BYTES = 1 << 11      /* --activation-bytes, --deferred-bytes, --weight-bytes */
+    ARG_METHOD = 1 << 0, /* --method NAME with its sizes, or */
+    ARG_FILE = 1 << 1,   /* one operand: a schedule file */
+    ARG_SIZES = 1 << 2   /* --ranks P, --microbatches M */
 };
-
-typedef struct command {
-    const char *name; /* "schedule" */
-    const char *help; /* all of --help */
-    unsigned options; /* ARG_ bits */
-    unsigned formats; /* bit per format_t */
-} command_t;
 
 typedef struct args {
     const command_t *command;
@@ -61,13 +41,16 @@ typedef struct args {
     double seconds;
 } args_t;
 
+/* Options that several commands share; their members are those of args_t. */
+extern const option_row_t args_method[], args_sizes[], args_cost[], args_lanes[], args_topology[], args_transport[],
+    args_output[];
+
 /* Reads the command line. CMD_OK: go on. Otherwise *exit_out is what to exit with: help was shown, or an error. */
 bool args_parse(const command_t *command, int argc, char **argv, args_t *args, int *exit_out);
 void args_clear(args_t *args);
 
-/* "dualpipe COMMAND: ..." on stderr, with a hint at --help; returns CMD_USAGE. */
+/* As command_usage() and command_failed(). */
 int args_usage(const args_t *args, const char *fmt, ...) DP_PRINTF(2, 3);
-/* dp_last_error() on stderr; returns the exit code that goes with the status. */
 int args_failed(const args_t *args, dp_status_t status);
 
 #endif

@@ -2,7 +2,6 @@
  * SPDX-License-Identifier: MIT
  * cmd_bench_links.c: dualpipe bench-links: how long messages take between ranks of a host and between hosts, over the
  * transports that a pipeline would use; written as a file for simulate and compare. */
-#include <errno.h>
 #include <getopt.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -16,30 +15,55 @@
 
 enum { SMALL = 8, ROUNDS = 8, BATCHES = 24, WARM = 3, MOST_PAIRS = 256 };
 
-static const char help[] =
-    "usage: dualpipe run -n N -- dualpipe bench-links [OPTIONS]\n"
-    "       srun, mpirun or torchrun with as many ranks on each host as the job will have: dualpipe bench-links [OPTIONS]\n"
-    "Measures what a message takes from one rank to another, over the comm plugins that a pipeline would use: one pair of\n"
-    "ranks on each host, and one pair for every two hosts, one after the other. Rank 0 prints every pair and a topology for\n"
-    "dualpipe simulate and compare, in milliseconds: HOP from messages of 8 bytes, BANDWIDTH from what larger ones take\n"
-    "beyond that; the medians of all pairs of a kind.\n\n"
-    "  --near NAME    comm plugin within a host (comm_shm)\n"
-    "  --far NAME     comm plugin between hosts (comm_ofi)\n"
-    "  --bytes N      size of the larger messages: that of the tensors between stages (1048576)\n"
-    "  --output FILE  the topology goes there instead of to standard output\n"
-    "  --help         show this\n\n"
-    "examples:\n"
-    "  dualpipe run -n 4 -- dualpipe bench-links --output links.txt\n"
-    "      one host\n"
-    "  srun -n 16 dualpipe bench-links --bytes 4194304 --output links.txt\n"
-    "      several\n"
-    "  dualpipe compare --ranks 16 --microbatches 64 --costs run/costs.txt --topology links.txt\n\n"
-    "exit status: 0 done, 1 a plugin, a rank or the output failed, 2 wrong usage\n";
-
 typedef struct settings {
     const char *near, *far, *output;
     size_t bytes;
 } settings_t;
+
+static const option_row_t bench_links_options[] = {
+    {.name = "near",
+     .value = "NAME",
+     .kind = OPTION_TEXT,
+     .at = offsetof(settings_t, near),
+     .help = "comm plugin within a host (comm_shm)"},
+    {.name = "far",
+     .value = "NAME",
+     .kind = OPTION_TEXT,
+     .at = offsetof(settings_t, far),
+     .help = "comm plugin between hosts (comm_ofi)"},
+    {.name = "bytes",
+     .value = "N",
+     .kind = OPTION_INT64,
+     .at = offsetof(settings_t, bytes),
+     .least = 2 * SMALL,
+     .most = 1u << 30,
+     .help = "size of the larger messages: that of the tensors between stages (1048576)"},
+    {.name = "output",
+     .value = "FILE",
+     .kind = OPTION_TEXT,
+     .at = offsetof(settings_t, output),
+     .help = "the topology goes there instead of to standard output"},
+    {.kind = OPTION_END}};
+static const option_row_t *const bench_links_tables[] = {bench_links_options, NULL};
+
+const command_t command_bench_links = {
+    .name = "bench-links",
+    .usage =
+        "usage: dualpipe run -n N -- dualpipe bench-links [OPTIONS]\n"
+        "       srun, mpirun or torchrun with as many ranks on each host as the job will have: dualpipe bench-links [OPTIONS]\n"
+        "Measures what a message takes from one rank to another, over the comm plugins that a pipeline would use: one pair of ranks on each host, and one pair for every two hosts, one after the other. Rank 0 prints every pair and a topology for dualpipe simulate and compare, in milliseconds: HOP from messages of 8 bytes, BANDWIDTH from what larger ones take beyond that; the medians of all pairs of a kind.\n"
+        "\n",
+    .tables = bench_links_tables,
+    .needs = 0,
+    .notes = "\n"
+             "examples:\n"
+             "  dualpipe run -n 4 -- dualpipe bench-links --output links.txt\n"
+             "      one host\n"
+             "  srun -n 16 dualpipe bench-links --bytes 4194304 --output links.txt\n"
+             "      several\n"
+             "  dualpipe compare --ranks 16 --microbatches 64 --costs run/costs.txt --topology links.txt\n"
+             "\n"
+             "exit status: 0 done, 1 a plugin, a rank or the output failed, 2 wrong usage\n"};
 
 /* Two ranks, and what lies between them, in milliseconds. */
 typedef struct pair {
@@ -346,51 +370,14 @@ static dp_status_t run(const settings_t *settings)
     return status;
 }
 
-static int refuse(const char *what, const char *value)
-{
-    fprintf(stderr, "dualpipe bench-links: %s%s\ndualpipe bench-links --help shows how it is used\n", what, value);
-    return CMD_USAGE;
-}
-
 int cmd_bench_links(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"near", required_argument, NULL, 'n'},  {"far", required_argument, NULL, 'f'},
-        {"bytes", required_argument, NULL, 'b'}, {"output", required_argument, NULL, 'o'},
-        {"help", no_argument, NULL, 'h'},        {NULL, 0, NULL, 0}};
     settings_t settings = {.near = "comm_shm", .far = "comm_ofi", .bytes = 1 << 20};
-    char *end;
-    int option;
+    int code;
 
-    optind = 0; /* main's getopt state may be of another command */
-    while ((option = getopt_long(argc, argv, ":", options, NULL)) != -1) {
-        switch (option) {
-        case 'n':
-            settings.near = optarg;
-            break;
-        case 'f':
-            settings.far = optarg;
-            break;
-        case 'o':
-            settings.output = optarg;
-            break;
-        case 'b':
-            errno = 0;
-            settings.bytes = strtoull(optarg, &end, 10);
-            if (end == optarg || *end != 0 || errno != 0 || settings.bytes < 2 * SMALL || settings.bytes > 1u << 30)
-                return refuse("--bytes: a whole number from 16 to 1073741824 is due, not ", optarg);
-            break;
-        case 'h':
-            fputs(help, stdout);
-            return CMD_OK;
-        default:
-            return refuse("what is meant by ", argv[optind - 1]);
-        }
-    }
+    if (!options_read(&command_bench_links, NULL, argc, argv, &settings, &code))
+        return code;
     if (optind < argc)
-        return refuse("one operand too many: ", argv[optind]);
-    if (run(&settings) == DP_OK)
-        return CMD_OK;
-    fprintf(stderr, "dualpipe bench-links: %s\n", dp_last_error());
-    return CMD_FAILED;
+        return command_usage(&command_bench_links, "%s: one operand too many", argv[optind]);
+    return run(&settings) == DP_OK ? CMD_OK : command_failed(&command_bench_links, DP_ERR_IO);
 }

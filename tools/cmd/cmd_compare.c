@@ -11,46 +11,43 @@
 #include "tools/draw/draw_bars.h"
 #include "tools/io/output.h"
 
-static const command_t command = {
+static const option_row_t compare_options[] = {
+    {.name = "memory-cap",
+     .value = "N",
+     .kind = OPTION_REAL,
+     .at = offsetof(args_t, memory_cap),
+     .most = INFINITY,
+     .help = "only schedules that hold at most N micro-batches' activations on a rank, in units of one rank's stage "
+             "inputs"},
+    {.name = "format",
+     .value = "F",
+     .kind = OPTION_READ,
+     .read = format_read,
+     .at = offsetof(args_t, format),
+     .words = "text json svg png pdf",
+     .help = "text (default), json, svg, png, pdf"},
+    {.kind = OPTION_END}};
+static const option_row_t *const compare_tables[] = {args_sizes,      args_cost,      args_lanes,  args_topology,
+                                                     compare_options, args_transport, args_output, NULL};
+
+const command_t command_compare = {
     .name = "compare",
-    .options =
-        ARG_SIZES | ARG_COST | ARG_LANES | ARG_MEMORY_CAP | ARG_TRANSPORT | ARG_FORMAT | ARG_OUTPUT | ARG_TOPOLOGY,
-    .formats = 1 << FORMAT_TEXT | 1 << FORMAT_JSON | 1 << FORMAT_SVG | 1 << FORMAT_PNG | 1 << FORMAT_PDF,
-    .help =
+    .usage =
         "usage: dualpipe compare --ranks P --microbatches M [OPTIONS]\n"
-        "Runs every built-in schedule that fits under a cost model and lists them, the shortest step "
-        "first; those that do not\n"
-        "fit follow with the reason.\n\n"
-        "  --cost LIST            time of one micro-batch on one device: F forward, B backward, I and W "
-        "its two parts, FB\n"
-        "                         an overlapped pair, HOP one transfer; any of "
-        "F=1,I=1,W=1,B=2,FB=3,HOP=0, which is the\n"
-        "                         default; B is I + W and FB is F + B unless given\n"
-        "                         and BYTES, BANDWIDTH, LAYERS, attention.F, ... as in `dualpipe simulate`\n"
-        "  --costs FILE           costs from a file (\"-\": standard input): NAME=VALUE as above, # comments\n"
-        "  --topology FILE        hosts, as in `dualpipe simulate`: every schedule with every way to deal ranks out to "
-        "them: blocks\n"
-        "                         (neighbours together), in turn, mirrors (r and P-1-r together), and HOSTS as "
-        "given\n"
-        "  --lanes                run by segments on lanes, as the engine enqueues them (segments' costs are due)\n"
-        "  --no-barrier           ranks do not wait for each other between steps\n"
-        "  --memory-cap N         only schedules that hold at most N micro-batches' activations on a "
-        "rank, in units of\n"
-        "                         one rank's stage inputs\n"
-        "  --transport group      transfers complete in matched groups, as those of MPI and NCCL do\n"
-        "  --transport credits:K  one-sided transfers into K slots a channel (default, K = 2)\n"
-        "  --format F             text (default), json, svg, png, pdf\n"
-        "  --output FILE          write there instead of to standard output\n"
-        "  --help                 show this\n\n"
-        "examples:\n"
-        "  dualpipe compare --ranks 8 --microbatches 40\n"
-        "  dualpipe compare --ranks 8 --microbatches 40 --cost F=1,I=1,W=1,FB=2.2,HOP=0.1\n"
-        "      overlapped pairs that gain much, hops that cost a tenth of a forward\n"
-        "  dualpipe compare --ranks 8 --microbatches 40 --cost F=1,I=1,W=1,BYTES=1e6 --topology links.txt\n"
-        "      which schedule, and which ranks on which host\n"
-        "  dualpipe compare --ranks 8 --microbatches 40 --memory-cap 8 --format svg --output best.svg\n\n"
-        "exit status: 0 done, 1 the output could not be written, 2 wrong usage, 20 no schedule fits\n",
-};
+        "Runs every built-in schedule that fits under a cost model and lists them, the shortest step first; those that do not fit follow with the reason. With --topology, every schedule is tried with every way to deal ranks out to hosts: blocks (neighbours together), in turn, mirrors (r and P-1-r together), and HOSTS as given.\n"
+        "\n",
+    .tables = compare_tables,
+    .needs = ARG_SIZES,
+    .notes = "\n"
+             "examples:\n"
+             "  dualpipe compare --ranks 8 --microbatches 40\n"
+             "  dualpipe compare --ranks 8 --microbatches 40 --cost F=1,I=1,W=1,FB=2.2,HOP=0.1\n"
+             "      overlapped pairs that gain much, hops that cost a tenth of a forward\n"
+             "  dualpipe compare --ranks 8 --microbatches 40 --cost F=1,I=1,W=1,BYTES=1e6 --topology links.txt\n"
+             "      which schedule, and which ranks on which host\n"
+             "  dualpipe compare --ranks 8 --microbatches 40 --memory-cap 8 --format svg --output best.svg\n"
+             "\n"
+             "exit status: 0 done, 1 the output could not be written, 2 wrong usage, 20 no schedule fits\n"};
 
 /* One method with one number of chunks. */
 typedef struct entry {
@@ -340,7 +337,7 @@ int cmd_compare(int argc, char **argv)
     args_t args;
     int code;
 
-    if (args_parse(&command, argc, argv, &args, &code))
+    if (args_parse(&command_compare, argc, argv, &args, &code))
         code = run(&args);
     args_clear(&args);
     return code;

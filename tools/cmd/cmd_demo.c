@@ -15,30 +15,42 @@
 #include "tools/io/output.h"
 #include "tools/trace/trace_view.h"
 
-static const command_t command = {
+static const option_row_t demo_options[] = {
+    {.name = "methods",
+     .value = "LIST",
+     .kind = OPTION_TEXT,
+     .at = offsetof(args_t, methods),
+     .words = METHOD_WORDS,
+     .help = "schedules, with commas between them; the first is drawn "
+             "(dualpipe,dualpipev,1f1b,zb1p,interleaved_overlap)"},
+    {.name = "seconds",
+     .value = "S",
+     .kind = OPTION_REAL,
+     .at = offsetof(args_t, seconds),
+     .most = INFINITY,
+     .help = "time to take (10)"},
+    {.name = "output",
+     .value = "FOLDER",
+     .kind = OPTION_TEXT,
+     .at = offsetof(args_t, output),
+     .help = "where trace.html, executed.png and trace.json of the first schedule go (demo)"},
+    {.kind = OPTION_END}};
+static const option_row_t *const demo_tables[] = {args_sizes, demo_options, args_cost, NULL};
+
+const command_t command_demo = {
     .name = "demo",
-    .options = ARG_DEMO | ARG_COST | ARG_SECONDS | ARG_OUTPUT,
-    .formats = 0,
-    .help = "usage: dualpipe demo [OPTIONS]\n"
-            "Runs schedules with the real engine and shows the measured step beside the simulated one. Ranks\n"
-            "are threads, and segments (attention, MLP, and on a lane of their own dispatch and combine)\n"
-            "sleep instead of computing: so every rank behaves as if it had a device, on any machine.\n\n"
-            "  --ranks P         ranks of the pipeline (8)\n"
-            "  --microbatches M  micro-batches of a step (twice the ranks)\n"
-            "  --methods LIST    schedules, with commas between them; the first is drawn\n"
-            "                    (dualpipe,dualpipev,1f1b,zb1p,interleaved_overlap)\n"
-            "  --cost LIST       what segments of a layer take: attention.F=1,dispatch.F=0.5,...,LAYERS=1;\n"
-            "                    only ratios count. Each of F, I, W is 1 for attention and mlp, F and I are\n"
-            "                    0.5 for dispatch and combine, unless given. HOP delays the simulation\n"
-            "  --costs FILE      the same from a file (\"-\": standard input), of `dualpipe trace costs` say\n"
-            "  --seconds S       time to take (10)\n"
-            "  --output FOLDER   where trace.html, executed.png and trace.json of the first schedule go (demo)\n"
-            "  --help            show this\n\n"
-            "examples:\n"
-            "  dualpipe demo --seconds 2\n"
-            "  dualpipe demo --ranks 4 --methods dualpipe,zbv --seconds 2 --output build/demo\n\n"
-            "exit status: 0 done, 1 the run failed or a file could not be written, 2 wrong usage\n",
-};
+    .usage =
+        "usage: dualpipe demo [OPTIONS]\n"
+        "Runs schedules with the real engine and shows the measured step beside the simulated one. Ranks are threads, and segments (attention, MLP, and on a lane of their own dispatch and combine) sleep instead of computing: so every rank behaves as if it had a device, on any machine. Of costs, those of segments count, and only their ratios: each of F, I, W is 1 for attention and mlp, F and I are 0.5 for dispatch and combine, unless given; HOP delays the simulation.\n"
+        "\n",
+    .tables = demo_tables,
+    .needs = 0,
+    .notes = "\n"
+             "examples:\n"
+             "  dualpipe demo --seconds 2\n"
+             "  dualpipe demo --ranks 4 --methods dualpipe,zbv --seconds 2 --output build/demo\n"
+             "\n"
+             "exit status: 0 done, 1 the run failed or a file could not be written, 2 wrong usage\n"};
 
 enum { STEPS = 2, MOST_METHODS = 32, NAME_BYTES = 32 };
 
@@ -275,7 +287,7 @@ int cmd_demo(int argc, char **argv)
     args_t args;
     int code;
 
-    if (args_parse(&command, argc, argv, &args, &code))
+    if (args_parse(&command_demo, argc, argv, &args, &code))
         code = run(&args);
     args_clear(&args);
     return code;

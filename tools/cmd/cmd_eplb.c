@@ -1,7 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * cmd_eplb.c: dualpipe eplb: replicates and places experts for the loads in a file. */
-#include <errno.h>
 #include <getopt.h>
 #include <math.h>
 #include <stdlib.h>
@@ -11,254 +10,180 @@
 #include "eplb_job.h"
 #include "matrix.h"
 
-static const command_t command = {
-    .name = "eplb",
-    .help = "usage: dualpipe eplb --replicas R --gpus U [OPTIONS] LOADS...\n"
-            "Replicates the experts of each layer, the busiest most, and places the replicas so that GPUs get\n"
-            "equal loads. LOADS has a row per layer and a number per expert (tokens, say), parted by tabs, "
-            "spaces\n"
-            "or commas; or it is JSON, an array of arrays, alone or under the key \"loads\". - is standard "
-            "input.\n\n"
-            "  --replicas R           slots of a layer over all GPUs; R - experts of them are for second "
-            "replicas\n"
-            "  --gpus U               GPUs over all nodes\n"
-            "  --nodes N              nodes (default 1)\n"
-            "  --groups G             groups of consecutive experts that routing keeps together (default 1)\n"
-            "  --policy P             auto (default): hierarchical when groups are a multiple of nodes, else "
-            "global;\n"
-            "                         hierarchical: all replicas of a group on one node; global: anywhere\n"
-            "  --distinct             no two replicas of an expert on one GPU, unless it has more than there are "
-            "GPUs\n"
-            "  --steps K              look for a better placement in K steps of each layer; never gives a worse "
-            "one\n"
-            "  --seconds S            the same for S seconds in all\n"
-            "  --seed K               of the steps' random choices (default 0)\n"
-            "  --from FILE            start from the placement in use and move as few replicas as the bound "
-            "allows: a\n"
-            "                         row per layer and the expert in each slot, or JSON with "
-            "physical_to_logical\n"
-            "  --bound X              with --from: fullest GPU of a layer at most X times its mean (default: "
-            "what a\n"
-            "                         placement from loads alone reaches)\n"
-            "  --threshold X          with --from: layers that are within X times the mean stay as they are\n"
-            "  --expert-bytes B       size of an expert, for the bytes moved\n"
-            "  --decay D              several LOADS, the oldest first: average = D * average + (1 - D) * next\n"
-            "                         (default 0.9)\n"
-            "  --format F             text (default), tsv, json, svg, png, pdf\n"
-            "  --output FILE          write there instead of to standard output\n"
-            "  --help                 show this\n\n"
-            "text has the imbalance before and after; tsv has the expert in each slot, to be used with --from; "
-            "json\n"
-            "has all, and the maps physical_to_logical, logical_to_physical, expert_count; svg, png and pdf draw "
-            "the\n"
-            "load of every GPU. Without --from, before is the placement in which slot p holds expert p mod "
-            "experts.\n\n"
-            "examples:\n"
-            "  dualpipe eplb --replicas 16 --groups 4 --nodes 2 --gpus 8 loads.tsv\n"
-            "  dualpipe eplb --replicas 16 --gpus 8 --distinct --seconds 1 --format tsv --output now.tsv "
-            "loads.tsv\n"
-            "  dualpipe eplb --replicas 16 --gpus 8 --from now.tsv --bound 1.1 --expert-bytes 88080384 "
-            "later.tsv\n"
-            "      few moves to within a tenth of the mean\n"
-            "  dualpipe eplb --replicas 16 --groups 4 --nodes 2 --gpus 8 --format svg --output loads.svg "
-            "loads.tsv\n\n"
-            "exit status: 0 done, 1 a file could not be read or written, 2 wrong usage or input\n",
-};
-
-static const args_t tongue = {.command = &command}; /* for messages */
-
 static const char *const load_keys[] = {"loads", "weights", "weight", NULL};
 static const char *const placement_keys[] = {"physical_to_logical", "phy2log", NULL};
 
 /* ---- options ---- */
 
-static bool read_whole(const char *text, int64_t low, int64_t high, int64_t *out)
-{
-    char *end;
-    long long value;
+#define BELOW_ONE 0.99999999999999994
 
-    errno = 0;
-    value = strtoll(text, &end, 10);
-    *out = value;
-    return end != text && *end == 0 && errno == 0 && value >= low && value <= high;
+static int read_distinct(const command_t *command, const option_row_t *row, void *into, const char *value)
+{
+    (void)command, (void)row, (void)value;
+    ((eplb_job_t *)into)->options.distinct = 1;
+    return CMD_OK;
 }
 
-static bool read_real(const char *text, double low, double high, double *out)
+static int read_seconds(const command_t *command, const option_row_t *row, void *into, const char *value)
 {
-    char *end;
+    const option_row_t number = {.name = row->name, .kind = OPTION_REAL, .most = 1e6};
+    double seconds = 0;
+    int code = option_take(command, &number, &seconds, value);
 
-    errno = 0;
-    *out = strtod(text, &end);
-    return end != text && *end == 0 && errno == 0 && *out >= low && *out <= high;
-}
-
-static int want_whole(const char *option, const char *text, int64_t low, int64_t high, int64_t *out)
-{
-    if (read_whole(text, low, high, out))
-        return CMD_OK;
-    return args_usage(&tongue, "--%s %s: a whole number from %lld to %lld is due", option, text, (long long)low,
-                      (long long)high);
-}
-
-static int want_real(const char *option, const char *text, double low, double high, double *out)
-{
-    if (read_real(text, low, high, out))
-        return CMD_OK;
-    return args_usage(&tongue, "--%s %s: a number from %g to %g is due", option, text, low, high);
-}
-
-static int want_size(const char *option, const char *text, int32_t *out)
-{
-    int64_t value;
-    int code = want_whole(option, text, 1, DP_EPLB_LIMIT, &value);
-
-    *out = (int32_t)value;
+    ((eplb_job_t *)into)->options.search_ns = (int64_t)(seconds * 1e9);
     return code;
 }
 
-static int want_word(const char *option, const char *text, const char *const *words, int count, int32_t *out)
-{
-    for (*out = 0; *out < count; ++*out)
-        if (words[*out] != NULL && strcmp(text, words[*out]) == 0)
-            return CMD_OK;
-    return args_usage(&tongue, "--%s %s: there is no such %s", option, text, option);
-}
+static const option_row_t eplb_options[] = {
+    {.name = "replicas",
+     .value = "R",
+     .kind = OPTION_INT32,
+     .at = offsetof(eplb_job_t, shape.replicas),
+     .least = 1,
+     .most = DP_EPLB_LIMIT,
+     .help = "slots of a layer over all GPUs; R - experts of them are for second replicas"},
+    {.name = "gpus",
+     .value = "U",
+     .kind = OPTION_INT32,
+     .at = offsetof(eplb_job_t, shape.gpus),
+     .least = 1,
+     .most = DP_EPLB_LIMIT,
+     .help = "GPUs over all nodes"},
+    {.name = "nodes",
+     .value = "N",
+     .kind = OPTION_INT32,
+     .at = offsetof(eplb_job_t, shape.nodes),
+     .least = 1,
+     .most = DP_EPLB_LIMIT,
+     .help = "nodes (default 1)"},
+    {.name = "groups",
+     .value = "G",
+     .kind = OPTION_INT32,
+     .at = offsetof(eplb_job_t, shape.groups),
+     .least = 1,
+     .most = DP_EPLB_LIMIT,
+     .help = "groups of consecutive experts that routing keeps together (default 1)"},
+    {.name = "policy",
+     .value = "P",
+     .kind = OPTION_CHOICE,
+     .at = offsetof(eplb_job_t, options.policy),
+     .words = "auto hierarchical global",
+     .help =
+         "auto (default): hierarchical when groups are a multiple of nodes, else global; hierarchical: all replicas "
+         "of a group on one node; global: anywhere"},
+    {.name = "distinct",
+     .kind = OPTION_READ,
+     .read = read_distinct,
+     .help = "no two replicas of an expert on one GPU, unless it has more than there are GPUs"},
+    {.name = "steps",
+     .value = "K",
+     .kind = OPTION_INT64,
+     .at = offsetof(eplb_job_t, options.search_steps),
+     .most = INT64_MAX / 2,
+     .help = "look for a better placement in K steps of each layer; never gives a worse one"},
+    {.name = "seconds",
+     .value = "S",
+     .kind = OPTION_READ,
+     .read = read_seconds,
+     .help = "the same for S seconds in all"},
+    {.name = "seed",
+     .value = "K",
+     .kind = OPTION_INT64,
+     .at = offsetof(eplb_job_t, options.seed),
+     .most = (double)INT64_MAX,
+     .help = "of the steps' random choices (default 0)"},
+    {.name = "from",
+     .value = "FILE",
+     .kind = OPTION_TEXT,
+     .at = offsetof(eplb_job_t, from),
+     .help = "start from the placement in use and move as few replicas as the bound allows: a row per layer and the "
+             "expert in each slot, or JSON with physical_to_logical"},
+    {.name = "bound",
+     .value = "X",
+     .kind = OPTION_REAL,
+     .at = offsetof(eplb_job_t, update.bound),
+     .least = 1,
+     .most = 1e9,
+     .help = "with --from: fullest GPU of a layer at most X times its mean (default: what a placement from loads alone "
+             "reaches)"},
+    {.name = "threshold",
+     .value = "X",
+     .kind = OPTION_REAL,
+     .at = offsetof(eplb_job_t, update.threshold),
+     .least = 1,
+     .most = 1e9,
+     .help = "with --from: layers that are within X times the mean stay as they are"},
+    {.name = "expert-bytes",
+     .value = "B",
+     .kind = OPTION_INT64,
+     .at = offsetof(eplb_job_t, update.expert_bytes),
+     .most = (double)INT64_MAX,
+     .help = "size of an expert, for the bytes moved"},
+    {.name = "decay",
+     .value = "D",
+     .kind = OPTION_REAL,
+     .at = offsetof(eplb_job_t, decay),
+     .most = BELOW_ONE,
+     .help = "several LOADS, the oldest first: average = D * average + (1 - D) * next, D below 1 (default 0.9)"},
+    {.name = "format",
+     .value = "F",
+     .kind = OPTION_READ,
+     .at = offsetof(eplb_job_t, format),
+     .read = format_read,
+     .words = "text tsv json svg png pdf",
+     .help = "text (default): the imbalance before and after; tsv: the expert in each slot, for --from; json: all, and "
+             "the maps physical_to_logical, logical_to_physical, expert_count; svg, png, pdf: the load of every GPU"},
+    {.name = "output",
+     .value = "FILE",
+     .kind = OPTION_TEXT,
+     .at = offsetof(eplb_job_t, output),
+     .help = "write there instead of to standard output"},
+    {.kind = OPTION_END}};
+static const option_row_t *const eplb_tables[] = {eplb_options, NULL};
 
-enum {
-    OPT_REPLICAS = 256,
-    OPT_GPUS,
-    OPT_NODES,
-    OPT_GROUPS,
-    OPT_POLICY,
-    OPT_DISTINCT,
-    OPT_STEPS,
-    OPT_SECONDS,
-    OPT_SEED,
-    OPT_FROM,
-    OPT_BOUND,
-    OPT_THRESHOLD,
-    OPT_EXPERT_BYTES,
-    OPT_DECAY,
-    OPT_FORMAT,
-    OPT_OUTPUT,
-    OPT_HELP
-};
-
-static const struct option known[] = {
-    {"replicas", required_argument, NULL, OPT_REPLICAS},
-    {"gpus", required_argument, NULL, OPT_GPUS},
-    {"nodes", required_argument, NULL, OPT_NODES},
-    {"groups", required_argument, NULL, OPT_GROUPS},
-    {"policy", required_argument, NULL, OPT_POLICY},
-    {"distinct", no_argument, NULL, OPT_DISTINCT},
-    {"steps", required_argument, NULL, OPT_STEPS},
-    {"seconds", required_argument, NULL, OPT_SECONDS},
-    {"seed", required_argument, NULL, OPT_SEED},
-    {"from", required_argument, NULL, OPT_FROM},
-    {"bound", required_argument, NULL, OPT_BOUND},
-    {"threshold", required_argument, NULL, OPT_THRESHOLD},
-    {"expert-bytes", required_argument, NULL, OPT_EXPERT_BYTES},
-    {"decay", required_argument, NULL, OPT_DECAY},
-    {"format", required_argument, NULL, OPT_FORMAT},
-    {"output", required_argument, NULL, OPT_OUTPUT},
-    {"help", no_argument, NULL, OPT_HELP},
-    {NULL, 0, NULL, 0},
-};
-
-static int read_option(eplb_job_t *job, int option, const char *text)
-{
-    static const char *const policies[] = {"auto", "hierarchical", "global"};
-    static const char *const formats[FORMAT_COUNT] = {"text", "tsv", NULL, "json", "svg", "png", "pdf", NULL};
-    int64_t whole = 0;
-    int32_t word = 0;
-    double real = 0.0;
-    int code = CMD_OK;
-
-    switch (option) {
-    case OPT_REPLICAS:
-        return want_size("replicas", text, &job->shape.replicas);
-    case OPT_GPUS:
-        return want_size("gpus", text, &job->shape.gpus);
-    case OPT_NODES:
-        return want_size("nodes", text, &job->shape.nodes);
-    case OPT_GROUPS:
-        return want_size("groups", text, &job->shape.groups);
-    case OPT_POLICY:
-        return want_word("policy", text, policies, 3, &job->options.policy);
-    case OPT_DISTINCT:
-        job->options.distinct = 1;
-        return CMD_OK;
-    case OPT_STEPS:
-        return want_whole("steps", text, 0, INT64_MAX / 2, &job->options.search_steps);
-    case OPT_SECONDS:
-        code = want_real("seconds", text, 0.0, 1e6, &real);
-        job->options.search_ns = (int64_t)(real * 1e9);
-        return code;
-    case OPT_SEED:
-        code = want_whole("seed", text, 0, INT64_MAX, &whole);
-        job->options.seed = (uint64_t)whole;
-        return code;
-    case OPT_FROM:
-        job->from = text;
-        return CMD_OK;
-    case OPT_BOUND:
-        return want_real("bound", text, 1.0, 1e9, &job->update.bound);
-    case OPT_THRESHOLD:
-        return want_real("threshold", text, 1.0, 1e9, &job->update.threshold);
-    case OPT_EXPERT_BYTES:
-        return want_whole("expert-bytes", text, 0, INT64_MAX, &job->update.expert_bytes);
-    case OPT_DECAY:
-        code = want_real("decay", text, 0.0, 1.0, &job->decay);
-        return code == CMD_OK && job->decay == 1.0 ? args_usage(&tongue, "--decay 1 would forget all but the first")
-                                                   : code;
-    case OPT_FORMAT:
-        code = want_word("format", text, formats, FORMAT_COUNT, &word);
-        job->format = (format_t)word;
-        return code;
-    default:
-        job->output = text;
-        return CMD_OK;
-    }
-}
+const command_t command_eplb = {
+    .name = "eplb",
+    .usage =
+        "usage: dualpipe eplb --replicas R --gpus U [OPTIONS] LOADS...\n"
+        "Replicates the experts of each layer, the busiest most, and places the replicas so that GPUs get equal loads. LOADS has a row per layer and a number per expert (tokens, say), parted by tabs, spaces or commas; or it is JSON, an array of arrays, alone or under the key \"loads\". - is standard input. Without --from, the placement before is the one in which slot p holds expert p mod experts.\n"
+        "\n",
+    .tables = eplb_tables,
+    .needs = 0,
+    .notes = "\n"
+             "examples:\n"
+             "  dualpipe eplb --replicas 16 --groups 4 --nodes 2 --gpus 8 loads.tsv\n"
+             "  dualpipe eplb --replicas 16 --gpus 8 --distinct --seconds 1 --format tsv --output now.tsv loads.tsv\n"
+             "  dualpipe eplb --replicas 16 --gpus 8 --from now.tsv --bound 1.1 --expert-bytes 88080384 later.tsv\n"
+             "      few moves to within a tenth of the mean\n"
+             "  dualpipe eplb --replicas 16 --groups 4 --nodes 2 --gpus 8 --format svg --output loads.svg loads.tsv\n"
+             "\n"
+             "exit status: 0 done, 1 a file could not be read or written, 2 wrong usage or input\n"};
 
 static int check_options(const eplb_job_t *job)
 {
     if (job->shape.replicas == 0)
-        return args_usage(&tongue, "--replicas R is missing");
+        return command_usage(&command_eplb, "--replicas R is missing");
     if (job->shape.gpus == 0)
-        return args_usage(&tongue, "--gpus U is missing");
+        return command_usage(&command_eplb, "--gpus U is missing");
     if (job->nfiles == 0)
-        return args_usage(&tongue, "LOADS is missing: a file with a row per layer, or - for standard input");
+        return command_usage(&command_eplb, "LOADS is missing: a file with a row per layer, or - for standard input");
     if (job->from == NULL && (job->update.bound != 0.0 || job->update.threshold != 0.0))
-        return args_usage(&tongue, "--bound and --threshold are about moves: they need --from");
+        return command_usage(&command_eplb, "--bound and --threshold are about moves: they need --from");
     int inputs = job->from != NULL && strcmp(job->from, "-") == 0;
     for (int k = 0; k < job->nfiles; k++)
         inputs += strcmp(job->files[k], "-") == 0;
     if (inputs > 1)
-        return args_usage(&tongue, "standard input can be read once");
+        return command_usage(&command_eplb, "standard input can be read once");
     return CMD_OK;
 }
 
 /* -1: go on; else an exit code. */
 static int read_options(int argc, char **argv, eplb_job_t *job)
 {
-    int option, code;
+    int code;
 
-    opterr = 0;
-    optind = 0;
-    while ((option = getopt_long(argc, argv, ":h", known, NULL)) != -1) {
-        if (option == OPT_HELP || option == 'h') {
-            fputs(command.help, stdout);
-            return CMD_OK;
-        }
-        if (option == ':')
-            return args_usage(&tongue, "%s needs a value", argv[optind - 1]);
-        if (option == '?')
-            return args_usage(&tongue, "there is no option %s", argv[optind - 1]);
-        code = read_option(job, option, optarg);
-        if (code != CMD_OK)
-            return code;
-    }
+    if (!options_read(&command_eplb, NULL, argc, argv, job, &code))
+        return code;
     job->files = argv + optind;
     job->nfiles = argc - optind;
     code = check_options(job);
@@ -478,5 +403,5 @@ int cmd_eplb(int argc, char **argv)
     clear(&job);
     if (status == DP_ERR_NUMERIC) /* what the files hold is wrong, whatever the reason */
         status = DP_ERR_INVALID;
-    return status == DP_OK ? CMD_OK : args_failed(&tongue, status);
+    return status == DP_OK ? CMD_OK : command_failed(&command_eplb, status);
 }

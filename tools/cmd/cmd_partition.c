@@ -8,30 +8,33 @@
 #include "commands.h"
 #include "plan.h"
 
-static const command_t command = {
+static const option_row_t partition_options[] = {
+    {.name = "layers",
+     .value = "LIST",
+     .kind = OPTION_TEXT,
+     .at = offsetof(args_t, layers),
+     .help = "what each layer takes beside the others, embedding, head and loss included: 0.3,1x61,2.5 are 63 layers, "
+             "61 of which cost 1"},
+    {.kind = OPTION_END}};
+static const option_row_t *const partition_tables[] = {partition_options, args_method,    args_sizes,
+                                                       args_cost,         args_transport, NULL};
+
+const command_t command_partition = {
     .name = "partition",
-    .options = ARG_METHOD | ARG_SIZES | ARG_FILE | ARG_COST | ARG_TRANSPORT | ARG_LAYERS,
-    .formats = 0,
-    .help = "usage: dualpipe partition --layers LIST --method NAME --ranks P --microbatches M [OPTIONS]\n"
-            "       dualpipe partition --layers LIST FILE [OPTIONS]\n"
-            "Cuts a model whose layers do not all cost the same into the stages of a schedule, so that the "
-            "simulated step is\n"
-            "short: beginning with the cut whose dearest stage is the cheapest, and with equal numbers of layers, "
-            "cuts are moved\n"
-            "while the step gets shorter.\n\n"
-            "  --layers LIST          what each layer takes beside the others, embedding, head and loss "
-            "included: 0.3,1x61,2.5\n"
-            "                         are 63 layers, 61 of which cost 1\n"
-            "  --method NAME, --ranks P, --microbatches M, --chunks V, --forward-only\n"
-            "                         a built-in schedule, as in `dualpipe schedule`\n"
-            "  --cost LIST, --costs FILE, --no-barrier, --transport T\n"
-            "                         as in `dualpipe simulate`: what a device takes if all stages cost the same\n"
-            "  --help                 show this\n\n"
-            "examples:\n"
-            "  dualpipe partition --layers 0.3,1x61,2.5 --method dualpipe --ranks 8 --microbatches 32\n"
-            "  dualpipe partition --layers 1x24,4 --method zb1p --ranks 4 --microbatches 16 --cost F=1,I=1.2,W=0.8\n\n"
-            "exit status: 0 done, 1 a file could not be read, 2 wrong usage, 20 the schedule is rejected\n",
-};
+    .usage =
+        "usage: dualpipe partition --layers LIST --method NAME --ranks P --microbatches M [OPTIONS]\n"
+        "       dualpipe partition --layers LIST FILE [OPTIONS]\n"
+        "Cuts a model whose layers do not all cost the same into the stages of a schedule, so that the simulated step is short: beginning with the cut whose dearest stage is the cheapest, and with equal numbers of layers, cuts are moved while the step gets shorter. Costs say what a device takes if all stages cost the same.\n"
+        "\n",
+    .tables = partition_tables,
+    .lists_methods = true,
+    .needs = ARG_METHOD | ARG_SIZES | ARG_FILE,
+    .notes = "\n"
+             "examples:\n"
+             "  dualpipe partition --layers 0.3,1x61,2.5 --method dualpipe --ranks 8 --microbatches 32\n"
+             "  dualpipe partition --layers 1x24,4 --method zb1p --ranks 4 --microbatches 16 --cost F=1,I=1.2,W=0.8\n"
+             "\n"
+             "exit status: 0 done, 1 a file could not be read, 2 wrong usage, 20 the schedule is rejected\n"};
 
 typedef struct layers {
     double *costs;
@@ -161,7 +164,7 @@ int cmd_partition(int argc, char **argv)
     args_t args;
     int code;
 
-    if (args_parse(&command, argc, argv, &args, &code))
+    if (args_parse(&command_partition, argc, argv, &args, &code))
         code = run(&args);
     args_clear(&args);
     return code;

@@ -13,35 +13,54 @@
 #include "commands.h"
 #include "conform/conform.h"
 
-static const char help[] =
-    "usage: dualpipe plugin list\n"
-    "       dualpipe plugin check NAME|PATH [--device NAME|PATH] [--comm NAME|PATH] [--mode threads|processes]\n"
-    "                             [--launch COMMAND] [CASE...]\n"
-    "       dualpipe plugin check [NAME|PATH] --list\n\n"
-    "list   shows every plugin in the folders of DUALPIPE_PLUGIN_PATH and in the install's folder: name, version, the ABI\n"
-    "       it was built with, the interfaces it offers and what it says of itself; or why it cannot be used. A name that\n"
-    "       an earlier folder has already is marked: dp_plugin_load() takes the first. Each is looked at in a process of\n"
-    "       its own.\n"
-    "check  runs the contract suite of each interface that the plugin offers and prints a line per case. Ranks are tried\n"
-    "       as threads and as processes. For writers of plugins; a program of their own can do the same (conform.h).\n\n"
-    "  --list                    the cases, each with what it demands, and no trial\n"
-    "  --device NAME|PATH        what streams run on, for plugins that are no device (device_cpu)\n"
-    "  --comm NAME|PATH          what rows travel over, for MoE plugins (comm_shm)\n"
-    "  --mode threads|processes  one of the two only\n"
-    "  --launch COMMAND          starts the ranks that are processes: \"mpirun -n %d\", where %d is how many; for plugins\n"
-    "                            that live with a launcher of their own. Cases in which a rank is killed are left out\n"
-    "  CASE...                   these cases only\n"
-    "  --help                    show this\n\n"
-    "examples:\n"
-    "  dualpipe plugin list\n"
-    "      what this machine has\n"
-    "  dualpipe plugin check comm_shm\n"
-    "      the whole suite on one plugin\n"
-    "  dualpipe plugin check ./dp_comm_mine.so --mode threads\n"
-    "      a plugin that is being written, by its path\n"
-    "  dualpipe plugin check ./dp_comm_mpi.so --mode processes --launch \"mpirun -n %d\"\n"
-    "      a plugin whose ranks mpirun has to start\n\n"
-    "exit status: 0 fine, 1 a plugin cannot be used or a case failed, 2 wrong usage\n";
+/* Read by dp_conform_main(). */
+static const option_row_t plugin_options[] = {
+    {.name = "list", .kind = OPTION_FLAG, .help = "the cases, each with what it demands, and no trial"},
+    {.name = "device",
+     .value = "NAME|PATH",
+     .kind = OPTION_FLAG,
+     .help = "what streams run on, for plugins that are no device (device_cpu)"},
+    {.name = "comm",
+     .value = "NAME|PATH",
+     .kind = OPTION_FLAG,
+     .help = "what rows travel over, for MoE plugins (comm_shm)"},
+    {.name = "mode",
+     .value = "MODE",
+     .kind = OPTION_FLAG,
+     .words = "threads processes",
+     .help = "threads or processes: one of the two only"},
+    {.name = "launch",
+     .value = "COMMAND",
+     .kind = OPTION_FLAG,
+     .help =
+         "starts the ranks that are processes: \"mpirun -n %d\", where %d is how many; for plugins that live with a launcher of their own. Cases in which a rank is killed are left out"},
+    {.kind = OPTION_END}};
+static const option_row_t *const plugin_tables[] = {plugin_options, NULL};
+
+const command_t command_plugin = {
+    .name = "plugin",
+    .usage =
+        "usage: dualpipe plugin list\n"
+        "       dualpipe plugin check NAME|PATH [OPTIONS] [CASE...]\n"
+        "       dualpipe plugin check [NAME|PATH] --list\n"
+        "\n"
+        "list: every plugin in the folders of DUALPIPE_PLUGIN_PATH and in the install's folder: name, version, the ABI it was built with, the interfaces it offers and what it says of itself; or why it cannot be used. A name that an earlier folder has already is marked: dp_plugin_load() takes the first. Each is looked at in a process of its own.\n"
+        "check: runs the contract suite of each interface that the plugin offers, or of it these cases only, and prints a line per case. Ranks are tried as threads and as processes. For writers of plugins; a program of their own can do the same (conform.h).\n"
+        "\n",
+    .tables = plugin_tables,
+    .actions = "list check",
+    .notes = "\n"
+             "examples:\n"
+             "  dualpipe plugin list\n"
+             "      what this machine has\n"
+             "  dualpipe plugin check comm_shm\n"
+             "      the whole suite on one plugin\n"
+             "  dualpipe plugin check ./dp_comm_mine.so --mode threads\n"
+             "      a plugin that is being written, by its path\n"
+             "  dualpipe plugin check ./dp_comm_mpi.so --mode processes --launch \"mpirun -n %d\"\n"
+             "      a plugin whose ranks mpirun has to start\n"
+             "\n"
+             "exit status: 0 fine, 1 a plugin cannot be used or a case failed, 2 wrong usage\n"};
 
 /* ---- list ---- */
 
@@ -158,18 +177,17 @@ static int check(int argc, char **argv)
 int cmd_plugin(int argc, char **argv)
 {
     if (argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-        fputs(help, stdout);
+        options_help(&command_plugin, stdout);
         return CMD_OK;
     }
     for (int i = 2; i < argc; i++)
         if (strcmp(argv[i], "--help") == 0) {
-            fputs(help, stdout);
+            options_help(&command_plugin, stdout);
             return CMD_OK;
         }
     if (argc == 2 && strcmp(argv[1], "list") == 0)
         return list();
     if (argc >= 2 && strcmp(argv[1], "check") == 0)
         return check(argc - 1, argv + 1);
-    fputs("dualpipe plugin: say list, or check NAME (dualpipe plugin --help)\n", stderr);
-    return CMD_USAGE;
+    return command_usage(&command_plugin, "say list, or check NAME");
 }

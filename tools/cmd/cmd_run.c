@@ -18,80 +18,6 @@
 
 #define MAX_RANKS 4096
 
-static const char help[] =
-    "usage: dualpipe run -n N [OPTIONS] [--] PROGRAM [ARGUMENTS]\n"
-    "       dualpipe run --hosts A,B,... --ranks-per-host N [OPTIONS] [--] PROGRAM [ARGUMENTS]\n"
-    "\n"
-    "Starts PROGRAM N times on this host, or on each of several, as ranks 0, 1, ... of one job, and waits for all.\n"
-    "\n"
-    "  -n, --ranks N    how many ranks in all (1 to 4096)\n"
-    "      --prefix     the rank in front of every line: \"[2] step 10 loss 5.31\"; otherwise from when a second\n"
-    "                   rank prints something, or always on several hosts\n"
-    "      --no-prefix  let the ranks write to the terminal themselves; otherwise each of their lines is passed on\n"
-    "                   whole\n"
-    "      --grace S    after the first failure the other ranks get S seconds to end themselves (5), then SIGKILL\n"
-    "  -h, --help       show this\n"
-    "\n"
-    "Several hosts:\n"
-    "      --hosts A,B,...        the first host gets ranks 0 to N-1, the next N to 2N-1, and so on\n"
-    "      --ranks-per-host N     or -n with a multiple of the number of hosts\n"
-    "      --rsh COMMAND          what reaches a host; it is given the host's name and a line for a shell there\n"
-    "                             [ssh -o BatchMode=yes]\n"
-    "      --dualpipe-path FILE   this command there [the path that it has here]\n"
-    "      --address ADDRESS      of the first host, for the others: where they meet [the one that ssh has come to,\n"
-    "                             the one its name means, or that of its first interface]\n"
-    "      --wdir DIR             where the ranks start [the folder that we are in, which has to be there as well]\n"
-    "  -x, --export NAME[=VALUE]  a variable for the ranks; those named DUALPIPE_* and OMP_* come along anyway\n"
-    "      --agent                what is started on each host: does what it is told on standard input\n"
-    "\n"
-    "A rank finds itself by its environment: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT\n"
-    "(as with torchrun), and DUALPIPE_* for the library: dp_group_join(NULL, &group) needs nothing else. The ranks of\n"
-    "one host meet on loopback; all prove to each other that they were started by the same command, by a secret that\n"
-    "stands in no command line, environment or file. Standard input is empty. OMP_NUM_THREADS, when not set, becomes\n"
-    "the number of cores divided by the ranks of the host.\n"
-    "\n"
-    "SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are passed on to all ranks, which then get 5 times the grace; a\n"
-    "second one kills. Whatever ends the job, no process is left, also none that a rank has started; that holds for a\n"
-    "SIGKILL of this command too, and on all hosts, at the latest 15 s after the connection to one is cut.\n"
-    "\n"
-    "Exit status: 0 when all ranks return 0; else that of the first rank that failed, 128 + n when signal n ended it,\n"
-    "and one line on standard error says which. 127: PROGRAM was not found, 126: it cannot be executed, 2: wrong\n"
-    "usage, 1: a host cannot be reached or was lost.\n"
-    "\n"
-    "Examples:\n"
-    "  dualpipe run -n 4 -- ./trainer --steps 100\n"
-    "  dualpipe run -n 2 -- sh -c 'echo I am rank $RANK of $WORLD_SIZE'\n"
-    "  dualpipe run --hosts node1,node2 --ranks-per-host 4 -- ./trainer --steps 100\n"
-    "  dualpipe run --hosts node1,node2 -n 2 --rsh 'ssh -p 2222 -l me' -x LD_LIBRARY_PATH -- ./trainer\n";
-
-static int wrong_usage(const char *fmt, const char *argument)
-{
-    fprintf(stderr, "dualpipe run: ");
-    fprintf(stderr, fmt, argument);
-    fprintf(stderr, "; dualpipe run --help explains\n");
-    return CMD_USAGE;
-}
-
-static bool read_ranks(const char *text, int *ranks_out)
-{
-    char *end;
-    long value;
-
-    errno = 0;
-    value = strtol(text, &end, 10);
-    *ranks_out = (int)value;
-    return *text >= '0' && *text <= '9' && *end == '\0' && errno == 0 && value >= 1 && value <= MAX_RANKS;
-}
-
-static bool read_seconds(const char *text, double *seconds_out)
-{
-    char *end;
-
-    errno = 0;
-    *seconds_out = strtod(text, &end);
-    return end != text && *end == '\0' && errno == 0 && *seconds_out >= 0 && *seconds_out <= 1e6;
-}
-
 static void free_hosts(run_options_t *options)
 {
     free(options->hosts);
@@ -100,7 +26,7 @@ static void free_hosts(run_options_t *options)
 }
 
 /* Names divided by commas, each once. One that begins with - would be an option of ssh. */
-static bool read_hosts(const char *text, run_options_t *options)
+static bool split_hosts(const char *text, run_options_t *options)
 {
     char *next;
 
@@ -135,23 +61,148 @@ static bool add_export(const char *text, run_options_t *options)
     return true;
 }
 
+static int read_hosts(const command_t *command, const option_row_t *row, void *into, const char *value)
+{
+    (void)row;
+    return split_hosts(value, into)
+               ? CMD_OK
+               : command_usage(command, "--hosts %s: names divided by commas were expected, each once", value);
+}
+
+static int read_export(const command_t *command, const option_row_t *row, void *into, const char *value)
+{
+    (void)row;
+    return add_export(value, into) ? CMD_OK
+                                   : command_usage(command, "--export %s: NAME or NAME=VALUE was expected", value);
+}
+
+static int read_prefix(const command_t *command, const option_row_t *row, void *into, const char *value)
+{
+    (void)command, (void)row, (void)value;
+    ((run_options_t *)into)->prefix = RUN_PREFIX_ALWAYS;
+    return CMD_OK;
+}
+
+static int read_no_prefix(const command_t *command, const option_row_t *row, void *into, const char *value)
+{
+    (void)command, (void)row, (void)value;
+    ((run_options_t *)into)->prefix = RUN_PREFIX_NEVER;
+    return CMD_OK;
+}
+
+static const option_row_t run_options[] = {
+    {.name = "ranks",
+     .value = "N",
+     .kind = OPTION_INT32,
+     .at = offsetof(run_options_t, ranks),
+     .least = 1,
+     .most = MAX_RANKS,
+     .letter = 'n',
+     .help = "how many ranks in all (1 to 4096)"},
+    {.name = "prefix",
+     .kind = OPTION_READ,
+     .read = read_prefix,
+     .help =
+         "the rank in front of every line: \"[2] step 10 loss 5.31\"; otherwise from when a second rank prints something, or always on several hosts"},
+    {.name = "no-prefix",
+     .kind = OPTION_READ,
+     .read = read_no_prefix,
+     .help = "let the ranks write to the terminal themselves; otherwise each of their lines is passed on whole"},
+    {.name = "grace",
+     .value = "S",
+     .kind = OPTION_REAL,
+     .at = offsetof(run_options_t, grace_seconds),
+     .most = 1e6,
+     .help = "after the first failure the other ranks get S seconds to end themselves (5), then SIGKILL"},
+    {.name = "hosts",
+     .value = "A,B,...",
+     .kind = OPTION_READ,
+     .read = read_hosts,
+     .help = "several hosts: the first gets ranks 0 to N-1, the next N to 2N-1, and so on; what follows is about them"},
+    {.name = "ranks-per-host",
+     .value = "N",
+     .kind = OPTION_INT32,
+     .at = offsetof(run_options_t, ranks_per_host),
+     .least = 1,
+     .most = MAX_RANKS,
+     .help = "or -n with a multiple of the number of hosts"},
+    {.name = "rsh",
+     .value = "COMMAND",
+     .kind = OPTION_TEXT,
+     .at = offsetof(run_options_t, rsh),
+     .help = "what reaches a host; it is given the host's name and a line for a shell there [ssh -o BatchMode=yes]"},
+    {.name = "dualpipe-path",
+     .value = "FILE",
+     .kind = OPTION_TEXT,
+     .at = offsetof(run_options_t, dualpipe_path),
+     .help = "this command there [the path that it has here]"},
+    {.name = "address",
+     .value = "ADDRESS",
+     .kind = OPTION_TEXT,
+     .at = offsetof(run_options_t, address),
+     .help =
+         "of the first host, for the others: where they meet [the one that ssh has come to, the one its name means, or that of its first interface]"},
+    {.name = "wdir",
+     .value = "DIR",
+     .kind = OPTION_TEXT,
+     .at = offsetof(run_options_t, wdir),
+     .help = "where the ranks start [the folder that we are in, which has to be there as well]"},
+    {.name = "export",
+     .value = "NAME[=VALUE]",
+     .kind = OPTION_READ,
+     .read = read_export,
+     .letter = 'x',
+     .help = "a variable for the ranks; those named DUALPIPE_* and OMP_* come along anyway"},
+    {.name = "agent",
+     .kind = OPTION_FLAG,
+     .at = offsetof(run_options_t, agent),
+     .help = "what is started on each host: does what it is told on standard input"},
+    {.kind = OPTION_END}};
+static const option_row_t *const run_tables[] = {run_options, NULL};
+
+const command_t command_run = {
+    .name = "run",
+    .usage =
+        "usage: dualpipe run -n N [OPTIONS] [--] PROGRAM [ARGUMENTS]\n"
+        "       dualpipe run --hosts A,B,... --ranks-per-host N [OPTIONS] [--] PROGRAM [ARGUMENTS]\n"
+        "Starts PROGRAM N times on this host, or on each of several, as ranks 0, 1, ... of one job, and waits for all.\n"
+        "\n",
+    .tables = run_tables,
+    .stops = true,
+    .notes =
+        "\n"
+        "A rank finds itself by its environment: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT (as with torchrun), and DUALPIPE_* for the library: dp_group_join(NULL, &group) needs nothing else. The ranks of one host meet on loopback; all prove to each other that they were started by the same command, by a secret that stands in no command line, environment or file. Standard input is empty. OMP_NUM_THREADS, when not set, becomes the number of cores divided by the ranks of the host.\n"
+        "\n"
+        "SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are passed on to all ranks, which then get 5 times the grace; a second one kills. Whatever ends the job, no process is left, also none that a rank has started; that holds for a SIGKILL of this command too, and on all hosts, at the latest 15 s after the connection to one is cut.\n"
+        "\n"
+        "examples:\n"
+        "  dualpipe run -n 4 -- ./trainer --steps 100\n"
+        "  dualpipe run -n 2 -- sh -c 'echo I am rank $RANK of $WORLD_SIZE'\n"
+        "  dualpipe run --hosts node1,node2 --ranks-per-host 4 -- ./trainer --steps 100\n"
+        "  dualpipe run --hosts node1,node2 -n 2 --rsh 'ssh -p 2222 -l me' -x LD_LIBRARY_PATH -- ./trainer\n"
+        "\n"
+        "exit status: 0 when all ranks return 0; else that of the first rank that failed, 128 + n when signal n ended it, and one line on standard error says which. 127: PROGRAM was not found, 126: it cannot be executed, 2: wrong usage, 1: a host cannot be reached or was lost\n"};
+
 /* How the ranks lie on the hosts. -1: well. */
 static int place_ranks(run_options_t *options)
 {
     if (options->hosts == NULL && (options->ranks_per_host != 0 || options->rsh != NULL || options->address != NULL ||
                                    options->wdir != NULL || options->export_count != 0))
-        return wrong_usage("%s is missing, which the options for several hosts are about", "--hosts A,B");
+        return command_usage(&command_run, "%s is missing, which the options for several hosts are about",
+                             "--hosts A,B");
     if (options->hosts == NULL)
-        return options->ranks != 0 ? -1 : wrong_usage("%s is missing", "-n N");
+        return options->ranks != 0 ? -1 : command_usage(&command_run, "%s is missing", "-n N");
     if (options->ranks_per_host == 0 && options->ranks == 0)
-        return wrong_usage("%s is missing", "--ranks-per-host N");
+        return command_usage(&command_run, "%s is missing", "--ranks-per-host N");
     if (options->ranks_per_host == 0 && options->ranks % options->host_count == 0)
         options->ranks_per_host = options->ranks / options->host_count;
     if (options->ranks == 0)
         options->ranks = options->ranks_per_host * options->host_count;
     if (options->ranks != options->ranks_per_host * options->host_count)
-        return wrong_usage("%s: ranks in all, ranks per host and the number of hosts do not agree", "-n");
-    return options->ranks <= MAX_RANKS ? -1 : wrong_usage("%s: more than 4096 ranks", "--ranks-per-host");
+        return command_usage(&command_run, "%s: ranks in all, ranks per host and the number of hosts do not agree",
+                             "-n");
+    return options->ranks <= MAX_RANKS ? -1
+                                       : command_usage(&command_run, "%s: more than 4096 ranks", "--ranks-per-host");
 }
 
 /* Where this command is, for other hosts. */
@@ -166,77 +217,18 @@ static const char *own_path(void)
 /* -1: go on; else an exit code. */
 static int read_options(int argc, char **argv, run_options_t *options)
 {
-    static const struct option names[] = {
-        {"ranks", required_argument, NULL, 'n'},  {"prefix", no_argument, NULL, 'p'},
-        {"no-prefix", no_argument, NULL, 'P'},    {"grace", required_argument, NULL, 'g'},
-        {"hosts", required_argument, NULL, 'H'},  {"ranks-per-host", required_argument, NULL, 'r'},
-        {"rsh", required_argument, NULL, 'e'},    {"dualpipe-path", required_argument, NULL, 'd'},
-        {"wdir", required_argument, NULL, 'w'},   {"address", required_argument, NULL, 'a'},
-        {"export", required_argument, NULL, 'x'}, {"agent", no_argument, NULL, 'A'},
-        {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0}};
-    int c;
+    int code;
 
     *options = (run_options_t){.grace_seconds = 5};
-    opterr = 0;
-    optind = 0; /* a scan of its own: the words of the program's are not ours */
-    while ((c = getopt_long(argc, argv, "+:n:x:h", names, NULL)) != -1)
-        switch (c) {
-        case 'n':
-            if (!read_ranks(optarg, &options->ranks))
-                return wrong_usage("-n %s: a number from 1 to 4096 was expected", optarg);
-            break;
-        case 'p':
-            options->prefix = RUN_PREFIX_ALWAYS;
-            break;
-        case 'P':
-            options->prefix = RUN_PREFIX_NEVER;
-            break;
-        case 'g':
-            if (!read_seconds(optarg, &options->grace_seconds))
-                return wrong_usage("--grace %s: a number of seconds was expected", optarg);
-            break;
-        case 'H':
-            if (!read_hosts(optarg, options))
-                return wrong_usage("--hosts %s: names divided by commas were expected, each once", optarg);
-            break;
-        case 'r':
-            if (!read_ranks(optarg, &options->ranks_per_host))
-                return wrong_usage("--ranks-per-host %s: a number from 1 to 4096 was expected", optarg);
-            break;
-        case 'e':
-            options->rsh = optarg;
-            break;
-        case 'd':
-            options->dualpipe_path = optarg;
-            break;
-        case 'a':
-            options->address = optarg;
-            break;
-        case 'w':
-            options->wdir = optarg;
-            break;
-        case 'x':
-            if (!add_export(optarg, options))
-                return wrong_usage("--export %s: NAME or NAME=VALUE was expected", optarg);
-            break;
-        case 'A':
-            options->agent = true;
-            break;
-        case 'h':
-            fputs(help, stdout);
-            return CMD_OK;
-        case ':':
-            return wrong_usage("%s needs a value", argv[optind - 1]);
-        default:
-            return wrong_usage("there is no option %s", argv[optind - 1]);
-        }
+    if (!options_read(&command_run, NULL, argc, argv, options, &code))
+        return code;
     if (options->agent)
         return -1;
-    c = place_ranks(options);
-    if (c >= 0)
-        return c;
+    code = place_ranks(options);
+    if (code >= 0)
+        return code;
     if (optind == argc)
-        return wrong_usage("%s is missing", "the program");
+        return command_usage(&command_run, "the program is missing");
     options->program = argv + optind;
     if (options->rsh == NULL)
         options->rsh = "ssh -o BatchMode=yes";

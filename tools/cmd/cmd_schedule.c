@@ -10,40 +10,52 @@
 #include "plan.h"
 #include "tools/io/output.h"
 
-static const command_t command = {
+static const option_row_t schedule_options[] = {
+    {.name = "format",
+     .value = "F",
+     .kind = OPTION_READ,
+     .read = format_read,
+     .at = offsetof(args_t, format),
+     .words = "text tsv csv json svg png pdf trace",
+     .help = "text (default), tsv, csv, json, svg, png, pdf, trace"},
+    {.name = "rank",
+     .value = "R",
+     .kind = OPTION_INT32,
+     .at = offsetof(args_t, rank),
+     .least = 0,
+     .most = DP_MAX_RANKS - 1,
+     .help = "this rank alone"},
+    {.name = "comm",
+     .kind = OPTION_FLAG,
+     .at = offsetof(args_t, comm),
+     .help = "tsv with the transfers: SF RF activations, SB RB gradients, C ends a bundle"},
+    {.kind = OPTION_END}};
+static const option_row_t *const schedule_tables[] = {args_method, args_sizes, schedule_options, args_output, NULL};
+
+const command_t command_schedule = {
     .name = "schedule",
-    .options = ARG_METHOD | ARG_SIZES | ARG_FILE | ARG_FORMAT | ARG_OUTPUT | ARG_RANK | ARG_COMM,
-    .formats = 1 << FORMAT_TEXT | 1 << FORMAT_TSV | 1 << FORMAT_CSV | 1 << FORMAT_JSON | 1 << FORMAT_SVG |
-               1 << FORMAT_PNG | 1 << FORMAT_PDF | 1 << FORMAT_TRACE,
-    .help = "usage: dualpipe schedule --method NAME --ranks P --microbatches M [OPTIONS]\n"
-            "       dualpipe schedule FILE [OPTIONS]\n"
-            "Prints which micro-batch every rank computes when, or draws it.\n\n"
-            "  --method NAME        a built-in schedule; `dualpipe compare` ranks all of them\n"
-            "  --ranks P            ranks of the pipeline\n"
-            "  --microbatches M     micro-batches of a step, both directions together\n"
-            "  --chunks V           model chunks per rank, for the interleaved methods\n"
-            "  --forward-only       no backward anywhere\n"
-            "  --format F           text (default), tsv, csv, json, svg, png, pdf, trace\n"
-            "  --output FILE        write there instead of to standard output\n"
-            "  --rank R             this rank alone\n"
-            "  --comm               tsv with the transfers: SF RF activations, SB RB gradients, C ends a bundle\n"
-            "  --help               show this\n\n"
-            "examples:\n"
-            "  dualpipe schedule --method dualpipe --ranks 4 --microbatches 8\n"
-            "      what each rank does: F forward, B backward, I and W its two parts, (F|B) an overlapped pair\n"
-            "  dualpipe schedule --method dualpipe --ranks 8 --microbatches 20 --format svg --output "
-            "dualpipe.svg\n"
-            "      the same as a picture, every forward taking one unit of time\n"
-            "  dualpipe schedule --method dualpipev --ranks 4 --microbatches 8 --format tsv --output mine.tsv\n"
-            "      a file to edit; `dualpipe verify mine.tsv` then proves that it still completes\n"
-            "  dualpipe schedule mine.tsv --format csv --output mine.csv\n"
-            "      a schedule of a file, edited or searched for, as torch.distributed.pipelining loads it\n"
-            "  dualpipe schedule --method 1f1b --ranks 4 --microbatches 8 --format trace --output run.json\n"
-            "      open run.json at https://ui.perfetto.dev\n\n"
-            "exit status: 0 done, 1 the output could not be written, 2 wrong usage or sizes that the method "
-            "refuses,\n"
-            "20 the schedule of the file is none\n",
-};
+    .usage = "usage: dualpipe schedule --method NAME --ranks P --microbatches M [OPTIONS]\n"
+             "       dualpipe schedule FILE [OPTIONS]\n"
+             "Prints which micro-batch every rank computes when, or draws it.\n"
+             "\n",
+    .tables = schedule_tables,
+    .lists_methods = true,
+    .needs = ARG_METHOD | ARG_SIZES | ARG_FILE,
+    .notes =
+        "\n"
+        "examples:\n"
+        "  dualpipe schedule --method dualpipe --ranks 4 --microbatches 8\n"
+        "      what each rank does: F forward, B backward, I and W its two parts, (F|B) an overlapped pair\n"
+        "  dualpipe schedule --method dualpipe --ranks 8 --microbatches 20 --format svg --output dualpipe.svg\n"
+        "      the same as a picture, every forward taking one unit of time\n"
+        "  dualpipe schedule --method dualpipev --ranks 4 --microbatches 8 --format tsv --output mine.tsv\n"
+        "      a file to edit; `dualpipe verify mine.tsv` then proves that it still completes\n"
+        "  dualpipe schedule mine.tsv --format csv --output mine.csv\n"
+        "      a schedule of a file, edited or searched for, as torch.distributed.pipelining loads it\n"
+        "  dualpipe schedule --method 1f1b --ranks 4 --microbatches 8 --format trace --output run.json\n"
+        "      open run.json at https://ui.perfetto.dev\n"
+        "\n"
+        "exit status: 0 done, 1 the output could not be written, 2 wrong usage or sizes that the method refuses, 20 the schedule of the file is none\n"};
 
 static bool needs_run(format_t format)
 {
@@ -101,7 +113,7 @@ int cmd_schedule(int argc, char **argv)
     args_t args;
     int code;
 
-    if (args_parse(&command, argc, argv, &args, &code)) {
+    if (args_parse(&command_schedule, argc, argv, &args, &code)) {
         args.transport = args.comm ? DP_TRANSPORT_BUNDLES : DP_TRANSPORT_CREDITS;
         code = run(&args);
     }

@@ -13,41 +13,45 @@
 #include "plan.h"
 #include "tools/io/output.h"
 
-static const command_t command = {
+static const option_row_t search_options[] = {
+    {.name = "memory-cap",
+     .value = "N",
+     .kind = OPTION_REAL,
+     .at = offsetof(args_t, memory_cap),
+     .most = INFINITY,
+     .help = "hold at most N micro-batches' activations on a rank, in units of one rank's stage inputs"},
+    {.name = "seconds",
+     .value = "S",
+     .kind = OPTION_REAL,
+     .at = offsetof(args_t, seconds),
+     .most = INFINITY,
+     .help = "time to take (10)"},
+    {.name = "output",
+     .value = "FILE",
+     .kind = OPTION_TEXT,
+     .at = offsetof(args_t, output),
+     .help = "write the schedule there, as `dualpipe schedule --format tsv` does; as csv when FILE ends in .csv"},
+    {.kind = OPTION_END}};
+static const option_row_t *const search_tables[] = {args_sizes, args_cost, search_options, args_transport, NULL};
+
+const command_t command_search = {
     .name = "search",
-    .options = ARG_SIZES | ARG_COST | ARG_MEMORY_CAP | ARG_TRANSPORT | ARG_SECONDS | ARG_OUTPUT,
-    .formats = 0,
-    .help = "usage: dualpipe search --ranks P --microbatches M [OPTIONS]\n"
-            "Looks for a schedule with a shorter step than any built-in one: list scheduling and simulated "
-            "annealing, started from\n"
-            "the built-in schedules. What it finds is proven like any schedule, and can be run, simulated "
-            "and drawn from the file.\n\n"
-            "  --cost LIST            time of one micro-batch on one device: F forward, B backward, I and W "
-            "its two parts, FB\n"
-            "                         an overlapped pair, HOP one transfer; any of "
-            "F=1,I=1,W=1,B=2,FB=3,HOP=0, which is the\n"
-            "                         default; B is I + W and FB is F + B unless given\n"
-            "                         and BYTES, BANDWIDTH, LAYERS, attention.F, ... as in `dualpipe simulate`\n"
-            "  --costs FILE           costs from a file (\"-\": standard input): NAME=VALUE as above, # comments\n"
-            "  --no-barrier           ranks do not wait for each other between steps\n"
-            "  --memory-cap N         hold at most N micro-batches' activations on a rank, in units of one "
-            "rank's stage inputs\n"
-            "  --transport group      transfers complete in matched groups, as those of MPI and NCCL do\n"
-            "  --transport credits:K  one-sided transfers into K slots a channel (default, K = 2)\n"
-            "  --seconds S            time to take (10)\n"
-            "  --output FILE          write the schedule there, as `dualpipe schedule --format tsv` does; as csv\n"
-            "                         when FILE ends in .csv\n"
-            "  --help                 show this\n\n"
-            "examples:\n"
-            "  dualpipe search --ranks 4 --microbatches 12 --memory-cap 5\n"
-            "      whether DualPipe's memory allows for a shorter step\n"
-            "  dualpipe search --ranks 4 --microbatches 12 --cost F=1,I=1.4,W=0.6,HOP=0.1 --seconds 30 "
-            "--output mine.tsv\n"
-            "  dualpipe simulate mine.tsv --cost F=1,I=1.4,W=0.6,HOP=0.1 --format svg --output mine.svg\n"
-            "      and what it looks like\n\n"
-            "exit status: 0 done, 1 the output could not be written, 2 wrong usage, 20 no schedule fits the "
-            "memory\n",
-};
+    .usage =
+        "usage: dualpipe search --ranks P --microbatches M [OPTIONS]\n"
+        "Looks for a schedule with a shorter step than any built-in one: list scheduling and simulated annealing, started from the built-in schedules. What it finds is proven like any schedule, and can be run, simulated and drawn from the file.\n"
+        "\n",
+    .tables = search_tables,
+    .needs = ARG_SIZES,
+    .notes =
+        "\n"
+        "examples:\n"
+        "  dualpipe search --ranks 4 --microbatches 12 --memory-cap 5\n"
+        "      whether DualPipe's memory allows for a shorter step\n"
+        "  dualpipe search --ranks 4 --microbatches 12 --cost F=1,I=1.4,W=0.6,HOP=0.1 --seconds 30 --output mine.tsv\n"
+        "  dualpipe simulate mine.tsv --cost F=1,I=1.4,W=0.6,HOP=0.1 --format svg --output mine.svg\n"
+        "      and what it looks like\n"
+        "\n"
+        "exit status: 0 done, 1 the output could not be written, 2 wrong usage, 20 no schedule fits the memory\n"};
 
 /* One line that is written over on a terminal; silent elsewhere. */
 static int show(void *user, const dp_search_state_t *state)
@@ -129,7 +133,7 @@ int cmd_search(int argc, char **argv)
     args_t args;
     int code;
 
-    if (args_parse(&command, argc, argv, &args, &code))
+    if (args_parse(&command_search, argc, argv, &args, &code))
         code = run(&args);
     args_clear(&args);
     return code;

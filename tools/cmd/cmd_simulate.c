@@ -11,59 +11,42 @@
 #include "plan.h"
 #include "tools/io/output.h"
 
-static const command_t command = {
+static const option_row_t simulate_options[] = {{.name = "format",
+                                                 .value = "F",
+                                                 .kind = OPTION_READ,
+                                                 .read = format_read,
+                                                 .at = offsetof(args_t, format),
+                                                 .words = "text json svg png pdf trace",
+                                                 .help = "text (default), json, svg, png, pdf, trace"},
+                                                {.kind = OPTION_END}};
+static const option_row_t *const simulate_tables[] = {
+    args_method, args_sizes, args_cost, args_lanes, args_topology, args_transport, simulate_options, args_output, NULL};
+
+const command_t command_simulate = {
     .name = "simulate",
-    .options = ARG_METHOD | ARG_SIZES | ARG_FILE | ARG_FORMAT | ARG_OUTPUT | ARG_COST | ARG_LANES | ARG_TRANSPORT |
-               ARG_TOPOLOGY,
-    .formats =
-        1 << FORMAT_TEXT | 1 << FORMAT_JSON | 1 << FORMAT_SVG | 1 << FORMAT_PNG | 1 << FORMAT_PDF | 1 << FORMAT_TRACE,
-    .help = "usage: dualpipe simulate --method NAME --ranks P --microbatches M [OPTIONS]\n"
-            "       dualpipe simulate FILE [OPTIONS]\n"
-            "Runs a schedule under a cost model: step time, idle time and memory of every rank, beside the "
-            "published formula.\n\n"
-            "  --method NAME, --ranks P, --microbatches M, --chunks V, --forward-only\n"
-            "                         a built-in schedule, as in `dualpipe schedule`\n"
-            "  --cost LIST            time of one micro-batch on one device: F forward, B backward, I and W "
-            "its two parts, FB\n"
-            "                         an overlapped pair, HOP the latency of one transfer; any of "
-            "F=1,I=1,W=1,B=2,FB=3,HOP=0,\n"
-            "                         which is the default; B is I + W and FB is F + B unless given\n"
-            "  --cost BYTES=N,BANDWIDTH=N\n"
-            "                         size of a message and how much of it a link passes in a unit of time\n"
-            "  --cost attention.F=N,dispatch.F=N,mlp.F=N,combine.F=N,...,LAYERS=N\n"
-            "                         segments of a layer (.F, .I, .W each) and layers of a device; F, I, W, B, "
-            "FB "
-            "that are not\n"
-            "                         given follow from them, and how much communication a pair hides is said\n"
-            "  --costs FILE           costs from a file (\"-\": standard input): NAME=VALUE as above, # comments,\n"
-            "                         BARRIER=0, STAGE_SCALE=LIST (left out where the schedule has other stages)\n"
-            "  --topology FILE        hosts: NEAR.HOP, NEAR.BANDWIDTH, FAR.HOP, FAR.BANDWIDTH in the place of HOP and "
-            "BANDWIDTH,\n"
-            "                         RANKS_PER_HOST=N or HOSTS=0,0,1,1; as dualpipe bench-links writes it\n"
-            "  --stage-scale LIST     a factor for each stage of the model: 1,1,1,1.5\n"
-            "  --lanes                run by segments on lanes, as the engine enqueues them (segments' costs are due)\n"
-            "  --no-barrier           ranks do not wait for each other between steps\n"
-            "  --transport group      transfers complete in matched groups, as those of MPI and NCCL do\n"
-            "  --transport credits:K  one-sided transfers into K slots a channel (default, K = 2)\n"
-            "  --format F             text (default), json, svg, png, pdf, trace\n"
-            "  --output FILE          write there instead of to standard output\n"
-            "  --help                 show this\n\n"
-            "examples:\n"
-            "  dualpipe simulate --method dualpipe --ranks 8 --microbatches 20\n"
-            "  dualpipe simulate --method 1f1b --ranks 8 --microbatches 20 --cost F=1,B=2,HOP=0.1\n"
-            "      a hop that costs a tenth of a forward\n"
-            "  dualpipe simulate --method dualpipe --ranks 8 --microbatches 20 --cost F=1,I=1,W=1,FB=2.4 "
-            "--format svg --output a.svg\n"
-            "      overlap that hides a fifth of every pair\n"
-            "  dualpipe simulate --method dualpipe --ranks 8 --microbatches 20 --costs run/costs.txt\n"
-            "      costs that were measured, as train_moe --costs-out writes them\n"
-            "  dualpipe simulate --method dualpipe --ranks 8 --microbatches 20 --costs run/costs.txt --topology "
-            "links.txt\n"
-            "      on several hosts\n"
-            "  dualpipe simulate mine.tsv --format json\n\n"
-            "exit status: 0 done, 1 a file could not be read or written, 2 wrong usage, 20 the schedule is "
-            "rejected\n",
-};
+    .usage =
+        "usage: dualpipe simulate --method NAME --ranks P --microbatches M [OPTIONS]\n"
+        "       dualpipe simulate FILE [OPTIONS]\n"
+        "Runs a schedule under a cost model: step time, idle time and memory of every rank, beside the published formula; with costs of segments, how much communication a pair hides.\n"
+        "\n",
+    .tables = simulate_tables,
+    .lists_methods = true,
+    .needs = ARG_METHOD | ARG_SIZES | ARG_FILE,
+    .notes =
+        "\n"
+        "examples:\n"
+        "  dualpipe simulate --method dualpipe --ranks 8 --microbatches 20\n"
+        "  dualpipe simulate --method 1f1b --ranks 8 --microbatches 20 --cost F=1,B=2,HOP=0.1\n"
+        "      a hop that costs a tenth of a forward\n"
+        "  dualpipe simulate --method dualpipe --ranks 8 --microbatches 20 --cost F=1,I=1,W=1,FB=2.4 --format svg --output a.svg\n"
+        "      overlap that hides a fifth of every pair\n"
+        "  dualpipe simulate --method dualpipe --ranks 8 --microbatches 20 --costs run/costs.txt\n"
+        "      costs that were measured, as train_moe --costs-out writes them\n"
+        "  dualpipe simulate --method dualpipe --ranks 8 --microbatches 20 --costs run/costs.txt --topology links.txt\n"
+        "      on several hosts\n"
+        "  dualpipe simulate mine.tsv --format json\n"
+        "\n"
+        "exit status: 0 done, 1 a file could not be read or written, 2 wrong usage, 20 the schedule is rejected\n"};
 
 static const char header[] = "rank       busy      idle          waiting   exposed   most held\n";
 
@@ -270,7 +253,7 @@ int cmd_simulate(int argc, char **argv)
     args_t args;
     int code;
 
-    if (args_parse(&command, argc, argv, &args, &code))
+    if (args_parse(&command_simulate, argc, argv, &args, &code))
         code = run(&args);
     args_clear(&args);
     return code;

@@ -10,40 +10,56 @@
 #include "memory.h"
 #include "plan.h"
 
-static const command_t command = {
+static const option_row_t verify_options[] = {
+    {.name = "memory-cap",
+     .value = "N",
+     .kind = OPTION_REAL,
+     .at = offsetof(args_t, memory_cap),
+     .most = INFINITY,
+     .help = "reject when a rank holds more than N micro-batches' activations at once, in units of one rank's stage "
+             "inputs; more than N bytes with one of these:"},
+    {.name = "activation-bytes",
+     .value = "N",
+     .kind = OPTION_REAL,
+     .at = offsetof(args_t, activation_bytes),
+     .most = INFINITY,
+     .help = "a micro-batch's activations on one device"},
+    {.name = "deferred-bytes",
+     .value = "N",
+     .kind = OPTION_REAL,
+     .at = offsetof(args_t, deferred_bytes),
+     .most = INFINITY,
+     .help = "what a weight gradient that is put off keeps besides"},
+    {.name = "weight-bytes",
+     .value = "N",
+     .kind = OPTION_REAL,
+     .at = offsetof(args_t, weight_bytes),
+     .most = INFINITY,
+     .help = "weights, gradients and optimizer state of one device's part of the model, of which a rank of two "
+             "directions has two"},
+    {.kind = OPTION_END}};
+static const option_row_t *const verify_tables[] = {args_transport, verify_options, NULL};
+
+const command_t command_verify = {
     .name = "verify",
-    .options = ARG_FILE | ARG_TRANSPORT | ARG_MEMORY_CAP | ARG_BYTES,
-    .formats = 0,
-    .help = "usage: dualpipe verify FILE [OPTIONS]\n"
-            "Proves that the schedule in FILE (\"-\": standard input) computes everything exactly once, in an "
-            "order that data\n"
-            "allow, and that no rank waits for another in a circle; says the first fault otherwise. A name that "
-            "ends in .csv has\n"
-            "the format of torch.distributed.pipelining; where such a file lists transfers (1SEND_F0, ...), their "
-            "order is proven\n"
-            "too.\n\n"
-            "  --transport group      transfers complete in matched groups, as those of MPI and NCCL do\n"
-            "  --transport credits:K  one-sided transfers into K slots a channel (default, K = 2)\n"
-            "  --memory-cap N         reject when a rank holds more than N micro-batches' activations at once,\n"
-            "                         in units of one rank's stage inputs; more than N bytes with one of these:\n"
-            "  --activation-bytes N   a micro-batch's activations on one device\n"
-            "  --deferred-bytes N     what a weight gradient that is put off keeps besides\n"
-            "  --weight-bytes N       weights, gradients and optimizer state of one device's part of the model, "
-            "of "
-            "which\n"
-            "                         a rank of two directions has two\n"
-            "  --help                 show this\n\n"
-            "examples:\n"
-            "  dualpipe schedule --method dualpipe --ranks 4 --microbatches 8 --format tsv | dualpipe verify -\n"
-            "      a built-in schedule, which is accepted\n"
-            "  dualpipe verify mine.tsv --transport group\n"
-            "      whether it completes where sends and receives have to meet\n"
-            "  dualpipe verify mine.tsv --memory-cap 5\n"
-            "      whether five micro-batches' activations are enough\n"
-            "  dualpipe verify mine.tsv --activation-bytes 6e9 --weight-bytes 30e9 --memory-cap 80e9\n"
-            "      whether it fits a device of 80 GB\n\n"
-            "exit status: 0 accepted, 1 the file could not be read, 2 wrong usage, 20 rejected\n",
-};
+    .usage =
+        "usage: dualpipe verify FILE [OPTIONS]\n"
+        "Proves that the schedule in FILE (\"-\": standard input) computes everything exactly once, in an order that data allow, and that no rank waits for another in a circle; says the first fault otherwise. A name that ends in .csv has the format of torch.distributed.pipelining; where such a file lists transfers (1SEND_F0, ...), their order is proven too.\n"
+        "\n",
+    .tables = verify_tables,
+    .needs = ARG_FILE,
+    .notes = "\n"
+             "examples:\n"
+             "  dualpipe schedule --method dualpipe --ranks 4 --microbatches 8 --format tsv | dualpipe verify -\n"
+             "      a built-in schedule, which is accepted\n"
+             "  dualpipe verify mine.tsv --transport group\n"
+             "      whether it completes where sends and receives have to meet\n"
+             "  dualpipe verify mine.tsv --memory-cap 5\n"
+             "      whether five micro-batches' activations are enough\n"
+             "  dualpipe verify mine.tsv --activation-bytes 6e9 --weight-bytes 30e9 --memory-cap 80e9\n"
+             "      whether it fits a device of 80 GB\n"
+             "\n"
+             "exit status: 0 accepted, 1 the file could not be read, 2 wrong usage, 20 rejected\n"};
 
 static bool in_bytes(const args_t *args)
 {
@@ -141,7 +157,7 @@ int cmd_verify(int argc, char **argv)
     args_t args;
     int code;
 
-    if (args_parse(&command, argc, argv, &args, &code))
+    if (args_parse(&command_verify, argc, argv, &args, &code))
         code = run(&args);
     args_clear(&args);
     return code;

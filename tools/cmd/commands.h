@@ -5,7 +5,7 @@
 #ifndef DP_TOOLS_COMMANDS_H
 #define DP_TOOLS_COMMANDS_H
 
-#include "tools/io/exit.h"
+#include "tools/io/options.h"
 
 /* argv[0] is the subcommand's own name; `--help` is understood by every one; returns an exit code. */
 int cmd_help(int argc, char **argv);
@@ -22,5 +22,9 @@ int cmd_trace(int argc, char **argv);
 int cmd_bench_links(int argc, char **argv);
 int cmd_demo(int argc, char **argv);
 int cmd_eplb(int argc, char **argv);
+
+/* What each understands. command_trace: trace_args.h */
+extern const command_t command_schedule, command_verify, command_simulate, command_compare, command_partition,
+    command_search, command_demo, command_eplb, command_plugin, command_bench_links, command_run;
 
 #endif

@@ -7,26 +7,29 @@
 #include <string.h>
 
 #include "commands.h"
+#include "tools/trace/trace_args.h"
 
 /* In the order in which --help lists them. */
-static const struct command {
+static const struct entry {
     const char *name, *summary;
     int (*run)(int argc, char **argv);
+    const command_t *options; /* NULL: there are none */
 } commands[] = {
-    {"help", "show this list", cmd_help},
-    {"version", "show the version", cmd_version},
-    {"schedule", "print or draw what every rank computes, in which order", cmd_schedule},
-    {"verify", "prove that a schedule file completes and cannot deadlock", cmd_verify},
-    {"simulate", "step time, idle time and memory under given costs", cmd_simulate},
-    {"compare", "all schedules that fit, the shortest step first", cmd_compare},
-    {"partition", "which layers go onto which stage", cmd_partition},
-    {"search", "look for a shorter step than any built-in schedule has", cmd_search},
-    {"demo", "run schedules with segments that sleep: measured beside simulated", cmd_demo},
-    {"eplb", "replicate experts and place them by load", cmd_eplb},
-    {"plugin", "list the plugins found, or check one against its contract", cmd_plugin},
-    {"trace", "overlap, costs and a page to look at, of a trace of a real run", cmd_trace},
-    {"bench-links", "latency and bandwidth within and between hosts, for simulate", cmd_bench_links},
-    {"run", "start the ranks of a job, on this host or on several", cmd_run},
+    {"help", "show this list", cmd_help, NULL},
+    {"version", "show the version", cmd_version, NULL},
+    {"schedule", "print or draw what every rank computes, in which order", cmd_schedule, &command_schedule},
+    {"verify", "prove that a schedule file completes and cannot deadlock", cmd_verify, &command_verify},
+    {"simulate", "step time, idle time and memory under given costs", cmd_simulate, &command_simulate},
+    {"compare", "all schedules that fit, the shortest step first", cmd_compare, &command_compare},
+    {"partition", "which layers go onto which stage", cmd_partition, &command_partition},
+    {"search", "look for a shorter step than any built-in schedule has", cmd_search, &command_search},
+    {"demo", "run schedules with segments that sleep: measured beside simulated", cmd_demo, &command_demo},
+    {"eplb", "replicate experts and place them by load", cmd_eplb, &command_eplb},
+    {"plugin", "list the plugins found, or check one against its contract", cmd_plugin, &command_plugin},
+    {"trace", "overlap, costs and a page to look at, of a trace of a real run", cmd_trace, &command_trace},
+    {"bench-links", "latency and bandwidth within and between hosts, for simulate", cmd_bench_links,
+     &command_bench_links},
+    {"run", "start the ranks of a job, on this host or on several", cmd_run, &command_run},
 };
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
@@ -63,7 +66,7 @@ static const char *without_dashes(const char *word)
     return strcmp(word, "--version") == 0 ? "version" : word;
 }
 
-static const struct command *find_command(const char *name)
+static const struct entry *find_command(const char *name)
 {
     for (size_t i = 0; i < N_COMMANDS; i++)
         if (strcmp(commands[i].name, name) == 0)
@@ -71,15 +74,29 @@ static const struct command *find_command(const char *name)
     return NULL;
 }
 
+/* For completion, and not in the list: dualpipe complete [COMMAND [--OPTION]], what may stand there. */
+static int cmd_complete(int argc, char **argv)
+{
+    const struct entry *command = argc > 1 ? find_command(argv[1]) : NULL;
+
+    for (size_t i = 0; argc < 2 && i < N_COMMANDS; i++)
+        puts(commands[i].name);
+    if (command != NULL && command->options != NULL)
+        options_words(command->options, argc > 2 ? argv[2] : NULL, stdout);
+    return CMD_OK;
+}
+
 int main(int argc, char **argv)
 {
-    const struct command *command;
+    const struct entry *command;
     int status;
 
     if (argc < 2) {
         usage(stderr);
         return CMD_USAGE;
     }
+    if (strcmp(argv[1], "complete") == 0)
+        return cmd_complete(argc - 1, argv + 1);
     command = find_command(without_dashes(argv[1]));
     if (command == NULL) {
         fprintf(stderr, "dualpipe: there is no command \"%s\"; dualpipe --help lists them\n", argv[1]);

@@ -4,6 +4,8 @@
 #ifndef DP_TOOLS_FORMAT_H
 #define DP_TOOLS_FORMAT_H
 
+#include "options.h"
+
 typedef enum format {
     FORMAT_TEXT,
     FORMAT_TSV,
@@ -15,5 +17,8 @@ typedef enum format {
     FORMAT_TRACE,
     FORMAT_COUNT
 } format_t;
+
+/* read() of a row whose words are some of "text tsv csv json svg png pdf trace" and whose member is a format_t. */
+int format_read(const command_t *command, const option_row_t *row, void *into, const char *value);
 
 #endif

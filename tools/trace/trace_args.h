@@ -27,13 +27,16 @@ typedef struct trace_args {
     int nfiles;
     const char *output; /* NULL: standard output */
     format_t format;
-    bool has_comm, align_starts;
+    bool has_comm;
+    int32_t align; /* 0: by clocks, 1: by first records */
     regex_t comm;
     int32_t gaps, layers; /* layers 0: not given */
-    uint64_t memory;      /* bytes */
+    int64_t memory_mib;   /* 0: not given */
     trace_rule_t rules[TRACE_RULES];
     int nrules;
 } trace_args_t;
+
+extern const command_t command_trace;
 
 /* As args_parse(). Free with trace_args_clear(), after a failure too. */
 bool trace_args_parse(int argc, char **argv, trace_args_t *args, int *exit_out);

@@ -164,7 +164,7 @@ static dp_status_t survey_all(merging_t *merging, const trace_args_t *args)
     if (status == DP_OK)
         status = choose_ranks(merging);
     if (status == DP_OK)
-        status = choose_shifts(merging, args->align_starts);
+        status = choose_shifts(merging, args->align == 1);
     return status;
 }
 

@@ -56,7 +56,7 @@ static const struct {
     {"0\t0\tF0.0+B0.0" NONE "\taabBb\n", "its I and its W have not the same number"},
     {"0\t0\tF0.0+F0.0" NONE "\tturns\n", "this forward was listed before"},
     {"0\t0\tF0.0+F0.1" NONE "\tturns\n0\t1\tI0.0+W0.0" NONE "\tabab\n", "no I of this micro-batch comes before it"},
-    {"0\t0\tF0.0+F0.1" NONE "\tturns\n", "rank 0 has no F of chunk 0 mb 2"},
+    {"0\t0\tF0.0+F0.1" NONE "\tturns\n", "rank 0 has no B or I of chunk 0 mb 0"},
 };
 
 START_TEST(refusals)
