@@ -246,7 +246,7 @@ static void add_weight(const dp__overlap_run_t *run, int32_t chunk, candidate_t 
     segment = p->weight[c->first_weight + state->at];
     if (record->reached > (state->at + 1 == c->weights ? 0 : segment)) /* the last W also ends the I */
         return;
-    list[(*n)++] = (candidate_t){urgency(run, PASS_W, chunk, state->weight),
+    list[(*n)++] = (candidate_t){urgency(run, state->at > 0 ? PASS_I : PASS_W, chunk, state->weight),
                                  record->reached == segment || state->at + 1 == c->weights ? record->ends : 0.0,
                                  p->segment[c->first + segment].cost[PASS_W], WEIGHT, chunk};
 }
@@ -316,26 +316,6 @@ static void keep_call(dp__overlap_run_t *run, int32_t r, int kind, int32_t chunk
     rank->ncalls++;
 }
 
-static void put_weight(dp__overlap_run_t *run, int32_t chunk, double now)
-{
-    const dp__overlap_problem_t *p = run->problem;
-    const dp__overlap_chunk_t *c = &p->chunk[chunk];
-    chunk_t *state = &run->chunks[chunk];
-    rank_t *rank = &run->ranks[c->rank];
-
-    if (state->at == 0) {
-        record_of(run, chunk, state->weight)->began[PASS_W] = now;
-        rank->opened++;
-    }
-    keep_call(run, c->rank, PASS_W, chunk, state->weight, p->weight[c->first_weight + state->at]);
-    if (++state->at < c->weights)
-        return;
-    state->at = 0;
-    state->weight++;
-    state->held--;
-    rank->held -= c->share;
-}
-
 static int32_t begin(dp__overlap_run_t *run, int kind, int32_t chunk, double now)
 {
     const dp__overlap_chunk_t *c = &run->problem->chunk[chunk];
@@ -355,27 +335,59 @@ static int32_t begin(dp__overlap_run_t *run, int kind, int32_t chunk, double now
     return rank->nalive++;
 }
 
-/* The last segment of a pass was given to a lane and ends then. */
-static void finish(dp__overlap_run_t *run, rank_t *rank, int32_t at, double end)
+/* What a pass made leaves then, and its input's slot is free. */
+static void hand_on(dp__overlap_run_t *run, int kind, int32_t chunk, int32_t microbatch, double end)
 {
     const dp__overlap_problem_t *p = run->problem;
-    alive_t a = rank->alive[at];
-    const dp__overlap_chunk_t *c = &p->chunk[a.chunk];
-    int32_t next = a.kind == PASS_F ? c->next : c->prev, sender = a.kind == PASS_F ? c->prev : c->next;
+    const dp__overlap_chunk_t *c = &p->chunk[chunk];
+    int32_t next = kind == PASS_F ? c->next : c->prev, sender = kind == PASS_F ? c->prev : c->next;
 
-    record_of(run, a.chunk, a.microbatch)->released[a.kind] = end;
+    record_of(run, chunk, microbatch)->released[kind] = end;
     if (sender >= 0)
         look_at(run, p->chunk[sender].rank, end);
     if (next >= 0) {
-        double arrives = end + (a.kind == PASS_F ? c->hop : c->back_hop);
+        double arrives = end + (kind == PASS_F ? c->hop : c->back_hop);
 
-        record_of(run, next, a.microbatch)->arrived[a.kind] = arrives;
+        record_of(run, next, microbatch)->arrived[kind] = arrives;
         look_at(run, p->chunk[next].rank, arrives);
-    } else if (a.kind == PASS_F) {
-        record_of(run, a.chunk, a.microbatch)->arrived[PASS_I] = end;
+    } else if (kind == PASS_F) {
+        record_of(run, chunk, microbatch)->arrived[PASS_I] = end;
     }
+}
+
+/* The last segment of a pass was given to a lane and ends then. An I whose W has begun is one B with it, and hands on
+ * behind the last segment of both. */
+static void finish(dp__overlap_run_t *run, rank_t *rank, int32_t at, double end)
+{
+    alive_t a = rank->alive[at];
+
+    if (a.kind == PASS_F || run->chunks[a.chunk].weight != a.microbatch || run->chunks[a.chunk].at == 0)
+        hand_on(run, a.kind, a.chunk, a.microbatch, end);
     rank->of_kind[a.kind]--;
     rank->alive[at] = rank->alive[--rank->nalive];
+}
+
+static void put_weight(dp__overlap_run_t *run, int32_t chunk, double now)
+{
+    const dp__overlap_problem_t *p = run->problem;
+    const dp__overlap_chunk_t *c = &p->chunk[chunk];
+    chunk_t *state = &run->chunks[chunk];
+    rank_t *rank = &run->ranks[c->rank];
+    record_t *record = record_of(run, chunk, state->weight);
+
+    if (state->at == 0) {
+        record->began[PASS_W] = now;
+        rank->opened++;
+    }
+    keep_call(run, c->rank, PASS_W, chunk, state->weight, p->weight[c->first_weight + state->at]);
+    if (++state->at < c->weights)
+        return;
+    if (record->released[PASS_I] == INFINITY)
+        hand_on(run, PASS_I, chunk, state->weight, fmax(record->ends, now));
+    state->at = 0;
+    state->weight++;
+    state->held--;
+    rank->held -= c->share;
 }
 
 static void put_alive(dp__overlap_run_t *run, int32_t r, int32_t at, double end)

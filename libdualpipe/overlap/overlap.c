@@ -235,7 +235,9 @@ static dp_status_t keep_shorter(const planning_t *x, dp_overlap_result_t *found)
     double given = 0.0, held = held_by(x->request.schedule);
     dp_status_t status = simulate(x, found->schedule, &found->step);
 
-    if (status >= 0 && held <= x->problem.cap + 1e-9)
+    if (status == DP_ERR_REJECTED) /* no more than what was given, then */
+        found->step = INFINITY;
+    if ((status >= 0 || status == DP_ERR_REJECTED) && held <= x->problem.cap + 1e-9)
         status = simulate(x, x->request.schedule, &given);
     if (status < 0 || held > x->problem.cap + 1e-9 || found->step < given)
         return status;
