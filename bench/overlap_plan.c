@@ -25,9 +25,15 @@ static const struct {
     int32_t ranks, chunks;
     double memory_cap;
 } cases[] = {
-    {"interleaved_overlap", 8, 4, 0},  {"interleaved_overlap", 8, 4, 12},  {"interleaved_overlap", 8, 4, 16},
-    {"dualpipev", 8, 0, 0},            {"dualpipe", 8, 0, 0},              {"interleaved_overlap", 16, 4, 0},
-    {"interleaved_overlap", 16, 4, 24}, {"interleaved_overlap", 16, 4, 32}, {"dualpipev", 16, 0, 0},
+    {"interleaved_overlap", 8, 4, 0},
+    {"interleaved_overlap", 8, 4, 12},
+    {"interleaved_overlap", 8, 4, 16},
+    {"dualpipev", 8, 0, 0},
+    {"dualpipe", 8, 0, 0},
+    {"interleaved_overlap", 16, 4, 0},
+    {"interleaved_overlap", 16, 4, 24},
+    {"interleaved_overlap", 16, 4, 32},
+    {"dualpipev", 16, 0, 0},
     {"dualpipe", 16, 0, 0},
 };
 

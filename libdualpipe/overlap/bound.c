@@ -37,9 +37,9 @@ static double last_weight(const dp__overlap_problem_t *p, int32_t chunk)
 }
 
 typedef struct ramp {
-    double begins, first_backward, tail;         /* earliest F, earliest I; least time from the last F's start */
-    double forward, backward;                    /* most computation of an F, and of I and W, for a unit of memory */
-    double last;                                 /* most computation of one F */
+    double begins, first_backward, tail; /* earliest F, earliest I; least time from the last F's start */
+    double forward, backward;            /* most computation of an F, and of I and W, for a unit of memory */
+    double last;                         /* most computation of one F */
 } ramp_t;
 
 static ramp_t ramp_of(const dp__overlap_problem_t *p, int32_t rank)
@@ -55,8 +55,8 @@ static ramp_t ramp_of(const dp__overlap_problem_t *p, int32_t rank)
         x.first_backward = fmin(x.first_backward, down + chain_from(p, bottom, PASS_I) - chain_from(p, c, PASS_I));
         x.tail = fmin(x.tail, chain_from(p, c, PASS_F) + chain_from(p, bottom, PASS_I) + last_weight(p, c));
         x.forward = fmax(x.forward, forward / chunk->share);
-        x.backward = fmax(x.backward, (chunk->work[PASS_I][LANE_COMPUTE] + chunk->work[PASS_W][LANE_COMPUTE]) /
-                                          chunk->share);
+        x.backward =
+            fmax(x.backward, (chunk->work[PASS_I][LANE_COMPUTE] + chunk->work[PASS_W][LANE_COMPUTE]) / chunk->share);
         x.last = fmax(x.last, forward);
     }
     return x;

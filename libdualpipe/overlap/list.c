@@ -40,8 +40,8 @@ typedef struct rank {
 } rank_t;
 
 typedef struct chunk {
-    int32_t next[2];        /* micro-batch of the next F and I */
-    int32_t weight, at;     /* of the next W, and which of its segments */
+    int32_t next[2];    /* micro-batch of the next F and I */
+    int32_t weight, at; /* of the next W, and which of its segments */
     int32_t held;
 } chunk_t;
 
@@ -299,7 +299,8 @@ static int choose(const dp__overlap_run_t *run, int32_t r, int lane, const candi
     for (int k = 0; k < n; k++)
         if (list[k].ready > now && list[k].urgency < list[best].urgency)
             comes = fmin(comes, list[k].ready);
-    patience = list[best].what == WEIGHT ? rules->weight_patience : rules->patience[phase_of(run, &run->ranks[r])][lane];
+    patience =
+        list[best].what == WEIGHT ? rules->weight_patience : rules->patience[phase_of(run, &run->ranks[r])][lane];
     if (comes < now + list[best].cost && comes - now <= patience * list[best].cost)
         return most_urgent(list, n, now, comes);
     return best;
@@ -453,9 +454,8 @@ static void reset(dp__overlap_run_t *run)
     run->nevents = 0;
     run->end = 0.0;
     for (size_t k = 0; k < (size_t)chunks * (size_t)p->microbatches; k++)
-        run->records[k] = (record_t){.arrived = {INFINITY, INFINITY},
-                                     .released = {INFINITY, INFINITY},
-                                     .reached = INT32_MAX};
+        run->records[k] =
+            (record_t){.arrived = {INFINITY, INFINITY}, .released = {INFINITY, INFINITY}, .reached = INT32_MAX};
     for (int32_t r = 0; r < p->ranks; r++) {
         run->ranks[r] = (rank_t){.ncalls = at};
         for (int32_t c = r * p->chunks; c < (r + 1) * p->chunks; c++)

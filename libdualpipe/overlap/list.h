@@ -10,11 +10,12 @@ enum { STEADY, RAMP }; /* RAMP: before the first backward of a rank, or after it
 
 /* What is urgent, and how long a lane waits for it. */
 typedef struct dp__overlap_rules {
-    bool free;              /* urgency by position on the path; else by the place in the schedule */
-    int32_t ahead[2];       /* not free: how many forwards a forward may overtake: [STEADY], [RAMP] */
-    int32_t alive[2];       /* passes of a kind at once: [STEADY], [RAMP] */
+    bool free;                              /* urgency by position on the path; else by the place in the schedule */
+    int32_t ahead[2];                       /* not free: how many forwards a forward may overtake: [STEADY], [RAMP] */
+    int32_t alive[2];                       /* passes of a kind at once: [STEADY], [RAMP] */
     double forward, backward, begin, defer; /* urgency of a stage further on, back, of all I, and of W; in periods */
-    double patience[2][LANES]; /* of a lane: [STEADY], [RAMP]: share of a segment's time that it waits for a better one */
+    double patience[2]
+                   [LANES]; /* of a lane: [STEADY], [RAMP]: share of a segment's time that it waits for a better one */
     double weight_patience;
     double *shift; /* [PASS_KINDS * all chunks] what is added to urgency, in periods */
 } dp__overlap_rules_t;

@@ -46,12 +46,14 @@ static dp_status_t check(const dp_overlap_request_t *given, dp_overlap_request_t
     if (request->schedule == NULL || request->costs == NULL)
         return dp_fail(DP_ERR_INVALID, "plan: no schedule, or no costs");
     if (request->schedule->nbraids > 0 || request->schedule->forward_only)
-        return dp_fail(DP_ERR_INVALID, "plan: the schedule %s; a plan begins with one of forwards and backwards "
-                                       "without braids",
+        return dp_fail(DP_ERR_INVALID,
+                       "plan: the schedule %s; a plan begins with one of forwards and backwards "
+                       "without braids",
                        request->schedule->nbraids > 0 ? "has braids" : "is forward-only");
     if (isnan(request->memory_cap) || request->slots < 0 || request->tries < 0 || !(request->seconds >= 0.0))
-        return dp_fail(DP_ERR_INVALID, "plan: memory cap %g, %d slots, %d tries, %g s: none may be negative but the "
-                                       "memory cap",
+        return dp_fail(DP_ERR_INVALID,
+                       "plan: memory cap %g, %d slots, %d tries, %g s: none may be negative but the "
+                       "memory cap",
                        request->memory_cap, request->slots, request->tries, request->seconds);
     request->slots = request->slots > 0 ? request->slots : SLOTS;
     request->tries = request->tries > 0 ? request->tries : TRIES;
@@ -158,9 +160,9 @@ static dp_status_t search(planning_t *x)
     if (x->run == NULL || x->best.shift == NULL || x->now.shift == NULL || x->trial.shift == NULL)
         return dp_fail(DP_ERR_NOMEM, "plan: no memory for %d ranks", x->problem.ranks);
     try_all(x);
-    return x->step < INFINITY ? DP_OK
-                              : dp_fail(DP_ERR_REJECTED, "plan: with %g activations on a rank no order was found",
-                                        x->problem.cap);
+    return x->step < INFINITY
+               ? DP_OK
+               : dp_fail(DP_ERR_REJECTED, "plan: with %g activations on a rank no order was found", x->problem.cap);
 }
 
 static int64_t all_calls(const dp__overlap_problem_t *p)

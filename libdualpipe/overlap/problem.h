@@ -17,12 +17,12 @@ enum { LANE_COMPUTE, LANE_ALL_TO_ALL, LANES };
 /* Of all ranks: that of rank r and chunk c has number r * chunks + c. */
 typedef struct dp__overlap_chunk {
     int32_t rank, path, stage;
-    int32_t prev, next;  /* numbers of chunks, -1: none */
-    double hop;          /* until what it makes is at the next chunk, or at the one before it */
+    int32_t prev, next; /* numbers of chunks, -1: none */
+    double hop;         /* until what it makes is at the next chunk, or at the one before it */
     double back_hop;
-    double share;        /* of a rank's stage inputs */
-    int32_t first, count; /* its segments */
-    int32_t first_weight, weights; /* and those that have weights, from the last to the first; one at least */
+    double share;                   /* of a rank's stage inputs */
+    int32_t first, count;           /* its segments */
+    int32_t first_weight, weights;  /* and those that have weights, from the last to the first; one at least */
     double work[PASS_KINDS][LANES]; /* sums */
 } dp__overlap_chunk_t;
 
@@ -38,8 +38,8 @@ typedef struct dp__overlap_pass {
 typedef struct dp__overlap_problem {
     int32_t ranks, chunks, stages, paths, microbatches; /* microbatches: of a path */
     int32_t slots;
-    double cap; /* of memory; infinite: none */
-    double period; /* computation of a rank for one micro-batch */
+    double cap;                     /* of memory; infinite: none */
+    double period;                  /* computation of a rank for one micro-batch */
     dp__overlap_chunk_t *chunk;     /* [ranks * chunks] */
     dp__overlap_segment_t *segment; /* by chunk */
     int32_t *weight;                /* numbers of segments within their chunk, by chunk */
