@@ -21,7 +21,7 @@ $PACKAGE_STRING
 
   CBLAS          `dp_found $have_cblas libopenblas-dev`, for attention_cpu and moe_cpu${cblas_from:+, from $cblas_from}
   cairo          `dp_found $have_cairo libcairo2-dev`, for figures of the dualpipe command
-  jansson        `dp_found $have_jansson libjansson-dev`, for JSON matrices of dualpipe eplb
+  jansson        `dp_found $have_jansson libjansson-dev`, for tests that read our JSON with it
   zlib           `dp_found $have_zlib zlib1g-dev`, for reading gzip traces with the dualpipe command
   libfabric      `dp_found $have_ofi libfabric-dev`, for comm_ofi
   Check          `dp_found $have_check check`, for make check

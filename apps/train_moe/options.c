@@ -103,6 +103,14 @@ static const option_row_t table[] = {
     {"deterministic", INTEGER, SHARED, AT(deterministic), 0, 1, "1", "0|1",
      "1: the same run gives the same bits; 0: attention may be faster"},
 
+    {"Checkpoints", HEADING, 0, 0, 0, 0, "", "", ""},
+    {"checkpoint", TEXT, LOCAL, AT(checkpoint), 0, 0, "", "FOLDER",
+     "save the whole run there now and then and at its end, while it goes on"},
+    {"every", INTEGER, SHARED, AT(every), 1, 1e9, "100", "N", "steps between checkpoints"},
+    {"keep", INTEGER, SHARED, AT(keep), 0, 1e9, "2", "K", "checkpoints to leave; 0: all"},
+    {"resume", FLAG, SHARED, AT(resume), 0, 0, "", "",
+     "go on after the newest checkpoint in the folder, in any layout; begin where there is none"},
+
     {"Output", HEADING, 0, 0, 0, 0, "", "", ""},
     {"out", TEXT, LOCAL, AT(out), 0, 0, "", "FOLDER",
      "put trace.json, its page, curve, report.txt, costs.txt, losses.txt there"},
@@ -129,43 +137,66 @@ enum {
     FIRST_ROW = 1000 /* clear of the characters getopt returns */
 };
 
+/* "  --steps N             training steps [600]", the text broken into lines of 80 columns. */
+static void print_row(const option_row_t *row)
+{
+    enum { HELP_AT = 24, COLUMNS = 80 };
+    char left[64], text[512], *word = text;
+    int at;
+
+    snprintf(left, sizeof(left), "  --%s %s", row->name, row->value);
+    snprintf(text, sizeof(text), "%s%s%s%s", row->help, *row->start ? " [" : "", row->start, *row->start ? "]" : "");
+    at = printf("%-*s", HELP_AT - 1, left);
+    for (char *end; word != NULL; word = end) {
+        end = strchr(word, ' ');
+        if (end != NULL)
+            *end++ = '\0';
+        if (at + 1 + (int)strlen(word) > COLUMNS)
+            at = printf("\n%*s", HELP_AT - 1, "") - 1;
+        at += printf(" %s", word);
+    }
+    putchar('\n');
+}
+
 static void print_help(void)
 {
     puts("usage: train_moe [OPTIONS]\n"
          "       dualpipe run -n RANKS -- train_moe [OPTIONS]\n"
          "\n"
-         "Trains a byte-level language model, a mixture-of-experts transformer, on plain text.\n"
+         "Trains a byte-level language model, a mixture-of-experts transformer, on plain\n"
+         "text.\n"
          "\n"
          "Examples:\n"
          "  train_moe --threads 4 --out run\n"
-         "      four pipeline ranks as threads of one process; everything it writes goes to the folder run\n"
+         "      four pipeline ranks as threads of one process; everything it writes goes\n"
+         "      to the folder run\n"
          "  dualpipe run -n 8 -- train_moe --ep 2 --out run\n"
          "      DualPipe over 4 ranks, experts spread over 2: eight processes\n"
-         "  dualpipe run -n 4 -- train_moe --schedule dualpipev --data book.txt --steps 1000 --hidden 128\n"
+         "  dualpipe run -n 4 -- train_moe --schedule dualpipev --data book.txt \\\n"
+         "    --steps 1000 --hidden 128\n"
          "      another schedule, one's own text, a wider model\n"
          "  dualpipe run -n 8 -- train_moe --ep 2 --verify --dtype f64 --seq 16 --batch 2\n"
-         "      is the pipeline's step the same as that of one process? Losses and gradients are compared\n"
+         "      is the pipeline's step the same as that of one process? Losses and\n"
+         "      gradients are compared\n"
          "  dualpipe run -n 4 -- train_moe --ep 4 --skew 0.3 --bias-rate 0 --eplb 20\n"
-         "      uneven routing, and experts placed by their load every 20 steps while it runs\n"
-         "  train_moe --threads 2 --device cuda --dtype bf16 --hidden 1024 --heads 16 --seq 1024\n"
+         "      uneven routing, and experts placed by their load every 20 steps while it\n"
+         "      runs\n"
+         "  train_moe --threads 2 --device cuda --dtype bf16 --hidden 1024 \\\n"
+         "    --heads 16 --seq 1024\n"
          "      two pipeline ranks on one GPU, each on its own part of it\n"
          "\n"
-         "World rank = (d * ep + e) * pp + p. Every (d, e) trains on micro-batches of its own.");
+         "World rank = (d * ep + e) * pp + p. Every (d, e) trains on micro-batches of its\n"
+         "own.");
     for (int i = 0; i < ROWS; i++) {
-        const option_row_t *row = &table[i];
-        char left[64];
-        if (row->kind == HEADING) {
-            printf("\n%s:\n", row->name);
-            continue;
-        }
-        snprintf(left, sizeof(left), "--%s %s", row->name, row->value);
-        printf("  %-24s %s%s%s%s\n", left, row->help, *row->start ? " [" : "", row->start, *row->start ? "]" : "");
+        if (table[i].kind == HEADING)
+            printf("\n%s:\n", table[i].name);
+        else
+            print_row(&table[i]);
     }
-    puts("\nExit status: 0; 1 --verify found a difference, or another failure; 2 bad options; 10 ranks "
-         "started\n"
-         "differently; 11 plugin; 12 ranks did not meet; 13 a rank died; 14 no progress; 15 protocol; 16 not "
-         "a\n"
-         "number; 18 memory; 19 security; 20 schedule rejected; 130 or 143 interrupted.");
+    puts("\nExit status: 0; 1 --verify found a difference, or another failure; 2 bad\n"
+         "options; 10 ranks started differently; 11 plugin; 12 ranks did not meet; 13 a\n"
+         "rank died; 14 no progress; 15 protocol; 16 not a number; 18 memory; 19\n"
+         "security; 20 schedule rejected; 130 or 143 interrupted.");
 }
 
 static int refuse(const char *name, const char *value, const char *why)
@@ -296,6 +327,8 @@ static int check_together(options_t *o)
         snprintf(value, sizeof(value), "%g", o->min_lr);
         return refuse("min-lr", value, "must not be above --lr");
     }
+    if (o->resume && *o->checkpoint == '\0')
+        return refuse("resume", "", "goes with --checkpoint FOLDER");
 #ifndef HAVE_CAIRO
     if (strlen(o->curve) > 4 && strcmp(o->curve + strlen(o->curve) - 4, ".png") == 0)
         return refuse("curve", o->curve, "this build has no cairo to draw PNG with; name an .svg file");

@@ -30,6 +30,10 @@ typedef struct options {
     double temperature, sample_seconds;
     const char *out, *trace, *curve, *report, *losses, *costs_out;
     int verify, quiet, graph;
+    /* checkpoints */
+    const char *checkpoint; /* "": none */
+    int64_t every, keep;
+    int resume;
 
     /* worked out of the above */
     dp_dtype_t dtype;

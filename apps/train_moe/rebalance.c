@@ -99,6 +99,14 @@ static dp_status_t place_all(trainer_t *t, double *sent)
     return status == DP_OK ? dp_pipeline_sum(t->pipeline, sent, 1) : status;
 }
 
+dp_status_t trainer_place(trainer_t *t)
+{
+    double sent;
+    const dp_status_t status = place_all(t, &sent);
+
+    return status == DP_OK ? trainer_number(t) : status;
+}
+
 dp_status_t trainer_rebalance(trainer_t *t, int64_t steps, rebalance_t *record_out)
 {
     dp_status_t status = balance_plan(&t->balance, steps, record_out);

@@ -6,8 +6,8 @@
  *   run_rank      one rank from opening its pipeline to closing it
  *   train         the loop over steps
  * The other files: model.c and ends.c say what is computed, trainer.c does a step, adamw.c updates, text.c
- * has the data, verify.c compares with a serial run, sample.c writes text, report.c and curve.c tell how it
- * went. */
+ * has the data, resume.c the checkpoints, verify.c compares with a serial run, sample.c writes text, report.c
+ * and curve.c tell how it went. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
@@ -190,9 +190,11 @@ static dp_status_t rebalance(session_t *s, int64_t steps)
 static dp_status_t train(session_t *s)
 {
     const options_t *o = &s->options;
-    dp_status_t status = DP_OK;
+    int64_t first;
+    dp_status_t status = checkpoint_open(&s->trainer, &s->history, &first);
 
-    for (int64_t step = 0; step < o->steps && status == DP_OK; step++) {
+    s->history.steps = first;
+    for (int64_t step = first; step < o->steps && status == DP_OK; step++) {
         const double start = now_seconds();
         step_result_t result;
 
@@ -214,7 +216,11 @@ static dp_status_t train(session_t *s)
             status = dp_pipeline_timeline(s->trainer.pipeline, &s->timeline);
         if (status == DP_OK && o->valid_every > 0 && ((step + 1) % o->valid_every == 0 || step == o->steps - 1))
             status = validate(s, step);
+        if (status == DP_OK)
+            status = checkpoint_save(&s->trainer, step + 1);
     }
+    if (status == DP_OK && *o->checkpoint != '\0')
+        (void)dp_pipeline_save_wait(s->trainer.pipeline); /* a warning told why, if it failed */
     return status;
 }
 

@@ -8,8 +8,11 @@
 
 #include "trainer.h"
 
+enum { RUN_FACTS = 3 };
+
 /* What happened so far; the same on every rank. */
 typedef struct history {
+    int64_t run[RUN_FACTS]; /* --steps, --seed, hash of the text */
     int64_t steps, nvalid;
     double *loss, *norm;  /* [steps] */
     double *imbalance;    /* [steps] max/mean tokens of the ranks of an expert group */
@@ -26,6 +29,11 @@ double now_seconds(void);
 /* tune.c: --comm-sms auto: trains a few steps with each of a few splits of the device and leaves the fastest in
  * options->comm_sms, the same on every rank; rank 0 tells of it. The steps are thrown away. Collective. */
 dp_status_t tune_comm_sms(options_t *options, const text_t *text, dp_group_t *group, FILE *to);
+
+/* resume.c: --checkpoint; nothing without it. Names all state, loads with --resume; *first_out: the step to begin
+ * with. save: after `steps` steps, where --every says so. Both collective. */
+dp_status_t checkpoint_open(trainer_t *trainer, history_t *history, int64_t *first_out);
+dp_status_t checkpoint_save(trainer_t *trainer, int64_t steps);
 
 /* verify.c: rank 0 tells of one step against a serial run. *same_out: 1 when they agree. Collective. */
 dp_status_t verify_run(trainer_t *trainer, FILE *to, int *same_out);

@@ -69,6 +69,8 @@ dp_status_t trainer_validate(trainer_t *trainer, double *loss_out);
 /* rebalance.c: places experts by their loads so far, with all that belongs to them. steps: taken so far. Collective,
  * between steps. */
 dp_status_t trainer_rebalance(trainer_t *trainer, int64_t steps, rebalance_t *record_out);
+/* Makes balance.next the placement in use. */
+dp_status_t trainer_place(trainer_t *trainer);
 /* What follows a layer's experts, in device memory: parameters, optimizer state, masters. Returns how many there
    are. */
 enum { TRAINER_KEPT = 4 };

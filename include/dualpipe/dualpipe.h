@@ -17,6 +17,7 @@
 #ifndef DUALPIPE_DUALPIPE_H
 #define DUALPIPE_DUALPIPE_H
 
+#include <dualpipe/checkpoint.h>
 #include <dualpipe/eplb.h>
 #include <dualpipe/group.h>
 #include <dualpipe/moe_block.h>

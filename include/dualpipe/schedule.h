@@ -179,8 +179,9 @@ DP_API dp_status_t dp_schedule_verify(const dp_schedule_t *schedule);
 /**
  * Writes our TSV: a comment line `# method=dualpipe ranks=4 microbatches=20 chunks=2 placement=bidirectional`
  * (` forward_only=1` behind it where it is), a header line, then rank, seq, op, dir, mb, dir2, mb2, peer, n, tab
- * separated; unused columns hold -1. dir is the chunk. A braid has its passes for op, "F0.8+B1.3" (kind, chunk.mb), -1
- * in the columns dir to n, and its order in a tenth column. rank -1: all ranks. A failure of `write` is returned. [any]
+ * separated; unused columns hold -1. dir is the chunk. A braid has its passes for op, "F0.8+B1.3" (kind and
+ * chunk.microbatch), -1 in the columns dir to n, and its order in a tenth column. rank -1: all ranks. A failure of
+ * `write` is returned. [any]
  */
 DP_API dp_status_t dp_schedule_write_tsv(const dp_schedule_t *schedule, int32_t rank, dp_write_fn write, void *user);
 /** Reads it back. Rows of kinds RF RB SF SB C (recorded transfers) are skipped: transfers are derived. Without the

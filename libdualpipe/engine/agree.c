@@ -182,26 +182,64 @@ typedef struct verdict {
     char name[DP__NAME_BYTES], reason[REASON_BYTES];
 } verdict_t;
 
-dp_status_t dp__agree_to_swap(dp_pipeline_t *p, dp_status_t mine, const char *name)
+/* all_out [ranks + 1]: what all ranks say; the caller frees it. */
+static dp_status_t ask(dp_pipeline_t *p, dp_status_t mine, const char *name, verdict_t **all_out)
 {
-    int32_t n = dp_group_size(p->group);
-    verdict_t *own = dp__calloc((size_t)n + 1, sizeof(*own)), *all = own + 1;
-    dp_status_t status;
+    const int32_t n = dp_group_size(p->group);
+    verdict_t *all = dp__calloc((size_t)n + 1, sizeof(*all)), *own = all + n;
 
-    if (own == NULL)
-        return dp__engine_fail(p, dp_fail(DP_ERR_NOMEM, "no memory to ask %d ranks", n), "swapping the comm backend");
+    *all_out = all;
+    if (all == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory to ask %d ranks", n);
     own->status = mine;
     snprintf(own->name, sizeof(own->name), "%s", name);
     snprintf(own->reason, sizeof(own->reason), "%s", mine < 0 ? dp_last_error() : "");
-    status = dp_group_all_gather(p->group, own, sizeof(*own), all);
-    if (status < 0)
+    return dp_group_all_gather(p->group, own, sizeof(*own), all);
+}
+
+/* The first rank that cannot go on; -1: none. */
+static int32_t first_that_fails(const verdict_t *all, int32_t n)
+{
+    for (int32_t r = 0; r < n; r++)
+        if (all[r].status < 0)
+            return r;
+    return -1;
+}
+
+dp_status_t dp__agree(dp_pipeline_t *p, dp_status_t mine, const char *what)
+{
+    verdict_t *all;
+    dp_status_t status = ask(p, mine, "", &all);
+
+    if (status < 0) {
+        status = dp__engine_fail(p, status, what);
+    } else {
+        const int32_t r = first_that_fails(all, dp_group_size(p->group));
+
+        if (r >= 0)
+            status = dp_fail(all[r].status, "rank %d: %s: %s", r, what, all[r].reason);
+    }
+    dp__free(all);
+    return status;
+}
+
+dp_status_t dp__agree_to_swap(dp_pipeline_t *p, dp_status_t mine, const char *name)
+{
+    const int32_t n = dp_group_size(p->group);
+    verdict_t *all;
+    dp_status_t status = ask(p, mine, name, &all);
+
+    if (status < 0) {
         status = dp__engine_fail(p, status, "swapping the comm backend");
+        dp__free(all);
+        return status;
+    }
     for (int32_t r = 0; r < n && status >= 0; r++)
         if (all[r].status < 0)
             status = dp_fail(all[r].status, "rank %d keeps its comm backend: %s", r, all[r].reason);
         else if (strcmp(all[r].name, all[0].name) != 0)
             status = dp_fail(DP_ERR_MISMATCH, "the comm backend was not swapped: rank 0 wants %s, rank %d wants %s",
                              all[0].name, r, all[r].name);
-    dp__free(own);
+    dp__free(all);
     return status;
 }

@@ -22,6 +22,8 @@
  *   state.c    what the trainer keeps besides the parameters
  *   sums.c     losses and other doubles, summed over ranks
  *   norm.c     the norm of the gradient
+ *   tensors.c  all that a rank keeps, as tensors with names
+ *   saving.h, snapshot.c, save.c, load.c  checkpoints
  *   reduce.c   gradients of halves, mirrors and data groups summed
  *   fault.c    a failure: what was being done, telling the job, bringing the lanes to rest
  *   profile.c  the same for a profiler's eyes
@@ -33,6 +35,7 @@
 #include "stage/stage.h"
 
 #include <dualpipe/state.h>
+#include <stdbool.h>
 
 enum { DP__NAME_BYTES = 512 }; /* of a plugin, or its path */
 #define DP__AUTO "auto"        /* a comm that the engine chooses */
@@ -191,6 +194,13 @@ static inline size_t dp__state_bytes(const dp_state_t *state)
 }
 void dp__states_free(dp_pipeline_t *p);
 
+/* save.c: nothing without dp_pipeline_save_open. copied: returns when the trainer may change what is being saved. */
+dp_status_t dp__save_copied(dp_pipeline_t *p);
+void dp__save_close(dp_pipeline_t *p);
+
+/* norm.c: whether this replica is the first of its expert; placement NULL: there are no replicas */
+bool dp__first_replica(const int32_t *placement, int32_t replica);
+
 /* sums.c */
 typedef struct dp__sums {
     /* Both the host and the device reach them. losses: [M], then auxiliary losses [nparts][2 halves]; a micro-batch,
@@ -223,6 +233,8 @@ typedef struct dp__states {
     int32_t n;
     dp_state_t *at; /* names are copies; counts are filled in */
 } dp__states_t;
+
+typedef struct dp__saving dp__saving_t; /* saving.h */
 
 /* What is not in a struct of its own is settled by open.c and read by all. */
 struct dp_pipeline {
@@ -260,6 +272,7 @@ struct dp_pipeline {
     dp__sums_t sums;
     dp__guard_t guard;
     dp__states_t states;
+    dp__saving_t *saving; /* NULL: nothing is saved */
     dp__run_t run;
 };
 
@@ -287,6 +300,7 @@ dp_status_t dp__graph_put(dp_pipeline_t *p, const dp__plan_t *plan, const dp_ste
 dp_status_t dp__agree_on_settings(dp_pipeline_t *p);
 dp_status_t dp__agree_on_stages(dp_pipeline_t *p);
 /* DP_OK on all ranks, or an error on all: the first that one of them came with. */
+dp_status_t dp__agree(dp_pipeline_t *p, dp_status_t mine, const char *what);
 dp_status_t dp__agree_to_swap(dp_pipeline_t *p, dp_status_t mine, const char *name);
 
 /* chunks.c */

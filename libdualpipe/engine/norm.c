@@ -96,8 +96,7 @@ static dp_status_t square(dp_pipeline_t *p, const char *grads, size_t count, dou
 
 /* ---- who counts what ---- */
 
-/* Whether this replica is the first of its expert. */
-static bool first_replica(const int32_t *placement, int32_t replica)
+bool dp__first_replica(const int32_t *placement, int32_t replica)
 {
     for (int32_t r = 0; placement != NULL && r < replica; r++)
         if (placement[r] == placement[replica])
@@ -109,7 +108,7 @@ static bool counts(const dp_pipeline_t *p, const dp_param_t *param, const int32_
 {
     if (param->kind == DP_PARAM_ROUTER_BIAS || p->grid.d != 0)
         return false;
-    return param->sharded ? first_replica(placement, param->expert) : p->grid.e == 0;
+    return param->sharded ? dp__first_replica(placement, param->expert) : p->grid.e == 0;
 }
 
 static dp_status_t add_chunk(dp_pipeline_t *p, const dp__engine_chunk_t *chunk, exact_t *sum)

@@ -248,6 +248,7 @@ void dp_pipeline_close(dp_pipeline_t *p)
         dp__group_pin(p->group);
         return;
     }
+    dp__save_close(p);
     dp__trace_write(p);
     /* lanes first: after a failure their workers may still be inside a wait on memory of the comms */
     dp__graphs_close(p);

@@ -94,6 +94,8 @@ dp_status_t dp_pipeline_step(dp_pipeline_t *p, dp_step_t *step)
         status = p->options.graph ? dp__graph_put(p, plan, &own) : dp__step_put(p, plan, &own);
     if (status >= 0)
         status = finish(p);
+    if (status >= 0)
+        status = dp__save_copied(p);
     if (status < 0) {
         snprintf(what, sizeof(what), "step %u", p->run.step);
         status = dp__engine_fail(p, status, what);

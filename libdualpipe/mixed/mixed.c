@@ -141,15 +141,21 @@ static dp_status_t open_parts(dp_comm_t *comm, const dp_comm_config_t *config)
     return comm->far_sum.comm != NULL ? comm->far_sum.vt->start(comm->far_sum.comm) : DP_OK;
 }
 
+static void close_part(const dp__mixed_part_t *part)
+{
+    if (part->comm != NULL)
+        part->vt->close(part->comm);
+}
+
 static void close_comm(dp_comm_t *comm)
 {
-    dp__mixed_part_t *parts[] = {&comm->far_sum, &comm->run, &comm->near_sum, &comm->near, &comm->far};
-
     if (comm == NULL)
         return;
-    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
-        if (parts[i]->comm != NULL)
-            parts[i]->vt->close(parts[i]->comm);
+    close_part(&comm->far_sum);
+    close_part(&comm->run);
+    close_part(&comm->near_sum);
+    close_part(&comm->near);
+    close_part(&comm->far);
     while (comm->ends != NULL) {
         dp_channel_end_t *end = comm->ends;
 

@@ -162,7 +162,7 @@ static dp_status_t inspect_recv(dp__inspection_t *x)
 /* ---- compute ---- */
 
 /* A bend hands data on inside the rank: the operation that makes them stands above. */
-static dp_status_t consume_bend(dp__inspection_t *x, const dp_channel_t *c, const dp__part_t *part)
+static dp_status_t consume_bend(const dp__inspection_t *x, const dp_channel_t *c, const dp__part_t *part)
 {
     const dp__index_t *index = &x->v->index;
     const int32_t *made = part->op == DP_OP_F ? index->forward : index->backward;
@@ -308,6 +308,25 @@ static dp_op_t op_of(const dp_instr_t *i)
                      i->microbatch, i->number >= 0 ? i->number : i->microbatch2};
 }
 
+/* What a pass takes is there when it begins. */
+static dp_status_t check_input(const dp__inspection_t *x, const dp__part_t *part, int32_t in)
+{
+    int32_t channel = dp__edges_in(&x->v->edges, x->rank, part->chunk, part->op);
+    const dp_channel_t *c = channel >= 0 ? &x->v->program->channels[channel] : NULL;
+    const dp_instr_t *recv;
+
+    if (c == NULL || c->src == c->dst)
+        return in != -1    ? refuse(x, "it names a receive that it has no use for")
+               : c != NULL ? consume_bend(x, c, part)
+                           : DP_OK;
+    if (in < 0 || in >= x->position)
+        return refuse(x, "no receive stands above it for its input");
+    recv = dp__instr(x->v->program, x->rank, in);
+    if (recv->kind != DP_INSTR_RECV || recv->channel != channel || recv->microbatch != part->microbatch)
+        return refuse(x, "the receive that it names carries something else");
+    return DP_OK;
+}
+
 static dp_status_t inspect_start(dp__inspection_t *x)
 {
     const dp_instr_t *i = x->instr;
@@ -321,15 +340,16 @@ static dp_status_t inspect_start(dp__inspection_t *x)
     if (status < 0)
         return status;
     n = dp__parts(i->op, i->chunk, i->microbatch, -1, -1, part);
-    if (i->in != -1 && (n == 0 || i->in < 0 || i->in >= x->position ||
-                        dp__instr(x->v->program, x->rank, i->in)->kind != DP_INSTR_RECV))
-        return refuse(x, "no receive stands above it for its input");
+    if (n == 0 && i->in != -1)
+        return refuse(x, "it names a receive that it has no use for");
     if (n > 0)
         status = fill_bend(x, part);
-    if (status >= 0)
-        status = i->op == DP_OP_F ? take_slot(x, i->chunk, i->microbatch, i->slot)
-                                  : check_slot(x, i->chunk, i->microbatch, i->slot);
-    return status;
+    if (status >= 0 && n > 0)
+        status = check_input(x, part, i->in);
+    if (status < 0)
+        return status;
+    return i->op == DP_OP_F ? take_slot(x, i->chunk, i->microbatch, i->slot)
+                            : check_slot(x, i->chunk, i->microbatch, i->slot);
 }
 
 static dp_status_t inspect_compute(dp__inspection_t *x)

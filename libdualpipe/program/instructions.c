@@ -231,6 +231,7 @@ static void write_all(dp__list_writer_t *x)
         x->bundle = -1;
         x->out = program->instrs + program->first[x->rank];
         memset(x->free_count, 0, 2 * (size_t)program->chunks * sizeof(*x->free_count));
+        memset(x->recv_at[0], 0xff, 2 * (size_t)program->chunks * (size_t)x->w->microbatches * sizeof(int32_t));
         (program->transport == DP_TRANSPORT_BUNDLES ? write_for_bundles : write_for_credits)(x);
     }
 }

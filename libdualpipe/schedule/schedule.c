@@ -4,7 +4,6 @@
 #include <dualpipe/schedule.h>
 
 #include "base/memory.h"
-#include "schedule/passes.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -75,7 +74,9 @@ void dp_schedule_free(dp_schedule_t *schedule)
     dp__free(schedule->first);
     dp__free(schedule->ops);
     dp__free(schedule->cells);
-    dp__braids_free(schedule);
+    for (int32_t i = 0; i < schedule->nbraids; i++)
+        dp__free((void *)(uintptr_t)schedule->braids[i].passes); /* and its order */
+    dp__free(schedule->braids);
     dp__free(schedule);
 }
 

@@ -107,8 +107,12 @@ dp_status_t channel_connect(dp_channel_end_t *end, const area_t *ours, const reg
         return status;
     end->slots = region->base + ours->offset;
     end->bells = region->bells + ours->bell;
+    for (uint32_t slot = 0; end->config.sender == 0 && slot < end->config.slots; slot++)
+        end->bells[slot].head = (const head_t *)(const void *)(end->slots + slot * end->stride + HEAD_AT);
     end->op = (op_t *)(void *)own;
     op_init(comm, end->op, end->config.peer, region, own + sizeof(op_t));
+    end->op->credit =
+        (put_t){.to = end->config.peer, .bell = end->far.bell, .head_at = end->far.address, .key = end->far.key};
     end->connected = true;
     return DP_OK;
 }
@@ -143,6 +147,7 @@ static dp_status_t run_send(void *arg)
         .key = end->far.key,
         .data = t->from,
         .bytes = t->tag.bytes,
+        .carries = true,
         .what = "the provider takes no more",
     };
     dp_status_t status = DP_OK;
@@ -151,9 +156,12 @@ static dp_status_t run_send(void *arg)
         status =
             wire_wait(comm, &end->bells->signal, (uint32_t)(t->count + 1 - slots), "no slot of the receiver is free");
     if (status == DP_OK) {
-        end->op->head.message.tag = t->tag;
-        end->op->head.message.id = end->config.id;
-        end->op->head.message.sender = comm->rank;
+        end->op->head = (head_t){.message = {.number = t->tag.number,
+                                             .step = t->tag.step,
+                                             .microbatch = t->tag.microbatch,
+                                             .bytes = t->tag.bytes,
+                                             .id = end->config.id,
+                                             .sender = comm->rank}};
         status = wire_put(comm, end->op, &put);
     }
     if (status == DP_OK)
@@ -164,21 +172,21 @@ static dp_status_t run_send(void *arg)
 static dp_status_t refuse(const transfer_t *t, const head_t *found)
 {
     const dp_comm_t *comm = t->end->comm;
-    const dp_message_tag_t *e = &t->tag, *f = &found->message.tag;
+    const dp_message_tag_t *e = &t->tag;
 
     return DP_FAIL(comm->host, DP_ERR_PROTOCOL,
                    "rank %d: channel \"%s\" from rank %d: expected message %u (step %u, micro-batch %d, %u bytes), "
                    "found message %u (step %u, micro-batch %d, %u bytes) of channel %u from rank %d of the group",
                    comm->world[comm->rank], t->end->label, comm->world[t->end->config.peer], e->number, e->step,
-                   e->microbatch, e->bytes, f->number, f->step, f->microbatch, f->bytes, found->message.id,
-                   found->message.sender);
+                   e->microbatch, e->bytes, found->message.number, found->message.step, found->message.microbatch,
+                   found->message.bytes, found->message.id, found->message.sender);
 }
 
 static dp_status_t run_recv(void *arg)
 {
     const transfer_t *t = arg;
     dp_channel_end_t *end = t->end;
-    const dp_message_tag_t *e = &t->tag, *f;
+    const dp_message_tag_t *e = &t->tag;
     uint32_t slots = end->config.slots, slot = (uint32_t)(t->count % slots);
     dp_status_t status =
         wire_wait(end->comm, &end->bells[slot].signal, (uint32_t)(t->count / slots + 1), "the message has not come");
@@ -187,8 +195,8 @@ static dp_status_t run_recv(void *arg)
     if (status < 0)
         return explain(t, status, "receive", "from");
     memcpy(&found, end->slots + slot * end->stride + HEAD_AT, HEAD_BYTES);
-    f = &found.message.tag;
-    if (f->number != e->number || f->step != e->step || f->microbatch != e->microbatch || f->bytes != e->bytes ||
+    if (found.message.number != e->number || found.message.step != e->step ||
+        found.message.microbatch != e->microbatch || found.message.bytes != e->bytes ||
         found.message.id != end->config.id || found.message.sender != end->config.peer)
         return refuse(t, &found);
     return DP_OK;
@@ -197,20 +205,8 @@ static dp_status_t run_recv(void *arg)
 static dp_status_t run_release(void *arg)
 {
     const transfer_t *t = arg;
-    dp_channel_end_t *end = t->end;
-    put_t put = {
-        .to = end->config.peer,
-        .bell = end->far.bell,
-        .head_at = end->far.address,
-        .key = end->far.key,
-        .what = "the provider takes no more",
-    };
-    dp_status_t status;
+    dp_status_t status = wire_owe(t->end->comm, t->end->op, t->end->config.slots);
 
-    end->op->head.message.tag = t->tag;
-    status = wire_put(end->comm, end->op, &put);
-    if (status == DP_OK)
-        status = wire_finish(end->comm, end->op, "the credit does not leave");
     return status < 0 ? explain(t, status, "release", "from") : DP_OK;
 }
 

@@ -87,7 +87,7 @@ static dp_status_t ofi_open(const dp_host_t *host, const dp_comm_config_t *confi
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory", config->name);
     memset(comm, 0, sizeof(*comm));
     comm->host = host;
-    comm->wire.cq_fd = comm->wire.wake_fd = -1;
+    comm->wire.cq_fd = comm->wire.wake_fd = comm->wire.nudge_fd = -1;
     pthread_mutex_init(&comm->wire.lock, NULL);
     status = take_config(comm, config);
     if (status == DP_OK && config->nranks > 1) {

@@ -43,6 +43,7 @@
 /* How often a bell rang; only who has the lock of the wire rings. */
 typedef struct bell {
     alignas(LINE_BYTES) dp_signal_t signal;
+    const struct head *head; /* of the put that rang it, where credits may travel with it; else NULL */
 } bell_t;
 
 typedef enum area_kind { AREA_BASE = 1, AREA_SLOTS = 2, AREA_CREDIT = 3, AREA_ROWS = 4 } area_kind_t;
@@ -97,29 +98,44 @@ typedef struct place {
 } place_t;
 
 /* What travels in front of the data. */
-typedef union head {
-    unsigned char bytes[HEAD_BYTES];
-    struct {
-        dp_message_tag_t tag;
-        uint32_t id;
-        int32_t sender;
-    } message;
-    struct {
-        uint32_t number;
-        int32_t rows, sender;
-    } rows;
-    struct {
-        uint64_t count;
-        uint32_t number, dtype, piece;
-        int32_t sender;
-    } sum;
+typedef struct head {
+    union {
+        struct {
+            uint32_t number, step;
+            int32_t microbatch;
+            uint32_t bytes, id;
+            int32_t sender;
+        } message;
+        struct {
+            uint32_t number;
+            int32_t rows, sender;
+        } rows;
+        struct {
+            uint64_t count;
+            uint32_t number, dtype, piece;
+            int32_t sender;
+        } sum;
+    };
+    uint32_t credit; /* a bell of the receiver that rings as well, + 1: a credit that travels with a message */
 } head_t;
+_Static_assert(sizeof(head_t) == HEAD_BYTES, "the head of a put");
 
 struct op;
 typedef struct ticket {
     struct fi_context2 context; /* the provider's */
     struct op *op;
 } ticket_t;
+
+typedef struct put {
+    int32_t to;
+    uint32_t bell, data_bell;       /* data_bell: where data that are a write of their own ring */
+    uint64_t head_at, data_at, key; /* data_at 0: right behind the head */
+    const void *data;
+    size_t bytes;
+    bool delivered; /* it is finished only when it has been placed */
+    bool carries;   /* a credit may travel with it */
+    const char *what;
+} put_t;
 
 /* A put that may be on its way: lies in a region, one thread uses it. */
 typedef struct op {
@@ -131,17 +147,10 @@ typedef struct op {
     void *desc;
     unsigned char *bounce; /* a copy of the data goes here first; NULL: not needed */
     struct op *next;
+    put_t credit;  /* ops for credits: the put that gives one */
+    uint32_t owed; /* under the lock: credits that have not left yet */
+    struct op *next_owing;
 } op_t;
-
-typedef struct put {
-    int32_t to;
-    uint32_t bell, data_bell;       /* data_bell: where data that are a write of their own ring */
-    uint64_t head_at, data_at, key; /* data_at 0: right behind the head */
-    const void *data;
-    size_t bytes;
-    bool delivered; /* it is finished only when it has been placed */
-    const char *what;
-} put_t;
 
 /* The host's latest message on this thread, copied: the cause at the end of a message of ours. */
 typedef struct cause {
@@ -166,15 +175,21 @@ typedef struct wire {
 
     pthread_mutex_t lock; /* of all above and of the provider's objects */
     op_t *ops;            /* all of them */
-    int32_t spinning;     /* threads that look at the completions themselves */
+    op_t *owing;          /* under the lock: those with credits that have not left */
+    int64_t owing_since;  /* the oldest */
     bool dead;            /* under the lock: the provider is not called any more */
     int64_t lost_ns;      /* under the lock: when a peer was lost; 0: none */
     bool poisoned;        /* every wait has ended with `fault` */
     dp_status_t fault_status;
     char fault[TEXT_BYTES];
 
-    int cq_fd, wake_fd; /* -1: none */
-    bool away, stop;    /* the thread keeps away from completions; it is to end */
+    int cq_fd;             /* the provider's, to sleep on; -1: none */
+    int wake_fd, nudge_fd; /* wake the thread, and one that drives */
+    int32_t waiting;       /* threads that wait, with the one that drives */
+    uint32_t drives;       /* how often one began to drive */
+    bool driven, asleep;   /* a waiting thread looks after the completions; it sleeps until there are some */
+    bool away, parked;     /* the thread keeps away from completions; until it is woken */
+    bool stop;             /* the thread is to end */
     bool running;
     pthread_t thread;
 } wire_t;
@@ -252,6 +267,12 @@ dp_status_t wire_put(dp_comm_t *comm, op_t *op, const put_t *put);
 dp_status_t wire_finish(dp_comm_t *comm, op_t *op, const char *what);
 /* The caller gives its memory away while puts out of it may be on their way: none of them goes on. */
 void wire_abandon(dp_comm_t *comm);
+/* A credit by op->credit, soon: at once, or with the next message to that rank, or WIRE_OWE_NS later where a thread
+ * waits, or a moment later where none does. `slots`: those that the peer writes, all that can be owed. */
+#define WIRE_OWE_NS 25000
+dp_status_t wire_owe(dp_comm_t *comm, op_t *op, uint32_t slots);
+/* Sends what is owed since that time or longer. Under the lock. */
+void wire_pay(dp_comm_t *comm, int64_t before_ns);
 /* Waits on a bell or an op. The message of a failure is about `what`. */
 dp_status_t wire_wait(dp_comm_t *comm, dp_signal_t *signal, uint32_t target, const char *what);
 cause_t wire_cause(const dp_comm_t *comm);
@@ -265,13 +286,18 @@ static inline uint32_t bell_name(uint32_t round, uint32_t bell)
     return round << BELL_BITS | bell;
 }
 
-/* progress.c */
-/* Reads the completions that are there. Under the lock. */
-void progress_look(dp_comm_t *comm);
+/* completions.c */
+/* Reads completions that are there; false when there are none. Under the lock; who calls it nudges the driver. */
+bool progress_look(dp_comm_t *comm);
 /* Ends every wait with this; the first one counts. Under the lock. */
 void progress_poison(dp_comm_t *comm, dp_status_t status, const char *text);
-/* Looks for some microseconds; whether the signal got there. */
-bool progress_spin(dp_comm_t *comm, const dp_signal_t *signal, uint32_t target);
+
+/* progress.c */
+/* As the host's wait() on a signal that the completions move. */
+dp_status_t progress_wait(dp_comm_t *comm, dp_signal_t *signal, uint32_t target, const char *what);
+/* The thread that drives looks at its signal again; the thread of the instance at everything. */
+void progress_nudge(dp_comm_t *comm);
+void progress_wake(dp_comm_t *comm);
 dp_status_t progress_start(dp_comm_t *comm);
 void progress_stop(dp_comm_t *comm);
 

@@ -165,6 +165,12 @@ dp_status_t exchange_connect(dp_exchange_t *x, const area_t *ours, const region_
             return status;
         op_init(comm, &x->ops[rank], rank, region, own + 2 * n * sizeof(op_t) + (size_t)rank * block_bytes(x));
         op_init(comm, &x->credits[rank], rank, region, NULL);
+        for (uint32_t slot = 0; slot < x->config.slots; slot++)
+            x->bells[head_bell(x, slot, rank)].head = (const head_t *)(const void *)(x->area + head_at(x, slot, rank));
+        x->credits[rank].credit = (put_t){.to = rank,
+                                          .bell = x->far[rank].bell + (uint32_t)comm->rank,
+                                          .head_at = x->far[rank].address,
+                                          .key = x->far[rank].key};
     }
     x->connected = true;
     return DP_OK;
@@ -253,6 +259,7 @@ static dp_status_t put_rows(const round_t *r, int32_t to)
         .key = far->key,
         .data = rows,
         .bytes = bytes,
+        .carries = true,
         .what = "the provider takes no more",
     };
     x->ops[to].head.rows.number = r->number;
@@ -327,18 +334,8 @@ static dp_status_t run_release(void *arg)
     comm->host->post(comm->host, &x->own->signal, x->own->signal.value + 1);
     for (int32_t i = 1; i < n && status == DP_OK; i++) {
         int32_t to = (comm->rank + i) % n;
-        put_t put = {
-            .to = to,
-            .bell = x->far[to].bell + (uint32_t)comm->rank,
-            .head_at = x->far[to].address,
-            .key = x->far[to].key,
-            .what = "the provider takes no more",
-        };
 
-        x->credits[to].head.rows.number = r->number;
-        status = wire_put(comm, &x->credits[to], &put);
-        if (status == DP_OK)
-            status = wire_finish(comm, &x->credits[to], "the credit does not leave");
+        status = wire_owe(comm, &x->credits[to], x->config.slots);
         if (status < 0)
             status = explain(r, status, "releasing rows of", to);
     }

@@ -1,157 +1,137 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * progress.c: reading completions, ringing bells, and the thread that sleeps until there is something to read. */
+ * progress.c: who looks at the completions, and sleeps until there are some.
+ *
+ * One does at a time. A thread that waits does it for all who wait (it *drives*): what it waits for reaches it without
+ * another thread in between. It looks for some microseconds, then sleeps on the provider's descriptor. Others that wait
+ * meanwhile sleep on their signals. While nobody drives, a thread of the instance sleeps on the descriptor, so that
+ * data arrive while all compute; it keeps away from threads that drive, for a while after they have left as well. */
 #include "comm_ofi.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
-#define ENTRIES 16
-/* A way that is lost is most often a rank that died: the job hears of that by itself, and knows more. */
-#define GRACE_NS (3 * 1000000000ll)
 #define LONG_NS  (200 * 1000000ll)
-/* Bells and ops that have ended because all is over count further than any wait goes. */
-#define POISON (1u << 30)
-/* How long a wait looks by itself, and only while nobody else wants the core, which a yield tells that takes longer
- * than its own system call. */
-#define SPIN_NS     40000
-#define YIELD_NS    3000
+#define SLICE_NS (50 * 1000000ll) /* the longest sleep of a waiting thread without a look at the job's state */
+/* How long a wait looks before it sleeps, and only while nobody else wants the core, which a yield tells that takes as
+ * long as some other thread's work. */
+#define SPIN_NS     50000
+#define YIELD_NS    25000
 #define CROWDED_MAX 256
-/* The thread keeps away this long from completions that a waiting thread looks after. */
-#define AWAY_NS    50000
-#define NAP_MIN_NS 20000
-#define NAP_MAX_NS 1000000
-#define LOOKS      8 /* in a row, before the first nap */
-
-/* ---- completions ---- */
-
-static void count(dp_comm_t *comm, dp_signal_t *signal, uint32_t by)
-{
-    comm->host->post(comm->host, signal, signal->value + by);
-}
-
-void progress_poison(dp_comm_t *comm, dp_status_t status, const char *text)
-{
-    wire_t *w = &comm->wire;
-
-    if (w->poisoned)
-        return;
-    w->fault_status = status;
-    if (text != w->fault)
-        snprintf(w->fault, sizeof(w->fault), "%s", text);
-    w->dead = true;
-    __atomic_store_n(&w->poisoned, true, __ATOMIC_RELEASE);
-    for (uint32_t i = 0; i < comm->region_count; i++)
-        for (uint32_t k = 0; k < comm->regions[i].bell_count; k++)
-            count(comm, &comm->regions[i].bells[k].signal, POISON);
-    for (op_t *op = w->ops; op != NULL; op = op->next)
-        count(comm, &op->done, POISON);
-}
-
-static void ring(dp_comm_t *comm, uint64_t name)
-{
-    uint64_t round = name >> BELL_BITS, bell = name & ((1u << BELL_BITS) - 1);
-    char text[TEXT_BYTES];
-
-    if (round < comm->region_count && bell < comm->regions[round].bell_count) {
-        count(comm, &comm->regions[round].bells[bell].signal, 1);
-        return;
-    }
-    snprintf(text, sizeof(text), "a rank of group %s rings bell %llu, and there is none", comm->name,
-             (unsigned long long)name);
-    progress_poison(comm, DP_ERR_PROTOCOL, text);
-}
-
-static void let_go(dp_comm_t *comm, void *context)
-{
-    ticket_t *ticket = context;
-
-    if (ticket != NULL)
-        count(comm, &ticket->op->done, 1);
-}
-
-static void lose(dp_comm_t *comm)
-{
-    wire_t *w = &comm->wire;
-    struct fi_cq_err_entry e = {0};
-    const op_t *op;
-
-    if (fi_cq_readerr(w->cq, &e, 0) < 0 || w->lost_ns != 0)
-        return;
-    op = e.op_context != NULL ? ((const ticket_t *)e.op_context)->op : NULL;
-    w->lost_ns = comm->host->now_ns(comm->host);
-    if (op != NULL)
-        snprintf(w->fault, sizeof(w->fault), "the way to rank %d is lost: %s", comm->world[op->peer],
-                 fi_strerror(e.err));
-    else
-        snprintf(w->fault, sizeof(w->fault), "a way of group %s is lost: %s", comm->name, fi_strerror(e.err));
-}
-
-void progress_look(dp_comm_t *comm)
-{
-    wire_t *w = &comm->wire;
-    struct fi_cq_data_entry entries[ENTRIES];
-    ssize_t n = 1;
-
-    while (n > 0 && !w->dead) {
-        n = fi_cq_read(w->cq, entries, ENTRIES);
-        for (ssize_t i = 0; i < n; i++) {
-            if ((entries[i].flags & (FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA)) != 0)
-                ring(comm, entries[i].data);
-            else
-                let_go(comm, entries[i].op_context);
-        }
-        if (n == -FI_EAVAIL) {
-            lose(comm);
-            n = 1;
-        } else if (n < 0 && n != -FI_EAGAIN && w->lost_ns == 0) {
-            w->lost_ns = comm->host->now_ns(comm->host);
-            snprintf(w->fault, sizeof(w->fault), "group %s: the completions of provider %s cannot be read: %s",
-                     comm->name, w->provider, fi_strerror((int)-n));
-        }
-    }
-}
-
-/* ---- looking while a thread waits ---- */
-
-static _Thread_local int crowded, crowded_next = 1;
+/* How long the thread keeps away, from and to, before it looks whether anybody has driven since. */
+#define AWAY_MIN_NS 100000
+#define AWAY_MAX_NS 500000
+#define NAP_MIN_NS  20000
+#define NAP_MAX_NS  1000000
+#define LOOKS       8 /* in a row, before the first nap */
 
 static bool reached(const dp_signal_t *signal, uint32_t target)
 {
     return (int32_t)(__atomic_load_n(&signal->value, __ATOMIC_ACQUIRE) - target) >= 0;
 }
 
-static void wake(wire_t *w)
+static bool flag(const bool *b)
+{
+    return __atomic_load_n(b, __ATOMIC_SEQ_CST);
+}
+
+static void set_flag(bool *b, bool value)
+{
+    __atomic_store_n(b, value, __ATOMIC_SEQ_CST);
+}
+
+static void wake(int fd)
 {
     const uint64_t one = 1;
 
-    while (write(w->wake_fd, &one, sizeof(one)) < 0 && errno == EINTR)
+    while (write(fd, &one, sizeof(one)) < 0 && errno == EINTR)
         ;
 }
 
-static bool look_for(dp_comm_t *comm, const dp_signal_t *signal, uint32_t target)
+void progress_nudge(dp_comm_t *comm)
 {
-    const dp_host_t *host = comm->host;
-    wire_t *w = &comm->wire;
-    int64_t start = host->now_ns(host), before, after;
+    if (flag(&comm->wire.asleep))
+        wake(comm->wire.nudge_fd);
+}
 
+void progress_wake(dp_comm_t *comm)
+{
+    wake(comm->wire.wake_fd);
+}
+
+/* Sleeps on two descriptors; `other` may be -1. */
+static void sleep_on(int own, int other, int64_t ns)
+{
+    struct pollfd fds[2] = {{own, POLLIN, 0}, {other, POLLIN, 0}};
+    struct timespec t = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+    uint64_t wakes;
+
+    if (ppoll(fds, other >= 0 ? 2 : 1, &t, NULL) > 0 && fds[0].revents != 0)
+        while (read(own, &wakes, sizeof(wakes)) < 0 && errno == EINTR)
+            ;
+}
+
+/* A descriptor that cannot be slept on now, or none: less and less often. */
+static void nap(int own, int looks)
+{
+    int64_t ns = looks > LOOKS ? (int64_t)NAP_MIN_NS << (looks - LOOKS < 6 ? looks - LOOKS : 6) : 0;
+
+    if (ns > 0)
+        sleep_on(own, -1, ns < NAP_MAX_NS ? ns : NAP_MAX_NS);
+}
+
+/* Whether it is safe to sleep until the descriptor says that there is something. Under the lock. */
+static bool may_sleep(wire_t *w)
+{
+    struct fid *fids[1] = {&w->cq->fid};
+
+    return w->cq_fd >= 0 && w->owing == NULL && fi_trywait(w->fabric, fids, 1) == FI_SUCCESS;
+}
+
+/* ---- a thread that waits ---- */
+
+typedef struct wait {
+    dp_comm_t *comm;
+    const dp_signal_t *signal;
+    uint32_t target;
+} wait_t;
+
+static _Thread_local int crowded, crowded_next = 1;
+
+/* Looks until it is there or nothing more is. Under the lock. */
+static bool look_for(const wait_t *t)
+{
+    while (!reached(t->signal, t->target) && progress_look(t->comm))
+        ;
+    return reached(t->signal, t->target);
+}
+
+static bool spin(const wait_t *t)
+{
+    const dp_host_t *host = t->comm->host;
+    wire_t *w = &t->comm->wire;
+    int64_t start = host->now_ns(host), before = start, after;
+
+    if (crowded > 0) {
+        crowded--;
+        return false;
+    }
     do {
         if (pthread_mutex_trylock(&w->lock) == 0) {
-            progress_look(comm);
+            if (!look_for(t))
+                wire_pay(t->comm, before - WIRE_OWE_NS);
             pthread_mutex_unlock(&w->lock);
         }
-        if (reached(signal, target)) {
+        if (reached(t->signal, t->target)) {
             crowded_next = 1;
             return true;
         }
-        before = host->now_ns(host);
         sched_yield();
         after = host->now_ns(host);
         if (after - before > YIELD_NS) {
@@ -159,79 +139,148 @@ static bool look_for(dp_comm_t *comm, const dp_signal_t *signal, uint32_t target
             crowded_next = crowded_next < CROWDED_MAX ? 2 * crowded_next : CROWDED_MAX;
             break;
         }
+        before = after;
     } while (after - start < SPIN_NS);
-    return reached(signal, target);
+    return reached(t->signal, t->target);
 }
 
-bool progress_spin(dp_comm_t *comm, const dp_signal_t *signal, uint32_t target)
+/* DP_PENDING when nothing has come for a slice, or the provider is not called any more. */
+static dp_status_t sleep_until(void *arg)
+{
+    const wait_t *t = arg;
+    const dp_host_t *host = t->comm->host;
+    wire_t *w = &t->comm->wire;
+    int64_t end = host->now_ns(host) + SLICE_NS;
+    int looks = 0;
+
+    do {
+        bool there, quiet;
+
+        pthread_mutex_lock(&w->lock);
+        wire_pay(t->comm, INT64_MAX);
+        there = look_for(t);
+        quiet = !there && (w->dead || may_sleep(w));
+        set_flag(&w->asleep, quiet);
+        pthread_mutex_unlock(&w->lock);
+        if (there)
+            return DP_OK;
+        if (quiet) {
+            sleep_on(w->nudge_fd, w->dead ? -1 : w->cq_fd, SLICE_NS);
+            set_flag(&w->asleep, false);
+            looks = 0;
+        } else {
+            nap(w->nudge_fd, ++looks);
+        }
+    } while (host->now_ns(host) < end);
+    return reached(t->signal, t->target) ? DP_OK : DP_PENDING;
+}
+
+static bool others_wait(const wire_t *w)
+{
+    return __atomic_load_n(&w->waiting, __ATOMIC_SEQ_CST) > 0;
+}
+
+static void stop_driving(wire_t *w)
+{
+    bool parked;
+
+    set_flag(&w->driven, false);
+    parked = __atomic_exchange_n(&w->parked, false, __ATOMIC_SEQ_CST);
+    if (parked || (flag(&w->away) && others_wait(w)))
+        wake(w->wake_fd);
+}
+
+static dp_status_t drive(const wait_t *t, const char *what)
+{
+    const dp_host_t *host = t->comm->host;
+    wire_t *w = &t->comm->wire;
+    dp_status_t status = DP_PENDING;
+
+    __atomic_add_fetch(&w->drives, 1, __ATOMIC_SEQ_CST);
+    if (spin(t))
+        status = DP_OK;
+    else if (w->cq_fd >= 0)
+        status = host->poll(host, sleep_until, (void *)(uintptr_t)t, -1, what);
+    return status;
+}
+
+dp_status_t progress_wait(dp_comm_t *comm, dp_signal_t *signal, uint32_t target, const char *what)
 {
     wire_t *w = &comm->wire;
-    bool there;
+    wait_t t = {comm, signal, target};
+    dp_status_t status = DP_PENDING;
 
-    if (crowded > 0) {
-        crowded--;
-        return false;
+    /* counted before it is known who drives: who stops wakes the thread for those that are left */
+    __atomic_add_fetch(&w->waiting, 1, __ATOMIC_SEQ_CST);
+    if (!__atomic_exchange_n(&w->driven, true, __ATOMIC_SEQ_CST)) {
+        __atomic_sub_fetch(&w->waiting, 1, __ATOMIC_SEQ_CST);
+        status = drive(&t, what);
+        if (status == DP_PENDING)
+            __atomic_add_fetch(&w->waiting, 1, __ATOMIC_SEQ_CST);
+        stop_driving(w);
+        if (status != DP_PENDING)
+            return status;
     }
-    __atomic_add_fetch(&w->spinning, 1, __ATOMIC_SEQ_CST);
-    there = look_for(comm, signal, target);
-    /* from here on the thread has to look; when all is there it comes by itself soon enough */
-    if (__atomic_sub_fetch(&w->spinning, 1, __ATOMIC_SEQ_CST) == 0 && !there &&
-        __atomic_exchange_n(&w->away, false, __ATOMIC_SEQ_CST))
-        wake(w);
-    return there;
+    status = comm->host->wait(comm->host, signal, target, -1, what);
+    __atomic_sub_fetch(&w->waiting, 1, __ATOMIC_SEQ_CST);
+    return status;
 }
 
 /* ---- the thread ---- */
 
-/* Sleeps on a descriptor (-1: none) and on a wake; ns < 0: until one of them. */
-static void sleep_on(wire_t *w, int fd, int64_t ns)
-{
-    struct pollfd fds[2] = {{w->wake_fd, POLLIN, 0}, {fd, POLLIN, 0}};
-    struct timespec t = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
-    uint64_t wakes;
-
-    if (ppoll(fds, fd >= 0 ? 2 : 1, ns < 0 ? NULL : &t, NULL) > 0 && fds[0].revents != 0)
-        while (read(w->wake_fd, &wakes, sizeof(wakes)) < 0 && errno == EINTR)
-            ;
-}
-
-/* Whether it is safe to sleep until the descriptor says that there is something: it is where nobody looks anyway. */
 static bool look_once(dp_comm_t *comm)
 {
     wire_t *w = &comm->wire;
-    struct fid *fids[1] = {&w->cq->fid};
     bool quiet;
 
     pthread_mutex_lock(&w->lock);
-    progress_look(comm);
-    if (w->lost_ns != 0 && !w->poisoned && comm->host->now_ns(comm->host) - w->lost_ns > GRACE_NS)
-        progress_poison(comm, DP_ERR_PEER, w->fault);
-    quiet = w->dead || (w->cq_fd >= 0 && fi_trywait(w->fabric, fids, 1) == FI_SUCCESS);
+    wire_pay(comm, INT64_MAX);
+    while (progress_look(comm))
+        ;
+    quiet = w->dead || may_sleep(w);
+    progress_nudge(comm);
     pthread_mutex_unlock(&w->lock);
     return quiet;
+}
+
+/* Until nobody has driven for a while, or those that wait have nobody who does. */
+static void keep_away(wire_t *w)
+{
+    int64_t ns = AWAY_MIN_NS;
+    bool driven, lately;
+
+    set_flag(&w->away, true);
+    do {
+        uint32_t seen = __atomic_load_n(&w->drives, __ATOMIC_SEQ_CST);
+
+        set_flag(&w->parked, flag(&w->asleep));
+        lately = flag(&w->driven);
+        sleep_on(w->wake_fd, -1, lately && flag(&w->parked) ? LONG_NS : ns);
+        set_flag(&w->parked, false);
+        ns = ns < AWAY_MAX_NS / 2 ? 2 * ns : AWAY_MAX_NS;
+        driven = flag(&w->driven);
+        lately = lately || __atomic_load_n(&w->drives, __ATOMIC_SEQ_CST) != seen;
+    } while (!flag(&w->stop) && (driven || (lately && !others_wait(w))));
+    set_flag(&w->away, false);
 }
 
 static void *work(void *arg)
 {
     dp_comm_t *comm = arg;
     wire_t *w = &comm->wire;
+    uint32_t seen = 0;
     int looks = 0;
 
-    while (!__atomic_load_n(&w->stop, __ATOMIC_ACQUIRE)) {
-        bool quiet = look_once(comm);
-
-        if (quiet) {
-            sleep_on(w, w->dead ? -1 : w->cq_fd, LONG_NS);
+    while (!flag(&w->stop)) {
+        if (flag(&w->driven) || __atomic_load_n(&w->drives, __ATOMIC_SEQ_CST) != seen)
+            keep_away(w);
+        seen = __atomic_load_n(&w->drives, __ATOMIC_SEQ_CST);
+        if (look_once(comm)) {
+            sleep_on(w->wake_fd, w->dead ? -1 : w->cq_fd, LONG_NS);
             looks = 0;
-        } else if (++looks > LOOKS) { /* no descriptor, or one that cannot be slept on now: less and less often */
-            int64_t nap = (int64_t)NAP_MIN_NS << (looks - LOOKS < 6 ? looks - LOOKS : 6);
-
-            sleep_on(w, -1, nap < NAP_MAX_NS ? nap : NAP_MAX_NS);
+        } else {
+            nap(w->wake_fd, ++looks);
         }
-        __atomic_store_n(&w->away, true, __ATOMIC_SEQ_CST);
-        while (__atomic_load_n(&w->spinning, __ATOMIC_SEQ_CST) > 0 && !__atomic_load_n(&w->stop, __ATOMIC_ACQUIRE))
-            sleep_on(w, -1, AWAY_NS);
-        __atomic_store_n(&w->away, false, __ATOMIC_SEQ_CST);
     }
     return NULL;
 }
@@ -244,7 +293,8 @@ dp_status_t progress_start(dp_comm_t *comm)
     int error;
 
     w->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (w->wake_fd < 0)
+    w->nudge_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (w->wake_fd < 0 || w->nudge_fd < 0)
         return DP_FAIL(host, DP_ERR_NOMEM, "rank %d, group %s: no descriptor to wake a thread by: %s",
                        comm->world[comm->rank], comm->name, strerror(errno));
     sigfillset(&all);
@@ -265,11 +315,13 @@ void progress_stop(dp_comm_t *comm)
 
     if (w->running) {
         __atomic_store_n(&w->stop, true, __ATOMIC_RELEASE);
-        wake(w);
+        wake(w->wake_fd);
         pthread_join(w->thread, NULL);
     }
     if (w->wake_fd >= 0)
         close(w->wake_fd);
+    if (w->nudge_fd >= 0)
+        close(w->nudge_fd);
     w->running = false;
-    w->wake_fd = -1;
+    w->wake_fd = w->nudge_fd = -1;
 }

@@ -43,9 +43,8 @@ dp_status_t wire_wait(dp_comm_t *comm, dp_signal_t *signal, uint32_t target, con
 {
     dp_status_t status = DP_OK;
 
-    if ((int32_t)(__atomic_load_n(&signal->value, __ATOMIC_ACQUIRE) - target) < 0 &&
-        !progress_spin(comm, signal, target))
-        status = comm->host->wait(comm->host, signal, target, -1, what);
+    if ((int32_t)(__atomic_load_n(&signal->value, __ATOMIC_ACQUIRE) - target) < 0)
+        status = progress_wait(comm, signal, target, what);
     return status < 0 ? status : verdict(comm);
 }
 
@@ -103,7 +102,7 @@ static ssize_t inject(posting_t *p)
     wire_t *w = &p->comm->wire;
     unsigned char all[INJECT_MAX];
 
-    memcpy(all, p->op->head.bytes, HEAD_BYTES);
+    memcpy(all, &p->op->head, HEAD_BYTES);
     if (put->bytes > 0)
         memcpy(all + HEAD_BYTES, p->data, put->bytes);
     return fi_inject_writedata(w->ep, all, HEAD_BYTES + put->bytes, put->bell, w->peers[put->to], put->head_at,
@@ -120,7 +119,7 @@ static bool fits_inject(const posting_t *p)
 static ssize_t write_next(posting_t *p)
 {
     const put_t *put = p->put;
-    struct iovec iov[2] = {{p->op->head.bytes, HEAD_BYTES}, {(void *)(uintptr_t)p->data, put->bytes}};
+    struct iovec iov[2] = {{&p->op->head, HEAD_BYTES}, {(void *)(uintptr_t)p->data, put->bytes}};
     struct fi_rma_iov rma[2] = {{put->head_at, HEAD_BYTES, put->key}, {put->data_at, put->bytes, put->key}};
     bool apart = put->data_at != 0 && put->bytes > 0;
 
@@ -136,27 +135,54 @@ static ssize_t write_next(posting_t *p)
                           : write_one(p, iov, 1, rma, 1, put->bell);
 }
 
+static void lose(dp_comm_t *comm, int32_t to, ssize_t error)
+{
+    char text[TEXT_BYTES];
+
+    snprintf(text, sizeof(text), "the way to rank %d is lost: %s", comm->world[to], fi_strerror((int)-error));
+    progress_poison(comm, DP_ERR_PEER, text);
+}
+
+static void settle(op_t **at)
+{
+    if (--(*at)->owed == 0)
+        *at = (*at)->next_owing;
+}
+
+/* A credit that is owed to that rank travels with this put. */
+static void take_along(const posting_t *p)
+{
+    op_t **at = &p->comm->wire.owing;
+
+    while (*at != NULL && (*at)->credit.to != p->put->to)
+        at = &(*at)->next_owing;
+    if (*at == NULL)
+        return;
+    p->op->head.credit = (*at)->credit.bell + 1;
+    settle(at);
+}
+
 /* DP_PENDING while the provider has no room. A failure that is final comes with the completions, or here. */
 static dp_status_t post(void *arg)
 {
     posting_t *p = arg;
     dp_comm_t *comm = p->comm;
     wire_t *w = &comm->wire;
-    char text[TEXT_BYTES];
     ssize_t error = 0;
 
     pthread_mutex_lock(&w->lock);
+    if (p->put->carries && p->op->head.credit == 0)
+        take_along(p);
     while (p->writes > 0 && error == 0 && !w->dead) {
         error = write_next(p);
         p->writes -= error == 0;
     }
-    if (error == -FI_EAGAIN) {
-        progress_look(comm);
-    } else if (error != 0) {
-        snprintf(text, sizeof(text), "the way to rank %d is lost: %s", comm->world[p->put->to],
-                 fi_strerror((int)-error));
-        progress_poison(comm, DP_ERR_PEER, text);
-    }
+    if (error == -FI_EAGAIN)
+        (void)progress_look(comm);
+    else if (error != 0)
+        lose(comm, p->put->to, error);
+    if (error != 0)
+        progress_nudge(comm);
     pthread_mutex_unlock(&w->lock);
     if (is_poisoned(comm))
         return verdict(comm);
@@ -169,12 +195,56 @@ dp_status_t wire_put(dp_comm_t *comm, op_t *op, const put_t *put)
     posting_t p = {comm, op, put, put->data, apart && !comm->wire.scatter ? 2 : 1};
     dp_status_t status;
 
+    op->head.credit = 0;
     if (op->bounce != NULL && put->bytes > 0 && !fits_inject(&p)) {
         memcpy(op->bounce, put->data, put->bytes);
         p.data = op->bounce;
     }
     status = post(&p);
     return status == DP_PENDING ? comm->host->poll(comm->host, post, &p, -1, put->what) : status;
+}
+
+/* ---- credits ---- */
+
+void wire_pay(dp_comm_t *comm, int64_t before_ns)
+{
+    wire_t *w = &comm->wire;
+    ssize_t error = 0;
+
+    while (w->owing != NULL && w->owing_since <= before_ns && error == 0 && !w->dead) {
+        op_t *op = w->owing;
+        posting_t p = {comm, op, &op->credit, NULL, 1};
+
+        /* a write has a context of its own as long as it is under way; what is injected has none */
+        error = fits_inject(&p) || op->done.value == op->posted ? write_next(&p) : -FI_EAGAIN;
+        if (error == 0)
+            settle(&w->owing);
+        else if (error != -FI_EAGAIN)
+            lose(comm, op->credit.to, error);
+    }
+}
+
+/* While threads of ours wait all the time, a credit need not stand in the way of what this stream sends next. A sender
+ * that has no slot left is not kept waiting. */
+dp_status_t wire_owe(dp_comm_t *comm, op_t *op, uint32_t slots)
+{
+    wire_t *w = &comm->wire;
+    bool at_once, left;
+
+    pthread_mutex_lock(&w->lock);
+    if (w->owing == NULL)
+        w->owing_since = comm->host->now_ns(comm->host);
+    if (op->owed++ == 0) {
+        op->next_owing = w->owing;
+        w->owing = op;
+    }
+    at_once = op->owed >= slots || !__atomic_load_n(&w->away, __ATOMIC_SEQ_CST);
+    wire_pay(comm, at_once ? INT64_MAX : comm->host->now_ns(comm->host) - WIRE_OWE_NS);
+    left = at_once && w->owing != NULL;
+    pthread_mutex_unlock(&w->lock);
+    if (left)
+        progress_wake(comm);
+    return verdict(comm);
 }
 
 void wire_abandon(dp_comm_t *comm)

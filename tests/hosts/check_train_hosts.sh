@@ -24,7 +24,7 @@ same() { # REFERENCE RANKS_PER_HOST OPTIONS...
     rm -f "$work/losses"
     hosts_ranks "$each" "$train" $small $steps --losses "$work/losses" "$@"
     for r in $(seq 0 $((hosts_count * each - 1))); do
-        hosts_await "rank$r" $((60 * scale))
+        hosts_await "rank$r" 60
         if [ "$status" != 0 ]; then
             cp "$hosts_work/rank$r.err" "$work/err"
             complain "$hosts_count hosts, $*: rank $r: exit status $status"

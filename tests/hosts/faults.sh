@@ -75,7 +75,7 @@ faults_expect_end() { # FAULT PATTERN HOSTS...
     # shellcheck disable=SC2046
     faults_ranks=$(ranks_of "$@")
     for faults_rank in $faults_ranks; do
-        hosts_await "rank$faults_rank" $((faults_limit_ms / 500))
+        hosts_await "rank$faults_rank" 20
         [ "$status" = 13 ] || faults_complain "rank $faults_rank: status $status, 13 was due"
         grep -h "$faults_pattern" "$hosts_work/rank$faults_rank.out" "$hosts_work/rank$faults_rank.err" >"$hosts_work/said" ||
             faults_complain "rank $faults_rank does not say \"$faults_pattern\""
@@ -143,7 +143,7 @@ faults_gone() { # HOST
 # The ranks of the host itself must not go on either; what they say depends on what they still heard.
 faults_also_ended() { # HOST
     for faults_rank in $(ranks_of "$1"); do
-        hosts_await "rank$faults_rank" $((faults_limit_ms / 1000))
+        hosts_await "rank$faults_rank" 10
         [ "$status" != running ] && [ "$status" != 0 ] || faults_complain "rank $faults_rank of host $1: status $status"
     done
 }

@@ -9,7 +9,8 @@
 #   hosts_address 2 [NET]             prints 10.77.NET.2; hosts_address6: fd77:NET::2; eth0 is network 0
 #   hosts_run 2 COMMAND...            runs it there and waits. $PWD, /tmp and the environment are those of the test
 #   hosts_start 2 NAME COMMAND...     the same in the background, with $hosts_work/NAME.out and .err
-#   hosts_await NAME SECONDS          sets $status to its exit status, "running" after that many seconds
+#   hosts_await NAME SECONDS          sets $status to its exit status, "running" after that many seconds, which
+#                                     DUALPIPE_TIMEOUT_SCALE makes longer, as it does the limits of the ranks
 #   hosts_ranks N COMMAND...          N ranks on every host, as NAMEs rank0, rank1...: by blocks, told by MASTER_ADDR
 #                                     (host 1; or $hosts_master), MASTER_PORT, RANK, ... and a secret
 #   hosts_cable 2 delay=5 loss=0.01   what its cable (eth0) does to frames, in both directions, or in one:
@@ -152,7 +153,7 @@ hosts_start() { # HOST NAME COMMAND...
 }
 
 hosts_await() { # NAME SECONDS
-    hosts_until=$(($(date +%s%N) / 1000000 + $2 * 1000))
+    hosts_until=$(($(date +%s%N) / 1000000 + $2 * ${DUALPIPE_TIMEOUT_SCALE:-1} * 1000))
     while [ ! -e "$hosts_work/$1.status" ] && [ $(($(date +%s%N) / 1000000)) -lt $hosts_until ]; do
         sleep 0.05
     done

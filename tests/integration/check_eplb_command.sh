@@ -141,8 +141,18 @@ printf '{"other": [[1, 2]]}' >bad.json
 expect 2 --replicas 4 --gpus 2 bad.json
 printf '[[1, "2"]]' >bad.json
 expect 2 --replicas 4 --gpus 2 bad.json
-printf '[[1, 2' >bad.json
-expect 2 --replicas 4 --gpus 2 bad.json
+for bad in '[[1, 2' '[[1, 2]' '[[1, 2]] x' '[]' '[[]]' '[[1, [2]]]' '[1, 2]' '[[1, NaN]]' '[[1, 1e999]]' '{"loads": [[1, 2]]' '{"loads": 3}' \
+    '{"loads": [[1, 2]], "loads": [[1, 2]]}' '{"loads": [[1, 2]]} 3' '[[1, 2],]' '{}'; do
+    printf '%s' "$bad" >bad.json
+    expect 2 --replicas 4 --gpus 2 bad.json
+    require err 'bad.json'
+done
+printf '{"x": {"loads": 1}, "weight": [[7]], "loads": [[4, 1], [1, 5]], "y": []}' >good.json
+expect 0 --replicas 4 --gpus 2 good.json
+printf '4 1\n1 5\n' >good.tsv
+"$dualpipe" eplb --replicas 4 --gpus 2 good.json --format tsv >good.1
+"$dualpipe" eplb --replicas 4 --gpus 2 good.tsv --format tsv >good.2
+cmp -s good.1 good.2 || fail "JSON and text of the same loads differ"
 printf '0 1 2 3\n' >bad.tsv
 expect 2 $sizes --from bad.tsv loads.tsv
 without_comments now.tsv | sed 's/^[0-9]*/12/' >bad.tsv

@@ -141,6 +141,31 @@ require report '^jumped: true$'
 require report '^floor: 200$'
 require report '^ceiling: 0 129012000$'
 
+# A run of ours: pairs and the second direction are marked, of several steps the last is shown first.
+"$dualpipe" simulate --method dualpipe --ranks 4 --microbatches 8 --format trace --output ours.json
+sed 's/"step":0/"step":1/g; s/"ts":\([0-9]*\)\./"ts":9\1./g; s/"pid":/"pid":1/g; s/"rank \([0-9]\)"/"rank 1\1"/' ours.json >later.json
+"$dualpipe" trace merge ours.json later.json --output steps.json
+"$dualpipe" trace view steps.json --output ours.html
+cat >steps <<'END'
+const lanes = data.ranks.slice(0, 4).flatMap((r) => r.lanes), of = (mask) => lanes.reduce((n, l) => n + l.marks.reduce((k, x) => k + (x & mask ? 1 : 0), 0), 0);
+report.push("pairs: " + of(PAIR) + ", second: " + (of(SECOND) > 0));
+report.push("legend: " + document.getElementById("legend").textContent);
+const step = document.getElementById("step");
+report.push("steps: " + [...step.options].map((o) => o.textContent).join(", ") + "; " + step.value);
+const from = Number(document.body.dataset.from);
+report.push("last: " + (from > 0 && from === data.steps[1][1]));
+step.selectedIndex = 2;
+step.onchange();
+await settle();
+report.push("all: " + document.body.dataset.from);
+END
+try ours.html steps report
+require report '^pairs: [1-9][0-9]*, second: true$'
+require report '^legend: .*overlapped pair.*second direction'
+require report '^steps: step 0, step 1, all steps; step 1$'
+require report '^last: true$'
+require report '^all: 0$'
+
 # Several ranks, of which one can be chosen; names that are markup; a trace of one instant.
 sed 's/"rank": 0/"rank": 5/' profile.json >other.json
 "$dualpipe" trace merge profile.json other.json --output both.json

@@ -70,6 +70,7 @@ status=0
 "$train" --help >"$work/out" 2>"$work/err" || status=$?
 expect 0 out '--microbatches' '--help'
 [ -s "$work/err" ] && complain "--help wrote to standard error"
+grep '.\{81\}' "$work/out" && complain "--help has lines of more than 80 columns"
 
 # Ranks that were started differently learn what differs.
 status=0

@@ -201,6 +201,23 @@ static inline void ex_flip(ex_t *x, int r, const dp_instr_t *i, bool begun)
     *bits ^= bit;
 }
 
+/* Whether a start names no receive, or that of something else, for what comes from another rank. */
+static inline bool ex_names_another(const ex_t *x, int r, const dp_instr_t *i)
+{
+    int from_rank, from_chunk, wanted = -1;
+    const dp_instr_t *recv;
+
+    if (i->op != DP_OP_W)
+        wanted = ex_wanted(x, i->op == DP_OP_F, r, i->chunk, i->microbatch, &from_rank, &from_chunk);
+    if (wanted < 0 || from_rank == r)
+        return i->in >= 0;
+    if (i->in < 0)
+        return true;
+    recv = ex_instr(x, r, i->in);
+    return recv->microbatch != i->microbatch || recv->chunk != i->chunk || recv->peer != from_rank ||
+           (recv->op == DP_OP_F) != (i->op == DP_OP_F) || x->p->channels[recv->channel].src_chunk != from_chunk;
+}
+
 /* 0: has to wait. What it will read is there, what it needs of its own rank was made, its slot is its own. */
 static inline int ex_start(ex_t *x, int r, const dp_instr_t *i)
 {
@@ -224,6 +241,7 @@ static inline int ex_start(ex_t *x, int r, const dp_instr_t *i)
         if (wanted >= 0 && from_rank == r && *ex_made(x, r, from_chunk, i->microbatch, i->op == DP_OP_F) != wanted)
             x->wrong = true;
     }
+    x->wrong |= ex_names_another(x, r, i);
     ex_slot_of(x, r, i->chunk, i->microbatch, i->slot, i->op == DP_OP_F, false);
     return 1;
 }

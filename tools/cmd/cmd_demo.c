@@ -48,7 +48,7 @@ const command_t command_demo = {
     .notes = "\n"
              "examples:\n"
              "  dualpipe demo --seconds 2\n"
-             "  dualpipe demo --ranks 4 --methods dualpipe,zbv --seconds 2 --output build/demo\n"
+             "  dualpipe demo --ranks 4 --methods dualpipe,zbv --seconds 2 --output zbv\n"
              "\n"
              "exit status: 0 done, 1 the run failed or a file could not be written, 2 wrong usage\n"};
 
@@ -257,8 +257,9 @@ static dp_status_t run_all(const demo_t *demo)
         else
             demo_clear(&result);
     }
-    printf("\nidle: of the step, mean over ranks. hidden: beside attention or mlp; simulated: in pairs and\n"
-           "backwards alone, where the engine hides a little more between operations.\n");
+    printf("\nidle: of the step, mean over ranks. hidden: beside attention or mlp; simulated: in\n"
+           "pairs and backwards alone, where the engine hides a little more between\n"
+           "operations.\n");
     if (status >= 0)
         status = show(demo, &first);
     demo_clear(&first);

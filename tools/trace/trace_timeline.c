@@ -351,6 +351,13 @@ static dp_status_t add_spans(const trace_t *trace, const trace_rank_t *rank, int
     return status;
 }
 
+bool trace_is_bidirectional(const trace_t *trace)
+{
+    shape_t shape;
+
+    return trace->ndetails > 0 && find_shape(trace, &shape) == DP_OK && shape.bidirectional;
+}
+
 dp_status_t trace_to_timeline(const trace_t *trace, dp_timeline_t **timeline_out, dp_schedule_t **schedule_out)
 {
     shape_t shape;

@@ -13,4 +13,7 @@
  * no span of ours is there. */
 dp_status_t trace_to_timeline(const trace_t *trace, dp_timeline_t **timeline_out, dp_schedule_t **schedule_out);
 
+/* Whether its schedule has two directions, chunk 1 being the second. Not so for traces that are not ours. */
+bool trace_is_bidirectional(const trace_t *trace);
+
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * trace_view.c: fills trace_page.html with a trace. Records are five numbers each: start and length, name, range,
- * blocks; starts are differences, so that most numbers are short. */
+ * trace_view.c: fills trace_page.html with a trace. Records are six numbers each: start and length, name, range,
+ * blocks, marks; starts are differences, so that most numbers are short. */
 #include "trace_view.h"
 
 #include <inttypes.h>
@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "trace_segment.h"
+#include "trace_timeline.h"
 
 #define MOST_RECORDS (4u << 20)
 #define MARKER       "@DATA@"
@@ -17,7 +18,11 @@ static const char page[] = {
 #include "tools/trace/trace_page.inc"
 };
 
+enum { MARK_PAIR = 1, MARK_SECOND = 2 }; /* of an overlapped pair; of the second direction */
+enum { MOST_STEPS = 1024 };
+
 typedef struct writer {
+    bool bidirectional; /* the trace shows a schedule of two directions */
     const overlap_t *overlap;
     const trace_t *trace;
     FILE *to;
@@ -142,6 +147,16 @@ static uint32_t range_number(writer_t *writer, const trace_record_t *record, uin
     return *slot;
 }
 
+static int marks_of(const writer_t *writer, const trace_record_t *record)
+{
+    const trace_detail_t *detail = record->detail != TRACE_NONE ? &writer->trace->details[record->detail] : NULL;
+
+    if (detail == NULL)
+        return 0;
+    return (detail->value[TRACE_PAIR] == 1 ? MARK_PAIR : 0) |
+           (writer->bidirectional && detail->value[TRACE_CHUNK] == 1 ? MARK_SECOND : 0);
+}
+
 static void put_lane(writer_t *writer, const overlap_rank_t *rank, const overlap_stream_t *stream, uint32_t *nranges,
                      uint32_t **groups_of, size_t *room)
 {
@@ -158,9 +173,9 @@ static void put_lane(writer_t *writer, const overlap_rank_t *rank, const overlap
 
         if (record->stream != stream->stream)
             continue;
-        fprintf(writer->to, "%s%" PRId64 ",%" PRId64 ",%" PRIu32 ",%" PRIu32 ",%" PRIu32, any ? "," : "",
+        fprintf(writer->to, "%s%" PRId64 ",%" PRId64 ",%" PRIu32 ",%" PRIu32 ",%" PRIu32 ",%d", any ? "," : "",
                 record->start - last, record->end - record->start, writer->names[record->name] - 1,
-                range_number(writer, record, nranges, groups_of, room), record->blocks);
+                range_number(writer, record, nranges, groups_of, room), record->blocks, marks_of(writer, record));
         last = record->start;
         any = true;
         ours |= record->detail != TRACE_NONE;
@@ -272,6 +287,43 @@ static dp_status_t put_rank(writer_t *writer, const overlap_rank_t *rank)
     return status;
 }
 
+/* The steps of a run of ours, "[number, start, end]" each; none where there are too many to choose from. */
+static void put_steps(const writer_t *writer)
+{
+    struct {
+        int64_t start, end;
+    } steps[MOST_STEPS];
+    const trace_t *trace = writer->trace;
+    int32_t first = INT32_MAX, last = -1;
+    bool any = false;
+
+    for (size_t d = 0; d < trace->ndetails; d++) {
+        const int32_t step = trace->details[d].value[TRACE_STEP];
+
+        first = step >= 0 && step < first ? step : first;
+        last = step > last ? step : last;
+    }
+    fputs("\"steps\":[", writer->to);
+    for (int32_t s = 0; last >= 0 && last - first < MOST_STEPS && s <= last - first; s++)
+        steps[s].start = INT64_MAX, steps[s].end = -1;
+    for (size_t i = 0; last >= 0 && last - first < MOST_STEPS && i < trace->nrecords; i++) {
+        const trace_record_t *record = &trace->records[i];
+        const int32_t s = record->detail != TRACE_NONE ? trace->details[record->detail].value[TRACE_STEP] - first : -1;
+
+        if (s < 0)
+            continue;
+        steps[s].start = record->start < steps[s].start ? record->start : steps[s].start;
+        steps[s].end = record->end > steps[s].end ? record->end : steps[s].end;
+    }
+    for (int32_t s = 0; last >= 0 && last - first < MOST_STEPS && s <= last - first; s++)
+        if (steps[s].end >= 0) {
+            fprintf(writer->to, "%s[%" PRId32 ",%" PRId64 ",%" PRId64 "]", any ? "," : "", first + s, steps[s].start,
+                    steps[s].end);
+            any = true;
+        }
+    fputs("],\n", writer->to);
+}
+
 static dp_status_t put_data(writer_t *writer, const char *title)
 {
     const overlap_t *overlap = writer->overlap;
@@ -284,6 +336,7 @@ static dp_status_t put_data(writer_t *writer, const char *title)
     output_script_string(writer->to, title);
     fprintf(writer->to, ",\"events\":%" PRIu64 ",\"records\":%zu,\"sms\":%" PRId64 ",\"span\":%" PRId64 ",\n",
             writer->trace->head.events, writer->trace->nrecords, writer->trace->head.sms, end);
+    put_steps(writer);
     number_names(writer);
     status = put_names(writer);
     if (status == DP_OK)
@@ -313,6 +366,7 @@ dp_status_t trace_view_put(const overlap_t *overlap, const char *title, output_t
     if (overlap->trace->nrecords > MOST_RECORDS)
         return dp_fail(DP_ERR_REJECTED, "%zu records, and browsers do not get on with more than %u: view fewer steps",
                        overlap->trace->nrecords, MOST_RECORDS);
+    writer.bidirectional = trace_is_bidirectional(overlap->trace);
     writer.names = calloc(names + 1, sizeof(*writer.names));
     writer.groups = calloc(names + 1, sizeof(*writer.groups));
     writer.ranges = calloc(overlap->trace->nranges + names + 1, sizeof(*writer.ranges));

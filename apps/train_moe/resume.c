@@ -1,0 +1,180 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * resume.c: checkpoints: everything that a run is made of gets a name, so that another run can take its place. Data and
+ * samples are drawn by step and seed, so there is no state of random numbers beside these two. */
+#include "train_moe.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static dp_status_t register_job(trainer_t *t, const char *name, void *memory, dp_dtype_t dtype, size_t count,
+                                int optional)
+{
+    const dp_state_t state = {
+        .struct_size = sizeof(state),
+        .name = name,
+        .scope = DP_STATE_JOB,
+        .host = 1,
+        .memory = memory,
+        .dtype = dtype,
+        .count = count,
+        .optional = optional,
+    };
+
+    return dp_pipeline_register_state(t->pipeline, &state);
+}
+
+static dp_status_t register_optimizer(trainer_t *t)
+{
+    dp_status_t status = DP_OK;
+
+    for (int32_t c = 0; c < t->nchunks; c++) {
+        const held_chunk_t *chunk = &t->chunks[c];
+        const char *const names[] = {"adam.mean", "adam.squares", "master"};
+        void *const memory[] = {chunk->mean, chunk->squares, chunk->master};
+
+        for (int i = 0; i < 3 && status == DP_OK; i++) {
+            const dp_state_t state = {
+                .struct_size = sizeof(state),
+                .name = names[i],
+                .scope = DP_STATE_PARAMS,
+                .chunk = c,
+                .memory = memory[i],
+                .dtype = dp_dtype_accumulator(t->options->dtype),
+            };
+            if (memory[i] != NULL)
+                status = dp_pipeline_register_state(t->pipeline, &state);
+        }
+    }
+    return status;
+}
+
+/* Where experts are spread or replicated: other layouts may have none of it, or other numbers of replicas. */
+static dp_status_t register_balance(trainer_t *t)
+{
+    balance_t *b = &t->balance;
+    const size_t replicas = (size_t)b->shape.layers * (size_t)b->shape.replicas;
+    dp_status_t status;
+
+    if (balance_count(b) == 0)
+        return DP_OK;
+    status = register_job(t, "balance.loads", b->loads, DP_F32, balance_count(b), 1);
+    if (status == DP_OK)
+        status = register_job(t, "balance.observed", &b->observed, DP_I64, 1, 1);
+    if (status == DP_OK && t->options->replicas > 0)
+        status = register_job(t, "balance.placement", b->placement, DP_U8, replicas * sizeof(*b->placement), 1);
+    return status;
+}
+
+static dp_status_t register_history(trainer_t *t, history_t *h)
+{
+    const size_t steps = (size_t)t->options->steps;
+    const struct {
+        const char *name;
+        void *memory;
+        dp_dtype_t dtype;
+        size_t count;
+    } rows[] = {
+        {"run", h->run, DP_I64, sizeof(h->run) / sizeof(h->run[0])},
+        {"history.loss", h->loss, DP_F64, steps},
+        {"history.norm", h->norm, DP_F64, steps},
+        {"history.imbalance", h->imbalance, DP_F64, steps},
+        {"history.step_seconds", h->step_seconds, DP_F64, steps},
+        {"history.seconds", &h->seconds, DP_F64, 1},
+        {"history.nvalid", &h->nvalid, DP_I64, 1},
+        {"history.valid_step", h->valid_step, DP_I64, steps},
+        {"history.valid_loss", h->valid_loss, DP_F64, steps},
+    };
+    dp_status_t status = DP_OK;
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]) && status == DP_OK; i++)
+        status = register_job(t, rows[i].name, rows[i].memory, rows[i].dtype, rows[i].count, 0);
+    return status;
+}
+
+/* What a run cannot change and still be the one that it takes the place of. A checkpoint that cannot be read is left to
+ * loading. */
+static dp_status_t compare_run(const trainer_t *t, const int64_t run[RUN_FACTS])
+{
+    static const char *const names[] = {"--steps", "--seed", "the text's hash"};
+    int64_t there[RUN_FACTS];
+    dp_checkpoint_t *checkpoint;
+    dp_status_t status;
+    uint64_t step;
+    int64_t i;
+
+    if (dp_checkpoint_newest(t->options->checkpoint, UINT64_MAX, &step) != DP_OK ||
+        dp_checkpoint_open(t->options->checkpoint, step, &checkpoint) != DP_OK)
+        return DP_OK;
+    i = dp_checkpoint_find(checkpoint, "run");
+    status = i < 0 ? DP_ERR_INVALID : dp_checkpoint_read(checkpoint, (uint32_t)i, there, sizeof(there));
+    dp_checkpoint_close(checkpoint);
+    for (int k = 0; k < RUN_FACTS && status == DP_OK; k++)
+        if (there[k] != run[k])
+            return dp_fail(DP_ERR_INVALID,
+                           "--resume: %s is %lld, that of the run in %s was %lld: it would not be the same run",
+                           names[k], (long long)run[k], t->options->checkpoint, (long long)there[k]);
+    return DP_OK;
+}
+
+/* The placement in the checkpoint becomes the one in use. */
+static dp_status_t load(trainer_t *t, int64_t *first_out)
+{
+    balance_t *b = &t->balance;
+    const size_t bytes =
+        balance_count(b) == 0 ? 0 : (size_t)b->shape.layers * (size_t)b->shape.replicas * sizeof(int32_t);
+    uint64_t step = 0;
+    dp_status_t status;
+
+    if (bytes > 0)
+        memcpy(b->next, b->placement, bytes);
+    status = dp_pipeline_load(t->pipeline, t->options->checkpoint, &step);
+    if (status != DP_OK)
+        return status;
+    *first_out = (int64_t)step;
+    if (t->options->replicas == 0 || memcmp(b->next, b->placement, bytes) == 0)
+        return DP_OK;
+    memcpy(b->next, b->placement, bytes);
+    return trainer_place(t);
+}
+
+dp_status_t checkpoint_open(trainer_t *t, history_t *h, int64_t *first_out)
+{
+    const options_t *o = t->options;
+    const dp_save_options_t save = {.struct_size = sizeof(save), .folder = o->checkpoint, .keep = (int32_t)o->keep};
+    dp_status_t status = DP_OK;
+
+    *first_out = 0;
+    if (*o->checkpoint == '\0')
+        return DP_OK;
+    h->run[0] = o->steps, h->run[1] = o->seed, h->run[2] = (int64_t)t->text->hash;
+    status = register_optimizer(t);
+    if (status == DP_OK)
+        status = register_balance(t);
+    if (status == DP_OK)
+        status = register_history(t, h);
+    if (status == DP_OK && o->resume)
+        status = compare_run(t, h->run);
+    if (status == DP_OK && o->resume)
+        status = load(t, first_out);
+    if (status >= 0 && *first_out >= o->steps)
+        status = dp_fail(DP_ERR_INVALID, "--resume: the run in %s has had its %lld steps", o->checkpoint,
+                         (long long)o->steps);
+    if (status >= 0 && o->resume && dp_group_rank(t->group) == 0 && !o->quiet)
+        printf(status == DP_OK ? "resumed after %lld steps from %s\n" : "begun at step %lld: no checkpoint is in %s\n",
+               (long long)*first_out, o->checkpoint);
+    return status < 0 ? status : dp_pipeline_save_open(t->pipeline, &save);
+}
+
+dp_status_t checkpoint_save(trainer_t *t, int64_t steps)
+{
+    const options_t *o = t->options;
+    dp_status_t status;
+
+    if (*o->checkpoint == '\0' || (steps % o->every != 0 && steps != o->steps))
+        return DP_OK;
+    if (steps == o->steps)
+        (void)dp_pipeline_save_wait(t->pipeline); /* the last one is not left out for an earlier one */
+    status = dp_pipeline_save(t->pipeline, (uint64_t)steps);
+    return status < 0 ? status : DP_OK;
+}

@@ -1,0 +1,41 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * json.h: reads strict JSON piece by piece, out of a text that it may change: of what nobody here writes (numbers with
+ * fractions, true, null) it knows nothing. After the first piece that is not there all further calls fail as well. */
+#ifndef DP_CHECKPOINT_JSON_H
+#define DP_CHECKPOINT_JSON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct dp__json {
+    char *start, *at, *end;
+    const char *why; /* NULL: all is well so far; else what is wrong at `at` */
+} dp__json_t;
+
+static inline dp__json_t dp__json_begin(char *text, size_t bytes)
+{
+    return (dp__json_t){text, text, text + bytes, NULL};
+}
+
+/* The first thing that is wrong stays. Returns false. */
+bool dp__json_fail(dp__json_t *json, const char *why);
+/* White space, then c. */
+bool dp__json_take(dp__json_t *json, char c);
+/* Before each member of an object or array (close: '}' or ']'): true: there is one, false: that was the last, or an
+ * error. *first: true before the first call. */
+bool dp__json_next(dp__json_t *json, char close, bool *first);
+/* Without its quotes, unescaped in its place and ended by 0; UTF-8, nothing below a space in it. */
+bool dp__json_string(dp__json_t *json, char **string_out);
+/* A string and the colon behind it. */
+bool dp__json_key(dp__json_t *json, char **key_out);
+/* Digits alone, no more than UINT64_MAX. */
+bool dp__json_number(dp__json_t *json, uint64_t *number_out);
+/* Nothing but white space is left. */
+bool dp__json_end(dp__json_t *json);
+
+/* "byte 17: a colon is missing" */
+void dp__json_where(const dp__json_t *json, char *text, size_t bytes);
+
+#endif

@@ -1,0 +1,184 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * load.c: everything that a rank keeps, out of a checkpoint that another layout may have saved. */
+#include "base/memory.h"
+#include "checkpoint/read.h"
+#include "engine/saving.h"
+#include "stage/dtype.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { PIECE = 1 << 20 };
+
+typedef struct loading {
+    dp_pipeline_t *p;
+    dp_checkpoint_t *checkpoint;
+    const dp__kept_t *kept; /* what is being read */
+    double *buffer;         /* [PIECE] bytes, which the host and copies of the device reach */
+    double own;             /* parameters that this rank would save */
+} loading_t;
+
+/* ---- one tensor ---- */
+
+static dp_status_t put(void *user, size_t at, const void *data, size_t bytes)
+{
+    const loading_t *l = user;
+    dp_stream_t *s = l->p->lanes.stream[DP_LANE_REDUCE];
+    dp_status_t status;
+
+    if (l->kept->host || l->p->host_memory) {
+        memcpy(l->kept->memory + at, data, bytes);
+        return DP_OK;
+    }
+    status = l->p->device_vt->copy(s, l->kept->memory + at, data, bytes);
+    return status < 0 ? status : l->p->device_vt->synchronize(s, -1);
+}
+
+static dp_status_t load_tensor(loading_t *l, const dp__kept_t *kept)
+{
+    dp_checkpoint_tensor_t there = {.struct_size = sizeof(there)};
+    const int64_t i = dp_checkpoint_find(l->checkpoint, kept->name);
+
+    if (i < 0)
+        return kept->optional ? DP_OK : dp_fail(DP_ERR_MISMATCH, "tensor %s is not in it", kept->name);
+    (void)dp_checkpoint_tensor(l->checkpoint, (uint32_t)i, &there);
+    if (there.dtype == kept->dtype && there.count == kept->count) {
+        l->kept = kept;
+        return dp__checkpoint_stream(l->checkpoint, (uint32_t)i, l->buffer, PIECE, put, l);
+    }
+    return kept->optional
+               ? DP_OK
+               : dp_fail(DP_ERR_MISMATCH, "%s: tensor %s has %" PRIu64 " elements of %s, this model's has %zu of %s",
+                         there.file, kept->name, there.count, dp__dtype_name(there.dtype), kept->count,
+                         dp__dtype_name(kept->dtype));
+}
+
+static dp_status_t load_list(loading_t *l)
+{
+    dp__kept_list_t list;
+    dp_status_t status = dp__kept_list(l->p, &list);
+
+    l->own = 0;
+    for (uint32_t i = 0; i < list.n && status >= 0; i++) {
+        l->own += list.at[i].parameter && list.at[i].mine;
+        status = load_tensor(l, &list.at[i]);
+    }
+    dp__kept_list_free(&list);
+    return status;
+}
+
+/* ---- one checkpoint ---- */
+
+static uint32_t parameters_in(const dp_checkpoint_t *checkpoint)
+{
+    dp_checkpoint_tensor_t tensor = {.struct_size = sizeof(tensor)};
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < dp_checkpoint_count(checkpoint); i++) {
+        (void)dp_checkpoint_tensor(checkpoint, i, &tensor);
+        n += tensor.parameter != 0;
+    }
+    return n;
+}
+
+/* Every rank found all of its own: as many are in the checkpoint as there are, or more. */
+static dp_status_t check_rest(loading_t *l)
+{
+    const uint32_t n = parameters_in(l->checkpoint);
+    dp_status_t status = dp_pipeline_sum(l->p, &l->own, 1);
+
+    if (status >= 0 && l->own != n)
+        return dp_fail(DP_ERR_MISMATCH,
+                       "the checkpoint has %u parameters and this model %.0f of them: it is of a larger "
+                       "model",
+                       n, l->own);
+    return status;
+}
+
+static dp_status_t load_step(loading_t *l, const char *folder, uint64_t step)
+{
+    dp_status_t status = dp_checkpoint_open(folder, step, &l->checkpoint);
+    char what[64];
+
+    snprintf(what, sizeof(what), "cannot load step %" PRIu64, step);
+    if (status >= 0)
+        status = load_list(l);
+    status = dp__agree(l->p, status, what);
+    if (status >= 0)
+        status = check_rest(l);
+    dp_checkpoint_close(l->checkpoint);
+    l->checkpoint = NULL;
+    return status;
+}
+
+/* ---- the newest that is whole ---- */
+
+typedef struct found {
+    int32_t status;
+    uint64_t step;
+} found_t;
+
+/* Rank 0 looks, for all. */
+static dp_status_t find(dp_pipeline_t *p, const char *folder, uint64_t below, uint64_t *step_out)
+{
+    found_t mine = {.status = DP_OK}, *all = dp__calloc((size_t)dp_group_size(p->group), sizeof(*all));
+    dp_status_t status;
+
+    if (all == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory to ask %d ranks", dp_group_size(p->group));
+    if (dp_group_rank(p->group) == 0)
+        mine.status = dp_checkpoint_newest(folder, below, &mine.step);
+    status = dp_group_all_gather(p->group, &mine, sizeof(mine), all);
+    if (status >= 0) {
+        *step_out = all[0].step;
+        status = all[0].status;
+    }
+    if (status < 0 && dp_group_rank(p->group) != 0)
+        (void)dp_fail(status, "rank 0 cannot look into %s", folder);
+    dp__free(all);
+    return status;
+}
+
+static dp_status_t load_newest(loading_t *l, const char *folder, uint64_t *step_out)
+{
+    char why[1024] = "";
+    uint64_t step = UINT64_MAX;
+    dp_status_t status, broken = DP_OK;
+
+    for (;;) {
+        status = find(l->p, folder, step, &step);
+        if (status == DP_PENDING && broken < 0)
+            return dp_fail(broken, "%s: no checkpoint in it is whole; the newest: %s", folder, why);
+        if (status != DP_OK)
+            return status;
+        status = load_step(l, folder, step);
+        if (status >= 0)
+            *step_out = step;
+        if (status != DP_ERR_INVALID && status != DP_ERR_IO)
+            return status;
+        if (broken == DP_OK)
+            snprintf(why, sizeof(why), "%s", dp_last_error());
+        broken = broken < 0 ? broken : status;
+        if (dp_group_rank(l->p->group) == 0)
+            dp_log(DP_LOG_WARN, "checkpoint", "%s: %s; an earlier one is tried", folder, dp_last_error());
+    }
+}
+
+dp_status_t dp_pipeline_load(dp_pipeline_t *p, const char *folder, uint64_t *step_out)
+{
+    loading_t l = {.p = p};
+    size_t account = 0;
+    dp_status_t status;
+
+    if (p == NULL || p->run.failed || folder == NULL || step_out == NULL)
+        return dp_fail(DP_ERR_INVALID, "dp_pipeline_load: pipeline, folder or step_out is NULL, or the pipeline has "
+                                       "failed");
+    status = dp__shared_memory(p, PIECE, &account, &l.buffer);
+    p->memory.total -= account;
+    if (status >= 0)
+        status = load_newest(&l, folder, step_out);
+    dp__shared_release(p, l.buffer);
+    return status < 0 ? dp__engine_fail(p, status, "loading a checkpoint") : status;
+}

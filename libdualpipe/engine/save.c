@@ -1,0 +1,287 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * save.c: checkpoints written by a thread beside the steps. Each rank's thread writes its file; that of rank 0 waits
+ * for the files of all and publishes them. The ranks tell each other how it went when they meet at the next save. */
+#include "base/memory.h"
+#include "base/sized.h"
+#include "base/wait.h"
+#include "engine/saving.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define GATHER_NS 10000000  /* between two looks for the others' files */
+#define SETTLE_NS 100000000 /* between two questions how far the others are */
+
+/* What a rank says of its latest save. */
+typedef struct statement {
+    uint32_t phase;
+    int32_t status;
+    char why[480];
+} statement_t;
+
+static uint32_t phase_of(const dp__saving_t *s)
+{
+    return __atomic_load_n(&s->phase, __ATOMIC_ACQUIRE);
+}
+
+static void set_phase(dp__saving_t *s, dp__saving_phase_t phase)
+{
+    __atomic_store_n(&s->phase, (uint32_t)phase, __ATOMIC_RELEASE);
+}
+
+/* ---- the thread ---- */
+
+static dp_status_t publish(dp__saving_t *s)
+{
+    dp_status_t status;
+
+    while (!dp__checkpoint_written(s->folder, s->step, s->ranks)) {
+        if (__atomic_load_n(&s->give_up, __ATOMIC_ACQUIRE) != 0 || __atomic_load_n(&s->stop, __ATOMIC_ACQUIRE) != 0)
+            return dp_fail(DP_ERR_ABORTED, "the files of other ranks have not come");
+        dp__nap(GATHER_NS);
+    }
+    status = dp__checkpoint_publish(s->folder, s->step, s->ranks);
+    if (status >= 0 && dp__checkpoint_keep(s->folder, s->step, s->keep) < 0)
+        dp_log(DP_LOG_WARN, "checkpoint", "old checkpoints cannot be removed: %s", dp_last_error());
+    return status;
+}
+
+static dp_status_t write_snapshot(dp__saving_t *s)
+{
+    const dp__write_t write = {
+        .folder = s->folder,
+        .step = s->step,
+        .rank = s->rank,
+        .ranks = s->ranks,
+        .tensors = s->snapshot.tensors,
+        .n = s->snapshot.n,
+        .parameters = s->snapshot.parameters,
+        .data = s->snapshot.memory,
+        .stop = &s->stop,
+    };
+    dp_status_t status = dp__checkpoint_write(&write);
+
+    if (status < 0 || s->rank != 0)
+        return status;
+    set_phase(s, DP__GATHERING);
+    return publish(s);
+}
+
+static void *write_all(void *user)
+{
+    dp__saving_t *s = user;
+
+    for (uint32_t order = 1;; order++) {
+        (void)dp__signal_wait(&s->orders, order, INT64_MAX, NULL);
+        if (__atomic_load_n(&s->stop, __ATOMIC_ACQUIRE) != 0)
+            return NULL;
+        s->status = write_snapshot(s);
+        snprintf(s->why, sizeof(s->why), "%s", s->status < 0 ? dp_last_error() : "");
+        set_phase(s, s->status < 0 ? DP__UNSAVED : DP__SAVED);
+        dp__signal_post(&s->answers, order);
+    }
+}
+
+/* ---- what all ranks know ---- */
+
+/* Of rank 0, when some file will never come: its thread ends its waiting, and what has come goes. */
+static void give_up(dp__saving_t *s)
+{
+    __atomic_store_n(&s->give_up, 1, __ATOMIC_RELEASE);
+    (void)dp__signal_wait(&s->answers, s->ordered, INT64_MAX, NULL);
+    __atomic_store_n(&s->give_up, 0, __ATOMIC_RELEASE);
+    if (dp__checkpoint_discard(s->folder, s->step) < 0)
+        dp_log(DP_LOG_WARN, "checkpoint", "%s", dp_last_error());
+}
+
+/* The first rank that failed for a reason of its own. -1: none. */
+static int32_t find_failed(const statement_t *all, int32_t n)
+{
+    int32_t failed = -1;
+
+    for (int32_t r = 0; r < n; r++)
+        if (all[r].phase == DP__UNSAVED && (failed < 0 || all[failed].status == DP_ERR_ABORTED))
+            failed = r;
+    return failed;
+}
+
+/* Collective. *busy_out: some rank is still at it. Otherwise s->status and why are the same on all ranks. */
+static dp_status_t settle(dp_pipeline_t *p, bool *busy_out)
+{
+    dp__saving_t *s = p->saving;
+    statement_t *mine, *all;
+    int32_t failed;
+    dp_status_t status;
+
+    *busy_out = false;
+    if (s->settled)
+        return DP_OK;
+    mine = dp__calloc((size_t)s->ranks + 1, sizeof(*mine));
+    if (mine == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory to ask %d ranks", s->ranks);
+    all = mine + 1;
+    mine->phase = phase_of(s);
+    if (mine->phase == DP__UNSAVED) {
+        mine->status = s->status;
+        snprintf(mine->why, sizeof(mine->why), "%.470s", s->why);
+    }
+    status = dp_group_all_gather(p->group, mine, sizeof(*mine), all);
+    failed = status < 0 ? -1 : find_failed(all, s->ranks);
+    for (int32_t r = 0; r < s->ranks && status >= 0; r++)
+        *busy_out |= all[r].phase == DP__WRITING || (all[r].phase == DP__GATHERING && failed < 0);
+    if (status >= 0 && !*busy_out) {
+        if (failed >= 0 && s->rank == 0)
+            give_up(s);
+        (void)dp__signal_wait(&s->answers, s->ordered, INT64_MAX, NULL);
+        s->settled = true;
+        s->status = failed >= 0 ? all[failed].status : DP_OK;
+        snprintf(s->why, sizeof(s->why), "rank %d: %s", failed, failed >= 0 ? all[failed].why : "");
+        if (failed >= 0)
+            status = dp_group_barrier(p->group); /* nobody begins again before rank 0 has tidied up */
+        if (failed >= 0 && s->rank == 0)
+            dp_log(DP_LOG_WARN, "checkpoint", "step %" PRIu64 " was not saved: %s", s->step, s->why);
+    }
+    dp__free(mine);
+    return status;
+}
+
+/* ---- open and close ---- */
+
+static dp_status_t check_options(const dp_pipeline_t *p, const dp_save_options_t *options)
+{
+    dp_status_t status =
+        dp__sized_check("dp_pipeline_save_open: options", options, "dp_save_options_t", DP_SAVE_OPTIONS_MIN);
+
+    if (status < 0)
+        return status;
+    if (p == NULL || p->run.failed || p->saving != NULL)
+        return dp_fail(DP_ERR_INVALID, "dp_pipeline_save_open: the pipeline is NULL, has failed, or saves already");
+    if (options->folder == NULL || *options->folder == '\0' || options->keep < 0)
+        return dp_fail(DP_ERR_INVALID, "dp_pipeline_save_open: folder is NULL or empty, or keep is negative");
+    return DP_OK;
+}
+
+static dp_status_t start(dp_pipeline_t *p, dp__saving_t *s, const dp_save_options_t *options)
+{
+    dp_status_t status = dp__path(s->folder, options->folder, NULL);
+
+    s->keep = options->keep;
+    s->rank = dp_group_rank(p->group);
+    s->ranks = dp_group_size(p->group);
+    s->settled = true;
+    if (status >= 0)
+        status = dp__folder_make(s->folder);
+    if (status >= 0 && s->rank == 0)
+        status = dp__checkpoint_clean(s->folder);
+    if (status >= 0)
+        status = dp__snapshot_open(p, &s->snapshot);
+    return status;
+}
+
+dp_status_t dp_pipeline_save_open(dp_pipeline_t *p, const dp_save_options_t *options)
+{
+    dp__saving_t *s;
+    dp_status_t status = check_options(p, options);
+
+    if (status < 0)
+        return status;
+    s = dp__calloc(1, sizeof(*s));
+    status = s != NULL ? start(p, s, options) : dp_fail(DP_ERR_NOMEM, "dp_pipeline_save_open: no memory");
+    status = dp__agree(p, status, "cannot save");
+    if (status >= 0 && pthread_create(&s->thread, NULL, write_all, s) != 0)
+        status = dp__engine_fail(p, dp_fail(DP_ERR_NOMEM, "a thread cannot be started"), "dp_pipeline_save_open");
+    if (status < 0 && s != NULL) {
+        dp__snapshot_close(p, &s->snapshot);
+        dp__free(s);
+    }
+    if (status >= 0)
+        p->saving = s;
+    return status;
+}
+
+void dp__save_close(dp_pipeline_t *p)
+{
+    dp__saving_t *s = p->saving;
+
+    if (s == NULL)
+        return;
+    if (!p->run.failed && dp_group_health(p->group) == DP_OK)
+        (void)dp_pipeline_save_wait(p);
+    __atomic_store_n(&s->stop, 1, __ATOMIC_RELEASE);
+    dp__signal_post(&s->orders, s->ordered + 1);
+    pthread_join(s->thread, NULL);
+    dp__snapshot_close(p, &s->snapshot);
+    dp__free(s);
+    p->saving = NULL;
+}
+
+/* ---- saving ---- */
+
+dp_status_t dp__save_copied(dp_pipeline_t *p)
+{
+    dp__saving_t *s = p->saving;
+    dp_status_t status;
+
+    if (s == NULL || !s->snapshot.copying)
+        return DP_OK;
+    status = dp__snapshot_finish(p, &s->snapshot);
+    if (status >= 0)
+        dp__signal_post(&s->orders, ++s->ordered);
+    return status;
+}
+
+static dp_status_t check_saving(const dp_pipeline_t *p, const char *call)
+{
+    if (p == NULL || p->run.failed || p->saving == NULL)
+        return dp_fail(DP_ERR_INVALID, "%s: the pipeline is NULL, has failed or was not opened for saving", call);
+    return DP_OK;
+}
+
+dp_status_t dp_pipeline_save(dp_pipeline_t *p, uint64_t step)
+{
+    dp__saving_t *s;
+    bool busy;
+    dp_status_t status = check_saving(p, "dp_pipeline_save");
+
+    if (status < 0)
+        return status;
+    s = p->saving;
+    status = dp__save_copied(p); /* two saves and no step between them */
+    if (status >= 0)
+        status = settle(p, &busy);
+    if (status >= 0 && busy) {
+        if (s->rank == 0)
+            dp_log(DP_LOG_WARN, "checkpoint", "step %" PRIu64 " is not saved: step %" PRIu64 " is still being written",
+                   step, s->step);
+        return DP_PENDING;
+    }
+    s->step = step;
+    if (status >= 0)
+        status = dp__snapshot_begin(p, &s->snapshot);
+    if (status < 0)
+        return dp__engine_fail(p, status, "saving");
+    s->settled = false;
+    set_phase(s, DP__WRITING);
+    return DP_OK;
+}
+
+dp_status_t dp_pipeline_save_wait(dp_pipeline_t *p)
+{
+    dp__saving_t *s;
+    bool busy = true;
+    dp_status_t status = check_saving(p, "dp_pipeline_save_wait");
+
+    if (status < 0)
+        return status;
+    s = p->saving;
+    status = dp__save_copied(p);
+    while (status >= 0 && busy) {
+        (void)dp__signal_wait(&s->answers, s->ordered, dp__now_ns() + SETTLE_NS, NULL);
+        status = settle(p, &busy);
+    }
+    if (status < 0)
+        return dp__engine_fail(p, status, "saving");
+    return s->status < 0 ? dp_fail(s->status, "step %" PRIu64 " was not saved: %s", s->step, s->why) : DP_OK;
+}

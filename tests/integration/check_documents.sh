@@ -1,0 +1,161 @@
+#!/bin/bash
+# SPDX-FileCopyrightText: The libdualpipe authors
+# SPDX-License-Identifier: MIT
+# check_documents.sh: every command of README, quickstart, docs, the man page and --help runs as it is written. Steps and seconds of the
+# long ones are cut, unless DP_TEST_DOCUMENTS=long; `unrun` says which lines are not run here, and why.
+set -u
+
+source=$DP_TEST_SRCDIR
+build=$DP_TEST_BUILDDIR
+scale=${DUALPIPE_TIMEOUT_SCALE:-1}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+count=0
+
+for plugin in attention_cpu moe_cpu comm_shm device_cpu; do
+    if [ ! -f "$build/.libs/dp_$plugin.so" ]; then
+        echo "skipped: this build has no $plugin"
+        exit 77
+    fi
+done
+
+# ---- the commands, "DOCUMENT<TAB>COMMAND" ----
+
+ours='(^|[;&|] *|^[A-Z_]+=[^ ]* +)(\.\/|apps\/train_moe\/)?(dualpipe [a-z]|train_moe( |$))|^(.* )?\.\/(trainer|here)( |$)|^(srun|mpirun|torchrun) '
+
+from_markdown() { # FILE: indented lines, and those of blocks of shell, that have a command of ours
+    awk -v ours="$ours" -v file="${1#"$source"/}" '
+        /^ *```/ { code = !code; shell = $0 ~ /sh|console|bash/; next }
+        !code && !/^    / { next }
+        code && !shell { next }
+        { line = $0; sub(/^ +/, "", line); sub(/ +# .*/, "", line) }
+        line ~ ours { print file "\t" line }' "$1"
+}
+from_manual() {
+    sed -n '/^\.SH EXAMPLES/,/^\.SH SEE/p' "$source/docs/dualpipe.1" |
+        awk '/^\.nf/ { in_code = 1; next } /^\.fi/ { in_code = 0 } in_code { gsub(/\\-/, "-"); print "dualpipe.1\t" $0 }'
+}
+from_help() { # NAME COMMAND...: lines of two blanks behind "examples:", put together where a backslash ends them
+    name=$1
+    shift
+    "$@" --help | sed -n '/^[Ee]xamples:/,/^$/p' | sed ':all;/\\$/{N;s/ *\\\n */ /;b all}' |
+        sed -n "s/^  \([^ ].*\)/$name --help	\1/p"
+}
+
+(cd "$source" && ls README.md docs/*.md) | while read -r page; do from_markdown "$source/$page"; done >"$work/commands"
+from_manual >>"$work/commands"
+sed -n "/^ *cat <<'END'/,/^END/s/^\(build\/dualpipe .*\)/quickstart	\1/p" "$source/quickstart" >>"$work/commands"
+for command in $("$build/dualpipe" complete); do
+    from_help "$command" "$build/dualpipe" "$command" >>"$work/commands"
+done
+from_help train_moe "$build/apps/train_moe/train_moe" >>"$work/commands"
+
+# ---- what is not run, with the reason ----
+
+unrun() { # DOCUMENT COMMAND
+    case $2 in
+    *mpirun*) echo "wants an MPI: check_mpi_conform.sh and check_mpi_train.sh run such" ;;
+    RANK=[01]*) echo "two terminals: check_launchers.sh joins ranks by these variables" ;;
+    torchrun*) echo "wants PyTorch" ;;
+    'cp -R'* | 'DUALPIPE_PLUGIN_PATH=$PWD'*) echo "wants an install: check_outside.sh builds the template" ;;
+    *) return 1 ;;
+    esac
+}
+
+# ---- a place like a build folder, with the command in PATH as after an install ----
+
+mkdir -p "$work/bin" "$work/place"
+cat >"$work/bin/dualpipe" <<END
+#!/bin/bash
+case \${DP_TEST_DOCUMENTS:-},\${1:-} in
+long,*) ;;
+,search) set -- "\$@" --seconds 0.2 ;;
+,demo) set -- "\$@" --seconds 0.2 ;;
+,plugin) [ "\${2:-}" != check ] || set -- "\$@" messages_arrive_in_order_and_whole ;;
+esac
+exec "$build/dualpipe" "\$@"
+END
+cat >"$work/bin/train_moe" <<END
+#!/bin/bash
+[ "\${DP_TEST_DOCUMENTS:-}" = long ] || set -- "\$@" --steps 2 --sample 0 --val-every 0
+exec "$build/apps/train_moe/train_moe" "\$@"
+END
+# Hosts that are this one: what ssh is given runs here. A scheduler that is dualpipe run.
+printf '#!/bin/sh\nfor last; do :; done\nexec sh -c "$last"\n' >"$work/bin/ssh"
+printf '#!/bin/sh\nexec dualpipe run "$@"\n' >"$work/bin/srun"
+chmod +x "$work"/bin/*
+PATH=$work/bin:$PATH
+export PATH
+
+"$build/dualpipe" schedule --method dualpipev --ranks 4 --microbatches 8 --format tsv --output "$work/mine.tsv"
+"$build/dualpipe" trace costs "$source/tests/data/trace/deepseek_v3_train_1f1b.json.gz" --output "$work/costs.txt"
+
+loads() { # LAYERS EXPERTS SEED
+    awk -v l="$1" -v e="$2" -v s="$3" 'BEGIN { srand(s)
+        for (i = 0; i < l; i++) for (k = 0; k < e; k++) printf "%d%s", 1 + 1000 * rand() ^ 3, k + 1 < e ? "\t" : "\n" }'
+}
+prepare() { # DOCUMENT: a folder of its own with the files that its commands read
+    place=$work/place/$(printf %s "$1" | tr -c 'a-z0-9\n' _)/build
+    [ ! -d "$place" ] || return 0
+    mkdir -p "$place/run" "$place/apps/train_moe" "$place/examples/smallest"
+    ln -s "$source/libdualpipe" "$place/../libdualpipe"
+    ln -s "$source/tests" "$place/tests"
+    ln -s . "$place/build"
+    ln -s "$work/bin/dualpipe" "$place/dualpipe"
+    ln -s "$work/bin/train_moe" "$place/apps/train_moe/train_moe"
+    ln -s "$build/examples/smallest/smallest" "$place/examples/smallest/smallest"
+    printf '#!/bin/sh\nexec "%s"\n' "$build/examples/smallest/smallest" >"$place/trainer"
+    printf '#!/bin/sh\nshift; exec sh -c "$*"\n' >"$place/here"
+    chmod +x "$place/trainer" "$place/here"
+    cp "$work/mine.tsv" "$place/mine.tsv"
+    cp "$work/costs.txt" "$place/run/costs.txt"
+    cp "$work/costs.txt" "$place/costs.txt"
+    cp "$source/tests/data/trace/deepseek_v3_train_1f1b.json.gz" "$place/trace.json.gz"
+    for r in 0 1; do
+        printf '{"distributedInfo":{"rank":%d},"traceEvents":[{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":1,"dur":2}]}' \
+            $r >"$place/rank$r.json"
+    done
+    printf 'NEAR.HOP=0.01\nFAR.HOP=0.1\nRANKS_PER_HOST=4\n' >"$place/links.txt"
+    cat "$source"/docs/*.md >"$place/book.txt"
+    cp "$build/.libs/dp_comm_shm.so" "$place/dp_comm_mine.so"
+    case $1 in
+    'eplb --help') loads 3 12 1 >"$place/loads.tsv"; loads 3 12 2 >"$place/later.tsv" ;;
+    *) loads 4 256 1 >"$place/loads.tsv"; loads 4 256 2 >"$place/later.tsv" ;;
+    esac
+    cp "$place/loads.tsv" "$place/yesterday.tsv"
+    cp "$place/later.tsv" "$place/today.tsv"
+}
+
+wanted_status() { # COMMAND
+    case $1 in
+    *'--device cuda'*) echo "11 1 0" ;; # without a GPU "no CUDA device", or no such plugin
+    *) echo 0 ;;
+    esac
+}
+
+run() { # DOCUMENT COMMAND
+    prepare "$1"
+    status=0
+    (cd "$place" && TRACE=tests/data/trace/deepseek_v3_train_1f1b.json.gz timeout $((60 * scale)) sh -c "$2") \
+        >"$work/out" 2>"$work/err" </dev/null || status=$?
+    case " $(wanted_status "$2") " in
+    *" $status "*) return ;;
+    esac
+    echo "$1: \"$2\" ends with $status:"
+    tail -n 5 "$work/out" "$work/err" | cut -c 1-300 | sed 's/^/    /'
+    failures=$((failures + 1))
+}
+
+while IFS='	' read -r document command; do
+    reason=$(unrun "$document" "$command") && {
+        echo "not run: $document: $command ($reason)"
+        continue
+    }
+    run "$document" "$command"
+    count=$((count + 1))
+done <"$work/commands"
+
+[ "$count" -ge 60 ] || { echo "only $count commands were found"; failures=$((failures + 1)); }
+echo "$count commands, $failures failures"
+[ "$failures" -eq 0 ]

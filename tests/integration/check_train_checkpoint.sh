@@ -1,0 +1,141 @@
+#!/bin/sh
+# SPDX-FileCopyrightText: The libdualpipe authors
+# SPDX-License-Identifier: MIT
+# check_train_checkpoint.sh: a run that was killed goes on from its checkpoint with the losses of one that never was, to the last
+# bit: on half and twice the ranks, with other schedules, as processes or threads, over other transports; what Python's safetensors
+# reads is what was written; a full disk costs the checkpoint and nothing else.
+set -u
+. "$DP_TEST_SRCDIR/tests/integration/train.sh"
+
+common="--steps 8 --val-every 3 --sample 0 --microbatches 8 --quiet"
+losses="--losses $work/losses"
+
+same() { # REFERENCE WHAT
+    [ "$status" -eq 0 ] || complain "$2: exit status $status"
+    cmp -s "$work/losses" "$work/$1" || complain "$2: other losses than $1: $(diff "$work/$1" "$work/losses" | head -n 4)"
+    rm -f "$work/losses"
+}
+# The checkpoint after step 3 alone, as a run that was killed in step 4, 5 or 6 leaves it.
+interrupted() { # NAME
+    rm -rf "$work/ck"
+    mkdir "$work/ck"
+    cp -r "$work/$1/step-00000003" "$work/ck/"
+}
+resume="--checkpoint $work/ck --every 100 --resume"
+
+threads 4 $common $losses
+mv "$work/losses" "$work/one"
+threads 4 $common $losses --checkpoint "$work/saved" --every 3 --keep 2
+same one "saving"
+# Step 6 is left out where step 3 is still being written then.
+ls "$work/saved" | tr '\n' ' ' | grep -qx 'step-0000000[36] step-00000008 ' || complain "--keep 2 left $(ls "$work/saved")"
+threads 4 $common --checkpoint "$work/all" --every 3 --keep 0
+
+for n in 1 2 4 8; do
+    interrupted all
+    threads $n $common $losses $resume $([ $n -lt 8 ] || echo --schedule 1f1b)
+    same one "4 ranks saved, $n threads resumed"
+done
+for schedule in gpipe interleaved zb1p zbv dualpipev; do
+    interrupted all
+    threads 4 $common $losses $resume --schedule $schedule
+    same one "dualpipe saved, $schedule resumed"
+done
+interrupted all
+ranks 4 $common $losses $resume
+same one "threads saved, processes resumed"
+if [ -f "$DP_TEST_BUILDDIR/.libs/dp_comm_ofi.so" ]; then
+    interrupted all
+    ranks 2 $common $losses $resume --comm ofi
+    same one "comm_shm saved, comm_ofi resumed"
+fi
+
+# Experts over two ranks, with replicas that have moved; the data group of as many replicas has the same data.
+eplb="--ep 2 --eplb 2 --skew 0.3 --bias-rate 0"
+threads 4 $common $eplb $losses --checkpoint "$work/eplb" --every 3 --keep 0
+mv "$work/losses" "$work/moved"
+interrupted eplb
+threads 4 $common $eplb $losses $resume
+same moved "replicas that had moved"
+interrupted eplb
+threads 2 $common $eplb $losses $resume
+same moved "replicas that had moved, half the pipeline"
+
+threads 4 --dp 2 $common $losses --checkpoint "$work/dp" --every 3 --keep 0
+mv "$work/losses" "$work/two"
+interrupted dp
+threads 4 --ep 2 $common $losses $resume
+[ "$status" -eq 0 ] || complain "dp 2 saved, ep 2 resumed: exit status $status"
+[ "$(sed -n 5p "$work/losses" | cut -d' ' -f1,2)" = "$(sed -n 5p "$work/two" | cut -d' ' -f1,2)" ] ||
+    complain "dp 2 saved, ep 2 resumed: another first loss: $(sed -n 5p "$work/losses"), $(sed -n 5p "$work/two")"
+
+# Killed at any moment, then resumed by as many ranks or others.
+for moment in 0.3 0.5 0.8 1.2; do
+    rm -rf "$work/ck" "$work/losses"
+    timeout -s KILL "$moment" "$train" $small --threads 4 $common --checkpoint "$work/ck" --every 1 >/dev/null 2>&1 </dev/null
+    threads 2 $common $losses --checkpoint "$work/ck" --every 100 --resume
+    if grep -q 'has had its' "$work/err"; then continue; fi
+    same one "killed after $moment s"
+done
+
+# Broken, foreign, of another model.
+interrupted all
+cp -r "$work/all/step-00000008" "$work/ck/"
+printf x | dd of="$work/ck/step-00000008/model-00002-of-00004.safetensors" bs=1 seek=20000 conv=notrunc 2>/dev/null
+threads 4 $common $losses $resume
+grep -q 'step-00000008/model-00002-of-00004.safetensors: tensor .* an earlier one is tried' "$work/err" ||
+    complain "a broken checkpoint was not named"
+same one "the newest is broken"
+interrupted all
+threads 4 $common $resume --hidden 16
+[ "$status" -ne 0 ] || complain "another model was loaded"
+grep -q 'tensor .* elements of' "$work/err" || complain "another model: no tensor is named"
+interrupted all
+threads 4 $common $resume --layers 4
+grep -q 'larger model' "$work/err" || complain "a smaller model was loaded: $(cat "$work/err")"
+interrupted all
+threads 4 $common $resume --seed 2
+expect 2 err 'seed is 2, that of the run' "another seed"
+threads 4 $common --resume
+expect 2 err 'goes with --checkpoint' "--resume alone"
+
+# A folder of 100 KiB: the run goes on and says so.
+if unshare -m true 2>/dev/null && mkdir "$work/full" && unshare -m sh -c "mount -t tmpfs -o size=400k none $work/full" 2>/dev/null; then
+    unshare -m sh -c "mount -t tmpfs -o size=400k none $work/full && \"\$@\" && ls $work/full >$work/left" sh \
+        "$train" $small --threads 4 $common $losses --checkpoint "$work/full" --every 3 --keep 0 >"$work/out" 2>"$work/err" </dev/null
+    status=$?
+    grep -q 'was not saved: rank .*No space left' "$work/err" || complain "a full disk was not said"
+    same one "a full disk"
+    grep -q step-00000003 "$work/left" || complain "a full disk took the checkpoint that was there"
+else
+    echo "skipped in part: no file system can be mounted here, so no disk was full"
+fi
+
+# Somebody else's reader.
+python=python3
+if ! python3 -c 'import safetensors' 2>/dev/null; then
+    python=$work/venv/bin/python
+    python3 -m venv "$work/venv" >/dev/null 2>&1 &&
+        "$work/venv/bin/pip" -q --timeout 5 --retries 0 install safetensors >/dev/null 2>&1 || python=
+fi
+if [ -n "$python" ]; then
+    "$python" - "$work/all/step-00000003" >"$work/out" 2>"$work/err" <<'PY' || complain "Python's safetensors does not agree"
+import glob, json, sys
+import safetensors
+folder = sys.argv[1]
+index = json.load(open(folder + "/model.safetensors.index.json"))
+seen = {}
+size = 0
+for path in glob.glob(folder + "/*.safetensors"):
+    for name, tensor in safetensors.deserialize(open(path, "rb").read()):
+        seen[name] = path.split("/")[-1]
+        size += len(tensor["data"])
+        assert tensor["dtype"] in ("F32", "F64", "I64", "U8"), tensor["dtype"]
+assert seen == index["weight_map"] and len(seen) > 500, len(seen)
+assert size == index["metadata"]["total_size"]
+PY
+else
+    echo "skipped in part: Python's safetensors is neither here nor can it be installed"
+fi
+
+finish
