@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * overlap_plan.c: what a planned overlap gains over published pairs, with the costs of DeepSeek-V3's published profile: the
- * useful share of a step (computation of a rank / step), beside the bound that no order can beat.
+ * overlap_plan.c: what a planned overlap gains over published pairs, with the costs of DeepSeek-V3's published profile:
+ * the useful share of a step (computation of a rank / step), beside the bound that no order can beat.
  *
  *     bench/overlap_plan [SECONDS [MICROBATCHES]]       of planning, each; default 10 64
  *

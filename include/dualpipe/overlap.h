@@ -7,11 +7,11 @@
  *     dp_plan_overlap(&request, &result);            // result.schedule: braids; run it, simulate it, write it
  *     dp_overlap_clear(&result);
  *
- * A published pair hides the transfers of one forward and one backward behind each other. A plan does so for all passes
- * of a rank: a forward beside the next one where the pipeline fills, backwards beside weight gradients and beside each
- * other where it empties. It is found by list scheduling: in a run of all ranks, segment by segment, each lane that is free
- * takes the most urgent segment that is there, or waits for a more urgent one that is about to come. What is urgent,
- * and how long to wait, are rules; rules are tried at random and improved. */
+ * A published pair hides the transfers of one forward and one backward behind each other. A plan does so for all
+ * passes of a rank: a forward beside the next one where the pipeline fills, backwards beside weight gradients and
+ * beside each other where it empties. It is found by list scheduling: in a run of all ranks, segment by segment,
+ * each lane that is free takes the most urgent segment that is there, or waits for a more urgent one that is about
+ * to come. What is urgent, and how long to wait, are rules; rules are tried at random and improved. */
 #ifndef DUALPIPE_OVERLAP_H
 #define DUALPIPE_OVERLAP_H
 
@@ -48,12 +48,13 @@ typedef struct dp_overlap_result {
 
 /**
  * Plans. The plan computes the same passes on the same ranks, and weight gradients of a chunk in the order of its
- * micro-batches, so with the same bits. On a rank, passes begin near the order of the schedule, or, where the memory allows, in one
- * that the rules make. It keeps the memory and the slots, for CREDITS, has at most two forwards and two backwards
- * alive at once on a rank, and was proven by dp_program_verify().
+ * micro-batches, so with the same bits. On a rank, passes begin near the order of the schedule, or, where the memory
+ * allows, in one that the rules make. It keeps the memory and the slots, for CREDITS, has at most two forwards and
+ * two backwards alive at once on a rank, and was proven by dp_program_verify().
  * Same request without `seconds`, same result.
- * DP_ERR_INVALID: a schedule with braids or forward-only, costs without segments, and as dp_simulate(). DP_ERR_REJECTED:
- * the schedule is none that dp_schedule_verify() accepts, or nothing was found under that memory. DP_ERR_NOMEM. [any]
+ * DP_ERR_INVALID: a schedule with braids or forward-only, costs without segments, and as dp_simulate().
+ * DP_ERR_REJECTED: the schedule is none that dp_schedule_verify() accepts, or nothing was found under that memory.
+ * DP_ERR_NOMEM. [any]
  */
 DP_API dp_status_t dp_plan_overlap(const dp_overlap_request_t *request, dp_overlap_result_t *result);
 DP_API void dp_overlap_clear(dp_overlap_result_t *result);

@@ -2,10 +2,11 @@
  * SPDX-License-Identifier: MIT
  * bound.c: a time that every order of the passes needs.
  *
- * Chains: a micro-batch goes down its path and back up. Ramps: before a rank's first I it computes nothing but F, as many
- * as its memory holds; after its last F has begun, nothing but that F and the I and W of what it then holds, while that F's
- * micro-batch goes on down and all the way up. Whatever the two take beyond such work is idle, and adds to all the
- * rank's computation. They cannot be one and the same time when not all forwards fit the memory at once. */
+ * Chains: a micro-batch goes down its path and back up. Ramps: before a rank's first I it computes nothing but F, as
+ * many as its memory holds; after its last F has begun, nothing but that F and the I and W of what it then holds,
+ * while that F's micro-batch goes on down and all the way up. Whatever the two take beyond such work is idle, and
+ * adds to all the rank's computation. They cannot be one and the same time when not all forwards fit the memory at
+ * once. */
 #include "overlap/bound.h"
 
 #include <math.h>

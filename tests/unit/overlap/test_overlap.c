@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_overlap.c: what is planned is proven, computes what was given, keeps the memory, and is no shorter than the bound and
- * no longer than what was given. */
+ * test_overlap.c: what is planned is proven, computes what was given, keeps the memory, and is no shorter than the
+ * bound and no longer than what was given. */
 #include <dualpipe/overlap.h>
 #include <math.h>
 #include <stdio.h>
