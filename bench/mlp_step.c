@@ -7,7 +7,6 @@
  * Each of the 4 stages is Linear(h, 4h), GELU, Linear(4h, h) without bias; MSE loss; 20 micro-batches of 3 x 256 rows,
  * fp32, DualPipe. In the same run two ranks, one a core, call the same GEMMs and nothing else: the limit for 2 cores.
  * Source of the workload: deepseek-ai/DualPipe, examples/example_dualpipe.py. */
-#pragma GCC optimize("O3") /* vector loops whatever CFLAGS says */
 #include <dualpipe/dualpipe.h>
 
 #include <cblas.h>

@@ -286,6 +286,7 @@ dp_status_t report_results(const trainer_t *t, const history_t *h, const dp_time
     if (status == DP_OK) {
         print_training(t, h, to);
         (figures.shared ? print_shared : print_measured)(&figures, to);
+        status = report_hosts(t, timeline, to);
         print_balance(t, h, to);
         print_memory(t, all, to);
     }

@@ -55,6 +55,8 @@ void report_layout(const trainer_t *trainer, const history_t *history, FILE *to)
 /* timeline: of the last training steps. all: [size] */
 dp_status_t report_results(const trainer_t *trainer, const history_t *history, const dp_timeline_t *timeline,
                            const memory_use_t *all, FILE *to);
+/* hosts.c: nothing where all ranks live on one. DP_ERR_NOMEM. */
+dp_status_t report_hosts(const trainer_t *trainer, const dp_timeline_t *timeline, FILE *to);
 /* "label       text", formatted and broken into lines of 80 columns. */
 void report_line(FILE *to, const char *label, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 

@@ -35,7 +35,7 @@ typedef int (*dp_search_fn)(void *user, const dp_search_state_t *state);
 typedef struct dp_search_request {
     uint32_t struct_size;
     int32_t ranks, microbatches;
-    const dp_costs_t *costs;  /* of a device; without stage_scale and topology. Borrowed during the call */
+    const dp_costs_t *costs;  /* of a device; without stage_scale. Borrowed during the call */
     dp_transport_t transport; /* what is found completes on it, */
     int32_t slots;            /* with so many per channel; 0: as dp_program_lower() */
     double memory_cap;        /* most activations on a rank, in units of its stage inputs; 0: no limit */
@@ -61,7 +61,8 @@ typedef struct dp_search_result {
 
 /**
  * Searches for as long as the request says, on the calling thread. Free what the result holds with dp_search_clear().
- * DP_ERR_INVALID: sizes below 1, costs that dp_simulate() refuses or that have a stage_scale or a topology.
+ * DP_ERR_INVALID: sizes below 1, costs that dp_simulate() refuses that have a
+ * stage_scale, or whose topology is of another number of ranks.
  * DP_ERR_REJECTED: nothing fits the memory. DP_ERR_NOMEM. [any]
  */
 DP_API dp_status_t dp_search(const dp_search_request_t *request, dp_search_result_t *result);

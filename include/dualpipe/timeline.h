@@ -3,7 +3,8 @@
  * timeline.h: spans by rank and lane: what a run, a simulation or an imported trace did and when.
  *
  * One type for all three, so that every figure and report is written once. Times are nanoseconds on one clock for all
- * ranks (CLOCK_MONOTONIC of the host for measured runs, model time for simulated ones).
+ * ranks (CLOCK_MONOTONIC of rank 0's host for measured runs, model time for simulated ones); dp_timeline_clock says how
+ * well the clock of another host is known.
  *
  *     dp_pipeline_timeline(pipeline, &timeline);                        // or dp_simulate(), or spans of one's own
  *     dp_rank_report_t report = {.struct_size = sizeof(report)};
@@ -73,6 +74,20 @@ DP_API int32_t dp_timeline_ranks(const dp_timeline_t *timeline);
 /** Forgets all spans and losses; names and room stay. [main] */
 DP_API void dp_timeline_clear(dp_timeline_t *timeline);
 
+/** What is known of the clock that a row was measured on. Zeroes: it is the clock of all rows. */
+typedef struct dp_row_clock {
+    uint32_t struct_size;      /* set by the caller */
+    int32_t host;              /* of the rank: dp_host_places_t.host_of */
+    int64_t offset_ns;         /* what was added to the row's last time */
+    int64_t bound_ns;          /* every time of the row is right to so much, beside those of rank 0's host: proven by
+                                  round trips over the control plane, however unequal the two ways, as long as the
+                                  clocks of two hosts drift apart by no more than 500 ppm. Rows of one host share it */
+    double drift, drift_bound; /* of the offset: ns in a second, as measured, and how far that may be off */
+} dp_row_clock_t;
+#define DP_ROW_CLOCK_MIN DP_SIZE_TO(dp_row_clock_t, drift_bound)
+/** The clock of a row. [any] */
+DP_API dp_status_t dp_timeline_clock(const dp_timeline_t *timeline, int32_t rank, dp_row_clock_t *clock_out);
+
 /** Figures of one rank over a window. Times in ns. Compute spans are those of kind COMPUTE on the compute lane; COMPUTE
  *  spans on other lanes, SEND and REDUCE are communication. Spans are cut at the window's ends. */
 typedef struct dp_rank_report {
@@ -96,8 +111,9 @@ DP_API dp_status_t dp_timeline_report(const dp_timeline_t *timeline, int32_t ran
  * Writes all rows as one Chrome trace (JSON object format, "traceEvents"; opens in Perfetto): a process per rank, a
  * thread per lane (sends and receives apart, and as many threads as it takes for spans of one thread not to
  * overlap), complete events ("X", microseconds since the first span, whose own time is "baseTimeNanoseconds"), flow
- * arrows ("s"/"f") for messages of which both ends are there, args with chunk, stage, micro-batch. `write` gets
- * pieces of at most 16 KiB; its failure ends the writing and is returned.
+ * arrows ("s"/"f") for messages of which both ends are there, args with chunk, stage, micro-batch; of a row with a
+ * clock of its own a metadata event "clock" with what dp_timeline_clock() says. `write` gets pieces of at most 16 KiB;
+ * its failure ends the writing and is returned.
  * Format: Trace Event Format, https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. [any]
  */
 DP_API dp_status_t dp_timeline_write_chrome(const dp_timeline_t *timeline, dp_write_fn write, void *user);

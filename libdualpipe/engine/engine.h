@@ -27,7 +27,8 @@
  *   reduce.c   gradients of halves, mirrors and data groups summed
  *   fault.c    a failure: what was being done, telling the job, bringing the lanes to rest
  *   profile.c  the same for a profiler's eyes
- *   spans.c    what was recorded, gathered into a timeline */
+ *   spans.c    what was recorded
+ *   align.c    what all ranks recorded, on one clock */
 #ifndef DP_ENGINE_ENGINE_H
 #define DP_ENGINE_ENGINE_H
 
@@ -366,6 +367,8 @@ void dp__records_begin(dp_pipeline_t *p, const dp__plan_t *plan);
 void dp__records_keep(dp_pipeline_t *p, const dp__plan_t *plan);
 /* DUALPIPE_TRACE: nothing without it, before the first step and when the job is not well. Collective. */
 void dp__trace_write(dp_pipeline_t *p);
+/* Rank 0 gets a timeline of `room` spans a rank with the rows of all, the others NULL. row: ours. [collective] */
+dp_status_t dp__timeline_collect(dp_pipeline_t *p, const dp_timeline_t *row, int64_t room, dp_timeline_t **all_out);
 
 /* Losses and auxiliary losses. */
 static inline size_t dp__losses_count(const dp_pipeline_t *p)

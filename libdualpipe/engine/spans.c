@@ -1,9 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * spans.c: what a step records (in the black box, by time stamps on the streams), kept and gathered into a timeline. */
+ * spans.c: what a step records (in the black box, by time stamps on the streams), and what is kept of it. */
 #include "base/memory.h"
 #include "engine/engine.h"
-#include "timeline/pack.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -130,18 +129,10 @@ static dp_status_t largest(const dp_pipeline_t *p, int64_t *room)
     return status;
 }
 
-static dp_status_t unpack_row(void *user, int32_t rank, const void *data, size_t bytes)
-{
-    return dp__timeline_unpack(user, rank, data, bytes);
-}
-
 dp_status_t dp_pipeline_timeline(dp_pipeline_t *p, dp_timeline_t **timeline_out)
 {
-    dp_timeline_t *row = NULL, *all = NULL;
-    void *packed = NULL;
-    size_t bytes = 0;
+    dp_timeline_t *row = NULL;
     int64_t room;
-    int32_t rank;
     dp_status_t status;
 
     if (p == NULL || timeline_out == NULL || p->run.failed)
@@ -149,7 +140,6 @@ dp_status_t dp_pipeline_timeline(dp_pipeline_t *p, dp_timeline_t **timeline_out)
                        "dp_pipeline_timeline: pipeline or timeline_out is NULL, or the pipeline has failed");
     *timeline_out = NULL;
     room = (int64_t)p->trace.steps * p->trace.capacity;
-    rank = dp_group_rank(p->group);
     status = largest(p, &room);
     if (status >= 0)
         status = dp__profile_collect(p);
@@ -158,23 +148,9 @@ dp_status_t dp_pipeline_timeline(dp_pipeline_t *p, dp_timeline_t **timeline_out)
     if (status >= 0)
         status = fill_row(p, row, 0);
     if (status >= 0)
-        status = dp__timeline_pack(row, 0, NULL, &bytes);
-    if (status >= 0 && (packed = dp__allocate(bytes, 64)) == NULL)
-        status = dp_fail(DP_ERR_NOMEM, "no memory to pack %zu bytes of spans", bytes);
-    if (status >= 0)
-        status = dp__timeline_pack(row, 0, packed, &bytes);
-    if (status >= 0 && rank == 0)
-        status = dp_timeline_create(dp_group_size(p->group), room, &all);
-    if (status >= 0)
-        status = dp_group_collect(p->group, 0, packed, bytes, unpack_row, all);
-    dp__free(packed);
+        status = dp__timeline_collect(p, row, room, timeline_out);
     dp_timeline_free(row);
-    if (status < 0) {
-        dp_timeline_free(all);
-        return dp__engine_fail(p, status, "collecting the timeline");
-    }
-    *timeline_out = all;
-    return DP_OK;
+    return status < 0 ? dp__engine_fail(p, status, "collecting the timeline") : DP_OK;
 }
 
 static dp_status_t write_text(void *user, const char *text, size_t bytes)

@@ -8,8 +8,6 @@
 
 #include <string.h>
 
-#pragma GCC optimize("O3")
-
 /* A tree of matches does less work than looking at every GPU from here on. */
 #define LANES_MOST_GPUS 512
 

@@ -6,8 +6,6 @@
 
 #include <string.h>
 
-#pragma GCC optimize("O3")
-
 dp_status_t dp__eplb_check_placement(dp_eplb_placement_t *placement)
 {
     dp_status_t status =

@@ -5,8 +5,6 @@
 
 #include <stddef.h>
 
-#pragma GCC optimize("O3")
-
 #define LANES 4
 #define TARGET
 #define NAME(x) x##_4

@@ -9,8 +9,6 @@
 #include <math.h>
 #include <string.h>
 
-#pragma GCC optimize("O3")
-
 void dp__node_fill(const dp__eplb_sizes_t *sizes, const dp__eplb_scratch_t *s, const float *loads, int32_t number,
                    dp__eplb_node_t *node)
 {

@@ -7,8 +7,6 @@
 #include <float.h>
 #include <string.h>
 
-#pragma GCC optimize("O3")
-
 void dp_eplb_gpu_slots(const dp_eplb_shape_t *shape, int32_t gpu, int32_t *first_out, int32_t *count_out)
 {
     *first_out = dp__eplb_share_first(shape->replicas, shape->gpus, gpu);

@@ -80,6 +80,8 @@ static void tell_all(dp__process_t *p, int64_t now_ns)
         }
         any = true;
         tell(p, p->connections.all[i], number, open, doing);
+        if (!dp__is_hub(p))
+            dp__clock_ask(p);
     }
     p->beat.next_ns = any || dp__signal_value(&p->join.done) == 0 ? now_ns + interval_ns(p) : INT64_MAX;
 }

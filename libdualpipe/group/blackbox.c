@@ -192,15 +192,13 @@ static void describe(const dp__box_t *box, const dp_span_t *span, char *text, si
     dp__span_describe(span, name, text, bytes);
 }
 
-bool dp__box_describe(const dp__box_t *boxes, int32_t rank, char *text, size_t bytes)
+/* Of the latest: what runs before what has ended. */
+static const dp__box_t *find_latest(const dp__box_t *boxes, int32_t rank, dp_span_t *best_out)
 {
     const dp__box_t *in = NULL;
     dp_span_t best = {0};
     bool best_open = false;
 
-    if (bytes == 0)
-        return false;
-    text[0] = '\0';
     for (const dp__box_t *box = boxes; box != NULL; box = box->next)
         for (uint32_t i = 0; i < box->capacity && box->rank == rank && !dp__box_is_closed(box); i++) {
             dp_span_t span = read_span(&box->records[i]);
@@ -213,9 +211,78 @@ bool dp__box_describe(const dp__box_t *boxes, int32_t rank, char *text, size_t b
             best = span;
             best_open = open;
         }
+    *best_out = best;
+    return in;
+}
+
+bool dp__box_describe(const dp__box_t *boxes, int32_t rank, char *text, size_t bytes)
+{
+    dp_span_t span;
+    const dp__box_t *in;
+
+    if (bytes == 0)
+        return false;
+    text[0] = '\0';
+    in = find_latest(boxes, rank, &span);
     if (in != NULL)
-        describe(in, &best, text, bytes);
-    return best_open;
+        describe(in, &span, text, bytes);
+    return in != NULL && span.end_ns == 0;
+}
+
+/* A rank computes, or it waits for a message, or for room for one: the first of these that is so. */
+static int urgency(const dp_span_t *span)
+{
+    if (span->start_ns == 0 || span->end_ns != 0)
+        return 0;
+    if (span->kind == DP_SPAN_COMPUTE && span->lane == DP_LANE_COMPUTE)
+        return 5;
+    return span->kind == DP_SPAN_RECV ? 4 : span->kind == DP_SPAN_SEND ? 3 : span->kind == DP_SPAN_STEP ? 1 : 2;
+}
+
+static int32_t other_end(const dp__box_t *boxes, int32_t rank, const dp_span_t *span)
+{
+    uint8_t wanted = span->kind == DP_SPAN_RECV ? DP_SPAN_SEND : DP_SPAN_RECV;
+
+    for (const dp__box_t *box = boxes; box != NULL; box = box->next)
+        for (uint32_t i = 0; i < box->capacity && box->rank != rank && !dp__box_is_closed(box); i++) {
+            dp_span_t other = read_span(&box->records[i]);
+
+            /* the upper bits are of the step, which may be another there */
+            if (other.kind == wanted && ((other.flow ^ span->flow) & DP__FLOW_MESSAGE) == 0)
+                return box->rank;
+        }
+    return -1;
+}
+
+bool dp__box_look(const dp__box_t *boxes, int32_t rank, dp__doing_t *doing_out)
+{
+    const dp__box_t *in = NULL;
+    dp_span_t best = {0};
+    int most = 0;
+
+    *doing_out = (dp__doing_t){.peer = -1};
+    for (const dp__box_t *box = boxes; box != NULL; box = box->next)
+        for (uint32_t i = 0; i < box->capacity && box->rank == rank && !dp__box_is_closed(box); i++) {
+            dp_span_t span = read_span(&box->records[i]);
+            int urgent = urgency(&span);
+
+            if (urgent == 0 || urgent < most || (urgent == most && span.start_ns < best.start_ns))
+                continue;
+            in = box;
+            best = span;
+            most = urgent;
+        }
+    if (in == NULL)
+        in = find_latest(boxes, rank, &best);
+    if (in == NULL)
+        return false;
+    describe(in, &best, doing_out->text, sizeof(doing_out->text));
+    doing_out->open = most > 0;
+    doing_out->computes = most == 5;
+    doing_out->since_ns = most > 0 ? best.start_ns : best.end_ns;
+    if (best.flow != 0 && (most == 3 || most == 4))
+        doing_out->peer = other_end(boxes, rank, &best);
+    return true;
 }
 
 int64_t dp__box_latest(const dp__box_t *boxes, int32_t rank)

@@ -8,6 +8,8 @@
 #include "group/group.h"
 
 #define DP__BOX_MAX_RECORDS (1u << 20)
+#define DP__FLOW_MESSAGE                                                                                               \
+    ((UINT64_C(1) << 48) - 1) /* of a span's flow, what both ends of a message share; then the step */
 
 struct dp__box {
     dp__box_t *next;
@@ -36,6 +38,16 @@ dp__box_t *dp__box_take(dp__box_t **boxes, const dp_span_t *records);
 /* Of rank `rank`: "step 3: mlp(B) of stage 2" into text, "" when nothing was recorded. true: in progress, false: the
  * last one that ended. Reads memory that others may be writing. */
 bool dp__box_describe(const dp__box_t *boxes, int32_t rank, char *text, size_t bytes);
+/* What a rank is at, and for whom it waits. */
+typedef struct dp__doing {
+    bool open;     /* it is in it; else it was the last */
+    bool computes; /* and waits for nobody */
+    int32_t peer;  /* whose message, or whose room for one, it waits for; -1: not known */
+    int64_t since_ns;
+    char text[160];
+} dp__doing_t;
+/* From the boxes of both sides. false: nothing was recorded. */
+bool dp__box_look(const dp__box_t *boxes, int32_t rank, dp__doing_t *doing_out);
 /* The latest start or end that the rank (-1: any) has recorded in these boxes, 0 when there is none. */
 int64_t dp__box_latest(const dp__box_t *boxes, int32_t rank);
 

@@ -37,7 +37,7 @@ static void push_proposal(dp__process_t *p, int64_t now)
     if (!p->proposal.made || dp__cause_is_set(&p->cause))
         return;
     if (dp__is_hub(p)) {
-        dp__hub_abort(p, p->proposal.status, p->proposal.text, p->proposal.meeting);
+        dp__hub_abort(p, 0, p->proposal.status, p->proposal.text, p->proposal.meeting);
         return;
     }
     hub = dp__hub_connection(p);
@@ -50,7 +50,9 @@ static void push_proposal(dp__process_t *p, int64_t now)
                                    .payload = (const unsigned char *)p->proposal.text});
         p->proposal.sent = true;
     }
-    if (now >= p->proposal.deadline_ns || hub == NULL || !hub->wire.sealed)
+    if (now >= p->proposal.deadline_ns && hub != NULL && p->proposal.sent && p->proposal.status == DP_ERR_TIMEOUT)
+        dp__inquest_without_hub(p, p->proposal.status, p->proposal.text);
+    else if (now >= p->proposal.deadline_ns || hub == NULL || !hub->wire.sealed)
         dp__cause_set(&p->cause, p->proposal.status, p->proposal.text); /* rank 0 does not answer: then it is ours */
 }
 
@@ -58,6 +60,7 @@ static void tick(dp__process_t *p, int64_t now)
 {
     heed_interrupt(p);
     push_proposal(p, now);
+    dp__inquest_tick(p, now);
     if (dp__is_hub(p))
         dp__hub_tick(p, now);
     else
@@ -171,6 +174,7 @@ static int nap_ms(const dp__process_t *p, int64_t now)
                             p->stop ? p->stop_deadline_ns : INT64_MAX,
                             p->spoke.retry_ns != 0 ? p->spoke.retry_ns : INT64_MAX,
                             p->beat.next_ns,
+                            p->hub.inquest.answers != NULL ? p->hub.inquest.deadline_ns : INT64_MAX,
                             p->hub.accept_again_ns != 0 ? p->hub.accept_again_ns : INT64_MAX};
 
     for (size_t i = 0; i < sizeof(candidates) / sizeof(candidates[0]); i++)

@@ -34,6 +34,8 @@ void dp__process_free(dp__process_t *p)
         dp__free(p->contacts[r].news);
     dp__free(p->contacts);
     dp__free(p->peers);
+    dp__free(p->clock.samples);
+    dp__inquest_end(p);
     dp__free(p->machines.all);
     dp__free(p->join.settings);
     dp__free(p->group.held);
@@ -199,6 +201,8 @@ static void forget_talk(dp__process_t *p)
     dp__board_init(&p->hub.board);
     p->hub.introduced = 1;
     p->hub.told = 0;
+    dp__inquest_end(p);
+    p->clock.count = 0; /* rank 0 may live on another host now */
     p->hub.gather.number = 1;
     p->hub.gather.arrived = 0;
     memset(p->hub.gather.here, 0, (dp__is_hub(p) ? (size_t)p->group.size : 1) * sizeof(bool));

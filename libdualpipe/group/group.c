@@ -235,6 +235,11 @@ dp_status_t dp__group_settle(dp_group_t *group)
     return group->link->gather(group, DP__MEET_SETTLE, NULL, 0, NULL);
 }
 
+dp_status_t dp__group_clock(dp_group_t *group, int64_t since_ns, dp__clock_sample_t *samples_out, size_t *count_out)
+{
+    return group->link->clock(group, since_ns, samples_out, count_out);
+}
+
 void dp__group_pin(dp_group_t *group)
 {
     group->pinned = true;

@@ -7,6 +7,7 @@
 
 #include "group/board.h"
 #include "group/cause.h"
+#include "group/clock.h"
 
 #include <dualpipe/group.h>
 
@@ -51,6 +52,7 @@ typedef struct dp__group_link {
     int64_t (*latest)(const dp_group_t *group); /* when an operation of any rank began or ended, as far as is known */
     bool (*near)(const dp_group_t *group, int32_t rank); /* on this host */
     bool (*same_host)(const dp_group_t *group, int32_t a, int32_t b);
+    dp_status_t (*clock)(dp_group_t *group, int64_t since_ns, dp__clock_sample_t *samples_out, size_t *count_out);
     void (*leave)(dp_group_t *group); /* releases the group */
     /* After the end of the job: joins those that live on, and those that have come in dead ones' places, as if for the
      * first time. NULL: ranks cannot be replaced */

@@ -524,25 +524,29 @@ void dp__hub_door_shut(dp__process_t *p)
     join_failed(p, DP__DOOR_SHUT);
 }
 
-static void name_missing(dp__process_t *p, dp_status_t status, const char *text)
+static void name_missing(const dp__process_t *p, const char *text, char *longer, size_t bytes)
 {
     dp__rank_list_t missing = {0};
-    char longer[DP__CAUSE_BYTES];
 
     for (int32_t r = 0; r < p->group.size; r++)
         if (!p->hub.gather.here[r])
             dp__rank_list_add(&missing, r);
-    snprintf(longer, sizeof(longer), "%.700s for ranks %s", text, dp__rank_list_text(&missing));
-    dp__cause_set(&p->cause, status, longer);
+    snprintf(longer, bytes, "%.700s for ranks %s", text, dp__rank_list_text(&missing));
 }
 
-void dp__hub_abort(dp__process_t *p, dp_status_t status, const char *text, uint32_t meeting)
+void dp__hub_abort(dp__process_t *p, int32_t rank, dp_status_t status, const char *text, uint32_t meeting)
 {
-    if (status == DP_ERR_RENDEZVOUS && dp__signal_value(&p->join.done) == 0)
+    char longer[DP__CAUSE_BYTES];
+
+    if (status == DP_ERR_RENDEZVOUS && dp__signal_value(&p->join.done) == 0) {
         join_failed(p, text);
-    else if (meeting != 0 && meeting == p->hub.gather.number && p->hub.gather.arrived > 0)
-        name_missing(p, status, text);
-    else
+        return;
+    }
+    if (meeting != 0 && meeting == p->hub.gather.number && p->hub.gather.arrived > 0) {
+        name_missing(p, text, longer, sizeof(longer));
+        text = longer;
+    }
+    if (status != DP_ERR_TIMEOUT || !dp__inquest_open(p, rank, status, text))
         dp__cause_set(&p->cause, status, text);
 }
 
@@ -599,7 +603,8 @@ void dp__hub_lost(dp__process_t *p, dp__connection_t *c, dp_status_t status)
         return;
     }
     if (status == DP_ERR_PEER) {
-        dp__peer_died(p, c->rank, c->wire.error);
+        if (!c->gave_up || !dp__inquest_left(p))
+            dp__peer_died(p, c->rank, c->wire.error);
         return;
     }
     dp__peer_name(p, c->rank, name, sizeof(name));
@@ -667,13 +672,21 @@ static bool hear_member(dp__process_t *p, dp__connection_t *c, const dp__frame_t
         relay(p, frame);
         return true;
     case DP__FRAME_ABORT:
-        dp__hub_abort(p, frame->value, (const char *)frame->payload, frame->id);
+        c->gave_up = true;
+        if (frame->extra != 0)
+            dp__cause_set(&p->cause, frame->value, (const char *)frame->payload);
+        else
+            dp__hub_abort(p, c->rank, frame->value, (const char *)frame->payload, frame->id);
         return true;
     case DP__FRAME_SEEN:
         hear_seen(p, c);
         return true;
     case DP__FRAME_BEAT:
         return dp__news_hear(p, c->rank, frame);
+    case DP__FRAME_CLOCK:
+        return dp__clock_answer(p, c->rank, frame);
+    case DP__FRAME_TELL:
+        return dp__inquest_hear(p, c->rank, frame);
     default:
         return false;
     }

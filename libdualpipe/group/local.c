@@ -314,6 +314,13 @@ static bool local_same_host(const dp_group_t *group, int32_t a, int32_t b)
     return true;
 }
 
+static dp_status_t local_clock(dp_group_t *group, int64_t since_ns, dp__clock_sample_t *samples_out, size_t *count_out)
+{
+    (void)group, (void)since_ns, (void)samples_out;
+    *count_out = 0;
+    return DP_OK;
+}
+
 static const dp__group_link_t local_link = {
     .put = local_put,
     .get = local_get,
@@ -328,6 +335,7 @@ static const dp__group_link_t local_link = {
     .latest = local_latest,
     .near = local_near,
     .same_host = local_same_host,
+    .clock = local_clock,
     .leave = local_leave,
 };
 

@@ -269,7 +269,7 @@ static void end_job(dp__process_t *p, dp_status_t status, const char *text, uint
 
     pthread_mutex_lock(&p->mutex);
     if (dp__is_hub(p))
-        dp__hub_abort(p, status, text, meeting);
+        dp__hub_abort(p, 0, status, text, meeting);
     else
         dp__propose(p, status, text, meeting);
     pthread_mutex_unlock(&p->mutex);
@@ -355,6 +355,7 @@ static const dp__group_link_t process_link = {
     .latest = process_latest,
     .near = process_near,
     .same_host = process_same_host,
+    .clock = dp__process_clock,
     .leave = process_leave,
     .reform = dp__process_reform,
 };

@@ -12,6 +12,8 @@
  *   connection.c  what both stand on: connections, frames, pieces of collect, how death and abort are noted
  *   boxes.c       black boxes that other processes map
  *   beat.c        signs of life between hosts
+ *   inquest.c     why nobody gets on
+ *   clocks.c      what a rank of another host knows of rank 0's clock
  *   news.c        what is known of ranks
  *   machine.c     which processes can be seen from here */
 #ifndef DP_GROUP_PROCESS_H
@@ -46,6 +48,7 @@ typedef struct dp__connection {
     int64_t deadline_ns; /* of the phase; INT64_MAX: none */
     bool closing;        /* drop it once everything is sent */
     bool cause_sent, cause_seen;
+    bool gave_up;     /* it wants the job to end: when it goes it has not died */
     int64_t heard_ns; /* when bytes last came; beat.c */
     uint64_t heard_bytes;
     dp__transcript_t transcript;
@@ -138,6 +141,13 @@ typedef struct dp__collecting {
     dp_signal_t pulled_chunks;
 } dp__collecting_t;
 
+/* What a rank has said of itself in an inquest. */
+typedef struct dp__answer {
+    bool came;
+    dp__doing_t doing;
+    char states[256]; /* ranks of its host that stand still, each with the letter of its state: "3T 5t" */
+} dp__answer_t;
+
 /* Only rank 0's: strangers at the door, who has come, the board, the meeting that is filling. */
 typedef struct dp__hub {
     int listener;
@@ -156,6 +166,13 @@ typedef struct dp__hub {
         unsigned char *data;
         size_t room;
     } gather;
+    struct {                   /* inquest.c */
+        dp__answer_t *answers; /* [size]; NULL: there is none */
+        int32_t accuser, missing;
+        dp_status_t status;
+        int64_t deadline_ns;
+        char text[DP__CAUSE_BYTES];
+    } inquest;
 } dp__hub_t;
 
 /* One rank. The files own what bears their name; the mutex is for all that stands behind it. */
@@ -199,6 +216,11 @@ typedef struct dp__process {
         int64_t looked_ns;
         int64_t job_sign_ns; /* spoke: the latest sign of life of any rank, as rank 0 tells */
     } beat;
+    struct {                         /* clocks.c: of a spoke on another host than rank 0's */
+        dp__clock_sample_t *samples; /* [DP__CLOCK_SAMPLES] a ring */
+        uint32_t count;              /* ever taken */
+        dp_signal_t answers;
+    } clock;
     dp__hub_t hub; /* hub.c */
 } dp__process_t;
 
@@ -240,7 +262,8 @@ bool dp__hub_done(const dp__process_t *p);
 /* Rank `rank` comes to a meeting. */
 void dp__hub_contribute(dp__process_t *p, int32_t rank, uint32_t meeting, uint32_t kind, uint32_t root,
                         const void *data, size_t bytes);
-void dp__hub_abort(dp__process_t *p, dp_status_t status, const char *text, uint32_t meeting);
+/* Rank `rank` wants the job to end. */
+void dp__hub_abort(dp__process_t *p, int32_t rank, dp_status_t status, const char *text, uint32_t meeting);
 void dp__hub_answer_gets(dp__process_t *p);
 void dp__hub_forget_gets(dp__process_t *p);
 /* Nobody comes any more: the launcher has shut its socket. */
@@ -278,6 +301,27 @@ void dp__propose(dp__process_t *p, dp_status_t status, const char *text, uint32_
 /* ---- beat.c; with the mutex ---- */
 /* Tells ranks of other hosts that we live and what we do, and ends the job when a host has been silent for too long. */
 void dp__beat_tick(dp__process_t *p, int64_t now_ns);
+
+/* ---- inquest.c; with the mutex ---- */
+/* Somebody has waited too long, which is to end the job. false: then with that text. */
+bool dp__inquest_open(dp__process_t *p, int32_t accuser, dp_status_t status, const char *text);
+bool dp__inquest_hear(dp__process_t *p, int32_t rank, const dp__frame_t *frame);
+void dp__inquest_tick(dp__process_t *p, int64_t now_ns);
+void dp__inquest_end(dp__process_t *p);
+/* A rank has gone while it was on: it gave up, and did not die. false: there is none. */
+bool dp__inquest_left(dp__process_t *p);
+/* Rank 0 itself does not answer one that has waited too long. */
+void dp__inquest_without_hub(dp__process_t *p, dp_status_t status, const char *text);
+/* A rank other than 0 was asked. */
+void dp__inquest_tell(dp__process_t *p);
+
+/* ---- clocks.c ---- */
+/* With the mutex: asks rank 0 for its time; its answer; and what rank 0 says to that question. false: no rank of this
+ * job would say that. */
+void dp__clock_ask(dp__process_t *p);
+bool dp__clock_hear(dp__process_t *p, const dp__frame_t *frame);
+bool dp__clock_answer(dp__process_t *p, int32_t rank, const dp__frame_t *frame);
+dp_status_t dp__process_clock(dp_group_t *group, int64_t since_ns, dp__clock_sample_t *samples_out, size_t *count_out);
 
 /* ---- news.c; with the mutex ---- */
 #define DP__NOBODY_YET UINT64_MAX /* in place of a time */

@@ -355,6 +355,11 @@ static bool hear(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame
     case DP__FRAME_DATA:
         dp__take_data(p, frame);
         return true;
+    case DP__FRAME_CLOCK:
+        return dp__clock_hear(p, frame);
+    case DP__FRAME_ASK:
+        dp__inquest_tell(p);
+        return true;
     default:
         return false;
     }

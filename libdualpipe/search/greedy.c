@@ -53,7 +53,7 @@ static progress_t *progress_of(const greedy_t *g, int32_t rank, int32_t chunk)
 
 static double after_hop(const greedy_t *g, int32_t from, int32_t rank, double end)
 {
-    return end < 0.0 || from == rank ? end : end + g->shape->hop;
+    return end < 0.0 || from == rank ? end : end + dp__shape_hop(g->shape, from, rank);
 }
 
 /* When the next forward of a chunk may start; infinite: not yet known, or not allowed. */

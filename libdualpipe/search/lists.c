@@ -13,6 +13,26 @@ static int64_t rank_chunk(const dp__shape_t *shape, int32_t rank, int32_t chunk)
     return (int64_t)rank * shape->chunks + chunk;
 }
 
+static double hop(double latency, double bytes, double bandwidth)
+{
+    return latency + (bandwidth > 0.0 ? bytes / bandwidth : 0.0);
+}
+
+static void take_links(dp__shape_t *shape, const dp_costs_t *costs)
+{
+    const dp_topology_t *t = costs->topology;
+
+    shape->near_hop =
+        t != NULL ? hop(t->near_hop, costs->bytes, t->near_bandwidth) : hop(costs->hop, costs->bytes, costs->bandwidth);
+    shape->far_hop = t != NULL ? hop(t->far_hop, costs->bytes, t->far_bandwidth) : shape->near_hop;
+    shape->host_of = t != NULL ? t->host_of : NULL;
+}
+
+double dp__shape_hop(const dp__shape_t *shape, int32_t from, int32_t to)
+{
+    return shape->host_of == NULL || shape->host_of[from] == shape->host_of[to] ? shape->near_hop : shape->far_hop;
+}
+
 dp_status_t dp__shape_make(const dp_schedule_t *schedule, const dp_costs_t *costs, dp__shape_t *shape)
 {
     double part = 1.0 / dp_schedule_split(schedule);
@@ -25,8 +45,8 @@ dp_status_t dp__shape_make(const dp_schedule_t *schedule, const dp_costs_t *cost
                            .share = part,
                            .cost = {costs->f * part, dp_costs_backward(costs) * part, costs->i * part, costs->w * part,
                                     dp_costs_pair(costs) * part},
-                           .hop = costs->hop + (costs->bandwidth > 0.0 ? costs->bytes / costs->bandwidth : 0.0),
                            .barrier = costs->barrier != 0.0};
+    take_links(shape, costs);
     shape->places = dp__calloc((size_t)schedule->ranks * (size_t)schedule->chunks, sizeof(*shape->places));
     if (shape->places == NULL)
         return dp_fail(DP_ERR_NOMEM, "search: no memory for %d ranks", schedule->ranks);
@@ -181,7 +201,7 @@ static double ready(const pass_t *pass, int32_t rank, int kind, int32_t chunk, i
                                 : timer->backward[cell(shape, from, place->next_chunk, microbatch)];
     if (own < 0.0 || other < 0.0)
         return -1.0;
-    return fmax(own, from >= 0 && from != rank ? other + shape->hop : other);
+    return fmax(own, from >= 0 && from != rank ? other + dp__shape_hop(shape, from, rank) : other);
 }
 
 static void finish_forward(pass_t *pass, int32_t rank, int32_t chunk, int32_t microbatch, double end)

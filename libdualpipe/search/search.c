@@ -407,9 +407,12 @@ static dp_status_t take_request(const dp_search_request_t *from, dp_search_reque
                        request->microbatches);
     if (request->costs == NULL)
         return dp_fail(DP_ERR_INVALID, "search: no costs");
-    if (request->costs->stage_scale != NULL || request->costs->topology != NULL)
-        return dp_fail(DP_ERR_INVALID, "search: costs with a %s: the schedules it tries cut the model differently",
-                       request->costs->stage_scale != NULL ? "stage_scale" : "topology");
+    if (request->costs->stage_scale != NULL)
+        return dp_fail(DP_ERR_INVALID, "search: costs with a stage_scale: the schedules it tries cut the model "
+                                       "differently");
+    if (request->costs->topology != NULL && request->costs->topology->ranks != request->ranks)
+        return dp_fail(DP_ERR_INVALID, "search: the topology has %d ranks, %d are wanted",
+                       request->costs->topology->ranks, request->ranks);
     if (!(request->memory_cap >= 0.0) || !(request->seconds >= 0.0))
         return dp_fail(DP_ERR_INVALID, "search: memory_cap %g, seconds %g: neither may be negative",
                        request->memory_cap, request->seconds);

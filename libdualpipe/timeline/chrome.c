@@ -188,6 +188,18 @@ static void put_process(dp__json_out_t *out, int32_t rank)
                  rank > 0 ? "," : "", rank, rank, rank, rank);
 }
 
+/* What is known of the clocks of other hosts; the text beside the name of a rank is where viewers show it. */
+static void put_clock(dp__json_out_t *out, int32_t rank, const dp_row_clock_t *clock)
+{
+    dp__json_put(out,
+                 ",\n{\"ph\":\"M\",\"name\":\"process_labels\",\"pid\":%d,\"tid\":0,\"args\":{\"labels\":"
+                 "\"host %d, times +-%.3f ms\"}},\n"
+                 "{\"ph\":\"M\",\"name\":\"clock\",\"pid\":%d,\"tid\":0,\"args\":{\"host\":%d,\"offset_ns\":%" PRId64
+                 ",\"bound_ns\":%" PRId64 ",\"drift_ns_per_s\":%.3f,\"drift_bound_ns_per_s\":%.3f}}",
+                 rank, clock->host, (double)clock->bound_ns * 1e-6, rank, clock->host, clock->offset_ns,
+                 clock->bound_ns, clock->drift, clock->drift_bound);
+}
+
 static void put_thread_name(dp__json_out_t *out, int32_t rank, const placed_t *at)
 {
     char number[16] = "";
@@ -272,6 +284,8 @@ static dp_status_t put_row(dp__json_out_t *out, const dp_timeline_t *timeline, i
         return dp_fail(DP_ERR_NOMEM, "timeline: no memory to sort %lld spans of rank %d", (long long)row->count, rank);
     place_spans(row, origin, placed);
     put_process(out, rank);
+    if (row->clock.bound_ns > 0)
+        put_clock(out, rank, &row->clock);
     for (int64_t i = 0; i < row->count && out->status >= 0; i++) {
         if (i == 0 || placed[i].track != placed[i - 1].track)
             named = 0;

@@ -14,6 +14,7 @@
 typedef struct dp__row {
     _Alignas(64) dp_span_t *spans;
     int64_t count, room, lost;
+    dp_row_clock_t clock;
 } dp__row_t;
 
 struct dp_timeline {

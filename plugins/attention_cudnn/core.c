@@ -132,7 +132,7 @@ static dp_status_t use_stream(const attn_pass_t *pass, cudnn_core_t *c)
     status =
         dnn_check(pass->attention->host, &c->dnn, c->dnn.cudnnSetStream(c->handle, pass->stream), "setting the stream");
     if (status >= 0)
-        c->stream = pass->stream;
+        c->stream = pass->warm_up ? NULL : pass->stream; /* a later one may get the same address */
     return status;
 }
 

@@ -14,6 +14,7 @@
 
 #include "cuda/launch.h"
 #include "cuda/module.h"
+#include "cuda/side.h"
 
 #include <pthread.h>
 

@@ -184,16 +184,10 @@ static dp_status_t open_mailbox(dp_comm_t *comm)
 
 dp_status_t fault_open(dp_comm_t *comm)
 {
-    const cuda_driver_t *cu = comm->cu;
-    int least = 0, greatest = 0;
     dp_status_t status = open_mailbox(comm);
 
     if (status == DP_OK)
-        status =
-            CUDA_CHECK(comm->host, cu->cuCtxGetStreamPriorityRange(&least, &greatest), "asking for stream priorities");
-    if (status == DP_OK)
-        status = CUDA_CHECK(comm->host, cu->cuStreamCreateWithPriority(&comm->side, CU_STREAM_NON_BLOCKING, greatest),
-                            "group %s: opening a stream", comm->name);
+        status = cuda_side_open(comm->host, comm->cu, &comm->side);
     if (status < 0)
         return status;
     if (pthread_create(&comm->watchdog, NULL, watch, comm) != 0)
@@ -213,8 +207,8 @@ void fault_close(dp_comm_t *comm, bool at_rest)
         comm->host->post(comm->host, &comm->wake, 2);
         pthread_join(comm->watchdog, NULL);
     }
-    if (comm->side != NULL && at_rest)
-        (void)comm->cu->cuStreamDestroy(comm->side);
+    if (at_rest)
+        cuda_side_close(comm->cu, comm->side);
     if (at_rest)
         (void)comm->cu->cuMemFreeHost(comm->mailbox);
 }

@@ -206,20 +206,7 @@ dp_status_t queue_run(const queue_t *q, const plan_t *plan)
 
 dp_status_t queue_settle(dp_comm_t *comm)
 {
-    const dp_host_t *host = comm->host;
-    dp_signal_t never = {0, 0};
-    int64_t deadline = host->now_ns(host) + INT64_C(60000000000);
-    CUresult result;
-
-    while ((result = comm->cu->cuStreamQuery(comm->side)) == CUDA_ERROR_NOT_READY) {
-        dp_status_t status = host->wait(host, &never, 1, 100000, "the device sets up memory");
-
-        if (status < 0 && status != DP_ERR_TIMEOUT)
-            return status;
-        if (host->now_ns(host) > deadline)
-            return DP_FAIL(host, DP_ERR_TIMEOUT, "rank %d, group %s: the device does nothing", WORLD(comm), comm->name);
-    }
-    return CUDA_CHECK(host, result, "group %s: setting up memory", comm->name);
+    return cuda_side_settle(comm->host, comm->cu, comm->side, "setting up memory of a group");
 }
 
 dp_status_t queue_upload(dp_comm_t *comm, void *to, const void *from, size_t bytes)

@@ -155,17 +155,19 @@ static dp_status_t sleep_until(void *arg)
 
     do {
         bool there, quiet;
+        int fd;
 
         pthread_mutex_lock(&w->lock);
         wire_pay(t->comm, INT64_MAX);
         there = look_for(t);
         quiet = !there && (w->dead || may_sleep(w));
+        fd = w->dead ? -1 : w->cq_fd;
         set_flag(&w->asleep, quiet);
         pthread_mutex_unlock(&w->lock);
         if (there)
             return DP_OK;
         if (quiet) {
-            sleep_on(w->nudge_fd, w->dead ? -1 : w->cq_fd, SLICE_NS);
+            sleep_on(w->nudge_fd, fd, SLICE_NS);
             set_flag(&w->asleep, false);
             looks = 0;
         } else {
@@ -228,7 +230,8 @@ dp_status_t progress_wait(dp_comm_t *comm, dp_signal_t *signal, uint32_t target,
 
 /* ---- the thread ---- */
 
-static bool look_once(dp_comm_t *comm)
+/* Whether it may sleep then, on that descriptor. */
+static bool look_once(dp_comm_t *comm, int *fd_out)
 {
     wire_t *w = &comm->wire;
     bool quiet;
@@ -238,6 +241,7 @@ static bool look_once(dp_comm_t *comm)
     while (progress_look(comm))
         ;
     quiet = w->dead || may_sleep(w);
+    *fd_out = w->dead ? -1 : w->cq_fd;
     progress_nudge(comm);
     pthread_mutex_unlock(&w->lock);
     return quiet;
@@ -269,14 +273,14 @@ static void *work(void *arg)
     dp_comm_t *comm = arg;
     wire_t *w = &comm->wire;
     uint32_t seen = 0;
-    int looks = 0;
+    int looks = 0, fd;
 
     while (!flag(&w->stop)) {
         if (flag(&w->driven) || __atomic_load_n(&w->drives, __ATOMIC_SEQ_CST) != seen)
             keep_away(w);
         seen = __atomic_load_n(&w->drives, __ATOMIC_SEQ_CST);
-        if (look_once(comm)) {
-            sleep_on(w->wake_fd, w->dead ? -1 : w->cq_fd, LONG_NS);
+        if (look_once(comm, &fd)) {
+            sleep_on(w->wake_fd, fd, LONG_NS);
             looks = 0;
         } else {
             nap(w->wake_fd, ++looks);

@@ -62,6 +62,19 @@ static const char *words(const cuda_driver_t *cu, CUresult result)
     return cu->cuGetErrorString(result, &text) == CUDA_SUCCESS && text != NULL ? text : "an unknown error";
 }
 
+/* CUDA reads the variable when it is initialised, which the program or another library may have done. */
+static void choose_queues(cuda_driver_t *cu)
+{
+    const char *text;
+    int count;
+
+    if (cu->cuDeviceGetCount(&count) == CUDA_ERROR_NOT_INITIALIZED)
+        setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    text = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    cu->queues = text != NULL ? atoi(text) : 8;
+    cu->queues = cu->queues < 1 ? 1 : cu->queues > 32 ? 32 : cu->queues;
+}
+
 static dp_status_t start(const dp_host_t *host)
 {
     static const char *const names[] = {"libcuda.so.1", "libcuda.so", NULL};
@@ -73,7 +86,6 @@ static dp_status_t start(const dp_host_t *host)
     void *library;
 
     memset(&cu, 0, sizeof(cu));
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* fewer can serialise streams that wait for each other */
     library = cuda_library("DUALPIPE_CUDA_DRIVER", names, tried, sizeof(tried));
     if (library == NULL)
         return DP_FAIL(host, DP_ERR_UNSUPPORTED, "no CUDA device: the driver was not found (%s)", tried);
@@ -83,6 +95,7 @@ static dp_status_t start(const dp_host_t *host)
             host, DP_ERR_UNSUPPORTED,
             "no CUDA device: the driver has no %s; it is older than this plugin, which was built for CUDA %d.%d",
             missing, CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10);
+    choose_queues(&cu);
     result = cu.cuInit(0);
     if (result != CUDA_SUCCESS)
         return DP_FAIL(host, DP_ERR_UNSUPPORTED, "no CUDA device: cuInit says \"%s\"", words(&cu, result));

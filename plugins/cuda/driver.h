@@ -114,6 +114,7 @@ typedef struct cuda_driver {
     CUDA_OPTIONAL(CUDA_MEMBER)
 #undef CUDA_MEMBER
     int version; /* of the driver's interface: 13000 is 13.0 */
+    int queues;  /* hardware queues that the streams of a device share: CUDA_DEVICE_MAX_CONNECTIONS */
 } cuda_driver_t;
 
 /**

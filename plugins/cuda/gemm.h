@@ -4,7 +4,8 @@
  *
  * How to use it: in open(), gemm_open() and gemm_prepare() for every shape a step will use; then ask
  * gemm_workspace() once and put that many bytes into the scratch memory asked for in sizes(); in a step,
- * gemm_run(). A prepared product searches nothing, allocates nothing and waits for nothing, so it may be captured.
+ * gemm_run(). A prepared product searches nothing and allocates nothing; once it has run outside a step, it waits for
+ * nothing either, and may be captured. (With lazy loading the first run of a kernel waits until the context is idle.)
  *
  * Products are sums in the accumulator's type: double for DP_F64, fp32 for DP_F32 (no TF32) and DP_BF16. Split sums
  * are added in that type and in a fixed order: the same pointers' alignment and shape give the same bits. */

@@ -25,6 +25,11 @@ static dp_status_t check_config(const dp_host_t *host, const dp_device_config_t 
     return DP_OK;
 }
 
+/* Streams of a device beside the lanes': one each of this plugin, the transport, attention and the trainer
+ * (cuda/side.h). */
+enum { SIDE_STREAMS = 4, DEVICES_MAX = 64 };
+static int ranks_here[DEVICES_MAX];
+
 static dp_status_t find_device(dp_device_t *device, const dp_device_config_t *config)
 {
     const dp_host_t *host = device->host;
@@ -53,6 +58,32 @@ static dp_status_t find_device(dp_device_t *device, const dp_device_config_t *co
     return status;
 }
 
+/* Ranks of this process that are threads share the hardware queues of a device. Streams of a queue run in the order of
+ * enqueueing: two ranks that wait for each other in one queue wait for ever. Processes have queues of their own. */
+static dp_status_t count_in(dp_device_t *device)
+{
+    const int ranks = __atomic_add_fetch(&ranks_here[device->number % DEVICES_MAX], 1, __ATOMIC_ACQ_REL);
+    const int streams = ranks * DP_LANE_COUNT + SIDE_STREAMS;
+
+    device->counted = true;
+    if (ranks < 2 || streams <= device->cu->queues)
+        return DP_OK;
+    return DP_FAIL(
+        device->host, DP_ERR_UNSUPPORTED,
+        "%d ranks of this process on CUDA device %d have %d streams, and it has %d hardware queues "
+        "(CUDA_DEVICE_MAX_CONNECTIONS, 32 at most): ranks that wait for each other would hang; start ranks as "
+        "processes, or at most %d as threads",
+        ranks, (int)device->number, streams, device->cu->queues,
+        device->cu->queues < 2 * DP_LANE_COUNT + SIDE_STREAMS ? 1
+                                                              : (device->cu->queues - SIDE_STREAMS) / DP_LANE_COUNT);
+}
+
+static void count_out(dp_device_t *device)
+{
+    if (device->counted)
+        __atomic_sub_fetch(&ranks_here[device->number % DEVICES_MAX], 1, __ATOMIC_ACQ_REL);
+}
+
 static dp_status_t load_kernels(dp_device_t *device)
 {
     const cuda_kernel_t kernels[] = {{"device_add_f32", &device->add_f32},
@@ -67,8 +98,7 @@ static dp_status_t load_kernels(dp_device_t *device)
 static dp_status_t open_service(dp_device_t *device)
 {
     const dp_host_t *host = device->host;
-    dp_status_t status = CUDA_CHECK(
-        host, device->cu->cuStreamCreateWithPriority(&device->service, CU_STREAM_NON_BLOCKING, 0), "making a stream");
+    dp_status_t status = cuda_side_open(host, device->cu, &device->service);
 
     if (status == DP_OK)
         status =
@@ -105,6 +135,8 @@ static dp_status_t device_open(const dp_host_t *host, const dp_device_config_t *
     pthread_mutex_init(&device->lock, NULL);
     pthread_mutex_init(&device->watch_lock, NULL);
     status = find_device(device, config);
+    if (status == DP_OK)
+        status = count_in(device);
     if (status == DP_OK)
         status = load_kernels(device);
     if (status == DP_OK)
@@ -145,6 +177,7 @@ static void device_close(dp_device_t *device)
         stream_close(device->streams);
     if (device->left_behind)
         return; /* what runs there still uses all of this */
+    count_out(device);
     graphs_close(device);
     close_events(device);
     stamps_close(device);
@@ -152,8 +185,7 @@ static void device_close(dp_device_t *device)
         (void)cu->cuEventDestroy(device->order);
     if (device->fork != NULL)
         (void)cu->cuEventDestroy(device->fork);
-    if (device->service != NULL)
-        (void)cu->cuStreamDestroy(device->service);
+    cuda_side_close(cu, device->service);
     partition_close(device);
     cuda_module_unload(device->module);
     if (device->retained)
@@ -179,18 +211,10 @@ dp_status_t device_make_current(dp_device_t *device)
 
 static dp_status_t zero_now(dp_device_t *device, CUdeviceptr at, size_t bytes)
 {
-    const dp_host_t *host = device->host;
-    dp_signal_t never = {0, 0};
-    dp_status_t status =
-        CUDA_CHECK(host, device->cu->cuMemsetD8Async(at, 0, bytes, device->service), "zeroing %zu bytes", bytes);
-    CUresult result = CUDA_ERROR_NOT_READY;
+    dp_status_t status = CUDA_CHECK(device->host, device->cu->cuMemsetD8Async(at, 0, bytes, device->service),
+                                    "zeroing %zu bytes", bytes);
 
-    while (status == DP_OK && (result = device->cu->cuStreamQuery(device->service)) == CUDA_ERROR_NOT_READY) {
-        status = host->wait(host, &never, 1, 20000, "new memory is being zeroed");
-        if (status == DP_ERR_TIMEOUT)
-            status = DP_OK;
-    }
-    return status == DP_OK ? CUDA_CHECK(host, result, "zeroing %zu bytes", bytes) : status;
+    return status < 0 ? status : cuda_side_settle(device->host, device->cu, device->service, "zeroing new memory");
 }
 
 static dp_status_t device_allocate(dp_device_t *device, size_t bytes, void **memory_out)

@@ -10,6 +10,7 @@
 #include "cuda/driver.h"
 #include "cuda/launch.h"
 #include "cuda/module.h"
+#include "cuda/side.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -84,6 +85,7 @@ struct dp_device {
     CUdevice number;
     CUcontext context;
     bool retained;
+    bool counted; /* among this process's ranks on the device */
     int sm_count;
 
     CUmodule module;

@@ -2,52 +2,103 @@
  * SPDX-License-Identifier: MIT
  * stamp.c: times of points in streams. A kernel of one thread writes the device's clock into memory that the host sees;
  * the host turns it into its own when it next waits. The clocks are set by each other at the start, and now and then:
- * the host calls, a kernel answers with its time, and of several rounds the shortest one counts. */
+ * the host calls, a kernel answers with its time, and of several rounds the shortest one counts. Where a launch returns
+ * only when its kernel has (CUDA_LAUNCH_BLOCKING, profilers that replay kernels), the host's time around a stamp
+ * serves. */
 #include "device_cuda.h"
 
 #include <string.h>
 
 #define ROUNDS         16
 #define RECALIBRATE_NS 5000000000
+#define ECHO_NS        100000000 /* the kernel waits half as long for the host */
+#define ANSWER_NS      5000000000
 
 static dp_status_t launch_stamp(dp_stream_t *s, CUdeviceptr to)
 {
     return cuda_launch(s->device->host, s->device->cu, s->device->stamp, CUDA_DIM(1), CUDA_DIM(1), 0, s->cu, &to);
 }
 
-/* The kernel is there after microseconds; a host that is busy elsewhere may take longer. */
-static dp_status_t calibrate(dp_device_t *device)
+/* Of several rounds, the one that left least doubt. */
+static void take_round(device_stamps_t *st, int64_t before, int64_t after, uint64_t answer, int64_t *best)
+{
+    if (answer != 0 && after - before < *best) {
+        *best = after - before;
+        st->offset_ns = before + (after - before) / 2 - (int64_t)answer;
+    }
+}
+
+/* The device's answer, or 0 when it has not come by then. */
+static uint64_t await_answer(const dp_host_t *host, const volatile uint64_t *answer, int64_t give_up, int64_t *after)
+{
+    uint64_t time;
+
+    do {
+        time = __atomic_load_n(answer, __ATOMIC_ACQUIRE);
+        *after = host->now_ns(host);
+    } while (time == 0 && *after < give_up);
+    return time;
+}
+
+/* The kernel is there after microseconds, or has given up by itself when the launch returns. */
+static dp_status_t call_and_answer(dp_device_t *device, int64_t *best)
 {
     const dp_host_t *host = device->host;
     device_stamps_t *st = &device->stamps;
     int rounds = ROUNDS;
-    int64_t best = INT64_MAX, give_up = host->now_ns(host) + 5000000000;
+    dp_status_t status = cuda_launch(host, device->cu, device->echo, CUDA_DIM(1), CUDA_DIM(1), 0, device->service,
+                                     &st->device_call, &st->device_answers, &rounds);
+    uint64_t answer = status == DP_OK;
+
+    for (int round = 1; round <= ROUNDS && answer != 0; round++) {
+        int64_t before = host->now_ns(host), after;
+
+        __atomic_store_n(st->call, (uint64_t)round, __ATOMIC_RELEASE);
+        answer = await_answer(host, &st->answers[round - 1], before + ECHO_NS, &after);
+        take_round(st, before, after, answer, best);
+    }
+    __atomic_store_n(st->call, (uint64_t)ROUNDS, __ATOMIC_RELEASE);
+    return status;
+}
+
+static dp_status_t stamp_and_look(dp_device_t *device, int64_t *best)
+{
+    const dp_host_t *host = device->host;
+    device_stamps_t *st = &device->stamps;
+    dp_status_t status = DP_OK;
+
+    for (int round = 0; round < ROUNDS && status == DP_OK; round++) {
+        int64_t before = host->now_ns(host), after;
+        uint64_t answer = 0;
+
+        st->answers[0] = 0;
+        status = cuda_launch(host, device->cu, device->stamp, CUDA_DIM(1), CUDA_DIM(1), 0, device->service,
+                             &st->device_answers);
+        if (status == DP_OK)
+            answer = await_answer(host, st->answers, before + ANSWER_NS, &after);
+        if (status == DP_OK)
+            take_round(st, before, after, answer, best);
+    }
+    return status;
+}
+
+static dp_status_t calibrate(dp_device_t *device)
+{
+    const dp_host_t *host = device->host;
+    device_stamps_t *st = &device->stamps;
+    int64_t best = INT64_MAX;
     dp_status_t status;
 
     *st->call = 0;
     memset((void *)(uintptr_t)st->answers, 0, ROUNDS * sizeof(uint64_t));
-    status = cuda_launch(host, device->cu, device->echo, CUDA_DIM(1), CUDA_DIM(1), 0, device->service, &st->device_call,
-                         &st->device_answers, &rounds);
-    for (int round = 1; round <= ROUNDS && status == DP_OK; round++) {
-        int64_t before = host->now_ns(host), after;
-        uint64_t answer = 0;
-
-        __atomic_store_n(st->call, (uint64_t)round, __ATOMIC_RELEASE);
-        do {
-            answer = __atomic_load_n(&st->answers[round - 1], __ATOMIC_ACQUIRE);
-            after = host->now_ns(host);
-        } while (answer == 0 && after < give_up);
-        if (answer == 0) {
-            if (best == INT64_MAX)
-                status = DP_FAIL(host, DP_ERR_TIMEOUT, "the device does not answer when its clock is asked for");
-            break;
-        }
-        if (after - before < best) {
-            best = after - before;
-            st->offset_ns = before + (after - before) / 2 - (int64_t)answer;
-        }
+    status = call_and_answer(device, &best);
+    if (status == DP_OK && best == INT64_MAX) {
+        host->log(host, DP_LOG_WARN, "device_cuda",
+                  "launches wait for their kernels: device times are good to some 10 us");
+        status = stamp_and_look(device, &best);
+        if (status == DP_OK && best == INT64_MAX)
+            status = DP_FAIL(host, DP_ERR_TIMEOUT, "the device does not answer when its clock is asked for");
     }
-    __atomic_store_n(st->call, (uint64_t)ROUNDS, __ATOMIC_RELEASE);
     st->calibrated_ns = host->now_ns(host);
     return status;
 }

@@ -18,8 +18,8 @@ enum {
     MOE_ROWS_N = 256,
     MOE_ROWS_SHARED = 4 * (128 + 256) * 64 * 2,
     MOE_CELLS_M = 128,
-    MOE_CELLS_N = 128,
-    MOE_CELLS_SHARED = 3 * (128 + 128) * 64 * 2,
+    MOE_CELLS_N = 256,
+    MOE_CELLS_SHARED = 3 * (128 + 256) * 64 * 2,
     MOE_WGMMA_SHARED = 4 * (128 + 256) * 64 * 2 + 1024, /* in tiles of MOE_ROWS_M x MOE_ROWS_N both ways */
     MOE_PLAIN_TILE = 64,
     MOE_PRODUCT_THREADS = 256

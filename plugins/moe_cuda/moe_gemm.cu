@@ -160,7 +160,7 @@ template <bool TB, typename C> CUDA_DEVICE void rows_tensor(const moe_product_t 
 /* By cells: A is [k, m], B [k, n], both multiples of 8, their rows on 16 bytes. */
 CUDA_DEVICE void cells_tensor(const moe_product_t &p)
 {
-    enum { WM = 64, WN = 32, STAGES = 3 };
+    enum { WM = 64, WN = 64, STAGES = 3 };
     typedef block_tile<WM, WN> block;
     typedef across_k<block::m, block::threads> tile_a;
     typedef across_k<block::n, block::threads> tile_b;
@@ -193,16 +193,8 @@ CUDA_DEVICE void cells_tensor(const moe_product_t &p)
 #pragma unroll
             for (int j = 0; j < WN / 8; j++)
 #pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    const int row = tile.row + block::row() + i * 16 + half * 8 + lane / 4;
-                    const int column = tile.column + block::column() + j * 8 + lane % 4 * 2;
-                    moe_vector<float, 2> v = {{0, 0}};
-
-                    if (row < p.m && column < p.n)
-                        v = *(const moe_vector<float, 2> *)(c + row * p.ldc + column);
-                    sum[i][j][half * 2] = v.at[0];
-                    sum[i][j][half * 2 + 1] = v.at[1];
-                }
+                for (int k = 0; k < 4; k++)
+                    sum[i][j][k] = 0;
         for (int step = 0; step < steps; step++) {
             cuda_bf16 *a_tile = shared + stage * STAGE, *b_tile = a_tile + tile_a::elements;
 
@@ -224,7 +216,7 @@ CUDA_DEVICE void cells_tensor(const moe_product_t &p)
                     const int column = tile.column + block::column() + j * 8 + lane % 4 * 2;
 
                     if (row < p.m && column < p.n)
-                        store_pair(c + row * p.ldc + column, sum[i][j][half * 2], sum[i][j][half * 2 + 1], false);
+                        store_pair(c + row * p.ldc + column, sum[i][j][half * 2], sum[i][j][half * 2 + 1], true);
                 }
             }
     }
@@ -251,7 +243,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) moe_cuda_tensor_nt_bf16_f32
     rows_tensor<true, float>(p);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 2) moe_cuda_tensor_tn_bf16(const moe_product_t p)
+extern "C" __global__ void __launch_bounds__(256, 1) moe_cuda_tensor_tn_bf16(const moe_product_t p)
 {
     cells_tensor(p);
 }

@@ -4,7 +4,8 @@
  * after the other, in plain loops on host memory, in the order of the fake driver's streams. It shows what a graph
  * computes; whether the real cuDNN has a kernel for it is another question (tests/unit/cuda/test_cudnn_graph.c). Every
  * tensor has four dimensions. */
-#pragma GCC optimize("O3")
+#include "first_use.h"
+
 #include <cudnn_graph.h>
 #include <dlfcn.h>
 #include <math.h>
@@ -597,6 +598,9 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     {
         const cudnnStatus_t status = check_call(call);
 
-        return status != CUDNN_STATUS_SUCCESS ? status : enqueue(handle->stream, call);
+        if (status != CUDNN_STATUS_SUCCESS)
+            return status;
+        first_use((uint64_t)(uintptr_t)plan);
+        return enqueue(handle->stream, call);
     }
 }

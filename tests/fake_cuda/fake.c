@@ -14,6 +14,8 @@ static bool initialised;
 static CUresult broken;
 static struct CUctx_st contexts[FAKE_DEVICES_MAX];
 static __thread CUcontext current;
+static bool loading;     /* a thread has the context for itself */
+static pthread_t loader; /* which */
 
 /* ---- errors on request ---- */
 
@@ -69,12 +71,30 @@ CUresult fake_enter(const char *name, bool needs_context)
     CUresult result;
 
     pthread_mutex_lock(&fake_lock);
+    while (needs_context && loading && !pthread_equal(loader, pthread_self()))
+        pthread_cond_wait(&fake_changed, &fake_lock);
     result = !initialised                       ? CUDA_ERROR_NOT_INITIALIZED
              : needs_context && current == NULL ? CUDA_ERROR_INVALID_CONTEXT
              : broken != CUDA_SUCCESS           ? broken
                                                 : asked_to_fail(name);
     pthread_mutex_unlock(&fake_lock);
     return result;
+}
+
+/* What the first use of a kernel of a library does: see first_use.h. */
+FAKE_EXPORT void fake_load_kernel(void)
+{
+    pthread_mutex_lock(&fake_lock);
+    while (loading)
+        pthread_cond_wait(&fake_changed, &fake_lock);
+    loading = true;
+    loader = pthread_self();
+    pthread_mutex_unlock(&fake_lock);
+    device_drain(fake_device());
+    pthread_mutex_lock(&fake_lock);
+    loading = false;
+    pthread_cond_broadcast(&fake_changed);
+    pthread_mutex_unlock(&fake_lock);
 }
 
 void fake_break(CUresult result, const char *why)

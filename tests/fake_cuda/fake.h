@@ -6,7 +6,9 @@
  * Environment: DP_FAKE_FAIL="cuMemAlloc:3,cuLaunchKernelEx:1:719" lets the 3rd call of one function and the 1st of
  * another fail (with CUDA_ERROR_UNKNOWN, or the code given); DP_FAKE_DEVICES, how many devices (1);
  * DP_FAKE_HANG_SECONDS, how long a kernel or a wait for a value may spin (60); DP_FAKE_WITHOUT="cuGreenCtxCreate,...",
- * functions that answer "not supported". */
+ * functions that answer "not supported"; DP_FAKE_QUEUES=8, how many hardware queues the streams of a device share, in
+ * which work runs in the order it was enqueued (0: a queue each); CUDA_LAUNCH_BLOCKING=1, as CUDA's: a launch waits
+ * for its kernel. */
 #ifndef DP_FAKE_CUDA_H
 #define DP_FAKE_CUDA_H
 
@@ -52,6 +54,11 @@ typedef struct point {
     uint64_t at_ns;
 } point_t;
 
+/* A hardware queue: what its streams enqueue runs in that order, whatever stream it is of. */
+typedef struct queue {
+    uint64_t enqueued, served;
+} queue_t;
+
 typedef struct op op_t;
 typedef void (*op_fn)(CUstream s, op_t *op);
 
@@ -60,6 +67,7 @@ struct op {
     op_t *next;
     op_fn run;
     const char *name;
+    uint64_t place; /* in the queue of its stream */
     point_t *point; /* of records and waits; each op holds it */
     union {
         struct {
@@ -97,6 +105,7 @@ struct capture;
 struct CUstream_st {
     int device, priority;
     CUgreenCtx green;
+    queue_t *queue; /* NULL: its own */
     pthread_t thread;
     op_t *first, **last;
     uint64_t put, done; /* ops */
@@ -156,6 +165,7 @@ CUresult stream_make(int device, int priority, CUgreenCtx green, CUstream *strea
 CUresult stream_put(CUstream s, const op_t *op);
 CUresult stream_put_now(CUstream s, const op_t *op); /* whatever it is captured into */
 void stream_end(CUstream s);
+void stream_drain(CUstream s); /* until all that is on it now is done */
 void device_drain(int device); /* until all that is on its streams now is done */
 void stream_sms(CUstream s, sm_set_t *sms_out);
 bool stream_is_worker(void);

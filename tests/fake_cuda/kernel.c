@@ -144,6 +144,13 @@ static CUresult copy_arguments(op_t *op, void **params)
     return CUDA_SUCCESS;
 }
 
+static bool launches_block(void)
+{
+    const char *text = getenv("CUDA_LAUNCH_BLOCKING");
+
+    return text != NULL && strcmp(text, "1") == 0;
+}
+
 FAKE_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params, void **extra)
 {
     op_t op = {.run = run_kernel, .name = "kernel"};
@@ -174,6 +181,10 @@ FAKE_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f
             free(op.u.kernel.bytes);
             free(op.u.kernel.args);
         }
+    }
+    if (result == CUDA_SUCCESS && config->hStream->capture == NULL && launches_block()) {
+        stream_drain(config->hStream);
+        result = fake_broken();
     }
     return result;
 }

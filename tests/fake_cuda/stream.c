@@ -40,6 +40,33 @@ void point_drop(point_t *p)
         free(p);
 }
 
+/* ---- hardware queues ---- */
+
+/* Which streams share one is the driver's secret: here they take turns. */
+static queue_t *assign_queue(int device)
+{
+    enum { MOST = 128 };
+    static queue_t queues[FAKE_DEVICES_MAX][MOST];
+    static unsigned next[FAKE_DEVICES_MAX];
+    const char *text = getenv("DP_FAKE_QUEUES");
+    unsigned n = text != NULL ? (unsigned)atoi(text) : 0;
+
+    return n == 0 || n > MOST ? NULL : &queues[device][next[device]++ % n];
+}
+
+/* Both under the lock. */
+static void wait_for_turn(CUstream s, const op_t *op)
+{
+    while (s->queue != NULL && s->queue->served != op->place)
+        pthread_cond_wait(&fake_changed, &fake_lock);
+}
+
+static void end_turn(CUstream s)
+{
+    if (s->queue != NULL)
+        s->queue->served++;
+}
+
 /* ---- the thread of a stream ---- */
 
 static void release_op(op_t *op)
@@ -71,11 +98,13 @@ static void *work(void *arg)
         s->first = op->next;
         if (s->first == NULL)
             s->last = &s->first;
+        wait_for_turn(s, op);
         pthread_mutex_unlock(&fake_lock);
         if (fake_broken() == CUDA_SUCCESS || op->run == run_record)
             op->run(s, op);
         release_op(op);
         pthread_mutex_lock(&fake_lock);
+        end_turn(s);
         s->done++;
         pthread_cond_broadcast(&fake_changed);
     }
@@ -212,6 +241,8 @@ CUresult stream_put_now(CUstream s, const op_t *op)
     if (op->point != NULL)
         point_keep(op->point);
     pthread_mutex_lock(&fake_lock);
+    if (s->queue != NULL)
+        copy->place = s->queue->enqueued++;
     *s->last = copy;
     s->last = &copy->next;
     s->put++;
@@ -261,6 +292,7 @@ CUresult stream_make(int device, int priority, CUgreenCtx green, CUstream *strea
     pthread_mutex_lock(&fake_lock);
     if (green != NULL)
         green->streams++;
+    s->queue = assign_queue(device);
     s->next = streams;
     streams = s;
     pthread_mutex_unlock(&fake_lock);
@@ -347,20 +379,25 @@ FAKE_EXPORT CUresult cuStreamGetPriority(CUstream s, int *priority)
     return CUDA_SUCCESS;
 }
 
-FAKE_EXPORT CUresult cuStreamSynchronize(CUstream s)
+void stream_drain(CUstream s)
 {
     uint64_t target;
 
-    ENTER(cuStreamSynchronize);
-    if (s == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (s->capture != NULL)
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     pthread_mutex_lock(&fake_lock);
     target = s->put;
     while (s->done < target)
         pthread_cond_wait(&fake_changed, &fake_lock);
     pthread_mutex_unlock(&fake_lock);
+}
+
+FAKE_EXPORT CUresult cuStreamSynchronize(CUstream s)
+{
+    ENTER(cuStreamSynchronize);
+    if (s == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (s->capture != NULL)
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    stream_drain(s);
     return fake_broken();
 }
 

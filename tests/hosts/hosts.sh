@@ -6,6 +6,7 @@
 #   . "$DP_TEST_SRCDIR/tests/hosts/hosts.sh"
 #   hosts_begin 4                     hosts 1 to 4, called host1 to host4; exit status 77 where that is not possible.
 #   hosts_begin 2 2                   the same with two networks: eth0 and eth1
+#   hosts_clocks='0 86400'            before hosts_begin: by how many seconds each host's clock is ahead of this machine's
 #   hosts_address 2 [NET]             prints 10.77.NET.2; hosts_address6: fd77:NET::2; eth0 is network 0
 #   hosts_run 2 COMMAND...            runs it there and waits. $PWD, /tmp and the environment are those of the test
 #   hosts_start 2 NAME COMMAND...     the same in the background, with $hosts_work/NAME.out and .err
@@ -69,12 +70,20 @@ hosts_begin() { # HOSTS [NETWORKS]
     done
 }
 
+# Options of unshare for the clock of a host, which nsenter (-T) has to enter as well.
+hosts_clock() { # HOST
+    # shellcheck disable=SC2086
+    hosts_ahead=$(printf '%s\n' 0 ${hosts_clocks:-} | sed -n "$(($1 + 1))p")
+    [ -z "${hosts_clocks:-}" ] || echo "--time --monotonic ${hosts_ahead:-0} --boottime ${hosts_ahead:-0}"
+}
+
 # Process 1 of a new set of namespaces; it ends, and with it all others, when the test no longer holds the pipe.
 hosts_enter() { # HOST; 0: where the bridge is
     rm -f "$hosts_work/up.$1"
     {
         # shellcheck disable=SC2016
-        unshare --net --pid --mount --uts --ipc --fork --kill-child=KILL --mount-proc sh -c '
+        # shellcheck disable=SC2046
+        unshare $(hosts_clock "$1") --net --pid --mount --uts --ipc --fork --kill-child=KILL --mount-proc sh -c '
             trap "" CHLD # children that nobody waits for go away by themselves
             echo "host$1" >/proc/sys/kernel/hostname && mount -t tmpfs tmpfs /dev/shm && ip link set lo up || exit 1
             [ "$1" != 0 ] || echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6 2>/dev/null
@@ -136,7 +145,7 @@ hosts_address6() {
 hosts_run() { # HOST COMMAND...
     hosts_where=$(cat "$hosts_work/pid.$1")
     shift
-    nsenter -t "$hosts_where" -m -u -i -n -p --wd -- "$@" 9>&-
+    nsenter -t "$hosts_where" -m -u -i -n -p ${hosts_clocks:+-T} --wd -- "$@" 9>&-
 }
 
 hosts_start() { # HOST NAME COMMAND...

@@ -51,6 +51,12 @@ expect 2 -n
 require err '-n: a value is missing'
 expect 0 --help
 require out '^usage: dualpipe run -n N'
+command='few files'
+status=0
+(ulimit -n 48; "$dualpipe" run -n 8 -- sh -c 'echo started') >"$work/out" 2>"$work/err" || status=$?
+[ "$status" -eq 1 ] || complain "$command: status $status, 1 was due"
+require err '8 ranks take up to 56 open files in one of them, and 48 are allowed: raise the limit (ulimit -n)'
+lines out 0 started
 expect 127 -n 3 -- /no/such/program
 require err 'cannot start "/no/such/program": No such file'
 expect 126 -n 3 -- "$DP_TEST_SRCDIR/LICENSE"

@@ -429,4 +429,14 @@ expect 2 search --ranks 4 --microbatches 8 --cost F=-2
 expect 2 search --ranks 4 --microbatches 8 --cost F=1e300 --seconds 0.1
 expect 2 search --ranks 4 --microbatches 8 --format tsv
 
+# Files without an end are read up to what their format may take.
+for endless in /dev/zero /dev/full; do
+    expect 2 simulate --method 1f1b --ranks 2 --microbatches 4 --costs $endless
+    require err "$endless: more than 64 MiB"
+    expect 2 simulate --method 1f1b --ranks 2 --microbatches 4 --cost F=1 --topology $endless
+    require err "$endless: more than 1 MiB"
+done
+expect 0 simulate --method 1f1b --ranks 16 --microbatches 65536 --cost F=1
+require err 'dualpipe simulate: 2.1 million operations: this takes some 0.7 GiB of memory, and a while'
+
 finish

@@ -96,8 +96,40 @@ if [ -e "$fakes/libnccl_fake.so" ]; then
     same cuda32 nccl-processes
 fi
 
-run verify --threads 4 --ep 2 --device cuda --dtype f64 --verify
+# as processes: the serial run beside it would make 8 devices of one process, which is more than there are queues for
+"$DP_TEST_BUILDDIR/dualpipe" run -n 4 -- "$train" $model --ep 2 --device cuda --dtype f64 --verify >"$work/out" 2>&1 || {
+    echo "verify: $(cat "$work/out")"
+    failures=$((failures + 1))
+}
 run tuned --threads 1 --device cuda --comm-sms auto --steps 1
+
+# streams that share hardware queues: ranks as threads train, or are refused with the reason; processes have queues of their own
+DP_FAKE_QUEUES=12 CUDA_DEVICE_MAX_CONNECTIONS=12 run queues --threads 2 --device cuda
+same cuda32 queues
+DP_FAKE_QUEUES=32 run queues-experts --threads 4 --ep 2 --device cuda
+same experts queues-experts
+for many in "8 2" "12 4" "32 8"; do
+    queues=${many% *} threads=${many#* }
+    # shellcheck disable=SC2086
+    if DP_FAKE_QUEUES=$queues CUDA_DEVICE_MAX_CONNECTIONS=$queues "$train" $model --microbatches 8 --threads "$threads" --ep 2 \
+        --device cuda >"$work/out" 2>&1; then
+        echo "$threads ranks as threads with $queues queues: exit code 0"
+        failures=$((failures + 1))
+    fi
+    grep -q "and it has $queues hardware queues" "$work/out" || {
+        echo "$threads ranks as threads with $queues queues: $(cat "$work/out")"
+        failures=$((failures + 1))
+    }
+done
+DP_FAKE_QUEUES=1 "$DP_TEST_BUILDDIR/dualpipe" run -n 2 -- "$train" $model --device cuda --losses "$work/one-queue" >"$work/out" 2>&1 || {
+    echo "processes with one queue each: $(cat "$work/out")"
+    failures=$((failures + 1))
+}
+same cuda32 one-queue
+
+# a launch that waits for its kernel, as debugging tools have it
+CUDA_LAUNCH_BLOCKING=1 run blocking --threads 1 --device cuda
+same serial blocking
 
 # a device that is not there
 if DUALPIPE_CUDA_DRIVER=/nonexistent/libcuda.so "$train" --threads 1 --device cuda --steps 1 >"$work/out" 2>&1; then

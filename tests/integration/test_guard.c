@@ -186,7 +186,7 @@ typedef struct job {
     dp_segment_call_t call;
 } job_t;
 
-static const dp_device_vt_t *device_vt;
+static const dp_device_vt_t *_Atomic device_vt;
 
 static dp_status_t run_job(void *arg)
 {

@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -898,6 +899,8 @@ static dp_status_t threads_all_reduce(dp_comm_t *comm, void *data, size_t count,
 
 static const void *get_interface(const char *id)
 {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static bool filled;
     static dp_comm_vt_t table = {
         .struct_size = sizeof(table),
         .caps = (MATCHED ? 0 : DP_COMM_CAP_ONE_SIDED | DP_COMM_CAP_HOST_INLINE) | (FAR ? DP_COMM_CAP_HOSTS : 0),
@@ -917,12 +920,17 @@ static const void *get_interface(const char *id)
 
     if (strcmp(id, DP_IFACE_COMM) != 0)
         return NULL;
-    if (MATCHED) {
-        table.bundle_begin = IF("bundle_begin_is_missing") ? NULL : threads_bundle_begin;
-        table.bundle_end = threads_bundle_end;
+    pthread_mutex_lock(&lock); /* ranks ask side by side: the first fills it */
+    if (!filled) {
+        if (MATCHED) {
+            table.bundle_begin = IF("bundle_begin_is_missing") ? NULL : threads_bundle_begin;
+            table.bundle_end = threads_bundle_end;
+        }
+        if (IF("a_function_is_missing"))
+            table.release = NULL;
+        filled = true;
     }
-    if (IF("a_function_is_missing"))
-        table.release = NULL;
+    pthread_mutex_unlock(&lock);
     return &table;
 }
 

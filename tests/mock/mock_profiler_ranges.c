@@ -42,7 +42,7 @@ static dp_status_t profiler_open(const dp_host_t *host, const dp_profiler_config
     memset(p, 0, sizeof(*p));
     p->host = host;
     p->room = config->activities > 0 && config->activities < ROOM ? config->activities : ROOM;
-    if (first == NULL)
+    if (__atomic_load_n(&first, __ATOMIC_ACQUIRE) == NULL)
         __atomic_store_n(&first, p, __ATOMIC_RELEASE);
     *profiler_out = p;
     return DP_OK;

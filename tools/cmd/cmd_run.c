@@ -250,13 +250,15 @@ static void block_signals(sigset_t *set)
 static int attend(pid_t keeper, int signal_fd)
 {
     for (;;) {
-        struct signalfd_siginfo info;
-        int status;
+        int status, number = run_next_signal(signal_fd);
 
-        if (read(signal_fd, &info, sizeof(info)) != (ssize_t)sizeof(info))
-            continue;
-        if (info.ssi_signo != SIGCHLD) {
-            (void)kill(keeper, (int)info.ssi_signo);
+        if (number < 0) {
+            run_kill_descendants();
+            return CMD_FAILED;
+        }
+        if (number != SIGCHLD) {
+            if (number > 0)
+                (void)kill(keeper, number);
             continue;
         }
         if (waitpid(keeper, &status, WNOHANG) != keeper)

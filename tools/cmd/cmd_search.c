@@ -5,6 +5,7 @@
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -32,7 +33,8 @@ static const option_row_t search_options[] = {
      .at = offsetof(args_t, output),
      .help = "write the schedule there, as `dualpipe schedule --format tsv` does; as csv when FILE ends in .csv"},
     {.kind = OPTION_END}};
-static const option_row_t *const search_tables[] = {args_sizes, args_cost, search_options, args_transport, NULL};
+static const option_row_t *const search_tables[] = {args_sizes,     args_cost,      args_topology,
+                                                    search_options, args_transport, NULL};
 
 const command_t command_search = {
     .name = "search",
@@ -97,6 +99,23 @@ static void say(const args_t *args, const dp_search_result_t *result)
         printf("written to     %s\n", args->output);
 }
 
+static dp_status_t search_placed(const args_t *args, dp_search_request_t *request, dp_search_result_t *result)
+{
+    int32_t *host_of = calloc((size_t)args->ranks, sizeof(*host_of));
+    dp_topology_t topology;
+    dp_costs_t costs = args->costs;
+    dp_status_t status = host_of != NULL
+                             ? topology_place(&args->topology, TOPOLOGY_AS_GIVEN, args->ranks, host_of, &topology)
+                             : dp_fail(DP_ERR_NOMEM, "no memory for the hosts of %d ranks", args->ranks);
+
+    costs.topology = &topology;
+    request->costs = &costs;
+    if (status == DP_OK)
+        status = dp_search(request, result);
+    free(host_of);
+    return status;
+}
+
 static int run(const args_t *args)
 {
     double seconds = args->seconds;
@@ -117,7 +136,7 @@ static int run(const args_t *args)
     if (args->scales_given)
         return args_usage(args, "stage scales do not go with search: the schedules cut the model differently");
     plan_leave_scales(args);
-    status = dp_search(&request, &result);
+    status = args->on_hosts ? search_placed(args, &request, &result) : dp_search(&request, &result);
     if (isatty(STDERR_FILENO))
         fputs("\r\033[K", stderr);
     if (status == DP_OK && args->output != NULL)

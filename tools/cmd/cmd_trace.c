@@ -68,7 +68,8 @@ static int merge(const trace_args_t *args)
 static int run(const trace_args_t *args)
 {
     trace_options_t options = {.comm = args->has_comm ? &args->comm : NULL,
-                               .most_bytes = (uint64_t)args->memory_mib << 20};
+                               .most_bytes = (uint64_t)args->memory_mib << 20,
+                               .annotations = args->action == TRACE_COSTS};
     output_t output;
     trace_t trace;
     dp_status_t status = trace_load(args->files[0], &options, &trace);

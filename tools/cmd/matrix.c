@@ -3,15 +3,16 @@
  * matrix.c: rows of numbers as text. */
 #include "matrix.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/io/input.h"
+
 /* Bytes of a file: more than any table of the largest size that makes sense needs. */
-#define MOST_BYTES ((size_t)1 << 30)
+#define MOST_BYTES ((size_t)512 << 20)
 
 void matrix_clear(matrix_t *matrix)
 {
@@ -141,51 +142,13 @@ dp_status_t matrix_parse(const char *name, const char *text, size_t bytes, const
     return DP_OK;
 }
 
-static dp_status_t read_all(FILE *file, const char *name, char **text_out, size_t *bytes_out)
-{
-    size_t room = 0, count = 0, got;
-    char *text = NULL;
-
-    do {
-        if (room - count < 2) {
-            char *larger;
-
-            room = room == 0 ? 1 << 16 : 2 * room;
-            larger = room > MOST_BYTES ? NULL : realloc(text, room);
-            if (larger == NULL) {
-                free(text);
-                return room > MOST_BYTES ? dp_fail(DP_ERR_INVALID, "%s: more than %zu MiB", name, MOST_BYTES >> 21)
-                                         : dp_fail(DP_ERR_NOMEM, "%s: no memory for %zu bytes", name, room);
-            }
-            text = larger;
-        }
-        got = fread(text + count, 1, room - count - 1, file);
-        count += got;
-    } while (got > 0);
-    if (ferror(file)) {
-        free(text);
-        return dp_fail(DP_ERR_IO, "%s: %s", name, strerror(errno));
-    }
-    text[count] = 0;
-    *text_out = text;
-    *bytes_out = count;
-    return DP_OK;
-}
-
 dp_status_t matrix_read(const char *path, const char *const *keys, matrix_t *matrix_out)
 {
-    bool from_stdin = strcmp(path, "-") == 0;
-    const char *name = from_stdin ? "standard input" : path;
-    FILE *file = from_stdin ? stdin : fopen(path, "rb");
-    char *text = NULL;
-    size_t bytes = 0;
-    dp_status_t status;
+    const char *name = strcmp(path, "-") == 0 ? "standard input" : path;
+    char *text;
+    size_t bytes;
+    dp_status_t status = input_read(path, MOST_BYTES, &text, &bytes);
 
-    if (file == NULL)
-        return dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
-    status = read_all(file, name, &text, &bytes);
-    if (!from_stdin)
-        fclose(file);
     if (status == DP_OK)
         status = matrix_parse(name, text, bytes, keys, matrix_out);
     free(text);

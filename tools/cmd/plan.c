@@ -3,50 +3,17 @@
  * plan.c: from a command line to a schedule, its program and its simulation. */
 #include "plan.h"
 
-#include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "commands.h"
+#include "tools/io/input.h"
 
-#define LARGEST_FILE ((size_t)1 << 31)
-
-/* All of a file, "-" being standard input. The caller frees *text_out. */
-static dp_status_t read_all(const char *path, char **text_out, size_t *bytes_out)
-{
-    FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
-    char *text = NULL;
-    size_t used = 0, room = 0, got = 1;
-
-    if (file == NULL)
-        return dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
-    while (got > 0 && used < LARGEST_FILE) {
-        if (room - used < 65536) {
-            char *larger = realloc(text, room = 2 * room + 131072);
-
-            if (larger == NULL) {
-                free(text);
-                return dp_fail(DP_ERR_NOMEM, "%s: no memory for %zu bytes", path, room);
-            }
-            text = larger;
-        }
-        got = fread(text + used, 1, room - used, file);
-        used += got;
-    }
-    if (ferror(file) || used >= LARGEST_FILE) {
-        dp_status_t status = dp_fail(DP_ERR_IO, "%s: %s", path, ferror(file) ? strerror(errno) : "larger than 2 GiB");
-
-        free(text);
-        return status;
-    }
-    if (file != stdin)
-        (void)fclose(file);
-    *text_out = text;
-    *bytes_out = used;
-    return DP_OK;
-}
+#define LONG_OPERATIONS 2e6
+#define OPERATION_BYTES 360                 /* that lowering, proof and simulation take for one */
+#define LARGEST_FILE    ((size_t)512 << 20) /* 4096 ranks of 12,000 operations */
 
 bool plan_is_csv(const char *path)
 {
@@ -86,7 +53,7 @@ static int read_schedule(const args_t *args, plan_t *plan)
 {
     char *text = NULL;
     size_t bytes = 0;
-    dp_status_t status = read_all(args->file, &text, &bytes);
+    dp_status_t status = input_read(args->file, LARGEST_FILE, &text, &bytes);
 
     if (status < 0)
         return args_failed(args, status);
@@ -122,6 +89,16 @@ int32_t plan_slots(const args_t *args)
     return args->slots > 0 ? args->slots : 2;
 }
 
+/* Before the time is taken. */
+static void say_if_long(const args_t *args, const dp_schedule_t *schedule)
+{
+    double operations = (double)schedule->first[schedule->ranks];
+
+    if (operations >= LONG_OPERATIONS)
+        fprintf(stderr, "dualpipe %s: %.1f million operations: this takes some %.1f GiB of memory, and a while\n",
+                args->command->name, operations * 1e-6, operations * OPERATION_BYTES / (1 << 30));
+}
+
 int plan_program(const args_t *args, plan_t *plan)
 {
     dp_lower_options_t options = {
@@ -131,6 +108,7 @@ int plan_program(const args_t *args, plan_t *plan)
 
     if (code != CMD_OK)
         return code;
+    say_if_long(args, plan->schedule);
     status = dp_program_lower(plan->schedule, &options, &plan->program);
     return status >= 0 ? CMD_OK : failed_in_file(args, status);
 }

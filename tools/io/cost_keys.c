@@ -3,12 +3,16 @@
  * cost_keys.c: costs by name, from command lines and files. */
 #include "cost_keys.h"
 
+#include "input.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/types.h>
+
+#define LARGEST_FILE ((size_t)64 << 20) /* the scales of all stages there can be take less */
 
 enum { F, I, W, B, FB, HOP, BYTES, BANDWIDTH, BARRIER, LAYERS };
 
@@ -89,7 +93,7 @@ static dp_status_t read_pair(cost_keys_t *keys, const char *name, size_t length,
     return DP_OK;
 }
 
-static dp_status_t read_line(cost_keys_t *keys, char *line)
+static dp_status_t read_line(void *keys, char *line)
 {
     char *at = trim(line), *equals = strchr(at, '=');
     size_t length;
@@ -104,40 +108,9 @@ static dp_status_t read_line(cost_keys_t *keys, char *line)
     return read_pair(keys, at, length, equals + 1 + strspn(equals + 1, " \t"));
 }
 
-/* Puts file and line before the message there is. */
-static dp_status_t locate(dp_status_t status, const char *path, long number)
-{
-    char message[256];
-
-    snprintf(message, sizeof(message), "%s", dp_last_error());
-    return dp_fail(status, "%s:%ld: %s", path, number, message);
-}
-
 dp_status_t cost_keys_read(const char *path, cost_keys_t *keys)
 {
-    FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "r");
-    char *line = NULL;
-    size_t room = 0;
-    long number = 0;
-    ssize_t length;
-    dp_status_t status = DP_OK;
-
-    if (file == NULL)
-        return dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
-    errno = 0;
-    while (status == DP_OK && (length = getline(&line, &room, file)) >= 0) {
-        number++;
-        status =
-            strlen(line) != (size_t)length ? dp_fail(DP_ERR_INVALID, "a byte of 0 in the line") : read_line(keys, line);
-        if (status != DP_OK)
-            status = locate(status, path, number);
-    }
-    if (status == DP_OK && !feof(file))
-        status = dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
-    free(line);
-    if (file != stdin)
-        (void)fclose(file);
-    return status;
+    return input_lines(path, LARGEST_FILE, read_line, keys);
 }
 
 /* ---- together ---- */

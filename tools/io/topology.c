@@ -4,13 +4,15 @@
 #include "topology.h"
 
 #include "cost_keys.h"
+#include "input.h"
 
-#include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/types.h>
+
+#define LARGEST_FILE ((size_t)1 << 20)
 
 enum { HOSTS, RANKS_PER_HOST, NEAR_HOP, NEAR_BANDWIDTH, FAR_HOP, FAR_BANDWIDTH, KEYS };
 
@@ -65,7 +67,7 @@ static dp_status_t read_value(topology_t *t, int key, const char *text)
                          DP_MAX_RANKS);
 }
 
-static dp_status_t read_line(topology_t *t, char *line)
+static dp_status_t read_line(void *t, char *line)
 {
     char *at, *equals, *end;
 
@@ -96,27 +98,8 @@ static dp_status_t check(const topology_t *t, const char *path)
 
 dp_status_t topology_read(const char *path, topology_t *t)
 {
-    FILE *file = fopen(path, "r");
-    char *line = NULL, message[256];
-    size_t room = 0;
-    long number = 0;
-    dp_status_t status = DP_OK;
+    dp_status_t status = input_lines(path, LARGEST_FILE, read_line, t);
 
-    if (file == NULL)
-        return dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
-    errno = 0;
-    while (status == DP_OK && getline(&line, &room, file) >= 0) {
-        number++;
-        status = read_line(t, line);
-        if (status == DP_OK)
-            continue;
-        snprintf(message, sizeof(message), "%s", dp_last_error());
-        status = dp_fail(status, "%s:%ld: %s", path, number, message);
-    }
-    if (status == DP_OK && !feof(file))
-        status = dp_fail(DP_ERR_IO, "%s: %s", path, strerror(errno));
-    free(line);
-    (void)fclose(file);
     return status == DP_OK ? check(t, path) : status;
 }
 

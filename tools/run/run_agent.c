@@ -246,14 +246,15 @@ static void take_ends(agent_t *a)
         run_site_reap_orphans(&a->site);
 }
 
-/* A signal to the agent itself goes to its ranks. */
-static void heed_signals(agent_t *a)
+/* A signal to the agent itself goes to its ranks. false: there are no signals any more. */
+static bool heed_signals(agent_t *a)
 {
-    struct signalfd_siginfo info;
+    int number;
 
-    while (read(a->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info))
-        if (info.ssi_signo != SIGCHLD)
-            run_site_kill(&a->site, (int)info.ssi_signo);
+    while ((number = run_next_signal(a->signal_fd)) > 0)
+        if (number != SIGCHLD)
+            run_site_kill(&a->site, number);
+    return number == 0;
 }
 
 static void say_alive(agent_t *a)
@@ -273,10 +274,10 @@ static void watch(agent_t *a)
                               {.fd = STDIN_FILENO, .events = POLLIN}};
 
     while (!a->over && !a->out.broken && (!a->started || a->site.running > 0)) {
-        (void)poll(polls, 3, 500);
-        heed_signals(a);
+        bool well = run_poll(polls, 3, 500) && heed_signals(a);
+
         take_ends(a);
-        if (polls[1].revents != 0)
+        if (!well || polls[1].revents != 0)
             return;
         if (polls[2].revents != 0)
             hear(a);
@@ -295,8 +296,7 @@ static void await_relay(agent_t *a)
     int came = 0;
 
     while (came >= 0 && run_now_ns() - a->heard_ns < TALK_SILENCE_NS) {
-        (void)poll(polls, 3, 500);
-        if (polls[0].revents != 0 || polls[1].revents != 0)
+        if (!run_poll(polls, 3, 500) || polls[0].revents != 0 || polls[1].revents != 0)
             return;
         came = polls[2].revents != 0 ? talk_read(&a->in, STDIN_FILENO) : 0;
         if (came > 0)

@@ -47,6 +47,7 @@ typedef struct work {
     run_relay_t *relay;
     sigset_t old_mask;
     bool started, failed; /* failed: nothing will be started */
+    bool blind;           /* the system does not let us watch */
     int64_t spoke_ns, killed_ns;
     int signal_fd, life_fd, done_fd;
 } work_t;
@@ -382,15 +383,16 @@ static bool all_over(const work_t *w)
 
 static void heed_signals(work_t *w)
 {
-    struct signalfd_siginfo info;
     char number[16];
+    int signal;
 
-    while (read(w->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
-        snprintf(number, sizeof(number), "%d", (int)info.ssi_signo);
-        if (info.ssi_signo != SIGCHLD && run_verdict_signal(&w->verdict, (int)info.ssi_signo))
+    while ((signal = run_next_signal(w->signal_fd)) > 0) {
+        snprintf(number, sizeof(number), "%d", signal);
+        if (signal != SIGCHLD && run_verdict_signal(&w->verdict, signal))
             tell_all(w, "signal", number);
-        w->failed |= info.ssi_signo != SIGCHLD && !w->started;
+        w->failed |= signal != SIGCHLD && !w->started;
     }
+    w->blind |= signal < 0;
 }
 
 static void heed_time(work_t *w)
@@ -433,7 +435,7 @@ static void serve(work_t *w)
         w->polls[i] = (struct pollfd){.fd = host->news, .events = POLLIN};
     }
     count = run_verdict_nap_ms(&w->verdict);
-    (void)poll(w->polls, (nfds_t)w->options->host_count + 2, count < 100 ? count : 100);
+    w->blind |= !run_poll(w->polls, w->options->host_count + 2, count < 100 ? count : 100);
     heed_signals(w);
     for (int i = 0; i < w->options->host_count; i++)
         if (w->polls[i].revents != 0)
@@ -442,7 +444,7 @@ static void serve(work_t *w)
 
 static void watch(work_t *w)
 {
-    while (!all_over(w) && !w->failed) {
+    while (!all_over(w) && !w->failed && !w->blind) {
         serve(w);
         if (w->polls[w->options->host_count + 1].revents != 0)
             return; /* our parent has died */
@@ -473,7 +475,7 @@ static void leave(work_t *w)
     for (int i = 0; i < w->options->host_count; i++)
         if (!w->hosts[i].done)
             close_input(&w->hosts[i]);
-    while (!all_flushed(w) && w->verdict.signals == signals) {
+    while (!all_flushed(w) && w->verdict.signals == signals && !w->blind) {
         serve(w);
         if (w->polls[w->options->host_count + 1].revents != 0)
             break;
@@ -539,7 +541,7 @@ int run_hosts(const run_options_t *options, int life_fd)
     if (w.hosts != NULL && w.polls != NULL)
         leave(&w);
     run_verdict_decide(&w.verdict);
-    if (w.failed && w.verdict.code == 0)
+    if ((w.failed || w.blind) && w.verdict.code == 0)
         w.verdict.code = 1;
     for (int i = 0; w.hosts != NULL && i < options->host_count; i++)
         if (!w.hosts[i].done && w.hosts[i].pid > 0)

@@ -35,6 +35,31 @@ int run_signal_fd(void)
     return fd;
 }
 
+bool run_poll(struct pollfd *polls, int count, int timeout_ms)
+{
+    if (poll(polls, (nfds_t)count, timeout_ms) >= 0)
+        return true;
+    for (int i = 0; i < count; i++)
+        polls[i].revents = 0;
+    if (errno == EINTR)
+        return true;
+    run_say("poll: %s: the job cannot be watched and ends", strerror(errno));
+    return false;
+}
+
+int run_next_signal(int fd)
+{
+    struct signalfd_siginfo info;
+    ssize_t n = read(fd, &info, sizeof(info));
+
+    if (n == (ssize_t)sizeof(info))
+        return (int)info.ssi_signo;
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return 0;
+    run_say("signals cannot be read: %s: the job ends", n < 0 ? strerror(errno) : "they are cut off");
+    return -1;
+}
+
 /* ---- watching ---- */
 
 static void take_ends(job_t *job)
@@ -53,28 +78,32 @@ static void take_ends(job_t *job)
     run_site_reap_orphans(&job->site);
 }
 
-static void heed_signals(job_t *job)
+/* false: there are no signals any more. */
+static bool heed_signals(job_t *job)
 {
-    struct signalfd_siginfo info;
+    int number;
 
-    while (read(job->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info))
-        if (info.ssi_signo != SIGCHLD && run_verdict_signal(&job->verdict, (int)info.ssi_signo))
-            run_site_kill(&job->site, (int)info.ssi_signo);
+    while ((number = run_next_signal(job->signal_fd)) > 0)
+        if (number != SIGCHLD && run_verdict_signal(&job->verdict, number))
+            run_site_kill(&job->site, number);
+    return number == 0;
 }
 
-/* false: our parent has died. */
+/* false: our parent has died, or the system does not let us watch. */
 static bool watch(job_t *job)
 {
     struct pollfd polls[2] = {{.fd = job->signal_fd, .events = POLLIN}, {.fd = job->life_fd, .events = POLLIN}};
 
     while (job->site.running > 0) {
-        (void)poll(polls, 2, run_verdict_nap_ms(&job->verdict));
-        heed_signals(job);
+        bool well = run_poll(polls, 2, run_verdict_nap_ms(&job->verdict)) && heed_signals(job);
+
         take_ends(job);
-        if (polls[1].revents != 0)
+        if (!well || polls[1].revents != 0)
             return false;
         if (job->site.running > 0 && run_verdict_overdue(&job->verdict, job->site.running))
             run_site_kill(&job->site, SIGKILL);
+        else if (job->verdict.seen) /* whoever is stopped cannot see that it is over */
+            run_site_kill(&job->site, SIGCONT);
     }
     return true;
 }
@@ -85,13 +114,12 @@ void run_await_relay(int done_fd, int signal_fd, int life_fd)
         {.fd = done_fd, .events = POLLIN}, {.fd = signal_fd, .events = POLLIN}, {.fd = life_fd, .events = POLLIN}};
 
     while (done_fd >= 0) {
-        struct signalfd_siginfo info;
+        int number;
 
-        (void)poll(polls, 3, -1);
-        if (polls[0].revents != 0 || polls[2].revents != 0)
+        if (!run_poll(polls, 3, -1) || polls[0].revents != 0 || polls[2].revents != 0)
             return;
-        while (read(signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info))
-            if (info.ssi_signo != SIGCHLD)
+        while ((number = run_next_signal(signal_fd)) != 0)
+            if (number != SIGCHLD)
                 return;
     }
 }
@@ -139,8 +167,10 @@ int run_job(const run_options_t *options, int life_fd)
 
     run_verdict_open(&job.verdict, options->grace_seconds);
     good = start(&job, options);
-    if (good && !watch(&job))
+    if (good && !watch(&job)) {
         run_site_kill(&job.site, SIGKILL);
+        good = false;
+    }
     if (!good && job.verdict.code == 0)
         job.verdict.code = 1;
     run_kill_descendants();

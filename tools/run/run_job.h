@@ -51,6 +51,11 @@ extern const int run_signal_count;
 int run_job(const run_options_t *options, int life_fd);
 /* The signals above and SIGCHLD, which are blocked; -1: it was said why. */
 int run_signal_fd(void);
+/* As poll(), but a failure that will not go away is said and is the end: false. */
+struct pollfd;
+bool run_poll(struct pollfd *polls, int count, int timeout_ms);
+/* The next signal from `fd`, 0 when there is none; -1: there will be none any more, which was said. */
+int run_next_signal(int fd);
 /* What the ranks have printed last may still be on its way to someone who reads slowly: waits for that, a signal, or
  * the death of the parent. */
 void run_await_relay(int done_fd, int signal_fd, int life_fd);

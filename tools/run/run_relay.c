@@ -245,12 +245,14 @@ static void *relay_main(void *argument)
     while (relay->open > 0) {
         for (int i = 0; i < relay->count; i++)
             relay->polls[i] = (struct pollfd){.fd = relay->streams[i].fd, .events = POLLIN};
-        if (poll(relay->polls, (nfds_t)relay->count, -1) < 0)
-            continue;
+        if (!run_poll(relay->polls, relay->count, -1))
+            break;
         for (int i = 0; i < relay->count; i++)
             if (relay->polls[i].revents != 0 && relay->streams[i].fd >= 0)
                 serve(relay, &relay->streams[i]);
     }
+    for (int i = 0; i < relay->count; i++)
+        close_stream(relay, &relay->streams[i]);
     close(relay->done_fd);
     return NULL;
 }

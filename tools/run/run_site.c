@@ -223,9 +223,27 @@ static bool start_rank(run_site_t *site, int i, int *error_out)
     return *error_out == 0;
 }
 
+/* Rank 0 holds a connection to each rank and watches its process; every rank has what its libraries open. What is
+ * allowed is known now; later it would be found out by a rank in the middle of joining. */
+static bool enough_descriptors(run_site_t *site)
+{
+    rlim_t wanted = 32 + (site->first == 0 ? 3 * (rlim_t)site->world : 0);
+
+    if (site->old_files.rlim_cur < wanted && site->old_files.rlim_max >= wanted)
+        site->old_files.rlim_cur = wanted;
+    if (site->old_files.rlim_cur >= wanted)
+        return true;
+    run_say("%d ranks take up to %llu open files in one of them, and %llu are allowed: raise the limit "
+            "(ulimit -n)",
+            site->world, (unsigned long long)wanted, (unsigned long long)site->old_files.rlim_max);
+    return false;
+}
+
 bool run_site_start(run_site_t *site, int *error_out)
 {
     *error_out = 0;
+    if (!enough_descriptors(site))
+        return false;
     for (int i = 0; i < site->count; i++)
         if (!start_rank(site, i, error_out))
             return false;
@@ -240,8 +258,10 @@ bool run_site_start(run_site_t *site, int *error_out)
 void run_site_kill(run_site_t *site, int number)
 {
     for (int i = 0; i < site->count; i++)
-        if (site->pids[i] > 0)
+        if (site->pids[i] > 0) {
             (void)kill(-site->pids[i], number);
+            (void)kill(-site->pids[i], SIGCONT); /* one that is stopped hears nothing else */
+        }
 }
 
 bool run_site_reap(run_site_t *site, int i, siginfo_t *info)

@@ -36,6 +36,7 @@ bool run_site_listen(run_site_t *site);
 bool run_site_open(run_site_t *site, run_relay_t *relay);
 /* Starts all. false: *error_out is why the program cannot be executed, or 0, and it was said what is wrong. */
 bool run_site_start(run_site_t *site, int *error_out);
+/* To all, those that are stopped included; SIGCONT: these alone go on. */
 void run_site_kill(run_site_t *site, int number);
 /* Takes in the i-th rank here if it has ended, and with it its process group, while its number cannot be another's. */
 bool run_site_reap(run_site_t *site, int i, siginfo_t *info);

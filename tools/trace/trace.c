@@ -267,8 +267,13 @@ static dp_status_t begin(const trace_options_t *options, trace_t *trace)
     return DP_OK;
 }
 
-static dp_status_t no_records(const trace_t *trace)
+/* Puts together what was read. */
+static dp_status_t finish(const trace_options_t *options, trace_t *trace)
 {
+    if (trace->nrecords > 0)
+        return trace_resolve(trace);
+    if (options->annotations && trace->nranges > 0)
+        return DP_OK;
     return dp_fail(DP_ERR_REJECTED,
                    "%llu events, and none is a record of a device: categories kernel, gpu_memcpy, gpu_memset "
                    "of a profiler "
@@ -283,9 +288,7 @@ dp_status_t trace_load_from(json_read_fn read, void *source, const trace_options
 
     if (status == DP_OK)
         status = trace_read(read, source, false, take_event, &collecting, &trace->head);
-    if (status == DP_OK && trace->nrecords == 0)
-        status = no_records(trace);
-    return status == DP_OK ? trace_resolve(trace) : status;
+    return status == DP_OK ? finish(options, trace) : status;
 }
 
 /* What trace_read_file() did not name. */
@@ -308,7 +311,7 @@ dp_status_t trace_load(const char *path, const trace_options_t *options, trace_t
         status = trace_read_file(path, false, take_event, &collecting, &trace->head);
     if (status != DP_OK)
         return status;
-    return name_file(trace->nrecords == 0 ? no_records(trace) : trace_resolve(trace), path);
+    return name_file(finish(options, trace), path);
 }
 
 void trace_clear(trace_t *trace)

@@ -72,6 +72,7 @@ typedef struct trace {
 typedef struct trace_options {
     const regex_t *comm; /* more communication; NULL: none */
     uint64_t most_bytes; /* of memory; 0: TRACE_BYTES */
+    bool annotations;    /* a trace of annotations alone, without a record of a device, will do */
 } trace_options_t;
 
 #define TRACE_BYTES (2ull << 30)

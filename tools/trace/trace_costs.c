@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "trace_actions.h"
 #include "trace_overlap.h"
 #include "trace_segment.h"
 #include "trace_timeline.h"
@@ -286,7 +287,7 @@ static dp_status_t put_costs(const sums_t *sums, const trace_args_t *args, const
     return DP_OK;
 }
 
-/* ---- the two kinds of traces ---- */
+/* ---- the kinds of traces ---- */
 
 static dp_status_t open_sums(const trace_t *trace, sums_t *sums)
 {
@@ -354,6 +355,9 @@ static dp_status_t put_ours(const trace_t *trace, output_t *output)
 
 dp_status_t trace_costs_put(const trace_t *trace, const trace_args_t *args, const char *path, output_t *output)
 {
-    return trace->ndetails > 0 && trace->nranges == 0 ? put_ours(trace, output)
-                                                      : put_annotated(trace, args, path, output);
+    if (trace->ndetails > 0 && trace->nranges == 0)
+        return put_ours(trace, output);
+    if (args->nrules == 0 && trace_has_actions(trace))
+        return trace_actions_put(trace, path, output);
+    return put_annotated(trace, args, path, output);
 }

@@ -8,7 +8,8 @@
 #include "trace.h"
 #include "trace_args.h"
 
-/* Of an annotated trace, and of one of ours. DP_ERR_REJECTED: no annotation is a segment's, or no forward is there. */
+/* Of a trace with annotated segments, of one with the operations of torch.distributed.pipelining, and of one of ours.
+ * DP_ERR_REJECTED: no annotation is a segment's, or no forward is there. */
 dp_status_t trace_costs_put(const trace_t *trace, const trace_args_t *args, const char *path, output_t *output);
 
 #endif

@@ -8,6 +8,7 @@
 #include "cuda/gemm.h"
 #include "cuda/launch.h"
 #include "cuda/module.h"
+#include "cuda/side.h"
 
 CUDA_IMAGE(train_moe);
 
@@ -277,6 +278,30 @@ static dp_status_t prepare_products(compute_t *c)
     return status == DP_OK ? gemm_prepare(c->gemm, &c->dw) : status;
 }
 
+/* Runs each product once on zeros, so that its kernel is loaded before the first step: see gemm.h. */
+static dp_status_t warm_up(compute_t *c)
+{
+    const gemm_shape_t *products[] = {&c->logits, &c->dn, &c->dw};
+    const size_t T = (size_t)c->T, d = (size_t)c->d, rows = T > d ? T : d, columns = d > VOCAB ? d : VOCAB;
+    const size_t tensor = up(rows * columns * sizeof(double));
+    CUstream side = NULL;
+    char *memory = NULL;
+    dp_status_t status = c->device_vt->allocate(c->device, 2 * tensor + gemm_workspace(c->gemm), (void **)&memory);
+
+    if (status == DP_OK)
+        status = cuda_side_open(c->host, c->cu, &side);
+    for (size_t i = 0; i < sizeof(products) / sizeof(products[0]) && status == DP_OK; i++) {
+        const gemm_operands_t operands = {1, 0, memory, memory, memory + tensor, memory + 2 * tensor};
+
+        status = gemm_run(c->gemm, products[i], &operands, side);
+    }
+    if (status == DP_OK)
+        status = cuda_side_settle(c->host, c->cu, side, "the head's first products");
+    cuda_side_close(c->cu, side);
+    c->device_vt->release(c->device, memory);
+    return status;
+}
+
 static void close_cuda(compute_t *c)
 {
     if (c == NULL)
@@ -322,6 +347,8 @@ static dp_status_t open_cuda(const dp_host_t *host, const compute_config_t *conf
         status = config->device_vt->allocate(config->device, SUM_BLOCKS * sizeof(double), (void **)&c->partial);
     if (status == DP_OK)
         status = prepare_products(c);
+    if (status == DP_OK)
+        status = warm_up(c);
     if (status < 0)
         close_cuda(c);
     else

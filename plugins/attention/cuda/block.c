@@ -157,6 +157,8 @@ static dp_status_t start(dp_attention_t *a, const dp_attention_config_t *config)
         status = attn_rehearse(a);
     if (status >= 0)
         status = lay_out(a); /* the workspace is known now */
+    if (status >= 0)
+        status = attn_warm_up(a);
     return status;
 }
 

@@ -13,6 +13,7 @@
 #include "plugins/cuda/gemm.h"
 #include "plugins/cuda/launch.h"
 #include "plugins/cuda/module.h"
+#include "plugins/cuda/side.h"
 
 enum { ATTN_ALIGN = 256 }; /* of every array in saved and scratch memory, as an offset */
 
@@ -29,11 +30,11 @@ typedef struct attn_tensors {
 } attn_tensors_t;
 
 /** A pass over an instance. A rehearsal prepares the matrix products and puts nothing on a stream; pointers are made
- *  up. */
+ *  up. A warm-up runs on a stream that no step uses. */
 typedef struct attn_pass {
     dp_attention_t *attention;
     CUstream stream;
-    bool rehearsal;
+    bool rehearsal, warm_up;
     void *workspace;
 } attn_pass_t;
 
@@ -119,5 +120,9 @@ dp_status_t attn_load_kernels(dp_attention_t *a, const unsigned char *image, con
 
 /** Walks through all passes once without a stream, so that every product they use is prepared. */
 dp_status_t attn_rehearse(dp_attention_t *a);
+
+/** Runs all passes once on zeroed memory of its own, so that every kernel of a library is loaded before the first
+ *  step. */
+dp_status_t attn_warm_up(dp_attention_t *a);
 
 #endif

@@ -266,6 +266,17 @@ dp_status_t attn_block_backward_weight(dp_attention_t *a, const dp_io_t *io, dp_
     return run(a, "backward_weight", backward_weight, ATTN_BACKWARD_WEIGHT, io, s);
 }
 
+static dp_status_t all_passes(const attn_pass_t *p, const dp_io_t *io)
+{
+    dp_status_t status = forward(p, io);
+
+    if (status >= 0)
+        status = backward_input(p, io);
+    if (status >= 0)
+        status = backward_weight(p, io);
+    return status;
+}
+
 dp_status_t attn_rehearse(dp_attention_t *a)
 {
     static char nowhere[ATTN_ALIGN];
@@ -279,11 +290,52 @@ dp_status_t attn_rehearse(dp_attention_t *a)
                         .y = nowhere,
                         .dy = nowhere,
                         .dx = nowhere};
-    dp_status_t status = forward(&p, &io);
+
+    return all_passes(&p, &io);
+}
+
+/* y may be x, and dx may be dy: one tensor serves as all of them. Offsets until the memory is there. */
+static dp_io_t lay_out_io(const dp_attention_t *a, layout_t *l)
+{
+    dp_io_t io = {.struct_size = sizeof(io)};
+
+    io.params = (const void *)layout_take(l, a->n.params.count, 1, a->bytes);
+    io.grads = (void *)layout_take(l, a->n.params.count, 1, a->sum_bytes);
+    io.saved = (void *)layout_take(l, a->saved.bytes, 1, 1);
+    io.scratch = (void *)layout_take(l, a->scratch.bytes, 1, 1);
+    io.x = io.dy = io.y = io.dx = (void *)layout_take(l, a->n.tokens, a->n.hidden, a->bytes);
+    return io;
+}
+
+static dp_status_t warm_up_on(dp_attention_t *a, CUstream side, dp_io_t io, const void *memory)
+{
+    attn_pass_t p = {.attention = a, .stream = side, .warm_up = true};
+    dp_status_t status;
+
+    io.params = in(memory, (size_t)io.params);
+    io.grads = in(memory, (size_t)io.grads);
+    io.saved = in(memory, (size_t)io.saved);
+    io.scratch = in(memory, (size_t)io.scratch);
+    io.x = io.dy = io.y = io.dx = in(memory, (size_t)io.x);
+    p.workspace = in(io.scratch, a->scratch.workspace);
+    status = all_passes(&p, &io);
+    return status >= 0 ? cuda_side_settle(a->host, a->cu, side, "attention's first passes") : status;
+}
+
+dp_status_t attn_warm_up(dp_attention_t *a)
+{
+    layout_t l = {.alignment = ATTN_ALIGN};
+    const dp_io_t io = lay_out_io(a, &l);
+    CUstream side = NULL;
+    void *memory = NULL;
+    dp_status_t status = l.overflow ? attn_too_large(a->host, a->vt->plugin, &a->n)
+                                    : a->device_vt->allocate(a->device, l.bytes, &memory);
 
     if (status >= 0)
-        status = backward_input(&p, &io);
+        status = cuda_side_open(a->host, a->cu, &side);
     if (status >= 0)
-        status = backward_weight(&p, &io);
+        status = warm_up_on(a, side, io, memory);
+    cuda_side_close(a->cu, side);
+    a->device_vt->release(a->device, memory);
     return status;
 }

@@ -121,6 +121,56 @@ START_TEST(quick_timing_equals_simulation)
 }
 END_TEST
 
+START_TEST(quick_timing_equals_simulation_over_hosts)
+{
+    static const int32_t blocks[4] = {0, 0, 1, 1}, turns[4] = {7, 3, 7, 3};
+
+    for (size_t m = 0; m < METHODS; m++)
+        for (int turn = 0; turn < 2; turn++) {
+            dp_topology_t topology = {.struct_size = sizeof(topology),
+                                      .ranks = all[m].ranks,
+                                      .host_of = turn ? turns : blocks,
+                                      .near_hop = 0.125,
+                                      .far_hop = 1.75};
+            dp_costs_t costs = cost_sets[1];
+            fixture_t f;
+
+            costs.topology = &topology;
+            f = open_fixture(all[m].method, all[m].ranks, all[m].microbatches, &costs);
+            expect_agreement(&f, &f.lists, &costs);
+            close_fixture(&f);
+        }
+}
+END_TEST
+
+/* Far links: what is found for them is no longer than what is best without them. */
+START_TEST(what_is_found_over_hosts_is_sound)
+{
+    static const int32_t hosts[4] = {0, 0, 1, 1};
+    dp_topology_t topology = {
+        .struct_size = sizeof(topology), .ranks = 4, .host_of = hosts, .near_hop = 0.1, .far_hop = 2};
+    dp_costs_t costs = cost_sets[0];
+    dp_search_request_t request = {.struct_size = sizeof(request),
+                                   .ranks = 4,
+                                   .microbatches = 8,
+                                   .costs = &costs,
+                                   .slots = 8,
+                                   .seconds = 0.3,
+                                   .seed = 1};
+    dp_search_result_t result = {.struct_size = sizeof(result)};
+    double peak;
+
+    costs.topology = &topology;
+    ck_assert_msg(dp_search(&request, &result) == DP_OK, "%s", dp_last_error());
+    ck_assert_double_eq_tol(real_step(result.schedule, &costs, &peak), result.step, 1e-9);
+    ck_assert_double_le(result.step, result.built_in_step + 1e-9);
+    dp_search_clear(&result);
+    topology.ranks = 3;
+    ck_assert_int_eq(dp_search(&request, &result), DP_ERR_INVALID);
+    ck_assert_msg(strstr(dp_last_error(), "topology has 3 ranks") != NULL, "%s", dp_last_error());
+}
+END_TEST
+
 START_TEST(quick_timing_and_proof_agree_on_changed_lists)
 {
     dp__search_random_t random = {3};
@@ -290,6 +340,8 @@ int main(void)
     Suite *suite = suite_create("search");
 
     SUITE_ADD(suite, quick_timing_equals_simulation);
+    SUITE_ADD(suite, quick_timing_equals_simulation_over_hosts);
+    SUITE_ADD(suite, what_is_found_over_hosts_is_sound);
     SUITE_ADD(suite, quick_timing_and_proof_agree_on_changed_lists);
     SUITE_ADD(suite, list_scheduling_is_complete_and_within_its_memory);
     SUITE_ADD(suite, what_is_found_is_sound_and_no_worse);

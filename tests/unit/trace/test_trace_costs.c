@@ -7,6 +7,7 @@
 
 #include "tests/support/suite.h"
 #include "tests/support/trace_text.h"
+#include "tools/trace/trace_actions.h"
 #include "tools/trace/trace_costs.h"
 #include "tools/trace/trace_segment.h"
 
@@ -94,7 +95,7 @@ static void launch(script_t *script, int at, int stream, int start, int end)
 static char *costs_of(script_t *script, int32_t layers, dp_status_t wanted)
 {
     trace_args_t args = {.layers = layers};
-    trace_options_t options = {.comm = NULL};
+    trace_options_t options = {.annotations = true};
     char *text = NULL;
     size_t bytes;
     output_t output = {.file = open_memstream(&text, &bytes)};
@@ -251,6 +252,89 @@ START_TEST(without_a_forward_there_are_none)
 }
 END_TEST
 
+START_TEST(operations_of_torch_are_known_by_name)
+{
+    static const struct {
+        const char *name;
+        int kind, stage;
+    } cases[] = {{"PP:0F3", DP_OP_F, 0},
+                 {"PP:12I0", DP_OP_I, 12},
+                 {"PP:3W11", DP_OP_W, 3},
+                 {"PP:2B5", DP_OP_B, 2},
+                 {"PP:(0F7;7B3)OVERLAP_F_B", DP_OP_FB, 0},
+                 {"PP:(0B7;7F3)OVERLAP_F_B", -1, 0},
+                 {"PP:(0F7;7B3)", -1, 0},
+                 {"PP:(0F7", -1, 0},
+                 {"PP:1SEND_F0", -1, 0},
+                 {"PP:1RECV_B0", -1, 0},
+                 {"PP:0UNSHARD", -1, 0},
+                 {"PP:0F", -1, 0},
+                 {"PP:0F3x", -1, 0},
+                 {"PP:99999999999F1", -1, 0},
+                 {"PP:F3", -1, 0},
+                 {"PP:", -1, 0},
+                 {"0F3", -1, 0},
+                 {"", -1, 0}};
+
+    for (size_t k = 0; k < sizeof(cases) / sizeof(cases[0]); k++) {
+        int32_t stage = -1;
+
+        ck_assert_msg(trace_action_of(cases[k].name, &stage) == cases[k].kind, "%s", cases[k].name);
+        if (cases[k].kind >= 0)
+            ck_assert_int_eq(stage, cases[k].stage);
+    }
+}
+END_TEST
+
+/* A V of one rank, host only: stages 0 and 1. The first F waited; the median does not. */
+START_TEST(operations_on_the_host_alone)
+{
+    script_t script = {.used = 0};
+    char *text;
+
+    annotate(&script, "PP:0F0", 0, 9000);
+    annotate(&script, "PP:0F1", 10000, 12000);
+    annotate(&script, "PP:0F2", 12000, 14000);
+    annotate(&script, "PP:1F0", 14000, 18000);
+    annotate(&script, "PP:1SEND_F0", 18000, 19000);
+    annotate(&script, "PP:1I0", 20000, 23000);
+    annotate(&script, "PP:1W0", 23000, 24000);
+    annotate(&script, "PP:0I0", 24000, 25000);
+    annotate(&script, "PP:0W0", 25000, 26000);
+    text = costs_of(&script, 0, DP_OK);
+    expect_value(text, "F", 6.0); /* (2 + 4) / 2, two chunks */
+    expect_value(text, "I", 4.0);
+    expect_value(text, "W", 2.0);
+    expect_none(text, "B");
+    expect_none(text, "FB");
+    ck_assert_msg(strstr(text, "alone: STAGE_SCALE=0.6667,1.333\n") != NULL, "%s", text);
+    free(text);
+}
+END_TEST
+
+START_TEST(operations_on_the_device_go_first)
+{
+    script_t script = {.used = 0};
+    char *text;
+
+    annotate(&script, "PP:0F0", 0, 100);
+    annotate(&script, "PP:(0F1;0B0)OVERLAP_F_B", 100, 200);
+    add(&script, ",{\"ph\":\"X\",\"cat\":\"gpu_user_annotation\",\"name\":\"PP:0F0\",\"pid\":0,\"tid\":7,\"ts\":0,"
+                 "\"dur\":3000}");
+    add(&script, ",{\"ph\":\"X\",\"cat\":\"gpu_user_annotation\",\"name\":\"PP:(0F1;0B0)OVERLAP_F_B\",\"pid\":0,"
+                 "\"tid\":7,\"ts\":3000,\"dur\":7000}");
+    add(&script, ",{\"ph\":\"X\",\"cat\":\"gpu_user_annotation\",\"name\":\"PP:0B1\",\"pid\":0,\"tid\":7,\"ts\":10000,"
+                 "\"dur\":5000}");
+    launch(&script, 50, 7, 0, 3000);
+    text = costs_of(&script, 0, DP_OK);
+    expect_value(text, "F", 3.0);
+    expect_value(text, "B", 5.0);
+    expect_value(text, "I", 2.5);
+    expect_value(text, "FB", 7.0);
+    free(text);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("trace_costs");
@@ -262,5 +346,8 @@ int main(void)
     SUITE_ADD(suite, a_step_around_both_is_no_pair);
     SUITE_ADD(suite, annotations_inside_a_segment_belong_to_it);
     SUITE_ADD(suite, without_a_forward_there_are_none);
+    SUITE_ADD(suite, operations_of_torch_are_known_by_name);
+    SUITE_ADD(suite, operations_on_the_host_alone);
+    SUITE_ADD(suite, operations_on_the_device_go_first);
     return suite_run(suite);
 }

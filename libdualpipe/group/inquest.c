@@ -1,0 +1,315 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * inquest.c: why nobody gets on. The rank that has waited too long is rarely the one to blame: it says so, rank 0 asks
+ * all what they are at, follows who waits for whom, and ends the job with what is at the root. Control threads answer,
+ * so a rank that computes for ever does too; one that does not is stopped, or its machine stands still. */
+#include "base/memory.h"
+#include "group/process.h"
+
+#include <endian.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PATIENCE_SECONDS 0.4 /* for the answers; less than a rank that proposes the end waits for rank 0 */
+
+/* ---- what a rank says ---- */
+
+/* Of a process of this host, as the system has it; '?': it does not say. */
+static char state_of(int32_t pid)
+{
+    char path[64], text[256], *after;
+    FILE *file;
+    size_t n;
+
+    snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+    file = fopen(path, "re");
+    if (file == NULL)
+        return '?';
+    n = fread(text, 1, sizeof(text) - 1, file);
+    fclose(file);
+    text[n] = '\0';
+    after = strrchr(text, ')');
+    return after != NULL && after[1] == ' ' ? after[2] : '?';
+}
+
+/* Ranks of this host that neither run nor sleep: "3T 5t". */
+static void list_states(const dp__process_t *p, char *text, size_t bytes)
+{
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (int32_t r = 0; r < p->group.size && used + 16 < bytes; r++) {
+        char state = dp__is_near(p, r) && p->peers[r].pid > 0 ? state_of(p->peers[r].pid) : 'R';
+
+        if (strchr("RS?", state) == NULL)
+            used += (size_t)snprintf(text + used, bytes - used, "%s%d%c", used > 0 ? " " : "", r, state);
+    }
+}
+
+/* Payload: for how long, then two texts: what it is at, and who stands still on its host. */
+void dp__inquest_tell(dp__process_t *p)
+{
+    char texts[sizeof(((dp__doing_t *)0)->text) + 256];
+    dp__doing_t doing;
+    uint64_t age = 0;
+    size_t first;
+
+    if (dp__box_look(p->boxes, p->group.rank, &doing))
+        age = htole64((uint64_t)(dp__now_ns() - doing.since_ns));
+    first = (size_t)snprintf(texts, sizeof(texts), "%s", doing.text) + 1;
+    list_states(p, texts + first, sizeof(texts) - first);
+    dp__send2(p,
+              &(dp__frame_t){.type = DP__FRAME_TELL,
+                             .from = p->group.rank,
+                             .value = (doing.open ? 1 : 0) | (doing.computes ? 2 : 0),
+                             .extra = (uint32_t)(doing.peer + 1)},
+              &age, sizeof(age), texts, first + strlen(texts + first));
+}
+
+static const char *state_word(char state)
+{
+    switch (state) {
+    case 'T':
+        return "; process state T (stopped)";
+    case 't':
+        return "; process state t (stopped by a debugger)";
+    case 'D':
+        return "; process state D (waits for a device)";
+    case 'Z':
+    case 'X':
+        return "; its process has ended";
+    default:
+        return "";
+    }
+}
+
+void dp__inquest_without_hub(dp__process_t *p, dp_status_t status, const char *text)
+{
+    char longer[DP__CAUSE_BYTES], name[128];
+    dp__doing_t doing = {.since_ns = 0};
+
+    (void)dp__box_look(p->boxes, 0, &doing);
+    dp__peer_name(p, 0, name, sizeof(name));
+    snprintf(longer, sizeof(longer), "%s, which would find out why nobody gets on, does not answer%s%s%s; %.400s", name,
+             doing.text[0] != '\0' ? ", and was last seen in " : "", doing.text,
+             state_word(dp__is_near(p, 0) ? state_of(p->peers[0].pid) : 'R'), text);
+    dp__send(p, &(dp__frame_t){.type = DP__FRAME_ABORT, /* for when it goes on */
+                               .from = p->group.rank,
+                               .value = status,
+                               .extra = 1,
+                               .bytes = (uint32_t)strlen(longer),
+                               .payload = (const unsigned char *)longer});
+    dp__cause_set(&p->cause, status, longer);
+}
+
+/* ---- what rank 0 makes of it ---- */
+
+static dp__answer_t *answer_of(dp__process_t *p, int32_t rank)
+{
+    return &p->hub.inquest.answers[rank];
+}
+
+static void answer_ourselves(dp__process_t *p)
+{
+    dp__answer_t *mine = answer_of(p, 0);
+
+    mine->came = true;
+    (void)dp__box_look(p->boxes, 0, &mine->doing);
+    list_states(p, mine->states, sizeof(mine->states));
+}
+
+bool dp__inquest_hear(dp__process_t *p, int32_t rank, const dp__frame_t *frame)
+{
+    const char *text = (const char *)frame->payload + sizeof(uint64_t), *states = text + strlen(text) + 1;
+    dp__answer_t *answer;
+    uint64_t age;
+
+    if (frame->bytes < sizeof(age) || states > (const char *)frame->payload + frame->bytes ||
+        frame->extra > (uint32_t)p->group.size)
+        return false;
+    if (p->hub.inquest.answers == NULL || answer_of(p, rank)->came)
+        return true; /* too late */
+    memcpy(&age, frame->payload, sizeof(age));
+    age = le64toh(age);
+    answer = answer_of(p, rank);
+    answer->came = true;
+    answer->doing.open = (frame->value & 1) != 0;
+    answer->doing.computes = (frame->value & 2) != 0;
+    answer->doing.peer = (int32_t)frame->extra - 1;
+    answer->doing.since_ns = age < (uint64_t)dp__now_ns() ? dp__now_ns() - (int64_t)age : 0;
+    snprintf(answer->doing.text, sizeof(answer->doing.text), "%s", text);
+    snprintf(answer->states, sizeof(answer->states), "%s", states);
+    p->hub.inquest.missing--;
+    return true;
+}
+
+/* The letter that any rank of its host has seen; 0: none. */
+static char seen_state(dp__process_t *p, int32_t rank)
+{
+    for (int32_t r = 0; r < p->group.size; r++) {
+        const dp__answer_t *a = answer_of(p, r);
+
+        if (!a->came || !dp__same_machine(p, r, rank))
+            continue;
+        for (const char *at = a->states; *at != '\0';) {
+            char *end;
+
+            if (strtol(at, &end, 10) == rank)
+                return *end;
+            at = end + (*end != '\0');
+            at += *at == ' ';
+        }
+    }
+    return 0;
+}
+
+static bool in_meeting(dp__process_t *p, int32_t rank)
+{
+    return p->hub.gather.arrived > 0 && p->hub.gather.here[rank];
+}
+
+/* For whom that rank waits; -1: for nobody, or who knows. */
+static int32_t waits_for(dp__process_t *p, int32_t rank)
+{
+    const dp__answer_t *a = answer_of(p, rank);
+
+    if (!a->came || a->doing.computes)
+        return -1;
+    if (a->doing.peer >= 0)
+        return a->doing.peer;
+    for (int32_t r = 0; in_meeting(p, rank) && r < p->group.size; r++)
+        if (!p->hub.gather.here[r])
+            return r;
+    return -1;
+}
+
+static int32_t first_silent(dp__process_t *p)
+{
+    for (int32_t r = 0; r < p->group.size; r++)
+        if (!answer_of(p, r)->came || seen_state(p, r) != 0)
+            return r;
+    return -1;
+}
+
+/* From the accuser along the waits; *circle_out: they come back to where they were. Where they end at somebody of whom
+ * nothing is known, a rank that does not answer is the likelier one. */
+static int32_t find_root(dp__process_t *p, bool *circle_out)
+{
+    int32_t at = p->hub.inquest.accuser, silent = first_silent(p), next;
+
+    *circle_out = false;
+    for (int32_t steps = 0; (next = waits_for(p, at)) >= 0; steps++, at = next)
+        if (steps > p->group.size) {
+            *circle_out = true;
+            return at;
+        }
+    return silent >= 0 && answer_of(p, at)->came && seen_state(p, at) == 0 ? silent : at;
+}
+
+static void say_root(dp__process_t *p, int32_t root, bool circle, char *text, size_t bytes)
+{
+    const dp__answer_t *a = answer_of(p, root);
+    char name[128];
+    dp__doing_t known = a->doing;
+    double seconds;
+
+    if (!a->came)
+        (void)dp__box_look(p->boxes, root, &known);
+    seconds = known.since_ns > 0 ? (double)(dp__now_ns() - known.since_ns) * 1e-9 : 0;
+    dp__peer_name(p, root, name, sizeof(name));
+    if (circle)
+        snprintf(text, bytes, "ranks wait for each other in a circle: %s is in %s (%.1f s) and waits for rank %d", name,
+                 known.text, seconds, waits_for(p, root));
+    else if (!a->came || seen_state(p, root) != 0)
+        snprintf(text, bytes, "%s has not moved since %s (%.1f s)%s%s", name,
+                 known.text[0] != '\0' ? known.text : "the ranks joined", seconds,
+                 a->came ? "" : ", and does not answer", state_word(seen_state(p, root)));
+    else if (known.open)
+        snprintf(text, bytes, "%s has been in %s for %.1f s%s", name, known.text, seconds,
+                 known.computes ? " and waits for nobody" : "");
+    else
+        snprintf(text, bytes, "%s has not begun anything for %.1f s%s%s", name, seconds,
+                 known.text[0] != '\0' ? ", after " : "", known.text);
+}
+
+/* One line for each rank: the report of the whole job. */
+static void log_all(dp__process_t *p)
+{
+    for (int32_t r = 0; r < p->group.size; r++) {
+        const dp__answer_t *a = answer_of(p, r);
+        int32_t for_whom = waits_for(p, r);
+        char whom[48] = "";
+
+        if (for_whom >= 0)
+            snprintf(whom, sizeof(whom), ", waits for rank %d", for_whom);
+        dp_log(DP_LOG_ERROR, "group", "nobody gets on: rank %d %s%s%s%s%s", r,
+               !a->came           ? "does not answer"
+               : a->doing.open    ? "is in "
+               : a->doing.text[0] ? "has ended "
+               : in_meeting(p, r) ? "has come to the meeting"
+                                  : "has recorded nothing",
+               a->came ? a->doing.text : "", in_meeting(p, r) && a->doing.text[0] ? ", is in a meeting" : "", whom,
+               state_word(seen_state(p, r)));
+    }
+}
+
+static void conclude(dp__process_t *p)
+{
+    char text[DP__CAUSE_BYTES], root_text[512];
+    bool circle;
+    int32_t root = find_root(p, &circle);
+
+    log_all(p);
+    say_root(p, root, circle, root_text, sizeof(root_text));
+    snprintf(text, sizeof(text), "%s; first to say so: %.400s", root_text, p->hub.inquest.text);
+    dp__cause_set(&p->cause, p->hub.inquest.status, text);
+    dp__inquest_end(p);
+}
+
+bool dp__inquest_left(dp__process_t *p)
+{
+    if (p->hub.inquest.answers == NULL)
+        return false;
+    dp__cause_set(&p->cause, p->hub.inquest.status, p->hub.inquest.text);
+    return true;
+}
+
+void dp__inquest_end(dp__process_t *p)
+{
+    dp__free(p->hub.inquest.answers);
+    p->hub.inquest.answers = NULL;
+}
+
+bool dp__inquest_open(dp__process_t *p, int32_t accuser, dp_status_t status, const char *text)
+{
+    if (p->hub.inquest.answers != NULL)
+        return true;
+    if (dp__signal_value(&p->join.done) == 0 || dp__cause_is_set(&p->cause))
+        return false;
+    p->hub.inquest.answers = dp__calloc((size_t)p->group.size, sizeof(*p->hub.inquest.answers));
+    if (p->hub.inquest.answers == NULL)
+        return false;
+    for (int32_t r = 0; r < p->group.size; r++)
+        answer_of(p, r)->doing.peer = -1;
+    p->hub.inquest.accuser = accuser;
+    p->hub.inquest.status = status;
+    p->hub.inquest.missing = p->group.size - 1;
+    p->hub.inquest.deadline_ns = dp__now_ns() + dp__scaled_ns(PATIENCE_SECONDS);
+    snprintf(p->hub.inquest.text, sizeof(p->hub.inquest.text), "%s", text);
+    answer_ourselves(p);
+    for (int32_t r = 1; r < p->group.size; r++)
+        dp__send(p, &(dp__frame_t){.type = DP__FRAME_ASK, .to = r});
+    dp__process_wake(p);
+    return true;
+}
+
+void dp__inquest_tick(dp__process_t *p, int64_t now_ns)
+{
+    if (p->hub.inquest.answers == NULL)
+        return;
+    if (dp__cause_is_set(&p->cause))
+        dp__inquest_end(p);
+    else if (p->hub.inquest.missing == 0 || now_ns >= p->hub.inquest.deadline_ns)
+        conclude(p);
+}

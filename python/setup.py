@@ -1,0 +1,85 @@
+# SPDX-FileCopyrightText: The libdualpipe authors
+# SPDX-License-Identifier: MIT
+"""Builds the rooms of libdualpipe that need no process but their own into dualpipe/libdualpipe.so.
+
+The sources are those of the tree this folder lies in; a source distribution carries them in csrc/. CC, CFLAGS and LDFLAGS
+are heeded, so that a cross compiler builds for another machine (with _PYTHON_HOST_PLATFORM=linux-aarch64, say).
+"""
+import os
+import shlex
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from setuptools import Distribution, setup
+from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
+
+try:
+    from setuptools.command.bdist_wheel import bdist_wheel
+except ImportError:  # before setuptools 70
+    from wheel.bdist_wheel import bdist_wheel
+
+HERE = Path(__file__).resolve().parent
+TREE = HERE / "csrc" if (HERE / "csrc").is_dir() else HERE.parent
+ROOMS = ("base", "schedule", "program", "timeline", "simulate", "search", "eplb")
+
+
+def sources():
+    return [file for room in ROOMS for file in sorted((TREE / "libdualpipe" / room).glob("*.c"))]
+
+
+def compile_library(objects: Path, library: Path):
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    flags = "-std=gnu11 -O3 -fPIC -fvisibility=hidden -ffp-contract=off -D_GNU_SOURCE".split()
+    flags += [f"-I{TREE / 'include'}", f"-I{TREE / 'libdualpipe'}", f"-I{TREE}"]
+    flags += shlex.split(os.environ.get("CFLAGS", ""))
+    objects.mkdir(parents=True, exist_ok=True)
+
+    def one(source):
+        target = objects / f"{source.parent.name}-{source.stem}.o"
+        subprocess.run([*compiler, *flags, "-c", str(source), "-o", str(target)], check=True)
+        return str(target)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        made = list(pool.map(one, sources()))
+    subprocess.run(
+        [*compiler, *flags, "-shared", "-Wl,-z,defs", "-Wl,--as-needed", "-Wl,-soname,libdualpipe.so",
+         f"-Wl,--version-script={TREE / 'libdualpipe' / 'libdualpipe.map'}", *made, "-o", str(library),
+         *shlex.split(os.environ.get("LDFLAGS", "")), "-lpthread", "-lm"],
+        check=True)
+
+
+class BuildLibrary(build_py):
+    def run(self):
+        super().run()
+        folder = Path(self.build_lib) / "dualpipe"
+        folder.mkdir(parents=True, exist_ok=True)
+        objects = Path(self.get_finalized_command("build").build_temp) / "csrc"
+        compile_library(objects, folder / "libdualpipe.so")
+
+
+class CarryTree(sdist):
+    def make_release_tree(self, base_dir, files):
+        super().make_release_tree(base_dir, files)
+        carried = Path(base_dir) / "csrc"
+        for part in ["include/dualpipe", *(f"libdualpipe/{room}" for room in ROOMS)]:
+            shutil.copytree(TREE / part, carried / part, ignore=shutil.ignore_patterns("Makefile.inc", "*.o", ".*"),
+                            dirs_exist_ok=True)
+        shutil.copy(TREE / "libdualpipe" / "libdualpipe.map", carried / "libdualpipe")
+        for name in ("LICENSE",):
+            shutil.copy((HERE if (HERE / name).exists() else TREE) / name, base_dir)
+
+
+class AnyPython(bdist_wheel):
+    def get_tag(self):  # the library is the machine's, and no Python's
+        return "py3", "none", super().get_tag()[2]
+
+
+class WithLibrary(Distribution):
+    def has_ext_modules(self):
+        return True
+
+
+setup(distclass=WithLibrary, cmdclass={"build_py": BuildLibrary, "sdist": CarryTree, "bdist_wheel": AnyPython})

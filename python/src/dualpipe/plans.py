@@ -1,0 +1,153 @@
+# SPDX-FileCopyrightText: The libdualpipe authors
+# SPDX-License-Identifier: MIT
+"""Which schedule: costs, simulation, comparison, search, and the cut of a model into stages."""
+import ctypes as c
+from dataclasses import dataclass, replace
+from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
+
+from . import _library as _c
+from .schedules import Method, Schedule, methods, schedule, transport_number
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What the whole share of one device takes for one micro-batch, in any unit of time."""
+    f: float = 1.0  #: forward
+    i: float = 1.0  #: backward for the input
+    w: float = 1.0  #: backward for the weights
+    b: Optional[float] = None  #: full backward; None: i + w
+    fb: Optional[float] = None  #: overlapped forward and backward; None: f + b
+    hop: float = 0.0  #: latency of a transfer between ranks
+    bytes: float = 0.0  #: of one message
+    bandwidth: float = 0.0  #: bytes per unit of time between two ranks; 0: without limit
+    barrier: bool = True  #: ranks meet at the end of a step
+    stage_scale: Optional[Sequence[float]] = None  #: a factor for each stage of a path
+
+    @staticmethod
+    def of_layers(layers: int, attention: Sequence[float], dispatch: Sequence[float], mlp: Sequence[float],
+                  combine: Sequence[float], **others: float) -> "Costs":
+        """From the segments of one MoE layer, (F, I, W) each: two lanes, communication beside computation, as an
+        overlapped pair runs them. layers: of a device."""
+        segments, c_costs = _c.SegmentCosts(layers=layers), _c.CCosts()
+        for s, times in enumerate((attention, dispatch, mlp, combine)):
+            if len(times) != 3:
+                raise ValueError("attention, dispatch, mlp and combine: three times each, F, I and W")
+            segments.f[s], segments.i[s], segments.w[s] = times
+        _c.call("dp_costs_from_segments", c.byref(segments), c.byref(c_costs), None)
+        return replace(Costs(f=c_costs.f, i=c_costs.i, w=c_costs.w, b=c_costs.b, fb=c_costs.fb), **others)
+
+    def _c(self, stages: int) -> _c.CCosts:
+        def whole(cost: Optional[float]) -> float:  # the library takes 0 for the sum, less for nothing
+            return 0.0 if cost is None else cost if cost > 0.0 else -1.0
+
+        for name in ("b", "fb"):
+            if (getattr(self, name) or 0.0) < 0.0:
+                raise ValueError(f"cost {name.upper()} is {getattr(self, name)}; it has to be 0 or more")
+        made = _c.CCosts(f=self.f, i=self.i, w=self.w, b=whole(self.b), fb=whole(self.fb), hop=self.hop,
+                         bytes=self.bytes, bandwidth=self.bandwidth, barrier=float(self.barrier))
+        if self.stage_scale is not None:
+            if len(self.stage_scale) != stages:
+                raise ValueError(f"stage_scale has {len(self.stage_scale)} numbers for {stages} stages")
+            made.stage_scale = (c.c_double * stages)(*self.stage_scale)
+        return made
+
+
+class Simulation(NamedTuple):
+    step_time: float  #: in the unit of the costs
+    bubble: List[float]  #: of each rank: step time less the time it computes
+    peak_activations: List[float]  #: of each rank: most held at once, in stage inputs of a rank
+    formula_bubble: Optional[float]  #: the published formula's, where the method has one
+
+
+class Candidate(NamedTuple):
+    """A row of `compare()`. Of a method that does not fit: reason, and no figures."""
+    method: Method
+    chunks: int  #: of the request; 0: the method has but one number
+    schedule: Optional[Schedule]
+    simulation: Optional[Simulation]
+    reason: str
+
+
+def compare(ranks: int, microbatches: int, costs: Optional[Costs] = None, transport: str = "credits", slots: int = 0,
+            memory_cap: Optional[float] = None) -> List[Candidate]:
+    """Every built-in method for these sizes and costs, the shortest step first, those that do not fit last.
+    memory_cap: most activations a rank may hold, in stage inputs of a rank."""
+    if costs is not None and costs.stage_scale is not None:
+        raise ValueError("stage_scale does not go with compare: the schedules cut the model differently")
+    rows = []
+    for method in methods():
+        for chunks in (2, 4) if method.placement == "loop" else (0,):
+            try:
+                made = schedule(method.name, ranks, microbatches, chunks)
+                found = made.simulate(costs, transport, slots)
+            except ValueError as error:
+                rows.append(Candidate(method, chunks, None, None, str(error)))
+                continue
+            held = max(found.peak_activations)
+            if memory_cap is not None and held > memory_cap + 1e-9:
+                rows.append(Candidate(method, chunks, None, None,
+                                      f"holds {held:g} micro-batches' activations, the cap is {memory_cap:g}"))
+            else:
+                rows.append(Candidate(method, chunks, made, found, ""))
+    return sorted(rows, key=lambda row: row.simulation.step_time if row.simulation else float("inf"))
+
+
+class SearchResult(NamedTuple):
+    schedule: Schedule
+    step_time: float
+    peak_activations: float
+    start: str  #: what the schedule goes back to
+    built_in: Optional[str]  #: the best built-in schedule that fits
+    built_in_step_time: Optional[float]
+    tried: int
+
+
+def search(ranks: int, microbatches: int, costs: Optional[Costs] = None, memory_cap: Optional[float] = None,
+           seconds: float = 10.0, seed: int = 1, transport: str = "credits", slots: int = 0,
+           progress: Optional[Callable[[float, float], Optional[bool]]] = None) -> SearchResult:
+    """Looks for a schedule with a shorter step than any built-in one. progress(seconds so far, best step so far) is called
+    five times a second; True ends the search."""
+    raised: List[BaseException] = []
+
+    def show(_user, state):
+        try:
+            return int(progress is not None and progress(state.contents.elapsed, state.contents.step) is True)
+        except BaseException as error:  # Ctrl-C, too: it leaves through here
+            raised.append(error)
+            return 1
+
+    if memory_cap is not None and not memory_cap > 0.0:
+        raise ValueError(f"memory_cap {memory_cap}: more than 0 is due")
+    if not seconds > 0.0:
+        raise ValueError(f"seconds {seconds}: more than 0 is due")
+    c_costs = (costs or Costs())._c(len(costs.stage_scale) if costs and costs.stage_scale is not None else 0)
+    request = _c.SearchRequest(ranks=ranks, microbatches=microbatches, costs=c.pointer(c_costs),
+                               transport=transport_number(transport), slots=slots, memory_cap=memory_cap or 0.0,
+                               seconds=seconds, seed=seed, progress=_c.Progress(show))
+    result = _c.CSearchResult()
+    _c.call("dp_search", c.byref(request), c.byref(result))
+    found = Schedule(result.schedule)  # frees what dp_search_clear() would
+    if raised:
+        raise raised[0]
+    fits = bool(result.built_in)
+    return SearchResult(found, result.step, result.peak, result.start.decode(),
+                        result.built_in.decode() if fits else None, result.built_in_step if fits else None, result.tried)
+
+
+class Partition(NamedTuple):
+    first: Tuple[int, ...]  #: stage s holds layers first[s] to first[s + 1] - 1
+    step_time: float
+
+
+def partition(layer_costs: Sequence[float], schedule: Schedule, costs: Optional[Costs] = None,
+              transport: str = "credits", slots: int = 0) -> Partition:
+    """Layers of unequal cost onto the stages of a schedule, so that the simulated step is short. layer_costs: what each
+    layer takes beside the others, in any unit; costs: of a device if all stages were alike."""
+    c_costs = (costs or Costs())._c(schedule.stages)
+    layers = (c.c_double * len(layer_costs))(*layer_costs)
+    first, step = (c.c_int32 * (schedule.stages + 1))(), c.c_double()
+    with schedule._lowered(transport, slots) as program:
+        request = _c.PartitionRequest(layers=len(layer_costs), layer_costs=layers, program=program,
+                                      costs=c.pointer(c_costs))
+        _c.call("dp_partition", c.byref(request), first, c.byref(step))
+    return Partition(tuple(first), step.value)

@@ -1,0 +1,42 @@
+#!/bin/sh
+# SPDX-FileCopyrightText: The libdualpipe authors
+# SPDX-License-Identifier: MIT
+# check_python.sh: the Python package: source distribution, wheel from it, installed into an environment of its own, its tests there.
+# The environment (pip, pytest, numpy) is made once, in the build folder.
+set -eu
+
+package=$DP_TEST_SRCDIR/python
+venv=$DP_TEST_BUILDDIR/python-venv
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+unset CFLAGS LDFLAGS # a library with a sanitizer needs a python with it
+
+if [ ! -e "$venv/complete" ]; then
+    rm -rf "$venv"
+    if ! python3 -m venv "$venv" >"$work/log" 2>&1; then
+        echo "skipped: no python3 with venv (Debian: python3-venv)"
+        exit 77
+    fi
+    if ! timeout 120 "$venv/bin/pip" -q --retries 1 --timeout 10 install setuptools wheel pytest numpy >"$work/log" 2>&1; then
+        echo "skipped: PyPI is out of reach: $(tail -n 1 "$work/log")"
+        exit 77
+    fi
+    touch "$venv/complete"
+fi
+PATH=$venv/bin:$PATH
+PIP_DISABLE_PIP_VERSION_CHECK=1
+export PATH PIP_DISABLE_PIP_VERSION_CHECK
+
+cp -R "$package" "$work/python"
+ln -s "$DP_TEST_SRCDIR/include" "$DP_TEST_SRCDIR/libdualpipe" "$DP_TEST_SRCDIR/LICENSE" "$work/"
+sh "$work/python/wheels" "$work/dist"
+wheel=$(ls "$work/dist"/dualpipe-*-py3-none-linux_"$(uname -m)".whl)
+pip -q install --force-reinstall --no-deps "$wheel"
+
+cd "$work" # not beside the sources
+library=$(python -c 'import dualpipe._library as l; print(l.lib._name)')
+foreign=$(readelf -d "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -v -E '^(libc|libm|ld-linux.*)\.so\.' || :)
+[ -z "$foreign" ] || { echo "the package needs" $foreign; exit 1; }
+foreign=$(${NM:-nm} -D --defined-only "$library" | awk '$2 == "T" && $3 !~ /^dp_[a-z0-9]/ { print $3 }')
+[ -z "$foreign" ] || { echo "the package offers" $foreign; exit 1; }
+pytest -q -p no:cacheprovider "$package/tests"
