@@ -22,6 +22,7 @@
 #include <dualpipe/group.h>
 #include <dualpipe/moe_block.h>
 #include <dualpipe/number.h>
+#include <dualpipe/overlap.h>
 #include <dualpipe/pipeline.h>
 #include <dualpipe/program.h>
 #include <dualpipe/replicas.h>

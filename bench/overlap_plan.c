@@ -1,0 +1,124 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * overlap_plan.c: what a planned overlap gains over published pairs, with the costs of DeepSeek-V3's published profile:
+ * the useful share of a step (computation of a rank / step), beside the bound that no order can beat.
+ *
+ *     bench/overlap_plan [SECONDS [MICROBATCHES]]       of planning, each; default 10 64
+ *
+ * Both are simulated by segments on lanes, as the engine enqueues them. The memory is what the schedule itself holds
+ * (`dualpipe compare`), or what stands there. Exit status 1 when a plan is worse than its schedule. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include <dualpipe/overlap.h>
+
+/* deepseek-ai/profile-data, train.json, by `dualpipe trace costs`: milliseconds of a layer and micro-batch. */
+static const dp_segment_costs_t segments = {.struct_size = sizeof(segments),
+                                            .layers = 4,
+                                            .f = {4.36975, 6.69025, 4.60375, 8.684},
+                                            .i = {9.34075, 7.48675, 5.306, 5.76925},
+                                            .w = {2.3885, 0, 5.06275, 0}};
+
+static const struct {
+    const char *method;
+    int32_t ranks, chunks;
+    double memory_cap;
+} cases[] = {
+    {"interleaved_overlap", 8, 4, 0},
+    {"interleaved_overlap", 8, 4, 12},
+    {"interleaved_overlap", 8, 4, 16},
+    {"dualpipev", 8, 0, 0},
+    {"dualpipe", 8, 0, 0},
+    {"interleaved_overlap", 16, 4, 0},
+    {"interleaved_overlap", 16, 4, 24},
+    {"interleaved_overlap", 16, 4, 32},
+    {"dualpipev", 16, 0, 0},
+    {"dualpipe", 16, 0, 0},
+};
+
+static double now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static dp_status_t simulate(const dp_schedule_t *schedule, const dp_costs_t *costs, double *step, double *peak)
+{
+    dp_simulation_t simulation = {.struct_size = sizeof(simulation)};
+    dp_program_t *program;
+    dp_status_t status = dp_program_lower(schedule, NULL, &program);
+
+    if (status >= 0)
+        status = dp_program_verify(program, NULL);
+    if (status >= 0)
+        status = dp_simulate(program, costs, 0, &simulation);
+    if (status >= 0) {
+        *step = simulation.step_time;
+        *peak = 0.0;
+        for (int32_t r = 0; r < simulation.ranks; r++)
+            *peak = simulation.peak_activations[r] > *peak ? simulation.peak_activations[r] : *peak;
+        dp_simulation_clear(&simulation);
+    }
+    dp_program_free(program);
+    return status;
+}
+
+static int run_case(size_t k, double seconds, int32_t microbatches)
+{
+    dp_costs_t costs = {.struct_size = sizeof(costs), .barrier = 1, .segments = &segments};
+    dp_schedule_request_t request = {.struct_size = sizeof(request),
+                                     .method = cases[k].method,
+                                     .ranks = cases[k].ranks,
+                                     .microbatches = microbatches,
+                                     .chunks = cases[k].chunks};
+    dp_overlap_request_t plan = {.struct_size = sizeof(plan),
+                                 .costs = &costs,
+                                 .memory_cap = cases[k].memory_cap,
+                                 .tries = 1 << 20,
+                                 .seconds = seconds,
+                                 .seed = 1};
+    dp_overlap_result_t result = {.struct_size = sizeof(result)};
+    double useful = 0.0, given = 0.0, planned = 0.0, peak, planned_peak = 0.0, began;
+    dp_schedule_t *schedule;
+    dp_status_t status = dp_schedule_generate(&request, &schedule);
+
+    for (int s = 0; s < DP_SEGMENT_COSTS; s += 2)
+        useful += segments.layers * microbatches * (segments.f[s] + segments.i[s] + segments.w[s]);
+    if (status >= 0)
+        status = simulate(schedule, &costs, &given, &peak);
+    plan.schedule = schedule;
+    began = now();
+    if (status >= 0)
+        status = dp_plan_overlap(&plan, &result);
+    began = now() - began;
+    if (status >= 0)
+        status = simulate(result.schedule, &costs, &planned, &planned_peak);
+    if (status < 0)
+        printf("%-20s %s\n", cases[k].method, dp_last_error());
+    else
+        printf("%-20s %5d %6d %7g  %8.1f %6.2f %%  %8.1f %6.2f %%  %8.1f %6.2f %%  %6g %8.1f\n", cases[k].method,
+               cases[k].ranks, schedule->chunks, planned_peak, given, 100 * useful / given, planned,
+               100 * useful / planned, result.bound, 100 * useful / result.bound, (double)result.tried,
+               result.tried / began);
+    fflush(stdout);
+    dp_overlap_clear(&result);
+    dp_schedule_free(schedule);
+    return status < 0 || planned > given * (1 + 1e-9);
+}
+
+int main(int argc, char **argv)
+{
+    double seconds = argc > 1 ? strtod(argv[1], NULL) : 10.0;
+    int32_t microbatches = argc > 2 ? atoi(argv[2]) : 64;
+    int worse = 0;
+
+    printf("%d micro-batches, %g s of planning each; a step in ms and its useful share\n", microbatches, seconds);
+    printf("%-20s %5s %6s %7s  %8s %8s  %8s %8s  %8s %8s  %6s %8s\n", "schedule", "ranks", "chunks", "held", "pairs",
+           "", "planned", "", "bound", "", "tried", "a second");
+    for (size_t k = 0; k < sizeof(cases) / sizeof(cases[0]); k++)
+        worse += run_case(k, seconds, microbatches);
+    return worse > 0;
+}

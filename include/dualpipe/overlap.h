@@ -1,0 +1,69 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * overlap.h: plans which segments of a schedule run beside each other.
+ *
+ *     dp_overlap_request_t request = {.struct_size = sizeof(request), .schedule = schedule, .costs = &costs};
+ *     dp_overlap_result_t result = {.struct_size = sizeof(result)};
+ *     dp_plan_overlap(&request, &result);            // result.schedule: braids; run it, simulate it, write it
+ *     dp_overlap_clear(&result);
+ *
+ * A published pair hides the transfers of one forward and one backward behind each other. A plan does so for all
+ * passes of a rank: a forward beside the next one where the pipeline fills, backwards beside weight gradients and
+ * beside each other where it empties. It is found by list scheduling: in a run of all ranks, segment by segment,
+ * each lane that is free takes the most urgent segment that is there, or waits for a more urgent one that is about
+ * to come. What is urgent, and how long to wait, are rules; rules are tried at random and improved. */
+#ifndef DUALPIPE_OVERLAP_H
+#define DUALPIPE_OVERLAP_H
+
+#include <dualpipe/simulate.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dp_overlap_request {
+    uint32_t struct_size;
+    const dp_schedule_t *schedule; /* without braids, with backwards. Borrowed during the call */
+    const dp_costs_t *costs;       /* with segments. Borrowed during the call */
+    /* most activations on a rank, in units of its stage inputs, from F until W. 0: what the schedule itself holds;
+     * negative: no limit */
+    double memory_cap;
+    int32_t slots;  /* of a channel; 0: 2 */
+    int32_t tries;  /* sets of rules; 0: 96 */
+    double seconds; /* begin no other try after that; 0: no limit */
+    uint64_t seed;  /* another one, other tries */
+} dp_overlap_request_t;
+#define DP_OVERLAP_REQUEST_MIN DP_SIZE_TO(dp_overlap_request_t, seed)
+
+/** What was planned. struct_size is set by the caller; the schedule is the library's until dp_overlap_clear(). */
+typedef struct dp_overlap_result {
+    uint32_t struct_size;
+    dp_schedule_t *schedule; /* method and placement of the given one; a copy of it where no plan was shorter */
+    double step;             /* as dp_simulate() gives it */
+    double bound;            /* with barrier: no order of these passes under this memory has a shorter step */
+    double peak;             /* most activations on a rank */
+    int32_t tried;
+} dp_overlap_result_t;
+#define DP_OVERLAP_RESULT_MIN DP_SIZE_TO(dp_overlap_result_t, tried)
+
+/**
+ * Plans. The plan computes the same passes on the same ranks, and weight gradients of a chunk in the order of its
+ * micro-batches, so with the same bits. On a rank, passes begin near the order of the schedule, or, where the memory
+ * allows, in one that the rules make. It keeps the memory and the slots, for CREDITS, has at most two forwards and
+ * two backwards alive at once on a rank, and was proven by dp_program_verify().
+ * Same request without `seconds`, same result.
+ * DP_ERR_INVALID: a schedule with braids or forward-only, costs without segments, and as dp_simulate().
+ * DP_ERR_REJECTED: the schedule is none that dp_schedule_verify() accepts, or nothing was found under that memory.
+ * DP_ERR_NOMEM. [any]
+ */
+DP_API dp_status_t dp_plan_overlap(const dp_overlap_request_t *request, dp_overlap_result_t *result);
+DP_API void dp_overlap_clear(dp_overlap_result_t *result);
+
+/** The bound alone: for each rank, computation, and what must be idle before its first backward and after its last
+ *  forward, for want of memory and for the longest chain of passes; or the busiest lane. [any] */
+DP_API dp_status_t dp_overlap_bound(const dp_overlap_request_t *request, double *bound_out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

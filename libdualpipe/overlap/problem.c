@@ -1,0 +1,161 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * problem.c: a schedule and its costs as passes of segments. */
+#include "overlap/problem.h"
+
+#include "base/memory.h"
+
+static double hop_between(const dp_costs_t *costs, int32_t from, int32_t to)
+{
+    const dp_topology_t *t = costs->topology;
+    bool near = t == NULL || t->host_of == NULL || t->host_of[from] == t->host_of[to];
+    double hop = t == NULL ? costs->hop : near ? t->near_hop : t->far_hop;
+    double bandwidth = t == NULL ? costs->bandwidth : near ? t->near_bandwidth : t->far_bandwidth;
+
+    return from == to ? 0.0 : hop + (bandwidth > 0.0 ? costs->bytes / bandwidth : 0.0);
+}
+
+/* Segments of one chunk, behind those of the chunks before it. */
+static void fill_segments(dp__overlap_problem_t *p, dp__overlap_chunk_t *chunk, const dp__stage_costs_t *stage)
+{
+    for (int32_t s = 0; s < chunk->count; s++) {
+        const dp_segment_cost_t *cost = &stage->list[s];
+        dp__overlap_segment_t *segment = &p->segment[chunk->first + s];
+
+        *segment = (dp__overlap_segment_t){
+            .lane = cost->lane == DP_LANE_ALL_TO_ALL ? LANE_ALL_TO_ALL : LANE_COMPUTE,
+            .cost = {cost->f * stage->scale, cost->i * stage->scale, cost->has_weight ? cost->w * stage->scale : 0.0}};
+        chunk->work[PASS_F][segment->lane] += segment->cost[PASS_F];
+        chunk->work[PASS_I][segment->lane] += segment->cost[PASS_I];
+        chunk->work[PASS_W][LANE_COMPUTE] += segment->cost[PASS_W];
+    }
+    for (int32_t s = chunk->count - 1; s >= 0; s--)
+        if (stage->list[s].has_weight || (s == 0 && chunk->weights == 0))
+            p->weight[chunk->first_weight + chunk->weights++] = s;
+}
+
+static void fill_chunks(const dp_schedule_t *schedule, const dp_costs_t *costs, const dp__stages_t *stages,
+                        dp__overlap_problem_t *p)
+{
+    int32_t at = 0;
+
+    for (int32_t r = 0; r < p->ranks; r++)
+        for (int32_t c = 0; c < p->chunks; c++) {
+            dp__overlap_chunk_t *chunk = &p->chunk[r * p->chunks + c];
+            dp_place_t place;
+
+            dp_schedule_place(schedule, r, c, &place);
+            *chunk = (dp__overlap_chunk_t){
+                .rank = r,
+                .path = place.path,
+                .stage = place.stage,
+                .prev = place.prev_rank < 0 ? -1 : place.prev_rank * p->chunks + place.prev_chunk,
+                .next = place.next_rank < 0 ? -1 : place.next_rank * p->chunks + place.next_chunk,
+                .hop = place.next_rank < 0 ? 0.0 : hop_between(costs, r, place.next_rank),
+                .back_hop = place.prev_rank < 0 ? 0.0 : hop_between(costs, r, place.prev_rank),
+                .share = 1.0 / dp_schedule_split(schedule),
+                .first = at,
+                .first_weight = at,
+                .count = stages->at[place.stage].shape.nsegments,
+            };
+            at += chunk->count;
+            fill_segments(p, chunk, &stages->at[place.stage]);
+        }
+    for (int32_t c = 0; c < p->chunks; c++)
+        for (int kind = 0; kind < PASS_KINDS; kind++)
+            p->period += p->chunk[c].work[kind][LANE_COMPUTE] / p->paths;
+}
+
+static void list_pass(dp__overlap_problem_t *p, int kind, int32_t chunk, int32_t microbatch, double place,
+                      int32_t *count)
+{
+    p->place[kind][dp__overlap_at(p, chunk, microbatch)] = place;
+    if (kind != PASS_W)
+        p->listed[kind][(size_t)p->chunk[chunk].rank * (size_t)p->chunks * (size_t)p->microbatches +
+                        (size_t)count[kind]++] = (dp__overlap_pass_t){chunk, microbatch};
+}
+
+static void list_passes(const dp_schedule_t *schedule, dp__overlap_problem_t *p)
+{
+    for (int32_t r = 0; r < p->ranks; r++) {
+        int32_t count[2] = {0, 0};
+
+        for (int64_t k = schedule->first[r]; k < schedule->first[r + 1]; k++) {
+            const dp_op_t *op = &schedule->ops[k];
+            bool pair = op->kind == DP_OP_FB, whole = pair || op->kind == DP_OP_B;
+            int32_t chunk = r * p->chunks + op->chunk, microbatch = op->microbatch;
+            double place = (double)(k - schedule->first[r]);
+
+            if (pair || op->kind == DP_OP_F)
+                list_pass(p, PASS_F, chunk, microbatch, place, count);
+            if (pair)
+                chunk = r * p->chunks + op->chunk2, microbatch = op->microbatch2;
+            if (whole || op->kind == DP_OP_I)
+                list_pass(p, PASS_I, chunk, microbatch, place, count);
+            if (whole || op->kind == DP_OP_W)
+                list_pass(p, PASS_W, chunk, microbatch, place, count);
+        }
+    }
+}
+
+static dp_status_t allocate(const dp_schedule_t *schedule, const dp__stages_t *stages, dp__overlap_problem_t *p)
+{
+    size_t chunks = (size_t)p->ranks * (size_t)p->chunks, passes = chunks * (size_t)p->microbatches, segments = 0;
+    bool there = true;
+
+    for (int32_t r = 0; r < p->ranks; r++)
+        for (int32_t c = 0; c < p->chunks; c++) {
+            dp_place_t place;
+
+            dp_schedule_place(schedule, r, c, &place);
+            segments += (size_t)stages->at[place.stage].shape.nsegments;
+        }
+    p->chunk = dp__calloc(chunks, sizeof(*p->chunk));
+    p->segment = dp__calloc(segments, sizeof(*p->segment));
+    p->weight = dp__calloc(segments, sizeof(*p->weight));
+    for (int kind = 0; kind < PASS_KINDS; kind++) {
+        p->place[kind] = dp__calloc(passes, sizeof(*p->place[kind]));
+        there = there && p->place[kind] != NULL;
+    }
+    for (int kind = 0; kind < 2; kind++) {
+        p->listed[kind] = dp__calloc(passes, sizeof(*p->listed[kind]));
+        there = there && p->listed[kind] != NULL;
+    }
+    if (!there || p->chunk == NULL || p->segment == NULL || p->weight == NULL)
+        return dp_fail(DP_ERR_NOMEM, "plan: no memory for %zu passes", passes);
+    return DP_OK;
+}
+
+dp_status_t dp__overlap_problem_make(const dp_schedule_t *schedule, const dp_costs_t *costs, int32_t slots,
+                                     dp__overlap_problem_t *out)
+{
+    dp__stages_t stages;
+    dp_status_t status = dp__stages_make(schedule, costs, &stages);
+
+    *out = (dp__overlap_problem_t){.ranks = schedule->ranks,
+                                   .chunks = schedule->chunks,
+                                   .stages = dp_schedule_stages(schedule),
+                                   .paths = dp_schedule_paths(schedule),
+                                   .microbatches = dp_schedule_path_microbatches(schedule, 0),
+                                   .slots = slots};
+    if (status >= 0)
+        status = allocate(schedule, &stages, out);
+    if (status >= 0) {
+        fill_chunks(schedule, costs, &stages, out);
+        list_passes(schedule, out);
+    }
+    dp__stages_clear(&stages);
+    return status;
+}
+
+void dp__overlap_problem_clear(dp__overlap_problem_t *p)
+{
+    dp__free(p->chunk);
+    dp__free(p->segment);
+    dp__free(p->weight);
+    for (int kind = 0; kind < PASS_KINDS; kind++)
+        dp__free(p->place[kind]);
+    for (int kind = 0; kind < 2; kind++)
+        dp__free(p->listed[kind]);
+    *p = (dp__overlap_problem_t){.ranks = 0};
+}

@@ -1,0 +1,65 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * problem.h: what is to be planned: chunks with their segments, which passes follow which, messages, memory. */
+#ifndef DP_OVERLAP_PROBLEM_H
+#define DP_OVERLAP_PROBLEM_H
+
+#include <dualpipe/overlap.h>
+
+#include <stdbool.h>
+
+#include "simulate/stages.h"
+
+/* Kinds of passes: a B is an I and a W here. */
+enum { PASS_F, PASS_I, PASS_W, PASS_KINDS };
+enum { LANE_COMPUTE, LANE_ALL_TO_ALL, LANES };
+
+/* Of all ranks: that of rank r and chunk c has number r * chunks + c. */
+typedef struct dp__overlap_chunk {
+    int32_t rank, path, stage;
+    int32_t prev, next; /* numbers of chunks, -1: none */
+    double hop;         /* until what it makes is at the next chunk, or at the one before it */
+    double back_hop;
+    double share;                   /* of a rank's stage inputs */
+    int32_t first, count;           /* its segments */
+    int32_t first_weight, weights;  /* and those that have weights, from the last to the first; one at least */
+    double work[PASS_KINDS][LANES]; /* sums */
+} dp__overlap_chunk_t;
+
+typedef struct dp__overlap_segment {
+    uint8_t lane;
+    double cost[PASS_KINDS];
+} dp__overlap_segment_t;
+
+typedef struct dp__overlap_pass {
+    int32_t chunk, microbatch;
+} dp__overlap_pass_t;
+
+typedef struct dp__overlap_problem {
+    int32_t ranks, chunks, stages, paths, microbatches; /* microbatches: of a path */
+    int32_t slots;
+    double cap;                     /* of memory; infinite: none */
+    double period;                  /* computation of a rank for one micro-batch */
+    dp__overlap_chunk_t *chunk;     /* [ranks * chunks] */
+    dp__overlap_segment_t *segment; /* by chunk */
+    int32_t *weight;                /* numbers of segments within their chunk, by chunk */
+    dp__overlap_pass_t *listed[2];  /* F and I of the schedule, by rank: rank r's begin at r * chunks * microbatches */
+    double *place[PASS_KINDS];      /* [chunk * microbatches + microbatch] where the schedule has it */
+} dp__overlap_problem_t;
+
+/* costs: resolved, with segments. Clear with dp__overlap_problem_clear, also after failure. */
+dp_status_t dp__overlap_problem_make(const dp_schedule_t *schedule, const dp_costs_t *costs, int32_t slots,
+                                     dp__overlap_problem_t *out);
+void dp__overlap_problem_clear(dp__overlap_problem_t *problem);
+
+static inline size_t dp__overlap_at(const dp__overlap_problem_t *p, int32_t chunk, int32_t microbatch)
+{
+    return (size_t)chunk * (size_t)p->microbatches + (size_t)microbatch;
+}
+
+static inline double dp__overlap_chain(const dp__overlap_chunk_t *chunk, int kind)
+{
+    return chunk->work[kind][LANE_COMPUTE] + chunk->work[kind][LANE_ALL_TO_ALL];
+}
+
+#endif

@@ -1,0 +1,197 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * test_overlap.c: what is planned is proven, computes what was given, keeps the memory, and is no shorter than the
+ * bound and no longer than what was given. */
+#include <dualpipe/overlap.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/suite.h"
+
+/* All-to-all as long as computation; layers that divide into all numbers of chunks here. */
+static const dp_segment_costs_t segments = {.struct_size = sizeof(segments),
+                                            .layers = 4,
+                                            .f = {4.4, 6.7, 4.6, 8.7},
+                                            .i = {9.3, 7.5, 5.3, 5.8},
+                                            .w = {2.4, 0, 5.1, 0}};
+static const dp_costs_t costs = {.struct_size = sizeof(costs), .barrier = 1, .hop = 0.5, .segments = &segments};
+
+static const struct {
+    const char *method;
+    int32_t ranks, microbatches, chunks;
+} shapes[] = {{"1f1b", 1, 1, 0},      {"1f1b", 3, 7, 0},     {"zb1p", 4, 9, 0},
+              {"zbv", 3, 8, 0},       {"v-min", 4, 8, 0},    {"dualpipe", 4, 10, 0},
+              {"dualpipev", 3, 7, 0}, {"gpipe", 2, 5, 0},    {"interleaved", 4, 8, 2},
+              {"zbv", 5, 11, 0},      {"dualpipe", 2, 4, 0}, {"interleaved_overlap", 4, 12, 4}};
+
+static dp_schedule_t *generate(size_t k)
+{
+    dp_schedule_request_t request = {.struct_size = sizeof(request),
+                                     .method = shapes[k].method,
+                                     .ranks = shapes[k].ranks,
+                                     .microbatches = shapes[k].microbatches,
+                                     .chunks = shapes[k].chunks};
+    dp_schedule_t *schedule = NULL;
+
+    ck_assert_msg(dp_schedule_generate(&request, &schedule) == DP_OK, "%s", dp_last_error());
+    return schedule;
+}
+
+static double step_of(const dp_schedule_t *schedule, double *peak)
+{
+    dp_simulation_t got = {.struct_size = sizeof(got)};
+    dp_program_t *program;
+    double step;
+
+    ck_assert_msg(dp_program_lower(schedule, NULL, &program) == DP_OK, "%s", dp_last_error());
+    ck_assert_msg(dp_program_verify(program, NULL) == DP_OK, "%s", dp_last_error());
+    ck_assert_msg(dp_simulate(program, &costs, 0, &got) == DP_OK, "%s", dp_last_error());
+    step = got.step_time;
+    *peak = 0.0;
+    for (int32_t r = 0; r < got.ranks; r++)
+        *peak = fmax(*peak, got.peak_activations[r]);
+    dp_simulation_clear(&got);
+    dp_program_free(program);
+    return step;
+}
+
+static dp_overlap_result_t plan(const dp_schedule_t *schedule, double memory_cap, uint64_t seed)
+{
+    dp_overlap_request_t request = {.struct_size = sizeof(request),
+                                    .schedule = schedule,
+                                    .costs = &costs,
+                                    .memory_cap = memory_cap,
+                                    .tries = 24,
+                                    .seed = seed};
+    dp_overlap_result_t result = {.struct_size = sizeof(result)};
+
+    ck_assert_msg(dp_plan_overlap(&request, &result) == DP_OK, "%s", dp_last_error());
+    return result;
+}
+
+START_TEST(plans_are_proven_and_no_worse)
+{
+    int shorter = 0;
+
+    for (size_t k = 0; k < sizeof(shapes) / sizeof(shapes[0]); k++) {
+        dp_schedule_t *schedule = generate(k);
+        double given_peak, peak, given = step_of(schedule, &given_peak);
+
+        for (int limit = 0; limit < 2; limit++) {
+            dp_overlap_result_t result = plan(schedule, limit == 0 ? 0.0 : -1.0, k);
+            double step = step_of(result.schedule, &peak);
+
+            ck_assert_double_eq_tol(step, result.step, 1e-9 * step);
+            ck_assert_double_ge(step, result.bound * (1.0 - 1e-9));
+            ck_assert_double_le(step, given * (1.0 + 1e-9));
+            ck_assert(limit == 1 || peak <= given_peak + 1e-9);
+            ck_assert_double_le(peak, result.peak + 1e-9);
+            ck_assert_str_eq(result.schedule->method, schedule->method);
+            shorter += step < given * 0.999;
+            dp_overlap_clear(&result);
+        }
+        dp_schedule_free(schedule);
+    }
+    ck_assert_int_gt(shorter, (int)(sizeof(shapes) / sizeof(shapes[0])));
+}
+END_TEST
+
+typedef struct text {
+    char *at;
+    size_t used;
+} text_t;
+
+static dp_status_t keep(void *user, const char *data, size_t bytes)
+{
+    text_t *text = user;
+
+    text->at = realloc(text->at, text->used + bytes + 1);
+    memcpy(text->at + text->used, data, bytes);
+    text->used += bytes;
+    text->at[text->used] = 0;
+    return DP_OK;
+}
+
+START_TEST(the_same_request_gives_the_same_plan)
+{
+    dp_schedule_t *schedule = generate(5);
+    text_t text[2] = {{NULL, 0}, {NULL, 0}};
+
+    for (int k = 0; k < 2; k++) {
+        dp_overlap_result_t result = plan(schedule, 0.0, 7);
+
+        ck_assert_int_eq(result.tried, 24);
+        ck_assert_int_eq(dp_schedule_write_tsv(result.schedule, -1, keep, &text[k]), DP_OK);
+        dp_overlap_clear(&result);
+    }
+    ck_assert_str_eq(text[0].at, text[1].at);
+    free(text[0].at);
+    free(text[1].at);
+    dp_schedule_free(schedule);
+}
+END_TEST
+
+/* By hand: two ranks with one layer each, four micro-batches, one held at a time: F, I and W follow one another. */
+START_TEST(the_bound_knows_memory_and_chains)
+{
+    dp_segment_costs_t layer = segments;
+    dp_costs_t own = costs;
+    dp_schedule_request_t request = {.struct_size = sizeof(request), .method = "1f1b", .ranks = 2, .microbatches = 4};
+    dp_overlap_request_t plan_of = {.struct_size = sizeof(plan_of), .costs = &own, .memory_cap = 1.0};
+    dp_schedule_t *schedule;
+    double f = 4.4 + 6.7 + 4.6 + 8.7, i = 9.3 + 7.5 + 5.3 + 5.8, computes = 4 * (4.4 + 4.6 + 9.3 + 5.3 + 2.4 + 5.1);
+    double warm, cool, bound;
+
+    layer.layers = 1;
+    own.segments = &layer;
+    ck_assert_int_eq(dp_schedule_generate(&request, &schedule), DP_OK);
+    plan_of.schedule = schedule;
+    ck_assert_int_eq(dp_overlap_bound(&plan_of, &bound), DP_OK);
+    warm = 2 * f + 0.5 + i + 0.5 - (4.4 + 4.6); /* of rank 0 until its first I, less one F */
+    cool = 2 * f + 0.5 + 2 * i + 0.5 + 2.4 - (4.4 + 4.6 + 9.3 + 5.3 + 2.4 + 5.1);
+    ck_assert_double_eq_tol(bound, computes + warm + cool, 1e-9);
+    plan_of.memory_cap = -1.0;
+    ck_assert_int_eq(dp_overlap_bound(&plan_of, &bound), DP_OK);
+    ck_assert_double_eq_tol(bound, fmax(computes + f + 0.5, 2 * f + 2 * i + 1.0 + 2.4), 1e-9);
+    dp_schedule_free(schedule);
+}
+END_TEST
+
+START_TEST(a_request_that_makes_no_sense_is_refused)
+{
+    dp_schedule_t *schedule = generate(1);
+    dp_costs_t plain = {.struct_size = sizeof(plain), .f = 1, .i = 1, .w = 1};
+    dp_overlap_request_t good = {.struct_size = sizeof(good), .schedule = schedule, .costs = &costs};
+    dp_overlap_request_t bad[6] = {good, good, good, good, good, good};
+    const char *says[] = {"struct_size", "no schedule", "no schedule, or no costs", "no segments", "memory cap", "s:"};
+    dp_overlap_result_t result = {.struct_size = sizeof(result)};
+
+    bad[0].struct_size = 8;
+    bad[1].schedule = NULL;
+    bad[2].costs = NULL;
+    bad[3].costs = &plain;
+    bad[4].memory_cap = NAN;
+    bad[5].seconds = -1.0;
+    for (size_t b = 0; b < sizeof(bad) / sizeof(bad[0]); b++) {
+        ck_assert_int_eq(dp_plan_overlap(&bad[b], &result), DP_ERR_INVALID);
+        ck_assert_msg(strstr(dp_last_error(), says[b]) != NULL, "%s", dp_last_error());
+        ck_assert_ptr_null(result.schedule);
+    }
+    good.memory_cap = 0.25;
+    ck_assert_int_eq(dp_plan_overlap(&good, &result), DP_ERR_REJECTED);
+    dp_schedule_free(schedule);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("overlap");
+
+    SUITE_ADD(suite, plans_are_proven_and_no_worse);
+    SUITE_ADD(suite, the_same_request_gives_the_same_plan);
+    SUITE_ADD(suite, the_bound_knows_memory_and_chains);
+    SUITE_ADD(suite, a_request_that_makes_no_sense_is_refused);
+    return suite_run(suite);
+}
