@@ -69,7 +69,7 @@ dp_status_t dp_schedule_add_braid(dp_schedule_t *schedule, const dp_braid_t *bra
     if (passes == NULL)
         return dp_fail(DP_ERR_NOMEM, "schedule: no memory for a braid of %d passes", braid->npasses);
     memcpy(passes, braid->passes, bytes);
-    text = strcpy((char *)passes + bytes, order);
+    text = memcpy((char *)passes + bytes, order, strlen(order) + 1);
     schedule->braids[schedule->nbraids] = (dp_braid_t){braid->npasses, passes, text};
     *number_out = schedule->nbraids++;
     return DP_OK;
