@@ -61,8 +61,8 @@ typedef struct dp_search_result {
 
 /**
  * Searches for as long as the request says, on the calling thread. Free what the result holds with dp_search_clear().
- * DP_ERR_INVALID: sizes below 1, costs that dp_simulate() refuses that have a
- * stage_scale, or whose topology is of another number of ranks.
+ * DP_ERR_INVALID: sizes below 1; costs that dp_simulate() refuses, that have a stage_scale, or whose topology is of
+ * another number of ranks.
  * DP_ERR_REJECTED: nothing fits the memory. DP_ERR_NOMEM. [any]
  */
 DP_API dp_status_t dp_search(const dp_search_request_t *request, dp_search_result_t *result);
