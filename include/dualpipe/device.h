@@ -101,7 +101,8 @@ typedef struct dp_device_vt {
      *  until the stream uses nothing any more; DP_ERR_TIMEOUT when a kernel does not return. [blocks] */
     dp_status_t (*synchronize)(dp_stream_t *s, int64_t timeout_ns);
 
-    /** The first failure of any stream, DP_OK if none. [any] */
+    /** The first failure of any stream, DP_OK if none. When all streams have been closed there is none, and new ones
+     *  may be opened: a host that recovers from the end of a job keeps the device. [any] */
     dp_status_t (*query_error)(dp_device_t *device);
 
     /** The units each lane really got, after rounding: sms[DP_LANE_COUNT]; 0 where a lane is not confined. A device

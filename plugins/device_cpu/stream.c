@@ -311,6 +311,8 @@ static void unlink_stream(dp_stream_t *s)
     *at = s->next;
     s->next = device->closed;
     device->closed = s;
+    if (device->streams == NULL) /* a failure was one of theirs */
+        __atomic_store_n(&device->failed, false, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&device->lock);
 }
 
