@@ -230,7 +230,11 @@ dp_status_t dp__process_reform(dp_group_t *group)
         status = await_others(p);
     if (status == DP_OK)
         status = dp__group_find_places(group);
-    if (status != DP_OK)
-        dp__cause_set(&p->cause, status, dp_last_error());
+    if (status == DP_OK)
+        return DP_OK;
+    pthread_mutex_lock(&p->mutex);
+    group->respawn = false; /* that was the last time */
+    pthread_mutex_unlock(&p->mutex);
+    dp__cause_set(&p->cause, status, dp_last_error());
     return status;
 }

@@ -29,6 +29,8 @@ const char *dp__meeting_name(uint32_t meeting)
         return "blackbox";
     case DP__MEET_LEAVE:
         return "leave";
+    case DP__MEET_COMMIT:
+        return "the commit of a step";
     case DP__MEET_SETTLE:
         return "the end of opening";
     default:
@@ -152,28 +154,43 @@ void dp__group_set_sms(dp_group_t *group, uint32_t compute_sms, uint32_t comm_sm
     group->sm.comm_sms = comm_sms;
 }
 
+static dp_status_t check_open(const dp_group_t *group)
+{
+    return group->closed
+               ? dp_fail(DP_ERR_PEER, "rank %d: a rank has been replaced: dp_pipeline_recover goes on", group->rank)
+               : DP_OK;
+}
+
 dp_status_t dp_group_barrier(dp_group_t *group)
 {
-    return group->link->gather(group, DP__MEET_BARRIER, NULL, 0, NULL);
+    dp_status_t status = check_open(group);
+
+    return status != DP_OK ? status : group->link->gather(group, DP__MEET_BARRIER, NULL, 0, NULL);
 }
 
 dp_status_t dp_group_all_gather(dp_group_t *group, const void *mine, size_t bytes, void *all_out)
 {
+    dp_status_t status;
+
     if (bytes > DP__GATHER_BYTES)
         return dp_fail(DP_ERR_INVALID, "rank %d: all_gather of %zu bytes; at most %u are possible, collect takes more",
                        group->rank, bytes, DP__GATHER_BYTES);
-    return group->link->gather(group, DP__MEET_ALL_GATHER, mine, bytes, all_out);
+    status = check_open(group);
+    return status != DP_OK ? status : group->link->gather(group, DP__MEET_ALL_GATHER, mine, bytes, all_out);
 }
 
 dp_status_t dp_group_collect(dp_group_t *group, int32_t root, const void *mine, size_t bytes, dp_receive_fn receive,
                              void *user)
 {
+    dp_status_t status;
+
     if (root < 0 || root >= group->size)
         return dp_fail(DP_ERR_INVALID, "rank %d: collect at rank %d: there are ranks 0 to %d", group->rank, root,
                        group->size - 1);
     if (root == group->rank && receive == NULL)
         return dp_fail(DP_ERR_INVALID, "rank %d: the root of collect needs a function to receive with", group->rank);
-    return group->link->collect(group, root, mine, bytes, receive, user);
+    status = check_open(group);
+    return status != DP_OK ? status : group->link->collect(group, root, mine, bytes, receive, user);
 }
 
 void dp_group_abort(dp_group_t *group, dp_status_t status, const char *message)
@@ -275,4 +292,14 @@ uint32_t dp__group_epoch(const dp_group_t *group)
 const uint32_t *dp__group_held(const dp_group_t *group)
 {
     return group->held;
+}
+
+dp_status_t dp__group_commit(dp_group_t *group)
+{
+    return group->link->gather(group, DP__MEET_COMMIT, NULL, 0, NULL);
+}
+
+void dp__group_close(dp_group_t *group, bool closed)
+{
+    group->closed = closed;
 }

@@ -25,7 +25,8 @@ typedef enum dp__meeting {
     DP__MEET_COLLECT = 3,
     DP__MEET_BLACKBOX = 4,
     DP__MEET_LEAVE = 5,
-    DP__MEET_SETTLE = 6 /* what was put on the board to open something has been read by all */
+    DP__MEET_COMMIT = 7, /* a step counts */
+    DP__MEET_SETTLE = 6  /* what was put on the board to open something has been read by all */
 } dp__meeting_t;
 const char *dp__meeting_name(uint32_t meeting);
 
@@ -72,6 +73,7 @@ struct dp_group {
     bool pinned;      /* leaving leaves everything where it is */
     uint32_t opening; /* atomic; 1: what is put on the board goes when all ranks have opened */
     bool respawn;     /* ranks that die are replaced */
+    bool closed;      /* to the trainer: all meetings are the engine's until it has opened again */
     uint32_t epoch;   /* how often this job has come together; 0: ranks that are threads */
     uint32_t holds;   /* what this rank says of the state that it holds when it joins again, see reform.h */
     uint32_t *held;   /* [size] what all have said; NULL: ranks that are threads */

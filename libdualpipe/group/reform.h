@@ -21,5 +21,10 @@ bool dp__group_respawns(const dp_group_t *group);
 uint32_t dp__group_epoch(const dp_group_t *group);
 /* The numbers that the ranks have come with, [size]; NULL where ranks are threads. [any] */
 const uint32_t *dp__group_held(const dp_group_t *group);
+/* Until it is opened again, what trainers call by themselves fails with DP_ERR_PEER: the others are in other meetings.
+ * [main] */
+void dp__group_close(dp_group_t *group, bool closed);
+/* All have come so far. [collective] [blocks] */
+dp_status_t dp__group_commit(dp_group_t *group);
 
 #endif
