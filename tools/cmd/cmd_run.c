@@ -108,6 +108,13 @@ static const option_row_t run_options[] = {
      .kind = OPTION_READ,
      .read = read_no_prefix,
      .help = "let the ranks write to the terminal themselves; otherwise each of their lines is passed on whole"},
+    {.name = "respawn",
+     .value = "N",
+     .kind = OPTION_INT32,
+     .at = offsetof(run_options_t, respawn),
+     .most = MAX_RANKS,
+     .help =
+         "start up to N ranks again that a signal has ended (a crash, a kill), each in the place of the one that died, for programs that recover from that (train_moe; recover.h) [0]; on one host"},
     {.name = "grace",
      .value = "S",
      .kind = OPTION_REAL,
@@ -190,6 +197,9 @@ static int place_ranks(run_options_t *options)
                                    options->wdir != NULL || options->export_count != 0))
         return command_usage(&command_run, "%s is missing, which the options for several hosts are about",
                              "--hosts A,B");
+    if (options->hosts != NULL && options->respawn > 0)
+        return command_usage(&command_run, "%s starts ranks again on one host alone, and not with --hosts",
+                             "--respawn");
     if (options->hosts == NULL)
         return options->ranks != 0 ? -1 : command_usage(&command_run, "%s is missing", "-n N");
     if (options->ranks_per_host == 0 && options->ranks == 0)

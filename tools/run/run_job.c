@@ -17,6 +17,8 @@ const int run_signal_count = sizeof(run_signals) / sizeof(run_signals[0]);
 typedef struct job {
     run_site_t site;
     run_verdict_t verdict;
+    int respawns; /* left */
+    bool closing; /* nobody is started any more */
     int signal_fd, life_fd, done_fd;
 } job_t;
 
@@ -62,6 +64,34 @@ int run_next_signal(int fd)
 
 /* ---- watching ---- */
 
+/* A rank that was ended by a signal may be started again, as long as nobody has ended of his own accord and nobody has
+ * asked for the end. */
+static bool may_replace(const job_t *job, const run_end_t *end)
+{
+    return end->how != RUN_EXITED && job->respawns > 0 && !job->closing && job->verdict.signals == 0;
+}
+
+static bool replace(job_t *job, const run_end_t *end)
+{
+    if (!may_replace(job, end) || !run_site_start_again(&job->site, end->rank))
+        return false;
+    job->respawns--;
+    run_say("rank %d (pid %d) was ended by signal %d (%s): started again as pid %d (%d of %d)", end->rank,
+            (int)end->pid, end->status, strsignal(end->status), (int)job->site.pids[end->rank],
+            job->site.respawn - job->respawns, job->site.respawn);
+    return true;
+}
+
+static void take_no_more(job_t *job)
+{
+    if (job->closing)
+        return;
+    job->closing = true;
+    run_site_shut_door(&job->site);
+    if (job->site.relay != NULL)
+        run_relay_expect(job->site.relay, false);
+}
+
 static void take_ends(job_t *job)
 {
     siginfo_t info;
@@ -70,6 +100,9 @@ static void take_ends(job_t *job)
         if (run_site_reap(&job->site, i, &info)) {
             run_end_t end = run_end_of(&info, i);
 
+            if (replace(job, &end))
+                continue;
+            take_no_more(job);
             run_verdict_consider(&job->verdict, &end);
         }
     if (job->site.running == 0)
@@ -129,9 +162,10 @@ void run_await_relay(int done_fd, int signal_fd, int life_fd)
 static bool start(job_t *job, const run_options_t *options)
 {
     const bool relays = options->prefix != RUN_PREFIX_NEVER;
+    const int streams = 2 * (options->ranks + options->respawn);
     int error;
 
-    if (!run_site_open(&job->site, relays ? run_relay_new(2 * options->ranks, RUN_RELAY_PREFIX) : NULL) ||
+    if (!run_site_open(&job->site, relays ? run_relay_new(streams, RUN_RELAY_PREFIX) : NULL) ||
         !run_site_name(&job->site) || !run_site_listen(&job->site))
         return false;
     if (relays)
@@ -146,6 +180,8 @@ static bool start(job_t *job, const run_options_t *options)
         }
         return false;
     }
+    if (relays)
+        run_relay_expect(job->site.relay, options->respawn > 0);
     if (!relays || run_relay_start(job->site.relay, &job->done_fd))
         return true;
     run_say("no thread to copy the output with");
@@ -158,8 +194,10 @@ int run_job(const run_options_t *options, int life_fd)
                           .world = options->ranks,
                           .listener = -1,
                           .address = "127.0.0.1",
+                          .respawn = options->respawn,
                           .pipes = options->prefix != RUN_PREFIX_NEVER,
                           .program = options->program},
+                 .respawns = options->respawn,
                  .signal_fd = -1,
                  .done_fd = -1,
                  .life_fd = life_fd};
@@ -174,6 +212,7 @@ int run_job(const run_options_t *options, int life_fd)
     if (!good && job.verdict.code == 0)
         job.verdict.code = 1;
     run_kill_descendants();
+    take_no_more(&job);
     run_await_relay(job.done_fd, job.signal_fd, job.life_fd);
     return job.verdict.code;
 }

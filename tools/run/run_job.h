@@ -28,6 +28,7 @@ typedef struct run_options {
     int ranks;
     run_prefix_t prefix;
     double grace_seconds;
+    int respawn;    /* how many ranks that die are started again */
     char **program; /* argv of every rank */
     bool agent;     /* we are one; nothing else matters */
     /* the rest is for several hosts */
@@ -75,6 +76,8 @@ typedef enum run_relay_kind {
 run_relay_t *run_relay_new(int streams, run_relay_kind_t kind);
 /* ALWAYS unless said otherwise. */
 void run_relay_prefix(run_relay_t *relay, run_prefix_t prefix);
+/* More streams may be added until this is called with false, even when all so far have ended. Before it is started. */
+void run_relay_expect(run_relay_t *relay, bool more);
 /* What comes from fd goes to the descriptor `to`. Takes fd over. */
 void run_relay_add(run_relay_t *relay, int rank, int fd, int to);
 /* Starts its thread; done_fd gets end-of-file when everything was copied. false: no thread. */

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #define READ_BYTES   65536
@@ -30,12 +31,15 @@ typedef struct stream {
 struct run_relay {
     run_relay_kind_t kind;
     run_prefix_t prefix;
-    int speaker;  /* the rank that has spoken first, -1: none; */
-    bool several; /* and others since */
-    int count, room, open;
+    int speaker;           /* the rank that has spoken first, -1: none; */
+    bool several;          /* and others since */
+    pthread_mutex_t mutex; /* of these */
+    int count, open;
+    bool more; /* streams may still come */
+    int room, wake_fd;
     int done_fd; /* closed at the end */
     stream_t *streams;
-    struct pollfd *polls;
+    struct pollfd *polls; /* [room + 1] */
     char *out;
     size_t out_used, out_room;
 };
@@ -51,9 +55,14 @@ run_relay_t *run_relay_new(int streams, run_relay_kind_t kind)
     relay->speaker = -1;
     relay->room = streams;
     relay->streams = calloc((size_t)relay->room, sizeof(relay->streams[0]));
-    relay->polls = calloc((size_t)relay->room, sizeof(relay->polls[0]));
-    if (relay->streams != NULL && relay->polls != NULL)
+    relay->polls = calloc((size_t)relay->room + 1, sizeof(relay->polls[0]));
+    relay->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    pthread_mutex_init(&relay->mutex, NULL);
+    if (relay->streams != NULL && relay->polls != NULL && relay->wake_fd >= 0)
         return relay;
+    if (relay->wake_fd >= 0)
+        close(relay->wake_fd);
+    pthread_mutex_destroy(&relay->mutex);
     free(relay->streams);
     free(relay->polls);
     free(relay);
@@ -65,10 +74,29 @@ void run_relay_prefix(run_relay_t *relay, run_prefix_t prefix)
     relay->prefix = prefix;
 }
 
+static void wake(run_relay_t *relay)
+{
+    uint64_t one = 1;
+    ssize_t n = write(relay->wake_fd, &one, sizeof(one)); /* full means that it is awake anyway */
+
+    (void)n;
+}
+
+void run_relay_expect(run_relay_t *relay, bool more)
+{
+    pthread_mutex_lock(&relay->mutex);
+    relay->more = more;
+    pthread_mutex_unlock(&relay->mutex);
+    wake(relay);
+}
+
 void run_relay_add(run_relay_t *relay, int rank, int fd, int to)
 {
+    pthread_mutex_lock(&relay->mutex);
     relay->streams[relay->count++] = (stream_t){.fd = fd, .to = to, .rank = rank};
     relay->open++;
+    pthread_mutex_unlock(&relay->mutex);
+    wake(relay);
 }
 
 static void close_stream(run_relay_t *relay, stream_t *stream)
@@ -77,7 +105,9 @@ static void close_stream(run_relay_t *relay, stream_t *stream)
         return;
     close(stream->fd); /* whoever still writes there is told so */
     stream->fd = -1;
+    pthread_mutex_lock(&relay->mutex);
     relay->open--;
+    pthread_mutex_unlock(&relay->mutex);
 }
 
 static bool grow(char **data, size_t *room, size_t wanted)
@@ -238,16 +268,32 @@ static void serve(run_relay_t *relay, stream_t *stream)
     flush_out(relay, stream->to);
 }
 
+/* -1: all have ended, and no other one comes. */
+static int streams_now(run_relay_t *relay)
+{
+    int count;
+
+    pthread_mutex_lock(&relay->mutex);
+    count = relay->open > 0 || relay->more ? relay->count : -1;
+    pthread_mutex_unlock(&relay->mutex);
+    return count;
+}
+
 static void *relay_main(void *argument)
 {
     run_relay_t *relay = argument;
 
-    while (relay->open > 0) {
-        for (int i = 0; i < relay->count; i++)
+    for (int count; (count = streams_now(relay)) >= 0;) {
+        uint64_t wakes;
+
+        for (int i = 0; i < count; i++)
             relay->polls[i] = (struct pollfd){.fd = relay->streams[i].fd, .events = POLLIN};
-        if (!run_poll(relay->polls, relay->count, -1))
+        relay->polls[count] = (struct pollfd){.fd = relay->wake_fd, .events = POLLIN};
+        if (!run_poll(relay->polls, count + 1, -1))
             break;
-        for (int i = 0; i < relay->count; i++)
+        if (relay->polls[count].revents != 0 && read(relay->wake_fd, &wakes, sizeof(wakes)) < 0)
+            wakes = 0; /* it was counted before */
+        for (int i = 0; i < count; i++)
             if (relay->polls[i].revents != 0 && relay->streams[i].fd >= 0)
                 serve(relay, &relay->streams[i]);
     }

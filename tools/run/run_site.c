@@ -146,6 +146,10 @@ static void set_environment(const run_site_t *site, int i, const ends_t *ends)
         set_number("DUALPIPE_LISTEN_FD", site->listener);
     else
         unsetenv("DUALPIPE_LISTEN_FD");
+    if (site->respawn > 0)
+        set_number("DUALPIPE_RESPAWN", site->respawn);
+    else
+        unsetenv("DUALPIPE_RESPAWN");         /* of a launcher around us */
     unsetenv("TORCHELASTIC_USE_AGENT_STORE"); /* of a launcher around us */
     share_cores(site->count);
 }
@@ -247,13 +251,33 @@ bool run_site_start(run_site_t *site, int *error_out)
     for (int i = 0; i < site->count; i++)
         if (!start_rank(site, i, error_out))
             return false;
-    if (site->listener >= 0)
-        close(site->listener);
-    site->listener = -1;
+    if (site->respawn == 0)
+        run_site_shut_door(site);
     return true;
 }
 
 /* ---- while they run ---- */
+
+bool run_site_start_again(run_site_t *site, int i)
+{
+    int error = 0;
+
+    if (start_rank(site, i, &error))
+        return true;
+    if (error != 0)
+        run_say("cannot start \"%s\" again: %s", site->program[0], strerror(error));
+    return false;
+}
+
+void run_site_shut_door(run_site_t *site)
+{
+    if (site->listener < 0)
+        return;
+    if (site->respawn > 0)
+        (void)shutdown(site->listener, SHUT_RDWR); /* rank 0 holds it as well */
+    close(site->listener);
+    site->listener = -1;
+}
 
 void run_site_kill(run_site_t *site, int number)
 {

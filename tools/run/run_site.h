@@ -19,7 +19,8 @@ typedef struct run_site {
     char address[64]; /* where rank 0 listens */
     char name[33];    /* of the job */
     uint8_t secret[RUN_SECRET_BYTES];
-    bool pipes; /* what the ranks print goes through the relay */
+    int respawn; /* how many ranks may be started again; then rank 0's socket stays open here, whoever holds it */
+    bool pipes;  /* what the ranks print goes through the relay */
     char **program;
     pid_t *pids; /* [count] 0: not started, or gone */
     int running;
@@ -36,6 +37,10 @@ bool run_site_listen(run_site_t *site);
 bool run_site_open(run_site_t *site, run_relay_t *relay);
 /* Starts all. false: *error_out is why the program cannot be executed, or 0, and it was said what is wrong. */
 bool run_site_start(run_site_t *site, int *error_out);
+/* Starts the i-th rank here once more, after its end. false: it was said why. */
+bool run_site_start_again(run_site_t *site, int i);
+/* No rank is started any more, and those that wait for one hear so. */
+void run_site_shut_door(run_site_t *site);
 /* To all, those that are stopped included; SIGCONT: these alone go on. */
 void run_site_kill(run_site_t *site, int number);
 /* Takes in the i-th rank here if it has ended, and with it its process group, while its number cannot be another's. */
