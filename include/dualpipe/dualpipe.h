@@ -25,6 +25,7 @@
 #include <dualpipe/overlap.h>
 #include <dualpipe/pipeline.h>
 #include <dualpipe/program.h>
+#include <dualpipe/recover.h>
 #include <dualpipe/replicas.h>
 #include <dualpipe/schedule.h>
 #include <dualpipe/search.h>

@@ -107,6 +107,11 @@ typedef struct dp_pipeline_options {
     /** 1: the spans of segments say how long their stream's thread had a core (dp_span_t.busy_ns), at the price of two
      *  host functions a segment. For ranks that share cores. Without effect on devices that run no host functions. */
     int32_t cpu_times;
+    /** NULL, or called by dp_pipeline_recover (and by an open during which a rank is replaced) before it calls build
+     *  again for every chunk: no work of ours runs, nothing is on its way between ranks. The place to close what build
+     *  has opened on the device and the expert group; parameters and what the optimizer keeps stay, the stages until
+     *  recover has returned. */
+    void (*retire)(void *user);
 } dp_pipeline_options_t;
 #define DP_PIPELINE_OPTIONS_MIN DP_SIZE_TO(dp_pipeline_options_t, profiler)
 

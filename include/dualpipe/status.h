@@ -96,7 +96,8 @@ enum {
     DP_ERR_SECURITY = -14,    /* refused because it would not be safe (permissions, missing secret) */
     DP_ERR_DEVICE = -15,      /* the device reported an error */
     DP_ERR_OVERFLOW = -16,    /* a fixed capacity announced at set-up was exceeded */
-    DP_ERR_INTERRUPTED = -17  /* stopped on request (a signal, dp_group_interrupt) */
+    DP_ERR_INTERRUPTED = -17, /* stopped on request (a signal, dp_group_interrupt) */
+    DP_ERR_LOST = -18         /* state that no living rank holds */
 };
 
 /** The name of a code, "DP_ERR_PEER" say; "DP_ERR_?" for values this version does not know. Static text. [any] */

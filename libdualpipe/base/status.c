@@ -61,6 +61,8 @@ const char *dp_status_name(dp_status_t status)
         return "DP_ERR_OVERFLOW";
     case DP_ERR_INTERRUPTED:
         return "DP_ERR_INTERRUPTED";
+    case DP_ERR_LOST:
+        return "DP_ERR_LOST";
     default:
         return "DP_ERR_?";
     }

@@ -182,6 +182,16 @@ static int32_t slots_of(const dp_pipeline_t *p, int32_t c)
     return n;
 }
 
+/* What outlives an epoch is there already. */
+static dp_status_t kept_memory(dp_pipeline_t *p, size_t bytes, size_t *account, char **memory)
+{
+    if (*memory == NULL)
+        return dp__device_memory(p, bytes, account, memory);
+    *account += bytes;
+    p->memory.total += bytes;
+    return DP_OK;
+}
+
 static dp_status_t allocate_chunk(dp_pipeline_t *p, int32_t c)
 {
     dp__engine_chunk_t *chunk = &p->chunks[c];
@@ -189,16 +199,18 @@ static dp_status_t allocate_chunk(dp_pipeline_t *p, int32_t c)
     dp_status_t status;
     size_t saved;
 
+    if (chunk->params != NULL && chunk->param_bytes != info.param_count * dp_dtype_bytes(p->options.dtype))
+        return dp_fail(DP_ERR_MISMATCH, "stage %d was built with other parameters than before", chunk->place.stage);
     chunk->param_bytes = info.param_count * dp_dtype_bytes(p->options.dtype);
     chunk->grad_bytes = info.param_count * dp_dtype_bytes(dp_dtype_accumulator(p->options.dtype));
     chunk->nslots = slots_of(p, c);
     if (!dp__mul(info.saved_bytes, (size_t)chunk->nslots, &saved))
         return dp_fail(DP_ERR_INVALID, "stage %d: %d activations of %zu bytes are more than memory can hold",
                        chunk->place.stage, chunk->nslots, info.saved_bytes);
-    status = dp__device_memory(p, chunk->param_bytes, &p->memory.params, &chunk->params);
+    status = kept_memory(p, chunk->param_bytes, &p->memory.params, &chunk->params);
     for (int half = 0; half < 2 && status >= 0; half++)
         if (needs_half(p, chunk, half))
-            status = dp__device_memory(p, chunk->grad_bytes, &p->memory.grads, &chunk->grads[half]);
+            status = kept_memory(p, chunk->grad_bytes, &p->memory.grads, &chunk->grads[half]);
     return status < 0 ? status : dp__device_memory(p, saved, &p->memory.saved, &chunk->saved);
 }
 
@@ -252,12 +264,9 @@ static void close_event(dp_pipeline_t *p, dp_event_t **event)
     *event = NULL;
 }
 
-void dp__chunks_close(dp_pipeline_t *p)
+void dp__chunks_suspend(dp_pipeline_t *p)
 {
     for (int32_t c = 0; p->chunks != NULL && c < p->nchunks; c++) {
-        release(p, &p->chunks[c].params);
-        release(p, &p->chunks[c].grads[0]);
-        release(p, &p->chunks[c].grads[1]);
         release(p, &p->chunks[c].saved);
     }
     for (int kind = 0; kind < DP__KINDS; kind++)
@@ -266,5 +275,15 @@ void dp__chunks_close(dp_pipeline_t *p)
     for (int lane = 0; lane < DP_LANE_COUNT; lane++) {
         release(p, &p->lanes.scratch[lane]);
         close_event(p, &p->lanes.mark[lane]);
+    }
+}
+
+void dp__chunks_close(dp_pipeline_t *p)
+{
+    dp__chunks_suspend(p);
+    for (int32_t c = 0; p->chunks != NULL && c < p->nchunks; c++) {
+        release(p, &p->chunks[c].params);
+        release(p, &p->chunks[c].grads[0]);
+        release(p, &p->chunks[c].grads[1]);
     }
 }

@@ -3,6 +3,7 @@
  * comms.c: the groups this rank belongs to, and its ends of the program's channels. */
 #include "base/memory.h"
 #include "engine/engine.h"
+#include "group/reform.h"
 #include "mixed/mixed.h"
 
 #include <stdio.h>
@@ -29,7 +30,8 @@ static void add_member(members_t *m, const dp__grid_t *g, int32_t p, int32_t e, 
 static dp_status_t open_group(dp_pipeline_t *p, const dp__comms_t *comms, const char *name, const members_t *members,
                               dp_comm_t **comm_out)
 {
-    char full[96];
+    const uint32_t epoch = dp__group_epoch(p->group);
+    char full[128], again[16] = "";
     dp_comm_config_t config = {
         .struct_size = sizeof(config),
         .name = full,
@@ -40,7 +42,9 @@ static dp_status_t open_group(dp_pipeline_t *p, const dp__comms_t *comms, const 
         .device = p->device,
     };
 
-    snprintf(full, sizeof(full), "p%llu.%u.%s", (unsigned long long)p->serial, p->generation, name);
+    if (epoch > 1)
+        snprintf(again, sizeof(again), "e%u.", epoch);
+    snprintf(full, sizeof(full), "%sp%llu.%u.%s", again, (unsigned long long)p->serial, p->generation, name);
     return comms->vt->open(p->host, &config, comm_out);
 }
 

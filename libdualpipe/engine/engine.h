@@ -4,6 +4,8 @@
  *
  *   open.c     options, order of set-up and tear-down
  *   swap.c     another comm backend between two steps
+ *   recover.c  the same pipeline after a death: which step counts, and who gets whose state
+ *   move.c     the state of a rank moved to another
  *   view.c     what a trainer asks of an open pipeline
  *   programs.c the schedule and the programs made of it
  *   agree.c    what must be the same on all ranks
@@ -229,6 +231,13 @@ typedef struct dp__run {
     int stuck; /* a lane does not come to rest: its memory must stay */
 } dp__run_t;
 
+/* recover.c */
+typedef struct dp__recovery {
+    uint32_t holds; /* 0: nothing yet; n + 1: the state behind n steps that count */
+    uint32_t step;  /* run.step at the begin of the step that does not count yet */
+    int reformed;   /* the group has come together again, the pipeline is not open yet */
+} dp__recovery_t;
+
 /* state.c: what was registered, in that order. */
 typedef struct dp__states {
     int32_t n;
@@ -243,7 +252,7 @@ struct dp_pipeline {
     dp_group_t *group;
     const dp_host_t *host;
     dp__grid_t grid;
-    char comm_name[DP__NAME_BYTES], device_name[DP__NAME_BYTES];
+    char method[DP__NAME_BYTES], comm_name[DP__NAME_BYTES], device_name[DP__NAME_BYTES];
     uint64_t serial;     /* of this pipeline in its job, and ... */
     uint32_t generation; /* ... of its comm set-up, for unique names */
     const dp_device_vt_t *device_vt;
@@ -272,10 +281,20 @@ struct dp_pipeline {
     dp__meter_t meter;
     dp__sums_t sums;
     dp__guard_t guard;
+    dp__recovery_t recovery;
     dp__states_t states;
     dp__saving_t *saving; /* NULL: nothing is saved */
     dp__run_t run;
 };
+
+/* open.c: all that is opened in an epoch of the group, and its end, after which it can be opened again: device, stages,
+ * parameters and gradients stay. Collective. */
+dp_status_t dp__pipeline_set_up(dp_pipeline_t *p);
+void dp__pipeline_suspend(dp_pipeline_t *p);
+
+/* move.c: rank `to` gets from rank `from` of the job what `what` says. For these two ranks; others return at once. */
+enum { DP__MOVE_CHUNKS = 1, DP__MOVE_SHARED = 2 }; /* of stages, parameters among it; of pipeline and job */
+dp_status_t dp__move_state(dp_pipeline_t *p, int32_t from, int32_t to, unsigned what);
 
 /* fault.c: gives the job its first cause, or takes over the one it has. The message names rank, step and operation, or
    `what`. */
@@ -308,6 +327,8 @@ dp_status_t dp__agree_to_swap(dp_pipeline_t *p, dp_status_t mine, const char *na
 dp_status_t dp__chunks_build(dp_pipeline_t *p);
 dp_status_t dp__chunks_rebuild(dp_pipeline_t *p);
 dp_status_t dp__chunks_allocate(dp_pipeline_t *p);
+/* All but the stages, their parameters and gradients. */
+void dp__chunks_suspend(dp_pipeline_t *p);
 void dp__chunks_close(dp_pipeline_t *p);
 dp_status_t dp__device_memory(dp_pipeline_t *p, size_t bytes, size_t *account, char **memory_out);
 dp_status_t dp__shared_memory(dp_pipeline_t *p, size_t bytes, size_t *account, double **memory_out);

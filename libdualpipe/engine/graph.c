@@ -47,8 +47,10 @@ void dp__graphs_forget(dp_pipeline_t *p)
 void dp__graphs_close(dp_pipeline_t *p)
 {
     dp__graphs_forget(p);
-    dp__free(p->graphs.at[0].lent);
-    dp__free(p->graphs.at[1].lent);
+    for (int i = 0; i < 2; i++) {
+        dp__free(p->graphs.at[i].lent);
+        p->graphs.at[i].lent = NULL;
+    }
 }
 
 static const void *lent_at(const dp_step_t *step, int32_t which, int32_t microbatch)

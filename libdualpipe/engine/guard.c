@@ -37,7 +37,7 @@ dp_status_t dp__guard_open(dp_pipeline_t *p)
 {
     const uint32_t needed = DP_DEVICE_CAP_HOST_MEMORY | DP_DEVICE_CAP_LAUNCH;
 
-    if (!dp__guard_wanted())
+    if (!dp__guard_wanted() || p->guard.on)
         return DP_OK;
     if ((p->device_vt->caps & needed) != needed || p->options.graph) {
         dp_log(DP_LOG_WARN, "engine", "DUALPIPE_GUARD: nothing is guarded: %s%s", p->device_name,

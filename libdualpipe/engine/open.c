@@ -6,6 +6,7 @@
 #include "engine/engine.h"
 #include "engine/guard.h"
 #include "group/pin.h"
+#include "group/reform.h"
 #include "stage/dtype.h"
 #include "stage/guard.h"
 
@@ -99,8 +100,9 @@ static dp_status_t find_device(dp_pipeline_t *p)
 static dp_status_t open_device(dp_pipeline_t *p)
 {
     dp_device_config_t config = {.struct_size = sizeof(config)};
-    dp_status_t status;
 
+    if (p->device != NULL)
+        return DP_OK; /* since an epoch before */
     if (p->options.device_config != NULL)
         dp_sized_take(&config, sizeof(config), p->options.device_config);
     if (dp__guard_wanted() && config.queue_length > 0 && config.queue_length < GUARDED_QUEUE)
@@ -108,9 +110,13 @@ static dp_status_t open_device(dp_pipeline_t *p)
     p->options.device_config = NULL; /* the trainer's again when open returns */
     if (config.local_rank == 0)
         config.local_rank = (uint32_t)dp__group_local_rank(p->group);
-    status = p->device_vt->open(p->host, &config, &p->device);
-    if (status >= 0)
-        status = share_device(p);
+    return p->device_vt->open(p->host, &config, &p->device);
+}
+
+static dp_status_t open_lanes(dp_pipeline_t *p)
+{
+    dp_status_t status = share_device(p);
+
     if (status >= 0)
         status = dp__profile_open(p);
     for (int lane = 0; lane < DP_LANE_COUNT && status >= 0; lane++)
@@ -120,6 +126,8 @@ static dp_status_t open_device(dp_pipeline_t *p)
 
 static dp_status_t place_chunks(dp_pipeline_t *p)
 {
+    if (p->chunks != NULL)
+        return DP_OK;
     p->nchunks = p->schedule->chunks;
     p->chunks = dp__calloc((size_t)p->nchunks, sizeof(*p->chunks));
     if (p->chunks == NULL)
@@ -133,8 +141,12 @@ static dp_status_t find_comm(dp_pipeline_t *p)
 {
     dp_status_t status = dp__backend_find(p, p->comm_name, &p->backend);
 
-    p->programs.bundled = status >= 0 && (p->backend.vt->caps & DP_COMM_CAP_ONE_SIDED) == 0;
-    return status;
+    if (status < 0)
+        return status;
+    if (p->programs.training != NULL && p->programs.bundled != ((p->backend.vt->caps & DP_COMM_CAP_ONE_SIDED) == 0))
+        dp__programs_free(p); /* other ranks, another backend: with its own lists */
+    p->programs.bundled = (p->backend.vt->caps & DP_COMM_CAP_ONE_SIDED) == 0;
+    return DP_OK;
 }
 
 static dp_status_t open_comms(dp_pipeline_t *p)
@@ -162,8 +174,7 @@ static dp_status_t settle_options(dp_pipeline_t *p)
 
     if (o->inline_bytes == 0)
         o->inline_bytes = INLINE_BYTES;
-    if (o->method == NULL)
-        o->method = "dualpipe";
+    snprintf(p->method, sizeof(p->method), "%s", o->method != NULL ? o->method : "dualpipe");
     if (status >= 0)
         status = dp__backend_name(o->comm, p->comm_name);
     if (status >= 0)
@@ -171,36 +182,99 @@ static dp_status_t settle_options(dp_pipeline_t *p)
     return status < 0 ? status : set_grid(p);
 }
 
-static dp_status_t set_up(dp_pipeline_t *p)
+dp_status_t dp__pipeline_set_up(dp_pipeline_t *p)
 {
-    static dp_status_t (*const steps[])(dp_pipeline_t *) = {settle_options,
-                                                            dp__agree_on_settings,
-                                                            find_device,
-                                                            find_comm,
-                                                            dp__programs_make,
-                                                            open_device,
-                                                            dp__guard_open,
-                                                            dp__meter_open,
-                                                            place_chunks,
-                                                            open_comms,
-                                                            dp__chunks_build,
-                                                            dp__names_collect,
-                                                            dp__agree_on_stages,
-                                                            dp__ways_open,
-                                                            dp__links_list,
-                                                            connect,
-                                                            dp__plans_build,
-                                                            dp__buffers_open,
-                                                            dp__chunks_allocate,
-                                                            dp__sums_open,
-                                                            dp__records_open,
-                                                            dp__graphs_open,
-                                                            meet};
+    static dp_status_t (*const steps[])(dp_pipeline_t *) = {
+        dp__agree_on_settings,
+        find_device,
+        find_comm,
+        dp__programs_make,
+        open_device,
+        open_lanes,
+        dp__guard_open,
+        dp__meter_open,
+        place_chunks,
+        open_comms,
+        dp__chunks_build,
+        dp__names_collect,
+        dp__agree_on_stages,
+        dp__ways_open,
+        dp__links_list,
+        connect,
+        dp__plans_build,
+        dp__buffers_open,
+        dp__chunks_allocate,
+        dp__sums_open,
+        dp__records_open,
+        dp__graphs_open,
+        meet,
+    };
     dp_status_t status = DP_OK;
 
+    dp__group_start_opening(p->group);
     for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]) && status >= 0; i++)
         status = steps[i](p);
     return status;
+}
+
+/* Lanes first: after a failure their workers may still be inside a wait on memory of the comms. */
+static void let_go(dp_pipeline_t *p, void (*tell)(void *user))
+{
+    dp__graphs_close(p);
+    for (int32_t i = 0; i < dp__stream_count(p); i++)
+        if (dp__stream_at(p, i) != NULL)
+            p->device_vt->stream_close(dp__stream_at(p, i));
+    for (int lane = 0; lane < DP_LANE_COUNT; lane++)
+        p->lanes.stream[lane] = NULL;
+    p->ways.n = 0;
+    if (p->built && tell != NULL)
+        tell(p->options.user);
+    if (p->comms.vt != NULL)
+        dp__comms_close(&p->comms);
+    if (p->device != NULL) {
+        dp__links_close(p);
+        dp__chunks_suspend(p);
+        dp__sums_close(p);
+    }
+    dp_group_blackbox_close(p->group, p->trace.records);
+    dp__plans_free(p);
+    dp__free(p->trace.kept);
+    dp__free(p->trace.kept_count);
+    dp__free(p->trace.names);
+    p->trace = (dp__trace_t){0};
+}
+
+void dp__pipeline_suspend(dp_pipeline_t *p)
+{
+    dp__save_close(p); /* what was being saved is not, and the trainer opens it again */
+    let_go(p, p->options.retire);
+    p->memory = (dp_memory_report_t){.struct_size = sizeof(p->memory)};
+    p->generation = 0;
+    p->max_segments = 0;
+    p->run = (dp__run_t){.step = p->recovery.step, .enqueueing = -1, .failed = 1};
+}
+
+/* Who dies before the first step is replaced as well. */
+static dp_status_t set_up_with_others(dp_pipeline_t *p)
+{
+    dp_status_t status = settle_options(p);
+
+    if (status >= 0)
+        status = dp__pipeline_set_up(p);
+    while (status < 0) {
+        status = dp__engine_fail(p, status, "opening the pipeline");
+        if ((p->device != NULL && !p->host_memory) || !dp__group_survives(p->group))
+            return status;
+        dp__engine_settle(p);
+        if (p->run.stuck)
+            return status;
+        dp__pipeline_suspend(p);
+        status = dp__group_reform(p->group, 0);
+        if (status >= 0)
+            status = dp__pipeline_set_up(p);
+    }
+    p->run.failed = 0;
+    return DP_OK;
 }
 
 dp_status_t dp_pipeline_open(const dp_pipeline_options_t *options, dp_pipeline_t **pipeline_out)
@@ -227,10 +301,8 @@ dp_status_t dp_pipeline_open(const dp_pipeline_options_t *options, dp_pipeline_t
     p->group = options->group;
     p->host = dp_group_host(options->group);
     p->run.enqueueing = -1;
-    dp__group_start_opening(p->group);
-    status = set_up(p);
+    status = set_up_with_others(p);
     if (status < 0) {
-        status = dp__engine_fail(p, status, "opening the pipeline");
         dp_pipeline_close(p);
         return status;
     }
@@ -250,28 +322,13 @@ void dp_pipeline_close(dp_pipeline_t *p)
     }
     dp__save_close(p);
     dp__trace_write(p);
-    /* lanes first: after a failure their workers may still be inside a wait on memory of the comms */
-    dp__graphs_close(p);
-    for (int32_t i = 0; i < dp__stream_count(p); i++)
-        if (dp__stream_at(p, i) != NULL)
-            p->device_vt->stream_close(dp__stream_at(p, i));
-    if (p->built && p->options.unbuild != NULL)
-        p->options.unbuild(p->options.user);
-    if (p->comms.vt != NULL)
-        dp__comms_close(&p->comms);
+    let_go(p, p->options.unbuild);
     if (p->device != NULL) {
-        dp__links_close(p);
         dp__chunks_close(p);
-        dp__sums_close(p);
         dp__profile_close(p);
         p->device_vt->close(p->device);
     }
     dp__guard_close(p);
-    dp_group_blackbox_close(p->group, p->trace.records);
-    dp__plans_free(p);
-    dp__free(p->trace.kept);
-    dp__free(p->trace.kept_count);
-    dp__free(p->trace.names);
     dp__free(p->chunks);
     dp__states_free(p);
     dp__programs_free(p);

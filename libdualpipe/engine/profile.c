@@ -24,7 +24,7 @@ dp_status_t dp__profile_open(dp_pipeline_t *p)
     const void *table;
     dp_status_t status;
 
-    if (p->options.profiler == NULL)
+    if (p->options.profiler == NULL || p->profiler.instance != NULL)
         return DP_OK;
     status = dp_plugin_load(p->options.profiler, &plugin);
     if (status >= 0)

@@ -34,11 +34,13 @@ dp_status_t dp__programs_make(dp_pipeline_t *p)
 {
     dp_status_t status = DP_OK;
 
+    if (p->programs.training != NULL)
+        return DP_OK; /* of the epoch before */
     p->schedule = p->options.schedule;
     if (p->schedule == NULL && p->programs.own_schedule == NULL) {
         dp_schedule_request_t request = {
             .struct_size = sizeof(request),
-            .method = p->options.method,
+            .method = p->method,
             .ranks = p->grid.pp,
             .microbatches = p->options.microbatches,
             .chunks = p->options.chunks,

@@ -25,6 +25,8 @@ static dp_status_t check_step(const dp_pipeline_t *p, const dp_step_t *step)
     DO(dp__sized_check("dp_pipeline_step: step", step, "dp_step_t", DP_STEP_MIN));
     if (p == NULL)
         return dp_fail(DP_ERR_INVALID, "dp_pipeline_step: the pipeline is NULL");
+    if (p->recovery.reformed)
+        return dp_fail(DP_ERR_PEER, "dp_pipeline_step: a rank has been replaced: dp_pipeline_recover goes on");
     if (p->run.failed)
         return dp_fail(DP_ERR_INVALID, "dp_pipeline_step: this pipeline has failed; close it");
     return DP_OK;

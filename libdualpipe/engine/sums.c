@@ -33,6 +33,7 @@ void dp__sums_close(dp_pipeline_t *p)
         p->device_vt->release(p->device, p->sums.staging_there);
     dp__shared_release(p, p->sums.losses);
     dp__shared_release(p, p->sums.staging);
+    p->sums = (dp__sums_t){0};
 }
 
 dp_status_t dp_pipeline_sum(dp_pipeline_t *p, double *values, size_t count)

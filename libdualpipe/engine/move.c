@@ -1,0 +1,137 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * move.c: the state of one rank sent to another, in pieces over a channel that is opened for it and closed again. Both
+ * walk through the same list: stages in the order of the path, what belongs to the pipeline and the job last. */
+#include "engine/engine.h"
+#include "group/reform.h"
+
+#include <stdio.h>
+
+enum { PIECE_BYTES = 256 * 1024, PIECES = 4 };
+
+typedef struct road {
+    dp_pipeline_t *p;
+    const dp_comm_vt_t *vt;
+    dp_comm_t *comm;
+    dp_channel_end_t *end;
+    dp_stream_t *stream;
+    int sends;
+    uint32_t number;
+} road_t;
+
+static dp_status_t open_road(road_t *r, int32_t from, int32_t to)
+{
+    const int32_t pair[2] = {from, to};
+    char name[48];
+    const dp_comm_config_t config = {
+        .struct_size = sizeof(config),
+        .name = name,
+        .rank = r->sends ? 0 : 1,
+        .nranks = 2,
+        .world_ranks = pair,
+        .device_vt = r->p->device_vt,
+        .device = r->p->device,
+        .reduce_bytes = 1,
+    };
+    const dp_channel_config_t channel = {
+        .struct_size = sizeof(channel),
+        .peer = r->sends ? 1 : 0,
+        .sender = r->sends,
+        .slots = PIECES,
+        .slot_bytes = PIECE_BYTES,
+        .label = "state of a rank",
+    };
+    dp_status_t status;
+
+    snprintf(name, sizeof(name), "e%u.state.%d.%d", dp__group_epoch(r->p->group), from, to);
+    status = r->vt->open(r->p->host, &config, &r->comm);
+    if (status >= 0)
+        status = r->vt->channel_open(r->comm, &channel, &r->end);
+    return status < 0 ? status : r->vt->start(r->comm);
+}
+
+static dp_status_t pass_piece(road_t *r, char *memory, size_t bytes)
+{
+    const dp_message_tag_t tag = {.number = r->number++, .step = r->p->run.step, .bytes = (uint32_t)bytes};
+    const void *slot;
+    dp_status_t status;
+
+    if (r->sends)
+        return r->vt->send(r->end, memory, &tag, r->stream);
+    status = r->vt->recv(r->end, &tag, &slot, r->stream);
+    if (status >= 0)
+        status = r->p->device_vt->copy(r->stream, memory, slot, bytes);
+    return status < 0 ? status : r->vt->release(r->end, tag.number, r->stream);
+}
+
+static dp_status_t pass(road_t *r, void *memory, size_t bytes)
+{
+    dp_status_t status = DP_OK;
+
+    for (size_t at = 0; at < bytes && status >= 0; at += PIECE_BYTES)
+        status = pass_piece(r, (char *)memory + at, bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES);
+    return status;
+}
+
+/* ---- what there is ---- */
+
+static dp_status_t pass_chunk(road_t *r, int32_t c)
+{
+    const dp_pipeline_t *p = r->p;
+    dp_status_t status = pass(r, p->chunks[c].params, p->chunks[c].param_bytes);
+
+    for (int32_t i = 0; i < p->states.n && status >= 0; i++) {
+        const dp_state_t *s = &p->states.at[i];
+
+        if ((s->scope == DP_STATE_PARAMS || s->scope == DP_STATE_STAGE) && s->chunk == c)
+            status = pass(r, s->memory, dp__state_bytes(s));
+    }
+    return status;
+}
+
+static dp_status_t pass_chunks(road_t *r)
+{
+    dp_status_t status = DP_OK;
+
+    for (int32_t stage = 0; stage < dp_schedule_stages(r->p->schedule); stage++)
+        for (int32_t c = 0; c < r->p->nchunks && status >= 0; c++)
+            if (r->p->chunks[c].place.stage == stage)
+                status = pass_chunk(r, c);
+    return status;
+}
+
+static dp_status_t pass_shared(road_t *r)
+{
+    dp_status_t status = DP_OK;
+
+    for (int32_t i = 0; i < r->p->states.n && status >= 0; i++) {
+        const dp_state_t *s = &r->p->states.at[i];
+
+        if (s->scope == DP_STATE_PIPELINE || s->scope == DP_STATE_JOB)
+            status = pass(r, s->memory, dp__state_bytes(s));
+    }
+    return status;
+}
+
+dp_status_t dp__move_state(dp_pipeline_t *p, int32_t from, int32_t to, unsigned what)
+{
+    const int32_t self = dp_group_rank(p->group);
+    road_t r = {.p = p, .vt = p->comms.vt, .stream = p->lanes.stream[DP_LANE_P2P], .sends = self == from};
+    dp_status_t status;
+
+    if (self != from && self != to)
+        return DP_OK;
+    status = open_road(&r, from, to);
+    if (status >= 0 && (what & DP__MOVE_CHUNKS) != 0)
+        status = pass_chunks(&r);
+    if (status >= 0 && (what & DP__MOVE_SHARED) != 0)
+        status = pass_shared(&r);
+    if (status >= 0)
+        status = dp__stream_finish(p, r.stream);
+    if (status < 0) {
+        status = dp__engine_fail(p, status, "moving the state of a rank"); /* closing meets the other rank */
+        dp__engine_settle(p);
+    }
+    r.vt->close(r.comm);
+    return status;
+}

@@ -1,0 +1,288 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * recover.c: the same pipeline after a death. Which step counts is decided by what the ranks hold when they come
+ * together again; whoever does not hold that gets it from a rank that does. */
+#include "base/memory.h"
+#include "engine/engine.h"
+#include "group/reform.h"
+
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { WHY_BYTES = 1024 };
+
+/* What a rank says once all are open again. */
+typedef struct statement {
+    uint32_t holds, step;
+    int64_t start;   /* the trainer's own step, where nobody holds anything */
+    uint64_t states; /* digest of what is registered */
+} statement_t;
+
+/* ---- coming together ---- */
+
+/* Streams of devices with memory of their own belong to the trainer as well: there the first death is the end. */
+static bool can_go_on(const dp_pipeline_t *p)
+{
+    return p->host_memory && dp__group_survives(p->group);
+}
+
+/* Afterwards the group is healthy and the pipeline closed, up to what outlives an epoch. */
+static dp_status_t reform(dp_pipeline_t *p)
+{
+    dp_status_t status;
+
+    dp__engine_settle(p);
+    if (p->run.stuck)
+        return dp_fail(DP_ERR_TIMEOUT, "a kernel does not return: nothing can be recovered");
+    dp__pipeline_suspend(p);
+    status = dp__group_reform(p->group, p->recovery.holds);
+    p->recovery.reformed = status >= 0;
+    return status;
+}
+
+static void count_step(dp_pipeline_t *p)
+{
+    p->recovery.holds++;
+    p->recovery.step = p->run.step;
+}
+
+/* Some may have heard that the step counts, and have begun their update, when the rank died. */
+static dp_status_t ask_the_others(dp_pipeline_t *p, dp_status_t status)
+{
+    const uint32_t *held, step = p->run.step;
+    char why[WHY_BYTES];
+
+    snprintf(why, sizeof(why), "%s", dp_last_error());
+    if (reform(p) < 0)
+        return dp_group_health(p->group) < 0 ? dp_group_health(p->group) : status;
+    held = dp__group_held(p->group);
+    for (int32_t r = 0; r < dp_group_size(p->group); r++)
+        if (held[r] == p->recovery.holds + 1) {
+            p->run.step = step;
+            count_step(p);
+            dp__group_close(p->group, true);
+            return DP_OK;
+        }
+    return dp_fail(status, "%s", why);
+}
+
+dp_status_t dp_pipeline_commit(dp_pipeline_t *p)
+{
+    dp_status_t status;
+
+    if (p == NULL || p->run.failed || p->recovery.holds == 0)
+        return dp_fail(DP_ERR_INVALID, "dp_pipeline_commit: the pipeline is NULL or has failed, or dp_pipeline_recover "
+                                       "was not called before the first step");
+    status = dp__group_respawns(p->group) ? dp__group_commit(p->group) : DP_OK;
+    if (status >= 0) {
+        count_step(p);
+        return DP_OK;
+    }
+    status = dp__engine_fail(p, status, "committing a step");
+    return can_go_on(p) ? ask_the_others(p, status) : status;
+}
+
+/* ---- who gets what from whom ---- */
+
+static int32_t world_rank(const dp__grid_t *g, int32_t pipeline_rank, int32_t expert_rank, int32_t data_rank)
+{
+    return (data_rank * g->ep + expert_rank) * g->pp + pipeline_rank;
+}
+
+/* A rank with the same stages and experts as rank `of` that holds the state: its mirror first, then those of other data
+ * groups; -1: none. */
+static int32_t holder_of_stages(const dp_pipeline_t *p, const statement_t *all, int32_t of, uint32_t holds)
+{
+    const dp__grid_t *g = &p->grid;
+    const int32_t i = of % g->pp, e = of / g->pp % g->ep, own = of / g->pp / g->ep;
+    dp_place_t place;
+
+    dp_schedule_place(p->schedule, i, 0, &place);
+    for (int32_t k = 0; k < g->dp; k++) {
+        const int32_t d = (own + k) % g->dp;
+        const int32_t twin = world_rank(g, i, e, d);
+        const int32_t mirror = place.mirror_rank >= 0 ? world_rank(g, place.mirror_rank, e, d) : -1;
+
+        if (mirror >= 0 && mirror != of && all[mirror].holds == holds)
+            return mirror;
+        if (twin != of && all[twin].holds == holds)
+            return twin;
+    }
+    return -1;
+}
+
+static int32_t holder_of_pipeline(const dp_pipeline_t *p, const statement_t *all, int32_t of, uint32_t holds)
+{
+    const int32_t first = of - of % p->grid.pp;
+
+    for (int32_t r = first; r < first + p->grid.pp; r++)
+        if (all[r].holds == holds)
+            return r;
+    return -1;
+}
+
+static bool of_pipelines(const dp_pipeline_t *p)
+{
+    for (int32_t i = 0; i < p->states.n; i++)
+        if (p->states.at[i].scope == DP_STATE_PIPELINE)
+            return true;
+    return false;
+}
+
+static dp_status_t lost(dp_pipeline_t *p, int32_t rank, const char *what)
+{
+    p->recovery.holds = 0;
+    return dp_fail(DP_ERR_LOST, "rank %d died, and no living rank holds %s: a checkpoint has to be read on all ranks",
+                   rank, what);
+}
+
+/* DP_OK when each rank that holds nothing has one to get it from. */
+static dp_status_t look_for_holders(dp_pipeline_t *p, const statement_t *all, uint32_t holds, bool apart)
+{
+    const bool copies = p->chunks[0].place.mirror_rank >= 0 || p->grid.dp > 1;
+
+    for (int32_t r = 0; r < dp_group_size(p->group); r++) {
+        if (all[r].holds != holds && holder_of_stages(p, all, r, holds) < 0)
+            return lost(p, r,
+                        copies ? "its stages (their other copies have died as well)"
+                               : "its stages (in this placement there is one copy of each)");
+        if (all[r].holds != holds && apart && holder_of_pipeline(p, all, r, holds) < 0)
+            return lost(p, r, "the state of its pipeline");
+    }
+    return DP_OK;
+}
+
+/* All ranks walk through the same moves in the same order. */
+static dp_status_t give(dp_pipeline_t *p, const statement_t *all, uint32_t holds)
+{
+    const int32_t n = dp_group_size(p->group);
+    const bool apart = of_pipelines(p);
+    dp_status_t status = look_for_holders(p, all, holds, apart);
+
+    for (int32_t r = 0; r < n && status >= 0; r++) {
+        const int32_t from = holder_of_stages(p, all, r, holds);
+        const int32_t shared = apart ? holder_of_pipeline(p, all, r, holds) : from;
+
+        if (all[r].holds == holds)
+            continue;
+        status = dp__move_state(p, from, r, DP__MOVE_CHUNKS | (shared == from ? DP__MOVE_SHARED : 0));
+        if (status >= 0 && shared != from)
+            status = dp__move_state(p, shared, r, DP__MOVE_SHARED);
+    }
+    return status;
+}
+
+/* ---- agreeing ---- */
+
+static uint64_t hash(uint64_t h, uint64_t field)
+{
+    return (h ^ field) * 1099511628211u; /* FNV-1a */
+}
+
+static uint64_t digest_states(const dp_pipeline_t *p)
+{
+    uint64_t h = 14695981039346656037u;
+
+    for (int32_t i = 0; i < p->states.n; i++) {
+        const dp_state_t *s = &p->states.at[i];
+
+        for (const char *c = s->name; *c != '\0' && !s->sharded; c++)
+            h = hash(h, (unsigned char)*c);
+        h = hash(hash(hash(h, s->scope), s->dtype), s->scope == DP_STATE_JOB ? s->count : 0);
+    }
+    return h;
+}
+
+static dp_status_t compare(const statement_t *all, int32_t n)
+{
+    for (int32_t r = 1; r < n; r++)
+        if (all[r].states != all[0].states)
+            return dp_fail(DP_ERR_MISMATCH,
+                           "ranks 0 and %d have registered other states, or in another order: "
+                           "dp_pipeline_register_state is for all ranks alike",
+                           r);
+    return DP_OK;
+}
+
+static dp_status_t agree(dp_pipeline_t *p, const statement_t *all, int32_t n, int64_t *step)
+{
+    const statement_t *top = &all[0];
+    dp_status_t status = compare(all, n);
+
+    for (int32_t r = 1; r < n; r++)
+        if (all[r].holds > top->holds)
+            top = &all[r];
+    for (int32_t r = 1; r < n && top->holds == 0 && status >= 0; r++)
+        if (all[r].start != all[0].start)
+            status = dp_fail(DP_ERR_MISMATCH, "rank 0 begins with step %" PRId64 ", rank %d with step %" PRId64,
+                             all[0].start, r, all[r].start);
+    if (status >= 0 && top->holds == 0) {
+        p->recovery.holds = (uint32_t)*step + 1;
+        return DP_OK;
+    }
+    p->run.step = p->recovery.step = top->step;
+    if (status >= 0)
+        status = give(p, all, top->holds);
+    if (status < 0)
+        return status;
+    p->recovery.holds = top->holds;
+    *step = (int64_t)top->holds - 1;
+    return DP_OK;
+}
+
+/* With all ranks open: whoever does not hold what counts gets it. */
+static dp_status_t share(dp_pipeline_t *p, int64_t *step)
+{
+    const int32_t n = dp_group_size(p->group);
+    statement_t *mine = dp__calloc((size_t)n + 1, sizeof(*mine)), *all = mine + 1;
+    dp_status_t status;
+
+    if (mine == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for what %d ranks hold", n);
+    *mine = (statement_t){p->recovery.holds, p->recovery.step, *step, digest_states(p)};
+    status = dp_group_all_gather(p->group, mine, sizeof(*mine), all);
+    if (status >= 0)
+        status = agree(p, all, n, step);
+    dp__free(mine);
+    return status;
+}
+
+static dp_status_t open_again(dp_pipeline_t *p, int64_t *step)
+{
+    dp_status_t status = DP_OK;
+
+    dp__group_close(p->group, false);
+    if (!p->recovery.reformed || dp_group_health(p->group) < 0)
+        status = reform(p);
+    if (status >= 0)
+        status = dp__pipeline_set_up(p);
+    if (status < 0)
+        return status;
+    p->recovery.reformed = 0;
+    p->run.failed = 0;
+    return share(p, step);
+}
+
+dp_status_t dp_pipeline_recover(dp_pipeline_t *p, dp_status_t status, int64_t *step)
+{
+    char why[WHY_BYTES];
+
+    snprintf(why, sizeof(why), "%s", status < 0 ? dp_last_error() : "");
+    if (p == NULL || step == NULL || *step < 0 || *step >= UINT32_MAX)
+        return dp_fail(DP_ERR_INVALID, "dp_pipeline_recover: pipeline or step is NULL, or step is no step");
+    if (status >= 0 && (p->run.failed || p->recovery.holds != 0))
+        return dp_fail(DP_ERR_INVALID, "dp_pipeline_recover: it is called with DP_OK once, before the first step");
+    if (status >= 0)
+        status = share(p, step);
+    while (status < 0 && status != DP_ERR_LOST && (p->recovery.reformed || can_go_on(p))) {
+        if (!p->run.failed)
+            (void)dp__engine_fail(p, DP_ERR_PEER, "recovering");
+        status = open_again(p, step);
+        why[0] = '\0';
+    }
+    if (status >= 0 || status == DP_ERR_LOST)
+        return status;
+    return why[0] != '\0' ? dp_fail(status, "%s", why) : dp__engine_fail(p, status, "recovering");
+}
