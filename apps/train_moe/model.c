@@ -79,6 +79,8 @@ static dp_status_t open_plugins(model_t *model, const dp_build_context_t *contex
     dp_status_t status;
 
     model->context = *context;
+    if (model->ends.vt != NULL)
+        return open_block(model);
     status = ends_open(&model->ends, context->host, model->options->device, &config);
     return status == DP_OK ? open_block(model) : status;
 }
@@ -170,6 +172,23 @@ dp_status_t model_build_stage(void *user, const dp_build_context_t *context, int
         return status;
     *stage_out = model->stages[model->nstages++];
     return DP_OK;
+}
+
+void model_retire(model_t *model)
+{
+    dp_moe_block_close(model->block);
+    model->block = NULL;
+    model->nlayers = 0;
+    model->retired = model->nstages;
+}
+
+void model_renewed(model_t *model)
+{
+    for (int i = 0; i < model->retired; i++)
+        dp_stage_free(model->stages[i]);
+    model->nstages -= model->retired;
+    memmove(model->stages, model->stages + model->retired, (size_t)model->nstages * sizeof(*model->stages));
+    model->retired = 0;
 }
 
 void model_close(model_t *model)

@@ -22,10 +22,10 @@ typedef struct model {
     const int32_t *placement; /* [layers][replicas] in use; looked at where experts are replicated */
     dp_build_context_t context;
     ends_t ends;
-    dp_moe_block_t *block; /* all layers of this rank */
-    model_layer_t *layers; /* [nlayers] those of this rank's chunks */
-    dp_stage_t **stages;   /* [nstages] */
-    int nlayers, nstages;
+    dp_moe_block_t *block;               /* all layers of this rank */
+    model_layer_t *layers;               /* [nlayers] those of this rank's chunks */
+    dp_stage_t **stages;                 /* [nstages] */
+    int nlayers, nstages, retired;       /* retired: the first of stages, which others have replaced */
     int32_t dense_per_layer, per_expert; /* parameters of a layer outside experts, and of one expert */
 } model_t;
 
@@ -38,6 +38,10 @@ size_t model_expert_count(const options_t *options);
 /* A dp_build_stage_fn; user is a model_t with `options` and `placement` set and the rest zero. */
 dp_status_t model_build_stage(void *user, const dp_build_context_t *context, int32_t stage, int32_t stages,
                               dp_stage_t **stage_out);
+/* A part of dp_pipeline_options_t.retire: closes what lives on the expert group; stages are built anew from then on. */
+void model_retire(model_t *model);
+/* After that has been done: frees the stages of before. */
+void model_renewed(model_t *model);
 /* Closes the plugins' instances, while their device is open; their stages run no more. */
 void model_close(model_t *model);
 /* After the pipeline is closed. */

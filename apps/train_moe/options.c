@@ -195,8 +195,9 @@ static void print_help(void)
     }
     puts("\nExit status: 0; 1 --verify found a difference, or another failure; 2 bad\n"
          "options; 10 ranks started differently; 11 plugin; 12 ranks did not meet; 13 a\n"
-         "rank died; 14 no progress; 15 protocol; 16 not a number; 18 memory; 19\n"
-         "security; 20 schedule rejected; 130 or 143 interrupted.");
+         "rank died; 14 no progress; 15 protocol; 16 not a number; 17 no living rank has\n"
+         "what a dead one had; 18 memory; 19 security; 20 schedule rejected; 130 or 143\n"
+         "interrupted.");
 }
 
 static int refuse(const char *name, const char *value, const char *why)

@@ -145,15 +145,15 @@ dp_status_t checkpoint_open(trainer_t *t, history_t *h, int64_t *first_out)
     dp_status_t status = DP_OK;
 
     *first_out = 0;
-    if (*o->checkpoint == '\0')
-        return DP_OK;
     h->run[0] = o->steps, h->run[1] = o->seed, h->run[2] = (int64_t)t->text->hash;
     status = register_optimizer(t);
     if (status == DP_OK)
         status = register_balance(t);
     if (status == DP_OK)
         status = register_history(t, h);
-    if (status == DP_OK && o->resume)
+    if (status < 0 || *o->checkpoint == '\0')
+        return status;
+    if (o->resume)
         status = compare_run(t, h->run);
     if (status == DP_OK && o->resume)
         status = load(t, first_out);

@@ -47,7 +47,8 @@ typedef struct session {
     FILE *report; /* into report_text; rank 0 shows it */
     char *report_text;
     size_t report_bytes, shown_bytes;
-    int differs; /* --verify found a difference */
+    int64_t begun; /* steps that were taken before this process trained */
+    int differs;   /* --verify found a difference */
 } session_t;
 
 static int is_first_rank(const session_t *s)
@@ -114,7 +115,7 @@ static dp_status_t prepare_history(session_t *s)
     h->norm = calloc(steps, sizeof(double));
     h->imbalance = calloc(steps, sizeof(double));
     h->step_seconds = calloc(steps, sizeof(double));
-    h->valid_step = calloc(steps, sizeof(int64_t));
+    h->valid_step = calloc(steps + 1, sizeof(int64_t)); /* ends with 0 */
     h->valid_loss = calloc(steps, sizeof(double));
     h->frequency_loss = text_frequency_loss(s->text);
     s->report = open_memstream(&s->report_text, &s->report_bytes);
@@ -157,7 +158,7 @@ static void print_progress(const session_t *s, int64_t step, const step_result_t
     fflush(stdout);
 }
 
-static dp_status_t validate(session_t *s, int64_t step)
+static dp_status_t validate(session_t *s, int64_t steps)
 {
     history_t *h = &s->history;
     double loss;
@@ -165,10 +166,10 @@ static dp_status_t validate(session_t *s, int64_t step)
 
     if (status < 0)
         return status;
-    h->valid_step[h->nvalid] = step + 1;
+    h->valid_step[h->nvalid] = steps;
     h->valid_loss[h->nvalid++] = loss;
     if (is_first_rank(s) && !s->options.quiet)
-        printf("%safter %lld steps: held-out loss %.4f\n", isatty(STDOUT_FILENO) ? "\r\033[K" : "", (long long)step + 1,
+        printf("%safter %lld steps: held-out loss %.4f\n", isatty(STDOUT_FILENO) ? "\r\033[K" : "", (long long)steps,
                loss);
     return DP_OK;
 }
@@ -187,42 +188,85 @@ static dp_status_t rebalance(session_t *s, int64_t steps)
     return status;
 }
 
-static dp_status_t train(session_t *s)
+/* ---- training ---- */
+
+/* What is done after `steps` steps, before the next one: done again where a death interrupts it. */
+static dp_status_t look_back(session_t *s, int64_t steps)
 {
     const options_t *o = &s->options;
-    int64_t first;
-    dp_status_t status = checkpoint_open(&s->trainer, &s->history, &first);
+    history_t *h = &s->history;
+    dp_status_t status = DP_OK;
 
-    s->history.steps = first;
-    for (int64_t step = first; step < o->steps && status == DP_OK; step++) {
-        const double start = now_seconds();
-        step_result_t result;
-
-        status = trainer_step(&s->trainer, step, &result);
-        if (status < 0)
-            return status;
-        s->history.step_seconds[step] = now_seconds() - start;
-        s->history.imbalance[step] = s->trainer.balance.imbalance;
-        s->history.seconds += s->history.step_seconds[step];
-        s->history.loss[step] = result.loss;
-        s->history.norm[step] = result.norm;
-        s->history.steps = step + 1;
-        print_progress(s, step, &result);
-        if (balance_is_due(&s->trainer.balance, step + 1) && step < o->steps - 1)
-            status = rebalance(s, step + 1);
-        if (status < 0)
-            return status;
-        if (step == o->steps - 1) /* a validation would push training steps out of the record */
-            status = dp_pipeline_timeline(s->trainer.pipeline, &s->timeline);
-        if (status == DP_OK && o->valid_every > 0 && ((step + 1) % o->valid_every == 0 || step == o->steps - 1))
-            status = validate(s, step);
-        if (status == DP_OK)
-            status = checkpoint_save(&s->trainer, step + 1);
-    }
-    if (status == DP_OK && *o->checkpoint != '\0')
+    for (h->nvalid = 0; h->valid_step[h->nvalid] > 0 && h->valid_step[h->nvalid] < steps;)
+        h->nvalid++;
+    if (steps == 0)
+        return DP_OK;
+    if (balance_is_due(&s->trainer.balance, steps) && steps < o->steps && steps > s->begun)
+        status = rebalance(s, steps);
+    if (status == DP_OK && steps == o->steps) /* a validation would push training steps out of the record */
+        status = dp_pipeline_timeline(s->trainer.pipeline, &s->timeline);
+    if (status == DP_OK && o->valid_every > 0 && (steps % o->valid_every == 0 || steps == o->steps))
+        status = validate(s, steps);
+    if (status == DP_OK && steps > s->begun)
+        status = checkpoint_save(&s->trainer, steps);
+    if (status == DP_OK && steps == o->steps && *o->checkpoint != '\0')
         (void)dp_pipeline_save_wait(s->trainer.pipeline); /* a warning told why, if it failed */
     return status;
 }
+
+static dp_status_t take_step(session_t *s, int64_t step)
+{
+    const double start = now_seconds();
+    history_t *h = &s->history;
+    step_result_t result;
+    dp_status_t status = trainer_step(&s->trainer, step, &result);
+
+    if (status < 0)
+        return status;
+    h->step_seconds[step] = now_seconds() - start;
+    h->imbalance[step] = s->trainer.balance.imbalance;
+    h->seconds += h->step_seconds[step];
+    h->loss[step] = result.loss;
+    h->norm[step] = result.norm;
+    h->steps = step + 1;
+    print_progress(s, step, &result);
+    return DP_OK;
+}
+
+/* A placement of experts that has moved on some ranks and not on others cannot be taken back; who writes checkpoints
+ * goes on from there. */
+static dp_status_t recover(session_t *s, dp_status_t status, int64_t *step)
+{
+    const double start = now_seconds();
+
+    if (s->options.eplb > 0 || *s->options.checkpoint != '\0')
+        return status;
+    status = trainer_recover(&s->trainer, status, step);
+    if (status == DP_OK && is_first_rank(s) && !s->options.quiet)
+        printf("%sa rank has died and was replaced in %.2f s: step %lld is taken again\n",
+               isatty(STDOUT_FILENO) ? "\r\033[K" : "", now_seconds() - start, (long long)*step + 1);
+    return status;
+}
+
+static dp_status_t train(session_t *s, int64_t step)
+{
+    dp_status_t status = DP_OK;
+
+    s->history.steps = s->begun = step;
+    for (;;) {
+        status = look_back(s, step);
+        if (status == DP_OK && step == s->options.steps)
+            return DP_OK;
+        if (status == DP_OK)
+            status = take_step(s, step);
+        if (status == DP_OK)
+            step++;
+        else if ((status = recover(s, status, &step)) < 0)
+            return status;
+    }
+}
+
+/* ---- its end ---- */
 
 static dp_status_t gather_memory(session_t *s, memory_use_t **all_out)
 {
@@ -304,8 +348,13 @@ static dp_status_t conclude(session_t *s)
 
 static dp_status_t run_open(session_t *s)
 {
-    dp_status_t status;
+    int64_t step = 0;
+    dp_status_t status = checkpoint_open(&s->trainer, &s->history, &step);
 
+    if (status == DP_OK)
+        status = trainer_recover(&s->trainer, DP_OK, &step);
+    if (status < 0)
+        return status;
     if (s->options.verify) {
         int same;
         status = verify_run(&s->trainer, s->report, &same);
@@ -316,7 +365,7 @@ static dp_status_t run_open(session_t *s)
     if (is_first_rank(s))
         report_layout(&s->trainer, &s->history, s->report);
     show_report(s);
-    status = train(s);
+    status = train(s, step);
     return status == DP_OK ? conclude(s) : status;
 }
 
@@ -406,6 +455,8 @@ static int exit_code(dp_status_t status)
         return 15;
     case DP_ERR_NUMERIC:
         return 16;
+    case DP_ERR_LOST:
+        return 17;
     case DP_ERR_NOMEM:
         return 18;
     case DP_ERR_SECURITY:

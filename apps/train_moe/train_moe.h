@@ -30,8 +30,8 @@ double now_seconds(void);
  * options->comm_sms, the same on every rank; rank 0 tells of it. The steps are thrown away. Collective. */
 dp_status_t tune_comm_sms(options_t *options, const text_t *text, dp_group_t *group, FILE *to);
 
-/* resume.c: --checkpoint; nothing without it. Names all state, loads with --resume; *first_out: the step to begin
- * with. save: after `steps` steps, where --every says so. Both collective. */
+/* resume.c: names all state; with --checkpoint loads it if --resume says so, and makes ready for saving; *first_out:
+ * the step to begin with. save: after `steps` steps, where --every says so. Both collective. */
 dp_status_t checkpoint_open(trainer_t *trainer, history_t *history, int64_t *first_out);
 dp_status_t checkpoint_save(trainer_t *trainer, int64_t steps);
 

@@ -28,6 +28,13 @@ static void unbuild(void *user)
     model_close(&t->model);
 }
 
+static void retire(void *user)
+{
+    trainer_t *t = user;
+
+    model_retire(&t->model);
+}
+
 static dp_status_t build_stage(void *user, const dp_build_context_t *context, int32_t stage, int32_t stages,
                                dp_stage_t **stage_out)
 {
@@ -72,6 +79,7 @@ static dp_status_t open_pipeline(trainer_t *t)
         .build = build_stage,
         .user = t,
         .unbuild = unbuild,
+        .retire = retire,
         .graph = o->graph,
         .cpu_times = 1,
     };
@@ -207,7 +215,29 @@ static dp_status_t open_chunks(trainer_t *t)
     status = device_memory_allocate_shared(&t->memory, (size_t)t->nparams * sizeof(*t->squares), (void **)&t->squares);
     for (int32_t c = 0; c < t->nchunks && status == DP_OK; c++)
         status = open_chunk(t, c);
+    return status;
+}
+
+/* Stages may have been built anew. */
+static dp_status_t look_again(trainer_t *t)
+{
+    dp_status_t status = DP_OK;
+
+    model_renewed(&t->model);
+    for (int32_t c = 0; c < t->nchunks && status == DP_OK; c++)
+        status = dp_pipeline_chunk(t->pipeline, c, &t->chunks[c].view);
     return status == DP_OK ? trainer_number(t) : status;
+}
+
+dp_status_t trainer_recover(trainer_t *t, dp_status_t status, int64_t *step)
+{
+    do {
+        status = dp_pipeline_recover(t->pipeline, status, step);
+        if (status < 0)
+            return status;
+        status = look_again(t);
+    } while (status < 0); /* one more has died */
+    return status;
 }
 
 dp_status_t trainer_open(const options_t *options, const text_t *text, dp_group_t *group, trainer_t *t)
@@ -441,6 +471,8 @@ dp_status_t trainer_apply(trainer_t *t, int64_t step, step_result_t *result_out)
         status = check_losses(t, step);
     if (status == DP_OK)
         status = check_squares(t, step);
+    if (status == DP_OK)
+        status = dp_pipeline_commit(t->pipeline);
     if (status == DP_OK && balance_count(&t->balance) > 0)
         status = balance_observe(&t->balance, t->sums + t->replicas * t->microbatches + t->nparams);
     if (status < 0)

@@ -49,9 +49,14 @@ typedef struct step_result {
     double rate;
 } step_result_t;
 
-/* Collective. options: fitted, borrowed. The parameters get their first values. */
+/* Collective. options: fitted, borrowed. The parameters get their first values. Then the caller registers what it keeps
+ * itself, if anything, and calls trainer_recover. */
 dp_status_t trainer_open(const options_t *options, const text_t *text, dp_group_t *group, trainer_t *trainer_out);
 void trainer_close(trainer_t *trainer);
+
+/* dp_pipeline_recover, and what is to be done after it: with DP_OK before the first step, else with what a step or a
+ * validation has returned. Collective. */
+dp_status_t trainer_recover(trainer_t *trainer, dp_status_t status, int64_t *step);
 
 /* Fills the micro-batches of a training step, as data replica `replica` sees them. */
 void trainer_fill(trainer_t *trainer, int64_t step, int32_t replica);

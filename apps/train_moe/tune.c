@@ -40,6 +40,7 @@ static dp_status_t try_split(const options_t *options, const text_t *text, dp_gr
 {
     const int32_t size = dp_group_size(group);
     trial_t own = {0}, *all = calloc((size_t)size, sizeof(*all));
+    int64_t begin = 0;
     trainer_t trainer;
     dp_status_t status;
 
@@ -47,7 +48,9 @@ static dp_status_t try_split(const options_t *options, const text_t *text, dp_gr
         return dp_fail(DP_ERR_NOMEM, "no memory for the times of %d ranks", size);
     status = trainer_open(options, text, group, &trainer);
     if (status == DP_OK) {
-        status = time_steps(&trainer, &own);
+        status = trainer_recover(&trainer, DP_OK, &begin);
+        if (status == DP_OK)
+            status = time_steps(&trainer, &own);
         if (status < 0)
             dp_group_abort(group, status, dp_last_error());
         trainer_close(&trainer);

@@ -148,6 +148,7 @@ static dp_status_t run_replicas(const trainer_t *trainer, trainer_t *serial, int
 static dp_status_t open_serial(const trainer_t *trainer, serial_t *s)
 {
     dp_status_t status = dp_group_local(1, NULL, &s->alone);
+    int64_t begin = 0;
 
     if (status < 0)
         return status;
@@ -158,6 +159,8 @@ static dp_status_t open_serial(const trainer_t *trainer, serial_t *s)
     s->options.schedule = "1f1b";
     status = trainer_open(&s->options, trainer->text, s->alone, &s->trainer);
     s->is_open = status == DP_OK;
+    if (status == DP_OK)
+        status = trainer_recover(&s->trainer, DP_OK, &begin);
     return status == DP_OK ? prepare(&s->trainer, &s->expected) : status;
 }
 
