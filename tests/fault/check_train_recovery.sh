@@ -1,0 +1,98 @@
+#!/bin/sh
+# SPDX-FileCopyrightText: The libdualpipe authors
+# SPDX-License-Identifier: MIT
+# check_train_recovery.sh: ranks of a training run are killed, one after the other, rank 0 among them: others take their
+# places, and the run ends with the losses of one that nobody has disturbed, to the last bit.
+set -u
+. "$DP_TEST_SRCDIR/tests/integration/train.sh"
+
+options="--steps 400 --val-every 100 --log-every 1 --sample 0"
+
+# Every process of a case has this variable in its environment.
+members() {
+    for environ in $(grep -l -s -z -x "DP_TEST_CASE=$mark" /proc/[0-9]*/environ); do
+        pid=${environ%/environ}
+        pid=${pid#/proc/}
+        state=$(sed -n 's/^State:[[:space:]]*\(.\).*/\1/p' "/proc/$pid/status" 2>/dev/null) || state=
+        [ "$state" = Z ] || [ -z "$state" ] || echo "$pid"
+    done
+}
+kill_rank() { # RANK
+    target=
+    for pid in $(members); do
+        if grep -q -s -z -x "RANK=$1" "/proc/$pid/environ"; then
+            target=$pid
+        fi
+    done
+    [ -n "$target" ] && kill -KILL "$target" || complain "$name: no rank $1 to kill"
+}
+await() { # TIMES PATTERN: in what was printed so far
+    tries=$((1500 * scale))
+    until [ "$(grep -c -s -e "$2" "$work/out")" -ge "$1" ]; do
+        tries=$((tries - 1))
+        if [ "$tries" -eq 0 ] || ! kill -0 "$job" 2>/dev/null; then
+            complain "$name: \"$2\" was not printed $1 times"
+            return
+        fi
+        sleep 0.02
+    done
+}
+begin() { # NAME RESPAWN RANKS OPTIONS...
+    name=$1
+    mark=$$.$name
+    respawn=$2
+    n=$3
+    shift 3
+    rm -f "$work/out" "$work/err"
+    DP_TEST_CASE=$mark "$dualpipe" run --respawn "$respawn" -n "$n" -- "$train" $small $options "$@" >"$work/out" 2>"$work/err" </dev/null &
+    job=$!
+}
+end() { # STATUS
+    status=0
+    wait "$job" || status=$?
+    [ "$status" -eq "$1" ] || complain "$name: exit status $status, $1 was due"
+    left=$(members)
+    [ -z "$left" ] || complain "$name: left behind: $left"
+}
+same_losses() { # FILE
+    cmp -s "$work/undisturbed" "$1" || complain "$name: other losses than without a death"
+}
+
+for layout in '4' '4 --ep 2' '4 --schedule 1f1b --dp 2'; do
+    set -- $layout
+    n=$1
+    shift
+    ranks "$n" $options --losses "$work/undisturbed" "$@"
+    [ "$status" -eq 0 ] || complain "undisturbed: exit status $status"
+
+    begin "three $*" 3 "$n" --losses "$work/losses" "$@"
+    await 1 'step  *20/'
+    kill_rank 2
+    await 1 'was replaced'
+    kill_rank 0
+    await 2 '^\(\[0\] \)*layout ' # the new rank 0 begins as the first one did
+    kill_rank 3
+    end 0
+    same_losses "$work/losses"
+    grep -q 'rank 0 (pid [0-9]*) was ended by signal 9 (Killed): started again as pid [0-9]* (2 of 3)' "$work/err" ||
+        complain "$name: the launcher does not say what it did"
+    grep -q 'a rank has died and was replaced in [0-9.]* s: step [0-9]* is taken again' "$work/out" || complain "$name: not said by rank 0"
+done
+
+# The second death finds no process to replace it.
+begin once 1 4
+await 1 'step  *20/'
+kill_rank 1
+await 1 'was replaced'
+kill_rank 2
+end 137
+grep -q 'rank 2 (pid [0-9]*.* died .*nobody came in' "$work/err" || complain "once: nobody says who was not replaced"
+
+# Where nobody holds the state of the dead rank, all say so.
+begin v 3 4 --schedule dualpipev
+await 1 'step  *20/'
+kill_rank 1
+end 17
+grep -q 'rank 1 died, and no living rank holds its stages.*DP_ERR_LOST' "$work/err" || complain "v: nobody says what was lost"
+
+finish

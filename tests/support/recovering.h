@@ -1,0 +1,400 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * recovering.h: a whole trainer of the small model that recovers from deaths, with momentum as the optimizer's state,
+ * and a plan of who kills himself where. What it comes to lies in memory that the test shares: losses of all steps, and
+ * all that ranks hold at the end, bit by bit. */
+#ifndef DP_TESTS_RECOVERING_H
+#define DP_TESTS_RECOVERING_H
+
+#include "tests/support/forked.h"
+#include "tests/support/residual_model.h"
+
+#include <dualpipe/recover.h>
+#include <dualpipe/state.h>
+
+enum { R_RANKS = 4, R_MICROBATCHES = 8, R_STEPS = 5, R_DEATHS = 4 };
+
+/* Where a process ends. AT_KERNEL: in the n-th kernel of the step; SENDING: rank 0, when it has told n others that a
+ * step counts. The last five are of a process that comes in a dead one's place, or of one that lives while another
+ * does. */
+typedef enum r_moment {
+    R_AT_KERNEL,
+    R_AFTER_STEP,
+    R_SENDING,
+    R_IN_UPDATE,
+    R_AFTER_UPDATE,
+    R_BEFORE_JOINING,
+    R_AFTER_JOINING,
+    R_BUILDING,
+    R_BEFORE_RECOVERING,
+    R_RETIRING,
+    R_MOMENTS
+} r_moment_t;
+
+typedef struct r_death {
+    int32_t rank, life; /* its first process, its second, ... */
+    r_moment_t moment;
+    int32_t step, n; /* BUILDING: n-th call */
+} r_death_t;
+
+typedef struct r_setting {
+    const char *method;
+    int32_t dp;
+    bool reads_checkpoint; /* begins anew where state was lost */
+} r_setting_t;
+
+typedef struct r_shared {
+    r_setting_t setting;
+    r_death_t deaths[R_DEATHS];
+    int32_t n;
+    volatile int32_t lives[R_RANKS], died;
+    volatile int32_t lost[R_RANKS];
+    volatile int64_t died_ns, back_ns[R_RANKS]; /* when somebody died last; when a rank was ready again */
+    double losses[R_RANKS][R_STEPS];
+    uint64_t digest[R_RANKS];
+} r_shared_t;
+
+typedef struct r_rank {
+    forked_t *forked;
+    r_shared_t *shared;
+    int32_t life;
+    dp_group_t *group;
+    dp_pipeline_t *pipeline;
+    residual_part_t part;
+    dp_stage_t *stages[64];
+    int nstages, builds;
+    double *mean[DP_MAX_CHUNKS];
+    int64_t history_steps;
+    double history[R_STEPS], tally;
+    double tensors[R_MICROBATCHES][TENSOR];
+} r_rank_t;
+
+static r_rank_t r_self;
+static int32_t r_sends_left = -1; /* of a rank 0 that dies while it sends; -1: it lives */
+
+static void r_die(void)
+{
+    r_self.shared->died_ns = forked_now_ns();
+    __atomic_add_fetch(&r_self.shared->died, 1, __ATOMIC_SEQ_CST);
+    kill(getpid(), SIGKILL);
+}
+
+static dp_status_t r_die_in_kernel(void)
+{
+    r_die();
+    return DP_OK;
+}
+
+/* In the place of libc's: rank 0 may end between two frames. */
+ssize_t send(int fd, const void *data, size_t bytes, int flags)
+{
+    const int32_t left = __atomic_load_n(&r_sends_left, __ATOMIC_ACQUIRE);
+
+    if (left == 0)
+        r_die();
+    if (left > 0)
+        __atomic_store_n(&r_sends_left, left - 1, __ATOMIC_RELEASE);
+    return sendto(fd, data, bytes, flags, NULL, 0);
+}
+
+static const r_death_t *r_due(r_moment_t moment, int64_t step)
+{
+    for (int i = 0; i < r_self.shared->n; i++) {
+        const r_death_t *d = &r_self.shared->deaths[i];
+
+        if (d->rank == r_self.forked->rank && d->life == r_self.life && d->moment == moment &&
+            (moment > R_AFTER_UPDATE || d->step == step))
+            return d;
+    }
+    return NULL;
+}
+
+static void r_perhaps_die(r_moment_t moment, int64_t step)
+{
+    if (r_due(moment, step) != NULL)
+        r_die();
+}
+
+static dp_status_t r_build(void *user, const dp_build_context_t *context, int32_t stage, int32_t stages,
+                           dp_stage_t **stage_out)
+{
+    const r_death_t *death = r_due(R_BUILDING, 0);
+    dp_status_t status;
+
+    (void)user;
+    if (death != NULL && r_self.builds++ == death->n)
+        r_die();
+    r_self.part.device = context->device_vt;
+    if (r_self.nstages == (int)(sizeof(r_self.stages) / sizeof(r_self.stages[0])))
+        return dp_fail(DP_ERR_NOMEM, "more stages than the test has room for");
+    status = residual_stage(&r_self.part, stage, stages, stage_out);
+    if (status >= 0)
+        r_self.stages[r_self.nstages++] = *stage_out;
+    return status;
+}
+
+static void r_retire(void *user)
+{
+    (void)user;
+    r_perhaps_die(R_RETIRING, 0);
+}
+
+static dp_status_t r_view(int32_t c, dp_chunk_view_t *view_out)
+{
+    view_out->struct_size = sizeof(*view_out);
+    return dp_pipeline_chunk(r_self.pipeline, c, view_out);
+}
+
+/* What a run begins with: also what stands for a checkpoint here. */
+static dp_status_t r_begin(void)
+{
+    dp_status_t status = DP_OK;
+
+    for (int32_t c = 0; c < dp_pipeline_chunks(r_self.pipeline) && status >= 0; c++) {
+        dp_chunk_view_t view;
+
+        status = r_view(c, &view);
+        for (uint32_t i = 0; i < view.nparams && status >= 0; i++) {
+            double all[LAYER_PARAMS];
+
+            residual_params(all, view.stage * (LAYERS / view.stages) + (int)i / 2, 1);
+            memcpy((double *)view.params + view.param_list[i].offset, all + (i % 2) * WEIGHTS,
+                   WEIGHTS * sizeof(double));
+        }
+        memset(r_self.mean[c], 0, view.param_count * sizeof(double));
+    }
+    memset(r_self.history, 0, sizeof(r_self.history));
+    r_self.tally = 0;
+    return status;
+}
+
+static dp_status_t r_register(void)
+{
+    const dp_state_t history = {.struct_size = sizeof(history),
+                                .name = "history",
+                                .scope = DP_STATE_JOB,
+                                .host = 1,
+                                .memory = r_self.history,
+                                .dtype = DP_F64,
+                                .count = R_STEPS};
+    const dp_state_t tally = {.struct_size = sizeof(tally),
+                              .name = "tally",
+                              .scope = DP_STATE_PIPELINE,
+                              .host = 1,
+                              .memory = &r_self.tally,
+                              .dtype = DP_F64,
+                              .count = 1};
+    dp_status_t status = DP_OK;
+
+    for (int32_t c = 0; c < dp_pipeline_chunks(r_self.pipeline) && status >= 0; c++) {
+        dp_chunk_view_t view;
+        dp_state_t mean = {.struct_size = sizeof(mean),
+                           .name = "mean",
+                           .scope = DP_STATE_PARAMS,
+                           .chunk = c,
+                           .host = 1,
+                           .dtype = DP_F64};
+
+        status = r_view(c, &view);
+        if (status >= 0)
+            mean.memory = r_self.mean[c] = calloc(view.param_count, sizeof(double));
+        if (status >= 0)
+            status = dp_pipeline_register_state(r_self.pipeline, &mean);
+    }
+    if (status >= 0)
+        status = dp_pipeline_register_state(r_self.pipeline, &history);
+    return status >= 0 ? dp_pipeline_register_state(r_self.pipeline, &tally) : status;
+}
+
+static dp_status_t r_update(int64_t step, double loss)
+{
+    for (int32_t c = 0; c < dp_pipeline_chunks(r_self.pipeline); c++) {
+        dp_chunk_view_t view;
+        dp_status_t status = r_view(c, &view);
+
+        if (status < 0)
+            return status;
+        for (size_t i = 0; i < view.param_count; i++) {
+            if (i == view.param_count / 2)
+                r_perhaps_die(R_IN_UPDATE, step);
+            r_self.mean[c][i] = 0.5 * r_self.mean[c][i] + ((const double *)view.grads)[i];
+            ((double *)view.params)[i] -= 0.01 * r_self.mean[c][i];
+        }
+    }
+    r_self.history[step] = loss;
+    r_self.tally += loss;
+    r_perhaps_die(R_AFTER_UPDATE, step);
+    return DP_OK;
+}
+
+static dp_status_t r_commit(int64_t step)
+{
+    const r_death_t *death = r_due(R_SENDING, step);
+
+    if (death != NULL)
+        __atomic_store_n(&r_sends_left, death->n, __ATOMIC_RELEASE);
+    return dp_pipeline_commit(r_self.pipeline);
+}
+
+/* Behind the last one nothing is left but to wait until all have come so far. */
+static dp_status_t r_step(int64_t step)
+{
+    const r_death_t *death = r_due(R_AT_KERNEL, step);
+    const void *data[R_MICROBATCHES];
+    dp_step_t s = {.struct_size = sizeof(s), .inputs = data, .targets = data};
+    double sum;
+    dp_status_t status;
+
+    if (step == R_STEPS)
+        return dp_group_barrier(r_self.group);
+    for (int i = 0; i < R_MICROBATCHES; i++) {
+        residual_tensor(r_self.tensors[i], 1 + (unsigned)step,
+                        (unsigned)(r_self.forked->rank / (R_RANKS / r_self.shared->setting.dp)), (unsigned)i);
+        data[i] = r_self.tensors[i];
+    }
+    if (death != NULL) {
+        r_self.part.countdown = 1 + death->n;
+        r_self.part.fault = r_die_in_kernel;
+    }
+    status = dp_pipeline_step(r_self.pipeline, &s);
+    r_perhaps_die(R_AFTER_STEP, step);
+    sum = s.loss;
+    if (status >= 0)
+        status = dp_pipeline_sum(r_self.pipeline, &sum, 1);
+    if (status >= 0)
+        status = r_commit(step);
+    if (status >= 0)
+        status = r_update(step, s.loss);
+    return status;
+}
+
+static uint64_t r_mix(uint64_t h, const void *data, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        h = (h ^ ((const unsigned char *)data)[i]) * 1099511628211u;
+    return h;
+}
+
+static dp_status_t r_digest(void)
+{
+    uint64_t h = 14695981039346656037u;
+    dp_status_t status = DP_OK;
+
+    for (int32_t c = 0; c < dp_pipeline_chunks(r_self.pipeline) && status >= 0; c++) {
+        dp_chunk_view_t view;
+
+        status = r_view(c, &view);
+        h = r_mix(h, view.params, view.param_count * sizeof(double));
+        h = r_mix(h, r_self.mean[c], view.param_count * sizeof(double));
+    }
+    h = r_mix(h, r_self.history, sizeof(r_self.history));
+    memcpy(r_self.shared->losses[r_self.forked->rank], r_self.history, sizeof(r_self.history));
+    r_self.shared->digest[r_self.forked->rank] = r_mix(h, &r_self.tally, sizeof(r_self.tally));
+    return status;
+}
+
+static dp_status_t r_train(void)
+{
+    int64_t step = 0;
+    dp_status_t status = r_begin();
+
+    r_perhaps_die(R_BEFORE_RECOVERING, 0);
+    if (status >= 0)
+        status = dp_pipeline_recover(r_self.pipeline, DP_OK, &step);
+    r_self.shared->back_ns[r_self.forked->rank] = forked_now_ns();
+    while (status == DP_ERR_LOST || (status >= 0 && step <= R_STEPS)) {
+        if (status == DP_ERR_LOST) {
+            r_self.shared->lost[r_self.forked->rank]++;
+            if (!r_self.shared->setting.reads_checkpoint)
+                return status;
+            step = 0;
+            status = r_begin();
+            if (status >= 0)
+                status = dp_pipeline_recover(r_self.pipeline, DP_OK, &step);
+            continue;
+        }
+        status = r_step(step);
+        if (status >= 0) {
+            step++;
+        } else {
+            status = dp_pipeline_recover(r_self.pipeline, status, &step);
+            r_self.shared->back_ns[r_self.forked->rank] = forked_now_ns();
+        }
+    }
+    return status >= 0 ? r_digest() : status;
+}
+
+static dp_status_t r_body(forked_t *forked)
+{
+    dp_group_options_t options = forked_options(forked);
+    char message[1024];
+    dp_status_t status;
+
+    r_self = (r_rank_t){.forked = forked, .shared = forked->shared};
+    r_self.life = __atomic_add_fetch(&r_self.shared->lives[forked->rank], 1, __ATOMIC_SEQ_CST);
+    r_perhaps_die(R_BEFORE_JOINING, 0);
+    status = dp_group_join(&options, &r_self.group);
+    r_perhaps_die(R_AFTER_JOINING, 0);
+    if (status >= 0)
+        status = dp_pipeline_open(&(dp_pipeline_options_t){.struct_size = sizeof(dp_pipeline_options_t),
+                                                           .group = r_self.group,
+                                                           .method = r_self.shared->setting.method,
+                                                           .dp = r_self.shared->setting.dp,
+                                                           .microbatches = R_MICROBATCHES,
+                                                           .boundary_bytes = TENSOR * sizeof(double),
+                                                           .dtype = DP_F64,
+                                                           .build = r_build,
+                                                           .retire = r_retire},
+                                  &r_self.pipeline);
+    if (status >= 0)
+        status = r_register();
+    if (status >= 0)
+        status = r_train();
+    snprintf(message, sizeof(message), "%s", dp_last_error());
+    dp_pipeline_close(r_self.pipeline);
+    for (int i = 0; i < r_self.nstages; i++)
+        dp_stage_free(r_self.stages[i]);
+    for (int c = 0; c < DP_MAX_CHUNKS; c++)
+        free(r_self.mean[c]);
+    dp_group_leave(r_self.group);
+    return status < 0 ? dp_fail(status, "%s", message) : status;
+}
+
+/* ---- as the test sees it ---- */
+
+/* Starts the job, and a process again for each that ends by a signal, `seconds` long at most. */
+static void r_start(forked_job_t *job, const r_setting_t *setting, const r_death_t *deaths, int n, double seconds)
+{
+    int64_t end = forked_now_ns() + (int64_t)(seconds * 1e9);
+    bool running = true;
+    r_shared_t *shared;
+
+    forked_begin(job, R_RANKS);
+    shared = job->shared;
+    shared->setting = *setting;
+    shared->n = n;
+    if (n > 0)
+        memcpy(shared->deaths, deaths, (size_t)n * sizeof(*deaths));
+    for (int32_t r = 0; r < R_RANKS; r++)
+        forked_start(job, r, r_body, 0);
+    while (n > 0 && running && forked_now_ns() < end) {
+        running = false;
+        for (int32_t r = 0; r < R_RANKS && n > 0; r++) {
+            if (job->waits[r] == -1 && waitpid(job->pids[r], &job->waits[r], WNOHANG) == job->pids[r] &&
+                WIFSIGNALED(job->waits[r])) {
+                forked_start(job, r, r_body, 0);
+                n--;
+            }
+            running = running || job->waits[r] == -1;
+        }
+        forked_nap(1);
+    }
+}
+
+static inline void r_run(forked_job_t *job, const r_setting_t *setting, const r_death_t *deaths, int n)
+{
+    r_start(job, setting, deaths, n, 40 * forked_scale());
+    forked_finish(job, 40);
+}
+
+#endif
