@@ -42,6 +42,7 @@ typedef struct session {
     dp_group_t *group;
     trainer_t trainer;
     history_t history;
+    dp_schedule_t *schedule; /* of --overlap */
     dp_timeline_t *timeline; /* of the last training steps, on rank 0 */
     size_t resident_before;
     FILE *report; /* into report_text; rank 0 shows it */
@@ -128,6 +129,7 @@ static dp_status_t prepare_history(session_t *s)
 static void clear_session(session_t *s)
 {
     dp_timeline_free(s->timeline);
+    dp_schedule_free(s->schedule);
     if (s->report != NULL)
         fclose(s->report);
     free(s->report_text);
@@ -233,13 +235,13 @@ static dp_status_t take_step(session_t *s, int64_t step)
     return DP_OK;
 }
 
-/* A placement of experts that has moved on some ranks and not on others cannot be taken back; who writes checkpoints
- * goes on from there. */
+/* A placement of experts that has moved on some ranks and not on others cannot be taken back, and a new rank cannot plan
+ * alone; who writes checkpoints goes on from there. */
 static dp_status_t recover(session_t *s, dp_status_t status, int64_t *step)
 {
     const double start = now_seconds();
 
-    if (s->options.eplb > 0 || *s->options.checkpoint != '\0')
+    if (s->options.eplb > 0 || s->schedule != NULL || *s->options.checkpoint != '\0')
         return status;
     status = trainer_recover(&s->trainer, status, step);
     if (status == DP_OK && is_first_rank(s) && !s->options.quiet)
@@ -381,6 +383,9 @@ static dp_status_t run_session(session_t *s)
         return status;
     if (s->options.comm_sms == COMM_SMS_AUTO)
         status = tune_comm_sms(&s->options, s->text, s->group, s->report);
+    if (status == DP_OK)
+        status = overlap_schedule(&s->options, s->text, s->group, s->report, &s->schedule);
+    s->options.own_schedule = s->schedule;
     show_report(s);
     if (status < 0)
         return status;
