@@ -69,7 +69,7 @@ struct dp_group {
     int64_t hang_ns;
     dp__cause_t *cause;
     const dp__group_link_t *link;
-    bool pinned;      /* leaving leaves everything where it is */
+    bool pinned;      /* leaving says goodbye and frees nothing */
     uint32_t opening; /* atomic; 1: what is put on the board goes when all ranks have opened */
     bool respawn;     /* ranks that die are replaced */
     uint32_t epoch;   /* how often this job has come together; 0: ranks that are threads */
