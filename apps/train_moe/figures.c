@@ -150,8 +150,13 @@ static dp_status_t simulate(const trainer_t *t, figures_t *f)
     const dp_program_t *program = dp_pipeline_program(t->pipeline);
     dp_simulation_t uneven = {.struct_size = sizeof(uneven)}, even = {.struct_size = sizeof(even)};
     dp_costs_t costs = *f->costs.costs;
-    dp_status_t status = dp_simulate(program, &costs, 0, &uneven);
+    dp_status_t status;
 
+    if (program->schedule->nbraids > 0 && f->costs.stage_segments != NULL) { /* made for segments that are uneven */
+        costs.stage_scale = NULL;
+        costs.segments = f->costs.stage_segments;
+    }
+    status = dp_simulate(program, &costs, 0, &uneven);
     costs.stage_scale = NULL;
     if (status == DP_OK)
         status = dp_simulate(program, &costs, 0, &even);

@@ -39,9 +39,9 @@ dp_status_t losses_write(const history_t *h, const char *path)
     return close_file(path, f, status);
 }
 
-static dp_status_t write_text(void *user, const char *text, size_t bytes)
+dp_status_t file_write(void *file, const char *text, size_t bytes)
 {
-    return fwrite(text, 1, bytes, user) == bytes ? DP_OK : dp_fail(DP_ERR_IO, "write: %s", strerror(errno));
+    return fwrite(text, 1, bytes, file) == bytes ? DP_OK : dp_fail(DP_ERR_IO, "write: %s", strerror(errno));
 }
 
 dp_status_t trace_write(const dp_timeline_t *timeline, const char *path)
@@ -51,7 +51,7 @@ dp_status_t trace_write(const dp_timeline_t *timeline, const char *path)
 
     if (status < 0)
         return status;
-    status = dp_timeline_write_chrome(timeline, write_text, f);
+    status = dp_timeline_write_chrome(timeline, file_write, f);
     return close_file(path, f, status);
 }
 
@@ -65,7 +65,7 @@ dp_status_t costs_write(const trainer_t *t, const dp_timeline_t *timeline, const
         return status;
     status = dp_costs_measure(timeline, dp_pipeline_program(t->pipeline)->schedule, &measured);
     if (status == DP_OK)
-        status = dp_measured_costs_write(&measured, write_text, f);
+        status = dp_measured_costs_write(&measured, file_write, f);
     dp_measured_costs_clear(&measured);
     return close_file(path, f, status);
 }

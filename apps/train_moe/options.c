@@ -80,6 +80,9 @@ static const option_row_t table[] = {
      "auto: dualpipe, dualpipev for an odd --pp, 1f1b for 1"},
     {"chunks", INTEGER, SHARED, AT(chunks), 0, DP_MAX_CHUNKS, "0", "N",
      "per rank, of interleaved schedules; 0: default"},
+    {"overlap", TEXT, SHARED, AT(overlap), 0, 0, "canonical", "HOW",
+     "what runs beside what: canonical: the schedule's pairs; none: nothing; planned: what a few steps' costs make "
+     "best"},
     {"slots", INTEGER, SHARED, AT(slots), 0, 1 << 16, "0", "K", "messages in flight per channel; 0: 2"},
     {"eplb", INTEGER, SHARED, AT(eplb), 0, 1e9, "0", "EVERY",
      "replicate experts by load and place them anew every EVERY steps; 0: not"},
@@ -327,6 +330,8 @@ static int check_together(options_t *o)
         snprintf(value, sizeof(value), "%g", o->min_lr);
         return refuse("min-lr", value, "must not be above --lr");
     }
+    if (strcmp(o->overlap, "canonical") != 0 && strcmp(o->overlap, "none") != 0 && strcmp(o->overlap, "planned") != 0)
+        return refuse("overlap", o->overlap, "there are canonical, none and planned");
     if (o->resume && *o->checkpoint == '\0')
         return refuse("resume", "", "goes with --checkpoint FOLDER");
 #ifndef HAVE_CAIRO

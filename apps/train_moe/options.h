@@ -24,7 +24,7 @@ typedef struct options {
     int64_t pp, ep, dp, chunks, slots, threads, deterministic;
     int64_t eplb, replicas, eplb_search;
     double eplb_threshold, eplb_bound, skew;
-    const char *schedule, *comm_sms_text, *comm, *device, *attention, *moe;
+    const char *schedule, *overlap, *comm_sms_text, *comm, *device, *attention, *moe;
     /* output */
     int64_t log_every, valid_every, sample, trace_steps;
     double temperature, sample_seconds;
@@ -38,7 +38,8 @@ typedef struct options {
     /* worked out of the above */
     dp_dtype_t dtype;
     dp_gate_t gate_kind;
-    int64_t comm_sms; /* COMM_SMS_AUTO until tune_comm_sms() has chosen */
+    const dp_schedule_t *own_schedule; /* of overlap_schedule(); NULL: that of the method */
+    int64_t comm_sms;                  /* COMM_SMS_AUTO until tune_comm_sms() has chosen */
 } options_t;
 
 /* OPTIONS_RUN: go on. Otherwise the exit code: --help was answered (0), or the reason is on stderr (2). */

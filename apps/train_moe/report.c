@@ -113,10 +113,12 @@ static const char *name_comms(const trainer_t *t, char *text, size_t bytes)
 void report_layout(const trainer_t *t, const history_t *h, FILE *to)
 {
     const options_t *o = t->options;
-    char comms[512];
+    char comms[512], overlap[32] = "";
     dp_memory_report_t m = {.struct_size = sizeof(m)};
 
     dp_pipeline_memory(t->pipeline, &m);
+    if (o->own_schedule != NULL)
+        snprintf(overlap, sizeof(overlap), ", overlap %s", o->overlap);
     report_line(
         to, "model",
         "%d layers, hidden %d, %d heads (%d key/value) of %d, %d experts of %d (top %d, %d shared), %s gate, %s; "
@@ -127,9 +129,9 @@ void report_layout(const trainer_t *t, const history_t *h, FILE *to)
     report_line(
         to, "text", "%d files, %.1f KiB to learn from, %.1f KiB held out; guessing bytes by frequency loses %.4f",
         t->text->files, (double)t->text->train_bytes / 1024, (double)t->text->valid_bytes / 1024, h->frequency_loss);
-    report_line(to, "layout", "%d ranks = pp %d x ep %d x dp %d%s, schedule %s, plugins %s %s %s %s",
+    report_line(to, "layout", "%d ranks = pp %d x ep %d x dp %d%s, schedule %s%s, plugins %s %s %s %s",
                 dp_group_size(t->group), (int)o->pp, (int)o->ep, (int)o->dp, o->threads > 0 ? " (threads)" : "",
-                o->schedule, name_comms(t, comms, sizeof(comms)), o->device, o->attention, o->moe);
+                o->schedule, overlap, name_comms(t, comms, sizeof(comms)), o->device, o->attention, o->moe);
     report_line(to, "", "a step: %d micro-batches x %d sequences x %d bytes on each of %d replicas = %lld bytes",
                 t->microbatches, (int)o->batch, (int)o->seq, t->replicas,
                 (long long)t->microbatches * t->replicas * (long long)t->tokens);

@@ -42,6 +42,7 @@ typedef struct session {
     dp_group_t *group;
     trainer_t trainer;
     history_t history;
+    dp_schedule_t *schedule; /* of --overlap */
     dp_timeline_t *timeline; /* of the last training steps, on rank 0 */
     size_t resident_before;
     FILE *report; /* into report_text; rank 0 shows it */
@@ -127,6 +128,7 @@ static dp_status_t prepare_history(session_t *s)
 static void clear_session(session_t *s)
 {
     dp_timeline_free(s->timeline);
+    dp_schedule_free(s->schedule);
     if (s->report != NULL)
         fclose(s->report);
     free(s->report_text);
@@ -332,6 +334,9 @@ static dp_status_t run_session(session_t *s)
         return status;
     if (s->options.comm_sms == COMM_SMS_AUTO)
         status = tune_comm_sms(&s->options, s->text, s->group, s->report);
+    if (status == DP_OK)
+        status = overlap_schedule(&s->options, s->text, s->group, s->report, &s->schedule);
+    s->options.own_schedule = s->schedule;
     show_report(s);
     if (status < 0)
         return status;

@@ -30,6 +30,11 @@ double now_seconds(void);
  * options->comm_sms, the same on every rank; rank 0 tells of it. The steps are thrown away. Collective. */
 dp_status_t tune_comm_sms(options_t *options, const text_t *text, dp_group_t *group, FILE *to);
 
+/* overlap.c: --overlap: *schedule_out is what to run instead of the method's own schedule, NULL for canonical; free it
+ * behind the trainer. Collective. */
+dp_status_t overlap_schedule(const options_t *options, const text_t *text, dp_group_t *group, FILE *to,
+                             dp_schedule_t **schedule_out);
+
 /* resume.c: --checkpoint; nothing without it. Names all state, loads with --resume; *first_out: the step to begin
  * with. save: after `steps` steps, where --every says so. Both collective. */
 dp_status_t checkpoint_open(trainer_t *trainer, history_t *history, int64_t *first_out);
@@ -61,6 +66,7 @@ dp_status_t report_hosts(const trainer_t *trainer, const dp_timeline_t *timeline
 void report_line(FILE *to, const char *label, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* files.c */
+dp_status_t file_write(void *file, const char *text, size_t bytes); /* a dp_write_fn */
 dp_status_t losses_write(const history_t *history, const char *path);
 dp_status_t trace_write(const dp_timeline_t *timeline, const char *path);
 dp_status_t costs_write(const trainer_t *trainer, const dp_timeline_t *timeline, const char *path);

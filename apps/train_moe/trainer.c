@@ -62,6 +62,7 @@ static dp_status_t open_pipeline(trainer_t *t)
         .method = o->schedule,
         .microbatches = (int32_t)o->microbatches,
         .chunks = (int32_t)o->chunks,
+        .schedule = o->own_schedule,
         .comm = o->comm,
         .device = o->device,
         .device_config = &device,

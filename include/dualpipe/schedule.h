@@ -156,6 +156,10 @@ DP_API dp_status_t dp_schedule_generate(const dp_schedule_request_t *request, dp
  *  so a channel needs two slots. DP_ERR_REJECTED: forwards are missing. The caller frees it. [any] */
 DP_API dp_status_t dp_schedule_forwards(const dp_schedule_t *schedule, int overlap, dp_schedule_t **forwards_out);
 
+/** The same schedule without overlap: every pair as its F, then its B. DP_ERR_INVALID: it has braids, which say nothing
+ *  about the order of their passes apart. The caller frees it. [any] */
+DP_API dp_status_t dp_schedule_serial(const dp_schedule_t *schedule, dp_schedule_t **serial_out);
+
 /** An empty schedule with room for nops[r] operations on rank r, first[] filled: for generators of one's own. method
  *  NULL: "custom". DP_ERR_INVALID: sizes beyond the limits above, or chunks, ranks or micro-batches that the placement
  *  cannot have. [any] */

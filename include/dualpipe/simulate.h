@@ -129,6 +129,8 @@ typedef struct dp_measured_costs {
     const dp_costs_t *costs; /* of a device; b, fb 0 when the schedule has none. stage_scale: time of all spans of a
                                 stage, in units of the mean stage */
     const dp_segment_costs_t *segments; /* of a layer; NULL: no segment has the name of one */
+    /* every segment of every stage, as costs->segments takes it, without stage_scale; NULL: not all were seen */
+    const dp_segment_costs_t *stage_segments;
 } dp_measured_costs_t;
 #define DP_MEASURED_COSTS_MIN DP_SIZE_TO(dp_measured_costs_t, segments)
 

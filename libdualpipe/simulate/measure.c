@@ -9,6 +9,7 @@
 #include "base/memory.h"
 #include "base/sized.h"
 #include "simulate/costs.h"
+#include "simulate/measure_lists.h"
 
 enum { LONE_F, LONE_I, LONE_W, WHOLE_B, PAIR, CLASSES };
 
@@ -48,11 +49,6 @@ static void add(mean_t *mean, double value)
 static double mean_of(const mean_t *mean)
 {
     return mean->count > 0 ? mean->sum / (double)mean->count : 0.0;
-}
-
-static double length_of(const dp_span_t *span)
-{
-    return (double)(span->busy_ns > 0 ? span->busy_ns : span->end_ns - span->start_ns) / 1e6;
 }
 
 /* ---- operations ---- */
@@ -137,7 +133,8 @@ static void close_op(sums_t *sums, op_t *op)
 static void replay(op_t *op, const dp_span_t *span)
 {
     double *chain = &op->chain[span->pass == DP_OP_F ? 0 : 1];
-    double start = span->pass == DP_OP_W ? 0.0 : *chain, end = fmax(start, op->lane[span->lane]) + length_of(span);
+    double start = span->pass == DP_OP_W ? 0.0 : *chain,
+           end = fmax(start, op->lane[span->lane]) + dp__span_length(span);
 
     op->metered = op->metered && span->busy_ns > 0;
     op->lane[span->lane] = end;
@@ -173,17 +170,6 @@ static int pass_index(const dp_span_t *span)
     return span->pass == DP_OP_F ? 0 : span->pass == DP_OP_I ? 1 : span->pass == DP_OP_W ? 2 : -1;
 }
 
-/* A segment is known by the name that a MoE layer gives it. */
-static int segment_index(const sums_t *sums, const dp_span_t *span)
-{
-    const char *name = dp_timeline_name_text(sums->timeline, span->name);
-
-    for (int s = 0; s < DP_SEGMENT_COSTS; s++)
-        if (strcmp(name, dp__segment_names[s]) == 0)
-            return s;
-    return -1;
-}
-
 static void read_row(sums_t *sums, int32_t rank)
 {
     int64_t count;
@@ -193,20 +179,20 @@ static void read_row(sums_t *sums, int32_t rank)
     find_split(sums, rank % sums->schedule->ranks);
     for (int64_t k = 0; k < count; k++) {
         const dp_span_t *span = &spans[k];
-        int segment = segment_index(sums, span), pass = pass_index(span);
+        int segment = dp__span_segment(sums->timeline, span), pass = pass_index(span);
 
-        if (span->kind == DP_SPAN_SEND && (sums->hop < 0.0 || length_of(span) < sums->hop))
-            sums->hop = length_of(span);
+        if (span->kind == DP_SPAN_SEND && (sums->hop < 0.0 || dp__span_length(span) < sums->hop))
+            sums->hop = dp__span_length(span);
         if (span->kind != DP_SPAN_COMPUTE || span->stage < 0 || span->stage >= sums->stages)
             continue;
         if (!belongs(sums, &op, span))
             close_op(sums, &op);
         take(&op, span);
-        sums->busy[span->stage] += length_of(span);
+        sums->busy[span->stage] += dp__span_length(span);
         if (pass >= 0 && segment >= 0)
-            add(&sums->segment[segment][pass], length_of(span));
+            add(&sums->segment[segment][pass], dp__span_length(span));
         if (pass >= 0)
-            op.inside[pass] += length_of(span);
+            op.inside[pass] += dp__span_length(span);
     }
     close_op(sums, &op);
 }
@@ -238,10 +224,33 @@ static void fill_costs(const sums_t *sums, double parts, dp_costs_t *costs)
     costs->barrier = 1.0;
 }
 
-static void fill_segments(const sums_t *sums, double parts, dp_segment_costs_t *segments)
+/* Passes of a braid run beside each other: what a pass takes is the sum of its segments. */
+static void sum_segments(const dp_segment_costs_t *lists, double parts, dp_costs_t *costs)
 {
-    double layers = (double)sums->segment[0][0].count / (double)sums->forwards * parts;
+    double share = parts / lists->stages;
 
+    costs->f = costs->i = costs->w = costs->b = costs->fb = 0.0;
+    for (int32_t k = 0; k < lists->first[lists->stages]; k++) {
+        costs->f += lists->list[k].f * share;
+        costs->i += lists->list[k].i * share;
+        costs->w += lists->list[k].w * share;
+    }
+}
+
+/* Of a device. */
+static double count_layers(const sums_t *sums, const dp_segment_costs_t *lists, double parts)
+{
+    int32_t layers = 0;
+
+    if (sums->schedule->nbraids == 0 || lists == NULL)
+        return (double)sums->segment[0][0].count / (double)sums->forwards * parts;
+    for (int32_t k = 0; k < lists->first[lists->stages]; k++)
+        layers += lists->list[k].role == DP_ROLE_ATTENTION;
+    return layers * parts / lists->stages;
+}
+
+static void fill_segments(const sums_t *sums, double layers, dp_segment_costs_t *segments)
+{
     segments->layers = (int32_t)fmin(round(layers), DP_SEGMENT_LAYERS);
     for (int s = 0; s < DP_SEGMENT_COSTS; s++) {
         segments->f[s] = mean_of(&sums->segment[s][0]);
@@ -263,7 +272,7 @@ static void fill_scale(const sums_t *sums, double *scale)
 /* What a dp_measured_costs_t points to, in one piece of memory. */
 typedef struct measured_memory {
     dp_costs_t costs; /* the first: dp_measured_costs_clear() frees it */
-    dp_segment_costs_t segments;
+    dp_segment_costs_t segments, *lists;
     double stage_scale[];
 } measured_memory_t;
 
@@ -274,11 +283,14 @@ static void keep(const sums_t *sums, measured_memory_t *memory, dp_measured_cost
     memory->costs = (dp_costs_t){.struct_size = sizeof(memory->costs), .stage_scale = memory->stage_scale};
     memory->segments.struct_size = sizeof(memory->segments);
     fill_costs(sums, parts, &memory->costs);
-    fill_segments(sums, parts, &memory->segments);
+    if (sums->schedule->nbraids > 0 && memory->lists != NULL)
+        sum_segments(memory->lists, parts, &memory->costs);
+    fill_segments(sums, count_layers(sums, memory->lists, parts), &memory->segments);
     fill_scale(sums, memory->stage_scale);
     measured->stages = sums->stages;
     measured->costs = &memory->costs;
     measured->segments = memory->segments.layers > 0 ? &memory->segments : NULL;
+    measured->stage_segments = memory->lists;
 }
 
 dp_status_t dp_costs_measure(const dp_timeline_t *timeline, const dp_schedule_t *schedule,
@@ -306,6 +318,8 @@ dp_status_t dp_costs_measure(const dp_timeline_t *timeline, const dp_schedule_t 
         if (sums.forwards == 0)
             status = dp_fail(DP_ERR_INVALID, "measure: the timeline holds no forward of any stage");
     }
+    if (status >= 0)
+        status = dp__measure_lists(timeline, sums.stages, &memory->lists);
     if (status >= 0) {
         keep(&sums, memory, &found);
         dp_sized_put(measured, &found);
@@ -367,6 +381,8 @@ void dp_measured_costs_clear(dp_measured_costs_t *measured)
 
     if (!DP_REACHES(measured, dp_measured_costs_t, costs))
         return;
+    if (measured->costs != NULL)
+        dp__free(((measured_memory_t *)(void *)measured->costs)->lists);
     dp__free((void *)measured->costs);
     dp_sized_put(measured, &empty);
 }

@@ -145,6 +145,42 @@ if [ -w /dev/full ]; then
     [ -w /dev/full ] || fail "/dev/full was removed"
 fi
 
+# ---- overlap ----
+layer=attention.F=4,attention.I=9,attention.W=2,dispatch.F=7,dispatch.I=7,mlp.F=5,mlp.I=5,mlp.W=5,combine.F=9,combine.I=6,LAYERS=2
+for command in schedule simulate; do
+    expect 0 $command --method dualpipe $sizes --cost $layer --format json --output plain
+    expect 0 $command --method dualpipe $sizes --cost $layer --format json --overlap canonical --output canonical
+    cmp plain canonical || fail "$command: canonical is not what stands there without it"
+done
+step_of() { # OPTIONS...
+    expect 0 simulate --method dualpipe $sizes --cost $layer --lanes "$@"
+    awk '$1 == "step" { print $2 }' out
+}
+none=$(step_of --overlap none)
+canonical=$(step_of)
+planned=$(step_of --overlap planned)
+[ "$(printf '%s\n%s\n%s\n' "$planned" "$canonical" "$none" | sort -g | tr '\n' ' ')" = "$planned $canonical $none " ] ||
+    fail "steps: none $none, canonical $canonical, planned $planned"
+[ "$planned" != "$canonical" ] || fail "planned is not shorter than canonical"
+[ "$(step_of --overlap planned)" = "$planned" ] || fail "two plans of one request differ"
+expect 0 schedule --method dualpipe $sizes --overlap none
+grep '|' out && fail "pairs are left"
+expect 0 schedule --method dualpipe $sizes --cost $layer --overlap planned --format tsv --output planned.tsv
+expect 0 verify planned.tsv
+expect 0 simulate planned.tsv --cost $layer --lanes
+[ "$(awk '$1 == "step" { print $2 }' out)" = "$planned" ] || fail "the plan in a file has another step"
+expect 2 simulate planned.tsv --overlap none
+require err 'it has braids'
+expect 2 simulate --method dualpipe $sizes --overlap planned
+require err 'costs of segments are due'
+expect 2 simulate --method dualpipe $sizes --memory-cap 4
+require err 'go with --overlap planned'
+expect 2 schedule --method dualpipe $sizes --overlap best
+require err 'there are canonical none planned'
+expect 20 schedule --method dualpipe $sizes --cost $layer --overlap planned --memory-cap 0.25
+expect 0 compare $sizes --cost $layer --overlap planned --memory-cap 8 --format json
+expect 0 simulate --method dualpipe $sizes --cost $layer --forward-only --overlap planned
+
 # ---- verify ----
 "$dualpipe" schedule --method dualpipe $sizes --format tsv >good.tsv
 expect 0 verify good.tsv

@@ -47,6 +47,15 @@ threads 4 --ep 2 --schedule dualpipe $steps --losses "$work/losses"
 same two_expert_ranks "dualpipe over 2 x 2 guarded threads"
 unset DUALPIPE_GUARD
 
+for overlap in canonical none planned; do
+    threads 4 --ep 2 --schedule dualpipe --overlap $overlap $steps --losses "$work/losses"
+    same two_expert_ranks "dualpipe over 2 x 2 threads, overlap $overlap"
+done
+threads 8 --ep 2 --schedule zbv --overlap planned $steps --losses "$work/losses"
+same two_expert_ranks "zbv over 4 x 2 threads, overlap planned"
+ranks 4 --ep 2 --schedule dualpipev --overlap planned $steps --losses "$work/losses"
+same two_expert_ranks "dualpipev over 2 x 2 processes, overlap planned"
+
 threads 2 --dp 2 $steps --losses "$work/losses"
 reference two_copies
 ranks 4 --dp 2 $steps --losses "$work/losses"

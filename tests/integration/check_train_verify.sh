@@ -27,6 +27,14 @@ for pp in 1 2 3 4; do
     verify $pp 1 1 --schedule dualpipev --dtype f64
     verify $pp 1 1 --schedule 1f1b --dtype f64
 done
+# What runs beside what changes no number.
+for pp in 2 4; do
+    verify $pp 2 1 --schedule dualpipe --overlap planned --dtype f64
+    verify $pp 1 1 --schedule dualpipev --overlap planned --dtype f64
+done
+verify 2 2 1 --schedule zb1p --overlap planned --dtype f64
+verify 2 1 1 --schedule interleaved_overlap --overlap planned --dtype f64
+verify 2 2 1 --schedule dualpipe --overlap none --dtype f64
 verify 1 2 2 --dtype f64
 verify 2 2 2 --dtype f64 --gate softmax --aux-alpha 0.1 --shared-experts 0
 verify 2 2 1 --dtype f32

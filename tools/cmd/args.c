@@ -4,6 +4,7 @@
 #include "args.h"
 
 #include <getopt.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,9 +83,10 @@ static int resolve_costs(args_t *args)
         status = cost_keys_resolve(&args->cost_keys, &args->costs, &args->pair);
     if (args->no_barrier)
         args->costs.barrier = 0.0;
-    if (status == DP_OK && args->lanes) {
+    if (status == DP_OK && (args->lanes || args->overlap == OVERLAP_PLANNED)) {
         if (args->pair.struct_size == 0)
-            return args_usage(args, "--lanes: costs of segments are due, such as attention.F");
+            return args_usage(args, "%s: costs of segments are due, such as attention.F",
+                              args->lanes ? "--lanes" : "--overlap planned");
         status = cost_keys_segments(&args->cost_keys, &args->segments);
         args->costs.segments = &args->segments;
     }
@@ -212,6 +214,41 @@ const option_row_t args_transport[] = {
              "transfers into K slots a channel (default, K = 2)"},
     {.kind = OPTION_END}};
 
+const option_row_t args_overlap[] = {
+    {.name = "overlap",
+     .value = "HOW",
+     .kind = OPTION_CHOICE,
+     .at = AT(overlap),
+     .words = "canonical none planned",
+     .help = "canonical: as the schedule has it (default); none: pairs one after the other; planned: the segments of "
+             "all passes beside each other as the costs make it best; costs of segments are due, and the run is one by "
+             "segments, as with --lanes"},
+    {.name = "seconds",
+     .value = "S",
+     .kind = OPTION_REAL,
+     .at = AT(seconds),
+     .most = INFINITY,
+     .help = "time to plan; without it, a fixed number of tries, which gives the same plan every time"},
+    {.kind = OPTION_END}};
+
+const option_row_t args_memory[] = {
+    {.name = "memory-cap",
+     .value = "N",
+     .kind = OPTION_REAL,
+     .at = AT(memory_cap),
+     .most = INFINITY,
+     .help = "most micro-batches' activations on a rank, in units of one rank's stage inputs: schedules that hold more "
+             "do not fit, and a plan keeps to it; without it, a plan holds what its schedule holds"},
+    {.kind = OPTION_END}};
+
+const option_row_t args_seed[] = {{.name = "seed",
+                                   .value = "N",
+                                   .kind = OPTION_INT64,
+                                   .at = AT(seed),
+                                   .most = 9e15,
+                                   .help = "of what is tried by chance: another one, other tries (1)"},
+                                  {.kind = OPTION_END}};
+
 const option_row_t args_output[] = {{.name = "output",
                                      .value = "FILE",
                                      .kind = OPTION_TEXT,
@@ -239,6 +276,9 @@ static int check(const args_t *args)
         return args_usage(args, "--ranks P is due");
     if (needs_sizes && args->microbatches == 0)
         return args_usage(args, "--microbatches M is due");
+    if ((options & ARG_PLAN) != 0 && args->overlap != OVERLAP_PLANNED &&
+        (args->memory_cap >= 0.0 || args->seconds > 0.0))
+        return args_usage(args, "--memory-cap and --seconds go with --overlap planned");
     if (args->rank >= 0 && args->ranks > 0 && args->rank >= args->ranks)
         return args_usage(args, "--rank %d: there are %d ranks, from 0", args->rank, args->ranks);
     return CMD_OK;
@@ -252,7 +292,7 @@ bool args_parse(const command_t *command, int argc, char **argv, args_t *args, i
                      .activation_bytes = -1.0,
                      .deferred_bytes = -1.0,
                      .weight_bytes = -1.0,
-                     .seconds = 10.0};
+                     .seed = 1};
     args->costs = (dp_costs_t){.struct_size = sizeof(args->costs), .f = 1.0, .i = 1.0, .w = 1.0, .barrier = 1.0};
     if (!options_read(command, NULL, argc, argv, args, exit_out))
         return false;

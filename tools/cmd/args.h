@@ -13,8 +13,12 @@
 enum {
     ARG_METHOD = 1 << 0, /* --method NAME with its sizes, or */
     ARG_FILE = 1 << 1,   /* one operand: a schedule file */
-    ARG_SIZES = 1 << 2   /* --ranks P, --microbatches M */
+    ARG_SIZES = 1 << 2,  /* --ranks P, --microbatches M */
+    ARG_PLAN = 1 << 3    /* --memory-cap and --seconds are for a plan alone */
 };
+
+/* --overlap */
+enum { OVERLAP_CANONICAL, OVERLAP_NONE, OVERLAP_PLANNED };
 
 typedef struct args {
     const command_t *command;
@@ -38,12 +42,14 @@ typedef struct args {
     int32_t slots;                                         /* 0: not given */
     double memory_cap;                                     /* negative: none */
     double activation_bytes, deferred_bytes, weight_bytes; /* negative: not given */
-    double seconds;
+    double seconds;                                        /* 0: not given */
+    int32_t overlap;
+    int64_t seed;
 } args_t;
 
 /* Options that several commands share; their members are those of args_t. */
 extern const option_row_t args_method[], args_sizes[], args_cost[], args_lanes[], args_topology[], args_transport[],
-    args_output[];
+    args_overlap[], args_memory[], args_seed[], args_output[];
 
 /* Reads the command line. CMD_OK: go on. Otherwise *exit_out is what to exit with: help was shown, or an error. */
 bool args_parse(const command_t *command, int argc, char **argv, args_t *args, int *exit_out);

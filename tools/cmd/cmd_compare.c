@@ -11,24 +11,17 @@
 #include "tools/draw/draw_bars.h"
 #include "tools/io/output.h"
 
-static const option_row_t compare_options[] = {
-    {.name = "memory-cap",
-     .value = "N",
-     .kind = OPTION_REAL,
-     .at = offsetof(args_t, memory_cap),
-     .most = INFINITY,
-     .help = "only schedules that hold at most N micro-batches' activations on a rank, in units of one rank's stage "
-             "inputs"},
-    {.name = "format",
-     .value = "F",
-     .kind = OPTION_READ,
-     .read = format_read,
-     .at = offsetof(args_t, format),
-     .words = "text json svg png pdf",
-     .help = "text (default), json, svg, png, pdf"},
-    {.kind = OPTION_END}};
-static const option_row_t *const compare_tables[] = {args_sizes,      args_cost,      args_lanes,  args_topology,
-                                                     compare_options, args_transport, args_output, NULL};
+static const option_row_t compare_options[] = {{.name = "format",
+                                                .value = "F",
+                                                .kind = OPTION_READ,
+                                                .read = format_read,
+                                                .at = offsetof(args_t, format),
+                                                .words = "text json svg png pdf",
+                                                .help = "text (default), json, svg, png, pdf"},
+                                               {.kind = OPTION_END}};
+static const option_row_t *const compare_tables[] = {args_sizes,     args_cost,   args_lanes,    args_overlap,
+                                                     args_memory,    args_seed,   args_topology, compare_options,
+                                                     args_transport, args_output, NULL};
 
 const command_t command_compare = {
     .name = "compare",
@@ -45,6 +38,8 @@ const command_t command_compare = {
              "      overlapped pairs that gain much, hops that cost a tenth of a forward\n"
              "  dualpipe compare --ranks 8 --microbatches 40 --cost F=1,I=1,W=1,BYTES=1e6 --topology links.txt\n"
              "      which schedule, and which ranks on which host\n"
+             "  dualpipe compare --ranks 8 --microbatches 64 --costs run/costs.txt --overlap planned --memory-cap 12\n"
+             "      each with its segments beside each other as these costs make it best, in this memory\n"
              "  dualpipe compare --ranks 8 --microbatches 40 --memory-cap 8 --format svg --output best.svg\n"
              "\n"
              "exit status: 0 done, 1 the output could not be written, 2 wrong usage, 20 no schedule fits\n"};
@@ -97,11 +92,13 @@ static dp_status_t run_entry(const args_t *args, entry_t *entry, plan_t *plan)
     dp_status_t status = dp_schedule_generate(&request, &plan->schedule);
 
     if (status >= 0)
+        status = plan_place(plan, entry->placing, &costs);
+    if (status >= 0)
+        status = plan_overlap(plan, &costs);
+    if (status >= 0)
         status = dp_program_lower(plan->schedule, &options, &plan->program);
     if (status >= 0)
         status = dp_program_verify(plan->program, NULL);
-    if (status >= 0)
-        status = plan_place(plan, entry->placing, &costs);
     plan->simulation.struct_size = sizeof(plan->simulation);
     if (status >= 0)
         status = dp_simulate(plan->program, &costs, 0, &plan->simulation);

@@ -30,7 +30,8 @@ static const option_row_t schedule_options[] = {
      .at = offsetof(args_t, comm),
      .help = "tsv with the transfers: SF RF activations, SB RB gradients, C ends a bundle"},
     {.kind = OPTION_END}};
-static const option_row_t *const schedule_tables[] = {args_method, args_sizes, schedule_options, args_output, NULL};
+static const option_row_t *const schedule_tables[] = {
+    args_method, args_sizes, args_cost, args_overlap, args_memory, args_seed, schedule_options, args_output, NULL};
 
 const command_t command_schedule = {
     .name = "schedule",
@@ -40,7 +41,7 @@ const command_t command_schedule = {
              "\n",
     .tables = schedule_tables,
     .lists_methods = true,
-    .needs = ARG_METHOD | ARG_SIZES | ARG_FILE,
+    .needs = ARG_METHOD | ARG_SIZES | ARG_FILE | ARG_PLAN,
     .notes =
         "\n"
         "examples:\n"
@@ -52,6 +53,8 @@ const command_t command_schedule = {
         "      a file to edit; `dualpipe verify mine.tsv` then proves that it still completes\n"
         "  dualpipe schedule mine.tsv --format csv --output mine.csv\n"
         "      a schedule of a file, edited or searched for, as torch.distributed.pipelining loads it\n"
+        "  dualpipe schedule --method dualpipev --ranks 4 --microbatches 16 --costs run/costs.txt --overlap planned --format tsv --output mine.tsv\n"
+        "      the same passes, their segments beside each other as these costs make it best\n"
         "  dualpipe schedule --method 1f1b --ranks 4 --microbatches 8 --format trace --output run.json\n"
         "      open run.json at https://ui.perfetto.dev\n"
         "\n"

@@ -15,12 +15,6 @@
 #include "tools/io/output.h"
 
 static const option_row_t search_options[] = {
-    {.name = "memory-cap",
-     .value = "N",
-     .kind = OPTION_REAL,
-     .at = offsetof(args_t, memory_cap),
-     .most = INFINITY,
-     .help = "hold at most N micro-batches' activations on a rank, in units of one rank's stage inputs"},
     {.name = "seconds",
      .value = "S",
      .kind = OPTION_REAL,
@@ -33,8 +27,8 @@ static const option_row_t search_options[] = {
      .at = offsetof(args_t, output),
      .help = "write the schedule there, as `dualpipe schedule --format tsv` does; as csv when FILE ends in .csv"},
     {.kind = OPTION_END}};
-static const option_row_t *const search_tables[] = {args_sizes,     args_cost,      args_topology,
-                                                    search_options, args_transport, NULL};
+static const option_row_t *const search_tables[] = {args_sizes,    args_cost,      args_memory,    args_seed,
+                                                    args_topology, search_options, args_transport, NULL};
 
 const command_t command_search = {
     .name = "search",
@@ -118,7 +112,7 @@ static dp_status_t search_placed(const args_t *args, dp_search_request_t *reques
 
 static int run(const args_t *args)
 {
-    double seconds = args->seconds;
+    double seconds = args->seconds > 0.0 ? args->seconds : 10.0;
     dp_search_request_t request = {.struct_size = sizeof(request),
                                    .ranks = args->ranks,
                                    .microbatches = args->microbatches,
@@ -127,7 +121,7 @@ static int run(const args_t *args)
                                    .slots = plan_slots(args),
                                    .memory_cap = args->memory_cap < 0.0 ? 0.0 : fmax(args->memory_cap, DBL_MIN),
                                    .seconds = seconds,
-                                   .seed = 1,
+                                   .seed = (uint64_t)args->seed,
                                    .progress = show,
                                    .user = &seconds};
     dp_search_result_t result = {.struct_size = sizeof(result)};

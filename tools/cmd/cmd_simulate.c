@@ -19,8 +19,9 @@ static const option_row_t simulate_options[] = {{.name = "format",
                                                  .words = "text json svg png pdf trace",
                                                  .help = "text (default), json, svg, png, pdf, trace"},
                                                 {.kind = OPTION_END}};
-static const option_row_t *const simulate_tables[] = {
-    args_method, args_sizes, args_cost, args_lanes, args_topology, args_transport, simulate_options, args_output, NULL};
+static const option_row_t *const simulate_tables[] = {args_method,    args_sizes,       args_cost,   args_lanes,
+                                                      args_overlap,   args_memory,      args_seed,   args_topology,
+                                                      args_transport, simulate_options, args_output, NULL};
 
 const command_t command_simulate = {
     .name = "simulate",
@@ -31,7 +32,7 @@ const command_t command_simulate = {
         "\n",
     .tables = simulate_tables,
     .lists_methods = true,
-    .needs = ARG_METHOD | ARG_SIZES | ARG_FILE,
+    .needs = ARG_METHOD | ARG_SIZES | ARG_FILE | ARG_PLAN,
     .notes =
         "\n"
         "examples:\n"
@@ -44,6 +45,8 @@ const command_t command_simulate = {
         "      costs that were measured, as train_moe --costs-out writes them\n"
         "  dualpipe simulate --method dualpipe --ranks 8 --microbatches 20 --costs run/costs.txt --topology links.txt\n"
         "      on several hosts\n"
+        "  dualpipe simulate --method dualpipev --ranks 8 --microbatches 64 --costs run/costs.txt --overlap planned\n"
+        "      forwards and backwards beside each other wherever it shortens the step, in the ramps as well\n"
         "  dualpipe simulate mine.tsv --format json\n"
         "\n"
         "exit status: 0 done, 1 a file could not be read or written, 2 wrong usage, 20 the schedule is rejected\n"};

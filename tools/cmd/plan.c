@@ -3,10 +3,14 @@
  * plan.c: from a command line to a schedule, its program and its simulation. */
 #include "plan.h"
 
+#include <float.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <dualpipe/overlap.h>
 
 #include "commands.h"
 #include "tools/io/input.h"
@@ -78,10 +82,64 @@ static int make_schedule(const args_t *args, plan_t *plan)
     return status >= 0 ? CMD_OK : args_failed(args, status);
 }
 
+/* Once; of the schedule that a plan begins with. */
+static dp_status_t find_costs(plan_t *plan)
+{
+    dp_status_t status = DP_OK;
+
+    if (plan->costs.struct_size == 0)
+        status = plan_costs(plan->args, plan->schedule, &plan->costs);
+    if (status >= 0 && plan->host_of == NULL)
+        status = plan_place(plan, TOPOLOGY_AS_GIVEN, &plan->costs);
+    return status;
+}
+
+static dp_status_t plan_braids(const args_t *args, const dp_schedule_t *schedule, const dp_costs_t *costs,
+                               dp_schedule_t **braided_out)
+{
+    dp_overlap_request_t request = {.struct_size = sizeof(request),
+                                    .schedule = schedule,
+                                    .costs = costs,
+                                    .memory_cap = args->memory_cap < 0.0 ? 0.0 : fmax(args->memory_cap, DBL_MIN),
+                                    .slots = plan_slots(args),
+                                    .tries = args->seconds > 0.0 ? INT32_MAX : 0,
+                                    .seconds = args->seconds,
+                                    .seed = (uint64_t)args->seed};
+    dp_overlap_result_t result = {.struct_size = sizeof(result)};
+    dp_status_t status = dp_plan_overlap(&request, &result);
+
+    *braided_out = result.schedule; /* ours from here on */
+    return status;
+}
+
+dp_status_t plan_overlap(plan_t *plan, const dp_costs_t *costs)
+{
+    dp_schedule_t *given = plan->schedule;
+    dp_status_t status;
+
+    if (plan->args->overlap == OVERLAP_CANONICAL)
+        return DP_OK;
+    status = plan->args->overlap == OVERLAP_NONE ? dp_schedule_serial(given, &plan->schedule)
+             : given->forward_only               ? dp_schedule_forwards(given, 1, &plan->schedule)
+                                                 : plan_braids(plan->args, given, costs, &plan->schedule);
+    dp_schedule_free(given);
+    return status;
+}
+
 int plan_schedule(const args_t *args, plan_t *plan)
 {
+    dp_status_t status = DP_OK;
+    int code;
+
     *plan = (plan_t){.args = args};
-    return args->file != NULL ? read_schedule(args, plan) : make_schedule(args, plan);
+    code = args->file != NULL ? read_schedule(args, plan) : make_schedule(args, plan);
+    if (code != CMD_OK)
+        return code;
+    if (args->overlap == OVERLAP_PLANNED)
+        status = find_costs(plan);
+    if (status >= 0)
+        status = plan_overlap(plan, &plan->costs);
+    return status >= 0 ? CMD_OK : failed_in_file(args, status);
 }
 
 int32_t plan_slots(const args_t *args)
@@ -148,20 +206,17 @@ dp_status_t plan_place(plan_t *plan, topology_placing_t placing, dp_costs_t *cos
 int plan_simulation(const args_t *args, plan_t *plan, bool with_timeline)
 {
     int code = plan_program(args, plan);
-    dp_costs_t costs;
     dp_status_t status;
 
     if (code != CMD_OK)
         return code;
     plan->report.struct_size = sizeof(plan->report);
     plan->simulation.struct_size = sizeof(plan->simulation);
-    status = plan_costs(args, plan->schedule, &costs);
-    if (status >= 0)
-        status = plan_place(plan, TOPOLOGY_AS_GIVEN, &costs);
+    status = find_costs(plan);
     if (status >= 0)
         status = dp_program_verify(plan->program, &plan->report);
     if (status >= 0)
-        status = dp_simulate(plan->program, &costs, with_timeline, &plan->simulation);
+        status = dp_simulate(plan->program, &plan->costs, with_timeline, &plan->simulation);
     return status >= 0 ? CMD_OK : failed_in_file(args, status);
 }
 

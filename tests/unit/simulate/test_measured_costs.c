@@ -7,7 +7,7 @@
 
 #include "tests/support/oom.h"
 #include "tests/support/suite.h"
-#include <dualpipe/simulate.h>
+#include <dualpipe/overlap.h>
 
 static dp_schedule_t *generate(const char *method, int32_t ranks, int32_t microbatches)
 {
@@ -83,6 +83,64 @@ START_TEST(slow_stages_are_seen_and_the_step_comes_out_again)
     for (int32_t s = 0; s < 4; s++)
         ck_assert_double_eq_tol(got.costs->stage_scale[s], scale[s], 1e-5); /* their mean is 1 */
     again = simulate(schedule, got.costs);
+    ck_assert_double_eq_tol(again.step_time, run.step_time, 1e-3);
+    dp_measured_costs_clear(&got);
+    dp_simulation_clear(&run);
+    dp_simulation_clear(&again);
+    dp_schedule_free(schedule);
+}
+END_TEST
+
+/* Stages that are not alike: an embedding, a layer with and one without experts, a head. */
+START_TEST(every_segment_of_every_stage_comes_back)
+{
+    enum { C = DP_LANE_COMPUTE, A = DP_LANE_ALL_TO_ALL };
+    const dp_segment_cost_t list[] = {
+        {0, C, 1, 1, 0, 0.5, 0.25, 0.75},           {DP_ROLE_ATTENTION, C, 1, 1, 0, 4, 9, 2},
+        {DP_ROLE_DISPATCH, A, 0, 0, 0, 6, 7, 0},    {DP_ROLE_MLP, C, 1, 0, 0, 4.5, 5, 5.5},
+        {DP_ROLE_COMBINE, A, 0, 0, 0, 8, 5.75, 0},  {DP_ROLE_ATTENTION, C, 1, 1, 0, 3, 8, 1},
+        {DP_ROLE_MLP, C, 1, 0, 0, 2, 3, 2.5},       {DP_ROLE_ATTENTION, C, 1, 1, 0, 5, 10, 3},
+        {DP_ROLE_MLP, C, 1, 0, 0, 1.5, 2.5, 1.125}, {0, C, 1, 1, 0, 7, 6, 6.5}};
+    const int32_t first[] = {0, 5, 7, 10};
+    const dp_segment_costs_t segments = {.struct_size = sizeof(segments), .stages = 3, .first = first, .list = list};
+    const dp_costs_t costs = {.struct_size = sizeof(costs), .hop = 0.25, .barrier = 1, .segments = &segments};
+    const char *const some[] = {"zb1p", "1f1b", "zb1p"};
+    dp_schedule_t *schedule = generate(some[_i], 3, 7);
+    const dp_overlap_request_t request = {.struct_size = sizeof(request), .schedule = schedule, .costs = &costs};
+    dp_overlap_result_t plan = {.struct_size = sizeof(plan)};
+    dp_simulation_t run, again;
+    dp_measured_costs_t got = {.struct_size = sizeof(got)};
+    dp_costs_t measured = costs;
+
+    if (_i == 2) {
+        ck_assert_int_eq(dp_plan_overlap(&request, &plan), DP_OK);
+        ck_assert_int_gt(plan.schedule->nbraids, 0);
+        dp_schedule_free(schedule);
+        schedule = plan.schedule;
+    }
+    run = simulate(schedule, &costs);
+    ck_assert_int_eq(dp_costs_measure(run.timeline, schedule, &got), DP_OK);
+    ck_assert_ptr_nonnull(got.stage_segments);
+    ck_assert_int_eq(got.stage_segments->stages, 3);
+    ck_assert_mem_eq(got.stage_segments->first, first, sizeof(first));
+    for (int32_t k = 0; k < first[3]; k++) {
+        const dp_segment_cost_t *one = &got.stage_segments->list[k];
+
+        ck_assert_int_eq(one->role, list[k].role);
+        ck_assert_int_eq(one->lane, list[k].lane);
+        ck_assert_int_eq(one->has_weight, list[k].has_weight);
+        ck_assert_int_eq(one->begins_part, list[k].begins_part);
+        ck_assert_double_eq_tol(one->f, list[k].f, 1e-5);
+        ck_assert_double_eq_tol(one->i, list[k].i, 1e-5);
+        ck_assert_double_eq_tol(one->w, list[k].w, 1e-5);
+    }
+    if (_i == 2) { /* sums of segments */
+        ck_assert_double_eq_tol(got.costs->f, 41.5 / 3, 1e-5);
+        ck_assert_double_eq_tol(got.costs->i, 56.5 / 3, 1e-5);
+        ck_assert_double_eq_tol(got.costs->w, 22.375 / 3, 1e-5);
+    }
+    measured.segments = got.stage_segments;
+    again = simulate(schedule, &measured);
     ck_assert_double_eq_tol(again.step_time, run.step_time, 1e-3);
     dp_measured_costs_clear(&got);
     dp_simulation_clear(&run);
@@ -294,21 +352,23 @@ START_TEST(nothing_to_measure_is_refused)
 }
 END_TEST
 
+enum { ALLOCATIONS = 6 };
+
 START_TEST(memory_that_runs_out_is_an_error_without_leak)
 {
     dp_schedule_t *schedule = generate("1f1b", 1, 2);
     dp_timeline_t *timeline = by_hand();
 
     oom_install();
-    for (long k = 0; k < 4; k++) {
+    for (long k = 0; k <= ALLOCATIONS; k++) {
         dp_measured_costs_t got = {.struct_size = sizeof(got)};
         dp_status_t status;
 
         oom_arm(k, false);
         status = dp_costs_measure(timeline, schedule, &got);
-        ck_assert_int_eq(oom_struck(), k < 3);
+        ck_assert_int_eq(oom_struck(), k < ALLOCATIONS);
         oom_disarm();
-        ck_assert_int_eq(status, k < 3 ? DP_ERR_NOMEM : DP_OK);
+        ck_assert_int_eq(status, k < ALLOCATIONS ? DP_ERR_NOMEM : DP_OK);
         dp_measured_costs_clear(&got);
         ck_assert_int_eq(oom_live(), 0);
     }
@@ -324,6 +384,7 @@ int main(void)
     TCase *tc = tcase_create("simulated");
 
     tcase_add_loop_test(tc, a_simulation_gives_back_its_costs, 0, (int)(sizeof(methods) / sizeof(methods[0])));
+    tcase_add_loop_test(tc, every_segment_of_every_stage_comes_back, 0, 3);
     suite_add_tcase(suite, tc);
     SUITE_ADD(suite, the_second_direction_may_count_on);
     SUITE_ADD(suite, slow_stages_are_seen_and_the_step_comes_out_again);
