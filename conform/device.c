@@ -1097,8 +1097,9 @@ static const conform_case_t cases[] = {
     {CONFORM_CASE(failure_spreads_along_events, 0,
                   "A stream that waits for a record behind a failure fails with the same cause; others go on.")},
     {CONFORM_CASE(abort_ends_every_wait, 0, "The end of the job ends every wait with its cause.")},
-    {CONFORM_CASE(late_job_lets_streams_go, 0,
-                  "After a job ended with DP_ERR_TIMEOUT, synchronize says that only of a kernel that does not return.")},
+    {CONFORM_CASE(
+        late_job_lets_streams_go, 0,
+        "After a job ended with DP_ERR_TIMEOUT, synchronize says that only of a kernel that does not return.")},
     {CONFORM_CASE(watched_records_fail_the_device, 0,
                   "synchronize and query_error ask the watches, and a bad answer is a failure of the device.")},
     {CONFORM_CASE(graphs_replay, 0,
