@@ -638,6 +638,7 @@ static void failure_spreads_along_events(conform_t *t)
 
 typedef struct ender {
     conform_t *t;
+    dp_status_t cause;
     gate_t *gate; /* NULL: what holds the stream hears of the end by itself */
 } ender_t;
 
@@ -647,7 +648,7 @@ static void *abort_later(void *arg)
     const ender_t *e = arg;
 
     conform_nap_ms(20);
-    conform_abort(e->t, DP_ERR_PEER, "rank 5 died");
+    conform_abort(e->t, e->cause, "rank 5 died");
     conform_nap_ms(20);
     if (e->gate != NULL)
         conform_gate_open(e->gate);
@@ -658,7 +659,7 @@ static void abort_ends_every_wait(conform_t *t)
 {
     bool launches = conform_work_launches(t->device);
     gate_t gate;
-    ender_t ender = {t, launches ? NULL : &gate};
+    ender_t ender = {t, DP_ERR_PEER, launches ? NULL : &gate};
     pthread_t helper;
     dp_event_t *event;
     int64_t start;
@@ -691,6 +692,30 @@ static void abort_ends_every_wait(conform_t *t)
     pthread_join(helper, NULL);
     rig_close(&rig);
     EXPECT(t, t->host->now_ns(t->host) - start < 5000000000, "the end took too long");
+}
+
+/* Whoever asks a stream of such a job would take its cause for a kernel that does not return. */
+static void late_job_lets_streams_go(conform_t *t)
+{
+    bool launches = conform_work_launches(t->device);
+    gate_t gate;
+    ender_t ender = {t, DP_ERR_TIMEOUT, launches ? NULL : &gate};
+    pthread_t helper;
+    dp_status_t status;
+    rig_t rig;
+
+    if (!rig_open(&rig, t, 2, 8))
+        return;
+    MAKE_GATE(t, &rig, &gate);
+    EXPECT_OK(t, conform_gate_hold(&gate, rig.streams[0]));
+    EXPECT(t, pthread_create(&helper, NULL, abort_later, &ender) == 0, "no thread");
+    for (int i = 0; i < 4; i++) { /* while it ends, and later */
+        status = rig.vt->synchronize(rig.streams[i % 2], -1);
+        EXPECT(t, status < 0 ? status != DP_ERR_TIMEOUT : i % 2 == 1, "stream %d: %d \"%s\"", i % 2, status,
+               conform_last_error());
+    }
+    pthread_join(helper, NULL);
+    rig_close(&rig);
 }
 
 /* ---- watches ---- */
@@ -1072,6 +1097,9 @@ static const conform_case_t cases[] = {
     {CONFORM_CASE(failure_spreads_along_events, 0,
                   "A stream that waits for a record behind a failure fails with the same cause; others go on.")},
     {CONFORM_CASE(abort_ends_every_wait, 0, "The end of the job ends every wait with its cause.")},
+    {CONFORM_CASE(
+        late_job_lets_streams_go, 0,
+        "After a job ended with DP_ERR_TIMEOUT, synchronize says that only of a kernel that does not return.")},
     {CONFORM_CASE(watched_records_fail_the_device, 0,
                   "synchronize and query_error ask the watches, and a bad answer is a failure of the device.")},
     {CONFORM_CASE(graphs_replay, 0,

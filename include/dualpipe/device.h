@@ -98,7 +98,8 @@ typedef struct dp_device_vt {
 
     /** Waits until all work on s is done or the stream has failed; returns that failure. timeout_ns < 0: the job's
      *  limit, counted from the last time that any stream of the device finished something. When the job is aborted:
-     *  until the stream uses nothing any more; DP_ERR_TIMEOUT when a kernel does not return. [blocks] */
+     *  until the stream uses nothing any more; then DP_ERR_TIMEOUT says that a kernel does not return, and nothing else
+     *  (DP_ERR_ABORTED where the job has ended with DP_ERR_TIMEOUT). [blocks] */
     dp_status_t (*synchronize)(dp_stream_t *s, int64_t timeout_ns);
 
     /** The first failure of any stream, DP_OK if none. When all streams have been closed there is none, and new ones

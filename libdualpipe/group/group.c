@@ -264,7 +264,7 @@ void dp__group_pin(dp_group_t *group)
 
 void dp_group_leave(dp_group_t *group)
 {
-    if (group != NULL && !group->pinned)
+    if (group != NULL)
         group->link->leave(group);
 }
 

@@ -70,7 +70,7 @@ struct dp_group {
     int64_t hang_ns;
     dp__cause_t *cause;
     const dp__group_link_t *link;
-    bool pinned;      /* leaving leaves everything where it is */
+    bool pinned;      /* leaving says goodbye and frees nothing */
     uint32_t opening; /* atomic; 1: what is put on the board goes when all ranks have opened */
     bool respawn;     /* ranks that die are replaced */
     bool closed;      /* to the trainer: all meetings are the engine's until it has opened again */

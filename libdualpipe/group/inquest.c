@@ -174,7 +174,7 @@ static int32_t waits_for(dp__process_t *p, int32_t rank)
 {
     const dp__answer_t *a = answer_of(p, rank);
 
-    if (!a->came || a->doing.computes)
+    if (a->doing.computes || seen_state(p, rank) != 0)
         return -1;
     if (a->doing.peer >= 0)
         return a->doing.peer;
@@ -184,19 +184,23 @@ static int32_t waits_for(dp__process_t *p, int32_t rank)
     return -1;
 }
 
-static int32_t first_silent(dp__process_t *p)
+/* A rank that stands still, or else one that does not answer; -1: there is none. */
+static int32_t find_suspect(dp__process_t *p)
 {
     for (int32_t r = 0; r < p->group.size; r++)
-        if (!answer_of(p, r)->came || seen_state(p, r) != 0)
+        if (seen_state(p, r) != 0)
+            return r;
+    for (int32_t r = 0; r < p->group.size; r++)
+        if (!answer_of(p, r)->came)
             return r;
     return -1;
 }
 
 /* From the accuser along the waits; *circle_out: they come back to where they were. Where they end at somebody of whom
- * nothing is known, a rank that does not answer is the likelier one. */
+ * less is known, the suspect is the likelier one. */
 static int32_t find_root(dp__process_t *p, bool *circle_out)
 {
-    int32_t at = p->hub.inquest.accuser, silent = first_silent(p), next;
+    int32_t at = p->hub.inquest.accuser, suspect = find_suspect(p), next;
 
     *circle_out = false;
     for (int32_t steps = 0; (next = waits_for(p, at)) >= 0; steps++, at = next)
@@ -204,7 +208,9 @@ static int32_t find_root(dp__process_t *p, bool *circle_out)
             *circle_out = true;
             return at;
         }
-    return silent >= 0 && answer_of(p, at)->came && seen_state(p, at) == 0 ? silent : at;
+    if (suspect < 0 || seen_state(p, at) != 0)
+        return at;
+    return answer_of(p, at)->came || seen_state(p, suspect) != 0 ? suspect : at;
 }
 
 static void say_root(dp__process_t *p, int32_t root, bool circle, char *text, size_t bytes)
@@ -212,11 +218,8 @@ static void say_root(dp__process_t *p, int32_t root, bool circle, char *text, si
     const dp__answer_t *a = answer_of(p, root);
     char name[128];
     dp__doing_t known = a->doing;
-    double seconds;
+    double seconds = known.since_ns > 0 ? (double)(dp__now_ns() - known.since_ns) * 1e-9 : 0;
 
-    if (!a->came)
-        (void)dp__box_look(p->boxes, root, &known);
-    seconds = known.since_ns > 0 ? (double)(dp__now_ns() - known.since_ns) * 1e-9 : 0;
     dp__peer_name(p, root, name, sizeof(name));
     if (circle)
         snprintf(text, bytes, "ranks wait for each other in a circle: %s is in %s (%.1f s) and waits for rank %d", name,
@@ -254,12 +257,22 @@ static void log_all(dp__process_t *p)
     }
 }
 
+/* Whoever is busy answers late, and its box can be read nevertheless. */
+static void look_at_silent(dp__process_t *p)
+{
+    for (int32_t r = 0; r < p->group.size; r++)
+        if (!answer_of(p, r)->came)
+            (void)dp__box_look(p->boxes, r, &answer_of(p, r)->doing);
+}
+
 static void conclude(dp__process_t *p)
 {
     char text[DP__CAUSE_BYTES], root_text[512];
     bool circle;
-    int32_t root = find_root(p, &circle);
+    int32_t root;
 
+    look_at_silent(p);
+    root = find_root(p, &circle);
     log_all(p);
     say_root(p, root, circle, root_text, sizeof(root_text));
     snprintf(text, sizeof(text), "%s; first to say so: %.400s", root_text, p->hub.inquest.text);

@@ -215,6 +215,8 @@ static void local_leave(dp_group_t *group)
     job_t *job = job_of(group);
     bool last;
 
+    if (group->pinned)
+        return;
     pthread_mutex_lock(&job->mutex);
     job->places[group->rank].left = true;
     if (job->arrived > 0)

@@ -305,7 +305,8 @@ static void process_leave(dp_group_t *group)
         pthread_mutex_unlock(&p->mutex);
     }
     dp__control_stop(p);
-    dp__process_free(p);
+    if (!group->pinned)
+        dp__process_free(p);
 }
 
 static bool process_near(const dp_group_t *group, int32_t rank)

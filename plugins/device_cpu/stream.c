@@ -240,23 +240,21 @@ static dp_status_t failure_of(dp_stream_t *s)
 }
 
 /* A worker announces how far it got whenever its ring is empty, so that a lane with nothing to do is not even woken. */
-static dp_status_t drain(dp_stream_t *s, int64_t timeout_ns)
+dp_status_t stream_synchronize(dp_stream_t *s, int64_t timeout_ns)
 {
     dp_status_t status =
         device_wait(s->device, &s->drained, (uint32_t)s->tail, timeout_ns, "synchronize waits for a stream");
+    bool over = s->host->aborted(s->host) < 0;
+    dp_status_t failure;
 
     /* the job is over: the worker leaves, so that the caller may free what it used, or is said not to */
-    if (status < 0 && s->host->aborted(s->host) < 0 && !join(s, LEAVE_NS))
+    if (status < 0 && over && !join(s, LEAVE_NS))
         return DP_FAIL(s->host, DP_ERR_TIMEOUT, "a function on stream %s does not return", stream_name(s));
+    failure = over || status != DP_ERR_TIMEOUT ? failure_of(s) : DP_OK;
+    status = failure < 0 ? failure : status;
+    if (over && status == DP_ERR_TIMEOUT) /* why the job has ended: this stream has left */
+        return DP_FAIL(s->host, DP_ERR_ABORTED, "stream %s: the job has ended, as nobody got on", stream_name(s));
     return status;
-}
-
-dp_status_t stream_synchronize(dp_stream_t *s, int64_t timeout_ns)
-{
-    dp_status_t status = drain(s, timeout_ns);
-    dp_status_t failure = status != DP_ERR_TIMEOUT ? failure_of(s) : DP_OK;
-
-    return failure < 0 ? failure : status;
 }
 
 dp_status_t stream_open(dp_device_t *device, dp_lane_t lane, dp_stream_t **stream_out)

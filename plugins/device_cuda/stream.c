@@ -176,7 +176,7 @@ static int64_t slice_ns(int64_t waited_ns)
 }
 
 /* Until the stream is idle, the device has failed, or the time is over. */
-static dp_status_t wait_idle(dp_stream_t *s, int64_t timeout_ns)
+static dp_status_t wait_idle(dp_stream_t *s, int64_t timeout_ns, bool *left_out)
 {
     dp_device_t *device = s->device;
     const dp_host_t *host = device->host;
@@ -188,13 +188,16 @@ static dp_status_t wait_idle(dp_stream_t *s, int64_t timeout_ns)
     for (;;) {
         int64_t now = host->now_ns(host), slice = slice_ns(now - start);
 
-        if (stream_idle(s, &idle))
+        *left_out = stream_idle(s, &idle);
+        if (*left_out)
             return idle < 0 ? idle : device_ask_watches(device);
         status = device_ask_watches(device);
-        if (host->aborted(host) < 0)
-            return leave(s, &idle)
+        if (host->aborted(host) < 0) {
+            *left_out = leave(s, &idle);
+            return *left_out
                        ? host->aborted(host)
                        : DP_FAIL(host, DP_ERR_TIMEOUT, "a kernel on stream %s does not return", lane_name(s->lane));
+        }
         if (status < 0)
             return status;
         if (timeout_ns < 0 && progress(device) != seen) {
@@ -217,13 +220,17 @@ dp_status_t stream_synchronize(dp_stream_t *s, int64_t timeout_ns)
 {
     dp_device_t *device = s->device;
     dp_status_t status, late;
+    bool left = false;
 
     if (device->capture_origin != NULL)
         return DP_FAIL(device->host, DP_ERR_INVALID, "stream %s cannot be waited for while a step is captured",
                        lane_name(s->lane));
     (void)device_make_current(device); /* fails on a device that has failed: the stream says so better */
-    status = wait_idle(s, timeout_ns);
+    status = wait_idle(s, timeout_ns, &left);
     stamps_deliver(device);
+    if (left && status == DP_ERR_TIMEOUT && device->host->aborted(device->host) < 0) /* why it has: this stream left */
+        return DP_FAIL(device->host, DP_ERR_ABORTED, "stream %s: the job has ended, as nobody got on",
+                       lane_name(s->lane));
     if (status == DP_OK && (late = stamps_calibrate_late(device)) < 0)
         status = late;
     return status;

@@ -9,7 +9,7 @@ limit=3
 DUALPIPE_TIMEOUT_SCALE=0.1 # of 30 s
 export DUALPIPE_TIMEOUT_SCALE
 
-pid_of() { # RANK: of this job's processes
+find_rank() { # RANK: of this job's processes
     for p in $(cat "/proc/$job/task/$job/children"); do
         for q in $(cat "/proc/$p/task/$p/children"); do
             if tr '\0' '\n' <"/proc/$q/environ" 2>/dev/null | grep -q -x "RANK=$1"; then
@@ -17,6 +17,15 @@ pid_of() { # RANK: of this job's processes
             fi
         done
     done
+}
+pid_of() { # RANK: the kernel's list of children now and then lacks one
+    found=
+    tries=100
+    while [ -z "$found" ] && [ $tries -gt 0 ]; do
+        found=$(find_rank "$1")
+        tries=$((tries - 1))
+    done
+    echo "${found:-none}"
 }
 begin() { # OPTIONS...
     "$dualpipe" run -n 4 --prefix "$@" -- "$train" $small --steps 1000000 --val-every 0 --sample 0 >"$work/out" 2>"$work/err" </dev/null &
@@ -42,7 +51,7 @@ for victim in 0 2 3; do
     case="rank $victim is stopped"
     begin
     pid=$(pid_of $victim)
-    kill -STOP "$pid"
+    kill -STOP "$pid" || kill -KILL "$job"
     await_end $((2 * limit + 5))
     [ "$status" -eq 14 ] || complain "$case: exit status $status, 14 was due"
     for r in 0 1 2 3; do
@@ -55,7 +64,7 @@ done
 
 case="SIGINT with a stopped rank"
 begin --grace 8
-kill -STOP "$(pid_of 1)"
+kill -STOP "$(pid_of 1)" || kill -KILL "$job"
 kill -INT "$job"
 await_end 6
 finish

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * test_group_death.c: a rank is killed at every point of its life: the others say who it was and what it was doing, in
  * time, and nothing is left. */
+#include "group/pin.h"
 #include "tests/support/forked.h"
 #include "tests/support/raw_rank.h"
 #include "tests/support/suite.h"
@@ -304,6 +305,38 @@ START_TEST(a_process_that_ends_without_leaving_is_a_death)
 }
 END_TEST
 
+/* Where a kernel does not return the group's memory stays, but it is left as any other. */
+static dp_status_t pinned_body(forked_t *self)
+{
+    dp_group_options_t options = forked_options(self);
+    dp_group_t *group = NULL;
+    dp_status_t status = dp_group_join(&options, &group);
+
+    if (status == DP_OK)
+        status = dp_group_barrier(group);
+    if (status != DP_OK)
+        return status;
+    if (self->rank == self->argument) {
+        dp__group_pin(group);
+    } else {
+        forked_nap(200); /* it has left, or waits for us */
+        status = dp_group_health(group);
+    }
+    dp_group_leave(group);
+    return status;
+}
+
+START_TEST(a_pinned_group_is_left_as_any_other)
+{
+    forked_job_t job;
+
+    forked_run(&job, 3, pinned_body, _i);
+    forked_finish(&job, 10);
+    forked_expect_all(&job, DP_OK, "");
+    forked_end(&job);
+}
+END_TEST
+
 /* ---- joining ---- */
 
 typedef enum phase { CONNECTED, SAID_HELLO, PROVED, INTRODUCED } phase_t;
@@ -526,6 +559,7 @@ int main(void)
     tcase_add_loop_test(tc, killed_while_a_child_holds_its_connections, 0, 3);
     tcase_add_loop_test(tc, killed_while_leaving, 0, RANKS);
     tcase_add_loop_test(tc, a_process_that_ends_without_leaving_is_a_death, 0, 3);
+    tcase_add_loop_test(tc, a_pinned_group_is_left_as_any_other, 0, 2);
     tcase_add_loop_test(tc, killed_while_joining, CONNECTED, INTRODUCED + 1);
     tcase_add_loop_test(tc, rank_0_killed_while_joining, CONNECTED, INTRODUCED + 1);
     tcase_add_test(tc, the_port_is_free_again);
