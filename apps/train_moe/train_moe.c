@@ -235,8 +235,8 @@ static dp_status_t take_step(session_t *s, int64_t step)
     return DP_OK;
 }
 
-/* A placement of experts that has moved on some ranks and not on others cannot be taken back, and a new rank cannot plan
- * alone; who writes checkpoints goes on from there. */
+/* A placement of experts that has moved on some ranks and not on others cannot be taken back, and a new rank cannot
+ * plan alone; who writes checkpoints goes on from there. */
 static dp_status_t recover(session_t *s, dp_status_t status, int64_t *step)
 {
     const double start = now_seconds();
