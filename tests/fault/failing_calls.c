@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * failing_calls.c: a library for LD_PRELOAD under which the n-th call of a function of libc fails, in one process of a job.
+ * failing_calls.c: a library for LD_PRELOAD: the n-th call of a function of libc fails in a process of a job.
  *
  *   DP_FAIL_TALLY=FILE    of DP_FAIL_CALLS counters and one for the calls that failed (uint64_t), shared by all
  *   DP_FAIL_WHO=RANK      only in the process with this RANK in its environment; "launcher": in those without one

@@ -6,7 +6,7 @@
  *   failing_sweep [--who 0,1,launcher] [--calls NAME,...] [--most N] [--limit S] LIBRARY COMMAND...
  *
  * One run without failures counts the calls; of each function all calls, or N of them from the first to the last, fail
- * once, and from then on. %D in COMMAND is a folder of the run, whose tmp/ is its TMPDIR: what is in there at the end is
+ * once, and from then on. %D in COMMAND is a folder of the run, whose tmp/ is its TMPDIR: what is there at the end is
  * left behind, and so is a process that outlives the command by a second. */
 #include "failing_calls.h"
 
