@@ -3,7 +3,6 @@
  * recover.c: the same pipeline after a death. Which step counts is decided by what the ranks hold when they come
  * together again; whoever does not hold that gets it from a rank that does. */
 #include "base/memory.h"
-#include "dualpipe/recover.h"
 #include "engine/engine.h"
 #include "group/reform.h"
 
