@@ -712,8 +712,8 @@ static void late_job_lets_streams_go(conform_t *t)
     for (int i = 0; i < 4; i++) { /* while it ends, and later */
         status = rig.vt->synchronize(rig.streams[i % 2], -1);
         /* a gate that has been opened again leaves its stream idle, whatever became of the job */
-        EXPECT(t, status < 0 ? status != DP_ERR_TIMEOUT : i % 2 == 1 || (i > 0 && !launches), "stream %d: %d \"%s\"", i % 2, status,
-               conform_last_error());
+        EXPECT(t, status < 0 ? status != DP_ERR_TIMEOUT : i % 2 == 1 || (i > 0 && !launches), "stream %d: %d \"%s\"",
+               i % 2, status, conform_last_error());
     }
     pthread_join(helper, NULL);
     rig_close(&rig);
