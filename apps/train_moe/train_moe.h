@@ -37,8 +37,8 @@ dp_status_t overlap_schedule(const options_t *options, const text_t *text, dp_gr
                              dp_schedule_t **schedule_out);
 
 /* resume.c. register names all state. load fills it from the newest checkpoint, or as a run begins where there is none;
- * *step_out: the step to go on with. begin: makes ready for saving, before step `step`. save: after `steps` steps, where
- * --every says so. All but register are collective. */
+ * *step_out: the step to go on with. begin: makes ready for saving, before step `step`. save: after `steps` steps,
+ * where --every says so. All but register are collective. */
 dp_status_t checkpoint_register(trainer_t *trainer, history_t *history);
 dp_status_t checkpoint_load(trainer_t *trainer, history_t *history, int64_t *step_out);
 dp_status_t checkpoint_begin(trainer_t *trainer, int64_t step);

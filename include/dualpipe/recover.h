@@ -53,8 +53,8 @@ extern "C" {
  * status < 0: what any call of the step has returned. When it came of a death that can be made good, returns DP_OK once
  * that is done: step *step is to be run, from its begin, by all ranks. Stages were built anew (`build`, after
  * dp_pipeline_options_t.retire), parameters and gradients lie where they were; what was being saved is not, and
- * dp_pipeline_save_open is to be called anew. Otherwise returns `status`, or the job's cause, and its message. *step -1:
- * what this rank has is not to be gone on with.
+ * dp_pipeline_save_open is to be called anew. Otherwise returns `status`, or the job's cause, and its message. *step
+ * -1: what this rank has is not to be gone on with.
  *
  * Errors: DP_ERR_LOST: the ranks that died were the last that held some stage, or a rank came with -1 and nobody holds
  * anything. The pipeline works (again), but its parameters mean nothing on any rank: all of them read a checkpoint with
