@@ -16,8 +16,9 @@ export DP_TEST_SRCDIR DP_TEST_BUILDDIR DUALPIPE_PLUGIN_PATH OPENBLAS_NUM_THREADS
 . "$top/tests/hosts/hosts.sh"
 . "$top/tests/hosts/faults.sh"
 
-echo "# $(date -u +%Y-%m-%d), Linux $(uname -r), $(nproc) cores, hosts are namespaces; auto: comm_shm within a host, comm_ofi between hosts; seconds: from the fault to the end of the last rank"
-echo "# that can end; \"told\": what a rank of another host said last of itself; left: processes and files in /dev/shm, on all hosts"
+echo "# $(date -u +%Y-%m-%d), Linux $(uname -r), $(nproc) cores, hosts are namespaces; auto: comm_shm within a host, comm_ofi between"
+echo "# hosts; seconds: from the fault to the end of the last rank that can end; \"told\": what a rank of another host said"
+echo "# last of itself; left: processes and files in /dev/shm, on all hosts. Load $(cut -d ' ' -f 1 /proc/loadavg) at the start"
 faults_head
 
 # What ends a job.
