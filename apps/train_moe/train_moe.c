@@ -297,15 +297,20 @@ static dp_status_t write_report(const session_t *s, const char *path)
     return DP_OK;
 }
 
+/* The most precious ones first. */
 static dp_status_t write_files(session_t *s)
 {
     const options_t *o = &s->options;
     char path[4096];
     dp_status_t status = DP_OK;
 
-    if (output_path(s, o->curve, CURVE_NAME, path, sizeof(path))) {
-        status = curve_write(&s->history, path);
-        report_line(s->report, "curve", "%s", path);
+    if (output_path(s, o->losses, "losses.txt", path, sizeof(path))) {
+        status = losses_write(&s->history, path);
+        report_line(s->report, "losses", "%s (to the last bit)", path);
+    }
+    if (status == DP_OK && output_path(s, o->costs_out, "costs.txt", path, sizeof(path))) {
+        status = costs_write(&s->trainer, s->timeline, path);
+        report_line(s->report, "costs", "%s (for dualpipe simulate --costs)", path);
     }
     if (status == DP_OK && output_path(s, o->trace, "trace.json", path, sizeof(path))) {
         status = trace_write(s->timeline, path);
@@ -315,14 +320,8 @@ static dp_status_t write_files(session_t *s)
             status = page_write(path, s->report);
 #endif
     }
-    if (status == DP_OK && output_path(s, o->costs_out, "costs.txt", path, sizeof(path))) {
-        status = costs_write(&s->trainer, s->timeline, path);
-        report_line(s->report, "costs", "%s (for dualpipe simulate --costs)", path);
-    }
-    if (status == DP_OK && output_path(s, o->losses, "losses.txt", path, sizeof(path))) {
-        status = losses_write(&s->history, path);
-        report_line(s->report, "losses", "%s (to the last bit)", path);
-    }
+    if (output_path(s, o->curve, CURVE_NAME, path, sizeof(path)))
+        report_line(s->report, "curve", "%s", path);
     return status;
 }
 
@@ -345,6 +344,9 @@ static dp_status_t conclude(session_t *s)
     show_report(s);
     if (status == DP_OK && is_first_rank(s) && output_path(s, s->options.report, "report.txt", path, sizeof(path)))
         status = write_report(s, path);
+    /* last, for libraries below cairo crash where memory is short */
+    if (status == DP_OK && is_first_rank(s) && output_path(s, s->options.curve, CURVE_NAME, path, sizeof(path)))
+        status = curve_write(&s->history, path);
     return status;
 }
 

@@ -6,6 +6,7 @@
 #include "engine/engine.h"
 #include "group/reform.h"
 
+#include <dualpipe/recover.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>

@@ -8,22 +8,8 @@ set -u
 
 options="--steps 400 --val-every 100 --log-every 1 --sample 0"
 
-# Every process of a case has this variable in its environment.
-members() {
-    for environ in $(grep -l -s -z -x "DP_TEST_CASE=$mark" /proc/[0-9]*/environ); do
-        pid=${environ%/environ}
-        pid=${pid#/proc/}
-        state=$(sed -n 's/^State:[[:space:]]*\(.\).*/\1/p' "/proc/$pid/status" 2>/dev/null) || state=
-        [ "$state" = Z ] || [ -z "$state" ] || echo "$pid"
-    done
-}
 kill_rank() { # RANK
-    target=
-    for pid in $(members); do
-        if grep -q -s -z -x "RANK=$1" "/proc/$pid/environ"; then
-            target=$pid
-        fi
-    done
+    target=$(member "$1")
     [ -n "$target" ] && kill -KILL "$target" || complain "$name: no rank $1 to kill"
 }
 await() { # TIMES PATTERN: in what was printed so far
@@ -43,7 +29,7 @@ begin() { # NAME RESPAWN RANKS OPTIONS...
     respawn=$2
     n=$3
     shift 3
-    rm -f "$work/out" "$work/err"
+    : >"$work/out"
     DP_TEST_CASE=$mark "$dualpipe" run --respawn "$respawn" -n "$n" -- "$train" $small $options "$@" >"$work/out" 2>"$work/err" </dev/null &
     job=$!
 }
