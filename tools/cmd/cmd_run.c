@@ -118,7 +118,8 @@ static const option_row_t run_options[] = {
     {.name = "verbose",
      .kind = OPTION_FLAG,
      .at = offsetof(run_options_t, verbose),
-     .help = "rank 0 says which ranks are on which host and what they talk over (DUALPIPE_LOG=info, unless that is set)"},
+     .help =
+         "rank 0 says which ranks are on which host and what they talk over (DUALPIPE_LOG=info, unless that is set)"},
     {.name = "grace",
      .value = "S",
      .kind = OPTION_REAL,
