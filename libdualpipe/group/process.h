@@ -171,7 +171,7 @@ typedef struct dp__hub {
     } gather;
     struct {                   /* inquest.c */
         dp__answer_t *answers; /* [size]; NULL: there is none */
-        int32_t accuser; /* -1: nobody, it is only asked */
+        int32_t accuser;       /* -1: nobody, it is only asked */
         int32_t missing;
         dp_status_t status;
         int64_t deadline_ns;
