@@ -60,7 +60,10 @@ static void tick(dp__process_t *p, int64_t now)
 {
     heed_interrupt(p);
     push_proposal(p, now);
-    dp__inquest_tick(p, now);
+    if (dp__inquest_over(p, now)) {
+        dp__status_answer(p);
+        dp__inquest_conclude(p);
+    }
     if (dp__is_hub(p))
         dp__hub_tick(p, now);
     else

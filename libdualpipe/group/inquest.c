@@ -309,10 +309,8 @@ static void accuse(dp__process_t *p)
     dp__cause_set(&p->cause, p->hub.inquest.status, text);
 }
 
-static void conclude(dp__process_t *p)
+void dp__inquest_conclude(dp__process_t *p)
 {
-    look_at_silent(p);
-    dp__status_answer(p);
     if (p->hub.inquest.accuser >= 0)
         accuse(p);
     dp__inquest_end(p);
@@ -328,7 +326,6 @@ bool dp__inquest_left(dp__process_t *p)
 
 void dp__inquest_end(dp__process_t *p)
 {
-    dp__status_drop(p);
     dp__free(p->hub.inquest.answers);
     p->hub.inquest.answers = NULL;
 }
@@ -366,12 +363,16 @@ bool dp__inquest_open(dp__process_t *p, int32_t accuser, dp_status_t status, con
     return true;
 }
 
-void dp__inquest_tick(dp__process_t *p, int64_t now_ns)
+bool dp__inquest_over(dp__process_t *p, int64_t now_ns)
 {
     if (p->hub.inquest.answers == NULL)
-        return;
-    if (dp__cause_is_set(&p->cause))
+        return false;
+    if (dp__cause_is_set(&p->cause)) {
         dp__inquest_end(p);
-    else if (p->hub.inquest.missing == 0 || now_ns >= p->hub.inquest.deadline_ns)
-        conclude(p);
+        return false;
+    }
+    if (p->hub.inquest.missing > 0 && now_ns < p->hub.inquest.deadline_ns)
+        return false;
+    look_at_silent(p);
+    return true;
 }

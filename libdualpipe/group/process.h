@@ -313,7 +313,9 @@ void dp__beat_tick(dp__process_t *p, int64_t now_ns);
 /* Somebody has waited too long, which is to end the job. false: then with that text. */
 bool dp__inquest_open(dp__process_t *p, int32_t accuser, dp_status_t status, const char *text);
 bool dp__inquest_hear(dp__process_t *p, int32_t rank, const dp__frame_t *frame);
-void dp__inquest_tick(dp__process_t *p, int64_t now_ns);
+/* All have answered, or those that will; dp__inquest_conclude follows. */
+bool dp__inquest_over(dp__process_t *p, int64_t now_ns);
+void dp__inquest_conclude(dp__process_t *p);
 void dp__inquest_end(dp__process_t *p);
 /* A rank has gone while it was on: it gave up, and did not die. false: there is none. */
 bool dp__inquest_left(dp__process_t *p);
@@ -330,9 +332,8 @@ void dp__inquest_describe(dp__process_t *p, int32_t rank, char *text, size_t byt
 void dp__status_open(dp__process_t *p);
 void dp__status_close(dp__process_t *p);
 void dp__status_accept(dp__process_t *p);
+/* By what was said in an inquest that is over. */
 void dp__status_answer(dp__process_t *p);
-/* Whoever still waits hears nothing. */
-void dp__status_drop(dp__process_t *p);
 
 /* ---- clocks.c ---- */
 /* With the mutex: asks rank 0 for its time; its answer; and what rank 0 says to that question. false: no rank of this

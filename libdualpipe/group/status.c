@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * status.c: rank 0 answers `dualpipe status`: a socket without a file, "@dualpipe-<uid>-<pid>", on which a user hears of
- * his own jobs what all ranks are at. They are asked as for an inquest, and the job goes on meanwhile. */
+ * status.c: rank 0 answers `dualpipe status`: a socket without a file, "@dualpipe-<uid>-<pid>", on which a user hears
+ * what all ranks of his own job are at. They are asked as for an inquest, and the job goes on meanwhile. */
 #include "base/memory.h"
 #include "group/process.h"
 
@@ -43,7 +43,7 @@ void dp__status_open(dp__process_t *p)
     p->hub.status.listener = fd;
 }
 
-void dp__status_drop(dp__process_t *p)
+static void drop(dp__process_t *p)
 {
     for (int i = 0; i < p->hub.status.count; i++)
         close(p->hub.status.askers[i]);
@@ -52,7 +52,7 @@ void dp__status_drop(dp__process_t *p)
 
 void dp__status_close(dp__process_t *p)
 {
-    dp__status_drop(p);
+    drop(p);
     if (p->hub.status.listener >= 0)
         close(p->hub.status.listener);
     p->hub.status.listener = -1;
@@ -151,6 +151,6 @@ void dp__status_answer(dp__process_t *p)
         used += write_rank(p, r, text + used, RANK_BYTES);
     for (int i = 0; i < p->hub.status.count; i++)
         (void)send(p->hub.status.askers[i], text, used, MSG_NOSIGNAL | MSG_DONTWAIT);
-    dp__status_drop(p);
+    drop(p);
     dp__free(text);
 }

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * run_status.c: asks jobs whose rank 0 lives on this host what their ranks are at: they listen on sockets without files,
- * "@dualpipe-<uid>-<pid>". */
+ * run_status.c: asks jobs whose rank 0 lives on this host what their ranks are at: they listen on sockets without
+ * files, "@dualpipe-<uid>-<pid>". */
 #include "run_status.h"
 
 #include <poll.h>
