@@ -711,8 +711,9 @@ static void late_job_lets_streams_go(conform_t *t)
     EXPECT(t, pthread_create(&helper, NULL, abort_later, &ender) == 0, "no thread");
     for (int i = 0; i < 4; i++) { /* while it ends, and later */
         status = rig.vt->synchronize(rig.streams[i % 2], -1);
-        EXPECT(t, status < 0 ? status != DP_ERR_TIMEOUT : i % 2 == 1, "stream %d: %d \"%s\"", i % 2, status,
-               conform_last_error());
+        /* a gate that has been opened again leaves its stream idle, whatever became of the job */
+        EXPECT(t, status < 0 ? status != DP_ERR_TIMEOUT : i % 2 == 1 || (i > 0 && !launches), "stream %d: %d \"%s\"",
+               i % 2, status, conform_last_error());
     }
     pthread_join(helper, NULL);
     rig_close(&rig);

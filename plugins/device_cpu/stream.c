@@ -116,7 +116,7 @@ static void *work(void *arg)
     dp_stream_t *s = arg;
     dp_status_t status = DP_OK;
 
-    while (execute_all(s) && (status == DP_OK || status == DP_ERR_TIMEOUT))
+    while (execute_all(s) && (status == DP_OK || (status == DP_ERR_TIMEOUT && s->host->aborted(s->host) == DP_OK)))
         status = s->host->wait(s->host, &s->filled, (uint32_t)s->head + 1, IDLE_NS, "an idle stream waits for work");
     s->host->post(s->host, &s->exited, 1);
     return NULL;

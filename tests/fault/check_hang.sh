@@ -9,36 +9,27 @@ limit=3
 DUALPIPE_TIMEOUT_SCALE=0.1 # of 30 s
 export DUALPIPE_TIMEOUT_SCALE
 
-find_rank() { # RANK: of this job's processes
-    for p in $(cat "/proc/$job/task/$job/children"); do
-        for q in $(cat "/proc/$p/task/$p/children"); do
-            if tr '\0' '\n' <"/proc/$q/environ" 2>/dev/null | grep -q -x "RANK=$1"; then
-                echo "$q"
-            fi
-        done
-    done
-}
-pid_of() { # RANK: the kernel's list of children now and then lacks one
-    found=
-    tries=100
-    while [ -z "$found" ] && [ $tries -gt 0 ]; do
-        found=$(find_rank "$1")
-        tries=$((tries - 1))
-    done
-    echo "${found:-none}"
-}
 begin() { # OPTIONS...
-    "$dualpipe" run -n 4 --prefix "$@" -- "$train" $small --steps 1000000 --val-every 0 --sample 0 >"$work/out" 2>"$work/err" </dev/null &
+    mark=$$.$case
+    : >"$work/out"
+    DP_TEST_CASE=$mark "$dualpipe" run -n 4 --prefix "$@" -- "$train" $small --steps 1000000 --val-every 0 --sample 0 \
+        >"$work/out" 2>"$work/err" </dev/null &
     job=$!
     tries=$((400 * scale))
     until grep -q 'step  *[0-9]' "$work/out"; do
         tries=$((tries - 1))
         [ "$tries" -gt 0 ] || {
-            complain "no step"
+            complain "$case: no step"
             return
         }
         sleep 0.05
     done
+}
+stop_rank() { # RANK: leaves $pid; a job whose rank cannot be stopped would train for ever
+    pid=$(member "$1")
+    [ -n "$pid" ] && kill -STOP "$pid" && return
+    complain "$case: no rank $1 to stop"
+    kill -KILL "$job"
 }
 await_end() { # SECONDS
     start=$(date +%s)
@@ -50,8 +41,7 @@ await_end() { # SECONDS
 for victim in 0 2 3; do
     case="rank $victim is stopped"
     begin
-    pid=$(pid_of $victim)
-    kill -STOP "$pid" || kill -KILL "$job"
+    stop_rank "$victim"
     await_end $((2 * limit + 5))
     [ "$status" -eq 14 ] || complain "$case: exit status $status, 14 was due"
     for r in 0 1 2 3; do
@@ -64,7 +54,7 @@ done
 
 case="SIGINT with a stopped rank"
 begin --grace 8
-kill -STOP "$(pid_of 1)" || kill -KILL "$job"
+stop_rank 1
 kill -INT "$job"
 await_end 6
 finish

@@ -41,6 +41,23 @@ expect() { # STATUS FILE PATTERN WHAT
     [ "$status" -eq "$1" ] || complain "$4: exit status $status, $1 was due"
     grep -q -e "$3" "$work/$2" || complain "$4: \"$3\" is not in $2"
 }
+# Processes of the job that was started with DP_TEST_CASE=$mark in its environment.
+members() {
+    for environ in $(grep -l -s -z -x "DP_TEST_CASE=$mark" /proc/[0-9]*/environ); do
+        pid=${environ%/environ}
+        pid=${pid#/proc/}
+        state=$(sed -n 's/^State:[[:space:]]*\(.\).*/\1/p' "/proc/$pid/status" 2>/dev/null) || state=
+        [ "$state" = Z ] || [ -z "$state" ] || echo "$pid"
+    done
+}
+member() { # RANK: its process; nothing where there is none
+    for pid in $(members); do
+        if grep -q -s -z -x "RANK=$1" "/proc/$pid/environ"; then
+            echo "$pid"
+            return
+        fi
+    done
+}
 finish() {
     echo "$failures failures"
     [ "$failures" -eq 0 ]

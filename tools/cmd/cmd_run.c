@@ -115,6 +115,11 @@ static const option_row_t run_options[] = {
      .most = MAX_RANKS,
      .help =
          "start up to N ranks again that a signal has ended (a crash, a kill), each in the place of the one that died, for programs that recover from that (train_moe; recover.h) [0]; on one host"},
+    {.name = "verbose",
+     .kind = OPTION_FLAG,
+     .at = offsetof(run_options_t, verbose),
+     .help =
+         "rank 0 says which ranks are on which host and what they talk over (DUALPIPE_LOG=info, unless that is set)"},
     {.name = "grace",
      .value = "S",
      .kind = OPTION_REAL,
@@ -316,6 +321,8 @@ int cmd_run(int argc, char **argv)
     int code = read_options(argc, argv, &options);
 
     fflush(NULL);
+    if (code < 0 && options.verbose)
+        (void)setenv("DUALPIPE_LOG", "info", 0);
     if (code < 0)
         code = start_keeper(&options);
     free_hosts(&options);

@@ -85,7 +85,7 @@ static dp_status_t wait_done(dp_stream_t *s, uint64_t count, int64_t timeout_ns,
     do {
         before = progress(s->device);
         status = host->wait(host, &s->done, (uint32_t)count, timeout_ns, what);
-    } while (status == DP_ERR_TIMEOUT && timeout_ns < 0 && progress(s->device) != before);
+    } while (status == DP_ERR_TIMEOUT && timeout_ns < 0 && host->aborted(host) >= 0 && progress(s->device) != before);
     return status;
 }
 
@@ -151,7 +151,7 @@ static void *work(void *arg)
             if (!run_entry(s))
                 return NULL;
         status = host->wait(host, &s->filled, (uint32_t)s->finished + 1, IDLE_NS, "an idle stream waits for work");
-    } while (status >= 0 || status == DP_ERR_TIMEOUT);
+    } while (status >= 0 || (status == DP_ERR_TIMEOUT && host->aborted(host) >= 0));
     return NULL;
 }
 
@@ -190,15 +190,18 @@ static dp_status_t stream_put(dp_stream_t *s, dp_launch_fn fn, const void *arg, 
 
 static dp_status_t mine_synchronize(dp_stream_t *s, int64_t timeout_ns)
 {
+    const dp_host_t *host = s->device->host;
     dp_status_t status = wait_done(s, s->put, timeout_ns, "synchronize waits for a stream"), failure;
+    const int over = host->aborted(host) < 0;
 
-    if (status == DP_ERR_TIMEOUT)
-        return status;
-    if (status < 0 &&
+    if (status < 0 && over &&
         !join(s)) /* the job has ended: the caller may free what the stream used only once it is at rest */
-        return DP_FAIL(s->device->host, DP_ERR_TIMEOUT, "a function on a stream does not return");
-    failure = failure_of(s);
-    return failure < 0 ? failure : status;
+        return DP_FAIL(host, DP_ERR_TIMEOUT, "a function on a stream does not return");
+    failure = over || status != DP_ERR_TIMEOUT ? failure_of(s) : DP_OK;
+    status = failure < 0 ? failure : status;
+    if (over && status == DP_ERR_TIMEOUT) /* why the job has ended: no function hangs here */
+        return DP_FAIL(host, DP_ERR_ABORTED, "stream: the job has ended, as nobody got on");
+    return status;
 }
 
 static dp_status_t mine_stream_open(dp_device_t *device, dp_lane_t lane, dp_stream_t **stream_out)
