@@ -32,7 +32,8 @@ dp__overlap_run_t *dp__overlap_run_open(const dp__overlap_graph_t *graph);
 void dp__overlap_run_close(dp__overlap_run_t *run);
 
 /* urgency: of each node, the lowest goes first. The step; infinite when passes are left that the memory keeps from
- * starting, or when it is sure to end after `limit`. reverse: time runs from the end of the step, and what waits is waited for.
+ * starting, or when it is sure to end after `limit`. reverse: time runs from the end of the step, and what waits is
+ * waited for.
  * calls: NULL, or room for all nodes, rank by rank; count_out[rank] is how many there are of each. */
 double dp__overlap_run(dp__overlap_run_t *run, const dp__overlap_rules_t *rules, const double *urgency, bool reverse,
                        double limit, dp__overlap_call_t *calls, int64_t *count_out);
