@@ -49,10 +49,18 @@ dp_status_t balance_open(const options_t *o, balance_t *b)
         balance_close(b);
         return status;
     }
+    balance_forget(b);
+    return DP_OK;
+}
+
+void balance_forget(balance_t *b)
+{
     for (int32_t layer = 0; layer < b->shape.layers; layer++)
         dp_replicas_first_placement((uint32_t)b->shape.experts, (uint32_t)b->shape.replicas,
                                     b->placement + (size_t)layer * (size_t)b->shape.replicas);
-    return DP_OK;
+    if (balance_count(b) > 0)
+        memset(b->loads, 0, balance_count(b) * sizeof(*b->loads));
+    b->observed = 0;
 }
 
 void balance_close(balance_t *b)

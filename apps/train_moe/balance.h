@@ -33,6 +33,8 @@ typedef struct balance {
 /* options: fitted. */
 dp_status_t balance_open(const options_t *options, balance_t *balance_out);
 void balance_close(balance_t *balance);
+/* The first placement, and no load seen. */
+void balance_forget(balance_t *balance);
 /* Loads in one step; 0 where nothing is watched. */
 size_t balance_count(const balance_t *balance);
 /* tokens [balance_count]: how many went to each expert of each layer in a step. */

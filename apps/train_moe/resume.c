@@ -89,7 +89,7 @@ static dp_status_t register_history(trainer_t *t, history_t *h)
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]) && status == DP_OK; i++)
         status = register_job(t, rows[i].name, rows[i].memory, rows[i].dtype, rows[i].count, 0);
-    return status;
+    return status == DP_OK ? register_job(t, "history.begun", &h->begun, DP_I64, 1, 1) : status;
 }
 
 /* What a run cannot change and still be the one that it takes the place of. A checkpoint that cannot be read is left to
@@ -138,31 +138,63 @@ static dp_status_t load(trainer_t *t, int64_t *first_out)
     return trainer_place(t);
 }
 
-dp_status_t checkpoint_open(trainer_t *t, history_t *h, int64_t *first_out)
+dp_status_t checkpoint_register(trainer_t *t, history_t *h)
+{
+    const options_t *o = t->options;
+    dp_status_t status;
+
+    h->run[0] = o->steps, h->run[1] = o->seed, h->run[2] = (int64_t)t->text->hash;
+    status = register_optimizer(t);
+    if (status == DP_OK)
+        status = register_balance(t);
+    return status == DP_OK ? register_history(t, h) : status;
+}
+
+dp_status_t checkpoint_load(trainer_t *t, history_t *h, int64_t *step_out)
+{
+    const options_t *o = t->options;
+    int64_t step = 0;
+    dp_status_t status = compare_run(t, h->run);
+
+    if (status == DP_OK)
+        status = load(t, &step);
+    if (status == DP_PENDING)
+        status = trainer_begin_again(t);
+    if (status >= 0 && o->resume && step >= o->steps)
+        status = dp_fail(DP_ERR_INVALID, "--resume: the run in %s has had its %lld steps", o->checkpoint,
+                         (long long)o->steps);
+    if (status < 0)
+        return status;
+    if (dp_group_rank(t->group) == 0 && !o->quiet)
+        printf(step > 0 ? "resumed after %lld steps from %s\n" : "begun at step %lld: no checkpoint is in %s\n",
+               (long long)step, o->checkpoint);
+    *step_out = h->begun = step;
+    return DP_OK;
+}
+
+/* Of an earlier run: ours has not saved anything yet. It would be gone on with instead of ours. */
+static dp_status_t check_folder(const trainer_t *t)
+{
+    uint64_t step;
+
+    if (dp_group_rank(t->group) != 0 || dp_checkpoint_newest(t->options->checkpoint, UINT64_MAX, &step) != DP_OK)
+        return DP_OK;
+    return dp_fail(DP_ERR_INVALID,
+                   "--checkpoint: %s has a checkpoint after %llu steps: --resume goes on with it, another folder "
+                   "begins anew",
+                   t->options->checkpoint, (unsigned long long)step);
+}
+
+dp_status_t checkpoint_begin(trainer_t *t, int64_t step)
 {
     const options_t *o = t->options;
     const dp_save_options_t save = {.struct_size = sizeof(save), .folder = o->checkpoint, .keep = (int32_t)o->keep};
     dp_status_t status = DP_OK;
 
-    *first_out = 0;
-    h->run[0] = o->steps, h->run[1] = o->seed, h->run[2] = (int64_t)t->text->hash;
-    status = register_optimizer(t);
-    if (status == DP_OK)
-        status = register_balance(t);
-    if (status == DP_OK)
-        status = register_history(t, h);
-    if (status < 0 || *o->checkpoint == '\0')
-        return status;
-    if (o->resume)
-        status = compare_run(t, h->run);
-    if (status == DP_OK && o->resume)
-        status = load(t, first_out);
-    if (status >= 0 && *first_out >= o->steps)
-        status = dp_fail(DP_ERR_INVALID, "--resume: the run in %s has had its %lld steps", o->checkpoint,
-                         (long long)o->steps);
-    if (status >= 0 && o->resume && dp_group_rank(t->group) == 0 && !o->quiet)
-        printf(status == DP_OK ? "resumed after %lld steps from %s\n" : "begun at step %lld: no checkpoint is in %s\n",
-               (long long)*first_out, o->checkpoint);
+    if (*o->checkpoint == '\0')
+        return DP_OK;
+    if (step == 0 && !o->resume)
+        status = check_folder(t);
     return status < 0 ? status : dp_pipeline_save_open(t->pipeline, &save);
 }
 

@@ -20,6 +20,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -48,8 +49,7 @@ typedef struct session {
     FILE *report; /* into report_text; rank 0 shows it */
     char *report_text;
     size_t report_bytes, shown_bytes;
-    int64_t begun; /* steps that were taken before this process trained */
-    int differs;   /* --verify found a difference */
+    int differs; /* --verify found a difference */
 } session_t;
 
 static int is_first_rank(const session_t *s)
@@ -203,13 +203,13 @@ static dp_status_t look_back(session_t *s, int64_t steps)
         h->nvalid++;
     if (steps == 0)
         return DP_OK;
-    if (balance_is_due(&s->trainer.balance, steps) && steps < o->steps && steps > s->begun)
+    if (balance_is_due(&s->trainer.balance, steps) && steps < o->steps && steps > h->begun)
         status = rebalance(s, steps);
     if (status == DP_OK && steps == o->steps) /* a validation would push training steps out of the record */
         status = dp_pipeline_timeline(s->trainer.pipeline, &s->timeline);
     if (status == DP_OK && o->valid_every > 0 && (steps % o->valid_every == 0 || steps == o->steps))
         status = validate(s, steps);
-    if (status == DP_OK && steps > s->begun)
+    if (status == DP_OK && steps > h->begun)
         status = checkpoint_save(&s->trainer, steps);
     if (status == DP_OK && steps == o->steps && *o->checkpoint != '\0')
         (void)dp_pipeline_save_wait(s->trainer.pipeline); /* a warning told why, if it failed */
@@ -235,15 +235,43 @@ static dp_status_t take_step(session_t *s, int64_t step)
     return DP_OK;
 }
 
-/* A placement of experts that has moved on some ranks and not on others cannot be taken back, and a new rank cannot
- * plan alone; who writes checkpoints goes on from there. */
+/* Makes this rank ready for step *step, which is the others' where they hold it, and else that of the newest
+ * checkpoint. */
+static dp_status_t get_ready(session_t *s, dp_status_t status, int64_t *step)
+{
+    bool lost = status < 0 || *step >= 0; /* else nothing was there yet */
+
+    for (;;) {
+        status = trainer_recover(&s->trainer, status, step);
+        if (status == DP_ERR_LOST && *s->options.checkpoint != '\0') {
+            if (lost && is_first_rank(s))
+                fprintf(stderr, "train_moe: %s\n", dp_last_error());
+            lost = true;
+            *step = -1;
+            status = checkpoint_load(&s->trainer, &s->history, step);
+            continue;
+        }
+        if (status < 0)
+            return status;
+        status = checkpoint_begin(&s->trainer, *step);
+        if (status >= 0 || dp_group_health(s->group) == DP_OK)
+            return status;
+    }
+}
+
+/* A placement of experts that has moved on some ranks and not on others cannot be taken back: all go on from a
+ * checkpoint. A new rank cannot plan a schedule alone. */
 static dp_status_t recover(session_t *s, dp_status_t status, int64_t *step)
 {
     const double start = now_seconds();
 
-    if (s->options.eplb > 0 || s->schedule != NULL || *s->options.checkpoint != '\0')
+    if ((s->options.eplb > 0 && *s->options.checkpoint == '\0') || s->schedule != NULL)
         return status;
-    status = trainer_recover(&s->trainer, status, step);
+    if (s->options.eplb > 0) {
+        balance_forget(&s->trainer.balance);
+        *step = -1;
+    }
+    status = get_ready(s, status, step);
     if (status == DP_OK && is_first_rank(s) && !s->options.quiet)
         printf("%sa rank has died and was replaced in %.2f s: step %lld is taken again\n",
                isatty(STDOUT_FILENO) ? "\r\033[K" : "", now_seconds() - start, (long long)*step + 1);
@@ -254,7 +282,7 @@ static dp_status_t train(session_t *s, int64_t step)
 {
     dp_status_t status = DP_OK;
 
-    s->history.steps = s->begun = step;
+    s->history.steps = step;
     for (;;) {
         status = look_back(s, step);
         if (status == DP_OK && step == s->options.steps)
@@ -352,11 +380,11 @@ static dp_status_t conclude(session_t *s)
 
 static dp_status_t run_open(session_t *s)
 {
-    int64_t step = 0;
-    dp_status_t status = checkpoint_open(&s->trainer, &s->history, &step);
+    int64_t step = s->options.resume ? -1 : 0;
+    dp_status_t status = checkpoint_register(&s->trainer, &s->history);
 
     if (status == DP_OK)
-        status = trainer_recover(&s->trainer, DP_OK, &step);
+        status = get_ready(s, DP_OK, &step);
     if (status < 0)
         return status;
     if (s->options.verify) {

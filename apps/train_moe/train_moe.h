@@ -14,6 +14,7 @@ enum { RUN_FACTS = 3 };
 typedef struct history {
     int64_t run[RUN_FACTS]; /* --steps, --seed, hash of the text */
     int64_t steps, nvalid;
+    int64_t begun;        /* steps of the checkpoint that was read last */
     double *loss, *norm;  /* [steps] */
     double *imbalance;    /* [steps] max/mean tokens of the ranks of an expert group */
     double *step_seconds; /* [steps] */
@@ -35,9 +36,12 @@ dp_status_t tune_comm_sms(options_t *options, const text_t *text, dp_group_t *gr
 dp_status_t overlap_schedule(const options_t *options, const text_t *text, dp_group_t *group, FILE *to,
                              dp_schedule_t **schedule_out);
 
-/* resume.c: names all state; with --checkpoint loads it if --resume says so, and makes ready for saving; *first_out:
- * the step to begin with. save: after `steps` steps, where --every says so. Both collective. */
-dp_status_t checkpoint_open(trainer_t *trainer, history_t *history, int64_t *first_out);
+/* resume.c. register names all state. load fills it from the newest checkpoint, or as a run begins where there is none;
+ * *step_out: the step to go on with. begin: makes ready for saving, before step `step`. save: after `steps` steps,
+ * where --every says so. All but register are collective. */
+dp_status_t checkpoint_register(trainer_t *trainer, history_t *history);
+dp_status_t checkpoint_load(trainer_t *trainer, history_t *history, int64_t *step_out);
+dp_status_t checkpoint_begin(trainer_t *trainer, int64_t step);
 dp_status_t checkpoint_save(trainer_t *trainer, int64_t steps);
 
 /* verify.c: rank 0 tells of one step against a serial run. *same_out: 1 when they agree. Collective. */

@@ -232,12 +232,42 @@ static dp_status_t look_again(trainer_t *t)
 
 dp_status_t trainer_recover(trainer_t *t, dp_status_t status, int64_t *step)
 {
+    dp_status_t recovered;
+
     do {
-        status = dp_pipeline_recover(t->pipeline, status, step);
-        if (status < 0)
-            return status;
+        recovered = dp_pipeline_recover(t->pipeline, status, step);
+        if (recovered < 0 && recovered != DP_ERR_LOST)
+            return recovered;
         status = look_again(t);
     } while (status < 0); /* one more has died */
+    return recovered;
+}
+
+static dp_status_t clear(trainer_t *t, void *memory, size_t bytes)
+{
+    void *zeros = calloc(1, bytes);
+    const dp_status_t status = zeros == NULL ? dp_fail(DP_ERR_NOMEM, "no memory for %zu zeros", bytes)
+                                             : device_memory_put(&t->memory, memory, zeros, bytes);
+
+    free(zeros);
+    return status;
+}
+
+dp_status_t trainer_begin_again(trainer_t *t)
+{
+    dp_status_t status = DP_OK;
+
+    balance_forget(&t->balance);
+    for (int32_t c = 0; c < t->nchunks && status == DP_OK; c++) {
+        held_chunk_t *chunk = &t->chunks[c];
+        const size_t bytes = chunk->view.param_count * dp_dtype_bytes(dp_dtype_accumulator(t->options->dtype));
+
+        status = clear(t, chunk->mean, bytes);
+        if (status == DP_OK)
+            status = clear(t, chunk->squares, bytes);
+        if (status == DP_OK)
+            status = initialise(t, chunk);
+    }
     return status;
 }
 

@@ -57,6 +57,8 @@ void trainer_close(trainer_t *trainer);
 /* dp_pipeline_recover, and what is to be done after it: with DP_OK before the first step, else with what a step or a
  * validation has returned. Collective. */
 dp_status_t trainer_recover(trainer_t *trainer, dp_status_t status, int64_t *step);
+/* Parameters, optimizer and loads of experts as after trainer_open. */
+dp_status_t trainer_begin_again(trainer_t *trainer);
 
 /* Fills the micro-batches of a training step, as data replica `replica` sees them. */
 void trainer_fill(trainer_t *trainer, int64_t step, int32_t replica);

@@ -46,17 +46,20 @@ extern "C" {
 /**
  * Makes this rank ready for the step that all go on with, *step.
  *
- * status DP_OK: once after open, and after everything has been registered. *step: the step that our state, freshly made
- * or read from a checkpoint, is for; the same in all new jobs. In a process that has come in a dead one's place the
- * call fills parameters and registered state, and *step becomes the step of the others.
+ * status DP_OK: once after open, and after everything has been registered. *step: the step that our state is for, the
+ * same in all new jobs: 0 where it is freshly made, -1 where a checkpoint is to be read. In a process that has come in
+ * a dead one's place the call fills parameters and registered state, and *step becomes the step of the others.
  *
  * status < 0: what any call of the step has returned. When it came of a death that can be made good, returns DP_OK once
  * that is done: step *step is to be run, from its begin, by all ranks. Stages were built anew (`build`, after
  * dp_pipeline_options_t.retire), parameters and gradients lie where they were; what was being saved is not, and
- * dp_pipeline_save_open is to be called anew. Otherwise returns `status`, or the job's cause, and its message.
+ * dp_pipeline_save_open is to be called anew. Otherwise returns `status`, or the job's cause, and its message. *step
+ * -1: what this rank has is not to be gone on with.
  *
- * Errors: DP_ERR_LOST: the ranks that died were the last that held some stage. The pipeline works again, but its
- * parameters mean nothing on any rank: read a checkpoint on all of them, then call this again with DP_OK and its step.
+ * Errors: DP_ERR_LOST: the ranks that died were the last that held some stage, or a rank came with -1 and nobody holds
+ * anything. The pipeline works (again), but its parameters mean nothing on any rank: all of them read a checkpoint with
+ * dp_pipeline_load, then call this again: with DP_OK and its step, or with what went wrong and -1. Who reads before the
+ * first call cannot be replaced meanwhile, since the others are elsewhere.
  * DP_ERR_PEER: nobody came in the dead rank's place. DP_ERR_MISMATCH: ranks have registered different states.
  * [collective] [blocks]
  */

@@ -11,16 +11,13 @@
 #ifndef DP_CHECKPOINT_HEADER_H
 #define DP_CHECKPOINT_HEADER_H
 
-#include <dualpipe/types.h>
-#include <stdbool.h>
+#include "checkpoint/spelling.h"
 
 enum {
-    DP__NAME_MOST = 255,       /* bytes of a tensor's name */
     DP__SHAPE_MOST = 8,        /* dimensions of a tensor */
     DP__HEAD_MOST = 100000000, /* bytes, as the reference implementation has it */
     DP__LENGTH_BYTES = 8,      /* of the length before it */
-    DP__DATA_ALIGNMENT = 64,   /* our tensors begin at a multiple of it, in the file and so in a mapping of it */
-    DP__DIGEST_DIGITS = 16
+    DP__DATA_ALIGNMENT = 64    /* our tensors begin at a multiple of it, in the file and so in a mapping of it */
 };
 
 typedef struct dp__tensor {
@@ -51,12 +48,5 @@ void dp__header_sign(char *bytes, const dp__tensor_t *tensors, uint32_t n);
  * not name the file. dp__header_free in any case. */
 dp_status_t dp__header_parse(char *text, uint32_t length, uint64_t file_bytes, dp__header_t *header_out);
 void dp__header_free(dp__header_t *header);
-
-/* Good for a tensor: 1 to DP__NAME_MOST bytes of UTF-8 without control characters. */
-bool dp__name_is_good(const char *name);
-void dp__digest_put(char digits[DP__DIGEST_DIGITS], uint64_t digest);
-bool dp__digest_get(const char digits[DP__DIGEST_DIGITS], uint64_t *digest_out);
-/* Of a number in a string: digits alone. */
-bool dp__decimal(const char *text, uint64_t *number_out);
 
 #endif

@@ -4,9 +4,35 @@
 #ifndef DP_CHECKPOINT_READ_H
 #define DP_CHECKPOINT_READ_H
 
+#include "checkpoint/files.h"
 #include "checkpoint/header.h"
+#include "checkpoint/index.h"
 
 #include <dualpipe/checkpoint.h>
+
+typedef struct dp__place {
+    const dp__tensor_t *tensor;
+    uint32_t file;
+    int32_t parameter;
+} dp__place_t;
+
+struct dp_checkpoint {
+    char folder[DP__PATH_BYTES];
+    dp__index_t index;
+    dp__header_t *headers; /* [index.nheads] */
+    dp__place_t *places;   /* [count] by name */
+    uint32_t count;
+    int fd; /* of the file read last, -1: none */
+    uint32_t open_file;
+};
+
+/* By name, for qsort and bsearch. */
+int dp__places_by_name(const void *a, const void *b);
+
+/* Opens a file that can be read without waiting, and says its size. */
+dp_status_t dp__file_open(const char *path, int *fd_out, uint64_t *bytes_out);
+/* The last error again, with the file's name in front. */
+dp_status_t dp__blame_file(dp_status_t status, const char *path);
 
 /* Takes bytes at .. at + bytes of a tensor. */
 typedef dp_status_t (*dp__piece_fn)(void *user, size_t at, const void *data, size_t bytes);

@@ -207,23 +207,31 @@ static dp_status_t compare(const statement_t *all, int32_t n)
     return DP_OK;
 }
 
+/* Nobody holds anything: all begin alike, or read what they begin with. */
+static dp_status_t begin(dp_pipeline_t *p, const statement_t *all, int32_t n)
+{
+    for (int32_t r = 0; r < n; r++)
+        if (all[r].start < 0)
+            return dp_fail(DP_ERR_LOST, "rank %d holds nothing yet: a checkpoint has to be read on all ranks", r);
+    for (int32_t r = 1; r < n; r++)
+        if (all[r].start != all[0].start)
+            return dp_fail(DP_ERR_MISMATCH, "rank 0 begins with step %" PRId64 ", rank %d with step %" PRId64,
+                           all[0].start, r, all[r].start);
+    p->recovery.holds = (uint32_t)all[0].start + 1;
+    return DP_OK;
+}
+
 static dp_status_t agree(dp_pipeline_t *p, const statement_t *all, int32_t n, int64_t *step)
 {
     const statement_t *top = &all[0];
     dp_status_t status = compare(all, n);
 
     for (int32_t r = 1; r < n; r++)
-        if (all[r].holds > top->holds)
+        if (all[r].holds > top->holds || (all[r].holds == top->holds && all[r].step > top->step))
             top = &all[r];
-    for (int32_t r = 1; r < n && top->holds == 0 && status >= 0; r++)
-        if (all[r].start != all[0].start)
-            status = dp_fail(DP_ERR_MISMATCH, "rank 0 begins with step %" PRId64 ", rank %d with step %" PRId64,
-                             all[0].start, r, all[r].start);
-    if (status >= 0 && top->holds == 0) {
-        p->recovery.holds = (uint32_t)*step + 1;
-        return DP_OK;
-    }
     p->run.step = p->recovery.step = top->step;
+    if (status >= 0 && top->holds == 0)
+        return begin(p, all, n);
     if (status >= 0)
         status = give(p, all, top->holds);
     if (status < 0)
@@ -271,10 +279,12 @@ dp_status_t dp_pipeline_recover(dp_pipeline_t *p, dp_status_t status, int64_t *s
     char why[WHY_BYTES];
 
     snprintf(why, sizeof(why), "%s", status < 0 ? dp_last_error() : "");
-    if (p == NULL || step == NULL || *step < 0 || *step >= UINT32_MAX)
+    if (p == NULL || step == NULL || *step < -1 || *step >= UINT32_MAX)
         return dp_fail(DP_ERR_INVALID, "dp_pipeline_recover: pipeline or step is NULL, or step is no step");
     if (status >= 0 && (p->run.failed || p->recovery.holds != 0))
         return dp_fail(DP_ERR_INVALID, "dp_pipeline_recover: it is called with DP_OK once, before the first step");
+    if (*step < 0)
+        p->recovery.holds = 0;
     if (status >= 0)
         status = share(p, step);
     while (status < 0 && status != DP_ERR_LOST && (p->recovery.reformed || can_go_on(p))) {

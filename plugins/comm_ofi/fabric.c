@@ -116,8 +116,7 @@ static int rank_of(const struct fi_info *info, const char *interface, const stru
     const struct sockaddr *address = socket_of(info);
     char text[INET6_ADDRSTRLEN];
 
-    if ((info->domain_attr->mr_mode & ~(uint64_t)(MR_MODES | FI_MR_BASIC)) != 0 ||
-        info->domain_attr->mr_mode & FI_MR_BASIC || info->domain_attr->cq_data_size < BELL_BYTES ||
+    if ((info->domain_attr->mr_mode & ~(uint64_t)MR_MODES) != 0 || info->domain_attr->cq_data_size < BELL_BYTES ||
         info->domain_attr->mr_key_size > sizeof(uint64_t) || (info->mode & ~(FI_CONTEXT | FI_CONTEXT2)) != 0)
         return 0;
     write_address(info, text);

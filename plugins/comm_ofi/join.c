@@ -88,7 +88,7 @@ static dp_status_t add_region(joining_t *j)
     dp_comm_t *comm = j->comm;
     size_t old = comm->region_count * sizeof(region_t);
     region_t *regions, *before = comm->regions;
-    region_t region = {NULL};
+    region_t region = {0};
     dp_status_t status;
 
     if (comm->region_count == ROUNDS_MAX)

@@ -81,4 +81,54 @@ kill_rank 1
 end 17
 grep -q 'rank 1 died, and no living rank holds its stages.*DP_ERR_LOST' "$work/err" || complain "v: nobody says what was lost"
 
+# With checkpoints the run says so and goes on from the newest by itself, or from its begin before there is one; experts that have
+# moved go back with it.
+saves="--every 150 --checkpoint $work/ck"
+await_checkpoint() {
+    tries=$((3000 * scale))
+    until ls "$work/ck" 2>/dev/null | grep -q step- || [ "$tries" -eq 0 ]; do
+        tries=$((tries - 1))
+        sleep 0.02
+    done
+}
+for layout in '--schedule 1f1b' '--ep 2 --eplb 40 --skew 0.3'; do
+    ranks 4 $options --losses "$work/undisturbed" $layout
+    [ "$status" -eq 0 ] || complain "undisturbed: exit status $status"
+    rm -rf "$work/ck" "$work/losses"
+    begin "lost $layout" 3 4 --losses "$work/losses" $saves $layout
+    await 1 'step  *2/'
+    kill_rank 2
+    await 1 'begun at step 0'
+    await_checkpoint
+    kill_rank 0
+    end 0
+    same_losses "$work/losses"
+    grep -q 'resumed after [1-9]' "$work/out" || complain "$name: not resumed"
+    grep -q 'a checkpoint has to be read' "$work/err" || complain "$name: not said"
+done
+
+# Both mirrors of DualPipe; then one, whose state the other has, so that no checkpoint is read.
+ranks 4 $options --losses "$work/undisturbed"
+rm -rf "$work/ck"
+begin mirrors 3 4 --losses "$work/losses" $saves
+await_checkpoint
+kill_rank 1
+kill_rank 2
+await 1 'was replaced'
+kill_rank 3
+end 0
+same_losses "$work/losses"
+[ "$(grep -c 'resumed after' "$work/out")" -eq 1 ] || complain "$name: a checkpoint was read where a mirror lives, or none where none does"
+
+# A run that was resumed is recovered as any other; a folder with another run's checkpoints is not begun in.
+rm -rf "$work/ck"
+begin resumed 3 4 --losses "$work/losses" $saves --resume
+await 1 'step  *5/'
+kill_rank 1
+end 0
+same_losses "$work/losses"
+begin full 3 4 --losses "$work/losses" $saves
+end 2
+grep -q 'has a checkpoint after 400 steps: --resume' "$work/err" || complain "$name: begun beside another run's checkpoints"
+
 finish

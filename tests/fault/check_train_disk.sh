@@ -1,0 +1,70 @@
+#!/bin/sh
+# SPDX-FileCopyrightText: The libdualpipe authors
+# SPDX-License-Identifier: MIT
+# check_train_disk.sh: a disk that is full, over quota, read-only, broken or slow while checkpoints are saved costs those
+# checkpoints and nothing else: the run goes on with the same losses and says what happened, the checkpoint before stays
+# whole, the next save that can be made is made.
+set -u
+. "$DP_TEST_SRCDIR/tests/integration/train.sh"
+
+library=$DP_TEST_BUILDDIR/tests/fault/.libs/failing_calls.so
+case " $CFLAGS " in
+*-fsanitize*)
+    echo "skipped: a sanitizer has its own malloc, which the failing calls are preloaded before"
+    exit 77
+    ;;
+esac
+common="--steps 8 --val-every 0 --sample 0 --microbatches 8 --quiet --data $DP_TEST_SRCDIR/README.md --losses $work/losses"
+
+same() { # WHAT
+    [ "$status" -eq 0 ] || complain "$1: exit status $status"
+    cmp -s "$work/losses" "$work/undisturbed" || complain "$1: other losses"
+    rm -f "$work/losses"
+}
+# The checkpoint after step 3 is there; those after 6 and 8 meet a disk that fails.
+fails() { # WHAT CALL FIRST ERRNO SENTENCE [PATH]
+    rm -rf "$work/ck"
+    mkdir "$work/ck"
+    cp -r "$work/good/step-00000003" "$work/ck/"
+    head -c 4096 /dev/zero >"$work/tally"
+    status=0
+    DP_FAIL_TALLY=$work/tally DP_FAIL_WHO=launcher DP_FAIL_CALL=$2 DP_FAIL_AT=$3 DP_FAIL_ON=1 DP_FAIL_ERRNO=$4 DP_FAIL_PATH=${6:-$work/ck/} \
+        LD_PRELOAD=$library timeout $((60 * scale)) "$train" $small --threads 2 $common --checkpoint "$work/ck" --every 3 --keep 0 \
+        --resume >"$work/out" 2>"$work/err" </dev/null || status=$?
+    same "$1"
+    grep -q "step 8 was not saved: rank [01]: .*$5" "$work/err" || complain "$1 was not said"
+    diff -r "$work/good/step-00000003" "$work/ck/step-00000003" >/dev/null || complain "$1: the checkpoint before is not what it was"
+    threads 2 $common --checkpoint "$work/ck" --every 3 --keep 0 --resume
+    same "resumed after $1"
+    [ -d "$work/ck/step-00000008" ] || complain "resumed after $1: not saved, on a disk that works again"
+    left=$(find "$work/ck" -name '*partial*')
+    [ -z "$left" ] || complain "resumed after $1: left behind: $left"
+}
+
+threads 2 $common --checkpoint "$work/good" --every 3 --keep 0
+[ "$status" -eq 0 ] || complain "undisturbed: exit status $status"
+mv "$work/losses" "$work/undisturbed"
+
+fails 'a full disk' pwrite 1 28 'No space left on device'
+fails 'a disk that fills up' pwrite 30 28 'No space left on device'
+fails 'a quota' pwrite 1 122 'Disk quota exceeded'
+fails 'a quota at the end' fsync 1 122 'Disk quota exceeded'
+fails 'a read-only disk' mkdir 1 30 'Read-only file system'
+fails 'a disk turned read-only' open 2 30 'Read-only file system' .partial
+fails 'a disk that loses what it was given' fsync 2 5 'Input/output error'
+fails 'no room for a name' rename 1 28 'No space left on device'
+
+# A slow disk: steps do not wait for it; a save that finds the last one on its way is left out, and the last one is made.
+rm -rf "$work/ck"
+head -c 4096 /dev/zero >"$work/tally"
+status=0
+DP_FAIL_TALLY=$work/tally DP_FAIL_WHO=launcher DP_FAIL_CALL=fsync DP_FAIL_ON=1 DP_FAIL_SLEEP_MS=300 LD_PRELOAD=$library \
+    timeout $((60 * scale)) "$train" $small --threads 2 $common --checkpoint "$work/ck" --every 1 --keep 0 \
+    >"$work/out" 2>"$work/err" </dev/null || status=$?
+same 'a slow disk'
+grep -q 'is not saved: step [0-9]* is still being written' "$work/err" || complain 'a slow disk was not said'
+[ -f "$work/ck/step-00000008/model.safetensors.index.json" ] || complain 'a slow disk: the last checkpoint is not there'
+rm -rf "$work/ck/step-00000008"
+threads 2 $common --checkpoint "$work/ck" --every 100 --resume
+same 'resumed after a slow disk'
+finish
