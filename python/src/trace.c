@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * trace.c: for Python, what `dualpipe trace costs` writes and what `--costs FILE` reads. A trace's bytes and the text go
- * through functions of the caller. */
+ * trace.c: for Python, what `dualpipe trace costs` writes and what `--costs FILE` reads. A trace's bytes and the text
+ * go through functions of the caller. */
 #include <stdlib.h>
 
 #include "tools/io/cost_keys.h"
