@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * schedule_search.c: what `dualpipe search` gains over the best built-in schedule, under DualPipe's memory (P + 1
- * micro-batches' activations), for several costs, and with those of DeepSeek-V3's published
- * profile, whose segments are planned, for 8 ranks and 64 micro-batches (one copy of the weights, 16 micro-batches held).
+ * micro-batches' activations), for several costs; and with those of DeepSeek-V3's published profile, whose segments are
+ * planned, for 8 ranks and 64 micro-batches (one copy of the weights, 16 micro-batches held).
  *
  *     bench/schedule_search [SECONDS [RANKS [MICROBATCHES]]]       default 10 4 12
  *
