@@ -24,6 +24,13 @@ static size_t stride_of(const dp_channel_end_t *end)
     return LINE_BYTES + round_line(end->config.slot_bytes);
 }
 
+/* What is in a slot of ours, as the device sees it. */
+static unsigned char *data_of(const dp_channel_end_t *end, uint64_t slot)
+{
+    return end->shown != NULL ? end->shown + slot * round_line(end->config.slot_bytes)
+                              : end->slots + slot * end->stride + LINE_BYTES;
+}
+
 /* The receiver owns slots, and an op for credits; the sender a line that takes credits, and an op for messages. */
 area_t channel_area(const dp_channel_end_t *end, bool ours)
 {
@@ -113,6 +120,10 @@ dp_status_t channel_connect(dp_channel_end_t *end, const area_t *ours, const reg
     op_init(comm, end->op, end->config.peer, region, own + sizeof(op_t));
     end->op->credit =
         (put_t){.to = end->config.peer, .bell = end->far.bell, .head_at = end->far.address, .key = end->far.key};
+    if (end->config.sender == 0)
+        status = ofi_show(comm, end->config.slots * round_line(end->config.slot_bytes), &end->shown);
+    if (status < 0)
+        return status;
     end->connected = true;
     return DP_OK;
 }
@@ -199,7 +210,9 @@ static dp_status_t run_recv(void *arg)
         found.message.microbatch != e->microbatch || found.message.bytes != e->bytes ||
         found.message.id != end->config.id || found.message.sender != end->config.peer)
         return refuse(t, &found);
-    return DP_OK;
+    return end->shown == NULL
+               ? DP_OK
+               : ofi_copy(end->comm, data_of(end, slot), end->slots + slot * end->stride + LINE_BYTES, e->bytes);
 }
 
 static dp_status_t run_release(void *arg)
@@ -237,7 +250,7 @@ dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_messa
 
     if (status < 0)
         return status;
-    status = end->comm->device->launch(s, run_send, &t, sizeof(t));
+    status = ofi_launch(end->comm, s, run_send, &t, sizeof(t));
     end->count += status == DP_OK;
     return status;
 }
@@ -249,9 +262,9 @@ dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected
 
     if (status < 0)
         return status;
-    status = end->comm->device->launch(s, run_recv, &t, sizeof(t));
+    status = ofi_launch(end->comm, s, run_recv, &t, sizeof(t));
     if (status == DP_OK) {
-        *data_out = end->slots + end->count % end->config.slots * end->stride + LINE_BYTES;
+        *data_out = data_of(end, end->count % end->config.slots);
         end->count++;
     }
     return status;
@@ -267,7 +280,7 @@ dp_status_t channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t 
     if (end->released == end->count)
         return DP_FAIL(end->comm->host, DP_ERR_INVALID,
                        "release of message %u on channel \"%s\", which was not received", number, end->label);
-    status = end->comm->device->launch(s, run_release, &t, sizeof(t));
+    status = ofi_launch(end->comm, s, run_release, &t, sizeof(t));
     end->released += status == DP_OK;
     return status;
 }
