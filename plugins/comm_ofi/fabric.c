@@ -305,7 +305,9 @@ static void announce(const dp_comm_t *comm)
                                                                        : "the provider progresses by itself",
              w->cq_fd >= 0 ? "waits sleep on its descriptor"
                            : "it has none to sleep on: waits ask, less and less often",
-             w->bounce ? "; data are copied to registered memory first" : "");
+             comm->gpu != NULL ? "; memory of the device is staged through the host's"
+             : w->bounce       ? "; data are copied to registered memory first"
+                               : "");
     comm->host->log(comm->host, DP_LOG_INFO, "comm_ofi", text);
 }
 
@@ -323,7 +325,7 @@ dp_status_t fabric_open(dp_comm_t *comm)
     if (status < 0)
         return status;
     w->scatter = w->info->tx_attr->rma_iov_limit >= 2;
-    w->bounce = (w->info->domain_attr->mr_mode & FI_MR_LOCAL) != 0;
+    w->bounce = comm->gpu != NULL || (w->info->domain_attr->mr_mode & FI_MR_LOCAL) != 0;
     w->loopback = is_loopback(socket_of(w->info));
     name_host(w->host);
     write_address(w->info, address);
