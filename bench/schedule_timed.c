@@ -6,7 +6,7 @@
  * simulated ones, and what the plan gains beside what it was to gain. Where the user may, sleepers take a real-time
  * priority, so that other work on the machine does not show.
  *
- *     bench/schedule_timed [RANKS [MICROBATCHES [UNIT_MS]]]       default 4 20 5
+ *     bench/schedule_timed [RANKS [MICROBATCHES [UNIT_MS [METHOD]]]]       default 4 20 5, all methods
  *
  * Costs per device: see `units`. Exit status 1 when a step is off by more than 2 %. */
 #include <dualpipe/dualpipe.h>
@@ -274,7 +274,7 @@ int main(int argc, char **argv)
     size_t count;
 
     if (ranks < 1 || ranks > MOST_RANKS || microbatches < 1 || microbatches > MOST_MICROBATCHES || !(unit_ms > 0)) {
-        fprintf(stderr, "usage: schedule_timed [RANKS (1 to %d) [MICROBATCHES [UNIT_MS]]]\n", MOST_RANKS);
+        fprintf(stderr, "usage: schedule_timed [RANKS (1 to %d) [MICROBATCHES [UNIT_MS [METHOD]]]]\n", MOST_RANKS);
         return 2;
     }
     printf("%d ranks as threads, %d micro-batches, 1 unit = %.1f ms, times in units\n", ranks, microbatches, unit_ms);
@@ -282,6 +282,7 @@ int main(int argc, char **argv)
            "worst rank");
     methods = dp_schedule_methods(&count);
     for (size_t i = 0; i < count; i++)
-        off |= run_method(&methods[i], ranks, microbatches, unit_ms * 1e6);
+        if (argc <= 4 || strcmp(argv[4], methods[i].name) == 0)
+            off |= run_method(&methods[i], ranks, microbatches, unit_ms * 1e6);
     return off;
 }
