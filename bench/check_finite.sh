@@ -18,7 +18,7 @@ model="--layers 8 --hidden $hidden --heads 4 --kv-heads 2 --experts 4 --expert-h
 for round in $(seq "$rounds"); do
     for option in '' --check-finite; do
         ./dualpipe run -n 4 -- apps/train_moe/train_moe $model --steps 14 --sample 0 --val-every 0 $option >"$work/out" 2>&1
-        tr '\n' ' ' <"$work/out" | sed -n 's/.*share [0-9]* cores; \([0-9.]*\) ms a .*/\1/p' >>"$work/times$option"
+        tr '\n' ' ' <"$work/out" | tr -s ' ' | sed -n 's/.* \([0-9.]*\) ms a step (median.*/\1/p' >>"$work/times$option"
     done
 done
 without=$(sort -n "$work/times" | head -n 1)

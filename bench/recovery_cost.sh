@@ -19,9 +19,9 @@ trap 'rm -rf "$work"' EXIT
 model="--layers 8 --hidden $hidden --heads 4 --kv-heads 2 --experts 4 --expert-hidden $((2 * hidden)) --seq 128 --batch 2 --microbatches 8"
 run="--steps 14 --sample 0 --val-every 0 --log-every 1"
 
-# Median step in ms.
+# Median step in ms; the report breaks its lines anywhere.
 median() { # FILE
-    awk '{ for (i = 1; i < NF; i++) if ($i == "median" || $i == "(median") for (k = i + 1; k <= NF; k++) if ($k + 0 > 0) { print $k + 0; exit } }' "$1"
+    tr '\n' ' ' <"$1" | tr -s ' ' | sed -n 's/.* \([0-9.]*\) ms a step (median.*/\1/p'
 }
 kill_rank() { # RANK FILE: when five steps are taken
     until grep -q -s 'step  *5/' "$2"; do sleep 0.01; done
