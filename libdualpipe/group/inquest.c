@@ -121,12 +121,14 @@ static void answer_ourselves(dp__process_t *p)
 
 bool dp__inquest_hear(dp__process_t *p, int32_t rank, const dp__frame_t *frame)
 {
-    const char *text = (const char *)frame->payload + sizeof(uint64_t), *states = text + strlen(text) + 1;
+    const char *text = (const char *)frame->payload + sizeof(uint64_t), *states;
     dp__answer_t *answer;
     uint64_t age;
 
-    if (frame->bytes < sizeof(age) || states > (const char *)frame->payload + frame->bytes ||
-        frame->extra > (uint32_t)p->group.size)
+    if (frame->bytes < sizeof(age) || frame->extra > (uint32_t)p->group.size)
+        return false;
+    states = text + strlen(text) + 1;
+    if (states > (const char *)frame->payload + frame->bytes)
         return false;
     if (p->hub.inquest.answers == NULL || answer_of(p, rank)->came)
         return true; /* too late */

@@ -239,6 +239,12 @@ static inline dp__contact_t *dp__contact(const dp__process_t *p, int32_t rank)
     return dp__is_hub(p) || rank == 0 ? &p->contacts[rank] : NULL;
 }
 
+/* A bare frame says who sends it and has a payload: the other members are for later versions. */
+static inline bool dp__frame_is_plain(const dp__frame_t *frame, int32_t from)
+{
+    return frame->from == from && frame->to == 0 && frame->id == 0 && frame->value == 0 && frame->extra == 0;
+}
+
 /* ---- control.c ---- */
 dp_status_t dp__control_start(dp__process_t *p);
 /* Ends the control thread, once it has said what is to be said. */

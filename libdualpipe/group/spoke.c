@@ -312,12 +312,12 @@ static bool hear(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame
 {
     switch (frame->type) {
     case DP__FRAME_CHALLENGE:
-        if (c->phase != DP__PHASE_HELLO || frame->bytes != DP__NONCE_BYTES)
+        if (c->phase != DP__PHASE_HELLO || !dp__frame_is_plain(frame, 0) || frame->bytes != DP__NONCE_BYTES)
             return false;
         hear_challenge(p, c, frame);
         return true;
     case DP__FRAME_WELCOME:
-        if (c->phase != DP__PHASE_PROOF || frame->bytes != DP__SHA256_BYTES)
+        if (c->phase != DP__PHASE_PROOF || !dp__frame_is_plain(frame, 0) || frame->bytes != DP__SHA256_BYTES)
             return false;
         hear_welcome(p, c, frame);
         return true;

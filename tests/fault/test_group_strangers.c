@@ -273,10 +273,12 @@ START_TEST(a_replayed_handshake_is_refused)
         memcpy(hello + 12, heard.rank_nonce, DP__NONCE_BYTES);
         memcpy(hello + 12 + DP__NONCE_BYTES, heard.digest, DP__SHA256_BYTES);
         raw_open(&raw, raw_connect(job.port), "");
-        ck_assert(raw_send(&raw, &(dp__frame_t){.type = DP__FRAME_HELLO, .bytes = sizeof(hello), .payload = hello}));
+        ck_assert(raw_send(
+            &raw, &(dp__frame_t){.type = DP__FRAME_HELLO, .from = 1, .bytes = sizeof(hello), .payload = hello}));
         ck_assert(raw_hear_challenge(&raw));
         ck_assert(memcmp(raw.transcript.hub_nonce, heard.hub_nonce, DP__NONCE_BYTES) != 0);
-        ck_assert(raw_send(&raw, &(dp__frame_t){.type = DP__FRAME_PROOF, .bytes = sizeof(proof), .payload = proof}));
+        ck_assert(raw_send(
+            &raw, &(dp__frame_t){.type = DP__FRAME_PROOF, .from = 1, .bytes = sizeof(proof), .payload = proof}));
         ck_assert_int_eq(raw_receive(&raw, &frame), DP_OK);
         ck_assert_uint_eq(frame.type, DP__FRAME_REFUSED);
         ck_assert_int_eq(frame.value, DP_ERR_SECURITY);
