@@ -20,6 +20,12 @@
 
 enum { ROWS = 3 * 256 };
 
+#if defined(__x86_64__) && !defined(__clang__)
+#define VECTORISED __attribute__((target_clones("avx512f", "avx2,fma", "default")))
+#else
+#define VECTORISED
+#endif
+
 /* One stage of width h; saved memory of a micro-batch: x, dy [ROWS, h]; g, slope [ROWS, 4h] (slope becomes dh). */
 typedef struct stage {
     int h;
@@ -40,8 +46,7 @@ static void gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int m, int n, int k, co
 
 /* h -> gelu(h), in place, and its slope. erf by Abramowitz and Stegun 7.1.26 (absolute error 1.5e-7); e^(-h*h/2) is
  * needed by both. */
-__attribute__((target_clones("avx512f", "avx2,fma", "default"))) static void gelu(float *restrict h,
-                                                                                  float *restrict slope, size_t n)
+VECTORISED static void gelu(float *restrict h, float *restrict slope, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         float x = h[i], z = fabsf(x) * 0.70710678f, t = 1 / (1 + 0.3275911f * z);
@@ -63,8 +68,7 @@ __attribute__((target_clones("avx512f", "avx2,fma", "default"))) static void gel
     }
 }
 
-__attribute__((target_clones("avx512f", "avx2,fma", "default"))) static void scale_by(float *restrict a,
-                                                                                      const float *restrict b, size_t n)
+VECTORISED static void scale_by(float *restrict a, const float *restrict b, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         a[i] *= b[i];

@@ -16,8 +16,9 @@ export DP_TEST_SRCDIR DP_TEST_BUILDDIR DUALPIPE_PLUGIN_PATH OPENBLAS_NUM_THREADS
 . "$top/tests/hosts/hosts.sh"
 . "$top/tests/hosts/faults.sh"
 
-echo "# $(date -u +%Y-%m-%d), Linux $(uname -r), $(nproc) cores, hosts are namespaces; seconds: from the fault to the end of the last rank"
-echo "# that can end; \"told\": what a rank of another host said last of itself"
+echo "# $(date -u +%Y-%m-%d), Linux $(uname -r), $(nproc) cores, hosts are namespaces; auto: comm_shm within a host, comm_ofi between"
+echo "# hosts; seconds: from the fault to the end of the last rank that can end; \"told\": what a rank of another host said"
+echo "# last of itself; left: processes and files in /dev/shm, on all hosts. Load $(cut -d ' ' -f 1 /proc/loadavg) at the start"
 faults_head
 
 # What ends a job.
@@ -36,7 +37,7 @@ endings() { # HOSTS RANKS_PER_HOST
     fault_killed 0 "$1" "$2"
 }
 
-faults_what="the group alone"
+faults_what="none, the group alone"
 faults_result='sum '
 rank=$DP_TEST_BUILDDIR/tests/hosts/host_rank
 faults_mark='^step 9$'
@@ -62,9 +63,11 @@ if [ -e "$DUALPIPE_PLUGIN_PATH/dp_comm_ofi.so" ]; then
     faults_mark='^step '
     train="$DP_TEST_BUILDDIR/apps/train_moe/train_moe --layers 8 --hidden 16 --heads 2 --kv-heads 1 --experts 4 --expert-hidden 16
         --seq 16 --batch 1 --warmup 2 --sample 0 --val-every 0 --losses $faults_result_file"
-    for method in dualpipe zb1p 1f1b; do
-        faults_what="train_moe, $method"
-        faults_job="$train --comm ofi --schedule $method --steps 1000000"
+    for how in "dualpipe auto" "dualpipe ofi" "dualpipev auto" "zb1p ofi" "1f1b auto"; do
+        method=${how% *}
+        comm=${how#* }
+        faults_what="$method, $comm"
+        faults_job="$train --comm $comm --schedule $method --steps 1000000"
         fault_pulled 2 2 2
         fault_pulled 1 2 2
         fault_frozen 2 2 2
@@ -75,25 +78,29 @@ if [ -e "$DUALPIPE_PLUGIN_PATH/dp_comm_ofi.so" ]; then
         fault_killed 3 2 2
         faults_job="$train --comm shm --schedule $method --steps 20"
         faults_reference 4
-        faults_job="$train --comm ofi --schedule $method --steps 20"
+        faults_job="$train --comm $comm --schedule $method --steps 20"
         fault_cable "5 ms" 2 2 200 delay=5
         fault_cable "5 ms, 1 % lost, 10 % overtake" 2 2 200 delay=5 loss=0.01 reorder=0.1
         fault_cable "4 Mbit/s" 2 2 200 rate=4
     done
-    faults_what="train_moe, dualpipe, ep 2"
-    faults_job="$train --comm ofi --ep 2 --steps 1000000"
-    fault_pulled 3 4 2
-    fault_frozen 1 4 2
-    fault_killed 5 4 2
-    faults_job="$train --comm shm --ep 2 --steps 10"
-    faults_reference 8
-    faults_job="$train --comm ofi --ep 2 --steps 10"
-    fault_cable "5 ms, 1 % lost, 10 % overtake" 4 2 200 delay=5 loss=0.01 reorder=0.1
-    faults_what="train_moe, dualpipe"
-    faults_job="$train --comm shm --steps 4000"
-    faults_reference 4
-    faults_job="$train --comm ofi --steps 4000"
-    fault_slow_for 2 2 2 60
+    for how in "--ep 2" "--dp 2"; do
+        faults_what="dualpipe, auto, $how"
+        faults_job="$train --comm auto $how --steps 1000000"
+        fault_pulled 3 4 2
+        fault_frozen 1 4 2
+        fault_killed 5 4 2
+        faults_job="$train --comm shm $how --steps 10"
+        faults_reference 8
+        faults_job="$train --comm auto $how --steps 10"
+        fault_cable "5 ms, 1 % lost, 10 % overtake" 4 2 200 delay=5 loss=0.01 reorder=0.1
+    done
+    for comm in auto ofi; do
+        faults_what="dualpipe, $comm"
+        faults_job="$train --comm shm --steps 4000"
+        faults_reference 4
+        faults_job="$train --comm $comm --steps 4000"
+        fault_slow_for 2 2 2 60
+    done
     rm -f "$faults_result_file"
 fi
 [ $faults_failures -eq 0 ]

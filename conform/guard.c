@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * guard.c: see guard.h. A module's calls are seen by pointing its slots of the global offset table at functions of
- * ours; other modules, and what other libraries do on its behalf, are left alone. */
+ * ours; other modules, and what other libraries do on its behalf, are left alone, as is the program that these are part
+ * of. */
 #include "guard.h"
 
 #include <dlfcn.h>
@@ -153,23 +154,29 @@ static void point_slots(const tables_t *tables, ElfW(Addr) base)
 }
 
 typedef struct search {
-    ElfW(Addr) code;
+    const void *code;
     bool found;
 } search_t;
+
+static bool is_in(const ElfW(Phdr) * header, ElfW(Addr) begin, const void *at)
+{
+    return header->p_type == PT_LOAD && (ElfW(Addr))at >= begin && (ElfW(Addr))at < begin + header->p_memsz;
+}
 
 static int look_at_module(struct dl_phdr_info *info, size_t bytes, void *arg)
 {
     search_t *search = arg;
     const ElfW(Dyn) *dynamic = NULL;
     tables_t tables = {NULL};
-    bool here = false;
+    bool here = false, ours = false; /* the counters would call themselves */
 
     (void)bytes;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *header = &info->dlpi_phdr[i];
         ElfW(Addr) begin = info->dlpi_addr + header->p_vaddr;
 
-        here = here || (header->p_type == PT_LOAD && search->code >= begin && search->code < begin + header->p_memsz);
+        here = here || is_in(header, begin, search->code);
+        ours = ours || is_in(header, begin, &counter);
         if (header->p_type == PT_DYNAMIC)
             dynamic = (const ElfW(Dyn) *)begin;
     }
@@ -191,7 +198,7 @@ static int look_at_module(struct dl_phdr_info *info, size_t bytes, void *arg)
         else if (dynamic->d_tag == DT_RELASZ)
             tables.bytes[1] = dynamic->d_un.d_val;
     }
-    if (!here || tables.symbols == NULL || tables.names == NULL)
+    if (!here || ours || tables.symbols == NULL || tables.names == NULL)
         return here;
     point_slots(&tables, info->dlpi_addr);
     search->found = true;
@@ -200,7 +207,7 @@ static int look_at_module(struct dl_phdr_info *info, size_t bytes, void *arg)
 
 bool conform_watch_module(const void *code)
 {
-    search_t search = {(ElfW(Addr))code, false};
+    search_t search = {code, false};
 
     dl_iterate_phdr(look_at_module, &search);
     return search.found;

@@ -47,9 +47,9 @@
  * slots, bytes or rows, row_bytes that are no multiple of 16, sizes whose product overflows), an end or exchange that
  * was opened before, a transfer before `start`, a send on the receiving end or the other way round, another number
  * than the next one, more bytes than slot_bytes, a release of what was not received. What a stream finds out later is
- * reported by the device's synchronize and query_error: DP_ERR_PROTOCOL for a message or sum that is not the expected
- * one, DP_ERR_OVERFLOW for too many rows, DP_ERR_TIMEOUT for a peer that does not come, each with a message that
- * names ranks of the job, the label and what was expected.
+ * reported by the device's synchronize and query_error, and by calls that are still under way: DP_ERR_PROTOCOL for a
+ * message or sum that is not the expected one, DP_ERR_OVERFLOW for too many rows, DP_ERR_TIMEOUT for a peer that does
+ * not come, each with a message that names ranks of the job, the label and what was expected.
  *
  * Waits end by the host: when the job is aborted (a rank died, another one failed), dp_host_t.wait, poll and aborted
  * say so, and every wait of the instance, on a stream as well, ends soon with the job's first cause. After a failure

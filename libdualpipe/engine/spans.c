@@ -3,6 +3,7 @@
  * spans.c: what a step records (in the black box, by time stamps on the streams), and what is kept of it. */
 #include "base/memory.h"
 #include "engine/engine.h"
+#include "group/progress.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -75,11 +76,23 @@ void dp__records_begin(dp_pipeline_t *p, const dp__plan_t *plan)
     p->trace.records[0].start_ns = p->host->now_ns(p->host);
 }
 
+static void tell_progress(const dp_pipeline_t *p, const dp__plan_t *plan)
+{
+    const dp_span_t *all = p->trace.records;
+    uint64_t busy_ns = 0;
+
+    for (int32_t i = 1; i < plan->nspans; i++)
+        if (all[i].kind == DP_SPAN_COMPUTE && all[i].lane == DP_LANE_COMPUTE && all[i].end_ns > 0)
+            busy_ns += all[i].busy_ns > 0 ? all[i].busy_ns : (uint64_t)(all[i].end_ns - all[i].start_ns);
+    dp__group_progress(p->group, (uint64_t)p->run.step + 1, (uint64_t)(all[0].end_ns - all[0].start_ns), busy_ns);
+}
+
 void dp__records_keep(dp_pipeline_t *p, const dp__plan_t *plan)
 {
     int32_t at = (int32_t)(p->run.step % (uint32_t)p->trace.steps);
 
     p->trace.records[0].end_ns = p->host->now_ns(p->host);
+    tell_progress(p, plan);
     memcpy(p->trace.kept + (size_t)at * (size_t)p->trace.capacity, p->trace.records,
            (size_t)plan->nspans * sizeof(*p->trace.records));
     p->trace.kept_count[at] = plan->nspans;

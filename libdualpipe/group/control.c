@@ -60,7 +60,10 @@ static void tick(dp__process_t *p, int64_t now)
 {
     heed_interrupt(p);
     push_proposal(p, now);
-    dp__inquest_tick(p, now);
+    if (dp__inquest_over(p, now)) {
+        dp__status_answer(p);
+        dp__inquest_conclude(p);
+    }
     if (dp__is_hub(p))
         dp__hub_tick(p, now);
     else
@@ -192,14 +195,15 @@ static nfds_t fill_polls(dp__process_t *p, int64_t now)
     bool accepting = p->hub.listener >= 0 && dp__signal_value(&p->join.done) == 0 && now >= p->hub.accept_again_ns;
 
     polls[0] = (struct pollfd){.fd = p->wake_fd, .events = POLLIN};
+    polls[2] = (struct pollfd){.fd = p->hub.status.listener, .events = POLLIN};
     polls[1] = (struct pollfd){.fd = accepting ? p->hub.listener : -1, .events = POLLIN};
     for (size_t i = 0; i < p->connections.count; i++) {
         const dp__connection_t *c = p->connections.all[i];
 
-        polls[2 + 2 * i] = (struct pollfd){.fd = c->wire.fd, .events = wanted_events(c)};
-        polls[3 + 2 * i] = (struct pollfd){.fd = c->pid_fd, .events = POLLIN};
+        polls[3 + 2 * i] = (struct pollfd){.fd = c->wire.fd, .events = wanted_events(c)};
+        polls[4 + 2 * i] = (struct pollfd){.fd = c->pid_fd, .events = POLLIN};
     }
-    return (nfds_t)(2 + 2 * p->connections.count);
+    return (nfds_t)(3 + 2 * p->connections.count);
 }
 
 static void handle(dp__process_t *p, nfds_t n)
@@ -209,8 +213,8 @@ static void handle(dp__process_t *p, nfds_t n)
 
     if (polls[0].revents != 0 && read(p->wake_fd, &wakes, sizeof(wakes)) < 0)
         wakes = 0;                      /* somebody's wake was counted before */
-    for (nfds_t i = 2; i < n; i += 2) { /* nothing is dropped or added meanwhile: places stay */
-        dp__connection_t *c = p->connections.all[(i - 2) / 2];
+    for (nfds_t i = 3; i < n; i += 2) { /* nothing is dropped or added meanwhile: places stay */
+        dp__connection_t *c = p->connections.all[(i - 3) / 2];
 
         if (polls[i].revents != 0)
             serve(p, c, polls[i].revents);
@@ -219,6 +223,8 @@ static void handle(dp__process_t *p, nfds_t n)
     }
     if (polls[1].revents != 0)
         dp__hub_accept(p);
+    if (polls[2].revents != 0)
+        dp__status_accept(p);
 }
 
 static void settle(dp__process_t *p)

@@ -21,6 +21,7 @@ void dp__process_free(dp__process_t *p)
     dp__hub_forget_gets(p);
     if (p->hub.listener >= 0)
         close(p->hub.listener);
+    dp__status_close(p);
     if (p->wake_fd >= 0)
         close(p->wake_fd);
     dp__process_free_boxes(p);
@@ -84,7 +85,7 @@ static dp_status_t make_tables(dp__process_t *p)
     p->connections.room =
         dp__is_hub(p) ? size + (2 * size + 16) + 16 + 1 : 2; /* ranks, strangers, a batch of new ones */
     p->connections.all = dp__calloc(p->connections.room, sizeof(p->connections.all[0]));
-    p->connections.polls = dp__calloc(2 * p->connections.room + 2, sizeof(struct pollfd));
+    p->connections.polls = dp__calloc(2 * p->connections.room + 3, sizeof(struct pollfd));
     p->peers = dp__calloc(size, sizeof(p->peers[0]));
     p->contacts = dp__calloc(dp__is_hub(p) ? size : 1, sizeof(p->contacts[0]));
     p->hub.gather.here = dp__calloc(dp__is_hub(p) ? size : 1, sizeof(bool));
@@ -128,6 +129,8 @@ static dp_status_t prepare(dp__process_t *p, const dp_group_options_t *options)
         status = check_safety(p, options);
     if (status == DP_OK && dp__is_hub(p))
         status = dp__address_listen(&p->join.address, p->group.size, &p->hub.listener);
+    if (status == DP_OK && dp__is_hub(p))
+        dp__status_open(p);
     p->join.limit_ns = dp__scaled_ns(options->join_seconds);
     start_clock(p);
     return status;
@@ -146,7 +149,7 @@ dp_status_t dp__process_enter(const dp_group_options_t *options, const dp__group
 
     if (p == NULL)
         return dp_fail(DP_ERR_NOMEM, "rank %d: no memory to join the job", options->rank);
-    p->wake_fd = p->hub.listener = -1;
+    p->wake_fd = p->hub.listener = p->hub.status.listener = -1;
     pthread_mutex_init(&p->mutex, NULL);
     dp__board_init(&p->hub.board);
     dp__group_init(&p->group, options->rank, options->size, dp__scaled_ns(options->hang_seconds), &p->cause, link);

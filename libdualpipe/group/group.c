@@ -299,6 +299,20 @@ dp_status_t dp__group_commit(dp_group_t *group)
     return group->link->gather(group, DP__MEET_COMMIT, NULL, 0, NULL);
 }
 
+void dp__group_progress(dp_group_t *group, uint64_t steps, uint64_t step_ns, uint64_t busy_ns)
+{
+    __atomic_store_n(&group->progress.steps, steps, __ATOMIC_RELAXED);
+    __atomic_store_n(&group->progress.step_ns, step_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&group->progress.busy_ns, busy_ns, __ATOMIC_RELAXED);
+}
+
+dp__progress_t dp__group_progress_of(const dp_group_t *group)
+{
+    return (dp__progress_t){.steps = __atomic_load_n(&group->progress.steps, __ATOMIC_RELAXED),
+                            .step_ns = __atomic_load_n(&group->progress.step_ns, __ATOMIC_RELAXED),
+                            .busy_ns = __atomic_load_n(&group->progress.busy_ns, __ATOMIC_RELAXED)};
+}
+
 void dp__group_close(dp_group_t *group, bool closed)
 {
     group->closed = closed;

@@ -8,6 +8,7 @@
 #include "group/board.h"
 #include "group/cause.h"
 #include "group/clock.h"
+#include "group/progress.h"
 
 #include <dualpipe/group.h>
 
@@ -70,13 +71,14 @@ struct dp_group {
     int64_t hang_ns;
     dp__cause_t *cause;
     const dp__group_link_t *link;
-    bool pinned;      /* leaving says goodbye and frees nothing */
-    uint32_t opening; /* atomic; 1: what is put on the board goes when all ranks have opened */
-    bool respawn;     /* ranks that die are replaced */
-    bool closed;      /* to the trainer: all meetings are the engine's until it has opened again */
-    uint32_t epoch;   /* how often this job has come together; 0: ranks that are threads */
-    uint32_t holds;   /* what this rank says of the state that it holds when it joins again, see reform.h */
-    uint32_t *held;   /* [size] what all have said; NULL: ranks that are threads */
+    bool pinned;             /* leaving says goodbye and frees nothing */
+    uint32_t opening;        /* atomic; 1: what is put on the board goes when all ranks have opened */
+    bool respawn;            /* ranks that die are replaced */
+    bool closed;             /* to the trainer: all meetings are the engine's until it has opened again */
+    uint32_t epoch;          /* how often this job has come together; 0: ranks that are threads */
+    uint32_t holds;          /* what this rank says of the state that it holds when it joins again, see reform.h */
+    dp__progress_t progress; /* each member atomic; dp__group_progress writes it */
+    uint32_t *held;          /* [size] what all have said; NULL: ranks that are threads */
 };
 
 /* Fills what all kinds of groups share. */

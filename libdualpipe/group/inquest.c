@@ -2,7 +2,8 @@
  * SPDX-License-Identifier: MIT
  * inquest.c: why nobody gets on. The rank that has waited too long is rarely the one to blame: it says so, rank 0 asks
  * all what they are at, follows who waits for whom, and ends the job with what is at the root. Control threads answer,
- * so a rank that computes for ever does too; one that does not is stopped, or its machine stands still. */
+ * so a rank that computes for ever does too; one that does not is stopped, or its machine stands still. Whoever only
+ * wants to know (status.c) has them asked as well. */
 #include "base/memory.h"
 #include "group/process.h"
 
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define PATIENCE_SECONDS 0.4 /* for the answers; less than a rank that proposes the end waits for rank 0 */
 
@@ -47,16 +49,32 @@ static void list_states(const dp__process_t *p, char *text, size_t bytes)
     }
 }
 
-/* Payload: for how long, then two texts: what it is at, and who stands still on its host. */
+static uint64_t resident_bytes(void)
+{
+    FILE *file = fopen("/proc/self/statm", "re");
+    long pages = 0;
+
+    if (file != NULL && fscanf(file, "%*d %ld", &pages) != 1)
+        pages = 0;
+    if (file != NULL)
+        fclose(file);
+    return (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+enum { HEAD = 5 }; /* numbers before the texts: for how long, and the progress */
+
+/* Payload: the numbers, then two texts: what it is at, and who stands still on its host. */
 void dp__inquest_tell(dp__process_t *p)
 {
     char texts[sizeof(((dp__doing_t *)0)->text) + 256];
+    const dp__progress_t progress = dp__group_progress_of(&p->group);
     dp__doing_t doing;
-    uint64_t age = 0;
+    uint64_t head[HEAD] = {0, htole64(progress.steps), htole64(progress.step_ns), htole64(progress.busy_ns),
+                           htole64(resident_bytes())};
     size_t first;
 
     if (dp__box_look(p->boxes, p->group.rank, &doing))
-        age = htole64((uint64_t)(dp__now_ns() - doing.since_ns));
+        head[0] = htole64((uint64_t)(dp__now_ns() - doing.since_ns));
     first = (size_t)snprintf(texts, sizeof(texts), "%s", doing.text) + 1;
     list_states(p, texts + first, sizeof(texts) - first);
     dp__send2(p,
@@ -64,7 +82,7 @@ void dp__inquest_tell(dp__process_t *p)
                              .from = p->group.rank,
                              .value = (doing.open ? 1 : 0) | (doing.computes ? 2 : 0),
                              .extra = (uint32_t)(doing.peer + 1)},
-              &age, sizeof(age), texts, first + strlen(texts + first));
+              head, sizeof(head), texts, first + strlen(texts + first));
 }
 
 static const char *state_word(char state)
@@ -115,27 +133,30 @@ static void answer_ourselves(dp__process_t *p)
     dp__answer_t *mine = answer_of(p, 0);
 
     mine->came = true;
+    mine->progress = dp__group_progress_of(&p->group);
+    mine->progress.resident_bytes = resident_bytes();
     (void)dp__box_look(p->boxes, 0, &mine->doing);
     list_states(p, mine->states, sizeof(mine->states));
 }
 
 bool dp__inquest_hear(dp__process_t *p, int32_t rank, const dp__frame_t *frame)
 {
-    const char *text = (const char *)frame->payload + sizeof(uint64_t), *states;
+    const char *text = (const char *)frame->payload + HEAD * sizeof(uint64_t), *states;
     dp__answer_t *answer;
-    uint64_t age;
+    uint64_t head[HEAD], age;
 
-    if (frame->bytes < sizeof(age) || frame->extra > (uint32_t)p->group.size)
+    if (frame->bytes < sizeof(head) || frame->extra > (uint32_t)p->group.size)
         return false;
     states = text + strlen(text) + 1;
     if (states > (const char *)frame->payload + frame->bytes)
         return false;
     if (p->hub.inquest.answers == NULL || answer_of(p, rank)->came)
         return true; /* too late */
-    memcpy(&age, frame->payload, sizeof(age));
-    age = le64toh(age);
+    memcpy(head, frame->payload, sizeof(head));
+    age = le64toh(head[0]);
     answer = answer_of(p, rank);
     answer->came = true;
+    answer->progress = (dp__progress_t){le64toh(head[1]), le64toh(head[2]), le64toh(head[3]), le64toh(head[4])};
     answer->doing.open = (frame->value & 1) != 0;
     answer->doing.computes = (frame->value & 2) != 0;
     answer->doing.peer = (int32_t)frame->extra - 1;
@@ -238,24 +259,32 @@ static void say_root(dp__process_t *p, int32_t root, bool circle, char *text, si
                  known.text[0] != '\0' ? ", after " : "", known.text);
 }
 
+void dp__inquest_describe(dp__process_t *p, int32_t rank, char *text, size_t bytes)
+{
+    const dp__answer_t *a = answer_of(p, rank);
+    int32_t for_whom = waits_for(p, rank);
+    char whom[48] = "";
+
+    if (for_whom >= 0)
+        snprintf(whom, sizeof(whom), ", waits for rank %d", for_whom);
+    snprintf(text, bytes, "%s%s%s%s%s",
+             !a->came              ? "does not answer"
+             : a->doing.open       ? "is in "
+             : a->doing.text[0]    ? "has ended "
+             : in_meeting(p, rank) ? "has come to the meeting"
+                                   : "has recorded nothing",
+             a->came ? a->doing.text : "", in_meeting(p, rank) && a->doing.text[0] ? ", is in a meeting" : "", whom,
+             state_word(seen_state(p, rank)));
+}
+
 /* One line for each rank: the report of the whole job. */
 static void log_all(dp__process_t *p)
 {
-    for (int32_t r = 0; r < p->group.size; r++) {
-        const dp__answer_t *a = answer_of(p, r);
-        int32_t for_whom = waits_for(p, r);
-        char whom[48] = "";
+    char text[400];
 
-        if (for_whom >= 0)
-            snprintf(whom, sizeof(whom), ", waits for rank %d", for_whom);
-        dp_log(DP_LOG_ERROR, "group", "nobody gets on: rank %d %s%s%s%s%s", r,
-               !a->came           ? "does not answer"
-               : a->doing.open    ? "is in "
-               : a->doing.text[0] ? "has ended "
-               : in_meeting(p, r) ? "has come to the meeting"
-                                  : "has recorded nothing",
-               a->came ? a->doing.text : "", in_meeting(p, r) && a->doing.text[0] ? ", is in a meeting" : "", whom,
-               state_word(seen_state(p, r)));
+    for (int32_t r = 0; r < p->group.size; r++) {
+        dp__inquest_describe(p, r, text, sizeof(text));
+        dp_log(DP_LOG_ERROR, "group", "nobody gets on: rank %d %s", r, text);
     }
 }
 
@@ -267,24 +296,29 @@ static void look_at_silent(dp__process_t *p)
             (void)dp__box_look(p->boxes, r, &answer_of(p, r)->doing);
 }
 
-static void conclude(dp__process_t *p)
+static void accuse(dp__process_t *p)
 {
     char text[DP__CAUSE_BYTES], root_text[512];
     bool circle;
     int32_t root;
 
-    look_at_silent(p);
     root = find_root(p, &circle);
     log_all(p);
     say_root(p, root, circle, root_text, sizeof(root_text));
     snprintf(text, sizeof(text), "%s; first to say so: %.400s", root_text, p->hub.inquest.text);
     dp__cause_set(&p->cause, p->hub.inquest.status, text);
+}
+
+void dp__inquest_conclude(dp__process_t *p)
+{
+    if (p->hub.inquest.accuser >= 0)
+        accuse(p);
     dp__inquest_end(p);
 }
 
 bool dp__inquest_left(dp__process_t *p)
 {
-    if (p->hub.inquest.answers == NULL)
+    if (p->hub.inquest.answers == NULL || p->hub.inquest.accuser < 0)
         return false;
     dp__cause_set(&p->cause, p->hub.inquest.status, p->hub.inquest.text);
     return true;
@@ -296,7 +330,7 @@ void dp__inquest_end(dp__process_t *p)
     p->hub.inquest.answers = NULL;
 }
 
-bool dp__inquest_open(dp__process_t *p, int32_t accuser, dp_status_t status, const char *text)
+bool dp__inquest_ask(dp__process_t *p)
 {
     if (p->hub.inquest.answers != NULL)
         return true;
@@ -307,11 +341,9 @@ bool dp__inquest_open(dp__process_t *p, int32_t accuser, dp_status_t status, con
         return false;
     for (int32_t r = 0; r < p->group.size; r++)
         answer_of(p, r)->doing.peer = -1;
-    p->hub.inquest.accuser = accuser;
-    p->hub.inquest.status = status;
+    p->hub.inquest.accuser = -1;
     p->hub.inquest.missing = p->group.size - 1;
     p->hub.inquest.deadline_ns = dp__now_ns() + dp__scaled_ns(PATIENCE_SECONDS);
-    snprintf(p->hub.inquest.text, sizeof(p->hub.inquest.text), "%s", text);
     answer_ourselves(p);
     for (int32_t r = 1; r < p->group.size; r++)
         dp__send(p, &(dp__frame_t){.type = DP__FRAME_ASK, .to = r});
@@ -319,12 +351,28 @@ bool dp__inquest_open(dp__process_t *p, int32_t accuser, dp_status_t status, con
     return true;
 }
 
-void dp__inquest_tick(dp__process_t *p, int64_t now_ns)
+bool dp__inquest_open(dp__process_t *p, int32_t accuser, dp_status_t status, const char *text)
+{
+    if (!dp__inquest_ask(p))
+        return false;
+    if (p->hub.inquest.accuser >= 0)
+        return true;
+    p->hub.inquest.accuser = accuser;
+    p->hub.inquest.status = status;
+    snprintf(p->hub.inquest.text, sizeof(p->hub.inquest.text), "%s", text);
+    return true;
+}
+
+bool dp__inquest_over(dp__process_t *p, int64_t now_ns)
 {
     if (p->hub.inquest.answers == NULL)
-        return;
-    if (dp__cause_is_set(&p->cause))
+        return false;
+    if (dp__cause_is_set(&p->cause)) {
         dp__inquest_end(p);
-    else if (p->hub.inquest.missing == 0 || now_ns >= p->hub.inquest.deadline_ns)
-        conclude(p);
+        return false;
+    }
+    if (p->hub.inquest.missing > 0 && now_ns < p->hub.inquest.deadline_ns)
+        return false;
+    look_at_silent(p);
+    return true;
 }

@@ -13,6 +13,7 @@
  *   boxes.c       black boxes that other processes map
  *   beat.c        signs of life between hosts
  *   inquest.c     why nobody gets on
+ *   status.c      what `dualpipe status` hears
  *   clocks.c      what a rank of another host knows of rank 0's clock
  *   news.c        what is known of ranks
  *   machine.c     which processes can be seen from here */
@@ -29,6 +30,7 @@
 #define DP__HANDSHAKE_SECONDS 5.0
 #define DP__GOODBYE_SECONDS   1.0 /* for the last frames of a job that has ended badly */
 #define DP__DOOR_SHUT         "dualpipe run starts no more of them"
+#define DP__ASKERS            8   /* that wait for a status at once */
 #define DP__SILENCE_SECONDS   6.5 /* a host that nothing comes from for so long is gone */
 
 typedef enum dp__phase {
@@ -145,6 +147,7 @@ typedef struct dp__collecting {
 typedef struct dp__answer {
     bool came;
     dp__doing_t doing;
+    dp__progress_t progress;
     char states[256]; /* ranks of its host that stand still, each with the letter of its state: "3T 5t" */
 } dp__answer_t;
 
@@ -168,11 +171,15 @@ typedef struct dp__hub {
     } gather;
     struct {                   /* inquest.c */
         dp__answer_t *answers; /* [size]; NULL: there is none */
-        int32_t accuser, missing;
+        int32_t accuser;       /* -1: nobody, it is only asked */
+        int32_t missing;
         dp_status_t status;
         int64_t deadline_ns;
         char text[DP__CAUSE_BYTES];
     } inquest;
+    struct { /* status.c: the socket of `dualpipe status`, and who waits for an answer */
+        int listener, count, askers[DP__ASKERS];
+    } status;
 } dp__hub_t;
 
 /* One rank. The files own what bears their name; the mutex is for all that stands behind it. */
@@ -205,7 +212,7 @@ typedef struct dp__process {
     struct { /* connection.c: all of the hub's, the one of a spoke */
         dp__connection_t **all;
         size_t count, room;
-        void *polls; /* struct pollfd [2 * room + 2]: the control thread's */
+        void *polls; /* struct pollfd [2 * room + 3]: the control thread's */
     } connections;
     struct { /* spoke.c */
         int64_t retry_ns;
@@ -312,7 +319,9 @@ void dp__beat_tick(dp__process_t *p, int64_t now_ns);
 /* Somebody has waited too long, which is to end the job. false: then with that text. */
 bool dp__inquest_open(dp__process_t *p, int32_t accuser, dp_status_t status, const char *text);
 bool dp__inquest_hear(dp__process_t *p, int32_t rank, const dp__frame_t *frame);
-void dp__inquest_tick(dp__process_t *p, int64_t now_ns);
+/* All have answered, or those that will; dp__inquest_conclude follows. */
+bool dp__inquest_over(dp__process_t *p, int64_t now_ns);
+void dp__inquest_conclude(dp__process_t *p);
 void dp__inquest_end(dp__process_t *p);
 /* A rank has gone while it was on: it gave up, and did not die. false: there is none. */
 bool dp__inquest_left(dp__process_t *p);
@@ -320,6 +329,17 @@ bool dp__inquest_left(dp__process_t *p);
 void dp__inquest_without_hub(dp__process_t *p, dp_status_t status, const char *text);
 /* A rank other than 0 was asked. */
 void dp__inquest_tell(dp__process_t *p);
+/* All are asked, and nothing ends: dp__status_answer follows. false: not now. */
+bool dp__inquest_ask(dp__process_t *p);
+/* "is in step 3: ..., waits for rank 2", of a rank that has answered or not. */
+void dp__inquest_describe(dp__process_t *p, int32_t rank, char *text, size_t bytes);
+
+/* ---- status.c; with the mutex; rank 0's ---- */
+void dp__status_open(dp__process_t *p);
+void dp__status_close(dp__process_t *p);
+void dp__status_accept(dp__process_t *p);
+/* By what was said in an inquest that is over. */
+void dp__status_answer(dp__process_t *p);
 
 /* ---- clocks.c ---- */
 /* With the mutex: asks rank 0 for its time; its answer; and what rank 0 says to that question. false: no rank of this

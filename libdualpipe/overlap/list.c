@@ -1,72 +1,78 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * list.c: runs all ranks in the order of time. A rank is looked at when something of its own ends or something for it
- * arrives; each of its lanes that is free then takes a segment, or waits.
+ * comes; each of its lanes that is free then takes a segment, or waits.
  *
- * A pass that has begun is held up by nothing but its lanes: its memory, its slot and its work memory are there. So no
- * rules can stop a run halfway but by taking memory that passes further down the path need. */
+ * Memory is taken in the order of urgency: what overtakes leaves enough for all that it has overtaken. So an order that
+ * fits the memory stays one. In a braid that is full, a lane goes on to the next braid once it has done its part. */
 #include "overlap/list.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #include "base/memory.h"
 
-enum { ALIVE_MOST = 8, CANDIDATES = ALIVE_MOST + 3 * DP_MAX_CHUNKS };
+enum { LOOKED_AT = 64 }; /* nodes, for what is due */
 
-/* What came of a micro-batch at a chunk; infinite: nothing yet. */
-typedef struct record {
-    double arrived[2];  /* what F and I take */
-    double released[2]; /* its slot is free again */
-    double began[PASS_KINDS];
-    int32_t reached; /* lowest segment whose I was given to a lane, */
-    double ends;     /* which ends then */
-} record_t;
-
-typedef struct alive {
-    int kind;
-    int32_t chunk, microbatch, segment;
-    double ready;
-} alive_t;
+/* The passes of a rank that have begun, and belong to one braid. */
+typedef struct braid {
+    int32_t opened, open; /* all, and those that have not ended */
+    int32_t left[LANES];  /* segments to come of the latter */
+} braid_t;
 
 typedef struct rank {
-    double lane_free[LANES];
-    alive_t alive[ALIVE_MOST];
-    int32_t nalive, of_kind[2];
-    int32_t begun[2]; /* F and I */
-    int32_t opened;   /* passes since none was open */
-    int32_t head[2];  /* first of the listed passes that has not begun */
+    double free[LANES]; /* when the lanes are */
+    double idle[LANES]; /* so far */
+    braid_t braid, next;
+    int32_t number;   /* of the braid */
+    int32_t alive[2]; /* passes F and I */
+    int32_t begun[2];
+    int32_t head; /* of its queue */
     double held, peak;
-    int64_t ncalls;
+    int32_t known[LANES];                  /* nodes on its lists */
+    int32_t next_of[LANES], end_of[LANES]; /* in the order: the most urgent that has not begun */
+    int64_t calls;
+    int32_t later; /* calls of the next braid, kept until it is the turn of that */
 } rank_t;
-
-typedef struct chunk {
-    int32_t next[2];    /* micro-batch of the next F and I */
-    int32_t weight, at; /* of the next W, and which of its segments */
-    int32_t held;
-} chunk_t;
 
 typedef struct event {
     double time;
     int32_t rank;
 } event_t;
 
-typedef struct candidate {
-    double urgency, ready, cost; /* the lowest urgency goes first */
-    enum { ALIVE, NEW_F, NEW_I, WEIGHT } what;
-    int32_t at; /* in the list of the alive, or the chunk */
-} candidate_t;
+typedef struct ordered {
+    double urgency;
+    int32_t number; /* of a node or a pass */
+} ordered_t;
 
 struct dp__overlap_run {
-    const dp__overlap_problem_t *problem;
+    const dp__overlap_graph_t *graph;
     const dp__overlap_rules_t *rules;
+    const double *urgency;
+    int way; /* of the arcs; 1: reverse */
     rank_t *ranks;
-    chunk_t *chunks;
-    record_t *records;
-    event_t *events; /* a heap */
-    int64_t nevents, room;
+    int32_t *waits;        /* [nodes] for how many others */
+    double *ready, *start; /* [nodes] */
+    int32_t *left;         /* [walks] its nodes that are to come */
+    bool *begun;           /* [nodes] */
+    bool *early;           /* [walks] it began before what was due */
+    bool *late;            /* [walks] an I that hands on when its W ends */
+    int32_t *braid;        /* [walks] the number of its braid on its rank */
+    int32_t *list;         /* [ranks][LANES][room] nodes that wait for time alone, or for the rules */
+    int32_t room;
+    int32_t *on_lane; /* nodes */
+    double *work;     /* [ranks][LANES] sums of their costs */
+    double limit;
+    int32_t *queue;    /* [ranks][passes that take memory] by urgency */
+    int32_t queued;    /* of a rank */
+    int32_t *order;    /* [nodes] of all lanes, one after the other, by urgency */
+    ordered_t *sorted; /* [nodes] */
+    event_t *events;   /* a heap */
+    int64_t nevents, events_room;
     double end;
     bool failed;
-    dp__overlap_call_t *calls;
+    dp__overlap_call_t *calls, *later; /* later: [ranks][laters] */
+    int32_t laters;
 };
 
 /* ---- events ---- */
@@ -78,7 +84,7 @@ static bool before(event_t a, event_t b)
 
 static bool make_room(dp__overlap_run_t *run)
 {
-    int64_t room = run->room > 0 ? 2 * run->room : 256;
+    int64_t room = run->events_room > 0 ? 2 * run->events_room : 256;
     event_t *events = dp__calloc((size_t)room, sizeof(*events));
 
     if (events == NULL)
@@ -87,7 +93,7 @@ static bool make_room(dp__overlap_run_t *run)
         events[k] = run->events[k];
     dp__free(run->events);
     run->events = events;
-    run->room = room;
+    run->events_room = room;
     return true;
 }
 
@@ -96,7 +102,7 @@ static void look_at(dp__overlap_run_t *run, int32_t rank, double time)
     event_t event = {time, rank};
     int64_t at = run->nevents;
 
-    if (run->nevents == run->room && !make_room(run)) {
+    if (run->nevents == run->events_room && !make_room(run)) {
         run->failed = true;
         return;
     }
@@ -123,421 +129,537 @@ static event_t take_event(dp__overlap_run_t *run)
     return first;
 }
 
-/* ---- what may begin ---- */
+/* ---- what a pass is to the run ---- */
 
-static record_t *record_of(const dp__overlap_run_t *run, int32_t chunk, int32_t microbatch)
+static const dp__overlap_walk_t *walk_of(const dp__overlap_run_t *run, int32_t node)
 {
-    return &run->records[dp__overlap_at(run->problem, chunk, microbatch)];
+    return &run->graph->walk[run->graph->node[node].walk];
+}
+
+static const dp__overlap_chunk_t *chunk_of(const dp__overlap_run_t *run, const dp__overlap_walk_t *walk)
+{
+    return &run->graph->problem->chunk[walk->chunk];
+}
+
+static int32_t input_of(const dp__overlap_run_t *run, const dp__overlap_walk_t *walk)
+{
+    return dp__overlap_walk_at(run->graph->problem, PASS_I, walk->chunk, walk->microbatch);
+}
+
+static bool opens(const dp__overlap_run_t *run, int32_t node)
+{
+    const dp__overlap_walk_t *walk = walk_of(run, node);
+
+    return node == walk->first + (run->way == 0 ? 0 : walk->count - 1);
+}
+
+/* F takes memory and W gives it back; from the end of the step, W takes it and F gives it back. */
+static int taker(const dp__overlap_run_t *run)
+{
+    return run->way == 0 ? PASS_F : PASS_W;
+}
+
+static int32_t *list_of(const dp__overlap_run_t *run, int32_t rank, int lane)
+{
+    return &run->list[(size_t)(rank * LANES + lane) * (size_t)run->room];
 }
 
 static int phase_of(const dp__overlap_run_t *run, const rank_t *rank)
 {
-    return rank->begun[PASS_I] == 0 || rank->begun[PASS_F] == run->problem->chunks * run->problem->microbatches;
+    if (rank->begun[PASS_I] == 0 || rank->begun[PASS_F] == 0)
+        return run->way == 0 ? PHASE_FILL : PHASE_DRAIN;
+    if (rank->begun[run->way == 0 ? PASS_F : PASS_I] == run->queued)
+        return run->way == 0 ? PHASE_DRAIN : PHASE_FILL;
+    return PHASE_STEADY;
 }
 
-static double urgency(const dp__overlap_run_t *run, int kind, int32_t chunk, int32_t microbatch)
+/* Whether what is before the pass in its rank's queue leaves memory for it. */
+static bool has_memory(dp__overlap_run_t *run, rank_t *rank, const dp__overlap_walk_t *walk)
 {
-    const dp__overlap_problem_t *p = run->problem;
-    const dp__overlap_rules_t *rules = run->rules;
-    const dp__overlap_chunk_t *c = &p->chunk[chunk];
-    double shift = rules->shift[kind * p->ranks * p->chunks + chunk] + (kind == PASS_W ? rules->defer : 0.0);
+    const dp__overlap_problem_t *p = run->graph->problem;
+    const dp__overlap_chunk_t *chunk = chunk_of(run, walk);
+    const int32_t *queue = &run->queue[(size_t)chunk->rank * (size_t)run->queued];
+    double held = rank->held + chunk->share;
 
-    if (!rules->free)
-        return p->place[kind][dp__overlap_at(p, chunk, microbatch)] +
-               p->period * (shift + (kind == PASS_I ? rules->begin : 0.0));
-    shift += (double)microbatch * p->paths;
-    if (kind == PASS_F)
-        return shift + c->stage * rules->forward;
-    return shift + rules->begin + p->stages * rules->forward + (p->stages - 1 - c->stage) * rules->backward;
-}
+    while (run->left[queue[rank->head]] < run->graph->walk[queue[rank->head]].count)
+        rank->head++;
+    for (int32_t k = rank->head; held <= p->cap + 1e-9; k++) {
+        const dp__overlap_walk_t *other = &run->graph->walk[queue[k]];
 
-/* Chunks further down the path, and those of other paths, that hold nothing yet: they must be able to begin. */
-static double kept_back(const dp__overlap_run_t *run, int32_t chunk)
-{
-    const dp__overlap_problem_t *p = run->problem;
-    const dp__overlap_chunk_t *own = &p->chunk[chunk];
-    double sum = 0.0;
-
-    for (int32_t c = own->rank * p->chunks; c < (own->rank + 1) * p->chunks; c++)
-        if (c != chunk && run->chunks[c].held == 0 && run->chunks[c].next[PASS_F] < p->microbatches &&
-            (p->chunk[c].path != own->path || p->chunk[c].stage > own->stage))
-            sum += p->chunk[c].share;
-    return sum;
-}
-
-/* Whether a listed pass may begin now: those before it in the list that it overtakes keep their memory. */
-static bool in_reach(dp__overlap_run_t *run, int kind, int32_t chunk, double *skipped)
-{
-    const dp__overlap_problem_t *p = run->problem;
-    int32_t r = p->chunk[chunk].rank, count = p->chunks * p->microbatches;
-    rank_t *rank = &run->ranks[r];
-    const dp__overlap_pass_t *list = &p->listed[kind][(size_t)r * (size_t)count];
-    int32_t left = run->rules->ahead[phase_of(run, rank)];
-
-    while (rank->head[kind] < count &&
-           list[rank->head[kind]].microbatch < run->chunks[list[rank->head[kind]].chunk].next[kind])
-        rank->head[kind]++;
-    for (int32_t k = rank->head[kind]; k < count && left >= 0; k++) {
-        if (list[k].microbatch < run->chunks[list[k].chunk].next[kind])
-            continue;
-        if (list[k].chunk == chunk)
+        if (other == walk)
             return true;
-        *skipped += p->chunk[list[k].chunk].share;
-        left--;
+        if (run->left[queue[k]] == other->count)
+            held += chunk_of(run, other)->share;
     }
     return false;
 }
 
-static bool has_memory(dp__overlap_run_t *run, int32_t chunk)
+static bool is_closing(const rank_t *rank)
 {
-    const dp__overlap_problem_t *p = run->problem;
-    const rank_t *rank = &run->ranks[p->chunk[chunk].rank];
-    double other = 0.0;
+    return rank->braid.opened >= OPENED_MOST || rank->next.opened > 0;
+}
 
-    if (run->rules->free)
-        other = kept_back(run, chunk);
-    else if (!in_reach(run, PASS_F, chunk, &other))
+/* One segment is left, on the other lane: time for the next braid. */
+static bool is_closed_soon(const rank_t *rank, int lane)
+{
+    return rank->braid.left[lane] == 0 && rank->braid.left[LANES - 1 - lane] == 1;
+}
+
+/* A W whose I is open becomes one B with it. */
+static bool is_of_open_input(const dp__overlap_run_t *run, const dp__overlap_walk_t *walk)
+{
+    return run->way == 0 && walk->kind == PASS_W && run->left[input_of(run, walk)] > 0;
+}
+
+static bool may_open(dp__overlap_run_t *run, rank_t *rank, int lane, const dp__overlap_walk_t *walk)
+{
+    if (walk->kind != PASS_W && rank->alive[walk->kind] >= run->rules->alive[phase_of(run, rank)])
         return false;
-    return rank->held + p->chunk[chunk].share + other <= p->cap + 1e-9;
+    if (is_of_open_input(run, walk))
+        return run->braid[input_of(run, walk)] == rank->number || rank->braid.left[lane] == 0;
+    if (run->way == 0 && is_closing(rank) && (rank->braid.left[lane] > 0 || rank->next.opened >= OPENED_MOST))
+        return false;
+    return walk->kind != taker(run) || has_memory(run, rank, walk);
 }
 
-/* When the slot for a message is free; the receiver gives it back when its pass ends. */
-static double slot_free(const dp__overlap_run_t *run, int kind, int32_t chunk, int32_t microbatch)
+/* A pass of the next braid, on a lane that has not done its part of this one. */
+static bool is_too_soon(const dp__overlap_run_t *run, const rank_t *rank, int lane, int32_t node)
 {
-    const dp__overlap_chunk_t *c = &run->problem->chunk[chunk];
-    int32_t receiver = kind == PASS_F ? c->next : c->prev;
-
-    if (receiver < 0 || microbatch < run->problem->slots)
-        return 0.0;
-    return record_of(run, receiver, microbatch - run->problem->slots)->released[kind];
+    return run->braid[run->graph->node[node].walk] != rank->number && rank->braid.left[lane] > 0;
 }
 
-static void add_new(dp__overlap_run_t *run, int kind, int32_t chunk, int lane, candidate_t *list, int *n)
+/* Whether the rules keep a node from beginning, or its pass. */
+static bool is_kept(dp__overlap_run_t *run, rank_t *rank, int lane, int32_t node)
 {
-    const dp__overlap_problem_t *p = run->problem;
-    const dp__overlap_chunk_t *c = &p->chunk[chunk];
-    const rank_t *rank = &run->ranks[c->rank];
-    const dp__overlap_segment_t *first = &p->segment[kind == PASS_F ? c->first : c->first + c->count - 1];
-    int32_t microbatch = run->chunks[chunk].next[kind];
-    double ready, skipped = 0.0;
+    const dp__overlap_walk_t *walk = walk_of(run, node);
+    int32_t opener = walk->first + (run->way == 0 ? 0 : walk->count - 1);
 
-    if (microbatch == p->microbatches || first->lane != lane || rank->opened >= OPENED_MOST ||
-        rank->of_kind[kind] >= run->rules->alive[phase_of(run, rank)])
-        return;
-    ready = fmax(record_of(run, chunk, microbatch)->arrived[kind], slot_free(run, kind, chunk, microbatch));
-    if (ready == INFINITY ||
-        !(kind == PASS_F ? has_memory(run, chunk) : run->rules->free || in_reach(run, kind, chunk, &skipped)))
-        return;
-    list[(*n)++] = (candidate_t){urgency(run, kind, chunk, microbatch), ready, first->cost[kind],
-                                 kind == PASS_F ? NEW_F : NEW_I, chunk};
+    if (run->left[walk - run->graph->walk] < walk->count)
+        return is_too_soon(run, rank, lane, node);
+    return !may_open(run, rank, run->graph->node[opener].lane, walk);
 }
 
-static void add_weight(const dp__overlap_run_t *run, int32_t chunk, candidate_t *list, int *n)
+/* The most urgent of a lane that has not begun, and could but for its data. */
+static double most_due(dp__overlap_run_t *run, rank_t *rank, int lane)
 {
-    const dp__overlap_problem_t *p = run->problem;
-    const dp__overlap_chunk_t *c = &p->chunk[chunk];
-    const chunk_t *state = &run->chunks[chunk];
-    const record_t *record;
-    int32_t segment;
+    int32_t at = rank->next_of[lane], most;
 
-    if (state->weight == p->microbatches || (state->at == 0 && run->ranks[c->rank].opened >= OPENED_MOST))
-        return;
-    record = record_of(run, chunk, state->weight);
-    segment = p->weight[c->first_weight + state->at];
-    if (record->reached > (state->at + 1 == c->weights ? 0 : segment)) /* the last W also ends the I */
-        return;
-    list[(*n)++] = (candidate_t){urgency(run, state->at > 0 ? PASS_I : PASS_W, chunk, state->weight),
-                                 record->reached == segment || state->at + 1 == c->weights ? record->ends : 0.0,
-                                 p->segment[c->first + segment].cost[PASS_W], WEIGHT, chunk};
+    while (at < rank->end_of[lane] && run->begun[run->order[at]])
+        at++;
+    rank->next_of[lane] = at;
+    most = at + LOOKED_AT < rank->end_of[lane] ? at + LOOKED_AT : rank->end_of[lane];
+    while (at < most && (run->begun[run->order[at]] || is_kept(run, rank, lane, run->order[at])))
+        at++;
+    return at < most ? run->urgency[run->order[at]] : INFINITY;
 }
 
-static int find_candidates(dp__overlap_run_t *run, int32_t r, int lane, candidate_t *list)
+/* Whether the pass that frees the slot for the message of this one has begun: sends are made in order, so one that
+ * waits for long holds up the others. */
+static bool has_slot(const dp__overlap_run_t *run, const dp__overlap_walk_t *walk)
 {
-    const dp__overlap_problem_t *p = run->problem;
-    const rank_t *rank = &run->ranks[r];
-    int n = 0;
+    const dp__overlap_problem_t *p = run->graph->problem;
+    const dp__overlap_chunk_t *chunk = chunk_of(run, walk);
+    int32_t to = walk->kind == PASS_F ? chunk->next : walk->kind == PASS_I ? chunk->prev : -1, before;
 
-    for (int32_t k = 0; k < rank->nalive; k++) {
-        const alive_t *a = &rank->alive[k];
-        const dp__overlap_segment_t *segment = &p->segment[p->chunk[a->chunk].first + a->segment];
-
-        if (segment->lane == lane)
-            list[n++] = (candidate_t){urgency(run, a->kind, a->chunk, a->microbatch), a->ready, segment->cost[a->kind],
-                                      ALIVE, k};
-    }
-    for (int32_t c = r * p->chunks; c < (r + 1) * p->chunks; c++) {
-        if (rank->nalive < ALIVE_MOST) {
-            add_new(run, PASS_F, c, lane, list, &n);
-            add_new(run, PASS_I, c, lane, list, &n);
-        }
-        if (lane == LANE_COMPUTE)
-            add_weight(run, c, list, &n);
-    }
-    return n;
+    if (run->way == 1 || to < 0 || walk->microbatch < p->slots || p->chunk[to].rank == chunk->rank)
+        return true;
+    before = dp__overlap_walk_at(p, walk->kind, to, walk->microbatch - p->slots);
+    return run->left[before] < run->graph->walk[before].count;
 }
 
-/* The most urgent that is there and ends by `until`; -1: none. */
-static int most_urgent(const candidate_t *list, int n, double now, double until)
+static bool may_go(dp__overlap_run_t *run, rank_t *rank, int lane, int32_t node)
 {
-    int best = -1;
+    const dp__overlap_walk_t *walk = walk_of(run, node);
+    double ahead = run->urgency[node] - most_due(run, rank, lane);
 
-    for (int k = 0; k < n; k++)
-        if (list[k].ready <= now && now + list[k].cost <= until && (best < 0 || list[k].urgency < list[best].urgency))
+    if (ahead > run->rules->ahead[phase_of(run, rank)] && !run->early[walk - run->graph->walk])
+        return false;
+    if (ahead > 0.0 && opens(run, node) && !has_slot(run, walk))
+        return false;
+    if (opens(run, node))
+        return may_open(run, rank, lane, walk_of(run, node));
+    return !is_too_soon(run, rank, lane, node);
+}
+
+/* ---- choice ---- */
+
+/* The most urgent that may go and ends by `until`; -1: none. */
+static int32_t most_urgent(dp__overlap_run_t *run, int32_t r, int lane, double now, double until)
+{
+    const int32_t *list = list_of(run, r, lane);
+    int32_t best = -1;
+
+    for (int32_t k = 0; k < run->ranks[r].known[lane]; k++) {
+        int32_t node = list[k];
+
+        if (run->ready[node] <= now && now + run->graph->node[node].cost <= until &&
+            (best < 0 || run->urgency[node] < run->urgency[list[best]] ||
+             (run->urgency[node] == run->urgency[list[best]] && node < list[best])) &&
+            may_go(run, &run->ranks[r], lane, node))
             best = k;
+    }
     return best;
 }
 
-/* -1: the lane waits. */
-static int choose(const dp__overlap_run_t *run, int32_t r, int lane, const candidate_t *list, int n, double now)
+/* Place in the list; -1: the lane waits. */
+static int32_t choose(dp__overlap_run_t *run, int32_t r, int lane, double now)
 {
-    const dp__overlap_rules_t *rules = run->rules;
-    int best = most_urgent(list, n, now, INFINITY);
+    const int32_t *list = list_of(run, r, lane);
+    int32_t best = most_urgent(run, r, lane, now, INFINITY);
     double patience, comes = INFINITY;
 
     if (best < 0)
         return best;
-    for (int k = 0; k < n; k++)
-        if (list[k].ready > now && list[k].urgency < list[best].urgency)
-            comes = fmin(comes, list[k].ready);
-    patience =
-        list[best].what == WEIGHT ? rules->weight_patience : rules->patience[phase_of(run, &run->ranks[r])][lane];
-    if (comes < now + list[best].cost && comes - now <= patience * list[best].cost)
-        return most_urgent(list, n, now, comes);
-    return best;
+    patience = run->rules->patience[walk_of(run, list[best])->kind == PASS_W ? LANES : lane] *
+               run->graph->node[list[best]].cost;
+    for (int32_t k = 0; k < run->ranks[r].known[lane]; k++)
+        if (run->ready[list[k]] > now && run->ready[list[k]] < comes && run->ready[list[k]] - now <= patience &&
+            run->urgency[list[k]] < run->urgency[list[best]] &&
+            now + run->graph->node[list[best]].cost > run->urgency[list[k]] + run->rules->gap &&
+            may_go(run, &run->ranks[r], lane, list[k]))
+            comes = run->ready[list[k]];
+    return comes < now + run->graph->node[list[best]].cost ? most_urgent(run, r, lane, now, comes) : best;
 }
 
 /* ---- what is done ---- */
 
-static void keep_call(dp__overlap_run_t *run, int32_t r, int kind, int32_t chunk, int32_t microbatch, int32_t segment)
+static void know(dp__overlap_run_t *run, int32_t node, double now)
+{
+    int lane = run->graph->node[node].lane;
+    int32_t r = chunk_of(run, walk_of(run, node))->rank;
+    rank_t *rank = &run->ranks[r];
+
+    if (rank->known[lane] == run->room) {
+        run->failed = true;
+        return;
+    }
+    list_of(run, r, lane)[rank->known[lane]++] = node;
+    look_at(run, r, fmax(now, run->ready[node]));
+}
+
+static void put_call(dp__overlap_run_t *run, int32_t r, int32_t node, bool second)
+{
+    const dp__overlap_walk_t *walk = walk_of(run, node);
+    dp__overlap_call_t call = {(uint8_t)walk->kind, run->graph->node[node].segment, walk->chunk, walk->microbatch};
+    rank_t *rank = &run->ranks[r];
+
+    if (run->calls == NULL)
+        return;
+    if (second)
+        run->later[(size_t)r * (size_t)run->laters + (size_t)rank->later++] = call;
+    else
+        run->calls[rank->calls++] = call;
+}
+
+static void next_braid(dp__overlap_run_t *run, int32_t r)
 {
     rank_t *rank = &run->ranks[r];
 
-    if (run->calls != NULL)
-        run->calls[rank->ncalls] = (dp__overlap_call_t){(uint8_t)kind, (int16_t)segment, chunk, microbatch};
-    rank->ncalls++;
+    for (int32_t k = 0; k < rank->later; k++)
+        run->calls[rank->calls++] = run->later[(size_t)r * (size_t)run->laters + (size_t)k];
+    rank->later = 0;
+    rank->number++;
+    rank->braid = rank->next;
+    rank->next = (braid_t){.opened = 0};
 }
 
-static int32_t begin(dp__overlap_run_t *run, int kind, int32_t chunk, double now)
+static void open_walk(dp__overlap_run_t *run, rank_t *rank, int lane, int32_t node)
 {
-    const dp__overlap_chunk_t *c = &run->problem->chunk[chunk];
-    rank_t *rank = &run->ranks[c->rank];
-    int32_t microbatch = run->chunks[chunk].next[kind]++;
+    const dp__overlap_walk_t *walk = walk_of(run, node);
+    bool whole = is_of_open_input(run, walk);
+    bool second = whole ? run->braid[input_of(run, walk)] != rank->number
+                        : run->way == 0 && (is_closing(rank) || is_closed_soon(rank, lane));
+    braid_t *braid = second ? &rank->next : &rank->braid;
 
-    rank->opened++;
-    rank->begun[kind]++;
-    rank->of_kind[kind]++;
-    record_of(run, chunk, microbatch)->began[kind] = now;
-    rank->alive[rank->nalive] = (alive_t){kind, chunk, microbatch, kind == PASS_F ? 0 : c->count - 1, now};
-    if (kind == PASS_F) {
-        run->chunks[chunk].held++;
-        rank->held += c->share;
+    run->braid[walk - run->graph->walk] = rank->number + second;
+    run->early[walk - run->graph->walk] = run->urgency[node] > most_due(run, rank, lane);
+    braid->opened += !whole;
+    braid->open++;
+    for (int k = 0; k < LANES; k++)
+        braid->left[k] += walk->on[k];
+    if (walk->kind != PASS_W) {
+        rank->alive[walk->kind]++;
+        rank->begun[walk->kind]++;
+    }
+    if (walk->kind == taker(run)) {
+        rank->held += chunk_of(run, walk)->share;
         rank->peak = fmax(rank->peak, rank->held);
     }
-    return rank->nalive++;
 }
 
-/* What a pass made leaves then, and its input's slot is free. */
-static void hand_on(dp__overlap_run_t *run, int kind, int32_t chunk, int32_t microbatch, double end)
+static void close_walk(dp__overlap_run_t *run, rank_t *rank, const dp__overlap_walk_t *walk)
 {
-    const dp__overlap_problem_t *p = run->problem;
-    const dp__overlap_chunk_t *c = &p->chunk[chunk];
-    int32_t next = kind == PASS_F ? c->next : c->prev, sender = kind == PASS_F ? c->prev : c->next;
+    if (walk->kind != PASS_W)
+        rank->alive[walk->kind]--;
+    if (walk->kind == PASS_F + PASS_W - taker(run))
+        rank->held -= chunk_of(run, walk)->share;
+}
 
-    record_of(run, chunk, microbatch)->released[kind] = end;
-    if (sender >= 0)
-        look_at(run, p->chunk[sender].rank, end);
-    if (next >= 0) {
-        double arrives = end + (kind == PASS_F ? c->hop : c->back_hop);
+static void follow(dp__overlap_run_t *run, const dp__overlap_arc_t *arc, double end, double now)
+{
+    run->ready[arc->node] = fmax(run->ready[arc->node], end + arc->lag);
+    if (--run->waits[arc->node] == 0)
+        know(run, arc->node, now);
+}
 
-        record_of(run, next, microbatch)->arrived[kind] = arrives;
-        look_at(run, p->chunk[next].rank, arrives);
-    } else if (kind == PASS_F) {
-        record_of(run, chunk, microbatch)->arrived[PASS_I] = end;
+/* A B hands on behind the last segment of its I and its W: in a program its message is sent there. */
+static void lead_on(dp__overlap_run_t *run, int32_t node, double end, double now)
+{
+    const dp__overlap_graph_t *graph = run->graph;
+    const dp__overlap_arc_t *arc = graph->arc[run->way];
+    const int64_t *first = graph->first[run->way];
+    const dp__overlap_walk_t *walk = walk_of(run, node), *other;
+    int32_t last = -1; /* of an I that waits for its W, or has */
+
+    if (run->way == 0 && node == walk->first + walk->count - 1) {
+        other = &graph->walk[dp__overlap_walk_at(graph->problem, PASS_W, walk->chunk, walk->microbatch)];
+        if (walk->kind == PASS_I && run->left[other - graph->walk] < other->count)
+            last = node;
+        if (walk->kind == PASS_W && run->late[input_of(run, walk)])
+            last = graph->walk[input_of(run, walk)].first + graph->walk[input_of(run, walk)].count - 1;
     }
+    for (int64_t k = first[node]; k < first[node + 1]; k++)
+        if (last != node || walk_of(run, arc[k].node)->chunk == walk->chunk)
+            follow(run, &arc[k], end, now);
+    if (last == node)
+        run->late[walk - graph->walk] = true;
+    else if (last >= 0)
+        for (int64_t k = first[last]; k < first[last + 1]; k++)
+            if (walk_of(run, arc[k].node)->chunk != walk->chunk)
+                follow(run, &arc[k], fmax(now, run->start[last] + graph->node[last].cost), now);
 }
 
-/* The last segment of a pass was given to a lane and ends then. An I whose W has begun is one B with it, and hands on
- * behind the last segment of both. */
-static void finish(dp__overlap_run_t *run, rank_t *rank, int32_t at, double end)
+static void put(dp__overlap_run_t *run, int32_t r, int32_t node, double now)
 {
-    alive_t a = rank->alive[at];
-
-    if (a.kind == PASS_F || run->chunks[a.chunk].weight != a.microbatch || run->chunks[a.chunk].at == 0)
-        hand_on(run, a.kind, a.chunk, a.microbatch, end);
-    rank->of_kind[a.kind]--;
-    rank->alive[at] = rank->alive[--rank->nalive];
-}
-
-static void put_weight(dp__overlap_run_t *run, int32_t chunk, double now)
-{
-    const dp__overlap_problem_t *p = run->problem;
-    const dp__overlap_chunk_t *c = &p->chunk[chunk];
-    chunk_t *state = &run->chunks[chunk];
-    rank_t *rank = &run->ranks[c->rank];
-    record_t *record = record_of(run, chunk, state->weight);
-
-    if (state->at == 0) {
-        record->began[PASS_W] = now;
-        rank->opened++;
-    }
-    keep_call(run, c->rank, PASS_W, chunk, state->weight, p->weight[c->first_weight + state->at]);
-    if (++state->at < c->weights)
-        return;
-    if (record->released[PASS_I] == INFINITY)
-        hand_on(run, PASS_I, chunk, state->weight, fmax(record->ends, now));
-    state->at = 0;
-    state->weight++;
-    state->held--;
-    rank->held -= c->share;
-}
-
-static void put_alive(dp__overlap_run_t *run, int32_t r, int32_t at, double end)
-{
+    const dp__overlap_graph_t *graph = run->graph;
+    int32_t number = graph->node[node].walk;
+    int lane = graph->node[node].lane;
     rank_t *rank = &run->ranks[r];
-    alive_t *a = &rank->alive[at];
-    const dp__overlap_chunk_t *c = &run->problem->chunk[a->chunk];
-    record_t *record = record_of(run, a->chunk, a->microbatch);
+    double end = now + graph->node[node].cost;
+    bool second;
+    braid_t *braid;
 
-    keep_call(run, r, a->kind, a->chunk, a->microbatch, a->segment);
-    a->ready = end;
-    if (a->kind == PASS_I) {
-        record->reached = a->segment;
-        record->ends = end;
+    if (opens(run, node))
+        open_walk(run, rank, lane, node);
+    second = run->braid[number] != rank->number;
+    braid = second ? &rank->next : &rank->braid;
+    put_call(run, r, node, second);
+    rank->idle[lane] += now - rank->free[lane];
+    run->failed = run->failed || rank->idle[lane] + run->work[r * LANES + lane] > run->limit;
+    run->start[node] = now;
+    run->begun[node] = true;
+    run->end = fmax(run->end, end);
+    rank->free[lane] = end;
+    look_at(run, r, end);
+    braid->left[lane]--;
+    if (--run->left[number] == 0) {
+        close_walk(run, rank, &graph->walk[number]);
+        braid->open--;
+        if (rank->braid.open == 0)
+            next_braid(run, r);
     }
-    a->segment += a->kind == PASS_F ? 1 : -1;
-    if (a->segment < 0 || a->segment == c->count)
-        finish(run, rank, at, end);
-}
-
-static void close_braid(dp__overlap_run_t *run, int32_t r)
-{
-    const dp__overlap_problem_t *p = run->problem;
-
-    if (run->ranks[r].nalive > 0)
-        return;
-    for (int32_t c = r * p->chunks; c < (r + 1) * p->chunks; c++)
-        if (run->chunks[c].at > 0)
-            return;
-    run->ranks[r].opened = 0;
+    lead_on(run, node, end, now);
 }
 
 /* Gives a lane that is free its next segment; false: it waits. */
 static bool dispatch(dp__overlap_run_t *run, int32_t r, int lane, double now)
 {
-    candidate_t list[CANDIDATES];
-    int n = find_candidates(run, r, lane, list), chosen = choose(run, r, lane, list, n, now);
-    const candidate_t *c = &list[chosen < 0 ? 0 : chosen];
-    double end;
+    int32_t at = choose(run, r, lane, now), *list = list_of(run, r, lane), node;
 
-    if (chosen < 0)
+    if (at < 0)
         return false;
-    end = now + c->cost;
-    run->ranks[r].lane_free[lane] = end;
-    run->end = fmax(run->end, end);
-    look_at(run, r, end);
-    if (c->what == WEIGHT)
-        put_weight(run, c->at, now);
-    else
-        put_alive(run, r, c->what == ALIVE ? c->at : begin(run, c->what == NEW_F ? PASS_F : PASS_I, c->at, now), end);
-    close_braid(run, r);
+    node = list[at];
+    list[at] = list[--run->ranks[r].known[lane]];
+    put(run, r, node, now);
     return true;
 }
 
 /* ---- the whole ---- */
 
+static int by_urgency(const void *a, const void *b)
+{
+    const ordered_t *x = a, *y = b;
+
+    return x->urgency != y->urgency ? (x->urgency < y->urgency ? -1 : 1) : x->number - y->number;
+}
+
+/* What takes memory, rank by rank. */
+static void make_queues(dp__overlap_run_t *run)
+{
+    const dp__overlap_graph_t *graph = run->graph;
+    const dp__overlap_problem_t *p = graph->problem;
+    ordered_t *sorted = run->sorted;
+
+    for (int32_t r = 0; r < p->ranks; r++) {
+        int32_t first = dp__overlap_walk_at(p, taker(run), r * p->chunks, 0);
+
+        for (int32_t k = 0; k < run->queued; k++) {
+            const dp__overlap_walk_t *walk = &graph->walk[first + k];
+
+            sorted[k] = (ordered_t){run->urgency[walk->first + (run->way == 0 ? 0 : walk->count - 1)], first + k};
+        }
+        qsort(sorted, (size_t)run->queued, sizeof(*sorted), by_urgency);
+        for (int32_t k = 0; k < run->queued; k++)
+            run->queue[(size_t)r * (size_t)run->queued + (size_t)k] = sorted[k].number;
+    }
+}
+
+/* Of every lane. */
+static void make_orders(dp__overlap_run_t *run)
+{
+    const dp__overlap_graph_t *graph = run->graph;
+    int32_t ranks = graph->problem->ranks, at = 0;
+
+    for (int32_t r = 0; r < ranks; r++)
+        for (int lane = 0; lane < LANES; lane++) {
+            run->ranks[r].next_of[lane] = at;
+            at += run->on_lane[r * LANES + lane];
+            run->ranks[r].end_of[lane] = run->ranks[r].next_of[lane];
+        }
+    for (int32_t n = 0; n < graph->nodes; n++) {
+        rank_t *rank = &run->ranks[chunk_of(run, walk_of(run, n))->rank];
+
+        run->sorted[rank->end_of[graph->node[n].lane]++] = (ordered_t){run->urgency[n], n};
+    }
+    for (int32_t r = 0; r < ranks; r++)
+        for (int lane = 0; lane < LANES; lane++)
+            qsort(run->sorted + run->ranks[r].next_of[lane], (size_t)run->on_lane[r * LANES + lane], sizeof(ordered_t),
+                  by_urgency);
+    for (int32_t n = 0; n < graph->nodes; n++)
+        run->order[n] = run->sorted[n].number;
+}
+
 static void reset(dp__overlap_run_t *run)
 {
-    const dp__overlap_problem_t *p = run->problem;
-    int32_t chunks = p->ranks * p->chunks;
-    int64_t at = 0;
+    const dp__overlap_graph_t *graph = run->graph;
+    const dp__overlap_problem_t *p = graph->problem;
+    int64_t *waited = graph->first[1 - run->way], at = 0;
 
     run->nevents = 0;
     run->end = 0.0;
-    for (size_t k = 0; k < (size_t)chunks * (size_t)p->microbatches; k++)
-        run->records[k] =
-            (record_t){.arrived = {INFINITY, INFINITY}, .released = {INFINITY, INFINITY}, .reached = INT32_MAX};
+    run->failed = false;
     for (int32_t r = 0; r < p->ranks; r++) {
-        run->ranks[r] = (rank_t){.ncalls = at};
+        run->ranks[r] = (rank_t){.calls = at};
         for (int32_t c = r * p->chunks; c < (r + 1) * p->chunks; c++)
             at += (int64_t)(2 * p->chunk[c].count + p->chunk[c].weights) * p->microbatches;
     }
-    for (int32_t c = 0; c < chunks; c++) {
-        run->chunks[c] = (chunk_t){.next = {0, 0}};
-        for (int32_t m = 0; m < p->microbatches && p->chunk[c].prev < 0; m++)
-            record_of(run, c, m)->arrived[PASS_F] = 0.0;
-        if (p->chunk[c].prev < 0)
-            look_at(run, p->chunk[c].rank, 0.0);
+    make_queues(run);
+    make_orders(run);
+    for (int32_t w = 0; w < graph->walks; w++) {
+        run->left[w] = graph->walk[w].count;
+        run->late[w] = run->early[w] = false;
+    }
+    for (int32_t n = 0; n < graph->nodes; n++) {
+        run->ready[n] = 0.0;
+        run->begun[n] = false;
+        run->waits[n] = (int32_t)(waited[n + 1] - waited[n]);
+        if (run->waits[n] == 0)
+            know(run, n, 0.0);
     }
 }
 
 static bool complete(const dp__overlap_run_t *run)
 {
-    for (int32_t c = 0; c < run->problem->ranks * run->problem->chunks; c++)
-        if (run->chunks[c].weight < run->problem->microbatches)
+    for (int32_t w = 0; w < run->graph->walks; w++)
+        if (run->left[w] > 0)
             return false;
     return !run->failed;
 }
 
-double dp__overlap_run(dp__overlap_run_t *run, const dp__overlap_rules_t *rules, dp__overlap_call_t *calls,
-                       int64_t *count_out)
+double dp__overlap_run(dp__overlap_run_t *run, const dp__overlap_rules_t *rules, const double *urgency, bool reverse,
+                       double limit, dp__overlap_call_t *calls, int64_t *count_out)
 {
+    const dp__overlap_problem_t *p = run->graph->problem;
+
     run->rules = rules;
+    run->urgency = urgency;
+    run->way = reverse;
     run->calls = calls;
+    run->limit = limit;
     reset(run);
-    while (run->nevents > 0) {
+    while (run->nevents > 0 && !run->failed) {
         event_t event = take_event(run);
         bool moved = true;
 
         while (moved) {
             moved = false;
             for (int lane = 0; lane < LANES; lane++)
-                if (run->ranks[event.rank].lane_free[lane] <= event.time)
+                if (run->ranks[event.rank].free[lane] <= event.time)
                     moved = dispatch(run, event.rank, lane, event.time) || moved;
         }
     }
-    for (int32_t r = 0, c = 0; count_out != NULL && r < run->problem->ranks; r++) {
+    for (int32_t r = 0, c = 0; count_out != NULL && r < p->ranks; r++) {
         count_out[r] = 0;
-        for (int32_t k = 0; k < run->problem->chunks; k++, c++)
-            count_out[r] += (int64_t)(2 * run->problem->chunk[c].count + run->problem->chunk[c].weights) *
-                            run->problem->microbatches;
+        for (int32_t k = 0; k < p->chunks; k++, c++)
+            count_out[r] += (int64_t)(2 * p->chunk[c].count + p->chunk[c].weights) * p->microbatches;
     }
     return complete(run) ? run->end : INFINITY;
+}
+
+const double *dp__overlap_run_starts(const dp__overlap_run_t *run)
+{
+    return run->start;
 }
 
 double dp__overlap_run_peak(const dp__overlap_run_t *run)
 {
     double peak = 0.0;
 
-    for (int32_t r = 0; r < run->problem->ranks; r++)
+    for (int32_t r = 0; r < run->graph->problem->ranks; r++)
         peak = fmax(peak, run->ranks[r].peak);
     return peak;
 }
 
-void dp__overlap_run_places(const dp__overlap_run_t *run, dp__overlap_problem_t *problem)
+static void sum_up(dp__overlap_run_t *run)
 {
-    size_t passes = (size_t)problem->ranks * (size_t)problem->chunks * (size_t)problem->microbatches;
+    for (int32_t n = 0; n < run->graph->nodes; n++) {
+        int32_t lane = chunk_of(run, walk_of(run, n))->rank * LANES + run->graph->node[n].lane;
 
-    for (int kind = 0; kind < PASS_KINDS; kind++)
-        for (size_t k = 0; k < passes; k++)
-            problem->place[kind][k] = run->records[k].began[kind];
+        run->on_lane[lane]++;
+        run->work[lane] += run->graph->node[n].cost;
+    }
 }
 
-dp__overlap_run_t *dp__overlap_run_open(const dp__overlap_problem_t *problem)
+dp__overlap_run_t *dp__overlap_run_open(const dp__overlap_graph_t *graph)
 {
+    const dp__overlap_problem_t *p = graph->problem;
     dp__overlap_run_t *run = dp__calloc(1, sizeof(*run));
-    size_t chunks = (size_t)problem->ranks * (size_t)problem->chunks;
+    size_t ranks = (size_t)p->ranks, nodes = (size_t)graph->nodes, walks = (size_t)graph->walks;
+    int32_t longest = 0;
 
     if (run == NULL)
         return NULL;
-    run->problem = problem;
-    run->ranks = dp__calloc((size_t)problem->ranks, sizeof(*run->ranks));
-    run->chunks = dp__calloc(chunks, sizeof(*run->chunks));
-    run->records = dp__calloc(chunks * (size_t)problem->microbatches, sizeof(*run->records));
-    if (run->ranks == NULL || run->chunks == NULL || run->records == NULL) {
-        dp__overlap_run_close(run);
-        return NULL;
+    for (int32_t w = 0; w < graph->walks; w++)
+        longest = graph->walk[w].count > longest ? graph->walk[w].count : longest;
+    run->graph = graph;
+    run->room = 4 * p->chunks + 2 * ALIVE_MOST; /* of each chunk what may begin and its open W; the open F and I */
+    run->queued = p->chunks * p->microbatches;
+    run->laters = OPENED_MOST * longest;
+    run->ranks = dp__calloc(ranks, sizeof(*run->ranks));
+    run->waits = dp__calloc(nodes, sizeof(*run->waits));
+    run->ready = dp__calloc(nodes, sizeof(*run->ready));
+    run->start = dp__calloc(nodes, sizeof(*run->start));
+    run->left = dp__calloc(walks, sizeof(*run->left));
+    run->early = dp__calloc(walks, sizeof(*run->early));
+    run->late = dp__calloc(walks, sizeof(*run->late));
+    run->braid = dp__calloc(walks, sizeof(*run->braid));
+    run->list = dp__calloc(ranks * LANES * (size_t)run->room, sizeof(*run->list));
+    run->queue = dp__calloc(ranks * (size_t)run->queued, sizeof(*run->queue));
+    run->sorted = dp__calloc(nodes, sizeof(*run->sorted));
+    run->order = dp__calloc(nodes, sizeof(*run->order));
+    run->begun = dp__calloc(nodes, sizeof(*run->begun));
+    run->on_lane = dp__calloc(ranks * LANES, sizeof(*run->on_lane));
+    run->work = dp__calloc(ranks * LANES, sizeof(*run->work));
+    run->later = dp__calloc(ranks * (size_t)run->laters, sizeof(*run->later));
+    if (run->ranks != NULL && run->waits != NULL && run->ready != NULL && run->start != NULL && run->left != NULL &&
+        run->braid != NULL && run->list != NULL && run->queue != NULL && run->sorted != NULL && run->later != NULL &&
+        run->begun != NULL && run->order != NULL && run->on_lane != NULL && run->work != NULL && run->late != NULL &&
+        run->early != NULL) {
+        sum_up(run);
+        return run;
     }
-    return run;
+    dp__overlap_run_close(run);
+    return NULL;
 }
 
 void dp__overlap_run_close(dp__overlap_run_t *run)
@@ -545,8 +667,21 @@ void dp__overlap_run_close(dp__overlap_run_t *run)
     if (run == NULL)
         return;
     dp__free(run->ranks);
-    dp__free(run->chunks);
-    dp__free(run->records);
+    dp__free(run->waits);
+    dp__free(run->ready);
+    dp__free(run->start);
+    dp__free(run->left);
+    dp__free(run->braid);
+    dp__free(run->late);
+    dp__free(run->early);
+    dp__free(run->list);
+    dp__free(run->queue);
+    dp__free(run->sorted);
+    dp__free(run->order);
+    dp__free(run->begun);
+    dp__free(run->on_lane);
+    dp__free(run->work);
+    dp__free(run->later);
     dp__free(run->events);
     dp__free(run);
 }

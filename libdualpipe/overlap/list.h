@@ -1,23 +1,21 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * list.h: list scheduling of all ranks on their lanes, under one set of rules. */
+ * list.h: list scheduling of all ranks on their lanes, from the beginning of the step or from its end. */
 #ifndef DP_OVERLAP_LIST_H
 #define DP_OVERLAP_LIST_H
 
-#include "overlap/problem.h"
+#include "overlap/graph.h"
 
-enum { STEADY, RAMP }; /* RAMP: before the first backward of a rank, or after its last forward */
+/* Of a rank: before its first I, and after its last F has begun. */
+enum { PHASE_FILL, PHASE_STEADY, PHASE_DRAIN, PHASES };
 
-/* What is urgent, and how long a lane waits for it. */
+/* How a lane chooses. What is due on it is the most urgent that the rules let begin, whether its data are there or not;
+ * urgency is the time at which something is to begin. */
 typedef struct dp__overlap_rules {
-    bool free;                              /* urgency by position on the path; else by the place in the schedule */
-    int32_t ahead[2];                       /* not free: how many forwards a forward may overtake: [STEADY], [RAMP] */
-    int32_t alive[2];                       /* passes of a kind at once: [STEADY], [RAMP] */
-    double forward, backward, begin, defer; /* urgency of a stage further on, back, of all I, and of W; in periods */
-    double patience[2]
-                   [LANES]; /* of a lane: [STEADY], [RAMP]: share of a segment's time that it waits for a better one */
-    double weight_patience;
-    double *shift; /* [PASS_KINDS * all chunks] what is added to urgency, in periods */
+    double ahead[PHASES];       /* how much less urgent than what is due a segment may be that goes first */
+    double patience[LANES + 1]; /* share of a segment's time that a lane waits for a more urgent one; [LANES]: of a W */
+    double gap;                 /* it waits for none that is not late by that much otherwise */
+    int32_t alive[PHASES];      /* passes F at once, and I */
 } dp__overlap_rules_t;
 
 /* One segment of a pass, in the order of a rank. */
@@ -30,19 +28,20 @@ typedef struct dp__overlap_call {
 typedef struct dp__overlap_run dp__overlap_run_t;
 
 /* NULL: no memory. */
-dp__overlap_run_t *dp__overlap_run_open(const dp__overlap_problem_t *problem);
+dp__overlap_run_t *dp__overlap_run_open(const dp__overlap_graph_t *graph);
 void dp__overlap_run_close(dp__overlap_run_t *run);
 
-/* The step; infinite when passes are left that the memory keeps from starting. calls: NULL, or for each rank room for
- * all its segments, behind one another; count_out[rank] is how many there are. */
-double dp__overlap_run(dp__overlap_run_t *run, const dp__overlap_rules_t *rules, dp__overlap_call_t *calls,
-                       int64_t *count_out);
-/* Of the last run: most held on a rank. */
+/* urgency: of each node, the lowest goes first. The step; infinite when passes are left that the memory keeps from
+ * starting, or when it is sure to end after `limit`. reverse: time runs from the end of the step, and what waits is
+ * waited for.
+ * calls: NULL, or room for all nodes, rank by rank; count_out[rank] is how many there are of each. */
+double dp__overlap_run(dp__overlap_run_t *run, const dp__overlap_rules_t *rules, const double *urgency, bool reverse,
+                       double limit, dp__overlap_call_t *calls, int64_t *count_out);
+/* Of the last run: when each node began, and the most held on a rank. */
+const double *dp__overlap_run_starts(const dp__overlap_run_t *run);
 double dp__overlap_run_peak(const dp__overlap_run_t *run);
-/* Takes the times at which the passes of the last run began for their places in the schedule. */
-void dp__overlap_run_places(const dp__overlap_run_t *run, dp__overlap_problem_t *problem);
 
-/* Passes that a rank opens before all of them have ended: a braid holds no more. */
-enum { OPENED_MOST = DP_BRAID_PASSES - 2 };
+/* Passes that a braid takes before it begins to end. */
+enum { OPENED_MOST = DP_BRAID_PASSES - 2, ALIVE_MOST = 4 };
 
 #endif

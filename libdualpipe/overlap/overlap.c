@@ -16,14 +16,26 @@
 
 enum { TRIES = 96, SLOTS = 2 };
 
+/* Rules with the urgencies of all nodes, and what they came to. */
+typedef struct plan {
+    dp__overlap_rules_t rules;
+    double *urgency, *starts;
+    double step;
+} plan_t;
+
 typedef struct planning {
     dp_overlap_request_t request;
     dp__overlap_problem_t problem;
+    dp__overlap_graph_t graph;
     dp__overlap_run_t *run;
-    dp__overlap_rules_t best, now, trial;
-    double step, now_step; /* of best and now */
+    plan_t best, now, trial;
+    dp__overlap_call_t *calls; /* of all ranks, */
+    int64_t *counts;           /* and how many of each */
     int32_t tried;
 } planning_t;
+
+/* As urgency says, nothing overtaken. */
+static const dp__overlap_rules_t in_order = {.alive = {2, 2, 2}};
 
 static double seconds_now(void)
 {
@@ -98,22 +110,74 @@ static dp_status_t open_problem(const dp_overlap_request_t *given, planning_t *x
     return status;
 }
 
+static int64_t all_calls(const dp__overlap_problem_t *p)
+{
+    int64_t sum = 0;
+
+    for (int32_t c = 0; c < p->ranks * p->chunks; c++)
+        sum += (int64_t)(2 * p->chunk[c].count + p->chunk[c].weights) * p->microbatches;
+    return sum;
+}
+
 /* ---- tries ---- */
 
-/* Keeps the best, and goes on from what is little worse. */
-static void try_rules(planning_t *x, double worse)
+static void copy(const planning_t *x, const plan_t *from, plan_t *to)
 {
-    double step = dp__overlap_run(x->run, &x->trial, NULL, NULL);
+    to->rules = from->rules;
+    to->step = from->step;
+    memcpy(to->urgency, from->urgency, (size_t)x->graph.nodes * sizeof(*to->urgency));
+    memcpy(to->starts, from->starts, (size_t)x->graph.nodes * sizeof(*to->starts));
+}
 
-    x->tried++;
-    if (step < INFINITY && step <= x->now_step + worse) {
-        x->now_step = step;
-        dp__overlap_rules_copy(&x->problem, &x->trial, &x->now);
-    }
-    if (step < x->step) {
-        x->step = step;
-        dp__overlap_rules_copy(&x->problem, &x->trial, &x->best);
-    }
+/* Whether the order of a plan can be run by ranks that do one thing after the other. */
+static bool is_sound(planning_t *x, const plan_t *plan)
+{
+    dp_lower_options_t options = {.struct_size = sizeof(options), .slots = x->request.slots};
+    dp_schedule_t *schedule = NULL;
+    dp_program_t *program = NULL;
+    dp_status_t status;
+
+    (void)dp__overlap_run(x->run, &plan->rules, plan->urgency, false, INFINITY, x->calls, x->counts);
+    status = dp__overlap_braids(&x->problem, x->request.schedule, x->calls, x->counts, &schedule);
+    if (status >= 0)
+        status = dp_program_lower(schedule, &options, &program);
+    if (status >= 0)
+        status = dp_program_verify(program, NULL);
+    dp_program_free(program);
+    dp_schedule_free(schedule);
+    return status >= 0;
+}
+
+/* Keeps the best, and goes on from what is little worse. */
+static void run_forward(planning_t *x, double worse)
+{
+    plan_t *t = &x->trial;
+
+    t->step = dp__overlap_run(x->run, &t->rules, t->urgency, false, x->now.step + worse, NULL, NULL);
+    if (t->step > x->now.step + worse || t->step == INFINITY)
+        return;
+    memcpy(t->starts, dp__overlap_run_starts(x->run), (size_t)x->graph.nodes * sizeof(*t->starts));
+    if (t->step < x->best.step && !is_sound(x, t))
+        return;
+    copy(x, t, &x->now);
+    if (t->step < x->best.step)
+        copy(x, t, &x->best);
+}
+
+/* From the end of the step, what ended last goes first: all begins as late as it can. What then begins first is what
+ * the step waits for. False: no order was found. */
+static bool run_reverse(planning_t *x, double worse)
+{
+    const double *starts = dp__overlap_run_starts(x->run);
+    plan_t *t = &x->trial;
+    double step;
+
+    for (int32_t n = 0; n < x->graph.nodes; n++)
+        t->urgency[n] = -t->starts[n] - x->graph.node[n].cost;
+    step = dp__overlap_run(x->run, &t->rules, t->urgency, true, x->now.step + worse, NULL, NULL);
+    for (int32_t n = 0; n < x->graph.nodes; n++)
+        t->urgency[n] = step - starts[n] - x->graph.node[n].cost;
+    return step < INFINITY;
 }
 
 /* 0 to 1. */
@@ -124,72 +188,157 @@ static double progress(const planning_t *x, double began)
     return fmax(share, (double)x->tried / x->request.tries);
 }
 
-/* First rules by chance, then more and more often changes of good ones. */
+/* Passes go from the steady state to the ramps, under rules by chance: those that only fill gaps find theirs. */
+static bool try_lift(planning_t *x, dp__overlap_random_t *random)
+{
+    plan_t *t = &x->trial;
+
+    dp__overlap_rules_random(x->problem.period, random, &t->rules);
+    if (!dp__overlap_urgency_lift(&x->graph, t->step, random, t->urgency))
+        return false;
+    if (dp__overlap_unit(random) < 0.5)
+        return true;
+    t->step = dp__overlap_run(x->run, &t->rules, t->urgency, false, 1.02 * x->now.step, NULL, NULL);
+    memcpy(t->starts, dp__overlap_run_starts(x->run), (size_t)x->graph.nodes * sizeof(*t->starts));
+    return t->step < INFINITY && run_reverse(x, 5e-3 * x->now.step);
+}
+
+/* From a plan: passes lifted, under changed rules, with changed urgencies, or backwards and forwards again. */
+static void try_change(planning_t *x, dp__overlap_random_t *random, double worse)
+{
+    double what = dp__overlap_unit(random);
+    plan_t *t = &x->trial;
+
+    copy(x, &x->now, t);
+    memcpy(t->urgency, t->starts, (size_t)x->graph.nodes * sizeof(*t->urgency));
+    if (what < 0.3 && !try_lift(x, random))
+        return;
+    if (what >= 0.3 && what < 0.6)
+        dp__overlap_rules_change(x->problem.period, random, &t->rules);
+    else if (what >= 0.6 && what < 0.8)
+        dp__overlap_urgency_change(&x->graph, t->step, random, t->urgency);
+    if ((what >= 0.45 && what < 0.6) || what >= 0.8) {
+        if (!run_reverse(x, 5e-3 * x->now.step))
+            return;
+        if (dp__overlap_unit(random) < 0.5)
+            t->rules = in_order;
+    }
+    run_forward(x, worse);
+}
+
+/* Urgencies by chance, and lanes that never wait for what is due. */
+static void try_random(planning_t *x, dp__overlap_random_t *random, double worse)
+{
+    plan_t *t = &x->trial;
+
+    if (dp__overlap_unit(random) < 0.5 && x->now.step < INFINITY)
+        memcpy(t->urgency, x->now.starts, (size_t)x->graph.nodes * sizeof(*t->urgency));
+    else
+        dp__overlap_urgency_random(&x->graph, random, t->urgency);
+    dp__overlap_rules_random(x->problem.period, random, &t->rules);
+    for (int phase = 0; phase < PHASES; phase++)
+        t->rules.ahead[phase] = INFINITY;
+    run_forward(x, worse);
+}
+
+/* The given order first; then chance, and more and more often changes of what is good. */
 static void try_all(planning_t *x)
 {
     dp__overlap_random_t random = {x->request.seed};
     double began = seconds_now(), done;
 
-    dp__overlap_rules_plain(&x->problem, &x->trial);
-    try_rules(x, 0.0);
-    if (x->step < INFINITY) /* from here on, places are times */
-        dp__overlap_run_places(x->run, &x->problem);
-    while ((done = progress(x, began)) < 1.0) {
-        double worse = 0.0;
+    x->trial.rules = in_order;
+    run_forward(x, 0.0);
+    for (x->tried = 1; (done = progress(x, began)) < 1.0; x->tried++) {
+        double worse = x->now.step < INFINITY ? 1e-3 * x->best.step * (1.0 - done) * dp__overlap_unit(&random) : 0.0;
 
-        if (x->step == INFINITY || dp__overlap_unit(&random) > 2.5 * done) {
-            dp__overlap_rules_random(&x->problem, &random, &x->trial);
-        } else {
-            dp__overlap_rules_copy(&x->problem, &x->now, &x->trial);
-            dp__overlap_rules_change(&x->problem, &random, &x->trial);
-            worse = 1e-3 * x->step * (1.0 - done) * dp__overlap_unit(&random);
-        }
-        try_rules(x, worse);
+        if (x->now.step == INFINITY || dp__overlap_unit(&random) > 4.0 * done)
+            try_random(x, &random, worse);
+        else
+            try_change(x, &random, worse);
     }
+}
+
+static dp_status_t take_spans(const planning_t *x, const dp_timeline_t *timeline, int32_t rank, double *starts)
+{
+    const dp__overlap_problem_t *p = &x->problem;
+    int64_t count;
+    const dp_span_t *spans = dp_timeline_spans(timeline, rank, &count);
+
+    for (int64_t k = 0; k < count; k++) {
+        const dp_span_t *span = &spans[k];
+        int kind = span->pass == DP_OP_F ? PASS_F : span->pass == DP_OP_I ? PASS_I : PASS_W;
+        const dp__overlap_walk_t *walk;
+
+        if (span->kind != DP_SPAN_COMPUTE || span->segment < 0)
+            continue;
+        walk = &x->graph.walk[dp__overlap_walk_at(p, kind, rank * p->chunks + span->chunk, span->microbatch)];
+        for (int32_t n = walk->first; n < walk->first + walk->count; n++)
+            if (x->graph.node[n].segment == span->segment)
+                starts[n] = 1e-6 * (double)span->start_ns;
+    }
+    return DP_OK;
+}
+
+/* When each node began in the given schedule. */
+static dp_status_t take_given(planning_t *x, double *starts)
+{
+    dp_lower_options_t options = {.struct_size = sizeof(options), .slots = x->request.slots};
+    dp_simulation_t simulation = {.struct_size = sizeof(simulation)};
+    dp_program_t *program = NULL;
+    dp_status_t status = dp_program_lower(x->request.schedule, &options, &program);
+
+    if (status >= 0)
+        status = dp_simulate(program, x->request.costs, 1, &simulation);
+    for (int32_t r = 0; status >= 0 && r < x->problem.ranks; r++)
+        status = take_spans(x, simulation.timeline, r, starts);
+    dp_simulation_clear(&simulation);
+    dp_program_free(program);
+    return status;
+}
+
+static bool make_plan(const planning_t *x, plan_t *plan)
+{
+    plan->step = INFINITY;
+    plan->urgency = dp__calloc((size_t)x->graph.nodes, sizeof(*plan->urgency));
+    plan->starts = dp__calloc((size_t)x->graph.nodes, sizeof(*plan->starts));
+    return plan->urgency != NULL && plan->starts != NULL;
+}
+
+static void clear_plan(plan_t *plan)
+{
+    dp__free(plan->urgency);
+    dp__free(plan->starts);
 }
 
 static dp_status_t search(planning_t *x)
 {
-    size_t shifts = PASS_KINDS * (size_t)x->problem.ranks * (size_t)x->problem.chunks;
+    dp_status_t status = dp__overlap_graph_make(&x->problem, &x->graph);
 
-    x->step = x->now_step = INFINITY;
-    x->run = dp__overlap_run_open(&x->problem);
-    x->best.shift = dp__calloc(shifts, sizeof(*x->best.shift));
-    x->now.shift = dp__calloc(shifts, sizeof(*x->now.shift));
-    x->trial.shift = dp__calloc(shifts, sizeof(*x->trial.shift));
-    if (x->run == NULL || x->best.shift == NULL || x->now.shift == NULL || x->trial.shift == NULL)
-        return dp_fail(DP_ERR_NOMEM, "plan: no memory for %d ranks", x->problem.ranks);
+    if (status >= 0)
+        x->run = dp__overlap_run_open(&x->graph);
+    if (status >= 0) {
+        x->calls = dp__calloc((size_t)all_calls(&x->problem), sizeof(*x->calls));
+        x->counts = dp__calloc((size_t)x->problem.ranks, sizeof(*x->counts));
+    }
+    if (status >= 0 && (x->run == NULL || x->calls == NULL || x->counts == NULL || !make_plan(x, &x->best) ||
+                        !make_plan(x, &x->now) || !make_plan(x, &x->trial)))
+        status = dp_fail(DP_ERR_NOMEM, "plan: no memory for %d ranks", x->problem.ranks);
+    if (status >= 0)
+        status = take_given(x, x->trial.urgency);
+    if (status < 0)
+        return status;
     try_all(x);
-    return x->step < INFINITY
+    return x->best.step < INFINITY
                ? DP_OK
                : dp_fail(DP_ERR_REJECTED, "plan: with %g activations on a rank no order was found", x->problem.cap);
 }
 
-static int64_t all_calls(const dp__overlap_problem_t *p)
-{
-    int64_t sum = 0;
-
-    for (int32_t c = 0; c < p->ranks * p->chunks; c++)
-        sum += (int64_t)(2 * p->chunk[c].count + p->chunk[c].weights) * p->microbatches;
-    return sum;
-}
-
 static dp_status_t write_schedule(planning_t *x, dp_overlap_result_t *found)
 {
-    dp__overlap_call_t *calls = dp__calloc((size_t)all_calls(&x->problem), sizeof(*calls));
-    int64_t *counts = dp__calloc((size_t)x->problem.ranks, sizeof(*counts));
-    dp_status_t status = DP_OK;
-
-    if (calls == NULL || counts == NULL)
-        status = dp_fail(DP_ERR_NOMEM, "plan: no memory for the order of %d ranks", x->problem.ranks);
-    if (status >= 0) {
-        (void)dp__overlap_run(x->run, &x->best, calls, counts);
-        found->peak = dp__overlap_run_peak(x->run);
-        status = dp__overlap_braids(&x->problem, x->request.schedule, calls, counts, &found->schedule);
-    }
-    dp__free(calls);
-    dp__free(counts);
-    return status;
+    (void)dp__overlap_run(x->run, &x->best.rules, x->best.urgency, false, INFINITY, x->calls, x->counts);
+    found->peak = dp__overlap_run_peak(x->run);
+    return dp__overlap_braids(&x->problem, x->request.schedule, x->calls, x->counts, &found->schedule);
 }
 
 /* ---- the proof ---- */
@@ -253,9 +402,12 @@ static dp_status_t keep_shorter(const planning_t *x, dp_overlap_result_t *found)
 static void close_planning(planning_t *x)
 {
     dp__overlap_run_close(x->run);
-    dp__free(x->best.shift);
-    dp__free(x->now.shift);
-    dp__free(x->trial.shift);
+    dp__free(x->calls);
+    dp__free(x->counts);
+    clear_plan(&x->best);
+    clear_plan(&x->now);
+    clear_plan(&x->trial);
+    dp__overlap_graph_clear(&x->graph);
     dp__overlap_problem_clear(&x->problem);
 }
 

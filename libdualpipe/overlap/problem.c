@@ -29,6 +29,13 @@ static void fill_segments(dp__overlap_problem_t *p, dp__overlap_chunk_t *chunk, 
         chunk->work[PASS_I][segment->lane] += segment->cost[PASS_I];
         chunk->work[PASS_W][LANE_COMPUTE] += segment->cost[PASS_W];
     }
+    for (int32_t s = 1; s < chunk->count; s++)
+        if (stage->list[s].begins_part) {
+            chunk->part_end = chunk->part_begin == 0 ? s - 1 : chunk->part_end;
+            chunk->part_begin = s;
+        }
+    if (chunk->part_begin == 0)
+        chunk->part_end = chunk->count - 1;
     for (int32_t s = chunk->count - 1; s >= 0; s--)
         if (stage->list[s].has_weight || (s == 0 && chunk->weights == 0))
             p->weight[chunk->first_weight + chunk->weights++] = s;

@@ -22,6 +22,7 @@ typedef struct dp__overlap_chunk {
     double back_hop;
     double share;                   /* of a rank's stage inputs */
     int32_t first, count;           /* its segments */
+    int32_t part_end, part_begin;   /* last segment of its first part, first segment of its last one */
     int32_t first_weight, weights;  /* and those that have weights, from the last to the first; one at least */
     double work[PASS_KINDS][LANES]; /* sums */
 } dp__overlap_chunk_t;

@@ -4,12 +4,9 @@
 #include "overlap/rules.h"
 
 #include <math.h>
-#include <string.h>
+#include <stdlib.h>
 
-static size_t shifts(const dp__overlap_problem_t *p)
-{
-    return PASS_KINDS * (size_t)p->ranks * (size_t)p->chunks;
-}
+#include "base/memory.h"
 
 /* splitmix64. */
 static uint64_t next(dp__overlap_random_t *random)
@@ -43,97 +40,176 @@ static double spread(dp__overlap_random_t *random, double most)
     return most * exp(-4.5 * dp__overlap_unit(random));
 }
 
-void dp__overlap_rules_plain(const dp__overlap_problem_t *p, dp__overlap_rules_t *rules)
+static void set_patience(dp__overlap_random_t *random, dp__overlap_rules_t *rules, int which)
 {
-    double *shift = rules->shift;
-
-    *rules = (dp__overlap_rules_t){.alive = {1, 1}, .shift = shift};
-    memset(shift, 0, shifts(p) * sizeof(*shift));
+    rules->patience[which] = below(random, 2) == 0 ? 1.0 : often_zero(random, 0.4);
 }
 
-static void set_patience(dp__overlap_random_t *random, dp__overlap_rules_t *rules)
+static void set_gap(double period, dp__overlap_random_t *random, dp__overlap_rules_t *rules)
 {
-    for (int phase = 0; phase < 2; phase++)
-        for (int lane = 0; lane < LANES; lane++)
-            rules->patience[phase][lane] = often_zero(random, 0.4);
-    rules->weight_patience = often_zero(random, 0.3);
+    rules->gap = below(random, 4) == 0 ? 0.0 : spread(random, period);
 }
 
-static void set_alive(dp__overlap_random_t *random, dp__overlap_rules_t *rules)
+static void set_ahead(double period, dp__overlap_random_t *random, dp__overlap_rules_t *rules, int phase)
 {
-    rules->alive[STEADY] = 1 + below(random, 2);
-    rules->alive[RAMP] = 1 + below(random, 2);
+    int kind = below(random, 4);
+
+    rules->ahead[phase] = phase == PHASE_STEADY ? (kind < 3 ? 0.0 : spread(random, period))
+                          : kind == 0           ? 0.0
+                          : kind == 1           ? INFINITY
+                                                : spread(random, 8.0 * period);
 }
 
-static void set_ahead(dp__overlap_random_t *random, dp__overlap_rules_t *rules)
+static void set_alive(dp__overlap_random_t *random, dp__overlap_rules_t *rules, int phase)
 {
-    rules->ahead[STEADY] = below(random, 3) > 0 ? 0 : below(random, 8);
-    rules->ahead[RAMP] = below(random, 3) > 0 ? below(random, 8) : below(random, 32);
+    rules->alive[phase] = 1 + (below(random, 3) > 0);
 }
 
-void dp__overlap_rules_random(const dp__overlap_problem_t *p, dp__overlap_random_t *random, dp__overlap_rules_t *rules)
+void dp__overlap_rules_random(double period, dp__overlap_random_t *random, dp__overlap_rules_t *rules)
 {
+    for (int phase = 0; phase < PHASES; phase++) {
+        set_ahead(period, random, rules, phase);
+        set_alive(random, rules, phase);
+    }
+    for (int k = 0; k <= LANES; k++)
+        set_patience(random, rules, k);
+    set_gap(period, random, rules);
+}
+
+void dp__overlap_rules_change(double period, dp__overlap_random_t *random, dp__overlap_rules_t *rules)
+{
+    int which = below(random, LANES + 2 + 2 * PHASES);
+
+    if (which <= LANES)
+        set_patience(random, rules, which);
+    else if (which == LANES + 1)
+        set_gap(period, random, rules);
+    else if (which < LANES + 2 + PHASES)
+        set_ahead(period, random, rules, which - LANES - 2);
+    else
+        set_alive(random, rules, which - LANES - 2 - PHASES);
+}
+
+void dp__overlap_urgency_random(const dp__overlap_graph_t *graph, dp__overlap_random_t *random, double *urgency)
+{
+    const dp__overlap_problem_t *p = graph->problem;
     double stage = (double)p->paths * p->ranks / p->stages; /* what a chunk is of a rank's share */
+    double forward = spread(random, 4.0 * stage), backward = spread(random, 4.0 * stage);
+    double begin = (dp__overlap_unit(random) - 0.5) * p->ranks * below(random, 2);
+    double defer = spread(random, p->ranks) * below(random, 4);
 
-    dp__overlap_rules_plain(p, rules);
-    rules->free = below(random, 2) == 0;
-    rules->begin = (dp__overlap_unit(random) - 0.5) * (rules->free ? p->ranks : 2.0) * below(random, 2);
-    rules->defer = spread(random, rules->free ? p->ranks : 4.0) * below(random, 4);
-    rules->forward = spread(random, 4.0 * stage);
-    rules->backward = spread(random, 4.0 * stage);
-    set_patience(random, rules);
-    set_alive(random, rules);
-    set_ahead(random, rules);
-}
+    for (int32_t w = 0; w < graph->walks; w++) {
+        const dp__overlap_walk_t *walk = &graph->walk[w];
+        double at = (double)walk->microbatch * p->paths;
+        int32_t on = p->chunk[walk->chunk].stage;
 
-static void change_shifts(const dp__overlap_problem_t *p, dp__overlap_random_t *random, dp__overlap_rules_t *rules)
-{
-    for (int32_t k = 1 + below(random, 4); k > 0; k--)
-        rules->shift[below(random, (int32_t)shifts(p))] += (dp__overlap_unit(random) - 0.5) * spread(random, 2.0);
-}
-
-void dp__overlap_rules_change(const dp__overlap_problem_t *p, dp__overlap_random_t *random, dp__overlap_rules_t *rules)
-{
-    double factor = exp(dp__overlap_unit(random) - 0.5);
-
-    switch (below(random, 10)) {
-    case 0:
-        rules->forward *= factor;
-        break;
-    case 1:
-        rules->backward *= factor;
-        break;
-    case 2:
-        rules->begin += factor - 1.0;
-        break;
-    case 3:
-        rules->defer *= factor;
-        break;
-    case 4:
-        set_ahead(random, rules);
-        break;
-    case 5:
-        set_alive(random, rules);
-        break;
-    case 6:
-        set_patience(random, rules);
-        break;
-    case 7:
-        rules->weight_patience = often_zero(random, 0.3);
-        break;
-    case 8:
-        rules->patience[below(random, 2)][below(random, LANES)] = often_zero(random, 0.3);
-        break;
-    default:
-        change_shifts(p, random, rules);
+        at += walk->kind == PASS_F ? on * forward : begin + p->stages * forward + (p->stages - 1 - on) * backward;
+        at += walk->kind == PASS_W ? defer : 0.0;
+        for (int32_t k = 0; k < walk->count; k++)
+            urgency[walk->first + k] = at * p->period;
     }
 }
 
-void dp__overlap_rules_copy(const dp__overlap_problem_t *p, const dp__overlap_rules_t *from, dp__overlap_rules_t *to)
+void dp__overlap_urgency_change(const dp__overlap_graph_t *graph, double step, dp__overlap_random_t *random,
+                                double *urgency)
 {
-    double *shift = to->shift;
+    const dp__overlap_problem_t *p = graph->problem;
+    int part = below(random, 3);
+    double length = spread(random, step / 4.0), edge = fmin(step, 0.25 * step);
+    double from = part == 0   ? edge * dp__overlap_unit(random) - 0.5 * length
+                  : part == 1 ? step - edge * dp__overlap_unit(random) - 0.5 * length
+                              : step * dp__overlap_unit(random);
+    double to = from + length;
+    double most = spread(random, 4.0 * p->period), by = (2.0 * dp__overlap_unit(random) - 1.0) * most;
+    int kind = below(random, PASS_KINDS + 2);
+    int32_t rank = below(random, 2) == 0 ? -1 : below(random, p->ranks);
+    int32_t chunk = below(random, 2) == 0 ? -1 : below(random, p->chunks);
+    bool all_alike = below(random, 3) > 0;
 
-    memcpy(shift, from->shift, shifts(p) * sizeof(*shift));
-    *to = *from;
-    to->shift = shift;
+    for (int32_t w = 0; w < graph->walks; w++) {
+        const dp__overlap_walk_t *walk = &graph->walk[w];
+        double when = urgency[walk->first];
+
+        if (when < from || when > to || (kind < PASS_KINDS && walk->kind != kind) ||
+            (rank >= 0 && p->chunk[walk->chunk].rank != rank) || (chunk >= 0 && walk->chunk % p->chunks != chunk))
+            continue;
+        if (!all_alike || kind >= PASS_KINDS)
+            by = (2.0 * dp__overlap_unit(random) - 1.0) * most;
+        for (int32_t k = 0; k < walk->count; k++)
+            urgency[walk->first + k] += by;
+    }
+}
+
+typedef struct placed {
+    double time;
+    int32_t walk;
+} placed_t;
+
+static int by_time(const void *a, const void *b)
+{
+    const placed_t *x = a, *y = b;
+
+    return x->time != y->time ? (x->time < y->time ? -1 : 1) : x->walk - y->walk;
+}
+
+static void move_walk(const dp__overlap_graph_t *graph, int32_t walk, double by, double *urgency)
+{
+    for (int32_t k = graph->walk[walk].first; k < graph->walk[walk].first + graph->walk[walk].count; k++)
+        urgency[k] += by;
+}
+
+/* Micro-batches of the path's first stage on a rank that leave the order of its passes, and where they go. */
+typedef struct lifted {
+    int32_t from, count;
+    double to, apart;
+} lifted_t;
+
+/* What follows moves up by as many places as have become free. A W goes with its I. */
+static void lift(const dp__overlap_graph_t *graph, int32_t rank, int kind, lifted_t what, placed_t *list,
+                 double *urgency)
+{
+    const dp__overlap_problem_t *p = graph->problem;
+    int32_t n = p->chunks * p->microbatches, first = dp__overlap_walk_at(p, kind, rank * p->chunks, 0), lifted = 0;
+
+    for (int32_t k = 0; k < n; k++)
+        list[k] = (placed_t){urgency[graph->walk[first + k].first], first + k};
+    qsort(list, (size_t)n, sizeof(*list), by_time);
+    for (int32_t k = 0; k < n; k++) {
+        const dp__overlap_walk_t *walk = &graph->walk[list[k].walk];
+        double by = list[k - lifted].time - list[k].time;
+
+        if (walk->chunk % p->chunks == 0 && walk->microbatch >= what.from && walk->microbatch < what.from + what.count)
+            by = what.to + lifted++ * what.apart - list[k].time;
+        move_walk(graph, list[k].walk, by, urgency);
+        if (kind == PASS_I)
+            move_walk(graph, dp__overlap_walk_at(p, PASS_W, walk->chunk, walk->microbatch), by, urgency);
+    }
+}
+
+bool dp__overlap_urgency_lift(const dp__overlap_graph_t *graph, double step, dp__overlap_random_t *random,
+                              double *urgency)
+{
+    const dp__overlap_problem_t *p = graph->problem;
+    placed_t *list = dp__calloc((size_t)p->chunks * (size_t)p->microbatches, sizeof(*list));
+    int32_t most = p->ranks < p->microbatches ? p->ranks : p->microbatches, n = p->chunks * p->microbatches;
+    int32_t count = below(random, most + 1), last = below(random, 2) == 0 ? count : below(random, most + 1);
+    double early = dp__overlap_unit(random), late = dp__overlap_unit(random);
+
+    for (int32_t r = 0; r < p->ranks && list != NULL; r++) {
+        double filled = INFINITY, drained = 0.0;
+        const dp__overlap_walk_t *f = &graph->walk[dp__overlap_walk_at(p, PASS_F, r * p->chunks, 0)];
+        const dp__overlap_walk_t *i = &graph->walk[dp__overlap_walk_at(p, PASS_I, r * p->chunks, 0)];
+
+        for (int32_t k = 0; k < n; k++) {
+            filled = fmin(filled, urgency[i[k].first]);
+            drained = fmax(drained, urgency[f[k].first]);
+        }
+        lift(graph, r, PASS_F, (lifted_t){most, count, filled * early, filled * (1.0 - early) / (count + 1)}, list,
+             urgency);
+        lift(graph, r, PASS_I,
+             (lifted_t){p->microbatches - most - last, last, drained, (step - drained) * late / (last + 1)}, list,
+             urgency);
+    }
+    dp__free(list);
+    return list != NULL;
 }

@@ -104,6 +104,10 @@ static dp_status_t refuse(const char *why)
     return DP_PENDING; /* the next look says why */
 }
 
+static void finish(void);
+
+/* finish() has to run before what MPI itself does at exit, so it is registered later: MPICH tells its launcher there
+ * that the process has ended well, provided that MPI_Finalize was called before (from 4.2 on). */
 static void *start_mpi(void *none)
 {
     int level = MPI_THREAD_SINGLE;
@@ -116,7 +120,9 @@ static void *start_mpi(void *none)
         process.ours = true;
         MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
         MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
-        if (level < MPI_THREAD_SERIALIZED) /* nobody but us calls it, one at a time */
+        if (atexit(finish) != 0)
+            (void)refuse("no memory for what is to be done at exit");
+        else if (level < MPI_THREAD_SERIALIZED) /* nobody but us calls it, one at a time */
             (void)refuse("this MPI may be called from one thread only, streams are several: use one that offers "
                          "MPI_THREAD_MULTIPLE");
         else
@@ -204,7 +210,7 @@ static dp_status_t begin(void)
     }
     show_symbols();
     process.phase = PHASE_STARTING;
-    if (atexit(finish) != 0 || !start_thread(start_mpi))
+    if (!start_thread(start_mpi))
         return refuse("no thread to start MPI on");
     return DP_PENDING;
 }

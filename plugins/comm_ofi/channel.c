@@ -3,8 +3,6 @@
  * channel.c: tagged messages in order, put into slots of the receiver, which gives each slot back as a credit. */
 #include "comm_ofi.h"
 
-#include "plugins/common/check.h"
-
 #include <stdio.h>
 #include <string.h>
 
@@ -22,6 +20,13 @@ typedef struct transfer {
 static size_t stride_of(const dp_channel_end_t *end)
 {
     return LINE_BYTES + round_line(end->config.slot_bytes);
+}
+
+/* What is in a slot of ours, as the device sees it. */
+static unsigned char *data_of(const dp_channel_end_t *end, uint64_t slot)
+{
+    return end->shown != NULL ? end->shown + slot * round_line(end->config.slot_bytes)
+                              : end->slots + slot * end->stride + LINE_BYTES;
 }
 
 /* The receiver owns slots, and an op for credits; the sender a line that takes credits, and an op for messages. */
@@ -44,23 +49,14 @@ area_t channel_area(const dp_channel_end_t *end, bool ours)
     return area;
 }
 
-static dp_status_t check_config(dp_comm_t *comm, const dp_channel_config_t *config)
+static dp_status_t check_config(const dp_comm_t *comm, const dp_channel_config_t *config)
 {
     const dp_host_t *host = comm->host;
-    size_t all;
+    dp_status_t status =
+        check_channel(host, "comm_ofi", comm->name, comm->rank, comm->nranks, (1u << BELL_BITS) - 1, config);
 
-    if (config->struct_size < DP_CHANNEL_CONFIG_MIN)
-        return check_size(host, "comm_ofi", "config", "dp_channel_config_t", config->struct_size,
-                          DP_CHANNEL_CONFIG_MIN);
-    if (config->peer < 0 || config->peer >= comm->nranks || config->peer == comm->rank)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u leads to rank %d of %d", comm->name, config->id,
-                       config->peer, comm->nranks);
-    if (config->slots < 1 || config->slots >= 1u << BELL_BITS || config->slot_bytes < 1 ||
-        config->slot_bytes > UINT32_MAX ||
-        __builtin_mul_overflow((size_t)config->slots, round_line(config->slot_bytes) + LINE_BYTES, &all) ||
-        all > SIZE_MAX / 8)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u cannot have %u slots of %zu bytes", comm->name,
-                       config->id, config->slots, config->slot_bytes);
+    if (status < 0)
+        return status;
     for (const dp_channel_end_t *end = comm->ends; end != NULL; end = end->next)
         if (end->config.id == config->id && end->config.peer == config->peer &&
             (end->config.sender != 0) == (config->sender != 0))
@@ -113,6 +109,10 @@ dp_status_t channel_connect(dp_channel_end_t *end, const area_t *ours, const reg
     op_init(comm, end->op, end->config.peer, region, own + sizeof(op_t));
     end->op->credit =
         (put_t){.to = end->config.peer, .bell = end->far.bell, .head_at = end->far.address, .key = end->far.key};
+    if (end->config.sender == 0)
+        status = ofi_show(comm, end->config.slots * round_line(end->config.slot_bytes), &end->shown);
+    if (status < 0)
+        return status;
     end->connected = true;
     return DP_OK;
 }
@@ -199,7 +199,9 @@ static dp_status_t run_recv(void *arg)
         found.message.microbatch != e->microbatch || found.message.bytes != e->bytes ||
         found.message.id != end->config.id || found.message.sender != end->config.peer)
         return refuse(t, &found);
-    return DP_OK;
+    return end->shown == NULL
+               ? DP_OK
+               : ofi_copy(end->comm, data_of(end, slot), end->slots + slot * end->stride + LINE_BYTES, e->bytes);
 }
 
 static dp_status_t run_release(void *arg)
@@ -215,19 +217,9 @@ static dp_status_t run_release(void *arg)
 static dp_status_t check_call(const dp_channel_end_t *end, bool sender, uint64_t next, uint32_t number, size_t bytes,
                               const char *verb)
 {
-    const dp_comm_t *comm = end->comm;
+    const transfer_call_t call = {&end->config, end->connected, sender, next, number, bytes, verb};
 
-    if (!end->connected)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s on channel \"%s\" before start", verb, end->label);
-    if (sender != (end->config.sender != 0))
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s on the wrong end of channel \"%s\"", verb, end->label);
-    if (number != (uint32_t)next)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s of message %u on channel \"%s\": message %u is next", verb,
-                       number, end->label, (uint32_t)next);
-    if (bytes > end->config.slot_bytes)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s of %zu bytes on channel \"%s\", which carries at most %zu", verb,
-                       bytes, end->label, end->config.slot_bytes);
-    return DP_OK;
+    return check_transfer(end->comm->host, &call);
 }
 
 dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
@@ -237,7 +229,7 @@ dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_messa
 
     if (status < 0)
         return status;
-    status = end->comm->device->launch(s, run_send, &t, sizeof(t));
+    status = ofi_launch(end->comm, s, run_send, &t, sizeof(t));
     end->count += status == DP_OK;
     return status;
 }
@@ -249,9 +241,9 @@ dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected
 
     if (status < 0)
         return status;
-    status = end->comm->device->launch(s, run_recv, &t, sizeof(t));
+    status = ofi_launch(end->comm, s, run_recv, &t, sizeof(t));
     if (status == DP_OK) {
-        *data_out = end->slots + end->count % end->config.slots * end->stride + LINE_BYTES;
+        *data_out = data_of(end, end->count % end->config.slots);
         end->count++;
     }
     return status;
@@ -267,7 +259,7 @@ dp_status_t channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t 
     if (end->released == end->count)
         return DP_FAIL(end->comm->host, DP_ERR_INVALID,
                        "release of message %u on channel \"%s\", which was not received", number, end->label);
-    status = end->comm->device->launch(s, run_release, &t, sizeof(t));
+    status = ofi_launch(end->comm, s, run_release, &t, sizeof(t));
     end->released += status == DP_OK;
     return status;
 }

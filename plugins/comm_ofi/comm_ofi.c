@@ -3,30 +3,109 @@
  * comm_ofi.c: ranks on one or several hosts by one-sided writes of libfabric: the table of dp.comm/1. */
 #include "comm_ofi.h"
 
-#include "plugins/common/check.h"
-
 #include <stdio.h>
 #include <string.h>
 
 #define RANKS_MAX (1 << MEET_ROUNDS)
 
+#ifdef OFI_CUDA
+#define HAS_CUDA true
+#else
+#define HAS_CUDA false
+#endif
+
+static bool is_gpu(const dp_device_vt_t *vt)
+{
+    return HAS_CUDA && vt->kind != NULL && strcmp(vt->kind, "cuda") == 0 && DP_HAS(vt, dp_device_vt_t, host_release) &&
+           vt->host_allocate != NULL && vt->watch != NULL;
+}
+
 static dp_status_t check_config(const dp_host_t *host, const dp_comm_config_t *config)
 {
-    if (config->struct_size < DP_COMM_CONFIG_MIN)
-        return check_size(host, "comm_ofi", "config", "dp_comm_config_t", config->struct_size, DP_COMM_CONFIG_MIN);
-    if (config->name == NULL || config->name[0] == '\0' || strlen(config->name) >= NAME_BYTES)
-        return DP_FAIL(host, DP_ERR_INVALID, "the name of a group has 1 to %d characters", NAME_BYTES - 1);
-    if (config->nranks < 1 || config->nranks > RANKS_MAX || config->rank < 0 || config->rank >= config->nranks)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: rank %d of %d makes no sense", config->name, config->rank,
-                       config->nranks);
-    if (config->world_ranks == NULL || config->device_vt == NULL || config->device == NULL)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: world ranks or the device are missing", config->name);
-    if (!(config->device_vt->caps & DP_DEVICE_CAP_LAUNCH) || !(config->device_vt->caps & DP_DEVICE_CAP_HOST_MEMORY))
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
-                       "comm_ofi needs a device that runs host functions on host memory, such as device_cpu");
-    if (config->nranks > 1 && host->get_service(host, DP_HOST_BOOT) == NULL)
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "comm_ofi needs the host's service " DP_HOST_BOOT);
+    dp_status_t status = check_open(host, "comm_ofi", config, NAME_BYTES, RANKS_MAX);
+
+    if (status < 0 || is_gpu(config->device_vt))
+        return status;
+    return check_host_device(host, HAS_CUDA ? "comm_ofi" : "comm_ofi (built without CUDA)", config->device_vt);
+}
+
+/* ---- the device ---- */
+
+#ifdef OFI_CUDA
+static dp_status_t open_gpu(dp_comm_t *comm)
+{
+    comm->memory_bytes += gpu_memory_bytes();
+    return gpu_open(comm->host, comm->device, comm->instance, &comm->gpu);
+}
+
+static void stop_gpu(dp_comm_t *comm)
+{
+    gpu_stop(comm->gpu);
+}
+
+static void close_gpu(dp_comm_t *comm)
+{
+    gpu_close(comm->gpu);
+    comm->gpu = NULL;
+}
+
+dp_status_t ofi_launch(dp_comm_t *comm, dp_stream_t *s, dp_launch_fn fn, const void *arg, size_t bytes)
+{
+    return comm->gpu != NULL ? gpu_launch(comm->gpu, s, fn, arg, bytes) : comm->device->launch(s, fn, arg, bytes);
+}
+
+dp_status_t ofi_copy(dp_comm_t *comm, void *to, const void *from, size_t bytes)
+{
+    if (comm->gpu != NULL)
+        return gpu_copy(comm->gpu, to, from, bytes);
+    if (bytes > 0)
+        memcpy(to, from, bytes);
     return DP_OK;
+}
+#else
+static dp_status_t open_gpu(dp_comm_t *comm)
+{
+    return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED, "comm_ofi was built without CUDA");
+}
+
+static void stop_gpu(dp_comm_t *comm)
+{
+    (void)comm;
+}
+
+static void close_gpu(dp_comm_t *comm)
+{
+    (void)comm;
+}
+
+dp_status_t ofi_launch(dp_comm_t *comm, dp_stream_t *s, dp_launch_fn fn, const void *arg, size_t bytes)
+{
+    return comm->device->launch(s, fn, arg, bytes);
+}
+
+dp_status_t ofi_copy(dp_comm_t *comm, void *to, const void *from, size_t bytes)
+{
+    (void)comm;
+    if (bytes > 0)
+        memcpy(to, from, bytes);
+    return DP_OK;
+}
+#endif
+
+dp_status_t ofi_show(dp_comm_t *comm, size_t bytes, unsigned char **memory_out)
+{
+    void *memory = NULL;
+    dp_status_t status = comm->gpu != NULL ? comm->device->allocate(comm->instance, bytes, &memory) : DP_OK;
+
+    *memory_out = memory;
+    comm->memory_bytes += memory != NULL ? bytes : 0;
+    return status;
+}
+
+void ofi_hide(dp_comm_t *comm, unsigned char *memory)
+{
+    if (memory != NULL)
+        comm->device->release(comm->instance, memory);
 }
 
 static void free_comm(dp_comm_t *comm)
@@ -34,10 +113,12 @@ static void free_comm(dp_comm_t *comm)
     const dp_host_t *host = comm->host;
 
     progress_stop(comm);
+    stop_gpu(comm);
     while (comm->ends != NULL) {
         dp_channel_end_t *end = comm->ends;
 
         comm->ends = end->next;
+        ofi_hide(comm, end->shown);
         host->release(host, end);
     }
     while (comm->exchanges != NULL) {
@@ -47,6 +128,7 @@ static void free_comm(dp_comm_t *comm)
         exchange_free(x);
     }
     fabric_close(comm);
+    close_gpu(comm);
     ofi_free(comm, comm->regions);
     ofi_free(comm, comm->world);
     ofi_free(comm, comm->bases);
@@ -61,6 +143,7 @@ static dp_status_t take_config(dp_comm_t *comm, const dp_comm_config_t *config)
 
     comm->boot = host->get_service(host, DP_HOST_BOOT);
     comm->device = config->device_vt;
+    comm->instance = config->device;
     comm->rank = config->rank;
     comm->nranks = config->nranks;
     snprintf(comm->name, sizeof(comm->name), "%s", config->name);
@@ -72,7 +155,7 @@ static dp_status_t take_config(dp_comm_t *comm, const dp_comm_config_t *config)
     memcpy(comm->world, config->world_ranks, n * sizeof(*comm->world));
     base_size(comm, config->reduce_bytes);
     comm->memory_bytes = sizeof(*comm) + n * (sizeof(*comm->world) + sizeof(*comm->bases) + sizeof(*comm->wire.peers));
-    return DP_OK;
+    return runs_on_host(comm->device) ? DP_OK : open_gpu(comm);
 }
 
 static dp_status_t ofi_open(const dp_host_t *host, const dp_comm_config_t *config, dp_comm_t **comm_out)
@@ -110,6 +193,7 @@ static void leave_behind(dp_comm_t *comm)
     static dp_comm_t *left; /* so that checkers of leaks find them */
 
     progress_stop(comm);
+    stop_gpu(comm);
     comm->left = __atomic_load_n(&left, __ATOMIC_RELAXED);
     while (!__atomic_compare_exchange_n(&left, &comm->left, comm, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
         ;

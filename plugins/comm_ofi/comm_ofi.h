@@ -15,6 +15,10 @@
 #ifndef COMM_OFI_H
 #define COMM_OFI_H
 
+#include "gpu.h"
+
+#include "plugins/comm/calls.h"
+
 #include <dualpipe/comm.h>
 
 #include <rdma/fabric.h>
@@ -28,7 +32,6 @@
 #include <stdalign.h>
 #include <stdbool.h>
 
-#define LINE_BYTES    64
 #define HEAD_BYTES    32
 #define NAME_BYTES    80
 #define LABEL_BYTES   64
@@ -167,7 +170,7 @@ typedef struct wire {
     struct fid_ep *ep;
     fi_addr_t *peers; /* [nranks] */
     bool scatter;     /* one write can fill two places */
-    bool bounce;      /* data has to be copied to registered memory first */
+    bool bounce;      /* data has to be copied to memory first that is registered, or the host's */
     bool loopback;
     bool delivery; /* a put can be finished when it has been placed, not when it has left */
     uint64_t keys; /* given out so far, where they are ours to choose */
@@ -199,6 +202,8 @@ struct dp_comm {
     dp_comm_t *left; /* the next one that was not closed */
     const dp_host_boot_t *boot;
     const dp_device_vt_t *device;
+    dp_device_t *instance;
+    gpu_t *gpu; /* its memory is out of the host's reach; else NULL */
     char name[NAME_BYTES];
     int32_t rank, nranks;
     int32_t *world; /* [nranks] */
@@ -226,6 +231,7 @@ struct dp_channel_end {
     bool connected;
     size_t stride;
     unsigned char *slots;     /* of the receiver, ours */
+    unsigned char *shown;     /* the same on the device; NULL: slots themselves */
     bell_t *bells;            /* ours: by slot, or of the credits */
     place_t far;              /* the other side's area */
     op_t *op;                 /* for sends, or for credits */
@@ -240,15 +246,25 @@ struct dp_exchange {
     bool connected;
     unsigned char *area; /* ours */
     bell_t *bells;
-    place_t *far;     /* [nranks] */
-    op_t *ops;        /* [nranks] for rows */
-    op_t *credits;    /* [nranks] for credits */
-    bell_t *own;      /* credits that we give ourselves */
-    int32_t *counts;  /* [slots * nranks] received, checked */
-    uint32_t *heard;  /* [slots * nranks] rings of rows that are a write of their own */
-    int32_t *sending; /* [nranks] */
+    place_t *far;         /* [nranks] */
+    op_t *ops;            /* [nranks] for rows */
+    op_t *credits;        /* [nranks] for credits */
+    bell_t *own;          /* credits that we give ourselves */
+    int32_t *counts;      /* [slots * nranks] received, checked */
+    uint32_t *heard;      /* [slots * nranks] rings of rows that are a write of their own */
+    int32_t *sending;     /* [2 * nranks] rows for each rank, and where they begin */
+    unsigned char *shown; /* rows and counts on the device, by slot; NULL: area and counts themselves */
     uint64_t count, released;
 };
+
+/* comm_ofi.c */
+/* As launch() of the device. */
+dp_status_t ofi_launch(dp_comm_t *comm, dp_stream_t *s, dp_launch_fn fn, const void *arg, size_t bytes);
+/* Where one side may be memory of the device; only in functions that were launched. */
+dp_status_t ofi_copy(dp_comm_t *comm, void *to, const void *from, size_t bytes);
+/* Memory of the device, of which the host sees nothing, for the life of the instance; else *memory_out is NULL. */
+dp_status_t ofi_show(dp_comm_t *comm, size_t bytes, unsigned char **memory_out);
+void ofi_hide(dp_comm_t *comm, unsigned char *memory);
 
 /* fabric.c */
 /* Chooses provider and interface, and opens everything up to the endpoint. */
@@ -342,11 +358,6 @@ static inline void ofi_free(const dp_comm_t *comm, void *memory)
 {
     if (memory != NULL)
         comm->host->release(comm->host, memory);
-}
-
-static inline size_t round_line(size_t bytes)
-{
-    return (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
 }
 
 #endif

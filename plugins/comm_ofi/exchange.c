@@ -3,8 +3,6 @@
  * exchange.c: all-to-all-v: every rank puts its counts and exactly those rows into the others' slots. */
 #include "comm_ofi.h"
 
-#include "plugins/common/check.h"
-
 #include <stdio.h>
 #include <string.h>
 
@@ -44,6 +42,19 @@ static size_t rows_at(const dp_exchange_t *x, uint32_t slot, int32_t from)
            (size_t)from * block_bytes(x);
 }
 
+/* What has been received, as the device sees it. */
+static unsigned char *rows_of(const dp_exchange_t *x, uint32_t slot)
+{
+    return x->shown != NULL ? x->shown + slot * slot_bytes(x) : x->area + rows_at(x, slot, 0);
+}
+
+static int32_t *counts_of(const dp_exchange_t *x, uint32_t slot)
+{
+    unsigned char *on_device = x->shown != NULL ? x->shown + x->config.slots * slot_bytes(x) : NULL;
+
+    return (on_device != NULL ? (int32_t *)(void *)on_device : x->counts) + slot * ranks_of(x);
+}
+
 static uint32_t head_bell(const dp_exchange_t *x, uint32_t slot, int32_t from)
 {
     return (uint32_t)((1 + slot) * ranks_of(x)) + (uint32_t)from;
@@ -72,23 +83,14 @@ area_t exchange_area(const dp_exchange_t *x)
     return area;
 }
 
-static dp_status_t check_config(dp_comm_t *comm, const dp_exchange_config_t *config, uint32_t slots)
+static dp_status_t check_config(const dp_comm_t *comm, const dp_exchange_config_t *config, uint32_t slots)
 {
     const dp_host_t *host = comm->host;
-    size_t all;
+    uint32_t bells = (((1u << BELL_BITS) - 1) / (uint32_t)comm->nranks - 1) / 2;
+    dp_status_t status = check_exchange(host, "comm_ofi", comm->name, comm->nranks, slots, bells, config);
 
-    if (config->struct_size < DP_EXCHANGE_CONFIG_MIN)
-        return check_size(host, "comm_ofi", "config", "dp_exchange_config_t", config->struct_size,
-                          DP_EXCHANGE_CONFIG_MIN);
-    if (config->row_bytes == 0 || config->row_bytes % 16 != 0)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u: row_bytes %zu is not a multiple of 16", comm->name,
-                       config->id, config->row_bytes);
-    if (config->capacity_rows < 1 || config->capacity_rows > INT32_MAX ||
-        (1 + 2 * (uint64_t)slots) * (uint64_t)comm->nranks >= 1u << BELL_BITS ||
-        __builtin_mul_overflow(config->row_bytes, (size_t)config->capacity_rows, &all) ||
-        __builtin_mul_overflow(all, (size_t)comm->nranks * slots, &all) || all > SIZE_MAX / 8)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u cannot have %u slots of %u rows of %zu bytes",
-                       comm->name, config->id, slots, config->capacity_rows, config->row_bytes);
+    if (status < 0)
+        return status;
     for (const dp_exchange_t *x = comm->exchanges; x != NULL; x = x->next)
         if (x->config.id == config->id)
             return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u is open already", comm->name, config->id);
@@ -97,6 +99,7 @@ static dp_status_t check_config(dp_comm_t *comm, const dp_exchange_config_t *con
 
 void exchange_free(dp_exchange_t *x)
 {
+    ofi_hide(x->comm, x->shown);
     ofi_free(x->comm, x->far);
     ofi_free(x->comm, x->own);
     ofi_free(x->comm, x->counts);
@@ -127,7 +130,7 @@ dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, d
     x->far = host->allocate(host, n * sizeof(*x->far), 16);
     x->own = host->allocate(host, sizeof(*x->own), LINE_BYTES);
     x->counts = host->allocate(host, counts, LINE_BYTES);
-    x->sending = host->allocate(host, n * sizeof(*x->sending), LINE_BYTES);
+    x->sending = host->allocate(host, 2 * n * sizeof(*x->sending), LINE_BYTES);
     x->heard = host->allocate(host, counts, LINE_BYTES);
     if (x->far == NULL || x->own == NULL || x->counts == NULL || x->heard == NULL || x->sending == NULL) {
         exchange_free(x);
@@ -137,7 +140,7 @@ dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, d
     memset(x->heard, 0, counts);
     x->next = comm->exchanges;
     comm->exchanges = x;
-    comm->memory_bytes += sizeof(*x) + n * (sizeof(*x->far) + sizeof(*x->sending)) + sizeof(*x->own) + 2 * counts;
+    comm->memory_bytes += sizeof(*x) + n * (sizeof(*x->far) + 2 * sizeof(*x->sending)) + sizeof(*x->own) + 2 * counts;
     *exchange_out = x;
     return DP_OK;
 }
@@ -149,6 +152,7 @@ dp_status_t exchange_connect(dp_exchange_t *x, const area_t *ours, const region_
     unsigned char *own = region->base + ours->private_offset;
     area_t expected = exchange_area(x);
     char what[LABEL_BYTES + 40];
+    dp_status_t status;
 
     snprintf(what, sizeof(what), "exchange %u \"%s\"", x->config.id, x->label);
     x->area = region->base + ours->offset;
@@ -156,8 +160,6 @@ dp_status_t exchange_connect(dp_exchange_t *x, const area_t *ours, const region_
     x->ops = (op_t *)(void *)own;
     x->credits = x->ops + n;
     for (int32_t rank = 0; rank < comm->nranks; rank++) {
-        dp_status_t status = DP_OK;
-
         if (rank == comm->rank)
             continue;
         status = join_find(comm, views, rank, &expected, what, &x->far[rank]);
@@ -172,8 +174,9 @@ dp_status_t exchange_connect(dp_exchange_t *x, const area_t *ours, const region_
                                           .head_at = x->far[rank].address,
                                           .key = x->far[rank].key};
     }
-    x->connected = true;
-    return DP_OK;
+    status = ofi_show(comm, x->config.slots * (slot_bytes(x) + n * sizeof(int32_t)), &x->shown);
+    x->connected = status == DP_OK;
+    return status;
 }
 
 /* ---- on the stream ---- */
@@ -204,17 +207,22 @@ static uint32_t rings(const round_t *r)
 static dp_status_t read_counts(const round_t *r)
 {
     dp_exchange_t *x = r->x;
-    const dp_comm_t *comm = x->comm;
+    dp_comm_t *comm = x->comm;
+    size_t bytes = ranks_of(x) * sizeof(int32_t);
+    dp_status_t status = ofi_copy(comm, x->sending, r->counts, bytes);
 
+    if (status == DP_OK)
+        status = ofi_copy(comm, x->sending + ranks_of(x), r->offsets, bytes);
+    if (status < 0)
+        return status;
     for (int32_t to = 0; to < comm->nranks; to++) {
-        int32_t rows = r->counts[to];
+        int32_t rows = x->sending[to];
 
         if (rows < 0 || (uint32_t)rows > x->config.capacity_rows)
             return DP_FAIL(comm->host, rows < 0 ? DP_ERR_INVALID : DP_ERR_OVERFLOW,
                            "rank %d: exchange %u of \"%s\": %d rows for rank %d, the capacity is %u",
                            comm->world[comm->rank], r->number, x->label, rows, comm->world[to],
                            x->config.capacity_rows);
-        x->sending[to] = rows;
     }
     return DP_OK;
 }
@@ -237,7 +245,7 @@ static dp_status_t put_rows(const round_t *r, int32_t to)
     dp_comm_t *comm = x->comm;
     uint32_t slot = slot_of(r);
     size_t bytes = (size_t)x->sending[to] * x->config.row_bytes;
-    const unsigned char *rows = r->send + (bytes > 0 ? (size_t)r->offsets[to] * x->config.row_bytes : 0);
+    const unsigned char *rows = r->send + (bytes > 0 ? (size_t)x->sending[comm->nranks + to] * x->config.row_bytes : 0);
     const place_t *far = &x->far[to];
     dp_status_t status = wait_for_credit(r, to);
     put_t put;
@@ -245,10 +253,8 @@ static dp_status_t put_rows(const round_t *r, int32_t to)
     if (status < 0)
         return explain(r, status, "sending to", to);
     if (to == comm->rank) {
-        if (bytes > 0)
-            memcpy(x->area + rows_at(x, slot, to), rows, bytes);
         x->counts[slot * ranks_of(x) + (size_t)to] = x->sending[to];
-        return DP_OK;
+        return ofi_copy(comm, rows_of(x, slot) + (size_t)to * block_bytes(x), rows, bytes);
     }
     put = (put_t){
         .to = to,
@@ -296,7 +302,9 @@ static dp_status_t take_rows(const round_t *r, int32_t from)
             return explain(r, status, "receiving from", from);
     }
     x->counts[slot * ranks_of(x) + (size_t)from] = rows;
-    return DP_OK;
+    return x->shown == NULL ? DP_OK
+                            : ofi_copy(comm, rows_of(x, slot) + (size_t)from * block_bytes(x),
+                                       x->area + rows_at(x, slot, from), (size_t)rows * x->config.row_bytes);
 }
 
 /* Each rank begins with its right neighbour and ends with itself, so that they do not all write to one at a time. */
@@ -318,6 +326,9 @@ static dp_status_t run_exchange(void *arg)
         if (status < 0)
             status = explain(r, status, "sending to", (me + i) % n);
     }
+    if (status == DP_OK && x->shown != NULL)
+        status = ofi_copy(x->comm, counts_of(x, slot_of(r)), &x->counts[slot_of(r) * ranks_of(x)],
+                          ranks_of(x) * sizeof(int32_t));
     if (status < 0)
         wire_abandon(x->comm);
     return status;
@@ -344,30 +355,20 @@ static dp_status_t run_release(void *arg)
 
 /* ---- on the caller's thread ---- */
 
-static dp_status_t check_call(const dp_exchange_t *x, uint64_t next, uint32_t number)
-{
-    if (!x->connected)
-        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange \"%s\" is used before start", x->label);
-    if (number != (uint32_t)next)
-        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange %u of \"%s\": %u is next", number, x->label,
-                       (uint32_t)next);
-    return DP_OK;
-}
-
 dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
                          const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s)
 {
     round_t r = {x, send, send_offsets, send_counts, x->count, number};
-    dp_status_t status = check_call(x, x->count, number);
+    dp_status_t status = check_round(x->comm->host, x->label, x->connected, x->count, number);
     uint32_t slot = slot_of(&r);
 
     if (status < 0)
         return status;
-    status = x->comm->device->launch(s, run_exchange, &r, sizeof(r));
+    status = ofi_launch(x->comm, s, run_exchange, &r, sizeof(r));
     if (status == DP_OK) {
         x->count++;
-        *rows_out = x->area + rows_at(x, slot, 0);
-        *counts_out = &x->counts[slot * ranks_of(x)];
+        *rows_out = rows_of(x, slot);
+        *counts_out = counts_of(x, slot);
     }
     return status;
 }
@@ -375,14 +376,14 @@ dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, co
 dp_status_t exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
 {
     round_t r = {.x = x, .number = number};
-    dp_status_t status = check_call(x, x->released, number);
+    dp_status_t status = check_round(x->comm->host, x->label, x->connected, x->released, number);
 
     if (status < 0)
         return status;
     if (x->released == x->count)
         return DP_FAIL(x->comm->host, DP_ERR_INVALID, "release of exchange %u of \"%s\", which was not made", number,
                        x->label);
-    status = x->comm->device->launch(s, run_release, &r, sizeof(r));
+    status = ofi_launch(x->comm, s, run_release, &r, sizeof(r));
     x->released += status == DP_OK;
     return status;
 }

@@ -116,8 +116,7 @@ static int rank_of(const struct fi_info *info, const char *interface, const stru
     const struct sockaddr *address = socket_of(info);
     char text[INET6_ADDRSTRLEN];
 
-    if ((info->domain_attr->mr_mode & ~(uint64_t)(MR_MODES | FI_MR_BASIC)) != 0 ||
-        info->domain_attr->mr_mode & FI_MR_BASIC || info->domain_attr->cq_data_size < BELL_BYTES ||
+    if ((info->domain_attr->mr_mode & ~(uint64_t)MR_MODES) != 0 || info->domain_attr->cq_data_size < BELL_BYTES ||
         info->domain_attr->mr_key_size > sizeof(uint64_t) || (info->mode & ~(FI_CONTEXT | FI_CONTEXT2)) != 0)
         return 0;
     write_address(info, text);
@@ -306,7 +305,9 @@ static void announce(const dp_comm_t *comm)
                                                                        : "the provider progresses by itself",
              w->cq_fd >= 0 ? "waits sleep on its descriptor"
                            : "it has none to sleep on: waits ask, less and less often",
-             w->bounce ? "; data are copied to registered memory first" : "");
+             comm->gpu != NULL ? "; memory of the device is staged through the host's"
+             : w->bounce       ? "; data are copied to registered memory first"
+                               : "");
     comm->host->log(comm->host, DP_LOG_INFO, "comm_ofi", text);
 }
 
@@ -324,7 +325,7 @@ dp_status_t fabric_open(dp_comm_t *comm)
     if (status < 0)
         return status;
     w->scatter = w->info->tx_attr->rma_iov_limit >= 2;
-    w->bounce = (w->info->domain_attr->mr_mode & FI_MR_LOCAL) != 0;
+    w->bounce = comm->gpu != NULL || (w->info->domain_attr->mr_mode & FI_MR_LOCAL) != 0;
     w->loopback = is_loopback(socket_of(w->info));
     name_host(w->host);
     write_address(w->info, address);

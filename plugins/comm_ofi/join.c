@@ -51,10 +51,14 @@ static dp_status_t make_region(joining_t *j, region_t *region)
     dp_comm_t *comm = j->comm;
     const dp_host_t *host = comm->host;
     size_t bytes = lay_out(j), bells = ((size_t)j->bells + 1) * sizeof(bell_t);
+    void *pinned = NULL;
 
     if (bytes == 0 || j->count > AREAS_MAX)
         return DP_FAIL(host, DP_ERR_INVALID, "group %s: what was opened is too large for any machine", comm->name);
-    region->base = host->allocate(host, bytes, PAGE_BYTES);
+    if (comm->gpu == NULL)
+        region->base = host->allocate(host, bytes, PAGE_BYTES);
+    else if (comm->device->host_allocate(comm->instance, bytes, &pinned) == DP_OK)
+        region->base = pinned; /* what the device copies from and to without a copy in between */
     region->bells = host->allocate(host, bells, LINE_BYTES);
     if (region->base == NULL || region->bells == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "rank %d, group %s: no %zu bytes of memory", comm->world[comm->rank],
@@ -70,7 +74,10 @@ void join_free_region(dp_comm_t *comm, region_t *region)
 {
     if (region->mr != NULL)
         (void)fi_close(&region->mr->fid);
-    ofi_free(comm, region->base);
+    if (comm->gpu == NULL)
+        ofi_free(comm, region->base);
+    else if (region->base != NULL)
+        comm->device->host_release(comm->instance, region->base);
     ofi_free(comm, region->bells);
     memset(region, 0, sizeof(*region));
 }
@@ -81,7 +88,7 @@ static dp_status_t add_region(joining_t *j)
     dp_comm_t *comm = j->comm;
     size_t old = comm->region_count * sizeof(region_t);
     region_t *regions, *before = comm->regions;
-    region_t region = {NULL};
+    region_t region = {0};
     dp_status_t status;
 
     if (comm->region_count == ROUNDS_MAX)

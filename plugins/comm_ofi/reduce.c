@@ -11,9 +11,10 @@
  * its gather q. The n-th ring of a buffer's bell is its n-th piece. */
 #include "comm_ofi.h"
 
+#include "plugins/comm/sums.h"
+
 #include <string.h>
 
-#define BLOCK_BYTES  4096
 #define REDUCE_BYTES (1 << 20)
 #define PIECE_MIN    4096
 
@@ -85,13 +86,14 @@ area_t base_area(const dp_comm_t *comm)
         .unit = comm->piece_bytes,
         .bytes = cell_at(comm, (uint32_t)(4 * n)),
         .bells = (uint32_t)(n + MEET_ROUNDS + 4 * n),
-        .private_bytes = (1 + 4 * n) * sizeof(op_t) + (2 + (comm->wire.bounce ? 2 * n : 0)) * cell_bytes(comm),
+        .private_bytes = (1 + 4 * n) * sizeof(op_t) + (3 + (comm->wire.bounce ? 2 * n : 0)) * cell_bytes(comm),
     };
 
     return area;
 }
 
-/* Where the slice that we sum comes together. */
+/* Cells of ours: two where the slice that we sum comes together, one for what we add to it where that is on the device,
+ * bounces. */
 static unsigned char *mine(const dp_comm_t *comm, uint32_t q)
 {
     return (unsigned char *)op_of(comm, PURPOSE_OUT, 1, comm->nranks) + q % 2 * cell_bytes(comm);
@@ -104,7 +106,7 @@ void base_prepare(dp_comm_t *comm, const region_t *region)
     op_init(comm, host_op(comm), comm->rank, region, NULL);
     for (uint32_t q = 0; q < 2; q++)
         for (int32_t rank = 0; rank < n; rank++) {
-            size_t bounce = 2 + q * (size_t)n + (size_t)rank;
+            size_t bounce = 3 + q * (size_t)n + (size_t)rank;
 
             op_init(comm, op_of(comm, PURPOSE_IN, q, rank), rank, region, mine(comm, 0) + bounce * cell_bytes(comm));
             op_init(comm, op_of(comm, PURPOSE_OUT, q, rank), rank, region, NULL);
@@ -186,29 +188,6 @@ dp_status_t base_meet(dp_comm_t *comm)
 }
 
 /* ---- sums ---- */
-
-static void add(void *to, const void *from, size_t bytes, dp_dtype_t dtype)
-{
-    if (dtype == DP_F32) {
-        float *a = to;
-        const float *b = from;
-
-        for (size_t i = 0; i < bytes / sizeof(*a); i++)
-            a[i] += b[i];
-    } else if (dtype == DP_F64) {
-        double *a = to;
-        const double *b = from;
-
-        for (size_t i = 0; i < bytes / sizeof(*a); i++)
-            a[i] += b[i];
-    } else {
-        uint64_t *a = to; /* wraps, as two's complement does */
-        const uint64_t *b = from;
-
-        for (size_t i = 0; i < bytes / sizeof(*a); i++)
-            a[i] += b[i];
-    }
-}
 
 /* Piece i of a reduction: `bytes` at `offset` of the data. */
 typedef struct piece {
@@ -329,21 +308,22 @@ static dp_status_t sum(const reduction_t *r, const piece_t *p)
     dp_comm_t *comm = r->comm;
     int32_t n = comm->nranks;
     unsigned char *out = mine(comm, p->q), *own = r->data + p->offset + slice_at(r, p, comm->rank);
+    unsigned char *ours = comm->gpu != NULL ? mine(comm, 0) + 2 * cell_bytes(comm) : own;
     size_t bytes = slice_at(r, p, comm->rank + 1) - slice_at(r, p, comm->rank);
     const unsigned char *from;
-    dp_status_t status = DP_OK;
+    dp_status_t status = ours != own ? ofi_copy(comm, ours, own, bytes) : DP_OK;
 
     for (int32_t rank = 0; rank < n && status == DP_OK; rank++)
         if (rank != comm->rank)
             status = hear(r, p, PURPOSE_IN, rank, &from);
-    for (size_t at = 0; at < bytes && status == DP_OK; at += BLOCK_BYTES) {
-        size_t block = bytes - at < BLOCK_BYTES ? bytes - at : BLOCK_BYTES;
+    for (size_t at = 0; at < bytes && status == DP_OK; at += SUM_BLOCK_BYTES) {
+        size_t block = bytes - at < SUM_BLOCK_BYTES ? bytes - at : SUM_BLOCK_BYTES;
 
         for (int32_t rank = 0; rank < n; rank++) {
             from = comm->ground.base + comm->base.offset + cell_at(comm, cell_number(comm, PURPOSE_IN, p->q, rank)) +
                    LINE_BYTES;
             if (rank == comm->rank)
-                from = own;
+                from = ours;
             if (rank == 0)
                 memcpy(out + at, from + at, block);
             else
@@ -352,9 +332,7 @@ static dp_status_t sum(const reduction_t *r, const piece_t *p)
     }
     for (int32_t i = 1; i < n && status == DP_OK; i++)
         status = send_slice(r, p, PURPOSE_OUT, (comm->rank + i) % n, out, bytes);
-    if (status == DP_OK)
-        memcpy(own, out, bytes);
-    return status;
+    return status == DP_OK ? ofi_copy(comm, own, out, bytes) : status;
 }
 
 static dp_status_t gather(const reduction_t *r, const piece_t *p)
@@ -369,7 +347,7 @@ static dp_status_t gather(const reduction_t *r, const piece_t *p)
 
         status = hear(r, p, PURPOSE_OUT, rank, &from);
         if (status == DP_OK)
-            memcpy(r->data + p->offset + begin, from, end - begin);
+            status = ofi_copy(comm, r->data + p->offset + begin, from, end - begin);
     }
     return status == DP_OK ? finish(r, p, PURPOSE_OUT) : status;
 }
@@ -405,14 +383,13 @@ static dp_status_t run_reduce(void *arg)
 dp_status_t ofi_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s)
 {
     reduction_t r = {comm, data, count, comm->reductions, dtype};
-    dp_status_t status;
+    dp_status_t status = check_sum(comm->host, comm->name, dtype);
 
-    if (dtype != DP_F32 && dtype != DP_F64 && dtype != DP_I64)
-        return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED,
-                       "all_reduce in group %s: dtype %d is not summed, only f32, f64 and i64", comm->name, (int)dtype);
+    if (status < 0)
+        return status;
     if (comm->nranks == 1 || count == 0)
         return DP_OK;
-    status = comm->device->launch(s, run_reduce, &r, sizeof(r));
+    status = ofi_launch(comm, s, run_reduce, &r, sizeof(r));
     comm->reductions += status == DP_OK;
     return status;
 }

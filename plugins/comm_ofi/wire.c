@@ -196,8 +196,10 @@ dp_status_t wire_put(dp_comm_t *comm, op_t *op, const put_t *put)
     dp_status_t status;
 
     op->head.credit = 0;
-    if (op->bounce != NULL && put->bytes > 0 && !fits_inject(&p)) {
-        memcpy(op->bounce, put->data, put->bytes);
+    if (op->bounce != NULL && put->bytes > 0 && (comm->gpu != NULL || !fits_inject(&p))) {
+        status = ofi_copy(comm, op->bounce, put->data, put->bytes);
+        if (status < 0)
+            return status;
         p.data = op->bounce;
     }
     status = post(&p);

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_conform_mixed.c: two comm plugins joined, against the contract of dp.comm/1: NEAR FAR [--mode MODE] [CASE...].
- * Who is on which host is in DUALPIPE_HOSTS. */
+ * test_conform_mixed.c: two comm plugins joined, against the contract of dp.comm/1:
+ * NEAR FAR [--mode MODE] [--device DEVICE] [CASE...]. Who is on which host is in DUALPIPE_HOSTS. */
 #include "mixed/mixed.h"
 
 #include <dualpipe/conform.h>
@@ -29,11 +29,16 @@ int main(int argc, char **argv)
     int at = 3;
 
     if (near == NULL || far == NULL || dp__mixed_table(near, far, &table) != DP_OK) {
-        fprintf(stderr, "usage: %s NEAR FAR [--mode threads|processes] [CASE...]: %s\n", argv[0], dp_last_error());
+        fprintf(stderr, "usage: %s NEAR FAR [--mode threads|processes] [--device DEVICE] [CASE...]: %s\n", argv[0],
+                dp_last_error());
         return 2;
     }
     if (argc > at + 1 && strcmp(argv[at], "--mode") == 0) {
         options.modes = strcmp(argv[at + 1], "threads") == 0 ? DP_CONFORM_THREADS : DP_CONFORM_PROCESSES;
+        at += 2;
+    }
+    if (argc > at + 1 && strcmp(argv[at], "--device") == 0) {
+        options.device = argv[at + 1];
         at += 2;
     }
     table->close(NULL); /* as free does with NULL: nothing. UBSan sees an address that is taken inside it */

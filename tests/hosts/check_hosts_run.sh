@@ -108,8 +108,9 @@ if [ -f "$DP_TEST_BUILDDIR/.libs/dp_comm_ofi.so" ] && [ -x "$train" ]; then
     # shellcheck disable=SC2086
     "$train" $model --threads 1 --losses "$hosts_work/reference" >"$hosts_work/out" 2>&1
     # shellcheck disable=SC2086
-    begin train -x OPENBLAS_NUM_THREADS -- "$train" $model --losses "$hosts_work/losses"
+    begin train --verbose -x OPENBLAS_NUM_THREADS -- "$train" $model --losses "$hosts_work/losses"
     expect_end 0 30 '1 2 3'
+    require err '6 ranks on 3 hosts \[0-1\] \[2-3\] \[4-5\] talk over comm_shm within a host and comm_ofi between hosts'
     cmp -s "$hosts_work/reference" "$hosts_work/losses" || complain "other losses over three hosts"
 else
     echo "training over hosts is not tried: this build has no comm_ofi"

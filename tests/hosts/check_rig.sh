@@ -60,6 +60,8 @@ echo "10.77.0.2 db" >>"$hosts_work/names.1"
 hosts_run 1 getent hosts db | grep -q '^10.77.0.2 ' || complain "a new name is not known"
 hosts_run 2 getent hosts db && complain "it is known elsewhere"
 hosts_run 1 sh -c ': >/dev/shm/mine' && hosts_run 2 test -e /dev/shm/mine && complain "/dev/shm is shared"
+rest=$(hosts_rest 1)
+case $rest in *"process on host 1: $echo serve 7"*"file on host 1: /dev/shm/mine"*) ;; *) complain "what is on host 1: $rest" ;; esac
 
 # ---- cables ----
 ask 1 tcp "$(hosts_address 2)" 7 20000000

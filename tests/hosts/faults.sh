@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 # faults.sh: what becomes of a job when the network or a host fails, one line for each fault. Sourced, after hosts.sh, by
 # check_faults.sh and bench/network_faults.sh. $faults_job is the command of a rank; $faults_mark a line of its output that
-# says that it works ($faults_marked: the ranks that write it, all if empty); $faults_what what it does, for the table. Its
-# result is in the lines of its output that begin with $faults_result, or in the file $faults_result_file.
+# says that it works ($faults_marked: the ranks that write it, all if empty); $faults_what its schedule and transport, for the
+# table. Its result is in the lines of its output that begin with $faults_result, or in the file $faults_result_file.
 
 faults_failures=0
 faults_shown=
@@ -12,12 +12,21 @@ faults_result_file=
 faults_limit_ms=$((10000 * ${DUALPIPE_TIMEOUT_SCALE:-1}))
 
 faults_head() {
-    printf '%-46s  %-6s  %-26s  %-22s  %7s  %s\n' fault ranks job outcome seconds "what was named"
+    printf '%-46s  %-6s  %-26s  %-22s  %7s  %-7s  %s\n' fault ranks "schedule, transport" outcome seconds left "what was named"
 }
-faults_line() { # FAULT OUTCOME MILLISECONDS NAMED
+# The line of a fault, once nothing of the job is left on any host.
+faults_close() { # FAULT OUTCOME MILLISECONDS NAMED
+    faults_tries=$((100 * ${DUALPIPE_TIMEOUT_SCALE:-1}))
+    while faults_left=$(for faults_host in $(seq "$hosts_count"); do hosts_rest "$faults_host"; done) &&
+        [ -n "$faults_left" ] && [ $faults_tries -gt 0 ]; do
+        faults_tries=$((faults_tries - 1))
+        sleep 0.1
+    done
+    [ -z "$faults_left" ] || faults_complain "left: $faults_left"
     [ -z "$faults_shown" ] || set -- "$1" "NOT AS IT HAS TO BE" "$3" "$4"
-    printf '%-46s  %-6s  %-26s  %-22s  %4d.%02d  %s\n' "$1" "$((hosts_count * faults_each)) on $hosts_count" "$faults_what" "$2" \
-        $(($3 / 1000)) $(($3 % 1000 / 10)) "$4"
+    printf '%-46s  %-6s  %-26s  %-22s  %4d.%02d  %-7s  %s\n' "$1" "$((hosts_count * faults_each)) on $hosts_count" "$faults_what" "$2" \
+        $(($3 / 1000)) $(($3 % 1000 / 10)) "$([ -n "$faults_left" ] && echo SOME || echo nothing)" "$4"
+    hosts_end
 }
 faults_complain() {
     echo "    $*"
@@ -67,11 +76,10 @@ faults_await_mark() { # TENTHS OF A SECOND
 }
 
 # The ranks of these hosts end with 13, in time, and each names a rank, its host and what it was doing.
-faults_expect_end() { # FAULT PATTERN HOSTS...
-    faults_name=$1
-    faults_pattern=$2
+faults_expect_end() { # PATTERN HOSTS...
+    faults_pattern=$1
     faults_start=$(now_ms)
-    shift 2
+    shift
     # shellcheck disable=SC2046
     faults_ranks=$(ranks_of "$@")
     for faults_rank in $faults_ranks; do
@@ -83,20 +91,18 @@ faults_expect_end() { # FAULT PATTERN HOSTS...
     done
     faults_took=$(($(now_ms) - faults_start))
     [ $faults_took -le $faults_limit_ms ] || faults_complain "it took $faults_took ms"
-    faults_line "$faults_name" "ended, all told" $faults_took "$(cat "$hosts_work/first")"
-    rm -f "$hosts_work/first"
 }
 
 # All ranks finish, with the result of the same ranks on one host: $faults_expected, all lines that match $faults_result.
-faults_expect_result() { # FAULT SECONDS
+faults_expect_result() { # SECONDS
     faults_start=$(now_ms)
     for faults_rank in $(seq 0 $((hosts_count * faults_each - 1))); do
-        hosts_await "rank$faults_rank" "$2"
+        hosts_await "rank$faults_rank" "$1"
         [ "$status" = 0 ] || faults_complain "rank $faults_rank: status $status, 0 was due"
     done
     faults_same=$(faults_results)
     [ "$faults_same" = "$faults_expected" ] || faults_complain "other results than on one host: $faults_same, not $faults_expected"
-    faults_line "$1" "trains on, same bits" $(($(now_ms) - faults_start)) ""
+    faults_took=$(($(now_ms) - faults_start))
 }
 
 faults_results() {
@@ -123,14 +129,16 @@ faults_reference() { # RANKS
 
 # ---- the faults: each takes hosts and ranks per host ----
 
+faults_ended() { # FAULT
+    faults_close "$1" "ended, all told" $faults_took "$(cat "$hosts_work/first")"
+}
 fault_pulled() { # HOST HOSTS EACH
     faults_begin "$2" "$3"
     hosts_pull "$1"
     # shellcheck disable=SC2046
-    faults_expect_end "cable of host $1 pulled" "$(faults_gone "$1")" $(all_but "$1")
-    # shellcheck disable=SC2046
+    faults_expect_end "$(faults_gone "$1")" $(all_but "$1")
     faults_also_ended "$1"
-    hosts_end
+    faults_ended "cable of host $1 pulled"
 }
 # What the others are to say of a host that is gone. Of two hosts nobody can tell which one is cut off.
 faults_gone() { # HOST
@@ -151,34 +159,34 @@ fault_frozen() { # HOST HOSTS EACH
     faults_begin "$2" "$3"
     hosts_freeze "$1"
     # shellcheck disable=SC2046
-    faults_expect_end "host $1 frozen, comes back later" "$(faults_gone "$1")" $(all_but "$1")
+    faults_expect_end "$(faults_gone "$1")" $(all_but "$1")
     hosts_thaw "$1"
     faults_also_ended "$1"
-    hosts_end
+    faults_ended "host $1 frozen, comes back later"
 }
 fault_stopped() { # HOST HOSTS EACH
     faults_begin "$2" "$3"
     hosts_stop "$1"
     # shellcheck disable=SC2046
-    faults_expect_end "all processes of host $1 stopped" "$(faults_gone "$1")" $(all_but "$1")
+    faults_expect_end "$(faults_gone "$1")" $(all_but "$1")
     hosts_continue "$1"
     faults_also_ended "$1"
-    hosts_end
+    faults_ended "all processes of host $1 stopped"
 }
 fault_crashed() { # HOST HOSTS EACH
     faults_begin "$2" "$3"
     hosts_crash "$1"
     # shellcheck disable=SC2046
-    faults_expect_end "host $1 gone without a word" "$(faults_gone "$1")" $(all_but "$1")
-    hosts_end
+    faults_expect_end "$(faults_gone "$1")" $(all_but "$1")
+    faults_ended "host $1 gone without a word"
 }
 fault_rebooted() { # HOST HOSTS EACH
     faults_begin "$2" "$3"
     hosts_crash "$1"
     hosts_boot "$1"
     # shellcheck disable=SC2046
-    faults_expect_end "host $1 gone and back (half-open connections)" "$(faults_gone "$1")" $(all_but "$1")
-    hosts_end
+    faults_expect_end "$(faults_gone "$1")" $(all_but "$1")
+    faults_ended "host $1 gone and back (half-open connections)"
 }
 fault_one_way() { # HOST HOSTS EACH out|in
     faults_begin "$2" "$3"
@@ -186,8 +194,8 @@ fault_one_way() { # HOST HOSTS EACH out|in
     faults_way="nothing leaves host $1"
     [ "$4" = out ] || faults_way="nothing arrives at host $1"
     # shellcheck disable=SC2046
-    faults_expect_end "$faults_way" 'rank [0-9]* (pid [0-9]* on host[0-9]) .*step [0-9]*: ' $(seq "$2")
-    hosts_end
+    faults_expect_end 'rank [0-9]* (pid [0-9]* on host[0-9]) .*step [0-9]*: ' $(seq "$2")
+    faults_ended "$faults_way"
 }
 fault_killed() { # RANK HOSTS EACH
     faults_begin "$2" "$3"
@@ -198,8 +206,9 @@ fault_killed() { # RANK HOSTS EACH
         fi
     done
     # shellcheck disable=SC2046
-    faults_expect_end "rank $1 of host $faults_on killed" "rank $1 (pid [0-9]* on host$faults_on) died .*step [0-9]*: " $(all_but $faults_on)
-    hosts_end
+    faults_expect_end "rank $1 (pid [0-9]* on host$faults_on) died .*step [0-9]*: " $(all_but $faults_on)
+    faults_also_ended "$faults_on"
+    faults_ended "rank $1 of host $faults_on killed"
 }
 # Nothing of this may end a job.
 fault_cable() { # FAULT HOSTS EACH SECONDS WORDS...
@@ -214,8 +223,8 @@ fault_cable() { # FAULT HOSTS EACH SECONDS WORDS...
     done
     # shellcheck disable=SC2086
     hosts_ranks "$faults_each" $faults_job
-    faults_expect_result "$faults_name" "$faults_wait"
-    hosts_end
+    faults_expect_result "$faults_wait"
+    faults_close "$faults_name" "trains on, same bits" $faults_took ""
 }
 # The cable becomes slow in the middle of the job and is good again later.
 fault_slow_for() { # HOST HOSTS EACH SECONDS
@@ -223,6 +232,6 @@ fault_slow_for() { # HOST HOSTS EACH SECONDS
     hosts_cable "$1" delay=2000
     sleep "$4"
     hosts_cable "$1"
-    faults_expect_result "delay of 2 s to and from host $1 for $4 s" 300
-    hosts_end
+    faults_expect_result 300
+    faults_close "delay of 2 s to and from host $1 for $4 s" "trains on, same bits" $faults_took ""
 }

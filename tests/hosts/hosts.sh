@@ -28,6 +28,7 @@
 #   hosts_end                         all goes away. Done at exit (a trap on EXIT of your own has to call it), and by
 #                                     the kernel when the test is killed: each host's process 1 reads from a pipe
 #                                     that the test holds open as descriptor 9
+#   hosts_rest 2                      prints what a job has left there: processes, files in /dev/shm
 #   hosts_left                        prints what is left of hosts of this test, after hosts_end
 #
 # A host is told by boot id and PID namespace (libdualpipe/group/machine.c). /dev/shm is each host's own.
@@ -322,6 +323,16 @@ hosts_end() {
     rm -rf "$hosts_work"
     hosts_work=
     return $hosts_ended
+}
+
+hosts_rest() { # HOST
+    hosts_where=$(cat "$hosts_work/pid.$1")
+    for hosts_proc in $(hosts_inside pid "$(hosts_space "$1")"); do
+        [ "$hosts_proc" = "$hosts_where" ] || echo "process on host $1: $(tr '\0' ' ' <"/proc/$hosts_proc/cmdline" 2>/dev/null)"
+    done
+    for hosts_file in "/proc/$hosts_where/root/dev/shm"/*; do
+        [ ! -e "$hosts_file" ] || echo "file on host $1: /dev/shm/${hosts_file##*/}"
+    done
 }
 
 # Numbers of namespaces are used again, so a process of ours also has our mark in its environment.

@@ -16,7 +16,7 @@ sed -n '/^| public headers | room/,/^$/s/^| \([^|`]*\) | `\{0,1\}\([^`|]*\)`\{0,
     awk -F' @' '{ n = split($1, h, ", *"); for (i = 1; i <= n; i++) print "<dualpipe/" h[i] ".h>", $2 }' >>"$work/table"
 test "$(wc -l <"$work/table")" -ge 40 || { echo "docs/architecture.md has no table of rooms"; exit 1; }
 
-find include libdualpipe plugins conform tools apps examples bench tests \
+find include libdualpipe plugins conform tools apps examples python bench tests \
     \( -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inc' \) ! -name 'Makefile.inc' \
     ! -path 'tests/data/*' ! -path 'tests/fuzz/corpus/*' | sort >"$work/files"
 

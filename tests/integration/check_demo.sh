@@ -20,8 +20,8 @@ fi
 # Every segment of the step is in the trace: 8 micro-batches on 4 ranks, F and I of four segments, W of two.
 spans=$(grep -c '"name":"\(attention\|dispatch\|mlp\|combine\)' shown/trace.json)
 [ "$spans" -eq $((8 * 4 * 10)) ] || fail "trace.json has $spans segments"
-# Simulated and measured: the ratio of two simulated steps is that of the simulator, and sleeping takes no less than the sleep:
-# a rank computes 8 x 6 units.
+# Simulated and measured: the simulated step is that of the command, less what small messages save that leave from the lane that made
+# them; and sleeping takes no less than the sleep: a rank computes 8 x 6 units.
 unit=$(sed -n 's/.* a unit of cost sleeps \([0-9.]*\) ms$/\1/p' out)
 cp out table
 cost=attention.F=1,attention.I=1,attention.W=1,mlp.F=1,mlp.I=1,mlp.W=1,dispatch.F=.5,dispatch.I=.5,combine.F=.5,combine.I=.5
@@ -31,9 +31,9 @@ for method in dualpipe 1f1b; do
     awk -v method=$method -v step="$step" -v unit="$unit" '$1 == method {
         found = 1
         off = $2 / (step * unit) - 1
-        if (off > 0.02 || off < -0.02) { print method ": " $2 " ms shown, " step * unit " simulated"; exit 1 }
-        if ($3 < 8 * 6 * unit * 0.98) { print method ": measured " $3 " ms, less than its segments sleep"; exit 1 }
-    } END { exit !found }' table || fail "$method: the row is wrong"
+        if (off > 0.01 || off < -0.05) { print method ": " $2 " ms shown, " step * unit " simulated"; wrong = 1 }
+        if ($3 < 8 * 6 * unit * 0.98) { print method ": measured " $3 " ms, less than its segments sleep"; wrong = 1 }
+    } END { exit wrong || !found }' table || fail "$method: the row is wrong"
 done
 expect 0 demo --ranks 2 --microbatches 4 --methods zb1p --seconds 0.1 --cost attention.F=2,attention.I=2,LAYERS=2 --output other
 require out '^zb1p .* -  *-$'
@@ -48,6 +48,10 @@ expect 2 demo --cost attention.F=0
 expect 2 demo more
 expect 1 demo --ranks 2 --microbatches 4 --seconds 0.1 --methods 1f1b --output no/such/folder
 DUALPIPE_PLUGIN_PATH=/nonexistent
+expect 1 demo
+head -n 1 out >usual
+expect 1 demo --seconds 10
+head -n 1 out | cmp - usual || fail "without --seconds it does not take 10 s: $(cat usual)"
 expect 1 demo --ranks 2 --microbatches 4 --seconds 0.1 --methods 1f1b
 require err "plugin '.*' not found"
 

@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
-# check_manual.sh: help, the manual page and bash completion have the commands and options of the tables, and no others.
+# check_manual.sh: help, the manual page and bash completion have the commands and options of the tables, and no others; the pages of
+# section 3 have every function of the public headers.
 set -eu
 
 dualpipe=$DP_TEST_BUILDDIR/dualpipe
@@ -36,9 +37,26 @@ for command in $(cat "$work/commands"); do
     grep -n '.\{81\}' "$work/help" && fail "$command --help has lines of more than 80 columns"
 done
 
+# What a page shows: its text without its comments. Prototypes stand there whole, what is said about them under them.
+for header in "$DP_TEST_SRCDIR"/include/dualpipe/*.h; do
+    name=$(basename "$header" .h)
+    made=$DP_TEST_BUILDDIR/docs/man3/dualpipe_$name.3
+    [ -s "$made" ] || { fail "no manual page of $name.h"; continue; }
+    tr '\n' ' ' <"$header" | grep -o -E '(DP_API|static inline) [^;{(]*[ *]dp_[a-z0-9_]*\(' | sed 's/($//; s/.*[ *]//' | sort -u >"$work/declared"
+    sed -n 's/^\.\\" offers //p' "$made" | sort -u | diff "$work/declared" - || fail "functions of $name.h (<) and those that dualpipe_$name.3 offers (>)"
+    grep -v '^\.\\"' "$made" | sed 's/\\-/-/g; s/\\&//g; s/\\e/\\/g' >"$work/page3"
+    grep -v '^\(#\|extern\|}\)' "$header" | grep '^\(DP_API\|typedef\|struct\)' | while read -r line; do
+        grep -q -x -F -e "$line" "$work/page3" || echo "$line"
+    done >"$work/lost"
+    [ ! -s "$work/lost" ] || fail "dualpipe_$name.3 lacks $(cat "$work/lost")"
+    pages="${pages-} $made"
+done
+
 if command -v groff >/dev/null 2>&1; then
-    groff -man -Tascii -ww -z "$page" 2>"$work/warnings" || fail "groff refuses dualpipe.1"
-    [ ! -s "$work/warnings" ] || fail "groff on dualpipe.1: $(cat "$work/warnings")"
+    for made in "$page" ${pages-}; do
+        groff -man -Tascii -rLL=120n -ww -z "$made" 2>"$work/warnings" || fail "groff refuses $made"
+        [ ! -s "$work/warnings" ] || fail "groff on $made: $(cat "$work/warnings")"
+    done
 fi
 
 if command -v bash >/dev/null 2>&1; then

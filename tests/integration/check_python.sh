@@ -28,13 +28,18 @@ PIP_DISABLE_PIP_VERSION_CHECK=1
 export PATH PIP_DISABLE_PIP_VERSION_CHECK
 
 cp -R "$package" "$work/python"
-ln -s "$DP_TEST_SRCDIR/include" "$DP_TEST_SRCDIR/libdualpipe" "$DP_TEST_SRCDIR/LICENSE" "$work/"
+ln -s "$DP_TEST_SRCDIR/include" "$DP_TEST_SRCDIR/libdualpipe" "$DP_TEST_SRCDIR/tools" "$DP_TEST_SRCDIR/LICENSE" "$work/"
 sh "$work/python/wheels" "$work/dist"
-wheel=$(ls "$work/dist"/dualpipe-*-py3-none-linux_"$(uname -m)".whl)
+wheel=$(ls "$work/dist"/dualpipe-*-py3-none-manylinux_2_*_"$(uname -m)".whl)
 pip -q install --force-reinstall --no-deps "$wheel"
 
 cd "$work" # not beside the sources
 library=$(python -c 'import dualpipe._library as l; print(l.lib._name)')
+glibc=$(readelf -V "$library" | grep -o 'GLIBC_2\.[0-9]*' | sed 's/.*\.//' | sort -n | tail -n 1)
+case $wheel in
+*_2_"${glibc}"_*) ;;
+*) echo "$wheel takes glibc 2.$glibc"; exit 1 ;;
+esac
 foreign=$(readelf -d "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -v -E '^(libc|libm|ld-linux.*)\.so\.' || :)
 [ -z "$foreign" ] || { echo "the package needs" $foreign; exit 1; }
 foreign=$(${NM:-nm} -D --defined-only "$library" | awk '$2 == "T" && $3 !~ /^dp_[a-z0-9]/ { print $3 }')

@@ -114,7 +114,7 @@ static demo_request_t request_of(const demo_t *demo, int32_t method)
 /* How long a unit may be for all runs to fit the time. Methods that refuse the sizes end the command. */
 static dp_status_t choose_unit(demo_t *demo)
 {
-    double units = 0.0;
+    double units = 0.0, seconds = demo->args->seconds > 0.0 ? demo->args->seconds : 10.0;
 
     for (int32_t m = 0; m < demo->nmethods; m++) {
         demo_request_t request = request_of(demo, m);
@@ -128,7 +128,7 @@ static dp_status_t choose_unit(demo_t *demo)
     }
     if (!(units > 0.0))
         return dp_fail(DP_ERR_INVALID, "--cost: at least one segment has to take time");
-    demo->unit_ns = fmax(demo->args->seconds, 0.01) * 1e9 / units;
+    demo->unit_ns = fmax(seconds, 0.01) * 1e9 / units;
     return DP_OK;
 }
 

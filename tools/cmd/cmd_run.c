@@ -3,6 +3,7 @@
  * cmd_run.c: `dualpipe run`: starts the ranks of a job, on this host or on several. */
 #include "commands.h"
 #include "tools/run/run_job.h"
+#include "tools/run/run_status.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -115,6 +116,11 @@ static const option_row_t run_options[] = {
      .most = MAX_RANKS,
      .help =
          "start up to N ranks again that a signal has ended (a crash, a kill), each in the place of the one that died, for programs that recover from that (train_moe; recover.h) [0]; on one host"},
+    {.name = "verbose",
+     .kind = OPTION_FLAG,
+     .at = offsetof(run_options_t, verbose),
+     .help =
+         "rank 0 says which ranks are on which host and what they talk over (DUALPIPE_LOG=info, unless that is set)"},
     {.name = "grace",
      .value = "S",
      .kind = OPTION_REAL,
@@ -180,7 +186,7 @@ const command_t command_run = {
         "\n"
         "A rank finds itself by its environment: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT (as with torchrun), and DUALPIPE_* for the library: dp_group_join(NULL, &group) needs nothing else. The ranks of one host meet on loopback; all prove to each other that they were started by the same command, by a secret that stands in no command line, environment or file. Standard input is empty. OMP_NUM_THREADS, when not set, becomes the number of cores divided by the ranks of the host.\n"
         "\n"
-        "SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are passed on to all ranks, which then get 5 times the grace; a second one kills. Whatever ends the job, no process is left, also none that a rank has started; that holds for a SIGKILL of this command too, and on all hosts, at the latest 15 s after the connection to one is cut.\n"
+        "SIGINT (Ctrl-C), SIGTERM and SIGHUP are passed on to all ranks, which then get 5 times the grace; a second one kills. SIGQUIT (Ctrl-\\) prints what all ranks are at, as `dualpipe status` does. Whatever ends the job, no process is left, also none that a rank has started; that holds for a SIGKILL of this command too, and on all hosts, at the latest 15 s after the connection to one is cut.\n"
         "\n"
         "examples:\n"
         "  dualpipe run -n 4 -- ./trainer --steps 100\n"
@@ -266,6 +272,11 @@ static int attend(pid_t keeper, int signal_fd)
             run_kill_descendants();
             return CMD_FAILED;
         }
+        if (number == SIGQUIT) {
+            if (run_status(getpid(), stderr) == 0)
+                run_say("rank 0 has not joined yet, or does not live on this host");
+            continue;
+        }
         if (number != SIGCHLD) {
             if (number > 0)
                 (void)kill(keeper, number);
@@ -316,6 +327,8 @@ int cmd_run(int argc, char **argv)
     int code = read_options(argc, argv, &options);
 
     fflush(NULL);
+    if (code < 0 && options.verbose)
+        (void)setenv("DUALPIPE_LOG", "info", 0);
     if (code < 0)
         code = start_keeper(&options);
     free_hosts(&options);

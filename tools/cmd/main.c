@@ -30,6 +30,7 @@ static const struct entry {
     {"bench-links", "latency and bandwidth within and between hosts, for simulate", cmd_bench_links,
      &command_bench_links},
     {"run", "start the ranks of a job, on this host or on several", cmd_run, &command_run},
+    {"status", "what the ranks of a live job are at", cmd_status, &command_status},
 };
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
 

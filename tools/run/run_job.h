@@ -29,6 +29,7 @@ typedef struct run_options {
     run_prefix_t prefix;
     double grace_seconds;
     int respawn;    /* how many ranks that die are started again */
+    bool verbose;   /* rank 0 says who talks to whom over what */
     char **program; /* argv of every rank */
     bool agent;     /* we are one; nothing else matters */
     /* the rest is for several hosts */

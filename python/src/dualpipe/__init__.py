@@ -13,9 +13,9 @@ with its sentence. Functions may be called from several threads at once.
 """
 from ._library import lib as _lib
 from . import eplb
-from .plans import (Candidate, Costs, Partition, SearchResult, Simulation, compare, partition, search)
+from .plans import (Candidate, Costs, Partition, SearchResult, Simulation, compare, partition, search, trace_costs)
 from .schedules import Method, Operation, Report, Schedule, methods, schedule
 
 __version__ = _lib.dp_version().decode()
 __all__ = ["Candidate", "Costs", "Method", "Operation", "Partition", "Report", "Schedule", "SearchResult", "Simulation",
-           "compare", "eplb", "methods", "partition", "schedule", "search"]
+           "compare", "eplb", "methods", "partition", "schedule", "search", "trace_costs"]

@@ -6,12 +6,14 @@ import os
 from pathlib import Path
 
 _OVERFLOW, _NOMEM = -16, -2
+IO = -8
 
 lib = c.CDLL(os.environ.get("DUALPIPE_LIBRARY") or str(Path(__file__).with_name("libdualpipe.so")))
 lib.dp_last_error.restype = c.c_char_p
 lib.dp_version.restype = c.c_char_p
 
 Write = c.CFUNCTYPE(c.c_int32, c.c_void_p, c.POINTER(c.c_char), c.c_size_t)
+Read = c.CFUNCTYPE(c.c_int32, c.c_void_p, c.c_void_p, c.c_size_t, c.POINTER(c.c_size_t))
 
 
 def call(function: str, *arguments) -> None:
@@ -154,6 +156,9 @@ for _name, _arguments in {
         "dp_program_lower": [c.POINTER(CSchedule), c.POINTER(LowerOptions), c.POINTER(c.c_void_p)],
         "dp_program_verify": [c.c_void_p, c.POINTER(VerifyReport)],
         "dp_simulate": [c.c_void_p, c.POINTER(CCosts), c.c_int, c.POINTER(CSimulation)],
+        "dp_python_trace_costs": [Read, c.c_char_p, c.c_int32, c.POINTER(c.c_char_p), c.POINTER(c.c_char_p), c.c_int32,
+                                  Write, c.c_void_p],
+        "dp_python_costs_read": [c.c_char_p, c.POINTER(CCosts), c.POINTER(c.c_double), c.POINTER(c.c_int32)],
         "dp_eplb_rebalance": [c.POINTER(EplbShape), c.POINTER(EplbOptions), c.POINTER(c.c_float),
                               c.POINTER(EplbPlacement), c.c_void_p, c.c_size_t],
         "dp_eplb_update": [c.POINTER(EplbShape), c.POINTER(EplbOptions), c.POINTER(EplbUpdateOptions),

@@ -2,8 +2,11 @@
 # SPDX-License-Identifier: MIT
 """Which schedule: costs, simulation, comparison, search, and the cut of a model into stages."""
 import ctypes as c
+import gzip
+import os
+import tempfile
 from dataclasses import dataclass, replace
-from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _library as _c
 from .schedules import Method, Schedule, methods, schedule, transport_number
@@ -36,6 +39,31 @@ class Costs:
         _c.call("dp_costs_from_segments", c.byref(segments), c.byref(c_costs), None)
         return replace(Costs(f=c_costs.f, i=c_costs.i, w=c_costs.w, b=c_costs.b, fb=c_costs.fb), **others)
 
+    @staticmethod
+    def read(path: Union[str, "os.PathLike[str]"], stage_scale: bool = False) -> "Costs":
+        """From a file of costs: costs.txt of a training run, what `trace_costs()` and `dualpipe trace costs` write.
+        stage_scale: with the factors of its stages, which fit schedules of as many stages alone."""
+        made, count = _c.CCosts(f=1.0, i=1.0, w=1.0, barrier=1.0), c.c_int32()
+        _c.call("dp_python_costs_read", os.fsencode(path), c.byref(made), None, c.byref(count))
+        scales = (c.c_double * count.value)()
+        _c.call("dp_python_costs_read", os.fsencode(path), c.byref(made), scales, c.byref(count))
+
+        def sum_of(cost: float) -> Optional[float]:  # the other way round than in _c
+            return None if cost == 0.0 else max(cost, 0.0)
+
+        return Costs(made.f, made.i, made.w, sum_of(made.b), sum_of(made.fb), made.hop, made.bytes, made.bandwidth,
+                     made.barrier != 0.0, list(scales) if stage_scale and count.value else None)
+
+    @staticmethod
+    def of_trace(path: Union[str, "os.PathLike[str]"], layers: int = 0,
+                 annotations: Optional[Dict[str, str]] = None) -> "Costs":
+        """What `trace_costs()` finds."""
+        text = trace_costs(path, layers, annotations)
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+            file.write(text)
+            file.flush()
+            return Costs.read(file.name)
+
     def _c(self, stages: int) -> _c.CCosts:
         def whole(cost: Optional[float]) -> float:  # the library takes 0 for the sum, less for nothing
             return 0.0 if cost is None else cost if cost > 0.0 else -1.0
@@ -50,6 +78,38 @@ class Costs:
                 raise ValueError(f"stage_scale has {len(self.stage_scale)} numbers for {stages} stages")
             made.stage_scale = (c.c_double * stages)(*self.stage_scale)
         return made
+
+
+def trace_costs(path: Union[str, "os.PathLike[str]"], layers: int = 0, annotations: Optional[Dict[str, str]] = None) -> str:
+    """The costs that a Chrome trace holds (plain or gzip), as the text of a file of costs: of a run of libdualpipe, of PyTorch's
+    profiler with the operations of torch.distributed.pipelining, or with annotated segments. layers: of a chunk; 0: as many as
+    one annotation holds. annotations: a regular expression for a segment, {"attention.F": "^my_attention$", ...}."""
+    rules = annotations or {}
+    keys = (c.c_char_p * len(rules))(*(key.encode() for key in rules))
+    patterns = (c.c_char_p * len(rules))(*(pattern.encode() for pattern in rules.values()))
+    raised: List[BaseException] = []
+    with open(path, "rb") as plain:
+        file = gzip.GzipFile(fileobj=plain) if plain.peek(2)[:2] == b"\x1f\x8b" else plain
+
+        def read(_user, buffer, room, count):
+            try:
+                piece = file.read(room)
+            except BaseException as error:
+                raised.append(error)
+                return _c.IO
+            c.memmove(buffer, piece, len(piece))
+            count[0] = len(piece)
+            return 0
+
+        try:
+            return _c.written("dp_python_trace_costs", _c.Read(read), os.path.basename(path).encode("utf-8", "replace"), layers,
+                              keys, patterns, len(rules))
+        except ValueError as error:
+            if raised:
+                raise raised[0] from None
+            said = str(error)  # some name the file, by its last part
+            name = os.path.basename(path)
+            raise ValueError(said if said.startswith(name) else f"{name}: {said}") from None
 
 
 class Simulation(NamedTuple):

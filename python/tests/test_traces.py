@@ -1,0 +1,67 @@
+# SPDX-FileCopyrightText: The libdualpipe authors
+# SPDX-License-Identifier: MIT
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import dualpipe
+from dualpipe import Costs
+
+DATA = Path(os.environ.get("DP_TEST_DATA", Path(__file__).parents[2] / "tests" / "data"))
+
+
+def torch_trace(path, pack=open):
+    """A forward of 2 ms and a backward of 5 ms, four times each, as torch.distributed.pipelining annotates them."""
+    events, at = [], 0
+    for number in range(4):
+        for kind, length in (("F", 2000), ("B", 5000)):
+            events.append({"ph": "X", "cat": "user_annotation", "name": f"PP:0{kind}{number}", "pid": 7, "tid": 7,
+                           "ts": at, "dur": length})
+            at += length
+    with pack(path, "wt") as file:
+        json.dump({"traceEvents": events}, file)
+
+
+@pytest.mark.parametrize("pack", [open, gzip.open])
+def test_costs_of_torch_annotations(tmp_path, pack):
+    torch_trace(tmp_path / "trace.json", pack)
+    costs = Costs.of_trace(tmp_path / "trace.json")
+    assert costs.f == pytest.approx(2) and costs.b == pytest.approx(5) and costs.i + costs.w == pytest.approx(5)
+    assert dualpipe.schedule("1f1b", 2, 4).simulate(costs).step_time == pytest.approx(5 * 7)
+
+
+def test_costs_of_the_published_profile():
+    path = DATA / "trace" / "deepseek_v3_train_1f1b.json.gz"
+    costs = Costs.of_trace(path)
+    assert costs.fb == pytest.approx(129.012)  # of dualpipe trace costs
+    assert costs.fb < costs.f + costs.i + costs.w
+    assert "LAYERS=4\n" in dualpipe.trace_costs(path) and "LAYERS=2\n" in dualpipe.trace_costs(path, layers=2)
+    assert "attention.F=4.36" in dualpipe.trace_costs(path, annotations={"attention.F": r"attn.F"})
+    with pytest.raises(ValueError, match="attention.F, attention.I"):
+        dualpipe.trace_costs(path, annotations={"attn": "x"})
+    with pytest.raises(ValueError, match="annotation mlp.F="):
+        dualpipe.trace_costs(path, annotations={"mlp.F": "("})
+
+
+def test_a_file_of_costs(tmp_path):
+    file = tmp_path / "costs.txt"
+    file.write_text("# of a run\nF=2\nI=1.5\nW=0.5\nFB=0\nHOP=0.1\nBARRIER=0\nSTAGE_SCALE=0.5,1.5\n")
+    assert Costs.read(file) == Costs(2, 1.5, 0.5, None, 0.0, 0.1, barrier=False)
+    assert Costs.read(str(file), stage_scale=True).stage_scale == [0.5, 1.5]
+    file.write_text("F=x\n")
+    with pytest.raises(ValueError, match="costs.txt"):
+        Costs.read(file)
+
+
+def test_what_is_no_trace(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        dualpipe.trace_costs(tmp_path / "none.json")
+    (tmp_path / "no.json").write_text('{"traceEvents": [')
+    with pytest.raises(ValueError, match="no.json: "):
+        dualpipe.trace_costs(tmp_path / "no.json")
+    (tmp_path / "cut.json.gz").write_bytes(gzip.compress(b'{"traceEvents": []}' * 1000)[:40])
+    with pytest.raises(EOFError):
+        dualpipe.trace_costs(tmp_path / "cut.json.gz")

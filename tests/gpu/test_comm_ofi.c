@@ -1,0 +1,141 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * test_comm_ofi.c: comm_ofi with memory of a GPU, which it stages through the host's: what is received lies on the
+ * device; and the contract of dp.comm/1. make check tries the cases below, all of them take minutes:
+ *
+ *     sh tests/gpu/test_comm_ofi_fake.sh --plugin comm_ofi --device device_cuda */
+#include "conform/conform.h"
+#include "gpu.h"
+
+enum { ROWS = 4, ROW_BYTES = 32, BYTES = 512 };
+
+typedef struct rig {
+    const dp_device_vt_t *device_vt;
+    const dp_comm_vt_t *vt;
+    dp_device_t *device;
+    dp_stream_t *s;
+    dp_comm_t *comm;
+    dp_channel_end_t *to, *from;
+    dp_exchange_t *x;
+} rig_t;
+
+static dp_status_t rig_open(rig_t *rig, const conform_t *t)
+{
+    static const int32_t world[2] = {0, 1};
+    dp_device_config_t device = {.struct_size = sizeof(device)};
+    dp_comm_config_t comm = {.struct_size = sizeof(comm), .name = "own", .nranks = 2, .world_ranks = world};
+    dp_channel_config_t channel = {
+        .struct_size = sizeof(channel), .slots = 2, .slot_bytes = BYTES, .label = "F chunk 1"};
+    dp_exchange_config_t x = {
+        .struct_size = sizeof(x), .row_bytes = ROW_BYTES, .capacity_rows = ROWS, .label = "dispatch"};
+    dp_status_t status;
+
+    memset(rig, 0, sizeof(*rig));
+    rig->device_vt = comm.device_vt = t->device;
+    rig->vt = t->comm;
+    comm.rank = t->rank;
+    channel.peer = 1 - t->rank;
+    status = t->device->open(t->host, &device, &rig->device);
+    comm.device = rig->device;
+    if (status == DP_OK)
+        status = t->device->stream_open(rig->device, DP_LANE_P2P, &rig->s);
+    if (status == DP_OK)
+        status = t->comm->open(t->host, &comm, &rig->comm);
+    if (status == DP_OK)
+        status = t->comm->channel_open(rig->comm, &channel, &rig->from);
+    channel.sender = 1;
+    if (status == DP_OK)
+        status = t->comm->channel_open(rig->comm, &channel, &rig->to);
+    if (status == DP_OK)
+        status = t->comm->exchange_open(rig->comm, &x, &rig->x);
+    return status == DP_OK ? t->comm->start(rig->comm) : status;
+}
+
+static bool on_device(const conform_t *t, const void *memory)
+{
+    const cuda_driver_t *cu = NULL;
+    unsigned type = 0;
+
+    return cuda_driver(t->host, &cu) == DP_OK &&
+           cu->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)(uintptr_t)memory) ==
+               CUDA_SUCCESS &&
+           type == CU_MEMORYTYPE_DEVICE;
+}
+
+static void what_is_received_lies_on_the_device(conform_t *t)
+{
+    const dp_message_tag_t tag = {.bytes = BYTES};
+    const int32_t *counts;
+    const void *in, *rows;
+    void *out, *wanted;
+    rig_t rig;
+
+    EXPECT_OK(t, rig_open(&rig, t));
+    EXPECT_OK(t, rig.device_vt->allocate(rig.device, BYTES, &out));
+    EXPECT_OK(t, rig.device_vt->allocate(rig.device, 2 * 2 * sizeof(int32_t), &wanted)); /* no rows for anybody */
+    EXPECT_OK(t, rig.vt->send(rig.to, out, &tag, rig.s));
+    EXPECT_OK(t, rig.vt->recv(rig.from, &tag, &in, rig.s));
+    EXPECT_OK(t, rig.vt->release(rig.from, 0, rig.s));
+    EXPECT_OK(t, rig.vt->exchange(rig.x, 0, out, wanted, (int32_t *)wanted + 2, &rows, &counts, rig.s));
+    EXPECT_OK(t, rig.vt->exchange_release(rig.x, 0, rig.s));
+    EXPECT(t, on_device(t, in), "the message lies in memory of the host");
+    EXPECT(t, on_device(t, rows) && on_device(t, counts), "rows or their counts lie in memory of the host");
+    EXPECT_OK(t, rig.device_vt->synchronize(rig.s, -1));
+    rig.vt->close(rig.comm);
+    rig.device_vt->release(rig.device, out);
+    rig.device_vt->release(rig.device, wanted);
+    rig.device_vt->stream_close(rig.s);
+    rig.device_vt->close(rig.device);
+}
+
+static const conform_case_t own_cases[] = {
+    {CONFORM_CASE(what_is_received_lies_on_the_device, 2, "Messages, rows and counts lie in memory of the device.")},
+    {0},
+};
+static const conform_suite_t own_suite = {
+    .name = "comm_ofi",
+    .interface = DP_IFACE_COMM,
+    .plugin = "comm_ofi",
+    .table_bytes = sizeof(dp_comm_vt_t),
+    .needs = CONFORM_NEEDS_DEVICE,
+    .cases = own_cases,
+};
+
+static int run(const conform_suite_t *suite, char **argv)
+{
+    int argc = 0;
+
+    while (argv[argc] != NULL)
+        argc++;
+    return conform_main((const conform_suite_t *[]){suite, NULL}, NULL, argc, argv);
+}
+
+int main(int argc, char **argv)
+{
+    char *own[] = {"test_comm_ofi", "--plugin", "comm_ofi", "--device", "device_cuda", NULL};
+    char *some[] = {"test_comm_ofi",
+                    "--plugin",
+                    "comm_ofi",
+                    "--device",
+                    "device_cuda",
+                    "messages_arrive_in_order_and_whole",
+                    "a_slot_is_kept_until_its_release_runs",
+                    "from_belongs_to_the_sender_again_behind_the_send",
+                    "a_message_of_another_size_is_refused",
+                    "exchanges_may_lie_unreleased",
+                    "rows_and_counts_are_read_when_the_stream_gets_there",
+                    "too_many_rows_are_an_overflow",
+                    "sums_follow_each_other",
+                    "all_traffic_at_once",
+                    "steps_allocate_nothing",
+                    "end_of_the_job_ends_every_wait",
+                    "killed_while_receiving",
+                    "nothing_is_left_behind",
+                    NULL};
+
+    gpu_or_skip("test_comm_ofi");
+    setenv("DUALPIPE_OFI_PROVIDER", "tcp", 0);
+    if (argc > 1) /* by hand: cases, or another device */
+        return conform_main((const conform_suite_t *[]){&conform_comm, &own_suite, NULL}, "comm_ofi", argc, argv);
+    return run(&own_suite, own) | run(&conform_comm, some);
+}
