@@ -65,7 +65,8 @@ static void feed_frames(dp__process_t *p, input_t *in)
             (dp__is_hub(p) ? dp__hub_frame : dp__spoke_frame)(p, c, &frame);
         free(payload);
         if (dp__is_hub(p)) {
-            dp__inquest_tick(p, dp__now_ns());
+            if (dp__inquest_over(p, dp__now_ns()))
+                dp__inquest_conclude(p);
             FUZZ_REQUIRE(p->hub.introduced >= 1 && p->hub.introduced <= RANKS);
             FUZZ_REQUIRE(p->hub.gather.arrived >= 0 && p->hub.gather.arrived < RANKS);
         } else

@@ -35,7 +35,7 @@ static inline dp__process_t *two_open(int32_t rank, int32_t size)
     pthread_mutex_init(&p->mutex, NULL);
     dp__board_init(&p->hub.board);
     dp__group_init(&p->group, rank, size, INT64_MAX, &p->cause, &no_link);
-    p->wake_fd = p->hub.listener = -1;
+    p->wake_fd = p->hub.listener = p->hub.status.listener = -1;
     p->connections.room = 2 * (size_t)size + 2;
     p->connections.all = dp__calloc(p->connections.room, sizeof(p->connections.all[0]));
     p->peers = dp__calloc((size_t)size, sizeof(p->peers[0]));
