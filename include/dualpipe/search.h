@@ -8,6 +8,7 @@
  *     dp_search_clear(&result);
  *
  * Built-in schedules and list scheduling give the starts; simulated annealing on the operation lists improves them.
+ * With costs per segment, the segments of the built-in schedules are planned (dp_plan_overlap), the best one longest.
  * Whatever is announced as better was lowered, proven and simulated like any schedule. */
 #ifndef DUALPIPE_SEARCH_H
 #define DUALPIPE_SEARCH_H
@@ -22,7 +23,7 @@ extern "C" {
 typedef struct dp_search_state {
     uint32_t struct_size;
     double elapsed;       /* seconds */
-    int64_t tried;        /* lists timed */
+    int64_t tried;        /* lists timed, or sets of rules */
     double built_in_step; /* of the best built-in schedule; infinite: none fits */
     double step;          /* of the best so far; infinite: none yet */
     const char *from;     /* which start the best goes back to; valid during the call */
@@ -35,7 +36,7 @@ typedef int (*dp_search_fn)(void *user, const dp_search_state_t *state);
 typedef struct dp_search_request {
     uint32_t struct_size;
     int32_t ranks, microbatches;
-    const dp_costs_t *costs;  /* of a device; without stage_scale. Borrowed during the call */
+    const dp_costs_t *costs;  /* of a device. Borrowed during the call */
     dp_transport_t transport; /* what is found completes on it, */
     int32_t slots;            /* with so many per channel; 0: as dp_program_lower() */
     double memory_cap;        /* most activations on a rank, in units of its stage inputs; 0: no limit */
@@ -43,6 +44,12 @@ typedef struct dp_search_request {
     uint64_t seed;            /* another one, another walk; time has a say as well */
     dp_search_fn progress;    /* NULL: not wanted */
     void *user;
+    uint32_t placements; /* which are tried: a bit 1 << dp_placement_t for each; 0: all */
+    int32_t weights;     /* most copies of the weights on a rank: 1 or 2; 0: any */
+    int32_t stages;      /* how many factors costs->stage_scale has: shapes with as many stages are tried */
+    /* both above 0: memory_cap is bytes, of activations (these for a rank's stage inputs of one micro-batch) and of
+     * weights (these for a copy of them on a rank) together */
+    double activation_bytes, weight_bytes;
 } dp_search_request_t;
 #define DP_SEARCH_REQUEST_MIN DP_SIZE_TO(dp_search_request_t, user)
 
@@ -55,14 +62,14 @@ typedef struct dp_search_result {
     double built_in_step;    /* simulated; infinite: none fits */
     double step;             /* of the schedule, as dp_simulate() gives it */
     double peak;             /* most activations on a rank, in the unit of memory_cap */
-    int64_t tried;           /* lists timed */
+    int64_t tried;           /* lists timed, or sets of rules */
 } dp_search_result_t;
 #define DP_SEARCH_RESULT_MIN DP_SIZE_TO(dp_search_result_t, tried)
 
 /**
  * Searches for as long as the request says, on the calling thread. Free what the result holds with dp_search_clear().
- * DP_ERR_INVALID: sizes below 1; costs that dp_simulate() refuses, that have a stage_scale, or whose topology is of
- * another number of ranks.
+ * DP_ERR_INVALID: sizes below 1; costs that dp_simulate() refuses, that have a stage_scale and no `stages`, or whose
+ * topology is of another number of ranks.
  * DP_ERR_REJECTED: nothing fits the memory. DP_ERR_NOMEM. [any]
  */
 DP_API dp_status_t dp_search(const dp_search_request_t *request, dp_search_result_t *result);

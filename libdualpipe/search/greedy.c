@@ -169,7 +169,7 @@ static choice_t choose(const greedy_t *g, int32_t rank)
 static void commit(greedy_t *g, int32_t rank, const choice_t *choice)
 {
     const dp_op_t *op = &choice->op;
-    double end = choice->start + g->shape->cost[op->kind], share = g->shape->share;
+    double end = choice->start + dp__shape_cost(g->shape, rank, op), share = g->shape->share;
     bool pair = op->kind == DP_OP_FB, backward = op->kind == DP_OP_B || op->kind == DP_OP_I;
     int32_t back_chunk = pair ? op->chunk2 : op->chunk, back_mb = pair ? op->microbatch2 : op->microbatch;
 

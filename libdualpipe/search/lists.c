@@ -28,6 +28,18 @@ static void take_links(dp__shape_t *shape, const dp_costs_t *costs)
     shape->host_of = t != NULL ? t->host_of : NULL;
 }
 
+double dp__shape_cost(const dp__shape_t *shape, int32_t rank, const dp_op_t *op)
+{
+    const dp_place_t *places = &shape->places[rank_chunk(shape, rank, 0)];
+    double scale = 1.0;
+
+    if (shape->scale != NULL)
+        scale = shape->scale[places[op->chunk].stage];
+    if (shape->scale != NULL && op->kind == DP_OP_FB)
+        scale = shape->forward_share * scale + (1.0 - shape->forward_share) * shape->scale[places[op->chunk2].stage];
+    return shape->cost[op->kind] * scale;
+}
+
 double dp__shape_hop(const dp__shape_t *shape, int32_t from, int32_t to)
 {
     return shape->host_of == NULL || shape->host_of[from] == shape->host_of[to] ? shape->near_hop : shape->far_hop;
@@ -45,7 +57,10 @@ dp_status_t dp__shape_make(const dp_schedule_t *schedule, const dp_costs_t *cost
                            .share = part,
                            .cost = {costs->f * part, dp_costs_backward(costs) * part, costs->i * part, costs->w * part,
                                     dp_costs_pair(costs) * part},
+                           .scale = costs->stage_scale,
                            .barrier = costs->barrier != 0.0};
+    if (costs->f + dp_costs_backward(costs) > 0.0)
+        shape->forward_share = costs->f / (costs->f + dp_costs_backward(costs));
     take_links(shape, costs);
     shape->places = dp__calloc((size_t)schedule->ranks * (size_t)schedule->chunks, sizeof(*shape->places));
     if (shape->places == NULL)
@@ -243,7 +258,7 @@ static bool run_op(pass_t *pass, int32_t rank, const dp_op_t *op, double *peak)
     if (when < 0.0 || when2 < 0.0)
         return false;
     when = fmax(timer->free[rank], fmax(when, when2));
-    end = when + pass->shape->cost[op->kind];
+    end = when + dp__shape_cost(pass->shape, rank, op);
     if (timer->at[rank] == 0)
         timer->start[rank] = when;
     timer->free[rank] = end;

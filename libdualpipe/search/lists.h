@@ -13,7 +13,9 @@ typedef struct dp__shape {
     int32_t ranks, microbatches, chunks;
     int32_t path_microbatches;
     double share;             /* of a rank's stage inputs that a chunk holds */
-    double cost[5];           /* of a chunk, by dp_op_kind_t */
+    double cost[5];           /* of a chunk, by dp_op_kind_t, */
+    const double *scale;      /* times these, by stage; borrowed from the costs; NULL: 1 */
+    double forward_share;     /* of a pair's time, by its forward's scale */
     double near_hop, far_hop; /* of a message: latency, and its bytes at the link's bandwidth */
     const int32_t *host_of;   /* [ranks] borrowed from the costs; NULL: all on one */
     bool barrier;
@@ -45,6 +47,7 @@ typedef struct dp__list_timer {
 } dp__list_timer_t;
 
 dp_status_t dp__shape_make(const dp_schedule_t *schedule, const dp_costs_t *costs, dp__shape_t *shape);
+double dp__shape_cost(const dp__shape_t *shape, int32_t rank, const dp_op_t *op);
 double dp__shape_hop(const dp__shape_t *shape, int32_t from, int32_t to);
 void dp__shape_clear(dp__shape_t *shape);
 

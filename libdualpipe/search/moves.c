@@ -158,3 +158,38 @@ int32_t dp__move_random(const dp__shape_t *shape, dp__lists_t *lists, dp__search
         moved = part(ops, count, random);
     return moved ? rank : -1;
 }
+
+static int32_t behind_last_forward(const dp_op_t *ops, int32_t count)
+{
+    while (count > 0 && ops[count - 1].kind != DP_OP_F && ops[count - 1].kind != DP_OP_FB)
+        count--;
+    return count;
+}
+
+void dp__move_weights_later(const dp__shape_t *shape, const dp__lists_t *from, int32_t lag, dp__lists_t *to)
+{
+    dp__lists_copy(shape, from, to);
+    for (int32_t r = 0; r < shape->ranks; r++) {
+        const dp_op_t *ops = from->ops + (int64_t)r * from->room;
+        dp_op_t *out = to->ops + (int64_t)r * to->room;
+        int32_t first = behind_last_forward(ops, from->count[r]), n = first, waiting = 0, next = first;
+
+        for (int32_t k = first; k < from->count[r] || waiting > 0; k++) {
+            bool more = k < from->count[r];
+
+            if (more) {
+                out[n] = ops[k];
+                waiting += ops[k].kind == DP_OP_B;
+                out[n++].kind = ops[k].kind == DP_OP_B ? DP_OP_I : ops[k].kind;
+            }
+            if (waiting > lag || (!more && waiting > 0)) {
+                while (ops[next].kind != DP_OP_B)
+                    next++;
+                out[n] = ops[next++];
+                out[n++].kind = DP_OP_W;
+                waiting--;
+            }
+        }
+        to->count[r] = n;
+    }
+}

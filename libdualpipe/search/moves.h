@@ -19,4 +19,7 @@ double dp__random_unit(dp__search_random_t *random);
 /* Changes the list of a rank, which it returns, or returns -1 having changed nothing. */
 int32_t dp__move_random(const dp__shape_t *shape, dp__lists_t *lists, dp__search_random_t *random);
 
+/* Behind the last forward of each rank, B becomes I, and its W comes `lag` such I later. */
+void dp__move_weights_later(const dp__shape_t *shape, const dp__lists_t *from, int32_t lag, dp__lists_t *to);
+
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * search.c: starts, annealing, and the proof of what was found. */
+#include <dualpipe/overlap.h>
 #include <dualpipe/search.h>
 
 #include "base/sized.h"
@@ -8,15 +9,17 @@
 #include "search/lists.h"
 #include "search/moves.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 enum {
-    STARTS = 12,           /* lists that are kept to start from */
-    GREEDY_TRIES = 400,    /* sets of rules tried on each shape, as far as time allows */
-    GREEDY_LARGEST = 20000 /* operations; past that list scheduling takes too long */
+    STARTS = 12,            /* lists that are kept to start from */
+    GREEDY_TRIES = 400,     /* sets of rules tried on each shape, as far as time allows */
+    GREEDY_LARGEST = 20000, /* operations; past that list scheduling takes too long */
+    MOST_GIVEN = 32         /* built-in schedules whose segments are planned */
 };
 
 static const int32_t loop_chunks[] = {2, 4};
@@ -25,15 +28,25 @@ static const int32_t loop_chunks[] = {2, 4};
 typedef struct start {
     char name[48];
     dp__shape_t shape;
+    double cap; /* of activations; negative: none */
     dp__lists_t lists;
     dp__timing_t timing;
 } start_t;
+
+/* A built-in schedule whose segments are planned. */
+typedef struct given {
+    char name[36];
+    dp_schedule_t *schedule;
+    double step; /* of the best plan of it so far, or its own */
+} given_t;
 
 typedef struct search {
     dp_search_request_t request; /* memory_cap negative: none */
     dp_search_result_t *result;
     start_t starts[STARTS + 1]; /* by score; one more is room for a newcomer */
     int32_t nstarts;
+    given_t given[MOST_GIVEN];
+    int32_t ngiven;
     dp__search_random_t random;
     double began, shown;
     bool enough; /* says the caller */
@@ -80,6 +93,16 @@ static bool is_better(double step, double than)
 
 /* ---- proof ---- */
 
+/* Activations that a rank may hold beside its weights; negative: any number. */
+static double cap_of(const dp_search_request_t *request, const dp_schedule_t *schedule)
+{
+    double weights = request->weight_bytes * dp_schedule_paths(schedule);
+
+    if (request->memory_cap < 0.0 || request->activation_bytes == 0.0 || request->weight_bytes == 0.0)
+        return request->memory_cap;
+    return fmax(0.0, (request->memory_cap - weights) / request->activation_bytes);
+}
+
 static double most(const dp_simulation_t *simulation)
 {
     double peak = 0.0;
@@ -106,7 +129,7 @@ static dp_status_t prove(const dp_search_request_t *request, const dp_schedule_t
         status = dp_simulate(program, request->costs, 0, &simulation);
     if (status >= 0) {
         *peak_out = most(&simulation);
-        if (request->memory_cap < 0.0 || *peak_out <= request->memory_cap + 1e-9)
+        if (cap_of(request, schedule) < 0.0 || *peak_out <= cap_of(request, schedule) + 1e-9)
             *step_out = simulation.step_time;
         dp_simulation_clear(&simulation);
     }
@@ -183,6 +206,7 @@ static dp_status_t make_start(search_t *search, const dp_schedule_t *schedule, c
 
     memset(start, 0, sizeof(*start));
     snprintf(start->name, sizeof(start->name), "%s", name);
+    start->cap = cap_of(&search->request, schedule);
     status = dp__shape_make(schedule, search->request.costs, &start->shape);
     if (status >= 0)
         status = dp__lists_make(&start->shape, &start->lists);
@@ -209,11 +233,11 @@ static dp_status_t greedy_starts(search_t *search, const dp_schedule_t *schedule
         status = dp__timer_make(&best.shape, &timer);
     for (int k = 0; status >= 0 && k < GREEDY_TRIES && going(search, until); k++) {
         dp__rules_t rules = dp__rules_random(&best.shape, &search->random);
-        bool done = dp__greedy_run(&best.shape, &rules, search->request.memory_cap, &timer, &trial.lists);
+        bool done = dp__greedy_run(&best.shape, &rules, best.cap, &timer, &trial.lists);
 
         search->result->tried++;
         if (done)
-            trial.timing = dp__timer_run(&timer, &trial.shape, &trial.lists, search->request.memory_cap);
+            trial.timing = dp__timer_run(&timer, &trial.shape, &trial.lists, best.cap);
         if (done && trial.timing.step < INFINITY && score(&trial.timing) < score(&best.timing)) {
             dp__lists_copy(&best.shape, &trial.lists, &best.lists);
             best.timing = trial.timing;
@@ -243,13 +267,98 @@ static dp_status_t built_in_start(search_t *search, const dp_schedule_t *schedul
     status = dp__timer_make(&start.shape, &timer);
     if (status >= 0) {
         dp__lists_take(&start.shape, schedule, &start.lists);
-        start.timing = dp__timer_run(&timer, &start.shape, &start.lists, search->request.memory_cap);
+        start.timing = dp__timer_run(&timer, &start.shape, &start.lists, start.cap);
         dp__timer_clear(&timer);
     }
     if (status >= 0 && start.timing.step < INFINITY)
         keep_start(search, &start);
     else
         clear_start(&start);
+    return status;
+}
+
+/* The same with weight gradients later in the draining: the best lag becomes a start. */
+static dp_status_t later_start(search_t *search, const dp_schedule_t *schedule, const char *name)
+{
+    start_t given, best;
+    dp__list_timer_t timer;
+    char label[48];
+    int32_t found = 0;
+    dp_status_t status = make_start(search, schedule, name, &given);
+
+    if (status < 0)
+        return status;
+    snprintf(label, sizeof(label), "%.36s, W later", name);
+    status = make_start(search, schedule, label, &best);
+    if (status >= 0)
+        status = dp__timer_make(&best.shape, &timer);
+    if (status < 0) {
+        clear_start(&given);
+        clear_start(&best);
+        return status;
+    }
+    best.timing.step = best.timing.tail = INFINITY;
+    dp__lists_take(&given.shape, schedule, &given.lists);
+    for (int32_t lag = 0; lag <= 2 * schedule->ranks; lag++) {
+        dp__timing_t timing;
+
+        dp__move_weights_later(&given.shape, &given.lists, lag, &best.lists);
+        timing = dp__timer_run(&timer, &best.shape, &best.lists, best.cap);
+        search->result->tried++;
+        if (score(&timing) < score(&best.timing)) {
+            best.timing = timing;
+            found = lag;
+        }
+    }
+    dp__move_weights_later(&given.shape, &given.lists, found, &best.lists);
+    dp__timer_clear(&timer);
+    clear_start(&given);
+    if (best.timing.step < INFINITY) {
+        status = offer_lists(search, &best, &best.lists);
+        keep_start(search, &best);
+    } else {
+        clear_start(&best);
+    }
+    return status;
+}
+
+static bool is_wanted(const dp_search_request_t *request, const dp_schedule_t *schedule)
+{
+    return (request->placements == 0 || (request->placements >> schedule->placement & 1) != 0) &&
+           (request->weights == 0 || dp_schedule_paths(schedule) <= request->weights) &&
+           (request->costs->stage_scale == NULL || dp_schedule_stages(schedule) == request->stages);
+}
+
+static dp_status_t offer_built_in(search_t *search, dp_schedule_t *schedule, const char *name, double *step_out)
+{
+    dp_status_t status = offer(search, schedule, name, step_out);
+
+    search->result->tried++;
+    if (status >= 0 && is_better(*step_out, search->result->built_in_step)) {
+        search->result->built_in_step = *step_out;
+        snprintf(search->result->built_in, sizeof(search->result->built_in), "%s", name);
+    }
+    return status;
+}
+
+/* Keeps a schedule to plan its segments, and offers another like it. */
+static dp_status_t give(search_t *search, const dp_schedule_request_t *request, dp_schedule_t *schedule,
+                        const char *name)
+{
+    given_t *given = &search->given[search->ngiven];
+    dp_schedule_t *other;
+    dp_status_t status = search->ngiven < MOST_GIVEN ? dp_schedule_generate(request, &other)
+                                                     : dp_fail(DP_ERR_OVERFLOW, "search: too many methods");
+
+    if (status < 0) {
+        dp_schedule_free(schedule);
+        return status;
+    }
+    *given = (given_t){.schedule = schedule};
+    snprintf(given->name, sizeof(given->name), "%s", name);
+    search->ngiven++;
+    status = offer_built_in(search, other, name, &given->step);
+    show_progress(search);
     return status;
 }
 
@@ -262,27 +371,76 @@ static dp_status_t try_method(search_t *search, const dp_method_t *method, int32
                                      .microbatches = search->request.microbatches,
                                      .chunks = chunks};
     dp_schedule_t *schedule = NULL;
-    char name[40];
+    char name[36];
     double step;
     dp_status_t status = dp_schedule_generate(&request, &schedule);
 
     if (status < 0)
         return status == DP_ERR_INVALID ? DP_OK : status;
+    if (!is_wanted(&search->request, schedule)) {
+        dp_schedule_free(schedule);
+        return DP_OK;
+    }
     snprintf(name, sizeof(name), chunks > 0 ? "%s, %d chunks" : "%s", method->name, chunks);
+    if (search->request.costs->segments != NULL)
+        return give(search, &request, schedule, name);
     status = built_in_start(search, schedule, name);
+    if (status >= 0)
+        status = later_start(search, schedule, name);
     if (status >= 0 && greedy && schedule->first[schedule->ranks] <= GREEDY_LARGEST)
         status = greedy_starts(search, schedule, name, until);
     if (status < 0) {
         dp_schedule_free(schedule);
         return status;
     }
-    search->result->tried++;
-    status = offer(search, schedule, name, &step);
-    if (status >= 0 && is_better(step, search->result->built_in_step)) {
-        search->result->built_in_step = step;
-        snprintf(search->result->built_in, sizeof(search->result->built_in), "%s", name);
-    }
+    status = offer_built_in(search, schedule, name, &step);
     show_progress(search);
+    return status;
+}
+
+/* ---- segments ---- */
+
+static dp_status_t plan_given(search_t *search, given_t *given, double seconds, uint64_t seed)
+{
+    double cap = cap_of(&search->request, given->schedule), step;
+    dp_overlap_request_t request = {.struct_size = sizeof(request),
+                                    .schedule = given->schedule,
+                                    .costs = search->request.costs,
+                                    .memory_cap = cap == 0.0 ? DBL_MIN : cap,
+                                    .slots = search->request.slots,
+                                    .tries = INT32_MAX,
+                                    .seconds = fmax(seconds, DBL_MIN),
+                                    .seed = seed};
+    dp_overlap_result_t result = {.struct_size = sizeof(result)};
+    dp_status_t status = dp_plan_overlap(&request, &result);
+    char label[48];
+
+    if (status < 0)
+        return status == DP_ERR_REJECTED ? DP_OK : status;
+    search->result->tried += result.tried;
+    snprintf(label, sizeof(label), "%s, planned", given->name);
+    status = offer(search, result.schedule, label, &step);
+    given->step = fmin(given->step, step);
+    show_progress(search);
+    return status;
+}
+
+/* Half of the time goes to all, the other to the best. */
+static dp_status_t plan_all(search_t *search)
+{
+    double half = 0.5 * search->request.seconds / fmax(1.0, search->ngiven);
+    given_t *best = &search->given[0];
+    dp_status_t status = DP_OK;
+
+    for (int32_t g = 0; g < search->ngiven && status >= 0 && going(search, search->request.seconds); g++) {
+        status = plan_given(search, &search->given[g], half, search->request.seed);
+        if (search->given[g].step < best->step)
+            best = &search->given[g];
+    }
+    if (status >= 0 && search->ngiven > 0 && going(search, search->request.seconds))
+        status = plan_given(search, best, search->request.seconds - elapsed(search), search->request.seed + 1);
+    for (int32_t g = 0; g < search->ngiven; g++)
+        dp_schedule_free(search->given[g].schedule);
     return status;
 }
 
@@ -328,7 +486,7 @@ static dp_status_t anneal_step(search_t *search, annealing_t *a, double heat)
 
     if (rank < 0)
         return DP_OK;
-    timing = dp__timer_run(&a->timer, shape, &a->trial, search->request.memory_cap);
+    timing = dp__timer_run(&a->timer, shape, &a->trial, a->start->cap);
     search->result->tried++;
     if (timing.step == INFINITY || !accepted(search, a, score(&timing), heat)) {
         a->trial.count[rank] = a->now.count[rank];
@@ -407,9 +565,11 @@ static dp_status_t take_request(const dp_search_request_t *from, dp_search_reque
                        request->microbatches);
     if (request->costs == NULL)
         return dp_fail(DP_ERR_INVALID, "search: no costs");
-    if (request->costs->stage_scale != NULL)
-        return dp_fail(DP_ERR_INVALID, "search: costs with a stage_scale: the schedules it tries cut the model "
-                                       "differently");
+    if (request->costs->stage_scale != NULL && request->stages < 1)
+        return dp_fail(DP_ERR_INVALID, "search: costs with a stage_scale, and `stages` does not say of how many");
+    if (request->weights < 0 || !(request->activation_bytes >= 0.0) || !(request->weight_bytes >= 0.0))
+        return dp_fail(DP_ERR_INVALID, "search: weights %d, activation_bytes %g, weight_bytes %g: none may be negative",
+                       request->weights, request->activation_bytes, request->weight_bytes);
     if (request->costs->topology != NULL && request->costs->topology->ranks != request->ranks)
         return dp_fail(DP_ERR_INVALID, "search: the topology has %d ranks, %d are wanted",
                        request->costs->topology->ranks, request->ranks);
@@ -439,6 +599,8 @@ dp_status_t dp_search(const dp_search_request_t *request, dp_search_result_t *re
     status = find_starts(&search);
     if (status >= 0)
         status = improve(&search);
+    if (status >= 0)
+        status = plan_all(&search);
     if (status >= 0 && found.schedule == NULL)
         status = dp_fail(DP_ERR_REJECTED, "search: no schedule holds as few as %g micro-batches' activations on a rank",
                          search.request.memory_cap);

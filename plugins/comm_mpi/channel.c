@@ -4,8 +4,6 @@
  * it is, and the data, in their own size. All messages of a bundle are handed to MPI before the first is waited for. */
 #include "comm_mpi.h"
 
-#include "plugins/common/check.h"
-
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,28 +16,22 @@ typedef struct transfer {
     dp_message_tag_t tag;
 } transfer_t;
 
-static dp_status_t check_config(const dp_comm_t *comm, const dp_channel_config_t *c)
+static dp_status_t check_config(const dp_comm_t *comm, const dp_channel_config_t *config)
 {
     const dp_host_t *host = comm->host;
-    size_t all;
+    dp_status_t status = check_channel(host, "comm_mpi", comm->name, comm->rank, comm->nranks, UINT32_MAX, config);
 
-    if (c->struct_size < DP_CHANNEL_CONFIG_MIN)
-        return check_size(host, "comm_mpi", "config", "dp_channel_config_t", c->struct_size, DP_CHANNEL_CONFIG_MIN);
-    if (c->peer < 0 || c->peer >= comm->nranks || c->peer == comm->rank)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u leads to rank %d of %d", comm->name, c->id, c->peer,
-                       comm->nranks);
-    if (c->slots < 1 || c->slot_bytes < 1 || c->slot_bytes > UINT32_MAX ||
-        __builtin_mul_overflow((size_t)c->slots, c->slot_bytes + LINE_BYTES, &all) || all > SIZE_MAX / 8)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u cannot have %u slots of %zu bytes", comm->name,
-                       c->id, c->slots, c->slot_bytes);
-    if (c->slot_bytes > INT_MAX)
+    if (status < 0)
+        return status;
+    if (config->slot_bytes > INT_MAX)
         return DP_FAIL(host, DP_ERR_UNSUPPORTED,
                        "group %s: channel %u has slots of %zu bytes; MPI counts to %d: use smaller micro-batches",
-                       comm->name, c->id, c->slot_bytes, INT_MAX);
+                       comm->name, config->id, config->slot_bytes, INT_MAX);
     for (const dp_channel_end_t *end = comm->ends; end != NULL; end = end->next)
-        if (end->config.id == c->id && end->config.peer == c->peer && (end->config.sender != 0) == (c->sender != 0))
-            return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u with rank %d is open already", comm->name, c->id,
-                           comm->world[c->peer]);
+        if (end->config.id == config->id && end->config.peer == config->peer &&
+            (end->config.sender != 0) == (config->sender != 0))
+            return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u with rank %d is open already", comm->name,
+                           config->id, comm->world[config->peer]);
     return DP_OK;
 }
 
@@ -58,7 +50,7 @@ dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_
     end->config.label = end->label;
     snprintf(end->label, sizeof(end->label), "%s", config->label != NULL ? config->label : "");
     end->requests[0] = end->requests[1] = MPI_REQUEST_NULL;
-    end->stride = (config->slot_bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+    end->stride = round_line(config->slot_bytes);
     if (config->sender == 0) {
         end->slots = mpi_memory(comm, config->slots, end->stride);
         status = end->slots != NULL ? runtime_tags(comm->host, 1, &end->tag) : DP_ERR_NOMEM;
@@ -184,19 +176,9 @@ static dp_status_t run_release(void *arg)
 static dp_status_t check_call(const dp_channel_end_t *end, bool sender, uint64_t next, uint32_t number, size_t bytes,
                               const char *verb)
 {
-    const dp_host_t *host = end->comm->host;
+    const transfer_call_t call = {&end->config, end->connected, sender, next, number, bytes, verb};
 
-    if (!end->connected)
-        return DP_FAIL(host, DP_ERR_INVALID, "%s on channel \"%s\" before start", verb, end->label);
-    if (sender != (end->config.sender != 0))
-        return DP_FAIL(host, DP_ERR_INVALID, "%s on the wrong end of channel \"%s\"", verb, end->label);
-    if (number != (uint32_t)next)
-        return DP_FAIL(host, DP_ERR_INVALID, "%s of message %u on channel \"%s\": message %u is next", verb, number,
-                       end->label, (uint32_t)next);
-    if (bytes > end->config.slot_bytes)
-        return DP_FAIL(host, DP_ERR_INVALID, "%s of %zu bytes on channel \"%s\", which carries at most %zu", verb,
-                       bytes, end->label, end->config.slot_bytes);
-    return DP_OK;
+    return check_transfer(end->comm->host, &call);
 }
 
 /* In a bundle the second half waits for bundle_end, which knows the message by what is kept here. */

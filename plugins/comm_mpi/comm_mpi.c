@@ -3,8 +3,6 @@
  * comm_mpi.c: transfers over MPI: the table of dp.comm/1, opening, waiting and the end. */
 #include "comm_mpi.h"
 
-#include "plugins/common/check.h"
-
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -202,21 +200,9 @@ static void mpi_close(dp_comm_t *comm)
 
 static dp_status_t check_config(const dp_host_t *host, const dp_comm_config_t *config)
 {
-    if (config->struct_size < DP_COMM_CONFIG_MIN)
-        return check_size(host, "comm_mpi", "config", "dp_comm_config_t", config->struct_size, DP_COMM_CONFIG_MIN);
-    if (config->name == NULL || strlen(config->name) >= NAME_BYTES)
-        return DP_FAIL(host, DP_ERR_INVALID, "the name of a group has 1 to %d characters", NAME_BYTES - 1);
-    if (config->nranks < 1 || config->nranks > RANKS_MAX || config->rank < 0 || config->rank >= config->nranks)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: rank %d of %d makes no sense", config->name, config->rank,
-                       config->nranks);
-    if (config->world_ranks == NULL || config->device_vt == NULL || config->device == NULL)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: world ranks or the device are missing", config->name);
-    if (!(config->device_vt->caps & DP_DEVICE_CAP_LAUNCH) || !(config->device_vt->caps & DP_DEVICE_CAP_HOST_MEMORY))
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
-                       "comm_mpi needs a device that runs host functions on host memory, such as device_cpu");
-    if (config->nranks > 1 && host->get_service(host, DP_HOST_BOOT) == NULL)
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "comm_mpi needs the host's service " DP_HOST_BOOT);
-    return DP_OK;
+    dp_status_t status = check_open(host, "comm_mpi", config, NAME_BYTES, RANKS_MAX);
+
+    return status < 0 ? status : check_host_device(host, "comm_mpi", config->device_vt);
 }
 
 static dp_status_t set_up(dp_comm_t *comm, const dp_comm_config_t *config)

@@ -10,11 +10,12 @@
 
 #include "runtime.h"
 
+#include "plugins/comm/calls.h"
+
 #include <dualpipe/comm.h>
 
 #define NAME_BYTES  64
 #define LABEL_BYTES 64
-#define LINE_BYTES  64
 
 /* What travels in front of the data of every sum. */
 typedef struct sum_head {

@@ -4,8 +4,6 @@
  * capacity and learns the number of rows from the size of what comes. */
 #include "comm_mpi.h"
 
-#include "plugins/common/check.h"
-
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,24 +16,19 @@ typedef struct round {
     uint32_t slot;
 } round_t;
 
-static dp_status_t check_config(const dp_comm_t *comm, const dp_exchange_config_t *c, uint32_t slots)
+static dp_status_t check_config(const dp_comm_t *comm, const dp_exchange_config_t *config, uint32_t slots)
 {
     const dp_host_t *host = comm->host;
-    size_t all;
+    dp_status_t status = check_exchange(host, "comm_mpi", comm->name, comm->nranks, slots, 65536, config);
 
-    if (c->struct_size < DP_EXCHANGE_CONFIG_MIN)
-        return check_size(host, "comm_mpi", "config", "dp_exchange_config_t", c->struct_size, DP_EXCHANGE_CONFIG_MIN);
-    if (c->row_bytes == 0 || c->row_bytes % 16 != 0 || c->row_bytes > INT_MAX)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u: row_bytes %zu is not a multiple of 16 up to %d",
-                       comm->name, c->id, c->row_bytes, INT_MAX);
-    if (c->capacity_rows < 1 || c->capacity_rows > INT32_MAX || slots > 65536 ||
-        __builtin_mul_overflow(c->row_bytes, (size_t)c->capacity_rows, &all) ||
-        __builtin_mul_overflow(all, (size_t)comm->nranks * slots, &all) || all > SIZE_MAX / 8)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u cannot have %u slots of %u rows of %zu bytes",
-                       comm->name, c->id, slots, c->capacity_rows, c->row_bytes);
+    if (status < 0)
+        return status;
+    if (config->row_bytes > INT_MAX)
+        return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u: row_bytes %zu is more than MPI counts to, %d",
+                       comm->name, config->id, config->row_bytes, INT_MAX);
     for (const dp_exchange_t *x = comm->exchanges; x != NULL; x = x->next)
-        if (x->config.id == c->id)
-            return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u is open already", comm->name, c->id);
+        if (x->config.id == config->id)
+            return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u is open already", comm->name, config->id);
     return DP_OK;
 }
 
@@ -230,21 +223,11 @@ static dp_status_t run_release(void *arg)
 
 /* ---- on the caller's thread ---- */
 
-static dp_status_t check_call(const dp_exchange_t *x, uint64_t next, uint32_t number)
-{
-    if (!x->connected)
-        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange \"%s\" is used before start", x->label);
-    if (number != (uint32_t)next)
-        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange %u of \"%s\": %u is next", number, x->label,
-                       (uint32_t)next);
-    return DP_OK;
-}
-
 dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
                          const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s)
 {
     round_t r = {x, send, send_offsets, send_counts, number, (uint32_t)(x->count % x->config.slots)};
-    dp_status_t status = check_call(x, x->count, number);
+    dp_status_t status = check_round(x->comm->host, x->label, x->connected, x->count, number);
 
     if (status < 0)
         return status;
@@ -260,7 +243,7 @@ dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, co
 dp_status_t exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
 {
     round_t r = {.x = x, .number = number};
-    dp_status_t status = check_call(x, x->freed, number);
+    dp_status_t status = check_round(x->comm->host, x->label, x->connected, x->freed, number);
 
     if (status < 0)
         return status;

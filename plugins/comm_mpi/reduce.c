@@ -5,13 +5,14 @@
  * out. */
 #include "comm_mpi.h"
 
+#include "plugins/comm/sums.h"
+
 #include <stdio.h>
 #include <string.h>
 
 #define REDUCE_BYTES ((size_t)1 << 20)
 #define SLICE_MIN    256
 #define SLICE_MOST   ((size_t)1 << 28)
-#define BLOCK_BYTES  4096
 
 typedef struct reduction {
     dp_comm_t *comm;
@@ -55,20 +56,6 @@ static int slice_bytes(const reduction_t *r, const piece_t *p, int32_t rank)
     return (int)(slice_at(r, p, rank + 1) - slice_at(r, p, rank));
 }
 
-#define ADD(type, to, from, bytes)                                                                                     \
-    for (size_t i_ = 0; i_ < (bytes) / sizeof(type); i_++)                                                             \
-    ((type *)(to))[i_] += ((const type *)(from))[i_]
-
-static void add(void *to, const void *from, size_t bytes, dp_dtype_t dtype)
-{
-    if (dtype == DP_F32)
-        ADD(float, to, from, bytes);
-    else if (dtype == DP_F64)
-        ADD(double, to, from, bytes);
-    else
-        ADD(uint64_t, to, from, bytes); /* wraps, as two's complement does */
-}
-
 /* Rank 0's + rank 1's + ...: where rank 0 is another, its slice is what is added to. */
 static void add_slice(const reduction_t *r, const piece_t *p)
 {
@@ -76,8 +63,8 @@ static void add_slice(const reduction_t *r, const piece_t *p)
     unsigned char *own = p->data + slice_at(r, p, comm->rank), *sum = comm->rank == 0 ? own : comm->staging;
     size_t bytes = (size_t)slice_bytes(r, p, comm->rank);
 
-    for (size_t at = 0; at < bytes; at += BLOCK_BYTES) {
-        size_t block = bytes - at < BLOCK_BYTES ? bytes - at : BLOCK_BYTES;
+    for (size_t at = 0; at < bytes; at += SUM_BLOCK_BYTES) {
+        size_t block = bytes - at < SUM_BLOCK_BYTES ? bytes - at : SUM_BLOCK_BYTES;
 
         for (int32_t rank = 1; rank < comm->nranks; rank++)
             add(sum + at,
@@ -195,11 +182,10 @@ static dp_status_t run_reduce(void *arg)
 dp_status_t all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s)
 {
     reduction_t r = {comm, data, count, comm->reductions, dtype};
-    dp_status_t status;
+    dp_status_t status = check_sum(comm->host, comm->name, dtype);
 
-    if (dtype != DP_F32 && dtype != DP_F64 && dtype != DP_I64)
-        return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED,
-                       "all_reduce in group %s: dtype %d is not summed, only f32, f64 and i64", comm->name, (int)dtype);
+    if (status < 0)
+        return status;
     if (comm->mpi == NULL)
         return DP_OK;
     status = comm->device->launch(s, run_reduce, &r, sizeof(r));

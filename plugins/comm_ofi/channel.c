@@ -3,8 +3,6 @@
  * channel.c: tagged messages in order, put into slots of the receiver, which gives each slot back as a credit. */
 #include "comm_ofi.h"
 
-#include "plugins/common/check.h"
-
 #include <stdio.h>
 #include <string.h>
 
@@ -51,23 +49,14 @@ area_t channel_area(const dp_channel_end_t *end, bool ours)
     return area;
 }
 
-static dp_status_t check_config(dp_comm_t *comm, const dp_channel_config_t *config)
+static dp_status_t check_config(const dp_comm_t *comm, const dp_channel_config_t *config)
 {
     const dp_host_t *host = comm->host;
-    size_t all;
+    dp_status_t status =
+        check_channel(host, "comm_ofi", comm->name, comm->rank, comm->nranks, (1u << BELL_BITS) - 1, config);
 
-    if (config->struct_size < DP_CHANNEL_CONFIG_MIN)
-        return check_size(host, "comm_ofi", "config", "dp_channel_config_t", config->struct_size,
-                          DP_CHANNEL_CONFIG_MIN);
-    if (config->peer < 0 || config->peer >= comm->nranks || config->peer == comm->rank)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u leads to rank %d of %d", comm->name, config->id,
-                       config->peer, comm->nranks);
-    if (config->slots < 1 || config->slots >= 1u << BELL_BITS || config->slot_bytes < 1 ||
-        config->slot_bytes > UINT32_MAX ||
-        __builtin_mul_overflow((size_t)config->slots, round_line(config->slot_bytes) + LINE_BYTES, &all) ||
-        all > SIZE_MAX / 8)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u cannot have %u slots of %zu bytes", comm->name,
-                       config->id, config->slots, config->slot_bytes);
+    if (status < 0)
+        return status;
     for (const dp_channel_end_t *end = comm->ends; end != NULL; end = end->next)
         if (end->config.id == config->id && end->config.peer == config->peer &&
             (end->config.sender != 0) == (config->sender != 0))
@@ -228,19 +217,9 @@ static dp_status_t run_release(void *arg)
 static dp_status_t check_call(const dp_channel_end_t *end, bool sender, uint64_t next, uint32_t number, size_t bytes,
                               const char *verb)
 {
-    const dp_comm_t *comm = end->comm;
+    const transfer_call_t call = {&end->config, end->connected, sender, next, number, bytes, verb};
 
-    if (!end->connected)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s on channel \"%s\" before start", verb, end->label);
-    if (sender != (end->config.sender != 0))
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s on the wrong end of channel \"%s\"", verb, end->label);
-    if (number != (uint32_t)next)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s of message %u on channel \"%s\": message %u is next", verb,
-                       number, end->label, (uint32_t)next);
-    if (bytes > end->config.slot_bytes)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "%s of %zu bytes on channel \"%s\", which carries at most %zu", verb,
-                       bytes, end->label, end->config.slot_bytes);
-    return DP_OK;
+    return check_transfer(end->comm->host, &call);
 }
 
 dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)

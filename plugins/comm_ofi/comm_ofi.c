@@ -3,8 +3,6 @@
  * comm_ofi.c: ranks on one or several hosts by one-sided writes of libfabric: the table of dp.comm/1. */
 #include "comm_ofi.h"
 
-#include "plugins/common/check.h"
-
 #include <stdio.h>
 #include <string.h>
 
@@ -16,11 +14,6 @@
 #define HAS_CUDA false
 #endif
 
-static bool runs_on_host(const dp_device_vt_t *vt)
-{
-    return (vt->caps & DP_DEVICE_CAP_LAUNCH) != 0 && (vt->caps & DP_DEVICE_CAP_HOST_MEMORY) != 0;
-}
-
 static bool is_gpu(const dp_device_vt_t *vt)
 {
     return HAS_CUDA && vt->kind != NULL && strcmp(vt->kind, "cuda") == 0 && DP_HAS(vt, dp_device_vt_t, host_release) &&
@@ -29,22 +22,11 @@ static bool is_gpu(const dp_device_vt_t *vt)
 
 static dp_status_t check_config(const dp_host_t *host, const dp_comm_config_t *config)
 {
-    if (config->struct_size < DP_COMM_CONFIG_MIN)
-        return check_size(host, "comm_ofi", "config", "dp_comm_config_t", config->struct_size, DP_COMM_CONFIG_MIN);
-    if (config->name == NULL || config->name[0] == '\0' || strlen(config->name) >= NAME_BYTES)
-        return DP_FAIL(host, DP_ERR_INVALID, "the name of a group has 1 to %d characters", NAME_BYTES - 1);
-    if (config->nranks < 1 || config->nranks > RANKS_MAX || config->rank < 0 || config->rank >= config->nranks)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: rank %d of %d makes no sense", config->name, config->rank,
-                       config->nranks);
-    if (config->world_ranks == NULL || config->device_vt == NULL || config->device == NULL)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: world ranks or the device are missing", config->name);
-    if (!runs_on_host(config->device_vt) && !is_gpu(config->device_vt))
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
-                       "comm_ofi needs a device that runs host functions on host memory, such as device_cpu%s",
-                       HAS_CUDA ? ", or a CUDA device" : ": this one was built without CUDA");
-    if (config->nranks > 1 && host->get_service(host, DP_HOST_BOOT) == NULL)
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "comm_ofi needs the host's service " DP_HOST_BOOT);
-    return DP_OK;
+    dp_status_t status = check_open(host, "comm_ofi", config, NAME_BYTES, RANKS_MAX);
+
+    if (status < 0 || is_gpu(config->device_vt))
+        return status;
+    return check_host_device(host, HAS_CUDA ? "comm_ofi" : "comm_ofi (built without CUDA)", config->device_vt);
 }
 
 /* ---- the device ---- */

@@ -17,6 +17,8 @@
 
 #include "gpu.h"
 
+#include "plugins/comm/calls.h"
+
 #include <dualpipe/comm.h>
 
 #include <rdma/fabric.h>
@@ -30,7 +32,6 @@
 #include <stdalign.h>
 #include <stdbool.h>
 
-#define LINE_BYTES    64
 #define HEAD_BYTES    32
 #define NAME_BYTES    80
 #define LABEL_BYTES   64
@@ -357,11 +358,6 @@ static inline void ofi_free(const dp_comm_t *comm, void *memory)
 {
     if (memory != NULL)
         comm->host->release(comm->host, memory);
-}
-
-static inline size_t round_line(size_t bytes)
-{
-    return (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
 }
 
 #endif

@@ -3,8 +3,6 @@
  * exchange.c: all-to-all-v: every rank puts its counts and exactly those rows into the others' slots. */
 #include "comm_ofi.h"
 
-#include "plugins/common/check.h"
-
 #include <stdio.h>
 #include <string.h>
 
@@ -85,23 +83,14 @@ area_t exchange_area(const dp_exchange_t *x)
     return area;
 }
 
-static dp_status_t check_config(dp_comm_t *comm, const dp_exchange_config_t *config, uint32_t slots)
+static dp_status_t check_config(const dp_comm_t *comm, const dp_exchange_config_t *config, uint32_t slots)
 {
     const dp_host_t *host = comm->host;
-    size_t all;
+    uint32_t bells = (((1u << BELL_BITS) - 1) / (uint32_t)comm->nranks - 1) / 2;
+    dp_status_t status = check_exchange(host, "comm_ofi", comm->name, comm->nranks, slots, bells, config);
 
-    if (config->struct_size < DP_EXCHANGE_CONFIG_MIN)
-        return check_size(host, "comm_ofi", "config", "dp_exchange_config_t", config->struct_size,
-                          DP_EXCHANGE_CONFIG_MIN);
-    if (config->row_bytes == 0 || config->row_bytes % 16 != 0)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u: row_bytes %zu is not a multiple of 16", comm->name,
-                       config->id, config->row_bytes);
-    if (config->capacity_rows < 1 || config->capacity_rows > INT32_MAX ||
-        (1 + 2 * (uint64_t)slots) * (uint64_t)comm->nranks >= 1u << BELL_BITS ||
-        __builtin_mul_overflow(config->row_bytes, (size_t)config->capacity_rows, &all) ||
-        __builtin_mul_overflow(all, (size_t)comm->nranks * slots, &all) || all > SIZE_MAX / 8)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u cannot have %u slots of %u rows of %zu bytes",
-                       comm->name, config->id, slots, config->capacity_rows, config->row_bytes);
+    if (status < 0)
+        return status;
     for (const dp_exchange_t *x = comm->exchanges; x != NULL; x = x->next)
         if (x->config.id == config->id)
             return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u is open already", comm->name, config->id);
@@ -366,21 +355,11 @@ static dp_status_t run_release(void *arg)
 
 /* ---- on the caller's thread ---- */
 
-static dp_status_t check_call(const dp_exchange_t *x, uint64_t next, uint32_t number)
-{
-    if (!x->connected)
-        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange \"%s\" is used before start", x->label);
-    if (number != (uint32_t)next)
-        return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange %u of \"%s\": %u is next", number, x->label,
-                       (uint32_t)next);
-    return DP_OK;
-}
-
 dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
                          const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s)
 {
     round_t r = {x, send, send_offsets, send_counts, x->count, number};
-    dp_status_t status = check_call(x, x->count, number);
+    dp_status_t status = check_round(x->comm->host, x->label, x->connected, x->count, number);
     uint32_t slot = slot_of(&r);
 
     if (status < 0)
@@ -397,7 +376,7 @@ dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, co
 dp_status_t exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
 {
     round_t r = {.x = x, .number = number};
-    dp_status_t status = check_call(x, x->released, number);
+    dp_status_t status = check_round(x->comm->host, x->label, x->connected, x->released, number);
 
     if (status < 0)
         return status;

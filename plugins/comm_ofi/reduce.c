@@ -11,9 +11,10 @@
  * its gather q. The n-th ring of a buffer's bell is its n-th piece. */
 #include "comm_ofi.h"
 
+#include "plugins/comm/sums.h"
+
 #include <string.h>
 
-#define BLOCK_BYTES  4096
 #define REDUCE_BYTES (1 << 20)
 #define PIECE_MIN    4096
 
@@ -188,29 +189,6 @@ dp_status_t base_meet(dp_comm_t *comm)
 
 /* ---- sums ---- */
 
-static void add(void *to, const void *from, size_t bytes, dp_dtype_t dtype)
-{
-    if (dtype == DP_F32) {
-        float *a = to;
-        const float *b = from;
-
-        for (size_t i = 0; i < bytes / sizeof(*a); i++)
-            a[i] += b[i];
-    } else if (dtype == DP_F64) {
-        double *a = to;
-        const double *b = from;
-
-        for (size_t i = 0; i < bytes / sizeof(*a); i++)
-            a[i] += b[i];
-    } else {
-        uint64_t *a = to; /* wraps, as two's complement does */
-        const uint64_t *b = from;
-
-        for (size_t i = 0; i < bytes / sizeof(*a); i++)
-            a[i] += b[i];
-    }
-}
-
 /* Piece i of a reduction: `bytes` at `offset` of the data. */
 typedef struct piece {
     size_t offset, bytes, elements;
@@ -338,8 +316,8 @@ static dp_status_t sum(const reduction_t *r, const piece_t *p)
     for (int32_t rank = 0; rank < n && status == DP_OK; rank++)
         if (rank != comm->rank)
             status = hear(r, p, PURPOSE_IN, rank, &from);
-    for (size_t at = 0; at < bytes && status == DP_OK; at += BLOCK_BYTES) {
-        size_t block = bytes - at < BLOCK_BYTES ? bytes - at : BLOCK_BYTES;
+    for (size_t at = 0; at < bytes && status == DP_OK; at += SUM_BLOCK_BYTES) {
+        size_t block = bytes - at < SUM_BLOCK_BYTES ? bytes - at : SUM_BLOCK_BYTES;
 
         for (int32_t rank = 0; rank < n; rank++) {
             from = comm->ground.base + comm->base.offset + cell_at(comm, cell_number(comm, PURPOSE_IN, p->q, rank)) +
@@ -405,11 +383,10 @@ static dp_status_t run_reduce(void *arg)
 dp_status_t ofi_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s)
 {
     reduction_t r = {comm, data, count, comm->reductions, dtype};
-    dp_status_t status;
+    dp_status_t status = check_sum(comm->host, comm->name, dtype);
 
-    if (dtype != DP_F32 && dtype != DP_F64 && dtype != DP_I64)
-        return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED,
-                       "all_reduce in group %s: dtype %d is not summed, only f32, f64 and i64", comm->name, (int)dtype);
+    if (status < 0)
+        return status;
     if (comm->nranks == 1 || count == 0)
         return DP_OK;
     status = ofi_launch(comm, s, run_reduce, &r, sizeof(r));

@@ -4,8 +4,6 @@
  * end. */
 #include "comm_shm.h"
 
-#include "plugins/common/check.h"
-
 #include <stdio.h>
 #include <string.h>
 
@@ -238,21 +236,9 @@ static dp_status_t shm_start(dp_comm_t *comm)
 
 static dp_status_t check_config(const dp_host_t *host, const dp_comm_config_t *config)
 {
-    if (config->struct_size < DP_COMM_CONFIG_MIN)
-        return check_size(host, "comm_shm", "config", "dp_comm_config_t", config->struct_size, DP_COMM_CONFIG_MIN);
-    if (config->name == NULL || strlen(config->name) >= NAME_BYTES)
-        return DP_FAIL(host, DP_ERR_INVALID, "the name of a group has 1 to %d characters", NAME_BYTES - 1);
-    if (config->nranks < 1 || config->nranks > RANKS_MAX || config->rank < 0 || config->rank >= config->nranks)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: rank %d of %d makes no sense", config->name, config->rank,
-                       config->nranks);
-    if (config->world_ranks == NULL || config->device_vt == NULL || config->device == NULL)
-        return DP_FAIL(host, DP_ERR_INVALID, "group %s: world ranks or the device are missing", config->name);
-    if (!(config->device_vt->caps & DP_DEVICE_CAP_LAUNCH) || !(config->device_vt->caps & DP_DEVICE_CAP_HOST_MEMORY))
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
-                       "comm_shm needs a device that runs host functions on host memory, such as device_cpu");
-    if (config->nranks > 1 && host->get_service(host, DP_HOST_BOOT) == NULL)
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "comm_shm needs the host's service " DP_HOST_BOOT);
-    return DP_OK;
+    dp_status_t status = check_open(host, "comm_shm", config, NAME_BYTES, RANKS_MAX);
+
+    return status < 0 ? status : check_host_device(host, "comm_shm", config->device_vt);
 }
 
 static void free_comm(dp_comm_t *comm)

@@ -13,12 +13,13 @@
 #ifndef COMM_SHM_H
 #define COMM_SHM_H
 
+#include "plugins/comm/calls.h"
+
 #include <dualpipe/comm.h>
 
 #include <stdalign.h>
 #include <stdbool.h>
 
-#define LINE_BYTES  64
 #define NAME_BYTES  80
 #define LABEL_BYTES 64
 /* rounds of a dissemination meeting: enough for 2^16 ranks */
@@ -187,11 +188,6 @@ static inline void shm_free(const dp_comm_t *comm, void *memory)
 {
     if (memory != NULL)
         comm->host->release(comm->host, memory);
-}
-
-static inline size_t round_line(size_t bytes)
-{
-    return (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
 }
 
 #endif

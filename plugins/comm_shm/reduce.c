@@ -11,9 +11,10 @@
  * q. */
 #include "comm_shm.h"
 
+#include "plugins/comm/sums.h"
+
 #include <string.h>
 
-#define BLOCK_BYTES  4096
 #define REDUCE_BYTES (1 << 20)
 #define PIECE_MIN    4096
 
@@ -103,29 +104,6 @@ dp_status_t shm_meet(dp_comm_t *comm)
 }
 
 /* ---- sums ---- */
-
-static void add(void *to, const void *from, size_t bytes, dp_dtype_t dtype)
-{
-    if (dtype == DP_F32) {
-        float *a = to;
-        const float *b = from;
-
-        for (size_t i = 0; i < bytes / sizeof(*a); i++)
-            a[i] += b[i];
-    } else if (dtype == DP_F64) {
-        double *a = to;
-        const double *b = from;
-
-        for (size_t i = 0; i < bytes / sizeof(*a); i++)
-            a[i] += b[i];
-    } else {
-        uint64_t *a = to; /* wraps, as two's complement does */
-        const uint64_t *b = from;
-
-        for (size_t i = 0; i < bytes / sizeof(*a); i++)
-            a[i] += b[i];
-    }
-}
 
 /* Piece i of a reduction: `bytes` at `offset` of the data, staged in buffer q % 2. */
 typedef struct piece {
@@ -221,8 +199,8 @@ static dp_status_t sum(const reduction_t *r, const piece_t *p)
         }
     if (status < 0)
         return status;
-    for (size_t at = 0; at < bytes; at += BLOCK_BYTES) {
-        size_t block = bytes - at < BLOCK_BYTES ? bytes - at : BLOCK_BYTES;
+    for (size_t at = 0; at < bytes; at += SUM_BLOCK_BYTES) {
+        size_t block = bytes - at < SUM_BLOCK_BYTES ? bytes - at : SUM_BLOCK_BYTES;
 
         for (int32_t i = 0; i < comm->nranks; i++) {
             const unsigned char *from = i == comm->rank ? r->data + p->offset : comm->bases[i].in[p->q % 2];
@@ -283,11 +261,10 @@ static dp_status_t run_reduce(void *arg)
 dp_status_t shm_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s)
 {
     reduction_t r = {comm, data, count, comm->reductions, dtype};
-    dp_status_t status;
+    dp_status_t status = check_sum(comm->host, comm->name, dtype);
 
-    if (dtype != DP_F32 && dtype != DP_F64 && dtype != DP_I64)
-        return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED,
-                       "all_reduce in group %s: dtype %d is not summed, only f32, f64 and i64", comm->name, (int)dtype);
+    if (status < 0)
+        return status;
     if (comm->nranks == 1 || count == 0)
         return DP_OK;
     status = comm->device->launch(s, run_reduce, &r, sizeof(r));

@@ -39,6 +39,9 @@ export PATH DUALPIPE_PLUGIN_PATH LD_LIBRARY_PATH
 for file in docs/plugin-abi.md docs/architecture.md docs/schedules.md docs/traces.md docs/eplb.md README.md LICENSE examples/smallest/smallest.c; do
     [ -f "$doc/$file" ] || complain "$doc/$file is not installed"
 done
+for page in man1/dualpipe.1 man3/dualpipe_pipeline.3 man3/dp_pipeline_step.3 man3/dp_eplb_rebalance.3; do
+    [ -f "${doc%/doc/dualpipe}/man/$page" ] || complain "$page is not installed"
+done
 for la in ${DP_TEST_PLUGINS-}; do
     [ ! -e "$plugindir/$la" ] || complain "$la was installed: nobody needs it"
     name=${la#dp_}

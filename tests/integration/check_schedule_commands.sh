@@ -423,7 +423,6 @@ for format in svg png pdf; do
     [ -s all.$format ] || fail "all.$format is empty"
 done
 expect 2 compare --ranks 4
-expect 2 compare --ranks 4 --microbatches 8 --stage-scale 1,1,1,1
 expect 2 compare --ranks 4 --microbatches 8 --method dualpipe
 
 # ---- partition ----
@@ -459,6 +458,25 @@ expect 0 verify found.csv
 expect 20 search --ranks 4 --microbatches 8 --memory-cap 0.1 --seconds 0.5 --output none.tsv
 [ ! -e none.tsv ] || fail "search: wrote a file though nothing fits"
 expect 1 search --ranks 2 --microbatches 4 --seconds 0.1 --output no/such/folder/a.tsv
+expect 0 search --ranks 4 --microbatches 8 --seconds 0.2 --placement v --output v.tsv
+require v.tsv 'placement=v'
+expect 0 search --ranks 4 --microbatches 8 --seconds 0.2 --cost F=1,I=1,W=1,FB=2
+require out 'best built-in .*interleaved_overlap\|best built-in .*dualpipev'
+expect 0 search --ranks 4 --microbatches 8 --seconds 0.2 --cost F=1,I=1,W=1,FB=2 --weights 2 --placement bidirectional
+require out 'best built-in .*dualpipe$'
+expect 20 search --ranks 4 --microbatches 8 --seconds 0.2 --weight-bytes 10 --activation-bytes 1 --memory-cap 10
+expect 0 search --ranks 4 --microbatches 8 --seconds 0.2 --weight-bytes 10 --activation-bytes 1 --memory-cap 14
+require out 'holds [1-4]\(\.[0-9]*\)\{0,1\}$'
+expect 2 search --ranks 4 --microbatches 8 --weight-bytes 10
+require err 'go together'
+expect 0 search --ranks 4 --microbatches 8 --seconds 0.2 --stage-scale 1,1,1,2
+require out ' 1 chunks per rank (line)'
+expect 0 search --ranks 4 --microbatches 8 --seconds 1 --cost $layer --lanes --output lanes.tsv
+require out 'sets of rules, '
+expect 0 verify lanes.tsv
+expect 0 compare --ranks 4 --microbatches 8 --stage-scale 1,1,1,2
+require out 'zb1p'
+require out 'zbv .*--stage-scale has 4 numbers'
 expect 2 search --ranks 4
 expect 2 search --ranks 4 --microbatches 8 --seconds -1
 expect 2 search --ranks 4 --microbatches 8 --cost F=-2

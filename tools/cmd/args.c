@@ -241,6 +241,22 @@ const option_row_t args_memory[] = {
              "do not fit, and a plan keeps to it; without it, a plan holds what its schedule holds"},
     {.kind = OPTION_END}};
 
+const option_row_t args_bytes[] = {
+    {.name = "activation-bytes",
+     .value = "N",
+     .kind = OPTION_REAL,
+     .at = AT(activation_bytes),
+     .most = INFINITY,
+     .help = "a micro-batch's activations on one device"},
+    {.name = "weight-bytes",
+     .value = "N",
+     .kind = OPTION_REAL,
+     .at = AT(weight_bytes),
+     .most = INFINITY,
+     .help = "weights, gradients and optimizer state of one device's part of the model, of which a rank of two "
+             "directions has two"},
+    {.kind = OPTION_END}};
+
 const option_row_t args_seed[] = {{.name = "seed",
                                    .value = "N",
                                    .kind = OPTION_INT64,
@@ -292,7 +308,8 @@ bool args_parse(const command_t *command, int argc, char **argv, args_t *args, i
                      .activation_bytes = -1.0,
                      .deferred_bytes = -1.0,
                      .weight_bytes = -1.0,
-                     .seed = 1};
+                     .seed = 1,
+                     .weights = 1};
     args->costs = (dp_costs_t){.struct_size = sizeof(args->costs), .f = 1.0, .i = 1.0, .w = 1.0, .barrier = 1.0};
     if (!options_read(command, NULL, argc, argv, args, exit_out))
         return false;

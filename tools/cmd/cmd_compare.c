@@ -91,6 +91,8 @@ static dp_status_t run_entry(const args_t *args, entry_t *entry, plan_t *plan)
         .struct_size = sizeof(options), .transport = args->transport, .slots = plan_slots(args)};
     dp_status_t status = dp_schedule_generate(&request, &plan->schedule);
 
+    if (status >= 0 && args->scales_given)
+        status = plan_costs(args, plan->schedule, &costs);
     if (status >= 0)
         status = plan_place(plan, entry->placing, &costs);
     if (status >= 0)
@@ -311,9 +313,8 @@ static int run(const args_t *args)
     dp_status_t status;
     int code = CMD_OK;
 
-    if (args->scales_given)
-        return args_usage(args, "stage scales do not go with compare: the schedules cut the model differently");
-    plan_leave_scales(args);
+    if (!args->scales_given)
+        plan_leave_scales(args);
     status = make_table(&table);
     if (status >= 0 && table.fitting == 0 && args->format != FORMAT_TEXT && args->format != FORMAT_JSON)
         status = dp_fail(DP_ERR_REJECTED, "no schedule fits: there is nothing to draw");

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "args.h"
@@ -21,20 +22,34 @@ static const option_row_t search_options[] = {
      .at = offsetof(args_t, seconds),
      .most = INFINITY,
      .help = "time to take (10)"},
+    {.name = "placement",
+     .value = "NAME",
+     .kind = OPTION_CHOICE,
+     .at = offsetof(args_t, placement),
+     .words = "any line loop v bidirectional",
+     .help = "only schedules whose stages lie on the ranks so"},
+    {.name = "weights",
+     .value = "N",
+     .kind = OPTION_INT32,
+     .at = offsetof(args_t, weights),
+     .least = 1,
+     .most = 2,
+     .help = "most copies of the weights on a rank (1); with 2, bidirectional schedules are tried as well"},
     {.name = "output",
      .value = "FILE",
      .kind = OPTION_TEXT,
      .at = offsetof(args_t, output),
      .help = "write the schedule there, as `dualpipe schedule --format tsv` does; as csv when FILE ends in .csv"},
     {.kind = OPTION_END}};
-static const option_row_t *const search_tables[] = {args_sizes,    args_cost,      args_memory,    args_seed,
-                                                    args_topology, search_options, args_transport, NULL};
+static const option_row_t *const search_tables[] = {args_sizes,     args_cost, args_lanes,    args_memory,
+                                                    args_bytes,     args_seed, args_topology, search_options,
+                                                    args_transport, NULL};
 
 const command_t command_search = {
     .name = "search",
     .usage =
         "usage: dualpipe search --ranks P --microbatches M [OPTIONS]\n"
-        "Looks for a schedule with a shorter step than any built-in one: list scheduling and simulated annealing, started from the built-in schedules. What it finds is proven like any schedule, and can be run, simulated and drawn from the file.\n"
+        "Looks for a schedule with a shorter step than any built-in one: list scheduling and simulated annealing, started from the built-in schedules; with --lanes, by planning which segments run beside each other. With --activation-bytes and --weight-bytes, --memory-cap is bytes of both together. What it finds is proven like any schedule, and can be run, simulated and drawn from the file.\n"
         "\n",
     .tables = search_tables,
     .needs = ARG_SIZES,
@@ -44,6 +59,8 @@ const command_t command_search = {
         "  dualpipe search --ranks 4 --microbatches 12 --memory-cap 5\n"
         "      whether DualPipe's memory allows for a shorter step\n"
         "  dualpipe search --ranks 4 --microbatches 12 --cost F=1,I=1.4,W=0.6,HOP=0.1 --seconds 30 --output mine.tsv\n"
+        "  dualpipe search --ranks 8 --microbatches 64 --costs run/costs.txt --lanes --memory-cap 16 --seconds 60\n"
+        "      segments planned, in the memory of 16 micro-batches\n"
         "  dualpipe simulate mine.tsv --cost F=1,I=1.4,W=0.6,HOP=0.1 --format svg --output mine.svg\n"
         "      and what it looks like\n"
         "\n"
@@ -59,11 +76,19 @@ static int show(void *user, const dp_search_state_t *state)
     if (!isatty(STDERR_FILENO))
         return 0;
     (void)ioctl(STDERR_FILENO, TIOCGWINSZ, &window);
-    snprintf(line, sizeof(line), "%5.1f of %g s, %lld lists tried, best step %.6g (built in %.6g), from %s",
-             state->elapsed, *seconds, (long long)state->tried, state->step, state->built_in_step, state->from);
+    snprintf(line, sizeof(line), "%5.1f of %g s, %lld tried, best step %.6g (built in %.6g), from %s", state->elapsed,
+             *seconds, (long long)state->tried, state->step, state->built_in_step, state->from);
     fprintf(stderr, "\r%.*s\033[K", (window.ws_col > 0 ? window.ws_col : 80) - 1, line);
     fflush(stderr);
     return 0;
+}
+
+static double seconds_now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 static dp_status_t write_schedule(const dp_search_result_t *result, const char *path)
@@ -77,7 +102,7 @@ static dp_status_t write_schedule(const dp_search_result_t *result, const char *
     return status;
 }
 
-static void say(const args_t *args, const dp_search_result_t *result)
+static void say(const args_t *args, const dp_search_result_t *result, double seconds)
 {
     if (result->built_in[0] != 0)
         printf("best built-in  %.6g  %s\n", result->built_in_step, result->built_in);
@@ -88,22 +113,22 @@ static void say(const args_t *args, const dp_search_result_t *result)
     if (result->built_in[0] != 0)
         printf("shorter by     %.6g (%.2f %%)\n", result->built_in_step - result->step,
                (1.0 - result->step / result->built_in_step) * 100.0);
-    printf("lists tried    %lld\n", (long long)result->tried);
+    printf("tried          %lld %s, %.0f a second\n", (long long)result->tried, args->lanes ? "sets of rules" : "lists",
+           (double)result->tried / seconds);
     if (args->output != NULL)
         printf("written to     %s\n", args->output);
 }
 
-static dp_status_t search_placed(const args_t *args, dp_search_request_t *request, dp_search_result_t *result)
+static dp_status_t search_placed(const args_t *args, dp_costs_t *costs, dp_search_request_t *request,
+                                 dp_search_result_t *result)
 {
     int32_t *host_of = calloc((size_t)args->ranks, sizeof(*host_of));
     dp_topology_t topology;
-    dp_costs_t costs = args->costs;
     dp_status_t status = host_of != NULL
                              ? topology_place(&args->topology, TOPOLOGY_AS_GIVEN, args->ranks, host_of, &topology)
                              : dp_fail(DP_ERR_NOMEM, "no memory for the hosts of %d ranks", args->ranks);
 
-    costs.topology = &topology;
-    request->costs = &costs;
+    costs->topology = &topology;
     if (status == DP_OK)
         status = dp_search(request, result);
     free(host_of);
@@ -123,20 +148,31 @@ static int run(const args_t *args)
                                    .seconds = seconds,
                                    .seed = (uint64_t)args->seed,
                                    .progress = show,
-                                   .user = &seconds};
+                                   .user = &seconds,
+                                   .placements = args->placement > 0 ? 1u << (args->placement - 1) : 0,
+                                   .weights = args->weights,
+                                   .stages = args->cost_keys.nscales,
+                                   .activation_bytes = fmax(args->activation_bytes, 0.0),
+                                   .weight_bytes = fmax(args->weight_bytes, 0.0)};
     dp_search_result_t result = {.struct_size = sizeof(result)};
+    dp_costs_t costs = args->costs;
+    double began = seconds_now();
     dp_status_t status;
 
+    if ((args->activation_bytes > 0.0) != (args->weight_bytes > 0.0))
+        return args_usage(args, "--activation-bytes and --weight-bytes go together");
     if (args->scales_given)
-        return args_usage(args, "stage scales do not go with search: the schedules cut the model differently");
-    plan_leave_scales(args);
-    status = args->on_hosts ? search_placed(args, &request, &result) : dp_search(&request, &result);
+        costs.stage_scale = args->cost_keys.stage_scale;
+    else
+        plan_leave_scales(args);
+    request.costs = &costs;
+    status = args->on_hosts ? search_placed(args, &costs, &request, &result) : dp_search(&request, &result);
     if (isatty(STDERR_FILENO))
         fputs("\r\033[K", stderr);
     if (status == DP_OK && args->output != NULL)
         status = write_schedule(&result, args->output);
     if (status == DP_OK)
-        say(args, &result);
+        say(args, &result, seconds_now() - began);
     dp_search_clear(&result);
     return status == DP_OK ? CMD_OK : args_failed(args, status);
 }

@@ -18,27 +18,14 @@ static const option_row_t verify_options[] = {
      .most = INFINITY,
      .help = "reject when a rank holds more than N micro-batches' activations at once, in units of one rank's stage "
              "inputs; more than N bytes with one of these:"},
-    {.name = "activation-bytes",
-     .value = "N",
-     .kind = OPTION_REAL,
-     .at = offsetof(args_t, activation_bytes),
-     .most = INFINITY,
-     .help = "a micro-batch's activations on one device"},
     {.name = "deferred-bytes",
      .value = "N",
      .kind = OPTION_REAL,
      .at = offsetof(args_t, deferred_bytes),
      .most = INFINITY,
      .help = "what a weight gradient that is put off keeps besides"},
-    {.name = "weight-bytes",
-     .value = "N",
-     .kind = OPTION_REAL,
-     .at = offsetof(args_t, weight_bytes),
-     .most = INFINITY,
-     .help = "weights, gradients and optimizer state of one device's part of the model, of which a rank of two "
-             "directions has two"},
     {.kind = OPTION_END}};
-static const option_row_t *const verify_tables[] = {args_transport, verify_options, NULL};
+static const option_row_t *const verify_tables[] = {args_transport, verify_options, args_bytes, NULL};
 
 const command_t command_verify = {
     .name = "verify",

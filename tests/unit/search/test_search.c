@@ -281,6 +281,81 @@ START_TEST(too_little_memory_is_said)
 }
 END_TEST
 
+START_TEST(what_is_asked_for_is_kept)
+{
+    static const double scale[8] = {1, 1, 1.5, 1, 1, 0.5, 1, 1};
+    dp_costs_t costs = cost_sets[1];
+    dp_search_request_t request = {.struct_size = sizeof(request),
+                                   .ranks = 4,
+                                   .microbatches = 8,
+                                   .costs = &costs,
+                                   .slots = 8,
+                                   .seconds = 0.2,
+                                   .seed = 1,
+                                   .weights = 1};
+    dp_search_result_t result = {.struct_size = sizeof(result)};
+    double peak;
+
+    ck_assert_int_eq(dp_search(&request, &result), DP_OK);
+    ck_assert_int_eq(dp_schedule_paths(result.schedule), 1);
+    dp_search_clear(&result);
+    request.weights = 2;
+    request.placements = 1u << DP_PLACE_BIDIRECTIONAL;
+    ck_assert_int_eq(dp_search(&request, &result), DP_OK);
+    ck_assert_int_eq(dp_schedule_paths(result.schedule), 2);
+    dp_search_clear(&result);
+    request.activation_bytes = 3.0; /* two copies of 10 leave 18: 6 micro-batches, one copy 28 */
+    request.weight_bytes = 10.0;
+    request.memory_cap = 38.0;
+    ck_assert_int_eq(dp_search(&request, &result), DP_OK);
+    ck_assert_double_le(result.peak, 6.0 + 1e-9);
+    dp_search_clear(&result);
+    request.memory_cap = 20.0;
+    ck_assert_int_eq(dp_search(&request, &result), DP_ERR_REJECTED);
+    request.memory_cap = 0.0;
+    request.placements = 0;
+    request.stages = 8;
+    costs.stage_scale = scale;
+    ck_assert_msg(dp_search(&request, &result) == DP_OK, "%s", dp_last_error());
+    ck_assert_int_eq(dp_schedule_stages(result.schedule), 8);
+    ck_assert_double_eq_tol(real_step(result.schedule, &costs, &peak), result.step, 1e-9);
+    dp_search_clear(&result);
+}
+END_TEST
+
+START_TEST(segments_are_planned)
+{
+    dp_segment_costs_t layer = {.struct_size = sizeof(layer),
+                                .layers = 4,
+                                .f = {4.4, 6.7, 4.6, 8.7},
+                                .i = {9.3, 7.5, 5.3, 5.8},
+                                .w = {2.4, 0, 5.1, 0}};
+    dp_costs_t costs = {.struct_size = sizeof(costs), .barrier = 1, .segments = &layer};
+    dp_search_request_t request = {.struct_size = sizeof(request),
+                                   .ranks = 4,
+                                   .microbatches = 8,
+                                   .costs = &costs,
+                                   .slots = 2,
+                                   .memory_cap = 6.0,
+                                   .seconds = 1.0,
+                                   .seed = 1};
+    dp_search_result_t result = {.struct_size = sizeof(result)};
+    dp_simulation_t got = {.struct_size = sizeof(got)};
+    dp_program_t *program;
+
+    ck_assert_msg(dp_search(&request, &result) == DP_OK, "%s", dp_last_error());
+    ck_assert_int_gt(result.schedule->nbraids, 0);
+    ck_assert_double_lt(result.step, result.built_in_step * 0.999);
+    ck_assert_double_le(result.peak, 6.0 + 1e-9);
+    ck_assert_int_eq(dp_program_lower(result.schedule, NULL, &program), DP_OK);
+    ck_assert_int_eq(dp_simulate(program, &costs, 0, &got), DP_OK);
+    ck_assert_double_eq_tol(got.step_time, result.step, 1e-9 * result.step);
+    dp_simulation_clear(&got);
+    dp_program_free(program);
+    dp_search_clear(&result);
+}
+END_TEST
+
 static int stop_at_once(void *user, const dp_search_state_t *state)
 {
     *(double *)user = state->elapsed;
@@ -345,6 +420,8 @@ int main(void)
     SUITE_ADD(suite, quick_timing_and_proof_agree_on_changed_lists);
     SUITE_ADD(suite, list_scheduling_is_complete_and_within_its_memory);
     SUITE_ADD(suite, what_is_found_is_sound_and_no_worse);
+    SUITE_ADD(suite, what_is_asked_for_is_kept);
+    SUITE_ADD(suite, segments_are_planned);
     SUITE_ADD(suite, too_little_memory_is_said);
     SUITE_ADD(suite, a_search_that_is_stopped_gives_what_it_has);
     SUITE_ADD(suite, a_request_that_makes_no_sense_is_refused);
