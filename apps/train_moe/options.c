@@ -102,6 +102,8 @@ static const option_row_t table[] = {
     {"attention", TEXT, LOCAL, AT(attention), 0, 0, "", "NAME",
      "attention plugin; default: cpu, on GPUs cudnn for bf16, else cuda"},
     {"moe", TEXT, LOCAL, AT(moe), 0, 0, "", "NAME", "MoE plugin; default: cpu, on GPUs cuda"},
+    {"check-finite", FLAG, SHARED, AT(check_finite), 0, 0, "", "",
+     "end with rank, stage, micro-batch and parameter of the first NaN or overflow"},
     {"graph", FLAG, SHARED, AT(graph), 0, 0, "", "", "on GPUs: capture a step and replay it, one launch a step"},
     {"deterministic", INTEGER, SHARED, AT(deterministic), 0, 1, "1", "0|1",
      "1: the same run gives the same bits; 0: attention may be faster"},

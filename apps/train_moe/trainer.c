@@ -83,6 +83,7 @@ static dp_status_t open_pipeline(trainer_t *t)
         .retire = retire,
         .graph = o->graph,
         .cpu_times = 1,
+        .check_finite = o->check_finite,
     };
 
     return dp_pipeline_open(&options, &t->pipeline);

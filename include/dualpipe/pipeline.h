@@ -112,6 +112,11 @@ typedef struct dp_pipeline_options {
      *  has opened on the device and the expert group; parameters and what the optimizer keeps stay, the stages until
      *  recover has returned. */
     void (*retire)(void *user);
+    /** 1: the step fails with DP_ERR_NUMERIC at the first output, loss or gradient that is NaN or infinite; the message
+     *  names rank, step, stage, micro-batch, segment and the parameter whose gradient or value it is in. Each part of a
+     *  pass then reads what it has made once more. Without effect, but for a warning, on devices that keep their memory
+     *  from the host, and where steps are captured as graphs. */
+    int32_t check_finite;
 } dp_pipeline_options_t;
 #define DP_PIPELINE_OPTIONS_MIN DP_SIZE_TO(dp_pipeline_options_t, profiler)
 

@@ -19,6 +19,7 @@
  *   step.c     a step: has it enqueued, waits, collects
  *   graph.c    a step captured once and replayed
  *   enqueue.c  puts the commands of a plan on the streams
+ *   finite.c   looks for the first NaN or overflow
  *   guard.c    DUALPIPE_GUARD: looks at what every call does to memory
  *   meter.c    how long the threads of lanes had a core
  *   state.c    what the trainer keeps besides the parameters
@@ -281,6 +282,7 @@ struct dp_pipeline {
     dp__meter_t meter;
     dp__sums_t sums;
     dp__guard_t guard;
+    bool finite; /* what passes make is looked at */
     dp__recovery_t recovery;
     dp__states_t states;
     dp__saving_t *saving; /* NULL: nothing is saved */
@@ -304,6 +306,12 @@ void dp__engine_settle(dp_pipeline_t *p);
 
 /* enqueue.c: puts all of a step on the lanes. */
 dp_status_t dp__step_put(dp_pipeline_t *p, const dp__plan_t *plan, const dp_step_t *step);
+
+/* finite.c: whether there is something to look at is in p->finite. */
+dp_status_t dp__finite_open(dp_pipeline_t *p);
+/* Behind the call of a segment, on its stream. */
+dp_status_t dp__finite_put(const dp_pipeline_t *p, const dp_stage_t *stage, const dp__command_t *call,
+                           const dp_segment_call_t *own, dp_stream_t *s);
 
 /* meter.c: how long the lane's thread has a core in a segment; nothing without options.cpu_times. */
 dp_status_t dp__meter_open(dp_pipeline_t *p);

@@ -127,6 +127,8 @@ static dp_status_t put_call(const putting_t *x)
                          : dp__stage_put(stage, c->segment, (dp_op_kind_t)c->op, &own, p->device_vt, x->stream);
     dp__profile_end(p);
     DO(status);
+    if (p->finite)
+        DO(dp__finite_put(p, stage, c, &own, x->stream));
     DO(dp__meter_end(p, c->stream, x->span));
     return p->device_vt->stamp(x->stream, &p->trace.records[x->span].end_ns);
 }

@@ -192,6 +192,7 @@ dp_status_t dp__pipeline_set_up(dp_pipeline_t *p)
         open_device,
         open_lanes,
         dp__guard_open,
+        dp__finite_open,
         dp__meter_open,
         place_chunks,
         open_comms,

@@ -11,17 +11,21 @@
 
 #include <dualpipe/recover.h>
 #include <dualpipe/state.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 
 enum { R_RANKS = 4, R_MICROBATCHES = 8, R_STEPS = 5, R_DEATHS = 4 };
 
 /* Where a process ends. AT_KERNEL: in the n-th kernel of the step; SENDING: rank 0, when it has told n others that a
- * step counts. The last five are of a process that comes in a dead one's place, or of one that lives while another
- * does. */
+ * step counts; IN_SAVE: before the n-th change of files by the save behind the step. The last five are of a process
+ * that comes in a dead one's place, or of one that lives while another does. */
 typedef enum r_moment {
     R_AT_KERNEL,
     R_AFTER_STEP,
     R_SENDING,
     R_IN_UPDATE,
+    R_IN_SAVE,
     R_AFTER_UPDATE,
     R_BEFORE_JOINING,
     R_AFTER_JOINING,
@@ -41,6 +45,7 @@ typedef struct r_setting {
     const char *method;
     int32_t dp;
     bool reads_checkpoint; /* begins anew where state was lost */
+    const char *saves;     /* a checkpoint behind each step, in this folder; goes on after the newest; NULL: none */
 } r_setting_t;
 
 typedef struct r_shared {
@@ -95,6 +100,50 @@ ssize_t send(int fd, const void *data, size_t bytes, int flags)
     if (left > 0)
         __atomic_store_n(&r_sends_left, left - 1, __ATOMIC_RELEASE);
     return sendto(fd, data, bytes, flags, NULL, 0);
+}
+
+static int32_t r_changes_left = -1; /* of files, by one who dies while he saves; -1: he lives */
+
+static void r_change(void)
+{
+    const int32_t left = __atomic_load_n(&r_changes_left, __ATOMIC_ACQUIRE);
+
+    if (left == 0)
+        r_die();
+    if (left > 0)
+        __atomic_store_n(&r_changes_left, left - 1, __ATOMIC_RELEASE);
+}
+
+/* In the place of libc's, as send() is: what a save changes files with. */
+ssize_t pwrite(int fd, const void *data, size_t bytes, off_t at)
+{
+    r_change();
+    return syscall(SYS_pwrite64, fd, data, bytes, at);
+}
+int fsync(int fd)
+{
+    r_change();
+    return (int)syscall(SYS_fsync, fd);
+}
+int rename(const char *from, const char *to)
+{
+    r_change();
+    return (int)syscall(SYS_rename, from, to);
+}
+int mkdir(const char *path, mode_t mode)
+{
+    r_change();
+    return (int)syscall(SYS_mkdir, path, mode);
+}
+int unlinkat(int fd, const char *path, int flags)
+{
+    r_change();
+    return (int)syscall(SYS_unlinkat, fd, path, flags);
+}
+int rmdir(const char *path)
+{
+    r_change();
+    return (int)syscall(SYS_rmdir, path);
 }
 
 static const r_death_t *r_due(r_moment_t moment, int64_t step)
@@ -236,6 +285,18 @@ static dp_status_t r_commit(int64_t step)
     return dp_pipeline_commit(r_self.pipeline);
 }
 
+/* Each is on the disk before the next begins. */
+static dp_status_t r_save(int64_t step)
+{
+    const r_death_t *death = r_due(R_IN_SAVE, step);
+    dp_status_t status = dp_pipeline_save_wait(r_self.pipeline);
+
+    if (status >= 0)
+        status = dp_pipeline_save(r_self.pipeline, (uint64_t)step + 1);
+    __atomic_store_n(&r_changes_left, death != NULL ? death->n : -1, __ATOMIC_RELEASE);
+    return status;
+}
+
 /* Behind the last one nothing is left but to wait until all have come so far. */
 static dp_status_t r_step(int64_t step)
 {
@@ -265,7 +326,7 @@ static dp_status_t r_step(int64_t step)
         status = r_commit(step);
     if (status >= 0)
         status = r_update(step, s.loss);
-    return status;
+    return status >= 0 && r_self.shared->setting.saves != NULL ? r_save(step) : status;
 }
 
 static uint64_t r_mix(uint64_t h, const void *data, size_t bytes)
@@ -293,14 +354,45 @@ static dp_status_t r_digest(void)
     return status;
 }
 
+static dp_status_t r_load(int64_t *step)
+{
+    uint64_t saved = 0;
+    dp_status_t status = dp_pipeline_load(r_self.pipeline, r_self.shared->setting.saves, &saved);
+
+    if (status == DP_PENDING)
+        status = r_begin();
+    if (status >= 0)
+        *step = (int64_t)saved;
+    return status;
+}
+
+static dp_status_t r_ready(dp_status_t status, int64_t *step)
+{
+    const dp_save_options_t save = {.struct_size = sizeof(save), .folder = r_self.shared->setting.saves, .keep = 2};
+
+    for (;;) {
+        status = dp_pipeline_recover(r_self.pipeline, status, step);
+        if (save.folder == NULL || (status < 0 && status != DP_ERR_LOST))
+            return status;
+        if (status == DP_ERR_LOST) {
+            *step = -1;
+            status = r_load(step);
+            continue;
+        }
+        status = dp_pipeline_save_open(r_self.pipeline, &save);
+        if (status >= 0 || dp_group_health(r_self.group) == DP_OK)
+            return status;
+    }
+}
+
 static dp_status_t r_train(void)
 {
-    int64_t step = 0;
+    int64_t step = r_self.shared->setting.saves != NULL ? -1 : 0;
     dp_status_t status = r_begin();
 
     r_perhaps_die(R_BEFORE_RECOVERING, 0);
     if (status >= 0)
-        status = dp_pipeline_recover(r_self.pipeline, DP_OK, &step);
+        status = r_ready(DP_OK, &step);
     r_self.shared->back_ns[r_self.forked->rank] = forked_now_ns();
     while (status == DP_ERR_LOST || (status >= 0 && step <= R_STEPS)) {
         if (status == DP_ERR_LOST) {
@@ -317,7 +409,7 @@ static dp_status_t r_train(void)
         if (status >= 0) {
             step++;
         } else {
-            status = dp_pipeline_recover(r_self.pipeline, status, &step);
+            status = r_ready(status, &step);
             r_self.shared->back_ns[r_self.forked->rank] = forked_now_ns();
         }
     }
@@ -362,11 +454,8 @@ static dp_status_t r_body(forked_t *forked)
 
 /* ---- as the test sees it ---- */
 
-/* Starts the job, and a process again for each that ends by a signal, `seconds` long at most. */
-static void r_start(forked_job_t *job, const r_setting_t *setting, const r_death_t *deaths, int n, double seconds)
+static inline void r_start_once(forked_job_t *job, const r_setting_t *setting, const r_death_t *deaths, int n)
 {
-    int64_t end = forked_now_ns() + (int64_t)(seconds * 1e9);
-    bool running = true;
     r_shared_t *shared;
 
     forked_begin(job, R_RANKS);
@@ -377,6 +466,15 @@ static void r_start(forked_job_t *job, const r_setting_t *setting, const r_death
         memcpy(shared->deaths, deaths, (size_t)n * sizeof(*deaths));
     for (int32_t r = 0; r < R_RANKS; r++)
         forked_start(job, r, r_body, 0);
+}
+
+/* The same, and a process again for each that ends by a signal, `seconds` long at most. */
+static void r_start(forked_job_t *job, const r_setting_t *setting, const r_death_t *deaths, int n, double seconds)
+{
+    int64_t end = forked_now_ns() + (int64_t)(seconds * 1e9);
+    bool running = true;
+
+    r_start_once(job, setting, deaths, n);
     while (n > 0 && running && forked_now_ns() < end) {
         running = false;
         for (int32_t r = 0; r < R_RANKS && n > 0; r++) {

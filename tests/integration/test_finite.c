@@ -1,0 +1,85 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * test_finite.c: check_finite names the first operation, micro-batch and parameter that is not finite, on all ranks,
+ * and says nothing of a training that is. */
+#include "tests/support/suite.h"
+#include "tests/support/thread_ranks.h"
+
+#include <math.h>
+
+enum { M = 8, P = 4, STAGE = 2 };
+
+typedef enum poison { NONE, A_PARAMETER, THE_GRADIENT, POISONS } poison_t;
+
+/* Parameters of ones; a gradient overflows where the loss is scaled by the largest number. */
+static dp_status_t train(rank_t *rank, dp_pipeline_t *p)
+{
+    static _Thread_local double tensors[2][M][TENSOR];
+    const void *in[M], *target[M];
+    dp_step_t step = {.struct_size = sizeof(step), .inputs = in, .targets = target};
+
+    for (int32_t c = 0; c < dp_pipeline_chunks(p); c++) {
+        dp_chunk_view_t view = {.struct_size = sizeof(view)};
+
+        ck_assert_int_eq(dp_pipeline_chunk(p, c, &view), DP_OK);
+        for (size_t i = 0; i < view.param_count; i++)
+            ((double *)view.params)[i] = 0.5;
+        if (rank->argument == A_PARAMETER && view.stage == STAGE)
+            ((double *)view.params)[view.param_list[1].offset + 3] = INFINITY;
+    }
+    for (unsigned i = 0; i < M; i++) {
+        residual_tensor(tensors[0][i], 1, 0, i);
+        residual_tensor(tensors[1][i], 2, 0, i);
+        in[i] = tensors[0][i], target[i] = tensors[1][i];
+    }
+    step.loss_scale = rank->argument == THE_GRADIENT ? 1.7e308 : 1.0 / M;
+    return dp_pipeline_step(p, &step);
+}
+
+START_TEST(the_first_is_named)
+{
+    static const char *const words[POISONS][5] = {
+        [A_PARAMETER] = {"step 0: ", " of stage 2, chunk ", "micro-batch ", "is not finite: element ",
+                         "the parameter that is not finite itself is "},
+        [THE_GRADIENT] = {"step 0: ", " of stage ", "micro-batch ", "gradient of the ", "is not finite: element "},
+    };
+    rank_t ranks[P];
+
+    for (int r = 0; r < P; r++) {
+        rank_prepare(&ranks[r], "dualpipe", M);
+        ranks[r].options.check_finite = 1;
+        ranks[r].use = train;
+        ranks[r].argument = _i;
+    }
+    ranks_run(ranks, P);
+    for (int r = 0; r < P; r++)
+        rank_expect(&ranks[r], r, _i == NONE ? DP_OK : DP_ERR_NUMERIC, words[_i], _i == NONE ? 0 : 5);
+}
+END_TEST
+
+/* Without it the step ends as if all were well. */
+START_TEST(nobody_looks_unless_asked)
+{
+    rank_t ranks[P];
+
+    for (int r = 0; r < P; r++) {
+        rank_prepare(&ranks[r], "dualpipe", M);
+        ranks[r].use = train;
+        ranks[r].argument = A_PARAMETER;
+    }
+    ranks_run(ranks, P);
+    for (int r = 0; r < P; r++)
+        rank_expect(&ranks[r], r, DP_OK, NULL, 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("finite");
+    TCase *finite = tcase_create("finite");
+
+    tcase_add_loop_test(finite, the_first_is_named, 0, POISONS);
+    tcase_add_test(finite, nobody_looks_unless_asked);
+    suite_add_tcase(suite, finite);
+    return suite_run(suite);
+}
