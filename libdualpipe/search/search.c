@@ -425,15 +425,19 @@ static dp_status_t plan_given(search_t *search, given_t *given, double seconds, 
     return status;
 }
 
-/* Half of the time goes to all, the other to the best. */
+/* A third of the time goes to those that are not far from the best, the rest to what became the best. */
 static dp_status_t plan_all(search_t *search)
 {
-    double half = 0.5 * search->request.seconds / fmax(1.0, search->ngiven);
+    double far = 1.2 * search->result->step, share = search->request.seconds / 3.0;
     given_t *best = &search->given[0];
+    int32_t near = 0;
     dp_status_t status = DP_OK;
 
+    for (int32_t g = 0; g < search->ngiven; g++)
+        near += search->given[g].step <= far;
     for (int32_t g = 0; g < search->ngiven && status >= 0 && going(search, search->request.seconds); g++) {
-        status = plan_given(search, &search->given[g], half, search->request.seed);
+        if (search->given[g].step <= far)
+            status = plan_given(search, &search->given[g], share / near, search->request.seed);
         if (search->given[g].step < best->step)
             best = &search->given[g];
     }
