@@ -83,3 +83,36 @@ for method in $("$dualpipe" schedule --help | sed -n '/^methods:/,$s/^  \([a-z0-
     } >>"$rows"
 done
 cat "$rows"
+
+# What bench/overlap_plan printed last, and a planned step.
+layer=attention.F=4.36975,dispatch.F=6.69025,mlp.F=4.60375,combine.F=8.684,attention.I=9.34075,dispatch.I=7.48675,mlp.I=5.306
+layer=$layer,combine.I=5.76925,attention.W=2.3885,mlp.W=5.06275,LAYERS=4
+"$dualpipe" simulate --method dualpipev --ranks 4 --microbatches 8 --cost $layer --overlap planned --format trace |
+    "$dualpipe" trace overlap - --format png --output "$folder/schedules/planned.png"
+cat <<'END'
+
+## Planned
+
+`--overlap planned` puts the segments of all passes beside each other, forwards beside forwards where the pipeline fills and
+backwards beside weight gradients where it empties (`dp_plan_overlap()`). With the costs of DeepSeek-V3's published profile
+([traces](traces.md) makes `costs.txt`; 4 layers a device) and 64 micro-batches, the share of a step in which a rank computes: as
+published pairs (the same command with `--lanes` in the place of `--overlap planned` and what follows), planned, and the bound that no
+order of these passes in this memory can beat. `bench/overlap_plan` prints them; its run of 2026-11-23 is in `bench/results`.
+
+| command | pairs | planned | bound |
+|---|---|---|---|
+| `dualpipe simulate --method interleaved_overlap --chunks 4 --ranks 8 --microbatches 64 --costs costs.txt --overlap planned --seconds 60 --memory-cap 12` | 89.88 % | 89.88 % | 93.38 % |
+| `dualpipe simulate --method dualpipev --ranks 8 --microbatches 64 --costs costs.txt --overlap planned --seconds 60` | 84.02 % | 84.54 % | 85.21 % |
+| `dualpipe simulate --method dualpipe --ranks 8 --microbatches 64 --costs costs.txt --overlap planned --seconds 60` | 84.71 % | 85.72 % | 86.47 % |
+| `dualpipe simulate --method interleaved_overlap --chunks 4 --ranks 16 --microbatches 64 --costs costs.txt --overlap planned --seconds 60` | 81.36 % | 81.37 % | 82.74 % |
+| `dualpipe simulate --method interleaved_overlap --chunks 4 --ranks 16 --microbatches 64 --costs costs.txt --overlap planned --seconds 60 --memory-cap 24` | 81.36 % | 81.51 % | 87.25 % |
+| `dualpipe simulate --method interleaved_overlap --chunks 4 --ranks 16 --microbatches 64 --costs costs.txt --overlap planned --seconds 60 --memory-cap 32` | 81.36 % | 81.36 % | 90.57 % |
+| `dualpipe simulate --method dualpipev --ranks 16 --microbatches 64 --costs costs.txt --overlap planned --seconds 60` | 71.76 % | 71.76 % | 73.32 % |
+| `dualpipe simulate --method dualpipe --ranks 16 --microbatches 64 --costs costs.txt --overlap planned --seconds 60` | 72.34 % | 73.45 % | 74.25 % |
+
+A step of `dualpipev` on 4 ranks with 8 micro-batches, planned, lane by lane: what stands above one another ran beside each other.
+`dualpipe simulate --method dualpipev --ranks 4 --microbatches 8 --costs costs.txt --overlap planned --format trace --output step.json`
+and `dualpipe trace overlap step.json --format png --output planned.png` draw it.
+
+![dualpipev on 4 ranks, 8 micro-batches, planned](schedules/planned.png)
+END

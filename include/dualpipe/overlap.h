@@ -9,9 +9,10 @@
  *
  * A published pair hides the transfers of one forward and one backward behind each other. A plan does so for all
  * passes of a rank: a forward beside the next one where the pipeline fills, backwards beside weight gradients and
- * beside each other where it empties. It is found by list scheduling: in a run of all ranks, segment by segment,
- * each lane that is free takes the most urgent segment that is there, or waits for a more urgent one that is about
- * to come. What is urgent, and how long to wait, are rules; rules are tried at random and improved. */
+ * beside each other where it empties. It is found by list scheduling: in a run of all ranks, segment by segment, each
+ * lane that is free takes the most urgent segment that is there, or waits for a more urgent one that is about to come.
+ * First, what the given schedule begins early is urgent; then plans are improved: passes are moved, rules of what may
+ * overtake what are changed, and the step is run from its end, which shows what it waits for. */
 #ifndef DUALPIPE_OVERLAP_H
 #define DUALPIPE_OVERLAP_H
 
@@ -29,7 +30,7 @@ typedef struct dp_overlap_request {
      * negative: no limit */
     double memory_cap;
     int32_t slots;  /* of a channel; 0: 2 */
-    int32_t tries;  /* sets of rules; 0: 96 */
+    int32_t tries;  /* sets of rules, each of which is run up to three times; 0: 96, or fewer where they take long */
     double seconds; /* begin no other try after that; 0: no limit */
     uint64_t seed;  /* another one, other tries */
 } dp_overlap_request_t;
@@ -48,8 +49,7 @@ typedef struct dp_overlap_result {
 
 /**
  * Plans. The plan computes the same passes on the same ranks, and weight gradients of a chunk in the order of its
- * micro-batches, so with the same bits. On a rank, passes begin near the order of the schedule, or, where the memory
- * allows, in one that the rules make. It keeps the memory and the slots, for CREDITS, has at most two forwards and
+ * micro-batches, so with the same bits. It keeps the memory and the slots, for CREDITS, has at most two forwards and
  * two backwards alive at once on a rank, and was proven by dp_program_verify().
  * Same request without `seconds`, same result.
  * DP_ERR_INVALID: a schedule with braids or forward-only, costs without segments, and as dp_simulate().

@@ -42,11 +42,12 @@ static void watch_order(const builder_t *b)
 {
     int32_t latest[DP_MAX_CHUNKS] = {0};
 
-    for (int32_t i = 0; i < b->plan->commands.npasses; i++) {
-        const dp__step_pass_t *pass = &b->plan->commands.passes[i];
+    for (int64_t i = 0; i < b->plan->commands.count; i++) {
+        const dp__command_t *c = &b->plan->commands.at[i];
+        const dp__step_pass_t *pass = &b->plan->commands.passes[c->kind == DP__CALL ? c->at : 0];
         int32_t microbatch = microbatch_of(b, pass->chunk, pass->microbatch);
 
-        if (pass->op != DP_OP_B && pass->op != DP_OP_W)
+        if (c->kind != DP__CALL || c->op != DP_OP_W)
             continue;
         if (microbatch < latest[pass->chunk]) {
             dp_log(DP_LOG_WARN, "engine",

@@ -25,7 +25,7 @@
 #include "group/secret.h"
 #include "group/settings.h"
 
-#define DP__PROTOCOL_VERSION  2
+#define DP__PROTOCOL_VERSION  3
 #define DP__MACHINE_BYTES     64
 #define DP__HANDSHAKE_SECONDS 5.0
 #define DP__GOODBYE_SECONDS   1.0 /* for the last frames of a job that has ended badly */
@@ -244,12 +244,6 @@ static inline bool dp__is_hub(const dp__process_t *p)
 static inline dp__contact_t *dp__contact(const dp__process_t *p, int32_t rank)
 {
     return dp__is_hub(p) || rank == 0 ? &p->contacts[rank] : NULL;
-}
-
-/* A bare frame says who sends it and has a payload: the other members are for later versions. */
-static inline bool dp__frame_is_plain(const dp__frame_t *frame, int32_t from)
-{
-    return frame->from == from && frame->to == 0 && frame->id == 0 && frame->value == 0 && frame->extra == 0;
 }
 
 /* ---- control.c ---- */

@@ -14,7 +14,7 @@
 #include "overlap/rules.h"
 #include "simulate/costs.h"
 
-enum { TRIES = 96, SLOTS = 2 };
+enum { TRIES = 96, FEWEST = 16, SLOTS = 2, NODES = 3000000 /* of all tries, where no number is given */ };
 
 /* Rules with the urgencies of all nodes, and what they came to. */
 typedef struct plan {
@@ -68,7 +68,6 @@ static dp_status_t check(const dp_overlap_request_t *given, dp_overlap_request_t
                        "memory cap",
                        request->memory_cap, request->slots, request->tries, request->seconds);
     request->slots = request->slots > 0 ? request->slots : SLOTS;
-    request->tries = request->tries > 0 ? request->tries : TRIES;
     return dp_schedule_verify(request->schedule);
 }
 
@@ -315,6 +314,8 @@ static dp_status_t search(planning_t *x)
 {
     dp_status_t status = dp__overlap_graph_make(&x->problem, &x->graph);
 
+    if (status >= 0 && x->request.tries == 0)
+        x->request.tries = (int32_t)fmax(FEWEST, fmin(TRIES, (double)NODES / x->graph.nodes));
     if (status >= 0)
         x->run = dp__overlap_run_open(&x->graph);
     if (status >= 0) {

@@ -425,22 +425,24 @@ static dp_status_t plan_given(search_t *search, given_t *given, double seconds, 
     return status;
 }
 
-/* Half of the time goes to all, the other to the best. */
+/* A third of the time goes to those that are not far from the best, the rest to what became the best. */
 static dp_status_t plan_all(search_t *search)
 {
-    double half = 0.5 * search->request.seconds / fmax(1.0, search->ngiven);
+    double far = 1.2 * search->result->step, share = search->request.seconds / 3.0;
     given_t *best = &search->given[0];
+    int32_t near = 0;
     dp_status_t status = DP_OK;
 
+    for (int32_t g = 0; g < search->ngiven; g++)
+        near += search->given[g].step <= far;
     for (int32_t g = 0; g < search->ngiven && status >= 0 && going(search, search->request.seconds); g++) {
-        status = plan_given(search, &search->given[g], half, search->request.seed);
+        if (search->given[g].step <= far)
+            status = plan_given(search, &search->given[g], share / near, search->request.seed);
         if (search->given[g].step < best->step)
             best = &search->given[g];
     }
     if (status >= 0 && search->ngiven > 0 && going(search, search->request.seconds))
         status = plan_given(search, best, search->request.seconds - elapsed(search), search->request.seed + 1);
-    for (int32_t g = 0; g < search->ngiven; g++)
-        dp_schedule_free(search->given[g].schedule);
     return status;
 }
 
@@ -548,9 +550,15 @@ static dp_status_t improve(search_t *search)
 
         status = anneal(search, &search->starts[search->nstarts - left], now + (search->request.seconds - now) / left);
     }
+    return status;
+}
+
+static void forget(search_t *search)
+{
     for (int32_t s = 0; s < search->nstarts; s++)
         clear_start(&search->starts[s]);
-    return status;
+    for (int32_t g = 0; g < search->ngiven; g++)
+        dp_schedule_free(search->given[g].schedule);
 }
 
 static dp_status_t take_request(const dp_search_request_t *from, dp_search_request_t *request)
@@ -601,6 +609,7 @@ dp_status_t dp_search(const dp_search_request_t *request, dp_search_result_t *re
         status = improve(&search);
     if (status >= 0)
         status = plan_all(&search);
+    forget(&search);
     if (status >= 0 && found.schedule == NULL)
         status = dp_fail(DP_ERR_REJECTED, "search: no schedule holds as few as %g micro-batches' activations on a rank",
                          search.request.memory_cap);

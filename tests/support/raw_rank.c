@@ -58,8 +58,7 @@ bool raw_hello(raw_t *raw, int32_t rank, int32_t size)
     memcpy(hello, numbers, 12);
     memcpy(hello + 12, t->rank_nonce, DP__NONCE_BYTES);
     memcpy(hello + 12 + DP__NONCE_BYTES, t->digest, DP__SHA256_BYTES);
-    return raw_send(raw,
-                    &(dp__frame_t){.type = DP__FRAME_HELLO, .from = rank, .bytes = sizeof(hello), .payload = hello});
+    return raw_send(raw, &(dp__frame_t){.type = DP__FRAME_HELLO, .bytes = sizeof(hello), .payload = hello});
 }
 
 bool raw_hear_challenge(raw_t *raw)
@@ -77,9 +76,7 @@ bool raw_prove(raw_t *raw)
     uint8_t proof[DP__SHA256_BYTES];
 
     dp__secret_prove(&raw->secret, DP__LABEL_RANK_PROOF, &raw->transcript, proof);
-    return raw_send(
-        raw, &(dp__frame_t){
-                 .type = DP__FRAME_PROOF, .from = raw->transcript.rank, .bytes = sizeof(proof), .payload = proof});
+    return raw_send(raw, &(dp__frame_t){.type = DP__FRAME_PROOF, .bytes = sizeof(proof), .payload = proof});
 }
 
 bool raw_hear_welcome(raw_t *raw)
