@@ -144,8 +144,8 @@ static void hear_hello(dp__process_t *p, dp__connection_t *c, const dp__frame_t 
         refuse(c, DP_ERR_MISMATCH, "rank 0 was built with another version of libdualpipe");
         return;
     }
-    if (t->rank < 1 || t->rank >= DP_MAX_RANKS || t->size < 2 || t->size > DP_MAX_RANKS || t->rank >= t->size ||
-        getrandom(t->hub_nonce, DP__NONCE_BYTES, 0) != DP__NONCE_BYTES) {
+    if (!dp__frame_is_bare(frame) || t->rank < 1 || t->rank >= DP_MAX_RANKS || t->size < 2 || t->size > DP_MAX_RANKS ||
+        t->rank >= t->size || getrandom(t->hub_nonce, DP__NONCE_BYTES, 0) != DP__NONCE_BYTES) {
         c->phase = DP__PHASE_GONE;
         return;
     }
@@ -162,6 +162,11 @@ static void hear_proof(dp__process_t *p, dp__connection_t *c, const dp__frame_t 
     uint8_t wanted[DP__SHA256_BYTES], proof[DP__SHA256_BYTES], ours[DP__SHA256_BYTES], theirs[DP__SHA256_BYTES];
     char text[128];
 
+    if (!dp__frame_is_bare(frame)) {
+        log_stranger(p, c, "it does not speak as a rank does");
+        c->phase = DP__PHASE_GONE;
+        return;
+    }
     dp__secret_prove(&p->join.secret, DP__LABEL_RANK_PROOF, &c->transcript, wanted);
     if (frame->type != DP__FRAME_PROOF || frame->bytes != DP__SHA256_BYTES ||
         !dp__digest_equal(wanted, frame->payload)) {

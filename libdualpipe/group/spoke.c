@@ -121,8 +121,7 @@ static void say_hello(dp__process_t *p, dp__connection_t *c)
     memcpy(hello + 12 + DP__NONCE_BYTES, t->digest, DP__SHA256_BYTES);
     c->phase = DP__PHASE_HELLO;
     c->deadline_ns = dp__now_ns() + dp__scaled_ns(DP__HANDSHAKE_SECONDS);
-    dp__send(p,
-             &(dp__frame_t){.type = DP__FRAME_HELLO, .from = p->group.rank, .bytes = sizeof(hello), .payload = hello});
+    dp__send(p, &(dp__frame_t){.type = DP__FRAME_HELLO, .bytes = sizeof(hello), .payload = hello});
 }
 
 void dp__spoke_connected(dp__process_t *p, dp__connection_t *c)
@@ -152,8 +151,7 @@ static void hear_challenge(dp__process_t *p, dp__connection_t *c, const dp__fram
     dp__secret_prove(&p->join.secret, DP__LABEL_RANK_PROOF, &c->transcript, proof);
     c->phase = DP__PHASE_PROOF;
     c->deadline_ns = dp__now_ns() + dp__scaled_ns(DP__HANDSHAKE_SECONDS);
-    dp__send(p,
-             &(dp__frame_t){.type = DP__FRAME_PROOF, .from = p->group.rank, .bytes = sizeof(proof), .payload = proof});
+    dp__send(p, &(dp__frame_t){.type = DP__FRAME_PROOF, .bytes = sizeof(proof), .payload = proof});
 }
 
 static void hear_welcome(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
@@ -312,17 +310,17 @@ static bool hear(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame
 {
     switch (frame->type) {
     case DP__FRAME_CHALLENGE:
-        if (c->phase != DP__PHASE_HELLO || frame->bytes != DP__NONCE_BYTES)
+        if (c->phase != DP__PHASE_HELLO || frame->bytes != DP__NONCE_BYTES || !dp__frame_is_bare(frame))
             return false;
         hear_challenge(p, c, frame);
         return true;
     case DP__FRAME_WELCOME:
-        if (c->phase != DP__PHASE_PROOF || frame->bytes != DP__SHA256_BYTES)
+        if (c->phase != DP__PHASE_PROOF || frame->bytes != DP__SHA256_BYTES || !dp__frame_is_bare(frame))
             return false;
         hear_welcome(p, c, frame);
         return true;
     case DP__FRAME_REFUSED:
-        if (c->phase > DP__PHASE_WELCOME)
+        if (c->phase > DP__PHASE_WELCOME || !dp__frame_is_bare(frame))
             return false;
         hear_refusal(p, c, frame);
         return true;

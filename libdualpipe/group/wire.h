@@ -56,6 +56,13 @@ typedef struct dp__frame {
     const unsigned char *payload; /* received: valid until the next receive; followed by a NUL */
 } dp__frame_t;
 
+/* Members that frames of the handshake have no use for are zero, until a later version finds one. */
+static inline bool dp__frame_is_bare(const dp__frame_t *frame)
+{
+    return frame->from == 0 && frame->to == 0 && frame->id == 0 && frame->extra == 0 &&
+           (frame->value == 0 || frame->type == DP__FRAME_REFUSED);
+}
+
 typedef struct dp__wire {
     int fd;
     bool sealed;

@@ -181,6 +181,38 @@ START_TEST(frames_that_no_rank_sends_are_dropped)
 }
 END_TEST
 
+/* What a frame of the handshake does not use is for later versions. */
+START_TEST(members_without_a_use_are_zero)
+{
+    const dp__frame_t odd[] = {{.from = 1}, {.to = 1}, {.id = 1}, {.value = 1}, {.extra = 1}};
+    forked_job_t job;
+
+    begin(&job);
+    for (size_t i = 0; i < sizeof(odd) / sizeof(odd[0]); i++) {
+        const uint32_t numbers[3] = {DP__PROTOCOL_VERSION, 1, 2};
+        unsigned char hello[12 + DP__NONCE_BYTES + DP__SHA256_BYTES] = {0}, proof[DP__SHA256_BYTES];
+        dp__frame_t frame = odd[i];
+        raw_t raw;
+
+        memcpy(hello, numbers, sizeof(numbers));
+        frame.type = DP__FRAME_HELLO, frame.bytes = sizeof(hello), frame.payload = hello;
+        raw_open(&raw, raw_connect(job.port), "");
+        ck_assert(raw_send(&raw, &frame));
+        ck_assert_int_eq(count_open(&raw.wire.fd, 1, 0, 2), 0);
+        dp__wire_fini(&raw.wire);
+
+        frame.type = DP__FRAME_PROOF, frame.bytes = sizeof(proof), frame.payload = proof;
+        raw_open(&raw, raw_connect(job.port), "");
+        ck_assert(raw_hello(&raw, 1, 2) && raw_hear_challenge(&raw));
+        dp__secret_prove(&raw.secret, DP__LABEL_RANK_PROOF, &raw.transcript, proof);
+        ck_assert(raw_send(&raw, &frame));
+        ck_assert(!raw_hear_welcome(&raw));
+        dp__wire_fini(&raw.wire);
+    }
+    expect_undisturbed(&job);
+}
+END_TEST
+
 START_TEST(ranks_that_cannot_be_are_dropped)
 {
     static const int32_t claims[][2] = {{0, 2}, {-1, 2}, {2, 2},  {5, 4},         {4096, 4097},
@@ -447,6 +479,7 @@ int main(void)
     tcase_add_test(tc, silence_is_ended_after_five_seconds);
     tcase_add_test(tc, noise_is_dropped_at_once);
     tcase_add_test(tc, frames_that_no_rank_sends_are_dropped);
+    tcase_add_test(tc, members_without_a_use_are_zero);
     tcase_add_test(tc, ranks_that_cannot_be_are_dropped);
     tcase_add_test(tc, another_protocol_version_is_told_so);
     tcase_add_test(tc, a_replayed_handshake_is_refused);
