@@ -167,7 +167,7 @@ static int look_at_module(struct dl_phdr_info *info, size_t bytes, void *arg)
 {
     search_t *search = arg;
     const ElfW(Dyn) *dynamic = NULL;
-    tables_t tables = {NULL};
+    tables_t tables = {0};
     bool here = false, ours = false; /* the counters would call themselves */
 
     (void)bytes;

@@ -3,6 +3,7 @@
  * elf_check.c: reads an ELF header, its program headers and symbols, so that a foreign or truncated file, and one that
  * is no plugin or carries parts of the library, is refused with a sentence instead of a crash in the loader. */
 #include "plugin/elf_check.h"
+#include "base/memory.h"
 
 #include <dualpipe/plugin.h>
 
@@ -12,7 +13,6 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #if defined(__x86_64__)
@@ -222,22 +222,38 @@ static dp_status_t check_symbols(const image_t *image, const ElfW(Ehdr) * header
                : dp_fail(DP_ERR_PLUGIN, "plugin %s is no plugin: it does not export dp_plugin_entry", image->path);
 }
 
+/* Read, not mapped: a file that shrinks meanwhile would end the process. */
+static dp_status_t read_whole(int fd, unsigned char *bytes, uint64_t size, const char *path)
+{
+    for (uint64_t at = 0; at < size;) {
+        ssize_t n = pread(fd, bytes + at, size - at, (off_t)at);
+
+        if (n == 0 || (n < 0 && errno != EINTR))
+            return dp_fail(DP_ERR_PLUGIN, "plugin %s: %s", path, n == 0 ? "it ends while it is read" : strerror(errno));
+        at += n > 0 ? (uint64_t)n : 0;
+    }
+    return DP_OK;
+}
+
 dp_status_t dp__elf_symbols_check(int fd, uint64_t size, const char *path)
 {
-    image_t image = {mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0), size, path};
-    dp_status_t status = DP_OK;
+    unsigned char *bytes = dp__allocate(size, 64);
+    const image_t image = {bytes, size, path};
+    dp_status_t status;
     ElfW(Ehdr) header;
 
-    if (image.base == MAP_FAILED)
-        return dp_fail(DP_ERR_NOMEM, "plugin %s: %s", path, strerror(errno));
-    memcpy(&header, image.base, sizeof(header));
-    for (uint64_t i = 0; i < header.e_shnum && status >= 0; i++) {
+    if (bytes == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory to read plugin %s", path);
+    status = read_whole(fd, bytes, size, path);
+    if (status >= 0)
+        memcpy(&header, bytes, sizeof(header));
+    for (uint64_t i = 0; status >= 0 && i < header.e_shnum; i++) {
         ElfW(Shdr) found;
 
         if (section(&image, &header, i, &found) && (found.sh_type == SHT_DYNSYM || found.sh_type == SHT_SYMTAB) &&
             found.sh_entsize == sizeof(ElfW(Sym)))
             status = check_symbols(&image, &header, &found, found.sh_type == SHT_DYNSYM);
     }
-    munmap((void *)(uintptr_t)image.base, size);
+    dp__free(bytes);
     return status;
 }

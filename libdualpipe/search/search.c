@@ -443,8 +443,6 @@ static dp_status_t plan_all(search_t *search)
     }
     if (status >= 0 && search->ngiven > 0 && going(search, search->request.seconds))
         status = plan_given(search, best, search->request.seconds - elapsed(search), search->request.seed + 1);
-    for (int32_t g = 0; g < search->ngiven; g++)
-        dp_schedule_free(search->given[g].schedule);
     return status;
 }
 
@@ -552,9 +550,15 @@ static dp_status_t improve(search_t *search)
 
         status = anneal(search, &search->starts[search->nstarts - left], now + (search->request.seconds - now) / left);
     }
+    return status;
+}
+
+static void forget(search_t *search)
+{
     for (int32_t s = 0; s < search->nstarts; s++)
         clear_start(&search->starts[s]);
-    return status;
+    for (int32_t g = 0; g < search->ngiven; g++)
+        dp_schedule_free(search->given[g].schedule);
 }
 
 static dp_status_t take_request(const dp_search_request_t *from, dp_search_request_t *request)
@@ -605,6 +609,7 @@ dp_status_t dp_search(const dp_search_request_t *request, dp_search_result_t *re
         status = improve(&search);
     if (status >= 0)
         status = plan_all(&search);
+    forget(&search);
     if (status >= 0 && found.schedule == NULL)
         status = dp_fail(DP_ERR_REJECTED, "search: no schedule holds as few as %g micro-batches' activations on a rank",
                          search.request.memory_cap);

@@ -24,6 +24,7 @@
 #define SPIN_NS     50000
 #define YIELD_NS    25000
 #define CROWDED_MAX 256
+#define SPIN_LOOKS  4 /* between two yields, which take as long as a look */
 /* How long the thread keeps away, from and to, before it looks whether anybody has driven since. */
 #define AWAY_MIN_NS 100000
 #define AWAY_MAX_NS 500000
@@ -124,8 +125,9 @@ static bool spin(const wait_t *t)
     }
     do {
         if (pthread_mutex_trylock(&w->lock) == 0) {
-            if (!look_for(t))
-                wire_pay(t->comm, before - WIRE_OWE_NS);
+            for (int i = 0; i < SPIN_LOOKS && !look_for(t); i++)
+                ;
+            wire_pay(t->comm, before - WIRE_OWE_NS);
             pthread_mutex_unlock(&w->lock);
         }
         if (reached(t->signal, t->target)) {
