@@ -24,7 +24,7 @@ except ImportError:  # before setuptools 70
 
 HERE = Path(__file__).resolve().parent
 TREE = HERE / "csrc" if (HERE / "csrc").is_dir() else HERE.parent
-ROOMS = ("base", "schedule", "program", "timeline", "simulate", "search", "eplb")
+ROOMS = ("base", "schedule", "program", "timeline", "simulate", "overlap", "search", "eplb")
 TRACE = ("trace", "trace_actions", "trace_classify", "trace_costs", "trace_file", "trace_json", "trace_read", "trace_resolve",
          "trace_segment", "trace_table", "trace_timeline")
 IO = ("cost_keys", "input", "output")

@@ -42,6 +42,7 @@ typedef struct given {
 
 typedef struct search {
     dp_search_request_t request; /* memory_cap negative: none */
+    dp_costs_t costs;            /* of the request */
     dp_search_result_t *result;
     start_t starts[STARTS + 1]; /* by score; one more is room for a newcomer */
     int32_t nstarts;
@@ -561,8 +562,9 @@ static void forget(search_t *search)
         dp_schedule_free(search->given[g].schedule);
 }
 
-static dp_status_t take_request(const dp_search_request_t *from, dp_search_request_t *request)
+static dp_status_t take_request(const dp_search_request_t *from, search_t *search)
 {
+    dp_search_request_t *request = &search->request;
     dp_status_t status = dp__sized_check("dp_search: the request", from, "dp_search_request_t", DP_SEARCH_REQUEST_MIN);
 
     if (status < 0)
@@ -573,6 +575,11 @@ static dp_status_t take_request(const dp_search_request_t *from, dp_search_reque
                        request->microbatches);
     if (request->costs == NULL)
         return dp_fail(DP_ERR_INVALID, "search: no costs");
+    status = dp__sized_check("dp_search: the costs", request->costs, "dp_costs_t", DP_COSTS_MIN);
+    if (status < 0)
+        return status;
+    dp_sized_take(&search->costs, sizeof(search->costs), request->costs);
+    request->costs = &search->costs;
     if (request->costs->stage_scale != NULL && request->stages < 1)
         return dp_fail(DP_ERR_INVALID, "search: costs with a stage_scale, and `stages` does not say of how many");
     if (request->weights < 0 || !(request->activation_bytes >= 0.0) || !(request->weight_bytes >= 0.0))
@@ -600,7 +607,7 @@ dp_status_t dp_search(const dp_search_request_t *request, dp_search_result_t *re
     if (status < 0)
         return status;
     dp_sized_put(result, &found);
-    status = take_request(request, &search.request);
+    status = take_request(request, &search);
     if (status < 0)
         return status;
     search.random.state = search.request.seed;

@@ -56,6 +56,7 @@ from_help train_moe "$build/apps/train_moe/train_moe" >>"$work/commands"
 unrun() { # DOCUMENT COMMAND
     case $2 in
     *mpirun*) echo "wants an MPI: check_mpi_conform.sh and check_mpi_train.sh run such" ;;
+    "dualpipe status") echo "wants a live job: check_status.sh asks one" ;;
     RANK=[01]*) echo "two terminals: check_launchers.sh joins ranks by these variables" ;;
     torchrun*) echo "wants PyTorch" ;;
     'cp -R'* | 'DUALPIPE_PLUGIN_PATH=$PWD'*) echo "wants an install: check_outside.sh builds the template" ;;

@@ -382,6 +382,24 @@ START_TEST(a_search_that_is_stopped_gives_what_it_has)
 }
 END_TEST
 
+/* Of costs that a caller compiled long ago nothing is read behind their end. */
+START_TEST(shorter_costs_are_taken)
+{
+    dp_costs_t costs = cost_sets[0];
+    dp_search_request_t request = {
+        .struct_size = sizeof(request), .ranks = 2, .microbatches = 4, .costs = &costs, .seconds = 0.1, .seed = 1};
+    dp_search_result_t result = {.struct_size = sizeof(result)};
+
+    costs.struct_size = DP_COSTS_MIN;
+    memset((char *)&costs + DP_COSTS_MIN, 0xa5, sizeof(costs) - DP_COSTS_MIN);
+    ck_assert_msg(dp_search(&request, &result) == DP_OK, "%s", dp_last_error());
+    dp_search_clear(&result);
+    costs.struct_size = DP_COSTS_MIN - 1;
+    ck_assert_int_eq(dp_search(&request, &result), DP_ERR_INVALID);
+    ck_assert_msg(strstr(dp_last_error(), "the costs") != NULL, "%s", dp_last_error());
+}
+END_TEST
+
 START_TEST(a_request_that_makes_no_sense_is_refused)
 {
     double scale[4] = {1, 1, 1, 1};
@@ -424,6 +442,7 @@ int main(void)
     SUITE_ADD(suite, segments_are_planned);
     SUITE_ADD(suite, too_little_memory_is_said);
     SUITE_ADD(suite, a_search_that_is_stopped_gives_what_it_has);
+    SUITE_ADD(suite, shorter_costs_are_taken);
     SUITE_ADD(suite, a_request_that_makes_no_sense_is_refused);
     return suite_run(suite);
 }
