@@ -156,22 +156,26 @@ static const choice_t *choice_for(const dp_device_vt_t *device)
     return choice;
 }
 
-/* What this rank can load: a bit for each of near, then of far. */
-static uint32_t loadable(const dp_pipeline_t *p, const choice_t *choice, bool wants_far)
+/* What this rank can load: a bit for each of near, then of far. What fails for want of memory is not absent. */
+static dp_status_t find_loadable(const dp_pipeline_t *p, const choice_t *choice, bool wants_far, uint32_t *found)
 {
-    const dp_comm_vt_t *vt;
-    uint32_t found = 0;
+    const bool exports = (p->device_vt->caps & DP_DEVICE_CAP_EXPORT) != 0;
 
-    for (int i = 0; i < LISTED; i++) {
-        bool exports = (p->device_vt->caps & DP_DEVICE_CAP_EXPORT) != 0;
+    *found = 0;
+    for (int i = 0; i < 2 * LISTED; i++) {
+        const char *name = i < LISTED ? choice->near[i] : wants_far ? choice->far[i - LISTED] : NULL;
+        const dp_comm_vt_t *vt;
+        dp_status_t status;
 
-        if (choice->near[i] != NULL && (exports || strcmp(choice->near[i], "comm_cuda_ipc") != 0) &&
-            load(choice->near[i], &vt) >= 0)
-            found |= 1u << i;
-        if (wants_far && choice->far[i] != NULL && load(choice->far[i], &vt) >= 0)
-            found |= 1u << (LISTED + i);
+        if (name == NULL || (!exports && strcmp(name, "comm_cuda_ipc") == 0))
+            continue;
+        status = load(name, &vt);
+        if (status == DP_ERR_NOMEM)
+            return status;
+        if (status >= 0)
+            *found |= 1u << i;
     }
-    return found;
+    return DP_OK;
 }
 
 /* The first of a list that all ranks can load. */
@@ -203,9 +207,12 @@ static dp_status_t choose(dp_pipeline_t *p, const char **near_out, const char **
     const choice_t *choice = choice_for(p->device_vt);
     bool wants_far = places_of(p)->hosts > 1;
     int32_t n = dp_group_size(p->group);
-    uint32_t mine = loadable(p, choice, wants_far), found = UINT32_MAX, *all = dp__calloc((size_t)n, sizeof(*all));
-    dp_status_t status;
+    uint32_t mine, found = UINT32_MAX, *all;
+    dp_status_t status = find_loadable(p, choice, wants_far, &mine);
 
+    if (status < 0)
+        return status;
+    all = dp__calloc((size_t)n, sizeof(*all));
     if (all == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory to compare the plugins of %d ranks", n);
     status = dp_group_all_gather(p->group, &mine, sizeof(mine), all);
