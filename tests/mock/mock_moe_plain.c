@@ -5,21 +5,30 @@
 #include <dualpipe/moe.h>
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const void *get_interface(const char *id)
+static dp_moe_vt_t table;
+
+static void fill(void)
 {
-    static dp_moe_vt_t table;
     const char *file = getenv("MOCK_REAL");
     void *library = file != NULL ? dlopen(file, RTLD_NOW | RTLD_LOCAL) : NULL;
     const dp_plugin_t *plugin = library != NULL ? dlsym(library, "dp_plugin_entry") : NULL;
 
-    if (plugin == NULL || strcmp(id, DP_IFACE_MOE) != 0)
-        return NULL;
-    memcpy(&table, plugin->get_interface(id), sizeof(table));
+    if (plugin == NULL)
+        return;
+    memcpy(&table, plugin->get_interface(DP_IFACE_MOE), sizeof(table));
     table.caps &= ~(uint32_t)DP_MOE_CAP_REPLICAS;
-    return &table;
+}
+
+static const void *get_interface(const char *id)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, fill);
+    return table.struct_size != 0 && strcmp(id, DP_IFACE_MOE) == 0 ? &table : NULL;
 }
 
 DP_PLUGIN_DEFINE(mock_moe_plain) = {
