@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define ROUNDS         16
+#define ANSWERS        (2 * ROUNDS) /* of the kernel that answers, then of those that stamp: it may still be at work */
 #define RECALIBRATE_NS 5000000000
 #define ECHO_NS        100000000 /* the kernel waits half as long for the host */
 #define ANSWER_NS      5000000000
@@ -68,14 +69,13 @@ static dp_status_t stamp_and_look(dp_device_t *device, int64_t *best)
     dp_status_t status = DP_OK;
 
     for (int round = 0; round < ROUNDS && status == DP_OK; round++) {
+        CUdeviceptr to = st->device_answers + (size_t)(ROUNDS + round) * sizeof(uint64_t);
         int64_t before = host->now_ns(host), after;
         uint64_t answer = 0;
 
-        st->answers[0] = 0;
-        status = cuda_launch(host, device->cu, device->stamp, CUDA_DIM(1), CUDA_DIM(1), 0, device->service,
-                             &st->device_answers);
+        status = cuda_launch(host, device->cu, device->stamp, CUDA_DIM(1), CUDA_DIM(1), 0, device->service, &to);
         if (status == DP_OK)
-            answer = await_answer(host, st->answers, before + ANSWER_NS, &after);
+            answer = await_answer(host, &st->answers[ROUNDS + round], before + ANSWER_NS, &after);
         if (status == DP_OK)
             take_round(st, before, after, answer, best);
     }
@@ -90,7 +90,7 @@ static dp_status_t calibrate(dp_device_t *device)
     dp_status_t status;
 
     *st->call = 0;
-    memset((void *)(uintptr_t)st->answers, 0, ROUNDS * sizeof(uint64_t));
+    memset((void *)(uintptr_t)st->answers, 0, ANSWERS * sizeof(uint64_t));
     status = call_and_answer(device, &best);
     if (status == DP_OK && best == INT64_MAX) {
         host->log(host, DP_LOG_WARN, "device_cuda",
@@ -117,7 +117,7 @@ dp_status_t stamps_open(dp_device_t *device)
 {
     const dp_host_t *host = device->host;
     device_stamps_t *st = &device->stamps;
-    size_t words = STAMPS + 8 + ROUNDS;
+    size_t words = STAMPS + 8 + ANSWERS;
     void *memory = NULL;
     CUdeviceptr at = 0;
     dp_status_t status;
