@@ -88,10 +88,9 @@ static inline void gpu_read(gpu_t *gpu, void *to, CUdeviceptr from, size_t bytes
 static inline char **gpu_suite_arguments(int argc, char **argv)
 {
     static char device[] = "--device", cuda[] = "device_cuda";
-    static char **with; /* as long as the program, as argv */
+    static char *with[64]; /* as long as the program, as argv */
 
-    with = calloc((size_t)argc + 3, sizeof(*with));
-    if (with == NULL)
+    if (argc + 3 > (int)(sizeof(with) / sizeof(with[0])))
         exit(1);
     memcpy(with, argv, (size_t)argc * sizeof(*with));
     with[argc] = device;
