@@ -161,19 +161,7 @@ END_TEST
 
 int main(int argc, char **argv)
 {
-    Suite *suite = suite_create("recovery");
-    TCase *all = tcase_create("sweep");
-    SRunner *runner = srunner_create(suite);
-    int failed;
-
     if (argc > 1 && atoi(argv[1]) > 0)
         stride = atoi(argv[1]);
-    tcase_add_test(all, sweep);
-    suite_add_tcase(suite, all);
-    srunner_set_fork_status(runner, CK_NOFORK); /* ranks are started by this process */
-    srunner_run_all(runner, CK_SILENT);
-    srunner_print(runner, CK_MINIMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return r_sweep("recovery", sweep);
 }

@@ -44,11 +44,13 @@ static void watch_order(const builder_t *b)
 
     for (int64_t i = 0; i < b->plan->commands.count; i++) {
         const dp__command_t *c = &b->plan->commands.at[i];
-        const dp__step_pass_t *pass = &b->plan->commands.passes[c->kind == DP__CALL ? c->at : 0];
-        int32_t microbatch = microbatch_of(b, pass->chunk, pass->microbatch);
+        const dp__step_pass_t *pass;
+        int32_t microbatch;
 
         if (c->kind != DP__CALL || c->op != DP_OP_W)
             continue;
+        pass = &b->plan->commands.passes[c->at];
+        microbatch = microbatch_of(b, pass->chunk, pass->microbatch);
         if (microbatch < latest[pass->chunk]) {
             dp_log(DP_LOG_WARN, "engine",
                    "schedule %s adds the weight gradient of micro-batch %d after that of %d on rank %d: its sums may "

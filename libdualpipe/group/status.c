@@ -144,11 +144,14 @@ void dp__status_answer(dp__process_t *p)
 {
     char *text = p->hub.status.count > 0 ? dp__allocate(MOST_BYTES, 16) : NULL;
     size_t used = 0;
+    int32_t r = 0;
 
     if (text != NULL)
         used = write_job(p, text, MOST_BYTES);
-    for (int32_t r = 0; text != NULL && r < p->group.size && used + 2 * RANK_BYTES < MOST_BYTES; r++)
+    for (; text != NULL && r < p->group.size && used + 2 * RANK_BYTES < MOST_BYTES; r++)
         used += write_rank(p, r, text + used, RANK_BYTES);
+    if (text != NULL && r < p->group.size)
+        used += (size_t)snprintf(text + used, RANK_BYTES, "and %d ranks more, from %d on\n", p->group.size - r, r);
     for (int i = 0; i < p->hub.status.count; i++)
         (void)send(p->hub.status.askers[i], text, used, MSG_NOSIGNAL | MSG_DONTWAIT);
     drop(p);

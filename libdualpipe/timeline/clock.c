@@ -23,7 +23,7 @@ static int by_time(const void *a, const void *b)
 
 void dp__clock_sort(dp__clock_sample_t *samples, size_t count)
 {
-    if (count > 0) // of no samples the pointer may be NULL, which qsort does not take
+    if (count > 0) /* of no samples the pointer may be NULL, which qsort does not take */
         qsort(samples, count, sizeof(*samples), by_time);
 }
 

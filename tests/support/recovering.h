@@ -495,4 +495,22 @@ static inline void r_run(forked_job_t *job, const r_setting_t *setting, const r_
     forked_finish(job, 40);
 }
 
+/* One test in this process, which starts the ranks. What main returns. */
+static inline int r_sweep(const char *name, const TTest *sweep)
+{
+    Suite *suite = suite_create(name);
+    TCase *all = tcase_create("sweep");
+    SRunner *runner = srunner_create(suite);
+    int failed;
+
+    tcase_add_test(all, sweep);
+    suite_add_tcase(suite, all);
+    srunner_set_fork_status(runner, CK_NOFORK);
+    srunner_run_all(runner, CK_SILENT);
+    srunner_print(runner, CK_MINIMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? 0 : 1;
+}
+
 #endif
