@@ -11,7 +11,8 @@
  *                     [--layers N] [--tokens N] [--hidden N] [--heads N] [--head-dim N] [--value-dim N] [--experts N]
  *                     [--top-k N] [--expert-hidden N] [--microbatches N] [--steps N] [--graph 0|1] [--trace FILE]
  *
- * Defaults: a GPU, DeepSeek-V3's layer with fewer experts, 4 layers a stage. Exit status 77: no such device.
+ * Defaults: a GPU, DeepSeek-V3's layer with fewer experts, 4 layers a stage, or 2 or 1 where the device has no memory
+ * for more (4 take some 140 GB: beside the parameters two gradients in fp32 a stage). Exit status 77: no such device.
  * The figures are those of DeepSeek's published trace (96.3 % of the all-to-all hidden, compute lane busy 96.4 %):
  *   hidden    time in which an all-to-all and a compute segment of a pair ran, as a share of all-to-all time
  *   busy      compute lane, as a share of the time from the first pair's start to the last one's end
@@ -20,6 +21,7 @@
  *   overlaps) */
 #include <dualpipe/dualpipe.h>
 #include <getopt.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -337,6 +339,20 @@ static dp_status_t measure(const settings_t *set, const char *method, int microb
     return status;
 }
 
+/* With as many layers as asked for; of a number that was not given, half as often as the memory asks for it. */
+static dp_status_t measure_what_fits(settings_t *set, dp_timeline_t **timeline_out, uint32_t sms[DP_LANE_COUNT])
+{
+    const bool given = set->layers > 0;
+    dp_status_t status;
+
+    for (set->layers = given ? set->layers : 4;; set->layers /= 2) {
+        status = measure(set, "dualpipev", (int)set->microbatches, timeline_out, sms);
+        if (status != DP_ERR_NOMEM || given || set->layers == 1)
+            return status;
+        printf("%ld layers a stage are more than the device has memory for: %s\n", set->layers, dp_last_error());
+    }
+}
+
 /* ---- figures ---- */
 
 /* The pairs of one step as a timeline of their own, whose report then speaks of nothing else. */
@@ -492,12 +508,12 @@ static int read_settings(int argc, char **argv, settings_t *set)
             *numbers[c - 256 - 6] = strtol(optarg, NULL, 10);
     }
     set->dtype = strcmp(set->dtype_name, "f64") == 0 ? DP_F64 : strcmp(set->dtype_name, "f32") == 0 ? DP_F32 : DP_BF16;
-    return optind == argc && set->layers >= 1 && set->layers <= 64 && set->microbatches >= 2 && set->steps >= 1;
+    return optind == argc && set->layers >= 0 && set->layers <= 64 && set->microbatches >= 2 && set->steps >= 1;
 }
 
 int main(int argc, char **argv)
 {
-    settings_t set = {"cuda", "cuda_ipc", "cudnn", "cuda", "bf16", NULL, 20, 4, 4096, 7168,
+    settings_t set = {"cuda", "cuda_ipc", "cudnn", "cuda", "bf16", NULL, 20, 0, 4096, 7168,
                       128,    192,        128,     16,     8,      2048, 4,  3, 0,    DP_BF16};
     dp_timeline_t *pairs = NULL, *alone = NULL;
     uint32_t sms[DP_LANE_COUNT] = {0};
@@ -512,7 +528,7 @@ int main(int argc, char **argv)
            "%ld\n",
            set.device, set.comm, set.attention, set.moe, set.dtype_name, set.tokens, set.hidden, set.heads,
            set.head_dim, set.value_dim, set.experts, set.expert_hidden, set.top_k);
-    status = measure(&set, "dualpipev", (int)set.microbatches, &pairs, sms);
+    status = measure_what_fits(&set, &pairs, sms);
     if (status < 0)
         return complain(status);
     printf("SMs (cores)                        compute %u, communication %u\n", sms[DP_LANE_COMPUTE],

@@ -39,6 +39,63 @@ static const layer_t larger[] = {
     {.batch = 0},
 };
 
+/* Latent attention: queries with a latent and without, one token, one head, values of a width of their own or that of
+ * the part that is not rotated. The last of each have multiples of 64. */
+static const layer_t latent_layers[] = {
+    {.batch = 2,
+     .sequence = 5,
+     .hidden = 6,
+     .heads = 3,
+     .head_dim = 6,
+     .value_dim = 3,
+     .q_rank = 5,
+     .kv_rank = 4,
+     .rope_dim = 2},
+    {.batch = 1, .sequence = 1, .hidden = 3, .heads = 1, .head_dim = 4, .kv_rank = 2, .rope_dim = 2},
+    {.batch = 3,
+     .sequence = 4,
+     .hidden = 5,
+     .heads = 2,
+     .head_dim = 10,
+     .kv_rank = 7,
+     .rope_dim = 4,
+     .norm_eps = 0.5F,
+     .theta = 7},
+    {.batch = 1,
+     .sequence = 6,
+     .hidden = 2,
+     .heads = 2,
+     .head_dim = 128,
+     .value_dim = 64,
+     .q_rank = 3,
+     .kv_rank = 2,
+     .rope_dim = 64},
+    {.batch = 0},
+};
+
+static const layer_t latent_larger[] = {
+    {.batch = 2,
+     .sequence = 65,
+     .hidden = 8,
+     .heads = 3,
+     .head_dim = 6,
+     .value_dim = 5,
+     .q_rank = 6,
+     .kv_rank = 5,
+     .rope_dim = 4},
+    {.batch = 1, .sequence = 257, .hidden = 4, .heads = 2, .head_dim = 4, .kv_rank = 3, .rope_dim = 2},
+    {.batch = 1,
+     .sequence = 77,
+     .hidden = 24,
+     .heads = 2,
+     .head_dim = 192,
+     .value_dim = 128,
+     .q_rank = 20,
+     .kv_rank = 16,
+     .rope_dim = 64},
+    {.batch = 0},
+};
+
 #define IN_CONFIG(member) .offset = offsetof(dp_attention_config_t, member)
 #define IN_SHAPE(member)  .in_shape = true, .offset = offsetof(dp_block_shape_t, member)
 
@@ -59,6 +116,19 @@ static const wrong_t wrongs[] = {
     {.what = NULL},
 };
 
+static const wrong_t latent_wrongs[] = {
+    {.what = "no shape", IN_CONFIG(shape), .pointer = true},
+    {.what = "heads 0", IN_CONFIG(heads)},
+    {.what = "head_dim 0", IN_CONFIG(head_dim)},
+    {.what = "kv_heads beside kv_rank", IN_CONFIG(kv_heads), .bits = 1},
+    {.what = "kv_rank 0 beside rope_dim", IN_CONFIG(kv_rank)},
+    {.what = "rope_dim 0", IN_CONFIG(rope_dim)},
+    {.what = "an odd rope_dim", IN_CONFIG(rope_dim), .bits = 3},
+    {.what = "a head no wider than rope_dim", IN_CONFIG(head_dim), .bits = 2},
+    {.what = "a rope_dim wider than a head", IN_CONFIG(rope_dim), .bits = 1 << 16},
+    {.what = NULL},
+};
+
 static dp_status_t attention_open(block_t *b)
 {
     struct {
@@ -72,6 +142,8 @@ static dp_status_t attention_open(block_t *b)
     dp_attention_t *attention = NULL;
     dp_status_t status;
 
+    if (b->layer.kv_rank > 0 && (table_of(b)->caps & DP_ATTENTION_CAP_LATENT) == 0)
+        return dp_fail(DP_ERR_UNSUPPORTED, "it does not announce latent attention (DP_ATTENTION_CAP_LATENT)");
     conform_kernel_shape(b, &shape, sizeof(shape));
     memset(&room, 0xa5, sizeof(room));
     room.config = (dp_attention_config_t){
@@ -85,6 +157,9 @@ static dp_status_t attention_open(block_t *b)
         .deterministic = b->deterministic,
         .device_vt = b->lab->vt,
         .device = b->lab->device,
+        .q_rank = b->layer.q_rank,
+        .kv_rank = b->layer.kv_rank,
+        .rope_dim = b->layer.rope_dim,
     };
     conform_kernel_wrong(b, &room.config, &shape.shape);
     status = table_of(b)->open(b->lab->host, &room.config, &attention);
@@ -154,6 +229,50 @@ static bool list_is_right(const block_t *b)
     return conform_kernel_list_is_right(b, expected, 5);
 }
 
+static bool latent_list_is_right(const block_t *b)
+{
+    const layer_t *l = &b->layer;
+    const size_t d = l->hidden, nope = l->head_dim - l->rope_dim, rank = l->kv_rank;
+    const size_t value = l->value_dim != 0 ? l->value_dim : nope, o = l->heads * value, q = l->heads * l->head_dim;
+    expected_t expected[9];
+    uint32_t count = 0;
+
+    expected[count++] = (expected_t){.name = "norm", .kind = DP_PARAM_VECTOR, .count = d, .start = 1};
+    if (l->q_rank > 0) {
+        expected[count++] = (expected_t){.name = "wq_down", .count = d * l->q_rank, .fan_in = d};
+        expected[count++] = (expected_t){.name = "q_norm", .kind = DP_PARAM_VECTOR, .count = l->q_rank, .start = 1};
+        expected[count++] = (expected_t){.name = "wq_up", .count = l->q_rank * q, .fan_in = l->q_rank};
+    } else {
+        expected[count++] = (expected_t){.name = "wq", .count = d * q, .fan_in = d};
+    }
+    expected[count++] = (expected_t){.name = "wkv_down", .count = d * (rank + l->rope_dim), .fan_in = d};
+    expected[count++] = (expected_t){.name = "kv_norm", .kind = DP_PARAM_VECTOR, .count = rank, .start = 1};
+    expected[count++] = (expected_t){.name = "wk_up", .count = rank * l->heads * nope, .fan_in = rank};
+    expected[count++] = (expected_t){.name = "wv_up", .count = rank * o, .fan_in = rank};
+    expected[count++] = (expected_t){.name = "wo", .count = o * d, .fan_in = o};
+    return conform_kernel_list_is_right(b, expected, count);
+}
+
+const kind_t conform_kernel_latent = {
+    .steps = steps,
+    .nsteps = 3,
+    .layers = latent_layers,
+    .larger = latent_larger,
+    .wrongs = latent_wrongs,
+    .config_min = DP_SIZE_TO(dp_attention_config_t, rope_dim),
+    .open = attention_open,
+    .close = attention_close,
+    .close_nothing = close_nothing,
+    .sizes = attention_sizes,
+    .params = attention_params,
+    .call = attention_call,
+    .whole = conform_reference_attention_params,
+    .common = conform_reference_attention_params,
+    .index = attention_index,
+    .reference = reference,
+    .list_is_right = latent_list_is_right,
+};
+
 const kind_t conform_kernel_attention = {
     .steps = steps,
     .nsteps = 3,
@@ -184,7 +303,7 @@ static bool open_long(block_t *b, lab_t *lab, conform_t *t)
     if (!conform_lab_open(lab, t))
         return false;
     for (int i = 0; i < 3; i++)
-        for (const layer_t *l = larger; l->batch > 0; l++) {
+        for (const layer_t *l = conform_kernel_kind(t)->larger; l->batch > 0; l++) {
             layer_t layer = *l;
 
             layer.dtype = dtypes[i];
@@ -195,6 +314,7 @@ static bool open_long(block_t *b, lab_t *lab, conform_t *t)
                 return false;
         }
     conform_skip(t, "supports no layer of the suite: %s", conform_last_error());
+    conform_lab_close(lab);
     return false;
 }
 
@@ -318,8 +438,10 @@ static void large_logits_do_not_overflow(conform_t *t)
 
     if (!open_long(&b, &lab, t) || !conform_pass_open(&p, &b, 0))
         return;
-    for (size_t i = b.list[1].offset; i < b.list[1].offset + b.list[1].count; i++)
-        b.values[i] *= 8192;
+    for (uint32_t p = 0; p < b.sizes.nparams; p++) /* behind the norm of a latent, where queries have one */
+        if (strcmp(b.list[p].name, "wq") == 0 || strcmp(b.list[p].name, "wq_up") == 0)
+            for (size_t i = b.list[p].offset; i < b.list[p].offset + b.list[p].count; i++)
+                b.values[i] *= 8192;
     if (!conform_area_write(&lab, &b.params, b.values) || !conform_pass_run(&p, FORWARD, WEIGHT))
         return;
     for (int i = 0; i < 3; i++) {
@@ -385,6 +507,8 @@ static void memory_is_linear_in_the_sequence(conform_t *t)
         longer.layer.sequence = i == 0 ? 4096 : 8192;
         if (longer.kind->open(&longer) != DP_OK) {
             conform_skip(t, "does not take a sequence of %u: %s", longer.layer.sequence, conform_last_error());
+            if (conform_block_close(&b))
+                conform_lab_close(&lab);
             return;
         }
         sizes[i].struct_size = sizeof(sizes[i]);
@@ -422,9 +546,116 @@ static const conform_case_t cases[] = {
     {0},
 };
 
+/* ---- the same demands on latent attention ---- */
+
+#define LATENT(function)                                                                                               \
+    static void latent_##function(conform_t *t)                                                                        \
+    {                                                                                                                  \
+        t->variety = 1;                                                                                                \
+        function(t);                                                                                                   \
+    }
+#define LATENT_KERNEL(function)                                                                                        \
+    static void latent_##function(conform_t *t)                                                                        \
+    {                                                                                                                  \
+        t->variety = 1;                                                                                                \
+        conform_kernel_##function(t);                                                                                  \
+    }
+LATENT_KERNEL(params_are_those_of_the_header)
+LATENT_KERNEL(outputs_f64)
+LATENT_KERNEL(outputs_f32)
+LATENT_KERNEL(outputs_bf16)
+LATENT_KERNEL(gradients_f64)
+LATENT_KERNEL(gradients_f32)
+LATENT_KERNEL(gradients_bf16)
+LATENT_KERNEL(gradients_are_those_of_its_own_loss)
+LATENT_KERNEL(weight_gradients_may_come_late)
+LATENT_KERNEL(microbatches_in_flight_do_not_meet)
+LATENT_KERNEL(instances_do_not_meet)
+LATENT_KERNEL(first_stage_needs_no_dx)
+LATENT_KERNEL(same_input_same_bits)
+LATENT_KERNEL(calls_are_enqueued)
+LATENT_KERNEL(structs_may_grow)
+LATENT_KERNEL(wrong_settings_are_refused)
+LATENT_KERNEL(memory_that_runs_out_leaves_nothing)
+LATENT_KERNEL(nothing_is_left_behind)
+LATENT(outputs_see_the_past_and_themselves)
+LATENT(gradients_reach_the_past_and_themselves)
+LATENT(large_logits_do_not_overflow)
+LATENT(calls_can_be_captured)
+LATENT(memory_is_linear_in_the_sequence)
+
+/* Whether the plugin would take it for attention of plain heads. */
+static void latent_needs_the_capability(conform_t *t)
+{
+    const dp_attention_vt_t *vt = t->table;
+    const layer_t *l = latent_layers;
+    const dp_block_shape_t shape = {
+        .struct_size = sizeof(shape), .dtype = DP_F32, .batch = l->batch, .sequence = l->sequence, .hidden = l->hidden};
+    dp_attention_config_t config = {.struct_size = sizeof(config),
+                                    .shape = &shape,
+                                    .heads = l->heads,
+                                    .head_dim = l->head_dim,
+                                    .value_dim = l->value_dim,
+                                    .q_rank = l->q_rank,
+                                    .kv_rank = l->kv_rank,
+                                    .rope_dim = l->rope_dim};
+    dp_attention_t *attention = NULL;
+    dp_status_t status;
+    lab_t lab;
+
+    if ((vt->caps & DP_ATTENTION_CAP_LATENT) != 0) {
+        conform_skip(t, "it announces latent attention");
+        return;
+    }
+    if (!conform_lab_open(&lab, t))
+        return;
+    config.device_vt = lab.vt;
+    config.device = lab.device;
+    conform_forget_error();
+    status = vt->open(lab.host, &config, &attention);
+    EXPECT(t, status == DP_ERR_INVALID || status == DP_ERR_UNSUPPORTED,
+           "open with kv_rank %u came to %s, and DP_ATTENTION_CAP_LATENT is not announced: it has to refuse",
+           l->kv_rank, dp_status_name(status));
+    EXPECT(t, conform_last_error()[0] != '\0', "open with kv_rank %u refused and said nothing", l->kv_rank);
+    conform_lab_close(&lab);
+}
+
+#define LATENT_CASE(function) CONFORM_CASE(latent_##function, 0, "Latent attention (kv_rank > 0), likewise.")
+static const conform_case_t latent_cases[] = {
+    {CONFORM_CASE(latent_needs_the_capability, 0,
+                  "Without DP_ATTENTION_CAP_LATENT kv_rank > 0 (and kv_heads 0) is refused, never taken for attention "
+                  "of plain heads.")},
+    {LATENT_CASE(params_are_those_of_the_header)},
+    {LATENT_CASE(outputs_f64)},
+    {LATENT_CASE(outputs_f32)},
+    {LATENT_CASE(outputs_bf16)},
+    {LATENT_CASE(gradients_f64)},
+    {LATENT_CASE(gradients_f32)},
+    {LATENT_CASE(gradients_bf16)},
+    {LATENT_CASE(gradients_are_those_of_its_own_loss)},
+    {LATENT_CASE(weight_gradients_may_come_late)},
+    {LATENT_CASE(microbatches_in_flight_do_not_meet)},
+    {LATENT_CASE(instances_do_not_meet)},
+    {LATENT_CASE(first_stage_needs_no_dx)},
+    {LATENT_CASE(same_input_same_bits)},
+    {LATENT_CASE(calls_are_enqueued)},
+    {LATENT_CASE(structs_may_grow)},
+    {LATENT_CASE(wrong_settings_are_refused)},
+    {LATENT_CASE(memory_that_runs_out_leaves_nothing)},
+    {LATENT_CASE(nothing_is_left_behind)},
+    {LATENT_CASE(outputs_see_the_past_and_themselves)},
+    {LATENT_CASE(gradients_reach_the_past_and_themselves)},
+    {LATENT_CASE(large_logits_do_not_overflow)},
+    {LATENT_CASE(calls_can_be_captured)},
+    {LATENT_CASE(memory_is_linear_in_the_sequence)},
+    {0},
+};
+static const conform_case_t *const more[] = {latent_cases, NULL};
+
 const conform_suite_t conform_attention = {.name = "attention",
                                            .interface = DP_IFACE_ATTENTION,
                                            .plugin = "attention_cpu",
                                            .table_bytes = DP_ATTENTION_VT_MIN,
                                            .needs = CONFORM_NEEDS_DEVICE,
-                                           .cases = cases};
+                                           .cases = cases,
+                                           .more = more};

@@ -32,6 +32,7 @@ typedef struct conform {
     const void *table;            /* on trial: the interface of the suite */
     const dp_device_vt_t *device; /* on trial, or what the streams of the one on trial run on; NULL: not needed */
     const dp_comm_vt_t *comm;     /* on trial, or what the rows of the one on trial travel over; NULL: not needed */
+    int variety;                  /* of what is on trial, where a suite has several; a case sets it */
 } conform_t;
 
 typedef struct conform_case {
@@ -77,7 +78,8 @@ extern const conform_suite_t *const conform_suites[]; /* ends with NULL */
 const conform_suite_t *conform_suite_of(const char *interface);
 
 /* Verdicts of the running case: the first failure counts. What they print is read by people who do not have this
- * source: say what was done, what the contract says and what came; name no variable of yours. */
+ * source: say what was done, what the contract says and what came; name no variable of yours. A case that skips closes
+ * first what it has open: threads of a device outlive the case otherwise, and what they use does not. */
 void conform_fail(conform_t *t, const char *file, int line, const char *fmt, ...) DP_PRINTF(4, 5);
 void conform_skip(conform_t *t, const char *fmt, ...) DP_PRINTF(2, 3);
 bool conform_failed(const conform_t *t);

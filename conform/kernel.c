@@ -270,8 +270,9 @@ static double *random_values(dp_dtype_t dtype, uint64_t seed, size_t count, doub
 
 const kind_t *conform_kernel_kind(const conform_t *t)
 {
-    return strcmp(conform_job_settings(t->job)->interface, DP_IFACE_ATTENTION) == 0 ? &conform_kernel_attention
-                                                                                    : &conform_kernel_moe;
+    if (strcmp(conform_job_settings(t->job)->interface, DP_IFACE_ATTENTION) != 0)
+        return &conform_kernel_moe;
+    return t->variety == 0 ? &conform_kernel_attention : &conform_kernel_latent;
 }
 
 void conform_kernel_shape(const block_t *b, void *shape, size_t bytes)
@@ -438,6 +439,7 @@ bool conform_block_open_any(block_t *b, lab_t *lab, uint64_t seed)
                 return false;
         }
     conform_skip(lab->t, "supports no layer of the suite: %s", conform_last_error());
+    conform_lab_close(lab);
     return false;
 }
 
@@ -644,8 +646,9 @@ static const char *layer_text(const block_t *b, char text[200])
                       l->hidden);
 
     if (l->heads > 0)
-        snprintf(text + at, (size_t)(200 - at), "heads %u, kv_heads %u, head_dim %u, value_dim %u", l->heads,
-                 l->kv_heads, l->head_dim, l->value_dim);
+        snprintf(text + at, (size_t)(200 - at),
+                 "heads %u, kv_heads %u, head_dim %u, value_dim %u, q_rank %u, kv_rank %u, rope_dim %u", l->heads,
+                 l->kv_heads, l->head_dim, l->value_dim, l->q_rank, l->kv_rank, l->rope_dim);
     else
         snprintf(text + at, (size_t)(200 - at),
                  "experts %u, top_k %u, width %u, shared %u, %s%s, replicas %u, ranks %d", l->experts, l->top_k,

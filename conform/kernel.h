@@ -175,7 +175,7 @@ struct pass {
 /* Opens an instance with random parameters; gradients begin with random numbers. False without a failure: the plugin
  * does not support such a layer, and said so. */
 bool conform_block_open(block_t *b, lab_t *lab, const layer_t *layer, uint64_t seed);
-/* With the first layer and type that the plugin supports; skips the case when there is none. */
+/* With the first layer and type that the plugin supports; closes the lab and skips the case when there is none. */
 bool conform_block_open_any(block_t *b, lab_t *lab, uint64_t seed);
 bool conform_block_close(block_t *b);
 /* Gradients minus what they began with; to be freed. */
@@ -186,7 +186,7 @@ double *conform_block_gradients(block_t *b);
 void conform_kernel_shape(const block_t *b, void *shape, size_t bytes);
 void conform_kernel_wrong(const block_t *b, void *config, dp_block_shape_t *shape);
 bool conform_kernel_list_is_right(const block_t *b, const expected_t *expected, uint32_t count);
-extern const kind_t conform_kernel_attention, conform_kernel_moe;
+extern const kind_t conform_kernel_attention, conform_kernel_latent, conform_kernel_moe; /* latent: variety 1 */
 const kind_t *conform_kernel_kind(const conform_t *t);
 
 bool conform_pass_open(pass_t *p, block_t *b, int32_t microbatch);

@@ -277,7 +277,7 @@ void conform_kernel_microbatches_in_flight_do_not_meet(conform_t *t)
 }
 
 /* The second layer that the plugin supports, of any type but b's if there is one. */
-static bool open_other(block_t *other, const block_t *b, uint64_t seed)
+static bool open_other(block_t *other, block_t *b, uint64_t seed)
 {
     static const dp_dtype_t dtypes[] = {DP_BF16, DP_F32, DP_F64};
     const kind_t *kind = b->kind;
@@ -293,6 +293,8 @@ static bool open_other(block_t *other, const block_t *b, uint64_t seed)
                 return !conform_failed(b->lab->t);
         }
     conform_skip(b->lab->t, "supports one layer of the suite only");
+    if (conform_block_close(b))
+        conform_lab_close(b->lab);
     return false;
 }
 

@@ -345,6 +345,7 @@ static bool open_layer(block_t *b, lab_t *lab, const layer_t *layer)
             return false;
     }
     conform_skip(lab->t, "%s", conform_last_error());
+    conform_lab_close(lab);
     return false;
 }
 

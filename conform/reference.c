@@ -21,10 +21,9 @@ static double *doubles(size_t count)
     return memory;
 }
 
-/* to = RMSNorm(x) of one token */
-static void norm(const layer_t *layer, const double *gain, const double *x, double *to)
+/* to[d] = RMSNorm(x) of one token */
+static void norm_of(const layer_t *layer, const double *gain, const double *x, size_t d, double *to)
 {
-    const size_t d = layer->hidden;
     const double eps = layer->norm_eps != 0 ? (double)layer->norm_eps : 1e-6;
     double square = 0;
 
@@ -32,6 +31,11 @@ static void norm(const layer_t *layer, const double *gain, const double *x, doub
         square += x[i] * x[i] / (double)d;
     for (size_t i = 0; i < d; i++)
         to[i] = x[i] / sqrt(square + eps) * gain[i];
+}
+
+static void norm(const layer_t *layer, const double *gain, const double *x, double *to)
+{
+    norm_of(layer, gain, x, layer->hidden, to);
 }
 
 /* to[width] += factor * row[rows] w[rows, width] */
@@ -49,14 +53,16 @@ typedef struct widths {
     size_t head, value; /* of one head */
 } widths_t;
 
+/* Keys of latent attention are written out whole, for every head. */
 static widths_t widths_of(const layer_t *layer)
 {
-    const size_t head = layer->head_dim, value = layer->value_dim != 0 ? layer->value_dim : head;
+    const size_t head = layer->head_dim, kv_heads = layer->kv_rank > 0 ? layer->heads : layer->kv_heads;
+    const size_t value = layer->value_dim != 0 ? layer->value_dim : head - layer->rope_dim;
 
     return (widths_t){.d = layer->hidden,
                       .q = layer->heads * head,
-                      .k = layer->kv_heads * head,
-                      .v = layer->kv_heads * value,
+                      .k = kv_heads * head,
+                      .v = kv_heads * value,
                       .o = layer->heads * value,
                       .head = head,
                       .value = value};
@@ -65,26 +71,87 @@ static widths_t widths_of(const layer_t *layer)
 size_t conform_reference_attention_params(const layer_t *layer)
 {
     const widths_t w = widths_of(layer);
+    const size_t nope = w.head - layer->rope_dim, rank = layer->kv_rank;
+    size_t count = w.d + w.o * w.d;
 
-    return w.d + w.d * (w.q + w.k + w.v) + w.o * w.d;
+    if (layer->kv_rank == 0)
+        return count + w.d * (w.q + w.k + w.v);
+    count += layer->q_rank > 0 ? w.d * layer->q_rank + layer->q_rank + layer->q_rank * w.q : w.d * w.q;
+    return count + w.d * (rank + layer->rope_dim) + rank + rank * (layer->heads * nope + w.v);
 }
 
-static void rotate(const layer_t *layer, double *heads, size_t count, size_t position)
+/* Pairs of a vector of `width` elements. */
+static void rotate(const layer_t *layer, double *vector, size_t width, size_t position)
 {
-    const size_t half = layer->head_dim / 2;
+    const size_t half = width / 2;
     const double theta = layer->theta != 0 ? (double)layer->theta : 10000;
 
     for (size_t i = 0; i < half; i++) {
-        const double angle = (double)position * pow(theta, -2 * (double)i / (double)layer->head_dim);
-        const double c = cos(angle), s = sin(angle);
+        const double angle = (double)position * pow(theta, -2 * (double)i / (double)width);
+        const double c = cos(angle), s = sin(angle), a = vector[i], b = vector[i + half];
 
-        for (size_t h = 0; h < count; h++) {
-            double *low = heads + h * layer->head_dim + i, *high = low + half, a = *low, b = *high;
-
-            *low = a * c - b * s;
-            *high = a * s + b * c;
-        }
+        vector[i] = a * c - b * s;
+        vector[i + half] = a * s + b * c;
     }
+}
+
+/* q, k and v of one token with heads of their own; n: its normalized row. Returns wo. */
+static const double *make_heads(const layer_t *layer, const double *params, const double *n, size_t position, double *q,
+                                double *k, double *v)
+{
+    const widths_t w = widths_of(layer);
+    const double *wq = params + w.d, *wk = wq + w.d * w.q, *wv = wk + w.d * w.k;
+
+    add_product(n, w.d, wq, w.q, 1, q);
+    add_product(n, w.d, wk, w.k, 1, k);
+    add_product(n, w.d, wv, w.v, 1, v);
+    for (size_t h = 0; h < layer->heads; h++)
+        rotate(layer, q + h * w.head, w.head, position);
+    for (size_t h = 0; h < layer->kv_heads; h++)
+        rotate(layer, k + h * w.head, w.head, position);
+    return wv + w.d * w.v;
+}
+
+/* The same of latent attention: every step of the header, one after the other. */
+static const double *make_latent_heads(const layer_t *layer, const double *params, const double *n, size_t position,
+                                       double *q, double *k, double *v)
+{
+    const widths_t w = widths_of(layer);
+    const size_t rope = layer->rope_dim, nope = w.head - rope, rank = layer->kv_rank;
+    const double *at = params + w.d, *down, *gain, *up;
+    double *latent = doubles(rank + rope + layer->q_rank), *normed = doubles(rank + layer->q_rank);
+    double *keys = doubles(layer->heads * nope);
+
+    if (layer->q_rank > 0) {
+        down = at;
+        gain = down + w.d * layer->q_rank;
+        up = gain + layer->q_rank;
+        add_product(n, w.d, down, layer->q_rank, 1, latent);
+        norm_of(layer, gain, latent, layer->q_rank, normed);
+        add_product(normed, layer->q_rank, up, w.q, 1, q);
+        at = up + layer->q_rank * w.q;
+        memset(latent, 0, layer->q_rank * sizeof(*latent));
+    } else {
+        add_product(n, w.d, at, w.q, 1, q);
+        at += w.d * w.q;
+    }
+    down = at;
+    gain = down + w.d * (rank + rope);
+    up = gain + rank;
+    add_product(n, w.d, down, rank + rope, 1, latent);
+    norm_of(layer, gain, latent, rank, normed);
+    add_product(normed, rank, up, layer->heads * nope, 1, keys);
+    add_product(normed, rank, up + rank * layer->heads * nope, w.v, 1, v);
+    rotate(layer, latent + rank, rope, position);
+    for (size_t h = 0; h < layer->heads; h++) {
+        rotate(layer, q + h * w.head + nope, rope, position);
+        memcpy(k + h * w.head, keys + h * nope, nope * sizeof(*k));
+        memcpy(k + h * w.head + nope, latent + rank, rope * sizeof(*k));
+    }
+    free(latent);
+    free(normed);
+    free(keys);
+    return up + rank * (layer->heads * nope + w.v);
 }
 
 /* out[value] of one query head over keys and values of the tokens of its sequence so far, `count` of them. */
@@ -110,24 +177,22 @@ void conform_reference_attention(const layer_t *layer, const double *params, con
 {
     const widths_t w = widths_of(layer);
     const size_t tokens = conform_layer_tokens(layer), d = w.d;
-    const double *wq = params + d, *wk = wq + d * w.q, *wv = wk + d * w.k, *wo = wv + d * w.v;
+    const size_t group = layer->kv_rank > 0 ? 1 : layer->heads / layer->kv_heads;
+    const double *wo = NULL;
     double *q = doubles(tokens * w.q), *k = doubles(tokens * w.k), *v = doubles(tokens * w.v);
     double *n = doubles(d), *out = doubles(w.o);
 
     for (size_t t = 0; t < tokens; t++) {
         norm(layer, params, x + t * d, n);
-        add_product(n, d, wq, w.q, 1, q + t * w.q);
-        add_product(n, d, wk, w.k, 1, k + t * w.k);
-        add_product(n, d, wv, w.v, 1, v + t * w.v);
-        rotate(layer, q + t * w.q, layer->heads, t % layer->sequence);
-        rotate(layer, k + t * w.k, layer->kv_heads, t % layer->sequence);
+        wo = (layer->kv_rank > 0 ? make_latent_heads : make_heads)(layer, params, n, t % layer->sequence, q + t * w.q,
+                                                                   k + t * w.k, v + t * w.v);
     }
     for (size_t t = from; t < tokens; t++) {
         const size_t first = t - t % layer->sequence;
 
         memset(out, 0, w.o * sizeof(*out));
         for (size_t h = 0; h < layer->heads; h++) {
-            const size_t kv = h / (layer->heads / layer->kv_heads);
+            const size_t kv = h / group;
 
             attend(&w, q + t * w.q + h * w.head, k + first * w.k + kv * w.head, v + first * w.v + kv * w.value,
                    t - first + 1, out + h * w.value);

@@ -16,6 +16,7 @@ typedef struct layer {
     float norm_eps;
     /* attention */
     uint32_t heads, kv_heads, head_dim, value_dim;
+    uint32_t q_rank, kv_rank, rope_dim; /* kv_rank > 0: latent */
     float theta;
     /* MoE */
     uint32_t experts, top_k, width, shared;

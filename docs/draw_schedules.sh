@@ -91,6 +91,13 @@ layer=$layer,combine.I=5.76925,attention.W=2.3885,mlp.W=5.06275,LAYERS=4
     "$dualpipe" trace overlap - --format png --output "$folder/schedules/planned.png"
 cat <<'END'
 
+## Layers on stages
+
+Stages need not hold equal numbers of layers. `dualpipe partition --layers 1.3,1x6,3.5 --method dualpipe --ranks 4 --microbatches 16` cuts a
+model so that the simulated step is short, and prints `--stage-scale` for `simulate`, `compare` and `search` and `--partition` for `train_moe`,
+which keeps its embedding with the first layer and its head with the last. `train_moe --partition auto` measures its own layers in a few steps.
+Losses are the same to the last bit, whichever stage holds a layer.
+
 ## Planned
 
 `--overlap planned` puts the segments of all passes beside each other, forwards beside forwards where the pipeline fills and

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
-"""Builds the rooms of libdualpipe that need no process but their own, and what reads traces, into dualpipe/libdualpipe.so.
+"""Builds the rooms of libdualpipe that need no process but their own into dualpipe/libdualpipe.so.
 
 The sources are those of the tree this folder lies in; a source distribution carries them in csrc/. CC, CFLAGS and LDFLAGS
 are heeded, so that a cross compiler builds for another machine (with _PYTHON_HOST_PLATFORM=linux-aarch64, say).
@@ -24,15 +24,12 @@ except ImportError:  # before setuptools 70
 
 HERE = Path(__file__).resolve().parent
 TREE = HERE / "csrc" if (HERE / "csrc").is_dir() else HERE.parent
-ROOMS = ("base", "schedule", "program", "timeline", "simulate", "overlap", "search", "eplb")
-TRACE = ("trace", "trace_actions", "trace_classify", "trace_costs", "trace_file", "trace_json", "trace_read", "trace_resolve",
-         "trace_segment", "trace_table", "trace_timeline")
-IO = ("cost_keys", "input", "output")
+ROOMS = ("base", "schedule", "program", "timeline", "simulate", "overlap", "search", "trace", "eplb")
+IO = ("cost_keys", "input")
 
 
 def sources():
-    return [HERE / "src" / "trace.c", *(TREE / "tools" / "trace" / f"{name}.c" for name in TRACE),
-            *(TREE / "tools" / "io" / f"{name}.c" for name in IO),
+    return [HERE / "src" / "costs.c", *(TREE / "tools" / "io" / f"{name}.c" for name in IO),
             *(file for room in ROOMS for file in sorted((TREE / "libdualpipe" / room).glob("*.c")))]
 
 
@@ -71,11 +68,11 @@ class CarryTree(sdist):
     def make_release_tree(self, base_dir, files):
         super().make_release_tree(base_dir, files)
         carried = Path(base_dir) / "csrc"
-        for part in ["include/dualpipe", "tools/trace", "tools/io", *(f"libdualpipe/{room}" for room in ROOMS)]:
+        for part in ["include/dualpipe", "tools/io", *(f"libdualpipe/{room}" for room in ROOMS)]:
             shutil.copytree(TREE / part, carried / part, ignore=shutil.ignore_patterns("Makefile.inc", "*.o", ".*"),
                             dirs_exist_ok=True)
         shutil.copy(TREE / "libdualpipe" / "libdualpipe.map", carried / "libdualpipe")
-        shutil.copy(HERE / "src" / "trace.c", Path(base_dir) / "src")
+        shutil.copy(HERE / "src" / "costs.c", Path(base_dir) / "src")
         for name in ("LICENSE",):
             shutil.copy((HERE if (HERE / name).exists() else TREE) / name, base_dir)
 
@@ -84,7 +81,7 @@ class AnyPython(bdist_wheel):
     def get_tag(self):  # the library is the machine's, and no Python's; it needs the newest glibc that a symbol of it names (PEP 600)
         platform = super().get_tag()[2]
         library = Path(self.get_finalized_command("build_py").build_lib) / "dualpipe" / "libdualpipe.so"
-        needed = re.findall(rb"\0GLIBC_2\.(\d+)[\0.]", library.read_bytes())
+        needed = re.findall(rb"\0GLIBC_2\.(\d+)(?=[\0.])", library.read_bytes())
         if needed and platform.startswith("linux_"):
             platform = f"manylinux_2_{max(map(int, needed))}_{platform[len('linux_'):]}"
         return "py3", "none", platform

@@ -16,7 +16,7 @@ double learning_rate(const options_t *o, int64_t step)
 }
 
 /* p -= lr * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon) + lr * weight_decay * p */
-adamw_factors_t adamw_factors(const options_t *o, int64_t step, double grad_scale, int decays)
+adamw_factors_t adamw_factors(const options_t *o, int64_t step, double grad_scale)
 {
     const double lr = learning_rate(o, step), t = (double)step + 1;
 
@@ -27,17 +27,38 @@ adamw_factors_t adamw_factors(const options_t *o, int64_t step, double grad_scal
         .rate = lr / (1 - pow(o->beta1, t)),
         .unbias_squares = 1 / (1 - pow(o->beta2, t)),
         .epsilon = o->epsilon,
-        .shrink = decays ? 1 - lr * o->weight_decay : 1,
+        .shrink = 1 - lr * o->weight_decay,
     };
+}
+
+void adamw_list_ranges(const dp_param_t *params, uint32_t nparams, adamw_ranges_t *ranges)
+{
+    ranges->number = 0;
+    ranges->count = 0;
+    for (uint32_t i = 0; i < nparams; i++) {
+        const dp_param_t *p = &params[i];
+        const uint64_t decays = p->kind == DP_PARAM_MATRIX;
+        adamw_range_t *last = ranges->number > 0 ? &ranges->list[ranges->number - 1] : NULL;
+
+        if (p->kind == DP_PARAM_ROUTER_BIAS)
+            continue;
+        if (last != NULL && last->decays == decays && last->first + last->count == p->offset)
+            last->count += p->count;
+        else
+            ranges->list[ranges->number++] = (adamw_range_t){ranges->count, p->offset, p->count, decays};
+        ranges->count += p->count;
+    }
 }
 
 #define UPDATE_LOOP(REAL, SQRT)                                                                                        \
     do {                                                                                                               \
-        REAL *params = tensor->params, *mean = tensor->mean, *squares = tensor->squares;                               \
-        const REAL *grads = tensor->grads;                                                                             \
+        REAL *params = (REAL *)chunk->params + r->first, *mean = (REAL *)chunk->mean + r->first;                       \
+        REAL *squares = (REAL *)chunk->squares + r->first;                                                             \
+        const REAL *grads = (const REAL *)chunk->grads + r->first;                                                     \
         const REAL b1 = (REAL)f->keep_mean, b2 = (REAL)f->keep_squares, scale = (REAL)f->grad, rate = (REAL)f->rate;   \
-        const REAL unbias = (REAL)f->unbias_squares, epsilon = (REAL)f->epsilon, shrink = (REAL)f->shrink;             \
-        for (size_t i = 0; i < tensor->count; i++) {                                                                   \
+        const REAL unbias = (REAL)f->unbias_squares, epsilon = (REAL)f->epsilon;                                       \
+        const REAL shrink = r->decays ? (REAL)f->shrink : 1;                                                           \
+        for (size_t i = 0; i < r->count; i++) {                                                                        \
             const REAL g = grads[i] * scale;                                                                           \
             mean[i] = b1 * mean[i] + (1 - b1) * g;                                                                     \
             squares[i] = b2 * squares[i] + (1 - b2) * g * g;                                                           \
@@ -45,12 +66,19 @@ adamw_factors_t adamw_factors(const options_t *o, int64_t step, double grad_scal
         }                                                                                                              \
     } while (0)
 
-void adamw_update(dp_dtype_t dtype, const adamw_factors_t *f, const adamw_tensor_t *tensor)
+static void update(dp_dtype_t dtype, const adamw_factors_t *f, const adamw_tensor_t *chunk, const adamw_range_t *r)
 {
     if (dtype == DP_F64)
         UPDATE_LOOP(double, sqrt);
     else
         UPDATE_LOOP(float, sqrtf);
+}
+
+void adamw_update_chunk(dp_dtype_t dtype, const adamw_factors_t *f, const adamw_tensor_t *chunk,
+                        const adamw_ranges_t *ranges)
+{
+    for (uint32_t i = 0; i < ranges->number; i++)
+        update(dtype, f, chunk, &ranges->list[i]);
 }
 
 #define BALANCE_LOOP(REAL)                                                                                             \

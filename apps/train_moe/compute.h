@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * compute.h: interface "org.dualpipe.train_moe/1": what this trainer computes itself on a device: the two ends of the
+ * compute.h: interface "org.dualpipe.train_moe/2": what this trainer computes itself on a device: the two ends of the
  * model, the optimizer, sums of squares. An interface of one's own, served by plugins like those of the library:
  * compute_cpu.c is built in, devices that cannot run host functions bring a plugin "train_moe_<device>".
  *
@@ -17,7 +17,7 @@
 
 #define VOCAB 256 /* a token is a byte */
 
-#define COMPUTE_IFACE "org.dualpipe.train_moe/1"
+#define COMPUTE_IFACE "org.dualpipe.train_moe/2"
 
 typedef struct compute compute_t;
 
@@ -34,7 +34,21 @@ typedef struct adamw_factors {
     double keep_mean, keep_squares, grad, rate, unbias_squares, epsilon, shrink;
 } adamw_factors_t;
 
-/* One tensor in device memory. */
+/* Elements of a chunk that follow each other and are all updated; shrink applies to those that decay, 1 to others. */
+typedef struct adamw_range {
+    size_t before; /* elements of the ranges in front of this one */
+    size_t first, count;
+    uint64_t decays; /* 1 or 0 */
+} adamw_range_t;
+
+/* What the optimizer updates of a chunk, in rising order. The list is memory that host and device reach. */
+typedef struct adamw_ranges {
+    adamw_range_t *list;
+    uint32_t number;
+    size_t count; /* elements of all ranges */
+} adamw_ranges_t;
+
+/* One tensor in device memory, or a whole chunk. */
 typedef struct adamw_tensor {
     void *params;         /* dtype */
     void *master;         /* DP_BF16: fp32, what params is the rounding of; otherwise NULL */
@@ -52,8 +66,9 @@ typedef struct compute_vt {
     dp_segment_t embedding, head; /* of the two parts, all but `self`: the compute_t */
 
     /* s may be NULL on devices whose memory is the host's: the work is done when the call returns. */
-    dp_status_t (*adamw)(compute_t *compute, const adamw_factors_t *factors, const adamw_tensor_t *tensor,
-                         dp_stream_t *s);
+    /* Updates these ranges of a chunk, all in one go; the chunk's count is not looked at. */
+    dp_status_t (*adamw)(compute_t *compute, const adamw_factors_t *factors, const adamw_tensor_t *chunk,
+                         const adamw_ranges_t *ranges, dp_stream_t *s);
     /* The router's bias: experts chosen less often than the mean go up by rate, the others down. bias: only params,
      * master, grads (the counts) and count (experts) are looked at. */
     dp_status_t (*balance)(compute_t *compute, double rate, const adamw_tensor_t *bias, dp_stream_t *s);

@@ -107,11 +107,11 @@ static dp_status_t head_backward_weight(void *self, const dp_segment_call_t *c)
 
 /* ---- the optimizer ---- */
 
-static dp_status_t adamw(compute_t *compute, const adamw_factors_t *factors, const adamw_tensor_t *tensor,
-                         dp_stream_t *s)
+static dp_status_t adamw(compute_t *compute, const adamw_factors_t *factors, const adamw_tensor_t *chunk,
+                         const adamw_ranges_t *ranges, dp_stream_t *s)
 {
     (void)s;
-    adamw_update(compute->dtype, factors, tensor);
+    adamw_update_chunk(compute->dtype, factors, chunk, ranges);
     return DP_OK;
 }
 

@@ -41,9 +41,13 @@ static dp_status_t open_block(model_t *model)
         .struct_size = sizeof(attention),
         .shape = &shape,
         .heads = (uint32_t)o->heads,
-        .kv_heads = (uint32_t)o->kv_heads,
-        .head_dim = (uint32_t)o->head_dim,
+        .kv_heads = o->latent ? 0 : (uint32_t)o->kv_heads,
+        .head_dim = (uint32_t)(o->head_dim + o->rope_dim),
+        .value_dim = (uint32_t)o->head_dim,
         .deterministic = (uint32_t)o->deterministic,
+        .q_rank = (uint32_t)o->q_rank,
+        .kv_rank = (uint32_t)o->kv_rank,
+        .rope_dim = (uint32_t)o->rope_dim,
     };
     const dp_moe_config_t moe = {
         .struct_size = sizeof(moe),
@@ -89,7 +93,9 @@ static dp_status_t open_plugins(model_t *model, const dp_build_context_t *contex
 
 static int first_layer(const model_t *model, int32_t stage, int32_t stages)
 {
-    return (int)(model->options->layers * stage / stages);
+    const options_t *o = model->options;
+
+    return o->own_partition != NULL ? o->own_partition[stage] : (int)(o->layers * stage / stages);
 }
 
 static dp_status_t add_layer(model_t *model, int number, char *prefix, size_t prefix_bytes, dp_part_t *part_out)

@@ -2,9 +2,9 @@
  * SPDX-License-Identifier: MIT
  * model.h: builds this rank's stages, and numbers the model's parameters the same way on every rank.
  *
- * The model is embedding, L layers of attention + MoE, head. Stage s of S has layers s*L/S ... (s+1)*L/S - 1;
- * the first has the embedding too, the last the head. One attention and one MoE instance serve all layers of
- * the rank. */
+ * The model is embedding, L layers of attention + MoE, head. Stage s of S has layers s*L/S ... (s+1)*L/S - 1, or
+ * those that options->own_partition gives it; the first has the embedding too, the last the head. One attention and
+ * one MoE instance serve all layers of the rank. */
 #ifndef TRAIN_MOE_MODEL_H
 #define TRAIN_MOE_MODEL_H
 

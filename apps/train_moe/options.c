@@ -41,6 +41,14 @@ static const option_row_t table[] = {
     {"kv-heads", INTEGER, SHARED, AT(kv_heads), SIZES, "2", "N", "key/value heads, a divisor of --heads"},
     {"head-dim", INTEGER, SHARED, AT(head_dim), 0, 1 << 20, "0", "N",
      "of queries, keys, values; even; 0: hidden / heads"},
+    {"attention-kind", TEXT, SHARED, AT(attention_kind), 0, 0, "gqa", "NAME",
+     "gqa: query heads in groups share key/value heads; mla: multi-head latent attention"},
+    {"q-rank", INTEGER, SHARED, AT(q_rank), 0, 1 << 20, "0", "N",
+     "mla: width of the queries' latent; 0: they have none"},
+    {"kv-rank", INTEGER, SHARED, AT(kv_rank), 0, 1 << 20, "0", "N",
+     "mla: width of the latent of keys and values; 0: 4 * --head-dim"},
+    {"rope-dim", INTEGER, SHARED, AT(rope_dim), 0, 1 << 20, "0", "N",
+     "mla: rotated elements of a query or key, beside --head-dim others; even; 0: about half as many"},
     {"experts", INTEGER, SHARED, AT(experts), SIZES, "8", "N", "routed experts per layer, a multiple of --ep"},
     {"top-k", INTEGER, SHARED, AT(top_k), SIZES, "2", "N", "experts chosen for a token"},
     {"expert-hidden", INTEGER, SHARED, AT(expert_hidden), SIZES, "64", "N", "inner width of an expert"},
@@ -83,6 +91,8 @@ static const option_row_t table[] = {
     {"overlap", TEXT, SHARED, AT(overlap), 0, 0, "canonical", "HOW",
      "what runs beside what: canonical: the schedule's pairs; none: nothing; planned: what a few steps' costs make "
      "best"},
+    {"partition", TEXT, SHARED, AT(partition), 0, 0, "even", "HOW",
+     "layers of the stages: even; auto: what a few steps' costs make best; or listed, 3,2,2,1 (see dualpipe partition)"},
     {"slots", INTEGER, SHARED, AT(slots), 0, 1 << 16, "0", "K", "messages in flight per channel; 0: 2"},
     {"eplb", INTEGER, SHARED, AT(eplb), 0, 1e9, "0", "EVERY",
      "replicate experts by load and place them anew every EVERY steps; 0: not"},
@@ -301,6 +311,9 @@ static int check_together(options_t *o)
         return refuse("dtype", o->dtype_name, "must be f32, f64 or bf16");
     if (strcmp(o->gate, "softmax") != 0 && strcmp(o->gate, "sigmoid") != 0)
         return refuse("gate", o->gate, "must be softmax or sigmoid");
+    if (strcmp(o->attention_kind, "gqa") != 0 && strcmp(o->attention_kind, "mla") != 0)
+        return refuse("attention-kind", o->attention_kind, "must be gqa or mla");
+    o->latent = strcmp(o->attention_kind, "mla") == 0;
     o->dtype = strcmp(o->dtype_name, "f64") == 0 ? DP_F64 : strcmp(o->dtype_name, "bf16") == 0 ? DP_BF16 : DP_F32;
     choose_plugins(o);
     if (set_comm_sms(o) != OPTIONS_RUN)
@@ -313,12 +326,22 @@ static int check_together(options_t *o)
         return refuse(option, value, why);                                                                             \
     }
     REFUSE_IF(o->hidden % 4 != 0, "hidden", o->hidden, "must be a multiple of 4");
-    REFUSE_IF(o->heads % o->kv_heads != 0, "kv-heads", o->kv_heads, "must divide --heads %d", (int)o->heads);
+    REFUSE_IF(!o->latent && o->heads % o->kv_heads != 0, "kv-heads", o->kv_heads, "must divide --heads %d",
+              (int)o->heads);
     REFUSE_IF(o->head_dim == 0 && o->hidden % o->heads != 0, "heads", o->heads,
               "must divide --hidden %d unless --head-dim is given", (int)o->hidden);
     if (o->head_dim == 0)
         o->head_dim = o->hidden / o->heads;
     REFUSE_IF(o->head_dim % 2 != 0, "head-dim", o->head_dim, "must be even");
+    REFUSE_IF(!o->latent && o->q_rank != 0, "q-rank", o->q_rank, "goes with --attention-kind mla");
+    REFUSE_IF(!o->latent && o->kv_rank != 0, "kv-rank", o->kv_rank, "goes with --attention-kind mla");
+    REFUSE_IF(!o->latent && o->rope_dim != 0, "rope-dim", o->rope_dim, "goes with --attention-kind mla");
+    REFUSE_IF(o->rope_dim % 2 != 0, "rope-dim", o->rope_dim, "must be even");
+    if (o->latent) {
+        o->kv_heads = o->heads;
+        o->kv_rank = o->kv_rank != 0 ? o->kv_rank : 4 * o->head_dim;
+        o->rope_dim = o->rope_dim != 0 ? o->rope_dim : (o->head_dim + 2) / 4 * 2;
+    }
     REFUSE_IF(o->top_k > o->experts, "top-k", o->top_k, "there are only %d experts", (int)o->experts);
     if (o->eplb > 0 && o->replicas == 0)
         o->replicas = (o->experts + 2 * o->ep - 1) / o->ep * o->ep;

@@ -11,7 +11,8 @@ enum { MOST_THREADS = 512 /* ranks in one process */, COMM_SMS_AUTO = -1 };
 typedef struct options {
     /* model */
     int64_t layers, hidden, heads, kv_heads, head_dim, experts, top_k, expert_hidden, shared_experts;
-    const char *gate, *dtype_name;
+    int64_t q_rank, kv_rank, rope_dim; /* all 0 unless latent */
+    const char *gate, *dtype_name, *attention_kind;
     double aux_alpha, bias_rate;
     /* data */
     char **files; /* into argv */
@@ -24,7 +25,7 @@ typedef struct options {
     int64_t pp, ep, dp, chunks, slots, threads, deterministic;
     int64_t eplb, replicas, eplb_search;
     double eplb_threshold, eplb_bound, skew;
-    const char *schedule, *overlap, *comm_sms_text, *comm, *device, *attention, *moe;
+    const char *schedule, *overlap, *partition, *comm_sms_text, *comm, *device, *attention, *moe;
     /* output */
     int64_t log_every, valid_every, sample, trace_steps;
     double temperature, sample_seconds;
@@ -38,7 +39,9 @@ typedef struct options {
     /* worked out of the above */
     dp_dtype_t dtype;
     dp_gate_t gate_kind;
+    int latent;                        /* --attention-kind mla */
     const dp_schedule_t *own_schedule; /* of overlap_schedule(); NULL: that of the method */
+    const int32_t *own_partition;      /* [stages + 1] of partition_layers(); NULL: even */
     int64_t comm_sms;                  /* COMM_SMS_AUTO until tune_comm_sms() has chosen */
 } options_t;
 

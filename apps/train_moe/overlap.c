@@ -15,9 +15,7 @@ typedef struct plan_text {
     size_t bytes;
 } plan_text_t;
 
-/* On rank 0; NULL elsewhere. The steps are thrown away. */
-static dp_status_t record_steps(const options_t *options, const text_t *text, dp_group_t *group,
-                                dp_timeline_t **timeline_out)
+dp_status_t steps_record(const options_t *options, const text_t *text, dp_group_t *group, dp_timeline_t **timeline_out)
 {
     options_t few = *options;
     int64_t begin = 0;
@@ -124,7 +122,7 @@ static dp_status_t make_plan(const options_t *options, const text_t *text, dp_gr
 {
     dp_timeline_t *timeline;
     plan_text_t found = {NULL, 0};
-    dp_status_t status = record_steps(options, text, group, &timeline);
+    dp_status_t status = steps_record(options, text, group, &timeline);
 
     if (status == DP_OK && timeline != NULL)
         status = plan(options, timeline, given, to, &found);
@@ -139,21 +137,27 @@ static dp_status_t make_plan(const options_t *options, const text_t *text, dp_gr
     return status;
 }
 
-dp_status_t overlap_schedule(const options_t *options, const text_t *text, dp_group_t *group, FILE *to,
-                             dp_schedule_t **schedule_out)
+dp_status_t method_schedule(const options_t *options, dp_schedule_t **schedule_out)
 {
     const dp_schedule_request_t request = {.struct_size = sizeof(request),
                                            .method = options->schedule,
                                            .ranks = (int32_t)options->pp,
                                            .microbatches = (int32_t)options->microbatches,
                                            .chunks = (int32_t)options->chunks};
+
+    return dp_schedule_generate(&request, schedule_out);
+}
+
+dp_status_t overlap_schedule(const options_t *options, const text_t *text, dp_group_t *group, FILE *to,
+                             dp_schedule_t **schedule_out)
+{
     dp_schedule_t *given;
     dp_status_t status;
 
     *schedule_out = NULL;
     if (strcmp(options->overlap, "canonical") == 0)
         return DP_OK;
-    status = dp_schedule_generate(&request, &given);
+    status = method_schedule(options, &given);
     if (status < 0)
         return status;
     status = strcmp(options->overlap, "none") == 0 ? dp_schedule_serial(given, schedule_out)

@@ -3,6 +3,7 @@
  * page.c: the trace of a run as a page, by what `dualpipe trace view` is made of. */
 #include <string.h>
 
+#include "tools/trace/trace_file.h"
 #include "tools/trace/trace_view.h"
 #include "train_moe.h"
 
@@ -10,20 +11,19 @@
 
 static dp_status_t write_page(const char *path, const char *page)
 {
-    const trace_options_t options = {.comm = NULL};
-    trace_t trace;
-    overlap_t overlap = {.nranks = 0};
+    dp_trace_t *trace;
+    dp__trace_overlap_t overlap = {.nranks = 0};
     output_t output;
-    dp_status_t status = trace_load(path, &options, &trace);
+    dp_status_t status = trace_load(path, NULL, &trace);
 
     if (status == DP_OK)
-        status = overlap_measure(&trace, PAGE_GAPS, &overlap);
+        status = dp__trace_overlap_measure(trace, PAGE_GAPS, &overlap);
     if (status == DP_OK)
         status = output_open(&output, page);
     if (status == DP_OK)
         status = output_close(&output, trace_view_put(&overlap, path, &output));
-    overlap_clear(&overlap);
-    trace_clear(&trace);
+    dp__trace_overlap_clear(&overlap);
+    dp_trace_free(trace);
     return status;
 }
 

@@ -110,31 +110,50 @@ static const char *name_comms(const trainer_t *t, char *text, size_t bytes)
     return text;
 }
 
+/* "; layers of the stages 3,2,2,1"; nothing where they are equal */
+static const char *name_partition(const trainer_t *t, char *text, size_t bytes)
+{
+    const int32_t stages = dp_schedule_stages(dp_pipeline_program(t->pipeline)->schedule);
+    const int32_t *first = t->options->own_partition;
+    size_t at = 0;
+
+    *text = '\0';
+    for (int32_t s = 0; first != NULL && s < stages && at + 16 < bytes; s++)
+        at += (size_t)snprintf(text + at, bytes - at, "%s%d", s == 0 ? "; layers of the stages " : ",",
+                               first[s + 1] - first[s]);
+    return text;
+}
+
 void report_layout(const trainer_t *t, const history_t *h, FILE *to)
 {
     const options_t *o = t->options;
-    char comms[512], overlap[32] = "";
+    char comms[512], overlap[32] = "", heads[128], partition[512];
     dp_memory_report_t m = {.struct_size = sizeof(m)};
 
     dp_pipeline_memory(t->pipeline, &m);
     if (o->own_schedule != NULL)
         snprintf(overlap, sizeof(overlap), ", overlap %s", o->overlap);
-    report_line(
-        to, "model",
-        "%d layers, hidden %d, %d heads (%d key/value) of %d, %d experts of %d (top %d, %d shared), %s gate, %s; "
-        "%.2f million parameters, %.2f million of them in use for one token",
-        (int)o->layers, (int)o->hidden, (int)o->heads, (int)o->kv_heads, (int)o->head_dim, (int)o->experts,
-        (int)o->expert_hidden, (int)o->top_k, (int)o->shared_experts, o->gate, o->dtype_name, count_params(t, 0) / 1e6,
-        count_params(t, 1) / 1e6);
+    if (o->latent)
+        snprintf(heads, sizeof(heads), "latent attention (ranks %d, %d) of %d heads of %d + %d", (int)o->q_rank,
+                 (int)o->kv_rank, (int)o->heads, (int)o->head_dim, (int)o->rope_dim);
+    else
+        snprintf(heads, sizeof(heads), "%d heads (%d key/value) of %d", (int)o->heads, (int)o->kv_heads,
+                 (int)o->head_dim);
+    report_line(to, "model",
+                "%d layers, hidden %d, %s, %d experts of %d (top %d, %d shared), %s gate, %s; "
+                "%.2f million parameters, %.2f million of them in use for one token",
+                (int)o->layers, (int)o->hidden, heads, (int)o->experts, (int)o->expert_hidden, (int)o->top_k,
+                (int)o->shared_experts, o->gate, o->dtype_name, count_params(t, 0) / 1e6, count_params(t, 1) / 1e6);
     report_line(
         to, "text", "%d files, %.1f KiB to learn from, %.1f KiB held out; guessing bytes by frequency loses %.4f",
         t->text->files, (double)t->text->train_bytes / 1024, (double)t->text->valid_bytes / 1024, h->frequency_loss);
     report_line(to, "layout", "%d ranks = pp %d x ep %d x dp %d%s, schedule %s%s, plugins %s %s %s %s",
                 dp_group_size(t->group), (int)o->pp, (int)o->ep, (int)o->dp, o->threads > 0 ? " (threads)" : "",
                 o->schedule, overlap, name_comms(t, comms, sizeof(comms)), o->device, o->attention, o->moe);
-    report_line(to, "", "a step: %d micro-batches x %d sequences x %d bytes on each of %d replicas = %lld bytes",
+    report_line(to, "", "a step: %d micro-batches x %d sequences x %d bytes on each of %d replicas = %lld bytes%s",
                 t->microbatches, (int)o->batch, (int)o->seq, t->replicas,
-                (long long)t->microbatches * t->replicas * (long long)t->tokens);
+                (long long)t->microbatches * t->replicas * (long long)t->tokens,
+                name_partition(t, partition, sizeof(partition)));
     report_line(to, "memory",
                 "rank 0 takes %.2f MiB: parameters %.2f, gradients %.2f, activations %.2f, work %.2f, boundaries %.2f, "
                 "transport %.2f, records %.2f, optimizer and data %.2f; a step takes no more",

@@ -44,6 +44,7 @@ typedef struct session {
     trainer_t trainer;
     history_t history;
     dp_schedule_t *schedule; /* of --overlap */
+    int32_t *partition;      /* of --partition */
     dp_timeline_t *timeline; /* of the last training steps, on rank 0 */
     size_t resident_before;
     FILE *report; /* into report_text; rank 0 shows it */
@@ -130,6 +131,7 @@ static void clear_session(session_t *s)
 {
     dp_timeline_free(s->timeline);
     dp_schedule_free(s->schedule);
+    free(s->partition);
     if (s->report != NULL)
         fclose(s->report);
     free(s->report_text);
@@ -259,13 +261,19 @@ static dp_status_t get_ready(session_t *s, dp_status_t status, int64_t *step)
     }
 }
 
+/* A new rank cannot plan a schedule or measure layers alone. */
+static bool is_measured(const session_t *s)
+{
+    return strcmp(s->options.overlap, "planned") == 0 || strcmp(s->options.partition, "auto") == 0;
+}
+
 /* A placement of experts that has moved on some ranks and not on others cannot be taken back: all go on from a
- * checkpoint. A new rank cannot plan a schedule alone. */
+ * checkpoint. */
 static dp_status_t recover(session_t *s, dp_status_t status, int64_t *step)
 {
     const double start = now_seconds();
 
-    if ((s->options.eplb > 0 && *s->options.checkpoint == '\0') || s->schedule != NULL)
+    if ((s->options.eplb > 0 && *s->options.checkpoint == '\0') || is_measured(s))
         return status;
     if (s->options.eplb > 0) {
         balance_forget(&s->trainer.balance);
@@ -414,9 +422,16 @@ static dp_status_t run_session(session_t *s)
     if (s->options.comm_sms == COMM_SMS_AUTO)
         status = tune_comm_sms(&s->options, s->text, s->group, s->report);
     if (status == DP_OK)
+        status = partition_layers(&s->options, s->text, s->group, s->report, &s->partition);
+    s->options.own_partition = s->partition;
+    if (status == DP_OK)
         status = overlap_schedule(&s->options, s->text, s->group, s->report, &s->schedule);
     s->options.own_schedule = s->schedule;
     show_report(s);
+    if (is_measured(s) && getenv("DUALPIPE_RESPAWN") != NULL && is_first_rank(s))
+        fprintf(stderr,
+                "train_moe: with --overlap planned or --partition auto a rank that dies ends the run: a new one "
+                "cannot measure alone\n");
     if (status < 0)
         return status;
     s->resident_before = resident_bytes();

@@ -31,10 +31,20 @@ double now_seconds(void);
  * options->comm_sms, the same on every rank; rank 0 tells of it. The steps are thrown away. Collective. */
 dp_status_t tune_comm_sms(options_t *options, const text_t *text, dp_group_t *group, FILE *to);
 
-/* overlap.c: --overlap: *schedule_out is what to run instead of the method's own schedule, NULL for canonical; free it
+/* overlap.c: the method's schedule, to be freed; a timeline of a few steps, which are thrown away (on rank 0, NULL
+ * elsewhere; collective). */
+dp_status_t method_schedule(const options_t *options, dp_schedule_t **schedule_out);
+dp_status_t steps_record(const options_t *options, const text_t *text, dp_group_t *group, dp_timeline_t **timeline_out);
+
+/* --overlap: *schedule_out is what to run instead of the method's own schedule, NULL for canonical; free it
  * behind the trainer. Collective. */
 dp_status_t overlap_schedule(const options_t *options, const text_t *text, dp_group_t *group, FILE *to,
                              dp_schedule_t **schedule_out);
+
+/* partition.c: --partition: stage s is to hold layers (*first_out)[s] to (*first_out)[s + 1] - 1; NULL: equal numbers.
+ * To be freed behind the trainer, after a failure too. Collective. */
+dp_status_t partition_layers(const options_t *options, const text_t *text, dp_group_t *group, FILE *to,
+                             int32_t **first_out);
 
 /* resume.c. register names all state. load fills it from the newest checkpoint, or as a run begins where there is none;
  * *step_out: the step to go on with. begin: makes ready for saving, before step `step`. save: after `steps` steps,

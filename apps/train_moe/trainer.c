@@ -20,6 +20,7 @@ static void unbuild(void *user)
         device_memory_free(&t->memory, t->chunks[c].mean);
         device_memory_free(&t->memory, t->chunks[c].squares);
         device_memory_free(&t->memory, t->chunks[c].master);
+        device_memory_free_shared(&t->memory, t->chunks[c].ranges.list);
     }
     device_memory_free_shared(&t->memory, t->squares);
     device_memory_free_shared(&t->memory, t->target_memory);
@@ -129,6 +130,11 @@ static dp_status_t allocate_state(trainer_t *t, held_chunk_t *chunk)
         status = device_memory_allocate(&t->memory, bytes, &chunk->squares);
     if (status == DP_OK && t->options->dtype == DP_BF16)
         status = device_memory_allocate(&t->memory, bytes, &chunk->master);
+    if (status == DP_OK)
+        status = device_memory_allocate_shared(&t->memory, (chunk->view.nparams + 1) * sizeof(*chunk->ranges.list),
+                                               (void **)&chunk->ranges.list);
+    if (status == DP_OK)
+        adamw_list_ranges(chunk->view.param_list, chunk->view.nparams, &chunk->ranges);
     return status;
 }
 
@@ -460,34 +466,47 @@ static double gradient_norm(const trainer_t *t)
 
 /* ---- steps ---- */
 
-static dp_status_t update_param(trainer_t *t, const held_chunk_t *chunk, const dp_param_t *param, int64_t step,
-                                double grad_scale)
+/* A chunk from element `first` on, as the optimizer sees it. */
+static adamw_tensor_t tensor_at(const trainer_t *t, const held_chunk_t *chunk, size_t first, size_t count)
 {
-    const compute_vt_t *vt = t->model.ends.vt;
-    compute_t *compute = t->model.ends.compute;
     const dp_dtype_t dtype = t->options->dtype;
-    const size_t at = param->offset * dp_dtype_bytes(dp_dtype_accumulator(dtype));
-    const adamw_factors_t factors = adamw_factors(t->options, step, grad_scale, param->kind == DP_PARAM_MATRIX);
-    const adamw_tensor_t tensor = {
-        .params = (char *)chunk->view.params + param->offset * dp_dtype_bytes(dtype),
+    const size_t at = first * dp_dtype_bytes(dp_dtype_accumulator(dtype));
+
+    return (adamw_tensor_t){
+        .params = (char *)chunk->view.params + first * dp_dtype_bytes(dtype),
         .master = chunk->master != NULL ? (char *)chunk->master + at : NULL,
         .mean = (char *)chunk->mean + at,
         .squares = (char *)chunk->squares + at,
         .grads = (const char *)chunk->view.grads + at,
-        .count = param->count,
+        .count = count,
     };
+}
 
-    return param->kind == DP_PARAM_ROUTER_BIAS ? vt->balance(compute, t->options->bias_rate, &tensor, t->memory.stream)
-                                               : vt->adamw(compute, &factors, &tensor, t->memory.stream);
+/* One call for all that AdamW updates, one for each router's bias. */
+static dp_status_t update_chunk(trainer_t *t, const held_chunk_t *chunk, const adamw_factors_t *factors)
+{
+    const compute_vt_t *vt = t->model.ends.vt;
+    compute_t *compute = t->model.ends.compute;
+    const adamw_tensor_t all = tensor_at(t, chunk, 0, chunk->view.param_count);
+    dp_status_t status = vt->adamw(compute, factors, &all, &chunk->ranges, t->memory.stream);
+
+    for (uint32_t i = 0; i < chunk->view.nparams && status == DP_OK; i++) {
+        const dp_param_t *param = &chunk->view.param_list[i];
+        const adamw_tensor_t bias = tensor_at(t, chunk, param->offset, param->count);
+
+        if (param->kind == DP_PARAM_ROUTER_BIAS)
+            status = vt->balance(compute, t->options->bias_rate, &bias, t->memory.stream);
+    }
+    return status;
 }
 
 static dp_status_t update(trainer_t *t, int64_t step, double grad_scale)
 {
+    const adamw_factors_t factors = adamw_factors(t->options, step, grad_scale);
     dp_status_t status = DP_OK;
 
-    for (int32_t c = 0; c < t->nchunks; c++)
-        for (uint32_t i = 0; i < t->chunks[c].view.nparams && status == DP_OK; i++)
-            status = update_param(t, &t->chunks[c], &t->chunks[c].view.param_list[i], step, grad_scale);
+    for (int32_t c = 0; c < t->nchunks && status == DP_OK; c++)
+        status = update_chunk(t, &t->chunks[c], &factors);
     return status == DP_OK ? device_memory_finish(&t->memory) : status;
 }
 

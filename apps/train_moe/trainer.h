@@ -18,6 +18,7 @@ typedef struct held_chunk {
     uint8_t *counted;     /* [nparams] 1: this rank adds the parameter to sums over the job */
     void *mean, *squares; /* [param_count] device memory, the accumulator's dtype */
     void *master;         /* the same; bf16 alone, else NULL */
+    adamw_ranges_t ranges;
 } held_chunk_t;
 
 typedef struct trainer {

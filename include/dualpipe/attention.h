@@ -8,7 +8,22 @@
  * kv_heads*value_dim]; wo [heads*value_dim, d]; a row vector of activations is multiplied from the left (n * wq).
  * No S x S matrix is ever kept in memory: forward keeps the row statistics (log-sum-exp), backward recomputes
  * blockwise. Sources: RoPE arXiv 2104.09864; grouped heads arXiv 2305.13245; blockwise forward and backward arXiv
- * 2205.14135, 2307.08691; RMSNorm arXiv 1910.07467. */
+ * 2205.14135, 2307.08691; RMSNorm arXiv 1910.07467.
+ *
+ * Multi-head latent attention (config.kv_rank > 0, only with DP_ATTENTION_CAP_LATENT). Keys and values of all heads are
+ * made of one narrow vector of a token, its latent, and so are the queries if q_rank > 0:
+ *
+ *     [c, r] = n wkv_down        c: kv_rank elements, r: rope_dim
+ *     k of a head = [its part of RMSNorm(c) wk_up, RoPE(r)]      the same r for all heads
+ *     v of a head = its part of RMSNorm(c) wv_up
+ *     q of a head = its part of RMSNorm(n wq_down) wq_up, or of n wq if q_rank is 0; its last rope_dim elements rotated
+ *
+ * head_dim is the whole width of a query or key (192 in DeepSeek-V3, rope_dim 64 of them, value_dim 128), so that the
+ * softmax scale is 1/sqrt(head_dim) here too. RoPE rotates pairs (i, i + rope_dim/2), with exponents -2i/rope_dim. All
+ * norms have shape.norm_eps. Parameters in this order: norm [d]; wq_down [d, q_rank], q_norm [q_rank], wq_up [q_rank,
+ * heads*head_dim], or if q_rank is 0 wq [d, heads*head_dim]; wkv_down [d, kv_rank+rope_dim]; kv_norm [kv_rank]; wk_up
+ * [kv_rank, heads*(head_dim-rope_dim)]; wv_up [kv_rank, heads*value_dim]; wo [heads*value_dim, d].
+ * Sources: arXiv 2405.04434 section 2.1, 2412.19437 section 2.1.1. */
 #ifndef DUALPIPE_ATTENTION_H
 #define DUALPIPE_ATTENTION_H
 
@@ -20,23 +35,30 @@ extern "C" {
 
 typedef struct dp_attention dp_attention_t;
 
+enum { DP_ATTENTION_CAP_LATENT = 1u << 0 /* takes config.kv_rank > 0: callers ask for this bit before they set it */ };
+
 typedef struct dp_attention_config {
     uint32_t struct_size;
     const dp_block_shape_t *shape; /* borrowed during open, as this struct */
-    uint32_t heads, kv_heads;      /* heads % kv_heads == 0 */
+    uint32_t heads, kv_heads;      /* heads % kv_heads == 0; with kv_rank kv_heads is 0, as each head has keys of its
+                                      own: what knows no kv_rank refuses that */
     uint32_t head_dim;             /* of queries and keys, even */
-    uint32_t value_dim;            /* of values; 0: head_dim */
+    uint32_t value_dim;            /* of values; 0: head_dim, with kv_rank head_dim - rope_dim */
     float rope_theta;              /* 0: 10000 */
     uint32_t deterministic;        /* 1: refuse to open rather than give run-dependent bits */
     const dp_device_vt_t *device_vt;
     dp_device_t *device; /* the caller's; outlives the instance */
+    /* since 1.1: multi-head latent attention */
+    uint32_t q_rank;   /* of the queries' latent; 0: there is none */
+    uint32_t kv_rank;  /* of the latent of keys and values; 0: attention as above, and the other two are 0 */
+    uint32_t rope_dim; /* rotated elements of a query or key: even, at least 2, less than head_dim */
 } dp_attention_config_t;
 #define DP_ATTENTION_CONFIG_MIN DP_SIZE_TO(dp_attention_config_t, device)
 
 /* All functions are required. */
 typedef struct dp_attention_vt {
     uint32_t struct_size;
-    uint32_t caps; /* 0: none is defined */
+    uint32_t caps; /* DP_ATTENTION_CAP_* */
     /** Checks the shape, prepares tables and plans; one instance serves all layers of one rank. *attention_out is set
      *  only on success. DP_ERR_INVALID: a size that cannot be, an eps or theta that is negative or not finite;
      *  DP_ERR_UNSUPPORTED: a dtype, size or device that this plugin does not take. [blocks] */

@@ -34,5 +34,6 @@
 #include <dualpipe/state.h>
 #include <dualpipe/status.h>
 #include <dualpipe/timeline.h>
+#include <dualpipe/trace.h>
 
 #endif

@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 #define DP_ABI_MAJOR 1 /* breaks: the host refuses to load, and says both numbers */
-#define DP_ABI_MINOR 0 /* grows: appended members and new interfaces */
+#define DP_ABI_MINOR 1 /* grows: appended members and new interfaces */
 
 /** Interface names. A third party adds its own ("com.acme.sparse_attn/1") without asking. */
 #define DP_IFACE_DEVICE    "dp.device/1"

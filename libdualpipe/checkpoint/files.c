@@ -5,6 +5,7 @@
 
 #include "checkpoint/files.h"
 
+#include "base/read_at.h"
 #include "checkpoint/names.h"
 
 #include <dirent.h>
@@ -49,20 +50,12 @@ dp_status_t dp__file_write(int fd, const char *path, const void *data, size_t by
 
 dp_status_t dp__file_read(int fd, const char *path, void *data, size_t bytes, uint64_t at)
 {
-    char *to = data;
+    const size_t missing = dp__read_at(fd, data, bytes, at);
 
-    while (bytes > 0) {
-        const ssize_t n = pread(fd, to, bytes, (off_t)at);
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return dp__io_fail(path);
-        if (n == 0)
-            return dp_fail(DP_ERR_INVALID, "%s: %zu bytes are missing at its end", path, bytes);
-        to += n, at += (uint64_t)n, bytes -= (size_t)n;
-    }
-    return DP_OK;
+    if (missing == 0)
+        return DP_OK;
+    return errno != 0 ? dp__io_fail(path)
+                      : dp_fail(DP_ERR_INVALID, "%s: %zu bytes are missing at its end", path, missing);
 }
 
 dp_status_t dp__file_finish(int fd, const char *path)

@@ -50,6 +50,11 @@ static dp_status_t open_attention(dp_moe_block_t *b, const dp_build_context_t *c
         return status;
     b->attention_vt = table;
     dp_sized_take(&config, sizeof(config), options->attention_config);
+    if (config.kv_rank > 0 && (b->attention_vt->caps & DP_ATTENTION_CAP_LATENT) == 0)
+        return dp_fail(DP_ERR_UNSUPPORTED,
+                       "dp_moe_block_open: attention_config->kv_rank is %u, and the attention plugin has no multi-head "
+                       "latent attention (DP_ATTENTION_CAP_LATENT): use one that has, attention_cpu say, or leave it 0",
+                       config.kv_rank);
     config.device_vt = context->device_vt;
     config.device = context->device;
     return b->attention_vt->open(context->host, &config, &b->attention);

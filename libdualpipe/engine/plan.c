@@ -38,28 +38,36 @@ static int32_t microbatch_of(const builder_t *b, int32_t chunk, int32_t microbat
 }
 
 /* Bits are the same for all schedules that finish weight gradients in micro-batch order. Others are legal, and said. */
-static void watch_order(const builder_t *b)
+static dp_status_t watch_order(const builder_t *b)
 {
-    int32_t latest[DP_MAX_CHUNKS] = {0};
+    int32_t first[DP_MAX_CHUNKS + 1] = {0}, *latest; /* of each segment: beside each other, passes take them in turn */
 
+    for (int32_t c = 0; c < b->p->nchunks; c++)
+        first[c + 1] = first[c] + b->p->chunks[c].stage->nsegments;
+    latest = dp__calloc((size_t)first[b->p->nchunks] + 1, sizeof(*latest));
+    if (latest == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for the order of %d segments", first[b->p->nchunks]);
     for (int64_t i = 0; i < b->plan->commands.count; i++) {
         const dp__command_t *c = &b->plan->commands.at[i];
         const dp__step_pass_t *pass;
-        int32_t microbatch;
+        int32_t microbatch, *before;
 
         if (c->kind != DP__CALL || c->op != DP_OP_W)
             continue;
         pass = &b->plan->commands.passes[c->at];
         microbatch = microbatch_of(b, pass->chunk, pass->microbatch);
-        if (microbatch < latest[pass->chunk]) {
+        before = &latest[first[pass->chunk] + c->segment];
+        if (microbatch < *before) {
             dp_log(DP_LOG_WARN, "engine",
                    "schedule %s adds the weight gradient of micro-batch %d after that of %d on rank %d: its sums may "
                    "differ from other schedules' in the last bits",
-                   b->p->schedule->method, microbatch, latest[pass->chunk], b->p->grid.p);
-            return;
+                   b->p->schedule->method, microbatch, *before, b->p->grid.p);
+            break;
         }
-        latest[pass->chunk] = microbatch;
+        *before = microbatch;
     }
+    dp__free(latest);
+    return DP_OK;
 }
 
 /* The link of a channel of `program`, which may be the forward-only one with channels of its own numbering. */
@@ -255,8 +263,7 @@ static dp_status_t build(dp_pipeline_t *p, const dp_program_t *program, dp__plan
     find_links(&b);
     fill_passes(&b);
     fill_commands(&b);
-    watch_order(&b);
-    return DP_OK;
+    return watch_order(&b);
 }
 
 static void free_plan(dp__plan_t *plan)

@@ -7,8 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define NAMES      256
-#define NAME_BYTES 32
+#define NAMES 256
 
 typedef struct header {
     char magic[8];
@@ -16,7 +15,7 @@ typedef struct header {
     uint8_t mark[16];
     uint32_t closed; /* atomic */
     uint32_t pad[8];
-    char names[NAMES][NAME_BYTES];
+    char names[NAMES][DP__BOX_NAME_BYTES];
 } header_t;
 
 static const char magic[8] = {'D', 'P', 'B', 'O', 'X', '1', '\n', 0};
@@ -95,7 +94,7 @@ void dp__box_set_name(dp__box_t *box, uint16_t name, const char *text)
     header_t *header = box->memory;
 
     if (name < NAMES)
-        snprintf(header->names[name], NAME_BYTES, "%s", text);
+        snprintf(header->names[name], DP__BOX_NAME_BYTES, "%s", text);
 }
 
 /* A flight recorder is read while it is written; a torn record gives a wrong word in a sentence and nothing worse. */
@@ -112,14 +111,20 @@ __attribute__((no_sanitize("thread"))) static dp_span_t read_span(const dp_span_
     return span;
 }
 
-__attribute__((no_sanitize("thread"))) static void read_name(const dp__box_t *box, uint16_t name, char text[NAME_BYTES])
+dp_span_t dp__box_span(const dp__box_t *box, uint32_t i)
+{
+    return read_span(&box->records[i]);
+}
+
+__attribute__((no_sanitize("thread"))) void dp__box_name(const dp__box_t *box, uint16_t name,
+                                                         char text[DP__BOX_NAME_BYTES])
 {
     const header_t *header = box->memory;
     const volatile char *from = header->names[name < NAMES ? name : 0];
 
-    for (int i = 0; i < NAME_BYTES; i++)
+    for (int i = 0; i < DP__BOX_NAME_BYTES; i++)
         text[i] = from[i];
-    text[NAME_BYTES - 1] = '\0';
+    text[DP__BOX_NAME_BYTES - 1] = '\0';
 }
 
 static const char *pass_name(uint8_t pass)
@@ -185,10 +190,10 @@ void dp__span_describe(const dp_span_t *span, const char *name, char *text, size
 
 static void describe(const dp__box_t *box, const dp_span_t *span, char *text, size_t bytes)
 {
-    char name[NAME_BYTES] = "";
+    char name[DP__BOX_NAME_BYTES] = "";
 
     if (span->name != 0)
-        read_name(box, span->name, name);
+        dp__box_name(box, span->name, name);
     dp__span_describe(span, name, text, bytes);
 }
 

@@ -8,6 +8,7 @@
 #include "group/group.h"
 
 #define DP__BOX_MAX_RECORDS (1u << 20)
+#define DP__BOX_NAME_BYTES  32
 #define DP__FLOW_MESSAGE                                                                                               \
     ((UINT64_C(1) << 48) - 1) /* of a span's flow, what both ends of a message share; then the step */
 
@@ -34,6 +35,10 @@ void dp__box_close(dp__box_t *box);
 bool dp__box_is_closed(const dp__box_t *box);
 /* Takes the box with these records out of the list, or (records NULL) the first closed one; NULL when there is none. */
 dp__box_t *dp__box_take(dp__box_t **boxes, const dp_span_t *records);
+
+/* A record, and the text of a name in this box, "" without one. Both may be torn: others write them meanwhile. */
+dp_span_t dp__box_span(const dp__box_t *box, uint32_t i);
+void dp__box_name(const dp__box_t *box, uint16_t name, char text[DP__BOX_NAME_BYTES]);
 
 /* Of rank `rank`: "step 3: mlp(B) of stage 2" into text, "" when nothing was recorded. true: in progress, false: the
  * last one that ended. Reads memory that others may be writing. */

@@ -236,6 +236,14 @@ static void settle(dp__process_t *p)
             dp__connection_drop(p, p->connections.all[i]);
 }
 
+/* Everybody has been told why the job ends: now there is time for a disk. */
+static void write_last_spans(dp__process_t *p)
+{
+    pthread_mutex_unlock(&p->mutex);
+    dp__last_spans_write(&p->last);
+    pthread_mutex_lock(&p->mutex);
+}
+
 static void *control_main(void *process)
 {
     dp__process_t *p = process;
@@ -249,6 +257,8 @@ static void *control_main(void *process)
 
         tick(p, now);
         settle(p);
+        if (p->last.file != NULL)
+            write_last_spans(p);
         if (finished(p, now))
             break;
         nap = nap_ms(p, now);

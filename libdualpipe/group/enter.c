@@ -37,6 +37,7 @@ void dp__process_free(dp__process_t *p)
     dp__free(p->peers);
     dp__free(p->clock.samples);
     dp__inquest_end(p);
+    dp__last_spans_drop(&p->last);
     dp__free(p->machines.all);
     dp__free(p->join.settings);
     dp__free(p->group.held);
@@ -205,6 +206,7 @@ static void forget_talk(dp__process_t *p)
     p->hub.introduced = 1;
     p->hub.told = 0;
     dp__inquest_end(p);
+    dp__last_spans_drop(&p->last);
     p->clock.count = 0; /* rank 0 may live on another host now */
     p->hub.gather.number = 1;
     p->hub.gather.arrived = 0;

@@ -17,24 +17,6 @@
 
 /* ---- what a rank says ---- */
 
-/* Of a process of this host, as the system has it; '?': it does not say. */
-static char state_of(int32_t pid)
-{
-    char path[64], text[256], *after;
-    FILE *file;
-    size_t n;
-
-    snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-    file = fopen(path, "re");
-    if (file == NULL)
-        return '?';
-    n = fread(text, 1, sizeof(text) - 1, file);
-    fclose(file);
-    text[n] = '\0';
-    after = strrchr(text, ')');
-    return after != NULL && after[1] == ' ' ? after[2] : '?';
-}
-
 /* Ranks of this host that neither run nor sleep: "3T 5t". */
 static void list_states(const dp__process_t *p, char *text, size_t bytes)
 {
@@ -42,9 +24,9 @@ static void list_states(const dp__process_t *p, char *text, size_t bytes)
 
     text[0] = '\0';
     for (int32_t r = 0; r < p->group.size && used + 16 < bytes; r++) {
-        char state = dp__is_near(p, r) && p->peers[r].pid > 0 ? state_of(p->peers[r].pid) : 'R';
+        char state = dp__stands_still(p, r);
 
-        if (strchr("RS?", state) == NULL)
+        if (state != '\0')
             used += (size_t)snprintf(text + used, bytes - used, "%s%d%c", used > 0 ? " " : "", r, state);
     }
 }
@@ -63,26 +45,30 @@ static uint64_t resident_bytes(void)
 
 enum { HEAD = 5 }; /* numbers before the texts: for how long, and the progress */
 
-/* Payload: the numbers, then two texts: what it is at, and who stands still on its host. */
-void dp__inquest_tell(dp__process_t *p)
+/* Payload: the numbers, then two texts, what it is at and who stands still on its host; then the last spans. */
+void dp__inquest_tell(dp__process_t *p, bool spans)
 {
-    char texts[sizeof(((dp__doing_t *)0)->text) + 256];
+    unsigned char said[HEAD * sizeof(uint64_t) + sizeof(((dp__doing_t *)0)->text) + 256], *told = NULL;
+    const size_t told_bytes = spans ? dp__testimony_write(p, &told) : 0;
     const dp__progress_t progress = dp__group_progress_of(&p->group);
     dp__doing_t doing;
     uint64_t head[HEAD] = {0, htole64(progress.steps), htole64(progress.step_ns), htole64(progress.busy_ns),
                            htole64(resident_bytes())};
-    size_t first;
+    char *at = (char *)said + sizeof(head);
 
     if (dp__box_look(p->boxes, p->group.rank, &doing))
         head[0] = htole64((uint64_t)(dp__now_ns() - doing.since_ns));
-    first = (size_t)snprintf(texts, sizeof(texts), "%s", doing.text) + 1;
-    list_states(p, texts + first, sizeof(texts) - first);
+    memcpy(said, head, sizeof(head));
+    at += snprintf(at, sizeof(doing.text), "%s", doing.text) + 1;
+    list_states(p, at, (size_t)((char *)said + sizeof(said) - at));
+    at += strlen(at) + 1;
     dp__send2(p,
               &(dp__frame_t){.type = DP__FRAME_TELL,
                              .from = p->group.rank,
                              .value = (doing.open ? 1 : 0) | (doing.computes ? 2 : 0),
                              .extra = (uint32_t)(doing.peer + 1)},
-              head, sizeof(head), texts, first + strlen(texts + first));
+              said, (size_t)((unsigned char *)at - said), told, told_bytes);
+    dp__free(told);
 }
 
 static const char *state_word(char state)
@@ -102,16 +88,27 @@ static const char *state_word(char state)
     }
 }
 
+/* What can be read from here needs nobody to tell it. */
+static void take_near(dp__process_t *p)
+{
+    for (int32_t r = 0; r < p->group.size; r++)
+        if (r == p->group.rank || dp__is_near(p, r))
+            (void)dp__last_spans_take(p->boxes, r, p->last.timeline, r);
+}
+
 void dp__inquest_without_hub(dp__process_t *p, dp_status_t status, const char *text)
 {
-    char longer[DP__CAUSE_BYTES], name[128];
+    char longer[DP__CAUSE_BYTES], name[128], file[DP__LAST_SPANS_TEXT];
     dp__doing_t doing = {.since_ns = 0};
 
     (void)dp__box_look(p->boxes, 0, &doing);
     dp__peer_name(p, 0, name, sizeof(name));
-    snprintf(longer, sizeof(longer), "%s, which would find out why nobody gets on, does not answer%s%s%s; %.400s", name,
-             doing.text[0] != '\0' ? ", and was last seen in " : "", doing.text,
-             state_word(dp__is_near(p, 0) ? state_of(p->peers[0].pid) : 'R'), text);
+    if (dp__last_spans_open(&p->last, p->group.size))
+        take_near(p);
+    dp__last_spans_name(&p->last, file, sizeof(file));
+    snprintf(longer, sizeof(longer), "%s, which would find out why nobody gets on, does not answer%s%s%s%s; %.300s",
+             name, doing.text[0] != '\0' ? ", and was last seen in " : "", doing.text,
+             state_word(dp__stands_still(p, 0)), file, text);
     dp__send(p, &(dp__frame_t){.type = DP__FRAME_ABORT, /* for when it goes on */
                                .from = p->group.rank,
                                .value = status,
@@ -139,32 +136,52 @@ static void answer_ourselves(dp__process_t *p)
     list_states(p, mine->states, sizeof(mine->states));
 }
 
-bool dp__inquest_hear(dp__process_t *p, int32_t rank, const dp__frame_t *frame)
+/* The two texts behind the numbers, and where they end; false: they do not. */
+static bool find_texts(const dp__frame_t *frame, const char **states_out, const unsigned char **end_out)
 {
-    const char *text = (const char *)frame->payload + HEAD * sizeof(uint64_t), *states;
-    dp__answer_t *answer;
+    const char *text = (const char *)frame->payload + HEAD * sizeof(uint64_t);
+    const unsigned char *end = frame->payload + frame->bytes;
+
+    if (frame->bytes < HEAD * sizeof(uint64_t))
+        return false;
+    *states_out = text + strlen(text) + 1;
+    if ((const unsigned char *)*states_out > end)
+        return false;
+    *end_out = (const unsigned char *)*states_out + strlen(*states_out) + 1;
+    if (*end_out > end)
+        *end_out = end;
+    return true;
+}
+
+static void take_answer(dp__process_t *p, dp__answer_t *answer, const dp__frame_t *frame, const char *states)
+{
     uint64_t head[HEAD], age;
 
-    if (frame->bytes < sizeof(head) || frame->extra > (uint32_t)p->group.size)
-        return false;
-    states = text + strlen(text) + 1;
-    if (states > (const char *)frame->payload + frame->bytes)
-        return false;
-    if (p->hub.inquest.answers == NULL || answer_of(p, rank)->came)
-        return true; /* too late */
     memcpy(head, frame->payload, sizeof(head));
     age = le64toh(head[0]);
-    answer = answer_of(p, rank);
     answer->came = true;
     answer->progress = (dp__progress_t){le64toh(head[1]), le64toh(head[2]), le64toh(head[3]), le64toh(head[4])};
     answer->doing.open = (frame->value & 1) != 0;
     answer->doing.computes = (frame->value & 2) != 0;
     answer->doing.peer = (int32_t)frame->extra - 1;
     answer->doing.since_ns = age < (uint64_t)dp__now_ns() ? dp__now_ns() - (int64_t)age : 0;
-    snprintf(answer->doing.text, sizeof(answer->doing.text), "%s", text);
+    snprintf(answer->doing.text, sizeof(answer->doing.text), "%s", (const char *)frame->payload + sizeof(head));
     snprintf(answer->states, sizeof(answer->states), "%s", states);
     p->hub.inquest.missing--;
-    return true;
+}
+
+bool dp__inquest_hear(dp__process_t *p, int32_t rank, const dp__frame_t *frame)
+{
+    const unsigned char *spans;
+    const char *states;
+
+    if (frame->extra > (uint32_t)p->group.size || !find_texts(frame, &states, &spans))
+        return false;
+    if (p->hub.inquest.answers == NULL)
+        return true; /* too late */
+    if (!answer_of(p, rank)->came)
+        take_answer(p, answer_of(p, rank), frame, states);
+    return dp__testimony_read(p, rank, spans, frame->payload + frame->bytes);
 }
 
 /* The letter that any rank of its host has seen; 0: none. */
@@ -298,14 +315,17 @@ static void look_at_silent(dp__process_t *p)
 
 static void accuse(dp__process_t *p)
 {
-    char text[DP__CAUSE_BYTES], root_text[512];
+    char text[DP__CAUSE_BYTES], root_text[512], file[DP__LAST_SPANS_TEXT];
     bool circle;
     int32_t root;
 
     root = find_root(p, &circle);
     log_all(p);
     say_root(p, root, circle, root_text, sizeof(root_text));
-    snprintf(text, sizeof(text), "%s; first to say so: %.400s", root_text, p->hub.inquest.text);
+    if (p->last.timeline != NULL)
+        take_near(p);
+    dp__last_spans_name(&p->last, file, sizeof(file));
+    snprintf(text, sizeof(text), "%.500s%s; first to say so: %.200s", root_text, file, p->hub.inquest.text);
     dp__cause_set(&p->cause, p->hub.inquest.status, text);
 }
 
@@ -330,6 +350,17 @@ void dp__inquest_end(dp__process_t *p)
     p->hub.inquest.answers = NULL;
 }
 
+/* For spans where no box can be read from here. */
+static void ask_all(dp__process_t *p, bool spans)
+{
+    p->hub.inquest.asked_ns = dp__now_ns();
+    p->hub.inquest.deadline_ns = p->hub.inquest.asked_ns + dp__scaled_ns(PATIENCE_SECONDS);
+    for (int32_t r = 1; r < p->group.size; r++)
+        if (!spans || !dp__is_near(p, r))
+            dp__send(p, &(dp__frame_t){.type = DP__FRAME_ASK, .to = r, .value = spans});
+    dp__process_wake(p);
+}
+
 bool dp__inquest_ask(dp__process_t *p)
 {
     if (p->hub.inquest.answers != NULL)
@@ -343,11 +374,8 @@ bool dp__inquest_ask(dp__process_t *p)
         answer_of(p, r)->doing.peer = -1;
     p->hub.inquest.accuser = -1;
     p->hub.inquest.missing = p->group.size - 1;
-    p->hub.inquest.deadline_ns = dp__now_ns() + dp__scaled_ns(PATIENCE_SECONDS);
     answer_ourselves(p);
-    for (int32_t r = 1; r < p->group.size; r++)
-        dp__send(p, &(dp__frame_t){.type = DP__FRAME_ASK, .to = r});
-    dp__process_wake(p);
+    ask_all(p, false);
     return true;
 }
 
@@ -360,6 +388,8 @@ bool dp__inquest_open(dp__process_t *p, int32_t accuser, dp_status_t status, con
     p->hub.inquest.accuser = accuser;
     p->hub.inquest.status = status;
     snprintf(p->hub.inquest.text, sizeof(p->hub.inquest.text), "%s", text);
+    if (dp__last_spans_open(&p->last, p->group.size))
+        ask_all(p, true);
     return true;
 }
 

@@ -3,6 +3,7 @@
  * local.c: a job of ranks that are threads of one process: everything is shared memory under one mutex. */
 #include "base/memory.h"
 #include "group/blackbox.h"
+#include "group/last_spans.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -51,6 +52,28 @@ static dp_status_t local_put(dp_group_t *group, const char *key, const void *dat
 static dp_status_t local_get(dp_group_t *group, const char *key, void *data, size_t bytes)
 {
     return dp__board_wait(&job_of(group)->board, group->cause, group->rank, group->hang_ns, key, data, bytes);
+}
+
+/* ---- a job that does not get on ---- */
+
+/* The first who has waited too long writes what all did last. */
+static void end_hang(dp_group_t *group, const char *message)
+{
+    job_t *job = job_of(group);
+    dp__last_spans_t last = {.timeline = NULL};
+    char text[DP__CAUSE_BYTES], file[DP__LAST_SPANS_TEXT];
+
+    if (!dp__cause_is_set(group->cause) && dp__last_spans_open(&last, job->size)) {
+        pthread_mutex_lock(&job->mutex);
+        for (int32_t r = 0; r < job->size; r++)
+            (void)dp__last_spans_take(job->places[r].boxes, r, last.timeline, r);
+        pthread_mutex_unlock(&job->mutex);
+    }
+    dp__last_spans_name(&last, file, sizeof(file));
+    snprintf(text, sizeof(text), "%.600s%s", message, file);
+    if (dp__cause_set(group->cause, DP_ERR_TIMEOUT, text))
+        dp__last_spans_write(&last);
+    dp__last_spans_drop(&last);
 }
 
 /* ---- meetings ---- */
@@ -125,7 +148,7 @@ static dp_status_t meet(dp_group_t *group, uint32_t kind, uint32_t root, size_t 
     pthread_mutex_unlock(&job->mutex);
     snprintf(what, sizeof(what), "rank %d waited %.3g s in %s for ranks %s", group->rank, (double)group->hang_ns * 1e-9,
              dp__meeting_name(kind), dp__rank_list_text(&missing));
-    dp__cause_set(group->cause, DP_ERR_TIMEOUT, what);
+    end_hang(group, what);
     return dp__cause_check(group->cause);
 }
 
@@ -175,7 +198,10 @@ static dp_status_t local_collect(dp_group_t *group, int32_t root, const void *mi
 
 static void local_abort(dp_group_t *group, dp_status_t status, const char *message)
 {
-    dp__cause_set(group->cause, status, message);
+    if (status == DP_ERR_TIMEOUT)
+        end_hang(group, message);
+    else
+        dp__cause_set(group->cause, status, message);
 }
 
 static void local_interrupt(dp_group_t *group)

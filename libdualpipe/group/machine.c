@@ -84,6 +84,20 @@ bool dp__same_machine(const dp__process_t *p, int32_t a, int32_t b)
     return a == b || (name[0] != '\0' && strcmp(machine_of(p, b), name) == 0);
 }
 
+char dp__stands_still(const dp__process_t *p, int32_t rank)
+{
+    char path[64], text[256], *after;
+    size_t n;
+
+    if (!dp__is_near(p, rank) || p->peers[rank].pid <= 0)
+        return '\0';
+    snprintf(path, sizeof(path), "/proc/%d/stat", p->peers[rank].pid);
+    n = read_text(path, text, sizeof(text) - 1);
+    text[n] = '\0';
+    after = strrchr(text, ')');
+    return after != NULL && after[1] == ' ' && strchr("RS", after[2]) == NULL ? after[2] : '\0';
+}
+
 void dp__watch_process(const dp__process_t *p, dp__connection_t *c, int32_t rank)
 {
     if (c->pid_fd < 0 && dp__is_near(p, rank))

@@ -13,6 +13,7 @@
  *   boxes.c       black boxes that other processes map
  *   beat.c        signs of life between hosts
  *   inquest.c     why nobody gets on
+ *   testimony.c   the last spans of ranks of other hosts, for the trace file of an inquest
  *   status.c      what `dualpipe status` hears
  *   clocks.c      what a rank of another host knows of rank 0's clock
  *   news.c        what is known of ranks
@@ -22,10 +23,11 @@
 
 #include "group/address.h"
 #include "group/blackbox.h"
+#include "group/last_spans.h"
 #include "group/secret.h"
 #include "group/settings.h"
 
-#define DP__PROTOCOL_VERSION  3
+#define DP__PROTOCOL_VERSION  4
 #define DP__MACHINE_BYTES     64
 #define DP__HANDSHAKE_SECONDS 5.0
 #define DP__GOODBYE_SECONDS   1.0 /* for the last frames of a job that has ended badly */
@@ -174,7 +176,7 @@ typedef struct dp__hub {
         int32_t accuser;       /* -1: nobody, it is only asked */
         int32_t missing;
         dp_status_t status;
-        int64_t deadline_ns;
+        int64_t asked_ns, deadline_ns;
         char text[DP__CAUSE_BYTES];
     } inquest;
     struct { /* status.c: the socket of `dualpipe status`, and who waits for an answer */
@@ -196,6 +198,7 @@ typedef struct dp__process {
     dp__peer_t *peers;       /* [size] */
     dp__contact_t *contacts; /* hub: [size]; spoke: [1], of rank 0 */
     dp__box_t *boxes;        /* those of all ranks that can be read from here, newest first */
+    dp__last_spans_t last;   /* inquest.c fills it, control.c writes it */
     struct {                 /* machine.c: those that ranks run on */
         dp__machine_t *all;
         int32_t count, room;
@@ -321,12 +324,19 @@ void dp__inquest_end(dp__process_t *p);
 bool dp__inquest_left(dp__process_t *p);
 /* Rank 0 itself does not answer one that has waited too long. */
 void dp__inquest_without_hub(dp__process_t *p, dp_status_t status, const char *text);
-/* A rank other than 0 was asked. */
-void dp__inquest_tell(dp__process_t *p);
+/* A rank other than 0 was asked; spans: for its last spans, too. */
+void dp__inquest_tell(dp__process_t *p, bool spans);
 /* All are asked, and nothing ends: dp__status_answer follows. false: not now. */
 bool dp__inquest_ask(dp__process_t *p);
 /* "is in step 3: ..., waits for rank 2", of a rank that has answered or not. */
 void dp__inquest_describe(dp__process_t *p, int32_t rank, char *text, size_t bytes);
+
+/* ---- testimony.c; with the mutex ---- */
+/* Our last spans, and those of ranks of this host that cannot answer: how many bytes; *bytes_out is for dp__free, NULL
+ * when there is nothing to tell or no memory for it. */
+size_t dp__testimony_write(dp__process_t *p, unsigned char **bytes_out);
+/* Into p->last. false: no rank of this job would say that. */
+bool dp__testimony_read(dp__process_t *p, int32_t rank, const unsigned char *at, const unsigned char *end);
 
 /* ---- status.c; with the mutex; rank 0's ---- */
 void dp__status_open(dp__process_t *p);
@@ -362,6 +372,8 @@ int32_t dp__machine_add(dp__process_t *p, const char *host, const char *name);
 bool dp__is_near(const dp__process_t *p, int32_t rank);
 bool dp__same_machine(const dp__process_t *p, int32_t a, int32_t b);
 const char *dp__host_of(const dp__process_t *p, int32_t rank);
+/* '\0': it runs or sleeps; else the letter of its state, of a process of this host: 'T' it is stopped. */
+char dp__stands_still(const dp__process_t *p, int32_t rank);
 /* From now on the end of that rank's process is seen even when its connection stays open (a child may hold it). */
 void dp__watch_process(const dp__process_t *p, dp__connection_t *c, int32_t rank);
 

@@ -26,6 +26,8 @@ static void end_join(dp__process_t *p, dp_status_t status, const char *fmt, ...)
 
 /* ---- connecting ---- */
 
+#define NO_ANSWER "no answer (is that host up, and does a firewall let the port through?)"
+
 static void try_again(dp__process_t *p, const char *why)
 {
     int64_t pause_ms = 10 + 10 * (int64_t)(p->spoke.retries < 19 ? p->spoke.retries : 19);
@@ -42,6 +44,10 @@ static void try_again_after(dp__process_t *p, int error)
 
     if (error == ECONNREFUSED && p->join.lost[0] != '\0') {
         end_join(p, DP_ERR_PEER, "%.640s; nobody came in its place: " DP__DOOR_SHUT, p->join.lost);
+        return;
+    }
+    if (error == ETIMEDOUT) { /* dp__watch_host's limit came before the handshake's */
+        try_again(p, NO_ANSWER);
         return;
     }
     snprintf(why, sizeof(why), "%s%s", strerror(error),
@@ -356,7 +362,7 @@ static bool hear(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame
     case DP__FRAME_CLOCK:
         return dp__clock_hear(p, frame);
     case DP__FRAME_ASK:
-        dp__inquest_tell(p);
+        dp__inquest_tell(p, frame->value != 0);
         return true;
     default:
         return false;
@@ -419,9 +425,7 @@ void dp__spoke_tick(dp__process_t *p, int64_t now_ns)
     if (dp__signal_value(&p->join.done) != 0 || dp__cause_is_set(&p->cause) || p->stop)
         return;
     if (c != NULL && now_ns >= c->deadline_ns && c->phase != DP__PHASE_GONE) {
-        try_again(p, c->phase == DP__PHASE_CONNECTING
-                         ? "no answer (is that host up, and does a firewall let the port through?)"
-                         : "it does not go on with the handshake");
+        try_again(p, c->phase == DP__PHASE_CONNECTING ? NO_ANSWER : "it does not go on with the handshake");
         c->phase = DP__PHASE_GONE;
     }
     if (now_ns >= p->join.deadline_ns)

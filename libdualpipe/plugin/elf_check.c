@@ -4,6 +4,7 @@
  * is no plugin or carries parts of the library, is refused with a sentence instead of a crash in the loader. */
 #include "plugin/elf_check.h"
 #include "base/memory.h"
+#include "base/read_at.h"
 
 #include <dualpipe/plugin.h>
 
@@ -225,14 +226,9 @@ static dp_status_t check_symbols(const image_t *image, const ElfW(Ehdr) * header
 /* Read, not mapped: a file that shrinks meanwhile would end the process. */
 static dp_status_t read_whole(int fd, unsigned char *bytes, uint64_t size, const char *path)
 {
-    for (uint64_t at = 0; at < size;) {
-        ssize_t n = pread(fd, bytes + at, size - at, (off_t)at);
-
-        if (n == 0 || (n < 0 && errno != EINTR))
-            return dp_fail(DP_ERR_PLUGIN, "plugin %s: %s", path, n == 0 ? "it ends while it is read" : strerror(errno));
-        at += n > 0 ? (uint64_t)n : 0;
-    }
-    return DP_OK;
+    if (dp__read_at(fd, bytes, size, 0) == 0)
+        return DP_OK;
+    return dp_fail(DP_ERR_PLUGIN, "plugin %s: %s", path, errno == 0 ? "it ends while it is read" : strerror(errno));
 }
 
 dp_status_t dp__elf_symbols_check(int fd, uint64_t size, const char *path)

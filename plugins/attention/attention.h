@@ -9,27 +9,37 @@
 
 #include <stdbool.h>
 
+enum { ATTN_PARAMS_MOST = 9 };
+
 /* Every count, and every width of a token, fits an int. */
 typedef struct attn_dims {
     dp_dtype_t dtype;
     uint32_t batch, sequence, tokens, hidden;
     uint32_t heads, kv_heads, group; /* group = heads / kv_heads */
     uint32_t head_dim, value_dim;
-    uint32_t q_width, k_width, v_width, o_width; /* heads x dim of one token */
+    uint32_t rope_dim, key_dim; /* of head_dim: rotated, and a key head's own; both head_dim unless latent */
+    uint32_t q_rank, kv_rank;   /* of latents; kv_rank 0: not latent */
+    uint32_t down_width;        /* kv_rank + rope_dim */
+    uint32_t q_width, k_width, v_width, o_width; /* heads x dim of one token; k_width of key_dim */
     double norm_eps, rope_theta, scale;
-    /* parameters, in elements */
+    /* parameters, in elements; of latent attention wq, wk and wv are those that the latents are multiplied with */
     struct {
         size_t norm, wq, wk, wv, wo, count;
+        size_t q_down, q_norm, kv_down, kv_norm;
+        uint32_t number;
+        dp_param_t list[ATTN_PARAMS_MOST];
     } params;
 } attn_dims_t;
 
-/* config.c: refuses what cannot be, with the reason; asks no device. bf16: taken as well as DP_F32 and DP_F64. */
-dp_status_t attn_dims_init(const dp_host_t *host, const char *plugin, bool bf16, const dp_attention_config_t *config,
-                           attn_dims_t *dims_out);
+/* What a plugin takes besides DP_F32 and DP_F64, and attention of plain heads. */
+enum { ATTN_TAKES_BF16 = 1, ATTN_TAKES_LATENT = 2 };
+
+/* config.c: refuses what cannot be, with the reason; asks no device. */
+dp_status_t attn_dims_init(const dp_host_t *host, const char *plugin, unsigned takes,
+                           const dp_attention_config_t *config, attn_dims_t *dims_out);
 /* For memory of a call that outgrows an address space. */
 dp_status_t attn_too_large(const dp_host_t *host, const char *plugin, const attn_dims_t *dims);
 
-enum { ATTN_PARAMS = 5 };
 void attn_list_params(const attn_dims_t *dims, dp_param_t *params_out);
 
 /* io.c: pointers of dp_io_t that a pass needs. */

@@ -16,8 +16,10 @@ static dp_status_t check_structs(const dp_host_t *host, const char *plugin, cons
     return status < 0 ? status : check_shape(host, plugin, c->shape);
 }
 
-static dp_status_t check_dtype(const dp_host_t *host, const char *plugin, bool bf16, dp_dtype_t dtype)
+static dp_status_t check_dtype(const dp_host_t *host, const char *plugin, unsigned takes, dp_dtype_t dtype)
 {
+    const bool bf16 = (takes & ATTN_TAKES_BF16) != 0;
+
     if (dtype == DP_F32 || dtype == DP_F64 || (bf16 && dtype == DP_BF16))
         return DP_OK;
     return DP_FAIL(host, DP_ERR_UNSUPPORTED, "%s: shape.dtype is %d (%s): use %s", plugin, (int)dtype,
@@ -33,7 +35,7 @@ static dp_status_t check_counts(const dp_host_t *host, const char *plugin, const
     } positive[] = {
         {"shape.batch", c->shape->batch},   {"shape.sequence", c->shape->sequence},
         {"shape.hidden", c->shape->hidden}, {"heads", c->heads},
-        {"kv_heads", c->kv_heads},          {"head_dim", c->head_dim},
+        {"head_dim", c->head_dim},          {"kv_heads", c->kv_rank > 0 ? 1 : c->kv_heads},
     };
 
     for (size_t i = 0; i < sizeof(positive) / sizeof(positive[0]); i++) {
@@ -48,9 +50,40 @@ static dp_status_t check_counts(const dp_host_t *host, const char *plugin, const
     if (c->head_dim % 2 != 0)
         return DP_FAIL(host, DP_ERR_INVALID, "%s: head_dim is %u, it must be even: RoPE rotates pairs", plugin,
                        c->head_dim);
-    if (c->heads % c->kv_heads != 0)
+    if (c->kv_rank == 0 && c->heads % c->kv_heads != 0)
         return DP_FAIL(host, DP_ERR_INVALID, "%s: heads is %u, not a multiple of kv_heads = %u", plugin, c->heads,
                        c->kv_heads);
+    return DP_OK;
+}
+
+/* Latent attention, and what belongs to it alone. */
+static dp_status_t check_latent(const dp_host_t *host, const char *plugin, unsigned takes,
+                                const dp_attention_config_t *c)
+{
+    if (c->kv_rank == 0 && c->q_rank == 0 && c->rope_dim == 0)
+        return DP_OK;
+    if (c->kv_rank == 0)
+        return DP_FAIL(host, DP_ERR_INVALID,
+                       "%s: kv_rank is 0 with q_rank = %u and rope_dim = %u: these are of latent attention, which "
+                       "kv_rank > 0 asks for",
+                       plugin, c->q_rank, c->rope_dim);
+    if ((takes & ATTN_TAKES_LATENT) == 0)
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
+                       "%s: kv_rank is %u, and it has no multi-head latent attention (DP_ATTENTION_CAP_LATENT): use a "
+                       "plugin that has, attention_cpu say, or leave q_rank, kv_rank and rope_dim 0",
+                       plugin, c->kv_rank);
+    if (c->q_rank > INT_MAX || c->kv_rank > INT_MAX)
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: %s is %u, more than %d", plugin,
+                       c->q_rank > INT_MAX ? "q_rank" : "kv_rank", c->q_rank > INT_MAX ? c->q_rank : c->kv_rank,
+                       INT_MAX);
+    if (c->kv_heads != 0)
+        return DP_FAIL(host, DP_ERR_INVALID,
+                       "%s: kv_heads is %u with kv_rank = %u: leave it 0, each head has keys and values of its own",
+                       plugin, c->kv_heads, c->kv_rank);
+    if (c->rope_dim == 0 || c->rope_dim % 2 != 0 || c->rope_dim >= c->head_dim)
+        return DP_FAIL(host, DP_ERR_INVALID,
+                       "%s: rope_dim is %u, it must be even, at least 2 and less than head_dim = %u", plugin,
+                       c->rope_dim, c->head_dim);
     return DP_OK;
 }
 
@@ -74,7 +107,7 @@ static dp_status_t set_widths(const dp_host_t *host, const char *plugin, attn_di
     } products[] = {
         {"shape.batch * shape.sequence", n->batch, n->sequence, &n->tokens},
         {"heads * head_dim", n->heads, n->head_dim, &n->q_width},
-        {"kv_heads * head_dim", n->kv_heads, n->head_dim, &n->k_width},
+        {"kv_heads * head_dim", n->kv_heads, n->key_dim, &n->k_width},
         {"kv_heads * value_dim", n->kv_heads, n->value_dim, &n->v_width},
         {"heads * value_dim", n->heads, n->value_dim, &n->o_width},
     };
@@ -87,48 +120,76 @@ static dp_status_t set_widths(const dp_host_t *host, const char *plugin, attn_di
                            products[i].what, products[i].left, products[i].right, INT_MAX);
         *products[i].out = (uint32_t)value;
     }
+    if ((uint64_t)n->kv_rank + n->rope_dim > INT_MAX)
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: kv_rank + rope_dim = %u + %u is more than %d: use smaller sizes",
+                       plugin, n->kv_rank, n->rope_dim, INT_MAX);
+    n->down_width = n->kv_rank + n->rope_dim;
     return DP_OK;
+}
+
+/* The next tensor: a matrix, or of 0 rows the gain of a norm. False when all outgrow an address space. */
+static bool add_param(attn_dims_t *n, const char *name, uint32_t rows, uint32_t columns, size_t *offset_out)
+{
+    dp_param_t *p = &n->params.list[n->params.number++];
+    bool overflow;
+
+    *p = rows > 0 ? (dp_param_t){.kind = DP_PARAM_MATRIX, .fan_in = rows}
+                  : (dp_param_t){.kind = DP_PARAM_VECTOR, .fan_in = columns, .start = 1};
+    p->name = name;
+    p->offset = *offset_out = n->params.count;
+    overflow = __builtin_mul_overflow(rows > 0 ? (size_t)rows : 1, columns, &p->count);
+    overflow |= __builtin_add_overflow(n->params.count, p->count, &n->params.count);
+    return !overflow;
 }
 
 static bool lay_out_params(attn_dims_t *n)
 {
-    const struct {
-        size_t rows, columns, *offset;
-    } tensors[] = {
-        {1, n->hidden, &n->params.norm},        {n->hidden, n->q_width, &n->params.wq},
-        {n->hidden, n->k_width, &n->params.wk}, {n->hidden, n->v_width, &n->params.wv},
-        {n->o_width, n->hidden, &n->params.wo},
-    };
-    size_t end = 0, count, bytes;
-    bool overflow = false;
+    const bool latent = n->kv_rank > 0;
+    const uint32_t d = n->hidden, q_from = n->q_rank > 0 ? n->q_rank : d, kv_from = latent ? n->kv_rank : d;
+    bool fits = add_param(n, "norm", 0, d, &n->params.norm);
+    size_t bytes;
 
-    for (size_t i = 0; i < sizeof(tensors) / sizeof(tensors[0]); i++) {
-        *tensors[i].offset = end;
-        overflow |= __builtin_mul_overflow(tensors[i].rows, tensors[i].columns, &count);
-        overflow |= __builtin_add_overflow(end, count, &end);
+    if (n->q_rank > 0) {
+        fits &= add_param(n, "wq_down", d, n->q_rank, &n->params.q_down);
+        fits &= add_param(n, "q_norm", 0, n->q_rank, &n->params.q_norm);
     }
-    n->params.count = end;
-    overflow |= __builtin_mul_overflow(end, sizeof(double), &bytes);
-    return !overflow && bytes <= PTRDIFF_MAX;
+    fits &= add_param(n, n->q_rank > 0 ? "wq_up" : "wq", q_from, n->q_width, &n->params.wq);
+    if (latent) {
+        fits &= add_param(n, "wkv_down", d, n->down_width, &n->params.kv_down);
+        fits &= add_param(n, "kv_norm", 0, n->kv_rank, &n->params.kv_norm);
+    }
+    fits &= add_param(n, latent ? "wk_up" : "wk", kv_from, n->k_width, &n->params.wk);
+    fits &= add_param(n, latent ? "wv_up" : "wv", kv_from, n->v_width, &n->params.wv);
+    fits &= add_param(n, "wo", n->o_width, d, &n->params.wo);
+    return fits && !__builtin_mul_overflow(n->params.count, sizeof(double), &bytes) && bytes <= PTRDIFF_MAX;
 }
 
 dp_status_t attn_too_large(const dp_host_t *host, const char *plugin, const attn_dims_t *n)
 {
     return DP_FAIL(host, DP_ERR_INVALID,
-                   "%s: batch %u, sequence %u, hidden %u, heads %u, head_dim %u, value_dim %u need more bytes than an "
-                   "address space has: use smaller sizes",
-                   plugin, n->batch, n->sequence, n->hidden, n->heads, n->head_dim, n->value_dim);
+                   "%s: batch %u, sequence %u, hidden %u, heads %u, head_dim %u, value_dim %u, q_rank %u, kv_rank %u "
+                   "need more bytes than an address space has: use smaller sizes",
+                   plugin, n->batch, n->sequence, n->hidden, n->heads, n->head_dim, n->value_dim, n->q_rank,
+                   n->kv_rank);
 }
 
-dp_status_t attn_dims_init(const dp_host_t *host, const char *plugin, bool bf16, const dp_attention_config_t *c,
-                           attn_dims_t *n)
+dp_status_t attn_dims_init(const dp_host_t *host, const char *plugin, unsigned takes,
+                           const dp_attention_config_t *config, attn_dims_t *n)
 {
-    dp_status_t status = check_structs(host, plugin, c);
+    dp_status_t status = check_structs(host, plugin, config);
+    dp_attention_config_t taken;
+    const dp_attention_config_t *c = &taken;
+    bool latent;
 
-    if (status >= 0)
-        status = check_dtype(host, plugin, bf16, c->shape->dtype);
+    if (status < 0)
+        return status;
+    dp_sized_take(&taken, sizeof(taken), config);
+    latent = c->kv_rank > 0;
+    status = check_dtype(host, plugin, takes, c->shape->dtype);
     if (status >= 0)
         status = check_counts(host, plugin, c);
+    if (status >= 0)
+        status = check_latent(host, plugin, takes, c);
     if (status >= 0)
         status = check_reals(host, plugin, c);
     if (status < 0)
@@ -139,10 +200,14 @@ dp_status_t attn_dims_init(const dp_host_t *host, const char *plugin, bool bf16,
         .sequence = c->shape->sequence,
         .hidden = c->shape->hidden,
         .heads = c->heads,
-        .kv_heads = c->kv_heads,
-        .group = c->heads / c->kv_heads,
+        .kv_heads = latent ? c->heads : c->kv_heads,
+        .group = latent ? 1 : c->heads / c->kv_heads,
         .head_dim = c->head_dim,
-        .value_dim = c->value_dim != 0 ? c->value_dim : c->head_dim,
+        .value_dim = c->value_dim != 0 ? c->value_dim : c->head_dim - c->rope_dim,
+        .rope_dim = latent ? c->rope_dim : c->head_dim,
+        .key_dim = c->head_dim - c->rope_dim,
+        .q_rank = c->q_rank,
+        .kv_rank = c->kv_rank,
         .norm_eps = c->shape->norm_eps != 0 ? (double)c->shape->norm_eps : 1e-6,
         .rope_theta = c->rope_theta != 0 ? (double)c->rope_theta : 10000.0,
         .scale = 1.0 / sqrt((double)c->head_dim),
@@ -153,21 +218,7 @@ dp_status_t attn_dims_init(const dp_host_t *host, const char *plugin, bool bf16,
     return lay_out_params(n) ? DP_OK : attn_too_large(host, plugin, n);
 }
 
-static dp_param_t matrix(const char *name, size_t offset, size_t end, uint32_t rows)
-{
-    return (dp_param_t){.name = name, .kind = DP_PARAM_MATRIX, .offset = offset, .count = end - offset, .fan_in = rows};
-}
-
 void attn_list_params(const attn_dims_t *n, dp_param_t *out)
 {
-    out[0] = (dp_param_t){.name = "norm",
-                          .kind = DP_PARAM_VECTOR,
-                          .offset = n->params.norm,
-                          .count = n->hidden,
-                          .fan_in = n->hidden,
-                          .start = 1};
-    out[1] = matrix("wq", n->params.wq, n->params.wk, n->hidden);
-    out[2] = matrix("wk", n->params.wk, n->params.wv, n->hidden);
-    out[3] = matrix("wv", n->params.wv, n->params.wo, n->hidden);
-    out[4] = matrix("wo", n->params.wo, n->params.count, n->o_width);
+    memcpy(out, n->params.list, n->params.number * sizeof(*out));
 }

@@ -54,7 +54,7 @@ static dp_status_t get_sizes(const dp_attention_t *a, dp_block_sizes_t *sizes_ou
         .saved_bytes = a->saved.bytes,
         .scratch_bytes = a->scratch.bytes,
         .param_count = a->n.params.count,
-        .nparams = ATTN_PARAMS,
+        .nparams = a->n.params.number,
     };
 
     return answer_sizes(a->host, PLUGIN, &sizes, sizes_out);
@@ -132,6 +132,7 @@ static dp_status_t backward_weight(dp_attention_t *a, const dp_io_t *io, dp_stre
 
 static const dp_attention_vt_t attention_vt = {
     .struct_size = sizeof(attention_vt),
+    .caps = DP_ATTENTION_CAP_LATENT,
     .open = open_instance,
     .close = close_instance,
     .sizes = get_sizes,
@@ -150,6 +151,6 @@ DP_PLUGIN_DEFINE(attention_cpu) = {
     DP_PLUGIN_HEAD,
     .name = "attention_cpu",
     .version = DP_VERSION,
-    .summary = "causal attention on host memory, matrices by CBLAS",
+    .summary = "causal attention, plain or latent, on host memory, matrices by CBLAS",
     .get_interface = get_interface,
 };

@@ -4,7 +4,8 @@
  * touched, those that it crosses end with the last key their last query sees.
  *
  * Tensors keep the layout of the projections, [token, head, dim]: a block of a head is a matrix with the
- * token as row stride, which BLAS takes as it is. */
+ * token as row stride, which BLAS takes as it is. A key of latent attention is never put together: its own part
+ * and the one that all heads have in common are two products. */
 #ifndef ATTENTION_CPU_HEADS_H
 #define ATTENTION_CPU_HEADS_H
 
@@ -19,6 +20,7 @@ _Static_assert(KEY_BLOCK % QUERY_BLOCK == 0, "every row of a tile must see its f
 /* One sequence and one key/value head, or one of its query heads; pointers to its first token. */
 typedef struct head_view {
     real_t *q, *k, *v, *out, *row_max, *sum;
+    const real_t *k_rope; /* NULL unless latent */
     const real_t *dout, *delta;
 } head_view_t;
 
@@ -30,8 +32,11 @@ static inline size_t smaller(size_t a, size_t b)
 static void logits(const dp_attention_t *a, const head_view_t *h, size_t i, size_t ni, size_t j, size_t nj,
                    real_t *tile)
 {
-    gemm(CblasNoTrans, CblasTrans, ni, nj, a->head_dim, (real_t)a->n.scale, h->q + i * a->q_width, a->q_width,
+    gemm(CblasNoTrans, CblasTrans, ni, nj, a->key_dim, (real_t)a->n.scale, h->q + i * a->q_width, a->q_width,
          h->k + j * a->k_width, a->k_width, 0, tile, KEY_BLOCK);
+    if (h->k_rope != NULL)
+        gemm(CblasNoTrans, CblasTrans, ni, nj, a->rope_dim, (real_t)a->n.scale, h->q + i * a->q_width + a->key_dim,
+             a->q_width, h->k_rope + j * a->down_width, a->down_width, 1, tile, KEY_BLOCK);
 }
 
 static void attend_queries(const dp_attention_t *a, const head_view_t *h, size_t i, size_t ni, real_t *tile)
@@ -59,9 +64,10 @@ static void attend_head(const dp_attention_t *a, const head_view_t *h, real_t *t
 /* Where the gradients of one key/value head are gathered before they take the places of q, k and v. */
 typedef struct head_gradients {
     real_t *tile, *dtile;
-    real_t *dq; /* [group, S, head_dim] */
-    real_t *dk; /* [KEY_BLOCK, head_dim] */
-    real_t *dv; /* [KEY_BLOCK, value_dim] */
+    real_t *dq;      /* [group, S, head_dim] */
+    real_t *dk;      /* [KEY_BLOCK, key_dim] */
+    real_t *dv;      /* [KEY_BLOCK, value_dim] */
+    real_t *dk_rope; /* [S, rope_dim] of all heads; latent only */
 } head_gradients_t;
 
 /* Adds what one tile contributes; its first key block sets dq. */
@@ -78,10 +84,16 @@ static void backward_tile(const dp_attention_t *a, const head_view_t *h, const h
                           h->delta + i * a->heads, a->heads);
     gemm(CblasTrans, CblasNoTrans, nj, a->value_dim, ni, 1, g->tile, KEY_BLOCK, dout, a->o_width, 1, g->dv,
          a->value_dim);
-    gemm(CblasTrans, CblasNoTrans, nj, a->head_dim, ni, scale, g->dtile, KEY_BLOCK, h->q + i * a->q_width, a->q_width,
-         1, g->dk, a->head_dim);
-    gemm(CblasNoTrans, CblasNoTrans, ni, a->head_dim, nj, scale, g->dtile, KEY_BLOCK, h->k + j * a->k_width, a->k_width,
+    gemm(CblasTrans, CblasNoTrans, nj, a->key_dim, ni, scale, g->dtile, KEY_BLOCK, h->q + i * a->q_width, a->q_width, 1,
+         g->dk, a->key_dim);
+    gemm(CblasNoTrans, CblasNoTrans, ni, a->key_dim, nj, scale, g->dtile, KEY_BLOCK, h->k + j * a->k_width, a->k_width,
          j == 0 ? 0 : 1, dq + i * a->head_dim, a->head_dim);
+    if (h->k_rope == NULL)
+        return;
+    gemm(CblasTrans, CblasNoTrans, nj, a->rope_dim, ni, scale, g->dtile, KEY_BLOCK, h->q + i * a->q_width + a->key_dim,
+         a->q_width, 1, g->dk_rope + j * a->rope_dim, a->rope_dim);
+    gemm(CblasNoTrans, CblasNoTrans, ni, a->rope_dim, nj, scale, g->dtile, KEY_BLOCK, h->k_rope + j * a->down_width,
+         a->down_width, j == 0 ? 0 : 1, dq + i * a->head_dim + a->key_dim, a->head_dim);
 }
 
 static void copy_rows(real_t *to, size_t to_stride, const real_t *from, size_t from_stride, size_t rows, size_t columns)
@@ -105,7 +117,7 @@ static head_view_t next_query_head(const dp_attention_t *a, head_view_t h)
  * gradients. */
 static void backward_keys(const dp_attention_t *a, head_view_t h, const head_gradients_t *g, size_t j, size_t nj)
 {
-    memset(g->dk, 0, nj * a->head_dim * sizeof(real_t));
+    memset(g->dk, 0, nj * a->key_dim * sizeof(real_t));
     memset(g->dv, 0, nj * a->value_dim * sizeof(real_t));
     for (size_t head = 0; head < a->group; head++, h = next_query_head(a, h))
         for (size_t i = j; i < a->sequence; i += QUERY_BLOCK) {
@@ -113,11 +125,11 @@ static void backward_keys(const dp_attention_t *a, head_view_t h, const head_gra
 
             backward_tile(a, &h, g, g->dq + head * a->sequence * a->head_dim, i, ni, j, smaller(nj, i + ni - j));
         }
-    copy_rows(h.k + j * a->k_width, a->k_width, g->dk, a->head_dim, nj, a->head_dim);
+    copy_rows(h.k + j * a->k_width, a->k_width, g->dk, a->key_dim, nj, a->key_dim);
     copy_rows(h.v + j * a->v_width, a->v_width, g->dv, a->value_dim, nj, a->value_dim);
 }
 
-/* h: the first query head of a group and its key/value head. */
+/* h: the first query head of a group and its key/value head. Adds to dk_rope. */
 static void backward_group(const dp_attention_t *a, head_view_t h, const head_gradients_t *g)
 {
     for (size_t j = 0; j < a->sequence; j += KEY_BLOCK)

@@ -20,26 +20,37 @@ typedef struct attention_saved {
     size_t normalized; /* [T, d] x / rms(x) */
     size_t inv_rms;    /* [T] 1 / rms(x) */
     size_t q;          /* [T, heads, head_dim] rotated; then dq, rotated back */
-    size_t k;          /* [T, kv_heads, head_dim] the same */
+    size_t k;          /* [T, kv_heads, key_dim] the same; of latent attention nothing here is rotated */
     size_t v;          /* [T, kv_heads, value_dim]; then dv */
     size_t row_max;    /* [T, heads] largest logit of a row */
     size_t inv_sum;    /* [T, heads] 1 / sum of exp(logit - row_max) */
     size_t heads_out;  /* [T, heads, value_dim] softmax(..) v, before wo */
     size_t dy;         /* [T, d] from backward_input on */
     size_t dnorm;      /* [d] gradient of the norm, from backward_input on */
+    /* of latent attention alone; queries have a latent with q_rank > 0 */
+    size_t q_latent;   /* [T, q_rank] normalized latent, and */
+    size_t q_inv_rms;  /* [T] */
+    size_t q_down;     /* [T, q_rank] n wq_down; then its gradient */
+    size_t dq_norm;    /* [q_rank] from backward_input on */
+    size_t kv_latent;  /* [T, kv_rank], and so on */
+    size_t kv_inv_rms; /* [T] */
+    size_t kv_down;    /* [T, kv_rank + rope_dim] n wkv_down, the keys' common part rotated; then its gradient */
+    size_t dkv_norm;   /* [kv_rank] */
     size_t bytes;
 } attention_saved_t;
 
 /* Scratch, in bytes. The three passes use it one at a time, and so do the two halves of a pass. */
 typedef struct attention_scratch {
-    size_t rows;   /* [T, d] n = RMSNorm(x), or its gradient */
-    size_t tile;   /* [QUERY_BLOCK, KEY_BLOCK] probabilities */
-    size_t dtile;  /* the same, gradients */
-    size_t dheads; /* [T, heads, value_dim] gradient of heads_out */
-    size_t delta;  /* [T, heads] sum of dheads * heads_out over a row */
-    size_t dq;     /* [heads / kv_heads, S, head_dim] */
-    size_t dk;     /* [KEY_BLOCK, head_dim] */
-    size_t dv;     /* [KEY_BLOCK, value_dim] */
+    size_t rows;    /* [T, d] n = RMSNorm(x), or its gradient */
+    size_t latent;  /* [T, the larger rank] a latent behind its norm, or the gradient of that */
+    size_t tile;    /* [QUERY_BLOCK, KEY_BLOCK] probabilities */
+    size_t dtile;   /* the same, gradients */
+    size_t dheads;  /* [T, heads, value_dim] gradient of heads_out */
+    size_t delta;   /* [T, heads] sum of dheads * heads_out over a row */
+    size_t dq;      /* [heads / kv_heads, S, head_dim] */
+    size_t dk;      /* [KEY_BLOCK, key_dim] */
+    size_t dv;      /* [KEY_BLOCK, value_dim] */
+    size_t dk_rope; /* [S, rope_dim] of the part that all heads' keys have in common */
     size_t bytes;
 } attention_scratch_t;
 
@@ -61,12 +72,13 @@ struct dp_attention {
     size_t element_bytes;
     size_t batch, sequence, tokens, hidden;
     size_t heads, kv_heads, group; /* group = heads / kv_heads */
-    size_t head_dim, value_dim;
+    size_t head_dim, value_dim, rope_dim, key_dim;
+    size_t q_rank, kv_rank, down_width;
     size_t q_width, k_width, v_width, o_width; /* heads x dim of one token */
     attention_saved_t saved;
     attention_scratch_t scratch;
     size_t rope_bytes;
-    void *rope; /* [S, head_dim]: head_dim/2 cosines, then as many sines, per position */
+    void *rope; /* [S, rope_dim]: rope_dim/2 cosines, then as many sines, per position */
 };
 
 /** Checks every field of the configuration and lays out all memory; opens nothing. */

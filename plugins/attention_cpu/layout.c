@@ -38,25 +38,40 @@ static bool lay_out_saved(dp_attention_t *a)
     s->heads_out = layout_take(&l, a->tokens, a->o_width, a->element_bytes);
     s->dy = layout_take(&l, a->tokens, a->hidden, a->element_bytes);
     s->dnorm = layout_take(&l, 1, a->hidden, a->element_bytes);
+    if (a->q_rank > 0) {
+        s->q_latent = layout_take(&l, a->tokens, a->q_rank, a->element_bytes);
+        s->q_inv_rms = layout_take(&l, a->tokens, 1, a->element_bytes);
+        s->q_down = layout_take(&l, a->tokens, a->q_rank, a->element_bytes);
+        s->dq_norm = layout_take(&l, 1, a->q_rank, a->element_bytes);
+    }
+    if (a->kv_rank > 0) {
+        s->kv_latent = layout_take(&l, a->tokens, a->kv_rank, a->element_bytes);
+        s->kv_inv_rms = layout_take(&l, a->tokens, 1, a->element_bytes);
+        s->kv_down = layout_take(&l, a->tokens, a->down_width, a->element_bytes);
+        s->dkv_norm = layout_take(&l, 1, a->kv_rank, a->element_bytes);
+    }
     s->bytes = l.bytes;
     return !l.overflow;
 }
 
-/* `rows` shares its memory with what only the attention itself needs: it is live before or after, never
- * meanwhile. */
+/* `rows` and `latent` share their memory with what only the attention itself needs: they are live before or after,
+ * never meanwhile. */
 static bool lay_out_scratch(dp_attention_t *a)
 {
     attention_scratch_t *s = &a->scratch;
     layout_t rows = {.alignment = ALIGN_BYTES}, l = rows;
 
     s->rows = layout_take(&rows, a->tokens, a->hidden, a->element_bytes);
+    s->latent = layout_take(&rows, a->tokens, a->q_rank > a->kv_rank ? a->q_rank : a->kv_rank, a->element_bytes);
     s->tile = layout_take(&l, QUERY_BLOCK, KEY_BLOCK, a->element_bytes);
     s->dtile = layout_take(&l, QUERY_BLOCK, KEY_BLOCK, a->element_bytes);
     s->dheads = layout_take(&l, a->tokens, a->o_width, a->element_bytes);
     s->delta = layout_take(&l, a->tokens, a->heads, a->element_bytes);
     s->dq = layout_take(&l, a->sequence, a->group * a->head_dim, a->element_bytes);
-    s->dk = layout_take(&l, KEY_BLOCK, a->head_dim, a->element_bytes);
+    s->dk = layout_take(&l, KEY_BLOCK, a->key_dim, a->element_bytes);
     s->dv = layout_take(&l, KEY_BLOCK, a->value_dim, a->element_bytes);
+    if (a->kv_rank > 0)
+        s->dk_rope = layout_take(&l, a->sequence, a->rope_dim, a->element_bytes);
     s->bytes = l.bytes > rows.bytes ? l.bytes : rows.bytes;
     return !l.overflow && !rows.overflow;
 }
@@ -65,7 +80,7 @@ static bool lay_out_rope(dp_attention_t *a)
 {
     layout_t l = {.alignment = ALIGN_BYTES};
 
-    layout_take(&l, a->sequence, a->head_dim, a->element_bytes);
+    layout_take(&l, a->sequence, a->rope_dim, a->element_bytes);
     a->rope_bytes = l.bytes;
     return !l.overflow;
 }
@@ -86,6 +101,11 @@ static void take_sizes(dp_attention_t *a)
     a->group = n->group;
     a->head_dim = n->head_dim;
     a->value_dim = n->value_dim;
+    a->rope_dim = n->rope_dim;
+    a->key_dim = n->key_dim;
+    a->q_rank = n->q_rank;
+    a->kv_rank = n->kv_rank;
+    a->down_width = n->down_width;
     a->q_width = n->q_width;
     a->k_width = n->k_width;
     a->v_width = n->v_width;
@@ -94,7 +114,7 @@ static void take_sizes(dp_attention_t *a)
 
 dp_status_t attention_configure(dp_attention_t *a, const dp_attention_config_t *c)
 {
-    dp_status_t status = attn_dims_init(a->host, PLUGIN, false, c, &a->n);
+    dp_status_t status = attn_dims_init(a->host, PLUGIN, ATTN_TAKES_LATENT, c, &a->n);
 
     if (status >= 0)
         status = check_host_device(a->host, c);

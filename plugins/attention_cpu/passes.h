@@ -2,52 +2,38 @@
  * SPDX-License-Identifier: MIT
  * passes.h: forward, backward for the input and backward for the weights. Compiled once per element type. */
 #include "heads.h"
-#include "rows.h"
-
-static real_t *in(void *region, size_t offset_bytes)
-{
-    return (real_t *)((char *)region + offset_bytes);
-}
+#include "project.h"
 
 static void fill_rope(dp_attention_t *a)
 {
-    const size_t half = a->head_dim / 2;
+    const size_t half = a->rope_dim / 2;
     real_t *rope = a->rope;
 
     for (size_t i = 0; i < half; i++) {
-        const double frequency = pow(a->n.rope_theta, -2.0 * (double)i / (double)a->head_dim);
+        const double frequency = pow(a->n.rope_theta, -2.0 * (double)i / (double)a->rope_dim);
 
         for (size_t p = 0; p < a->sequence; p++) {
-            rope[p * a->head_dim + i] = (real_t)cos((double)p * frequency);
-            rope[p * a->head_dim + half + i] = (real_t)sin((double)p * frequency);
+            rope[p * a->rope_dim + i] = (real_t)cos((double)p * frequency);
+            rope[p * a->rope_dim + half + i] = (real_t)sin((double)p * frequency);
         }
     }
 }
 
-/* Rotates all vectors of all sequences. */
-static void rotate_all(const dp_attention_t *a, real_t *rows, size_t heads, real_t sign)
+/* Rotates queries and keys of all sequences, or turns their gradients back. */
+static void rotate_all(const dp_attention_t *a, const dp_io_t *io, real_t sign)
 {
-    for (size_t b = 0; b < a->batch; b++, rows += a->sequence * heads * a->head_dim)
-        rotate(rows, a->sequence, heads, a->rope, a->head_dim / 2, sign);
-}
+    const bool latent = a->kv_rank > 0;
+    const size_t nope = a->head_dim - a->rope_dim;
+    const size_t heads = latent ? 1 : a->kv_heads, stride = latent ? a->down_width : a->head_dim;
+    real_t *q = in(io->saved, a->saved.q) + nope;
+    real_t *k = latent ? in(io->saved, a->saved.kv_down) + a->kv_rank : in(io->saved, a->saved.k);
 
-/* out = n w. */
-static void project(const dp_attention_t *a, const real_t *n, const real_t *w, size_t width, real_t *out)
-{
-    gemm(CblasNoTrans, CblasNoTrans, a->tokens, width, a->hidden, 1, n, a->hidden, w, width, 0, out, width);
-}
-
-/* dn (+)= dout w^T. */
-static void project_back(const dp_attention_t *a, const real_t *dout, const real_t *w, size_t width, real_t beta,
-                         real_t *dn)
-{
-    gemm(CblasNoTrans, CblasTrans, a->tokens, a->hidden, width, 1, dout, width, w, width, beta, dn, a->hidden);
-}
-
-/* dw += n^T dout. */
-static void project_weight(const dp_attention_t *a, const real_t *n, const real_t *dout, size_t width, real_t *dw)
-{
-    gemm(CblasTrans, CblasNoTrans, a->hidden, width, a->tokens, 1, n, a->hidden, dout, width, 1, dw, width);
+    for (size_t b = 0; b < a->batch; b++) {
+        rotate(q, a->sequence, a->heads, a->head_dim, a->rope, a->rope_dim / 2, sign);
+        rotate(k, a->sequence, heads, stride, a->rope, a->rope_dim / 2, sign);
+        q += a->sequence * a->q_width;
+        k += a->sequence * heads * stride;
+    }
 }
 
 /* The view of sequence b, query head h and its key/value head. */
@@ -58,7 +44,8 @@ static head_view_t view_head(const dp_attention_t *a, const dp_io_t *io, size_t 
 
     return (head_view_t){
         .q = in(io->saved, s->q) + t * a->q_width + h * a->head_dim,
-        .k = in(io->saved, s->k) + t * a->k_width + kv * a->head_dim,
+        .k = in(io->saved, s->k) + t * a->k_width + kv * a->key_dim,
+        .k_rope = a->kv_rank > 0 ? in(io->saved, s->kv_down) + t * a->down_width + a->kv_rank : NULL,
         .v = in(io->saved, s->v) + t * a->v_width + kv * a->value_dim,
         .out = in(io->saved, s->heads_out) + t * a->o_width + h * a->value_dim,
         .row_max = in(io->saved, s->row_max) + t * a->heads + h,
@@ -90,9 +77,12 @@ static dp_status_t attend_backward(const dp_attention_t *a, const dp_io_t *io)
         .dq = in(io->scratch, a->scratch.dq),
         .dk = in(io->scratch, a->scratch.dk),
         .dv = in(io->scratch, a->scratch.dv),
+        .dk_rope = in(io->scratch, a->scratch.dk_rope),
     };
 
-    for (size_t b = 0; b < a->batch; b++)
+    for (size_t b = 0; b < a->batch; b++) {
+        if (a->kv_rank > 0)
+            memset(g.dk_rope, 0, a->sequence * a->rope_dim * sizeof(real_t));
         for (size_t h = 0; h < a->heads; h += a->group) {
             const dp_status_t status = a->host->aborted(a->host);
 
@@ -100,6 +90,10 @@ static dp_status_t attend_backward(const dp_attention_t *a, const dp_io_t *io)
                 return status;
             backward_group(a, view_head(a, io, b, h), &g);
         }
+        if (a->kv_rank > 0)
+            copy_rows(in(io->saved, a->saved.kv_down) + b * a->sequence * a->down_width + a->kv_rank, a->down_width,
+                      g.dk_rope, a->rope_dim, a->sequence, a->rope_dim);
+    }
     return DP_OK;
 }
 
@@ -109,16 +103,13 @@ static dp_status_t forward(const dp_attention_t *a, const dp_io_t *io)
     const attention_saved_t *s = &a->saved;
     const real_t *const params = io->params;
     real_t *const normalized = in(io->saved, s->normalized), *const n = in(io->scratch, a->scratch.rows);
-    real_t *const q = in(io->saved, s->q), *const k = in(io->saved, s->k), *const v = in(io->saved, s->v);
     dp_status_t status;
 
-    normalize(normalized, in(io->saved, s->inv_rms), n, io->x, params + a->n.params.norm, a->tokens, a->hidden,
-              a->n.norm_eps);
-    project(a, n, params + a->n.params.wq, a->q_width, q);
-    project(a, n, params + a->n.params.wk, a->k_width, k);
-    project(a, n, params + a->n.params.wv, a->v_width, v);
-    rotate_all(a, q, a->heads, 1);
-    rotate_all(a, k, a->kv_heads, 1);
+    normalize(normalized, in(io->saved, s->inv_rms), n, io->x, a->hidden, params + a->n.params.norm, a->tokens,
+              a->hidden, a->n.norm_eps);
+    project_queries(a, io, n);
+    project_keys_values(a, io, n);
+    rotate_all(a, io, 1);
     status = attend(a, io);
     if (status < 0)
         return status;
@@ -135,7 +126,6 @@ static dp_status_t backward_input(const dp_attention_t *a, const dp_io_t *io)
     const attention_saved_t *s = &a->saved;
     const size_t elements = a->tokens * a->hidden;
     const real_t *const params = io->params, *const normalized = in(io->saved, s->normalized);
-    real_t *const dq = in(io->saved, s->q), *const dk = in(io->saved, s->k), *const dv = in(io->saved, s->v);
     real_t *const dy = in(io->saved, s->dy), *const dn = in(io->scratch, a->scratch.rows);
     real_t *const dheads = in(io->scratch, a->scratch.dheads);
     dp_status_t status;
@@ -148,12 +138,10 @@ static dp_status_t backward_input(const dp_attention_t *a, const dp_io_t *io)
     status = attend_backward(a, io);
     if (status < 0)
         return status;
-    rotate_all(a, dq, a->heads, -1);
-    rotate_all(a, dk, a->kv_heads, -1);
+    rotate_all(a, io, -1);
 
-    project_back(a, dq, params + a->n.params.wq, a->q_width, 0, dn);
-    project_back(a, dk, params + a->n.params.wk, a->k_width, 1, dn);
-    project_back(a, dv, params + a->n.params.wv, a->v_width, 1, dn);
+    queries_back(a, io, dn);
+    keys_values_back(a, io, dn);
     gain_gradient(in(io->saved, s->dnorm), dn, normalized, a->tokens, a->hidden);
     if (io->dx != NULL) {
         normalize_backward(dn, params + a->n.params.norm, normalized, in(io->saved, s->inv_rms), a->tokens, a->hidden);
@@ -169,9 +157,8 @@ static dp_status_t backward_weight(const dp_attention_t *a, const dp_io_t *io)
     real_t *const grads = io->grads, *const n = in(io->scratch, a->scratch.rows);
 
     apply_gain(n, in(io->saved, s->normalized), params + a->n.params.norm, a->tokens, a->hidden);
-    project_weight(a, n, in(io->saved, s->q), a->q_width, grads + a->n.params.wq);
-    project_weight(a, n, in(io->saved, s->k), a->k_width, grads + a->n.params.wk);
-    project_weight(a, n, in(io->saved, s->v), a->v_width, grads + a->n.params.wv);
+    queries_weight(a, io, n);
+    keys_values_weight(a, io, n);
     gemm(CblasTrans, CblasNoTrans, a->o_width, a->hidden, a->tokens, 1, in(io->saved, s->heads_out), a->o_width,
          in(io->saved, s->dy), a->hidden, 1, grads + a->n.params.wo, a->hidden);
     accumulate(grads + a->n.params.norm, in(io->saved, s->dnorm), a->hidden);

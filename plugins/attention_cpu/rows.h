@@ -9,12 +9,13 @@
 #include <math.h>
 #include <stddef.h>
 
-/* normalized = x / rms(x), inv_rms = 1 / rms(x), n = normalized * gain. */
+/* normalized = x / rms(x), inv_rms = 1 / rms(x), n = normalized * gain. Rows of x are `stride` elements apart. */
 VECTORISED
 static void normalize(real_t *restrict normalized, real_t *restrict inv_rms, real_t *restrict n,
-                      const real_t *restrict x, const real_t *restrict gain, size_t rows, size_t d, double eps)
+                      const real_t *restrict x, size_t stride, const real_t *restrict gain, size_t rows, size_t d,
+                      double eps)
 {
-    for (size_t t = 0; t < rows; t++, x += d, normalized += d, n += d) {
+    for (size_t t = 0; t < rows; t++, x += stride, normalized += d, n += d) {
         const real_t inv = (real_t)(1 / sqrt(dot(x, x, d) / (double)d + eps));
 
         inv_rms[t] = inv;
@@ -100,13 +101,14 @@ INLINED void rotate_pairs(real_t *restrict low, real_t *restrict high, const rea
     }
 }
 
-/* Rotates `heads` vectors of 2 * half elements at each of `positions` positions, by +angle or, sign -1, back.
- * rope: half cosines and half sines per position. */
+/* Rotates `heads` vectors of 2 * half elements, which begin `stride` elements apart, at each of `positions` positions,
+ * by +angle or, sign -1, back. rope: half cosines and half sines per position. */
 VECTORISED
-static void rotate(real_t *rows, size_t positions, size_t heads, const real_t *rope, size_t half, real_t sign)
+static void rotate(real_t *rows, size_t positions, size_t heads, size_t stride, const real_t *rope, size_t half,
+                   real_t sign)
 {
     for (size_t p = 0; p < positions; p++, rope += 2 * half)
-        for (size_t h = 0; h < heads; h++, rows += 2 * half)
+        for (size_t h = 0; h < heads; h++, rows += stride)
             rotate_pairs(rows, rows + half, rope, rope + half, half, sign);
 }
 

@@ -100,7 +100,7 @@ static dp_status_t open_core(dp_attention_t *a)
     c->masked = -INFINITY;
     c->one = 1;
     a->core = c;
-    status = dnn_load(a->host, &c->dnn);
+    status = dnn_load(a->host, a->n.sequence, &c->dnn);
     if (status >= 0)
         status = dnn_check(a->host, &c->dnn, c->dnn.cudnnCreate(&c->handle), "opening it");
     if (status >= 0)

@@ -4,9 +4,11 @@
 #include "dnn.h"
 #include "../cuda/import.h"
 
-enum { OLDEST = 90500 };
+/* What NVIDIA's own frontend knows of versions: graphs without a handle need 9.8, backward of 9.10.0 and 9.10.1 is
+ * wrong, and up to 9.15.0 keys past the last whole tile of 128 are read unless a padding mask is given. */
+enum { OLDEST = 90800, TILE = 128, LAST_WITH_WHOLE_TILES = 91500 };
 
-dp_status_t dnn_load(const dp_host_t *host, dnn_t *dnn)
+dp_status_t dnn_load(const dp_host_t *host, uint32_t sequence, dnn_t *dnn)
 {
     static const cuda_source_t source = {"cuDNN", "DUALPIPE_CUDNN", {"libcudnn.so.9", "libcudnn.so"}};
     const cuda_symbol_t symbols[] = {
@@ -21,8 +23,16 @@ dp_status_t dnn_load(const dp_host_t *host, dnn_t *dnn)
         return status;
     version = dnn->cudnnGetVersion();
     if (version < OLDEST)
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "cuDNN %zu is too old: attention needs %d (9.5) or later", version,
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "cuDNN %zu is too old: attention needs %d (9.8) or later", version,
                        OLDEST);
+    if (version == 91000 || version == 91001)
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "cuDNN %zu has a wrong backward of attention: take 9.10.2 or later",
+                       version);
+    if (version <= LAST_WITH_WHOLE_TILES && sequence % TILE != 0)
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
+                       "cuDNN %zu: shape.sequence is %u, up to cuDNN 9.15.0 it must be a multiple of %d; take a later "
+                       "cuDNN or attention_cuda",
+                       version, sequence, TILE);
     return DP_OK;
 }
 

@@ -28,9 +28,9 @@ typedef struct dnn {
 #undef X
 } dnn_t;
 
-/** Fills the table from $DUALPIPE_CUDNN or libcudnn.so.9. DP_ERR_UNSUPPORTED names what is missing, or a version before
- *  9.5. */
-dp_status_t dnn_load(const dp_host_t *host, dnn_t *dnn);
+/** Fills the table from $DUALPIPE_CUDNN or libcudnn.so.9. DP_ERR_UNSUPPORTED names what is missing, or a version that
+ *  is before 9.8 or known to be wrong for attention over `sequence` tokens. */
+dp_status_t dnn_load(const dp_host_t *host, uint32_t sequence, dnn_t *dnn);
 
 /** DP_OK for CUDNN_STATUS_SUCCESS; else records `what` with cuDNN's words. */
 dp_status_t dnn_check(const dp_host_t *host, const dnn_t *dnn, cudnnStatus_t status, const char *what);

@@ -139,10 +139,62 @@ static void *end_mpi(void *none)
     return none;
 }
 
+/* MPI_Finalize of MPICH closes its connections, which over UCX's tcp takes an answer of the other side; then it waits
+ * for a word of the launcher, and answers nobody any more. Who answers before it has asked itself, in a call of MPI
+ * that is under way when the other side is at its end already, is never answered, and both hang. So all leave MPI alone
+ * first: they meet, and for longer than it takes the last one to know that all are here nobody calls MPI. Then
+ * everybody asks before it answers. */
+#ifdef OPEN_MPI
+static bool part(int *ms)
+{
+    (void)ms;
+    return true;
+}
+#else
+#define QUIET_MS 500
+
+static bool meet_all(int *ms)
+{
+    MPI_Request request = MPI_REQUEST_NULL;
+    bool well = true;
+    int done = 0;
+
+    for (bool begun = false; well && !done && *ms < FINALIZE_MS; *ms += 2) {
+        entry_t entry;
+
+        runtime_enter(&entry);
+        if (!begun)
+            well = MPI_Ibarrier(process.all.comm, &request) == MPI_SUCCESS;
+        begun = true;
+        well = well && MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS;
+        runtime_exit(&entry);
+        if (well && !done)
+            poll(NULL, 0, 2);
+    }
+    return done;
+}
+
+/* The second meeting takes as long as the way to each other does. */
+static bool part(int *ms)
+{
+    int began;
+
+    if (process.phase != PHASE_READY)
+        return true;
+    if (!meet_all(ms))
+        return false;
+    began = *ms;
+    if (!meet_all(ms))
+        return false;
+    poll(NULL, 0, QUIET_MS + 2 * (*ms - began));
+    return true;
+}
+#endif
+
 /* Launchers take a process that ends without MPI_Finalize for one that has failed. */
 static void finish(void)
 {
-    int over = 1;
+    int over = 1, ms = 0;
     bool well;
 
     pthread_mutex_lock(&process.lock);
@@ -150,9 +202,9 @@ static void finish(void)
     if (well)
         MPI_Finalized(&over);
     pthread_mutex_unlock(&process.lock);
-    if (over || !start_thread(end_mpi))
+    if (over || !part(&ms) || !start_thread(end_mpi))
         return;
-    for (int ms = 0; ms < FINALIZE_MS && !__atomic_load_n(&process.ended, __ATOMIC_ACQUIRE); ms += 2)
+    for (; ms < FINALIZE_MS && !__atomic_load_n(&process.ended, __ATOMIC_ACQUIRE); ms += 2)
         poll(NULL, 0, 2);
 }
 

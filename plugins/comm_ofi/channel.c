@@ -17,19 +17,26 @@ typedef struct transfer {
     dp_message_tag_t tag;
 } transfer_t;
 
+/* Of a slot's data, where they are not behind their head. */
+static size_t data_stride(const dp_channel_end_t *end)
+{
+    return round_line(end->config.slot_bytes);
+}
+
 static size_t stride_of(const dp_channel_end_t *end)
 {
-    return LINE_BYTES + round_line(end->config.slot_bytes);
+    return LINE_BYTES + (end->comm->wire.direct ? 0 : data_stride(end));
 }
 
 /* What is in a slot of ours, as the device sees it. */
 static unsigned char *data_of(const dp_channel_end_t *end, uint64_t slot)
 {
-    return end->shown != NULL ? end->shown + slot * round_line(end->config.slot_bytes)
-                              : end->slots + slot * end->stride + LINE_BYTES;
+    return end->part.shown != NULL ? end->part.shown + slot * data_stride(end)
+                                   : end->slots + slot * end->stride + LINE_BYTES;
 }
 
-/* The receiver owns slots, and an op for credits; the sender a line that takes credits, and an op for messages. */
+/* The receiver owns slots, and an op for credits; the sender a line that takes credits, and an op for messages. Bells
+ * by slot; behind them, where data are a write of their own, bells for those. */
 area_t channel_area(const dp_channel_end_t *end, bool ours)
 {
     bool receiver = ours != (end->config.sender != 0);
@@ -40,11 +47,13 @@ area_t channel_area(const dp_channel_end_t *end, bool ours)
         .slots = end->config.slots,
         .unit = end->config.slot_bytes,
         .bytes = receiver ? end->config.slots * stride_of(end) : LINE_BYTES,
-        .bells = receiver ? end->config.slots : 1,
+        .bells = receiver ? end->config.slots * (end->comm->wire.direct ? 2 : 1) : 1,
+        .data_address = end->part.address,
+        .data_key = end->part.key,
         .private_bytes = sizeof(op_t),
     };
 
-    if (!receiver && end->comm->wire.bounce)
+    if (!receiver && end->comm->wire.bounce && !end->comm->wire.direct)
         area.private_bytes += round_line(end->config.slot_bytes);
     return area;
 }
@@ -65,6 +74,13 @@ static dp_status_t check_config(const dp_comm_t *comm, const dp_channel_config_t
     return DP_OK;
 }
 
+void channel_free(dp_channel_end_t *end)
+{
+    part_free(end->comm, &end->part);
+    ofi_free(end->comm, end->heard);
+    end->comm->host->release(end->comm->host, end);
+}
+
 dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out)
 {
     const dp_host_t *host = comm->host;
@@ -82,11 +98,28 @@ dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_
     end->config.label = end->label;
     snprintf(end->label, sizeof(end->label), "%s", config->label != NULL ? config->label : "");
     end->stride = stride_of(end);
+    status = part_open(comm, &end->part, config->sender == 0);
+    if (status == DP_OK && comm->wire.direct && config->sender == 0) {
+        end->heard = host->allocate(host, config->slots * sizeof(*end->heard), 16);
+        if (end->heard == NULL)
+            status = DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for channel %u", comm->name, config->id);
+        else
+            memset(end->heard, 0, config->slots * sizeof(*end->heard));
+    }
+    if (status < 0) {
+        channel_free(end);
+        return status;
+    }
     end->next = comm->ends;
     comm->ends = end;
     comm->memory_bytes += sizeof(*end);
     *end_out = end;
     return DP_OK;
+}
+
+dp_status_t channel_show(dp_channel_end_t *end)
+{
+    return end->config.sender != 0 ? DP_OK : part_show(end->comm, &end->part, end->config.slots * data_stride(end));
 }
 
 dp_status_t channel_connect(dp_channel_end_t *end, const area_t *ours, const region_t *region, view_t *views)
@@ -106,13 +139,9 @@ dp_status_t channel_connect(dp_channel_end_t *end, const area_t *ours, const reg
     for (uint32_t slot = 0; end->config.sender == 0 && slot < end->config.slots; slot++)
         end->bells[slot].head = (const head_t *)(const void *)(end->slots + slot * end->stride + HEAD_AT);
     end->op = (op_t *)(void *)own;
-    op_init(comm, end->op, end->config.peer, region, own + sizeof(op_t));
+    op_init(comm, end->op, end->config.peer, region, comm->wire.direct ? NULL : own + sizeof(op_t));
     end->op->credit =
         (put_t){.to = end->config.peer, .bell = end->far.bell, .head_at = end->far.address, .key = end->far.key};
-    if (end->config.sender == 0)
-        status = ofi_show(comm, end->config.slots * round_line(end->config.slot_bytes), &end->shown);
-    if (status < 0)
-        return status;
     end->connected = true;
     return DP_OK;
 }
@@ -123,7 +152,7 @@ static dp_status_t explain(const transfer_t *t, dp_status_t status, const char *
 {
     const dp_channel_end_t *end = t->end;
     const dp_comm_t *comm = end->comm;
-    cause_t cause = wire_cause(comm);
+    cause_t cause = cause_of(comm->host);
 
     if (!wire_is_news(comm, status))
         return status;
@@ -155,6 +184,14 @@ static dp_status_t run_send(void *arg)
     if (t->count >= slots)
         status =
             wire_wait(comm, &end->bells->signal, (uint32_t)(t->count + 1 - slots), "no slot of the receiver is free");
+    if (comm->wire.direct && t->tag.bytes > 0) {
+        put.data_bell = put.bell + slots;
+        put.apart = true;
+        put.data_at = end->far.data_address + slot * data_stride(end);
+        put.data_key = end->far.data_key;
+        if (status == DP_OK)
+            status = part_lend(comm, &end->part, t->from, &put.desc);
+    }
     if (status == DP_OK) {
         end->op->head = (head_t){.message = {.number = t->tag.number,
                                              .step = t->tag.step,
@@ -199,7 +236,11 @@ static dp_status_t run_recv(void *arg)
         found.message.microbatch != e->microbatch || found.message.bytes != e->bytes ||
         found.message.id != end->config.id || found.message.sender != end->config.peer)
         return refuse(t, &found);
-    return end->shown == NULL
+    if (end->heard != NULL && e->bytes > 0) {
+        status = wire_wait(end->comm, &end->bells[slots + slot].signal, ++end->heard[slot], "its data have not come");
+        return status < 0 ? explain(t, status, "receive", "from") : DP_OK;
+    }
+    return end->part.shown == NULL
                ? DP_OK
                : ofi_copy(end->comm, data_of(end, slot), end->slots + slot * end->stride + LINE_BYTES, e->bytes);
 }
@@ -229,7 +270,7 @@ dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_messa
 
     if (status < 0)
         return status;
-    status = ofi_launch(end->comm, s, run_send, &t, sizeof(t));
+    status = ofi_launch(end->comm, end->part.queue, s, run_send, &t, sizeof(t));
     end->count += status == DP_OK;
     return status;
 }
@@ -241,7 +282,7 @@ dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected
 
     if (status < 0)
         return status;
-    status = ofi_launch(end->comm, s, run_recv, &t, sizeof(t));
+    status = ofi_launch(end->comm, end->part.queue, s, run_recv, &t, sizeof(t));
     if (status == DP_OK) {
         *data_out = data_of(end, end->count % end->config.slots);
         end->count++;
@@ -259,7 +300,7 @@ dp_status_t channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t 
     if (end->released == end->count)
         return DP_FAIL(end->comm->host, DP_ERR_INVALID,
                        "release of message %u on channel \"%s\", which was not received", number, end->label);
-    status = ofi_launch(end->comm, s, run_release, &t, sizeof(t));
+    status = ofi_launch(end->comm, end->part.releases, s, run_release, &t, sizeof(t));
     end->released += status == DP_OK;
     return status;
 }

@@ -6,8 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define RANKS_MAX (1 << MEET_ROUNDS)
-
 #ifdef OFI_CUDA
 #define HAS_CUDA true
 #else
@@ -31,27 +29,17 @@ static dp_status_t check_config(const dp_host_t *host, const dp_comm_config_t *c
 
 /* ---- the device ---- */
 
-#ifdef OFI_CUDA
 static dp_status_t open_gpu(dp_comm_t *comm)
 {
-    comm->memory_bytes += gpu_memory_bytes();
-    return gpu_open(comm->host, comm->device, comm->instance, &comm->gpu);
+    dp_status_t status = gpu_open(comm->host, comm->device, comm->instance, &comm->gpu);
+
+    return status == DP_OK ? part_open(comm, &comm->sums, false) : status;
 }
 
-static void stop_gpu(dp_comm_t *comm)
+dp_status_t ofi_launch(dp_comm_t *comm, gpu_queue_t *queue, dp_stream_t *s, dp_launch_fn fn, const void *arg,
+                       size_t bytes)
 {
-    gpu_stop(comm->gpu);
-}
-
-static void close_gpu(dp_comm_t *comm)
-{
-    gpu_close(comm->gpu);
-    comm->gpu = NULL;
-}
-
-dp_status_t ofi_launch(dp_comm_t *comm, dp_stream_t *s, dp_launch_fn fn, const void *arg, size_t bytes)
-{
-    return comm->gpu != NULL ? gpu_launch(comm->gpu, s, fn, arg, bytes) : comm->device->launch(s, fn, arg, bytes);
+    return queue != NULL ? gpu_launch(queue, s, fn, arg, bytes) : comm->device->launch(s, fn, arg, bytes);
 }
 
 dp_status_t ofi_copy(dp_comm_t *comm, void *to, const void *from, size_t bytes)
@@ -62,64 +50,19 @@ dp_status_t ofi_copy(dp_comm_t *comm, void *to, const void *from, size_t bytes)
         memcpy(to, from, bytes);
     return DP_OK;
 }
-#else
-static dp_status_t open_gpu(dp_comm_t *comm)
-{
-    return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED, "comm_ofi was built without CUDA");
-}
-
-static void stop_gpu(dp_comm_t *comm)
-{
-    (void)comm;
-}
-
-static void close_gpu(dp_comm_t *comm)
-{
-    (void)comm;
-}
-
-dp_status_t ofi_launch(dp_comm_t *comm, dp_stream_t *s, dp_launch_fn fn, const void *arg, size_t bytes)
-{
-    return comm->device->launch(s, fn, arg, bytes);
-}
-
-dp_status_t ofi_copy(dp_comm_t *comm, void *to, const void *from, size_t bytes)
-{
-    (void)comm;
-    if (bytes > 0)
-        memcpy(to, from, bytes);
-    return DP_OK;
-}
-#endif
-
-dp_status_t ofi_show(dp_comm_t *comm, size_t bytes, unsigned char **memory_out)
-{
-    void *memory = NULL;
-    dp_status_t status = comm->gpu != NULL ? comm->device->allocate(comm->instance, bytes, &memory) : DP_OK;
-
-    *memory_out = memory;
-    comm->memory_bytes += memory != NULL ? bytes : 0;
-    return status;
-}
-
-void ofi_hide(dp_comm_t *comm, unsigned char *memory)
-{
-    if (memory != NULL)
-        comm->device->release(comm->instance, memory);
-}
 
 static void free_comm(dp_comm_t *comm)
 {
     const dp_host_t *host = comm->host;
 
     progress_stop(comm);
-    stop_gpu(comm);
+    gpu_stop(comm->gpu);
+    fabric_close(comm);
     while (comm->ends != NULL) {
         dp_channel_end_t *end = comm->ends;
 
         comm->ends = end->next;
-        ofi_hide(comm, end->shown);
-        host->release(host, end);
+        channel_free(end);
     }
     while (comm->exchanges != NULL) {
         dp_exchange_t *x = comm->exchanges;
@@ -127,8 +70,7 @@ static void free_comm(dp_comm_t *comm)
         comm->exchanges = x->next;
         exchange_free(x);
     }
-    fabric_close(comm);
-    close_gpu(comm);
+    gpu_close(comm->gpu);
     ofi_free(comm, comm->regions);
     ofi_free(comm, comm->world);
     ofi_free(comm, comm->bases);
@@ -193,7 +135,7 @@ static void leave_behind(dp_comm_t *comm)
     static dp_comm_t *left; /* so that checkers of leaks find them */
 
     progress_stop(comm);
-    stop_gpu(comm);
+    gpu_stop(comm->gpu);
     comm->left = __atomic_load_n(&left, __ATOMIC_RELAXED);
     while (!__atomic_compare_exchange_n(&left, &comm->left, comm, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
         ;

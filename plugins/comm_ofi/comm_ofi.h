@@ -17,7 +17,7 @@
 
 #include "gpu.h"
 
-#include "plugins/comm/calls.h"
+#include "plugins/comm/areas.h"
 
 #include <dualpipe/comm.h>
 
@@ -33,12 +33,8 @@
 #include <stdbool.h>
 
 #define HEAD_BYTES    32
-#define NAME_BYTES    80
-#define LABEL_BYTES   64
 #define ADDRESS_BYTES 128
 #define TEXT_BYTES    400
-/* rounds of a dissemination meeting: enough for 2^16 ranks */
-#define MEET_ROUNDS 16
 /* A bell's number travels as 32 bits of completion data: which start made it, and which one of that. */
 #define BELL_BITS  20
 #define ROUNDS_MAX (1u << (32 - BELL_BITS))
@@ -48,21 +44,6 @@ typedef struct bell {
     alignas(LINE_BYTES) dp_signal_t signal;
     const struct head *head; /* of the put that rang it, where credits may travel with it; else NULL */
 } bell_t;
-
-typedef enum area_kind { AREA_BASE = 1, AREA_SLOTS = 2, AREA_CREDIT = 3, AREA_ROWS = 4 } area_kind_t;
-
-/* A directory entry, as peers read it. */
-typedef struct area {
-    uint32_t kind, id;
-    int32_t peer; /* for channels: the rank at the other end; else -1 */
-    uint32_t slots;
-    uint64_t unit;     /* slot_bytes, row_bytes, bytes of a piece of all_reduce */
-    uint64_t capacity; /* capacity_rows; else 0 */
-    uint64_t offset, bytes;
-    uint32_t bell, bells;    /* the first one in its round, and how many */
-    uint64_t private_offset; /* memory that no peer writes, for our own puts */
-    uint64_t private_bytes;
-} area_t;
 
 /* Memory of ours that peers write, and the bells that go with it. */
 typedef struct region {
@@ -83,7 +64,7 @@ typedef struct record {
     unsigned char name[ADDRESS_BYTES];
     uint64_t address, key, bytes;
     uint32_t name_bytes;
-    uint32_t library, areas, bells, scatter, loopback;
+    uint32_t library, areas, bells, scatter, direct, loopback;
 } record_t;
 
 /* A region of a peer that is being connected. */
@@ -98,6 +79,7 @@ typedef struct place {
     int32_t rank;
     uint32_t bell; /* the first of its area, with its round */
     uint64_t address, key;
+    uint64_t data_address, data_key;
 } place_t;
 
 /* What travels in front of the data. */
@@ -131,9 +113,12 @@ typedef struct ticket {
 
 typedef struct put {
     int32_t to;
-    uint32_t bell, data_bell;       /* data_bell: where data that are a write of their own ring */
-    uint64_t head_at, data_at, key; /* data_at 0: right behind the head */
+    uint32_t bell, data_bell; /* data_bell: where data that are a write of their own ring */
+    uint64_t head_at, key;
+    bool apart; /* the data are not put right behind the head, but here */
+    uint64_t data_at, data_key;
     const void *data;
+    void *desc; /* of data in memory of the device that the provider reaches */
     size_t bytes;
     bool delivered; /* it is finished only when it has been placed */
     bool carries;   /* a credit may travel with it */
@@ -155,11 +140,6 @@ typedef struct op {
     struct op *next_owing;
 } op_t;
 
-/* The host's latest message on this thread, copied: the cause at the end of a message of ours. */
-typedef struct cause {
-    char text[TEXT_BYTES];
-} cause_t;
-
 /* The endpoint of an instance, its completions and the thread that looks after them. */
 typedef struct wire {
     struct fi_info *info;
@@ -171,6 +151,8 @@ typedef struct wire {
     fi_addr_t *peers; /* [nranks] */
     bool scatter;     /* one write can fill two places */
     bool bounce;      /* data has to be copied to memory first that is registered, or the host's */
+    bool direct;      /* data of channels and exchanges go from and to memory of the device itself */
+    char staged[128]; /* why not */
     bool loopback;
     bool delivery; /* a put can be finished when it has been placed, not when it has left */
     uint64_t keys; /* given out so far, where they are ours to choose */
@@ -197,6 +179,24 @@ typedef struct wire {
     pthread_t thread;
 } wire_t;
 
+/* Memory of the caller's that is sent from. */
+typedef struct lent {
+    uint64_t base, id;
+    size_t bytes;
+    struct fid_mr *mr;
+} lent_t;
+
+/* What a channel's end or an exchange has on a device whose memory is out of the host's reach; all zero on others. */
+#define LENT 4
+typedef struct part {
+    gpu_queue_t *queue, *releases;
+    unsigned char *shown; /* what has been received; NULL: it is where it was put */
+    struct fid_mr *mr;    /* of shown, where peers put it there themselves */
+    uint64_t address, key;
+    lent_t lent[LENT];
+    uint32_t latest;
+} part_t;
+
 struct dp_comm {
     const dp_host_t *host;
     dp_comm_t *left; /* the next one that was not closed */
@@ -204,6 +204,7 @@ struct dp_comm {
     const dp_device_vt_t *device;
     dp_device_t *instance;
     gpu_t *gpu; /* its memory is out of the host's reach; else NULL */
+    part_t sums;
     char name[NAME_BYTES];
     int32_t rank, nranks;
     int32_t *world; /* [nranks] */
@@ -230,11 +231,12 @@ struct dp_channel_end {
     char label[LABEL_BYTES];
     bool connected;
     size_t stride;
-    unsigned char *slots;     /* of the receiver, ours */
-    unsigned char *shown;     /* the same on the device; NULL: slots themselves */
-    bell_t *bells;            /* ours: by slot, or of the credits */
-    place_t far;              /* the other side's area */
-    op_t *op;                 /* for sends, or for credits */
+    unsigned char *slots; /* of the receiver, ours */
+    bell_t *bells;        /* ours: by slot, or of the credits */
+    place_t far;          /* the other side's area */
+    op_t *op;             /* for sends, or for credits */
+    uint32_t *heard;      /* by slot: rings of data that are a write of their own */
+    part_t part;
     uint64_t count, released; /* messages enqueued, slots given back */
 };
 
@@ -246,25 +248,33 @@ struct dp_exchange {
     bool connected;
     unsigned char *area; /* ours */
     bell_t *bells;
-    place_t *far;         /* [nranks] */
-    op_t *ops;            /* [nranks] for rows */
-    op_t *credits;        /* [nranks] for credits */
-    bell_t *own;          /* credits that we give ourselves */
-    int32_t *counts;      /* [slots * nranks] received, checked */
-    uint32_t *heard;      /* [slots * nranks] rings of rows that are a write of their own */
-    int32_t *sending;     /* [2 * nranks] rows for each rank, and where they begin */
-    unsigned char *shown; /* rows and counts on the device, by slot; NULL: area and counts themselves */
+    place_t *far;     /* [nranks] */
+    op_t *ops;        /* [nranks] for rows */
+    op_t *credits;    /* [nranks] for credits */
+    bell_t *own;      /* credits that we give ourselves */
+    int32_t *counts;  /* [slots * nranks] received, checked */
+    uint32_t *heard;  /* [slots * nranks] rings of rows that are a write of their own */
+    int32_t *sending; /* [2 * nranks] rows for each rank, and where they begin */
+    part_t part;      /* shown: rows and counts by slot */
     uint64_t count, released;
 };
 
 /* comm_ofi.c */
 /* As launch() of the device. */
-dp_status_t ofi_launch(dp_comm_t *comm, dp_stream_t *s, dp_launch_fn fn, const void *arg, size_t bytes);
+dp_status_t ofi_launch(dp_comm_t *comm, gpu_queue_t *queue, dp_stream_t *s, dp_launch_fn fn, const void *arg,
+                       size_t bytes);
 /* Where one side may be memory of the device; only in functions that were launched. */
 dp_status_t ofi_copy(dp_comm_t *comm, void *to, const void *from, size_t bytes);
-/* Memory of the device, of which the host sees nothing, for the life of the instance; else *memory_out is NULL. */
-dp_status_t ofi_show(dp_comm_t *comm, size_t bytes, unsigned char **memory_out);
-void ofi_hide(dp_comm_t *comm, unsigned char *memory);
+/* part.c */
+/* releases: with a queue for what is given back. */
+dp_status_t part_open(dp_comm_t *comm, part_t *part, bool releases);
+/* Memory of the device where what is received lies; peers may write it where wire.direct is set. */
+dp_status_t part_show(dp_comm_t *comm, part_t *part, size_t bytes);
+/* What a put out of memory of the device takes; only one thread at a time, with no put of this part under way. */
+dp_status_t part_lend(dp_comm_t *comm, part_t *part, const void *data, void **desc_out);
+/* The provider reaches none of it any more. */
+void part_withdraw(part_t *part);
+void part_free(const dp_comm_t *comm, part_t *part);
 
 /* fabric.c */
 /* Chooses provider and interface, and opens everything up to the endpoint. */
@@ -276,6 +286,8 @@ dp_status_t fabric_describe(dp_comm_t *comm, record_t *record);
 dp_status_t fabric_add(dp_comm_t *comm, int32_t rank, const record_t *record);
 /* Lets peers write the region. */
 dp_status_t fabric_register(dp_comm_t *comm, region_t *region);
+/* Memory of the device, where wire.direct is set. Under the lock of the wire. */
+dp_status_t fabric_register_device(dp_comm_t *comm, void *base, size_t bytes, uint64_t access, struct fid_mr **mr_out);
 
 /* wire.c */
 /* Head and data on their way to a rank. The data stay untouched until wire_finish. */
@@ -291,7 +303,6 @@ dp_status_t wire_owe(dp_comm_t *comm, op_t *op, uint32_t slots);
 void wire_pay(dp_comm_t *comm, int64_t before_ns);
 /* Waits on a bell or an op. The message of a failure is about `what`. */
 dp_status_t wire_wait(dp_comm_t *comm, dp_signal_t *signal, uint32_t target, const char *what);
-cause_t wire_cause(const dp_comm_t *comm);
 /* Whether a failed wait is news of this rank, which the caller should explain. Else it has the job's first cause, and
  * that is to reach the user as it is. */
 bool wire_is_news(const dp_comm_t *comm, dp_status_t status);
@@ -327,6 +338,9 @@ void join_free_region(dp_comm_t *comm, region_t *region);
 
 /* channel.c */
 dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out);
+void channel_free(dp_channel_end_t *end);
+/* Before its area is told to others. */
+dp_status_t channel_show(dp_channel_end_t *end);
 /* The area of one side of the channel as that side's directory has it. */
 area_t channel_area(const dp_channel_end_t *end, bool ours);
 dp_status_t channel_connect(dp_channel_end_t *end, const area_t *ours, const region_t *region, view_t *views);
@@ -338,6 +352,7 @@ dp_status_t channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t 
 /* exchange.c */
 dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out);
 void exchange_free(dp_exchange_t *x);
+dp_status_t exchange_show(dp_exchange_t *x);
 area_t exchange_area(const dp_exchange_t *x);
 dp_status_t exchange_connect(dp_exchange_t *x, const area_t *ours, const region_t *region, view_t *views);
 dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,

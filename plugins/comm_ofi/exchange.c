@@ -36,21 +36,31 @@ static size_t head_at(const dp_exchange_t *x, uint32_t slot, int32_t from)
     return LINE_BYTES + (slot * ranks_of(x) + (size_t)from) * HEAD_BYTES;
 }
 
+/* In the memory where rows are put. */
+static size_t block_at(const dp_exchange_t *x, uint32_t slot, int32_t from)
+{
+    return slot * slot_bytes(x) + (size_t)from * block_bytes(x);
+}
+
+static size_t heads_end(const dp_exchange_t *x)
+{
+    return LINE_BYTES + round_line(x->config.slots * ranks_of(x) * HEAD_BYTES);
+}
+
 static size_t rows_at(const dp_exchange_t *x, uint32_t slot, int32_t from)
 {
-    return LINE_BYTES + round_line(x->config.slots * ranks_of(x) * HEAD_BYTES) + slot * slot_bytes(x) +
-           (size_t)from * block_bytes(x);
+    return heads_end(x) + block_at(x, slot, from);
 }
 
 /* What has been received, as the device sees it. */
 static unsigned char *rows_of(const dp_exchange_t *x, uint32_t slot)
 {
-    return x->shown != NULL ? x->shown + slot * slot_bytes(x) : x->area + rows_at(x, slot, 0);
+    return x->part.shown != NULL ? x->part.shown + slot * slot_bytes(x) : x->area + rows_at(x, slot, 0);
 }
 
 static int32_t *counts_of(const dp_exchange_t *x, uint32_t slot)
 {
-    unsigned char *on_device = x->shown != NULL ? x->shown + x->config.slots * slot_bytes(x) : NULL;
+    unsigned char *on_device = x->part.shown != NULL ? x->part.shown + x->config.slots * slot_bytes(x) : NULL;
 
     return (on_device != NULL ? (int32_t *)(void *)on_device : x->counts) + slot * ranks_of(x);
 }
@@ -68,6 +78,7 @@ static uint32_t rows_bell(const dp_exchange_t *x, uint32_t slot, int32_t from)
 area_t exchange_area(const dp_exchange_t *x)
 {
     size_t n = ranks_of(x);
+    bool direct = x->comm->wire.direct;
     area_t area = {
         .kind = AREA_ROWS,
         .id = x->config.id,
@@ -75,9 +86,11 @@ area_t exchange_area(const dp_exchange_t *x)
         .slots = x->config.slots,
         .unit = x->config.row_bytes,
         .capacity = x->config.capacity_rows,
-        .bytes = rows_at(x, x->config.slots, 0),
+        .bytes = direct ? heads_end(x) : rows_at(x, x->config.slots, 0),
         .bells = (uint32_t)((1 + 2 * x->config.slots) * n),
-        .private_bytes = 2 * n * sizeof(op_t) + (x->comm->wire.bounce ? slot_bytes(x) : 0),
+        .data_address = x->part.address,
+        .data_key = x->part.key,
+        .private_bytes = 2 * n * sizeof(op_t) + (x->comm->wire.bounce && !direct ? slot_bytes(x) : 0),
     };
 
     return area;
@@ -99,7 +112,7 @@ static dp_status_t check_config(const dp_comm_t *comm, const dp_exchange_config_
 
 void exchange_free(dp_exchange_t *x)
 {
-    ofi_hide(x->comm, x->shown);
+    part_free(x->comm, &x->part);
     ofi_free(x->comm, x->far);
     ofi_free(x->comm, x->own);
     ofi_free(x->comm, x->counts);
@@ -136,6 +149,11 @@ dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, d
         exchange_free(x);
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for exchange %u", comm->name, config->id);
     }
+    status = part_open(comm, &x->part, true);
+    if (status < 0) {
+        exchange_free(x);
+        return status;
+    }
     memset(x->own, 0, sizeof(*x->own));
     memset(x->heard, 0, counts);
     x->next = comm->exchanges;
@@ -143,6 +161,11 @@ dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, d
     comm->memory_bytes += sizeof(*x) + n * (sizeof(*x->far) + 2 * sizeof(*x->sending)) + sizeof(*x->own) + 2 * counts;
     *exchange_out = x;
     return DP_OK;
+}
+
+dp_status_t exchange_show(dp_exchange_t *x)
+{
+    return part_show(x->comm, &x->part, x->config.slots * (slot_bytes(x) + ranks_of(x) * sizeof(int32_t)));
 }
 
 dp_status_t exchange_connect(dp_exchange_t *x, const area_t *ours, const region_t *region, view_t *views)
@@ -165,7 +188,8 @@ dp_status_t exchange_connect(dp_exchange_t *x, const area_t *ours, const region_
         status = join_find(comm, views, rank, &expected, what, &x->far[rank]);
         if (status < 0)
             return status;
-        op_init(comm, &x->ops[rank], rank, region, own + 2 * n * sizeof(op_t) + (size_t)rank * block_bytes(x));
+        op_init(comm, &x->ops[rank], rank, region,
+                comm->wire.direct ? NULL : own + 2 * n * sizeof(op_t) + (size_t)rank * block_bytes(x));
         op_init(comm, &x->credits[rank], rank, region, NULL);
         for (uint32_t slot = 0; slot < x->config.slots; slot++)
             x->bells[head_bell(x, slot, rank)].head = (const head_t *)(const void *)(x->area + head_at(x, slot, rank));
@@ -174,9 +198,8 @@ dp_status_t exchange_connect(dp_exchange_t *x, const area_t *ours, const region_
                                           .head_at = x->far[rank].address,
                                           .key = x->far[rank].key};
     }
-    status = ofi_show(comm, x->config.slots * (slot_bytes(x) + n * sizeof(int32_t)), &x->shown);
-    x->connected = status == DP_OK;
-    return status;
+    x->connected = true;
+    return DP_OK;
 }
 
 /* ---- on the stream ---- */
@@ -184,7 +207,7 @@ dp_status_t exchange_connect(dp_exchange_t *x, const area_t *ours, const region_
 static dp_status_t explain(const round_t *r, dp_status_t status, const char *doing, int32_t peer)
 {
     const dp_comm_t *comm = r->x->comm;
-    cause_t cause = wire_cause(comm);
+    cause_t cause = cause_of(comm->host);
 
     if (!wire_is_news(comm, status))
         return status;
@@ -261,13 +284,22 @@ static dp_status_t put_rows(const round_t *r, int32_t to)
         .bell = far->bell + head_bell(x, slot, comm->rank),
         .data_bell = far->bell + rows_bell(x, slot, comm->rank),
         .head_at = far->address + head_at(x, slot, comm->rank),
-        .data_at = far->address + rows_at(x, slot, comm->rank),
         .key = far->key,
+        .apart = true,
+        .data_at = far->address + rows_at(x, slot, comm->rank),
+        .data_key = far->key,
         .data = rows,
         .bytes = bytes,
         .carries = true,
         .what = "the provider takes no more",
     };
+    if (comm->wire.direct && bytes > 0) {
+        put.data_at = far->data_address + block_at(x, slot, comm->rank);
+        put.data_key = far->data_key;
+        status = part_lend(comm, &x->part, rows, &put.desc);
+        if (status < 0)
+            return status;
+    }
     x->ops[to].head.rows.number = r->number;
     x->ops[to].head.rows.rows = x->sending[to];
     x->ops[to].head.rows.sender = comm->rank;
@@ -302,9 +334,10 @@ static dp_status_t take_rows(const round_t *r, int32_t from)
             return explain(r, status, "receiving from", from);
     }
     x->counts[slot * ranks_of(x) + (size_t)from] = rows;
-    return x->shown == NULL ? DP_OK
-                            : ofi_copy(comm, rows_of(x, slot) + (size_t)from * block_bytes(x),
-                                       x->area + rows_at(x, slot, from), (size_t)rows * x->config.row_bytes);
+    return x->part.shown == NULL || comm->wire.direct
+               ? DP_OK
+               : ofi_copy(comm, rows_of(x, slot) + (size_t)from * block_bytes(x), x->area + rows_at(x, slot, from),
+                          (size_t)rows * x->config.row_bytes);
 }
 
 /* Each rank begins with its right neighbour and ends with itself, so that they do not all write to one at a time. */
@@ -326,7 +359,7 @@ static dp_status_t run_exchange(void *arg)
         if (status < 0)
             status = explain(r, status, "sending to", (me + i) % n);
     }
-    if (status == DP_OK && x->shown != NULL)
+    if (status == DP_OK && x->part.shown != NULL)
         status = ofi_copy(x->comm, counts_of(x, slot_of(r)), &x->counts[slot_of(r) * ranks_of(x)],
                           ranks_of(x) * sizeof(int32_t));
     if (status < 0)
@@ -364,7 +397,7 @@ dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, co
 
     if (status < 0)
         return status;
-    status = ofi_launch(x->comm, s, run_exchange, &r, sizeof(r));
+    status = ofi_launch(x->comm, x->part.queue, s, run_exchange, &r, sizeof(r));
     if (status == DP_OK) {
         x->count++;
         *rows_out = rows_of(x, slot);
@@ -383,7 +416,7 @@ dp_status_t exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
     if (x->released == x->count)
         return DP_FAIL(x->comm->host, DP_ERR_INVALID, "release of exchange %u of \"%s\", which was not made", number,
                        x->label);
-    status = ofi_launch(x->comm, s, run_release, &r, sizeof(r));
+    status = ofi_launch(x->comm, x->part.releases, s, run_release, &r, sizeof(r));
     x->released += status == DP_OK;
     return status;
 }

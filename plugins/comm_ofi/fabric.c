@@ -18,6 +18,8 @@
 #define MR_MODES      (FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT)
 #define ENV_PROVIDER  "DUALPIPE_OFI_PROVIDER"
 #define ENV_INTERFACE "DUALPIPE_OFI_INTERFACE"
+#define ENV_STAGE     "DUALPIPE_OFI_STAGE"
+#define TRIAL_BYTES   4096
 
 /* Not taken unless named: they end at this host, are there for debugging, or are not kept up any more. */
 static const char *const passed_over[] = {"shm", "sm2", "sockets", "udp", "net", "ofi_rxd"};
@@ -98,6 +100,12 @@ static bool way_to_master(struct sockaddr_storage *ours_out)
 
 /* ---- choosing ---- */
 
+static void drop(struct fid *fid)
+{
+    if (fid != NULL)
+        (void)fi_close(fid);
+}
+
 static bool is_passed_over(const char *provider)
 {
     for (size_t i = 0; i < sizeof(passed_over) / sizeof(passed_over[0]); i++) {
@@ -116,8 +124,9 @@ static int rank_of(const struct fi_info *info, const char *interface, const stru
     const struct sockaddr *address = socket_of(info);
     char text[INET6_ADDRSTRLEN];
 
-    if ((info->domain_attr->mr_mode & ~(uint64_t)MR_MODES) != 0 || info->domain_attr->cq_data_size < BELL_BYTES ||
-        info->domain_attr->mr_key_size > sizeof(uint64_t) || (info->mode & ~(FI_CONTEXT | FI_CONTEXT2)) != 0)
+    if ((info->domain_attr->mr_mode & ~(uint64_t)(MR_MODES | FI_MR_HMEM)) != 0 ||
+        info->domain_attr->cq_data_size < BELL_BYTES || info->domain_attr->mr_key_size > sizeof(uint64_t) ||
+        (info->mode & ~(FI_CONTEXT | FI_CONTEXT2)) != 0)
         return 0;
     write_address(info, text);
     if (interface != NULL)
@@ -134,16 +143,17 @@ static int rank_of(const struct fi_info *info, const char *interface, const stru
     return address->sa_family == AF_INET ? 4 : 3;
 }
 
-static struct fi_info *make_hints(const char *provider, bool delivery)
+/* device: the provider reaches memory of a device by itself. */
+static struct fi_info *make_hints(const char *provider, bool delivery, bool device)
 {
     struct fi_info *hints = fi_allocinfo();
 
     if (hints == NULL)
         return NULL;
-    hints->caps = FI_RMA | FI_WRITE | FI_REMOTE_WRITE;
+    hints->caps = FI_RMA | FI_WRITE | FI_REMOTE_WRITE | (device ? FI_HMEM : 0);
     hints->mode = FI_CONTEXT | FI_CONTEXT2;
     hints->ep_attr->type = FI_EP_RDM;
-    hints->domain_attr->mr_mode = MR_MODES;
+    hints->domain_attr->mr_mode = MR_MODES | (device ? FI_MR_HMEM : 0);
     hints->domain_attr->threading = FI_THREAD_DOMAIN;
     hints->domain_attr->av_type = FI_AV_TABLE;
     hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
@@ -179,9 +189,9 @@ static dp_status_t refuse_none(const dp_comm_t *comm, const char *provider, cons
         error != 0 ? fi_strerror(-error) : "none fits");
 }
 
-static int ask(const char *provider, bool delivery, struct fi_info **list_out)
+static int ask(const char *provider, bool delivery, bool device, struct fi_info **list_out)
 {
-    struct fi_info *hints = make_hints(provider, delivery);
+    struct fi_info *hints = make_hints(provider, delivery, device);
     int error = hints != NULL ? fi_getinfo(API, NULL, NULL, 0, hints, list_out) : -FI_ENOMEM;
 
     if (hints != NULL)
@@ -189,18 +199,18 @@ static int ask(const char *provider, bool delivery, struct fi_info **list_out)
     return error;
 }
 
-static dp_status_t choose(dp_comm_t *comm)
+/* A copy of what fits best; NULL: nothing does. */
+static struct fi_info *pick(const struct fi_info *list, bool named, const char *interface)
 {
-    const char *provider = setting(ENV_PROVIDER), *interface = setting(ENV_INTERFACE);
-    struct fi_info *list = NULL, *best = NULL;
+    const struct fi_info *best = NULL;
     struct sockaddr_storage way;
     bool has_way = way_to_master(&way);
-    int most = 0, error = ask(provider, false, &list);
+    int most = 0;
 
-    for (struct fi_info *info = list; info != NULL; info = info->next) {
+    for (const struct fi_info *info = list; info != NULL; info = info->next) {
         int rank = rank_of(info, interface, has_way ? (struct sockaddr *)&way : NULL);
 
-        if (provider == NULL && is_passed_over(info->fabric_attr->prov_name))
+        if (!named && is_passed_over(info->fabric_attr->prov_name))
             continue;
         /* a provider further down never wins by its address alone */
         if (best != NULL && strcmp(best->fabric_attr->prov_name, info->fabric_attr->prov_name) != 0)
@@ -210,18 +220,100 @@ static dp_status_t choose(dp_comm_t *comm)
             best = info;
         }
     }
-    comm->wire.info = best != NULL ? fi_dupinfo(best) : NULL;
+    return best != NULL ? fi_dupinfo(best) : NULL;
+}
+
+static dp_status_t choose(dp_comm_t *comm)
+{
+    const char *provider = setting(ENV_PROVIDER), *interface = setting(ENV_INTERFACE);
+    struct fi_info *list = NULL;
+    int error = ask(provider, false, false, &list);
+
+    comm->wire.info = pick(list, provider != NULL, interface);
     if (list != NULL)
         fi_freeinfo(list);
-    if (best == NULL)
-        return refuse_none(comm, provider, interface, error);
     if (comm->wire.info == NULL)
-        return DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory for libfabric", comm->name);
+        return refuse_none(comm, provider, interface, error);
     list = NULL;
-    comm->wire.delivery = ask(comm->wire.info->fabric_attr->prov_name, true, &list) == 0;
+    comm->wire.delivery = ask(comm->wire.info->fabric_attr->prov_name, true, false, &list) == 0;
     if (list != NULL)
         fi_freeinfo(list);
     return DP_OK;
+}
+
+/* ---- memory of the device ---- */
+
+static int register_by(dp_comm_t *comm, struct fid_domain *domain, void *base, size_t bytes, uint64_t access,
+                       bool device, struct fid_mr **mr_out)
+{
+    struct iovec iov = {base, bytes};
+    struct fi_mr_attr attr = {.mr_iov = &iov,
+                              .iov_count = 1,
+                              .access = access,
+                              .requested_key = comm->wire.keys++,
+                              .iface = device ? FI_HMEM_CUDA : FI_HMEM_SYSTEM};
+
+    if (device)
+        attr.device.cuda = gpu_ordinal(comm->gpu);
+    return fi_mr_regattr(domain, &attr, 0, mr_out);
+}
+
+/* A capability says little of this device: the provider is asked to take a piece of its memory. */
+static int try_device(dp_comm_t *comm, struct fi_info *info)
+{
+    struct fid_fabric *fabric = NULL;
+    struct fid_domain *domain = NULL;
+    struct fid_mr *mr = NULL;
+    void *memory = NULL;
+    int error;
+
+    if (comm->device->allocate(comm->instance, TRIAL_BYTES, &memory) < 0)
+        return -FI_ENOMEM;
+    error = fi_fabric(info->fabric_attr, &fabric, NULL);
+    if (error == 0)
+        error = fi_domain(fabric, info, &domain, NULL);
+    if (error == 0)
+        error = register_by(comm, domain, memory, TRIAL_BYTES, FI_WRITE | FI_REMOTE_WRITE, true, &mr);
+    drop(mr != NULL ? &mr->fid : NULL);
+    drop(domain != NULL ? &domain->fid : NULL);
+    drop(fabric != NULL ? &fabric->fid : NULL);
+    comm->device->release(comm->instance, memory);
+    return error;
+}
+
+/* The chosen provider is to reach memory of the device by itself where it can. */
+static void choose_direct(dp_comm_t *comm)
+{
+    wire_t *w = &comm->wire;
+    struct fi_info *list = NULL, *info = NULL;
+    const char *staging = setting(ENV_STAGE);
+    char address[INET6_ADDRSTRLEN];
+    int error = -FI_ENODATA;
+
+    if (staging != NULL && strcmp(staging, "0") != 0) {
+        snprintf(w->staged, sizeof(w->staged), "%s is set", ENV_STAGE);
+        return;
+    }
+    if (!gpu_sees_writes(comm->gpu)) {
+        snprintf(w->staged, sizeof(w->staged), "the device does not say when it sees what others write");
+        return;
+    }
+    write_address(w->info, address);
+    if (ask(w->info->fabric_attr->prov_name, false, true, &list) == 0)
+        info = pick(list, true, address[0] != '\0' ? address : w->info->domain_attr->name);
+    if (list != NULL)
+        fi_freeinfo(list);
+    if (info != NULL && (info->caps & FI_HMEM) != 0)
+        error = try_device(comm, info);
+    w->direct = error == 0;
+    if (w->direct) {
+        fi_freeinfo(w->info);
+        w->info = info;
+        return;
+    }
+    if (info != NULL)
+        fi_freeinfo(info);
+    snprintf(w->staged, sizeof(w->staged), "FI_HMEM: %s", info == NULL ? "not of this provider" : fi_strerror(-error));
 }
 
 /* ---- opening ---- */
@@ -297,17 +389,20 @@ static dp_status_t open_objects(dp_comm_t *comm)
 static void announce(const dp_comm_t *comm)
 {
     const wire_t *w = &comm->wire;
-    char text[512];
+    char text[768];
 
-    snprintf(text, sizeof(text), "group %s: provider %s at %s; %s; %s, published by completion data%s", comm->name,
+    snprintf(text, sizeof(text), "group %s: provider %s at %s; %s; %s, published by completion data%s%s%s", comm->name,
              w->provider, w->local,
              w->info->domain_attr->data_progress == FI_PROGRESS_MANUAL ? "manual progress, by a thread of ours"
                                                                        : "the provider progresses by itself",
              w->cq_fd >= 0 ? "waits sleep on its descriptor"
                            : "it has none to sleep on: waits ask, less and less often",
-             comm->gpu != NULL ? "; memory of the device is staged through the host's"
-             : w->bounce       ? "; data are copied to registered memory first"
-                               : "");
+             w->direct
+                 ? "; the provider reaches memory of the device by itself (FI_HMEM), sums are staged through the host's"
+             : comm->gpu != NULL ? "; memory of the device is staged through the host's ("
+             : w->bounce         ? "; data are copied to registered memory first"
+                                 : "",
+             w->staged, w->staged[0] != '\0' ? ")" : "");
     comm->host->log(comm->host, DP_LOG_INFO, "comm_ofi", text);
 }
 
@@ -324,7 +419,10 @@ dp_status_t fabric_open(dp_comm_t *comm)
     status = choose(comm);
     if (status < 0)
         return status;
-    w->scatter = w->info->tx_attr->rma_iov_limit >= 2;
+    if (comm->gpu != NULL)
+        choose_direct(comm);
+    /* memory of host and device in one write is not every provider's */
+    w->scatter = w->info->tx_attr->rma_iov_limit >= 2 && !w->direct;
     w->bounce = comm->gpu != NULL || (w->info->domain_attr->mr_mode & FI_MR_LOCAL) != 0;
     w->loopback = is_loopback(socket_of(w->info));
     name_host(w->host);
@@ -338,26 +436,30 @@ dp_status_t fabric_open(dp_comm_t *comm)
     return status;
 }
 
-static void drop(struct fid *fid)
-{
-    if (fid != NULL)
-        (void)fi_close(fid);
-}
-
 static bool modes_endpoint(const wire_t *w)
 {
     return w->info != NULL && (w->info->domain_attr->mr_mode & FI_MR_ENDPOINT) != 0;
+}
+
+/* Nobody reaches our memory any more. */
+static void withdraw(dp_comm_t *comm)
+{
+    for (uint32_t i = 0; i < comm->region_count; i++)
+        join_free_region(comm, &comm->regions[i]);
+    for (dp_channel_end_t *end = comm->ends; end != NULL; end = end->next)
+        part_withdraw(&end->part);
+    for (dp_exchange_t *x = comm->exchanges; x != NULL; x = x->next)
+        part_withdraw(&x->part);
 }
 
 void fabric_close(dp_comm_t *comm)
 {
     wire_t *w = &comm->wire;
 
-    for (uint32_t i = 0; modes_endpoint(w) && i < comm->region_count; i++)
-        join_free_region(comm, &comm->regions[i]); /* bound to the endpoint: before it */
+    if (modes_endpoint(w))
+        withdraw(comm); /* bound to the endpoint: before it */
     drop(w->ep != NULL ? &w->ep->fid : NULL);
-    for (uint32_t i = 0; i < comm->region_count; i++)
-        join_free_region(comm, &comm->regions[i]);
+    withdraw(comm);
     drop(w->cq != NULL ? &w->cq->fid : NULL);
     drop(w->av != NULL ? &w->av->fid : NULL);
     drop(w->domain != NULL ? &w->domain->fid : NULL);
@@ -389,6 +491,7 @@ dp_status_t fabric_describe(dp_comm_t *comm, record_t *record)
     memcpy(record->host, w->host, sizeof(record->host));
     record->library = fi_version();
     record->scatter = w->scatter;
+    record->direct = w->direct;
     record->loopback = w->loopback;
     return DP_OK;
 }
@@ -417,6 +520,13 @@ dp_status_t fabric_add(dp_comm_t *comm, int32_t rank, const record_t *record)
         memchr(record->provider, '\0', sizeof(record->provider)) == NULL)
         return DP_FAIL(comm->host, DP_ERR_PROTOCOL, "rank %d, group %s: rank %d announces no valid address",
                        comm->world[comm->rank], comm->name, comm->world[rank]);
+    if (record->direct != (uint32_t)w->direct)
+        return DP_FAIL(
+            comm->host, DP_ERR_MISMATCH,
+            "group %s: provider %s reaches memory of the device by itself on rank %d, not on rank %d: set " ENV_STAGE
+            "=1 on all hosts, and it is staged through the host's",
+            comm->name, w->provider, comm->world[w->direct ? comm->rank : rank],
+            comm->world[w->direct ? rank : comm->rank]);
     if (strcmp(record->provider, w->provider) != 0 || record->scatter != (uint32_t)w->scatter)
         return DP_FAIL(
             comm->host, DP_ERR_MISMATCH,
@@ -434,28 +544,42 @@ dp_status_t fabric_add(dp_comm_t *comm, int32_t rank, const record_t *record)
     return DP_OK;
 }
 
+static dp_status_t register_memory(dp_comm_t *comm, void *base, size_t bytes, uint64_t access, bool device,
+                                   struct fid_mr **mr_out)
+{
+    wire_t *w = &comm->wire;
+    int error = register_by(comm, w->domain, base, bytes, access, device, mr_out);
+
+    if (error == 0 && modes_endpoint(w)) {
+        error = fi_mr_bind(*mr_out, &w->ep->fid, 0);
+        if (error == 0)
+            error = fi_mr_enable(*mr_out);
+    }
+    if (error != 0)
+        return DP_FAIL(comm->host, DP_ERR_NOMEM, "rank %d, group %s: provider %s cannot register %zu bytes%s: %s",
+                       comm->world[comm->rank], comm->name, w->provider, bytes,
+                       device ? " of the device (" ENV_STAGE "=1 does without)" : "", fi_strerror(-error));
+    if (fi_mr_key(*mr_out) == FI_KEY_NOTAVAIL)
+        return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED, "group %s: provider %s has keys of more than 64 bits",
+                       comm->name, w->provider);
+    return DP_OK;
+}
+
+dp_status_t fabric_register_device(dp_comm_t *comm, void *base, size_t bytes, uint64_t access, struct fid_mr **mr_out)
+{
+    return register_memory(comm, base, bytes, access, true, mr_out);
+}
+
 dp_status_t fabric_register(dp_comm_t *comm, region_t *region)
 {
     wire_t *w = &comm->wire;
-    uint64_t modes = (uint64_t)w->info->domain_attr->mr_mode, access = FI_REMOTE_WRITE;
-    int error;
+    uint64_t access = FI_REMOTE_WRITE | (w->bounce ? FI_WRITE : 0);
+    dp_status_t status = register_memory(comm, region->base, region->bytes, access, false, &region->mr);
 
-    if (w->bounce)
-        access |= FI_WRITE;
-    error = fi_mr_reg(w->domain, region->base, region->bytes, access, 0, w->keys++, 0, &region->mr, NULL);
-    if (error == 0 && modes_endpoint(w)) {
-        error = fi_mr_bind(region->mr, &w->ep->fid, 0);
-        if (error == 0)
-            error = fi_mr_enable(region->mr);
-    }
-    if (error != 0)
-        return DP_FAIL(comm->host, DP_ERR_NOMEM, "rank %d, group %s: provider %s cannot register %zu bytes: %s",
-                       comm->world[comm->rank], comm->name, w->provider, region->bytes, fi_strerror(-error));
+    if (status < 0)
+        return status;
     region->desc = w->bounce ? fi_mr_desc(region->mr) : NULL;
     region->key = fi_mr_key(region->mr);
-    region->address = (modes & FI_MR_VIRT_ADDR) != 0 ? (uintptr_t)region->base : 0;
-    if (region->key == FI_KEY_NOTAVAIL)
-        return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED, "group %s: provider %s has keys of more than 64 bits",
-                       comm->name, w->provider);
+    region->address = (w->info->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0 ? (uintptr_t)region->base : 0;
     return DP_OK;
 }

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define AREAS_MAX  65536
 #define AREAS_PART 512 /* directory entries in one value of the boot service */
 #define PAGE_BYTES 4096
 
@@ -31,11 +30,11 @@ static size_t lay_out(joining_t *j)
 {
     size_t at = 0;
 
+    if (!areas_place(j->areas, j->count, &at))
+        return 0;
     for (uint32_t i = 0; i < j->count; i++) {
-        j->areas[i].offset = at;
         j->areas[i].bell = j->bells;
-        if (__builtin_add_overflow(at, round_line(j->areas[i].bytes), &at) || at > SIZE_MAX / 8 ||
-            __builtin_add_overflow(j->bells, j->areas[i].bells, &j->bells) || j->bells >= 1u << BELL_BITS)
+        if (__builtin_add_overflow(j->bells, j->areas[i].bells, &j->bells) || j->bells >= 1u << BELL_BITS)
             return 0;
     }
     for (uint32_t i = 0; i < j->count; i++) {
@@ -53,7 +52,7 @@ static dp_status_t make_region(joining_t *j, region_t *region)
     size_t bytes = lay_out(j), bells = ((size_t)j->bells + 1) * sizeof(bell_t);
     void *pinned = NULL;
 
-    if (bytes == 0 || j->count > AREAS_MAX)
+    if (bytes == 0)
         return DP_FAIL(host, DP_ERR_INVALID, "group %s: what was opened is too large for any machine", comm->name);
     if (comm->gpu == NULL)
         region->base = host->allocate(host, bytes, PAGE_BYTES);
@@ -198,43 +197,22 @@ static dp_status_t load(joining_t *j, int32_t rank)
 
 /* ---- finding ---- */
 
-static const area_t *look_up(const view_t *view, const area_t *expected)
-{
-    for (uint32_t i = 0; i < view->record.areas; i++) {
-        const area_t *a = &view->areas[i];
-
-        if (a->kind == expected->kind && a->id == expected->id && a->peer == expected->peer)
-            return a;
-    }
-    return NULL;
-}
-
 dp_status_t join_find(dp_comm_t *comm, view_t *views, int32_t rank, const area_t *expected, const char *what,
                       place_t *place_out)
 {
-    const dp_host_t *host = comm->host;
+    const area_search_t search = {comm->host, comm->name, comm->world[comm->rank], comm->world[rank], what};
     const view_t *view = &views[rank];
-    const area_t *found = look_up(view, expected);
+    const area_t *found = NULL;
+    dp_status_t status = area_find(&search, view->areas, view->record.areas, expected, &found);
 
-    if (found == NULL)
-        return DP_FAIL(host, DP_ERR_MISMATCH,
-                       "group %s: rank %d has opened %s with rank %d, which has not opened its side", comm->name,
-                       comm->world[comm->rank], what, comm->world[rank]);
-    if (found->slots != expected->slots || found->unit != expected->unit || found->capacity != expected->capacity)
-        return DP_FAIL(
-            host, DP_ERR_MISMATCH,
-            "group %s, %s: rank %d has %u slots of %llu bytes and capacity %llu, rank %d %u of %llu and %llu",
-            comm->name, what, comm->world[comm->rank], expected->slots, (unsigned long long)expected->unit,
-            (unsigned long long)expected->capacity, comm->world[rank], found->slots, (unsigned long long)found->unit,
-            (unsigned long long)found->capacity);
-    if (found->bytes != expected->bytes || found->bells != expected->bells)
-        return DP_FAIL(host, DP_ERR_PROTOCOL, "group %s, %s: rank %d gives it %llu bytes, %llu were expected",
-                       comm->name, what, comm->world[rank], (unsigned long long)found->bytes,
-                       (unsigned long long)expected->bytes);
+    if (status < 0)
+        return status;
     *place_out = (place_t){.rank = rank,
                            .bell = bell_name(comm->region_count - 1, found->bell),
                            .address = view->record.address + found->offset,
-                           .key = view->record.key};
+                           .key = view->record.key,
+                           .data_address = found->data_address,
+                           .data_key = found->data_key};
     return DP_OK;
 }
 
@@ -308,16 +286,21 @@ static dp_status_t connect_bases(joining_t *j)
 static dp_status_t connect_all(joining_t *j)
 {
     dp_comm_t *comm = j->comm;
-    dp_status_t status;
+    dp_status_t status = DP_OK;
     uint32_t i = 0;
 
-    for (dp_channel_end_t *e = comm->ends; e != NULL; e = e->next)
-        if (!e->connected)
+    for (dp_channel_end_t *e = comm->ends; e != NULL && status == DP_OK; e = e->next)
+        if (!e->connected) {
+            status = channel_show(e);
             j->areas[j->count++] = channel_area(e, true);
-    for (dp_exchange_t *x = comm->exchanges; x != NULL; x = x->next)
-        if (!x->connected)
+        }
+    for (dp_exchange_t *x = comm->exchanges; x != NULL && status == DP_OK; x = x->next)
+        if (!x->connected) {
+            status = exchange_show(x);
             j->areas[j->count++] = exchange_area(x);
-    status = show(j);
+        }
+    if (status == DP_OK)
+        status = show(j);
     for (dp_channel_end_t *e = comm->ends; e != NULL && status == DP_OK; e = e->next)
         if (!e->connected) {
             status = load(j, e->config.peer);

@@ -139,7 +139,7 @@ static dp_status_t ring_at(dp_comm_t *comm, int32_t to, uint32_t bell)
 
 static dp_status_t explain_meeting(dp_comm_t *comm, dp_status_t status, int32_t peer)
 {
-    cause_t cause = wire_cause(comm);
+    cause_t cause = cause_of(comm->host);
 
     if (!wire_is_news(comm, status))
         return status;
@@ -214,7 +214,7 @@ static size_t slice_at(const reduction_t *r, const piece_t *p, int32_t rank)
 static dp_status_t explain(const reduction_t *r, dp_status_t status, int32_t peer)
 {
     dp_comm_t *comm = r->comm;
-    cause_t cause = wire_cause(comm);
+    cause_t cause = cause_of(comm->host);
 
     if (!wire_is_news(comm, status))
         return status;
@@ -389,7 +389,7 @@ dp_status_t ofi_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t
         return status;
     if (comm->nranks == 1 || count == 0)
         return DP_OK;
-    status = ofi_launch(comm, s, run_reduce, &r, sizeof(r));
+    status = ofi_launch(comm, comm->sums.queue, s, run_reduce, &r, sizeof(r));
     comm->reductions += status == DP_OK;
     return status;
 }

@@ -8,15 +8,6 @@
 
 #define INJECT_MAX 512
 
-cause_t wire_cause(const dp_comm_t *comm)
-{
-    const char *text = DP_HAS(comm->host, dp_host_t, last_error) ? comm->host->last_error(comm->host) : "";
-    cause_t cause;
-
-    snprintf(cause.text, sizeof(cause.text), "%s", text);
-    return cause;
-}
-
 static bool is_poisoned(const dp_comm_t *comm)
 {
     return __atomic_load_n(&comm->wire.poisoned, __ATOMIC_ACQUIRE);
@@ -76,7 +67,8 @@ static ssize_t write_one(posting_t *p, const struct iovec *iov, size_t iovs, con
                          uint32_t bell)
 {
     wire_t *w = &p->comm->wire;
-    void *desc[2] = {p->op->desc, p->op->desc};
+    bool lent = p->put->desc != NULL && iov->iov_base == p->data; /* then head and data are two writes */
+    void *desc[2] = {lent ? p->put->desc : p->op->desc, p->op->desc};
     struct fi_msg_rma msg = {
         .msg_iov = iov,
         .desc = w->bounce ? desc : NULL,
@@ -113,15 +105,15 @@ static bool fits_inject(const posting_t *p)
 {
     size_t all = HEAD_BYTES + p->put->bytes, most = p->comm->wire.info->tx_attr->inject_size;
 
-    return !p->put->delivered && (p->put->data_at == 0 || p->put->bytes == 0) && all <= most && all <= INJECT_MAX;
+    return !p->put->delivered && (!p->put->apart || p->put->bytes == 0) && all <= most && all <= INJECT_MAX;
 }
 
 static ssize_t write_next(posting_t *p)
 {
     const put_t *put = p->put;
     struct iovec iov[2] = {{&p->op->head, HEAD_BYTES}, {(void *)(uintptr_t)p->data, put->bytes}};
-    struct fi_rma_iov rma[2] = {{put->head_at, HEAD_BYTES, put->key}, {put->data_at, put->bytes, put->key}};
-    bool apart = put->data_at != 0 && put->bytes > 0;
+    struct fi_rma_iov rma[2] = {{put->head_at, HEAD_BYTES, put->key}, {put->data_at, put->bytes, put->data_key}};
+    bool apart = put->apart && put->bytes > 0;
 
     if (fits_inject(p))
         return inject(p);
@@ -191,7 +183,7 @@ static dp_status_t post(void *arg)
 
 dp_status_t wire_put(dp_comm_t *comm, op_t *op, const put_t *put)
 {
-    bool apart = put->data_at != 0 && put->bytes > 0;
+    bool apart = put->apart && put->bytes > 0;
     posting_t p = {comm, op, put, put->data, apart && !comm->wire.scatter ? 2 : 1};
     dp_status_t status;
 

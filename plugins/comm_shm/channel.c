@@ -104,7 +104,7 @@ static dp_status_t explain(const transfer_t *t, dp_status_t status, const char *
 {
     const dp_channel_end_t *end = t->end;
     const dp_comm_t *comm = end->comm;
-    cause_t cause = shm_cause(comm);
+    cause_t cause = cause_of(comm->host);
 
     if (!shm_is_news(status))
         return status;

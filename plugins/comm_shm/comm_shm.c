@@ -7,8 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define RANKS_MAX (1 << MEET_ROUNDS)
-
 /* ---- waiting ---- */
 
 dp_status_t shm_wait(dp_comm_t *comm, dp_signal_t *signal, uint32_t target, const char *what)
@@ -18,59 +16,21 @@ dp_status_t shm_wait(dp_comm_t *comm, dp_signal_t *signal, uint32_t target, cons
     return comm->host->wait(comm->host, signal, target, -1, what);
 }
 
-cause_t shm_cause(const dp_comm_t *comm)
-{
-    const char *text = DP_HAS(comm->host, dp_host_t, last_error) ? comm->host->last_error(comm->host) : "";
-    cause_t cause;
-
-    snprintf(cause.text, sizeof(cause.text), "%s", text);
-    return cause;
-}
-
 /* ---- connecting ---- */
-
-static const area_t *look_up(const view_t *view, const area_t *expected)
-{
-    for (uint32_t i = 0; i < view->count; i++) {
-        const area_t *a = &view->areas[i];
-
-        if (a->kind == expected->kind && a->id == expected->id && a->peer == expected->peer)
-            return a;
-    }
-    return NULL;
-}
 
 dp_status_t shm_find(dp_comm_t *comm, view_t *views, int32_t rank, const area_t *expected, const char *what,
                      unsigned char **at_out)
 {
-    const dp_host_t *host = comm->host;
+    const area_search_t search = {comm->host, comm->name, comm->world[comm->rank], comm->world[rank], what};
     view_t *view = &views[rank];
-    const area_t *found;
-    dp_status_t status;
+    const area_t *found = NULL;
+    dp_status_t status = view->loaded ? DP_OK : segment_import(comm, rank, view);
 
-    if (!view->loaded) {
-        status = segment_import(comm, rank, view);
-        if (status < 0)
-            return status;
-    }
-    found = look_up(view, expected);
-    if (found == NULL)
-        return DP_FAIL(host, DP_ERR_MISMATCH,
-                       "group %s: rank %d has opened %s with rank %d, which has not opened its side", comm->name,
-                       comm->world[comm->rank], what, comm->world[rank]);
-    if (found->slots != expected->slots || found->unit != expected->unit || found->capacity != expected->capacity)
-        return DP_FAIL(
-            host, DP_ERR_MISMATCH,
-            "group %s, %s: rank %d has %u slots of %llu bytes and capacity %llu, rank %d %u of %llu and %llu",
-            comm->name, what, comm->world[comm->rank], expected->slots, (unsigned long long)expected->unit,
-            (unsigned long long)expected->capacity, comm->world[rank], found->slots, (unsigned long long)found->unit,
-            (unsigned long long)found->capacity);
-    if (found->bytes != expected->bytes)
-        return DP_FAIL(host, DP_ERR_PROTOCOL, "group %s, %s: rank %d gives it %llu bytes, %llu were expected",
-                       comm->name, what, comm->world[rank], (unsigned long long)found->bytes,
-                       (unsigned long long)expected->bytes);
-    *at_out = view->segment.base + found->offset;
-    return DP_OK;
+    if (status == DP_OK)
+        status = area_find(&search, view->areas, view->count, expected, &found);
+    if (status == DP_OK)
+        *at_out = view->segment.base + found->offset;
+    return status;
 }
 
 static dp_status_t hold(dp_comm_t *comm, holding_t **list, segment_t *segment)

@@ -13,34 +13,19 @@
 #ifndef COMM_SHM_H
 #define COMM_SHM_H
 
-#include "plugins/comm/calls.h"
+#include "plugins/comm/areas.h"
 
 #include <dualpipe/comm.h>
 
 #include <stdalign.h>
 #include <stdbool.h>
 
-#define NAME_BYTES  80
-#define LABEL_BYTES 64
-/* rounds of a dissemination meeting: enough for 2^16 ranks */
-#define MEET_ROUNDS 16
+#define HOST_BYTES 96
 
 /* A counter with a cache line of its own. */
 typedef struct line {
     alignas(LINE_BYTES) dp_signal_t signal;
 } line_t;
-
-typedef enum area_kind { AREA_BASE = 1, AREA_SLOTS = 2, AREA_CREDIT = 3, AREA_ROWS = 4 } area_kind_t;
-
-/* A directory entry, as peers read it. */
-typedef struct area {
-    uint32_t kind, id;
-    int32_t peer; /* for channels: the rank at the other end; else -1 */
-    uint32_t slots;
-    uint64_t unit;     /* slot_bytes, row_bytes, bytes of a piece of all_reduce */
-    uint64_t capacity; /* capacity_rows; else 0 */
-    uint64_t offset, bytes;
-} area_t;
 
 /* A mapping; one of a rank of this process is shared and counted. */
 typedef struct segment {
@@ -57,7 +42,7 @@ typedef struct segment_record {
     uint64_t address;  /* in the exporter's memory */
     uint64_t started;  /* of the process, in clock ticks: a pid alone may be reused */
     int32_t pid, fd;
-    char host[40]; /* boot id of the machine */
+    char host[HOST_BYTES];
 } segment_record_t;
 
 /* A segment that is being connected. */
@@ -131,11 +116,6 @@ struct dp_exchange {
 /* comm_shm.c */
 /* Waits on memory of ours. The message of a failure is the host's, about `what`. */
 dp_status_t shm_wait(dp_comm_t *comm, dp_signal_t *signal, uint32_t target, const char *what);
-/* The host's latest message on this thread, copied: the cause at the end of a message of ours. */
-typedef struct cause {
-    char text[400];
-} cause_t;
-cause_t shm_cause(const dp_comm_t *comm);
 /* Whether a failed wait is news of this rank, which the caller should explain. Else it has the job's first cause, and
  * that is to reach the user as it is. */
 static inline bool shm_is_news(dp_status_t status)

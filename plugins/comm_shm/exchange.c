@@ -143,7 +143,7 @@ dp_status_t exchange_connect(dp_exchange_t *x, view_t *views)
 static dp_status_t explain(const round_t *r, dp_status_t status, const char *doing, int32_t peer)
 {
     const dp_comm_t *comm = r->x->comm;
-    cause_t cause = shm_cause(comm);
+    cause_t cause = cause_of(comm->host);
 
     if (!shm_is_news(status))
         return status;

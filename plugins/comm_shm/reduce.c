@@ -92,7 +92,7 @@ dp_status_t shm_meet(dp_comm_t *comm)
         host->post(host, &comm->bases[to].meet[k].signal, number);
         status = shm_wait(comm, &comm->bases[comm->rank].meet[k].signal, number, "a rank has not come");
         if (shm_is_news(status)) {
-            cause_t cause = shm_cause(comm);
+            cause_t cause = cause_of(comm->host);
 
             return DP_FAIL(host, status, "rank %d: meeting of group %s, waiting for rank %d: %s",
                            comm->world[comm->rank], comm->name, comm->world[from], cause.text);
@@ -137,7 +137,7 @@ static dp_status_t hear(const reduction_t *r, const piece_t *p, bool summed, int
 
     if (!shm_is_news(status))
         return status;
-    cause = shm_cause(comm);
+    cause = cause_of(comm->host);
     return DP_FAIL(comm->host, status, "rank %d: all_reduce %u of %zu elements in group %s, waiting for rank %d: %s",
                    comm->world[comm->rank], r->number, r->count, comm->name, comm->world[from], cause.text);
 }

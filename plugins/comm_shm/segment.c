@@ -17,9 +17,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define AREAS_MAX 65536
-#define GONE_NS   2000000000
-#define SEALS     (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+#define GONE_NS 2000000000
+#define SEALS   (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 typedef struct head {
     uint64_t nonce[2];
@@ -49,14 +48,7 @@ size_t segment_layout(area_t *areas, uint32_t count)
 {
     size_t at = directory_end(count);
 
-    if (count > AREAS_MAX)
-        return 0;
-    for (uint32_t i = 0; i < count; i++) {
-        areas[i].offset = at;
-        if (__builtin_add_overflow(at, round_line(areas[i].bytes), &at) || at > SIZE_MAX / 4)
-            return 0;
-    }
-    return (at + page_bytes() - 1) / page_bytes() * page_bytes();
+    return areas_place(areas, count, &at) ? (at + page_bytes() - 1) / page_bytes() * page_bytes() : 0;
 }
 
 static dp_status_t make_memory(dp_comm_t *comm, size_t bytes, int *fd_out)
@@ -176,11 +168,17 @@ static bool started_at(pid_t pid, uint64_t *ticks_out)
     return true;
 }
 
-static void machine(char text[40])
+/* Whose processes find each other in /proc: those of one boot and one PID namespace. */
+static void machine(char text[HOST_BYTES])
 {
-    memset(text, 0, 40);
+    size_t at = 0;
+
+    memset(text, 0, HOST_BYTES);
     if (read_text("/proc/sys/kernel/random/boot_id", text, 40))
-        text[strcspn(text, "\n")] = '\0';
+        at = strcspn(text, "\n");
+    memset(text + at, 0, 40 - at);
+    if (readlink("/proc/self/ns/pid", text + at, HOST_BYTES - 1 - at) < 0)
+        text[at] = '\0';
 }
 
 static void key_of(const dp_comm_t *comm, int32_t rank, char key[128])
@@ -308,7 +306,7 @@ dp_status_t segment_import(dp_comm_t *comm, int32_t rank, view_t *view)
 {
     const dp_host_t *host = comm->host;
     segment_record_t record;
-    char key[128], here[40];
+    char key[128], here[HOST_BYTES];
     uint64_t started;
     dp_status_t status;
 

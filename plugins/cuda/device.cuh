@@ -83,6 +83,12 @@ CUDA_DEVICE void cuda_store_release(uint64_t *at, uint64_t value)
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
 }
 
+/** Stores what orders no other memory, and so waits for none. */
+CUDA_DEVICE void cuda_store_relaxed(uint64_t *at, uint64_t value)
+{
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value));
+}
+
 /** Adds with release order for the whole system; returns the value before. */
 CUDA_DEVICE uint32_t cuda_add_release(uint32_t *at, uint32_t value)
 {

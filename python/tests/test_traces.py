@@ -40,10 +40,32 @@ def test_costs_of_the_published_profile():
     assert costs.fb < costs.f + costs.i + costs.w
     assert "LAYERS=4\n" in dualpipe.trace_costs(path) and "LAYERS=2\n" in dualpipe.trace_costs(path, layers=2)
     assert "attention.F=4.36" in dualpipe.trace_costs(path, annotations={"attention.F": r"attn.F"})
-    with pytest.raises(ValueError, match="attention.F, attention.I"):
+    with pytest.raises(ValueError, match="attention.F=REGEX"):
         dualpipe.trace_costs(path, annotations={"attn": "x"})
-    with pytest.raises(ValueError, match="annotation mlp.F="):
+    with pytest.raises(ValueError, match="not a regular expression"):
         dualpipe.trace_costs(path, annotations={"mlp.F": "("})
+
+
+def test_overlap_of_the_published_profile():
+    device, = dualpipe.trace_overlap(DATA / "trace" / "deepseek_v3_train_1f1b.json.gz")
+    assert device.name == "rank 0" and device.span == pytest.approx(129.012)  # of dualpipe trace overlap
+    assert device.communication == pytest.approx(113.440)
+    assert device.hidden / device.communication == pytest.approx(0.9632, abs=5e-5)
+    assert device.computation / device.span == pytest.approx(0.9638, abs=5e-5)
+    assert 0 < device.communication_sms < device.computation_sms <= 1
+
+
+def test_overlap_counts_kernels_of_the_callers_names(tmp_path):
+    kernels = [{"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": tid, "ts": ts, "dur": dur, "args": {"stream": tid}}
+               for name, tid, ts, dur in (("gemm", 7, 0, 3000), ("my_ring", 8, 2000, 4000))]
+    (tmp_path / "t.json").write_text(json.dumps(kernels))
+    device, = dualpipe.trace_overlap(tmp_path / "t.json")
+    assert (device.span, device.computation, device.communication) == (6.0, 6.0, 0.0)
+    assert device.computation_sms is None
+    device, = dualpipe.trace_overlap(tmp_path / "t.json", communication="^my_")
+    assert (device.computation, device.communication, device.hidden, device.idle) == (3.0, 4.0, 1.0, 0.0)
+    with pytest.raises(ValueError, match="t.json: .*not a regular expression"):
+        dualpipe.trace_overlap(tmp_path / "t.json", communication="(")
 
 
 def test_a_file_of_costs(tmp_path):

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT
  * test_layout.c: sizes and offsets of everything that crosses the plugin ABI, against the list of the current major and
  * minor in tests/data/abi. Within a major, members are appended: lines may join that list, offsets never change.
- *     tests/abi/test_layout --print > tests/data/abi/layout-1.0.tsv      after a change that a new minor allows */
+ *     tests/abi/test_layout --print > tests/data/abi/layout-1.1.tsv      after a change that a new minor allows */
 #include <dualpipe/attention.h>
 #include <dualpipe/moe.h>
 #include <dualpipe/profiler.h>
@@ -205,6 +205,9 @@ static const struct pin {
     MEMBER(dp_attention_config_t, deterministic),
     MEMBER(dp_attention_config_t, device_vt),
     MEMBER(dp_attention_config_t, device),
+    MEMBER(dp_attention_config_t, q_rank),
+    MEMBER(dp_attention_config_t, kv_rank),
+    MEMBER(dp_attention_config_t, rope_dim),
     TYPE(dp_attention_vt_t),
     MEMBER(dp_attention_vt_t, struct_size),
     MEMBER(dp_attention_vt_t, caps),

@@ -29,14 +29,14 @@ try() {
     fi
 }
 
-# Each fault of the sed script has to be in the table below.
+# KIND [SUITE]: each fault of the sed script has to be in the table below.
 table() {
-    kind=$1
+    kind=$1 of=${2:-$1}
     known=$(grep -o 'fault("[a-z_]*")' "$DP_TEST_SRCDIR/tests/mock/${kind}_faults.sed" | sort -u | cut -d'"' -f2)
-    try "$kind" "mock_${kind}_faults" none
+    try "$of" "mock_${kind}_faults" none
     tried=
     while read -r fault case; do
-        try "$kind" "mock_${kind}_faults" "$fault" "$case"
+        try "$of" "mock_${kind}_faults" "$fault" "$case"
         tried="$tried $fault"
     done
     for fault in $known; do
@@ -74,6 +74,31 @@ demands_its_own_sizeof        structs_may_grow
 heads_need_not_divide         wrong_settings_are_refused
 close_keeps_memory            nothing_is_left_behind
 wk_and_wv_are_swapped         params_are_those_of_the_header
+latents_are_not_noticed       latent_needs_the_capability
+END
+
+table latent attention <<'END'
+queries_are_not_rotated            latent_outputs_f64
+keys_are_not_rotated               latent_outputs_f64
+no_inverse_rope_of_queries         latent_gradients_f64
+no_inverse_rope_of_keys            latent_gradients_f64
+first_elements_are_rotated         latent_outputs_f64
+frequencies_of_the_whole_head      latent_outputs_f64
+rotated_part_is_not_in_the_logits  latent_outputs_f64
+scale_of_a_narrower_head           latent_outputs_f64
+rotated_part_has_no_gradient       latent_gradients_f64
+gradient_of_the_last_head_alone    latent_gradients_f64
+sequences_add_to_one_key           latent_gradients_f64
+common_key_keeps_no_gradient       latent_gradients_f64
+eps_of_latents_is_ignored          latent_outputs_f64
+latents_are_not_normalized         latent_outputs_f32
+norm_of_latents_has_no_gradient    latent_gradients_are_those_of_its_own_loss
+gain_of_latents_is_zero            latent_gradients_f32
+up_weights_see_no_gain             latent_gradients_f64
+up_weights_read_scratch            latent_weight_gradients_may_come_late
+down_weights_read_rows             latent_gradients_f64
+values_give_latents_no_gradient    latent_gradients_f64
+state_outside_of_saved             latent_microbatches_in_flight_do_not_meet
 END
 
 table moe <<'END'

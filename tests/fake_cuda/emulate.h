@@ -278,6 +278,11 @@ template <typename T> static inline void cuda_store_release(T *at, std::common_t
     __atomic_store_n(at, value, __ATOMIC_RELEASE);
 }
 
+static inline void cuda_store_relaxed(uint64_t *at, uint64_t value)
+{
+    __atomic_store_n(at, value, __ATOMIC_RELAXED);
+}
+
 static inline uint32_t cuda_add_release(uint32_t *at, uint32_t value)
 {
     return __atomic_fetch_add(at, value, __ATOMIC_ACQ_REL);

@@ -25,7 +25,12 @@
 
 #define STACK_BYTES (256u << 10)
 #define GUARD_BYTES (16u << 10)
-#define COPY_BYTES  ((size_t)EMU_THREADS * EMU_COPIES * sizeof(emu_copy_t))
+#if defined(__SANITIZE_ADDRESS__)
+#define SPARE_STACKS 0u
+#else
+#define SPARE_STACKS 4096u /* that are kept for the next launch */
+#endif
+#define COPY_BYTES ((size_t)EMU_THREADS * EMU_COPIES * sizeof(emu_copy_t))
 
 enum { FRESH, READY, BLOCKED, SPINNING, GONE };
 
@@ -158,14 +163,50 @@ static void fiber_main(void)
     }
 }
 
+/* Runners come and go with every launch whose blocks wait for each other, and each has a stack for every thread of a
+ * block: mapping them was most of what a test took. AddressSanitizer would have to be told that they are clean. */
+static struct {
+    pthread_mutex_t lock;
+    unsigned char *stack[SPARE_STACKS + 1];
+    unsigned count;
+} spare = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static unsigned char *stack_take(void)
+{
+    unsigned char *stack = NULL;
+
+    pthread_mutex_lock(&spare.lock);
+    if (spare.count > 0)
+        stack = spare.stack[--spare.count];
+    pthread_mutex_unlock(&spare.lock);
+    if (stack != NULL)
+        return stack;
+    stack = mmap(NULL, STACK_BYTES + GUARD_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                 -1, 0);
+    if (stack == MAP_FAILED)
+        return NULL;
+    (void)mprotect(stack, GUARD_BYTES, PROT_NONE);
+    return stack;
+}
+
+static void stack_give(unsigned char *stack)
+{
+    bool fits;
+
+    pthread_mutex_lock(&spare.lock);
+    fits = spare.count + 1 <= SPARE_STACKS;
+    if (fits)
+        spare.stack[spare.count++] = stack;
+    pthread_mutex_unlock(&spare.lock);
+    if (!fits)
+        munmap(stack, STACK_BYTES + GUARD_BYTES);
+}
+
 static bool fiber_make(runner_t *r, fiber_t *f)
 {
-    size_t bytes = STACK_BYTES + GUARD_BYTES;
-
-    f->stack = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (f->stack == MAP_FAILED)
+    f->stack = stack_take();
+    if (f->stack == NULL)
         return false;
-    (void)mprotect(f->stack, GUARD_BYTES, PROT_NONE);
     f->runner = r;
 #if defined(__SANITIZE_ADDRESS__)
     f->context.stack = f->stack + GUARD_BYTES;
@@ -173,7 +214,7 @@ static bool fiber_make(runner_t *r, fiber_t *f)
 #endif
 #if defined(__x86_64__)
     {
-        void **top = (void **)(f->stack + bytes);
+        void **top = (void **)(f->stack + STACK_BYTES + GUARD_BYTES);
 
         *--top = NULL; /* where fiber_main would return to; keeps the stack aligned as after a call */
         *--top = (void *)(uintptr_t)fiber_main;
@@ -193,7 +234,7 @@ static bool fiber_make(runner_t *r, fiber_t *f)
 
 static void fiber_free(fiber_t *f)
 {
-    munmap(f->stack, STACK_BYTES + GUARD_BYTES);
+    stack_give(f->stack);
 }
 
 static void resume(runner_t *r, emu_self_t *self)

@@ -308,6 +308,9 @@ FAKE_EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribu
     case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
         *value = 1980000;
         return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING:
+        *value = CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER;
+        return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
         *value = 3;
         return CUDA_SUCCESS;

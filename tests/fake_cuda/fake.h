@@ -8,7 +8,9 @@
  * DP_FAKE_HANG_SECONDS, how long a kernel or a wait for a value may spin (60); DP_FAKE_WITHOUT="cuGreenCtxCreate,...",
  * functions that answer "not supported"; DP_FAKE_QUEUES=8, how many hardware queues the streams of a device share, in
  * which work runs in the order it was enqueued (0: a queue each); CUDA_LAUNCH_BLOCKING=1, as CUDA's: a launch waits
- * for its kernel. */
+ * for its kernel.
+ *
+ * uint64_t fake_bytes_staged(void) tells a test how many bytes cuMemcpyAsync has moved between host and device. */
 #ifndef DP_FAKE_CUDA_H
 #define DP_FAKE_CUDA_H
 
@@ -107,6 +109,7 @@ struct CUstream_st {
     CUgreenCtx green;
     queue_t *queue; /* NULL: its own */
     pthread_t thread;
+    pthread_cond_t given; /* an op, or the word to leave: for the thread alone */
     op_t *first, **last;
     uint64_t put, done; /* ops */
     uint64_t drain;     /* see device_drain */
@@ -184,5 +187,7 @@ bool capture_hinders(void); /* this thread captures: calls that allocate or wait
 
 /* memory.c */
 bool memory_known(CUdeviceptr at, size_t bytes);
+/* Of cuMemcpyAsync, for fake_bytes_staged. */
+void memory_count_copy(CUdeviceptr to, CUdeviceptr from, size_t bytes);
 
 #endif

@@ -97,6 +97,32 @@ bool memory_known(CUdeviceptr at, size_t bytes)
     return known;
 }
 
+static bool is_host(CUdeviceptr at)
+{
+    const range_t *r = find(at, 1);
+
+    return r == NULL || r->kind == RANGE_HOST || r->kind == RANGE_REGISTERED;
+}
+
+static uint64_t staged;
+
+void memory_count_copy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+    pthread_mutex_lock(&fake_lock);
+    staged += is_host(to) != is_host(from) ? bytes : 0;
+    pthread_mutex_unlock(&fake_lock);
+}
+
+FAKE_EXPORT uint64_t fake_bytes_staged(void)
+{
+    uint64_t bytes;
+
+    pthread_mutex_lock(&fake_lock);
+    bytes = staged;
+    pthread_mutex_unlock(&fake_lock);
+    return bytes;
+}
+
 /* ---- device memory ---- */
 
 /* The first gap of the arena that is large enough. */
@@ -135,6 +161,24 @@ static unsigned char *map_guarded(int fd, size_t offset, size_t bytes)
     return map;
 }
 
+/* Of the device: $DP_FAKE_MEMORY MiB, or 8 GiB. */
+static size_t memory_bytes(void)
+{
+    const char *mib = getenv("DP_FAKE_MEMORY");
+
+    return mib == NULL ? (size_t)8 << 30 : (size_t)strtoul(mib, NULL, 10) << 20;
+}
+
+/* What is left of it. With fake_lock. */
+static size_t memory_left(void)
+{
+    size_t used = 0;
+
+    for (const range_t *r = ranges; r != NULL; r = r->next)
+        used += r->kind == RANGE_DEVICE ? r->pages : 0;
+    return memory_bytes() > used ? memory_bytes() - used : 0;
+}
+
 /* The end lies against the guard, as far as 256-byte alignment allows. */
 FAKE_EXPORT CUresult cuMemAlloc(CUdeviceptr *at, size_t bytes)
 {
@@ -147,10 +191,8 @@ FAKE_EXPORT CUresult cuMemAlloc(CUdeviceptr *at, size_t bytes)
         return CUDA_ERROR_INVALID_VALUE;
     if (capture_hinders())
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    if (bytes > (size_t)8 << 30)
-        return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&fake_lock);
-    if (place(pages, &offset) && (map = map_guarded(arena, offset, pages)) != NULL)
+    if (bytes <= memory_left() && place(pages, &offset) && (map = map_guarded(arena, offset, pages)) != NULL)
         r = add(RANGE_DEVICE, (uintptr_t)map + PAGE + pages - whole(bytes, 256), bytes);
     if (r != NULL) {
         r->device = fake_device();
@@ -193,15 +235,11 @@ FAKE_EXPORT CUresult cuMemFree(CUdeviceptr at)
 
 FAKE_EXPORT CUresult cuMemGetInfo(size_t *unused, size_t *total)
 {
-    size_t used = 0;
-
     ENTER(cuMemGetInfo);
     pthread_mutex_lock(&fake_lock);
-    for (range_t *r = ranges; r != NULL; r = r->next)
-        used += r->kind == RANGE_DEVICE ? r->pages : 0;
+    *unused = memory_left();
     pthread_mutex_unlock(&fake_lock);
-    *total = (size_t)8 << 30;
-    *unused = *total > used ? *total - used : 0;
+    *total = memory_bytes();
     return CUDA_SUCCESS;
 }
 

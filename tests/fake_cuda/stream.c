@@ -92,7 +92,7 @@ static void *work(void *arg)
         if (op == NULL) {
             if (s->leaving)
                 break;
-            pthread_cond_wait(&fake_changed, &fake_lock);
+            pthread_cond_wait(&s->given, &fake_lock);
             continue;
         }
         s->first = op->next;
@@ -246,7 +246,7 @@ CUresult stream_put_now(CUstream s, const op_t *op)
     *s->last = copy;
     s->last = &copy->next;
     s->put++;
-    pthread_cond_broadcast(&fake_changed);
+    pthread_cond_signal(&s->given);
     pthread_mutex_unlock(&fake_lock);
     return CUDA_SUCCESS;
 }
@@ -281,6 +281,7 @@ CUresult stream_make(int device, int priority, CUgreenCtx green, CUstream *strea
     s->priority = priority;
     s->green = green;
     s->last = &s->first;
+    pthread_cond_init(&s->given, NULL);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     error = pthread_create(&s->thread, NULL, work, s);
@@ -322,7 +323,7 @@ void stream_end(CUstream s)
 
     pthread_mutex_lock(&fake_lock);
     s->leaving = true;
-    pthread_cond_broadcast(&fake_changed);
+    pthread_cond_signal(&s->given);
     pthread_mutex_unlock(&fake_lock);
     pthread_join(s->thread, NULL);
     pthread_mutex_lock(&fake_lock);
@@ -332,6 +333,7 @@ void stream_end(CUstream s)
         ;
     *at = s->next;
     pthread_mutex_unlock(&fake_lock);
+    pthread_cond_destroy(&s->given);
     free(s);
 }
 
@@ -431,6 +433,7 @@ static CUresult put_copy(CUstream s, void *to, const void *from, size_t bytes)
 FAKE_EXPORT CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream s)
 {
     ENTER(cuMemcpyAsync);
+    memory_count_copy(to, from, bytes);
     return put_copy(s, (void *)to, (const void *)from, bytes);
 }
 

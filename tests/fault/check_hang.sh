@@ -2,18 +2,20 @@
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
 # check_hang.sh: a rank of a training job is stopped, each in its turn: all others name it, with its state, not the one that
-# they happened to wait for; nobody is said to have died; and the job does not wait for it to hear a signal.
+# they happened to wait for; nobody is said to have died; the job does not wait for it to hear a signal; and what all did last
+# lies in a trace, also what the stopped one is in.
 set -u
 . "$DP_TEST_SRCDIR/tests/integration/train.sh"
 limit=3
 DUALPIPE_TIMEOUT_SCALE=0.1 # of 30 s
 export DUALPIPE_TIMEOUT_SCALE
+unset DUALPIPE_HANG_TRACE # where it lies by default
 
 begin() { # OPTIONS...
     mark=$$.$case
     : >"$work/out"
-    DP_TEST_CASE=$mark "$dualpipe" run -n 4 --prefix "$@" -- "$train" $small --steps 1000000 --val-every 0 --sample 0 \
-        >"$work/out" 2>"$work/err" </dev/null &
+    (cd "$work" && DP_TEST_CASE=$mark exec "$dualpipe" run -n 4 --prefix "$@" -- "$train" $small --steps 1000000 --val-every 0 \
+        --sample 0 >"$work/out" 2>"$work/err" </dev/null) &
     job=$!
     tries=$((400 * scale))
     until grep -q 'step  *[0-9]' "$work/out"; do
@@ -38,6 +40,23 @@ await_end() { # SECONDS
     [ $(($(date +%s) - start)) -le $(($1 * scale)) ] || complain "$case: the job took $(($(date +%s) - start)) s to end"
 }
 
+# A row for each rank, with the operation that the stopped one is in. Where rank 0 is the stopped one each of the others writes.
+check_traces() { # VICTIM
+    files=$(sed -n 's/.*last spans of all ranks: \([^;]*\);.*/\1/p' "$work/err" | sort -u)
+    [ -n "$files" ] || complain "$case: the report names no trace"
+    for file in $files; do
+        [ "$(dirname "$file")" = "$work" ] && [ -s "$file" ] || complain "$case: there is no trace $file in $work"
+        for r in 0 1 2 3; do
+            grep -q "\"ph\":\"X\",\"pid\":$r," "$file" || complain "$case: $file has nothing of rank $r"
+        done
+        grep "\"ph\":\"X\",\"pid\":$1,.*\"name\":\"not over: " "$file" >/dev/null ||
+            complain "$case: $file does not say what rank $1 is in"
+        "$dualpipe" trace view "$file" --output "$work/page.html" >/dev/null || complain "$case: $file cannot be read"
+        rm -f "$file"
+    done
+    ! ls "$work"/*.part-* >/dev/null 2>&1 || complain "$case: a part of a trace is left"
+}
+
 for victim in 0 2 3; do
     case="rank $victim is stopped"
     begin
@@ -50,6 +69,7 @@ for victim in 0 2 3; do
     done
     ! grep -q 'died' "$work/err" || complain "$case: somebody is said to have died"
     [ $victim = 0 ] || [ "$(grep -c 'nobody gets on: rank' "$work/err")" -eq 4 ] || complain "$case: no report of all ranks"
+    check_traces "$victim"
 done
 
 case="SIGINT with a stopped rank"

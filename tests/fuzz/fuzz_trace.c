@@ -8,25 +8,25 @@
 #include <string.h>
 
 #include "tests/support/trace_text.h"
-#include "tools/trace/trace_costs.h"
-#include "tools/trace/trace_overlap.h"
+#include "tools/io/cost_keys.h"
+#include "trace/overlap.h"
 
-static dp_status_t load(const uint8_t *data, size_t bytes, size_t piece, trace_t *trace)
+static dp_status_t load(const uint8_t *data, size_t bytes, size_t piece, dp_trace_t **trace)
 {
-    trace_options_t options = {.most_bytes = 64 << 20};
+    const dp_trace_options_t options = {.struct_size = sizeof(options), .most_bytes = 64 << 20};
     trace_text_t from = {.text = (const char *)data, .bytes = bytes, .piece = piece};
 
-    return trace_load_from(trace_text_read, &from, &options, trace);
+    return dp_trace_read(trace_text_read, &from, &options, trace);
 }
 
-static void check_figures(const trace_t *trace)
+static void check_figures(const dp_trace_t *trace)
 {
-    overlap_t overlap;
+    dp__trace_overlap_t overlap;
 
-    FUZZ_REQUIRE(overlap_measure(trace, 3, &overlap) == DP_OK);
+    FUZZ_REQUIRE(dp__trace_overlap_measure(trace, 3, &overlap) == DP_OK);
     FUZZ_REQUIRE(overlap.nranks == trace->nranks && trace->nranks > 0);
     for (size_t r = 0; r < overlap.nranks; r++) {
-        const overlap_rank_t *rank = &overlap.ranks[r];
+        const dp__trace_overlap_rank_t *rank = &overlap.ranks[r];
         int64_t span = rank->end - rank->start;
         size_t records = 0;
 
@@ -40,21 +40,26 @@ static void check_figures(const trace_t *trace)
         for (size_t g = 1; g < rank->ngaps; g++)
             FUZZ_REQUIRE(rank->gaps[g].end - rank->gaps[g].start <= rank->gaps[g - 1].end - rank->gaps[g - 1].start);
     }
-    overlap_clear(&overlap);
+    dp__trace_overlap_clear(&overlap);
+}
+
+static dp_status_t write_text(void *to, const char *text, size_t bytes)
+{
+    FUZZ_REQUIRE(fwrite(text, 1, bytes, to) == bytes);
+    return DP_OK;
 }
 
 /* Every line is a comment or NAME=VALUE with a number that is not negative. */
-static void check_costs(const trace_t *trace)
+static void check_costs(const dp_trace_t *trace)
 {
-    trace_args_t args = {.layers = 0};
     char *text = NULL, *line, *next;
     size_t bytes;
-    output_t output = {.file = open_memstream(&text, &bytes)};
+    FILE *to = open_memstream(&text, &bytes);
     dp_status_t status;
 
-    FUZZ_REQUIRE(output.file != NULL);
-    status = trace_costs_put(trace, &args, "x", &output);
-    fclose(output.file);
+    FUZZ_REQUIRE(to != NULL);
+    status = dp_trace_costs_write(trace, NULL, write_text, to);
+    fclose(to);
     for (line = text; status == DP_OK && *line != 0; line = next) {
         const char *equals;
         double value;
@@ -73,18 +78,18 @@ static void check_costs(const trace_t *trace)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-    trace_t whole, pieces;
+    dp_trace_t *whole, *pieces;
     dp_status_t status = load(data, bytes, 0, &whole);
 
     FUZZ_REQUIRE(load(data, bytes, 7, &pieces) == status);
     if (status == DP_OK) {
-        FUZZ_REQUIRE(pieces.nrecords == whole.nrecords && pieces.nranges == whole.nranges);
-        check_figures(&whole);
-        check_costs(&whole);
+        FUZZ_REQUIRE(pieces->nrecords == whole->nrecords && pieces->nranges == whole->nranges);
+        check_figures(whole);
+        check_costs(whole);
     } else {
         FUZZ_REQUIRE(dp_last_error()[0] != 0);
     }
-    trace_clear(&pieces);
-    trace_clear(&whole);
+    dp_trace_free(pieces);
+    dp_trace_free(whole);
     return 0;
 }

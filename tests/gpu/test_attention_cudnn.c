@@ -107,8 +107,49 @@ static void refusals_name_the_setting(conform_t *t)
     conform_lab_close(&lab);
 }
 
+/* What NVIDIA's frontend passes over or works around. Only the stand-in can be told which version it is. */
+static void versions_known_to_be_wrong(conform_t *t)
+{
+    static const struct {
+        const char *version, *text;
+    } wrong[] = {
+        {"90799", "cuDNN 90799 is too old"},
+        {"91000", "cuDNN 91000 has a wrong backward"},
+        {"91001", "cuDNN 91001 has a wrong backward"},
+        {"91500", "cuDNN 91500: shape.sequence is 16"},
+    };
+    lab_t lab;
+
+    if (!gpu_is_fake())
+        return;
+    if (!conform_lab_open(&lab, t))
+        return;
+    for (int i = 0; i < 4; i++) {
+        setenv("DP_FAKE_CUDNN_VERSION", wrong[i].version, 1);
+        if (!refused(&lab, DP_BF16, 64, wrong[i].text))
+            return;
+    }
+    for (int i = 0; i < 2; i++) {
+        const layer_t layer = {.dtype = DP_BF16,
+                               .batch = 1,
+                               .sequence = i == 0 ? 128 : 16,
+                               .hidden = 16,
+                               .heads = 2,
+                               .kv_heads = 2,
+                               .head_dim = 64};
+        block_t b = {.deterministic = 1};
+
+        setenv("DP_FAKE_CUDNN_VERSION", i == 0 ? "91002" : "91501", 1);
+        EXPECT(t, conform_block_open(&b, &lab, &layer, 3), "%s", conform_last_error());
+        if (!conform_block_close(&b))
+            return;
+    }
+    conform_lab_close(&lab);
+}
+
 static const conform_case_t cases[] = {
     {CONFORM_CASE(refusals_name_the_setting, 0, "Messages name the setting.")},
+    {CONFORM_CASE(versions_known_to_be_wrong, 0, "Versions that are wrong for a shape are refused.")},
     {CONFORM_CASE(shapes_of_models, 0, "The shapes of models come to the formula, deterministic or not.")},
     {CONFORM_CASE(deterministic_is_the_same_bits, 0, "Round after round gives the same bits.")},
     {0},

@@ -1,11 +1,14 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_comm_ofi.c: comm_ofi with memory of a GPU, which it stages through the host's: what is received lies on the
- * device; and the contract of dp.comm/1. make check tries the cases below, all of them take minutes:
+ * test_comm_ofi.c: comm_ofi with memory of a GPU, staged through the host's, and on the emulated device also where the
+ * provider reaches it by itself (hmem_provider.c): what is received lies on the device; and the contract of dp.comm/1.
+ * make check tries the cases below, all of them take minutes:
  *
  *     sh tests/gpu/test_comm_ofi_fake.sh --plugin comm_ofi --device device_cuda */
 #include "conform/conform.h"
 #include "gpu.h"
+
+#include <dlfcn.h>
 
 enum { ROWS = 4, ROW_BYTES = 32, BYTES = 512 };
 
@@ -88,8 +91,135 @@ static void what_is_received_lies_on_the_device(conform_t *t)
     rig.device_vt->close(rig.device);
 }
 
+/* Bytes that copies moved between host and device, in this process. */
+static uint64_t staged(void)
+{
+    uint64_t (*ask)(void) =
+        (__typeof__(ask))dlsym(dlopen(getenv("DUALPIPE_CUDA_DRIVER"), RTLD_LAZY), "fake_bytes_staged");
+
+    return ask();
+}
+
+static bool upload(const conform_t *t, void *to, const void *from, size_t bytes)
+{
+    const cuda_driver_t *cu = NULL;
+
+    return cuda_driver(t->host, &cu) == DP_OK &&
+           cu->cuMemcpyHtoD((CUdeviceptr)(uintptr_t)to, from, bytes) == CUDA_SUCCESS;
+}
+
+static bool download(const conform_t *t, void *to, const void *from, size_t bytes)
+{
+    const cuda_driver_t *cu = NULL;
+
+    return cuda_driver(t->host, &cu) == DP_OK &&
+           cu->cuMemcpyDtoH(to, (CUdeviceptr)(uintptr_t)from, bytes) == CUDA_SUCCESS;
+}
+
+/* One message and an exchange of ROWS rows each way: all that may go through the host is numbers of rows. */
+static void only_what_has_to_is_staged(conform_t *t)
+{
+    enum { MESSAGES = 3 };
+    const int32_t wanted[4] = {ROWS, ROWS, 0, ROWS};
+    const bool direct = getenv("DP_TEST_HMEM") != NULL;
+    unsigned char sent[BYTES], got[BYTES];
+    const int32_t *counts;
+    const void *in, *rows;
+    void *out, *numbers;
+    uint64_t before, moved;
+    rig_t rig;
+
+    if (!gpu_is_fake()) {
+        conform_skip(t, "only the emulated driver counts copies");
+        return;
+    }
+    for (int i = 0; i < BYTES; i++)
+        sent[i] = (unsigned char)(i * 7 + 31 * t->rank);
+    EXPECT_OK(t, rig_open(&rig, t));
+    EXPECT_OK(t, rig.device_vt->allocate(rig.device, BYTES, &out));
+    EXPECT_OK(t, rig.device_vt->allocate(rig.device, sizeof(wanted), &numbers));
+    EXPECT(t, upload(t, out, sent, BYTES) && upload(t, numbers, wanted, sizeof(wanted)), "no copy to the device");
+    EXPECT(t, conform_meet(t), "the other rank failed");
+    before = staged();
+    EXPECT(t, conform_meet(t), "the other rank failed");
+    for (uint32_t i = 0; i < MESSAGES; i++) {
+        const dp_message_tag_t tag = {.number = i, .bytes = i == 1 ? 0 : BYTES};
+
+        EXPECT_OK(t, rig.vt->send(rig.to, out, &tag, rig.s));
+        EXPECT_OK(t, rig.vt->recv(rig.from, &tag, &in, rig.s));
+        EXPECT_OK(t, rig.vt->release(rig.from, i, rig.s));
+    }
+    EXPECT_OK(t, rig.vt->exchange(rig.x, 0, out, (int32_t *)numbers + 2, numbers, &rows, &counts, rig.s));
+    EXPECT_OK(t, rig.device_vt->synchronize(rig.s, -1));
+    EXPECT(t, conform_meet(t), "the other rank failed");
+    moved = staged() - before;
+    EXPECT(t, direct ? moved <= 2 * 3 * 2 * sizeof(int32_t) : moved >= 2 * 2 * BYTES,
+           "%llu bytes went through the host", (unsigned long long)moved);
+    for (int i = 0; i < BYTES; i++)
+        sent[i] = (unsigned char)(i * 7 + 31 * (1 - t->rank));
+    EXPECT(t, download(t, got, in, BYTES) && memcmp(got, sent, BYTES) == 0, "another message than was sent");
+    EXPECT(t,
+           download(t, got, (const char *)rows + (1 - t->rank) * ROWS * ROW_BYTES, ROWS * ROW_BYTES) &&
+               memcmp(got, sent + t->rank * ROWS * ROW_BYTES, ROWS * ROW_BYTES) == 0,
+           "other rows than were sent");
+    EXPECT_OK(t, rig.vt->exchange_release(rig.x, 0, rig.s));
+    EXPECT_OK(t, rig.device_vt->synchronize(rig.s, -1));
+    rig.vt->close(rig.comm);
+    rig.device_vt->release(rig.device, out);
+    rig.device_vt->release(rig.device, numbers);
+    rig.device_vt->stream_close(rig.s);
+    rig.device_vt->close(rig.device);
+}
+
+/* A channel each, and in every round another stream for each of them. */
+static void any_number_of_streams_is_served(conform_t *t)
+{
+    enum { STREAMS = 24, ROUNDS = 3 };
+    dp_channel_config_t channel = {.struct_size = sizeof(channel), .slots = 2, .slot_bytes = BYTES, .label = "many"};
+    dp_channel_end_t *to[STREAMS], *from[STREAMS];
+    dp_stream_t *streams[STREAMS];
+    const void *in;
+    void *out;
+    rig_t rig;
+
+    EXPECT_OK(t, rig_open(&rig, t));
+    EXPECT_OK(t, rig.device_vt->allocate(rig.device, BYTES, &out));
+    channel.peer = 1 - t->rank;
+    for (uint32_t i = 0; i < STREAMS; i++) {
+        EXPECT_OK(t, rig.device_vt->stream_open(rig.device, DP_LANE_P2P, &streams[i]));
+        channel.id = 1 + i;
+        channel.sender = 1;
+        EXPECT_OK(t, rig.vt->channel_open(rig.comm, &channel, &to[i]));
+        channel.sender = 0;
+        EXPECT_OK(t, rig.vt->channel_open(rig.comm, &channel, &from[i]));
+    }
+    EXPECT_OK(t, rig.vt->start(rig.comm));
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        const dp_message_tag_t tag = {.number = round, .bytes = BYTES};
+
+        for (uint32_t i = 0; i < STREAMS; i++) {
+            dp_stream_t *s = streams[(i + round) % STREAMS];
+
+            EXPECT_OK(t, rig.vt->send(to[i], out, &tag, s));
+            EXPECT_OK(t, rig.vt->recv(from[i], &tag, &in, s));
+            EXPECT_OK(t, rig.vt->release(from[i], round, s));
+        }
+        for (uint32_t i = 0; i < STREAMS; i++)
+            EXPECT_OK(t, rig.device_vt->synchronize(streams[i], -1));
+    }
+    rig.vt->close(rig.comm);
+    rig.device_vt->release(rig.device, out);
+    for (uint32_t i = 0; i < STREAMS; i++)
+        rig.device_vt->stream_close(streams[i]);
+    rig.device_vt->stream_close(rig.s);
+    rig.device_vt->close(rig.device);
+}
+
 static const conform_case_t own_cases[] = {
     {CONFORM_CASE(what_is_received_lies_on_the_device, 2, "Messages, rows and counts lie in memory of the device.")},
+    {CONFORM_CASE(only_what_has_to_is_staged, 2,
+                  "Data go through memory of the host where the provider asks for it, only there.")},
+    {CONFORM_CASE(any_number_of_streams_is_served, 2, "An instance is used on as many streams as there are.")},
     {0},
 };
 static const conform_suite_t own_suite = {
@@ -132,10 +262,17 @@ int main(int argc, char **argv)
                     "killed_while_receiving",
                     "nothing_is_left_behind",
                     NULL};
+    int status;
 
     gpu_or_skip("test_comm_ofi");
     setenv("DUALPIPE_OFI_PROVIDER", "tcp", 0);
     if (argc > 1) /* by hand: cases, or another device */
         return conform_main((const conform_suite_t *[]){&conform_comm, &own_suite, NULL}, "comm_ofi", argc, argv);
-    return run(&own_suite, own) | run(&conform_comm, some);
+    status = run(&own_suite, own) | run(&conform_comm, some);
+    if (gpu_is_fake()) {
+        printf("with a provider that reaches the device\n");
+        setenv("DP_TEST_HMEM", "1", 1);
+        status |= run(&own_suite, own) | run(&conform_comm, some);
+    }
+    return status;
 }

@@ -7,6 +7,7 @@ set -u
 . "$DP_TEST_SRCDIR/tests/hosts/hosts.sh"
 
 rank=$DP_TEST_BUILDDIR/tests/hosts/host_rank
+scale=${DUALPIPE_TIMEOUT_SCALE:-1} # of the limits, and so of the seconds in what ranks say
 failures=0
 complain() {
     echo "$case: $*"
@@ -59,7 +60,7 @@ cp "$hosts_work/names.1" "$hosts_work/names"
 sed 's/^10.77.0.1 host1$/127.0.1.1 host1/' "$hosts_work/names" >"$hosts_work/names.1"
 begin "the name is loopback on rank 0's host" host1
 fails 0 'of 2 ranks these did not come to 127.0.1.1:.*: 1; "host1" is a name of loopback on this host, and only ranks of the same host (here host1) can meet there: for others MASTER_ADDR has to be'
-fails 1 'waited 2 s for rank 0 at 10.77.0.1:.*: Connection refused (nobody listens there'
+fails 1 "waited $((join * scale)) s for rank 0 at 10.77.0.1:.*: Connection refused (nobody listens there"
 cp "$hosts_work/names" "$hosts_work/names.1"
 sed 's/^10.77.0.1 host1$/127.0.1.1 host1/' "$hosts_work/names" >"$hosts_work/names.2"
 begin "the name is loopback on the other host" host1

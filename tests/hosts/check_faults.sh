@@ -12,6 +12,7 @@ faults_what="the group alone"
 faults_mark='^step 9$'
 faults_result='sum '
 rank=$DP_TEST_BUILDDIR/tests/hosts/host_rank
+scale=${DUALPIPE_TIMEOUT_SCALE:-1} # of hang_seconds, and so of the seconds in what ranks say
 faults_head
 
 # ---- what a job survives ----
@@ -23,15 +24,15 @@ faults_reference 4
 fault_cable "delay of 1 s there and back, from the start" 2 2 120 delay=1000
 
 # A rank of another host gets on, and the others wait for three times hang_seconds; nobody gets on, and they do not.
-faults_job="env DP_TEST_HANG=1 $rank 3 50 3 3000"
+faults_job="env DP_TEST_HANG=1 $rank 3 50 3 $((3000 * scale))"
 faults_reference 4
-fault_cable "hang_seconds 1, rank 3 takes 3 s longer" 2 2 60
+fault_cable "hang_seconds $scale, rank 3 takes $((3 * scale)) s longer" 2 2 60
 faults_job="env DP_TEST_HANG=1 $rank 100000 100"
 faults_begin 2 2
 hosts_stop 2
 for r in 0 1; do
     hosts_await rank$r 10
-    [ "$status" = 10 ] && grep -q 'rank [01] waited 1 s in all_gather for ranks 2, 3' "$hosts_work/rank$r.out" ||
+    [ "$status" = 10 ] && grep -q "rank [01] waited $scale s in all_gather for ranks 2, 3" "$hosts_work/rank$r.out" ||
         faults_complain "rank $r: status $status, and what it waited for is not named"
 done
 hosts_end

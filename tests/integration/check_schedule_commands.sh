@@ -430,6 +430,7 @@ expect 0 partition --layers 0.5,1x30,6 --method dualpipe --ranks 4 --microbatche
 [ "$(awk '$3 == "to" {n++; s += $4 - $2 + 1} END {print n, s}' out)" = "4 32" ] || fail "partition: $(cat out)"
 step=$(awk '$1 == "step" {print $2}' out)
 scales=$(sed -n 's/^--stage-scale //p' out)
+[ "$(sed -n 's/^--partition //p' out)" = "$(awk '$3 == "to" {printf "%s%d", n++ ? "," : "", $4 - $2 + 1}' out)" ] || fail "partition: its list: $(cat out)"
 awk 'NR == 2 {even = $1} $1 == "step" {step = $2} END {exit !(step < 0.95 * even)}' out || fail "partition: no gain: $(cat out)"
 expect 0 simulate --method dualpipe --ranks 4 --microbatches 12 --stage-scale "$scales"
 awk -v want="$step" '$1 == "step" {d = $2 / want - 1; exit !(d < 1e-5 && d > -1e-5)}' out || fail "partition: its scales take another step: $(cat out)"

@@ -223,6 +223,6 @@ awk 'BEGIN {
     for (i = 0; i < 50000; i++)
         printf "%s{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"k\",\"pid\":0,\"tid\":7,\"ts\":%d,\"dur\":7}", (i > 0 ? "," : "["), i }' >many.json
 expect 1 overlap many.json --memory 1
-require err 'take more than the 1 MiB of --memory'
+require err 'take more than the 1 MiB that they may (--memory)'
 
 finish

@@ -56,6 +56,24 @@ same two_expert_ranks "zbv over 4 x 2 threads, overlap planned"
 ranks 4 --ep 2 --schedule dualpipev --overlap planned $steps --losses "$work/losses"
 same two_expert_ranks "dualpipev over 2 x 2 processes, overlap planned"
 
+# Which stage holds which layers changes no bit; the trace shows where they are.
+held() { # STAGE: spans of attention, forward
+    grep -c "\"name\":\"attention F .*\"stage\":$1," "$work/trace"
+}
+for partition in 5,1,1,1 1,2,1,4 auto; do
+    threads 4 $steps --losses "$work/losses" --schedule dualpipe --partition $partition --trace "$work/trace"
+    same one_replica "dualpipe over 4 threads, layers $partition"
+    [ $partition != 5,1,1,1 ] || [ "$(held 0)" -eq $((5 * $(held 3))) ] || complain "partition $partition: $(held 0) and $(held 3) spans"
+done
+ranks 2 $steps --losses "$work/losses" --schedule zbv --partition 1,5,1,1 --overlap planned
+same one_replica "zbv over 2 processes, layers 1,5,1,1, overlap planned"
+threads 2 $steps --verify --partition 7,1
+[ "$status" -eq 0 ] || complain "--verify of layers 7,1: exit status $status"
+for partition in 5,1,1 5,1,1,2 5,1,1,1, 0,6,1,1 odd; do
+    threads 4 $steps --partition $partition
+    expect 2 err "--partition $partition: " "layers $partition"
+done
+
 threads 2 --dp 2 $steps --losses "$work/losses"
 reference two_copies
 ranks 4 --dp 2 $steps --losses "$work/losses"

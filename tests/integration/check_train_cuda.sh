@@ -57,6 +57,10 @@ run cuda32 --threads 2 --device cuda
 close cpu32 cuda32 1e-5
 run cuda16 --threads 2 --device cuda --dtype bf16 --attention cuda
 close cpu32 cuda16 2e-2
+mla="--attention-kind mla --q-rank 12 --kv-rank 10 --rope-dim 4"
+run mla-cpu64 --threads 2 --dtype f64 $mla
+run mla-cuda64 --threads 2 --dtype f64 $mla --device cuda
+close mla-cpu64 mla-cuda64 1e-12
 if [ -e "$DP_TEST_BUILDDIR/.libs/dp_attention_cudnn.so" ]; then
     run cudnn16 --threads 2 --device cuda --dtype bf16
     close cpu32 cudnn16 2e-2

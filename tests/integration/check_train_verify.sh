@@ -40,6 +40,16 @@ verify 2 2 2 --dtype f64 --gate softmax --aux-alpha 0.1 --shared-experts 0
 verify 2 2 1 --dtype f32
 verify 3 2 1 --dtype f64 --layers 7 --microbatches 7
 
+# Latent attention: every kind of schedule, experts over several ranks, several replicas; with and without a latent for queries.
+mla="--dtype f64 --attention-kind mla"
+for schedule in dualpipe dualpipev 1f1b zb1p; do
+    verify 2 1 1 --schedule $schedule $mla --q-rank 6 --kv-rank 5 --rope-dim 2
+    verify 2 2 1 --schedule $schedule $mla --kv-rank 5
+    verify 2 1 2 --schedule $schedule $mla --q-rank 6
+done
+verify 2 2 2 --schedule dualpipe $mla --overlap planned
+verify 2 1 1 --schedule dualpipe --dtype f32 --attention-kind mla --q-rank 6
+
 # With exact tensors everywhere (one expert rank) and with shards, a serial run that is a little off is found out.
 MOCK_REAL=$DP_TEST_BUILDDIR/.libs/dp_attention_cpu.so
 MOCK_POKE=serial

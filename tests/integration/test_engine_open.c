@@ -634,6 +634,46 @@ START_TEST(an_unusual_order_of_weights_is_said)
 }
 END_TEST
 
+/* Weight gradients of two micro-batches beside each other: in order, segment by segment; and the second before the
+ * first. */
+static const struct {
+    const char *rows, *said;
+} woven[] = {
+    {"F0.0+F0.1 B0.0+B0.1 F0.2+F0.3 B0.2+B0.3 ", ""},
+    {"F0.0+F0.1 I0.0+I0.1 W0.1+F0.2 W0.0+F0.3 B0.2+B0.3 ", "micro-batch 0 after that of 1 on rank 0"},
+};
+
+START_TEST(an_unusual_order_of_weights_in_braids_is_said)
+{
+    char text[1024];
+    int used = snprintf(text, sizeof(text), "# method=custom ranks=1 microbatches=4 chunks=1 placement=line\n");
+    const char *at = woven[_i].rows;
+    rank_t rank;
+
+    for (int row = 0; *at != '\0'; row++) {
+        int length = (int)strcspn(at, " ");
+
+        used += snprintf(text + used, sizeof(text) - (size_t)used, "0\t%d\t%.*s\t-1\t-1\t-1\t-1\t-1\t-1\tturns\n", row,
+                         length, at);
+        at += length + 1;
+    }
+    ck_assert_msg(dp_schedule_read_tsv("woven", text, (size_t)used, &custom[0]) == DP_OK, "%s", dp_last_error());
+    dp_log_set(keep_log, NULL, DP_LOG_WARN);
+    logged[0] = '\0';
+    rank_prepare(&rank, NULL, 0);
+    rank.options.schedule = custom[0];
+    rank.use = two_steps;
+    ranks_run(&rank, 1);
+    rank_expect(&rank, 0, DP_OK, NULL, 0);
+    if (*woven[_i].said == '\0')
+        ck_assert_str_eq(logged, "");
+    else
+        ck_assert_msg(strstr(logged, woven[_i].said) != NULL, "logged: %s", logged);
+    dp_schedule_free(custom[0]);
+    dp_log_set(NULL, NULL, 0);
+}
+END_TEST
+
 START_TEST(schedules_that_do_not_fit)
 {
     static const struct {
@@ -1244,6 +1284,7 @@ int main(void)
 
     tcase_set_timeout(pipelines, 30);
     tcase_add_test(pipelines, an_unusual_order_of_weights_is_said);
+    tcase_add_loop_test(pipelines, an_unusual_order_of_weights_in_braids_is_said, 0, 2);
     tcase_add_loop_test(pipelines, schedules_that_do_not_fit, 0, 4);
     tcase_add_test(pipelines, the_last_steps_are_kept);
     tcase_add_loop_test(pipelines, pipelines_side_by_side_and_one_after_the_other, 0, 2);

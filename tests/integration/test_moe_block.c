@@ -9,6 +9,7 @@
 #include <dualpipe/dualpipe.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { LAYERS = 4, BATCH = 2, SEQUENCE = 5, TOKENS = BATCH * SEQUENCE, HIDDEN = 8, EXPERTS = 4, FFN = 6, M = 8 };
@@ -377,7 +378,9 @@ static void refuse(const dp_moe_block_options_t *options, const char *words)
 START_TEST(what_cannot_be_is_refused)
 {
     const dp_block_shape_t no_size = {.dtype = DP_F64};
+    dp_attention_config_t latent = attention;
     dp_moe_config_t config = moe;
+    char heads_only[4096];
     dp_moe_block_options_t options = options_of(&config);
 
     options.struct_size = 8;
@@ -398,6 +401,13 @@ START_TEST(what_cannot_be_is_refused)
     options.moe = NULL;
     config.top_k = 99;
     refuse(&options, "top_k");
+    config = moe;
+    snprintf(heads_only, sizeof(heads_only), "%s/mock_attention_faults.so", getenv("DP_TEST_MOCKS"));
+    options.attention = heads_only; /* would take these heads and train them, and never see kv_rank */
+    latent.kv_rank = 4;
+    latent.rope_dim = 2;
+    options.attention_config = &latent;
+    refuse(&options, "DP_ATTENTION_CAP_LATENT");
     ck_assert_int_eq(dp_moe_block_part(NULL, NULL, NULL, NULL), DP_ERR_INVALID);
     dp_moe_block_close(NULL);
 }

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "tools/trace/trace_json.h"
+#include "trace/json.h"
 
 typedef struct trace_text {
     const char *text;

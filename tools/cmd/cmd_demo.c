@@ -13,6 +13,7 @@
 #include "tools/demo/demo.h"
 #include "tools/draw/draw_timeline.h"
 #include "tools/io/output.h"
+#include "tools/trace/trace_file.h"
 #include "tools/trace/trace_view.h"
 
 static const option_row_t demo_options[] = {
@@ -143,18 +144,18 @@ static dp_status_t open_in(output_t *output, char *path, size_t bytes, const cha
 
 static dp_status_t put_page(const char *trace_path, output_t *output)
 {
-    trace_options_t options = {.most_bytes = (size_t)256 << 20};
-    overlap_t overlap;
-    trace_t trace;
+    const dp_trace_options_t options = {.struct_size = sizeof(options), .most_bytes = (size_t)256 << 20};
+    dp__trace_overlap_t overlap;
+    dp_trace_t *trace;
     dp_status_t status = trace_load(trace_path, &options, &trace);
 
     if (status >= 0) {
-        status = overlap_measure(&trace, 5, &overlap);
+        status = dp__trace_overlap_measure(trace, 5, &overlap);
         if (status >= 0)
             status = trace_view_put(&overlap, "executed by the engine, segments sleep", output);
-        overlap_clear(&overlap);
+        dp__trace_overlap_clear(&overlap);
     }
-    trace_clear(&trace);
+    dp_trace_free(trace);
     return status;
 }
 

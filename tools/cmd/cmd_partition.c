@@ -106,6 +106,9 @@ static void say(const int32_t *first, const double *scale, int32_t stages, doubl
     printf("\n--stage-scale ");
     for (int32_t s = 0; s < stages; s++)
         printf("%s%.6g", s > 0 ? "," : "", scale[s]);
+    printf("\n--partition ");
+    for (int32_t s = 0; s < stages; s++)
+        printf("%s%d", s > 0 ? "," : "", first[s + 1] - first[s]);
     printf("\n");
 }
 

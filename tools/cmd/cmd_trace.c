@@ -7,8 +7,8 @@
 #include "commands.h"
 #include "tools/io/output.h"
 #include "tools/trace/trace_args.h"
-#include "tools/trace/trace_costs.h"
 #include "tools/trace/trace_draw.h"
+#include "tools/trace/trace_file.h"
 #include "tools/trace/trace_merge.h"
 #include "tools/trace/trace_print.h"
 #include "tools/trace/trace_view.h"
@@ -28,11 +28,11 @@ static draw_format_t picture_format(format_t format)
     return format == FORMAT_PNG ? DRAW_PNG : format == FORMAT_PDF ? DRAW_PDF : DRAW_SVG;
 }
 
-static dp_status_t put_overlap(const trace_args_t *args, const trace_t *trace, output_t *output)
+static dp_status_t put_overlap(const trace_args_t *args, const dp_trace_t *trace, output_t *output)
 {
     const char *title = title_of(args->files[0]);
-    overlap_t overlap;
-    dp_status_t status = overlap_measure(trace, (size_t)args->gaps, &overlap);
+    dp__trace_overlap_t overlap;
+    dp_status_t status = dp__trace_overlap_measure(trace, (size_t)args->gaps, &overlap);
 
     if (status == DP_OK && args->action == TRACE_VIEW)
         status = trace_view_put(&overlap, title, output);
@@ -42,14 +42,25 @@ static dp_status_t put_overlap(const trace_args_t *args, const trace_t *trace, o
         status = trace_print_json(&overlap, title, output);
     else if (status == DP_OK)
         status = trace_draw_put(&overlap, title, picture_format(args->format), output);
-    overlap_clear(&overlap);
+    dp__trace_overlap_clear(&overlap);
     return status;
 }
 
-static dp_status_t put(const trace_args_t *args, const trace_t *trace, output_t *output)
+static dp_status_t put_costs(const trace_args_t *args, const dp_trace_t *trace, output_t *output)
+{
+    const dp_trace_costs_t costs = {.struct_size = sizeof(costs),
+                                    .layers = args->layers,
+                                    .title = title_of(args->files[0]),
+                                    .annotations = args->annotations,
+                                    .annotation_count = args->nannotations};
+
+    return dp_trace_costs_write(trace, &costs, output_write, output);
+}
+
+static dp_status_t put(const trace_args_t *args, const dp_trace_t *trace, output_t *output)
 {
     if (args->action == TRACE_COSTS)
-        return trace_costs_put(trace, args, title_of(args->files[0]), output);
+        return put_costs(args, trace, output);
     return put_overlap(args, trace, output);
 }
 
@@ -67,21 +78,25 @@ static int merge(const trace_args_t *args)
 
 static int run(const trace_args_t *args)
 {
-    trace_options_t options = {.comm = args->has_comm ? &args->comm : NULL,
-                               .most_bytes = (uint64_t)args->memory_mib << 20,
-                               .annotations = args->action == TRACE_COSTS};
+    const dp_trace_options_t options = {.struct_size = sizeof(options),
+                                        .annotations = args->action == TRACE_COSTS,
+                                        .communication = args->comm,
+                                        .most_bytes = (uint64_t)args->memory_mib << 20};
+    dp_trace_about_t about = {.struct_size = sizeof(about)};
     output_t output;
-    trace_t trace;
+    dp_trace_t *trace;
     dp_status_t status = trace_load(args->files[0], &options, &trace);
 
-    if (status == DP_OK && trace.head.unclosed)
+    if (status == DP_OK)
+        status = dp_trace_about(trace, &about);
+    if (status == DP_OK && about.cut_off)
         fprintf(stderr, "dualpipe trace: %s: the array of events is not closed: the trace may be cut off\n",
                 args->files[0]);
     if (status == DP_OK)
         status = output_open(&output, args->output);
     if (status == DP_OK)
-        status = output_close(&output, put(args, &trace, &output));
-    trace_clear(&trace);
+        status = output_close(&output, put(args, trace, &output));
+    dp_trace_free(trace);
     return status == DP_OK ? CMD_OK : trace_failed(status);
 }
 
@@ -92,6 +107,5 @@ int cmd_trace(int argc, char **argv)
 
     if (trace_args_parse(argc, argv, &args, &code))
         code = args.action == TRACE_MERGE ? merge(&args) : run(&args);
-    trace_args_clear(&args);
     return code;
 }

@@ -9,12 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/trace/trace_json.h"
+#include "trace/json.h"
 
 typedef struct reading {
     const char *name, *text;
     size_t bytes, used; /* of the text */
-    json_reader_t *json;
+    dp__trace_json_reader_t *json;
     matrix_t matrix;
     size_t count, room;
 } reading_t;
@@ -40,9 +40,9 @@ static dp_status_t named(const reading_t *r, dp_status_t status)
     return dp_fail(status == DP_ERR_REJECTED ? DP_ERR_INVALID : status, "%s: %s", r->name, message);
 }
 
-static dp_status_t next(const reading_t *r, json_token_t *token)
+static dp_status_t next(const reading_t *r, dp__trace_json_token_t *token)
 {
-    return named(r, json_next(r->json, token));
+    return named(r, dp__trace_json_next(r->json, token));
 }
 
 static dp_status_t add(reading_t *r, const char *text, int32_t column)
@@ -67,20 +67,20 @@ static dp_status_t add(reading_t *r, const char *text, int32_t column)
 /* Behind the [ of a row. */
 static dp_status_t read_row(reading_t *r)
 {
-    json_token_t token;
+    dp__trace_json_token_t token;
     dp_status_t status;
     int32_t columns = 0;
 
-    while ((status = next(r, &token)) == DP_OK && token.kind == JSON_NUMBER && columns < MATRIX_LIMIT) {
+    while ((status = next(r, &token)) == DP_OK && token.kind == DP__JSON_NUMBER && columns < MATRIX_LIMIT) {
         status = add(r, token.text, columns++);
         if (status != DP_OK)
             return status;
     }
     if (status != DP_OK)
         return status;
-    if (columns == MATRIX_LIMIT && token.kind == JSON_NUMBER)
+    if (columns == MATRIX_LIMIT && token.kind == DP__JSON_NUMBER)
         return dp_fail(DP_ERR_INVALID, "%s: row %d has more than %d numbers", r->name, r->matrix.rows, MATRIX_LIMIT);
-    if (token.kind != JSON_ARRAY_END)
+    if (token.kind != DP__JSON_ARRAY_END)
         return dp_fail(DP_ERR_INVALID, "%s: row %d, column %d is not a number", r->name, r->matrix.rows, columns);
     if (columns == 0 || (r->matrix.rows > 0 && columns != r->matrix.columns))
         return dp_fail(DP_ERR_INVALID, "%s: row %d has %d numbers, the first row %d", r->name, r->matrix.rows, columns,
@@ -93,17 +93,17 @@ static dp_status_t read_row(reading_t *r)
 /* Behind the [ of the table. */
 static dp_status_t read_table(reading_t *r)
 {
-    json_token_t token;
+    dp__trace_json_token_t token;
     dp_status_t status;
 
-    while ((status = next(r, &token)) == DP_OK && token.kind == JSON_ARRAY) {
+    while ((status = next(r, &token)) == DP_OK && token.kind == DP__JSON_ARRAY) {
         if (r->matrix.rows == MATRIX_LIMIT)
             return dp_fail(DP_ERR_INVALID, "%s: more than %d rows", r->name, MATRIX_LIMIT);
         status = read_row(r);
         if (status != DP_OK)
             return status;
     }
-    if (status == DP_OK && token.kind != JSON_ARRAY_END)
+    if (status == DP_OK && token.kind != DP__JSON_ARRAY_END)
         return dp_fail(DP_ERR_INVALID, "%s: row %d is not an array of numbers", r->name, r->matrix.rows);
     if (status == DP_OK && r->matrix.rows == 0)
         return dp_fail(DP_ERR_INVALID, "%s: there is no row of numbers", r->name);
@@ -113,10 +113,10 @@ static dp_status_t read_table(reading_t *r)
 /* Behind the { of the document. The first of the keys that is there is the one that counts. */
 static dp_status_t read_object(reading_t *r, const char *key, bool *found)
 {
-    json_token_t token;
+    dp__trace_json_token_t token;
     dp_status_t status;
 
-    while ((status = next(r, &token)) == DP_OK && token.kind == JSON_KEY) {
+    while ((status = next(r, &token)) == DP_OK && token.kind == DP__JSON_KEY) {
         const bool wanted = strcmp(token.text, key) == 0;
 
         if (wanted && *found)
@@ -124,11 +124,11 @@ static dp_status_t read_object(reading_t *r, const char *key, bool *found)
         status = next(r, &token);
         if (status == DP_OK && wanted) {
             *found = true;
-            status = token.kind == JSON_ARRAY
+            status = token.kind == DP__JSON_ARRAY
                          ? read_table(r)
                          : dp_fail(DP_ERR_INVALID, "%s: there is no array of arrays under the key %s", r->name, key);
         } else if (status == DP_OK) {
-            status = named(r, json_skip(r->json, &token));
+            status = named(r, dp__trace_json_skip(r->json, &token));
         }
         if (status != DP_OK)
             return status;
@@ -139,17 +139,17 @@ static dp_status_t read_object(reading_t *r, const char *key, bool *found)
 /* The whole document, looking for a key in an object. */
 static dp_status_t read_document(reading_t *r, const char *key, bool *found)
 {
-    json_token_t token;
+    dp__trace_json_token_t token;
     dp_status_t status = next(r, &token);
 
-    *found = status == DP_OK && token.kind == JSON_ARRAY;
+    *found = status == DP_OK && token.kind == DP__JSON_ARRAY;
     if (*found)
         status = read_table(r);
     else if (status == DP_OK)
         status = read_object(r, key, found);
     if (status == DP_OK)
         status = next(r, &token); /* the end, or what may not follow it */
-    if (status == DP_OK && json_unclosed(r->json))
+    if (status == DP_OK && dp__trace_json_unclosed(r->json))
         status = dp_fail(DP_ERR_INVALID, "%s: the array is not closed: the file is cut off", r->name);
     return status;
 }
@@ -163,11 +163,11 @@ dp_status_t matrix_parse_json(const char *name, const char *text, size_t bytes, 
     for (int k = 0; keys[k] != NULL && !found && status == DP_OK; k++) {
         reading_t r = {.name = name, .text = text, .bytes = bytes};
 
-        status = json_open(hand_over, &r, &r.json);
+        status = dp__trace_json_open(hand_over, &r, &r.json);
         if (status != DP_OK)
             return status;
         status = read_document(&r, keys[k], &found);
-        json_close(r.json);
+        dp__trace_json_close(r.json);
         if (status == DP_OK && found)
             *matrix_out = r.matrix;
         else

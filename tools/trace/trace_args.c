@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "trace_classify.h"
+#include "trace/classify.h"
+#include "trace/segment.h"
 
 int trace_failed(dp_status_t status)
 {
@@ -17,42 +18,34 @@ int trace_failed(dp_status_t status)
 
 /* ---- values ---- */
 
-static int read_regex(const command_t *command, const char *option, const char *text, regex_t *regex)
-{
-    dp_status_t status = trace_regex(text, regex);
-
-    return status == DP_OK ? CMD_OK : command_usage(command, "--%s: %s", option, dp_last_error());
-}
-
-static int read_rule(const command_t *command, const option_row_t *row, void *into, const char *text)
+static int read_annotation(const command_t *command, const option_row_t *row, void *into, const char *text)
 {
     trace_args_t *args = into;
-    size_t length = strcspn(text, "=");
-    int key = cost_keys_find(text, length);
+    dp__trace_rule_t rule;
 
     (void)row;
-    if (key < COST_KEY_SEGMENTS || text[length] == 0)
-        return command_usage(command, "--annotation %s: attention.F=REGEX is due, or another of the segments' names",
-                             text);
-    if (args->nrules == TRACE_RULES)
-        return command_usage(command, "--annotation: at most %d", TRACE_RULES);
-    if (read_regex(command, "annotation", text + length + 1, &args->rules[args->nrules].regex) != CMD_OK)
-        return CMD_USAGE;
-    args->rules[args->nrules++].key = key;
+    if (args->nannotations == DP_TRACE_ANNOTATIONS)
+        return command_usage(command, "--annotation: at most %d", DP_TRACE_ANNOTATIONS);
+    if (dp__trace_rule(text, &rule) != DP_OK)
+        return command_usage(command, "--annotation: %s", dp_last_error());
+    regfree(&rule.regex);
+    args->annotations[args->nannotations++] = text;
     return CMD_OK;
 }
 
 static int read_comm(const command_t *command, const option_row_t *row, void *into, const char *text)
 {
     trace_args_t *args = into;
-    int code;
+    regex_t regex;
 
     (void)row;
-    if (args->has_comm)
+    if (args->comm != NULL)
         return command_usage(command, "--comm: once is due; join two with |");
-    code = read_regex(command, "comm", text, &args->comm);
-    args->has_comm = code == CMD_OK;
-    return code;
+    if (dp__trace_regex(text, &regex) != DP_OK)
+        return command_usage(command, "--comm: %s", dp_last_error());
+    regfree(&regex);
+    args->comm = text;
+    return CMD_OK;
 }
 
 /* ---- the command line ---- */
@@ -83,7 +76,7 @@ static const option_row_t trace_options[] = {
     {.name = "annotation",
      .value = "KEY=REGEX",
      .kind = OPTION_READ,
-     .read = read_rule,
+     .read = read_annotation,
      .actions = "costs",
      .help =
          "annotations of this name are the segment KEY, one of attention.F, attention.I, attention.W, dispatch.F, ..., combine.W; those such as attn(F), mlp(B), dispatch_fwd are known without; several may be given"},
@@ -192,14 +185,4 @@ bool trace_args_parse(int argc, char **argv, trace_args_t *args, int *exit_out)
     args->nfiles = argc - optind;
     *exit_out = has_action ? check(args) : command_usage(&command_trace, "one of overlap, costs, merge, view is due");
     return *exit_out == CMD_OK;
-}
-
-void trace_args_clear(trace_args_t *args)
-{
-    if (args->has_comm)
-        regfree(&args->comm);
-    for (int r = 0; r < args->nrules; r++)
-        regfree(&args->rules[r].regex);
-    args->has_comm = false;
-    args->nrules = 0;
 }

@@ -4,20 +4,12 @@
 #ifndef DP_TOOLS_TRACE_ARGS_H
 #define DP_TOOLS_TRACE_ARGS_H
 
-#include <regex.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "tools/io/cost_keys.h"
+#include <dualpipe/trace.h>
+
 #include "tools/io/format.h"
-
-#define TRACE_RULES 16
-
-/* --annotation KEY=REGEX: annotations that are a segment's pass. */
-typedef struct trace_rule {
-    int key; /* of cost_keys_find() */
-    regex_t regex;
-} trace_rule_t;
 
 typedef enum trace_action { TRACE_OVERLAP, TRACE_COSTS, TRACE_MERGE, TRACE_VIEW } trace_action_t;
 
@@ -27,20 +19,18 @@ typedef struct trace_args {
     int nfiles;
     const char *output; /* NULL: standard output */
     format_t format;
-    bool has_comm;
-    int32_t align; /* 0: by clocks, 1: by first records */
-    regex_t comm;
-    int32_t gaps, layers; /* layers 0: not given */
-    int64_t memory_mib;   /* 0: not given */
-    trace_rule_t rules[TRACE_RULES];
-    int nrules;
+    int32_t align;                                 /* 0: by clocks, 1: by first records */
+    const char *comm;                              /* --comm; NULL: not given */
+    int32_t gaps, layers;                          /* layers 0: not given */
+    int64_t memory_mib;                            /* 0: not given */
+    const char *annotations[DP_TRACE_ANNOTATIONS]; /* --annotation */
+    int nannotations;
 } trace_args_t;
 
 extern const command_t command_trace;
 
-/* As args_parse(). Free with trace_args_clear(), after a failure too. */
+/* As args_parse(). */
 bool trace_args_parse(int argc, char **argv, trace_args_t *args, int *exit_out);
-void trace_args_clear(trace_args_t *args);
 /* "dualpipe trace: ..." of dp_last_error() on stderr; the exit code. */
 int trace_failed(dp_status_t status);
 

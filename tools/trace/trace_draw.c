@@ -7,15 +7,16 @@
 #include <string.h>
 
 #include "tools/draw/draw_lanes.h"
+#include "trace/segment.h"
+#include "trace/table.h"
 #include "trace_print.h"
-#include "trace_segment.h"
 
 #define MOST_LANES 600
 #define NOTE_BYTES 160
 
 /* Lanes, and the texts that belong to them. */
 typedef struct sheet {
-    const trace_t *trace;
+    const dp_trace_t *trace;
     draw_lane_t *lanes;
     char (*notes)[NOTE_BYTES];
     size_t count;
@@ -28,47 +29,47 @@ static double milliseconds(int64_t ns)
 }
 
 /* The colour of a record: its pass, when its annotation says so, else what it is. */
-static uint8_t paint_of(sheet_t *sheet, const trace_record_t *record)
+static uint8_t paint_of(sheet_t *sheet, const dp__trace_record_t *record)
 {
-    uint32_t group = trace_group(sheet->trace, record);
-    const char *name = group != TRACE_NONE ? trace_name(sheet->trace, group) : "";
+    uint32_t group = dp__trace_group(sheet->trace, record);
+    const char *name = group != DP__TRACE_NONE ? dp__trace_name(sheet->trace, group) : "";
 
-    if (group != TRACE_NONE && sheet->paints[group] == -1) {
-        int key = trace_segment_of(name, NULL, 0);
+    if (group != DP__TRACE_NONE && sheet->paints[group] == -1) {
+        int key = dp__trace_segment_of(name, NULL, 0);
 
-        sheet->paints[group] = (int8_t)(key >= 0 ? trace_key_pass(key) : -2);
-        if (key < 0 && record->detail != TRACE_NONE && record->class != TRACE_WAIT)
+        sheet->paints[group] = (int8_t)(key >= 0 ? dp__trace_key_pass(key) : -2);
+        if (key < 0 && record->detail != DP__TRACE_NONE && record->class != DP__TRACE_WAIT)
             sheet->paints[group] = (int8_t)(sheet->trace->details[record->detail].pass == DP_OP_F   ? DRAW_FORWARD
                                             : sheet->trace->details[record->detail].pass == DP_OP_W ? DRAW_WEIGHTS
                                                                                                     : DRAW_BACKWARD);
     }
-    if (group != TRACE_NONE && sheet->paints[group] >= 0 && record->class != TRACE_WAIT)
+    if (group != DP__TRACE_NONE && sheet->paints[group] >= 0 && record->class != DP__TRACE_WAIT)
         return (uint8_t)sheet->paints[group];
-    return record->class == TRACE_COMM ? DRAW_COMM : record->class == TRACE_WAIT ? DRAW_WAIT : DRAW_COMPUTE;
+    return record->class == DP__TRACE_COMM ? DRAW_COMM : record->class == DP__TRACE_WAIT ? DRAW_WAIT : DRAW_COMPUTE;
 }
 
-static dp_status_t fill_lane(sheet_t *sheet, const overlap_rank_t *rank, const overlap_stream_t *stream,
-                             draw_lane_t *lane)
+static dp_status_t fill_lane(sheet_t *sheet, const dp__trace_overlap_rank_t *rank,
+                             const dp__trace_overlap_stream_t *stream, draw_lane_t *lane)
 {
-    uint32_t last = TRACE_NONE;
+    uint32_t last = DP__TRACE_NONE;
 
     lane->boxes = malloc((stream->records + 1) * sizeof(*lane->boxes));
     lane->bands = malloc((stream->records + 1) * sizeof(*lane->bands));
     if (lane->boxes == NULL || lane->bands == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for %zu boxes", stream->records);
     for (size_t i = rank->rank->first; i < rank->rank->end; i++) {
-        const trace_record_t *record = &sheet->trace->records[i];
+        const dp__trace_record_t *record = &sheet->trace->records[i];
         draw_box_t box;
 
         if (record->stream != stream->stream)
             continue;
         box = (draw_box_t){milliseconds(record->start), milliseconds(record->end), NULL, paint_of(sheet, record)};
         lane->boxes[lane->nboxes++] = box;
-        if (record->range != TRACE_NONE && record->range == last) {
+        if (record->range != DP__TRACE_NONE && record->range == last) {
             lane->bands[lane->nbands - 1].end =
                 box.end > lane->bands[lane->nbands - 1].end ? box.end : lane->bands[lane->nbands - 1].end;
-        } else if (record->range != TRACE_NONE) {
-            box.label = trace_name(sheet->trace, sheet->trace->ranges[record->range].name);
+        } else if (record->range != DP__TRACE_NONE) {
+            box.label = dp__trace_name(sheet->trace, sheet->trace->ranges[record->range].name);
             lane->bands[lane->nbands++] = box;
         }
         last = record->range;
@@ -76,24 +77,25 @@ static dp_status_t fill_lane(sheet_t *sheet, const overlap_rank_t *rank, const o
     return DP_OK;
 }
 
-static dp_status_t fill_exposed(sheet_t *sheet, const overlap_rank_t *rank, draw_lane_t *lane)
+static dp_status_t fill_exposed(sheet_t *sheet, const dp__trace_overlap_rank_t *rank, draw_lane_t *lane)
 {
-    overlap_interval_t *compute = NULL, *comm = NULL, *exposed = NULL;
+    dp__trace_overlap_interval_t *compute = NULL, *comm = NULL, *exposed = NULL;
     size_t ncompute, ncomm, count = 0;
-    dp_status_t status = overlap_union(sheet->trace, rank->rank, 1u << TRACE_COMPUTE, &compute, &ncompute);
+    dp_status_t status =
+        dp__trace_overlap_union(sheet->trace, rank->rank, 1u << DP__TRACE_COMPUTE, &compute, &ncompute);
 
     if (status == DP_OK)
-        status = overlap_union(sheet->trace, rank->rank, 1u << TRACE_COMM, &comm, &ncomm);
+        status = dp__trace_overlap_union(sheet->trace, rank->rank, 1u << DP__TRACE_COMM, &comm, &ncomm);
     if (status == DP_OK)
-        status = overlap_minus(comm, ncomm, compute, ncompute, &exposed, &count);
+        status = dp__trace_overlap_minus(comm, ncomm, compute, ncompute, &exposed, &count);
     if (status == DP_OK && (lane->boxes = malloc((count + 1) * sizeof(*lane->boxes))) == NULL)
         status = dp_fail(DP_ERR_NOMEM, "no memory for %zu boxes", count);
     for (size_t k = 0; status == DP_OK && k < count; k++)
         lane->boxes[lane->nboxes++] =
             (draw_box_t){milliseconds(exposed[k].start), milliseconds(exposed[k].end), NULL, DRAW_EXPOSED};
-    free(compute);
-    free(comm);
-    free(exposed);
+    dp__trace_release(compute);
+    dp__trace_release(comm);
+    dp__trace_release(exposed);
     return status;
 }
 
@@ -106,7 +108,7 @@ static draw_lane_t *add_lane(sheet_t *sheet, draw_lane_kind_t kind, const char *
     return lane;
 }
 
-static dp_status_t add_rank(sheet_t *sheet, const overlap_rank_t *rank)
+static dp_status_t add_rank(sheet_t *sheet, const dp__trace_overlap_rank_t *rank)
 {
     char span[32], exposed[32], *note;
     dp_status_t status = DP_OK;
@@ -133,9 +135,9 @@ static dp_status_t add_rank(sheet_t *sheet, const overlap_rank_t *rank)
     return status;
 }
 
-static dp_status_t open_sheet(const overlap_t *overlap, sheet_t *sheet)
+static dp_status_t open_sheet(const dp__trace_overlap_t *overlap, sheet_t *sheet)
 {
-    size_t lanes = 0, names = trace_names(overlap->trace);
+    size_t lanes = 0, names = dp__trace_names(overlap->trace);
 
     for (size_t r = 0; r < overlap->nranks; r++)
         lanes += overlap->ranks[r].nstreams + 2;
@@ -162,7 +164,8 @@ static void close_sheet(sheet_t *sheet)
     free(sheet->paints);
 }
 
-dp_status_t trace_draw_put(const overlap_t *overlap, const char *title, draw_format_t format, output_t *output)
+dp_status_t trace_draw_put(const dp__trace_overlap_t *overlap, const char *title, draw_format_t format,
+                           output_t *output)
 {
     sheet_t sheet = {.trace = overlap->trace};
     draw_lanes_t picture = {.title = title, .unit = "ms"};

@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * trace_file.c: the bytes of a trace; zlib, where there is one, takes plain files too. */
+ * trace_file.c: traces of files; zlib, where there is one, takes plain files too. */
 #include "config.h"
 
 #include "trace_file.h"
@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -16,14 +17,14 @@
 #include <zlib.h>
 #endif
 
-struct trace_file {
+typedef struct file {
     uint64_t bytes; /* given out */
 #ifdef HAVE_ZLIB
     gzFile gz;
 #else
     int fd;
 #endif
-};
+} file_t;
 
 /* A folder opens, but cannot be read. */
 static int open_for_reading(const char *path)
@@ -41,9 +42,9 @@ static int open_for_reading(const char *path)
     return fd;
 }
 
-dp_status_t trace_file_open(const char *path, trace_file_t **file_out)
+static dp_status_t open_file(const char *path, file_t **file_out)
 {
-    trace_file_t *file = calloc(1, sizeof(*file));
+    file_t *file = calloc(1, sizeof(*file));
     int fd;
 
     *file_out = NULL;
@@ -69,7 +70,7 @@ dp_status_t trace_file_open(const char *path, trace_file_t **file_out)
     return DP_OK;
 }
 
-void trace_file_close(trace_file_t *file)
+static void close_file(file_t *file)
 {
     if (file == NULL)
         return;
@@ -82,9 +83,10 @@ void trace_file_close(trace_file_t *file)
 }
 
 #ifdef HAVE_ZLIB
-dp_status_t trace_file_read(void *user, void *buffer, size_t room, size_t *bytes_out)
+/* A dp_read_fn. */
+static dp_status_t read_file(void *user, void *buffer, size_t room, size_t *bytes_out)
 {
-    trace_file_t *file = user;
+    file_t *file = user;
     int code = Z_OK, n = gzread(file->gz, buffer, (unsigned)room);
     const char *message = n <= 0 ? gzerror(file->gz, &code) : "";
 
@@ -98,9 +100,9 @@ dp_status_t trace_file_read(void *user, void *buffer, size_t room, size_t *bytes
     return DP_OK;
 }
 #else
-dp_status_t trace_file_read(void *user, void *buffer, size_t room, size_t *bytes_out)
+static dp_status_t read_file(void *user, void *buffer, size_t room, size_t *bytes_out)
 {
-    trace_file_t *file = user;
+    file_t *file = user;
     const unsigned char *head = buffer;
     ssize_t n;
 
@@ -117,3 +119,38 @@ dp_status_t trace_file_read(void *user, void *buffer, size_t room, size_t *bytes
     return DP_OK;
 }
 #endif
+
+static dp_status_t name_file(dp_status_t status, const char *path)
+{
+    char message[256];
+
+    if (status == DP_OK)
+        return DP_OK;
+    snprintf(message, sizeof(message), "%s", dp_last_error());
+    return dp_fail(status, "%s: %s", strcmp(path, "-") == 0 ? "standard input" : path, message);
+}
+
+dp_status_t trace_load(const char *path, const dp_trace_options_t *options, dp_trace_t **trace_out)
+{
+    file_t *file;
+    dp_status_t status = open_file(path, &file);
+
+    *trace_out = NULL;
+    if (status == DP_OK)
+        status = dp_trace_read(read_file, file, options, trace_out);
+    close_file(file);
+    return name_file(status, path);
+}
+
+dp_status_t trace_read_file(const char *path, bool keep, dp__trace_event_fn on_event, void *user,
+                            dp__trace_head_t *head_out)
+{
+    file_t *file;
+    dp_status_t status = open_file(path, &file);
+
+    *head_out = (dp__trace_head_t){.rank = -1};
+    if (status == DP_OK)
+        status = dp__trace_read(read_file, file, keep, on_event, user, head_out);
+    close_file(file);
+    return name_file(status, path);
+}

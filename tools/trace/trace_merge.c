@@ -8,27 +8,28 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "trace_classify.h"
-#include "trace_read.h"
-#include "trace_table.h"
+#include "trace/classify.h"
+#include "trace/read.h"
+#include "trace/table.h"
+#include "trace_file.h"
 
 #define PROCESS_BYTES (64 << 20) /* for the names of all processes */
 
 /* A process of a file. */
 typedef struct process {
-    int64_t rank;               /* from its name; -1 */
-    char label[TRACE_ID_BYTES]; /* "rank 3", or what it is within its rank */
+    int64_t rank;                   /* from its name; -1 */
+    char label[DP__TRACE_ID_BYTES]; /* "rank 3", or what it is within its rank */
     bool named, has_device;
 } process_t;
 
 typedef struct part {
     const char *path;
-    trace_head_t head;
+    dp__trace_head_t head;
     int64_t rank;  /* of the whole file; -1: its processes have ranks of their own */
     int64_t first; /* start of the first record of a device, ns */
     int64_t shift; /* to be added to all times, ns */
     bool has_device, ranked;
-    trace_table_t pids;
+    dp__trace_table_t pids;
     process_t *processes;
     size_t room;
     uint32_t first_pid; /* number of its first process in the output */
@@ -37,7 +38,7 @@ typedef struct part {
 typedef struct merging {
     part_t *parts;
     int nparts;
-    trace_budget_t budget;
+    dp__trace_budget_t budget;
     part_t *part; /* that is being read */
     uint64_t index;
     output_t *output;
@@ -60,22 +61,22 @@ static dp_status_t find_process(merging_t *merging, const char *pid, uint32_t *n
     part_t *part = merging->part;
     size_t before = part->pids.count;
     void *processes = part->processes;
-    dp_status_t status = trace_table_add(&part->pids, &merging->budget, pid, number_out);
+    dp_status_t status = dp__trace_table_add(&part->pids, &merging->budget, pid, number_out);
 
     if (status != DP_OK || part->pids.count == before)
         return status;
-    status = trace_grow(&merging->budget, &processes, &part->room, before, sizeof(*part->processes));
+    status = dp__trace_grow(&merging->budget, &processes, &part->room, before, sizeof(*part->processes));
     part->processes = processes;
     if (status == DP_OK)
         part->processes[before] = (process_t){.rank = -1};
     return status;
 }
 
-static dp_status_t survey(void *user, const trace_event_t *event)
+static dp_status_t survey(void *user, const dp__trace_event_t *event)
 {
     merging_t *merging = user;
     part_t *part = merging->part;
-    trace_source_t source = trace_source_of(event->category);
+    dp__trace_source_t source = dp__trace_source_of(event->category);
     process_t *process;
     uint32_t number;
     dp_status_t status = find_process(merging, event->pid, &number);
@@ -89,7 +90,7 @@ static dp_status_t survey(void *user, const trace_event_t *event)
         process->rank = rank_in(event->label);
         part->ranked |= process->rank >= 0;
     }
-    if (event->phase != 'X' || !event->has_start || (source != TRACE_DEVICE && source != TRACE_LANE))
+    if (event->phase != 'X' || !event->has_start || (source != DP__TRACE_DEVICE && source != DP__TRACE_LANE))
         return DP_OK;
     process->has_device = true;
     part->first = !part->has_device || event->start_ns < part->first ? event->start_ns : part->first;
@@ -142,7 +143,7 @@ static dp_status_t choose_shifts(merging_t *merging, bool align_starts)
         part->shift = align_starts ? lead->first - part->first : 0;
         if (align_starts)
             continue;
-        if (__builtin_sub_overflow(part->head.base_ns, lead->head.base_ns, &base) || llabs(base) > JSON_MOST_NS)
+        if (__builtin_sub_overflow(part->head.base_ns, lead->head.base_ns, &base) || llabs(base) > DP__JSON_MOST_NS)
             return dp_fail(DP_ERR_REJECTED, "%s: baseTimeNanoseconds is out of bounds", part->path);
         part->shift = base;
     }
@@ -172,11 +173,11 @@ static dp_status_t survey_all(merging_t *merging, const trace_args_t *args)
 
 /* A value to be written in another one's place. */
 typedef struct edit {
-    trace_place_t place;
-    char text[TRACE_ID_BYTES + 32];
+    dp__trace_place_t place;
+    char text[DP__TRACE_ID_BYTES + 32];
 } edit_t;
 
-static void edit_start(const part_t *part, const trace_event_t *event, edit_t *edit)
+static void edit_start(const part_t *part, const dp__trace_event_t *event, edit_t *edit)
 {
     int64_t ns = event->start_ns + part->shift, whole;
 
@@ -189,7 +190,7 @@ static void edit_start(const part_t *part, const trace_event_t *event, edit_t *e
 }
 
 /* Arrows of one file must not end in another: numbers get the file's number in front, in bits that doubles keep. */
-static void edit_id(const merging_t *merging, const trace_event_t *event, edit_t *edit)
+static void edit_id(const merging_t *merging, const dp__trace_event_t *event, edit_t *edit)
 {
     char *end;
     unsigned long long id = strtoull(event->id, &end, 0);
@@ -216,7 +217,7 @@ static int by_place(const void *a, const void *b)
     return (x->place.at > y->place.at) - (x->place.at < y->place.at);
 }
 
-static dp_status_t put_edited(merging_t *merging, const trace_event_t *event, edit_t *edits, size_t count)
+static dp_status_t put_edited(merging_t *merging, const dp__trace_event_t *event, edit_t *edits, size_t count)
 {
     FILE *to = merging->output->file;
     size_t at = 0;
@@ -235,7 +236,7 @@ static dp_status_t put_edited(merging_t *merging, const trace_event_t *event, ed
     return ferror(to) ? dp_fail(DP_ERR_IO, "the output cannot be written") : DP_OK;
 }
 
-static dp_status_t copy_event(void *user, const trace_event_t *event)
+static dp_status_t copy_event(void *user, const dp__trace_event_t *event)
 {
     merging_t *merging = user;
     edit_t edits[3] = {{.place = {0, 0}}};
@@ -267,9 +268,9 @@ static void put_processes(const merging_t *merging)
 
     for (uint32_t k = 0; k < part->pids.count; k++) {
         const process_t *process = &part->processes[k];
-        const char *pid = trace_table_text(&part->pids, k);
+        const char *pid = dp__trace_table_text(&part->pids, k);
         int64_t rank = process->rank >= 0 ? process->rank : part->rank;
-        char label[2 * TRACE_ID_BYTES + 64];
+        char label[2 * DP__TRACE_ID_BYTES + 64];
 
         if (process->rank >= 0 || (part->rank < 0 && process->named))
             snprintf(label, sizeof(label), "%s", process->label);
@@ -291,7 +292,7 @@ static void put_processes(const merging_t *merging)
 
 static void put_top(const merging_t *merging)
 {
-    const trace_head_t *head = &merging->parts[0].head;
+    const dp__trace_head_t *head = &merging->parts[0].head;
     FILE *to = merging->output->file;
 
     fputs("{\"displayTimeUnit\":\"ms\",", to);
@@ -325,7 +326,7 @@ static dp_status_t copy_all(merging_t *merging)
 
     put_top(merging);
     for (int p = 0; p < merging->nparts && status == DP_OK; p++) {
-        trace_head_t head;
+        dp__trace_head_t head;
 
         merging->part = &merging->parts[p];
         merging->index = (uint64_t)p;
@@ -355,8 +356,8 @@ dp_status_t trace_merge_put(const trace_args_t *args, output_t *output)
     if (status == DP_OK)
         status = copy_all(&merging);
     for (int p = 0; p < merging.nparts; p++) {
-        trace_table_free(&merging.parts[p].pids);
-        free(merging.parts[p].processes);
+        dp__trace_table_free(&merging.parts[p].pids);
+        dp__trace_release(merging.parts[p].processes);
     }
     free(merging.parts);
     return status;

@@ -36,7 +36,7 @@ double trace_percent(int64_t part, int64_t whole)
 /* In at most `room` columns, the middle left out. */
 static void fit(const char *name, size_t room, char *text, size_t bytes)
 {
-    char whole[TRACE_NAME_BYTES];
+    char whole[DP__TRACE_NAME_BYTES];
     size_t n, tail;
 
     snprintf(whole, sizeof(whole), "%s", name);
@@ -60,20 +60,20 @@ static void fit(const char *name, size_t room, char *text, size_t bytes)
 
 static void fit_kernel(const char *name, size_t room, char *text, size_t bytes)
 {
-    char kernel[TRACE_NAME_BYTES];
+    char kernel[DP__TRACE_NAME_BYTES];
 
-    trace_short_name(name, kernel, sizeof(kernel));
+    dp__trace_short_name(name, kernel, sizeof(kernel));
     fit(kernel, room, text, bytes);
 }
 
-static const char *record_name(const trace_t *trace, size_t record)
+static const char *record_name(const dp_trace_t *trace, size_t record)
 {
-    return record != SIZE_MAX ? trace_name(trace, trace->records[record].name) : "(nothing)";
+    return record != SIZE_MAX ? dp__trace_name(trace, trace->records[record].name) : "(nothing)";
 }
 
 /* ---- text ---- */
 
-static void put_head(FILE *to, const overlap_rank_t *rank)
+static void put_head(FILE *to, const dp__trace_overlap_rank_t *rank)
 {
     char a[32], b[32];
 
@@ -90,7 +90,7 @@ static void put_head(FILE *to, const overlap_rank_t *rank)
             trace_percent(rank->idle, rank->end - rank->start));
 }
 
-static void put_streams(FILE *to, const trace_t *trace, const overlap_rank_t *rank)
+static void put_streams(FILE *to, const dp_trace_t *trace, const dp__trace_overlap_rank_t *rank)
 {
     bool waits = false;
 
@@ -99,7 +99,7 @@ static void put_streams(FILE *to, const trace_t *trace, const overlap_rank_t *ra
     fprintf(to, "\n  stream                 records         busy  of span      compute  communication%s\n",
             waits ? "      waiting" : "");
     for (size_t s = 0; s < rank->nstreams; s++) {
-        const overlap_stream_t *stream = &rank->streams[s];
+        const dp__trace_overlap_stream_t *stream = &rank->streams[s];
         char busy[32], compute[32], comm[32], wait[32], label[24];
 
         fit(trace->streams[stream->stream].label, sizeof(label) - 2, label, sizeof(label));
@@ -113,13 +113,13 @@ static void put_streams(FILE *to, const trace_t *trace, const overlap_rank_t *ra
     }
 }
 
-static void put_gaps(FILE *to, const trace_t *trace, const overlap_rank_t *rank)
+static void put_gaps(FILE *to, const dp_trace_t *trace, const dp__trace_overlap_rank_t *rank)
 {
     if (rank->ngaps == 0)
         return;
     fprintf(to, "\n  longest of %zu stretches of exposed communication\n", rank->exposed_gaps);
     for (size_t g = 0; g < rank->ngaps; g++) {
-        const overlap_gap_t *gap = &rank->gaps[g];
+        const dp__trace_overlap_gap_t *gap = &rank->gaps[g];
         char length[32], at[32], name[104];
 
         fit_kernel(record_name(trace, gap->comm), sizeof(name) - 26, name, sizeof(name));
@@ -132,7 +132,7 @@ static void put_gaps(FILE *to, const trace_t *trace, const overlap_rank_t *rank)
     }
 }
 
-static void put_grids(FILE *to, const trace_t *trace, const overlap_rank_t *rank, trace_class_t class)
+static void put_grids(FILE *to, const dp_trace_t *trace, const dp__trace_overlap_rank_t *rank, dp__trace_class_t class)
 {
     int64_t all = 0, shown = 0;
     size_t rows = 0, left = 0;
@@ -141,7 +141,7 @@ static void put_grids(FILE *to, const trace_t *trace, const overlap_rank_t *rank
     for (size_t g = 0; g < rank->ngrids; g++)
         all += rank->grids[g].class == class ? rank->grids[g].time / 1000 : 0;
     for (size_t g = 0; g < rank->ngrids; g++) {
-        const overlap_grid_t *grid = &rank->grids[g];
+        const dp__trace_overlap_grid_t *grid = &rank->grids[g];
 
         if (grid->class != class)
             continue;
@@ -150,7 +150,7 @@ static void put_grids(FILE *to, const trace_t *trace, const overlap_rank_t *rank
             continue;
         }
         shown += grid->time / 1000;
-        fprintf(to, "  %-14s %10" PRIu32 " %9zu %12s %6.2f %%", class == TRACE_COMM ? "communication" : "compute",
+        fprintf(to, "  %-14s %10" PRIu32 " %9zu %12s %6.2f %%", class == DP__TRACE_COMM ? "communication" : "compute",
                 grid->blocks, grid->kernels, trace_microseconds(grid->time, time),
                 trace_percent(grid->time / 1000, all));
         if (trace->head.sms > 0)
@@ -159,27 +159,28 @@ static void put_grids(FILE *to, const trace_t *trace, const overlap_rank_t *rank
         fputc('\n', to);
     }
     if (left > 0)
-        fprintf(to, "  %-14s %10s %9zu %12s %6.2f %%\n", class == TRACE_COMM ? "communication" : "compute", "others",
-                left, trace_microseconds((all - shown) * 1000, time), trace_percent(all - shown, all));
+        fprintf(to, "  %-14s %10s %9zu %12s %6.2f %%\n", class == DP__TRACE_COMM ? "communication" : "compute",
+                "others", left, trace_microseconds((all - shown) * 1000, time), trace_percent(all - shown, all));
 }
 
-static void put_sms(FILE *to, const trace_t *trace, const overlap_rank_t *rank)
+static void put_sms(FILE *to, const dp_trace_t *trace, const dp__trace_overlap_rank_t *rank)
 {
     if (rank->ngrids == 0)
         return;
     fputs("\n  kernels            blocks   kernels         time  of class   a block each\n", to);
-    put_grids(to, trace, rank, TRACE_COMM);
-    put_grids(to, trace, rank, TRACE_COMPUTE);
-    if (rank->sm_share[TRACE_COMPUTE] >= 0.0)
+    put_grids(to, trace, rank, DP__TRACE_COMM);
+    put_grids(to, trace, rank, DP__TRACE_COMPUTE);
+    if (rank->sm_share[DP__TRACE_COMPUTE] >= 0.0)
         fprintf(to, "  grids cover, on average over time, %.1f %% of the SMs in computation",
-                rank->sm_share[TRACE_COMPUTE] * 100.0);
-    if (rank->sm_share[TRACE_COMPUTE] >= 0.0 && rank->sm_share[TRACE_COMM] >= 0.0)
-        fprintf(to, ", %.1f %% in communication", rank->sm_share[TRACE_COMM] * 100.0);
-    if (rank->sm_share[TRACE_COMPUTE] >= 0.0)
+                rank->sm_share[DP__TRACE_COMPUTE] * 100.0);
+    if (rank->sm_share[DP__TRACE_COMPUTE] >= 0.0 && rank->sm_share[DP__TRACE_COMM] >= 0.0)
+        fprintf(to, ", %.1f %% in communication", rank->sm_share[DP__TRACE_COMM] * 100.0);
+    if (rank->sm_share[DP__TRACE_COMPUTE] >= 0.0)
         fputc('\n', to);
 }
 
-static const overlap_part_t *part_on(const overlap_rank_t *rank, const overlap_group_t *group, uint32_t stream)
+static const dp__trace_overlap_part_t *part_on(const dp__trace_overlap_rank_t *rank,
+                                               const dp__trace_overlap_group_t *group, uint32_t stream)
 {
     for (size_t p = 0; p < group->nparts; p++)
         if (rank->parts[group->first_part + p].stream == stream)
@@ -187,7 +188,7 @@ static const overlap_part_t *part_on(const overlap_rank_t *rank, const overlap_g
     return NULL;
 }
 
-static void put_groups(FILE *to, const trace_t *trace, const overlap_rank_t *rank)
+static void put_groups(FILE *to, const dp_trace_t *trace, const dp__trace_overlap_rank_t *rank)
 {
     size_t columns = rank->nstreams < MOST_COLUMNS ? rank->nstreams : MOST_COLUMNS;
 
@@ -202,13 +203,13 @@ static void put_groups(FILE *to, const trace_t *trace, const overlap_rank_t *ran
     }
     fputc('\n', to);
     for (size_t g = 0; g < rank->ngroups && g < MOST_GROUPS; g++) {
-        const overlap_group_t *group = &rank->groups[g];
+        const dp__trace_overlap_group_t *group = &rank->groups[g];
         char name[32], busy[32];
 
-        fit(trace_name(trace, group->name), 24, name, sizeof(name));
+        fit(dp__trace_name(trace, group->name), 24, name, sizeof(name));
         fprintf(to, "  %-24s %6zu", name, group->times);
         for (size_t s = 0; s < columns; s++) {
-            const overlap_part_t *part = part_on(rank, group, rank->streams[s].stream);
+            const dp__trace_overlap_part_t *part = part_on(rank, group, rank->streams[s].stream);
 
             fprintf(to, " %12s", part != NULL ? trace_microseconds(part->busy / (int64_t)group->times, busy) : "");
         }
@@ -219,11 +220,11 @@ static void put_groups(FILE *to, const trace_t *trace, const overlap_rank_t *ran
 }
 
 /* The end is what a terminal shows. */
-static void put_summary(FILE *to, const overlap_t *overlap)
+static void put_summary(FILE *to, const dp__trace_overlap_t *overlap)
 {
     fputs("\nsummary                       span   compute  communication    hidden      exposed     idle\n", to);
     for (size_t r = 0; r < overlap->nranks; r++) {
-        const overlap_rank_t *rank = &overlap->ranks[r];
+        const dp__trace_overlap_rank_t *rank = &overlap->ranks[r];
         int64_t span = rank->end - rank->start;
         char whole[32], comm[32], open[32], label[24];
 
@@ -235,9 +236,9 @@ static void put_summary(FILE *to, const overlap_t *overlap)
     }
 }
 
-dp_status_t trace_print_text(const overlap_t *overlap, const char *path, output_t *output)
+dp_status_t trace_print_text(const dp__trace_overlap_t *overlap, const char *path, output_t *output)
 {
-    const trace_t *trace = overlap->trace;
+    const dp_trace_t *trace = overlap->trace;
     FILE *to = output->file;
 
     fprintf(to, "%s: %" PRIu64 " events, %zu records on %zu device%s; times in microseconds\n", path,
@@ -272,11 +273,11 @@ static void put_name(FILE *to, const char *key, const char *name)
 
 static const char *const class_names[] = {"compute", "communication", "wait"};
 
-static void json_streams(FILE *to, const trace_t *trace, const overlap_rank_t *rank)
+static void json_streams(FILE *to, const dp_trace_t *trace, const dp__trace_overlap_rank_t *rank)
 {
     fputs("\"streams\":[", to);
     for (size_t s = 0; s < rank->nstreams; s++) {
-        const overlap_stream_t *stream = &rank->streams[s];
+        const dp__trace_overlap_stream_t *stream = &rank->streams[s];
 
         fputs(s > 0 ? ",\n    {" : "\n    {", to);
         put_name(to, "name", trace->streams[stream->stream].label);
@@ -293,20 +294,20 @@ static void json_streams(FILE *to, const trace_t *trace, const overlap_rank_t *r
     fputs("],\n   ", to);
 }
 
-static void json_record(FILE *to, const char *key, const trace_t *trace, size_t record)
+static void json_record(FILE *to, const char *key, const dp_trace_t *trace, size_t record)
 {
     fprintf(to, ",\"%s\":", key);
     if (record == SIZE_MAX)
         fputs("null", to);
     else
-        output_json_string(to, trace_name(trace, trace->records[record].name));
+        output_json_string(to, dp__trace_name(trace, trace->records[record].name));
 }
 
-static void json_gaps(FILE *to, const trace_t *trace, const overlap_rank_t *rank)
+static void json_gaps(FILE *to, const dp_trace_t *trace, const dp__trace_overlap_rank_t *rank)
 {
     fprintf(to, "\"exposed_gaps\":%zu,\"longest_gaps\":[", rank->exposed_gaps);
     for (size_t g = 0; g < rank->ngaps; g++) {
-        const overlap_gap_t *gap = &rank->gaps[g];
+        const dp__trace_overlap_gap_t *gap = &rank->gaps[g];
 
         fputs(g > 0 ? ",\n    {" : "\n    {", to);
         put_time(to, "start", gap->start - rank->start);
@@ -320,13 +321,14 @@ static void json_gaps(FILE *to, const trace_t *trace, const overlap_rank_t *rank
     fputs("],\n   ", to);
 }
 
-static void json_grids(FILE *to, const overlap_rank_t *rank)
+static void json_grids(FILE *to, const dp__trace_overlap_rank_t *rank)
 {
     fputs("\"sm_share\":{\"compute\":", to);
-    output_json_number(to, rank->sm_share[TRACE_COMPUTE] >= 0.0 ? rank->sm_share[TRACE_COMPUTE]
-                                                                : (double)__builtin_nan(""));
+    output_json_number(to, rank->sm_share[DP__TRACE_COMPUTE] >= 0.0 ? rank->sm_share[DP__TRACE_COMPUTE]
+                                                                    : (double)__builtin_nan(""));
     fputs(",\"communication\":", to);
-    output_json_number(to, rank->sm_share[TRACE_COMM] >= 0.0 ? rank->sm_share[TRACE_COMM] : (double)__builtin_nan(""));
+    output_json_number(to, rank->sm_share[DP__TRACE_COMM] >= 0.0 ? rank->sm_share[DP__TRACE_COMM]
+                                                                 : (double)__builtin_nan(""));
     fputs("},\n   \"grids\":[", to);
     for (size_t g = 0; g < rank->ngrids; g++) {
         fprintf(to, "%s{\"class\":\"%s\",\"blocks\":%" PRIu32 ",\"kernels\":%zu,", g > 0 ? ",\n    " : "\n    ",
@@ -337,21 +339,21 @@ static void json_grids(FILE *to, const overlap_rank_t *rank)
     fputs("],\n   ", to);
 }
 
-static void json_groups(FILE *to, const trace_t *trace, const overlap_rank_t *rank)
+static void json_groups(FILE *to, const dp_trace_t *trace, const dp__trace_overlap_rank_t *rank)
 {
     fputs("\"annotations\":[", to);
     for (size_t g = 0; g < rank->ngroups; g++) {
-        const overlap_group_t *group = &rank->groups[g];
+        const dp__trace_overlap_group_t *group = &rank->groups[g];
 
         fputs(g > 0 ? ",\n    {" : "\n    {", to);
-        put_name(to, "name", trace_name(trace, group->name));
+        put_name(to, "name", dp__trace_name(trace, group->name));
         fprintf(to, ",\"times\":%zu,\"records\":%zu,", group->times, group->records);
         put_time(to, "compute", group->compute);
         fputc(',', to);
         put_time(to, "communication", group->comm);
         fputs(",\"streams\":[", to);
         for (size_t p = 0; p < group->nparts; p++) {
-            const overlap_part_t *part = &rank->parts[group->first_part + p];
+            const dp__trace_overlap_part_t *part = &rank->parts[group->first_part + p];
 
             fputs(p > 0 ? ",{" : "{", to);
             put_name(to, "name", trace->streams[part->stream].label);
@@ -364,7 +366,7 @@ static void json_groups(FILE *to, const trace_t *trace, const overlap_rank_t *ra
     fputs("]", to);
 }
 
-static void json_rank(FILE *to, const trace_t *trace, const overlap_rank_t *rank)
+static void json_rank(FILE *to, const dp_trace_t *trace, const dp__trace_overlap_rank_t *rank)
 {
     fputs("\n  {", to);
     put_name(to, "name", rank->rank->label);
@@ -388,9 +390,9 @@ static void json_rank(FILE *to, const trace_t *trace, const overlap_rank_t *rank
     fputc('}', to);
 }
 
-dp_status_t trace_print_json(const overlap_t *overlap, const char *path, output_t *output)
+dp_status_t trace_print_json(const dp__trace_overlap_t *overlap, const char *path, output_t *output)
 {
-    const trace_t *trace = overlap->trace;
+    const dp_trace_t *trace = overlap->trace;
     FILE *to = output->file;
 
     fputc('{', to);

@@ -8,8 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "trace_segment.h"
-#include "trace_timeline.h"
+#include "trace/segment.h"
+#include "trace/table.h"
+#include "trace/timeline.h"
 
 #define MOST_RECORDS (4u << 20)
 #define MARKER       "@DATA@"
@@ -23,8 +24,8 @@ enum { MOST_STEPS = 1024 };
 
 typedef struct writer {
     bool bidirectional; /* the trace shows a schedule of two directions */
-    const overlap_t *overlap;
-    const trace_t *trace;
+    const dp__trace_overlap_t *overlap;
+    const dp_trace_t *trace;
     FILE *to;
     uint32_t *names;  /* [names] number on the page + 1; 0: not there */
     uint32_t *groups; /* the same for annotations */
@@ -37,12 +38,12 @@ typedef struct writer {
 static void number_names(writer_t *writer)
 {
     for (size_t i = 0; i < writer->trace->nrecords; i++) {
-        const trace_record_t *record = &writer->trace->records[i];
-        uint32_t group = trace_group(writer->trace, record);
+        const dp__trace_record_t *record = &writer->trace->records[i];
+        uint32_t group = dp__trace_group(writer->trace, record);
 
         if (writer->names[record->name] == 0)
             writer->names[record->name] = ++writer->nnames;
-        if (group != TRACE_NONE && writer->groups[group] == 0)
+        if (group != DP__TRACE_NONE && writer->groups[group] == 0)
             writer->groups[group] = ++writer->ngroups;
     }
 }
@@ -60,7 +61,7 @@ static uint32_t *by_number(const uint32_t *numbers, size_t names, uint32_t count
 
 static dp_status_t put_names(const writer_t *writer)
 {
-    uint32_t *order = by_number(writer->names, trace_names(writer->trace), writer->nnames);
+    uint32_t *order = by_number(writer->names, dp__trace_names(writer->trace), writer->nnames);
     uint8_t *classes = calloc(writer->nnames + 1, 1);
 
     if (order == NULL || classes == NULL) {
@@ -72,10 +73,10 @@ static dp_status_t put_names(const writer_t *writer)
         classes[writer->names[writer->trace->records[i].name] - 1] = writer->trace->records[i].class;
     fputs("\"names\":[", writer->to);
     for (uint32_t n = 0; n < writer->nnames; n++) {
-        const char *name = trace_name(writer->trace, order[n]);
-        char text[TRACE_NAME_BYTES];
+        const char *name = dp__trace_name(writer->trace, order[n]);
+        char text[DP__TRACE_NAME_BYTES];
 
-        trace_short_name(name, text, sizeof(text));
+        dp__trace_short_name(name, text, sizeof(text));
         fputs(n > 0 ? ",\n[" : "\n[", writer->to);
         output_script_string(writer->to, text);
         fputc(',', writer->to);
@@ -91,24 +92,24 @@ static dp_status_t put_names(const writer_t *writer)
 /* 0 forward, 1 backward, 2 backward for weights; -1: neither. */
 static int pass_of(const writer_t *writer, const char *name)
 {
-    int key = trace_segment_of(name, NULL, 0);
+    int key = dp__trace_segment_of(name, NULL, 0);
 
     if (key >= 0)
-        return trace_key_pass(key);
+        return dp__trace_key_pass(key);
     if (writer->trace->ndetails == 0 || strlen(name) == 0 || strchr("FBIW", name[strlen(name) - 1]) == NULL)
         return -1;
-    return trace_pass_of(name) == DP_OP_F ? 0 : trace_pass_of(name) == DP_OP_W ? 2 : 1;
+    return dp__trace_pass_of(name) == DP_OP_F ? 0 : dp__trace_pass_of(name) == DP_OP_W ? 2 : 1;
 }
 
 static dp_status_t put_groups(const writer_t *writer)
 {
-    uint32_t *order = by_number(writer->groups, trace_names(writer->trace), writer->ngroups);
+    uint32_t *order = by_number(writer->groups, dp__trace_names(writer->trace), writer->ngroups);
 
     if (order == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for %" PRIu32 " annotations", writer->ngroups);
     fputs("\"groups\":[", writer->to);
     for (uint32_t n = 0; n < writer->ngroups; n++) {
-        const char *name = trace_name(writer->trace, order[n]);
+        const char *name = dp__trace_name(writer->trace, order[n]);
 
         fputs(n > 0 ? ",[" : "[", writer->to);
         output_script_string(writer->to, name);
@@ -122,15 +123,15 @@ static dp_status_t put_groups(const writer_t *writer)
 /* ---- lanes ---- */
 
 /* The annotation's number within its rank, or, of ours, that of the kind of span behind all annotations. */
-static uint32_t range_number(writer_t *writer, const trace_record_t *record, uint32_t *nranges, uint32_t **groups_of,
-                             size_t *room)
+static uint32_t range_number(writer_t *writer, const dp__trace_record_t *record, uint32_t *nranges,
+                             uint32_t **groups_of, size_t *room)
 {
-    uint32_t group = trace_group(writer->trace, record);
+    uint32_t group = dp__trace_group(writer->trace, record);
     uint32_t *slot;
 
-    if (group == TRACE_NONE)
+    if (group == DP__TRACE_NONE)
         return 0;
-    slot = &writer->ranges[record->range != TRACE_NONE ? record->range : writer->trace->nranges + group];
+    slot = &writer->ranges[record->range != DP__TRACE_NONE ? record->range : writer->trace->nranges + group];
     if (*slot != 0)
         return *slot;
     if (*nranges == *room) {
@@ -147,20 +148,21 @@ static uint32_t range_number(writer_t *writer, const trace_record_t *record, uin
     return *slot;
 }
 
-static int marks_of(const writer_t *writer, const trace_record_t *record)
+static int marks_of(const writer_t *writer, const dp__trace_record_t *record)
 {
-    const trace_detail_t *detail = record->detail != TRACE_NONE ? &writer->trace->details[record->detail] : NULL;
+    const dp__trace_detail_t *detail =
+        record->detail != DP__TRACE_NONE ? &writer->trace->details[record->detail] : NULL;
 
     if (detail == NULL)
         return 0;
-    return (detail->value[TRACE_PAIR] == 1 ? MARK_PAIR : 0) |
-           (writer->bidirectional && detail->value[TRACE_CHUNK] == 1 ? MARK_SECOND : 0);
+    return (detail->value[DP__TRACE_PAIR] == 1 ? MARK_PAIR : 0) |
+           (writer->bidirectional && detail->value[DP__TRACE_CHUNK] == 1 ? MARK_SECOND : 0);
 }
 
-static void put_lane(writer_t *writer, const overlap_rank_t *rank, const overlap_stream_t *stream, uint32_t *nranges,
-                     uint32_t **groups_of, size_t *room)
+static void put_lane(writer_t *writer, const dp__trace_overlap_rank_t *rank, const dp__trace_overlap_stream_t *stream,
+                     uint32_t *nranges, uint32_t **groups_of, size_t *room)
 {
-    const trace_t *trace = writer->trace;
+    const dp_trace_t *trace = writer->trace;
     int64_t last = 0;
     bool any = false, ours = false;
 
@@ -169,7 +171,7 @@ static void put_lane(writer_t *writer, const overlap_rank_t *rank, const overlap
     fprintf(writer->to, ",\"busy\":%" PRId64 ",\"compute\":%" PRId64 ",\"comm\":%" PRId64 ",\"t\":[", stream->busy,
             stream->compute, stream->comm);
     for (size_t i = rank->rank->first; i < rank->rank->end; i++) {
-        const trace_record_t *record = &trace->records[i];
+        const dp__trace_record_t *record = &trace->records[i];
 
         if (record->stream != stream->stream)
             continue;
@@ -178,12 +180,12 @@ static void put_lane(writer_t *writer, const overlap_rank_t *rank, const overlap
                 range_number(writer, record, nranges, groups_of, room), record->blocks, marks_of(writer, record));
         last = record->start;
         any = true;
-        ours |= record->detail != TRACE_NONE;
+        ours |= record->detail != DP__TRACE_NONE;
     }
     fprintf(writer->to, "],\"bands\":%d}", !ours);
 }
 
-static void put_lanes(writer_t *writer, const overlap_rank_t *rank)
+static void put_lanes(writer_t *writer, const dp__trace_overlap_rank_t *rank)
 {
     uint32_t nranges = 0, *groups_of = NULL;
     size_t room = 0;
@@ -200,17 +202,17 @@ static void put_lanes(writer_t *writer, const overlap_rank_t *rank)
     free(groups_of);
     /* The next rank counts its own. */
     for (size_t i = rank->rank->first; i < rank->rank->end; i++) {
-        uint32_t group = trace_group(writer->trace, &writer->trace->records[i]);
+        uint32_t group = dp__trace_group(writer->trace, &writer->trace->records[i]);
         uint32_t range = writer->trace->records[i].range;
 
-        if (group != TRACE_NONE)
-            writer->ranges[range != TRACE_NONE ? range : writer->trace->nranges + group] = 0;
+        if (group != DP__TRACE_NONE)
+            writer->ranges[range != DP__TRACE_NONE ? range : writer->trace->nranges + group] = 0;
     }
 }
 
 /* ---- ranks ---- */
 
-static void put_intervals(FILE *to, const char *key, const overlap_interval_t *intervals, size_t count)
+static void put_intervals(FILE *to, const char *key, const dp__trace_overlap_interval_t *intervals, size_t count)
 {
     int64_t last = 0;
 
@@ -224,23 +226,24 @@ static void put_intervals(FILE *to, const char *key, const overlap_interval_t *i
 }
 
 /* x: exposed communication; c: computation. */
-static dp_status_t put_covers(const writer_t *writer, const overlap_rank_t *rank)
+static dp_status_t put_covers(const writer_t *writer, const dp__trace_overlap_rank_t *rank)
 {
-    overlap_interval_t *compute = NULL, *comm = NULL, *exposed = NULL;
+    dp__trace_overlap_interval_t *compute = NULL, *comm = NULL, *exposed = NULL;
     size_t ncompute, ncomm, nexposed;
-    dp_status_t status = overlap_union(writer->trace, rank->rank, 1u << TRACE_COMPUTE, &compute, &ncompute);
+    dp_status_t status =
+        dp__trace_overlap_union(writer->trace, rank->rank, 1u << DP__TRACE_COMPUTE, &compute, &ncompute);
 
     if (status == DP_OK)
-        status = overlap_union(writer->trace, rank->rank, 1u << TRACE_COMM, &comm, &ncomm);
+        status = dp__trace_overlap_union(writer->trace, rank->rank, 1u << DP__TRACE_COMM, &comm, &ncomm);
     if (status == DP_OK)
-        status = overlap_minus(comm, ncomm, compute, ncompute, &exposed, &nexposed);
+        status = dp__trace_overlap_minus(comm, ncomm, compute, ncompute, &exposed, &nexposed);
     if (status == DP_OK) {
         put_intervals(writer->to, "x", exposed, nexposed);
         put_intervals(writer->to, "c", compute, ncompute);
     }
-    free(compute);
-    free(comm);
-    free(exposed);
+    dp__trace_release(compute);
+    dp__trace_release(comm);
+    dp__trace_release(exposed);
     return status;
 }
 
@@ -249,7 +252,7 @@ static int64_t name_number(const writer_t *writer, size_t record)
     return record == SIZE_MAX ? -1 : (int64_t)writer->names[writer->trace->records[record].name] - 1;
 }
 
-static void put_tables(const writer_t *writer, const overlap_rank_t *rank)
+static void put_tables(const writer_t *writer, const dp__trace_overlap_rank_t *rank)
 {
     FILE *to = writer->to;
 
@@ -270,7 +273,7 @@ static void put_tables(const writer_t *writer, const overlap_rank_t *rank)
     fputs("]}", to);
 }
 
-static dp_status_t put_rank(writer_t *writer, const overlap_rank_t *rank)
+static dp_status_t put_rank(writer_t *writer, const dp__trace_overlap_rank_t *rank)
 {
     dp_status_t status;
 
@@ -293,12 +296,12 @@ static void put_steps(const writer_t *writer)
     struct {
         int64_t start, end;
     } steps[MOST_STEPS];
-    const trace_t *trace = writer->trace;
+    const dp_trace_t *trace = writer->trace;
     int32_t first = INT32_MAX, last = -1;
     bool any = false;
 
     for (size_t d = 0; d < trace->ndetails; d++) {
-        const int32_t step = trace->details[d].value[TRACE_STEP];
+        const int32_t step = trace->details[d].value[DP__TRACE_STEP];
 
         first = step >= 0 && step < first ? step : first;
         last = step > last ? step : last;
@@ -307,8 +310,9 @@ static void put_steps(const writer_t *writer)
     for (int32_t s = 0; last >= 0 && last - first < MOST_STEPS && s <= last - first; s++)
         steps[s].start = INT64_MAX, steps[s].end = -1;
     for (size_t i = 0; last >= 0 && last - first < MOST_STEPS && i < trace->nrecords; i++) {
-        const trace_record_t *record = &trace->records[i];
-        const int32_t s = record->detail != TRACE_NONE ? trace->details[record->detail].value[TRACE_STEP] - first : -1;
+        const dp__trace_record_t *record = &trace->records[i];
+        const int32_t s =
+            record->detail != DP__TRACE_NONE ? trace->details[record->detail].value[DP__TRACE_STEP] - first : -1;
 
         if (s < 0)
             continue;
@@ -326,7 +330,7 @@ static void put_steps(const writer_t *writer)
 
 static dp_status_t put_data(writer_t *writer, const char *title)
 {
-    const overlap_t *overlap = writer->overlap;
+    const dp__trace_overlap_t *overlap = writer->overlap;
     int64_t end = 0;
     dp_status_t status;
 
@@ -356,17 +360,17 @@ static const char *find_marker(void)
     return memmem(page, sizeof(page), MARKER, sizeof(MARKER) - 1);
 }
 
-dp_status_t trace_view_put(const overlap_t *overlap, const char *title, output_t *output)
+dp_status_t trace_view_put(const dp__trace_overlap_t *overlap, const char *title, output_t *output)
 {
     writer_t writer = {.overlap = overlap, .trace = overlap->trace, .to = output->file};
     const char *marker = find_marker(), *rest = marker + sizeof(MARKER) - 1;
-    size_t names = trace_names(overlap->trace);
+    size_t names = dp__trace_names(overlap->trace);
     dp_status_t status;
 
     if (overlap->trace->nrecords > MOST_RECORDS)
         return dp_fail(DP_ERR_REJECTED, "%zu records, and browsers do not get on with more than %u: view fewer steps",
                        overlap->trace->nrecords, MOST_RECORDS);
-    writer.bidirectional = trace_is_bidirectional(overlap->trace);
+    writer.bidirectional = dp__trace_is_bidirectional(overlap->trace);
     writer.names = calloc(names + 1, sizeof(*writer.names));
     writer.groups = calloc(names + 1, sizeof(*writer.groups));
     writer.ranges = calloc(overlap->trace->nranges + names + 1, sizeof(*writer.ranges));

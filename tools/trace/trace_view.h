@@ -5,9 +5,9 @@
 #define DP_TOOLS_TRACE_VIEW_H
 
 #include "tools/io/output.h"
-#include "trace_overlap.h"
+#include "trace/overlap.h"
 
 /* The page needs no network and no other file. DP_ERR_REJECTED: more records than a browser gets on with. */
-dp_status_t trace_view_put(const overlap_t *overlap, const char *title, output_t *output);
+dp_status_t trace_view_put(const dp__trace_overlap_t *overlap, const char *title, output_t *output);
 
 #endif

@@ -206,18 +206,22 @@ static dp_status_t head_backward_weight(void *self, const dp_segment_call_t *cal
         A keep_mean, keep_squares, grad, rate, unbias_squares, epsilon, shrink;                                        \
     }
 
-static dp_status_t adamw(compute_t *c, const adamw_factors_t *f, const adamw_tensor_t *t, dp_stream_t *s)
+static dp_status_t adamw(compute_t *c, const adamw_factors_t *f, const adamw_tensor_t *chunk,
+                         const adamw_ranges_t *ranges, dp_stream_t *s)
 {
     const CONSTANTS(float) narrow = {(float)f->keep_mean,      (float)f->keep_squares, (float)f->grad,  (float)f->rate,
                                      (float)f->unbias_squares, (float)f->epsilon,      (float)f->shrink};
     const void *constants = c->wide == DP_F64 ? (const void *)f : &narrow;
-    adamw_tensor_t tensor = *t;
-    const unsigned blocks = cuda_blocks(t->count, THREADS);
+    adamw_tensor_t all = *chunk;
+    const unsigned blocks = cuda_blocks(ranges->count, THREADS);
+    const adamw_range_t *list = ranges->list;
+    size_t count = ranges->count;
 
+    if (count == 0)
+        return DP_OK;
     _Static_assert(sizeof(adamw_factors_t) == sizeof(CONSTANTS(double)), "the kernel reads seven doubles");
     return LAUNCH(adamw, CUDA_DIM(blocks < 8 * SUM_BLOCKS ? blocks : 8 * SUM_BLOCKS), CUDA_DIM(THREADS),
-                  (void *)constants, &tensor.params, &tensor.master, &tensor.mean, &tensor.squares, &tensor.grads,
-                  &tensor.count);
+                  (void *)constants, &all.params, &all.master, &all.mean, &all.squares, &all.grads, &list, &count);
 }
 
 static dp_status_t balance(compute_t *c, double rate, const adamw_tensor_t *bias, dp_stream_t *s)

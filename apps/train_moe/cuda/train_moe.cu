@@ -148,19 +148,30 @@ template <typename A> struct adamw_constants {
     A keep_mean, keep_squares, grad, rate, unbias_squares, epsilon, shrink;
 };
 
+/* adamw_range_t of compute.h. */
+struct adamw_range {
+    size_t before, first, count;
+    uint64_t decays;
+};
+
+/* A chunk at once: element n of its ranges, `count` of them in all, by thread n, n + step and so on. */
 template <typename E>
 CUDA_DEVICE void adamw(adamw_constants<cuda_sum_t<E>> f, E *params, cuda_sum_t<E> *master, cuda_sum_t<E> *mean,
-                       cuda_sum_t<E> *squares, const cuda_sum_t<E> *grads, size_t count)
+                       cuda_sum_t<E> *squares, const cuda_sum_t<E> *grads, const adamw_range *range, size_t count)
 {
     typedef cuda_sum_t<E> A;
     const size_t step = (size_t)gridDim.x * blockDim.x;
 
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+    for (size_t n = (size_t)blockIdx.x * blockDim.x + threadIdx.x; n < count; n += step) {
+        while (n - range->before >= range->count)
+            range++;
+        const size_t i = range->first + (n - range->before);
+        const A shrink = range->decays ? f.shrink : (A)1;
         const A g = grads[i] * f.grad;
         const A m = f.keep_mean * mean[i] + (1 - f.keep_mean) * g;
         const A v = f.keep_squares * squares[i] + (1 - f.keep_squares) * g * g;
         const A old = master != nullptr ? master[i] : cuda_float(params[i]);
-        const A p = old * f.shrink - f.rate * m / (sqrt(v * f.unbias_squares) + f.epsilon);
+        const A p = old * shrink - f.rate * m / (sqrt(v * f.unbias_squares) + f.epsilon);
         mean[i] = m;
         squares[i] = v;
         if (master != nullptr)
@@ -249,9 +260,9 @@ extern "C" __global__ void train_moe_sum(const double *values, int count, double
         gain_backward<E>(x, rstd, dn, dgain, T, d);                                                                    \
     }                                                                                                                  \
     extern "C" __global__ void train_moe_adamw_##name(adamw_constants<A> f, E *params, A *master, A *mean, A *squares, \
-                                                      const A *grads, size_t count)                                    \
+                                                      const A *grads, const adamw_range *ranges, size_t count)         \
     {                                                                                                                  \
-        adamw<E>(f, params, master, mean, squares, grads, count);                                                      \
+        adamw<E>(f, params, master, mean, squares, grads, ranges, count);                                              \
     }                                                                                                                  \
     extern "C" __global__ void train_moe_balance_##name(A rate, E *bias, A *master, const A *counts, int experts)      \
     {                                                                                                                  \

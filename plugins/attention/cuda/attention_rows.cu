@@ -1,22 +1,23 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * attention_rows.cu: RMSNorm, RoPE and row sums of the attention block, both ways. T: the type of tensors; S: of sums.
+ * attention_rows.cu: RMSNorm, RoPE and row sums of the attention block, and the keys of latent attention, both ways. T:
+ * the type of tensors; S: of sums.
  * No atomics, every sum in a fixed order: the same inputs give the same bits. */
 #include "cuda/device.cuh"
 
 /* One block per row: normalized = x / rms(x), inv_rms = 1 / rms(x), n = normalized * gain. n is made of the rounded
- * `normalized`, as apply_gain makes it again. */
+ * `normalized`, as apply_gain makes it again. Rows of x are `stride` elements apart. */
 template <typename T>
-CUDA_DEVICE void normalize(T *normalized, cuda_sum_t<T> *inv_rms, T *n, const T *x, const T *gain, uint32_t d,
-                           double eps)
+CUDA_DEVICE void normalize(T *normalized, cuda_sum_t<T> *inv_rms, T *n, const T *x, uint32_t stride, const T *gain,
+                           uint32_t d, double eps)
 {
     typedef cuda_sum_t<T> S;
     __shared__ S room[32];
-    const size_t row = (size_t)blockIdx.x * d;
+    const size_t row = (size_t)blockIdx.x * d, from = (size_t)blockIdx.x * stride;
     S squares = 0, inv;
 
     for (uint32_t i = threadIdx.x; i < d; i += blockDim.x) {
-        const S value = cuda_float(x[row + i]);
+        const S value = cuda_float(x[from + i]);
 
         squares += value * value;
     }
@@ -25,7 +26,7 @@ CUDA_DEVICE void normalize(T *normalized, cuda_sum_t<T> *inv_rms, T *n, const T 
     if (threadIdx.x == 0)
         inv_rms[blockIdx.x] = inv;
     for (uint32_t i = threadIdx.x; i < d; i += blockDim.x) {
-        const T value = cuda_from_float<T>(cuda_float(x[row + i]) * inv);
+        const T value = cuda_from_float<T>(cuda_float(x[from + i]) * inv);
 
         normalized[row + i] = value;
         n[row + i] = cuda_from_float<T>(cuda_float(value) * cuda_float(gain[i]));
@@ -152,6 +153,101 @@ CUDA_DEVICE void normalize_backward(T *dx, const T *dy, const cuda_sum_t<T> *dn,
     }
 }
 
+/* ---- latent attention: heads [heads, own + 2 * half] of a token, the last 2 * half elements of each rotated ---- */
+
+/* One block per token: the rotated part by the position's angle, or back with sign -1; the rest is copied. to may be
+ * from. */
+template <typename T>
+CUDA_DEVICE void rotate_part(T *to, const T *from, const cuda_sum_t<T> *rope, uint32_t heads, uint32_t own,
+                             uint32_t sequence, uint32_t half, int32_t sign)
+{
+    typedef cuda_sum_t<T> S;
+    const uint32_t width = own + 2 * half;
+    const size_t token = (size_t)blockIdx.x * heads * width;
+    const S *angle = rope + (size_t)(blockIdx.x % sequence) * 2 * half;
+
+    for (uint32_t p = threadIdx.x; p < heads * half; p += blockDim.x) {
+        const size_t at = token + (size_t)(p / half) * width + own + p % half;
+        T low = from[at], high = from[at + half];
+
+        turn(low, high, angle[p % half], (S)sign * angle[half + p % half]);
+        to[at] = low;
+        to[at + half] = high;
+    }
+    if (to != from)
+        for (uint32_t i = threadIdx.x; i < heads * own; i += blockDim.x)
+            to[token + (size_t)(i / own) * width + i % own] = from[token + (size_t)(i / own) * width + i % own];
+}
+
+/* One block per token: keys of all heads out of their own parts [heads, own] and the one they have in common, which is
+ * not rotated yet; tokens of `common` are `stride` elements apart. */
+template <typename T>
+CUDA_DEVICE void join_keys(T *keys, const T *parts, const T *common, uint32_t stride, const cuda_sum_t<T> *rope,
+                           uint32_t heads, uint32_t own, uint32_t sequence, uint32_t half)
+{
+    const uint32_t width = own + 2 * half;
+    const size_t token = (size_t)blockIdx.x * heads * width, part = (size_t)blockIdx.x * heads * own;
+    const cuda_sum_t<T> *angle = rope + (size_t)(blockIdx.x % sequence) * 2 * half;
+    const T *shared = common + (size_t)blockIdx.x * stride;
+
+    for (uint32_t i = threadIdx.x; i < half; i += blockDim.x) {
+        T low = shared[i], high = shared[i + half];
+
+        turn(low, high, angle[i], angle[half + i]);
+        for (uint32_t h = 0; h < heads; h++) {
+            keys[token + (size_t)h * width + own + i] = low;
+            keys[token + (size_t)h * width + own + half + i] = high;
+        }
+    }
+    for (uint32_t i = threadIdx.x; i < heads * own; i += blockDim.x)
+        keys[token + (size_t)(i / own) * width + i % own] = parts[part + i];
+}
+
+/* The gradient of join_keys: that of the common part is the sum over the heads, in their order, rotated back. */
+template <typename T>
+CUDA_DEVICE void split_keys(T *parts, T *common, uint32_t stride, const T *keys, const cuda_sum_t<T> *rope,
+                            uint32_t heads, uint32_t own, uint32_t sequence, uint32_t half)
+{
+    typedef cuda_sum_t<T> S;
+    const uint32_t width = own + 2 * half;
+    const size_t token = (size_t)blockIdx.x * heads * width, part = (size_t)blockIdx.x * heads * own;
+    const S *angle = rope + (size_t)(blockIdx.x % sequence) * 2 * half;
+    T *shared = common + (size_t)blockIdx.x * stride;
+
+    for (uint32_t i = threadIdx.x; i < half; i += blockDim.x) {
+        const S c = angle[i], s = -angle[half + i];
+        S low = 0, high = 0;
+
+        for (uint32_t h = 0; h < heads; h++) {
+            low += cuda_float(keys[token + (size_t)h * width + own + i]);
+            high += cuda_float(keys[token + (size_t)h * width + own + half + i]);
+        }
+        shared[i] = cuda_from_float<T>(low * c - high * s);
+        shared[i + half] = cuda_from_float<T>(high * c + low * s);
+    }
+    for (uint32_t i = threadIdx.x; i < heads * own; i += blockDim.x)
+        parts[part + i] = keys[token + (size_t)(i / own) * width + i % own];
+}
+
+/* One block per row: as normalize_backward without dy, to rows that are `stride` elements apart. */
+template <typename T>
+CUDA_DEVICE void latent_backward(T *dx, uint32_t stride, const cuda_sum_t<T> *dn, const T *gain, const T *normalized,
+                                 const cuda_sum_t<T> *inv_rms, uint32_t d)
+{
+    typedef cuda_sum_t<T> S;
+    __shared__ S room[32];
+    const size_t row = (size_t)blockIdx.x * d, to = (size_t)blockIdx.x * stride;
+    const S inv = inv_rms[blockIdx.x];
+    S mean = 0;
+
+    for (uint32_t i = threadIdx.x; i < d; i += blockDim.x)
+        mean += dn[row + i] * cuda_float(gain[i]) * cuda_float(normalized[row + i]);
+    mean = cuda_block_sum(mean, room) / (S)d;
+    for (uint32_t i = threadIdx.x; i < d; i += blockDim.x)
+        dx[to + i] =
+            cuda_from_float<T>((dn[row + i] * cuda_float(gain[i]) - cuda_float(normalized[row + i]) * mean) * inv);
+}
+
 template <typename S> CUDA_DEVICE void accumulate(S *sum, const S *term, size_t count)
 {
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -162,9 +258,33 @@ template <typename S> CUDA_DEVICE void accumulate(S *sum, const S *term, size_t 
 
 #define INSTANCES(T, name)                                                                                             \
     extern "C" __global__ void attn_normalize_##name(T *normalized, cuda_sum_t<T> *inv_rms, T *n, const T *x,          \
-                                                     const T *gain, uint32_t d, double eps)                            \
+                                                     uint32_t stride, const T *gain, uint32_t d, double eps)           \
     {                                                                                                                  \
-        normalize<T>(normalized, inv_rms, n, x, gain, d, eps);                                                         \
+        normalize<T>(normalized, inv_rms, n, x, stride, gain, d, eps);                                                 \
+    }                                                                                                                  \
+    extern "C" __global__ void attn_rotate_part_##name(T *to, const T *from, const cuda_sum_t<T> *rope,                \
+                                                       uint32_t heads, uint32_t own, uint32_t sequence, uint32_t half, \
+                                                       int32_t sign)                                                   \
+    {                                                                                                                  \
+        rotate_part<T>(to, from, rope, heads, own, sequence, half, sign);                                              \
+    }                                                                                                                  \
+    extern "C" __global__ void attn_join_keys_##name(T *keys, const T *parts, const T *common, uint32_t stride,        \
+                                                     const cuda_sum_t<T> *rope, uint32_t heads, uint32_t own,          \
+                                                     uint32_t sequence, uint32_t half)                                 \
+    {                                                                                                                  \
+        join_keys<T>(keys, parts, common, stride, rope, heads, own, sequence, half);                                   \
+    }                                                                                                                  \
+    extern "C" __global__ void attn_split_keys_##name(T *parts, T *common, uint32_t stride, const T *keys,             \
+                                                      const cuda_sum_t<T> *rope, uint32_t heads, uint32_t own,         \
+                                                      uint32_t sequence, uint32_t half)                                \
+    {                                                                                                                  \
+        split_keys<T>(parts, common, stride, keys, rope, heads, own, sequence, half);                                  \
+    }                                                                                                                  \
+    extern "C" __global__ void attn_latent_backward_##name(T *dx, uint32_t stride, const cuda_sum_t<T> *dn,            \
+                                                           const T *gain, const T *normalized,                         \
+                                                           const cuda_sum_t<T> *inv_rms, uint32_t d)                   \
+    {                                                                                                                  \
+        latent_backward<T>(dx, stride, dn, gain, normalized, inv_rms, d);                                              \
     }                                                                                                                  \
     extern "C" __global__ void attn_apply_gain_##name(T *n, const T *normalized, const T *gain, uint32_t d)            \
     {                                                                                                                  \

@@ -26,11 +26,13 @@ dp_status_t attn_load_kernels(dp_attention_t *a, const unsigned char *image, con
 
 static dp_status_t load_kernels(dp_attention_t *a)
 {
-    static const char *const names[] = {"normalize",     "apply_gain",         "rotate",    "dot_rows",
-                                        "gain_gradient", "normalize_backward", "accumulate"};
+    static const char *const names[] = {"normalize",     "apply_gain",         "rotate",         "dot_rows",
+                                        "gain_gradient", "normalize_backward", "accumulate",     "rotate_part",
+                                        "join_keys",     "split_keys",         "latent_backward"};
     attn_kernels_t *k = &a->kernels;
-    CUfunction *const functions[] = {&k->normalize,     &k->apply_gain,         &k->rotate,    &k->dot_rows,
-                                     &k->gain_gradient, &k->normalize_backward, &k->accumulate};
+    CUfunction *const functions[] = {&k->normalize,     &k->apply_gain,         &k->rotate,         &k->dot_rows,
+                                     &k->gain_gradient, &k->normalize_backward, &k->accumulate,     &k->rotate_part,
+                                     &k->join_keys,     &k->split_keys,         &k->latent_backward};
 
     return attn_load_kernels(a, cuda_image_attention_rows, names, functions, sizeof(names) / sizeof(names[0]),
                              &a->module);
@@ -38,13 +40,13 @@ static dp_status_t load_kernels(dp_attention_t *a)
 
 static void fill_rope(const dp_attention_t *a, void *table)
 {
-    const size_t half = a->n.head_dim / 2;
+    const size_t half = a->n.rope_dim / 2;
 
     for (size_t i = 0; i < half; i++) {
-        const double frequency = pow(a->n.rope_theta, -2.0 * (double)i / (double)a->n.head_dim);
+        const double frequency = pow(a->n.rope_theta, -2.0 * (double)i / (double)a->n.rope_dim);
 
         for (size_t p = 0; p < a->n.sequence; p++) {
-            const size_t at = p * a->n.head_dim + i;
+            const size_t at = p * a->n.rope_dim + i;
             const double cosine = cos((double)p * frequency), sine = sin((double)p * frequency);
 
             if (a->sums == DP_F64) {
@@ -60,7 +62,7 @@ static void fill_rope(const dp_attention_t *a, void *table)
 
 static dp_status_t make_rope(dp_attention_t *a)
 {
-    const size_t bytes = (size_t)a->n.sequence * a->n.head_dim * a->sum_bytes;
+    const size_t bytes = (size_t)a->n.sequence * a->n.rope_dim * a->sum_bytes;
     void *table = a->host->allocate(a->host, bytes, 64);
     dp_status_t status;
 
@@ -95,6 +97,18 @@ static bool lay_out_saved(dp_attention_t *a)
     a->saved.dy = layout_take(&l, a->n.tokens, a->n.hidden, a->bytes);
     a->saved.dnorm = layout_take(&l, 1, a->n.hidden, a->sum_bytes);
     a->saved.core = layout_take(&l, 1, a->core_saved_bytes, 1);
+    if (a->n.q_rank > 0) {
+        a->saved.q_latent.normalized = layout_take(&l, a->n.tokens, a->n.q_rank, a->bytes);
+        a->saved.q_latent.inv_rms = layout_take(&l, a->n.tokens, 1, a->sum_bytes);
+        a->saved.q_latent.down = layout_take(&l, a->n.tokens, a->n.q_rank, a->bytes);
+        a->saved.q_latent.dgain = layout_take(&l, 1, a->n.q_rank, a->sum_bytes);
+    }
+    if (a->n.kv_rank > 0) {
+        a->saved.kv_latent.normalized = layout_take(&l, a->n.tokens, a->n.kv_rank, a->bytes);
+        a->saved.kv_latent.inv_rms = layout_take(&l, a->n.tokens, 1, a->sum_bytes);
+        a->saved.kv_latent.down = layout_take(&l, a->n.tokens, a->n.down_width, a->bytes);
+        a->saved.kv_latent.dgain = layout_take(&l, 1, a->n.kv_rank, a->sum_bytes);
+    }
     a->saved.bytes = l.bytes;
     return !l.overflow;
 }
@@ -111,6 +125,7 @@ static bool lay_out_scratch(dp_attention_t *a)
     a->scratch.dk = layout_take(&l, a->n.tokens, a->n.k_width, a->bytes);
     a->scratch.dv = layout_take(&l, a->n.tokens, a->n.v_width, a->bytes);
     a->scratch.delta = layout_take(&l, a->n.tokens, a->n.heads, a->sum_bytes);
+    a->scratch.latent = layout_take(&l, a->n.tokens, larger(a->n.q_rank, a->n.kv_rank), a->sum_bytes);
     a->scratch.workspace = layout_take(&l, 1, a->gemm != NULL ? gemm_workspace(a->gemm) : 0, 1);
     a->scratch.bytes = l.bytes;
     return !l.overflow && !n.overflow;
@@ -126,7 +141,7 @@ static dp_status_t lay_out(dp_attention_t *a)
 static dp_status_t start(dp_attention_t *a, const dp_attention_config_t *config)
 {
     const dp_host_sm_t *share = a->host->get_service(a->host, DP_HOST_SM);
-    dp_status_t status = attn_dims_init(a->host, a->vt->plugin, true, config, &a->n);
+    dp_status_t status = attn_dims_init(a->host, a->vt->plugin, ATTN_TAKES_BF16 | ATTN_TAKES_LATENT, config, &a->n);
     CUdevice device;
 
     if (status >= 0)
@@ -137,6 +152,8 @@ static dp_status_t start(dp_attention_t *a, const dp_attention_config_t *config)
         status = cuda_current(a->host, &device);
     if (status < 0)
         return status;
+    a->own_width = a->n.k_width;
+    a->n.k_width = a->n.kv_rank > 0 ? a->n.q_width : a->n.k_width;
     a->sums = dp_dtype_accumulator(a->n.dtype);
     a->bytes = dp_dtype_bytes(a->n.dtype);
     a->sum_bytes = dp_dtype_bytes(a->sums);
@@ -200,7 +217,7 @@ dp_status_t attn_block_sizes(const dp_attention_t *a, dp_block_sizes_t *sizes_ou
         .saved_bytes = a->saved.bytes,
         .scratch_bytes = a->scratch.bytes,
         .param_count = a->n.params.count,
-        .nparams = ATTN_PARAMS,
+        .nparams = a->n.params.number,
     };
 
     return answer_sizes(a->host, a->vt->plugin, &sizes, sizes_out);

@@ -53,6 +53,7 @@ typedef struct attn_core {
 /** Kernels of the block; core kernels are the core's. */
 typedef struct attn_kernels {
     CUfunction normalize, apply_gain, rotate, dot_rows, gain_gradient, normalize_backward, accumulate;
+    CUfunction rotate_part, join_keys, split_keys, latent_backward; /* of latent attention */
 } attn_kernels_t;
 
 struct dp_attention {
@@ -65,7 +66,8 @@ struct dp_attention {
     size_t core_saved_bytes, core_scratch_bytes;
     bool deterministic;
 
-    attn_dims_t n;
+    attn_dims_t n;           /* k_width: of keys as the core sees them, whole */
+    uint32_t own_width;      /* of the keys' own parts: heads * key_dim */
     dp_dtype_t sums;         /* of norms, statistics, gradients of parameters */
     size_t bytes, sum_bytes; /* of one element */
     uint32_t sms;            /* that products may count on, 0: all */
@@ -79,6 +81,11 @@ struct dp_attention {
         size_t dy;         /* [T, d], from backward_input on */
         size_t dnorm;      /* [d], sums, from backward_input on */
         size_t core;       /* the core's */
+        /* of latent attention, as in attention_cpu: normalized latents, 1 / rms (sums), products with w*_down and then
+           their gradients, gradients of the gains (sums). After backward_input k holds gradients of own parts. */
+        struct {
+            size_t normalized, inv_rms, down, dgain;
+        } q_latent, kv_latent;
         size_t bytes;
     } saved;
     /* scratch, in bytes */
@@ -87,6 +94,7 @@ struct dp_attention {
         size_t dheads;     /* [T, heads, value_dim] */
         size_t dq, dk, dv; /* gradients, not yet rotated back */
         size_t delta;      /* [batch, heads, sequence], sums */
+        size_t latent;     /* [T, the larger rank] behind its norm; then its gradient, sums */
         size_t workspace;  /* of matrix products */
         size_t bytes;
     } scratch;
@@ -94,7 +102,7 @@ struct dp_attention {
     gemm_t *gemm;
     CUmodule module;
     attn_kernels_t kernels;
-    void *rope; /* [sequence, head_dim] of sums: head_dim / 2 cosines, then as many sines */
+    void *rope; /* [sequence, rope_dim] of sums: rope_dim / 2 cosines, then as many sines */
 };
 
 /** The functions of dp_attention_vt_t, for both plugins. */

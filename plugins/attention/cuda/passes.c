@@ -48,24 +48,24 @@ static dp_status_t rotate(const attn_pass_t *p, void *to, const void *from, uint
     return LAUNCH(p, rotate, CUDA_DIM(a->n.tokens), &to, &from, &a->rope, &heads, &a->n.sequence, &half, &sign);
 }
 
-/* out = n w. */
-static dp_status_t project(const attn_pass_t *p, const void *n, const void *w, uint32_t width, void *out)
+/* out = rows w; w [from, to]. */
+static dp_status_t project(const attn_pass_t *p, const void *rows, uint32_t from, const void *w, uint32_t to, void *out)
 {
     const dp_attention_t *a = p->attention;
-    const gemm_shape_t shape = {.in = a->n.dtype, .out = a->n.dtype, .m = a->n.tokens, .n = width, .k = a->n.hidden};
+    const gemm_shape_t shape = {.in = a->n.dtype, .out = a->n.dtype, .m = a->n.tokens, .n = to, .k = from};
 
-    return attn_multiply(p, &shape, 1, n, w, 0, out);
+    return attn_multiply(p, &shape, 1, rows, w, 0, out);
 }
 
-/* dn (+)= dout w^T, in the type of sums. */
-static dp_status_t project_back(const attn_pass_t *p, const void *dout, const void *w, uint32_t width, double beta,
-                                void *dn)
+/* drows (+)= dout w^T, in the type of sums. */
+static dp_status_t project_back(const attn_pass_t *p, const void *dout, uint32_t to, const void *w, uint32_t from,
+                                double beta, void *drows)
 {
     const dp_attention_t *a = p->attention;
     const gemm_shape_t shape = {
-        .in = a->n.dtype, .out = a->sums, .transpose_b = true, .m = a->n.tokens, .n = a->n.hidden, .k = width};
+        .in = a->n.dtype, .out = a->sums, .transpose_b = true, .m = a->n.tokens, .n = from, .k = to};
 
-    return attn_multiply(p, &shape, 1, dout, w, beta, dn);
+    return attn_multiply(p, &shape, 1, dout, w, beta, drows);
 }
 
 /* dw += left^T right over all tokens, in the type of sums. */
@@ -101,27 +101,238 @@ static const void *parameter(const dp_attention_t *a, const dp_io_t *io, size_t 
     return in(io->params, offset * a->bytes);
 }
 
-/* q, k and v of all tokens. x is read before anything else is written: y may be x. */
-static dp_status_t forward_projections(const attn_pass_t *p, const dp_io_t *io)
+/* ---- latents ---- */
+
+/* Of queries, or of keys and values. */
+typedef struct latent {
+    uint32_t rank, stride; /* elements of a token in `down`, which begins with the latent */
+    const void *w, *gain;
+    void *normalized, *inv_rms, *down, *dgain; /* saved */
+    void *rows;           /* scratch: behind the norm, or the gradient of that in the type of sums */
+    size_t w_at, gain_at; /* parameters, in elements */
+} latent_t;
+
+static latent_t latent_of(const dp_attention_t *a, const dp_io_t *io, bool queries)
+{
+    const size_t w_at = queries ? a->n.params.q_down : a->n.params.kv_down;
+    const size_t gain_at = queries ? a->n.params.q_norm : a->n.params.kv_norm;
+
+    return (latent_t){
+        .rank = queries ? a->n.q_rank : a->n.kv_rank,
+        .stride = queries ? a->n.q_rank : a->n.down_width,
+        .w = parameter(a, io, w_at),
+        .gain = parameter(a, io, gain_at),
+        .normalized = in(io->saved, queries ? a->saved.q_latent.normalized : a->saved.kv_latent.normalized),
+        .inv_rms = in(io->saved, queries ? a->saved.q_latent.inv_rms : a->saved.kv_latent.inv_rms),
+        .down = in(io->saved, queries ? a->saved.q_latent.down : a->saved.kv_latent.down),
+        .dgain = in(io->saved, queries ? a->saved.q_latent.dgain : a->saved.kv_latent.dgain),
+        .rows = in(io->scratch, a->scratch.latent),
+        .w_at = w_at,
+        .gain_at = gain_at,
+    };
+}
+
+static dp_status_t latent_forward(const attn_pass_t *p, latent_t *l, const void *n)
 {
     dp_attention_t *a = p->attention;
-    void *normalized = in(io->saved, a->saved.normalized), *inv_rms = in(io->saved, a->saved.inv_rms);
-    void *n = in(io->scratch, a->scratch.shared), *q = in(io->saved, a->saved.q), *k = in(io->saved, a->saved.k);
-    const void *gain = parameter(a, io, a->n.params.norm), *x = io->x;
-    dp_status_t status =
-        LAUNCH(p, normalize, CUDA_DIM(a->n.tokens), &normalized, &inv_rms, &n, &x, &gain, &a->n.hidden, &a->n.norm_eps);
+    dp_status_t status = project(p, n, a->n.hidden, l->w, l->stride, l->down);
 
     if (status >= 0)
-        status = project(p, n, parameter(a, io, a->n.params.wq), a->n.q_width, q);
+        status = LAUNCH(p, normalize, CUDA_DIM(a->n.tokens), &l->normalized, &l->inv_rms, &l->rows, &l->down,
+                        &l->stride, (void *)&l->gain, &l->rank, &a->n.norm_eps);
+    return status;
+}
+
+/* From the gradient in l->rows to that of `down`, and to dn. */
+static dp_status_t latent_back(const attn_pass_t *p, latent_t *l, double beta, void *dn)
+{
+    dp_attention_t *a = p->attention;
+    size_t tokens = a->n.tokens;
+    dp_status_t status = LAUNCH(p, gain_gradient, CUDA_DIM(cuda_blocks(l->rank, 32)), &l->dgain, &l->rows,
+                                &l->normalized, &tokens, &l->rank);
+
     if (status >= 0)
-        status = project(p, n, parameter(a, io, a->n.params.wk), a->n.k_width, k);
+        status = LAUNCH(p, latent_backward, CUDA_DIM(a->n.tokens), &l->down, &l->stride, &l->rows, (void *)&l->gain,
+                        &l->normalized, &l->inv_rms, &l->rank);
+    return status < 0 ? status : project_back(p, l->down, l->stride, l->w, a->n.hidden, beta, dn);
+}
+
+/* Gradients of its matrix and gain; l->rows: the latent behind its norm once more. */
+static dp_status_t latent_weight(const attn_pass_t *p, latent_t *l, const dp_io_t *io, const void *n)
+{
+    dp_attention_t *a = p->attention;
+    void *dgain = in(io->grads, l->gain_at * a->sum_bytes);
+    size_t count = l->rank;
+    dp_status_t status = project_weight(p, n, a->n.hidden, l->down, l->stride, in(io->grads, l->w_at * a->sum_bytes));
+
     if (status >= 0)
-        status = project(p, n, parameter(a, io, a->n.params.wv), a->n.v_width, in(io->saved, a->saved.v));
+        status = LAUNCH(p, accumulate, CUDA_DIM(cuda_blocks(count, THREADS)), &dgain, &l->dgain, &count);
+    if (status >= 0)
+        status = LAUNCH(p, apply_gain, CUDA_DIM(a->n.tokens), &l->rows, &l->normalized, (void *)&l->gain, &l->rank);
+    return status;
+}
+
+/* Heads of which the last rope_dim elements are rotated. */
+static dp_status_t rotate_part(const attn_pass_t *p, void *to, const void *from, int32_t sign)
+{
+    dp_attention_t *a = p->attention;
+    uint32_t half = a->n.rope_dim / 2;
+
+    return LAUNCH(p, rotate_part, CUDA_DIM(a->n.tokens), &to, &from, &a->rope, &a->n.heads, &a->n.key_dim,
+                  &a->n.sequence, &half, &sign);
+}
+
+/* q, k and v of latent attention; the keys' own parts lie where backward_input will have gradients. */
+static dp_status_t project_latents(const attn_pass_t *p, const dp_io_t *io, const void *n)
+{
+    dp_attention_t *a = p->attention;
+    latent_t q = latent_of(a, io, true), kv = latent_of(a, io, false);
+    void *queries = in(io->saved, a->saved.q), *keys = in(io->saved, a->saved.k), *own = in(io->scratch, a->scratch.dk);
+    void *common = in(kv.down, kv.rank * a->bytes);
+    uint32_t half = a->n.rope_dim / 2;
+    dp_status_t status = q.rank > 0 ? latent_forward(p, &q, n) : DP_OK;
+
+    if (status >= 0)
+        status = project(p, q.rank > 0 ? q.rows : n, q.rank > 0 ? q.rank : a->n.hidden,
+                         parameter(a, io, a->n.params.wq), a->n.q_width, queries);
+    if (status >= 0)
+        status = latent_forward(p, &kv, n);
+    if (status >= 0)
+        status = project(p, kv.rows, kv.rank, parameter(a, io, a->n.params.wk), a->own_width, own);
+    if (status >= 0)
+        status =
+            project(p, kv.rows, kv.rank, parameter(a, io, a->n.params.wv), a->n.v_width, in(io->saved, a->saved.v));
+    if (status >= 0)
+        status = rotate_part(p, queries, queries, 1);
+    if (status >= 0)
+        status = LAUNCH(p, join_keys, CUDA_DIM(a->n.tokens), &keys, &own, &common, &kv.stride, &a->rope, &a->n.heads,
+                        &a->n.key_dim, &a->n.sequence, &half);
+    return status;
+}
+
+/* The core's gradients of q and k become those of the products that q and k were made of. */
+static dp_status_t split_latents(const attn_pass_t *p, const dp_io_t *io, const attn_tensors_t *t)
+{
+    dp_attention_t *a = p->attention;
+    const latent_t kv = latent_of(a, io, false);
+    void *own = in(io->saved, a->saved.k), *common = in(kv.down, kv.rank * a->bytes);
+    uint32_t half = a->n.rope_dim / 2, stride = kv.stride;
+    dp_status_t status = rotate_part(p, in(io->saved, a->saved.q), t->dq, -1);
+
+    if (status >= 0)
+        status = LAUNCH(p, split_keys, CUDA_DIM(a->n.tokens), &own, &common, &stride, (void *)&t->dk, &a->rope,
+                        &a->n.heads, &a->n.key_dim, &a->n.sequence, &half);
+    return status;
+}
+
+static dp_status_t latents_back(const attn_pass_t *p, const dp_io_t *io, void *dn)
+{
+    dp_attention_t *a = p->attention;
+    latent_t q = latent_of(a, io, true), kv = latent_of(a, io, false);
+    const void *wq = parameter(a, io, a->n.params.wq), *dq = in(io->saved, a->saved.q);
+    dp_status_t status = q.rank > 0 ? project_back(p, dq, a->n.q_width, wq, q.rank, 0, q.rows)
+                                    : project_back(p, dq, a->n.q_width, wq, a->n.hidden, 0, dn);
+
+    if (status >= 0 && q.rank > 0)
+        status = latent_back(p, &q, 0, dn);
+    if (status >= 0)
+        status = project_back(p, in(io->saved, a->saved.k), a->own_width, parameter(a, io, a->n.params.wk), kv.rank, 0,
+                              kv.rows);
+    if (status >= 0)
+        status = project_back(p, in(io->saved, a->saved.v), a->n.v_width, parameter(a, io, a->n.params.wv), kv.rank, 1,
+                              kv.rows);
+    return status < 0 ? status : latent_back(p, &kv, 1, dn);
+}
+
+static dp_status_t latents_weight(const attn_pass_t *p, const dp_io_t *io, const void *n)
+{
+    dp_attention_t *a = p->attention;
+    latent_t q = latent_of(a, io, true), kv = latent_of(a, io, false);
+    void *const dwq = in(io->grads, a->n.params.wq * a->sum_bytes);
+    dp_status_t status = q.rank > 0 ? latent_weight(p, &q, io, n) : DP_OK;
+
+    if (status >= 0)
+        status = project_weight(p, q.rank > 0 ? q.rows : n, q.rank > 0 ? q.rank : a->n.hidden,
+                                in(io->saved, a->saved.q), a->n.q_width, dwq);
+    if (status >= 0)
+        status = latent_weight(p, &kv, io, n);
+    if (status >= 0)
+        status = project_weight(p, kv.rows, kv.rank, in(io->saved, a->saved.k), a->own_width,
+                                in(io->grads, a->n.params.wk * a->sum_bytes));
+    if (status >= 0)
+        status = project_weight(p, kv.rows, kv.rank, in(io->saved, a->saved.v), a->n.v_width,
+                                in(io->grads, a->n.params.wv * a->sum_bytes));
+    return status;
+}
+
+/* ---- heads of their own ---- */
+
+static dp_status_t project_heads(const attn_pass_t *p, const dp_io_t *io, const void *n)
+{
+    const dp_attention_t *a = p->attention;
+    void *q = in(io->saved, a->saved.q), *k = in(io->saved, a->saved.k);
+    dp_status_t status = project(p, n, a->n.hidden, parameter(a, io, a->n.params.wq), a->n.q_width, q);
+
+    if (status >= 0)
+        status = project(p, n, a->n.hidden, parameter(a, io, a->n.params.wk), a->n.k_width, k);
+    if (status >= 0)
+        status = project(p, n, a->n.hidden, parameter(a, io, a->n.params.wv), a->n.v_width, in(io->saved, a->saved.v));
     if (status >= 0)
         status = rotate(p, q, q, a->n.heads, 1);
     if (status >= 0)
         status = rotate(p, k, k, a->n.kv_heads, 1);
     return status;
+}
+
+static dp_status_t heads_back(const attn_pass_t *p, const dp_io_t *io, void *dn)
+{
+    const dp_attention_t *a = p->attention;
+    const uint32_t d = a->n.hidden;
+    dp_status_t status =
+        project_back(p, in(io->saved, a->saved.q), a->n.q_width, parameter(a, io, a->n.params.wq), d, 0, dn);
+
+    if (status >= 0)
+        status = project_back(p, in(io->saved, a->saved.k), a->n.k_width, parameter(a, io, a->n.params.wk), d, 1, dn);
+    if (status >= 0)
+        status = project_back(p, in(io->saved, a->saved.v), a->n.v_width, parameter(a, io, a->n.params.wv), d, 1, dn);
+    return status;
+}
+
+static dp_status_t heads_weight(const attn_pass_t *p, const dp_io_t *io, const void *n)
+{
+    const dp_attention_t *a = p->attention;
+    const struct {
+        const void *right;
+        uint32_t columns;
+        size_t at;
+    } weights[] = {
+        {in(io->saved, a->saved.q), a->n.q_width, a->n.params.wq},
+        {in(io->saved, a->saved.k), a->n.k_width, a->n.params.wk},
+        {in(io->saved, a->saved.v), a->n.v_width, a->n.params.wv},
+    };
+    dp_status_t status = DP_OK;
+
+    for (size_t i = 0; i < sizeof(weights) / sizeof(weights[0]) && status >= 0; i++)
+        status = project_weight(p, n, a->n.hidden, weights[i].right, weights[i].columns,
+                                in(io->grads, weights[i].at * a->sum_bytes));
+    return status;
+}
+
+/* ---- passes ---- */
+
+/* q, k and v of all tokens. x is read before anything else is written: y may be x. */
+static dp_status_t forward_projections(const attn_pass_t *p, const dp_io_t *io)
+{
+    dp_attention_t *a = p->attention;
+    void *normalized = in(io->saved, a->saved.normalized), *inv_rms = in(io->saved, a->saved.inv_rms);
+    void *n = in(io->scratch, a->scratch.shared);
+    const void *gain = parameter(a, io, a->n.params.norm), *x = io->x;
+    dp_status_t status = LAUNCH(p, normalize, CUDA_DIM(a->n.tokens), &normalized, &inv_rms, &n, &x, &a->n.hidden, &gain,
+                                &a->n.hidden, &a->n.norm_eps);
+
+    if (status < 0)
+        return status;
+    return a->n.kv_rank > 0 ? project_latents(p, io, n) : project_heads(p, io, n);
 }
 
 static dp_status_t forward(const attn_pass_t *p, const dp_io_t *io)
@@ -162,9 +373,11 @@ static dp_status_t backward_core(const attn_pass_t *p, const dp_io_t *io)
                         (void *)&t.dout, (void *)&t.out, &tokens, &a->n.heads, &a->n.sequence, &a->n.value_dim);
     if (status >= 0)
         status = a->vt->backward(p, &t);
-    if (status >= 0)
+    if (status >= 0 && a->n.kv_rank > 0)
+        status = split_latents(p, io, &t);
+    if (status >= 0 && a->n.kv_rank == 0)
         status = rotate(p, in(io->saved, a->saved.q), t.dq, a->n.heads, -1);
-    if (status >= 0)
+    if (status >= 0 && a->n.kv_rank == 0)
         status = rotate(p, in(io->saved, a->saved.k), t.dk, a->n.kv_heads, -1);
     if (status >= 0)
         status = copy(p, in(io->saved, a->saved.v), t.dv, (size_t)a->n.tokens * a->n.v_width * a->bytes);
@@ -178,13 +391,8 @@ static dp_status_t backward_projections(const attn_pass_t *p, const dp_io_t *io)
     void *dn = in(io->scratch, a->scratch.shared), *dnorm = in(io->saved, a->saved.dnorm);
     const void *normalized = in(io->saved, a->saved.normalized);
     size_t tokens = a->n.tokens;
-    dp_status_t status =
-        project_back(p, in(io->saved, a->saved.q), parameter(a, io, a->n.params.wq), a->n.q_width, 0, dn);
+    dp_status_t status = a->n.kv_rank > 0 ? latents_back(p, io, dn) : heads_back(p, io, dn);
 
-    if (status >= 0)
-        status = project_back(p, in(io->saved, a->saved.k), parameter(a, io, a->n.params.wk), a->n.k_width, 1, dn);
-    if (status >= 0)
-        status = project_back(p, in(io->saved, a->saved.v), parameter(a, io, a->n.params.wv), a->n.v_width, 1, dn);
     if (status >= 0)
         status = LAUNCH(p, gain_gradient, CUDA_DIM(cuda_blocks(a->n.hidden, 32)), &dnorm, &dn, &normalized, &tokens,
                         &a->n.hidden);
@@ -216,21 +424,13 @@ static dp_status_t backward_weight(const attn_pass_t *p, const dp_io_t *io)
     void *n = in(io->scratch, a->scratch.shared), *grads = io->grads, *dnorm = in(io->saved, a->saved.dnorm);
     const void *normalized = in(io->saved, a->saved.normalized), *gain = parameter(a, io, a->n.params.norm);
     size_t hidden = a->n.hidden;
-    const struct {
-        const void *left, *right;
-        uint32_t rows, columns;
-        size_t at;
-    } weights[] = {
-        {n, in(io->saved, a->saved.q), a->n.hidden, a->n.q_width, a->n.params.wq},
-        {n, in(io->saved, a->saved.k), a->n.hidden, a->n.k_width, a->n.params.wk},
-        {n, in(io->saved, a->saved.v), a->n.hidden, a->n.v_width, a->n.params.wv},
-        {in(io->saved, a->saved.heads_out), in(io->saved, a->saved.dy), a->n.o_width, a->n.hidden, a->n.params.wo},
-    };
     dp_status_t status = LAUNCH(p, apply_gain, CUDA_DIM(a->n.tokens), &n, &normalized, &gain, &a->n.hidden);
 
-    for (size_t i = 0; i < sizeof(weights) / sizeof(weights[0]) && status >= 0; i++)
-        status = project_weight(p, weights[i].left, weights[i].rows, weights[i].right, weights[i].columns,
-                                in(grads, weights[i].at * a->sum_bytes));
+    if (status >= 0)
+        status = a->n.kv_rank > 0 ? latents_weight(p, io, n) : heads_weight(p, io, n);
+    if (status >= 0)
+        status = project_weight(p, in(io->saved, a->saved.heads_out), a->n.o_width, in(io->saved, a->saved.dy),
+                                a->n.hidden, in(grads, a->n.params.wo * a->sum_bytes));
     if (status >= 0)
         status = LAUNCH(p, accumulate, CUDA_DIM(cuda_blocks(hidden, THREADS)), &grads, &dnorm, &hidden);
     return status;

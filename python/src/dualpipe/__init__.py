@@ -13,9 +13,10 @@ with its sentence. Functions may be called from several threads at once.
 """
 from ._library import lib as _lib
 from . import eplb
-from .plans import (Candidate, Costs, Partition, SearchResult, Simulation, compare, partition, search, trace_costs)
+from .plans import (Candidate, Costs, Overlap, Partition, SearchResult, Simulation, compare, partition, search, trace_costs,
+                    trace_overlap)
 from .schedules import Method, Operation, Report, Schedule, methods, schedule
 
 __version__ = _lib.dp_version().decode()
-__all__ = ["Candidate", "Costs", "Method", "Operation", "Partition", "Report", "Schedule", "SearchResult", "Simulation",
-           "compare", "eplb", "methods", "partition", "schedule", "search", "trace_costs"]
+__all__ = ["Candidate", "Costs", "Method", "Operation", "Overlap", "Partition", "Report", "Schedule", "SearchResult",
+           "Simulation", "compare", "eplb", "methods", "partition", "schedule", "search", "trace_costs", "trace_overlap"]

@@ -116,6 +116,27 @@ class CSearchResult(Sized):
                 ("tried", c.c_int64)]
 
 
+class TraceOptions(Sized):
+    _fields_ = [("struct_size", c.c_uint32), ("annotations", c.c_int32), ("communication", c.c_char_p),
+                ("most_bytes", c.c_uint64)]
+
+
+class TraceAbout(Sized):
+    _fields_ = [("struct_size", c.c_uint32), ("devices", c.c_int32), ("events", c.c_uint64), ("records", c.c_int64),
+                ("sms", c.c_int64), ("cut_off", c.c_int32)]
+
+
+class TraceOverlap(Sized):
+    _fields_ = [("struct_size", c.c_uint32), ("name", c.c_char_p)] + [
+        (name, c.c_int64) for name in ("span", "computation", "communication", "hidden", "idle", "gaps")] + [
+        ("computation_sms", c.c_double), ("communication_sms", c.c_double)]
+
+
+class TraceCosts(Sized):
+    _fields_ = [("struct_size", c.c_uint32), ("layers", c.c_int32), ("title", c.c_char_p),
+                ("annotations", c.POINTER(c.c_char_p)), ("annotation_count", c.c_int32)]
+
+
 class EplbShape(Sized):
     _fields_ = [("struct_size", c.c_uint32)] + [
         (name, c.c_int32) for name in ("layers", "experts", "replicas", "groups", "nodes", "gpus")]
@@ -156,8 +177,11 @@ for _name, _arguments in {
         "dp_program_lower": [c.POINTER(CSchedule), c.POINTER(LowerOptions), c.POINTER(c.c_void_p)],
         "dp_program_verify": [c.c_void_p, c.POINTER(VerifyReport)],
         "dp_simulate": [c.c_void_p, c.POINTER(CCosts), c.c_int, c.POINTER(CSimulation)],
-        "dp_python_trace_costs": [Read, c.c_char_p, c.c_int32, c.POINTER(c.c_char_p), c.POINTER(c.c_char_p), c.c_int32,
-                                  Write, c.c_void_p],
+        "dp_trace_read": [Read, c.c_void_p, c.POINTER(TraceOptions), c.POINTER(c.c_void_p)],
+        "dp_trace_free": [c.c_void_p],
+        "dp_trace_about": [c.c_void_p, c.POINTER(TraceAbout)],
+        "dp_trace_overlap": [c.c_void_p, c.c_int32, c.POINTER(TraceOverlap)],
+        "dp_trace_costs_write": [c.c_void_p, c.POINTER(TraceCosts), Write, c.c_void_p],
         "dp_python_costs_read": [c.c_char_p, c.POINTER(CCosts), c.POINTER(c.c_double), c.POINTER(c.c_int32)],
         "dp_eplb_rebalance": [c.POINTER(EplbShape), c.POINTER(EplbOptions), c.POINTER(c.c_float),
                               c.POINTER(EplbPlacement), c.c_void_p, c.c_size_t],

@@ -5,6 +5,7 @@ import ctypes as c
 import gzip
 import os
 import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -80,13 +81,9 @@ class Costs:
         return made
 
 
-def trace_costs(path: Union[str, "os.PathLike[str]"], layers: int = 0, annotations: Optional[Dict[str, str]] = None) -> str:
-    """The costs that a Chrome trace holds (plain or gzip), as the text of a file of costs: of a run of libdualpipe, of PyTorch's
-    profiler with the operations of torch.distributed.pipelining, or with annotated segments. layers: of a chunk; 0: as many as
-    one annotation holds. annotations: a regular expression for a segment, {"attention.F": "^my_attention$", ...}."""
-    rules = annotations or {}
-    keys = (c.c_char_p * len(rules))(*(key.encode() for key in rules))
-    patterns = (c.c_char_p * len(rules))(*(pattern.encode() for pattern in rules.values()))
+@contextmanager
+def _trace(path: Union[str, "os.PathLike[str]"], **options):
+    """The trace of a file, plain or gzip, to be asked; errors name the file."""
     raised: List[BaseException] = []
     with open(path, "rb") as plain:
         file = gzip.GzipFile(fileobj=plain) if plain.peek(2)[:2] == b"\x1f\x8b" else plain
@@ -101,15 +98,57 @@ def trace_costs(path: Union[str, "os.PathLike[str]"], layers: int = 0, annotatio
             count[0] = len(piece)
             return 0
 
+        trace = c.c_void_p()
         try:
-            return _c.written("dp_python_trace_costs", _c.Read(read), os.path.basename(path).encode("utf-8", "replace"), layers,
-                              keys, patterns, len(rules))
+            _c.call("dp_trace_read", _c.Read(read), None, c.byref(_c.TraceOptions(**options)), c.byref(trace))
+            yield trace
         except ValueError as error:
             if raised:
                 raise raised[0] from None
             said = str(error)  # some name the file, by its last part
             name = os.path.basename(path)
             raise ValueError(said if said.startswith(name) else f"{name}: {said}") from None
+        finally:
+            _c.lib.dp_trace_free(trace)
+
+
+def trace_costs(path: Union[str, "os.PathLike[str]"], layers: int = 0, annotations: Optional[Dict[str, str]] = None) -> str:
+    """The costs that a Chrome trace holds (plain or gzip), as the text of a file of costs: of a run of libdualpipe, of PyTorch's
+    profiler with the operations of torch.distributed.pipelining, or with annotated segments. layers: of a chunk; 0: as many as
+    one annotation holds. annotations: a regular expression for a segment, {"attention.F": "^my_attention$", ...}."""
+    rules = [f"{key}={pattern}".encode() for key, pattern in (annotations or {}).items()]
+    request = _c.TraceCosts(layers=layers, title=os.path.basename(path).encode("utf-8", "replace"),
+                            annotations=(c.c_char_p * len(rules))(*rules), annotation_count=len(rules))
+    with _trace(path, annotations=1) as trace:
+        return _c.written("dp_trace_costs_write", trace, c.byref(request))
+
+
+class Overlap(NamedTuple):
+    """A device of a trace, times in milliseconds; an instant at which two kernels run counts once."""
+    name: str  #: "rank 3", "device 0"
+    span: float  #: first start to last end
+    computation: float
+    communication: float
+    hidden: float  #: the part of communication during which computation ran; the rest is exposed
+    idle: float  #: neither
+    computation_sms: Optional[float]  #: mean part of the SMs that a grid covers, 0 to 1; None: not known
+    communication_sms: Optional[float]
+
+
+def trace_overlap(path: Union[str, "os.PathLike[str]"], communication: Optional[str] = None) -> List[Overlap]:
+    """How much communication ran behind computation, for each device of a Chrome trace (plain or gzip), as `dualpipe trace
+    overlap` counts it. communication: a regular expression for kernels that are communication, besides those known."""
+    with _trace(path, communication=communication.encode() if communication is not None else None) as trace:
+        about = _c.TraceAbout()
+        _c.call("dp_trace_about", trace, c.byref(about))
+        found = []
+        for row in range(about.devices):
+            made = _c.TraceOverlap()
+            _c.call("dp_trace_overlap", trace, row, c.byref(made))
+            times = (getattr(made, name) / 1e6 for name in ("span", "computation", "communication", "hidden", "idle"))
+            shares = (share if share >= 0.0 else None for share in (made.computation_sms, made.communication_sms))
+            found.append(Overlap(made.name.decode("utf-8", "replace"), *times, *shares))
+        return found
 
 
 class Simulation(NamedTuple):

@@ -25,6 +25,21 @@ static layer_t sized(dp_dtype_t dtype, uint32_t sequence, uint32_t hidden, uint3
                      .head_dim = head_dim};
 }
 
+/* Latent attention: `rope_dim` of head_dim rotated, values as wide as the rest. */
+static layer_t latent(dp_dtype_t dtype, uint32_t sequence, uint32_t hidden, uint32_t heads, uint32_t head_dim,
+                      uint32_t rope_dim, uint32_t q_rank, uint32_t kv_rank)
+{
+    return (layer_t){.dtype = dtype,
+                     .batch = 1,
+                     .sequence = sequence,
+                     .hidden = hidden,
+                     .heads = heads,
+                     .head_dim = head_dim,
+                     .rope_dim = rope_dim,
+                     .q_rank = q_rank,
+                     .kv_rank = kv_rank};
+}
+
 /* An instance and a micro-batch of it. */
 static bool begin(conform_t *t, lab_t *lab, block_t *b, pass_t *p, layer_t layer)
 {
@@ -51,6 +66,11 @@ static void tiles_of_all_lengths(conform_t *t)
         layer_t layer = sized(dtypes[i % 2], sequences[i / 2], 8, 4, 2, 4);
 
         layer.value_dim = 6;
+        if (!begin(t, &lab, &b, &p, layer) || !conform_pass_run(&p, FORWARD, WEIGHT) ||
+            !conform_pass_output_is_right(&p) || !conform_gradients_are_right(&b, &all, 1, false) || !end(&b, &p))
+            return;
+        layer = latent(dtypes[i % 2], sequences[i / 2], 8, 2, 6, 2, i % 4 < 2 ? 5 : 0, 6);
+        layer.batch = 2;
         if (!begin(t, &lab, &b, &p, layer) || !conform_pass_run(&p, FORWARD, WEIGHT) ||
             !conform_pass_output_is_right(&p) || !conform_gradients_are_right(&b, &all, 1, false) || !end(&b, &p))
             return;
@@ -303,6 +323,32 @@ static void saved_is_as_small_as_documented(conform_t *t)
     conform_lab_close(&lab);
 }
 
+/* The same of latent attention. Two sequences: what the keys have in common is summed for each by itself. */
+static void saved_of_latents_is_as_small_as_documented(conform_t *t)
+{
+    lab_t lab = {0};
+
+    for (int i = 0; i < 4; i++) {
+        const size_t d = 20, q_rank = i < 2 ? 9 : 0, bytes = dp_dtype_bytes(dtypes[i % 2]);
+        const size_t latents = q_rank > 0 ? 2 * (q_rank + 7) + 4 + 2 : 2 * 7 + 4 + 1;
+        const size_t per_token = 2 * d + 1 + 3 * (10 + 6) + 3 * (6 + 6) + 2 * 3 + latents;
+        const size_t least = (2 * 150 * per_token + d + q_rank + 7) * bytes;
+        layer_t layer = latent(dtypes[i % 2], 150, 20, 3, 10, 4, (uint32_t)q_rank, 7);
+        block_t b;
+        pass_t p;
+
+        layer.batch = 2;
+        if (!begin(t, &lab, &b, &p, layer))
+            return;
+        EXPECT(t, b.sizes.saved_bytes >= least && b.sizes.saved_bytes < least + 18 * 64 && b.sizes.work_bytes == 0,
+               "saved_bytes is %zu, documented are %zu; work_bytes is %zu", b.sizes.saved_bytes, least,
+               b.sizes.work_bytes);
+        if (!end(&b, &p))
+            return;
+    }
+    conform_lab_close(&lab);
+}
+
 static bool refused(lab_t *lab, const layer_t *layer, dp_status_t status, const char *field, const char *value)
 {
     block_t b = {.lab = lab, .kind = conform_kernel_kind(lab->t), .layer = *layer};
@@ -319,7 +365,7 @@ static bool refused(lab_t *lab, const layer_t *layer, dp_status_t status, const 
 
 static void refusals_name_the_setting(conform_t *t)
 {
-    const layer_t good = sized(DP_F32, 16, 12, 4, 2, 6);
+    layer_t good = sized(DP_F32, 16, 12, 4, 2, 6);
     lab_t lab;
     layer_t l;
 
@@ -347,6 +393,18 @@ static void refusals_name_the_setting(conform_t *t)
     REFUSED(l.sequence = l.hidden = INT_MAX; l.heads = l.kv_heads = 1;
             l.head_dim = INT_MAX - 1, DP_ERR_INVALID, "sequence 2147483647",
             "address space"); /* each product fits an int, the whole no address space */
+    REFUSED(l.q_rank = 8, DP_ERR_INVALID, "q_rank", "8");
+    REFUSED(l.rope_dim = 2, DP_ERR_INVALID, "rope_dim", "2");
+    REFUSED(l.kv_rank = 8, DP_ERR_INVALID, "kv_heads is 2", "8");
+    good = latent(DP_F32, 16, 12, 4, 6, 2, 5, 8);
+    REFUSED(l.rope_dim = 0, DP_ERR_INVALID, "rope_dim", "0");
+    REFUSED(l.rope_dim = 3, DP_ERR_INVALID, "rope_dim", "3");
+    REFUSED(l.rope_dim = 6, DP_ERR_INVALID, "rope_dim", "head_dim = 6");
+    REFUSED(l.q_rank = 0x80000000u, DP_ERR_INVALID, "q_rank", "2147483648");
+    REFUSED(l.kv_rank = 0x80000000u, DP_ERR_INVALID, "kv_rank", "2147483648");
+    REFUSED(l.kv_rank = INT_MAX, DP_ERR_INVALID, "kv_rank + rope_dim", "2147483647 + 2");
+    REFUSED(l.hidden = 1u << 30; l.q_rank = l.kv_rank = 1u << 30;
+            l.heads = 1u << 20, DP_ERR_INVALID, "q_rank 1073741824", "address space");
     conform_lab_close(&lab);
 }
 
@@ -454,6 +512,7 @@ static const conform_case_t cases[] = {
     {CONFORM_CASE(long_sequences_in_f32_have_the_gradients_of_f64, 0, "Sums of thousands keep float's precision.")},
     {CONFORM_CASE(nan_shows_from_its_token_on, 0, "NaN is not hidden.")},
     {CONFORM_CASE(saved_is_as_small_as_documented, 0, "README.md says what is kept.")},
+    {CONFORM_CASE(saved_of_latents_is_as_small_as_documented, 0, "README.md says what latent attention keeps.")},
     {CONFORM_CASE(refusals_name_the_setting, 0, "Messages name the setting and its value.")},
     {CONFORM_CASE(unfit_devices_are_refused, 0, "A device without launch() or host memory is refused by name.")},
     {CONFORM_CASE(an_aborted_job_ends_the_pass, 0, "A pass ends soon when the job is over.")},

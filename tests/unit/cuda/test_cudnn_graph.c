@@ -42,7 +42,7 @@ static void start(void)
 {
     keep_nvrtc();
     cuda_host_open(&host);
-    ck_assert_msg(dnn_load(&host.host, &dnn) == DP_OK, "%s", host.message);
+    ck_assert_msg(dnn_load(&host.host, 128, &dnn) == DP_OK, "%s", host.message);
     ck_assert_int_eq(dnn.cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &device),
                      CUDNN_STATUS_SUCCESS);
     ck_assert_int_eq(dnn.cudnnBackendSetAttribute(device, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
@@ -162,7 +162,7 @@ START_TEST(a_missing_library_is_named)
     dnn_t other;
 
     setenv("DUALPIPE_CUDNN", "/nowhere/libcudnn.so.9", 1);
-    ck_assert_int_eq(dnn_load(&host.host, &other), DP_ERR_UNSUPPORTED);
+    ck_assert_int_eq(dnn_load(&host.host, 128, &other), DP_ERR_UNSUPPORTED);
     ck_assert_ptr_nonnull(strstr(host.message, "/nowhere/libcudnn.so.9"));
     ck_assert_ptr_nonnull(strstr(host.message, "DUALPIPE_CUDNN"));
     unsetenv("DUALPIPE_CUDNN");

@@ -7,9 +7,8 @@
 
 #include "tests/support/suite.h"
 #include "tests/support/trace_text.h"
-#include "tools/trace/trace_actions.h"
-#include "tools/trace/trace_costs.h"
-#include "tools/trace/trace_segment.h"
+#include "trace/actions.h"
+#include "trace/segment.h"
 
 START_TEST(annotations_are_known_by_name)
 {
@@ -36,17 +35,19 @@ START_TEST(annotations_are_known_by_name)
                  {"my attn(F)", NULL},
                  {"F", NULL},
                  {"", NULL}};
-    trace_rule_t rule = {.key = cost_keys_find("mlp.W", 5)};
+    dp__trace_rule_t rule;
 
     for (size_t k = 0; k < sizeof(cases) / sizeof(cases[0]); k++) {
-        int wanted = cases[k].key != NULL ? cost_keys_find(cases[k].key, strlen(cases[k].key)) : -1;
+        int wanted = cases[k].key != NULL ? dp__trace_key_of(cases[k].key, strlen(cases[k].key)) : -1;
 
-        ck_assert_msg(trace_segment_of(cases[k].name, NULL, 0) == wanted, "%s", cases[k].name);
+        ck_assert(cases[k].key == NULL || wanted >= 0);
+        ck_assert_msg(dp__trace_segment_of(cases[k].name, NULL, 0) == wanted, "%s", cases[k].name);
     }
-    ck_assert_int_eq(trace_regex("^my |attn.F", &rule.regex), DP_OK);
-    ck_assert_int_eq(trace_segment_of("my attn(F)", &rule, 1), rule.key);
-    ck_assert_int_eq(trace_segment_of("attn(F)", &rule, 1), rule.key);
-    ck_assert_int_eq(trace_segment_of("attn(B)", &rule, 1), cost_keys_find("attention.I", 11));
+    ck_assert_int_eq(dp__trace_rule("mlp.W=^my |attn.F", &rule), DP_OK);
+    ck_assert_int_eq(rule.key, dp__trace_key_of("mlp.W", 5));
+    ck_assert_int_eq(dp__trace_segment_of("my attn(F)", &rule, 1), rule.key);
+    ck_assert_int_eq(dp__trace_segment_of("attn(F)", &rule, 1), rule.key);
+    ck_assert_int_eq(dp__trace_segment_of("attn(B)", &rule, 1), dp__trace_key_of("attention.I", 11));
     regfree(&rule.regex);
 }
 END_TEST
@@ -91,23 +92,29 @@ static void launch(script_t *script, int at, int stream, int start, int end)
         at, script->launches, stream == 7 ? "gemm" : "nccl", stream, start, end - start, script->launches);
 }
 
+static dp_status_t write_text(void *to, const char *text, size_t bytes)
+{
+    ck_assert_uint_eq(fwrite(text, 1, bytes, to), bytes);
+    return DP_OK;
+}
+
 /* The costs of what was written; to be given to free(). */
 static char *costs_of(script_t *script, int32_t layers, dp_status_t wanted)
 {
-    trace_args_t args = {.layers = layers};
-    trace_options_t options = {.annotations = true};
+    const dp_trace_costs_t costs = {.struct_size = sizeof(costs), .layers = layers, .title = "by hand"};
+    const dp_trace_options_t options = {.struct_size = sizeof(options), .annotations = 1};
     char *text = NULL;
     size_t bytes;
-    output_t output = {.file = open_memstream(&text, &bytes)};
+    FILE *to = open_memstream(&text, &bytes);
     trace_text_t from;
-    trace_t trace;
+    dp_trace_t *trace;
 
     add(script, "]");
     from = trace_text_of(script->text);
-    ck_assert_msg(trace_load_from(trace_text_read, &from, &options, &trace) == DP_OK, "%s", dp_last_error());
-    ck_assert_int_eq(trace_costs_put(&trace, &args, "by hand", &output), wanted);
-    fclose(output.file);
-    trace_clear(&trace);
+    ck_assert_msg(dp_trace_read(trace_text_read, &from, &options, &trace) == DP_OK, "%s", dp_last_error());
+    ck_assert_int_eq(dp_trace_costs_write(trace, &costs, write_text, to), wanted);
+    fclose(to);
+    dp_trace_free(trace);
     return text;
 }
 
@@ -120,7 +127,7 @@ static void expect_value(const char *text, const char *key, double wanted)
     snprintf(line, sizeof(line), "\n%s=", key);
     at = strstr(text, line);
     ck_assert_msg(at != NULL, "no %s in %s", key, text);
-    ck_assert_ptr_nonnull(cost_keys_number(at + strlen(line), &got));
+    got = strtod(at + strlen(line), NULL);
     ck_assert_msg(got > wanted - 1e-9 && got < wanted + 1e-9, "%s is %g, not %g", key, got, wanted);
 }
 
@@ -252,6 +259,92 @@ START_TEST(without_a_forward_there_are_none)
 }
 END_TEST
 
+START_TEST(annotations_of_the_caller_come_first)
+{
+    static const char *const annotations[] = {"mlp.F=^my block", "attention.F=soft.*x"};
+    static const char *const wrong[] = {"mlp.F", "mlp.B=x", "nonsense.F=x", "mlp.F=(", "mlp=x", ""};
+    const char *many[DP_TRACE_ANNOTATIONS + 1];
+    dp_trace_costs_t costs = {.struct_size = sizeof(costs), .annotations = annotations, .annotation_count = 2};
+    script_t script = {.used = 0};
+    trace_text_t from;
+    dp_trace_t *trace;
+    char *text = NULL;
+    size_t bytes;
+    FILE *to = open_memstream(&text, &bytes);
+
+    annotate(&script, "my block 3", 10, 20);
+    annotate(&script, "softmax", 30, 40);
+    launch(&script, 15, 7, 1000, 2000);
+    launch(&script, 35, 7, 2000, 5000);
+    add(&script, "]");
+    from = trace_text_of(script.text);
+    ck_assert_int_eq(dp_trace_read(trace_text_read, &from, NULL, &trace), DP_OK);
+    ck_assert_int_eq(dp_trace_costs_write(trace, NULL, write_text, to), DP_ERR_REJECTED);
+    ck_assert_int_eq(dp_trace_costs_write(trace, &costs, write_text, to), DP_OK);
+    fclose(to);
+    expect_value(text, "mlp.F", 1.0);
+    expect_value(text, "attention.F", 3.0);
+    free(text);
+    costs.annotation_count = 1;
+    for (size_t k = 0; k < sizeof(wrong) / sizeof(wrong[0]); k++) {
+        costs.annotations = &wrong[k];
+        ck_assert_msg(dp_trace_costs_write(trace, &costs, write_text, NULL) == DP_ERR_INVALID, "%s", wrong[k]);
+    }
+    for (size_t k = 0; k < DP_TRACE_ANNOTATIONS + 1; k++)
+        many[k] = annotations[0];
+    costs.annotations = many;
+    costs.annotation_count = DP_TRACE_ANNOTATIONS + 1;
+    ck_assert_int_eq(dp_trace_costs_write(trace, &costs, write_text, NULL), DP_ERR_INVALID);
+    dp_trace_free(trace);
+}
+END_TEST
+
+static dp_status_t full_disk(void *user, const char *text, size_t bytes)
+{
+    (void)user, (void)text, (void)bytes;
+    return dp_fail(DP_ERR_IO, "no space left");
+}
+
+static dp_status_t broken_pipe(void *user, void *buffer, size_t room, size_t *bytes_out)
+{
+    (void)user, (void)buffer, (void)room;
+    *bytes_out = 0;
+    return dp_fail(DP_ERR_IO, "broken pipe");
+}
+
+START_TEST(failures_of_the_caller_are_returned)
+{
+    const dp_trace_options_t small = {.struct_size = 4};
+    dp_trace_about_t about = {.struct_size = sizeof(about)};
+    dp_trace_overlap_t overlap = {.struct_size = sizeof(overlap)};
+    script_t script = {.used = 0};
+    dp_trace_t *trace = (dp_trace_t *)&script;
+    trace_text_t from;
+
+    ck_assert_int_eq(dp_trace_read(broken_pipe, NULL, NULL, &trace), DP_ERR_IO);
+    ck_assert_ptr_null(trace);
+    ck_assert_int_eq(dp_trace_read(broken_pipe, NULL, &small, &trace), DP_ERR_INVALID);
+    ck_assert_int_eq(dp_trace_read(NULL, NULL, NULL, &trace), DP_ERR_INVALID);
+    annotate(&script, "attn(F)", 10, 20);
+    launch(&script, 15, 7, 1000, 2000);
+    from = trace_text_of(script.text); /* not closed */
+    ck_assert_int_eq(dp_trace_read(trace_text_read, &from, NULL, &trace), DP_OK);
+    ck_assert_int_eq(dp_trace_costs_write(trace, NULL, full_disk, NULL), DP_ERR_IO);
+    ck_assert_int_eq(dp_trace_about(trace, &about), DP_OK);
+    ck_assert_int_eq(about.cut_off, 1);
+    ck_assert_int_eq(about.devices, 1);
+    ck_assert_int_eq(about.records, 1);
+    ck_assert_uint_eq(about.events, 3);
+    ck_assert_int_eq(about.sms, -1);
+    about.struct_size = 8;
+    ck_assert_int_eq(dp_trace_about(trace, &about), DP_ERR_INVALID);
+    ck_assert_int_eq(dp_trace_overlap(trace, 1, &overlap), DP_ERR_INVALID);
+    ck_assert_int_eq(dp_trace_overlap(trace, -1, &overlap), DP_ERR_INVALID);
+    dp_trace_free(trace);
+    dp_trace_free(NULL);
+}
+END_TEST
+
 START_TEST(operations_of_torch_are_known_by_name)
 {
     static const struct {
@@ -279,7 +372,7 @@ START_TEST(operations_of_torch_are_known_by_name)
     for (size_t k = 0; k < sizeof(cases) / sizeof(cases[0]); k++) {
         int32_t stage = -1;
 
-        ck_assert_msg(trace_action_of(cases[k].name, &stage) == cases[k].kind, "%s", cases[k].name);
+        ck_assert_msg(dp__trace_action_of(cases[k].name, &stage) == cases[k].kind, "%s", cases[k].name);
         if (cases[k].kind >= 0)
             ck_assert_int_eq(stage, cases[k].stage);
     }
@@ -346,6 +439,8 @@ int main(void)
     SUITE_ADD(suite, a_step_around_both_is_no_pair);
     SUITE_ADD(suite, annotations_inside_a_segment_belong_to_it);
     SUITE_ADD(suite, without_a_forward_there_are_none);
+    SUITE_ADD(suite, annotations_of_the_caller_come_first);
+    SUITE_ADD(suite, failures_of_the_caller_are_returned);
     SUITE_ADD(suite, operations_of_torch_are_known_by_name);
     SUITE_ADD(suite, operations_on_the_host_alone);
     SUITE_ADD(suite, operations_on_the_device_go_first);

@@ -13,17 +13,17 @@ static dp_status_t spell(const char *text, size_t piece, char *out, size_t room)
 {
     static const char letters[] = ".{}[]ksntfz";
     trace_text_t from = trace_text_of(text);
-    json_reader_t *reader;
-    json_token_t token;
+    dp__trace_json_reader_t *reader;
+    dp__trace_json_token_t token;
     size_t used = 0;
     dp_status_t status;
 
     from.piece = piece;
     out[0] = 0;
-    ck_assert_int_eq(json_open(trace_text_read, &from, &reader), DP_OK);
-    while ((status = json_next(reader, &token)) == DP_OK && token.kind != JSON_END)
+    ck_assert_int_eq(dp__trace_json_open(trace_text_read, &from, &reader), DP_OK);
+    while ((status = dp__trace_json_next(reader, &token)) == DP_OK && token.kind != DP__JSON_END)
         used += (size_t)snprintf(out + used, room - used, "%c%s ", letters[token.kind], token.text);
-    json_close(reader);
+    dp__trace_json_close(reader);
     return status;
 }
 
@@ -90,13 +90,13 @@ END_TEST
 
 START_TEST(nesting_has_a_limit)
 {
-    char text[2 * JSON_DEPTH + 8], out[4 * JSON_DEPTH];
+    char text[2 * DP__JSON_DEPTH + 8], out[4 * DP__JSON_DEPTH];
 
-    for (int depth = JSON_DEPTH; depth <= JSON_DEPTH + 1; depth++) {
+    for (int depth = DP__JSON_DEPTH; depth <= DP__JSON_DEPTH + 1; depth++) {
         memset(text, '[', (size_t)depth);
         memset(text + depth, ']', (size_t)depth);
         text[2 * depth] = 0;
-        ck_assert_int_eq(spell(text, 0, out, sizeof(out)), depth > JSON_DEPTH ? DP_ERR_REJECTED : DP_OK);
+        ck_assert_int_eq(spell(text, 0, out, sizeof(out)), depth > DP__JSON_DEPTH ? DP_ERR_REJECTED : DP_OK);
     }
     ck_assert_ptr_nonnull(strstr(dp_last_error(), "byte 128"));
 }
@@ -104,11 +104,11 @@ END_TEST
 
 START_TEST(long_strings_are_cut_and_skipped)
 {
-    size_t n = 3 * JSON_TEXT_BYTES;
+    size_t n = 3 * DP__JSON_TEXT_BYTES;
     char *text = malloc(n + 32);
     trace_text_t from;
-    json_reader_t *reader;
-    json_token_t token;
+    dp__trace_json_reader_t *reader;
+    dp__trace_json_token_t token;
 
     ck_assert_ptr_nonnull(text);
     memset(text, 'x', n + 32);
@@ -116,17 +116,17 @@ START_TEST(long_strings_are_cut_and_skipped)
     strcpy(text + n, "\",{\"a\":[[{}]]},7]");
     from = trace_text_of(text);
     from.piece = 1000;
-    ck_assert_int_eq(json_open(trace_text_read, &from, &reader), DP_OK);
-    ck_assert_int_eq(json_next(reader, &token), DP_OK);
-    ck_assert_int_eq(json_next(reader, &token), DP_OK);
-    ck_assert_uint_eq(strlen(token.text), JSON_TEXT_BYTES - 1);
-    ck_assert_int_eq(json_next(reader, &token), DP_OK);
-    ck_assert_int_eq(token.kind, JSON_OBJECT);
+    ck_assert_int_eq(dp__trace_json_open(trace_text_read, &from, &reader), DP_OK);
+    ck_assert_int_eq(dp__trace_json_next(reader, &token), DP_OK);
+    ck_assert_int_eq(dp__trace_json_next(reader, &token), DP_OK);
+    ck_assert_uint_eq(strlen(token.text), DP__JSON_TEXT_BYTES - 1);
+    ck_assert_int_eq(dp__trace_json_next(reader, &token), DP_OK);
+    ck_assert_int_eq(token.kind, DP__JSON_OBJECT);
     ck_assert_uint_eq(token.offset, n + 2);
-    ck_assert_int_eq(json_skip(reader, &token), DP_OK);
-    ck_assert_int_eq(json_next(reader, &token), DP_OK);
+    ck_assert_int_eq(dp__trace_json_skip(reader, &token), DP_OK);
+    ck_assert_int_eq(dp__trace_json_next(reader, &token), DP_OK);
     ck_assert_str_eq(token.text, "7");
-    json_close(reader);
+    dp__trace_json_close(reader);
     free(text);
 }
 END_TEST
@@ -137,27 +137,27 @@ START_TEST(bytes_are_kept_across_pieces)
 
     for (size_t piece = 1; piece < 30; piece++) {
         trace_text_t from = trace_text_of(text);
-        json_reader_t *reader;
-        json_token_t token;
+        dp__trace_json_reader_t *reader;
+        dp__trace_json_token_t token;
         const char *kept;
         size_t bytes;
 
         from.piece = piece;
-        ck_assert_int_eq(json_open(trace_text_read, &from, &reader), DP_OK);
-        ck_assert_int_eq(json_next(reader, &token), DP_OK);
-        ck_assert_int_eq(json_next(reader, &token), DP_OK);
-        json_keep(reader, &token);
-        ck_assert_int_eq(json_skip(reader, &token), DP_OK);
-        ck_assert_int_eq(json_kept(reader, &kept, &bytes), DP_OK);
+        ck_assert_int_eq(dp__trace_json_open(trace_text_read, &from, &reader), DP_OK);
+        ck_assert_int_eq(dp__trace_json_next(reader, &token), DP_OK);
+        ck_assert_int_eq(dp__trace_json_next(reader, &token), DP_OK);
+        dp__trace_json_keep(reader, &token);
+        ck_assert_int_eq(dp__trace_json_skip(reader, &token), DP_OK);
+        ck_assert_int_eq(dp__trace_json_kept(reader, &kept, &bytes), DP_OK);
         ck_assert_uint_eq(bytes, 9);
         ck_assert_mem_eq(kept, "{\"a\":  1}", 9);
-        ck_assert_int_eq(json_next(reader, &token), DP_OK);
-        json_keep(reader, &token);
-        ck_assert_int_eq(json_skip(reader, &token), DP_OK);
-        ck_assert_int_eq(json_kept(reader, &kept, &bytes), DP_OK);
+        ck_assert_int_eq(dp__trace_json_next(reader, &token), DP_OK);
+        dp__trace_json_keep(reader, &token);
+        ck_assert_int_eq(dp__trace_json_skip(reader, &token), DP_OK);
+        ck_assert_int_eq(dp__trace_json_kept(reader, &kept, &bytes), DP_OK);
         ck_assert_uint_eq(bytes, 10);
         ck_assert_mem_eq(kept, "{\"b\":\"\\n\"}", 10);
-        json_close(reader);
+        dp__trace_json_close(reader);
     }
 }
 END_TEST
@@ -186,7 +186,7 @@ START_TEST(times_keep_their_nanoseconds)
     for (size_t k = 0; k < sizeof(cases) / sizeof(cases[0]); k++) {
         int64_t ns = 0;
 
-        ck_assert_msg(json_nanoseconds(cases[k].text, &ns) == cases[k].good, "%s", cases[k].text);
+        ck_assert_msg(dp__trace_json_nanoseconds(cases[k].text, &ns) == cases[k].good, "%s", cases[k].text);
         if (cases[k].good)
             ck_assert_int_eq(ns, cases[k].ns);
     }

@@ -9,14 +9,15 @@
 
 #include "tests/support/suite.h"
 #include "tests/support/trace_text.h"
-#include "tools/trace/trace_overlap.h"
+#include "tools/trace/trace_file.h"
+#include "trace/overlap.h"
 
 /* ---- the published profile ---- */
 
 #ifdef HAVE_ZLIB
-static void load_profile(trace_t *trace)
+static void load_profile(dp_trace_t **trace)
 {
-    trace_options_t options = {.comm = NULL};
+    dp_trace_options_t options = {.struct_size = sizeof(options)};
     char path[1024];
 
     snprintf(path, sizeof(path), "%s/trace/deepseek_v3_train_1f1b.json.gz", getenv("DP_TEST_DATA"));
@@ -30,15 +31,15 @@ START_TEST(published_profile_has_its_figures)
         size_t records;
         int64_t busy;
     } streams[] = {{"stream 7", 927, 118193000}, {"stream 27", 40, 114521000}, {"stream 23", 16, 11355000}};
-    overlap_t overlap;
-    trace_t trace;
-    const overlap_rank_t *rank;
+    dp__trace_overlap_t overlap;
+    dp_trace_t *trace;
+    const dp__trace_overlap_rank_t *rank;
     char percent[16];
 
     load_profile(&trace);
-    ck_assert_int_eq(overlap_measure(&trace, 3, &overlap), DP_OK);
-    ck_assert_uint_eq(trace.head.events, 14240);
-    ck_assert_int_eq(trace.head.sms, 132);
+    ck_assert_int_eq(dp__trace_overlap_measure(trace, 3, &overlap), DP_OK);
+    ck_assert_uint_eq(trace->head.events, 14240);
+    ck_assert_int_eq(trace->head.sms, 132);
     ck_assert_uint_eq(overlap.nranks, 1);
     rank = &overlap.ranks[0];
     ck_assert_str_eq(rank->rank->label, "rank 0");
@@ -50,18 +51,18 @@ START_TEST(published_profile_has_its_figures)
     ck_assert_str_eq(percent, "96.38");
     ck_assert_uint_eq(rank->nstreams, 3);
     for (size_t s = 0; s < 3; s++) {
-        ck_assert_str_eq(trace.streams[rank->streams[s].stream].label, streams[s].label);
+        ck_assert_str_eq(trace->streams[rank->streams[s].stream].label, streams[s].label);
         ck_assert_uint_eq(rank->streams[s].records, streams[s].records);
         ck_assert_int_eq(rank->streams[s].busy, streams[s].busy);
     }
     ck_assert_uint_eq(rank->ngaps, 3);
     for (size_t g = 0; g < rank->ngrids; g++)
-        if (rank->grids[g].class == TRACE_COMM) {
+        if (rank->grids[g].class == DP__TRACE_COMM) {
             ck_assert_uint_eq(rank->grids[g].blocks, 20); /* the one with the most time */
             break;
         }
-    overlap_clear(&overlap);
-    trace_clear(&trace);
+    dp__trace_overlap_clear(&overlap);
+    dp_trace_free(trace);
 }
 END_TEST
 
@@ -78,47 +79,47 @@ START_TEST(published_profile_has_its_annotations)
                   {"dispatch(B)", "stream 27", 7302000}, {"mlp(W)", "stream 7", 3575000},
                   {"mlp(F)", "stream 7", 4250000},       {"attn(B)", "stream 7", 9018000},
                   {"attn(W)", "stream 7", 2375000},      {"combine(F)", "stream 27", 7325000}};
-    overlap_t overlap;
-    trace_t trace;
-    const overlap_rank_t *rank;
+    dp__trace_overlap_t overlap;
+    dp_trace_t *trace;
+    const dp__trace_overlap_rank_t *rank;
 
     load_profile(&trace);
-    ck_assert_int_eq(overlap_measure(&trace, 0, &overlap), DP_OK);
+    ck_assert_int_eq(dp__trace_overlap_measure(trace, 0, &overlap), DP_OK);
     rank = &overlap.ranks[0];
     ck_assert_uint_eq(rank->ngaps, 0);
     ck_assert_uint_eq(rank->ngroups, 10);
     for (size_t g = 0; g < 10; g++) {
-        uint32_t first = TRACE_NONE;
+        uint32_t first = DP__TRACE_NONE;
         int64_t sum = 0;
 
-        ck_assert_str_eq(trace_name(&trace, rank->groups[g].name), wanted[g].name);
+        ck_assert_str_eq(dp__trace_name(trace, rank->groups[g].name), wanted[g].name);
         ck_assert_uint_eq(rank->groups[g].times, 4);
-        for (size_t i = 0; i < trace.nrecords; i++) {
-            const trace_record_t *record = &trace.records[i];
+        for (size_t i = 0; i < trace->nrecords; i++) {
+            const dp__trace_record_t *record = &trace->records[i];
 
-            if (trace_group(&trace, record) != rank->groups[g].name)
+            if (dp__trace_group(trace, record) != rank->groups[g].name)
                 continue;
-            first = first == TRACE_NONE ? record->range : first;
-            if (record->range == first && strcmp(trace.streams[record->stream].label, wanted[g].stream) == 0)
+            first = first == DP__TRACE_NONE ? record->range : first;
+            if (record->range == first && strcmp(trace->streams[record->stream].label, wanted[g].stream) == 0)
                 sum += record->end - record->start;
         }
         ck_assert_int_eq(sum, wanted[g].first);
     }
-    overlap_clear(&overlap);
-    trace_clear(&trace);
+    dp__trace_overlap_clear(&overlap);
+    dp_trace_free(trace);
 }
 END_TEST
 #endif
 
 /* ---- made traces ---- */
 
-static trace_t load_text(const char *text)
+static dp_trace_t *load_text(const char *text)
 {
-    trace_options_t options = {.comm = NULL};
+    dp_trace_options_t options = {.struct_size = sizeof(options)};
     trace_text_t from = trace_text_of(text);
-    trace_t trace;
+    dp_trace_t *trace;
 
-    ck_assert_msg(trace_load_from(trace_text_read, &from, &options, &trace) == DP_OK, "%s", dp_last_error());
+    ck_assert_msg(dp_trace_read(trace_text_read, &from, &options, &trace) == DP_OK, "%s", dp_last_error());
     return trace;
 }
 
@@ -141,9 +142,25 @@ static void count(counted_t *counted, int stream, bool comm, int start, int end)
     counted->last = end > counted->last ? end : counted->last;
 }
 
-static void compare(const overlap_t *overlap, const counted_t *counted, size_t r)
+static void compare_public(const dp_trace_t *trace, const dp__trace_overlap_rank_t *rank, size_t r)
 {
-    const overlap_rank_t *rank = &overlap->ranks[r];
+    dp_trace_overlap_t overlap = {.struct_size = sizeof(overlap)};
+
+    ck_assert_int_eq(dp_trace_overlap(trace, (int32_t)r, &overlap), DP_OK);
+    ck_assert_str_eq(overlap.name, rank->rank->label);
+    ck_assert_int_eq(overlap.span, rank->end - rank->start);
+    ck_assert_int_eq(overlap.computation, rank->compute);
+    ck_assert_int_eq(overlap.communication, rank->comm);
+    ck_assert_int_eq(overlap.hidden, rank->hidden);
+    ck_assert_int_eq(overlap.idle, rank->idle);
+    ck_assert_int_eq(overlap.gaps, (int64_t)rank->exposed_gaps);
+    ck_assert(overlap.computation_sms == rank->sm_share[DP__TRACE_COMPUTE]);
+    ck_assert(overlap.communication_sms == rank->sm_share[DP__TRACE_COMM]);
+}
+
+static void compare(const dp__trace_overlap_t *overlap, const counted_t *counted, size_t r)
+{
+    const dp__trace_overlap_rank_t *rank = &overlap->ranks[r];
     int64_t compute = 0, comm = 0, hidden = 0, idle = 0, longest = 0, run = 0;
 
     for (int t = 0; t < TICKS; t++) {
@@ -181,8 +198,8 @@ START_TEST(random_traces_are_counted_instant_by_instant)
         int n = snprintf(text, sizeof(text),
                          "[{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":7,\"args\":{\"name\":\"rank 1\"}},"
                          "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":9,\"args\":{\"name\":\"rank 0\"}}");
-        trace_t trace;
-        overlap_t overlap;
+        dp_trace_t *trace;
+        dp__trace_overlap_t overlap;
 
         for (int r = 0; r < RANKS; r++)
             counted[r] = (counted_t){.first = TICKS, .last = 0};
@@ -201,12 +218,12 @@ START_TEST(random_traces_are_counted_instant_by_instant)
         }
         strcpy(text + n, "]");
         trace = load_text(text);
-        ck_assert_int_eq(overlap_measure(&trace, 1, &overlap), DP_OK);
+        ck_assert_int_eq(dp__trace_overlap_measure(trace, 1, &overlap), DP_OK);
         ck_assert_uint_eq(overlap.nranks, RANKS);
         for (size_t r = 0; r < RANKS; r++)
-            compare(&overlap, &counted[r], r);
-        overlap_clear(&overlap);
-        trace_clear(&trace);
+            compare(&overlap, &counted[r], r), compare_public(trace, &overlap.ranks[r], r);
+        dp__trace_overlap_clear(&overlap);
+        dp_trace_free(trace);
     }
 }
 END_TEST
@@ -215,7 +232,7 @@ START_TEST(kernels_belong_to_the_annotation_that_launched_them)
 {
     /* Launched on thread 2 while thread 1 is in "outer" and then "inner"; on thread 1 itself; after all; without
      * launch, but below an annotation on the stream. */
-    trace_t trace =
+    dp_trace_t *trace =
         load_text("{\"traceEvents\":["
                   "{\"ph\":\"X\",\"cat\":\"user_annotation\",\"name\":\"inner\",\"pid\":1,\"tid\":1,\"ts\":10,\"dur\":"
                   "10},"
@@ -247,37 +264,37 @@ START_TEST(kernels_belong_to_the_annotation_that_launched_them)
                   "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"f\",\"pid\":0,\"tid\":7,\"ts\":95,\"dur\":1}]}");
     static const char *const wanted[] = {"outer", "inner", "outer", "", "own", "below"};
 
-    ck_assert_uint_eq(trace.nrecords, 6);
+    ck_assert_uint_eq(trace->nrecords, 6);
     for (size_t i = 0; i < 6; i++)
-        ck_assert_str_eq(trace_name(&trace, trace_group(&trace, &trace.records[i])), wanted[i]);
-    trace_clear(&trace);
+        ck_assert_str_eq(dp__trace_name(trace, dp__trace_group(trace, &trace->records[i])), wanted[i]);
+    dp_trace_free(trace);
 }
 END_TEST
 
 START_TEST(gaps_know_their_neighbours)
 {
-    trace_t trace =
+    dp_trace_t *trace =
         load_text("[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"early\",\"pid\":0,\"tid\":7,\"ts\":0,\"dur\":10},"
                   "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"late\",\"pid\":0,\"tid\":7,\"ts\":30,\"dur\":10},"
                   "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"deep_ep::short\",\"pid\":0,\"tid\":8,\"ts\":5,\"dur\":8}"
                   ","
                   "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"deep_ep::long\",\"pid\":0,\"tid\":8,\"ts\":13,\"dur\":"
                   "40}]");
-    overlap_t overlap;
-    const overlap_gap_t *gaps;
+    dp__trace_overlap_t overlap;
+    const dp__trace_overlap_gap_t *gaps;
 
-    ck_assert_int_eq(overlap_measure(&trace, 10, &overlap), DP_OK);
+    ck_assert_int_eq(dp__trace_overlap_measure(trace, 10, &overlap), DP_OK);
     ck_assert_uint_eq(overlap.ranks[0].ngaps, 2);
     gaps = overlap.ranks[0].gaps;
     ck_assert_int_eq(gaps[0].start, 10000);
     ck_assert_int_eq(gaps[0].end, 30000);
-    ck_assert_str_eq(trace_name(&trace, trace.records[gaps[0].comm].name), "deep_ep::long");
-    ck_assert_str_eq(trace_name(&trace, trace.records[gaps[0].before].name), "early");
-    ck_assert_str_eq(trace_name(&trace, trace.records[gaps[0].after].name), "late");
+    ck_assert_str_eq(dp__trace_name(trace, trace->records[gaps[0].comm].name), "deep_ep::long");
+    ck_assert_str_eq(dp__trace_name(trace, trace->records[gaps[0].before].name), "early");
+    ck_assert_str_eq(dp__trace_name(trace, trace->records[gaps[0].after].name), "late");
     ck_assert_int_eq(gaps[1].start, 40000);
     ck_assert_uint_eq(gaps[1].after, SIZE_MAX);
-    overlap_clear(&overlap);
-    trace_clear(&trace);
+    dp__trace_overlap_clear(&overlap);
+    dp_trace_free(trace);
 }
 END_TEST
 
@@ -296,13 +313,13 @@ START_TEST(communication_is_known_by_name)
         "Memcpy DtoD (Device -> Device)", "void flash::compute_attn_ws<Flash_fwd_kernel_traits>(Params)"};
     regex_t regex;
 
-    ck_assert_int_eq(trace_regex("(", &regex), DP_ERR_INVALID);
-    ck_assert_int_eq(trace_regex("^my_ring|my_tree", &regex), DP_OK);
+    ck_assert_int_eq(dp__trace_regex("(", &regex), DP_ERR_INVALID);
+    ck_assert_int_eq(dp__trace_regex("^my_ring|my_tree", &regex), DP_OK);
     for (size_t k = 0; k < sizeof(comm) / sizeof(comm[0]); k++)
-        ck_assert_int_eq(trace_class_of(comm[k], &regex), TRACE_COMM);
+        ck_assert_int_eq(dp__trace_class_of(comm[k], &regex), DP__TRACE_COMM);
     for (size_t k = 0; k < sizeof(compute) / sizeof(compute[0]); k++)
-        ck_assert_int_eq(trace_class_of(compute[k], &regex), TRACE_COMPUTE);
-    ck_assert_int_eq(trace_class_of("my_ring_exchange", NULL), TRACE_COMPUTE);
+        ck_assert_int_eq(dp__trace_class_of(compute[k], &regex), DP__TRACE_COMPUTE);
+    ck_assert_int_eq(dp__trace_class_of("my_ring_exchange", NULL), DP__TRACE_COMPUTE);
     regfree(&regex);
 }
 END_TEST
@@ -323,7 +340,7 @@ START_TEST(names_are_shortened_to_what_tells_them_apart)
     char text[256];
 
     for (size_t k = 0; k < sizeof(pairs) / sizeof(pairs[0]); k++) {
-        trace_short_name(pairs[k][0], text, sizeof(text));
+        dp__trace_short_name(pairs[k][0], text, sizeof(text));
         ck_assert_str_eq(text, pairs[k][1]);
     }
 }
@@ -331,20 +348,20 @@ END_TEST
 
 START_TEST(extreme_times_and_sizes_are_counted)
 {
-    trace_t trace =
+    dp_trace_t *trace =
         load_text("[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"a\",\"pid\":0,\"tid\":7,\"ts\":-2305843009213693,"
                   "\"dur\":"
                   "2305843009213693,\"args\":{\"grid\":[2147483647,2147483647,2147483647]}},"
                   "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"b\",\"pid\":0,\"tid\":7,\"ts\":2305843009213693,"
                   "\"dur\":0,\"args\":{\"grid\":[],\"correlation\":99999999999,\"stream\":\"x\"}},"
                   "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"nccl\",\"pid\":0,\"tid\":\"7\",\"ts\":0,\"dur\":1}]");
-    overlap_t overlap;
+    dp__trace_overlap_t overlap;
 
-    ck_assert_int_eq(overlap_measure(&trace, 5, &overlap), DP_OK);
+    ck_assert_int_eq(dp__trace_overlap_measure(trace, 5, &overlap), DP_OK);
     ck_assert_int_eq(overlap.ranks[0].end - overlap.ranks[0].start, 4611686018427386000);
     ck_assert_int_eq(overlap.ranks[0].comm, 1000);
-    overlap_clear(&overlap);
-    trace_clear(&trace);
+    dp__trace_overlap_clear(&overlap);
+    dp_trace_free(trace);
 }
 END_TEST
 
@@ -359,25 +376,25 @@ START_TEST(what_is_no_trace_is_refused)
                                         "[{\"ph\":\"X\",\"cat\":\"kernel\",\"ts\":\"x\"}]",
                                         "[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"a\",\"ts\":1,\"dur\":-1}]",
                                         "[{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"a\",\"ts\":1,\"dur\":1}]"};
-    trace_options_t options = {.most_bytes = 0};
+    dp_trace_options_t options = {.struct_size = sizeof(options), .most_bytes = 0};
 
     for (size_t k = 0; k < sizeof(texts) / sizeof(texts[0]); k++) {
         trace_text_t from = trace_text_of(texts[k]);
-        trace_t trace;
+        dp_trace_t *trace;
 
-        ck_assert_msg(trace_load_from(trace_text_read, &from, &options, &trace) == DP_ERR_REJECTED, "%s", texts[k]);
-        trace_clear(&trace);
+        ck_assert_msg(dp_trace_read(trace_text_read, &from, &options, &trace) == DP_ERR_REJECTED, "%s", texts[k]);
+        dp_trace_free(trace);
     }
 }
 END_TEST
 
 START_TEST(memory_is_bounded)
 {
-    trace_options_t options = {.most_bytes = 1 << 20};
+    dp_trace_options_t options = {.struct_size = sizeof(options), .most_bytes = 1 << 20};
     size_t room = 8 << 20, n = 1;
     char *text = malloc(room);
     trace_text_t from;
-    trace_t trace;
+    dp_trace_t *trace;
 
     ck_assert_ptr_nonnull(text);
     text[0] = '[';
@@ -387,9 +404,9 @@ START_TEST(memory_is_bounded)
             k > 0 ? "," : "", k, k);
     strcpy(text + n, "]");
     from = trace_text_of(text);
-    ck_assert_int_eq(trace_load_from(trace_text_read, &from, &options, &trace), DP_ERR_OVERFLOW);
+    ck_assert_int_eq(dp_trace_read(trace_text_read, &from, &options, &trace), DP_ERR_OVERFLOW);
     ck_assert_ptr_nonnull(strstr(dp_last_error(), "--memory"));
-    trace_clear(&trace);
+    dp_trace_free(trace);
     free(text);
 }
 END_TEST

@@ -1,0 +1,178 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * last_spans.c: the trace file of a job that does not get on. It is named in the report before it is written, because
+ * nobody waits for a disk to hear why the job ends. */
+#include "group/last_spans.h"
+#include "base/wait.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- from the boxes ---- */
+
+typedef struct latest {
+    dp_span_t spans[DP__LAST_SPANS];
+    const dp__box_t *from[DP__LAST_SPANS]; /* whose names they use */
+    int32_t count;
+} latest_t;
+
+static bool is_open(const dp_span_t *span)
+{
+    return span->end_ns == 0;
+}
+
+/* What a rank is in matters more than anything that is over. */
+static bool matters_less(const dp_span_t *a, const dp_span_t *b)
+{
+    return is_open(a) != is_open(b) ? is_open(b) : a->start_ns < b->start_ns;
+}
+
+static void keep(latest_t *latest, const dp__box_t *box, const dp_span_t *span)
+{
+    int32_t at = latest->count;
+
+    if (at < DP__LAST_SPANS) {
+        latest->count++;
+    } else {
+        at = 0;
+        for (int32_t i = 1; i < DP__LAST_SPANS; i++)
+            if (matters_less(&latest->spans[i], &latest->spans[at]))
+                at = i;
+        if (!matters_less(&latest->spans[at], span))
+            return;
+    }
+    latest->spans[at] = *span;
+    latest->from[at] = box;
+}
+
+static void find_latest(const dp__box_t *boxes, int32_t rank, latest_t *latest)
+{
+    latest->count = 0;
+    for (const dp__box_t *box = boxes; box != NULL; box = box->next)
+        for (uint32_t i = 0; box->rank == rank && !dp__box_is_closed(box) && i < box->capacity; i++) {
+            const dp_span_t span = dp__box_span(box, i);
+
+            if (span.start_ns > 0)
+                keep(latest, box, &span);
+        }
+}
+
+/* A span has no member that says that it is not over: its name does. */
+static void add(dp_timeline_t *timeline, int32_t row, const dp__box_t *box, dp_span_t span, int64_t now_ns)
+{
+    char name[DP__BOX_NAME_BYTES] = "", text[DP__BOX_NAME_BYTES + 16];
+
+    if (span.name != 0)
+        dp__box_name(box, span.name, name);
+    snprintf(text, sizeof(text), "%s%s", is_open(&span) ? "not over: " : "", name);
+    span.name = 0;
+    if (text[0] != '\0' && dp_timeline_name(timeline, text, &span.name) < 0)
+        span.name = 0; /* 255 names are used up */
+    if (is_open(&span))
+        span.end_ns = now_ns > span.start_ns ? now_ns : span.start_ns;
+    (void)dp_timeline_add(timeline, row, &span); /* a record that was torn while it was read is no loss */
+}
+
+bool dp__last_spans_take(const dp__box_t *boxes, int32_t rank, dp_timeline_t *timeline, int32_t row)
+{
+    const int64_t now_ns = dp__now_ns();
+    latest_t latest;
+
+    find_latest(boxes, rank, &latest);
+    for (int32_t i = 0; i < latest.count; i++)
+        add(timeline, row, latest.from[i], latest.spans[i], now_ns);
+    return latest.count > 0;
+}
+
+/* ---- the file ---- */
+
+bool dp__last_spans_open(dp__last_spans_t *last, int32_t ranks)
+{
+    const char *wanted = secure_getenv("DUALPIPE_HANG_TRACE");
+
+    if (last->timeline != NULL || (wanted != NULL && wanted[0] == '\0'))
+        return last->timeline != NULL;
+    if (dp_timeline_create(ranks, DP__LAST_SPANS, &last->timeline) >= 0)
+        return true;
+    dp_log(DP_LOG_WARN, "group", "the last spans of the ranks are not written: %s", dp_last_error());
+    return false;
+}
+
+static void give_up(dp__last_spans_t *last, const char *why)
+{
+    dp_log(DP_LOG_WARN, "group",
+           "the last spans of the ranks are not written to %s: %s (DUALPIPE_HANG_TRACE names another file)", last->path,
+           why);
+    dp__last_spans_drop(last);
+}
+
+/* With the folder, where there is room for it: who reads the report is somewhere else. */
+static void choose_path(dp__last_spans_t *last)
+{
+    const char *wanted = secure_getenv("DUALPIPE_HANG_TRACE");
+    char name[sizeof(last->path)], folder[sizeof(last->path)];
+    size_t used = 0;
+
+    if (wanted != NULL)
+        snprintf(name, sizeof(name), "%s", wanted);
+    else
+        snprintf(name, sizeof(name), "dualpipe-hang-%d.json", (int)getpid());
+    if (name[0] != '/' && getcwd(folder, sizeof(folder)) != NULL &&
+        strlen(folder) + strlen(name) + 2 <= sizeof(folder)) {
+        used = strlen(folder);
+        memcpy(last->path, folder, used);
+        last->path[used++] = '/';
+    }
+    memcpy(last->path + used, name, strlen(name) + 1);
+    snprintf(last->part, sizeof(last->part), "%.199s.part-%d", last->path, (int)getpid());
+}
+
+void dp__last_spans_name(dp__last_spans_t *last, char *text, size_t bytes)
+{
+    text[0] = '\0';
+    if (last->timeline == NULL)
+        return;
+    choose_path(last);
+    last->file = fopen(last->part, "we");
+    if (last->file == NULL)
+        give_up(last, strerror(errno));
+    else
+        snprintf(text, bytes, "; last spans of all ranks: %s", last->path);
+}
+
+static dp_status_t write_text(void *user, const char *text, size_t bytes)
+{
+    return fwrite(text, 1, bytes, user) == bytes ? DP_OK : dp_fail(DP_ERR_IO, "%s", strerror(errno));
+}
+
+void dp__last_spans_write(dp__last_spans_t *last)
+{
+    FILE *file = last->file;
+    dp_status_t status;
+
+    if (file == NULL)
+        return;
+    status = dp_timeline_write_chrome(last->timeline, write_text, file);
+    if (fclose(file) != 0 && status >= 0)
+        status = dp_fail(DP_ERR_IO, "%s", strerror(errno));
+    last->file = NULL;
+    if (status >= 0 && rename(last->part, last->path) != 0)
+        status = dp_fail(DP_ERR_IO, "%s", strerror(errno));
+    if (status < 0) {
+        (void)remove(last->part);
+        give_up(last, dp_last_error());
+    } else
+        dp__last_spans_drop(last);
+}
+
+void dp__last_spans_drop(dp__last_spans_t *last)
+{
+    if (last->file != NULL) {
+        fclose(last->file);
+        (void)remove(last->part);
+    }
+    dp_timeline_free(last->timeline);
+    *last = (dp__last_spans_t){.timeline = NULL};
+}

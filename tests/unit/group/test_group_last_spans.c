@@ -1,0 +1,180 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * test_group_last_spans.c: what is kept of a black box when nobody gets on, and how it comes from another host. */
+#include "tests/support/suite.h"
+#include "tests/support/two_ranks.h"
+#include "timeline/timeline.h"
+
+#include <sys/stat.h>
+
+enum { RECORDS = 100 };
+
+typedef struct rig {
+    dp__process_t *hub, *spoke;
+    dp__box_t box; /* of rank 1 */
+} rig_t;
+
+/* Rank 1 on another host has been through RECORDS - 1 passes, and is in one that began before all of them. */
+static void open_rig(rig_t *rig)
+{
+    static const uint8_t mark[16];
+    size_t bytes;
+    void *memory;
+
+    ck_assert_int_eq(dp__box_bytes(RECORDS, &bytes), DP_OK);
+    memory = dp__calloc(1, bytes);
+    ck_assert_ptr_nonnull(memory);
+    dp__box_format(memory, bytes, RECORDS, mark, &rig->box);
+    rig->box.rank = 1;
+    dp__box_set_name(&rig->box, 1, "mlp");
+    for (int i = 0; i < RECORDS; i++)
+        rig->box.records[i] = (dp_span_t){.start_ns = 1000 + 10 * i,
+                                          .end_ns = i == 0 ? 0 : 1005 + 10 * i,
+                                          .kind = DP_SPAN_COMPUTE,
+                                          .segment = 0,
+                                          .microbatch = i,
+                                          .name = 1};
+    rig->hub = two_open(0, 3);
+    rig->spoke = two_open(1, 3);
+    rig->spoke->boxes = &rig->box;
+    for (int32_t r = 1; r < 3; r++)
+        rig->hub->peers[r] = (dp__peer_t){.pid = 100 + r, .machine = dp__machine_add(rig->hub, "host", "there")};
+    ck_assert_int_eq(dp_timeline_create(3, DP__LAST_SPANS, &rig->hub->last.timeline), DP_OK);
+}
+
+static void close_rig(rig_t *rig)
+{
+    rig->spoke->boxes = NULL;
+    dp__free(rig->box.memory);
+    two_close(rig->hub);
+    two_close(rig->spoke);
+}
+
+static size_t testimony(rig_t *rig, unsigned char **bytes_out)
+{
+    const size_t bytes = dp__testimony_write(rig->spoke, bytes_out);
+
+    ck_assert_ptr_nonnull(*bytes_out);
+    ck_assert_uint_gt(bytes, 8 + 8);
+    return bytes;
+}
+
+START_TEST(what_is_not_over_is_kept_and_then_the_latest)
+{
+    rig_t rig;
+    const dp_span_t *spans;
+    int64_t count;
+    bool open = false;
+
+    open_rig(&rig);
+    ck_assert(dp__last_spans_take(&rig.box, 1, rig.hub->last.timeline, 2));
+    ck_assert(!dp__last_spans_take(&rig.box, 2, rig.hub->last.timeline, 1)); /* not its box */
+    spans = dp_timeline_spans(rig.hub->last.timeline, 2, &count);
+    ck_assert_int_eq(count, DP__LAST_SPANS);
+    for (int64_t i = 0; i < count; i++) {
+        const char *name = dp_timeline_name_text(rig.hub->last.timeline, spans[i].name);
+
+        if (spans[i].microbatch == 0) {
+            open = true;
+            ck_assert_str_eq(name, "not over: mlp");
+            ck_assert_int_gt(spans[i].end_ns, 1000000); /* now */
+            continue;
+        }
+        ck_assert_str_eq(name, "mlp");
+        ck_assert_int_ge(spans[i].microbatch, RECORDS - (DP__LAST_SPANS - 1));
+    }
+    ck_assert(open);
+    close_rig(&rig);
+}
+END_TEST
+
+START_TEST(another_host_tells_and_its_clock_is_bounded_by_the_round_trip)
+{
+    rig_t rig;
+    unsigned char *told;
+    size_t bytes;
+    int64_t count, theirs = 7;
+    dp_row_clock_t clock = {.struct_size = sizeof(clock)};
+
+    open_rig(&rig);
+    bytes = testimony(&rig, &told);
+    memcpy(told, &theirs, sizeof(theirs)); /* their clock began just now */
+    for (int i = 0; i < RECORDS; i++)
+        rig.box.records[i].end_ns = 0;
+    rig.hub->hub.inquest.asked_ns = dp__now_ns() - 4000000;
+    ck_assert(dp__testimony_read(rig.hub, 1, told, told + bytes));
+    ck_assert_ptr_nonnull(dp_timeline_spans(rig.hub->last.timeline, 1, &count));
+    ck_assert_int_eq(count, DP__LAST_SPANS);
+    ck_assert_int_eq(dp_timeline_clock(rig.hub->last.timeline, 1, &clock), DP_OK);
+    ck_assert_int_ge(clock.bound_ns, 2000000);
+    ck_assert_int_le(clock.offset_ns, dp__now_ns() - 7);
+    ck_assert_int_ge(clock.offset_ns, rig.hub->hub.inquest.asked_ns - 7);
+    /* the same rank does not tell of one on another host, nor of itself with bytes that are cut off */
+    told[8] = 0;
+    ck_assert(!dp__testimony_read(rig.hub, 1, told, told + bytes));
+    told[8] = 1;
+    for (size_t cut = 1; cut < bytes; cut += 7)
+        if (cut != bytes - 8)
+            ck_assert(!dp__testimony_read(rig.hub, 1, told, told + bytes - cut));
+    dp__free(told);
+    close_rig(&rig);
+}
+END_TEST
+
+START_TEST(a_file_is_named_before_it_is_there_and_then_it_is_whole)
+{
+    char folder[] = "/tmp/last_spans_XXXXXX", path[64], text[DP__LAST_SPANS_TEXT], head[16] = "";
+    rig_t rig;
+    FILE *file;
+    struct stat st;
+
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/hang.json", folder);
+    setenv("DUALPIPE_HANG_TRACE", path, 1);
+    open_rig(&rig);
+    (void)dp__last_spans_take(&rig.box, 1, rig.hub->last.timeline, 1);
+    dp__last_spans_name(&rig.hub->last, text, sizeof(text));
+    ck_assert_ptr_nonnull(strstr(text, path));
+    ck_assert_int_ne(stat(path, &st), 0);
+    dp__last_spans_write(&rig.hub->last);
+    file = fopen(path, "r");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_uint_eq(fread(head, 1, 8, file), 8);
+    ck_assert_int_eq(memcmp(head, "{\"displa", 8), 0);
+    fclose(file);
+    ck_assert_int_eq(remove(path), 0);
+    ck_assert_int_eq(rmdir(folder), 0); /* nothing else was left */
+    close_rig(&rig);
+}
+END_TEST
+
+START_TEST(no_file_is_made_where_none_is_wanted_or_possible)
+{
+    char text[DP__LAST_SPANS_TEXT];
+    dp__last_spans_t last = {.timeline = NULL};
+    rig_t rig;
+
+    setenv("DUALPIPE_HANG_TRACE", "", 1);
+    ck_assert(!dp__last_spans_open(&last, 2));
+    dp__last_spans_name(&last, text, sizeof(text));
+    ck_assert_str_eq(text, "");
+    setenv("DUALPIPE_HANG_TRACE", "/nowhere/hang.json", 1);
+    open_rig(&rig);
+    dp__last_spans_name(&rig.hub->last, text, sizeof(text));
+    ck_assert_str_eq(text, ""); /* and a warning says why */
+    ck_assert_ptr_null(rig.hub->last.timeline);
+    dp__last_spans_write(&rig.hub->last);
+    close_rig(&rig);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("group_last_spans");
+
+    SUITE_ADD(suite, what_is_not_over_is_kept_and_then_the_latest);
+    SUITE_ADD(suite, another_host_tells_and_its_clock_is_bounded_by_the_round_trip);
+    SUITE_ADD(suite, a_file_is_named_before_it_is_there_and_then_it_is_whole);
+    SUITE_ADD(suite, no_file_is_made_where_none_is_wanted_or_possible);
+    return suite_run(suite);
+}
