@@ -4,6 +4,7 @@
  * up. */
 #include "base/memory.h"
 #include "engine/engine.h"
+#include "timeline/pair.h"
 
 #include <string.h>
 
@@ -119,7 +120,7 @@ static int32_t call_span(builder_t *b, const dp__command_t *c)
     return new_span(b, (dp_span_t){.kind = DP_SPAN_COMPUTE,
                                    .lane = c->stream,
                                    .pass = c->op,
-                                   .pair = pass->braided,
+                                   .pair = dp__span_pair(pass->beside),
                                    .microbatch = b->plan->passes[c->at].microbatch,
                                    .chunk = pass->chunk,
                                    .stage = stage_of(b, pass->chunk),
