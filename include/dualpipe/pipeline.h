@@ -199,15 +199,16 @@ DP_API dp_status_t dp_pipeline_sum(dp_pipeline_t *pipeline, double *values, size
 
 /** Whether this rank adds parameter `param` (index in the view's param_list) of `chunk` to sums over the job: 1 on
  *  exactly one rank of all that hold it, whatever its copies (mirror, data groups, expert group, replicas of experts,
- *  the other end of a shared one), 0 on the others and where there is no such parameter. Where experts are replicated it
- *  may change with their placement. [any] */
+ *  the other end of a shared one), 0 on the others and where there is no such parameter. Where experts are replicated
+ *  it may change with their placement. [any] */
 DP_API int32_t dp_pipeline_counts(const dp_pipeline_t *pipeline, int32_t chunk, uint32_t param);
 
 /** The L2 norm of the whole model's gradient after a training step: the root of the sum of all squares, each parameter
- *  once (dp_pipeline_counts); DP_PARAM_ROUTER_BIAS, which has no gradient, left out. Squares of one parameter are added in double in the order of its elements, those sums without
- *  any rounding: the same bits on all ranks, for every schedule and every number of ranks that give the same gradients.
- *  NaN or infinity when a gradient has one. Where the host does not reach the device's memory, gradients are copied in
- *  pieces of 32 KiB: a trainer with kernels adds squares faster on the device. [collective] [blocks] */
+ *  once (dp_pipeline_counts); DP_PARAM_ROUTER_BIAS, which has no gradient, left out. Squares of one parameter are added
+ *  in double in the order of its elements, those sums without any rounding: the same bits on all ranks, for every
+ *  schedule and every number of ranks that give the same gradients. NaN or infinity when a gradient has one. Where the
+ *  host does not reach the device's memory, gradients are copied in pieces of 32 KiB: a trainer with kernels adds
+ *  squares faster on the device. [collective] [blocks] */
 DP_API dp_status_t dp_pipeline_gradient_norm(dp_pipeline_t *pipeline, double *norm_out);
 
 /** Bytes of device and transport memory, as allocated during open, by purpose. A step uses nothing else. */

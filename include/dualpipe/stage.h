@@ -135,8 +135,8 @@ typedef struct dp_part {
     const dp_param_t *param_list;  /* [sizes->nparams], copied. They do not overlap, no two of a stage have one name */
     const char *prefix;            /* put before the parameters' names: "layer3."; NULL: nothing. Copied */
     /** NULL, or what is left to do for the part's gradients once they are summed over halves, mirrors and data groups:
-     *  puts it on s, the reduce lane. grads: the part's, summed, accumulator's dtype; those of shared parameters are not
-     *  done yet. Once a training step, while other
+     *  puts it on s, the reduce lane. grads: the part's, summed, accumulator's dtype; those of shared parameters are
+     *  not done yet. Once a training step, while other
      *  stages still compute; all ranks of an expert group call it for the same stages in the same order. [enqueue s] */
     dp_status_t (*reduce)(void *self, void *grads, dp_stream_t *s);
     void *reduce_self;

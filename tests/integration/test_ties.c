@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_ties.c: shared parameters. A small GPT-2 whose head is its embedding trains, on every placement, with the bits of
- * the same functions run one after the other in one process; its checkpoints have a shared parameter once. */
+ * test_ties.c: shared parameters. A small GPT-2 whose head is its embedding trains, on every placement, with the bits
+ * of the same functions run one after the other in one process; its checkpoints have a shared parameter once. */
 #include "tests/support/files.h"
 #include "tests/support/small_gpt.h"
 #include "tests/support/suite.h"
@@ -83,8 +83,7 @@ static void prepare(rank_t *ranks, int n)
 
 typedef void (*each_fn)(const dp_chunk_view_t *view, const dp_param_t *param, const double *due, double *own);
 
-/* Calls for each parameter of this rank with its place in `values` and in `memory`, the chunk's parameters or gradients.
- */
+/* Calls for each parameter of this rank with its place in `values` and in the chunk's parameters or gradients. */
 static void each(dp_pipeline_t *p, const gpt_values_t *values, bool grads, each_fn call)
 {
     for (int32_t c = 0; c < dp_pipeline_chunks(p); c++) {

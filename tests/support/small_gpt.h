@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT
  * small_gpt.h: a small model of the shape of GPT-2, in double: token and position embedding, layers of attention and
  * MLP behind layer norms, a last layer norm, and a head whose matrix is the token embedding. Layers 0 and 3 share the
- * first matrix of their MLP as well, so that a tie may also lie between neighbours or within a stage. The same functions
- * are the segments of a pipeline and of a serial run without one. */
+ * first matrix of their MLP as well, so that a tie may also lie between neighbours or within a stage. The same
+ * functions are the segments of a pipeline and of a serial run without one. */
 #ifndef DP_TESTS_SMALL_GPT_H
 #define DP_TESTS_SMALL_GPT_H
 
