@@ -39,11 +39,10 @@ static uint64_t digest_schedule(const dp_schedule_t *s)
     return h;
 }
 
-static void write_settings(const dp_pipeline_t *p, char *text, size_t bytes)
+static void write_settings(const dp_pipeline_t *p, const dp_host_places_t *places, char *text, size_t bytes)
 {
     const dp_pipeline_options_t *o = &p->options;
     const dp_schedule_t *s = o->schedule;
-    const dp_host_places_t *places = p->host->get_service(p->host, DP_HOST_PLACES);
     uint64_t hosts = 14695981039346656037u;
 
     for (int32_t r = 0; r < places->ranks; r++)
@@ -77,15 +76,20 @@ static dp_status_t compare(const char *a, int32_t r, const char *b)
 dp_status_t dp__agree_on_settings(dp_pipeline_t *p)
 {
     static uint64_t opened;
+    const dp_host_places_t *places = p->host->get_service(p->host, DP_HOST_PLACES);
     size_t n = (size_t)dp_group_size(p->group);
-    statement_t *mine = dp__calloc(n + 1, sizeof(*mine)), *all = mine + 1;
+    statement_t *mine, *all;
     dp_status_t status;
 
+    if (places == NULL) /* once it is there it stays */
+        return DP_ERR_NOMEM;
+    mine = dp__calloc(n + 1, sizeof(*mine));
     if (mine == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory to compare the settings of %zu ranks", n);
+    all = mine + 1;
     mine->serial = __atomic_add_fetch(&opened, 1, __ATOMIC_RELAXED);
     mine->trace = secure_getenv("DUALPIPE_TRACE") != NULL;
-    write_settings(p, mine->settings, sizeof(mine->settings));
+    write_settings(p, places, mine->settings, sizeof(mine->settings));
     status = dp_group_all_gather(p->group, mine, sizeof(*mine), all);
     p->serial = all[0].serial;
     p->trace.to_file = all[0].trace;
