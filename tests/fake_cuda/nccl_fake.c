@@ -6,9 +6,10 @@
  *
  * It is as awkward as NCCL where that finds mistakes: communicators of non-blocking configuration do nothing until they
  * are polled, work reaches the stream only then; counts that differ are an error; operations of one communicator run
- * one group after the other; the blocks of a kernel each need a multiprocessor of the stream's share and keep it until the
- * kernel is done, nothing moves before all have one, and clusters do not fit into what a split of the device left over; the same GPU twice under one NCCL_HOSTID is refused, unless DP_FAKE_NCCL_SHARE=1 (ranks as
- * threads). DP_FAKE_NCCL_FAIL=n lets the n-th group of this process fail with an asynchronous error. */
+ * one group after the other; the blocks of a kernel each need a multiprocessor of the stream's share and keep it until
+ * the kernel is done, nothing moves before all have one, and clusters do not fit into what a split of the device left
+ * over; the same GPU twice under one NCCL_HOSTID is refused, unless DP_FAKE_NCCL_SHARE=1 (ranks as threads).
+ * DP_FAKE_NCCL_FAIL=n lets the n-th group of this process fail with an asynchronous error. */
 #include <cuda.h>
 #include <nccl.h>
 
