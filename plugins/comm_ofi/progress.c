@@ -134,6 +134,7 @@ static bool spin(const wait_t *t)
             crowded_next = 1;
             return true;
         }
+        before = host->now_ns(host); /* looks may take longer than a yield that lets nobody run */
         sched_yield();
         after = host->now_ns(host);
         if (after - before > YIELD_NS) {
