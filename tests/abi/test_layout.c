@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_layout.c: sizes and offsets of everything that crosses the plugin ABI, and of what trainers hand to the library by
- * headers that are newer than those of frozen/, against the list of the current major and minor in tests/data/abi.
+ * test_layout.c: sizes and offsets of everything that crosses the plugin ABI, and of what trainers hand to the library
+ * by headers that are newer than those of frozen/, against the list of the current major and minor in tests/data/abi.
  * Within a major, members are appended: lines may join that list, offsets never change.
  *     tests/abi/test_layout --print > tests/data/abi/layout-1.1.tsv      after a change that a new minor allows */
 #include <dualpipe/attention.h>
