@@ -39,7 +39,7 @@ typedef struct dp_span {
     int16_t chunk, stage;     /* -1: not of a chunk */
     int16_t segment;          /* index in its stage, -1: a whole operation */
     uint8_t kind, lane;       /* dp_span_kind_t, dp_lane_t */
-    uint8_t pass;             /* dp_op_kind_t: F, I or W (B: backward as a whole) */
+    uint8_t pass;             /* dp_op_kind_t: F, I, W or R (B: backward as a whole) */
     uint8_t pair;             /* 1: part of an overlapped F&B pair */
     uint16_t name;            /* index into the timeline's names ("attention", "dispatch"), 0: derived from kind */
     /* the part of a COMPUTE span in which the stream's thread had a core: what the work takes where threads wait for
