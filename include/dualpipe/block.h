@@ -6,11 +6,11 @@
  * between calls: the host owns all memory and knows every byte before the first step. An instance is opened once for a
  * rank and serves all layers of that rank: each layer has parameters, saved and work memory of its own.
  *
- * Memory. params, grads, saved, regained, work and scratch begin at multiples of 64 bytes: the host rounds the sizes which a
- * block asks for up as needed. x, y, dy and dx begin at multiples of 16 bytes. All of it is device memory of the device
- * in the block's configuration. No two of these regions overlap. What a block finds there: params and grads what they
- * hold; saved what the calls before of the same micro-batch left; work the same within one forward or one backward;
- * regained the same within one forward, and then from recompute to the weight gradient;
+ * Memory. params, grads, saved, regained, work and scratch begin at multiples of 64 bytes: the host rounds the sizes
+ * which a block asks for up as needed. x, y, dy and dx begin at multiples of 16 bytes. All of it is device memory of
+ * the device in the block's configuration. No two of these regions overlap. What a block finds there: params and grads
+ * what they hold; saved what the calls before of the same micro-batch left; work the same within one forward or one
+ * backward; regained the same within one forward, and then from recompute to the weight gradient;
  * anything else may hold anything, NaN included, and outputs (y, dx) are overwritten, never added to.
  *
  * Threads. All calls of an instance come from one thread at a time, and put their work on the stream they are given:

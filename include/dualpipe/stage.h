@@ -15,8 +15,8 @@
  *   I  backward_input   dx = gradient of x, from dy, in the opposite order
  *   W  backward_weight  grads += gradient of the parameters. Right after I, or much later, when other micro-batches
  *                       have been forward and backward in between: it has nothing but the parameters and what was saved
- * Not every micro-batch is at the same place: between F and I of one, F and I of others run. A segment that would rather
- * compute once more than keep has
+ * Not every micro-batch is at the same place: between F and I of one, F and I of others run. A segment that would
+ * rather compute once more than keep has
  *   R  recompute        right before I: makes again, out of what F saved, what I and W need
  *
  * What each pass may read and write (r read, w overwritten, + added to, - is NULL):
@@ -53,8 +53,8 @@
  * A part's segments all get the same x, y, dy and dx: any segment may read x (in F) or dy (in I) until the part ends,
  * and some segment writes y or dx.
  *
- * Alignment: params, grads, saved, regained, work and scratch begin at multiples of 64 bytes, x, y, dy and dx at multiples of 16.
- * All of it is device memory (on device_cpu: ordinary memory) of the pipeline, and no two of these overlap.
+ * Alignment: params, grads, saved, regained, work and scratch begin at multiples of 64 bytes, x, y, dy and dx at those
+ * of 16. All of it is device memory (on device_cpu: ordinary memory) of the pipeline, and no two of these overlap.
  *
  * How the functions run. The engine puts the work of a step on streams, and calls forward, backward_input,
  * backward_weight and recompute to put theirs on stream `s`: they enqueue (kernels, dp_device_vt_t.launch) and return,
@@ -65,12 +65,12 @@
  * not for another rank, may use OpenMP and threads of their own, and must not call the pipeline. An error is
  * `return dp_fail(DP_ERR_..., "...")`: the step fails on all ranks with rank, stage, segment and micro-batch in front.
  *
- * Threads. forward, backward_input, backward_weight and recompute are called by the thread that is in dp_pipeline_step, one at a
- * time. Host functions run on threads of the device plugin, one for each lane: those of segments on DP_LANE_COMPUTE,
- * and all of pass W, never two at once; those of F and I of segments on DP_LANE_ALL_TO_ALL never two at once either,
- * but beside those of the compute lane. So with all segments on the compute lane, two functions of a rank never run at
- * the same time, and may share variables. Ranks that are threads of one process (dp_group_local) each have lanes of
- * their own.
+ * Threads. forward, backward_input, backward_weight and recompute are called by the thread that is in dp_pipeline_step,
+ * one at a time. Host functions run on threads of the device plugin, one for each lane: those of segments on
+ * DP_LANE_COMPUTE, and all of pass W, never two at once; those of F and I of segments on DP_LANE_ALL_TO_ALL never two
+ * at once either, but beside those of the compute lane. So with all segments on the compute lane, two functions of a
+ * rank never run at the same time, and may share variables. Ranks that are threads of one process (dp_group_local) each
+ * have lanes of their own.
  *
  * Shared parameters. Where two tensors of the model have the same dp_param_t.shared, in one stage or in two, they are
  * one parameter: an embedding that is the head's matrix as well. They have the same count and kind, each its own
@@ -80,8 +80,8 @@
  * over data groups, on V and bidirectional placements mostly without a message: there one rank holds the first and the
  * last stage. At most 16 in a model.
  *
- * DUALPIPE_GUARD=1 (pipeline.h) finds writes beyond saved, regained, work, scratch, y, dx and grads, outputs that are not
- * overwritten, and functions that compute before their turn. Use it on every new segment. */
+ * DUALPIPE_GUARD=1 (pipeline.h) finds writes beyond saved, regained, work, scratch, y, dx and grads, outputs that are
+ * not overwritten, and functions that compute before their turn. Use it on every new segment. */
 #ifndef DUALPIPE_STAGE_H
 #define DUALPIPE_STAGE_H
 

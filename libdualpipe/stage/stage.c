@@ -3,8 +3,8 @@
  * stage.c: chains parts into a stage and hands every segment the memory of its part.
  *
  * Work memory of a pass: two boundary tensors, used in turn for what flows from part to part, then the work memory of
- * the part that is running (parts of one pass run one after the other, so they share it). A forward has what is regained
- * of the running part behind that. */
+ * the part that is running (parts of one pass run one after the other, so they share it). A forward has what is
+ * regained of the running part behind that. */
 #include "stage/stage.h"
 
 #include "base/memory.h"

@@ -50,8 +50,8 @@ static inline size_t dp__grads_offset(dp_dtype_t dtype, size_t offset)
     return offset / dp_dtype_bytes(dtype) * dp_dtype_bytes(dp_dtype_accumulator(dtype));
 }
 
-/* What segment `index` is called with in pass F, R, I or W: `call` describes the stage (its params, grads, saved, regained,
- * work, its x, y, dy, dx), *own_out its part, with nothing that the pass may not touch. */
+/* What segment `index` is called with in pass F, R, I or W: `call` describes the stage (its params, grads, saved,
+ * regained, work, its x, y, dy, dx), *own_out its part, with nothing that the pass may not touch. */
 void dp__stage_call(const dp_stage_t *stage, int32_t index, dp_op_kind_t pass, const dp_segment_call_t *call,
                     dp_segment_call_t *own_out);
 /* Puts the pass on `s`; host functions by vt's launch. */

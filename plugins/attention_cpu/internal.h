@@ -14,8 +14,8 @@ enum {
     ALIGN_BYTES = 64  /* of every array in a region */
 };
 
-/* What one micro-batch keeps, in bytes from the start of `saved` or of `regained` (layout_find). backward_input turns q, k
- * and v into their gradients. */
+/* What one micro-batch keeps, in bytes from the start of `saved` or of `regained` (layout_find). backward_input turns
+ * q, k and v into their gradients. */
 typedef struct attention_saved {
     size_t normalized; /* [T, d] x / rms(x) */
     size_t inv_rms;    /* [T] 1 / rms(x) */
