@@ -444,7 +444,7 @@ static dp_status_t plan_given(search_t *search, given_t *given, double seconds, 
     return status;
 }
 
-/* A third of the time goes to those that can beat the best and are not far from it, the rest to what became the best. */
+/* A third of the time goes to those that can beat the best and are near it, the rest to what became the best. */
 static dp_status_t plan_all(search_t *search)
 {
     double far = 1.2 * search->result->step, share = search->request.seconds / 3.0;
