@@ -13,7 +13,7 @@
  * For libraries whose kernels wait for other ranks: fake_sms_take() has up to `wanted` multiprocessors of a stream's
  * share (those it has already: mine[sm] != 0) and says how many it has now, of how many it can ever have;
  * fake_sms_give() gives them back. A block of such a kernel fills a multiprocessor. int fake_sms_cluster() says whether
- * clusters fit.
+ * clusters fit. int fake_idle() says whether the streams of the current context have nothing left to do.
  *
  * uint64_t fake_bytes_staged(void) tells a test how many bytes cuMemcpyAsync has moved between host and device. */
 #ifndef DP_FAKE_CUDA_H

@@ -365,6 +365,18 @@ void device_drain(int device)
     pthread_mutex_unlock(&fake_lock);
 }
 
+FAKE_EXPORT int fake_idle(void)
+{
+    int device = fake_device();
+    bool busy = false;
+
+    pthread_mutex_lock(&fake_lock);
+    for (CUstream s = streams; s != NULL; s = s->next)
+        busy |= s->device == device && s->done < s->put;
+    pthread_mutex_unlock(&fake_lock);
+    return !busy;
+}
+
 FAKE_EXPORT CUresult cuCtxSynchronize(void)
 {
     ENTER(cuCtxSynchronize);
