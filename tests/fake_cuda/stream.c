@@ -140,7 +140,9 @@ static void run_copy(CUstream s, op_t *op)
 static void run_fill(CUstream s, op_t *op)
 {
     (void)s;
-    if (op->u.fill.width == 1) {
+    if (op->u.fill.value == 0) {
+        memory_zero(op->u.fill.to, op->u.fill.count * op->u.fill.width);
+    } else if (op->u.fill.width == 1) {
         memset(op->u.fill.to, (int)op->u.fill.value, op->u.fill.count);
     } else {
         for (size_t i = 0; i < op->u.fill.count; i++)
