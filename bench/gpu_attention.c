@@ -10,7 +10,8 @@
  * Defaults: cudnn, 20 multiprocessors left to communication, DeepSeek-V3's attention (128 heads, 192/128, hidden 7168)
  * on one sequence of 4096 tokens, 20 timed iterations after 3 others, a bf16 product of 8192 x 8192 x 8192. Exit status
  * 77: no GPU. Times are medians of device time between events, one process, nothing else on the device. Operations of
- * the core, causal (--open 1 opens the block, takes its memory and ends): forward heads * s^2 * (d_qk + d_v), backward heads * s^2 * (3 d_qk + 2 d_v). */
+ * the core, causal: forward heads * s^2 * (d_qk + d_v), backward heads * s^2 * (3 d_qk + 2 d_v). --open 1 opens the
+ * block, takes its memory and ends. */
 #include "plugins/attention_cuda/scores.h"
 #ifdef HAVE_CUDNN_CORE
 #include "plugins/attention_cudnn/core.h"

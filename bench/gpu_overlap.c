@@ -10,7 +10,7 @@
  *   N]
  *                     [--layers N] [--tokens N] [--hidden N] [--heads N] [--head-dim N] [--value-dim N] [--experts N]
  *                     [--top-k N] [--expert-hidden N] [--microbatches N] [--steps N] [--graph 0|1] [--open 0|1]
- *                   [--trace FILE]
+ *                     [--trace FILE]
  *
  * Defaults: a GPU, DeepSeek-V3's layer with fewer experts, 4 layers a stage, or 2 or 1 where the device has no memory
  * for more (4 take some 140 GB: beside the parameters two gradients in fp32 a stage). --open 1 opens what would be

@@ -3,7 +3,8 @@
  * core.c: two plans and a handle, made in open(); a step sets pointers and runs them.
  *
  * Plans are for the whole device, whatever the partition, unless share.h is asked for another: cuDNN 9.19 refuses
- * another number of multiprocessors for attention on sm_90. The partition's stream confines the kernels all the same. */
+ * another number of multiprocessors for attention on sm_90. The partition's stream confines the kernels all the
+ * same. */
 #include "core.h"
 #include "plan.h"
 #include "share.h"

@@ -6,8 +6,8 @@
 
 #include "dnn.h"
 
-/** With DUALPIPE_CUDNN_SHARE=1 a description of the handle's device with `sms` multiprocessors, for sdpa_plan_make, to be
- *  destroyed; NULL without, or where sms is 0. */
+/** With DUALPIPE_CUDNN_SHARE=1 a description of the handle's device with `sms` multiprocessors, for sdpa_plan_make, to
+ *  be destroyed; NULL without, or where sms is 0. */
 dp_status_t sdpa_device_of_share(const dp_host_t *host, const dnn_t *dnn, cudnnHandle_t handle, uint32_t sms,
                                  cudnnBackendDescriptor_t *device_out);
 
