@@ -74,7 +74,7 @@ static double count_params(const trainer_t *t, int chosen_only)
         for (uint32_t i = 0; i < t->chunks[c].view.nparams; i++) {
             const dp_param_t *param = &t->chunks[c].view.param_list[i];
             const int32_t number = t->chunks[c].numbers[i];
-            if (number == 0 || number >= t->nparams - 2)
+            if (number == 0 || number >= t->nparams - (o->tie ? 1 : 2))
                 continue;
             if (param->sharded)
                 expert += (double)param->count;
@@ -83,7 +83,7 @@ static double count_params(const trainer_t *t, int chosen_only)
         }
     layer /= t->model.nlayers;
     expert /= t->model.nlayers * (double)options_local_experts(o);
-    ends = (double)((2 * VOCAB + 1) * o->hidden);
+    ends = (double)(((o->tie ? 1 : 2) * VOCAB + 1) * o->hidden);
     return ends + (double)o->layers * (layer + expert * (double)(chosen_only ? o->top_k : o->experts));
 }
 
@@ -154,12 +154,14 @@ void report_layout(const trainer_t *t, const history_t *h, FILE *to)
                 t->microbatches, (int)o->batch, (int)o->seq, t->replicas,
                 (long long)t->microbatches * t->replicas * (long long)t->tokens,
                 name_partition(t, partition, sizeof(partition)));
-    report_line(to, "memory",
-                "rank 0 takes %.2f MiB: parameters %.2f, gradients %.2f, activations %.2f, work %.2f, boundaries %.2f, "
-                "transport %.2f, records %.2f, optimizer and data %.2f; a step takes no more",
-                ((double)m.total + (double)trainer_bytes(t)) / MIB, (double)m.params / MIB, (double)m.grads / MIB,
-                (double)m.saved / MIB, (double)m.work / MIB, (double)m.boundary / MIB, (double)m.transport / MIB,
-                (double)m.records / MIB, (double)trainer_bytes(t) / MIB);
+    report_line(
+        to, "memory",
+        "rank 0 takes %.2f MiB: parameters %.2f, gradients %.2f, activations %.2f, of backwards alone %.2f, work %.2f, "
+        "boundaries %.2f, "
+        "transport %.2f, records %.2f, optimizer and data %.2f; a step takes no more",
+        ((double)m.total + (double)trainer_bytes(t)) / MIB, (double)m.params / MIB, (double)m.grads / MIB,
+        (double)m.saved / MIB, (double)m.regained / MIB, (double)m.work / MIB, (double)m.boundary / MIB,
+        (double)m.transport / MIB, (double)m.records / MIB, (double)trainer_bytes(t) / MIB);
     fflush(to);
 }
 
