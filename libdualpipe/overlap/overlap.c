@@ -272,7 +272,7 @@ static int32_t round_length(int32_t number)
     return (1 << k) - 1 == number ? 1 << (k - 1) : round_length(number - (1 << (k - 1)) + 1);
 }
 
-/* How a round begins decides where it ends: some short ones find more than a long one. Then on from the best of them. */
+/* How a round begins decides where it ends: short ones find more than a long one. Then on from the best of them. */
 static void try_all(planning_t *x)
 {
     dp__overlap_random_t random = {x->request.seed};
