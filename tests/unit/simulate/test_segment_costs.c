@@ -53,6 +53,9 @@ static const struct {
       0,
       NULL,
       NULL,
+      0,
+      {0},
+      NULL,
       0},
      21940,
      26393,
@@ -69,6 +72,9 @@ static const struct {
       {2375, 0, 3575, 0},
       0,
       NULL,
+      NULL,
+      0,
+      {0},
       NULL,
       0},
      87760,
@@ -98,6 +104,26 @@ START_TEST(known_costs)
     ck_assert_double_eq(costs.barrier, 1.0);
     ck_assert_double_eq(costs.bytes, 3.0);
     ck_assert_int_eq(dp_costs_from_segments(&known[_i].costs, &costs, NULL), DP_OK);
+}
+END_TEST
+
+/* What is recomputed stands before its I on the compute lane: mlp's runs beside combine (0 to 1.5, then I to 4.5),
+ * attention's beside dispatch. */
+START_TEST(what_is_recomputed_runs_beside_the_all_to_all)
+{
+    dp_segment_costs_t segments = {
+        .struct_size = sizeof(segments), .layers = 1, .f = {2, 1, 3, 1}, .i = {2, 1, 3, 1}, .r = {1, 0, 1.5, 0}};
+    dp_costs_t costs = {.struct_size = sizeof(costs)};
+
+    ck_assert_int_eq(dp_costs_from_segments(&segments, &costs, NULL), DP_OK);
+    ck_assert_double_eq_tol(costs.f, 7, 1e-12);
+    ck_assert_double_eq_tol(costs.i, 7.5, 1e-12);
+    segments.r[0] = 1.25; /* longer than dispatch */
+    ck_assert_int_eq(dp_costs_from_segments(&segments, &costs, NULL), DP_OK);
+    ck_assert_double_eq_tol(costs.i, 7.75, 1e-12);
+    segments.r[1] = 1;
+    ck_assert_int_eq(dp_costs_from_segments(&segments, &costs, NULL), DP_ERR_INVALID);
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), "dispatch.R is 1"));
 }
 END_TEST
 
@@ -235,6 +261,7 @@ int main(void)
 
     tcase_add_loop_test(tc, known_costs, 0, (int)(sizeof(known) / sizeof(known[0])));
     suite_add_tcase(suite, tc);
+    SUITE_ADD(suite, what_is_recomputed_runs_beside_the_all_to_all);
     SUITE_ADD(suite, the_simulation_takes_them);
     SUITE_ADD(suite, bounds_that_always_hold);
     SUITE_ADD(suite, wrong_costs_are_refused);
