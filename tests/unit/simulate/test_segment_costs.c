@@ -14,9 +14,16 @@ static const struct {
 } known[] = {
     /* I combine | F attention 0-1, I mlp | F dispatch 1-2, W mlp | I dispatch 2-3, F mlp 3-4, I attention | F combine
      * 4-5, W attention 5-6 */
-    {{sizeof(dp_segment_costs_t), 1, {1, 1, 1, 1}, {1, 1, 1, 1}, {1, 0, 1, 0}, 0, NULL, NULL, 0}, 4, 4, 2, 5, 6, 4, 4},
+    {{sizeof(dp_segment_costs_t), 1, {1, 1, 1, 1}, {1, 1, 1, 1}, {1, 0, 1, 0}, 0, NULL, NULL, 0, {0}, NULL, 0},
+     4,
+     4,
+     2,
+     5,
+     6,
+     4,
+     4},
     /* long all-to-alls: 0-5, 5-10, 10-15, 15-20 without a gap; six units of computation beside them */
-    {{sizeof(dp_segment_costs_t), 1, {1, 5, 1, 5}, {1, 5, 1, 5}, {1, 0, 1, 0}, 0, NULL, NULL, 0},
+    {{sizeof(dp_segment_costs_t), 1, {1, 5, 1, 5}, {1, 5, 1, 5}, {1, 0, 1, 0}, 0, NULL, NULL, 0, {0}, NULL, 0},
      12,
      12,
      2,
@@ -25,7 +32,7 @@ static const struct {
      20,
      6},
     /* no communication, and nothing else */
-    {{sizeof(dp_segment_costs_t), 3, {2, 0, 1, 0}, {3, 0, 1, 0}, {1, 0, 4, 0}, 0, NULL, NULL, 0},
+    {{sizeof(dp_segment_costs_t), 3, {2, 0, 1, 0}, {3, 0, 1, 0}, {1, 0, 4, 0}, 0, NULL, NULL, 0, {0}, NULL, 0},
      9,
      12,
      15,
@@ -33,7 +40,7 @@ static const struct {
      36,
      0,
      0},
-    {{sizeof(dp_segment_costs_t), 2, {0, 1, 0, 2}, {0, 3, 0, 1}, {0, 0, 0, 0}, 0, NULL, NULL, 0},
+    {{sizeof(dp_segment_costs_t), 2, {0, 1, 0, 2}, {0, 3, 0, 1}, {0, 0, 0, 0}, 0, NULL, NULL, 0, {0}, NULL, 0},
      6,
      8,
      0,
@@ -41,9 +48,16 @@ static const struct {
      14,
      14,
      0},
-    {{sizeof(dp_segment_costs_t), 1, {0}, {0}, {0}, 0, NULL, NULL, 0}, 0, 0, 0, 0, 0, 0, 0},
+    {{sizeof(dp_segment_costs_t), 1, {0}, {0}, {0}, 0, NULL, NULL, 0, {0}, NULL, 0}, 0, 0, 0, 0, 0, 0, 0},
     /* weight gradients compute, whatever their segment does */
-    {{sizeof(dp_segment_costs_t), 1, {0}, {0}, {2, 1, 3, 0.5}, 0, NULL, NULL, 0}, 0, 0, 6.5, 6.5, 6.5, 0, 0},
+    {{sizeof(dp_segment_costs_t), 1, {0}, {0}, {2, 1, 3, 0.5}, 0, NULL, NULL, 0, {0}, NULL, 0},
+     0,
+     0,
+     6.5,
+     6.5,
+     6.5,
+     0,
+     0},
     /* A published layer pair in microseconds: all but the first 74 of I combine are hidden. */
     {{sizeof(dp_segment_costs_t),
       1,

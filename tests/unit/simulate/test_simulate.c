@@ -234,7 +234,7 @@ START_TEST(recorded_replays_come_out)
         schedule = generate(method, ranks, microbatches, 0);
         scale = schedule->placement == DP_PLACE_V ? 2.0 : 1.0; /* the file has costs per chunk */
         costs = (dp_costs_t){sizeof(costs), f * scale, i * scale, w * scale, b * scale, fb * scale, 0, 1, NULL, 0, 0,
-                             NULL,          0,         0,         0,         0,         NULL};
+                             NULL,          0,         0,         0,         0,         NULL,       0};
         got = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 0);
         for (int32_t r = 0; r < ranks; r++) {
             got_low = fmin(got_low, got.bubble[r]);
@@ -418,8 +418,8 @@ START_TEST(a_pair_of_unlike_stages_gains_in_proportion)
 {
     static const double scale[] = {1.0, 3.0};
     dp_schedule_t *schedule = generate("dualpipe", 2, 8, 0);
-    dp_costs_t costs = {sizeof(costs), 1.0, 1.0,  1.0, 2.0, 1.5, 0.0, 1,   scale,
-                        0.0,           0.0, NULL, 0.0, 0.0, 0.0, 0.0, NULL}; /* a pair takes half of F + B */
+    dp_costs_t costs = {sizeof(costs), 1.0, 1.0,  1.0, 2.0, 1.5, 0.0, 1,    scale,
+                        0.0,           0.0, NULL, 0.0, 0.0, 0.0, 0.0, NULL, 0.0}; /* a pair takes half of F + B */
     dp_simulation_t got = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 1);
 
     for (int32_t r = 0; r < 2; r++) {
