@@ -23,6 +23,7 @@
 
 #include "group/address.h"
 #include "group/blackbox.h"
+#include "group/ends.h"
 #include "group/last_spans.h"
 #include "group/secret.h"
 #include "group/settings.h"
@@ -114,6 +115,7 @@ typedef struct dp__joining {
     dp_signal_t done;
     char trouble[256];          /* spoke: why the last attempt failed; hub: who was refused and why */
     char lost[DP__CAUSE_BYTES]; /* why we join again; "": for the first time */
+    dp__ends_t ends;            /* of the launcher's job, where that is the one that we join */
 } dp__joining_t;
 
 /* The end of the job that this rank asks for, with its cause. */

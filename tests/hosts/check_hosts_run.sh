@@ -13,15 +13,7 @@ failures=0
 unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT DUALPIPE_RUN
 
 hosts_begin 3
-export hosts_work
-# What ssh does, by way of the kernel: host3 is entered and runs a line of shell.
-cat >"$hosts_work/enter" <<'END'
-#!/bin/sh
-number=${1#host}
-shift
-exec nsenter -t "$(cat "$hosts_work/pid.$number")" -m -u -i -n -p --wd -- sh -c "$*"
-END
-chmod +x "$hosts_work/enter"
+rsh=$(hosts_rsh)
 
 complain() {
     echo "$case: $*"
@@ -37,7 +29,7 @@ begin() { # NAME OPTIONS AND PROGRAM...
     shift
     : >"$hosts_work/out"
     : >"$hosts_work/err"
-    "$dualpipe" run --rsh "$hosts_work/enter" --hosts host1,host2,host3 --ranks-per-host 2 "$@" \
+    "$dualpipe" run --rsh "$rsh" --hosts host1,host2,host3 --ranks-per-host 2 "$@" \
         >"$hosts_work/out" 2>"$hosts_work/err" </dev/null 9>&- &
     job=$!
     hosts_jobs="$hosts_jobs $job"
