@@ -3,6 +3,7 @@
  * places.c: which ranks of a job live on the same host. */
 #include "base/memory.h"
 #include "group/group.h"
+#include "group/reform.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,13 @@ static bool listed_apart(const char *list, int32_t a, int32_t b)
     return an != bn || memcmp(at, bt, an) != 0;
 }
 
+const char *dp__group_apart(const dp_group_t *group, int32_t a, int32_t b)
+{
+    const char *how = group->link->apart(group, a, b);
+
+    return how != NULL ? how : "DUALPIPE_HOSTS says so";
+}
+
 dp_status_t dp__group_find_places(dp_group_t *group)
 {
     const char *list = secure_getenv("DUALPIPE_HOSTS");
@@ -48,7 +56,7 @@ dp_status_t dp__group_find_places(dp_group_t *group)
     for (int32_t r = 0; r < group->size; r++) {
         int32_t h = 0;
 
-        while (h < hosts && (!group->link->same_host(group, first[h], r) || listed_apart(list, first[h], r)))
+        while (h < hosts && (group->link->apart(group, first[h], r) != NULL || listed_apart(list, first[h], r)))
             h++;
         if (h == hosts)
             first[hosts++] = r;

@@ -373,6 +373,8 @@ int32_t dp__machine_add(dp__process_t *p, const char *host, const char *name);
 /* true when this process can see that of the rank. */
 bool dp__is_near(const dp__process_t *p, int32_t rank);
 bool dp__same_machine(const dp__process_t *p, int32_t a, int32_t b);
+/* How they are told apart; NULL: they are one. */
+const char *dp__machines_apart(const dp__process_t *p, int32_t a, int32_t b);
 const char *dp__host_of(const dp__process_t *p, int32_t rank);
 /* '\0': it runs or sleeps; else the letter of its state, of a process of this host: 'T' it is stopped. */
 char dp__stands_still(const dp__process_t *p, int32_t rank);

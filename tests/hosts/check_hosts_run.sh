@@ -104,6 +104,10 @@ if [ -f "$DP_TEST_BUILDDIR/.libs/dp_comm_ofi.so" ] && [ -x "$train" ]; then
     expect_end 0 30 '1 2 3'
     require err '6 ranks on 3 hosts \[0-1\] \[2-3\] \[4-5\] talk over comm_shm within a host and comm_ofi between hosts'
     cmp -s "$hosts_work/reference" "$hosts_work/losses" || complain "other losses over three hosts"
+    # shellcheck disable=SC2086
+    begin apart -x OPENBLAS_NUM_THREADS -- "$train" $model --comm shm
+    expect_end 1 30 '1 2 3'
+    require err 'comm_shm reaches ranks of one host only, and rank 2 is on another host than rank 0 (one kernel, but PID namespaces'
 else
     echo "training over hosts is not tried: this build has no comm_ofi"
 fi
