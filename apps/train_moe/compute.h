@@ -1,12 +1,13 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * compute.h: interface "org.dualpipe.train_moe/2": what this trainer computes itself on a device: the two ends of the
+ * compute.h: interface "org.dualpipe.train_moe/3": what this trainer computes itself on a device: the two ends of the
  * model, the optimizer, sums of squares. An interface of one's own, served by plugins like those of the library:
  * compute_cpu.c is built in, devices that cannot run host functions bring a plugin "train_moe_<device>".
  *
  * embedding   y = table[token]; input: uint8_t [T]; params: table [256, d]
  * head        logits = RMSNorm(x) W; target: uint8_t [T], the byte that follows each token; output: logits, accumulator
- *             dtype [T, 256]. Loss: mean over the tokens of the cross-entropy in nats. params: norm [d], w [d, 256]
+ *             dtype [T, 256]. Loss: mean over the tokens of the cross-entropy in nats. params: norm [d], w [d, 256];
+ *             tied: w is laid out as the table, [256, d], and W its transpose
  *
  * The state of the optimizer is kept in the accumulator's dtype (fp32 for bf16). Inputs, targets and outputs are memory
  * that host and device both reach. Nothing here allocates after open or waits for the device. */
@@ -17,7 +18,7 @@
 
 #define VOCAB 256 /* a token is a byte */
 
-#define COMPUTE_IFACE "org.dualpipe.train_moe/2"
+#define COMPUTE_IFACE "org.dualpipe.train_moe/3"
 
 typedef struct compute compute_t;
 
@@ -26,6 +27,7 @@ typedef struct compute_config {
     dp_block_shape_t shape;
     const dp_device_vt_t *device_vt;
     dp_device_t *device;
+    uint32_t tied; /* 1: the head's matrix is the embedding's table */
 } compute_config_t;
 
 /* p = p * shrink - rate * mean / (sqrt(squares * unbias_squares) + epsilon), after

@@ -28,6 +28,7 @@ struct compute {
     dp_dtype_t dtype;
     size_t tokens, hidden; /* T, d */
     double norm_eps;
+    int tied;
 };
 
 /* ---- embedding: saved holds dy [T, d] from backward_input to backward_weight, then the tokens ---- */
@@ -75,9 +76,10 @@ static dp_status_t head_forward(void *self, const dp_segment_call_t *c)
     const compute_t *k = self;
     const size_t T = k->tokens, d = k->hidden;
     const double eps = k->norm_eps;
-    const double loss = k->dtype == DP_F64
-                            ? head_forward_f64(c->params, eps, c->x, c->target, c->output, c->saved, T, d)
-                            : head_forward_f32(c->params, (float)eps, c->x, c->target, c->output, c->saved, T, d);
+    const double loss =
+        k->dtype == DP_F64
+            ? head_forward_f64(c->params, eps, c->x, c->target, c->output, c->saved, T, d, k->tied)
+            : head_forward_f32(c->params, (float)eps, c->x, c->target, c->output, c->saved, T, d, k->tied);
 
     *c->loss += loss;
     return DP_OK;
@@ -88,9 +90,9 @@ static dp_status_t head_backward_input(void *self, const dp_segment_call_t *c)
     const compute_t *k = self;
 
     if (k->dtype == DP_F64)
-        head_backward_input_f64(c->params, c->loss_scale, c->saved, c->dx, k->tokens, k->hidden);
+        head_backward_input_f64(c->params, c->loss_scale, c->saved, c->dx, k->tokens, k->hidden, k->tied);
     else
-        head_backward_input_f32(c->params, c->loss_scale, c->saved, c->dx, k->tokens, k->hidden);
+        head_backward_input_f32(c->params, c->loss_scale, c->saved, c->dx, k->tokens, k->hidden, k->tied);
     return DP_OK;
 }
 
@@ -99,9 +101,9 @@ static dp_status_t head_backward_weight(void *self, const dp_segment_call_t *c)
     const compute_t *k = self;
 
     if (k->dtype == DP_F64)
-        head_backward_weight_f64(c->params, c->grads, c->saved, k->tokens, k->hidden);
+        head_backward_weight_f64(c->params, c->grads, c->saved, k->tokens, k->hidden, k->tied);
     else
-        head_backward_weight_f32(c->params, c->grads, c->saved, k->tokens, k->hidden);
+        head_backward_weight_f32(c->params, c->grads, c->saved, k->tokens, k->hidden, k->tied);
     return DP_OK;
 }
 
@@ -160,6 +162,7 @@ static dp_status_t open_cpu(const dp_host_t *host, const compute_config_t *confi
         .tokens = (size_t)shape->batch * shape->sequence,
         .hidden = shape->hidden,
         .norm_eps = shape->norm_eps > 0 ? (double)shape->norm_eps : 1e-6,
+        .tied = config->tied != 0,
     };
     *compute_out = compute;
     return DP_OK;

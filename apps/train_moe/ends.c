@@ -34,13 +34,23 @@ static dp_status_t find_compute(ends_t *ends, const dp_device_vt_t *device_vt, c
 dp_status_t ends_open(ends_t *ends, const dp_host_t *host, const char *device, const compute_config_t *config)
 {
     const uint32_t d = config->shape.hidden;
+    const char *shared = config->tied ? "embedding.table" : NULL;
     dp_status_t status;
 
     *ends = (ends_t){
-        /* Every layer adds about 1 to an embedding of about 1. */
-        .embedding_params = {{.name = "table", .kind = DP_PARAM_MATRIX, .count = (size_t)VOCAB * d, .fan_in = 1}},
+        /* Every layer adds about 1 to an embedding of about 1; tied, logits have to begin at about 1. */
+        .embedding_params = {{.name = "table",
+                              .kind = DP_PARAM_MATRIX,
+                              .count = (size_t)VOCAB * d,
+                              .fan_in = config->tied ? d : 1,
+                              .shared = shared}},
         .head_params = {{.name = "norm", .kind = DP_PARAM_VECTOR, .count = d, .fan_in = 0, .start = 1},
-                        {.name = "w", .kind = DP_PARAM_MATRIX, .offset = d, .count = (size_t)d * VOCAB, .fan_in = d}},
+                        {.name = "w",
+                         .kind = DP_PARAM_MATRIX,
+                         .offset = d,
+                         .count = (size_t)d * VOCAB,
+                         .fan_in = d,
+                         .shared = shared}},
     };
     status = find_compute(ends, config->device_vt, device);
     if (status < 0)

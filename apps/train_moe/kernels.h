@@ -54,6 +54,31 @@ static void NAME(project)(const REAL *unit, const REAL *gain, const REAL *W, REA
     }
 }
 
+/* W as the table [V, d]: every row a sum of products in four strands. */
+static void NAME(project_tied)(const REAL *unit, const REAL *gain, const REAL *table, REAL *logits, size_t d)
+{
+    for (size_t j = 0; j < VOCAB; j++) {
+        REAL part[4] = {0};
+        size_t i = 0;
+        for (; i + 4 <= d; i += 4)
+            for (size_t l = 0; l < 4; l++)
+                part[l] += unit[i + l] * gain[i + l] * table[j * d + i + l];
+        for (; i < d; i++)
+            part[0] += unit[i] * gain[i] * table[j * d + i];
+        logits[j] = (part[0] + part[2]) + (part[1] + part[3]);
+    }
+}
+
+/* dn = dlogits W^T */
+static void NAME(project_back)(const REAL *dlogits, const REAL *W, int tied, REAL *dn, size_t d)
+{
+    for (size_t i = 0; i < d; i++)
+        dn[i] = tied ? 0 : NAME(dot_vocab)(dlogits, W + i * VOCAB);
+    for (size_t j = 0; j < VOCAB && tied; j++)
+        for (size_t i = 0; i < d; i++)
+            dn[i] += dlogits[j] * W[j * d + i];
+}
+
 /* Turns logits into softmax(logits) - onehot(target) and returns -log softmax(logits)[target]. */
 static double NAME(cross_entropy)(REAL *logits, uint8_t target)
 {
@@ -90,7 +115,7 @@ static NAME(head_saved) NAME(head_layout)(void *saved, size_t T, size_t d)
 
 /* Mean loss over the tokens; output (NULL: none) gets the logits, target NULL: no loss. */
 static double NAME(head_forward)(const REAL *params, REAL eps, const REAL *x, const uint8_t *target, REAL *output,
-                                 void *memory, size_t T, size_t d)
+                                 void *memory, size_t T, size_t d, int tied)
 {
     const REAL *gain = params, *W = params + d;
     const NAME(head_saved) saved = NAME(head_layout)(memory, T, d);
@@ -99,7 +124,7 @@ static double NAME(head_forward)(const REAL *params, REAL eps, const REAL *x, co
     for (size_t t = 0; t < T; t++) {
         REAL *logits = saved.dlogits + t * VOCAB;
         NAME(normalise)(x + t * d, eps, saved.unit + t * d, saved.rstd + t, d);
-        NAME(project)(saved.unit + t * d, gain, W, logits, d);
+        (tied ? NAME(project_tied) : NAME(project))(saved.unit + t * d, gain, W, logits, d);
         if (output != NULL)
             memcpy(output + t * VOCAB, logits, VOCAB * sizeof(REAL));
         if (target != NULL)
@@ -109,7 +134,8 @@ static double NAME(head_forward)(const REAL *params, REAL eps, const REAL *x, co
 }
 
 /* scale: of the gradient of the loss. */
-static void NAME(head_backward_input)(const REAL *params, double scale, void *memory, REAL *dx, size_t T, size_t d)
+static void NAME(head_backward_input)(const REAL *params, double scale, void *memory, REAL *dx, size_t T, size_t d,
+                                      int tied)
 {
     const REAL *gain = params, *W = params + d;
     const NAME(head_saved) saved = NAME(head_layout)(memory, T, d);
@@ -121,17 +147,16 @@ static void NAME(head_backward_input)(const REAL *params, double scale, void *me
         REAL along = 0;
         for (int j = 0; j < VOCAB; j++)
             dlogits[j] *= factor;
-        for (size_t i = 0; i < d; i++) {
-            dn[i] = NAME(dot_vocab)(dlogits, W + i * VOCAB);
+        NAME(project_back)(dlogits, W, tied, dn, d);
+        for (size_t i = 0; i < d; i++)
             along += dn[i] * gain[i] * unit[i];
-        }
         along /= (REAL)d;
         for (size_t i = 0; i < d; i++)
             dx[t * d + i] = saved.rstd[t] * (dn[i] * gain[i] - unit[i] * along);
     }
 }
 
-static void NAME(head_backward_weight)(const REAL *params, REAL *grads, void *memory, size_t T, size_t d)
+static void NAME(head_backward_weight)(const REAL *params, REAL *grads, void *memory, size_t T, size_t d, int tied)
 {
     const REAL *gain = params;
     REAL *dgain = grads, *dW = grads + d;
@@ -142,8 +167,11 @@ static void NAME(head_backward_weight)(const REAL *params, REAL *grads, void *me
         for (size_t i = 0; i < d; i++) {
             const REAL n = unit[i] * gain[i];
             dgain[i] += dn[i] * unit[i];
-            for (int j = 0; j < VOCAB; j++)
+            for (int j = 0; j < VOCAB && !tied; j++)
                 dW[i * VOCAB + j] += n * dlogits[j];
         }
+        for (size_t j = 0; j < VOCAB && tied; j++)
+            for (size_t i = 0; i < d; i++)
+                dW[j * d + i] += dlogits[j] * (unit[i] * gain[i]);
     }
 }

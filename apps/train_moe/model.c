@@ -79,6 +79,7 @@ static dp_status_t open_plugins(model_t *model, const dp_build_context_t *contex
         .shape = shape_of(model->options),
         .device_vt = context->device_vt,
         .device = context->device,
+        .tied = model->options->tie != 0,
     };
     dp_status_t status;
 
@@ -220,9 +221,15 @@ static int32_t per_layer(const model_t *model)
     return model->dense_per_layer + model->per_expert * (int32_t)model->options->experts;
 }
 
+/* The head's first. */
+static int32_t head_number(const model_t *model)
+{
+    return 1 + per_layer(model) * (int32_t)model->options->layers;
+}
+
 int32_t model_nparams(const model_t *model)
 {
-    return 1 + per_layer(model) * (int32_t)model->options->layers + 2;
+    return head_number(model) + (model->options->tie ? 1 : 2);
 }
 
 /* Of which expert a parameter is: its replica's under the placement in use. */
@@ -232,30 +239,15 @@ static int32_t expert_of(const model_t *model, int layer, const dp_param_t *para
                                         : param->expert;
 }
 
-int model_is_first(const model_t *model, const dp_param_t *param)
-{
-    const int32_t *placement;
-    int layer;
-
-    if (model->options->replicas == 0 || !param->sharded || sscanf(param->name, "layer%d.", &layer) != 1)
-        return 1;
-    placement = model->placement + layer * model->options->replicas;
-    for (int32_t r = 0; r < param->expert; r++)
-        if (placement[r] == placement[param->expert])
-            return 0;
-    return 1;
-}
-
 void model_number(const model_t *model, const dp_chunk_view_t *view, int32_t *numbers_out)
 {
-    const int32_t head = model_nparams(model) - 2;
-    int32_t dense = 0, nhead = 0, in_expert = 0;
+    int32_t dense = 0, head = head_number(model), in_expert = 0;
     int layer, last_layer = -1, last_expert = -1;
 
     for (uint32_t i = 0; i < view->nparams; i++) {
         const dp_param_t *param = &view->param_list[i];
         if (sscanf(param->name, "layer%d.", &layer) != 1) {
-            numbers_out[i] = strncmp(param->name, "head.", 5) == 0 ? head + nhead++ : 0;
+            numbers_out[i] = param->shared == NULL && strncmp(param->name, "head.", 5) == 0 ? head++ : 0;
             continue;
         }
         if (layer != last_layer)
@@ -278,7 +270,7 @@ void model_describe(const model_t *model, int32_t number, char *text, size_t byt
 
     if (number == 0)
         snprintf(text, bytes, "the embedding");
-    else if (number >= model_nparams(model) - 2)
+    else if (number >= head_number(model))
         snprintf(text, bytes, "the head");
     else if (in_experts < 0)
         snprintf(text, bytes, "layer %d, parameter %d", layer, in_layer);

@@ -47,12 +47,11 @@ void model_close(model_t *model);
 /* After the pipeline is closed. */
 void model_free(model_t *model);
 
-/* Parameters of the whole model, all experts included; the bias of the router counts as one. */
+/* Parameters of the whole model, all experts included; the bias of the router counts as one, and so does what embedding
+ * and head share. */
 int32_t model_nparams(const model_t *model);
 /* numbers_out[view->nparams]: the model's number of each parameter of a chunk, under the placement in use. */
 void model_number(const model_t *model, const dp_chunk_view_t *view, int32_t *numbers_out);
-/* Of replicas of an expert, the first alone: 1; so is every parameter that is not a replica's. */
-int model_is_first(const model_t *model, const dp_param_t *param);
 /* "layer 3, expert 5" or the like. */
 void model_describe(const model_t *model, int32_t number, char *text, size_t bytes);
 

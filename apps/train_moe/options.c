@@ -58,6 +58,7 @@ static const option_row_t table[] = {
     {"skew", NUMBER, SHARED, AT(skew), -1e3, 1e3, "0", "X",
      "start with the first experts preferred (X < 0: the last): bias X to -X; --bias-rate 0 keeps it"},
     {"bias-rate", NUMBER, SHARED, AT(bias_rate), 0, 1e3, "0.002", "X", "step of the balancing bias; 0: no bias"},
+    {"tie-embeddings", FLAG, SHARED, AT(tie), 0, 0, "", "", "the head's matrix is the embedding's table"},
     {"dtype", TEXT, SHARED, AT(dtype_name), 0, 0, "f32", "NAME",
      "of parameters and activations: f32, f64, or on GPUs bf16"},
 

@@ -14,6 +14,7 @@ typedef struct options {
     int64_t q_rank, kv_rank, rope_dim; /* all 0 unless latent */
     const char *gate, *dtype_name, *attention_kind;
     double aux_alpha, bias_rate;
+    int tie; /* embedding and head are one matrix */
     /* data */
     char **files; /* into argv */
     int nfiles;

@@ -74,7 +74,7 @@ static double count_params(const trainer_t *t, int chosen_only)
         for (uint32_t i = 0; i < t->chunks[c].view.nparams; i++) {
             const dp_param_t *param = &t->chunks[c].view.param_list[i];
             const int32_t number = t->chunks[c].numbers[i];
-            if (number == 0 || number >= t->nparams - 2)
+            if (number == 0 || number >= t->nparams - (o->tie ? 1 : 2))
                 continue;
             if (param->sharded)
                 expert += (double)param->count;
@@ -83,7 +83,7 @@ static double count_params(const trainer_t *t, int chosen_only)
         }
     layer /= t->model.nlayers;
     expert /= t->model.nlayers * (double)options_local_experts(o);
-    ends = (double)((2 * VOCAB + 1) * o->hidden);
+    ends = (double)(((o->tie ? 1 : 2) * VOCAB + 1) * o->hidden);
     return ends + (double)o->layers * (layer + expert * (double)(chosen_only ? o->top_k : o->experts));
 }
 

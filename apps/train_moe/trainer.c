@@ -181,13 +181,6 @@ static dp_status_t open_chunk(trainer_t *t, int32_t index)
     return status == DP_OK ? initialise(t, chunk) : status;
 }
 
-/* Whether this rank adds the parameter to sums over the job. */
-static int counts(const trainer_t *t, const held_chunk_t *chunk, const dp_param_t *param)
-{
-    return (param->sharded ? chunk->view.primary_experts : chunk->view.primary) &&
-           param->kind != DP_PARAM_ROUTER_BIAS && model_is_first(&t->model, param);
-}
-
 /* Numbers, and who counts what, for messages. */
 dp_status_t trainer_number(trainer_t *t)
 {
@@ -196,7 +189,8 @@ dp_status_t trainer_number(trainer_t *t)
         held_chunk_t *chunk = &t->chunks[c];
         model_number(&t->model, &chunk->view, chunk->numbers);
         for (uint32_t i = 0; i < chunk->view.nparams; i++) {
-            chunk->counted[i] = (uint8_t)counts(t, chunk, &chunk->view.param_list[i]);
+            chunk->counted[i] =
+                chunk->view.param_list[i].kind != DP_PARAM_ROUTER_BIAS && dp_pipeline_counts(t->pipeline, c, i);
             if (chunk->counted[i])
                 t->owners[chunk->numbers[i]] = dp_group_rank(t->group);
         }

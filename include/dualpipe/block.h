@@ -43,13 +43,15 @@ typedef struct dp_param {
     /* "wq", "experts.3.w_up" (the expert's number in the whole layer); the block's, until it closes */
     const char *name;
     dp_param_kind_t kind;
-    size_t offset;      /* in elements from the start of the block's parameters; gradients have the same layout */
-    size_t count;       /* elements */
-    uint32_t fan_in;    /* for initialisation: matrices are normal(0, 1/sqrt(fan_in)) */
-    float start;        /* first value of vectors: 1 for norms, 0 for biases */
-    uint32_t sharded;   /* 1: belongs to number `expert`, and one rank of the expert group has it; 0: the same on all */
-    int32_t expert;     /* number of the expert in the whole layer (of the replica, see moe.h); 0 unless sharded */
-    const char *shared; /* NULL in 1.0: meant for tensors that are one in several layers */
+    size_t offset;    /* in elements from the start of the block's parameters; gradients have the same layout */
+    size_t count;     /* elements */
+    uint32_t fan_in;  /* for initialisation: matrices are normal(0, 1/sqrt(fan_in)) */
+    float start;      /* first value of vectors: 1 for norms, 0 for biases */
+    uint32_t sharded; /* 1: belongs to number `expert`, and one rank of the expert group has it; 0: the same on all */
+    int32_t expert;   /* number of the expert in the whole layer (of the replica, see moe.h); 0 unless sharded */
+    /* NULL, or "wte": two tensors of the model that have the same name here are one parameter (stage.h). 1 to 63
+       bytes; the block's, as `name`. Not of `sharded` ones and biases of routers. Plugins of layers leave it NULL */
+    const char *shared;
     uint64_t reserved[2];
 } dp_param_t;
 

@@ -11,7 +11,8 @@
  * use.
  *
  * Bits: gradients of a stage are accumulated micro-batch by micro-batch, the first half of the step's micro-batches in
- * one accumulator, the second in another; then half 0 + half 1; then over the data group in rank order. So every
+ * one accumulator, the second in another; then half 0 + half 1; then the two ends of a shared parameter; then over the
+ * data group in rank order. So every
  * schedule, pipeline depth, comm backend, ranks as threads or processes, give the same bits at the same ep and dp.
  *
  * Scale. Gradients are sums over all micro-batches of all ep * dp pipelines, of loss_scale times each loss. The default
@@ -178,7 +179,8 @@ typedef struct dp_chunk_view {
     /* For sums over the job (dp_pipeline_sum): one rank of all that hold a parameter has 1. `primary` is of parameters
        that are not sharded: 0 in the mirror's copy, in all data groups but one, on all ranks but one of the expert
        group. `primary_experts` is of sharded ones; each rank of an expert group has its own. Where experts are
-       replicated, such a sum counts an expert once for each replica; dp_pipeline_gradient_norm does not. */
+       replicated, such a sum counts an expert once for each replica, and a shared parameter (dp_param_t.shared)
+       once for each of its two ends; dp_pipeline_counts counts both once. */
     int32_t primary, primary_experts;
 } dp_chunk_view_t;
 #define DP_CHUNK_VIEW_MIN DP_SIZE_TO(dp_chunk_view_t, primary_experts)
@@ -192,15 +194,21 @@ DP_API dp_status_t dp_pipeline_chunk(const dp_pipeline_t *pipeline, int32_t chun
 DP_API void dp_pipeline_ends(const dp_pipeline_t *pipeline, uint8_t *first_out, uint8_t *last_out);
 
 /** Sums host doubles over all ranks of the job, in rank order. Same bits everywhere. Add what belongs to parameters
- *  where the chunk's `primary` or `primary_experts` says so. [collective] [blocks] */
+ *  where dp_pipeline_counts says so. [collective] [blocks] */
 DP_API dp_status_t dp_pipeline_sum(dp_pipeline_t *pipeline, double *values, size_t count);
 
+/** Whether this rank adds parameter `param` (index in the view's param_list) of `chunk` to sums over the job: 1 on
+ *  exactly one rank of all that hold it, whatever its copies (mirror, data groups, expert group, replicas of experts,
+ *  the other end of a shared one), 0 on the others and where there is no such parameter. Where experts are replicated
+ *  it may change with their placement. [any] */
+DP_API int32_t dp_pipeline_counts(const dp_pipeline_t *pipeline, int32_t chunk, uint32_t param);
+
 /** The L2 norm of the whole model's gradient after a training step: the root of the sum of all squares, each parameter
- *  once, whatever its copies (mirror, data groups, expert group, replicas of experts); DP_PARAM_ROUTER_BIAS, which has
- *  no gradient, left out. Squares of one parameter are added in double in the order of its elements, those sums without
- *  any rounding: the same bits on all ranks, for every schedule and every number of ranks that give the same gradients.
- *  NaN or infinity when a gradient has one. Where the host does not reach the device's memory, gradients are copied in
- *  pieces of 32 KiB: a trainer with kernels adds squares faster on the device. [collective] [blocks] */
+ *  once (dp_pipeline_counts); DP_PARAM_ROUTER_BIAS, which has no gradient, left out. Squares of one parameter are added
+ *  in double in the order of its elements, those sums without any rounding: the same bits on all ranks, for every
+ *  schedule and every number of ranks that give the same gradients. NaN or infinity when a gradient has one. Where the
+ *  host does not reach the device's memory, gradients are copied in pieces of 32 KiB: a trainer with kernels adds
+ *  squares faster on the device. [collective] [blocks] */
 DP_API dp_status_t dp_pipeline_gradient_norm(dp_pipeline_t *pipeline, double *norm_out);
 
 /** Bytes of device and transport memory, as allocated during open, by purpose. A step uses nothing else. */

@@ -63,6 +63,14 @@
  * the same time, and may share variables. Ranks that are threads of one process (dp_group_local) each have lanes of
  * their own.
  *
+ * Shared parameters. Where two tensors of the model have the same dp_param_t.shared, in one stage or in two, they are
+ * one parameter: an embedding that is the head's matrix as well. They have the same count and kind, each its own
+ * memory, and each part reads and adds to its own. The trainer gives both the same first values (the first step refuses
+ * others with DP_ERR_MISMATCH); after a step both have the sum of the two gradients, so that one optimizer, which does
+ * the same to both, keeps them equal. The sum is made on the reduce lane, behind half 0 + half 1 and before the sum
+ * over data groups, on V and bidirectional placements mostly without a message: there one rank holds the first and the
+ * last stage. At most 16 in a model.
+ *
  * DUALPIPE_GUARD=1 (pipeline.h) finds writes beyond saved, work, scratch, y, dx and grads, outputs that are not
  * overwritten, and functions that compute before their turn. Use it on every new segment. */
 #ifndef DUALPIPE_STAGE_H
@@ -127,7 +135,8 @@ typedef struct dp_part {
     const dp_param_t *param_list;  /* [sizes->nparams], copied. They do not overlap, no two of a stage have one name */
     const char *prefix;            /* put before the parameters' names: "layer3."; NULL: nothing. Copied */
     /** NULL, or what is left to do for the part's gradients once they are summed over halves, mirrors and data groups:
-     *  puts it on s, the reduce lane. grads: the part's, summed, accumulator's dtype. Once a training step, while other
+     *  puts it on s, the reduce lane. grads: the part's, summed, accumulator's dtype; those of shared parameters are
+     *  not done yet. Once a training step, while other
      *  stages still compute; all ranks of an expert group call it for the same stages in the same order. [enqueue s] */
     dp_status_t (*reduce)(void *self, void *grads, dp_stream_t *s);
     void *reduce_self;

@@ -39,11 +39,10 @@ static uint64_t digest_schedule(const dp_schedule_t *s)
     return h;
 }
 
-static void write_settings(const dp_pipeline_t *p, char *text, size_t bytes)
+static void write_settings(const dp_pipeline_t *p, const dp_host_places_t *places, char *text, size_t bytes)
 {
     const dp_pipeline_options_t *o = &p->options;
     const dp_schedule_t *s = o->schedule;
-    const dp_host_places_t *places = p->host->get_service(p->host, DP_HOST_PLACES);
     uint64_t hosts = 14695981039346656037u;
 
     for (int32_t r = 0; r < places->ranks; r++)
@@ -77,15 +76,20 @@ static dp_status_t compare(const char *a, int32_t r, const char *b)
 dp_status_t dp__agree_on_settings(dp_pipeline_t *p)
 {
     static uint64_t opened;
+    const dp_host_places_t *places = p->host->get_service(p->host, DP_HOST_PLACES);
     size_t n = (size_t)dp_group_size(p->group);
-    statement_t *mine = dp__calloc(n + 1, sizeof(*mine)), *all = mine + 1;
+    statement_t *mine, *all;
     dp_status_t status;
 
+    if (places == NULL) /* once it is there it stays */
+        return DP_ERR_NOMEM;
+    mine = dp__calloc(n + 1, sizeof(*mine));
     if (mine == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory to compare the settings of %zu ranks", n);
+    all = mine + 1;
     mine->serial = __atomic_add_fetch(&opened, 1, __ATOMIC_RELAXED);
     mine->trace = secure_getenv("DUALPIPE_TRACE") != NULL;
-    write_settings(p, mine->settings, sizeof(mine->settings));
+    write_settings(p, places, mine->settings, sizeof(mine->settings));
     status = dp_group_all_gather(p->group, mine, sizeof(*mine), all);
     p->serial = all[0].serial;
     p->trace.to_file = all[0].trace;
@@ -98,7 +102,7 @@ dp_status_t dp__agree_on_settings(dp_pipeline_t *p)
 /* ---- stages ---- */
 
 typedef struct shape {
-    int64_t stage, count, nparts;
+    int64_t stage, count, nparts, shared; /* shared: how many parameters have such a name */
     uint64_t layout;
 } shape_t;
 
@@ -111,6 +115,8 @@ static uint64_t digest_params(const dp_stage_info_t *info)
         const dp_param_t *param = &info->param_list[i];
 
         h = hash(hash(hash(hash(h, param->kind), (int64_t)param->offset), (int64_t)param->count), param->sharded);
+        for (const char *c = param->shared; c != NULL && *c != '\0'; c++)
+            h = hash(h, (unsigned char)*c);
     }
     return h;
 }
@@ -128,8 +134,8 @@ static dp_status_t compare_shapes(const dp_pipeline_t *p, const shape_t *mine, i
                        mine->stage, mine->nparts, dp_group_rank(p->group), theirs->nparts, rank);
     if (mine->layout != theirs->layout)
         return dp_fail(DP_ERR_MISMATCH,
-                       "stage %" PRId64 ": its parameters have other places, sizes or kinds on rank %d than "
-                       "on rank %d",
+                       "stage %" PRId64 ": its parameters have other places, sizes, kinds or shared names on "
+                       "rank %d than on rank %d",
                        mine->stage, dp_group_rank(p->group), rank);
     return DP_OK;
 }
@@ -163,13 +169,17 @@ dp_status_t dp__agree_on_stages(dp_pipeline_t *p)
     for (size_t c = 0; c < chunks; c++) {
         const dp_stage_info_t *info = &p->chunks[c].stage->info;
 
-        mine[c] = (shape_t){p->chunks[c].place.stage, (int64_t)info->param_count, p->chunks[c].stage->nparts,
+        mine[c] = (shape_t){p->chunks[c].place.stage, (int64_t)info->param_count, p->chunks[c].stage->nparts, 0,
                             digest_params(info)};
+        for (uint32_t i = 0; i < info->nparams; i++)
+            mine[c].shared += info->param_list[i].shared != NULL;
     }
     status = dp_group_all_gather(p->group, mine, chunks * sizeof(*mine), all);
     for (size_t i = 0; i < n * chunks && status >= 0; i++)
         for (size_t c = 0; c < chunks && status >= 0; c++)
             status = compare_shapes(p, &mine[c], (int32_t)(i / chunks), &all[i]);
+    for (size_t i = 0; i < n * chunks && status >= 0; i++)
+        p->ties.any |= all[i].shared > 0;
     number_parts(p, all, n * chunks);
     dp__free(mine);
     return status;

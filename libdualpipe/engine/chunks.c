@@ -122,6 +122,11 @@ dp_status_t dp__chunks_build(dp_pipeline_t *p)
     return DP_OK;
 }
 
+static bool same_text(const char *a, const char *b)
+{
+    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
+}
+
 /* Memory, plan and names are those of the stage that was there first. */
 static int same_stage(const dp_stage_t *a, const dp_stage_t *b)
 {
@@ -136,7 +141,8 @@ static int same_stage(const dp_stage_t *a, const dp_stage_t *b)
             a->segments[s].part != b->segments[s].part)
             return 0;
     for (uint32_t i = 0; i < x->nparams; i++)
-        if (x->param_list[i].offset != y->param_list[i].offset || x->param_list[i].count != y->param_list[i].count ||
+        if (!same_text(x->param_list[i].shared, y->param_list[i].shared) ||
+            x->param_list[i].offset != y->param_list[i].offset || x->param_list[i].count != y->param_list[i].count ||
             x->param_list[i].sharded != y->param_list[i].sharded || x->param_list[i].expert != y->param_list[i].expert)
             return 0;
     return 1;

@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { COMMS = 6 + DP__TIES }; /* in a dp__comms_t */
+
 /* World ranks of the members of one group, found by walking the grid. */
 typedef struct members {
     int32_t *world; /* [n] */
@@ -118,14 +120,47 @@ dp_status_t dp__comms_open(dp_pipeline_t *p, const dp_comm_vt_t *vt, dp__comms_t
     return status;
 }
 
+dp_status_t dp__comms_open_ties(dp_pipeline_t *p, dp__comms_t *comms)
+{
+    const dp__grid_t *g = &p->grid;
+    dp_status_t status = DP_OK;
+
+    for (int32_t i = 0; i < p->ties.n && status >= 0; i++) {
+        const int32_t *rank = p->ties.at[i].rank;
+        int32_t world[2];
+        members_t m = {world, 0, 0};
+        char name[64];
+
+        if (rank[0] == rank[1])
+            continue;
+        add_member(&m, g, rank[0], g->e, g->d);
+        add_member(&m, g, rank[1], g->e, g->d);
+        snprintf(name, sizeof(name), "tie%d.%d.%d.%d", i, g->d, g->e, rank[0]);
+        status = open_group(p, comms, name, &m, &comms->tie[i]);
+    }
+    return status;
+}
+
+/* Every instance of `comms`, in the order in which they were opened. */
+static void list_comms(const dp__comms_t *comms, dp_comm_t *all[COMMS])
+{
+    dp_comm_t *const first[] = {comms->pipeline, comms->expert, comms->mirror,
+                                comms->dense,    comms->shard,  comms->world};
+
+    memcpy(all, first, sizeof(first));
+    memcpy(all + COMMS - DP__TIES, comms->tie, sizeof(comms->tie));
+}
+
 dp_status_t dp__comms_start(dp_pipeline_t *p, dp__comms_t *comms)
 {
-    dp_comm_t *all[] = {comms->pipeline, comms->expert, comms->mirror, comms->dense, comms->shard, comms->world};
+    dp_comm_t *all[COMMS];
     dp_status_t status = DP_OK;
+
+    list_comms(comms, all);
 
     p->memory.total -= p->memory.transport;
     p->memory.transport = 0;
-    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]) && status >= 0; i++)
+    for (int i = 0; i < COMMS && status >= 0; i++)
         if (all[i] != NULL) {
             status = comms->vt->start(all[i]);
             p->memory.transport += comms->vt->memory_bytes(all[i]);
@@ -136,9 +171,10 @@ dp_status_t dp__comms_start(dp_pipeline_t *p, dp__comms_t *comms)
 
 void dp__comms_close(dp__comms_t *comms)
 {
-    dp_comm_t *all[] = {comms->world, comms->shard, comms->dense, comms->mirror, comms->expert, comms->pipeline};
+    dp_comm_t *all[COMMS];
 
-    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+    list_comms(comms, all);
+    for (int i = COMMS - 1; i >= 0; i--)
         if (all[i] != NULL)
             comms->vt->close(all[i]);
     *comms = (dp__comms_t){.vt = comms->vt};

@@ -25,6 +25,7 @@
  *   state.c    what the trainer keeps besides the parameters
  *   sums.c     losses and other doubles, summed over ranks
  *   norm.c     the norm of the gradient
+ *   ties.c     parameters that two stages share
  *   tensors.c  all that a rank keeps, as tensors with names
  *   saving.h, snapshot.c, save.c, load.c  checkpoints
  *   reduce.c   gradients of halves, mirrors and data groups summed
@@ -44,6 +45,7 @@
 enum { DP__NAME_BYTES = 512 }; /* of a plugin, or its path */
 #define DP__AUTO "auto"        /* a comm that the engine chooses */
 enum { DP__SUM_COUNT = 4096 }; /* doubles that dp_pipeline_sum moves at once */
+enum { DP__TIES = 16 };        /* parameters of a model that two stages share, at most */
 
 typedef struct dp__grid {
     int32_t pp, ep, dp; /* sizes */
@@ -60,6 +62,7 @@ typedef struct dp__backend {
 typedef struct dp__comms {
     const dp_comm_vt_t *vt;
     dp_comm_t *pipeline, *expert, *mirror, *dense, *shard, *world;
+    dp_comm_t *tie[DP__TIES]; /* between the ranks that hold its two ends */
 } dp__comms_t;
 
 /* Our end of a channel, or a bend inside this rank. */
@@ -247,6 +250,26 @@ typedef struct dp__states {
 
 typedef struct dp__saving dp__saving_t; /* saving.h */
 
+/* ties.c: one parameter in two places, its ends, in the order of the path. */
+typedef struct dp__tie {
+    char name[DP__SHARED_BYTES];
+    int32_t ends; /* 2 once the table is made */
+    int64_t kind;
+    size_t count;
+    int32_t stage[2];
+    size_t offset[2]; /* elements, within the stage */
+    int32_t chunk[2]; /* of this rank, -1: another's */
+    int32_t rank[2];  /* between which pipeline ranks we sum: the same for both when we have both, -1 when none */
+    int32_t span;     /* of the sum, in the plan for training */
+} dp__tie_t;
+
+typedef struct dp__ties {
+    int32_t n;
+    dp__tie_t at[DP__TIES]; /* the same on all ranks, but for what is said to be ours */
+    bool any;               /* a rank has shared parameters */
+    bool checked;           /* the ends have the same values */
+} dp__ties_t;
+
 /* What is not in a struct of its own is settled by open.c and read by all. */
 struct dp_pipeline {
     dp_pipeline_options_t options;
@@ -285,6 +308,7 @@ struct dp_pipeline {
     bool finite; /* what passes make is looked at */
     dp__recovery_t recovery;
     dp__states_t states;
+    dp__ties_t ties;
     dp__saving_t *saving; /* NULL: nothing is saved */
     dp__run_t run;
 };
@@ -351,6 +375,7 @@ void dp__backend_log(const dp_pipeline_t *p);
 /* comms.c */
 /* What was opened before a failure stays in *comms: closing it meets the other ranks, so the job must know first. */
 dp_status_t dp__comms_open(dp_pipeline_t *p, const dp_comm_vt_t *vt, dp__comms_t *comms);
+dp_status_t dp__comms_open_ties(dp_pipeline_t *p, dp__comms_t *comms); /* once ties.c has made its table */
 dp_status_t dp__comms_start(dp_pipeline_t *p, dp__comms_t *comms);
 void dp__comms_close(dp__comms_t *comms);
 /* Lists our channels; connect opens our ends of them; then plans can be built, and buffers_open gives them memory and
@@ -387,6 +412,14 @@ void dp__sums_close(dp_pipeline_t *p);
 /* reduce.c */
 dp_status_t dp__reduce(dp_pipeline_t *p, int32_t chunk, int32_t span);
 const char *dp__summed_grads(const dp__engine_chunk_t *chunk);
+
+/* ties.c; nothing where no parameters are shared. find: makes the table and opens what sums need; check: before the
+   first step, whether both ends begin alike; both collective. put: the sums, behind all else on the reduce lane. */
+dp_status_t dp__ties_find(dp_pipeline_t *p);
+dp_status_t dp__ties_check(dp_pipeline_t *p);
+dp_status_t dp__ties_put(dp_pipeline_t *p);
+/* Whether the parameter is the end that is neither counted nor saved. */
+bool dp__tie_is_second(const dp_pipeline_t *p, int32_t stage, const dp_param_t *param);
 
 /* spans.c */
 dp_status_t dp__names_collect(dp_pipeline_t *p);

@@ -295,5 +295,7 @@ dp_status_t dp__step_put(dp_pipeline_t *p, const dp__plan_t *plan, const dp_step
         DO(put(&x));
     }
     p->run.enqueueing = -1;
+    if (!step->forward_only)
+        DO(dp__ties_put(p));
     return share_losses(p);
 }

@@ -104,11 +104,23 @@ bool dp__first_replica(const int32_t *placement, int32_t replica)
     return true;
 }
 
-static bool counts(const dp_pipeline_t *p, const dp_param_t *param, const int32_t *placement)
+static bool counts(const dp_pipeline_t *p, const dp__engine_chunk_t *chunk, const dp__stage_part_t *part,
+                   const dp_param_t *param)
 {
-    if (param->kind == DP_PARAM_ROUTER_BIAS || p->grid.d != 0)
+    if (chunk->place.path != 0 || p->grid.d != 0 || dp__tie_is_second(p, chunk->place.stage, param))
         return false;
-    return param->sharded ? dp__first_replica(placement, param->expert) : p->grid.e == 0;
+    return param->sharded ? dp__first_replica(part->part.placement, param->expert) : p->grid.e == 0;
+}
+
+int32_t dp_pipeline_counts(const dp_pipeline_t *p, int32_t c, uint32_t param)
+{
+    const dp__engine_chunk_t *chunk = p != NULL && c >= 0 && c < p->nchunks ? &p->chunks[c] : NULL;
+    const dp_stage_t *stage = chunk != NULL ? chunk->stage : NULL;
+
+    for (int32_t i = 0; stage != NULL && i < stage->nparts; i++)
+        if (param - stage->parts[i].first_param < stage->parts[i].sizes.nparams)
+            return counts(p, chunk, &stage->parts[i], &stage->param_list[param]);
+    return 0;
 }
 
 static dp_status_t add_chunk(dp_pipeline_t *p, const dp__engine_chunk_t *chunk, exact_t *sum)
@@ -117,12 +129,12 @@ static dp_status_t add_chunk(dp_pipeline_t *p, const dp__engine_chunk_t *chunk, 
     const dp_stage_t *stage = chunk->stage;
     dp_status_t status = DP_OK;
 
-    for (int32_t i = 0; i < stage->nparts && chunk->place.path == 0; i++)
+    for (int32_t i = 0; i < stage->nparts; i++)
         for (uint32_t k = 0; k < stage->parts[i].sizes.nparams && status >= 0; k++) {
             const dp_param_t *param = &stage->param_list[stage->parts[i].first_param + k];
             double one;
 
-            if (!counts(p, param, stage->parts[i].part.placement))
+            if (param->kind == DP_PARAM_ROUTER_BIAS || !counts(p, chunk, &stage->parts[i], param))
                 continue;
             status = square(p, dp__summed_grads(chunk) + param->offset * size, param->count, &one);
             add(sum, one);

@@ -199,6 +199,7 @@ dp_status_t dp__pipeline_set_up(dp_pipeline_t *p)
         dp__chunks_build,
         dp__names_collect,
         dp__agree_on_stages,
+        dp__ties_find,
         dp__ways_open,
         dp__links_list,
         connect,
@@ -232,6 +233,7 @@ static void let_go(dp_pipeline_t *p, void (*tell)(void *user))
         tell(p->options.user);
     if (p->comms.vt != NULL)
         dp__comms_close(&p->comms);
+    p->ties = (dp__ties_t){.n = 0};
     if (p->device != NULL) {
         dp__links_close(p);
         dp__chunks_suspend(p);

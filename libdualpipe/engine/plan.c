@@ -4,6 +4,7 @@
  * up. */
 #include "base/memory.h"
 #include "engine/engine.h"
+#include "timeline/pair.h"
 
 #include <string.h>
 
@@ -119,7 +120,7 @@ static int32_t call_span(builder_t *b, const dp__command_t *c)
     return new_span(b, (dp_span_t){.kind = DP_SPAN_COMPUTE,
                                    .lane = c->stream,
                                    .pass = c->op,
-                                   .pair = pass->braided,
+                                   .pair = dp__span_pair(pass->beside),
                                    .microbatch = b->plan->passes[c->at].microbatch,
                                    .chunk = pass->chunk,
                                    .stage = stage_of(b, pass->chunk),
@@ -206,6 +207,12 @@ static void fill_commands(builder_t *b)
         if (c->stream >= DP_LANE_COUNT)
             find_way(b, c);
     }
+    for (int32_t i = 0; i < b->p->ties.n && b->plan == &b->p->plans.training; i++) {
+        dp__tie_t *tie = &b->p->ties.at[i];
+
+        if (tie->rank[0] >= 0 && !b->p->schedule->forward_only)
+            tie->span = reduce_span(b, tie->chunk[tie->chunk[0] >= 0 ? 0 : 1]);
+    }
 }
 
 /* ---- the whole ---- */
@@ -240,7 +247,7 @@ static dp_status_t allocate(builder_t *b)
 
     plan->passes = dp__calloc((size_t)plan->commands.npasses + 1, sizeof(*plan->passes));
     plan->span = dp__calloc((size_t)plan->commands.count + 1, sizeof(*plan->span));
-    plan->spans = dp__calloc((size_t)plan->commands.ncalls + n + 1, sizeof(*plan->spans));
+    plan->spans = dp__calloc((size_t)plan->commands.ncalls + n + (size_t)b->p->ties.n + 1, sizeof(*plan->spans));
     plan->messages = dp__calloc((size_t)b->p->links.n + 1, sizeof(*plan->messages));
     plan->link = dp__calloc((size_t)program->nchannels + 1, sizeof(*plan->link));
     if (plan->passes == NULL || plan->span == NULL || plan->spans == NULL || plan->messages == NULL ||

@@ -52,15 +52,14 @@ static void count_step(dp_pipeline_t *p)
 /* Some may have heard that the step counts, and have begun their update, when the rank died. */
 static dp_status_t ask_the_others(dp_pipeline_t *p, dp_status_t status)
 {
-    const uint32_t *held, step = p->run.step;
+    const uint32_t step = p->run.step;
     char why[WHY_BYTES];
 
     snprintf(why, sizeof(why), "%s", dp_last_error());
     if (reform(p) < 0)
         return dp_group_health(p->group) < 0 ? dp_group_health(p->group) : status;
-    held = dp__group_held(p->group);
     for (int32_t r = 0; r < dp_group_size(p->group); r++)
-        if (held[r] == p->recovery.holds + 1) {
+        if (dp__group_held(p->group, r) == p->recovery.holds + 1) {
             p->run.step = step;
             count_step(p);
             dp__group_close(p->group, true);

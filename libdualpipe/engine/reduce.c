@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * reduce.c: sums a stage's gradients in one fixed order: half 0 + half 1, then the data group in rank order,
- * then what the parts of the stage do themselves (replicas of experts). */
+ * then what the parts of the stage do themselves (replicas of experts). Shared parameters go on in ties.c. */
 #include "engine/engine.h"
 
 const char *dp__summed_grads(const dp__engine_chunk_t *chunk)
@@ -9,7 +9,15 @@ const char *dp__summed_grads(const dp__engine_chunk_t *chunk)
     return chunk->grads[0] != NULL ? chunk->grads[0] : chunk->grads[1];
 }
 
-/* Sums every run of neighbouring parameters that share a group: experts over their shards, the rest over all
+/* Shared parameters are summed over it behind their tie. */
+static dp_comm_t *data_group(const dp_pipeline_t *p, const dp_param_t *param)
+{
+    if (param->shared != NULL)
+        return NULL;
+    return param->sharded ? p->comms.shard : p->comms.dense;
+}
+
+/* Sums every run of neighbouring parameters that have one group: experts over their shards, the rest over all
    replicas. */
 static dp_status_t reduce_over_data(dp_pipeline_t *p, const dp__engine_chunk_t *chunk, char *grads)
 {
@@ -19,12 +27,11 @@ static dp_status_t reduce_over_data(dp_pipeline_t *p, const dp__engine_chunk_t *
     uint32_t n = chunk->stage->info.nparams;
 
     for (uint32_t i = 0; i < n;) {
-        uint32_t sharded = param[i].sharded;
-        dp_comm_t *comm = sharded ? p->comms.shard : p->comms.dense;
+        dp_comm_t *comm = data_group(p, &param[i]);
         size_t start = param[i].offset, end = start;
         dp_status_t status;
 
-        for (; i < n && param[i].sharded == sharded && param[i].offset >= end; i++)
+        for (; i < n && data_group(p, &param[i]) == comm && param[i].offset >= end; i++)
             end = param[i].offset + param[i].count;
         if (comm == NULL)
             continue;

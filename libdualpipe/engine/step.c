@@ -93,6 +93,8 @@ dp_status_t dp_pipeline_step(dp_pipeline_t *p, dp_step_t *step)
     p->run.plan = plan;
     status = check_lent(p, &own);
     if (status >= 0)
+        status = dp__ties_check(p);
+    if (status >= 0)
         status = p->options.graph ? dp__graph_put(p, plan, &own) : dp__step_put(p, plan, &own);
     if (status >= 0)
         status = finish(p);

@@ -44,6 +44,8 @@ static dp_status_t move(dp_pipeline_t *p, const dp_comm_vt_t *vt, dp__comms_t *o
     if (status >= 0)
         status = dp__chunks_rebuild(p);
     if (status >= 0)
+        status = dp__comms_open_ties(p, &p->comms);
+    if (status >= 0)
         status = dp__names_collect(p);
     dp__plans_free(p);
     p->programs.bundled ^= other_lists;

@@ -49,10 +49,11 @@ static dp_status_t name_param(char *name, size_t room, const char *state, const 
                               const int32_t *placement)
 {
     const int n = state != NULL ? snprintf(name, room, "%s.", state) : 0;
+    const char *own = param->shared != NULL ? param->shared : param->name;
 
     if (param->sharded && placement != NULL)
         return name_expert(name + n, room - (size_t)n, param->name, param->expert, placement[param->expert]);
-    snprintf(name + n, room - (size_t)n, "%s", param->name);
+    snprintf(name + n, room - (size_t)n, "%s", own);
     return DP_OK;
 }
 
@@ -110,7 +111,8 @@ static dp_status_t list_params(listing_t *l, const dp__engine_chunk_t *chunk, co
         for (uint32_t k = 0; k < stage->parts[i].sizes.nparams && status >= 0; k++) {
             const dp_param_t *param = &stage->param_list[stage->parts[i].first_param + k];
             const int32_t *placement = param->sharded ? stage->parts[i].part.placement : NULL;
-            const bool first = dp__first_replica(placement, param->expert);
+            const bool first =
+                dp__first_replica(placement, param->expert) && !dp__tie_is_second(l->p, chunk->place.stage, param);
             holders_t *holders = param->sharded ? &l->sharded : &l->dense;
             dp__kept_t kept = {
                 .name = next_name(l),
@@ -222,7 +224,7 @@ static dp_status_t allocate(listing_t *l)
             if (strlen(info->param_list[i].name) > longest)
                 longest = strlen(info->param_list[i].name);
     }
-    l->room = state + longest + SUFFIX;
+    l->room = state + longest + DP__SHARED_BYTES + SUFFIX;
     l->list->at = dp__calloc(n + 1, sizeof(*l->list->at));
     l->list->names = dp__calloc(n + 1, l->room);
     return l->list->at != NULL && l->list->names != NULL

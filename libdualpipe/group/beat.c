@@ -90,12 +90,13 @@ static void tell_all(dp__process_t *p, int64_t now_ns)
 
 static int64_t heard_of_host(const dp__process_t *p, int32_t rank)
 {
+    const int32_t machine = dp__peer(p, rank).machine;
     int64_t latest = 0;
 
     for (size_t i = 0; i < p->connections.count; i++) {
         const dp__connection_t *c = p->connections.all[i];
 
-        if (c->rank >= 0 && p->peers[c->rank].machine == p->peers[rank].machine && c->heard_ns > latest)
+        if (c->rank >= 0 && dp__peer(p, c->rank).machine == machine && c->heard_ns > latest)
             latest = c->heard_ns;
     }
     return latest;
@@ -108,7 +109,7 @@ static void list_silent(const dp__process_t *p, int64_t before_ns, int32_t machi
         const dp__connection_t *c = p->contacts[r].connection;
 
         if (c != NULL && !dp__is_near(p, r) && c->heard_ns < before_ns &&
-            (machine < 0 || p->peers[r].machine == machine))
+            (machine < 0 || dp__peer(p, r).machine == machine))
             dp__rank_list_add(ranks_out, r);
     }
 }
@@ -124,7 +125,7 @@ static bool all_others_silent(const dp__process_t *p, int64_t before_ns, int32_t
             continue;
         if (c->heard_ns >= before_ns)
             return false;
-        another = another || p->peers[r].machine != p->peers[but].machine;
+        another = another || dp__peer(p, r).machine != dp__peer(p, but).machine;
     }
     return another;
 }
@@ -140,7 +141,7 @@ static void end_for_silence(dp__process_t *p, int32_t rank, int64_t heard_ns, in
     dp__peer_name(p, p->group.rank, self, sizeof(self));
     dp__news_doing(p, rank, doing, sizeof(doing));
     if (dp__is_hub(p))
-        list_silent(p, before, alone ? -1 : p->peers[rank].machine, &ranks);
+        list_silent(p, before, alone ? -1 : dp__peer(p, rank).machine, &ranks);
     else
         dp__rank_list_add(&ranks, 0);
     if (alone)

@@ -14,7 +14,7 @@
 
 struct dp__box {
     dp__box_t *next;
-    int32_t rank; /* whose it is */
+    int32_t rank, pid; /* whose it is; pid: where ranks are processes */
     void *memory;
     size_t bytes;
     uint32_t capacity;

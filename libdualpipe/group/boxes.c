@@ -45,10 +45,11 @@ static dp_status_t make_memory(size_t bytes, int *fd_out, void **memory_out)
     return DP_OK;
 }
 
-static void publish(dp__process_t *p, int32_t rank, dp__box_t *box)
+static void publish(dp__process_t *p, int32_t rank, int32_t pid, dp__box_t *box)
 {
     pthread_mutex_lock(&p->mutex);
     box->rank = rank;
+    box->pid = pid;
     box->next = p->boxes;
     p->boxes = box;
     pthread_mutex_unlock(&p->mutex);
@@ -83,8 +84,8 @@ static dp_status_t make_box(dp__process_t *p, uint32_t capacity, offer_t *offer,
         return status;
     }
     dp__box_format(memory, bytes, capacity, offer->mark, box);
-    publish(p, p->group.rank, box);
-    offer->pid = p->peers[p->group.rank].pid;
+    offer->pid = p->peers.self.pid;
+    publish(p, p->group.rank, offer->pid, box);
     offer->bytes = bytes;
     *box_out = box;
     return DP_OK;
@@ -124,7 +125,7 @@ static void adopt_box(dp__process_t *p, int32_t rank, const offer_t *offer)
         close(fd);
     }
     if (memory != NULL && dp__box_adopt(memory, offer->bytes, offer->mark, box)) {
-        publish(p, rank, box);
+        publish(p, rank, offer->pid, box);
         return;
     }
     if (memory != NULL)

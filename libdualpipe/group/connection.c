@@ -98,10 +98,10 @@ void dp__send(dp__process_t *p, const dp__frame_t *frame)
 
 void dp__peer_name(const dp__process_t *p, int32_t rank, char *text, size_t bytes)
 {
-    const dp__peer_t *peer = &p->peers[rank];
+    const dp__peer_t peer = dp__peer(p, rank);
 
-    if (peer->pid != 0)
-        snprintf(text, bytes, "rank %d (pid %d on %s)", rank, peer->pid, dp__host_of(p, rank));
+    if (peer.pid != 0)
+        snprintf(text, bytes, "rank %d (pid %d on %s)", rank, peer.pid, dp__host_of(p, rank));
     else
         snprintf(text, bytes, "rank %d", rank);
 }

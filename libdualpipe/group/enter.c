@@ -34,13 +34,12 @@ void dp__process_free(dp__process_t *p)
     for (int32_t r = 0; p->contacts != NULL && r < (dp__is_hub(p) ? p->group.size : 1); r++)
         dp__free(p->contacts[r].news);
     dp__free(p->contacts);
-    dp__free(p->peers);
+    dp__free(p->peers.rows);
     dp__free(p->clock.samples);
     dp__inquest_end(p);
     dp__last_spans_drop(&p->last);
     dp__free(p->machines.all);
     dp__free(p->join.settings);
-    dp__free(p->group.held);
     dp__group_free_places(&p->group);
     explicit_bzero(p, sizeof(*p));
     dp__free(p);
@@ -80,27 +79,15 @@ static dp_status_t take_settings(dp__process_t *p, const char *given)
 static dp_status_t make_tables(dp__process_t *p)
 {
     size_t size = (size_t)p->group.size;
-    dp__machine_t self;
 
     p->group.respawn = secure_getenv("DUALPIPE_RESPAWN") != NULL;
     p->connections.room =
         dp__is_hub(p) ? size + (2 * size + 16) + 16 + 1 : 2; /* ranks, strangers, a batch of new ones */
     p->connections.all = dp__calloc(p->connections.room, sizeof(p->connections.all[0]));
     p->connections.polls = dp__calloc(2 * p->connections.room + 3, sizeof(struct pollfd));
-    p->peers = dp__calloc(size, sizeof(p->peers[0]));
     p->contacts = dp__calloc(dp__is_hub(p) ? size : 1, sizeof(p->contacts[0]));
     p->hub.gather.here = dp__calloc(dp__is_hub(p) ? size : 1, sizeof(bool));
-    p->group.held = dp__calloc(size, sizeof(p->group.held[0]));
-    if (p->connections.all == NULL || p->connections.polls == NULL || p->peers == NULL || p->contacts == NULL ||
-        p->hub.gather.here == NULL || p->group.held == NULL)
-        return dp_fail(DP_ERR_NOMEM, "rank %d: no memory to join a job of %zu ranks", p->group.rank, size);
-    for (size_t r = 0; r < size; r++)
-        p->peers[r].machine = -1;
-    dp__host_name(self.host);
-    dp__machine_name(self.name);
-    p->peers[p->group.rank].pid = (int32_t)getpid();
-    p->peers[p->group.rank].machine = dp__machine_add(p, self.host, self.name);
-    if (p->peers[p->group.rank].machine < 0)
+    if (p->connections.all == NULL || p->connections.polls == NULL || p->contacts == NULL || p->hub.gather.here == NULL)
         return dp_fail(DP_ERR_NOMEM, "rank %d: no memory to join a job of %zu ranks", p->group.rank, size);
     p->beat.next_ns = p->beat.looked_ns = 0;
     p->hub.gather.number = 1;
@@ -108,7 +95,7 @@ static dp_status_t make_tables(dp__process_t *p)
     p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (p->wake_fd < 0)
         return dp_fail(DP_ERR_NOMEM, "rank %d: eventfd: %s", p->group.rank, strerror(errno));
-    return DP_OK;
+    return dp__peers_open(p);
 }
 
 static void start_clock(dp__process_t *p)
@@ -172,8 +159,6 @@ dp_status_t dp__process_enter(const dp_group_options_t *options, const dp__group
         return status;
     }
     status = await_others(p);
-    if (status == DP_OK)
-        status = dp__group_find_places(&p->group);
     if (status != DP_OK) {
         dp__control_stop(p);
         dp__process_free(p);
@@ -189,17 +174,12 @@ static void forget_others(dp__process_t *p)
 {
     while (p->connections.count > 0)
         dp__connection_drop(p, p->connections.all[p->connections.count - 1]);
-    for (int32_t r = 0; r < p->group.size; r++) {
-        if (r != p->group.rank)
-            p->peers[r] = (dp__peer_t){.machine = -1};
-        p->group.held[r] = 0;
-    }
+    dp__peers_forget(p);
     for (int32_t r = 0; r < (dp__is_hub(p) ? p->group.size : 1); r++) {
         dp__free(p->contacts[r].news);
         p->contacts[r].news = NULL;
     }
     dp__process_forget_boxes(p);
-    dp__group_free_places(&p->group);
 }
 
 static void forget_talk(dp__process_t *p)
@@ -243,10 +223,10 @@ dp_status_t dp__process_reform(dp_group_t *group)
         status = dp__control_start(p);
     if (status == DP_OK)
         status = await_others(p);
-    if (status == DP_OK)
-        status = dp__group_find_places(group);
-    if (status == DP_OK)
+    if (status == DP_OK) {
+        dp__group_move_places(group);
         return DP_OK;
+    }
     pthread_mutex_lock(&p->mutex);
     group->respawn = false; /* that was the last time */
     pthread_mutex_unlock(&p->mutex);

@@ -289,9 +289,9 @@ uint32_t dp__group_epoch(const dp_group_t *group)
     return group->epoch;
 }
 
-const uint32_t *dp__group_held(const dp_group_t *group)
+uint32_t dp__group_held(const dp_group_t *group, int32_t rank)
 {
-    return group->held;
+    return group->link->held(group, rank);
 }
 
 dp_status_t dp__group_commit(dp_group_t *group)

@@ -60,14 +60,14 @@ typedef struct dp__group_link {
     /* After the end of the job: joins those that live on, and those that have come in dead ones' places, as if for the
      * first time. NULL: ranks cannot be replaced */
     dp_status_t (*reform)(dp_group_t *group);
+    uint32_t (*held)(const dp_group_t *group, int32_t rank); /* what it has come with */
 } dp__group_link_t;
 
 struct dp_group {
     dp_host_t host;
     dp_host_sm_t sm;
     dp_host_limits_t limits;
-    dp_host_places_t places;
-    int32_t *host_of; /* places.host_of */
+    dp_host_places_t *places; /* places.c; NULL: nobody has asked */
     int32_t rank, size;
     int64_t hang_ns;
     dp__cause_t *cause;
@@ -79,14 +79,15 @@ struct dp_group {
     uint32_t epoch;          /* how often this job has come together; 0: ranks that are threads */
     uint32_t holds;          /* what this rank says of the state that it holds when it joins again, see reform.h */
     dp__progress_t progress; /* each member atomic; dp__group_progress writes it */
-    uint32_t *held;          /* [size] what all have said; NULL: ranks that are threads */
 };
 
 /* Fills what all kinds of groups share. */
 void dp__group_init(dp_group_t *group, int32_t rank, int32_t size, int64_t hang_ns, dp__cause_t *cause,
                     const dp__group_link_t *link);
-/* places.c: fills group->places, once link->apart can be asked; and frees what that took. */
-dp_status_t dp__group_find_places(dp_group_t *group);
+/* places.c: made when first asked for, NULL with a message when there is no memory for it. Made anew, where it is, when
+ * ranks have come together again; and freed. */
+const dp_host_places_t *dp__group_places(dp_group_t *group);
+void dp__group_move_places(dp_group_t *group);
 void dp__group_free_places(dp_group_t *group);
 /* Waits as long as somebody gets on: behind a long computation everybody waits. DP_ERR_TIMEOUT when for hang_ns no
  * operation of any rank, on whatever host, is known to have begun or ended. */

@@ -116,7 +116,7 @@ static const void *host_get_service(const dp_host_t *h, const char *id)
     if (strcmp(id, DP_HOST_LIMITS) == 0)
         return &group_of(h)->limits;
     if (strcmp(id, DP_HOST_PLACES) == 0)
-        return &group_of(h)->places;
+        return dp__group_places(group_of(h));
     return NULL;
 }
 

@@ -188,42 +188,14 @@ static void hear_proof(dp__process_t *p, dp__connection_t *c, const dp__frame_t 
 
 /* ---- introductions ---- */
 
-static size_t write_text(unsigned char *at, const char *text)
-{
-    size_t length = strlen(text);
-
-    at[0] = (unsigned char)length;
-    memcpy(at + 1, text, length);
-    return 1 + length;
-}
-
-static size_t write_u32(unsigned char *at, uint32_t value)
-{
-    value = htole32(value);
-    memcpy(at, &value, sizeof(value));
-    return sizeof(value);
-}
-
 static void send_ready(dp__process_t *p)
 {
-    size_t room =
-        4 + (size_t)p->machines.count * (1 + DP__HOST_BYTES + 1 + DP__MACHINE_BYTES) + (size_t)p->group.size * 12;
-    size_t bytes = 0;
-    unsigned char *table = dp__allocate(room, 16);
+    unsigned char *table;
+    const size_t bytes = dp__peers_write(p, &table);
 
     if (table == NULL) {
         dp__cause_set(&p->cause, DP_ERR_NOMEM, "rank 0: no memory for the table of ranks");
         return;
-    }
-    bytes += write_u32(table + bytes, (uint32_t)p->machines.count);
-    for (int32_t i = 0; i < p->machines.count; i++) {
-        bytes += write_text(table + bytes, p->machines.all[i].host);
-        bytes += write_text(table + bytes, p->machines.all[i].name);
-    }
-    for (int32_t r = 0; r < p->group.size; r++) {
-        bytes += write_u32(table + bytes, (uint32_t)p->peers[r].pid);
-        bytes += write_u32(table + bytes, (uint32_t)p->peers[r].machine);
-        bytes += write_u32(table + bytes, p->group.held[r]);
     }
     for (int32_t r = 1; r < p->group.size; r++)
         dp__send(
@@ -242,7 +214,7 @@ static void all_are_here(dp__process_t *p)
         if (is_stranger(p->connections.all[i]))
             p->connections.all[i]->phase = DP__PHASE_GONE;
     explicit_bzero(&p->join.secret, sizeof(p->join.secret));
-    p->group.held[0] = p->group.holds;
+    p->peers.self.held = p->group.holds;
     p->group.epoch++;
     send_ready(p);
     dp__signal_post(&p->join.done, 1);
@@ -260,7 +232,7 @@ static bool may_join(dp__process_t *p, dp__connection_t *c, const char *host, co
         dp__cause_set(&p->cause, DP_ERR_MISMATCH, text);
         return false;
     }
-    if (p->contacts[rank].connection != NULL || p->peers[rank].pid != 0) {
+    if (p->contacts[rank].connection != NULL || dp__peer(p, rank).pid != 0) {
         dp__peer_name(p, rank, name, sizeof(name));
         snprintf(text, sizeof(text), "there is a rank %d already: %s", rank, name);
         refuse(c, DP_ERR_RENDEZVOUS, text);
@@ -281,8 +253,8 @@ static void hear_introduction(dp__process_t *p, dp__connection_t *c, const dp__f
 {
     const char *host = (const char *)frame->payload, *end = host + frame->bytes; /* where there is a NUL */
     const char *machine = host + strlen(host) + 1, *settings = machine <= end ? machine + strlen(machine) + 1 : machine;
+    const int32_t rank = c->transcript.rank;
     int32_t where;
-    dp__peer_t *peer;
 
     if (frame->type != DP__FRAME_INTRODUCE || frame->value < 1 || settings > end || machine - host > DP__HOST_BYTES ||
         settings - machine > DP__MACHINE_BYTES) {
@@ -296,15 +268,12 @@ static void hear_introduction(dp__process_t *p, dp__connection_t *c, const dp__f
         dp__cause_set(&p->cause, DP_ERR_NOMEM, "rank 0: no memory for the table of ranks");
         return;
     }
-    peer = &p->peers[c->transcript.rank];
-    peer->pid = frame->value;
-    peer->machine = where;
-    p->group.held[c->transcript.rank] = frame->extra;
+    p->peers.rows[rank] = (dp__peer_t){rank, frame->value, where, frame->extra};
     if (frame->id > p->group.epoch) /* we have come in the place of a rank 0 that died */
         p->group.epoch = frame->id;
-    p->contacts[c->transcript.rank].connection = c;
-    dp__watch_process(p, c, c->transcript.rank);
-    c->rank = c->transcript.rank;
+    p->contacts[rank].connection = c;
+    dp__watch_process(p, c, rank);
+    c->rank = rank;
     c->phase = DP__PHASE_JOINED;
     c->deadline_ns = INT64_MAX;
     if (++p->hub.introduced == p->group.size)
@@ -314,8 +283,7 @@ static void hear_introduction(dp__process_t *p, dp__connection_t *c, const dp__f
 /* Until all are here, whoever goes may be replaced. */
 static void forget_member(dp__process_t *p, dp__connection_t *c)
 {
-    p->peers[c->rank] = (dp__peer_t){.machine = -1};
-    p->group.held[c->rank] = 0;
+    p->peers.rows[c->rank] = (dp__peer_t){c->rank, 0, -1, 0};
     p->contacts[c->rank].connection = NULL;
     p->hub.introduced--;
 }
@@ -511,7 +479,7 @@ static void join_failed(dp__process_t *p, const char *who_waited)
 
     dp__address_hint(&p->join.address, dp__host_of(p, 0), hint, sizeof(hint));
     for (int32_t r = 1; r < p->group.size; r++)
-        if (p->peers[r].pid == 0)
+        if (dp__peer(p, r).pid == 0)
             dp__rank_list_add(&missing, r);
     if (p->join.lost[0] != '\0') {
         nobody_came(p, who_waited, &missing);

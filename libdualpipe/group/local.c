@@ -374,18 +374,13 @@ static dp_status_t make_groups(job_t *job, int64_t hang_ns, dp_group_t **groups_
     for (int32_t r = 0; r < job->size; r++) {
         local_group_t *mine = dp__calloc(1, sizeof(*mine));
 
-        if (mine != NULL) {
-            mine->job = job;
-            dp__group_init(&mine->group, r, job->size, hang_ns, &job->cause, &local_link);
-        }
-        if (mine == NULL || dp__group_find_places(&mine->group) < 0) {
-            dp__free(mine);
-            while (r-- > 0) {
-                dp__group_free_places(groups_out[r]);
+        if (mine == NULL) {
+            while (r-- > 0)
                 dp__free(groups_out[r]);
-            }
             return dp_fail(DP_ERR_NOMEM, "no memory for a job of %d ranks", job->size);
         }
+        mine->job = job;
+        dp__group_init(&mine->group, r, job->size, hang_ns, &job->cause, &local_link);
         groups_out[r] = &mine->group;
     }
     return DP_OK;

@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * machine.c: which processes can be seen from here, and seeing them end. */
+ * machine.c: which rank is which process, and where; which of them can be seen from here, and seeing them end. */
 #include "base/memory.h"
 #include "group/process.h"
 
@@ -59,16 +59,49 @@ int32_t dp__machine_add(dp__process_t *p, const char *host, const char *name)
     return p->machines.count++;
 }
 
+void dp__peers_forget(dp__process_t *p)
+{
+    p->peers.self.held = 0;
+    if (!dp__is_hub(p))
+        p->peers.count = 0;
+    for (int32_t r = 0; r < p->peers.count; r++)
+        p->peers.rows[r] = (dp__peer_t){r, 0, -1, 0};
+}
+
+dp__peer_t dp__peer(const dp__process_t *p, int32_t rank)
+{
+    int32_t low = 0, high = p->peers.count;
+    dp__peer_t peer;
+
+    if (rank == p->peers.self.rank)
+        return p->peers.self;
+    while (high - low > 1) {
+        const int32_t middle = low + (high - low) / 2;
+
+        if (p->peers.rows[middle].rank <= rank)
+            low = middle;
+        else
+            high = middle;
+    }
+    if (high == 0)
+        return (dp__peer_t){rank, 0, -1, 0};
+    peer = p->peers.rows[low];
+    if (peer.rank != rank)
+        peer.pid = 0; /* it is the first one's */
+    peer.rank = rank;
+    return peer;
+}
+
 static const char *machine_of(const dp__process_t *p, int32_t rank)
 {
-    int32_t machine = p->peers[rank].machine;
+    const int32_t machine = dp__peer(p, rank).machine;
 
     return machine >= 0 ? p->machines.all[machine].name : "";
 }
 
 const char *dp__host_of(const dp__process_t *p, int32_t rank)
 {
-    int32_t machine = p->peers[rank].machine;
+    const int32_t machine = dp__peer(p, rank).machine;
 
     return machine >= 0 ? p->machines.all[machine].host : "?";
 }
@@ -99,14 +132,26 @@ const char *dp__machines_apart(const dp__process_t *p, int32_t a, int32_t b)
                                                 : "kernels that were booted apart";
 }
 
+/* 0: not known. */
+static int32_t pid_of(const dp__process_t *p, int32_t rank)
+{
+    int32_t pid = dp__peer(p, rank).pid;
+
+    for (const dp__box_t *box = p->boxes; pid == 0 && box != NULL; box = box->next)
+        if (box->rank == rank)
+            pid = box->pid;
+    return pid;
+}
+
 char dp__stands_still(const dp__process_t *p, int32_t rank)
 {
+    const int32_t pid = dp__is_near(p, rank) ? pid_of(p, rank) : 0;
     char path[64], text[256], *after;
     size_t n;
 
-    if (!dp__is_near(p, rank) || p->peers[rank].pid <= 0)
+    if (pid <= 0)
         return '\0';
-    snprintf(path, sizeof(path), "/proc/%d/stat", p->peers[rank].pid);
+    snprintf(path, sizeof(path), "/proc/%d/stat", pid);
     n = read_text(path, text, sizeof(text) - 1);
     text[n] = '\0';
     after = strrchr(text, ')');
@@ -116,5 +161,5 @@ char dp__stands_still(const dp__process_t *p, int32_t rank)
 void dp__watch_process(const dp__process_t *p, dp__connection_t *c, int32_t rank)
 {
     if (c->pid_fd < 0 && dp__is_near(p, rank))
-        c->pid_fd = (int)syscall(SYS_pidfd_open, p->peers[rank].pid, 0); /* -1, too, where that is not possible */
+        c->pid_fd = (int)syscall(SYS_pidfd_open, dp__peer(p, rank).pid, 0); /* -1, too, where that is not possible */
 }

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * places.c: which ranks of a job live on the same host. */
+ * places.c: which ranks of a job live on the same host. The table has a number for each rank of the job, so it is made
+ * when somebody asks for it, and whoever only meets in the group has none. */
 #include "base/memory.h"
 #include "group/group.h"
 #include "group/reform.h"
@@ -25,7 +26,7 @@ static bool listed_apart(const char *list, int32_t a, int32_t b)
     const char *at, *bt;
     size_t an, bn;
 
-    if (list == NULL)
+    if (list == NULL || list[0] == '\0')
         return false;
     an = entry(list, a, &at);
     bn = entry(list, b, &bt);
@@ -39,36 +40,47 @@ const char *dp__group_apart(const dp_group_t *group, int32_t a, int32_t b)
     return how != NULL ? how : "DUALPIPE_HOSTS says so";
 }
 
-dp_status_t dp__group_find_places(dp_group_t *group)
+static void fill(const dp_group_t *group, dp_host_places_t *places)
 {
     const char *list = secure_getenv("DUALPIPE_HOSTS");
-    int32_t hosts = 0, *first; /* [hosts] a rank of each */
+    int32_t *host_of = (int32_t *)(places + 1), hosts = 0;
 
-    if (list != NULL && *list == '\0')
-        list = NULL;
-    group->host_of = dp__calloc((size_t)group->size, sizeof(*group->host_of));
-    first = dp__calloc((size_t)group->size, sizeof(*first));
-    if (group->host_of == NULL || first == NULL) {
-        dp__free(first);
-        dp__group_free_places(group);
-        return dp_fail(DP_ERR_NOMEM, "rank %d: no memory for the hosts of %d ranks", group->rank, group->size);
-    }
     for (int32_t r = 0; r < group->size; r++) {
-        int32_t h = 0;
+        int32_t q = r - 1; /* neighbours are most often together */
 
-        while (h < hosts && (group->link->apart(group, first[h], r) != NULL || listed_apart(list, first[h], r)))
-            h++;
-        if (h == hosts)
-            first[hosts++] = r;
-        group->host_of[r] = h;
+        while (q >= 0 && (group->link->apart(group, q, r) != NULL || listed_apart(list, q, r)))
+            q--;
+        host_of[r] = q >= 0 ? host_of[q] : hosts++;
     }
-    dp__free(first);
-    group->places = (dp_host_places_t){sizeof(dp_host_places_t), group->size, hosts, group->host_of};
-    return DP_OK;
+    *places = (dp_host_places_t){sizeof(*places), group->size, hosts, host_of};
+}
+
+const dp_host_places_t *dp__group_places(dp_group_t *group)
+{
+    dp_host_places_t *places = __atomic_load_n(&group->places, __ATOMIC_ACQUIRE), *others = NULL;
+
+    if (places != NULL)
+        return places;
+    places = dp__allocate(sizeof(*places) + (size_t)group->size * sizeof(int32_t), 16);
+    if (places == NULL) {
+        (void)dp_fail(DP_ERR_NOMEM, "rank %d: no memory for the hosts of %d ranks", group->rank, group->size);
+        return NULL;
+    }
+    fill(group, places);
+    if (__atomic_compare_exchange_n(&group->places, &others, places, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        return places;
+    dp__free(places); /* another thread was faster */
+    return others;
+}
+
+void dp__group_move_places(dp_group_t *group)
+{
+    if (group->places != NULL)
+        fill(group, group->places);
 }
 
 void dp__group_free_places(dp_group_t *group)
 {
-    dp__free(group->host_of);
-    group->host_of = NULL;
+    dp__free(group->places);
+    group->places = NULL;
 }

@@ -342,6 +342,11 @@ static const char *process_apart(const dp_group_t *group, int32_t a, int32_t b)
     return dp__machines_apart(dp__process_of(group), a, b);
 }
 
+static uint32_t process_held(const dp_group_t *group, int32_t rank)
+{
+    return dp__peer(dp__process_of(group), rank).held;
+}
+
 static const dp__group_link_t process_link = {
     .put = process_put,
     .get = process_get,
@@ -359,6 +364,7 @@ static const dp__group_link_t process_link = {
     .clock = dp__process_clock,
     .leave = process_leave,
     .reform = dp__process_reform,
+    .held = process_held,
 };
 
 dp_status_t dp__process_join(const dp_group_options_t *options, dp_group_t **group_out)

@@ -17,6 +17,7 @@
  *   status.c      what `dualpipe status` hears
  *   clocks.c      what a rank of another host knows of rank 0's clock
  *   news.c        what is known of ranks
+ *   peers.c       how they hear who the others are
  *   machine.c     which processes can be seen from here */
 #ifndef DP_GROUP_PROCESS_H
 #define DP_GROUP_PROCESS_H
@@ -28,7 +29,7 @@
 #include "group/secret.h"
 #include "group/settings.h"
 
-#define DP__PROTOCOL_VERSION  4
+#define DP__PROTOCOL_VERSION  5
 #define DP__MACHINE_BYTES     64
 #define DP__HANDSHAKE_SECONDS 5.0
 #define DP__GOODBYE_SECONDS   1.0 /* for the last frames of a job that has ended badly */
@@ -74,10 +75,11 @@ typedef struct dp__news {
     char doing[192];
 } dp__news_t;
 
-/* There are as many of these as ranks squared in a job: what is the same for a host is kept once. */
 typedef struct dp__peer {
-    int32_t pid;     /* 0: not introduced yet */
+    int32_t rank;
+    int32_t pid;     /* 0: not introduced yet, or not known here: see dp__peer */
     int32_t machine; /* of machines.all; -1: not known */
+    uint32_t held;   /* see reform.h */
 } dp__peer_t;
 
 /* Whom this rank talks to: rank 0 to all, the others to rank 0. */
@@ -197,7 +199,10 @@ typedef struct dp__process {
     bool running;         /* there is a control thread */
     bool stop, over;      /* leave now; LEAVE was met by all */
     int64_t stop_deadline_ns;
-    dp__peer_t *peers;       /* [size] */
+    struct {                    /* peers.c */
+        dp__peer_t self, *rows; /* hub: [size]; spoke: a row for each run of ranks that are alike, from its first one */
+        int32_t count;
+    } peers;
     dp__contact_t *contacts; /* hub: [size]; spoke: [1], of rank 0 */
     dp__box_t *boxes;        /* those of all ranks that can be read from here, newest first */
     dp__last_spans_t last;   /* inquest.c fills it, control.c writes it */
@@ -365,7 +370,21 @@ int64_t dp__news_latest(const dp__process_t *p);
  * "". */
 void dp__news_doing(const dp__process_t *p, int32_t rank, char *text, size_t bytes);
 
+/* ---- peers.c ---- */
+/* Knows this rank alone. */
+dp_status_t dp__peers_open(dp__process_t *p);
+/* What rank 0 tells the others when all have come: how many bytes; *bytes_out is for dp__free, NULL when there is no
+ * memory. */
+size_t dp__peers_write(const dp__process_t *p, unsigned char **bytes_out);
+/* DP_ERR_PROTOCOL: no rank 0 would say that. */
+dp_status_t dp__peers_read(dp__process_t *p, const unsigned char *at, const unsigned char *end);
+
 /* ---- machine.c ---- */
+/* Any rank of the job. The process of another one is known to rank 0 alone, and rank 0's to all; dp__stands_still finds
+ * those of this host by their black boxes. */
+dp__peer_t dp__peer(const dp__process_t *p, int32_t rank);
+/* All but ourselves. */
+void dp__peers_forget(dp__process_t *p);
 /* This boot of this machine, and this name space of process numbers; "" when the system does not say. */
 void dp__machine_name(char name[DP__MACHINE_BYTES]);
 /* The number of that machine in the table, where it is put if need be; -1: no memory. */

@@ -19,8 +19,8 @@ dp_status_t dp__group_reform(dp_group_t *group, uint32_t holds);
 bool dp__group_respawns(const dp_group_t *group);
 /* From 1; 0 where ranks are threads, which nobody can replace. [any] */
 uint32_t dp__group_epoch(const dp_group_t *group);
-/* The numbers that the ranks have come with, [size]; NULL where ranks are threads. [any] */
-const uint32_t *dp__group_held(const dp_group_t *group);
+/* The number that a rank has come with. Only where ranks can be replaced. [any] */
+uint32_t dp__group_held(const dp_group_t *group, int32_t rank);
 /* Until it is opened again, what trainers call by themselves fails with DP_ERR_PEER: the others are in other meetings.
  * [main] */
 void dp__group_close(dp_group_t *group, bool closed);

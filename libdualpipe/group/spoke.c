@@ -162,7 +162,7 @@ static void hear_challenge(dp__process_t *p, dp__connection_t *c, const dp__fram
 
 static void hear_welcome(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
 {
-    const dp__peer_t *self = &p->peers[p->group.rank];
+    const dp__peer_t *self = &p->peers.self;
     const dp__machine_t *here = &p->machines.all[self->machine];
     char text[DP__HOST_BYTES + DP__MACHINE_BYTES];
     size_t names;
@@ -199,65 +199,11 @@ static void hear_refusal(dp__process_t *p, const dp__connection_t *c, const dp__
                  : " (DUALPIPE_SECRET_FILE must name the same secret for all ranks)");
 }
 
-/* A short text with its length in front; false when it is cut off. */
-static bool read_text(const unsigned char **at, const unsigned char *end, char *text, size_t room)
-{
-    size_t length;
-
-    if (end - *at < 1)
-        return false;
-    length = **at;
-    if (length >= room || (size_t)(end - *at) < 1 + length)
-        return false;
-    memcpy(text, *at + 1, length);
-    text[length] = '\0';
-    *at += 1 + length;
-    return true;
-}
-
-static bool read_u32(const unsigned char **at, const unsigned char *end, uint32_t *value_out)
-{
-    if (end - *at < 4)
-        return false;
-    memcpy(value_out, *at, 4);
-    *value_out = le32toh(*value_out);
-    *at += 4;
-    return true;
-}
-
-/* The table of ranks; DP_ERR_PROTOCOL when it is cut off. */
-static dp_status_t read_table(dp__process_t *p, const unsigned char *at, const unsigned char *end)
-{
-    uint32_t machines, pid, machine;
-
-    if (!read_u32(&at, end, &machines) || machines > (uint32_t)p->group.size)
-        return DP_ERR_PROTOCOL;
-    p->machines.count = 0; /* they are counted as rank 0 counts them */
-    for (uint32_t i = 0; i < machines; i++) {
-        dp__machine_t m;
-
-        if (!read_text(&at, end, m.host, sizeof(m.host)) || !read_text(&at, end, m.name, sizeof(m.name)))
-            return DP_ERR_PROTOCOL;
-        if (dp__machine_add(p, m.host, m.name) != (int32_t)i)
-            return DP_ERR_NOMEM;
-    }
-    for (int32_t r = 0; r < p->group.size; r++) {
-        if (!read_u32(&at, end, &pid) || !read_u32(&at, end, &machine) || machine >= machines ||
-            !read_u32(&at, end, &p->group.held[r]))
-            return DP_ERR_PROTOCOL;
-        p->peers[r].pid = (int32_t)pid;
-        p->peers[r].machine = (int32_t)machine;
-    }
-    return DP_OK;
-}
-
 static void hear_ready(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame)
 {
-    dp_status_t status = read_table(p, frame->payload, frame->payload + frame->bytes);
+    dp_status_t status = dp__peers_read(p, frame->payload, frame->payload + frame->bytes);
 
     if (status != DP_OK) {
-        for (int32_t r = 0; r < p->group.size; r++)
-            p->peers[r].machine = -1;
         end_join(p, status, "rank %d: %s", p->group.rank,
                  status == DP_ERR_NOMEM ? "no memory for the table of ranks"
                                         : "the table of ranks that came from rank 0 is cut off");

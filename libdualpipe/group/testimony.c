@@ -95,7 +95,7 @@ static void shift(dp__process_t *p, int32_t rank, int64_t told_ns)
         }
     }
     row->clock = (dp_row_clock_t){.struct_size = sizeof(row->clock),
-                                  .host = p->peers[rank].machine,
+                                  .host = dp__peer(p, rank).machine,
                                   .offset_ns = offset,
                                   .bound_ns = (now - asked + 1) / 2};
 }

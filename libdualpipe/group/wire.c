@@ -136,6 +136,19 @@ bool dp__wire_pending(const dp__wire_t *wire)
     return wire->out_end > wire->out_begin;
 }
 
+/* What is empty takes no more than it must. Without memory for less it stays as it is: later frames need it. */
+static void shrink(dp__wire_t *wire)
+{
+    unsigned char *smaller = wire->out_room > KEPT_BYTES ? dp__allocate(KEPT_BYTES, 16) : NULL;
+
+    wire->out_begin = wire->out_end = 0;
+    if (smaller == NULL)
+        return;
+    dp__free(wire->out);
+    wire->out = smaller;
+    wire->out_room = KEPT_BYTES;
+}
+
 bool dp__wire_flush(dp__wire_t *wire)
 {
     while (dp__wire_pending(wire)) {
@@ -150,7 +163,7 @@ bool dp__wire_flush(dp__wire_t *wire)
         }
         wire->out_begin += (size_t)n;
     }
-    wire->out_begin = wire->out_end = 0;
+    shrink(wire);
     return true;
 }
 

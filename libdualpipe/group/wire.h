@@ -22,9 +22,8 @@ typedef enum dp__frame_type {
     DP__FRAME_WELCOME = 4,   /* bare, from rank 0: HMAC; sealed from here on */
     DP__FRAME_REFUSED = 5,   /* from rank 0: value = status, text */
     DP__FRAME_INTRODUCE =
-        6, /* to rank 0: value = pid, id = its last epoch, extra = what it holds, host name, settings */
-    DP__FRAME_READY =
-        7, /* from rank 0: id = the epoch; the machines, then pid, machine and what it holds of every rank */
+        6,                 /* to rank 0: value = pid, id = its last epoch, extra = what it holds, host name, settings */
+    DP__FRAME_READY = 7,   /* from rank 0: id = the epoch; who the ranks are, see peers.c */
     DP__FRAME_PUT = 8,     /* to rank 0: id, key, data; value = 1: until all have opened */
     DP__FRAME_GET = 9,     /* to rank 0: id, key */
     DP__FRAME_REPLY = 10,  /* from rank 0: id, value = status, data or text */

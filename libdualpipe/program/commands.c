@@ -276,14 +276,14 @@ static dp_status_t take_work(dp__writer_t *x, int32_t at, dp__step_pass_t *pass)
     return DP_OK;
 }
 
-static dp_status_t begin(dp__writer_t *x, int32_t at, const dp__instr_pass_t *use, bool braided)
+static dp_status_t begin(dp__writer_t *x, int32_t at, const dp__instr_pass_t *use, int32_t beside)
 {
     dp__step_pass_t *pass = &x->out->passes[x->out->npasses];
     dp_status_t status = DP_OK;
 
     *pass = (dp__step_pass_t){.op = use->kind,
                               .kind = use->kind == DP_OP_F ? DP__FORWARD : DP__BACKWARD,
-                              .braided = braided,
+                              .beside = beside,
                               .chunk = use->chunk,
                               .microbatch = use->microbatch,
                               .slot = use->slot,
@@ -691,14 +691,18 @@ static dp_status_t make_room(dp__writer_t *x, int32_t npasses)
 static dp_status_t find_passes(dp__writer_t *x)
 {
     dp_status_t status = DP_OK;
+    int32_t operation = 0, braid = -1;
 
     for (int32_t i = 0; i < x->ninstrs && status >= 0; i++) {
         const dp_instr_t *instr = &x->instrs[i];
         dp__instr_pass_t use[2];
         int n = dp__instr_passes(instr, use);
+        bool starts = instr->kind == DP_INSTR_START;
 
+        operation += dp__instr_begins(instr) && (!starts || instr->number != braid);
+        braid = starts ? instr->number : dp__instr_begins(instr) ? -1 : braid;
         for (int k = 0; k < n && status >= 0 && dp__instr_begins(instr); k++)
-            status = begin(x, i, &use[k], n > 1 || instr->number >= 0);
+            status = begin(x, i, &use[k], n > 1 || starts ? operation : 0);
         for (int k = 0; k < n && status >= 0 && instr->kind == DP_INSTR_COMPUTE; k++)
             if (use[k].kind != DP_OP_W) {
                 int32_t number = *made_by(x, dp__pass_flow(use[k].kind), use[k].chunk, use[k].microbatch);

@@ -56,9 +56,9 @@ enum { DP__WAYS = 4 };                                     /* two neighbours, to
 typedef struct dp__step_pass {
     uint8_t op;         /* F, B, I or W */
     uint8_t kind, work; /* which of the work memories of its kind; a W uses none */
-    uint8_t braided;    /* 1: others run beside it in one operation */
     int16_t chunk;
     int32_t microbatch;        /* of its path */
+    int32_t beside;            /* number of the operation, from 1, in which others run beside it; 0: alone */
     int32_t slot;              /* activation slot */
     int32_t source, source_at; /* channel that its input comes from, -1: none; message, or buffer of a bend */
     int32_t dest, dest_at;     /* channel that its result goes to */

@@ -64,6 +64,21 @@ static dp_status_t check_segment(const dp_segment_t *s, int32_t part, int32_t in
     return DP_OK;
 }
 
+static dp_status_t check_shared(const dp_param_t *param, int32_t part)
+{
+    const size_t length = strlen(param->shared);
+
+    if (length == 0 || length >= DP__SHARED_BYTES)
+        return dp_fail(DP_ERR_INVALID, "part %d parameter %s: shared is a name of %zu bytes; 1 to %d are legal", part,
+                       param->name, length, DP__SHARED_BYTES - 1);
+    if (param->sharded || param->kind == DP_PARAM_ROUTER_BIAS)
+        return dp_fail(DP_ERR_UNSUPPORTED,
+                       "part %d parameter %s has the shared name %s: neither parameters of experts nor biases of "
+                       "routers can be shared",
+                       part, param->name, param->shared);
+    return DP_OK;
+}
+
 static dp_status_t check_param(const dp_param_t *param, int32_t part, uint32_t index, size_t count)
 {
     if (param->name == NULL || param->name[0] == '\0')
@@ -77,10 +92,9 @@ static dp_status_t check_param(const dp_param_t *param, int32_t part, uint32_t i
             "part %d parameter %s: sharded is %u and expert %d: a parameter of one expert has sharded 1, one "
             "that is the same on all ranks has both 0",
             part, param->name, param->sharded, param->expert);
-    if (param->shared != NULL || param->reserved[0] != 0 || param->reserved[1] != 0)
-        return dp_fail(DP_ERR_INVALID, "part %d parameter %s: shared and reserved must be NULL and zero", part,
-                       param->name);
-    return DP_OK;
+    if (param->reserved[0] != 0 || param->reserved[1] != 0)
+        return dp_fail(DP_ERR_INVALID, "part %d parameter %s: reserved must be zero", part, param->name);
+    return param->shared != NULL ? check_shared(param, part) : DP_OK;
 }
 
 static int by_offset(const void *a, const void *b)
@@ -243,8 +257,8 @@ static size_t name_bytes(const dp__stage_part_t *part)
     for (int32_t s = 0; s < part->part.nsegments; s++)
         bytes += strlen(part->segments[s].name) + 1;
     for (uint32_t p = 0; p < part->sizes.nparams; p++)
-        bytes +=
-            (part->part.prefix != NULL ? strlen(part->part.prefix) : 0) + strlen(part->part.param_list[p].name) + 1;
+        bytes += (part->part.prefix != NULL ? strlen(part->part.prefix) : 0) + strlen(part->part.param_list[p].name) +
+                 1 + (part->part.param_list[p].shared != NULL ? strlen(part->part.param_list[p].shared) + 1 : 0);
     return bytes;
 }
 
@@ -265,6 +279,8 @@ static void list_params(dp_stage_t *stage, const dp__stage_part_t *part, char **
         *param = part->part.param_list[p];
         param->offset += part->params_offset / dp_dtype_bytes(stage->dtype);
         param->name = keep_name(next, part->part.prefix, param->name);
+        if (param->shared != NULL)
+            param->shared = keep_name(next, NULL, param->shared);
     }
 }
 

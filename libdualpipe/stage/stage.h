@@ -8,6 +8,8 @@
 
 #include "program/pair.h"
 
+enum { DP__SHARED_BYTES = 64 }; /* of dp_param_t.shared, with the zero at its end */
+
 /* A segment and the part it belongs to. */
 typedef struct dp__stage_segment {
     const dp_segment_t *segment;

@@ -97,8 +97,6 @@ const char *dp__span_fault(const dp_span_t *span, int32_t nnames)
         return "lane";
     if (span->pass > DP_OP_FB)
         return "pass";
-    if (span->pair > 1)
-        return "pair";
     if (span->busy_ns > DP_SPAN_BUSY_MAX)
         return "busy time";
     return span->name > nnames ? "name" : NULL;

@@ -42,7 +42,6 @@ static dp_status_t agree_on_id(dp_comm_t *comm, const char *what, int32_t rank, 
     return comm->boot->put(comm->host, key, id, sizeof(*id));
 }
 
-/* ctas: most blocks of a kernel; 0: NCCL's choice. */
 dp_status_t communicator_open(dp_comm_t *comm, const char *what, int32_t rank, int32_t nranks, unsigned ctas,
                               ncclComm_t *comm_out)
 {
@@ -55,10 +54,9 @@ dp_status_t communicator_open(dp_comm_t *comm, const char *what, int32_t rank, i
     if (status < 0)
         return status;
     config.blocking = 0;
-    if (ctas > 0) {
-        config.maxCTAs = (int)ctas;
-        config.cgaClusterSize = 0; /* clusters may not fit into a partition */
-    }
+    config.maxCTAs = (int)ctas;
+    if (ctas_of(comm).confined)
+        config.cgaClusterSize = 0; /* clusters may not fit into a share of the device */
     pthread_mutex_lock(&comm->lock);
     if (comm->broken) {
         pthread_mutex_unlock(&comm->lock);
@@ -229,6 +227,7 @@ static void free_comm(dp_comm_t *comm)
     cuda_module_unload(comm->module);
     if (comm->mailbox != NULL)
         (void)comm->cu->cuMemFreeHost(comm->mailbox);
+    ctas_leave(comm);
     pthread_mutex_destroy(&comm->lock);
     host->release(host, comm->world);
     host->release(host, comm);
@@ -276,6 +275,7 @@ static dp_status_t nccl_open(const dp_host_t *host, const dp_comm_config_t *conf
     comm->memory_bytes = sizeof(*comm) + n * sizeof(*comm->world);
     snprintf(comm->name, sizeof(comm->name), "%s", config->name);
     pthread_mutex_init(&comm->lock, NULL);
+    ctas_join(comm);
     status = set_up(comm, config);
     if (status < 0) {
         char why[512];

@@ -44,7 +44,15 @@ typedef struct registration {
     void *handle;
 } registration_t;
 
+/* Blocks of a kernel of each kind of communicator; of those in use, how many there are. */
+typedef struct ctas {
+    unsigned pair, rows, sums;
+    bool confined; /* to a share of the device */
+} ctas_t;
+
 struct dp_comm {
+    dp_comm_t *next; /* of this process; ctas.c, and what follows */
+    ctas_t use;
     const dp_host_t *host;
     const dp_host_boot_t *boot;
     const dp_device_vt_t *device_vt;
@@ -126,7 +134,7 @@ static inline CUstream native(const dp_comm_t *comm, dp_stream_t *s)
 /* comm_nccl.c */
 dp_status_t device_memory(dp_comm_t *comm, size_t bytes, void *memory_out);
 dp_status_t communicator_open(dp_comm_t *comm, const char *what, int32_t rank, int32_t nranks, unsigned ctas,
-                              ncclComm_t *comm_out);
+                              ncclComm_t *comm_out); /* ctas: most blocks of a kernel */
 void buffer_register(dp_comm_t *comm, ncclComm_t c, void *buffer, size_t bytes);
 
 /* group.c: between begin and end the lock is held. end returns when the work is on its stream. */
@@ -157,6 +165,13 @@ dp_status_t exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s);
 /* reduce.c */
 dp_status_t reduce_open(dp_comm_t *comm, size_t reduce_bytes);
 dp_status_t all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s);
+
+/* ctas.c */
+ctas_t ctas_of(const dp_comm_t *comm);
+void ctas_join(dp_comm_t *comm);
+void ctas_leave(dp_comm_t *comm);
+/* Before a start: does all fit that may run at once? */
+dp_status_t ctas_check(dp_comm_t *comm);
 
 /* start.c */
 dp_status_t start(dp_comm_t *comm);

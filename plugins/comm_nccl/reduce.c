@@ -34,7 +34,7 @@ dp_status_t reduce_open(dp_comm_t *comm, size_t reduce_bytes)
     if (status >= 0)
         status = device_memory(comm, (1 + n) * HEAD_BYTES, &comm->heads);
     if (status >= 0)
-        status = communicator_open(comm, "sums", comm->rank, comm->nranks, 0, &comm->sums);
+        status = communicator_open(comm, "sums", comm->rank, comm->nranks, ctas_of(comm).sums, &comm->sums);
     if (status >= 0)
         buffer_register(comm, comm->sums, comm->staging, n * comm->slice_bytes);
     return status;

@@ -173,25 +173,6 @@ static pair_t *next_pair(const dp_comm_t *comm)
     return first;
 }
 
-static unsigned ctas_of_pairs(const dp_comm_t *comm)
-{
-    const dp_host_sm_t *sm = comm->host->get_service(comm->host, DP_HOST_SM);
-
-    return sm == NULL || sm->comm_sms == 0 ? 0 : sm->comm_sms >= 32 ? 4 : sm->comm_sms >= 16 ? 2 : 1;
-}
-
-static unsigned ctas_of_rows(const dp_comm_t *comm)
-{
-    const dp_host_sm_t *sm = comm->host->get_service(comm->host, DP_HOST_SM);
-    unsigned most = 1;
-
-    if (sm == NULL || sm->comm_sms == 0)
-        return 0;
-    while (2 * most <= sm->comm_sms / 2) /* NCCL rounds up to a power of two after it has looked at the limit */
-        most *= 2;
-    return most;
-}
-
 static dp_status_t make_communicators(dp_comm_t *comm)
 {
     dp_status_t status = DP_OK;
@@ -201,10 +182,10 @@ static dp_status_t make_communicators(dp_comm_t *comm)
     while (status >= 0 && (pair = next_pair(comm)) != NULL) {
         snprintf(what, sizeof(what), "pair.%d.%d", pair->sends ? comm->rank : pair->peer,
                  pair->sends ? pair->peer : comm->rank);
-        status = communicator_open(comm, what, pair->sends ? 0 : 1, 2, ctas_of_pairs(comm), &pair->comm);
+        status = communicator_open(comm, what, pair->sends ? 0 : 1, 2, ctas_of(comm).pair, &pair->comm);
     }
     if (status >= 0 && comm->exchanges != NULL && comm->rows == NULL && comm->nranks > 1)
-        status = communicator_open(comm, "rows", comm->rank, comm->nranks, ctas_of_rows(comm), &comm->rows);
+        status = communicator_open(comm, "rows", comm->rank, comm->nranks, ctas_of(comm).rows, &comm->rows);
     return status;
 }
 
@@ -213,6 +194,8 @@ dp_status_t start(dp_comm_t *comm)
     dp_status_t status = comm->nranks > 1 ? agree(comm) : DP_OK;
 
     comm->round++;
+    if (status >= 0 && comm->nranks > 1)
+        status = ctas_check(comm);
     if (status >= 0)
         status = make_communicators(comm);
     for (dp_channel_end_t *end = comm->ends; end != NULL && status >= 0; end = end->next)

@@ -10,6 +10,11 @@
  * which work runs in the order it was enqueued (0: a queue each); CUDA_LAUNCH_BLOCKING=1, as CUDA's: a launch waits
  * for its kernel.
  *
+ * For libraries whose kernels wait for other ranks: fake_sms_take() has up to `wanted` multiprocessors of a stream's
+ * share (those it has already: mine[sm] != 0) and says how many it has now, of how many it can ever have;
+ * fake_sms_give() gives them back. A block of such a kernel fills a multiprocessor. int fake_sms_cluster() says whether
+ * clusters fit.
+ *
  * uint64_t fake_bytes_staged(void) tells a test how many bytes cuMemcpyAsync has moved between host and device. */
 #ifndef DP_FAKE_CUDA_H
 #define DP_FAKE_CUDA_H
@@ -40,6 +45,7 @@ struct CUctx_st {
 typedef struct sm_set {
     unsigned char sm[FAKE_SMS];
     unsigned count;
+    bool remainder; /* what a split left over: blocks of a cluster may not find room together */
 } sm_set_t;
 
 struct CUgreenCtx_st {

@@ -11,7 +11,7 @@
 typedef struct part {
     uint32_t magic;
     uint8_t split, device; /* number of the split call that made it; 0: the whole device */
-    uint8_t first, count;
+    uint8_t first, count, remainder;
 } part_t;
 
 #define PART_MAGIC 0x736d7061u
@@ -36,7 +36,7 @@ static void fill_resource(CUdevResource *r, int device, unsigned split, unsigned
     r->sm.smCount = count;
     r->sm.minSmPartitionSize = FAKE_SM_GRANULE;
     r->sm.smCoscheduledAlignment = FAKE_SM_GRANULE;
-    *part_of(r) = (part_t){PART_MAGIC, (uint8_t)split, (uint8_t)device, (uint8_t)first, (uint8_t)count};
+    *part_of(r) = (part_t){PART_MAGIC, (uint8_t)split, (uint8_t)device, (uint8_t)first, (uint8_t)count, 0};
 }
 
 FAKE_EXPORT CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource *resource, CUdevResourceType type)
@@ -77,8 +77,10 @@ FAKE_EXPORT CUresult cuDevSmResourceSplitByCount(CUdevResource *result, unsigned
     split = __atomic_add_fetch(&calls, 1, __ATOMIC_RELAXED) % 255 + 1;
     for (unsigned i = 0; i < wanted; i++)
         fill_resource(&result[i], all.device, split, all.first + i * size, size);
-    if (remaining != NULL)
+    if (remaining != NULL) {
         fill_resource(remaining, all.device, split, all.first + wanted * size, all.count - wanted * size);
+        part_of(remaining)->remainder = 1;
+    }
     *groups = wanted;
     return CUDA_SUCCESS;
 }
@@ -102,6 +104,7 @@ FAKE_EXPORT CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *desc, CUdevRes
             return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
         }
         d->device = p->device;
+        d->sms.remainder |= p->remainder != 0;
         for (unsigned k = 0; k < p->count; k++)
             d->sms.sm[d->sms.count++] = (unsigned char)(p->first + k);
     }
@@ -147,4 +150,47 @@ FAKE_EXPORT CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx green, 
     if (green == NULL || flags != CU_STREAM_NON_BLOCKING)
         return CUDA_ERROR_INVALID_VALUE;
     return stream_make(green->device, priority, green, stream);
+}
+
+/* ---- kernels that stay until other ranks come ---- */
+
+static unsigned char taken[FAKE_DEVICES_MAX][FAKE_SMS];
+
+FAKE_EXPORT unsigned fake_sms_take(CUstream s, unsigned wanted, unsigned char *mine, unsigned *most_out)
+{
+    unsigned has = 0;
+    sm_set_t sms;
+
+    stream_sms(s, &sms);
+    *most_out = wanted < sms.count ? wanted : sms.count;
+    pthread_mutex_lock(&fake_lock);
+    for (unsigned i = 0; i < sms.count; i++)
+        has += mine[sms.sm[i]];
+    for (unsigned i = 0; i < sms.count && has < wanted; i++) {
+        unsigned sm = sms.sm[i];
+
+        if (taken[s->device][sm])
+            continue;
+        taken[s->device][sm] = mine[sm] = 1;
+        has++;
+    }
+    pthread_mutex_unlock(&fake_lock);
+    return has;
+}
+
+FAKE_EXPORT void fake_sms_give(CUstream s, unsigned char *mine)
+{
+    pthread_mutex_lock(&fake_lock);
+    for (unsigned sm = 0; sm < FAKE_SMS; sm++)
+        if (mine[sm])
+            taken[s->device][sm] = mine[sm] = 0;
+    pthread_mutex_unlock(&fake_lock);
+}
+
+FAKE_EXPORT int fake_sms_cluster(CUstream s)
+{
+    sm_set_t sms;
+
+    stream_sms(s, &sms);
+    return !sms.remainder;
 }

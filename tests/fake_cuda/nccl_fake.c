@@ -6,8 +6,10 @@
  *
  * It is as awkward as NCCL where that finds mistakes: communicators of non-blocking configuration do nothing until they
  * are polled, work reaches the stream only then; counts that differ are an error; operations of one communicator run
- * one group after the other; the same GPU twice under one NCCL_HOSTID is refused, unless DP_FAKE_NCCL_SHARE=1 (ranks as
- * threads). DP_FAKE_NCCL_FAIL=n lets the n-th group of this process fail with an asynchronous error. */
+ * one group after the other; the blocks of a kernel each need a multiprocessor of the stream's share and keep it until
+ * the kernel is done, nothing moves before all have one, and clusters do not fit into what a split of the device left
+ * over; the same GPU twice under one NCCL_HOSTID is refused, unless DP_FAKE_NCCL_SHARE=1 (ranks as threads).
+ * DP_FAKE_NCCL_FAIL=n lets the n-th group of this process fail with an asynchronous error. */
 #include <cuda.h>
 #include <nccl.h>
 
@@ -30,6 +32,8 @@
 #define CHUNK       (16u << 10)
 #define HOST_BYTES  64
 #define LAUNCH_POLL 2 /* polls until work is on its stream */
+#define SMS_MOST    132
+#define CTAS        32 /* without a limit */
 
 /* From one rank to another. Each word has one writer. */
 typedef struct lane {
@@ -56,6 +60,8 @@ struct handle {
 
 struct ncclComm {
     int n, rank, blocking, refs, polls;
+    unsigned ctas;
+    bool cluster; /* its kernels' blocks go in clusters */
     char name[NCCL_UNIQUE_ID_BYTES];
     shared_t *shared;
     member_t *members;
@@ -82,6 +88,7 @@ typedef struct task {
     struct ncclComm *comm;
     CUstream stream;
     uint32_t ticket;
+    unsigned char sms[SMS_MOST]; /* those that its blocks have */
     int count;
     op_t ops[];
 } task_t;
@@ -102,6 +109,9 @@ static struct {
     pthread_mutex_t lock;
     CUresult (*launch)(CUstream, CUhostFn, void *);
     CUresult (*device)(CUdevice *);
+    unsigned (*take)(CUstream, unsigned, unsigned char *, unsigned *);
+    void (*give)(CUstream, unsigned char *);
+    int (*fits_cluster)(CUstream);
     int groups;
     char error[256];
 } world = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -123,9 +133,13 @@ static bool find_driver(void)
     if (driver != NULL && world.launch == NULL) {
         *(void **)&world.launch = dlsym(driver, "cuLaunchHostFunc");
         *(void **)&world.device = dlsym(driver, "cuCtxGetDevice");
+        *(void **)&world.take = dlsym(driver, "fake_sms_take");
+        *(void **)&world.give = dlsym(driver, "fake_sms_give");
+        *(void **)&world.fits_cluster = dlsym(driver, "fake_sms_cluster");
     }
     pthread_mutex_unlock(&world.lock);
-    return world.launch != NULL && world.device != NULL;
+    return world.launch != NULL && world.device != NULL && world.take != NULL && world.give != NULL &&
+           world.fits_cluster != NULL;
 }
 
 static void nap(void)
@@ -251,6 +265,26 @@ static void introduce(struct ncclComm *c)
     __atomic_add_fetch(&c->shared->joined, 1, __ATOMIC_ACQ_REL);
 }
 
+/* Channels are rounded up to a power of two behind the limit. */
+static unsigned blocks_of(int most)
+{
+    const char *text = getenv("NCCL_MAX_CTAS");
+    int wanted = text != NULL ? atoi(text) : most == NCCL_CONFIG_UNDEF_INT ? CTAS : most;
+    unsigned blocks = 1;
+
+    while ((int)blocks < wanted && blocks < CTAS)
+        blocks *= 2;
+    return blocks;
+}
+
+/* On Hopper, unless told not to. */
+static bool wants_clusters(int size)
+{
+    const char *text = getenv("NCCL_CGA_CLUSTER_SIZE");
+
+    return text != NULL ? atoi(text) > 0 : size == NCCL_CONFIG_UNDEF_INT || size > 0;
+}
+
 EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId id, int rank, ncclConfig_t *config)
 {
     struct ncclComm *c;
@@ -266,6 +300,8 @@ EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId 
     *c = (struct ncclComm){
         .n = n, .rank = rank, .blocking = config->blocking != 0, .refs = 1, .state = ncclInProgress, .joining = true};
     memcpy(c->name, id.internal, sizeof(c->name) - 1);
+    c->ctas = blocks_of(config->maxCTAs);
+    c->cluster = wants_clusters(config->cgaClusterSize);
     c->send_no = calloc((size_t)n, sizeof(*c->send_no));
     c->recv_no = calloc((size_t)n, sizeof(*c->recv_no));
     if (c->send_no == NULL || c->recv_no == NULL || !map(c)) {
@@ -389,6 +425,15 @@ static void look_for_trouble(struct ncclComm *c, const task_t *t)
     }
 }
 
+/* Blocks start where there is room, and stay there. */
+static void become_resident(struct ncclComm *c, task_t *t)
+{
+    unsigned most = 0;
+
+    while (world.take(t->stream, c->ctas, t->sms, &most) < most && !is_aborted(c))
+        nap();
+}
+
 static void CUDA_CB run_task(void *arg)
 {
     task_t *t = arg;
@@ -397,6 +442,7 @@ static void CUDA_CB run_task(void *arg)
 
     while (load(&c->served) != t->ticket && !is_aborted(c))
         nap();
+    become_resident(c, t);
     for (unsigned round = 0; left > 0 && !is_aborted(c); round++) {
         bool moved = false;
 
@@ -414,6 +460,7 @@ static void CUDA_CB run_task(void *arg)
                 look_for_trouble(c, t);
         }
     }
+    world.give(t->stream, t->sms);
     __atomic_add_fetch(&c->served, 1, __ATOMIC_ACQ_REL);
     drop(c);
     free(t);
@@ -424,9 +471,12 @@ static void launch(struct ncclComm *c)
     task_t *t = c->pending;
 
     c->pending = NULL;
-    if (world.launch(t->stream, run_task, t) == CUDA_SUCCESS)
+    if (c->cluster && !world.fits_cluster(t->stream))
+        set_state(c, fail(ncclUnhandledCudaError, "a cluster of blocks does not fit into this share of the device"));
+    else if (world.launch(t->stream, run_task, t) == CUDA_SUCCESS)
         return;
-    set_state(c, fail(ncclUnhandledCudaError, "the stream takes no work"));
+    else
+        set_state(c, fail(ncclUnhandledCudaError, "the stream takes no work"));
     drop(c);
     free(t);
 }

@@ -264,7 +264,7 @@ void stream_sms(CUstream s, sm_set_t *sms_out)
         *sms_out = s->green->sms;
         return;
     }
-    sms_out->count = FAKE_SMS;
+    *sms_out = (sm_set_t){.count = FAKE_SMS};
     for (unsigned i = 0; i < FAKE_SMS; i++)
         sms_out->sm[i] = (unsigned char)i;
 }

@@ -94,13 +94,14 @@ static dp_status_t work(const self_t *self)
 /* Those that have lived in an epoch say which; new ones 0. */
 static dp_status_t check_held(const self_t *self, uint32_t mine)
 {
-    const uint32_t *held = dp__group_held(self->group), epoch = dp__group_epoch(self->group);
+    const uint32_t epoch = dp__group_epoch(self->group), ours = dp__group_held(self->group, self->forked->rank);
 
-    if (held[self->forked->rank] != mine)
-        return dp_fail(DP_ERR_PROTOCOL, "we hold %u and are said to hold %u", mine, held[self->forked->rank]);
+    if (ours != mine)
+        return dp_fail(DP_ERR_PROTOCOL, "we hold %u and are said to hold %u", mine, ours);
     for (int r = 0; r < RANKS; r++)
-        if (held[r] >= epoch)
-            return dp_fail(DP_ERR_PROTOCOL, "rank %d has lived in epoch %u before it began", r, held[r]);
+        if (dp__group_held(self->group, r) >= epoch)
+            return dp_fail(DP_ERR_PROTOCOL, "rank %d has lived in epoch %u before it began", r,
+                           dp__group_held(self->group, r));
     return DP_OK;
 }
 

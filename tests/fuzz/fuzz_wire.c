@@ -129,7 +129,8 @@ static void from_members(dp__process_t *p, input_t *in)
             continue;
         c->rank = dp__is_hub(p) ? r + 1 : 0;
         p->contacts[c->rank].connection = c;
-        p->peers[c->rank] = (dp__peer_t){.pid = 200 + r, .machine = dp__machine_add(p, "other", "elsewhere")};
+        p->peers.rows[c->rank] = (dp__peer_t){c->rank, 200 + r, dp__machine_add(p, "other", "elsewhere"), 0};
+        p->peers.count = dp__is_hub(p) ? RANKS : 1;
         p->hub.introduced += dp__is_hub(p);
         dp__signal_post(&p->join.done, 1);
     }

@@ -22,10 +22,10 @@ typedef struct rig {
     dp_channel_end_t *to[2], *from[2];
 } rig_t;
 
-static dp_status_t rig_open(rig_t *rig, conform_t *t)
+static dp_status_t rig_open_on(rig_t *rig, conform_t *t, uint32_t comm_sms)
 {
     static const int32_t world[CONFORM_RANKS_MAX] = {0, 1, 2, 3, 4, 5, 6, 7};
-    dp_device_config_t device = {.struct_size = sizeof(device)};
+    dp_device_config_t device = {.struct_size = sizeof(device), .comm_sms = comm_sms};
     dp_comm_config_t comm = {.struct_size = sizeof(comm), .name = "own", .world_ranks = world, .reduce_bytes = 65536};
     dp_status_t status;
 
@@ -43,6 +43,11 @@ static dp_status_t rig_open(rig_t *rig, conform_t *t)
     comm.device_vt = t->device;
     comm.device = rig->device;
     return status == DP_OK ? t->comm->open(t->host, &comm, &rig->comm) : status;
+}
+
+static dp_status_t rig_open(rig_t *rig, conform_t *t)
+{
+    return rig_open_on(rig, t, 0);
 }
 
 static dp_status_t channels_open(rig_t *rig)
@@ -231,12 +236,143 @@ static void errors_that_come_later_end_the_streams(conform_t *t)
     rig_close(&rig);
 }
 
+/* ---- a divided device ---- */
+
+static dp_host_sm_t divided = {.struct_size = sizeof(divided)};
+static const void *(*other_services)(const dp_host_t *h, const char *id);
+
+static const void *service(const dp_host_t *h, const char *id)
+{
+    return strcmp(id, DP_HOST_SM) == 0 ? &divided : other_services(h, id);
+}
+
+/* The engine tells transports how the device is divided. Only in processes: each rank needs a device to divide. */
+static dp_status_t rig_open_divided(rig_t *rig, conform_t *t, uint32_t comm_sms)
+{
+    divided.comm_sms = comm_sms;
+    other_services = t->host->get_service;
+    ((dp_host_t *)t->host)->get_service = service;
+    return rig_open_on(rig, t, comm_sms);
+}
+
+typedef struct swap {
+    dp_exchange_t *x;
+    dp_stream_t *s;
+    int32_t *table; /* offsets, then counts */
+    unsigned char *rows;
+} swap_t;
+
+static dp_status_t swap_open(rig_t *rig, swap_t *swap)
+{
+    const dp_exchange_config_t config = {
+        .struct_size = sizeof(config), .id = 1, .row_bytes = 16, .capacity_rows = 4, .label = "rows"};
+    int32_t table[4] = {0, 1, 1, 1}; /* a row to each of two ranks */
+    unsigned char rows[32];
+    void *memory = NULL;
+    dp_status_t status = rig->vt->exchange_open(rig->comm, &config, &swap->x);
+
+    memset(rows, 10 * (rig->t->rank + 1), 16);
+    memset(rows + 16, 10 * (rig->t->rank + 1) + 1, 16);
+    if (status == DP_OK)
+        status = rig->device_vt->stream_open(rig->device, DP_LANE_ALL_TO_ALL, &swap->s);
+    if (status == DP_OK)
+        status = rig->device_vt->allocate(rig->device, sizeof(table), &memory);
+    swap->table = memory;
+    if (status == DP_OK)
+        status = rig->device_vt->copy(swap->s, swap->table, table, sizeof(table));
+    if (status == DP_OK)
+        status = rig->device_vt->allocate(rig->device, sizeof(rows), &memory);
+    swap->rows = memory;
+    if (status == DP_OK)
+        status = rig->device_vt->copy(swap->s, swap->rows, rows, sizeof(rows));
+    return status == DP_OK ? rig->device_vt->synchronize(swap->s, -1) : status;
+}
+
+static void swap_close(rig_t *rig, swap_t *swap)
+{
+    rig->device_vt->release(rig->device, swap->table);
+    rig->device_vt->release(rig->device, swap->rows);
+    rig->device_vt->stream_close(swap->s);
+}
+
+/* Rank 0 starts a sum and then an exchange, rank 1 the other way around, as chunks that finish while others run do.
+ * Kernels of both have to find room in the share for communication, on both ranks, whichever is there first. */
+static void sums_and_exchanges_fit_into_the_share(conform_t *t)
+{
+    const void *got = NULL;
+    const int32_t *counts = NULL;
+    unsigned char row[16] = {0};
+    double sum = t->rank + 1;
+    void *memory = NULL;
+    dp_stream_t *s;
+    swap_t swap;
+    rig_t rig;
+
+    if (t->mode == CONFORM_THREADS) {
+        conform_skip(t, "each rank needs a device to divide");
+        return;
+    }
+    EXPECT_OK(t, rig_open_divided(&rig, t, 20));
+    EXPECT_OK(t, swap_open(&rig, &swap));
+    EXPECT_OK(t, channels_open(&rig));
+    EXPECT_OK(t, rig.device_vt->stream_open(rig.device, DP_LANE_REDUCE, &s));
+    EXPECT_OK(t, rig.device_vt->allocate(rig.device, sizeof(sum), &memory));
+    EXPECT_OK(t, rig.device_vt->copy(s, memory, &sum, sizeof(sum)));
+    EXPECT_OK(t, rig.device_vt->synchronize(s, -1));
+    for (int i = 0; i < 2; i++) {
+        if (i == t->rank)
+            EXPECT_OK(t, rig.vt->all_reduce(rig.comm, memory, 1, DP_F64, s));
+        else
+            EXPECT_OK(t, rig.vt->exchange(swap.x, 0, swap.rows, swap.table, swap.table + 2, &got, &counts, swap.s));
+        conform_nap_ms(50); /* the first has what it wants before the second comes */
+    }
+    EXPECT_OK(t, rig.device_vt->copy(s, &sum, memory, sizeof(sum)));
+    EXPECT_OK(t, rig.device_vt->synchronize(s, -1));
+    EXPECT(t, sum == 3, "%g", sum);
+    EXPECT_OK(t, rig.device_vt->copy(swap.s, row, (const unsigned char *)got + (size_t)(1 - t->rank) * 64, 16));
+    EXPECT_OK(t, rig.device_vt->synchronize(swap.s, -1));
+    EXPECT(t, row[0] == 10 * (2 - t->rank) + t->rank, "%d", row[0]);
+    rig.device_vt->release(rig.device, memory);
+    rig.device_vt->stream_close(s);
+    swap_close(&rig, &swap);
+    rig_close(&rig);
+}
+
+/* What the user asks of NCCL may be more than the share has. */
+static void more_blocks_than_the_share_has_are_refused(conform_t *t)
+{
+    dp_status_t status;
+    swap_t swap;
+    rig_t rig;
+
+    if (t->mode == CONFORM_THREADS) {
+        conform_skip(t, "each rank needs a device to divide");
+        return;
+    }
+    setenv("NCCL_MAX_CTAS", "5", 1); /* NCCL makes 8 of it */
+    EXPECT_OK(t, rig_open_divided(&rig, t, 20));
+    EXPECT_OK(t, swap_open(&rig, &swap));
+    status = channels_open(&rig);
+    EXPECT(t, status == DP_ERR_INVALID, "two pairs, an exchange and a sum of 8 blocks each, on 20 multiprocessors: %s",
+           dp_status_name(status));
+    EXPECT(t,
+           strstr(conform_last_error(), "have 32 blocks") != NULL &&
+               strstr(conform_last_error(), "unset NCCL_MAX_CTAS") != NULL,
+           "%s", conform_last_error());
+    EXPECT(t, conform_meet(t), "the other rank failed");
+    swap_close(&rig, &swap);
+    rig_close(&rig);
+}
+
 static const conform_case_t own_cases[] = {
     {CONFORM_CASE(groups_go_around_a_ring, 4, "Bundles go around a ring of ranks.")},
     {CONFORM_CASE(a_missing_library_is_named, 1,
                   "A missing libnccl.so.2 is named, and so is a function that it lacks.")},
     {CONFORM_CASE(a_gpu_twice_is_refused, 2, "Two ranks on one GPU are refused with NCCL's words.")},
     {CONFORM_CASE(processes_may_share_a_gpu, 3, "With DUALPIPE_NCCL_SAME_GPU processes share a GPU.")},
+    {CONFORM_CASE(sums_and_exchanges_fit_into_the_share, 2, "Kernels of NCCL that may run at once fit into the share."),
+     .hang_seconds = 10},
+    {CONFORM_CASE(more_blocks_than_the_share_has_are_refused, 2, "More blocks than the share has are refused.")},
     {CONFORM_CASE(errors_that_come_later_end_the_streams, 2, "Errors that NCCL reports later end the streams.")},
     {0},
 };

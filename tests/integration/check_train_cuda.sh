@@ -52,6 +52,9 @@ close() { # NAME NAME SHARE
 run cpu64 --threads 2 --dtype f64
 run cuda64 --threads 2 --dtype f64 --device cuda
 close cpu64 cuda64 1e-12
+run cpu64tied --threads 2 --dtype f64 --tie-embeddings
+run cuda64tied --threads 2 --dtype f64 --tie-embeddings --device cuda
+close cpu64tied cuda64tied 1e-12
 run cpu32 --threads 2
 run cuda32 --threads 2 --device cuda
 close cpu32 cuda32 1e-5

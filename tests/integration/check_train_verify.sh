@@ -50,6 +50,17 @@ done
 verify 2 2 2 --schedule dualpipe $mla --overlap planned
 verify 2 1 1 --schedule dualpipe --dtype f32 --attention-kind mla --q-rank 6
 
+# The head's matrix is the embedding's table: on one rank, on mirrors, or with a message between the first and the last.
+tied="--dtype f64 --tie-embeddings"
+for schedule in dualpipe dualpipev 1f1b zb1p; do
+    verify 2 1 1 --schedule $schedule $tied
+    verify 2 2 1 --schedule $schedule $tied
+    verify 2 1 2 --schedule $schedule $tied
+done
+verify 4 1 1 --schedule 1f1b $tied
+verify 4 1 1 --schedule dualpipe $tied
+verify 2 2 2 --schedule zb1p $tied
+
 # With exact tensors everywhere (one expert rank) and with shards, a serial run that is a little off is found out.
 MOCK_REAL=$DP_TEST_BUILDDIR/.libs/dp_attention_cpu.so
 MOCK_POKE=serial

@@ -38,19 +38,18 @@ static inline dp__process_t *two_open(int32_t rank, int32_t size)
     p->wake_fd = p->hub.listener = p->hub.status.listener = -1;
     p->connections.room = 2 * (size_t)size + 2;
     p->connections.all = dp__calloc(p->connections.room, sizeof(p->connections.all[0]));
-    p->peers = dp__calloc((size_t)size, sizeof(p->peers[0]));
+    p->peers.rows = dp__calloc((size_t)size, sizeof(p->peers.rows[0]));
     p->contacts = dp__calloc((size_t)size, sizeof(p->contacts[0]));
     p->hub.gather.here = dp__calloc((size_t)size, sizeof(bool));
-    p->group.held = dp__calloc((size_t)size, sizeof(p->group.held[0]));
     p->join.settings = dp__calloc(1, 32);
-    two_require(p->connections.all != NULL && p->peers != NULL && p->contacts != NULL && p->hub.gather.here != NULL &&
-                    p->group.held != NULL && p->join.settings != NULL,
+    two_require(p->connections.all != NULL && p->peers.rows != NULL && p->contacts != NULL &&
+                    p->hub.gather.here != NULL && p->join.settings != NULL,
                 "no memory");
     snprintf(p->join.settings, 32, "job=\n");
-    for (int32_t r = 0; r < size; r++)
-        p->peers[r].machine = -1;
-    p->peers[rank].pid = 100 + rank;
-    p->peers[rank].machine = dp__machine_add(p, "host", rank == 0 ? "here" : "there"); /* so nobody looks for pids */
+    p->peers.count = rank == 0 ? size : 0;
+    dp__peers_forget(p);
+    p->peers.self = (dp__peer_t){rank, 100 + rank, dp__machine_add(p, "host", rank == 0 ? "here" : "there"),
+                                 0}; /* so nobody looks for pids */
     p->hub.gather.number = 1;
     p->hub.introduced = 1;
     p->join.deadline_ns = INT64_MAX;

@@ -352,7 +352,7 @@ static dp_status_t run(const settings_t *settings)
     b.host = dp_group_host(b.group);
     b.places = b.host->get_service(b.host, DP_HOST_PLACES);
     b.rank = dp_group_rank(b.group);
-    status = choose_pairs(&b);
+    status = b.places != NULL ? choose_pairs(&b) : DP_ERR_NOMEM;
     if (status >= 0)
         status = open_device(&b);
     if (status >= 0)

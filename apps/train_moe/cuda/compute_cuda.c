@@ -30,6 +30,7 @@ struct compute {
     gemm_shape_t logits, dn, dw;
     dp_dtype_t dtype, wide; /* of activations; of gradients, state and logits */
     int T, d;
+    bool tied;
     double eps;
     double *partial; /* [SUM_BLOCKS] device memory; users follow each other on one stream */
 };
@@ -183,8 +184,8 @@ static dp_status_t head_backward_weight(void *self, const dp_segment_call_t *cal
     const head_scratch_t scratch = scratch_layout(c, call->scratch);
     const gemm_operands_t operands = {call->loss_scale / c->T,
                                       1,
-                                      scratch.n,
-                                      saved.dlogits,
+                                      c->tied ? saved.dlogits : scratch.n,
+                                      c->tied ? scratch.n : saved.dlogits,
                                       (char *)call->grads + (size_t)c->d * dp_dtype_bytes(c->wide),
                                       scratch.workspace};
     const void *x = saved.x, *rstd = saved.rstd, *gain = call->params, *dn = saved.dn;
@@ -272,9 +273,14 @@ static dp_status_t prepare_products(compute_t *c)
     const uint32_t T = (uint32_t)c->T, d = (uint32_t)c->d;
     dp_status_t status = gemm_open(c->host, share != NULL ? share->compute_sms : 0, 0, &c->gemm);
 
-    c->logits = (gemm_shape_t){.in = c->dtype, .out = c->wide, .m = T, .n = VOCAB, .k = d};
-    c->dn = (gemm_shape_t){.in = c->dtype, .out = c->dtype, .transpose_b = true, .m = T, .n = d, .k = VOCAB};
-    c->dw = (gemm_shape_t){.in = c->dtype, .out = c->wide, .transpose_a = true, .m = d, .n = VOCAB, .k = T};
+    c->logits = (gemm_shape_t){.in = c->dtype, .out = c->wide, .transpose_b = c->tied, .m = T, .n = VOCAB, .k = d};
+    c->dn = (gemm_shape_t){.in = c->dtype, .out = c->dtype, .transpose_b = !c->tied, .m = T, .n = d, .k = VOCAB};
+    c->dw = (gemm_shape_t){.in = c->dtype,
+                           .out = c->wide,
+                           .transpose_a = true,
+                           .m = c->tied ? VOCAB : d,
+                           .n = c->tied ? d : VOCAB,
+                           .k = T};
     if (status == DP_OK)
         status = gemm_prepare(c->gemm, &c->logits);
     if (status == DP_OK)
@@ -342,6 +348,7 @@ static dp_status_t open_cuda(const dp_host_t *host, const compute_config_t *conf
         .wide = dp_dtype_accumulator(shape->dtype),
         .T = (int)(shape->batch * shape->sequence),
         .d = (int)shape->hidden,
+        .tied = config->tied != 0,
         .eps = shape->norm_eps > 0 ? (double)shape->norm_eps : 1e-6,
     };
     status = cuda_module_load(host, cuda_image_train_moe, &c->module);

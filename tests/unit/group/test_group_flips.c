@@ -58,8 +58,8 @@ static bool talk(talk_t *t)
     pump(t);
     if (!joined(t))
         return false;
-    ck_assert_int_eq(t->hub->peers[1].pid, t->spoke->peers[1].pid);
-    ck_assert_int_eq(t->spoke->peers[0].pid, t->hub->peers[0].pid);
+    ck_assert_int_eq(dp__peer(t->hub, 1).pid, dp__peer(t->spoke, 1).pid);
+    ck_assert_int_eq(dp__peer(t->spoke, 0).pid, dp__peer(t->hub, 0).pid);
 
     ck_assert_int_eq(dp__board_put(&t->hub->hub.board, key, entry, sizeof(entry), false), DP_OK);
     t->spoke->requests.open = &request;

@@ -38,7 +38,7 @@ static void open_rig(rig_t *rig)
     rig->spoke = two_open(1, 3);
     rig->spoke->boxes = &rig->box;
     for (int32_t r = 1; r < 3; r++)
-        rig->hub->peers[r] = (dp__peer_t){.pid = 100 + r, .machine = dp__machine_add(rig->hub, "host", "there")};
+        rig->hub->peers.rows[r] = (dp__peer_t){r, 100 + r, dp__machine_add(rig->hub, "host", "there"), 0};
     ck_assert_int_eq(dp_timeline_create(3, DP__LAST_SPANS, &rig->hub->last.timeline), DP_OK);
 }
 

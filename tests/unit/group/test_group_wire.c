@@ -111,6 +111,31 @@ static size_t intercept(dp__wire_t *from, unsigned char *bytes, size_t room)
     return n;
 }
 
+/* There are as many connections as ranks. */
+START_TEST(a_large_frame_leaves_no_large_buffer_behind)
+{
+    static unsigned char data[65536];
+    dp__frame_t frame = {.type = DP__FRAME_ALL, .bytes = sizeof(data), .payload = data}, got;
+    dp_status_t status = DP_PENDING;
+
+    open_pair(true);
+    ck_assert(dp__wire_send(&left, &frame));
+    while (status == DP_PENDING) {
+        ck_assert(dp__wire_flush(&left));
+        status = dp__wire_receive(&right, &got);
+    }
+    expect_same(&got, &frame);
+    ck_assert(!dp__wire_pending(&left));
+    ck_assert_uint_le(left.out_room, 4096);
+    frame.bytes = 8;
+    ck_assert(dp__wire_send(&left, &frame) && dp__wire_flush(&left));
+    ck_assert_int_eq(dp__wire_receive(&right, &got), DP_OK);
+    expect_same(&got, &frame);
+    ck_assert_uint_le(right.body_room, 4096);
+    close_pair();
+}
+END_TEST
+
 START_TEST(a_frame_may_come_byte_by_byte)
 {
     unsigned char bytes[256], data[100];
@@ -317,6 +342,7 @@ int main(void)
     TCase *tc = tcase_create("wire");
 
     tcase_add_loop_test(tc, frames_arrive_as_they_were_sent, 0, 2);
+    tcase_add_test(tc, a_large_frame_leaves_no_large_buffer_behind);
     tcase_add_loop_test(tc, a_frame_may_come_byte_by_byte, 0, 2);
     tcase_add_test(tc, a_changed_bit_is_noticed);
     tcase_add_test(tc, a_frame_counts_once_and_in_its_place);

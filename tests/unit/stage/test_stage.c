@@ -237,8 +237,8 @@ START_TEST(senseless_parts_are_refused)
     REFUSED(a->sizes.param_count = 11, "parameter w lies outside the part's 11 elements");
     REFUSED(a->sizes.saved_bytes = SIZE_MAX, "sizes");
     REFUSED(a->sizes.param_count = SIZE_MAX / 4, "sizes");
-    REFUSED(a->list[0].shared = "w", "shared and reserved must be NULL and zero");
-    REFUSED(a->list[0].reserved[1] = 1, "shared and reserved must be NULL and zero");
+    REFUSED(a->list[0].shared = "", "parameter gain: shared is a name of 0 bytes");
+    REFUSED(a->list[0].reserved[1] = 1, "reserved must be zero");
 }
 END_TEST
 

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * test_train_ends.c: embedding and head of the language-model trainer against finite differences and plain sums. */
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,6 +16,7 @@ typedef struct rig {
     dp_part_t embedding, head;
     size_t T, d;
     dp_dtype_t dtype;
+    bool tied;
     uint8_t *tokens, *targets;
     char *table, *table_grad, *weights, *weights_grad; /* parameters and gradients of the two parts */
     char *x, *dx, *logits;
@@ -43,13 +45,13 @@ static void set(const rig_t *rig, char *values, size_t i, double x)
         ((float *)values)[i] = (float)x;
 }
 
-static void open_rig(rig_t *rig, dp_dtype_t dtype, uint32_t batch, uint32_t sequence, uint32_t hidden)
+static void open_rig(rig_t *rig, dp_dtype_t dtype, uint32_t batch, uint32_t sequence, uint32_t hidden, bool tied)
 {
     const compute_config_t config = {
-        sizeof(config), {sizeof(config.shape), dtype, batch, sequence, hidden, 1e-5f}, &inline_device_vt, NULL};
+        sizeof(config), {sizeof(config.shape), dtype, batch, sequence, hidden, 1e-5f}, &inline_device_vt, NULL, tied};
     const size_t size = dp_dtype_bytes(dtype), T = (size_t)batch * sequence, d = hidden;
 
-    *rig = (rig_t){.T = T, .d = d, .dtype = dtype};
+    *rig = (rig_t){.T = T, .d = d, .dtype = dtype, .tied = tied};
     ck_assert_int_eq(ends_open(&rig->ends, NULL, "cpu", &config), DP_OK);
     ends_embedding(&rig->ends, &rig->embedding);
     ends_head(&rig->ends, &rig->head);
@@ -159,7 +161,8 @@ static long double loss_by_definition(const rig_t *rig)
             long double logit = 0;
             for (size_t i = 0; i < rig->d; i++)
                 logit += get(rig, rig->table, row + i) / sqrtl(squares / rig->d + (long double)1e-5f) *
-                         get(rig, rig->weights, i) * get(rig, rig->weights, rig->d + i * 256 + (size_t)b);
+                         get(rig, rig->weights, i) *
+                         get(rig, rig->weights, rig->d + (rig->tied ? (size_t)b * rig->d + i : i * 256 + (size_t)b));
             sum += expl(logit);
             chosen = b == rig->targets[t] ? logit : chosen;
         }
@@ -177,8 +180,10 @@ START_TEST(loss_is_that_of_the_definition)
 {
     rig_t rig;
 
-    for (int f64 = 0; f64 < 2; f64++) {
-        open_rig(&rig, f64 ? DP_F64 : DP_F32, shapes[_i].batch, shapes[_i].sequence, shapes[_i].hidden);
+    for (int i = 0; i < 4; i++) {
+        const int f64 = i % 2;
+
+        open_rig(&rig, f64 ? DP_F64 : DP_F32, shapes[_i].batch, shapes[_i].sequence, shapes[_i].hidden, i / 2);
         forward(&rig);
         ck_assert_double_eq_tol(rig.loss, (double)loss_by_definition(&rig), f64 ? 1e-13 : 2e-6);
         close_rig(&rig);
@@ -211,17 +216,19 @@ START_TEST(gradients_are_finite_differences)
     const double scale = 0.37;
     rig_t rig;
 
-    open_rig(&rig, DP_F64, shapes[_i].batch, shapes[_i].sequence, shapes[_i].hidden);
-    forward(&rig);
-    backward(&rig, scale);
-    check_differences(&rig, rig.table, rig.table_grad, 256 * rig.d, scale);
-    check_differences(&rig, rig.weights, rig.weights_grad, 257 * rig.d, scale);
-    /* rows of the table that were looked up, which a stride may miss */
-    for (size_t t = 0; t < rig.T; t++) {
-        const size_t row = rig.tokens[t] * rig.d * sizeof(double);
-        check_differences(&rig, rig.table + row, rig.table_grad + row, rig.d, scale);
+    for (int tied = 0; tied < 2; tied++) {
+        open_rig(&rig, DP_F64, shapes[_i].batch, shapes[_i].sequence, shapes[_i].hidden, tied);
+        forward(&rig);
+        backward(&rig, scale);
+        check_differences(&rig, rig.table, rig.table_grad, 256 * rig.d, scale);
+        check_differences(&rig, rig.weights, rig.weights_grad, 257 * rig.d, scale);
+        /* rows of the table that were looked up, which a stride may miss */
+        for (size_t t = 0; t < rig.T; t++) {
+            const size_t row = rig.tokens[t] * rig.d * sizeof(double);
+            check_differences(&rig, rig.table + row, rig.table_grad + row, rig.d, scale);
+        }
+        close_rig(&rig);
     }
-    close_rig(&rig);
 }
 END_TEST
 
@@ -230,7 +237,7 @@ START_TEST(gradients_add_up)
     rig_t rig;
     double *once;
 
-    open_rig(&rig, DP_F64, 2, 7, 8);
+    open_rig(&rig, DP_F64, 2, 7, 8, true);
     once = zeroed(257 * rig.d * sizeof(double));
     forward(&rig);
     backward(&rig, 1);
@@ -249,7 +256,7 @@ START_TEST(outputs_are_logits_and_need_no_target)
     rig_t rig;
     dp_segment_call_t head;
 
-    open_rig(&rig, DP_F64, 2, 3, 4);
+    open_rig(&rig, DP_F64, 2, 3, 4, false);
     forward(&rig);
     head = head_call(&rig, 1);
     head.x = rig.x;
@@ -276,7 +283,7 @@ START_TEST(large_logits_stay_finite)
 {
     rig_t rig;
 
-    open_rig(&rig, DP_F32, 1, 4, 8);
+    open_rig(&rig, DP_F32, 1, 4, 8, false);
     for (size_t i = rig.d; i < 257 * rig.d; i++)
         set(&rig, rig.weights, i, 1e4 * sin((double)i));
     forward(&rig);
@@ -291,7 +298,7 @@ END_TEST
 START_TEST(other_devices_bring_a_plugin)
 {
     const dp_device_vt_t gpu = {.struct_size = sizeof(gpu), .caps = DP_DEVICE_CAP_GRAPH};
-    const compute_config_t config = {sizeof(config), {sizeof(config.shape), DP_F32, 1, 4, 8, 0}, &gpu, NULL};
+    const compute_config_t config = {sizeof(config), {sizeof(config.shape), DP_F32, 1, 4, 8, 0}, &gpu, NULL, 0};
     ends_t ends;
 
     ck_assert_int_eq(ends_open(&ends, NULL, "nowhere", &config), DP_ERR_PLUGIN);
@@ -309,7 +316,7 @@ END_TEST
 START_TEST(bf16_is_for_other_devices)
 {
     const compute_config_t config = {
-        sizeof(config), {sizeof(config.shape), DP_BF16, 1, 4, 8, 0}, &inline_device_vt, NULL};
+        sizeof(config), {sizeof(config.shape), DP_BF16, 1, 4, 8, 0}, &inline_device_vt, NULL, 0};
     ends_t ends;
 
     ck_assert_int_eq(ends_open(&ends, NULL, "cpu", &config), DP_ERR_UNSUPPORTED);
