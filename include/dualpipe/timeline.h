@@ -39,7 +39,7 @@ typedef struct dp_span {
     int16_t chunk, stage;     /* -1: not of a chunk */
     int16_t segment;          /* index in its stage, -1: a whole operation */
     uint8_t kind, lane;       /* dp_span_kind_t, dp_lane_t */
-    uint8_t pass;             /* dp_op_kind_t: F, I or W (B: backward as a whole) */
+    uint8_t pass;             /* dp_op_kind_t: F, I, W or R (B: backward as a whole) */
     /* Part of an overlapped pair or a braid: its number on the rank, 1 to DP_SPAN_PAIRS over and over. Neighbours on a
      * lane with the same number belong to the same one. 0: its operation runs alone */
     uint8_t pair;
