@@ -3,7 +3,8 @@
  * run_talk.h: what `dualpipe run` and its agents on other hosts say to each other: lines of a word and an argument.
  *
  * To the agent, on its standard input:
- *   name, secret, first, count, world, respawn, prefix, wdir, env, arg, address, hint    the order, a word for each item
+ *   name, secret, first, count, world, respawn, prefix, wdir, env, arg, address, hint
+ *                                     the order, a word for each item
  *   listen                            rank 0 is yours: open its socket
  *   ordered                           that was all
  *   go ADDRESS PORT                   start the ranks
