@@ -48,6 +48,7 @@ static dp_status_t open_block(model_t *model)
         .q_rank = (uint32_t)o->q_rank,
         .kv_rank = (uint32_t)o->kv_rank,
         .rope_dim = (uint32_t)o->rope_dim,
+        .recompute = o->recompute,
     };
     const dp_moe_config_t moe = {
         .struct_size = sizeof(moe),
@@ -60,6 +61,7 @@ static dp_status_t open_block(model_t *model)
         .normalize = 1,
         .aux_alpha = (float)o->aux_alpha,
         .replicas = (uint32_t)o->replicas,
+        .recompute = o->recompute,
     };
     const dp_moe_block_options_t options = {
         .struct_size = sizeof(options),

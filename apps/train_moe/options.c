@@ -96,6 +96,9 @@ static const option_row_t table[] = {
      "best"},
     {"partition", TEXT, SHARED, AT(partition), 0, 0, "even", "HOW",
      "layers of the stages: even; auto: what a few steps' costs make best; or listed, 3,2,2,1 (see dualpipe partition)"},
+    {"recompute", TEXT, SHARED, AT(recompute_name), 0, 0, "none", "WHAT",
+     "compute once more for the backward instead of keeping: none; cheap: norms and activation functions; mlp: the "
+     "products into experts' inner width too; full: all within a segment. Same bits, less memory"},
     {"slots", INTEGER, SHARED, AT(slots), 0, 1 << 16, "0", "K", "messages in flight per channel; 0: 2"},
     {"eplb", INTEGER, SHARED, AT(eplb), 0, 1e9, "0", "EVERY",
      "replicate experts by load and place them anew every EVERY steps; 0: not"},
@@ -321,6 +324,13 @@ static int check_together(options_t *o)
     choose_plugins(o);
     if (set_comm_sms(o) != OPTIONS_RUN)
         return 2;
+    if (strcmp(o->recompute_name, "none") != 0 && strcmp(o->recompute_name, "cheap") != 0 &&
+        strcmp(o->recompute_name, "mlp") != 0 && strcmp(o->recompute_name, "full") != 0)
+        return refuse("recompute", o->recompute_name, "must be none, cheap, mlp or full");
+    o->recompute = *o->recompute_name == 'n'   ? DP_RECOMPUTE_NONE
+                   : *o->recompute_name == 'c' ? DP_RECOMPUTE_CHEAP
+                   : *o->recompute_name == 'm' ? DP_RECOMPUTE_MLP
+                                               : DP_RECOMPUTE_FULL;
     o->gate_kind = strcmp(o->gate, "softmax") == 0 ? DP_GATE_SOFTMAX : DP_GATE_SIGMOID;
 #define REFUSE_IF(wrong, option, number, ...)                                                                          \
     if (wrong) {                                                                                                       \

@@ -12,7 +12,7 @@ typedef struct options {
     /* model */
     int64_t layers, hidden, heads, kv_heads, head_dim, experts, top_k, expert_hidden, shared_experts;
     int64_t q_rank, kv_rank, rope_dim; /* all 0 unless latent */
-    const char *gate, *dtype_name, *attention_kind;
+    const char *gate, *dtype_name, *attention_kind, *recompute_name;
     double aux_alpha, bias_rate;
     int tie; /* embedding and head are one matrix */
     /* data */
@@ -40,6 +40,7 @@ typedef struct options {
     /* worked out of the above */
     dp_dtype_t dtype;
     dp_gate_t gate_kind;
+    dp_recompute_t recompute;
     int latent;                        /* --attention-kind mla */
     const dp_schedule_t *own_schedule; /* of overlap_schedule(); NULL: that of the method */
     const int32_t *own_partition;      /* [stages + 1] of partition_layers(); NULL: even */

@@ -156,6 +156,7 @@ static dp_status_t open_serial(const trainer_t *trainer, serial_t *s)
     s->options.chunks = s->options.slots = 0;
     s->options.eplb = s->options.replicas = 0;
     s->options.schedule = "1f1b";
+    s->options.recompute = DP_RECOMPUTE_NONE;
     s->options.own_schedule = NULL;
     s->options.own_partition = NULL;
     status = trainer_open(&s->options, trainer->text, s->alone, &s->trainer);

@@ -35,7 +35,10 @@ extern "C" {
 
 typedef struct dp_attention dp_attention_t;
 
-enum { DP_ATTENTION_CAP_LATENT = 1u << 0 /* takes config.kv_rank > 0: callers ask for this bit before they set it */ };
+enum {
+    DP_ATTENTION_CAP_LATENT = 1u << 0,   /* takes config.kv_rank > 0: callers ask for this bit before they set it */
+    DP_ATTENTION_CAP_RECOMPUTE = 1u << 1 /* takes config.recompute and has recompute: callers ask as well */
+};
 
 typedef struct dp_attention_config {
     uint32_t struct_size;
@@ -49,13 +52,14 @@ typedef struct dp_attention_config {
     const dp_device_vt_t *device_vt;
     dp_device_t *device; /* the caller's; outlives the instance */
     /* since 1.1: multi-head latent attention */
-    uint32_t q_rank;   /* of the queries' latent; 0: there is none */
-    uint32_t kv_rank;  /* of the latent of keys and values; 0: attention as above, and the other two are 0 */
-    uint32_t rope_dim; /* rotated elements of a query or key: even, at least 2, less than head_dim */
+    uint32_t q_rank;          /* of the queries' latent; 0: there is none */
+    uint32_t kv_rank;         /* of the latent of keys and values; 0: attention as above, and the other two are 0 */
+    uint32_t rope_dim;        /* rotated elements of a query or key: even, at least 2, less than head_dim */
+    dp_recompute_t recompute; /* of the block, see block.h. DP_RECOMPUTE_FULL keeps x / rms(x) alone */
 } dp_attention_config_t;
 #define DP_ATTENTION_CONFIG_MIN DP_SIZE_TO(dp_attention_config_t, device)
 
-/* All functions are required. */
+/* All functions are required but recompute. */
 typedef struct dp_attention_vt {
     uint32_t struct_size;
     uint32_t caps; /* DP_ATTENTION_CAP_* */
@@ -79,6 +83,11 @@ typedef struct dp_attention_vt {
     /** Reads params and saved, adds to grads, writes scratch; io has no work, x, y, dy and dx. Called once per
      *  micro-batch, after backward_input, maybe much later. [compute] [enqueue s] [capture] [sm<=share] */
     dp_status_t (*backward_weight)(dp_attention_t *attention, const dp_io_t *io, dp_stream_t *s);
+
+    /** since 1.1, with DP_ATTENTION_CAP_RECOMPUTE. Reads params and saved, writes regained and scratch: what forward
+     *  had in regained is there again; io has no grads, work, x, y, dy and dx. Called before backward_input where
+     *  sizes.recomputes says so. [compute] [enqueue s] [capture] [sm<=share] */
+    dp_status_t (*recompute)(dp_attention_t *attention, const dp_io_t *io, dp_stream_t *s);
 } dp_attention_vt_t;
 #define DP_ATTENTION_VT_MIN DP_SIZE_TO(dp_attention_vt_t, backward_weight)
 

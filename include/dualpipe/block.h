@@ -6,10 +6,11 @@
  * between calls: the host owns all memory and knows every byte before the first step. An instance is opened once for a
  * rank and serves all layers of that rank: each layer has parameters, saved and work memory of its own.
  *
- * Memory. params, grads, saved, work and scratch begin at multiples of 64 bytes: the host rounds the sizes which a
- * block asks for up as needed. x, y, dy and dx begin at multiples of 16 bytes. All of it is device memory of the device
- * in the block's configuration. No two of these regions overlap. What a block finds there: params and grads what they
- * hold; saved what the calls before of the same micro-batch left; work the same within one forward or one backward;
+ * Memory. params, grads, saved, regained, work and scratch begin at multiples of 64 bytes: the host rounds the sizes
+ * which a block asks for up as needed. x, y, dy and dx begin at multiples of 16 bytes. All of it is device memory of
+ * the device in the block's configuration. No two of these regions overlap. What a block finds there: params and grads
+ * what they hold; saved what the calls before of the same micro-batch left; work the same within one forward or one
+ * backward; regained the same within one forward, and then from recompute to the weight gradient;
  * anything else may hold anything, NaN included, and outputs (y, dx) are overwritten, never added to.
  *
  * Threads. All calls of an instance come from one thread at a time, and put their work on the stream they are given:
@@ -65,8 +66,23 @@ typedef struct dp_block_sizes {
     size_t scratch_bytes; /* within one call */
     size_t param_count;   /* elements of the parameter memory, gaps between tensors included */
     uint32_t nparams;     /* tensors in it */
+    /* since 1.1 */
+    uint32_t recomputes; /* 1: backward_input needs the block's recompute before it */
+    /* bytes that a backward alone keeps: not valid from a forward to its backward, so the host has fewer of them than
+       of saved_bytes. In a forward they are there from its first to its last call */
+    size_t regained_bytes;
 } dp_block_sizes_t;
 #define DP_BLOCK_SIZES_MIN DP_SIZE_TO(dp_block_sizes_t, nparams)
+
+/** What a block keeps of a forward for its backward, and what it computes once more instead. Outputs and gradients are
+ *  the same to the last bit. Each level does what the one before it does. Nothing is sent between ranks once more. */
+typedef enum dp_recompute {
+    DP_RECOMPUTE_NONE = 0,  /* all memory of a micro-batch is there from its forward to its weight gradient */
+    DP_RECOMPUTE_CHEAP = 1, /* norms and activation functions; and what a backward makes for the weight gradient has no
+                               memory before */
+    DP_RECOMPUTE_MLP = 2,   /* the products into an expert's inner width: gate and up */
+    DP_RECOMPUTE_FULL = 3   /* all between what a segment takes in and what it gives out */
+} dp_recompute_t;
 
 /** Sizes that all blocks of a model share. */
 typedef struct dp_block_shape {
@@ -98,6 +114,7 @@ typedef struct dp_io {
     void *y;        /* output of a forward, overwritten */
     const void *dy; /* gradient of y, input of a backward */
     void *dx;       /* gradient of x, overwritten; NULL: not wanted (at the first stage) */
+    void *regained; /* since 1.1: see dp_block_sizes_t. NULL where that is 0 */
 } dp_io_t;
 #define DP_IO_MIN DP_SIZE_TO(dp_io_t, dx)
 

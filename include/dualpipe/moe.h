@@ -45,7 +45,10 @@ typedef struct dp_moe dp_moe_t;
 
 typedef enum dp_gate { DP_GATE_SOFTMAX = 0, DP_GATE_SIGMOID = 1 } dp_gate_t;
 
-enum { DP_MOE_CAP_REPLICAS = 1u << 0 /* takes config.replicas > 0: callers ask for this bit before they set it */ };
+enum {
+    DP_MOE_CAP_REPLICAS = 1u << 0, /* takes config.replicas > 0: callers ask for this bit before they set it */
+    DP_MOE_CAP_RECOMPUTE = 1u << 1 /* takes config.recompute and has experts_recompute: callers ask as well */
+};
 
 typedef struct dp_moe_config {
     uint32_t struct_size;
@@ -68,6 +71,8 @@ typedef struct dp_moe_config {
     float capacity;       /* plugins on GPUs give arriving rows room for so many times an even share, for each pair of
                              ranks and in all; more rows than that are DP_ERR_OVERFLOW, none is dropped. 0: room for
                              the worst case, which cannot overflow. Plugins on CPUs always give that */
+    dp_recompute_t recompute; /* since 1.1: see block.h. Of DP_RECOMPUTE_MLP on, h, the routing and the received rows
+                                 are all that forward keeps: rows do not travel once more */
 } dp_moe_config_t;
 #define DP_MOE_CONFIG_MIN DP_SIZE_TO(dp_moe_config_t, capacity)
 
@@ -92,8 +97,9 @@ typedef struct dp_moe_io {
  * and scratch; what else it reads and writes is said below, with io.x for io->io->x. Each pass of a micro-batch makes
  * all its calls in the order above; passes of different micro-batches may interleave (F&B pairs), in the same order on
  * all ranks of the expert group. The [all-to-all] calls of one instance go to one stream; the host orders the streams
- * by events, so that each call finds what the one before it left. All functions are required. All calls are [enqueue s]
- * and [capture]; those marked [compute] also [sm<=share]. */
+ * by events, so that each call finds what the one before it left. All functions but experts_recompute are required. All
+ * calls are [enqueue s] and [capture]; those marked [compute] also [sm<=share]. Every call may use regained memory, too
+ * (block.h). */
 typedef struct dp_moe_vt {
     uint32_t struct_size;
     uint32_t caps; /* DP_MOE_CAP_* */
@@ -131,6 +137,11 @@ typedef struct dp_moe_vt {
     dp_status_t (*route_backward_input)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
     /** [compute] adds to the gradients of norm and router, and the chosen counts to that of bias. */
     dp_status_t (*route_backward_weight)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
+
+    /** [compute] since 1.1, with DP_MOE_CAP_RECOMPUTE: what experts had in regained memory is there again. Where
+     *  sizes.recomputes says so, before experts_backward_input and maybe beside combine_backward; has no work, and
+     *  leaves alone what that writes. */
+    dp_status_t (*experts_recompute)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
 } dp_moe_vt_t;
 #define DP_MOE_VT_MIN DP_SIZE_TO(dp_moe_vt_t, route_backward_weight)
 

@@ -25,9 +25,9 @@
  *                     dp_timeline_write_chrome does, from world rank 0; what rank 0 has in its environment counts
  *
  * DUALPIPE_GUARD=1 is for new segments. Calls then run one at a time, nothing overlaps. Before a call, y, dx and
- * scratch are filled with NaN, saved before F and work before the first call of a pass as well; behind saved, work,
- * scratch, y, dx and grads lie guard bytes. After it, the step fails with rank, stage, segment, pass and micro-batch in
- * front when
+ * scratch are filled with NaN, saved before F, work and regained before the first call of a pass as well; behind saved,
+ * regained, work, scratch, y, dx and grads lie guard bytes. After it, the step fails with rank, stage, segment, pass
+ * and micro-batch in front when
  *   - the function has changed any of these before its turn on the stream (it computed at once: see stage.h)
  *   - guard bytes have changed: which, and how far beyond the end
  *   - y or dx, when the part is done, still has the NaN of before in it: it was not overwritten, or added to
@@ -227,6 +227,7 @@ DP_API dp_status_t dp_pipeline_gradient_norm(dp_pipeline_t *pipeline, double *no
 typedef struct dp_memory_report {
     uint32_t struct_size; /* set by the caller */
     size_t params, grads, saved, work, boundary, transport, records, total;
+    size_t regained; /* since 1.1: of backwards, beside saved (stage.h) */
 } dp_memory_report_t;
 #define DP_MEMORY_REPORT_MIN DP_SIZE_TO(dp_memory_report_t, total)
 /** DP_ERR_INVALID: report_out->struct_size is not set. [any] */

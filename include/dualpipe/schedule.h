@@ -27,12 +27,14 @@ extern "C" {
 
 /** What an operation computes. */
 typedef enum dp_op_kind {
-    DP_OP_F = 0,    /* forward */
-    DP_OP_B = 1,    /* full backward = I then W */
-    DP_OP_I = 2,    /* backward for the input only */
-    DP_OP_W = 3,    /* backward for the weights */
-    DP_OP_FB = 4,   /* one F and one B of any two micro-batches, overlapped: the braid {F, B} in canonical order */
-    DP_OP_BRAID = 5 /* up to DP_BRAID_PASSES passes, overlapped: number `microbatch` of dp_schedule_t.braids */
+    DP_OP_F = 0,     /* forward */
+    DP_OP_B = 1,     /* full backward = I then W */
+    DP_OP_I = 2,     /* backward for the input only */
+    DP_OP_W = 3,     /* backward for the weights */
+    DP_OP_FB = 4,    /* one F and one B of any two micro-batches, overlapped: the braid {F, B} in canonical order */
+    DP_OP_BRAID = 5, /* up to DP_BRAID_PASSES passes, overlapped: number `microbatch` of dp_schedule_t.braids */
+    DP_OP_R = 6 /* of spans alone (timeline.h): a segment's forward done once more for its I. In no schedule: I and B
+                        have it in them */
 } dp_op_kind_t;
 
 /** One operation. For FB, chunk and microbatch name the forward side, chunk2 and microbatch2 the backward side;

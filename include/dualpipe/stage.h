@@ -15,28 +15,37 @@
  *   I  backward_input   dx = gradient of x, from dy, in the opposite order
  *   W  backward_weight  grads += gradient of the parameters. Right after I, or much later, when other micro-batches
  *                       have been forward and backward in between: it has nothing but the parameters and what was saved
- * Not every micro-batch is at the same place: between F and I of one, F and I of others run.
+ * Not every micro-batch is at the same place: between F and I of one, F and I of others run. A segment that would
+ * rather compute once more than keep has
+ *   R  recompute        right before I: makes again, out of what F saved, what I and W need
  *
  * What each pass may read and write (r read, w overwritten, + added to, - is NULL):
  *
- *               F   I   W
- *   params      r   r   r   the part's parameters, [sizes.param_count] of the stage's dtype
- *   grads       -   +   +   gradients so far, the same elements, of dp_dtype_accumulator(dtype). In I: NULL for
- *                           segments of the all-to-all lane. Add to one tensor in one of the passes only: then the bits
- *                           are the same for all schedules
- *   saved       w   rw  rw  this micro-batch's own, from its F to its W: [sizes.saved_bytes]. Holds anything before F
- *   work        rw  rw  -   shared by the segments of the part within one pass: [sizes.work_bytes]. Holds anything
- *                           before the first of them
- *   scratch     rw  rw  rw  of one call: [sizes.scratch_bytes]. Holds anything before
- *   x           r   -   -   the part's input, boundary_bytes. NULL at the first part of the first stage (`input`)
- *   y           w   -   -   the part's output. NULL at the last part of the last stage (`output`)
- *   dy          -   r   -   gradient of y. NULL at the last part of the last stage (`target`, loss_scale)
- *   dx          -   w   -   gradient of x. NULL at the first part of the first stage
- *   input       r   r   r   this micro-batch's of dp_step_t.inputs. At the first part of the first stage, else NULL
- *   target      r   r   r   this micro-batch's of dp_step_t.targets. At the last part of the last stage, else NULL
- *   output      w   -   -   the place for it in dp_step_t.outputs; NULL: not wanted. There too
- *   loss        +   -   -   add this micro-batch's loss. There too
- *   aux_loss    +   -   -   add this micro-batch's auxiliary loss, if the part has one; host-visible device memory
+ *               F   R   I   W
+ *   params      r   r   r   r   the part's parameters, [sizes.param_count] of the stage's dtype
+ *   grads       -   -   +   +   gradients so far, the same elements, of dp_dtype_accumulator(dtype). In I: NULL for
+ *                               segments of the all-to-all lane. Add to one tensor in one of the passes only: then the
+ *                               bits are the same for all schedules
+ *   saved       w   r   rw  rw  this micro-batch's own, from its F to its W: [sizes.saved_bytes]. Holds anything before
+ *                               F. R reads what segments up to its own left there in F
+ *   regained    rw  w   rw  rw  [sizes.regained_bytes], NULL where that is 0. In F as work. Then, other memory, this
+ *                               micro-batch's own from its first R or I to its W; holds anything before
+ *   work        rw  -   rw  -   shared by the segments of the part within one pass: [sizes.work_bytes]. Holds anything
+ *                               before the first of them
+ *   scratch     rw  rw  rw  rw  of one call: [sizes.scratch_bytes]. Holds anything before
+ *   x           r   -   -   -   the part's input, boundary_bytes. NULL at the first part of the first stage (`input`)
+ *   y           w   -   -   -   the part's output. NULL at the last part of the last stage (`output`)
+ *   dy          -   -   r   -   gradient of y. NULL at the last part of the last stage (`target`, loss_scale)
+ *   dx          -   -   w   -   gradient of x. NULL at the first part of the first stage
+ *   input       r   r   r   r   this micro-batch's of dp_step_t.inputs. At the first part of the first stage, else NULL
+ *   target      r   r   r   r   this micro-batch's of dp_step_t.targets. At the last part of the last stage, else NULL
+ *   output      w   -   -   -   the place for it in dp_step_t.outputs; NULL: not wanted. There too
+ *   loss        +   -   -   -   add this micro-batch's loss. There too
+ *   aux_loss    +   -   -   -   add this micro-batch's auxiliary loss, if the part has one; host-visible device memory
+ *
+ * Memory that is not kept from F to its backward costs less: a rank has `saved` for every micro-batch between F and W,
+ * regained for those between I and W alone (dp_verify_report_t.peak_regained). R waits for its lane and for nothing
+ * else: it may run before dy has come, and beside the I of segments behind its own.
  *
  * y and dx hold the values of another micro-batch, or anything, when a pass begins: write them with =, never with +=,
  * and write all of them. A forward_only step makes F alone, and nobody reads what it leaves in saved.
@@ -44,24 +53,24 @@
  * A part's segments all get the same x, y, dy and dx: any segment may read x (in F) or dy (in I) until the part ends,
  * and some segment writes y or dx.
  *
- * Alignment: params, grads, saved, work and scratch begin at multiples of 64 bytes, x, y, dy and dx at multiples of 16.
- * All of it is device memory (on device_cpu: ordinary memory) of the pipeline, and no two of these overlap.
+ * Alignment: params, grads, saved, regained, work and scratch begin at multiples of 64 bytes, x, y, dy and dx at those
+ * of 16. All of it is device memory (on device_cpu: ordinary memory) of the pipeline, and no two of these overlap.
  *
- * How the functions run. The engine puts the work of a step on streams, and calls forward, backward_input and
- * backward_weight to put theirs on stream `s`: they enqueue (kernels, dp_device_vt_t.launch) and return, long before
- * the data that `call` points to are there. A function that computes at once, on the thread that called it, reads what
- * is not there yet. host_forward, host_backward_input and host_backward_weight are for computing in plain C: the engine
+ * How the functions run. The engine puts the work of a step on streams, and calls forward, backward_input,
+ * backward_weight and recompute to put theirs on stream `s`: they enqueue (kernels, dp_device_vt_t.launch) and return,
+ * long before the data that `call` points to are there. A function that computes at once, on the thread that called it,
+ * reads what is not there yet. host_forward and the other host functions are for computing in plain C: the engine
  * runs them when the stream gets there, with x, saved and all else ready; what they wrote is there when they return.
  * They need a device that runs host functions (DP_DEVICE_CAP_LAUNCH, as device_cpu), may block (for a file, a lock) but
  * not for another rank, may use OpenMP and threads of their own, and must not call the pipeline. An error is
  * `return dp_fail(DP_ERR_..., "...")`: the step fails on all ranks with rank, stage, segment and micro-batch in front.
  *
- * Threads. forward, backward_input and backward_weight are called by the thread that is in dp_pipeline_step, one at a
- * time. Host functions run on threads of the device plugin, one for each lane: those of segments on DP_LANE_COMPUTE,
- * and all of pass W, never two at once; those of F and I of segments on DP_LANE_ALL_TO_ALL never two at once either,
- * but beside those of the compute lane. So with all segments on the compute lane, two functions of a rank never run at
- * the same time, and may share variables. Ranks that are threads of one process (dp_group_local) each have lanes of
- * their own.
+ * Threads. forward, backward_input, backward_weight and recompute are called by the thread that is in dp_pipeline_step,
+ * one at a time. Host functions run on threads of the device plugin, one for each lane: those of segments on
+ * DP_LANE_COMPUTE, and all of pass W, never two at once; those of F and I of segments on DP_LANE_ALL_TO_ALL never two
+ * at once either, but beside those of the compute lane. So with all segments on the compute lane, two functions of a
+ * rank never run at the same time, and may share variables. Ranks that are threads of one process (dp_group_local) each
+ * have lanes of their own.
  *
  * Shared parameters. Where two tensors of the model have the same dp_param_t.shared, in one stage or in two, they are
  * one parameter: an embedding that is the head's matrix as well. They have the same count and kind, each its own
@@ -71,8 +80,8 @@
  * over data groups, on V and bidirectional placements mostly without a message: there one rank holds the first and the
  * last stage. At most 16 in a model.
  *
- * DUALPIPE_GUARD=1 (pipeline.h) finds writes beyond saved, work, scratch, y, dx and grads, outputs that are not
- * overwritten, and functions that compute before their turn. Use it on every new segment. */
+ * DUALPIPE_GUARD=1 (pipeline.h) finds writes beyond saved, regained, work, scratch, y, dx and grads, outputs that are
+ * not overwritten, and functions that compute before their turn. Use it on every new segment. */
 #ifndef DUALPIPE_STAGE_H
 #define DUALPIPE_STAGE_H
 
@@ -105,6 +114,7 @@ typedef struct dp_segment_call {
     double loss_scale; /* multiply the gradient of the loss by this where it begins, at the last stage, and that of an
                           auxiliary loss. Not the losses themselves */
     double *aux_loss;
+    void *regained; /* since 1.1 */
 } dp_segment_call_t;
 #define DP_SEGMENT_CALL_MIN DP_SIZE_TO(dp_segment_call_t, aux_loss)
 
@@ -114,7 +124,8 @@ typedef dp_status_t (*dp_segment_fn)(void *self, const dp_segment_call_t *call, 
 typedef dp_status_t (*dp_segment_host_fn)(void *self, const dp_segment_call_t *call);
 
 /** A piece of a layer on one lane. Each pass has at most one of its two functions; F and I have one, a segment without
- *  either for W has no parameters. Zero is no special role, the compute lane. */
+ *  either for W has no parameters, one without either for R recomputes nothing. Zero is no special role, the compute
+ *  lane. */
 typedef struct dp_segment {
     uint32_t struct_size;
     const char *name;       /* "attention": in messages and traces. Copied */
@@ -123,6 +134,9 @@ typedef struct dp_segment {
     void *self;             /* given to the functions */
     dp_segment_fn forward, backward_input, backward_weight;
     dp_segment_host_fn host_forward, host_backward_input, host_backward_weight;
+    /* since 1.1: R, of segments on DP_LANE_COMPUTE alone */
+    dp_segment_fn recompute;
+    dp_segment_host_fn host_recompute;
 } dp_segment_t;
 #define DP_SEGMENT_MIN DP_SIZE_TO(dp_segment_t, host_backward_weight)
 
@@ -160,6 +174,7 @@ typedef struct dp_stage_info {
     size_t param_count;   /* elements, gaps between parts included */
     uint32_t nparams;
     const dp_param_t *param_list; /* names with prefix, offsets within the stage's parameters; owned by the stage */
+    size_t regained_bytes;        /* since 1.1: per micro-batch between I and W; a running F has that of one part */
 } dp_stage_info_t;
 #define DP_STAGE_INFO_MIN DP_SIZE_TO(dp_stage_info_t, param_list)
 

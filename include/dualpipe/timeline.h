@@ -39,14 +39,17 @@ typedef struct dp_span {
     int16_t chunk, stage;     /* -1: not of a chunk */
     int16_t segment;          /* index in its stage, -1: a whole operation */
     uint8_t kind, lane;       /* dp_span_kind_t, dp_lane_t */
-    uint8_t pass;             /* dp_op_kind_t: F, I or W (B: backward as a whole) */
-    uint8_t pair;             /* 1: part of an overlapped F&B pair */
-    uint16_t name;            /* index into the timeline's names ("attention", "dispatch"), 0: derived from kind */
+    uint8_t pass;             /* dp_op_kind_t: F, I, W or R (B: backward as a whole) */
+    /* Part of an overlapped pair or a braid: its number on the rank, 1 to DP_SPAN_PAIRS over and over. Neighbours on a
+     * lane with the same number belong to the same one. 0: its operation runs alone */
+    uint8_t pair;
+    uint16_t name; /* index into the timeline's names ("attention", "dispatch"), 0: derived from kind */
     /* the part of a COMPUTE span in which the stream's thread had a core: what the work takes where threads wait for
      * cores. 0: not known (see dp_pipeline_options_t.cpu_times), or more than DP_SPAN_BUSY_MAX */
     uint32_t busy_ns;
 } dp_span_t;
 #define DP_SPAN_BUSY_MAX 2147483647
+#define DP_SPAN_PAIRS    255
 
 typedef struct dp_timeline dp_timeline_t;
 
@@ -60,8 +63,7 @@ DP_API void dp_timeline_free(dp_timeline_t *timeline);
 DP_API dp_status_t dp_timeline_name(dp_timeline_t *timeline, const char *name, uint16_t *name_out);
 /** The text of a name; "" for 0 and numbers never given out. [any] */
 DP_API const char *dp_timeline_name_text(const dp_timeline_t *timeline, uint16_t name);
-/** Appends a copy of a span to a row. DP_ERR_INVALID: times, kind, lane, pass, pair, busy time or name out of
- *  bounds.
+/** Appends a copy of a span to a row. DP_ERR_INVALID: times, kind, lane, pass, busy time or name out of bounds.
  *  DP_ERR_OVERFLOW: the row is full; the span is counted as lost. [main] per row */
 DP_API dp_status_t dp_timeline_add(dp_timeline_t *timeline, int32_t rank, const dp_span_t *span);
 /** A row's spans in the order they were added, *count_out of them; NULL and 0 for a row that there is not. Borrowed:

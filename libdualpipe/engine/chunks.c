@@ -133,7 +133,8 @@ static int same_stage(const dp_stage_t *a, const dp_stage_t *b)
     const dp_stage_info_t *x = &a->info, *y = &b->info;
 
     if (a->nsegments != b->nsegments || memcmp(a->shapes, b->shapes, (size_t)a->nsegments * sizeof(*a->shapes)) != 0 ||
-        x->saved_bytes != y->saved_bytes || x->work_bytes != y->work_bytes || x->scratch_bytes != y->scratch_bytes ||
+        x->saved_bytes != y->saved_bytes || x->regained_bytes != y->regained_bytes || x->work_bytes != y->work_bytes ||
+        a->regained_room != b->regained_room || x->scratch_bytes != y->scratch_bytes ||
         x->param_count != y->param_count || x->nparams != y->nparams)
         return 0;
     for (int32_t s = 0; s < a->nsegments; s++)
@@ -220,24 +221,49 @@ static dp_status_t allocate_chunk(dp_pipeline_t *p, int32_t c)
     return status < 0 ? status : dp__device_memory(p, saved, &p->memory.saved, &chunk->saved);
 }
 
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* What backwards have beside the activation slots: one memory for each that is alive, of any chunk. */
+static dp_status_t allocate_regained(dp_pipeline_t *p)
+{
+    const int32_t n = p->plans.training.commands.regained;
+    size_t bytes = 0;
+    dp_status_t status = DP_OK;
+
+    for (int32_t c = 0; c < p->nchunks; c++)
+        bytes = larger(bytes, p->chunks[c].stage->info.regained_bytes);
+    p->regained = dp__calloc((size_t)n + 1, sizeof(*p->regained));
+    if (p->regained == NULL)
+        return dp_fail(DP_ERR_NOMEM, "no memory for a list of %d backwards", n);
+    for (p->nregained = 0; p->nregained < n && status >= 0; p->nregained++)
+        status = dp__device_memory(p, bytes, &p->memory.regained, &p->regained[p->nregained]);
+    return status;
+}
+
 static dp_status_t allocate_work(dp_pipeline_t *p)
 {
-    size_t work = 0, scratch = 0;
+    size_t work[DP__KINDS] = {0, 0}, scratch = 0;
     dp_status_t status = DP_OK;
 
     for (int32_t c = 0; c < p->nchunks; c++) {
-        const dp_stage_info_t info = p->chunks[c].stage->info;
+        const dp_stage_t *stage = p->chunks[c].stage;
+        const dp_stage_info_t info = stage->info;
 
-        work = info.work_bytes > work ? info.work_bytes : work;
+        work[DP__FORWARD] = larger(
+            work[DP__FORWARD], stage->regained_room > 0 ? stage->regained_at + stage->regained_room : info.work_bytes);
+        work[DP__BACKWARD] = larger(work[DP__BACKWARD], info.work_bytes);
         scratch = info.scratch_bytes > scratch ? info.scratch_bytes : scratch;
     }
     for (int kind = 0; kind < DP__KINDS && status >= 0; kind++) {
         int32_t training = p->plans.training.commands.works[kind], forward = p->plans.forward.commands.works[kind];
 
         for (int32_t w = 0; w < (forward > training ? forward : training) && status >= 0; w++) {
-            status = dp__device_memory(p, work, &p->memory.work, &p->work[kind][w]);
+            status = dp__device_memory(p, work[kind], &p->memory.work, &p->work[kind][w]);
             if (status >= 0 && p->guard.on)
-                memset(p->work[kind][w], 0xa5, work);
+                memset(p->work[kind][w], 0xa5, work[kind]);
         }
     }
     for (int lane = DP_LANE_COMPUTE; lane <= DP_LANE_ALL_TO_ALL && status >= 0; lane++)
@@ -253,6 +279,8 @@ dp_status_t dp__chunks_allocate(dp_pipeline_t *p)
 
     for (int32_t c = 0; c < p->nchunks && status >= 0; c++)
         status = allocate_chunk(p, c);
+    if (status >= 0)
+        status = allocate_regained(p);
     return status >= 0 ? allocate_work(p) : status;
 }
 
@@ -275,6 +303,11 @@ void dp__chunks_suspend(dp_pipeline_t *p)
     for (int32_t c = 0; p->chunks != NULL && c < p->nchunks; c++) {
         release(p, &p->chunks[c].saved);
     }
+    for (int32_t r = 0; r < p->nregained; r++)
+        release(p, &p->regained[r]);
+    dp__free(p->regained);
+    p->regained = NULL;
+    p->nregained = 0;
     for (int kind = 0; kind < DP__KINDS; kind++)
         for (int w = 0; w < DP__WORKS; w++)
             release(p, &p->work[kind][w]);

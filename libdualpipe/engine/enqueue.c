@@ -61,6 +61,7 @@ static void prepare(const putting_t *x, int32_t number, dp_segment_call_t *call)
         .params = chunk->params,
         .grads = chunk->grads[own->half],
         .saved = chunk->saved + (size_t)pass->slot * chunk->stage->info.saved_bytes,
+        .regained = pass->regained >= 0 ? p->regained[pass->regained] : NULL,
         .work = pass->op == DP_OP_W ? NULL : p->work[pass->kind][pass->work],
         .input = first && step->inputs != NULL ? step->inputs[m] : NULL,
         .target = last && step->targets != NULL ? step->targets[m] : NULL,
@@ -116,7 +117,7 @@ static dp_status_t put_call(const putting_t *x)
     dp_segment_call_t *call = running(x, c->at), own;
     dp_status_t status;
 
-    if (c->op != DP_OP_W && c->segment == (c->op == DP_OP_F ? 0 : stage->nsegments - 1))
+    if ((c->op == DP_OP_F || c->op == DP_OP_I) && c->segment == (c->op == DP_OP_F ? 0 : stage->nsegments - 1))
         find_input(x, c->at, call);
     call->scratch = p->lanes.scratch[c->stream];
     DO(p->device_vt->stamp(x->stream, &p->trace.records[x->span].start_ns));

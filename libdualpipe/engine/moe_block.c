@@ -55,6 +55,10 @@ static dp_status_t open_attention(dp_moe_block_t *b, const dp_build_context_t *c
                        "dp_moe_block_open: attention_config->kv_rank is %u, and the attention plugin has no multi-head "
                        "latent attention (DP_ATTENTION_CAP_LATENT): use one that has, attention_cpu say, or leave it 0",
                        config.kv_rank);
+    if (config.recompute != DP_RECOMPUTE_NONE && (b->attention_vt->caps & DP_ATTENTION_CAP_RECOMPUTE) == 0)
+        return dp_fail(DP_ERR_UNSUPPORTED,
+                       "dp_moe_block_open: the attention plugin recomputes nothing (DP_ATTENTION_CAP_RECOMPUTE): leave "
+                       "attention_config->recompute 0, or use one that does, attention_cpu say");
     config.device_vt = context->device_vt;
     config.device = context->device;
     return b->attention_vt->open(context->host, &config, &b->attention);
@@ -74,6 +78,10 @@ static dp_status_t open_moe(dp_moe_block_t *b, const dp_build_context_t *context
         return dp_fail(DP_ERR_UNSUPPORTED,
                        "dp_moe_block_open: the MoE plugin has no replicated experts (DP_MOE_CAP_REPLICAS): leave "
                        "moe_config->replicas 0");
+    if (config.recompute != DP_RECOMPUTE_NONE && (b->moe_vt->caps & DP_MOE_CAP_RECOMPUTE) == 0)
+        return dp_fail(DP_ERR_UNSUPPORTED,
+                       "dp_moe_block_open: the MoE plugin recomputes nothing (DP_MOE_CAP_RECOMPUTE): leave "
+                       "moe_config->recompute 0, or use one that does, moe_cpu say");
     config.device_vt = context->device_vt;
     config.device = context->device;
     config.comm_vt = context->comm_vt;

@@ -4,6 +4,7 @@
  * up. */
 #include "base/memory.h"
 #include "engine/engine.h"
+#include "timeline/pair.h"
 
 #include <string.h>
 
@@ -119,7 +120,7 @@ static int32_t call_span(builder_t *b, const dp__command_t *c)
     return new_span(b, (dp_span_t){.kind = DP_SPAN_COMPUTE,
                                    .lane = c->stream,
                                    .pass = c->op,
-                                   .pair = pass->braided,
+                                   .pair = dp__span_pair(pass->beside),
                                    .microbatch = b->plan->passes[c->at].microbatch,
                                    .chunk = pass->chunk,
                                    .stage = stage_of(b, pass->chunk),
@@ -232,7 +233,9 @@ static dp_status_t write_commands(builder_t *b)
         in_lane[c] = l >= 0 && p->links.at[l].in_lane;
     }
     for (int32_t c = 0; c < p->nchunks; c++)
-        stages[c] = (dp__stage_shape_t){p->chunks[c].stage->nsegments, p->chunks[c].stage->shapes};
+        stages[c] = (dp__stage_shape_t){.nsegments = p->chunks[c].stage->nsegments,
+                                        .segments = p->chunks[c].stage->shapes,
+                                        .regains = p->chunks[c].stage->info.regained_bytes > 0};
     status = dp__commands_write(program, p->grid.p, stages, in_lane, &b->plan->commands);
     dp__free(in_lane);
     return status;

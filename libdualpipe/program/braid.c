@@ -79,7 +79,7 @@ static bool written(dp__merge_t *x, const char *order)
 /* One F and one backward at most; false: these passes are no such pair. */
 static bool canonical(dp__merge_t *x, dp__pair_step_t *steps)
 {
-    static const dp__stage_shape_t none = {0, NULL};
+    static const dp__stage_shape_t none = {.nsegments = 0};
     const dp__stage_shape_t *forward = &none, *backward = &none;
     int at[2] = {-1, -1};
     int32_t n;

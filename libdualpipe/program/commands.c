@@ -21,9 +21,11 @@ typedef struct dp__writer {
     int64_t room;
     uint8_t idle[DP__KINDS][DP__WORKS]; /* work memories, longest idle first */
     int32_t nidle[DP__KINDS];
+    int32_t *idle_regained; /* [out->regained] a ring, longest idle first */
+    int32_t first_idle, nidle_regained;
     int32_t channel[2][DP__KINDS][DP_MAX_CHUNKS]; /* that a chunk reads, that it writes; -1: none */
     int32_t *first_event;                         /* [nchannels] of its buffers: ready and free of each */
-    int32_t first_slot[DP_MAX_CHUNKS], first_work[DP__KINDS];
+    int32_t first_slot[DP_MAX_CHUNKS], first_work[DP__KINDS], first_regained;
     uint8_t *recorded_on; /* [events] stream, NOWHERE */
     int32_t *made_by[2];  /* [chunks * microbatches] pass that made F, or the gradient; -1 */
     uint8_t *bend_used;   /* [first_bend[channel] + buffer] */
@@ -103,6 +105,11 @@ static int32_t slot_end(const dp__writer_t *x, const dp__step_pass_t *pass)
     return x->first_slot[pass->chunk] + pass->slot;
 }
 
+static int32_t regained_end(const dp__writer_t *x, const dp__step_pass_t *pass)
+{
+    return x->first_regained + pass->regained;
+}
+
 static int32_t ready(const dp__writer_t *x, int32_t channel, int32_t message)
 {
     return x->first_event[channel] + 2 * (message % x->out->buffers[channel]);
@@ -158,6 +165,8 @@ static void begin_pass(dp__writer_t *x, int32_t number, const dp__step_pass_t *p
 {
     if (pass->op == DP_OP_F)
         wait(x, lane, slot_end(x, pass));
+    if (pass->regained >= 0)
+        wait(x, lane, regained_end(x, pass));
     wait(x, lane, work_end(x, pass));
     if (pass->source < 0)
         return;
@@ -199,6 +208,9 @@ static void put_segment(dp__writer_t *x, int32_t number, int op, int32_t segment
         call(x, number, op, DP_LANE_COMPUTE, segment);
         return;
     }
+    /* ahead of all that the gradient is waited for with; in memory that W's on this lane were the last to use */
+    if (!forward && stage->segments[segment].recomputes)
+        call(x, number, DP_OP_R, lane, segment);
     if (segment == (forward ? 0 : last))
         begin_pass(x, number, pass, lane);
     else
@@ -276,23 +288,46 @@ static dp_status_t take_work(dp__writer_t *x, int32_t at, dp__step_pass_t *pass)
     return DP_OK;
 }
 
-static dp_status_t begin(dp__writer_t *x, int32_t at, const dp__instr_pass_t *use, bool braided)
+/* I or B takes the regained memory that has been idle for longest, W has that of its I. */
+static dp_status_t take_regained(dp__writer_t *x, int32_t at, dp__step_pass_t *pass)
+{
+    const int32_t backward = *made_by(x, DP_OP_B, pass->chunk, pass->microbatch);
+
+    if (pass->op == DP_OP_F || !x->stages[pass->chunk].regains)
+        return DP_OK;
+    if (pass->op == DP_OP_W && backward < 0)
+        return odd(x, at, "a weight gradient stands before its backward for the input");
+    if (pass->op == DP_OP_W) {
+        pass->regained = x->out->passes[backward].regained;
+        return DP_OK;
+    }
+    if (x->nidle_regained == 0)
+        return odd(x, at, "more backwards are alive than were counted");
+    pass->regained = x->idle_regained[x->first_idle];
+    x->first_idle = (x->first_idle + 1) % x->out->regained;
+    x->nidle_regained--;
+    return DP_OK;
+}
+
+static dp_status_t begin(dp__writer_t *x, int32_t at, const dp__instr_pass_t *use, int32_t beside)
 {
     dp__step_pass_t *pass = &x->out->passes[x->out->npasses];
     dp_status_t status = DP_OK;
 
     *pass = (dp__step_pass_t){.op = use->kind,
                               .kind = use->kind == DP_OP_F ? DP__FORWARD : DP__BACKWARD,
-                              .braided = braided,
+                              .beside = beside,
                               .chunk = use->chunk,
                               .microbatch = use->microbatch,
                               .slot = use->slot,
+                              .regained = -1,
                               .source = -1,
                               .dest = -1};
     if (pass->slot < 0 ||
         pass->slot >= x->program->activation_slots[(size_t)x->rank * (size_t)x->program->chunks + (size_t)pass->chunk])
         return odd(x, at, "its activation slot is outside those announced");
-    if (pass->op != DP_OP_W) {
+    status = take_regained(x, at, pass);
+    if (pass->op != DP_OP_W && status >= 0) {
         status = take_work(x, at, pass);
         *made_by(x, dp__pass_flow(pass->op), pass->chunk, pass->microbatch) = x->out->npasses;
     }
@@ -311,6 +346,12 @@ static void end(dp__writer_t *x, const dp__step_pass_t *pass)
         x->idle[pass->kind][x->nidle[pass->kind]++] = pass->work;
     if (pass->source >= 0 && is_bend(x, pass->source))
         x->bend_used[x->first_bend[pass->source] + pass->source_at] = 0;
+}
+
+static void give_regained(dp__writer_t *x, const dp__step_pass_t *backward)
+{
+    if (backward->regained >= 0)
+        x->idle_regained[(x->first_idle + x->nidle_regained++) % x->out->regained] = backward->regained;
 }
 
 /* A send follows what made its data; which buffer that wrote is known from here on. */
@@ -362,8 +403,13 @@ static void end_slot(dp__writer_t *x, int32_t number)
 {
     const dp__step_pass_t *pass = &x->out->passes[number];
 
-    if (pass->op == DP_OP_B || pass->op == DP_OP_W)
-        record(x, DP_LANE_COMPUTE, slot_end(x, pass));
+    if (pass->op != DP_OP_B && pass->op != DP_OP_W)
+        return;
+    record(x, DP_LANE_COMPUTE, slot_end(x, pass));
+    if (pass->regained < 0)
+        return;
+    follow(x, DP_LANE_COMPUTE, lane_of(&x->stages[pass->chunk], 0)); /* where its I ended */
+    record(x, DP_LANE_COMPUTE, regained_end(x, pass));
 }
 
 /* A whole operation: its passes are the next ones. */
@@ -538,8 +584,9 @@ int32_t dp__ways_of(const dp_program_t *program, int32_t rank, dp__step_way_t wa
 /* What is used at once, in the order of the list. */
 typedef struct dp__census {
     int32_t alive[DP__KINDS];
-    int32_t *held;   /* [nchannels] outputs begun and not yet sent */
-    int32_t *making; /* [nchannels] outputs begun and not ended */
+    int32_t *held;     /* [nchannels] outputs begun and not yet sent */
+    int32_t *making;   /* [nchannels] outputs begun and not ended */
+    int32_t backwards; /* from the begin of I or B to the end of W or B */
 } dp__census_t;
 
 static int32_t larger(int32_t a, int32_t b)
@@ -572,10 +619,13 @@ static dp_status_t count_line(dp__writer_t *x, int32_t at, dp__census_t *n, int3
             return odd(x, at, "chunk or micro-batch out of range");
     for (int k = 0; k < passes && dp__instr_begins(instr); k++) {
         ++*npasses;
+        if ((use[k].kind == DP_OP_I || use[k].kind == DP_OP_B) && x->stages[use[k].chunk].regains)
+            x->out->regained = larger(x->out->regained, ++n->backwards);
         if (use[k].kind != DP_OP_W)
             count_begin(x, n, use[k].kind != DP_OP_F, x->channel[1][use[k].kind != DP_OP_F][use[k].chunk]);
     }
-    for (int k = 0; k < passes && instr->kind == DP_INSTR_COMPUTE; k++)
+    for (int k = 0; k < passes && instr->kind == DP_INSTR_COMPUTE; k++) {
+        n->backwards -= (use[k].kind == DP_OP_W || use[k].kind == DP_OP_B) && x->stages[use[k].chunk].regains;
         if (use[k].kind != DP_OP_W) {
             int32_t channel = x->channel[1][use[k].kind != DP_OP_F][use[k].chunk];
 
@@ -583,6 +633,7 @@ static dp_status_t count_line(dp__writer_t *x, int32_t at, dp__census_t *n, int3
             if (channel >= 0)
                 n->making[channel] -= !is_bend(x, channel);
         }
+    }
     return DP_OK;
 }
 
@@ -651,6 +702,8 @@ static int32_t number_events(dp__writer_t *x)
         x->first_slot[c] = n;
         n += p->activation_slots[x->rank * p->chunks + c];
     }
+    x->first_regained = n;
+    n += x->out->regained;
     for (int32_t c = 0; c < p->nchannels; c++) {
         x->first_event[c] = n;
         x->first_bend[c] = bends;
@@ -671,11 +724,14 @@ static dp_status_t make_room(dp__writer_t *x, int32_t npasses)
     x->first_event = dp__calloc(2 * channels, sizeof(*x->first_event));
     x->made_by[0] = dp__allocate(2 * places * sizeof(int32_t), 64);
     x->bend_used = dp__calloc(buffers + 1, 1);
+    x->idle_regained = dp__calloc((size_t)x->out->regained + 1, sizeof(*x->idle_regained));
     x->steps = dp__calloc(2 * DP_BRAID_PASSES * (size_t)x->most_segments + 1, sizeof(*x->steps));
     x->scratch = dp__calloc(3 * (size_t)x->most_segments + 1, sizeof(*x->scratch));
     if (x->out->passes == NULL || x->first_event == NULL || x->made_by[0] == NULL || x->bend_used == NULL ||
-        x->steps == NULL || x->scratch == NULL)
+        x->steps == NULL || x->scratch == NULL || x->idle_regained == NULL)
         return dp_fail(DP_ERR_NOMEM, "commands: no memory for %d passes", npasses);
+    for (int32_t r = 0; r < x->out->regained; r++)
+        x->idle_regained[x->nidle_regained++] = r;
     x->first_bend = x->first_event + channels;
     x->made_by[1] = x->made_by[0] + places;
     memset(x->made_by[0], 0xff, 2 * places * sizeof(int32_t));
@@ -691,22 +747,28 @@ static dp_status_t make_room(dp__writer_t *x, int32_t npasses)
 static dp_status_t find_passes(dp__writer_t *x)
 {
     dp_status_t status = DP_OK;
+    int32_t operation = 0, braid = -1;
 
     for (int32_t i = 0; i < x->ninstrs && status >= 0; i++) {
         const dp_instr_t *instr = &x->instrs[i];
         dp__instr_pass_t use[2];
         int n = dp__instr_passes(instr, use);
+        bool starts = instr->kind == DP_INSTR_START;
 
+        operation += dp__instr_begins(instr) && (!starts || instr->number != braid);
+        braid = starts ? instr->number : dp__instr_begins(instr) ? -1 : braid;
         for (int k = 0; k < n && status >= 0 && dp__instr_begins(instr); k++)
-            status = begin(x, i, &use[k], n > 1 || instr->number >= 0);
-        for (int k = 0; k < n && status >= 0 && instr->kind == DP_INSTR_COMPUTE; k++)
-            if (use[k].kind != DP_OP_W) {
-                int32_t number = *made_by(x, dp__pass_flow(use[k].kind), use[k].chunk, use[k].microbatch);
+            status = begin(x, i, &use[k], n > 1 || starts ? operation : 0);
+        for (int k = 0; k < n && status >= 0 && instr->kind == DP_INSTR_COMPUTE; k++) {
+            int32_t number = *made_by(x, use[k].kind == DP_OP_F ? DP_OP_F : DP_OP_B, use[k].chunk, use[k].microbatch);
 
-                if (number < 0)
-                    return odd(x, i, "it has not begun");
+            if (number < 0)
+                return odd(x, i, "it has not begun");
+            if (use[k].kind != DP_OP_W)
                 end(x, &x->out->passes[number]);
-            }
+            if (use[k].kind == DP_OP_B || use[k].kind == DP_OP_W)
+                give_regained(x, &x->out->passes[number]);
+        }
         if (instr->kind == DP_INSTR_SEND)
             status = claim(x, i);
     }
@@ -747,6 +809,7 @@ dp_status_t dp__commands_write(const dp_program_t *program, int32_t rank, const 
     dp__free(x.first_event);
     dp__free(x.made_by[0]);
     dp__free(x.bend_used);
+    dp__free(x.idle_regained);
     dp__free(x.steps);
     dp__free(x.scratch);
     dp__free(x.recorded_on);

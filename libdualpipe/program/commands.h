@@ -8,6 +8,7 @@
  *   work_end      a pass ended; the pass that uses the same work memory next starts after it
  *   slot_end      the last pass that uses an activation slot ended: W, or F in a forward-only program; the next forward
  *                 in that slot starts after it
+ *   regained_end  the last pass that uses a regained memory ended: W; the next backward in that memory starts after it
  *   ready[buffer] a pass ended that wrote the buffer; the send, or the other side of a bend, reads after it
  *   free[buffer]  the reader of a buffer has finished; the next writer starts after it. The first segment of the part
  *                 that writes may do so, which need not run on the lane of the last
@@ -41,7 +42,7 @@ typedef enum dp__command_kind {
 typedef struct dp__command {
     uint8_t kind;
     uint8_t stream;  /* a lane, or DP_LANE_COUNT + a way */
-    uint8_t op;      /* CALL: DP_OP_F, I or W */
+    uint8_t op;      /* CALL: DP_OP_F, R, I or W */
     int16_t segment; /* CALL */
     int32_t at;      /* CALL, RECV, RELEASE, SEND: pass. WAIT, RECORD: event. BUNDLE: instruction of its first transfer.
                         REDUCE: chunk */
@@ -56,10 +57,11 @@ enum { DP__WAYS = 4 };                                     /* two neighbours, to
 typedef struct dp__step_pass {
     uint8_t op;         /* F, B, I or W */
     uint8_t kind, work; /* which of the work memories of its kind; a W uses none */
-    uint8_t braided;    /* 1: others run beside it in one operation */
     int16_t chunk;
     int32_t microbatch;        /* of its path */
+    int32_t beside;            /* number of the operation, from 1, in which others run beside it; 0: alone */
     int32_t slot;              /* activation slot */
+    int32_t regained;          /* which memory of those of backwards; -1: none */
     int32_t source, source_at; /* channel that its input comes from, -1: none; message, or buffer of a bend */
     int32_t dest, dest_at;     /* channel that its result goes to */
 } dp__step_pass_t;
@@ -76,6 +78,8 @@ typedef struct dp__commands {
     dp__step_pass_t *passes; /* in the order in which they begin */
     int32_t nevents, ncalls;
     int32_t works[DP__KINDS]; /* how many work memories it takes: as many as are alive at once, 2 or more */
+    int32_t regained;         /* how many memories of backwards: as many as are alive at once, from I or B to W or B, of
+                                 stages that have some */
     int32_t *buffers;         /* [nchannels] of this rank: a source's outputs, slots of a bend or of a receiver of
                                  bundles; message n lies in buffer n mod that */
     int32_t nways;

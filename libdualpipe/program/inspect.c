@@ -7,20 +7,21 @@
 #include "program/verify.h"
 
 #include "base/memory.h"
+#include "program/passes.h"
 #include "schedule/passes.h"
 
 #include <string.h>
 
 typedef struct dp__inspection {
     dp__verification_t *v;
-    int32_t *sent, *received, *consumed;   /* [channels] messages so far */
-    int64_t *slot_first;                   /* [ranks * chunks + 1] */
-    int32_t *slot_owner;                   /* micro-batch in an activation slot, -1: free */
-    uint8_t *begun;                        /* [places] passes of braids: bits F, B or I, W */
-    int32_t *weights_left;                 /* [ranks * chunks] */
-    int32_t *reduced;                      /* [ranks * chunks] chunks of a rank in the order of their REDUCE */
-    int32_t *reductions;                   /* [ranks] how many */
-    int32_t activations, deferred, bundle; /* of the rank being read */
+    int32_t *sent, *received, *consumed; /* [channels] messages so far */
+    int64_t *slot_first;                 /* [ranks * chunks + 1] */
+    int32_t *slot_owner;                 /* micro-batch in an activation slot, -1: free */
+    uint8_t *begun;                      /* [places] passes of braids: bits F, B or I, W */
+    int32_t *weights_left;               /* [ranks * chunks] */
+    int32_t *reduced;                    /* [ranks * chunks] chunks of a rank in the order of their REDUCE */
+    int32_t *reductions;                 /* [ranks] how many */
+    int32_t activations, deferred, backwards, bundle; /* of the rank being read */
     int32_t rank, position;
     const dp_instr_t *instr;
 } dp__inspection_t;
@@ -264,6 +265,18 @@ static dp_status_t use_slots(dp__inspection_t *x)
     return DP_OK;
 }
 
+/* Backwards that have begun and not finished their weight gradient, as dp__commands_t.regained counts them. */
+static void count_backward(dp__inspection_t *x)
+{
+    const dp_instr_t *i = x->instr;
+    const bool backward = i->op == DP_OP_B || i->op == DP_OP_I || i->op == DP_OP_FB;
+
+    if (backward && dp__instr_begins(i) && ++x->backwards > x->v->report.peak_regained)
+        x->v->report.peak_regained = x->backwards;
+    if (i->kind == DP_INSTR_COMPUTE && (i->op == DP_OP_B || i->op == DP_OP_W || i->op == DP_OP_FB))
+        x->backwards--;
+}
+
 static void finish_weight(dp__inspection_t *x, int32_t chunk, int32_t microbatch)
 {
     int32_t *left = &x->weights_left[chunk_at(x, chunk)];
@@ -348,6 +361,7 @@ static dp_status_t inspect_start(dp__inspection_t *x)
         status = check_input(x, part, i->in);
     if (status < 0)
         return status;
+    count_backward(x);
     return i->op == DP_OP_F ? take_slot(x, i->chunk, i->microbatch, i->slot)
                             : check_slot(x, i->chunk, i->microbatch, i->slot);
 }
@@ -373,6 +387,7 @@ static dp_status_t inspect_compute(dp__inspection_t *x)
         status = consume(x, &part[p], p == 0 ? i->in : i->in2);
     if (status >= 0)
         status = use_slots(x);
+    count_backward(x);
     count_weights(x);
     return status;
 }
@@ -478,7 +493,7 @@ static dp_status_t inspect_lines(dp__inspection_t *x)
     dp_status_t status = DP_OK;
 
     for (x->rank = 0; x->rank < p->ranks && status >= 0; x->rank++) {
-        x->activations = x->deferred = 0;
+        x->activations = x->deferred = x->backwards = 0;
         x->bundle = -1;
         for (x->position = 0; x->position < dp__rank_instrs(p, x->rank) && status >= 0; x->position++) {
             x->instr = dp__instr(p, x->rank, x->position);

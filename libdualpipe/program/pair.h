@@ -6,17 +6,20 @@
 
 #include <dualpipe/schedule.h>
 #include <dualpipe/types.h>
+#include <stdbool.h>
 
 typedef struct dp__segment_shape {
     uint8_t role;        /* dp_segment_role_t */
     uint8_t lane;        /* dp_lane_t */
     uint8_t has_weight;  /* 1: it has a backward for weights */
     uint8_t begins_part; /* 1: the first of its part */
+    uint8_t recomputes;  /* 1: it does R before its I; on the compute lane */
 } dp__segment_shape_t;
 
 typedef struct dp__stage_shape {
     int32_t nsegments;
     const dp__segment_shape_t *segments;
+    bool regains; /* it has memory that only a backward has */
 } dp__stage_shape_t;
 
 /* One entry of a merged order: run pass `pass` (DP_OP_F, DP_OP_I or DP_OP_W) of segment `segment`. */

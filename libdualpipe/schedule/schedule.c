@@ -82,7 +82,7 @@ void dp_schedule_free(dp_schedule_t *schedule)
 
 const char *dp_op_kind_name(int kind)
 {
-    static const char *const names[] = {"F", "B", "I", "W", "FB", "BRAID"};
+    static const char *const names[] = {"F", "B", "I", "W", "FB", "BRAID", "R"};
 
-    return kind >= 0 && kind < 6 ? names[kind] : "?";
+    return kind >= 0 && kind <= DP_OP_R ? names[kind] : "?";
 }

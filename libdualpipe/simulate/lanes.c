@@ -11,6 +11,7 @@
 #include "base/memory.h"
 #include "program/passes.h"
 #include "simulate/costs.h"
+#include "timeline/pair.h"
 
 enum { STREAMS = DP_LANE_COUNT + DP__WAYS };
 
@@ -117,7 +118,7 @@ static void call(lanes_run_t *run, int32_t rank, const dp__command_t *c, const d
              (dp_span_t){.kind = DP_SPAN_COMPUTE,
                          .lane = c->stream,
                          .pass = c->op,
-                         .pair = pass->braided,
+                         .pair = dp__span_pair(pass->beside),
                          .segment = c->segment,
                          .name = run->names[cost->role]},
              start, end, pass->chunk, pass->microbatch);

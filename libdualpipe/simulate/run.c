@@ -10,6 +10,7 @@
 
 #include "base/memory.h"
 #include "simulate/costs.h"
+#include "timeline/pair.h"
 
 /* Times of a message; negative: not yet. */
 typedef struct message {
@@ -136,19 +137,20 @@ static void keep_transfer(run_t *run, int32_t rank, const dp_instr_t *transfer, 
 static void keep_compute(run_t *run, int32_t rank, const dp_instr_t *instr, double start, const double parts[2])
 {
     bool pair = instr->op == DP_OP_FB;
+    uint8_t number = pair ? dp__span_pair(instr - run->program->instrs + 1) : 0;
     dp_span_t span;
 
     if (run->timeline == NULL)
         return;
     span = span_of(run, rank, instr->chunk, instr->microbatch, start, start + parts[0]);
     span.pass = pair ? DP_OP_F : instr->op;
-    span.pair = pair;
+    span.pair = number;
     (void)dp_timeline_add(run->timeline, rank, &span);
     if (!pair)
         return;
     span = span_of(run, rank, instr->chunk2, instr->microbatch2, start + parts[0], start + parts[0] + parts[1]);
     span.pass = DP_OP_B;
-    span.pair = 1;
+    span.pair = number;
     (void)dp_timeline_add(run->timeline, rank, &span);
 }
 

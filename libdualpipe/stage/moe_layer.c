@@ -5,7 +5,8 @@
  *   forward    attention + route | dispatch | experts | combine
  *   backward   combine(B) | experts(I), experts(W) | dispatch(B) | route(I) + attention(I), route(W) + attention(W)
  *
- * Parameters, saved memory and work memory of the layer are those of attention followed by those of MoE; work memory
+ * with recompute of experts and of attention before their I where the blocks want it. Parameters, saved, regained and
+ * work memory of the layer are those of attention followed by those of MoE; work memory
  * starts with h, the tensor between the two. */
 #include "base/memory.h"
 #include "stage/dtype.h"
@@ -16,7 +17,7 @@
 
 #define ALIGNMENT 64
 
-enum { NSEGMENTS = 4 };
+enum { ATTENTION, DISPATCH, MLP, COMBINE, NSEGMENTS };
 
 struct dp_moe_layer {
     const dp_attention_vt_t *attention_vt;
@@ -50,6 +51,7 @@ static dp_io_t common_io(const dp_segment_call_t *call)
         .grads = call->grads,
         .saved = call->saved,
         .scratch = call->scratch,
+        .regained = call->regained,
     };
 }
 
@@ -74,6 +76,7 @@ static dp_io_t moe_io(const dp_moe_layer_t *layer, const dp_segment_call_t *call
     io.params = (const char *)call->params + params;
     io.grads = call->grads != NULL ? (char *)call->grads + dp__grads_offset(layer->dtype, params) : NULL;
     io.saved = (char *)call->saved + layer->attention_sizes.saved_bytes;
+    io.regained = call->regained != NULL ? (char *)call->regained + layer->attention_sizes.regained_bytes : NULL;
     io.work = call->work != NULL ? (char *)call->work + layer->h_bytes + layer->attention_sizes.work_bytes : NULL;
     return io;
 }
@@ -134,6 +137,14 @@ static dp_status_t attention_backward_weight(void *self, const dp_segment_call_t
     return status < 0 ? status : layer->attention_vt->backward_weight(layer->attention, &attention, s);
 }
 
+static dp_status_t attention_recompute(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    const dp_moe_layer_t *layer = self;
+    const dp_io_t io = attention_io(layer, call);
+
+    return layer->attention_vt->recompute(layer->attention, &io, s);
+}
+
 static dp_status_t dispatch_forward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
 {
     const dp_moe_layer_t *layer = self;
@@ -172,6 +183,14 @@ static dp_status_t experts_backward_weight(void *self, const dp_segment_call_t *
     dp_io_t io = moe_io(layer, call);
 
     return call_moe(layer, layer->moe_vt->experts_backward_weight, call, &io, s);
+}
+
+static dp_status_t experts_recompute(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    const dp_moe_layer_t *layer = self;
+    const dp_io_t io = moe_io(layer, call);
+
+    return call_moe(layer, layer->moe_vt->experts_recompute, call, &io, s);
 }
 
 static dp_status_t combine_forward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
@@ -220,6 +239,7 @@ static const dp_segment_t segments[NSEGMENTS] = {
 static bool round_sizes(dp_block_sizes_t *sizes)
 {
     return dp__round_up(sizes->saved_bytes, ALIGNMENT, &sizes->saved_bytes) &&
+           dp__round_up(sizes->regained_bytes, ALIGNMENT, &sizes->regained_bytes) &&
            dp__round_up(sizes->work_bytes, ALIGNMENT, &sizes->work_bytes) &&
            dp__round_up(sizes->param_count, ALIGNMENT, &sizes->param_count);
 }
@@ -232,6 +252,7 @@ static bool add_sizes(const dp_moe_layer_t *layer, dp_block_sizes_t *sum)
     *sum = (dp_block_sizes_t){.struct_size = sizeof(*sum), .nparams = a->nparams + m->nparams};
     sum->scratch_bytes = a->scratch_bytes > m->scratch_bytes ? a->scratch_bytes : m->scratch_bytes;
     return dp__add(a->saved_bytes, m->saved_bytes, &sum->saved_bytes) &&
+           dp__add(a->regained_bytes, m->regained_bytes, &sum->regained_bytes) &&
            dp__add(a->work_bytes, m->work_bytes, &sum->work_bytes) &&
            dp__add(sum->work_bytes, layer->h_bytes, &sum->work_bytes) &&
            dp__add(a->param_count, m->param_count, &sum->param_count);
@@ -278,6 +299,21 @@ static dp_status_t list_params(dp_moe_layer_t *layer)
     return status < 0 ? status : name_params(layer);
 }
 
+/* Segments that a block wants done once more, if it can. */
+static dp_status_t set_recompute(dp_moe_layer_t *layer)
+{
+    if ((layer->attention_sizes.recomputes && !DP_HAS(layer->attention_vt, dp_attention_vt_t, recompute)) ||
+        (layer->moe_sizes.recomputes && !DP_HAS(layer->moe_vt, dp_moe_vt_t, experts_recompute)))
+        return dp_fail(DP_ERR_PLUGIN, "MoE layer: the %s plugin asks to be recomputed and has no %s",
+                       layer->attention_sizes.recomputes ? "attention" : "MoE",
+                       layer->attention_sizes.recomputes ? "recompute" : "experts_recompute");
+    if (layer->attention_sizes.recomputes)
+        layer->segments[ATTENTION].recompute = attention_recompute;
+    if (layer->moe_sizes.recomputes)
+        layer->segments[MLP].recompute = experts_recompute;
+    return DP_OK;
+}
+
 static dp_status_t build(dp_moe_layer_t *layer, size_t boundary_bytes, dp_part_t *part_out)
 {
     dp_status_t status;
@@ -300,6 +336,9 @@ static dp_status_t build(dp_moe_layer_t *layer, size_t boundary_bytes, dp_part_t
         layer->segments[s].struct_size = sizeof(layer->segments[s]);
         layer->segments[s].self = layer;
     }
+    status = set_recompute(layer);
+    if (status < 0)
+        return status;
     dp_sized_put(part_out, &(dp_part_t){.struct_size = sizeof(dp_part_t),
                                         .nsegments = NSEGMENTS,
                                         .segments = layer->segments,

@@ -3,7 +3,8 @@
  * stage.c: chains parts into a stage and hands every segment the memory of its part.
  *
  * Work memory of a pass: two boundary tensors, used in turn for what flows from part to part, then the work memory of
- * the part that is running (parts of one pass run one after the other, so they share it). */
+ * the part that is running (parts of one pass run one after the other, so they share it). A forward has what is
+ * regained of the running part behind that. */
 #include "stage/stage.h"
 
 #include "base/memory.h"
@@ -47,8 +48,14 @@ static const char *doubled(const dp_segment_t *s)
         return "forward and host_forward";
     if (s->backward_input != NULL && s->host_backward_input != NULL)
         return "backward_input and host_backward_input";
-    return s->backward_weight != NULL && s->host_backward_weight != NULL ? "backward_weight and host_backward_weight"
-                                                                         : NULL;
+    if (s->backward_weight != NULL && s->host_backward_weight != NULL)
+        return "backward_weight and host_backward_weight";
+    return s->recompute != NULL && s->host_recompute != NULL ? "recompute and host_recompute" : NULL;
+}
+
+static bool recomputes(const dp_segment_t *s)
+{
+    return s->recompute != NULL || s->host_recompute != NULL;
 }
 
 static dp_status_t check_segment(const dp_segment_t *s, int32_t part, int32_t index)
@@ -61,6 +68,10 @@ static dp_status_t check_segment(const dp_segment_t *s, int32_t part, int32_t in
     if (s->lane != DP_LANE_COMPUTE && s->lane != DP_LANE_ALL_TO_ALL)
         return dp_fail(DP_ERR_INVALID, "part %d segment %s: a segment runs on the compute or the all-to-all lane", part,
                        s->name);
+    if (recomputes(s) && s->lane != DP_LANE_COMPUTE)
+        return dp_fail(DP_ERR_INVALID,
+                       "part %d segment %s: a segment on the all-to-all lane recomputes nothing: keep what it makes",
+                       part, s->name);
     return DP_OK;
 }
 
@@ -168,7 +179,7 @@ static dp_status_t take_segments(dp_stage_t *stage, dp__stage_part_t *part, int3
         if (status < 0)
             return status;
         stage->host |= part->segments[s].host_forward != NULL || part->segments[s].host_backward_input != NULL ||
-                       part->segments[s].host_backward_weight != NULL;
+                       part->segments[s].host_backward_weight != NULL || part->segments[s].host_recompute != NULL;
     }
     return DP_OK;
 }
@@ -236,6 +247,7 @@ static bool place_part(dp_stage_t *stage, dp__stage_part_t *part, size_t *params
 
     part->params_offset = *params_bytes;
     part->saved_offset = stage->info.saved_bytes;
+    part->regained_offset = stage->info.regained_bytes;
     part->first_param = stage->info.nparams;
     if (!dp__mul(sizes->param_count, dp_dtype_bytes(stage->dtype), &bytes) || !dp__round_up(bytes, ALIGNMENT, &bytes) ||
         !dp__add(*params_bytes, bytes, params_bytes))
@@ -243,6 +255,10 @@ static bool place_part(dp_stage_t *stage, dp__stage_part_t *part, size_t *params
     if (!dp__round_up(sizes->saved_bytes, ALIGNMENT, &bytes) ||
         !dp__add(stage->info.saved_bytes, bytes, &stage->info.saved_bytes))
         return false;
+    if (!dp__round_up(sizes->regained_bytes, ALIGNMENT, &bytes) ||
+        !dp__add(stage->info.regained_bytes, bytes, &stage->info.regained_bytes))
+        return false;
+    stage->regained_room = stage->regained_room < bytes ? bytes : stage->regained_room;
     *work = *work < sizes->work_bytes ? sizes->work_bytes : *work;
     if (stage->info.scratch_bytes < sizes->scratch_bytes)
         stage->info.scratch_bytes = sizes->scratch_bytes;
@@ -297,7 +313,8 @@ static void list_segments(dp_stage_t *stage, int32_t index, int32_t first, char 
         stage->shapes[first + s] = (dp__segment_shape_t){.role = (uint8_t)segment->role,
                                                          .lane = (uint8_t)segment->lane,
                                                          .has_weight = weight,
-                                                         .begins_part = s == 0};
+                                                         .begins_part = s == 0,
+                                                         .recomputes = recomputes(segment)};
     }
 }
 
@@ -325,7 +342,7 @@ static dp_status_t list_all(dp_stage_t *stage)
 
 static dp_status_t build(dp_stage_t *stage, const dp_part_t *parts)
 {
-    size_t params_bytes = 0, work = 0, boundary;
+    size_t params_bytes = 0, work = 0, boundary, forward;
     int32_t first = 0;
     dp_status_t status = take_parts(stage, parts);
 
@@ -344,7 +361,10 @@ static dp_status_t build(dp_stage_t *stage, const dp_part_t *parts)
         return status;
     if (!dp__add(stage->boundary_bytes, dp__guard_wanted() ? DP__GUARD_BYTES : 0, &stage->boundary_room) ||
         !dp__round_up(stage->boundary_room, ALIGNMENT, &stage->boundary_room) ||
-        !dp__mul(stage->boundary_room, 2, &boundary) || !dp__add(boundary, work, &stage->info.work_bytes))
+        !dp__mul(stage->boundary_room, 2, &boundary) || !dp__add(boundary, work, &stage->info.work_bytes) ||
+        !dp__add(stage->info.work_bytes, dp__guard_wanted() ? DP__GUARD_BYTES : 0, &stage->regained_at) ||
+        !dp__round_up(stage->regained_at, ALIGNMENT, &stage->regained_at) ||
+        !dp__add(stage->regained_at, stage->regained_room, &forward))
         return dp_fail(DP_ERR_INVALID, "stage: a boundary tensor of %zu bytes is too large", stage->boundary_bytes);
     stage->info.struct_size = sizeof(stage->info);
     stage->info.nsegments = stage->nsegments;
@@ -411,6 +431,7 @@ void dp__stage_call(const dp_stage_t *stage, int32_t index, dp_op_kind_t pass, c
     own->params = (const char *)call->params + part->params_offset;
     own->grads = NULL;
     own->saved = (char *)call->saved + part->saved_offset;
+    own->regained = NULL;
     own->work = NULL;
     own->x = own->dy = NULL;
     own->y = own->dx = own->output = NULL;
@@ -419,10 +440,14 @@ void dp__stage_call(const dp_stage_t *stage, int32_t index, dp_op_kind_t pass, c
     own->loss = own->aux_loss = NULL;
     if (call->grads != NULL && (pass == DP_OP_W || (pass == DP_OP_I && on_compute)))
         own->grads = (char *)call->grads + dp__grads_offset(stage->dtype, part->params_offset);
-    if (pass == DP_OP_W)
-        return; /* it may run long after its backward */
+    if (pass != DP_OP_F && call->regained != NULL && part->sizes.regained_bytes > 0)
+        own->regained = (char *)call->regained + part->regained_offset;
+    if (pass == DP_OP_W || pass == DP_OP_R)
+        return; /* W may run long after its backward, R before dy is there */
     own->work = call->work != NULL ? (char *)call->work + 2 * stage->boundary_room : NULL;
     if (pass == DP_OP_F) {
+        if (call->work != NULL && part->sizes.regained_bytes > 0)
+            own->regained = (char *)call->work + stage->regained_at;
         own->x = first ? call->x : boundary(stage, call, i - 1);
         own->y = last ? call->y : boundary(stage, call, i);
         own->output = last ? call->output : NULL;
@@ -455,10 +480,12 @@ dp_status_t dp__stage_put(const dp_stage_t *stage, int32_t index, dp_op_kind_t p
     const dp_segment_t *segment = stage->segments[index].segment;
     const dp_segment_fn put = pass == DP_OP_F   ? segment->forward
                               : pass == DP_OP_I ? segment->backward_input
-                                                : segment->backward_weight;
+                              : pass == DP_OP_W ? segment->backward_weight
+                                                : segment->recompute;
     const host_call_t host = {.run = pass == DP_OP_F   ? segment->host_forward
                                      : pass == DP_OP_I ? segment->host_backward_input
-                                                       : segment->host_backward_weight,
+                                     : pass == DP_OP_W ? segment->host_backward_weight
+                                                       : segment->host_recompute,
                               .self = segment->self,
                               .call = *own};
 

@@ -217,7 +217,6 @@ static void put_thread_name(dp__json_out_t *out, int32_t rank, const placed_t *a
 /* "F 3", "attention F 3", "send F 3", "wait B 2", "reduce", "step 7" */
 static void put_name(dp__json_out_t *out, const dp_timeline_t *timeline, const dp_span_t *span)
 {
-    static const char *const passes[] = {"F", "B", "I", "W", "F&B"};
     static const char *const words[] = {"", "send ", "wait ", "reduce", "step"};
 
     dp__json_put(out, "\"name\":\"");
@@ -227,7 +226,7 @@ static void put_name(dp__json_out_t *out, const dp_timeline_t *timeline, const d
     }
     dp__json_put(out, "%s", words[span->kind]);
     if (span->kind <= DP_SPAN_RECV)
-        dp__json_put(out, "%s", passes[span->pass]);
+        dp__json_put(out, "%s", span->pass == DP_OP_FB ? "F&B" : dp_op_kind_name(span->pass));
     if (span->kind == DP_SPAN_STEP)
         dp__json_put(out, " %d", span->step);
     else if (span->microbatch >= 0)

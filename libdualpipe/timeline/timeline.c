@@ -95,10 +95,8 @@ const char *dp__span_fault(const dp_span_t *span, int32_t nnames)
         return "kind";
     if (span->lane >= DP_LANE_COUNT)
         return "lane";
-    if (span->pass > DP_OP_FB)
+    if (span->pass > DP_OP_FB && span->pass != DP_OP_R)
         return "pass";
-    if (span->pair > 1)
-        return "pair";
     if (span->busy_ns > DP_SPAN_BUSY_MAX)
         return "busy time";
     return span->name > nnames ? "name" : NULL;

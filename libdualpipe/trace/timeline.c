@@ -320,7 +320,7 @@ static dp_span_t span_of(const dp__trace_record_t *record, const dp__trace_detai
                        .kind = detail->kind,
                        .lane = detail->lane,
                        .pass = detail->pass == DP_OP_FB ? DP_OP_B : detail->pass,
-                       .pair = detail->value[DP__TRACE_PAIR] == 1,
+                       .pair = detail->value[DP__TRACE_PAIR] > 0,
                        .busy_ns = detail->value[DP__TRACE_BUSY] > 0 ? (uint32_t)detail->value[DP__TRACE_BUSY] : 0};
 }
 

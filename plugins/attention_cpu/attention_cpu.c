@@ -52,6 +52,8 @@ static dp_status_t get_sizes(const dp_attention_t *a, dp_block_sizes_t *sizes_ou
     const dp_block_sizes_t sizes = {
         .struct_size = sizeof(sizes),
         .saved_bytes = a->saved.bytes,
+        .regained_bytes = a->saved.regained_bytes,
+        .recomputes = a->recompute >= DP_RECOMPUTE_FULL || (a->recompute >= DP_RECOMPUTE_CHEAP && a->kv_rank > 0),
         .scratch_bytes = a->scratch.bytes,
         .param_count = a->n.params.count,
         .nparams = a->n.params.number,
@@ -94,6 +96,13 @@ static dp_status_t run_backward_weight(void *arg)
     return l->attention->passes->backward_weight(l->attention, &l->io);
 }
 
+static dp_status_t run_recompute(void *arg)
+{
+    const launch_arg_t *l = arg;
+
+    return l->attention->passes->recompute(l->attention, &l->io);
+}
+
 typedef struct pass {
     const char *name;
     dp_launch_fn run;
@@ -103,6 +112,7 @@ typedef struct pass {
 static const pass_t pass_forward = {"forward", run_forward, ATTN_FORWARD};
 static const pass_t pass_backward_input = {"backward_input", run_backward_input, ATTN_BACKWARD_INPUT};
 static const pass_t pass_backward_weight = {"backward_weight", run_backward_weight, ATTN_BACKWARD_WEIGHT};
+static const pass_t pass_recompute = {"recompute", run_recompute, ATTN_RECOMPUTE};
 
 static dp_status_t enqueue(const dp_attention_t *a, const pass_t *pass, const dp_io_t *io, dp_stream_t *s)
 {
@@ -130,9 +140,14 @@ static dp_status_t backward_weight(dp_attention_t *a, const dp_io_t *io, dp_stre
     return enqueue(a, &pass_backward_weight, io, s);
 }
 
+static dp_status_t recompute(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s)
+{
+    return enqueue(a, &pass_recompute, io, s);
+}
+
 static const dp_attention_vt_t attention_vt = {
     .struct_size = sizeof(attention_vt),
-    .caps = DP_ATTENTION_CAP_LATENT,
+    .caps = DP_ATTENTION_CAP_LATENT | DP_ATTENTION_CAP_RECOMPUTE,
     .open = open_instance,
     .close = close_instance,
     .sizes = get_sizes,
@@ -140,6 +155,7 @@ static const dp_attention_vt_t attention_vt = {
     .forward = forward,
     .backward_input = backward_input,
     .backward_weight = backward_weight,
+    .recompute = recompute,
 };
 
 static const void *get_interface(const char *id)

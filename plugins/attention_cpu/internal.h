@@ -14,8 +14,8 @@ enum {
     ALIGN_BYTES = 64  /* of every array in a region */
 };
 
-/* What one micro-batch keeps, in bytes from the start of `saved`. backward_input turns q, k and v into
- * their gradients. */
+/* What one micro-batch keeps, in bytes from the start of `saved` or of `regained` (layout_find). backward_input turns
+ * q, k and v into their gradients. */
 typedef struct attention_saved {
     size_t normalized; /* [T, d] x / rms(x) */
     size_t inv_rms;    /* [T] 1 / rms(x) */
@@ -36,7 +36,7 @@ typedef struct attention_saved {
     size_t kv_inv_rms; /* [T] */
     size_t kv_down;    /* [T, kv_rank + rope_dim] n wkv_down, the keys' common part rotated; then its gradient */
     size_t dkv_norm;   /* [kv_rank] */
-    size_t bytes;
+    size_t bytes, regained_bytes;
 } attention_saved_t;
 
 /* Scratch, in bytes. The three passes use it one at a time, and so do the two halves of a pass. */
@@ -60,6 +60,7 @@ typedef struct attention_passes {
     dp_status_t (*forward)(const dp_attention_t *a, const dp_io_t *io);
     dp_status_t (*backward_input)(const dp_attention_t *a, const dp_io_t *io);
     dp_status_t (*backward_weight)(const dp_attention_t *a, const dp_io_t *io);
+    dp_status_t (*recompute)(const dp_attention_t *a, const dp_io_t *io);
 } attention_passes_t;
 
 extern const attention_passes_t attention_passes_f32, attention_passes_f64;
@@ -75,6 +76,7 @@ struct dp_attention {
     size_t head_dim, value_dim, rope_dim, key_dim;
     size_t q_rank, kv_rank, down_width;
     size_t q_width, k_width, v_width, o_width; /* heads x dim of one token */
+    dp_recompute_t recompute;
     attention_saved_t saved;
     attention_scratch_t scratch;
     size_t rope_bytes;

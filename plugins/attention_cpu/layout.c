@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * layout.c: takes over a configuration and lays out saved and scratch memory. */
+ * layout.c: takes over a configuration and lays out saved, regained and scratch memory. */
 #include "internal.h"
 
 #include "plugins/common/check.h"
@@ -23,35 +23,39 @@ static dp_status_t check_host_device(const dp_host_t *host, const dp_attention_c
     return DP_OK;
 }
 
+/* In regained memory lies what a backward makes, with what norms make of latents; of DP_RECOMPUTE_FULL all but the rows
+ * behind the first norm. */
 static bool lay_out_saved(dp_attention_t *a)
 {
     attention_saved_t *s = &a->saved;
-    layout_t l = {.alignment = ALIGN_BYTES};
+    const bool always = true, forward = a->recompute < DP_RECOMPUTE_FULL, later = a->recompute < DP_RECOMPUTE_CHEAP;
+    layout_pair_t l = {.saved = {.alignment = ALIGN_BYTES}, .regained = {.alignment = ALIGN_BYTES}};
 
-    s->normalized = layout_take(&l, a->tokens, a->hidden, a->element_bytes);
-    s->inv_rms = layout_take(&l, a->tokens, 1, a->element_bytes);
-    s->q = layout_take(&l, a->tokens, a->q_width, a->element_bytes);
-    s->k = layout_take(&l, a->tokens, a->k_width, a->element_bytes);
-    s->v = layout_take(&l, a->tokens, a->v_width, a->element_bytes);
-    s->row_max = layout_take(&l, a->tokens, a->heads, a->element_bytes);
-    s->inv_sum = layout_take(&l, a->tokens, a->heads, a->element_bytes);
-    s->heads_out = layout_take(&l, a->tokens, a->o_width, a->element_bytes);
-    s->dy = layout_take(&l, a->tokens, a->hidden, a->element_bytes);
-    s->dnorm = layout_take(&l, 1, a->hidden, a->element_bytes);
+    s->normalized = layout_keep(&l, always, a->tokens, a->hidden, a->element_bytes);
+    s->inv_rms = layout_keep(&l, always, a->tokens, 1, a->element_bytes);
+    s->q = layout_keep(&l, forward, a->tokens, a->q_width, a->element_bytes);
+    s->k = layout_keep(&l, forward, a->tokens, a->k_width, a->element_bytes);
+    s->v = layout_keep(&l, forward, a->tokens, a->v_width, a->element_bytes);
+    s->row_max = layout_keep(&l, forward, a->tokens, a->heads, a->element_bytes);
+    s->inv_sum = layout_keep(&l, forward, a->tokens, a->heads, a->element_bytes);
+    s->heads_out = layout_keep(&l, forward, a->tokens, a->o_width, a->element_bytes);
+    s->dy = layout_keep(&l, later, a->tokens, a->hidden, a->element_bytes);
+    s->dnorm = layout_keep(&l, later, 1, a->hidden, a->element_bytes);
     if (a->q_rank > 0) {
-        s->q_latent = layout_take(&l, a->tokens, a->q_rank, a->element_bytes);
-        s->q_inv_rms = layout_take(&l, a->tokens, 1, a->element_bytes);
-        s->q_down = layout_take(&l, a->tokens, a->q_rank, a->element_bytes);
-        s->dq_norm = layout_take(&l, 1, a->q_rank, a->element_bytes);
+        s->q_latent = layout_keep(&l, later, a->tokens, a->q_rank, a->element_bytes);
+        s->q_inv_rms = layout_keep(&l, forward, a->tokens, 1, a->element_bytes);
+        s->q_down = layout_keep(&l, forward, a->tokens, a->q_rank, a->element_bytes);
+        s->dq_norm = layout_keep(&l, later, 1, a->q_rank, a->element_bytes);
     }
     if (a->kv_rank > 0) {
-        s->kv_latent = layout_take(&l, a->tokens, a->kv_rank, a->element_bytes);
-        s->kv_inv_rms = layout_take(&l, a->tokens, 1, a->element_bytes);
-        s->kv_down = layout_take(&l, a->tokens, a->down_width, a->element_bytes);
-        s->dkv_norm = layout_take(&l, 1, a->kv_rank, a->element_bytes);
+        s->kv_latent = layout_keep(&l, later, a->tokens, a->kv_rank, a->element_bytes);
+        s->kv_inv_rms = layout_keep(&l, forward, a->tokens, 1, a->element_bytes);
+        s->kv_down = layout_keep(&l, forward, a->tokens, a->down_width, a->element_bytes);
+        s->dkv_norm = layout_keep(&l, later, 1, a->kv_rank, a->element_bytes);
     }
-    s->bytes = l.bytes;
-    return !l.overflow;
+    s->bytes = l.saved.bytes;
+    s->regained_bytes = l.regained.bytes;
+    return !l.saved.overflow && !l.regained.overflow;
 }
 
 /* `rows` and `latent` share their memory with what only the attention itself needs: they are live before or after,
@@ -118,6 +122,8 @@ dp_status_t attention_configure(dp_attention_t *a, const dp_attention_config_t *
 
     if (status >= 0)
         status = check_host_device(a->host, c);
+    if (status >= 0 && DP_REACHES(c, dp_attention_config_t, recompute))
+        status = check_recompute(a->host, PLUGIN, a->recompute = c->recompute);
     if (status < 0)
         return status;
     a->device_vt = c->device_vt;

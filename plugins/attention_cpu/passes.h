@@ -25,8 +25,8 @@ static void rotate_all(const dp_attention_t *a, const dp_io_t *io, real_t sign)
     const bool latent = a->kv_rank > 0;
     const size_t nope = a->head_dim - a->rope_dim;
     const size_t heads = latent ? 1 : a->kv_heads, stride = latent ? a->down_width : a->head_dim;
-    real_t *q = in(io->saved, a->saved.q) + nope;
-    real_t *k = latent ? in(io->saved, a->saved.kv_down) + a->kv_rank : in(io->saved, a->saved.k);
+    real_t *q = held(io, a->saved.q) + nope;
+    real_t *k = latent ? held(io, a->saved.kv_down) + a->kv_rank : held(io, a->saved.k);
 
     for (size_t b = 0; b < a->batch; b++) {
         rotate(q, a->sequence, a->heads, a->head_dim, a->rope, a->rope_dim / 2, sign);
@@ -43,13 +43,13 @@ static head_view_t view_head(const dp_attention_t *a, const dp_io_t *io, size_t 
     const size_t t = b * a->sequence, kv = h / a->group;
 
     return (head_view_t){
-        .q = in(io->saved, s->q) + t * a->q_width + h * a->head_dim,
-        .k = in(io->saved, s->k) + t * a->k_width + kv * a->key_dim,
-        .k_rope = a->kv_rank > 0 ? in(io->saved, s->kv_down) + t * a->down_width + a->kv_rank : NULL,
-        .v = in(io->saved, s->v) + t * a->v_width + kv * a->value_dim,
-        .out = in(io->saved, s->heads_out) + t * a->o_width + h * a->value_dim,
-        .row_max = in(io->saved, s->row_max) + t * a->heads + h,
-        .sum = in(io->saved, s->inv_sum) + t * a->heads + h,
+        .q = held(io, s->q) + t * a->q_width + h * a->head_dim,
+        .k = held(io, s->k) + t * a->k_width + kv * a->key_dim,
+        .k_rope = a->kv_rank > 0 ? held(io, s->kv_down) + t * a->down_width + a->kv_rank : NULL,
+        .v = held(io, s->v) + t * a->v_width + kv * a->value_dim,
+        .out = held(io, s->heads_out) + t * a->o_width + h * a->value_dim,
+        .row_max = held(io, s->row_max) + t * a->heads + h,
+        .sum = held(io, s->inv_sum) + t * a->heads + h,
         .dout = in(io->scratch, a->scratch.dheads) + t * a->o_width + h * a->value_dim,
         .delta = in(io->scratch, a->scratch.delta) + t * a->heads + h,
     };
@@ -91,10 +91,19 @@ static dp_status_t attend_backward(const dp_attention_t *a, const dp_io_t *io)
             backward_group(a, view_head(a, io, b, h), &g);
         }
         if (a->kv_rank > 0)
-            copy_rows(in(io->saved, a->saved.kv_down) + b * a->sequence * a->down_width + a->kv_rank, a->down_width,
+            copy_rows(held(io, a->saved.kv_down) + b * a->sequence * a->down_width + a->kv_rank, a->down_width,
                       g.dk_rope, a->rope_dim, a->sequence, a->rope_dim);
     }
     return DP_OK;
+}
+
+/* Queries, keys and values of the rows n, and what the heads make of them. */
+static dp_status_t attend_to(const dp_attention_t *a, const dp_io_t *io, const real_t *n)
+{
+    project_queries(a, io, n);
+    project_keys_values(a, io, n);
+    rotate_all(a, io, 1);
+    return attend(a, io);
 }
 
 /* x is read before y is written: y may be x. */
@@ -102,21 +111,41 @@ static dp_status_t forward(const dp_attention_t *a, const dp_io_t *io)
 {
     const attention_saved_t *s = &a->saved;
     const real_t *const params = io->params;
-    real_t *const normalized = in(io->saved, s->normalized), *const n = in(io->scratch, a->scratch.rows);
+    real_t *const normalized = held(io, s->normalized), *const n = in(io->scratch, a->scratch.rows);
     dp_status_t status;
 
-    normalize(normalized, in(io->saved, s->inv_rms), n, io->x, a->hidden, params + a->n.params.norm, a->tokens,
-              a->hidden, a->n.norm_eps);
-    project_queries(a, io, n);
-    project_keys_values(a, io, n);
-    rotate_all(a, io, 1);
-    status = attend(a, io);
+    normalize(normalized, held(io, s->inv_rms), n, io->x, a->hidden, params + a->n.params.norm, a->tokens, a->hidden,
+              a->n.norm_eps);
+    status = attend_to(a, io, n);
     if (status < 0)
         return status;
     if (io->y != io->x)
         memcpy(io->y, io->x, a->tokens * a->hidden * sizeof(real_t));
-    gemm(CblasNoTrans, CblasNoTrans, a->tokens, a->hidden, a->o_width, 1, in(io->saved, s->heads_out), a->o_width,
+    gemm(CblasNoTrans, CblasNoTrans, a->tokens, a->hidden, a->o_width, 1, held(io, s->heads_out), a->o_width,
          params + a->n.params.wo, a->hidden, 1, io->y, a->hidden);
+    return DP_OK;
+}
+
+/* What forward left in regained memory: all but the last product, or the norms of latents. */
+static dp_status_t recompute(const dp_attention_t *a, const dp_io_t *io)
+{
+    real_t *const n = in(io->scratch, a->scratch.rows);
+
+    if (a->recompute >= DP_RECOMPUTE_FULL) {
+        apply_gain(n, held(io, a->saved.normalized), (const real_t *)io->params + a->n.params.norm, a->tokens,
+                   a->hidden);
+        return attend_to(a, io, n);
+    }
+    if (a->q_rank > 0) {
+        const latent_t l = latent_of_queries(a, io);
+
+        latent_recompute(a, &l);
+    }
+    if (a->kv_rank > 0) {
+        const latent_t l = latent_of_keys_values(a, io);
+
+        latent_recompute(a, &l);
+    }
     return DP_OK;
 }
 
@@ -125,16 +154,15 @@ static dp_status_t backward_input(const dp_attention_t *a, const dp_io_t *io)
 {
     const attention_saved_t *s = &a->saved;
     const size_t elements = a->tokens * a->hidden;
-    const real_t *const params = io->params, *const normalized = in(io->saved, s->normalized);
-    real_t *const dy = in(io->saved, s->dy), *const dn = in(io->scratch, a->scratch.rows);
+    const real_t *const params = io->params, *const normalized = held(io, s->normalized);
+    real_t *const dy = held(io, s->dy), *const dn = in(io->scratch, a->scratch.rows);
     real_t *const dheads = in(io->scratch, a->scratch.dheads);
     dp_status_t status;
 
     memcpy(dy, io->dy, elements * sizeof(real_t));
     gemm(CblasNoTrans, CblasTrans, a->tokens, a->o_width, a->hidden, 1, dy, a->hidden, params + a->n.params.wo,
          a->hidden, 0, dheads, a->o_width);
-    dot_rows(in(io->scratch, a->scratch.delta), dheads, in(io->saved, s->heads_out), a->tokens * a->heads,
-             a->value_dim);
+    dot_rows(in(io->scratch, a->scratch.delta), dheads, held(io, s->heads_out), a->tokens * a->heads, a->value_dim);
     status = attend_backward(a, io);
     if (status < 0)
         return status;
@@ -142,9 +170,9 @@ static dp_status_t backward_input(const dp_attention_t *a, const dp_io_t *io)
 
     queries_back(a, io, dn);
     keys_values_back(a, io, dn);
-    gain_gradient(in(io->saved, s->dnorm), dn, normalized, a->tokens, a->hidden);
+    gain_gradient(held(io, s->dnorm), dn, normalized, a->tokens, a->hidden);
     if (io->dx != NULL) {
-        normalize_backward(dn, params + a->n.params.norm, normalized, in(io->saved, s->inv_rms), a->tokens, a->hidden);
+        normalize_backward(dn, params + a->n.params.norm, normalized, held(io, s->inv_rms), a->tokens, a->hidden);
         add_residual(io->dx, dy, dn, elements);
     }
     return DP_OK;
@@ -156,12 +184,12 @@ static dp_status_t backward_weight(const dp_attention_t *a, const dp_io_t *io)
     const real_t *const params = io->params;
     real_t *const grads = io->grads, *const n = in(io->scratch, a->scratch.rows);
 
-    apply_gain(n, in(io->saved, s->normalized), params + a->n.params.norm, a->tokens, a->hidden);
+    apply_gain(n, held(io, s->normalized), params + a->n.params.norm, a->tokens, a->hidden);
     queries_weight(a, io, n);
     keys_values_weight(a, io, n);
-    gemm(CblasTrans, CblasNoTrans, a->o_width, a->hidden, a->tokens, 1, in(io->saved, s->heads_out), a->o_width,
-         in(io->saved, s->dy), a->hidden, 1, grads + a->n.params.wo, a->hidden);
-    accumulate(grads + a->n.params.norm, in(io->saved, s->dnorm), a->hidden);
+    gemm(CblasTrans, CblasNoTrans, a->o_width, a->hidden, a->tokens, 1, held(io, s->heads_out), a->o_width,
+         held(io, s->dy), a->hidden, 1, grads + a->n.params.wo, a->hidden);
+    accumulate(grads + a->n.params.norm, held(io, s->dnorm), a->hidden);
     return DP_OK;
 }
 
@@ -170,4 +198,5 @@ const attention_passes_t REAL(attention_passes) = {
     .forward = forward,
     .backward_input = backward_input,
     .backward_weight = backward_weight,
+    .recompute = recompute,
 };

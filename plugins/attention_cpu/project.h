@@ -7,6 +7,7 @@
 
 #include "gemm.h"
 #include "internal.h"
+#include "plugins/common/layout.h"
 #include "rows.h"
 
 #include <string.h>
@@ -14,6 +15,12 @@
 static inline real_t *in(void *region, size_t offset_bytes)
 {
     return (real_t *)((char *)region + offset_bytes);
+}
+
+/* An array of a micro-batch. */
+static inline real_t *held(const dp_io_t *io, size_t at)
+{
+    return layout_find(io->saved, io->regained, at);
 }
 
 /* out = rows w; w [from, to]. */
@@ -40,8 +47,8 @@ static void project_weight(const dp_attention_t *a, const real_t *rows, size_t f
 typedef struct latent {
     size_t rank;
     const real_t *gain;
-    real_t *normalized, *inv_rms, *dgain; /* saved */
-    real_t *down;                         /* saved: rows of `stride` elements that begin with it; then their gradient */
+    real_t *normalized, *inv_rms, *dgain; /* of the micro-batch */
+    real_t *down;                         /* too: rows of `stride` elements that begin with it; then their gradient */
     size_t stride;
     real_t *rows; /* scratch: behind the norm */
 } latent_t;
@@ -53,10 +60,10 @@ static latent_t latent_of_queries(const dp_attention_t *a, const dp_io_t *io)
     return (latent_t){
         .rank = a->q_rank,
         .gain = (const real_t *)io->params + a->n.params.q_norm,
-        .normalized = in(io->saved, s->q_latent),
-        .inv_rms = in(io->saved, s->q_inv_rms),
-        .dgain = in(io->saved, s->dq_norm),
-        .down = in(io->saved, s->q_down),
+        .normalized = held(io, s->q_latent),
+        .inv_rms = held(io, s->q_inv_rms),
+        .dgain = held(io, s->dq_norm),
+        .down = held(io, s->q_down),
         .stride = a->q_rank,
         .rows = in(io->scratch, a->scratch.latent),
     };
@@ -69,10 +76,10 @@ static latent_t latent_of_keys_values(const dp_attention_t *a, const dp_io_t *io
     return (latent_t){
         .rank = a->kv_rank,
         .gain = (const real_t *)io->params + a->n.params.kv_norm,
-        .normalized = in(io->saved, s->kv_latent),
-        .inv_rms = in(io->saved, s->kv_inv_rms),
-        .dgain = in(io->saved, s->dkv_norm),
-        .down = in(io->saved, s->kv_down),
+        .normalized = held(io, s->kv_latent),
+        .inv_rms = held(io, s->kv_inv_rms),
+        .dgain = held(io, s->dkv_norm),
+        .down = held(io, s->kv_down),
         .stride = a->down_width,
         .rows = in(io->scratch, a->scratch.latent),
     };
@@ -82,6 +89,12 @@ static void latent_forward(const dp_attention_t *a, const latent_t *l, const rea
 {
     project(a, n, a->hidden, w, l->stride, l->down);
     normalize(l->normalized, l->inv_rms, l->rows, l->down, l->stride, l->gain, a->tokens, l->rank, a->n.norm_eps);
+}
+
+/* What the norm has made of it, once more. */
+static void latent_recompute(const dp_attention_t *a, const latent_t *l)
+{
+    normalize_again(l->normalized, l->inv_rms, l->down, l->stride, a->tokens, l->rank);
 }
 
 /* l->rows: the gradient behind the norm. The part of `down` that is not the latent holds its gradient already. */
@@ -105,7 +118,7 @@ static void latent_weight(const dp_attention_t *a, const latent_t *l, const real
 static void project_queries(const dp_attention_t *a, const dp_io_t *io, const real_t *n)
 {
     const real_t *const params = io->params, *const wq = params + a->n.params.wq;
-    real_t *const q = in(io->saved, a->saved.q);
+    real_t *const q = held(io, a->saved.q);
 
     if (a->q_rank > 0) {
         const latent_t l = latent_of_queries(a, io);
@@ -121,7 +134,7 @@ static void project_queries(const dp_attention_t *a, const dp_io_t *io, const re
 static void queries_back(const dp_attention_t *a, const dp_io_t *io, real_t *dn)
 {
     const real_t *const params = io->params, *const wq = params + a->n.params.wq;
-    const real_t *const dq = in(io->saved, a->saved.q);
+    const real_t *const dq = held(io, a->saved.q);
 
     if (a->q_rank > 0) {
         const latent_t l = latent_of_queries(a, io);
@@ -136,7 +149,7 @@ static void queries_back(const dp_attention_t *a, const dp_io_t *io, real_t *dn)
 
 static void queries_weight(const dp_attention_t *a, const dp_io_t *io, const real_t *n)
 {
-    const real_t *const dq = in(io->saved, a->saved.q);
+    const real_t *const dq = held(io, a->saved.q);
     real_t *const grads = io->grads, *const dwq = grads + a->n.params.wq;
 
     if (a->q_rank > 0) {
@@ -163,8 +176,8 @@ static void project_keys_values(const dp_attention_t *a, const dp_io_t *io, cons
         rows = l.rows;
         from = l.rank;
     }
-    project(a, rows, from, params + a->n.params.wk, a->k_width, in(io->saved, a->saved.k));
-    project(a, rows, from, params + a->n.params.wv, a->v_width, in(io->saved, a->saved.v));
+    project(a, rows, from, params + a->n.params.wk, a->k_width, held(io, a->saved.k));
+    project(a, rows, from, params + a->n.params.wv, a->v_width, held(io, a->saved.v));
 }
 
 /* Adds to dn. */
@@ -172,7 +185,7 @@ static void keys_values_back(const dp_attention_t *a, const dp_io_t *io, real_t 
 {
     const real_t *const params = io->params;
     const real_t *const wk = params + a->n.params.wk, *const wv = params + a->n.params.wv;
-    const real_t *const dk = in(io->saved, a->saved.k), *const dv = in(io->saved, a->saved.v);
+    const real_t *const dk = held(io, a->saved.k), *const dv = held(io, a->saved.v);
 
     if (a->kv_rank > 0) {
         const latent_t l = latent_of_keys_values(a, io);
@@ -200,8 +213,8 @@ static void keys_values_weight(const dp_attention_t *a, const dp_io_t *io, const
         rows = l.rows;
         from = l.rank;
     }
-    project_weight(a, rows, from, in(io->saved, a->saved.k), a->k_width, grads + a->n.params.wk);
-    project_weight(a, rows, from, in(io->saved, a->saved.v), a->v_width, grads + a->n.params.wv);
+    project_weight(a, rows, from, held(io, a->saved.k), a->k_width, grads + a->n.params.wk);
+    project_weight(a, rows, from, held(io, a->saved.v), a->v_width, grads + a->n.params.wv);
 }
 
 #endif

@@ -26,6 +26,16 @@ static void normalize(real_t *restrict normalized, real_t *restrict inv_rms, rea
     }
 }
 
+/* normalized = x / rms(x), once more. */
+VECTORISED
+static void normalize_again(real_t *restrict normalized, const real_t *restrict inv_rms, const real_t *restrict x,
+                            size_t stride, size_t rows, size_t d)
+{
+    for (size_t t = 0; t < rows; t++, x += stride, normalized += d)
+        for (size_t i = 0; i < d; i++)
+            normalized[i] = x[i] * inv_rms[t];
+}
+
 /* n = normalized * gain, once more. */
 VECTORISED
 static void apply_gain(real_t *restrict n, const real_t *restrict normalized, const real_t *restrict gain, size_t rows,

@@ -40,6 +40,15 @@ static inline dp_status_t check_shape(const dp_host_t *host, const char *plugin,
     return check_size(host, plugin, "config.shape", "dp_block_shape_t", shape->struct_size, DP_BLOCK_SHAPE_MIN);
 }
 
+/* A level of recomputation that there is. */
+static inline dp_status_t check_recompute(const dp_host_t *host, const char *plugin, dp_recompute_t level)
+{
+    if ((unsigned)level <= DP_RECOMPUTE_FULL)
+        return DP_OK;
+    return DP_FAIL(host, DP_ERR_INVALID, "%s: config.recompute is %d; levels are 0 (none) to %d (full)", plugin,
+                   (int)level, DP_RECOMPUTE_FULL);
+}
+
 /* A device of the kind that this plugin's pointers and streams are of. */
 static inline dp_status_t check_device(const dp_host_t *host, const char *plugin, const dp_device_vt_t *vt,
                                        const dp_device_t *device, const char *kind)

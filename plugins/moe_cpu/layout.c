@@ -1,38 +1,41 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * layout.c: where data lie in saved, work and scratch memory. */
+ * layout.c: where data lie in saved, regained, work and scratch memory. */
 #include "moe_cpu.h"
 
 #include "plugins/common/layout.h"
 
-static bool layout_saved(const moe_dims_t *n, moe_layout_t *l, size_t element)
+/* Arrays that go into regained memory: what a backward makes, and from DP_RECOMPUTE_MLP on the products gate and up. */
+static bool layout_saved(const moe_dims_t *n, dp_recompute_t recompute, moe_layout_t *l, size_t element)
 {
-    layout_t c = {.alignment = 64};
+    const bool always = true, products = recompute < DP_RECOMPUTE_MLP, later = recompute < DP_RECOMPUTE_CHEAP;
+    layout_pair_t c = {.saved = {.alignment = 64}, .regained = {.alignment = 64}};
 
-    l->saved.h = layout_take(&c, n->tokens, n->hidden, element);
-    l->saved.rstd = layout_take(&c, n->tokens, 1, element);
-    l->saved.scores = layout_take(&c, n->tokens, n->experts, element);
-    l->saved.weights = layout_take(&c, n->tokens, n->top_k, element);
-    l->saved.chosen = layout_take(&c, n->tokens, n->top_k, sizeof(int32_t));
-    l->saved.place = layout_take(&c, n->tokens, n->top_k, sizeof(int32_t));
-    l->saved.replica = n->replicated ? layout_take(&c, n->tokens, n->top_k, sizeof(int32_t)) : l->saved.chosen;
-    l->saved.out_offsets = layout_take(&c, n->ranks, 1, sizeof(int32_t));
-    l->saved.out_counts = layout_take(&c, n->ranks, 1, sizeof(int32_t));
-    l->saved.in_offsets = layout_take(&c, n->ranks, 1, sizeof(int32_t));
-    l->saved.in_counts = layout_take(&c, n->ranks, 1, sizeof(int32_t));
-    l->saved.cells = layout_take(&c, n->local, n->ranks, sizeof(int32_t));
-    l->saved.dnorm = layout_take(&c, n->hidden, 1, element);
-    l->saved.shared_gate = layout_take(&c, n->tokens, n->shared, element);
-    l->saved.shared_up = layout_take(&c, n->tokens, n->shared, element);
-    l->saved.shared_act = layout_take(&c, n->tokens, n->shared, element);
-    l->saved.own_dy = layout_take(&c, n->shared > 0 ? n->tokens : 0, n->hidden, element);
-    l->saved.x = layout_take(&c, n->rows, n->hidden, element);
-    l->saved.gate = layout_take(&c, n->rows, n->ffn, element);
-    l->saved.up = layout_take(&c, n->rows, n->ffn, element);
-    l->saved.act = layout_take(&c, n->rows, n->ffn, element);
-    l->saved.dy = layout_take(&c, n->rows, n->hidden, element);
-    l->saved.bytes = c.bytes;
-    return !c.overflow;
+    l->saved.h = layout_keep(&c, always, n->tokens, n->hidden, element);
+    l->saved.rstd = layout_keep(&c, always, n->tokens, 1, element);
+    l->saved.scores = layout_keep(&c, always, n->tokens, n->experts, element);
+    l->saved.weights = layout_keep(&c, always, n->tokens, n->top_k, element);
+    l->saved.chosen = layout_keep(&c, always, n->tokens, n->top_k, sizeof(int32_t));
+    l->saved.place = layout_keep(&c, always, n->tokens, n->top_k, sizeof(int32_t));
+    l->saved.replica = n->replicated ? layout_keep(&c, always, n->tokens, n->top_k, sizeof(int32_t)) : l->saved.chosen;
+    l->saved.out_offsets = layout_keep(&c, always, n->ranks, 1, sizeof(int32_t));
+    l->saved.out_counts = layout_keep(&c, always, n->ranks, 1, sizeof(int32_t));
+    l->saved.in_offsets = layout_keep(&c, always, n->ranks, 1, sizeof(int32_t));
+    l->saved.in_counts = layout_keep(&c, always, n->ranks, 1, sizeof(int32_t));
+    l->saved.cells = layout_keep(&c, always, n->local, n->ranks, sizeof(int32_t));
+    l->saved.dnorm = layout_keep(&c, later, n->hidden, 1, element);
+    l->saved.shared_gate = layout_keep(&c, products, n->tokens, n->shared, element);
+    l->saved.shared_up = layout_keep(&c, products, n->tokens, n->shared, element);
+    l->saved.shared_act = layout_keep(&c, later, n->tokens, n->shared, element);
+    l->saved.own_dy = layout_keep(&c, later, n->shared > 0 ? n->tokens : 0, n->hidden, element);
+    l->saved.x = layout_keep(&c, always, n->rows, n->hidden, element);
+    l->saved.gate = layout_keep(&c, products, n->rows, n->ffn, element);
+    l->saved.up = layout_keep(&c, products, n->rows, n->ffn, element);
+    l->saved.act = layout_keep(&c, later, n->rows, n->ffn, element);
+    l->saved.dy = layout_keep(&c, later, n->rows, n->hidden, element);
+    l->saved.bytes = c.saved.bytes;
+    l->saved.regained_bytes = c.regained.bytes;
+    return !c.saved.overflow && !c.regained.overflow;
 }
 
 static bool layout_work(const moe_dims_t *n, moe_layout_t *l, size_t element)
@@ -65,10 +68,11 @@ static bool layout_scratch(const moe_dims_t *n, moe_layout_t *l, size_t element)
     return !c.overflow;
 }
 
-dp_status_t moe_layout_init(const dp_host_t *host, const moe_dims_t *n, size_t element, moe_layout_t *l)
+dp_status_t moe_layout_init(const dp_host_t *host, const moe_dims_t *n, dp_recompute_t recompute, size_t element,
+                            moe_layout_t *l)
 {
     l->params = moe_params_of(n);
-    if (!layout_saved(n, l, element) || !layout_work(n, l, element) || !layout_scratch(n, l, element))
+    if (!layout_saved(n, recompute, l, element) || !layout_work(n, l, element) || !layout_scratch(n, l, element))
         return DP_FAIL(host, DP_ERR_OVERFLOW,
                        "moe_cpu: the memory of one micro-batch does not fit this machine's addresses");
     return DP_OK;

@@ -30,6 +30,7 @@ static dp_status_t begin(const dp_moe_t *moe, const dp_moe_io_t *io, const char 
         .params = io->io->params,
         .grads = io->io->grads,
         .saved = io->io->saved,
+        .regained = DP_REACHES(io->io, dp_io_t, regained) ? io->io->regained : NULL,
         .work = io->io->work,
         .scratch = io->io->scratch,
         .x = io->io->x,
@@ -160,6 +161,11 @@ static dp_status_t moe_route_backward_weight(dp_moe_t *moe, const dp_moe_io_t *i
                    MOE_NEED_GRADS | MOE_NEED_NO_WORK);
 }
 
+static dp_status_t moe_experts_recompute(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
+{
+    return compute(moe, io, s, moe->kernels->experts_recompute, "experts_recompute", MOE_NEED_NO_WORK);
+}
+
 static dp_status_t check_backends(const dp_host_t *host, const dp_moe_config_t *c)
 {
     if (c->device == NULL || c->device_vt == NULL || !(c->device_vt->caps & DP_DEVICE_CAP_LAUNCH) ||
@@ -182,10 +188,15 @@ static dp_status_t moe_open(const dp_host_t *host, const dp_moe_config_t *config
     dp_status_t status;
 
     status = moe_dims_init(host, &rules, config, &opened.n);
+    if (status >= 0 && DP_REACHES(config, dp_moe_config_t, recompute))
+        opened.recompute = config->recompute;
     if (status >= 0)
         status = check_backends(host, config);
     if (status >= 0)
-        status = moe_layout_init(host, &opened.n, dp_dtype_bytes(config->shape->dtype), &opened.layout);
+        status = check_recompute(host, rules.plugin, opened.recompute);
+    if (status >= 0)
+        status =
+            moe_layout_init(host, &opened.n, opened.recompute, dp_dtype_bytes(config->shape->dtype), &opened.layout);
     if (status < 0)
         return status;
     opened.device_vt = config->device_vt;
@@ -211,6 +222,8 @@ static dp_status_t moe_sizes(const dp_moe_t *moe, dp_block_sizes_t *sizes_out)
     const dp_block_sizes_t sizes = {
         .struct_size = sizeof(sizes),
         .saved_bytes = moe->layout.saved.bytes,
+        .regained_bytes = moe->layout.saved.regained_bytes,
+        .recomputes = moe->recompute >= DP_RECOMPUTE_MLP,
         .work_bytes = moe->layout.work.bytes,
         .scratch_bytes = moe->layout.scratch.bytes,
         .param_count = moe->layout.params.count,
@@ -228,7 +241,7 @@ static dp_status_t moe_params(const dp_moe_t *moe, dp_param_t *params_out)
 
 static const dp_moe_vt_t moe_vt = {
     .struct_size = sizeof(moe_vt),
-    .caps = DP_MOE_CAP_REPLICAS,
+    .caps = DP_MOE_CAP_REPLICAS | DP_MOE_CAP_RECOMPUTE,
     .open = moe_open,
     .close = moe_close,
     .sizes = moe_sizes,
@@ -243,6 +256,7 @@ static const dp_moe_vt_t moe_vt = {
     .dispatch_backward = moe_dispatch_backward,
     .route_backward_input = moe_route_backward_input,
     .route_backward_weight = moe_route_backward_weight,
+    .experts_recompute = moe_experts_recompute,
 };
 
 static const void *moe_interface(const char *id)

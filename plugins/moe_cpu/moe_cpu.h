@@ -7,7 +7,7 @@
 
 #include "plugins/moe/moe.h"
 
-/* Offsets in bytes. */
+/* Offsets in bytes; of some in `saved` they are into regained memory (layout_find). */
 typedef struct moe_layout {
     moe_params_t params;
     struct {
@@ -22,7 +22,7 @@ typedef struct moe_layout {
         size_t shared_gate, shared_up, shared_act; /* [T,S] the same of the shared experts */
         size_t own_dy;                             /* [T,d] only with shared experts, else in work */
         size_t dnorm;                              /* [d] */
-        size_t bytes;
+        size_t bytes, regained_bytes;
     } saved;
     struct {
         size_t rows;     /* [max(N, T k)] travelling rows, on the way out and later on the way back */
@@ -46,7 +46,7 @@ typedef struct moe_task {
     const struct dp_moe *moe;
     const void *params;
     void *grads;
-    char *saved, *work, *scratch;
+    char *saved, *regained, *work, *scratch;
     const void *x, *dy;
     void *y, *dx;
     double *aux_loss;
@@ -62,6 +62,7 @@ typedef struct moe_kernels {
     dp_launch_fn route, take_dispatch, experts, take_combine;
     dp_launch_fn combine_backward, take_combine_backward, experts_backward_input, experts_backward_weight;
     dp_launch_fn take_dispatch_backward, route_backward_input, route_backward_weight;
+    dp_launch_fn experts_recompute;
 } moe_kernels_t;
 
 extern const moe_kernels_t moe_kernels_f32, moe_kernels_f64;
@@ -74,9 +75,11 @@ struct dp_moe {
     const moe_kernels_t *kernels;
     moe_dims_t n;
     moe_layout_t layout;
+    dp_recompute_t recompute;
 };
 
 /* layout.c; element: bytes of one. */
-dp_status_t moe_layout_init(const dp_host_t *host, const moe_dims_t *n, size_t element, moe_layout_t *layout_out);
+dp_status_t moe_layout_init(const dp_host_t *host, const moe_dims_t *n, dp_recompute_t recompute, size_t element,
+                            moe_layout_t *layout_out);
 
 #endif

@@ -150,6 +150,7 @@ cat >steps <<'END'
 const lanes = data.ranks.slice(0, 4).flatMap((r) => r.lanes), of = (mask) => lanes.reduce((n, l) => n + l.marks.reduce((k, x) => k + (x & mask ? 1 : 0), 0), 0);
 report.push("pairs: " + of(PAIR) + ", second: " + (of(SECOND) > 0));
 report.push("legend: " + document.getElementById("legend").textContent);
+report.push("bands: " + lanes[0].bands.slice(0, 2).map((b) => b.text).join(" "));
 const step = document.getElementById("step");
 report.push("steps: " + [...step.options].map((o) => o.textContent).join(", ") + "; " + step.value);
 const from = Number(document.body.dataset.from);
@@ -162,6 +163,7 @@ END
 try ours.html steps report
 require report '^pairs: [1-9][0-9]*, second: true$'
 require report '^legend: .*overlapped pair.*second direction'
+require report '^bands: F3|B1′ F2′|B0$'
 require report '^steps: step 0, step 1, all steps; step 1$'
 require report '^last: true$'
 require report '^all: 0$'

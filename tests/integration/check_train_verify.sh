@@ -50,6 +50,22 @@ done
 verify 2 2 2 --schedule dualpipe $mla --overlap planned
 verify 2 1 1 --schedule dualpipe --dtype f32 --attention-kind mla --q-rank 6
 
+# Less kept and more computed: the serial run of a comparison keeps all.
+for level in cheap mlp full; do
+    for schedule in dualpipe dualpipev 1f1b zb1p; do
+        verify 2 1 1 --schedule $schedule --recompute $level --dtype f64
+        verify 2 2 1 --schedule $schedule --recompute $level --dtype f64
+    done
+    verify 2 1 2 --schedule dualpipe --recompute $level --dtype f32
+    verify 4 2 1 --schedule dualpipe --recompute $level --overlap planned --dtype f64
+    verify 2 1 1 --schedule zb1p --recompute $level $mla --q-rank 6
+    verify 2 2 1 --schedule dualpipe --recompute $level $mla --kv-rank 5
+    DUALPIPE_GUARD=1
+    export DUALPIPE_GUARD
+    verify 2 1 1 --schedule dualpipe --recompute $level $mla --q-rank 6
+    unset DUALPIPE_GUARD
+done
+
 # The head's matrix is the embedding's table: on one rank, on mirrors, or with a message between the first and the last.
 tied="--dtype f64 --tie-embeddings"
 for schedule in dualpipe dualpipev 1f1b zb1p; do

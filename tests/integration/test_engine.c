@@ -25,6 +25,7 @@ typedef struct setting {
     int swap;            /* between steps: to the other backend and back */
     int arm;             /* no allocation may happen in a step */
     int forward_between; /* a forward-only step between two training steps */
+    int recompute;       /* segments compute once more what they do not keep */
 } setting_t;
 
 typedef struct rank {
@@ -185,6 +186,27 @@ static long count_in_proc(const char *path, int folder)
     return n;
 }
 
+/* As many memories of backwards as are alive at once: on the rank that has most, what verify says. */
+static void check_memory(const rank_t *rank, dp_pipeline_t *p)
+{
+    const size_t layer = (sizeof(residual_regained_t) + 63) / 64 * 64;
+    dp_memory_report_t memory = {.struct_size = sizeof(memory)};
+    dp_verify_report_t report = {.struct_size = sizeof(report)};
+    dp_chunk_view_t view = {.struct_size = sizeof(view)};
+    int64_t mine[1], all[MOST_RANKS], most = 0;
+
+    ok(dp_pipeline_memory(p, &memory));
+    ok(dp_pipeline_chunk(p, 0, &view));
+    ok(dp_program_verify(dp_pipeline_program(p), &report));
+    mine[0] = (int64_t)(memory.regained / (layer * (size_t)(LAYERS / view.stages)));
+    ck_assert_uint_eq(memory.regained % (layer * (size_t)(LAYERS / view.stages)), 0);
+    ok(dp_group_all_gather(rank->group, mine, sizeof(mine), all));
+    for (int r = 0; r < dp_group_size(rank->group); r++)
+        most = all[r] > most ? all[r] : most;
+    ck_assert_int_eq(most, rank->setting->recompute ? report.peak_regained : 0);
+    ck_assert_int_le(report.peak_regained, report.peak_activations);
+}
+
 static void *rank_main(void *arg)
 {
     rank_t *rank = arg;
@@ -212,6 +234,8 @@ static void *rank_main(void *arg)
 
     ok(dp_pipeline_open(&options, &p));
     fill_params(p);
+    if (!s->arm)
+        check_memory(rank, p);
     for (int i = 0; i < STEPS; i++) {
         run_step(rank, p, replica, 0);
         check_grads(rank, p);
@@ -251,10 +275,13 @@ static void run(const setting_t *setting)
         residual_reference(&references[d], (unsigned)d, setting->m, 0.125);
     ok(dp_group_local(size, NULL, groups));
     for (int r = 0; r < size; r++) {
-        ranks[r] = (rank_t){
-            .setting = setting,
-            .group = groups[r],
-            .part = {.delay = setting->delay, .rng = (unsigned)r, .flip = setting->flip, .shard = setting->ep > 1}};
+        ranks[r] = (rank_t){.setting = setting,
+                            .group = groups[r],
+                            .part = {.delay = setting->delay,
+                                     .rng = (unsigned)r,
+                                     .flip = setting->flip,
+                                     .shard = setting->ep > 1,
+                                     .recompute = setting->recompute}};
         ck_assert_int_eq(pthread_create(&ranks[r].thread, NULL, rank_main, &ranks[r]), 0);
     }
     for (int r = 0; r < size; r++)
@@ -308,6 +335,17 @@ START_TEST(random_delays_change_no_bit)
 }
 END_TEST
 
+START_TEST(recomputing_changes_no_bit)
+{
+    setting_t s = matrix[_i];
+
+    s.recompute = 1;
+    s.delay = 40;
+    s.forward_between = 1;
+    run(&s);
+}
+END_TEST
+
 START_TEST(forward_only_steps_in_between)
 {
     setting_t s = matrix[_i];
@@ -321,6 +359,10 @@ END_TEST
 START_TEST(grids_of_ranks)
 {
     static const setting_t grids[] = {
+        {.method = "1f1b", .pp = 2, .dp = 2, .ep = 2, .m = 4, .recompute = 1},
+        {.method = "zb1p", .pp = 2, .dp = 2, .ep = 2, .m = 4, .recompute = 1},
+        {.method = "dualpipe", .pp = 2, .dp = 2, .ep = 2, .m = 4, .recompute = 1},
+        {.method = "dualpipev", .pp = 2, .dp = 2, .ep = 2, .m = 4, .recompute = 1},
         {.method = "1f1b", .pp = 1, .dp = 2, .ep = 2, .m = 3},
         {.method = "1f1b", .pp = 1, .dp = 4, .ep = 2, .m = 3},
         {.method = "dualpipev", .pp = 2, .dp = 4, .ep = 2, .m = 4, .inline_bytes = 1},
@@ -347,6 +389,7 @@ START_TEST(every_method_and_size)
                        .m = sizes[i][1],
                        .delay = 20,
                        .inline_bytes = i % 2,
+                       .recompute = i % 3 != 0,
                        .forward_between = 1};
         dp_schedule_request_t request = {
             .struct_size = sizeof(request), .method = s.method, .ranks = s.pp, .microbatches = s.m};
@@ -384,6 +427,7 @@ START_TEST(braids_change_no_bit)
                    .m = cases[which].m,
                    .inline_bytes = (size_t)(_i / 5 % 2),
                    .delay = _i / 10 % 2 ? 40 : 0,
+                   .recompute = _i / 20 % 2,
                    .forward_between = 1};
     dp_schedule_t *plain, *schedule = NULL;
     int found = 0;
@@ -418,7 +462,13 @@ START_TEST(weights_at_the_very_end)
     enum { P = 4, M = 6 };
     static const dp_op_kind_t kinds[] = {DP_OP_F, DP_OP_I, DP_OP_W};
     const int64_t counts[P] = {3 * M, 3 * M, 3 * M, 3 * M};
-    setting_t s = {.pp = P, .dp = 1, .m = M, .delay = 30, .flip = (unsigned)_i, .inline_bytes = (size_t)_i % 2};
+    setting_t s = {.pp = P,
+                   .dp = 1,
+                   .m = M,
+                   .delay = 30,
+                   .flip = (unsigned)_i,
+                   .inline_bytes = (size_t)_i % 2,
+                   .recompute = (_i & 5) == 0};
     dp_schedule_t *schedule;
     int64_t n = 0;
 
@@ -457,6 +507,7 @@ START_TEST(any_lanes)
                    .m = 4,
                    .delay = 30,
                    .flip = (unsigned)_i % 16,
+                   .recompute = (_i & 5) == 0,
                    .inline_bytes = (size_t)(_i / 16 % 2),
                    .forward_between = 1};
 
@@ -482,7 +533,7 @@ END_TEST
 
 START_TEST(backend_swapped_between_steps)
 {
-    setting_t s = {.method = "dualpipe", .pp = 4, .dp = 1, .m = 8, .swap = 1};
+    setting_t s = {.method = "dualpipe", .pp = 4, .dp = 1, .m = 8, .swap = 1, .recompute = _i};
 
     run(&s);
 }
@@ -495,6 +546,7 @@ START_TEST(a_step_allocates_nothing)
                    .dp = _i == 2 ? 1 : 2,
                    .m = 8,
                    .inline_bytes = 1,
+                   .recompute = _i == 1,
                    .arm = 1};
 
     oom_install();
@@ -523,19 +575,20 @@ int main(void)
     tcase_add_loop_test(all, every_schedule_equals_the_serial_run, 0, n);
     tcase_add_loop_test(all, random_delays_change_no_bit, 0, n);
     tcase_add_loop_test(all, forward_only_steps_in_between, 0, n);
-    tcase_add_test(all, backend_swapped_between_steps);
+    tcase_add_loop_test(all, recomputing_changes_no_bit, 0, n);
+    tcase_add_loop_test(all, backend_swapped_between_steps, 0, 2);
     tcase_add_loop_test(all, a_step_allocates_nothing, 0, 3);
     suite_add_tcase(suite, all);
     tcase_set_timeout(lanes, 60);
     tcase_add_loop_test(lanes, any_lanes, 0, 4 * 32);
     tcase_add_loop_test(lanes, a_lane_far_ahead, 0, 4);
     tcase_add_loop_test(lanes, weights_at_the_very_end, 0, 16);
-    tcase_add_loop_test(lanes, braids_change_no_bit, 0, 20);
+    tcase_add_loop_test(lanes, braids_change_no_bit, 0, 40);
     suite_add_tcase(suite, lanes);
     tcase_set_timeout(methods, 60);
     dp_schedule_methods(&nmethods);
     tcase_add_loop_test(methods, every_method_and_size, 0, (int)nmethods);
-    tcase_add_loop_test(methods, grids_of_ranks, 0, 5);
+    tcase_add_loop_test(methods, grids_of_ranks, 0, 9);
     tcase_add_loop_test(methods, short_queues, 0, 8);
     suite_add_tcase(suite, methods);
     return suite_run(suite);

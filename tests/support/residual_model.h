@@ -8,7 +8,10 @@
  * and each layer an auxiliary loss of a, which is only counted.
  *
  * The first segment of a pass spoils all memory that is the pass's own from there on, and every segment checks that its
- * scratch is left alone: an order that the engine forgot to keep shows as wrong numbers (and as a race under tsan). */
+ * scratch is left alone: an order that the engine forgot to keep shows as wrong numbers (and as a race under tsan).
+ *
+ * With `recompute` a layer keeps x, b and y alone; attention makes a once more, mlp a copy of b, and the gradients that
+ * the weights need lie with those. Whoever uses regained memory last spoils it. */
 #ifndef DP_TESTS_RESIDUAL_MODEL_H
 #define DP_TESTS_RESIDUAL_MODEL_H
 
@@ -31,6 +34,19 @@ typedef struct residual_work {
     double c[TENSOR], dy[TENSOR], db[TENSOR];
 } residual_work_t;
 
+typedef struct residual_regained {
+    double a[TENSOR], b[TENSOR], da[TENSOR], dc[TENSOR];
+} residual_regained_t;
+typedef struct residual_kept {
+    double x[TENSOR], b[TENSOR], y[TENSOR];
+} residual_kept_t;
+
+/* Where a layer has what. */
+typedef struct residual_memory {
+    double *x, *a, *b, *y, *da, *dc;
+    double *mlp_b; /* that the weights of mlp read */
+} residual_memory_t;
+
 enum { SCRATCH = 6 };
 
 typedef struct residual_part {
@@ -38,8 +54,9 @@ typedef struct residual_part {
     dp_segment_t segments[4];
     unsigned delay; /* most yields before a kernel; 0: none */
     unsigned rng;
-    unsigned flip;  /* bit s: segment s on the other lane than usual */
-    int shard;      /* 1: w2 belongs to an expert */
+    unsigned flip; /* bit s: segment s on the other lane than usual */
+    int shard;     /* 1: w2 belongs to an expert */
+    int recompute;
     long countdown; /* kernels until `fault` is called; 0: never */
     dp_status_t (*fault)(void);
     struct {
@@ -123,18 +140,31 @@ static double residual_aux(const double *a)
 
 /* ---- the kernels, run by the device's streams ---- */
 
-static void residual_forward(const residual_job_t *job, residual_saved_t *saved, residual_work_t *work)
+static residual_memory_t residual_memory(const residual_job_t *job)
+{
+    residual_saved_t *saved = job->call.saved;
+    residual_kept_t *kept = job->call.saved;
+    residual_regained_t *regained = job->call.regained;
+
+    if (job->self->recompute)
+        return (residual_memory_t){kept->x, regained->a, kept->b, kept->y, regained->da, regained->dc, regained->b};
+    return (residual_memory_t){saved->x, saved->a, saved->b, saved->y, saved->da, saved->dc, saved->b};
+}
+
+static void residual_forward(const residual_job_t *job, const residual_memory_t *saved, residual_work_t *work)
 {
     const dp_segment_call_t *c = &job->call;
     const double *w = c->params;
 
     switch (job->segment) {
     case 0:
-        memset(saved, 0xff, sizeof(*saved));
+        memset(c->saved, 0xff, job->self->recompute ? sizeof(residual_kept_t) : sizeof(residual_saved_t));
         memset(work, 0xff, sizeof(*work));
+        if (job->self->recompute)
+            memset(c->regained, 0xff, sizeof(residual_regained_t));
         if (c->y != NULL)
-            memset(c->y, 0xff, sizeof(saved->y));
-        memcpy(saved->x, c->x != NULL ? c->x : c->input, sizeof(saved->x));
+            memset(c->y, 0xff, sizeof(work->c));
+        memcpy(saved->x, c->x != NULL ? c->x : c->input, sizeof(work->c));
         residual_multiply(saved->x, w, 0, saved->a);
         *c->aux_loss += residual_aux(saved->a);
         break;
@@ -149,15 +179,15 @@ static void residual_forward(const residual_job_t *job, residual_saved_t *saved,
         for (int i = 0; i < TENSOR; i++)
             saved->y[i] = saved->x[i] + work->c[i];
         if (c->y != NULL)
-            memcpy(c->y, saved->y, sizeof(saved->y));
+            memcpy(c->y, saved->y, sizeof(work->c));
         if (c->output != NULL)
-            memcpy(c->output, saved->y, sizeof(saved->y));
+            memcpy(c->output, saved->y, sizeof(work->c));
         if (c->target != NULL)
             *c->loss += residual_loss(saved->y, c->target);
     }
 }
 
-static void residual_backward(const residual_job_t *job, residual_saved_t *saved, residual_work_t *work)
+static void residual_backward(const residual_job_t *job, const residual_memory_t *saved, residual_work_t *work)
 {
     const dp_segment_call_t *c = &job->call;
     const double *w = c->params, *dy = c->dy, *target = c->target;
@@ -176,10 +206,12 @@ static void residual_backward(const residual_job_t *job, residual_saved_t *saved
         residual_multiply(saved->dc, w + WEIGHTS, 1, work->db);
         break;
     case 1:
-        for (int i = 0; i < TENSOR; i++)
+        for (int i = 0; i < TENSOR && !job->self->recompute; i++)
             saved->da[i] = work->db[i] * (1 - saved->b[i] * saved->b[i]);
         break;
     default:
+        for (int i = 0; i < TENSOR && job->self->recompute; i++)
+            saved->da[i] = work->db[i] * (1 - tanh(saved->a[i]) * tanh(saved->a[i]));
         residual_multiply(saved->da, w, 1, t);
         for (int i = 0; i < TENSOR && dx != NULL; i++)
             dx[i] = work->dy[i] + t[i];
@@ -199,18 +231,24 @@ static void residual_delay(residual_part_t *self)
 
 static void residual_compute(const residual_job_t *job)
 {
-    residual_saved_t *saved = job->call.saved;
+    const residual_memory_t memory = residual_memory(job), *saved = &memory;
     residual_work_t *work = job->call.work;
     double *grads = job->call.grads;
 
     if (job->pass == DP_OP_F)
         residual_forward(job, saved, work);
+    else if (job->pass == DP_OP_R && job->segment == 0)
+        residual_multiply(saved->x, job->call.params, 0, saved->a);
+    else if (job->pass == DP_OP_R)
+        memcpy(saved->mlp_b, saved->b, sizeof(work->c));
     else if (job->pass == DP_OP_I)
         residual_backward(job, saved, work);
     else if (job->segment == 0)
         residual_weight(saved->x, saved->da, grads);
     else
-        residual_weight(saved->b, saved->dc, grads + WEIGHTS);
+        residual_weight(saved->mlp_b, saved->dc, grads + WEIGHTS);
+    if (job->self->recompute && job->pass == DP_OP_W && job->segment == 0)
+        memset(job->call.regained, 0xff, sizeof(residual_regained_t));
 }
 
 static dp_status_t residual_run(void *arg)
@@ -256,6 +294,8 @@ RESIDUAL_FUNCTION(residual_i2, 2, DP_OP_I)
 RESIDUAL_FUNCTION(residual_i3, 3, DP_OP_I)
 RESIDUAL_FUNCTION(residual_w0, 0, DP_OP_W)
 RESIDUAL_FUNCTION(residual_w2, 2, DP_OP_W)
+RESIDUAL_FUNCTION(residual_r0, 0, DP_OP_R)
+RESIDUAL_FUNCTION(residual_r2, 2, DP_OP_R)
 
 static const dp_param_t residual_param_list[2] = {
     {.name = "w1", .kind = DP_PARAM_MATRIX, .count = WEIGHTS, .fan_in = WIDTH},
@@ -280,18 +320,26 @@ static const dp_block_sizes_t residual_sizes = {.struct_size = sizeof(residual_s
                                                 .param_count = LAYER_PARAMS,
                                                 .nparams = 2};
 
+static const dp_block_sizes_t residual_less = {.struct_size = sizeof(residual_less),
+                                               .saved_bytes = sizeof(residual_kept_t),
+                                               .regained_bytes = sizeof(residual_regained_t),
+                                               .work_bytes = sizeof(residual_work_t),
+                                               .scratch_bytes = SCRATCH * sizeof(double),
+                                               .param_count = LAYER_PARAMS,
+                                               .nparams = 2};
+
 /* The part points into *self. */
 static inline dp_part_t residual_layer(residual_part_t *self)
 {
     const dp_segment_t segments[4] = {
         {sizeof(dp_segment_t), "attention", DP_ROLE_ATTENTION, DP_LANE_COMPUTE, self, residual_f0, residual_i0,
-         residual_w0, NULL, NULL, NULL},
+         residual_w0, NULL, NULL, NULL, self->recompute ? residual_r0 : NULL, NULL},
         {sizeof(dp_segment_t), "dispatch", DP_ROLE_DISPATCH, DP_LANE_ALL_TO_ALL, self, residual_f1, residual_i1, NULL,
-         NULL, NULL, NULL},
+         NULL, NULL, NULL, NULL, NULL},
         {sizeof(dp_segment_t), "mlp", DP_ROLE_MLP, DP_LANE_COMPUTE, self, residual_f2, residual_i2, residual_w2, NULL,
-         NULL, NULL},
+         NULL, NULL, self->recompute ? residual_r2 : NULL, NULL},
         {sizeof(dp_segment_t), "combine", DP_ROLE_COMBINE, DP_LANE_ALL_TO_ALL, self, residual_f3, residual_i3, NULL,
-         NULL, NULL, NULL},
+         NULL, NULL, NULL, NULL, NULL},
     };
 
     memcpy(self->segments, segments, sizeof(segments));
@@ -302,7 +350,7 @@ static inline dp_part_t residual_layer(residual_part_t *self)
         .struct_size = sizeof(dp_part_t),
         .nsegments = 4,
         .segments = self->segments,
-        .sizes = &residual_sizes,
+        .sizes = self->recompute ? &residual_less : &residual_sizes,
         .param_list = self->shard ? residual_shard_list : residual_param_list,
     };
 }

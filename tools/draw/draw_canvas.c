@@ -111,6 +111,17 @@ void draw_frame_rect(cairo_t *cr, double x, double y, double width, double heigh
     cairo_stroke(cr);
 }
 
+void draw_outline(cairo_t *cr, const double corners[][2], int count, double line, draw_color_t color)
+{
+    draw_set_color(cr, color);
+    cairo_set_line_width(cr, line);
+    cairo_new_path(cr);
+    for (int k = 0; k < count; k++)
+        cairo_line_to(cr, corners[k][0], corners[k][1]);
+    cairo_close_path(cr);
+    cairo_stroke(cr);
+}
+
 void draw_line(cairo_t *cr, double x0, double y0, double x1, double y1, double line, draw_color_t color)
 {
     draw_set_color(cr, color);

@@ -34,6 +34,8 @@ dp_status_t draw_canvas_close(draw_canvas_t *canvas);
 void draw_set_color(cairo_t *cr, draw_color_t color);
 void draw_fill_rect(cairo_t *cr, double x, double y, double width, double height, draw_color_t color);
 void draw_frame_rect(cairo_t *cr, double x, double y, double width, double height, double line, draw_color_t color);
+/* The closed line through `count` corners. */
+void draw_outline(cairo_t *cr, const double corners[][2], int count, double line, draw_color_t color);
 void draw_line(cairo_t *cr, double x0, double y0, double x1, double y1, double line, draw_color_t color);
 /* align: the part of the text left of x, 0, 0.5 or 1; y is the middle of the digits' height. Returns the width. */
 double draw_text(cairo_t *cr, double x, double y, double align, const char *text);

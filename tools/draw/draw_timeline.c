@@ -10,6 +10,10 @@
 #include "draw_canvas.h"
 
 #define ROW_HEIGHT    24.0
+#define LANES_HEIGHT  48.0 /* of a row with lanes: names, computation, all-to-all */
+#define NAMES_HEIGHT  0.26 /* of that */
+#define STRIP_HEIGHT  0.30
+#define LANES_BOX     3.0 /* least width of most boxes there: they have no numbers */
 #define ROW_GAP       4.0
 #define NUMBER_SIZE   10.0
 #define SHORTEST_PLOT 760.0
@@ -39,14 +43,24 @@ typedef struct cell {
     int32_t microbatch;
     int16_t chunk;
     uint8_t kind;
-    bool pair, strip; /* strip: at the foot of the row */
+    uint8_t pair;
+    bool strip; /* all-to-all, at the foot of the row */
 } cell_t;
+
+/* What a rank runs as one operation. */
+typedef struct group {
+    cell_t passes[DP_BRAID_PASSES];
+    int npasses;
+    uint8_t pair; /* 0: it has one pass */
+    bool on[2];   /* has boxes in the lane; [1]: in the strip */
+    int64_t start[2], end[2];
+} group_t;
 
 typedef struct row {
     cell_t *cells;
-    int64_t count;
-    bool has_strip;
-    double idle; /* of the window, 0 to 1 */
+    group_t *groups; /* [count], in the order of the operations */
+    int64_t count, ngroups;
+    double idle; /* of the window, 0 to 1: nothing computes */
 } row_t;
 
 typedef struct page {
@@ -54,7 +68,7 @@ typedef struct page {
     row_t *rows;
     int64_t start, end; /* window */
     int64_t ncells;
-    bool has_kind[KINDS], has_pair;
+    bool has_kind[KINDS], has_pair, has_strip;
     double plot_width, row_height, row_pitch, width, height;
 } page_t;
 
@@ -97,8 +111,56 @@ static cell_t cell_of(const draw_timeline_t *picture, const dp_span_t *span)
         .microbatch = span->microbatch < 0 ? -1 : span->microbatch + (span->chunk == 1 ? picture->second_direction : 0),
         .chunk = span->chunk,
         .kind = (uint8_t)kind_of(span),
-        .pair = span->pair != 0,
+        .pair = span->pair,
         .strip = span->lane == DP_LANE_ALL_TO_ALL};
+}
+
+static bool is_same_pass(const cell_t *a, const cell_t *b)
+{
+    return a->microbatch == b->microbatch && a->chunk == b->chunk && (a->kind == KIND_F) == (b->kind == KIND_F);
+}
+
+static bool belongs(const group_t *group, const cell_t *cell)
+{
+    return group->pair == cell->pair && (cell->pair != 0 || is_same_pass(&group->passes[0], cell));
+}
+
+/* An I and a W of the same micro-batch are a B. */
+static void add_to_group(group_t *group, const cell_t *cell)
+{
+    int k = 0;
+
+    group->pair = cell->pair;
+    group->start[cell->strip] = group->on[cell->strip] ? group->start[cell->strip] : cell->start;
+    group->end[cell->strip] = cell->end;
+    group->on[cell->strip] = true;
+    while (k < group->npasses && !is_same_pass(&group->passes[k], cell))
+        k++;
+    if (k == group->npasses && k < DP_BRAID_PASSES)
+        group->passes[group->npasses++] = *cell;
+    else if (k < group->npasses && group->passes[k].kind != cell->kind)
+        group->passes[k].kind = KIND_B;
+}
+
+/* From the group `at` on: the lanes have their operations in the same order, of which one may have none. */
+static group_t *group_of(row_t *row, const cell_t *cell, int64_t *at)
+{
+    for (int64_t k = *at; k < row->ngroups && k < *at + DP_SPAN_PAIRS; k++)
+        if (belongs(&row->groups[k], cell)) {
+            *at = k;
+            return &row->groups[k];
+        }
+    *at = cell->strip ? *at : row->ngroups;
+    return &row->groups[row->ngroups++];
+}
+
+static void gather_groups(row_t *row, bool strip)
+{
+    int64_t at = 0;
+
+    for (int64_t i = 0; i < row->count; i++)
+        if (row->cells[i].strip == strip)
+            add_to_group(group_of(row, &row->cells[i], &at), &row->cells[i]);
 }
 
 static dp_status_t gather_row(page_t *page, int32_t index)
@@ -109,7 +171,8 @@ static dp_status_t gather_row(page_t *page, int32_t index)
     const dp_span_t *spans = dp_timeline_spans(picture->timeline, picture->first_rank + index, &count);
 
     row->cells = malloc(((size_t)count + 1) * sizeof(*row->cells));
-    if (row->cells == NULL)
+    row->groups = calloc((size_t)count + 1, sizeof(*row->groups));
+    if (row->cells == NULL || row->groups == NULL)
         return dp_fail(DP_ERR_NOMEM, "drawing: no memory for %lld boxes", (long long)count);
     for (int64_t i = 0; i < count; i++) {
         bool whole_step = spans[i].kind == DP_SPAN_STEP && (picture->step < 0 || spans[i].step == picture->step);
@@ -121,12 +184,14 @@ static dp_status_t gather_row(page_t *page, int32_t index)
         if (whole_step)
             continue;
         row->cells[row->count] = cell_of(picture, &spans[i]);
-        row->has_strip |= row->cells[row->count].strip;
+        page->has_strip |= row->cells[row->count].strip;
         page->has_kind[row->cells[row->count].kind] = true;
-        page->has_pair |= row->cells[row->count].pair;
+        page->has_pair |= row->cells[row->count].pair != 0;
         row->count++;
     }
     qsort(row->cells, (size_t)row->count, sizeof(*row->cells), by_start);
+    gather_groups(row, false);
+    gather_groups(row, true);
     page->ncells += row->count;
     return DP_OK;
 }
@@ -140,7 +205,7 @@ static void measure_idle(page_t *page)
         for (int64_t i = 0; i < row->count; i++) {
             int64_t from = row->cells[i].start > reached ? row->cells[i].start : reached;
 
-            if (row->cells[i].end > from) {
+            if (row->cells[i].end > from && !row->cells[i].strip) {
                 busy += row->cells[i].end - from;
                 reached = row->cells[i].end;
             }
@@ -166,10 +231,16 @@ static dp_status_t gather(page_t *page)
     return status;
 }
 
+static void let_go_row(row_t *row)
+{
+    free(row->cells);
+    free(row->groups);
+}
+
 static void let_go(page_t *page)
 {
     for (int32_t r = 0; page->rows != NULL && r < page->picture->nranks; r++)
-        free(page->rows[r].cells);
+        let_go_row(&page->rows[r]);
     free(page->rows);
 }
 
@@ -215,10 +286,11 @@ static void lay_out(page_t *page)
     for (int32_t r = 0; r < picture->nranks; r++)
         for (int64_t i = 0; i < page->rows[r].count; i++)
             top_mb = page->rows[r].cells[i].microbatch > top_mb ? page->rows[r].cells[i].microbatch : top_mb;
-    page->plot_width = window / (double)(cell > 0 ? cell : 1) * (digits_of(top_mb) * NUMBER_SIZE * 0.64 + 6.0);
+    page->plot_width = window / (double)(cell > 0 ? cell : 1) *
+                       (page->has_strip ? LANES_BOX : digits_of(top_mb) * NUMBER_SIZE * 0.64 + 6.0);
     page->plot_width = fmin(fmax(page->plot_width, SHORTEST_PLOT), LONGEST_PLOT);
-    page->row_height = fmin(ROW_HEIGHT, TALLEST_ROWS / picture->nranks * 0.86);
-    page->row_pitch = page->row_height + ROW_GAP * page->row_height / ROW_HEIGHT;
+    page->row_height = fmin(page->has_strip ? LANES_HEIGHT : ROW_HEIGHT, TALLEST_ROWS / picture->nranks * 0.86);
+    page->row_pitch = page->row_height + fmin(ROW_GAP, ROW_GAP * page->row_height / ROW_HEIGHT);
     page->width = margin + label_width + page->plot_width + idle_width + margin;
     page->height = head_height + page->row_pitch * picture->nranks + axis_height +
                    (page->width < one_line ? 2.0 : 1.0) * legend_line + margin;
@@ -265,20 +337,27 @@ static draw_color_t ink_on(draw_color_t paper)
     return 0.30 * paper.r + 0.59 * paper.g + 0.11 * paper.b < 0.58 ? draw_white : draw_black;
 }
 
-static void draw_cell(const page_t *page, cairo_t *cr, const row_t *row, double y, const cell_t *cell)
+/* A lane within a row that begins at y. */
+static void lane_of(const page_t *page, bool strip, double y, double *top, double *height)
+{
+    double names = page->has_strip ? NAMES_HEIGHT : 0.0, foot = page->has_strip ? STRIP_HEIGHT : 0.0;
+
+    *top = y + page->row_height * (strip ? 1.0 - foot : names);
+    *height = page->row_height * (strip ? foot : 1.0 - names - foot);
+}
+
+static void draw_cell(const page_t *page, cairo_t *cr, double y, const cell_t *cell)
 {
     static const draw_color_t edge = {0.35, 0.35, 0.38};
-    double strip = row->has_strip ? page->row_height * 0.32 : 0.0;
-    double x = time_x(page, cell->start), width = time_x(page, cell->end) - x;
-    double top = cell->strip ? y + page->row_height - strip : y;
-    double height = cell->strip ? strip : page->row_height - strip;
+    double x = time_x(page, cell->start), width = time_x(page, cell->end) - x, top, height;
     draw_color_t color = color_of(page->picture, cell->kind, cell->chunk);
     char number[16];
 
+    lane_of(page, cell->strip, y, &top, &height);
     draw_fill_rect(cr, x, top, width, height, color);
     if (width >= 3.0 && height >= 6.0)
-        draw_frame_rect(cr, x, top, width, height, 0.5, edge);
-    if (cell->microbatch < 0 || cell->strip || height < NUMBER_SIZE)
+        draw_frame_rect(cr, x, top, width, height, page->has_strip ? 0.3 : 0.5, edge);
+    if (cell->microbatch < 0 || page->has_strip || height < NUMBER_SIZE)
         return;
     snprintf(number, sizeof(number), "%d", cell->microbatch);
     if (draw_text_width(cr, number) > width - 1.0)
@@ -287,40 +366,75 @@ static void draw_cell(const page_t *page, cairo_t *cr, const row_t *row, double 
     draw_text(cr, x + width / 2.0, top + height / 2.0, 0.5, number);
 }
 
-static bool joins(const cell_t *cell, const cell_t *half)
+/* "F0.3|B1.5", chunk and micro-batch, or "F3|B5" where the number says which; as much of it as there is room for. */
+static void draw_names(const page_t *page, cairo_t *cr, const group_t *group, double x, double width, double y)
 {
-    return half == NULL || (half->microbatch == cell->microbatch && half->chunk == cell->chunk);
+    static const char letters[KINDS] = {'F', 'B', 'I', 'W'};
+    char text[24 * DP_BRAID_PASSES] = "";
+    size_t used = 0;
+
+    for (int k = 0; k < group->npasses; k++) {
+        const cell_t *pass = &group->passes[k];
+        const char *between = k > 0 ? "|" : "";
+
+        if (page->picture->chunks > 1 && page->picture->second_direction == 0)
+            used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%c%d.%d", between, letters[pass->kind],
+                                     pass->chunk, pass->microbatch);
+        else
+            used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%c%d", between, letters[pass->kind],
+                                     pass->microbatch);
+    }
+    while (used > 0 && draw_text_width(cr, text) > width - 2.0) {
+        while (used > 0 && text[used - 1] != '|')
+            used--;
+        text[used > 0 ? --used : 0] = 0;
+    }
+    draw_set_color(cr, group->pair != 0 ? draw_black : draw_grey);
+    draw_text(cr, x + 1.0, y, 0.0, text);
 }
 
-/* Frames each pair: the boxes of one forward and one backward, which may alternate. */
-static void draw_pairs(const page_t *page, cairo_t *cr, const row_t *row, double y)
+/* Around its boxes in both lanes, which it may have at different times. */
+static void draw_frame(const page_t *page, cairo_t *cr, const group_t *group, double y)
 {
-    const cell_t *forward = NULL, *backward = NULL;
-    int64_t start = 0, end = 0;
+    double from[2], to[2], top[2], height[2];
 
-    for (int64_t i = 0; i <= row->count; i++) {
-        const cell_t *cell = i < row->count ? &row->cells[i] : NULL;
-        bool in_pair = cell != NULL && cell->pair && (!cell->strip || forward != NULL || backward != NULL);
-        bool is_forward = in_pair && cell->kind == KIND_F;
-        bool same = in_pair && joins(cell, is_forward ? forward : backward);
+    for (int lane = 0; lane < 2; lane++) {
+        from[lane] = time_x(page, group->start[lane]);
+        to[lane] = time_x(page, group->end[lane]);
+        lane_of(page, lane, y, &top[lane], &height[lane]);
+    }
+    if (group->on[0] && group->on[1] && from[1] < to[0] && from[0] < to[1]) {
+        const double corners[8][2] = {{from[0], top[0]},
+                                      {to[0], top[0]},
+                                      {to[0], top[1]},
+                                      {to[1], top[1]},
+                                      {to[1], top[1] + height[1]},
+                                      {from[1], top[1] + height[1]},
+                                      {from[1], top[1]},
+                                      {from[0], top[1]}};
 
-        if (cell != NULL && cell->strip && !same)
+        draw_outline(cr, corners, 8, 1.8, draw_black);
+        return;
+    }
+    for (int lane = 0; lane < 2; lane++)
+        if (group->on[lane] && to[lane] - from[lane] >= 4.0)
+            draw_frame_rect(cr, from[lane], top[lane], to[lane] - from[lane], height[lane], 1.8, draw_black);
+}
+
+static void draw_groups(const page_t *page, cairo_t *cr, const row_t *row, double y)
+{
+    double named = 0.0; /* up to there in the line of names */
+
+    for (int64_t k = 0; k < row->ngroups; k++) {
+        const group_t *group = &row->groups[k];
+        double x = fmax(named, time_x(page, group->start[0])), end = time_x(page, group->end[0]);
+
+        if (group->pair != 0)
+            draw_frame(page, cr, group, y);
+        if (!page->has_strip || !group->on[0] || page->row_height < LANES_HEIGHT)
             continue;
-        if (!same && (forward != NULL || backward != NULL)) {
-            double x = time_x(page, start), width = time_x(page, end) - x;
-
-            if (width >= 4.0)
-                draw_frame_rect(cr, x, y, width, page->row_height, 1.8, draw_black);
-            forward = backward = NULL;
-        }
-        if (!in_pair)
-            continue;
-        if (forward == NULL && backward == NULL) {
-            start = cell->start;
-            end = cell->end;
-        }
-        end = cell->end > end ? cell->end : end;
-        *(is_forward ? &forward : &backward) = cell;
+        draw_names(page, cr, group, x, end - x, y + 0.5 * NAMES_HEIGHT * LANES_HEIGHT);
+        named = end;
     }
 }
 
@@ -333,9 +447,8 @@ static void draw_rows(const page_t *page, cairo_t *cr)
         if (page->row_height >= 4.0)
             draw_frame_rect(cr, 0.0, y, page->plot_width, page->row_height, 0.6, draw_light_grey);
         for (int64_t i = 0; i < page->rows[r].count; i++)
-            draw_cell(page, cr, &page->rows[r], y, &page->rows[r].cells[i]);
-        if (page->has_pair)
-            draw_pairs(page, cr, &page->rows[r], y);
+            draw_cell(page, cr, y, &page->rows[r].cells[i]);
+        draw_groups(page, cr, &page->rows[r], y);
     }
 }
 
@@ -393,10 +506,18 @@ static void draw_row_labels(const page_t *page, cairo_t *cr)
         draw_font(cr, 11.0, false);
         draw_set_color(cr, draw_black);
         snprintf(text, sizeof(text), "rank %d", page->picture->first_rank + r);
-        draw_text(cr, plot_x() - 8.0, y, 1.0, text);
+        draw_text(cr, plot_x() - 8.0, page->has_strip ? row_y(page, r) + 0.5 * NAMES_HEIGHT * page->row_height : y, 1.0,
+                  text);
         draw_set_color(cr, draw_grey);
         snprintf(text, sizeof(text), "%.1f %%", fabs(page->rows[r].idle) * 100.0);
         draw_text(cr, page->width - margin, y, 1.0, text);
+        draw_font(cr, 9.5, false);
+        for (int lane = 0; lane < 2 && page->has_strip && page->row_height == LANES_HEIGHT; lane++) {
+            double top, height;
+
+            lane_of(page, lane, row_y(page, r), &top, &height);
+            draw_text(cr, plot_x() - 8.0, top + height / 2.0, 1.0, lane == 0 ? "compute" : "all-to-all");
+        }
     }
 }
 
@@ -468,7 +589,9 @@ static void draw_legend(const page_t *page, cairo_t *cr, double y)
         if (kind < KINDS)
             snprintf(text, sizeof(text), "%s", kind_names[kind]);
         else if (kind == KINDS)
-            snprintf(text, sizeof(text), "overlapped forward and backward");
+            snprintf(text, sizeof(text),
+                     page->has_strip ? "run beside each other, as a pair or a braid"
+                                     : "overlapped forward and backward");
         else
             shade_text(page->picture, text, sizeof(text));
         if ((kind < KINDS && !page->has_kind[kind]) || (kind == KINDS && !page->has_pair) || text[0] == 0 ||

@@ -4,8 +4,9 @@
  * alike.
  *
  * Forward orange, backward green, backward for input light green, backward for weights blue; overlapped pairs framed in
- * one box; micro-batch numbers; the second direction, leg or chunk in darker shades; idle white. All-to-all spans,
- * where there are any, lie in a strip at the foot of the row. */
+ * one box; micro-batch numbers; the second direction, leg or chunk in darker shades; idle white. Where there are
+ * all-to-all spans, a row has lanes: above, what computes, below, what is dispatched and combined meanwhile; a frame
+ * goes around what runs beside each other, pairs and braids, in both lanes, and is named by its passes. */
 #ifndef DP_TOOLS_DRAW_TIMELINE_H
 #define DP_TOOLS_DRAW_TIMELINE_H
 

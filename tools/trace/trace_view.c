@@ -19,7 +19,7 @@ static const char page[] = {
 #include "tools/trace/trace_page.inc"
 };
 
-enum { MARK_PAIR = 1, MARK_SECOND = 2 }; /* of an overlapped pair; of the second direction */
+enum { MARK_SECOND = 1, MARK_PAIR = 2 }; /* of the second direction; times its number: of an overlapped pair or braid */
 enum { MOST_STEPS = 1024 };
 
 typedef struct writer {
@@ -155,7 +155,7 @@ static int marks_of(const writer_t *writer, const dp__trace_record_t *record)
 
     if (detail == NULL)
         return 0;
-    return (detail->value[DP__TRACE_PAIR] == 1 ? MARK_PAIR : 0) |
+    return (detail->value[DP__TRACE_PAIR] > 0 ? MARK_PAIR * (detail->value[DP__TRACE_PAIR] & 0xff) : 0) |
            (writer->bidirectional && detail->value[DP__TRACE_CHUNK] == 1 ? MARK_SECOND : 0);
 }
 

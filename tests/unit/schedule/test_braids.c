@@ -184,9 +184,11 @@ END_TEST
 /* "F0 I3 W3 ..." with the pass in front */
 static void order_of(const char *order, const char *kinds, int segments, char *out)
 {
-    static const dp__segment_shape_t shapes[4] = {
-        {DP_ROLE_ATTENTION, 0, 1, 1}, {DP_ROLE_DISPATCH, 1, 0, 0}, {DP_ROLE_MLP, 0, 1, 0}, {DP_ROLE_COMBINE, 1, 0, 0}};
-    const dp__stage_shape_t stage = {segments, shapes}, *stages[8];
+    static const dp__segment_shape_t shapes[4] = {{DP_ROLE_ATTENTION, 0, 1, 1, 0},
+                                                  {DP_ROLE_DISPATCH, 1, 0, 0, 0},
+                                                  {DP_ROLE_MLP, 0, 1, 0, 0},
+                                                  {DP_ROLE_COMBINE, 1, 0, 0, 0}};
+    const dp__stage_shape_t stage = {.nsegments = segments, .segments = shapes}, *stages[8];
     dp__braid_step_t steps[64];
     dp__pair_step_t scratch[64];
     dp_pass_t passes[8];

@@ -113,6 +113,57 @@ START_TEST(sizes_and_parameters_add_up)
 }
 END_TEST
 
+static dp_status_t recompute(void *self, const dp_segment_call_t *call, dp_stream_t *s)
+{
+    (void)s;
+    return see(self, call, DP_OP_R);
+}
+
+/* In a forward behind the work memory, the same for all parts; in a backward each part has its own. */
+START_TEST(what_is_regained)
+{
+    static char memory[3][8192];
+    dp_part_t parts[] = {part(1, 10, 700, 12), part(2, 65, 30, 13), part(3, 1, 0, 12)};
+    dp_stage_t *stage = NULL;
+    dp_stage_info_t info = {.struct_size = sizeof(info)};
+    dp_segment_call_t call = {.params = memory[0], .saved = memory[0], .work = memory[1], .regained = memory[2]},
+                      own[4];
+    const size_t last = 5;
+
+    given[1].sizes.regained_bytes = 100;
+    given[3].sizes.regained_bytes = 300;
+    given[3].segments[0].recompute = recompute;
+    ck_assert_int_eq(dp_stage_create(parts, 3, BOUNDARY, DP_F64, &stage), DP_OK);
+    ck_assert_int_eq(dp_stage_describe(stage, &info), DP_OK);
+    ck_assert_uint_eq(info.regained_bytes, 128 + 320);
+    ck_assert_int_eq(stage->shapes[last - 1].recomputes, 1);
+    ck_assert_int_eq(stage->shapes[last].recomputes, 0);
+    dp__stage_call(stage, 0, DP_OP_F, &call, &own[0]);
+    dp__stage_call(stage, 5, DP_OP_F, &call, &own[1]);
+    ck_assert_ptr_eq(own[0].regained, own[1].regained);
+    ck_assert_uint_ge((size_t)((char *)own[0].regained - (char *)own[0].work), 700);
+    ck_assert_uint_eq((uintptr_t)own[0].regained % 64, (uintptr_t)memory[1] % 64);
+    dp__stage_call(stage, 2, DP_OP_F, &call, &own[0]);
+    ck_assert_ptr_null(own[0].regained); /* this part asked for none */
+    for (int pass = DP_OP_I; pass <= DP_OP_W; pass++) {
+        dp__stage_call(stage, 0, (dp_op_kind_t)pass, &call, &own[0]);
+        dp__stage_call(stage, 5, (dp_op_kind_t)pass, &call, &own[1]);
+        ck_assert_ptr_eq(own[0].regained, memory[2]);
+        ck_assert_ptr_eq(own[1].regained, memory[2] + 128);
+    }
+    nseen = 0;
+    dp__stage_call(stage, 4, DP_OP_R, &call, &own[0]);
+    ck_assert_int_eq(dp__stage_put(stage, 4, DP_OP_R, &own[0], NULL, NULL), DP_OK);
+    ck_assert_int_eq(nseen, 1);
+    ck_assert_int_eq(seen[0].pass, DP_OP_R);
+    ck_assert_ptr_eq(seen[0].call.regained, memory[2] + 128);
+    ck_assert_ptr_null(seen[0].call.work);
+    ck_assert_ptr_null(seen[0].call.dy);
+    ck_assert_ptr_null(seen[0].call.grads);
+    dp_stage_free(stage);
+}
+END_TEST
+
 static dp_status_t run(const dp_stage_t *stage, int32_t index, dp_op_kind_t pass, const dp_segment_call_t *call)
 {
     dp_segment_call_t own;
@@ -229,6 +280,8 @@ START_TEST(senseless_parts_are_refused)
     REFUSED(a->segments[1].backward_input = NULL, "segment 1 second has no backward_input or host_backward_input");
     REFUSED(a->segments[0].forward = NULL, "segment 0 first has no forward or host_forward");
     REFUSED(a->segments[1].lane = DP_LANE_P2P, "lane");
+    REFUSED(a->segments[1].recompute = recompute, "all-to-all lane recomputes nothing");
+    REFUSED(a->sizes.regained_bytes = SIZE_MAX, "sizes");
     REFUSED(a->segments[0].name = "", "segment 0  has no name");
     REFUSED(a->segments[0].name = NULL, "segment 0  has no name");
     REFUSED(a->list[1].name = NULL, "parameter 1 has no name");
@@ -392,6 +445,7 @@ int main(void)
 
     SUITE_ADD(suite, sizes_and_parameters_add_up);
     SUITE_ADD(suite, a_pass_flows_from_part_to_part);
+    SUITE_ADD(suite, what_is_regained);
     SUITE_ADD(suite, senseless_parts_are_refused);
     SUITE_ADD(suite, parameters_that_overlap_or_share_a_name_are_refused);
     SUITE_ADD(suite, an_expert_is_said_to_be_one);

@@ -141,7 +141,7 @@ static dp_timeline_t *timeline_of(int32_t ranks)
 }
 
 static void add(dp_timeline_t *timeline, int32_t rank, int64_t start, int64_t end, int pass, int chunk, int microbatch,
-                bool pair)
+                uint8_t pair)
 {
     dp_span_t span = {.start_ns = start,
                       .end_ns = end,
@@ -198,16 +198,16 @@ START_TEST(kinds_have_their_colours_and_lengths)
     image_t image;
     int y;
 
-    add(timeline, 0, 0, 2, DP_OP_F, 0, -1, false);
-    add(timeline, 0, 2, 6, DP_OP_B, 0, -1, false);
-    add(timeline, 0, 6, 8, DP_OP_I, 0, -1, false);
-    add(timeline, 0, 8, 10, DP_OP_W, 0, -1, false);
-    add(timeline, 0, 13, 14, DP_OP_F, 0, -1, false);
-    add(timeline, 1, 0, 2, DP_OP_F, 1, 3, false);
-    add(timeline, 1, 2, 6, DP_OP_B, 1, 3, false);
-    add(timeline, 1, 6, 8, DP_OP_I, 1, 3, false);
-    add(timeline, 1, 8, 10, DP_OP_W, 1, 3, false);
-    add(timeline, 1, 13, 14, DP_OP_F, 1, 3, false);
+    add(timeline, 0, 0, 2, DP_OP_F, 0, -1, 0);
+    add(timeline, 0, 2, 6, DP_OP_B, 0, -1, 0);
+    add(timeline, 0, 6, 8, DP_OP_I, 0, -1, 0);
+    add(timeline, 0, 8, 10, DP_OP_W, 0, -1, 0);
+    add(timeline, 0, 13, 14, DP_OP_F, 0, -1, 0);
+    add(timeline, 1, 0, 2, DP_OP_F, 1, 3, 0);
+    add(timeline, 1, 2, 6, DP_OP_B, 1, 3, 0);
+    add(timeline, 1, 6, 8, DP_OP_I, 1, 3, 0);
+    add(timeline, 1, 8, 10, DP_OP_W, 1, 3, 0);
+    add(timeline, 1, 13, 14, DP_OP_F, 1, 3, 0);
     image = draw(timeline, 2, DP_PLACE_BIDIRECTIONAL);
     y = row_line(&image, 0, 'F');
     expect_line(&image, y, "FBIW.F", parts);
@@ -232,14 +232,14 @@ START_TEST(pairs_are_framed)
     image_t image;
 
     for (int p = 0; p < 3; p++) { /* three pairs apart */
-        add(timeline, 0, 10 * p, 10 * p + 3, DP_OP_F, 0, p, true);
-        add(timeline, 0, 10 * p + 3, 10 * p + 8, DP_OP_B, 1, p, true);
+        add(timeline, 0, 10 * p, 10 * p + 3, DP_OP_F, 0, p, (uint8_t)(p + 1));
+        add(timeline, 0, 10 * p + 3, 10 * p + 8, DP_OP_B, 1, p, (uint8_t)(p + 1));
         for (int s = 0; s < 2; s++) { /* the same in two segments each */
-            add(taking_turns, 0, 10 * p + 4 * s, 10 * p + 4 * s + 2, DP_OP_F, 0, p, true);
-            add(taking_turns, 0, 10 * p + 4 * s + 2, 10 * p + 4 * s + 4, s ? DP_OP_W : DP_OP_I, 1, p, true);
+            add(taking_turns, 0, 10 * p + 4 * s, 10 * p + 4 * s + 2, DP_OP_F, 0, p, (uint8_t)(p + 1));
+            add(taking_turns, 0, 10 * p + 4 * s + 2, 10 * p + 4 * s + 4, s ? DP_OP_W : DP_OP_I, 1, p, (uint8_t)(p + 1));
         }
-        add(alone, 0, 10 * p, 10 * p + 3, DP_OP_F, 0, p, false);
-        add(alone, 0, 10 * p + 3, 10 * p + 8, DP_OP_B, 1, p, false);
+        add(alone, 0, 10 * p, 10 * p + 3, DP_OP_F, 0, p, 0);
+        add(alone, 0, 10 * p + 3, 10 * p + 8, DP_OP_B, 1, p, 0);
     }
     image = draw(timeline, 2, DP_PLACE_V);
     ck_assert_int_eq(frame_sides(&image, row_line(&image, 0, 'F')), 6);
@@ -256,6 +256,46 @@ START_TEST(pairs_are_framed)
 }
 END_TEST
 
+/* Two braids of which the first still communicates while the second computes. */
+START_TEST(a_braid_is_framed_in_both_lanes)
+{
+    dp_timeline_t *timeline = timeline_of(1);
+    image_t image;
+    int head, foot;
+
+    add(timeline, 0, 0, 10, DP_OP_F, 0, 0, 1);
+    add(timeline, 0, 10, 20, DP_OP_W, 0, 0, 2);
+    for (int p = 0; p < 2; p++) {
+        dp_span_t span = {.start_ns = 5 + 10 * p,
+                          .end_ns = p == 0 ? 15 : 20,
+                          .lane = DP_LANE_ALL_TO_ALL,
+                          .pass = DP_OP_B,
+                          .pair = (uint8_t)(p + 1)};
+
+        ck_assert_int_eq(dp_timeline_add(timeline, 0, &span), DP_OK);
+    }
+    image = draw(timeline, 1, DP_PLACE_LINE);
+    head = row_line(&image, 0, 'F');
+    foot = row_line(&image, head, 'B');
+    ck_assert_int_eq(frame_sides(&image, head), 3);
+    ck_assert_int_eq(frame_sides(&image, foot), 3);
+    for (int y = head; y <= foot; y += foot - head) { /* the second begins half way above, three quarters below */
+        runs_t runs = line_of(&image, y, 12);
+        double first = 0.0, second = 0.0;
+
+        for (int k = 0; k < runs.count; k++) {
+            bool ahead = runs.letters[k] == 'F' || (runs.letters[k] == 'B' && first == 0.0);
+
+            first += ahead ? runs.lengths[k] : 0.0;
+            second += !ahead && (runs.letters[k] == 'W' || runs.letters[k] == 'B') ? runs.lengths[k] : 0.0;
+        }
+        ck_assert_double_eq_tol(first / second, y == head ? 1.0 : 2.0, 0.1);
+    }
+    cairo_surface_destroy(image.surface);
+    dp_timeline_free(timeline);
+}
+END_TEST
+
 START_TEST(all_to_all_lies_in_a_strip_below)
 {
     static const int compute[] = {10, 10};
@@ -265,8 +305,8 @@ START_TEST(all_to_all_lies_in_a_strip_below)
     runs_t runs;
     int foot, head, strip = 0;
 
-    add(timeline, 0, 0, 10, DP_OP_F, 0, -1, false);
-    add(timeline, 0, 10, 20, DP_OP_W, 0, -1, false);
+    add(timeline, 0, 0, 10, DP_OP_F, 0, -1, 0);
+    add(timeline, 0, 10, 20, DP_OP_W, 0, -1, 0);
     ck_assert_int_eq(dp_timeline_add(timeline, 0, &span), DP_OK);
     image = draw(timeline, 1, DP_PLACE_LINE);
     head = row_line(&image, 0, 'F');
@@ -296,7 +336,7 @@ START_TEST(steps_are_picked_and_nothing_is_an_error)
     image_t image;
 
     ck_assert_int_eq(draw_timeline_write(&picture, DRAW_SVG, keep, &bytes), DP_ERR_INVALID);
-    add(timeline, 0, 0, 100, DP_OP_F, 0, -1, false);
+    add(timeline, 0, 0, 100, DP_OP_F, 0, -1, 0);
     ck_assert_int_eq(dp_timeline_add(timeline, 0, &span), DP_OK);
     picture.step = 3;
     ck_assert_int_eq(draw_timeline_write(&picture, DRAW_SVG, keep, &bytes), DP_ERR_INVALID);
@@ -321,10 +361,10 @@ START_TEST(extreme_times_are_drawn)
 {
     dp_timeline_t *timeline = timeline_of(3);
 
-    add(timeline, 0, 0, 0, DP_OP_F, 0, 1, false);
-    add(timeline, 1, 0, INT64_MAX, DP_OP_B, 0, INT32_MAX - 10, true);
-    add(timeline, 1, 5, 6, DP_OP_I, INT16_MAX, 0, true);
-    add(timeline, 2, INT64_MAX, INT64_MAX, DP_OP_W, 1, 65535, false);
+    add(timeline, 0, 0, 0, DP_OP_F, 0, 1, 0);
+    add(timeline, 1, 0, INT64_MAX, DP_OP_B, 0, INT32_MAX - 10, 1);
+    add(timeline, 1, 5, 6, DP_OP_I, INT16_MAX, 0, 1);
+    add(timeline, 2, INT64_MAX, INT64_MAX, DP_OP_W, 1, 65535, 0);
     for (int format = DRAW_SVG; format <= DRAW_PDF; format++) {
         draw_timeline_t picture = {
             .timeline = timeline, .unit = "ms", .ns_per_unit = 1.0, .step = -1, .nranks = 3, .chunks = 4};
@@ -372,6 +412,7 @@ int main(void)
 
     SUITE_ADD(suite, kinds_have_their_colours_and_lengths);
     SUITE_ADD(suite, pairs_are_framed);
+    SUITE_ADD(suite, a_braid_is_framed_in_both_lanes);
     SUITE_ADD(suite, all_to_all_lies_in_a_strip_below);
     SUITE_ADD(suite, steps_are_picked_and_nothing_is_an_error);
     SUITE_ADD(suite, extreme_times_are_drawn);
