@@ -5,11 +5,13 @@
  *   bench/gpu_attention [--core cudnn|cuda] [--comm-sms N] [--batch N] [--sequence N] [--hidden N] [--heads N]
  *   [--kv-heads N]
  *                       [--head-dim N] [--value-dim N] [--deterministic 0|1] [--iterations N] [--product N]
+ *                       [--open 0|1]
  *
  * Defaults: cudnn, 20 multiprocessors left to communication, DeepSeek-V3's attention (128 heads, 192/128, hidden 7168)
  * on one sequence of 4096 tokens, 20 timed iterations after 3 others, a bf16 product of 8192 x 8192 x 8192. Exit status
  * 77: no GPU. Times are medians of device time between events, one process, nothing else on the device. Operations of
- * the core, causal: forward heads * s^2 * (d_qk + d_v), backward heads * s^2 * (3 d_qk + 2 d_v). */
+ * the core, causal: forward heads * s^2 * (d_qk + d_v), backward heads * s^2 * (3 d_qk + 2 d_v). --open 1 opens the
+ * block, takes its memory and ends. */
 #include "plugins/attention_cuda/scores.h"
 #ifdef HAVE_CUDNN_CORE
 #include "plugins/attention_cudnn/core.h"
@@ -29,7 +31,8 @@ enum { NO_DEVICE = 77, WARM_UP = 3, MOST_ITERATIONS = 1000 };
 
 typedef struct settings {
     const char *core;
-    long comm_sms, batch, sequence, hidden, heads, kv_heads, head_dim, value_dim, deterministic, iterations, product;
+    long comm_sms, batch, sequence, hidden, heads, kv_heads, head_dim, value_dim, deterministic, iterations, product,
+        open;
 } settings_t;
 
 typedef struct bench {
@@ -92,7 +95,7 @@ static dp_status_t allocate(bench_t *b, size_t bytes, float scale, void **memory
     uint64_t state = 12345;
     uint16_t *values;
 
-    if (status < 0 || scale == 0)
+    if (status < 0 || scale == 0 || b->set.open)
         return status;
     values = malloc(bytes);
     if (values == NULL)
@@ -357,11 +360,11 @@ static dp_status_t run(bench_t *b)
     if (status >= 0)
         status =
             CUDA_CHECK(b->host, b->cu->cuDeviceGetName(name, sizeof(name), device), "asking for the device's name");
-    if (status >= 0)
+    if (status >= 0 && !set->open)
         status = measure_roofline(b, &roofline);
     if (status >= 0)
         status = open_attention(b);
-    if (status < 0)
+    if (status < 0 || set->open)
         return status;
     printf("%s, %u multiprocessors for compute, %u for communication (0: no partition)\n", name,
            b->sms[DP_LANE_COMPUTE], b->sms[DP_LANE_ALL_TO_ALL]);
@@ -396,16 +399,15 @@ static int usage(const char *what)
 
 int main(int argc, char **argv)
 {
-    static bench_t b = {.set = {"cudnn", 20, 1, 4096, 7168, 128, 0, 192, 128, 0, 20, 8192}};
+    static bench_t b = {.set = {"cudnn", 20, 1, 4096, 7168, 128, 0, 192, 128, 0, 20, 8192, 0}};
     long *const numbers[] = {&b.set.comm_sms,      &b.set.batch,      &b.set.sequence, &b.set.hidden,
                              &b.set.heads,         &b.set.kv_heads,   &b.set.head_dim, &b.set.value_dim,
-                             &b.set.deterministic, &b.set.iterations, &b.set.product};
+                             &b.set.deterministic, &b.set.iterations, &b.set.product,  &b.set.open};
     static const struct option options[] = {
-        {"comm-sms", 1, NULL, 0},   {"batch", 1, NULL, 1},     {"sequence", 1, NULL, 2},
-        {"hidden", 1, NULL, 3},     {"heads", 1, NULL, 4},     {"kv-heads", 1, NULL, 5},
-        {"head-dim", 1, NULL, 6},   {"value-dim", 1, NULL, 7}, {"deterministic", 1, NULL, 8},
-        {"iterations", 1, NULL, 9}, {"product", 1, NULL, 10},  {"core", 1, NULL, 'c'},
-        {NULL, 0, NULL, 0},
+        {"comm-sms", 1, NULL, 0},      {"batch", 1, NULL, 1},      {"sequence", 1, NULL, 2}, {"hidden", 1, NULL, 3},
+        {"heads", 1, NULL, 4},         {"kv-heads", 1, NULL, 5},   {"head-dim", 1, NULL, 6}, {"value-dim", 1, NULL, 7},
+        {"deterministic", 1, NULL, 8}, {"iterations", 1, NULL, 9}, {"product", 1, NULL, 10}, {"open", 1, NULL, 11},
+        {"core", 1, NULL, 'c'},        {NULL, 0, NULL, 0},
     };
     dp_status_t status;
     int option;

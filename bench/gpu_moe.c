@@ -5,12 +5,13 @@
  *
  *   bench/gpu_moe [--dtype f32|f64|bf16] [--tokens N] [--hidden N] [--expert-hidden N] [--experts N] [--shared N]
  *   [--top-k N]
- *                 [--capacity X] [--turns N]
+ *                 [--capacity X] [--turns N] [--open 0|1]
  *
  * One rank holds all experts, and its exchanges hand rows on where they lie: what is measured of dispatch and combine
  * is what the plugin does itself, no transport. Defaults: 4096 tokens of DeepSeek-V3's sizes, top 8 of 64 experts: 512
  * rows each. DUALPIPE_MOE_PRODUCTS chooses the way of multiplying. Times are medians over all turns of the device's own
- * clock; a call's time is all of its launches. Exit status 77: no CUDA device. */
+ * clock; a call's time is all of its launches. --open 1 opens the block, takes all memory and ends. Exit status
+ * 77: no CUDA device. */
 #include <dualpipe/dualpipe.h>
 #include <dualpipe/moe.h>
 
@@ -27,7 +28,7 @@ enum { NO_DEVICE = 77, WARM = 3, TURNS_MOST = 1000, CALLS = 10 };
 typedef struct settings {
     dp_dtype_t dtype;
     const char *dtype_name;
-    long tokens, hidden, expert_hidden, experts, shared, top_k, turns;
+    long tokens, hidden, expert_hidden, experts, shared, top_k, turns, open;
     double capacity;
 } settings_t;
 
@@ -302,7 +303,6 @@ static void open_block(bench_t *b)
     const dp_plugin_t *plugin;
     const void *table;
     dp_io_t *io = &b->io;
-    void *x, *dy;
 
     must(dp_plugin_load("moe_cuda", &plugin));
     must(dp_plugin_interface(plugin, DP_IFACE_MOE, sizeof(dp_moe_vt_t), &table));
@@ -311,22 +311,29 @@ static void open_block(bench_t *b)
     b->sizes.struct_size = sizeof(b->sizes);
     must(b->vt->sizes(b->moe, &b->sizes));
     io->struct_size = sizeof(*io);
-    x = memory(b, b->sizes.param_count * element);
-    fill(b, x, b->sizes.param_count, 0.02);
-    fill_with(b, x, (size_t)set->hidden, 1); /* the norm's gain */
-    fill_with(b, (char *)x + (size_t)set->hidden * (size_t)(set->experts + 1) * element, (size_t)set->experts, 0);
-    io->params = x;
+    io->params = memory(b, b->sizes.param_count * element);
     io->grads = memory(b, b->sizes.param_count * dp_dtype_bytes(dp_dtype_accumulator(set->dtype)));
     io->saved = memory(b, b->sizes.saved_bytes);
     io->work = memory(b, b->sizes.work_bytes);
     io->scratch = memory(b, b->sizes.scratch_bytes);
-    io->x = x = memory(b, boundary * element);
-    io->dy = dy = memory(b, boundary * element);
+    io->x = memory(b, boundary * element);
+    io->dy = memory(b, boundary * element);
     io->y = memory(b, boundary * element);
     io->dx = memory(b, boundary * element);
-    fill(b, x, boundary, 1);
-    fill(b, dy, boundary, 1);
     b->moe_io = (dp_moe_io_t){.struct_size = sizeof(b->moe_io), .io = io, .aux_scale = 1};
+}
+
+static void fill_block(bench_t *b)
+{
+    const settings_t *set = &b->set;
+    const size_t element = dp_dtype_bytes(set->dtype), boundary = (size_t)set->tokens * (size_t)set->hidden;
+    char *params = (char *)b->io.params;
+
+    fill(b, params, b->sizes.param_count, 0.02);
+    fill_with(b, params, (size_t)set->hidden, 1); /* the norm's gain */
+    fill_with(b, params + (size_t)set->hidden * (size_t)(set->experts + 1) * element, (size_t)set->experts, 0);
+    fill(b, (void *)b->io.x, boundary, 1);
+    fill(b, (void *)b->io.dy, boundary, 1);
 }
 
 /* ---- what is measured ---- */
@@ -470,7 +477,7 @@ static void parse(int argc, char **argv, settings_t *set)
     static const struct option options[] = {
         {"dtype", 1, NULL, 't'},   {"tokens", 1, NULL, 'T'}, {"hidden", 1, NULL, 'd'}, {"expert-hidden", 1, NULL, 'f'},
         {"experts", 1, NULL, 'E'}, {"shared", 1, NULL, 's'}, {"top-k", 1, NULL, 'k'},  {"capacity", 1, NULL, 'c'},
-        {"turns", 1, NULL, 'n'},   {NULL, 0, NULL, 0},
+        {"turns", 1, NULL, 'n'},   {"open", 1, NULL, 'o'},   {NULL, 0, NULL, 0},
     };
     int c;
 
@@ -499,6 +506,9 @@ static void parse(int argc, char **argv, settings_t *set)
             break;
         case 'c':
             set->capacity = strtod(optarg, NULL);
+            break;
+        case 'o':
+            set->open = number(optarg, 0, 1);
             break;
         case 'n':
             set->turns = number(optarg, 1, TURNS_MOST);
@@ -531,10 +541,13 @@ int main(int argc, char **argv)
     printf("block        %s, %ld tokens of %ld, top %ld of %ld experts of %ld, %ld shared; %ld turns\n",
            b.set.dtype_name, b.set.tokens, b.set.hidden, b.set.top_k, b.set.experts, b.set.expert_hidden, b.set.shared,
            b.set.turns);
-    copy = copy_limit(&b);
-    product = product_limit(&b);
     open_block(&b);
-    run(&b, copy, product);
+    if (!b.set.open) {
+        fill_block(&b);
+        copy = copy_limit(&b);
+        product = product_limit(&b);
+        run(&b, copy, product);
+    }
     b.vt->close(b.moe);
     b.device_vt->stream_close(b.stream);
     b.device_vt->close(b.device);

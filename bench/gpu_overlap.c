@@ -9,10 +9,12 @@
  *   bench/gpu_overlap [--device NAME] [--comm NAME] [--attention NAME] [--moe NAME] [--dtype f32|f64|bf16] [--comm-sms
  *   N]
  *                     [--layers N] [--tokens N] [--hidden N] [--heads N] [--head-dim N] [--value-dim N] [--experts N]
- *                     [--top-k N] [--expert-hidden N] [--microbatches N] [--steps N] [--graph 0|1] [--trace FILE]
+ *                     [--top-k N] [--expert-hidden N] [--microbatches N] [--steps N] [--graph 0|1] [--open 0|1]
+ *                     [--trace FILE]
  *
  * Defaults: a GPU, DeepSeek-V3's layer with fewer experts, 4 layers a stage, or 2 or 1 where the device has no memory
- * for more (4 take some 140 GB: beside the parameters two gradients in fp32 a stage). Exit status 77: no such device.
+ * for more (4 take some 140 GB: beside the parameters two gradients in fp32 a stage). --open 1 opens what would be
+ * measured, so that all memory is taken, and ends. Exit status 77: no such device.
  * The figures are those of DeepSeek's published trace (96.3 % of the all-to-all hidden, compute lane busy 96.4 %):
  *   hidden    time in which an all-to-all and a compute segment of a pair ran, as a share of all-to-all time
  *   busy      compute lane, as a share of the time from the first pair's start to the last one's end
@@ -27,12 +29,12 @@
 #include <string.h>
 #include <time.h>
 
-enum { NO_DEVICE = 77 };
+enum { NO_DEVICE = 77, PATTERN = 1048573 };
 
 typedef struct settings {
     const char *device, *comm, *attention, *moe, *dtype_name, *trace;
     long comm_sms, layers, tokens, hidden, heads, head_dim, value_dim, experts, top_k, expert_hidden, microbatches,
-        steps, graph;
+        steps, graph, open;
     dp_dtype_t dtype;
 } settings_t;
 
@@ -79,22 +81,28 @@ static dp_status_t upload(bench_t *b, void *to, const void *from, size_t bytes)
     return status < 0 ? status : b->context.device_vt->synchronize(b->stream, -1);
 }
 
+/* A million numbers, again and again: the host would be minutes at ten billion, and have to hold them. */
 static dp_status_t fill_params(bench_t *b, const dp_chunk_view_t *view)
 {
-    char *values = calloc(view->param_count, dp_dtype_bytes(b->set.dtype));
+    const size_t element = dp_dtype_bytes(b->set.dtype);
+    char *values = calloc(PATTERN, element);
     uint64_t state = (uint64_t)view->stage + 1;
-    dp_status_t status;
+    dp_status_t status = DP_OK;
 
     if (values == NULL)
-        return dp_fail(DP_ERR_NOMEM, "no memory for %zu parameters", view->param_count);
-    for (uint32_t i = 0; i < view->nparams; i++) {
+        return dp_fail(DP_ERR_NOMEM, "no memory for %d parameters", PATTERN);
+    for (uint32_t i = 0; i < view->nparams && status == DP_OK; i++) {
         const dp_param_t *param = &view->param_list[i];
         const double size = param->fan_in > 0 ? __builtin_sqrt(3.0 / param->fan_in) : 0;
-        for (size_t k = 0; k < param->count; k++)
-            dp_number_set(b->set.dtype, values, param->offset + k,
+        const size_t drawn = param->count < PATTERN ? param->count : PATTERN;
+
+        for (size_t k = 0; k < drawn; k++)
+            dp_number_set(b->set.dtype, values, k,
                           param->kind == DP_PARAM_MATRIX ? size * draw(&state) : (double)param->start);
+        for (size_t k = 0; k < param->count && status == DP_OK; k += PATTERN)
+            status = upload(b, (char *)view->params + (param->offset + k) * element, values,
+                            (param->count - k < PATTERN ? param->count - k : PATTERN) * element);
     }
-    status = upload(b, view->params, values, view->param_count * dp_dtype_bytes(b->set.dtype));
     free(values);
     return status;
 }
@@ -320,16 +328,19 @@ static dp_status_t measure(const settings_t *set, const char *method, int microb
         return status;
     options.group = b.group;
     status = dp_pipeline_open(&options, &pipeline);
-    if (status == DP_OK)
+    if (status == DP_OK && set->open) {
+        printf("%-10s %3d micro-batches        %ld layers a stage: opened\n", method, microbatches, set->layers);
+    } else if (status == DP_OK) {
         status = prepare_data(&b, pipeline);
-    if (status == DP_OK)
-        status = run_steps(&b, pipeline, microbatches, timeline_out);
-    if (status == DP_OK)
-        status = b.context.device_vt->partition(b.context.device, sms);
-    if (status == DP_OK)
-        printf("%-10s %3d micro-batches        step %.1f us, host %.1f us: %.2f %%\n", method, microbatches,
-               1e6 * b.step_seconds / (double)set->steps, 1e6 * b.host_seconds / (double)set->steps,
-               100 * b.host_seconds / b.step_seconds);
+        if (status == DP_OK)
+            status = run_steps(&b, pipeline, microbatches, timeline_out);
+        if (status == DP_OK)
+            status = b.context.device_vt->partition(b.context.device, sms);
+        if (status == DP_OK)
+            printf("%-10s %3d micro-batches        step %.1f us, host %.1f us: %.2f %%\n", method, microbatches,
+                   1e6 * b.step_seconds / (double)set->steps, 1e6 * b.host_seconds / (double)set->steps,
+                   100 * b.host_seconds / b.step_seconds);
+    }
     dp_pipeline_close(pipeline);
     for (int i = 0; i < b.nstages; i++)
         dp_stage_free(b.stages[i]);
@@ -489,15 +500,15 @@ static int read_settings(int argc, char **argv, settings_t *set)
     const char **texts[] = {&set->device, &set->comm, &set->attention, &set->moe, &set->dtype_name, &set->trace};
     long *numbers[] = {&set->comm_sms,     &set->layers,    &set->tokens,  &set->hidden, &set->heads,
                        &set->head_dim,     &set->value_dim, &set->experts, &set->top_k,  &set->expert_hidden,
-                       &set->microbatches, &set->steps,     &set->graph};
+                       &set->microbatches, &set->steps,     &set->graph,   &set->open};
     static const char *const names[] = {"device",        "comm",         "attention", "moe",     "dtype",
                                         "trace",         "comm-sms",     "layers",    "tokens",  "hidden",
                                         "heads",         "head-dim",     "value-dim", "experts", "top-k",
-                                        "expert-hidden", "microbatches", "steps",     "graph"};
-    struct option longs[20] = {{0}};
+                                        "expert-hidden", "microbatches", "steps",     "graph",   "open"};
+    struct option longs[21] = {{0}};
     int c;
 
-    for (int i = 0; i < 19; i++)
+    for (int i = 0; i < 20; i++)
         longs[i] = (struct option){names[i], required_argument, NULL, 256 + i};
     while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
         if (c < 256)
@@ -513,8 +524,8 @@ static int read_settings(int argc, char **argv, settings_t *set)
 
 int main(int argc, char **argv)
 {
-    settings_t set = {"cuda", "cuda_ipc", "cudnn", "cuda", "bf16", NULL, 20, 0, 4096, 7168,
-                      128,    192,        128,     16,     8,      2048, 4,  3, 0,    DP_BF16};
+    settings_t set = {"cuda", "cuda_ipc", "cudnn", "cuda", "bf16", NULL, 20, 0, 4096, 7168,   128,
+                      192,    128,        16,      8,      2048,   4,    3,  0, 0,    DP_BF16};
     dp_timeline_t *pairs = NULL, *alone = NULL;
     uint32_t sms[DP_LANE_COUNT] = {0};
     dp_status_t status;
@@ -529,8 +540,8 @@ int main(int argc, char **argv)
            set.device, set.comm, set.attention, set.moe, set.dtype_name, set.tokens, set.hidden, set.heads,
            set.head_dim, set.value_dim, set.experts, set.expert_hidden, set.top_k);
     status = measure_what_fits(&set, &pairs, sms);
-    if (status < 0)
-        return complain(status);
+    if (status < 0 || set.open)
+        return status < 0 ? complain(status) : 0;
     printf("SMs (cores)                        compute %u, communication %u\n", sms[DP_LANE_COMPUTE],
            sms[DP_LANE_ALL_TO_ALL]);
     status = report(&set, pairs);

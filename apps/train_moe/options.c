@@ -120,7 +120,8 @@ static const option_row_t table[] = {
     {"moe", TEXT, LOCAL, AT(moe), 0, 0, "", "NAME", "MoE plugin; default: cpu, on GPUs cuda"},
     {"check-finite", FLAG, SHARED, AT(check_finite), 0, 0, "", "",
      "end with rank, stage, micro-batch and parameter of the first NaN or overflow"},
-    {"graph", FLAG, SHARED, AT(graph), 0, 0, "", "", "on GPUs: capture a step and replay it, one launch a step"},
+    {"graph", FLAG, SHARED, AT(graph), 0, 0, "", "",
+     "on GPUs: capture a step and replay it, one launch a step; experimental with several ranks"},
     {"deterministic", INTEGER, SHARED, AT(deterministic), 0, 1, "1", "0|1",
      "1: the same run gives the same bits; 0: attention may be faster"},
 

@@ -98,7 +98,8 @@ typedef struct dp_pipeline_options {
      *  always, then the first of a kind is captured (which allocates); another input, target or output pointer or loss
      *  scale than before captures anew. Needs DP_DEVICE_CAP_GRAPH and DP_COMM_CAP_CAPTURE, and segments that keep to
      *  their [capture] mark: dp_segment_call_t.step is that of the capture. Channels get as many slots as divide their
-     *  messages. */
+     *  messages. Experimental with several ranks, of which a warning speaks at open: a wait for another rank is then a
+     *  kernel that spins, on a hardware queue of the driver's choice. */
     int32_t graph;
     /** NULL, or a plugin with dp.profiler/1 (profiler.h; "hook_cupti"): what the device works on goes by the name of
      *  its operation in external tools, and in dp_pipeline_timeline() the span of an operation with kernels lasts from

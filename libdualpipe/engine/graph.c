@@ -26,6 +26,11 @@ dp_status_t dp__graphs_open(dp_pipeline_t *p)
         return dp_fail(DP_ERR_UNSUPPORTED, "graph: device plugin %s cannot capture work", p->device_name);
     if ((p->comms.vt->caps & DP_COMM_CAP_CAPTURE) == 0)
         return dp_fail(DP_ERR_UNSUPPORTED, "graph: transfers of comm plugin %s cannot be captured", p->comm_name);
+    if (dp_group_size(p->group) > 1 && dp_group_rank(p->group) == 0)
+        dp_log(
+            DP_LOG_WARN, "engine",
+            "graph: experimental with several ranks: waits for other ranks are kernels that spin, and the driver may "
+            "put one in front of what the other rank waits for");
     for (int i = 0; i < DP__GRAPHS; i++) {
         p->graphs.at[i].lent = dp__calloc(pointers, sizeof(void *));
         if (p->graphs.at[i].lent == NULL)

@@ -2,10 +2,12 @@
  * SPDX-License-Identifier: MIT
  * core.c: two plans and a handle, made in open(); a step sets pointers and runs them.
  *
- * Plans are for the whole device, whatever the partition: cuDNN 9.19 refuses another number of multiprocessors for
- * attention on sm_90. The partition's stream confines the kernels all the same. */
+ * Plans are for the whole device, whatever the partition, unless share.h is asked for another: cuDNN 9.19 refuses
+ * another number of multiprocessors for attention on sm_90. The partition's stream confines the kernels all the
+ * same. */
 #include "core.h"
 #include "plan.h"
+#include "share.h"
 
 #include <math.h>
 #include <string.h>
@@ -15,7 +17,8 @@ enum { LARGEST_DIM = 256, DIM_STEP = 8 };
 typedef struct cudnn_core {
     dnn_t dnn;
     cudnnHandle_t handle;
-    CUstream stream; /* that the handle has */
+    CUstream stream;                 /* that the handle has */
+    cudnnBackendDescriptor_t device; /* to plan for; NULL: the handle's */
     sdpa_graph_t forward_graph, backward_graph;
     sdpa_plan_t forward, backward;
     float scale, masked, one;
@@ -57,14 +60,16 @@ static dp_status_t make_plans(const dp_attention_t *a, cudnn_core_t *c)
 {
     const sdpa_shape_t shape = shape_of(a);
     sdpa_search_t search;
-    dp_status_t status = sdpa_forward_graph(a->host, &c->dnn, &shape, &c->forward_graph);
+    dp_status_t status = sdpa_device_of_share(a->host, &c->dnn, c->handle, a->sms, &c->device);
 
     if (status >= 0)
-        status = sdpa_plan_make(&c->forward_graph, shape.deterministic, NULL, &search, &c->forward);
+        status = sdpa_forward_graph(a->host, &c->dnn, &shape, &c->forward_graph);
+    if (status >= 0)
+        status = sdpa_plan_make(&c->forward_graph, shape.deterministic, c->device, &search, &c->forward);
     if (status >= 0)
         status = sdpa_backward_graph(a->host, &c->dnn, &shape, &c->backward_graph);
     if (status >= 0)
-        status = sdpa_plan_make(&c->backward_graph, shape.deterministic, NULL, &search, &c->backward);
+        status = sdpa_plan_make(&c->backward_graph, shape.deterministic, c->device, &search, &c->backward);
     return status;
 }
 
@@ -118,6 +123,8 @@ static void close_core(dp_attention_t *a)
     sdpa_plan_close(&c->forward);
     sdpa_graph_close(&c->backward_graph);
     sdpa_graph_close(&c->forward_graph);
+    if (c->device != NULL)
+        c->dnn.cudnnBackendDestroyDescriptor(c->device);
     if (c->handle != NULL)
         c->dnn.cudnnDestroy(c->handle);
     a->host->release(a->host, c);

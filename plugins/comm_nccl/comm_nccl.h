@@ -140,6 +140,12 @@ void buffer_register(dp_comm_t *comm, ncclComm_t c, void *buffer, size_t bytes);
 /* group.c: between begin and end the lock is held. end returns when the work is on its stream. */
 dp_status_t nccl_begin(dp_comm_t *comm);
 dp_status_t nccl_end(dp_comm_t *comm, ncclResult_t result, ncclComm_t *const *comms, int count, const char *what);
+/* A head (comm->heads) to every other rank of the communicator, and one of each (behind it, in the order of ranks). */
+dp_status_t nccl_greet(dp_comm_t *comm, ncclComm_t *c, int32_t rank, int32_t nranks, bool sends, bool receives,
+                       dp_stream_t *s, const char *what);
+/* NCCL connects two ranks when they first talk, which maps memory and starts threads: better before the first step than
+ * while streams wait in it. [blocks until the others have come] */
+dp_status_t nccl_connect(dp_comm_t *comm, ncclComm_t *c, int32_t rank, int32_t nranks, bool sends, bool receives);
 /* Until a non-blocking call of this communicator is over. */
 dp_status_t nccl_settle(dp_comm_t *comm, ncclComm_t *c, const char *what);
 

@@ -80,3 +80,42 @@ dp_status_t nccl_end(dp_comm_t *comm, ncclResult_t result, ncclComm_t *const *co
     }
     return DP_OK;
 }
+
+static bool fine(ncclResult_t result)
+{
+    return result == ncclSuccess || result == ncclInProgress;
+}
+
+dp_status_t nccl_greet(dp_comm_t *comm, ncclComm_t *c, int32_t rank, int32_t nranks, bool sends, bool receives,
+                       dp_stream_t *s, const char *what)
+{
+    const nccl_api_t *nccl = comm->nccl;
+    uint32_t *own = comm->heads, *in = comm->heads + HEAD_BYTES / sizeof(uint32_t);
+    cudaStream_t stream = (cudaStream_t)native(comm, s);
+    ncclResult_t result = ncclSuccess;
+    dp_status_t status = nccl_begin(comm);
+
+    if (status < 0)
+        return status;
+    for (int32_t p = 0; p < nranks && fine(result); p++) {
+        if (p != rank && sends)
+            result = nccl->ncclSend(own, HEAD_BYTES, ncclUint8, p, *c, stream);
+        if (p != rank && receives && fine(result))
+            result = nccl->ncclRecv(in + 4 * (size_t)p, HEAD_BYTES, ncclUint8, p, *c, stream);
+    }
+    return nccl_end(comm, result, &c, 1, what);
+}
+
+dp_status_t nccl_connect(dp_comm_t *comm, ncclComm_t *c, int32_t rank, int32_t nranks, bool sends, bool receives)
+{
+    dp_stream_t *s = NULL;
+    dp_status_t status = comm->device_vt->stream_open(comm->device, DP_LANE_P2P, &s);
+
+    if (status < 0)
+        return status;
+    status = nccl_greet(comm, c, rank, nranks, sends, receives, s, "connecting");
+    if (status >= 0)
+        status = comm->device_vt->synchronize(s, -1);
+    comm->device_vt->stream_close(s);
+    return status;
+}

@@ -36,6 +36,8 @@ dp_status_t reduce_open(dp_comm_t *comm, size_t reduce_bytes)
     if (status >= 0)
         status = communicator_open(comm, "sums", comm->rank, comm->nranks, ctas_of(comm).sums, &comm->sums);
     if (status >= 0)
+        status = nccl_connect(comm, &comm->sums, comm->rank, comm->nranks, true, true);
+    if (status >= 0)
         buffer_register(comm, comm->sums, comm->staging, n * comm->slice_bytes);
     return status;
 }
@@ -43,27 +45,13 @@ dp_status_t reduce_open(dp_comm_t *comm, size_t reduce_bytes)
 /* Everyone's head to everyone. */
 static dp_status_t meet(dp_comm_t *comm, const uint32_t words[4], dp_stream_t *s)
 {
-    const nccl_api_t *nccl = comm->nccl;
-    uint32_t *own = comm->heads, *in = comm->heads + 4;
-    cudaStream_t stream = (cudaStream_t)native(comm, s);
-    ncclComm_t *comms[1] = {&comm->sums};
-    ncclResult_t result = ncclSuccess;
-    dp_status_t status = write_head(comm, own, words, s);
+    dp_status_t status = write_head(comm, comm->heads, words, s);
 
     if (status >= 0)
-        status = nccl_begin(comm);
-    if (status < 0)
-        return status;
-    for (int32_t p = 0; p < comm->nranks && fine(result); p++) {
-        if (p == comm->rank)
-            continue;
-        result = nccl->ncclSend(own, HEAD_BYTES, ncclUint8, p, comm->sums, stream);
-        if (fine(result))
-            result = nccl->ncclRecv(in + 4 * (size_t)p, HEAD_BYTES, ncclUint8, p, comm->sums, stream);
-    }
-    status = nccl_end(comm, result, comms, 1, "the head of a sum");
+        status = nccl_greet(comm, &comm->sums, comm->rank, comm->nranks, true, true, s, "the head of a sum");
     return status < 0 ? status
-                      : check_heads(comm, in, (uint32_t)comm->nranks, comm->rank, words, NCCL_FAULT_SUM, comm, s);
+                      : check_heads(comm, comm->heads + HEAD_BYTES / sizeof(uint32_t), (uint32_t)comm->nranks,
+                                    comm->rank, words, NCCL_FAULT_SUM, comm, s);
 }
 
 /* Slice p of a piece: [*first, *first + return value). */

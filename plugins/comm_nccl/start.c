@@ -183,10 +183,13 @@ static dp_status_t make_communicators(dp_comm_t *comm)
         snprintf(what, sizeof(what), "pair.%d.%d", pair->sends ? comm->rank : pair->peer,
                  pair->sends ? pair->peer : comm->rank);
         status = communicator_open(comm, what, pair->sends ? 0 : 1, 2, ctas_of(comm).pair, &pair->comm);
+        if (status >= 0)
+            status = nccl_connect(comm, &pair->comm, pair->sends ? 0 : 1, 2, pair->sends, !pair->sends);
     }
-    if (status >= 0 && comm->exchanges != NULL && comm->rows == NULL && comm->nranks > 1)
-        status = communicator_open(comm, "rows", comm->rank, comm->nranks, ctas_of(comm).rows, &comm->rows);
-    return status;
+    if (status < 0 || comm->exchanges == NULL || comm->rows != NULL || comm->nranks == 1)
+        return status;
+    status = communicator_open(comm, "rows", comm->rank, comm->nranks, ctas_of(comm).rows, &comm->rows);
+    return status >= 0 ? nccl_connect(comm, &comm->rows, comm->rank, comm->nranks, true, true) : status;
 }
 
 dp_status_t start(dp_comm_t *comm)

@@ -19,9 +19,9 @@
 
 #define LONG_NS  (200 * 1000000ll)
 #define SLICE_NS (50 * 1000000ll) /* the longest sleep of a waiting thread without a look at the job's state */
-/* How long a wait looks before it sleeps, and only while nobody else wants the core, which a yield tells that takes as
- * long as some other thread's work. */
-#define SPIN_NS     50000
+/* How long a wait looks before it sleeps: some round trips, as a sleep doubles one. Only while nobody else wants the
+ * core, which a yield tells that takes as long as some other thread's work. */
+#define SPIN_NS     150000
 #define YIELD_NS    25000
 #define CROWDED_MAX 256
 #define SPIN_LOOKS  4 /* between two yields, which take as long as a look */
@@ -134,6 +134,7 @@ static bool spin(const wait_t *t)
             crowded_next = 1;
             return true;
         }
+        before = host->now_ns(host); /* looks may take longer than a yield that lets nobody run */
         sched_yield();
         after = host->now_ns(host);
         if (after - before > YIELD_NS) {

@@ -1,11 +1,17 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_layout.c: sizes and offsets of everything that crosses the plugin ABI, against the list of the current major and
- * minor in tests/data/abi. Within a major, members are appended: lines may join that list, offsets never change.
+ * test_layout.c: sizes and offsets of everything that crosses the plugin ABI, and of what trainers hand to the library
+ * by headers that are newer than those of frozen/, against the list of the current major and minor in tests/data/abi.
+ * Within a major, members are appended: lines may join that list, offsets never change.
  *     tests/abi/test_layout --print > tests/data/abi/layout-1.1.tsv      after a change that a new minor allows */
 #include <dualpipe/attention.h>
+#include <dualpipe/checkpoint.h>
 #include <dualpipe/moe.h>
+#include <dualpipe/overlap.h>
 #include <dualpipe/profiler.h>
+#include <dualpipe/search.h>
+#include <dualpipe/state.h>
+#include <dualpipe/trace.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -287,6 +293,107 @@ static const struct pin {
     MEMBER(dp_profiler_vt_t, begin),
     MEMBER(dp_profiler_vt_t, end),
     MEMBER(dp_profiler_vt_t, collect),
+    /* of the library alone: headers that no frozen version has yet */
+    TYPE(dp_checkpoint_tensor_t),
+    MEMBER(dp_checkpoint_tensor_t, struct_size),
+    MEMBER(dp_checkpoint_tensor_t, dtype),
+    MEMBER(dp_checkpoint_tensor_t, name),
+    MEMBER(dp_checkpoint_tensor_t, file),
+    MEMBER(dp_checkpoint_tensor_t, count),
+    MEMBER(dp_checkpoint_tensor_t, parameter),
+    TYPE(dp_overlap_request_t),
+    MEMBER(dp_overlap_request_t, struct_size),
+    MEMBER(dp_overlap_request_t, schedule),
+    MEMBER(dp_overlap_request_t, costs),
+    MEMBER(dp_overlap_request_t, memory_cap),
+    MEMBER(dp_overlap_request_t, slots),
+    MEMBER(dp_overlap_request_t, tries),
+    MEMBER(dp_overlap_request_t, seconds),
+    MEMBER(dp_overlap_request_t, seed),
+    TYPE(dp_overlap_result_t),
+    MEMBER(dp_overlap_result_t, struct_size),
+    MEMBER(dp_overlap_result_t, schedule),
+    MEMBER(dp_overlap_result_t, step),
+    MEMBER(dp_overlap_result_t, bound),
+    MEMBER(dp_overlap_result_t, peak),
+    MEMBER(dp_overlap_result_t, tried),
+    TYPE(dp_search_state_t),
+    MEMBER(dp_search_state_t, struct_size),
+    MEMBER(dp_search_state_t, elapsed),
+    MEMBER(dp_search_state_t, tried),
+    MEMBER(dp_search_state_t, built_in_step),
+    MEMBER(dp_search_state_t, step),
+    MEMBER(dp_search_state_t, from),
+    TYPE(dp_search_request_t),
+    MEMBER(dp_search_request_t, struct_size),
+    MEMBER(dp_search_request_t, ranks),
+    MEMBER(dp_search_request_t, microbatches),
+    MEMBER(dp_search_request_t, costs),
+    MEMBER(dp_search_request_t, transport),
+    MEMBER(dp_search_request_t, slots),
+    MEMBER(dp_search_request_t, memory_cap),
+    MEMBER(dp_search_request_t, seconds),
+    MEMBER(dp_search_request_t, seed),
+    MEMBER(dp_search_request_t, progress),
+    MEMBER(dp_search_request_t, user),
+    MEMBER(dp_search_request_t, placements),
+    MEMBER(dp_search_request_t, weights),
+    MEMBER(dp_search_request_t, stages),
+    MEMBER(dp_search_request_t, activation_bytes),
+    MEMBER(dp_search_request_t, weight_bytes),
+    TYPE(dp_search_result_t),
+    MEMBER(dp_search_result_t, struct_size),
+    MEMBER(dp_search_result_t, schedule),
+    MEMBER(dp_search_result_t, built_in),
+    MEMBER(dp_search_result_t, from),
+    MEMBER(dp_search_result_t, built_in_step),
+    MEMBER(dp_search_result_t, step),
+    MEMBER(dp_search_result_t, peak),
+    MEMBER(dp_search_result_t, tried),
+    TYPE(dp_state_t),
+    MEMBER(dp_state_t, struct_size),
+    MEMBER(dp_state_t, name),
+    MEMBER(dp_state_t, scope),
+    MEMBER(dp_state_t, chunk),
+    MEMBER(dp_state_t, sharded),
+    MEMBER(dp_state_t, host),
+    MEMBER(dp_state_t, memory),
+    MEMBER(dp_state_t, dtype),
+    MEMBER(dp_state_t, count),
+    MEMBER(dp_state_t, optional),
+    TYPE(dp_save_options_t),
+    MEMBER(dp_save_options_t, struct_size),
+    MEMBER(dp_save_options_t, folder),
+    MEMBER(dp_save_options_t, keep),
+    TYPE(dp_trace_options_t),
+    MEMBER(dp_trace_options_t, struct_size),
+    MEMBER(dp_trace_options_t, annotations),
+    MEMBER(dp_trace_options_t, communication),
+    MEMBER(dp_trace_options_t, most_bytes),
+    TYPE(dp_trace_about_t),
+    MEMBER(dp_trace_about_t, struct_size),
+    MEMBER(dp_trace_about_t, devices),
+    MEMBER(dp_trace_about_t, events),
+    MEMBER(dp_trace_about_t, records),
+    MEMBER(dp_trace_about_t, sms),
+    MEMBER(dp_trace_about_t, cut_off),
+    TYPE(dp_trace_overlap_t),
+    MEMBER(dp_trace_overlap_t, struct_size),
+    MEMBER(dp_trace_overlap_t, name),
+    MEMBER(dp_trace_overlap_t, span),
+    MEMBER(dp_trace_overlap_t, computation),
+    MEMBER(dp_trace_overlap_t, communication),
+    MEMBER(dp_trace_overlap_t, hidden),
+    MEMBER(dp_trace_overlap_t, idle),
+    MEMBER(dp_trace_overlap_t, gaps),
+    MEMBER(dp_trace_overlap_t, computation_sms),
+    MEMBER(dp_trace_overlap_t, communication_sms),
+    TYPE(dp_trace_costs_t),
+    MEMBER(dp_trace_costs_t, struct_size),
+    MEMBER(dp_trace_costs_t, layers),
+    MEMBER(dp_trace_costs_t, title),
+    MEMBER(dp_trace_costs_t, annotations),
+    MEMBER(dp_trace_costs_t, annotation_count),
 };
 /* clang-format on */
 #define N_PINS (sizeof(pins) / sizeof(pins[0]))

@@ -131,6 +131,7 @@ static size_t bytes_of(cudnnBackendAttributeType_t type)
     case CUDNN_TYPE_DOUBLE:
     case CUDNN_TYPE_VOID_PTR:
     case CUDNN_TYPE_BACKEND_DESCRIPTOR:
+    case CUDNN_TYPE_HANDLE:
         return 8;
     default:
         return 4;
@@ -173,14 +174,37 @@ static object_t *child(const object_t *o, cudnnBackendAttributeName_t name)
     return a != NULL ? *(object_t **)a->bytes : NULL;
 }
 
+static const char own_device[] = "{\"deviceVer\":900,\"multiProcessorCount\":132,\"deviceName\":\"a fake\"}";
+static int planned_for;
+
+/* The number of multiprocessors that the latest plan was made for. */
+int fake_cudnn_sms(void)
+{
+    return __atomic_load_n(&planned_for, __ATOMIC_RELAXED);
+}
+
+static const char *description_of(const object_t *device)
+{
+    const attribute_t *text = device != NULL ? find(device, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION) : NULL;
+
+    return text != NULL ? text->bytes : own_device;
+}
+
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t object)
 {
     object_t *o = object;
 
     if (o->type == CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR)
         o->graph = child(o, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
-    if (o->type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)
+    if (o->type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
+        const char *count =
+            strstr(description_of(child(o, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP)), "\"multiProcessorCount\":");
+
+        if (count == NULL)
+            return refuse(CUDNN_STATUS_BAD_PARAM, "a device without multiprocessors");
+        __atomic_store_n(&planned_for, atoi(strchr(count, ':') + 1), __ATOMIC_RELAXED);
         o->graph = child(o, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)->graph;
+    }
     o->finished = true;
     return CUDNN_STATUS_SUCCESS;
 }
@@ -195,6 +219,12 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const object, cu
     if (room < 1)
         return refuse(CUDNN_STATUS_BAD_PARAM, "no room for an attribute");
     switch (name) {
+    case CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION:
+        *count = (int64_t)strlen(description_of(o)) + 1;
+        if (room < *count)
+            return refuse(CUDNN_STATUS_BAD_PARAM, "no room for a description");
+        memcpy(values, description_of(o), (size_t)*count);
+        return CUDNN_STATUS_SUCCESS;
     case CUDNN_ATTR_ENGINEHEUR_RESULTS:
     case CUDNN_ATTR_ENGINECFG_ENGINE:
         (*(object_t **)values)->graph = o->graph;

@@ -7,13 +7,14 @@
  * another fail (with CUDA_ERROR_UNKNOWN, or the code given); DP_FAKE_DEVICES, how many devices (1);
  * DP_FAKE_HANG_SECONDS, how long a kernel or a wait for a value may spin (60); DP_FAKE_WITHOUT="cuGreenCtxCreate,...",
  * functions that answer "not supported"; DP_FAKE_QUEUES=8, how many hardware queues the streams of a device share, in
- * which work runs in the order it was enqueued (0: a queue each); CUDA_LAUNCH_BLOCKING=1, as CUDA's: a launch waits
+ * which work runs in the order it was enqueued (0: a queue each); DP_FAKE_MEMORY=n, its memory in MiB (8 GiB), of which
+ * the host holds what was written; CUDA_LAUNCH_BLOCKING=1, as CUDA's: a launch waits
  * for its kernel.
  *
  * For libraries whose kernels wait for other ranks: fake_sms_take() has up to `wanted` multiprocessors of a stream's
  * share (those it has already: mine[sm] != 0) and says how many it has now, of how many it can ever have;
  * fake_sms_give() gives them back. A block of such a kernel fills a multiprocessor. int fake_sms_cluster() says whether
- * clusters fit.
+ * clusters fit. int fake_idle() says whether the streams of the current context have nothing left to do.
  *
  * uint64_t fake_bytes_staged(void) tells a test how many bytes cuMemcpyAsync has moved between host and device. */
 #ifndef DP_FAKE_CUDA_H
@@ -193,6 +194,8 @@ bool capture_hinders(void); /* this thread captures: calls that allocate or wait
 
 /* memory.c */
 bool memory_known(CUdeviceptr at, size_t bytes);
+/* As memset; much at once is given back to the host, which need not have as much as the device. */
+void memory_zero(void *at, size_t bytes);
 /* Of cuMemcpyAsync, for fake_bytes_staged. */
 void memory_count_copy(CUdeviceptr to, CUdeviceptr from, size_t bytes);
 

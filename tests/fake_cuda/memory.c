@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define PAGE        4096u
-#define ARENA_BYTES ((size_t)64 << 30)
+#define ARENA_BYTES ((size_t)256 << 30)
 #define POISON      0xcb
 #define POISON_MOST ((size_t)64 << 20)
 #define GRANULE     ((size_t)2 << 20)
@@ -206,8 +206,27 @@ FAKE_EXPORT CUresult cuMemAlloc(CUdeviceptr *at, size_t bytes)
     pthread_mutex_unlock(&fake_lock);
     if (r == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    memset((void *)*at, POISON, bytes < POISON_MOST ? bytes : POISON_MOST);
+    memset((void *)*at, POISON, bytes <= POISON_MOST ? bytes : PAGE); /* of more, the host may not have as much */
     return CUDA_SUCCESS;
+}
+
+void memory_zero(void *at, size_t bytes)
+{
+    uintptr_t from = whole((uintptr_t)at, PAGE), to = ((uintptr_t)at + bytes) / PAGE * PAGE;
+    const range_t *r;
+    off_t offset = -1;
+
+    pthread_mutex_lock(&fake_lock);
+    r = bytes > POISON_MOST ? find((CUdeviceptr)(uintptr_t)at, bytes) : NULL;
+    if (r != NULL && r->kind == RANGE_DEVICE && r->map != NULL && r->owner == getpid())
+        offset = (off_t)(r->offset + (from - (uintptr_t)r->map - PAGE));
+    pthread_mutex_unlock(&fake_lock);
+    if (offset < 0 || fallocate(arena, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, (off_t)(to - from)) != 0) {
+        memset(at, 0, bytes);
+        return;
+    }
+    memset(at, 0, from - (uintptr_t)at);
+    memset((void *)to, 0, (uintptr_t)at + bytes - to);
 }
 
 /* Waits for the whole device, as CUDA's does. */

@@ -8,8 +8,10 @@
  * are polled, work reaches the stream only then; counts that differ are an error; operations of one communicator run
  * one group after the other; the blocks of a kernel each need a multiprocessor of the stream's share and keep it until
  * the kernel is done, nothing moves before all have one, and clusters do not fit into what a split of the device left
- * over; the same GPU twice under one NCCL_HOSTID is refused, unless DP_FAKE_NCCL_SHARE=1 (ranks as threads).
- * DP_FAKE_NCCL_FAIL=n lets the n-th group of this process fail with an asynchronous error. */
+ * over; two ranks are connected when they first talk, each side when its context is idle (which is not asked for where
+ * ranks share one), and fake_nccl_connections() counts the sides; the same GPU twice under one NCCL_HOSTID is refused,
+ * unless DP_FAKE_NCCL_SHARE=1 (ranks as threads). DP_FAKE_NCCL_FAIL=n lets the n-th group of this process fail with an
+ * asynchronous error. */
 #include <cuda.h>
 #include <nccl.h>
 
@@ -37,10 +39,11 @@
 
 /* From one rank to another. Each word has one writer. */
 typedef struct lane {
-    uint64_t bytes[2];        /* of operation k, at k % 2 */
-    uint32_t sent, received;  /* operations that the sender, the receiver have posted */
-    uint32_t filled, drained; /* chunks */
-    uint32_t unequal;         /* counts differed */
+    uint64_t bytes[2];         /* of operation k, at k % 2 */
+    uint32_t sent, received;   /* operations that the sender, the receiver have posted */
+    uint32_t filled, drained;  /* chunks */
+    uint32_t unequal;          /* counts differed */
+    uint32_t sender, receiver; /* want to talk */
     unsigned char chunk[CHUNK];
 } lane_t;
 
@@ -68,6 +71,7 @@ struct ncclComm {
     lane_t *lanes; /* [from * n + to] */
     size_t bytes;
     uint32_t *send_no, *recv_no; /* [n] operations enqueued */
+    bool *asked;                 /* [2n] to receive, to send: a connection, of us */
     uint32_t tickets, served;    /* groups enqueued, groups over */
     uint32_t aborted;
     int state; /* ncclResult_t */
@@ -112,6 +116,8 @@ static struct {
     unsigned (*take)(CUstream, unsigned, unsigned char *, unsigned *);
     void (*give)(CUstream, unsigned char *);
     int (*fits_cluster)(CUstream);
+    int (*idle)(void);
+    unsigned connections;
     int groups;
     char error[256];
 } world = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -136,10 +142,11 @@ static bool find_driver(void)
         *(void **)&world.take = dlsym(driver, "fake_sms_take");
         *(void **)&world.give = dlsym(driver, "fake_sms_give");
         *(void **)&world.fits_cluster = dlsym(driver, "fake_sms_cluster");
+        *(void **)&world.idle = dlsym(driver, "fake_idle");
     }
     pthread_mutex_unlock(&world.lock);
     return world.launch != NULL && world.device != NULL && world.take != NULL && world.give != NULL &&
-           world.fits_cluster != NULL;
+           world.fits_cluster != NULL && world.idle != NULL;
 }
 
 static void nap(void)
@@ -190,6 +197,7 @@ static void drop(struct ncclComm *c)
         munmap(c->shared, c->bytes);
     free(c->send_no);
     free(c->recv_no);
+    free(c->asked);
     free(c);
 }
 
@@ -304,7 +312,8 @@ EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId 
     c->cluster = wants_clusters(config->cgaClusterSize);
     c->send_no = calloc((size_t)n, sizeof(*c->send_no));
     c->recv_no = calloc((size_t)n, sizeof(*c->recv_no));
-    if (c->send_no == NULL || c->recv_no == NULL || !map(c)) {
+    c->asked = calloc(2 * (size_t)n, sizeof(*c->asked));
+    if (c->send_no == NULL || c->recv_no == NULL || c->asked == NULL || !map(c)) {
         drop(c);
         return fail(ncclSystemError, "no shared memory");
     }
@@ -321,17 +330,23 @@ EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId 
     return (ncclResult_t)state_of(c);
 }
 
-/* All are there: the name has served, and no GPU may be there twice. */
-static void join(struct ncclComm *c)
+/* Ranks as threads on one device: NCCL itself knows no such thing. */
+static bool shares_device(void)
 {
     const char *share = getenv("DP_FAKE_NCCL_SHARE");
 
+    return share != NULL && strcmp(share, "1") == 0;
+}
+
+/* All are there: the name has served, and no GPU may be there twice. */
+static void join(struct ncclComm *c)
+{
     if (__atomic_load_n(&c->shared->joined, __ATOMIC_ACQUIRE) < (uint32_t)c->n)
         return;
     c->joining = false;
     if (c->rank == 0)
         shm_unlink(c->name);
-    for (int a = 0; a < c->n && (share == NULL || strcmp(share, "1") != 0); a++)
+    for (int a = 0; a < c->n && !shares_device(); a++)
         for (int b = a + 1; b < c->n; b++)
             if (c->members[a].device == c->members[b].device && strcmp(c->members[a].host, c->members[b].host) == 0) {
                 set_state(c, fail(ncclInvalidUsage, "Duplicate GPU detected: two ranks are on the same CUDA device"));
@@ -466,6 +481,43 @@ static void CUDA_CB run_task(void *arg)
     free(t);
 }
 
+EXPORT unsigned fake_nccl_connections(void)
+{
+    return __atomic_load_n(&world.connections, __ATOMIC_RELAXED);
+}
+
+static void ask(struct ncclComm *c, const op_t *op)
+{
+    lane_t *lane = op->sends ? &c->lanes[c->rank * c->n + op->peer] : &c->lanes[op->peer * c->n + c->rank];
+
+    c->asked[op->peer + (op->sends ? c->n : 0)] = true;
+    store(op->sends ? &lane->sender : &lane->receiver, 1);
+    __atomic_add_fetch(&world.connections, 1, __ATOMIC_RELAXED);
+}
+
+/* Maps memory and the like, for which nothing may run here; then the other side has to do so. Whether all that the task
+ * needs is there. */
+static bool is_connected(struct ncclComm *c, const task_t *t)
+{
+    bool all = true;
+
+    for (int i = 0; i < t->count; i++)
+        all &= c->asked[t->ops[i].peer + (t->ops[i].sends ? c->n : 0)];
+    if (!all && !shares_device() && !world.idle())
+        return false;
+    for (int i = 0; i < t->count; i++)
+        if (!c->asked[t->ops[i].peer + (t->ops[i].sends ? c->n : 0)])
+            ask(c, &t->ops[i]);
+    for (int i = 0; i < t->count; i++) {
+        const op_t *op = &t->ops[i];
+
+        if (!load(op->sends ? &c->lanes[c->rank * c->n + op->peer].receiver
+                            : &c->lanes[op->peer * c->n + c->rank].sender))
+            return false;
+    }
+    return true;
+}
+
 static void launch(struct ncclComm *c)
 {
     task_t *t = c->pending;
@@ -489,7 +541,8 @@ EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *state)
     c->polls++;
     if (state_of(c) == ncclInProgress && c->joining)
         join(c);
-    else if (state_of(c) == ncclInProgress && c->pending != NULL && c->polls >= LAUNCH_POLL) {
+    else if (state_of(c) == ncclInProgress && c->pending != NULL && c->polls >= LAUNCH_POLL &&
+             is_connected(c, c->pending)) {
         set_state(c, ncclSuccess);
         launch(c);
     } else if (state_of(c) == ncclInProgress && c->finishing && load(&c->served) == c->tickets)
@@ -573,6 +626,8 @@ static ncclResult_t make_task(struct ncclComm *c)
     c->pending = t;
     c->polls = 0;
     if (c->blocking) {
+        while (!is_connected(c, t))
+            nap();
         launch(c);
         return ncclSuccess;
     }

@@ -140,7 +140,9 @@ static void run_copy(CUstream s, op_t *op)
 static void run_fill(CUstream s, op_t *op)
 {
     (void)s;
-    if (op->u.fill.width == 1) {
+    if (op->u.fill.value == 0) {
+        memory_zero(op->u.fill.to, op->u.fill.count * op->u.fill.width);
+    } else if (op->u.fill.width == 1) {
         memset(op->u.fill.to, (int)op->u.fill.value, op->u.fill.count);
     } else {
         for (size_t i = 0; i < op->u.fill.count; i++)
@@ -363,6 +365,18 @@ void device_drain(int device)
             pthread_cond_wait(&fake_changed, &fake_lock);
     }
     pthread_mutex_unlock(&fake_lock);
+}
+
+FAKE_EXPORT int fake_idle(void)
+{
+    int device = fake_device();
+    bool busy = false;
+
+    pthread_mutex_lock(&fake_lock);
+    for (CUstream s = streams; s != NULL; s = s->next)
+        busy |= s->device == device && s->done < s->put;
+    pthread_mutex_unlock(&fake_lock);
+    return !busy;
 }
 
 FAKE_EXPORT CUresult cuCtxSynchronize(void)

@@ -208,7 +208,7 @@ static void errors_that_come_later_end_the_streams(conform_t *t)
         conform_skip(t, "a real NCCL fails when it likes");
         return;
     }
-    setenv("DP_FAKE_NCCL_FAIL", "9", 1);
+    setenv("DP_FAKE_NCCL_FAIL", "20", 1) /* of a step */;
     EXPECT_OK(t, rig_open(&rig, t));
     EXPECT_OK(t, channels_open(&rig));
     for (int i = 0; i < 2; i++) {
@@ -338,6 +338,53 @@ static void sums_and_exchanges_fit_into_the_share(conform_t *t)
     rig_close(&rig);
 }
 
+/* Ranks that connect while streams wait for each other may wait for ever; only the fake counts. */
+static void no_step_connects_ranks(conform_t *t)
+{
+    void *library = gpu_is_fake() ? dlopen(getenv("DUALPIPE_NCCL"), RTLD_NOW) : NULL;
+    unsigned (*connections)(void) = NULL, before;
+    unsigned char *out[2];
+    const void *in[2], *got = NULL;
+    const int32_t *counts = NULL;
+    void *memory = NULL;
+    swap_t swap;
+    rig_t rig;
+
+    if (library == NULL) {
+        conform_skip(t, "only the fake NCCL counts connections");
+        return;
+    }
+    if (t->mode == CONFORM_PROCESSES) { /* as with NCCL itself: whoever connects waits until its context is idle */
+        unsetenv("DP_FAKE_NCCL_SHARE");
+        setenv("DUALPIPE_NCCL_SAME_GPU", "1", 1);
+    }
+    *(void **)&connections = dlsym(library, "fake_nccl_connections");
+    EXPECT_OK(t, rig_open(&rig, t));
+    EXPECT_OK(t, swap_open(&rig, &swap));
+    EXPECT_OK(t, channels_open(&rig));
+    for (int i = 0; i < 2; i++) {
+        EXPECT_OK(t, rig.device_vt->allocate(rig.device, BYTES, &memory));
+        out[i] = memory;
+    }
+    EXPECT(t, conform_meet(t), "the other rank failed");
+    before = connections();
+    EXPECT(t, conform_meet(t), "the other rank failed");
+    EXPECT_OK(t, pass_on(&rig, 0, out, in));
+    EXPECT_OK(t, rig.vt->exchange(swap.x, 0, swap.rows, swap.table, swap.table + 2, &got, &counts, swap.s));
+    EXPECT_OK(t, rig.device_vt->synchronize(swap.s, -1));
+    EXPECT_OK(t, rig.vt->all_reduce(rig.comm, out[0], BYTES / sizeof(double), DP_F64, swap.s));
+    EXPECT_OK(t, rig.device_vt->synchronize(swap.s, -1));
+    EXPECT_OK(t, rig.device_vt->synchronize(rig.back, -1));
+    EXPECT(t, before > 0 && connections() == before, "%u ends of connections before a step, %u behind it", before,
+           connections());
+    EXPECT(t, conform_meet(t), "the other rank failed");
+    for (int i = 0; i < 2; i++)
+        rig.device_vt->release(rig.device, out[i]);
+    swap_close(&rig, &swap);
+    rig_close(&rig);
+    dlclose(library);
+}
+
 /* What the user asks of NCCL may be more than the share has. */
 static void more_blocks_than_the_share_has_are_refused(conform_t *t)
 {
@@ -372,6 +419,7 @@ static const conform_case_t own_cases[] = {
     {CONFORM_CASE(processes_may_share_a_gpu, 3, "With DUALPIPE_NCCL_SAME_GPU processes share a GPU.")},
     {CONFORM_CASE(sums_and_exchanges_fit_into_the_share, 2, "Kernels of NCCL that may run at once fit into the share."),
      .hang_seconds = 10},
+    {CONFORM_CASE(no_step_connects_ranks, 2, "Ranks are connected before the first step."), .hang_seconds = 10},
     {CONFORM_CASE(more_blocks_than_the_share_has_are_refused, 2, "More blocks than the share has are refused.")},
     {CONFORM_CASE(errors_that_come_later_end_the_streams, 2, "Errors that NCCL reports later end the streams.")},
     {0},

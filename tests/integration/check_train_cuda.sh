@@ -82,6 +82,10 @@ same cuda32 graph
 run odd --threads 1 --device cuda --graph
 run serial --threads 1 --device cuda
 same odd serial
+grep -q "graph: experimental with several ranks" "$work/graph.out" && ! grep -q experimental "$work/odd.out" || {
+    echo "two ranks with --graph are not told once that it is experimental, or one rank is: $(cat "$work/graph.out" "$work/odd.out")"
+    failures=$((failures + 1))
+}
 
 # experts that move make a captured step be captured anew, while the other rank's kernels may be waiting already
 run placed --threads 4 --ep 2 --device cuda --eplb 1 --skew 0.3 --bias-rate 0
