@@ -31,6 +31,8 @@ typedef struct rank {
     double held, peak;
     int32_t known[LANES];                  /* nodes on its lists */
     int32_t next_of[LANES], end_of[LANES]; /* in the order: the most urgent that has not begun */
+    bool due_known[LANES];                 /* since the rank last began something */
+    double due[LANES];
     int64_t calls;
     int32_t later; /* calls of the next braid, kept until it is the turn of that */
 } rank_t;
@@ -239,8 +241,7 @@ static bool is_kept(dp__overlap_run_t *run, rank_t *rank, int lane, int32_t node
     return !may_open(run, rank, run->graph->node[opener].lane, walk);
 }
 
-/* The most urgent of a lane that has not begun, and could but for its data. */
-static double most_due(dp__overlap_run_t *run, rank_t *rank, int lane)
+static double find_due(dp__overlap_run_t *run, rank_t *rank, int lane)
 {
     int32_t at = rank->next_of[lane], most;
 
@@ -251,6 +252,15 @@ static double most_due(dp__overlap_run_t *run, rank_t *rank, int lane)
     while (at < most && (run->begun[run->order[at]] || is_kept(run, rank, lane, run->order[at])))
         at++;
     return at < most ? run->urgency[run->order[at]] : INFINITY;
+}
+
+/* The most urgent of a lane that has not begun, and could but for its data. */
+static double most_due(dp__overlap_run_t *run, rank_t *rank, int lane)
+{
+    if (!rank->due_known[lane])
+        rank->due[lane] = find_due(run, rank, lane);
+    rank->due_known[lane] = true;
+    return rank->due[lane];
 }
 
 /* Whether the pass that frees the slot for the message of this one has begun: sends are made in order, so one that
@@ -441,6 +451,7 @@ static void put(dp__overlap_run_t *run, int32_t r, int32_t node, double now)
 
     if (opens(run, node))
         open_walk(run, rank, lane, node);
+    rank->due_known[LANE_COMPUTE] = rank->due_known[LANE_ALL_TO_ALL] = false;
     second = run->braid[number] != rank->number;
     braid = second ? &rank->next : &rank->braid;
     put_call(run, r, node, second);

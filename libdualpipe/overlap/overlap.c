@@ -14,7 +14,7 @@
 #include "overlap/rules.h"
 #include "simulate/costs.h"
 
-enum { TRIES = 96, FEWEST = 16, SLOTS = 2, NODES = 3000000 /* of all tries, where no number is given */ };
+enum { TRIES = 96, ROUND = 64, FEWEST = 16, SLOTS = 2, NODES = 3000000 /* of all tries, where no number is given */ };
 
 /* Rules with the urgencies of all nodes, and what they came to. */
 typedef struct plan {
@@ -29,6 +29,7 @@ typedef struct planning {
     dp__overlap_graph_t graph;
     dp__overlap_run_t *run;
     plan_t best, now, trial;
+    double *given;             /* urgencies: when each node began in the given schedule */
     dp__overlap_call_t *calls; /* of all ranks, */
     int64_t *counts;           /* and how many of each */
     int32_t tried;
@@ -240,22 +241,48 @@ static void try_random(planning_t *x, dp__overlap_random_t *random, double worse
     run_forward(x, worse);
 }
 
-/* The given order first; then chance, and more and more often changes of what is good. */
+/* From the given order; then chance, and more and more often changes of what is good. Ends after so many tries, or with
+ * the whole `until` done. */
+static void try_round(planning_t *x, dp__overlap_random_t *random, int32_t tries, double until, double began)
+{
+    double done;
+
+    x->now.step = INFINITY;
+    x->trial.rules = in_order;
+    memcpy(x->trial.urgency, x->given, (size_t)x->graph.nodes * sizeof(*x->given));
+    run_forward(x, 0.0);
+    x->tried++;
+    for (int32_t k = 1; (done = fmax((double)k / tries, progress(x, began) / until)) < 1.0; k++, x->tried++) {
+        double worse = x->now.step < INFINITY ? 1e-3 * x->best.step * (1.0 - done) * dp__overlap_unit(random) : 0.0;
+
+        if (x->now.step == INFINITY || dp__overlap_unit(random) > 4.0 * done)
+            try_random(x, random, worse);
+        else
+            try_change(x, random, worse);
+    }
+}
+
+/* 1, 1, 2, 1, 1, 2, 4, ... (Luby, Sinclair, Zuckerman 1993). */
+static int32_t round_length(int32_t number)
+{
+    int32_t k = 1;
+
+    while ((1 << k) - 1 < number)
+        k++;
+    return (1 << k) - 1 == number ? 1 << (k - 1) : round_length(number - (1 << (k - 1)) + 1);
+}
+
+/* How a round begins decides where it ends: short ones find more than a long one. Then on from the best of them. */
 static void try_all(planning_t *x)
 {
     dp__overlap_random_t random = {x->request.seed};
-    double began = seconds_now(), done;
+    double began = seconds_now(), rounds = x->request.tries > TRIES ? 0.6 : 1.0, done;
 
-    x->trial.rules = in_order;
-    run_forward(x, 0.0);
-    for (x->tried = 1; (done = progress(x, began)) < 1.0; x->tried++) {
-        double worse = x->now.step < INFINITY ? 1e-3 * x->best.step * (1.0 - done) * dp__overlap_unit(&random) : 0.0;
-
-        if (x->now.step == INFINITY || dp__overlap_unit(&random) > 4.0 * done)
-            try_random(x, &random, worse);
-        else
-            try_change(x, &random, worse);
-    }
+    for (int32_t round = 1; progress(x, began) < rounds; round++)
+        try_round(x, &random, rounds < 1.0 ? ROUND * round_length(round) : x->request.tries, rounds, began);
+    copy(x, &x->best, &x->now);
+    for (; (done = progress(x, began)) < 1.0 && x->now.step < INFINITY; x->tried++)
+        try_change(x, &random, 1e-3 * x->best.step * (1.0 - done) * dp__overlap_unit(&random));
 }
 
 static dp_status_t take_spans(const planning_t *x, const dp_timeline_t *timeline, int32_t rank, double *starts)
@@ -321,12 +348,13 @@ static dp_status_t search(planning_t *x)
     if (status >= 0) {
         x->calls = dp__calloc((size_t)all_calls(&x->problem), sizeof(*x->calls));
         x->counts = dp__calloc((size_t)x->problem.ranks, sizeof(*x->counts));
+        x->given = dp__calloc((size_t)x->graph.nodes, sizeof(*x->given));
     }
-    if (status >= 0 && (x->run == NULL || x->calls == NULL || x->counts == NULL || !make_plan(x, &x->best) ||
-                        !make_plan(x, &x->now) || !make_plan(x, &x->trial)))
+    if (status >= 0 && (x->run == NULL || x->calls == NULL || x->counts == NULL || x->given == NULL ||
+                        !make_plan(x, &x->best) || !make_plan(x, &x->now) || !make_plan(x, &x->trial)))
         status = dp_fail(DP_ERR_NOMEM, "plan: no memory for %d ranks", x->problem.ranks);
     if (status >= 0)
-        status = take_given(x, x->trial.urgency);
+        status = take_given(x, x->given);
     if (status < 0)
         return status;
     try_all(x);
@@ -405,6 +433,7 @@ static void close_planning(planning_t *x)
     dp__overlap_run_close(x->run);
     dp__free(x->calls);
     dp__free(x->counts);
+    dp__free(x->given);
     clear_plan(&x->best);
     clear_plan(&x->now);
     clear_plan(&x->trial);

@@ -38,6 +38,7 @@ typedef struct given {
     char name[36];
     dp_schedule_t *schedule;
     double step; /* of the best plan of it so far, or its own */
+    bool wanted; /* to be planned */
 } given_t;
 
 typedef struct search {
@@ -401,21 +402,38 @@ static dp_status_t try_method(search_t *search, const dp_method_t *method, int32
 
 /* ---- segments ---- */
 
+static dp_overlap_request_t plan_of(const search_t *search, const given_t *given)
+{
+    double cap = cap_of(&search->request, given->schedule);
+
+    return (dp_overlap_request_t){.struct_size = sizeof(dp_overlap_request_t),
+                                  .schedule = given->schedule,
+                                  .costs = search->request.costs,
+                                  .memory_cap = cap == 0.0 ? DBL_MIN : cap,
+                                  .slots = search->request.slots,
+                                  .tries = INT32_MAX};
+}
+
+/* No order of its passes beats the best there is. */
+static bool is_hopeless(const search_t *search, const given_t *given)
+{
+    dp_overlap_request_t request = plan_of(search, given);
+    double bound;
+
+    return dp_overlap_bound(&request, &bound) >= 0 && bound >= search->result->step;
+}
+
 static dp_status_t plan_given(search_t *search, given_t *given, double seconds, uint64_t seed)
 {
-    double cap = cap_of(&search->request, given->schedule), step;
-    dp_overlap_request_t request = {.struct_size = sizeof(request),
-                                    .schedule = given->schedule,
-                                    .costs = search->request.costs,
-                                    .memory_cap = cap == 0.0 ? DBL_MIN : cap,
-                                    .slots = search->request.slots,
-                                    .tries = INT32_MAX,
-                                    .seconds = fmax(seconds, DBL_MIN),
-                                    .seed = seed};
+    dp_overlap_request_t request = plan_of(search, given);
+    double step;
     dp_overlap_result_t result = {.struct_size = sizeof(result)};
-    dp_status_t status = dp_plan_overlap(&request, &result);
+    dp_status_t status;
     char label[48];
 
+    request.seconds = fmax(seconds, DBL_MIN);
+    request.seed = seed;
+    status = dp_plan_overlap(&request, &result);
     if (status < 0)
         return status == DP_ERR_REJECTED ? DP_OK : status;
     search->result->tried += result.tried;
@@ -426,7 +444,7 @@ static dp_status_t plan_given(search_t *search, given_t *given, double seconds, 
     return status;
 }
 
-/* A third of the time goes to those that are not far from the best, the rest to what became the best. */
+/* A third of the time goes to those that can beat the best and are near it, the rest to what became the best. */
 static dp_status_t plan_all(search_t *search)
 {
     double far = 1.2 * search->result->step, share = search->request.seconds / 3.0;
@@ -434,10 +452,12 @@ static dp_status_t plan_all(search_t *search)
     int32_t near = 0;
     dp_status_t status = DP_OK;
 
-    for (int32_t g = 0; g < search->ngiven; g++)
-        near += search->given[g].step <= far;
+    for (int32_t g = 0; g < search->ngiven; g++) {
+        search->given[g].wanted = search->given[g].step <= far && !is_hopeless(search, &search->given[g]);
+        near += search->given[g].wanted;
+    }
     for (int32_t g = 0; g < search->ngiven && status >= 0 && going(search, search->request.seconds); g++) {
-        if (search->given[g].step <= far)
+        if (search->given[g].wanted)
             status = plan_given(search, &search->given[g], share / near, search->request.seed);
         if (search->given[g].step < best->step)
             best = &search->given[g];

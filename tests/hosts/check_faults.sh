@@ -32,7 +32,8 @@ faults_begin 2 2
 hosts_stop 2
 for r in 0 1; do
     hosts_await rank$r 10
-    [ "$status" = 10 ] && grep -q "rank [01] waited $scale s in all_gather for ranks 2, 3" "$hosts_work/rank$r.out" ||
+    # one of the two may have come to the meeting before its host stopped
+    [ "$status" = 10 ] && grep -q "rank [01] waited $scale s in all_gather for ranks [23]" "$hosts_work/rank$r.out" ||
         faults_complain "rank $r: status $status, and what it waited for is not named"
 done
 hosts_end

@@ -145,6 +145,24 @@ if [ -w /dev/full ]; then
     [ -w /dev/full ] || fail "/dev/full was removed"
 fi
 
+# ---- what has no end, or takes long ----
+expect 2 simulate --method dualpipe $sizes --costs /dev/zero
+require err '/dev/zero: more than 64 MiB'
+expect 2 verify /dev/zero
+require err '/dev/zero: more than 512 MiB'
+: >err
+"$dualpipe" simulate --method 1f1b --ranks 64 --microbatches 65536 --cost F=1 >out 2>err &
+long=$!
+until grep -q '^dualpipe simulate: 8.4 million operations: this takes some 2.8 GiB of memory, and a while$' err; do
+    kill -0 $long 2>/dev/null || {
+        fail "nothing was said before what takes long"
+        break
+    }
+    sleep 0.05
+done
+kill -KILL $long 2>/dev/null || true
+wait $long 2>/dev/null || true
+
 # ---- overlap ----
 layer=attention.F=4,attention.I=9,attention.W=2,dispatch.F=7,dispatch.I=7,mlp.F=5,mlp.I=5,mlp.W=5,combine.F=9,combine.I=6,LAYERS=2
 for command in schedule simulate; do
