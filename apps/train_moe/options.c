@@ -72,6 +72,8 @@ static const option_row_t table[] = {
 
     {"Optimizer", HEADING, 0, 0, 0, 0, "", "", ""},
     {"steps", INTEGER, SHARED, AT(steps), 1, 1e9, "600", "N", "training steps"},
+    {"accumulate", INTEGER, SHARED, AT(accumulate), 1, 1 << 16, "1", "N",
+     "rounds of --microbatches whose gradients are added up for a training step"},
     {"lr", NUMBER, SHARED, AT(lr), 0, 1e3, "0.004", "X", "learning rate after warm-up"},
     {"min-lr", NUMBER, SHARED, AT(min_lr), 0, 1e3, "0", "X", "where the cosine decay ends"},
     {"warmup", INTEGER, SHARED, AT(warmup), 0, 1e9, "20", "N", "steps of linear warm-up"},

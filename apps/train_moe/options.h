@@ -20,7 +20,7 @@ typedef struct options {
     int nfiles;
     int64_t seq, batch, microbatches, seed;
     /* optimizer */
-    int64_t steps, warmup;
+    int64_t steps, warmup, accumulate;
     double lr, min_lr, beta1, beta2, epsilon, weight_decay, clip;
     /* layout */
     int64_t pp, ep, dp, chunks, slots, threads, deterministic;

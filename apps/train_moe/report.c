@@ -151,8 +151,8 @@ void report_layout(const trainer_t *t, const history_t *h, FILE *to)
                 dp_group_size(t->group), (int)o->pp, (int)o->ep, (int)o->dp, o->threads > 0 ? " (threads)" : "",
                 o->schedule, overlap, name_comms(t, comms, sizeof(comms)), o->device, o->attention, o->moe);
     report_line(to, "", "a step: %d micro-batches x %d sequences x %d bytes on each of %d replicas = %lld bytes%s",
-                t->microbatches, (int)o->batch, (int)o->seq, t->replicas,
-                (long long)t->microbatches * t->replicas * (long long)t->tokens,
+                t->nlosses, (int)o->batch, (int)o->seq, t->replicas,
+                (long long)t->nlosses * t->replicas * (long long)t->tokens,
                 name_partition(t, partition, sizeof(partition)));
     report_line(
         to, "memory",
@@ -286,7 +286,7 @@ static void print_balance(const trainer_t *t, const history_t *h, FILE *to)
 
 static void print_training(const trainer_t *t, const history_t *h, FILE *to)
 {
-    const double bytes = (double)h->steps * t->microbatches * t->replicas * (double)t->tokens;
+    const double bytes = (double)h->steps * t->nlosses * t->replicas * (double)t->tokens;
     const int64_t tail = h->steps < 10 ? h->steps : 10;
     char valid[64] = "";
 

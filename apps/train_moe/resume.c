@@ -132,6 +132,9 @@ static dp_status_t load(trainer_t *t, int64_t *first_out)
     if (status != DP_OK)
         return status;
     *first_out = (int64_t)step;
+    status = dp_pipeline_set_step(t->pipeline, (uint32_t)(step * (uint64_t)t->options->accumulate));
+    if (status < 0)
+        return status;
     if (t->options->replicas == 0 || memcmp(b->next, b->placement, bytes) == 0)
         return DP_OK;
     memcpy(b->next, b->placement, bytes);

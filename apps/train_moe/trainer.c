@@ -99,7 +99,7 @@ static int allocate_data(trainer_t *t)
         return 0;
     t->inputs = calloc(M, sizeof(*t->inputs));
     t->targets = calloc(M, sizeof(*t->targets));
-    t->losses = calloc(M, sizeof(*t->losses));
+    t->losses = calloc((size_t)t->nlosses, sizeof(*t->losses));
     return t->inputs != NULL && t->targets != NULL && t->losses != NULL;
 }
 
@@ -200,7 +200,7 @@ dp_status_t trainer_number(trainer_t *t)
 
 static size_t sum_count(const trainer_t *t)
 {
-    return (size_t)(t->replicas * t->microbatches + t->nparams) + balance_count(&t->balance);
+    return (size_t)(t->replicas * t->nlosses + t->nparams) + balance_count(&t->balance);
 }
 
 static dp_status_t open_chunks(trainer_t *t)
@@ -283,6 +283,7 @@ dp_status_t trainer_open(const options_t *options, const text_t *text, dp_group_
         .model = {.options = options},
         .replicas = (int32_t)(options->ep * options->dp),
         .microbatches = (int32_t)options->microbatches,
+        .nlosses = (int32_t)(options->microbatches * options->accumulate),
         .tokens = (size_t)(options->batch * options->seq),
     };
     status = balance_open(options, &t->balance);
@@ -338,29 +339,40 @@ size_t trainer_bytes(const trainer_t *t)
 
 /* ---- gradients ---- */
 
-void trainer_fill(trainer_t *t, int64_t step, int32_t replica)
+/* The micro-batches of a round of a training step, as data replica `replica` sees them. */
+static void fill(trainer_t *t, int64_t step, int32_t round, int32_t replica)
 {
     const options_t *o = t->options;
 
     for (int32_t microbatch = 0; microbatch < t->microbatches; microbatch++)
         for (int64_t s = 0; s < o->batch; s++) {
             const size_t at = (size_t)microbatch * t->tokens + (size_t)(s * o->seq);
-            text_sample(t->text, (uint64_t)o->seed, (uint64_t)step, (uint64_t)replica, (uint64_t)microbatch,
-                        (uint64_t)s, (uint32_t)o->seq, t->token_memory + at, t->target_memory + at);
+            text_sample(t->text, (uint64_t)o->seed, (uint64_t)step, (uint64_t)replica,
+                        (uint64_t)(round * t->microbatches + microbatch), (uint64_t)s, (uint32_t)o->seq,
+                        t->token_memory + at, t->target_memory + at);
         }
 }
 
-dp_status_t trainer_gradients(trainer_t *t, double loss_scale)
+dp_status_t trainer_gradients(trainer_t *t, int64_t step, int32_t replica, int32_t replicas)
 {
-    dp_step_t step = {
-        .struct_size = sizeof(step),
-        .inputs = t->inputs,
-        .targets = t->targets,
-        .loss_scale = loss_scale,
-        .losses = t->losses,
-    };
+    const int32_t rounds = (int32_t)t->options->accumulate;
+    dp_status_t status = DP_OK;
 
-    return dp_pipeline_step(t->pipeline, &step);
+    for (int32_t round = 0; round < rounds && status == DP_OK; round++) {
+        dp_step_t one = {
+            .struct_size = sizeof(one),
+            .inputs = t->inputs,
+            .targets = t->targets,
+            .loss_scale = 1.0 / ((double)t->nlosses * replicas),
+            .losses = t->losses + round * t->microbatches,
+            .round = round,
+            .rounds = rounds,
+        };
+
+        fill(t, step, round, replica);
+        status = dp_pipeline_step(t->pipeline, &one);
+    }
+    return status;
 }
 
 /* ---- sums over the job ---- */
@@ -383,12 +395,12 @@ static dp_status_t square_chunk(trainer_t *t, const held_chunk_t *chunk)
 
 static dp_status_t sum_own_part(trainer_t *t)
 {
-    const size_t losses = (size_t)(t->replicas * t->microbatches), nparams = (size_t)t->nparams;
+    const size_t losses = (size_t)(t->replicas * t->nlosses), nparams = (size_t)t->nparams;
     dp_status_t status = DP_OK;
 
     memset(t->sums, 0, losses * sizeof(*t->sums));
     if (t->model.context.pipeline_rank == 0)
-        memcpy(t->sums + t->replica * t->microbatches, t->losses, (size_t)t->microbatches * sizeof(double));
+        memcpy(t->sums + t->replica * t->nlosses, t->losses, (size_t)t->nlosses * sizeof(double));
     memset(t->squares, 0, nparams * sizeof(*t->squares));
     for (int32_t c = 0; c < t->nchunks && status == DP_OK; c++)
         status = square_chunk(t, &t->chunks[c]);
@@ -416,17 +428,17 @@ static int32_t loss_rank(const trainer_t *t, int32_t replica, int32_t microbatch
 
 static dp_status_t check_losses(const trainer_t *t, int64_t step)
 {
-    for (int32_t i = 0; i < t->replicas * t->microbatches; i++)
+    for (int32_t i = 0; i < t->replicas * t->nlosses; i++)
         if (!isfinite(t->sums[i]))
             return dp_fail(DP_ERR_NUMERIC, "rank %d: step %lld: the loss of micro-batch %d is %g",
-                           loss_rank(t, i / t->microbatches, i % t->microbatches), (long long)step, i % t->microbatches,
+                           loss_rank(t, i / t->nlosses, i % t->microbatches), (long long)step, i % t->nlosses,
                            t->sums[i]);
     return DP_OK;
 }
 
 static dp_status_t check_squares(const trainer_t *t, int64_t step)
 {
-    const double *squares = t->sums + t->replicas * t->microbatches;
+    const double *squares = t->sums + t->replicas * t->nlosses;
     char where[64];
 
     for (int32_t i = 0; i < t->nparams; i++)
@@ -440,7 +452,7 @@ static dp_status_t check_squares(const trainer_t *t, int64_t step)
 
 static double mean_loss(const trainer_t *t)
 {
-    const int32_t n = t->replicas * t->microbatches;
+    const int32_t n = t->replicas * t->nlosses;
     double sum = 0;
 
     for (int32_t i = 0; i < n; i++)
@@ -450,7 +462,7 @@ static double mean_loss(const trainer_t *t)
 
 static double gradient_norm(const trainer_t *t)
 {
-    const double *squares = t->sums + t->replicas * t->microbatches;
+    const double *squares = t->sums + t->replicas * t->nlosses;
     double sum = 0;
 
     for (int32_t i = 0; i < t->nparams; i++)
@@ -519,7 +531,7 @@ dp_status_t trainer_apply(trainer_t *t, int64_t step, step_result_t *result_out)
     if (status == DP_OK)
         status = dp_pipeline_commit(t->pipeline);
     if (status == DP_OK && balance_count(&t->balance) > 0)
-        status = balance_observe(&t->balance, t->sums + t->replicas * t->microbatches + t->nparams);
+        status = balance_observe(&t->balance, t->sums + t->replicas * t->nlosses + t->nparams);
     if (status < 0)
         return status;
     result_out->loss = mean_loss(t);
@@ -530,10 +542,8 @@ dp_status_t trainer_apply(trainer_t *t, int64_t step, step_result_t *result_out)
 
 dp_status_t trainer_step(trainer_t *t, int64_t step, step_result_t *result_out)
 {
-    dp_status_t status;
+    const dp_status_t status = trainer_gradients(t, step, t->replica, t->replicas);
 
-    trainer_fill(t, step, t->replica);
-    status = trainer_gradients(t, 1.0 / (double)(t->microbatches * t->replicas));
     return status == DP_OK ? trainer_apply(t, step, result_out) : status;
 }
 
@@ -562,10 +572,10 @@ dp_status_t trainer_validate(trainer_t *t, double *loss_out)
     status = dp_pipeline_step(t->pipeline, &step);
     if (status < 0)
         return status;
-    memset(t->sums, 0, (size_t)(t->replicas * t->microbatches) * sizeof(*t->sums));
+    memset(t->sums, 0, (size_t)(t->replicas * t->nlosses) * sizeof(*t->sums));
     if (t->model.context.pipeline_rank == 0)
-        memcpy(t->sums + t->replica * t->microbatches, t->losses, (size_t)t->microbatches * sizeof(double));
-    status = dp_pipeline_sum(t->pipeline, t->sums, (size_t)(t->replicas * t->microbatches));
+        memcpy(t->sums + t->replica * t->nlosses, t->losses, (size_t)t->nlosses * sizeof(double));
+    status = dp_pipeline_sum(t->pipeline, t->sums, (size_t)(t->replicas * t->nlosses));
     *loss_out = mean_loss(t);
     return status;
 }

@@ -31,16 +31,17 @@ typedef struct trainer {
 
     int32_t replica, replicas; /* data replica d * ep + e of ep * dp; each has M micro-batches of its own */
     int32_t microbatches;      /* M */
+    int32_t nlosses;           /* of a replica in a training step: M for each of --accumulate rounds */
     size_t tokens;             /* in a micro-batch */
     device_memory_t memory;
     uint8_t *token_memory, *target_memory; /* [M][T], for host and device, as are squares */
     double *squares;                       /* [nparams] of this rank's tensors, by the model's number */
     const void **inputs, **targets;        /* [M] into those; NULL where the micro-batch does not enter or end here */
-    double *losses;                        /* [M] of the latest step */
+    double *losses;                        /* [nlosses] of the latest step */
 
     held_chunk_t *chunks; /* [nchunks] */
     int32_t nchunks, nparams;
-    double *sums;   /* [replicas * M losses, nparams sums of squares, balance_count loads] summed over all ranks */
+    double *sums; /* [replicas * nlosses losses, nparams sums of squares, balance_count loads] summed over all ranks */
     double *owners; /* [nparams] world rank that contributes this parameter to the norm */
 } trainer_t;
 
@@ -61,10 +62,9 @@ dp_status_t trainer_recover(trainer_t *trainer, dp_status_t status, int64_t *ste
 /* Parameters, optimizer and loads of experts as after trainer_open. */
 dp_status_t trainer_begin_again(trainer_t *trainer);
 
-/* Fills the micro-batches of a training step, as data replica `replica` sees them. */
-void trainer_fill(trainer_t *trainer, int64_t step, int32_t replica);
-/* Forward and backward over what was filled; loss_scale as in dp_step_t. Collective. */
-dp_status_t trainer_gradients(trainer_t *trainer, double loss_scale);
+/* Forward and backward over a training step's micro-batches as data replica `replica` of `replicas` sees them.
+ * Collective. */
+dp_status_t trainer_gradients(trainer_t *trainer, int64_t step, int32_t replica, int32_t replicas);
 
 /* The rest of a training step: norm, clipping, update, loads of experts. DP_ERR_NUMERIC: something is not finite. */
 dp_status_t trainer_apply(trainer_t *trainer, int64_t step, step_result_t *result_out);

@@ -106,7 +106,7 @@ static int64_t verify_steps(const trainer_t *t)
 
 static void compare_losses(const trainer_t *trainer, const trainer_t *serial, findings_t *found)
 {
-    for (int32_t microbatch = 0; microbatch < trainer->microbatches; microbatch++) {
+    for (int32_t microbatch = 0; microbatch < trainer->nlosses; microbatch++) {
         const double ours = trainer->losses[microbatch], theirs = serial->losses[microbatch],
                      d = fabs(ours / theirs - 1);
         found->losses++;
@@ -127,8 +127,7 @@ static dp_status_t run_replicas(const trainer_t *trainer, trainer_t *serial, int
         char *grads;
         dp_status_t status;
 
-        trainer_fill(serial, step, replica);
-        status = trainer_gradients(serial, 1.0 / (double)(trainer->microbatches * trainer->replicas));
+        status = trainer_gradients(serial, step, replica, trainer->replicas);
         if (status < 0)
             return status;
         status = fetch_grads(serial, &serial->chunks[0], &grads);
@@ -371,7 +370,7 @@ static dp_status_t conclude(trainer_t *t, const findings_t *found, FILE *to, int
     if (status == DP_OK && dp_group_rank(t->group) == 0) {
         (is_replicated(t) ? print_replicated : print_exact)(t, all, size, to);
         fprintf(to, "verify: %s pp %d ep %d dp %d, %d micro-batches: %s\n", t->options->schedule, (int)t->options->pp,
-                (int)t->options->ep, (int)t->options->dp, t->microbatches,
+                (int)t->options->ep, (int)t->options->dp, t->nlosses,
                 *same_out ? "the same as a serial run" : "NOT the same as a serial run");
     }
     free(all);
@@ -384,8 +383,7 @@ static dp_status_t verify_step(trainer_t *t, serial_t *serial, int64_t step, fin
     rebalance_t made;
     dp_status_t status;
 
-    trainer_fill(t, step, t->replica);
-    status = trainer_gradients(t, 1.0 / (double)(t->microbatches * t->replicas));
+    status = trainer_gradients(t, step, t->replica, t->replicas);
     if (status == DP_OK && step == 0)
         status = open_serial(t, serial);
     if (status == DP_OK)

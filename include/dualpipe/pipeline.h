@@ -145,15 +145,27 @@ typedef struct dp_step {
     double *losses;       /* [M] or NULL: result, of each micro-batch, on every rank */
     double aux_loss;      /* result: sum over all micro-batches of this (e, d) and all parts of what segments added to
                              aux_loss, on every rank; the same bits for every schedule and number of ranks */
+    /** Gradients of several steps for one update: this step is number `round` (0, 1, ...) of `rounds`. The first zeroes
+     *  the gradients, the others add to them, and the last one sums them over halves, mirrors, shared parameters and
+     *  data groups: until then they are not to be looked at. The rounds follow each other, on all ranks alike;
+     *  forward_only steps may lie between them, and round 0 always begins anew. Losses are each step's own; the default
+     *  of loss_scale is divided by rounds. rounds 0: 1 */
+    int32_t round, rounds;
 } dp_step_t;
 #define DP_STEP_MIN DP_SIZE_TO(dp_step_t, aux_loss)
 
 /**
  * Runs one step: zeroes the gradients, all micro-batches forward and backward, sums gradients of both copies of each
- * stage and over the data groups. Losses and gradients are final when it returns. Every member of the job calls it.
- * Errors: the first cause, named; afterwards only dp_pipeline_close is legal. [collective] [blocks]
+ * stage and over the data groups (see dp_step_t.round). Losses and gradients are final when it returns. Every member
+ * of the job calls it. Errors: the first cause, named; afterwards only dp_pipeline_close is legal. [collective]
+ * [blocks]
  */
 DP_API dp_status_t dp_pipeline_step(dp_pipeline_t *pipeline, dp_step_t *step);
+
+/** The next step has this number (dp_segment_call_t.step, in messages and traces) instead of one more than the one
+ *  before: for a run that goes on after a checkpoint, say. The first has 0; each step, forward_only or a round, is
+ *  counted. Between two steps, on all ranks the same. DP_ERR_INVALID: the pipeline is NULL or has failed. [main] */
+DP_API dp_status_t dp_pipeline_set_step(dp_pipeline_t *pipeline, uint32_t step);
 
 /** Which comm plugin carries what ranks a and b of the job tell each other; the same name for all pairs unless there
  *  are two (see dp_pipeline_options_t.comm). NULL: no such rank. Valid until the next swap, or close. [any] */

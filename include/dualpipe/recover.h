@@ -66,8 +66,9 @@ extern "C" {
 DP_API dp_status_t dp_pipeline_recover(dp_pipeline_t *pipeline, dp_status_t status, int64_t *step);
 
 /** The step counts: all ranks have come so far. Behind the last call of a step that talks to other ranks, before the
- *  first change of parameters or registered state. Between dp_pipeline_recover and the next commit is one step. Where
- *  no rank is ever replaced it waits for nobody. [collective] [blocks] */
+ *  first change of parameters or registered state. Between dp_pipeline_recover and the next commit is one step, which
+ *  may have several rounds (dp_step_t): it is repeated from round 0. Where no rank is ever replaced it waits for
+ *  nobody. [collective] [blocks] */
 DP_API dp_status_t dp_pipeline_commit(dp_pipeline_t *pipeline);
 
 #ifdef __cplusplus

@@ -61,10 +61,13 @@ typedef struct dp_costs {
     /* NULL: operations take f, i, w, b and fb. Else the run is one of segments on lanes, as the engine enqueues them:
      * f to fb and what leaves or starts within an operation are not looked at. Borrowed during a call */
     const struct dp_segment_costs *segments;
+    /* since 1.1: R: what every I and B takes more because forward pieces are computed once more in it; not in i, b and
+     * fb above. 0: nothing */
+    double r;
 } dp_costs_t;
 #define DP_COSTS_MIN DP_SIZE_TO(dp_costs_t, fb_forward_starts)
 
-/** What a full backward and an overlapped pair cost. [any] */
+/** What a full backward and an overlapped pair cost, without r. [any] */
 static inline double dp_costs_backward(const dp_costs_t *costs)
 {
     return costs->b == 0.0 ? costs->i + costs->w : costs->b < 0.0 ? 0.0 : costs->b;
@@ -98,6 +101,11 @@ typedef struct dp_segment_costs {
     const int32_t *first; /* [stages + 1] */
     const dp_segment_cost_t *list;
     int32_t inline_messages; /* 1: messages leave from the lane that made them, as small ones do between CPUs */
+    /* since 1.1. R of the four segments of a layer (those of the all-to-all lane have none) or, [first[stages]], of
+     * those of `list`; NULL: none has. Borrowed as list */
+    double r[DP_SEGMENT_COSTS];
+    const double *list_r;
+    int32_t regains; /* 1: stages have memory that only backwards have, as where R is not 0 (stage.h) */
 } dp_segment_costs_t;
 #define DP_SEGMENT_COSTS_MIN DP_SIZE_TO(dp_segment_costs_t, w)
 
@@ -114,9 +122,10 @@ typedef struct dp_pair_figures {
  * Derives F, I, W, B and F&B of a device from its segments, as the engine runs them: two lanes, attention and mlp on
  * one, dispatch and combine on the other (their W, if any, computes too); each lane takes its segments in the order of
  * dp_segment_role_t; F waits for the segment before it, I for the I of the segment after it, W for the I of its own
- * segment. So F and I are sums, B gains where a gradient's dispatch has mlp(W) beside it, and F&B whatever the order
- * hides. costs: f, i, w, b and fb are set, all else stays. Chunks that share a device are taken as equal parts of the
- * whole. pair_out may be NULL. DP_ERR_INVALID: a cost negative or not finite, layers out of bounds. [any]
+ * segment; R stands before its I and waits for its lane alone. So F and I are sums, B gains where a gradient's dispatch
+ * has mlp(W) beside it, and F&B whatever the order hides; I, B and F&B have R in them. costs: f, i, w, b and fb are
+ * set, all else stays. Chunks that share a device are taken as equal parts of the whole. pair_out may be NULL.
+ * DP_ERR_INVALID: a cost negative or not finite, layers out of bounds, an R of the all-to-all lane. [any]
  */
 DP_API dp_status_t dp_costs_from_segments(const dp_segment_costs_t *segments, dp_costs_t *costs,
                                           dp_pair_figures_t *pair_out);
@@ -163,6 +172,9 @@ typedef struct dp_simulation {
     double *peak_activations; /* [ranks] most held at once, from F until B or W, in units of one rank's stage
                                    inputs (a chunk that is 1/C of a device counts 1/C) */
     dp_timeline_t *timeline;  /* times scaled by 1e6 (one unit = 1 ms); NULL unless asked for */
+    /* since 1.1: [ranks] most backwards alive at once, from the begin of an I or B to the end of its W or B, in the
+     * same units: what `regained` memory is held for */
+    double *peak_regained;
 } dp_simulation_t;
 #define DP_SIMULATION_MIN DP_SIZE_TO(dp_simulation_t, timeline)
 

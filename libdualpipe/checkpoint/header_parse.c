@@ -119,7 +119,7 @@ static bool append(reading_t *r, const dp__tensor_t *t)
         dp__tensor_t *grown = dp__calloc(room, sizeof(*grown));
 
         if (grown == NULL)
-            return dp__json_fail(&r->json, "no memory for so many tensors");
+            return dp__json_no_memory(&r->json, "no memory for so many tensors");
         if (h->n > 0)
             memcpy(grown, h->tensors, h->n * sizeof(*grown));
         dp__free(h->tensors);
@@ -209,7 +209,6 @@ dp_status_t dp__header_parse(char *text, uint32_t length, uint64_t file_bytes, d
     reading_t r = {.json = dp__json_begin(text, length), .header = header_out};
     unsigned char head[DP__LENGTH_BYTES];
     dp__xxh64_t digest;
-    char where[128];
     dp_status_t status;
 
     *header_out = (dp__header_t){.text = text, .length = length};
@@ -220,10 +219,8 @@ dp_status_t dp__header_parse(char *text, uint32_t length, uint64_t file_bytes, d
     dp__xxh64_add(&digest, text, length);
     header_out->digest = dp__xxh64_end(&digest);
     text[length] = '\0';
-    if (!read_all(&r)) {
-        dp__json_where(&r.json, where, sizeof(where));
-        return dp_fail(DP_ERR_INVALID, "its head is broken: %s", where);
-    }
+    if (!read_all(&r))
+        return dp__json_status(&r.json, "its head");
     status = check_places(header_out, file_bytes);
     return status < 0 ? status : check_metadata(&r);
 }

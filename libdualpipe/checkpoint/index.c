@@ -92,7 +92,7 @@ static bool read_heads(reading_t *r)
             return dp__json_fail(&r->json, "a head that is no file of ours with its digest");
         grown = grow(index->heads, sizeof(*grown), index->nheads, &r->head_room);
         if (grown == NULL)
-            return dp__json_fail(&r->json, "no memory for so many files");
+            return dp__json_no_memory(&r->json, "no memory for so many files");
         index->heads = grown;
         grown[index->nheads++] = head;
     }
@@ -114,7 +114,7 @@ static bool read_map(reading_t *r)
             return false;
         grown = grow(index->entries, sizeof(*grown), index->nentries, &r->entry_room);
         if (grown == NULL)
-            return dp__json_fail(&r->json, "no memory for so many tensors");
+            return dp__json_no_memory(&r->json, "no memory for so many tensors");
         index->entries = grown;
         grown[index->nentries++] = (dp__index_entry_t){name, file};
     }
@@ -200,7 +200,6 @@ static dp_status_t check_digest(char *text, size_t bytes)
 dp_status_t dp__index_parse(char *text, size_t bytes, dp__index_t *index_out)
 {
     reading_t r = {.json = dp__json_begin(text, bytes), .index = index_out};
-    char where[128];
     dp_status_t status;
 
     *index_out = (dp__index_t){.text = text};
@@ -208,10 +207,8 @@ dp_status_t dp__index_parse(char *text, size_t bytes, dp__index_t *index_out)
     status = check_digest(text, bytes);
     if (status < 0)
         return status;
-    if (!read_all(&r)) {
-        dp__json_where(&r.json, where, sizeof(where));
-        return dp_fail(DP_ERR_INVALID, "it is broken: %s", where);
-    }
+    if (!read_all(&r))
+        return dp__json_status(&r.json, "it");
     if (r.seen != 127)
         return dp_fail(DP_ERR_INVALID, "no checkpoint of ours: metadata or weight_map is not there, or not all of it");
     return r.version == 1 ? DP_OK : dp_fail(DP_ERR_INVALID, "a checkpoint of a later version");

@@ -13,6 +13,12 @@ bool dp__json_fail(dp__json_t *json, const char *why)
     return false;
 }
 
+bool dp__json_no_memory(dp__json_t *json, const char *why)
+{
+    json->no_memory = json->why == NULL;
+    return dp__json_fail(json, why);
+}
+
 static void skip_space(dp__json_t *json)
 {
     while (json->at < json->end && memchr(" \t\r\n", *json->at, 4) != NULL)
@@ -210,7 +216,9 @@ bool dp__json_end(dp__json_t *json)
     return json->at == json->end ? true : dp__json_fail(json, "something is behind the end");
 }
 
-void dp__json_where(const dp__json_t *json, char *text, size_t bytes)
+dp_status_t dp__json_status(const dp__json_t *json, const char *whose)
 {
-    snprintf(text, bytes, "byte %zu: %s", (size_t)(json->at - json->start), json->why != NULL ? json->why : "nothing");
+    if (json->no_memory)
+        return dp_fail(DP_ERR_NOMEM, "%s", json->why);
+    return dp_fail(DP_ERR_INVALID, "%s is broken: byte %zu: %s", whose, (size_t)(json->at - json->start), json->why);
 }

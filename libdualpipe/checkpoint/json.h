@@ -5,6 +5,7 @@
 #ifndef DP_CHECKPOINT_JSON_H
 #define DP_CHECKPOINT_JSON_H
 
+#include <dualpipe/status.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -12,15 +13,17 @@
 typedef struct dp__json {
     char *start, *at, *end;
     const char *why; /* NULL: all is well so far; else what is wrong at `at` */
+    bool no_memory;  /* why: and nothing is wrong with the text */
 } dp__json_t;
 
 static inline dp__json_t dp__json_begin(char *text, size_t bytes)
 {
-    return (dp__json_t){text, text, text + bytes, NULL};
+    return (dp__json_t){text, text, text + bytes, NULL, false};
 }
 
 /* The first thing that is wrong stays. Returns false. */
 bool dp__json_fail(dp__json_t *json, const char *why);
+bool dp__json_no_memory(dp__json_t *json, const char *why);
 /* White space, then c. */
 bool dp__json_take(dp__json_t *json, char c);
 /* Before each member of an object or array (close: '}' or ']'): true: there is one, false: that was the last, or an
@@ -35,7 +38,7 @@ bool dp__json_number(dp__json_t *json, uint64_t *number_out);
 /* Nothing but white space is left. */
 bool dp__json_end(dp__json_t *json);
 
-/* "byte 17: a colon is missing" */
-void dp__json_where(const dp__json_t *json, char *text, size_t bytes);
+/* Once something has failed: DP_ERR_INVALID, "its head is broken: byte 17: a colon is missing", or DP_ERR_NOMEM. */
+dp_status_t dp__json_status(const dp__json_t *json, const char *whose);
 
 #endif

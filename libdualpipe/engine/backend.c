@@ -4,6 +4,7 @@
  * hosts), or what fits the job ("auto"). */
 #include "base/memory.h"
 #include "engine/engine.h"
+#include "group/reform.h"
 #include "mixed/mixed.h"
 
 #include <stdbool.h>
@@ -120,9 +121,9 @@ static dp_status_t find_one(dp_pipeline_t *p, const char *name, dp__backend_t *b
 
     if (status >= 0 && places->hosts > 1 && (backend->vt->caps & DP_COMM_CAP_HOSTS) == 0)
         return dp_fail(DP_ERR_UNSUPPORTED,
-                       "%s reaches ranks of one host only, and rank %d is on another host than rank 0: take auto, or "
-                       "two backends as in %s+ofi",
-                       name, first_abroad(places), name);
+                       "%s reaches ranks of one host only, and rank %d is on another host than rank 0 (%s): take auto, "
+                       "or two backends as in %s+ofi",
+                       name, first_abroad(places), dp__group_apart(p->group, 0, first_abroad(places)), name);
     snprintf(backend->near, sizeof(backend->near), "%s", name);
     snprintf(backend->far, sizeof(backend->far), "%s", name);
     return status;

@@ -165,9 +165,10 @@ typedef struct dp__running {
 } dp__running_t;
 
 /* graph.c */
+enum { DP__GRAPHS = 5 }; /* training: zeroes or adds, sums or not; forward only */
 typedef struct dp__graphs {
-    dp__graph_t at[2]; /* of the plans for training and for forward only */
-    int replayed;      /* the latest step put nothing on the lanes but a graph */
+    dp__graph_t at[DP__GRAPHS];
+    int replayed; /* the latest step put nothing on the lanes but a graph */
 } dp__graphs_t;
 
 /* spans.c: what is recorded, and what is kept of it. */
@@ -231,6 +232,7 @@ typedef struct dp__run {
     const dp__plan_t *plan; /* of the step in progress or failed; NULL before the first */
     int32_t enqueueing;     /* span of the operation that is being put on its lane, -1: none */
     dp__running_t running[DP__RUNNING];
+    int32_t round, rounds; /* of the next training step, unless it is number 0 */
     int failed;
     int stuck; /* a lane does not come to rest: its memory must stay */
 } dp__run_t;
@@ -343,6 +345,12 @@ dp_status_t dp__finite_put(const dp_pipeline_t *p, const dp_stage_t *stage, cons
 dp_status_t dp__meter_open(dp_pipeline_t *p);
 dp_status_t dp__meter_begin(dp_pipeline_t *p, int lane);
 dp_status_t dp__meter_end(dp_pipeline_t *p, int lane, int32_t span);
+
+/* Whether the gradients are complete with this step. rounds is set. */
+static inline bool dp__last_round(const dp_step_t *step)
+{
+    return step->round + 1 == step->rounds;
+}
 
 /* graph.c; nothing without options.graph. forget: what was captured is of no use any more, every stream is idle. */
 dp_status_t dp__graphs_open(dp_pipeline_t *p);

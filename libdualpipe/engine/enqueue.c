@@ -218,6 +218,16 @@ static dp_status_t put_bundle(const putting_t *x)
     return DP_OK;
 }
 
+static dp_status_t put_reduce(const putting_t *x)
+{
+    dp_pipeline_t *p = x->p;
+
+    if (dp__last_round(x->step))
+        return dp__reduce(p, x->command->at, x->span);
+    DO(p->device_vt->stamp(x->stream, &p->trace.records[x->span].start_ns));
+    return p->device_vt->stamp(x->stream, &p->trace.records[x->span].end_ns);
+}
+
 static dp_status_t put(const putting_t *x)
 {
     dp_pipeline_t *p = x->p;
@@ -241,18 +251,18 @@ static dp_status_t put(const putting_t *x)
     case DP__BUNDLE:
         return put_bundle(x);
     default:
-        return dp__reduce(p, c->at, x->span);
+        return put_reduce(x);
     }
 }
 
 /* ---- all of a step ---- */
 
-static dp_status_t zero(dp_pipeline_t *p, int forward_only)
+static dp_status_t zero(dp_pipeline_t *p, const dp_step_t *step)
 {
     dp_stream_t *s = p->lanes.stream[DP_LANE_COMPUTE];
 
     DO(p->device_vt->zero(s, p->sums.losses, dp__losses_count(p) * sizeof(double)));
-    for (int32_t c = 0; c < p->nchunks && !forward_only; c++)
+    for (int32_t c = 0; c < p->nchunks && !step->forward_only && step->round == 0; c++)
         for (int half = 0; half < 2; half++)
             if (p->chunks[c].grads[half] != NULL)
                 DO(p->device_vt->zero(s, p->chunks[c].grads[half], p->chunks[c].grad_bytes));
@@ -288,7 +298,7 @@ dp_status_t dp__step_put(dp_pipeline_t *p, const dp__plan_t *plan, const dp_step
     p->run.enqueueing = -1;
     for (int i = 0; i < DP__RUNNING; i++)
         p->run.running[i].pass = -1;
-    DO(zero(p, step->forward_only));
+    DO(zero(p, step));
     for (int64_t i = 0; i < commands->count; i++) {
         const dp__command_t *c = &commands->at[i];
         const putting_t x = {p, plan, step, c, plan->span[i], dp__stream_at(p, c->stream)};
@@ -296,7 +306,7 @@ dp_status_t dp__step_put(dp_pipeline_t *p, const dp__plan_t *plan, const dp_step
         DO(put(&x));
     }
     p->run.enqueueing = -1;
-    if (!step->forward_only)
+    if (!step->forward_only && dp__last_round(step))
         DO(dp__ties_put(p));
     return share_losses(p);
 }

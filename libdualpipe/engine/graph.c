@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT
  * graph.c: a step captured once and replayed: the calling thread then puts one launch on the device instead of
  * thousands of operations. The first step runs as always and finds everything that only shows at first use; then the
- * first step of a kind (training, forward only) is captured; it and all others are replays, until the trainer lends
- * other memory or another loss scale. */
+ * first step of a kind (training, by its round, forward only) is captured; it and all others are replays, until the
+ * trainer lends other memory or another loss scale. */
 #include "base/memory.h"
 #include "engine/engine.h"
 
@@ -31,7 +31,7 @@ dp_status_t dp__graphs_open(dp_pipeline_t *p)
             DP_LOG_WARN, "engine",
             "graph: experimental with several ranks: waits for other ranks are kernels that spin, and the driver may "
             "put one in front of what the other rank waits for");
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < DP__GRAPHS; i++) {
         p->graphs.at[i].lent = dp__calloc(pointers, sizeof(void *));
         if (p->graphs.at[i].lent == NULL)
             return dp_fail(DP_ERR_NOMEM, "no memory for what a graph remembers of its step");
@@ -41,7 +41,7 @@ dp_status_t dp__graphs_open(dp_pipeline_t *p)
 
 void dp__graphs_forget(dp_pipeline_t *p)
 {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < DP__GRAPHS; i++) {
         if (p->graphs.at[i].graph != NULL)
             p->device_vt->graph_close(p->graphs.at[i].graph);
         p->graphs.at[i].graph = NULL;
@@ -52,7 +52,7 @@ void dp__graphs_forget(dp_pipeline_t *p)
 void dp__graphs_close(dp_pipeline_t *p)
 {
     dp__graphs_forget(p);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < DP__GRAPHS; i++) {
         dp__free(p->graphs.at[i].lent);
         p->graphs.at[i].lent = NULL;
     }
@@ -136,14 +136,29 @@ static uint64_t revision_of(const dp_pipeline_t *p)
     return sum;
 }
 
+static dp__graph_t *graph_of(dp_pipeline_t *p, const dp_step_t *step)
+{
+    const int training = (step->round > 0) + 2 * !dp__last_round(step);
+
+    return &p->graphs.at[step->forward_only ? DP__GRAPHS - 1 : training];
+}
+
+static bool any_captured(const dp_pipeline_t *p)
+{
+    for (int i = 0; i < DP__GRAPHS; i++)
+        if (p->graphs.at[i].graph != NULL)
+            return true;
+    return false;
+}
+
 dp_status_t dp__graph_put(dp_pipeline_t *p, const dp__plan_t *plan, const dp_step_t *step)
 {
-    dp__graph_t *g = &p->graphs.at[plan == &p->plans.forward];
+    dp__graph_t *g = graph_of(p, step);
     const int first = g->graph == NULL;
 
     p->graphs.replayed = 0;
     /* what one graph has captured only replays may use: from then on everything is captured */
-    if (g->runs++ == 0 && p->graphs.at[0].graph == NULL && p->graphs.at[1].graph == NULL)
+    if (g->runs++ == 0 && !any_captured(p))
         return dp__step_put(p, plan, step);
     p->graphs.replayed = same_as_before(g, step, p->schedule->microbatches, revision_of(p));
     if (!p->graphs.replayed)

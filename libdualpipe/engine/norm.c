@@ -148,9 +148,9 @@ dp_status_t dp_pipeline_gradient_norm(dp_pipeline_t *p, double *norm_out)
     double digits[DIGITS + 1];
     dp_status_t status = DP_OK;
 
-    if (p == NULL || norm_out == NULL || p->run.failed || p->schedule->forward_only)
+    if (p == NULL || norm_out == NULL || p->run.failed || p->schedule->forward_only || p->run.round != 0)
         return dp_fail(DP_ERR_INVALID, "dp_pipeline_gradient_norm: pipeline or norm_out is NULL, or the pipeline has "
-                                       "failed or no gradients (a forward-only schedule)");
+                                       "failed or no gradients (a forward-only schedule, rounds still to come)");
     for (int32_t c = 0; c < p->nchunks && status >= 0; c++)
         status = add_chunk(p, &p->chunks[c], &sum);
     if (status < 0) {

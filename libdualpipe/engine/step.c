@@ -59,6 +59,16 @@ static dp_status_t check_lent(const dp_pipeline_t *p, const dp_step_t *step)
     return DP_OK;
 }
 
+static dp_status_t check_round(const dp_pipeline_t *p, const dp_step_t *step)
+{
+    if (step->round < 0 || step->round >= step->rounds)
+        return dp_fail(DP_ERR_INVALID, "dp_step_t.round is %d of %d rounds", step->round, step->rounds);
+    if (!step->forward_only && step->round > 0 && (step->round != p->run.round || step->rounds != p->run.rounds))
+        return dp_fail(DP_ERR_INVALID, "dp_step_t.round is %d of %d rounds: %d of %d is next, or 0 of any number",
+                       step->round, step->rounds, p->run.round, p->run.rounds);
+    return DP_OK;
+}
+
 static void collect_losses(const dp_pipeline_t *p, dp_step_t *step)
 {
     const double *aux = p->sums.losses + p->schedule->microbatches;
@@ -87,11 +97,15 @@ dp_status_t dp_pipeline_step(dp_pipeline_t *p, dp_step_t *step)
     forward_only = own.forward_only || p->schedule->forward_only;
     own.forward_only = forward_only;
     plan = forward_only && p->programs.forward != NULL ? &p->plans.forward : &p->plans.training;
+    if (own.rounds == 0)
+        own.rounds = 1;
     if (own.loss_scale == 0)
-        own.loss_scale = 1.0 / ((double)p->schedule->microbatches * p->grid.ep * p->grid.dp);
+        own.loss_scale = 1.0 / ((double)p->schedule->microbatches * p->grid.ep * p->grid.dp * own.rounds);
     dp__records_begin(p, plan);
     p->run.plan = plan;
     status = check_lent(p, &own);
+    if (status >= 0)
+        status = check_round(p, &own);
     if (status >= 0)
         status = dp__ties_check(p);
     if (status >= 0)
@@ -111,5 +125,17 @@ dp_status_t dp_pipeline_step(dp_pipeline_t *p, dp_step_t *step)
     collect_losses(p, step);
     dp__records_keep(p, plan);
     p->run.step++;
+    if (!forward_only) {
+        p->run.round = (own.round + 1) % own.rounds;
+        p->run.rounds = own.rounds;
+    }
+    return DP_OK;
+}
+
+dp_status_t dp_pipeline_set_step(dp_pipeline_t *p, uint32_t step)
+{
+    if (p == NULL || p->run.failed)
+        return dp_fail(DP_ERR_INVALID, "dp_pipeline_set_step: the pipeline is NULL or has failed");
+    p->run.step = p->recovery.step = step;
     return DP_OK;
 }

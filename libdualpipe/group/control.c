@@ -56,9 +56,23 @@ static void push_proposal(dp__process_t *p, int64_t now)
         dp__cause_set(&p->cause, p->proposal.status, p->proposal.text); /* rank 0 does not answer: then it is ours */
 }
 
+/* Whoever ends before it has said who it is is known to the launcher alone. Those who join again hear by a door that is
+ * shut that nobody comes. */
+static void heed_ends(dp__process_t *p)
+{
+    char end[512], text[640];
+
+    if (dp__signal_value(&p->join.done) != 0 || dp__cause_is_set(&p->cause) || p->stop || p->join.lost[0] != '\0' ||
+        !dp__ends_next(&p->join.ends, end, sizeof(end)))
+        return;
+    snprintf(text, sizeof(text), "%s before all ranks had joined", end);
+    dp__cause_set(&p->cause, DP_ERR_PEER, text);
+}
+
 static void tick(dp__process_t *p, int64_t now)
 {
     heed_interrupt(p);
+    heed_ends(p);
     push_proposal(p, now);
     if (dp__inquest_over(p, now)) {
         dp__status_answer(p);
@@ -172,7 +186,9 @@ static short wanted_events(const dp__connection_t *c)
 static int nap_ms(const dp__process_t *p, int64_t now)
 {
     int64_t until = now + (int64_t)LONGEST_NAP_MS * 1000000;
-    int64_t candidates[] = {dp__signal_value(&p->join.done) == 0 ? p->join.deadline_ns : INT64_MAX,
+    const bool joining = dp__signal_value(&p->join.done) == 0;
+    int64_t candidates[] = {joining ? p->join.deadline_ns : INT64_MAX,
+                            joining && p->join.ends.fd >= 0 ? now + DP__ENDS_NAP_NS : INT64_MAX,
                             p->proposal.made ? p->proposal.deadline_ns : INT64_MAX,
                             p->stop ? p->stop_deadline_ns : INT64_MAX,
                             p->spoke.retry_ns != 0 ? p->spoke.retry_ns : INT64_MAX,

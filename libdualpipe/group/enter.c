@@ -103,6 +103,14 @@ static void start_clock(dp__process_t *p)
     p->join.deadline_ns = dp__now_ns() + p->join.limit_ns;
 }
 
+/* And not one that the program has thought of. */
+static bool is_launchers_job(const dp__process_t *p)
+{
+    dp_group_environment_t told = {.struct_size = sizeof(told)};
+
+    return dp_group_environment(&told) == DP_OK && told.rank == p->group.rank && told.size == p->group.size;
+}
+
 static dp_status_t prepare(dp__process_t *p, const dp_group_options_t *options)
 {
     dp_status_t status = make_tables(p);
@@ -119,6 +127,8 @@ static dp_status_t prepare(dp__process_t *p, const dp_group_options_t *options)
         status = dp__address_listen(&p->join.address, p->group.size, &p->hub.listener);
     if (status == DP_OK && dp__is_hub(p))
         dp__status_open(p);
+    if (status == DP_OK && is_launchers_job(p))
+        dp__ends_open(&p->join.ends);
     p->join.limit_ns = dp__scaled_ns(options->join_seconds);
     start_clock(p);
     return status;
@@ -137,7 +147,7 @@ dp_status_t dp__process_enter(const dp_group_options_t *options, const dp__group
 
     if (p == NULL)
         return dp_fail(DP_ERR_NOMEM, "rank %d: no memory to join the job", options->rank);
-    p->wake_fd = p->hub.listener = p->hub.status.listener = -1;
+    p->wake_fd = p->hub.listener = p->hub.status.listener = p->join.ends.fd = -1;
     pthread_mutex_init(&p->mutex, NULL);
     dp__board_init(&p->hub.board);
     dp__group_init(&p->group, options->rank, options->size, dp__scaled_ns(options->hang_seconds), &p->cause, link);

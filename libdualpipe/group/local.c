@@ -336,10 +336,10 @@ static bool local_near(const dp_group_t *group, int32_t rank)
     return true;
 }
 
-static bool local_same_host(const dp_group_t *group, int32_t a, int32_t b)
+static const char *local_apart(const dp_group_t *group, int32_t a, int32_t b)
 {
     (void)group, (void)a, (void)b;
-    return true;
+    return NULL;
 }
 
 static dp_status_t local_clock(dp_group_t *group, int64_t since_ns, dp__clock_sample_t *samples_out, size_t *count_out)
@@ -362,7 +362,7 @@ static const dp__group_link_t local_link = {
     .describe = local_describe,
     .latest = local_latest,
     .near = local_near,
-    .same_host = local_same_host,
+    .apart = local_apart,
     .clock = local_clock,
     .leave = local_leave,
 };

@@ -10,6 +10,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#define BOOT_BYTES 36 /* of a boot id as text */
+
 static size_t read_text(const char *path, char *text, size_t bytes)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -24,11 +26,12 @@ static size_t read_text(const char *path, char *text, size_t bytes)
 
 void dp__machine_name(char name[DP__MACHINE_BYTES])
 {
-    char boot[37] = "", space[24] = "";
+    char boot[BOOT_BYTES + 1] = "", space[24] = "";
     ssize_t n = readlink("/proc/self/ns/pid", space, sizeof(space) - 1);
 
     name[0] = '\0';
-    if (read_text("/proc/sys/kernel/random/boot_id", boot, 36) == 36 && n > 0 && n < (ssize_t)sizeof(space) - 1)
+    if (read_text("/proc/sys/kernel/random/boot_id", boot, BOOT_BYTES) == BOOT_BYTES && n > 0 &&
+        n < (ssize_t)sizeof(space) - 1)
         snprintf(name, DP__MACHINE_BYTES, "%s %s", boot, space);
 }
 
@@ -115,6 +118,18 @@ bool dp__same_machine(const dp__process_t *p, int32_t a, int32_t b)
     const char *name = machine_of(p, a);
 
     return a == b || (name[0] != '\0' && strcmp(machine_of(p, b), name) == 0);
+}
+
+const char *dp__machines_apart(const dp__process_t *p, int32_t a, int32_t b)
+{
+    const char *one = machine_of(p, a), *other = machine_of(p, b);
+
+    if (dp__same_machine(p, a, b))
+        return NULL;
+    if (one[0] == '\0' || other[0] == '\0')
+        return "one of them has no /proc to tell its host by";
+    return strncmp(one, other, BOOT_BYTES) == 0 ? "one kernel, but PID namespaces of their own, as containers have"
+                                                : "kernels that were booted apart";
 }
 
 /* 0: not known. */

@@ -4,6 +4,7 @@
  * when somebody asks for it, and whoever only meets in the group has none. */
 #include "base/memory.h"
 #include "group/group.h"
+#include "group/reform.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +33,13 @@ static bool listed_apart(const char *list, int32_t a, int32_t b)
     return an != bn || memcmp(at, bt, an) != 0;
 }
 
+const char *dp__group_apart(const dp_group_t *group, int32_t a, int32_t b)
+{
+    const char *how = group->link->apart(group, a, b);
+
+    return how != NULL ? how : "DUALPIPE_HOSTS says so";
+}
+
 static void fill(const dp_group_t *group, dp_host_places_t *places)
 {
     const char *list = secure_getenv("DUALPIPE_HOSTS");
@@ -40,7 +48,7 @@ static void fill(const dp_group_t *group, dp_host_places_t *places)
     for (int32_t r = 0; r < group->size; r++) {
         int32_t q = r - 1; /* neighbours are most often together */
 
-        while (q >= 0 && (!group->link->same_host(group, q, r) || listed_apart(list, q, r)))
+        while (q >= 0 && (group->link->apart(group, q, r) != NULL || listed_apart(list, q, r)))
             q--;
         host_of[r] = q >= 0 ? host_of[q] : hosts++;
     }

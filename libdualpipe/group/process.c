@@ -337,9 +337,9 @@ static int64_t process_latest(const dp_group_t *group)
     return latest;
 }
 
-static bool process_same_host(const dp_group_t *group, int32_t a, int32_t b)
+static const char *process_apart(const dp_group_t *group, int32_t a, int32_t b)
 {
-    return dp__same_machine(dp__process_of(group), a, b);
+    return dp__machines_apart(dp__process_of(group), a, b);
 }
 
 static uint32_t process_held(const dp_group_t *group, int32_t rank)
@@ -360,7 +360,7 @@ static const dp__group_link_t process_link = {
     .describe = process_describe,
     .latest = process_latest,
     .near = process_near,
-    .same_host = process_same_host,
+    .apart = process_apart,
     .clock = dp__process_clock,
     .leave = process_leave,
     .reform = dp__process_reform,

@@ -24,6 +24,7 @@
 
 #include "group/address.h"
 #include "group/blackbox.h"
+#include "group/ends.h"
 #include "group/last_spans.h"
 #include "group/secret.h"
 #include "group/settings.h"
@@ -116,6 +117,7 @@ typedef struct dp__joining {
     dp_signal_t done;
     char trouble[256];          /* spoke: why the last attempt failed; hub: who was refused and why */
     char lost[DP__CAUSE_BYTES]; /* why we join again; "": for the first time */
+    dp__ends_t ends;            /* of the launcher's job, where that is the one that we join */
 } dp__joining_t;
 
 /* The end of the job that this rank asks for, with its cause. */
@@ -390,6 +392,8 @@ int32_t dp__machine_add(dp__process_t *p, const char *host, const char *name);
 /* true when this process can see that of the rank. */
 bool dp__is_near(const dp__process_t *p, int32_t rank);
 bool dp__same_machine(const dp__process_t *p, int32_t a, int32_t b);
+/* How they are told apart; NULL: they are one. */
+const char *dp__machines_apart(const dp__process_t *p, int32_t a, int32_t b);
 const char *dp__host_of(const dp__process_t *p, int32_t rank);
 /* '\0': it runs or sleeps; else the letter of its state, of a process of this host: 'T' it is stopped. */
 char dp__stands_still(const dp__process_t *p, int32_t rank);

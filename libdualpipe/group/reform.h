@@ -24,6 +24,8 @@ uint32_t dp__group_held(const dp_group_t *group, int32_t rank);
 /* Until it is opened again, what trainers call by themselves fails with DP_ERR_PEER: the others are in other meetings.
  * [main] */
 void dp__group_close(dp_group_t *group, bool closed);
+/* How the hosts of two ranks are told apart, for a message; where dp_host_places_t has them on different ones. [any] */
+const char *dp__group_apart(const dp_group_t *group, int32_t a, int32_t b);
 /* All have come so far. [collective] [blocks] */
 dp_status_t dp__group_commit(dp_group_t *group);
 

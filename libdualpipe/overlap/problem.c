@@ -22,9 +22,10 @@ static void fill_segments(dp__overlap_problem_t *p, dp__overlap_chunk_t *chunk, 
         const dp_segment_cost_t *cost = &stage->list[s];
         dp__overlap_segment_t *segment = &p->segment[chunk->first + s];
 
-        *segment = (dp__overlap_segment_t){
-            .lane = cost->lane == DP_LANE_ALL_TO_ALL ? LANE_ALL_TO_ALL : LANE_COMPUTE,
-            .cost = {cost->f * stage->scale, cost->i * stage->scale, cost->has_weight ? cost->w * stage->scale : 0.0}};
+        *segment = (dp__overlap_segment_t){.lane = cost->lane == DP_LANE_ALL_TO_ALL ? LANE_ALL_TO_ALL : LANE_COMPUTE,
+                                           .cost = {cost->f * stage->scale,
+                                                    (cost->i + (stage->r != NULL ? stage->r[s] : 0.0)) * stage->scale,
+                                                    cost->has_weight ? cost->w * stage->scale : 0.0}};
         chunk->work[PASS_F][segment->lane] += segment->cost[PASS_F];
         chunk->work[PASS_I][segment->lane] += segment->cost[PASS_I];
         chunk->work[PASS_W][LANE_COMPUTE] += segment->cost[PASS_W];

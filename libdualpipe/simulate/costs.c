@@ -40,8 +40,12 @@ dp_status_t dp__costs_resolve(const dp_costs_t *costs, int32_t stages, dp_costs_
     if (status < 0)
         return status;
     dp_sized_take(resolved_out, sizeof(*resolved_out), costs);
-    resolved_out->b = dp_costs_backward(costs);
-    resolved_out->fb = dp_costs_pair(costs);
+    if (!in_bounds(resolved_out->r))
+        return dp_fail(DP_ERR_INVALID, "simulate: cost R is %g; it has to be between 0 and %g", resolved_out->r,
+                       DP__COST_MAX);
+    resolved_out->b = dp_costs_backward(costs) + resolved_out->r;
+    resolved_out->fb = dp_costs_pair(costs) + resolved_out->r;
+    resolved_out->i += resolved_out->r;
     all[0].name = "F", all[0].value = resolved_out->f;
     all[1].name = "I", all[1].value = resolved_out->i;
     all[2].name = "W", all[2].value = resolved_out->w;

@@ -103,7 +103,11 @@ static void call(lanes_run_t *run, int32_t rank, const dp__command_t *c, const d
     dp__rank_result_t *result = &run->results[rank];
     const dp__stage_costs_t *stage = &run->lanes->stages.at[dp__model_chunk(run->model, rank, pass->chunk)->stage];
     const dp_segment_cost_t *cost = &stage->list[c->segment];
-    double takes = (c->op == DP_OP_F ? cost->f : c->op == DP_OP_I ? cost->i : cost->w) * stage->scale;
+    double takes = (c->op == DP_OP_F   ? cost->f
+                    : c->op == DP_OP_I ? cost->i
+                    : c->op == DP_OP_W ? cost->w
+                                       : stage->r[c->segment]) *
+                   stage->scale;
     double start = state->time[c->stream], end = start + takes;
 
     state->time[c->stream] = end;

@@ -12,13 +12,14 @@
 #include "simulate/measure_lists.h"
 
 enum { LONE_F, LONE_I, LONE_W, WHOLE_B, PAIR, CLASSES };
+enum { RECOMPUTED = 3 /* index of R behind F, I and W */, PASSES };
 
 /* Spans that follow one another in a row and belong to one operation. */
 typedef struct op {
     bool any, pair, has_f, has_i, has_w, has_b, metered;
     int32_t step, f_chunk, f_mb, b_chunk, b_mb;
     int64_t start, end;
-    double inside[3];                     /* its F, I and W spans */
+    double inside[3], recomputed;         /* its F, I and W spans; its R spans */
     double lane[DP_LANE_COUNT], chain[2]; /* if metered: when the lane is free, and the F and the I have come so far */
 } op_t;
 
@@ -35,9 +36,10 @@ typedef struct sums {
     double *busy;        /* [stages] */
     mean_t ops[CLASSES]; /* lengths */
     mean_t inside[2][3]; /* F, I, W in operations that hold more; [1]: in pairs */
-    mean_t segment[DP_SEGMENT_COSTS][3];
-    int64_t forwards; /* operations with a forward */
-    double hop;       /* shortest send; negative: none */
+    mean_t segment[DP_SEGMENT_COSTS][PASSES];
+    mean_t recomputed; /* R in operations that have an I */
+    int64_t forwards;  /* operations with a forward */
+    double hop;        /* shortest send; negative: none */
 } sums_t;
 
 static void add(mean_t *mean, double value)
@@ -121,24 +123,27 @@ static void close_op(sums_t *sums, op_t *op)
                    : whole     ? WHOLE_B
                    : op->has_i ? LONE_I
                                : LONE_W],
-        op_length(op));
+        fmax(op_length(op) - op->recomputed, 0.0));
     sums->forwards += op->has_f;
+    if (op->has_i)
+        add(&sums->recomputed, op->recomputed);
     for (int p = 0; p < 3; p++)
         if (p == 0 ? op->has_f : p == 1 ? op->has_i : op->has_w)
             add(&sums->inside[op->pair][p], op->inside[p]);
     *op = (op_t){.any = false};
 }
 
-/* Spans come in the order in which their lanes take them. A W waits for nothing but its lane: its I is before it. */
+/* Spans come in the order in which their lanes take them. A W waits for nothing but its lane: its I is before it; nor
+ * does what is recomputed. */
 static void replay(op_t *op, const dp_span_t *span)
 {
+    bool waits = span->pass != DP_OP_W && span->pass != DP_OP_R;
     double *chain = &op->chain[span->pass == DP_OP_F ? 0 : 1];
-    double start = span->pass == DP_OP_W ? 0.0 : *chain,
-           end = fmax(start, op->lane[span->lane]) + dp__span_length(span);
+    double start = waits ? *chain : 0.0, end = fmax(start, op->lane[span->lane]) + dp__span_length(span);
 
     op->metered = op->metered && span->busy_ns > 0;
     op->lane[span->lane] = end;
-    if (span->pass != DP_OP_W)
+    if (waits)
         *chain = end;
 }
 
@@ -152,7 +157,7 @@ static void take(op_t *op, const dp_span_t *span)
         op->f_chunk = span->chunk;
         op->f_mb = span->microbatch;
     } else {
-        op->has_i = op->has_i || span->pass == DP_OP_I;
+        op->has_i = op->has_i || span->pass == DP_OP_I || span->pass == DP_OP_R;
         op->has_w = op->has_w || span->pass == DP_OP_W;
         op->has_b = op->has_b || span->pass == DP_OP_B;
         op->b_chunk = span->chunk;
@@ -167,7 +172,11 @@ static void take(op_t *op, const dp_span_t *span)
 
 static int pass_index(const dp_span_t *span)
 {
-    return span->pass == DP_OP_F ? 0 : span->pass == DP_OP_I ? 1 : span->pass == DP_OP_W ? 2 : -1;
+    return span->pass == DP_OP_F   ? 0
+           : span->pass == DP_OP_I ? 1
+           : span->pass == DP_OP_W ? 2
+           : span->pass == DP_OP_R ? RECOMPUTED
+                                   : -1;
 }
 
 static void read_row(sums_t *sums, int32_t rank)
@@ -191,8 +200,9 @@ static void read_row(sums_t *sums, int32_t rank)
         sums->busy[span->stage] += dp__span_length(span);
         if (pass >= 0 && segment >= 0)
             add(&sums->segment[segment][pass], dp__span_length(span));
-        if (pass >= 0)
+        if (pass >= 0 && pass < RECOMPUTED)
             op.inside[pass] += dp__span_length(span);
+        op.recomputed += pass == RECOMPUTED ? dp__span_length(span) : 0.0;
     }
     close_op(sums, &op);
 }
@@ -220,6 +230,7 @@ static void fill_costs(const sums_t *sums, double parts, dp_costs_t *costs)
         costs->i = costs->w = b * parts / 2.0;
     costs->b = b * parts;
     costs->fb = sums->ops[PAIR].count > 0 ? mean_of(&sums->ops[PAIR]) * parts : 0.0;
+    costs->r = mean_of(&sums->recomputed) * parts;
     costs->hop = sums->hop > 0.0 ? sums->hop : 0.0;
     costs->barrier = 1.0;
 }
@@ -229,11 +240,12 @@ static void sum_segments(const dp_segment_costs_t *lists, double parts, dp_costs
 {
     double share = parts / lists->stages;
 
-    costs->f = costs->i = costs->w = costs->b = costs->fb = 0.0;
+    costs->f = costs->i = costs->w = costs->b = costs->fb = costs->r = 0.0;
     for (int32_t k = 0; k < lists->first[lists->stages]; k++) {
         costs->f += lists->list[k].f * share;
         costs->i += lists->list[k].i * share;
         costs->w += lists->list[k].w * share;
+        costs->r += lists->list_r[k] * share;
     }
 }
 
@@ -256,6 +268,7 @@ static void fill_segments(const sums_t *sums, double layers, dp_segment_costs_t 
         segments->f[s] = mean_of(&sums->segment[s][0]);
         segments->i[s] = mean_of(&sums->segment[s][1]);
         segments->w[s] = mean_of(&sums->segment[s][2]);
+        segments->r[s] = mean_of(&sums->segment[s][RECOMPUTED]);
     }
 }
 
@@ -342,6 +355,9 @@ static int put_segments(const dp_segment_costs_t *segments, char *text, size_t b
     for (int s = 0; s < DP_SEGMENT_COSTS; s++)
         used += snprintf(text + used, bytes - (size_t)used, "%s.F=%.9g\n%s.I=%.9g\n%s.W=%.9g\n", dp__segment_names[s],
                          segments->f[s], dp__segment_names[s], segments->i[s], dp__segment_names[s], segments->w[s]);
+    for (int s = 0; s < DP_SEGMENT_COSTS; s++)
+        if (segments->r[s] > 0.0)
+            used += snprintf(text + used, bytes - (size_t)used, "%s.R=%.9g\n", dp__segment_names[s], segments->r[s]);
     return used;
 }
 
@@ -355,6 +371,8 @@ static int put_passes(const dp_costs_t *costs, char *text, size_t bytes)
         used += snprintf(text + used, bytes - (size_t)used, "B=%.9g\n", costs->b);
     if (costs->fb > 0.0)
         used += snprintf(text + used, bytes - (size_t)used, "FB=%.9g\n", costs->fb);
+    if (costs->r > 0.0)
+        used += snprintf(text + used, bytes - (size_t)used, "R=%.9g\n", costs->r);
     return used + snprintf(text + used, bytes - (size_t)used, "HOP=%.9g\n", costs->hop);
 }
 

@@ -9,16 +9,17 @@
 #include "base/memory.h"
 #include "simulate/costs.h"
 
-/* Of one segment: sums and numbers of its F, I and W spans. */
+/* Of one segment: sums and numbers of its F, I, W and R spans. */
 typedef struct seen {
-    double sum[3];
-    int64_t count[3];
+    double sum[4];
+    int64_t count[4];
     uint8_t lane, role;
 } seen_t;
 
 typedef struct lists {
     dp_segment_costs_t costs; /* the first: it stands for all */
     int32_t *first;
+    double *r; /* [segments] */
     dp_segment_cost_t list[];
 } lists_t;
 
@@ -35,7 +36,7 @@ int dp__span_segment(const dp_timeline_t *timeline, const dp_span_t *span)
 static bool is_segment(const dp_span_t *span, int32_t stages)
 {
     return span->kind == DP_SPAN_COMPUTE && span->stage >= 0 && span->stage < stages && span->segment >= 0 &&
-           (span->pass == DP_OP_F || span->pass == DP_OP_I || span->pass == DP_OP_W);
+           (span->pass == DP_OP_F || span->pass == DP_OP_I || span->pass == DP_OP_W || span->pass == DP_OP_R);
 }
 
 /* first[s + 1]: how many segments stage s has. */
@@ -59,7 +60,7 @@ static void add_spans(const dp_timeline_t *timeline, int32_t stages, const int32
 
         for (int64_t k = 0; k < count; k++) {
             const dp_span_t *span = &spans[k];
-            int pass = span->pass == DP_OP_F ? 0 : span->pass == DP_OP_I ? 1 : 2;
+            int pass = span->pass == DP_OP_F ? 0 : span->pass == DP_OP_I ? 1 : span->pass == DP_OP_W ? 2 : 3;
             seen_t *s;
 
             if (!is_segment(span, stages))
@@ -68,7 +69,7 @@ static void add_spans(const dp_timeline_t *timeline, int32_t stages, const int32
             s->sum[pass] += dp__span_length(span);
             s->count[pass]++;
             s->role = (uint8_t)(dp__span_segment(timeline, span) + 1);
-            if (pass != 2)
+            if (pass < 2)
                 s->lane = span->lane == DP_LANE_ALL_TO_ALL ? DP_LANE_ALL_TO_ALL : DP_LANE_COMPUTE;
         }
     }
@@ -80,7 +81,7 @@ static double mean(const seen_t *s, int pass)
 }
 
 /* false: one that no forward or no backward came through. */
-static bool fill(const seen_t *seen, int32_t count, dp_segment_cost_t *list)
+static bool fill(const seen_t *seen, int32_t count, dp_segment_cost_t *list, double *list_r)
 {
     for (int32_t k = 0; k < count; k++) {
         const seen_t *s = &seen[k];
@@ -94,6 +95,7 @@ static bool fill(const seen_t *seen, int32_t count, dp_segment_cost_t *list)
                                       .f = mean(s, 0),
                                       .i = mean(s, 1),
                                       .w = mean(s, 2)};
+        list_r[k] = mean(s, 3);
     }
     return true;
 }
@@ -101,16 +103,18 @@ static bool fill(const seen_t *seen, int32_t count, dp_segment_cost_t *list)
 static lists_t *make(const dp_timeline_t *timeline, int32_t stages, const int32_t *first, seen_t *seen)
 {
     size_t segments = (size_t)first[stages];
-    lists_t *x = dp__calloc(1, sizeof(*x) + segments * sizeof(*x->list) + ((size_t)stages + 1) * sizeof(*first));
+    lists_t *x = dp__calloc(1, sizeof(*x) + segments * (sizeof(*x->list) + sizeof(*x->r)) +
+                                   ((size_t)stages + 1) * sizeof(*first));
 
     if (x == NULL)
         return NULL;
-    x->first = (int32_t *)(x->list + segments);
+    x->r = (double *)(x->list + segments);
+    x->first = (int32_t *)(x->r + segments);
     memcpy(x->first, first, ((size_t)stages + 1) * sizeof(*first));
-    x->costs =
-        (dp_segment_costs_t){.struct_size = sizeof(x->costs), .stages = stages, .first = x->first, .list = x->list};
+    x->costs = (dp_segment_costs_t){
+        .struct_size = sizeof(x->costs), .stages = stages, .first = x->first, .list = x->list, .list_r = x->r};
     add_spans(timeline, stages, first, seen);
-    if (!fill(seen, first[stages], x->list))
+    if (!fill(seen, first[stages], x->list, x->r))
         x->costs.stages = 0;
     return x;
 }

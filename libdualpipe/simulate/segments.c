@@ -21,7 +21,7 @@ typedef struct braid {
     dp__segment_shape_t *shape; /* [segments] */
     dp__pair_step_t *steps;     /* [3 * segments] */
     double *end[2];             /* [segments]: of F and of I; 0: not in this operation */
-    double *from[2], *to[2];    /* [3 * segments] when each lane was busy, in order */
+    double *from[2], *to[2];    /* [4 * segments] when each lane was busy, in order */
     int32_t count[2];
 } braid_t;
 
@@ -55,6 +55,18 @@ static double ready(const braid_t *x, const dp__pair_step_t *step)
     return x->end[1][step->segment];
 }
 
+/* What is recomputed before an I: on its lane at once. */
+static void run_recompute(braid_t *x, const dp__pair_step_t *step, double free_at[2])
+{
+    double r =
+        step->pass == DP_OP_I && DP_REACHES(x->costs, dp_segment_costs_t, r) ? x->costs->r[step->segment % LAYER] : 0.0;
+
+    if (r == 0.0)
+        return;
+    x->from[0][x->count[0]] = free_at[0];
+    x->to[0][x->count[0]++] = free_at[0] += r;
+}
+
 static double overlap(const braid_t *x)
 {
     double sum = 0.0;
@@ -80,7 +92,10 @@ static braid_times_t run(braid_t *x, int32_t nsteps)
         x->end[0][s] = x->end[1][s] = 0.0;
     for (int32_t k = 0; k < nsteps; k++) {
         int lane = x->steps[k].pass == DP_OP_W ? 0 : lane_of(x->steps[k].segment);
-        double cost = cost_of(x, &x->steps[k]), start = fmax(free_at[lane], ready(x, &x->steps[k]));
+        double cost = cost_of(x, &x->steps[k]), start;
+
+        run_recompute(x, &x->steps[k], free_at);
+        start = fmax(free_at[lane], ready(x, &x->steps[k]));
 
         free_at[lane] = start + cost;
         x->from[lane][x->count[lane]] = start;
@@ -121,12 +136,17 @@ static dp_status_t check(const dp_segment_costs_t *segments, const dp_costs_t *c
         return dp_fail(DP_ERR_INVALID, "segment costs: %d layers; from 1 to %d are possible", segments->layers,
                        DP_SEGMENT_LAYERS);
     for (int s = 0; s < LAYER; s++) {
-        const double all[] = {segments->f[s], segments->i[s], segments->w[s]};
+        const double r = DP_REACHES(segments, dp_segment_costs_t, r) ? segments->r[s] : 0.0;
+        const double all[] = {segments->f[s], segments->i[s], segments->w[s], r};
 
-        for (int p = 0; p < 3; p++)
-            if (!isfinite(all[p]) || all[p] < 0.0 || all[p] > DP__COST_MAX / (3 * LAYER) / segments->layers)
+        for (int p = 0; p < 4; p++)
+            if (!isfinite(all[p]) || all[p] < 0.0 || all[p] > DP__COST_MAX / (4 * LAYER) / segments->layers)
                 return dp_fail(DP_ERR_INVALID, "segment costs: %s.%c is %g; a cost is 0 or more, and finite",
-                               dp__segment_names[s], "FIW"[p], all[p]);
+                               dp__segment_names[s], "FIWR"[p], all[p]);
+        if (r > 0.0 && lane_of(s))
+            return dp_fail(DP_ERR_INVALID,
+                           "segment costs: %s.R is %g; what is sent between ranks is not sent once more",
+                           dp__segment_names[s], r);
     }
     return DP_OK;
 }
@@ -134,7 +154,7 @@ static dp_status_t check(const dp_segment_costs_t *segments, const dp_costs_t *c
 static dp_status_t make_room(const dp_segment_costs_t *segments, braid_t *x)
 {
     size_t n = (size_t)segments->layers * LAYER;
-    double *times = dp__calloc(14 * n, sizeof(*times));
+    double *times = dp__calloc(18 * n, sizeof(*times));
 
     *x = (braid_t){.costs = segments, .segments = (int32_t)n};
     x->shape = dp__calloc(n, sizeof(*x->shape));
@@ -143,8 +163,8 @@ static dp_status_t make_room(const dp_segment_costs_t *segments, braid_t *x)
     if (times == NULL || x->shape == NULL || x->steps == NULL)
         return dp_fail(DP_ERR_NOMEM, "segment costs: no memory for %d layers", segments->layers);
     x->end[1] = times + n;
-    x->from[0] = times + 2 * n, x->to[0] = times + 5 * n;
-    x->from[1] = times + 8 * n, x->to[1] = times + 11 * n;
+    x->from[0] = times + 2 * n, x->to[0] = times + 6 * n;
+    x->from[1] = times + 10 * n, x->to[1] = times + 14 * n;
     for (size_t s = 0; s < n; s++)
         x->shape[s] = (dp__segment_shape_t){.role = (uint8_t)(s % LAYER + DP_ROLE_ATTENTION),
                                             .lane = lane_of((int32_t)s) ? DP_LANE_ALL_TO_ALL : DP_LANE_COMPUTE,

@@ -8,6 +8,7 @@
 
 #include "base/memory.h"
 #include "base/sized.h"
+#include "program/passes.h"
 #include "simulate/formula.h"
 #include "simulate/lanes.h"
 #include "simulate/run.h"
@@ -25,6 +26,30 @@ static int64_t spans_per_rank(const dp_program_t *program)
         most = spans > most ? spans : most;
     }
     return most;
+}
+
+/* Most backwards alive at once, as dp__commands_t.regained counts them, a chunk as its share of a device. */
+static double peak_regained(const dp__model_t *model, int32_t rank)
+{
+    const dp_program_t *program = model->program;
+    double alive = 0.0, peak = 0.0;
+
+    for (int64_t i = program->first[rank]; i < program->first[rank + 1]; i++) {
+        const dp_instr_t *instr = &program->instrs[i];
+        dp__instr_pass_t pass[2];
+        int n = instr->kind == DP_INSTR_COMPUTE || instr->kind == DP_INSTR_START ? dp__instr_passes(instr, pass) : 0;
+
+        for (int k = 0; k < n; k++) {
+            double share = dp__model_chunk(model, rank, pass[k].chunk)->share;
+
+            if (dp__instr_begins(instr) && (pass[k].kind == DP_OP_I || pass[k].kind == DP_OP_B))
+                alive += share;
+            peak = fmax(peak, alive);
+            if (instr->kind == DP_INSTR_COMPUTE && (pass[k].kind == DP_OP_W || pass[k].kind == DP_OP_B))
+                alive -= share;
+        }
+    }
+    return peak;
 }
 
 /* From the first start to the last end of ranks a and b. */
@@ -82,6 +107,7 @@ static dp_status_t sum_up(const dp__model_t *model, const dp__rank_result_t *res
     for (int32_t r = 0; r < result->ranks; r++) {
         result->bubble[r] = result->step_time - results[r].busy;
         result->peak_activations[r] = results[r].peak_activations;
+        result->peak_regained[r] = peak_regained(model, r);
     }
     return result->timeline != NULL ? keep_steps(model, results, result->timeline) : DP_OK;
 }
@@ -91,7 +117,8 @@ static dp_status_t make_room(const dp_program_t *program, int64_t spans, dp_simu
     result->ranks = program->ranks;
     result->bubble = dp__calloc((size_t)program->ranks, sizeof(*result->bubble));
     result->peak_activations = dp__calloc((size_t)program->ranks, sizeof(*result->peak_activations));
-    if (result->bubble == NULL || result->peak_activations == NULL)
+    result->peak_regained = dp__calloc((size_t)program->ranks, sizeof(*result->peak_regained));
+    if (result->bubble == NULL || result->peak_activations == NULL || result->peak_regained == NULL)
         return dp_fail(DP_ERR_NOMEM, "simulate: no memory for the figures of %d ranks", program->ranks);
     return spans > 0 ? dp_timeline_create(program->ranks, spans, &result->timeline) : DP_OK;
 }
@@ -145,6 +172,10 @@ dp_status_t dp_simulate(const dp_program_t *program, const dp_costs_t *costs, in
         status = model.costs.segments != NULL ? run_lanes(&model, with_timeline, &found)
                                               : run_model(&model, NULL, with_timeline, &found);
     dp__model_clear(&model);
+    if (!DP_REACHES(result, dp_simulation_t, peak_regained)) {
+        dp__free(found.peak_regained);
+        found.peak_regained = NULL;
+    }
     if (status >= 0)
         dp_sized_put(result, &found);
     else
@@ -158,6 +189,8 @@ void dp_simulation_clear(dp_simulation_t *result)
 
     if (!DP_REACHES(result, dp_simulation_t, timeline))
         return;
+    if (DP_REACHES(result, dp_simulation_t, peak_regained))
+        dp__free(result->peak_regained);
     dp__free(result->bubble);
     dp__free(result->peak_activations);
     dp_timeline_free(result->timeline);

@@ -32,6 +32,16 @@ static dp_status_t check_segment(const dp_segment_cost_t *s, int32_t stage, int3
     return DP_OK;
 }
 
+static dp_status_t check_recompute(double r, int lane, int32_t stage, int32_t segment)
+{
+    if (in_bounds(r) && (r == 0.0 || lane == DP_LANE_COMPUTE))
+        return DP_OK;
+    return dp_fail(DP_ERR_INVALID,
+                   "simulate: segment %d of stage %d recomputes for %g on lane %d; 0 or more is possible, and on the "
+                   "all-to-all lane nothing is recomputed",
+                   segment, stage, r, lane);
+}
+
 static dp_status_t check_list(const dp_segment_costs_t *c, int32_t stages)
 {
     if (c->stages != stages || c->first == NULL || c->first[0] != 0)
@@ -45,6 +55,9 @@ static dp_status_t check_list(const dp_segment_costs_t *c, int32_t stages)
                            c->first[s + 1] - c->first[s], 4 * DP_SEGMENT_LAYERS);
         for (int32_t k = c->first[s]; k < c->first[s + 1]; k++) {
             dp_status_t status = check_segment(&c->list[k], s, k - c->first[s]);
+
+            if (status >= 0 && c->list_r != NULL)
+                status = check_recompute(c->list_r[k], c->list[k].lane, s, k - c->first[s]);
 
             if (status < 0)
                 return status;
@@ -64,7 +77,8 @@ static dp_status_t make_layers(const dp_segment_costs_t *c, int32_t split, dp__s
                        DP_SEGMENT_LAYERS);
     *count_out = layers * DP_SEGMENT_COSTS;
     out->layers = dp__calloc((size_t)*count_out, sizeof(*out->layers));
-    if (out->layers == NULL)
+    out->layers_r = dp__calloc((size_t)*count_out, sizeof(*out->layers_r));
+    if (out->layers == NULL || out->layers_r == NULL)
         return dp_fail(DP_ERR_NOMEM, "simulate: no memory for %d layers", layers);
     for (int32_t k = 0; k < *count_out; k++) {
         int32_t s = k % DP_SEGMENT_COSTS;
@@ -78,14 +92,17 @@ static dp_status_t make_layers(const dp_segment_costs_t *c, int32_t split, dp__s
                                              .f = c->f[s] * part,
                                              .i = c->i[s] * part,
                                              .w = c->w[s] * part};
+        out->layers_r[k] = c->r[s] * part;
         status = check_segment(&out->layers[k], 0, k);
+        if (status >= 0)
+            status = check_recompute(out->layers_r[k], out->layers[k].lane, 0, k);
         if (status < 0)
             return status;
     }
     return DP_OK;
 }
 
-static void make_shapes(const dp_segment_cost_t *list, int32_t count, dp__segment_shape_t *shapes)
+static void make_shapes(const dp_segment_cost_t *list, const double *r, int32_t count, dp__segment_shape_t *shapes)
 {
     for (int32_t k = 0; k < count; k++)
         shapes[k] = (dp__segment_shape_t){
@@ -93,6 +110,7 @@ static void make_shapes(const dp_segment_cost_t *list, int32_t count, dp__segmen
             .lane = list[k].lane,
             .has_weight = list[k].has_weight != 0,
             .begins_part = list[k].begins_part != 0,
+            .recomputes = r != NULL && r[k] > 0.0,
         };
 }
 
@@ -100,6 +118,8 @@ dp_status_t dp__stages_make(const dp_schedule_t *schedule, const dp_costs_t *cos
 {
     dp_segment_costs_t c = {.struct_size = sizeof(c)};
     int32_t stages = dp_schedule_stages(schedule), count = 0;
+    const double *r;
+    bool regains;
     dp_status_t status =
         dp__sized_check("simulate: the segment costs", costs->segments, "dp_segment_costs_t", DP_SEGMENT_COSTS_MIN);
 
@@ -107,6 +127,7 @@ dp_status_t dp__stages_make(const dp_schedule_t *schedule, const dp_costs_t *cos
     if (status < 0)
         return status;
     dp_sized_take(&c, sizeof(c), costs->segments);
+    regains = c.regains != 0;
     status = c.list != NULL ? check_list(&c, stages) : make_layers(&c, dp_schedule_split(schedule), out, &count);
     if (status < 0)
         return status;
@@ -116,13 +137,19 @@ dp_status_t dp__stages_make(const dp_schedule_t *schedule, const dp_costs_t *cos
     out->shapes = dp__calloc((size_t)count, sizeof(*out->shapes));
     if (out->at == NULL || out->shapes == NULL)
         return dp_fail(DP_ERR_NOMEM, "simulate: no memory for %d segments", count);
-    make_shapes(c.list != NULL ? c.list : out->layers, count, out->shapes);
+    r = c.list != NULL ? c.list_r : out->layers_r;
+    make_shapes(c.list != NULL ? c.list : out->layers, r, count, out->shapes);
+    for (int32_t k = 0; k < count; k++)
+        regains = regains || out->shapes[k].recomputes;
     for (int32_t s = 0; s < stages; s++) {
         int32_t first = c.list != NULL ? c.first[s] : 0;
 
         out->at[s] = (dp__stage_costs_t){
-            .shape = {c.list != NULL ? c.first[s + 1] - first : count, out->shapes + first},
+            .shape = {.nsegments = c.list != NULL ? c.first[s + 1] - first : count,
+                      .segments = out->shapes + first,
+                      .regains = regains},
             .list = (c.list != NULL ? c.list : out->layers) + first,
+            .r = r != NULL ? r + first : NULL,
             .scale = costs->stage_scale != NULL ? costs->stage_scale[s] : 1.0,
         };
     }
@@ -133,6 +160,7 @@ void dp__stages_clear(dp__stages_t *stages)
 {
     dp__free(stages->at);
     dp__free(stages->layers);
+    dp__free(stages->layers_r);
     dp__free(stages->shapes);
     *stages = (dp__stages_t){.at = NULL};
 }

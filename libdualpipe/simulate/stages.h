@@ -11,12 +11,14 @@
 typedef struct dp__stage_costs {
     dp__stage_shape_t shape;
     const dp_segment_cost_t *list; /* [shape.nsegments] */
+    const double *r;               /* the same; NULL: all 0 */
     double scale;
 } dp__stage_costs_t;
 
 typedef struct dp__stages {
     dp__stage_costs_t *at;     /* [stages of a path] */
     dp_segment_cost_t *layers; /* of stages that are alike */
+    double *layers_r;
     dp__segment_shape_t *shapes;
 } dp__stages_t;
 

@@ -430,7 +430,7 @@ static inline void cuda_mma_bf16(float c[4], const uint32_t a[4], const uint32_t
     }
 }
 
-/* ---- products of a warpgroup: done at once, from what shared memory holds then ---- */
+/* ---- products of a warpgroup: done at once, or when they are waited for, from what shared memory holds then ---- */
 
 static inline uint32_t cuda_shared_offset(const void *shared)
 {
@@ -443,10 +443,24 @@ static inline void cuda_warpgroup_fence()
 
 static inline void cuda_warpgroup_commit()
 {
+    emu_self->product_group++;
 }
 
+/* All but the `groups` latest that were committed are done behind it. */
 template <int groups> static inline void cuda_warpgroup_wait()
 {
+    emu_self_t *self = emu_self;
+    unsigned kept = 0;
+
+    for (unsigned i = 0; i < self->nproducts; i++) {
+        const emu_product_t p = self->products[i];
+
+        if (p.group + groups < self->product_group)
+            p.run(p.c, p.a, p.b);
+        else
+            self->products[kept++] = p;
+    }
+    self->nproducts = kept;
 }
 
 static inline void cuda_shared_fence_async()
@@ -467,12 +481,10 @@ static inline float emu_matrix_at(uint64_t descriptor, bool across, unsigned i, 
     return cuda_bf16_to_float(bits);
 }
 
-template <bool TA, bool TB> static inline void cuda_warpgroup_mma_bf16(float (&c)[128], uint64_t a, uint64_t b)
+template <bool TA, bool TB> static void emu_product(float *c, uint64_t a, uint64_t b)
 {
     const unsigned thread = emu_self->linear % 128, row = thread / 32 * 16 + thread % 32 / 4;
 
-    if (a >> 62 != 1 || b >> 62 != 1)
-        emu_trap("a matrix descriptor without the 128-byte swizzle");
     for (unsigned k = 0; k < 16; k++) {
         const float above = emu_matrix_at(a, TA, row, k), below = emu_matrix_at(a, TA, row + 8, k);
 
@@ -484,6 +496,21 @@ template <bool TA, bool TB> static inline void cuda_warpgroup_mma_bf16(float (&c
                 c[j * 4 + 2 + i] += below * x;
             }
     }
+}
+
+template <bool TA, bool TB> static inline void cuda_warpgroup_mma_bf16(float (&c)[128], uint64_t a, uint64_t b)
+{
+    emu_self_t *self = emu_self;
+
+    if (a >> 62 != 1 || b >> 62 != 1)
+        emu_trap("a matrix descriptor without the 128-byte swizzle");
+    if (!emu_products_are_late()) {
+        emu_product<TA, TB>(c, a, b);
+        return;
+    }
+    if (self->nproducts == EMU_PRODUCTS)
+        emu_trap("more products of a warpgroup on their way than the emulator holds");
+    self->products[self->nproducts++] = {emu_product<TA, TB>, c, a, b, self->product_group};
 }
 
 /* ---- arithmetic ---- */

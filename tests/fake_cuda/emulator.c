@@ -4,6 +4,8 @@
  * threads of its block only spin, another runner starts on the next block, up to what the device could hold at once:
  * blocks that wait for each other get on, and a grid that is too large for that hangs here as it would there.
  *
+ * $DP_FAKE_SEED, a number but 0, has blocks start and threads of a block run in an order drawn from it.
+ *
  * To ThreadSanitizer a block is the thread of the host that runs it. A state of its own for each fiber would take
  * gigabytes; instead what is compiled here and the kernels do not tell it of calls (EMULATED_CFLAGS,
  * build-aux/sanitize), so that it does not mind that stacks are changed. */
@@ -91,6 +93,69 @@ uint64_t emu_clock_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* ---- another order ---- */
+
+static uint64_t seed(void)
+{
+    static uint64_t value = UINT64_MAX;
+    uint64_t now = __atomic_load_n(&value, __ATOMIC_RELAXED);
+
+    if (now == UINT64_MAX) {
+        const char *text = getenv("DP_FAKE_SEED");
+
+        now = text != NULL ? strtoull(text, NULL, 10) : 0;
+        __atomic_store_n(&value, now, __ATOMIC_RELAXED);
+    }
+    return now;
+}
+
+bool emu_products_are_late(void)
+{
+    static int late = -1;
+    int now = __atomic_load_n(&late, __ATOMIC_RELAXED);
+
+    if (now < 0) {
+        const char *text = getenv("DP_FAKE_WGMMA");
+
+        now = text != NULL ? strcmp(text, "late") == 0 : seed() % 2 != 0;
+        __atomic_store_n(&late, now, __ATOMIC_RELAXED);
+    }
+    return now != 0;
+}
+
+static uint64_t drawn(uint64_t from)
+{
+    from = (from + seed()) * 0x9e3779b97f4a7c15u;
+    from = (from ^ from >> 30) * 0xbf58476d1ce4e5b9u;
+    from = (from ^ from >> 27) * 0x94d049bb133111ebu;
+    return from ^ from >> 31;
+}
+
+/* A walk over 0 .. n - 1 that comes to each once. */
+typedef struct order {
+    uint64_t n, step, first; /* n 0: in order */
+} order_t;
+
+static order_t order_of(uint64_t n, uint64_t draw)
+{
+    order_t o = {0};
+
+    if (seed() == 0)
+        return o;
+    o = (order_t){.n = n, .step = drawn(draw) % n | 1, .first = drawn(draw) >> 32};
+    for (uint64_t a = 0; a != 1; o.step += a == 1 ? 0 : 2) { /* until they have no divisor in common */
+        a = n;
+        for (uint64_t b = o.step, rest; b != 0; a = b, b = rest)
+            rest = a % b;
+    }
+    return o;
+}
+
+static uint64_t place_of(const order_t *o, uint64_t i)
+{
+    return o->n == 0 ? i : (i * o->step + o->first) % o->n;
+}
+
 /* ---- switching ---- */
 
 #if defined(__x86_64__)
@@ -143,6 +208,7 @@ static void go_home(void)
 }
 
 static void leave_barriers(emu_block_t *block);
+static void fail(int failure, const char *fmt, const char *what);
 
 /* A fiber runs one thread, goes home, and may be given another. */
 static void fiber_main(void)
@@ -156,6 +222,8 @@ static void fiber_main(void)
         emu_launch_t *launch = me->launch;
 
         launch->kernel->call(launch->kernel->kernel, launch->args);
+        if (self->nproducts > 0)
+            fail(EMU_TRAPPED, "kernel %s: %s", "it ends with products of a warpgroup that nobody has waited for");
         self->state = GONE;
         self->block->live--;
         leave_barriers(self->block);
@@ -375,7 +443,7 @@ static void prepare_block(runner_t *r, uint64_t number)
     for (unsigned i = 0; i < b->threads; i++) {
         emu_self_t *t = &r->threads[i];
 
-        memset(t, 0, sizeof(*t));
+        memset(t, 0, offsetof(emu_self_t, products));
         t->index.x = i % l->block.x;
         t->index.y = i / l->block.x % l->block.y;
         t->index.z = i / l->block.x / l->block.y;
@@ -475,7 +543,7 @@ static void run_block(runner_t *r)
 {
     emu_block_t *b = r->block;
     unsigned idle_rounds = 0;
-    uint64_t idle_since = 0;
+    uint64_t idle_since = 0, round = 0;
     fiber_t *idle[EMU_THREADS];
     unsigned nidle = 0;
 
@@ -483,9 +551,10 @@ static void run_block(runner_t *r)
         idle[nidle++] = f;
     while (b->live > 0 && __atomic_load_n(&r->launch->failure, __ATOMIC_ACQUIRE) == EMU_FINE) {
         bool progress = false, spins = false;
+        const order_t order = order_of(b->threads, ((uint64_t)b->index.x << 32 ^ (uint64_t)b->index.y << 16) + round++);
 
         for (unsigned i = 0; i < b->threads; i++) {
-            emu_self_t *t = &r->threads[i];
+            emu_self_t *t = &r->threads[place_of(&order, i)];
             bool spun = t->state == SPINNING;
 
             if (t->state == GONE || (t->state == BLOCKED && *t->waits_for == t->waits_while))
@@ -570,6 +639,7 @@ static bool fit_dynamic(runner_t *r, size_t bytes)
 
 static void run_blocks(emu_launch_t *l)
 {
+    const order_t order = order_of(l->total, l->total); /* the same for all runners */
     uint64_t number;
 
     pthread_once(&once, make_key);
@@ -584,7 +654,7 @@ static void run_blocks(emu_launch_t *l)
     me->launch = l;
     while (__atomic_load_n(&l->failure, __ATOMIC_ACQUIRE) == EMU_FINE &&
            (number = __atomic_fetch_add(&l->next, 1, __ATOMIC_ACQ_REL)) < l->total) {
-        prepare_block(me, number);
+        prepare_block(me, place_of(&order, number));
         run_block(me);
     }
     if (__atomic_load_n(&l->failure, __ATOMIC_ACQUIRE) != EMU_FINE)

@@ -26,7 +26,7 @@ sample() { # WHO CALLS
 }
 sample 0 malloc,posix_memalign,mmap,pthread_create,open,pwrite,rename,dlopen
 sample 1 calloc,memfd_create,socket,posix_fallocate,fsync
-sample launcher fork,pipe2,signalfd,execvp
+sample launcher fork,pipe2,signalfd,execvp,poll,read,memfd_create
 
 # Whatever becomes of the picture (fontconfig below cairo crashes where memory is short), all else is written.
 head -c 4096 /dev/zero >"$work/tally"

@@ -141,10 +141,20 @@ begin litter_killed -n 3 -- sh -c "$litter exec \"\$0\" die 1" "$rank"
 await_lines 6 ready
 expect_end 137 2500
 
-# a rank is killed before it has said anything: nobody waits for the minute that joining may take
-begin early -n 4 --grace 0.5 -- sh -c 'test "$RANK" = 2 && kill -9 $$; exec "$0" work' "$rank"
-expect_end 137 2000
-require err 'rank 2 (pid [0-9]*) was ended by signal 9'
+# A rank ends before it has said who it is: the launcher tells the others, who name it, and nobody waits for the minute that
+# joining may take.
+for victim in 0 2; do
+    begin "early$victim" -n 4 --grace 60 -- sh -c 'test "$RANK" = '$victim' && kill -9 $$; exec "$0" work' "$rank"
+    expect_end 137 4000
+    require err "^dualpipe run: rank $victim (pid [0-9]*) was ended by signal 9"
+    for r in 0 1 2 3; do
+        [ "$r" -eq "$victim" ] ||
+            require out "^\[$r\] rank $victim (pid [0-9]*) was ended by signal 9 (Killed) before all ranks had joined"
+    done
+done
+begin "left early" -n 3 --grace 60 -- sh -c 'test "$RANK" = 1 && exit 0; exec "$0" work' "$rank"
+expect_end 13 4000
+require out '^\[0\] rank 1 (pid [0-9]*) exited with status 0 before all ranks had joined'
 
 echo "$failures failures"
 [ "$failures" -eq 0 ]

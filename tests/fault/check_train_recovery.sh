@@ -44,7 +44,7 @@ same_losses() { # FILE
     cmp -s "$work/undisturbed" "$1" || complain "$name: other losses than without a death"
 }
 
-for layout in '4' '4 --ep 2' '4 --schedule 1f1b --dp 2' '4 --overlap none'; do
+for layout in '4' '4 --ep 2' '4 --schedule 1f1b --dp 2' '4 --overlap none' '4 --tie-embeddings --accumulate 2'; do
     set -- $layout
     n=$1
     shift

@@ -13,15 +13,7 @@ failures=0
 unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT DUALPIPE_RUN
 
 hosts_begin 3
-export hosts_work
-# What ssh does, by way of the kernel: host3 is entered and runs a line of shell.
-cat >"$hosts_work/enter" <<'END'
-#!/bin/sh
-number=${1#host}
-shift
-exec nsenter -t "$(cat "$hosts_work/pid.$number")" -m -u -i -n -p --wd -- sh -c "$*"
-END
-chmod +x "$hosts_work/enter"
+rsh=$(hosts_rsh)
 
 complain() {
     echo "$case: $*"
@@ -37,7 +29,7 @@ begin() { # NAME OPTIONS AND PROGRAM...
     shift
     : >"$hosts_work/out"
     : >"$hosts_work/err"
-    "$dualpipe" run --rsh "$hosts_work/enter" --hosts host1,host2,host3 --ranks-per-host 2 "$@" \
+    "$dualpipe" run --rsh "$rsh" --hosts host1,host2,host3 --ranks-per-host 2 "$@" \
         >"$hosts_work/out" 2>"$hosts_work/err" </dev/null 9>&- &
     job=$!
     hosts_jobs="$hosts_jobs $job"
@@ -112,6 +104,10 @@ if [ -f "$DP_TEST_BUILDDIR/.libs/dp_comm_ofi.so" ] && [ -x "$train" ]; then
     expect_end 0 30 '1 2 3'
     require err '6 ranks on 3 hosts \[0-1\] \[2-3\] \[4-5\] talk over comm_shm within a host and comm_ofi between hosts'
     cmp -s "$hosts_work/reference" "$hosts_work/losses" || complain "other losses over three hosts"
+    # shellcheck disable=SC2086
+    begin apart -x OPENBLAS_NUM_THREADS -- "$train" $model --comm shm
+    expect_end 1 30 '1 2 3'
+    require err 'comm_shm reaches ranks of one host only, and rank 2 is on another host than rank 0 (one kernel, but PID namespaces'
 else
     echo "training over hosts is not tried: this build has no comm_ofi"
 fi

@@ -14,6 +14,8 @@
 #                                     DUALPIPE_TIMEOUT_SCALE makes longer, as it does the limits of the ranks
 #   hosts_ranks N COMMAND...          N ranks on every host, as NAMEs rank0, rank1...: by blocks, told by MASTER_ADDR
 #                                     (host 1; or $hosts_master), MASTER_PORT, RANK, ... and a secret
+#   hosts_rsh                         prints what `dualpipe run --rsh` takes: it enters host3 and runs a line of shell
+#   hosts_rank 2 5                    prints the process, as this machine numbers it, that is rank 5 on host 2
 #   hosts_cable 2 delay=5 loss=0.01   what its cable (eth0) does to frames, in both directions, or in one:
 #                                     out.loss=1 nothing leaves, in.loss=1 nothing arrives. Call again to change it;
 #                                     "hosts_cable 2" alone: a good cable again. All words are in cable.c: delay and
@@ -179,6 +181,29 @@ hosts_ranks() { # RANKS_PER_HOST COMMAND...
             WORLD_SIZE=$((hosts_count * hosts_each)) LOCAL_RANK=$((hosts_r % hosts_each)) \
             MASTER_ADDR="${hosts_master:-$(hosts_address 1)}" MASTER_PORT="${hosts_port:-29500}" \
             DUALPIPE_SECRET_FILE="$hosts_work/secret" "$@"
+    done
+}
+
+# What ssh does, by way of the kernel.
+hosts_rsh() {
+    cat >"$hosts_work/enter" <<END
+#!/bin/sh
+number=\${1#host}
+shift
+exec nsenter -t "\$(cat "$hosts_work/pid.\$number")" -m -u -i -n -p --wd -- sh -c "\$*"
+END
+    chmod +x "$hosts_work/enter"
+    echo "$hosts_work/enter"
+}
+
+# Not those that it has started.
+hosts_rank() { # HOST RANK
+    for hosts_proc in $(hosts_inside pid "$(hosts_space "$1")"); do
+        if grep -q -s -z -x "RANK=$2" "/proc/$hosts_proc/environ" &&
+            ! grep -q -s -z -x "RANK=$2" "/proc/$(sed -n 's/^PPid:[[:space:]]*//p' "/proc/$hosts_proc/status")/environ"; then
+            echo "$hosts_proc"
+            return
+        fi
     done
 }
 

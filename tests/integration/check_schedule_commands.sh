@@ -145,6 +145,24 @@ if [ -w /dev/full ]; then
     [ -w /dev/full ] || fail "/dev/full was removed"
 fi
 
+# ---- what has no end, or takes long ----
+expect 2 simulate --method dualpipe $sizes --costs /dev/zero
+require err '/dev/zero: more than 64 MiB'
+expect 2 verify /dev/zero
+require err '/dev/zero: more than 512 MiB'
+: >err
+"$dualpipe" simulate --method 1f1b --ranks 64 --microbatches 65536 --cost F=1 >out 2>err &
+long=$!
+until grep -q '^dualpipe simulate: 8.4 million operations: this takes some 2.8 GiB of memory, and a while$' err; do
+    kill -0 $long 2>/dev/null || {
+        fail "nothing was said before what takes long"
+        break
+    }
+    sleep 0.05
+done
+kill -KILL $long 2>/dev/null || true
+wait $long 2>/dev/null || true
+
 # ---- overlap ----
 layer=attention.F=4,attention.I=9,attention.W=2,dispatch.F=7,dispatch.I=7,mlp.F=5,mlp.I=5,mlp.W=5,combine.F=9,combine.I=6,LAYERS=2
 for command in schedule simulate; do
@@ -181,11 +199,23 @@ expect 20 schedule --method dualpipe $sizes --cost $layer --overlap planned --me
 expect 0 compare $sizes --cost $layer --overlap planned --memory-cap 8 --format json
 expect 0 simulate --method dualpipe $sizes --cost $layer --forward-only --overlap planned
 
+# What backwards compute once more: of segments it has a price, and the memory it takes is counted.
+expect 0 simulate --method dualpipe $sizes --cost $layer --lanes --recompute full
+require out 'most held  backwards$'
+require out '^   1 .* 2$'
+expect 0 simulate --method dualpipe $sizes --recompute full
+require out '^costs .*,R=1, '
+expect 2 simulate --method dualpipe $sizes --recompute mlp
+expect 2 simulate --method dualpipe $sizes --recompute most
+expect 0 compare $sizes --cost $layer --recompute cheap --format json
+require out '"peak_regained":'
+
 # ---- verify ----
 "$dualpipe" schedule --method dualpipe $sizes --format tsv >good.tsv
 expect 0 verify good.tsv
 require out 'accepted: dualpipe, 4 ranks, 8 micro-batches'
 require out 'most activations on a rank  *5$'
+require out 'most backwards alive on a rank  *2$'
 expect 0 verify good.tsv --transport group
 expect 0 verify good.tsv --transport credits:3
 expect 0 verify good.tsv --memory-cap 5
@@ -324,7 +354,7 @@ require out '^costs  *F=1,I=2,W=3,B=5,FB=6,HOP=0,'
 expect 0 simulate good.tsv --cost F=1,I=2,W=3,B=0,FB=0 --no-barrier
 require out '^costs  *F=1,I=2,W=3,B=0,FB=0,HOP=0,'
 expect 0 simulate good.tsv --cost HOP=0,FB=7,BARRIER=1 --costs costs.txt --format json
-require out '"costs":{"F":4,"I":4,"W":2,"B":5,"FB":7,"HOP":0,"BYTES":0,"BANDWIDTH":0}'
+require out '"costs":{"F":4,"I":4,"W":2,"B":5,"FB":7,"HOP":0,"BYTES":0,"BANDWIDTH":0,"R":0}'
 require out '"barrier":true'
 require out '"pair":{"time":6,"communication":4,"hidden":4}'
 expect 0 simulate good.tsv --costs costs.txt --cost LAYERS=3

@@ -42,7 +42,7 @@ DUALPIPE_HOSTS=a,a,b,b
 export DUALPIPE_HOSTS
 status=0
 timeout $((60 * scale)) "$dualpipe" run -n 4 -- "$swap" shm >"$work/out" 2>"$work/err" </dev/null || status=$?
-expect 1 err 'comm_shm reaches ranks of one host only, and rank 2 is on another host than rank 0: take auto' "shm alone"
+expect 1 err 'comm_shm reaches ranks of one host only, and rank 2 is on another host than rank 0 (DUALPIPE_HOSTS says so): take auto' "shm alone"
 status=0
 timeout $((60 * scale)) "$dualpipe" run -n 4 -- "$swap" shm+shm >"$work/out" 2>"$work/err" </dev/null || status=$?
 expect 1 err 'comm_shm+comm_shm: comm_shm, which is to reach other hosts, says that it reaches none' "shm between hosts"

@@ -77,6 +77,10 @@ verify 4 1 1 --schedule 1f1b $tied
 verify 4 1 1 --schedule dualpipe $tied
 verify 2 2 2 --schedule zb1p $tied
 
+# Rounds of micro-batches for one update.
+verify 2 2 1 --schedule dualpipe --dtype f64 --accumulate 3
+verify 2 1 2 --schedule zb1p $tied --accumulate 2
+
 # With exact tensors everywhere (one expert rank) and with shards, a serial run that is a little off is found out.
 MOCK_REAL=$DP_TEST_BUILDDIR/.libs/dp_attention_cpu.so
 MOCK_POKE=serial

@@ -9,9 +9,10 @@
 
 enum { M = 8, P = 4, STAGE = 2 };
 
-typedef enum poison { NONE, A_PARAMETER, THE_GRADIENT, POISONS } poison_t;
+typedef enum poison { NONE, A_PARAMETER, THE_GRADIENT, A_WEIGHT_GRADIENT, POISONS } poison_t;
 
-/* Parameters of ones; a gradient overflows where the loss is scaled by the largest number. */
+/* A gradient overflows where the loss is scaled by the largest number. Where w1 is zero, layers hand large inputs and
+ * gradients on as they are, and their product in the gradient of w1 is the first thing that is too large. */
 static dp_status_t train(rank_t *rank, dp_pipeline_t *p)
 {
     static _Thread_local double tensors[2][M][TENSOR];
@@ -24,15 +25,19 @@ static dp_status_t train(rank_t *rank, dp_pipeline_t *p)
         ck_assert_int_eq(dp_pipeline_chunk(p, c, &view), DP_OK);
         for (size_t i = 0; i < view.param_count; i++)
             ((double *)view.params)[i] = 0.5;
+        for (uint32_t k = 0; k < view.nparams && rank->argument == A_WEIGHT_GRADIENT; k += 2) /* w1, w2, w1, ... */
+            memset((double *)view.params + view.param_list[k].offset, 0, WEIGHTS * sizeof(double));
         if (rank->argument == A_PARAMETER && view.stage == STAGE)
             ((double *)view.params)[view.param_list[1].offset + 3] = INFINITY;
     }
     for (unsigned i = 0; i < M; i++) {
         residual_tensor(tensors[0][i], 1, 0, i);
         residual_tensor(tensors[1][i], 2, 0, i);
+        for (int k = 0; k < TENSOR && rank->argument == A_WEIGHT_GRADIENT; k++)
+            tensors[0][i][k] = 1e100;
         in[i] = tensors[0][i], target[i] = tensors[1][i];
     }
-    step.loss_scale = rank->argument == THE_GRADIENT ? 1.7e308 : 1.0 / M;
+    step.loss_scale = rank->argument == THE_GRADIENT ? 1.7e308 : rank->argument == A_WEIGHT_GRADIENT ? 1e150 : 1.0 / M;
     return dp_pipeline_step(p, &step);
 }
 
@@ -42,6 +47,9 @@ START_TEST(the_first_is_named)
         [A_PARAMETER] = {"step 0: ", " of stage 2, chunk ", "micro-batch ", "is not finite: element ",
                          "the parameter that is not finite itself is "},
         [THE_GRADIENT] = {"step 0: ", " of stage ", "micro-batch ", "gradient of the ", "is not finite: element "},
+        [A_WEIGHT_GRADIENT] = {"step 0: ", " of stage ", "micro-batch ",
+                               "the gradient of the parameters is not finite: ",
+                               "the gradient that is not finite is that of layer7.w1"},
     };
     rank_t ranks[P];
 

@@ -380,14 +380,13 @@ static void gpt_data(unsigned step, unsigned replica, unsigned microbatch, int t
 
 /* ---- the serial run ---- */
 
-/* Gradients of one pipeline's micro-batches, by half. */
+/* Adds the gradients of one pipeline's micro-batches, by half. */
 static void gpt_serial(const gpt_values_t *w, unsigned step, unsigned replica, int m, double loss_scale,
                        gpt_values_t half[2], double *losses)
 {
     static gpt_saved_t saved[GPT_PARTS];
     double flow[2][GPT_TENSOR];
 
-    memset(half, 0, 2 * sizeof(*half));
     for (int i = 0; i < m; i++) {
         gpt_values_t *dw = &half[i < m / 2 ? 0 : 1];
         int tokens[GPT_T], targets[GPT_T];
@@ -408,15 +407,20 @@ static void gpt_serial(const gpt_values_t *w, unsigned step, unsigned replica, i
     }
 }
 
-/* What a step of all replicas leaves: half 0 + half 1, the two ends, the replicas in rank order. */
-static void gpt_serial_step(const gpt_values_t *w, unsigned step, int replicas, int m, double loss_scale,
-                            gpt_values_t *grads, double *losses)
+/* What `rounds` steps of all replicas from `step` on leave: half 0 + half 1, the two ends, the replicas in rank order.
+ * losses: [replicas][rounds][m] */
+static void gpt_serial_steps(const gpt_values_t *w, int step, int rounds, int replicas, int m, gpt_values_t *grads,
+                             double *losses)
 {
+    const double loss_scale = 1.0 / ((double)m * replicas * rounds);
     static gpt_values_t half[2], sum;
     int other;
 
     for (int r = 0; r < replicas; r++) {
-        gpt_serial(w, step, (unsigned)r, m, loss_scale, half, losses + r * m);
+        memset(half, 0, sizeof(half));
+        for (int round = 0; round < rounds; round++)
+            gpt_serial(w, (unsigned)(step + round), (unsigned)r, m, loss_scale, half,
+                       losses + (r * rounds + round) * m);
         for (int i = 0; i < GPT_PARTS * GPT_MOST; i++)
             half[0].at[i] += half[1].at[i];
         sum = half[0];
@@ -442,6 +446,8 @@ typedef struct gpt_self {
 
 static const gpt_self_t gpt_selves[GPT_PARTS] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}};
 
+static uint32_t gpt_latest_step; /* that a forward was called for */
+
 static dp_status_t gpt_run(dp_op_kind_t pass, void *self, const dp_segment_call_t *call)
 {
     const gpt_call_t c = {.w = call->params,
@@ -461,6 +467,7 @@ static dp_status_t gpt_run(dp_op_kind_t pass, void *self, const dp_segment_call_
 }
 static dp_status_t gpt_run_f(void *self, const dp_segment_call_t *call)
 {
+    __atomic_store_n(&gpt_latest_step, call->step, __ATOMIC_RELAXED);
     return gpt_run(DP_OP_F, self, call);
 }
 static dp_status_t gpt_run_i(void *self, const dp_segment_call_t *call)

@@ -67,6 +67,34 @@ static int read_scales(const command_t *command, const option_row_t *row, void *
                                     : args_failed(args, status);
 }
 
+/* What --recompute says beside the costs. Where no R was measured, a segment does its forward once more; an expert
+ * that, without the last of its three products. */
+static int price_recompute(args_t *args)
+{
+    enum { R = COST_KEY_R, ATTENTION_R, MLP_R };
+    cost_keys_t *keys = &args->cost_keys;
+    const int f = cost_keys_find("F", 1), attention = cost_keys_find("attention.F", 11),
+              mlp = cost_keys_find("mlp.F", 5);
+    bool segments = keys->given[attention] || keys->given[mlp];
+    const double seen[3] = {keys->value[R], keys->value[ATTENTION_R], keys->value[MLP_R]};
+
+    if (args->recompute < 0)
+        return CMD_OK;
+    for (int k = R; k <= MLP_R; k++) {
+        keys->value[k] = 0.0;
+        keys->given[k] = segments && k != R;
+    }
+    if (args->recompute == DP_RECOMPUTE_MLP && !segments)
+        return args_usage(args, "--recompute mlp: costs of segments are due, such as mlp.F");
+    if (args->recompute >= DP_RECOMPUTE_MLP && segments)
+        keys->value[MLP_R] = seen[2] > 0.0 ? seen[2] : keys->value[mlp] * 2.0 / 3.0;
+    if (args->recompute == DP_RECOMPUTE_FULL && segments)
+        keys->value[ATTENTION_R] = seen[1] > 0.0 ? seen[1] : keys->value[attention];
+    if (args->recompute == DP_RECOMPUTE_FULL && !segments)
+        keys->value[R] = seen[0] > 0.0 ? seen[0] : keys->given[f] ? keys->value[f] : args->costs.f;
+    return CMD_OK;
+}
+
 /* Flags before the file, whatever their order. */
 static int resolve_costs(args_t *args)
 {
@@ -79,6 +107,8 @@ static int resolve_costs(args_t *args)
         cost_keys_merge(&args->cost_keys, &file);
         cost_keys_clear(&file);
     }
+    if (status == DP_OK && price_recompute(args) != CMD_OK)
+        return CMD_USAGE;
     if (status == DP_OK)
         status = cost_keys_resolve(&args->cost_keys, &args->costs, &args->pair);
     if (args->no_barrier)
@@ -88,6 +118,7 @@ static int resolve_costs(args_t *args)
             return args_usage(args, "%s: costs of segments are due, such as attention.F",
                               args->lanes ? "--lanes" : "--overlap planned");
         status = cost_keys_segments(&args->cost_keys, &args->segments);
+        args->segments.regains = args->recompute > DP_RECOMPUTE_NONE;
         args->costs.segments = &args->segments;
     }
     return status == DP_OK ? CMD_OK : args_failed(args, status);
@@ -166,11 +197,13 @@ const option_row_t args_cost[] = {
      .value = "LIST",
      .kind = OPTION_READ,
      .read = read_costs,
-     .help = "time of one micro-batch on one device: F forward, B backward, I and W its two parts, FB an overlapped "
-             "pair, HOP the latency of one transfer; any of F=1,I=1,W=1,B=2,FB=3,HOP=0, which is the default; B is "
-             "I + W and FB is F + B unless given. BYTES=N,BANDWIDTH=N: size of a message, and how much of it a link "
-             "passes in a unit of time. attention.F=N,dispatch.F=N,...,LAYERS=N: segments of a "
-             "layer (.F, .I, .W each) and layers of a device, from which those of F to FB that are not given follow"},
+     .help =
+         "time of one micro-batch on one device: F forward, B backward, I and W its two parts, FB an overlapped "
+         "pair, HOP the latency of one transfer; any of F=1,I=1,W=1,B=2,FB=3,HOP=0, which is the default; B is "
+         "I + W and FB is F + B unless given. BYTES=N,BANDWIDTH=N: size of a message, and how much of it a link "
+         "passes in a unit of time. attention.F=N,dispatch.F=N,...,LAYERS=N: segments of a "
+         "layer (.F, .I, .W each) and layers of a device, from which those of F to FB that are not given follow. R=N, "
+         "attention.R=N, mlp.R=N: what I and B take more because something is computed once more in them"},
     {.name = "costs",
      .value = "FILE",
      .kind = OPTION_TEXT,
@@ -186,6 +219,18 @@ const option_row_t args_cost[] = {
      .kind = OPTION_FLAG,
      .at = AT(no_barrier),
      .help = "ranks do not wait for each other between steps"},
+    {.kind = OPTION_END}};
+
+const option_row_t args_recompute[] = {
+    {.name = "recompute",
+     .value = "WHAT",
+     .kind = OPTION_CHOICE,
+     .at = AT(recompute),
+     .words = "none cheap mlp full",
+     .help =
+         "what backwards compute once more instead of keeping it: none, cheap (norms and activation functions: no "
+         "time), mlp (mlp.R, or two thirds of mlp.F), full (attention.R and mlp.R, or attention.F and that; without "
+         "costs of segments R, or F); and how many backwards are alive at once, for which memory of that is held"},
     {.kind = OPTION_END}};
 
 const option_row_t args_lanes[] = {
@@ -309,6 +354,7 @@ bool args_parse(const command_t *command, int argc, char **argv, args_t *args, i
                      .deferred_bytes = -1.0,
                      .weight_bytes = -1.0,
                      .seed = 1,
+                     .recompute = -1,
                      .weights = 1};
     args->costs = (dp_costs_t){.struct_size = sizeof(args->costs), .f = 1.0, .i = 1.0, .w = 1.0, .barrier = 1.0};
     if (!options_read(command, NULL, argc, argv, args, exit_out))

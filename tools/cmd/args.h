@@ -4,6 +4,8 @@
 #ifndef DP_TOOLS_ARGS_H
 #define DP_TOOLS_ARGS_H
 
+#include <dualpipe/block.h>
+
 #include "tools/io/cost_keys.h"
 #include "tools/io/format.h"
 #include "tools/io/options.h"
@@ -44,14 +46,15 @@ typedef struct args {
     double activation_bytes, deferred_bytes, weight_bytes; /* negative: not given */
     double seconds;                                        /* 0: not given */
     int32_t overlap;
+    int32_t recompute; /* dp_recompute_t; -1: not given, costs of R count as they are */
     int64_t seed;
     int32_t placement; /* 0: any, else 1 more than its number */
     int32_t weights;   /* most copies on a rank */
 } args_t;
 
 /* Options that several commands share; their members are those of args_t. */
-extern const option_row_t args_method[], args_sizes[], args_cost[], args_lanes[], args_topology[], args_transport[],
-    args_overlap[], args_memory[], args_bytes[], args_seed[], args_output[];
+extern const option_row_t args_method[], args_sizes[], args_cost[], args_recompute[], args_lanes[], args_topology[],
+    args_transport[], args_overlap[], args_memory[], args_bytes[], args_seed[], args_output[];
 
 /* Reads the command line. CMD_OK: go on. Otherwise *exit_out is what to exit with: help was shown, or an error. */
 bool args_parse(const command_t *command, int argc, char **argv, args_t *args, int *exit_out);

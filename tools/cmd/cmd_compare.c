@@ -19,9 +19,9 @@ static const option_row_t compare_options[] = {{.name = "format",
                                                 .words = "text json svg png pdf",
                                                 .help = "text (default), json, svg, png, pdf"},
                                                {.kind = OPTION_END}};
-static const option_row_t *const compare_tables[] = {args_sizes,     args_cost,   args_lanes,    args_overlap,
-                                                     args_memory,    args_seed,   args_topology, compare_options,
-                                                     args_transport, args_output, NULL};
+static const option_row_t *const compare_tables[] = {args_sizes,      args_cost,      args_recompute, args_lanes,
+                                                     args_overlap,    args_memory,    args_seed,      args_topology,
+                                                     compare_options, args_transport, args_output,    NULL};
 
 const command_t command_compare = {
     .name = "compare",
@@ -51,7 +51,7 @@ typedef struct entry {
     topology_placing_t placing;
     char label[64];
     char reason[512]; /* why it does not fit; "" when it does */
-    double step, mean_bubble, peak, formula;
+    double step, mean_bubble, peak, regained, formula;
     int32_t copies; /* of the model's weights */
 } entry_t;
 
@@ -76,6 +76,7 @@ static void fill(entry_t *entry, const plan_t *plan)
     for (int32_t r = 0; r < s->ranks; r++) {
         entry->mean_bubble += s->bubble[r] / s->ranks;
         entry->peak = fmax(entry->peak, s->peak_activations[r]);
+        entry->regained = fmax(entry->regained, s->peak_regained[r]);
     }
 }
 
@@ -205,16 +206,20 @@ static dp_status_t put_text(const table_t *table, output_t *output)
 
     costs_text(&table->args->costs, costs, sizeof(costs));
     fprintf(to, "%d ranks, %d micro-batches, costs %s\n\n", table->args->ranks, table->args->microbatches, costs);
-    fputs("schedule                                   step       idle          formula   most held   weights\n", to);
+    fputs("schedule                                   step       idle          formula   most held   weights", to);
+    fputs(table->args->recompute > DP_RECOMPUTE_NONE ? "  backwards\n" : "\n", to);
     for (size_t e = 0; e < table->fitting; e++) {
         const entry_t *entry = &table->entries[e];
         char formula[32] = "-";
 
         if (isfinite(entry->formula))
             snprintf(formula, sizeof(formula), "%.6g", entry->formula);
-        fprintf(to, "%-38s %8.6g  %9.6g %5.1f %% %9s %11.6g %8dx\n", entry->label, entry->step,
-                fabs(entry->mean_bubble), entry->step > 0.0 ? fabs(entry->mean_bubble) / entry->step * 100.0 : 0.0,
-                formula, entry->peak, entry->copies);
+        fprintf(to, "%-38s %8.6g  %9.6g %5.1f %% %9s %11.6g %8dx", entry->label, entry->step, fabs(entry->mean_bubble),
+                entry->step > 0.0 ? fabs(entry->mean_bubble) / entry->step * 100.0 : 0.0, formula, entry->peak,
+                entry->copies);
+        if (table->args->recompute > DP_RECOMPUTE_NONE)
+            fprintf(to, " %10.6g", entry->regained);
+        fputc('\n', to);
     }
     if (table->fitting < table->count)
         fputs("\nthese do not fit:\n", to);
@@ -224,6 +229,8 @@ static dp_status_t put_text(const table_t *table, output_t *output)
           "its stage inputs.\n"
           "weights: copies of the model in the pipeline.\n",
           to);
+    if (table->args->recompute > DP_RECOMPUTE_NONE)
+        fputs("backwards: most at once on a rank between I and W, in the units of most held.\n", to);
     return DP_OK;
 }
 
@@ -252,6 +259,8 @@ static dp_status_t put_json(const table_t *table, output_t *output)
             output_json_number(to, entry->formula);
             fputs(",\"peak_activations\":", to);
             output_json_number(to, entry->peak);
+            fputs(",\"peak_regained\":", to);
+            output_json_number(to, entry->regained);
             fprintf(to, ",\"weight_copies\":%d}", entry->copies);
         } else {
             fputs(",\"reason\":", to);

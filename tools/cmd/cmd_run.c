@@ -115,7 +115,7 @@ static const option_row_t run_options[] = {
      .at = offsetof(run_options_t, respawn),
      .most = MAX_RANKS,
      .help =
-         "start up to N ranks again that a signal has ended (a crash, a kill), each in the place of the one that died, for programs that recover from that (train_moe; recover.h) [0]; on one host"},
+         "start up to N ranks again that a signal has ended (a crash, a kill), each in the place of the one that died, for programs that recover from that (train_moe; recover.h) [0]; on the host where it died"},
     {.name = "verbose",
      .kind = OPTION_FLAG,
      .at = offsetof(run_options_t, verbose),
@@ -203,9 +203,6 @@ static int place_ranks(run_options_t *options)
                                    options->wdir != NULL || options->export_count != 0))
         return command_usage(&command_run, "%s is missing, which the options for several hosts are about",
                              "--hosts A,B");
-    if (options->hosts != NULL && options->respawn > 0)
-        return command_usage(&command_run, "%s starts ranks again on one host alone, and not with --hosts",
-                             "--respawn");
     if (options->hosts == NULL)
         return options->ranks != 0 ? -1 : command_usage(&command_run, "%s is missing", "-n N");
     if (options->ranks_per_host == 0 && options->ranks == 0)
@@ -262,8 +259,9 @@ static void block_signals(sigset_t *set)
     sigprocmask(SIG_BLOCK, set, NULL);
 }
 
-/* Waits for the keeper and passes signals on to it. Returns the exit code. */
-static int attend(pid_t keeper, int signal_fd)
+/* Waits for the keeper and passes signals on to it. Over several hosts it asks the one where rank 0 lives. Returns the
+ * exit code. */
+static int attend(pid_t keeper, int signal_fd, bool rank_0_is_here)
 {
     for (;;) {
         int status, number = run_next_signal(signal_fd);
@@ -272,9 +270,9 @@ static int attend(pid_t keeper, int signal_fd)
             run_kill_descendants();
             return CMD_FAILED;
         }
-        if (number == SIGQUIT) {
+        if (number == SIGQUIT && rank_0_is_here) {
             if (run_status(getpid(), stderr) == 0)
-                run_say("rank 0 has not joined yet, or does not live on this host");
+                run_say("rank 0 has not joined yet");
             continue;
         }
         if (number != SIGCHLD) {
@@ -318,7 +316,7 @@ static int start_keeper(const run_options_t *options)
                                        : run_job(options, life[0]));
     }
     close(life[0]);
-    return attend(keeper, signal_fd);
+    return attend(keeper, signal_fd, options->hosts == NULL);
 }
 
 int cmd_run(int argc, char **argv)

@@ -19,9 +19,9 @@ static const option_row_t simulate_options[] = {{.name = "format",
                                                  .words = "text json svg png pdf trace",
                                                  .help = "text (default), json, svg, png, pdf, trace"},
                                                 {.kind = OPTION_END}};
-static const option_row_t *const simulate_tables[] = {args_method,    args_sizes,       args_cost,   args_lanes,
-                                                      args_overlap,   args_memory,      args_seed,   args_topology,
-                                                      args_transport, simulate_options, args_output, NULL};
+static const option_row_t *const simulate_tables[] = {
+    args_method, args_sizes,    args_cost,      args_recompute,   args_lanes,  args_overlap, args_memory,
+    args_seed,   args_topology, args_transport, simulate_options, args_output, NULL};
 
 const command_t command_simulate = {
     .name = "simulate",
@@ -51,7 +51,7 @@ const command_t command_simulate = {
         "\n"
         "exit status: 0 done, 1 a file could not be read or written, 2 wrong usage, 20 the schedule is rejected\n"};
 
-static const char header[] = "rank       busy      idle          waiting   exposed   most held\n";
+static const char header[] = "rank       busy      idle          waiting   exposed   most held";
 
 /* Where formula and simulation part, why. */
 static void put_note(FILE *to, const plan_t *plan)
@@ -80,11 +80,15 @@ static void put_ranks(FILE *to, const plan_t *plan, const ways_t *ways)
     double step = s->step_time > 0.0 ? s->step_time : 1.0;
 
     fputs(header, to);
+    fputs(plan->args->recompute > DP_RECOMPUTE_NONE ? "  backwards\n" : "\n", to);
     for (int32_t r = 0; r < s->ranks; r++) {
         exposed_t e = exposed_of(s->timeline, r, ways);
 
-        fprintf(to, "%4d %10.6g %9.6g %5.1f %% %9.6g %9.6g %11.6g\n", r, s->step_time - s->bubble[r],
-                fabs(s->bubble[r]), fabs(s->bubble[r]) / step * 100.0, e.waiting, e.exposed, s->peak_activations[r]);
+        fprintf(to, "%4d %10.6g %9.6g %5.1f %% %9.6g %9.6g %11.6g", r, s->step_time - s->bubble[r], fabs(s->bubble[r]),
+                fabs(s->bubble[r]) / step * 100.0, e.waiting, e.exposed, s->peak_activations[r]);
+        if (plan->args->recompute > DP_RECOMPUTE_NONE)
+            fprintf(to, " %10.6g", s->peak_regained[r]);
+        fputc('\n', to);
     }
 }
 
@@ -136,10 +140,15 @@ static dp_status_t put_text(const plan_t *plan, const ways_t *ways, output_t *ou
           "for a message. exposed: the part of that during which the message was on its way.\n"
           "most held: micro-batches' activations at once, in units of one rank's stage inputs.\n",
           to);
+    if (plan->args->recompute > DP_RECOMPUTE_NONE)
+        fputs(
+            "backwards: most at once between I and W, in the same units: for these alone, what is computed once more, "
+            "and\nwhat backwards make, takes memory.\n",
+            to);
     return DP_OK;
 }
 
-enum { BUSY, BUBBLE, WAITING, EXPOSED, PEAK };
+enum { BUSY, BUBBLE, WAITING, EXPOSED, PEAK, REGAINED };
 
 static void put_array(FILE *to, const plan_t *plan, const ways_t *ways, const char *name, int what)
 {
@@ -153,11 +162,12 @@ static void put_array(FILE *to, const plan_t *plan, const ways_t *ways, const ch
             e = exposed_of(s->timeline, r, ways);
         if (r > 0)
             fputc(',', to);
-        output_json_number(to, what == BUSY      ? s->step_time - s->bubble[r]
-                               : what == BUBBLE  ? s->bubble[r]
-                               : what == WAITING ? e.waiting
-                               : what == EXPOSED ? e.exposed
-                                                 : s->peak_activations[r]);
+        output_json_number(to, what == BUSY       ? s->step_time - s->bubble[r]
+                               : what == BUBBLE   ? s->bubble[r]
+                               : what == WAITING  ? e.waiting
+                               : what == EXPOSED  ? e.exposed
+                               : what == REGAINED ? s->peak_regained[r]
+                                                  : s->peak_activations[r]);
     }
     fputc(']', to);
 }
@@ -165,12 +175,13 @@ static void put_array(FILE *to, const plan_t *plan, const ways_t *ways, const ch
 static void put_json_costs(FILE *to, const plan_t *plan)
 {
     const dp_costs_t *costs = &plan->args->costs;
-    const char *const names[] = {"F", "I", "W", "B", "FB", "HOP", "BYTES", "BANDWIDTH"};
-    double values[] = {costs->f,   costs->i,     costs->w,        dp_costs_backward(costs), dp_costs_pair(costs),
-                       costs->hop, costs->bytes, costs->bandwidth};
+    const char *const names[] = {"F", "I", "W", "B", "FB", "HOP", "BYTES", "BANDWIDTH", "R"};
+    double values[] = {
+        costs->f,     costs->i,         costs->w, dp_costs_backward(costs), dp_costs_pair(costs), costs->hop,
+        costs->bytes, costs->bandwidth, costs->r};
 
     fputs(",\n \"costs\":{", to);
-    for (int k = 0; k < 8; k++) {
+    for (int k = 0; k < 9; k++) {
         fprintf(to, "%s\"%s\":", k > 0 ? "," : "", names[k]);
         output_json_number(to, values[k]);
     }
@@ -216,6 +227,7 @@ static dp_status_t put_json(const plan_t *plan, const ways_t *ways, output_t *ou
     put_array(to, plan, ways, "waiting", WAITING);
     put_array(to, plan, ways, "exposed_communication", EXPOSED);
     put_array(to, plan, ways, "peak_activations", PEAK);
+    put_array(to, plan, ways, "peak_regained", REGAINED);
     fputs("}\n", to);
     return DP_OK;
 }

@@ -16,10 +16,11 @@
 
 enum { F, I, W, B, FB, HOP, BYTES, BANDWIDTH, BARRIER, LAYERS };
 
-static const char *const names[COST_KEYS] = {
-    "F",       "I",      "W",           "B",           "FB",          "HOP",        "BYTES",      "BANDWIDTH",
-    "BARRIER", "LAYERS", "attention.F", "attention.I", "attention.W", "dispatch.F", "dispatch.I", "dispatch.W",
-    "mlp.F",   "mlp.I",  "mlp.W",       "combine.F",   "combine.I",   "combine.W"};
+static const char *const names[COST_KEYS] = {"F",           "I",           "W",           "B",           "FB",
+                                             "HOP",         "BYTES",       "BANDWIDTH",   "BARRIER",     "LAYERS",
+                                             "attention.F", "attention.I", "attention.W", "dispatch.F",  "dispatch.I",
+                                             "dispatch.W",  "mlp.F",       "mlp.I",       "mlp.W",       "combine.F",
+                                             "combine.I",   "combine.W",   "R",           "attention.R", "mlp.R"};
 
 int cost_keys_find(const char *name, size_t length)
 {
@@ -143,6 +144,8 @@ dp_status_t cost_keys_segments(const cost_keys_t *keys, dp_segment_costs_t *segm
         segments.i[s] = value[3 * s + 1];
         segments.w[s] = value[3 * s + 2];
     }
+    segments.r[DP_ROLE_ATTENTION - 1] = keys->value[COST_KEY_R + 1];
+    segments.r[DP_ROLE_MLP - 1] = keys->value[COST_KEY_R + 2];
     *segments_out = segments;
     return DP_OK;
 }
@@ -156,6 +159,20 @@ static dp_status_t resolve_segments(const cost_keys_t *keys, dp_costs_t *costs, 
     return status < 0 ? status : dp_costs_from_segments(&segments, costs, pair_out);
 }
 
+/* What segments make of I, B and FB has R in it; what was given of them has not. */
+static void add_recomputed(const cost_keys_t *keys, dp_costs_t *costs)
+{
+    const double *value = keys->value, layers = keys->given[LAYERS] ? value[LAYERS] : 1.0;
+    const double r =
+        keys->given[COST_KEY_R] ? value[COST_KEY_R] : layers * (value[COST_KEY_R + 1] + value[COST_KEY_R + 2]);
+
+    costs->i += keys->given[I] ? r : 0.0;
+    if (r > 0.0 && keys->given[B])
+        costs->b = fmax(costs->b, 0.0) + r;
+    if (r > 0.0 && keys->given[FB])
+        costs->fb = fmax(costs->fb, 0.0) + r;
+}
+
 dp_status_t cost_keys_resolve(const cost_keys_t *keys, dp_costs_t *costs, dp_pair_figures_t *pair_out)
 {
     double *const targets[LAYERS] = {&costs->f,   &costs->i,     &costs->w,         &costs->b,      &costs->fb,
@@ -165,7 +182,7 @@ dp_status_t cost_keys_resolve(const cost_keys_t *keys, dp_costs_t *costs, dp_pai
 
     *pair_out = (dp_pair_figures_t){.struct_size = 0};
     for (int k = COST_KEY_SEGMENTS; k < COST_KEYS; k++)
-        segments = segments || keys->given[k];
+        segments = segments || (keys->given[k] && k != COST_KEY_R);
     if (segments)
         status = resolve_segments(keys, costs, pair_out);
     else if (keys->given[LAYERS])
@@ -173,6 +190,10 @@ dp_status_t cost_keys_resolve(const cost_keys_t *keys, dp_costs_t *costs, dp_pai
     for (int k = 0; k < LAYERS && status == DP_OK; k++)
         if (keys->given[k]) /* who writes B=0 means it, where dp_costs_t takes 0 for the sum */
             *targets[k] = (k == B || k == FB) && keys->value[k] == 0.0 ? -1.0 : keys->value[k];
+    if (segments)
+        add_recomputed(keys, costs);
+    else
+        costs->r = keys->value[COST_KEY_R];
     return status;
 }
 
@@ -187,6 +208,8 @@ void costs_text(const dp_costs_t *costs, char *text, size_t bytes)
     int used = snprintf(text, bytes, "F=%g,I=%g,W=%g,B=%g,FB=%g,HOP=%g", costs->f, costs->i, costs->w,
                         dp_costs_backward(costs), dp_costs_pair(costs), costs->hop);
 
+    if (costs->r > 0.0 && used > 0 && (size_t)used < bytes)
+        used += snprintf(text + used, bytes - (size_t)used, ",R=%g", costs->r);
     if (costs->bandwidth > 0.0 && used > 0 && (size_t)used < bytes)
         snprintf(text + used, bytes - (size_t)used, ",BYTES=%g,BANDWIDTH=%g", costs->bytes, costs->bandwidth);
 }

@@ -8,8 +8,9 @@
 #include <stdbool.h>
 
 enum {
-    COST_KEY_SEGMENTS = 10, /* F to LAYERS come before attention.F, ... */
-    COST_KEYS = COST_KEY_SEGMENTS + 3 * DP_SEGMENT_COSTS
+    COST_KEY_SEGMENTS = 10,                                /* F to LAYERS come before attention.F, ... */
+    COST_KEY_R = COST_KEY_SEGMENTS + 3 * DP_SEGMENT_COSTS, /* R, attention.R, mlp.R */
+    COST_KEYS = COST_KEY_R + 3
 };
 
 typedef struct cost_keys {

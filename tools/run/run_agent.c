@@ -4,6 +4,7 @@
  * elsewhere. */
 #include "run_job.h"
 #include "run_site.h"
+#include "run_status.h"
 #include "run_talk.h"
 
 #include <arpa/inet.h>
@@ -27,6 +28,7 @@ typedef struct agent {
     char **arguments; /* [argument_count + 1] */
     int argument_count;
     bool prefix, started, over; /* over: there is nothing more to do */
+    bool open;                  /* a rank may be started again, also when all have ended */
     int signal_fd, life_fd, done_fd;
     int64_t heard_ns, spoke_ns;
     char hint[64]; /* what the host's name means elsewhere */
@@ -149,7 +151,7 @@ static bool go_to(const char *folder)
 
 static bool start_ranks(agent_t *a, const char *where)
 {
-    run_relay_t *relay = run_relay_new(2 * a->site.count, RUN_RELAY_TAG);
+    run_relay_t *relay;
     char number[16];
     int error = 0;
 
@@ -158,6 +160,7 @@ static bool start_ranks(agent_t *a, const char *where)
         return false;
     }
     a->site.program = a->arguments;
+    relay = run_site_relay(&a->site, RUN_RELAY_TAG);
     if (relay != NULL && !a->prefix)
         run_relay_prefix(relay, RUN_PREFIX_NEVER);
     if (!run_site_open(&a->site, relay))
@@ -171,7 +174,47 @@ static bool start_ranks(agent_t *a, const char *where)
     a->started = run_relay_start(relay, &a->done_fd);
     if (!a->started)
         run_say("no thread to copy the output with");
+    a->open = a->started && a->site.respawn > 0;
     return a->started;
+}
+
+/* One that cannot be has ended as it did before; one that has no program ends once more, as a process. */
+static void start_again(agent_t *a, const char *end)
+{
+    int rank = atoi(end), i = rank - a->site.first;
+    char text[96];
+
+    if (!a->open || i < 0 || i >= a->site.count || a->site.pids[i] != 0)
+        return;
+    if (run_site_start_again(&a->site, i)) {
+        snprintf(text, sizeof(text), "%.64s %d", end, (int)a->site.pids[i]);
+        tell(a, "again", text);
+    } else if (a->site.pids[i] == 0) {
+        tell(a, "end", end);
+    }
+}
+
+static void close_site(agent_t *a)
+{
+    if (a->open)
+        run_site_close(&a->site);
+    a->open = false;
+}
+
+static void tell_status(agent_t *a)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *to = open_memstream(&text, &bytes);
+    int answers = to != NULL ? run_status(getpid(), to) : 0;
+
+    if (to != NULL)
+        fclose(to);
+    if (answers == 0)
+        run_say("rank 0 has not joined yet");
+    for (char *rest = text, *line; answers > 0 && (line = strsep(&rest, "\n")) != NULL && rest != NULL;)
+        tell(a, "status", line);
+    free(text);
 }
 
 /* false: the order cannot be kept. */
@@ -191,6 +234,8 @@ static bool obey(agent_t *a, const char *word, const char *argument)
         snprintf(a->site.address, sizeof(a->site.address), "%s", argument);
     else if (strcmp(word, "hint") == 0)
         snprintf(a->hint, sizeof(a->hint), "%s", argument);
+    else if (strcmp(word, "respawn") == 0)
+        a->site.respawn = atoi(argument);
     else if (strcmp(word, "prefix") == 0)
         a->prefix = argument[0] == '1';
     else if (strcmp(word, "wdir") == 0)
@@ -205,6 +250,14 @@ static bool obey(agent_t *a, const char *word, const char *argument)
         tell(a, "ready", "");
     else if (strcmp(word, "go") == 0)
         return start_ranks(a, argument);
+    else if (strcmp(word, "again") == 0)
+        start_again(a, argument);
+    else if (strcmp(word, "close") == 0)
+        close_site(a);
+    else if (strcmp(word, "ended") == 0 && a->started)
+        run_site_tell_end(&a->site, argument);
+    else if (strcmp(word, "status") == 0)
+        tell_status(a);
     else if (strcmp(word, "signal") == 0)
         run_site_kill(&a->site, atoi(argument));
     else if (strcmp(word, "kill") == 0)
@@ -273,7 +326,7 @@ static void watch(agent_t *a)
                               {.fd = a->life_fd, .events = POLLIN},
                               {.fd = STDIN_FILENO, .events = POLLIN}};
 
-    while (!a->over && !a->out.broken && (!a->started || a->site.running > 0)) {
+    while (!a->over && !a->out.broken && (!a->started || a->open || a->site.running > 0)) {
         bool well = run_poll(polls, 3, 500) && heed_signals(a);
 
         take_ends(a);
@@ -322,6 +375,7 @@ int run_agent(int life_fd)
     well = a.started && a.site.running == 0;
     run_site_kill(&a.site, SIGKILL);
     run_kill_descendants();
+    close_site(&a);
     tell(&a, "done", "");
     if (well)
         await_relay(&a);

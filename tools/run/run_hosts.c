@@ -130,7 +130,7 @@ static void tell_all(work_t *w, const char *word, const char *argument)
 static bool is_exported(const char *variable)
 {
     static const char *const kept[] = {
-        "DUALPIPE_RUN=", "DUALPIPE_SECRET_FD=", "DUALPIPE_SECRET_FILE=", "DUALPIPE_LISTEN_FD="};
+        "DUALPIPE_RUN=", "DUALPIPE_SECRET_FD=", "DUALPIPE_SECRET_FILE=", "DUALPIPE_LISTEN_FD=", "DUALPIPE_ENDS_FD="};
 
     for (size_t i = 0; i < sizeof(kept) / sizeof(kept[0]); i++)
         if (strncmp(variable, kept[i], strlen(kept[i])) == 0)
@@ -184,6 +184,7 @@ static void order(work_t *w, host_t *host)
     tell_number(host, "first", host->first);
     tell_number(host, "count", w->options->ranks_per_host);
     tell_number(host, "world", w->options->ranks);
+    tell_number(host, "respawn", w->options->respawn);
     tell_number(host, "prefix", w->options->prefix != RUN_PREFIX_NEVER);
     if (w->options->wdir != NULL)
         tell(host, "wdir", w->options->wdir);
@@ -219,21 +220,58 @@ static void go(work_t *w)
         w->hosts[i].running = w->options->ranks_per_host;
 }
 
-static void take_end(work_t *w, host_t *host, const char *text)
+/* An end that nobody takes the place of. */
+static void consider(work_t *w, const run_end_t *end)
+{
+    char text[512];
+
+    if (run_verdict_close(&w->verdict))
+        tell_all(w, "close", "");
+    run_end_write(end, text, sizeof(text));
+    tell_all(w, "ended", text);
+    run_verdict_consider(&w->verdict, end);
+}
+
+/* again_out: the process that was started in its place, 0 where the text names none. */
+static bool read_end(const host_t *host, const char *text, run_end_t *end_out, int *again_out)
 {
     siginfo_t info = {0};
     int rank, pid, code, status;
-    run_end_t end;
 
-    if (sscanf(text, "%d %d %d %d", &rank, &pid, &code, &status) != 4)
-        return;
+    *again_out = 0;
+    if (sscanf(text, "%d %d %d %d %d", &rank, &pid, &code, &status, again_out) < 4)
+        return false;
     info.si_pid = pid;
     info.si_code = code;
     info.si_status = status;
-    end = run_end_of(&info, rank);
-    end.host = host->name;
+    *end_out = run_end_of(&info, rank);
+    end_out->host = host->name;
+    return true;
+}
+
+/* A rank that is started again runs from when the host is told so. */
+static void take_end(work_t *w, host_t *host, const char *text)
+{
+    run_end_t end;
+    int again;
+
+    if (!read_end(host, text, &end, &again))
+        return;
+    if (run_verdict_replace(&w->verdict, &end)) {
+        tell(host, "again", text);
+        return;
+    }
     host->running--;
-    run_verdict_consider(&w->verdict, &end);
+    consider(w, &end);
+}
+
+static void take_again(const work_t *w, const host_t *host, const char *text)
+{
+    run_end_t end;
+    int again;
+
+    if (read_end(host, text, &end, &again))
+        run_verdict_replaced(&w->verdict, &end, again);
 }
 
 /* Without the ends of its ranks: it has given up, and has said why. */
@@ -246,7 +284,7 @@ static void take_done(work_t *w, host_t *host)
         w->failed = true;
     snprintf(host->why, sizeof(host->why), "host %s did not run its ranks", host->name);
     if (host->running > 0)
-        run_verdict_consider(&w->verdict, &end);
+        consider(w, &end);
     host->running = 0;
 }
 
@@ -258,6 +296,10 @@ static void take_word(work_t *w, host_t *host, const char *word, const char *arg
         (void)sscanf(argument, "%63s %d", w->site.address, &w->site.port);
     } else if (strcmp(word, "end") == 0) {
         take_end(w, host, argument);
+    } else if (strcmp(word, "again") == 0) {
+        take_again(w, host, argument);
+    } else if (strcmp(word, "status") == 0) {
+        fprintf(stderr, "%s\n", argument);
     } else if (strcmp(word, "nothing") == 0) {
         if (!w->failed)
             run_say("cannot start \"%s\" on %s: %s", w->options->program[0], host->name, strerror(atoi(argument)));
@@ -319,7 +361,7 @@ static void lose(work_t *w, host_t *host, const char *how)
     }
     snprintf(host->why, sizeof(host->why), "host %s with ranks %d to %d is lost: %s", host->name, host->first, last,
              how);
-    run_verdict_consider(&w->verdict, &end);
+    consider(w, &end);
 }
 
 /* Whether the command that reaches the host has ended; `how` it has, if so. It is taken in at the end: until then its
@@ -387,6 +429,10 @@ static void heed_signals(work_t *w)
     int signal;
 
     while ((signal = run_next_signal(w->signal_fd)) > 0) {
+        if (signal == SIGQUIT) {
+            tell(&w->hosts[0], "status", "");
+            continue;
+        }
         snprintf(number, sizeof(number), "%d", signal);
         if (signal != SIGCHLD && run_verdict_signal(&w->verdict, signal))
             tell_all(w, "signal", number);
@@ -533,7 +579,7 @@ int run_hosts(const run_options_t *options, int life_fd)
     signal(SIGPIPE, SIG_IGN);
     signal(SIGTTOU, SIG_IGN);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    run_verdict_open(&w.verdict, options->grace_seconds);
+    run_verdict_open(&w.verdict, options);
     if (open_work(&w))
         watch(&w);
     else

@@ -17,8 +17,6 @@ const int run_signal_count = sizeof(run_signals) / sizeof(run_signals[0]);
 typedef struct job {
     run_site_t site;
     run_verdict_t verdict;
-    int respawns; /* left */
-    bool closing; /* nobody is started any more */
     int signal_fd, life_fd, done_fd;
 } job_t;
 
@@ -64,37 +62,24 @@ int run_next_signal(int fd)
 
 /* ---- watching ---- */
 
-/* A rank that was ended by a signal may be started again, as long as nobody has ended of his own accord and nobody has
- * asked for the end. */
-static bool may_replace(const job_t *job, const run_end_t *end)
-{
-    return end->how != RUN_EXITED && job->respawns > 0 && !job->closing && job->verdict.signals == 0;
-}
-
 static bool replace(job_t *job, const run_end_t *end)
 {
-    if (!may_replace(job, end) || !run_site_start_again(&job->site, end->rank))
+    if (!run_verdict_replace(&job->verdict, end) || !run_site_start_again(&job->site, end->rank))
         return false;
-    job->respawns--;
-    run_say("rank %d (pid %d) was ended by signal %d (%s): started again as pid %d (%d of %d)", end->rank,
-            (int)end->pid, end->status, strsignal(end->status), (int)job->site.pids[end->rank],
-            job->site.respawn - job->respawns, job->site.respawn);
+    run_verdict_replaced(&job->verdict, end, job->site.pids[end->rank]);
     return true;
 }
 
 static void take_no_more(job_t *job)
 {
-    if (job->closing)
-        return;
-    job->closing = true;
-    run_site_shut_door(&job->site);
-    if (job->site.relay != NULL)
-        run_relay_expect(job->site.relay, false);
+    if (run_verdict_close(&job->verdict))
+        run_site_close(&job->site);
 }
 
 static void take_ends(job_t *job)
 {
     siginfo_t info;
+    char text[512];
 
     for (int i = 0; i < job->site.count; i++)
         if (run_site_reap(&job->site, i, &info)) {
@@ -103,6 +88,8 @@ static void take_ends(job_t *job)
             if (replace(job, &end))
                 continue;
             take_no_more(job);
+            run_end_write(&end, text, sizeof(text));
+            run_site_tell_end(&job->site, text);
             run_verdict_consider(&job->verdict, &end);
         }
     if (job->site.running == 0)
@@ -162,10 +149,9 @@ void run_await_relay(int done_fd, int signal_fd, int life_fd)
 static bool start(job_t *job, const run_options_t *options)
 {
     const bool relays = options->prefix != RUN_PREFIX_NEVER;
-    const int streams = 2 * (options->ranks + options->respawn);
     int error;
 
-    if (!run_site_open(&job->site, relays ? run_relay_new(streams, RUN_RELAY_PREFIX) : NULL) ||
+    if (!run_site_open(&job->site, relays ? run_site_relay(&job->site, RUN_RELAY_PREFIX) : NULL) ||
         !run_site_name(&job->site) || !run_site_listen(&job->site))
         return false;
     if (relays)
@@ -180,8 +166,6 @@ static bool start(job_t *job, const run_options_t *options)
         }
         return false;
     }
-    if (relays)
-        run_relay_expect(job->site.relay, options->respawn > 0);
     if (!relays || run_relay_start(job->site.relay, &job->done_fd))
         return true;
     run_say("no thread to copy the output with");
@@ -197,13 +181,12 @@ int run_job(const run_options_t *options, int life_fd)
                           .respawn = options->respawn,
                           .pipes = options->prefix != RUN_PREFIX_NEVER,
                           .program = options->program},
-                 .respawns = options->respawn,
                  .signal_fd = -1,
                  .done_fd = -1,
                  .life_fd = life_fd};
     bool good;
 
-    run_verdict_open(&job.verdict, options->grace_seconds);
+    run_verdict_open(&job.verdict, options);
     good = start(&job, options);
     if (good && !watch(&job)) {
         run_site_kill(&job.site, SIGKILL);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -72,6 +73,15 @@ static void allow_descriptors(run_site_t *site)
     (void)setrlimit(RLIMIT_NOFILE, &more);
 }
 
+run_relay_t *run_site_relay(const run_site_t *site, run_relay_kind_t kind)
+{
+    run_relay_t *relay = run_relay_new(2 * (site->count + site->respawn), kind);
+
+    if (relay != NULL)
+        run_relay_expect(relay, site->respawn > 0);
+    return relay;
+}
+
 bool run_site_open(run_site_t *site, run_relay_t *relay)
 {
     sigprocmask(SIG_SETMASK, NULL, &site->old_mask);
@@ -82,6 +92,11 @@ bool run_site_open(run_site_t *site, run_relay_t *relay)
     signal(SIGTTOU, SIG_IGN); /* neither our group nor theirs is the terminal's; all may write to it */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     allow_descriptors(site);
+    site->ends = memfd_create("dualpipe-ends", MFD_CLOEXEC);
+    if (site->ends < 0) {
+        run_say("no file for the ends of ranks: %s", strerror(errno));
+        return false;
+    }
     site->relay = relay;
     site->pids = calloc((size_t)site->count, sizeof(site->pids[0]));
     if (site->pids != NULL && (relay != NULL || !site->pipes))
@@ -142,6 +157,7 @@ static void set_environment(const run_site_t *site, int i, const ends_t *ends)
     setenv("MASTER_ADDR", site->address, 1);
     setenv("DUALPIPE_RUN", site->name, 1);
     set_number("DUALPIPE_SECRET_FD", ends->secret[0]);
+    set_number("DUALPIPE_ENDS_FD", site->ends);
     if (site->first + i == 0)
         set_number("DUALPIPE_LISTEN_FD", site->listener);
     else
@@ -172,7 +188,7 @@ static void become_rank(const run_site_t *site, int i, const ends_t *ends, pid_t
         return;
     if (site->pipes && (dup2(ends->out[1], STDOUT_FILENO) < 0 || dup2(ends->err[1], STDERR_FILENO) < 0))
         return;
-    if (!keep_open(ends->secret[0]) || (site->first + i == 0 && !keep_open(site->listener)))
+    if (!keep_open(ends->secret[0]) || !keep_open(site->ends) || (site->first + i == 0 && !keep_open(site->listener)))
         return;
     set_environment(site, i, ends);
     (void)setrlimit(RLIMIT_NOFILE, &site->old_files);
@@ -243,6 +259,16 @@ static bool enough_descriptors(run_site_t *site)
     return false;
 }
 
+static void shut_door(run_site_t *site)
+{
+    if (site->listener < 0)
+        return;
+    if (site->respawn > 0)
+        (void)shutdown(site->listener, SHUT_RDWR); /* rank 0 holds it as well */
+    close(site->listener);
+    site->listener = -1;
+}
+
 bool run_site_start(run_site_t *site, int *error_out)
 {
     *error_out = 0;
@@ -252,7 +278,7 @@ bool run_site_start(run_site_t *site, int *error_out)
         if (!start_rank(site, i, error_out))
             return false;
     if (site->respawn == 0)
-        run_site_shut_door(site);
+        shut_door(site);
     return true;
 }
 
@@ -269,14 +295,20 @@ bool run_site_start_again(run_site_t *site, int i)
     return false;
 }
 
-void run_site_shut_door(run_site_t *site)
+void run_site_tell_end(const run_site_t *site, const char *text)
 {
-    if (site->listener < 0)
-        return;
-    if (site->respawn > 0)
-        (void)shutdown(site->listener, SHUT_RDWR); /* rank 0 holds it as well */
-    close(site->listener);
-    site->listener = -1;
+    char line[640];
+    int bytes = snprintf(line, sizeof(line), "%s %.500s\n", site->name, text);
+
+    if (lseek(site->ends, 0, SEEK_END) >= 0 && write(site->ends, line, (size_t)bytes) < 0)
+        run_say("the ranks cannot be told of an end: %s", strerror(errno));
+}
+
+void run_site_close(run_site_t *site)
+{
+    shut_door(site);
+    if (site->relay != NULL)
+        run_relay_expect(site->relay, false);
 }
 
 void run_site_kill(run_site_t *site, int number)

@@ -15,6 +15,7 @@
 typedef struct run_site {
     int first, count, world; /* ranks first to first + count - 1 of `world` */
     int listener;            /* handed down to rank 0; -1: rank 0 is elsewhere */
+    int ends;                /* a file without a name, handed down to all: a line for each end (group/ends.h) */
     int port;
     char address[64]; /* where rank 0 listens */
     char name[33];    /* of the job */
@@ -33,14 +34,18 @@ typedef struct run_site {
 bool run_site_name(run_site_t *site);
 /* Listens at `address` (numeric), at a port that the system chooses. */
 bool run_site_listen(run_site_t *site);
+/* For what the ranks print, also those that are started again. NULL: no memory. */
+run_relay_t *run_site_relay(const run_site_t *site, run_relay_kind_t kind);
 /* Before any thread is started: signals are blocked already, the ranks get the mask that we were started with. */
 bool run_site_open(run_site_t *site, run_relay_t *relay);
 /* Starts all. false: *error_out is why the program cannot be executed, or 0, and it was said what is wrong. */
 bool run_site_start(run_site_t *site, int *error_out);
 /* Starts the i-th rank here once more, after its end. false: it was said why. */
 bool run_site_start_again(run_site_t *site, int i);
+/* Lets the ranks here know of an end, which only we may have seen: of a rank that had not joined yet. */
+void run_site_tell_end(const run_site_t *site, const char *text);
 /* No rank is started any more, and those that wait for one hear so. */
-void run_site_shut_door(run_site_t *site);
+void run_site_close(run_site_t *site);
 /* To all, those that are stopped included; SIGCONT: these alone go on. */
 void run_site_kill(run_site_t *site, int number);
 /* Takes in the i-th rank here if it has ended, and with it its process group, while its number cannot be another's. */

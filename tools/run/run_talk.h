@@ -3,17 +3,24 @@
  * run_talk.h: what `dualpipe run` and its agents on other hosts say to each other: lines of a word and an argument.
  *
  * To the agent, on its standard input:
- *   name, secret, first, count, world, prefix, wdir, env, arg, address, hint    the order, a word for each item
+ *   name, secret, first, count, world, respawn, prefix, wdir, env, arg, address, hint
+ *                                     the order, a word for each item
  *   listen                            rank 0 is yours: open its socket
  *   ordered                           that was all
  *   go ADDRESS PORT                   start the ranks
+ *   again RANK PID HOW STATUS         start the rank again that has ended so
+ *   close                             no rank of any host is started again
+ *   ended TEXT                        who has ended, and how, for ranks that are joining
  *   signal NUMBER                     pass it on; kill: end them
+ *   status                            what are all ranks at? rank 0 is yours
  *   alive                             every two seconds
  * From the agent, on its standard error, behind TALK_MARK:
  *   ready, listening ADDRESS PORT     the order is understood
- *   end RANK PID HOW STATUS           a rank has ended
+ *   end RANK PID HOW STATUS           a rank has ended, or could not be started again after that end
+ *   again RANK PID HOW STATUS NEWPID  it was started again
  *   nothing ERRNO                     the program cannot be executed
  *   says TEXT                         for people
+ *   status TEXT                       a line of what the ranks are at
  *   done                              all have ended and nothing of them is left
  *   flushed                           what they have printed is handed over
  *   alive

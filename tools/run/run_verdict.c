@@ -20,9 +20,51 @@ run_end_t run_end_of(const siginfo_t *info, int rank)
                        .pid = info->si_pid};
 }
 
-void run_verdict_open(run_verdict_t *v, double grace_seconds)
+void run_verdict_open(run_verdict_t *v, const run_options_t *options)
 {
-    *v = (run_verdict_t){.grace_seconds = grace_seconds, .decide_ns = INT64_MAX, .deadline_ns = INT64_MAX};
+    *v = (run_verdict_t){.grace_seconds = options->grace_seconds,
+                         .respawn = options->respawn,
+                         .decide_ns = INT64_MAX,
+                         .deadline_ns = INT64_MAX};
+}
+
+void run_end_write(const run_end_t *end, char *text, size_t bytes)
+{
+    char where[160] = "";
+
+    if (end->host != NULL)
+        snprintf(where, sizeof(where), " on %s", end->host);
+    if (end->how == RUN_LOST)
+        snprintf(text, bytes, "%s", end->why);
+    else if (end->how == RUN_EXITED)
+        snprintf(text, bytes, "rank %d (pid %d%s) exited with status %d", end->rank, (int)end->pid, where, end->status);
+    else
+        snprintf(text, bytes, "rank %d (pid %d%s) was ended by signal %d (%s)", end->rank, (int)end->pid, where,
+                 end->status, strsignal(end->status));
+}
+
+bool run_verdict_replace(run_verdict_t *v, const run_end_t *end)
+{
+    if (end->how == RUN_EXITED || end->how == RUN_LOST || v->respawned == v->respawn || v->closing || v->signals > 0)
+        return false;
+    v->respawned++;
+    return true;
+}
+
+void run_verdict_replaced(const run_verdict_t *v, const run_end_t *end, pid_t pid)
+{
+    char text[512];
+
+    run_end_write(end, text, sizeof(text));
+    run_say("%s: started again as pid %d (%d of %d)", text, (int)pid, v->respawned, v->respawn);
+}
+
+bool run_verdict_close(run_verdict_t *v)
+{
+    bool first = !v->closing;
+
+    v->closing = true;
+    return first;
 }
 
 static int64_t from_now(double seconds)
@@ -57,21 +99,14 @@ void run_verdict_consider(run_verdict_t *v, const run_end_t *end)
 void run_verdict_decide(run_verdict_t *v)
 {
     const run_end_t *end = &v->first;
-    char where[160] = "";
+    char text[512];
 
     if (!v->seen || v->code != 0)
         return;
     v->decide_ns = INT64_MAX;
-    if (end->host != NULL)
-        snprintf(where, sizeof(where), " on %s", end->host);
+    run_end_write(end, text, sizeof(text));
     v->code = end->how == RUN_EXITED ? end->status : end->how == RUN_LOST ? 1 : 128 + end->status;
-    if (end->how == RUN_LOST)
-        run_say("%s", end->why);
-    else if (end->how == RUN_EXITED)
-        run_say("rank %d (pid %d%s) exited with status %d", end->rank, (int)end->pid, where, end->status);
-    else
-        run_say("rank %d (pid %d%s) was ended by signal %d (%s)%s", end->rank, (int)end->pid, where, end->status,
-                strsignal(end->status), end->how == RUN_DUMPED ? ", core dumped" : "");
+    run_say("%s%s", text, end->how == RUN_DUMPED ? ", core dumped" : "");
 }
 
 void run_verdict_decide_in_time(run_verdict_t *v)

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * run_verdict.h: which of the ends that are seen is the job's first cause, and how long the others have. */
+ * run_verdict.h: which of the ends that are seen is the job's first cause, which rank is started again instead, and how
+ * long the others have. */
 #ifndef DP_TOOLS_RUN_VERDICT_H
 #define DP_TOOLS_RUN_VERDICT_H
 
@@ -22,8 +23,10 @@ typedef struct run_end {
 
 typedef struct run_verdict {
     double grace_seconds;
-    int code;  /* of the first rank that failed; 0: none so far */
-    bool seen; /* `first` is it, unless a better one comes until decide_ns */
+    int respawn, respawned; /* how many ranks may be started again, and how many were */
+    bool closing;           /* nobody is started any more */
+    int code;               /* of the first rank that failed; 0: none so far */
+    bool seen;              /* `first` is it, unless a better one comes until decide_ns */
     run_end_t first;
     int64_t decide_ns;
     int signals;         /* how many were passed on */
@@ -34,7 +37,17 @@ typedef struct run_verdict {
 /* Of a process of this host, as waitid has it. */
 run_end_t run_end_of(const siginfo_t *info, int rank);
 
-void run_verdict_open(run_verdict_t *v, double grace_seconds);
+/* "rank 3 (pid 17 on node2) was ended by signal 9 (Killed)" */
+void run_end_write(const run_end_t *end, char *text, size_t bytes);
+
+void run_verdict_open(run_verdict_t *v, const run_options_t *options);
+/* A rank that was ended by a signal may be started again, as long as nobody has ended of his own accord and nobody has
+ * asked for the end. true: it counts as started again. */
+bool run_verdict_replace(run_verdict_t *v, const run_end_t *end);
+/* Says that it was. */
+void run_verdict_replaced(const run_verdict_t *v, const run_end_t *end, pid_t pid);
+/* true, once: it is time to tell the ranks that nobody is started any more. */
+bool run_verdict_close(run_verdict_t *v);
 void run_verdict_consider(run_verdict_t *v, const run_end_t *end);
 /* Says who it was; at once, or when it is time. */
 void run_verdict_decide(run_verdict_t *v);

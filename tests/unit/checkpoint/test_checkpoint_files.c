@@ -4,9 +4,11 @@
  * with the name of the file. */
 #include "base/memory.h"
 #include "checkpoint/index.h"
+#include "checkpoint/json.h"
 #include "checkpoint/xxh64.h"
 #include "saved.h"
 #include "tests/support/files.h"
+#include "tests/support/oom.h"
 #include "tests/support/suite.h"
 
 /* Of the reference implementation (xxhsum -H64). */
@@ -261,6 +263,202 @@ START_TEST(heads_are_not_believed)
 }
 END_TEST
 
+/* Every way to write a character. */
+START_TEST(strings_may_be_escaped)
+{
+    static const struct {
+        const char *json, *text;
+    } strings[] = {
+        {"\"\\u00e9\\u20ac\\uD83D\\uDE00\"", "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80"},
+        {"\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\"", "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80"},
+        {" \"\\\"\\\\\\/\"", "\"\\/"},
+    };
+
+    for (size_t i = 0; i < sizeof(strings) / sizeof(strings[0]); i++) {
+        char text[64], *string;
+        dp__json_t json = dp__json_begin(text, strlen(strings[i].json));
+
+        strcpy(text, strings[i].json);
+        ck_assert(dp__json_string(&json, &string));
+        ck_assert_str_eq(string, strings[i].text);
+        ck_assert(dp__json_end(&json));
+    }
+}
+END_TEST
+
+/* ---- hostile indexes ---- */
+
+#define ZEROS "\"xxh64\": \"0000000000000000\""
+#define HEAD  "\"model-00001-of-00001.safetensors\":\"0123456789abcdef\""
+#define TOLD  "\"metadata\":{\"total_size\":8,\"dualpipe\":\"1\",\"step\":\"3\"," ZEROS ",\"heads\":{" HEAD "}}"
+#define MAP   "\"weight_map\":{\"w\":\"model-00001-of-00001.safetensors\"}"
+
+static const struct {
+    const char *json, *words; /* NULL: it is right */
+} indexes[] = {
+    {"{" TOLD "," MAP "}", NULL},
+    {"{" MAP "," TOLD "}", NULL},
+    {"{" TOLD "," MAP "} x", "behind the end"},
+    {"[" ZEROS, "an object is missing"},
+    {"{" TOLD "," TOLD "}", "metadata and weight_map, once each"},
+    {"{" TOLD "," MAP "," MAP "}", "metadata and weight_map, once each"},
+    {"{" TOLD "," MAP ",\"more\":{}}", "metadata and weight_map, once each"},
+    {"{" TOLD "}", "not all of it"},
+    {"{\"metadata\":{" ZEROS "}," MAP "}", "not all of it"},
+    {"{\"metadata\":{" ZEROS "," ZEROS "}," MAP "}", "other members"},
+    {"{\"metadata\":{" ZEROS ",\"format\":\"pt\"}," MAP "}", "other members"},
+    {"{\"metadata\":{" ZEROS ",\"step\":\"x\"}," MAP "}", "metadata that cannot be"},
+    {"{\"metadata\":{" ZEROS ",\"step\":3}," MAP "}", "a string is missing"},
+    {"{\"metadata\":{" ZEROS ",\"total_size\":\"8\"}," MAP "}", "a whole number is missing"},
+    {"{\"metadata\":{" ZEROS ",\"heads\":[]}," MAP "}", "an object is missing"},
+    {"{\"metadata\":{" ZEROS ",\"heads\":{\"../x\":\"0123456789abcdef\"}}," MAP "}", "no file of ours"},
+    {"{\"metadata\":{" ZEROS ",\"heads\":{\"model-00001-of-00001.safetensors\":\"0123\"}}," MAP "}", "its digest"},
+    {"{\"metadata\":{" ZEROS ",\"heads\":{" HEAD ",}}," MAP "}", "a string is missing"},
+    {"{\"metadata\":[" ZEROS "]," MAP "}", "an object is missing"},
+    {"{" TOLD ",\"weight_map\":[]}", "an object is missing"},
+    {"{" TOLD ",\"weight_map\":{\"w\":1}}", "a string is missing"},
+    {"{" TOLD ",\"weight_map\":{\"w\"}}", "a colon is missing"},
+    {"{\"metadata\":{\"total_size\":8,\"dualpipe\":\"2\",\"step\":\"3\"," ZEROS ",\"heads\":{" HEAD "}}," MAP "}",
+     "of a later version"},
+    {"{\"metadata\":{\"xxh64\": \"0000", "no digest"},
+};
+
+START_TEST(indexes_are_not_believed)
+{
+    static const char hex[] = "0123456789abcdef";
+    const size_t length = strlen(indexes[_i].json);
+    char *text = dp__allocate(length + 1, 16), *digits;
+    dp__index_t index;
+    uint64_t digest;
+    dp_status_t status;
+
+    strcpy(text, indexes[_i].json);
+    digest = dp__xxh64_of(text, length);
+    digits = strstr(text, "\"xxh64\": \"") + strlen("\"xxh64\": \"");
+    for (int i = 0; i < 16 && digits[i] != '\0'; i++)
+        digits[i] = hex[digest >> (60 - 4 * i) & 15];
+    status = dp__index_parse(text, length, &index);
+    if (indexes[_i].words == NULL) {
+        ck_assert_msg(status == DP_OK, "%s: %s", indexes[_i].json, dp_last_error());
+        ck_assert_str_eq(index.entries[0].name, "w");
+    } else {
+        ck_assert_int_eq(status, DP_ERR_INVALID);
+        ck_assert_msg(strstr(dp_last_error(), indexes[_i].words) != NULL, "\"%s\" is not in \"%s\", for %s",
+                      indexes[_i].words, dp_last_error(), indexes[_i].json);
+    }
+    dp__index_free(&index);
+}
+END_TEST
+
+/* An index that is well, but not of the files beside it. */
+typedef enum misfit { OTHER_STEP, ONE_LESS, OTHER_NAME, OTHER_FILE, NOTHING, TWICE, OTHER_HEAD, MISFITS } misfit_t;
+
+static void spoil(dp__index_t *index, misfit_t how, const char *folder)
+{
+    dp__header_t header;
+    char path[PATH_BYTES];
+
+    switch (how) {
+    case OTHER_STEP:
+        index->step = 8;
+        break;
+    case ONE_LESS:
+        index->nentries--;
+        break;
+    case OTHER_NAME:
+        index->entries[1].name = "layer9";
+        break;
+    case OTHER_FILE:
+        index->entries[0].file = index->heads[index->entries[0].file == index->heads[0].file ? 1 : 0].file;
+        for (uint32_t i = 0; i < 2; i++)
+            if (strcmp(index->heads[i].file, index->entries[1].file) != 0)
+                index->entries[1].file = index->heads[i].file;
+        break;
+    case NOTHING:
+        index->nheads = index->nentries = 0;
+        break;
+    case TWICE:
+        index->heads[1] = index->heads[0];
+        break;
+    default: /* a file of another step, with its digest */
+        files_path(path, folder, "step-00000009/model-00001-of-00002.safetensors");
+        ck_assert_int_eq(dp__head_read(path, &header), DP_OK);
+        for (uint32_t i = 0; i < 2; i++)
+            if (strcmp(index->heads[i].file, parts[1]) == 0)
+                index->heads[i].digest = header.digest;
+        dp__header_free(&header);
+    }
+}
+
+START_TEST(an_index_of_other_files_is_refused)
+{
+    static const char *const words[MISFITS] = {[OTHER_STEP] = "the index is of step 8",
+                                               [ONE_LESS] = "8 tensors are in the files, 7 in the index",
+                                               [OTHER_NAME] = ", the index has ",
+                                               [OTHER_FILE] = ", the index has ",
+                                               [NOTHING] = "no tensors are in it",
+                                               [TWICE] = "is there twice, in model-0000",
+                                               [OTHER_HEAD] = "of step 9, the index of step 7"};
+    char folder[PATH_BYTES], path[PATH_BYTES], from[PATH_BYTES], *text;
+    unsigned char *bytes;
+    size_t n;
+    dp__index_t index;
+
+    files_folder(folder);
+    ck_assert_int_eq(saved_all(folder, 7), DP_OK);
+    ck_assert_int_eq(saved_all(folder, 9), DP_OK);
+    files_path(path, folder, "step-00000007/model.safetensors.index.json");
+    bytes = files_read(path, &n);
+    text = dp__allocate(n + 1, 16);
+    memcpy(text, bytes, n);
+    free(bytes);
+    ck_assert_int_eq(dp__index_parse(text, n, &index), DP_OK);
+    spoil(&index, (misfit_t)_i, folder);
+    ck_assert_int_eq(dp__index_make(&index, &text, &n), DP_OK);
+    files_write(path, text, n);
+    dp__free(text);
+    dp__index_free(&index);
+    if (_i == OTHER_HEAD) {
+        files_path(from, folder, "step-00000009/model-00001-of-00002.safetensors");
+        files_path(path, folder, "step-00000007/model-00001-of-00002.safetensors");
+        ck_assert_int_eq(rename(from, path), 0);
+    }
+    refused(folder, parts[0]);
+    ck_assert_msg(strstr(dp_last_error(), words[_i]) != NULL, "\"%s\" is not in \"%s\"", words[_i], dp_last_error());
+    files_remove(folder);
+}
+END_TEST
+
+/* Whichever allocation fails, that is what is said, nothing is held, and what was written before is there. */
+START_TEST(memory_runs_out)
+{
+    const bool sticky = _i != 0;
+    char folder[PATH_BYTES];
+    bool struck = true;
+
+    files_folder(folder);
+    ck_assert_int_eq(saved_all(folder, 1), DP_OK);
+    oom_install();
+    for (long k = 0; struck; k++) {
+        const long live = oom_live();
+        dp_status_t status;
+
+        oom_arm(k, sticky);
+        status = saved_all(folder, 2);
+        if (status >= 0)
+            status = saved_read(folder, 2);
+        struck = oom_struck();
+        oom_disarm();
+        ck_assert_msg(status == (struck ? DP_ERR_NOMEM : DP_OK), "allocation %ld: %s: %s", k, dp_status_name(status),
+                      dp_last_error());
+        ck_assert_int_eq(oom_live(), live);
+        ck_assert_int_eq(saved_read(folder, 1), DP_OK);
+    }
+    oom_uninstall();
+    files_remove(folder);
+}
+END_TEST
+
 START_TEST(a_length_that_cannot_be)
 {
     static const uint64_t lengths[] = {UINT64_MAX, 1u << 31, 100000001, 9, 8};
@@ -287,15 +485,21 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("checkpoint_files");
-    TCase *tc = tcase_create("loops");
+    TCase *tc = tcase_create("loops"), *memory = tcase_create("memory");
 
     SUITE_ADD(suite, digests);
     SUITE_ADD(suite, written_and_read);
     SUITE_ADD(suite, the_newest_are_kept);
     SUITE_ADD(suite, a_tensor_is_named);
     SUITE_ADD(suite, a_length_that_cannot_be);
+    SUITE_ADD(suite, strings_may_be_escaped);
     tcase_add_loop_test(tc, every_damage_is_seen, 0, 3);
     tcase_add_loop_test(tc, heads_are_not_believed, 0, sizeof(heads) / sizeof(heads[0]));
+    tcase_add_loop_test(tc, indexes_are_not_believed, 0, sizeof(indexes) / sizeof(indexes[0]));
+    tcase_add_loop_test(tc, an_index_of_other_files_is_refused, 0, MISFITS);
+    tcase_add_loop_test(memory, memory_runs_out, 0, 2);
+    tcase_set_timeout(memory, 60); /* of a disk that writes for others as well */
+    suite_add_tcase(suite, memory);
     suite_add_tcase(suite, tc);
     return suite_run(suite);
 }

@@ -14,9 +14,16 @@ static const struct {
 } known[] = {
     /* I combine | F attention 0-1, I mlp | F dispatch 1-2, W mlp | I dispatch 2-3, F mlp 3-4, I attention | F combine
      * 4-5, W attention 5-6 */
-    {{sizeof(dp_segment_costs_t), 1, {1, 1, 1, 1}, {1, 1, 1, 1}, {1, 0, 1, 0}, 0, NULL, NULL, 0}, 4, 4, 2, 5, 6, 4, 4},
+    {{sizeof(dp_segment_costs_t), 1, {1, 1, 1, 1}, {1, 1, 1, 1}, {1, 0, 1, 0}, 0, NULL, NULL, 0, {0}, NULL, 0},
+     4,
+     4,
+     2,
+     5,
+     6,
+     4,
+     4},
     /* long all-to-alls: 0-5, 5-10, 10-15, 15-20 without a gap; six units of computation beside them */
-    {{sizeof(dp_segment_costs_t), 1, {1, 5, 1, 5}, {1, 5, 1, 5}, {1, 0, 1, 0}, 0, NULL, NULL, 0},
+    {{sizeof(dp_segment_costs_t), 1, {1, 5, 1, 5}, {1, 5, 1, 5}, {1, 0, 1, 0}, 0, NULL, NULL, 0, {0}, NULL, 0},
      12,
      12,
      2,
@@ -25,7 +32,7 @@ static const struct {
      20,
      6},
     /* no communication, and nothing else */
-    {{sizeof(dp_segment_costs_t), 3, {2, 0, 1, 0}, {3, 0, 1, 0}, {1, 0, 4, 0}, 0, NULL, NULL, 0},
+    {{sizeof(dp_segment_costs_t), 3, {2, 0, 1, 0}, {3, 0, 1, 0}, {1, 0, 4, 0}, 0, NULL, NULL, 0, {0}, NULL, 0},
      9,
      12,
      15,
@@ -33,7 +40,7 @@ static const struct {
      36,
      0,
      0},
-    {{sizeof(dp_segment_costs_t), 2, {0, 1, 0, 2}, {0, 3, 0, 1}, {0, 0, 0, 0}, 0, NULL, NULL, 0},
+    {{sizeof(dp_segment_costs_t), 2, {0, 1, 0, 2}, {0, 3, 0, 1}, {0, 0, 0, 0}, 0, NULL, NULL, 0, {0}, NULL, 0},
      6,
      8,
      0,
@@ -41,9 +48,16 @@ static const struct {
      14,
      14,
      0},
-    {{sizeof(dp_segment_costs_t), 1, {0}, {0}, {0}, 0, NULL, NULL, 0}, 0, 0, 0, 0, 0, 0, 0},
+    {{sizeof(dp_segment_costs_t), 1, {0}, {0}, {0}, 0, NULL, NULL, 0, {0}, NULL, 0}, 0, 0, 0, 0, 0, 0, 0},
     /* weight gradients compute, whatever their segment does */
-    {{sizeof(dp_segment_costs_t), 1, {0}, {0}, {2, 1, 3, 0.5}, 0, NULL, NULL, 0}, 0, 0, 6.5, 6.5, 6.5, 0, 0},
+    {{sizeof(dp_segment_costs_t), 1, {0}, {0}, {2, 1, 3, 0.5}, 0, NULL, NULL, 0, {0}, NULL, 0},
+     0,
+     0,
+     6.5,
+     6.5,
+     6.5,
+     0,
+     0},
     /* A published layer pair in microseconds: all but the first 74 of I combine are hidden. */
     {{sizeof(dp_segment_costs_t),
       1,
@@ -52,6 +66,9 @@ static const struct {
       {2375, 0, 3575, 0},
       0,
       NULL,
+      NULL,
+      0,
+      {0},
       NULL,
       0},
      21940,
@@ -69,6 +86,9 @@ static const struct {
       {2375, 0, 3575, 0},
       0,
       NULL,
+      NULL,
+      0,
+      {0},
       NULL,
       0},
      87760,
@@ -98,6 +118,26 @@ START_TEST(known_costs)
     ck_assert_double_eq(costs.barrier, 1.0);
     ck_assert_double_eq(costs.bytes, 3.0);
     ck_assert_int_eq(dp_costs_from_segments(&known[_i].costs, &costs, NULL), DP_OK);
+}
+END_TEST
+
+/* What is recomputed stands before its I on the compute lane: mlp's runs beside combine (0 to 1.5, then I to 4.5),
+ * attention's beside dispatch. */
+START_TEST(what_is_recomputed_runs_beside_the_all_to_all)
+{
+    dp_segment_costs_t segments = {
+        .struct_size = sizeof(segments), .layers = 1, .f = {2, 1, 3, 1}, .i = {2, 1, 3, 1}, .r = {1, 0, 1.5, 0}};
+    dp_costs_t costs = {.struct_size = sizeof(costs)};
+
+    ck_assert_int_eq(dp_costs_from_segments(&segments, &costs, NULL), DP_OK);
+    ck_assert_double_eq_tol(costs.f, 7, 1e-12);
+    ck_assert_double_eq_tol(costs.i, 7.5, 1e-12);
+    segments.r[0] = 1.25; /* longer than dispatch */
+    ck_assert_int_eq(dp_costs_from_segments(&segments, &costs, NULL), DP_OK);
+    ck_assert_double_eq_tol(costs.i, 7.75, 1e-12);
+    segments.r[1] = 1;
+    ck_assert_int_eq(dp_costs_from_segments(&segments, &costs, NULL), DP_ERR_INVALID);
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), "dispatch.R is 1"));
 }
 END_TEST
 
@@ -235,6 +275,7 @@ int main(void)
 
     tcase_add_loop_test(tc, known_costs, 0, (int)(sizeof(known) / sizeof(known[0])));
     suite_add_tcase(suite, tc);
+    SUITE_ADD(suite, what_is_recomputed_runs_beside_the_all_to_all);
     SUITE_ADD(suite, the_simulation_takes_them);
     SUITE_ADD(suite, bounds_that_always_hold);
     SUITE_ADD(suite, wrong_costs_are_refused);

@@ -182,15 +182,15 @@ START_TEST(transfers_without_limit_are_dataflow)
                {"dualpipev", 2, 4},   {"dualpipev", 3, 7}, {"dualpipev", 4, 10},
                {"dualpipev", 8, 21}};
     static const dp_costs_t costs[] = {
-        {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL},
-        {sizeof(dp_costs_t), 1, 1, 1, 2, 2, 0, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL},
-        {sizeof(dp_costs_t), 10, 11, 9, 20, 30, 0, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL},
-        {sizeof(dp_costs_t), 10, 9, 11, 20, 30, 0, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL},
-        {sizeof(dp_costs_t), 8, 10, 10, 20, 23, 0, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL},
-        {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0.25, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL},
-        {sizeof(dp_costs_t), 3, 0, 0, 0, 3, 1.5, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL},
-        {sizeof(dp_costs_t), 3, 2, 1, -1, 0, 1.5, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL},
-        {sizeof(dp_costs_t), 3, 2, 1, -1, -1, 0, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL},
+        {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL, 0},
+        {sizeof(dp_costs_t), 1, 1, 1, 2, 2, 0, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL, 0},
+        {sizeof(dp_costs_t), 10, 11, 9, 20, 30, 0, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL, 0},
+        {sizeof(dp_costs_t), 10, 9, 11, 20, 30, 0, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL, 0},
+        {sizeof(dp_costs_t), 8, 10, 10, 20, 23, 0, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL, 0},
+        {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0.25, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL, 0},
+        {sizeof(dp_costs_t), 3, 0, 0, 0, 3, 1.5, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL, 0},
+        {sizeof(dp_costs_t), 3, 2, 1, -1, 0, 1.5, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL, 0},
+        {sizeof(dp_costs_t), 3, 2, 1, -1, -1, 0, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL, 0},
     };
 
     for (size_t a = 0; a < sizeof(all) / sizeof(all[0]); a++) {
@@ -234,7 +234,7 @@ START_TEST(recorded_replays_come_out)
         schedule = generate(method, ranks, microbatches, 0);
         scale = schedule->placement == DP_PLACE_V ? 2.0 : 1.0; /* the file has costs per chunk */
         costs = (dp_costs_t){sizeof(costs), f * scale, i * scale, w * scale, b * scale, fb * scale, 0, 1, NULL, 0, 0,
-                             NULL,          0,         0,         0,         0,         NULL};
+                             NULL,          0,         0,         0,         0,         NULL,       0};
         got = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 0);
         for (int32_t r = 0; r < ranks; r++) {
             got_low = fmin(got_low, got.bubble[r]);
@@ -403,7 +403,7 @@ START_TEST(weights_and_activations_by_hand)
 {
     static const list_t lists[] = {{"F0 F1 I0 I1 W1 W0"}};
     dp_schedule_t *schedule = by_hand(DP_PLACE_LINE, 1, 2, 0, lists);
-    dp_costs_t costs = {sizeof(costs), 1.5, 2.0, 0.25, 100.0, 100.0, 7.0, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL};
+    dp_costs_t costs = {sizeof(costs), 1.5, 2.0, 0.25, 100.0, 100.0, 7.0, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL, 0};
     dp_simulation_t got = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 0);
 
     ck_assert_double_eq_tol(got.step_time, 2 * 1.5 + 2 * 2.0 + 2 * 0.25, 1e-12);
@@ -418,8 +418,8 @@ START_TEST(a_pair_of_unlike_stages_gains_in_proportion)
 {
     static const double scale[] = {1.0, 3.0};
     dp_schedule_t *schedule = generate("dualpipe", 2, 8, 0);
-    dp_costs_t costs = {sizeof(costs), 1.0, 1.0,  1.0, 2.0, 1.5, 0.0, 1,   scale,
-                        0.0,           0.0, NULL, 0.0, 0.0, 0.0, 0.0, NULL}; /* a pair takes half of F + B */
+    dp_costs_t costs = {sizeof(costs), 1.0, 1.0,  1.0, 2.0, 1.5, 0.0, 1,    scale,
+                        0.0,           0.0, NULL, 0.0, 0.0, 0.0, 0.0, NULL, 0.0}; /* a pair takes half of F + B */
     dp_simulation_t got = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 1);
 
     for (int32_t r = 0; r < 2; r++) {
@@ -766,11 +766,11 @@ START_TEST(both_transports_equal_their_definition)
     } all[] = {{"1f1b", 4, 6},      {"dualpipe", 4, 8}, {"dualpipe", 4, 12},
                {"dualpipev", 3, 7}, {"zbv", 3, 6},      {"interleaved", 3, 6}};
     static const dp_costs_t costs[] = {
-        {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL},
-        {sizeof(dp_costs_t), 8, 10, 10, 20, 23, 3, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL},
-        {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 1.75, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL},
-        {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0.25, 1, NULL, 6, 8, NULL, 0, 0, 0, 0, NULL},
-        {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0, 1, NULL, 11, 4, NULL, 0, 0, 0, 0, NULL}};
+        {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL, 0},
+        {sizeof(dp_costs_t), 8, 10, 10, 20, 23, 3, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL, 0},
+        {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 1.75, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL, 0},
+        {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0.25, 1, NULL, 6, 8, NULL, 0, 0, 0, 0, NULL, 0},
+        {sizeof(dp_costs_t), 1, 1, 1, 0, 0, 0, 1, NULL, 11, 4, NULL, 0, 0, 0, 0, NULL, 0}};
 
     for (size_t a = 0; a < sizeof(all) / sizeof(all[0]); a++) {
         dp_schedule_t *schedule = generate(all[a].method, all[a].ranks, all[a].microbatches, 0);
@@ -828,7 +828,7 @@ START_TEST(the_timeline_shows_what_the_figures_say)
 
     for (size_t m = 0; m < 4; m++) {
         dp_schedule_t *schedule = generate(methods[m], 4, 12, 0);
-        dp_costs_t costs = {sizeof(costs), 8, 10, 9, 20, 23, 1.5, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL};
+        dp_costs_t costs = {sizeof(costs), 8, 10, 9, 20, 23, 1.5, 1, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL, 0};
         dp_simulation_t got = simulate(schedule, DP_TRANSPORT_CREDITS, 2, &costs, 1);
 
         ck_assert_int_eq(dp_timeline_ranks(got.timeline), 4);

@@ -68,6 +68,71 @@ START_TEST(by_hand)
 }
 END_TEST
 
+/* The same layer, recomputing 15 before I of mlp and 25 before that of attention: F is through at 33, its mlp at 13, so
+ * that of mlp runs from then to 28, beside combines. I of combine ends at 73, of mlp at 77, its W at 83, what attention
+ * recomputes at 108, beside dispatch to 107; I of attention 111, W 116. */
+START_TEST(recomputing_by_hand)
+{
+    const dp_segment_cost_t list[] = {{DP_ROLE_ATTENTION, DP_LANE_COMPUTE, 1, 1, 0, 1, 3, 5},
+                                      {DP_ROLE_DISPATCH, DP_LANE_ALL_TO_ALL, 0, 0, 0, 10, 30, 0},
+                                      {DP_ROLE_MLP, DP_LANE_COMPUTE, 1, 0, 0, 2, 4, 6},
+                                      {DP_ROLE_COMBINE, DP_LANE_ALL_TO_ALL, 0, 0, 0, 20, 40, 0}};
+    const double r[] = {25, 0, 15, 0}, wrong[] = {0, 1, 0, 0};
+    const int32_t first[] = {0, 4};
+    dp_segment_costs_t segments = {.struct_size = sizeof(segments),
+                                   .layers = 1,
+                                   .f = {1, 10, 2, 20},
+                                   .i = {3, 30, 4, 40},
+                                   .w = {5, 0, 6, 0},
+                                   .r = {25, 0, 15, 0}};
+    const dp_costs_t costs = {.struct_size = sizeof(costs), .segments = &segments};
+    dp_simulation_t result = {.struct_size = sizeof(result)};
+    dp_schedule_t *schedule;
+    dp_program_t *program = lowered("1f1b", 1, 1, DP_TRANSPORT_CREDITS, &schedule);
+    const dp_span_t *spans;
+    int64_t count;
+    int recomputed = 0;
+
+    ck_assert_double_eq_tol(step_of(program, &costs), 116, 1e-9);
+    segments.list = list, segments.list_r = r, segments.first = first, segments.stages = 1;
+    ck_assert_double_eq_tol(step_of(program, &costs), 116, 1e-9);
+    ck_assert_int_eq(dp_simulate(program, &costs, 1, &result), DP_OK);
+    spans = dp_timeline_spans(result.timeline, 0, &count);
+    for (int64_t k = 0; k < count; k++)
+        recomputed += spans[k].kind == DP_SPAN_COMPUTE && spans[k].pass == DP_OP_R;
+    ck_assert_int_eq(recomputed, 2);
+    ck_assert_double_eq(result.peak_regained[0], 1);
+    dp_simulation_clear(&result);
+    segments.list_r = wrong;
+    ck_assert_int_eq(dp_simulate(program, &costs, 0, &result), DP_ERR_INVALID);
+    dp_program_free(program);
+    dp_schedule_free(schedule);
+}
+END_TEST
+
+/* As many backwards as verify counts, and the memories that the commands take. */
+START_TEST(backwards_alive)
+{
+    static const char *const methods[] = {"1f1b", "zb1p", "dualpipe"};
+    const dp_costs_t costs = {.struct_size = sizeof(costs), .f = 1, .i = 1, .w = 1, .r = 0.5};
+    dp_verify_report_t report = {.struct_size = sizeof(report)};
+    dp_simulation_t result = {.struct_size = sizeof(result)};
+    dp_schedule_t *schedule;
+    dp_program_t *program = lowered(methods[_i], 4, 12, DP_TRANSPORT_CREDITS, &schedule);
+    double most = 0;
+
+    ck_assert_int_eq(dp_program_verify(program, &report), DP_OK);
+    ck_assert_int_eq(dp_simulate(program, &costs, 0, &result), DP_OK);
+    for (int32_t r = 0; r < 4; r++)
+        most = fmax(most, result.peak_regained[r]);
+    ck_assert_double_eq(most, report.peak_regained);
+    ck_assert_int_eq(report.peak_regained, (const int[]){1, 4, 2}[_i]);
+    dp_simulation_clear(&result);
+    dp_program_free(program);
+    dp_schedule_free(schedule);
+}
+END_TEST
+
 static dp_schedule_t *schedule_of(size_t method, int32_t ranks, int32_t microbatches)
 {
     size_t count;
@@ -260,8 +325,12 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("simulate_lanes");
+    TCase *each = tcase_create("each");
 
     SUITE_ADD(suite, by_hand);
+    SUITE_ADD(suite, recomputing_by_hand);
+    tcase_add_loop_test(each, backwards_alive, 0, 3);
+    suite_add_tcase(suite, each);
     SUITE_ADD(suite, one_lane_is_operations);
     SUITE_ADD(suite, bounds);
     SUITE_ADD(suite, layers_are_a_list);

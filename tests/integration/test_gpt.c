@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_ties.c: shared parameters. A small GPT-2 whose head is its embedding trains, on every placement, with the bits
- * of the same functions run one after the other in one process; its checkpoints have a shared parameter once. */
+ * test_gpt.c: a small GPT-2 whose head is its embedding trains, on every placement, with the bits of the same functions
+ * run one after the other in one process; its checkpoints have a shared parameter once. Rounds of gradients that are
+ * added up for one update. */
 #include "tests/support/files.h"
 #include "tests/support/small_gpt.h"
 #include "tests/support/suite.h"
@@ -11,7 +12,7 @@
 #include <dualpipe/state.h>
 #include <stdbool.h>
 
-enum { M = 8, STEPS = 3, MOST_REPLICAS = 4 };
+enum { M = 8, STEPS = 3, MOST_REPLICAS = 4, MOST_ROUNDS = 3 };
 #define RATE 0.5 /* of the plain descent that updates parameters */
 
 typedef struct layout {
@@ -32,11 +33,12 @@ enum { LAYOUTS = sizeof(layouts) / sizeof(layouts[0]) };
 /* What the serial run of 1, 2 and 4 replicas comes to. */
 typedef struct expected {
     gpt_values_t grads[STEPS], params[STEPS + 1];
-    double losses[STEPS][MOST_REPLICAS * M];
+    double losses[STEPS][MOST_REPLICAS * MOST_ROUNDS * M];
 } expected_t;
 
 static expected_t expected[MOST_REPLICAS + 1];
 static const layout_t *layout;
+static int rounds = 1;                                  /* of a step */
 static int first_step, end_step;                        /* that the ranks take */
 static const char *load_from, *save_to;                 /* NULL: neither */
 static const char *swap_to;                             /* a comm backend, behind the first step; NULL: none */
@@ -49,8 +51,7 @@ static void run_serially(void)
 
         gpt_initialise(&x->params[0]);
         for (int step = 0; step < STEPS; step++) {
-            gpt_serial_step(&x->params[step], (unsigned)step, replicas, M, 1.0 / (M * replicas), &x->grads[step],
-                            x->losses[step]);
+            gpt_serial_steps(&x->params[step], step * rounds, rounds, replicas, M, &x->grads[step], x->losses[step]);
             for (int i = 0; i < GPT_PARTS * GPT_MOST; i++)
                 x->params[step + 1].at[i] = x->params[step].at[i] - RATE * x->grads[step].at[i];
         }
@@ -124,24 +125,39 @@ static void descend(const dp_chunk_view_t *view, const dp_param_t *param, const 
         own[i] -= RATE * grads[i];
 }
 
-static dp_status_t take_step(const rank_t *rank, dp_pipeline_t *p, int number)
+static dp_status_t take_round(const rank_t *rank, dp_pipeline_t *p, int number, int round)
 {
     static _Thread_local int tokens[M][GPT_T], targets[M][GPT_T];
     const int replica = dp_group_rank(rank->options.group) / layout->pp;
     const void *in[M], *target[M];
     double losses[M];
-    dp_step_t step = {.struct_size = sizeof(step), .inputs = in, .targets = target, .losses = losses};
+    dp_step_t step = {.struct_size = sizeof(step),
+                      .inputs = in,
+                      .targets = target,
+                      .losses = losses,
+                      .round = round,
+                      .rounds = rounds > 1 ? rounds : 0};
+    const double *wanted = &due()->losses[number][(replica * rounds + round) * M];
     dp_status_t status;
 
     for (int i = 0; i < M; i++) {
-        gpt_data((unsigned)number, (unsigned)replica, (unsigned)i, tokens[i], targets[i]);
+        gpt_data((unsigned)(number * rounds + round), (unsigned)replica, (unsigned)i, tokens[i], targets[i]);
         in[i] = tokens[i], target[i] = targets[i];
     }
     status = dp_pipeline_step(p, &step);
     for (int i = 0; i < M && status >= 0; i++)
-        ck_assert_msg(memcmp(&losses[i], &due()->losses[number][replica * M + i], sizeof(double)) == 0,
+        ck_assert_msg(memcmp(&losses[i], &wanted[i], sizeof(double)) == 0,
                       "%s pp %d ep %d dp %d, step %d, loss of micro-batch %d: %a, serially %a", layout->method,
-                      layout->pp, layout->ep, layout->dp, number, i, losses[i], due()->losses[number][replica * M + i]);
+                      layout->pp, layout->ep, layout->dp, number, i, losses[i], wanted[i]);
+    return status;
+}
+
+static dp_status_t take_step(const rank_t *rank, dp_pipeline_t *p, int number)
+{
+    dp_status_t status = DP_OK;
+
+    for (int round = 0; round < rounds && status >= 0; round++)
+        status = take_round(rank, p, number, round);
     return status;
 }
 
@@ -307,6 +323,113 @@ START_TEST(a_checkpoint_has_a_shared_parameter_once)
 }
 END_TEST
 
+START_TEST(rounds_add_up)
+{
+    static const layout_t places[] = {
+        {"1f1b", 1, 1, 1}, {"zb1p", 4, 1, 1}, {"dualpipe", 4, 1, 1}, {"dualpipev", 2, 2, 1}, {"dualpipe", 2, 1, 2}};
+
+    for (rounds = 2; rounds <= MOST_ROUNDS; rounds++) {
+        run_serially();
+        for (int i = 0; i < 5; i++) {
+            layout = &places[i];
+            run(0, STEPS);
+        }
+    }
+    rounds = 1;
+}
+END_TEST
+
+/* A step whose gradients nobody has asked for yet may be given up, and forward-only steps lie where they like. */
+static dp_status_t give_up_a_round(rank_t *rank, dp_pipeline_t *p)
+{
+    dp_status_t status;
+    double norm;
+
+    each(p, &due()->params[0], false, take);
+    status = take_round(rank, p, 0, 0);
+    ck_assert_int_eq(dp_pipeline_gradient_norm(p, &norm), DP_ERR_INVALID);
+    if (status >= 0)
+        status = take_step(rank, p, 0);
+    if (status >= 0)
+        each(p, &due()->grads[0], true, hold);
+    return status;
+}
+
+static dp_status_t skip_a_round(rank_t *rank, dp_pipeline_t *p)
+{
+    dp_status_t status;
+
+    each(p, &due()->params[0], false, take);
+    status = take_round(rank, p, 0, 0);
+    return status < 0 ? status : take_round(rank, p, 0, 2);
+}
+
+static dp_status_t take_one_too_many(rank_t *rank, dp_pipeline_t *p)
+{
+    each(p, &due()->params[0], false, take);
+    return take_round(rank, p, 0, 3);
+}
+
+START_TEST(rounds_come_in_order)
+{
+    static const layout_t place = {"dualpipe", 2, 1, 1};
+    static const struct {
+        dp_status_t (*use)(rank_t *rank, dp_pipeline_t *p);
+        dp_status_t status;
+        const char *word;
+    } cases[] = {{give_up_a_round, DP_OK, ""},
+                 {skip_a_round, DP_ERR_INVALID, "round is 2 of 3 rounds: 1 of 3 is next"},
+                 {take_one_too_many, DP_ERR_INVALID, "round is 3 of 3 rounds"}};
+
+    rounds = 3;
+    run_serially();
+    layout = &place;
+    for (int i = 0; i < 3; i++) {
+        rank_t ranks[2];
+
+        prepare(ranks, 2);
+        ranks[0].use = ranks[1].use = cases[i].use;
+        ranks_run(ranks, 2);
+        rank_expect(&ranks[0], 0, cases[i].status, &cases[i].word, 1);
+        rank_expect(&ranks[1], 1, cases[i].status, &cases[i].word, 1);
+    }
+    rounds = 1;
+}
+END_TEST
+
+static dp_status_t number_steps(rank_t *rank, dp_pipeline_t *p)
+{
+    dp_status_t status;
+
+    each(p, &due()->params[0], false, take);
+    status = take_step(rank, p, 0);
+    ck_assert_uint_eq(gpt_latest_step, 0);
+    if (status >= 0)
+        status = dp_pipeline_set_step(p, 1000);
+    if (status >= 0)
+        status = take_step(rank, p, 0);
+    ck_assert_uint_eq(gpt_latest_step, 1000);
+    if (status >= 0)
+        status = take_step(rank, p, 0);
+    ck_assert_uint_eq(gpt_latest_step, 1001);
+    ck_assert_int_eq(dp_pipeline_set_step(NULL, 1), DP_ERR_INVALID);
+    return status;
+}
+
+START_TEST(a_step_may_start_at_any_number)
+{
+    static const layout_t place = {"dualpipev", 1, 1, 1};
+    rank_t rank;
+
+    run_serially();
+    layout = &place;
+    prepare(&rank, 1);
+    rank.use = number_steps;
+    ranks_run(&rank, 1);
+    rank_expect(&rank, 0, DP_OK, NULL, 0);
+}
+END_TEST
+
 /* ---- what is refused ---- */
 
 static dp_status_t begin_apart(rank_t *rank, dp_pipeline_t *p)
@@ -418,13 +541,16 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("ties");
+    Suite *suite = suite_create("gpt");
     TCase *bits = tcase_create("bits"), *refusals = tcase_create("refusals");
 
     tcase_add_loop_test(bits, a_tied_model_trains_as_in_one_process, 0, LAYOUTS);
     suite_add_tcase(suite, bits);
     SUITE_ADD(suite, ties_go_over_any_backend);
     SUITE_ADD(suite, a_checkpoint_has_a_shared_parameter_once);
+    SUITE_ADD(suite, rounds_add_up);
+    SUITE_ADD(suite, rounds_come_in_order);
+    SUITE_ADD(suite, a_step_may_start_at_any_number);
     SUITE_ADD(suite, ends_that_begin_apart_are_refused);
     tcase_add_loop_test(refusals, what_cannot_be_shared, 0, 7);
     suite_add_tcase(suite, refusals);

@@ -1,0 +1,107 @@
+#!/bin/sh
+# SPDX-FileCopyrightText: The libdualpipe authors
+# SPDX-License-Identifier: MIT
+# check_recovery_hosts.sh: ranks of a training run over three hosts are killed, rank 0 and both of one host among them: new ones
+# start where they died, and the run ends with the losses of one that nobody has disturbed, to the last bit. What cannot be
+# replaced ends the job on all hosts.
+set -u
+. "$DP_TEST_SRCDIR/tests/hosts/hosts.sh"
+
+dualpipe=$DP_TEST_BUILDDIR/dualpipe
+train=$DP_TEST_BUILDDIR/apps/train_moe/train_moe
+scale=${DUALPIPE_TIMEOUT_SCALE:-1}
+failures=0
+unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT DUALPIPE_RUN
+[ -f "$DP_TEST_BUILDDIR/.libs/dp_comm_ofi.so" ] && [ -x "$train" ] || hosts_skip "this build has no comm_ofi"
+OPENBLAS_NUM_THREADS=1
+export OPENBLAS_NUM_THREADS
+
+hosts_begin 3
+rsh=$(hosts_rsh)
+model="--layers 6 --hidden 8 --heads 2 --kv-heads 1 --experts 4 --expert-hidden 8 --seq 8 --batch 1 --warmup 2 --steps 200
+    --val-every 100 --sample 0 --microbatches 12 --log-every 1"
+
+complain() {
+    echo "$case: $*"
+    sed 's/^/    out: /' "$hosts_work/out" | cut -c 1-200 | tail -20
+    sed 's/^/    err: /' "$hosts_work/err" | cut -c 1-200 | tail -20
+    failures=$((failures + 1))
+}
+require() { # FILE PATTERN
+    grep -q -e "$2" "$hosts_work/$1" || complain "\"$2\" is not in $1"
+}
+begin() { # NAME RESPAWN
+    case=$1
+    : >"$hosts_work/out"
+    : >"$hosts_work/err"
+    # shellcheck disable=SC2086
+    "$dualpipe" run --rsh "$rsh" --hosts host1,host2,host3 --ranks-per-host 2 --respawn "$2" -x OPENBLAS_NUM_THREADS -- \
+        "$train" $model --losses "$hosts_work/losses" >"$hosts_work/out" 2>"$hosts_work/err" </dev/null 9>&- &
+    job=$!
+    hosts_jobs="$hosts_jobs $job"
+}
+await() { # TIMES PATTERN: in what was printed so far
+    tries=$((600 * scale))
+    until [ "$(grep -c -s -e "$2" "$hosts_work/out")" -ge "$1" ]; do
+        tries=$((tries - 1))
+        if [ "$tries" -eq 0 ] || ! kill -0 "$job" 2>/dev/null; then
+            complain "\"$2\" was not printed $1 times"
+            return
+        fi
+        sleep 0.05
+    done
+}
+kill_rank() { # HOST RANK
+    victim=$(hosts_rank "$1" "$2")
+    [ -n "$victim" ] && kill -KILL "$victim" || complain "no rank $2 on host $1 to kill"
+}
+end() { # STATUS
+    ended=0
+    wait "$job" || ended=$?
+    [ "$ended" -eq "$1" ] || complain "status $ended, $1 was due"
+    for h in 1 2 3; do
+        tries=$((60 * scale))
+        while [ -n "$(hosts_rest "$h")" ] && [ "$tries" -gt 0 ]; do
+            tries=$((tries - 1))
+            sleep 0.05
+        done
+        [ -z "$(hosts_rest "$h")" ] || complain "left on host $h: $(hosts_rest "$h")"
+    done
+}
+
+case=undisturbed
+# shellcheck disable=SC2086
+"$train" $model --threads 1 --losses "$hosts_work/reference" >"$hosts_work/out" 2>"$hosts_work/err" || complain "no reference"
+
+begin replaced 4
+await 1 'step  *10/'
+kill_rank 2 3
+await 1 'was replaced'
+kill_rank 1 0
+await 2 '^\[0\] layout ' # the new rank 0 begins as the first one did
+kill_rank 3 4
+kill_rank 3 5
+end 0
+cmp -s "$hosts_work/reference" "$hosts_work/losses" || complain "other losses than without a death"
+require err '^dualpipe run: rank 3 (pid [0-9]* on host2) was ended by signal 9 (Killed): started again as pid [0-9]* (1 of 4)'
+require err '^dualpipe run: rank 0 (pid [0-9]* on host1) was ended by signal 9 (Killed): started again as pid [0-9]* (2 of 4)'
+
+begin 'none left' 1
+await 1 'step  *10/'
+kill_rank 2 2
+await 1 'was replaced'
+kill_rank 3 5
+end 137
+require err 'rank 5 (pid [0-9]* on host3).* died .*nobody came in'
+
+begin 'lost host' 3
+await 1 'step  *10/'
+hosts_crash 3
+ended=0
+wait "$job" || ended=$?
+[ "$ended" -ne 0 ] || complain "status $ended"
+require err '^dualpipe run: host host3 with ranks 4 to 5 is lost: '
+
+hosts_end
+echo "$failures failures"
+[ "$failures" -eq 0 ]
