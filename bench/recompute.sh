@@ -4,10 +4,9 @@
 # recompute.sh: what recomputation costs and saves: train_moe with its default model over 4 ranks of this machine, rounds of the four
 # levels in turn. Run in the build folder:   ../bench/recompute.sh [ROUNDS [SCHEDULE [OPTIONS of train_moe]]]
 #
-#   a micro-batch  what a middle rank saves from F to W for each, beside --recompute none (wanted of cheap: 25 % fewer)
-#   kept           activations and what backwards alone have, of all micro-batches, on rank 1
-#   step           median step over that of none; the median of the rounds' (wanted of cheap: <= 1.05)
-#   simulated      the same by dualpipe simulate --recompute, from the costs that the run with none has measured
+#   keeps       activations and what backwards alone have, of rank 0 (wanted of cheap: 25 % fewer than with none)
+#   step        median step, and over that of none, the median of the rounds (wanted of cheap: <= 1.05)
+#   simulated   the same by dualpipe simulate --recompute, from the costs that the run with none has measured
 set -eu
 
 rounds=${1:-3}

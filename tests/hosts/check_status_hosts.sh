@@ -32,6 +32,7 @@ complain() {
 }
 await() { # FILE TIMES PATTERN
     tries=$((600 * scale))
+    : >>"$1" # the job may not have made it yet
     until [ "$(grep -c -s -e "$3" "$1")" -ge "$2" ]; do
         tries=$((tries - 1))
         if [ "$tries" -eq 0 ] || ! kill -0 "$job" 2>/dev/null; then
