@@ -114,6 +114,7 @@ END_TEST
 START_TEST(backwards_alive)
 {
     static const char *const methods[] = {"1f1b", "zb1p", "dualpipe"};
+    static const int alive[] = {1, 4, 2};
     const dp_costs_t costs = {.struct_size = sizeof(costs), .f = 1, .i = 1, .w = 1, .r = 0.5};
     dp_verify_report_t report = {.struct_size = sizeof(report)};
     dp_simulation_t result = {.struct_size = sizeof(result)};
@@ -126,7 +127,7 @@ START_TEST(backwards_alive)
     for (int32_t r = 0; r < 4; r++)
         most = fmax(most, result.peak_regained[r]);
     ck_assert_double_eq(most, report.peak_regained);
-    ck_assert_int_eq(report.peak_regained, (const int[]){1, 4, 2}[_i]);
+    ck_assert_int_eq(report.peak_regained, alive[_i]);
     dp_simulation_clear(&result);
     dp_program_free(program);
     dp_schedule_free(schedule);
