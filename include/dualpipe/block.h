@@ -66,11 +66,10 @@ typedef struct dp_block_sizes {
     size_t scratch_bytes; /* within one call */
     size_t param_count;   /* elements of the parameter memory, gaps between tensors included */
     uint32_t nparams;     /* tensors in it */
-    /* since 1.1 */
-    uint32_t recomputes; /* 1: backward_input needs the block's recompute before it */
-    /* bytes that a backward alone keeps: not valid from a forward to its backward, so the host has fewer of them than
-       of saved_bytes. In a forward they are there from its first to its last call */
+    /* since 1.1. Bytes that a backward alone keeps: not valid from a forward to its backward, so the host has fewer of
+       them than of saved_bytes. In a forward they are there from its first to its last call */
     size_t regained_bytes;
+    uint32_t recomputes; /* 1: backward_input needs the block's recompute before it */
 } dp_block_sizes_t;
 #define DP_BLOCK_SIZES_MIN DP_SIZE_TO(dp_block_sizes_t, nparams)
 

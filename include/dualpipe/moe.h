@@ -71,6 +71,7 @@ typedef struct dp_moe_config {
     float capacity;       /* plugins on GPUs give arriving rows room for so many times an even share, for each pair of
                              ranks and in all; more rows than that are DP_ERR_OVERFLOW, none is dropped. 0: room for
                              the worst case, which cannot overflow. Plugins on CPUs always give that */
+    uint32_t reserved;    /* padding in 1.0, of which a caller may have left anything: not read */
     dp_recompute_t recompute; /* since 1.1: see block.h. Of DP_RECOMPUTE_MLP on, h, the routing and the received rows
                                  are all that forward keeps: rows do not travel once more */
 } dp_moe_config_t;

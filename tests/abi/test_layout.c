@@ -13,6 +13,7 @@
 #include <dualpipe/state.h>
 #include <dualpipe/trace.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/suite.h"
@@ -180,8 +181,8 @@ static const struct pin {
     MEMBER(dp_block_sizes_t, scratch_bytes),
     MEMBER(dp_block_sizes_t, param_count),
     MEMBER(dp_block_sizes_t, nparams),
-    MEMBER(dp_block_sizes_t, recomputes),
     MEMBER(dp_block_sizes_t, regained_bytes),
+    MEMBER(dp_block_sizes_t, recomputes),
     TYPE(dp_block_shape_t),
     MEMBER(dp_block_shape_t, struct_size),
     MEMBER(dp_block_shape_t, dtype),
@@ -249,6 +250,7 @@ static const struct pin {
     MEMBER(dp_moe_config_t, exchange_id),
     MEMBER(dp_moe_config_t, replicas),
     MEMBER(dp_moe_config_t, capacity),
+    MEMBER(dp_moe_config_t, reserved),
     MEMBER(dp_moe_config_t, recompute),
     TYPE(dp_moe_io_t),
     MEMBER(dp_moe_io_t, struct_size),
@@ -403,14 +405,14 @@ static void format_pin(const struct pin *pin, char *line, size_t bytes)
     snprintf(line, bytes, "%s%s\t%zu\n", pin->type, pin->member, pin->value);
 }
 
-static FILE *open_list(void)
+static FILE *open_list(int minor)
 {
     const char *data = getenv("DP_TEST_DATA");
     char path[4096];
     FILE *list;
 
     ck_assert_msg(data != NULL, "run by make check, or set DP_TEST_DATA to tests/data");
-    snprintf(path, sizeof(path), "%s/abi/layout-%d.%d.tsv", data, DP_ABI_MAJOR, DP_ABI_MINOR);
+    snprintf(path, sizeof(path), "%s/abi/layout-%d.%d.tsv", data, DP_ABI_MAJOR, minor);
     list = fopen(path, "r");
     ck_assert_msg(list != NULL, "%s cannot be read", path);
     return list;
@@ -418,7 +420,7 @@ static FILE *open_list(void)
 
 START_TEST(layout_is_that_of_the_released_list)
 {
-    FILE *list = open_list();
+    FILE *list = open_list(DP_ABI_MINOR);
     char expected[256], line[256];
 
     for (size_t i = 0; i < N_PINS; i++) {
@@ -428,6 +430,41 @@ START_TEST(layout_is_that_of_the_released_list)
     }
     ck_assert_msg(fgets(expected, sizeof(expected), list) == NULL, "the list goes on with %s", expected);
     fclose(list);
+}
+END_TEST
+
+/* The number of a line of the list, -1: there is none. */
+static long listed(FILE *list, const char *type, const char *member)
+{
+    char name[256], line[256];
+    const int length = snprintf(name, sizeof(name), "%s%s\t", type, member);
+
+    rewind(list);
+    while (fgets(line, sizeof(line), list) != NULL)
+        if (strncmp(line, name, (size_t)length) == 0)
+            return strtol(line + length, NULL, 10);
+    return -1;
+}
+
+/* What older code calls the end of a struct takes its padding in, of which it may leave or write anything. */
+START_TEST(new_members_are_behind_the_padding_of_older_ones)
+{
+    for (int minor = 0; minor < DP_ABI_MINOR; minor++) {
+        FILE *list = open_list(minor);
+
+        for (size_t i = 0; i < N_PINS; i++) {
+            const long size = listed(list, pins[i].type, ""), offset = listed(list, pins[i].type, pins[i].member);
+
+            if (size < 0 || pins[i].member[0] == '\0' || strcmp(pins[i].member, ".reserved") == 0)
+                continue;
+            if (offset >= 0)
+                ck_assert_msg(pins[i].value == (size_t)offset, "%s%s has moved", pins[i].type, pins[i].member);
+            else
+                ck_assert_msg(pins[i].value >= (size_t)size, "%s%s begins at %zu, within the %ld bytes of %d.%d",
+                              pins[i].type, pins[i].member, pins[i].value, size, DP_ABI_MAJOR, minor);
+        }
+        fclose(list);
+    }
 }
 END_TEST
 
@@ -471,8 +508,10 @@ int main(int argc, char **argv)
         return 0;
     }
     suite = suite_create("abi/layout");
-    if (sizeof(void *) == 8) /* the list is that of 64-bit machines */
+    if (sizeof(void *) == 8) { /* the lists are those of 64-bit machines */
         SUITE_ADD(suite, layout_is_that_of_the_released_list);
+        SUITE_ADD(suite, new_members_are_behind_the_padding_of_older_ones);
+    }
     SUITE_ADD(suite, the_head_of_a_descriptor_is_forever);
     SUITE_ADD(suite, numbers_that_plugins_are_compiled_with);
     return suite_run(suite);
