@@ -33,7 +33,7 @@ cat <<'END'
 # Schedules
 
 Every built-in schedule on 8 ranks, with 20 micro-batches (24 where a multiple of the ranks is needed), every forward, backward for
-the input and backward for the weights of a device taking one unit of time, an overlapped pair as long as its halves, and hops
+the input and backward for the weights of a device taking one unit of time, an overlapped pair as long as its sides, and hops
 nothing. With other costs the order changes: `dualpipe compare` ranks the schedules for yours. This page and its pictures are made by
 `make schedule-pictures`.
 
