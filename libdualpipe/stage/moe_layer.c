@@ -302,11 +302,10 @@ static dp_status_t list_params(dp_moe_layer_t *layer)
 /* Segments that a block wants done once more, if it can. */
 static dp_status_t set_recompute(dp_moe_layer_t *layer)
 {
-    if ((layer->attention_sizes.recomputes && !DP_HAS(layer->attention_vt, dp_attention_vt_t, recompute)) ||
-        (layer->moe_sizes.recomputes && !DP_HAS(layer->moe_vt, dp_moe_vt_t, experts_recompute)))
-        return dp_fail(DP_ERR_PLUGIN, "MoE layer: the %s plugin asks to be recomputed and has no %s",
-                       layer->attention_sizes.recomputes ? "attention" : "MoE",
-                       layer->attention_sizes.recomputes ? "recompute" : "experts_recompute");
+    if (layer->attention_sizes.recomputes && !DP_HAS(layer->attention_vt, dp_attention_vt_t, recompute))
+        return dp_fail(DP_ERR_PLUGIN, "MoE layer: the attention plugin asks to be recomputed and has no recompute");
+    if (layer->moe_sizes.recomputes && !DP_HAS(layer->moe_vt, dp_moe_vt_t, experts_recompute))
+        return dp_fail(DP_ERR_PLUGIN, "MoE layer: the MoE plugin asks to be recomputed and has no experts_recompute");
     if (layer->attention_sizes.recomputes)
         layer->segments[ATTENTION].recompute = attention_recompute;
     if (layer->moe_sizes.recomputes)

@@ -402,8 +402,9 @@ static dp_status_t build_sharded(rank_t *rank, int32_t stage, int32_t stages, dp
 
 START_TEST(copies_of_a_stage_must_be_alike)
 {
-    static const char *const count[] = {"stage 1", "parameters on rank"}, *const layout[] = {"stage",
-                                                                                             "places, sizes or kinds"};
+    static const char *const count[] = {"stage 1", "parameters on rank"}, *const layout[] = {
+                                                                              "stage",
+                                                                              "places, sizes, kinds or shared names"};
     rank_t ranks[4];
     int n = _i == 1 ? 2 : 4;
 
