@@ -138,6 +138,8 @@ static const char *pass_name(uint8_t pass)
         return "I";
     case DP_OP_W:
         return "W";
+    case DP_OP_R:
+        return "R";
     default:
         return "F&B";
     }

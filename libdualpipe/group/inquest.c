@@ -65,7 +65,7 @@ void dp__inquest_tell(dp__process_t *p, bool spans)
     dp__send2(p,
               &(dp__frame_t){.type = DP__FRAME_TELL,
                              .from = p->group.rank,
-                             .value = (doing.open ? 1 : 0) | (doing.computes ? 2 : 0),
+                             .value = (doing.open ? 1 : 0) | (doing.computes ? 2 : 0) | (spans ? 4 : 0),
                              .extra = (uint32_t)(doing.peer + 1)},
               said, (size_t)((unsigned char *)at - said), told, told_bytes);
     dp__free(told);
@@ -181,6 +181,10 @@ bool dp__inquest_hear(dp__process_t *p, int32_t rank, const dp__frame_t *frame)
         return true; /* too late */
     if (!answer_of(p, rank)->came)
         take_answer(p, answer_of(p, rank), frame, states);
+    if ((frame->value & 4) != 0 && !answer_of(p, rank)->testified) {
+        answer_of(p, rank)->testified = true;
+        p->hub.inquest.silent--;
+    }
     return dp__testimony_read(p, rank, spans, frame->payload + frame->bytes);
 }
 
@@ -356,8 +360,10 @@ static void ask_all(dp__process_t *p, bool spans)
     p->hub.inquest.asked_ns = dp__now_ns();
     p->hub.inquest.deadline_ns = p->hub.inquest.asked_ns + dp__scaled_ns(PATIENCE_SECONDS);
     for (int32_t r = 1; r < p->group.size; r++)
-        if (!spans || !dp__is_near(p, r))
+        if (!spans || !dp__is_near(p, r)) {
+            p->hub.inquest.silent += spans;
             dp__send(p, &(dp__frame_t){.type = DP__FRAME_ASK, .to = r, .value = spans});
+        }
     dp__process_wake(p);
 }
 
@@ -374,6 +380,7 @@ bool dp__inquest_ask(dp__process_t *p)
         answer_of(p, r)->doing.peer = -1;
     p->hub.inquest.accuser = -1;
     p->hub.inquest.missing = p->group.size - 1;
+    p->hub.inquest.silent = 0;
     answer_ourselves(p);
     ask_all(p, false);
     return true;
@@ -401,7 +408,7 @@ bool dp__inquest_over(dp__process_t *p, int64_t now_ns)
         dp__inquest_end(p);
         return false;
     }
-    if (p->hub.inquest.missing > 0 && now_ns < p->hub.inquest.deadline_ns)
+    if ((p->hub.inquest.missing > 0 || p->hub.inquest.silent > 0) && now_ns < p->hub.inquest.deadline_ns)
         return false;
     look_at_silent(p);
     return true;

@@ -100,25 +100,25 @@ bool dp__last_spans_open(dp__last_spans_t *last, int32_t ranks)
     return false;
 }
 
-static void give_up(dp__last_spans_t *last, const char *why)
+static void give_up(dp__last_spans_t *last, const char *path, const char *why)
 {
     dp_log(DP_LOG_WARN, "group",
-           "the last spans of the ranks are not written to %s: %s (DUALPIPE_HANG_TRACE names another file)", last->path,
-           why);
+           "the last spans of the ranks are not written to %s: %s (DUALPIPE_HANG_TRACE names another file)", path, why);
     dp__last_spans_drop(last);
 }
 
-/* With the folder, where there is room for it: who reads the report is somewhere else. */
-static void choose_path(dp__last_spans_t *last)
+/* With the folder, where there is room for it: who reads the report is somewhere else. The name of the part is this
+ * thread's own: of ranks that are threads, several may come here at once. false: the name is too long. */
+static bool choose_path(dp__last_spans_t *last)
 {
     const char *wanted = secure_getenv("DUALPIPE_HANG_TRACE");
     char name[sizeof(last->path)], folder[sizeof(last->path)];
     size_t used = 0;
 
-    if (wanted != NULL)
-        snprintf(name, sizeof(name), "%s", wanted);
-    else
+    if (wanted == NULL)
         snprintf(name, sizeof(name), "dualpipe-hang-%d.json", (int)getpid());
+    else if (snprintf(name, sizeof(name), "%s", wanted) >= (int)sizeof(name))
+        return false;
     if (name[0] != '/' && getcwd(folder, sizeof(folder)) != NULL &&
         strlen(folder) + strlen(name) + 2 <= sizeof(folder)) {
         used = strlen(folder);
@@ -126,7 +126,8 @@ static void choose_path(dp__last_spans_t *last)
         last->path[used++] = '/';
     }
     memcpy(last->path + used, name, strlen(name) + 1);
-    snprintf(last->part, sizeof(last->part), "%.199s.part-%d", last->path, (int)getpid());
+    snprintf(last->part, sizeof(last->part), "%.199s.part-%d", last->path, (int)gettid());
+    return true;
 }
 
 void dp__last_spans_name(dp__last_spans_t *last, char *text, size_t bytes)
@@ -134,10 +135,13 @@ void dp__last_spans_name(dp__last_spans_t *last, char *text, size_t bytes)
     text[0] = '\0';
     if (last->timeline == NULL)
         return;
-    choose_path(last);
+    if (!choose_path(last)) {
+        give_up(last, secure_getenv("DUALPIPE_HANG_TRACE"), "the name is too long");
+        return;
+    }
     last->file = fopen(last->part, "we");
     if (last->file == NULL)
-        give_up(last, strerror(errno));
+        give_up(last, last->path, strerror(errno));
     else
         snprintf(text, bytes, "; last spans of all ranks: %s", last->path);
 }
@@ -162,7 +166,7 @@ void dp__last_spans_write(dp__last_spans_t *last)
         status = dp_fail(DP_ERR_IO, "%s", strerror(errno));
     if (status < 0) {
         (void)remove(last->part);
-        give_up(last, dp_last_error());
+        give_up(last, last->path, dp_last_error());
     } else
         dp__last_spans_drop(last);
 }

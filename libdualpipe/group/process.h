@@ -151,7 +151,7 @@ typedef struct dp__collecting {
 
 /* What a rank has said of itself in an inquest. */
 typedef struct dp__answer {
-    bool came;
+    bool came, testified;
     dp__doing_t doing;
     dp__progress_t progress;
     char states[256]; /* ranks of its host that stand still, each with the letter of its state: "3T 5t" */
@@ -178,7 +178,8 @@ typedef struct dp__hub {
     struct {                   /* inquest.c */
         dp__answer_t *answers; /* [size]; NULL: there is none */
         int32_t accuser;       /* -1: nobody, it is only asked */
-        int32_t missing;
+        int32_t missing;       /* answers, ... */
+        int32_t silent;        /* ... and ranks that have not told of their last spans */
         dp_status_t status;
         int64_t asked_ns, deadline_ns;
         char text[DP__CAUSE_BYTES];

@@ -40,7 +40,8 @@ typedef enum dp__frame_type {
                                 gets on), text */
     DP__FRAME_CLOCK = 19,  /* to rank 0: the sender's time; from it: the same and rank 0's */
     DP__FRAME_ASK = 20,    /* from rank 0: what are you at? value = 1: and what were you at? */
-    DP__FRAME_TELL = 21 /* to rank 0: value = 1: it is in it, + 2: it computes; extra = 1 + the rank that it waits for;
+    DP__FRAME_TELL =
+        21 /* to rank 0: value = 1: it is in it, + 2: it computes, + 4: with testimony; extra = 1 + the rank that it waits for;
                               ns for so long, steps, ns of the latest, ns computed in it, resident bytes, text, text of
                               ranks that stand still, then what testimony.c writes */
 } dp__frame_type_t;

@@ -148,9 +148,81 @@ START_TEST(a_file_is_named_before_it_is_there_and_then_it_is_whole)
 }
 END_TEST
 
+static void *name_and_drop(void *path)
+{
+    dp__last_spans_t last = {.timeline = NULL};
+    char text[DP__LAST_SPANS_TEXT];
+
+    (void)path;
+    ck_assert(dp__last_spans_open(&last, 1));
+    dp__last_spans_name(&last, text, sizeof(text));
+    ck_assert_str_ne(text, "");
+    dp__last_spans_drop(&last);
+    return NULL;
+}
+
+/* Ranks that are threads find out together that nobody gets on; one of them ends the job and writes. */
+START_TEST(who_is_late_leaves_the_file_of_the_first_alone)
+{
+    char folder[] = "/tmp/last_spans_XXXXXX", path[64];
+    dp__last_spans_t last = {.timeline = NULL};
+    char text[DP__LAST_SPANS_TEXT];
+    pthread_t late;
+
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/hang.json", folder);
+    setenv("DUALPIPE_HANG_TRACE", path, 1);
+    ck_assert(dp__last_spans_open(&last, 1));
+    dp__last_spans_name(&last, text, sizeof(text));
+    ck_assert_int_eq(pthread_create(&late, NULL, name_and_drop, NULL), 0);
+    ck_assert_int_eq(pthread_join(late, NULL), 0);
+    dp__last_spans_write(&last);
+    ck_assert_int_eq(remove(path), 0);
+    ck_assert_int_eq(rmdir(folder), 0);
+}
+END_TEST
+
+/* Hosts answer what they are at before they have told of their last spans. */
+START_TEST(rank_0_waits_for_the_testimony_as_well)
+{
+    const char *texts = "mlp(F)\0\0";
+    unsigned char told[5 * 8 + 8] = {0};
+    dp__frame_t answer = {.type = DP__FRAME_TELL, .value = 1, .payload = told, .bytes = sizeof(told)};
+    int64_t now;
+    rig_t rig;
+
+    memcpy(told + 40, texts, 8);
+    open_rig(&rig);
+    dp__signal_post(&rig.hub->join.done, 1);
+    ck_assert(dp__inquest_open(rig.hub, 0, DP_ERR_TIMEOUT, "nobody gets on"));
+    now = rig.hub->hub.inquest.asked_ns;
+    for (int32_t r = 1; r < 3; r++)
+        ck_assert(dp__inquest_hear(rig.hub, r, &answer));
+    ck_assert(!dp__inquest_over(rig.hub, now));
+    answer.value |= 4;
+    ck_assert(dp__inquest_hear(rig.hub, 1, &answer));
+    ck_assert(dp__inquest_hear(rig.hub, 1, &answer)); /* says it twice, and counts once */
+    ck_assert(!dp__inquest_over(rig.hub, now));
+    ck_assert(dp__inquest_hear(rig.hub, 2, &answer));
+    ck_assert(dp__inquest_over(rig.hub, now));
+    dp__inquest_end(rig.hub);
+    close_rig(&rig);
+}
+END_TEST
+
+START_TEST(what_is_done_again_is_called_so)
+{
+    const dp_span_t span = {.kind = DP_SPAN_COMPUTE, .pass = DP_OP_R, .step = 3, .stage = 2};
+    char text[256];
+
+    dp__span_describe(&span, "mlp", text, sizeof(text));
+    ck_assert_ptr_nonnull(strstr(text, "step 3: mlp(R) of stage 2"));
+}
+END_TEST
+
 START_TEST(no_file_is_made_where_none_is_wanted_or_possible)
 {
-    char text[DP__LAST_SPANS_TEXT];
+    char text[DP__LAST_SPANS_TEXT], longest[300] = "";
     dp__last_spans_t last = {.timeline = NULL};
     rig_t rig;
 
@@ -158,6 +230,12 @@ START_TEST(no_file_is_made_where_none_is_wanted_or_possible)
     ck_assert(!dp__last_spans_open(&last, 2));
     dp__last_spans_name(&last, text, sizeof(text));
     ck_assert_str_eq(text, "");
+    memset(longest, 'x', sizeof(longest) - 1);
+    setenv("DUALPIPE_HANG_TRACE", longest, 1);
+    ck_assert(dp__last_spans_open(&last, 2));
+    dp__last_spans_name(&last, text, sizeof(text));
+    ck_assert_str_eq(text, ""); /* another file is not written over */
+    ck_assert_ptr_null(last.timeline);
     setenv("DUALPIPE_HANG_TRACE", "/nowhere/hang.json", 1);
     open_rig(&rig);
     dp__last_spans_name(&rig.hub->last, text, sizeof(text));
@@ -175,6 +253,9 @@ int main(void)
     SUITE_ADD(suite, what_is_not_over_is_kept_and_then_the_latest);
     SUITE_ADD(suite, another_host_tells_and_its_clock_is_bounded_by_the_round_trip);
     SUITE_ADD(suite, a_file_is_named_before_it_is_there_and_then_it_is_whole);
+    SUITE_ADD(suite, who_is_late_leaves_the_file_of_the_first_alone);
+    SUITE_ADD(suite, rank_0_waits_for_the_testimony_as_well);
+    SUITE_ADD(suite, what_is_done_again_is_called_so);
     SUITE_ADD(suite, no_file_is_made_where_none_is_wanted_or_possible);
     return suite_run(suite);
 }
