@@ -178,7 +178,8 @@ typedef struct dp__trace {
     int32_t steps;
     dp_span_t *kept; /* [steps][capacity] */
     int32_t *kept_count;
-    const char **names; /* of segments; span.name is 1 + index */
+    uint64_t kept_steps; /* that were run, whatever their numbers */
+    const char **names;  /* of segments; span.name is 1 + index */
     int32_t nnames;
     int to_file; /* DUALPIPE_TRACE, as world rank 0 has it */
 } dp__trace_t;

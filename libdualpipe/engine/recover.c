@@ -270,6 +270,7 @@ static dp_status_t open_again(dp_pipeline_t *p, int64_t *step)
         return status;
     p->recovery.reformed = 0;
     p->run.failed = 0;
+    p->run.round = p->run.rounds = 0;
     return share(p, step);
 }
 

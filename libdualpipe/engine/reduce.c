@@ -18,7 +18,7 @@ static dp_comm_t *data_group(const dp_pipeline_t *p, const dp_param_t *param)
 }
 
 /* Sums every run of neighbouring parameters that have one group: experts over their shards, the rest over all
-   replicas. */
+   replicas. Where a part lists its parameters in another order than they lie, others may lie in between: one by one. */
 static dp_status_t reduce_over_data(dp_pipeline_t *p, const dp__engine_chunk_t *chunk, char *grads)
 {
     const dp_param_t *param = chunk->stage->info.param_list;
@@ -31,7 +31,7 @@ static dp_status_t reduce_over_data(dp_pipeline_t *p, const dp__engine_chunk_t *
         size_t start = param[i].offset, end = start;
         dp_status_t status;
 
-        for (; i < n && data_group(p, &param[i]) == comm && param[i].offset >= end; i++)
+        for (; i < n && data_group(p, &param[i]) == comm && (end == start || chunk->stage->rising); i++)
             end = param[i].offset + param[i].count;
         if (comm == NULL)
             continue;

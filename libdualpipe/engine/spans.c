@@ -89,7 +89,7 @@ static void tell_progress(const dp_pipeline_t *p, const dp__plan_t *plan)
 
 void dp__records_keep(dp_pipeline_t *p, const dp__plan_t *plan)
 {
-    int32_t at = (int32_t)(p->run.step % (uint32_t)p->trace.steps);
+    int32_t at = (int32_t)(p->trace.kept_steps++ % (uint32_t)p->trace.steps);
 
     p->trace.records[0].end_ns = p->host->now_ns(p->host);
     tell_progress(p, plan);
@@ -110,7 +110,7 @@ static dp_status_t fill_row(const dp_pipeline_t *p, dp_timeline_t *timeline, int
             return status;
     }
     for (int32_t k = 0; k < p->trace.steps; k++) {
-        int32_t at = (int32_t)((p->run.step + (uint32_t)k) % (uint32_t)p->trace.steps);
+        int32_t at = (int32_t)((p->trace.kept_steps + (uint32_t)k) % (uint32_t)p->trace.steps);
 
         for (int32_t i = 0; i < p->trace.kept_count[at]; i++) {
             dp_span_t span = p->trace.kept[(size_t)at * (size_t)p->trace.capacity + (size_t)i];
@@ -190,7 +190,7 @@ void dp__trace_write(dp_pipeline_t *p)
     dp_timeline_t *timeline = NULL;
     dp_status_t status;
 
-    if (!p->trace.to_file || p->run.failed || p->run.step == 0 || dp_group_health(p->group) < 0)
+    if (!p->trace.to_file || p->run.failed || p->trace.kept_steps == 0 || dp_group_health(p->group) < 0)
         return;
     status = dp_pipeline_timeline(p, &timeline);
     if (status >= 0 && timeline != NULL)

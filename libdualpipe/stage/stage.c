@@ -121,7 +121,7 @@ static int by_name(const void *a, const void *b)
 }
 
 /* No two parameters of the stage share an element or a name. Its list is complete. */
-static dp_status_t check_list(const dp_stage_t *stage)
+static dp_status_t check_list(dp_stage_t *stage)
 {
     uint32_t n = stage->info.nparams;
     dp_param_t *sorted = dp__calloc(n + 1u, sizeof(*sorted));
@@ -131,6 +131,7 @@ static dp_status_t check_list(const dp_stage_t *stage)
         return dp_fail(DP_ERR_NOMEM, "stage: no memory to check %u parameters", n);
     memcpy(sorted, stage->param_list, n * sizeof(*sorted));
     qsort(sorted, n, sizeof(*sorted), by_offset);
+    stage->rising = n == 0 || memcmp(sorted, stage->param_list, n * sizeof(*sorted)) == 0;
     for (uint32_t i = 1; i < n && status >= 0; i++)
         if (sorted[i].offset < sorted[i - 1].offset + sorted[i - 1].count)
             status = dp_fail(DP_ERR_INVALID,

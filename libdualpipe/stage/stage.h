@@ -41,6 +41,7 @@ struct dp_stage {
     dp_stage_info_t info;
     dp_segment_t *copies; /* [nsegments], the parts' own */
     dp_param_t *param_list;
+    bool rising; /* parameters lie in the order of the list */
     char *names; /* of segments and parameters */
 };
 

@@ -41,6 +41,7 @@ static const layout_t *layout;
 static int rounds = 1;                                  /* of a step */
 static int first_step, end_step;                        /* that the ranks take */
 static const char *load_from, *save_to;                 /* NULL: neither */
+static void (*change)(int part, dp_param_t *list);      /* of the lists that a stage is built from; NULL: none */
 static const char *swap_to;                             /* a comm backend, behind the first step; NULL: none */
 static double counted[RANKS_MOST][GPT_PARTS][GPT_MOST]; /* by rank: how often it counts an element */
 
@@ -66,7 +67,7 @@ static expected_t *due(void)
 static dp_status_t build(rank_t *rank, int32_t stage, int32_t stages, dp_stage_t **stage_out)
 {
     (void)rank;
-    return gpt_stage(stage, stages, NULL, stage_out);
+    return gpt_stage(stage, stages, change, stage_out);
 }
 
 static void prepare(rank_t *ranks, int n)
@@ -397,8 +398,37 @@ START_TEST(rounds_come_in_order)
 }
 END_TEST
 
+static void tied_one_last(int part, dp_param_t *list)
+{
+    const dp_param_t tied = list[4];
+
+    if (part > 0 && part < GPT_PARTS - 1)
+        list[4] = list[5], list[5] = tied;
+}
+
+/* It lies between others, whose sums leave it alone. */
+START_TEST(parameters_are_listed_in_any_order)
+{
+    static const layout_t places[] = {{"1f1b", 2, 1, 2}, {"dualpipe", 2, 1, 2}, {"dualpipev", 1, 2, 1}};
+
+    run_serially();
+    change = tied_one_last;
+    for (int i = 0; i < 3; i++) {
+        layout = &places[i];
+        run(0, STEPS);
+    }
+    change = NULL;
+}
+END_TEST
+
+/* The timeline has the latest steps in the order in which they were taken, whatever their numbers. */
 static dp_status_t number_steps(rank_t *rank, dp_pipeline_t *p)
 {
+    static const int32_t latest[] = {1000, 1001, 4};
+    dp_timeline_t *timeline;
+    const dp_span_t *spans;
+    int64_t n;
+    int seen = 0;
     dp_status_t status;
 
     each(p, &due()->params[0], false, take);
@@ -413,6 +443,22 @@ static dp_status_t number_steps(rank_t *rank, dp_pipeline_t *p)
         status = take_step(rank, p, 0);
     ck_assert_uint_eq(gpt_latest_step, 1001);
     ck_assert_int_eq(dp_pipeline_set_step(NULL, 1), DP_ERR_INVALID);
+    if (status >= 0)
+        status = dp_pipeline_set_step(p, 4);
+    if (status >= 0)
+        status = take_step(rank, p, 0);
+    if (status >= 0)
+        status = dp_pipeline_timeline(p, &timeline);
+    if (status < 0)
+        return status;
+    spans = dp_timeline_spans(timeline, 0, &n);
+    for (int64_t i = 0; i < n; i++)
+        if (spans[i].kind == DP_SPAN_STEP) {
+            ck_assert_int_lt(seen, 3);
+            ck_assert_int_eq(spans[i].step, latest[seen++]);
+        }
+    ck_assert_int_eq(seen, 3);
+    dp_timeline_free(timeline);
     return status;
 }
 
@@ -424,6 +470,7 @@ START_TEST(a_step_may_start_at_any_number)
     run_serially();
     layout = &place;
     prepare(&rank, 1);
+    rank.options.trace_steps = 3;
     rank.use = number_steps;
     ranks_run(&rank, 1);
     rank_expect(&rank, 0, DP_OK, NULL, 0);
@@ -461,14 +508,6 @@ START_TEST(ends_that_begin_apart_are_refused)
     }
 }
 END_TEST
-
-static void (*change)(int part, dp_param_t *list);
-
-static dp_status_t build_changed(rank_t *rank, int32_t stage, int32_t stages, dp_stage_t **stage_out)
-{
-    (void)rank;
-    return gpt_stage(stage, stages, change, stage_out);
-}
 
 static void alone(int part, dp_param_t *list)
 {
@@ -531,9 +570,8 @@ START_TEST(what_cannot_be_shared)
     layout = &line;
     change = cases[_i].change;
     prepare(ranks, 4);
-    for (int r = 0; r < 4; r++)
-        ranks[r].build = build_changed;
     ranks_run(ranks, 4);
+    change = NULL;
     for (int r = 0; r < 4; r++)
         rank_expect(&ranks[r], r, cases[_i].status, cases[_i].words, 2);
 }
@@ -548,6 +586,7 @@ int main(void)
     suite_add_tcase(suite, bits);
     SUITE_ADD(suite, ties_go_over_any_backend);
     SUITE_ADD(suite, a_checkpoint_has_a_shared_parameter_once);
+    SUITE_ADD(suite, parameters_are_listed_in_any_order);
     SUITE_ADD(suite, rounds_add_up);
     SUITE_ADD(suite, rounds_come_in_order);
     SUITE_ADD(suite, a_step_may_start_at_any_number);
