@@ -364,6 +364,8 @@ static int check_together(options_t *o)
     REFUSE_IF(o->replicas != 0 && o->replicas < o->experts, "replicas", o->replicas, "there are %d experts",
               (int)o->experts);
     REFUSE_IF(o->replicas % o->ep != 0, "replicas", o->replicas, "must be a multiple of --ep %d", (int)o->ep);
+    REFUSE_IF(o->accumulate * (o->microbatches > 0 ? o->microbatches : 2 * DP_MAX_RANKS) * o->ep * o->dp > 1 << 28,
+              "accumulate", o->accumulate, "is too many rounds of that many micro-batches");
     REFUSE_IF(o->seq * o->batch > INT_MAX / o->hidden, "batch", o->batch, "a micro-batch would not fit into memory");
 #undef REFUSE_IF
     if (o->min_lr > o->lr) {

@@ -61,7 +61,7 @@ static bool cost_layers(const dp_segment_costs_t *lists, int64_t n, double *laye
         layer += s->role == DP_ROLE_ATTENTION;
         if (layer >= n)
             return false;
-        layers[layer < 0 ? 0 : layer] += s->f + s->i + s->w;
+        layers[layer < 0 ? 0 : layer] += s->f + s->i + s->w + (lists->list_r != NULL ? lists->list_r[k] : 0);
     }
     return layer == n - 1;
 }

@@ -450,13 +450,12 @@ static dp_status_t check_squares(const trainer_t *t, int64_t step)
     return DP_OK;
 }
 
-static double mean_loss(const trainer_t *t)
+static double mean(const double *losses, int32_t n)
 {
-    const int32_t n = t->replicas * t->nlosses;
     double sum = 0;
 
     for (int32_t i = 0; i < n; i++)
-        sum += t->sums[i];
+        sum += losses[i];
     return sum / n;
 }
 
@@ -534,7 +533,7 @@ dp_status_t trainer_apply(trainer_t *t, int64_t step, step_result_t *result_out)
         status = balance_observe(&t->balance, t->sums + t->replicas * t->nlosses + t->nparams);
     if (status < 0)
         return status;
-    result_out->loss = mean_loss(t);
+    result_out->loss = mean(t->sums, t->replicas * t->nlosses);
     result_out->norm = gradient_norm(t);
     result_out->rate = learning_rate(t->options, step);
     return update(t, step, clip > 0 && result_out->norm > clip ? clip / result_out->norm : 1);
@@ -574,8 +573,8 @@ dp_status_t trainer_validate(trainer_t *t, double *loss_out)
         return status;
     memset(t->sums, 0, (size_t)(t->replicas * t->nlosses) * sizeof(*t->sums));
     if (t->model.context.pipeline_rank == 0)
-        memcpy(t->sums + t->replica * t->nlosses, t->losses, (size_t)t->nlosses * sizeof(double));
-    status = dp_pipeline_sum(t->pipeline, t->sums, (size_t)(t->replicas * t->nlosses));
-    *loss_out = mean_loss(t);
+        memcpy(t->sums + t->replica * t->microbatches, t->losses, (size_t)t->microbatches * sizeof(double));
+    status = dp_pipeline_sum(t->pipeline, t->sums, (size_t)(t->replicas * t->microbatches));
+    *loss_out = mean(t->sums, t->replicas * t->microbatches);
     return status;
 }

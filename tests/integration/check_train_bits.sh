@@ -23,6 +23,15 @@ threads 1 $steps --losses "$work/losses"
 reference one_replica
 threads 1 $steps --losses "$work/losses"
 same one_replica "a second run"
+# What has been held out is worth the same, however many rounds a step has.
+for rounds in 1 3; do
+    threads 2 --steps 1 --val-every 1 --sample 0 --microbatches 8 --lr 1e-30 --min-lr 0 --bias-rate 0 --accumulate $rounds --quiet \
+        --losses "$work/rounds$rounds"
+    [ "$status" -eq 0 ] || complain "$rounds rounds a step: exit status $status"
+done
+[ -n "$(sed -n 's/^[0-9]* [^ ]* [^ ]* //p' "$work/rounds1")" ] &&
+    [ "$(sed 's/.* //' "$work/rounds1")" = "$(sed 's/.* //' "$work/rounds3")" ] ||
+    complain "other losses on held-out text with 3 rounds: $(cat "$work/rounds1" "$work/rounds3")"
 for schedule in gpipe 1f1b interleaved zb1p zbv v-half v-min dualpipe dualpipev; do
     threads 4 $steps --losses "$work/losses" --schedule $schedule
     same one_replica "$schedule over 4 threads"
