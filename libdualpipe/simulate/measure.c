@@ -16,9 +16,10 @@ enum { RECOMPUTED = 3 /* index of R behind F, I and W */, PASSES };
 
 /* Spans that follow one another in a row and belong to one operation. */
 typedef struct op {
-    bool any, pair, has_f, has_i, has_w, has_b, metered;
+    bool any, begun, pair, has_f, has_i, has_w, has_b, metered; /* begun: with a span that is no R */
     int32_t step, f_chunk, f_mb, b_chunk, b_mb;
-    int64_t start, end;
+    int64_t start, end;                   /* begun: without the R before it, which does not wait for the gradient */
+    int64_t ahead;                        /* R spans before the start */
     double inside[3], recomputed;         /* its F, I and W spans; its R spans */
     double lane[DP_LANE_COUNT], chain[2]; /* if metered: when the lane is free, and the F and the I have come so far */
 } op_t;
@@ -99,17 +100,17 @@ static bool belongs(const sums_t *sums, const op_t *op, const dp_span_t *span)
     return op->pair;
 }
 
-/* From the first start to the last end; where threads waited for cores, as long as the spans would take with a core for
- * each lane. */
+/* Without what is recomputed. From the first start to the last end; where threads waited for cores, as long as the
+ * spans would take with a core for each lane. */
 static double op_length(const op_t *op)
 {
     double longest = 0.0;
 
     if (!op->metered)
-        return (double)(op->end - op->start) / 1e6;
+        return fmax((double)(op->end - op->start + op->ahead) / 1e6 - op->recomputed, 0.0);
     for (int l = 0; l < DP_LANE_COUNT; l++)
         longest = fmax(longest, op->lane[l]);
-    return longest;
+    return fmax(longest - op->recomputed, 0.0);
 }
 
 static void close_op(sums_t *sums, op_t *op)
@@ -123,7 +124,7 @@ static void close_op(sums_t *sums, op_t *op)
                    : whole     ? WHOLE_B
                    : op->has_i ? LONE_I
                                : LONE_W],
-        fmax(op_length(op) - op->recomputed, 0.0));
+        op_length(op));
     sums->forwards += op->has_f;
     if (op->has_i)
         add(&sums->recomputed, op->recomputed);
@@ -147,6 +148,30 @@ static void replay(op_t *op, const dp_span_t *span)
         *chain = end;
 }
 
+static int64_t least(int64_t x, int64_t y)
+{
+    return x < y ? x : y;
+}
+
+/* From when to when. R may run while the gradient is still on its way: the wait between the two is not the backward's.
+ * A pair has its forward meanwhile. */
+static void stretch(op_t *op, const dp_span_t *span)
+{
+    if (span->pass == DP_OP_R && !op->pair) {
+        const int64_t until = op->begun ? least(op->start, span->end_ns) : span->end_ns;
+
+        op->ahead += until > span->start_ns ? until - span->start_ns : 0;
+        op->start = op->begun ? op->start : span->end_ns;
+    } else if (!op->begun) {
+        op->ahead -= least(op->ahead, op->end > span->start_ns ? op->end - span->start_ns : 0);
+        op->start = span->start_ns;
+        op->begun = true;
+    } else {
+        op->start = least(op->start, span->start_ns);
+    }
+    op->end = span->end_ns > op->end ? span->end_ns : op->end;
+}
+
 static void take(op_t *op, const dp_span_t *span)
 {
     if (!op->any)
@@ -164,8 +189,7 @@ static void take(op_t *op, const dp_span_t *span)
         op->b_mb = span->microbatch;
     }
     replay(op, span);
-    op->start = span->start_ns < op->start ? span->start_ns : op->start;
-    op->end = span->end_ns > op->end ? span->end_ns : op->end;
+    stretch(op, span);
 }
 
 /* ---- spans ---- */

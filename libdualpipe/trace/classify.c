@@ -96,7 +96,7 @@ uint8_t dp__trace_pass_of(const char *name)
     static const struct {
         const char *word;
         dp_op_kind_t pass;
-    } known[] = {{"F", DP_OP_F}, {"B", DP_OP_B}, {"I", DP_OP_I}, {"W", DP_OP_W}, {"F&B", DP_OP_FB}};
+    } known[] = {{"F", DP_OP_F}, {"B", DP_OP_B}, {"I", DP_OP_I}, {"W", DP_OP_W}, {"F&B", DP_OP_FB}, {"R", DP_OP_R}};
     size_t end = strlen(name), begin;
 
     while (end > 0 && ((name[end - 1] >= '0' && name[end - 1] <= '9') || name[end - 1] == ' '))

@@ -94,6 +94,22 @@ for method in dualpipe dualpipev zbv; do
 done
 expect 0 overlap sim.json
 require out '^rank 3$'
+# So do segments, what is recomputed among them: it counts neither as a forward nor into I and B.
+costs=attention.F=5,attention.I=7,attention.W=3,mlp.F=9,mlp.I=9,mlp.W=9,LAYERS=2
+for method in zb1p 1f1b; do
+    "$dualpipe" simulate --method $method --ranks 4 --microbatches 8 --lanes --recompute mlp --cost $costs --format trace |
+        "$dualpipe" trace costs - >recomputed.txt || fail "trace costs does not read a run of $method that recomputes"
+    for line in $(echo $costs | tr , ' ') mlp.R=6 F=28 I=32 W=24 R=12; do
+        require recomputed.txt "^$line\$"
+    done
+done
+require recomputed.txt '^B=56$'
+"$dualpipe" simulate --method zb1p --ranks 4 --microbatches 8 --lanes --recompute full --cost $costs --format trace --output recomputed.json
+expect 0 view recomputed.json --output recomputed.html
+for segment in attention mlp; do
+    require recomputed.html "\"$segment F\",0\]"
+    require recomputed.html "\"$segment R\",1\]"
+done
 
 # ---- merge ----
 sed 's/"rank": 0/"rank": 5/' profile.json >other.json

@@ -168,6 +168,23 @@ require report '^steps: step 0, step 1, all steps; step 1$'
 require report '^last: true$'
 require report '^all: 0$'
 
+# What is recomputed belongs to its I: it has the number of its micro-batch, and makes no pair of it a whole backward.
+layer=attention.F=1,attention.I=1,attention.W=1,mlp.F=1,mlp.I=1,mlp.W=1,combine.I=1
+"$dualpipe" simulate --method zb1p --ranks 4 --microbatches 8 --lanes --recompute full --cost $layer --format trace --output again.json
+"$dualpipe" trace view again.json --output again.html
+cat >steps <<'END'
+const of = (name) => data.names.findIndex((n) => n[0] === name), lane = (...names) => ({ name: names.map(of), marks: names.map(() => 0) });
+report.push("number: " + numbers[of("mlp R 3")]);
+report.push("recomputed: " + passesOf(lane("mlp R 3", "mlp I 3"), { from: 0, upto: 1 }));
+report.push("whole: " + passesOf(lane("mlp R 3", "mlp I 3", "mlp W 3"), { from: 0, upto: 2 }));
+report.push("apart: " + passesOf(lane("mlp R 3"), { from: 0, upto: 0 }));
+END
+try again.html steps report
+require report '^number: 3$'
+require report '^recomputed: I3$'
+require report '^whole: B3$'
+require report '^apart: I3$'
+
 # Several ranks, of which one can be chosen; names that are markup; a trace of one instant.
 sed 's/"rank": 0/"rank": 5/' profile.json >other.json
 "$dualpipe" trace merge profile.json other.json --output both.json

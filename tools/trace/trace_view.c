@@ -96,7 +96,7 @@ static int pass_of(const writer_t *writer, const char *name)
 
     if (key >= 0)
         return dp__trace_key_pass(key);
-    if (writer->trace->ndetails == 0 || strlen(name) == 0 || strchr("FBIW", name[strlen(name) - 1]) == NULL)
+    if (writer->trace->ndetails == 0 || strlen(name) == 0 || strchr("FBIWR", name[strlen(name) - 1]) == NULL)
         return -1;
     return dp__trace_pass_of(name) == DP_OP_F ? 0 : dp__trace_pass_of(name) == DP_OP_W ? 2 : 1;
 }
