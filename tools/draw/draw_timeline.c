@@ -86,6 +86,7 @@ static int kind_of(const dp_span_t *span)
     case DP_OP_F:
         return KIND_F;
     case DP_OP_I:
+    case DP_OP_R: /* for its I, right before it */
         return KIND_I;
     case DP_OP_W:
         return KIND_W;

@@ -218,6 +218,24 @@ START_TEST(kinds_have_their_colours_and_lengths)
 }
 END_TEST
 
+/* What is recomputed for an I is drawn as a part of it, not as a whole backward. */
+START_TEST(what_is_recomputed_looks_like_its_backward_for_input)
+{
+    static const int parts[] = {2, 1, 1, 2, 2};
+    dp_timeline_t *timeline = timeline_of(1);
+    image_t image;
+
+    add(timeline, 0, 0, 2, DP_OP_F, 0, 1, 0);
+    add(timeline, 0, 3, 4, DP_OP_R, 0, 0, 0);
+    add(timeline, 0, 4, 6, DP_OP_I, 0, 0, 0);
+    add(timeline, 0, 6, 8, DP_OP_W, 0, 0, 0);
+    image = draw(timeline, 1, DP_PLACE_LINE);
+    expect_line(&image, row_line(&image, 0, 'F'), "F.IIW", parts);
+    cairo_surface_destroy(image.surface);
+    dp_timeline_free(timeline);
+}
+END_TEST
+
 /* Black runs on a line through the boxes: the frames' sides. */
 static int frame_sides(const image_t *image, int y)
 {
@@ -411,6 +429,7 @@ int main(void)
     Suite *suite = suite_create("draw_timeline");
 
     SUITE_ADD(suite, kinds_have_their_colours_and_lengths);
+    SUITE_ADD(suite, what_is_recomputed_looks_like_its_backward_for_input);
     SUITE_ADD(suite, pairs_are_framed);
     SUITE_ADD(suite, a_braid_is_framed_in_both_lanes);
     SUITE_ADD(suite, all_to_all_lies_in_a_strip_below);
