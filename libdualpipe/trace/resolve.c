@@ -29,6 +29,7 @@ static void label_rank(const dp_trace_t *trace, dp__trace_rank_t *rank, bool alo
 {
     const dp__trace_process_t *process = &trace->store->processes[rank->process];
     const char *pid = dp__trace_table_text(&trace->store->pids, rank->process);
+    int64_t number;
 
     rank->number = -1;
     if (process->rank >= 0)
@@ -40,7 +41,8 @@ static void label_rank(const dp_trace_t *trace, dp__trace_rank_t *rank, bool alo
         return;
     }
     snprintf(rank->label, sizeof(rank->label), "device %.40s", pid);
-    (void)(dp__trace_json_integer(pid, &rank->number) && rank->number >= 0);
+    if (dp__trace_json_integer(pid, &number) && number >= 0)
+        rank->number = number;
 }
 
 static dp_status_t find_ranks(dp_trace_t *trace)

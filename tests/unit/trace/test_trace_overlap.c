@@ -3,6 +3,7 @@
  * test_trace_overlap.c: figures of the published profile, and of random traces against a count instant by instant. */
 #include "config.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -271,6 +272,27 @@ START_TEST(kernels_belong_to_the_annotation_that_launched_them)
 }
 END_TEST
 
+START_TEST(devices_without_a_number_have_none)
+{
+    static const struct {
+        const char *pid;
+        int64_t number;
+    } cases[] = {{"3", 3}, {"3 GPUs", -1}, {"GPU 3", -1}, {"-3", -1}};
+    char text[256];
+    dp_trace_t *trace;
+
+    for (size_t k = 0; k < sizeof(cases) / sizeof(cases[0]); k++) {
+        snprintf(text, sizeof(text),
+                 "[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"k\",\"pid\":\"%s\",\"tid\":7,\"ts\":1,\"dur\":1}]",
+                 cases[k].pid);
+        trace = load_text(text);
+        ck_assert_uint_eq(trace->nranks, 1);
+        ck_assert_msg(trace->ranks[0].number == cases[k].number, "%s: %" PRId64, cases[k].pid, trace->ranks[0].number);
+        dp_trace_free(trace);
+    }
+}
+END_TEST
+
 START_TEST(gaps_know_their_neighbours)
 {
     dp_trace_t *trace =
@@ -423,6 +445,7 @@ int main(void)
 #endif
     SUITE_ADD(suite, random_traces_are_counted_instant_by_instant);
     SUITE_ADD(suite, kernels_belong_to_the_annotation_that_launched_them);
+    SUITE_ADD(suite, devices_without_a_number_have_none);
     SUITE_ADD(suite, gaps_know_their_neighbours);
     SUITE_ADD(suite, communication_is_known_by_name);
     SUITE_ADD(suite, names_are_shortened_to_what_tells_them_apart);
