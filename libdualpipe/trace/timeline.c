@@ -131,20 +131,20 @@ typedef struct placed {
     size_t op;
 } placed_t;
 
-/* The spans of one micro-batch's forward, or backward, in one step. */
-typedef struct half {
+/* The spans of one micro-batch's forward, or backward, in one step: one side of a pair, or all of an operation. */
+typedef struct side {
     size_t first, count; /* of placed_t */
     int64_t start;
     int32_t step;
     bool pair, backward;
-} half_t;
+} side_t;
 
 static int compare(int64_t x, int64_t y)
 {
     return (x > y) - (x < y);
 }
 
-static int by_half(const void *a, const void *b)
+static int by_side(const void *a, const void *b)
 {
     const dp_span_t *x = &((const placed_t *)a)->span, *y = &((const placed_t *)b)->span;
     int order = compare(x->step, y->step);
@@ -159,7 +159,7 @@ static int by_half(const void *a, const void *b)
 /* Pairs first, forwards and backwards apart, each in the order of time. */
 static int by_pair(const void *a, const void *b)
 {
-    const half_t *x = a, *y = b;
+    const side_t *x = a, *y = b;
     int order = compare(y->pair, x->pair);
 
     order = order != 0 ? order : compare(x->step, y->step);
@@ -178,11 +178,11 @@ static int by_operation(const void *a, const void *b)
 
 /* A whole backward has the W of a segment before the I of the segment in front of it: a W behind all I is another
  * operation. */
-static bool is_split(const placed_t *placed, const half_t *half, int64_t *w_start_out)
+static bool is_split(const placed_t *placed, const side_t *side, int64_t *w_start_out)
 {
     int64_t i_end = INT64_MIN, w_start = INT64_MAX;
 
-    for (size_t k = half->first; k < half->first + half->count; k++) {
+    for (size_t k = side->first; k < side->first + side->count; k++) {
         const dp_span_t *span = &placed[k].span;
 
         if (span->pass == DP_OP_W)
@@ -194,7 +194,7 @@ static bool is_split(const placed_t *placed, const half_t *half, int64_t *w_star
     return i_end != INT64_MIN && w_start != INT64_MAX && w_start >= i_end;
 }
 
-static size_t find_halves(const placed_t *placed, size_t count, half_t *halves)
+static size_t find_sides(const placed_t *placed, size_t count, side_t *sides)
 {
     size_t n = 0;
 
@@ -205,89 +205,89 @@ static size_t find_halves(const placed_t *placed, size_t count, half_t *halves)
                     (last->pass == DP_OP_F) == (span->pass == DP_OP_F);
 
         if (!same)
-            halves[n++] = (half_t){k, 0, span->start_ns, span->step, span->pair != 0, span->pass != DP_OP_F};
-        halves[n - 1].count++;
+            sides[n++] = (side_t){k, 0, span->start_ns, span->step, span->pair != 0, span->pass != DP_OP_F};
+        sides[n - 1].count++;
     }
     return n;
 }
 
-static void place_half(placed_t *placed, const half_t *half, size_t op, int64_t start)
+static void place_side(placed_t *placed, const side_t *side, size_t op, int64_t start)
 {
-    for (size_t k = half->first; k < half->first + half->count; k++) {
+    for (size_t k = side->first; k < side->first + side->count; k++) {
         placed[k].op = op;
         placed[k].op_start = start;
     }
 }
 
-/* From halves[h] on, those of the same step and direction that are in pairs. */
-static size_t run_of(const half_t *halves, size_t count, size_t h)
+/* From sides[h] on, those of the same step and direction that are in pairs. */
+static size_t run_of(const side_t *sides, size_t count, size_t h)
 {
     size_t end = h;
 
-    while (end < count && halves[end].pair && halves[end].step == halves[h].step &&
-           halves[end].backward == halves[h].backward)
+    while (end < count && sides[end].pair && sides[end].step == sides[h].step &&
+           sides[end].backward == sides[h].backward)
         end++;
     return end - h;
 }
 
 /* The k-th forward of a step that is in a pair belongs to the k-th backward. */
-static size_t place_pairs(placed_t *placed, const half_t *halves, size_t count)
+static size_t place_pairs(placed_t *placed, const side_t *sides, size_t count)
 {
     size_t h = 0;
 
-    while (h < count && halves[h].pair) {
-        size_t n = run_of(halves, count, h), next = h + n;
-        bool meets = !halves[h].backward && next < count && halves[next].pair && halves[next].step == halves[h].step;
-        size_t others = meets ? run_of(halves, count, next) : 0;
+    while (h < count && sides[h].pair) {
+        size_t n = run_of(sides, count, h), next = h + n;
+        bool meets = !sides[h].backward && next < count && sides[next].pair && sides[next].step == sides[h].step;
+        size_t others = meets ? run_of(sides, count, next) : 0;
 
         for (size_t k = 0; k < n || k < others; k++) {
-            const half_t *forward = k < n ? &halves[h + k] : NULL, *backward = k < others ? &halves[next + k] : NULL;
+            const side_t *forward = k < n ? &sides[h + k] : NULL, *backward = k < others ? &sides[next + k] : NULL;
             int64_t start = forward == NULL                                        ? backward->start
                             : backward == NULL || forward->start < backward->start ? forward->start
                                                                                    : backward->start;
 
             if (forward != NULL)
-                place_half(placed, forward, h + k, start);
+                place_side(placed, forward, h + k, start);
             if (backward != NULL)
-                place_half(placed, backward, forward != NULL ? h + k : next + k, start);
+                place_side(placed, backward, forward != NULL ? h + k : next + k, start);
         }
         h = next + others;
     }
     return h;
 }
 
-static dp_status_t place_alone(placed_t *placed, const half_t *half, size_t op, int32_t row, lones_t *lones)
+static dp_status_t place_alone(placed_t *placed, const side_t *side, size_t op, int32_t row, lones_t *lones)
 {
     int64_t w_start;
 
-    place_half(placed, half, 2 * op, half->start);
-    if (!half->backward || !is_split(placed, half, &w_start))
+    place_side(placed, side, 2 * op, side->start);
+    if (!side->backward || !is_split(placed, side, &w_start))
         return DP_OK;
-    for (size_t k = half->first; k < half->first + half->count; k++) {
+    for (size_t k = side->first; k < side->first + side->count; k++) {
         if (placed[k].span.pass != DP_OP_W)
             continue;
         placed[k].op = 2 * op + 1;
         placed[k].op_start = w_start;
     }
-    return add_lone(lones, row, &placed[half->first].span);
+    return add_lone(lones, row, &placed[side->first].span);
 }
 
 static dp_status_t order_spans(placed_t *placed, size_t count, int32_t row, lones_t *lones)
 {
-    half_t *halves = dp__allocate((count + 1) * sizeof(*halves), 16);
-    size_t nhalves, h;
+    side_t *sides = dp__allocate((count + 1) * sizeof(*sides), 16);
+    size_t nsides, h;
     dp_status_t status = DP_OK;
 
-    if (halves == NULL)
+    if (sides == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for %zu spans", count);
-    qsort(placed, count, sizeof(*placed), by_half);
-    nhalves = find_halves(placed, count, halves);
-    qsort(halves, nhalves, sizeof(*halves), by_pair);
-    h = place_pairs(placed, halves, nhalves);
-    for (; h < nhalves && status == DP_OK; h++)
-        status = place_alone(placed, &halves[h], nhalves + h, row, lones);
+    qsort(placed, count, sizeof(*placed), by_side);
+    nsides = find_sides(placed, count, sides);
+    qsort(sides, nsides, sizeof(*sides), by_pair);
+    h = place_pairs(placed, sides, nsides);
+    for (; h < nsides && status == DP_OK; h++)
+        status = place_alone(placed, &sides[h], nsides + h, row, lones);
     qsort(placed, count, sizeof(*placed), by_operation);
-    dp__free(halves);
+    dp__free(sides);
     return status;
 }
 
