@@ -391,6 +391,14 @@ refused 1 'F=1\000\n'
 for cost in LAYERS=2 mlp.F=1,LAYERS=0 mlp.F=1,LAYERS=1.5 mlp.F=1,mlp.F=2; do
     expect 2 simulate good.tsv --cost "$cost"
 done
+# A segment's R says what I and B take more, of which nothing is known without the segments.
+for key in LAYERS attention.R mlp.R; do
+    expect 2 simulate good.tsv --cost F=1,I=1,W=1,$key=2
+    require err "^dualpipe simulate: $key goes with costs of segments, such as "
+done
+printf 'F=1\nI=1\nW=1\nmlp.R=2\n' >lone-r.txt
+expect 2 simulate good.tsv --costs lone-r.txt
+expect 2 simulate good.tsv --costs lone-r.txt --recompute full
 expect 2 simulate good.tsv --stage-scale 1,2
 require err '2 numbers'
 expect 2 simulate good.tsv --stage-scale 1,,1,1

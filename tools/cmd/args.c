@@ -82,7 +82,7 @@ static int price_recompute(args_t *args)
         return CMD_OK;
     for (int k = R; k <= MLP_R; k++) {
         keys->value[k] = 0.0;
-        keys->given[k] = segments && k != R;
+        keys->given[k] = k != R && (segments || keys->given[k]);
     }
     if (args->recompute == DP_RECOMPUTE_MLP && !segments)
         return args_usage(args, "--recompute mlp: costs of segments are due, such as mlp.F");

@@ -173,6 +173,21 @@ static void add_recomputed(const cost_keys_t *keys, dp_costs_t *costs)
         costs->fb = fmax(costs->fb, 0.0) + r;
 }
 
+/* What says nothing without costs of segments. */
+static dp_status_t refuse_parts(const cost_keys_t *keys)
+{
+    static const struct {
+        int key;
+        const char *goes_with;
+    } parts[] = {{LAYERS, "attention.F"}, {COST_KEY_R + 1, "attention.F"}, {COST_KEY_R + 2, "mlp.F"}};
+
+    for (size_t k = 0; k < sizeof(parts) / sizeof(parts[0]); k++)
+        if (keys->given[parts[k].key])
+            return dp_fail(DP_ERR_INVALID, "%s goes with costs of segments, such as %s", names[parts[k].key],
+                           parts[k].goes_with);
+    return DP_OK;
+}
+
 dp_status_t cost_keys_resolve(const cost_keys_t *keys, dp_costs_t *costs, dp_pair_figures_t *pair_out)
 {
     double *const targets[LAYERS] = {&costs->f,   &costs->i,     &costs->w,         &costs->b,      &costs->fb,
@@ -181,20 +196,22 @@ dp_status_t cost_keys_resolve(const cost_keys_t *keys, dp_costs_t *costs, dp_pai
     dp_status_t status = DP_OK;
 
     *pair_out = (dp_pair_figures_t){.struct_size = 0};
-    for (int k = COST_KEY_SEGMENTS; k < COST_KEYS; k++)
-        segments = segments || (keys->given[k] && k != COST_KEY_R);
-    if (segments)
+    for (int k = COST_KEY_SEGMENTS; k < COST_KEY_R; k++)
+        segments = segments || keys->given[k];
+    if (!segments)
+        status = refuse_parts(keys);
+    else
         status = resolve_segments(keys, costs, pair_out);
-    else if (keys->given[LAYERS])
-        return dp_fail(DP_ERR_INVALID, "LAYERS goes with costs of segments, such as attention.F");
-    for (int k = 0; k < LAYERS && status == DP_OK; k++)
+    if (status != DP_OK)
+        return status;
+    for (int k = 0; k < LAYERS; k++)
         if (keys->given[k]) /* who writes B=0 means it, where dp_costs_t takes 0 for the sum */
             *targets[k] = (k == B || k == FB) && keys->value[k] == 0.0 ? -1.0 : keys->value[k];
     if (segments)
         add_recomputed(keys, costs);
     else
         costs->r = keys->value[COST_KEY_R];
-    return status;
+    return DP_OK;
 }
 
 void cost_keys_clear(cost_keys_t *keys)
