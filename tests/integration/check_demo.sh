@@ -44,6 +44,8 @@ expect 2 demo --ranks 3 --methods dualpipe
 expect 2 demo --methods ,
 expect 2 demo --methods dualpipe,
 expect 2 demo --stage-scale 1,1
+expect 0 demo --help
+! grep -q -e --stage-scale out || fail "demo --help lists --stage-scale, which it refuses"
 expect 2 demo --cost attention.F=0
 expect 2 demo more
 expect 1 demo --ranks 2 --microbatches 4 --seconds 0.1 --methods 1f1b --output no/such/folder

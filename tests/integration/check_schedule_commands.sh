@@ -481,6 +481,8 @@ expect 2 partition --layers 0,1 --method 1f1b --ranks 2 --microbatches 8
 expect 2 partition --layers 1x99999999999 --method 1f1b --ranks 2 --microbatches 8
 expect 2 partition --method 1f1b --ranks 2 --microbatches 8
 expect 2 partition --layers 1x8 --method 1f1b --ranks 2 --microbatches 8 --stage-scale 1,2
+expect 0 partition --help
+! grep -q -e --stage-scale out || fail "partition --help lists --stage-scale, which it refuses"
 
 # ---- search ----
 expect 0 search --ranks 4 --microbatches 12 --memory-cap 5 --seconds 1 --output found.tsv

@@ -210,16 +210,18 @@ const option_row_t args_cost[] = {
      .at = AT(costs_file),
      .help = "costs from a file (\"-\": standard input): NAME=VALUE as above, # comments, BARRIER=0, "
              "STAGE_SCALE=LIST (left out where the schedule has other stages)"},
-    {.name = "stage-scale",
-     .value = "LIST",
-     .kind = OPTION_READ,
-     .read = read_scales,
-     .help = "a factor for each stage of the model: 1,1,1,1.5; for one schedule"},
     {.name = "no-barrier",
      .kind = OPTION_FLAG,
      .at = AT(no_barrier),
      .help = "ranks do not wait for each other between steps"},
     {.kind = OPTION_END}};
+
+const option_row_t args_scales[] = {{.name = "stage-scale",
+                                     .value = "LIST",
+                                     .kind = OPTION_READ,
+                                     .read = read_scales,
+                                     .help = "a factor for each stage of the model: 1,1,1,1.5; for one schedule"},
+                                    {.kind = OPTION_END}};
 
 const option_row_t args_recompute[] = {
     {.name = "recompute",

@@ -79,7 +79,7 @@ static int read_methods(const args_t *args, demo_t *demo)
     return demo->nmethods > 0 ? CMD_OK : args_usage(args, "--methods: at least one schedule is due");
 }
 
-static int read_segments(const args_t *args, demo_t *demo)
+static void read_segments(const args_t *args, demo_t *demo)
 {
     const double usual[DP_SEGMENT_COSTS][3] = {{1, 1, 1}, {0.5, 0.5, 0}, {1, 1, 1}, {0.5, 0.5, 0}};
     const cost_keys_t *keys = &args->cost_keys;
@@ -96,9 +96,6 @@ static int read_segments(const args_t *args, demo_t *demo)
         demo->segments.i[s] = given[1] ? value[1] : args->pair.struct_size > 0 ? 0.0 : usual[s][1];
         demo->segments.w[s] = given[2] ? value[2] : args->pair.struct_size > 0 ? 0.0 : usual[s][2];
     }
-    if (args->scales_given)
-        return args_usage(args, "--stage-scale does not go with demo: all stages take the same time");
-    return CMD_OK;
 }
 
 static demo_request_t request_of(const demo_t *demo, int32_t method)
@@ -274,10 +271,9 @@ static int run(const args_t *args)
     dp_status_t status;
 
     demo.microbatches = args->microbatches > 0 ? args->microbatches : 2 * demo.ranks;
-    if (code == CMD_OK)
-        code = read_segments(args, &demo);
     if (code != CMD_OK)
         return code;
+    read_segments(args, &demo);
     status = choose_unit(&demo);
     if (status >= 0)
         status = run_all(&demo);

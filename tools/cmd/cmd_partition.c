@@ -146,8 +146,6 @@ static int run(const args_t *args)
 
     if (args->layers == NULL)
         return args_usage(args, "--layers LIST is due");
-    if (args->scales_given)
-        return args_usage(args, "stage scales are what this command finds: --layers says what layers cost");
     plan_leave_scales(args);
     code = read_layers(args, &layers);
     if (code == CMD_OK)

@@ -20,8 +20,8 @@ static const option_row_t simulate_options[] = {{.name = "format",
                                                  .help = "text (default), json, svg, png, pdf, trace"},
                                                 {.kind = OPTION_END}};
 static const option_row_t *const simulate_tables[] = {
-    args_method, args_sizes,    args_cost,      args_recompute,   args_lanes,  args_overlap, args_memory,
-    args_seed,   args_topology, args_transport, simulate_options, args_output, NULL};
+    args_method, args_sizes, args_cost,     args_scales,    args_recompute,   args_lanes,  args_overlap,
+    args_memory, args_seed,  args_topology, args_transport, simulate_options, args_output, NULL};
 
 const command_t command_simulate = {
     .name = "simulate",
