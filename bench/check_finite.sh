@@ -5,6 +5,7 @@
 # step of the best round of each. Run in the build folder:   ../bench/check_finite.sh [ROUNDS [HIDDEN [SEQ]]]
 set -eu
 
+. "$(dirname "$0")/report_step.sh"
 rounds=${1:-3}
 hidden=${2:-128}
 seq=${3:-128}
@@ -17,8 +18,9 @@ trap 'rm -rf "$work"' EXIT
 model="--layers 8 --hidden $hidden --heads 4 --kv-heads 2 --experts 4 --expert-hidden $((2 * hidden)) --seq $seq --batch 2 --microbatches 8"
 for round in $(seq "$rounds"); do
     for option in '' --check-finite; do
-        ./dualpipe run -n 4 -- apps/train_moe/train_moe $model --steps 14 --sample 0 --val-every 0 $option >"$work/out" 2>&1
-        tr '\n' ' ' <"$work/out" | tr -s ' ' | sed -n 's/.* \([0-9.]*\) ms a step (median.*/\1/p' >>"$work/times$option"
+        ./dualpipe run -n 4 -- apps/train_moe/train_moe $model --steps 14 --sample 0 --val-every 0 $option >"$work/out" 2>&1 ||
+            { cat "$work/out" >&2; exit 1; }
+        report_step "$work/out" >>"$work/times$option"
     done
 done
 without=$(sort -n "$work/times" | head -n 1)

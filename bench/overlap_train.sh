@@ -8,6 +8,7 @@
 # losses of all runs of a row have to be the same to the last digit printed. Exit status 1: they are not, or planned took 2 % more.
 set -eu
 
+. "$(dirname "$0")/report_step.sh"
 rounds=${1:-5}
 steps=${2:-24}
 layers=${3:-4}
@@ -24,9 +25,7 @@ run="--steps $steps --trace-steps $((steps - 4)) --sample 0 --val-every 0 --log-
 one_run() { # PP EP METHOD HOW: appends its median step to a file
     ./dualpipe run -n $(($1 * $2)) -- ./apps/train_moe/train_moe --pp "$1" --ep "$2" --schedule "$3" --overlap "$4" $model $data $run \
         >"$work/out" 2>&1 </dev/null || { cat "$work/out" >&2; exit 1; }
-    ms=$(tr '\n' ' ' <"$work/out" | tr -s ' ' | sed -n 's/.*; \([0-9.]*\) ms a step (median of.*/\1/p')
-    [ -n "$ms" ] || { echo "the report names no step:" >&2; cat "$work/out" >&2; exit 1; }
-    echo "$ms" >>"$work/$1.$2.$4"
+    report_step "$work/out" >>"$work/$1.$2.$4"
     sed -n "s/^step *$steps\/$steps *\(loss *[0-9.]*\).*/\1/p" "$work/out" >>"$work/$1.$2.loss"
 }
 

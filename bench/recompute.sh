@@ -7,8 +7,10 @@
 #   keeps       activations and what backwards alone have, of rank 0 (wanted of cheap: 25 % fewer than with none)
 #   step        median step, and over that of none, the median of the rounds (wanted of cheap: <= 1.05)
 #   simulated   the same by dualpipe simulate --recompute, from the costs that the run with none has measured
+# Exit status 1: a run failed, or a level has other losses than none.
 set -eu
 
+. "$(dirname "$0")/report_step.sh"
 rounds=${1:-3}
 schedule=${2:-dualpipe}
 shift $(($# < 2 ? $# : 2))
@@ -20,6 +22,7 @@ trap 'rm -rf "$work"' EXIT
 
 run="--threads 4 --schedule $schedule --steps 14 --sample 0 --val-every 0 --log-every 1"
 levels="none cheap mlp full"
+failed=0
 
 # The report breaks its lines anywhere.
 flat() { # FILE
@@ -32,9 +35,10 @@ median() { # FILE
 echo "train_moe $run $*"
 for round in $(seq "$rounds"); do
     for level in $levels; do
-        apps/train_moe/train_moe $run "$@" --recompute "$level" --losses "$work/losses.$level" --costs-out "$work/costs.$level" >"$work/out.$level" 2>&1
-        step=$(flat "$work/out.$level" | sed -n 's/.* \([0-9.]*\) ms a step (median.*/\1/p')
-        cmp -s "$work/losses.none" "$work/losses.$level" || echo "$level: OTHER LOSSES"
+        apps/train_moe/train_moe $run "$@" --recompute "$level" --losses "$work/losses.$level" --costs-out "$work/costs.$level" \
+            >"$work/out.$level" 2>&1 || { cat "$work/out.$level" >&2; exit 1; }
+        step=$(report_step "$work/out.$level")
+        cmp -s "$work/losses.none" "$work/losses.$level" || { echo "$level: OTHER LOSSES"; failed=1; }
         if [ "$level" = none ]; then
             base=$step
         fi
@@ -53,3 +57,4 @@ for level in $levels; do
     printf '%-5s  rank 0 keeps %s MiB  step %s ms, %s of none; simulated %s\n' "$level" "$kept" "$(median "$work/step.$level")" \
         "$(median "$work/ratio.$level")" "$(awk "BEGIN { printf \"%.3f\", $(dualpipe_step "$level") / $base }")"
 done
+exit $failed

@@ -8,6 +8,7 @@
 #   recovery   from rank 0's notice of a death until the step is taken again, in steps (wanted: <= 2 and the time to move the state)
 set -eu
 
+. "$(dirname "$0")/report_step.sh"
 rounds=${1:-3}
 hidden=${2:-128}
 OPENBLAS_NUM_THREADS=1
@@ -19,10 +20,6 @@ trap 'rm -rf "$work"' EXIT
 model="--layers 8 --hidden $hidden --heads 4 --kv-heads 2 --experts 4 --expert-hidden $((2 * hidden)) --seq 128 --batch 2 --microbatches 8"
 run="--steps 14 --sample 0 --val-every 0 --log-every 1"
 
-# Median step in ms; the report breaks its lines anywhere.
-median() { # FILE
-    tr '\n' ' ' <"$1" | tr -s ' ' | sed -n 's/.* \([0-9.]*\) ms a step (median.*/\1/p'
-}
 kill_rank() { # RANK FILE: when five steps are taken
     until grep -q -s 'step  *5/' "$2"; do sleep 0.01; done
     for environ in $(grep -l -s -z -x "DP_BENCH=$$" /proc/[0-9]*/environ); do
@@ -39,9 +36,9 @@ echo "train_moe over 4 ranks: $model"
 : >"$work/with"
 for round in $(seq "$rounds"); do
     ./dualpipe run -n 4 -- apps/train_moe/train_moe $model $run --losses "$work/losses" >"$work/out" 2>&1
-    median "$work/out" >>"$work/without"
+    report_step "$work/out" >>"$work/without"
     ./dualpipe run --respawn 1 -n 4 -- apps/train_moe/train_moe $model $run >"$work/out" 2>&1
-    median "$work/out" >>"$work/with"
+    report_step "$work/out" >>"$work/with"
 done
 without=$(sort -n "$work/without" | head -n 1)
 with=$(sort -n "$work/with" | head -n 1)

@@ -5,6 +5,7 @@
 # refuses with the reason.
 set -u
 . "$DP_TEST_SRCDIR/tests/integration/train.sh"
+. "$DP_TEST_SRCDIR/bench/report_step.sh"
 
 # A text that is easy to learn and far from its bytes' frequencies.
 awk 'BEGIN { for (i = 0; i < 3000; i++) printf "the quick brown fox jumps over the lazy dog; " }' >"$work/text"
@@ -32,6 +33,11 @@ grep -q '^pair .* hidden' "$work/out" || complain "the measured costs have no se
 grep -v STAGE_SCALE "$work/out" >"$work/traced"
 grep -v STAGE_SCALE "$work/run/costs.txt" | cmp -s - "$work/traced" || complain "the trace has other costs than the run"
 [ -s "$work/run/curve.png" ] || [ -s "$work/run/curve.svg" ] || complain "no picture of the loss"
+# What the benches read the step from: with more ranks than cores, and with a core for each.
+printf 'cores       88 %% of their time spent computing: 4 ranks share 2 cores; 12.5 ms a\n            step (median of 7)\n' >"$work/shared"
+printf 'step        measured 8.25 ms\n            (median of 7); simulated 8.0 ms, with F 1\n' >"$work/alone"
+[ "$(report_step "$work/shared") $(report_step "$work/alone")" = "12.5 8.25" ] || complain "bench/report_step.sh finds other steps"
+report_step "$work/run/report.txt" >"$work/out" 2>"$work/err" || complain "bench/report_step.sh finds no step in the report"
 grep -q 'Written by the model' "$work/run/report.txt" || complain "the report has no sample"
 if [ -x "$DP_TEST_BUILDDIR/tests/integration/trace_facts" ]; then
     "$DP_TEST_BUILDDIR/tests/integration/trace_facts" "$work/run/trace.json" 4 >"$work/out" 2>"$work/err"
@@ -42,6 +48,7 @@ fi
 # A picture without cairo's formats, files of one's own choice, nothing on standard output.
 threads 2 $run --out "" --curve "$work/c.svg" --trace "$work/t.json" --losses "$work/l.txt" --report "$work/r.txt" --quiet
 [ "$status" -eq 0 ] && [ ! -s "$work/out" ] || complain "--quiet: status $status, or it spoke"
+report_step "$work/r.txt" >"$work/out" 2>"$work/err" || complain "bench/report_step.sh finds no step in the report of 2 ranks"
 for file in c.svg t.json t.html l.txt r.txt; do
     [ -s "$work/$file" ] || complain "$file is missing or empty"
 done
