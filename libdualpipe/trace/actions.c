@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "trace/costs_head.h"
 
 #define MOST_STAGES 4096
 
@@ -186,12 +187,8 @@ static dp_status_t put_all(const actions_t *actions, bool on_device, const char 
 
     if (scale == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for %d stages", actions->stages);
-    dp__json_put(to, "# Measured in ");
-    for (const char *at = title; *at != 0; at++)
-        dp__json_put(to, "%c", (unsigned char)*at < ' ' ? '?' : *at);
-    dp__json_put(to,
-                 ", in milliseconds: dualpipe compare --costs FILE, dualpipe simulate --costs FILE.\n"
-                 "# Medians of %zu operations of torch.distributed.pipelining %s; %d stages, %d on a rank.\n",
+    dp__trace_costs_head(title, to);
+    dp__json_put(to, "# Medians of %zu operations of torch.distributed.pipelining %s; %d stages, %d on a rank.\n",
                  actions->count, on_device ? "on the device" : "on the host, waiting for their input included",
                  actions->stages, actions->chunks);
     put_cost(to, "F", chunks * actions->mean[DP_OP_F]);

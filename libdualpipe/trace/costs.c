@@ -12,6 +12,7 @@
 #include "base/sized.h"
 #include "timeline/json_out.h"
 #include "trace/actions.h"
+#include "trace/costs_head.h"
 #include "trace/overlap.h"
 #include "trace/segment.h"
 #include "trace/timeline.h"
@@ -281,11 +282,8 @@ static dp_status_t put_costs(const sums_t *sums, const request_t *request, dp__j
     status = derive(sums, chunks.layers, &costs, &pair);
     if (status != DP_OK)
         return status;
-    dp__json_put(to, "# Measured in ");
-    for (const char *at = request->title; *at != 0; at++)
-        dp__json_put(to, "%c", (unsigned char)*at < ' ' ? '?' : *at);
-    dp__json_put(to, ", in milliseconds: dualpipe compare --costs FILE, dualpipe simulate --costs FILE.\n"
-                     "# The segments were slowed down by what ran beside them when they were measured.\n");
+    dp__trace_costs_head(request->title, to);
+    dp__json_put(to, "# The segments were slowed down by what ran beside them when they were measured.\n");
     put_segments(sums, chunks.layers, to);
     dp__json_put(to, "# from the segments: F=%.6g I=%.6g W=%.6g B=%.6g FB=%.6g\n", costs.f, costs.i, costs.w, costs.b,
                  costs.fb);
