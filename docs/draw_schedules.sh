@@ -106,18 +106,18 @@ Losses are the same to the last bit, whichever stage holds a layer.
 backwards beside weight gradients where it empties (`dp_plan_overlap()`). With the costs of DeepSeek-V3's published profile
 ([traces](traces.md) makes `costs.txt`; 4 layers a device) and 64 micro-batches, the share of a step in which a rank computes: as
 published pairs (the same command with `--lanes` in the place of `--overlap planned` and what follows), planned, and the bound that no
-order of these passes in this memory can beat. `bench/overlap_plan` prints them; its run of 2026-11-23 is in `bench/results`.
+order of these passes in this memory can beat. `bench/overlap_plan` prints them; its run of 2026-11-24 is in `bench/results`.
 
 | command | pairs | planned | bound |
 |---|---|---|---|
-| `dualpipe simulate --method interleaved_overlap --chunks 4 --ranks 8 --microbatches 64 --costs costs.txt --overlap planned --seconds 60 --memory-cap 12` | 89.88 % | 89.88 % | 93.38 % |
-| `dualpipe simulate --method dualpipev --ranks 8 --microbatches 64 --costs costs.txt --overlap planned --seconds 60` | 84.02 % | 84.54 % | 85.21 % |
-| `dualpipe simulate --method dualpipe --ranks 8 --microbatches 64 --costs costs.txt --overlap planned --seconds 60` | 84.71 % | 85.72 % | 86.47 % |
-| `dualpipe simulate --method interleaved_overlap --chunks 4 --ranks 16 --microbatches 64 --costs costs.txt --overlap planned --seconds 60` | 81.36 % | 81.37 % | 82.74 % |
-| `dualpipe simulate --method interleaved_overlap --chunks 4 --ranks 16 --microbatches 64 --costs costs.txt --overlap planned --seconds 60 --memory-cap 24` | 81.36 % | 81.51 % | 87.25 % |
-| `dualpipe simulate --method interleaved_overlap --chunks 4 --ranks 16 --microbatches 64 --costs costs.txt --overlap planned --seconds 60 --memory-cap 32` | 81.36 % | 81.36 % | 90.57 % |
-| `dualpipe simulate --method dualpipev --ranks 16 --microbatches 64 --costs costs.txt --overlap planned --seconds 60` | 71.76 % | 71.76 % | 73.32 % |
-| `dualpipe simulate --method dualpipe --ranks 16 --microbatches 64 --costs costs.txt --overlap planned --seconds 60` | 72.34 % | 73.45 % | 74.25 % |
+| `dualpipe simulate --method interleaved_overlap --chunks 4 --ranks 8 --microbatches 64 --costs costs.txt --overlap planned --seconds 60 --memory-cap 12` | 89.88 % | 90.18 % | 93.38 % |
+| `dualpipe simulate --method dualpipev --ranks 8 --microbatches 64 --costs costs.txt --overlap planned --seconds 60` | 84.02 % | 84.58 % | 85.21 % |
+| `dualpipe simulate --method dualpipe --ranks 8 --microbatches 64 --costs costs.txt --overlap planned --seconds 60` | 84.71 % | 85.74 % | 86.47 % |
+| `dualpipe simulate --method interleaved_overlap --chunks 4 --ranks 16 --microbatches 64 --costs costs.txt --overlap planned --seconds 60` | 81.36 % | 81.36 % | 82.74 % |
+| `dualpipe simulate --method interleaved_overlap --chunks 4 --ranks 16 --microbatches 64 --costs costs.txt --overlap planned --seconds 60 --memory-cap 24` | 81.36 % | 81.37 % | 87.25 % |
+| `dualpipe simulate --method interleaved_overlap --chunks 4 --ranks 16 --microbatches 64 --costs costs.txt --overlap planned --seconds 60 --memory-cap 32` | 81.36 % | 81.44 % | 90.57 % |
+| `dualpipe simulate --method dualpipev --ranks 16 --microbatches 64 --costs costs.txt --overlap planned --seconds 60` | 71.76 % | 72.87 % | 73.32 % |
+| `dualpipe simulate --method dualpipe --ranks 16 --microbatches 64 --costs costs.txt --overlap planned --seconds 60` | 72.34 % | 72.71 % | 74.25 % |
 
 A step of `dualpipev` on 4 ranks with 8 micro-batches, as published and planned. A row has two lanes: above, what a rank computes,
 below, what it dispatches and combines meanwhile. A frame goes around the passes that run beside each other as one operation, in both lanes,
