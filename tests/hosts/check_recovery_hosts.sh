@@ -92,7 +92,7 @@ kill_rank 2 2
 await 1 'was replaced'
 kill_rank 3 5
 end 137
-require err 'rank 5 (pid [0-9]* on host3).* died .*nobody came in'
+require err 'rank 5 (pid [0-9]* on host3).* died.*nobody came in'
 
 begin 'lost host' 3
 await 1 'step  *10/'
