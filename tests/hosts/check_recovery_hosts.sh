@@ -18,7 +18,7 @@ export OPENBLAS_NUM_THREADS
 
 hosts_begin 3
 rsh=$(hosts_rsh)
-model="--layers 6 --hidden 8 --heads 2 --kv-heads 1 --experts 4 --expert-hidden 8 --seq 8 --batch 1 --warmup 2 --steps 200
+model="--layers 6 --hidden 8 --heads 2 --kv-heads 1 --experts 4 --expert-hidden 8 --seq 8 --batch 1 --warmup 2
     --val-every 100 --sample 0 --microbatches 12 --log-every 1"
 
 complain() {
@@ -30,13 +30,13 @@ complain() {
 require() { # FILE PATTERN
     grep -q -e "$2" "$hosts_work/$1" || complain "\"$2\" is not in $1"
 }
-begin() { # NAME RESPAWN
+begin() { # NAME RESPAWN STEPS
     case=$1
     : >"$hosts_work/out"
     : >"$hosts_work/err"
     # shellcheck disable=SC2086
     "$dualpipe" run --rsh "$rsh" --hosts host1,host2,host3 --ranks-per-host 2 --respawn "$2" -x OPENBLAS_NUM_THREADS -- \
-        "$train" $model --losses "$hosts_work/losses" >"$hosts_work/out" 2>"$hosts_work/err" </dev/null 9>&- &
+        "$train" $model --steps "$3" --losses "$hosts_work/losses" >"$hosts_work/out" 2>"$hosts_work/err" </dev/null 9>&- &
     job=$!
     hosts_jobs="$hosts_jobs $job"
 }
@@ -71,9 +71,9 @@ end() { # STATUS
 
 case=undisturbed
 # shellcheck disable=SC2086
-"$train" $model --threads 1 --losses "$hosts_work/reference" >"$hosts_work/out" 2>"$hosts_work/err" || complain "no reference"
+"$train" $model --steps 200 --threads 1 --losses "$hosts_work/reference" >"$hosts_work/out" 2>"$hosts_work/err" || complain "no reference"
 
-begin replaced 4
+begin replaced 4 200
 await 1 'step  *10/'
 kill_rank 2 3
 await 1 'was replaced'
@@ -86,15 +86,16 @@ cmp -s "$hosts_work/reference" "$hosts_work/losses" || complain "other losses th
 require err '^dualpipe run: rank 3 (pid [0-9]* on host2) was ended by signal 9 (Killed): started again as pid [0-9]* (1 of 4)'
 require err '^dualpipe run: rank 0 (pid [0-9]* on host1) was ended by signal 9 (Killed): started again as pid [0-9]* (2 of 4)'
 
-begin 'none left' 1
+begin 'none left' 1 100000
 await 1 'step  *10/'
 kill_rank 2 2
 await 1 'was replaced'
+sleep 1 # ranks of other hosts tell what they do four times a second
 kill_rank 3 5
 end 137
-require err 'rank 5 (pid [0-9]* on host3).* died.*nobody came in'
+require err 'rank 5 (pid [0-9]* on host3).* died .*nobody came in'
 
-begin 'lost host' 3
+begin 'lost host' 3 200
 await 1 'step  *10/'
 hosts_crash 3
 ended=0

@@ -69,6 +69,7 @@ refused 2 'micro-batches' 4 --microbatches 6
 refused 2 'no-such-method' 2 --schedule no-such-method
 refused 2 'are too few for sequences' 2 --seq 100000
 refused 2 '/nowhere/text' 1 --data /nowhere/text
+refused 2 'has more than 268435456 losses' 1 --microbatches 65536 --accumulate 65536
 refused 11 'no_such_plugin' 2 --moe moe_no_such_plugin
 refused 1 '/nowhere' 1 --losses /nowhere/losses
 threads 2 --lr x

@@ -42,6 +42,21 @@ static dp_status_t train(rank_t *rank, dp_pipeline_t *p)
     return dp_pipeline_step(p, &step);
 }
 
+static void poison_ranks(int n, const char *method, int poison, const char *const *words, int nwords)
+{
+    rank_t ranks[P];
+
+    for (int r = 0; r < n; r++) {
+        rank_prepare(&ranks[r], method, M);
+        ranks[r].options.check_finite = 1;
+        ranks[r].use = train;
+        ranks[r].argument = poison;
+    }
+    ranks_run(ranks, n);
+    for (int r = 0; r < n; r++)
+        rank_expect(&ranks[r], r, poison == NONE ? DP_OK : DP_ERR_NUMERIC, words, poison == NONE ? 0 : nwords);
+}
+
 START_TEST(the_first_is_named)
 {
     static const char *const words[POISONS][6] = {
@@ -52,17 +67,19 @@ START_TEST(the_first_is_named)
                                "the gradient of the parameters is not finite: ",
                                "the gradient that is not finite is that of layer", ".w1"},
     };
-    rank_t ranks[P];
 
-    for (int r = 0; r < P; r++) {
-        rank_prepare(&ranks[r], "dualpipe", M);
-        ranks[r].options.check_finite = 1;
-        ranks[r].use = train;
-        ranks[r].argument = _i;
-    }
-    ranks_run(ranks, P);
-    for (int r = 0; r < P; r++)
-        rank_expect(&ranks[r], r, _i == NONE ? DP_OK : DP_ERR_NUMERIC, words[_i], _i == NONE ? 0 : 6);
+    poison_ranks(P, "dualpipe", _i, words[_i], 6);
+}
+END_TEST
+
+/* Alone, a rank begins its backwards with the last layer. */
+START_TEST(one_rank_finds_the_last_layer_first)
+{
+    static const char *const words[] = {
+        "rank 0: step 0: ", " of stage 0, chunk 0, micro-batch 0: ", "the gradient of the parameters is not finite: ",
+        "the gradient that is not finite is that of layer7.w1"};
+
+    poison_ranks(1, "1f1b", A_WEIGHT_GRADIENT, words, 4);
 }
 END_TEST
 
@@ -88,6 +105,7 @@ int main(void)
     TCase *finite = tcase_create("finite");
 
     tcase_add_loop_test(finite, the_first_is_named, 0, POISONS);
+    tcase_add_test(finite, one_rank_finds_the_last_layer_first);
     tcase_add_test(finite, nobody_looks_unless_asked);
     suite_add_tcase(suite, finite);
     return suite_run(suite);

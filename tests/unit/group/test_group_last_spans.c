@@ -185,13 +185,12 @@ END_TEST
 /* Hosts answer what they are at before they have told of their last spans. */
 START_TEST(rank_0_waits_for_the_testimony_as_well)
 {
-    const char *texts = "mlp(F)\0\0";
     unsigned char told[5 * 8 + 8] = {0};
     dp__frame_t answer = {.type = DP__FRAME_TELL, .value = 1, .payload = told, .bytes = sizeof(told)};
     int64_t now;
     rig_t rig;
 
-    memcpy(told + 40, texts, 8);
+    memcpy(told + 40, "mlp(F)", 6);
     open_rig(&rig);
     dp__signal_post(&rig.hub->join.done, 1);
     ck_assert(dp__inquest_open(rig.hub, 0, DP_ERR_TIMEOUT, "nobody gets on"));
