@@ -30,8 +30,9 @@ typedef struct option_row {
     const char *value, *help;
 } option_row_t;
 
-#define AT(member) offsetof(options_t, member)
-#define SIZES      1, 1 << 20
+#define MOST_LOSSES (1 << 28) /* of a step, in all: they are numbered by int32_t */
+#define AT(member)  offsetof(options_t, member)
+#define SIZES       1, 1 << 20
 
 static const option_row_t table[] = {
     {"Model", HEADING, 0, 0, 0, 0, "", "", ""},
@@ -364,8 +365,6 @@ static int check_together(options_t *o)
     REFUSE_IF(o->replicas != 0 && o->replicas < o->experts, "replicas", o->replicas, "there are %d experts",
               (int)o->experts);
     REFUSE_IF(o->replicas % o->ep != 0, "replicas", o->replicas, "must be a multiple of --ep %d", (int)o->ep);
-    REFUSE_IF(o->accumulate * (o->microbatches > 0 ? o->microbatches : 2 * DP_MAX_RANKS) * o->ep * o->dp > 1 << 28,
-              "accumulate", o->accumulate, "is too many rounds of that many micro-batches");
     REFUSE_IF(o->seq * o->batch > INT_MAX / o->hidden, "batch", o->batch, "a micro-batch would not fit into memory");
 #undef REFUSE_IF
     if (o->min_lr > o->lr) {
@@ -448,6 +447,10 @@ dp_status_t options_fit(options_t *o, int32_t size)
         o->schedule = o->pp == 1 ? "1f1b" : o->pp % 2 == 0 ? "dualpipe" : "dualpipev";
     if (o->microbatches == 0)
         o->microbatches = o->pp > 4 ? 2 * o->pp : 8;
+    if (o->accumulate * o->microbatches * copies > MOST_LOSSES)
+        return dp_fail(DP_ERR_INVALID,
+                       "--accumulate %d: with %d micro-batches for each of %d replicas, a step has more than %d losses",
+                       (int)o->accumulate, (int)o->microbatches, (int)copies, MOST_LOSSES);
     return DP_OK;
 }
 

@@ -571,7 +571,7 @@ dp_status_t trainer_validate(trainer_t *t, double *loss_out)
     status = dp_pipeline_step(t->pipeline, &step);
     if (status < 0)
         return status;
-    memset(t->sums, 0, (size_t)(t->replicas * t->nlosses) * sizeof(*t->sums));
+    memset(t->sums, 0, (size_t)(t->replicas * t->microbatches) * sizeof(*t->sums));
     if (t->model.context.pipeline_rank == 0)
         memcpy(t->sums + t->replica * t->microbatches, t->losses, (size_t)t->microbatches * sizeof(double));
     status = dp_pipeline_sum(t->pipeline, t->sums, (size_t)(t->replicas * t->microbatches));
