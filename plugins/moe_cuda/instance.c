@@ -174,10 +174,11 @@ dp_status_t moe_check(void *arg)
     const volatile moe_fault_t *fault = moe->fault;
     static const char *const calls[] = {"route", "dispatch", "combine", "combine_backward", "dispatch_backward"};
     const int32_t kind = __atomic_load_n(&moe->fault->kind, __ATOMIC_ACQUIRE);
-    const char *call = fault->call >= 0 && fault->call <= MOE_DISPATCH_BACKWARD ? calls[fault->call] : "?";
+    const char *call;
 
     if (kind == 0)
-        return DP_OK;
+        return DP_OK; /* the rest may be on its way */
+    call = fault->call >= 0 && fault->call <= MOE_DISPATCH_BACKWARD ? calls[fault->call] : "?";
     if (kind == MOE_FAULT_ROOM)
         return room_fault(moe, call);
     if (kind == MOE_FAULT_PLACEMENT)

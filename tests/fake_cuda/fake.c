@@ -119,12 +119,13 @@ FAKE_EXPORT CUresult cuInit(unsigned flags)
     if (flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&fake_lock);
-    if (!initialised)
+    if (!initialised) {
         read_rules();
+        for (int i = 0; i < FAKE_DEVICES_MAX; i++)
+            contexts[i].device = i;
+    }
     initialised = true;
     result = fake_device_count() > 0 ? asked_to_fail("cuInit") : CUDA_ERROR_NO_DEVICE;
-    for (int i = 0; i < FAKE_DEVICES_MAX; i++)
-        contexts[i].device = i;
     pthread_mutex_unlock(&fake_lock);
     return result;
 }

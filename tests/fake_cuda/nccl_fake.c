@@ -223,8 +223,13 @@ EXPORT const char *ncclGetErrorString(ncclResult_t result)
 
 EXPORT const char *ncclGetLastError(ncclComm_t c)
 {
+    static _Thread_local char error[sizeof(world.error)];
+
     (void)c;
-    return world.error;
+    pthread_mutex_lock(&world.lock);
+    memcpy(error, world.error, sizeof(error));
+    pthread_mutex_unlock(&world.lock);
+    return error;
 }
 
 EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
