@@ -179,7 +179,7 @@ void dp__span_describe(const dp_span_t *span, const char *name, char *text, size
         append(text, bytes, "sum of gradients");
         break;
     default:
-        append(text, bytes, "between two operations");
+        append(text, bytes, span->end_ns == 0 ? "between two operations" : "its last operation");
         return;
     }
     if (span->stage >= 0)

@@ -107,8 +107,11 @@ void dp__inquest_without_hub(dp__process_t *p, dp_status_t status, const char *t
         take_near(p);
     dp__last_spans_name(&p->last, file, sizeof(file));
     snprintf(longer, sizeof(longer), "%s, which would find out why nobody gets on, does not answer%s%s%s%s; %.300s",
-             name, doing.text[0] != '\0' ? ", and was last seen in " : "", doing.text,
-             state_word(dp__stands_still(p, 0)), file, text);
+             name,
+             doing.text[0] == '\0' ? ""
+             : doing.open          ? ", and was last seen in "
+                                   : ", and was last seen after ",
+             doing.text, state_word(dp__stands_still(p, 0)), file, text);
     dp__send(p, &(dp__frame_t){.type = DP__FRAME_ABORT, /* for when it goes on */
                                .from = p->group.rank,
                                .value = status,

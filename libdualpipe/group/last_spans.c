@@ -23,10 +23,13 @@ static bool is_open(const dp_span_t *span)
     return span->end_ns == 0;
 }
 
-/* What a rank is in matters more than anything that is over. */
+/* What a rank is in matters more than anything that is over, and of what is over the last matters most: a step, which
+ * begins before all that is in it, is over after it. */
 static bool matters_less(const dp_span_t *a, const dp_span_t *b)
 {
-    return is_open(a) != is_open(b) ? is_open(b) : a->start_ns < b->start_ns;
+    if (is_open(a) != is_open(b))
+        return is_open(b);
+    return is_open(a) ? a->start_ns < b->start_ns : a->end_ns < b->end_ns;
 }
 
 static void keep(latest_t *latest, const dp__box_t *box, const dp_span_t *span)

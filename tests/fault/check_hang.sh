@@ -40,17 +40,21 @@ await_end() { # SECONDS
     [ $(($(date +%s) - start)) -le $(($1 * scale)) ] || complain "$case: the job took $(($(date +%s) - start)) s to end"
 }
 
-# A row for each rank, with the operation that the stopped one is in. Where rank 0 is the stopped one each of the others writes.
+# A row for each rank, with the operation that the stopped one is in; where the report says that it was stopped behind the last
+# one of a step, that step is whole. Where rank 0 is the stopped one each of the others writes.
 check_traces() { # VICTIM
     files=$(sed -n 's/.*last spans of all ranks: \([^;]*\);.*/\1/p' "$work/err" | sort -u)
     [ -n "$files" ] || complain "$case: the report names no trace"
+    due='not over: '
+    step=$(sed -n "s/.*train_moe: rank $1 .* step \([0-9]*\): its last operation.*/\1/p" "$work/err" | sort -u)
+    [ -z "$step" ] || due="step $step\""
     for file in $files; do
         [ "$(dirname "$file")" = "$work" ] && [ -s "$file" ] || complain "$case: there is no trace $file in $work"
         for r in 0 1 2 3; do
             grep -q "\"ph\":\"X\",\"pid\":$r," "$file" || complain "$case: $file has nothing of rank $r"
         done
-        grep "\"ph\":\"X\",\"pid\":$1,.*\"name\":\"not over: " "$file" >/dev/null ||
-            complain "$case: $file does not say what rank $1 is in"
+        grep "\"ph\":\"X\",\"pid\":$1,.*\"name\":\"$due" "$file" >/dev/null ||
+            complain "$case: $file does not say what rank $1 is in: $due"
         "$dualpipe" trace view "$file" --output "$work/page.html" >/dev/null || complain "$case: $file cannot be read"
         rm -f "$file"
     done

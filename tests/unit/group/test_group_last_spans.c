@@ -88,6 +88,25 @@ START_TEST(what_is_not_over_is_kept_and_then_the_latest)
 }
 END_TEST
 
+/* A rank that was stopped behind the last pass of a step is said to be there: its trace has that step. */
+START_TEST(a_step_that_began_first_and_ended_last_is_kept)
+{
+    rig_t rig;
+    const dp_span_t *spans;
+    int64_t count, steps = 0;
+
+    open_rig(&rig);
+    rig.box.records[0] = (dp_span_t){.start_ns = 999, .end_ns = 1000 + 10 * RECORDS, .step = 1, .kind = DP_SPAN_STEP};
+    ck_assert(dp__last_spans_take(&rig.box, 1, rig.hub->last.timeline, 1));
+    spans = dp_timeline_spans(rig.hub->last.timeline, 1, &count);
+    ck_assert_int_eq(count, DP__LAST_SPANS);
+    for (int64_t i = 0; i < count; i++)
+        steps += spans[i].kind == DP_SPAN_STEP;
+    ck_assert_int_eq(steps, 1);
+    close_rig(&rig);
+}
+END_TEST
+
 START_TEST(another_host_tells_and_its_clock_is_bounded_by_the_round_trip)
 {
     rig_t rig;
@@ -250,6 +269,7 @@ int main(void)
     Suite *suite = suite_create("group_last_spans");
 
     SUITE_ADD(suite, what_is_not_over_is_kept_and_then_the_latest);
+    SUITE_ADD(suite, a_step_that_began_first_and_ended_last_is_kept);
     SUITE_ADD(suite, another_host_tells_and_its_clock_is_bounded_by_the_round_trip);
     SUITE_ADD(suite, a_file_is_named_before_it_is_there_and_then_it_is_whole);
     SUITE_ADD(suite, who_is_late_leaves_the_file_of_the_first_alone);
