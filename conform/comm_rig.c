@@ -39,38 +39,38 @@ static struct {
     } held[CONFORM_RANKS_MAX];
 } under = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-static void count_block(const dp_device_t *device, int64_t by)
+static const dp_device_vt_t *count_block(const dp_device_t *device, int64_t by)
 {
+    const dp_device_vt_t *vt;
+
     pthread_mutex_lock(&under.mutex);
+    vt = under.vt;
     under.given += by > 0;
     for (int i = 0; i < CONFORM_RANKS_MAX; i++)
         if (under.held[i].device == device)
             under.held[i].blocks += by;
     pthread_mutex_unlock(&under.mutex);
+    return vt;
 }
 
 static dp_status_t counted_allocate(dp_device_t *device, size_t bytes, void **memory_out)
 {
-    count_block(device, 1);
-    return under.vt->allocate(device, bytes, memory_out);
+    return count_block(device, 1)->allocate(device, bytes, memory_out);
 }
 
 static void counted_release(dp_device_t *device, void *memory)
 {
-    count_block(device, memory != NULL ? -1 : 0);
-    under.vt->release(device, memory);
+    count_block(device, memory != NULL ? -1 : 0)->release(device, memory);
 }
 
 static dp_status_t counted_host_allocate(dp_device_t *device, size_t bytes, void **memory_out)
 {
-    count_block(device, 1);
-    return under.vt->host_allocate(device, bytes, memory_out);
+    return count_block(device, 1)->host_allocate(device, bytes, memory_out);
 }
 
 static void counted_host_release(dp_device_t *device, void *memory)
 {
-    count_block(device, memory != NULL ? -1 : 0);
-    under.vt->host_release(device, memory);
+    count_block(device, memory != NULL ? -1 : 0)->host_release(device, memory);
 }
 
 int64_t conform_rig_blocks_given(void)

@@ -169,8 +169,8 @@ static CUDA_DEVICE void publish_rows(const ipc_put_rows_t &a, uint32_t to, uint6
     a.done[to] = 0;
     while (cuda_globaltimer() - begin < ns && cuda_load_acquire(&a.report.mailbox->aborted) == 0)
         cuda_pause();
-    head[0] = number;
-    head[1] = (uint32_t)a.counts[to];
+    cuda_store_relaxed(&head[0], number); /* a receiver whose job has ended reads it without a wait */
+    cuda_store_relaxed(&head[1], (uint32_t)a.counts[to]);
     cuda_store_release((uint32_t *)(lines + a.arrived_at), number + 1);
 }
 

@@ -84,6 +84,11 @@ CUDA_DEVICE void cuda_store_release(uint64_t *at, uint64_t value)
 }
 
 /** Stores what orders no other memory, and so waits for none. */
+CUDA_DEVICE void cuda_store_relaxed(uint32_t *at, uint32_t value)
+{
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value));
+}
+
 CUDA_DEVICE void cuda_store_relaxed(uint64_t *at, uint64_t value)
 {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value));

@@ -278,7 +278,7 @@ template <typename T> static inline void cuda_store_release(T *at, std::common_t
     __atomic_store_n(at, value, __ATOMIC_RELEASE);
 }
 
-static inline void cuda_store_relaxed(uint64_t *at, uint64_t value)
+template <typename T> static inline void cuda_store_relaxed(T *at, std::common_type_t<T> value)
 {
     __atomic_store_n(at, value, __ATOMIC_RELAXED);
 }

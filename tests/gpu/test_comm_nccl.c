@@ -136,18 +136,31 @@ static void groups_go_around_a_ring(conform_t *t)
     free(seen);
 }
 
+/* Ranks that are threads share one environment: one of them changes it while no other reads it. */
+static void change_environment(conform_t *t, const char *name, const char *value /* NULL: none */)
+{
+    EXPECT(t, conform_meet(t), "the other rank failed");
+    if (t->mode == CONFORM_PROCESSES || t->rank == 0) {
+        if (value != NULL)
+            setenv(name, value, 1);
+        else
+            unsetenv(name);
+    }
+    EXPECT(t, conform_meet(t), "the other rank failed");
+}
+
 static void a_missing_library_is_named(conform_t *t)
 {
     rig_t rig;
 
-    setenv("DUALPIPE_NCCL", "/nowhere/libnccl.so.2", 1);
+    change_environment(t, "DUALPIPE_NCCL", "/nowhere/libnccl.so.2");
     EXPECT_STATUS(t, rig_open(&rig, t), DP_ERR_UNSUPPORTED, "open without a library that fits");
     EXPECT(t,
            strstr(conform_last_error(), "/nowhere/libnccl.so.2") != NULL &&
                strstr(conform_last_error(), "DUALPIPE_NCCL") != NULL,
            "%s", conform_last_error());
     rig_close(&rig);
-    setenv("DUALPIPE_NCCL", "libm.so.6", 1);
+    change_environment(t, "DUALPIPE_NCCL", "libm.so.6");
     EXPECT_STATUS(t, rig_open(&rig, t), DP_ERR_UNSUPPORTED, "open without a library that fits");
     EXPECT(t, strstr(conform_last_error(), "ncclGetVersion") != NULL, "%s", conform_last_error());
     rig_close(&rig);
@@ -159,9 +172,9 @@ static void a_gpu_twice_is_refused(conform_t *t)
     dp_status_t status;
     rig_t rig;
 
-    unsetenv("DP_FAKE_NCCL_SHARE");
-    unsetenv("DUALPIPE_NCCL_SAME_GPU");
-    unsetenv("NCCL_HOSTID");
+    change_environment(t, "DP_FAKE_NCCL_SHARE", NULL);
+    change_environment(t, "DUALPIPE_NCCL_SAME_GPU", NULL);
+    change_environment(t, "NCCL_HOSTID", NULL);
     status = rig_open(&rig, t);
     EXPECT(t, status < 0 && strstr(conform_last_error(), "uplicate GPU") != NULL, "%s: %s", dp_status_name(status),
            conform_last_error());
@@ -179,8 +192,8 @@ static void processes_may_share_a_gpu(conform_t *t)
         conform_skip(t, "NCCL tells processes apart, not threads");
         return;
     }
-    unsetenv("DP_FAKE_NCCL_SHARE");
-    setenv("DUALPIPE_NCCL_SAME_GPU", "1", 1);
+    change_environment(t, "DP_FAKE_NCCL_SHARE", NULL);
+    change_environment(t, "DUALPIPE_NCCL_SAME_GPU", "1");
     EXPECT_OK(t, rig_open(&rig, t));
     EXPECT_OK(t, channels_open(&rig));
     EXPECT_OK(t, rig.device_vt->allocate(rig.device, sizeof(double), &memory));
@@ -208,7 +221,7 @@ static void errors_that_come_later_end_the_streams(conform_t *t)
         conform_skip(t, "a real NCCL fails when it likes");
         return;
     }
-    setenv("DP_FAKE_NCCL_FAIL", "20", 1) /* of a step */;
+    change_environment(t, "DP_FAKE_NCCL_FAIL", "20") /* of a step */;
     EXPECT_OK(t, rig_open(&rig, t));
     EXPECT_OK(t, channels_open(&rig));
     for (int i = 0; i < 2; i++) {
@@ -355,8 +368,8 @@ static void no_step_connects_ranks(conform_t *t)
         return;
     }
     if (t->mode == CONFORM_PROCESSES) { /* as with NCCL itself: whoever connects waits until its context is idle */
-        unsetenv("DP_FAKE_NCCL_SHARE");
-        setenv("DUALPIPE_NCCL_SAME_GPU", "1", 1);
+        change_environment(t, "DP_FAKE_NCCL_SHARE", NULL);
+        change_environment(t, "DUALPIPE_NCCL_SAME_GPU", "1");
     }
     *(void **)&connections = dlsym(library, "fake_nccl_connections");
     EXPECT_OK(t, rig_open(&rig, t));
@@ -396,7 +409,7 @@ static void more_blocks_than_the_share_has_are_refused(conform_t *t)
         conform_skip(t, "each rank needs a device to divide");
         return;
     }
-    setenv("NCCL_MAX_CTAS", "5", 1); /* NCCL makes 8 of it */
+    change_environment(t, "NCCL_MAX_CTAS", "5"); /* NCCL makes 8 of it */
     EXPECT_OK(t, rig_open_divided(&rig, t, 20));
     EXPECT_OK(t, swap_open(&rig, &swap));
     status = channels_open(&rig);
