@@ -50,16 +50,32 @@ static void keep(latest_t *latest, const dp__box_t *box, const dp_span_t *span)
     latest->from[at] = box;
 }
 
+static void look_into(const dp__box_t *box, latest_t *latest)
+{
+    for (uint32_t i = 0; i < box->capacity; i++) {
+        const dp_span_t span = dp__box_span(box, i);
+
+        if (span.start_ns > 0)
+            keep(latest, box, &span);
+    }
+}
+
+/* A rank that has no box any more has ended, and perhaps for the same cause: then its newest one says what it did. */
 static void find_latest(const dp__box_t *boxes, int32_t rank, latest_t *latest)
 {
-    latest->count = 0;
-    for (const dp__box_t *box = boxes; box != NULL; box = box->next)
-        for (uint32_t i = 0; box->rank == rank && !dp__box_is_closed(box) && i < box->capacity; i++) {
-            const dp_span_t span = dp__box_span(box, i);
+    const dp__box_t *closed = NULL;
 
-            if (span.start_ns > 0)
-                keep(latest, box, &span);
-        }
+    latest->count = 0;
+    for (const dp__box_t *box = boxes; box != NULL; box = box->next) {
+        if (box->rank != rank)
+            continue;
+        if (!dp__box_is_closed(box))
+            look_into(box, latest);
+        else if (closed == NULL)
+            closed = box;
+    }
+    if (latest->count == 0 && closed != NULL)
+        look_into(closed, latest);
 }
 
 /* A span has no member that says that it is not over: its name does. */

@@ -107,6 +107,37 @@ START_TEST(a_step_that_began_first_and_ended_last_is_kept)
 }
 END_TEST
 
+/* Where rank 0 does not answer, each of the others writes a file, and one of them has ended when the last looks. */
+START_TEST(a_rank_that_has_ended_is_not_left_out)
+{
+    static const uint8_t mark[16];
+    rig_t rig;
+    dp__box_t newer;
+    size_t bytes;
+    int64_t count;
+    void *memory;
+
+    open_rig(&rig);
+    dp__box_close(&rig.box);
+    ck_assert(dp__last_spans_take(&rig.box, 1, rig.hub->last.timeline, 1));
+    ck_assert_ptr_nonnull(dp_timeline_spans(rig.hub->last.timeline, 1, &count));
+    ck_assert_int_eq(count, DP__LAST_SPANS);
+    /* what an engine that was closed has left does not stand beside what the next one does */
+    ck_assert_int_eq(dp__box_bytes(1, &bytes), DP_OK);
+    memory = dp__calloc(1, bytes);
+    ck_assert_ptr_nonnull(memory);
+    dp__box_format(memory, bytes, 1, mark, &newer);
+    newer.rank = 1;
+    newer.next = &rig.box;
+    newer.records[0] = (dp_span_t){.start_ns = 1, .end_ns = 2, .kind = DP_SPAN_COMPUTE};
+    ck_assert(dp__last_spans_take(&newer, 1, rig.hub->last.timeline, 2));
+    ck_assert_ptr_nonnull(dp_timeline_spans(rig.hub->last.timeline, 2, &count));
+    ck_assert_int_eq(count, 1);
+    dp__free(memory);
+    close_rig(&rig);
+}
+END_TEST
+
 START_TEST(another_host_tells_and_its_clock_is_bounded_by_the_round_trip)
 {
     rig_t rig;
@@ -270,6 +301,7 @@ int main(void)
 
     SUITE_ADD(suite, what_is_not_over_is_kept_and_then_the_latest);
     SUITE_ADD(suite, a_step_that_began_first_and_ended_last_is_kept);
+    SUITE_ADD(suite, a_rank_that_has_ended_is_not_left_out);
     SUITE_ADD(suite, another_host_tells_and_its_clock_is_bounded_by_the_round_trip);
     SUITE_ADD(suite, a_file_is_named_before_it_is_there_and_then_it_is_whole);
     SUITE_ADD(suite, who_is_late_leaves_the_file_of_the_first_alone);
