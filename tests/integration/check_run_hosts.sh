@@ -227,6 +227,20 @@ done
 kill -s TERM "$job"
 expect_end 143 5000
 
+# ---- two ranks are started again at once, and each is counted as one ----
+begin again --hosts a,b -n 2 --respawn 2 -- \
+    sh -c 'mkdir "$0/lived.$RANK" 2>/dev/null || exec echo again; echo "ready $$"; exec sleep 1000' "$work"
+await_lines 2 ready
+keeper=$(child_of "$job")
+kill -s STOP "$keeper"
+kill -s KILL $(sed -n 's/^\[[01]\] ready //p' "$work/out")
+sleep 0.2
+kill -s CONT "$keeper"
+expect_end 0 5000
+lines out 2 '\] again$'
+lines err 1 'started again as pid [0-9]* (1 of 2)$'
+lines err 1 'started again as pid [0-9]* (2 of 2)$'
+
 # ---- what cannot be started ----
 begin nothing --hosts a,b -n 2 -- /no/such/program
 expect_end 127 5000

@@ -265,7 +265,7 @@ static void take_end(work_t *w, host_t *host, const char *text)
     consider(w, &end);
 }
 
-static void take_again(const work_t *w, const host_t *host, const char *text)
+static void take_again(work_t *w, const host_t *host, const char *text)
 {
     run_end_t end;
     int again;

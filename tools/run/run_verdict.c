@@ -51,12 +51,12 @@ bool run_verdict_replace(run_verdict_t *v, const run_end_t *end)
     return true;
 }
 
-void run_verdict_replaced(const run_verdict_t *v, const run_end_t *end, pid_t pid)
+void run_verdict_replaced(run_verdict_t *v, const run_end_t *end, pid_t pid)
 {
     char text[512];
 
     run_end_write(end, text, sizeof(text));
-    run_say("%s: started again as pid %d (%d of %d)", text, (int)pid, v->respawned, v->respawn);
+    run_say("%s: started again as pid %d (%d of %d)", text, (int)pid, ++v->replaced, v->respawn);
 }
 
 bool run_verdict_close(run_verdict_t *v)

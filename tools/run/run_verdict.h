@@ -23,7 +23,8 @@ typedef struct run_end {
 
 typedef struct run_verdict {
     double grace_seconds;
-    int respawn, respawned; /* how many ranks may be started again, and how many were */
+    int respawn, respawned; /* how many ranks may be started again, and how many were told to be */
+    int replaced;           /* how many of them were said to have been */
     bool closing;           /* nobody is started any more */
     int code;               /* of the first rank that failed; 0: none so far */
     bool seen;              /* `first` is it, unless a better one comes until decide_ns */
@@ -45,7 +46,7 @@ void run_verdict_open(run_verdict_t *v, const run_options_t *options);
  * asked for the end. true: it counts as started again. */
 bool run_verdict_replace(run_verdict_t *v, const run_end_t *end);
 /* Says that it was. */
-void run_verdict_replaced(const run_verdict_t *v, const run_end_t *end, pid_t pid);
+void run_verdict_replaced(run_verdict_t *v, const run_end_t *end, pid_t pid);
 /* true, once: it is time to tell the ranks that nobody is started any more. */
 bool run_verdict_close(run_verdict_t *v);
 void run_verdict_consider(run_verdict_t *v, const run_end_t *end);
