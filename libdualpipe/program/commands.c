@@ -11,13 +11,16 @@
 
 #define NOWHERE 0xff /* stream of an event that was not recorded yet */
 
+enum { FIRST_ROOM = 1 << 16 }; /* commands, at most */
+
 typedef struct dp__writer {
     const dp_program_t *program;
     const dp_instr_t *instrs; /* of this rank */
-    int32_t rank, ninstrs, microbatches, most_segments;
+    int32_t rank, ninstrs, microbatches, most_segments, npasses;
     const dp__stage_shape_t *stages;
     const uint8_t *in_lane;
     dp__commands_t *out;
+    dp__command_t *at; /* [room] what was put so far, out->count of them */
     int64_t room;
     uint8_t idle[DP__KINDS][DP__WORKS]; /* work memories, longest idle first */
     int32_t nidle[DP__KINDS];
@@ -42,28 +45,35 @@ typedef struct dp__writer {
 
 /* ---- one command ---- */
 
+static bool make_more_room(dp__writer_t *x)
+{
+    /* at first what most lists take: copying them as they grow takes longer than writing them */
+    int64_t some = (int64_t)x->npasses * (4 * x->most_segments + 8);
+    int64_t room = x->room > 0 ? 2 * x->room : some < FIRST_ROOM ? some + 1 : FIRST_ROOM;
+    dp__command_t *grown = dp__allocate((size_t)room * sizeof(*grown), 64);
+
+    if (grown == NULL) {
+        x->no_memory = true;
+        x->out->count = 0; /* goes on, to nowhere */
+        return x->room > 0;
+    }
+    if (x->out->count > 0)
+        memcpy(grown, x->at, (size_t)x->out->count * sizeof(*grown));
+    dp__free(x->at);
+    x->at = grown;
+    x->room = room;
+    return true;
+}
+
+static void put_command(dp__writer_t *x, dp__command_t command)
+{
+    if (x->out->count < x->room || make_more_room(x))
+        x->at[x->out->count++] = command;
+}
+
 static void put(dp__writer_t *x, dp__command_kind_t kind, int stream, int32_t at)
 {
-    dp__commands_t *out = x->out;
-
-    if (out->count == x->room) {
-        int64_t room = x->room > 0 ? 2 * x->room : 1024;
-        dp__command_t *grown = dp__allocate((size_t)room * sizeof(*grown), 64);
-
-        if (grown == NULL) {
-            x->no_memory = true;
-            out->count = 0; /* goes on, to nowhere */
-            if (x->room == 0)
-                return;
-        } else {
-            if (out->count > 0)
-                memcpy(grown, out->at, (size_t)out->count * sizeof(*grown));
-            dp__free(out->at);
-            out->at = grown;
-            x->room = room;
-        }
-    }
-    out->at[out->count++] = (dp__command_t){.kind = (uint8_t)kind, .stream = (uint8_t)stream, .at = at};
+    put_command(x, (dp__command_t){.kind = kind, .stream = (uint8_t)stream, .at = at});
 }
 
 static void record(dp__writer_t *x, int stream, int32_t event)
@@ -148,11 +158,11 @@ static int lane_of(const dp__stage_shape_t *stage, int32_t segment)
 
 static void call(dp__writer_t *x, int32_t pass, int op, int lane, int32_t segment)
 {
-    put(x, DP__CALL, lane, pass);
-    if (!x->no_memory) {
-        x->out->at[x->out->count - 1].op = (uint8_t)op;
-        x->out->at[x->out->count - 1].segment = (int16_t)segment;
-    }
+    put_command(x, (dp__command_t){.kind = DP__CALL,
+                                   .op = (uint8_t)op,
+                                   .stream = (uint8_t)lane,
+                                   .segment = (int16_t)segment,
+                                   .at = pass});
     x->out->ncalls++;
 }
 
@@ -497,11 +507,12 @@ static dp_status_t put_bundle(dp__writer_t *x, int32_t at, int32_t *count_out)
     while (at + n < x->ninstrs && instr[n].kind == instr->kind && instr[n].bundle == instr->bundle &&
            instr[n].peer == instr->peer)
         n++;
+    if (n > INT16_MAX)
+        return odd(x, at, "a bundle with more messages than there are channels");
     for (int32_t i = 0; i < n && sends; i++)
         wait(x, stream, ready(x, instr[i].channel, instr[i].number));
-    put(x, DP__BUNDLE, stream, at);
-    if (!x->no_memory)
-        x->out->at[x->out->count - 1].count = n;
+    put_command(x,
+                (dp__command_t){.kind = DP__BUNDLE, .stream = (uint8_t)stream, .count = (int16_t)n, .at = at});
     for (int32_t i = 0; i < n; i++)
         record(x, stream, (sends ? free_again : ready)(x, instr[i].channel, instr[i].number));
     *count_out = n;
@@ -534,24 +545,30 @@ static dp_status_t put_all(dp__writer_t *x)
     return status;
 }
 
-/* What no other stream waits for before it is recorded again need not be. */
-static void drop_records(dp__writer_t *x)
+/* What no other stream waits for before it is recorded again need not be. What is left is copied to where it just fits:
+ * a simulation has the lists of all ranks at once. */
+static dp_status_t keep_needed(dp__writer_t *x)
 {
     dp__commands_t *out = x->out;
     int64_t kept = out->count;
 
     memset(x->recorded_on, 0, (size_t)out->nevents); /* 1: somebody waits */
     for (int64_t i = out->count - 1; i >= 0; i--) {
-        const dp__command_t *c = &out->at[i];
+        const dp__command_t *c = &x->at[i];
         bool needed = c->kind != DP__RECORD || x->recorded_on[c->at];
 
         if (c->kind == DP__WAIT || c->kind == DP__RECORD)
             x->recorded_on[c->at] = c->kind == DP__WAIT;
         if (needed)
-            out->at[--kept] = *c;
+            x->at[--kept] = *c;
     }
     out->count -= kept;
-    memmove(out->at, out->at + kept, (size_t)out->count * sizeof(*out->at));
+    out->at = dp__allocate((size_t)out->count * sizeof(*out->at), 64);
+    if (out->at == NULL)
+        return dp_fail(DP_ERR_NOMEM, "commands: no memory for those of rank %d", x->rank);
+    if (out->count > 0)
+        memcpy(out->at, x->at + kept, (size_t)out->count * sizeof(*out->at));
+    return DP_OK;
 }
 
 /* ---- what there is ---- */
@@ -605,7 +622,7 @@ static void count_begin(dp__writer_t *x, dp__census_t *n, int kind, int32_t chan
     *buffers = larger(*buffers, larger(++n->held[channel], 2 * ++n->making[channel]));
 }
 
-static dp_status_t count_line(dp__writer_t *x, int32_t at, dp__census_t *n, int32_t *npasses)
+static dp_status_t count_line(dp__writer_t *x, int32_t at, dp__census_t *n)
 {
     const dp_instr_t *instr = &x->instrs[at];
     dp__instr_pass_t use[2];
@@ -618,7 +635,7 @@ static dp_status_t count_line(dp__writer_t *x, int32_t at, dp__census_t *n, int3
             use[k].microbatch >= x->microbatches)
             return odd(x, at, "chunk or micro-batch out of range");
     for (int k = 0; k < passes && dp__instr_begins(instr); k++) {
-        ++*npasses;
+        x->npasses++;
         if ((use[k].kind == DP_OP_I || use[k].kind == DP_OP_B) && x->stages[use[k].chunk].regains)
             x->out->regained = larger(x->out->regained, ++n->backwards);
         if (use[k].kind != DP_OP_W)
@@ -638,7 +655,7 @@ static dp_status_t count_line(dp__writer_t *x, int32_t at, dp__census_t *n, int3
 }
 
 /* Work memories and buffers. */
-static dp_status_t count_memory(dp__writer_t *x, dp__census_t *n, int32_t *npasses)
+static dp_status_t count_memory(dp__writer_t *x, dp__census_t *n)
 {
     dp_status_t status = DP_OK;
 
@@ -646,7 +663,7 @@ static dp_status_t count_memory(dp__writer_t *x, dp__census_t *n, int32_t *npass
         const dp_instr_t *instr = &x->instrs[i];
 
         if (instr->kind == DP_INSTR_COMPUTE || instr->kind == DP_INSTR_START)
-            status = count_line(x, i, n, npasses);
+            status = count_line(x, i, n);
         else if (instr->kind == DP_INSTR_SEND)
             n->held[instr->channel]--;
     }
@@ -661,7 +678,7 @@ static dp_status_t count_memory(dp__writer_t *x, dp__census_t *n, int32_t *npass
     return status;
 }
 
-static dp_status_t measure(dp__writer_t *x, int32_t *npasses)
+static dp_status_t measure(dp__writer_t *x)
 {
     const dp_program_t *p = x->program;
     int32_t *held = dp__calloc(2 * (size_t)p->nchannels + 1, sizeof(*held));
@@ -684,7 +701,7 @@ static dp_status_t measure(dp__writer_t *x, int32_t *npasses)
             x->out->buffers[c] = channel->slots;
     }
     x->out->works[DP__FORWARD] = x->out->works[DP__BACKWARD] = 2;
-    status = count_memory(x, &(dp__census_t){.held = held, .making = held + p->nchannels}, npasses);
+    status = count_memory(x, &(dp__census_t){.held = held, .making = held + p->nchannels});
     dp__free(held);
     return status;
 }
@@ -713,14 +730,14 @@ static int32_t number_events(dp__writer_t *x)
     return n;
 }
 
-static dp_status_t make_room(dp__writer_t *x, int32_t npasses)
+static dp_status_t make_room(dp__writer_t *x)
 {
     size_t channels = (size_t)x->program->nchannels + 1, places = (size_t)x->program->chunks * (size_t)x->microbatches;
     size_t buffers = 0;
 
     for (int32_t c = 0; c < x->program->nchannels; c++)
         buffers += (size_t)x->out->buffers[c];
-    x->out->passes = dp__calloc((size_t)npasses + 1, sizeof(*x->out->passes));
+    x->out->passes = dp__calloc((size_t)x->npasses + 1, sizeof(*x->out->passes));
     x->first_event = dp__calloc(2 * channels, sizeof(*x->first_event));
     x->made_by[0] = dp__allocate(2 * places * sizeof(int32_t), 64);
     x->bend_used = dp__calloc(buffers + 1, 1);
@@ -729,7 +746,7 @@ static dp_status_t make_room(dp__writer_t *x, int32_t npasses)
     x->scratch = dp__calloc(3 * (size_t)x->most_segments + 1, sizeof(*x->scratch));
     if (x->out->passes == NULL || x->first_event == NULL || x->made_by[0] == NULL || x->bend_used == NULL ||
         x->steps == NULL || x->scratch == NULL || x->idle_regained == NULL)
-        return dp_fail(DP_ERR_NOMEM, "commands: no memory for %d passes", npasses);
+        return dp_fail(DP_ERR_NOMEM, "commands: no memory for %d passes", x->npasses);
     for (int32_t r = 0; r < x->out->regained; r++)
         x->idle_regained[x->nidle_regained++] = r;
     x->first_bend = x->first_event + channels;
@@ -786,7 +803,6 @@ dp_status_t dp__commands_write(const dp_program_t *program, int32_t rank, const 
                       .stages = stages,
                       .in_lane = in_lane,
                       .out = out};
-    int32_t npasses = 0;
     dp_status_t status;
 
     *out = (dp__commands_t){.count = 0};
@@ -795,9 +811,9 @@ dp_status_t dp__commands_write(const dp_program_t *program, int32_t rank, const 
         return dp_fail(DP_ERR_REJECTED, "rank %d of the pipeline has more than two neighbours", rank);
     for (int32_t c = 0; c < program->chunks; c++)
         x.most_segments = stages[c].nsegments > x.most_segments ? stages[c].nsegments : x.most_segments;
-    status = measure(&x, &npasses);
+    status = measure(&x);
     if (status >= 0)
-        status = make_room(&x, npasses);
+        status = make_room(&x);
     if (status >= 0)
         status = find_passes(&x);
     if (status >= 0)
@@ -805,7 +821,8 @@ dp_status_t dp__commands_write(const dp_program_t *program, int32_t rank, const 
     if (status >= 0 && x.no_memory)
         status = dp_fail(DP_ERR_NOMEM, "commands: no memory for those of rank %d", rank);
     if (status >= 0)
-        drop_records(&x);
+        status = keep_needed(&x);
+    dp__free(x.at);
     dp__free(x.first_event);
     dp__free(x.made_by[0]);
     dp__free(x.bend_used);

@@ -39,14 +39,17 @@ typedef enum dp__command_kind {
     DP__REDUCE   /* the gradients of a chunk */
 } dp__command_kind_t;
 
+/* 8 bytes: a simulation walks millions of them. */
 typedef struct dp__command {
-    uint8_t kind;
-    uint8_t stream;  /* a lane, or DP_LANE_COUNT + a way */
-    uint8_t op;      /* CALL: DP_OP_F, R, I or W */
-    int16_t segment; /* CALL */
-    int32_t at;      /* CALL, RECV, RELEASE, SEND: pass. WAIT, RECORD: event. BUNDLE: instruction of its first transfer.
-                        REDUCE: chunk */
-    int32_t count;   /* BUNDLE: transfers, which follow one another in the rank's list */
+    uint8_t kind : 4;
+    uint8_t op : 4; /* CALL: DP_OP_F, R, I or W */
+    uint8_t stream; /* a lane, or DP_LANE_COUNT + a way */
+    union {
+        int16_t segment; /* CALL */
+        int16_t count;   /* BUNDLE: transfers, which follow one another in the rank's list */
+    };
+    int32_t at; /* CALL, RECV, RELEASE, SEND: pass. WAIT, RECORD: event. BUNDLE: instruction of its first transfer.
+                   REDUCE: chunk */
 } dp__command_t;
 
 enum { DP__FORWARD = 0, DP__BACKWARD = 1, DP__KINDS = 2 }; /* of passes that need work memory */

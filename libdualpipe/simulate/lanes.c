@@ -5,7 +5,6 @@
  * even when every rank does one thing after the other, so it completes here. */
 #include "simulate/lanes.h"
 
-#include <math.h>
 #include <stdbool.h>
 
 #include "base/memory.h"
@@ -17,11 +16,14 @@ enum { STREAMS = DP_LANE_COUNT + DP__WAYS };
 
 /* Times of a message; negative: not known yet. */
 typedef struct message {
-    double sent, posted; /* BUNDLES: each side came to it */
-    double begun;        /* BUNDLES: its bytes enter the link */
-    double arrived;
+    double begun; /* its bytes enter the link */
     double released;
 } message_t;
+
+/* BUNDLES: when each end came to a message. */
+typedef struct ends {
+    double sent, posted;
+} ends_t;
 
 typedef struct rank_state {
     int64_t at;           /* next command */
@@ -38,12 +40,19 @@ typedef struct lanes_run {
     dp__rank_result_t *results;
     uint16_t names[DP_ROLE_COMBINE + 1]; /* by role */
     message_t *messages;
+    ends_t *ends; /* of each message; NULL under CREDITS */
     double *link_free; /* by link */
     rank_state_t *ranks;
     double *events; /* of all ranks */
     int32_t *queue; /* ring of ranks to look at; each is in it at most once */
     int32_t head, queued;
 } lanes_run_t;
+
+/* fmax() of numbers that are none but numbers: without a call. */
+static inline double later(double a, double b)
+{
+    return a > b ? a : b;
+}
 
 static void look_at(lanes_run_t *run, int32_t rank)
 {
@@ -73,8 +82,6 @@ static void keep(lanes_run_t *run, int32_t rank, dp_span_t span, double start, d
 {
     int32_t stage = dp__model_chunk(run->model, rank, chunk)->stage;
 
-    if (run->timeline == NULL)
-        return;
     span.start_ns = dp__model_ns(start);
     span.end_ns = dp__model_ns(end);
     span.chunk = (int16_t)chunk;
@@ -86,13 +93,14 @@ static void keep(lanes_run_t *run, int32_t rank, dp_span_t span, double start, d
 static void keep_transfer(lanes_run_t *run, int32_t rank, int kind, int32_t channel, int32_t number, int32_t chunk,
                           int32_t microbatch, double start, double end)
 {
-    dp_span_t span = {.kind = (uint8_t)kind,
-                      .lane = DP_LANE_P2P,
-                      .pass = run->program->channels[channel].op,
-                      .segment = -1,
-                      .flow = (uint64_t)(message_of(run, channel, number) - run->messages) + 1};
-
-    keep(run, rank, span, start, end, chunk, microbatch);
+    if (run->timeline != NULL)
+        keep(run, rank,
+             (dp_span_t){.kind = (uint8_t)kind,
+                         .lane = DP_LANE_P2P,
+                         .pass = run->program->channels[channel].op,
+                         .segment = -1,
+                         .flow = (uint64_t)(message_of(run, channel, number) - run->messages) + 1},
+             start, end, chunk, microbatch);
 }
 
 /* ---- commands ---- */
@@ -114,7 +122,7 @@ static void call(lanes_run_t *run, int32_t rank, const dp__command_t *c, const d
     if (!state->started || start < result->first_start)
         result->first_start = start;
     state->started = true;
-    result->last_end = fmax(result->last_end, end);
+    result->last_end = later(result->last_end, end);
     if (c->stream == DP_LANE_COMPUTE)
         result->busy += takes;
     if (run->timeline != NULL)
@@ -128,14 +136,19 @@ static void call(lanes_run_t *run, int32_t rank, const dp__command_t *c, const d
              start, end, pass->chunk, pass->microbatch);
 }
 
+static double travel_time(const lanes_run_t *run, int32_t channel)
+{
+    return run->model->link_time[channel] + run->model->hop[channel];
+}
+
 static bool recv(lanes_run_t *run, int32_t rank, const dp__command_t *c, const dp__step_pass_t *pass)
 {
     double *time = &run->ranks[rank].time[c->stream], ready = *time;
-    double arrived = message_of(run, pass->source, pass->source_at)->arrived;
+    double begun = message_of(run, pass->source, pass->source_at)->begun;
 
-    if (arrived < 0.0)
+    if (begun < 0.0)
         return false;
-    *time = fmax(*time, arrived);
+    *time = later(*time, begun + travel_time(run, pass->source));
     keep_transfer(run, rank, DP_SPAN_RECV, pass->source, pass->source_at, pass->chunk, pass->microbatch, ready, *time);
     return true;
 }
@@ -150,29 +163,23 @@ static void release(lanes_run_t *run, int32_t rank, const dp__command_t *c, cons
 static double take_link(lanes_run_t *run, int32_t channel, double time)
 {
     double *link_free = &run->link_free[run->model->link[channel]];
-    double leaves = fmax(time, *link_free);
+    double leaves = later(time, *link_free);
 
     *link_free = leaves + run->model->link_time[channel];
     return leaves;
 }
 
-static double travel_time(const lanes_run_t *run, int32_t channel)
-{
-    return run->model->link_time[channel] + run->model->hop[channel];
-}
-
 static bool send(lanes_run_t *run, int32_t rank, const dp__command_t *c, const dp__step_pass_t *pass)
 {
     double *time = &run->ranks[rank].time[c->stream], slot = slot_free(run, pass->dest, pass->dest_at), leaves;
-    message_t *message = message_of(run, pass->dest, pass->dest_at);
 
     if (slot < 0.0)
         return false;
-    leaves = take_link(run, pass->dest, fmax(*time, slot));
+    leaves = take_link(run, pass->dest, later(*time, slot));
     *time = leaves + run->model->link_time[pass->dest];
-    message->arrived = leaves + travel_time(run, pass->dest);
+    message_of(run, pass->dest, pass->dest_at)->begun = leaves;
     keep_transfer(run, rank, DP_SPAN_SEND, pass->dest, pass->dest_at, pass->chunk, pass->microbatch, leaves,
-                  message->arrived);
+                  leaves + travel_time(run, pass->dest));
     look_at(run, run->program->channels[pass->dest].dst);
     return true;
 }
@@ -187,14 +194,15 @@ static bool post_bundle(lanes_run_t *run, int32_t rank, const dp__command_t *c, 
 
         if (slot < 0.0)
             return false;
-        time = fmax(time, slot);
+        time = later(time, slot);
     }
     for (int32_t i = 0; i < c->count; i++) {
         message_t *message = message_of(run, t[i].channel, t[i].number);
+        ends_t *ends = &run->ends[message - run->messages];
 
-        *(t[i].kind == DP_INSTR_SEND ? &message->sent : &message->posted) = time;
-        if (message->sent >= 0.0 && message->posted >= 0.0)
-            message->begun = take_link(run, t[i].channel, fmax(message->sent, message->posted));
+        *(t[i].kind == DP_INSTR_SEND ? &ends->sent : &ends->posted) = time;
+        if (ends->sent >= 0.0 && ends->posted >= 0.0)
+            message->begun = take_link(run, t[i].channel, later(ends->sent, ends->posted));
         look_at(run, t[i].peer);
     }
     return run->ranks[rank].posted = true;
@@ -212,7 +220,7 @@ static bool bundle(lanes_run_t *run, int32_t rank, const dp__command_t *c)
 
         if (begun < 0.0)
             return false;
-        over = fmax(over, begun + travel_time(run, t[i].channel));
+        over = later(over, begun + travel_time(run, t[i].channel));
     }
     for (int32_t i = 0; i < c->count; i++) {
         bool sends = t[i].kind == DP_INSTR_SEND;
@@ -230,25 +238,25 @@ static bool bundle(lanes_run_t *run, int32_t rank, const dp__command_t *c)
 static bool run_command(lanes_run_t *run, int32_t rank, const dp__command_t *c)
 {
     rank_state_t *state = &run->ranks[rank];
-    const dp__step_pass_t *pass = &run->lanes->commands[rank].passes[c->at];
+    const dp__step_pass_t *passes = run->lanes->commands[rank].passes;
 
     switch (c->kind) {
     case DP__CALL:
-        call(run, rank, c, pass);
+        call(run, rank, c, &passes[c->at]);
         return true;
     case DP__WAIT:
-        state->time[c->stream] = fmax(state->time[c->stream], state->event[c->at]);
+        state->time[c->stream] = later(state->time[c->stream], state->event[c->at]);
         return true;
     case DP__RECORD:
         state->event[c->at] = state->time[c->stream];
         return true;
     case DP__RECV:
-        return recv(run, rank, c, pass);
+        return recv(run, rank, c, &passes[c->at]);
     case DP__RELEASE:
-        release(run, rank, c, pass);
+        release(run, rank, c, &passes[c->at]);
         return true;
     case DP__SEND:
-        return send(run, rank, c, pass);
+        return send(run, rank, c, &passes[c->at]);
     case DP__BUNDLE:
         return bundle(run, rank, c);
     default:
@@ -286,7 +294,7 @@ static double peak_activations(const dp__model_t *model, int32_t rank)
 
             if (pass[k].kind == DP_OP_F && dp__instr_begins(instr))
                 held += share;
-            peak = fmax(peak, held);
+            peak = later(peak, held);
             if (last && instr->kind == DP_INSTR_COMPUTE)
                 held -= share;
         }
@@ -332,11 +340,15 @@ static dp_status_t prepare(lanes_run_t *run)
     run->queue = dp__calloc((size_t)program->ranks, sizeof(*run->queue));
     run->link_free = dp__calloc((size_t)program->nchannels + 1, sizeof(*run->link_free));
     run->events = dp__calloc(events + 1, sizeof(*run->events));
+    if (program->transport == DP_TRANSPORT_BUNDLES)
+        run->ends = dp__calloc((size_t)messages + 1, sizeof(*run->ends));
     if (run->messages == NULL || run->ranks == NULL || run->queue == NULL || run->link_free == NULL ||
-        run->events == NULL)
+        run->events == NULL || (program->transport == DP_TRANSPORT_BUNDLES && run->ends == NULL))
         return dp_fail(DP_ERR_NOMEM, "simulate: no memory for %lld messages", (long long)messages);
     for (int64_t m = 0; m < messages; m++)
-        run->messages[m] = (message_t){-1.0, -1.0, -1.0, -1.0, -1.0};
+        run->messages[m] = (message_t){-1.0, -1.0};
+    for (int64_t m = 0; m < messages && run->ends != NULL; m++)
+        run->ends[m] = (ends_t){-1.0, -1.0};
     for (int32_t r = 0; r < program->ranks; r++) {
         run->ranks[r].event = run->events + first;
         first += (size_t)run->lanes->commands[r].nevents;
@@ -368,6 +380,7 @@ dp_status_t dp__lanes_run(const dp__lanes_model_t *lanes, dp__rank_result_t *res
             status = stuck(&run, r);
     dp__free(run.events);
     dp__free(run.messages);
+    dp__free(run.ends);
     dp__free(run.ranks);
     dp__free(run.queue);
     dp__free(run.link_free);
