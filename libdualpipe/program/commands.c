@@ -158,11 +158,9 @@ static int lane_of(const dp__stage_shape_t *stage, int32_t segment)
 
 static void call(dp__writer_t *x, int32_t pass, int op, int lane, int32_t segment)
 {
-    put_command(x, (dp__command_t){.kind = DP__CALL,
-                                   .op = (uint8_t)op,
-                                   .stream = (uint8_t)lane,
-                                   .segment = (int16_t)segment,
-                                   .at = pass});
+    put_command(
+        x, (dp__command_t){
+               .kind = DP__CALL, .op = (uint8_t)op, .stream = (uint8_t)lane, .segment = (int16_t)segment, .at = pass});
     x->out->ncalls++;
 }
 
@@ -511,8 +509,7 @@ static dp_status_t put_bundle(dp__writer_t *x, int32_t at, int32_t *count_out)
         return odd(x, at, "a bundle with more messages than there are channels");
     for (int32_t i = 0; i < n && sends; i++)
         wait(x, stream, ready(x, instr[i].channel, instr[i].number));
-    put_command(x,
-                (dp__command_t){.kind = DP__BUNDLE, .stream = (uint8_t)stream, .count = (int16_t)n, .at = at});
+    put_command(x, (dp__command_t){.kind = DP__BUNDLE, .stream = (uint8_t)stream, .count = (int16_t)n, .at = at});
     for (int32_t i = 0; i < n; i++)
         record(x, stream, (sends ? free_again : ready)(x, instr[i].channel, instr[i].number));
     *count_out = n;

@@ -40,7 +40,7 @@ typedef struct lanes_run {
     dp__rank_result_t *results;
     uint16_t names[DP_ROLE_COMBINE + 1]; /* by role */
     message_t *messages;
-    ends_t *ends; /* of each message; NULL under CREDITS */
+    ends_t *ends;      /* of each message; NULL under CREDITS */
     double *link_free; /* by link */
     rank_state_t *ranks;
     double *events; /* of all ranks */
