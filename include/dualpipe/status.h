@@ -140,6 +140,7 @@ DP_API void dp_log(int level, const char *origin, const char *fmt, ...) DP_PRINT
  * Memory hooks: every allocation of the core library goes through this table, and plugins get the same table from
  * their host. allocate returns memory aligned to `alignment` (a power of two, at least 16), or NULL.
  * A step of a pipeline performs no allocation at all: install a table that fails to see it.
+ * Frozen: never grows.
  */
 typedef struct dp_allocator {
     void *user;

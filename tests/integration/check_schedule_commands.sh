@@ -487,6 +487,7 @@ expect 0 partition --help
 # ---- search ----
 expect 0 search --ranks 4 --microbatches 12 --memory-cap 5 --seconds 1 --output found.tsv
 require out '^best built-in  37.5  zbv$'
+require out '^tried  *[0-9]* lists, [1-9][0-9]* a second$'
 found=$(sed -n 's/^found  *\([0-9.]*\) .*/\1/p' out)
 awk -v found="$found" 'BEGIN { exit !(found > 35.9 && found <= 37.5) }' || fail "search: found a step of $found"
 expect 0 verify found.tsv --memory-cap 5
