@@ -806,7 +806,8 @@ START_TEST(a_layer_is_replicated_once_and_as_its_plugin_has_it)
         oom_install();
         ck_assert_int_eq(make(&whole.rig), DP_OK);
         oom_arm(k, false);
-        ck_assert_int_eq(dp_moe_layer_replicate(whole.rig.layer, replicas, whole.placement, &whole.rig.part), DP_ERR_NOMEM);
+        ck_assert_int_eq(dp_moe_layer_replicate(whole.rig.layer, replicas, whole.placement, &whole.rig.part),
+                         DP_ERR_NOMEM);
         oom_disarm();
         dp_moe_layer_free(whole.rig.layer);
         ck_assert_int_eq(oom_live(), 0);
