@@ -16,9 +16,9 @@
 
 static void clear(void)
 {
-    static const char *const names[] = {"MASTER_ADDR",  "MASTER_PORT",         "TORCHELASTIC_USE_AGENT_STORE",
-                                        "DUALPIPE_RUN", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE",
-                                        "SLURM_JOB_ID", "DUALPIPE_LISTEN_FD",  "OMPI_MCA_ess_base_jobid",
+    static const char *const names[] = {"MASTER_ADDR",   "MASTER_PORT",         "TORCHELASTIC_USE_AGENT_STORE",
+                                        "DUALPIPE_RUN",  "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE",
+                                        "SLURM_JOB_ID",  "DUALPIPE_LISTEN_FD",  "OMPI_MCA_ess_base_jobid",
                                         "DUALPIPE_HOSTS"};
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)

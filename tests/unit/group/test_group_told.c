@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_group_told.c: what rank 0 tells who asks: a user how all ranks get on, ranks of other hosts its time; and what the
- * launcher tells it: who has ended. */
+ * test_group_told.c: what rank 0 tells who asks: a user how all ranks get on, ranks of other hosts its time; and what
+ * the launcher tells it: who has ended. */
 #include "tests/support/suite.h"
 #include "tests/support/two_ranks.h"
 
@@ -24,11 +24,12 @@ static char *ask(int32_t size)
         p->peers.rows[r] = (dp__peer_t){r, 0, 0, 0};
     p->hub.inquest.answers = dp__calloc((size_t)size, sizeof(*p->hub.inquest.answers));
     for (int32_t r = 0; r < size; r++)
-        p->hub.inquest.answers[r] = (dp__answer_t){
-            .came = r != 1,
-            .doing = {.peer = -1},
-            .progress = {.steps = 7, .step_ns = 2000000, .busy_ns = r == 1 ? 0 : (uint64_t)r * 1000000,
-                         .resident_bytes = 1 << 20}};
+        p->hub.inquest.answers[r] = (dp__answer_t){.came = r != 1,
+                                                   .doing = {.peer = -1},
+                                                   .progress = {.steps = 7,
+                                                                .step_ns = 2000000,
+                                                                .busy_ns = r == 1 ? 0 : (uint64_t)r * 1000000,
+                                                                .resident_bytes = 1 << 20}};
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
     p->hub.status.askers[p->hub.status.count++] = ends[0];
     dp__status_answer(p);
@@ -52,7 +53,8 @@ START_TEST(a_job_is_told_with_its_straggler)
 
     ck_assert_ptr_nonnull(strstr(text, "job of 4 ranks"));
     ck_assert_ptr_nonnull(strstr(text, "7 steps, the latest took 2.0 ms; 4.0 MiB resident\n"));
-    ck_assert_ptr_nonnull(strstr(text, "rank 3 computes longest: 3.0 ms of it, 1.20 times the mean\n")); /* of 2 and 3 */
+    ck_assert_ptr_nonnull(
+        strstr(text, "rank 3 computes longest: 3.0 ms of it, 1.20 times the mean\n")); /* of 2 and 3 */
     ck_assert_ptr_nonnull(strstr(text, "does not answer"));
     ck_assert_ptr_nonnull(strstr(text, "2.0 ms, computes 3.0 ms, 1.0 MiB; has recorded nothing"));
     ck_assert_ptr_null(strstr(text, "ranks more"));
@@ -92,9 +94,8 @@ static bool hear(dp__process_t *p, uint64_t asked, uint64_t told, uint32_t bytes
 {
     uint64_t times[2] = {htole64(asked), htole64(told)};
 
-    return dp__clock_hear(p, &(dp__frame_t){.type = DP__FRAME_CLOCK,
-                                            .bytes = bytes,
-                                            .payload = (const unsigned char *)times});
+    return dp__clock_hear(
+        p, &(dp__frame_t){.type = DP__FRAME_CLOCK, .bytes = bytes, .payload = (const unsigned char *)times});
 }
 
 START_TEST(an_answer_lies_between_its_question_and_now)
@@ -102,9 +103,9 @@ START_TEST(an_answer_lies_between_its_question_and_now)
     dp__process_t *p = two_open(1, 2);
     uint64_t now = (uint64_t)dp__now_ns();
 
-    ck_assert(!hear(p, now, 5000, 8));                                 /* half of one */
-    ck_assert(!hear(p, now + 1000000000000, 5000, 16));                /* to a question that was not asked yet */
-    ck_assert(!hear(p, now, (uint64_t)INT64_MAX + 1, 16));             /* no time */
+    ck_assert(!hear(p, now, 5000, 8));                     /* half of one */
+    ck_assert(!hear(p, now + 1000000000000, 5000, 16));    /* to a question that was not asked yet */
+    ck_assert(!hear(p, now, (uint64_t)INT64_MAX + 1, 16)); /* no time */
     ck_assert_uint_eq(dp__signal_value(&p->clock.answers), 0);
     for (uint32_t i = 0; i < DP__CLOCK_SAMPLES + 3; i++) /* the oldest make room */
         ck_assert(hear(p, now - 1000, 5000 + i, 16));

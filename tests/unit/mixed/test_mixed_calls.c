@@ -719,10 +719,8 @@ END_TEST
 
 START_TEST(exchanges_have_an_order)
 {
-    const dp_exchange_config_t exchange = {.struct_size = sizeof(exchange),
-                                           .row_bytes = ROW,
-                                           .capacity_rows = CAPACITY,
-                                           .label = "rows"};
+    const dp_exchange_config_t exchange = {
+        .struct_size = sizeof(exchange), .row_bytes = ROW, .capacity_rows = CAPACITY, .label = "rows"};
     const int32_t none[RANKS] = {0};
     dp_comm_config_t config = config_of(0);
     dp_comm_t *comm;
@@ -765,7 +763,7 @@ START_TEST(a_pair_has_one_table_and_there_are_eight)
     ck_assert_ptr_eq(t, table);
     ck_assert(dp__mixed_is(t) && !dp__mixed_is(&near_vt));
     ck_assert_uint_eq(t->caps, DP_COMM_CAP_HOSTS | DP_COMM_CAP_ONE_SIDED); /* far has no inline messages */
-    for (int i = 0; i < 7; i++) { /* each opens with its own two */
+    for (int i = 0; i < 7; i++) {                                          /* each opens with its own two */
         dp_comm_config_t config = config_of(0);
         dp_comm_t *comm;
 

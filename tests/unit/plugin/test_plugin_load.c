@@ -290,7 +290,7 @@ START_TEST(foreign_modules_are_refused_unmapped)
     static const struct {
         uint16_t number;
         const char *name;
-    } machines[] = {{EM_X86_64, "x86-64"}, {EM_386, "32-bit x86"}, {EM_ARM, "32-bit arm"}, {EM_RISCV, "risc-v"},
+    } machines[] = {{EM_X86_64, "x86-64"}, {EM_386, "32-bit x86"}, {EM_ARM, "32-bit arm"},   {EM_RISCV, "risc-v"},
                     {EM_PPC64, "ppc64"},   {EM_S390, "s390"},      {0x7777, "machine 30583"}};
     char path[PATH_BYTES];
     size_t n;

@@ -17,8 +17,8 @@ static char profile[16384];
 
 static void write_profile(void)
 {
-    static const char *const segments[] = {"attn(F)", "dispatch(F)", "mlp(F)", "combine(F)", "combine(B)", "mlp(B)",
-                                           "mlp(W)", "dispatch(B)", "attn(B)", "attn(W)"};
+    static const char *const segments[] = {"attn(F)", "dispatch(F)", "mlp(F)",      "combine(F)", "combine(B)",
+                                           "mlp(B)",  "mlp(W)",      "dispatch(B)", "attn(B)",    "attn(W)"};
     size_t n = sizeof(segments) / sizeof(segments[0]), at;
 
     at = (size_t)snprintf(profile, sizeof(profile),

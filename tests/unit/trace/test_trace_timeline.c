@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_trace_timeline.c: a trace that the library wrote tells the costs of the run that it shows, and which schedule. */
+ * test_trace_timeline.c: a trace that the library wrote tells the costs of its run, and which schedule. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,7 +82,8 @@ static void same(double wanted, double got, const char *what, const char *method
 
 START_TEST(a_trace_has_the_costs_of_its_run)
 {
-    static const char *const methods[] = {"gpipe", "1f1b", "interleaved", "zb1p", "zbv", "v-half", "dualpipe", "dualpipev"};
+    static const char *const methods[] = {"gpipe", "1f1b",   "interleaved", "zb1p",
+                                          "zbv",   "v-half", "dualpipe",    "dualpipev"};
     const char *method = methods[_i];
     dp_measured_costs_t wanted = {.struct_size = sizeof(wanted)}, got = {.struct_size = sizeof(got)};
     run_t run = run_of(method);
