@@ -20,8 +20,11 @@ trap 'rm -rf "$work"' EXIT
 model="--layers 8 --hidden $hidden --heads 4 --kv-heads 2 --experts 4 --expert-hidden $((2 * hidden)) --seq 128 --batch 2 --microbatches 8"
 run="--steps 14 --sample 0 --val-every 0 --log-every 1"
 
-kill_rank() { # RANK FILE: when five steps are taken
-    until grep -q -s 'step  *5/' "$2"; do sleep 0.01; done
+kill_rank() { # RANK FILE: when five steps are taken of the job that runs
+    until grep -q -s 'step  *5/' "$2"; do
+        kill -0 "$!" 2>/dev/null || { cat "$2" >&2; exit 1; }
+        sleep 0.01
+    done
     for environ in $(grep -l -s -z -x "DP_BENCH=$$" /proc/[0-9]*/environ); do
         if grep -q -s -z -x "RANK=$1" "$environ"; then
             pid=${environ%/environ}

@@ -15,6 +15,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "tests/support/coverage.h"
+
 static dp_group_t *group;
 
 static void on_signal(int number)
@@ -71,6 +73,7 @@ static int wait_for_the_end(int chosen, const char *how)
         nanosleep(&nap, NULL);
         if (strcmp(how, "exit") == 0)
             return 3;
+        coverage_keep();
         raise(SIGKILL);
     }
     code = complain(host->wait(host, &never, 1, INT64_MAX, "the end"));

@@ -4,6 +4,7 @@
  * the first cause, which names the rank and what it was doing, and nothing is left.
  *
  * make check takes every STRIDE-th operation of the step; DP_FAULT_SWEEP=all takes them all. */
+#include "tests/support/coverage.h"
 #include "tests/support/forked.h"
 #include "tests/support/residual_model.h"
 #include "tests/support/suite.h"
@@ -30,6 +31,7 @@ static void note_time(void)
 static dp_status_t fault_kill(void)
 {
     note_time();
+    coverage_keep();
     kill(getpid(), SIGKILL);
     return DP_OK;
 }

@@ -3,6 +3,7 @@
  * test_group_death.c: a rank is killed at every point of its life: the others say who it was and what it was doing, in
  * time, and nothing is left. */
 #include "group/pin.h"
+#include "tests/support/coverage.h"
 #include "tests/support/forked.h"
 #include "tests/support/raw_rank.h"
 #include "tests/support/suite.h"
@@ -361,6 +362,7 @@ static dp_status_t victim_body(forked_t *self)
         return dp_fail(DP_ERR_PROTOCOL, "the handshake went wrong");
     forked_reach(self, 1);
     forked_nap(200); /* so that what was sent is heard */
+    coverage_keep();
     raise(SIGKILL);
     return DP_OK;
 }
@@ -429,6 +431,7 @@ static dp_status_t dying_hub_body(forked_t *self)
         (void)raw_send(&raw, &(dp__frame_t){.type = DP__FRAME_WELCOME, .bytes = sizeof(proof), .payload = proof});
     }
     forked_nap(100);
+    coverage_keep();
     raise(SIGKILL);
     return DP_OK;
 }

@@ -3,6 +3,7 @@
  * test_checkpoint_files.c: checkpoints on the disk: what was written is read, and whatever else lies there is refused
  * with the name of the file. */
 #include "base/memory.h"
+#include "checkpoint/files.h"
 #include "checkpoint/index.h"
 #include "checkpoint/json.h"
 #include "checkpoint/xxh64.h"
@@ -482,6 +483,127 @@ START_TEST(a_length_that_cannot_be)
 }
 END_TEST
 
+START_TEST(senseless_calls_are_refused)
+{
+    char folder[PATH_BYTES], below[PATH_BYTES];
+    dp_checkpoint_tensor_t tensor = {.struct_size = 4};
+    dp_checkpoint_t *c;
+    uint64_t step;
+
+    files_folder(folder);
+    ck_assert_int_eq(dp_checkpoint_newest(NULL, 1, &step), DP_ERR_INVALID);
+    ck_assert_int_eq(dp_checkpoint_newest(folder, 1, NULL), DP_ERR_INVALID);
+    ck_assert_int_eq(dp_checkpoint_open(NULL, 1, &c), DP_ERR_INVALID);
+    ck_assert_int_eq(dp_checkpoint_open(folder, 1, NULL), DP_ERR_INVALID);
+    ck_assert_int_eq(saved_all(folder, 3), DP_OK);
+    ck_assert_int_eq(dp_checkpoint_open(folder, 3, &c), DP_OK);
+    ck_assert_int_eq(dp_checkpoint_tensor(c, 0, &tensor), DP_ERR_INVALID);
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), "struct_size is 4"));
+    dp_checkpoint_close(c);
+    dp_checkpoint_close(NULL);
+    /* A file where a folder was expected: the system's word for it, with the path. */
+    files_path(below, folder, "file");
+    files_write(below, "", 0);
+    ck_assert_int_eq(dp_checkpoint_newest(below, UINT64_MAX, &step), DP_ERR_IO);
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), below));
+    ck_assert_int_eq(saved_write(below, 4, 0), DP_ERR_IO);
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), below));
+    files_remove(folder);
+}
+END_TEST
+
+START_TEST(paths_that_are_too_long_are_refused_before_anything_is_done)
+{
+    char folder[DP__PATH_BYTES + 8];
+    dp_checkpoint_t *c;
+    const size_t lengths[] = {DP__PATH_BYTES + 4, DP__PATH_BYTES - 1, DP__PATH_BYTES - 15, DP__PATH_BYTES - 30};
+
+    for (int i = 0; i < 4; i++) { /* the folder itself; with a step; with a rank's file in it */
+        memset(folder, 'a', sizeof(folder));
+        folder[lengths[i]] = '\0';
+        ck_assert_int_eq(saved_write(folder, 1, 0), DP_ERR_INVALID);
+        ck_assert_ptr_nonnull(strstr(dp_last_error(), "the path is too long"));
+        ck_assert(!dp__checkpoint_written(folder, 1, SAVED_RANKS));
+        ck_assert_int_lt(dp__checkpoint_publish(folder, 1, SAVED_RANKS), 0);
+        ck_assert_int_lt(dp_checkpoint_open(folder, 1, &c), 0);
+        ck_assert_ptr_null(c);
+    }
+    ck_assert_int_eq(dp__checkpoint_discard(folder, 1), DP_ERR_IO); /* it fits, and the system has a limit of its own */
+    folder[lengths[1]] = '\0', memset(folder, 'a', lengths[1]);
+    ck_assert_int_eq(dp__checkpoint_discard(folder, 1), DP_ERR_INVALID);
+}
+END_TEST
+
+/* A run that ends in the middle of a save: half of a file has no name. */
+START_TEST(a_save_that_is_given_up_leaves_no_file)
+{
+    static const uint32_t stop = 1;
+    static const double values[4];
+    char folder[PATH_BYTES];
+    dp__tensor_t tensor = {.name = "w", .dtype = DP_F64, .count = 4};
+    dp__write_t write = {.folder = folder,
+                         .step = 2,
+                         .ranks = 1,
+                         .tensors = &tensor,
+                         .n = 1,
+                         .parameters = 1,
+                         .data = (const char *)values,
+                         .stop = &stop};
+
+    files_folder(folder);
+    ck_assert_int_eq(dp__checkpoint_write(&write), DP_ERR_ABORTED);
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), "given up"));
+    ck_assert(!dp__checkpoint_written(folder, 2, 1));
+    ck_assert_int_eq(dp__checkpoint_discard(folder, 2), DP_OK); /* nothing is in it: the folder goes */
+    ck_assert_int_eq(dp__checkpoint_discard(folder, 2), DP_OK);
+    ck_assert_int_eq(rmdir(folder), 0);
+}
+END_TEST
+
+/* Between its head and its tensors: another rank's disk, or somebody who saves over it. */
+START_TEST(a_file_that_changes_while_it_is_open_is_not_believed)
+{
+    char folder[PATH_BYTES], step[PATH_BYTES], file[PATH_BYTES];
+    double got[SAVED_COUNT];
+    dp_checkpoint_t *c;
+
+    files_folder(folder);
+    ck_assert_int_eq(saved_all(folder, 5), DP_OK);
+    ck_assert_int_eq(dp_checkpoint_open(folder, 5, &c), DP_OK);
+    files_path(step, folder, "step-00000005");
+    files_path(file, step, "model-00001-of-00002.safetensors");
+    ck_assert_int_eq(truncate(file, 2000), 0);
+    ck_assert_int_eq(dp_checkpoint_read(c, (uint32_t)dp_checkpoint_find(c, "layer0.w"), got, sizeof(got)),
+                     DP_ERR_INVALID);
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), "it has changed since it was opened"));
+    ck_assert_int_eq(unlink(file), 0);
+    ck_assert_int_eq(dp_checkpoint_read(c, (uint32_t)dp_checkpoint_find(c, "layer1.w"), got, sizeof(got)), DP_OK);
+    ck_assert_int_eq(dp_checkpoint_read(c, (uint32_t)dp_checkpoint_find(c, "step"), got, sizeof(got)), DP_ERR_IO);
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), "model-00001-of-00002.safetensors"));
+    dp_checkpoint_close(c);
+    files_remove(folder);
+}
+END_TEST
+
+/* Ranks that were not in the same save. */
+START_TEST(files_of_another_step_are_not_published)
+{
+    char folder[PATH_BYTES], from[PATH_BYTES], to[PATH_BYTES];
+
+    files_folder(folder);
+    ck_assert_int_eq(saved_write(folder, 1, 0), DP_OK);
+    ck_assert_int_eq(saved_write(folder, 1, 1), DP_OK);
+    files_path(from, folder, ".step-00000001.partial");
+    files_path(to, folder, ".step-00000002.partial");
+    ck_assert_int_eq(rename(from, to), 0);
+    ck_assert_int_eq(dp__checkpoint_publish(folder, 2, SAVED_RANKS), DP_ERR_INVALID);
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), "of another step"));
+    ck_assert_int_eq(dp__checkpoint_clean(folder), DP_OK);
+    ck_assert_int_eq(rmdir(folder), 0); /* of what was half there nothing is left */
+    ck_assert_int_eq(dp__checkpoint_clean(folder), DP_PENDING);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("checkpoint_files");
@@ -490,6 +612,11 @@ int main(void)
     SUITE_ADD(suite, digests);
     SUITE_ADD(suite, written_and_read);
     SUITE_ADD(suite, the_newest_are_kept);
+    SUITE_ADD(suite, senseless_calls_are_refused);
+    SUITE_ADD(suite, paths_that_are_too_long_are_refused_before_anything_is_done);
+    SUITE_ADD(suite, a_save_that_is_given_up_leaves_no_file);
+    SUITE_ADD(suite, a_file_that_changes_while_it_is_open_is_not_believed);
+    SUITE_ADD(suite, files_of_another_step_are_not_published);
     SUITE_ADD(suite, a_tensor_is_named);
     SUITE_ADD(suite, a_length_that_cannot_be);
     SUITE_ADD(suite, strings_may_be_escaped);

@@ -282,6 +282,7 @@ START_TEST(senseless_parts_are_refused)
     REFUSED(a->segments[1].lane = DP_LANE_P2P, "lane");
     REFUSED(a->segments[1].recompute = recompute, "all-to-all lane recomputes nothing");
     REFUSED(a->sizes.regained_bytes = SIZE_MAX, "sizes");
+    REFUSED(a->segments[0].lane = (dp_lane_t)9, "compute or the all-to-all lane");
     REFUSED(a->segments[0].name = "", "segment 0  has no name");
     REFUSED(a->segments[0].name = NULL, "segment 0  has no name");
     REFUSED(a->list[1].name = NULL, "parameter 1 has no name");
@@ -291,7 +292,78 @@ START_TEST(senseless_parts_are_refused)
     REFUSED(a->sizes.saved_bytes = SIZE_MAX, "sizes");
     REFUSED(a->sizes.param_count = SIZE_MAX / 4, "sizes");
     REFUSED(a->list[0].shared = "", "parameter gain: shared is a name of 0 bytes");
+    REFUSED(a->list[0].shared = "a-name-of-a-shared-parameter-that-is-longer-than-the-sixty-three-bytes-of-it",
+            "shared is a name of 76 bytes; 1 to 63 are legal");
+    REFUSED(a->list[0].reserved[0] = 1, "reserved must be zero");
     REFUSED(a->list[0].reserved[1] = 1, "reserved must be zero");
+    REFUSED(a->list[0].name = "", "parameter 0 has no name");
+    REFUSED(a->list[0].offset = 13, "parameter gain lies outside the part's 12 elements");
+}
+END_TEST
+
+START_TEST(sums_of_sizes_that_wrap_are_refused)
+{
+    dp_part_t two[2] = {part(1, 64, 0, 12), part(2, SIZE_MAX - 63, 0, 12)};
+
+    refused(two, 2, 8, DP_F64, "the sizes of part 1 add up to more than memory can hold");
+    two[1] = part(2, 0, 0, SIZE_MAX / 8 - 7);
+    refused(two, 2, 8, DP_F64, "the sizes of part 1 add up");
+    two[1] = part(2, 0, 0, 12);
+    given[1].sizes.regained_bytes = 64;
+    given[2].sizes.regained_bytes = SIZE_MAX - 63;
+    refused(two, 2, 8, DP_F64, "the sizes of part 1 add up");
+    two[0] = part(1, 0, SIZE_MAX - 63, 12);
+    refused(two, 1, 64, DP_F64, "a boundary tensor of 64 bytes is too large");
+    two[0] = part(1, 0, SIZE_MAX - 150, 12);
+    refused(two, 1, 64, DP_F64, "a boundary tensor of 64 bytes is too large");
+    two[0] = part(1, 0, SIZE_MAX - 300, 12);
+    given[1].sizes.regained_bytes = 1024;
+    refused(two, 1, 64, DP_F64, "a boundary tensor of 64 bytes is too large");
+    two[0] = part(1, 0, 0, 12);
+    refused(two, 1, SIZE_MAX / 2 + 1, DP_F64, "is too large");
+}
+END_TEST
+
+/* What tied embeddings are: of both ends the stage keeps the name, each end is a parameter of its own. */
+START_TEST(only_plain_parameters_are_shared)
+{
+    dp_stage_t *stage = NULL;
+    attempt_t a;
+
+    fresh(&a)->list[0].shared = "wte";
+    ck_assert_int_eq(dp_stage_create(&a.part, 1, 8, DP_F64, &stage), DP_OK);
+    ck_assert_str_eq(stage->info.param_list[0].shared, "wte");
+    ck_assert_ptr_ne(stage->info.param_list[0].shared, a.list[0].shared);
+    ck_assert_ptr_null(stage->info.param_list[1].shared);
+    dp_stage_free(stage);
+    fresh(&a)->list[1].shared = "wte";
+    ck_assert_int_eq(dp_stage_create(&a.part, 1, 8, DP_F64, &stage), DP_ERR_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), "parameter w has the shared name wte: neither"));
+    fresh(&a)->list[0].shared = "wte";
+    a.list[0].kind = DP_PARAM_ROUTER_BIAS;
+    ck_assert_int_eq(dp_stage_create(&a.part, 1, 8, DP_F64, &stage), DP_ERR_UNSUPPORTED);
+}
+END_TEST
+
+/* A loss, say: it keeps nothing and has no parameters. */
+START_TEST(a_part_needs_no_sizes)
+{
+    dp_stage_t *stage = NULL;
+    dp_stage_info_t info = {.struct_size = 8};
+    attempt_t a;
+
+    fresh(&a)->part.sizes = NULL;
+    ck_assert_int_eq(dp_stage_create(&a.part, 1, 8, DP_F64, &stage), DP_OK);
+    ck_assert_int_eq(dp_stage_describe(stage, NULL), DP_ERR_INVALID);
+    ck_assert_int_eq(dp_stage_describe(stage, &info), DP_ERR_INVALID);
+    ck_assert_ptr_nonnull(strstr(dp_last_error(), "set it to sizeof(dp_stage_info_t)"));
+    info.struct_size = sizeof(info);
+    ck_assert_int_eq(dp_stage_describe(stage, &info), DP_OK);
+    ck_assert_uint_eq(info.param_count, 0);
+    ck_assert_uint_eq(info.saved_bytes, 0);
+    dp_stage_free(stage);
+    dp_stage_free(NULL);
+    ck_assert_int_eq(dp_stage_create(&a.part, 1, 8, DP_F64, NULL), DP_ERR_INVALID);
 }
 END_TEST
 
@@ -338,6 +410,10 @@ START_TEST(host_functions_are_launched_with_self_and_call)
     a.segments[0].forward = a.segments[0].backward_input = a.segments[0].backward_weight = NULL;
     a.segments[0].host_forward = a.segments[0].host_backward_input = a.segments[0].host_backward_weight = on_host;
     REFUSED(a->segments[0].host_forward = on_host, "has both forward and host_forward: give one of them");
+    REFUSED(a->segments[0].host_backward_input = on_host, "has both backward_input and host_backward_input");
+    REFUSED(a->segments[0].host_backward_weight = on_host, "has both backward_weight and host_backward_weight");
+    REFUSED((a->segments[0].recompute = recompute, a->segments[0].host_recompute = on_host),
+            "has both recompute and host_recompute");
     ck_assert_int_eq(dp_stage_create(&a.part, 1, 8, DP_F64, &stage), DP_OK);
     ck_assert(stage->host && stage->shapes[0].has_weight);
     nseen = 0;
@@ -447,6 +523,9 @@ int main(void)
     SUITE_ADD(suite, a_pass_flows_from_part_to_part);
     SUITE_ADD(suite, what_is_regained);
     SUITE_ADD(suite, senseless_parts_are_refused);
+    SUITE_ADD(suite, sums_of_sizes_that_wrap_are_refused);
+    SUITE_ADD(suite, only_plain_parameters_are_shared);
+    SUITE_ADD(suite, a_part_needs_no_sizes);
     SUITE_ADD(suite, parameters_that_overlap_or_share_a_name_are_refused);
     SUITE_ADD(suite, an_expert_is_said_to_be_one);
     SUITE_ADD(suite, host_functions_are_launched_with_self_and_call);
