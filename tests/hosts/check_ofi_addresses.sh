@@ -73,6 +73,25 @@ fails "no such provider" '' 'offers no provider "nonesuch" with one-sided writes
 fails "another provider on one of the hosts" 'env DUALPIPE_OFI_PROVIDER=sockets' \
     'rank [01] uses libfabric provider .*, rank [01] uses .*: set DUALPIPE_OFI_PROVIDER to the same on all hosts' A=
 
+# rank 0's port is let through, those of the transport are not
+case="a firewall"
+unset MASTER_ADDR DUALPIPE_SECRET_FILE
+train=$DP_TEST_BUILDDIR/apps/train_moe/train_moe
+if [ -x "$train" ]; then
+    hosts_port=29500
+    hosts_firewall 1 drop 32768-60999
+    hosts_ranks 1 env DUALPIPE_HANG_TRACE= DUALPIPE_TIMEOUT_SCALE="$(awk "BEGIN { print 0.4 * ${DUALPIPE_TIMEOUT_SCALE:-1} }")" \
+        "$train" --layers 2 --hidden 8 --heads 2 --kv-heads 1 --experts 4 --expert-hidden 8 --seq 8 --batch 1 --microbatches 4 --steps 3 \
+        --val-every 0 --sample 0
+    for r in 0 1; do
+        hosts_await rank$r 60
+        cp "$hosts_work/rank$r.err" "$hosts_work/out"
+        [ "$status" = 14 ] || complain "rank $r: status $status"
+        grep -q 'group .*: no way \(to\|from\) rank [01] by tcp.* at eth0 (10.77.0.[12]) (a firewall? ports that the system gives out have to be open): ' \
+            "$hosts_work/out" || complain "rank $r does not say what is the matter"
+    done
+fi
+
 hosts_end
 echo "$failures failures"
 [ "$failures" -eq 0 ]
