@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- open ---- */
@@ -425,6 +426,72 @@ static void killed_while_receiving(conform_t *t)
     killed_among_messages(t, false);
 }
 
+/* Stops this process; a moment later its child sends it that signal. */
+static void stand_still_until(int number)
+{
+    const struct timespec moment = {.tv_nsec = 400000000};
+    pid_t self = getpid();
+
+    if (fork() == 0) {
+        nanosleep(&moment, NULL);
+        kill(self, number);
+        _exit(0);
+    }
+    raise(SIGSTOP);
+}
+
+/* A large message is in the middle of its way to rank 1, which stands still, and small ones of other channels wait
+ * behind it, when the job ends: by `number` to rank 1, or, where that lives on, by rank 0. */
+static void ended_with_messages_in_line(conform_t *t, int number, dp_status_t due)
+{
+    enum { LARGE = 16 << 20, SMALL = 8, LINES = 3 };
+    static const dp_lane_t lanes[LINES] = {DP_LANE_P2P, DP_LANE_REDUCE, DP_LANE_ALL_TO_ALL};
+    dp_status_t status = DP_OK;
+    line_t lines[LINES];
+    int64_t begin;
+    rig_t rig;
+
+    if (!conform_rig_open(&rig, t, "doomed", 0))
+        return;
+    for (uint32_t i = 0; i < LINES; i++)
+        EXPECT_OK(t, conform_line_open(&rig, i, 1 - t->rank, t->rank == 0, 1, i == 0 ? LARGE : SMALL, &lines[i]));
+    EXPECT_OK(t, rig.vt->start(rig.comm));
+    EXPECT(t, conform_meet(t), "the other rank failed");
+    begin = t->host->now_ns(t->host);
+    if (t->rank == 1 && t->mode == CONFORM_PROCESSES)
+        stand_still_until(number);
+    for (uint32_t n = 0; t->rank == 0 && n < 2 && status == DP_OK; n++) /* there is one slot */
+        for (int i = 0; i < LINES && status == DP_OK; i++) {
+            dp_message_tag_t tag = conform_tag_of(n, lines[i].bytes);
+
+            status = rig.vt->send(lines[i].end, lines[i].buffers[0], &tag,
+                                  rig.matched ? lines[i].way : rig.streams[lanes[i]]);
+            if (n == 0 && i == 0)
+                usleep(100000);
+        }
+    if (t->rank == 0 && number == SIGCONT) {
+        usleep(100000);
+        conform_abort(t, due, "somebody had enough");
+    }
+    if (t->rank == 0 && status == DP_OK)
+        status = conform_synchronize_all(&rig);
+    EXPECT(t, t->rank != 0 || status == due, "messages have to end with %s, not %s: %s", dp_status_name(due),
+           dp_status_name(status), conform_last_error());
+    (void)conform_synchronize_all(&rig);
+    conform_rig_close(&rig);
+    EXPECT(t, t->host->now_ns(t->host) - begin < conform_scaled_ns(10), "the end took more than ten seconds");
+}
+
+static void closed_with_messages_in_line(conform_t *t)
+{
+    ended_with_messages_in_line(t, SIGCONT, DP_ERR_INTERRUPTED);
+}
+
+static void killed_with_messages_in_line(conform_t *t)
+{
+    ended_with_messages_in_line(t, SIGKILL, DP_ERR_PEER);
+}
+
 static void killed_among_sums_and_exchanges(conform_t *t)
 {
     enum { COUNT = 100000 };
@@ -605,11 +672,18 @@ const conform_case_t conform_comm_ends[] = {
                   "A peer that never comes is DP_ERR_TIMEOUT at the job's limit, with a message that names it."),
      .hang_seconds = 1},
     {CONFORM_CASE(end_of_the_job_ends_every_wait, 2, "When the job ends every wait ends at once with the cause.")},
+    {CONFORM_CASE(
+        closed_with_messages_in_line, 2,
+        "The job ends while a large message and others behind it are on their way to a rank that stands still: "
+        "close returns, and all live on.")},
     {CONFORM_CASE(killed_while_sending, 2,
                   "A rank killed while it sends: DP_ERR_PEER names it, and what had arrived is whole."),
      .victim = 1, .flags = CONFORM_VICTIM},
     {CONFORM_CASE(killed_while_receiving, 2, "A rank killed while it receives: DP_ERR_PEER names it."), .victim = 1,
      .flags = CONFORM_VICTIM},
+    {CONFORM_CASE(killed_with_messages_in_line, 2,
+                  "The same when that rank is killed: DP_ERR_PEER, and who sent to it closes and lives on."),
+     .victim = 1, .flags = CONFORM_VICTIM},
     {CONFORM_CASE(killed_among_sums_and_exchanges, 3,
                   "A rank killed among sums and exchanges: DP_ERR_PEER on all others."),
      .flags = CONFORM_VICTIM},

@@ -128,27 +128,10 @@ static dp_status_t ofi_open(const dp_host_t *host, const dp_comm_config_t *confi
     return DP_OK;
 }
 
-/* Closing an endpoint with writes under way to a peer that is gone or out of reach ends the process in libfabric 1.17
- * (ofi_rxm looks up what it has freed). Such a job is over, and its processes end: all is left to that. */
-static void leave_behind(dp_comm_t *comm)
-{
-    static dp_comm_t *left; /* so that checkers of leaks find them */
-
-    progress_stop(comm);
-    gpu_stop(comm->gpu);
-    comm->left = __atomic_load_n(&left, __ATOMIC_RELAXED);
-    while (!__atomic_compare_exchange_n(&left, &comm->left, comm, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
-        ;
-}
-
 static void ofi_close(dp_comm_t *comm)
 {
     if (comm == NULL)
         return;
-    if (comm->host->aborted(comm->host) == DP_ERR_PEER) {
-        leave_behind(comm);
-        return;
-    }
     if (comm->nranks > 1 && !comm->broken && comm->host->aborted(comm->host) == DP_OK)
         (void)base_meet(comm);
     free_comm(comm);

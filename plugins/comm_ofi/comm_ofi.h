@@ -125,13 +125,15 @@ typedef struct put {
     const char *what;
 } put_t;
 
+#define TICKETS 4
+
 /* A put that may be on its way: lies in a region, one thread uses it. */
 typedef struct op {
     alignas(LINE_BYTES) dp_signal_t done; /* writes that the provider has let go of */
     uint32_t posted;
     int32_t peer;
     head_t head;
-    ticket_t tickets[2];
+    ticket_t tickets[TICKETS]; /* of writes, and of bells that are writes of their own */
     void *desc;
     unsigned char *bounce; /* a copy of the data goes here first; NULL: not needed */
     struct op *next;
@@ -154,8 +156,10 @@ typedef struct wire {
     bool direct;      /* data of channels and exchanges go from and to memory of the device itself */
     char staged[128]; /* why not */
     bool loopback;
-    bool delivery; /* a put can be finished when it has been placed, not when it has left */
-    uint64_t keys; /* given out so far, where they are ours to choose */
+    bool delivery;       /* a put can be finished when it has been placed, not when it has left */
+    size_t inject_bytes; /* most that one call copies */
+    size_t whole_bytes;  /* most that a write carries which rings a bell */
+    uint64_t keys;       /* given out so far, where they are ours to choose */
     char provider[64], host[128], local[128];
 
     pthread_mutex_t lock; /* of all above and of the provider's objects */
@@ -199,7 +203,6 @@ typedef struct part {
 
 struct dp_comm {
     const dp_host_t *host;
-    dp_comm_t *left; /* the next one that was not closed */
     const dp_host_boot_t *boot;
     const dp_device_vt_t *device;
     dp_device_t *instance;

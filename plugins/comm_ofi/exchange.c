@@ -262,7 +262,8 @@ static dp_status_t wait_for_credit(const round_t *r, int32_t to)
                      "no slot of the receiver is free");
 }
 
-static dp_status_t put_rows(const round_t *r, int32_t to)
+/* desc: of the memory that rows are sent from. */
+static dp_status_t put_rows(const round_t *r, int32_t to, void *desc)
 {
     dp_exchange_t *x = r->x;
     dp_comm_t *comm = x->comm;
@@ -293,12 +294,10 @@ static dp_status_t put_rows(const round_t *r, int32_t to)
         .carries = true,
         .what = "the provider takes no more",
     };
-    if (comm->wire.direct && bytes > 0) {
+    if (comm->wire.direct) {
         put.data_at = far->data_address + block_at(x, slot, comm->rank);
         put.data_key = far->data_key;
-        status = part_lend(comm, &x->part, rows, &put.desc);
-        if (status < 0)
-            return status;
+        put.desc = desc;
     }
     x->ops[to].head.rows.number = r->number;
     x->ops[to].head.rows.rows = x->sending[to];
@@ -340,18 +339,33 @@ static dp_status_t take_rows(const round_t *r, int32_t from)
                           (size_t)rows * x->config.row_bytes);
 }
 
+/* Rows of all ranks lie in one allocation, which is lent before the first of them leaves. */
+static dp_status_t lend(const round_t *r, void **desc_out)
+{
+    dp_exchange_t *x = r->x;
+
+    for (int32_t to = 0; to < x->comm->nranks; to++)
+        if (to != x->comm->rank && x->sending[to] > 0)
+            return part_lend(x->comm, &x->part,
+                             r->send + (size_t)x->sending[x->comm->nranks + to] * x->config.row_bytes, desc_out);
+    return DP_OK;
+}
+
 /* Each rank begins with its right neighbour and ends with itself, so that they do not all write to one at a time. */
 static dp_status_t run_exchange(void *arg)
 {
     const round_t *r = arg;
     dp_exchange_t *x = r->x;
     int32_t n = x->comm->nranks, me = x->comm->rank;
+    void *desc = NULL;
     dp_status_t status = read_counts(r);
 
+    if (status == DP_OK && x->comm->wire.direct)
+        status = lend(r, &desc);
     if (status < 0)
         return status;
     for (int32_t i = 1; i <= n && status == DP_OK; i++)
-        status = put_rows(r, (me + i) % n);
+        status = put_rows(r, (me + i) % n, desc);
     for (int32_t i = 1; i < n && status == DP_OK; i++)
         status = take_rows(r, (me + n - i) % n);
     for (int32_t i = 1; i < n && status == DP_OK; i++) {

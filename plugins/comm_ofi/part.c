@@ -57,13 +57,12 @@ dp_status_t part_lend(dp_comm_t *comm, part_t *part, const void *data, void **de
     pthread_mutex_lock(&comm->wire.lock);
     if (lent->mr != NULL)
         (void)fi_close(&lent->mr->fid); /* nothing is on its way out of it: who sends waits for that */
+    memset(lent, 0, sizeof(*lent));
     status = fabric_register_device(comm, (void *)(uintptr_t)now.base, now.bytes, FI_WRITE, &now.mr);
     pthread_mutex_unlock(&comm->wire.lock);
-    *lent = now;
-    if (status < 0) {
-        memset(lent, 0, sizeof(*lent));
+    if (status < 0)
         return status;
-    }
+    *lent = now;
     part->latest++;
     *desc_out = fi_mr_desc(now.mr);
     return DP_OK;

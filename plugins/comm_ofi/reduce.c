@@ -147,6 +147,21 @@ static dp_status_t explain_meeting(dp_comm_t *comm, dp_status_t status, int32_t 
                    comm->world[peer], cause.text);
 }
 
+/* The first that goes from rank to rank. */
+static dp_status_t explain_greeting(dp_comm_t *comm, dp_status_t status, const char *direction, int32_t peer)
+{
+    const wire_t *w = &comm->wire;
+    cause_t cause = cause_of(comm->host);
+
+    if (!wire_is_news(comm, status))
+        return status;
+    return DP_FAIL(comm->host, status,
+                   "rank %d: group %s: no way %s rank %d by %s at %s (a firewall? ports that the system gives out have "
+                   "to be open): %s",
+                   comm->world[comm->rank], comm->name, direction, comm->world[peer], w->provider, w->local,
+                   cause.text);
+}
+
 dp_status_t base_greet(dp_comm_t *comm)
 {
     int32_t n = comm->nranks;
@@ -157,14 +172,14 @@ dp_status_t base_greet(dp_comm_t *comm)
 
         status = ring_at(comm, to, (uint32_t)comm->rank);
         if (status < 0)
-            return explain_meeting(comm, status, to);
+            return explain_greeting(comm, status, "to", to);
     }
     for (int32_t i = 1; i < n; i++) {
         int32_t from = (comm->rank + i) % n;
 
         status = wire_wait(comm, &bell_of(comm, (uint32_t)from)->signal, 1, "a rank has not come");
         if (status < 0)
-            return explain_meeting(comm, status, from);
+            return explain_greeting(comm, status, "from", from);
     }
     return DP_OK;
 }

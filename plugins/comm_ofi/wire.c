@@ -45,7 +45,7 @@ void op_init(dp_comm_t *comm, op_t *op, int32_t peer, const region_t *region, un
     op->peer = peer;
     op->desc = region->desc;
     op->bounce = comm->wire.bounce ? bounce : NULL;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < TICKETS; i++)
         op->tickets[i].op = op;
     pthread_mutex_lock(&comm->wire.lock);
     op->next = comm->wire.ops;
@@ -63,6 +63,19 @@ typedef struct posting {
     int writes; /* that are still to be made */
 } posting_t;
 
+static ssize_t write_message(posting_t *p, struct fi_msg_rma *msg, ticket_t *ticket, uint64_t flags)
+{
+    ssize_t error;
+
+    msg->context = &ticket->context;
+    error = fi_writemsg(p->comm->wire.ep, msg, flags | FI_COMPLETION);
+    if (error == 0)
+        p->op->posted++;
+    return error;
+}
+
+/* Where a write is too large to ring, a write of nothing behind it does: they keep their order on one way. Later that
+ * one might go another way, on which nobody knows whether the data came. */
 static ssize_t write_one(posting_t *p, const struct iovec *iov, size_t iovs, const struct fi_rma_iov *rma, size_t rmas,
                          uint32_t bell)
 {
@@ -76,15 +89,24 @@ static ssize_t write_one(posting_t *p, const struct iovec *iov, size_t iovs, con
         .addr = w->peers[p->put->to],
         .rma_iov = rma,
         .rma_iov_count = rmas,
-        .context = &p->op->tickets[p->writes - 1].context,
         .data = bell,
     };
-    uint64_t delivered = p->put->delivered && w->delivery ? FI_DELIVERY_COMPLETE : 0;
-    ssize_t error = fi_writemsg(w->ep, &msg, FI_REMOTE_CQ_DATA | FI_COMPLETION | delivered);
+    const struct iovec none = {iov->iov_base, 0};
+    const struct fi_rma_iov nowhere = {rma->addr, 0, rma->key};
+    ticket_t *tickets = &p->op->tickets[2 * (p->writes - 1)];
+    uint64_t rings = FI_REMOTE_CQ_DATA | (p->put->delivered && w->delivery ? FI_DELIVERY_COMPLETE : 0);
+    ssize_t error;
 
-    if (error == 0)
-        p->op->posted++;
-    return error;
+    if (HEAD_BYTES + p->put->bytes <= w->whole_bytes)
+        return write_message(p, &msg, tickets, rings);
+    error = write_message(p, &msg, tickets, 0);
+    if (error != 0)
+        return error;
+    msg.msg_iov = &none;
+    msg.rma_iov = &nowhere;
+    msg.iov_count = msg.rma_iov_count = 1;
+    error = write_message(p, &msg, tickets + 1, rings);
+    return error == -FI_EAGAIN ? -FI_ENOMEM : error;
 }
 
 /* All in one call, which copies what it is given. */
@@ -103,7 +125,7 @@ static ssize_t inject(posting_t *p)
 
 static bool fits_inject(const posting_t *p)
 {
-    size_t all = HEAD_BYTES + p->put->bytes, most = p->comm->wire.info->tx_attr->inject_size;
+    size_t all = HEAD_BYTES + p->put->bytes, most = p->comm->wire.inject_bytes;
 
     return !p->put->delivered && (!p->put->apart || p->put->bytes == 0) && all <= most && all <= INJECT_MAX;
 }

@@ -273,6 +273,19 @@ lines out 2 '^\[[01]\] line$'
 lines out 0 welcome
 lines err 2 'says: hint'
 
+# ---- rank 0 is stopped and asked for a status: its host does not wait for an answer before it tells an end ----
+rsh=$work/here
+begin asked --hosts a,b -n 4 --grace 8 -- sh -c 'echo "pid $$"; exec "$0" wait' "$rank"
+await_lines 4 ready
+kill -s STOP "$(sed -n 's/^\[0\] pid //p' "$work/out")"
+kill -s QUIT "$job"
+sleep 0.5
+kill -s KILL "$(sed -n 's/^\[1\] pid //p' "$work/out")"
+expect_end 137 14000
+end=$(grep -n '^dualpipe run: rank 1 (pid [0-9]* on a) was ended by signal 9' "$work/err" | cut -d : -f 1)
+answer=$(grep -n '^dualpipe run: a: rank 0 does not answer: it has not joined yet, or it is stopped' "$work/err" | cut -d : -f 1)
+[ "${end:-99}" -lt "${answer:-0}" ] || complain "the end is told in line ${end:-none}, the lack of an answer in line ${answer:-none}"
+
 # ---- a connection that is cut without a word: both sides notice, and nothing is left on either ----
 rsh=$work/piped
 begin cut --hosts a,b -n 2 --grace 1 -- "$rank" wait

@@ -259,6 +259,19 @@ static void block_signals(sigset_t *set)
     sigprocmask(SIG_BLOCK, set, NULL);
 }
 
+/* By a child: rank 0 may be stopped, and answers nobody for seconds. */
+static void say_status(void)
+{
+    pid_t self = getpid();
+
+    if (fork() != 0)
+        return;
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() == self && run_status(self, stderr) == 0)
+        run_say(RUN_STATUS_NONE);
+    _exit(0);
+}
+
 /* Waits for the keeper and passes signals on to it. Over several hosts it asks the one where rank 0 lives. Returns the
  * exit code. */
 static int attend(pid_t keeper, int signal_fd, bool rank_0_is_here)
@@ -271,8 +284,7 @@ static int attend(pid_t keeper, int signal_fd, bool rank_0_is_here)
             return CMD_FAILED;
         }
         if (number == SIGQUIT && rank_0_is_here) {
-            if (run_status(getpid(), stderr) == 0)
-                run_say("rank 0 has not joined yet");
+            say_status();
             continue;
         }
         if (number != SIGCHLD) {

@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -27,9 +28,11 @@ typedef struct agent {
     talk_out_t out;
     char **arguments; /* [argument_count + 1] */
     int argument_count;
-    bool prefix, started, over; /* over: there is nothing more to do */
-    bool open;                  /* a rank may be started again, also when all have ended */
-    int signal_fd, life_fd, done_fd;
+    bool prefix, started, over;                 /* over: there is nothing more to do */
+    bool open;                                  /* a rank may be started again, also when all have ended */
+    int signal_fd, life_fd, done_fd, status_fd; /* status_fd: rank 0 is being asked; -1: it is not */
+    talk_in_t status;
+    bool answered;
     int64_t heard_ns, spoke_ns;
     char hint[64]; /* what the host's name means elsewhere */
 } agent_t;
@@ -201,20 +204,41 @@ static void close_site(agent_t *a)
     a->open = false;
 }
 
-static void tell_status(agent_t *a)
+/* Rank 0 may be stopped, and answers nobody for seconds: a child asks it. */
+static void ask_status(agent_t *a)
 {
-    char *text = NULL;
-    size_t bytes;
-    FILE *to = open_memstream(&text, &bytes);
-    int answers = to != NULL ? run_status(getpid(), to) : 0;
+    pid_t agent = getpid(), child;
+    int ends[2];
 
-    if (to != NULL)
-        fclose(to);
-    if (answers == 0)
-        run_say("rank 0 has not joined yet");
-    for (char *rest = text, *line; answers > 0 && (line = strsep(&rest, "\n")) != NULL && rest != NULL;)
+    if (a->status_fd >= 0 || pipe2(ends, O_CLOEXEC) != 0)
+        return;
+    (void)fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    child = fork();
+    if (child == 0) {
+        FILE *to = fdopen(ends[1], "w");
+
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (to != NULL && getppid() == agent && run_status(agent, to) > 0)
+            (void)fclose(to);
+        _exit(0);
+    }
+    close(ends[1]);
+    a->status_fd = ends[0];
+    a->answered = false;
+}
+
+static void pass_status(agent_t *a)
+{
+    int came = talk_read(&a->status, a->status_fd);
+
+    for (char *line; (line = talk_line(&a->status)) != NULL; a->answered = true)
         tell(a, "status", line);
-    free(text);
+    if (came >= 0)
+        return;
+    if (!a->answered)
+        run_say(RUN_STATUS_NONE);
+    close(a->status_fd);
+    a->status_fd = -1;
 }
 
 /* false: the order cannot be kept. */
@@ -257,7 +281,7 @@ static bool obey(agent_t *a, const char *word, const char *argument)
     else if (strcmp(word, "ended") == 0 && a->started)
         run_site_tell_end(&a->site, argument);
     else if (strcmp(word, "status") == 0)
-        tell_status(a);
+        ask_status(a);
     else if (strcmp(word, "signal") == 0)
         run_site_kill(&a->site, atoi(argument));
     else if (strcmp(word, "kill") == 0)
@@ -322,18 +346,23 @@ static void say_alive(agent_t *a)
 
 static void watch(agent_t *a)
 {
-    struct pollfd polls[3] = {{.fd = a->signal_fd, .events = POLLIN},
+    struct pollfd polls[4] = {{.fd = a->signal_fd, .events = POLLIN},
                               {.fd = a->life_fd, .events = POLLIN},
-                              {.fd = STDIN_FILENO, .events = POLLIN}};
+                              {.fd = STDIN_FILENO, .events = POLLIN},
+                              {.events = POLLIN}};
 
     while (!a->over && !a->out.broken && (!a->started || a->open || a->site.running > 0)) {
-        bool well = run_poll(polls, 3, 500) && heed_signals(a);
+        bool well;
 
+        polls[3].fd = a->status_fd;
+        well = run_poll(polls, 4, 500) && heed_signals(a);
         take_ends(a);
         if (!well || polls[1].revents != 0)
             return;
         if (polls[2].revents != 0)
             hear(a);
+        if (polls[3].revents != 0)
+            pass_status(a);
         say_alive(a);
         if (run_now_ns() - a->heard_ns >= TALK_SILENCE_NS)
             return;
@@ -362,6 +391,7 @@ int run_agent(int life_fd)
 {
     agent_t a = {.site = {.listener = -1, .pipes = true, .world = 1},
                  .done_fd = -1,
+                 .status_fd = -1,
                  .life_fd = life_fd,
                  .signal_fd = run_signal_fd(),
                  .heard_ns = run_now_ns()};

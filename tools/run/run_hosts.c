@@ -122,8 +122,16 @@ static void tell_number(host_t *host, const char *word, int number)
 static void tell_all(work_t *w, const char *word, const char *argument)
 {
     for (int i = 0; i < w->options->host_count; i++)
-        if (!w->hosts[i].gone)
+        if (!w->hosts[i].gone && !w->hosts[i].done)
             tell(&w->hosts[i], word, argument);
+}
+
+/* Also those whose ranks are gone: what they have printed may still be on its way. */
+static void say_alive(work_t *w)
+{
+    for (int i = 0; i < w->options->host_count; i++)
+        if (!w->hosts[i].gone)
+            tell(&w->hosts[i], "alive", "");
 }
 
 /* Settings of the library and of OpenMP are the same everywhere, but for what belongs to another job. */
@@ -447,7 +455,7 @@ static void heed_time(work_t *w)
 
     if (now - w->spoke_ns >= TALK_ALIVE_NS) {
         w->spoke_ns = now;
-        tell_all(w, "alive", "");
+        say_alive(w);
     }
     if (w->started && run_verdict_overdue(&w->verdict, running(w))) {
         w->killed_ns = now;

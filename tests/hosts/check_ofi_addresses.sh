@@ -1,0 +1,97 @@
+#!/bin/sh
+# SPDX-FileCopyrightText: The libdualpipe authors
+# SPDX-License-Identifier: MIT
+# check_ofi_addresses.sh: comm_ofi passes between two hosts over the way to MASTER_ADDR or over the interface that it is told, by name
+# or by address; where that cannot be, a rank says in a sentence what is the matter and what to set.
+set -u
+. "$DP_TEST_SRCDIR/tests/hosts/hosts.sh"
+[ -f "$DP_TEST_BUILDDIR/.libs/dp_comm_ofi.so" ] || hosts_skip "this build has no comm_ofi"
+failures=0
+unset RANK WORLD_SIZE LOCAL_RANK MASTER_PORT DUALPIPE_RUN DUALPIPE_OFI_INTERFACE
+DUALPIPE_OFI_PROVIDER=tcp
+export DUALPIPE_OFI_PROVIDER
+
+hosts_begin 2 2
+MASTER_ADDR=$(hosts_address 1)
+DUALPIPE_SECRET_FILE=$hosts_work/secret
+export MASTER_ADDR DUALPIPE_SECRET_FILE hosts_work
+# launch N COMMAND...: rank 0 on host 1, rank 1 on host 2, with $hosts_work/only before that one's command.
+cat >"$hosts_work/launch" <<'END'
+#!/bin/sh
+shift
+enter() { # RANK COMMAND...
+    pid=$(cat "$hosts_work/pid.$(($1 + 1))") rank=$1
+    shift
+    exec nsenter -t "$pid" -m -u -i -n -p --wd -- env RANK=$rank WORLD_SIZE=2 LOCAL_RANK=0 "$@"
+}
+(enter 0 "$@") &
+first=$!
+worst=0
+(enter 1 $(cat "$hosts_work/only") "$@") || worst=$?
+wait $first || worst=$?
+exit $worst
+END
+chmod +x "$hosts_work/launch"
+
+complain() {
+    echo "$case: $*"
+    cut -c 1-400 "$hosts_work/out" | head -20
+    failures=$((failures + 1))
+}
+try() { # VARIABLE=VALUE... for all
+    env "$@" "$DP_TEST_BUILDDIR/tests/conform/test_conform_comm" --mode processes --launch "$hosts_work/launch %d" --plugin comm_ofi \
+        messages_arrive_in_order_and_whole >"$hosts_work/out" 2>&1 9>&-
+}
+received() { # INTERFACE: bytes that host 2 has received there
+    hosts_run 2 awk -v at="$1:" '$1 == at { print $2 }' /proc/net/dev
+}
+passes() { # NAME INTERFACE VARIABLES...: most of it comes by that interface
+    case=$1 by=$2 beside=eth$((1 - ${2#eth}))
+    shift 2
+    : >"$hosts_work/only"
+    before=$(($(received "$by") - $(received "$beside")))
+    try "$@" || complain "fails"
+    more=$(($(received "$by") - $(received "$beside") - before))
+    [ "$more" -gt 100000 ] || complain "by $by came $more bytes more than by $beside"
+}
+fails() { # NAME FOR_RANK_1 SENTENCE VARIABLES...
+    case=$1 sentence=$3
+    echo "$2" >"$hosts_work/only"
+    shift 3
+    ! try "$@" || complain "passes"
+    grep -q "$sentence" "$hosts_work/out" || complain "nobody says \"$sentence\""
+}
+
+passes "the way to rank 0" eth0 A=
+passes "the second interface by its name" eth1 DUALPIPE_OFI_INTERFACE=eth1
+fails "an address of one host alone" '' \
+    "DUALPIPE_OFI_INTERFACE=10.77.1.1 names no interface that libfabric's provider tcp can use: fi_info lists them by domain" \
+    DUALPIPE_OFI_INTERFACE=10.77.1.1
+fails "loopback on one of the hosts" 'env DUALPIPE_OFI_INTERFACE=lo' \
+    'ranks [01] and [01] are on different hosts, but rank 1 has a loopback address, which nobody else can reach: set DUALPIPE_OFI_INTERFACE' A=
+fails "no such provider" '' 'offers no provider "nonesuch" with one-sided writes' DUALPIPE_OFI_PROVIDER=nonesuch
+fails "another provider on one of the hosts" 'env DUALPIPE_OFI_PROVIDER=sockets' \
+    'rank [01] uses libfabric provider .*, rank [01] uses .*: set DUALPIPE_OFI_PROVIDER to the same on all hosts' A=
+
+# rank 0's port is let through, those of the transport are not
+case="a firewall"
+unset MASTER_ADDR DUALPIPE_SECRET_FILE
+train=$DP_TEST_BUILDDIR/apps/train_moe/train_moe
+if [ -x "$train" ]; then
+    hosts_port=29500
+    hosts_firewall 1 drop 32768-60999
+    hosts_ranks 1 env DUALPIPE_HANG_TRACE= DUALPIPE_TIMEOUT_SCALE="$(awk "BEGIN { print 0.4 * ${DUALPIPE_TIMEOUT_SCALE:-1} }")" \
+        "$train" --layers 2 --hidden 8 --heads 2 --kv-heads 1 --experts 4 --expert-hidden 8 --seq 8 --batch 1 --microbatches 4 --steps 3 \
+        --val-every 0 --sample 0
+    for r in 0 1; do
+        hosts_await rank$r 60
+        cp "$hosts_work/rank$r.err" "$hosts_work/out"
+        [ "$status" = 14 ] || complain "rank $r: status $status"
+        grep -q 'group .*: no way \(to\|from\) rank [01] by tcp.* at eth0 (10.77.0.[12]) (a firewall? ports that the system gives out have to be open): ' \
+            "$hosts_work/out" || complain "rank $r does not say what is the matter"
+    done
+fi
+
+hosts_end
+echo "$failures failures"
+[ "$failures" -eq 0 ]
