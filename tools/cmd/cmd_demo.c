@@ -224,7 +224,7 @@ static void put_row(const demo_t *demo, const demo_result_t *result)
     const demo_figures_t *s = &result->simulated, *m = &result->measured;
     double ms = demo->unit_ns / 1e6;
 
-    printf("%-20s %9.1f %9.1f %+5.1f %%", result->schedule->method, s->step * ms, m->step * ms,
+    printf("%-19s %9.1f %9.1f %+5.1f %%", result->schedule->method, s->step * ms, m->step * ms,
            100.0 * (m->step / s->step - 1.0));
     put_share(s->bubble);
     put_share(m->bubble);
@@ -241,8 +241,8 @@ static dp_status_t run_all(const demo_t *demo)
 
     printf("%d ranks, %d micro-batches, a unit of cost sleeps %.2f ms\n\n", demo->ranks, demo->microbatches,
            demo->unit_ns / 1e6);
-    printf("                      step, ms                       idle       all-to-all hidden\n"
-           "schedule             simulated  measured    off    sim.   meas.    sim.   meas.\n");
+    printf("                     step, ms                      idle      all-to-all hidden\n"
+           "schedule            simulated  measured    off    sim.   meas.    sim.   meas.\n");
     for (int32_t m = 0; m < demo->nmethods && status >= 0; m++) {
         demo_request_t request = request_of(demo, m);
         demo_result_t result;
@@ -255,8 +255,8 @@ static dp_status_t run_all(const demo_t *demo)
         else
             demo_clear(&result);
     }
-    printf("\nidle: of the step, mean over ranks. hidden: beside attention or mlp; simulated: in\n"
-           "pairs and backwards alone, where the engine hides a little more between\n"
+    printf("\nidle: of the step, mean over ranks. hidden: beside attention or mlp; simulated:\n"
+           "in pairs and backwards alone, where the engine hides a little more between\n"
            "operations.\n");
     if (status >= 0)
         status = show(demo, &first);
