@@ -104,6 +104,15 @@ double median_of(double *values, int64_t n)
     return n == 0 ? NAN : (values[(n - 1) / 2] + values[n / 2]) / 2;
 }
 
+/* Whether the step of spans[0], its first, trains: a validation is another thing. */
+static bool trains(const dp_span_t *spans, int64_t n)
+{
+    for (int64_t k = 0; k < n && spans[k].step == spans[0].step; k++)
+        if (spans[k].kind == DP_SPAN_COMPUTE && spans[k].pass != DP_OP_F)
+            return true;
+    return false;
+}
+
 /* columns: [MEASURED][most] */
 static dp_status_t measure_steps(const dp_timeline_t *timeline, const dp_host_places_t *places, int32_t most,
                                  double *columns, figures_t *f)
@@ -114,7 +123,7 @@ static dp_status_t measure_steps(const dp_timeline_t *timeline, const dp_host_pl
     dp_status_t status = DP_OK;
 
     for (int64_t k = 0; k < n && f->steps < most && status == DP_OK; k++)
-        if (spans[k].kind == DP_SPAN_STEP) {
+        if (spans[k].kind == DP_SPAN_STEP && trains(spans + k, n - k)) {
             status = measure_step(timeline, places, spans[k].step, f->cores, at);
             for (int i = 0; i < MEASURED; i++)
                 columns[i * most + f->steps] = at[i];
