@@ -9,7 +9,7 @@ set -u
 
 # A text that is easy to learn and far from its bytes' frequencies.
 awk 'BEGIN { for (i = 0; i < 3000; i++) printf "the quick brown fox jumps over the lazy dog; " }' >"$work/text"
-run="--data $work/text --steps 60 --lr 0.02 --hidden 16 --seq 32 --batch 2 --val-every 30 --sample 8 --out $work/run"
+run="--data $work/text --steps 60 --lr 0.02 --hidden 16 --seq 32 --batch 2 --val-every 30 --sample 60 --out $work/run"
 
 ranks 4 --ep 2 $run
 expect 0 out '^trained  *60 steps' "a run"
