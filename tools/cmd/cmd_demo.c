@@ -139,17 +139,20 @@ static dp_status_t open_in(output_t *output, char *path, size_t bytes, const cha
     return output_open(output, path);
 }
 
-static dp_status_t put_page(const char *trace_path, output_t *output)
+static dp_status_t put_page(const char *trace_path, const dp_schedule_t *schedule, output_t *output)
 {
+    char title[128];
     const dp_trace_options_t options = {.struct_size = sizeof(options), .most_bytes = (size_t)256 << 20};
     dp__trace_overlap_t overlap;
     dp_trace_t *trace;
     dp_status_t status = trace_load(trace_path, &options, &trace);
 
+    snprintf(title, sizeof(title), "%s, executed: %d ranks, %d micro-batches; segments sleep their cost",
+             schedule->method, schedule->ranks, schedule->microbatches);
     if (status >= 0) {
         status = dp__trace_overlap_measure(trace, 5, &overlap);
         if (status >= 0)
-            status = trace_view_put(&overlap, "executed by the engine, segments sleep", output);
+            status = trace_view_put(&overlap, title, output);
         dp__trace_overlap_clear(&overlap);
     }
     dp_trace_free(trace);
@@ -197,7 +200,7 @@ static dp_status_t show(const demo_t *demo, const demo_result_t *result)
     if (status >= 0)
         status = open_in(&output, page, sizeof(page), folder, "trace.html");
     if (status >= 0)
-        status = output_close(&output, put_page(trace, &output));
+        status = output_close(&output, put_page(trace, result->schedule, &output));
     if (status < 0)
         return status;
     printf("\nthe run of %s to look at, in any browser: %s\n", result->schedule->method, page);
