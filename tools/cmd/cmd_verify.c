@@ -123,8 +123,8 @@ static void say(const args_t *args, const plan_t *plan)
 
     plan_transport_text(args, transport, sizeof(transport));
     printf("%s: accepted: %s, %d ranks, %d micro-batches, %d chunk%s per rank (%s), transport %s\n", args->file,
-           schedule->method, schedule->ranks, schedule->microbatches, schedule->chunks, schedule->chunks == 1 ? "" : "s",
-           dp_placement_name(schedule->placement), transport);
+           schedule->method, schedule->ranks, schedule->microbatches, schedule->chunks,
+           schedule->chunks == 1 ? "" : "s", dp_placement_name(schedule->placement), transport);
     printf("operations and transfers checked  %lld\n", (long long)plan->report.operations);
     if (plan->transfers > 0)
         printf("transfers of the file checked     %lld\n", (long long)plan->transfers);

@@ -40,20 +40,20 @@ struct option_row {
     const char *words;   /* values there are, with blanks between; METHOD_WORDS: the built-in schedules */
     const char *actions; /* those of command_t that take it; NULL: all */
     option_read_fn read;
-    char letter;             /* 'n' of -n; 0: none */
-    void (*list)(FILE *to);  /* for completion: values that are there when it is asked, a line each */
+    char letter;            /* 'n' of -n; 0: none */
+    void (*list)(FILE *to); /* for completion: values that are there when it is asked, a line each */
 };
 #define METHOD_WORDS "@methods"
 
 struct command {
-    const char *name;                  /* "schedule" */
-    const char *usage;                 /* help above the options; a line is wrapped */
-    const option_row_t *const *tables; /* ends with NULL; each ends with OPTION_END */
-    const char *notes;                 /* help below them */
-    const char *actions;               /* "overlap costs"; NULL: none */
-    bool stops;                        /* what follows the first operand is not ours */
-    bool lists_methods;                /* help ends with the built-in schedules */
-    unsigned needs;                    /* for the command's own use */
+    const char *name;                           /* "schedule" */
+    const char *usage;                          /* help above the options; a line is wrapped */
+    const option_row_t *const *tables;          /* ends with NULL; each ends with OPTION_END */
+    const char *notes;                          /* help below them */
+    const char *actions;                        /* "overlap costs"; NULL: none */
+    bool stops;                                 /* what follows the first operand is not ours */
+    bool lists_methods;                         /* help ends with the built-in schedules */
+    unsigned needs;                             /* for the command's own use */
     void (*list)(const char *action, FILE *to); /* for completion: what the action is about, a line each; NULL: files */
 };
 
