@@ -183,10 +183,21 @@ static dp_status_t simulate(const trainer_t *t, figures_t *f)
     return status;
 }
 
-dp_status_t figures_find(const trainer_t *t, const dp_timeline_t *timeline, figures_t *f)
+static const dp_host_places_t *places_of(const trainer_t *t)
 {
     const dp_host_t *host = dp_group_host(t->group);
-    const dp_host_places_t *places = host->get_service(host, DP_HOST_PLACES);
+
+    return host->get_service(host, DP_HOST_PLACES);
+}
+
+bool cores_are_shared(const trainer_t *t, const dp_timeline_t *timeline)
+{
+    return count_lanes(timeline, places_of(t)) > count_cores();
+}
+
+dp_status_t figures_find(const trainer_t *t, const dp_timeline_t *timeline, figures_t *f)
+{
+    const dp_host_places_t *places = places_of(t);
     const int32_t most = (int32_t)t->options->trace_steps;
     double *columns = calloc((size_t)most * MEASURED, sizeof(*columns));
     dp_status_t status;
@@ -196,7 +207,7 @@ dp_status_t figures_find(const trainer_t *t, const dp_timeline_t *timeline, figu
         return dp_fail(DP_ERR_NOMEM, "no memory for the figures of %d steps", most);
     for (int32_t r = 0; r < dp_timeline_ranks(timeline); r++)
         f->ranks += is_here(places, r);
-    f->shared = count_lanes(timeline, places) > f->cores;
+    f->shared = cores_are_shared(t, timeline);
     status = measure_steps(timeline, places, most, columns, f);
     if (status == DP_OK)
         status = dp_costs_measure(timeline, dp_pipeline_program(t->pipeline)->schedule, &f->costs);
