@@ -36,7 +36,10 @@ fi
 
 methods=$("$python" "$DP_TEST_SRCDIR/tests/integration/pytorch_train.py" --methods)
 for method in $methods; do
-    "$dualpipe" schedule --method "$method" --ranks 4 --microbatches 8 --format csv --output "$work/$method.csv"
+    case $method in
+    found) "$dualpipe" search --ranks 4 --microbatches 8 --placement v --seconds 1 --output "$work/found.csv" >/dev/null ;;
+    *) "$dualpipe" schedule --method "$method" --ranks 4 --microbatches 8 --format csv --output "$work/$method.csv" ;;
+    esac
 done
 CUDA_VISIBLE_DEVICES= "$python" -W ignore "$DP_TEST_SRCDIR/tests/integration/pytorch_train.py" "$work" 2>"$work/err" || { tail -n 20 "$work/err"; exit 1; }
 dumps=0
@@ -48,7 +51,7 @@ for file in "$work"/*.torch.csv; do
     dumps=$((dumps + 1))
 done
 echo "$dumps files of torch verified and simulated"
-[ "$dumps" -eq 19 ] # nine of ours, five of its own in two formats
+[ "$dumps" -eq 20 ] # ten of ours, five of its own in two formats
 "$dualpipe" trace merge "$work"/rank?.json --output "$work/run.json"
 "$dualpipe" trace costs "$work/run.json" --output "$work/costs.txt"
 cat "$work/costs.txt"

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 
 RANKS, MICROBATCHES, STEPS, LAYERS = 4, 8, 3, 16
 STAGES = {"gpipe": "line", "1f1b": "line", "zb1p": "line", "interleaved": "loop", "interleaved_overlap": "loop", "zbv": "v",
-          "v-half": "v", "v-min": "v", "dualpipev": "v"}
+          "v-half": "v", "v-min": "v", "dualpipev": "v", "found": "v"}
 OWN = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B", "interleaved": "ScheduleInterleaved1F1B", "zbv": "ScheduleZBVZeroBubble",
        "dualpipev": "ScheduleDualPipeV"}
 
