@@ -25,6 +25,7 @@ done
 ours='(^|[;&|] *|^[A-Z_]+=[^ ]* +)(\.\/|apps\/train_moe\/)?(dualpipe [a-z]|train_moe( |$))|^(.* )?\.\/(trainer|here)( |$)|^(srun|mpirun|torchrun) '
 # What stands beside them.
 others='^(\.\/quickstart|build-aux\/deps|\.\.\/configure|autoreconf|make|pip|cc|cd|cp|export|head|mkdir|mv|printf|sed)( |$)'
+joined=':all;/\\$/{N;s/ *\\\n */ /;b all}' # lines that a backslash ends and the next
 
 from_markdown() { # FILE: indented lines, and those of blocks of shell, that are commands; whole commands of ours between backticks
     awk -v ours="$ours" -v others="$others" -v file="${1#"$source"/}" '
@@ -47,13 +48,13 @@ from_manual() {
 from_help() { # NAME COMMAND...: lines of two blanks behind "examples:", put together where a backslash ends them
     name=$1
     shift
-    "$@" --help | sed -n '/^[Ee]xamples:/,/^$/p' | sed ':all;/\\$/{N;s/ *\\\n */ /;b all}' |
+    "$@" --help | sed -n '/^[Ee]xamples:/,/^$/p' | sed "$joined" |
         sed -n "s/^  \([^ ].*\)/$name --help	\1/p"
 }
 
 (cd "$source" && ls README.md docs/*.md examples/*/README.md plugins/*/README.md python/README.md) | while read -r page; do from_markdown "$source/$page"; done >"$work/commands"
 from_manual >>"$work/commands"
-sed -n "/^ *cat <<'END'/,/^END/s/^\(build\/dualpipe .*\)/quickstart	\1/p" "$source/quickstart" >>"$work/commands"
+sed "$joined" "$source/quickstart" | sed -n "/^ *cat <<'END'/,/^END/s/^\(build\/dualpipe .*\)/quickstart	\1/p" >>"$work/commands"
 for command in $("$build/dualpipe" complete); do
     from_help "$command" "$build/dualpipe" "$command" >>"$work/commands"
 done
