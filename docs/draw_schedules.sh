@@ -88,7 +88,7 @@ cat "$rows"
 layer=attention.F=4.36975,dispatch.F=6.69025,mlp.F=4.60375,combine.F=8.684,attention.I=9.34075,dispatch.I=7.48675,mlp.I=5.306
 layer=$layer,combine.I=5.76925,attention.W=2.3885,mlp.W=5.06275,LAYERS=4
 for drawn in "pairs --lanes" "planned --overlap planned"; do
-    "$dualpipe" simulate --method dualpipev --ranks 4 --microbatches 8 --cost $layer ${drawn#* } --format png \
+    "$dualpipe" simulate --method dualpipev --ranks 2 --microbatches 4 --cost $layer ${drawn#* } --format png \
         --output "$folder/schedules/${drawn%% *}.png"
 done
 cat <<'END'
@@ -119,16 +119,16 @@ order of these passes in this memory can beat. `bench/overlap_plan` prints them;
 | `dualpipe simulate --method dualpipev --ranks 16 --microbatches 64 --costs costs.txt --overlap planned --seconds 60` | 71.76 % | 72.87 % | 73.32 % |
 | `dualpipe simulate --method dualpipe --ranks 16 --microbatches 64 --costs costs.txt --overlap planned --seconds 60` | 72.34 % | 72.71 % | 74.25 % |
 
-A step of `dualpipev` on 4 ranks with 8 micro-batches, as published and planned. A row has two lanes: above, what a rank computes,
+A step of `dualpipev` on 2 ranks with 4 micro-batches, as published and planned. A row has two lanes: above, what a rank computes,
 below, what it dispatches and combines meanwhile. A frame goes around the passes that run beside each other as one operation, in both lanes,
-and their names stand above it. As published, the frames end with the steady state; planned, forwards run beside backwards before it
-(`F0.5|F1.1|B1.0` on rank 1), backwards and their weight gradients beside each other behind it (`I1.6|I0.3` on rank 2), and weight
+and their names stand above it. As published, the frames are those of the steady state; planned, forwards run beside forwards before it
+(`F0.2|F1.1` on rank 1), backwards beside each other (`I1.3|I0.2`) and beside weight gradients (`I0.3|W0.1`) behind it, and weight
 gradients alone fill the end.
-`dualpipe simulate --method dualpipev --ranks 4 --microbatches 8 --costs costs.txt --lanes --format png --output pairs.png` and the
+`dualpipe simulate --method dualpipev --ranks 2 --microbatches 4 --costs costs.txt --lanes --format png --output pairs.png` and the
 same with `--overlap planned` in the place of `--lanes` draw them. `--format trace` and `dualpipe trace view` make a page of it, where
 the frames can be looked into.
 
-![dualpipev on 4 ranks, 8 micro-batches, as published pairs](schedules/pairs.png)
+![dualpipev on 2 ranks, 4 micro-batches, as published pairs](schedules/pairs.png)
 
-![dualpipev on 4 ranks, 8 micro-batches, planned](schedules/planned.png)
+![dualpipev on 2 ranks, 4 micro-batches, planned](schedules/planned.png)
 END

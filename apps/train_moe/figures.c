@@ -104,6 +104,15 @@ double median_of(double *values, int64_t n)
     return n == 0 ? NAN : (values[(n - 1) / 2] + values[n / 2]) / 2;
 }
 
+/* Whether the step of spans[0], its first, trains: a validation is another thing. */
+static bool trains(const dp_span_t *spans, int64_t n)
+{
+    for (int64_t k = 0; k < n && spans[k].step == spans[0].step; k++)
+        if (spans[k].kind == DP_SPAN_COMPUTE && spans[k].pass != DP_OP_F)
+            return true;
+    return false;
+}
+
 /* columns: [MEASURED][most] */
 static dp_status_t measure_steps(const dp_timeline_t *timeline, const dp_host_places_t *places, int32_t most,
                                  double *columns, figures_t *f)
@@ -114,7 +123,7 @@ static dp_status_t measure_steps(const dp_timeline_t *timeline, const dp_host_pl
     dp_status_t status = DP_OK;
 
     for (int64_t k = 0; k < n && f->steps < most && status == DP_OK; k++)
-        if (spans[k].kind == DP_SPAN_STEP) {
+        if (spans[k].kind == DP_SPAN_STEP && trains(spans + k, n - k)) {
             status = measure_step(timeline, places, spans[k].step, f->cores, at);
             for (int i = 0; i < MEASURED; i++)
                 columns[i * most + f->steps] = at[i];
@@ -174,10 +183,21 @@ static dp_status_t simulate(const trainer_t *t, figures_t *f)
     return status;
 }
 
-dp_status_t figures_find(const trainer_t *t, const dp_timeline_t *timeline, figures_t *f)
+static const dp_host_places_t *places_of(const trainer_t *t)
 {
     const dp_host_t *host = dp_group_host(t->group);
-    const dp_host_places_t *places = host->get_service(host, DP_HOST_PLACES);
+
+    return host->get_service(host, DP_HOST_PLACES);
+}
+
+bool cores_are_shared(const trainer_t *t, const dp_timeline_t *timeline)
+{
+    return count_lanes(timeline, places_of(t)) > count_cores();
+}
+
+dp_status_t figures_find(const trainer_t *t, const dp_timeline_t *timeline, figures_t *f)
+{
+    const dp_host_places_t *places = places_of(t);
     const int32_t most = (int32_t)t->options->trace_steps;
     double *columns = calloc((size_t)most * MEASURED, sizeof(*columns));
     dp_status_t status;
@@ -187,7 +207,7 @@ dp_status_t figures_find(const trainer_t *t, const dp_timeline_t *timeline, figu
         return dp_fail(DP_ERR_NOMEM, "no memory for the figures of %d steps", most);
     for (int32_t r = 0; r < dp_timeline_ranks(timeline); r++)
         f->ranks += is_here(places, r);
-    f->shared = count_lanes(timeline, places) > f->cores;
+    f->shared = cores_are_shared(t, timeline);
     status = measure_steps(timeline, places, most, columns, f);
     if (status == DP_OK)
         status = dp_costs_measure(timeline, dp_pipeline_program(t->pipeline)->schedule, &f->costs);

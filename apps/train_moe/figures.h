@@ -29,6 +29,9 @@ typedef struct figures {
 /* Sorts the values. NaN: there are none. */
 double median_of(double *values, int64_t n);
 
+/* Do lanes of this host wait for cores? */
+bool cores_are_shared(const trainer_t *trainer, const dp_timeline_t *timeline);
+
 /* Rank 0. Free with figures_clear(), after a failure too. */
 dp_status_t figures_find(const trainer_t *trainer, const dp_timeline_t *timeline, figures_t *figures);
 void figures_clear(figures_t *figures);

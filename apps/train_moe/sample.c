@@ -130,13 +130,15 @@ static dp_status_t add_byte(writer_t *w, double deadline, int *enough_out)
     return DP_OK;
 }
 
-static void print_bytes(FILE *to, const uint8_t *bytes, int64_t count)
+/* From column *at on; what a terminal's line does not hold goes on in the next. */
+static void print_bytes(FILE *to, const uint8_t *bytes, int64_t count, int *at)
 {
-    for (int64_t i = 0; i < count; i++)
-        if (bytes[i] == '\n')
-            fputs("\n    ", to);
-        else
-            fputc(isprint(bytes[i]) ? bytes[i] : '?', to);
+    for (int64_t i = 0; i < count; i++) {
+        if (bytes[i] == '\n' || *at == 79)
+            *at = fprintf(to, "\n    ") - 1;
+        if (bytes[i] != '\n')
+            *at += fprintf(to, "%c", isprint(bytes[i]) ? bytes[i] : '?');
+    }
 }
 
 static void print_samples(const writer_t *w, FILE *to)
@@ -146,10 +148,11 @@ static void print_samples(const writer_t *w, FILE *to)
     fprintf(to, "\nWritten by the model, after [held-out beginnings]:\n");
     for (int64_t i = 0; i < shown; i++) {
         const uint8_t *text = w->text + i * (w->sequences / shown) * w->room;
-        fputs("\n  - [", to);
-        print_bytes(to, text, w->prompt);
-        fputs("]", to);
-        print_bytes(to, text + w->prompt, w->length - w->prompt);
+        int at = fprintf(to, "\n  - [") - 1;
+
+        print_bytes(to, text, w->prompt, &at);
+        at += fprintf(to, "]");
+        print_bytes(to, text + w->prompt, w->length - w->prompt, &at);
         fputs("\n", to);
     }
 }

@@ -12,6 +12,7 @@
 #include "config.h"
 #endif
 
+#include "figures.h"
 #include "train_moe.h"
 
 #include <errno.h>
@@ -353,7 +354,7 @@ static dp_status_t write_files(session_t *s)
         report_line(s->report, "trace", "%s (for dualpipe trace, or https://ui.perfetto.dev)", path);
 #ifdef HAVE_CONFIG_H /* in the library's own tree; elsewhere `dualpipe trace view` makes the page */
         if (status == DP_OK)
-            status = page_write(path, s->report);
+            status = page_write(path, cores_are_shared(&s->trainer, s->timeline), s->report);
 #endif
     }
     if (output_path(s, o->curve, CURVE_NAME, path, sizeof(path)))

@@ -4,6 +4,7 @@
 #ifndef TRAIN_MOE_H
 #define TRAIN_MOE_H
 
+#include <stdbool.h>
 #include <stdio.h>
 
 #include "trainer.h"
@@ -85,7 +86,8 @@ dp_status_t losses_write(const history_t *history, const char *path);
 dp_status_t trace_write(const dp_timeline_t *timeline, const char *path);
 dp_status_t costs_write(const trainer_t *trainer, const dp_timeline_t *timeline, const char *path);
 
-/* page.c: beside X.json a page for a browser, X.html, and a line about it. A trace of another name gets none. */
-dp_status_t page_write(const char *trace, FILE *report);
+/* page.c: beside X.json a page for a browser, X.html, and a line about it. A trace of another name gets none.
+ * shared: ranks waited for cores, which the page says, as idle and exposed time are the machine's then. */
+dp_status_t page_write(const char *trace, bool shared, FILE *report);
 
 #endif

@@ -28,6 +28,6 @@ dp_status_t dp__dualpipev(const dp_schedule_request_t *request, dp_schedule_t **
         return dp_fail(DP_ERR_INVALID, "dualpipev: %d micro-batches on %d ranks; at least 2 per rank are needed: %d",
                        q.microbatches, q.ranks, 2 * q.ranks);
     if (q.chunks != 0 && q.chunks != 2)
-        return dp_fail(DP_ERR_INVALID, "dualpipev: %d chunks per rank; a rank holds exactly 2", q.chunks);
+        return dp_fail(DP_ERR_INVALID, "dualpipev: a rank holds exactly 2 chunks, not %d", q.chunks);
     return dp__emit_schedule("dualpipev", DP_PLACE_V, 2, &q, emit_rank, schedule_out);
 }

@@ -28,6 +28,6 @@ dp_status_t dp__gpipe(const dp_schedule_request_t *request, dp_schedule_t **sche
     if (status < 0)
         return status;
     if (q.chunks != 0 && q.chunks != 1)
-        return dp_fail(DP_ERR_INVALID, "gpipe: %d chunks per rank; a rank holds exactly 1", q.chunks);
+        return dp_fail(DP_ERR_INVALID, "gpipe: a rank holds exactly 1 chunk, not %d", q.chunks);
     return dp__emit_schedule("gpipe", DP_PLACE_LINE, 1, &q, emit_rank, schedule_out);
 }

@@ -35,6 +35,6 @@ dp_status_t dp__one_f_one_b(const dp_schedule_request_t *request, dp_schedule_t 
     if (status < 0)
         return status;
     if (q.chunks != 0 && q.chunks != 1)
-        return dp_fail(DP_ERR_INVALID, "1f1b: %d chunks per rank; a rank holds exactly 1 (see interleaved)", q.chunks);
+        return dp_fail(DP_ERR_INVALID, "1f1b: a rank holds exactly 1 chunk, not %d (see interleaved)", q.chunks);
     return dp__emit_schedule("1f1b", DP_PLACE_LINE, 1, &q, emit_rank, schedule_out);
 }

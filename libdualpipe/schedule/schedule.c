@@ -20,10 +20,10 @@ static dp_status_t check_shape(dp_placement_t placement, int32_t ranks, int32_t 
     if ((int)placement < DP_PLACE_LINE || placement > DP_PLACE_BIDIRECTIONAL)
         return dp_fail(DP_ERR_INVALID, "schedule: unknown placement %d", (int)placement);
     if (placement == DP_PLACE_LINE && chunks != 1)
-        return dp_fail(DP_ERR_INVALID, "schedule: %d chunks per rank; placement line has exactly 1", chunks);
+        return dp_fail(DP_ERR_INVALID, "schedule: placement line has exactly 1 chunk per rank, not %d", chunks);
     if ((placement == DP_PLACE_V || placement == DP_PLACE_BIDIRECTIONAL) && chunks != 2)
-        return dp_fail(DP_ERR_INVALID, "schedule: %d chunks per rank; placement %s has exactly 2", chunks,
-                       dp_placement_name(placement));
+        return dp_fail(DP_ERR_INVALID, "schedule: placement %s has exactly 2 chunks per rank, not %d",
+                       dp_placement_name(placement), chunks);
     if (placement == DP_PLACE_BIDIRECTIONAL && microbatches % 2 != 0)
         return dp_fail(DP_ERR_INVALID, "schedule: %d micro-batches; two directions need an even number", microbatches);
     if (placement == DP_PLACE_BIDIRECTIONAL && ranks % 2 != 0)

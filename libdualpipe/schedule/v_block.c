@@ -178,7 +178,7 @@ dp_status_t dp__v_block_schedule(const char *method, const dp_schedule_request_t
     if (status < 0)
         return status;
     if (r.chunks != 0 && r.chunks != 2)
-        return dp_fail(DP_ERR_INVALID, "%s: %d chunks per rank; a rank holds exactly 2", method, r.chunks);
+        return dp_fail(DP_ERR_INVALID, "%s: a rank holds exactly 2 chunks, not %d", method, r.chunks);
     q.ranks = r.ranks;
     q.microbatches = r.microbatches;
     q.parts = r.forward_only ? DP__V_F1 + 1 : DP__V_PARTS;

@@ -41,6 +41,6 @@ dp_status_t dp__zb1p(const dp_schedule_request_t *request, dp_schedule_t **sched
     if (status < 0)
         return status;
     if (q.chunks != 0 && q.chunks != 1)
-        return dp_fail(DP_ERR_INVALID, "zb1p: %d chunks per rank; a rank holds exactly 1", q.chunks);
+        return dp_fail(DP_ERR_INVALID, "zb1p: a rank holds exactly 1 chunk, not %d", q.chunks);
     return dp__emit_schedule("zb1p", DP_PLACE_LINE, 1, &q, emit_rank, schedule_out);
 }

@@ -66,6 +66,6 @@ dp_status_t dp__zbv(const dp_schedule_request_t *request, dp_schedule_t **schedu
     if (status < 0)
         return status;
     if (q.chunks != 0 && q.chunks != 2)
-        return dp_fail(DP_ERR_INVALID, "zbv: %d chunks per rank; a rank holds exactly 2", q.chunks);
+        return dp_fail(DP_ERR_INVALID, "zbv: a rank holds exactly 2 chunks, not %d", q.chunks);
     return dp__emit_schedule("zbv", DP_PLACE_V, 2, &q, emit_rank, schedule_out);
 }

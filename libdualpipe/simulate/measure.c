@@ -203,20 +203,34 @@ static int pass_index(const dp_span_t *span)
                                    : -1;
 }
 
+/* Of the step that begins with spans[0]. */
+static bool is_forward_only(const dp_span_t *spans, int64_t count)
+{
+    for (int64_t k = 0; k < count && spans[k].step == spans[0].step; k++)
+        if (spans[k].kind == DP_SPAN_COMPUTE && spans[k].pass != DP_OP_F)
+            return false;
+    return true;
+}
+
+/* A forward-only step has two forwards beside each other, which is no pair and tells of neither. */
 static void read_row(sums_t *sums, int32_t rank)
 {
     int64_t count;
     const dp_span_t *spans = dp_timeline_spans(sums->timeline, rank, &count);
     op_t op = {.any = false};
+    bool forward_only = false;
 
     find_split(sums, rank % sums->schedule->ranks);
     for (int64_t k = 0; k < count; k++) {
         const dp_span_t *span = &spans[k];
         int segment = dp__span_segment(sums->timeline, span), pass = pass_index(span);
 
+        if (k == 0 || span->step != spans[k - 1].step)
+            forward_only = is_forward_only(span, count - k);
         if (span->kind == DP_SPAN_SEND && (sums->hop < 0.0 || dp__span_length(span) < sums->hop))
             sums->hop = dp__span_length(span);
-        if (span->kind != DP_SPAN_COMPUTE || span->stage < 0 || span->stage >= sums->stages)
+        if (span->kind != DP_SPAN_COMPUTE || span->stage < 0 || span->stage >= sums->stages ||
+            (forward_only && span->pair != 0))
             continue;
         if (!belongs(sums, &op, span))
             close_op(sums, &op);

@@ -11,8 +11,9 @@ expect 0 demo --ranks 4 --microbatches 8 --methods dualpipe,1f1b,zbv --seconds 0
 for method in dualpipe 1f1b zbv; do
     grep -q "^$method  " out || fail "no row of $method: $(cat out)"
 done
-awk 'length > 96 { exit 1 }' out || fail "a line of more than 96 columns"
+awk 'length > 80 { exit 1 }' out || fail "a line of more than 80 columns"
 head -n 1 shown/trace.html | grep -qi '<!doctype html>' || fail "trace.html is no page"
+grep -q "dualpipe, executed: 4 ranks, 8 micro-batches" shown/trace.html || fail "trace.html does not say what was run"
 grep -q '"traceEvents"' shown/trace.json || fail "trace.json is no trace"
 if "$dualpipe" simulate --method 1f1b --ranks 2 --microbatches 2 --format png --output there.png 2>/dev/null; then
     [ "$(head -c 4 shown/executed.png | od -An -tx1 | tr -d ' \n')" = 89504e47 ] || fail "executed.png is no PNG"

@@ -23,14 +23,23 @@ done
 # ---- the commands, "DOCUMENT<TAB>COMMAND" ----
 
 ours='(^|[;&|] *|^[A-Z_]+=[^ ]* +)(\.\/|apps\/train_moe\/)?(dualpipe [a-z]|train_moe( |$))|^(.* )?\.\/(trainer|here)( |$)|^(srun|mpirun|torchrun) '
+# What stands beside them.
+others='^(\.\/quickstart|build-aux\/deps|\.\.\/configure|autoreconf|make|pip|cc|cd|cp|export|head|mkdir|mv|printf|sed)( |$)'
+joined=':all;/\\$/{N;s/ *\\\n */ /;b all}' # lines that a backslash ends and the next
 
-from_markdown() { # FILE: indented lines, and those of blocks of shell, that have a command of ours
-    awk -v ours="$ours" -v file="${1#"$source"/}" '
+from_markdown() { # FILE: indented lines, and those of blocks of shell, that are commands; whole commands of ours between backticks
+    awk -v ours="$ours" -v others="$others" -v file="${1#"$source"/}" '
         /^ *```/ { code = !code; shell = $0 ~ /sh|console|bash/; next }
-        !code && !/^    / { next }
+        !code && !/^    / { text = text " " $0; next }
         code && !shell { next }
         { line = $0; sub(/^ +/, "", line); sub(/ +# .*/, "", line) }
-        line ~ ours { print file "\t" line }' "$1"
+        line ~ ours || line ~ others { print file "\t" line }
+        END {
+            n = split(text, part, "`")
+            for (i = 2; i <= n; i += 2)
+                if (part[i] ~ ours && part[i] ~ / --?[A-Za-z-]+[ =][a-z0-9]/ && part[i] !~ /\.\.\.| [A-Z]+( |$)/)
+                    print file "\t" part[i]
+        }' "$1"
 }
 from_manual() {
     sed -n '/^\.SH EXAMPLES/,/^\.SH SEE/p' "$source/docs/dualpipe.1" |
@@ -39,13 +48,13 @@ from_manual() {
 from_help() { # NAME COMMAND...: lines of two blanks behind "examples:", put together where a backslash ends them
     name=$1
     shift
-    "$@" --help | sed -n '/^[Ee]xamples:/,/^$/p' | sed ':all;/\\$/{N;s/ *\\\n */ /;b all}' |
+    "$@" --help | sed -n '/^[Ee]xamples:/,/^$/p' | sed "$joined" |
         sed -n "s/^  \([^ ].*\)/$name --help	\1/p"
 }
 
-(cd "$source" && ls README.md docs/*.md) | while read -r page; do from_markdown "$source/$page"; done >"$work/commands"
+(cd "$source" && ls README.md docs/*.md examples/*/README.md plugins/*/README.md python/README.md) | while read -r page; do from_markdown "$source/$page"; done >"$work/commands"
 from_manual >>"$work/commands"
-sed -n "/^ *cat <<'END'/,/^END/s/^\(build\/dualpipe .*\)/quickstart	\1/p" "$source/quickstart" >>"$work/commands"
+sed "$joined" "$source/quickstart" | sed -n "/^ *cat <<'END'/,/^END/s/^\(build\/dualpipe .*\)/quickstart	\1/p" >>"$work/commands"
 for command in $("$build/dualpipe" complete); do
     from_help "$command" "$build/dualpipe" "$command" >>"$work/commands"
 done
@@ -55,11 +64,19 @@ from_help train_moe "$build/apps/train_moe/train_moe" >>"$work/commands"
 
 unrun() { # DOCUMENT COMMAND
     case $2 in
-    *mpirun*) echo "wants an MPI: check_mpi_conform.sh and check_mpi_train.sh run such" ;;
+    *mpirun* | *'--comm mpi'*) echo "wants an MPI: check_mpi_conform.sh and check_mpi_train.sh run such" ;;
     "dualpipe status") echo "wants a live job: check_status.sh asks one" ;;
     RANK=[01]*) echo "two terminals: check_launchers.sh joins ranks by these variables" ;;
+    'dualpipe simulate --format trace') echo "names an option, and no schedule" ;;
+    ./trainer*) echo "a rank of a job, which dualpipe run starts" ;;
     torchrun*) echo "wants PyTorch" ;;
-    'cp -R'* | 'DUALPIPE_PLUGIN_PATH=$PWD'*) echo "wants an install: check_outside.sh builds the template" ;;
+    'srun -N'*) echo "wants several hosts of Slurm: check_slurm.sh runs such" ;;
+    *'--attention naive') echo "wants the plugin of that page: check_outside.sh trains with it" ;;
+    ./quickstart* | build-aux/deps | autoreconf* | 'mkdir -p build'* | ../configure | 'make && '*) echo "made this build: quickstart, .ci/run" ;;
+    'pip install'*) echo "check_python.sh installs it" ;;
+    'make check TESTS='* | 'make benches'*) echo "wants a GPU: docs/gpu.md says where each was run" ;;
+    'cp -R'* | 'cd attention_naive' | mv* | sed* | make | 'make check' | cc* | 'DUALPIPE_PLUGIN_PATH=$PWD'*)
+        echo "wants an install: check_outside.sh runs these" ;;
     *) return 1 ;;
     esac
 }
@@ -69,11 +86,12 @@ unrun() { # DOCUMENT COMMAND
 mkdir -p "$work/bin" "$work/place"
 cat >"$work/bin/dualpipe" <<END
 #!/bin/bash
-case \${DP_TEST_DOCUMENTS:-},\${1:-} in
+case \${DP_TEST_DOCUMENTS:-},\${1:-},\$* in
 long,*) ;;
-,search) set -- "\$@" --seconds 0.2 ;;
-,demo) set -- "\$@" --seconds 0.2 ;;
-,plugin) [ "\${2:-}" != check ] || set -- "\$@" messages_arrive_in_order_and_whole ;;
+,simulate,*--seconds*) set -- "\$@" --seconds 0.2 ;;
+,search,*) set -- "\$@" --seconds 0.2 ;;
+,demo,*) set -- "\$@" --seconds 0.2 ;;
+,plugin,*) [ "\${2:-}" != check ] || set -- "\$@" messages_arrive_in_order_and_whole ;;
 esac
 exec "$build/dualpipe" "\$@"
 END
@@ -141,7 +159,7 @@ wanted_status() { # COMMAND
 run() { # DOCUMENT COMMAND
     prepare "$1"
     status=0
-    (cd "$place" && TRACE=tests/data/trace/deepseek_v3_train_1f1b.json.gz timeout $((60 * scale)) sh -c "$2") \
+    (cd "$place" && HOME=$place TRACE=tests/data/trace/deepseek_v3_train_1f1b.json.gz timeout $((60 * scale)) sh -c "$2") \
         >"$work/out" 2>"$work/err" </dev/null || status=$?
     case " $(wanted_status "$2") " in
     *" $status "*)
@@ -165,6 +183,6 @@ while IFS='	' read -r document command; do
     count=$((count + 1))
 done <"$work/commands"
 
-[ "$count" -ge 60 ] || { echo "only $count commands were found"; failures=$((failures + 1)); }
+[ "$count" -ge 120 ] || { echo "only $count commands were found"; failures=$((failures + 1)); }
 echo "$count commands, $failures failures"
 [ "$failures" -eq 0 ]

@@ -80,6 +80,12 @@ if command -v bash >/dev/null 2>&1; then
     wanted text compare --format ''
     wanted check plugin c
     wanted processes plugin check x --mode p
+    wanted comm_shm plugin check comm_s
+    wanted --list plugin check --l
+    wanted device_cpu plugin check x --device d
+    wanted comm_shm bench-links --near c
+    wanted dualpipe,zbv demo --methods dualpipe,z
+    wanted env run -n 2 -- en
     wanted zbv demo --methods z
     wanted --far bench-links --f
     wanted --grace run --g

@@ -223,6 +223,8 @@ expect 20 verify good.tsv --memory-cap 4
 require err 'rank 0 holds 5 micro-batches'
 # 1f1b on 3 ranks: 3, 2 and 1 micro-batches; with two directions the weights count twice.
 "$dualpipe" schedule --method 1f1b --ranks 3 --microbatches 4 --format tsv >line.tsv
+expect 0 verify line.tsv --activation-bytes 6e9 --weight-bytes 30e9 --memory-cap 80e9
+require out '^rank .* GB$'
 expect 0 verify line.tsv --activation-bytes 10 --weight-bytes 100 --memory-cap 130
 require out '^ *0  *3  *0  *130$'
 require out '^ *1  *2  *0  *120$'
@@ -512,7 +514,7 @@ require out 'holds [1-4]\(\.[0-9]*\)\{0,1\}$'
 expect 2 search --ranks 4 --microbatches 8 --weight-bytes 10
 require err 'go together'
 expect 0 search --ranks 4 --microbatches 8 --seconds 0.2 --stage-scale 1,1,1,2
-require out ' 1 chunks per rank (line)'
+require out ' 1 chunk per rank (line)'
 expect 0 search --ranks 4 --microbatches 8 --seconds 1 --cost $layer --lanes --output lanes.tsv
 require out 'sets of rules, '
 expect 0 verify lanes.tsv

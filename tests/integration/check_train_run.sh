@@ -9,12 +9,12 @@ set -u
 
 # A text that is easy to learn and far from its bytes' frequencies.
 awk 'BEGIN { for (i = 0; i < 3000; i++) printf "the quick brown fox jumps over the lazy dog; " }' >"$work/text"
-run="--data $work/text --steps 60 --lr 0.02 --hidden 16 --seq 32 --batch 2 --val-every 30 --sample 8 --out $work/run"
+run="--data $work/text --steps 60 --lr 0.02 --hidden 16 --seq 32 --batch 2 --val-every 30 --sample 60 --out $work/run"
 
 ranks 4 --ep 2 $run
 expect 0 out '^trained  *60 steps' "a run"
-for line in model text layout memory cores step bubble curve trace page costs losses; do
-    grep -q "^$line " "$work/out" || complain "no line on \"$line\""
+for line in model text layout memory 'cores\|overlap' step bubble curve trace page costs losses; do
+    grep -q "^\($line\) " "$work/out" || complain "no line on \"$line\""
 done
 grep -q '^\[[0-9]' "$work/out" && complain "other ranks than the first print"
 grep -v "$work" "$work/out" | grep '.\{81\}' && complain "a line of more than 80 columns"
@@ -32,6 +32,8 @@ grep -q '^pair .* hidden' "$work/out" || complain "the measured costs have no se
 "$DP_TEST_BUILDDIR/dualpipe" trace costs "$work/run/trace.json" >"$work/out" || complain "the trace has no costs"
 grep -v STAGE_SCALE "$work/out" >"$work/traced"
 grep -v STAGE_SCALE "$work/run/costs.txt" | cmp -s - "$work/traced" || complain "the trace has other costs than the run"
+grep -q '^overlap ' "$work/run/report.txt" || grep -q 'more ranks than cores' "$work/run/trace.html" ||
+    complain "the page does not say that ranks waited for cores"
 [ -s "$work/run/curve.png" ] || [ -s "$work/run/curve.svg" ] || complain "no picture of the loss"
 # What the benches read the step from: with more ranks than cores, and with a core for each.
 printf 'cores       88 %% of their time spent computing: 4 ranks share 2 cores; 12.5 ms a\n            step (median of 7)\n' >"$work/shared"

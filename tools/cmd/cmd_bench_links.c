@@ -20,16 +20,23 @@ typedef struct settings {
     size_t bytes;
 } settings_t;
 
+static void list_comms(FILE *to)
+{
+    plugin_names("comm_", to);
+}
+
 static const option_row_t bench_links_options[] = {
     {.name = "near",
      .value = "NAME",
      .kind = OPTION_TEXT,
      .at = offsetof(settings_t, near),
+     .list = list_comms,
      .help = "comm plugin within a host (comm_shm)"},
     {.name = "far",
      .value = "NAME",
      .kind = OPTION_TEXT,
      .at = offsetof(settings_t, far),
+     .list = list_comms,
      .help = "comm plugin between hosts (comm_ofi)"},
     {.name = "bytes",
      .value = "N",

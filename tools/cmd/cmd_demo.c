@@ -139,17 +139,20 @@ static dp_status_t open_in(output_t *output, char *path, size_t bytes, const cha
     return output_open(output, path);
 }
 
-static dp_status_t put_page(const char *trace_path, output_t *output)
+static dp_status_t put_page(const char *trace_path, const dp_schedule_t *schedule, output_t *output)
 {
+    char title[128];
     const dp_trace_options_t options = {.struct_size = sizeof(options), .most_bytes = (size_t)256 << 20};
     dp__trace_overlap_t overlap;
     dp_trace_t *trace;
     dp_status_t status = trace_load(trace_path, &options, &trace);
 
+    snprintf(title, sizeof(title), "%s, executed: %d ranks, %d micro-batches; segments sleep their cost",
+             schedule->method, schedule->ranks, schedule->microbatches);
     if (status >= 0) {
         status = dp__trace_overlap_measure(trace, 5, &overlap);
         if (status >= 0)
-            status = trace_view_put(&overlap, "executed by the engine, segments sleep", output);
+            status = trace_view_put(&overlap, title, output);
         dp__trace_overlap_clear(&overlap);
     }
     dp_trace_free(trace);
@@ -197,7 +200,7 @@ static dp_status_t show(const demo_t *demo, const demo_result_t *result)
     if (status >= 0)
         status = open_in(&output, page, sizeof(page), folder, "trace.html");
     if (status >= 0)
-        status = output_close(&output, put_page(trace, &output));
+        status = output_close(&output, put_page(trace, result->schedule, &output));
     if (status < 0)
         return status;
     printf("\nthe run of %s to look at, in any browser: %s\n", result->schedule->method, page);
@@ -224,7 +227,7 @@ static void put_row(const demo_t *demo, const demo_result_t *result)
     const demo_figures_t *s = &result->simulated, *m = &result->measured;
     double ms = demo->unit_ns / 1e6;
 
-    printf("%-20s %9.1f %9.1f %+5.1f %%", result->schedule->method, s->step * ms, m->step * ms,
+    printf("%-19s %9.1f %9.1f %+5.1f %%", result->schedule->method, s->step * ms, m->step * ms,
            100.0 * (m->step / s->step - 1.0));
     put_share(s->bubble);
     put_share(m->bubble);
@@ -241,8 +244,8 @@ static dp_status_t run_all(const demo_t *demo)
 
     printf("%d ranks, %d micro-batches, a unit of cost sleeps %.2f ms\n\n", demo->ranks, demo->microbatches,
            demo->unit_ns / 1e6);
-    printf("                      step, ms                       idle       all-to-all hidden\n"
-           "schedule             simulated  measured    off    sim.   meas.    sim.   meas.\n");
+    printf("                     step, ms                      idle      all-to-all hidden\n"
+           "schedule            simulated  measured    off    sim.   meas.    sim.   meas.\n");
     for (int32_t m = 0; m < demo->nmethods && status >= 0; m++) {
         demo_request_t request = request_of(demo, m);
         demo_result_t result;
@@ -255,8 +258,8 @@ static dp_status_t run_all(const demo_t *demo)
         else
             demo_clear(&result);
     }
-    printf("\nidle: of the step, mean over ranks. hidden: beside attention or mlp; simulated: in\n"
-           "pairs and backwards alone, where the engine hides a little more between\n"
+    printf("\nidle: of the step, mean over ranks. hidden: beside attention or mlp; simulated:\n"
+           "in pairs and backwards alone, where the engine hides a little more between\n"
            "operations.\n");
     if (status >= 0)
         status = show(demo, &first);

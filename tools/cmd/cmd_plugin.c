@@ -13,16 +13,34 @@
 #include "commands.h"
 #include "conform/conform.h"
 
+static void list_devices(FILE *to)
+{
+    plugin_names("device_", to);
+}
+
+static void list_comms(FILE *to)
+{
+    plugin_names("comm_", to);
+}
+
+static void list_checked(const char *action, FILE *to)
+{
+    if (strcmp(action, "check") == 0)
+        plugin_names("", to);
+}
+
 /* Read by dp_conform_main(). */
 static const option_row_t plugin_options[] = {
     {.name = "list", .kind = OPTION_FLAG, .help = "the cases, each with what it demands, and no trial"},
     {.name = "device",
      .value = "NAME|PATH",
      .kind = OPTION_FLAG,
+     .list = list_devices,
      .help = "what streams run on, for plugins that are no device (device_cpu)"},
     {.name = "comm",
      .value = "NAME|PATH",
      .kind = OPTION_FLAG,
+     .list = list_comms,
      .help = "what rows travel over, for MoE plugins (comm_shm)"},
     {.name = "mode",
      .value = "MODE",
@@ -49,6 +67,7 @@ const command_t command_plugin = {
         "\n",
     .tables = plugin_tables,
     .actions = "list check",
+    .list = list_checked,
     .notes = "\n"
              "examples:\n"
              "  dualpipe plugin list\n"
@@ -61,6 +80,67 @@ const command_t command_plugin = {
              "      a plugin whose ranks mpirun has to start\n"
              "\n"
              "exit status: 0 fine, 1 a plugin cannot be used or a case failed, 2 wrong usage\n"};
+
+/* ---- the plugins there are ---- */
+
+typedef void (*path_fn)(void *into, const char *path);
+
+static int is_plugin(const struct dirent *entry)
+{
+    const size_t length = strlen(entry->d_name);
+
+    return strncmp(entry->d_name, "dp_", 3) == 0 && length > 6 && strcmp(entry->d_name + length - 3, ".so") == 0;
+}
+
+static void each_of_folder(const char *folder, size_t length, path_fn visit, void *into)
+{
+    struct dirent **entries;
+    char path[PATH_MAX];
+    int n;
+
+    snprintf(path, sizeof(path), "%.*s", (int)length, folder);
+    n = scandir(path, &entries, is_plugin, alphasort);
+    for (int i = 0; i < n; i++) {
+        snprintf(path, sizeof(path), "%.*s/%s", (int)length, folder, entries[i]->d_name);
+        visit(into, path);
+        free(entries[i]);
+    }
+    if (n >= 0)
+        free(entries);
+}
+
+/* In the order in which dp_plugin_load() looks. */
+static void each_plugin(path_fn visit, void *into)
+{
+    const char *search = getenv("DUALPIPE_PLUGIN_PATH");
+
+    while (search != NULL && *search != '\0') {
+        const size_t length = strcspn(search, ":");
+        if (length > 0 && search[0] == '/')
+            each_of_folder(search, length, visit, into);
+        search += length + (search[length] == ':');
+    }
+    each_of_folder(DP_PLUGIN_DIR, strlen(DP_PLUGIN_DIR), visit, into);
+}
+
+typedef struct names {
+    const char *prefix;
+    FILE *to;
+} names_t;
+
+static void put_name(void *into, const char *path)
+{
+    const names_t *names = into;
+    const char *name = strrchr(path, '/') + strlen("/dp_");
+
+    if (strncmp(name, names->prefix, strlen(names->prefix)) == 0)
+        fprintf(names->to, "%.*s\n", (int)(strlen(name) - strlen(".so")), name);
+}
+
+void plugin_names(const char *prefix, FILE *to)
+{
+    each_plugin(put_name, &(names_t){prefix, to});
+}
 
 /* ---- list ---- */
 
@@ -88,8 +168,9 @@ static void remember(seen_t *seen, const char *name)
     snprintf(seen->names[seen->count++], sizeof(*seen->names), "%s", name);
 }
 
-static void show(seen_t *seen, const char *path)
+static void show(void *into, const char *path)
 {
+    seen_t *seen = into;
     char offers[CONFORM_INTERFACES * 24] = "", abi[32];
     conform_probe_t probe;
 
@@ -116,42 +197,11 @@ static void show(seen_t *seen, const char *path)
     remember(seen, probe.name);
 }
 
-static int is_plugin(const struct dirent *entry)
-{
-    const size_t length = strlen(entry->d_name);
-
-    return strncmp(entry->d_name, "dp_", 3) == 0 && length > 6 && strcmp(entry->d_name + length - 3, ".so") == 0;
-}
-
-static void show_folder(seen_t *seen, const char *folder, size_t length)
-{
-    struct dirent **entries;
-    char path[PATH_MAX];
-    int n;
-
-    snprintf(path, sizeof(path), "%.*s", (int)length, folder);
-    n = scandir(path, &entries, is_plugin, alphasort);
-    for (int i = 0; i < n; i++) {
-        snprintf(path, sizeof(path), "%.*s/%s", (int)length, folder, entries[i]->d_name);
-        show(seen, path);
-        free(entries[i]);
-    }
-    if (n >= 0)
-        free(entries);
-}
-
 static int list(void)
 {
-    const char *search = getenv("DUALPIPE_PLUGIN_PATH");
     seen_t seen = {0};
 
-    while (search != NULL && *search != '\0') {
-        const size_t length = strcspn(search, ":");
-        if (length > 0 && search[0] == '/')
-            show_folder(&seen, search, length);
-        search += length + (search[length] == ':');
-    }
-    show_folder(&seen, DP_PLUGIN_DIR, strlen(DP_PLUGIN_DIR));
+    each_plugin(show, &seen);
     if (seen.count == 0 && !seen.failed)
         printf("no plugin in DUALPIPE_PLUGIN_PATH or %s\n", DP_PLUGIN_DIR);
     free(seen.names);

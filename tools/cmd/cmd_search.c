@@ -108,8 +108,9 @@ static void say(const args_t *args, const dp_search_result_t *result, double sec
         printf("best built-in  %.6g  %s\n", result->built_in_step, result->built_in);
     else
         printf("best built-in  none fits\n");
-    printf("found          %.6g  %d chunks per rank (%s), started from %s; holds %g\n", result->step,
-           result->schedule->chunks, dp_placement_name(result->schedule->placement), result->from, result->peak);
+    printf("found          %.6g  %d chunk%s per rank (%s), started from %s; holds %g\n", result->step,
+           result->schedule->chunks, result->schedule->chunks == 1 ? "" : "s",
+           dp_placement_name(result->schedule->placement), result->from, result->peak);
     if (result->built_in[0] != 0)
         printf("shorter by     %.6g (%.2f %%)\n", result->built_in_step - result->step,
                (1.0 - result->step / result->built_in_step) * 100.0);

@@ -123,9 +123,9 @@ static dp_status_t put_text(const plan_t *plan, const ways_t *ways, output_t *ou
     char transport[32], text[256];
 
     plan_transport_text(plan->args, transport, sizeof(transport));
-    fprintf(to, "schedule   %s: %d ranks, %d micro-batches, %d chunks per rank (%s)%s\n", schedule->method,
-            schedule->ranks, schedule->microbatches, schedule->chunks, dp_placement_name(schedule->placement),
-            schedule->forward_only ? ", forward only" : "");
+    fprintf(to, "schedule   %s: %d ranks, %d micro-batches, %d chunk%s per rank (%s)%s\n", schedule->method,
+            schedule->ranks, schedule->microbatches, schedule->chunks, schedule->chunks == 1 ? "" : "s",
+            dp_placement_name(schedule->placement), schedule->forward_only ? ", forward only" : "");
     costs_text(costs, text, sizeof(text));
     fprintf(to, "costs      %s, transport %s%s\n", text, transport, costs->barrier == 0.0 ? ", no barrier" : "");
     if (plan->host_of != NULL)

@@ -81,19 +81,30 @@ static int check_memory(const args_t *args, const plan_t *plan)
 
 static void say_memory(const args_t *args, const plan_t *plan)
 {
-    printf("\nrank  activations  deferred%s\n", in_bytes(args) ? "         bytes" : "");
+    static const char *const units[] = {"bytes", "kB", "MB", "GB", "TB"};
+    double most = 0.0, unit = 1.0;
+    int name = 0;
+
+    for (int32_t r = 0; r < plan->schedule->ranks; r++)
+        most = fmax(most, peaks_of(args, plan, r).bytes);
+    for (; most >= 1e4 * unit && name < 4; name++)
+        unit *= 1e3;
+    printf("\nrank  activations  deferred");
+    if (in_bytes(args))
+        printf(" %13s", units[name]);
+    putchar('\n');
     for (int32_t r = 0; r < plan->schedule->ranks; r++) {
         memory_peaks_t peaks = peaks_of(args, plan, r);
 
         printf("%4d %12.6g %9.6g", r, peaks.activations, peaks.deferred);
         if (in_bytes(args))
-            printf(" %13.0f", peaks.bytes);
+            printf(" %13.6g", peaks.bytes / unit);
         putchar('\n');
     }
     printf("\nthe most a rank holds at once: micro-batches' activations and weight gradients put off, in "
            "units of\n"
            "one rank's stage inputs%s\n",
-           in_bytes(args) ? "; bytes with its weights" : "");
+           in_bytes(args) ? "; memory with its weights" : "");
 }
 
 static double peak(const dp_simulation_t *simulation)
@@ -111,9 +122,9 @@ static void say(const args_t *args, const plan_t *plan)
     char transport[32];
 
     plan_transport_text(args, transport, sizeof(transport));
-    printf("%s: accepted: %s, %d ranks, %d micro-batches, %d chunks per rank (%s), transport %s\n", args->file,
+    printf("%s: accepted: %s, %d ranks, %d micro-batches, %d chunk%s per rank (%s), transport %s\n", args->file,
            schedule->method, schedule->ranks, schedule->microbatches, schedule->chunks,
-           dp_placement_name(schedule->placement), transport);
+           schedule->chunks == 1 ? "" : "s", dp_placement_name(schedule->placement), transport);
     printf("operations and transfers checked  %lld\n", (long long)plan->report.operations);
     if (plan->transfers > 0)
         printf("transfers of the file checked     %lld\n", (long long)plan->transfers);

@@ -24,6 +24,9 @@ int cmd_demo(int argc, char **argv);
 int cmd_eplb(int argc, char **argv);
 int cmd_status(int argc, char **argv);
 
+/* The plugins there are whose names begin so, a line each, for completion. */
+void plugin_names(const char *prefix, FILE *to);
+
 /* What each understands. command_trace: trace_args.h */
 extern const command_t command_schedule, command_verify, command_simulate, command_compare, command_partition,
     command_search, command_demo, command_eplb, command_plugin, command_bench_links, command_run, command_status;

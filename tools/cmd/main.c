@@ -75,7 +75,7 @@ static const struct entry *find_command(const char *name)
     return NULL;
 }
 
-/* For completion, and not in the list: dualpipe complete [COMMAND [--OPTION]], what may stand there. */
+/* For completion, and not in the list: dualpipe complete [COMMAND [--OPTION|ACTION]], what may stand there. */
 static int cmd_complete(int argc, char **argv)
 {
     const struct entry *command = argc > 1 ? find_command(argv[1]) : NULL;

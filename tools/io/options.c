@@ -302,16 +302,22 @@ static void put_words(FILE *to, const char *words)
     }
 }
 
-void options_words(const command_t *command, const char *option, FILE *to)
+void options_words(const command_t *command, const char *word, FILE *to)
 {
     const option_row_t *rows[MOST_ROWS];
     size_t n = list_rows(command, rows);
 
-    if (option == NULL && command->actions != NULL)
+    if (word == NULL && command->actions != NULL)
         put_words(to, command->actions);
     for (size_t r = 0; r < n; r++)
-        if (option == NULL)
+        if (word == NULL)
             fprintf(to, "--%s\n", rows[r]->name);
-        else if (strncmp(option, "--", 2) == 0 && strcmp(option + 2, rows[r]->name) == 0 && rows[r]->words != NULL)
-            put_words(to, rows[r]->words);
+        else if (strncmp(word, "--", 2) == 0 && strcmp(word + 2, rows[r]->name) == 0) {
+            if (rows[r]->words != NULL)
+                put_words(to, rows[r]->words);
+            if (rows[r]->list != NULL)
+                rows[r]->list(to);
+        }
+    if (word != NULL && word[0] != '-' && command->list != NULL)
+        command->list(word, to);
 }

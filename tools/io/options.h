@@ -40,19 +40,21 @@ struct option_row {
     const char *words;   /* values there are, with blanks between; METHOD_WORDS: the built-in schedules */
     const char *actions; /* those of command_t that take it; NULL: all */
     option_read_fn read;
-    char letter; /* 'n' of -n; 0: none */
+    char letter;            /* 'n' of -n; 0: none */
+    void (*list)(FILE *to); /* for completion: values that are there when it is asked, a line each */
 };
 #define METHOD_WORDS "@methods"
 
 struct command {
-    const char *name;                  /* "schedule" */
-    const char *usage;                 /* help above the options; a line is wrapped */
-    const option_row_t *const *tables; /* ends with NULL; each ends with OPTION_END */
-    const char *notes;                 /* help below them */
-    const char *actions;               /* "overlap costs"; NULL: none */
-    bool stops;                        /* what follows the first operand is not ours */
-    bool lists_methods;                /* help ends with the built-in schedules */
-    unsigned needs;                    /* for the command's own use */
+    const char *name;                           /* "schedule" */
+    const char *usage;                          /* help above the options; a line is wrapped */
+    const option_row_t *const *tables;          /* ends with NULL; each ends with OPTION_END */
+    const char *notes;                          /* help below them */
+    const char *actions;                        /* "overlap costs"; NULL: none */
+    bool stops;                                 /* what follows the first operand is not ours */
+    bool lists_methods;                         /* help ends with the built-in schedules */
+    unsigned needs;                             /* for the command's own use */
+    void (*list)(const char *action, FILE *to); /* for completion: what the action is about, a line each; NULL: files */
 };
 
 /* Reads the command line; the operands begin at argv[optind]. action: one of command->actions, or NULL. false:
@@ -68,7 +70,8 @@ int command_usage(const command_t *command, const char *fmt, ...) DP_PRINTF(2, 3
 int command_failed(const command_t *command, dp_status_t status);
 
 void options_help(const command_t *command, FILE *to);
-/* What may stand on a command line, a line each: options and actions; behind `option`, "--format", its values. */
-void options_words(const command_t *command, const char *option, FILE *to);
+/* What may stand on a command line, a line each: options and actions; behind `word`, the values of the option
+ * "--format", what the action "check" is about. */
+void options_words(const command_t *command, const char *word, FILE *to);
 
 #endif

@@ -148,7 +148,7 @@ static const struct {
     {"# method=x forward_only=1\n" F0 B0, "f: has backwards, but says forward_only=1"},
     {"# method=x ranks=1\n1\t0\tF\t0\t0\t-1\t-1\t-1\t-1\n", "f: has rank 1, but says ranks=1"},
     {"# method=x chunks=1\n0\t0\tF\t1\t0\t-1\t-1\t-1\t-1\n", "f: has chunk 1, but says chunks=1"},
-    {"# method=x placement=v\n" F0, "schedule: 1 chunks per rank; placement v has exactly 2"},
+    {"# method=x placement=v\n" F0, "schedule: placement v has exactly 2 chunks per rank, not 1"},
     {"# method=x placement=bidirectional microbatches=3 chunks=2\n" F0, "schedule: 3 micro-batches; two directions"},
     {"# method=x placement=bidirectional chunks=2 ranks=3\n" F0, "schedule: 3 ranks; two directions"},
     /* two chunks, and no placement makes sense of them */

@@ -257,6 +257,32 @@ static dp_status_t full(void *user, const char *text, size_t bytes)
     return --*(int *)user < 0 ? DP_ERR_IO : DP_OK;
 }
 
+/* A validation between training steps: its forwards run beside each other. */
+START_TEST(forwards_beside_each_other_are_no_pair)
+{
+    dp_schedule_t *schedule = generate("1f1b", 1, 2);
+    dp_timeline_t *timeline = by_hand();
+    dp_measured_costs_t got = {.struct_size = sizeof(got)};
+
+    for (int k = 0; k < 8; k++) {
+        dp_span_t span = {.step = 1,
+                          .start_ns = (100 + k) * INT64_C(1000000),
+                          .end_ns = (101 + k) * INT64_C(1000000),
+                          .microbatch = k % 2,
+                          .pass = DP_OP_F,
+                          .pair = 1};
+
+        ck_assert_int_eq(dp_timeline_name(timeline, k % 4 < 2 ? "attention" : "mlp", &span.name), DP_OK);
+        ck_assert_int_eq(dp_timeline_add(timeline, 0, &span), DP_OK);
+    }
+    ck_assert_int_eq(dp_costs_measure(timeline, schedule, &got), DP_OK);
+    check_by_hand(&got);
+    dp_measured_costs_clear(&got);
+    dp_timeline_free(timeline);
+    dp_schedule_free(schedule);
+}
+END_TEST
+
 START_TEST(a_row_by_hand)
 {
     dp_schedule_t *schedule = generate("1f1b", 1, 2);
@@ -389,6 +415,7 @@ int main(void)
     SUITE_ADD(suite, the_second_direction_may_count_on);
     SUITE_ADD(suite, slow_stages_are_seen_and_the_step_comes_out_again);
     SUITE_ADD(suite, a_row_by_hand);
+    SUITE_ADD(suite, forwards_beside_each_other_are_no_pair);
     SUITE_ADD(suite, time_without_a_core_does_not_count);
     SUITE_ADD(suite, nothing_to_measure_is_refused);
     SUITE_ADD(suite, memory_that_runs_out_is_an_error_without_leak);
