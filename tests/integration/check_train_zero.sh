@@ -28,15 +28,15 @@ threads 4 --dp 2 $common $wide --losses "$work/losses" --zero 1
 within 0.24 0.27 "$(optimizer)" "$whole" "dualpipe, dp 2: a quarter"
 same wide "a wider model"
 
-n=0
+number=0
 for layout in '2' '4 --dp 2' '4 --ep 2 --tie-embeddings' '4 --dp 2 --schedule zb1p --accumulate 2' '8 --ep 2 --dp 2 --schedule dualpipev'; do
-    n=$((n + 1))
+    number=$((number + 1))
     set -- $layout
     ranks=$1
     shift
-    threads $ranks $common "$@" --losses "$work/$n"
+    threads $ranks $common "$@" --losses "$work/$number"
     threads $ranks $common "$@" --losses "$work/losses" --zero 1
-    same $n "$layout"
+    same $number "$layout"
 done
 ranks 4 --dp 2 $common --losses "$work/losses" --zero 1
 same 2 "processes"
