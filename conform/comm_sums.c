@@ -97,8 +97,8 @@ static void sums_have_the_bits_of_a_serial_sum(conform_t *t)
     free(expected);
 }
 
-/* Parts of `count` elements, of which `unit` stay together: nothing for rank 0 in way 0, all for the last rank in way 1,
- * else about the same for each. */
+/* Parts of `count` elements, of which `unit` stay together: nothing for rank 0 in way 0, all for the last rank in way
+ * 1, else about the same for each. */
 static void set_bounds(size_t *bounds, int32_t size, size_t count, size_t unit, int way)
 {
     bounds[0] = 0;

@@ -16,9 +16,10 @@
  *     now and then:    dp_pipeline_save(pipeline, step)   between two steps; the next step runs while it is written
  *
  * A checkpoint (checkpoint.h says how it looks on the disk) can be loaded by another number of pipeline ranks, with
- * another ep, dp, schedule or comm, and with another dp_pipeline_options_t.zero: names do not depend on them. All bits that went in come out, and the run goes on
- * with the bits of one that was never interrupted, as far as its sums have the same order: at the same ep and dp always
- * (pipeline.h); at another ep or dp the first step's losses, then what another order of adding gradients leaves. */
+ * another ep, dp, schedule or comm, and with another dp_pipeline_options_t.zero: names do not depend on them. All bits
+ * that went in come out, and the run goes on with the bits of one that was never interrupted, as far as its sums have
+ * the same order: at the same ep and dp always (pipeline.h); at another ep or dp the first step's losses, then what
+ * another order of adding gradients leaves. */
 #ifndef DUALPIPE_STATE_H
 #define DUALPIPE_STATE_H
 

@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * reduce.c: sums a stage's gradients in one fixed order: half 0 + half 1, then the data group in rank order,
- * then what the parts of the stage do themselves (replicas of experts). Shared parameters go on in ties.c, shards are in
- * shards.c. */
+ * then what the parts of the stage do themselves (replicas of experts). Shared parameters go on in ties.c, shards are
+ * in shards.c. */
 #include "engine/engine.h"
 
 const char *dp__summed_grads(const dp__engine_chunk_t *chunk)

@@ -3,9 +3,9 @@
  * shards.c: dp_pipeline_options_t.zero: who of the ranks that hold a parameter sums its gradient and updates it, and
  * how the others get it then.
  *
- * Neighbouring parameters with the same holders are cut together, first between the two mirrors, then each half over the
- * data group: in that order they are summed without shards too, so the bits are the same. Cuts are where sums of squares
- * of a parameter are cut as well (norm.c). */
+ * Neighbouring parameters with the same holders are cut together, first between the two mirrors, then each half over
+ * the data group: in that order they are summed without shards too, so the bits are the same. Cuts are where sums of
+ * squares of a parameter are cut as well (norm.c). */
 #include "base/memory.h"
 #include "engine/engine.h"
 

@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT
  * reduce.c: meetings, and all_reduce as reduce-scatter plus all-gather over shared staging, or either of the two alone.
  *
- * Sums work in pieces, numbered q over the life of the instance, with two buffers for each purpose. Of a piece each rank
- * sums, or gives, a slice:
+ * Sums work in pieces, numbered q over the life of the instance, with two buffers for each purpose. Of a piece each
+ * rank sums, or gives, a slice:
  *   stage q     our data of piece q --> our in[q % 2]                                   post staged >= q + 1 at all
  *   sum q       all ranks' in[q % 2], our slice of it, added in rank order --> out[q % 2]  post summed >= q + 1 at all
  *   gather q    all ranks' out[q % 2] --> our data
