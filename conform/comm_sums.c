@@ -97,6 +97,138 @@ static void sums_have_the_bits_of_a_serial_sum(conform_t *t)
     free(expected);
 }
 
+/* Parts of `count` elements, of which `unit` stay together: nothing for rank 0 in way 0, all for the last rank in way
+ * 1, else about the same for each. */
+static void set_bounds(size_t *bounds, int32_t size, size_t count, size_t unit, int way)
+{
+    bounds[0] = 0;
+    for (int32_t r = 1; r < size; r++)
+        bounds[r] = way == 0   ? count / (size_t)size * (size_t)(r - 1) / unit * unit
+                    : way == 1 ? 0
+                               : count / (size_t)size * (size_t)r / unit * unit;
+    bounds[size] = count;
+}
+
+/* Between them a sum of all, which may use the same staging. */
+static void parts_have_the_bits_of_a_sum(conform_t *t)
+{
+    enum { MOST = 70001 };
+    static const size_t counts[] = {1, 3, 64, 1000, 4097, MOST};
+    static const dp_dtype_t dtypes[] = {DP_F32, DP_F64, DP_I64};
+    const size_t most = (t->device->caps & DP_DEVICE_CAP_LAUNCH) != 0 ? MOST : 4097; /* kernels may be emulated */
+    unsigned char *data = malloc(MOST * 8), *expected = malloc(MOST * 8), *there;
+    double one = 1, *sum;
+    rig_t rig;
+
+    if (!conform_rig_open(&rig, t, "parts", 4096) || (there = conform_room(&rig, MOST * 8)) == NULL ||
+        (sum = conform_room(&rig, sizeof(*sum))) == NULL)
+        return;
+    if (rig.vt->reduce_scatter == NULL) {
+        conform_rig_close(&rig);
+        conform_skip(t, "no reduce_scatter: the host has it made of all_reduce");
+        return;
+    }
+    for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]) && counts[c] <= most; c++)
+        for (int k = 0; k < 9; k++) {
+            const dp_dtype_t dtype = dtypes[k % 3];
+            size_t bounds[CONFORM_RANKS_MAX + 1], size = dp_dtype_bytes(dtype), begin, end;
+
+            for (size_t i = 0; i < counts[c]; i++) {
+                set_element(data, i, dtype, element(t->rank, i));
+                set_element(expected, i, dtype, element(0, i));
+                for (int32_t r = 1; r < t->size; r++)
+                    add_element(expected, i, dtype, r);
+            }
+            set_bounds(bounds, t->size, counts[c], 1, k / 3);
+            EXPECT_OK(t, conform_move(&rig, there, data, counts[c] * size));
+            EXPECT_OK(t, conform_move(&rig, sum, &one, sizeof(one)));
+            EXPECT_OK(t, rig.vt->reduce_scatter(rig.comm, there, bounds, dtype, rig.streams[DP_LANE_REDUCE]));
+            EXPECT_OK(t, rig.vt->all_reduce(rig.comm, sum, 1, DP_F64, rig.streams[DP_LANE_REDUCE]));
+            EXPECT_OK(t, conform_synchronize_all(&rig));
+            EXPECT_OK(t, conform_move(&rig, data, there, counts[c] * size));
+            EXPECT_OK(t, conform_move(&rig, &one, sum, sizeof(one)));
+            begin = bounds[t->rank] * size, end = bounds[t->rank + 1] * size;
+            EXPECT(t, memcmp(data + begin, expected + begin, end - begin) == 0,
+                   "elements %zu to %zu of a sum of %zu elements of %s have not the bits of adding rank 0, 1, ...",
+                   bounds[t->rank], bounds[t->rank + 1], counts[c], names[dtype]);
+            EXPECT(t, one == t->size, "a sum of ones behind reduce_scatter came to %g", one);
+            one = 1;
+        }
+    conform_rig_close(&rig);
+    free(data);
+    free(expected);
+}
+
+static unsigned char byte_of(int32_t rank, size_t i)
+{
+    return (unsigned char)((size_t)(rank + 1) * 37 + i * 11 + (i >> 8));
+}
+
+static void parts_are_gathered(conform_t *t)
+{
+    enum { MOST = 400000 };
+    static const size_t counts[] = {8, 64, 4096, 20008, MOST};
+    const size_t most = (t->device->caps & DP_DEVICE_CAP_LAUNCH) != 0 ? MOST : 20008;
+    unsigned char *data = malloc(MOST + 8), *there;
+    rig_t rig;
+
+    if (!conform_rig_open(&rig, t, "gather", 4096) || (there = conform_room(&rig, MOST + 8)) == NULL)
+        return;
+    if (rig.vt->all_gather == NULL) {
+        conform_rig_close(&rig);
+        conform_skip(t, "no all_gather: the host has it made of all_reduce");
+        return;
+    }
+    for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]) && counts[c] <= most; c++)
+        for (int way = 0; way < 3; way++) {
+            size_t bounds[CONFORM_RANKS_MAX + 1];
+
+            set_bounds(bounds, t->size, counts[c], 8, way);
+            memset(data, 0xa5, counts[c] + 8);
+            for (size_t i = bounds[t->rank]; i < bounds[t->rank + 1]; i++)
+                data[i] = byte_of(t->rank, i);
+            EXPECT_OK(t, conform_move(&rig, there, data, counts[c] + 8));
+            EXPECT_OK(t, rig.vt->all_gather(rig.comm, there, bounds, rig.streams[DP_LANE_REDUCE]));
+            EXPECT_OK(t, conform_synchronize_all(&rig));
+            EXPECT_OK(t, conform_move(&rig, data, there, counts[c] + 8));
+            for (int32_t r = 0; r < t->size; r++)
+                for (size_t i = bounds[r]; i < bounds[r + 1]; i++)
+                    EXPECT(t, data[i] == byte_of(r, i), "byte %zu of %zu, of rank %d, is %d instead of %d", i,
+                           counts[c], r, data[i], byte_of(r, i));
+            for (size_t i = 0; i < 8; i++)
+                EXPECT(t, data[counts[c] + i] == 0xa5, "all_gather of %zu bytes has written behind the end", counts[c]);
+        }
+    conform_rig_close(&rig);
+    free(data);
+}
+
+static void parts_that_differ_are_found_out(conform_t *t)
+{
+    const size_t bounds[3] = {0, t->rank == 0 ? 20 : 16, 40}, falling[3] = {0, 40, 32};
+    double *data;
+    dp_status_t status;
+    rig_t rig;
+
+    if (!conform_rig_open(&rig, t, "apart", 0) || (data = conform_room(&rig, 40 * sizeof(double))) == NULL)
+        return;
+    if (rig.vt->reduce_scatter == NULL) {
+        conform_rig_close(&rig);
+        conform_skip(t, "no reduce_scatter: the host has it made of all_reduce");
+        return;
+    }
+    EXPECT_STATUS(t, rig.vt->reduce_scatter(rig.comm, data, falling, DP_F64, rig.streams[DP_LANE_REDUCE]),
+                  DP_ERR_INVALID, "parts that begin behind their end");
+    conform_forget_error();
+    status = rig.vt->reduce_scatter(rig.comm, data, bounds, DP_F64, rig.streams[DP_LANE_REDUCE]);
+    if (status == DP_OK)
+        status = conform_synchronize_all(&rig);
+    EXPECT(t, status == DP_ERR_PROTOCOL || (status < 0 && dp_group_health(t->group) < 0),
+           "parts of 20 elements on rank 0 and of 16 on rank 1 have to come to DP_ERR_PROTOCOL, they came to %s: %s",
+           dp_status_name(status), conform_last_error());
+    conform_abort(t, DP_ERR_PROTOCOL, "parts that differ");
+    conform_rig_close(&rig);
+}
+
 /* The sum of negative zeros is a negative zero: it begins with rank 0's element, not with 0. */
 static void a_sum_begins_with_rank_0(conform_t *t)
 {
@@ -410,6 +542,13 @@ const conform_case_t conform_comm_sums[] = {
          sums_have_the_bits_of_a_serial_sum, 5,
          "Sums of f32, f64 and i64 have the bits of adding rank 0, 1, 2, ... and touch nothing behind the end."),
      .flags = CONFORM_ALL_SIZES},
+    {CONFORM_CASE(parts_have_the_bits_of_a_sum, 3,
+                  "reduce_scatter gives each rank its part of a sum, empty parts included, with the bits of that sum."),
+     .flags = CONFORM_ALL_SIZES},
+    {CONFORM_CASE(parts_are_gathered, 3, "all_gather gives each rank the parts of all, and touches nothing behind."),
+     .flags = CONFORM_ALL_SIZES},
+    {CONFORM_CASE(parts_that_differ_are_found_out, 2,
+                  "Parts of reduce_scatter that differ between ranks are DP_ERR_PROTOCOL where it is found out.")},
     {CONFORM_CASE(a_sum_begins_with_rank_0, 3, "A sum begins with rank 0's element: that of -0 is -0.")},
     {CONFORM_CASE(other_types_are_summed_or_refused, 2, "A sum of bf16 is right or DP_ERR_UNSUPPORTED.")},
     {CONFORM_CASE(sums_follow_each_other, 3, "Sums put on a stream one after the other do not mix.")},

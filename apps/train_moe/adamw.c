@@ -31,29 +31,32 @@ adamw_factors_t adamw_factors(const options_t *o, int64_t step, double grad_scal
     };
 }
 
-void adamw_list_ranges(const dp_param_t *params, uint32_t nparams, adamw_ranges_t *ranges)
+void adamw_list_ranges(const dp_chunk_view_t *chunk, adamw_ranges_t *ranges)
 {
     ranges->number = 0;
     ranges->count = 0;
-    for (uint32_t i = 0; i < nparams; i++) {
-        const dp_param_t *p = &params[i];
+    for (uint32_t i = 0; i < chunk->nshards; i++) {
+        const dp_shard_t *shard = &chunk->shard_list[i];
+        const dp_param_t *p = &chunk->param_list[shard->param];
+        const size_t first = p->offset + shard->first;
         const uint64_t decays = p->kind == DP_PARAM_MATRIX;
         adamw_range_t *last = ranges->number > 0 ? &ranges->list[ranges->number - 1] : NULL;
 
         if (p->kind == DP_PARAM_ROUTER_BIAS)
             continue;
-        if (last != NULL && last->decays == decays && last->first + last->count == p->offset)
-            last->count += p->count;
+        if (last != NULL && last->decays == decays && last->first + last->count == first &&
+            last->at + last->count == shard->at)
+            last->count += shard->count;
         else
-            ranges->list[ranges->number++] = (adamw_range_t){ranges->count, p->offset, p->count, decays};
-        ranges->count += p->count;
+            ranges->list[ranges->number++] = (adamw_range_t){ranges->count, first, shard->count, shard->at, decays};
+        ranges->count += shard->count;
     }
 }
 
 #define UPDATE_LOOP(REAL, SQRT)                                                                                        \
     do {                                                                                                               \
-        REAL *params = (REAL *)chunk->params + r->first, *mean = (REAL *)chunk->mean + r->first;                       \
-        REAL *squares = (REAL *)chunk->squares + r->first;                                                             \
+        REAL *params = (REAL *)chunk->params + r->first, *mean = (REAL *)chunk->mean + r->at;                          \
+        REAL *squares = (REAL *)chunk->squares + r->at;                                                                \
         const REAL *grads = (const REAL *)chunk->grads + r->first;                                                     \
         const REAL b1 = (REAL)f->keep_mean, b2 = (REAL)f->keep_squares, scale = (REAL)f->grad, rate = (REAL)f->rate;   \
         const REAL unbias = (REAL)f->unbias_squares, epsilon = (REAL)f->epsilon;                                       \
@@ -100,13 +103,16 @@ void balance_update(dp_dtype_t dtype, double rate, void *bias, const void *count
         BALANCE_LOOP(float);
 }
 
-double sum_of_squares(dp_dtype_t dtype, const void *values, size_t count)
+void sum_of_squares(dp_dtype_t dtype, const void *values, size_t count, double *sums)
 {
-    double sum = 0;
+    for (size_t at = 0; at < count; at += DP_SHARD_PIECE) {
+        const size_t end = count - at < DP_SHARD_PIECE ? count : at + DP_SHARD_PIECE;
+        double sum = 0;
 
-    for (size_t i = 0; i < count; i++) {
-        const double x = dtype == DP_F64 ? ((const double *)values)[i] : (double)((const float *)values)[i];
-        sum += x * x;
+        for (size_t i = at; i < end; i++) {
+            const double x = dtype == DP_F64 ? ((const double *)values)[i] : (double)((const float *)values)[i];
+            sum += x * x;
+        }
+        sums[at / DP_SHARD_PIECE] = sum;
     }
-    return sum;
 }

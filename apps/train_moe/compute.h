@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * compute.h: interface "org.dualpipe.train_moe/3": what this trainer computes itself on a device: the two ends of the
+ * compute.h: interface "org.dualpipe.train_moe/4": what this trainer computes itself on a device: the two ends of the
  * model, the optimizer, sums of squares. An interface of one's own, served by plugins like those of the library:
  * compute_cpu.c is built in, devices that cannot run host functions bring a plugin "train_moe_<device>".
  *
@@ -14,11 +14,11 @@
 #ifndef TRAIN_MOE_COMPUTE_H
 #define TRAIN_MOE_COMPUTE_H
 
-#include <dualpipe/stage.h>
+#include <dualpipe/pipeline.h>
 
 #define VOCAB 256 /* a token is a byte */
 
-#define COMPUTE_IFACE "org.dualpipe.train_moe/3"
+#define COMPUTE_IFACE "org.dualpipe.train_moe/4"
 
 typedef struct compute compute_t;
 
@@ -40,6 +40,7 @@ typedef struct adamw_factors {
 typedef struct adamw_range {
     size_t before; /* elements of the ranges in front of this one */
     size_t first, count;
+    size_t at;       /* where master, mean and squares have the first of them */
     uint64_t decays; /* 1 or 0 */
 } adamw_range_t;
 
@@ -74,9 +75,10 @@ typedef struct compute_vt {
     /* The router's bias: experts chosen less often than the mean go up by rate, the others down. bias: only params,
      * master, grads (the counts) and count (experts) are looked at. */
     dp_status_t (*balance)(compute_t *compute, double rate, const adamw_tensor_t *bias, dp_stream_t *s);
-    /* *sum_out (memory that host and device reach) = sum of values[i]^2, accumulator's dtype, in double, in an order
-     * that depends on count alone. */
-    dp_status_t (*sum_of_squares)(compute_t *compute, const void *values, size_t count, double *sum_out,
+    /* sums_out[i] (memory that host and device reach) = sum of the squares of piece i of the values, accumulator's
+     * dtype, in double, in an order that depends on the piece's size alone: DP_SHARD_PIECE, or what is left at the end.
+     */
+    dp_status_t (*sum_of_squares)(compute_t *compute, const void *values, size_t count, double *sums_out,
                                   dp_stream_t *s);
 } compute_vt_t;
 

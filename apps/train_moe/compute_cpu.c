@@ -124,10 +124,10 @@ static dp_status_t balance(compute_t *compute, double rate, const adamw_tensor_t
     return DP_OK;
 }
 
-static dp_status_t squares(compute_t *compute, const void *values, size_t count, double *sum_out, dp_stream_t *s)
+static dp_status_t squares(compute_t *compute, const void *values, size_t count, double *sums_out, dp_stream_t *s)
 {
     (void)s;
-    *sum_out = sum_of_squares(compute->dtype, values, count);
+    sum_of_squares(compute->dtype, values, count, sums_out);
     return DP_OK;
 }
 

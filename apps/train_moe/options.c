@@ -100,6 +100,8 @@ static const option_row_t table[] = {
     {"recompute", TEXT, SHARED, AT(recompute_name), 0, 0, "none", "WHAT",
      "compute once more for the backward instead of keeping: none; cheap: norms and activation functions; mlp: the "
      "products into experts' inner width too; full: all within a segment. Same bits, less memory"},
+    {"zero", INTEGER, SHARED, AT(zero), 0, 1, "0", "0|1",
+     "1: each rank that holds a parameter keeps AdamW's state of its own shard alone (ZeRO-1). Same bits, less memory"},
     {"slots", INTEGER, SHARED, AT(slots), 0, 1 << 16, "0", "K", "messages in flight per channel; 0: 2"},
     {"eplb", INTEGER, SHARED, AT(eplb), 0, 1e9, "0", "EVERY",
      "replicate experts by load and place them anew every EVERY steps; 0: not"},
@@ -365,6 +367,8 @@ static int check_together(options_t *o)
     REFUSE_IF(o->replicas != 0 && o->replicas < o->experts, "replicas", o->replicas, "there are %d experts",
               (int)o->experts);
     REFUSE_IF(o->replicas % o->ep != 0, "replicas", o->replicas, "must be a multiple of --ep %d", (int)o->ep);
+    REFUSE_IF(o->zero != 0 && o->replicas != 0, "zero", o->zero,
+              "does not go with --replicas and --eplb: replicas of experts take their state along");
     REFUSE_IF(o->seq * o->batch > INT_MAX / o->hidden, "batch", o->batch, "a micro-batch would not fit into memory");
 #undef REFUSE_IF
     if (o->min_lr > o->lr) {

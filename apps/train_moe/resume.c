@@ -37,7 +37,7 @@ static dp_status_t register_optimizer(trainer_t *t)
             const dp_state_t state = {
                 .struct_size = sizeof(state),
                 .name = names[i],
-                .scope = DP_STATE_PARAMS,
+                .scope = DP_STATE_SHARDS,
                 .chunk = c,
                 .memory = memory[i],
                 .dtype = dp_dtype_accumulator(t->options->dtype),

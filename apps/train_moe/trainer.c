@@ -85,6 +85,7 @@ static dp_status_t open_pipeline(trainer_t *t)
         .graph = o->graph,
         .cpu_times = 1,
         .check_finite = o->check_finite,
+        .zero = (int32_t)o->zero,
     };
 
     return dp_pipeline_open(&options, &t->pipeline);
@@ -121,9 +122,14 @@ static dp_status_t find_ends(trainer_t *t)
     return DP_OK;
 }
 
+static size_t pieces_of(const dp_shard_t *shard)
+{
+    return (shard->count + DP_SHARD_PIECE - 1) / DP_SHARD_PIECE;
+}
+
 static dp_status_t allocate_state(trainer_t *t, held_chunk_t *chunk)
 {
-    const size_t bytes = chunk->view.param_count * dp_dtype_bytes(dp_dtype_accumulator(t->options->dtype));
+    const size_t bytes = chunk->view.shard_count * dp_dtype_bytes(dp_dtype_accumulator(t->options->dtype));
     dp_status_t status = device_memory_allocate(&t->memory, bytes, &chunk->mean);
 
     if (status == DP_OK)
@@ -131,10 +137,28 @@ static dp_status_t allocate_state(trainer_t *t, held_chunk_t *chunk)
     if (status == DP_OK && t->options->dtype == DP_BF16)
         status = device_memory_allocate(&t->memory, bytes, &chunk->master);
     if (status == DP_OK)
-        status = device_memory_allocate_shared(&t->memory, (chunk->view.nparams + 1) * sizeof(*chunk->ranges.list),
+        status = device_memory_allocate_shared(&t->memory, (chunk->view.nshards + 1) * sizeof(*chunk->ranges.list),
                                                (void **)&chunk->ranges.list);
     if (status == DP_OK)
-        adamw_list_ranges(chunk->view.param_list, chunk->view.nparams, &chunk->ranges);
+        adamw_list_ranges(&chunk->view, &chunk->ranges);
+    for (uint32_t i = 0; i < chunk->view.nshards; i++)
+        t->npieces += pieces_of(&chunk->view.shard_list[i]);
+    return status;
+}
+
+/* values: of the whole chunk. */
+static dp_status_t put_masters(trainer_t *t, const held_chunk_t *chunk, const char *values)
+{
+    const size_t size = dp_dtype_bytes(dp_dtype_accumulator(t->options->dtype));
+    dp_status_t status = DP_OK;
+
+    for (uint32_t i = 0; i < chunk->view.nshards && status == DP_OK; i++) {
+        const dp_shard_t *shard = &chunk->view.shard_list[i];
+        const size_t first = chunk->view.param_list[shard->param].offset + shard->first;
+
+        status = device_memory_put(&t->memory, (char *)chunk->master + shard->at * size, values + first * size,
+                                   shard->count * size);
+    }
     return status;
 }
 
@@ -155,7 +179,7 @@ static dp_status_t initialise(trainer_t *t, held_chunk_t *chunk)
     for (size_t i = 0; i < count; i++)
         dp_number_set(dtype, rounded, i, dp_number_get(wide, values, i));
     if (chunk->master != NULL)
-        status = device_memory_put(&t->memory, chunk->master, values, count * dp_dtype_bytes(wide));
+        status = put_masters(t, chunk, values);
     if (status == DP_OK)
         status = device_memory_put(&t->memory, chunk->view.params, rounded, count * dp_dtype_bytes(dtype));
     free(values);
@@ -214,9 +238,11 @@ static dp_status_t open_chunks(trainer_t *t)
     t->sums = calloc(sum_count(t), sizeof(*t->sums));
     if (t->chunks == NULL || t->owners == NULL || t->sums == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for %d chunks", t->nchunks);
-    status = device_memory_allocate_shared(&t->memory, (size_t)t->nparams * sizeof(*t->squares), (void **)&t->squares);
     for (int32_t c = 0; c < t->nchunks && status == DP_OK; c++)
         status = open_chunk(t, c);
+    if (status == DP_OK)
+        status =
+            device_memory_allocate_shared(&t->memory, (t->npieces + 1) * sizeof(*t->squares), (void **)&t->squares);
     return status;
 }
 
@@ -261,7 +287,7 @@ dp_status_t trainer_begin_again(trainer_t *t)
     balance_forget(&t->balance);
     for (int32_t c = 0; c < t->nchunks && status == DP_OK; c++) {
         held_chunk_t *chunk = &t->chunks[c];
-        const size_t bytes = chunk->view.param_count * dp_dtype_bytes(dp_dtype_accumulator(t->options->dtype));
+        const size_t bytes = chunk->view.shard_count * dp_dtype_bytes(dp_dtype_accumulator(t->options->dtype));
 
         status = clear(t, chunk->mean, bytes);
         if (status == DP_OK)
@@ -325,15 +351,22 @@ void trainer_close(trainer_t *t)
     *t = (trainer_t){0};
 }
 
+size_t trainer_optimizer_bytes(const trainer_t *t)
+{
+    size_t bytes = 0;
+
+    for (int32_t c = 0; c < t->nchunks; c++)
+        bytes += (t->options->dtype == DP_BF16 ? 3 : 2) * t->chunks[c].view.shard_count *
+                 dp_dtype_bytes(dp_dtype_accumulator(t->options->dtype));
+    return bytes;
+}
+
 size_t trainer_bytes(const trainer_t *t)
 {
-    size_t bytes = 2 * (size_t)t->microbatches * t->tokens;
+    size_t bytes = 2 * (size_t)t->microbatches * t->tokens + trainer_optimizer_bytes(t);
 
     if (t->options->replicas > 0)
         bytes += dp_replicas_bytes(dp_moe_block_replicas(t->model.block));
-    for (int32_t c = 0; c < t->nchunks; c++)
-        bytes += (t->options->dtype == DP_BF16 ? 3 : 2) * t->chunks[c].view.param_count *
-                 dp_dtype_bytes(dp_dtype_accumulator(t->options->dtype));
     return bytes;
 }
 
@@ -377,37 +410,59 @@ dp_status_t trainer_gradients(trainer_t *t, int64_t step, int32_t replica, int32
 
 /* ---- sums over the job ---- */
 
-static dp_status_t square_chunk(trainer_t *t, const held_chunk_t *chunk)
+/* Squares of the shards that this rank counts, one after the other; *pieces: how many there are so far. */
+static dp_status_t square_chunk(trainer_t *t, const held_chunk_t *chunk, size_t *pieces)
 {
     const compute_vt_t *vt = t->model.ends.vt;
     const size_t element = dp_dtype_bytes(dp_dtype_accumulator(t->options->dtype));
     dp_status_t status = DP_OK;
 
-    for (uint32_t i = 0; i < chunk->view.nparams && status == DP_OK; i++) {
-        const dp_param_t *param = &chunk->view.param_list[i];
-        if (chunk->counted[i])
-            status =
-                vt->sum_of_squares(t->model.ends.compute, (const char *)chunk->view.grads + param->offset * element,
-                                   param->count, &t->squares[chunk->numbers[i]], t->memory.stream);
+    for (uint32_t i = 0; i < chunk->view.nshards && status == DP_OK; i++) {
+        const dp_shard_t *shard = &chunk->view.shard_list[i];
+        const size_t first = chunk->view.param_list[shard->param].offset + shard->first;
+
+        if (!chunk->counted[shard->param])
+            continue;
+        status = vt->sum_of_squares(t->model.ends.compute, (const char *)chunk->view.grads + first * element,
+                                    shard->count, t->squares + *pieces, t->memory.stream);
+        *pieces += pieces_of(shard);
     }
     return status;
 }
 
-static dp_status_t sum_own_part(trainer_t *t)
+/* Of each parameter, to see which is not finite. */
+static void add_squares(const trainer_t *t, double *sums)
 {
-    const size_t losses = (size_t)(t->replicas * t->nlosses), nparams = (size_t)t->nparams;
+    const double *squares = t->squares;
+
+    memset(sums, 0, (size_t)t->nparams * sizeof(*sums));
+    for (int32_t c = 0; c < t->nchunks; c++)
+        for (uint32_t i = 0; i < t->chunks[c].view.nshards; i++) {
+            const dp_shard_t *shard = &t->chunks[c].view.shard_list[i];
+
+            for (size_t k = 0; k < pieces_of(shard) && t->chunks[c].counted[shard->param]; k++)
+                sums[t->chunks[c].numbers[shard->param]] += *squares++;
+        }
+}
+
+/* *pieces_out: how many squares there are. */
+static dp_status_t sum_own_part(trainer_t *t, size_t *pieces_out)
+{
+    const size_t losses = (size_t)(t->replicas * t->nlosses);
     dp_status_t status = DP_OK;
 
     memset(t->sums, 0, losses * sizeof(*t->sums));
     if (t->model.context.pipeline_rank == 0)
         memcpy(t->sums + t->replica * t->nlosses, t->losses, (size_t)t->nlosses * sizeof(double));
-    memset(t->squares, 0, nparams * sizeof(*t->squares));
+    *pieces_out = 0;
     for (int32_t c = 0; c < t->nchunks && status == DP_OK; c++)
-        status = square_chunk(t, &t->chunks[c]);
+        status = square_chunk(t, &t->chunks[c], pieces_out);
     if (status == DP_OK)
         status = device_memory_finish(&t->memory);
-    memcpy(t->sums + losses, t->squares, nparams * sizeof(*t->squares));
-    return status == DP_OK ? trainer_count_tokens(t, t->sums + losses + nparams) : status;
+    if (status < 0)
+        return status;
+    add_squares(t, t->sums + losses);
+    return trainer_count_tokens(t, t->sums + losses + t->nparams);
 }
 
 /* World rank whose last stage computes micro-batch mb of a replica. */
@@ -459,45 +514,36 @@ static double mean(const double *losses, int32_t n)
     return sum / n;
 }
 
-static double gradient_norm(const trainer_t *t)
-{
-    const double *squares = t->sums + t->replicas * t->nlosses;
-    double sum = 0;
-
-    for (int32_t i = 0; i < t->nparams; i++)
-        sum += squares[i];
-    return sqrt(sum);
-}
-
 /* ---- steps ---- */
 
-/* A chunk from element `first` on, as the optimizer sees it. */
-static adamw_tensor_t tensor_at(const trainer_t *t, const held_chunk_t *chunk, size_t first, size_t count)
+/* A chunk from element `first` on, as the optimizer sees it, and what it keeps from `at` on. */
+static adamw_tensor_t tensor_at(const trainer_t *t, const held_chunk_t *chunk, size_t first, size_t at, size_t count)
 {
     const dp_dtype_t dtype = t->options->dtype;
-    const size_t at = first * dp_dtype_bytes(dp_dtype_accumulator(dtype));
+    const size_t wide = dp_dtype_bytes(dp_dtype_accumulator(dtype));
 
     return (adamw_tensor_t){
         .params = (char *)chunk->view.params + first * dp_dtype_bytes(dtype),
-        .master = chunk->master != NULL ? (char *)chunk->master + at : NULL,
-        .mean = (char *)chunk->mean + at,
-        .squares = (char *)chunk->squares + at,
-        .grads = (const char *)chunk->view.grads + at,
+        .master = chunk->master != NULL ? (char *)chunk->master + at * wide : NULL,
+        .mean = (char *)chunk->mean + at * wide,
+        .squares = (char *)chunk->squares + at * wide,
+        .grads = (const char *)chunk->view.grads + first * wide,
         .count = count,
     };
 }
 
-/* One call for all that AdamW updates, one for each router's bias. */
+/* One call for all that AdamW updates, one for each router's bias, which is whole on every rank. */
 static dp_status_t update_chunk(trainer_t *t, const held_chunk_t *chunk, const adamw_factors_t *factors)
 {
     const compute_vt_t *vt = t->model.ends.vt;
     compute_t *compute = t->model.ends.compute;
-    const adamw_tensor_t all = tensor_at(t, chunk, 0, chunk->view.param_count);
+    const adamw_tensor_t all = tensor_at(t, chunk, 0, 0, chunk->view.param_count);
     dp_status_t status = vt->adamw(compute, factors, &all, &chunk->ranges, t->memory.stream);
 
-    for (uint32_t i = 0; i < chunk->view.nparams && status == DP_OK; i++) {
-        const dp_param_t *param = &chunk->view.param_list[i];
-        const adamw_tensor_t bias = tensor_at(t, chunk, param->offset, param->count);
+    for (uint32_t i = 0; i < chunk->view.nshards && status == DP_OK; i++) {
+        const dp_shard_t *shard = &chunk->view.shard_list[i];
+        const dp_param_t *param = &chunk->view.param_list[shard->param];
+        const adamw_tensor_t bias = tensor_at(t, chunk, param->offset, shard->at, param->count);
 
         if (param->kind == DP_PARAM_ROUTER_BIAS)
             status = vt->balance(compute, t->options->bias_rate, &bias, t->memory.stream);
@@ -512,13 +558,17 @@ static dp_status_t update(trainer_t *t, int64_t step, double grad_scale)
 
     for (int32_t c = 0; c < t->nchunks && status == DP_OK; c++)
         status = update_chunk(t, &t->chunks[c], &factors);
-    return status == DP_OK ? device_memory_finish(&t->memory) : status;
+    if (status == DP_OK)
+        status = device_memory_finish(&t->memory);
+    return status == DP_OK ? dp_pipeline_gather(t->pipeline) : status;
 }
 
 dp_status_t trainer_apply(trainer_t *t, int64_t step, step_result_t *result_out)
 {
     const double clip = t->options->clip;
-    dp_status_t status = sum_own_part(t);
+    double squared = 0;
+    size_t pieces;
+    dp_status_t status = sum_own_part(t, &pieces);
 
     if (status < 0)
         return status;
@@ -528,13 +578,15 @@ dp_status_t trainer_apply(trainer_t *t, int64_t step, step_result_t *result_out)
     if (status == DP_OK)
         status = check_squares(t, step);
     if (status == DP_OK)
+        status = dp_pipeline_exact_sum(t->pipeline, t->squares, pieces, &squared);
+    if (status == DP_OK)
         status = dp_pipeline_commit(t->pipeline);
     if (status == DP_OK && balance_count(&t->balance) > 0)
         status = balance_observe(&t->balance, t->sums + t->replicas * t->nlosses + t->nparams);
     if (status < 0)
         return status;
     result_out->loss = mean(t->sums, t->replicas * t->nlosses);
-    result_out->norm = gradient_norm(t);
+    result_out->norm = sqrt(squared);
     result_out->rate = learning_rate(t->options, step);
     return update(t, step, clip > 0 && result_out->norm > clip ? clip / result_out->norm : 1);
 }

@@ -16,7 +16,7 @@ typedef struct held_chunk {
     dp_chunk_view_t view;
     int32_t *numbers;     /* [nparams] the model's numbers, under the placement of experts in use */
     uint8_t *counted;     /* [nparams] 1: this rank adds the parameter to sums over the job */
-    void *mean, *squares; /* [param_count] device memory, the accumulator's dtype */
+    void *mean, *squares; /* [view.shard_count] device memory, the accumulator's dtype */
     void *master;         /* the same; bf16 alone, else NULL */
     adamw_ranges_t ranges;
 } held_chunk_t;
@@ -35,9 +35,10 @@ typedef struct trainer {
     size_t tokens;             /* in a micro-batch */
     device_memory_t memory;
     uint8_t *token_memory, *target_memory; /* [M][T], for host and device, as are squares */
-    double *squares;                       /* [nparams] of this rank's tensors, by the model's number */
-    const void **inputs, **targets;        /* [M] into those; NULL where the micro-batch does not enter or end here */
-    double *losses;                        /* [nlosses] of the latest step */
+    double *squares;                       /* [npieces] of this rank's shards, one after the other */
+    size_t npieces;
+    const void **inputs, **targets; /* [M] into those; NULL where the micro-batch does not enter or end here */
+    double *losses;                 /* [nlosses] of the latest step */
 
     held_chunk_t *chunks; /* [nchunks] */
     int32_t nchunks, nparams;
@@ -88,6 +89,8 @@ dp_status_t trainer_count_tokens(trainer_t *trainer, double *tokens);
 /* Numbers the parameters anew, after the placement has changed. Collective. */
 dp_status_t trainer_number(trainer_t *trainer);
 
+/* Bytes of mean, squares and masters of this rank's shards. */
+size_t trainer_optimizer_bytes(const trainer_t *trainer);
 /* Bytes this file allocated: optimizer state, gradients' sums, data, staging of replicated experts. */
 size_t trainer_bytes(const trainer_t *trainer);
 

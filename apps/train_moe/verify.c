@@ -11,7 +11,10 @@
  * Where experts are replicated, an expert's rows are divided among matrix products in another way, so losses too agree
  * to rounding alone. With --eplb EVERY both sides train for 2 EVERY + 2 steps, so that the placement changes twice and
  * every step's losses and gradients are those of parameters and optimizer state that have moved; at the end all
- * replicas of an expert must be equal to the last bit. */
+ * replicas of an expert must be equal to the last bit.
+ *
+ * With --zero each rank compares its shards. Both sides take one step more, unless experts are spread over an expert
+ * group: then the parameters that ranks have got from each other show in every loss and gradient. */
 #include "train_moe.h"
 
 #include <math.h>
@@ -101,7 +104,7 @@ static int is_replicated(const trainer_t *t)
 
 static int64_t verify_steps(const trainer_t *t)
 {
-    return t->options->eplb > 0 ? 2 * t->options->eplb + 2 : 1;
+    return t->options->eplb > 0 ? 2 * t->options->eplb + 2 : t->options->zero != 0 && t->options->ep == 1 ? 2 : 1;
 }
 
 static void compare_losses(const trainer_t *trainer, const trainer_t *serial, findings_t *found)
@@ -154,7 +157,7 @@ static dp_status_t open_serial(const trainer_t *trainer, serial_t *s)
     s->options = *trainer->options;
     s->options.pp = s->options.ep = s->options.dp = 1;
     s->options.chunks = s->options.slots = 0;
-    s->options.eplb = s->options.replicas = 0;
+    s->options.eplb = s->options.replicas = s->options.zero = 0;
     s->options.schedule = "1f1b";
     s->options.recompute = DP_RECOMPUTE_NONE;
     s->options.own_schedule = NULL;
@@ -206,15 +209,15 @@ static double tolerance(const trainer_t *t)
     return is_replicated(t) ? REPLICA_TOLERANCE(t->options->dtype) : TOLERANCE;
 }
 
-static void compare_param(const trainer_t *t, const expected_t *x, const dp_param_t *param, const char *grads,
-                          int32_t number, findings_t *found)
+static void compare_param(const trainer_t *t, const expected_t *x, const dp_param_t *param, const dp_shard_t *shard,
+                          const char *grads, int32_t number, findings_t *found)
 {
     const dp_dtype_t dtype = dp_dtype_accumulator(t->options->dtype);
-    const char *ours = grads + param->offset * dp_dtype_bytes(dtype);
-    const char *theirs = x->grads + x->at[number] * dp_dtype_bytes(dtype);
+    const char *ours = grads + (param->offset + shard->first) * dp_dtype_bytes(dtype);
+    const char *theirs = x->grads + (x->at[number] + shard->first) * dp_dtype_bytes(dtype);
     const int same_size = x->count[number] == param->count;
-    const int same = same_size && memcmp(ours, theirs, param->count * dp_dtype_bytes(dtype)) == 0;
-    const double d = same_size ? difference(dtype, ours, theirs, param->count) : INFINITY;
+    const int same = same_size && memcmp(ours, theirs, shard->count * dp_dtype_bytes(dtype)) == 0;
+    const double d = same_size ? difference(dtype, ours, theirs, shard->count) : INFINITY;
 
     if ((!param->sharded || t->options->ep == 1) && !is_replicated(t)) {
         found->exact++;
@@ -238,8 +241,12 @@ static dp_status_t compare_gradients(trainer_t *t, const expected_t *x, findings
         const dp_status_t status = fetch_grads(t, chunk, &grads);
         if (status < 0)
             return status;
-        for (uint32_t i = 0; i < chunk->view.nparams; i++)
-            compare_param(t, x, &chunk->view.param_list[i], grads, chunk->numbers[i], found);
+        for (uint32_t i = 0; i < chunk->view.nshards; i++) {
+            const dp_shard_t *shard = &chunk->view.shard_list[i];
+
+            compare_param(t, x, &chunk->view.param_list[shard->param], shard, grads, chunk->numbers[shard->param],
+                          found);
+        }
         free(grads);
     }
     return DP_OK;

@@ -10,7 +10,8 @@
  *              written again before that release has taken effect on its stream.
  *   exchange   all-to-all-v with counts that live on the device and a fixed capacity per pair of ranks.
  *   sums       over the group, added in rank order 0, 1, ..., n-1 for every element, so that the result has the same
- *              bits on every rank, with every backend and at every moment.
+ *              bits on every rank, with every backend and at every moment; of all elements for all ranks, or of a
+ *              part for each rank, which all_gather gives to the others again.
  *
  * Two families of backends. Those with DP_COMM_CAP_ONE_SIDED write into the peer's memory: a send completes without
  * the receiver as soon as there is a credit, a recv waits for nothing but its own message. The others (NCCL, MPI)
@@ -26,8 +27,8 @@
  *     release takes effect when its stream gets there, not when it is called.
  *   - everything else may run at once, on streams of any lanes: different ends, an exchange beside a sum, and the same
  *     calls on several instances of one process. None of these may wait for the other or share staging with it.
- *   - what all ranks of a group do together (exchange, all_reduce) they enqueue in the same order, for each of the
- *     two.
+ *   - what all ranks of a group do together (exchanges; all_reduce, reduce_scatter and all_gather, all of which are
+ *     sums here) they enqueue in the same order, for each of the two.
  *
  * Bundles (backends without ONE_SIDED). A bundle goes to one peer or comes from one, never both, is on one stream and
  * has at most one message of each channel. Brackets do not nest, and between them only transfers of the bundle are
@@ -40,7 +41,7 @@
  * Memory. Slots and received rows are device memory that the streams of config.device can use, 16-byte aligned.
  * Nothing outside of a slot is written. Memory of the host comes from dp_host_t.allocate, memory of the device from
  * the device's allocate or, for backends that share it, from the backend's own means. All of it is allocated in open,
- * channel_open, exchange_open and start; send to all_reduce allocate nothing, print nothing and start no threads.
+ * channel_open, exchange_open and start; send to all_gather allocate nothing, print nothing and start no threads.
  *
  * Errors. A call that is wrong in itself comes to DP_ERR_INVALID, puts nothing on the stream, leaves its outputs as
  * they are, and the instance goes on: a config that makes no sense (a peer outside of the group or ourselves, 0
@@ -205,6 +206,18 @@ typedef struct dp_comm_vt {
     /** Bytes of memory that this instance holds so far, slots and staging included: grows with open, channel_open (of a
      *  sending end too), exchange_open or start. [any] */
     size_t (*memory_bytes)(dp_comm_t *comm);
+
+    /* since 1.1. Both are optional, NULL by default: the host then has the whole summed by all_reduce; for all_gather
+     * as DP_I64, with zeros where the parts of others are. */
+    /** The sum of all_reduce, of which each rank gets its part: elements bounds[rank] .. bounds[rank + 1] - 1 of data,
+     *  in place. What the other parts hold afterwards is undefined. bounds: [nranks + 1] rising from 0 (parts may be
+     *  empty), the same on all ranks; the host leaves it as it is until s has done this. Parts or dtypes that differ
+     *  come to DP_ERR_PROTOCOL on every rank that hears of it. [enqueue s] [collective] */
+    dp_status_t (*reduce_scatter)(dp_comm_t *comm, void *data, const size_t *bounds, dp_dtype_t dtype, dp_stream_t *s);
+    /** Each rank gives its part to all others: bytes bounds[rank] .. bounds[rank + 1] - 1 of data, which lie in the
+     *  same place everywhere. data and all bounds are multiples of 8. Bounds otherwise as of reduce_scatter. [enqueue
+     *  s] [collective] */
+    dp_status_t (*all_gather)(dp_comm_t *comm, void *data, const size_t *bounds, dp_stream_t *s);
 } dp_comm_vt_t;
 #define DP_COMM_VT_MIN DP_SIZE_TO(dp_comm_vt_t, memory_bytes)
 

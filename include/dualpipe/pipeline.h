@@ -119,6 +119,14 @@ typedef struct dp_pipeline_options {
      *  pass then reads what it has made once more. Without effect, but for a warning, on devices that keep their memory
      *  from the host, and where steps are captured as graphs. */
     int32_t check_finite;
+    /** 1: ZeRO-1 (arXiv 1910.02054): of the ranks that hold a parameter (mirrors and data groups), each sums the
+     *  gradient of its own shard, keeps what the optimizer has for that and updates it; dp_chunk_view_t.shard_list says
+     *  which, and dp_pipeline_gather gives it to the others. So the optimizer's memory falls by the number of holders:
+     *  2 * ep * dp on placements with mirrors, ep * dp on others, without ep for experts. All bits are those of 0.
+     *  Whole stay a router's bias (its update needs all counts), parameters of a part with `reduce` or `placement`
+     *  (replicas of experts), and those whose place or size in bytes is no multiple of 8. What a rank has of the
+     *  optimizer nobody else has: after a death dp_pipeline_recover says DP_ERR_LOST. */
+    int32_t zero;
 } dp_pipeline_options_t;
 #define DP_PIPELINE_OPTIONS_MIN DP_SIZE_TO(dp_pipeline_options_t, profiler)
 
@@ -178,13 +186,25 @@ DP_API const char *dp_pipeline_comm(const dp_pipeline_t *pipeline, int32_t a, in
  *  the job. [collective] [blocks] */
 DP_API dp_status_t dp_pipeline_swap_comm(dp_pipeline_t *pipeline, const char *comm);
 
+/** What this rank updates of one parameter. Frozen: never grows; `reserved` is zero. */
+typedef struct dp_shard {
+    uint32_t param; /* index in the view's param_list */
+    uint32_t reserved;
+    size_t first, count; /* elements first .. first + count - 1 of the parameter */
+    size_t at;           /* the first one's place in what the optimizer keeps, of shard_count elements */
+} dp_shard_t;
+
+/** Shards begin and end where a parameter does, or behind a multiple of so many of its elements. */
+#define DP_SHARD_PIECE 1024
+
 /** One chunk of this rank. */
 typedef struct dp_chunk_view {
     uint32_t struct_size; /* set by the caller */
     int32_t chunk, path, stage, stages;
     dp_stage_t *stage_object;
     void *params; /* device memory, param_count elements of dtype; the trainer fills and updates it between steps */
-    /* the summed gradient after a step: the same elements, of dp_dtype_accumulator(dtype) */
+    /* the summed gradient after a step: the same elements, of dp_dtype_accumulator(dtype). With options.zero those of
+     * our shards; the others hold anything */
     const void *grads;
     size_t param_count;
     uint32_t nparams;
@@ -195,6 +215,12 @@ typedef struct dp_chunk_view {
        replicated, such a sum counts an expert once for each replica, and a shared parameter (dp_param_t.shared)
        once for each of its two ends; dp_pipeline_counts counts both once. */
     int32_t primary, primary_experts;
+    /* since 1.1: what this rank updates, at most one shard of each parameter, in the order of the list. Without
+     * options.zero all parameters, each with at = its offset, and shard_count = param_count. An optimizer that keeps
+     * shard_count elements and goes by this list does not ask which it is */
+    uint32_t nshards;
+    const dp_shard_t *shard_list;
+    size_t shard_count;
 } dp_chunk_view_t;
 #define DP_CHUNK_VIEW_MIN DP_SIZE_TO(dp_chunk_view_t, primary_experts)
 DP_API int32_t dp_pipeline_chunks(const dp_pipeline_t *pipeline);
@@ -206,20 +232,34 @@ DP_API dp_status_t dp_pipeline_chunk(const dp_pipeline_t *pipeline, int32_t chun
  *  set to 0 or 1; either may be NULL. [any] */
 DP_API void dp_pipeline_ends(const dp_pipeline_t *pipeline, uint8_t *first_out, uint8_t *last_out);
 
+/** Behind the update, with options.zero: gives the shards that this rank has updated to all that hold them, and gets
+ *  theirs. The update is done, on whatever stream, when it is called. It is put on the reduce lane, and a step waits
+ *  for the parameters of a stage before it first uses them; so do the pipeline's other calls. The trainer itself looks
+ *  at parameters after dp_pipeline_step or dp_pipeline_sum, which return behind it. Without options.zero nothing is
+ *  done. [collective] */
+DP_API dp_status_t dp_pipeline_gather(dp_pipeline_t *pipeline);
+
 /** Sums host doubles over all ranks of the job, in rank order. Same bits everywhere. Add what belongs to parameters
  *  where dp_pipeline_counts says so. [collective] [blocks] */
 DP_API dp_status_t dp_pipeline_sum(dp_pipeline_t *pipeline, double *values, size_t count);
 
+/** *sum_out: the sum of the values of all ranks, none of them negative, as if added without rounding and then rounded
+ *  once: the same bits whatever their order, and whoever has which. NaN when one is infinite or none. [collective]
+ *  [blocks] */
+DP_API dp_status_t dp_pipeline_exact_sum(dp_pipeline_t *pipeline, const double *values, size_t count, double *sum_out);
+
 /** Whether this rank adds parameter `param` (index in the view's param_list) of `chunk` to sums over the job: 1 on
  *  exactly one rank of all that hold it, whatever its copies (mirror, data groups, expert group, replicas of experts,
- *  the other end of a shared one), 0 on the others and where there is no such parameter. Where experts are replicated
- *  it may change with their placement. [any] */
+ *  the other end of a shared one), 0 on the others and where there is no such parameter. With options.zero 1 on each
+ *  that has a shard of it, and each adds its shard. Where experts are replicated it may change with their placement.
+ *  [any] */
 DP_API int32_t dp_pipeline_counts(const dp_pipeline_t *pipeline, int32_t chunk, uint32_t param);
 
 /** The L2 norm of the whole model's gradient after a training step: the root of the sum of all squares, each parameter
- *  once (dp_pipeline_counts); DP_PARAM_ROUTER_BIAS, which has no gradient, left out. Squares of one parameter are added
- *  in double in the order of its elements, those sums without any rounding: the same bits on all ranks, for every
- *  schedule and every number of ranks that give the same gradients. NaN or infinity when a gradient has one. Where the
+ *  once (dp_pipeline_counts); DP_PARAM_ROUTER_BIAS, which has no gradient, left out. Squares of DP_SHARD_PIECE elements
+ *  of a parameter are added in double in their order, those sums without any rounding (dp_pipeline_exact_sum): the same
+ *  bits on all ranks, for every schedule and every number of ranks that give the same gradients, with options.zero or
+ *  without. NaN when a gradient is infinite or none. Where the
  *  host does not reach the device's memory, gradients are copied in pieces of 32 KiB: a trainer with kernels adds
  *  squares faster on the device. [collective] [blocks] */
 DP_API dp_status_t dp_pipeline_gradient_norm(dp_pipeline_t *pipeline, double *norm_out);

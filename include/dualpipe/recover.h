@@ -28,8 +28,9 @@
  * step dp_group_barrier, in the place of a step, keeps all together until everybody has made it.
  *
  * Which state has a copy. DualPipe keeps every stage twice: rank p of a pipeline of P, and its mirror P-1-p. With
- * several data groups each has one more, or two. Line, loop and V placements without data groups have none: there,
- * and when all holders of a stage have died, dp_pipeline_recover says DP_ERR_LOST, and a checkpoint is needed.
+ * several data groups each has one more, or two. Line, loop and V placements without data groups have none: there, with
+ * dp_pipeline_options_t.zero, where each rank has shards of its own, and when all holders of a stage have died,
+ * dp_pipeline_recover says DP_ERR_LOST, and a checkpoint is needed.
  *
  * What recovers is a job of processes started by `dualpipe run --respawn`, rank 0 included, with one pipeline, on a
  * device whose memory the host reaches. Elsewhere these calls are there as well, cost nothing, and a death is the

@@ -5,7 +5,7 @@
  * there is to keep.
  *
  *     for each chunk:  view from dp_pipeline_chunk
- *                      register {.name = "adam.mean", .scope = DP_STATE_PARAMS, .chunk = c, .memory = mean[c]}
+ *                      register {.name = "adam.mean", .scope = DP_STATE_SHARDS, .chunk = c, .memory = mean[c]}
  *     once:            register {.name = "step", .scope = DP_STATE_JOB, .host = 1, .memory = &step, .dtype = DP_I64,
  *                                .count = 1}
  *
@@ -16,9 +16,10 @@
  *     now and then:    dp_pipeline_save(pipeline, step)   between two steps; the next step runs while it is written
  *
  * A checkpoint (checkpoint.h says how it looks on the disk) can be loaded by another number of pipeline ranks, with
- * another ep, dp, schedule or comm: names do not depend on them. All bits that went in come out, and the run goes on
- * with the bits of one that was never interrupted, as far as its sums have the same order: at the same ep and dp always
- * (pipeline.h); at another ep or dp the first step's losses, then what another order of adding gradients leaves. */
+ * another ep, dp, schedule or comm, and with another dp_pipeline_options_t.zero: names do not depend on them. All bits
+ * that went in come out, and the run goes on with the bits of one that was never interrupted, as far as its sums have
+ * the same order: at the same ep and dp always (pipeline.h); at another ep or dp the first step's losses, then what
+ * another order of adding gradients leaves. */
 #ifndef DUALPIPE_STATE_H
 #define DUALPIPE_STATE_H
 
@@ -35,21 +36,24 @@ typedef enum dp_state_scope {
     DP_STATE_STAGE = 1,  /* of the stage of a chunk: the same in its mirror, in all data groups and, unless `sharded`,
                              in the expert group */
     DP_STATE_PIPELINE = 2, /* of a pipeline (e, d): the same on its ranks; other pipelines have their own */
-    DP_STATE_JOB = 3       /* the same on every rank */
+    DP_STATE_JOB = 3,      /* the same on every rank */
+    /* since 1.1: what the optimizer keeps, as PARAMS, but of this rank's shards: memory has dp_chunk_view_t.shard_count
+     * elements at the places of shard_list. The same as PARAMS without dp_pipeline_options_t.zero */
+    DP_STATE_SHARDS = 4
 } dp_state_scope_t;
 
 typedef struct dp_state {
     uint32_t struct_size;
     /* "adam.mean", "data.position": a letter, then letters, digits and . _ -, at most 127 in all; unlike all others of
-       this rank (PARAMS: of its chunk). Copied */
+       this rank (PARAMS, SHARDS: of its chunk). Copied */
     const char *name;
     dp_state_scope_t scope;
-    int32_t chunk;    /* PARAMS, STAGE: of this rank */
+    int32_t chunk;    /* PARAMS, SHARDS, STAGE: of this rank */
     int32_t sharded;  /* STAGE, 1: each rank of the expert group has its own, by a name of its own */
     int32_t host;     /* 1: memory of the host; 0: of the pipeline's device */
     void *memory;     /* borrowed until the pipeline is closed; aligned for its elements */
     dp_dtype_t dtype; /* of the elements; DP_U8: any bytes */
-    size_t count;     /* elements; PARAMS: 0, the chunk has them */
+    size_t count;     /* elements; PARAMS, SHARDS: 0, the chunk has them */
     /* 1: a checkpoint may be without it, or have it in another size: dp_pipeline_load then leaves it alone */
     int32_t optional;
 } dp_state_t;

@@ -302,6 +302,8 @@ void dp__chunks_suspend(dp_pipeline_t *p)
 {
     for (int32_t c = 0; p->chunks != NULL && c < p->nchunks; c++) {
         release(p, &p->chunks[c].saved);
+        close_event(p, &p->chunks[c].gathered);
+        p->chunks[c].unwaited = 0;
     }
     for (int32_t r = 0; r < p->nregained; r++)
         release(p, &p->regained[r]);
@@ -321,6 +323,7 @@ void dp__chunks_close(dp_pipeline_t *p)
 {
     dp__chunks_suspend(p);
     for (int32_t c = 0; p->chunks != NULL && c < p->nchunks; c++) {
+        dp__shards_free(&p->chunks[c]);
         release(p, &p->chunks[c].params);
         release(p, &p->chunks[c].grads[0]);
         release(p, &p->chunks[c].grads[1]);

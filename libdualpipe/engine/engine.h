@@ -29,6 +29,7 @@
  *   tensors.c  all that a rank keeps, as tensors with names
  *   saving.h, snapshot.c, save.c, load.c  checkpoints
  *   reduce.c   gradients of halves, mirrors and data groups summed
+ *   shards.c   the same with a shard of the optimizer on each rank
  *   fault.c    a failure: what was being done, telling the job, bringing the lanes to rest
  *   profile.c  the same for a profiler's eyes
  *   spans.c    what was recorded
@@ -78,6 +79,17 @@ typedef struct dp__link {
     const void **arrived; /* [nbuffers] bundles, receiver: where the latest message lies */
 } dp__engine_link_t;
 
+/* shards.c: neighbouring parameters that are summed over the same ranks, and updated by all or each by one of them. */
+typedef struct dp__stretch {
+    size_t first, count;     /* elements of the stage's */
+    uint32_t param, nparams; /* in the stage's list */
+    bool sharded, tied;      /* experts; shared with another stage, so that ties.c sums it over the data group */
+    bool cut;                /* over both mirrors and the data group */
+    /* if so, bounds as in comm.h: of both mirrors, and of the data group in our half; in elements, and in bytes of
+     * parameters */
+    size_t *across, *along, *across_bytes, *along_bytes;
+} dp__stretch_t;
+
 typedef struct dp__chunk {
     dp_place_t place;
     dp_stage_t *stage;
@@ -87,6 +99,13 @@ typedef struct dp__chunk {
     size_t param_bytes, grad_bytes;
     char *saved; /* activation slots, one after the other */
     int32_t nslots;
+    dp_shard_t *shards; /* what we update */
+    uint32_t nshards, nstretches;
+    size_t shard_count; /* elements that the optimizer keeps */
+    dp__stretch_t *stretches;
+    size_t *bounds;       /* of all stretches */
+    dp_event_t *gathered; /* the parameters have come from the others */
+    uint32_t unwaited;    /* bits of lanes that have not waited for that yet */
 } dp__engine_chunk_t;
 
 /* What the engine adds to a pass of the commands. */
@@ -314,6 +333,7 @@ struct dp_pipeline {
     dp__recovery_t recovery;
     dp__states_t states;
     dp__ties_t ties;
+    bool gathering;       /* parameters may still be on their way */
     dp__saving_t *saving; /* NULL: nothing is saved */
     dp__run_t run;
 };
@@ -423,6 +443,17 @@ void dp__sums_close(dp_pipeline_t *p);
 /* reduce.c */
 dp_status_t dp__reduce(dp_pipeline_t *p, int32_t chunk, int32_t span);
 const char *dp__summed_grads(const dp__engine_chunk_t *chunk);
+
+/* shards.c; on: optimizers have shards, so that what a rank has of them nobody else has. */
+bool dp__zero_is_on(const dp_pipeline_t *p);
+bool dp__shard_is_cut(const dp_pipeline_t *p, const dp_part_t *part, const dp_param_t *param);
+dp_status_t dp__shards_make(dp_pipeline_t *p);
+void dp__shards_free(dp__engine_chunk_t *chunk);
+/* Over mirrors and data groups, on the reduce lane. */
+dp_status_t dp__shards_sum(dp_pipeline_t *p, const dp__engine_chunk_t *chunk, char *grads);
+/* Before parameters are used: by a lane in a step; by anything else. */
+dp_status_t dp__gather_wait(dp_pipeline_t *p, dp__engine_chunk_t *chunk, int lane);
+dp_status_t dp__gather_finish(dp_pipeline_t *p);
 
 /* ties.c; nothing where no parameters are shared. find: makes the table and opens what sums need; check: before the
    first step, whether both ends begin alike; both collective. put: the sums, behind all else on the reduce lane. */

@@ -120,6 +120,7 @@ static dp_status_t put_call(const putting_t *x)
     if ((c->op == DP_OP_F || c->op == DP_OP_I) && c->segment == (c->op == DP_OP_F ? 0 : stage->nsegments - 1))
         find_input(x, c->at, call);
     call->scratch = p->lanes.scratch[c->stream];
+    DO(dp__gather_wait(p, &p->chunks[x->plan->commands.passes[c->at].chunk], c->stream));
     DO(p->device_vt->stamp(x->stream, &p->trace.records[x->span].start_ns));
     DO(dp__meter_begin(p, c->stream));
     dp__profile_begin(p, x->span);

@@ -15,43 +15,120 @@ enum { PIECE = 1 << 20 };
 typedef struct loading {
     dp_pipeline_t *p;
     dp_checkpoint_t *checkpoint;
-    const dp__kept_t *kept; /* what is being read */
+    const dp__kept_t *kept; /* what is being read, ... */
+    size_t first;           /* ... out of a tensor that begins with this element of the whole */
     double *buffer;         /* [PIECE] bytes, which the host and copies of the device reach */
     double own;             /* parameters that this rank would save */
 } loading_t;
 
 /* ---- one tensor ---- */
 
+/* What of a piece is ours goes to its place. */
 static dp_status_t put(void *user, size_t at, const void *data, size_t bytes)
 {
     const loading_t *l = user;
+    const size_t size = dp_dtype_bytes(l->kept->dtype);
+    const size_t there = l->first * size + at, ours = l->kept->first * size, end = ours + dp__kept_bytes(l->kept);
+    const size_t begin = there > ours ? there : ours, stop = there + bytes < end ? there + bytes : end;
     dp_stream_t *s = l->p->lanes.stream[DP_LANE_REDUCE];
+    char *to = l->kept->memory + (begin - ours);
     dp_status_t status;
 
+    if (begin >= stop)
+        return DP_OK;
+    data = (const char *)data + (begin - there);
     if (l->kept->host || l->p->host_memory) {
-        memcpy(l->kept->memory + at, data, bytes);
+        memcpy(to, data, stop - begin);
         return DP_OK;
     }
-    status = l->p->device_vt->copy(s, l->kept->memory + at, data, bytes);
+    status = l->p->device_vt->copy(s, to, data, stop - begin);
     return status < 0 ? status : l->p->device_vt->synchronize(s, -1);
+}
+
+/* The name without a shard's bounds, and these: of what is kept, or of a tensor of the checkpoint. */
+static bool split_name(const char *name, size_t *length_out, size_t *first_out, size_t *end_out)
+{
+    const char *bracket = strrchr(name, '[');
+    int n = 0;
+
+    if (bracket == NULL || sscanf(bracket, "[%zu:%zu]%n", first_out, end_out, &n) != 2 || bracket[n] != '\0')
+        return false;
+    *length_out = (size_t)(bracket - name);
+    return *end_out >= *first_out;
+}
+
+/* How many elements of what is kept are in a tensor that has first .. end - 1 of the whole. */
+static size_t common(const dp__kept_t *kept, size_t first, size_t end)
+{
+    const size_t begin = first > kept->first ? first : kept->first;
+    const size_t stop = end < kept->first + kept->count ? end : kept->first + kept->count;
+
+    return begin < stop ? stop - begin : 0;
+}
+
+/* Out of the shards that other ranks have saved, which lie one behind the other by name. *count_out: elements found. */
+static dp_status_t load_shards(loading_t *l, const char *name, size_t length, size_t *count_out)
+{
+    const dp__place_t *places = l->checkpoint->places;
+    const dp__kept_t *kept = l->kept;
+    uint32_t begin = 0, behind = l->checkpoint->count;
+    dp_status_t status = DP_OK;
+
+    while (begin < behind) {
+        const uint32_t middle = begin + (behind - begin) / 2;
+
+        if (strcmp(places[middle].tensor->name, name) < 0)
+            begin = middle + 1;
+        else
+            behind = middle;
+    }
+    *count_out = 0;
+    for (uint32_t i = begin; i < l->checkpoint->count && status >= 0; i++) {
+        const dp__tensor_t *there = places[i].tensor;
+        size_t first, end, own;
+
+        if (strncmp(there->name, name, length) != 0)
+            break;
+        if (!split_name(there->name, &own, &first, &end) || own != length || there->dtype != kept->dtype ||
+            there->count != end - first || common(kept, first, end) == 0)
+            continue;
+        l->first = first;
+        *count_out += common(kept, first, end);
+        status = dp__checkpoint_stream(l->checkpoint, i, l->buffer, PIECE, put, l);
+    }
+    return status;
 }
 
 static dp_status_t load_tensor(loading_t *l, const dp__kept_t *kept)
 {
+    const size_t whole = kept->whole > 0 ? kept->whole : kept->count;
     dp_checkpoint_tensor_t there = {.struct_size = sizeof(there)};
-    const int64_t i = dp_checkpoint_find(l->checkpoint, kept->name);
+    size_t length = strlen(kept->name), first, end, found;
+    char name[DP__NAME_MOST + 1];
+    dp_status_t status;
+    int64_t i;
 
-    if (i < 0)
-        return kept->optional ? DP_OK : dp_fail(DP_ERR_MISMATCH, "tensor %s is not in it", kept->name);
-    (void)dp_checkpoint_tensor(l->checkpoint, (uint32_t)i, &there);
-    if (there.dtype == kept->dtype && there.count == kept->count) {
-        l->kept = kept;
-        return dp__checkpoint_stream(l->checkpoint, (uint32_t)i, l->buffer, PIECE, put, l);
+    if (kept->whole > 0)
+        (void)split_name(kept->name, &length, &first, &end);
+    snprintf(name, sizeof(name), "%.*s", (int)length, kept->name);
+    l->kept = kept;
+    l->first = 0;
+    i = dp_checkpoint_find(l->checkpoint, name);
+    if (i < 0) {
+        status = load_shards(l, name, length, &found);
+        if (status < 0 || found == kept->count || kept->optional)
+            return status;
+        return found == 0 ? dp_fail(DP_ERR_MISMATCH, "tensor %s is not in it", name)
+                          : dp_fail(DP_ERR_MISMATCH, "of tensor %s %zu elements are in it, %zu were wanted", kept->name,
+                                    found, kept->count);
     }
+    (void)dp_checkpoint_tensor(l->checkpoint, (uint32_t)i, &there);
+    if (there.dtype == kept->dtype && there.count == whole)
+        return dp__checkpoint_stream(l->checkpoint, (uint32_t)i, l->buffer, PIECE, put, l);
     return kept->optional
                ? DP_OK
                : dp_fail(DP_ERR_MISMATCH, "%s: tensor %s has %" PRIu64 " elements of %s, this model's has %zu of %s",
-                         there.file, kept->name, there.count, dp__dtype_name(there.dtype), kept->count,
+                         there.file, name, there.count, dp__dtype_name(there.dtype), whole,
                          dp__dtype_name(kept->dtype));
 }
 
@@ -175,7 +252,9 @@ dp_status_t dp_pipeline_load(dp_pipeline_t *p, const char *folder, uint64_t *ste
     if (p == NULL || p->run.failed || folder == NULL || step_out == NULL)
         return dp_fail(DP_ERR_INVALID, "dp_pipeline_load: pipeline, folder or step_out is NULL, or the pipeline has "
                                        "failed");
-    status = dp__shared_memory(p, PIECE, &account, &l.buffer);
+    status = dp__gather_finish(p);
+    if (status >= 0)
+        status = dp__shared_memory(p, PIECE, &account, &l.buffer);
     p->memory.total -= account;
     if (status >= 0)
         status = load_newest(&l, folder, step_out);

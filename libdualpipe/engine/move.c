@@ -83,7 +83,7 @@ static dp_status_t pass_chunk(road_t *r, int32_t c)
     for (int32_t i = 0; i < p->states.n && status >= 0; i++) {
         const dp_state_t *s = &p->states.at[i];
 
-        if ((s->scope == DP_STATE_PARAMS || s->scope == DP_STATE_STAGE) && s->chunk == c)
+        if (s->scope != DP_STATE_PIPELINE && s->scope != DP_STATE_JOB && s->chunk == c)
             status = pass(r, s->memory, dp__state_bytes(s));
     }
     return status;

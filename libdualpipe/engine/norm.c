@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * norm.c: the norm of the whole model's gradient. The squares of a parameter are added in the order of its elements;
- * the sums of the parameters are added without rounding, so that it does not matter which rank has which. */
+ * norm.c: the norm of the whole model's gradient. The squares of a piece of a parameter are added in the order of its
+ * elements; the sums of pieces are added without rounding, so that it does not matter which rank has which. */
 #include "engine/engine.h"
 
 #include <math.h>
@@ -12,6 +12,7 @@ enum { DIGIT_BITS = 32, DIGITS = 70, LEAST = -1074 };
 
 typedef struct exact {
     uint64_t digit[DIGITS];
+    uint32_t added;
     bool finite; /* all that was added */
 } exact_t;
 
@@ -23,13 +24,13 @@ static void carry(exact_t *sum)
     }
 }
 
-/* value >= 0, or not finite */
+/* value >= 0, or not finite. A digit has room for 2^32 of them between two carries. */
 static void add(exact_t *sum, double value)
 {
     int exponent, at;
     unsigned __int128 bits;
 
-    if (!isfinite(value)) {
+    if (!isfinite(value) || value < 0) {
         sum->finite = false;
         return;
     }
@@ -42,7 +43,8 @@ static void add(exact_t *sum, double value)
     bits <<= at % DIGIT_BITS;
     for (int i = at / DIGIT_BITS; bits != 0; i++, bits >>= DIGIT_BITS)
         sum->digit[i] += (uint32_t)bits;
-    carry(sum);
+    if (++sum->added == 0)
+        carry(sum);
 }
 
 static double value_of(const exact_t *sum)
@@ -59,10 +61,11 @@ static double value_of(const exact_t *sum)
 
 /* ---- squares ---- */
 
-static double squares(double sum, const void *values, size_t count, dp_dtype_t dtype)
+static double squares(const void *values, size_t count, dp_dtype_t dtype)
 {
     const double *wide = values;
     const float *narrow = values;
+    double sum = 0;
 
     for (size_t i = 0; i < count && dtype == DP_F64; i++)
         sum += wide[i] * wide[i];
@@ -71,25 +74,25 @@ static double squares(double sum, const void *values, size_t count, dp_dtype_t d
     return sum;
 }
 
-/* Memory that the host does not reach comes in pieces that do. */
-static dp_status_t square(dp_pipeline_t *p, const char *grads, size_t count, double *sum_out)
+/* Adds the squares of a shard, whose pieces are those of its parameter. Memory that the host does not reach is copied
+ * a few pieces at a time. */
+static dp_status_t add_squares(dp_pipeline_t *p, const char *grads, size_t count, exact_t *sum)
 {
     const dp_dtype_t dtype = dp_dtype_accumulator(p->options.dtype);
-    const size_t size = dp_dtype_bytes(dtype), most = DP__SUM_COUNT * sizeof(double) / size;
+    const size_t size = dp_dtype_bytes(dtype), most = p->host_memory ? count : DP__SUM_COUNT * sizeof(double) / size;
     dp_stream_t *s = p->lanes.stream[DP_LANE_REDUCE];
     dp_status_t status = DP_OK;
 
-    *sum_out = 0;
-    if (p->host_memory)
-        *sum_out = squares(0, grads, count, dtype);
-    for (size_t at = 0; !p->host_memory && at < count && status >= 0; at += most) {
+    for (size_t at = 0; at < count && status >= 0; at += most) {
         const size_t n = count - at < most ? count - at : most;
+        const char *here = p->host_memory ? grads : (const char *)p->sums.staging;
 
-        status = p->device_vt->copy(s, p->sums.staging, grads + at * size, n * size);
-        if (status >= 0)
+        if (!p->host_memory)
+            status = p->device_vt->copy(s, p->sums.staging, grads + at * size, n * size);
+        if (!p->host_memory && status >= 0)
             status = p->device_vt->synchronize(s, -1);
-        if (status >= 0)
-            *sum_out = squares(*sum_out, p->sums.staging, n, dtype);
+        for (size_t i = 0; i < n && status >= 0; i += DP_SHARD_PIECE)
+            add(sum, squares(here + i * size, n - i < DP_SHARD_PIECE ? n - i : DP_SHARD_PIECE, dtype));
     }
     return status;
 }
@@ -107,7 +110,11 @@ bool dp__first_replica(const int32_t *placement, int32_t replica)
 static bool counts(const dp_pipeline_t *p, const dp__engine_chunk_t *chunk, const dp__stage_part_t *part,
                    const dp_param_t *param)
 {
-    if (chunk->place.path != 0 || p->grid.d != 0 || dp__tie_is_second(p, chunk->place.stage, param))
+    if (dp__tie_is_second(p, chunk->place.stage, param))
+        return false;
+    if (dp__shard_is_cut(p, &part->part, param))
+        return true;
+    if (chunk->place.path != 0 || p->grid.d != 0)
         return false;
     return param->sharded ? dp__first_replica(part->part.placement, param->expert) : p->grid.e == 0;
 }
@@ -123,50 +130,72 @@ int32_t dp_pipeline_counts(const dp_pipeline_t *p, int32_t c, uint32_t param)
     return 0;
 }
 
-static dp_status_t add_chunk(dp_pipeline_t *p, const dp__engine_chunk_t *chunk, exact_t *sum)
+static dp_status_t add_chunk(dp_pipeline_t *p, int32_t c, exact_t *sum)
 {
     const size_t size = dp_dtype_bytes(dp_dtype_accumulator(p->options.dtype));
-    const dp_stage_t *stage = chunk->stage;
+    const dp__engine_chunk_t *chunk = &p->chunks[c];
     dp_status_t status = DP_OK;
 
-    for (int32_t i = 0; i < stage->nparts; i++)
-        for (uint32_t k = 0; k < stage->parts[i].sizes.nparams && status >= 0; k++) {
-            const dp_param_t *param = &stage->param_list[stage->parts[i].first_param + k];
-            double one;
+    for (uint32_t i = 0; i < chunk->nshards && status >= 0; i++) {
+        const dp_shard_t *shard = &chunk->shards[i];
+        const dp_param_t *param = &chunk->stage->param_list[shard->param];
 
-            if (param->kind == DP_PARAM_ROUTER_BIAS || !counts(p, chunk, &stage->parts[i], param))
-                continue;
-            status = square(p, dp__summed_grads(chunk) + param->offset * size, param->count, &one);
-            add(sum, one);
-        }
+        if (param->kind != DP_PARAM_ROUTER_BIAS && dp_pipeline_counts(p, c, shard->param))
+            status = add_squares(p, dp__summed_grads(chunk) + (param->offset + shard->first) * size, shard->count, sum);
+    }
     return status;
+}
+
+/* *sum_out: ours and that of all other ranks. */
+static dp_status_t collect(dp_pipeline_t *p, exact_t *sum, double *sum_out)
+{
+    double digits[DIGITS + 1];
+    dp_status_t status;
+
+    carry(sum);
+    for (int i = 0; i < DIGITS; i++)
+        digits[i] = (double)sum->digit[i];
+    digits[DIGITS] = sum->finite ? 0 : 1;
+    status = dp_pipeline_sum(p, digits, DIGITS + 1); /* whole numbers below 2^53: exact */
+    if (status < 0)
+        return status;
+    for (int i = 0; i < DIGITS; i++)
+        sum->digit[i] = (uint64_t)digits[i];
+    carry(sum);
+    *sum_out = digits[DIGITS] == 0 ? value_of(sum) : (double)NAN;
+    return DP_OK;
+}
+
+dp_status_t dp_pipeline_exact_sum(dp_pipeline_t *p, const double *values, size_t count, double *sum_out)
+{
+    exact_t sum = {.finite = true};
+
+    if (p == NULL || sum_out == NULL || p->run.failed || (values == NULL && count > 0))
+        return dp_fail(DP_ERR_INVALID, "dp_pipeline_exact_sum: pipeline, values or sum_out is NULL, or the pipeline "
+                                       "has failed");
+    for (size_t i = 0; i < count; i++)
+        add(&sum, values[i]);
+    return collect(p, &sum, sum_out);
 }
 
 dp_status_t dp_pipeline_gradient_norm(dp_pipeline_t *p, double *norm_out)
 {
     exact_t sum = {.finite = true};
-    double digits[DIGITS + 1];
+    double squared = 0;
     dp_status_t status = DP_OK;
 
     if (p == NULL || norm_out == NULL || p->run.failed || p->schedule->forward_only || p->run.round != 0)
         return dp_fail(DP_ERR_INVALID, "dp_pipeline_gradient_norm: pipeline or norm_out is NULL, or the pipeline has "
                                        "failed or no gradients (a forward-only schedule, rounds still to come)");
     for (int32_t c = 0; c < p->nchunks && status >= 0; c++)
-        status = add_chunk(p, &p->chunks[c], &sum);
+        status = add_chunk(p, c, &sum);
     if (status < 0) {
         status = dp__engine_fail(p, status, "the norm of the gradient");
         dp__engine_settle(p);
         return status;
     }
-    for (int i = 0; i < DIGITS; i++)
-        digits[i] = (double)sum.digit[i];
-    digits[DIGITS] = sum.finite ? 0 : 1;
-    status = dp_pipeline_sum(p, digits, DIGITS + 1); /* whole numbers below 2^53: exact */
-    if (status < 0)
-        return status;
-    for (int i = 0; i < DIGITS; i++)
-        sum.digit[i] = (uint64_t)digits[i];
-    carry(&sum);
-    *norm_out = digits[DIGITS] == 0 ? sqrt(value_of(&sum)) : (double)NAN;
-    return DP_OK;
+    status = collect(p, &sum, &squared);
+    if (status >= 0)
+        *norm_out = sqrt(squared);
+    return status;
 }

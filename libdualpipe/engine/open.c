@@ -200,6 +200,7 @@ dp_status_t dp__pipeline_set_up(dp_pipeline_t *p)
         dp__names_collect,
         dp__agree_on_stages,
         dp__ties_find,
+        dp__shards_make,
         dp__ways_open,
         dp__links_list,
         connect,
@@ -223,6 +224,9 @@ dp_status_t dp__pipeline_set_up(dp_pipeline_t *p)
 static void let_go(dp_pipeline_t *p, void (*tell)(void *user))
 {
     dp__graphs_close(p);
+    if (!p->run.failed)
+        (void)dp__gather_finish(p); /* closing streams cuts off what is on them */
+    p->gathering = false;
     for (int32_t i = 0; i < dp__stream_count(p); i++)
         if (dp__stream_at(p, i) != NULL)
             p->device_vt->stream_close(dp__stream_at(p, i));

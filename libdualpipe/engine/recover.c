@@ -144,6 +144,8 @@ static dp_status_t look_for_holders(dp_pipeline_t *p, const statement_t *all, ui
     const bool copies = p->chunks[0].place.mirror_rank >= 0 || p->grid.dp > 1;
 
     for (int32_t r = 0; r < dp_group_size(p->group); r++) {
+        if (all[r].holds != holds && dp__zero_is_on(p))
+            return lost(p, r, "its shards of the optimizer's state (options.zero: there is one copy of each)");
         if (all[r].holds != holds && holder_of_stages(p, all, r, holds) < 0)
             return lost(p, r,
                         copies ? "its stages (their other copies have died as well)"

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * reduce.c: sums a stage's gradients in one fixed order: half 0 + half 1, then the data group in rank order,
- * then what the parts of the stage do themselves (replicas of experts). Shared parameters go on in ties.c. */
+ * then what the parts of the stage do themselves (replicas of experts). Shared parameters go on in ties.c, shards are
+ * in shards.c. */
 #include "engine/engine.h"
 
 const char *dp__summed_grads(const dp__engine_chunk_t *chunk)
@@ -43,6 +44,17 @@ static dp_status_t reduce_over_data(dp_pipeline_t *p, const dp__engine_chunk_t *
     return DP_OK;
 }
 
+static dp_status_t reduce_whole(dp_pipeline_t *p, const dp__engine_chunk_t *chunk, char *grads)
+{
+    const size_t count = chunk->stage->info.param_count;
+    dp_status_t status = DP_OK;
+
+    if (p->comms.mirror != NULL)
+        status = p->comms.vt->all_reduce(p->comms.mirror, grads, count, dp_dtype_accumulator(p->options.dtype),
+                                         p->lanes.stream[DP_LANE_REDUCE]);
+    return status < 0 ? status : reduce_over_data(p, chunk, grads);
+}
+
 dp_status_t dp__reduce(dp_pipeline_t *p, int32_t c, int32_t span)
 {
     dp__engine_chunk_t *chunk = &p->chunks[c];
@@ -58,10 +70,10 @@ dp_status_t dp__reduce(dp_pipeline_t *p, int32_t c, int32_t span)
     dp__profile_begin(p, span);
     if (status >= 0 && chunk->grads[0] != NULL && chunk->grads[1] != NULL)
         status = p->device_vt->add(s, chunk->grads[0], chunk->grads[1], count, dtype);
-    if (status >= 0 && p->comms.mirror != NULL)
-        status = p->comms.vt->all_reduce(p->comms.mirror, grads, count, dtype, s);
-    if (status >= 0)
-        status = reduce_over_data(p, chunk, grads);
+    if (status >= 0 && dp__zero_is_on(p))
+        status = dp__shards_sum(p, chunk, grads);
+    else if (status >= 0)
+        status = reduce_whole(p, chunk, grads);
     if (status >= 0)
         status = dp__stage_reduce(chunk->stage, grads, s);
     dp__profile_end(p);

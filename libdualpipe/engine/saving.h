@@ -15,6 +15,7 @@ typedef struct dp__kept {
     const char *name;
     dp_dtype_t dtype;
     size_t count;
+    size_t first, whole; /* a shard: elements from first on of a tensor of `whole`; else 0: all of it */
     char *memory;
     bool host;      /* memory of the host */
     bool parameter; /* not registered state */

@@ -13,7 +13,12 @@ enum { NAME_LENGTH = 127 };
 
 static bool of_chunk(const dp_state_t *s)
 {
-    return s->scope == DP_STATE_PARAMS || s->scope == DP_STATE_STAGE;
+    return s->scope == DP_STATE_PARAMS || s->scope == DP_STATE_STAGE || s->scope == DP_STATE_SHARDS;
+}
+
+static bool with_params(const dp_state_t *s)
+{
+    return s->scope == DP_STATE_PARAMS || s->scope == DP_STATE_SHARDS;
 }
 
 static dp_status_t check_name(const dp_state_t *s)
@@ -32,23 +37,24 @@ static dp_status_t check_name(const dp_state_t *s)
     return DP_OK;
 }
 
-/* PARAMS gets the count of its chunk. */
+/* PARAMS and SHARDS get the count of their chunk. */
 static dp_status_t check_shape(const dp_pipeline_t *p, dp_state_t *s)
 {
     size_t bytes;
 
-    if ((int)s->scope < DP_STATE_PARAMS || s->scope > DP_STATE_JOB)
+    if ((int)s->scope < DP_STATE_PARAMS || s->scope > DP_STATE_SHARDS)
         return dp_fail(DP_ERR_INVALID, "state \"%s\": scope %d is none of dp_state_scope_t", s->name, (int)s->scope);
     if ((int)s->dtype < DP_F32 || s->dtype > DP_U8)
         return dp_fail(DP_ERR_INVALID, "state \"%s\": dtype is %s", s->name, dp__dtype_name(s->dtype));
     if (of_chunk(s) && (s->chunk < 0 || s->chunk >= p->nchunks))
         return dp_fail(DP_ERR_INVALID, "state \"%s\": chunk %d: this rank has %d", s->name, s->chunk, p->nchunks);
-    if (s->scope == DP_STATE_PARAMS && s->count != 0)
+    if (with_params(s) && s->count != 0)
         return dp_fail(DP_ERR_INVALID, "state \"%s\": count is %zu; of a state that goes with parameters it is 0",
                        s->name, s->count);
-    if (s->scope == DP_STATE_PARAMS)
-        s->count = p->chunks[s->chunk].stage->info.param_count;
-    if (s->scope != DP_STATE_PARAMS && (s->count == 0 || !dp__mul(s->count, dp_dtype_bytes(s->dtype), &bytes)))
+    if (with_params(s))
+        s->count =
+            s->scope == DP_STATE_SHARDS ? p->chunks[s->chunk].shard_count : p->chunks[s->chunk].stage->info.param_count;
+    if (!with_params(s) && (s->count == 0 || !dp__mul(s->count, dp_dtype_bytes(s->dtype), &bytes)))
         return dp_fail(DP_ERR_INVALID, "state \"%s\": a count of %zu elements cannot be", s->name, s->count);
     if (s->memory == NULL && s->count > 0)
         return dp_fail(DP_ERR_INVALID, "state \"%s\": memory is NULL", s->name);
@@ -59,7 +65,7 @@ static dp_status_t check_unique(const dp_pipeline_t *p, const dp_state_t *s)
 {
     for (int32_t i = 0; i < p->states.n; i++) {
         const dp_state_t *other = &p->states.at[i];
-        const bool both = s->scope == DP_STATE_PARAMS && other->scope == DP_STATE_PARAMS;
+        const bool both = with_params(s) && s->scope == other->scope;
 
         if (strcmp(other->name, s->name) == 0 && !(both && other->chunk != s->chunk))
             return dp_fail(DP_ERR_INVALID, "state \"%s\" is registered already", s->name);

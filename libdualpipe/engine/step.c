@@ -120,6 +120,7 @@ dp_status_t dp_pipeline_step(dp_pipeline_t *p, dp_step_t *step)
         dp__engine_settle(p); /* what the trainer lent is his again */
         return status;
     }
+    p->gathering = false;
     for (int32_t l = 0; l < p->links.n && !p->graphs.replayed; l++)
         p->links.at[l].base += (uint32_t)plan->messages[l];
     collect_losses(p, step);

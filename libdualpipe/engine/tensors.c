@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SUFFIX = 32 }; /* ".pipeline<number>", or an expert's number instead of its replica's */
+enum { SUFFIX = 64 }; /* ".pipeline<number>", or an expert's number instead of its replica's; "[<first>:<end>]" */
 
 /* Ranks that hold the same, and which of them we are. */
 typedef struct holders {
@@ -97,6 +97,46 @@ static char *next_name(const listing_t *l)
     return l->list->names + l->list->n * l->room;
 }
 
+/* What of parameter `index` the state has, NULL: nothing. */
+static const dp_shard_t *find_shard(const dp__engine_chunk_t *chunk, uint32_t index)
+{
+    for (uint32_t i = 0; i < chunk->nshards; i++)
+        if (chunk->shards[i].param == index)
+            return &chunk->shards[i];
+    return NULL;
+}
+
+/* Of a parameter that is not cut. */
+static size_t whole_at(const dp__engine_chunk_t *chunk, uint32_t index)
+{
+    const dp_shard_t *shard = find_shard(chunk, index);
+
+    return shard != NULL ? shard->at : 0;
+}
+
+/* Our shard of the state that goes with a parameter: it is saved, but for that of a shared one's second end. */
+static dp_status_t list_shard(listing_t *l, const dp__engine_chunk_t *chunk, const dp_state_t *state, uint32_t index)
+{
+    const dp_param_t *param = &chunk->stage->param_list[index];
+    const dp_shard_t *shard = find_shard(chunk, index);
+    const size_t size = dp_dtype_bytes(state->dtype);
+    char *name = next_name(l);
+    dp__kept_t kept = {.name = name, .dtype = state->dtype, .host = state->host != 0, .optional = state->optional != 0};
+    dp_status_t status;
+
+    if (shard == NULL)
+        return DP_OK;
+    kept.count = shard->count;
+    kept.first = shard->first;
+    kept.whole = param->count;
+    kept.memory = (char *)state->memory + shard->at * size;
+    kept.mine = !dp__tie_is_second(l->p, chunk->place.stage, param);
+    status = name_param(name, l->room, state->name, param, NULL);
+    if (status >= 0)
+        snprintf(name + strlen(name), l->room - strlen(name), "[%zu:%zu]", shard->first, shard->first + shard->count);
+    return status < 0 ? status : append(l, &kept);
+}
+
 /* Parameters of a chunk, or the state that goes with them (NULL: parameters themselves). measure: only adds up what
  * the holders have. */
 static dp_status_t list_params(listing_t *l, const dp__engine_chunk_t *chunk, const dp_state_t *state, bool measure)
@@ -109,7 +149,10 @@ static dp_status_t list_params(listing_t *l, const dp__engine_chunk_t *chunk, co
 
     for (int32_t i = 0; i < stage->nparts; i++)
         for (uint32_t k = 0; k < stage->parts[i].sizes.nparams && status >= 0; k++) {
-            const dp_param_t *param = &stage->param_list[stage->parts[i].first_param + k];
+            const uint32_t index = stage->parts[i].first_param + k;
+            const dp_param_t *param = &stage->param_list[index];
+            const bool shards = state != NULL && state->scope == DP_STATE_SHARDS;
+            const size_t at = shards && dp__zero_is_on(l->p) ? whole_at(chunk, index) : param->offset;
             const int32_t *placement = param->sharded ? stage->parts[i].part.placement : NULL;
             const bool first =
                 dp__first_replica(placement, param->expert) && !dp__tie_is_second(l->p, chunk->place.stage, param);
@@ -118,12 +161,16 @@ static dp_status_t list_params(listing_t *l, const dp__engine_chunk_t *chunk, co
                 .name = next_name(l),
                 .dtype = dtype,
                 .count = param->count,
-                .memory = memory + param->offset * size,
+                .memory = memory + at * size,
                 .host = state != NULL && state->host,
                 .parameter = state == NULL,
                 .optional = state != NULL && state->optional,
             };
 
+            if (shards && dp__shard_is_cut(l->p, &stage->parts[i].part, param)) {
+                status = measure ? DP_OK : list_shard(l, chunk, state, index);
+                continue;
+            }
             if (measure) {
                 holders->bytes += first ? param->count * size : 0;
                 continue;
@@ -168,7 +215,7 @@ static dp_status_t list_chunk(listing_t *l, int32_t c, bool states, bool measure
 
         if (state->chunk != c)
             continue;
-        if (state->scope == DP_STATE_PARAMS)
+        if (state->scope == DP_STATE_PARAMS || state->scope == DP_STATE_SHARDS)
             status = list_params(l, chunk, state, measure);
         else if (state->scope == DP_STATE_STAGE && measure)
             holders->bytes += dp__state_bytes(state);

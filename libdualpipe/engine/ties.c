@@ -200,6 +200,7 @@ dp_status_t dp__ties_check(dp_pipeline_t *p)
 
     if (p->ties.n == 0 || p->ties.checked)
         return DP_OK;
+    status = dp__gather_finish(p);
     for (int32_t i = 0; i < p->ties.n; i++)
         for (int k = 0; k < 2 && status >= 0; k++) {
             const dp__tie_t *tie = &p->ties.at[i];

@@ -40,6 +40,9 @@ dp_status_t dp_pipeline_chunk(const dp_pipeline_t *p, int32_t c, dp_chunk_view_t
         .param_list = info->param_list,
         .primary = chunk->place.path == 0 && p->grid.d == 0 && p->grid.e == 0,
         .primary_experts = chunk->place.path == 0 && p->grid.d == 0,
+        .nshards = chunk->nshards,
+        .shard_list = chunk->shards,
+        .shard_count = chunk->shard_count,
     };
     dp_sized_put(view_out, &view);
     return DP_OK;

@@ -218,6 +218,8 @@ static const slot_t comm_slots[] = {
     C_LIKE(exchange_release, exchange_open, no_exchange_release),
     C(all_reduce),
     C(memory_bytes),
+    C_MAY(reduce_scatter, NEVER, 0, NULL), /* the engine has both made of all_reduce */
+    C_MAY(all_gather, NEVER, 0, NULL),
 };
 
 /* ---- dp.attention/1, dp.moe/1, dp.profiler/1 ---- */

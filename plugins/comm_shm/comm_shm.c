@@ -291,6 +291,8 @@ static const dp_comm_vt_t table = {
     .exchange_release = exchange_release,
     .all_reduce = shm_all_reduce,
     .memory_bytes = shm_memory_bytes,
+    .reduce_scatter = shm_reduce_scatter,
+    .all_gather = shm_all_gather,
 };
 
 static const void *get_interface(const char *id)

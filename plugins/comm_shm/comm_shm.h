@@ -6,7 +6,7 @@
  * directory of areas; a peer finds an area by kind, id and rank, and believes nothing of it before it has checked it.
  * Each side waits on counters in its own memory, the peer posts them:
  *
- *   AREA_BASE     meetings, staging of all_reduce
+ *   AREA_BASE     meetings, staging of sums
  *   AREA_SLOTS    receiving end of a channel: K slots of head and data, each with its own `published`
  *   AREA_CREDIT   sending end of a channel: `credit`
  *   AREA_ROWS     an exchange: credit by peer, heads (with `published`) and rows by slot and peer */
@@ -83,7 +83,7 @@ struct dp_comm {
     dp_channel_end_t *ends;
     dp_exchange_t *exchanges;
     uint32_t meetings;   /* on the host */
-    uint32_t pieces;     /* of all_reduce, done so far; the stream's */
+    uint32_t pieces;     /* of sums, done so far; the stream's */
     uint32_t reductions; /* enqueued so far */
     bool broken;         /* an open or start failed: nobody is there to meet */
 };
@@ -163,6 +163,8 @@ area_t base_area(const dp_comm_t *comm);
 void base_connect(dp_comm_t *comm, int32_t rank, unsigned char *at);
 dp_status_t shm_meet(dp_comm_t *comm);
 dp_status_t shm_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s);
+dp_status_t shm_reduce_scatter(dp_comm_t *comm, void *data, const size_t *bounds, dp_dtype_t dtype, dp_stream_t *s);
+dp_status_t shm_all_gather(dp_comm_t *comm, void *data, const size_t *bounds, dp_stream_t *s);
 
 static inline void shm_free(const dp_comm_t *comm, void *memory)
 {

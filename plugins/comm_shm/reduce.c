@@ -1,14 +1,16 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * reduce.c: meetings, and all_reduce as reduce-scatter plus all-gather over shared staging.
+ * reduce.c: meetings, and all_reduce as reduce-scatter plus all-gather over shared staging, or either of the two alone.
  *
- * all_reduce works in pieces, numbered q over the life of the instance, with two buffers for each purpose:
+ * Sums work in pieces, numbered q over the life of the instance, with two buffers for each purpose. Of a piece each
+ * rank sums, or gives, a slice:
  *   stage q     our data of piece q --> our in[q % 2]                                   post staged >= q + 1 at all
  *   sum q       all ranks' in[q % 2], our slice of it, added in rank order --> out[q % 2]  post summed >= q + 1 at all
  *   gather q    all ranks' out[q % 2] --> our data
  * in the order stage q+1, sum q, gather q. in[q % 2] is free for q + 2 because gather q has seen all sums of q, which
  * read it; out[q % 2] is free for q + 2 because sum q+2 has seen all stage q+2, which every rank does after its gather
- * q. */
+ * q. So reduce_scatter, which gathers nothing, and all_gather, which stages nothing and sums nothing, post and hear the
+ * same. */
 #include "comm_shm.h"
 
 #include "plugins/comm/sums.h"
@@ -18,18 +20,26 @@
 #define REDUCE_BYTES (1 << 20)
 #define PIECE_MIN    4096
 
+typedef enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER } kind_t;
+
+static const char *const kind_names[] = {"all_reduce", "reduce_scatter", "all_gather"};
+
 /* What a staged piece belongs to: a rank that reduces something else is found out. */
 typedef struct reduce_head {
     alignas(LINE_BYTES) uint64_t count;
-    uint32_t number, dtype;
+    uint64_t parts;
+    uint32_t number, dtype, kind;
 } reduce_head_t;
 
 typedef struct reduction {
     dp_comm_t *comm;
     unsigned char *data;
-    size_t count;
+    const size_t *bounds; /* [nranks + 1] parts of ranks, elements; NULL: each has its slice of each piece */
+    size_t count, width;  /* elements: of all, of the largest slice */
+    uint64_t parts;       /* digest of bounds */
     uint32_t number;
     dp_dtype_t dtype;
+    kind_t kind;
 } reduction_t;
 
 /* ---- layout of AREA_BASE ---- */
@@ -105,26 +115,46 @@ dp_status_t shm_meet(dp_comm_t *comm)
 
 /* ---- sums ---- */
 
-/* Piece i of a reduction: `bytes` at `offset` of the data, staged in buffer q % 2. */
+/* Piece i of a reduction, staged in buffer q % 2. */
 typedef struct piece {
-    size_t offset, bytes, elements;
+    size_t i;
     uint32_t q;
 } piece_t;
 
-static piece_t piece_of(const reduction_t *r, size_t i, uint32_t first)
-{
-    size_t unit = dp_dtype_bytes(r->dtype), most = r->comm->piece_bytes / unit;
-    piece_t p = {.offset = i * most * unit, .q = first + (uint32_t)i};
+/* What a rank sums of a piece, or gives: bytes. */
+typedef struct slice {
+    size_t data, in, bytes; /* where it begins in the data, and where it is staged */
+} slice_t;
 
-    p.elements = r->count - i * most < most ? r->count - i * most : most;
-    p.bytes = p.elements * unit;
-    return p;
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
 }
 
-/* Where the slice that `rank` sums begins, in bytes of the piece; of `nranks`: its end. */
-static size_t slice_at(const reduction_t *r, const piece_t *p, int32_t rank)
+static slice_t slice_of(const reduction_t *r, const piece_t *p, int32_t rank)
 {
-    return p->elements * (size_t)rank / (size_t)r->comm->nranks * dp_dtype_bytes(r->dtype);
+    const size_t n = (size_t)r->comm->nranks, at = (size_t)rank, unit = dp_dtype_bytes(r->dtype);
+    size_t begin, part;
+
+    if (r->bounds == NULL) {
+        begin = p->i * r->width * n;
+        part = least(r->count - begin, r->width * n);
+        return (slice_t){(begin + part * at / n) * unit, part * at / n * unit,
+                         (part * (at + 1) / n - part * at / n) * unit};
+    }
+    part = r->bounds[at + 1] - r->bounds[at];
+    begin = least(p->i * r->width, part);
+    return (slice_t){(r->bounds[at] + begin) * unit, at * r->width * unit, least(part - begin, r->width) * unit};
+}
+
+static size_t count_pieces(const reduction_t *r)
+{
+    size_t most = r->bounds == NULL ? (r->count + (size_t)r->comm->nranks - 1) / (size_t)r->comm->nranks : 0;
+
+    for (int32_t i = 0; r->bounds != NULL && i < r->comm->nranks; i++)
+        if (r->bounds[i + 1] - r->bounds[i] > most)
+            most = r->bounds[i + 1] - r->bounds[i];
+    return (most + r->width - 1) / r->width;
 }
 
 static dp_status_t hear(const reduction_t *r, const piece_t *p, bool summed, int32_t from)
@@ -138,8 +168,9 @@ static dp_status_t hear(const reduction_t *r, const piece_t *p, bool summed, int
     if (!shm_is_news(status))
         return status;
     cause = cause_of(comm->host);
-    return DP_FAIL(comm->host, status, "rank %d: all_reduce %u of %zu elements in group %s, waiting for rank %d: %s",
-                   comm->world[comm->rank], r->number, r->count, comm->name, comm->world[from], cause.text);
+    return DP_FAIL(comm->host, status, "rank %d: %s %u of %zu elements in group %s, waiting for rank %d: %s",
+                   comm->world[comm->rank], kind_names[r->kind], r->number, r->count, comm->name, comm->world[from],
+                   cause.text);
 }
 
 static void tell(const reduction_t *r, const piece_t *p, bool summed)
@@ -158,15 +189,14 @@ static void stage(const reduction_t *r, const piece_t *p)
 {
     dp_comm_t *comm = r->comm;
     base_t *own = &comm->bases[comm->rank];
-    unsigned char *in = own->in[p->q % 2];
-    const unsigned char *data = r->data + p->offset;
-    size_t begin = slice_at(r, p, comm->rank), end = slice_at(r, p, comm->rank + 1);
 
-    own->heads[p->q % 2].count = r->count;
-    own->heads[p->q % 2].number = r->number;
-    own->heads[p->q % 2].dtype = (uint32_t)r->dtype;
-    memcpy(in, data, begin);
-    memcpy(in + end, data + end, p->bytes - end);
+    own->heads[p->q % 2] = (reduce_head_t){r->count, r->parts, r->number, (uint32_t)r->dtype, r->kind};
+    for (int32_t i = 0; i < comm->nranks && r->kind != ALL_GATHER; i++) {
+        const slice_t slice = slice_of(r, p, i);
+
+        if (i != comm->rank)
+            memcpy(own->in[p->q % 2] + slice.in, r->data + slice.data, slice.bytes);
+    }
     tell(r, p, false);
 }
 
@@ -175,20 +205,41 @@ static dp_status_t check_head(const reduction_t *r, const piece_t *p, int32_t ra
     const dp_comm_t *comm = r->comm;
     reduce_head_t head = comm->bases[rank].heads[p->q % 2];
 
-    if (head.count == r->count && head.number == r->number && head.dtype == (uint32_t)r->dtype)
+    if (head.count == r->count && head.number == r->number && head.dtype == (uint32_t)r->dtype &&
+        head.kind == (uint32_t)r->kind && head.parts == r->parts)
         return DP_OK;
-    return DP_FAIL(comm->host, DP_ERR_PROTOCOL,
-                   "rank %d: all_reduce %u in group %s has %zu elements of dtype %d, on rank %d it is %u of "
-                   "%llu, dtype %u",
-                   comm->world[comm->rank], r->number, comm->name, r->count, (int)r->dtype, comm->world[rank],
-                   head.number, (unsigned long long)head.count, head.dtype);
+    return DP_FAIL(
+        comm->host, DP_ERR_PROTOCOL,
+        "rank %d: %s %u in group %s has %zu elements of dtype %d, on rank %d it is %s %u of %llu, dtype %u%s",
+        comm->world[comm->rank], kind_names[r->kind], r->number, comm->name, r->count, (int)r->dtype, comm->world[rank],
+        head.kind <= ALL_GATHER ? kind_names[head.kind] : "something", head.number, (unsigned long long)head.count,
+        head.dtype, head.parts != r->parts ? ", in other parts" : "");
+}
+
+static void add_slices(const reduction_t *r, const piece_t *p, const slice_t *slice, unsigned char *out)
+{
+    const dp_comm_t *comm = r->comm;
+
+    for (size_t at = 0; at < slice->bytes; at += SUM_BLOCK_BYTES) {
+        size_t block = least(slice->bytes - at, SUM_BLOCK_BYTES);
+
+        for (int32_t i = 0; i < comm->nranks; i++) {
+            const unsigned char *from =
+                i == comm->rank ? r->data + slice->data : comm->bases[i].in[p->q % 2] + slice->in;
+
+            if (i == 0)
+                memcpy(out + at, from + at, block);
+            else
+                add(out + at, from + at, block, r->dtype);
+        }
+    }
 }
 
 static dp_status_t sum(const reduction_t *r, const piece_t *p)
 {
     dp_comm_t *comm = r->comm;
     unsigned char *out = comm->bases[comm->rank].out[p->q % 2];
-    size_t begin = slice_at(r, p, comm->rank), bytes = slice_at(r, p, comm->rank + 1) - begin;
+    const slice_t slice = slice_of(r, p, comm->rank);
     dp_status_t status = DP_OK;
 
     for (int32_t i = 0; i < comm->nranks && status == DP_OK; i++)
@@ -199,20 +250,13 @@ static dp_status_t sum(const reduction_t *r, const piece_t *p)
         }
     if (status < 0)
         return status;
-    for (size_t at = 0; at < bytes; at += SUM_BLOCK_BYTES) {
-        size_t block = bytes - at < SUM_BLOCK_BYTES ? bytes - at : SUM_BLOCK_BYTES;
-
-        for (int32_t i = 0; i < comm->nranks; i++) {
-            const unsigned char *from = i == comm->rank ? r->data + p->offset : comm->bases[i].in[p->q % 2];
-
-            if (i == 0)
-                memcpy(out + at, from + begin + at, block);
-            else
-                add(out + at, from + begin + at, block, r->dtype);
-        }
-    }
+    if (r->kind == ALL_GATHER)
+        memcpy(out, r->data + slice.data, slice.bytes);
+    else
+        add_slices(r, p, &slice, out);
     tell(r, p, true);
-    memcpy(r->data + p->offset + begin, out, bytes);
+    if (r->kind != ALL_GATHER)
+        memcpy(r->data + slice.data, out, slice.bytes);
     return DP_OK;
 }
 
@@ -222,12 +266,13 @@ static dp_status_t gather(const reduction_t *r, const piece_t *p)
 
     for (int32_t i = 1; i < comm->nranks; i++) {
         int32_t from = (comm->rank + i) % comm->nranks;
-        size_t begin = slice_at(r, p, from), end = slice_at(r, p, from + 1);
+        const slice_t slice = slice_of(r, p, from);
         dp_status_t status = hear(r, p, true, from);
 
         if (status < 0)
             return status;
-        memcpy(r->data + p->offset + begin, comm->bases[from].out[p->q % 2], end - begin);
+        if (r->kind != REDUCE_SCATTER)
+            memcpy(r->data + slice.data, comm->bases[from].out[p->q % 2], slice.bytes);
     }
     return DP_OK;
 }
@@ -236,19 +281,17 @@ static dp_status_t run_reduce(void *arg)
 {
     const reduction_t *r = arg;
     dp_comm_t *comm = r->comm;
-    size_t most = comm->piece_bytes / dp_dtype_bytes(r->dtype), pieces = (r->count + most - 1) / most;
+    size_t pieces = count_pieces(r);
     uint32_t first = comm->pieces;
     dp_status_t status = DP_OK;
 
     for (size_t i = 0; i <= pieces && status == DP_OK; i++) {
-        piece_t p;
+        piece_t p = {i, first + (uint32_t)i};
 
-        if (i < pieces) {
-            p = piece_of(r, i, first);
+        if (i < pieces)
             stage(r, &p);
-        }
         if (i > 0) {
-            p = piece_of(r, i - 1, first);
+            p = (piece_t){i - 1, first + (uint32_t)(i - 1)};
             status = sum(r, &p);
             if (status == DP_OK)
                 status = gather(r, &p);
@@ -258,16 +301,71 @@ static dp_status_t run_reduce(void *arg)
     return status;
 }
 
-dp_status_t shm_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s)
+static uint64_t digest(const size_t *bounds, int32_t n)
 {
-    reduction_t r = {comm, data, count, comm->reductions, dtype};
-    dp_status_t status = check_sum(comm->host, comm->name, dtype);
+    uint64_t h = 14695981039346656037u; /* FNV-1a */
+
+    for (int32_t i = 0; bounds != NULL && i <= n; i++)
+        h = (h ^ bounds[i]) * 1099511628211u;
+    return h;
+}
+
+static dp_status_t put(reduction_t *r, dp_stream_t *s)
+{
+    dp_comm_t *comm = r->comm;
+    dp_status_t status = r->kind == ALL_GATHER ? DP_OK : check_sum(comm->host, comm->name, r->dtype);
 
     if (status < 0)
         return status;
-    if (comm->nranks == 1 || count == 0)
+    if (comm->nranks == 1 || r->count == 0)
         return DP_OK;
-    status = comm->device->launch(s, run_reduce, &r, sizeof(r));
+    r->number = comm->reductions;
+    r->width = comm->piece_bytes / dp_dtype_bytes(r->dtype) / (size_t)comm->nranks;
+    r->parts = digest(r->bounds, comm->nranks);
+    status = comm->device->launch(s, run_reduce, r, sizeof(*r));
     comm->reductions += status == DP_OK;
     return status;
+}
+
+dp_status_t shm_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s)
+{
+    reduction_t r = {.comm = comm, .data = data, .count = count, .dtype = dtype, .kind = ALL_REDUCE};
+
+    return put(&r, s);
+}
+
+static dp_status_t check_bounds(dp_comm_t *comm, kind_t kind, const void *data, const size_t *bounds)
+{
+    bool right = bounds != NULL && bounds[0] == 0 && (kind != ALL_GATHER || (uintptr_t)data % sizeof(uint64_t) == 0);
+
+    for (int32_t i = 0; right && i < comm->nranks; i++)
+        right = bounds[i] <= bounds[i + 1] && (kind != ALL_GATHER || bounds[i + 1] % sizeof(uint64_t) == 0);
+    if (right)
+        return DP_OK;
+    return DP_FAIL(comm->host, DP_ERR_INVALID, "rank %d: %s in group %s: bounds must rise from 0%s",
+                   comm->world[comm->rank], kind_names[kind], comm->name,
+                   kind == ALL_GATHER ? ", they and data in multiples of 8" : "");
+}
+
+dp_status_t shm_reduce_scatter(dp_comm_t *comm, void *data, const size_t *bounds, dp_dtype_t dtype, dp_stream_t *s)
+{
+    reduction_t r = {.comm = comm, .data = data, .bounds = bounds, .dtype = dtype, .kind = REDUCE_SCATTER};
+    dp_status_t status = check_bounds(comm, r.kind, data, bounds);
+
+    if (status < 0)
+        return status;
+    r.count = bounds[comm->nranks];
+    return put(&r, s);
+}
+
+/* Elements are bytes here, for no arithmetic is done. */
+dp_status_t shm_all_gather(dp_comm_t *comm, void *data, const size_t *bounds, dp_stream_t *s)
+{
+    reduction_t r = {.comm = comm, .data = data, .bounds = bounds, .dtype = DP_U8, .kind = ALL_GATHER};
+    dp_status_t status = check_bounds(comm, r.kind, data, bounds);
+
+    if (status < 0)
+        return status;
+    r.count = bounds[comm->nranks];
+    return put(&r, s);
 }

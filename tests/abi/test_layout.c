@@ -163,6 +163,8 @@ static const struct pin {
     MEMBER(dp_comm_vt_t, exchange_release),
     MEMBER(dp_comm_vt_t, all_reduce),
     MEMBER(dp_comm_vt_t, memory_bytes),
+    MEMBER(dp_comm_vt_t, reduce_scatter),
+    MEMBER(dp_comm_vt_t, all_gather),
     TYPE(dp_param_t),
     MEMBER(dp_param_t, name),
     MEMBER(dp_param_t, kind),

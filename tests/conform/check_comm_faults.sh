@@ -95,6 +95,10 @@ caught $m other_bits_on_one_rank sums_have_the_bits_of_a_serial_sum
 caught $m only_the_first_piece_summed sums_have_the_bits_of_a_serial_sum
 caught $m staging_is_shared instances_sum_side_by_side
 caught $m sum_from_zero a_sum_begins_with_rank_0
+caught $m sum_reversed parts_have_the_bits_of_a_sum
+caught $m part_of_another parts_have_the_bits_of_a_sum
+caught $m nothing_is_gathered parts_are_gathered
+caught $m parts_not_compared parts_that_differ_are_found_out
 
 # what steps may not do, deadlines, the end
 caught $m allocates_host_memory steps_allocate_nothing

@@ -81,6 +81,16 @@ verify 2 2 2 --schedule zb1p $tied
 verify 2 2 1 --schedule dualpipe --dtype f64 --accumulate 3
 verify 2 1 2 --schedule zb1p $tied --accumulate 2
 
+# Shards of the optimizer: over mirrors, the data group, the expert group; with one expert rank a second step too.
+zero="--dtype f64 --zero 1"
+verify 2 1 1 --schedule dualpipe $zero
+for schedule in dualpipe dualpipev 1f1b zb1p; do
+    verify 2 2 1 --schedule $schedule $zero
+    verify 2 1 2 --schedule $schedule $zero
+done
+verify 2 2 2 --schedule dualpipe $zero --tie-embeddings --accumulate 2
+verify 2 1 2 --schedule dualpipe --zero 1 --dtype f32 --tie-embeddings --hidden 48
+
 # With exact tensors everywhere (one expert rank) and with shards, a serial run that is a little off is found out.
 MOCK_REAL=$DP_TEST_BUILDDIR/.libs/dp_attention_cpu.so
 MOCK_POKE=serial

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * test_engine_sums.c: what is summed over a whole job, with data and expert groups: the default scale of the loss,
- * which rank counts a parameter, the norm of the gradient. Held against the serial runs of all pipelines. */
+ * which rank counts a parameter, the norm of the gradient, shards (zero). Held against the serial runs of all
+ * pipelines. */
 #include "tests/support/suite.h"
 #include "tests/support/thread_ranks.h"
 
@@ -174,6 +175,96 @@ START_TEST(the_norm_has_one_set_of_bits)
 }
 END_TEST
 
+/* ---- shards ---- */
+
+static void push(const dp_chunk_view_t *view, double by)
+{
+    for (uint32_t i = 0; i < view->nshards; i++) {
+        const dp_shard_t *shard = &view->shard_list[i];
+        double *params = (double *)view->params + view->param_list[shard->param].offset + shard->first;
+
+        for (size_t k = 0; k < shard->count; k++)
+            params[k] += by;
+    }
+}
+
+/* Each rank has its shards of the sum, moves its shards of the parameters, and gets those of the others. */
+static dp_status_t check_shards(rank_t *rank, dp_pipeline_t *p)
+{
+    const int e = dp_group_rank(rank->options.group) / layout->pp % layout->ep;
+    dp_chunk_view_t view = {.struct_size = sizeof(view)};
+    double before[LAYER_PARAMS], elements = 0;
+    dp_status_t status = DP_OK;
+
+    for (int32_t c = 0; c < dp_pipeline_chunks(p); c++)
+        if (dp_pipeline_chunk(p, c, &view) == DP_OK)
+            fill_params(p, &view);
+    status = step_replica(rank, p, 0, 0);
+    for (int32_t c = 0; c < dp_pipeline_chunks(p) && status == DP_OK; c++) {
+        status = dp_pipeline_chunk(p, c, &view);
+        for (uint32_t i = 0; i < view.nshards; i++) {
+            const dp_shard_t *shard = &view.shard_list[i];
+            const dp_param_t *param = &view.param_list[shard->param];
+            const int layer = view.stage * (LAYERS / view.stages) + (int)shard->param / 2;
+
+            for (size_t w = shard->first; w < shard->first + shard->count; w++)
+                if (((const double *)view.grads)[param->offset + w] != due(layer, (int)shard->param % 2, (int)w, e))
+                    return dp_fail(DP_ERR_NUMERIC, "layer %d %s[%zu] of the shard has another sum", layer, param->name,
+                                   w);
+            if (dp_pipeline_counts(p, c, shard->param))
+                elements += (double)shard->count;
+        }
+        push(&view, 1);
+    }
+    if (status == DP_OK)
+        status = dp_pipeline_gather(p);
+    if (status == DP_OK)
+        status = dp_pipeline_sum(p, &elements, 1);
+    if (status == DP_OK && elements != LAYERS * WEIGHTS * (1 + layout->ep))
+        return dp_fail(DP_ERR_NUMERIC, "%g elements are in shards that count", elements);
+    for (int32_t c = 0; c < dp_pipeline_chunks(p) && status == DP_OK; c++) {
+        status = dp_pipeline_chunk(p, c, &view);
+        for (uint32_t i = 0; i < view.nparams; i++) {
+            residual_params(before, view.stage * (LAYERS / view.stages) + (int)i / 2, 1);
+            for (int w = 0; w < WEIGHTS; w++)
+                if (((double *)view.params)[view.param_list[i].offset + (size_t)w] !=
+                    before[(int)i % 2 * WEIGHTS + w] + 1)
+                    return dp_fail(DP_ERR_NUMERIC, "%s[%d] has not come from the rank that updates it",
+                                   view.param_list[i].name, w);
+        }
+    }
+    return status < 0 ? status : dp_pipeline_gradient_norm(p, &norms[dp_group_rank(rank->options.group)]);
+}
+
+/* By transports that give parts, and by one of whose sums of all parts are made. */
+START_TEST(shards_have_the_sums_of_the_whole)
+{
+    const int k = _i / 2;
+    rank_t ranks[RANKS_MOST];
+    double whole;
+    char mock[1024];
+    int n;
+
+    snprintf(mock, sizeof(mock), "%s/mock_comm_threads.so", getenv("DP_TEST_MOCKS"));
+    layout = &layouts[k];
+    n = prepare(ranks);
+    ranks_run(ranks, n);
+    whole = norms[0];
+    n = prepare(ranks);
+    for (int r = 0; r < n; r++) {
+        ranks[r].options.zero = 1;
+        ranks[r].options.comm = _i % 2 != 0 ? mock : NULL;
+        ranks[r].use = check_shards;
+    }
+    ranks_run(ranks, n);
+    for (int r = 0; r < n; r++) {
+        rank_expect(&ranks[r], r, DP_OK, NULL, 0);
+        ck_assert_msg(memcmp(&norms[r], &whole, sizeof(double)) == 0, "rank %d: %a, without shards %a", r, norms[r],
+                      whole);
+    }
+}
+END_TEST
+
 /* ---- one rank ---- */
 
 static double measured;
@@ -274,6 +365,7 @@ int main(void)
     tcase_set_timeout(sums, 120);
     tcase_add_loop_test(sums, every_parameter_counts_once, 0, LAYOUTS);
     tcase_add_test(sums, the_norm_has_one_set_of_bits);
+    tcase_add_loop_test(sums, shards_have_the_sums_of_the_whole, 0, 2 * LAYOUTS);
     tcase_add_test(sums, replicas_of_an_expert_count_once);
     tcase_add_test(sums, a_gradient_that_is_not_finite_shows);
     tcase_add_test(sums, tiny_gradients_have_a_norm);

@@ -62,8 +62,8 @@ static dp_status_t use(rank_t *rank, dp_pipeline_t *p)
     refused(p, s, "elements cannot be");
     s = step_of("rng"), s.dtype = (dp_dtype_t)5;
     refused(p, s, "dtype is none of dp_dtype_t");
-    s = step_of("rng"), s.scope = (dp_state_scope_t)4;
-    refused(p, s, "scope 4");
+    s = step_of("rng"), s.scope = (dp_state_scope_t)5;
+    refused(p, s, "scope 5");
     s = step_of("rng"), s.dtype = DP_U8, s.count = 7;
     accepted(p, s);
     ck_assert_int_eq(dp_pipeline_register_state(p, NULL), DP_ERR_INVALID);

@@ -57,6 +57,7 @@ typedef struct head {
     size_t count;
     uint32_t number;
     dp_dtype_t dtype;
+    size_t parts; /* made of all bounds */
 } head_t;
 
 /* What the ranks of one group share; found by name, freed with the last of them. */
@@ -809,6 +810,7 @@ typedef struct sum {
     size_t count;
     uint32_t number;
     dp_dtype_t dtype;
+    size_t parts;
 } sum_t;
 
 static void add(void *to, const void *from, size_t count, dp_dtype_t dtype)
@@ -847,11 +849,12 @@ static dp_status_t sum_piece(const sum_t *t, size_t at, size_t count)
     dp_status_t status = DP_OK;
 
     memcpy(staging_of(comm, comm->rank), data, count * bytes);
-    s->heads[comm->rank] = (head_t){t->count, t->number, t->dtype};
+    s->heads[comm->rank] = (head_t){t->count, t->number, t->dtype, IF("parts_not_compared") ? 0 : t->parts};
     post(comm, &s->staged[comm->rank], q + 1);
     for (int r = 0; r < comm->nranks && status >= 0 && !IF("gathered_early"); r++) {
         status = wait_for(comm, &s->staged[r], q + 1, "a sum", r);
-        if (status >= 0 && (s->heads[r].count != t->count || s->heads[r].dtype != t->dtype))
+        if (status >= 0 && (s->heads[r].count != t->count || s->heads[r].dtype != t->dtype ||
+                            s->heads[r].parts != s->heads[comm->rank].parts))
             status = DP_FAIL(comm->host, DP_ERR_PROTOCOL, "rank %d sums %zu elements, rank %d %zu",
                              comm->world[comm->rank], t->count, comm->world[r], s->heads[r].count);
     }
@@ -889,12 +892,68 @@ static dp_status_t run_sum(void *arg)
 
 static dp_status_t threads_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s)
 {
-    sum_t t = {comm, data, count, comm->sums, dtype};
+    sum_t t = {comm, data, count, comm->sums, dtype, 0};
 
     if (dtype != DP_F32 && dtype != DP_F64 && dtype != DP_I64)
         return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED, "dtype %d is not summed", (int)dtype);
     comm->sums++;
     return count == 0 ? DP_OK : comm->device_vt->launch(s, run_sum, &t, sizeof(t));
+}
+
+/* What the other parts hold afterwards nobody may rely on. */
+typedef struct part_sum {
+    sum_t sum;
+    size_t begin, end; /* bytes of our part */
+} part_sum_t;
+
+static dp_status_t run_scatter(void *arg)
+{
+    const part_sum_t *t = arg;
+    char *data = t->sum.data;
+    dp_status_t status = run_sum((void *)(uintptr_t)&t->sum);
+
+    memset(data, 0xff, t->begin);
+    memset(data + t->end, 0xff, t->sum.count * dp_dtype_bytes(t->sum.dtype) - t->end);
+    return status;
+}
+
+static dp_status_t run_gather(void *arg)
+{
+    const part_sum_t *t = arg;
+    char *data = t->sum.data;
+
+    memset(data, 0, t->begin);
+    memset(data + t->end, 0, t->sum.count * sizeof(uint64_t) - t->end);
+    return IF("nothing_is_gathered") ? DP_OK : run_sum((void *)(uintptr_t)&t->sum);
+}
+
+/* bounds in elements of `unit` bytes */
+static dp_status_t put_parts(dp_comm_t *comm, void *data, const size_t *bounds, size_t unit, dp_dtype_t dtype,
+                             dp_launch_fn run, dp_stream_t *s)
+{
+    const int32_t own = IF("part_of_another") ? (comm->rank + 1) % comm->nranks : comm->rank;
+    part_sum_t t = {{comm, data, bounds[comm->nranks] * unit / dp_dtype_bytes(dtype), comm->sums, dtype, 0},
+                    bounds[own] * unit,
+                    bounds[own + 1] * unit};
+
+    for (int r = 0; r < comm->nranks; r++) {
+        if (bounds[r] > bounds[r + 1])
+            return DP_FAIL(comm->host, DP_ERR_INVALID, "bounds must rise");
+        t.sum.parts = t.sum.parts * 31 + bounds[r + 1];
+    }
+    comm->sums++;
+    return t.sum.count == 0 ? DP_OK : comm->device_vt->launch(s, run, &t, sizeof(t));
+}
+
+static dp_status_t threads_reduce_scatter(dp_comm_t *comm, void *data, const size_t *bounds, dp_dtype_t dtype,
+                                          dp_stream_t *s)
+{
+    return put_parts(comm, data, bounds, dp_dtype_bytes(dtype), dtype, run_scatter, s);
+}
+
+static dp_status_t threads_all_gather(dp_comm_t *comm, void *data, const size_t *bounds, dp_stream_t *s)
+{
+    return put_parts(comm, data, bounds, 1, DP_I64, run_gather, s);
 }
 
 static const void *get_interface(const char *id)
@@ -925,6 +984,8 @@ static const void *get_interface(const char *id)
         if (MATCHED) {
             table.bundle_begin = IF("bundle_begin_is_missing") ? NULL : threads_bundle_begin;
             table.bundle_end = threads_bundle_end;
+            table.reduce_scatter = threads_reduce_scatter; /* of the other kind the engine has them made */
+            table.all_gather = threads_all_gather;
         }
         if (IF("a_function_is_missing"))
             table.release = NULL;

@@ -236,14 +236,13 @@ static dp_status_t balance(compute_t *c, double rate, const adamw_tensor_t *bias
                   &experts);
 }
 
-static dp_status_t sum_of_squares(compute_t *c, const void *values, size_t count, double *sum_out, dp_stream_t *s)
+static dp_status_t sum_of_squares(compute_t *c, const void *values, size_t count, double *sums_out, dp_stream_t *s)
 {
-    double one = 1;
-    int blocks = SUM_BLOCKS, add = 0;
-    const dp_status_t status = LAUNCH(squares, CUDA_DIM(blocks), CUDA_DIM(THREADS), &values, &count, &c->partial);
+    const size_t pieces = (count + DP_SHARD_PIECE - 1) / DP_SHARD_PIECE;
+    int piece = DP_SHARD_PIECE;
 
-    return status < 0 ? status
-                      : LAUNCH(sum, CUDA_DIM(1), CUDA_DIM(THREADS), &c->partial, &blocks, &one, &add, &sum_out);
+    return LAUNCH(squares, CUDA_DIM((unsigned)(pieces < 8 * SUM_BLOCKS ? pieces : 8 * SUM_BLOCKS)), CUDA_DIM(THREADS),
+                  &values, &count, &piece, &sums_out);
 }
 
 /* ---- open and close ---- */

@@ -150,7 +150,7 @@ template <typename A> struct adamw_constants {
 
 /* adamw_range_t of compute.h. */
 struct adamw_range {
-    size_t before, first, count;
+    size_t before, first, count, at;
     uint64_t decays;
 };
 
@@ -165,17 +165,17 @@ CUDA_DEVICE void adamw(adamw_constants<cuda_sum_t<E>> f, E *params, cuda_sum_t<E
     for (size_t n = (size_t)blockIdx.x * blockDim.x + threadIdx.x; n < count; n += step) {
         while (n - range->before >= range->count)
             range++;
-        const size_t i = range->first + (n - range->before);
+        const size_t i = range->first + (n - range->before), kept = range->at + (n - range->before);
         const A shrink = range->decays ? f.shrink : (A)1;
         const A g = grads[i] * f.grad;
-        const A m = f.keep_mean * mean[i] + (1 - f.keep_mean) * g;
-        const A v = f.keep_squares * squares[i] + (1 - f.keep_squares) * g * g;
-        const A old = master != nullptr ? master[i] : cuda_float(params[i]);
+        const A m = f.keep_mean * mean[kept] + (1 - f.keep_mean) * g;
+        const A v = f.keep_squares * squares[kept] + (1 - f.keep_squares) * g * g;
+        const A old = master != nullptr ? master[kept] : cuda_float(params[i]);
         const A p = old * shrink - f.rate * m / (sqrt(v * f.unbias_squares) + f.epsilon);
-        mean[i] = m;
-        squares[i] = v;
+        mean[kept] = m;
+        squares[kept] = v;
         if (master != nullptr)
-            master[i] = p;
+            master[kept] = p;
         params[i] = cuda_from_float<E>(p);
     }
 }
@@ -198,17 +198,21 @@ CUDA_DEVICE void balance(cuda_sum_t<E> rate, E *bias, cuda_sum_t<E> *master, con
     }
 }
 
-/* partial[block] = sum of squares of this block's share. */
-template <typename A> CUDA_DEVICE void squares(const A *values, size_t count, double *partial)
+/* sums[i] = sum of squares of piece i; a block for each piece, or for several. */
+template <typename A> CUDA_DEVICE void squares(const A *values, size_t count, int piece, double *sums)
 {
     __shared__ double room[32];
-    double sum = 0;
 
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x)
-        sum += (double)values[i] * (double)values[i];
-    sum = cuda_block_sum(sum, room);
-    if (threadIdx.x == 0)
-        partial[blockIdx.x] = sum;
+    for (size_t k = blockIdx.x; k * piece < count; k += gridDim.x) {
+        const size_t end = count - k * piece < (size_t)piece ? count : (k + 1) * piece;
+        double sum = 0;
+
+        for (size_t i = k * piece + threadIdx.x; i < end; i += blockDim.x)
+            sum += (double)values[i] * (double)values[i];
+        sum = cuda_block_sum(sum, room);
+        if (threadIdx.x == 0)
+            sums[k] = sum;
+    }
 }
 
 /* *to = or += (sum of values) / by; one block. */
@@ -268,9 +272,9 @@ extern "C" __global__ void train_moe_sum(const double *values, int count, double
     {                                                                                                                  \
         balance<E>(rate, bias, master, counts, experts);                                                               \
     }                                                                                                                  \
-    extern "C" __global__ void train_moe_squares_##name(const A *values, size_t count, double *partial)                \
+    extern "C" __global__ void train_moe_squares_##name(const A *values, size_t count, int piece, double *sums)        \
     {                                                                                                                  \
-        squares<A>(values, count, partial);                                                                            \
+        squares<A>(values, count, piece, sums);                                                                        \
     }
 
 KERNELS(float, float, f32)

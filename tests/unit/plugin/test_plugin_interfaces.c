@@ -201,7 +201,10 @@ START_TEST(a_transport_may_leave_out)
     t->comm.exchange_open = NULL;
     t->comm.exchange = NULL;
     t->comm.exchange_release = NULL;
+    t->comm.reduce_scatter = NULL;
+    t->comm.all_gather = NULL;
     vt = ask(DP_IFACE_COMM, t);
+    ck_assert(vt->reduce_scatter == NULL && vt->all_gather == NULL); /* the engine asks */
     ck_assert_int_eq(vt->bundle_begin(NULL, NULL), DP_OK);
     ck_assert_int_eq(vt->bundle_end(NULL, NULL), DP_OK);
     ck_assert_int_eq(vt->exchange_open(NULL, NULL, NULL), DP_ERR_UNSUPPORTED);

@@ -54,8 +54,13 @@ START_TEST(adamw_is_that_of_the_paper)
         {.name = "d", .kind = DP_PARAM_ROUTER_BIAS, .offset = 7, .count = 2},
         {.name = "e", .kind = DP_PARAM_VECTOR, .offset = 9, .count = 2},
     };
-    static const char kinds[N + 1] = "-vvmmmm--vv-";
-    const int f64 = _i;
+    static const char kinds[N + 1] = "-vvmmmm--vv-", ours[N + 1] = "-vv-m-----v-";
+    /* with zero, b and all but the first of c are not ours, and what is kept lies close together */
+    static const dp_shard_t whole[] = {
+        {0, 0, 0, 2, 1}, {1, 0, 0, 1, 3}, {2, 0, 0, 3, 4}, {3, 0, 0, 2, 7}, {4, 0, 0, 2, 9}};
+    static const dp_shard_t cut[] = {{0, 0, 0, 2, 0}, {2, 0, 0, 1, 2}, {3, 0, 0, 2, 3}, {4, 0, 1, 1, 5}};
+    dp_chunk_view_t view = {.param_list = list, .nshards = 5, .shard_list = whole};
+    const int f64 = _i % 2;
     adamw_range_t room[5];
     adamw_ranges_t ranges = {.list = room};
     const options_t o = settings(f64 ? DP_F64 : DP_F32);
@@ -63,9 +68,13 @@ START_TEST(adamw_is_that_of_the_paper)
     float pf[N], mf[N] = {0}, vf[N] = {0}, gf[N];
     textbook_t book[N];
 
-    adamw_list_ranges(list, 5, &ranges);
+    adamw_list_ranges(&view, &ranges);
     ck_assert_uint_eq(ranges.number, 3);
     ck_assert_uint_eq(ranges.count, 8);
+    view.nshards = 4;
+    view.shard_list = cut;
+    if (_i >= 2)
+        adamw_list_ranges(&view, &ranges);
     for (int i = 0; i < N; i++) {
         p[i] = sin(i);
         pf[i] = (float)p[i];
@@ -78,7 +87,7 @@ START_TEST(adamw_is_that_of_the_paper)
         for (int i = 0; i < N; i++) {
             g[i] = cos(i * t) * (i == 3 ? 0 : 10);
             gf[i] = (float)g[i];
-            if (kinds[i] != '-')
+            if ((_i < 2 ? kinds : ours)[i] != '-')
                 textbook_step(&book[i], &o, t, 0.25 * g[i], kinds[i] == 'm' ? o.weight_decay : 0);
         }
         adamw_update_chunk(o.dtype, &factors, &chunk, &ranges);
@@ -128,11 +137,20 @@ START_TEST(squares_are_summed_in_double)
 {
     const float wide[3] = {1e30f, 1, -2};
     const double nan_inside[2] = {1, NAN};
+    static double many[2 * DP_SHARD_PIECE + 1];
+    double sums[4] = {0, 0, 0, 7};
 
-    ck_assert_double_eq_tol(sum_of_squares(DP_F32, wide, 3) / ((double)1e30f * (double)1e30f), 1, 1e-15);
-    ck_assert_double_eq(sum_of_squares(DP_F32, wide + 1, 2), 5);
-    ck_assert_double_eq(sum_of_squares(DP_F64, NULL, 0), 0);
-    ck_assert(isnan(sum_of_squares(DP_F64, nan_inside, 2)));
+    sum_of_squares(DP_F32, wide, 3, sums);
+    ck_assert_double_eq_tol(sums[0] / ((double)1e30f * (double)1e30f), 1, 1e-15);
+    sum_of_squares(DP_F32, wide + 1, 2, sums);
+    ck_assert_double_eq(sums[0], 5);
+    sum_of_squares(DP_F64, NULL, 0, sums + 3);
+    ck_assert_double_eq(sums[3], 7);
+    sum_of_squares(DP_F64, nan_inside, 2, sums);
+    ck_assert(isnan(sums[0]));
+    many[DP_SHARD_PIECE - 1] = 2, many[DP_SHARD_PIECE] = 3, many[2 * DP_SHARD_PIECE] = 4;
+    sum_of_squares(DP_F64, many, 2 * DP_SHARD_PIECE + 1, sums);
+    ck_assert(sums[0] == 4 && sums[1] == 9 && sums[2] == 16 && sums[3] == 7);
 }
 END_TEST
 
@@ -380,7 +398,7 @@ int main(void)
     Suite *suite = suite_create("train_parts");
     TCase *adamw = tcase_create("adamw");
 
-    tcase_add_loop_test(adamw, adamw_is_that_of_the_paper, 0, 2);
+    tcase_add_loop_test(adamw, adamw_is_that_of_the_paper, 0, 4);
     suite_add_tcase(suite, adamw);
     SUITE_ADD(suite, learning_rate_rises_then_falls);
     SUITE_ADD(suite, bias_goes_against_the_counts);
