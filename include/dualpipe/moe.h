@@ -9,9 +9,10 @@
  *   forward   route (compute)             dispatch (all-to-all)   experts (compute)            combine (all-to-all)
  *   backward  route_backward_* (compute)  dispatch_backward       experts_backward_* (compute) combine_backward
  *
- * One row travels per (token, chosen expert); the owner of the token sums its k rows in the order in which they were
- * chosen, and an expert computes the rows of each source rank as a GEMM of its own: so the bits of y and dx do not
- * depend on the size of the expert group.
+ * The owner of a token sums its k rows in the order in which they were chosen, and an expert computes the rows of each
+ * source rank as a GEMM of its own: so the bits of y and dx do not depend on the size of the expert group. What travels
+ * is the plugin's business. Those of this tree send a token's row, and that of its dy, once to each rank that has any
+ * of its experts; rows come back one per (token, chosen expert), as the owner's order wants it.
  *
  * Router: logits = n * w_router (fp32 or better). Gate softmax: scores = softmax(logits); sigmoid: scores =
  * sigmoid(logits). Chosen: the top_k largest of score + bias (ties: the lower expert), weight = score, divided by the
@@ -68,7 +69,7 @@ typedef struct dp_moe_config {
     int32_t comm_rank, comm_size;
     uint32_t exchange_id; /* first of 4 exchange ids that this instance may use on comm */
     uint32_t replicas;    /* R >= E, divisible by the size of the expert group; 0: experts are not replicated */
-    float capacity;       /* plugins on GPUs give arriving rows room for so many times an even share, for each pair of
+    float capacity;       /* plugins on GPUs give experts' rows room for so many times an even share, for each pair of
                              ranks and in all; more rows than that are DP_ERR_OVERFLOW, none is dropped. 0: room for
                              the worst case, which cannot overflow. Plugins on CPUs always give that */
     uint32_t reserved;    /* padding in 1.0, of which a caller may have left anything: not read */
@@ -126,7 +127,7 @@ typedef struct dp_moe_vt {
     /** [all-to-all] rows back, summed into io.y. */
     dp_status_t (*combine)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
 
-    /** [all-to-all] rows of io.dy, with their weights, to the experts' ranks. io.dy is not needed afterwards. */
+    /** [all-to-all] rows of io.dy, and their weights, to the experts' ranks. io.dy is not needed afterwards. */
     dp_status_t (*combine_backward)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
     /** [compute] gradients of the received rows and of their weights; shared experts' input gradient. */
     dp_status_t (*experts_backward_input)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);

@@ -288,7 +288,7 @@ CUDA_DEVICE int turn_of(const moe_call_t &a, int c)
 }
 
 /* One block: counts of the experts; the histogram becomes places within the expert; starts[r]: first place of a
- * replica; rows for each rank. The replicas of a rank are consecutive, so sorting by replica sorts by destination as
+ * replica; heads for each rank. The replicas of a rank are consecutive, so sorting by replica sorts by destination as
  * well. */
 extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) moe_cuda_starts(const moe_call_t a)
 {
@@ -335,9 +335,17 @@ extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) moe_cuda_starts(c
         const int first = p * a.n.local, next = first + a.n.local;
         const int stop = next < replicas ? a.starts[next] : (int)all;
 
-        a.out_offsets[p] = a.starts[first];
-        a.out_counts[p] = stop - a.starts[first];
+        a.out_first[p] = a.starts[first];
+        a.out_heads[p] = stop - a.starts[first];
+        if (a.out_heads[p] > a.n.pair_rows)
+            moe_fault(a, MOE_FAULT_SENT, p, a.out_heads[p]);
     }
+    __syncthreads();
+    if (threadIdx.x == 0)
+        for (int p = 0, lists = 0; p < a.n.ranks; p++) {
+            a.out_offsets[p] = a.out_first[p] + lists; /* room for a row for each head */
+            lists += MOE_LIST_ROWS(a.out_heads[p], a.n.row_bytes);
+        }
 }
 
 extern "C" __global__ void __launch_bounds__(256) moe_cuda_places(const moe_call_t a)
@@ -366,6 +374,43 @@ extern "C" __global__ void __launch_bounds__(256) moe_cuda_places(const moe_call
         }
         a.replica[first + i] = r;
         a.place[first + i] = place;
+    }
+}
+
+/* A block for each rank: numbers the tokens that go to it. */
+extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) moe_cuda_tokens(const moe_call_t a)
+{
+    __shared__ int room[2 * MOE_SCAN_THREADS];
+    const int p = (int)blockIdx.x, k = a.n.top_k, strip = (a.n.tokens + (int)blockDim.x - 1) / (int)blockDim.x;
+    const int begin = (int)threadIdx.x * strip, end = begin + strip < a.n.tokens ? begin + strip : a.n.tokens;
+    const int first = p * a.n.local, last = first + a.n.local - 1;
+    int sum = 0, at;
+
+    for (int t = begin; t < end; t++) {
+        bool goes = false;
+
+        for (int j = 0; j < k; j++) {
+            const int r = a.replica[(int64_t)t * k + j];
+
+            goes = goes || (r >= first && r <= last);
+        }
+        sum += goes;
+    }
+    at = exclusive_scan(sum, room);
+    if (threadIdx.x == blockDim.x - 1)
+        a.out_counts[p] = MOE_LIST_ROWS(a.out_heads[p], a.n.row_bytes) + at + sum;
+    for (int t = begin; t < end; t++) {
+        bool goes = false;
+
+        for (int j = 0; j < k; j++) {
+            const int64_t choice = (int64_t)t * k + j;
+
+            if (a.replica[choice] >= first && a.replica[choice] <= last) {
+                a.row[choice] = at;
+                goes = true;
+            }
+        }
+        at += goes;
     }
 }
 
