@@ -31,7 +31,7 @@ typedef struct sent {
 } sent_t;
 
 typedef struct figures {
-    double bytes[CALLS];              /* of all ranks, in one round */
+    double bytes[CALLS];               /* of all ranks, in one round */
     double seconds[CALLS][ROUNDS_MAX]; /* of the last rank */
 } figures_t;
 
@@ -219,7 +219,8 @@ int main(int argc, char **argv)
         sizes[i - 1] = strtol(argv[i], NULL, 10);
     if ((argc != 1 && argc != 6 && argc != 7) || sizes[0] < 1 || sizes[0] > RANKS_MAX || sizes[5] < 1 ||
         sizes[5] > ROUNDS_MAX) {
-        fprintf(stderr, "usage: moe_exchange [RANKS TOKENS HIDDEN EXPERTS TOP_K [ROUNDS]]   1 to %d ranks\n", RANKS_MAX);
+        fprintf(stderr, "usage: moe_exchange [RANKS TOKENS HIDDEN EXPERTS TOP_K [ROUNDS]]   1 to %d ranks\n",
+                RANKS_MAX);
         return 2;
     }
     (void)setenv("DUALPIPE_PLUGIN_PATH", DP_BENCH_PLUGINS, 0);

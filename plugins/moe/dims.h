@@ -22,8 +22,8 @@ typedef struct moe_dims {
     int32_t replicas, rank, ranks, local, pair_rows, rows; /* P - R L C N */
     int32_t out_room, back_room; /* most rows of one exchange from one rank to another, list included */
     int32_t sent_rows;           /* most that one rank sends in one exchange, lists included */
-    int32_t replicated;                                    /* 1: a placement says of which expert each replica is */
-    int32_t softmax;                                       /* 1: the gate is softmax; 0: sigmoid */
+    int32_t replicated;          /* 1: a placement says of which expert each replica is */
+    int32_t softmax;             /* 1: the gate is softmax; 0: sigmoid */
     int32_t normalize;
     int32_t vectors; /* 1: rows of d and of f elements are multiples of 16 bytes */
     int32_t stride;  /* elements from one travelling row to the next */
@@ -48,6 +48,6 @@ enum { MOE_DISPATCH = 1, MOE_COMBINE, MOE_COMBINE_BACKWARD, MOE_DISPATCH_BACKWAR
 
 /* Rows that a list of so many heads takes up. */
 #define MOE_LIST_ROWS(heads, row_bytes)                                                                                \
-    ((heads) > 0 ? (int32_t)((((int64_t)(heads) + 1) * 16 + (row_bytes) - 1) / (row_bytes)) : 0)
+    ((heads) > 0 ? (int32_t)((((int64_t)(heads) + 1) * 16 + (row_bytes)-1) / (row_bytes)) : 0)
 
 #endif

@@ -13,14 +13,14 @@ typedef struct moe_layout {
     struct {
         size_t h, rstd, scores;        /* [T,d] [T] [T,E]; scores become the gradient of the logits */
         size_t weights, chosen, place; /* [T,k] each; place: of the head of (token, choice) among those we send */
-        size_t replica; /* [T,k] which serves (token, choice); `chosen` where experts are not replicated */
+        size_t replica;              /* [T,k] which serves (token, choice); `chosen` where experts are not replicated */
         size_t out_first, out_heads; /* [R] heads we send to each rank: the first one's place, how many */
-        size_t out_offsets, out_counts; /* [R] the rows that go with them, lists included */
-        size_t in_heads, in_counts;     /* [R] heads and rows we got from each rank */
+        size_t out_offsets, out_counts;   /* [R] the rows that go with them, lists included */
+        size_t in_heads, in_counts;       /* [R] heads and rows we got from each rank */
         size_t back_offsets, back_counts; /* [R] rows we send back, lists included */
         size_t cells;                     /* [L,R] heads for each expert from each rank */
         size_t x, dy;                     /* [N,d] a received row for each head, ordered by (expert, rank) */
-        size_t gate, up, act;           /* [N,f] gate and up become their gradients; act: weighted input of w_down */
+        size_t gate, up, act;             /* [N,f] gate and up become their gradients; act: weighted input of w_down */
         size_t shared_gate, shared_up, shared_act; /* [T,S] the same of the shared experts */
         size_t own_dy;                             /* [T,d] only with shared experts, else in work */
         size_t dnorm;                              /* [d] */

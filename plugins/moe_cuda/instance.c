@@ -163,10 +163,11 @@ static dp_status_t room_fault(const dp_moe_t *moe, const char *call)
 
     if (fault->rank >= 0)
         (void)snprintf(whose, sizeof(whose), sent ? "are for rank %d" : "arrived from rank %d", fault->rank);
-    return DP_FAIL(moe->host, DP_ERR_OVERFLOW,
-                   "moe_cuda: rank %d of the expert group, %s: %d rows %s, there is room for %d: raise the capacity, or "
-                   "set it to 0 for the worst case",
-                   n->rank, call, fault->rows, whose, fault->rank >= 0 ? n->pair_rows : n->rows);
+    return DP_FAIL(
+        moe->host, DP_ERR_OVERFLOW,
+        "moe_cuda: rank %d of the expert group, %s: %d rows %s, there is room for %d: raise the capacity, or "
+        "set it to 0 for the worst case",
+        n->rank, call, fault->rows, whose, fault->rank >= 0 ? n->pair_rows : n->rows);
 }
 
 dp_status_t moe_check(void *arg)

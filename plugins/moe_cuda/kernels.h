@@ -77,7 +77,7 @@ typedef struct moe_fault {
 
 #define MOE_WORK(X)                                                                                                    \
     X(char, rows, n->sent_rows, n->row_bytes, 1) /* travelling */                                                      \
-    X(void, own, n->tokens, n->hidden, sum) /* forward: output of the shared experts; backward: gradient of n */       \
+    X(void, own, n->tokens, n->hidden, sum)      /* forward: output of the shared experts; backward: gradient of n */  \
     X(double, dweights, n->tokens, n->top_k, 8)                                                                        \
     X(void, passing_dy, n->shared > 0 ? 0 : n->tokens, n->hidden, real)
 

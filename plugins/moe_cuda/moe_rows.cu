@@ -104,7 +104,8 @@ template <typename T, int W> CUDA_DEVICE void pack_rows(const moe_call_t &a, con
             __syncthreads();
             if ((int)threadIdx.x < count) {
                 const int c = j + (int)threadIdx.x;
-                char *out = place_row(a, t, c, a.label == MOE_DISPATCH ? (double)weights[(int64_t)t * a.n.top_k + c] : 0);
+                char *out =
+                    place_row(a, t, c, a.label == MOE_DISPATCH ? (double)weights[(int64_t)t * a.n.top_k + c] : 0);
 
                 if (out != 0)
                     pad_row(out, a.n.row_bytes, (int64_t)a.n.hidden * (int64_t)sizeof(T));
