@@ -24,6 +24,9 @@ typedef struct moe_dims {
     int32_t sent_rows;           /* most that one rank sends in one exchange, lists included */
     int32_t replicated;          /* 1: a placement says of which expert each replica is */
     int32_t softmax;             /* 1: the gate is softmax; 0: sigmoid */
+    /* Groups of experts, 0: a token chooses from all of them; how many it chooses from; experts of one, and how many of
+     * them count for it. */
+    int32_t groups, limit, group_experts, group_top;
     int32_t normalize;
     int32_t vectors; /* 1: rows of d and of f elements are multiples of 16 bytes */
     int32_t stride;  /* elements from one travelling row to the next */

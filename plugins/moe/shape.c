@@ -41,6 +41,27 @@ static dp_status_t check_experts(const dp_host_t *host, const moe_rules_t *rules
     return DP_OK;
 }
 
+static bool has_groups(const dp_moe_config_t *c)
+{
+    return DP_REACHES(c, dp_moe_config_t, route_limit) && c->route_groups > 1;
+}
+
+static dp_status_t check_groups(const dp_host_t *host, const moe_rules_t *rules, const dp_moe_config_t *c)
+{
+    if (!has_groups(c))
+        return DP_OK;
+    if (c->experts % c->route_groups != 0)
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: route_groups %u: must divide the %u experts", rules->plugin,
+                       c->route_groups, c->experts);
+    if (c->route_limit == 0 || c->route_limit > c->route_groups ||
+        c->top_k > (uint64_t)c->route_limit * (c->experts / c->route_groups))
+        return DP_FAIL(host, DP_ERR_INVALID,
+                       "%s: route_limit %u: must be 1 to the number of groups, %u, of %u experts each, and leave top_k "
+                       "%u to choose from",
+                       rules->plugin, c->route_limit, c->route_groups, c->experts / c->route_groups, c->top_k);
+    return DP_OK;
+}
+
 static bool good_real(float value)
 {
     return isfinite(value) && value >= 0;
@@ -84,6 +105,8 @@ static dp_status_t check_config(const dp_host_t *host, const moe_rules_t *rules,
         status = check_block(host, rules, c->shape);
     if (status >= 0)
         status = check_experts(host, rules, c);
+    if (status >= 0)
+        status = check_groups(host, rules, c);
     if (status >= 0)
         status = check_reals(host, rules, c);
     return status < 0 ? status : check_ranks(host, rules, c);
@@ -180,6 +203,12 @@ dp_status_t moe_dims_init(const dp_host_t *host, const moe_rules_t *rules, const
                        c->expert_hidden, c->top_k, c->comm_size);
     n->stride = (int32_t)(n->row_bytes / (int64_t)element);
     n->vectors = (size_t)n->hidden * element % 16 == 0 && (size_t)n->ffn * element % 16 == 0;
+    if (has_groups(c) && c->route_limit < c->route_groups) {
+        n->groups = (int32_t)c->route_groups;
+        n->limit = (int32_t)c->route_limit;
+        n->group_experts = n->experts / n->groups;
+        n->group_top = (n->top_k + n->limit - 1) / n->limit;
+    }
     n->softmax = c->gate == DP_GATE_SOFTMAX;
     n->normalize = (int32_t)c->normalize;
     n->scale = c->scale > 0 ? (double)c->scale : 1;

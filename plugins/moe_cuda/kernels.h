@@ -88,7 +88,8 @@ typedef struct moe_fault {
     X(int32_t, starts, n->replicas, 1, 4)                                                                              \
     X(int32_t, list, n->replicas, 1, 4)                                                                                \
     X(int32_t, list_first, n->experts + 1, 1, 4)                                                                       \
-    X(double, partial, n->tokens, 1, 8)
+    X(double, partial, n->tokens, 1, 8)                                                                                \
+    X(double, group_sums, n->groups > 0 ? n->tokens : 0, n->groups, 8)
 
 /* What a call works on, all of it on the device. */
 typedef struct moe_call {

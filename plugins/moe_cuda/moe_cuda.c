@@ -720,7 +720,7 @@ static dp_status_t moe_params(const dp_moe_t *moe, dp_param_t *params_out)
 
 static const dp_moe_vt_t moe_vt = {
     .struct_size = sizeof(moe_vt),
-    .caps = DP_MOE_CAP_REPLICAS,
+    .caps = DP_MOE_CAP_REPLICAS | DP_MOE_CAP_ROUTE_GROUPS,
     .open = moe_open,
     .close = moe_close,
     .sizes = moe_sizes,

@@ -522,6 +522,10 @@ void refusals_name_the_setting(conform_t *t)
         {{.what = "tokens", IN_SHAPE(sequence), .bits = 0xffffffff}, DP_ERR_OVERFLOW, "4294967295"},
         {{.what = "shared", IN_CONFIG(shared_experts), .bits = 0xffffffff}, DP_ERR_OVERFLOW, "more rows or elements"},
         {{.what = "comm", IN_CONFIG(comm), .pointer = true}, DP_ERR_UNSUPPORTED, "exchanges"},
+        {{.what = "groups", IN_CONFIG(route_groups), .bits = 3}, DP_ERR_INVALID, "route_groups 3"},
+        {{.what = "limit", IN_CONFIG(route_limit)}, DP_ERR_INVALID, "route_limit 0"},
+        {{.what = "larger limit", IN_CONFIG(route_limit), .bits = 5}, DP_ERR_INVALID, "route_limit 5"},
+        {{.what = "top_k of a group", IN_CONFIG(top_k), .bits = 3}, DP_ERR_INVALID, "leave top_k 3"},
     };
     lab_t lab;
 
@@ -535,6 +539,8 @@ void refusals_name_the_setting(conform_t *t)
                      .ranks = 2};
         dp_status_t came;
 
+        b.layer.groups = 4;
+        b.layer.limit = 1;
         conform_forget_error();
         came = b.kind->open(&b);
         EXPECT(t,
@@ -562,6 +568,8 @@ void numbers_that_are_none_do_no_harm(conform_t *t)
         pass_t p;
 
         layer.gate = i / 3 % 2 == 0 ? DP_GATE_SOFTMAX : DP_GATE_SIGMOID;
+        layer.groups = i / 6 % 2 == 0 ? 0 : 4;
+        layer.limit = 2;
         if (!moe_try(&lab, &b, &layer)) {
             if (conform_failed(t))
                 return;
