@@ -416,21 +416,25 @@ static void run(bench_t *b, double copy, double product)
     const double d = (double)set->hidden, f = (double)set->expert_hidden, tokens = (double)set->tokens;
     const double rows = tokens * (double)set->top_k, real = (double)dp_dtype_bytes(set->dtype);
     const double sum = (double)dp_dtype_bytes(dp_dtype_accumulator(set->dtype));
-    const double row = d * real + 16, token = d * real, own = set->shared > 0 ? d * sum : 0;
+    const double head = 16, token = d * real, own = set->shared > 0 ? d * sum : 0;
+    /* One rank: a token's row travels once, and is read once and written for each of its experts where it arrives. */
+    const double fanned = tokens * token + rows * (2 * head + token);
     /* Forward: three products of 2 d f for each row of an expert, and of each token through the shared ones. */
     const double forward = 6 * d * f * (rows + tokens * (double)set->shared);
     static figure_t figures[CALLS];
     const figure_t all[CALLS] = {
-        {.name = "route", .call = b->vt->route, .bytes = 3 * tokens * token + rows * row},
-        {.name = "dispatch", .call = b->vt->dispatch, .bytes = rows * (row + token)},
+        {.name = "route", .call = b->vt->route, .bytes = 4 * tokens * token + rows * head},
+        {.name = "dispatch", .call = b->vt->dispatch, .bytes = fanned},
         {.name = "experts", .call = b->vt->experts, .products = forward},
-        {.name = "combine", .call = b->vt->combine, .bytes = rows * row + tokens * (2 * token + own)},
+        {.name = "combine", .call = b->vt->combine, .bytes = rows * token + tokens * (2 * token + own)},
         {.name = "combine_backward",
          .call = b->vt->combine_backward,
-         .bytes = rows * (2 * row + token) + 2 * tokens * token},
+         .bytes = 3 * tokens * token + rows * head + fanned},
         {.name = "experts_backward_input", .call = b->vt->experts_backward_input, .products = forward},
         {.name = "experts_backward_weight", .call = b->vt->experts_backward_weight, .products = forward},
-        {.name = "dispatch_backward", .call = b->vt->dispatch_backward, .bytes = rows * row + tokens * (d * sum + own)},
+        {.name = "dispatch_backward",
+         .call = b->vt->dispatch_backward,
+         .bytes = rows * (head + token) + tokens * (d * sum + own)},
         {.name = "route_backward_input", .call = b->vt->route_backward_input},
         {.name = "route_backward_weight", .call = b->vt->route_backward_weight},
     };

@@ -10,7 +10,7 @@
  * What it does not show: a link. Both ends are the same memory, so a message is read and written where a link would
  * carry it, and the copy engine competes with nothing. DUALPIPE_IPC_LINK_BYTES_PER_US slows transfers down to a
  * simulated link; the figures say so.
- * Wanted: 64 MiB messages at 0.9 of the copy or better. */
+ * Wanted: 64 MiB messages at 0.95 of the copy or better. */
 #include <dualpipe/dualpipe.h>
 
 #include <getopt.h>

@@ -16,6 +16,7 @@ struct dp_exchange {
     char label[64];
     uint32_t slots, next, released;
     area_t rows[SLOTS_MAX], counts[SLOTS_MAX];
+    int64_t sent[CONFORM_RANKS_MAX]; /* rows, to each rank */
 };
 
 /* What a rank brings to the exchange that is on. */
@@ -160,6 +161,8 @@ static dp_status_t exchange(dp_exchange_t *e, uint32_t number, const void *send,
     status = take(e, slot, s);
     if (status < 0 || !meet(comm))
         return status < 0 ? status : DP_ERR_ABORTED;
+    for (int32_t p = 0; p < comm->ranks; p++)
+        e->sent[p] += comm->posts[comm->rank].counts[p];
     e->next++;
     *rows_out = conform_area_memory(&e->rows[slot]);
     *counts_out = conform_area_memory(&e->counts[slot]);
@@ -209,6 +212,11 @@ dp_comm_t *conform_exchanges_open(lab_t *lab, int32_t ranks)
 const dp_exchange_config_t *conform_exchanges_config(const dp_comm_t *comm, int32_t i)
 {
     return i < comm->opened ? &comm->exchanges[i].config : NULL;
+}
+
+int64_t conform_exchanges_sent(const dp_comm_t *comm, int32_t i, int32_t to)
+{
+    return comm->exchanges[i].sent[to];
 }
 
 bool conform_exchanges_close(dp_comm_t *comm)

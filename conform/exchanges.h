@@ -16,6 +16,8 @@ extern const dp_comm_vt_t conform_exchanges_vt;
 dp_comm_t *conform_exchanges_open(lab_t *lab, int32_t ranks);
 /* Of the i-th exchange that the plugin opened; NULL: there are fewer. */
 const dp_exchange_config_t *conform_exchanges_config(const dp_comm_t *comm, int32_t i);
+/* Rows that this rank has sent rank `to` over it so far. */
+int64_t conform_exchanges_sent(const dp_comm_t *comm, int32_t i, int32_t to);
 /* Whether slots were left alone and all of them released. */
 bool conform_exchanges_close(dp_comm_t *comm);
 

@@ -152,6 +152,8 @@ static dp_status_t moe_open(block_t *b)
         .exchange_id = EXCHANGES_FIRST_ID,
         .replicas = b->replicas,
         .capacity = b->capacity,
+        .route_groups = b->layer.groups,
+        .route_limit = b->layer.limit,
     };
     conform_kernel_wrong(b, &room.config, &shape.shape);
     status = table_of(b)->open(b->lab->host, &room.config, &moe);
@@ -472,6 +474,16 @@ static bool has_replicas(conform_t *t)
     return false;
 }
 
+static bool has_groups(conform_t *t)
+{
+    const dp_moe_vt_t *vt = t->table;
+
+    if ((vt->caps & DP_MOE_CAP_ROUTE_GROUPS) != 0)
+        return true;
+    conform_skip(t, "has no groups of experts (no DP_MOE_CAP_ROUTE_GROUPS)");
+    return false;
+}
+
 static void replicas_share_the_rows(conform_t *t)
 {
     static const int32_t placements[][8] = {{0, 1, 2, 3}, {3, 0, 1, 0, 2, 0}, {2, 2, 1, 3, 3, 3, 0, 3}};
@@ -609,6 +621,96 @@ static void ties_go_to_the_lower_expert(conform_t *t)
     conform_lab_close(&lab);
 }
 
+/* Both gates; all experts of a group count or some of them; a token uses several groups or one. */
+static const layer_t grouped[] = {
+    {.batch = 1,
+     .sequence = 9,
+     .hidden = 6,
+     .experts = 8,
+     .top_k = 4,
+     .width = 3,
+     .shared = 1,
+     .gate = DP_GATE_SIGMOID,
+     .normalize = 1,
+     .scale = 2.5F,
+     .aux_alpha = 0.25F,
+     .groups = 4,
+     .limit = 2},
+    {.batch = 2, .sequence = 5, .hidden = 5, .experts = 12, .top_k = 3, .width = 4, .groups = 3, .limit = 2},
+    {.batch = 1,
+     .sequence = 11,
+     .hidden = 4,
+     .experts = 12,
+     .top_k = 4,
+     .width = 3,
+     .gate = DP_GATE_SIGMOID,
+     .aux_alpha = 0.5F,
+     .groups = 4,
+     .limit = 3},
+    {.batch = 1,
+     .sequence = 6,
+     .hidden = 5,
+     .experts = 8,
+     .top_k = 2,
+     .width = 2,
+     .normalize = 1,
+     .groups = 4,
+     .limit = 1},
+    {.batch = 0},
+};
+
+static void tokens_choose_from_few_groups(conform_t *t)
+{
+    lab_t lab;
+
+    if (!has_groups(t) || !conform_lab_open(&lab, t))
+        return;
+    for (const layer_t *l = grouped; l->batch > 0; l++) {
+        block_t b = {.rank = t->rank, .ranks = t->size};
+
+        if (l->experts % (uint32_t)t->size != 0)
+            continue;
+        if (!open_layer(&b, &lab, l) || !layer_is_right(&b) || !conform_block_close(&b))
+            return;
+    }
+    conform_lab_close(&lab);
+}
+
+/* Two experts of each group count: the best one alone does not make a group the best. */
+static void groups_are_judged_by_several(conform_t *t)
+{
+    static const double lowest[] = {7, 7, 0, 0, 0, 0, 0, 0}, second[] = {0, 0, 7, 7, 0, 0, 0, 0},
+                        spread[] = {0, 0, 7, 0, 0, 0, 7, 0};
+    const layer_t layer = {
+        .batch = 1, .sequence = 7, .hidden = 4, .experts = 8, .top_k = 2, .width = 2, .groups = 4, .limit = 1};
+    layer_t two = layer;
+    block_t b = {0};
+    lab_t lab;
+
+    if (!has_groups(t) || !conform_lab_open(&lab, t) || !open_layer(&b, &lab, &layer))
+        return;
+    set_param(&b, ROUTER, -1, 0);
+    set_param(&b, BIAS, -1, 0);
+    if (!is_chosen(&b, lowest)) /* ties go to the lower group */
+        return;
+    set_param(&b, BIAS, 0, 0.5);
+    set_param(&b, BIAS, 2, 0.375);
+    set_param(&b, BIAS, 3, 0.25);
+    if (!is_chosen(&b, second) || !conform_block_close(&b))
+        return;
+    two.limit = 2; /* of each group one counts then */
+    b = (block_t){0};
+    if (!open_layer(&b, &lab, &two))
+        return;
+    set_param(&b, ROUTER, -1, 0);
+    set_param(&b, BIAS, -1, 0);
+    set_param(&b, BIAS, 2, 0.5);
+    set_param(&b, BIAS, 6, 0.25);
+    if (!is_chosen(&b, spread) || !conform_block_close(&b))
+        return;
+    conform_lab_close(&lab);
+}
+
 /* A bias that is the same for all chooses as none does, one that is large takes all, and weighs nothing. */
 static void bias_is_for_the_choice_alone(conform_t *t)
 {
@@ -671,6 +773,15 @@ static const conform_case_t cases[] = {
                   "Row i of an expert goes to replica (i + rank + micro-batch) mod c of its c (only with "
                   "DP_MOE_CAP_REPLICAS).")},
     {CONFORM_CASE(ties_go_to_the_lower_expert, 0, "Of equal scores the lower expert is chosen.")},
+    {CONFORM_CASE(
+         tokens_choose_from_few_groups, 4,
+         "With groups a token chooses among the experts of route_limit groups: outputs and gradients are those of "
+         "the formula (only with DP_MOE_CAP_ROUTE_GROUPS)."),
+     .flags = CONFORM_ALL_SIZES | CONFORM_ONLY_THREADS},
+    {CONFORM_CASE(
+        groups_are_judged_by_several, 0,
+        "Groups are chosen by the sum of their ceil(top_k / route_limit) best experts, the lower one of equals "
+        "(only with DP_MOE_CAP_ROUTE_GROUPS).")},
     {CONFORM_CASE(bias_is_for_the_choice_alone, 0, "The bias decides who is chosen; weights are scores without it.")},
     {CONFORM_CASE(auxiliary_loss_is_optional, 0, "aux_loss may be NULL: gradients are the same.")},
     {0},

@@ -257,14 +257,15 @@ static void score(const layer_t *layer, const double *params, const double *n, d
         scores[e] /= sum;
 }
 
-/* The best expert that is none of chosen[0 ... count - 1]; -1: there is none. */
-static int best_of_the_rest(const layer_t *layer, const double *bias, const double *scores, const int *chosen,
-                            uint32_t count)
+/* The best of experts first ... end - 1 that is none of chosen[0 ... count - 1] and whose group is kept; -1: there is
+ * none. kept NULL: all are. */
+static int best_of_the_rest(const layer_t *layer, const double *bias, const double *scores, const bool *kept, int first,
+                            int end, const int *chosen, uint32_t count)
 {
     int best = -1;
 
-    for (int e = 0; e < (int)layer->experts; e++) {
-        bool taken = false;
+    for (int e = first; e < end; e++) {
+        bool taken = kept != NULL && !kept[(uint32_t)e / (layer->experts / layer->groups)];
 
         for (uint32_t i = 0; i < count; i++)
             taken = taken || chosen[i] == e;
@@ -274,6 +275,39 @@ static int best_of_the_rest(const layer_t *layer, const double *bias, const doub
     return best;
 }
 
+/* kept[g]: whether a token may choose from group g. Returns how far the sums of the last that is kept and the first that
+ * is not are apart. */
+static double keep_groups(const layer_t *layer, const double *bias, const double *scores, bool *kept)
+{
+    const int size = (int)(layer->experts / layer->groups);
+    const uint32_t counted = (layer->top_k + layer->limit - 1) / layer->limit;
+    int *best = calloc(counted, sizeof(*best)), last = -1;
+    double *sums = doubles(layer->groups), margin = INFINITY;
+
+    for (int g = 0; g < (int)layer->groups; g++) {
+        kept[g] = false;
+        for (uint32_t j = 0; j < counted; j++) {
+            best[j] = best_of_the_rest(layer, bias, scores, NULL, g * size, (g + 1) * size, best, j);
+            sums[g] += scores[best[j]] + bias[best[j]];
+        }
+    }
+    for (uint32_t j = 0; j <= layer->limit && j < layer->groups; j++) {
+        int next = -1;
+
+        for (int g = 0; g < (int)layer->groups; g++)
+            if (!kept[g] && (next < 0 || sums[g] > sums[next]))
+                next = g;
+        if (j == layer->limit)
+            margin = sums[last] - sums[next];
+        else
+            kept[next] = true;
+        last = next;
+    }
+    free(best);
+    free(sums);
+    return margin;
+}
+
 double conform_reference_moe(const layer_t *layer, const double *params, const double *x, double *y, int *chosen,
                              bool fixed)
 {
@@ -281,6 +315,7 @@ double conform_reference_moe(const layer_t *layer, const double *params, const d
     const double *bias = params + d + d * experts, *first = params + conform_reference_moe_common(layer);
     const double factor = layer->scale > 0 ? (double)layer->scale : 1;
     double *n = doubles(d), *scores = doubles(experts), *mean = doubles(experts), *count = doubles(experts), aux = 0;
+    bool *kept = layer->groups > 0 ? calloc(layer->groups, sizeof(*kept)) : NULL;
 
     for (size_t t = 0; t < tokens; t++) {
         double *row = y + t * d, sum = 0, total = 0;
@@ -291,8 +326,10 @@ double conform_reference_moe(const layer_t *layer, const double *params, const d
         if (layer->shared > 0)
             add_expert(d, (size_t)layer->shared * layer->width, bias + experts, n, 1, row);
         score(layer, params, n, scores);
+        if (kept != NULL)
+            (void)keep_groups(layer, bias, scores, kept);
         for (uint32_t j = 0; j < layer->top_k && !fixed; j++)
-            mine[j] = best_of_the_rest(layer, bias, scores, mine, j);
+            mine[j] = best_of_the_rest(layer, bias, scores, kept, 0, (int)experts, mine, j);
         for (uint32_t j = 0; j < layer->top_k; j++)
             sum += scores[mine[j]];
         for (uint32_t j = 0; j < layer->top_k; j++) {
@@ -312,6 +349,7 @@ double conform_reference_moe(const layer_t *layer, const double *params, const d
     free(scores);
     free(mean);
     free(count);
+    free(kept);
     return aux;
 }
 
@@ -321,13 +359,16 @@ double conform_reference_moe_margin(const layer_t *layer, const double *params, 
     const double *bias = params + d + d * layer->experts;
     double *n = doubles(d), *scores = doubles(layer->experts), least = INFINITY;
     int *chosen = calloc(layer->top_k + 1, sizeof(*chosen));
+    bool *kept = layer->groups > 0 ? calloc(layer->groups, sizeof(*kept)) : NULL;
 
     for (size_t t = 0; t < conform_layer_tokens(layer) && layer->top_k < layer->experts; t++) {
         norm(layer, params, x + t * d, n);
         score(layer, params, n, scores);
+        if (kept != NULL)
+            least = fmin(least, keep_groups(layer, bias, scores, kept));
         for (uint32_t j = 0; j <= layer->top_k; j++)
-            chosen[j] = best_of_the_rest(layer, bias, scores, chosen, j);
-        for (uint32_t j = 0; j < layer->top_k; j++) {
+            chosen[j] = best_of_the_rest(layer, bias, scores, kept, 0, (int)layer->experts, chosen, j);
+        for (uint32_t j = 0; j < layer->top_k && chosen[layer->top_k] >= 0; j++) {
             const int a = chosen[j], b = chosen[layer->top_k];
 
             least = fmin(least, scores[a] + bias[a] - scores[b] - bias[b]);
@@ -336,5 +377,6 @@ double conform_reference_moe_margin(const layer_t *layer, const double *params, 
     free(n);
     free(scores);
     free(chosen);
+    free(kept);
     return least;
 }

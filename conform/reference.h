@@ -23,6 +23,7 @@ typedef struct layer {
     dp_gate_t gate;
     uint32_t normalize;
     float scale, aux_alpha;
+    uint32_t groups, limit; /* groups 0: there are none */
 } layer_t;
 
 size_t conform_layer_tokens(const layer_t *layer);
@@ -40,8 +41,8 @@ void conform_reference_attention(const layer_t *layer, const double *params, con
 /* y [T, d] of x; returns the auxiliary loss. chosen [T, top_k] is written, or read when `fixed`. */
 double conform_reference_moe(const layer_t *layer, const double *params, const double *x, double *y, int *chosen,
                              bool fixed);
-/* Least distance, over the tokens, between the last score (with its bias) that was chosen and the first that was not:
- * where it is small, rounding may choose otherwise. */
+/* Least distance, over the tokens, between the last score (with its bias) that was chosen and the first that was not,
+ * and of groups between the last sum and the first: where it is small, rounding may choose otherwise. */
 double conform_reference_moe_margin(const layer_t *layer, const double *params, const double *x);
 
 #endif

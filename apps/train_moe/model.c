@@ -62,6 +62,8 @@ static dp_status_t open_block(model_t *model)
         .aux_alpha = (float)o->aux_alpha,
         .replicas = (uint32_t)o->replicas,
         .recompute = o->recompute,
+        .route_groups = (uint32_t)o->route_groups,
+        .route_limit = (uint32_t)o->route_limit,
     };
     const dp_moe_block_options_t options = {
         .struct_size = sizeof(options),

@@ -52,6 +52,10 @@ static const option_row_t table[] = {
      "mla: rotated elements of a query or key, beside --head-dim others; even; 0: about half as many"},
     {"experts", INTEGER, SHARED, AT(experts), SIZES, "8", "N", "routed experts per layer, a multiple of --ep"},
     {"top-k", INTEGER, SHARED, AT(top_k), SIZES, "2", "N", "experts chosen for a token"},
+    {"route-groups", INTEGER, SHARED, AT(route_groups), 0, 1 << 20, "0", "N",
+     "experts are in N groups of neighbours, of which a token uses --route-limit; 0: no groups"},
+    {"route-limit", INTEGER, SHARED, AT(route_limit), 0, 1 << 20, "0", "N",
+     "groups that a token's experts may be of; 0: half of --route-groups"},
     {"expert-hidden", INTEGER, SHARED, AT(expert_hidden), SIZES, "64", "N", "inner width of an expert"},
     {"shared-experts", INTEGER, SHARED, AT(shared_experts), 0, 1 << 20, "1", "N", "experts that see every token"},
     {"gate", TEXT, SHARED, AT(gate), 0, 0, "sigmoid", "NAME", "of the router: sigmoid or softmax"},
@@ -360,6 +364,17 @@ static int check_together(options_t *o)
         o->rope_dim = o->rope_dim != 0 ? o->rope_dim : (o->head_dim + 2) / 4 * 2;
     }
     REFUSE_IF(o->top_k > o->experts, "top-k", o->top_k, "there are only %d experts", (int)o->experts);
+    REFUSE_IF(o->route_groups == 0 && o->route_limit != 0, "route-limit", o->route_limit, "goes with --route-groups");
+    if (o->route_groups > 0) {
+        REFUSE_IF(o->experts % o->route_groups != 0, "route-groups", o->route_groups, "must divide --experts %d",
+                  (int)o->experts);
+        o->route_limit = o->route_limit != 0 ? o->route_limit : (o->route_groups + 1) / 2;
+        REFUSE_IF(o->route_limit > o->route_groups, "route-limit", o->route_limit, "there are only %d groups",
+                  (int)o->route_groups);
+        REFUSE_IF(o->top_k > o->route_limit * (o->experts / o->route_groups), "top-k", o->top_k,
+                  "%d groups have only %d experts", (int)o->route_limit,
+                  (int)(o->route_limit * (o->experts / o->route_groups)));
+    }
     if (o->eplb > 0 && o->replicas == 0)
         o->replicas = (o->experts + 2 * o->ep - 1) / o->ep * o->ep;
     REFUSE_IF(o->replicas == 0 && o->experts % o->ep != 0, "experts", o->experts,

@@ -127,7 +127,7 @@ static const char *name_partition(const trainer_t *t, char *text, size_t bytes)
 void report_layout(const trainer_t *t, const history_t *h, FILE *to)
 {
     const options_t *o = t->options;
-    char comms[512], overlap[32] = "", heads[128], partition[512];
+    char comms[512], overlap[32] = "", heads[128], groups[64] = "", partition[512];
     dp_memory_report_t m = {.struct_size = sizeof(m)};
 
     dp_pipeline_memory(t->pipeline, &m);
@@ -139,10 +139,12 @@ void report_layout(const trainer_t *t, const history_t *h, FILE *to)
     else
         snprintf(heads, sizeof(heads), "%d heads (%d key/value) of %d", (int)o->heads, (int)o->kv_heads,
                  (int)o->head_dim);
+    if (o->route_groups > 0)
+        snprintf(groups, sizeof(groups), " of %d of %d groups", (int)o->route_limit, (int)o->route_groups);
     report_line(to, "model",
-                "%d layers, hidden %d, %s, %d experts of %d (top %d, %d shared), %s gate, %s; "
+                "%d layers, hidden %d, %s, %d experts of %d (top %d%s, %d shared), %s gate, %s; "
                 "%.2f million parameters, %.2f million of them in use for one token",
-                (int)o->layers, (int)o->hidden, heads, (int)o->experts, (int)o->expert_hidden, (int)o->top_k,
+                (int)o->layers, (int)o->hidden, heads, (int)o->experts, (int)o->expert_hidden, (int)o->top_k, groups,
                 (int)o->shared_experts, o->gate, o->dtype_name, count_params(t, 0) / 1e6, count_params(t, 1) / 1e6);
     report_line(
         to, "text", "%d files, %.1f KiB to learn from, %.1f KiB held out; guessing bytes by frequency loses %.4f",

@@ -9,15 +9,20 @@
  *   forward   route (compute)             dispatch (all-to-all)   experts (compute)            combine (all-to-all)
  *   backward  route_backward_* (compute)  dispatch_backward       experts_backward_* (compute) combine_backward
  *
- * One row travels per (token, chosen expert); the owner of the token sums its k rows in the order in which they were
- * chosen, and an expert computes the rows of each source rank as a GEMM of its own: so the bits of y and dx do not
- * depend on the size of the expert group.
+ * The owner of a token sums its k rows in the order in which they were chosen, and an expert computes the rows of each
+ * source rank as a GEMM of its own: so the bits of y and dx do not depend on the size of the expert group. What travels
+ * is the plugin's business. Those of this tree send a token's row, and that of its dy, once to each rank that has any
+ * of its experts; rows come back one per (token, chosen expert), as the owner's order wants it.
  *
  * Router: logits = n * w_router (fp32 or better). Gate softmax: scores = softmax(logits); sigmoid: scores =
  * sigmoid(logits). Chosen: the top_k largest of score + bias (ties: the lower expert), weight = score, divided by the
  * sum of the chosen (+ 1e-20) when `normalize`, times `scale`. The bias has no gradient: see DP_PARAM_ROUTER_BIAS.
  * Auxiliary loss (aux_alpha > 0): alpha * E / (k T) * sum_e count_e * mean_t(p_te), p the scores, normalised over the
  * experts for the sigmoid gate; its gradient enters in route_backward_input, times dp_moe_io_t.aux_scale.
+ * Groups (config.route_groups = G > 1, only with DP_MOE_CAP_ROUTE_GROUPS): group g has experts g*E/G ... (g+1)*E/G - 1,
+ * and a token chooses its top_k among those of config.route_limit = M groups alone, the M with the largest sums of their
+ * ceil(top_k / M) largest values of score + bias (ties: the lower group). Weights, gradients and auxiliary loss are those
+ * of the formulas above. Where groups are what ranks or hosts hold, a token's row goes to at most M of them.
  * Parameters in this order: norm [d]; router [d, E]; bias [E]; shared.w_gate, shared.w_up [d, S], shared.w_down [S, d]
  * (S = shared * expert_hidden; absent when 0); then per local expert w_gate, w_up [d, f], w_down [f, d].
  *
@@ -30,7 +35,8 @@
  * nothing else; an output depends on the replica that made it only by how a matrix product of so many rows is rounded.
  * backward_weight adds the gradient of a replica's own rows only: who owns the parameters sums it over the replicas
  * (dp_replicas_sum does, see replicas.h). With R = E and the placement 0, 1, ..., E - 1 all bits are those without
- * replicas. Sources: DeepSeek-V3 report arXiv 2412.19437 (2.1.2 bias-based balancing, 3.2.1 overlap); arXiv 2408.15664;
+ * replicas. Sources: DeepSeek-V3 report arXiv 2412.19437 (2.1.2 bias-based balancing, node-limited routing; 3.2.1
+ * overlap); arXiv 2408.15664;
  * auxiliary loss arXiv 2101.03961; SwiGLU arXiv 2002.05202. */
 #ifndef DUALPIPE_MOE_H
 #define DUALPIPE_MOE_H
@@ -46,8 +52,9 @@ typedef struct dp_moe dp_moe_t;
 typedef enum dp_gate { DP_GATE_SOFTMAX = 0, DP_GATE_SIGMOID = 1 } dp_gate_t;
 
 enum {
-    DP_MOE_CAP_REPLICAS = 1u << 0, /* takes config.replicas > 0: callers ask for this bit before they set it */
-    DP_MOE_CAP_RECOMPUTE = 1u << 1 /* takes config.recompute and has experts_recompute: callers ask as well */
+    DP_MOE_CAP_REPLICAS = 1u << 0,    /* takes config.replicas > 0: callers ask for this bit before they set it */
+    DP_MOE_CAP_RECOMPUTE = 1u << 1,   /* takes config.recompute and has experts_recompute: callers ask as well */
+    DP_MOE_CAP_ROUTE_GROUPS = 1u << 2 /* since 1.1: takes config.route_groups > 1: callers ask as well */
 };
 
 typedef struct dp_moe_config {
@@ -68,12 +75,14 @@ typedef struct dp_moe_config {
     int32_t comm_rank, comm_size;
     uint32_t exchange_id; /* first of 4 exchange ids that this instance may use on comm */
     uint32_t replicas;    /* R >= E, divisible by the size of the expert group; 0: experts are not replicated */
-    float capacity;       /* plugins on GPUs give arriving rows room for so many times an even share, for each pair of
+    float capacity;       /* plugins on GPUs give experts' rows room for so many times an even share, for each pair of
                              ranks and in all; more rows than that are DP_ERR_OVERFLOW, none is dropped. 0: room for
                              the worst case, which cannot overflow. Plugins on CPUs always give that */
     uint32_t reserved;    /* padding in 1.0, of which a caller may have left anything: not read */
     dp_recompute_t recompute; /* since 1.1: see block.h. Of DP_RECOMPUTE_MLP on, h, the routing and the received rows
                                  are all that forward keeps: rows do not travel once more */
+    uint32_t route_groups;    /* since 1.1: G, a divisor of experts; 0 and 1: no groups */
+    uint32_t route_limit;     /* since 1.1, with groups: M, 1 <= M <= G, top_k <= M * E / G */
 } dp_moe_config_t;
 #define DP_MOE_CONFIG_MIN DP_SIZE_TO(dp_moe_config_t, capacity)
 
@@ -126,7 +135,7 @@ typedef struct dp_moe_vt {
     /** [all-to-all] rows back, summed into io.y. */
     dp_status_t (*combine)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
 
-    /** [all-to-all] rows of io.dy, with their weights, to the experts' ranks. io.dy is not needed afterwards. */
+    /** [all-to-all] rows of io.dy, and their weights, to the experts' ranks. io.dy is not needed afterwards. */
     dp_status_t (*combine_backward)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
     /** [compute] gradients of the received rows and of their weights; shared experts' input gradient. */
     dp_status_t (*experts_backward_input)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);

@@ -82,6 +82,10 @@ static dp_status_t open_moe(dp_moe_block_t *b, const dp_build_context_t *context
         return dp_fail(DP_ERR_UNSUPPORTED,
                        "dp_moe_block_open: the MoE plugin recomputes nothing (DP_MOE_CAP_RECOMPUTE): leave "
                        "moe_config->recompute 0, or use one that does, moe_cpu say");
+    if (config.route_groups > 1 && (b->moe_vt->caps & DP_MOE_CAP_ROUTE_GROUPS) == 0)
+        return dp_fail(DP_ERR_UNSUPPORTED,
+                       "dp_moe_block_open: the MoE plugin has no groups of experts (DP_MOE_CAP_ROUTE_GROUPS): leave "
+                       "moe_config->route_groups 0, or use one that has, moe_cpu say");
     config.device_vt = context->device_vt;
     config.device = context->device;
     config.comm_vt = context->comm_vt;

@@ -115,7 +115,6 @@ static dp_status_t put_rows(const queue_t *q, const dp_exchange_t *x, const void
     const dp_comm_t *comm = x->comm;
     size_t n = count_of(comm->nranks), me = count_of(comm->rank), slot = x->count % x->config.slots;
     unsigned char *payload = x->payload[comm->rank];
-    uint32_t share = comm->blocks / (uint32_t)comm->nranks;
     ipc_put_rows_t args = {
         .report = comm->report,
         .object = (uint64_t)(uintptr_t)x,
@@ -134,13 +133,11 @@ static dp_status_t put_rows(const queue_t *q, const dp_exchange_t *x, const void
         .nranks = (uint32_t)comm->nranks,
         .rank = (uint32_t)comm->rank,
         .capacity = x->config.capacity_rows,
-        .share = share > 0 ? share : 1,
+        .share = plan_stretches(comm->blocks, (uint32_t)comm->nranks),
         .link_ns_per_byte = comm->link_ns_per_byte,
     };
-    uint32_t blocks = args.share * args.nranks;
 
-    return queue_launch(q, comm->put_rows, blocks < comm->blocks ? blocks : comm->blocks, PUT_THREADS, &args,
-                        "comm_cuda_ipc_put_rows");
+    return queue_launch(q, comm->put_rows, comm->blocks, PUT_THREADS, &args, "comm_cuda_ipc_put_rows");
 }
 
 static dp_status_t take_counts(const queue_t *q, const dp_exchange_t *x, const int32_t **counts_out)

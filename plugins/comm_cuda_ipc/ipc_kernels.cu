@@ -174,7 +174,7 @@ static CUDA_DEVICE void publish_rows(const ipc_put_rows_t &a, uint32_t to, uint6
     cuda_store_release((uint32_t *)(lines + a.arrived_at), number + 1);
 }
 
-/* share * nranks blocks, or fewer with share 1. Each rank begins with its right neighbour and ends with itself. */
+/* A number of blocks that divides share * nranks. Each rank begins with its right neighbour and ends with itself. */
 extern "C" __global__ void comm_cuda_ipc_put_rows(ipc_put_rows_t a)
 {
     uint64_t begin = cuda_globaltimer();

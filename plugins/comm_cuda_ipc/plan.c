@@ -102,6 +102,19 @@ static uint32_t *rows_own(const plan_group_t *g, uint32_t slots, size_t which)
     return plan_line(g, g->rank, rows_line_private((size_t)g->nranks, slots, which));
 }
 
+uint32_t plan_stretches(uint32_t blocks, uint32_t nranks)
+{
+    uint32_t a = blocks, b = nranks;
+
+    while (b != 0) { /* a: their greatest common divisor */
+        const uint32_t rest = a % b;
+
+        a = b;
+        b = rest;
+    }
+    return blocks / a;
+}
+
 void plan_exchange(plan_t *plan, const plan_group_t *g, uint32_t slots, uint64_t number)
 {
     size_t n = (size_t)g->nranks;

@@ -12,23 +12,24 @@ dp_status_t moe_check_comm(const dp_host_t *host, const char *plugin, const dp_m
                    plugin);
 }
 
-static dp_status_t open_link(const moe_dims_t *n, const dp_moe_config_t *c, uint32_t id, const char *label,
-                             moe_link_t *link)
+static dp_status_t open_link(const moe_dims_t *n, const dp_moe_config_t *c, uint32_t id, int32_t room,
+                             const char *label, moe_link_t *link)
 {
     const dp_exchange_config_t config = {
         .struct_size = sizeof(config),
         .id = id,
         .row_bytes = (size_t)n->row_bytes,
-        .capacity_rows = (uint32_t)n->pair_rows,
+        .capacity_rows = (uint32_t)room,
         .label = label,
     };
 
+    link->room = room;
     return c->comm_vt->exchange_open(c->comm, &config, &link->exchange);
 }
 
 dp_status_t moe_open_links(const moe_dims_t *n, const dp_moe_config_t *c, moe_link_t *out, moe_link_t *back)
 {
-    dp_status_t status = open_link(n, c, c->exchange_id, "moe out", out);
+    dp_status_t status = open_link(n, c, c->exchange_id, n->out_room, "moe out", out);
 
-    return status < 0 ? status : open_link(n, c, c->exchange_id + 1, "moe back", back);
+    return status < 0 ? status : open_link(n, c, c->exchange_id + 1, n->back_room, "moe back", back);
 }

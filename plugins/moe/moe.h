@@ -13,9 +13,10 @@
 
 /* What a plugin takes. */
 typedef struct moe_rules {
-    const char *plugin; /* its name, for messages */
-    bool bf16;          /* as well as DP_F32 and DP_F64 */
-    bool capacity;      /* makes room by config.capacity; otherwise for the worst case always */
+    const char *plugin;    /* its name, for messages */
+    bool bf16;             /* as well as DP_F32 and DP_F64 */
+    bool capacity;         /* makes room by config.capacity; otherwise for the worst case always */
+    int32_t row_alignment; /* of travelling rows, in bytes: a multiple of 16 */
     int32_t most_experts, most_ranks, most_tokens;
     int64_t most_elements; /* of [T, d] */
 } moe_rules_t;
@@ -38,10 +39,11 @@ size_t moe_names_bytes(const moe_dims_t *n);
 void moe_write_names(const moe_dims_t *n, char *names);
 void moe_list_params(const moe_dims_t *n, const char *names, dp_param_t *params_out);
 
-/* link.c: the exchanges of an instance; number: of the next one. */
+/* link.c: the exchanges of an instance. */
 typedef struct moe_link {
     dp_exchange_t *exchange;
-    uint32_t number;
+    uint32_t number; /* of the next one */
+    int32_t room;    /* rows from rank p begin at p times this */
 } moe_link_t;
 dp_status_t moe_check_comm(const dp_host_t *host, const char *plugin, const dp_moe_config_t *config);
 dp_status_t moe_open_links(const moe_dims_t *n, const dp_moe_config_t *config, moe_link_t *out, moe_link_t *back);

@@ -41,6 +41,27 @@ static dp_status_t check_experts(const dp_host_t *host, const moe_rules_t *rules
     return DP_OK;
 }
 
+static bool has_groups(const dp_moe_config_t *c)
+{
+    return DP_REACHES(c, dp_moe_config_t, route_limit) && c->route_groups > 1;
+}
+
+static dp_status_t check_groups(const dp_host_t *host, const moe_rules_t *rules, const dp_moe_config_t *c)
+{
+    if (!has_groups(c))
+        return DP_OK;
+    if (c->experts % c->route_groups != 0)
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: route_groups %u: must divide the %u experts", rules->plugin,
+                       c->route_groups, c->experts);
+    if (c->route_limit == 0 || c->route_limit > c->route_groups ||
+        c->top_k > (uint64_t)c->route_limit * (c->experts / c->route_groups))
+        return DP_FAIL(host, DP_ERR_INVALID,
+                       "%s: route_limit %u: must be 1 to the number of groups, %u, of %u experts each, and leave top_k "
+                       "%u to choose from",
+                       rules->plugin, c->route_limit, c->route_groups, c->experts / c->route_groups, c->top_k);
+    return DP_OK;
+}
+
 static bool good_real(float value)
 {
     return isfinite(value) && value >= 0;
@@ -85,6 +106,8 @@ static dp_status_t check_config(const dp_host_t *host, const moe_rules_t *rules,
     if (status >= 0)
         status = check_experts(host, rules, c);
     if (status >= 0)
+        status = check_groups(host, rules, c);
+    if (status >= 0)
         status = check_reals(host, rules, c);
     return status < 0 ? status : check_ranks(host, rules, c);
 }
@@ -108,6 +131,25 @@ static int32_t room(double capacity, double even, int32_t all)
     return capacity > 0 && rows < (double)all ? (int32_t)rows : all;
 }
 
+static bool sum(int64_t a, int64_t b, int32_t *out)
+{
+    return product(a + b, 1, out);
+}
+
+/* What travels: see dims.h. Lists of heads that overflow a capacity are written all the same, so room for those that we
+ * send does not depend on it. */
+static bool count_travelling(moe_dims_t *n)
+{
+    const int64_t chosen = (int64_t)n->tokens * n->top_k, heads = chosen > n->rows ? chosen : n->rows;
+    const int64_t lists = 2 * (int64_t)n->ranks + heads * (int64_t)sizeof(moe_head_t) / n->row_bytes;
+    const int32_t list = MOE_LIST_ROWS(n->pair_rows, n->row_bytes);
+    int32_t unused;
+
+    return sum(n->pair_rows < n->tokens ? n->pair_rows : n->tokens, list, &n->out_room) &&
+           sum(n->pair_rows, list, &n->back_room) && product(n->back_room, n->ranks, &unused) &&
+           sum(heads, lists, &n->sent_rows);
+}
+
 static bool count_rows(const dp_moe_config_t *c, double capacity, moe_dims_t *n)
 {
     const double sent = (double)n->tokens * c->top_k;
@@ -119,7 +161,7 @@ static bool count_rows(const dp_moe_config_t *c, double capacity, moe_dims_t *n)
     if (!product(n->pair_rows, n->ranks, &all))
         return false;
     n->rows = room(capacity, sent, all);
-    return true;
+    return count_travelling(n);
 }
 
 /* Every index of a kernel and every dimension given to BLAS is checked here, none later. */
@@ -151,15 +193,22 @@ dp_status_t moe_dims_init(const dp_host_t *host, const moe_rules_t *rules, const
     n->ranks = c->comm_size;
     n->local = n->replicas / c->comm_size;
     n->top_k = (int32_t)c->top_k;
+    n->row_bytes = ((int64_t)c->shape->hidden * (int64_t)element + rules->row_alignment - 1) / rules->row_alignment *
+                   rules->row_alignment;
     if (!count_all(rules, c, n))
         return DP_FAIL(host, DP_ERR_OVERFLOW,
                        "%s: batch %u x sequence %u, hidden %u, %u experts of width %u, top_k %u, %d ranks: more rows "
                        "or elements than 32 bits can count; use smaller micro-batches",
                        rules->plugin, c->shape->batch, c->shape->sequence, c->shape->hidden, c->experts,
                        c->expert_hidden, c->top_k, c->comm_size);
-    n->row_bytes = (int64_t)(sizeof(moe_head_t) + ((size_t)n->hidden * element + 15) / 16 * 16);
     n->stride = (int32_t)(n->row_bytes / (int64_t)element);
     n->vectors = (size_t)n->hidden * element % 16 == 0 && (size_t)n->ffn * element % 16 == 0;
+    if (has_groups(c) && c->route_limit < c->route_groups) {
+        n->groups = (int32_t)c->route_groups;
+        n->limit = (int32_t)c->route_limit;
+        n->group_experts = n->experts / n->groups;
+        n->group_top = (n->top_k + n->limit - 1) / n->limit;
+    }
     n->softmax = c->gate == DP_GATE_SOFTMAX;
     n->normalize = (int32_t)c->normalize;
     n->scale = c->scale > 0 ? (double)c->scale : 1;

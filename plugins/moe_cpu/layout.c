@@ -18,10 +18,14 @@ static bool layout_saved(const moe_dims_t *n, dp_recompute_t recompute, moe_layo
     l->saved.chosen = layout_keep(&c, always, n->tokens, n->top_k, sizeof(int32_t));
     l->saved.place = layout_keep(&c, always, n->tokens, n->top_k, sizeof(int32_t));
     l->saved.replica = n->replicated ? layout_keep(&c, always, n->tokens, n->top_k, sizeof(int32_t)) : l->saved.chosen;
+    l->saved.out_first = layout_keep(&c, always, n->ranks, 1, sizeof(int32_t));
+    l->saved.out_heads = layout_keep(&c, always, n->ranks, 1, sizeof(int32_t));
     l->saved.out_offsets = layout_keep(&c, always, n->ranks, 1, sizeof(int32_t));
     l->saved.out_counts = layout_keep(&c, always, n->ranks, 1, sizeof(int32_t));
-    l->saved.in_offsets = layout_keep(&c, always, n->ranks, 1, sizeof(int32_t));
+    l->saved.in_heads = layout_keep(&c, always, n->ranks, 1, sizeof(int32_t));
     l->saved.in_counts = layout_keep(&c, always, n->ranks, 1, sizeof(int32_t));
+    l->saved.back_offsets = layout_keep(&c, always, n->ranks, 1, sizeof(int32_t));
+    l->saved.back_counts = layout_keep(&c, always, n->ranks, 1, sizeof(int32_t));
     l->saved.cells = layout_keep(&c, always, n->local, n->ranks, sizeof(int32_t));
     l->saved.dnorm = layout_keep(&c, later, n->hidden, 1, element);
     l->saved.shared_gate = layout_keep(&c, products, n->tokens, n->shared, element);
@@ -40,10 +44,9 @@ static bool layout_saved(const moe_dims_t *n, dp_recompute_t recompute, moe_layo
 
 static bool layout_work(const moe_dims_t *n, moe_layout_t *l, size_t element)
 {
-    const int64_t sent = (int64_t)n->tokens * n->top_k;
     layout_t c = {.alignment = 64};
 
-    l->work.rows = layout_take(&c, n->rows > sent ? n->rows : sent, n->row_bytes, 1);
+    l->work.rows = layout_take(&c, n->sent_rows, n->row_bytes, 1);
     l->work.shared = layout_take(&c, n->tokens, n->hidden, element);
     l->work.dweights = layout_take(&c, n->tokens, n->top_k, sizeof(double));
     l->work.weights = layout_take(&c, n->rows, 1, element);
@@ -64,6 +67,7 @@ static bool layout_scratch(const moe_dims_t *n, moe_layout_t *l, size_t element)
     l->scratch.sums = layout_take(&c, n->experts, 1, sizeof(double));
     l->scratch.pick = layout_take(&c, n->experts, 1, sizeof(double));
     l->scratch.ints = layout_take(&c, ints, 1, sizeof(int32_t));
+    l->scratch.ranks = layout_take(&c, n->ranks, 1, sizeof(int32_t));
     l->scratch.bytes = c.bytes;
     return !c.overflow;
 }

@@ -12,12 +12,13 @@
 _Static_assert(sizeof(moe_task_t) <= DP_LAUNCH_ARG_MAX, "a task travels as the argument of launch()");
 /* 32 bits count the elements of every matrix that BLAS is given. */
 static const moe_rules_t rules = {.plugin = "moe_cpu",
+                                  .row_alignment = 16,
                                   .most_experts = 1 << 20,
                                   .most_ranks = 1 << 20,
                                   .most_tokens = INT32_MAX,
                                   .most_elements = INT32_MAX};
 
-_Static_assert(sizeof(moe_head_t) == 16, "rows are multiples of 16 bytes");
+_Static_assert(sizeof(moe_list_t) == 16 && sizeof(moe_head_t) == 16, "MOE_LIST_ROWS counts with that");
 
 static dp_status_t begin(const dp_moe_t *moe, const dp_moe_io_t *io, const char *call, unsigned need, moe_task_t *t)
 {
@@ -75,6 +76,7 @@ static dp_status_t transfer(dp_moe_t *moe, moe_link_t *link, moe_task_t *t, size
         return status;
     link->number++;
     t->rows = rows;
+    t->room = link->room;
     status = launch(moe, kernel, t, s);
     return status < 0 ? status : vt->exchange_release(link->exchange, number, s);
 }
@@ -87,7 +89,7 @@ static dp_status_t transfer_out(dp_moe_t *moe, moe_task_t *t, dp_launch_fn kerne
 
 static dp_status_t transfer_back(dp_moe_t *moe, moe_task_t *t, dp_launch_fn kernel, dp_stream_t *s)
 {
-    return transfer(moe, &moe->back, t, moe->layout.saved.in_offsets, moe->layout.saved.in_counts, kernel, s);
+    return transfer(moe, &moe->back, t, moe->layout.saved.back_offsets, moe->layout.saved.back_counts, kernel, s);
 }
 
 static dp_status_t moe_route(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
@@ -241,7 +243,7 @@ static dp_status_t moe_params(const dp_moe_t *moe, dp_param_t *params_out)
 
 static const dp_moe_vt_t moe_vt = {
     .struct_size = sizeof(moe_vt),
-    .caps = DP_MOE_CAP_REPLICAS | DP_MOE_CAP_RECOMPUTE,
+    .caps = DP_MOE_CAP_REPLICAS | DP_MOE_CAP_RECOMPUTE | DP_MOE_CAP_ROUTE_GROUPS,
     .open = moe_open,
     .close = moe_close,
     .sizes = moe_sizes,

@@ -12,23 +12,25 @@ typedef struct moe_layout {
     moe_params_t params;
     struct {
         size_t h, rstd, scores;        /* [T,d] [T] [T,E]; scores become the gradient of the logits */
-        size_t weights, chosen, place; /* [T,k] each; place: the row of (token, choice) among those we send */
-        size_t replica; /* [T,k] which serves (token, choice); `chosen` where experts are not replicated */
-        size_t out_offsets, out_counts; /* [R] rows we send to each rank: their first, how many */
-        size_t in_offsets, in_counts;   /* [R] rows we got from each rank */
-        size_t cells;                   /* [L,R] rows for each expert from each rank */
-        size_t x, dy;                   /* [N,d] received rows, ordered by (expert, rank) */
-        size_t gate, up, act;           /* [N,f] gate and up become their gradients; act: weighted input of w_down */
+        size_t weights, chosen, place; /* [T,k] each; place: of the head of (token, choice) among those we send */
+        size_t replica;              /* [T,k] which serves (token, choice); `chosen` where experts are not replicated */
+        size_t out_first, out_heads; /* [R] heads we send to each rank: the first one's place, how many */
+        size_t out_offsets, out_counts;   /* [R] the rows that go with them, lists included */
+        size_t in_heads, in_counts;       /* [R] heads and rows we got from each rank */
+        size_t back_offsets, back_counts; /* [R] rows we send back, lists included */
+        size_t cells;                     /* [L,R] heads for each expert from each rank */
+        size_t x, dy;                     /* [N,d] a received row for each head, ordered by (expert, rank) */
+        size_t gate, up, act;             /* [N,f] gate and up become their gradients; act: weighted input of w_down */
         size_t shared_gate, shared_up, shared_act; /* [T,S] the same of the shared experts */
         size_t own_dy;                             /* [T,d] only with shared experts, else in work */
         size_t dnorm;                              /* [d] */
         size_t bytes, regained_bytes;
     } saved;
     struct {
-        size_t rows;     /* [max(N, T k)] travelling rows, on the way out and later on the way back */
+        size_t rows;     /* travelling rows, on the way out and later on the way back */
         size_t shared;   /* [T,d] forward: output of the shared experts. backward: gradient of n */
         size_t dweights; /* double [T,k] */
-        size_t weights;  /* [N] weights of the received rows */
+        size_t weights;  /* [N] weights of the received heads */
         size_t own_dy;   /* [T,d] without shared experts */
         size_t bytes;
     } work;
@@ -37,6 +39,7 @@ typedef struct moe_layout {
         size_t dweights;   /* double [T] */
         size_t sums, pick; /* double [E] each */
         size_t ints;       /* int32 [2 E + R], with replicas [3 E + 2 P + 1 + R] */
+        size_t ranks;      /* int32 [R] */
         size_t bytes;
     } scratch;
 } moe_layout_t;
@@ -53,8 +56,9 @@ typedef struct moe_task {
     double aux_scale;
     const int32_t *placement; /* [P] where experts are replicated */
     int32_t microbatch;
-    const char *rows;      /* what an exchange brought: rows of rank p from p * C on */
+    const char *rows;      /* what an exchange brought: rows of rank p from p * room on */
     const int32_t *counts; /* how many of them */
+    int32_t room;
 } moe_task_t;
 
 /* One entry per piece of work on a stream; names as in moe.h, take_x: what comes after x's exchange. */

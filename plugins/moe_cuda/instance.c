@@ -158,14 +158,16 @@ static dp_status_t room_fault(const dp_moe_t *moe, const char *call)
 {
     const volatile moe_fault_t *fault = moe->fault;
     const moe_dims_t *n = &moe->n;
-    char whose[48] = "in all";
+    const bool sent = fault->kind == MOE_FAULT_SENT;
+    char whose[48] = "arrived in all";
 
     if (fault->rank >= 0)
-        (void)snprintf(whose, sizeof(whose), "from rank %d", fault->rank);
-    return DP_FAIL(moe->host, DP_ERR_OVERFLOW,
-                   "moe_cuda: rank %d of the expert group, %s: %d rows arrived %s, there is room for %d: raise "
-                   "the capacity, or set it to 0 for the worst case",
-                   n->rank, call, fault->rows, whose, fault->rank >= 0 ? n->pair_rows : n->rows);
+        (void)snprintf(whose, sizeof(whose), sent ? "are for rank %d" : "arrived from rank %d", fault->rank);
+    return DP_FAIL(
+        moe->host, DP_ERR_OVERFLOW,
+        "moe_cuda: rank %d of the expert group, %s: %d rows %s, there is room for %d: raise the capacity, or "
+        "set it to 0 for the worst case",
+        n->rank, call, fault->rows, whose, fault->rank >= 0 ? n->pair_rows : n->rows);
 }
 
 dp_status_t moe_check(void *arg)
@@ -179,7 +181,7 @@ dp_status_t moe_check(void *arg)
     if (kind == 0)
         return DP_OK; /* the rest may be on its way */
     call = fault->call >= 0 && fault->call <= MOE_DISPATCH_BACKWARD ? calls[fault->call] : "?";
-    if (kind == MOE_FAULT_ROOM)
+    if (kind == MOE_FAULT_ROOM || kind == MOE_FAULT_SENT)
         return room_fault(moe, call);
     if (kind == MOE_FAULT_PLACEMENT)
         return DP_FAIL(moe->host, DP_ERR_INVALID, "moe_cuda: the placement has no replica of expert %d", fault->rank);

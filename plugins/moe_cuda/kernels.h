@@ -13,6 +13,7 @@ enum {
     MOE_TOKEN_THREADS = 128, /* of blocks with a warp per token */
     MOE_STRIP = 64,          /* tokens whose gradients of the norm's gain are summed first */
     MOE_MOST_RANKS = 1024,
+    MOE_ROW_ALIGNMENT = 128, /* bytes of a cache line: of travelling rows */
     /* Tiles of products and the shared memory of their stages: on tensor cores by rows and by cells, without. */
     MOE_ROWS_M = 128,
     MOE_ROWS_N = 256,
@@ -26,12 +27,12 @@ enum {
 };
 
 /* What a kernel found wrong; written once, read by the host. */
-enum { MOE_FAULT_STEP = 1, MOE_FAULT_ROOM = 2, MOE_FAULT_PLACEMENT = 3 };
+enum { MOE_FAULT_STEP = 1, MOE_FAULT_ROOM = 2, MOE_FAULT_PLACEMENT = 3, MOE_FAULT_SENT = 4 };
 
 typedef struct moe_fault {
     int32_t claimed; /* by the thread that writes the rest */
     int32_t kind, call;
-    int32_t rank, rows; /* rank: whose rows, or which expert has no replica; rows: how many came that have no room */
+    int32_t rank, rows; /* rank: whose rows, or which expert has no replica; rows: how many there is no room for */
 } moe_fault_t;
 
 /* The memory of a call: X(type, name, rows, columns, bytes of an element), in this order, with n the dims; real and
@@ -43,14 +44,20 @@ typedef struct moe_fault {
     X(void, weights, n->tokens, n->top_k, sum)                                                                         \
     X(int32_t, chosen, n->tokens, n->top_k, 4)                                                                         \
     X(int32_t, replica, n->tokens, n->top_k, 4) /* which serves (token, choice) */                                     \
-    X(int32_t, place, n->tokens, n->top_k, 4)   /* the row of (token, choice) among those we send */                   \
+    X(int32_t, place, n->tokens, n->top_k, 4)   /* of the head of (token, choice) among those we send */               \
+    X(int32_t, row, n->tokens, n->top_k, 4)     /* which of the rows to its rank is the token's */                     \
     X(int32_t, counts, n->experts, 1, 4)        /* how often each expert was chosen */                                 \
-    X(int32_t, out_offsets, n->ranks, 1, 4)     /* rows we send to each rank: their first, how many */                 \
+    X(int32_t, out_first, n->ranks, 1, 4)       /* heads we send to each rank: the first one's place, how many */      \
+    X(int32_t, out_heads, n->ranks, 1, 4)                                                                              \
+    X(int32_t, out_offsets, n->ranks, 1, 4) /* the rows that go with them, lists included */                           \
     X(int32_t, out_counts, n->ranks, 1, 4)                                                                             \
-    X(int32_t, in_offsets, n->ranks, 1, 4) /* rows we got from each rank */                                            \
-    X(int32_t, in_counts, n->ranks, 1, 4)                                                                              \
-    X(int32_t, from, n->ranks, n->local + 1, 4) /* first row of each expert among those of a rank */                   \
-    X(int32_t, cells, n->local, n->ranks, 4)    /* rows for each expert from each rank: how many, the first in x */    \
+    X(int32_t, in_first, n->ranks, 1, 4) /* heads we got from each rank, numbered rank by rank */                      \
+    X(int32_t, in_heads, n->ranks, 1, 4)                                                                               \
+    X(int32_t, in_counts, n->ranks, 1, 4)    /* rows we got from each rank, list included */                           \
+    X(int32_t, back_offsets, n->ranks, 1, 4) /* rows we send back, lists included */                                   \
+    X(int32_t, back_counts, n->ranks, 1, 4)                                                                            \
+    X(int32_t, from, n->ranks, n->local + 1, 4) /* first head of each expert among those of a rank */                  \
+    X(int32_t, cells, n->local, n->ranks, 4)    /* heads for each expert from each rank: how many, the first in x */   \
     X(int32_t, first, n->local, n->ranks, 4)                                                                           \
     X(int32_t, group_rows, n->local, 1, 4) /* the same for each expert */                                              \
     X(int32_t, group_first, n->local, 1, 4)                                                                            \
@@ -59,17 +66,18 @@ typedef struct moe_fault {
     X(void, shared_up, n->tokens, n->shared, real)                                                                     \
     X(void, shared_act, n->tokens, n->shared, real)                                                                    \
     X(void, shared_dy, n->shared > 0 ? n->tokens : 0, n->hidden, real)                                                 \
-    X(int32_t, back, n->rows, 1, 4) /* which travelling row belongs to each row of x; below 0: none */                 \
+    X(int32_t, source, n->rows, 1, 4) /* which rank each row of x is from; below 0: nobody's */                        \
+    X(int32_t, back, n->rows, 1, 4)   /* which row it is on its way back */                                            \
     X(void, arrived_weights, n->rows, 1, sum)                                                                          \
-    X(void, x, n->rows, n->hidden, real) /* received rows, ordered by (expert, rank) */                                \
+    X(void, x, n->rows, n->hidden, real) /* a received row for each head, ordered by (expert, rank) */                 \
     X(void, gate, n->rows, n->ffn, real) /* gate and up become their gradients */                                      \
     X(void, up, n->rows, n->ffn, real)                                                                                 \
     X(void, act, n->rows, n->ffn, real) /* input of w_down */                                                          \
     X(void, dy, n->rows, n->hidden, real)
 
 #define MOE_WORK(X)                                                                                                    \
-    X(char, rows, n->rows > n->tokens * n->top_k ? n->rows : n->tokens * n->top_k, n->row_bytes, 1) /* travelling */   \
-    X(void, own, n->tokens, n->hidden, sum) /* forward: output of the shared experts; backward: gradient of n */       \
+    X(char, rows, n->sent_rows, n->row_bytes, 1) /* travelling */                                                      \
+    X(void, own, n->tokens, n->hidden, sum)      /* forward: output of the shared experts; backward: gradient of n */  \
     X(double, dweights, n->tokens, n->top_k, 8)                                                                        \
     X(void, passing_dy, n->shared > 0 ? 0 : n->tokens, n->hidden, real)
 
@@ -80,7 +88,8 @@ typedef struct moe_fault {
     X(int32_t, starts, n->replicas, 1, 4)                                                                              \
     X(int32_t, list, n->replicas, 1, 4)                                                                                \
     X(int32_t, list_first, n->experts + 1, 1, 4)                                                                       \
-    X(double, partial, n->tokens, 1, 8)
+    X(double, partial, n->tokens, 1, 8)                                                                                \
+    X(double, group_sums, n->groups > 0 ? n->tokens : 0, n->groups, 8)
 
 /* What a call works on, all of it on the device. */
 typedef struct moe_call {
@@ -99,18 +108,19 @@ typedef struct moe_call {
     void *y, *dx;
     double *aux_loss;
     double aux_scale;
-    const char *arrived;
+    const char *arrived; /* rows from rank p from p * room on */
     const int32_t *arrived_counts;
+    int32_t room;
     moe_fault_t *fault;
     int32_t label; /* of this call's rows */
 } moe_call_t;
 
-/* Rows of an activation, of the routed experts (back given) or of the shared ones. */
+/* Rows of an activation, of the routed experts (travelling given) or of the shared ones. */
 typedef struct moe_glu {
-    void *gate, *up, *act;           /* real [rows, width] */
-    const void *weights;             /* sum [rows]; NULL: 1 */
-    const int32_t *back;             /* which travelling row belongs to each; below 0: none */
-    const int32_t *offsets, *counts; /* [ranks] whose last ones sum to the number of rows; NULL: `rows` */
+    void *gate, *up, *act;                  /* real [rows, width] */
+    const void *weights;                    /* sum [rows]; NULL: 1 */
+    const int32_t *source, *back;           /* as in moe_call_t, as the rest */
+    const int32_t *first, *heads, *offsets; /* [ranks] in_first, in_heads, back_offsets; NULL: there are `rows` rows */
     char *travelling;
     int64_t row_bytes;
     int32_t rows, ranks, width, hidden, label, vectors;

@@ -18,7 +18,7 @@ static bool lay_out_saved(const moe_dims_t *n, size_t real, size_t sum, moe_layo
 
 static bool lay_out_work(const moe_dims_t *n, size_t real, size_t sum, moe_layout_t *l)
 {
-    layout_t c = {.alignment = 64};
+    layout_t c = {.alignment = MOE_ROW_ALIGNMENT};
 
     MOE_WORK(PLACE)
     l->work_bytes = c.bytes;

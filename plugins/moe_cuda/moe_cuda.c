@@ -13,6 +13,7 @@
 static const moe_rules_t rules = {.plugin = "moe_cuda",
                                   .bf16 = true,
                                   .capacity = true,
+                                  .row_alignment = MOE_ROW_ALIGNMENT,
                                   .most_experts = 1 << 14,
                                   .most_ranks = MOE_MOST_RANKS,
                                   .most_tokens = 65535 * MOE_STRIP,
@@ -181,6 +182,7 @@ static void transfer(work_t *w, moe_link_t *link, const int32_t *offsets, const 
     link->number++;
     w->call.arrived = rows;
     w->call.arrived_counts = arrived;
+    w->call.room = link->room;
 }
 
 static void transfer_out(work_t *w, int32_t label)
@@ -192,7 +194,7 @@ static void transfer_out(work_t *w, int32_t label)
 static void transfer_back(work_t *w, int32_t label)
 {
     w->call.label = label;
-    transfer(w, &w->moe->back, w->call.in_offsets, w->call.in_counts);
+    transfer(w, &w->moe->back, w->call.back_offsets, w->call.back_counts);
 }
 
 static void taken(work_t *w, moe_link_t *link)
@@ -275,11 +277,6 @@ static void operands(moe_product_t *p, const void *a, int64_t lda, const void *b
     p->ldc = ldc;
 }
 
-static void *travelling(const work_t *w)
-{
-    return w->call.rows + sizeof(moe_head_t);
-}
-
 /* The rows of the routed experts; label: of those that travel. */
 static moe_glu_t routed_glu(const work_t *w, int32_t label)
 {
@@ -288,9 +285,11 @@ static moe_glu_t routed_glu(const work_t *w, int32_t label)
                          .up = w->call.up,
                          .act = w->call.act,
                          .weights = w->call.arrived_weights,
+                         .source = w->call.source,
                          .back = w->call.back,
-                         .offsets = w->call.in_offsets,
-                         .counts = w->call.in_counts,
+                         .first = w->call.in_first,
+                         .heads = w->call.in_heads,
+                         .offsets = w->call.back_offsets,
                          .travelling = w->call.rows,
                          .row_bytes = n->row_bytes,
                          .rows = n->rows,
@@ -330,7 +329,7 @@ static void routed_forward(work_t *w)
     up.c[1] = w->call.up;
     multiply(w, MOE_NN, false, &up);
     run_glu(w, w->moe->kernels.activate, &g, row_threads(w->moe, n->ffn));
-    operands(&down, w->call.act, n->ffn, expert_param(w, 2), n->hidden, travelling(w), n->stride);
+    operands(&down, w->call.act, n->ffn, expert_param(w, 2), n->hidden, w->call.rows, n->stride);
     down.map = w->call.back;
     multiply(w, MOE_NN, false, &down);
 }
@@ -363,7 +362,7 @@ static void routed_backward(work_t *w)
     operands(&down, w->call.dy, n->hidden, expert_param(w, 2), n->hidden, w->call.act, n->ffn);
     multiply(w, MOE_NT, false, &down);
     run_glu(w, w->moe->kernels.activate_backward, &g, row_threads(w->moe, n->ffn));
-    operands(&up, w->call.gate, n->ffn, expert_param(w, 0), n->ffn, travelling(w), n->stride);
+    operands(&up, w->call.gate, n->ffn, expert_param(w, 0), n->ffn, w->call.rows, n->stride);
     up.parts = 2;
     up.a[1] = w->call.up;
     up.b[1] = expert_param(w, 1);
@@ -500,6 +499,7 @@ static dp_status_t moe_route(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *
     run_alone(&w, k->replicas);
     run_alone(&w, k->starts);
     run_chunks(&w, k->places);
+    run(&w, k->tokens, CUDA_DIM((unsigned)moe->n.ranks), MOE_SCAN_THREADS);
     if (moe->n.aux > 0 && io->aux_loss != NULL) {
         run_warps(&w, k->aux_tokens);
         run_alone(&w, k->aux_sum);
@@ -720,7 +720,7 @@ static dp_status_t moe_params(const dp_moe_t *moe, dp_param_t *params_out)
 
 static const dp_moe_vt_t moe_vt = {
     .struct_size = sizeof(moe_vt),
-    .caps = DP_MOE_CAP_REPLICAS,
+    .caps = DP_MOE_CAP_REPLICAS | DP_MOE_CAP_ROUTE_GROUPS,
     .open = moe_open,
     .close = moe_close,
     .sizes = moe_sizes,

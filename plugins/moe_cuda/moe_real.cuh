@@ -42,10 +42,10 @@ template <typename T> struct moe_width {
         body<cuda_bf16>(a);                                                                                            \
     }
 
-/* Rows that arrived from all ranks. */
+/* Heads that arrived from all ranks. */
 CUDA_DEVICE int moe_arrived(const moe_call_t &a)
 {
-    return a.in_offsets[a.n.ranks - 1] + a.in_counts[a.n.ranks - 1];
+    return a.in_first[a.n.ranks - 1] + a.in_heads[a.n.ranks - 1];
 }
 
 /* The first thread to see a fault leaves it for the host. */

@@ -152,18 +152,74 @@ template <typename W, typename S> CUDA_DEVICE void scores_of(const moe_dims_t &n
         row[e] = (S)(exponential((W)row[e] - most) / sum);
 }
 
-/* The j-th is the first of those behind the one before it: k different experts, whatever the numbers are. */
-template <typename T> CUDA_DEVICE void choose(const moe_call_t &a, const cuda_sum_t<T> *row, int *chosen, int lane)
+/* What an expert is chosen by. */
+template <typename T> CUDA_DEVICE double value_of(const moe_call_t &a, const cuda_sum_t<T> *row, int e)
 {
-    const T *bias = (const T *)a.bias;
-    candidate last = {~0ull, -1};
+    return (double)((moe_wide_t<T>)row[e] + (moe_wide_t<T>)cuda_float(((const T *)a.bias)[e]));
+}
 
+/* The last of the groups that a token may choose from: those before it are the others. */
+template <typename T>
+CUDA_DEVICE candidate last_group(const moe_call_t &a, const cuda_sum_t<T> *row, double *sums, int lane)
+{
+    const int size = a.n.group_experts;
+    candidate last;
+
+    for (int g = 0; g < a.n.groups; g++) {
+        double sum = 0;
+
+        last = {~0ull, -1};
+        for (int j = 0; j < a.n.group_top; j++) {
+            candidate best = {0, a.n.experts};
+
+            for (int e = g * size + lane; e < (g + 1) * size; e += CUDA_WARP) {
+                const candidate c = candidate_of(value_of<T>(a, row, e), e);
+
+                if (before(last, c) && before(c, best))
+                    best = c;
+            }
+            last = first_of_warp(best);
+            sum += value_of<T>(a, row, last.expert);
+        }
+        if (lane == 0)
+            sums[g] = sum;
+    }
+    __syncwarp(); /* sums are seen by all lanes */
+    last = {~0ull, -1};
+    for (int j = 0; j < a.n.limit; j++) {
+        candidate best = {0, a.n.groups};
+
+        for (int g = lane; g < a.n.groups; g += CUDA_WARP) {
+            const candidate c = candidate_of(sums[g], g);
+
+            if (before(last, c) && before(c, best))
+                best = c;
+        }
+        last = first_of_warp(best);
+    }
+    return last;
+}
+
+/* The j-th is the first of those behind the one before it: k different experts, whatever the numbers are. */
+template <typename T>
+CUDA_DEVICE void choose(const moe_call_t &a, const cuda_sum_t<T> *row, double *sums, int *chosen, int lane)
+{
+    candidate last = {~0ull, -1}, group = last;
+
+    if (a.n.groups > 0)
+        group = last_group<T>(a, row, sums, lane);
     for (int j = 0; j < a.n.top_k; j++) {
         candidate best = {0, a.n.experts};
 
         for (int e = lane; e < a.n.experts; e += CUDA_WARP) {
-            const candidate c = candidate_of((double)((moe_wide_t<T>)row[e] + (moe_wide_t<T>)cuda_float(bias[e])), e);
+            const candidate c = candidate_of(value_of<T>(a, row, e), e);
 
+            if (a.n.groups > 0) {
+                const int g = e / a.n.group_experts;
+
+                if (before(group, candidate_of(sums[g], g)))
+                    continue;
+            }
             if (before(last, c) && before(c, best))
                 best = c;
         }
@@ -196,7 +252,7 @@ template <typename T> CUDA_DEVICE void choices(const moe_call_t &a)
         wide factor;
 
         scores_of<wide>(a.n, row, lane);
-        choose<T>(a, row, chosen, lane);
+        choose<T>(a, row, a.group_sums + (int64_t)t * a.n.groups, chosen, lane);
         __syncwarp(); /* scores and chosen are seen by all lanes */
         factor = (wide)a.n.scale;
         if (a.n.normalize)
@@ -288,7 +344,7 @@ CUDA_DEVICE int turn_of(const moe_call_t &a, int c)
 }
 
 /* One block: counts of the experts; the histogram becomes places within the expert; starts[r]: first place of a
- * replica; rows for each rank. The replicas of a rank are consecutive, so sorting by replica sorts by destination as
+ * replica; heads for each rank. The replicas of a rank are consecutive, so sorting by replica sorts by destination as
  * well. */
 extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) moe_cuda_starts(const moe_call_t a)
 {
@@ -335,9 +391,17 @@ extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) moe_cuda_starts(c
         const int first = p * a.n.local, next = first + a.n.local;
         const int stop = next < replicas ? a.starts[next] : (int)all;
 
-        a.out_offsets[p] = a.starts[first];
-        a.out_counts[p] = stop - a.starts[first];
+        a.out_first[p] = a.starts[first];
+        a.out_heads[p] = stop - a.starts[first];
+        if (a.out_heads[p] > a.n.pair_rows)
+            moe_fault(a, MOE_FAULT_SENT, p, a.out_heads[p]);
     }
+    __syncthreads();
+    if (threadIdx.x == 0)
+        for (int p = 0, lists = 0; p < a.n.ranks; p++) {
+            a.out_offsets[p] = a.out_first[p] + lists; /* room for a row for each head */
+            lists += MOE_LIST_ROWS(a.out_heads[p], a.n.row_bytes);
+        }
 }
 
 extern "C" __global__ void __launch_bounds__(256) moe_cuda_places(const moe_call_t a)
@@ -366,6 +430,43 @@ extern "C" __global__ void __launch_bounds__(256) moe_cuda_places(const moe_call
         }
         a.replica[first + i] = r;
         a.place[first + i] = place;
+    }
+}
+
+/* A block for each rank: numbers the tokens that go to it. */
+extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) moe_cuda_tokens(const moe_call_t a)
+{
+    __shared__ int room[2 * MOE_SCAN_THREADS];
+    const int p = (int)blockIdx.x, k = a.n.top_k, strip = (a.n.tokens + (int)blockDim.x - 1) / (int)blockDim.x;
+    const int begin = (int)threadIdx.x * strip, end = begin + strip < a.n.tokens ? begin + strip : a.n.tokens;
+    const int first = p * a.n.local, last = first + a.n.local - 1;
+    int sum = 0, at;
+
+    for (int t = begin; t < end; t++) {
+        bool goes = false;
+
+        for (int j = 0; j < k; j++) {
+            const int r = a.replica[(int64_t)t * k + j];
+
+            goes = goes || (r >= first && r <= last);
+        }
+        sum += goes;
+    }
+    at = exclusive_scan(sum, room);
+    if (threadIdx.x == blockDim.x - 1)
+        a.out_counts[p] = MOE_LIST_ROWS(a.out_heads[p], a.n.row_bytes) + at + sum;
+    for (int t = begin; t < end; t++) {
+        bool goes = false;
+
+        for (int j = 0; j < k; j++) {
+            const int64_t choice = (int64_t)t * k + j;
+
+            if (a.replica[choice] >= first && a.replica[choice] <= last) {
+                a.row[choice] = at;
+                goes = true;
+            }
+        }
+        at += goes;
     }
 }
 

@@ -1,29 +1,52 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_rows.cu: rows on their way: sorted by (expert, token) before they leave, by (expert, source rank) where they
+ * moe_rows.cu: rows on their way, as plugins/moe/dims.h has it: fanned out to (expert, source rank) order where they
  * arrive, and summed in the order of choice when they are back. A block takes a row, or a token with all its rows. */
 #include "moe_real.cuh"
 
-CUDA_DEVICE moe_head_t *row_head(char *rows, int64_t row_bytes, int64_t row)
+CUDA_DEVICE moe_list_t *list_at(char *rows, int64_t row_bytes, int64_t row)
 {
-    return (moe_head_t *)(rows + row * row_bytes);
+    return (moe_list_t *)(rows + row * row_bytes);
 }
 
-CUDA_DEVICE const moe_head_t *arrived_head(const moe_call_t &a, int rank, int row)
+CUDA_DEVICE moe_head_t *heads_of(const moe_list_t *list)
 {
-    return (const moe_head_t *)(a.arrived + ((int64_t)rank * a.n.pair_rows + row) * a.n.row_bytes);
+    return (moe_head_t *)(list + 1);
 }
 
-/* Writes the head of a row and the padding behind its data, so that no byte travels unset. */
-CUDA_DEVICE void row_label(char *row, int64_t row_bytes, int64_t data_bytes, int expert, int label, double weight)
+/* What rank p sent: its list, and the rows behind it. */
+CUDA_DEVICE const moe_list_t *arrived_list(const moe_call_t &a, int p)
 {
-    moe_head_t head;
+    return (const moe_list_t *)(a.arrived + (int64_t)p * a.room * a.n.row_bytes);
+}
 
-    head.expert = expert;
-    head.call = (uint32_t)label;
-    head.weight = weight;
-    *(moe_head_t *)row = head;
-    for (int64_t i = (int64_t)sizeof(head) + data_bytes; i < row_bytes; i++)
+CUDA_DEVICE const char *arrived_row(const moe_call_t &a, int p, int heads, int row)
+{
+    return (const char *)arrived_list(a, p) + (MOE_LIST_ROWS(heads, a.n.row_bytes) + (int64_t)row) * a.n.row_bytes;
+}
+
+/* Begins what travels to each rank with its list, by all threads of the grid; the heads are written by others. What is
+   behind them in the list's last row becomes 0, so that no byte travels unset. */
+CUDA_DEVICE void write_lists(char *rows, int64_t row_bytes, const int32_t *offsets, const int32_t *heads, int ranks,
+                             int label)
+{
+    for (int p = (int)(blockIdx.x * blockDim.x + threadIdx.x); p < ranks; p += (int)(gridDim.x * blockDim.x)) {
+        moe_list_t *list = list_at(rows, row_bytes, offsets[p]);
+        moe_head_t *end = heads_of(list_at(rows, row_bytes, offsets[p] + MOE_LIST_ROWS(heads[p], row_bytes))) - 1;
+        const moe_list_t begin = {(uint32_t)label, heads[p], {0, 0}};
+        const moe_head_t nothing = {0, 0, 0};
+
+        if (heads[p] == 0)
+            continue;
+        *list = begin;
+        for (moe_head_t *head = heads_of(list) + heads[p]; head < end; head++)
+            *head = nothing;
+    }
+}
+
+CUDA_DEVICE void pad_row(char *row, int64_t row_bytes, int64_t data_bytes)
+{
+    for (int64_t i = data_bytes; i < row_bytes; i++)
         row[i] = 0;
 }
 
@@ -49,34 +72,52 @@ template <typename V> CUDA_DEVICE void copy_row(V *to, const V *from, int count)
 
 enum { HELD = 16 }; /* choices whose addresses a block keeps at hand */
 
+/* Writes the head of (token, choice). Returns where the row goes that belongs to it; 0 when an earlier choice of the
+   token has the same one. */
+CUDA_DEVICE char *place_row(const moe_call_t &a, int t, int j, double weight)
+{
+    const int64_t first = (int64_t)t * a.n.top_k, choice = first + j;
+    const int p = a.replica[choice] / a.n.local;
+    moe_list_t *list = list_at(a.rows, a.n.row_bytes, a.out_offsets[p]);
+    const moe_head_t head = {a.replica[choice] % a.n.local, a.row[choice], weight};
+
+    heads_of(list)[a.place[choice] - a.out_first[p]] = head;
+    for (int i = 0; i < j; i++)
+        if (a.replica[first + i] / a.n.local == p)
+            return 0;
+    return (char *)list + (MOE_LIST_ROWS(a.out_heads[p], a.n.row_bytes) + (int64_t)head.row) * a.n.row_bytes;
+}
+
 template <typename T, int W> CUDA_DEVICE void pack_rows(const moe_call_t &a, const T *from, T *keep)
 {
     typedef moe_vector<T, W> vector;
     const cuda_sum_t<T> *weights = (const cuda_sum_t<T> *)a.weights;
     __shared__ char *to[HELD];
 
+    write_lists(a.rows, a.n.row_bytes, a.out_offsets, a.out_heads, a.n.ranks, a.label);
     for (int t = (int)blockIdx.x; t < a.n.tokens; t += (int)gridDim.x) {
         const vector *row = (const vector *)(from + (int64_t)t * a.n.hidden);
 
         for (int j = 0; j < a.n.top_k; j += HELD) {
-            const int64_t at = (int64_t)t * a.n.top_k + j;
             const int count = a.n.top_k - j < HELD ? a.n.top_k - j : HELD;
 
             __syncthreads();
             if ((int)threadIdx.x < count) {
-                const int64_t choice = at + (int)threadIdx.x;
-                char *out = a.rows + a.place[choice] * a.n.row_bytes;
+                const int c = j + (int)threadIdx.x;
+                char *out =
+                    place_row(a, t, c, a.label == MOE_DISPATCH ? (double)weights[(int64_t)t * a.n.top_k + c] : 0);
 
-                row_label(out, a.n.row_bytes, (int64_t)a.n.hidden * (int64_t)sizeof(T), a.replica[choice] % a.n.local,
-                          a.label, a.label == MOE_DISPATCH ? (double)weights[choice] : 0);
-                to[threadIdx.x] = out + sizeof(moe_head_t);
+                if (out != 0)
+                    pad_row(out, a.n.row_bytes, (int64_t)a.n.hidden * (int64_t)sizeof(T));
+                to[threadIdx.x] = out;
             }
             __syncthreads();
             for (int i = (int)threadIdx.x; i < a.n.hidden / W; i += (int)blockDim.x) {
                 const vector v = row[i];
 
                 for (int l = 0; l < count; l++)
-                    ((vector *)to[l])[i] = v;
+                    if (to[l] != 0)
+                        ((vector *)to[l])[i] = v;
                 if (keep != 0 && j == 0)
                     ((vector *)(keep + (int64_t)t * a.n.hidden))[i] = v;
             }
@@ -84,7 +125,7 @@ template <typename T, int W> CUDA_DEVICE void pack_rows(const moe_call_t &a, con
     }
 }
 
-/* One row per (token, choice): of normed or, on the way back, of dy, which is kept in own_dy. */
+/* One row for each rank that a token goes to: of normed or, in backward, of dy, which is kept in own_dy. */
 template <typename T> CUDA_DEVICE void pack(const moe_call_t &a)
 {
     const bool out = a.label == MOE_DISPATCH;
@@ -100,29 +141,46 @@ MOE_KERNEL(pack, pack, moe_call_t, 256)
 
 /* ---- in ---- */
 
-/* Rows that rank p sent, as far as they can be believed. */
-CUDA_DEVICE int believed(const moe_call_t &a, int p)
+/* Whether rank p's list is of this call and as long as it can be. *fault_out: what is wrong otherwise. */
+CUDA_DEVICE bool list_is_right(const moe_call_t &a, int p, int *fault_out)
 {
     const int count = a.arrived_counts[p];
+    const moe_list_t *list = arrived_list(a, p);
 
-    return count < 0 || count > a.n.pair_rows ? 0 : count;
+    *fault_out = count > a.room ? MOE_FAULT_ROOM : MOE_FAULT_STEP;
+    if (count == 0)
+        return true;
+    if (count < 0 || count > a.room || list->call != (uint32_t)a.label || list->heads <= 0)
+        return false;
+    if (list->heads > a.n.pair_rows)
+        *fault_out = MOE_FAULT_ROOM;
+    return list->heads <= a.n.pair_rows && MOE_LIST_ROWS(list->heads, a.n.row_bytes) <= count;
 }
 
-/* from[p, e]: the first row of expert e among those of rank p (y), which are sorted by expert; from[p, L]: their
+/* Heads that rank p sent, as far as they can be believed. */
+CUDA_DEVICE int believed(const moe_call_t &a, int p)
+{
+    int unused;
+
+    return a.arrived_counts[p] != 0 && list_is_right(a, p, &unused) ? arrived_list(a, p)->heads : 0;
+}
+
+/* from[p, e]: the first head of expert e among those of rank p (y), which are sorted by expert; from[p, L]: their
    number. */
 extern "C" __global__ void __launch_bounds__(256) moe_cuda_cells(const moe_call_t a)
 {
     const int p = (int)blockIdx.y, count = believed(a, p), step = (int)(gridDim.x * blockDim.x);
-    int *from = a.from + (int64_t)p * (a.n.local + 1);
+    const int rows = a.arrived_counts[p] - MOE_LIST_ROWS(count, a.n.row_bytes);
+    const moe_head_t *heads = heads_of(arrived_list(a, p));
+    int *from = a.from + (int64_t)p * (a.n.local + 1), fault;
 
-    if (count != a.arrived_counts[p])
-        moe_fault(a, a.arrived_counts[p] < 0 ? MOE_FAULT_STEP : MOE_FAULT_ROOM, p, a.arrived_counts[p]);
+    if (!list_is_right(a, p, &fault))
+        moe_fault(a, fault, p, a.arrived_counts[p] > a.room ? a.arrived_counts[p] : arrived_list(a, p)->heads);
     for (int i = (int)(blockIdx.x * blockDim.x + threadIdx.x); i <= count; i += step) {
-        const int before = i == 0 ? -1 : arrived_head(a, p, i - 1)->expert;
-        const int expert = i == count ? a.n.local : arrived_head(a, p, i)->expert;
+        const int before = i == 0 ? -1 : heads[i - 1].expert, expert = i == count ? a.n.local : heads[i].expert;
 
         if (expert < before || expert < 0 || before < -1 || expert > a.n.local ||
-            (i < count && (expert == a.n.local || arrived_head(a, p, i)->call != (uint32_t)MOE_DISPATCH))) {
+            (i < count && (expert == a.n.local || heads[i].row < 0 || heads[i].row >= rows))) {
             moe_fault(a, MOE_FAULT_STEP, p, 0);
             continue;
         }
@@ -165,12 +223,16 @@ extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) moe_cuda_groups(c
             bad = 1;
         }
         at = 0;
-        for (int p = 0; p < ranks; p++) {
-            const int count = bad ? 0 : believed(a, p);
+        for (int p = 0, lists = 0; p < ranks; p++) {
+            const int heads = bad ? 0 : believed(a, p), list = MOE_LIST_ROWS(heads, a.n.row_bytes);
 
-            a.in_offsets[p] = at;
-            a.in_counts[p] = count;
-            at += count;
+            a.in_first[p] = at;
+            a.in_heads[p] = heads;
+            a.in_counts[p] = bad ? 0 : a.arrived_counts[p];
+            a.back_offsets[p] = at + lists;
+            a.back_counts[p] = list + heads;
+            at += heads;
+            lists += list;
         }
     }
     __syncthreads();
@@ -190,20 +252,20 @@ extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) moe_cuda_groups(c
     }
 }
 
-/* Which rank's, and which of its rows, the r-th is of all that arrived. */
-CUDA_DEVICE int rank_of(const moe_call_t &a, int r, int *row)
+/* Which rank's, and which of its heads, the r-th is of all that arrived. */
+CUDA_DEVICE int rank_of(const moe_call_t &a, int r, int *head)
 {
     int low = 0, high = a.n.ranks - 1;
 
-    while (low < high) { /* the last whose first row is not behind r; empty ones among equals lie before it */
+    while (low < high) { /* the last whose first head is not behind r; empty ones among equals lie before it */
         const int middle = (low + high + 1) / 2;
 
-        if (a.in_offsets[middle] <= r)
+        if (a.in_first[middle] <= r)
             low = middle;
         else
             high = middle - 1;
     }
-    *row = r - a.in_offsets[low];
+    *head = r - a.in_first[low];
     return low;
 }
 
@@ -215,29 +277,31 @@ template <typename T, int W> CUDA_DEVICE void sort_rows(const moe_call_t &a, T *
     for (int r = (int)blockIdx.x; r < arrived; r += (int)gridDim.x) {
         int i;
         const int p = rank_of(a, r, &i);
-        const moe_head_t *head = arrived_head(a, p, i);
-        const vector *row = (const vector *)(head + 1);
-        const int e = head->expert;
+        const int heads = a.in_heads[p], list = MOE_LIST_ROWS(heads, a.n.row_bytes);
+        const moe_head_t head = heads_of(arrived_list(a, p))[i];
+        const int e = head.expert;
         int64_t place;
-        vector *out;
 
-        if (head->call != (uint32_t)a.label || e < 0 || e >= a.n.local) { /* the same for the whole block */
+        /* the same for the whole block */
+        if (arrived_list(a, p)->call != (uint32_t)a.label || e < 0 || e >= a.n.local || head.row < 0 ||
+            head.row >= a.in_counts[p] - list) {
             if (threadIdx.x == 0)
                 moe_fault(a, MOE_FAULT_STEP, p, 0);
             continue;
         }
         place = a.first[(int64_t)e * a.n.ranks + p] + (i - a.from[(int64_t)p * (a.n.local + 1) + e]);
-        if (place < 0 || place >= a.n.rows) { /* of a row whose expert is not the one of its dispatch */
+        if (place < 0 || place >= a.n.rows) { /* of a head whose expert is not the one of its dispatch */
             if (threadIdx.x == 0)
                 moe_fault(a, MOE_FAULT_STEP, p, 0);
             continue;
         }
-        out = (vector *)(to + place * a.n.hidden);
         if (threadIdx.x == 0 && a.label == MOE_DISPATCH) {
-            a.back[place] = r;
-            ((cuda_sum_t<T> *)a.arrived_weights)[place] = (cuda_sum_t<T>)head->weight;
+            a.source[place] = p;
+            a.back[place] = a.back_offsets[p] + list + i;
+            ((cuda_sum_t<T> *)a.arrived_weights)[place] = (cuda_sum_t<T>)head.weight;
         }
-        copy_row(out, row, a.n.hidden / W);
+        copy_row((vector *)(to + place * a.n.hidden), (const vector *)arrived_row(a, p, heads, head.row),
+                 a.n.hidden / W);
     }
 }
 
@@ -253,41 +317,49 @@ template <typename T> CUDA_DEVICE void sort(const moe_call_t &a)
 }
 MOE_KERNEL(sort, sort, moe_call_t, 256)
 
-/* One block: each rank sent as many rows as are due. After dispatch they are known on both sides. */
+/* One block: each rank sent what is due. After dispatch that is known on both sides. */
 extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) moe_cuda_due(const moe_call_t a)
 {
-    const int32_t *due = a.label == MOE_COMBINE_BACKWARD ? a.in_counts : a.out_counts;
+    const bool out = a.label == MOE_COMBINE_BACKWARD;
 
-    for (int p = (int)threadIdx.x; p < a.n.ranks; p += (int)blockDim.x)
-        if (a.arrived_counts[p] != due[p])
+    for (int p = (int)threadIdx.x; p < a.n.ranks; p += (int)blockDim.x) {
+        const int heads = out ? a.in_heads[p] : a.out_heads[p];
+        const int rows = out ? a.in_counts[p] : MOE_LIST_ROWS(heads, a.n.row_bytes) + heads;
+
+        if (a.arrived_counts[p] != rows || believed(a, p) != heads)
             moe_fault(a, MOE_FAULT_STEP, p, 0);
+    }
 }
 
 /* ---- back at the owner ---- */
 
-/* Where the row of (token, choice) `at` lies among those that came back; the first row of all when it is not of this
-   call. */
-CUDA_DEVICE const moe_head_t *returned(const moe_call_t &a, int64_t at)
+/* Where the row of (token, choice) `at` lies among those that came back; whatever was received first when it is not of
+   this call. *weight_out: of its head. */
+CUDA_DEVICE const char *returned(const moe_call_t &a, int64_t at, double *weight_out)
 {
-    const int p = a.replica[at] / a.n.local, row = a.place[at] - a.out_offsets[p];
-    const moe_head_t *head = arrived_head(a, p, row);
+    const int p = a.replica[at] / a.n.local, i = a.place[at] - a.out_first[p];
 
-    if (row >= 0 && row < believed(a, p) && head->call == (uint32_t)a.label)
-        return head;
+    *weight_out = 0;
+    if (i >= 0 && i < believed(a, p)) {
+        *weight_out = heads_of(arrived_list(a, p))[i].weight;
+        return arrived_row(a, p, arrived_list(a, p)->heads, i);
+    }
     moe_fault(a, MOE_FAULT_STEP, p, 0);
-    return arrived_head(a, 0, 0);
+    return a.arrived;
 }
 
 /* The addresses of the next choices of a token, for the whole block; any row's where one is not there. */
-CUDA_DEVICE int hold(const moe_call_t &a, int64_t at, int left, const moe_head_t **held)
+CUDA_DEVICE int hold(const moe_call_t &a, int64_t at, int left, const char **held)
 {
     const int count = left < HELD ? left : HELD;
 
     __syncthreads();
     for (int j = (int)threadIdx.x; j < count; j += (int)blockDim.x) {
-        held[j] = returned(a, at + j);
+        double weight;
+
+        held[j] = returned(a, at + j, &weight);
         if (a.label == MOE_DISPATCH_BACKWARD)
-            a.dweights[at + j] = held[j]->weight;
+            a.dweights[at + j] = weight;
     }
     __syncthreads();
     return count;
@@ -295,7 +367,7 @@ CUDA_DEVICE int hold(const moe_call_t &a, int64_t at, int left, const moe_head_t
 
 /* sum += rows of one token, in the order in which they were chosen. */
 template <typename T, int W>
-CUDA_DEVICE void add_rows(moe_vector<cuda_sum_t<T>, W> *sum, const moe_head_t *const *held, int count, int i)
+CUDA_DEVICE void add_rows(moe_vector<cuda_sum_t<T>, W> *sum, const char *const *held, int count, int i)
 {
     typedef moe_vector<T, W> vector;
     int j = 0;
@@ -305,7 +377,7 @@ CUDA_DEVICE void add_rows(moe_vector<cuda_sum_t<T>, W> *sum, const moe_head_t *c
 
 #pragma unroll
         for (int l = 0; l < 4; l++)
-            v[l] = ((const vector *)(held[j + l] + 1))[i];
+            v[l] = ((const vector *)held[j + l])[i];
 #pragma unroll
         for (int l = 0; l < 4; l++)
 #pragma unroll
@@ -313,7 +385,7 @@ CUDA_DEVICE void add_rows(moe_vector<cuda_sum_t<T>, W> *sum, const moe_head_t *c
                 sum->at[c] += cuda_float(v[l].at[c]);
     }
     for (; j < count; j++) {
-        const vector v = ((const vector *)(held[j] + 1))[i];
+        const vector v = ((const vector *)held[j])[i];
 
 #pragma unroll
         for (int c = 0; c < W; c++)
@@ -326,7 +398,7 @@ template <typename T, int W> CUDA_DEVICE void combine_rows(const moe_call_t &a)
 {
     typedef moe_vector<T, W> vector;
     typedef moe_vector<cuda_sum_t<T>, W> sums;
-    __shared__ const moe_head_t *held[HELD];
+    __shared__ const char *held[HELD];
 
     for (int t = (int)blockIdx.x; t < a.n.tokens; t += (int)gridDim.x) {
         const int64_t at = (int64_t)t * a.n.hidden, choice = (int64_t)t * a.n.top_k;
@@ -352,9 +424,10 @@ template <typename T, int W> CUDA_DEVICE void combine_rows(const moe_call_t &a)
             }
             add_rows<T, W>(&sum, held, most, i);
             for (int j = most; j < a.n.top_k; j++) { /* more choices than are kept at hand */
-                const moe_head_t *head = returned(a, choice + j);
+                double unused;
+                const char *row = returned(a, choice + j, &unused);
 
-                add_rows<T, W>(&sum, &head, 1, i);
+                add_rows<T, W>(&sum, &row, 1, i);
             }
 #pragma unroll
             for (int c = 0; c < W; c++)
@@ -377,7 +450,7 @@ MOE_KERNEL(combine, combine, moe_call_t, 256)
 template <typename T, int W> CUDA_DEVICE void gather_rows(const moe_call_t &a)
 {
     typedef moe_vector<cuda_sum_t<T>, W> sums;
-    __shared__ const moe_head_t *held[HELD];
+    __shared__ const char *held[HELD];
 
     for (int t = (int)blockIdx.x; t < a.n.tokens; t += (int)gridDim.x) {
         const int64_t choice = (int64_t)t * a.n.top_k;
@@ -430,7 +503,22 @@ template <> CUDA_DEVICE float sigmoid<float>(float x)
 
 CUDA_DEVICE int rows_of(const moe_glu_t &a)
 {
-    return a.offsets != 0 ? a.offsets[a.ranks - 1] + a.counts[a.ranks - 1] : a.rows;
+    return a.travelling != 0 ? a.first[a.ranks - 1] + a.heads[a.ranks - 1] : a.rows;
+}
+
+/* Completes a row on its way back, but for what the product writes. */
+CUDA_DEVICE void label_row(const moe_glu_t &a, int r, int64_t data_bytes, double weight)
+{
+    const int p = a.source[r];
+
+    if (p < 0)
+        return;
+    moe_list_t *list = list_at(a.travelling, a.row_bytes, a.offsets[p]);
+    const int row = a.back[r] - a.offsets[p] - MOE_LIST_ROWS(a.heads[p], a.row_bytes);
+    const moe_head_t head = {0, row, weight};
+
+    heads_of(list)[row] = head;
+    pad_row(a.travelling + a.back[r] * a.row_bytes, a.row_bytes, data_bytes);
 }
 
 /* act = weight * silu(gate) * up */
@@ -439,15 +527,16 @@ template <typename T, int W> CUDA_DEVICE void activate_rows(const moe_glu_t &a, 
     typedef moe_vector<T, W> vector;
     typedef cuda_sum_t<T> sum_t;
 
+    if (a.travelling != 0)
+        write_lists(a.travelling, a.row_bytes, a.offsets, a.heads, a.ranks, a.label);
     for (int r = (int)blockIdx.x; r < rows; r += (int)gridDim.x) {
         const int64_t at = (int64_t)r * a.width;
         const vector *gate = (const vector *)((const T *)a.gate + at), *up = (const vector *)((const T *)a.up + at);
         vector *act = (vector *)((T *)a.act + at);
         const sum_t weight = a.weights != 0 ? ((const sum_t *)a.weights)[r] : 1;
 
-        if (threadIdx.x == 0 && a.back != 0 && a.back[r] >= 0)
-            row_label(a.travelling + a.back[r] * a.row_bytes, a.row_bytes, (int64_t)a.hidden * (int64_t)sizeof(T), 0,
-                      a.label, 0);
+        if (threadIdx.x == 0 && a.travelling != 0)
+            label_row(a, r, (int64_t)a.hidden * (int64_t)sizeof(T), 0);
         for (int i = (int)threadIdx.x; i < a.width / W; i += (int)blockDim.x) {
             const vector g = gate[i], u = up[i];
             vector out;
@@ -482,6 +571,8 @@ template <typename T, int W> CUDA_DEVICE void activate_backward_rows(const moe_g
     typedef cuda_sum_t<T> sum_t;
     __shared__ moe_wide_t<T> room[32];
 
+    if (a.travelling != 0)
+        write_lists(a.travelling, a.row_bytes, a.offsets, a.heads, a.ranks, a.label);
     for (int r = (int)blockIdx.x; r < rows; r += (int)gridDim.x) {
         const int64_t at = (int64_t)r * a.width;
         vector *gate = (vector *)((T *)a.gate + at), *up = (vector *)((T *)a.up + at),
@@ -506,12 +597,11 @@ template <typename T, int W> CUDA_DEVICE void activate_backward_rows(const moe_g
             up[i] = u;
             act[i] = d;
         }
-        if (a.back == 0) /* the same for the whole launch */
+        if (a.travelling == 0) /* the same for the whole launch */
             continue;
         dweight = cuda_block_sum(dweight, room);
-        if (threadIdx.x == 0 && a.back[r] >= 0)
-            row_label(a.travelling + a.back[r] * a.row_bytes, a.row_bytes, (int64_t)a.hidden * (int64_t)sizeof(T), 0,
-                      a.label, (double)dweight);
+        if (threadIdx.x == 0)
+            label_row(a, r, (int64_t)a.hidden * (int64_t)sizeof(T), (double)dweight);
     }
 }
 

@@ -254,6 +254,8 @@ static const struct pin {
     MEMBER(dp_moe_config_t, capacity),
     MEMBER(dp_moe_config_t, reserved),
     MEMBER(dp_moe_config_t, recompute),
+    MEMBER(dp_moe_config_t, route_groups),
+    MEMBER(dp_moe_config_t, route_limit),
     TYPE(dp_moe_io_t),
     MEMBER(dp_moe_io_t, struct_size),
     MEMBER(dp_moe_io_t, io),

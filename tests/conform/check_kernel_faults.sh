@@ -148,5 +148,7 @@ export MOCK_REAL
 try moe mock_moe_replicas none
 try moe mock_moe_replicas replica_of_another_microbatch rows_go_to_replicas_in_turn
 try moe mock_moe_replicas placement_is_ignored replicas_share_the_rows
+try moe mock_moe_replicas groups_are_ignored groups_are_judged_by_several
+try moe mock_moe_replicas one_group_more tokens_choose_from_few_groups
 
 [ $failures -eq 0 ]

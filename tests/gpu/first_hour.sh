@@ -133,7 +133,7 @@ attention= moe= overlap= p2p=
 if [ "$emulated" = 1 ]; then
     attention="--sequence 32 --hidden 32 --heads 2 --head-dim 16 --value-dim 16 --product 64 --iterations 1"
     moe="--tokens 32 --hidden 64 --expert-hidden 32 --experts 4 --top-k 2 --turns 1"
-    overlap="--tokens 16 --hidden 32 --heads 2 --head-dim 16 --value-dim 16 --experts 4 --top-k 2 --expert-hidden 16 --steps 1 --layers 1"
+    overlap="--tokens 16 --hidden 32 --heads 2 --head-dim 16 --value-dim 8 --q-rank 16 --kv-rank 8 --rope-dim 8 --experts 4 --top-k 2 --expert-hidden 16 --steps 1 --layers 1"
     p2p="--most 65536 --repeats 1"
 fi
 # shellcheck disable=SC2086

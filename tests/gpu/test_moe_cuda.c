@@ -175,12 +175,17 @@ static void room_follows_the_capacity(conform_t *t)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         const layer_t layer = moe_layer(DP_F64, 7, 5, 8, cases[i].top_k, 3, 0);
         block_t b = {.rank = 1, .ranks = 4, .capacity = cases[i].capacity};
+        const uint32_t list = (16 + 16 * cases[i].rows + 127) / 128;
 
         if (!moe_try(&lab, &b, &layer))
             return;
-        EXPECT(t, conform_exchanges_config(b.comm, 0)->capacity_rows == cases[i].rows,
-               "capacity %g with top_k %u makes room for %u rows, not %u", (double)cases[i].capacity, cases[i].top_k,
-               conform_exchanges_config(b.comm, 0)->capacity_rows, cases[i].rows);
+        for (int way = 0; way < 2; way++) { /* out: no more than the tokens there are */
+            const uint32_t due = (way == 0 && cases[i].rows > 7 ? 7 : cases[i].rows) + list;
+
+            EXPECT(t, conform_exchanges_config(b.comm, way)->capacity_rows == due,
+                   "capacity %g with top_k %u makes room for %u rows, not %u", (double)cases[i].capacity,
+                   cases[i].top_k, conform_exchanges_config(b.comm, way)->capacity_rows, due);
+        }
         if (!conform_block_close(&b))
             return;
     }
@@ -231,6 +236,21 @@ static void three_times_as_many(const dp_exchange_config_t *config, unsigned cha
     counts[0] = 3 * (int32_t)config->capacity_rows;
 }
 
+/* All tokens choose both experts of rank 0: one row travels for each, but there is no room for the experts' rows. */
+static void too_many_rows_for_a_rank(conform_t *t)
+{
+    const layer_t layer = moe_layer(DP_BF16, 16, 8, 4, 2, 8, 0);
+    block_t b = {.rank = t->rank, .ranks = t->size, .capacity = 1.5F};
+    lab_t lab;
+
+    if (!conform_lab_open(&lab, t) || !moe_try(&lab, &b, &layer))
+        return;
+    for (size_t e = 0; e < 2; e++)
+        b.values[b.list[BIAS].offset + e] = 1000;
+    if (moe_write_params(&b))
+        (void)moe_fails(&b, ROUTE, DP_ERR_OVERFLOW, "32 rows are for rank 0, there is room for 24");
+}
+
 static void too_many_rows_from_a_rank(conform_t *t)
 {
     const layer_t layer = moe_layer(DP_BF16, 16, 8, 4, 1, 8, 0);
@@ -241,7 +261,7 @@ static void too_many_rows_from_a_rank(conform_t *t)
         return;
     lab.tamper = three_times_as_many;
     if (moe_try(&lab, &b, &layer))
-        moe_fails(&b, DISPATCH, DP_ERR_OVERFLOW, "48 rows arrived from rank 0, there is room for 16");
+        moe_fails(&b, DISPATCH, DP_ERR_OVERFLOW, "57 rows arrived from rank 0, there is room for 16");
 }
 
 static void a_way_that_is_none_is_refused(conform_t *t)
@@ -267,6 +287,8 @@ static const conform_case_t cases[] = {
     {CONFORM_CASE(room_follows_the_capacity, 0, "Exchanges have room for so many times an even share.")},
     {CONFORM_CASE(less_room_takes_less_memory, 0, "Saved memory follows the room.")},
     {CONFORM_CASE(less_room_is_enough, 2, "Less room changes nothing where it is enough."),
+     .flags = CONFORM_ONLY_THREADS},
+    {CONFORM_CASE(too_many_rows_for_a_rank, 2, "So are more of one rank's for another."),
      .flags = CONFORM_ONLY_THREADS},
     {CONFORM_CASE(too_many_rows_from_a_rank, 0, "More rows from a rank than there is room for are an error.")},
     {CONFORM_CASE(a_way_that_is_none_is_refused, 0, "A way of multiplying that is none is refused.")},

@@ -408,6 +408,12 @@ START_TEST(what_cannot_be_is_refused)
     latent.rope_dim = 2;
     options.attention_config = &latent;
     refuse(&options, "DP_ATTENTION_CAP_LATENT");
+    options = options_of(&config);
+    snprintf(heads_only, sizeof(heads_only), "%s/mock_moe_faults.so", getenv("DP_TEST_MOCKS"));
+    options.moe = heads_only; /* would choose among all experts, and never see the groups */
+    config.route_groups = 2;
+    config.route_limit = 1;
+    refuse(&options, "DP_MOE_CAP_ROUTE_GROUPS");
     ck_assert_int_eq(dp_moe_block_part(NULL, NULL, NULL, NULL), DP_ERR_INVALID);
     dp_moe_block_close(NULL);
 }

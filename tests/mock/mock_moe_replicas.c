@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * mock_moe_replicas.c: moe_cpu with a fault in what it makes of replicas, see fault.h. MOCK_REAL: the file of
- * moe_cpu. */
+ * mock_moe_replicas.c: moe_cpu with a fault in what it makes of replicas or of groups, see fault.h. MOCK_REAL: the file
+ * of moe_cpu. */
 #include <dualpipe/moe.h>
 
 #include "tests/mock/fault.h"
@@ -35,6 +35,20 @@ static dp_status_t route(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
     return real()->route(moe, &outer, s);
 }
 
+static dp_status_t open(const dp_host_t *host, const dp_moe_config_t *config, dp_moe_t **moe_out)
+{
+    dp_moe_config_t changed;
+
+    if (config->struct_size < sizeof(changed) || config->route_groups <= 1)
+        return real()->open(host, config, moe_out);
+    dp_sized_take(&changed, sizeof(changed), config);
+    if (fault("groups_are_ignored"))
+        changed.route_groups = 0;
+    if (fault("one_group_more"))
+        changed.route_limit += changed.route_limit < changed.route_groups;
+    return real()->open(host, &changed, moe_out);
+}
+
 static const void *get_interface(const char *id)
 {
     static dp_moe_vt_t table;
@@ -42,6 +56,7 @@ static const void *get_interface(const char *id)
     if (strcmp(id, DP_IFACE_MOE) != 0 || real() == NULL)
         return NULL;
     memcpy(&table, real(), sizeof(table));
+    table.open = open;
     table.route = route;
     return &table;
 }
@@ -52,6 +67,6 @@ DP_PLUGIN_DEFINE(mock_moe_replicas) = {
     .abi_minor = DP_ABI_MINOR,
     .name = "mock_moe_replicas",
     .version = "0.1",
-    .summary = "moe_cpu with a fault in its replicas",
+    .summary = "moe_cpu with a fault in its replicas or groups",
     .get_interface = get_interface,
 };

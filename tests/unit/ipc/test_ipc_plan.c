@@ -512,6 +512,20 @@ START_TEST(sums_have_the_bits_of_a_serial_sum)
 }
 END_TEST
 
+/* However many blocks and ranks there are, no block has more stretches than another. */
+START_TEST(blocks_share_the_rows_evenly)
+{
+    for (uint32_t blocks = 1; blocks <= 132; blocks++)
+        for (uint32_t ranks = 1; ranks <= 72; ranks++) {
+            const uint32_t stretches = plan_stretches(blocks, ranks);
+
+            ck_assert_uint_eq(stretches * ranks % blocks, 0);
+            for (uint32_t fewer = 1; fewer < stretches; fewer++)
+                ck_assert_uint_ne(fewer * ranks % blocks, 0);
+        }
+}
+END_TEST
+
 START_TEST(steps_fit_into_the_room)
 {
     memory_t m;
@@ -536,6 +550,7 @@ int main(void)
     SUITE_ADD(suite, credits_are_the_slots);
     SUITE_ADD(suite, exchanges_bring_rows_across_the_wrap);
     SUITE_ADD(suite, sums_have_the_bits_of_a_serial_sum);
+    SUITE_ADD(suite, blocks_share_the_rows_evenly);
     SUITE_ADD(suite, steps_fit_into_the_room);
     return suite_run(suite);
 }

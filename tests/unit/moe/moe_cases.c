@@ -137,6 +137,7 @@ void exchanges_hold_the_worst_case(conform_t *t)
         return;
     for (int k = 0; k < 4; k++) {
         const layer_t layer = moe_layer(DP_F64, 7, 5, 8, top_k[k], 3, 0);
+        const uint32_t heads = k == 0 ? 7 : 14; /* one row of each token out, one for each head back */
         block_t b = {.rank = 1, .ranks = 4};
         const dp_exchange_config_t *e;
 
@@ -144,11 +145,57 @@ void exchanges_hold_the_worst_case(conform_t *t)
             return;
         EXPECT(t, conform_exchanges_config(b.comm, 0) != NULL, "no exchange was opened");
         for (int32_t i = 0; (e = conform_exchanges_config(b.comm, i)) != NULL; i++)
-            EXPECT(t, e->capacity_rows == (k == 0 ? 7 : 14) && e->row_bytes == 16 + 48 && e->label != NULL,
-                   "with top_k %u the exchanges have %u rows of %zu bytes", top_k[k], e->capacity_rows, e->row_bytes);
+            EXPECT(t,
+                   e->row_bytes >= 40 && e->label != NULL &&
+                       e->capacity_rows == (i == 0 ? 7 : heads) + (16 + 16 * heads + e->row_bytes - 1) / e->row_bytes,
+                   "with top_k %u exchange %d has %u rows of %zu bytes", top_k[k], i, e->capacity_rows, e->row_bytes);
         if (!conform_block_close(&b))
             return;
     }
+    conform_lab_close(&lab);
+}
+
+/* Rows that have to travel to rank `to` in dispatch: one for each token that goes there, and the list. */
+static int64_t rows_due(const block_t *b, const int *chosen, int32_t to, size_t row_bytes)
+{
+    const uint32_t local = b->layer.experts / (uint32_t)b->ranks, k = b->layer.top_k;
+    int64_t rows = 0, heads = 0;
+
+    for (size_t i = 0; i < conform_layer_tokens(&b->layer); i++) {
+        int64_t here = 0;
+
+        for (uint32_t j = 0; j < k; j++)
+            here += chosen[i * k + j] / (int)local == to;
+        rows += here > 0;
+        heads += here;
+    }
+    return heads > 0 ? rows + (16 + 16 * heads + (int64_t)row_bytes - 1) / (int64_t)row_bytes : 0;
+}
+
+void a_row_travels_once_to_each_rank(conform_t *t)
+{
+    const layer_t layer = moe_layer(DP_F64, 37, 12, 12, 5, 3, 0);
+    block_t b = {.rank = t->rank, .ranks = t->size};
+    int chosen[37 * 5];
+    double *y;
+    pass_t p;
+    lab_t lab;
+
+    if (!conform_lab_open(&lab, t) || !moe_try(&lab, &b, &layer) || !conform_pass_open(&p, &b, 0) ||
+        !conform_pass_run(&p, FORWARD, WEIGHT))
+        return;
+    y = calloc(conform_area_count(&p.y), sizeof(*y));
+    (void)conform_reference_moe(&layer, b.values, p.xs[b.rank], y, chosen, false);
+    free(y);
+    for (int32_t to = 0; to < b.ranks; to++) {
+        const int64_t due = rows_due(&b, chosen, to, conform_exchanges_config(b.comm, 0)->row_bytes);
+
+        EXPECT(t, conform_exchanges_sent(b.comm, 0, to) == 2 * due,
+               "rank %d sent rank %d %lld rows in dispatch and combine_backward together: %lld are due in each", b.rank,
+               to, (long long)conform_exchanges_sent(b.comm, 0, to), (long long)due);
+    }
+    if (!conform_pass_close(&p) || !conform_block_close(&b))
+        return;
     conform_lab_close(&lab);
 }
 
@@ -287,7 +334,8 @@ bool moe_fails(block_t *b, int step, dp_status_t status, const char *word)
     return true;
 }
 
-/* What a peer that is out of step could send. Rows begin with the expert and the number of the call. */
+/* What a peer that is out of step could send: a list (call, number of heads), and its heads (expert, row) from byte 16
+ * on, 16 bytes each. */
 static void negative(const dp_exchange_config_t *config, unsigned char *rows, int32_t *counts, uint32_t round)
 {
     (void)config, (void)rows;
@@ -295,23 +343,23 @@ static void negative(const dp_exchange_config_t *config, unsigned char *rows, in
         counts[0] = -1;
 }
 
-static void write_head(const dp_exchange_config_t *config, unsigned char *rows, size_t row, size_t at, int32_t value)
+static void write_at(unsigned char *rows, size_t at, int32_t value)
 {
-    memcpy(rows + row * config->row_bytes + at, &value, sizeof(value));
+    memcpy(rows + at, &value, sizeof(value));
 }
 
 static void foreign_expert(const dp_exchange_config_t *config, unsigned char *rows, int32_t *counts, uint32_t round)
 {
-    (void)counts;
+    (void)config, (void)counts;
     if (round == 0)
-        write_head(config, rows, 0, 0, 8);
+        write_at(rows, 16, 8);
 }
 
 static void negative_expert(const dp_exchange_config_t *config, unsigned char *rows, int32_t *counts, uint32_t round)
 {
-    (void)counts;
+    (void)config, (void)counts;
     if (round == 0)
-        write_head(config, rows, 2, 0, -5);
+        write_at(rows, 16 + 2 * 16, -5);
 }
 
 static void one_less(int32_t *counts, uint32_t round, uint32_t wanted)
@@ -340,38 +388,32 @@ static void one_less_at_last(const dp_exchange_config_t *config, unsigned char *
     one_less(counts, round, 3);
 }
 
-static void other_call(const dp_exchange_config_t *config, unsigned char *rows, uint32_t round, uint32_t wanted)
+/* A word of the list in the exchange that is meant. */
+static void write_in(unsigned char *rows, uint32_t round, uint32_t wanted, size_t at, int32_t value)
 {
     if (round == wanted)
-        write_head(config, rows, 2, 4, 77);
+        write_at(rows, at, value);
 }
 
-static void other_call_in_dispatch(const dp_exchange_config_t *config, unsigned char *rows, int32_t *counts,
-                                   uint32_t round)
-{
-    (void)counts;
-    other_call(config, rows, round, 0);
-}
+#define WRITTEN(name, round_wanted, at, value)                                                                         \
+    static void name(const dp_exchange_config_t *config, unsigned char *rows, int32_t *counts, uint32_t round)         \
+    {                                                                                                                  \
+        (void)config, (void)counts;                                                                                    \
+        write_in(rows, round, round_wanted, at, value);                                                                \
+    }
 
-static void other_call_in_combine(const dp_exchange_config_t *config, unsigned char *rows, int32_t *counts,
-                                  uint32_t round)
-{
-    (void)counts;
-    other_call(config, rows, round, 1);
-}
-
-static void other_call_in_backward(const dp_exchange_config_t *config, unsigned char *rows, int32_t *counts,
-                                   uint32_t round)
-{
-    (void)counts;
-    other_call(config, rows, round, 2);
-}
-
-static void other_call_at_last(const dp_exchange_config_t *config, unsigned char *rows, int32_t *counts, uint32_t round)
-{
-    (void)counts;
-    other_call(config, rows, round, 3);
-}
+WRITTEN(other_call_in_dispatch, 0, 0, 77)
+WRITTEN(other_call_in_combine, 1, 0, 77)
+WRITTEN(other_call_in_backward, 2, 0, 77)
+WRITTEN(other_call_at_last, 3, 0, 77)
+WRITTEN(no_heads_in_dispatch, 0, 4, 0)
+WRITTEN(heads_below_0_in_dispatch, 0, 4, -1)
+WRITTEN(one_head_less_in_dispatch, 0, 4, 13)
+WRITTEN(heads_without_end_in_backward, 2, 4, INT32_MAX)
+WRITTEN(one_head_less_at_last, 3, 4, 13)
+WRITTEN(foreign_row_in_dispatch, 0, 16 + 3 * 16 + 4, 7)
+WRITTEN(row_below_0_in_dispatch, 0, 16 + 5 * 16 + 4, -1)
+WRITTEN(foreign_row_in_backward, 2, 16 + 4, 7)
 
 void rows_of_another_call_are_refused(conform_t *t)
 {
@@ -390,6 +432,14 @@ void rows_of_another_call_are_refused(conform_t *t)
         {other_call_in_backward, COMBINE_B, "combine_backward"},
         {one_less_at_last, DISPATCH_B, "dispatch_backward"},
         {other_call_at_last, DISPATCH_B, "dispatch_backward"},
+        {no_heads_in_dispatch, DISPATCH, "dispatch"},
+        {heads_below_0_in_dispatch, DISPATCH, "dispatch"},
+        {one_head_less_in_dispatch, COMBINE, "combine"},
+        {heads_without_end_in_backward, COMBINE_B, "combine_backward"},
+        {one_head_less_at_last, DISPATCH_B, "dispatch_backward"},
+        {foreign_row_in_dispatch, DISPATCH, "dispatch"},
+        {row_below_0_in_dispatch, DISPATCH, "dispatch"},
+        {foreign_row_in_backward, COMBINE_B, "combine_backward"},
     };
 
     for (size_t i = 0; i < sizeof(wrongs) / sizeof(wrongs[0]); i++) {
@@ -472,6 +522,10 @@ void refusals_name_the_setting(conform_t *t)
         {{.what = "tokens", IN_SHAPE(sequence), .bits = 0xffffffff}, DP_ERR_OVERFLOW, "4294967295"},
         {{.what = "shared", IN_CONFIG(shared_experts), .bits = 0xffffffff}, DP_ERR_OVERFLOW, "more rows or elements"},
         {{.what = "comm", IN_CONFIG(comm), .pointer = true}, DP_ERR_UNSUPPORTED, "exchanges"},
+        {{.what = "groups", IN_CONFIG(route_groups), .bits = 3}, DP_ERR_INVALID, "route_groups 3"},
+        {{.what = "limit", IN_CONFIG(route_limit)}, DP_ERR_INVALID, "route_limit 0"},
+        {{.what = "larger limit", IN_CONFIG(route_limit), .bits = 5}, DP_ERR_INVALID, "route_limit 5"},
+        {{.what = "top_k of a group", IN_CONFIG(top_k), .bits = 3}, DP_ERR_INVALID, "leave top_k 3"},
     };
     lab_t lab;
 
@@ -485,6 +539,8 @@ void refusals_name_the_setting(conform_t *t)
                      .ranks = 2};
         dp_status_t came;
 
+        b.layer.groups = 4;
+        b.layer.limit = 1;
         conform_forget_error();
         came = b.kind->open(&b);
         EXPECT(t,
@@ -512,6 +568,8 @@ void numbers_that_are_none_do_no_harm(conform_t *t)
         pass_t p;
 
         layer.gate = i / 3 % 2 == 0 ? DP_GATE_SOFTMAX : DP_GATE_SIGMOID;
+        layer.groups = i / 6 % 2 == 0 ? 0 : 4;
+        layer.limit = 2;
         if (!moe_try(&lab, &b, &layer)) {
             if (conform_failed(t))
                 return;
