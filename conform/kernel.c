@@ -395,6 +395,27 @@ static bool describe(block_t *b)
     return true;
 }
 
+static bool place_ends(block_t *b)
+{
+    const dp_device_vt_t *vt = b->lab->vt;
+    const bool host = (vt->caps & DP_DEVICE_CAP_HOST_MEMORY) != 0;
+    void *memory = NULL;
+
+    CHECK_OK(b->lab->t, (host ? vt->allocate : vt->host_allocate)(b->lab->device, sizeof(b->layer.ends), &memory),
+             "memory for the ends of documents");
+    b->ends = memory;
+    memcpy(b->ends, b->layer.ends, sizeof(b->layer.ends));
+    return true;
+}
+
+static void release_ends(block_t *b)
+{
+    const dp_device_vt_t *vt = b->lab->vt;
+    const bool host = (vt->caps & DP_DEVICE_CAP_HOST_MEMORY) != 0;
+
+    (host ? vt->release : vt->host_release)(b->lab->device, b->ends);
+}
+
 bool conform_block_open(block_t *b, lab_t *lab, const layer_t *layer, uint64_t seed)
 {
     const dp_dtype_t sums = dp_dtype_accumulator(layer->dtype);
@@ -413,7 +434,7 @@ bool conform_block_open(block_t *b, lab_t *lab, const layer_t *layer, uint64_t s
     }
     CHECK_OK(lab->t, status, "open");
     CHECK(lab->t, b->instance != NULL, "open came to DP_OK and gave no instance");
-    if (!describe(b))
+    if (!describe(b) || !place_ends(b))
         return false;
     return conform_area_open(lab, &b->params, "params", layer->dtype, b->sizes.param_count * element,
                              b->shift * element) &&
@@ -458,6 +479,7 @@ bool conform_block_close(block_t *b)
     conform_area_close(lab, &b->grads);
     conform_area_close(lab, &b->scratch[0]);
     conform_area_close(lab, &b->scratch[1]);
+    release_ends(b);
     free(b->list);
     free(b->values);
     free(b->before);
@@ -483,7 +505,7 @@ static double *random_input(const block_t *b, uint64_t seed)
     double *x = random_values(b->layer.dtype, seed, boundary(&b->layer), 2);
     layer_t token = b->layer;
 
-    token.batch = token.sequence = 1;
+    token.batch = token.sequence = token.tokens = 1;
     for (size_t i = 0; i < boundary(&b->layer) && b->kind->margin != NULL; i += d)
         for (int tries = 0; tries < 100 && b->kind->margin(&token, b->values, x + i) < margin; tries++)
             for (size_t j = i; j < i + d; j++)
@@ -542,6 +564,9 @@ dp_io_t conform_pass_io(const pass_t *p, int step)
     dp_io_t io = {.struct_size = sizeof(io), .step = 7, .microbatch = p->microbatch};
 
     io.params = conform_area_memory(&b->params);
+    io.tokens = b->layer.tokens;
+    io.documents = b->layer.documents;
+    io.document_ends = b->layer.documents > 0 ? b->ends : NULL;
     io.saved = conform_area_memory(&p->saved);
     io.scratch = conform_area_memory(&b->scratch[s->lane]);
     if (s->phase == WEIGHT)
@@ -642,8 +667,8 @@ static const char *name_of(dp_dtype_t dtype)
 static const char *layer_text(const block_t *b, char text[200])
 {
     const layer_t *l = &b->layer;
-    int at = snprintf(text, 200, "%s, batch %u, sequence %u, hidden %u, ", name_of(l->dtype), l->batch, l->sequence,
-                      l->hidden);
+    int at = snprintf(text, 200, "%s, batch %u, sequence %u, tokens %zu, documents %u, hidden %u, ", name_of(l->dtype),
+                      l->batch, l->sequence, conform_layer_tokens(l), l->documents, l->hidden);
 
     if (l->heads > 0)
         snprintf(text + at, (size_t)(200 - at),

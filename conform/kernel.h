@@ -112,6 +112,7 @@ typedef struct kind {
     int nsteps;
     const layer_t *layers;          /* ends with batch 0; each gradient by itself */
     const layer_t *larger;          /* ends with batch 0; gradients along random directions */
+    const layer_t *shorter;         /* ends with batch 0; micro-batches of fewer tokens, or with documents */
     const wrong_t *wrongs;          /* ends with what NULL */
     uint32_t config_min, outer_min; /* outer: of the struct around dp_io_t, 0: there is none */
     dp_status_t (*open)(block_t *b);
@@ -153,6 +154,7 @@ struct block {
     dp_block_sizes_t sizes;
     dp_param_t *list;
     area_t params, grads, scratch[2], places;
+    uint32_t *ends; /* layer.ends, where host and device reach them */
     double *values; /* the whole layer's parameters */
     double *before; /* what the gradients began with */
 };
@@ -222,6 +224,7 @@ void conform_kernel_weight_gradients_may_come_late(conform_t *t);
 void conform_kernel_microbatches_in_flight_do_not_meet(conform_t *t);
 void conform_kernel_instances_do_not_meet(conform_t *t);
 void conform_kernel_first_stage_needs_no_dx(conform_t *t);
+void conform_kernel_microbatches_may_be_shorter(conform_t *t);
 void conform_kernel_same_input_same_bits(conform_t *t);
 void conform_kernel_calls_are_enqueued(conform_t *t);
 void conform_kernel_pointers_that_are_missing_are_named(conform_t *t);
@@ -259,6 +262,10 @@ void conform_kernel_nothing_is_left_behind(conform_t *t);
         KERNEL_CASE(instances_do_not_meet,                                                                             \
                     "Two instances of different layers work side by side, and one goes on when the other is "          \
                     "closed."),                                                                                        \
+        KERNEL_CASE(microbatches_may_be_shorter,                                                                       \
+                    "With DP_*_CAP_TOKENS micro-batches may have fewer tokens than the shape says, with "              \
+                    "DP_ATTENTION_CAP_DOCUMENTS documents: outputs and gradients are those of the formula, and "       \
+                    "nothing behind the last token is read or written."),                                              \
         KERNEL_CASE(first_stage_needs_no_dx, "dx may be NULL; the parameters' gradients are the same."),               \
         KERNEL_CASE(same_input_same_bits,                                                                              \
                     "The same input gives the same bits, in another instance and in memory elsewhere. "                \

@@ -75,6 +75,27 @@ static void numbers(conform_t *t, dp_dtype_t dtype, bool gradients)
     conform_lab_close(&lab);
 }
 
+void conform_kernel_microbatches_may_be_shorter(conform_t *t)
+{
+    static const dp_dtype_t dtypes[] = {DP_F64, DP_F32, DP_BF16};
+    int tried = 0;
+    lab_t lab;
+
+    if (!conform_lab_open(&lab, t))
+        return;
+    for (int i = 0; i < 3; i++)
+        for (const layer_t *l = conform_kernel_kind(t)->shorter; l->batch > 0; l++) {
+            layer_t layer = *l;
+
+            layer.dtype = dtypes[i];
+            if (!output_of(&lab, &layer, 31, &tried) || !gradients_of(&lab, &layer, 31, true, &tried))
+                return;
+        }
+    if (tried == 0)
+        conform_skip(t, "none of the suite's layers: %s", conform_last_error());
+    conform_lab_close(&lab);
+}
+
 void conform_kernel_outputs_f64(conform_t *t)
 {
     numbers(t, DP_F64, false);

@@ -55,6 +55,7 @@ typedef struct moe_task {
     int32_t microbatch;
     const char *rows;      /* what an exchange brought: rows of rank p from p * C on */
     const int32_t *counts; /* how many of them */
+    moe_dims_t n;          /* of this micro-batch; memory is laid out by those of the longest */
 } moe_task_t;
 
 /* One entry per piece of work on a stream; names as in moe.h, take_x: what comes after x's exchange. */

@@ -442,7 +442,8 @@ static dp_status_t run(dp_attention_t *a, const char *name, pass_fn pass, unsign
                        dp_stream_t *s)
 {
     attn_pass_t p = {.attention = a};
-    dp_status_t status = attn_check_io(a->host, a->vt->plugin, name, io, needs);
+    dp_io_t taken;
+    dp_status_t status = attn_check_io(a->host, a->vt->plugin, &a->n, 0, name, io, needs, &taken);
 
     if (status < 0)
         return status;
@@ -451,7 +452,7 @@ static dp_status_t run(dp_attention_t *a, const char *name, pass_fn pass, unsign
         return DP_FAIL(a->host, DP_ERR_UNSUPPORTED, "%s: %s: the stream has no CUDA stream: use one of device_cuda",
                        a->vt->plugin, name);
     p.workspace = in(io->scratch, a->scratch.workspace);
-    return pass(&p, io);
+    return pass(&p, &taken);
 }
 
 dp_status_t attn_block_forward(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s)
