@@ -28,9 +28,10 @@ uint32_t lengths_draw(const options_t *o, int64_t step, int32_t replica, int32_t
                       uint32_t *count_out)
 {
     /* a key beside those of text_sample(), which draws from the same numbers */
-    const uint64_t key = random_key(random_key(random_key(~(uint64_t)o->seed, (uint64_t)step), (uint64_t)replica),
-                                    (uint64_t)index);
-    const uint32_t most = (uint32_t)(o->batch * o->seq), tokens = o->varlen ? between(key, 0, (most + 3) / 4, most) : most;
+    const uint64_t key =
+        random_key(random_key(random_key(~(uint64_t)o->seed, (uint64_t)step), (uint64_t)replica), (uint64_t)index);
+    const uint32_t most = (uint32_t)(o->batch * o->seq),
+                   tokens = o->varlen ? between(key, 0, (most + 3) / 4, most) : most;
     uint32_t count = 0;
 
     for (uint32_t end = 0; ends_out != NULL && end < tokens; count++) {

@@ -37,7 +37,7 @@ extern "C" {
 typedef struct dp_attention dp_attention_t;
 
 enum {
-    DP_ATTENTION_CAP_LATENT = 1u << 0,   /* takes config.kv_rank > 0: callers ask for this bit before they set it */
+    DP_ATTENTION_CAP_LATENT = 1u << 0,    /* takes config.kv_rank > 0: callers ask for this bit before they set it */
     DP_ATTENTION_CAP_RECOMPUTE = 1u << 1, /* takes config.recompute and has recompute: callers ask as well */
     DP_ATTENTION_CAP_TOKENS = 1u << 2,    /* takes io.tokens below T */
     DP_ATTENTION_CAP_DOCUMENTS = 1u << 3  /* takes io.documents */

@@ -62,7 +62,8 @@ dp_status_t attn_check_io(const dp_host_t *host, const char *plugin, const attn_
                           const char *pass, const dp_io_t *io, unsigned needs, dp_io_t *taken_out);
 
 /* Tokens of one another's company: document `i` of a micro-batch, or its sequence. False: there are not so many. */
-static inline bool attn_document(const attn_dims_t *n, const dp_io_t *io, size_t i, size_t *first_out, size_t *count_out)
+static inline bool attn_document(const attn_dims_t *n, const dp_io_t *io, size_t i, size_t *first_out,
+                                 size_t *count_out)
 {
     size_t end;
 
