@@ -216,6 +216,7 @@ static dp_status_t attention_open(block_t *b)
         .q_rank = b->layer.q_rank,
         .kv_rank = b->layer.kv_rank,
         .rope_dim = b->layer.rope_dim,
+        .recompute = b->recompute,
     };
     conform_kernel_wrong(b, &room.config, &shape.shape);
     status = table_of(b)->open(b->lab->host, &room.config, &attention);
@@ -254,6 +255,11 @@ static dp_status_t attention_call(pass_t *p, int step, const dp_io_t *io)
                                                                                       vt->backward_weight};
 
     return calls[step](p->block->instance, io, p->block->lab->lanes[0]);
+}
+
+static dp_status_t attention_recompute(pass_t *p, const dp_io_t *io)
+{
+    return table_of(p->block)->recompute(p->block->instance, io, p->block->lab->lanes[0]);
 }
 
 static size_t attention_index(const block_t *b, size_t i)
@@ -323,6 +329,8 @@ const kind_t conform_kernel_latent = {
     .sizes = attention_sizes,
     .params = attention_params,
     .call = attention_call,
+    .recompute = attention_recompute,
+    .cap_recompute = DP_ATTENTION_CAP_RECOMPUTE,
     .whole = conform_reference_attention_params,
     .common = conform_reference_attention_params,
     .index = attention_index,
@@ -344,6 +352,8 @@ const kind_t conform_kernel_attention = {
     .sizes = attention_sizes,
     .params = attention_params,
     .call = attention_call,
+    .recompute = attention_recompute,
+    .cap_recompute = DP_ATTENTION_CAP_RECOMPUTE,
     .whole = conform_reference_attention_params,
     .common = conform_reference_attention_params,
     .index = attention_index,
@@ -720,6 +730,7 @@ LATENT_KERNEL(gradients_are_those_of_its_own_loss)
 LATENT_KERNEL(weight_gradients_may_come_late)
 LATENT_KERNEL(microbatches_in_flight_do_not_meet)
 LATENT_KERNEL(instances_do_not_meet)
+LATENT_KERNEL(recomputation_changes_no_bit)
 LATENT_KERNEL(microbatches_may_be_shorter)
 LATENT(documents_are_as_if_alone)
 LATENT_KERNEL(first_stage_needs_no_dx)
@@ -787,6 +798,7 @@ static const conform_case_t latent_cases[] = {
     {LATENT_CASE(weight_gradients_may_come_late)},
     {LATENT_CASE(microbatches_in_flight_do_not_meet)},
     {LATENT_CASE(instances_do_not_meet)},
+    {LATENT_CASE(recomputation_changes_no_bit)},
     {LATENT_CASE(microbatches_may_be_shorter)},
     {LATENT_CASE(documents_are_as_if_alone)},
     {LATENT_CASE(first_stage_needs_no_dx)},

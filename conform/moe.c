@@ -171,6 +171,7 @@ static dp_status_t moe_open(block_t *b)
         .exchange_id = EXCHANGES_FIRST_ID,
         .replicas = b->replicas,
         .capacity = b->capacity,
+        .recompute = b->recompute,
     };
     conform_kernel_wrong(b, &room.config, &shape.shape);
     status = table_of(b)->open(b->lab->host, &room.config, &moe);
@@ -208,6 +209,14 @@ static dp_status_t moe_sizes(const block_t *b, dp_block_sizes_t *out)
 static dp_status_t moe_params(const block_t *b, dp_param_t *out)
 {
     return table_of(b)->params(b->instance, out);
+}
+
+static dp_status_t moe_recompute(pass_t *p, const dp_io_t *io)
+{
+    const block_t *b = p->block;
+    const dp_moe_io_t moe_io = {.struct_size = sizeof(moe_io), .io = io, .aux_scale = (float)KERNEL_AUX_SCALE};
+
+    return table_of(b)->experts_recompute(b->instance, &moe_io, b->lab->lanes[0]);
 }
 
 static dp_status_t moe_call(pass_t *p, int step, const dp_io_t *io)
@@ -340,6 +349,8 @@ const kind_t conform_kernel_moe = {
     .sizes = moe_sizes,
     .params = moe_params,
     .call = moe_call,
+    .recompute = moe_recompute,
+    .cap_recompute = DP_MOE_CAP_RECOMPUTE,
     .whole = conform_reference_moe_params,
     .common = conform_reference_moe_common,
     .index = moe_index,
