@@ -96,6 +96,57 @@ static const layer_t latent_larger[] = {
     {.batch = 0},
 };
 
+/* One token, a last sequence that is cut off, documents of one token and as long as a sequence, across its end; with
+ * documents alone and with fewer tokens as well. */
+static const layer_t shorter[] = {
+    {.batch = 2, .sequence = 5, .tokens = 1, .hidden = 3, .heads = 2, .kv_heads = 1, .head_dim = 4},
+    {.batch = 3, .sequence = 4, .tokens = 7, .hidden = 5, .heads = 4, .kv_heads = 2, .head_dim = 4, .value_dim = 3},
+    {.batch = 2,
+     .sequence = 5,
+     .tokens = 10,
+     .documents = 4,
+     .ends = {1, 3, 8, 10},
+     .hidden = 4,
+     .heads = 4,
+     .kv_heads = 2,
+     .head_dim = 2},
+    {.batch = 1,
+     .sequence = 9,
+     .tokens = 8,
+     .documents = 2,
+     .ends = {5, 8},
+     .hidden = 4,
+     .heads = 2,
+     .kv_heads = 2,
+     .head_dim = 64,
+     .value_dim = 64},
+    {.batch = 0},
+};
+
+static const layer_t latent_shorter[] = {
+    {.batch = 2,
+     .sequence = 5,
+     .tokens = 7,
+     .hidden = 6,
+     .heads = 3,
+     .head_dim = 6,
+     .value_dim = 3,
+     .q_rank = 5,
+     .kv_rank = 4,
+     .rope_dim = 2},
+    {.batch = 2,
+     .sequence = 4,
+     .tokens = 7,
+     .documents = 3,
+     .ends = {1, 3, 7},
+     .hidden = 5,
+     .heads = 2,
+     .head_dim = 10,
+     .kv_rank = 7,
+     .rope_dim = 4},
+    {.batch = 0},
+};
+
 #define IN_CONFIG(member) .offset = offsetof(dp_attention_config_t, member)
 #define IN_SHAPE(member)  .in_shape = true, .offset = offsetof(dp_block_shape_t, member)
 
@@ -144,6 +195,11 @@ static dp_status_t attention_open(block_t *b)
 
     if (b->layer.kv_rank > 0 && (table_of(b)->caps & DP_ATTENTION_CAP_LATENT) == 0)
         return dp_fail(DP_ERR_UNSUPPORTED, "it does not announce latent attention (DP_ATTENTION_CAP_LATENT)");
+    if (b->layer.tokens > 0 && b->layer.tokens < b->layer.batch * b->layer.sequence &&
+        (table_of(b)->caps & DP_ATTENTION_CAP_TOKENS) == 0)
+        return dp_fail(DP_ERR_UNSUPPORTED, "it does not announce shorter micro-batches (DP_ATTENTION_CAP_TOKENS)");
+    if (b->layer.documents > 0 && (table_of(b)->caps & DP_ATTENTION_CAP_DOCUMENTS) == 0)
+        return dp_fail(DP_ERR_UNSUPPORTED, "it does not announce documents (DP_ATTENTION_CAP_DOCUMENTS)");
     conform_kernel_shape(b, &shape, sizeof(shape));
     memset(&room, 0xa5, sizeof(room));
     room.config = (dp_attention_config_t){
@@ -160,6 +216,7 @@ static dp_status_t attention_open(block_t *b)
         .q_rank = b->layer.q_rank,
         .kv_rank = b->layer.kv_rank,
         .rope_dim = b->layer.rope_dim,
+        .recompute = b->recompute,
     };
     conform_kernel_wrong(b, &room.config, &shape.shape);
     status = table_of(b)->open(b->lab->host, &room.config, &attention);
@@ -198,6 +255,11 @@ static dp_status_t attention_call(pass_t *p, int step, const dp_io_t *io)
                                                                                       vt->backward_weight};
 
     return calls[step](p->block->instance, io, p->block->lab->lanes[0]);
+}
+
+static dp_status_t attention_recompute(pass_t *p, const dp_io_t *io)
+{
+    return table_of(p->block)->recompute(p->block->instance, io, p->block->lab->lanes[0]);
 }
 
 static size_t attention_index(const block_t *b, size_t i)
@@ -258,6 +320,7 @@ const kind_t conform_kernel_latent = {
     .nsteps = 3,
     .layers = latent_layers,
     .larger = latent_larger,
+    .shorter = latent_shorter,
     .wrongs = latent_wrongs,
     .config_min = DP_SIZE_TO(dp_attention_config_t, rope_dim),
     .open = attention_open,
@@ -266,6 +329,8 @@ const kind_t conform_kernel_latent = {
     .sizes = attention_sizes,
     .params = attention_params,
     .call = attention_call,
+    .recompute = attention_recompute,
+    .cap_recompute = DP_ATTENTION_CAP_RECOMPUTE,
     .whole = conform_reference_attention_params,
     .common = conform_reference_attention_params,
     .index = attention_index,
@@ -278,6 +343,7 @@ const kind_t conform_kernel_attention = {
     .nsteps = 3,
     .layers = layers,
     .larger = larger,
+    .shorter = shorter,
     .wrongs = wrongs,
     .config_min = DP_ATTENTION_CONFIG_MIN,
     .open = attention_open,
@@ -286,6 +352,8 @@ const kind_t conform_kernel_attention = {
     .sizes = attention_sizes,
     .params = attention_params,
     .call = attention_call,
+    .recompute = attention_recompute,
+    .cap_recompute = DP_ATTENTION_CAP_RECOMPUTE,
     .whole = conform_reference_attention_params,
     .common = conform_reference_attention_params,
     .index = attention_index,
@@ -429,6 +497,95 @@ static void gradients_reach_the_past_and_themselves(conform_t *t)
     conform_lab_close(&lab);
 }
 
+/* Runs document i of `packed` as a micro-batch of its own; whether its part of y and dx is the same. */
+static bool same_alone(const pass_t *packed, uint32_t first, uint32_t count, const double *y, const double *dx)
+{
+    block_t *b = packed->block;
+    const layer_t whole = b->layer;
+    const double tolerance = conform_kernel_tolerance(whole.dtype).output;
+    const size_t d = whole.hidden;
+    double *own_y, *own_dx;
+    pass_t p;
+
+    b->layer.tokens = count;
+    b->layer.documents = 0;
+    if (!conform_pass_open(&p, b, 1))
+        return false;
+    memcpy(p.xs[0], packed->xs[0] + first * d, count * d * sizeof(double));
+    memcpy(p.dys[0], packed->dys[0] + first * d, count * d * sizeof(double));
+    if (!conform_area_write(b->lab, &p.x, p.xs[0]) || !conform_area_write(b->lab, &p.dy, p.dys[0]) ||
+        !conform_pass_run(&p, FORWARD, WEIGHT))
+        return false;
+    own_y = conform_area_read(b->lab, &p.y);
+    own_dx = conform_area_read(b->lab, &p.dx);
+    for (size_t i = 0; own_y != NULL && own_dx != NULL && i < count * d; i++) {
+        CHECK(b->lab->t, fabs(own_y[i] - y[first * d + i]) <= tolerance * (1 + fabs(own_y[i])),
+              "y of token %zu of the document at %u is %.9g alone and %.9g packed", i / d, first, own_y[i],
+              y[first * d + i]);
+        CHECK(b->lab->t, fabs(own_dx[i] - dx[first * d + i]) <= 10 * tolerance * (1 + fabs(own_dx[i])),
+              "dx of token %zu of the document at %u is %.9g alone and %.9g packed", i / d, first, own_dx[i],
+              dx[first * d + i]);
+    }
+    free(own_y);
+    free(own_dx);
+    b->layer = whole;
+    return conform_pass_close(&p);
+}
+
+/* Gradients are added up: packed once and each document alone make twice those of packed. */
+static bool gradients_doubled(block_t *b, const double *once)
+{
+    const double tolerance = 10 * conform_kernel_tolerance(b->layer.dtype).output;
+    double *twice = conform_block_gradients(b);
+
+    for (size_t i = 0; twice != NULL && i < b->sizes.param_count; i++)
+        CHECK(b->lab->t, fabs(twice[i] - 2 * once[i]) <= tolerance * (1 + fabs(once[i])) * 8,
+              "gradient %zu is %.9g packed and %.9g of the documents alone", i, once[i], twice[i] - once[i]);
+    free(twice);
+    return twice != NULL;
+}
+
+static void documents_are_as_if_alone(conform_t *t)
+{
+    const uint32_t needed = DP_ATTENTION_CAP_TOKENS | DP_ATTENTION_CAP_DOCUMENTS;
+    const dp_attention_vt_t *vt = t->table;
+    const layer_t *l = conform_kernel_kind(t)->shorter;
+    double *y, *dx, *once;
+    block_t b = {0};
+    layer_t layer;
+    pass_t p;
+    lab_t lab;
+
+    if ((vt->caps & needed) != needed || (t->variety == 1 && (vt->caps & DP_ATTENTION_CAP_LATENT) == 0)) {
+        conform_skip(t, "it does not announce documents and shorter micro-batches");
+        return;
+    }
+    while (l->documents == 0)
+        l++;
+    layer = *l;
+    layer.dtype = DP_F32;
+    if (!conform_lab_open(&lab, t) || !conform_block_open(&b, &lab, &layer, 37) || !conform_pass_open(&p, &b, 0) ||
+        !conform_pass_run(&p, FORWARD, WEIGHT))
+        return;
+    y = conform_area_read(&lab, &p.y);
+    dx = conform_area_read(&lab, &p.dx);
+    once = conform_block_gradients(&b);
+    for (uint32_t i = 0; y != NULL && dx != NULL && i < layer.documents; i++) {
+        const uint32_t first = i > 0 ? layer.ends[i - 1] : 0;
+
+        if (!same_alone(&p, first, layer.ends[i] - first, y, dx))
+            return;
+    }
+    if (once == NULL || !gradients_doubled(&b, once))
+        return;
+    free(y);
+    free(dx);
+    free(once);
+    if (!conform_pass_close(&p) || !conform_block_close(&b))
+        return;
+    conform_lab_close(&lab);
+}
+
 /* exp() of logits around 1e4 overflows, of their differences to the largest it does not. */
 static void large_logits_do_not_overflow(conform_t *t)
 {
@@ -538,6 +695,8 @@ static const conform_case_t cases[] = {
     {CONFORM_CASE(gradients_reach_the_past_and_themselves, 0,
                   "The gradient of a token's output reaches the tokens of its sequence up to itself, and is exactly 0 "
                   "elsewhere.")},
+    {CONFORM_CASE(documents_are_as_if_alone, 0,
+                  "Packed documents give the outputs and gradients that each gives as a micro-batch of its own.")},
     {CONFORM_CASE(large_logits_do_not_overflow, 0, "Logits of some thousand give finite outputs and gradients.")},
     {CONFORM_CASE(calls_can_be_captured, 0,
                   "All calls may become a graph of the device, which can be launched again and again.")},
@@ -571,6 +730,9 @@ LATENT_KERNEL(gradients_are_those_of_its_own_loss)
 LATENT_KERNEL(weight_gradients_may_come_late)
 LATENT_KERNEL(microbatches_in_flight_do_not_meet)
 LATENT_KERNEL(instances_do_not_meet)
+LATENT_KERNEL(recomputation_changes_no_bit)
+LATENT_KERNEL(microbatches_may_be_shorter)
+LATENT(documents_are_as_if_alone)
 LATENT_KERNEL(first_stage_needs_no_dx)
 LATENT_KERNEL(same_input_same_bits)
 LATENT_KERNEL(calls_are_enqueued)
@@ -636,6 +798,9 @@ static const conform_case_t latent_cases[] = {
     {LATENT_CASE(weight_gradients_may_come_late)},
     {LATENT_CASE(microbatches_in_flight_do_not_meet)},
     {LATENT_CASE(instances_do_not_meet)},
+    {LATENT_CASE(recomputation_changes_no_bit)},
+    {LATENT_CASE(microbatches_may_be_shorter)},
+    {LATENT_CASE(documents_are_as_if_alone)},
     {LATENT_CASE(first_stage_needs_no_dx)},
     {LATENT_CASE(same_input_same_bits)},
     {LATENT_CASE(calls_are_enqueued)},

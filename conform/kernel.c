@@ -395,6 +395,27 @@ static bool describe(block_t *b)
     return true;
 }
 
+static bool place_ends(block_t *b)
+{
+    const dp_device_vt_t *vt = b->lab->vt;
+    const bool host = (vt->caps & DP_DEVICE_CAP_HOST_MEMORY) != 0;
+    void *memory = NULL;
+
+    CHECK_OK(b->lab->t, (host ? vt->allocate : vt->host_allocate)(b->lab->device, sizeof(b->layer.ends), &memory),
+             "memory for the ends of documents");
+    b->ends = memory;
+    memcpy(b->ends, b->layer.ends, sizeof(b->layer.ends));
+    return true;
+}
+
+static void release_ends(block_t *b)
+{
+    const dp_device_vt_t *vt = b->lab->vt;
+    const bool host = (vt->caps & DP_DEVICE_CAP_HOST_MEMORY) != 0;
+
+    (host ? vt->release : vt->host_release)(b->lab->device, b->ends);
+}
+
 bool conform_block_open(block_t *b, lab_t *lab, const layer_t *layer, uint64_t seed)
 {
     const dp_dtype_t sums = dp_dtype_accumulator(layer->dtype);
@@ -413,7 +434,7 @@ bool conform_block_open(block_t *b, lab_t *lab, const layer_t *layer, uint64_t s
     }
     CHECK_OK(lab->t, status, "open");
     CHECK(lab->t, b->instance != NULL, "open came to DP_OK and gave no instance");
-    if (!describe(b))
+    if (!describe(b) || !place_ends(b))
         return false;
     return conform_area_open(lab, &b->params, "params", layer->dtype, b->sizes.param_count * element,
                              b->shift * element) &&
@@ -458,6 +479,7 @@ bool conform_block_close(block_t *b)
     conform_area_close(lab, &b->grads);
     conform_area_close(lab, &b->scratch[0]);
     conform_area_close(lab, &b->scratch[1]);
+    release_ends(b);
     free(b->list);
     free(b->values);
     free(b->before);
@@ -483,7 +505,7 @@ static double *random_input(const block_t *b, uint64_t seed)
     double *x = random_values(b->layer.dtype, seed, boundary(&b->layer), 2);
     layer_t token = b->layer;
 
-    token.batch = token.sequence = 1;
+    token.batch = token.sequence = token.tokens = 1;
     for (size_t i = 0; i < boundary(&b->layer) && b->kind->margin != NULL; i += d)
         for (int tries = 0; tries < 100 && b->kind->margin(&token, b->values, x + i) < margin; tries++)
             for (size_t j = i; j < i + d; j++)
@@ -513,6 +535,8 @@ bool conform_pass_open(pass_t *p, block_t *b, int32_t microbatch)
            conform_area_open(lab, &p->saved, "saved", b->layer.dtype, b->sizes.saved_bytes, 0) &&
            conform_area_open(lab, &p->work[0], "work of forward", b->layer.dtype, b->sizes.work_bytes, 0) &&
            conform_area_open(lab, &p->work[1], "work of backward", b->layer.dtype, b->sizes.work_bytes, 0) &&
+           conform_area_open(lab, &p->regained[0], "regained of forward", b->layer.dtype, b->sizes.regained_bytes, 0) &&
+           conform_area_open(lab, &p->regained[1], "regained", b->layer.dtype, b->sizes.regained_bytes, 0) &&
            conform_area_open(lab, &p->aux, "aux_loss", DP_F64, sizeof(double), 0) &&
            conform_area_write(lab, &p->aux, &begins) && conform_area_write(lab, &p->x, p->xs[b->rank]) &&
            conform_area_write(lab, &p->dy, p->dys[b->rank]);
@@ -520,7 +544,8 @@ bool conform_pass_open(pass_t *p, block_t *b, int32_t microbatch)
 
 bool conform_pass_close(pass_t *p)
 {
-    area_t *const all[] = {&p->x, &p->y, &p->dy, &p->dx, &p->saved, &p->work[0], &p->work[1], &p->aux};
+    area_t *const all[] = {&p->x,       &p->y,       &p->dy,          &p->dx,          &p->saved,
+                           &p->work[0], &p->work[1], &p->regained[0], &p->regained[1], &p->aux};
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
         if (!p->block->lab->broken && !conform_area_whole(p->block->lab, all[i], "one of the calls"))
@@ -542,6 +567,11 @@ dp_io_t conform_pass_io(const pass_t *p, int step)
     dp_io_t io = {.struct_size = sizeof(io), .step = 7, .microbatch = p->microbatch};
 
     io.params = conform_area_memory(&b->params);
+    if (b->sizes.regained_bytes > 0)
+        io.regained = conform_area_memory(&p->regained[s->phase != FORWARD]);
+    io.tokens = b->layer.tokens;
+    io.documents = b->layer.documents;
+    io.document_ends = b->layer.documents > 0 ? b->ends : NULL;
     io.saved = conform_area_memory(&p->saved);
     io.scratch = conform_area_memory(&b->scratch[s->lane]);
     if (s->phase == WEIGHT)
@@ -606,8 +636,32 @@ bool conform_pass_step(pass_t *p, int step)
     return check_after(p, step);
 }
 
+/* What forward had in regained memory is gone by then. */
+static bool regain(pass_t *p)
+{
+    block_t *b = p->block;
+    dp_io_t io = {.struct_size = sizeof(io), .step = 7, .microbatch = p->microbatch};
+
+    if (!b->sizes.recomputes)
+        return true;
+    io.params = conform_area_memory(&b->params);
+    io.saved = conform_area_memory(&p->saved);
+    io.regained = b->sizes.regained_bytes > 0 ? conform_area_memory(&p->regained[1]) : NULL;
+    io.scratch = conform_area_memory(&b->scratch[0]);
+    io.tokens = b->layer.tokens;
+    io.documents = b->layer.documents;
+    io.document_ends = b->layer.documents > 0 ? b->ends : NULL;
+    CHECK_OK(b->lab->t, b->kind->recompute(p, &io), "recompute");
+    return conform_lab_wait(b->lab, 0, "recompute") && conform_area_whole(b->lab, &p->regained[1], "recompute") &&
+           conform_area_whole(b->lab, &p->saved, "recompute") && conform_area_poison(b->lab, &b->scratch[0]);
+}
+
 bool conform_pass_run(pass_t *p, phase_t first, phase_t last)
 {
+    if (first < BACKWARD && last >= BACKWARD)
+        return conform_pass_run(p, first, FORWARD) && conform_pass_run(p, BACKWARD, last);
+    if (first == BACKWARD && !regain(p))
+        return false;
     for (int i = 0; i < p->block->kind->nsteps; i++)
         if (p->block->kind->steps[i].phase >= first && p->block->kind->steps[i].phase <= last &&
             !conform_pass_step(p, i))
@@ -642,8 +696,8 @@ static const char *name_of(dp_dtype_t dtype)
 static const char *layer_text(const block_t *b, char text[200])
 {
     const layer_t *l = &b->layer;
-    int at = snprintf(text, 200, "%s, batch %u, sequence %u, hidden %u, ", name_of(l->dtype), l->batch, l->sequence,
-                      l->hidden);
+    int at = snprintf(text, 200, "%s, batch %u, sequence %u, tokens %zu, documents %u, hidden %u, ", name_of(l->dtype),
+                      l->batch, l->sequence, conform_layer_tokens(l), l->documents, l->hidden);
 
     if (l->heads > 0)
         snprintf(text + at, (size_t)(200 - at),

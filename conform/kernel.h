@@ -112,6 +112,7 @@ typedef struct kind {
     int nsteps;
     const layer_t *layers;          /* ends with batch 0; each gradient by itself */
     const layer_t *larger;          /* ends with batch 0; gradients along random directions */
+    const layer_t *shorter;         /* ends with batch 0; micro-batches of fewer tokens, or with documents */
     const wrong_t *wrongs;          /* ends with what NULL */
     uint32_t config_min, outer_min; /* outer: of the struct around dp_io_t, 0: there is none */
     dp_status_t (*open)(block_t *b);
@@ -120,6 +121,9 @@ typedef struct kind {
     dp_status_t (*sizes)(const block_t *b, dp_block_sizes_t *out);
     dp_status_t (*params)(const block_t *b, dp_param_t *out);
     dp_status_t (*call)(pass_t *p, int step, const dp_io_t *io);
+    /* Before the first call of a backward, where sizes.recomputes says so; what a table has to announce for it. */
+    dp_status_t (*recompute)(pass_t *p, const dp_io_t *io);
+    uint32_t cap_recompute;
     /* Parameters of the whole layer; where element i of ours is in it. */
     size_t (*whole)(const layer_t *layer);
     size_t (*index)(const block_t *b, size_t i);
@@ -145,6 +149,7 @@ struct block {
     const wrong_t *wrong;
     int32_t rank, ranks; /* in the expert group; ranks 0: alone */
     uint32_t replicas;
+    dp_recompute_t recompute;
     const int32_t *placement; /* [replicas] */
     float capacity;
     /* The rest is block_open's. */
@@ -153,6 +158,7 @@ struct block {
     dp_block_sizes_t sizes;
     dp_param_t *list;
     area_t params, grads, scratch[2], places;
+    uint32_t *ends; /* layer.ends, where host and device reach them */
     double *values; /* the whole layer's parameters */
     double *before; /* what the gradients began with */
 };
@@ -161,7 +167,7 @@ struct block {
 struct pass {
     block_t *block;
     int32_t microbatch;
-    area_t x, y, dy, dx, saved, work[2], aux;
+    area_t x, y, dy, dx, saved, work[2], regained[2], aux; /* regained: in forward, and from backward on */
     bool without_dx, without_aux;
     /* of every rank: inputs and output gradients, and the experts that the reference chose */
     double *xs[CONFORM_RANKS_MAX], *dys[CONFORM_RANKS_MAX];
@@ -222,6 +228,8 @@ void conform_kernel_weight_gradients_may_come_late(conform_t *t);
 void conform_kernel_microbatches_in_flight_do_not_meet(conform_t *t);
 void conform_kernel_instances_do_not_meet(conform_t *t);
 void conform_kernel_first_stage_needs_no_dx(conform_t *t);
+void conform_kernel_microbatches_may_be_shorter(conform_t *t);
+void conform_kernel_recomputation_changes_no_bit(conform_t *t);
 void conform_kernel_same_input_same_bits(conform_t *t);
 void conform_kernel_calls_are_enqueued(conform_t *t);
 void conform_kernel_pointers_that_are_missing_are_named(conform_t *t);
@@ -259,6 +267,13 @@ void conform_kernel_nothing_is_left_behind(conform_t *t);
         KERNEL_CASE(instances_do_not_meet,                                                                             \
                     "Two instances of different layers work side by side, and one goes on when the other is "          \
                     "closed."),                                                                                        \
+        KERNEL_CASE(recomputation_changes_no_bit,                                                                      \
+                    "With DP_*_CAP_RECOMPUTE every level gives the outputs and gradients of none to the last bit, "    \
+                    "keeps no more than the level before it, and needs nothing of forward's regained memory."),        \
+        KERNEL_CASE(microbatches_may_be_shorter,                                                                       \
+                    "With DP_*_CAP_TOKENS micro-batches may have fewer tokens than the shape says, with "              \
+                    "DP_ATTENTION_CAP_DOCUMENTS documents: outputs and gradients are those of the formula, and "       \
+                    "nothing behind the last token is read or written."),                                              \
         KERNEL_CASE(first_stage_needs_no_dx, "dx may be NULL; the parameters' gradients are the same."),               \
         KERNEL_CASE(same_input_same_bits,                                                                              \
                     "The same input gives the same bits, in another instance and in memory elsewhere. "                \

@@ -75,6 +75,111 @@ static void numbers(conform_t *t, dp_dtype_t dtype, bool gradients)
     conform_lab_close(&lab);
 }
 
+/* y, dx and the gradients of a micro-batch, as bytes. */
+typedef struct outcome {
+    unsigned char *bytes[3];
+    size_t saved_bytes;
+} outcome_t;
+
+static bool outcome_of(lab_t *lab, const layer_t *layer, dp_recompute_t level, outcome_t *out)
+{
+    block_t b = {.recompute = level, .deterministic = 1};
+    const area_t *made[3];
+    pass_t p;
+
+    if (!conform_block_open(&b, lab, layer, 41))
+        return false;
+    made[0] = &p.y, made[1] = &p.dx, made[2] = &b.grads;
+    if (!conform_pass_open(&p, &b, 0) || !conform_pass_run(&p, FORWARD, WEIGHT))
+        return false;
+    out->saved_bytes = b.sizes.saved_bytes;
+    for (int i = 0; i < 3; i++) {
+        out->bytes[i] = conform_area_bytes(lab, made[i]);
+        if (out->bytes[i] == NULL)
+            return false;
+    }
+    return conform_pass_close(&p) && conform_block_close(&b);
+}
+
+/* One layer at all levels. False: the case is at its end; or the layer is not supported, and nothing failed. */
+static bool levels_agree(lab_t *lab, const layer_t *layer, int *tried)
+{
+    static const char *const names[] = {"y", "dx", "a parameter's gradient"};
+    const size_t element = dp_dtype_bytes(layer->dtype), sum = dp_dtype_bytes(dp_dtype_accumulator(layer->dtype));
+    const size_t tensor = conform_layer_tokens(layer) * layer->hidden * element;
+    size_t before = SIZE_MAX;
+    outcome_t none = {0};
+
+    for (int level = DP_RECOMPUTE_NONE; level <= (int)DP_RECOMPUTE_FULL; level++) {
+        const size_t bytes[3] = {tensor, tensor, conform_kernel_kind(lab->t)->whole(layer) * sum};
+        outcome_t one = {0};
+
+        if (!outcome_of(lab, layer, (dp_recompute_t)level, &one))
+            return !conform_failed(lab->t);
+        CHECK(lab->t, one.saved_bytes <= before, "level %d keeps %zu bytes, the level before it %zu", level,
+              one.saved_bytes, before);
+        before = one.saved_bytes;
+        for (int i = 0; i < 3 && level > 0; i++) {
+            CHECK(lab->t, memcmp(one.bytes[i], none.bytes[i], bytes[i]) == 0,
+                  "with level %d %s has other bits than with none", level, names[i]);
+            free(one.bytes[i]);
+        }
+        if (level == 0)
+            none = one;
+    }
+    for (int i = 0; i < 3; i++)
+        free(none.bytes[i]);
+    ++*tried;
+    return true;
+}
+
+void conform_kernel_recomputation_changes_no_bit(conform_t *t)
+{
+    static const dp_dtype_t dtypes[] = {DP_F64, DP_F32, DP_BF16};
+    const kind_t *kind = conform_kernel_kind(t);
+    int tried = 0;
+    lab_t lab;
+
+    if ((((const dp_attention_vt_t *)t->table)->caps & kind->cap_recompute) == 0) { /* where MoE has its caps, too */
+        conform_skip(t, "it does not announce recomputation (DP_*_CAP_RECOMPUTE)");
+        return;
+    }
+    if (!conform_lab_open(&lab, t))
+        return;
+    for (int i = 0; i < 3; i++)
+        for (const layer_t *l = kind->layers; l->batch > 0; l++) {
+            layer_t layer = *l;
+
+            layer.dtype = dtypes[i];
+            if (!levels_agree(&lab, &layer, &tried))
+                return;
+        }
+    if (tried == 0)
+        conform_skip(t, "none of the suite's layers: %s", conform_last_error());
+    conform_lab_close(&lab);
+}
+
+void conform_kernel_microbatches_may_be_shorter(conform_t *t)
+{
+    static const dp_dtype_t dtypes[] = {DP_F64, DP_F32, DP_BF16};
+    int tried = 0;
+    lab_t lab;
+
+    if (!conform_lab_open(&lab, t))
+        return;
+    for (int i = 0; i < 3; i++)
+        for (const layer_t *l = conform_kernel_kind(t)->shorter; l->batch > 0; l++) {
+            layer_t layer = *l;
+
+            layer.dtype = dtypes[i];
+            if (!output_of(&lab, &layer, 31, &tried) || !gradients_of(&lab, &layer, 31, true, &tried))
+                return;
+        }
+    if (tried == 0)
+        conform_skip(t, "none of the suite's layers: %s", conform_last_error());
+    conform_lab_close(&lab);
+}
+
 void conform_kernel_outputs_f64(conform_t *t)
 {
     numbers(t, DP_F64, false);

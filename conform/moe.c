@@ -66,6 +66,22 @@ static const layer_t layers[] = {
     {.batch = 0},
 };
 
+static const layer_t shorter[] = {
+    {.batch = 2,
+     .sequence = 4,
+     .tokens = 5,
+     .hidden = 6,
+     .experts = 4,
+     .top_k = 2,
+     .width = 3,
+     .shared = 1,
+     .gate = DP_GATE_SIGMOID,
+     .normalize = 1,
+     .aux_alpha = 0.25F},
+    {.batch = 1, .sequence = 6, .tokens = 1, .hidden = 4, .experts = 8, .top_k = 3, .width = 5, .aux_alpha = 0.125F},
+    {.batch = 0},
+};
+
 static const layer_t larger[] = {
     {.batch = 3,
      .sequence = 65,
@@ -129,6 +145,9 @@ static dp_status_t moe_open(block_t *b)
     dp_moe_t *moe = NULL;
     dp_status_t status;
 
+    if (conform_layer_tokens(&b->layer) < (size_t)b->layer.batch * b->layer.sequence &&
+        (((const dp_moe_vt_t *)b->lab->t->table)->caps & DP_MOE_CAP_TOKENS) == 0)
+        return dp_fail(DP_ERR_UNSUPPORTED, "it does not announce shorter micro-batches (DP_MOE_CAP_TOKENS)");
     b->comm = conform_exchanges_open(b->lab, ranks_of(b));
     conform_kernel_shape(b, &shape, sizeof(shape));
     memset(&room, 0xa5, sizeof(room));
@@ -152,6 +171,7 @@ static dp_status_t moe_open(block_t *b)
         .exchange_id = EXCHANGES_FIRST_ID,
         .replicas = b->replicas,
         .capacity = b->capacity,
+        .recompute = b->recompute,
         .route_groups = b->layer.groups,
         .route_limit = b->layer.limit,
     };
@@ -191,6 +211,14 @@ static dp_status_t moe_sizes(const block_t *b, dp_block_sizes_t *out)
 static dp_status_t moe_params(const block_t *b, dp_param_t *out)
 {
     return table_of(b)->params(b->instance, out);
+}
+
+static dp_status_t moe_recompute(pass_t *p, const dp_io_t *io)
+{
+    const block_t *b = p->block;
+    const dp_moe_io_t moe_io = {.struct_size = sizeof(moe_io), .io = io, .aux_scale = (float)KERNEL_AUX_SCALE};
+
+    return table_of(b)->experts_recompute(b->instance, &moe_io, b->lab->lanes[0]);
 }
 
 static dp_status_t moe_call(pass_t *p, int step, const dp_io_t *io)
@@ -313,6 +341,7 @@ const kind_t conform_kernel_moe = {
     .nsteps = STEPS,
     .layers = layers,
     .larger = larger,
+    .shorter = shorter,
     .wrongs = wrongs,
     .config_min = DP_MOE_CONFIG_MIN,
     .outer_min = DP_MOE_IO_MIN,
@@ -322,6 +351,8 @@ const kind_t conform_kernel_moe = {
     .sizes = moe_sizes,
     .params = moe_params,
     .call = moe_call,
+    .recompute = moe_recompute,
+    .cap_recompute = DP_MOE_CAP_RECOMPUTE,
     .whole = conform_reference_moe_params,
     .common = conform_reference_moe_common,
     .index = moe_index,

@@ -9,7 +9,7 @@
 
 size_t conform_layer_tokens(const layer_t *layer)
 {
-    return (size_t)layer->batch * layer->sequence;
+    return layer->tokens > 0 ? layer->tokens : (size_t)layer->batch * layer->sequence;
 }
 
 static double *doubles(size_t count)
@@ -173,6 +173,16 @@ static void attend(const widths_t *w, const double *q, const double *k, const do
     free(p);
 }
 
+/* The first token that token t may see. */
+static size_t first_seen(const layer_t *layer, size_t t)
+{
+    size_t first = layer->documents > 0 ? 0 : t - t % layer->sequence;
+
+    for (uint32_t i = 0; i < layer->documents && layer->ends[i] <= t; i++)
+        first = layer->ends[i];
+    return first;
+}
+
 void conform_reference_attention(const layer_t *layer, const double *params, const double *x, size_t from, double *y)
 {
     const widths_t w = widths_of(layer);
@@ -184,11 +194,11 @@ void conform_reference_attention(const layer_t *layer, const double *params, con
 
     for (size_t t = 0; t < tokens; t++) {
         norm(layer, params, x + t * d, n);
-        wo = (layer->kv_rank > 0 ? make_latent_heads : make_heads)(layer, params, n, t % layer->sequence, q + t * w.q,
-                                                                   k + t * w.k, v + t * w.v);
+        wo = (layer->kv_rank > 0 ? make_latent_heads : make_heads)(layer, params, n, t - first_seen(layer, t),
+                                                                   q + t * w.q, k + t * w.k, v + t * w.v);
     }
     for (size_t t = from; t < tokens; t++) {
-        const size_t first = t - t % layer->sequence;
+        const size_t first = first_seen(layer, t);
 
         memset(out, 0, w.o * sizeof(*out));
         for (size_t h = 0; h < layer->heads; h++) {

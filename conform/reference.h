@@ -13,6 +13,8 @@
 typedef struct layer {
     dp_dtype_t dtype;
     uint32_t batch, sequence, hidden;
+    uint32_t tokens;             /* of the micro-batches; 0: batch * sequence */
+    uint32_t documents, ends[4]; /* attention: dp_io_t.documents */
     float norm_eps;
     /* attention */
     uint32_t heads, kv_heads, head_dim, value_dim;

@@ -31,6 +31,12 @@ struct compute {
     int tied;
 };
 
+/* Of this micro-batch; memory is laid out for k->tokens. */
+static size_t tokens_of(const compute_t *k, const dp_segment_call_t *c)
+{
+    return c->tokens > 0 ? c->tokens : k->tokens;
+}
+
 /* ---- embedding: saved holds dy [T, d] from backward_input to backward_weight, then the tokens ---- */
 
 static uint8_t *saved_tokens(const compute_t *k, const dp_segment_call_t *c)
@@ -42,11 +48,11 @@ static dp_status_t embedding_forward(void *self, const dp_segment_call_t *c)
 {
     const compute_t *k = self;
 
-    memcpy(saved_tokens(k, c), c->input, k->tokens);
+    memcpy(saved_tokens(k, c), c->input, tokens_of(k, c));
     if (k->dtype == DP_F64)
-        embed_forward_f64(c->params, c->input, c->y, k->tokens, k->hidden);
+        embed_forward_f64(c->params, c->input, c->y, tokens_of(k, c), k->hidden);
     else
-        embed_forward_f32(c->params, c->input, c->y, k->tokens, k->hidden);
+        embed_forward_f32(c->params, c->input, c->y, tokens_of(k, c), k->hidden);
     return DP_OK;
 }
 
@@ -54,7 +60,7 @@ static dp_status_t embedding_backward_input(void *self, const dp_segment_call_t 
 {
     const compute_t *k = self;
 
-    memcpy(c->saved, c->dy, k->tokens * k->hidden * dp_dtype_bytes(k->dtype));
+    memcpy(c->saved, c->dy, tokens_of(k, c) * k->hidden * dp_dtype_bytes(k->dtype));
     return DP_OK;
 }
 
@@ -63,9 +69,9 @@ static dp_status_t embedding_backward_weight(void *self, const dp_segment_call_t
     const compute_t *k = self;
 
     if (k->dtype == DP_F64)
-        embed_backward_f64(c->grads, saved_tokens(k, c), c->saved, k->tokens, k->hidden);
+        embed_backward_f64(c->grads, saved_tokens(k, c), c->saved, tokens_of(k, c), k->hidden);
     else
-        embed_backward_f32(c->grads, saved_tokens(k, c), c->saved, k->tokens, k->hidden);
+        embed_backward_f32(c->grads, saved_tokens(k, c), c->saved, tokens_of(k, c), k->hidden);
     return DP_OK;
 }
 
@@ -74,7 +80,7 @@ static dp_status_t embedding_backward_weight(void *self, const dp_segment_call_t
 static dp_status_t head_forward(void *self, const dp_segment_call_t *c)
 {
     const compute_t *k = self;
-    const size_t T = k->tokens, d = k->hidden;
+    const size_t T = tokens_of(k, c), d = k->hidden;
     const double eps = k->norm_eps;
     const double loss =
         k->dtype == DP_F64
@@ -90,9 +96,9 @@ static dp_status_t head_backward_input(void *self, const dp_segment_call_t *c)
     const compute_t *k = self;
 
     if (k->dtype == DP_F64)
-        head_backward_input_f64(c->params, c->loss_scale, c->saved, c->dx, k->tokens, k->hidden, k->tied);
+        head_backward_input_f64(c->params, c->loss_scale, c->saved, c->dx, tokens_of(k, c), k->hidden, k->tied);
     else
-        head_backward_input_f32(c->params, c->loss_scale, c->saved, c->dx, k->tokens, k->hidden, k->tied);
+        head_backward_input_f32(c->params, c->loss_scale, c->saved, c->dx, tokens_of(k, c), k->hidden, k->tied);
     return DP_OK;
 }
 
@@ -101,9 +107,9 @@ static dp_status_t head_backward_weight(void *self, const dp_segment_call_t *c)
     const compute_t *k = self;
 
     if (k->dtype == DP_F64)
-        head_backward_weight_f64(c->params, c->grads, c->saved, k->tokens, k->hidden, k->tied);
+        head_backward_weight_f64(c->params, c->grads, c->saved, tokens_of(k, c), k->hidden, k->tied);
     else
-        head_backward_weight_f32(c->params, c->grads, c->saved, k->tokens, k->hidden, k->tied);
+        head_backward_weight_f32(c->params, c->grads, c->saved, tokens_of(k, c), k->hidden, k->tied);
     return DP_OK;
 }
 

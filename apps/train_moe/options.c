@@ -71,6 +71,10 @@ static const option_row_t table[] = {
     {"data", FILES, LOCAL, 0, 0, 0, "", "FILE...", "text to learn from; without it: the machine's licence texts"},
     {"seq", INTEGER, SHARED, AT(seq), SIZES, "64", "N", "bytes in a sequence"},
     {"batch", INTEGER, SHARED, AT(batch), SIZES, "4", "N", "sequences in a micro-batch"},
+    {"varlen", FLAG, SHARED, AT(varlen), 0, 0, "", "",
+     "micro-batches of different length: a quarter to all of --batch * --seq bytes"},
+    {"documents", FLAG, SHARED, AT(documents), 0, 0, "", "",
+     "micro-batches are packed with documents, an eighth to all of --seq bytes, that do not attend to each other"},
     {"microbatches", INTEGER, SHARED, AT(microbatches), 0, DP_MAX_MICROBATCHES, "0", "M",
      "per step and pipeline; 0: 8, or twice its ranks"},
     {"seed", INTEGER, SHARED, AT(seed), 0, 9e15, "1", "N", "of parameters, data and sampling"},
@@ -392,6 +396,8 @@ static int check_together(options_t *o)
     }
     if (strcmp(o->overlap, "canonical") != 0 && strcmp(o->overlap, "none") != 0 && strcmp(o->overlap, "planned") != 0)
         return refuse("overlap", o->overlap, "there are canonical, none and planned");
+    if (o->graph && (o->varlen || o->documents))
+        return refuse("graph", "", "a captured step has neither --varlen nor --documents");
     if (o->resume && *o->checkpoint == '\0')
         return refuse("resume", "", "goes with --checkpoint FOLDER");
 #ifndef HAVE_CAIRO

@@ -20,6 +20,7 @@ typedef struct options {
     char **files; /* into argv */
     int nfiles;
     int64_t seq, batch, microbatches, seed;
+    int varlen, documents;
     /* optimizer */
     int64_t steps, warmup, accumulate;
     double lr, min_lr, beta1, beta2, epsilon, weight_decay, clip;

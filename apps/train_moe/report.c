@@ -152,8 +152,8 @@ void report_layout(const trainer_t *t, const history_t *h, FILE *to)
     report_line(to, "layout", "%d ranks = pp %d x ep %d x dp %d%s, schedule %s%s, plugins %s %s %s %s",
                 dp_group_size(t->group), (int)o->pp, (int)o->ep, (int)o->dp, o->threads > 0 ? " (threads)" : "",
                 o->schedule, overlap, name_comms(t, comms, sizeof(comms)), o->device, o->attention, o->moe);
-    report_line(to, "", "a step: %d micro-batches x %d sequences x %d bytes on each of %d replicas = %lld bytes%s",
-                t->nlosses, (int)o->batch, (int)o->seq, t->replicas,
+    report_line(to, "", "a step: %d micro-batches x %d sequences x %d bytes on each of %d replicas %s %lld bytes%s",
+                t->nlosses, (int)o->batch, (int)o->seq, t->replicas, o->varlen ? "<=" : "=",
                 (long long)t->nlosses * t->replicas * (long long)t->tokens,
                 name_partition(t, partition, sizeof(partition)));
     report_line(
@@ -289,7 +289,7 @@ static void print_balance(const trainer_t *t, const history_t *h, FILE *to)
 
 static void print_training(const trainer_t *t, const history_t *h, FILE *to)
 {
-    const double bytes = (double)h->steps * t->nlosses * t->replicas * (double)t->tokens;
+    const double bytes = trainer_tokens(t, h->steps);
     const int64_t tail = h->steps < 10 ? h->steps : 10;
     char valid[64] = "";
 

@@ -158,8 +158,8 @@ static void print_progress(const session_t *s, int64_t step, const step_result_t
         return;
     printf("%sstep %4lld/%lld  loss %.4f  norm %.3f  lr %.1e  %.0f tokens/s  %dm%02ds left%s",
            terminal ? "\r\033[K" : "", (long long)step + 1, (long long)o->steps, result->loss, result->norm,
-           result->rate, (double)t->nlosses * t->replicas * (double)t->tokens / each, (int)(left / 60),
-           (int)fmod(left, 60), terminal && step != o->steps - 1 ? "" : "\n");
+           result->rate, t->step_tokens / each, (int)(left / 60), (int)fmod(left, 60),
+           terminal && step != o->steps - 1 ? "" : "\n");
     fflush(stdout);
 }
 

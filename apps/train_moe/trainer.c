@@ -4,6 +4,8 @@
  * squares are summed over the job before anyone looks at them, each parameter counted by one rank. */
 #include "trainer.h"
 
+#include "lengths.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -86,6 +88,8 @@ static dp_status_t open_pipeline(trainer_t *t)
         .cpu_times = 1,
         .check_finite = o->check_finite,
         .zero = (int32_t)o->zero,
+        .tokens = o->varlen || o->documents ? (uint32_t)t->tokens : 0,
+        .documents = o->documents ? lengths_most(o) : 0,
     };
 
     return dp_pipeline_open(&options, &t->pipeline);
@@ -101,7 +105,11 @@ static int allocate_data(trainer_t *t)
     t->inputs = calloc(M, sizeof(*t->inputs));
     t->targets = calloc(M, sizeof(*t->targets));
     t->losses = calloc((size_t)t->nlosses, sizeof(*t->losses));
-    return t->inputs != NULL && t->targets != NULL && t->losses != NULL;
+    t->lengths = calloc((size_t)t->nlosses, sizeof(*t->lengths));
+    t->documents = calloc(M, sizeof(*t->documents));
+    t->ends = calloc(M * lengths_most(t->options), sizeof(*t->ends));
+    return t->inputs != NULL && t->targets != NULL && t->losses != NULL && t->lengths != NULL && t->documents != NULL &&
+           t->ends != NULL;
 }
 
 static dp_status_t find_ends(trainer_t *t)
@@ -345,6 +353,9 @@ void trainer_close(trainer_t *t)
     free(t->owners);
     free(t->sums);
     free(t->losses);
+    free(t->lengths);
+    free(t->documents);
+    free(t->ends);
     free(t->targets);
     free(t->inputs);
     balance_close(&t->balance);
@@ -377,29 +388,60 @@ static void fill(trainer_t *t, int64_t step, int32_t round, int32_t replica)
 {
     const options_t *o = t->options;
 
-    for (int32_t microbatch = 0; microbatch < t->microbatches; microbatch++)
-        for (int64_t s = 0; s < o->batch; s++) {
-            const size_t at = (size_t)microbatch * t->tokens + (size_t)(s * o->seq);
-            text_sample(t->text, (uint64_t)o->seed, (uint64_t)step, (uint64_t)replica,
-                        (uint64_t)(round * t->microbatches + microbatch), (uint64_t)s, (uint32_t)o->seq,
-                        t->token_memory + at, t->target_memory + at);
+    for (int32_t microbatch = 0; microbatch < t->microbatches; microbatch++) {
+        const int32_t index = round * t->microbatches + microbatch;
+        uint32_t *ends = t->ends + (size_t)microbatch * lengths_most(o), count, first = 0;
+
+        t->lengths[index] = lengths_draw(o, step, replica, index, ends, &count);
+        t->documents[microbatch] = (dp_documents_t){ends, count};
+        for (uint32_t s = 0; s < count; first = ends[s++]) {
+            const size_t at = (size_t)microbatch * t->tokens + first;
+            text_sample(t->text, (uint64_t)o->seed, (uint64_t)step, (uint64_t)replica, (uint64_t)index, s,
+                        ends[s] - first, t->token_memory + at, t->target_memory + at);
         }
+    }
+}
+
+/* Tokens of a training step, of all replicas. */
+static double count_step(const trainer_t *t, int64_t step, int32_t replicas)
+{
+    double sum = 0;
+
+    if (!t->options->varlen)
+        return (double)t->nlosses * replicas * (double)t->tokens;
+    for (int32_t replica = 0; replica < replicas; replica++)
+        for (int32_t index = 0; index < t->nlosses; index++)
+            sum += lengths_draw(t->options, step, replica, index, NULL, NULL);
+    return sum;
+}
+
+double trainer_tokens(const trainer_t *t, int64_t steps)
+{
+    double sum = 0;
+
+    for (int64_t step = 0; step < steps; step++)
+        sum += count_step(t, step, t->replicas);
+    return sum;
 }
 
 dp_status_t trainer_gradients(trainer_t *t, int64_t step, int32_t replica, int32_t replicas)
 {
-    const int32_t rounds = (int32_t)t->options->accumulate;
+    const options_t *o = t->options;
+    const int32_t rounds = (int32_t)o->accumulate;
     dp_status_t status = DP_OK;
 
+    t->step_tokens = count_step(t, step, replicas);
     for (int32_t round = 0; round < rounds && status == DP_OK; round++) {
         dp_step_t one = {
             .struct_size = sizeof(one),
             .inputs = t->inputs,
             .targets = t->targets,
-            .loss_scale = 1.0 / ((double)t->nlosses * replicas),
+            .loss_scale = 1.0 / (t->step_tokens / (double)t->tokens),
             .losses = t->losses + round * t->microbatches,
             .round = round,
             .rounds = rounds,
+            .tokens = o->varlen ? t->lengths + round * t->microbatches : NULL,
+            .documents = o->documents ? t->documents : NULL,
         };
 
         fill(t, step, round, replica);
@@ -430,6 +472,12 @@ static dp_status_t square_chunk(trainer_t *t, const held_chunk_t *chunk, size_t 
     return status;
 }
 
+/* Of a loss of ours in the mean over all tokens of the step, 1 where all micro-batches have as many. */
+static double weight(const trainer_t *t, int32_t i)
+{
+    return t->lengths[i] / (t->step_tokens / ((double)t->nlosses * t->replicas));
+}
+
 /* Of each parameter, to see which is not finite. */
 static void add_squares(const trainer_t *t, double *sums)
 {
@@ -452,8 +500,8 @@ static dp_status_t sum_own_part(trainer_t *t, size_t *pieces_out)
     dp_status_t status = DP_OK;
 
     memset(t->sums, 0, losses * sizeof(*t->sums));
-    if (t->model.context.pipeline_rank == 0)
-        memcpy(t->sums + t->replica * t->nlosses, t->losses, (size_t)t->nlosses * sizeof(double));
+    for (int32_t i = 0; t->model.context.pipeline_rank == 0 && i < t->nlosses; i++)
+        t->sums[t->replica * t->nlosses + i] = t->losses[i] * weight(t, i);
     *pieces_out = 0;
     for (int32_t c = 0; c < t->nchunks && status == DP_OK; c++)
         status = square_chunk(t, &t->chunks[c], pieces_out);

@@ -32,13 +32,17 @@ typedef struct trainer {
     int32_t replica, replicas; /* data replica d * ep + e of ep * dp; each has M micro-batches of its own */
     int32_t microbatches;      /* M */
     int32_t nlosses;           /* of a replica in a training step: M for each of --accumulate rounds */
-    size_t tokens;             /* in a micro-batch */
+    size_t tokens;             /* in a micro-batch, at most */
     device_memory_t memory;
     uint8_t *token_memory, *target_memory; /* [M][T], for host and device, as are squares */
     double *squares;                       /* [npieces] of this rank's shards, one after the other */
     size_t npieces;
     const void **inputs, **targets; /* [M] into those; NULL where the micro-batch does not enter or end here */
     double *losses;                 /* [nlosses] of the latest step */
+    uint32_t *lengths;              /* [nlosses] tokens of its micro-batches */
+    dp_documents_t *documents;      /* [M] of the latest round: pieces of text, whether documents or sequences */
+    uint32_t *ends;                 /* [M][lengths_most] of those */
+    double step_tokens;             /* of all replicas, in the latest training step */
 
     held_chunk_t *chunks; /* [nchunks] */
     int32_t nchunks, nparams;
@@ -88,6 +92,9 @@ int trainer_kept(const trainer_t *trainer, const model_layer_t *layer, dp_replic
 dp_status_t trainer_count_tokens(trainer_t *trainer, double *tokens);
 /* Numbers the parameters anew, after the placement has changed. Collective. */
 dp_status_t trainer_number(trainer_t *trainer);
+
+/* Tokens of all replicas in the first so many training steps. */
+double trainer_tokens(const trainer_t *trainer, int64_t steps);
 
 /* Bytes of mean, squares and masters of this rank's shards. */
 size_t trainer_optimizer_bytes(const trainer_t *trainer);

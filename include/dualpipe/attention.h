@@ -3,7 +3,8 @@
  * attention.h: interface "dp.attention/1": y = x + Wo * attention(RoPE(Wq n), RoPE(Wk n), Wv n), n = RMSNorm(x).
  *
  * Causal multi-head attention with grouped key/value heads: query head h reads key/value head h / (heads / kv_heads).
- * RoPE rotates pairs (i, i + head_dim/2) of each head by position * theta^(-2i/head_dim). Softmax scale
+ * A token attends to itself and those before it in its sequence, or in its document (dp_io_t.documents); positions
+ * count from 0 in each. RoPE rotates pairs (i, i + head_dim/2) of each head by position * theta^(-2i/head_dim). Softmax scale
  * 1/sqrt(head_dim). Parameters in this order: norm [d]; wq [d, heads*head_dim]; wk [d, kv_heads*head_dim]; wv [d,
  * kv_heads*value_dim]; wo [heads*value_dim, d]; a row vector of activations is multiplied from the left (n * wq).
  * No S x S matrix is ever kept in memory: forward keeps the row statistics (log-sum-exp), backward recomputes
@@ -36,8 +37,10 @@ extern "C" {
 typedef struct dp_attention dp_attention_t;
 
 enum {
-    DP_ATTENTION_CAP_LATENT = 1u << 0,   /* takes config.kv_rank > 0: callers ask for this bit before they set it */
-    DP_ATTENTION_CAP_RECOMPUTE = 1u << 1 /* takes config.recompute and has recompute: callers ask as well */
+    DP_ATTENTION_CAP_LATENT = 1u << 0,    /* takes config.kv_rank > 0: callers ask for this bit before they set it */
+    DP_ATTENTION_CAP_RECOMPUTE = 1u << 1, /* takes config.recompute and has recompute: callers ask as well */
+    DP_ATTENTION_CAP_TOKENS = 1u << 2,    /* takes io.tokens below T */
+    DP_ATTENTION_CAP_DOCUMENTS = 1u << 3  /* takes io.documents */
 };
 
 typedef struct dp_attention_config {

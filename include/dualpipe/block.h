@@ -114,6 +114,16 @@ typedef struct dp_io {
     const void *dy; /* gradient of y, input of a backward */
     void *dx;       /* gradient of x, overwritten; NULL: not wanted (at the first stage) */
     void *regained; /* since 1.1: see dp_block_sizes_t. NULL where that is 0 */
+    /* since 1.1: a micro-batch that is not what the shape says. The same in all calls of a micro-batch; callers ask for
+       the bit of caps before they set these (DP_ATTENTION_CAP_TOKENS, DP_ATTENTION_CAP_DOCUMENTS, DP_MOE_CAP_TOKENS) */
+    uint32_t tokens;    /* it has so many, 1 to T: x, y, dy and dx are [tokens, d], and nothing behind them is read or
+                           written. 0: T */
+    uint32_t documents; /* attention alone: document i is tokens document_ends[i-1] (of the first: 0) to
+                           document_ends[i] - 1, and a token attends to those of its own document alone. 0: sequences of
+                           shape.sequence tokens, of which the last one ends with `tokens` */
+    const uint32_t *document_ends; /* [documents] rising from 1, the last one `tokens`; a document has at most
+                                      shape.sequence tokens. In memory that host and device reach, there when the call
+                                      is made and unchanged until its work is done */
 } dp_io_t;
 #define DP_IO_MIN DP_SIZE_TO(dp_io_t, dx)
 

@@ -127,6 +127,11 @@ typedef struct dp_pipeline_options {
      *  (replicas of experts), and those whose place or size in bytes is no multiple of 8. What a rank has of the
      *  optimizer nobody else has: after a death dp_pipeline_recover says DP_ERR_LOST. */
     int32_t zero;
+    /** Micro-batches of different length. tokens: most that one has, of which boundary_bytes is a multiple; a step may
+     *  then say how many each has (dp_step_t.tokens), and messages are as much shorter; memory and slots stay those of
+     *  the longest. 0: lengths are not known here. documents: most that a micro-batch has; 0: steps have none. Not
+     *  together with `graph`: DP_ERR_UNSUPPORTED. */
+    uint32_t tokens, documents;
 } dp_pipeline_options_t;
 #define DP_PIPELINE_OPTIONS_MIN DP_SIZE_TO(dp_pipeline_options_t, profiler)
 
@@ -137,6 +142,13 @@ DP_API dp_status_t dp_pipeline_open(const dp_pipeline_options_t *options, dp_pip
 /** [collective] [blocks]; at once when the job is aborted. NULL is allowed. When a kernel does not return after a
  *  failure, what it may be using is left behind, the group included, with a warning: the process should end. */
 DP_API void dp_pipeline_close(dp_pipeline_t *pipeline);
+
+/** How a packed micro-batch divides into documents: number i is tokens ends[i-1] (of the first: 0) to ends[i] - 1.
+ *  Frozen: never grows. */
+typedef struct dp_documents {
+    const uint32_t *ends; /* [count] rising, from 1 at least; the last one is the micro-batch's tokens */
+    uint32_t count;       /* 0: it is not divided */
+} dp_documents_t;
 
 /** Data of one step. Arrays are indexed by micro-batch of the step. inputs has an entry for each that enters on this
  *  rank, targets one for each that ends here (see dp_pipeline_ends); without any the array may be NULL. A forward_only
@@ -149,7 +161,8 @@ typedef struct dp_step {
     void *const *outputs; /* [M] or NULL: where last stages write their outputs */
     double loss_scale;    /* 0: 1 / (M * ep * dp), so that gradients are those of the mean loss of the whole job */
     int32_t forward_only; /* 1: no backward; gradients are left alone */
-    double loss;          /* result: sum over all micro-batches of this (e, d) of the losses, on every rank */
+    double loss;          /* result: sum over all micro-batches of this (e, d) of the losses, each with its weight
+                             (see tokens), on every rank */
     double *losses;       /* [M] or NULL: result, of each micro-batch, on every rank */
     double aux_loss;      /* result: sum over all micro-batches of this (e, d) and all parts of what segments added to
                              aux_loss, on every rank; the same bits for every schedule and number of ranks */
@@ -159,6 +172,15 @@ typedef struct dp_step {
      *  forward_only steps may lie between them, and round 0 always begins anew. Losses are each step's own; the default
      *  of loss_scale is divided by rounds. rounds 0: 1 */
     int32_t round, rounds;
+    /** With dp_pipeline_options_t.tokens. tokens: [M] or NULL, of each micro-batch, 1 to options.tokens; NULL: all have
+     *  as many, or what their documents say. documents: [M] or NULL. Both on all ranks of the pipeline alike, on which
+     *  a message of another size is DP_ERR_PROTOCOL; pipelines of other (e, d) have their own.
+     *  A micro-batch weighs tokens[m] / options.tokens: its loss is the mean over its own tokens, dp_step_t.loss adds
+     *  losses so weighted, and dp_segment_call_t.loss_scale is the step's times the weight. So each token counts alike,
+     *  and with loss_scale = options.tokens / (tokens of the whole job) gradients are those of the mean over all
+     *  tokens. `losses` and aux_loss are as the segments gave them. */
+    const uint32_t *tokens;
+    const dp_documents_t *documents;
 } dp_step_t;
 #define DP_STEP_MIN DP_SIZE_TO(dp_step_t, aux_loss)
 

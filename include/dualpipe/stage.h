@@ -48,7 +48,12 @@
  * else: it may run before dy has come, and beside the I of segments behind its own.
  *
  * y and dx hold the values of another micro-batch, or anything, when a pass begins: write them with =, never with +=,
- * and write all of them. A forward_only step makes F alone, and nobody reads what it leaves in saved.
+ * and write all of them: call.boundary_bytes, fewer than the pipeline's for a micro-batch with fewer tokens than were
+ * announced (dp_step_t.tokens). A forward_only step makes F alone, and nobody reads what it leaves in saved.
+ *
+ * Several tensors may cross from part to part, one behind the other in x, y, dy and dx, and so in one message between
+ * stages: a residual stream, a skip to a later part, the states of heads that predict further tokens.
+ * dp_boundary_offsets says where each lies; dp_part_t.boundary_bytes makes those that a part knows nothing of go past it.
  *
  * A part's segments all get the same x, y, dy and dx: any segment may read x (in F) or dy (in I) until the part ends,
  * and some segment writes y or dx.
@@ -112,9 +117,15 @@ typedef struct dp_segment_call {
     void *output;
     double *loss;
     double loss_scale; /* multiply the gradient of the loss by this where it begins, at the last stage, and that of an
-                          auxiliary loss. Not the losses themselves */
+                          auxiliary loss. Not the losses themselves. The step's, weighted (dp_step_t.tokens) */
     double *aux_loss;
     void *regained; /* since 1.1 */
+    /* since 1.1: with dp_pipeline_options_t.tokens how many tokens this micro-batch has, else 0; its documents
+       (dp_step_t.documents), 0: none; and where each ends, [documents], in memory that host and device reach, valid
+       during the step. boundary_bytes: of x, y, dy and dx in this call; what lies behind is not read */
+    uint32_t tokens, documents;
+    const uint32_t *document_ends;
+    size_t boundary_bytes;
 } dp_segment_call_t;
 #define DP_SEGMENT_CALL_MIN DP_SIZE_TO(dp_segment_call_t, aux_loss)
 
@@ -159,6 +170,8 @@ typedef struct dp_part {
     const int32_t *placement; /* NULL, or where sharded parameters are those of replicas: the expert that each replica
                                  (dp_param_t.expert) is of, so that dp_pipeline_gradient_norm counts it once. Read
                                  between steps; not copied */
+    size_t boundary_bytes;    /* since 1.1: so many of x, y, dy and dx, their first, are the part's; what lies behind
+                                 goes past it unchanged, x to y and dy to dx, or is zero where x or dy is NULL. 0: all */
 } dp_part_t;
 #define DP_PART_MIN DP_SIZE_TO(dp_part_t, placement)
 
@@ -177,6 +190,20 @@ typedef struct dp_stage_info {
     size_t regained_bytes;        /* since 1.1: per micro-batch between I and W; a running F has that of one part */
 } dp_stage_info_t;
 #define DP_STAGE_INFO_MIN DP_SIZE_TO(dp_stage_info_t, param_list)
+
+/** A tensor among those that cross the boundary between parts: a row of `width` elements for each token. Frozen. */
+typedef struct dp_boundary_tensor {
+    const char *name; /* "skip": for messages */
+    dp_dtype_t dtype;
+    uint32_t width; /* a row is a multiple of 16 bytes */
+} dp_boundary_tensor_t;
+
+/** Where tensors lie that cross a boundary in the order of the list, for a micro-batch of so many tokens:
+ *  offsets_out[count] (NULL: not wanted) in bytes, *bytes_out what all of them have: boundary_bytes of the pipeline when
+ *  tokens are the most that there are, of a message of fewer tokens otherwise. DP_ERR_INVALID names the tensor whose row
+ *  is no multiple of 16 bytes, or that no address space holds. [any] */
+DP_API dp_status_t dp_boundary_offsets(const dp_boundary_tensor_t *tensors, int32_t count, uint32_t tokens,
+                                       size_t *offsets_out, size_t *bytes_out);
 
 /**
  * Chains parts into a stage. parts: [nparts], all of one struct_size, which is the stride; nothing of them is kept but

@@ -28,6 +28,7 @@
  *   ties.c     parameters that two stages share
  *   tensors.c  all that a rank keeps, as tensors with names
  *   saving.h, snapshot.c, save.c, load.c  checkpoints
+ *   lengths.c  tokens and documents of the micro-batches of a step
  *   reduce.c   gradients of halves, mirrors and data groups summed
  *   shards.c   the same with a shard of the optimizer on each rank
  *   fault.c    a failure: what was being done, telling the job, bringing the lanes to rest
@@ -238,6 +239,12 @@ typedef struct dp__sums {
     double *losses_there, *staging_there; /* where sums are made: the same, or their twins in device memory */
 } dp__sums_t;
 
+/* lengths.c; nothing without options.tokens */
+typedef struct dp__lengths {
+    uint32_t *tokens, *documents; /* [M] of the running step */
+    uint32_t *ends;               /* [M][options.documents], where host and device reach it */
+} dp__lengths_t;
+
 /* guard.c */
 typedef struct dp__guard {
     int on;
@@ -328,6 +335,7 @@ struct dp_pipeline {
     dp__profiler_t profiler;
     dp__meter_t meter;
     dp__sums_t sums;
+    dp__lengths_t lengths;
     dp__guard_t guard;
     bool finite; /* what passes make is looked at */
     dp__recovery_t recovery;
@@ -439,6 +447,15 @@ dp_status_t dp__full_name(const char *kind, const char *name, const char *variab
 /* sums.c */
 dp_status_t dp__sums_open(dp_pipeline_t *p);
 void dp__sums_close(dp_pipeline_t *p);
+
+/* lengths.c. take: what a step says, before any of it is enqueued. set: what a call says of its micro-batch. */
+dp_status_t dp__lengths_check(const dp_pipeline_options_t *o);
+dp_status_t dp__lengths_open(dp_pipeline_t *p);
+void dp__lengths_close(dp_pipeline_t *p);
+dp_status_t dp__lengths_take(dp_pipeline_t *p, const dp_step_t *step);
+size_t dp__lengths_bytes(const dp_pipeline_t *p, int32_t microbatch); /* of a message */
+double dp__lengths_weigh(const dp_pipeline_t *p, int32_t microbatch, double value);
+void dp__lengths_set(const dp_pipeline_t *p, dp_segment_call_t *call);
 
 /* reduce.c */
 dp_status_t dp__reduce(dp_pipeline_t *p, int32_t chunk, int32_t span);

@@ -28,7 +28,7 @@ static dp_message_tag_t tag_of(const dp_pipeline_t *p, const dp__engine_link_t *
         .number = link->base + (uint32_t)at,
         .step = p->run.step,
         .microbatch = microbatch,
-        .bytes = (uint32_t)p->options.boundary_bytes,
+        .bytes = (uint32_t)dp__lengths_bytes(p, microbatch),
     };
 }
 
@@ -67,9 +67,10 @@ static void prepare(const putting_t *x, int32_t number, dp_segment_call_t *call)
         .target = last && step->targets != NULL ? step->targets[m] : NULL,
         .output = last && step->outputs != NULL ? step->outputs[m] : NULL,
         .loss = last ? &p->sums.losses[m] : NULL,
-        .loss_scale = step->loss_scale,
+        .loss_scale = dp__lengths_weigh(p, m, step->loss_scale),
         .aux_loss = p->sums.losses + p->schedule->microbatches + 2 * chunk->first_part + own->half,
     };
+    dp__lengths_set(p, call);
     if (own->dest >= 0)
         *(pass->op == DP_OP_F ? &call->y : &call->dx) =
             p->links.at[own->dest].buffer[buffer_of(x->plan, pass->dest, pass->dest_at)];
@@ -125,8 +126,10 @@ static dp_status_t put_call(const putting_t *x)
     DO(dp__meter_begin(p, c->stream));
     dp__profile_begin(p, x->span);
     dp__stage_call(stage, c->segment, (dp_op_kind_t)c->op, call, &own);
-    status = p->guard.on ? dp__guard_put(p, stage, c, x->span, &own, x->stream)
-                         : dp__stage_put(stage, c->segment, (dp_op_kind_t)c->op, &own, p->device_vt, x->stream);
+    status = dp__stage_pass_by(stage, c->segment, (dp_op_kind_t)c->op, call, &own, p->device_vt, x->stream);
+    if (status >= 0)
+        status = p->guard.on ? dp__guard_put(p, stage, c, x->span, &own, x->stream)
+                             : dp__stage_put(stage, c->segment, (dp_op_kind_t)c->op, &own, p->device_vt, x->stream);
     dp__profile_end(p);
     DO(status);
     if (p->finite)

@@ -103,7 +103,7 @@ dp_status_t dp__finite_put(const dp_pipeline_t *p, const dp_stage_t *stage, cons
 {
     const dp__stage_segment_t *segment = &stage->segments[call->segment];
     const dp__stage_part_t *part = &stage->parts[segment->part];
-    const size_t boundary = stage->boundary_bytes / dp_dtype_bytes(stage->dtype);
+    const size_t boundary = own->boundary_bytes / dp_dtype_bytes(stage->dtype);
     const look_t look = {.stage = stage, .part = part, .params = own->params, .grads = own->grads};
     dp_status_t status;
 

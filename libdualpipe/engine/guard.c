@@ -98,8 +98,8 @@ static void list_regions(const dp_pipeline_t *p, const dp_stage_t *stage, int32_
     regions[REGAINED] = (region_t){"regained", call->regained, sizes->regained_bytes, DP__GUARD_BYTES, 0};
     regions[WORK] = (region_t){"work", call->work, sizes->work_bytes, DP__GUARD_BYTES, 0};
     regions[SCRATCH] = (region_t){"scratch", call->scratch, sizes->scratch_bytes, DP__GUARD_BYTES, 0};
-    regions[Y] = (region_t){"y", call->y, stage->boundary_bytes, DP__GUARD_BYTES, 0};
-    regions[DX] = (region_t){"dx", call->dx, stage->boundary_bytes, DP__GUARD_BYTES, 0};
+    regions[Y] = (region_t){"y", call->y, call->boundary_bytes, DP__GUARD_BYTES, 0};
+    regions[DX] = (region_t){"dx", call->dx, call->boundary_bytes, DP__GUARD_BYTES, 0};
     regions[GRADS] = (region_t){"grads", call->grads, grads, DP__GUARD_BYTES, 0};
     regions[LOSS] = (region_t){"loss", (char *)call->loss, sizeof(double), 0, 0};
     regions[AUX_LOSS] = (region_t){"aux_loss", (char *)call->aux_loss, sizeof(double), 0, 0};

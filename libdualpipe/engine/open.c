@@ -60,13 +60,13 @@ static dp_status_t check_options(const dp_pipeline_options_t *o)
             return status;
     }
     if (s == NULL)
-        return DP_OK;
+        return dp__lengths_check(o);
     if (s->chunks < 1 || s->chunks > DP_MAX_CHUNKS)
         return dp_fail(DP_ERR_INVALID, "the schedule has %d chunks; 1 to %d are legal", s->chunks, DP_MAX_CHUNKS);
     if (o->microbatches != 0 && o->microbatches != s->microbatches)
         return dp_fail(DP_ERR_INVALID, "microbatches is %d, the schedule given has %d", o->microbatches,
                        s->microbatches);
-    return DP_OK;
+    return dp__lengths_check(o);
 }
 
 /* ---- device ---- */
@@ -208,6 +208,7 @@ dp_status_t dp__pipeline_set_up(dp_pipeline_t *p)
         dp__buffers_open,
         dp__chunks_allocate,
         dp__sums_open,
+        dp__lengths_open,
         dp__records_open,
         dp__graphs_open,
         meet,
@@ -242,6 +243,7 @@ static void let_go(dp_pipeline_t *p, void (*tell)(void *user))
         dp__links_close(p);
         dp__chunks_suspend(p);
         dp__sums_close(p);
+        dp__lengths_close(p);
     }
     dp_group_blackbox_close(p->group, p->trace.records);
     dp__plans_free(p);

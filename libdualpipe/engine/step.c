@@ -75,7 +75,7 @@ static void collect_losses(const dp_pipeline_t *p, dp_step_t *step)
 
     step->loss = 0;
     for (int32_t i = 0; i < p->schedule->microbatches; i++) {
-        step->loss += p->sums.losses[i];
+        step->loss += dp__lengths_weigh(p, i, p->sums.losses[i]);
         if (step->losses != NULL)
             step->losses[i] = p->sums.losses[i];
     }
@@ -106,6 +106,8 @@ dp_status_t dp_pipeline_step(dp_pipeline_t *p, dp_step_t *step)
     status = check_lent(p, &own);
     if (status >= 0)
         status = check_round(p, &own);
+    if (status >= 0)
+        status = dp__lengths_take(p, &own);
     if (status >= 0)
         status = dp__ties_check(p);
     if (status >= 0)

@@ -25,6 +25,7 @@ struct dp_moe_layer {
     const dp_moe_vt_t *moe_vt;
     dp_moe_t *moe;
     dp_dtype_t dtype;
+    size_t boundary_bytes;            /* of a micro-batch with as many tokens as were announced */
     size_t h_bytes;                   /* of h in work memory */
     dp_block_sizes_t attention_sizes; /* rounded up, so that MoE's memory is aligned */
     dp_block_sizes_t moe_sizes;
@@ -52,7 +53,30 @@ static dp_io_t common_io(const dp_segment_call_t *call)
         .saved = call->saved,
         .scratch = call->scratch,
         .regained = call->regained,
+        .tokens = call->tokens,
+        .documents = call->documents,
+        .document_ends = call->document_ends,
     };
+}
+
+/* Asked for before a micro-batch's first call: what one of the plugins does not take. */
+static dp_status_t check_lengths(const dp_moe_layer_t *layer, const dp_segment_call_t *call)
+{
+    const bool fewer = call->tokens > 0 && call->boundary_bytes < layer->boundary_bytes;
+    const char *lacks = fewer && !(layer->attention_vt->caps & DP_ATTENTION_CAP_TOKENS) ? "attention" : NULL;
+
+    if (lacks == NULL && fewer && !(layer->moe_vt->caps & DP_MOE_CAP_TOKENS))
+        lacks = "MoE";
+    if (lacks != NULL)
+        return dp_fail(DP_ERR_UNSUPPORTED,
+                       "MoE layer: this %s plugin takes micro-batches of the announced length alone, and this one has "
+                       "%u tokens: use one that has DP_%s_CAP_TOKENS, attention_cpu and moe_cpu say",
+                       lacks, call->tokens, lacks[0] == 'a' ? "ATTENTION" : "MOE");
+    if (call->documents > 0 && !(layer->attention_vt->caps & DP_ATTENTION_CAP_DOCUMENTS))
+        return dp_fail(DP_ERR_UNSUPPORTED,
+                       "MoE layer: this attention plugin does not keep packed documents apart: use one that has "
+                       "DP_ATTENTION_CAP_DOCUMENTS, attention_cpu say");
+    return DP_OK;
 }
 
 static void *h_of(const dp_segment_call_t *call)
@@ -100,8 +124,10 @@ static dp_status_t attention_forward(void *self, const dp_segment_call_t *call, 
     const dp_moe_layer_t *layer = self;
     dp_io_t attention = attention_io(layer, call);
     dp_io_t route = moe_io(layer, call);
-    dp_status_t status;
+    dp_status_t status = check_lengths(layer, call);
 
+    if (status < 0)
+        return status;
     attention.x = call->x;
     attention.y = h_of(call);
     status = layer->attention_vt->forward(layer->attention, &attention, s);
@@ -324,6 +350,7 @@ static dp_status_t build(dp_moe_layer_t *layer, size_t boundary_bytes, dp_part_t
     status = layer->moe_vt->sizes(layer->moe, &layer->moe_sizes);
     if (status < 0)
         return status;
+    layer->boundary_bytes = boundary_bytes;
     if (!dp__round_up(boundary_bytes, ALIGNMENT, &layer->h_bytes) || !round_sizes(&layer->attention_sizes) ||
         !round_sizes(&layer->moe_sizes) || !add_sizes(layer, &layer->sizes))
         return dp_fail(DP_ERR_INVALID, "MoE layer: its sizes add up to more than memory can hold");
@@ -342,7 +369,8 @@ static dp_status_t build(dp_moe_layer_t *layer, size_t boundary_bytes, dp_part_t
                                         .nsegments = NSEGMENTS,
                                         .segments = layer->segments,
                                         .sizes = &layer->sizes,
-                                        .param_list = layer->param_list});
+                                        .param_list = layer->param_list,
+                                        .boundary_bytes = boundary_bytes});
     return DP_OK;
 }
 

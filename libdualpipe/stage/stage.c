@@ -185,11 +185,14 @@ static dp_status_t take_segments(dp_stage_t *stage, dp__stage_part_t *part, int3
     return DP_OK;
 }
 
-static dp_status_t take_sizes(dp__stage_part_t *part, int32_t index)
+static dp_status_t take_sizes(const dp_stage_t *stage, dp__stage_part_t *part, int32_t index)
 {
     const dp_block_sizes_t *given = part->part.sizes;
 
     part->sizes = (dp_block_sizes_t){.struct_size = sizeof(part->sizes)};
+    if (part->part.boundary_bytes > stage->boundary_bytes)
+        return dp_fail(DP_ERR_INVALID, "part %d takes %zu bytes of a boundary that has %zu", index,
+                       part->part.boundary_bytes, stage->boundary_bytes);
     if (given == NULL)
         return DP_OK;
     if (given->struct_size < DP_BLOCK_SIZES_MIN)
@@ -353,7 +356,7 @@ static dp_status_t build(dp_stage_t *stage, const dp_part_t *parts)
         part->segments = stage->copies + first;
         status = take_segments(stage, part, i);
         if (status >= 0)
-            status = take_sizes(part, i);
+            status = take_sizes(stage, part, i);
         if (status >= 0 && !place_part(stage, part, &params_bytes, &work))
             status = dp_fail(DP_ERR_INVALID, "stage: the sizes of part %d add up to more than memory can hold", i);
         first += part->part.nsegments;
@@ -421,6 +424,14 @@ static void *boundary(const dp_stage_t *stage, const dp_segment_call_t *call, in
     return (char *)call->work + (i % 2 != 0 ? stage->boundary_room : 0);
 }
 
+/* What the part takes of it, in a micro-batch of this length. */
+static size_t own_boundary(const dp_stage_t *stage, const dp__stage_part_t *part, const dp_segment_call_t *call)
+{
+    const size_t most = stage->boundary_bytes, own = part->part.boundary_bytes, all = call->boundary_bytes;
+
+    return own == 0 || own == most ? all : (size_t)((unsigned __int128)own * all / most);
+}
+
 void dp__stage_call(const dp_stage_t *stage, int32_t index, dp_op_kind_t pass, const dp_segment_call_t *call,
                     dp_segment_call_t *own)
 {
@@ -432,6 +443,7 @@ void dp__stage_call(const dp_stage_t *stage, int32_t index, dp_op_kind_t pass, c
     own->params = (const char *)call->params + part->params_offset;
     own->grads = NULL;
     own->saved = (char *)call->saved + part->saved_offset;
+    own->boundary_bytes = own_boundary(stage, part, call);
     own->regained = NULL;
     own->work = NULL;
     own->x = own->dy = NULL;
@@ -458,6 +470,20 @@ void dp__stage_call(const dp_stage_t *stage, int32_t index, dp_op_kind_t pass, c
         own->dy = last ? call->dy : boundary(stage, call, i + 1);
         own->dx = first ? call->dx : boundary(stage, call, i);
     }
+}
+
+dp_status_t dp__stage_pass_by(const dp_stage_t *stage, int32_t index, dp_op_kind_t pass, const dp_segment_call_t *call,
+                              const dp_segment_call_t *own, const dp_device_vt_t *vt, dp_stream_t *s)
+{
+    const dp__stage_segment_t *segment = &stage->segments[index];
+    const bool begins = pass == DP_OP_F ? segment->first_of_part : pass == DP_OP_I && segment->last_of_part;
+    const size_t at = own->boundary_bytes, bytes = call->boundary_bytes - at;
+    const void *from = pass == DP_OP_F ? own->x : own->dy;
+    char *to = pass == DP_OP_F ? own->y : own->dx;
+
+    if (!begins || bytes == 0 || to == NULL)
+        return DP_OK;
+    return from != NULL ? vt->copy(s, to + at, (const char *)from + at, bytes) : vt->zero(s, to + at, bytes);
 }
 
 /* A host function on its way through launch(). */

@@ -55,6 +55,9 @@ static inline size_t dp__grads_offset(dp_dtype_t dtype, size_t offset)
  * regained, work, its x, y, dy, dx), *own_out its part, with nothing that the pass may not touch. */
 void dp__stage_call(const dp_stage_t *stage, int32_t index, dp_op_kind_t pass, const dp_segment_call_t *call,
                     dp_segment_call_t *own_out);
+/* Before the call of a part's first segment in F and its last in I: what goes past the part. */
+dp_status_t dp__stage_pass_by(const dp_stage_t *stage, int32_t index, dp_op_kind_t pass, const dp_segment_call_t *call,
+                              const dp_segment_call_t *own, const dp_device_vt_t *vt, dp_stream_t *s);
 /* Puts the pass on `s`; host functions by vt's launch. */
 dp_status_t dp__stage_put(const dp_stage_t *stage, int32_t index, dp_op_kind_t pass, const dp_segment_call_t *own,
                           const dp_device_vt_t *vt, dp_stream_t *s);

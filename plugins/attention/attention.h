@@ -56,7 +56,23 @@ enum {
     ATTN_BACKWARD_WEIGHT = ATTN_NEED_PARAMS | ATTN_NEED_GRADS | ATTN_NEED_SAVED | ATTN_NEED_SCRATCH,
     ATTN_RECOMPUTE = ATTN_NEED_PARAMS | ATTN_NEED_SAVED | ATTN_NEED_SCRATCH
 };
-dp_status_t attn_check_io(const dp_host_t *host, const char *plugin, const char *pass, const dp_io_t *io,
-                          unsigned needs);
+/* caps: those of the plugin, DP_ATTENTION_CAP_TOKENS and _DOCUMENTS. *taken_out: the io with zero for what it does not
+ * reach, and tokens filled in. */
+dp_status_t attn_check_io(const dp_host_t *host, const char *plugin, const attn_dims_t *n, uint32_t caps,
+                          const char *pass, const dp_io_t *io, unsigned needs, dp_io_t *taken_out);
+
+/* Tokens of one another's company: document `i` of a micro-batch, or its sequence. False: there are not so many. */
+static inline bool attn_document(const attn_dims_t *n, const dp_io_t *io, size_t i, size_t *first_out,
+                                 size_t *count_out)
+{
+    size_t end;
+
+    if (io->documents > 0 ? i >= io->documents : i * n->sequence >= io->tokens)
+        return false;
+    *first_out = io->documents == 0 ? i * n->sequence : i > 0 ? io->document_ends[i - 1] : 0;
+    end = io->documents > 0 ? io->document_ends[i] : *first_out + n->sequence;
+    *count_out = (end < io->tokens ? end : io->tokens) - *first_out;
+    return true;
+}
 
 #endif

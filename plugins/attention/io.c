@@ -5,8 +5,52 @@
 
 #include "plugins/common/check.h"
 
-dp_status_t attn_check_io(const dp_host_t *host, const char *plugin, const char *pass, const dp_io_t *io,
-                          unsigned needs)
+static dp_status_t check_documents(const dp_host_t *host, const char *plugin, const attn_dims_t *n, const dp_io_t *io)
+{
+    uint32_t before = 0;
+
+    if (io->document_ends == NULL)
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: micro-batch %d: io.document_ends is NULL with %u documents", plugin,
+                       (int)io->microbatch, io->documents);
+    for (uint32_t i = 0; i < io->documents; before = io->document_ends[i++]) {
+        const uint32_t end = io->document_ends[i];
+
+        if (end <= before || end > io->tokens || end - before > n->sequence)
+            return DP_FAIL(host, DP_ERR_INVALID,
+                           "%s: micro-batch %d: document %u is tokens %u to %u of %u: ends must rise, and a document "
+                           "has at most shape.sequence = %u tokens",
+                           plugin, (int)io->microbatch, i, before, end, io->tokens, n->sequence);
+    }
+    if (before != io->tokens)
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: micro-batch %d: its documents end with token %u of %u", plugin,
+                       (int)io->microbatch, before, io->tokens);
+    return DP_OK;
+}
+
+/* Lengths and documents that the plugin, or this instance of it, does not take. */
+static dp_status_t check_lengths(const dp_host_t *host, const char *plugin, const attn_dims_t *n, uint32_t caps,
+                                 const dp_io_t *io)
+{
+    if (io->tokens > n->tokens)
+        return DP_FAIL(host, DP_ERR_INVALID, "%s: micro-batch %d: io.tokens is %u, more than batch * sequence = %u",
+                       plugin, (int)io->microbatch, io->tokens, n->tokens);
+    if (io->tokens < n->tokens && !(caps & DP_ATTENTION_CAP_TOKENS))
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
+                       "%s: micro-batch %d: io.tokens is %u, and it takes batch * sequence = %u alone: use a plugin "
+                       "with DP_ATTENTION_CAP_TOKENS, attention_cpu say",
+                       plugin, (int)io->microbatch, io->tokens, n->tokens);
+    if (io->documents == 0)
+        return DP_OK;
+    if (!(caps & DP_ATTENTION_CAP_DOCUMENTS))
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
+                       "%s: micro-batch %d: io.documents is %u, and it does not keep documents apart: use a plugin "
+                       "with DP_ATTENTION_CAP_DOCUMENTS, attention_cpu say",
+                       plugin, (int)io->microbatch, io->documents);
+    return check_documents(host, plugin, n, io);
+}
+
+dp_status_t attn_check_io(const dp_host_t *host, const char *plugin, const attn_dims_t *n, uint32_t caps,
+                          const char *pass, const dp_io_t *io, unsigned needs, dp_io_t *taken)
 {
     dp_status_t status = check_size(host, plugin, "io", "dp_io_t", io->struct_size, DP_IO_MIN);
 
@@ -30,5 +74,8 @@ dp_status_t attn_check_io(const dp_host_t *host, const char *plugin, const char 
         if (all[i].pointer == NULL && (needs & all[i].need) != 0)
             return DP_FAIL(host, DP_ERR_INVALID, "%s: %s of micro-batch %d: io.%s is NULL", plugin, pass,
                            (int)io->microbatch, all[i].name);
-    return DP_OK;
+    dp_sized_take(taken, sizeof(*taken), io);
+    if (taken->tokens == 0)
+        taken->tokens = n->tokens;
+    return check_lengths(host, plugin, n, caps, taken);
 }

@@ -8,6 +8,9 @@
 
 #include <string.h>
 
+#define CAPS                                                                                                           \
+    (DP_ATTENTION_CAP_LATENT | DP_ATTENTION_CAP_RECOMPUTE | DP_ATTENTION_CAP_TOKENS | DP_ATTENTION_CAP_DOCUMENTS)
+
 static dp_status_t open_instance(const dp_host_t *host, const dp_attention_config_t *config,
                                  dp_attention_t **attention_out)
 {
@@ -75,32 +78,45 @@ typedef struct launch_arg {
 } launch_arg_t;
 _Static_assert(sizeof(launch_arg_t) <= DP_LAUNCH_ARG_MAX, "a call must fit into launch()'s argument");
 
+/* The instance as one for micro-batches of as many tokens: its layout is that of the longest. */
+static dp_attention_t of_length(const launch_arg_t *l)
+{
+    dp_attention_t a = *l->attention;
+
+    a.tokens = l->io.tokens;
+    return a;
+}
+
 static dp_status_t run_forward(void *arg)
 {
     const launch_arg_t *l = arg;
+    const dp_attention_t a = of_length(l);
 
-    return l->attention->passes->forward(l->attention, &l->io);
+    return a.passes->forward(&a, &l->io);
 }
 
 static dp_status_t run_backward_input(void *arg)
 {
     const launch_arg_t *l = arg;
+    const dp_attention_t a = of_length(l);
 
-    return l->attention->passes->backward_input(l->attention, &l->io);
+    return a.passes->backward_input(&a, &l->io);
 }
 
 static dp_status_t run_backward_weight(void *arg)
 {
     const launch_arg_t *l = arg;
+    const dp_attention_t a = of_length(l);
 
-    return l->attention->passes->backward_weight(l->attention, &l->io);
+    return a.passes->backward_weight(&a, &l->io);
 }
 
 static dp_status_t run_recompute(void *arg)
 {
     const launch_arg_t *l = arg;
+    const dp_attention_t a = of_length(l);
 
-    return l->attention->passes->recompute(l->attention, &l->io);
+    return a.passes->recompute(&a, &l->io);
 }
 
 typedef struct pass {
@@ -116,13 +132,10 @@ static const pass_t pass_recompute = {"recompute", run_recompute, ATTN_RECOMPUTE
 
 static dp_status_t enqueue(const dp_attention_t *a, const pass_t *pass, const dp_io_t *io, dp_stream_t *s)
 {
-    dp_status_t status = attn_check_io(a->host, PLUGIN, pass->name, io, pass->needs);
     launch_arg_t arg = {.attention = a};
+    dp_status_t status = attn_check_io(a->host, PLUGIN, &a->n, CAPS, pass->name, io, pass->needs, &arg.io);
 
-    if (status < 0)
-        return status;
-    dp_sized_take(&arg.io, sizeof(arg.io), io);
-    return a->device_vt->launch(s, pass->run, &arg, sizeof(arg));
+    return status < 0 ? status : a->device_vt->launch(s, pass->run, &arg, sizeof(arg));
 }
 
 static dp_status_t forward(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s)
@@ -147,7 +160,7 @@ static dp_status_t recompute(dp_attention_t *a, const dp_io_t *io, dp_stream_t *
 
 static const dp_attention_vt_t attention_vt = {
     .struct_size = sizeof(attention_vt),
-    .caps = DP_ATTENTION_CAP_LATENT | DP_ATTENTION_CAP_RECOMPUTE,
+    .caps = CAPS,
     .open = open_instance,
     .close = close_instance,
     .sizes = get_sizes,

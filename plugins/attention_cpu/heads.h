@@ -22,6 +22,7 @@ typedef struct head_view {
     real_t *q, *k, *v, *out, *row_max, *sum;
     const real_t *k_rope; /* NULL unless latent */
     const real_t *dout, *delta;
+    size_t length; /* tokens of the sequence */
 } head_view_t;
 
 static inline size_t smaller(size_t a, size_t b)
@@ -57,8 +58,8 @@ static void attend_queries(const dp_attention_t *a, const head_view_t *h, size_t
 
 static void attend_head(const dp_attention_t *a, const head_view_t *h, real_t *tile)
 {
-    for (size_t i = 0; i < a->sequence; i += QUERY_BLOCK)
-        attend_queries(a, h, i, smaller(QUERY_BLOCK, a->sequence - i), tile);
+    for (size_t i = 0; i < h->length; i += QUERY_BLOCK)
+        attend_queries(a, h, i, smaller(QUERY_BLOCK, h->length - i), tile);
 }
 
 /* Where the gradients of one key/value head are gathered before they take the places of q, k and v. */
@@ -120,10 +121,10 @@ static void backward_keys(const dp_attention_t *a, head_view_t h, const head_gra
     memset(g->dk, 0, nj * a->key_dim * sizeof(real_t));
     memset(g->dv, 0, nj * a->value_dim * sizeof(real_t));
     for (size_t head = 0; head < a->group; head++, h = next_query_head(a, h))
-        for (size_t i = j; i < a->sequence; i += QUERY_BLOCK) {
-            const size_t ni = smaller(QUERY_BLOCK, a->sequence - i);
+        for (size_t i = j; i < h.length; i += QUERY_BLOCK) {
+            const size_t ni = smaller(QUERY_BLOCK, h.length - i);
 
-            backward_tile(a, &h, g, g->dq + head * a->sequence * a->head_dim, i, ni, j, smaller(nj, i + ni - j));
+            backward_tile(a, &h, g, g->dq + head * h.length * a->head_dim, i, ni, j, smaller(nj, i + ni - j));
         }
     copy_rows(h.k + j * a->k_width, a->k_width, g->dk, a->key_dim, nj, a->key_dim);
     copy_rows(h.v + j * a->v_width, a->v_width, g->dv, a->value_dim, nj, a->value_dim);
@@ -132,10 +133,10 @@ static void backward_keys(const dp_attention_t *a, head_view_t h, const head_gra
 /* h: the first query head of a group and its key/value head. Adds to dk_rope. */
 static void backward_group(const dp_attention_t *a, head_view_t h, const head_gradients_t *g)
 {
-    for (size_t j = 0; j < a->sequence; j += KEY_BLOCK)
-        backward_keys(a, h, g, j, smaller(KEY_BLOCK, a->sequence - j));
+    for (size_t j = 0; j < h.length; j += KEY_BLOCK)
+        backward_keys(a, h, g, j, smaller(KEY_BLOCK, h.length - j));
     for (size_t head = 0; head < a->group; head++, h = next_query_head(a, h))
-        copy_rows(h.q, a->q_width, g->dq + head * a->sequence * a->head_dim, a->head_dim, a->sequence, a->head_dim);
+        copy_rows(h.q, a->q_width, g->dq + head * h.length * a->head_dim, a->head_dim, h.length, a->head_dim);
 }
 
 #endif

@@ -71,7 +71,7 @@ struct dp_attention {
     attn_dims_t n;
     const attention_passes_t *passes;
     size_t element_bytes;
-    size_t batch, sequence, tokens, hidden;
+    size_t sequence, tokens, hidden;
     size_t heads, kv_heads, group; /* group = heads / kv_heads */
     size_t head_dim, value_dim, rope_dim, key_dim;
     size_t q_rank, kv_rank, down_width;

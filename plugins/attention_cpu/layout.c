@@ -96,7 +96,6 @@ static void take_sizes(dp_attention_t *a)
 
     a->passes = n->dtype == DP_F32 ? &attention_passes_f32 : &attention_passes_f64;
     a->element_bytes = dp_dtype_bytes(n->dtype);
-    a->batch = n->batch;
     a->sequence = n->sequence;
     a->tokens = n->tokens;
     a->hidden = n->hidden;

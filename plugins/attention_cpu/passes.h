@@ -28,19 +28,17 @@ static void rotate_all(const dp_attention_t *a, const dp_io_t *io, real_t sign)
     real_t *q = held(io, a->saved.q) + nope;
     real_t *k = latent ? held(io, a->saved.kv_down) + a->kv_rank : held(io, a->saved.k);
 
-    for (size_t b = 0; b < a->batch; b++) {
-        rotate(q, a->sequence, a->heads, a->head_dim, a->rope, a->rope_dim / 2, sign);
-        rotate(k, a->sequence, heads, stride, a->rope, a->rope_dim / 2, sign);
-        q += a->sequence * a->q_width;
-        k += a->sequence * heads * stride;
+    for (size_t b = 0, t, count; attn_document(&a->n, io, b, &t, &count); b++) {
+        rotate(q + t * a->q_width, count, a->heads, a->head_dim, a->rope, a->rope_dim / 2, sign);
+        rotate(k + t * heads * stride, count, heads, stride, a->rope, a->rope_dim / 2, sign);
     }
 }
 
-/* The view of sequence b, query head h and its key/value head. */
-static head_view_t view_head(const dp_attention_t *a, const dp_io_t *io, size_t b, size_t h)
+/* The view of the sequence of `length` tokens from t on, query head h and its key/value head. */
+static head_view_t view_head(const dp_attention_t *a, const dp_io_t *io, size_t t, size_t length, size_t h)
 {
     const attention_saved_t *s = &a->saved;
-    const size_t t = b * a->sequence, kv = h / a->group;
+    const size_t kv = h / a->group;
 
     return (head_view_t){
         .q = held(io, s->q) + t * a->q_width + h * a->head_dim,
@@ -52,14 +50,15 @@ static head_view_t view_head(const dp_attention_t *a, const dp_io_t *io, size_t 
         .sum = held(io, s->inv_sum) + t * a->heads + h,
         .dout = in(io->scratch, a->scratch.dheads) + t * a->o_width + h * a->value_dim,
         .delta = in(io->scratch, a->scratch.delta) + t * a->heads + h,
+        .length = length,
     };
 }
 
 static dp_status_t attend(const dp_attention_t *a, const dp_io_t *io)
 {
-    for (size_t b = 0; b < a->batch; b++)
+    for (size_t b = 0, t, count; attn_document(&a->n, io, b, &t, &count); b++)
         for (size_t h = 0; h < a->heads; h++) {
-            const head_view_t view = view_head(a, io, b, h);
+            const head_view_t view = view_head(a, io, t, count, h);
             const dp_status_t status = a->host->aborted(a->host);
 
             if (status < 0)
@@ -80,19 +79,19 @@ static dp_status_t attend_backward(const dp_attention_t *a, const dp_io_t *io)
         .dk_rope = in(io->scratch, a->scratch.dk_rope),
     };
 
-    for (size_t b = 0; b < a->batch; b++) {
+    for (size_t b = 0, t, count; attn_document(&a->n, io, b, &t, &count); b++) {
         if (a->kv_rank > 0)
-            memset(g.dk_rope, 0, a->sequence * a->rope_dim * sizeof(real_t));
+            memset(g.dk_rope, 0, count * a->rope_dim * sizeof(real_t));
         for (size_t h = 0; h < a->heads; h += a->group) {
             const dp_status_t status = a->host->aborted(a->host);
 
             if (status < 0)
                 return status;
-            backward_group(a, view_head(a, io, b, h), &g);
+            backward_group(a, view_head(a, io, t, count, h), &g);
         }
         if (a->kv_rank > 0)
-            copy_rows(held(io, a->saved.kv_down) + b * a->sequence * a->down_width + a->kv_rank, a->down_width,
-                      g.dk_rope, a->rope_dim, a->sequence, a->rope_dim);
+            copy_rows(held(io, a->saved.kv_down) + t * a->down_width + a->kv_rank, a->down_width, g.dk_rope,
+                      a->rope_dim, count, a->rope_dim);
     }
     return DP_OK;
 }

@@ -14,7 +14,7 @@ static dp_status_t open_instance(const dp_host_t *host, const dp_attention_confi
 /* Deterministic when config.deterministic asks for it, and not otherwise: no capability for all instances. */
 static const dp_attention_vt_t attention_vt = {
     .struct_size = sizeof(attention_vt),
-    .caps = DP_ATTENTION_CAP_LATENT,
+    .caps = DP_ATTENTION_CAP_LATENT | DP_ATTENTION_CAP_RECOMPUTE,
     .open = open_instance,
     .close = attn_block_close,
     .sizes = attn_block_sizes,
@@ -22,6 +22,7 @@ static const dp_attention_vt_t attention_vt = {
     .forward = attn_block_forward,
     .backward_input = attn_block_backward_input,
     .backward_weight = attn_block_backward_weight,
+    .recompute = attn_block_recompute,
 };
 
 static const void *get_interface(const char *id)

@@ -32,6 +32,7 @@ typedef struct moe_dims {
     int32_t stride;  /* elements from one travelling row to the next */
     int64_t row_bytes;
     double scale, norm_eps;
+    double aux_alpha;
     double aux; /* what sum_e count_e sum_t p_te is multiplied by; 0: no auxiliary loss */
 } moe_dims_t;
 

@@ -213,6 +213,13 @@ dp_status_t moe_dims_init(const dp_host_t *host, const moe_rules_t *rules, const
     n->normalize = (int32_t)c->normalize;
     n->scale = c->scale > 0 ? (double)c->scale : 1;
     n->norm_eps = c->shape->norm_eps > 0 ? (double)c->shape->norm_eps : 1e-6;
-    n->aux = (double)c->aux_alpha * n->experts / ((double)n->top_k * n->tokens) / n->tokens;
+    n->aux_alpha = (double)c->aux_alpha;
+    moe_dims_set_tokens(n, n->tokens);
     return DP_OK;
+}
+
+void moe_dims_set_tokens(moe_dims_t *n, int32_t tokens)
+{
+    n->tokens = tokens;
+    n->aux = n->aux_alpha * n->experts / ((double)n->top_k * tokens) / tokens;
 }

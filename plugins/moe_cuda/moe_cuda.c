@@ -77,6 +77,8 @@ static work_t begin(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s, const 
 
     if (w.status >= 0)
         w.status = moe_check(moe);
+    if (w.status >= 0)
+        w.status = moe_dims_of(moe->host, rules.plugin, 0, io->io, &moe->n, &w.call.n);
     if (w.status < 0)
         return w;
     w.io = io->io;

@@ -92,6 +92,20 @@ done
 verify 2 2 2 --schedule dualpipe $zero --tie-embeddings --accumulate 2
 verify 2 1 2 --schedule dualpipe --zero 1 --dtype f32 --tie-embeddings --hidden 48
 
+# Micro-batches of different length, packed with documents.
+unlike="--dtype f64 --varlen --documents"
+for schedule in dualpipe dualpipev 1f1b zb1p; do
+    verify 2 1 1 --schedule $schedule $unlike
+    verify 2 2 1 --schedule $schedule $unlike
+    verify 2 1 2 --schedule $schedule $unlike
+done
+verify 2 2 1 --schedule dualpipe --varlen --dtype f32 --aux-alpha 0.1 --accumulate 2
+verify 2 1 1 --schedule zb1p $unlike --attention-kind mla --q-rank 6 --recompute full
+DUALPIPE_GUARD=1
+export DUALPIPE_GUARD
+verify 2 1 1 --schedule dualpipe $unlike
+unset DUALPIPE_GUARD
+
 # With exact tensors everywhere (one expert rank) and with shards, a serial run that is a little off is found out.
 MOCK_REAL=$DP_TEST_BUILDDIR/.libs/dp_attention_cpu.so
 MOCK_POKE=serial

@@ -84,33 +84,37 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
+/* In regained memory lies what a backward makes, with what norms make of latents; of DP_RECOMPUTE_FULL all but the rows
+ * behind the first norm. */
 static bool lay_out_saved(dp_attention_t *a)
 {
-    layout_t l = {.alignment = ATTN_ALIGN};
+    const bool always = true, forward = a->recompute < DP_RECOMPUTE_FULL, later = a->recompute < DP_RECOMPUTE_CHEAP;
+    layout_pair_t l = {.saved = {.alignment = ATTN_ALIGN}, .regained = {.alignment = ATTN_ALIGN}};
 
-    a->saved.normalized = layout_take(&l, a->n.tokens, a->n.hidden, a->bytes);
-    a->saved.inv_rms = layout_take(&l, a->n.tokens, 1, a->sum_bytes);
-    a->saved.q = layout_take(&l, a->n.tokens, a->n.q_width, a->bytes);
-    a->saved.k = layout_take(&l, a->n.tokens, a->n.k_width, a->bytes);
-    a->saved.v = layout_take(&l, a->n.tokens, a->n.v_width, a->bytes);
-    a->saved.heads_out = layout_take(&l, a->n.tokens, a->n.o_width, a->bytes);
-    a->saved.dy = layout_take(&l, a->n.tokens, a->n.hidden, a->bytes);
-    a->saved.dnorm = layout_take(&l, 1, a->n.hidden, a->sum_bytes);
-    a->saved.core = layout_take(&l, 1, a->core_saved_bytes, 1);
+    a->saved.normalized = layout_keep(&l, always, a->n.tokens, a->n.hidden, a->bytes);
+    a->saved.inv_rms = layout_keep(&l, always, a->n.tokens, 1, a->sum_bytes);
+    a->saved.q = layout_keep(&l, forward, a->n.tokens, a->n.q_width, a->bytes);
+    a->saved.k = layout_keep(&l, forward, a->n.tokens, a->n.k_width, a->bytes);
+    a->saved.v = layout_keep(&l, forward, a->n.tokens, a->n.v_width, a->bytes);
+    a->saved.heads_out = layout_keep(&l, forward, a->n.tokens, a->n.o_width, a->bytes);
+    a->saved.dy = layout_keep(&l, later, a->n.tokens, a->n.hidden, a->bytes);
+    a->saved.dnorm = layout_keep(&l, later, 1, a->n.hidden, a->sum_bytes);
+    a->saved.core = layout_keep(&l, forward, 1, a->core_saved_bytes, 1);
     if (a->n.q_rank > 0) {
-        a->saved.q_latent.normalized = layout_take(&l, a->n.tokens, a->n.q_rank, a->bytes);
-        a->saved.q_latent.inv_rms = layout_take(&l, a->n.tokens, 1, a->sum_bytes);
-        a->saved.q_latent.down = layout_take(&l, a->n.tokens, a->n.q_rank, a->bytes);
-        a->saved.q_latent.dgain = layout_take(&l, 1, a->n.q_rank, a->sum_bytes);
+        a->saved.q_latent.normalized = layout_keep(&l, later, a->n.tokens, a->n.q_rank, a->bytes);
+        a->saved.q_latent.inv_rms = layout_keep(&l, forward, a->n.tokens, 1, a->sum_bytes);
+        a->saved.q_latent.down = layout_keep(&l, forward, a->n.tokens, a->n.q_rank, a->bytes);
+        a->saved.q_latent.dgain = layout_keep(&l, later, 1, a->n.q_rank, a->sum_bytes);
     }
     if (a->n.kv_rank > 0) {
-        a->saved.kv_latent.normalized = layout_take(&l, a->n.tokens, a->n.kv_rank, a->bytes);
-        a->saved.kv_latent.inv_rms = layout_take(&l, a->n.tokens, 1, a->sum_bytes);
-        a->saved.kv_latent.down = layout_take(&l, a->n.tokens, a->n.down_width, a->bytes);
-        a->saved.kv_latent.dgain = layout_take(&l, 1, a->n.kv_rank, a->sum_bytes);
+        a->saved.kv_latent.normalized = layout_keep(&l, later, a->n.tokens, a->n.kv_rank, a->bytes);
+        a->saved.kv_latent.inv_rms = layout_keep(&l, forward, a->n.tokens, 1, a->sum_bytes);
+        a->saved.kv_latent.down = layout_keep(&l, forward, a->n.tokens, a->n.down_width, a->bytes);
+        a->saved.kv_latent.dgain = layout_keep(&l, later, 1, a->n.kv_rank, a->sum_bytes);
     }
-    a->saved.bytes = l.bytes;
-    return !l.overflow;
+    a->saved.bytes = l.saved.bytes;
+    a->saved.regained_bytes = l.regained.bytes;
+    return !l.saved.overflow && !l.regained.overflow;
 }
 
 /* n, what the core needs, and dn are never wanted at the same time. */
@@ -144,6 +148,10 @@ static dp_status_t start(dp_attention_t *a, const dp_attention_config_t *config)
     dp_status_t status = attn_dims_init(a->host, a->vt->plugin, ATTN_TAKES_BF16 | ATTN_TAKES_LATENT, config, &a->n);
     CUdevice device;
 
+    if (status >= 0 && DP_REACHES(config, dp_attention_config_t, recompute))
+        a->recompute = config->recompute;
+    if (status >= 0)
+        status = check_recompute(a->host, a->vt->plugin, a->recompute);
     if (status >= 0)
         status = check_device(a->host, a->vt->plugin, config->device_vt, config->device, "cuda");
     if (status >= 0)
@@ -215,6 +223,8 @@ dp_status_t attn_block_sizes(const dp_attention_t *a, dp_block_sizes_t *sizes_ou
     const dp_block_sizes_t sizes = {
         .struct_size = sizeof(sizes),
         .saved_bytes = a->saved.bytes,
+        .regained_bytes = a->saved.regained_bytes,
+        .recomputes = a->recompute >= DP_RECOMPUTE_FULL || (a->recompute >= DP_RECOMPUTE_CHEAP && a->n.kv_rank > 0),
         .scratch_bytes = a->scratch.bytes,
         .param_count = a->n.params.count,
         .nparams = a->n.params.number,

@@ -72,7 +72,9 @@ struct dp_attention {
     size_t bytes, sum_bytes; /* of one element */
     uint32_t sms;            /* that products may count on, 0: all */
 
-    /* saved, in bytes. backward_input turns q, k, v into their gradients. */
+    dp_recompute_t recompute;
+
+    /* saved or regained (layout_find), in bytes. backward_input turns q, k, v into their gradients. */
     struct {
         size_t normalized; /* [T, d] */
         size_t inv_rms;    /* [T], sums */
@@ -86,7 +88,7 @@ struct dp_attention {
         struct {
             size_t normalized, inv_rms, down, dgain;
         } q_latent, kv_latent;
-        size_t bytes;
+        size_t bytes, regained_bytes;
     } saved;
     /* scratch, in bytes */
     struct {
@@ -114,6 +116,7 @@ dp_status_t attn_block_params(const dp_attention_t *a, dp_param_t *params_out);
 dp_status_t attn_block_forward(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s);
 dp_status_t attn_block_backward_input(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s);
 dp_status_t attn_block_backward_weight(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s);
+dp_status_t attn_block_recompute(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s);
 
 /** Where the core's tensors are in a call's memory. */
 attn_tensors_t attn_view(const dp_attention_t *a, const dp_io_t *io);

@@ -13,6 +13,12 @@ static void *in(const void *region, size_t offset_bytes)
     return (char *)(uintptr_t)region + offset_bytes;
 }
 
+/* An array of saved or of regained memory. */
+static void *held(const dp_io_t *io, size_t at)
+{
+    return layout_find(io->saved, io->regained, at);
+}
+
 dp_status_t attn_multiply(const attn_pass_t *p, const gemm_shape_t *shape, double alpha, const void *a, const void *b,
                           double beta, void *c)
 {
@@ -82,11 +88,11 @@ static dp_status_t project_weight(const attn_pass_t *p, const void *left, uint32
 attn_tensors_t attn_view(const dp_attention_t *a, const dp_io_t *io)
 {
     return (attn_tensors_t){
-        .q = in(io->saved, a->saved.q),
-        .k = in(io->saved, a->saved.k),
-        .v = in(io->saved, a->saved.v),
-        .out = in(io->saved, a->saved.heads_out),
-        .saved = in(io->saved, a->saved.core),
+        .q = held(io, a->saved.q),
+        .k = held(io, a->saved.k),
+        .v = held(io, a->saved.v),
+        .out = held(io, a->saved.heads_out),
+        .saved = held(io, a->saved.core),
         .scratch = in(io->scratch, a->scratch.shared),
         .dout = in(io->scratch, a->scratch.dheads),
         .delta = in(io->scratch, a->scratch.delta),
@@ -122,10 +128,10 @@ static latent_t latent_of(const dp_attention_t *a, const dp_io_t *io, bool queri
         .stride = queries ? a->n.q_rank : a->n.down_width,
         .w = parameter(a, io, w_at),
         .gain = parameter(a, io, gain_at),
-        .normalized = in(io->saved, queries ? a->saved.q_latent.normalized : a->saved.kv_latent.normalized),
-        .inv_rms = in(io->saved, queries ? a->saved.q_latent.inv_rms : a->saved.kv_latent.inv_rms),
-        .down = in(io->saved, queries ? a->saved.q_latent.down : a->saved.kv_latent.down),
-        .dgain = in(io->saved, queries ? a->saved.q_latent.dgain : a->saved.kv_latent.dgain),
+        .normalized = held(io, queries ? a->saved.q_latent.normalized : a->saved.kv_latent.normalized),
+        .inv_rms = held(io, queries ? a->saved.q_latent.inv_rms : a->saved.kv_latent.inv_rms),
+        .down = held(io, queries ? a->saved.q_latent.down : a->saved.kv_latent.down),
+        .dgain = held(io, queries ? a->saved.q_latent.dgain : a->saved.kv_latent.dgain),
         .rows = in(io->scratch, a->scratch.latent),
         .w_at = w_at,
         .gain_at = gain_at,
@@ -141,6 +147,16 @@ static dp_status_t latent_forward(const attn_pass_t *p, latent_t *l, const void 
         status = LAUNCH(p, normalize, CUDA_DIM(a->n.tokens), &l->normalized, &l->inv_rms, &l->rows, &l->down,
                         &l->stride, (void *)&l->gain, &l->rank, &a->n.norm_eps);
     return status;
+}
+
+/* What the norm has made of it, once more; what it says of the rows besides goes where nobody looks. */
+static dp_status_t latent_again(const attn_pass_t *p, latent_t *l, const dp_io_t *io)
+{
+    dp_attention_t *a = p->attention;
+    void *unread = in(io->scratch, a->scratch.delta);
+
+    return LAUNCH(p, normalize, CUDA_DIM(a->n.tokens), &l->normalized, &unread, &l->rows, &l->down, &l->stride,
+                  (void *)&l->gain, &l->rank, &a->n.norm_eps);
 }
 
 /* From the gradient in l->rows to that of `down`, and to dn. */
@@ -187,7 +203,7 @@ static dp_status_t project_latents(const attn_pass_t *p, const dp_io_t *io, cons
 {
     dp_attention_t *a = p->attention;
     latent_t q = latent_of(a, io, true), kv = latent_of(a, io, false);
-    void *queries = in(io->saved, a->saved.q), *keys = in(io->saved, a->saved.k), *own = in(io->scratch, a->scratch.dk);
+    void *queries = held(io, a->saved.q), *keys = held(io, a->saved.k), *own = in(io->scratch, a->scratch.dk);
     void *common = in(kv.down, kv.rank * a->bytes);
     uint32_t half = a->n.rope_dim / 2;
     dp_status_t status = q.rank > 0 ? latent_forward(p, &q, n) : DP_OK;
@@ -200,8 +216,7 @@ static dp_status_t project_latents(const attn_pass_t *p, const dp_io_t *io, cons
     if (status >= 0)
         status = project(p, kv.rows, kv.rank, parameter(a, io, a->n.params.wk), a->own_width, own);
     if (status >= 0)
-        status =
-            project(p, kv.rows, kv.rank, parameter(a, io, a->n.params.wv), a->n.v_width, in(io->saved, a->saved.v));
+        status = project(p, kv.rows, kv.rank, parameter(a, io, a->n.params.wv), a->n.v_width, held(io, a->saved.v));
     if (status >= 0)
         status = rotate_part(p, queries, queries, 1);
     if (status >= 0)
@@ -215,9 +230,9 @@ static dp_status_t split_latents(const attn_pass_t *p, const dp_io_t *io, const 
 {
     dp_attention_t *a = p->attention;
     const latent_t kv = latent_of(a, io, false);
-    void *own = in(io->saved, a->saved.k), *common = in(kv.down, kv.rank * a->bytes);
+    void *own = held(io, a->saved.k), *common = in(kv.down, kv.rank * a->bytes);
     uint32_t half = a->n.rope_dim / 2, stride = kv.stride;
-    dp_status_t status = rotate_part(p, in(io->saved, a->saved.q), t->dq, -1);
+    dp_status_t status = rotate_part(p, held(io, a->saved.q), t->dq, -1);
 
     if (status >= 0)
         status = LAUNCH(p, split_keys, CUDA_DIM(a->n.tokens), &own, &common, &stride, (void *)&t->dk, &a->rope,
@@ -229,18 +244,18 @@ static dp_status_t latents_back(const attn_pass_t *p, const dp_io_t *io, void *d
 {
     dp_attention_t *a = p->attention;
     latent_t q = latent_of(a, io, true), kv = latent_of(a, io, false);
-    const void *wq = parameter(a, io, a->n.params.wq), *dq = in(io->saved, a->saved.q);
+    const void *wq = parameter(a, io, a->n.params.wq), *dq = held(io, a->saved.q);
     dp_status_t status = q.rank > 0 ? project_back(p, dq, a->n.q_width, wq, q.rank, 0, q.rows)
                                     : project_back(p, dq, a->n.q_width, wq, a->n.hidden, 0, dn);
 
     if (status >= 0 && q.rank > 0)
         status = latent_back(p, &q, 0, dn);
     if (status >= 0)
-        status = project_back(p, in(io->saved, a->saved.k), a->own_width, parameter(a, io, a->n.params.wk), kv.rank, 0,
-                              kv.rows);
+        status =
+            project_back(p, held(io, a->saved.k), a->own_width, parameter(a, io, a->n.params.wk), kv.rank, 0, kv.rows);
     if (status >= 0)
-        status = project_back(p, in(io->saved, a->saved.v), a->n.v_width, parameter(a, io, a->n.params.wv), kv.rank, 1,
-                              kv.rows);
+        status =
+            project_back(p, held(io, a->saved.v), a->n.v_width, parameter(a, io, a->n.params.wv), kv.rank, 1, kv.rows);
     return status < 0 ? status : latent_back(p, &kv, 1, dn);
 }
 
@@ -252,15 +267,15 @@ static dp_status_t latents_weight(const attn_pass_t *p, const dp_io_t *io, const
     dp_status_t status = q.rank > 0 ? latent_weight(p, &q, io, n) : DP_OK;
 
     if (status >= 0)
-        status = project_weight(p, q.rank > 0 ? q.rows : n, q.rank > 0 ? q.rank : a->n.hidden,
-                                in(io->saved, a->saved.q), a->n.q_width, dwq);
+        status = project_weight(p, q.rank > 0 ? q.rows : n, q.rank > 0 ? q.rank : a->n.hidden, held(io, a->saved.q),
+                                a->n.q_width, dwq);
     if (status >= 0)
         status = latent_weight(p, &kv, io, n);
     if (status >= 0)
-        status = project_weight(p, kv.rows, kv.rank, in(io->saved, a->saved.k), a->own_width,
+        status = project_weight(p, kv.rows, kv.rank, held(io, a->saved.k), a->own_width,
                                 in(io->grads, a->n.params.wk * a->sum_bytes));
     if (status >= 0)
-        status = project_weight(p, kv.rows, kv.rank, in(io->saved, a->saved.v), a->n.v_width,
+        status = project_weight(p, kv.rows, kv.rank, held(io, a->saved.v), a->n.v_width,
                                 in(io->grads, a->n.params.wv * a->sum_bytes));
     return status;
 }
@@ -270,13 +285,13 @@ static dp_status_t latents_weight(const attn_pass_t *p, const dp_io_t *io, const
 static dp_status_t project_heads(const attn_pass_t *p, const dp_io_t *io, const void *n)
 {
     const dp_attention_t *a = p->attention;
-    void *q = in(io->saved, a->saved.q), *k = in(io->saved, a->saved.k);
+    void *q = held(io, a->saved.q), *k = held(io, a->saved.k);
     dp_status_t status = project(p, n, a->n.hidden, parameter(a, io, a->n.params.wq), a->n.q_width, q);
 
     if (status >= 0)
         status = project(p, n, a->n.hidden, parameter(a, io, a->n.params.wk), a->n.k_width, k);
     if (status >= 0)
-        status = project(p, n, a->n.hidden, parameter(a, io, a->n.params.wv), a->n.v_width, in(io->saved, a->saved.v));
+        status = project(p, n, a->n.hidden, parameter(a, io, a->n.params.wv), a->n.v_width, held(io, a->saved.v));
     if (status >= 0)
         status = rotate(p, q, q, a->n.heads, 1);
     if (status >= 0)
@@ -289,12 +304,12 @@ static dp_status_t heads_back(const attn_pass_t *p, const dp_io_t *io, void *dn)
     const dp_attention_t *a = p->attention;
     const uint32_t d = a->n.hidden;
     dp_status_t status =
-        project_back(p, in(io->saved, a->saved.q), a->n.q_width, parameter(a, io, a->n.params.wq), d, 0, dn);
+        project_back(p, held(io, a->saved.q), a->n.q_width, parameter(a, io, a->n.params.wq), d, 0, dn);
 
     if (status >= 0)
-        status = project_back(p, in(io->saved, a->saved.k), a->n.k_width, parameter(a, io, a->n.params.wk), d, 1, dn);
+        status = project_back(p, held(io, a->saved.k), a->n.k_width, parameter(a, io, a->n.params.wk), d, 1, dn);
     if (status >= 0)
-        status = project_back(p, in(io->saved, a->saved.v), a->n.v_width, parameter(a, io, a->n.params.wv), d, 1, dn);
+        status = project_back(p, held(io, a->saved.v), a->n.v_width, parameter(a, io, a->n.params.wv), d, 1, dn);
     return status;
 }
 
@@ -306,9 +321,9 @@ static dp_status_t heads_weight(const attn_pass_t *p, const dp_io_t *io, const v
         uint32_t columns;
         size_t at;
     } weights[] = {
-        {in(io->saved, a->saved.q), a->n.q_width, a->n.params.wq},
-        {in(io->saved, a->saved.k), a->n.k_width, a->n.params.wk},
-        {in(io->saved, a->saved.v), a->n.v_width, a->n.params.wv},
+        {held(io, a->saved.q), a->n.q_width, a->n.params.wq},
+        {held(io, a->saved.k), a->n.k_width, a->n.params.wk},
+        {held(io, a->saved.v), a->n.v_width, a->n.params.wv},
     };
     dp_status_t status = DP_OK;
 
@@ -324,7 +339,7 @@ static dp_status_t heads_weight(const attn_pass_t *p, const dp_io_t *io, const v
 static dp_status_t forward_projections(const attn_pass_t *p, const dp_io_t *io)
 {
     dp_attention_t *a = p->attention;
-    void *normalized = in(io->saved, a->saved.normalized), *inv_rms = in(io->saved, a->saved.inv_rms);
+    void *normalized = held(io, a->saved.normalized), *inv_rms = held(io, a->saved.inv_rms);
     void *n = in(io->scratch, a->scratch.shared);
     const void *gain = parameter(a, io, a->n.params.norm), *x = io->x;
     dp_status_t status = LAUNCH(p, normalize, CUDA_DIM(a->n.tokens), &normalized, &inv_rms, &n, &x, &a->n.hidden, &gain,
@@ -352,12 +367,33 @@ static dp_status_t forward(const attn_pass_t *p, const dp_io_t *io)
     return status;
 }
 
+/* What forward left in regained memory: all but the last product, or the norms of latents. */
+static dp_status_t recompute(const attn_pass_t *p, const dp_io_t *io)
+{
+    dp_attention_t *a = p->attention;
+    const attn_tensors_t t = attn_view(a, io);
+    void *n = in(io->scratch, a->scratch.shared);
+    const void *normalized = held(io, a->saved.normalized), *gain = parameter(a, io, a->n.params.norm);
+    latent_t q = latent_of(a, io, true), kv = latent_of(a, io, false);
+    dp_status_t status = DP_OK;
+
+    if (a->recompute >= DP_RECOMPUTE_FULL) {
+        status = LAUNCH(p, apply_gain, CUDA_DIM(a->n.tokens), &n, &normalized, &gain, &a->n.hidden);
+        if (status >= 0)
+            status = a->n.kv_rank > 0 ? project_latents(p, io, n) : project_heads(p, io, n);
+        return status < 0 ? status : a->vt->forward(p, &t);
+    }
+    if (q.rank > 0)
+        status = latent_again(p, &q, io);
+    return status >= 0 && kv.rank > 0 ? latent_again(p, &kv, io) : status;
+}
+
 /* The gradients of q, k and v, rotated back, take the places of q, k and v. */
 static dp_status_t backward_core(const attn_pass_t *p, const dp_io_t *io)
 {
     dp_attention_t *a = p->attention;
     const attn_tensors_t t = attn_view(a, io);
-    const void *dy = in(io->saved, a->saved.dy);
+    const void *dy = held(io, a->saved.dy);
     const gemm_shape_t dheads = {.in = a->n.dtype,
                                  .out = a->n.dtype,
                                  .transpose_b = true,
@@ -376,11 +412,11 @@ static dp_status_t backward_core(const attn_pass_t *p, const dp_io_t *io)
     if (status >= 0 && a->n.kv_rank > 0)
         status = split_latents(p, io, &t);
     if (status >= 0 && a->n.kv_rank == 0)
-        status = rotate(p, in(io->saved, a->saved.q), t.dq, a->n.heads, -1);
+        status = rotate(p, held(io, a->saved.q), t.dq, a->n.heads, -1);
     if (status >= 0 && a->n.kv_rank == 0)
-        status = rotate(p, in(io->saved, a->saved.k), t.dk, a->n.kv_heads, -1);
+        status = rotate(p, held(io, a->saved.k), t.dk, a->n.kv_heads, -1);
     if (status >= 0)
-        status = copy(p, in(io->saved, a->saved.v), t.dv, (size_t)a->n.tokens * a->n.v_width * a->bytes);
+        status = copy(p, held(io, a->saved.v), t.dv, (size_t)a->n.tokens * a->n.v_width * a->bytes);
     return status;
 }
 
@@ -388,8 +424,8 @@ static dp_status_t backward_core(const attn_pass_t *p, const dp_io_t *io)
 static dp_status_t backward_projections(const attn_pass_t *p, const dp_io_t *io)
 {
     dp_attention_t *a = p->attention;
-    void *dn = in(io->scratch, a->scratch.shared), *dnorm = in(io->saved, a->saved.dnorm);
-    const void *normalized = in(io->saved, a->saved.normalized);
+    void *dn = in(io->scratch, a->scratch.shared), *dnorm = held(io, a->saved.dnorm);
+    const void *normalized = held(io, a->saved.normalized);
     size_t tokens = a->n.tokens;
     dp_status_t status = a->n.kv_rank > 0 ? latents_back(p, io, dn) : heads_back(p, io, dn);
 
@@ -403,8 +439,8 @@ static dp_status_t backward_projections(const attn_pass_t *p, const dp_io_t *io)
 static dp_status_t backward_input(const attn_pass_t *p, const dp_io_t *io)
 {
     dp_attention_t *a = p->attention;
-    void *dy = in(io->saved, a->saved.dy), *dn = in(io->scratch, a->scratch.shared), *dx = io->dx;
-    const void *normalized = in(io->saved, a->saved.normalized), *inv_rms = in(io->saved, a->saved.inv_rms);
+    void *dy = held(io, a->saved.dy), *dn = in(io->scratch, a->scratch.shared), *dx = io->dx;
+    const void *normalized = held(io, a->saved.normalized), *inv_rms = held(io, a->saved.inv_rms);
     const void *gain = parameter(a, io, a->n.params.norm);
     dp_status_t status = copy(p, dy, io->dy, (size_t)a->n.tokens * a->n.hidden * a->bytes);
 
@@ -421,16 +457,16 @@ static dp_status_t backward_input(const attn_pass_t *p, const dp_io_t *io)
 static dp_status_t backward_weight(const attn_pass_t *p, const dp_io_t *io)
 {
     dp_attention_t *a = p->attention;
-    void *n = in(io->scratch, a->scratch.shared), *grads = io->grads, *dnorm = in(io->saved, a->saved.dnorm);
-    const void *normalized = in(io->saved, a->saved.normalized), *gain = parameter(a, io, a->n.params.norm);
+    void *n = in(io->scratch, a->scratch.shared), *grads = io->grads, *dnorm = held(io, a->saved.dnorm);
+    const void *normalized = held(io, a->saved.normalized), *gain = parameter(a, io, a->n.params.norm);
     size_t hidden = a->n.hidden;
     dp_status_t status = LAUNCH(p, apply_gain, CUDA_DIM(a->n.tokens), &n, &normalized, &gain, &a->n.hidden);
 
     if (status >= 0)
         status = a->n.kv_rank > 0 ? latents_weight(p, io, n) : heads_weight(p, io, n);
     if (status >= 0)
-        status = project_weight(p, in(io->saved, a->saved.heads_out), a->n.o_width, in(io->saved, a->saved.dy),
-                                a->n.hidden, in(grads, a->n.params.wo * a->sum_bytes));
+        status = project_weight(p, held(io, a->saved.heads_out), a->n.o_width, held(io, a->saved.dy), a->n.hidden,
+                                in(grads, a->n.params.wo * a->sum_bytes));
     if (status >= 0)
         status = LAUNCH(p, accumulate, CUDA_DIM(cuda_blocks(hidden, THREADS)), &grads, &dnorm, &hidden);
     return status;
@@ -442,7 +478,8 @@ static dp_status_t run(dp_attention_t *a, const char *name, pass_fn pass, unsign
                        dp_stream_t *s)
 {
     attn_pass_t p = {.attention = a};
-    dp_status_t status = attn_check_io(a->host, a->vt->plugin, name, io, needs);
+    dp_io_t taken;
+    dp_status_t status = attn_check_io(a->host, a->vt->plugin, &a->n, 0, name, io, needs, &taken);
 
     if (status < 0)
         return status;
@@ -451,7 +488,7 @@ static dp_status_t run(dp_attention_t *a, const char *name, pass_fn pass, unsign
         return DP_FAIL(a->host, DP_ERR_UNSUPPORTED, "%s: %s: the stream has no CUDA stream: use one of device_cuda",
                        a->vt->plugin, name);
     p.workspace = in(io->scratch, a->scratch.workspace);
-    return pass(&p, io);
+    return pass(&p, &taken);
 }
 
 dp_status_t attn_block_forward(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s)
@@ -469,10 +506,17 @@ dp_status_t attn_block_backward_weight(dp_attention_t *a, const dp_io_t *io, dp_
     return run(a, "backward_weight", backward_weight, ATTN_BACKWARD_WEIGHT, io, s);
 }
 
+dp_status_t attn_block_recompute(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s)
+{
+    return run(a, "recompute", recompute, ATTN_RECOMPUTE, io, s);
+}
+
 static dp_status_t all_passes(const attn_pass_t *p, const dp_io_t *io)
 {
     dp_status_t status = forward(p, io);
 
+    if (status >= 0)
+        status = recompute(p, io);
     if (status >= 0)
         status = backward_input(p, io);
     if (status >= 0)
@@ -488,6 +532,7 @@ dp_status_t attn_rehearse(dp_attention_t *a)
                         .params = nowhere,
                         .grads = nowhere,
                         .saved = nowhere,
+                        .regained = nowhere,
                         .scratch = nowhere,
                         .x = nowhere,
                         .y = nowhere,
@@ -505,6 +550,7 @@ static dp_io_t lay_out_io(const dp_attention_t *a, layout_t *l)
     io.params = (const void *)layout_take(l, a->n.params.count, 1, a->bytes);
     io.grads = (void *)layout_take(l, a->n.params.count, 1, a->sum_bytes);
     io.saved = (void *)layout_take(l, a->saved.bytes, 1, 1);
+    io.regained = (void *)layout_take(l, a->saved.regained_bytes, 1, 1);
     io.scratch = (void *)layout_take(l, a->scratch.bytes, 1, 1);
     io.x = io.dy = io.y = io.dx = (void *)layout_take(l, a->n.tokens, a->n.hidden, a->bytes);
     return io;
@@ -518,6 +564,7 @@ static dp_status_t warm_up_on(dp_attention_t *a, CUstream side, dp_io_t io, cons
     io.params = in(memory, (size_t)io.params);
     io.grads = in(memory, (size_t)io.grads);
     io.saved = in(memory, (size_t)io.saved);
+    io.regained = in(memory, (size_t)io.regained);
     io.scratch = in(memory, (size_t)io.scratch);
     io.x = io.dy = io.y = io.dx = in(memory, (size_t)io.x);
     p.workspace = in(io.scratch, a->scratch.workspace);
