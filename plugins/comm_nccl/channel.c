@@ -86,7 +86,7 @@ dp_status_t channel_connect(dp_channel_end_t *end)
     dp_status_t status;
 
     end->stride = (end->config.slot_bytes + 255) / 256 * 256;
-    status = device_memory(comm, end->stride * (end->config.sender ? 1 : slots), &end->slots);
+    status = nccl_memory(comm, end->stride * (end->config.sender ? 1 : slots), &end->slots);
     if (status >= 0)
         status = device_memory(comm, (size_t)slots * HEAD_BYTES, &end->heads);
     if (status < 0)
@@ -108,8 +108,7 @@ void channel_free(dp_channel_end_t *end)
 {
     dp_comm_t *comm = end->comm;
 
-    if (end->slots != NULL)
-        comm->device_vt->release(comm->device, end->slots);
+    nccl_memory_free(comm, end->slots);
     if (end->heads != NULL)
         comm->device_vt->release(comm->device, end->heads);
     for (uint32_t i = 0; end->released != NULL && i < end->config.slots; i++)

@@ -27,14 +27,32 @@ dp_status_t device_memory(dp_comm_t *comm, size_t bytes, void *memory_out)
     return DP_OK;
 }
 
+dp_status_t nccl_memory(dp_comm_t *comm, size_t bytes, void *memory_out)
+{
+    void *memory = NULL;
+
+    if (comm->nccl->ncclMemAlloc(&memory, bytes) != ncclSuccess)
+        return DP_FAIL(comm->host, DP_ERR_NOMEM, "rank %d: group %s: NCCL has no memory for %zu bytes: %s", WORLD(comm),
+                       comm->name, bytes, comm->nccl->ncclGetLastError(NULL));
+    comm->memory_bytes += bytes;
+    memcpy(memory_out, &memory, sizeof(memory));
+    return DP_OK;
+}
+
+void nccl_memory_free(dp_comm_t *comm, void *memory)
+{
+    if (memory != NULL)
+        (void)comm->nccl->ncclMemFree(memory);
+}
+
 /* ---- communicators ---- */
 
-static dp_status_t agree_on_id(dp_comm_t *comm, const char *what, int32_t rank, ncclUniqueId *id)
+static dp_status_t agree_on_id(dp_comm_t *comm, ncclUniqueId *id)
 {
     char key[128];
 
-    snprintf(key, sizeof(key), "nccl.%s.%s", comm->name, what);
-    if (rank != 0)
+    snprintf(key, sizeof(key), "nccl.%s", comm->name);
+    if (comm->rank != 0)
         return comm->boot->get(comm->host, key, id, sizeof(*id));
     if (comm->nccl->ncclGetUniqueId(id) != ncclSuccess)
         return DP_FAIL(comm->host, DP_ERR_DEVICE, "group %s: ncclGetUniqueId: %s", comm->name,
@@ -42,33 +60,67 @@ static dp_status_t agree_on_id(dp_comm_t *comm, const char *what, int32_t rank, 
     return comm->boot->put(comm->host, key, id, sizeof(*id));
 }
 
-dp_status_t communicator_open(dp_comm_t *comm, const char *what, int32_t rank, int32_t nranks, unsigned ctas,
-                              ncclComm_t *comm_out)
+static ncclConfig_t config_of(const dp_comm_t *comm, unsigned ctas)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    ncclComm_t made = NULL;
+
+    config.blocking = 0;
+    config.maxCTAs = (int)ctas;
+    config.splitShare = 0; /* communicators that share run their kernels one after the other */
+    if (ctas_of(comm).confined)
+        config.cgaClusterSize = 0; /* clusters may not fit into a share of the device */
+    return config;
+}
+
+static dp_status_t refuse(const dp_comm_t *comm, ncclResult_t result)
+{
+    if (result == ncclSuccess || result == ncclInProgress)
+        return DP_OK;
+    return DP_FAIL(comm->host, DP_ERR_DEVICE, "rank %d: group %s: NCCL makes no communicator: %s (%s)", WORLD(comm),
+                   comm->name, comm->nccl->ncclGetErrorString(result), comm->nccl->ncclGetLastError(NULL));
+}
+
+dp_status_t communicator_open(dp_comm_t *comm, unsigned ctas, ncclComm_t *comm_out)
+{
+    ncclConfig_t config = config_of(comm, ctas);
     ncclUniqueId id;
-    ncclResult_t result;
-    dp_status_t status = agree_on_id(comm, what, rank, &id);
+    ncclResult_t result = ncclSuccess;
+    dp_status_t status = agree_on_id(comm, &id);
 
     if (status < 0)
         return status;
-    config.blocking = 0;
-    config.maxCTAs = (int)ctas;
-    if (ctas_of(comm).confined)
-        config.cgaClusterSize = 0; /* clusters may not fit into a share of the device */
     pthread_mutex_lock(&comm->lock);
-    if (comm->broken) {
-        pthread_mutex_unlock(&comm->lock);
-        return fault_check(comm);
-    }
-    result = comm->nccl->ncclCommInitRankConfig(&made, nranks, id, rank, &config);
-    *comm_out = made;
+    if (!comm->broken)
+        result = comm->nccl->ncclCommInitRankConfig(comm_out, comm->nranks, id, comm->rank, &config);
     pthread_mutex_unlock(&comm->lock);
-    if (result != ncclSuccess && result != ncclInProgress)
-        return DP_FAIL(comm->host, DP_ERR_DEVICE, "rank %d: group %s: NCCL cannot join %s: %s (%s)", WORLD(comm),
-                       comm->name, what, comm->nccl->ncclGetErrorString(result), comm->nccl->ncclGetLastError(NULL));
-    return nccl_settle(comm, comm_out, "joining a communicator");
+    status = refuse(comm, result);
+    return status < 0 ? status : nccl_settle(comm, comm_out, "joining a communicator");
+}
+
+dp_status_t communicator_split(dp_comm_t *comm, int32_t color, int32_t key, unsigned ctas, ncclComm_t *comm_out)
+{
+    ncclConfig_t config = config_of(comm, ctas);
+    ncclResult_t result = ncclSuccess;
+    dp_status_t status;
+
+    pthread_mutex_lock(&comm->lock);
+    if (!comm->broken)
+        result =
+            comm->nccl->ncclCommSplit(comm->sums, color >= 0 ? color : NCCL_SPLIT_NOCOLOR, key, &comm->split, &config);
+    pthread_mutex_unlock(&comm->lock);
+    status = refuse(comm, result);
+    if (status >= 0)
+        status = nccl_settle(comm, &comm->sums, "splitting a communicator");
+    if (status < 0 || color < 0)
+        return status;
+    status = nccl_settle(comm, &comm->split, "joining a communicator");
+    pthread_mutex_lock(&comm->lock);
+    if (status >= 0 && !comm->broken) {
+        *comm_out = comm->split;
+        comm->split = NULL;
+    }
+    pthread_mutex_unlock(&comm->lock);
+    return status;
 }
 
 /* Lets transports that can do so move the buffer in place. Not being able to is no error. */
@@ -114,11 +166,9 @@ static dp_status_t check_config(const dp_host_t *host, const dp_comm_config_t *c
 static dp_status_t load_kernels(dp_comm_t *comm)
 {
     const cuda_kernel_t kernels[] = {
-        {"comm_nccl_check_heads", &comm->check_heads},
-        {"comm_nccl_pack_rows", &comm->pack_rows},
-        {"comm_nccl_check_counts", &comm->check_counts},
-        {"comm_nccl_sum_f32", &comm->sum[0]},
-        {"comm_nccl_sum_f64", &comm->sum[1]},
+        {"comm_nccl_check_heads", &comm->check_heads}, {"comm_nccl_pack_rows", &comm->pack_rows},
+        {"comm_nccl_count_rows", &comm->count_rows},   {"comm_nccl_check_counts", &comm->check_counts},
+        {"comm_nccl_sum_f32", &comm->sum[0]},          {"comm_nccl_sum_f64", &comm->sum[1]},
         {"comm_nccl_sum_i64", &comm->sum[2]},
     };
     dp_status_t status = cuda_module_load(comm->host, cuda_image_nccl_kernels, &comm->module);
@@ -138,6 +188,8 @@ static dp_status_t set_up(dp_comm_t *comm, const dp_comm_config_t *config)
         status = DP_FAIL(comm->host, DP_ERR_DEVICE, "no CUDA context is current in this thread");
     if (status >= 0)
         status = load_kernels(comm);
+    if (status >= 0)
+        status = rows_choose(comm);
     if (status >= 0)
         status = fault_open(comm);
     return status < 0 ? status : reduce_open(comm, config->reduce_bytes);
@@ -221,7 +273,7 @@ static void free_comm(dp_comm_t *comm)
         host->release(host, r);
     }
     if (comm->staging != NULL)
-        comm->device_vt->release(comm->device, comm->staging);
+        nccl_memory_free(comm, comm->staging);
     if (comm->heads != NULL)
         comm->device_vt->release(comm->device, comm->heads);
     cuda_module_unload(comm->module);
@@ -229,6 +281,12 @@ static void free_comm(dp_comm_t *comm)
         (void)comm->cu->cuMemFreeHost(comm->mailbox);
     ctas_leave(comm);
     pthread_mutex_destroy(&comm->lock);
+    if (comm->rows_stream != NULL)
+        comm->device_vt->stream_close(comm->rows_stream);
+    if (comm->jobs != NULL)
+        host->release(host, comm->jobs);
+    if (comm->edges != NULL)
+        host->release(host, comm->edges);
     host->release(host, comm->world);
     host->release(host, comm);
 }
@@ -237,6 +295,7 @@ static void nccl_close(dp_comm_t *comm)
 {
     if (comm == NULL)
         return;
+    rows_close(comm);
     if (comm->nccl != NULL) {
         if (!comm->failed && comm->mailbox != NULL && comm->watching && fault_check(comm) == DP_OK)
             finish_all(comm);

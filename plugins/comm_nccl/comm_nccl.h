@@ -3,10 +3,10 @@
  * comm_nccl.h: the objects of the NCCL transport.
  *
  * Communicators of one group instance, all non-blocking:
+ *   sums    of all ranks, for all_reduce; the others are split off it
+ *   rows    of all ranks, for exchanges
  *   pairs   for each peer and direction that has channels, one of two ranks: whatever is late there holds up nothing
  *   else
- *   rows    of all ranks, for exchanges
- *   sums    of all ranks, for all_reduce
  * A message is two operations of one group: a head of 16 bytes (the tag) and the whole slot. All calls of NCCL are made
  * under one lock, so that the thread that watches may abort. */
 #ifndef COMM_NCCL_H
@@ -24,12 +24,19 @@
 #define LABEL_BYTES 64
 #define HEAD_BYTES  16
 #define MEMBERS_MAX 64 /* of a group */
+#define JOBS_MOST   1024
 
 typedef struct pair {
     struct pair *next;
     int32_t peer, sends;
     ncclComm_t comm; /* NULL: not connected */
 } pair_t;
+
+/* Channels go from one of these ranks of the group to the other. All ranks know the same edges. */
+typedef struct edge {
+    int32_t from, to;
+    bool made; /* its communicator, where it is ours */
+} edge_t;
 
 typedef struct member {
     dp_channel_end_t *end;
@@ -43,6 +50,19 @@ typedef struct registration {
     ncclComm_t comm;
     void *handle;
 } registration_t;
+
+/* What streams tell the host and each other of an exchange, by number + 1; in memory of the host. */
+typedef struct flags {
+    uint32_t ready, counted, done; /* counts are there, the others' have come, rows have */
+    uint32_t unused;
+} flags_t;
+
+/* An exchange that is to be made. */
+typedef struct job {
+    dp_exchange_t *exchange;
+    uint32_t number;
+    const void *send;
+} job_t;
 
 /* Blocks of a kernel of each kind of communicator; of those in use, how many there are. */
 typedef struct ctas {
@@ -61,7 +81,7 @@ struct dp_comm {
     const nccl_api_t *nccl;
     CUcontext context;
     CUmodule module;
-    CUfunction check_heads, pack_rows, check_counts, sum[3];
+    CUfunction check_heads, pack_rows, count_rows, check_counts, sum[3];
     char name[NAME_BYTES];
     int32_t rank, nranks;
     int32_t *world;
@@ -69,21 +89,24 @@ struct dp_comm {
     bool failed;    /* open did: nobody is there to finish with */
     size_t memory_bytes;
 
-    pthread_mutex_t lock; /* of NCCL and the next four */
+    pthread_mutex_t lock; /* of NCCL and what follows to the registrations */
     bool broken;          /* communicators are gone */
     pair_t *pairs;
-    ncclComm_t rows, sums;
+    ncclComm_t rows, sums, split; /* split: the one that is being made */
     registration_t *registrations;
 
     dp_channel_end_t *ends;
     dp_exchange_t *exchanges;
+    edge_t *edges; /* by from, then to */
+    uint32_t nedges;
     bool grouping;
     dp_stream_t *stream;
     int nmembers;
     member_t members[MEMBERS_MAX];
 
+    bool unordered;         /* sums are NCCL's own, in an order of its choice */
     size_t slice_bytes;     /* of all_reduce, for each rank */
-    unsigned char *staging; /* [nranks] slices */
+    unsigned char *staging; /* [nranks] slices; NULL: unordered */
     uint32_t *heads;        /* [1 + nranks] heads of a sum: ours, those received */
     uint32_t reductions;
 
@@ -92,6 +115,14 @@ struct dp_comm {
     bool watching, watched;
     dp_signal_t wake;
     uint32_t closing;
+
+    bool exact;               /* exchanges move as many rows as there are: rows.c */
+    dp_stream_t *rows_stream; /* of the thread that moves them */
+    pthread_t mover;
+    bool moving, rows_closing;
+    job_t *jobs; /* [JOBS_MOST], a ring */
+    uint32_t jobs_posted;
+    dp_signal_t jobs_there, jobs_done;
     char trouble[512]; /* what NCCL said; under the lock */
 };
 
@@ -116,7 +147,9 @@ struct dp_exchange {
     char label[LABEL_BYTES];
     bool connected;
     size_t stretch;         /* bytes of the rows of one rank */
-    unsigned char *staging; /* [nranks] stretches to send */
+    unsigned char *staging; /* [nranks] stretches to send, where sizes are not exact */
+    flags_t *flags;         /* where they are */
+    int32_t *table;         /* behind the flags: [3][nranks] first row and rows for each rank, rows of each */
     unsigned char *slots;   /* [slots][nranks] stretches received */
     int32_t *counts_out;    /* [nranks] */
     int32_t *counts_in;     /* [slots][nranks] */
@@ -133,8 +166,13 @@ static inline CUstream native(const dp_comm_t *comm, dp_stream_t *s)
 
 /* comm_nccl.c */
 dp_status_t device_memory(dp_comm_t *comm, size_t bytes, void *memory_out);
-dp_status_t communicator_open(dp_comm_t *comm, const char *what, int32_t rank, int32_t nranks, unsigned ctas,
-                              ncclComm_t *comm_out); /* ctas: most blocks of a kernel */
+/* What NCCL moves lies in memory that NCCL has made: it can be mapped by peers and registered. */
+dp_status_t nccl_memory(dp_comm_t *comm, size_t bytes, void *memory_out);
+void nccl_memory_free(dp_comm_t *comm, void *memory);
+/* Of all ranks. ctas: most blocks of a kernel. */
+dp_status_t communicator_open(dp_comm_t *comm, unsigned ctas, ncclComm_t *comm_out);
+/* Of the ranks with this color, in the order of `key`; below 0: we are not in one. All ranks call it. */
+dp_status_t communicator_split(dp_comm_t *comm, int32_t color, int32_t key, unsigned ctas, ncclComm_t *comm_out);
 void buffer_register(dp_comm_t *comm, ncclComm_t c, void *buffer, size_t bytes);
 
 /* group.c: between begin and end the lock is held. end returns when the work is on its stream. */
@@ -168,6 +206,15 @@ dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, co
                          const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s);
 dp_status_t exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s);
 
+/* rows.c: exchanges of exact sizes. rows_release: streams that wait for rows go on, now and later. */
+dp_status_t rows_choose(dp_comm_t *comm);
+dp_status_t rows_open(dp_comm_t *comm);
+dp_status_t rows_connect(dp_exchange_t *x);
+dp_status_t rows_enqueue(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *offsets,
+                         const int32_t *counts, dp_stream_t *s);
+void rows_release(dp_comm_t *comm);
+void rows_close(dp_comm_t *comm);
+
 /* reduce.c */
 dp_status_t reduce_open(dp_comm_t *comm, size_t reduce_bytes);
 dp_status_t all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s);
@@ -186,6 +233,8 @@ dp_status_t start(dp_comm_t *comm);
 dp_status_t fault_open(dp_comm_t *comm);
 void fault_close(dp_comm_t *comm);
 dp_status_t fault_check(void *arg);
+/* What a thread of ours could not do: the host's last error in this thread. Ends what is on its way. */
+void fault_tell(dp_comm_t *comm, dp_status_t status);
 /* Ends what is on its way; the communicators are gone afterwards. */
 void fault_abort(dp_comm_t *comm);
 /* Writes four words on the stream. */

@@ -2,9 +2,9 @@
  * SPDX-License-Identifier: MIT
  * exchange.c: all-to-all-v with counts that live on the device.
  *
- * NCCL wants counts on the host, the same on both sides. So every pair of ranks exchanges a stretch of capacity_rows
- * rows, however few of them are filled, and the count beside it, all in one group. A kernel packs the rows into their
- * stretches first; it reads offsets and counts where they are. */
+ * NCCL wants counts on the host, the same on both sides: see rows.c. Where streams are too few for that, every pair of
+ * ranks exchanges a stretch of capacity_rows rows, however few of them are filled, and the count beside it, all in one
+ * group. A kernel packs the rows into their stretches first; it reads offsets and counts where they are. */
 #include "comm_nccl.h"
 
 #include "plugins/common/check.h"
@@ -43,7 +43,9 @@ dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, d
     x->config.slots = config->slots > 0 ? config->slots : DEFAULT_SLOTS;
     x->stretch = config->row_bytes * config->capacity_rows;
     snprintf(x->label, sizeof(x->label), "%s", config->label != NULL ? config->label : "exchange");
+    pthread_mutex_lock(&comm->lock);
     comm->exchanges = x;
+    pthread_mutex_unlock(&comm->lock);
     *exchange_out = x;
     return DP_OK;
 }
@@ -53,10 +55,14 @@ dp_status_t exchange_connect(dp_exchange_t *x)
 {
     dp_comm_t *comm = x->comm;
     size_t n = (size_t)comm->nranks, slots = x->config.slots;
-    dp_status_t status = n > 1 ? device_memory(comm, n * x->stretch, &x->staging) : DP_OK;
+    dp_status_t status = DP_OK;
 
+    if (comm->exact)
+        status = rows_connect(x);
+    else if (n > 1)
+        status = nccl_memory(comm, n * x->stretch, &x->staging);
     if (status >= 0)
-        status = device_memory(comm, slots * n * x->stretch, &x->slots);
+        status = nccl_memory(comm, slots * n * x->stretch, &x->slots);
     if (status >= 0)
         status = device_memory(comm, n * sizeof(int32_t), &x->counts_out);
     if (status >= 0)
@@ -70,10 +76,10 @@ dp_status_t exchange_connect(dp_exchange_t *x)
         status = comm->device_vt->event_open(comm->device, &x->released[i]);
     if (status < 0)
         return status;
-    if (n > 1) {
+    if (x->staging != NULL)
         buffer_register(comm, comm->rows, x->staging, n * x->stretch);
+    if (n > 1)
         buffer_register(comm, comm->rows, x->slots, slots * n * x->stretch);
-    }
     x->connected = true;
     return DP_OK;
 }
@@ -81,11 +87,14 @@ dp_status_t exchange_connect(dp_exchange_t *x)
 void exchange_free(dp_exchange_t *x)
 {
     dp_comm_t *comm = x->comm;
-    void *memory[] = {x->staging, x->slots, x->counts_out, x->counts_in};
-
-    for (size_t i = 0; i < sizeof(memory) / sizeof(memory[0]); i++)
-        if (memory[i] != NULL)
-            comm->device_vt->release(comm->device, memory[i]);
+    nccl_memory_free(comm, x->staging);
+    nccl_memory_free(comm, x->slots);
+    if (x->counts_out != NULL)
+        comm->device_vt->release(comm->device, x->counts_out);
+    if (x->counts_in != NULL)
+        comm->device_vt->release(comm->device, x->counts_in);
+    if (x->flags != NULL)
+        (void)comm->cu->cuMemFreeHost(x->flags);
     for (uint32_t i = 0; x->released != NULL && i < x->config.slots; i++)
         if (x->released[i] != NULL)
             comm->device_vt->event_close(x->released[i]);
@@ -94,7 +103,8 @@ void exchange_free(dp_exchange_t *x)
     comm->host->release(comm->host, x);
 }
 
-static dp_status_t swap(dp_exchange_t *x, unsigned char *rows, int32_t *counts, dp_stream_t *s)
+/* Each side a stretch, and the count. */
+static dp_status_t swap_stretches(dp_exchange_t *x, unsigned char *rows, int32_t *counts, dp_stream_t *s)
 {
     dp_comm_t *comm = x->comm;
     const nccl_api_t *nccl = comm->nccl;
@@ -120,15 +130,34 @@ static dp_status_t swap(dp_exchange_t *x, unsigned char *rows, int32_t *counts, 
     return nccl_end(comm, result, comms, 1, x->label);
 }
 
+static dp_status_t run_at_capacity(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *offsets,
+                                   const int32_t *counts_out, unsigned char *rows, int32_t *counts, dp_stream_t *s)
+{
+    dp_comm_t *comm = x->comm;
+    int32_t capacity = (int32_t)x->config.capacity_rows, *no_table = NULL;
+    uint64_t vectors = x->config.row_bytes / 16, object = (uint64_t)(uintptr_t)x;
+    unsigned blocks = cuda_blocks((size_t)capacity * vectors, THREADS);
+    dp_status_t status = cuda_launch(
+        comm->host, comm->cu, comm->pack_rows, CUDA_DIM2(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS, comm->nranks),
+        CUDA_DIM(THREADS), 0, native(comm, s), &send, &offsets, &counts_out, &vectors, &capacity, &comm->rank,
+        &x->staging, &x->counts_out, &rows, &counts, &number, &object, &comm->mailbox);
+
+    if (status < 0 || comm->nranks == 1)
+        return status;
+    status = swap_stretches(x, rows, counts, s);
+    if (status < 0)
+        return status;
+    return cuda_launch(comm->host, comm->cu, comm->check_counts, CUDA_DIM(1), CUDA_DIM(32), 0, native(comm, s), &counts,
+                       &no_table, &comm->nranks, &comm->rank, &capacity, &number, &object, &comm->mailbox);
+}
+
 dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
                          const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s)
 {
     dp_comm_t *comm = x->comm;
     uint32_t slot = number % x->config.slots;
     unsigned char *rows = x->slots + (size_t)slot * (size_t)comm->nranks * x->stretch;
-    int32_t *counts = x->counts_in + (size_t)slot * (size_t)comm->nranks, capacity = (int32_t)x->config.capacity_rows;
-    uint64_t vectors = x->config.row_bytes / 16, object = (uint64_t)(uintptr_t)x;
-    unsigned blocks = cuda_blocks((size_t)capacity * vectors, THREADS);
+    int32_t *counts = x->counts_in + (size_t)slot * (size_t)comm->nranks;
     dp_status_t status;
 
     if (!x->connected || number != (uint32_t)x->count || x->count - x->freed >= x->config.slots)
@@ -137,16 +166,10 @@ dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, co
                        "exchanges that were not released",
                        x->label, number, x->config.slots);
     status = comm->device_vt->stream_wait(s, x->released[slot]);
-    if (status >= 0)
-        status = cuda_launch(comm->host, comm->cu, comm->pack_rows,
-                             CUDA_DIM2(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS, comm->nranks), CUDA_DIM(THREADS), 0,
-                             native(comm, s), &send, &send_offsets, &send_counts, &vectors, &capacity, &comm->rank,
-                             &x->staging, &x->counts_out, &rows, &counts, &number, &object, &comm->mailbox);
-    if (status >= 0 && comm->nranks > 1)
-        status = swap(x, rows, counts, s);
-    if (status >= 0 && comm->nranks > 1)
-        status = cuda_launch(comm->host, comm->cu, comm->check_counts, CUDA_DIM(1), CUDA_DIM(32), 0, native(comm, s),
-                             &counts, &comm->nranks, &comm->rank, &capacity, &number, &object, &comm->mailbox);
+    if (status >= 0 && comm->exact)
+        status = rows_enqueue(x, number, send, send_offsets, send_counts, s);
+    else if (status >= 0)
+        status = run_at_capacity(x, number, send, send_offsets, send_counts, rows, counts, s);
     if (status < 0)
         return status;
     x->count++;

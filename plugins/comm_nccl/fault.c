@@ -40,10 +40,11 @@ static dp_status_t explain(const dp_comm_t *comm, uint32_t kind)
                        w[0], x->label, comm->world[w[1]], x->config.capacity_rows);
     return DP_FAIL(
         comm->host, DP_ERR_PROTOCOL,
-        "rank %d: group %s: collective %u is of %llu elements of dtype %u; on rank %d it is collective %u of %llu "
-        "elements of dtype %u",
-        WORLD(comm), comm->name, w[0], (unsigned long long)w[2] << 32 | w[1], w[3], comm->world[w[8]], w[4],
-        (unsigned long long)w[6] << 32 | w[5], w[7]);
+        "rank %d: group %s: collective %u is of %llu elements of dtype %u%s; on rank %d it is collective %u of %llu "
+        "elements of dtype %u%s",
+        WORLD(comm), comm->name, w[0], (unsigned long long)w[2] << 32 | w[1], w[3] & ~NCCL_UNORDERED,
+        w[3] & NCCL_UNORDERED ? ", unordered" : "", comm->world[w[8]], w[4], (unsigned long long)w[6] << 32 | w[5],
+        w[7] & ~NCCL_UNORDERED, w[7] & NCCL_UNORDERED ? ", unordered" : "");
 }
 
 static uint32_t reported(const dp_comm_t *comm)
@@ -88,11 +89,22 @@ void fault_abort(dp_comm_t *comm)
     if (!comm->broken) {
         for (pair_t *pair = comm->pairs; pair != NULL; pair = pair->next)
             let_go(comm, &pair->comm);
+        let_go(comm, &comm->split);
         let_go(comm, &comm->rows);
         let_go(comm, &comm->sums);
     }
     comm->broken = true;
     pthread_mutex_unlock(&comm->lock);
+}
+
+void fault_tell(dp_comm_t *comm, dp_status_t status)
+{
+    pthread_mutex_lock(&comm->lock);
+    if (!comm->broken && status != DP_ERR_ABORTED && comm->host->aborted(comm->host) >= 0 && comm->trouble[0] == '\0')
+        snprintf(comm->trouble, sizeof(comm->trouble), "%s", comm->host->last_error(comm->host));
+    pthread_mutex_unlock(&comm->lock);
+    fault_abort(comm);
+    rows_release(comm);
 }
 
 static bool has_error(dp_comm_t *comm, ncclComm_t c)
@@ -140,6 +152,10 @@ static void *watch(void *arg)
         fault_abort(comm);
         break;
     }
+    do /* what a stream still had to say may have come later than a release */
+        rows_release(comm);
+    while (__atomic_load_n(&comm->closing, __ATOMIC_ACQUIRE) == 0 &&
+           comm->host->wait(comm->host, &comm->wake, 1, TICK_NS, "the end of a group") != DP_OK);
     return NULL;
 }
 

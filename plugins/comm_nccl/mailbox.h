@@ -14,6 +14,8 @@ enum {
     NCCL_FAULT_SUM = 4       /* words: wanted[4], got[4], rank */
 };
 
+#define NCCL_UNORDERED 0x100u /* beside the dtype in the head of a sum */
+
 typedef struct nccl_mailbox {
     uint32_t claim, kind;
     uint32_t aborted, unused; /* set by the host before it ends transfers: what is seen afterwards is no news */

@@ -16,6 +16,7 @@
     X(ncclGetVersion)                                                                                                  \
     X(ncclGetUniqueId)                                                                                                 \
     X(ncclCommInitRankConfig)                                                                                          \
+    X(ncclCommSplit)                                                                                                   \
     X(ncclCommFinalize)                                                                                                \
     X(ncclCommDestroy)                                                                                                 \
     X(ncclCommAbort)                                                                                                   \
@@ -25,7 +26,10 @@
     X(ncclGroupStart)                                                                                                  \
     X(ncclGroupEnd)                                                                                                    \
     X(ncclSend)                                                                                                        \
-    X(ncclRecv)
+    X(ncclRecv)                                                                                                        \
+    X(ncclAllReduce)                                                                                                   \
+    X(ncclMemAlloc)                                                                                                    \
+    X(ncclMemFree)
 
 /* NULL where missing: the feature is off. */
 #define NCCL_OPTIONAL(X)                                                                                               \

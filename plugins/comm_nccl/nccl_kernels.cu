@@ -60,17 +60,41 @@ extern "C" __global__ void comm_nccl_pack_rows(const uint4 *send, const int32_t 
         cuda_store_stream(to + i, cuda_load_stream(from + i));
 }
 
-// What other ranks say they have sent.
-extern "C" __global__ void comm_nccl_check_counts(int32_t *counts, int32_t ranks, int32_t rank, int32_t capacity,
-                                                  uint32_t number, uint64_t object, nccl_mailbox *mailbox)
+// The same without the rows: `table` tells the host first rows and counts, a count that does not fit as none.
+extern "C" __global__ void comm_nccl_count_rows(const int32_t *offsets, const int32_t *counts, int32_t ranks,
+                                                int32_t rank, int32_t capacity, int32_t *table, int32_t *counts_out,
+                                                int32_t *counts_in, uint32_t number, uint64_t object,
+                                                nccl_mailbox *mailbox)
+{
+    for (int32_t p = (int32_t)threadIdx.x; p < ranks; p += (int32_t)blockDim.x) {
+        int32_t count = counts[p];
+        bool fits = count >= 0 && count <= capacity;
+        uint32_t words[3] = {number, (uint32_t)p, (uint32_t)count};
+
+        if (!fits)
+            report(mailbox, NCCL_FAULT_OVERFLOW, object, words, 3);
+        (p == rank ? counts_in : counts_out)[p] = fits ? count : -1;
+        table[p] = offsets[p];
+        table[ranks + p] = fits ? count : 0;
+    }
+}
+
+// What other ranks say they have sent; where there is a `table`, for the host as well.
+extern "C" __global__ void comm_nccl_check_counts(int32_t *counts, int32_t *table, int32_t ranks, int32_t rank,
+                                                  int32_t capacity, uint32_t number, uint64_t object,
+                                                  nccl_mailbox *mailbox)
 {
     for (int32_t p = (int32_t)threadIdx.x; p < ranks; p += (int32_t)blockDim.x) {
         uint32_t words[3] = {number, (uint32_t)p, (uint32_t)counts[p]};
 
-        if (p == rank || (counts[p] >= 0 && counts[p] <= capacity))
+        if (p == rank)
             continue;
-        report(mailbox, NCCL_FAULT_ROWS, object, words, 3);
-        counts[p] = 0;
+        if (counts[p] < 0 || counts[p] > capacity) {
+            report(mailbox, NCCL_FAULT_ROWS, object, words, 3);
+            counts[p] = 0;
+        }
+        if (table != nullptr)
+            table[p] = counts[p];
     }
 }
 

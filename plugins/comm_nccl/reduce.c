@@ -2,16 +2,18 @@
  * SPDX-License-Identifier: MIT
  * reduce.c: sums in rank order.
  *
- * NCCL's own all-reduce adds in an order of its choice. Here every rank gets one slice of a piece from all others, adds
- * it in rank order, and hands the sum to all: as many bytes as a ring moves, and the same bits everywhere. A round of
- * heads goes first, so that ranks that sum different things find out before sizes differ. */
+ * NCCL's own all-reduce adds in an order of its choice, and is taken where DUALPIPE_NCCL_SUMS=unordered asks for its
+ * speed. Otherwise every rank gets one slice of a piece from all others, adds it in rank order, and hands the sum to
+ * all: as many bytes as a ring moves, and the same bits everywhere. A round of heads goes first, so that ranks that sum
+ * different things find out before sizes differ. */
 #include "comm_nccl.h"
 
 #include "cuda/launch.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_BYTES ((size_t)8 << 20)
+#define DEFAULT_BYTES ((size_t)64 << 20) /* two groups and a kernel for each piece: a quarter of a millisecond */
 #define THREADS       256
 #define MOST_BLOCKS   64
 
@@ -20,24 +22,35 @@ static bool fine(ncclResult_t result)
     return result == ncclSuccess || result == ncclInProgress;
 }
 
+static dp_status_t choose_order(dp_comm_t *comm)
+{
+    const char *wish = secure_getenv("DUALPIPE_NCCL_SUMS");
+
+    comm->unordered = wish != NULL && strcmp(wish, "unordered") == 0;
+    if (wish == NULL || comm->unordered || strcmp(wish, "ordered") == 0)
+        return DP_OK;
+    return DP_FAIL(comm->host, DP_ERR_INVALID, "DUALPIPE_NCCL_SUMS=%s: must be ordered or unordered", wish);
+}
+
 dp_status_t reduce_open(dp_comm_t *comm, size_t reduce_bytes)
 {
     size_t n = (size_t)comm->nranks, bytes = reduce_bytes > 0 ? reduce_bytes : DEFAULT_BYTES;
-    dp_status_t status;
+    dp_status_t status = choose_order(comm);
 
-    if (n == 1)
-        return DP_OK;
+    if (status < 0 || n == 1)
+        return status;
     comm->slice_bytes = bytes / n / 256 * 256;
     if (comm->slice_bytes == 0)
         comm->slice_bytes = 256;
-    status = device_memory(comm, n * comm->slice_bytes, &comm->staging);
+    if (!comm->unordered)
+        status = nccl_memory(comm, n * comm->slice_bytes, &comm->staging);
     if (status >= 0)
         status = device_memory(comm, (1 + n) * HEAD_BYTES, &comm->heads);
     if (status >= 0)
-        status = communicator_open(comm, "sums", comm->rank, comm->nranks, ctas_of(comm).sums, &comm->sums);
+        status = communicator_open(comm, ctas_of(comm).sums, &comm->sums);
     if (status >= 0)
         status = nccl_connect(comm, &comm->sums, comm->rank, comm->nranks, true, true);
-    if (status >= 0)
+    if (status >= 0 && !comm->unordered)
         buffer_register(comm, comm->sums, comm->staging, n * comm->slice_bytes);
     return status;
 }
@@ -112,10 +125,24 @@ static dp_status_t sum_piece(dp_comm_t *comm, unsigned char *data, size_t count,
     return status >= 0 ? move(comm, data, count, slice, size, false, s) : status;
 }
 
+static dp_status_t sum_unordered(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s)
+{
+    const ncclDataType_t type = dtype == DP_F32 ? ncclFloat32 : dtype == DP_F64 ? ncclFloat64 : ncclInt64;
+    ncclComm_t *comms[1] = {&comm->sums};
+    dp_status_t status = count > 0 ? nccl_begin(comm) : DP_OK;
+
+    if (status < 0 || count == 0)
+        return status;
+    return nccl_end(
+        comm, comm->nccl->ncclAllReduce(data, data, count, type, ncclSum, comm->sums, (cudaStream_t)native(comm, s)),
+        comms, 1, "a sum");
+}
+
 dp_status_t all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s)
 {
     size_t size = dp_dtype_bytes(dtype), most = comm->slice_bytes / size * (size_t)comm->nranks;
-    uint32_t words[4] = {comm->reductions, (uint32_t)count, (uint32_t)((uint64_t)count >> 32), (uint32_t)dtype};
+    uint32_t words[4] = {comm->reductions, (uint32_t)count, (uint32_t)((uint64_t)count >> 32),
+                         (uint32_t)dtype | (comm->unordered ? NCCL_UNORDERED : 0)};
     dp_status_t status;
 
     if (dtype != DP_F32 && dtype != DP_F64 && dtype != DP_I64)
@@ -125,6 +152,8 @@ dp_status_t all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dty
         return DP_OK;
     comm->reductions++;
     status = meet(comm, words, s);
+    if (status >= 0 && comm->unordered)
+        return sum_unordered(comm, data, count, dtype, s);
     for (size_t at = 0; at < count && status >= 0; at += most)
         status = sum_piece(comm, (unsigned char *)data + at * size, count - at < most ? count - at : most, dtype, s);
     return status;

@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT
  * start.c: ranks compare what they have opened, then make the communicators for it.
  *
- * Everyone shows a list of its channels and exchanges through the boot service. Communicators of pairs are made in one
- * order of the ranks that take part, the same everywhere, so that nobody waits in a circle. */
+ * Everyone shows a list of its channels and exchanges through the boot service, so all ranks know which pairs of ranks
+ * have channels. Communicators of pairs are split off that of all ranks, as many at once as have no rank in common. */
 #include "comm_nccl.h"
 
 #include <stdio.h>
@@ -13,8 +13,8 @@
 #define ENTRIES_MOST 680 /* what the boot service takes at once */
 
 typedef struct entry {
-    uint32_t kind; /* 0: channel, 1: exchange */
-    uint32_t id, slots, sender;
+    uint32_t kind;              /* 0: channel, 1: exchange */
+    uint32_t id, slots, sender; /* sender: of an exchange, whether sizes are exact */
     int32_t peer;
     uint32_t capacity;
     uint64_t bytes;
@@ -41,6 +41,7 @@ static dp_status_t collect(const dp_comm_t *comm, entry_t *entries, uint32_t *n_
             entries[n - 1] = (entry_t){.kind = 1,
                                        .id = x->config.id,
                                        .slots = x->config.slots,
+                                       .sender = comm->exact,
                                        .peer = -1,
                                        .capacity = x->config.capacity_rows,
                                        .bytes = x->config.row_bytes};
@@ -94,6 +95,12 @@ static dp_status_t compare(const dp_comm_t *comm, const entry_t *mine, int32_t r
         if (e->kind != mine->kind || e->id != mine->id ||
             (mine->kind == 0 && (e->peer != comm->rank || e->sender == mine->sender)))
             continue;
+        if (mine->kind == 1 && e->sender != mine->sender)
+            return DP_FAIL(comm->host, DP_ERR_MISMATCH,
+                           "group %s: rank %d makes exchanges of exact sizes, rank %d of the capacity: set "
+                           "DUALPIPE_NCCL_EXCHANGE, and CUDA_DEVICE_MAX_CONNECTIONS, the same on all ranks",
+                           comm->name, comm->world[mine->sender ? comm->rank : rank],
+                           comm->world[mine->sender ? rank : comm->rank]);
         if (e->slots == mine->slots && e->bytes == mine->bytes && e->capacity == mine->capacity)
             return DP_OK;
         return DP_FAIL(
@@ -129,6 +136,47 @@ static dp_status_t compare_with(const dp_comm_t *comm, const entry_t *mine, uint
     return status;
 }
 
+/* ---- edges ---- */
+
+static bool goes_before(const edge_t *e, int32_t from, int32_t to)
+{
+    return e->from < from || (e->from == from && e->to < to);
+}
+
+/* Nothing where it is known. */
+static dp_status_t keep_edge(dp_comm_t *comm, int32_t from, int32_t to)
+{
+    uint32_t at = 0, n = comm->nedges;
+    edge_t *more;
+
+    while (at < n && goes_before(&comm->edges[at], from, to))
+        at++;
+    if (at < n && comm->edges[at].from == from && comm->edges[at].to == to)
+        return DP_OK;
+    more = comm->host->allocate(comm->host, (n + 1) * sizeof(*more), 16);
+    if (more == NULL)
+        return DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory to start", comm->name);
+    if (n > 0) {
+        memcpy(more, comm->edges, at * sizeof(*more));
+        memcpy(more + at + 1, comm->edges + at, (n - at) * sizeof(*more));
+        comm->host->release(comm->host, comm->edges);
+    }
+    more[at] = (edge_t){from, to, false};
+    comm->edges = more;
+    comm->nedges = n + 1;
+    return DP_OK;
+}
+
+static dp_status_t keep_edges(dp_comm_t *comm, int32_t rank, const entry_t *entries, uint32_t n)
+{
+    dp_status_t status = DP_OK;
+
+    for (uint32_t i = 0; i < n && status >= 0; i++)
+        if (entries[i].kind == 0 && entries[i].sender)
+            status = keep_edge(comm, rank, entries[i].peer);
+    return status;
+}
+
 static dp_status_t agree(dp_comm_t *comm)
 {
     entry_t *mine = comm->host->allocate(comm->host, 2 * ENTRIES_MOST * sizeof(*mine), 16),
@@ -142,12 +190,16 @@ static dp_status_t agree(dp_comm_t *comm)
     status = collect(comm, mine, &n);
     if (status >= 0)
         status = show(comm, mine, n);
+    if (status >= 0)
+        status = keep_edges(comm, comm->rank, mine, n);
     for (int32_t r = 0; r < comm->nranks && status >= 0; r++) {
         if (r == comm->rank)
             continue;
         status = see(comm, r, theirs, &m);
         if (status >= 0)
             status = compare_with(comm, mine, n, r, theirs, m);
+        if (status >= 0)
+            status = keep_edges(comm, r, theirs, m);
     }
     comm->host->release(comm->host, mine);
     return status;
@@ -155,40 +207,70 @@ static dp_status_t agree(dp_comm_t *comm)
 
 /* ---- communicators ---- */
 
-/* From rank, to rank: the same number on both sides, and no two pairs of a rank have the same. */
-static int64_t order_of(const dp_comm_t *comm, const pair_t *pair)
+/* Edges that have no rank in common with one before them: each is a color of one split. */
+static dp_status_t make_round(dp_comm_t *comm, bool *busy)
 {
-    int64_t from = pair->sends ? comm->rank : pair->peer, to = pair->sends ? pair->peer : comm->rank;
+    int32_t color = 0, own = -1;
+    const edge_t *edge = NULL;
+    pair_t *pair = comm->pairs;
+    ncclComm_t made = NULL;
+    dp_status_t status;
 
-    return from * comm->nranks + to;
+    memset(busy, 0, (size_t)comm->nranks * sizeof(*busy));
+    for (uint32_t i = 0; i < comm->nedges; i++) {
+        edge_t *e = &comm->edges[i];
+
+        if (e->made || busy[e->from] || busy[e->to])
+            continue;
+        e->made = busy[e->from] = busy[e->to] = true;
+        if (e->from == comm->rank || e->to == comm->rank) {
+            edge = e;
+            own = color;
+        }
+        color++;
+    }
+    status = communicator_split(comm, own, edge != NULL && edge->to == comm->rank, ctas_of(comm).pair, &made);
+    if (status < 0 || edge == NULL)
+        return status;
+    while (pair != NULL && (pair->peer != (edge->from == comm->rank ? edge->to : edge->from) ||
+                            pair->sends != (edge->from == comm->rank)))
+        pair = pair->next;
+    if (pair == NULL) /* compare() has seen to it */
+        return DP_FAIL(comm->host, DP_ERR_PROTOCOL, "group %s: a pair is not known", comm->name);
+    pthread_mutex_lock(&comm->lock);
+    pair->comm = made;
+    pthread_mutex_unlock(&comm->lock);
+    return nccl_connect(comm, &pair->comm, pair->sends ? 0 : 1, 2, pair->sends, !pair->sends);
 }
 
-static pair_t *next_pair(const dp_comm_t *comm)
+static bool all_made(const dp_comm_t *comm)
 {
-    pair_t *first = NULL;
+    for (uint32_t i = 0; i < comm->nedges; i++)
+        if (!comm->edges[i].made)
+            return false;
+    return true;
+}
 
-    for (pair_t *pair = comm->pairs; pair != NULL; pair = pair->next)
-        if (pair->comm == NULL && (first == NULL || order_of(comm, pair) < order_of(comm, first)))
-            first = pair;
-    return first;
+static dp_status_t make_pairs(dp_comm_t *comm)
+{
+    bool *busy = comm->host->allocate(comm->host, (size_t)comm->nranks * sizeof(*busy), 16);
+    dp_status_t status = DP_OK;
+
+    if (busy == NULL)
+        return DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory to start", comm->name);
+    while (status >= 0 && !all_made(comm))
+        status = make_round(comm, busy);
+    comm->host->release(comm->host, busy);
+    return status;
 }
 
 static dp_status_t make_communicators(dp_comm_t *comm)
 {
-    dp_status_t status = DP_OK;
-    char what[64];
-    pair_t *pair;
+    dp_status_t status = comm->nranks > 1 ? make_pairs(comm) : DP_OK;
 
-    while (status >= 0 && (pair = next_pair(comm)) != NULL) {
-        snprintf(what, sizeof(what), "pair.%d.%d", pair->sends ? comm->rank : pair->peer,
-                 pair->sends ? pair->peer : comm->rank);
-        status = communicator_open(comm, what, pair->sends ? 0 : 1, 2, ctas_of(comm).pair, &pair->comm);
-        if (status >= 0)
-            status = nccl_connect(comm, &pair->comm, pair->sends ? 0 : 1, 2, pair->sends, !pair->sends);
-    }
     if (status < 0 || comm->exchanges == NULL || comm->rows != NULL || comm->nranks == 1)
         return status;
-    status = communicator_open(comm, "rows", comm->rank, comm->nranks, ctas_of(comm).rows, &comm->rows);
+    status = communicator_split(comm, 0, comm->rank, ctas_of(comm).rows, &comm->rows);
     return status >= 0 ? nccl_connect(comm, &comm->rows, comm->rank, comm->nranks, true, true) : status;
 }
 
@@ -207,5 +289,5 @@ dp_status_t start(dp_comm_t *comm)
     for (dp_exchange_t *x = comm->exchanges; x != NULL && status >= 0; x = x->next)
         if (!x->connected)
             status = exchange_connect(x);
-    return status;
+    return status >= 0 ? rows_open(comm) : status;
 }

@@ -2,14 +2,15 @@
  * SPDX-License-Identifier: MIT
  * nccl_fake.c: a libnccl for tests, on the streams of the fake CUDA driver: point-to-point operations in groups,
  * matched in order between each two ranks, for threads and processes, with real blocking of the stream until both sides
- * have come.
+ * have come; sums, which are added in another order than that of ranks; communicators that are split off others.
  *
  * It is as awkward as NCCL where that finds mistakes: communicators of non-blocking configuration do nothing until they
  * are polled, work reaches the stream only then; counts that differ are an error; operations of one communicator run
  * one group after the other; the blocks of a kernel each need a multiprocessor of the stream's share and keep it until
  * the kernel is done, nothing moves before all have one, and clusters do not fit into what a split of the device left
  * over; two ranks are connected when they first talk, each side when its context is idle (which is not asked for where
- * ranks share one), and fake_nccl_connections() counts the sides; the same GPU twice under one NCCL_HOSTID is refused,
+ * ranks share one), and fake_nccl_connections() counts the sides, fake_nccl_bytes() what was sent; a communicator that
+ * is split off is there some time after the call, whose pointer has to be good until then; the same GPU twice under one NCCL_HOSTID is refused,
  * unless DP_FAKE_NCCL_SHARE=1 (ranks as threads). DP_FAKE_NCCL_FAIL=n lets the n-th group of this process fail with an
  * asynchronous error. */
 #include <cuda.h>
@@ -50,6 +51,8 @@ typedef struct lane {
 typedef struct member {
     int32_t pid, device;
     char host[HOST_BYTES];
+    uint32_t splits; /* begun; the next two are of split k, at k % 2 */
+    int32_t color[2], key[2];
 } member_t;
 
 typedef struct shared {
@@ -77,6 +80,9 @@ struct ncclComm {
     int state; /* ncclResult_t */
     bool joining, finishing;
     struct task *pending; /* not yet on the stream */
+    uint32_t splits;      /* over */
+    ncclComm_t *child;    /* of the split that is not: where it goes */
+    ncclConfig_t child_config;
     struct handle *handles;
 };
 
@@ -88,11 +94,21 @@ typedef struct op {
     size_t bytes, moved;
 } op_t;
 
+/* A sum of everyone's elements, which the operations of a task bring. */
+typedef struct reduction {
+    struct ncclComm *comm; /* NULL: none */
+    void *data;
+    unsigned char *all; /* [n] ranks, ours left out */
+    size_t count;
+    ncclDataType_t type;
+} reduction_t;
+
 typedef struct task {
     struct ncclComm *comm;
     CUstream stream;
     uint32_t ticket;
     unsigned char sms[SMS_MOST]; /* those that its blocks have */
+    reduction_t reduction;
     int count;
     op_t ops[];
 } task_t;
@@ -107,17 +123,21 @@ typedef struct call {
 static __thread struct {
     int depth, count, room;
     call_t *calls;
+    reduction_t reduction;
 } group;
 
 static struct {
     pthread_mutex_t lock;
     CUresult (*launch)(CUstream, CUhostFn, void *);
     CUresult (*device)(CUdevice *);
+    CUresult (*allocate)(CUdeviceptr *, size_t);
+    CUresult (*release)(CUdeviceptr);
     unsigned (*take)(CUstream, unsigned, unsigned char *, unsigned *);
     void (*give)(CUstream, unsigned char *);
     int (*fits_cluster)(CUstream);
     int (*idle)(void);
     unsigned connections;
+    uint64_t sent;
     int groups;
     char error[256];
 } world = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -139,14 +159,16 @@ static bool find_driver(void)
     if (driver != NULL && world.launch == NULL) {
         *(void **)&world.launch = dlsym(driver, "cuLaunchHostFunc");
         *(void **)&world.device = dlsym(driver, "cuCtxGetDevice");
+        *(void **)&world.allocate = dlsym(driver, "cuMemAlloc_v2");
+        *(void **)&world.release = dlsym(driver, "cuMemFree_v2");
         *(void **)&world.take = dlsym(driver, "fake_sms_take");
         *(void **)&world.give = dlsym(driver, "fake_sms_give");
         *(void **)&world.fits_cluster = dlsym(driver, "fake_sms_cluster");
         *(void **)&world.idle = dlsym(driver, "fake_idle");
     }
     pthread_mutex_unlock(&world.lock);
-    return world.launch != NULL && world.device != NULL && world.take != NULL && world.give != NULL &&
-           world.fits_cluster != NULL && world.idle != NULL;
+    return world.launch != NULL && world.device != NULL && world.allocate != NULL && world.release != NULL &&
+           world.take != NULL && world.give != NULL && world.fits_cluster != NULL && world.idle != NULL;
 }
 
 static void nap(void)
@@ -298,6 +320,28 @@ static bool wants_clusters(int size)
     return text != NULL ? atoi(text) > 0 : size == NCCL_CONFIG_UNDEF_INT || size > 0;
 }
 
+static struct ncclComm *make(const char *name, int n, int rank, const ncclConfig_t *config)
+{
+    struct ncclComm *c = calloc(1, sizeof(*c));
+
+    if (c == NULL)
+        return NULL;
+    *c = (struct ncclComm){
+        .n = n, .rank = rank, .blocking = config->blocking != 0, .refs = 1, .state = ncclInProgress, .joining = true};
+    memcpy(c->name, name, sizeof(c->name) - 1);
+    c->ctas = blocks_of(config->maxCTAs);
+    c->cluster = wants_clusters(config->cgaClusterSize);
+    c->send_no = calloc((size_t)n, sizeof(*c->send_no));
+    c->recv_no = calloc((size_t)n, sizeof(*c->recv_no));
+    c->asked = calloc(2 * (size_t)n, sizeof(*c->asked));
+    if (c->send_no == NULL || c->recv_no == NULL || c->asked == NULL || !map(c)) {
+        drop(c);
+        return NULL;
+    }
+    introduce(c);
+    return c;
+}
+
 EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId id, int rank, ncclConfig_t *config)
 {
     struct ncclComm *c;
@@ -307,22 +351,9 @@ EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId 
         return fail(ncclInvalidArgument, "a rank, the unique id or the configuration makes no sense");
     if (!find_driver() || world.device(&device) != CUDA_SUCCESS)
         return fail(ncclUnhandledCudaError, "no CUDA context is current");
-    c = calloc(1, sizeof(*c));
+    c = make(id.internal, n, rank, config);
     if (c == NULL)
-        return fail(ncclSystemError, "no memory");
-    *c = (struct ncclComm){
-        .n = n, .rank = rank, .blocking = config->blocking != 0, .refs = 1, .state = ncclInProgress, .joining = true};
-    memcpy(c->name, id.internal, sizeof(c->name) - 1);
-    c->ctas = blocks_of(config->maxCTAs);
-    c->cluster = wants_clusters(config->cgaClusterSize);
-    c->send_no = calloc((size_t)n, sizeof(*c->send_no));
-    c->recv_no = calloc((size_t)n, sizeof(*c->recv_no));
-    c->asked = calloc(2 * (size_t)n, sizeof(*c->asked));
-    if (c->send_no == NULL || c->recv_no == NULL || c->asked == NULL || !map(c)) {
-        drop(c);
         return fail(ncclSystemError, "no shared memory");
-    }
-    introduce(c);
     *out = c;
     if (!c->blocking)
         return ncclInProgress;
@@ -333,6 +364,57 @@ EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId 
         nap();
     }
     return (ncclResult_t)state_of(c);
+}
+
+/* Non-blocking ones alone. */
+EXPORT ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm_t *out, ncclConfig_t *config)
+{
+    member_t *me;
+
+    if (c == NULL || out == NULL || config == NULL || config->magic != 0xcafebeef || config->blocking != 0)
+        return fail(ncclInvalidArgument, "a communicator or a configuration makes no sense");
+    if (state_of(c) != ncclSuccess)
+        return fail(ncclInvalidUsage, "the communicator is busy, finished or broken: poll it first");
+    if (config->splitShare == 1)
+        return fail(ncclInvalidUsage, "kernels of communicators that share resources run one after the other");
+    *out = NULL;
+    me = &c->members[c->rank];
+    me->color[c->splits % 2] = color;
+    me->key[c->splits % 2] = key;
+    store(&me->splits, c->splits + 1);
+    c->child = out;
+    c->child_config = *config;
+    c->polls = 0;
+    set_state(c, ncclInProgress);
+    return ncclInProgress;
+}
+
+/* All have said in which one they are. */
+static void split(struct ncclComm *c)
+{
+    const uint32_t k = c->splits % 2;
+    const member_t *me = &c->members[c->rank];
+    char name[sizeof(c->name)];
+    int n = 0, rank = 0;
+
+    for (int i = 0; i < c->n; i++)
+        if ((int32_t)(load(&c->members[i].splits) - c->splits) < 1)
+            return;
+    for (int i = 0; i < c->n; i++) {
+        const member_t *m = &c->members[i];
+
+        if (m->color[k] != me->color[k])
+            continue;
+        n++;
+        rank += m->key[k] < me->key[k] || (m->key[k] == me->key[k] && i < c->rank);
+    }
+    snprintf(name, sizeof(name), "%.80s.%u.%d", c->name, c->splits, me->color[k]);
+    c->splits++;
+    if (me->color[k] != NCCL_SPLIT_NOCOLOR)
+        *c->child = make(name, n, rank, &c->child_config);
+    set_state(c, me->color[k] == NCCL_SPLIT_NOCOLOR || *c->child != NULL ? ncclSuccess
+                                                                         : fail(ncclSystemError, "no shared memory"));
+    c->child = NULL;
 }
 
 /* Ranks as threads on one device: NCCL itself knows no such thing. */
@@ -388,6 +470,7 @@ static bool push(struct ncclComm *c, op_t *op)
     n = op->bytes - op->moved < CHUNK ? op->bytes - op->moved : CHUNK;
     memcpy(lane->chunk, op->data + op->moved, n);
     op->moved += n;
+    __atomic_add_fetch(&world.sent, n, __ATOMIC_RELAXED);
     store(&lane->filled, load(&lane->filled) + 1);
     return true;
 }
@@ -454,6 +537,26 @@ static void become_resident(struct ncclComm *c, task_t *t)
         nap();
 }
 
+/* From the last rank to the first. */
+#define ADD(T)                                                                                                         \
+    for (size_t i = 0; i < r->count; i++) {                                                                            \
+        T sum = 0;                                                                                                     \
+                                                                                                                       \
+        for (int p = r->comm->n - 1; p >= 0; p--)                                                                      \
+            sum +=                                                                                                     \
+                p == r->comm->rank ? ((T *)r->data)[i] : ((const T *)(const void *)r->all)[(size_t)p * r->count + i];  \
+        ((T *)r->data)[i] = sum;                                                                                       \
+    }
+static void add_up(const reduction_t *r)
+{
+    if (r->type == ncclFloat32)
+        ADD(float)
+    else if (r->type == ncclFloat64)
+        ADD(double)
+    else
+        ADD(uint64_t)
+}
+
 static void CUDA_CB run_task(void *arg)
 {
     task_t *t = arg;
@@ -480,6 +583,9 @@ static void CUDA_CB run_task(void *arg)
                 look_for_trouble(c, t);
         }
     }
+    if (t->reduction.comm != NULL && left == 0)
+        add_up(&t->reduction);
+    free(t->reduction.all);
     world.give(t->stream, t->sms);
     __atomic_add_fetch(&c->served, 1, __ATOMIC_ACQ_REL);
     drop(c);
@@ -489,6 +595,11 @@ static void CUDA_CB run_task(void *arg)
 EXPORT unsigned fake_nccl_connections(void)
 {
     return __atomic_load_n(&world.connections, __ATOMIC_RELAXED);
+}
+
+EXPORT uint64_t fake_nccl_bytes(void)
+{
+    return __atomic_load_n(&world.sent, __ATOMIC_RELAXED);
 }
 
 static void ask(struct ncclComm *c, const op_t *op)
@@ -534,6 +645,7 @@ static void launch(struct ncclComm *c)
         return;
     else
         set_state(c, fail(ncclUnhandledCudaError, "the stream takes no work"));
+    free(t->reduction.all);
     drop(c);
     free(t);
 }
@@ -546,6 +658,8 @@ EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *state)
     c->polls++;
     if (state_of(c) == ncclInProgress && c->joining)
         join(c);
+    else if (state_of(c) == ncclInProgress && c->child != NULL && c->polls >= LAUNCH_POLL)
+        split(c);
     else if (state_of(c) == ncclInProgress && c->pending != NULL && c->polls >= LAUNCH_POLL &&
              is_connected(c, c->pending)) {
         set_state(c, ncclSuccess);
@@ -606,6 +720,27 @@ EXPORT ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int 
     return put(false, data, count, type, peer, c, s);
 }
 
+EXPORT ncclResult_t ncclAllReduce(const void *send, void *data, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                                  ncclComm_t c, cudaStream_t s)
+{
+    const size_t bytes = count * (type == ncclFloat32 ? 4 : 8);
+    ncclResult_t result = ncclSuccess;
+
+    if (c == NULL || send != data || count == 0 || op != ncclSum || group.reduction.comm != NULL ||
+        (type != ncclFloat32 && type != ncclFloat64 && type != ncclInt64))
+        return fail(ncclInvalidArgument, "not one sum in place, of a type that is known");
+    (void)ncclGroupStart();
+    group.reduction = (reduction_t){c, data, malloc((size_t)c->n * bytes), count, type};
+    for (int p = 0; p < c->n && result == ncclSuccess; p++) {
+        if (p == c->rank)
+            continue;
+        result = put(true, data, bytes, ncclUint8, p, c, s);
+        if (result == ncclSuccess)
+            result = put(false, group.reduction.all + (size_t)p * bytes, bytes, ncclUint8, p, c, s);
+    }
+    return result == ncclSuccess ? ncclGroupEnd() : result;
+}
+
 /* Takes the calls of one communicator out of the group. */
 static ncclResult_t make_task(struct ncclComm *c)
 {
@@ -627,6 +762,10 @@ static ncclResult_t make_task(struct ncclComm *c)
         t->ops[t->count++] = call->op;
     }
     group.count = kept;
+    if (group.reduction.comm == c) {
+        t->reduction = group.reduction;
+        group.reduction.comm = NULL;
+    }
     __atomic_add_fetch(&c->refs, 1, __ATOMIC_RELAXED);
     c->pending = t;
     c->polls = 0;
@@ -697,11 +836,28 @@ EXPORT ncclResult_t ncclCommAbort(ncclComm_t c)
     t = c->pending;
     c->pending = NULL;
     if (t != NULL) {
+        free(t->reduction.all);
         drop(c);
         free(t);
     }
     drop(c);
     return ncclSuccess;
+}
+
+EXPORT ncclResult_t ncclMemAlloc(void **memory, size_t bytes)
+{
+    CUdeviceptr made = 0;
+
+    if (!find_driver() || world.allocate(&made, bytes) != CUDA_SUCCESS)
+        return fail(ncclUnhandledCudaError, "out of memory");
+    *memory = (void *)(uintptr_t)made;
+    return ncclSuccess;
+}
+
+EXPORT ncclResult_t ncclMemFree(void *memory)
+{
+    return world.release((CUdeviceptr)(uintptr_t)memory) == CUDA_SUCCESS ? ncclSuccess
+                                                                         : fail(ncclInvalidArgument, "not from here");
 }
 
 EXPORT ncclResult_t ncclCommRegister(const ncclComm_t c, void *buffer, size_t bytes, void **handle)

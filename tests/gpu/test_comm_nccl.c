@@ -26,9 +26,12 @@ static dp_status_t rig_open_on(rig_t *rig, conform_t *t, uint32_t comm_sms)
 {
     static const int32_t world[CONFORM_RANKS_MAX] = {0, 1, 2, 3, 4, 5, 6, 7};
     dp_device_config_t device = {.struct_size = sizeof(device), .comm_sms = comm_sms};
-    dp_comm_config_t comm = {.struct_size = sizeof(comm), .name = "own", .world_ranks = world, .reduce_bytes = 65536};
+    static _Thread_local int opened; /* names are for one instance each */
+    char name[16];
+    dp_comm_config_t comm = {.struct_size = sizeof(comm), .name = name, .world_ranks = world, .reduce_bytes = 65536};
     dp_status_t status;
 
+    snprintf(name, sizeof(name), "own%d", opened++);
     memset(rig, 0, sizeof(*rig));
     rig->t = t;
     rig->device_vt = t->device;
@@ -301,6 +304,14 @@ static dp_status_t swap_open(rig_t *rig, swap_t *swap)
     return status == DP_OK ? rig->device_vt->synchronize(swap->s, -1) : status;
 }
 
+/* A function of the fake NCCL. */
+static void *of_fake(const char *name)
+{
+    void *library = gpu_is_fake() ? dlopen(getenv("DUALPIPE_NCCL"), RTLD_NOW) : NULL;
+
+    return library != NULL ? dlsym(library, name) : NULL;
+}
+
 static void swap_close(rig_t *rig, swap_t *swap)
 {
     rig->device_vt->release(rig->device, swap->table);
@@ -349,6 +360,109 @@ static void sums_and_exchanges_fit_into_the_share(conform_t *t)
     rig.device_vt->stream_close(s);
     swap_close(&rig, &swap);
     rig_close(&rig);
+}
+
+/* One row for each rank where there is room for four: what goes over is one row, and its count. */
+static void exchanges_move_the_rows_that_there_are(conform_t *t)
+{
+    uint64_t (*sent)(void) = NULL, before;
+    const void *got = NULL;
+    const int32_t *counts = NULL;
+    unsigned char row[16] = {0};
+    swap_t swap;
+    rig_t rig;
+
+    *(void **)&sent = of_fake("fake_nccl_bytes");
+    if (sent == NULL || t->mode == CONFORM_THREADS) {
+        conform_skip(t, "only the fake NCCL counts bytes, of a process");
+        return;
+    }
+    EXPECT_OK(t, rig_open(&rig, t));
+    EXPECT_OK(t, swap_open(&rig, &swap));
+    EXPECT_OK(t, rig.vt->start(rig.comm));
+    before = sent();
+    for (uint32_t i = 0; i < 5; i++) {
+        EXPECT_OK(t, rig.vt->exchange(swap.x, i, swap.rows, swap.table, swap.table + 2, &got, &counts, swap.s));
+        EXPECT_OK(t, rig.device_vt->copy(swap.s, row, (const unsigned char *)got + (size_t)(1 - t->rank) * 64, 16));
+        EXPECT_OK(t, rig.vt->exchange_release(swap.x, i, swap.s));
+        EXPECT_OK(t, rig.device_vt->synchronize(swap.s, -1));
+        EXPECT(t, row[0] == 10 * (2 - t->rank) + t->rank, "%d", row[0]);
+    }
+    EXPECT(t, sent() - before == 5 * (16 + sizeof(int32_t)), "%llu bytes were sent for 5 rows of 16",
+           (unsigned long long)(sent() - before));
+    swap_close(&rig, &swap);
+    rig_close(&rig);
+}
+
+/* By name, and where streams would have to share a hardware queue with what they wait for. */
+static void exchanges_of_the_capacity_are_left(conform_t *t)
+{
+    const char *const ways[] = {"capacity", NULL, "exact", "roundabout"};
+    const void *got = NULL;
+    const int32_t *counts = NULL;
+    swap_t swap;
+    rig_t rig;
+
+    if (t->mode == CONFORM_THREADS) {
+        conform_skip(t, "CUDA reads its environment once a process");
+        return;
+    }
+    change_environment(t, "CUDA_DEVICE_MAX_CONNECTIONS", "8");
+    change_environment(t, "DP_FAKE_QUEUES", "1");
+    for (int way = 0; way < 4; way++) {
+        change_environment(t, "DUALPIPE_NCCL_EXCHANGE", ways[way]);
+        if (way >= 2) {
+            EXPECT_STATUS(t, rig_open(&rig, t), DP_ERR_INVALID, "open with that way of exchanging");
+            EXPECT(t,
+                   strstr(conform_last_error(), way == 2 ? "CUDA_DEVICE_MAX_CONNECTIONS is 8" : "roundabout") != NULL,
+                   "%s", conform_last_error());
+            rig_close(&rig);
+            continue;
+        }
+        EXPECT_OK(t, rig_open(&rig, t));
+        EXPECT_OK(t, swap_open(&rig, &swap));
+        EXPECT_OK(t, rig.vt->start(rig.comm));
+        EXPECT_OK(t, rig.vt->exchange(swap.x, 0, swap.rows, swap.table, swap.table + 2, &got, &counts, swap.s));
+        EXPECT_OK(t, rig.device_vt->synchronize(swap.s, -1));
+        EXPECT(t, conform_meet(t), "the other rank failed");
+        swap_close(&rig, &swap);
+        rig_close(&rig);
+    }
+}
+
+/* 1e16 + 1 - 1e16: the fake adds from the last rank to the first, and the plugin from the first to the last. */
+static void sums_may_be_those_of_nccl(conform_t *t)
+{
+    static const double own[3] = {1, 1e16, -1e16};
+    const char *const ways[] = {"unordered", "ordered", "sorted"};
+    void *memory = NULL;
+    double sum;
+    rig_t rig;
+
+    if (!gpu_is_fake()) {
+        conform_skip(t, "who knows in which order NCCL adds");
+        return;
+    }
+    for (int way = 0; way < 3; way++) {
+        change_environment(t, "DUALPIPE_NCCL_SUMS", ways[way]);
+        if (way == 2) {
+            EXPECT_STATUS(t, rig_open(&rig, t), DP_ERR_INVALID, "open with that way of summing");
+            rig_close(&rig);
+            break;
+        }
+        EXPECT_OK(t, rig_open(&rig, t));
+        sum = own[t->rank];
+        EXPECT_OK(t, rig.device_vt->allocate(rig.device, sizeof(sum), &memory));
+        EXPECT_OK(t, rig.device_vt->copy(rig.s, memory, &sum, sizeof(sum)));
+        EXPECT_OK(t, rig.vt->all_reduce(rig.comm, memory, 1, DP_F64, rig.s));
+        EXPECT_OK(t, rig.vt->all_reduce(rig.comm, memory, 0, DP_F64, rig.s));
+        EXPECT_OK(t, rig.device_vt->copy(rig.s, &sum, memory, sizeof(sum)));
+        EXPECT_OK(t, rig.device_vt->synchronize(rig.s, -1));
+        EXPECT(t, sum == (way == 0 ? 1 : 0), "%s: %g", ways[way], sum);
+        EXPECT(t, conform_meet(t), "another rank failed");
+        rig.device_vt->release(rig.device, memory);
+        rig_close(&rig);
+    }
 }
 
 /* Ranks that connect while streams wait for each other may wait for ever; only the fake counts. */
@@ -432,6 +546,10 @@ static const conform_case_t own_cases[] = {
     {CONFORM_CASE(processes_may_share_a_gpu, 3, "With DUALPIPE_NCCL_SAME_GPU processes share a GPU.")},
     {CONFORM_CASE(sums_and_exchanges_fit_into_the_share, 2, "Kernels of NCCL that may run at once fit into the share."),
      .hang_seconds = 10},
+    {CONFORM_CASE(exchanges_move_the_rows_that_there_are, 2, "Exchanges move rows, not the room for them.")},
+    {CONFORM_CASE(exchanges_of_the_capacity_are_left, 2, "Exchanges of the capacity need few hardware queues."),
+     .hang_seconds = 10},
+    {CONFORM_CASE(sums_may_be_those_of_nccl, 3, "Sums in an order of NCCL's choice, where asked for.")},
     {CONFORM_CASE(no_step_connects_ranks, 2, "Ranks are connected before the first step."), .hang_seconds = 10},
     {CONFORM_CASE(more_blocks_than_the_share_has_are_refused, 2, "More blocks than the share has are refused.")},
     {CONFORM_CASE(errors_that_come_later_end_the_streams, 2, "Errors that NCCL reports later end the streams.")},
