@@ -307,8 +307,11 @@ int main(int argc, char **argv)
     bench.folder = argc > 1 ? argv[1] : NULL;
     bench.rounds = argc > 4 ? atoi(argv[4]) : 5;
     bench.busy = argc > 5 && strcmp(argv[5], "busy") == 0;
-    if (bench.folder == NULL || mib < 16 || step_ms <= 0 || bench.rounds < 1 || bench.rounds > ROUNDS_MOST) {
-        fprintf(stderr, "usage: dualpipe run -n 2 -- checkpoint_cost FOLDER [MIB [STEP_MS [ROUNDS [busy]]]]\n");
+    if (bench.folder == NULL || mib < 32 || step_ms <= 0 || bench.rounds < 1 || bench.rounds > ROUNDS_MOST) {
+        fprintf(stderr,
+                "usage: dualpipe run -n 2 -- checkpoint_cost FOLDER [MIB [STEP_MS [ROUNDS [busy]]]]\n"
+                "MIB is 32 or more, ROUNDS 1 to %d\n",
+                ROUNDS_MOST);
         return 2;
     }
     bench.bytes = mib * 1048576;
