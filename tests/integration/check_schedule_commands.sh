@@ -442,6 +442,7 @@ require out '"method":"1f1b","chunks":0,"fits":true,"placing":"as given","step_t
 
 # ---- compare ----
 expect 0 compare --ranks 8 --microbatches 20
+sed '/^these do not fit/,/^$/d' out | awk 'length > 80 { exit 1 }' || fail "compare: a line of more than 80 columns"
 awk '/^schedule / { table = 1; next } table && NF == 0 { exit } table { print $1 }' out >order
 [ "$(sed -n 1p order)" != 1f1b ] || fail "compare: 1f1b comes first"
 require order '^dualpipe$'

@@ -203,20 +203,23 @@ static dp_status_t put_text(const table_t *table, output_t *output)
 {
     FILE *to = output->file;
     char costs[160];
+    int width = (int)strlen("schedule");
 
     costs_text(&table->args->costs, costs, sizeof(costs));
     fprintf(to, "%d ranks, %d micro-batches, costs %s\n\n", table->args->ranks, table->args->microbatches, costs);
-    fputs("schedule                                   step       idle          formula   most held   weights", to);
-    fputs(table->args->recompute > DP_RECOMPUTE_NONE ? "  backwards\n" : "\n", to);
+    for (size_t e = 0; e < table->fitting; e++)
+        width = (int)strlen(table->entries[e].label) > width ? (int)strlen(table->entries[e].label) : width;
+    fprintf(to, "%-*s     step     idle         formula    held weights%s\n", width, "schedule",
+            table->args->recompute > DP_RECOMPUTE_NONE ? "  backwards" : "");
     for (size_t e = 0; e < table->fitting; e++) {
         const entry_t *entry = &table->entries[e];
         char formula[32] = "-";
 
         if (isfinite(entry->formula))
             snprintf(formula, sizeof(formula), "%.6g", entry->formula);
-        fprintf(to, "%-38s %8.6g  %9.6g %5.1f %% %9s %11.6g %8dx", entry->label, entry->step, fabs(entry->mean_bubble),
-                entry->step > 0.0 ? fabs(entry->mean_bubble) / entry->step * 100.0 : 0.0, formula, entry->peak,
-                entry->copies);
+        fprintf(to, "%-*s %8.6g %8.6g %5.1f %% %7s %7.5g %6dx", width, entry->label, entry->step,
+                fabs(entry->mean_bubble), entry->step > 0.0 ? fabs(entry->mean_bubble) / entry->step * 100.0 : 0.0,
+                formula, entry->peak, entry->copies);
         if (table->args->recompute > DP_RECOMPUTE_NONE)
             fprintf(to, " %10.6g", entry->regained);
         fputc('\n', to);
@@ -225,12 +228,11 @@ static dp_status_t put_text(const table_t *table, output_t *output)
         fputs("\nthese do not fit:\n", to);
     for (size_t e = table->fitting; e < table->count; e++)
         fprintf(to, "%-30s %s\n", table->entries[e].label, table->entries[e].reason);
-    fputs("\nidle: mean over the ranks. most held: micro-batches' activations at once on a rank, in units of "
-          "its stage inputs.\n"
-          "weights: copies of the model in the pipeline.\n",
+    fputs("\nidle: mean over the ranks. held: most micro-batches' activations at once on a\n"
+          "rank, in units of its stage inputs. weights: copies of the model.\n",
           to);
     if (table->args->recompute > DP_RECOMPUTE_NONE)
-        fputs("backwards: most at once on a rank between I and W, in the units of most held.\n", to);
+        fputs("backwards: most at once on a rank between I and W, in the units of held.\n", to);
     return DP_OK;
 }
 

@@ -101,9 +101,8 @@ static void say_memory(const args_t *args, const plan_t *plan)
             printf(" %13.6g", peaks.bytes / unit);
         putchar('\n');
     }
-    printf("\nthe most a rank holds at once: micro-batches' activations and weight gradients put off, in "
-           "units of\n"
-           "one rank's stage inputs%s\n",
+    printf("\nthe most a rank holds at once: micro-batches' activations and weight gradients\n"
+           "put off, in units of one rank's stage inputs%s\n",
            in_bytes(args) ? "; memory with its weights" : "");
 }
 
