@@ -285,8 +285,8 @@ static int best_of_the_rest(const layer_t *layer, const double *bias, const doub
     return best;
 }
 
-/* kept[g]: whether a token may choose from group g. Returns how far the sums of the last that is kept and the first that
- * is not are apart. */
+/* kept[g]: whether a token may choose from group g. Returns how far the sums of the last that is kept and the first
+ * that is not are apart. */
 static double keep_groups(const layer_t *layer, const double *bias, const double *scores, bool *kept)
 {
     const int size = (int)(layer->experts / layer->groups);

@@ -20,9 +20,9 @@
  * Auxiliary loss (aux_alpha > 0): alpha * E / (k T) * sum_e count_e * mean_t(p_te), p the scores, normalised over the
  * experts for the sigmoid gate; its gradient enters in route_backward_input, times dp_moe_io_t.aux_scale.
  * Groups (config.route_groups = G > 1, only with DP_MOE_CAP_ROUTE_GROUPS): group g has experts g*E/G ... (g+1)*E/G - 1,
- * and a token chooses its top_k among those of config.route_limit = M groups alone, the M with the largest sums of their
- * ceil(top_k / M) largest values of score + bias (ties: the lower group). Weights, gradients and auxiliary loss are those
- * of the formulas above. Where groups are what ranks or hosts hold, a token's row goes to at most M of them.
+ * and a token chooses its top_k among those of config.route_limit = M groups alone, the M with the largest sums of
+ * their ceil(top_k / M) largest values of score + bias (ties: the lower group). Weights, gradients and auxiliary loss
+ * are those of the formulas above. Where groups are what ranks or hosts hold, a token's row goes to at most M of them.
  * Parameters in this order: norm [d]; router [d, E]; bias [E]; shared.w_gate, shared.w_up [d, S], shared.w_down [S, d]
  * (S = shared * expert_hidden; absent when 0); then per local expert w_gate, w_up [d, f], w_down [f, d].
  *

@@ -78,8 +78,8 @@ typedef struct plan_group {
 } plan_group_t;
 uint32_t *plan_line(const plan_group_t *g, int32_t at, size_t line);
 
-/* Stretches that the rows for each rank are cut into: as few as give each of the blocks, which take all of them in turn,
- * the same number. */
+/* Stretches that the rows for each rank are cut into: as few as give each of the blocks, which take all of them in
+ * turn, the same number. */
 uint32_t plan_stretches(uint32_t blocks, uint32_t nranks);
 /* Exchange: before rows are put; before counts are taken; at the end. And its release. */
 void plan_exchange(plan_t *plan, const plan_group_t *g, uint32_t slots, uint64_t number);
