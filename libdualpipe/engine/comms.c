@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { COMMS = 6 + DP__TIES }; /* in a dp__comms_t */
+enum { COMMS = 9 + DP__TIES }; /* in a dp__comms_t */
 
 /* World ranks of the members of one group, found by walking the grid. */
 typedef struct members {
@@ -50,11 +50,46 @@ static dp_status_t open_group(dp_pipeline_t *p, const dp__comms_t *comms, const 
     return comms->vt->open(p->host, &config, comm_out);
 }
 
+/* What gradients are summed over. */
+static dp_status_t open_sums(dp_pipeline_t *p, const dp__comms_t *comms, const char *what, members_t *m,
+                             dp__sum_comms_t *sums)
+{
+    const dp__grid_t *g = &p->grid;
+    int32_t mirror = p->chunks != NULL ? p->chunks[0].place.mirror_rank : -1;
+    dp_status_t status = DP_OK;
+    char name[64];
+
+    if (mirror >= 0 && mirror != g->p && !p->schedule->forward_only) {
+        int32_t low = mirror < g->p ? mirror : g->p;
+
+        m->n = 0;
+        add_member(m, g, low, g->e, g->d);
+        add_member(m, g, mirror + g->p - low, g->e, g->d);
+        snprintf(name, sizeof(name), "%smirror.%d.%d.%d", what, g->d, g->e, low);
+        status = open_group(p, comms, name, m, &sums->mirror);
+    }
+    if (status >= 0 && g->ep * g->dp > 1) {
+        m->n = 0;
+        for (int32_t d = 0; d < g->dp; d++)
+            for (int32_t e = 0; e < g->ep; e++)
+                add_member(m, g, g->p, e, d);
+        snprintf(name, sizeof(name), "%sdense.%d", what, g->p);
+        status = open_group(p, comms, name, m, &sums->dense);
+    }
+    if (status >= 0 && g->dp > 1) {
+        m->n = 0;
+        for (int32_t d = 0; d < g->dp; d++)
+            add_member(m, g, g->p, g->e, d);
+        snprintf(name, sizeof(name), "%sshard.%d.%d", what, g->p, g->e);
+        status = open_group(p, comms, name, m, &sums->shard);
+    }
+    return status;
+}
+
 /* Groups in one fixed order on every rank; each open waits for its members, and no two orders can cross. */
 static dp_status_t open_groups(dp_pipeline_t *p, dp__comms_t *comms, members_t *m)
 {
     const dp__grid_t *g = &p->grid;
-    int32_t mirror = p->chunks != NULL ? p->chunks[0].place.mirror_rank : -1;
     dp_status_t status;
     char name[64];
 
@@ -70,31 +105,10 @@ static dp_status_t open_groups(dp_pipeline_t *p, dp__comms_t *comms, members_t *
     snprintf(name, sizeof(name), "expert.%d.%d", g->d, g->p);
     if (status >= 0)
         status = open_group(p, comms, name, m, &comms->expert);
-
-    if (status >= 0 && mirror >= 0 && mirror != g->p && !p->schedule->forward_only) {
-        int32_t low = mirror < g->p ? mirror : g->p;
-
-        m->n = 0;
-        add_member(m, g, low, g->e, g->d);
-        add_member(m, g, mirror + g->p - low, g->e, g->d);
-        snprintf(name, sizeof(name), "mirror.%d.%d.%d", g->d, g->e, low);
-        status = open_group(p, comms, name, m, &comms->mirror);
-    }
-    if (status >= 0 && g->ep * g->dp > 1) {
-        m->n = 0;
-        for (int32_t d = 0; d < g->dp; d++)
-            for (int32_t e = 0; e < g->ep; e++)
-                add_member(m, g, g->p, e, d);
-        snprintf(name, sizeof(name), "dense.%d", g->p);
-        status = open_group(p, comms, name, m, &comms->dense);
-    }
-    if (status >= 0 && g->dp > 1) {
-        m->n = 0;
-        for (int32_t d = 0; d < g->dp; d++)
-            add_member(m, g, g->p, g->e, d);
-        snprintf(name, sizeof(name), "shard.%d.%d", g->p, g->e);
-        status = open_group(p, comms, name, m, &comms->shard);
-    }
+    if (status >= 0)
+        status = open_sums(p, comms, "", m, &comms->sums);
+    if (status >= 0 && p->options.graph && dp__zero_is_on(p))
+        status = open_sums(p, comms, "gather.", m, &comms->gathers);
     if (status >= 0) {
         m->n = 0;
         for (int32_t d = 0; d < g->dp; d++)
@@ -144,8 +158,9 @@ dp_status_t dp__comms_open_ties(dp_pipeline_t *p, dp__comms_t *comms)
 /* Every instance of `comms`, in the order in which they were opened. */
 static void list_comms(const dp__comms_t *comms, dp_comm_t *all[COMMS])
 {
-    dp_comm_t *const first[] = {comms->pipeline, comms->expert, comms->mirror,
-                                comms->dense,    comms->shard,  comms->world};
+    dp_comm_t *const first[] = {comms->pipeline,      comms->expert,        comms->sums.mirror,
+                                comms->sums.dense,    comms->sums.shard,    comms->gathers.mirror,
+                                comms->gathers.dense, comms->gathers.shard, comms->world};
 
     memcpy(all, first, sizeof(first));
     memcpy(all + COMMS - DP__TIES, comms->tie, sizeof(comms->tie));

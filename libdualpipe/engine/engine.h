@@ -60,10 +60,17 @@ typedef struct dp__backend {
     char near[DP__NAME_BYTES], far[DP__NAME_BYTES];
 } dp__backend_t;
 
+/* What gradients are summed over: both mirrors; the data groups of all that is no expert, and of experts. */
+typedef struct dp__sum_comms {
+    dp_comm_t *mirror, *dense, *shard;
+} dp__sum_comms_t;
+
 /* The groups of a rank; an instance is NULL where the group is this rank alone. */
 typedef struct dp__comms {
     const dp_comm_vt_t *vt;
-    dp_comm_t *pipeline, *expert, *mirror, *dense, *shard, *world;
+    dp_comm_t *pipeline, *expert, *world;
+    dp__sum_comms_t sums;
+    dp__sum_comms_t gathers;  /* the same groups, where steps are graphs, whose instances replays alone may use */
     dp_comm_t *tie[DP__TIES]; /* between the ranks that hold its two ends */
 } dp__comms_t;
 

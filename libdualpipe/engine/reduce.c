@@ -15,7 +15,7 @@ static dp_comm_t *data_group(const dp_pipeline_t *p, const dp_param_t *param)
 {
     if (param->shared != NULL)
         return NULL;
-    return param->sharded ? p->comms.shard : p->comms.dense;
+    return param->sharded ? p->comms.sums.shard : p->comms.sums.dense;
 }
 
 /* Sums every run of neighbouring parameters that have one group: experts over their shards, the rest over all
@@ -49,8 +49,8 @@ static dp_status_t reduce_whole(dp_pipeline_t *p, const dp__engine_chunk_t *chun
     const size_t count = chunk->stage->info.param_count;
     dp_status_t status = DP_OK;
 
-    if (p->comms.mirror != NULL)
-        status = p->comms.vt->all_reduce(p->comms.mirror, grads, count, dp_dtype_accumulator(p->options.dtype),
+    if (p->comms.sums.mirror != NULL)
+        status = p->comms.vt->all_reduce(p->comms.sums.mirror, grads, count, dp_dtype_accumulator(p->options.dtype),
                                          p->lanes.stream[DP_LANE_REDUCE]);
     return status < 0 ? status : reduce_over_data(p, chunk, grads);
 }

@@ -43,9 +43,9 @@ static int32_t data_rank(const dp_pipeline_t *p, bool sharded)
     return sharded ? p->grid.d : p->grid.d * p->grid.ep + p->grid.e;
 }
 
-static dp_comm_t *data_comm(const dp_pipeline_t *p, bool sharded)
+static dp_comm_t *data_comm(const dp__sum_comms_t *comms, bool sharded)
 {
-    return sharded ? p->comms.shard : p->comms.dense;
+    return sharded ? comms->shard : comms->dense;
 }
 
 bool dp__zero_is_on(const dp_pipeline_t *p)
@@ -242,13 +242,13 @@ dp_status_t dp__shards_sum(dp_pipeline_t *p, const dp__engine_chunk_t *chunk, ch
         char *at = grads + s->first * size;
         size_t count = s->count;
 
-        DO(sum(p, p->comms.mirror, at, count, scatter ? s->across : NULL));
+        DO(sum(p, p->comms.sums.mirror, at, count, scatter ? s->across : NULL));
         if (scatter) {
             at += s->across[own_half(p)] * size;
             count = s->along[data_size(p, s->sharded)];
         }
         if (!s->tied)
-            DO(sum(p, data_comm(p, s->sharded), at, count, scatter ? s->along : NULL));
+            DO(sum(p, data_comm(&p->comms.sums, s->sharded), at, count, scatter ? s->along : NULL));
     }
     return DP_OK;
 }
@@ -275,6 +275,7 @@ static dp_status_t gather(const dp_pipeline_t *p, dp_comm_t *comm, char *data, c
 static dp_status_t gather_chunk(dp_pipeline_t *p, dp__engine_chunk_t *chunk)
 {
     const size_t size = dp_dtype_bytes(p->options.dtype);
+    const dp__sum_comms_t *comms = p->options.graph ? &p->comms.gathers : &p->comms.sums;
 
     for (uint32_t i = 0; i < chunk->nstretches; i++) {
         const dp__stretch_t *s = &chunk->stretches[i];
@@ -282,9 +283,9 @@ static dp_status_t gather_chunk(dp_pipeline_t *p, dp__engine_chunk_t *chunk)
 
         if (!s->cut)
             continue;
-        DO(gather(p, data_comm(p, s->sharded), at + s->across_bytes[own_half(p)], s->along_bytes,
+        DO(gather(p, data_comm(comms, s->sharded), at + s->across_bytes[own_half(p)], s->along_bytes,
                   data_rank(p, s->sharded), data_size(p, s->sharded)));
-        DO(gather(p, p->comms.mirror, at, s->across_bytes, own_half(p), 2));
+        DO(gather(p, comms->mirror, at, s->across_bytes, own_half(p), 2));
     }
     chunk->unwaited = 1u << DP_LANE_COMPUTE | 1u << DP_LANE_ALL_TO_ALL;
     return p->device_vt->event_record(chunk->gathered, p->lanes.stream[DP_LANE_REDUCE]);

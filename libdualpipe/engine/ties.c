@@ -241,8 +241,8 @@ static dp_status_t put(dp_pipeline_t *p, const dp__tie_t *tie, dp_comm_t *betwee
     sum = end[0] != NULL ? end[0] : end[1];
     status = end[0] != NULL && end[1] != NULL ? p->device_vt->add(s, end[0], end[1], tie->count, dtype)
                                               : p->comms.vt->all_reduce(between, sum, tie->count, dtype, s);
-    if (status >= 0 && p->comms.dense != NULL)
-        status = p->comms.vt->all_reduce(p->comms.dense, sum, tie->count, dtype, s);
+    if (status >= 0 && p->comms.sums.dense != NULL)
+        status = p->comms.vt->all_reduce(p->comms.sums.dense, sum, tie->count, dtype, s);
     if (status >= 0 && end[0] != NULL && end[1] != NULL)
         status = p->device_vt->copy(s, end[1], end[0], tie->count * size);
     return status;

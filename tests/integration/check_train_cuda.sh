@@ -61,10 +61,11 @@ close cpu32 cuda32 1e-5
 run cuda64rounds --threads 2 --dtype f64 --tie-embeddings --accumulate 2 --device cuda
 run cuda64rounds_graph --threads 2 --dtype f64 --tie-embeddings --accumulate 2 --device cuda --graph
 same cuda64rounds cuda64rounds_graph
-# bf16 with masters in fp32: a run that goes on after its checkpoint has the bits of one that never stopped.
+# bf16 with masters in fp32: a run that goes on after its checkpoint has the bits of one that never stopped, with shards too.
 run cuda16whole --threads 2 --device cuda --dtype bf16 --attention cuda --steps 6 --checkpoint "$work/ck16" --every 2 --keep 0
 rm -r "$work/ck16/step-00000004" "$work/ck16/step-00000006"
-run cuda16resumed --threads 2 --device cuda --dtype bf16 --attention cuda --steps 6 --checkpoint "$work/ck16" --every 2 --resume
+run cuda16resumed --threads 2 --device cuda --dtype bf16 --attention cuda --steps 6 --checkpoint "$work/ck16" --every 2 --resume \
+    --zero 1
 same cuda16whole cuda16resumed
 run cuda16 --threads 2 --device cuda --dtype bf16 --attention cuda
 close cpu32 cuda16 2e-2
@@ -79,6 +80,8 @@ fi
 
 run graph --threads 2 --device cuda --graph
 same cuda32 graph
+run shards --threads 2 --device cuda --graph --zero 1
+same cuda32 shards
 run odd --threads 1 --device cuda --graph
 run serial --threads 1 --device cuda
 same odd serial
