@@ -5,15 +5,40 @@
 
 #include "plugins/common/layout.h"
 
+#include <string.h>
+
 #define PLACE(type, name, rows, columns, bytes) l->name = layout_take(&c, (size_t)(rows), (size_t)(columns), bytes);
 
-static bool lay_out_saved(const moe_dims_t *n, size_t real, size_t sum, moe_layout_t *l)
+static bool is_among(const char *name, const char *const names[], size_t count)
 {
-    layout_t c = {.alignment = 64};
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return false;
+}
 
-    MOE_SAVED(PLACE)
-    l->saved_bytes = c.bytes;
-    return !c.overflow;
+/* Whether an array of MOE_SAVED is kept from forward on; what is not lies in regained memory. */
+static bool is_kept(const char *name, dp_recompute_t recompute)
+{
+    static const char *const of_backward[] = {"dnorm", "shared_act", "shared_dy", "act", "dy"};
+    static const char *const products[] = {"shared_gate", "shared_up", "gate", "up"};
+
+    if (recompute >= DP_RECOMPUTE_CHEAP && is_among(name, of_backward, sizeof(of_backward) / sizeof(of_backward[0])))
+        return false;
+    return recompute < DP_RECOMPUTE_MLP || !is_among(name, products, sizeof(products) / sizeof(products[0]));
+}
+
+#define KEEP(type, name, rows, columns, bytes)                                                                         \
+    l->name = layout_keep(&c, is_kept(#name, recompute), (size_t)(rows), (size_t)(columns), bytes);
+
+static bool lay_out_saved(const moe_dims_t *n, dp_recompute_t recompute, size_t real, size_t sum, moe_layout_t *l)
+{
+    layout_pair_t c = {.saved = {.alignment = 64}, .regained = {.alignment = 64}};
+
+    MOE_SAVED(KEEP)
+    l->saved_bytes = c.saved.bytes;
+    l->regained_bytes = c.regained.bytes;
+    return !c.saved.overflow && !c.regained.overflow;
 }
 
 static bool lay_out_work(const moe_dims_t *n, size_t real, size_t sum, moe_layout_t *l)
@@ -38,12 +63,13 @@ static bool lay_out_scratch(const moe_dims_t *n, size_t real, size_t sum, moe_la
     return !c.overflow;
 }
 
-dp_status_t moe_layout_init(const dp_host_t *host, const moe_dims_t *n, dp_dtype_t dtype, moe_layout_t *l)
+dp_status_t moe_layout_init(const dp_host_t *host, const moe_dims_t *n, dp_recompute_t recompute, dp_dtype_t dtype,
+                            moe_layout_t *l)
 {
     const size_t real = dp_dtype_bytes(dtype), sum = dp_dtype_bytes(dp_dtype_accumulator(dtype));
 
     l->params = moe_params_of(n);
-    if (lay_out_saved(n, real, sum, l) && lay_out_work(n, real, sum, l) && lay_out_scratch(n, real, sum, l))
+    if (lay_out_saved(n, recompute, real, sum, l) && lay_out_work(n, real, sum, l) && lay_out_scratch(n, real, sum, l))
         return DP_OK;
     return DP_FAIL(host, DP_ERR_OVERFLOW,
                    "moe_cuda: the memory of one micro-batch does not fit this machine's addresses");

@@ -5,6 +5,7 @@
  * exchange. */
 #include "moe_cuda.h"
 #include "plugins/common/check.h"
+#include "plugins/common/layout.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -49,8 +50,9 @@ static void *grad(const dp_moe_t *moe, void *grads, size_t offset)
 static void point(const dp_moe_t *moe, const dp_io_t *io, moe_call_t *c)
 {
     const moe_layout_t *l = &moe->layout;
+    void *const regained = DP_REACHES(io, dp_io_t, regained) ? io->regained : NULL;
 
-#define POINT_SAVED(type, name, rows, columns, bytes)   c->name = at(io->saved, l->name);
+#define POINT_SAVED(type, name, rows, columns, bytes)   c->name = layout_find(io->saved, regained, l->name);
 #define POINT_WORK(type, name, rows, columns, bytes)    c->name = at(io->work, l->name);
 #define POINT_SCRATCH(type, name, rows, columns, bytes) c->name = at(io->scratch, l->name);
     MOE_SAVED(POINT_SAVED)
@@ -319,29 +321,39 @@ static moe_glu_t shared_glu(const work_t *w)
 
 /* ---- experts ---- */
 
-static void routed_forward(work_t *w)
+/* gate and up of the rows that arrived. */
+static void routed_widen(work_t *w)
 {
     const moe_dims_t *n = &w->call.n;
-    const moe_glu_t g = routed_glu(w, MOE_COMBINE);
-    moe_product_t up = grouped(w, n->ffn, n->hidden), down = grouped(w, n->hidden, n->ffn);
+    moe_product_t up = grouped(w, n->ffn, n->hidden);
 
     operands(&up, w->call.x, n->hidden, expert_param(w, 0), n->ffn, w->call.gate, n->ffn);
     up.outputs = 2;
     up.b[1] = expert_param(w, 1);
     up.c[1] = w->call.up;
     multiply(w, MOE_NN, false, &up);
+}
+
+static void routed_forward(work_t *w)
+{
+    const moe_dims_t *n = &w->call.n;
+    const moe_glu_t g = routed_glu(w, MOE_COMBINE);
+    moe_product_t down = grouped(w, n->hidden, n->ffn);
+
+    routed_widen(w);
     run_glu(w, w->moe->kernels.activate, &g, row_threads(w->moe, n->ffn));
     operands(&down, w->call.act, n->ffn, expert_param(w, 2), n->hidden, w->call.rows, n->stride);
     down.map = w->call.back;
     multiply(w, MOE_NN, false, &down);
 }
 
-static void shared_forward(work_t *w)
+/* The same of the shared experts. */
+static void shared_widen(work_t *w)
 {
     const moe_dims_t *n = &w->call.n;
     const moe_params_t *l = &w->moe->layout.params;
     const moe_glu_t g = shared_glu(w);
-    moe_product_t up = dense(n->tokens, n->shared, n->hidden), down = dense(n->tokens, n->hidden, n->shared);
+    moe_product_t up = dense(n->tokens, n->shared, n->hidden);
 
     run_tokens(w, w->moe->kernels.norm_again);
     operands(&up, w->call.normed, n->hidden, param(w->moe, w->io->params, l->shared_gate), n->shared, g.gate,
@@ -350,6 +362,16 @@ static void shared_forward(work_t *w)
     up.b[1] = param(w->moe, w->io->params, l->shared_up);
     up.c[1] = g.up;
     multiply(w, MOE_NN, false, &up);
+}
+
+static void shared_forward(work_t *w)
+{
+    const moe_dims_t *n = &w->call.n;
+    const moe_params_t *l = &w->moe->layout.params;
+    const moe_glu_t g = shared_glu(w);
+    moe_product_t down = dense(n->tokens, n->hidden, n->shared);
+
+    shared_widen(w);
     run_glu(w, w->moe->kernels.activate, &g, row_threads(w->moe, n->shared));
     operands(&down, g.act, n->shared, param(w->moe, w->io->params, l->shared_down), n->hidden, w->call.own, n->hidden);
     multiply(w, MOE_NN, true, &down);
@@ -534,6 +556,17 @@ static dp_status_t moe_experts(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t
     return w.status;
 }
 
+static dp_status_t moe_experts_recompute(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
+{
+    work_t w = begin(moe, io, s, "experts_recompute", MOE_NEED_NO_WORK);
+
+    if (w.status >= 0)
+        routed_widen(&w);
+    if (w.status >= 0 && moe->n.shared > 0)
+        shared_widen(&w);
+    return w.status;
+}
+
 static dp_status_t moe_combine(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
     const moe_kernels_t *k = &moe->kernels;
@@ -664,7 +697,7 @@ static dp_status_t set_up(dp_moe_t *moe, const dp_moe_config_t *c)
     dp_status_t status;
 
     moe_write_names(&moe->n, (char *)(moe + 1));
-    status = moe_layout_init(moe->host, &moe->n, moe->dtype, &moe->layout);
+    status = moe_layout_init(moe->host, &moe->n, moe->recompute, moe->dtype, &moe->layout);
     if (status >= 0)
         status = moe_instance_open(moe);
     return status < 0 ? status : moe_open_links(&moe->n, c, &moe->out, &moe->back);
@@ -677,6 +710,10 @@ static dp_status_t moe_open(const dp_host_t *host, const dp_moe_config_t *config
 
     if (status >= 0)
         status = moe_dims_init(host, &rules, config, &opened.n);
+    if (status >= 0 && DP_REACHES(config, dp_moe_config_t, recompute))
+        opened.recompute = config->recompute;
+    if (status >= 0)
+        status = check_recompute(host, rules.plugin, opened.recompute);
     if (status >= 0)
         status = check_backends(host, config);
     if (status >= 0)
@@ -705,6 +742,8 @@ static dp_status_t moe_sizes(const dp_moe_t *moe, dp_block_sizes_t *sizes_out)
     const dp_block_sizes_t sizes = {
         .struct_size = sizeof(sizes),
         .saved_bytes = moe->layout.saved_bytes,
+        .regained_bytes = moe->layout.regained_bytes,
+        .recomputes = moe->recompute >= DP_RECOMPUTE_MLP,
         .work_bytes = moe->layout.work_bytes,
         .scratch_bytes = moe->layout.scratch_bytes,
         .param_count = moe->layout.params.count,
@@ -722,7 +761,7 @@ static dp_status_t moe_params(const dp_moe_t *moe, dp_param_t *params_out)
 
 static const dp_moe_vt_t moe_vt = {
     .struct_size = sizeof(moe_vt),
-    .caps = DP_MOE_CAP_REPLICAS | DP_MOE_CAP_ROUTE_GROUPS,
+    .caps = DP_MOE_CAP_REPLICAS | DP_MOE_CAP_RECOMPUTE | DP_MOE_CAP_ROUTE_GROUPS,
     .open = moe_open,
     .close = moe_close,
     .sizes = moe_sizes,
@@ -737,6 +776,7 @@ static const dp_moe_vt_t moe_vt = {
     .dispatch_backward = moe_dispatch_backward,
     .route_backward_input = moe_route_backward_input,
     .route_backward_weight = moe_route_backward_weight,
+    .experts_recompute = moe_experts_recompute,
 };
 
 static const void *moe_interface(const char *id)

@@ -16,7 +16,8 @@ typedef enum moe_products {
     MOE_WGMMA        /* "wgmma": as grouped, with warpgroup products, on devices of capability 9.0 alone */
 } moe_products_t;
 
-/* Offsets in bytes of the arrays of kernels.h, each within its memory. */
+/* Offsets in bytes of the arrays of kernels.h, each within its memory; of some of MOE_SAVED into regained memory
+ * (layout_keep). */
 typedef struct moe_layout {
     moe_params_t params;
 #define MOE_OFFSET(type, name, rows, columns, bytes) size_t name;
@@ -24,7 +25,7 @@ typedef struct moe_layout {
     MOE_WORK(MOE_OFFSET)
     MOE_SCRATCH(MOE_OFFSET)
 #undef MOE_OFFSET
-    size_t saved_bytes, work_bytes, scratch_bytes;
+    size_t saved_bytes, regained_bytes, work_bytes, scratch_bytes;
 } moe_layout_t;
 
 /* Kernels by name, image by image; typed ones have a suffix for the block's type. */
@@ -64,10 +65,12 @@ struct dp_moe {
     dp_dtype_t dtype;
     moe_products_t products;
     moe_layout_t layout;
+    dp_recompute_t recompute;
 };
 
 /* layout.c */
-dp_status_t moe_layout_init(const dp_host_t *host, const moe_dims_t *n, dp_dtype_t dtype, moe_layout_t *layout_out);
+dp_status_t moe_layout_init(const dp_host_t *host, const moe_dims_t *n, dp_recompute_t recompute, dp_dtype_t dtype,
+                            moe_layout_t *layout_out);
 
 /* instance.c: kernels and fault record of an instance. moe_instance_close() takes what moe_instance_open() left. */
 dp_status_t moe_instance_open(dp_moe_t *moe);

@@ -73,8 +73,23 @@ mla="--attention-kind mla --q-rank 12 --kv-rank 10 --rope-dim 4"
 run mla-cpu64 --threads 2 --dtype f64 $mla
 run mla-cuda64 --threads 2 --dtype f64 $mla --device cuda
 close mla-cpu64 mla-cuda64 1e-12
+# Less kept and more computed, with the same bits; what these plugins do not take is refused by name.
+for level in cheap mlp full; do
+    run "cuda64-$level" --threads 2 --dtype f64 --device cuda --recompute $level
+    same cuda64 "cuda64-$level"
+done
+run mla-cuda64-full --threads 2 --dtype f64 $mla --device cuda --recompute full
+same mla-cuda64 mla-cuda64-full
+for option in varlen documents; do
+    if "$train" $model --threads 2 --device cuda --$option >"$work/out" 2>&1 || ! grep -q 'attention plugin' "$work/out"; then
+        echo "--device cuda --$option is not refused by its attention plugin: $(cat "$work/out")"
+        failures=$((failures + 1))
+    fi
+done
 if [ -e "$DP_TEST_BUILDDIR/.libs/dp_attention_cudnn.so" ]; then
     run cudnn16 --threads 2 --device cuda --dtype bf16
+    run cudnn16-full --threads 2 --device cuda --dtype bf16 --recompute full
+    same cudnn16 cudnn16-full
     close cpu32 cudnn16 2e-2
 fi
 
