@@ -59,7 +59,7 @@ typedef struct moe_task {
     const char *rows;      /* what an exchange brought: rows of rank p from p * room on */
     const int32_t *counts; /* how many of them */
     int32_t room;
-    moe_dims_t n;          /* of this micro-batch; memory is laid out by those of the longest */
+    moe_dims_t n; /* of this micro-batch; memory is laid out by those of the longest */
 } moe_task_t;
 
 /* One entry per piece of work on a stream; names as in moe.h, take_x: what comes after x's exchange. */

@@ -77,7 +77,8 @@ static void check_options(const uint8_t *data, size_t bytes)
         {"large", "N", "a number", OPTION_INT64, offsetof(settings_t, large), 0, 1e15, NULL, NULL, NULL, 0, NULL},
         {"real", "X", "a number", OPTION_REAL, offsetof(settings_t, real), 0, 1e9, NULL, NULL, NULL, 0, NULL},
         {"choice", "C", "a word", OPTION_CHOICE, offsetof(settings_t, choice), 0, 0, "red green", "two", NULL, 0, NULL},
-        {"method", "M", "a method", OPTION_CHOICE, offsetof(settings_t, method), 0, 0, METHOD_WORDS, NULL, NULL, 0, NULL},
+        {"method", "M", "a method", OPTION_CHOICE, offsetof(settings_t, method), 0, 0, METHOD_WORDS, NULL, NULL, 0,
+         NULL},
         {.kind = OPTION_END}};
     static const option_row_t *const tables[] = {rows, NULL};
     const command_t command = {
