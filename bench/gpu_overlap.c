@@ -405,13 +405,13 @@ typedef struct mean {
 } mean_t;
 enum { MEANS = 64 };
 
-static int add_means(const dp_span_t *spans, int64_t count, int pair, mean_t *means)
+static int add_means(const dp_span_t *spans, int64_t count, bool in_pairs, mean_t *means)
 {
     int n = 0;
 
     for (int64_t i = 0; i < count; i++) {
         int m = 0;
-        if (spans[i].kind != DP_SPAN_COMPUTE || spans[i].pair != pair)
+        if (spans[i].kind != DP_SPAN_COMPUTE || (spans[i].pair != 0) != in_pairs)
             continue;
         while (m < n && (means[m].name != spans[i].name || means[m].pass != spans[i].pass))
             m++;
@@ -430,12 +430,12 @@ static void compare(const dp_timeline_t *pairs, const dp_timeline_t *alone)
     mean_t inside[MEANS], outside[MEANS];
     int64_t count;
     const dp_span_t *spans = dp_timeline_spans(pairs, 0, &count);
-    const int n = add_means(spans, count, 1, inside);
+    const int n = add_means(spans, count, true, inside);
     double together = 0, apart = 0;
     int m;
 
     spans = dp_timeline_spans(alone, 0, &count);
-    m = add_means(spans, count, 0, outside);
+    m = add_means(spans, count, false, outside);
     printf("\nsegment               in a pair       alone      ratio\n");
     for (int i = 0; i < n; i++)
         for (int j = 0; j < m; j++) {
