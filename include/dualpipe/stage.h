@@ -53,7 +53,8 @@
  *
  * Several tensors may cross from part to part, one behind the other in x, y, dy and dx, and so in one message between
  * stages: a residual stream, a skip to a later part, the states of heads that predict further tokens.
- * dp_boundary_offsets says where each lies; dp_part_t.boundary_bytes makes those that a part knows nothing of go past it.
+ * dp_boundary_offsets says where each lies; dp_part_t.boundary_bytes makes those that a part knows nothing of go past
+ * it.
  *
  * A part's segments all get the same x, y, dy and dx: any segment may read x (in F) or dy (in I) until the part ends,
  * and some segment writes y or dx.
