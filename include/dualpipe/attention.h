@@ -4,9 +4,10 @@
  *
  * Causal multi-head attention with grouped key/value heads: query head h reads key/value head h / (heads / kv_heads).
  * A token attends to itself and those before it in its sequence, or in its document (dp_io_t.documents); positions
- * count from 0 in each. RoPE rotates pairs (i, i + head_dim/2) of each head by position * theta^(-2i/head_dim). Softmax scale
- * 1/sqrt(head_dim). Parameters in this order: norm [d]; wq [d, heads*head_dim]; wk [d, kv_heads*head_dim]; wv [d,
- * kv_heads*value_dim]; wo [heads*value_dim, d]; a row vector of activations is multiplied from the left (n * wq).
+ * count from 0 in each. RoPE rotates pairs (i, i + head_dim/2) of each head by position * theta^(-2i/head_dim).
+ * Softmax scale 1/sqrt(head_dim). Parameters in this order: norm [d]; wq [d, heads*head_dim]; wk [d,
+ * kv_heads*head_dim]; wv [d, kv_heads*value_dim]; wo [heads*value_dim, d]; a row vector of activations is multiplied
+ * from the left (n * wq).
  * No S x S matrix is ever kept in memory: forward keeps the row statistics (log-sum-exp), backward recomputes
  * blockwise. Sources: RoPE arXiv 2104.09864; grouped heads arXiv 2305.13245; blockwise forward and backward arXiv
  * 2205.14135, 2307.08691; RMSNorm arXiv 1910.07467.

@@ -53,7 +53,8 @@
  *
  * Several tensors may cross from part to part, one behind the other in x, y, dy and dx, and so in one message between
  * stages: a residual stream, a skip to a later part, the states of heads that predict further tokens.
- * dp_boundary_offsets says where each lies; dp_part_t.boundary_bytes makes those that a part knows nothing of go past it.
+ * dp_boundary_offsets says where each lies; dp_part_t.boundary_bytes makes those that a part knows nothing of go past
+ * it.
  *
  * A part's segments all get the same x, y, dy and dx: any segment may read x (in F) or dy (in I) until the part ends,
  * and some segment writes y or dx.
@@ -199,9 +200,9 @@ typedef struct dp_boundary_tensor {
 } dp_boundary_tensor_t;
 
 /** Where tensors lie that cross a boundary in the order of the list, for a micro-batch of so many tokens:
- *  offsets_out[count] (NULL: not wanted) in bytes, *bytes_out what all of them have: boundary_bytes of the pipeline when
- *  tokens are the most that there are, of a message of fewer tokens otherwise. DP_ERR_INVALID names the tensor whose row
- *  is no multiple of 16 bytes, or that no address space holds. [any] */
+ *  offsets_out[count] (NULL: not wanted) in bytes, *bytes_out what all of them have: boundary_bytes of the pipeline
+ *  when tokens are the most that there are, of a message of fewer tokens otherwise. DP_ERR_INVALID names the tensor
+ *  whose row is no multiple of 16 bytes, or that no address space holds. [any] */
 DP_API dp_status_t dp_boundary_offsets(const dp_boundary_tensor_t *tensors, int32_t count, uint32_t tokens,
                                        size_t *offsets_out, size_t *bytes_out);
 
