@@ -65,14 +65,16 @@ bool dp__shard_is_cut(const dp_pipeline_t *p, const dp_part_t *part, const dp_pa
 
 /* ---- cutting ---- */
 
-/* Begins a stretch with a parameter, or adds it to the latest. */
-static void stretch(dp__engine_chunk_t *chunk, const dp_param_t *param, uint32_t index, bool cut)
+/* Begins a stretch with a parameter, or adds it to the latest. Without expert groups experts have the holders of all
+ * else. */
+static void stretch(const dp_pipeline_t *p, dp__engine_chunk_t *chunk, const dp_param_t *param, uint32_t index,
+                    bool cut)
 {
     const dp__stretch_t one = {.first = param->offset,
                                .count = param->count,
                                .param = index,
                                .nparams = 1,
-                               .sharded = param->sharded != 0,
+                               .sharded = param->sharded != 0 && p->grid.ep > 1,
                                .tied = param->shared != NULL,
                                .cut = cut};
     dp__stretch_t *last = chunk->nstretches > 0 ? &chunk->stretches[chunk->nstretches - 1] : NULL;
@@ -181,7 +183,7 @@ static dp_status_t make(const dp_pipeline_t *p, dp__engine_chunk_t *chunk)
             const uint32_t index = stage->parts[i].first_param + k;
             const dp_param_t *param = &stage->param_list[index];
 
-            stretch(chunk, param, index, dp__shard_is_cut(p, &stage->parts[i].part, param));
+            stretch(p, chunk, param, index, dp__shard_is_cut(p, &stage->parts[i].part, param));
         }
     room = chunk->bounds;
     for (uint32_t i = 0; i < chunk->nstretches; i++) {
