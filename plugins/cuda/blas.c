@@ -4,9 +4,10 @@
 #include "blas.h"
 #include "import.h"
 
+static const cuda_source_t source = {"cuBLASLt", "DUALPIPE_CUBLASLT", {"libcublasLt.so.13", "libcublasLt.so"}};
+
 dp_status_t blas_load(const dp_host_t *host, blas_t *blas)
 {
-    static const cuda_source_t source = {"cuBLASLt", "DUALPIPE_CUBLASLT", {"libcublasLt.so.13", "libcublasLt.so"}};
     const cuda_symbol_t symbols[] = {
 #define X(name) {#name, (void **)&blas->name},
         CUBLASLT_SYMBOLS(X)
@@ -14,4 +15,11 @@ dp_status_t blas_load(const dp_host_t *host, blas_t *blas)
     };
 
     return cuda_import(host, &source, symbols, sizeof(symbols) / sizeof(symbols[0]));
+}
+
+dp_status_t blas_find(const dp_host_t *host, const char *name, void **function_out)
+{
+    const cuda_symbol_t symbol = {name, function_out};
+
+    return cuda_import(host, &source, &symbol, 1);
 }

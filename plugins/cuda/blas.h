@@ -33,5 +33,7 @@ typedef struct blas {
 
 /** Fills the table from $DUALPIPE_CUBLASLT or libcublasLt.so.13. DP_ERR_UNSUPPORTED names what is missing. */
 dp_status_t blas_load(const dp_host_t *host, blas_t *blas);
+/** A function that not every cuBLASLt has, and not every header: DP_ERR_UNSUPPORTED where it is missing. */
+dp_status_t blas_find(const dp_host_t *host, const char *name, void **function_out);
 
 #endif

@@ -137,6 +137,18 @@ CUDA_DEVICE void cuda_store_stream(uint4 *at, uint4 v)
                  : "memory");
 }
 
+/** to[0] += x, to[1] += y without waiting for what they were: the memory adds. `to` is aligned to 8 bytes; what nobody
+ *  else adds to meanwhile has the bits of additions here, but for numbers below the normal ones, which become zero. */
+CUDA_DEVICE void cuda_add_pair(float *to, float x, float y)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x), "f"(y) : "memory");
+#else
+    asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory");
+    asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to + 1), "f"(y) : "memory");
+#endif
+}
+
 /** Starts copying 16 aligned bytes from global to shared memory; `bytes` (0 to 16) of them are read, the others become
  *  zero. */
 CUDA_DEVICE void cuda_copy_async(void *shared, const void *global, unsigned bytes = 16)
@@ -218,6 +230,14 @@ CUDA_DEVICE void cuda_warpgroup_commit()
 template <int groups> CUDA_DEVICE void cuda_warpgroup_wait()
 {
     CUDA_WGMMA("wgmma.wait_group.sync.aligned %0;" ::"n"(groups) : "memory");
+}
+
+/** Behind cuda_warpgroup_wait<0>(): nothing that reads the sums is moved in front of it. */
+CUDA_DEVICE void cuda_warpgroup_sums(float (&c)[128])
+{
+#pragma unroll
+    for (int i = 0; i < 128; i++)
+        asm volatile("" : "+f"(c[i])::"memory");
 }
 
 /** After this thread's writes to shared memory, before the barrier behind which products read them. */

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * instance.c: what an instance holds on the device: kernels and the record of faults. */
-#include "moe_cuda.h"
+#include "library.h"
 
 #include <stdio.h>
 
@@ -11,6 +11,7 @@ CUDA_IMAGE(moe_route);
 CUDA_IMAGE(moe_rows);
 CUDA_IMAGE(moe_gemm);
 CUDA_IMAGE(moe_wgmma);
+CUDA_IMAGE(moe_groups);
 
 /* The kernel of an image by its short name and the suffix of its type. */
 static dp_status_t find(const dp_moe_t *moe, CUmodule module, const char *name, const char *suffix, CUfunction *out)
@@ -92,6 +93,18 @@ static dp_status_t find_tensor(dp_moe_t *moe)
     return status;
 }
 
+static dp_status_t find_groups(dp_moe_t *moe)
+{
+    moe_kernels_t *k = &moe->kernels;
+    dp_status_t status = cuda_module_load(moe->host, cuda_image_moe_groups, &moe->modules[4]);
+
+    if (status >= 0)
+        status = find(moe, moe->modules[4], "group_table", "", &k->group_table);
+    if (status >= 0)
+        status = find(moe, moe->modules[4], "place_rows", "", &k->place_rows);
+    return status < 0 ? status : find(moe, moe->modules[4], "place_sums", "", &k->place_sums);
+}
+
 static dp_status_t load_kernels(dp_moe_t *moe)
 {
     static const char *const plain[] = {"plain_nn", "plain_nt", "plain_tn"};
@@ -111,7 +124,7 @@ static dp_status_t load_kernels(dp_moe_t *moe)
         status = find_products(moe, moe->modules[2], plain, moe->kernels.plain);
     if (status >= 0 && moe->dtype == DP_BF16 && moe->products != MOE_PLAIN)
         status = find_tensor(moe);
-    return status;
+    return status < 0 || !moe_uses_library(moe) ? status : find_groups(moe);
 }
 
 /* Multiprocessors that compute lanes have. */
@@ -204,6 +217,15 @@ static dp_status_t open_faults(dp_moe_t *moe)
     return status;
 }
 
+static const char *products_of(const dp_moe_t *moe)
+{
+    if (moe->library != NULL)
+        return "products of experts: cuBLASLt's grouped layouts";
+    if (moe->dtype != DP_BF16 || moe->products == MOE_PLAIN)
+        return "products of experts: plain tiles";
+    return moe->products == MOE_WGMMA ? "products of experts: wgmma of our own" : "products of experts: mma.sync";
+}
+
 dp_status_t moe_instance_open(dp_moe_t *moe)
 {
     dp_status_t status = count_sms(moe);
@@ -214,6 +236,10 @@ dp_status_t moe_instance_open(dp_moe_t *moe)
         status = load_kernels(moe);
     if (status >= 0)
         status = open_faults(moe);
+    if (status >= 0 && moe_uses_library(moe))
+        status = moe_library_open(moe);
+    if (status >= 0)
+        moe->host->log(moe->host, DP_LOG_INFO, "moe_cuda", products_of(moe));
     return status;
 }
 
@@ -221,10 +247,11 @@ void moe_instance_close(dp_moe_t *moe)
 {
     int i;
 
+    moe_library_close(moe);
     if (moe->watched)
         moe->device_vt->unwatch(moe->device, moe_check, moe);
     if (moe->fault != NULL)
         moe->device_vt->host_release(moe->device, moe->fault);
-    for (i = 0; i < 4; i++)
+    for (i = 0; i < 5; i++)
         cuda_module_unload(moe->modules[i]);
 }

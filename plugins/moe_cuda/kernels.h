@@ -89,7 +89,8 @@ typedef struct moe_fault {
     X(int32_t, list, n->replicas, 1, 4)                                                                                \
     X(int32_t, list_first, n->experts + 1, 1, 4)                                                                       \
     X(double, partial, n->tokens, 1, 8)                                                                                \
-    X(double, group_sums, n->groups > 0 ? n->tokens : 0, n->groups, 8)
+    X(double, group_sums, n->groups > 0 ? n->tokens : 0, n->groups, 8)                                                 \
+    X(void, apart, apart, n->hidden, sum) /* rows that a library has made, and that go elsewhere */
 
 /* What a call works on, all of it on the device. */
 typedef struct moe_call {
@@ -144,6 +145,15 @@ typedef struct moe_product {
     /* 1 or 2; not both 2 */
     int32_t parts, outputs;
     int32_t accumulate; /* by rows: C is added to */
+    void *apart;        /* memory for C as sums, one row behind the other, for whom a map is too much; NULL: none */
 } moe_product_t;
+
+enum { MOE_FORM_NN = 0, MOE_FORM_NT, MOE_FORM_TN };
+
+/* What a library reads of the groups of a product: its A, B and C. */
+typedef struct moe_groups {
+    void **at[3];
+    int32_t *rows[3], *columns[3], *ld[3];
+} moe_groups_t;
 
 #endif

@@ -50,12 +50,13 @@ static bool lay_out_work(const moe_dims_t *n, size_t real, size_t sum, moe_layou
     return !c.overflow;
 }
 
-static bool lay_out_scratch(const moe_dims_t *n, size_t real, size_t sum, moe_layout_t *l)
+static bool lay_out_scratch(const moe_dims_t *n, size_t real, size_t sum, bool library, moe_layout_t *l)
 {
     const int64_t chunks = ((int64_t)n->tokens * n->top_k + MOE_CHUNK - 1) / MOE_CHUNK;
     const int64_t gains = (n->tokens + MOE_STRIP - 1) / MOE_STRIP * (int64_t)n->hidden * (int64_t)sum;
     const int64_t split = real == 2 ? (int64_t)n->tokens * n->experts * 4 : 0;
     const int64_t strips = gains > split ? gains : split;
+    const int32_t apart = library ? n->rows : 0;
     layout_t c = {.alignment = 64};
 
     MOE_SCRATCH(PLACE)
@@ -64,12 +65,13 @@ static bool lay_out_scratch(const moe_dims_t *n, size_t real, size_t sum, moe_la
 }
 
 dp_status_t moe_layout_init(const dp_host_t *host, const moe_dims_t *n, dp_recompute_t recompute, dp_dtype_t dtype,
-                            moe_layout_t *l)
+                            bool apart, moe_layout_t *l)
 {
     const size_t real = dp_dtype_bytes(dtype), sum = dp_dtype_bytes(dp_dtype_accumulator(dtype));
 
     l->params = moe_params_of(n);
-    if (lay_out_saved(n, recompute, real, sum, l) && lay_out_work(n, real, sum, l) && lay_out_scratch(n, real, sum, l))
+    if (lay_out_saved(n, recompute, real, sum, l) && lay_out_work(n, real, sum, l) &&
+        lay_out_scratch(n, real, sum, apart, l))
         return DP_OK;
     return DP_FAIL(host, DP_ERR_OVERFLOW,
                    "moe_cuda: the memory of one micro-batch does not fit this machine's addresses");

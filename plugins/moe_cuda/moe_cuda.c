@@ -344,6 +344,7 @@ static void routed_forward(work_t *w)
     run_glu(w, w->moe->kernels.activate, &g, row_threads(w->moe, n->ffn));
     operands(&down, w->call.act, n->ffn, expert_param(w, 2), n->hidden, w->call.rows, n->stride);
     down.map = w->call.back;
+    down.apart = w->call.apart;
     multiply(w, MOE_NN, false, &down);
 }
 
@@ -391,6 +392,7 @@ static void routed_backward(work_t *w)
     up.a[1] = w->call.up;
     up.b[1] = expert_param(w, 1);
     up.map = w->call.back;
+    up.apart = w->call.apart;
     multiply(w, MOE_NT, false, &up);
 }
 
@@ -668,19 +670,20 @@ static dp_status_t check_backends(const dp_host_t *host, const dp_moe_config_t *
 
 static dp_status_t choose_products(const dp_host_t *host, moe_products_t *out)
 {
-    static const char *const names[] = {"grouped", "plain", "wgmma"};
+    static const char *const names[] = {"grouped", "plain", "cublaslt", "wgmma"};
     const char *wanted = secure_getenv("DUALPIPE_MOE_PRODUCTS");
     int i;
 
     *out = MOE_GROUPED;
     if (wanted == NULL || wanted[0] == '\0')
         return DP_OK;
-    for (i = 0; i < 3; i++)
+    for (i = 0; i < 4; i++)
         if (strcmp(wanted, names[i]) == 0) {
             *out = (moe_products_t)i;
             return DP_OK;
         }
-    return DP_FAIL(host, DP_ERR_INVALID, "moe_cuda: DUALPIPE_MOE_PRODUCTS=%s: must be grouped, plain or wgmma", wanted);
+    return DP_FAIL(host, DP_ERR_INVALID,
+                   "moe_cuda: DUALPIPE_MOE_PRODUCTS=%s: must be grouped, plain, cublaslt or wgmma", wanted);
 }
 
 static void moe_close(dp_moe_t *moe)
@@ -697,7 +700,7 @@ static dp_status_t set_up(dp_moe_t *moe, const dp_moe_config_t *c)
     dp_status_t status;
 
     moe_write_names(&moe->n, (char *)(moe + 1));
-    status = moe_layout_init(moe->host, &moe->n, moe->recompute, moe->dtype, &moe->layout);
+    status = moe_layout_init(moe->host, &moe->n, moe->recompute, moe->dtype, moe_uses_library(moe), &moe->layout);
     if (status >= 0)
         status = moe_instance_open(moe);
     return status < 0 ? status : moe_open_links(&moe->n, c, &moe->out, &moe->back);

@@ -13,6 +13,7 @@
 typedef enum moe_products {
     MOE_GROUPED = 0, /* "grouped", the default: kernels of ours, tensor cores where type and sizes allow */
     MOE_PLAIN,       /* "plain": kernels of ours without tensor cores */
+    MOE_CUBLASLT,    /* "cublaslt": those of the experts by cuBLASLt's grouped layouts, the others as grouped */
     MOE_WGMMA        /* "wgmma": as grouped, with warpgroup products, on devices of capability 9.0 alone */
 } moe_products_t;
 
@@ -37,7 +38,7 @@ typedef struct moe_layout {
 #define MOE_ROWS_TYPED(X)   X(pack) X(sort) X(combine) X(gather) X(activate) X(activate_backward)
 #define MOE_ROWS_COMMON(X)  X(cells) X(groups) X(due)
 
-typedef enum moe_form { MOE_NN = 0, MOE_NT, MOE_TN, MOE_FORMS } moe_form_t;
+typedef enum moe_form { MOE_NN = MOE_FORM_NN, MOE_NT, MOE_TN, MOE_FORMS } moe_form_t;
 
 typedef struct moe_kernels {
 #define MOE_MEMBER(name) CUfunction name;
@@ -46,6 +47,7 @@ typedef struct moe_kernels {
     MOE_ROWS_TYPED(MOE_MEMBER)
     MOE_ROWS_COMMON(MOE_MEMBER)
 #undef MOE_MEMBER
+    CUfunction group_table, place_rows, place_sums;       /* for a library */
     CUfunction plain[MOE_FORMS][2], tensor[MOE_FORMS][2]; /* [form][1: C is of the type of sums]; NULL: there is none */
 } moe_kernels_t;
 
@@ -56,7 +58,7 @@ struct dp_moe {
     dp_device_t *device;
     const dp_comm_vt_t *comm_vt;
     moe_link_t out, back; /* tokens' owner to expert, and back */
-    CUmodule modules[4];
+    CUmodule modules[5];
     moe_kernels_t kernels;
     moe_fault_t *fault; /* memory that host and device both reach */
     bool watched;
@@ -64,13 +66,21 @@ struct dp_moe {
     moe_dims_t n;
     dp_dtype_t dtype;
     moe_products_t products;
+    struct moe_library *library; /* library.c; NULL: it makes no products */
     moe_layout_t layout;
     dp_recompute_t recompute;
 };
 
 /* layout.c */
+/* apart: with memory for what a library makes. */
 dp_status_t moe_layout_init(const dp_host_t *host, const moe_dims_t *n, dp_recompute_t recompute, dp_dtype_t dtype,
-                            moe_layout_t *layout_out);
+                            bool apart, moe_layout_t *layout_out);
+
+/* Products of bf16 with bytes enough in a row. */
+static inline bool moe_uses_library(const dp_moe_t *moe)
+{
+    return moe->products == MOE_CUBLASLT && moe->dtype == DP_BF16 && moe->n.hidden % 8 == 0 && moe->n.ffn % 8 == 0;
+}
 
 /* instance.c: kernels and fault record of an instance. moe_instance_close() takes what moe_instance_open() left. */
 dp_status_t moe_instance_open(dp_moe_t *moe);

@@ -210,14 +210,15 @@ CUDA_DEVICE void cells_tensor(const moe_product_t &p)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int row = tile.row + block::row() + i * 16 + half * 8 + lane / 4;
+                const int column = tile.column + block::column() + lane % 4 * 2;
+                float *to = c + row * p.ldc + column;
 
+                if (row >= p.m)
+                    continue;
 #pragma unroll
-                for (int j = 0; j < WN / 8; j++) {
-                    const int column = tile.column + block::column() + j * 8 + lane % 4 * 2;
-
-                    if (row < p.m && column < p.n)
-                        store_pair(c + row * p.ldc + column, sum[i][j][half * 2], sum[i][j][half * 2 + 1], true);
-                }
+                for (int j = 0; j < WN / 8; j++)
+                    if (column + j * 8 < p.n)
+                        cuda_add_pair(to + j * 8, sum[i][j][half * 2], sum[i][j][half * 2 + 1]);
             }
     }
     cuda_copy_wait<0>();

@@ -69,6 +69,7 @@ CUDA_DEVICE void multiply_steps(float (&sum)[128], cuda_bf16 *shared, int steps,
         *stage = (*stage + 1) % STAGES;
     }
     cuda_warpgroup_wait<0>();
+    cuda_warpgroup_sums(sum);
 }
 
 template <bool TB, typename C> CUDA_DEVICE void rows_wgmma(const moe_product_t &p)
@@ -138,17 +139,8 @@ CUDA_DEVICE void cells_wgmma(const moe_product_t &p)
         if (steps == 0)
             continue;
 #pragma unroll
-        for (int half = 0; half < 2; half++)
-#pragma unroll
-            for (int j = 0; j < 32; j++) {
-                const int row = tile.row + sum_row(half), column = tile.column + sum_column(j);
-                moe_vector<float, 2> v = {{0, 0}};
-
-                if (row < p.m && column < p.n)
-                    v = *(const moe_vector<float, 2> *)(c + row * p.ldc + column);
-                sum[j * 4 + half * 2] = v.at[0];
-                sum[j * 4 + half * 2 + 1] = v.at[1];
-            }
+        for (int i = 0; i < 128; i++)
+            sum[i] = 0;
         multiply_steps<true, true>(sum, shared, steps, &stage, fill);
 #pragma unroll
         for (int half = 0; half < 2; half++)
@@ -157,7 +149,7 @@ CUDA_DEVICE void cells_wgmma(const moe_product_t &p)
                 const int row = tile.row + sum_row(half), column = tile.column + sum_column(j);
 
                 if (row < p.m && column < p.n)
-                    store_pair(c + row * p.ldc + column, sum[j * 4 + half * 2], sum[j * 4 + half * 2 + 1], false);
+                    cuda_add_pair(c + row * p.ldc + column, sum[j * 4 + half * 2], sum[j * 4 + half * 2 + 1]);
             }
     }
     cuda_copy_wait<0>();

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * products.c: which kernel makes a product, and with how many blocks. */
-#include "moe_cuda.h"
+#include "library.h"
 
 static bool aligned(const void *p, size_t bytes)
 {
@@ -47,6 +47,8 @@ dp_status_t moe_multiply(dp_moe_t *moe, moe_form_t form, bool sums, const moe_pr
 
     if (p.n == 0 || p.m == 0)
         return DP_OK;
+    if (tensor && moe_library_knows(moe, form, product))
+        return moe_library_multiply(moe, form, product, s);
     if (tensor && moe->products == MOE_WGMMA) {
         most = moe->sms;
         blocks = tiles(&p, by_rows, MOE_ROWS_M, MOE_ROWS_N);

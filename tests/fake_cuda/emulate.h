@@ -338,6 +338,29 @@ static inline void cuda_store_stream(uint4 *at, uint4 v)
     *at = v;
 }
 
+/* Numbers below the normal ones become zero. */
+static inline float emu_flush(float x)
+{
+    return fabsf(x) < FLT_MIN ? copysignf(0, x) : x;
+}
+
+static inline void cuda_add_pair(float *to, float x, float y)
+{
+    if ((uintptr_t)to % 8 != 0)
+        emu_trap("a pair of additions to memory that is not 8-byte aligned");
+    to[0] = emu_flush(emu_flush(to[0]) + emu_flush(x));
+    to[1] = emu_flush(emu_flush(to[1]) + emu_flush(y));
+}
+
+/* What functions of the C library touch the compiler does not tell of. A copy may arrive as soon as it is issued. */
+#if defined(EMULATED_RACES)
+#define EMU_READS(at, bytes)  emu_touch(at, bytes, false)
+#define EMU_WRITES(at, bytes) emu_touch(at, bytes, true)
+#else
+#define EMU_READS(at, bytes)  ((void)(at))
+#define EMU_WRITES(at, bytes) ((void)(at))
+#endif
+
 /* Done when waited for, and no earlier: a missing wait shows. */
 static inline void cuda_copy_async(void *shared, const void *global, unsigned bytes = 16)
 {
@@ -347,6 +370,7 @@ static inline void cuda_copy_async(void *shared, const void *global, unsigned by
         emu_trap("an asynchronous copy between addresses that are not 16-byte aligned");
     if (self->ncopies == EMU_COPIES)
         emu_trap("more asynchronous copies than the emulator holds");
+    EMU_WRITES(shared, 16);
     self->copies[self->ncopies++] = {shared, global, bytes, self->group};
 }
 
@@ -364,6 +388,8 @@ template <int groups> static inline void cuda_copy_wait()
         emu_copy_t *c = &self->copies[i];
 
         if ((int)(self->group - c->group) > groups) {
+            EMU_READS(c->from, c->bytes);
+            EMU_WRITES(c->to, 16);
             memcpy(c->to, c->from, c->bytes);
             memset((char *)c->to + c->bytes, 0, 16 - c->bytes);
         } else {
@@ -380,6 +406,7 @@ static inline void emu_load_matrix(uint32_t r[4], const void *row, bool transpos
 
     if ((uintptr_t)row % 16 != 0)
         emu_trap("ldmatrix of a row that is not 16-byte aligned");
+    EMU_READS(row, 16);
     slots = emu_exchange(0xffffffffu, row, 16);
     for (unsigned m = 0; m < 4; m++) {
         uint16_t pair[2];
@@ -461,6 +488,11 @@ template <int groups> static inline void cuda_warpgroup_wait()
             self->products[kept++] = p;
     }
     self->nproducts = kept;
+}
+
+static inline void cuda_warpgroup_sums(float (&c)[128])
+{
+    (void)c;
 }
 
 static inline void cuda_shared_fence_async()

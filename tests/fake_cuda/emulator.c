@@ -65,6 +65,7 @@ typedef struct runner {
     emu_self_t *threads;
     emu_copy_t *copies;
     size_t dynamic_bytes;
+    uint64_t serial; /* of its blocks */
 } runner_t;
 
 __thread emu_self_t *emu_self;
@@ -347,6 +348,7 @@ void emu_barrier(int id, unsigned threads)
     if (++b->arrived == wanted) {
         b->arrived = 0;
         b->generation++;
+        block->epoch++;
     } else {
         block_on(&b->generation, id == 0 ? "__syncthreads" : "a named barrier");
     }
@@ -360,6 +362,7 @@ static void leave_barriers(emu_block_t *block)
     if (b->arrived > 0 && b->arrived == block->live) {
         b->arrived = 0;
         b->generation++;
+        block->epoch++;
     }
 }
 
@@ -385,7 +388,8 @@ static emu_meeting_t *find_meeting(emu_warp_t *warp, unsigned mask)
 const unsigned char *emu_exchange(unsigned mask, const void *in, size_t bytes)
 {
     emu_self_t *self = emu_self;
-    emu_meeting_t *m = find_meeting(&self->block->warp[self->linear / 32], mask);
+    emu_warp_t *warp = &self->block->warp[self->linear / 32];
+    emu_meeting_t *m = find_meeting(warp, mask);
     uint32_t slot;
 
     if (m == NULL || bytes > EMU_SLOT)
@@ -398,6 +402,7 @@ const unsigned char *emu_exchange(unsigned mask, const void *in, size_t bytes)
     if (m->arrived == mask) {
         m->arrived = 0;
         m->generation++;
+        warp->epoch++;
     } else {
         block_on(&m->generation, "a warp collective");
     }
@@ -422,6 +427,13 @@ void *emu_dynamic_shared(void)
     return emu_self->block->dynamic;
 }
 
+bool emu_owns(const void *at)
+{
+    const unsigned char *stack = emu_self->fiber->stack;
+
+    return (const unsigned char *)at >= stack && (const unsigned char *)at < stack + STACK_BYTES + GUARD_BYTES;
+}
+
 /* ---- blocks ---- */
 
 static void prepare_block(runner_t *r, uint64_t number)
@@ -435,6 +447,7 @@ static void prepare_block(runner_t *r, uint64_t number)
     if (l->shared_bytes > 0)
         memset(dynamic, 0xcb, l->shared_bytes);
     b->launch = l;
+    b->serial = ++r->serial;
     b->threads = b->live = l->block.x * l->block.y * l->block.z;
     b->index.x = (unsigned)(number % l->grid.x);
     b->index.y = (unsigned)(number / l->grid.x % l->grid.y);

@@ -30,6 +30,7 @@ typedef struct emu_meeting {
 } emu_meeting_t;
 
 typedef struct emu_warp {
+    uint32_t epoch;    /* meetings that are over */
     unsigned meetings; /* in use */
     emu_meeting_t meeting[8];
 } emu_warp_t;
@@ -44,6 +45,8 @@ struct emu_launch;
 typedef struct emu_block {
     emu_dim_t index;
     struct emu_launch *launch;
+    uint64_t serial;        /* of the blocks of this thread of the host */
+    uint32_t epoch;         /* barriers that are over */
     unsigned threads, live; /* live: have not returned yet */
     unsigned smid;
     unsigned char *dynamic;
@@ -97,6 +100,10 @@ bool emu_products_are_late(void);
 /** Ends the kernel as a trap does. */
 void emu_trap(const char *why);
 void *emu_dynamic_shared(void);
+/** Whether this is on the stack of the thread that runs: nobody else's business. */
+bool emu_owns(const void *at);
+/** races.c: the running thread reads or writes this. */
+void emu_touch(const void *at, size_t bytes, bool writes);
 
 typedef void (*emu_call)(void (*kernel)(void), void **args);
 /** What cuModuleGetFunction finds. parameters: their sizes, nparameters of them; static storage. */

@@ -129,9 +129,24 @@ extern "C" __global__ void dp_test_await(const uint32_t *flag, uint32_t target, 
     cuda_store_release(answer, target + 1);
 }
 
-/* Mistakes, by number: 0 a barrier that half of the block skips over a warp collective, 1 a trap. */
+/* Mistakes, by number: 0 a barrier that half of the block skips over a warp collective, 1 a trap, 2 a barrier that is
+ * missing in front of what another warp reads, 3 the same behind it, 4 in front of what another lane reads; 5 none. */
 extern "C" __global__ void dp_test_mistake(int which)
 {
+    __shared__ unsigned seats[64];
+    unsigned other = 63 - threadIdx.x;
+
+    if (which >= 2) {
+        seats[threadIdx.x] = threadIdx.x;
+        if (which == 4)
+            other = threadIdx.x ^ 1;
+        else if (which != 2)
+            __syncthreads();
+        other = seats[other];
+        if (which >= 4)
+            __syncthreads();
+        seats[threadIdx.x] = other;
+    }
     if (which == 0 && threadIdx.x % 2 == 0)
         __shfl_sync(CUDA_FULL_MASK, threadIdx.x, 0);
     else if (which == 1 && threadIdx.x == 7)

@@ -16,7 +16,7 @@ cd "$DP_TEST_SRCDIR"
 # Double precision is for tests of the mathematics, and these are not in a product's loop.
 allowed='_f64$|^moe_cuda_combine_f32$'
 failures=0
-for source in plugins/moe_cuda/moe_gemm.cu plugins/moe_cuda/moe_wgmma.cu plugins/moe_cuda/moe_rows.cu \
+for source in plugins/moe_cuda/moe_gemm.cu plugins/moe_cuda/moe_wgmma.cu plugins/moe_cuda/moe_rows.cu plugins/moe_cuda/moe_groups.cu \
     plugins/attention/cuda/attention_rows.cu plugins/comm_cuda_ipc/ipc_kernels.cu; do
     $DP_TEST_NVCC -O3 -std=c++17 -gencode arch=compute_90a,code=sm_90a -Xptxas -v -Iplugins -I. -cubin -o "$work/image" "$source" \
         >"$work/said" 2>&1 || {

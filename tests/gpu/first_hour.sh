@@ -142,6 +142,7 @@ fi
     figures attention_share 40 env DUALPIPE_CUDNN_SHARE=1 "$build/bench/gpu_attention" $attention
     figures moe_grouped 40 "$build/bench/gpu_moe" $moe
     [ "$short" = 1 ] || figures attention_whole 40 "$build/bench/gpu_attention" --comm-sms 0 $attention
+    [ "$short" = 1 ] || figures moe_cublaslt 40 env DUALPIPE_MOE_PRODUCTS=cublaslt "$build/bench/gpu_moe" $moe
     [ "$short" = 1 ] || figures moe_wgmma 40 env DUALPIPE_MOE_PRODUCTS=wgmma "$build/bench/gpu_moe" $moe
     figures overlap 90 "$build/bench/gpu_overlap" ${overlap:---layers 2}
     figures p2p 40 "$build/bench/gpu_p2p" $p2p

@@ -43,6 +43,12 @@ static inline bool gpu_is_fake(void)
     return getenv("DP_TEST_FAKE") != NULL;
 }
 
+/* libcuda_races.so, which tests/gpu/check_races.sh names. */
+static inline bool gpu_sees_races(void)
+{
+    return getenv("DP_TEST_RACES") != NULL;
+}
+
 static inline void gpu_open(gpu_t *gpu)
 {
     dp_group_options_t options = {.struct_size = sizeof(options)};

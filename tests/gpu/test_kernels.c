@@ -336,6 +336,27 @@ START_TEST(the_emulator_sees_deadlocks)
 }
 END_TEST
 
+/* In the order that threads run in on the emulator nothing goes wrong. */
+START_TEST(the_emulator_sees_races)
+{
+    make_mistake(_i, CUDA_ERROR_LAUNCH_FAILED);
+}
+END_TEST
+
+START_TEST(what_is_in_order_is_no_race)
+{
+    int which = 5;
+    CUfunction f;
+    rig_t rig;
+
+    rig_open(&rig);
+    f = kernel(&rig, "dp_test_mistake");
+    GPU_OK(cuda_launch(rig.gpu.host, rig.gpu.cu, f, CUDA_DIM(2), CUDA_DIM(64), 0, rig.gpu.stream, &which));
+    ck_assert_int_eq(rig.gpu.cu->cuStreamSynchronize(rig.gpu.stream), CUDA_SUCCESS);
+    rig_close(&rig);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("kernels");
@@ -351,5 +372,12 @@ int main(void)
     SUITE_ADD(suite, a_trap_breaks_the_device);
     if (gpu_is_fake())
         SUITE_ADD(suite, the_emulator_sees_deadlocks);
+    SUITE_ADD(suite, what_is_in_order_is_no_race);
+    if (gpu_sees_races()) {
+        TCase *races = tcase_create("races");
+
+        tcase_add_loop_test(races, the_emulator_sees_races, 2, 5);
+        suite_add_tcase(suite, races);
+    }
     return suite_run(suite);
 }

@@ -6,10 +6,11 @@
 
 #include "tests/unit/moe/moe_cases.h"
 
+#include <dlfcn.h>
 #include <math.h>
 
 static const dp_dtype_t dtypes[] = {DP_F64, DP_F32, DP_BF16};
-static const char *const ways[] = {"grouped", "plain", "wgmma"};
+static const char *const ways[] = {"grouped", "plain", "wgmma", "cublaslt"};
 
 /* ---- ways of multiplying ---- */
 
@@ -28,13 +29,13 @@ static void each_way_of_multiplying(conform_t *t)
 
     if (!conform_lab_open(&lab, t))
         return;
-    for (int way = 0; way < 3; way++)
+    for (int way = 0; way < 4; way++)
         for (int i = 0; i < 3 * 4; i++) {
             const uint32_t *s = sizes[i % 4];
             const layer_t layer = moe_layer(dtypes[i / 4], s[0], s[1], s[2], s[3], s[4], s[5]);
             block_t b = {0};
 
-            if (way == 2 && i / 4 < 2)
+            if (way >= 2 && i / 4 < 2)
                 continue;
             setenv("DUALPIPE_MOE_PRODUCTS", ways[way], 1);
             if (!moe_try(&lab, &b, &layer) || !moe_layer_is_right(&b, false))
@@ -49,16 +50,15 @@ static void larger_products(conform_t *t)
         int way;
         layer_t layer;
     } products[] = {
-        {0, moe_layer(DP_BF16, 150, 72, 4, 2, 136, 0)},
-        {0, moe_layer(DP_BF16, 40, 136, 2, 1, 264, 1)},
-        {1, moe_layer(DP_F32, 150, 72, 4, 2, 136, 0)},
-        {2, moe_layer(DP_BF16, 40, 136, 2, 1, 264, 1)},
+        {0, moe_layer(DP_BF16, 150, 72, 4, 2, 136, 0)}, {0, moe_layer(DP_BF16, 40, 136, 2, 1, 264, 1)},
+        {1, moe_layer(DP_F32, 150, 72, 4, 2, 136, 0)},  {2, moe_layer(DP_BF16, 40, 136, 2, 1, 264, 1)},
+        {3, moe_layer(DP_BF16, 150, 72, 8, 2, 136, 1)},
     };
     lab_t lab;
 
     if (!conform_lab_open(&lab, t))
         return;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         block_t b = {0};
 
         setenv("DUALPIPE_MOE_PRODUCTS", ways[products[i].way], 1);
@@ -104,14 +104,14 @@ static bool results(lab_t *lab, const layer_t *layer, bool captured, double *out
 
 static void calls_can_be_captured(conform_t *t)
 {
-    const layer_t layer = moe_layer(DP_BF16, 21, 16, 4, 2, 24, 1);
+    const layer_t layer = moe_layer(DP_BF16, 21, 16, 8, 2, 24, 1);
     double *plain[3], *captured[3];
     size_t counts[3];
     lab_t lab;
 
     if (!conform_lab_open(&lab, t))
         return;
-    for (int way = 0; way < 2; way++) {
+    for (int way = 0; way < 4; way++) {
         setenv("DUALPIPE_MOE_PRODUCTS", ways[way], 1);
         if (!results(&lab, &layer, false, plain, counts) || !results(&lab, &layer, true, captured, counts))
             return;
@@ -129,7 +129,7 @@ static void calls_can_be_captured(conform_t *t)
 static void tensor_cores_are_plain_products(conform_t *t)
 {
     static const char *const names[] = {"y", "dx", "the gradients"};
-    const layer_t layer = moe_layer(DP_BF16, 290, 264, 2, 1, 136, 1);
+    const layer_t layer = moe_layer(DP_BF16, 290, 264, 8, 1, 136, 1);
     double *plain[3], *tensor[3];
     size_t counts[3];
     lab_t lab;
@@ -139,7 +139,7 @@ static void tensor_cores_are_plain_products(conform_t *t)
     setenv("DUALPIPE_MOE_PRODUCTS", "plain", 1);
     if (!results(&lab, &layer, false, plain, counts))
         return;
-    for (int way = 0; way < 3; way += 2) {
+    for (int way = 0; way < 4; way += way == 0 ? 2 : 1) {
         setenv("DUALPIPE_MOE_PRODUCTS", ways[way], 1);
         if (!results(&lab, &layer, false, tensor, counts))
             return;
@@ -264,6 +264,39 @@ static void too_many_rows_from_a_rank(conform_t *t)
         moe_fails(&b, DISPATCH, DP_ERR_OVERFLOW, "57 rows arrived from rank 0, there is room for 16");
 }
 
+/* It makes the experts' products, seven a micro-batch and rank, and is refused where it is too old. */
+static void a_library_makes_the_products_of_experts(conform_t *t)
+{
+    const layer_t layer = moe_layer(DP_BF16, 16, 8, 8, 2, 24, 1);
+    block_t b = {.kind = conform_kernel_kind(t), .layer = layer};
+    void *library = gpu_is_fake() ? dlopen(getenv("DUALPIPE_CUBLASLT"), RTLD_NOW) : NULL;
+    unsigned long (*made)(void) = NULL, before;
+    double *out[3];
+    size_t counts[3];
+    lab_t lab;
+
+    if (library == NULL) {
+        conform_skip(t, "only the fake cuBLASLt counts products");
+        return;
+    }
+    *(void **)&made = dlsym(library, "fake_cublaslt_grouped");
+    if (!conform_lab_open(&lab, t))
+        return;
+    setenv("DUALPIPE_MOE_PRODUCTS", "cublaslt", 1);
+    before = made();
+    if (!results(&lab, &layer, false, out, counts))
+        return;
+    EXPECT(t, made() - before == 2 * 7, "%lu products of groups at open and in a micro-batch", made() - before);
+    for (int i = 0; i < 3; i++)
+        free(out[i]);
+    b.lab = &lab;
+    setenv("FAKE_CUBLASLT_VERSION", "130300", 1);
+    EXPECT_STATUS(t, b.kind->open(&b), DP_ERR_UNSUPPORTED, "open with cuBLASLt 13.3");
+    EXPECT(t, strstr(conform_last_error(), "13.4 or later, 130300 was found") != NULL, "%s", conform_last_error());
+    unsetenv("FAKE_CUBLASLT_VERSION");
+    conform_lab_close(&lab);
+}
+
 static void a_way_that_is_none_is_refused(conform_t *t)
 {
     block_t b = {.kind = conform_kernel_kind(t), .layer = moe_layer(DP_F32, 7, 5, 8, 2, 3, 1)};
@@ -291,6 +324,7 @@ static const conform_case_t cases[] = {
     {CONFORM_CASE(too_many_rows_for_a_rank, 2, "So are more of one rank's for another."),
      .flags = CONFORM_ONLY_THREADS},
     {CONFORM_CASE(too_many_rows_from_a_rank, 0, "More rows from a rank than there is room for are an error.")},
+    {CONFORM_CASE(a_library_makes_the_products_of_experts, 0, "cuBLASLt makes the products of experts, where asked.")},
     {CONFORM_CASE(a_way_that_is_none_is_refused, 0, "A way of multiplying that is none is refused.")},
     {0},
 };

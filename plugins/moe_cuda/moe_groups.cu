@@ -1,0 +1,65 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * moe_groups.cu: what products by a library need: pointers and sizes of all groups, and rows that go where they travel
+ * from. */
+#include "moe_real.cuh"
+
+/* One block. Matrices are stored by columns: the library's A is our B, its B our A, and ours by rows are its own
+ * transposed. A group is an output of an expert. */
+extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS)
+    moe_cuda_group_table(const moe_product_t p, const moe_groups_t t, int form, int part, int c_bytes)
+{
+    const bool cells = form == MOE_FORM_TN;
+
+    for (int i = (int)threadIdx.x; i < p.groups * p.outputs; i += (int)blockDim.x) {
+        const int group = i % p.groups, output = i / p.groups;
+        const int64_t first = p.first[(int64_t)group * p.cells];
+        int rows = 0;
+
+        for (int cell = 0; cell < p.cells; cell++)
+            rows += p.rows[(int64_t)group * p.cells + cell];
+        t.at[0][i] = (char *)p.b[part + output] + (cells ? first * p.ldb : group * p.group_b) * 2;
+        t.rows[0][i] = form == MOE_FORM_NT ? p.k : p.n;
+        t.columns[0][i] = cells ? rows : form == MOE_FORM_NT ? p.n : p.k;
+        t.ld[0][i] = (int32_t)p.ldb;
+        t.at[1][i] = (char *)p.a[part] + first * p.lda * 2;
+        t.rows[1][i] = cells ? p.m : p.k;
+        t.columns[1][i] = rows;
+        t.ld[1][i] = (int32_t)p.lda;
+        t.at[2][i] = (char *)p.c[output] + (cells ? group * p.group_c : first * p.ldc) * c_bytes;
+        t.rows[2][i] = p.n;
+        t.columns[2][i] = cells ? p.m : rows;
+        t.ld[2][i] = (int32_t)p.ldc;
+    }
+}
+
+/* Rows of all groups from a to c, where the map says; a block takes one after the other. */
+template <typename T> CUDA_DEVICE void place(const moe_product_t &p)
+{
+    const int all = p.first[p.groups - 1] + p.rows[p.groups - 1];
+
+    for (int row = (int)blockIdx.x; row < all; row += (int)gridDim.x) {
+        const int64_t to = p.map != 0 ? p.map[row] : row;
+        const moe_vector<T, 2> *from = (const moe_vector<T, 2> *)((const T *)p.a[0] + row * p.lda);
+        moe_vector<cuda_bf16, 2> *out = (moe_vector<cuda_bf16, 2> *)((cuda_bf16 *)p.c[0] + to * p.ldc);
+
+        for (int i = (int)threadIdx.x; i < p.n / 2 && to >= 0; i += (int)blockDim.x) {
+            const moe_vector<T, 2> x = from[i];
+            moe_vector<cuda_bf16, 2> y;
+
+            y.at[0] = cuda_from_float<cuda_bf16>(cuda_float(x.at[0]));
+            y.at[1] = cuda_from_float<cuda_bf16>(cuda_float(x.at[1]));
+            out[i] = y;
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) moe_cuda_place_rows(const moe_product_t p)
+{
+    place<cuda_bf16>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(256) moe_cuda_place_sums(const moe_product_t p)
+{
+    place<float>(p);
+}
