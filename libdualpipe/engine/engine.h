@@ -349,6 +349,7 @@ struct dp_pipeline {
     dp__states_t states;
     dp__ties_t ties;
     bool gathering;       /* parameters may still be on their way */
+    bool ungathered;      /* shards: nobody has said since the latest training step that they may go to the others */
     dp__saving_t *saving; /* NULL: nothing is saved */
     dp__run_t run;
 };

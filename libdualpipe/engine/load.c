@@ -258,6 +258,8 @@ dp_status_t dp_pipeline_load(dp_pipeline_t *p, const char *folder, uint64_t *ste
     p->memory.total -= account;
     if (status >= 0)
         status = load_newest(&l, folder, step_out);
+    if (status >= 0)
+        p->ungathered = false; /* all parameters of all chunks are those of the file */
     dp__shared_release(p, l.buffer);
     return status < 0 ? dp__engine_fail(p, status, "loading a checkpoint") : status;
 }

@@ -185,6 +185,7 @@ static dp_status_t settle_options(dp_pipeline_t *p)
 dp_status_t dp__pipeline_set_up(dp_pipeline_t *p)
 {
     static dp_status_t (*const steps[])(dp_pipeline_t *) = {
+        /* clang-format off: one thing after the other */
         dp__agree_on_settings, find_device,         find_comm,      dp__programs_make,
         open_device,           open_lanes,          dp__guard_open, dp__finite_open,
         dp__meter_open,        place_chunks,        open_comms,     dp__chunks_build,
@@ -192,6 +193,7 @@ dp_status_t dp__pipeline_set_up(dp_pipeline_t *p)
         dp__ways_open,         dp__links_list,      connect,        dp__plans_build,
         dp__buffers_open,      dp__chunks_allocate, dp__sums_open,  dp__lengths_open,
         dp__records_open,      dp__graphs_open,     meet,
+        /* clang-format on */
     };
     dp_status_t status = DP_OK;
 

@@ -273,6 +273,7 @@ static dp_status_t open_again(dp_pipeline_t *p, int64_t *step)
     p->recovery.reformed = 0;
     p->run.failed = 0;
     p->run.round = p->run.rounds = 0;
+    p->ungathered = false;
     return share(p, step);
 }
 

@@ -312,6 +312,7 @@ dp_status_t dp_pipeline_gather(dp_pipeline_t *p)
     if (!dp__zero_is_on(p))
         return DP_OK;
     p->gathering = true;
+    p->ungathered = false;
     status = gather_all(p);
     if (status < 0) {
         status = dp__engine_fail(p, status, "gathering parameters");

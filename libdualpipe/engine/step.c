@@ -69,6 +69,16 @@ static dp_status_t check_round(const dp_pipeline_t *p, const dp_step_t *step)
     return DP_OK;
 }
 
+/* A step with one rank's update and not the others' would train on, and nothing would look wrong. */
+static dp_status_t check_gathered(const dp_pipeline_t *p)
+{
+    return p->ungathered
+               ? dp_fail(DP_ERR_INVALID,
+                         "with dp_pipeline_options_t.zero call dp_pipeline_gather behind each update: no rank "
+                         "has yet what the others have made of their shards")
+               : DP_OK;
+}
+
 static void collect_losses(const dp_pipeline_t *p, dp_step_t *step)
 {
     const double *aux = p->sums.losses + p->schedule->microbatches;
@@ -107,6 +117,8 @@ dp_status_t dp_pipeline_step(dp_pipeline_t *p, dp_step_t *step)
     if (status >= 0)
         status = check_round(p, &own);
     if (status >= 0)
+        status = check_gathered(p);
+    if (status >= 0)
         status = dp__lengths_take(p, &own);
     if (status >= 0)
         status = dp__ties_check(p);
@@ -131,6 +143,7 @@ dp_status_t dp_pipeline_step(dp_pipeline_t *p, dp_step_t *step)
     if (!forward_only) {
         p->run.round = (own.round + 1) % own.rounds;
         p->run.rounds = own.rounds;
+        p->ungathered = p->run.round == 0 && dp__zero_is_on(p);
     }
     return DP_OK;
 }

@@ -265,6 +265,30 @@ START_TEST(shards_have_the_sums_of_the_whole)
 }
 END_TEST
 
+static dp_status_t forget_to_gather(rank_t *rank, dp_pipeline_t *p)
+{
+    const dp_status_t status = step_replica(rank, p, 0, 0);
+
+    return status < 0 ? status : step_replica(rank, p, 0, 0);
+}
+
+START_TEST(a_step_without_the_others_shards_is_refused)
+{
+    static const char *const words[] = {"dp_pipeline_gather behind each update"};
+    rank_t ranks[RANKS_MOST];
+    int n;
+
+    layout = &layouts[2];
+    n = prepare(ranks);
+    for (int r = 0; r < n; r++) {
+        ranks[r].options.zero = 1;
+        ranks[r].use = forget_to_gather;
+    }
+    ranks_run(ranks, n);
+    rank_expect(&ranks[0], 0, DP_ERR_INVALID, words, 1);
+}
+END_TEST
+
 /* ---- one rank ---- */
 
 static double measured;
@@ -366,6 +390,7 @@ int main(void)
     tcase_add_loop_test(sums, every_parameter_counts_once, 0, LAYOUTS);
     tcase_add_test(sums, the_norm_has_one_set_of_bits);
     tcase_add_loop_test(sums, shards_have_the_sums_of_the_whole, 0, 2 * LAYOUTS);
+    tcase_add_test(sums, a_step_without_the_others_shards_is_refused);
     tcase_add_test(sums, replicas_of_an_expert_count_once);
     tcase_add_test(sums, a_gradient_that_is_not_finite_shows);
     tcase_add_test(sums, tiny_gradients_have_a_norm);
