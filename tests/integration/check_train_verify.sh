@@ -38,7 +38,7 @@ verify 2 2 1 --schedule dualpipe --overlap none --dtype f64
 verify 1 2 2 --dtype f64
 verify 2 2 2 --dtype f64 --gate softmax --aux-alpha 0.1 --shared-experts 0
 verify 2 2 1 --dtype f32
-verify 2 2 1 --dtype f64 --top-k 3 --route-groups 4 --route-limit 2
+verify 2 2 1 --dtype f64 --experts 8 --top-k 3 --route-groups 4 --route-limit 2
 verify 3 2 1 --dtype f64 --layers 7 --microbatches 7
 
 # Latent attention: every kind of schedule, experts over several ranks, several replicas; with and without a latent for queries.
