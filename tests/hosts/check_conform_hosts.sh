@@ -16,13 +16,14 @@ hosts_begin 3
 MASTER_ADDR=$(hosts_address 1)
 DUALPIPE_SECRET_FILE=$hosts_work/secret
 export hosts_work MASTER_ADDR DUALPIPE_SECRET_FILE
-# launch N COMMAND...: N ranks dealt out to the hosts; the worst of their exit statuses.
+# launch N COMMAND...: N ranks dealt out to the hosts; the worst of their exit statuses. Without a fork of nsenter's own, which
+# stops for good when a rank stops.
 cat >"$hosts_work/launch" <<'END'
 #!/bin/sh
 n=$1 rank=0 ranks= worst=0
 shift
 while [ $rank -lt "$n" ]; do
-    nsenter -t "$(cat "$hosts_work/pid.$((rank % 3 + 1))")" -m -u -i -n -p --wd -- \
+    nsenter -t "$(cat "$hosts_work/pid.$((rank % 3 + 1))")" -m -u -i -n -p --wd -F -- sh -c '"$@" & wait $!' sh \
         env RANK=$rank WORLD_SIZE="$n" LOCAL_RANK=$((rank / 3)) "$@" &
     ranks="$ranks $!"
     rank=$((rank + 1))
