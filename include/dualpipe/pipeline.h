@@ -117,7 +117,8 @@ typedef struct dp_pipeline_options {
     /** 1: the step fails with DP_ERR_NUMERIC at the first output, loss or gradient that is NaN or infinite; the message
      *  names rank, step, stage, micro-batch, segment and the parameter whose gradient or value it is in. Each part of a
      *  pass then reads what it has made once more. Without effect, but for a warning, on devices that keep their memory
-     *  from the host, and where steps are captured as graphs. */
+     *  from the host, and where steps are captured as graphs. All that crosses a boundary is taken for `dtype`: not for
+     *  stages that send tensors of another one (dp_boundary_tensor_t). */
     int32_t check_finite;
     /** 1: ZeRO-1 (arXiv 1910.02054): of the ranks that hold a parameter (mirrors and data groups), each sums the
      *  gradient of its own shard, keeps what the optimizer has for that and updates it; dp_chunk_view_t.shard_list says
@@ -159,7 +160,8 @@ typedef struct dp_step {
     /* [M] read where this rank holds a last stage */
     const void *const *targets;
     void *const *outputs; /* [M] or NULL: where last stages write their outputs */
-    double loss_scale;    /* 0: 1 / (M * ep * dp), so that gradients are those of the mean loss of the whole job */
+    double loss_scale;    /* 0: 1 / (M * ep * dp), so that gradients are those of the mean loss of the whole job
+                             (with `tokens`: of losses that weigh as said there) */
     int32_t forward_only; /* 1: no backward; gradients are left alone */
     double loss;          /* result: sum over all micro-batches of this (e, d) of the losses, each with its weight
                              (see tokens), on every rank */
@@ -266,7 +268,7 @@ DP_API dp_status_t dp_pipeline_gather(dp_pipeline_t *pipeline);
 DP_API dp_status_t dp_pipeline_sum(dp_pipeline_t *pipeline, double *values, size_t count);
 
 /** *sum_out: the sum of the values of all ranks, none of them negative, as if added without rounding and then rounded
- *  once: the same bits whatever their order, and whoever has which. NaN when one is infinite or none. [collective]
+ *  once: the same bits whatever their order, and whoever has which. NaN when one is infinite or not a number. [collective]
  *  [blocks] */
 DP_API dp_status_t dp_pipeline_exact_sum(dp_pipeline_t *pipeline, const double *values, size_t count, double *sum_out);
 
@@ -281,7 +283,7 @@ DP_API int32_t dp_pipeline_counts(const dp_pipeline_t *pipeline, int32_t chunk, 
  *  once (dp_pipeline_counts); DP_PARAM_ROUTER_BIAS, which has no gradient, left out. Squares of DP_SHARD_PIECE elements
  *  of a parameter are added in double in their order, those sums without any rounding (dp_pipeline_exact_sum): the same
  *  bits on all ranks, for every schedule and every number of ranks that give the same gradients, with options.zero or
- *  without. NaN when a gradient is infinite or none. Where the
+ *  without. NaN when a gradient is infinite or not a number. Where the
  *  host does not reach the device's memory, gradients are copied in pieces of 32 KiB: a trainer with kernels adds
  *  squares faster on the device. [collective] [blocks] */
 DP_API dp_status_t dp_pipeline_gradient_norm(dp_pipeline_t *pipeline, double *norm_out);

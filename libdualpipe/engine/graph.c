@@ -161,8 +161,10 @@ dp_status_t dp__graph_put(dp_pipeline_t *p, const dp__plan_t *plan, const dp_ste
     if (g->runs++ == 0 && !any_captured(p))
         return dp__step_put(p, plan, step);
     p->graphs.replayed = same_as_before(g, step, p->schedule->microbatches, revision_of(p));
-    if (!p->graphs.replayed)
+    if (!p->graphs.replayed) {
+        DO(dp__gather_finish(p)); /* streams are idle where a capture begins */
         DO(capture(p, g, plan, step));
+    }
     /* making a graph may wait for the whole device, so none runs before all are made */
     if (first)
         DO(dp_group_barrier(p->group));

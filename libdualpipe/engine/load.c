@@ -66,8 +66,9 @@ static size_t common(const dp__kept_t *kept, size_t first, size_t end)
     return begin < stop ? stop - begin : 0;
 }
 
-/* Out of the shards that other ranks have saved, which lie one behind the other by name. *count_out: elements found. */
-static dp_status_t load_shards(loading_t *l, const char *name, size_t length, size_t *count_out)
+/* Out of the shards that other ranks have saved, which lie one behind the other by name. *count_out: elements found;
+ * where `take` is false they are counted alone. */
+static dp_status_t load_shards(loading_t *l, const char *name, size_t length, bool take, size_t *count_out)
 {
     const dp__place_t *places = l->checkpoint->places;
     const dp__kept_t *kept = l->kept;
@@ -94,7 +95,8 @@ static dp_status_t load_shards(loading_t *l, const char *name, size_t length, si
             continue;
         l->first = first;
         *count_out += common(kept, first, end);
-        status = dp__checkpoint_stream(l->checkpoint, i, l->buffer, PIECE, put, l);
+        if (take)
+            status = dp__checkpoint_stream(l->checkpoint, i, l->buffer, PIECE, put, l);
     }
     return status;
 }
@@ -115,8 +117,10 @@ static dp_status_t load_tensor(loading_t *l, const dp__kept_t *kept)
     l->first = 0;
     i = dp_checkpoint_find(l->checkpoint, name);
     if (i < 0) {
-        status = load_shards(l, name, length, &found);
-        if (status < 0 || found == kept->count || kept->optional)
+        status = load_shards(l, name, length, false, &found);
+        if (status >= 0 && found == kept->count)
+            return load_shards(l, name, length, true, &found);
+        if (status < 0 || kept->optional)
             return status;
         return found == 0 ? dp_fail(DP_ERR_MISMATCH, "tensor %s is not in it", name)
                           : dp_fail(DP_ERR_MISMATCH, "of tensor %s %zu elements are in it, %zu were wanted", kept->name,
@@ -258,7 +262,7 @@ dp_status_t dp_pipeline_load(dp_pipeline_t *p, const char *folder, uint64_t *ste
     p->memory.total -= account;
     if (status >= 0)
         status = load_newest(&l, folder, step_out);
-    if (status >= 0)
+    if (status == DP_OK)
         p->ungathered = false; /* all parameters of all chunks are those of the file */
     dp__shared_release(p, l.buffer);
     return status < 0 ? dp__engine_fail(p, status, "loading a checkpoint") : status;

@@ -56,6 +56,8 @@ static double value_of(const exact_t *sum)
         top--;
     for (int i = top; i > top - 3; i--)
         bits = bits << DIGIT_BITS | sum->digit[i];
+    for (int i = top - 3; i >= 0; i--) /* what is below decides ties alone */
+        bits |= sum->digit[i] != 0;
     return ldexp((double)bits, DIGIT_BITS * (top - 2) + LEAST);
 }
 
@@ -119,6 +121,14 @@ static bool counts(const dp_pipeline_t *p, const dp__engine_chunk_t *chunk, cons
     return param->sharded ? dp__first_replica(part->part.placement, param->expert) : p->grid.e == 0;
 }
 
+static bool has_shard(const dp__engine_chunk_t *chunk, uint32_t param)
+{
+    for (uint32_t i = 0; i < chunk->nshards; i++)
+        if (chunk->shards[i].param == param)
+            return true;
+    return false;
+}
+
 int32_t dp_pipeline_counts(const dp_pipeline_t *p, int32_t c, uint32_t param)
 {
     const dp__engine_chunk_t *chunk = p != NULL && c >= 0 && c < p->nchunks ? &p->chunks[c] : NULL;
@@ -126,7 +136,7 @@ int32_t dp_pipeline_counts(const dp_pipeline_t *p, int32_t c, uint32_t param)
 
     for (int32_t i = 0; stage != NULL && i < stage->nparts; i++)
         if (param - stage->parts[i].first_param < stage->parts[i].sizes.nparams)
-            return counts(p, chunk, &stage->parts[i], &stage->param_list[param]);
+            return has_shard(chunk, param) && counts(p, chunk, &stage->parts[i], &stage->param_list[param]);
     return 0;
 }
 

@@ -247,6 +247,10 @@ dp_status_t dp_pipeline_save(dp_pipeline_t *p, uint64_t step)
 
     if (status < 0)
         return status;
+    if (p->ungathered)
+        return dp_fail(DP_ERR_INVALID, "dp_pipeline_save: with dp_pipeline_options_t.zero call dp_pipeline_gather "
+                                       "behind the update first: no rank has yet what the others have made of their "
+                                       "shards");
     s = p->saving;
     status = dp__save_copied(p); /* two saves and no step between them */
     if (status >= 0)

@@ -86,10 +86,11 @@ dp_status_t dp_pipeline_swap_comm(dp_pipeline_t *p, const char *comm)
     status = dp__agree_to_swap(p, status, name);
     if (status >= 0 && automatic) /* all together */
         status = dp__agree_to_swap(p, find(p, name, &backend), name);
-    if (status >= 0)
-        status = dp__gather_finish(p);
     if (status < 0)
         return status;
+    status = dp__gather_finish(p);
+    if (status < 0)
+        return dp__engine_fail(p, status, "swapping the comm backend");
     dp__group_start_opening(p->group);
     status = move(p, backend.vt, &old);
     if (status >= 0)

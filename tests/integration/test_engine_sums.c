@@ -6,7 +6,9 @@
 #include "tests/support/suite.h"
 #include "tests/support/thread_ranks.h"
 
+#include <math.h>
 #include <stdbool.h>
+#include <unistd.h>
 
 enum { M = 8, MOST_REPLICAS = 4 };
 
@@ -265,10 +267,22 @@ START_TEST(shards_have_the_sums_of_the_whole)
 }
 END_TEST
 
+static char folder[32];
+
+/* Neither a save nor another step; and a load that finds nothing is no way out. */
 static dp_status_t forget_to_gather(rank_t *rank, dp_pipeline_t *p)
 {
-    const dp_status_t status = step_replica(rank, p, 0, 0);
+    const dp_save_options_t save = {.struct_size = sizeof(save), .folder = folder};
+    uint64_t step;
+    dp_status_t status = dp_pipeline_save_open(p, &save);
 
+    if (status == DP_OK)
+        status = step_replica(rank, p, 0, 0);
+    if (status == DP_OK && (dp_pipeline_save(p, 1) != DP_ERR_INVALID ||
+                            strstr(dp_last_error(), "dp_pipeline_save: with dp_pipeline_options_t.zero") == NULL))
+        return dp_fail(DP_ERR_NUMERIC, "half of an update was saved: %s", dp_last_error());
+    if (status == DP_OK && dp_pipeline_load(p, folder, &step) != DP_PENDING)
+        return dp_fail(DP_ERR_NUMERIC, "the folder is not empty: %s", dp_last_error());
     return status < 0 ? status : step_replica(rank, p, 0, 0);
 }
 
@@ -279,6 +293,8 @@ START_TEST(a_step_without_the_others_shards_is_refused)
     int n;
 
     layout = &layouts[2];
+    strcpy(folder, "/tmp/dualpipe-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
     n = prepare(ranks);
     for (int r = 0; r < n; r++) {
         ranks[r].options.zero = 1;
@@ -286,6 +302,45 @@ START_TEST(a_step_without_the_others_shards_is_refused)
     }
     ranks_run(ranks, n);
     rank_expect(&ranks[0], 0, DP_ERR_INVALID, words, 1);
+    ck_assert_int_eq(rmdir(folder), 0);
+}
+END_TEST
+
+static const double *values;
+static size_t nvalues;
+
+static dp_status_t add_exactly(rank_t *rank, dp_pipeline_t *p)
+{
+    (void)rank;
+    return dp_pipeline_exact_sum(p, values, nvalues, &norms[0]);
+}
+
+static double exact_sum(const double *all, size_t count)
+{
+    rank_t rank;
+
+    rank_prepare(&rank, "1f1b", M);
+    values = all, nvalues = count;
+    rank.use = add_exactly;
+    ranks_run(&rank, 1);
+    rank_expect(&rank, 0, DP_OK, NULL, 0);
+    return norms[0];
+}
+
+START_TEST(exact_sums_are_rounded_once)
+{
+    const double above[] = {1, 0x1p-53, 0x1p-200}, turned[] = {0x1p-200, 0x1p-53, 1}, half[] = {1, 0x1p-53};
+    const double wide[] = {0x1p1000, 0x1p-1074, 0x1p1000, 3}, small[] = {0x1p-1074, 0x1p-1074, 0x1p-1073};
+    const double negative[] = {1, -1};
+
+    layout = &layouts[0];
+    ck_assert_double_eq(exact_sum(above, 3), 1 + 0x1p-52);
+    ck_assert_double_eq(exact_sum(turned, 3), 1 + 0x1p-52);
+    ck_assert_double_eq(exact_sum(half, 2), 1); /* a tie goes to the even one */
+    ck_assert_double_eq(exact_sum(wide, 4), 0x1p1001);
+    ck_assert_double_eq(exact_sum(small, 3), 0x1p-1072);
+    ck_assert_double_eq(exact_sum(small, 0), 0);
+    ck_assert(isnan(exact_sum(negative, 2)));
 }
 END_TEST
 
@@ -391,6 +446,7 @@ int main(void)
     tcase_add_test(sums, the_norm_has_one_set_of_bits);
     tcase_add_loop_test(sums, shards_have_the_sums_of_the_whole, 0, 2 * LAYOUTS);
     tcase_add_test(sums, a_step_without_the_others_shards_is_refused);
+    tcase_add_test(sums, exact_sums_are_rounded_once);
     tcase_add_test(sums, replicas_of_an_expert_count_once);
     tcase_add_test(sums, a_gradient_that_is_not_finite_shows);
     tcase_add_test(sums, tiny_gradients_have_a_norm);
