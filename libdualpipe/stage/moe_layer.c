@@ -42,7 +42,12 @@ struct dp_moe_layer {
 };
 
 /* What both blocks take from a call; attention's memory comes first. */
-static dp_io_t common_io(const dp_segment_call_t *call)
+static bool is_shorter(const dp_moe_layer_t *layer, const dp_segment_call_t *call)
+{
+    return call->tokens > 0 && call->boundary_bytes < layer->boundary_bytes;
+}
+
+static dp_io_t common_io(const dp_moe_layer_t *layer, const dp_segment_call_t *call)
 {
     return (dp_io_t){
         .struct_size = sizeof(dp_io_t),
@@ -53,7 +58,7 @@ static dp_io_t common_io(const dp_segment_call_t *call)
         .saved = call->saved,
         .scratch = call->scratch,
         .regained = call->regained,
-        .tokens = call->tokens,
+        .tokens = is_shorter(layer, call) ? call->tokens : 0, /* without the bit of caps any number may be refused */
         .documents = call->documents,
         .document_ends = call->document_ends,
     };
@@ -62,7 +67,7 @@ static dp_io_t common_io(const dp_segment_call_t *call)
 /* Asked for before a micro-batch's first call: what one of the plugins does not take. */
 static dp_status_t check_lengths(const dp_moe_layer_t *layer, const dp_segment_call_t *call)
 {
-    const bool fewer = call->tokens > 0 && call->boundary_bytes < layer->boundary_bytes;
+    const bool fewer = is_shorter(layer, call);
     const char *lacks = fewer && !(layer->attention_vt->caps & DP_ATTENTION_CAP_TOKENS) ? "attention" : NULL;
 
     if (lacks == NULL && fewer && !(layer->moe_vt->caps & DP_MOE_CAP_TOKENS))
@@ -86,7 +91,7 @@ static void *h_of(const dp_segment_call_t *call)
 
 static dp_io_t attention_io(const dp_moe_layer_t *layer, const dp_segment_call_t *call)
 {
-    dp_io_t io = common_io(call);
+    dp_io_t io = common_io(layer, call);
 
     io.work = call->work != NULL ? (char *)call->work + layer->h_bytes : NULL;
     return io;
@@ -95,7 +100,7 @@ static dp_io_t attention_io(const dp_moe_layer_t *layer, const dp_segment_call_t
 static dp_io_t moe_io(const dp_moe_layer_t *layer, const dp_segment_call_t *call)
 {
     size_t params = layer->attention_sizes.param_count * dp_dtype_bytes(layer->dtype);
-    dp_io_t io = common_io(call);
+    dp_io_t io = common_io(layer, call);
 
     io.params = (const char *)call->params + params;
     io.grads = call->grads != NULL ? (char *)call->grads + dp__grads_offset(layer->dtype, params) : NULL;
