@@ -158,7 +158,7 @@ static void print_progress(const session_t *s, int64_t step, const step_result_t
         return;
     printf("%sstep %4lld/%lld  loss %.4f  norm %.3f  lr %.1e  %.0f tokens/s  %dm%02ds left%s",
            terminal ? "\r\033[K" : "", (long long)step + 1, (long long)o->steps, result->loss, result->norm,
-           result->rate, t->step_tokens / each, (int)(left / 60), (int)fmod(left, 60),
+           result->rate, trainer_tokens(t, step + 1) / s->history.seconds, (int)(left / 60), (int)fmod(left, 60),
            terminal && step != o->steps - 1 ? "" : "\n");
     fflush(stdout);
 }

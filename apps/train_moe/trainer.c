@@ -223,8 +223,13 @@ dp_status_t trainer_number(trainer_t *t)
         for (uint32_t i = 0; i < chunk->view.nparams; i++) {
             chunk->counted[i] =
                 chunk->view.param_list[i].kind != DP_PARAM_ROUTER_BIAS && dp_pipeline_counts(t->pipeline, c, i);
-            if (chunk->counted[i])
-                t->owners[chunk->numbers[i]] = dp_group_rank(t->group);
+        }
+        /* whose first elements are counted */
+        for (uint32_t i = 0; i < chunk->view.nshards; i++) {
+            const dp_shard_t *shard = &chunk->view.shard_list[i];
+
+            if (shard->first == 0 && chunk->counted[shard->param])
+                t->owners[chunk->numbers[shard->param]] = dp_group_rank(t->group);
         }
     }
     return dp_pipeline_sum(t->pipeline, t->owners, (size_t)t->nparams);

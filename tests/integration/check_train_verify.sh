@@ -100,6 +100,7 @@ for schedule in dualpipe dualpipev 1f1b zb1p; do
     verify 2 1 2 --schedule $schedule $unlike
 done
 verify 2 2 1 --schedule dualpipe --varlen --dtype f32 --aux-alpha 0.1 --accumulate 2
+verify 2 1 2 --schedule dualpipe --zero 1 $unlike --accumulate 2
 verify 2 1 1 --schedule zb1p $unlike --attention-kind mla --q-rank 6 --recompute full
 DUALPIPE_GUARD=1
 export DUALPIPE_GUARD
