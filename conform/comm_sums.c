@@ -126,6 +126,8 @@ static void parts_have_the_bits_of_a_sum(conform_t *t)
     if (rig.vt->reduce_scatter == NULL) {
         conform_rig_close(&rig);
         conform_skip(t, "no reduce_scatter: the host has it made of all_reduce");
+        free(data);
+        free(expected);
         return;
     }
     for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]) && counts[c] <= most; c++)
@@ -177,6 +179,7 @@ static void parts_are_gathered(conform_t *t)
     if (rig.vt->all_gather == NULL) {
         conform_rig_close(&rig);
         conform_skip(t, "no all_gather: the host has it made of all_reduce");
+        free(data);
         return;
     }
     for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]) && counts[c] <= most; c++)
