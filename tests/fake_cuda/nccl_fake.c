@@ -10,9 +10,9 @@
  * the kernel is done, nothing moves before all have one, and clusters do not fit into what a split of the device left
  * over; two ranks are connected when they first talk, each side when its context is idle (which is not asked for where
  * ranks share one), and fake_nccl_connections() counts the sides, fake_nccl_bytes() what was sent; a communicator that
- * is split off is there some time after the call, whose pointer has to be good until then; the same GPU twice under one NCCL_HOSTID is refused,
- * unless DP_FAKE_NCCL_SHARE=1 (ranks as threads). DP_FAKE_NCCL_FAIL=n lets the n-th group of this process fail with an
- * asynchronous error. */
+ * is split off is there some time after the call, whose pointer has to be good until then; the same GPU twice under one
+ * NCCL_HOSTID is refused, unless DP_FAKE_NCCL_SHARE=1 (ranks as threads). DP_FAKE_NCCL_FAIL=n lets the n-th group of
+ * this process fail with an asynchronous error. */
 #include <cuda.h>
 #include <nccl.h>
 
