@@ -394,6 +394,33 @@ static void exchanges_move_the_rows_that_there_are(conform_t *t)
     rig_close(&rig);
 }
 
+/* One rank is gone while the other waits for its rows and for its message: an abort of one communicator
+ * waits for the whole device, for the kernels of the others and for the streams that wait for rows. */
+static void waits_of_all_kinds_end_with_the_job(conform_t *t)
+{
+    const dp_message_tag_t tag = {.bytes = BYTES};
+    const void *got = NULL;
+    const int32_t *counts = NULL;
+    swap_t swap;
+    rig_t rig;
+
+    EXPECT_OK(t, rig_open(&rig, t));
+    EXPECT_OK(t, swap_open(&rig, &swap));
+    EXPECT_OK(t, channels_open(&rig));
+    EXPECT(t, conform_meet(t), "the other rank failed");
+    if (t->rank == 0) {
+        EXPECT_OK(t, rig.vt->recv(rig.from[0], &tag, &got, rig.back));
+        EXPECT_OK(t, rig.vt->exchange(swap.x, 0, swap.rows, swap.table, swap.table + 2, &got, &counts, swap.s));
+        EXPECT_STATUS(t, rig.device_vt->synchronize(swap.s, -1), DP_ERR_DEVICE, "rows that never come");
+        EXPECT_STATUS(t, rig.device_vt->synchronize(rig.back, -1), DP_ERR_DEVICE, "a message that never comes");
+    } else {
+        conform_nap_ms(100);
+        conform_abort(t, DP_ERR_DEVICE, "told so");
+    }
+    swap_close(&rig, &swap);
+    rig_close(&rig);
+}
+
 /* By name, and where streams would have to share a hardware queue with what they wait for. */
 static void exchanges_of_the_capacity_are_left(conform_t *t)
 {
@@ -547,6 +574,8 @@ static const conform_case_t own_cases[] = {
     {CONFORM_CASE(sums_and_exchanges_fit_into_the_share, 2, "Kernels of NCCL that may run at once fit into the share."),
      .hang_seconds = 10},
     {CONFORM_CASE(exchanges_move_the_rows_that_there_are, 2, "Exchanges move rows, not the room for them.")},
+    {CONFORM_CASE(waits_of_all_kinds_end_with_the_job, 2, "Streams that wait for rows and messages end with the job."),
+     .hang_seconds = 10},
     {CONFORM_CASE(exchanges_of_the_capacity_are_left, 2, "Exchanges of the capacity need few hardware queues."),
      .hang_seconds = 10},
     {CONFORM_CASE(sums_may_be_those_of_nccl, 3, "Sums in an order of NCCL's choice, where asked for.")},
