@@ -17,24 +17,38 @@
 #include <string.h>
 #include <time.h>
 
-#define FEWEST_QUEUES 16 /* a stream that waits must not be in front of ours in one of them */
+#define FEWEST_QUEUES 32 /* a stream that waits must not be in front of ours in one of them */
 #define POLLS         200
 #define POLL_NS       20000
 #define IDLE_NS       INT64_C(10000000)
 #define AHEAD         0x40000000u /* of any exchange */
 
+/* NCCL then has its kernels wait for each other in the order of calls, which threads do not have in common. */
+static bool is_in_order(void)
+{
+    const char *wish = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+
+    return wish != NULL && strcmp(wish, "0") != 0;
+}
+
 dp_status_t rows_choose(dp_comm_t *comm)
 {
     const char *wish = secure_getenv("DUALPIPE_NCCL_EXCHANGE");
-    const bool exact = wish != NULL ? strcmp(wish, "exact") == 0 : comm->cu->queues >= FEWEST_QUEUES;
+    const bool few = comm->cu->queues < FEWEST_QUEUES;
+    const bool exact = wish != NULL ? strcmp(wish, "exact") == 0 : !few && !is_in_order();
 
     if (wish != NULL && !exact && strcmp(wish, "capacity") != 0)
         return DP_FAIL(comm->host, DP_ERR_INVALID, "DUALPIPE_NCCL_EXCHANGE=%s: must be exact or capacity", wish);
-    if (exact && comm->cu->queues < FEWEST_QUEUES)
+    if (exact && few)
         return DP_FAIL(comm->host, DP_ERR_INVALID,
                        "group %s: DUALPIPE_NCCL_EXCHANGE=exact needs streams that do not hold up each other: "
-                       "CUDA_DEVICE_MAX_CONNECTIONS is %d, set %d or more",
+                       "CUDA_DEVICE_MAX_CONNECTIONS is %d, set %d",
                        comm->name, comm->cu->queues, FEWEST_QUEUES);
+    if (exact && is_in_order())
+        return DP_FAIL(comm->host, DP_ERR_INVALID,
+                       "group %s: DUALPIPE_NCCL_EXCHANGE=exact has no order of launches that all ranks have in common: "
+                       "unset NCCL_LAUNCH_ORDER_IMPLICIT",
+                       comm->name);
     comm->exact = exact && comm->nranks > 1;
     return DP_OK;
 }
