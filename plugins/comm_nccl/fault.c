@@ -81,8 +81,8 @@ static void let_go(dp_comm_t *comm, ncclComm_t *c)
     *c = NULL;
 }
 
-/* An abort waits for the device: for kernels of the other communicators, so a group tells them all to end first, and for
- * streams that wait for rows. Nobody calls NCCL any more when the lock is free again, nor waits for the aborts. */
+/* An abort waits for the device: for kernels of the other communicators, so a group tells them all to end first, and
+ * for streams that wait for rows. Nobody calls NCCL any more when the lock is free again, nor waits for the aborts. */
 void fault_abort(dp_comm_t *comm)
 {
     pair_t *pairs;
