@@ -162,7 +162,8 @@ static dp_status_t describe(dp_moe_t *moe, plan_t *p)
 
 static dp_status_t set_preferences(dp_moe_t *moe, const shape_t *s, cublasLtMatmulPreference_t preference)
 {
-    const int64_t rows = moe->n.rows / moe->n.local > 0 ? moe->n.rows / moe->n.local : 1;
+    const int64_t even = (int64_t)moe->n.tokens * moe->n.top_k * moe->n.ranks / moe->n.replicas;
+    const int64_t rows = even > 0 ? even : 1;
     const int64_t k = s->form == MOE_TN ? rows : s->k, columns = s->form == MOE_TN ? s->m : rows, across = s->n;
     const uint64_t bytes = WORKSPACE;
     const uint32_t alignment = 16;
