@@ -444,6 +444,34 @@ static void waits_of_all_kinds_end_with_the_job(conform_t *t)
     rig_close(&rig);
 }
 
+/* The other rank fails between its counts and its rows. When communicators are aborted, the stream that moves rows says
+ * that the first have come, behind the word that all have. */
+static void rows_that_stop_halfway_end_with_the_job(conform_t *t)
+{
+    const void *got = NULL;
+    const int32_t *counts = NULL;
+    swap_t swap;
+    rig_t rig;
+
+    if (!gpu_is_fake() || t->mode == CONFORM_THREADS) {
+        conform_skip(t, "only the fake NCCL fails when it is told to, in one of two processes");
+        return;
+    }
+    EXPECT_OK(t, rig_open(&rig, t));
+    EXPECT_OK(t, swap_open(&rig, &swap));
+    EXPECT_OK(t, rig.vt->start(rig.comm));
+    if (t->rank == 1)
+        setenv("DP_FAKE_NCCL_FAIL", "2", 1); /* of those from now on */
+    EXPECT(t, conform_meet(t), "the other rank failed");
+    for (uint32_t i = 0; i < 2; i++)
+        EXPECT_OK(t, rig.vt->exchange(swap.x, i, swap.rows, swap.table, swap.table + 2, &got, &counts, swap.s));
+    EXPECT_STATUS(t, rig.device_vt->synchronize(swap.s, -1), DP_ERR_DEVICE, "rows that never come");
+    if (t->rank == 1)
+        conform_abort(t, DP_ERR_DEVICE, "told so");
+    swap_close(&rig, &swap);
+    rig_close(&rig);
+}
+
 /* By name, and where streams would have to share a hardware queue with what they wait for. */
 static void exchanges_of_the_capacity_are_left(conform_t *t)
 {
@@ -595,6 +623,8 @@ static const conform_case_t own_cases[] = {
      .hang_seconds = 10},
     {CONFORM_CASE(exchanges_move_the_rows_that_there_are, 2, "Exchanges move rows, not the room for them.")},
     {CONFORM_CASE(waits_of_all_kinds_end_with_the_job, 2, "Streams that wait for rows and messages end with the job."),
+     .hang_seconds = 10},
+    {CONFORM_CASE(rows_that_stop_halfway_end_with_the_job, 2, "So do those that wait for rows behind them."),
      .hang_seconds = 10},
     {CONFORM_CASE(exchanges_of_the_capacity_are_left, 2, "Exchanges of the capacity need few hardware queues."),
      .hang_seconds = 10},
