@@ -497,19 +497,35 @@ double *conform_block_gradients(block_t *b)
 
 /* ---- micro-batches ---- */
 
-/* Where a choice hangs on less than rounding changes, another token is drawn. */
-static double *random_input(const block_t *b, uint64_t seed)
+/* As that rank has it. */
+static layer_t layer_of(const block_t *b, int32_t rank)
 {
-    const size_t d = b->layer.hidden;
-    const double margin = b->layer.dtype == DP_BF16 ? 0.02 : 1e-4;
-    double *x = random_values(b->layer.dtype, seed, boundary(&b->layer), 2);
-    layer_t token = b->layer;
+    layer_t layer = b->layer;
+
+    if (b->tokens[rank] > 0)
+        layer.tokens = b->tokens[rank];
+    return layer;
+}
+
+/* Outputs of whichever rank. */
+static double *room_for_output(const block_t *b)
+{
+    return must(calloc((size_t)b->layer.batch * b->layer.sequence * b->layer.hidden, sizeof(double)));
+}
+
+/* Where a choice hangs on less than rounding changes, another token is drawn. */
+static double *random_input(const block_t *b, const layer_t *layer, uint64_t seed)
+{
+    const size_t d = layer->hidden;
+    const double margin = layer->dtype == DP_BF16 ? 0.02 : 1e-4;
+    double *x = random_values(layer->dtype, seed, boundary(layer), 2);
+    layer_t token = *layer;
 
     token.batch = token.sequence = token.tokens = 1;
-    for (size_t i = 0; i < boundary(&b->layer) && b->kind->margin != NULL; i += d)
+    for (size_t i = 0; i < boundary(layer) && b->kind->margin != NULL; i += d)
         for (int tries = 0; tries < 100 && b->kind->margin(&token, b->values, x + i) < margin; tries++)
             for (size_t j = i; j < i + d; j++)
-                x[j] = rounded(b->layer.dtype, random_between(&seed, 2));
+                x[j] = rounded(layer->dtype, random_between(&seed, 2));
     return x;
 }
 
@@ -523,10 +539,12 @@ bool conform_pass_open(pass_t *p, block_t *b, int32_t microbatch)
     p->block = b;
     p->microbatch = microbatch;
     for (int32_t r = 0; r < ranks_of(b); r++) {
-        p->xs[r] = random_input(b, 1000 + (uint64_t)(microbatch * CONFORM_RANKS_MAX + r));
-        p->dys[r] = random_values(b->layer.dtype, 2000 + (uint64_t)(microbatch * CONFORM_RANKS_MAX + r),
-                                  boundary(&b->layer), 1);
-        p->chosen[r] = must(calloc(conform_layer_tokens(&b->layer) * b->layer.top_k + 1, sizeof(int)));
+        const layer_t layer = layer_of(b, r);
+        const uint64_t seed = (uint64_t)(microbatch * CONFORM_RANKS_MAX + r);
+
+        p->xs[r] = random_input(b, &layer, 1000 + seed);
+        p->dys[r] = random_values(layer.dtype, 2000 + seed, boundary(&layer), 1);
+        p->chosen[r] = must(calloc(conform_layer_tokens(&layer) * layer.top_k + 1, sizeof(int)));
     }
     return conform_area_open(lab, &p->x, "x", b->layer.dtype, bytes, 0) &&
            conform_area_open(lab, &p->y, "y", b->layer.dtype, bytes, 0) &&
@@ -728,9 +746,12 @@ static double refer(pass_t *p, double *y)
 {
     const block_t *b = p->block;
 
-    for (int32_t r = 0; r < ranks_of(b); r++)
+    for (int32_t r = 0; r < ranks_of(b); r++) {
+        const layer_t layer = layer_of(b, r);
+
         if (r != b->rank)
-            b->kind->reference(&b->layer, b->values, p->xs[r], y, p->chosen[r], false);
+            b->kind->reference(&layer, b->values, p->xs[r], y, p->chosen[r], false);
+    }
     return b->kind->reference(&b->layer, b->values, p->xs[b->rank], y, p->chosen[b->rank], false);
 }
 
@@ -738,7 +759,7 @@ bool conform_pass_output_is_right(pass_t *p)
 {
     block_t *b = p->block;
     const double tolerance = conform_kernel_tolerance(b->layer.dtype).output;
-    double *wanted = must(calloc(boundary(&b->layer), sizeof(*wanted))), *got = conform_area_read(b->lab, &p->y);
+    double *wanted = room_for_output(b), *got = conform_area_read(b->lab, &p->y);
     double *aux = conform_area_read(b->lab, &p->aux), loss = KERNEL_AUX_BEGINS + refer(p, wanted);
     bool fine = got != NULL && aux != NULL && is_near(b, "the output", got, wanted, boundary(&b->layer), tolerance) &&
                 is_near(b, "the auxiliary loss", aux, &loss, 1, tolerance);
@@ -761,17 +782,17 @@ typedef struct function {
 
 static double value_of(const function_t *f)
 {
-    const layer_t *layer = &f->b->layer;
     double sum = 0;
 
     for (int m = 0; m < f->count; m++)
         for (int32_t r = 0; r < ranks_of(f->b); r++) {
             const pass_t *p = f->passes[m];
+            const layer_t layer = layer_of(f->b, r);
 
             if (!f->everyone && r != f->b->rank)
                 continue;
-            sum += KERNEL_AUX_SCALE * f->b->kind->reference(layer, f->b->values, p->xs[r], f->y, p->chosen[r], true);
-            for (size_t i = 0; i < boundary(layer); i++)
+            sum += KERNEL_AUX_SCALE * f->b->kind->reference(&layer, f->b->values, p->xs[r], f->y, p->chosen[r], true);
+            for (size_t i = 0; i < boundary(&layer); i++)
                 sum += f->y[i] * p->dys[r][i];
         }
     return sum;
@@ -881,7 +902,7 @@ static bool params_are_right(function_t *f, const double *got, bool each)
 
 bool conform_gradients_are_right(block_t *b, pass_t *const *passes, int count, bool each)
 {
-    function_t f = {.b = b, .passes = passes, .count = count, .y = must(calloc(boundary(&b->layer), sizeof(double)))};
+    function_t f = {.b = b, .passes = passes, .count = count, .y = room_for_output(b)};
     double *got = conform_block_gradients(b);
     bool fine = got != NULL && (b->kind->gather == NULL || b->kind->gather(b, got));
 

@@ -152,6 +152,7 @@ struct block {
     dp_recompute_t recompute;
     const int32_t *placement; /* [replicas] */
     float capacity;
+    uint32_t tokens[CONFORM_RANKS_MAX]; /* of the micro-batches of each rank; 0: the layer's */
     /* The rest is block_open's. */
     void *instance;
     dp_comm_t *comm;

@@ -435,6 +435,25 @@ static void ranks_share_the_experts(conform_t *t)
     conform_lab_close(&lab);
 }
 
+/* One token on the first rank, a whole micro-batch on the others. */
+static void ranks_bring_what_tokens_they_have(conform_t *t)
+{
+    block_t b = {.rank = t->rank, .ranks = t->size};
+    layer_t layer = shorter[0];
+    lab_t lab;
+
+    if ((((const dp_moe_vt_t *)t->table)->caps & DP_MOE_CAP_TOKENS) == 0) {
+        conform_skip(t, "it does not announce shorter micro-batches (DP_MOE_CAP_TOKENS)");
+        return;
+    }
+    for (int32_t r = 0; r < t->size; r++)
+        b.tokens[r] = r == 0 ? 1 : layer.batch * layer.sequence;
+    layer.tokens = b.tokens[t->rank];
+    if (!conform_lab_open(&lab, t) || !open_layer(&b, &lab, &layer) || !layer_is_right(&b) || !conform_block_close(&b))
+        return;
+    conform_lab_close(&lab);
+}
+
 static void all_tokens_to_one_expert(conform_t *t)
 {
     block_t b = {.rank = t->rank, .ranks = t->size};
@@ -787,6 +806,10 @@ static const conform_case_t cases[] = {
          "Rank p of an expert group of n holds experts p*E/n to (p+1)*E/n - 1: outputs and gradients are those of "
          "the formula, those of experts over the tokens of all ranks."),
      .flags = CONFORM_ALL_SIZES | CONFORM_ONLY_THREADS},
+    {CONFORM_CASE(ranks_bring_what_tokens_they_have, 2,
+                  "The micro-batches of a group's ranks may have different numbers of tokens (only with "
+                  "DP_MOE_CAP_TOKENS)."),
+     .flags = CONFORM_ONLY_THREADS},
     {CONFORM_CASE(all_tokens_to_one_expert, 2, "One expert may get every token, others none."),
      .flags = CONFORM_ALL_SIZES | CONFORM_ONLY_THREADS},
     {CONFORM_CASE(bits_do_not_depend_on_the_group, 2,

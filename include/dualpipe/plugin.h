@@ -32,8 +32,8 @@ extern "C" {
 
 typedef struct dp_host dp_host_t;
 
-/** A 32-bit counter that one side advances and others wait for; may lie in memory shared between processes.
- *  All zero is a valid start. Frozen: never grows; the layout is part of the ABI: two naturally aligned 32-bit words. */
+/** A 32-bit counter that one side advances and others wait for; may lie in memory shared between processes. All zero is
+ *  a valid start. Frozen: never grows; the layout is part of the ABI: two naturally aligned 32-bit words. */
 typedef struct dp_signal {
     uint32_t value;   /* only through the functions below, or with release/acquire atomics */
     uint32_t waiters; /* the host's */

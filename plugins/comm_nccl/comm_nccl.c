@@ -295,14 +295,12 @@ static void nccl_close(dp_comm_t *comm)
 {
     if (comm == NULL)
         return;
-    rows_close(comm);
-    if (comm->nccl != NULL) {
-        if (!comm->failed && comm->mailbox != NULL && comm->watching && fault_check(comm) == DP_OK)
-            finish_all(comm);
-        fault_close(comm);
-        fault_abort(comm);
-    }
+    if (comm->nccl != NULL && !comm->failed && comm->mailbox != NULL && comm->watching && fault_check(comm) == DP_OK)
+        finish_all(comm);
     fault_close(comm);
+    if (comm->nccl != NULL)
+        fault_abort(comm);
+    rows_close(comm); /* till then it lets streams go on, for which an abort waits */
     free_comm(comm);
 }
 

@@ -8,7 +8,7 @@
  *   pairs   for each peer and direction that has channels, one of two ranks: whatever is late there holds up nothing
  *   else
  * A message is two operations of one group: a head of 16 bytes (the tag) and the whole slot. All calls of NCCL are made
- * under one lock, so that the thread that watches may abort. */
+ * under one lock and while nothing is broken, so that the thread that watches may abort. */
 #ifndef COMM_NCCL_H
 #define COMM_NCCL_H
 
@@ -96,8 +96,8 @@ struct dp_comm {
     registration_t *registrations;
 
     dp_channel_end_t *ends;
-    dp_exchange_t *exchanges;
-    edge_t *edges; /* by from, then to */
+    dp_exchange_t *exchanges; /* read by threads of ours as they are: grows at its head */
+    edge_t *edges;            /* by from, then to */
     uint32_t nedges;
     bool grouping;
     dp_stream_t *stream;
@@ -148,7 +148,7 @@ struct dp_exchange {
     bool connected;
     size_t stretch;         /* bytes of the rows of one rank */
     unsigned char *staging; /* [nranks] stretches to send, where sizes are not exact */
-    flags_t *flags;         /* where they are */
+    flags_t *flags;         /* where they are; NULL until connected */
     int32_t *table;         /* behind the flags: [3][nranks] first row and rows for each rank, rows of each */
     unsigned char *slots;   /* [slots][nranks] stretches received */
     int32_t *counts_out;    /* [nranks] */
@@ -206,7 +206,7 @@ dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, co
                          const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s);
 dp_status_t exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s);
 
-/* rows.c: exchanges of exact sizes. rows_release: streams that wait for rows go on, now and later. */
+/* rows.c: exchanges of exact sizes. rows_release: streams that wait for rows go on; any thread may call it. */
 dp_status_t rows_choose(dp_comm_t *comm);
 dp_status_t rows_open(dp_comm_t *comm);
 dp_status_t rows_connect(dp_exchange_t *x);
@@ -233,10 +233,13 @@ dp_status_t start(dp_comm_t *comm);
 dp_status_t fault_open(dp_comm_t *comm);
 void fault_close(dp_comm_t *comm);
 dp_status_t fault_check(void *arg);
-/* What a thread of ours could not do: the host's last error in this thread. Ends what is on its way. */
+/* What a thread of ours could not do: the host's last error in this thread. The thread that watches ends what is on its
+ * way. */
 void fault_tell(dp_comm_t *comm, dp_status_t status);
-/* Ends what is on its way; the communicators are gone afterwards. */
+/* Ends what is on its way; the communicators are gone afterwards. Waits for the device. */
 void fault_abort(dp_comm_t *comm);
+/* That has begun. */
+bool fault_aborts(const dp_comm_t *comm);
 /* Writes four words on the stream. */
 dp_status_t write_head(dp_comm_t *comm, uint32_t *head, const uint32_t words[4], dp_stream_t *s);
 dp_status_t check_heads(dp_comm_t *comm, const uint32_t *got, uint32_t count, int32_t skip, const uint32_t words[4],

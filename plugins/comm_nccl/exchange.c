@@ -43,9 +43,7 @@ dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, d
     x->config.slots = config->slots > 0 ? config->slots : DEFAULT_SLOTS;
     x->stretch = config->row_bytes * config->capacity_rows;
     snprintf(x->label, sizeof(x->label), "%s", config->label != NULL ? config->label : "exchange");
-    pthread_mutex_lock(&comm->lock);
-    comm->exchanges = x;
-    pthread_mutex_unlock(&comm->lock);
+    __atomic_store_n(&comm->exchanges, x, __ATOMIC_RELEASE);
     *exchange_out = x;
     return DP_OK;
 }
@@ -172,7 +170,7 @@ dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, co
         status = run_at_capacity(x, number, send, send_offsets, send_counts, rows, counts, s);
     if (status < 0)
         return status;
-    x->count++;
+    __atomic_store_n(&x->count, x->count + 1, __ATOMIC_RELEASE);
     *rows_out = rows;
     *counts_out = counts;
     return DP_OK;

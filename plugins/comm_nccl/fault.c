@@ -81,20 +81,35 @@ static void let_go(dp_comm_t *comm, ncclComm_t *c)
     *c = NULL;
 }
 
+/* An abort waits for the device: for kernels of the other communicators, so a group tells them all to end first, and
+ * for streams that wait for rows. Nobody calls NCCL any more when the lock is free again, nor waits for the aborts. */
 void fault_abort(dp_comm_t *comm)
 {
+    pair_t *pairs;
+    bool first;
+
     if (comm->mailbox != NULL)
         __atomic_store_n(&comm->mailbox->aborted, 1, __ATOMIC_SEQ_CST);
+    rows_release(comm);
     pthread_mutex_lock(&comm->lock);
-    if (!comm->broken) {
-        for (pair_t *pair = comm->pairs; pair != NULL; pair = pair->next)
-            let_go(comm, &pair->comm);
-        let_go(comm, &comm->split);
-        let_go(comm, &comm->rows);
-        let_go(comm, &comm->sums);
-    }
+    first = !comm->broken;
+    pairs = comm->pairs;
     comm->broken = true;
     pthread_mutex_unlock(&comm->lock);
+    if (!first)
+        return;
+    (void)comm->nccl->ncclGroupStart();
+    for (pair_t *pair = pairs; pair != NULL; pair = pair->next)
+        let_go(comm, &pair->comm);
+    let_go(comm, &comm->split);
+    let_go(comm, &comm->rows);
+    let_go(comm, &comm->sums);
+    (void)comm->nccl->ncclGroupEnd();
+}
+
+bool fault_aborts(const dp_comm_t *comm)
+{
+    return __atomic_load_n(&comm->mailbox->aborted, __ATOMIC_ACQUIRE) != 0;
 }
 
 void fault_tell(dp_comm_t *comm, dp_status_t status)
@@ -103,8 +118,6 @@ void fault_tell(dp_comm_t *comm, dp_status_t status)
     if (!comm->broken && status != DP_ERR_ABORTED && comm->host->aborted(comm->host) >= 0 && comm->trouble[0] == '\0')
         snprintf(comm->trouble, sizeof(comm->trouble), "%s", comm->host->last_error(comm->host));
     pthread_mutex_unlock(&comm->lock);
-    fault_abort(comm);
-    rows_release(comm);
 }
 
 static bool has_error(dp_comm_t *comm, ncclComm_t c)
@@ -121,10 +134,11 @@ static bool has_error(dp_comm_t *comm, ncclComm_t c)
 
 static bool any_error(dp_comm_t *comm)
 {
-    bool found = false;
+    bool found;
 
     pthread_mutex_lock(&comm->lock);
-    if (!comm->broken && comm->trouble[0] == '\0') {
+    found = comm->trouble[0] != '\0';
+    if (!comm->broken && !found) {
         for (pair_t *pair = comm->pairs; pair != NULL && !found; pair = pair->next)
             found = has_error(comm, pair->comm);
         found = found || has_error(comm, comm->rows) || has_error(comm, comm->sums);
@@ -152,10 +166,6 @@ static void *watch(void *arg)
         fault_abort(comm);
         break;
     }
-    do /* what a stream still had to say may have come later than a release */
-        rows_release(comm);
-    while (__atomic_load_n(&comm->closing, __ATOMIC_ACQUIRE) == 0 &&
-           comm->host->wait(comm->host, &comm->wake, 1, TICK_NS, "the end of a group") != DP_OK);
     return NULL;
 }
 

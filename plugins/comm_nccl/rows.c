@@ -2,11 +2,11 @@
  * SPDX-License-Identifier: MIT
  * rows.c: exchanges of exact sizes.
  *
- * NCCL wants counts on the host, where they are known only when the stream gets there, and the host has long gone on. So
- * a thread of ours takes one exchange after the other: the caller's stream says when the counts are there and then
- * waits; the thread has them exchanged, reads them, and has so many rows moved, straight from where the caller has them,
- * all on a stream of its own; that lets the caller's stream go on. All calls of NCCL for rows come from this thread, in
- * the order of the exchanges, which all ranks have in common. */
+ * NCCL wants counts on the host, where they are known only when the stream gets there, and the host has long gone on.
+ * So a thread of ours takes one exchange after the other: the caller's stream says when the counts are there and then
+ * waits; the thread has them exchanged, reads them, and has so many rows moved, straight from where the caller has
+ * them, all on a stream of its own; that lets the caller's stream go on. All calls of NCCL for rows come from this
+ * thread, in the order of the exchanges, which all ranks have in common. */
 #include "comm_nccl.h"
 
 #include "cuda/launch.h"
@@ -15,25 +15,40 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-#define FEWEST_QUEUES 16 /* a stream that waits must not be in front of ours in one of them */
+#define FEWEST_QUEUES 32 /* a stream that waits must not be in front of ours in one of them */
 #define POLLS         200
 #define POLL_NS       20000
 #define IDLE_NS       INT64_C(10000000)
 #define AHEAD         0x40000000u /* of any exchange */
 
+/* NCCL then has its kernels wait for each other in the order of calls, which threads do not have in common. */
+static bool is_in_order(void)
+{
+    const char *wish = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+
+    return wish != NULL && strcmp(wish, "0") != 0;
+}
+
 dp_status_t rows_choose(dp_comm_t *comm)
 {
     const char *wish = secure_getenv("DUALPIPE_NCCL_EXCHANGE");
-    const bool exact = wish != NULL ? strcmp(wish, "exact") == 0 : comm->cu->queues >= FEWEST_QUEUES;
+    const bool few = comm->cu->queues < FEWEST_QUEUES;
+    const bool exact = wish != NULL ? strcmp(wish, "exact") == 0 : !few && !is_in_order();
 
     if (wish != NULL && !exact && strcmp(wish, "capacity") != 0)
         return DP_FAIL(comm->host, DP_ERR_INVALID, "DUALPIPE_NCCL_EXCHANGE=%s: must be exact or capacity", wish);
-    if (exact && comm->cu->queues < FEWEST_QUEUES)
+    if (exact && few)
         return DP_FAIL(comm->host, DP_ERR_INVALID,
                        "group %s: DUALPIPE_NCCL_EXCHANGE=exact needs streams that do not hold up each other: "
-                       "CUDA_DEVICE_MAX_CONNECTIONS is %d, set %d or more",
+                       "CUDA_DEVICE_MAX_CONNECTIONS is %d, set %d",
                        comm->name, comm->cu->queues, FEWEST_QUEUES);
+    if (exact && is_in_order())
+        return DP_FAIL(comm->host, DP_ERR_INVALID,
+                       "group %s: DUALPIPE_NCCL_EXCHANGE=exact has no order of launches that all ranks have in common: "
+                       "unset NCCL_LAUNCH_ORDER_IMPLICIT",
+                       comm->name);
     comm->exact = exact && comm->nranks > 1;
     return DP_OK;
 }
@@ -52,6 +67,11 @@ dp_status_t rows_enqueue(dp_exchange_t *x, uint32_t number, const void *send, co
 
     if (comm->jobs_posted - __atomic_load_n(&comm->jobs_done.value, __ATOMIC_ACQUIRE) >= JOBS_MOST)
         status = comm->host->wait(comm->host, &comm->jobs_done, comm->jobs_posted - JOBS_MOST + 1, -1, x->label);
+    if (status >= 0 && fault_aborts(comm)) {
+        status = fault_check(comm);
+        if (status >= 0)
+            return DP_FAIL(comm->host, DP_ERR_ABORTED, "rank %d: group %s was aborted", WORLD(comm), comm->name);
+    }
     if (status >= 0)
         status = cuda_launch(comm->host, comm->cu, comm->count_rows, CUDA_DIM(1), CUDA_DIM(32), 0, native(comm, s),
                              &offsets, &counts, &comm->nranks, &comm->rank, &capacity, &table, &x->counts_out, &in,
@@ -73,24 +93,16 @@ dp_status_t rows_enqueue(dp_exchange_t *x, uint32_t number, const void *send, co
 
 void rows_release(dp_comm_t *comm)
 {
-    pthread_mutex_lock(&comm->lock);
-    for (dp_exchange_t *x = comm->exchanges; x != NULL; x = x->next)
-        if (x->flags != NULL)
-            __atomic_store_n(&x->flags->done, (uint32_t)x->count + AHEAD, __ATOMIC_RELEASE);
-    pthread_mutex_unlock(&comm->lock);
+    for (dp_exchange_t *x = __atomic_load_n(&comm->exchanges, __ATOMIC_ACQUIRE); x != NULL; x = x->next) {
+        flags_t *flags = __atomic_load_n(&x->flags, __ATOMIC_ACQUIRE);
+
+        if (flags != NULL)
+            __atomic_store_n(&flags->done, (uint32_t)__atomic_load_n(&x->count, __ATOMIC_ACQUIRE) + AHEAD,
+                             __ATOMIC_RELEASE);
+    }
 }
 
 /* ---- the thread ---- */
-
-static bool is_broken(dp_comm_t *comm)
-{
-    bool broken;
-
-    pthread_mutex_lock(&comm->lock);
-    broken = comm->broken;
-    pthread_mutex_unlock(&comm->lock);
-    return broken;
-}
 
 /* Until a stream has written `number` there. */
 static dp_status_t await(dp_comm_t *comm, const uint32_t *word, uint32_t number, const char *what)
@@ -98,7 +110,7 @@ static dp_status_t await(dp_comm_t *comm, const uint32_t *word, uint32_t number,
     for (int n = 0; (int32_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - number) < 0; n++) {
         dp_status_t status = DP_ERR_TIMEOUT;
 
-        if (is_broken(comm) || __atomic_load_n(&comm->rows_closing, __ATOMIC_ACQUIRE))
+        if (fault_aborts(comm) || __atomic_load_n(&comm->rows_closing, __ATOMIC_ACQUIRE))
             return DP_ERR_ABORTED;
         if (n < POLLS)
             sched_yield();
@@ -200,6 +212,20 @@ static dp_status_t run_job(dp_comm_t *comm, const job_t *job)
                       "saying that rows have come");
 }
 
+/* Nobody waits for an exchange any more, nor for a place in the ring. Our stream may still have to say that rows have
+ * come, which takes back that later ones have: so again and again, until there are no communicators. */
+static void release_all(dp_comm_t *comm)
+{
+    const struct timespec tick = {0, IDLE_NS};
+
+    while (!__atomic_load_n(&comm->rows_closing, __ATOMIC_ACQUIRE)) {
+        comm->host->post(comm->host, &comm->jobs_done, __atomic_load_n(&comm->jobs_there.value, __ATOMIC_ACQUIRE));
+        if (fault_aborts(comm))
+            rows_release(comm);
+        (void)nanosleep(&tick, NULL);
+    }
+}
+
 static void *move_rows(void *arg)
 {
     dp_comm_t *comm = arg;
@@ -210,7 +236,9 @@ static void *move_rows(void *arg)
         status = comm->host->wait(comm->host, &comm->jobs_there, done + 1, IDLE_NS, "exchanges");
         if (__atomic_load_n(&comm->rows_closing, __ATOMIC_ACQUIRE))
             return NULL;
-        if (status == DP_ERR_TIMEOUT) {
+        if (fault_aborts(comm))
+            status = DP_ERR_ABORTED;
+        else if (status == DP_ERR_TIMEOUT) {
             status = DP_OK;
             continue;
         }
@@ -220,6 +248,7 @@ static void *move_rows(void *arg)
             comm->host->post(comm->host, &comm->jobs_done, ++done);
     }
     fault_tell(comm, status);
+    release_all(comm);
     return NULL;
 }
 
@@ -270,9 +299,7 @@ dp_status_t rows_connect(dp_exchange_t *x)
     if (status < 0)
         return status;
     memset(memory, 0, bytes);
-    pthread_mutex_lock(&comm->lock);
-    x->flags = memory;
-    x->table = (int32_t *)(void *)(x->flags + 1);
-    pthread_mutex_unlock(&comm->lock);
+    x->table = (int32_t *)(void *)((flags_t *)memory + 1);
+    __atomic_store_n(&x->flags, memory, __ATOMIC_RELEASE);
     return DP_OK;
 }

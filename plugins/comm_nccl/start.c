@@ -96,11 +96,12 @@ static dp_status_t compare(const dp_comm_t *comm, const entry_t *mine, int32_t r
             (mine->kind == 0 && (e->peer != comm->rank || e->sender == mine->sender)))
             continue;
         if (mine->kind == 1 && e->sender != mine->sender)
-            return DP_FAIL(comm->host, DP_ERR_MISMATCH,
-                           "group %s: rank %d makes exchanges of exact sizes, rank %d of the capacity: set "
-                           "DUALPIPE_NCCL_EXCHANGE, and CUDA_DEVICE_MAX_CONNECTIONS, the same on all ranks",
-                           comm->name, comm->world[mine->sender ? comm->rank : rank],
-                           comm->world[mine->sender ? rank : comm->rank]);
+            return DP_FAIL(
+                comm->host, DP_ERR_MISMATCH,
+                "group %s: rank %d makes exchanges of exact sizes, rank %d of the capacity: set "
+                "DUALPIPE_NCCL_EXCHANGE, CUDA_DEVICE_MAX_CONNECTIONS and NCCL_LAUNCH_ORDER_IMPLICIT the same on all ranks",
+                comm->name, comm->world[mine->sender ? comm->rank : rank],
+                comm->world[mine->sender ? rank : comm->rank]);
         if (e->slots == mine->slots && e->bytes == mine->bytes && e->capacity == mine->capacity)
             return DP_OK;
         return DP_FAIL(

@@ -3,10 +3,12 @@
  * wire.c: puts, and waiting for bells and for the provider to let go of what it sends. */
 #include "comm_ofi.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
 #define INJECT_MAX 512
+#define HANG_NS    INT64_C(30000000000) /* where the host names no limit */
 
 static bool is_poisoned(const dp_comm_t *comm)
 {
@@ -74,6 +76,28 @@ static ssize_t write_message(posting_t *p, struct fi_msg_rma *msg, ticket_t *tic
     return error;
 }
 
+/* Nothing is posted between data and what rings behind them, so this waits for room itself, with the lock, as long as
+ * any wait of the job. */
+static ssize_t ring_behind(posting_t *p, struct fi_msg_rma *msg, ticket_t *ticket, uint64_t flags)
+{
+    const dp_host_t *host = p->comm->host;
+    const dp_host_limits_t *limits = host->get_service(host, DP_HOST_LIMITS);
+    const int64_t most = limits != NULL && limits->hang_ns > 0 ? limits->hang_ns : HANG_NS, start = host->now_ns(host);
+    ssize_t error;
+
+    while ((error = write_message(p, msg, ticket, flags)) == -FI_EAGAIN && !p->comm->wire.dead) {
+        if (host->aborted(host) < 0)
+            return -FI_ECANCELED;
+        if (host->now_ns(host) - start > most)
+            return -FI_ETIMEDOUT;
+        while (progress_look(p->comm))
+            ;
+        progress_nudge(p->comm);
+        sched_yield();
+    }
+    return error;
+}
+
 /* Where a write is too large to ring, a write of nothing behind it does: they keep their order on one way. Later that
  * one might go another way, on which nobody knows whether the data came. */
 static ssize_t write_one(posting_t *p, const struct iovec *iov, size_t iovs, const struct fi_rma_iov *rma, size_t rmas,
@@ -105,8 +129,7 @@ static ssize_t write_one(posting_t *p, const struct iovec *iov, size_t iovs, con
     msg.msg_iov = &none;
     msg.rma_iov = &nowhere;
     msg.iov_count = msg.rma_iov_count = 1;
-    error = write_message(p, &msg, tickets + 1, rings);
-    return error == -FI_EAGAIN ? -FI_ENOMEM : error;
+    return ring_behind(p, &msg, tickets + 1, rings);
 }
 
 /* All in one call, which copies what it is given. */

@@ -2,9 +2,9 @@
  * SPDX-License-Identifier: MIT
  * library.c: grouped products through cuBLASLt.
  *
- * It reads pointers and sizes of all groups from device memory, so a kernel writes them there first, from the counts of
- * rows that the host does not know. Its matrices are stored by columns: C = A B by rows is C^T = B^T A^T to it, and what
- * is its A is our B. It has no map of rows: products that travel are made where they lie together, and copied. */
+ * It reads pointers and sizes of all groups from device memory, so a kernel writes them there first, from the counts
+ * of rows that the host does not know. Its matrices are stored by columns: C = A B by rows is C^T = B^T A^T to it, and
+ * what is its A is our B. It has no map of rows: products that travel are made where they lie together, and copied. */
 #include "library.h"
 
 #include "cuda/blas.h"
@@ -162,7 +162,8 @@ static dp_status_t describe(dp_moe_t *moe, plan_t *p)
 
 static dp_status_t set_preferences(dp_moe_t *moe, const shape_t *s, cublasLtMatmulPreference_t preference)
 {
-    const int64_t rows = moe->n.rows / moe->n.local > 0 ? moe->n.rows / moe->n.local : 1;
+    const int64_t even = (int64_t)moe->n.tokens * moe->n.top_k * moe->n.ranks / moe->n.replicas;
+    const int64_t rows = even > 0 ? even : 1;
     const int64_t k = s->form == MOE_TN ? rows : s->k, columns = s->form == MOE_TN ? s->m : rows, across = s->n;
     const uint64_t bytes = WORKSPACE;
     const uint32_t alignment = 16;
@@ -280,9 +281,8 @@ static dp_status_t multiply(dp_moe_t *moe, const plan_t *p, moe_product_t *produ
                  "starting a product of groups");
 }
 
-dp_status_t moe_library_multiply(dp_moe_t *moe, moe_form_t form, const moe_product_t *product, CUstream s)
+static dp_status_t run_plan(dp_moe_t *moe, const plan_t *plan, const moe_product_t *product, CUstream s)
 {
-    const plan_t *plan = plan_of(moe, form, product);
     moe_product_t p = *product, copy = *product;
     const bool apart = p.map != NULL || plan->shape.parts == 2;
     dp_status_t status = DP_OK;
@@ -292,13 +292,18 @@ dp_status_t moe_library_multiply(dp_moe_t *moe, moe_form_t form, const moe_produ
         p.ldc = p.n;
     }
     for (int32_t part = 0; part < p.parts && status >= 0; part++)
-        status = multiply(moe, plan, &p, part, form == MOE_TN || part > 0, s);
+        status = multiply(moe, plan, &p, part, plan->shape.form == MOE_TN || part > 0, s);
     if (status < 0 || !apart)
         return status;
     copy.a[0] = product->apart;
     copy.lda = p.n;
     return cuda_launch(moe->host, moe->cu, sums_of(&plan->shape) ? moe->kernels.place_sums : moe->kernels.place_rows,
                        CUDA_DIM(moe->sms * 8), CUDA_DIM(COPY_THREADS), 0, s, &copy);
+}
+
+dp_status_t moe_library_multiply(dp_moe_t *moe, moe_form_t form, const moe_product_t *product, CUstream s)
+{
+    return run_plan(moe, plan_of(moe, form, product), product, s);
 }
 
 /* ---- open and close ---- */
@@ -319,7 +324,7 @@ static dp_status_t load(dp_moe_t *moe)
     return status < 0 ? status : check(moe, l->blas.cublasLtCreate(&l->handle), "opening it");
 }
 
-/* Each on no rows: kernels are loaded. */
+/* Each on no rows, by cells to none: kernels are loaded, and nothing is written. */
 static dp_status_t rehearse(dp_moe_t *moe)
 {
     struct moe_library *l = moe->library;
@@ -334,12 +339,12 @@ static dp_status_t rehearse(dp_moe_t *moe)
         p.lda = p.ldb = p.ldc = moe->n.hidden > moe->n.ffn ? moe->n.hidden : moe->n.ffn;
         p.groups = moe->n.local;
         p.cells = 1;
-        p.m = shape->m;
+        p.m = shape->form == MOE_TN ? 0 : shape->m;
         p.n = shape->n;
         p.k = shape->k;
         p.parts = shape->parts;
         p.outputs = shape->outputs;
-        status = moe_library_multiply(moe, shape->form, &p, moe->device_vt->stream_native(s));
+        status = run_plan(moe, &l->plans[i], &p, moe->device_vt->stream_native(s));
     }
     if (s != NULL && status >= 0)
         status = moe->device_vt->synchronize(s, -1);

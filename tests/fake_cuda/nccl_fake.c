@@ -10,9 +10,9 @@
  * the kernel is done, nothing moves before all have one, and clusters do not fit into what a split of the device left
  * over; two ranks are connected when they first talk, each side when its context is idle (which is not asked for where
  * ranks share one), and fake_nccl_connections() counts the sides, fake_nccl_bytes() what was sent; a communicator that
- * is split off is there some time after the call, whose pointer has to be good until then; the same GPU twice under one NCCL_HOSTID is refused,
- * unless DP_FAKE_NCCL_SHARE=1 (ranks as threads). DP_FAKE_NCCL_FAIL=n lets the n-th group of this process fail with an
- * asynchronous error. */
+ * is split off is there some time after the call, whose pointer has to be good until then; the same GPU twice under one
+ * NCCL_HOSTID is refused, unless DP_FAKE_NCCL_SHARE=1 (ranks as threads). DP_FAKE_NCCL_FAIL=n lets the n-th group of
+ * this process fail with an asynchronous error. */
 #include <cuda.h>
 #include <nccl.h>
 
@@ -122,6 +122,7 @@ typedef struct call {
 
 static __thread struct {
     int depth, count, room;
+    bool aborts;
     call_t *calls;
     reduction_t reduction;
 } group;
@@ -132,6 +133,7 @@ static struct {
     CUresult (*device)(CUdevice *);
     CUresult (*allocate)(CUdeviceptr *, size_t);
     CUresult (*release)(CUdeviceptr);
+    CUresult (*drain)(void);
     unsigned (*take)(CUstream, unsigned, unsigned char *, unsigned *);
     void (*give)(CUstream, unsigned char *);
     int (*fits_cluster)(CUstream);
@@ -161,6 +163,7 @@ static bool find_driver(void)
         *(void **)&world.device = dlsym(driver, "cuCtxGetDevice");
         *(void **)&world.allocate = dlsym(driver, "cuMemAlloc_v2");
         *(void **)&world.release = dlsym(driver, "cuMemFree_v2");
+        *(void **)&world.drain = dlsym(driver, "cuCtxSynchronize");
         *(void **)&world.take = dlsym(driver, "fake_sms_take");
         *(void **)&world.give = dlsym(driver, "fake_sms_give");
         *(void **)&world.fits_cluster = dlsym(driver, "fake_sms_cluster");
@@ -168,7 +171,8 @@ static bool find_driver(void)
     }
     pthread_mutex_unlock(&world.lock);
     return world.launch != NULL && world.device != NULL && world.allocate != NULL && world.release != NULL &&
-           world.take != NULL && world.give != NULL && world.fits_cluster != NULL && world.idle != NULL;
+           world.drain != NULL && world.take != NULL && world.give != NULL && world.fits_cluster != NULL &&
+           world.idle != NULL;
 }
 
 static void nap(void)
@@ -787,7 +791,12 @@ EXPORT ncclResult_t ncclGroupEnd(void)
 
     if (group.depth == 0)
         return fail(ncclInvalidUsage, "no group is open");
-    if (--group.depth > 0 || group.count == 0)
+    if (--group.depth > 0)
+        return ncclSuccess;
+    if (group.aborts)
+        (void)world.drain();
+    group.aborts = false;
+    if (group.count == 0)
         return ncclSuccess;
     first = group.calls[0].comm;
     while (group.count > 0) {
@@ -824,6 +833,7 @@ EXPORT ncclResult_t ncclCommDestroy(ncclComm_t c)
     return ncclSuccess;
 }
 
+/* Gives back memory, which waits for the whole device; in a group, when all of it have been told. */
 EXPORT ncclResult_t ncclCommAbort(ncclComm_t c)
 {
     task_t *t;
@@ -841,6 +851,10 @@ EXPORT ncclResult_t ncclCommAbort(ncclComm_t c)
         free(t);
     }
     drop(c);
+    if (group.depth > 0)
+        group.aborts = true;
+    else
+        (void)world.drain();
     return ncclSuccess;
 }
 

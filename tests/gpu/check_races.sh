@@ -35,7 +35,9 @@ run test_kernels
     failures=$((failures + 1))
 }
 run test_moe_cuda calls_can_be_captured # small, and every kernel in every way
-run test_comm_nccl --device device_cuda exchanges_of_the_capacity_are_left sums_may_be_those_of_nccl
+run test_conform_moe_cuda tokens_choose_from_few_groups
+run test_comm_nccl --device device_cuda exchanges_of_the_capacity_are_left exchanges_move_the_rows_that_there_are \
+    sums_may_be_those_of_nccl
 
 echo "$failures failures"
 [ "$failures" -eq 0 ]

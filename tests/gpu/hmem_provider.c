@@ -3,7 +3,8 @@
  * hmem_provider.c: a libfabric whose provider reaches memory of CUDA devices (FI_HMEM), for the emulated device, whose
  * memory is the host's: in front of the real one, whose providers get it as memory of the host. Where DP_TEST_HMEM is
  * set; else nothing changes. It refuses what hardware would: memory of a device that is not registered as such, or
- * beside memory of the host in one write. */
+ * beside memory of the host in one write. Where DP_TEST_BUSY is set it has no room for writes of nothing, two times of
+ * three. */
 #include <rdma/fabric.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
@@ -104,6 +105,11 @@ static bool is_lent(const struct iovec *iov, const void *desc)
 
 static ssize_t writemsg(struct fid_ep *ep, const struct fi_msg_rma *msg, uint64_t flags)
 {
+    static unsigned tries;
+
+    if (getenv("DP_TEST_BUSY") != NULL && msg->iov_count == 1 && msg->msg_iov[0].iov_len == 0 &&
+        __atomic_add_fetch(&tries, 1, __ATOMIC_RELAXED) % 3 != 0)
+        return -FI_EAGAIN;
     for (size_t i = 0; i < msg->iov_count; i++)
         if (on_device(msg->msg_iov[i].iov_base) &&
             (msg->iov_count > 1 || msg->desc == NULL || !is_lent(&msg->msg_iov[i], msg->desc[i])))

@@ -312,6 +312,26 @@ static void *of_fake(const char *name)
     return library != NULL ? dlsym(library, name) : NULL;
 }
 
+/* One exchange: what the other rank has for us has come, and our own. */
+static void swap_once(rig_t *rig, swap_t *swap, uint32_t number)
+{
+    conform_t *t = rig->t;
+    const void *got = NULL;
+    const int32_t *counts = NULL;
+    unsigned char rows[2][16] = {0};
+    int32_t came[2] = {0};
+
+    EXPECT_OK(t, rig->vt->exchange(swap->x, number, swap->rows, swap->table, swap->table + 2, &got, &counts, swap->s));
+    for (int i = 0; i < 2; i++)
+        EXPECT_OK(t, rig->device_vt->copy(swap->s, rows[i], (const unsigned char *)got + (size_t)i * 64, 16));
+    EXPECT_OK(t, rig->device_vt->copy(swap->s, came, counts, sizeof(came)));
+    EXPECT_OK(t, rig->vt->exchange_release(swap->x, number, swap->s));
+    EXPECT_OK(t, rig->device_vt->synchronize(swap->s, -1));
+    for (int i = 0; i < 2; i++)
+        EXPECT(t, came[i] == 1 && rows[i][0] == 10 * (i + 1) + t->rank && rows[i][15] == rows[i][0],
+               "rank %d: %d rows, the first of %d", i, came[i], rows[i][0]);
+}
+
 static void swap_close(rig_t *rig, swap_t *swap)
 {
     rig->device_vt->release(rig->device, swap->table);
@@ -362,13 +382,11 @@ static void sums_and_exchanges_fit_into_the_share(conform_t *t)
     rig_close(&rig);
 }
 
-/* One row for each rank where there is room for four: what goes over is one row, and its count. */
+/* One row for each rank where there is room for four: what goes over is one row, and its count. NCCL may want launches
+ * in the same order on all ranks: then it is all the room. */
 static void exchanges_move_the_rows_that_there_are(conform_t *t)
 {
     uint64_t (*sent)(void) = NULL, before;
-    const void *got = NULL;
-    const int32_t *counts = NULL;
-    unsigned char row[16] = {0};
     swap_t swap;
     rig_t rig;
 
@@ -377,19 +395,79 @@ static void exchanges_move_the_rows_that_there_are(conform_t *t)
         conform_skip(t, "only the fake NCCL counts bytes, of a process");
         return;
     }
+    for (int in_order = 0; in_order < 2; in_order++) {
+        const uint64_t bytes = 5 * ((in_order ? 4 : 1) * 16 + sizeof(int32_t));
+
+        change_environment(t, "NCCL_LAUNCH_ORDER_IMPLICIT", in_order ? "1" : "0");
+        EXPECT_OK(t, rig_open(&rig, t));
+        EXPECT_OK(t, swap_open(&rig, &swap));
+        EXPECT_OK(t, rig.vt->start(rig.comm));
+        before = sent();
+        for (uint32_t i = 0; i < 5 && !conform_failed(t); i++)
+            swap_once(&rig, &swap, i);
+        EXPECT(t, sent() - before == bytes, "%llu bytes were sent for 5 rows of 16, not %llu",
+               (unsigned long long)(sent() - before), (unsigned long long)bytes);
+        EXPECT(t, conform_meet(t), "the other rank failed");
+        swap_close(&rig, &swap);
+        rig_close(&rig);
+    }
+    change_environment(t, "DUALPIPE_NCCL_EXCHANGE", "exact");
+    EXPECT_STATUS(t, rig_open(&rig, t), DP_ERR_INVALID, "open with that way of exchanging");
+    EXPECT(t, strstr(conform_last_error(), "unset NCCL_LAUNCH_ORDER_IMPLICIT") != NULL, "%s", conform_last_error());
+    rig_close(&rig);
+}
+
+/* One rank is gone while the other waits for its rows and for its message: an abort of one communicator
+ * waits for the whole device, for the kernels of the others and for the streams that wait for rows. */
+static void waits_of_all_kinds_end_with_the_job(conform_t *t)
+{
+    const dp_message_tag_t tag = {.bytes = BYTES};
+    const void *got = NULL;
+    const int32_t *counts = NULL;
+    swap_t swap;
+    rig_t rig;
+
+    EXPECT_OK(t, rig_open(&rig, t));
+    EXPECT_OK(t, swap_open(&rig, &swap));
+    EXPECT_OK(t, channels_open(&rig));
+    EXPECT(t, conform_meet(t), "the other rank failed");
+    if (t->rank == 0) {
+        EXPECT_OK(t, rig.vt->recv(rig.from[0], &tag, &got, rig.back));
+        EXPECT_OK(t, rig.vt->exchange(swap.x, 0, swap.rows, swap.table, swap.table + 2, &got, &counts, swap.s));
+        EXPECT_STATUS(t, rig.device_vt->synchronize(swap.s, -1), DP_ERR_DEVICE, "rows that never come");
+        EXPECT_STATUS(t, rig.device_vt->synchronize(rig.back, -1), DP_ERR_DEVICE, "a message that never comes");
+    } else {
+        conform_nap_ms(100);
+        conform_abort(t, DP_ERR_DEVICE, "told so");
+    }
+    swap_close(&rig, &swap);
+    rig_close(&rig);
+}
+
+/* The other rank fails between its counts and its rows. When communicators are aborted, the stream that moves rows says
+ * that the first have come, behind the word that all have. */
+static void rows_that_stop_halfway_end_with_the_job(conform_t *t)
+{
+    const void *got = NULL;
+    const int32_t *counts = NULL;
+    swap_t swap;
+    rig_t rig;
+
+    if (!gpu_is_fake() || t->mode == CONFORM_THREADS) {
+        conform_skip(t, "only the fake NCCL fails when it is told to, in one of two processes");
+        return;
+    }
     EXPECT_OK(t, rig_open(&rig, t));
     EXPECT_OK(t, swap_open(&rig, &swap));
     EXPECT_OK(t, rig.vt->start(rig.comm));
-    before = sent();
-    for (uint32_t i = 0; i < 5; i++) {
+    if (t->rank == 1)
+        setenv("DP_FAKE_NCCL_FAIL", "2", 1); /* of those from now on */
+    EXPECT(t, conform_meet(t), "the other rank failed");
+    for (uint32_t i = 0; i < 2; i++)
         EXPECT_OK(t, rig.vt->exchange(swap.x, i, swap.rows, swap.table, swap.table + 2, &got, &counts, swap.s));
-        EXPECT_OK(t, rig.device_vt->copy(swap.s, row, (const unsigned char *)got + (size_t)(1 - t->rank) * 64, 16));
-        EXPECT_OK(t, rig.vt->exchange_release(swap.x, i, swap.s));
-        EXPECT_OK(t, rig.device_vt->synchronize(swap.s, -1));
-        EXPECT(t, row[0] == 10 * (2 - t->rank) + t->rank, "%d", row[0]);
-    }
-    EXPECT(t, sent() - before == 5 * (16 + sizeof(int32_t)), "%llu bytes were sent for 5 rows of 16",
-           (unsigned long long)(sent() - before));
+    EXPECT_STATUS(t, rig.device_vt->synchronize(swap.s, -1), DP_ERR_DEVICE, "rows that never come");
+    if (t->rank == 1)
+        conform_abort(t, DP_ERR_DEVICE, "told so");
     swap_close(&rig, &swap);
     rig_close(&rig);
 }
@@ -398,8 +476,6 @@ static void exchanges_move_the_rows_that_there_are(conform_t *t)
 static void exchanges_of_the_capacity_are_left(conform_t *t)
 {
     const char *const ways[] = {"capacity", NULL, "exact", "roundabout"};
-    const void *got = NULL;
-    const int32_t *counts = NULL;
     swap_t swap;
     rig_t rig;
 
@@ -422,8 +498,7 @@ static void exchanges_of_the_capacity_are_left(conform_t *t)
         EXPECT_OK(t, rig_open(&rig, t));
         EXPECT_OK(t, swap_open(&rig, &swap));
         EXPECT_OK(t, rig.vt->start(rig.comm));
-        EXPECT_OK(t, rig.vt->exchange(swap.x, 0, swap.rows, swap.table, swap.table + 2, &got, &counts, swap.s));
-        EXPECT_OK(t, rig.device_vt->synchronize(swap.s, -1));
+        swap_once(&rig, &swap, 0);
         EXPECT(t, conform_meet(t), "the other rank failed");
         swap_close(&rig, &swap);
         rig_close(&rig);
@@ -547,6 +622,10 @@ static const conform_case_t own_cases[] = {
     {CONFORM_CASE(sums_and_exchanges_fit_into_the_share, 2, "Kernels of NCCL that may run at once fit into the share."),
      .hang_seconds = 10},
     {CONFORM_CASE(exchanges_move_the_rows_that_there_are, 2, "Exchanges move rows, not the room for them.")},
+    {CONFORM_CASE(waits_of_all_kinds_end_with_the_job, 2, "Streams that wait for rows and messages end with the job."),
+     .hang_seconds = 10},
+    {CONFORM_CASE(rows_that_stop_halfway_end_with_the_job, 2, "So do those that wait for rows behind them."),
+     .hang_seconds = 10},
     {CONFORM_CASE(exchanges_of_the_capacity_are_left, 2, "Exchanges of the capacity need few hardware queues."),
      .hang_seconds = 10},
     {CONFORM_CASE(sums_may_be_those_of_nccl, 3, "Sums in an order of NCCL's choice, where asked for.")},
@@ -567,6 +646,10 @@ static const conform_suite_t own_suite = {
 /* ---- the program ---- */
 
 #define COMMON "test_comm_nccl", "--plugin", "comm_nccl", "--device", "device_cuda"
+#define EXCHANGES                                                                                                      \
+    "exchanges_bring_every_row", "exchanges_may_lie_unreleased", "rows_are_kept_until_their_release_runs",             \
+        "rows_and_counts_are_read_when_the_stream_gets_there", "a_read_of_rows_goes_no_further_than_its_counts",       \
+        "the_capacity_can_be_used", "too_many_rows_are_an_overflow", "mistakes_with_exchanges_are_refused"
 
 static int run(const conform_suite_t *suite, char **argv)
 {
@@ -581,6 +664,9 @@ int main(int argc, char **argv)
 {
     char *all[] = {COMMON, NULL};
     char *processes[] = {COMMON, "--mode", "processes", NULL};
+    char *exchanges[] = {COMMON, EXCHANGES, NULL};
+    char *exchanges_of_processes[] = {COMMON, "--mode", "processes", EXCHANGES, NULL};
+    int status;
 
     gpu_or_skip("test_comm_nccl");
     if (!gpu_is_fake() &&
@@ -591,5 +677,7 @@ int main(int argc, char **argv)
     setenv(gpu_is_fake() ? "DP_FAKE_NCCL_SHARE" : "DUALPIPE_NCCL_SAME_GPU", "1", 0);
     if (argc > 1) /* by hand: cases, or another device */
         return conform_main((const conform_suite_t *[]){&conform_comm, &own_suite, NULL}, "comm_nccl", argc, argv);
-    return run(&own_suite, gpu_is_fake() ? all : processes) | run(&conform_comm, gpu_is_fake() ? all : processes);
+    status = run(&own_suite, gpu_is_fake() ? all : processes) | run(&conform_comm, gpu_is_fake() ? all : processes);
+    setenv("DUALPIPE_NCCL_EXCHANGE", "capacity", 1);
+    return status | run(&conform_comm, gpu_is_fake() ? exchanges : exchanges_of_processes);
 }

@@ -215,10 +215,59 @@ static void any_number_of_streams_is_served(conform_t *t)
     rig.device_vt->close(rig.device);
 }
 
+/* Data too large to ring have left, and what rings behind them finds no room: it is tried again. */
+static void what_rings_behind_data_finds_room(conform_t *t)
+{
+    enum { MUCH = 1 << 18 };
+    const dp_channel_config_t channel = {.struct_size = sizeof(channel),
+                                         .id = 1,
+                                         .peer = 1 - t->rank,
+                                         .sender = t->rank == 0,
+                                         .slots = 2,
+                                         .slot_bytes = MUCH,
+                                         .label = "large"};
+    unsigned char *bytes;
+    dp_channel_end_t *end;
+    const void *in;
+    void *out;
+    rig_t rig;
+
+    if (t->mode == CONFORM_PROCESSES || t->rank == 0)
+        setenv("DP_TEST_BUSY", "1", 1);
+    EXPECT(t, conform_meet(t), "the other rank failed");
+    EXPECT_OK(t, rig_open(&rig, t));
+    EXPECT_OK(t, rig.device_vt->allocate(rig.device, MUCH, &out));
+    EXPECT_OK(t, rig.vt->channel_open(rig.comm, &channel, &end));
+    EXPECT_OK(t, rig.vt->start(rig.comm));
+    bytes = calloc(1, MUCH);
+    for (uint32_t i = 0; i < 4; i++) {
+        const dp_message_tag_t tag = {.number = i, .bytes = MUCH};
+
+        memset(bytes, t->rank == 0 ? (int)i + 1 : 0, MUCH);
+        if (t->rank == 0) {
+            EXPECT(t, upload(t, out, bytes, MUCH), "no copy to the device");
+            EXPECT_OK(t, rig.vt->send(end, out, &tag, rig.s));
+            EXPECT_OK(t, rig.device_vt->synchronize(rig.s, -1));
+            continue;
+        }
+        EXPECT_OK(t, rig.vt->recv(end, &tag, &in, rig.s));
+        EXPECT_OK(t, rig.device_vt->synchronize(rig.s, -1));
+        EXPECT(t, download(t, bytes, in, MUCH) && bytes[0] == i + 1 && bytes[MUCH - 1] == i + 1, "another message");
+        EXPECT_OK(t, rig.vt->release(end, i, rig.s));
+    }
+    free(bytes);
+    EXPECT(t, conform_meet(t), "the other rank failed");
+    rig.vt->close(rig.comm);
+    rig.device_vt->release(rig.device, out);
+    rig.device_vt->stream_close(rig.s);
+    rig.device_vt->close(rig.device);
+}
+
 static const conform_case_t own_cases[] = {
     {CONFORM_CASE(what_is_received_lies_on_the_device, 2, "Messages, rows and counts lie in memory of the device.")},
     {CONFORM_CASE(only_what_has_to_is_staged, 2,
                   "Data go through memory of the host where the provider asks for it, only there.")},
+    {CONFORM_CASE(what_rings_behind_data_finds_room, 2, "A provider without room is asked again.")},
     {CONFORM_CASE(any_number_of_streams_is_served, 2, "An instance is used on as many streams as there are.")},
     {0},
 };

@@ -297,6 +297,21 @@ static void a_library_makes_the_products_of_experts(conform_t *t)
     conform_lab_close(&lab);
 }
 
+/* As it opens, it writes nothing: gradients of this size would not fit into its memory. */
+static void a_library_opens_for_large_products(conform_t *t)
+{
+    block_t b = {.kind = conform_kernel_kind(t), .layer = moe_layer(DP_BF16, 1, 2944, 1, 1, 2944, 0)};
+    lab_t lab;
+
+    if (!conform_lab_open(&lab, t))
+        return;
+    b.lab = &lab;
+    setenv("DUALPIPE_MOE_PRODUCTS", "cublaslt", 1);
+    EXPECT_OK(t, b.kind->open(&b));
+    b.kind->close(&b);
+    conform_lab_close(&lab);
+}
+
 static void a_way_that_is_none_is_refused(conform_t *t)
 {
     block_t b = {.kind = conform_kernel_kind(t), .layer = moe_layer(DP_F32, 7, 5, 8, 2, 3, 1)};
@@ -325,6 +340,7 @@ static const conform_case_t cases[] = {
      .flags = CONFORM_ONLY_THREADS},
     {CONFORM_CASE(too_many_rows_from_a_rank, 0, "More rows from a rank than there is room for are an error.")},
     {CONFORM_CASE(a_library_makes_the_products_of_experts, 0, "cuBLASLt makes the products of experts, where asked.")},
+    {CONFORM_CASE(a_library_opens_for_large_products, 0, "cuBLASLt writes nothing when it is opened.")},
     {CONFORM_CASE(a_way_that_is_none_is_refused, 0, "A way of multiplying that is none is refused.")},
     {0},
 };

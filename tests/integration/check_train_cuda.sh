@@ -131,6 +131,13 @@ if [ -e "$fakes/libnccl_fake.so" ]; then
         failures=$((failures + 1))
     }
     same cuda32 nccl-processes
+    # exchanges of the rows that there are need streams that hold up nothing: as many queues as a device has do
+    DP_FAKE_QUEUES=32 DUALPIPE_NCCL_SAME_GPU=1 "$DP_TEST_BUILDDIR/dualpipe" run -n 4 -- "$train" $model --ep 2 --device cuda \
+        --comm nccl --losses "$work/nccl-queues" >"$work/out" 2>&1 || {
+        echo "processes with 32 queues over NCCL: $(cat "$work/out")"
+        failures=$((failures + 1))
+    }
+    same experts nccl-queues
 fi
 
 # as processes: the serial run beside it would make 8 devices of one process, which is more than there are queues for
