@@ -268,8 +268,8 @@ DP_API dp_status_t dp_pipeline_gather(dp_pipeline_t *pipeline);
 DP_API dp_status_t dp_pipeline_sum(dp_pipeline_t *pipeline, double *values, size_t count);
 
 /** *sum_out: the sum of the values of all ranks, none of them negative, as if added without rounding and then rounded
- *  once: the same bits whatever their order, and whoever has which. NaN when one is infinite or not a number. [collective]
- *  [blocks] */
+ *  once: the same bits whatever their order, and whoever has which. NaN when one is infinite or not a number.
+ *  [collective] [blocks] */
 DP_API dp_status_t dp_pipeline_exact_sum(dp_pipeline_t *pipeline, const double *values, size_t count, double *sum_out);
 
 /** Whether this rank adds parameter `param` (index in the view's param_list) of `chunk` to sums over the job: 1 on
