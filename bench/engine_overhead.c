@@ -16,7 +16,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
-enum { STEPS = 400, WARM_UP = 20 };
+enum { STEPS = 400, WARM_UP = 20, MICROBATCHES = 20 };
 
 static dp_stage_t *stages[2];
 static int nstages;
@@ -71,18 +71,22 @@ int main(void)
 {
     dp_group_t *group;
     dp_pipeline_t *pipeline;
-    dp_step_t step = {.struct_size = sizeof(step)};
+    const double tensor = 0;
+    const void *tensors[MICROBATCHES]; /* nobody reads them */
+    dp_step_t step = {.struct_size = sizeof(step), .inputs = tensors, .targets = tensors};
     const dp_schedule_t *schedule;
     double wall[STEPS], cpu;
     int64_t ops;
     int size;
 
+    for (int i = 0; i < MICROBATCHES; i++)
+        tensors[i] = &tensor;
     check(dp_group_join(NULL, &group));
     size = dp_group_size(group);
     check(dp_pipeline_open(&(dp_pipeline_options_t){.struct_size = sizeof(dp_pipeline_options_t),
                                                     .group = group,
                                                     .method = size == 1 ? "1f1b" : "dualpipe",
-                                                    .microbatches = 20,
+                                                    .microbatches = MICROBATCHES,
                                                     .boundary_bytes = 8,
                                                     .build = build},
                            &pipeline));
