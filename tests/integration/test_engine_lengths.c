@@ -245,7 +245,8 @@ static dp_status_t use(rank_t *rank, dp_pipeline_t *p)
     for (int32_t c = 0; c < dp_pipeline_chunks(p) && status >= 0; c++)
         if (dp_pipeline_chunk(p, c, &view) == DP_OK)
             for (uint32_t i = 0; i < view.nparams; i++)
-                got.grads[atoi(view.param_list[i].name)] = ((const double *)view.grads)[view.param_list[i].offset];
+                if (dp_pipeline_counts(p, c, i)) /* one of those that hold it */
+                    got.grads[atoi(view.param_list[i].name)] = ((const double *)view.grads)[view.param_list[i].offset];
     if (dp_group_rank(rank->options.group) == 0) {
         got.loss = step.loss;
         memcpy(got.losses, losses, sizeof(losses));
