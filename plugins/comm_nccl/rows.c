@@ -15,7 +15,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define FEWEST_QUEUES 32 /* a stream that waits must not be in front of ours in one of them */
 #define POLLS         200
@@ -216,13 +215,14 @@ static dp_status_t run_job(dp_comm_t *comm, const job_t *job)
  * come, which takes back that later ones have: so again and again, until there are no communicators. */
 static void release_all(dp_comm_t *comm)
 {
-    const struct timespec tick = {0, IDLE_NS};
-
     while (!__atomic_load_n(&comm->rows_closing, __ATOMIC_ACQUIRE)) {
         comm->host->post(comm->host, &comm->jobs_done, __atomic_load_n(&comm->jobs_there.value, __ATOMIC_ACQUIRE));
         if (fault_aborts(comm))
             rows_release(comm);
-        (void)nanosleep(&tick, NULL);
+        /* behind an abort this wait is over at once: what is left of the job is its close */
+        (void)comm->host->wait(comm->host, &comm->jobs_there,
+                               __atomic_load_n(&comm->jobs_there.value, __ATOMIC_ACQUIRE) + 1, IDLE_NS, "exchanges");
+        sched_yield();
     }
 }
 

@@ -2,9 +2,8 @@
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
 # check_waits.sh: only the wait primitive blocks, so that every wait has a deadline and hears an abort.
-# Looks at what the built objects call, not at their text. The files that may, and why:
-#   base/wait.c              the wait primitive itself: the only futex
-#   plugins/comm_nccl/rows.c nanosleep, 10 ms at a time until close: behind an abort, when host->wait waits no more
+# Looks at what the built objects call, not at their text. The file that may, and why:
+#   base/wait.c   the wait primitive itself: the only futex
 set -eu
 
 work=$(mktemp -d)
@@ -28,8 +27,7 @@ if [ "$(cut -d' ' -f1 "$work/needs" | sort -u | wc -l)" -lt 2 ]; then
     exit 1
 fi
 
-if awk -v pattern="^($blocking)\$" '$1 ~ /comm_nccl_la-rows$/ && $2 == "nanosleep" { next }
-    $2 ~ pattern { print; bad = 1 } END { exit !bad }' "$work/needs"; then
+if awk -v pattern="^($blocking)\$" '$2 ~ pattern { print; bad = 1 } END { exit !bad }' "$work/needs"; then
     echo "^ these block without a deadline or an abort: wait through dp__signal_wait, in plugins through host->wait"
     failures=$((failures + 1))
 fi
