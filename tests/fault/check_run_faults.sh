@@ -3,10 +3,6 @@
 # SPDX-License-Identifier: MIT
 # check_run_faults.sh: whatever ends a job of `dualpipe run`, it ends in time, says why, and nothing of it is left.
 set -u
-# The leak checker of a sanitizer holds a process that ends by ptrace, and a signal of the launcher that comes then
-# leaves it held for good.
-ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
-export ASAN_OPTIONS
 
 dualpipe=$DP_TEST_BUILDDIR/dualpipe
 rank=$DP_TEST_BUILDDIR/tests/fault/run_rank
