@@ -7,11 +7,11 @@
 
 #include "options.h"
 
-/* Most pieces of text in a micro-batch: documents, or sequences. */
+/* Most sequences in a micro-batch; with --documents, most documents. */
 uint32_t lengths_most(const options_t *options);
 
-/* Tokens of micro-batch `index` of a training step of a data replica; ends_out [lengths_most] NULL, or where its pieces
- * end, *count_out of them. */
+/* Tokens of micro-batch `index` of a training step of a data replica; ends_out [lengths_most] NULL, or where its
+ * sequences (documents) end, *count_out of them. */
 uint32_t lengths_draw(const options_t *options, int64_t step, int32_t replica, int32_t index, uint32_t *ends_out,
                       uint32_t *count_out);
 

@@ -80,8 +80,8 @@ static dp_status_t open_sums(dp_pipeline_t *p, const dp__comms_t *comms, const c
         m->n = 0;
         for (int32_t d = 0; d < g->dp; d++)
             add_member(m, g, g->p, g->e, d);
-        snprintf(name, sizeof(name), "%sshard.%d.%d", what, g->p, g->e);
-        status = open_group(p, comms, name, m, &sums->shard);
+        snprintf(name, sizeof(name), "%sexpert_data.%d.%d", what, g->p, g->e);
+        status = open_group(p, comms, name, m, &sums->expert_data);
     }
     return status;
 }
@@ -158,9 +158,15 @@ dp_status_t dp__comms_open_ties(dp_pipeline_t *p, dp__comms_t *comms)
 /* Every instance of `comms`, in the order in which they were opened. */
 static void list_comms(const dp__comms_t *comms, dp_comm_t *all[COMMS])
 {
-    dp_comm_t *const first[] = {comms->pipeline,      comms->expert,        comms->sums.mirror,
-                                comms->sums.dense,    comms->sums.shard,    comms->gathers.mirror,
-                                comms->gathers.dense, comms->gathers.shard, comms->world};
+    dp_comm_t *const first[] = {comms->pipeline,
+                                comms->expert,
+                                comms->sums.mirror,
+                                comms->sums.dense,
+                                comms->sums.expert_data,
+                                comms->gathers.mirror,
+                                comms->gathers.dense,
+                                comms->gathers.expert_data,
+                                comms->world};
 
     memcpy(all, first, sizeof(first));
     memcpy(all + COMMS - DP__TIES, comms->tie, sizeof(comms->tie));

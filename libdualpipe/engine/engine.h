@@ -62,7 +62,7 @@ typedef struct dp__backend {
 
 /* What gradients are summed over: both mirrors; the data groups of all that is no expert, and of experts. */
 typedef struct dp__sum_comms {
-    dp_comm_t *mirror, *dense, *shard;
+    dp_comm_t *mirror, *dense, *expert_data;
 } dp__sum_comms_t;
 
 /* The groups of a rank; an instance is NULL where the group is this rank alone. */

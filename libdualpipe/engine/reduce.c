@@ -15,7 +15,7 @@ static dp_comm_t *data_group(const dp_pipeline_t *p, const dp_param_t *param)
 {
     if (param->shared != NULL)
         return NULL;
-    return param->sharded ? p->comms.sums.shard : p->comms.sums.dense;
+    return param->sharded ? p->comms.sums.expert_data : p->comms.sums.dense;
 }
 
 /* Sums every run of neighbouring parameters that have one group: experts over their shards, the rest over all

@@ -45,7 +45,7 @@ static int32_t data_rank(const dp_pipeline_t *p, bool sharded)
 
 static dp_comm_t *data_comm(const dp__sum_comms_t *comms, bool sharded)
 {
-    return sharded ? comms->shard : comms->dense;
+    return sharded ? comms->expert_data : comms->dense;
 }
 
 bool dp__zero_is_on(const dp_pipeline_t *p)

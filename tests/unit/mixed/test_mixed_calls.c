@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * test_mixed_calls.c: what two joined transports ask of each other, of host and device, call by call; each call fails
  * once: its status comes back, what was opened is closed. */
+#include "tests/support/failing_device.h"
 #include "tests/support/oom.h"
 #include "tests/support/suite.h"
 
@@ -11,35 +12,6 @@
 #include <stdio.h>
 
 enum { RANKS = 5, COUNT = 40, ROW = 16, CAPACITY = 2 };
-
-/* ---- calls, one of which fails ---- */
-
-static int due = -1, ncalls;
-
-static dp_status_t called(void)
-{
-    ncalls++;
-    return due >= 0 && due-- == 0 ? dp_fail(DP_ERR_PEER, "call %d fails", ncalls) : DP_OK;
-}
-
-/* Runs `what` until none of its calls fails any more; returns how many it makes. */
-static int fail_each(dp_status_t (*what)(void *arg), void *arg)
-{
-    for (int k = 0;; k++) {
-        dp_status_t status;
-
-        due = k;
-        ncalls = 0;
-        status = what(arg);
-        if (due >= 0) {
-            due = -1;
-            ck_assert_int_eq(status, DP_OK);
-            return ncalls;
-        }
-        ck_assert_int_eq(status, DP_ERR_PEER);
-        ck_assert_ptr_nonnull(strstr(dp_last_error(), "fails"));
-    }
-}
 
 /* ---- host and device ---- */
 
@@ -71,60 +43,6 @@ static dp_status_t host_wait(const dp_host_t *h, dp_signal_t *signal, uint32_t t
     ck_assert_ptr_nonnull(strstr(what, "waits for the release of an earlier one"));
     return called();
 }
-
-struct dp_device {
-    int memories;
-};
-struct dp_stream {
-    int nothing;
-};
-static dp_device_t device;
-static dp_stream_t stream;
-
-static dp_status_t device_allocate(dp_device_t *d, size_t bytes, void **memory_out)
-{
-    dp_status_t status = called();
-
-    if (status < 0)
-        return status;
-    *memory_out = calloc(1, bytes);
-    d->memories++;
-    return DP_OK;
-}
-static void device_release(dp_device_t *d, void *memory)
-{
-    d->memories--;
-    free(memory);
-}
-static dp_status_t device_copy(dp_stream_t *s, void *to, const void *from, size_t bytes)
-{
-    dp_status_t status = called();
-
-    (void)s;
-    if (status >= 0)
-        memcpy(to, from, bytes);
-    return status;
-}
-static dp_status_t device_add(dp_stream_t *s, void *to, const void *from, size_t count, dp_dtype_t dtype)
-{
-    dp_status_t status = called();
-
-    (void)s;
-    ck_assert_int_eq(dtype, DP_F64);
-    for (size_t i = 0; i < count && status >= 0; i++)
-        ((double *)to)[i] += ((const double *)from)[i];
-    return status;
-}
-static dp_status_t device_launch(dp_stream_t *s, dp_launch_fn fn, const void *arg, size_t bytes)
-{
-    char copy[DP_LAUNCH_ARG_MAX] __attribute__((aligned(16)));
-    dp_status_t status = called();
-
-    (void)s;
-    memcpy(copy, arg, bytes);
-    return status < 0 ? status : fn(copy);
-}
-static dp_device_vt_t device_vt;
 
 /* ---- two transports, of whose instances this process has one rank ---- */
 
@@ -298,13 +216,7 @@ static void setup(void)
     host.wait = host_wait;
     service = say_places;
     places = (dp_host_places_t){.struct_size = sizeof(places), .ranks = RANKS, .hosts = 3, .host_of = lives};
-    device_vt = (dp_device_vt_t){.struct_size = sizeof(device_vt),
-                                 .caps = DP_DEVICE_CAP_HOST_MEMORY | DP_DEVICE_CAP_LAUNCH,
-                                 .allocate = device_allocate,
-                                 .release = device_release,
-                                 .copy = device_copy,
-                                 .add = device_add,
-                                 .launch = device_launch};
+    device_vt.caps = DP_DEVICE_CAP_HOST_MEMORY | DP_DEVICE_CAP_LAUNCH;
     near_vt = (dp_comm_vt_t){.struct_size = sizeof(near_vt),
                              .caps = DP_COMM_CAP_ONE_SIDED | DP_COMM_CAP_HOST_INLINE,
                              .open = near_open,
@@ -382,7 +294,7 @@ START_TEST(a_group_that_cannot_be_opened_leaves_nothing)
         dp_comm_config_t config = config_of(rank);
         int least = rank == 4 ? 5 : 6;
 
-        ck_assert_int_ge(fail_each(open_and_close, &config), least);
+        ck_assert_int_ge(fail_each(open_and_close, &config, 0), least);
         oom_install();
         for (long k = 0;; k++) {
             dp_status_t status;
@@ -459,7 +371,7 @@ START_TEST(where_one_transport_does_the_other_is_not_opened)
 
     for (int apart = 0; apart < 2; apart++) {
         places.host_of = apart ? alone : together;
-        ck_assert_int_eq(fail_each(open_and_close, &config), 1);
+        ck_assert_int_eq(fail_each(open_and_close, &config, 0), 1);
         ck_assert_int_eq(table->open(&host, &config, &comm), DP_OK);
         ck_assert_str_eq(comms->kind, apart ? "far" : "near");
         ck_assert_ptr_null(comms->next);
@@ -623,16 +535,16 @@ START_TEST(a_sum_ends_with_the_first_call_that_fails)
        doubles are three pieces of 16 (512 bytes over a lag of 4). */
     for (int matched = 0; matched < 2; matched++) {
         far_vt.caps = DP_COMM_CAP_HOSTS | (matched ? 0 : DP_COMM_CAP_ONE_SIDED);
-        ck_assert_int_ge(fail_each(open_and_sum, &x), 3);
+        ck_assert_int_ge(fail_each(open_and_sum, &x, 0), 3);
         ck_assert_double_eq(x.data[0], 1); /* the total took the place of 0 + 1 */
         ck_assert_double_eq(x.data[COUNT - 1], 1);
     }
     x.count = 0; /* rank 0, and nothing to add: it meets the others all the same */
-    ck_assert_int_ge(fail_each(open_and_sum, &x), 2);
+    ck_assert_int_ge(fail_each(open_and_sum, &x, 0), 2);
     x.dtype = DP_I64;
-    ck_assert_int_eq(fail_each(open_and_sum, &x), 1); /* one level */
+    ck_assert_int_eq(fail_each(open_and_sum, &x, 0), 1); /* one level */
     x.dtype = DP_F32;
-    ck_assert_int_ge(fail_each(open_and_sum, &x), 2);
+    ck_assert_int_ge(fail_each(open_and_sum, &x, 0), 2);
 }
 END_TEST
 
@@ -702,15 +614,15 @@ START_TEST(an_exchange_ends_with_the_first_call_that_fails)
         .config = {.struct_size = sizeof(x.config), .row_bytes = ROW, .capacity_rows = CAPACITY, .label = "rows"}};
     int both;
 
-    both = fail_each(exchange_once, &x);
+    both = fail_each(exchange_once, &x, 1);
     x.config.slots = 3;
     x.config.label = NULL;
-    ck_assert_int_eq(fail_each(exchange_once, &x), both);
+    ck_assert_int_eq(fail_each(exchange_once, &x, 1), both);
     near_vt.exchange_open = no_exchange; /* then all rows go over far */
-    ck_assert_int_lt(fail_each(exchange_once, &x), both);
+    ck_assert_int_lt(fail_each(exchange_once, &x, 1), both);
     near_vt.exchange_open = exchange_open;
     device_vt.caps = DP_DEVICE_CAP_LAUNCH; /* and on a device whose counts the host cannot read */
-    ck_assert_int_lt(fail_each(exchange_once, &x), both);
+    ck_assert_int_lt(fail_each(exchange_once, &x, 1), both);
     x.config.struct_size = 8;
     ck_assert_int_eq(exchange_once(&x), DP_ERR_INVALID);
     ck_assert_ptr_nonnull(strstr(dp_last_error(), "struct_size of an exchange is 8"));

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * test_stage_calls.c: what MoE layers and replicas of experts ask of device, transport and plugins, call by call; each
  * call fails once: its status comes back, nothing is called behind it, nothing is left. */
+#include "tests/support/failing_device.h"
 #include "tests/support/oom.h"
 #include "tests/support/suite.h"
 
@@ -11,124 +12,6 @@
 #include <stdint.h>
 
 enum { EXPERT = 10, EXPERTS = 3, REPLICAS = 4, LOCAL = 2, PEERS_BYTE = 0x5a };
-
-/* ---- calls, one of which fails ---- */
-
-static int due = -1, ncalls;
-
-static dp_status_t called(void)
-{
-    ncalls++;
-    return due >= 0 && due-- == 0 ? DP_ERR_PEER : DP_OK;
-}
-
-/* Runs `what` until none of its calls fails any more; returns how many it makes. */
-static int fail_each(dp_status_t (*what)(void *arg), void *arg)
-{
-    for (int k = 0;; k++) {
-        dp_status_t status;
-
-        due = k;
-        ncalls = 0;
-        status = what(arg);
-        if (due >= 0) {
-            due = -1;
-            ck_assert_int_eq(status, DP_OK);
-            return ncalls;
-        }
-        ck_assert_int_eq(status, DP_ERR_PEER);
-        ck_assert_int_eq(ncalls, k + 1);
-    }
-}
-
-/* ---- a device whose work is done at once ---- */
-
-struct dp_device {
-    int memories, streams;
-};
-struct dp_stream {
-    dp_device_t *device;
-};
-static dp_device_t device;
-static dp_stream_t stream = {&device};
-
-static dp_status_t device_allocate(dp_device_t *d, size_t bytes, void **memory_out)
-{
-    dp_status_t status = called();
-
-    if (status < 0)
-        return status;
-    *memory_out = calloc(1, bytes);
-    if (*memory_out == NULL)
-        return DP_ERR_NOMEM;
-    d->memories++;
-    return DP_OK;
-}
-static void device_release(dp_device_t *d, void *memory)
-{
-    d->memories--;
-    free(memory);
-}
-static dp_status_t device_copy(dp_stream_t *s, void *to, const void *from, size_t bytes)
-{
-    dp_status_t status = called();
-
-    (void)s;
-    if (status >= 0)
-        memcpy(to, from, bytes);
-    return status;
-}
-static dp_status_t device_zero(dp_stream_t *s, void *memory, size_t bytes)
-{
-    dp_status_t status = called();
-
-    (void)s;
-    if (status >= 0)
-        memset(memory, 0, bytes);
-    return status;
-}
-static dp_status_t device_add(dp_stream_t *s, void *to, const void *from, size_t count, dp_dtype_t dtype)
-{
-    dp_status_t status = called();
-
-    (void)s;
-    ck_assert_int_eq(dtype, DP_F64);
-    for (size_t i = 0; i < count && status >= 0; i++)
-        ((double *)to)[i] += ((const double *)from)[i];
-    return status;
-}
-static dp_status_t device_stream_open(dp_device_t *d, dp_lane_t lane, dp_stream_t **stream_out)
-{
-    dp_status_t status = called();
-
-    (void)lane;
-    if (status < 0)
-        return status;
-    *stream_out = &stream;
-    d->streams++;
-    return DP_OK;
-}
-static void device_stream_close(dp_stream_t *s)
-{
-    s->device->streams--;
-}
-static dp_status_t device_synchronize(dp_stream_t *s, int64_t timeout_ns)
-{
-    (void)s, (void)timeout_ns;
-    return called();
-}
-
-static const dp_device_vt_t device_vt = {
-    .struct_size = sizeof(device_vt),
-    .allocate = device_allocate,
-    .release = device_release,
-    .copy = device_copy,
-    .zero = device_zero,
-    .add = device_add,
-    .stream_open = device_stream_open,
-    .stream_close = device_stream_close,
-    .synchronize = device_synchronize,
-};
 
 /* ---- an expert group of two: this rank is 0, all bytes that come from rank 1 are PEERS_BYTE ---- */
 
@@ -246,7 +129,7 @@ START_TEST(replicas_that_cannot_be_opened_leave_nothing)
     dp_replicas_config_t config = usual;
     long k = 0;
 
-    ck_assert_int_eq(fail_each(open_and_close, &config), 5); /* three memories, a stream, an exchange */
+    ck_assert_int_eq(fail_each(open_and_close, &config, 0), 5); /* three memories, a stream, an exchange */
     oom_install();
     for (dp_status_t status = DP_ERR_NOMEM; status < 0; k++) {
         oom_arm(k, _i);
@@ -318,9 +201,9 @@ START_TEST(experts_without_replicas_need_no_sums)
     summing_t x = {NULL, {0, 1, 2, 3}, {{0}}};
 
     config.experts = REPLICAS;
-    ck_assert_int_eq(fail_each(open_and_close, &config), 4);
+    ck_assert_int_eq(fail_each(open_and_close, &config, 0), 4);
     ck_assert_int_eq(dp_replicas_open(&config, &x.replicas), DP_OK);
-    ck_assert_int_eq(fail_each(sum, &x), 0);
+    ck_assert_int_eq(fail_each(sum, &x, 0), 0);
     ck_assert_double_eq(x.grads[1][0], 2);
     dp_replicas_close(x.replicas);
 }
@@ -356,11 +239,11 @@ START_TEST(replicas_of_one_expert_get_one_sum)
 {
     summing_t x = {open_replicas(), {0, 1, 2, 0}, {{0}}};
 
-    ck_assert_int_eq(fail_each(sum, &x), 4); /* zero, add, sum over ranks, copy */
+    ck_assert_int_eq(fail_each(sum, &x, 0), 4); /* zero, add, sum over ranks, copy */
     ck_assert_double_eq(x.grads[0][EXPERT - 1], 101);
     ck_assert_double_eq(x.grads[1][0], 2); /* the only one of its expert */
     memcpy(x.placement, (int32_t[]){0, 0, 1, 2}, sizeof(x.placement));
-    ck_assert_int_eq(fail_each(sum, &x), 6);
+    ck_assert_int_eq(fail_each(sum, &x, 0), 6);
     ck_assert_double_eq(x.grads[0][0], 103);
     ck_assert_double_eq(x.grads[1][0], 103);
     dp_replicas_close(x.replicas);
@@ -393,7 +276,7 @@ START_TEST(replicas_move_to_other_ranks)
     moving_t x = {.replicas = open_replicas(), .from = {0, 1, 2, 2}, .to = {2, 1, 0, 2}};
 
     /* counts; three pieces, each: a row out, exchange, a row in, release; at the end all is there */
-    ck_assert_int_eq(fail_each(move, &x), 1 + 3 * 4 + 1);
+    ck_assert_int_eq(fail_each(move, &x, 0), 1 + 3 * 4 + 1);
     ck_assert_uint_eq(x.sent, 2 * (100 + 40)); /* both ranks take one */
     ck_assert_uint_eq(exchange.sent, 7);
     ck_assert_uint_eq(x.large[0][0], PEERS_BYTE);
@@ -604,7 +487,7 @@ START_TEST(a_layer_that_cannot_be_made_leaves_nothing)
     rig_t r = rig();
     long k = 0;
 
-    ck_assert_int_eq(fail_each(make_and_free, &r), 4); /* sizes and parameters of both */
+    ck_assert_int_eq(fail_each(make_and_free, &r, 0), 4); /* sizes and parameters of both */
     oom_install();
     for (dp_status_t status = DP_ERR_NOMEM; status < 0; k++) {
         oom_arm(k, _i);
@@ -688,7 +571,7 @@ static void runs(const rig_t *r, dp_segment_fn function, int calls, const char *
                     .dx = &tensor[3],
                     .loss_scale = 0.5}};
 
-    ck_assert_int_eq(fail_each(run, &x), calls);
+    ck_assert_int_eq(fail_each(run, &x, 0), calls);
     ck_assert_str_eq(last, last_call);
 }
 
@@ -795,7 +678,7 @@ START_TEST(a_layer_is_replicated_once_and_as_its_plugin_has_it)
     dp_replicas_t *replicas = open_replicas();
     replicating_t whole = {rig(), replicas, {0, 1, 2, 0}};
 
-    ck_assert_int_eq(fail_each(replicate, &whole), 3); /* memory for the placement, a copy, until it is there */
+    ck_assert_int_eq(fail_each(replicate, &whole, 0), 3); /* memory for the placement, a copy, until it is there */
     NOT_REPLICATED(x.rig.moe_vt.caps = 0, DP_ERR_UNSUPPORTED, "no replicated experts");
     NOT_REPLICATED(x.placement[0] = 3, DP_ERR_INVALID, "replica 0 is of expert 3");
     NOT_REPLICATED(x.rig.moe.params[2].expert = 2, DP_ERR_MISMATCH, "does not have replicas 0 to 1 of 10 elements");
