@@ -2,12 +2,13 @@
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
 # check_mpi_train.sh: a model trained over MPI has the losses and norms of one trained over shared memory, to the last bit: all
-# schedules, with and without expert and data groups.
+# schedules, with and without expert and data groups, and with micro-batches of different length.
 set -u
 . "$DP_TEST_SRCDIR/tests/mpi/mpi.sh"
 . "$DP_TEST_SRCDIR/tests/integration/train.sh"
 
 steps="--steps 3 --val-every 3 --sample 0 --microbatches 8 --quiet"
+lengths="--varlen --documents"
 
 reference() { # NAME RANKS OPTIONS...: over shared memory
     name=$1
@@ -37,11 +38,17 @@ try_mpi() {
     same two_copies 4 --dp 2 --schedule dualpipe
     same all_three 4 --dp 2 --ep 2
     same all_three 8 --dp 2 --ep 2 --schedule dualpipe
+    for schedule in 1f1b zb1p dualpipe dualpipev; do # messages shorter than their slots
+        same unlike 4 --schedule $schedule $lengths
+    done
+    same unlike_experts 4 --ep 2 --schedule dualpipe $lengths
 }
 
 reference one_replica 1
 reference two_expert_ranks 2 --ep 2
 reference two_copies 2 --dp 2
 reference all_three 4 --dp 2 --ep 2
+reference unlike 1 $lengths
+reference unlike_experts 2 --ep 2 $lengths
 try_mpis
 finish
