@@ -375,7 +375,7 @@ static dp_status_t project_all(const attn_pass_t *p, const dp_io_t *io, const vo
     return status < 0 ? status : clear_behind(p, held(io, a->saved.v), p->rows, a->n.v_width);
 }
 
-/* The core works on whole blocks of rows, of which those behind the tokens are not read. */
+/* What the core leaves behind the tokens becomes zeros as well: the product for the gradient of wo sums over it. */
 static dp_status_t forward_core(const attn_pass_t *p, const dp_io_t *io)
 {
     const attn_tensors_t t = attn_view(p->attention, io);
