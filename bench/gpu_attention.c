@@ -270,11 +270,18 @@ static void close_attention(bench_t *b)
     attn_block_close(b->attention);
 }
 
+static attn_pass_t core_pass(const bench_t *b)
+{
+    attn_pass_t pass = attn_pass(b->attention, b->attention->n.tokens);
+
+    pass.stream = b->native;
+    pass.workspace = (char *)b->io.scratch + b->attention->scratch.workspace;
+    return pass;
+}
+
 static dp_status_t core_forward(bench_t *b, void *arg)
 {
-    const attn_pass_t pass = {.attention = b->attention,
-                              .stream = b->native,
-                              .workspace = (char *)b->io.scratch + b->attention->scratch.workspace};
+    const attn_pass_t pass = core_pass(b);
     const attn_tensors_t t = attn_view(b->attention, &b->io);
 
     (void)arg;
@@ -283,9 +290,7 @@ static dp_status_t core_forward(bench_t *b, void *arg)
 
 static dp_status_t core_backward(bench_t *b, void *arg)
 {
-    const attn_pass_t pass = {.attention = b->attention,
-                              .stream = b->native,
-                              .workspace = (char *)b->io.scratch + b->attention->scratch.workspace};
+    const attn_pass_t pass = core_pass(b);
     const attn_tensors_t t = attn_view(b->attention, &b->io);
 
     (void)arg;

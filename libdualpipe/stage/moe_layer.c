@@ -80,7 +80,7 @@ static dp_status_t check_lengths(const dp_moe_layer_t *layer, const dp_segment_c
     if (call->documents > 0 && !(layer->attention_vt->caps & DP_ATTENTION_CAP_DOCUMENTS))
         return dp_fail(DP_ERR_UNSUPPORTED,
                        "MoE layer: this attention plugin does not keep packed documents apart: use one that has "
-                       "DP_ATTENTION_CAP_DOCUMENTS, attention_cpu say");
+                       "DP_ATTENTION_CAP_DOCUMENTS, attention_cpu or attention_cuda say");
     return DP_OK;
 }
 

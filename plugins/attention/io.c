@@ -44,7 +44,7 @@ static dp_status_t check_lengths(const dp_host_t *host, const char *plugin, cons
     if (!(caps & DP_ATTENTION_CAP_DOCUMENTS))
         return DP_FAIL(host, DP_ERR_UNSUPPORTED,
                        "%s: micro-batch %d: io.documents is %u, and it does not keep documents apart: use a plugin "
-                       "with DP_ATTENTION_CAP_DOCUMENTS, attention_cpu say",
+                       "with DP_ATTENTION_CAP_DOCUMENTS, attention_cpu or attention_cuda say",
                        plugin, (int)io->microbatch, io->documents);
     return check_documents(host, plugin, n, io);
 }

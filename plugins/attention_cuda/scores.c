@@ -4,7 +4,11 @@
  *
  * A block is all keys up to its last query, for some queries of some heads. Its scores live in scratch; the gradients
  * of keys and values are summed over blocks in the type of sums, in the order of the queries. Query head h belongs to
- * key/value head h / group, so that one product runs over the g-th query head of every key/value head of the block. */
+ * key/value head h / group, so that one product runs over the g-th query head of every key/value head of the block.
+ *
+ * Documents have any length, and products are prepared for some. So a micro-batch of documents is cut into blocks of
+ * queries wherever they end, and the keys of a block begin with the document of its first query, rounded down to a
+ * multiple of the block's rows. */
 #include "scores.h"
 
 #include <stdlib.h>
@@ -18,6 +22,7 @@ typedef struct scores {
     score_blocks_t blocks;
     CUmodule module;
     CUfunction softmax, softmax_backward, store_heads;
+    uint32_t packed_heads;                   /* key/value heads of a block of documents */
     size_t logits, gradients, p, ds, dk, dv; /* in scratch; where T is S, p are the logits and ds the gradients */
 } scores_t;
 
@@ -50,10 +55,11 @@ score_blocks_t score_blocks(const dp_attention_t *a, size_t budget)
 typedef struct block {
     const attn_pass_t *pass;
     const attn_tensors_t *t;
-    uint32_t sequence;       /* of the batch */
-    uint32_t kv, kv_heads;   /* first key/value head, and how many */
-    uint32_t first, rows;    /* queries */
-    uint32_t columns, pitch; /* keys */
+    uint32_t sequence;             /* of the batch */
+    uint32_t extent;               /* tokens of one, or with documents of a micro-batch */
+    uint32_t kv, kv_heads;         /* first key/value head, and how many */
+    uint32_t first, rows;          /* queries */
+    uint32_t keys, columns, pitch; /* the first key, and how many */
 } block_t;
 
 static void *at(const void *base, size_t elements, size_t bytes)
@@ -107,9 +113,9 @@ static dp_status_t make_scores(const block_t *b, double alpha, const void *left,
     dp_status_t status = DP_OK;
 
     for (uint32_t g = 0; g < a->n.group && status >= 0; g++)
-        status =
-            attn_multiply(b->pass, &shape, alpha, token(b, left, b->first, left_width, b->kv * a->n.group + g, dim),
-                          token(b, right, 0, right_width, b->kv, dim), 0, member_scores(b, offset, g, a->sum_bytes));
+        status = attn_multiply(
+            b->pass, &shape, alpha, token(b, left, b->first, left_width, b->kv * a->n.group + g, dim),
+            token(b, right, b->keys, right_width, b->kv, dim), 0, member_scores(b, offset, g, a->sum_bytes));
     return status;
 }
 
@@ -134,7 +140,7 @@ static dp_status_t apply_scores(const block_t *b, double alpha, size_t offset, c
 
     for (uint32_t g = 0; g < a->n.group && status >= 0; g++)
         status = attn_multiply(b->pass, &shape, alpha, member_scores(b, offset, g, a->bytes),
-                               token(b, right, 0, right_width, b->kv, dim), 0,
+                               token(b, right, b->keys, right_width, b->kv, dim), 0,
                                token(b, out, b->first, out_width, b->kv * a->n.group + g, dim));
     return status;
 }
@@ -156,22 +162,22 @@ static dp_status_t gather_scores(const block_t *b, double alpha, size_t offset, 
                                 .ldc = dim,
                                 .stride_a = score_stride(b),
                                 .stride_b = (int64_t)a->n.group * dim,
-                                .stride_c = (int64_t)a->n.sequence * dim};
+                                .stride_c = (int64_t)b->extent * dim};
+    void *out = at(scratch(b, sums), (size_t)b->keys * dim, a->sum_bytes);
     dp_status_t status = DP_OK;
 
     for (uint32_t g = 0; g < a->n.group && status >= 0; g++)
-        status =
-            attn_multiply(b->pass, &shape, alpha, member_scores(b, offset, g, a->bytes),
-                          token(b, right, b->first, right_width, b->kv * a->n.group + g, dim), 1, scratch(b, sums));
+        status = attn_multiply(b->pass, &shape, alpha, member_scores(b, offset, g, a->bytes),
+                               token(b, right, b->first, right_width, b->kv * a->n.group + g, dim), 1, out);
     return status;
 }
 
-/* Statistics and delta of the block's heads; [batch, heads, sequence]. */
+/* Statistics and delta of the block's heads; [batch, heads, sequence], or [heads, T]. */
 static void *statistics(const block_t *b, const void *base)
 {
     const dp_attention_t *a = b->pass->attention;
 
-    return at(base, ((size_t)b->sequence * a->n.heads + (size_t)b->kv * a->n.group) * a->n.sequence, a->sum_bytes);
+    return at(base, ((size_t)b->sequence * a->n.heads + (size_t)b->kv * a->n.group) * b->extent, a->sum_bytes);
 }
 
 static const void *inverse_sums(const dp_attention_t *a, const void *saved)
@@ -191,7 +197,7 @@ static dp_status_t softmax(const block_t *b)
         return DP_OK;
     return cuda_launch(a->host, a->cu, s->softmax, CUDA_DIM(b->kv_heads * a->n.group * b->rows), CUDA_DIM(THREADS), 0,
                        b->pass->stream, &p, &logits, &largest, &inv_sum, &c.rows, &c.columns, &c.pitch, &c.first,
-                       (void *)&a->n.sequence);
+                       &c.keys, (void *)&b->pass->starts, &c.extent);
 }
 
 static dp_status_t softmax_backward(const block_t *b)
@@ -207,7 +213,7 @@ static dp_status_t softmax_backward(const block_t *b)
         return DP_OK;
     return cuda_launch(a->host, a->cu, s->softmax_backward, CUDA_DIM(b->kv_heads * a->n.group * b->rows),
                        CUDA_DIM(THREADS), 0, b->pass->stream, &p, &ds, &logits, &dp, &largest, &inv_sum, &delta,
-                       &c.rows, &c.columns, &c.pitch, &c.first, (void *)&a->n.sequence);
+                       &c.rows, &c.columns, &c.pitch, &c.first, &c.keys, (void *)&b->pass->starts, &c.extent);
 }
 
 static dp_status_t forward_block(const block_t *b)
@@ -247,7 +253,7 @@ static dp_status_t backward_block(const block_t *b)
 static dp_status_t clear(const block_t *b, size_t offset, uint32_t dim)
 {
     const dp_attention_t *a = b->pass->attention;
-    const size_t bytes = (size_t)b->kv_heads * a->n.sequence * dim * a->sum_bytes;
+    const size_t bytes = (size_t)b->kv_heads * b->extent * dim * a->sum_bytes;
 
     if (b->pass->rehearsal)
         return DP_OK;
@@ -262,28 +268,73 @@ static dp_status_t store(const block_t *b, size_t offset, uint32_t dim, void *gr
     const dp_attention_t *a = b->pass->attention;
     const scores_t *s = a->core;
     void *to = token(b, gradient, 0, row_width, b->kv, dim), *from = scratch(b, offset);
-    const size_t count = (size_t)b->kv_heads * a->n.sequence * dim, blocks = (count + THREADS - 1) / THREADS;
-    uint32_t kv_heads = b->kv_heads;
+    const size_t count = (size_t)b->kv_heads * b->extent * dim, blocks = (count + THREADS - 1) / THREADS;
+    uint32_t kv_heads = b->kv_heads, extent = b->extent;
     size_t width = row_width;
 
     if (b->pass->rehearsal)
         return DP_OK;
     return cuda_launch(a->host, a->cu, s->store_heads, CUDA_DIM(blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS),
-                       CUDA_DIM(THREADS), 0, b->pass->stream, &to, &from, &kv_heads, (void *)&a->n.sequence, &dim,
-                       &width);
+                       CUDA_DIM(THREADS), 0, b->pass->stream, &to, &from, &kv_heads, &extent, &dim, &width);
+}
+
+/* Rows of blocks between the first query of one and the oldest key that it can see. */
+static uint32_t most_behind(const dp_attention_t *a, uint32_t rows)
+{
+    return (a->n.sequence - 1 + rows - 1) / rows * rows;
+}
+
+/* Where the keys of a block of documents begin; of a pass that goes through all that there can be, at the earliest. */
+static uint32_t oldest_key(const block_t *b, uint32_t rows, uint32_t *document)
+{
+    const attn_pass_t *p = b->pass;
+    const uint32_t most = most_behind(p->attention, rows);
+
+    if (p->documents == 0)
+        return b->first > most ? b->first - most : 0;
+    while (p->ends[*document] <= b->first)
+        ++*document;
+    return *document > 0 ? p->ends[*document - 1] / rows * rows : 0;
+}
+
+static dp_status_t visit_keys(block_t *b, uint32_t keys, dp_status_t (*visit)(const block_t *b))
+{
+    b->keys = keys;
+    b->columns = b->first - keys + b->rows;
+    b->pitch = score_pitch(b->columns);
+    return visit(b);
+}
+
+/* Where there are no documents the last two blocks, with keys from anywhere on, are all that there can be. */
+static dp_status_t over_documents(block_t *b, uint32_t rows, dp_status_t (*visit)(const block_t *b))
+{
+    const attn_pass_t *p = b->pass;
+    const uint32_t tokens = p->attention->n.tokens;
+    uint32_t document = 0;
+    dp_status_t status = DP_OK;
+
+    for (b->first = p->documents > 0 ? 0 : (tokens / rows - 1) * rows; b->first < p->tokens; b->first += rows) {
+        const uint32_t oldest = oldest_key(b, rows, &document);
+
+        b->rows = smaller(rows, tokens - b->first);
+        for (uint32_t keys = oldest; keys <= (p->documents > 0 ? oldest : b->first) && status >= 0; keys += rows)
+            status = visit_keys(b, keys, visit);
+    }
+    return status;
 }
 
 static dp_status_t over_queries(block_t *b, dp_status_t (*visit)(const block_t *b))
 {
     const dp_attention_t *a = b->pass->attention;
     const scores_t *s = a->core;
+    const uint32_t before = b->sequence * a->n.sequence, tokens = smaller(a->n.sequence, b->pass->tokens - before);
     dp_status_t status = DP_OK;
 
-    for (b->first = 0; b->first < a->n.sequence && status >= 0; b->first += s->blocks.rows) {
+    if (b->pass->starts != NULL)
+        return over_documents(b, s->blocks.rows, visit);
+    for (b->first = 0; b->first < tokens && status >= 0; b->first += s->blocks.rows) {
         b->rows = smaller(s->blocks.rows, a->n.sequence - b->first);
-        b->columns = b->first + b->rows;
-        b->pitch = score_pitch(b->columns);
-        status = visit(b);
+        status = visit_keys(b, 0, visit);
     }
     return status;
 }
@@ -310,17 +361,20 @@ static dp_status_t backward_heads(block_t *b)
     return status;
 }
 
-/* A rehearsal needs one sequence: the others are like it. */
+/* A rehearsal needs one sequence: the others are like it. Documents are of one that is as long as the micro-batch. */
 static dp_status_t over_heads(const attn_pass_t *pass, const attn_tensors_t *t, dp_status_t (*visit)(block_t *b))
 {
     const dp_attention_t *a = pass->attention;
     const scores_t *s = a->core;
-    block_t b = {.pass = pass, .t = t};
+    const bool packed = pass->starts != NULL;
+    const uint32_t heads = packed ? s->packed_heads : s->blocks.kv_heads;
+    const uint32_t sequences = packed || pass->rehearsal ? 1 : (pass->tokens - 1) / a->n.sequence + 1;
+    block_t b = {.pass = pass, .t = t, .extent = packed ? a->n.tokens : a->n.sequence};
     dp_status_t status = DP_OK;
 
-    for (b.sequence = 0; b.sequence < (pass->rehearsal ? 1 : a->n.batch); b.sequence++)
-        for (b.kv = 0; b.kv < a->n.kv_heads && status >= 0; b.kv += s->blocks.kv_heads) {
-            b.kv_heads = smaller(s->blocks.kv_heads, a->n.kv_heads - b.kv);
+    for (b.sequence = 0; b.sequence < sequences; b.sequence++)
+        for (b.kv = 0; b.kv < a->n.kv_heads && status >= 0; b.kv += heads) {
+            b.kv_heads = smaller(heads, a->n.kv_heads - b.kv);
             status = visit(&b);
         }
     return status;
@@ -353,18 +407,30 @@ static dp_status_t read_budget(const dp_attention_t *a, size_t *budget_out)
     return DP_OK;
 }
 
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Blocks of documents have more keys than others, and sums of all tokens, but fewer heads at a time. */
 static dp_status_t lay_out(dp_attention_t *a, scores_t *s)
 {
     layout_t l = {.alignment = ATTN_ALIGN};
     const bool apart = a->bytes != a->sum_bytes;
-    const size_t scores = s->blocks.block_bytes / a->sum_bytes;
+    const uint32_t fewer = (uint32_t)larger(a->n.batch, 2), rows = s->blocks.rows;
+    const size_t packed_row = (size_t)a->n.group * score_pitch(most_behind(a, rows) + rows);
+    size_t scores, sums;
+
+    s->packed_heads = (uint32_t)larger(s->blocks.kv_heads / fewer, 1);
+    scores = larger(s->blocks.block_bytes / a->sum_bytes, (size_t)s->packed_heads * rows * packed_row);
+    sums = larger((size_t)s->blocks.kv_heads * a->n.sequence, (size_t)s->packed_heads * a->n.tokens);
 
     s->logits = layout_take(&l, 1, scores, a->sum_bytes);
     s->gradients = layout_take(&l, 1, scores, a->sum_bytes);
     s->p = apart ? layout_take(&l, 1, scores, a->bytes) : s->logits;
     s->ds = apart ? layout_take(&l, 1, scores, a->bytes) : s->gradients;
-    s->dk = layout_take(&l, (size_t)s->blocks.kv_heads * a->n.sequence, a->n.head_dim, a->sum_bytes);
-    s->dv = layout_take(&l, (size_t)s->blocks.kv_heads * a->n.sequence, a->n.value_dim, a->sum_bytes);
+    s->dk = layout_take(&l, sums, a->n.head_dim, a->sum_bytes);
+    s->dv = layout_take(&l, sums, a->n.value_dim, a->sum_bytes);
     a->core_scratch_bytes = l.bytes;
     a->core_saved_bytes = 2 * (size_t)a->n.tokens * a->n.heads * a->sum_bytes;
     if (l.overflow)
@@ -409,6 +475,7 @@ static void close_core(dp_attention_t *a)
 
 const attn_core_t scores_core = {
     .plugin = "attention_cuda",
+    .caps = SCORES_CAPS,
     .open = open_core,
     .close = close_core,
     .forward = forward,

@@ -14,7 +14,7 @@ static dp_status_t open_instance(const dp_host_t *host, const dp_attention_confi
 /* Deterministic when config.deterministic asks for it, and not otherwise: no capability for all instances. */
 static const dp_attention_vt_t attention_vt = {
     .struct_size = sizeof(attention_vt),
-    .caps = DP_ATTENTION_CAP_LATENT | DP_ATTENTION_CAP_RECOMPUTE,
+    .caps = CUDNN_CAPS,
     .open = open_instance,
     .close = attn_block_close,
     .sizes = attn_block_sizes,

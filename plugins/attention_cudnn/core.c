@@ -185,6 +185,7 @@ static dp_status_t backward(const attn_pass_t *pass, const attn_tensors_t *t)
 
 const attn_core_t cudnn_core = {
     .plugin = "attention_cudnn",
+    .caps = CUDNN_CAPS,
     .makes_delta = true,
     .open = open_core,
     .close = close_core,

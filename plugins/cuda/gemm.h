@@ -54,6 +54,15 @@ dp_status_t gemm_prepare(gemm_t *gemm, const gemm_shape_t *shape);
 /** Bytes of workspace that every product prepared so far can run with. */
 size_t gemm_workspace(const gemm_t *gemm);
 
+/** Products over the tokens of a micro-batch are prepared for eight lengths, the longest `most`: the least of them that
+ *  holds `tokens`. Where tokens are summed over, what lies behind them has to be zeros. */
+static inline uint32_t gemm_length(uint32_t tokens, uint32_t most)
+{
+    const uint32_t step = (most + 7) / 8, length = (tokens + step - 1) / step * step;
+
+    return length < most ? length : most;
+}
+
 /**
  * Puts the product on a stream (a CUstream, from stream_native()). [enqueue s] [capture] when the shape was prepared.
  * A shape never seen is prepared first, within the workspace that the instance has.

@@ -20,6 +20,8 @@ static const moe_rules_t rules = {.plugin = "moe_cuda",
                                   .most_tokens = 65535 * MOE_STRIP,
                                   .most_elements = INT64_MAX};
 
+enum { CAPS = DP_MOE_CAP_REPLICAS | DP_MOE_CAP_RECOMPUTE | DP_MOE_CAP_TOKENS | DP_MOE_CAP_ROUTE_GROUPS };
+
 /* One call under way: sticky about the first failure, so that a call reads as the list of its steps. */
 typedef struct work {
     dp_moe_t *moe;
@@ -80,7 +82,7 @@ static work_t begin(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s, const 
     if (w.status >= 0)
         w.status = moe_check(moe);
     if (w.status >= 0)
-        w.status = moe_dims_of(moe->host, rules.plugin, 0, io->io, &moe->n, &w.call.n);
+        w.status = moe_dims_of(moe->host, rules.plugin, CAPS, io->io, &moe->n, &w.call.n);
     if (w.status < 0)
         return w;
     w.io = io->io;
@@ -633,9 +635,9 @@ static dp_status_t moe_dispatch_backward(dp_moe_t *moe, const dp_moe_io_t *io, d
 static dp_status_t moe_route_backward_input(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
     const moe_kernels_t *k = &moe->kernels;
-    const moe_dims_t *n = &moe->n;
-    const cuda_dim_t columns = CUDA_DIM(cuda_blocks((size_t)n->hidden, 256));
     work_t w = begin(moe, io, s, "route_backward_input", 0);
+    const moe_dims_t *n = &w.call.n;
+    const cuda_dim_t columns = CUDA_DIM(cuda_blocks((size_t)n->hidden, 256));
 
     run_warps(&w, k->logits_backward);
     logits_backward(&w);
@@ -764,7 +766,7 @@ static dp_status_t moe_params(const dp_moe_t *moe, dp_param_t *params_out)
 
 static const dp_moe_vt_t moe_vt = {
     .struct_size = sizeof(moe_vt),
-    .caps = DP_MOE_CAP_REPLICAS | DP_MOE_CAP_RECOMPUTE | DP_MOE_CAP_ROUTE_GROUPS,
+    .caps = CAPS,
     .open = moe_open,
     .close = moe_close,
     .sizes = moe_sizes,

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * test_attention_cuda.c: attention_cuda beyond the contract (test_conform_attention_cuda), on a CUDA device or the fake
- * one: blocks of scores of any size, products that are looked for at open alone, what it refuses and how it says so. */
+ * one: blocks of scores of any size, lengths and documents that end anywhere in them, products that are looked for at
+ * open alone, what it refuses and how it says so. */
 #include "gpu.h"
 
 #include "conform/kernel.h"
@@ -91,6 +92,73 @@ static void heads_of_many_widths(conform_t *t)
     conform_lab_close(&lab);
 }
 
+/* Tokens and documents that end at and beside the ends of blocks of 16 queries, of the lengths that products are
+ * prepared for, and of sequences. */
+static const struct {
+    uint32_t tokens, documents, ends[4];
+} lengths[] = {
+    {1, 0, {0}},          {15, 0, {0}},          {16, 0, {0}},          {17, 0, {0}},
+    {41, 0, {0}},         {79, 0, {0}},          {80, 0, {0}},          {1, 1, {1}},
+    {4, 4, {1, 2, 3, 4}}, {80, 2, {40, 80}},     {80, 3, {1, 41, 80}},  {57, 4, {15, 16, 17, 57}},
+    {79, 2, {39, 79}},    {33, 3, {16, 32, 33}}, {75, 3, {31, 71, 75}},
+};
+enum { LENGTHS = sizeof(lengths) / sizeof(lengths[0]) };
+
+/* Plain heads in all types, with their forward once more, and latent ones. */
+static layer_t of_kind(int kind)
+{
+    layer_t l = small(dtypes[kind % 3]);
+
+    l.sequence = 40;
+    if (kind >= 4) {
+        l.kv_heads = 0;
+        l.kv_rank = 5;
+        l.q_rank = kind == 4 ? 7 : 0;
+        l.rope_dim = 2;
+    }
+    return l;
+}
+
+static void set_length(block_t *b, int i)
+{
+    b->layer.tokens = lengths[i].tokens;
+    b->layer.documents = lengths[i].documents;
+    memcpy(b->layer.ends, lengths[i].ends, sizeof(b->layer.ends));
+    memcpy(b->ends, lengths[i].ends, sizeof(b->layer.ends));
+}
+
+static bool every_length_is_right(block_t *b)
+{
+    for (int i = 0; i < LENGTHS; i++) {
+        pass_t p, *all = &p;
+
+        set_length(b, i);
+        if (!conform_area_write(b->lab, &b->grads, b->before) || !conform_pass_open(&p, b, 0) ||
+            !conform_pass_run(&p, FORWARD, WEIGHT) || !conform_pass_output_is_right(&p) ||
+            !conform_gradients_are_right(b, &all, 1, false) || !conform_pass_close(&p))
+            return false;
+    }
+    return true;
+}
+
+static void lengths_and_documents_end_anywhere(conform_t *t)
+{
+    lab_t lab;
+
+    if (!conform_lab_open(&lab, t))
+        return;
+    for (int kind = 0; kind < 6; kind++) {
+        const layer_t layer = of_kind(kind);
+        block_t b = {.recompute = kind >= 3 ? DP_RECOMPUTE_FULL : DP_RECOMPUTE_NONE};
+
+        setenv("DUALPIPE_ATTENTION_SCORE_BYTES", kind % 3 == 2 ? "1000000000" : "1", 1);
+        EXPECT(t, conform_block_open(&b, &lab, &layer, 5), "%s", conform_last_error());
+        if (!every_length_is_right(&b) || !conform_block_close(&b))
+            return;
+    }
+    conform_lab_close(&lab);
+}
+
 static const void *share_of_112(const dp_host_t *h, const char *id)
 {
     static const dp_host_sm_t share = {.struct_size = sizeof(share), .compute_sms = 112};
@@ -116,19 +184,29 @@ static void a_step_searches_for_nothing(conform_t *t)
     if (!conform_lab_open(&lab, t))
         return;
     ((dp_host_t *)lab.host)->get_service = share_of_112;
-    for (int i = 0; i < 3; i++) {
-        const layer_t layer = small(dtypes[i]);
-        block_t b;
-        pass_t p;
+    setenv("DUALPIPE_ATTENTION_SCORE_BYTES", "1", 1);
+    for (int kind = 0; kind < 5; kind++) {
+        const layer_t layer = of_kind(kind);
+        block_t b = {0};
 
-        if (!begin(&b, &lab, &layer, &p))
-            return;
-        before = searches();
-        if (!conform_pass_run(&p, FORWARD, WEIGHT))
-            return;
-        EXPECT(t, searches() == before, "a step searched %lu times", searches() - before);
-        EXPECT(t, sms() == 112, "a product was found for %d multiprocessors, the share is 112", sms());
-        if (!conform_pass_close(&p) || !conform_block_close(&b))
+        EXPECT(t, conform_block_open(&b, &lab, &layer, 5), "%s", conform_last_error());
+        for (int i = -1; i < LENGTHS; i++) {
+            pass_t p;
+
+            if (i >= 0)
+                set_length(&b, i);
+            if (!conform_pass_open(&p, &b, 0))
+                return;
+            before = searches();
+            if (!conform_pass_run(&p, FORWARD, WEIGHT))
+                return;
+            EXPECT(t, searches() == before, "a step of %u tokens and %u documents searched %lu times", b.layer.tokens,
+                   b.layer.documents, searches() - before);
+            EXPECT(t, sms() == 112, "a product was found for %d multiprocessors, the share is 112", sms());
+            if (!conform_pass_close(&p))
+                return;
+        }
+        if (!conform_block_close(&b))
             return;
     }
     dlclose(library);
@@ -218,6 +296,7 @@ static void refusals_name_the_setting(conform_t *t)
 static const conform_case_t cases[] = {
     {CONFORM_CASE(blocks_of_scores_add_up, 0, "Any budget of scores comes to the formula.")},
     {CONFORM_CASE(heads_of_many_widths, 0, "Heads may have any width.")},
+    {CONFORM_CASE(lengths_and_documents_end_anywhere, 0, "A micro-batch has any length, and any documents.")},
     {CONFORM_CASE(a_step_searches_for_nothing, 0, "Products are looked for at open.")},
     {CONFORM_CASE(nan_shows_from_its_token_on, 0, "NaN is not hidden, and stays in its sequence.")},
     {CONFORM_CASE(refusals_name_the_setting, 0, "Messages name the setting.")},

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * test_attention_cudnn.c: attention_cudnn beyond the contract (test_conform_attention_cudnn), on a GPU or with the fake
- * driver and the interpreter that stands in for cuDNN: the shapes that models have, and what it refuses. */
+ * driver and the interpreter that stands in for cuDNN: the shapes that models have, any length, and what it refuses. */
 #include "gpu.h"
 
 #include <dlfcn.h>
@@ -36,6 +36,41 @@ static void shapes_of_models(conform_t *t)
         if (!conform_pass_open(&p, &b, 0) || !conform_pass_run(&p, FORWARD, WEIGHT) ||
             !conform_pass_output_is_right(&p) || (i % 2 == 0 && !conform_gradients_are_right(&b, &all, 1, false)) ||
             !conform_pass_close(&p) || !conform_block_close(&b))
+            return;
+    }
+    conform_lab_close(&lab);
+}
+
+/* One token, and a last sequence that is cut off, empty, or short by one; kinds: deterministic or not. */
+static void micro_batches_of_any_length(conform_t *t)
+{
+    static const uint32_t tokens[] = {1, 47, 48, 49, 95};
+    const layer_t layer = {.dtype = DP_BF16,
+                           .batch = 2,
+                           .sequence = 48,
+                           .hidden = 40,
+                           .heads = 4,
+                           .kv_heads = 2,
+                           .head_dim = 64,
+                           .value_dim = 64};
+    lab_t lab;
+
+    if (!conform_lab_open(&lab, t))
+        return;
+    for (uint32_t i = 0; i < 2; i++) {
+        block_t b = {.deterministic = i};
+
+        EXPECT(t, conform_block_open(&b, &lab, &layer, 3), "%s", conform_last_error());
+        for (uint32_t k = 0; k < 5; k++) {
+            pass_t p, *all = &p;
+
+            b.layer.tokens = tokens[k];
+            if (!conform_area_write(&lab, &b.grads, b.before) || !conform_pass_open(&p, &b, 0) ||
+                !conform_pass_run(&p, FORWARD, WEIGHT) || !conform_pass_output_is_right(&p) ||
+                !conform_gradients_are_right(&b, &all, 1, false) || !conform_pass_close(&p))
+                return;
+        }
+        if (!conform_block_close(&b))
             return;
     }
     conform_lab_close(&lab);
@@ -192,6 +227,7 @@ static const conform_case_t cases[] = {
     {CONFORM_CASE(versions_known_to_be_wrong, 0, "Versions that are wrong for a shape are refused.")},
     {CONFORM_CASE(plans_are_for_the_share_when_asked, 0, "With DUALPIPE_CUDNN_SHARE=1 plans are for the partition.")},
     {CONFORM_CASE(shapes_of_models, 0, "The shapes of models come to the formula, deterministic or not.")},
+    {CONFORM_CASE(micro_batches_of_any_length, 0, "Fewer tokens than the shape says come to the formula.")},
     {CONFORM_CASE(deterministic_is_the_same_bits, 0, "Round after round gives the same bits.")},
     {0},
 };

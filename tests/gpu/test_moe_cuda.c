@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * test_moe_cuda.c: moe_cuda beyond the contract (test_conform_moe_cuda): moe_cases.h, each way of multiplying, room for
- * rows by the capacity, calls as graphs. */
+ * test_moe_cuda.c: moe_cuda beyond the contract (test_conform_moe_cuda): moe_cases.h, each way of multiplying, any
+ * length of a micro-batch, room for rows by the capacity, calls as graphs. */
 #include "gpu.h"
 
 #include "tests/unit/moe/moe_cases.h"
@@ -63,6 +63,26 @@ static void larger_products(conform_t *t)
 
         setenv("DUALPIPE_MOE_PRODUCTS", ways[products[i].way], 1);
         if (!moe_try(&lab, &b, &products[i].layer) || !moe_layer_is_right(&b, false))
+            return;
+    }
+    conform_lab_close(&lab);
+}
+
+/* One token, the ends of tiles and of strips, all tokens. */
+static void each_way_takes_any_length(conform_t *t)
+{
+    static const uint32_t tokens[] = {1, 63, 65, 69, 70};
+    lab_t lab;
+
+    if (!conform_lab_open(&lab, t))
+        return;
+    for (int i = 0; i < 4 * 5; i++) {
+        layer_t layer = moe_layer(DP_BF16, 70, 16, 8, 2, 24, 1);
+        block_t b = {0};
+
+        layer.tokens = tokens[i % 5];
+        setenv("DUALPIPE_MOE_PRODUCTS", ways[i / 5], 1);
+        if (!moe_try(&lab, &b, &layer) || !moe_layer_is_right(&b, false))
             return;
     }
     conform_lab_close(&lab);
@@ -329,6 +349,7 @@ static void a_way_that_is_none_is_refused(conform_t *t)
 static const conform_case_t cases[] = {
     MOE_CASES,
     {CONFORM_CASE(each_way_of_multiplying, 0, "Each way comes to the formula.")},
+    {CONFORM_CASE(each_way_takes_any_length, 0, "Each way of multiplying takes fewer tokens than the shape says.")},
     {CONFORM_CASE(larger_products, 0, "So does each way with several tiles.")},
     {CONFORM_CASE(tensor_cores_are_plain_products, 0, "Tensor cores and plain tiles round alike.")},
     {CONFORM_CASE(calls_can_be_captured, 0, "Each call on the compute lane may become a graph.")},

@@ -73,24 +73,42 @@ mla="--attention-kind mla --q-rank 12 --kv-rank 10 --rope-dim 4"
 run mla-cpu64 --threads 2 --dtype f64 $mla
 run mla-cuda64 --threads 2 --dtype f64 $mla --device cuda
 close mla-cpu64 mla-cuda64 1e-12
-# Less kept and more computed, with the same bits; what these plugins do not take is refused by name.
+# Less kept and more computed, with the same bits.
 for level in cheap mlp full; do
     run "cuda64-$level" --threads 2 --dtype f64 --device cuda --recompute $level
     same cuda64 "cuda64-$level"
 done
 run mla-cuda64-full --threads 2 --dtype f64 $mla --device cuda --recompute full
 same mla-cuda64 mla-cuda64-full
-for option in varlen documents; do
-    if "$train" $model --threads 2 --device cuda --$option >"$work/out" 2>&1 || ! grep -q 'attention plugin' "$work/out"; then
-        echo "--device cuda --$option is not refused by its attention plugin: $(cat "$work/out")"
-        failures=$((failures + 1))
-    fi
-done
+# Micro-batches of different length, packed with documents, as on the CPU.
+lengths="--batch 3 --varlen --documents --aux-alpha 0.1"
+run lengths-cpu64 --threads 2 --dtype f64 $lengths
+run lengths-cuda64 --threads 2 --dtype f64 $lengths --device cuda
+close lengths-cpu64 lengths-cuda64 1e-12
+run lengths-cuda64-full --threads 2 --dtype f64 $lengths --device cuda --recompute full
+same lengths-cuda64 lengths-cuda64-full
+run mla-lengths-cpu64 --threads 4 --ep 2 --dtype f64 $lengths $mla
+run mla-lengths-cuda64 --threads 4 --ep 2 --dtype f64 $lengths $mla --device cuda
+close mla-lengths-cpu64 mla-lengths-cuda64 1e-12
+run varlen-cpu32 --threads 2 --batch 3 --varlen
+run varlen-cuda32 --threads 2 --batch 3 --varlen --device cuda
+close varlen-cpu32 varlen-cuda32 1e-5
 if [ -e "$DP_TEST_BUILDDIR/.libs/dp_attention_cudnn.so" ]; then
     run cudnn16 --threads 2 --device cuda --dtype bf16
     run cudnn16-full --threads 2 --device cuda --dtype bf16 --recompute full
     same cudnn16 cudnn16-full
     close cpu32 cudnn16 2e-2
+    run varlen-cudnn16 --threads 2 --batch 3 --varlen --device cuda --dtype bf16
+    close varlen-cpu32 varlen-cudnn16 2e-2
+    # cuDNN keeps no documents apart, and the trainer says what does
+    if "$train" $model --threads 2 --device cuda --dtype bf16 --documents >"$work/out" 2>&1 ||
+        ! grep -q 'attention plugin .*attention_cuda say' "$work/out"; then
+        echo "--dtype bf16 --documents is not refused by its attention plugin: $(cat "$work/out")"
+        failures=$((failures + 1))
+    fi
+    run documents-cuda16 --threads 2 --device cuda --dtype bf16 --documents --attention cuda
+    run documents-cpu32 --threads 2 --documents
+    close documents-cpu32 documents-cuda16 2e-2
 fi
 
 run graph --threads 2 --device cuda --graph

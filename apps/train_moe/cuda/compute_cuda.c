@@ -27,8 +27,8 @@ struct compute {
     CUmodule module;
     kernels_t k;
     gemm_t *gemm;
-    gemm_shape_t logits, dn, dw;
-    dp_dtype_t dtype, wide; /* of activations; of gradients, state and logits */
+    gemm_shape_t logits, dn, dw; /* of a whole micro-batch */
+    dp_dtype_t dtype, wide;      /* of activations; of gradients, state and logits */
     int T, d;
     bool tied;
     double eps;
@@ -72,6 +72,12 @@ static head_scratch_t scratch_layout(const compute_t *c, void *memory)
     return (head_scratch_t){at, at + logits, at + losses, bytes > workspace ? at + workspace : NULL, bytes};
 }
 
+/* Of this micro-batch; memory is laid out for c->T. */
+static int tokens_of(const compute_t *c, const dp_segment_call_t *call)
+{
+    return call->tokens > 0 ? (int)call->tokens : c->T;
+}
+
 static CUstream native(const compute_t *c, dp_stream_t *s)
 {
     return (CUstream)c->device_vt->stream_native(s);
@@ -82,37 +88,55 @@ static CUstream native(const compute_t *c, dp_stream_t *s)
 
 /* ---- embedding: saved holds dy [T, d] from backward_input to backward_weight, and the tokens ---- */
 
-static size_t dy_bytes(const compute_t *c)
+static size_t tensor_bytes(const compute_t *c, int tokens)
 {
-    return (size_t)c->T * (size_t)c->d * dp_dtype_bytes(c->dtype);
+    return (size_t)tokens * (size_t)c->d * dp_dtype_bytes(c->dtype);
 }
 
 static dp_status_t embedding_forward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
 {
     compute_t *c = self;
     const void *table = call->params, *tokens = call->input;
-    void *y = call->y, *kept = (char *)call->saved + up(dy_bytes(c));
+    void *y = call->y, *kept = (char *)call->saved + up(tensor_bytes(c, c->T));
 
-    return LAUNCH(embed_forward, CUDA_DIM(c->T), CUDA_DIM(THREADS), &table, &tokens, &y, &kept, &c->d);
+    return LAUNCH(embed_forward, CUDA_DIM(tokens_of(c, call)), CUDA_DIM(THREADS), &table, &tokens, &y, &kept, &c->d);
 }
 
 static dp_status_t embedding_backward_input(void *self, const dp_segment_call_t *call, dp_stream_t *s)
 {
     const compute_t *c = self;
 
-    return c->device_vt->copy(s, call->saved, call->dy, dy_bytes(c));
+    return c->device_vt->copy(s, call->saved, call->dy, tensor_bytes(c, tokens_of(c, call)));
 }
 
 static dp_status_t embedding_backward_weight(void *self, const dp_segment_call_t *call, dp_stream_t *s)
 {
     compute_t *c = self;
-    void *grads = call->grads, *dy = call->saved, *tokens = (char *)call->saved + up(dy_bytes(c));
+    void *grads = call->grads, *dy = call->saved, *tokens = (char *)call->saved + up(tensor_bytes(c, c->T));
+    int T = tokens_of(c, call);
 
     return LAUNCH(embed_backward, CUDA_DIM2(VOCAB, cuda_blocks((size_t)c->d, THREADS)), CUDA_DIM(THREADS), &grads,
-                  &tokens, &dy, &c->T, &c->d);
+                  &tokens, &dy, &T, &c->d);
 }
 
-/* ---- head ---- */
+/* ---- head: products run over a prepared length, so that n and dlogits are zeros behind the tokens ---- */
+
+static uint32_t length_of(const compute_t *c, const dp_segment_call_t *call)
+{
+    return gemm_length((uint32_t)tokens_of(c, call), (uint32_t)c->T);
+}
+
+static dp_status_t clear_behind(compute_t *c, const dp_segment_call_t *call, void *rows, size_t columns, dp_stream_t *s)
+{
+    const size_t tokens = (size_t)tokens_of(c, call), row = columns * dp_dtype_bytes(c->dtype);
+    const size_t bytes = (length_of(c, call) - tokens) * row;
+
+    if (bytes == 0)
+        return DP_OK;
+    return CUDA_CHECK(c->host,
+                      c->cu->cuMemsetD8Async((CUdeviceptr)(uintptr_t)rows + tokens * row, 0, bytes, native(c, s)),
+                      "clearing %zu bytes", bytes);
+}
 
 static const void *weights(const compute_t *c, const void *params)
 {
@@ -127,7 +151,8 @@ static dp_status_t norm(compute_t *c, const dp_segment_call_t *call, const head_
     const float narrow = (float)c->eps;
     const void *eps = c->wide == DP_F64 ? (const void *)&c->eps : &narrow;
 
-    return LAUNCH(norm_forward, CUDA_DIM(c->T), CUDA_DIM(THREADS), &x, &gain, (void *)eps, &kept, &rstd, &n, &c->d);
+    return LAUNCH(norm_forward, CUDA_DIM(tokens_of(c, call)), CUDA_DIM(THREADS), &x, &gain, (void *)eps, &kept, &rstd,
+                  &n, &c->d);
 }
 
 static dp_status_t loss(compute_t *c, const dp_segment_call_t *call, const head_saved_t *saved,
@@ -136,14 +161,14 @@ static dp_status_t loss(compute_t *c, const dp_segment_call_t *call, const head_
     const void *logits = scratch->logits, *targets = call->target;
     void *dlogits = saved->dlogits, *losses = scratch->losses;
     double *total = call->loss;
-    double by = c->T;
-    int add = 1;
-    dp_status_t status = LAUNCH(cross_entropy, CUDA_DIM(cuda_blocks((size_t)c->T, THREADS / 32)), CUDA_DIM(THREADS),
-                                &logits, &targets, &dlogits, &losses, &c->T);
+    int add = 1, T = tokens_of(c, call);
+    double by = T;
+    dp_status_t status = LAUNCH(cross_entropy, CUDA_DIM(cuda_blocks((size_t)T, THREADS / 32)), CUDA_DIM(THREADS),
+                                &logits, &targets, &dlogits, &losses, &T);
 
     if (status == DP_OK && total != NULL)
-        status = LAUNCH(sum, CUDA_DIM(1), CUDA_DIM(THREADS), &losses, &c->T, &by, &add, &total);
-    return status;
+        status = LAUNCH(sum, CUDA_DIM(1), CUDA_DIM(THREADS), &losses, &T, &by, &add, &total);
+    return status < 0 ? status : clear_behind(c, call, dlogits, VOCAB, s);
 }
 
 static dp_status_t head_forward(void *self, const dp_segment_call_t *call, dp_stream_t *s)
@@ -152,12 +177,15 @@ static dp_status_t head_forward(void *self, const dp_segment_call_t *call, dp_st
     const head_saved_t saved = head_layout(c, call->saved);
     const head_scratch_t scratch = scratch_layout(c, call->scratch);
     const gemm_operands_t operands = {1, 0, scratch.n, weights(c, call->params), scratch.logits, scratch.workspace};
+    gemm_shape_t logits = c->logits;
     dp_status_t status = norm(c, call, &saved, &scratch, s);
 
+    logits.m = length_of(c, call);
     if (status == DP_OK)
-        status = gemm_run(c->gemm, &c->logits, &operands, native(c, s));
+        status = gemm_run(c->gemm, &logits, &operands, native(c, s));
     if (status == DP_OK && call->output != NULL)
-        status = c->device_vt->copy(s, call->output, scratch.logits, (size_t)c->T * VOCAB * dp_dtype_bytes(c->wide));
+        status = c->device_vt->copy(s, call->output, scratch.logits,
+                                    (size_t)tokens_of(c, call) * VOCAB * dp_dtype_bytes(c->wide));
     return status == DP_OK && call->target != NULL ? loss(c, call, &saved, &scratch, s) : status;
 }
 
@@ -166,15 +194,19 @@ static dp_status_t head_backward_input(void *self, const dp_segment_call_t *call
     compute_t *c = self;
     const head_saved_t saved = head_layout(c, call->saved);
     const head_scratch_t scratch = scratch_layout(c, call->scratch);
-    const gemm_operands_t operands = {call->loss_scale / c->T,  0,        saved.dlogits,
+    const int T = tokens_of(c, call);
+    const gemm_operands_t operands = {call->loss_scale / T,     0,        saved.dlogits,
                                       weights(c, call->params), saved.dn, scratch.workspace};
+    gemm_shape_t product = c->dn;
     const void *x = saved.x, *rstd = saved.rstd, *gain = call->params, *dn = saved.dn;
     void *dx = call->dx;
-    const dp_status_t status = gemm_run(c->gemm, &c->dn, &operands, native(c, s));
+    dp_status_t status;
 
+    product.m = length_of(c, call);
+    status = gemm_run(c->gemm, &product, &operands, native(c, s));
     if (status < 0 || dx == NULL)
         return status;
-    return LAUNCH(norm_backward, CUDA_DIM(c->T), CUDA_DIM(THREADS), &x, &rstd, &gain, &dn, &dx, &c->d);
+    return LAUNCH(norm_backward, CUDA_DIM(T), CUDA_DIM(THREADS), &x, &rstd, &gain, &dn, &dx, &c->d);
 }
 
 static dp_status_t head_backward_weight(void *self, const dp_segment_call_t *call, dp_stream_t *s)
@@ -182,7 +214,8 @@ static dp_status_t head_backward_weight(void *self, const dp_segment_call_t *cal
     compute_t *c = self;
     const head_saved_t saved = head_layout(c, call->saved);
     const head_scratch_t scratch = scratch_layout(c, call->scratch);
-    const gemm_operands_t operands = {call->loss_scale / c->T,
+    int T = tokens_of(c, call);
+    const gemm_operands_t operands = {call->loss_scale / T,
                                       1,
                                       c->tied ? saved.dlogits : scratch.n,
                                       c->tied ? scratch.n : saved.dlogits,
@@ -190,13 +223,17 @@ static dp_status_t head_backward_weight(void *self, const dp_segment_call_t *cal
                                       scratch.workspace};
     const void *x = saved.x, *rstd = saved.rstd, *gain = call->params, *dn = saved.dn;
     void *n = scratch.n, *dgain = call->grads;
-    dp_status_t status = LAUNCH(norm_again, CUDA_DIM(c->T), CUDA_DIM(THREADS), &x, &rstd, &gain, &n, &c->d);
+    gemm_shape_t dw = c->dw;
+    dp_status_t status = LAUNCH(norm_again, CUDA_DIM(T), CUDA_DIM(THREADS), &x, &rstd, &gain, &n, &c->d);
 
+    dw.k = length_of(c, call);
     if (status == DP_OK)
-        status = gemm_run(c->gemm, &c->dw, &operands, native(c, s));
+        status = clear_behind(c, call, n, (size_t)c->d, s);
+    if (status == DP_OK)
+        status = gemm_run(c->gemm, &dw, &operands, native(c, s));
     if (status == DP_OK)
         status = LAUNCH(gain_backward, CUDA_DIM(cuda_blocks((size_t)c->d, 32)), CUDA_DIM(THREADS), &x, &rstd, &dn,
-                        &dgain, &c->T, &c->d);
+                        &dgain, &T, &c->d);
     return status;
 }
 
@@ -266,6 +303,24 @@ static dp_status_t find_kernels(compute_t *c)
     return status;
 }
 
+/* Prepares the products of every length, or with operands runs them. */
+static dp_status_t each_length(compute_t *c, const gemm_operands_t *operands, CUstream stream)
+{
+    const uint32_t T = (uint32_t)c->T;
+    dp_status_t status = DP_OK;
+
+    for (uint32_t length = 0; length < T && status == DP_OK;) {
+        gemm_shape_t products[] = {c->logits, c->dn, c->dw};
+
+        length = gemm_length(length + 1, T);
+        products[0].m = products[1].m = products[2].k = length;
+        for (size_t i = 0; i < 3 && status == DP_OK; i++)
+            status = operands == NULL ? gemm_prepare(c->gemm, &products[i])
+                                      : gemm_run(c->gemm, &products[i], operands, stream);
+    }
+    return status;
+}
+
 static dp_status_t prepare_products(compute_t *c)
 {
     const dp_host_sm_t *share = c->host->get_service(c->host, DP_HOST_SM);
@@ -280,17 +335,12 @@ static dp_status_t prepare_products(compute_t *c)
                            .m = c->tied ? VOCAB : d,
                            .n = c->tied ? d : VOCAB,
                            .k = T};
-    if (status == DP_OK)
-        status = gemm_prepare(c->gemm, &c->logits);
-    if (status == DP_OK)
-        status = gemm_prepare(c->gemm, &c->dn);
-    return status == DP_OK ? gemm_prepare(c->gemm, &c->dw) : status;
+    return status < 0 ? status : each_length(c, NULL, NULL);
 }
 
 /* Runs each product once on zeros, so that its kernel is loaded before the first step: see gemm.h. */
 static dp_status_t warm_up(compute_t *c)
 {
-    const gemm_shape_t *products[] = {&c->logits, &c->dn, &c->dw};
     const size_t T = (size_t)c->T, d = (size_t)c->d, rows = T > d ? T : d, columns = d > VOCAB ? d : VOCAB;
     const size_t tensor = up(rows * columns * sizeof(double));
     CUstream side = NULL;
@@ -299,10 +349,10 @@ static dp_status_t warm_up(compute_t *c)
 
     if (status == DP_OK)
         status = cuda_side_open(c->host, c->cu, &side);
-    for (size_t i = 0; i < sizeof(products) / sizeof(products[0]) && status == DP_OK; i++) {
+    if (status == DP_OK) {
         const gemm_operands_t operands = {1, 0, memory, memory, memory + tensor, memory + 2 * tensor};
 
-        status = gemm_run(c->gemm, products[i], &operands, side);
+        status = each_length(c, &operands, side);
     }
     if (status == DP_OK)
         status = cuda_side_settle(c->host, c->cu, side, "the head's first products");
@@ -368,7 +418,7 @@ static dp_status_t open_cuda(const dp_host_t *host, const compute_config_t *conf
 
 static void sizes(const compute_t *c, dp_block_sizes_t *embedding, dp_block_sizes_t *head)
 {
-    embedding->saved_bytes = up(dy_bytes(c)) + (size_t)c->T;
+    embedding->saved_bytes = up(tensor_bytes(c, c->T)) + (size_t)c->T;
     head->saved_bytes = head_layout(c, NULL).bytes;
     head->scratch_bytes = scratch_layout(c, NULL).bytes;
 }

@@ -55,16 +55,33 @@ template <typename T> CUDA_DEVICE void turn(T &low, T &high, cuda_sum_t<T> cosin
     high = cuda_from_float<T>(b * cosine + a * sine);
 }
 
+/* Block i writes where document i begins for each of its tokens, the last block for those behind all documents their
+ * own number. */
+CUDA_DEVICE void starts(uint32_t *starts, const uint32_t *ends, uint32_t documents, uint32_t tokens)
+{
+    const uint32_t begin = blockIdx.x > 0 ? ends[blockIdx.x - 1] : 0;
+    const uint32_t end = blockIdx.x < documents ? ends[blockIdx.x] : tokens;
+
+    for (uint32_t t = begin + threadIdx.x; t < end; t += blockDim.x)
+        starts[t] = blockIdx.x < documents ? begin : t;
+}
+
+/* In a token's document, or without `starts` in its sequence. */
+CUDA_DEVICE uint32_t position(const uint32_t *starts, uint32_t token, uint32_t sequence)
+{
+    return starts != 0 ? token - starts[token] : token % sequence;
+}
+
 /* One block per token: rotates its vectors [heads, 2 * half] by the position's angle, or back with sign -1. rope:
  * [sequence, 2 * half], the cosines of a position, then the sines. to may be from; both begin at a multiple of two
  * elements. */
 template <typename T>
-CUDA_DEVICE void rotate(T *to, const T *from, const cuda_sum_t<T> *rope, uint32_t heads, uint32_t sequence,
-                        uint32_t half, int32_t sign)
+CUDA_DEVICE void rotate(T *to, const T *from, const cuda_sum_t<T> *rope, const uint32_t *starts, uint32_t heads,
+                        uint32_t sequence, uint32_t half, int32_t sign)
 {
     typedef cuda_sum_t<T> S;
     const size_t token = (size_t)blockIdx.x * heads * 2 * half;
-    const S *angle = rope + (size_t)(blockIdx.x % sequence) * 2 * half;
+    const S *angle = rope + (size_t)position(starts, blockIdx.x, sequence) * 2 * half;
     const S turns = (S)sign;
     const uint32_t step = half % 2 == 0 ? 2 : 1;
 
@@ -158,13 +175,13 @@ CUDA_DEVICE void normalize_backward(T *dx, const T *dy, const cuda_sum_t<T> *dn,
 /* One block per token: the rotated part by the position's angle, or back with sign -1; the rest is copied. to may be
  * from. */
 template <typename T>
-CUDA_DEVICE void rotate_part(T *to, const T *from, const cuda_sum_t<T> *rope, uint32_t heads, uint32_t own,
-                             uint32_t sequence, uint32_t half, int32_t sign)
+CUDA_DEVICE void rotate_part(T *to, const T *from, const cuda_sum_t<T> *rope, const uint32_t *starts, uint32_t heads,
+                             uint32_t own, uint32_t sequence, uint32_t half, int32_t sign)
 {
     typedef cuda_sum_t<T> S;
     const uint32_t width = own + 2 * half;
     const size_t token = (size_t)blockIdx.x * heads * width;
-    const S *angle = rope + (size_t)(blockIdx.x % sequence) * 2 * half;
+    const S *angle = rope + (size_t)position(starts, blockIdx.x, sequence) * 2 * half;
 
     for (uint32_t p = threadIdx.x; p < heads * half; p += blockDim.x) {
         const size_t at = token + (size_t)(p / half) * width + own + p % half;
@@ -183,11 +200,11 @@ CUDA_DEVICE void rotate_part(T *to, const T *from, const cuda_sum_t<T> *rope, ui
  * not rotated yet; tokens of `common` are `stride` elements apart. */
 template <typename T>
 CUDA_DEVICE void join_keys(T *keys, const T *parts, const T *common, uint32_t stride, const cuda_sum_t<T> *rope,
-                           uint32_t heads, uint32_t own, uint32_t sequence, uint32_t half)
+                           const uint32_t *starts, uint32_t heads, uint32_t own, uint32_t sequence, uint32_t half)
 {
     const uint32_t width = own + 2 * half;
     const size_t token = (size_t)blockIdx.x * heads * width, part = (size_t)blockIdx.x * heads * own;
-    const cuda_sum_t<T> *angle = rope + (size_t)(blockIdx.x % sequence) * 2 * half;
+    const cuda_sum_t<T> *angle = rope + (size_t)position(starts, blockIdx.x, sequence) * 2 * half;
     const T *shared = common + (size_t)blockIdx.x * stride;
 
     for (uint32_t i = threadIdx.x; i < half; i += blockDim.x) {
@@ -206,12 +223,12 @@ CUDA_DEVICE void join_keys(T *keys, const T *parts, const T *common, uint32_t st
 /* The gradient of join_keys: that of the common part is the sum over the heads, in their order, rotated back. */
 template <typename T>
 CUDA_DEVICE void split_keys(T *parts, T *common, uint32_t stride, const T *keys, const cuda_sum_t<T> *rope,
-                            uint32_t heads, uint32_t own, uint32_t sequence, uint32_t half)
+                            const uint32_t *starts, uint32_t heads, uint32_t own, uint32_t sequence, uint32_t half)
 {
     typedef cuda_sum_t<T> S;
     const uint32_t width = own + 2 * half;
     const size_t token = (size_t)blockIdx.x * heads * width, part = (size_t)blockIdx.x * heads * own;
-    const S *angle = rope + (size_t)(blockIdx.x % sequence) * 2 * half;
+    const S *angle = rope + (size_t)position(starts, blockIdx.x, sequence) * 2 * half;
     T *shared = common + (size_t)blockIdx.x * stride;
 
     for (uint32_t i = threadIdx.x; i < half; i += blockDim.x) {
@@ -262,23 +279,28 @@ template <typename S> CUDA_DEVICE void accumulate(S *sum, const S *term, size_t 
     {                                                                                                                  \
         normalize<T>(normalized, inv_rms, n, x, stride, gain, d, eps);                                                 \
     }                                                                                                                  \
-    extern "C" __global__ void attn_rotate_part_##name(T *to, const T *from, const cuda_sum_t<T> *rope,                \
-                                                       uint32_t heads, uint32_t own, uint32_t sequence, uint32_t half, \
-                                                       int32_t sign)                                                   \
+    extern "C" __global__ void attn_starts_##name(uint32_t *to, const uint32_t *ends, uint32_t documents,              \
+                                                  uint32_t tokens)                                                     \
     {                                                                                                                  \
-        rotate_part<T>(to, from, rope, heads, own, sequence, half, sign);                                              \
+        starts(to, ends, documents, tokens);                                                                           \
+    }                                                                                                                  \
+    extern "C" __global__ void attn_rotate_part_##name(T *to, const T *from, const cuda_sum_t<T> *rope,                \
+                                                       const uint32_t *starts, uint32_t heads, uint32_t own,           \
+                                                       uint32_t sequence, uint32_t half, int32_t sign)                 \
+    {                                                                                                                  \
+        rotate_part<T>(to, from, rope, starts, heads, own, sequence, half, sign);                                      \
     }                                                                                                                  \
     extern "C" __global__ void attn_join_keys_##name(T *keys, const T *parts, const T *common, uint32_t stride,        \
-                                                     const cuda_sum_t<T> *rope, uint32_t heads, uint32_t own,          \
-                                                     uint32_t sequence, uint32_t half)                                 \
+                                                     const cuda_sum_t<T> *rope, const uint32_t *starts,                \
+                                                     uint32_t heads, uint32_t own, uint32_t sequence, uint32_t half)   \
     {                                                                                                                  \
-        join_keys<T>(keys, parts, common, stride, rope, heads, own, sequence, half);                                   \
+        join_keys<T>(keys, parts, common, stride, rope, starts, heads, own, sequence, half);                           \
     }                                                                                                                  \
     extern "C" __global__ void attn_split_keys_##name(T *parts, T *common, uint32_t stride, const T *keys,             \
-                                                      const cuda_sum_t<T> *rope, uint32_t heads, uint32_t own,         \
-                                                      uint32_t sequence, uint32_t half)                                \
+                                                      const cuda_sum_t<T> *rope, const uint32_t *starts,               \
+                                                      uint32_t heads, uint32_t own, uint32_t sequence, uint32_t half)  \
     {                                                                                                                  \
-        split_keys<T>(parts, common, stride, keys, rope, heads, own, sequence, half);                                  \
+        split_keys<T>(parts, common, stride, keys, rope, starts, heads, own, sequence, half);                          \
     }                                                                                                                  \
     extern "C" __global__ void attn_latent_backward_##name(T *dx, uint32_t stride, const cuda_sum_t<T> *dn,            \
                                                            const T *gain, const T *normalized,                         \
@@ -290,10 +312,11 @@ template <typename S> CUDA_DEVICE void accumulate(S *sum, const S *term, size_t 
     {                                                                                                                  \
         apply_gain<T>(n, normalized, gain, d);                                                                         \
     }                                                                                                                  \
-    extern "C" __global__ void attn_rotate_##name(T *to, const T *from, const cuda_sum_t<T> *rope, uint32_t heads,     \
-                                                  uint32_t sequence, uint32_t half, int32_t sign)                      \
+    extern "C" __global__ void attn_rotate_##name(T *to, const T *from, const cuda_sum_t<T> *rope,                     \
+                                                  const uint32_t *starts, uint32_t heads, uint32_t sequence,           \
+                                                  uint32_t half, int32_t sign)                                         \
     {                                                                                                                  \
-        rotate<T>(to, from, rope, heads, sequence, half, sign);                                                        \
+        rotate<T>(to, from, rope, starts, heads, sequence, half, sign);                                                \
     }                                                                                                                  \
     extern "C" __global__ void attn_dot_rows_##name(cuda_sum_t<T> *out, const T *a, const T *b, size_t tokens,         \
                                                     uint32_t heads, uint32_t sequence, uint32_t dim)                   \

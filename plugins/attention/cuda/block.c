@@ -26,13 +26,13 @@ dp_status_t attn_load_kernels(dp_attention_t *a, const unsigned char *image, con
 
 static dp_status_t load_kernels(dp_attention_t *a)
 {
-    static const char *const names[] = {"normalize",     "apply_gain",         "rotate",         "dot_rows",
-                                        "gain_gradient", "normalize_backward", "accumulate",     "rotate_part",
-                                        "join_keys",     "split_keys",         "latent_backward"};
+    static const char *const names[] = {"normalize",     "apply_gain",         "rotate",     "dot_rows",
+                                        "gain_gradient", "normalize_backward", "accumulate", "starts",
+                                        "rotate_part",   "join_keys",          "split_keys", "latent_backward"};
     attn_kernels_t *k = &a->kernels;
-    CUfunction *const functions[] = {&k->normalize,     &k->apply_gain,         &k->rotate,         &k->dot_rows,
-                                     &k->gain_gradient, &k->normalize_backward, &k->accumulate,     &k->rotate_part,
-                                     &k->join_keys,     &k->split_keys,         &k->latent_backward};
+    CUfunction *const functions[] = {&k->normalize,     &k->apply_gain,         &k->rotate,     &k->dot_rows,
+                                     &k->gain_gradient, &k->normalize_backward, &k->accumulate, &k->starts,
+                                     &k->rotate_part,   &k->join_keys,          &k->split_keys, &k->latent_backward};
 
     return attn_load_kernels(a, cuda_image_attention_rows, names, functions, sizeof(names) / sizeof(names[0]),
                              &a->module);
@@ -130,6 +130,8 @@ static bool lay_out_scratch(dp_attention_t *a)
     a->scratch.dv = layout_take(&l, a->n.tokens, a->n.v_width, a->bytes);
     a->scratch.delta = layout_take(&l, a->n.tokens, a->n.heads, a->sum_bytes);
     a->scratch.latent = layout_take(&l, a->n.tokens, larger(a->n.q_rank, a->n.kv_rank), a->sum_bytes);
+    a->scratch.starts =
+        layout_take(&l, a->vt->caps & DP_ATTENTION_CAP_DOCUMENTS ? a->n.tokens : 0, 1, sizeof(uint32_t));
     a->scratch.workspace = layout_take(&l, 1, a->gemm != NULL ? gemm_workspace(a->gemm) : 0, 1);
     a->scratch.bytes = l.bytes;
     return !l.overflow && !n.overflow;

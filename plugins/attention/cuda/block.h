@@ -18,8 +18,8 @@
 enum { ATTN_ALIGN = 256 }; /* of every array in saved and scratch memory, as an offset */
 
 /** Tensors of one call, in device memory. All of the instance's dtype, [batch, sequence, heads, dim]; q and k rotated.
- *  delta[batch, heads, sequence]: sum over value_dim of dout * out, in the type of sums; where the core makes it
- *  itself, room for it. */
+ *  delta[batch, heads, sequence], of documents [heads, T]: sum over value_dim of dout * out, in the type of sums; where
+ *  the core makes it itself, room for it. Behind the micro-batch's tokens q, k, v and dout are zeros up to T. */
 typedef struct attn_tensors {
     const void *q, *k, *v;
     void *out; /* forward: written. backward: what forward wrote */
@@ -30,17 +30,23 @@ typedef struct attn_tensors {
 } attn_tensors_t;
 
 /** A pass over an instance. A rehearsal prepares the matrix products and puts nothing on a stream; pointers are made
- *  up. A warm-up runs on a stream that no step uses. */
+ *  up. A warm-up runs on a stream that no step uses. Products are prepared for some lengths: they run over `rows`, the
+ *  least of these that holds the micro-batch, and what lies behind its tokens are zeros. */
 typedef struct attn_pass {
     dp_attention_t *attention;
     CUstream stream;
     bool rehearsal, warm_up;
     void *workspace;
+    uint32_t tokens, rows;
+    uint32_t documents; /* 0 in a rehearsal and a warm-up, which go through all that there can be */
+    const uint32_t *ends;
+    uint32_t *starts; /* [T] on the device: where a token's document begins; NULL: there are sequences */
 } attn_pass_t;
 
 /** What an instance of a plugin is made with. */
 typedef struct attn_core {
     const char *plugin; /* its name, for messages */
+    uint32_t caps;      /* DP_ATTENTION_CAP_* */
     bool makes_delta;   /* writes delta itself */
     /** Checks what the core cannot do, makes its plans; sets core, core_saved_bytes and core_scratch_bytes. */
     dp_status_t (*open)(dp_attention_t *a);
@@ -53,6 +59,7 @@ typedef struct attn_core {
 /** Kernels of the block; core kernels are the core's. */
 typedef struct attn_kernels {
     CUfunction normalize, apply_gain, rotate, dot_rows, gain_gradient, normalize_backward, accumulate;
+    CUfunction starts;
     CUfunction rotate_part, join_keys, split_keys, latent_backward; /* of latent attention */
 } attn_kernels_t;
 
@@ -97,6 +104,7 @@ struct dp_attention {
         size_t dq, dk, dv; /* gradients, not yet rotated back */
         size_t delta;      /* [batch, heads, sequence], sums */
         size_t latent;     /* [T, the larger rank] behind its norm; then its gradient, sums */
+        size_t starts;     /* [T], with documents */
         size_t workspace;  /* of matrix products */
         size_t bytes;
     } scratch;
@@ -118,6 +126,9 @@ dp_status_t attn_block_backward_input(dp_attention_t *a, const dp_io_t *io, dp_s
 dp_status_t attn_block_backward_weight(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s);
 dp_status_t attn_block_recompute(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s);
 
+/** A pass over a micro-batch of so many tokens, 1 to T. */
+attn_pass_t attn_pass(dp_attention_t *a, uint32_t tokens);
+
 /** Where the core's tensors are in a call's memory. */
 attn_tensors_t attn_view(const dp_attention_t *a, const dp_io_t *io);
 
@@ -129,11 +140,11 @@ dp_status_t attn_multiply(const attn_pass_t *pass, const gemm_shape_t *shape, do
 dp_status_t attn_load_kernels(dp_attention_t *a, const unsigned char *image, const char *const names[],
                               CUfunction *const functions[], size_t count, CUmodule *module_out);
 
-/** Walks through all passes once without a stream, so that every product they use is prepared. */
+/** Walks through all passes of all lengths without a stream, so that every product is prepared. */
 dp_status_t attn_rehearse(dp_attention_t *a);
 
-/** Runs all passes once on zeroed memory of its own, so that every kernel of a library is loaded before the first
- *  step. */
+/** Runs all passes of all lengths on zeroed memory of its own, so that every kernel of a library is loaded before the
+ *  first step. */
 dp_status_t attn_warm_up(dp_attention_t *a);
 
 #endif

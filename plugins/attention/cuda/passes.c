@@ -46,19 +46,44 @@ static dp_status_t copy(const attn_pass_t *p, void *to, const void *from, size_t
         "%s: copying %zu bytes", a->vt->plugin, bytes);
 }
 
+/* Rows behind the first `rows` become zeros. */
+static dp_status_t clear_behind(const attn_pass_t *p, const void *tensor, uint32_t rows, uint32_t width)
+{
+    const dp_attention_t *a = p->attention;
+    const size_t row = (size_t)width * a->bytes, bytes = (a->n.tokens - rows) * row;
+
+    if (p->rehearsal || bytes == 0)
+        return DP_OK;
+    return CUDA_CHECK(a->host,
+                      a->cu->cuMemsetD8Async((CUdeviceptr)(uintptr_t)in(tensor, rows * row), 0, bytes, p->stream),
+                      "%s: clearing %zu bytes", a->vt->plugin, bytes);
+}
+
+static dp_status_t find_starts(const attn_pass_t *p)
+{
+    dp_attention_t *a = p->attention;
+    void *starts = p->starts;
+    const uint32_t *ends = p->ends;
+    uint32_t documents = p->documents;
+
+    return starts == NULL
+               ? DP_OK
+               : LAUNCH(p, starts, CUDA_DIM(documents + 1), &starts, (void *)&ends, &documents, &a->n.tokens);
+}
+
 static dp_status_t rotate(const attn_pass_t *p, void *to, const void *from, uint32_t heads, int32_t sign)
 {
     dp_attention_t *a = p->attention;
-    uint32_t half = a->n.head_dim / 2;
+    uint32_t half = a->n.head_dim / 2, *starts = p->starts;
 
-    return LAUNCH(p, rotate, CUDA_DIM(a->n.tokens), &to, &from, &a->rope, &heads, &a->n.sequence, &half, &sign);
+    return LAUNCH(p, rotate, CUDA_DIM(p->tokens), &to, &from, &a->rope, &starts, &heads, &a->n.sequence, &half, &sign);
 }
 
 /* out = rows w; w [from, to]. */
 static dp_status_t project(const attn_pass_t *p, const void *rows, uint32_t from, const void *w, uint32_t to, void *out)
 {
     const dp_attention_t *a = p->attention;
-    const gemm_shape_t shape = {.in = a->n.dtype, .out = a->n.dtype, .m = a->n.tokens, .n = to, .k = from};
+    const gemm_shape_t shape = {.in = a->n.dtype, .out = a->n.dtype, .m = p->rows, .n = to, .k = from};
 
     return attn_multiply(p, &shape, 1, rows, w, 0, out);
 }
@@ -69,7 +94,7 @@ static dp_status_t project_back(const attn_pass_t *p, const void *dout, uint32_t
 {
     const dp_attention_t *a = p->attention;
     const gemm_shape_t shape = {
-        .in = a->n.dtype, .out = a->sums, .transpose_b = true, .m = a->n.tokens, .n = from, .k = to};
+        .in = a->n.dtype, .out = a->sums, .transpose_b = true, .m = p->rows, .n = from, .k = to};
 
     return attn_multiply(p, &shape, 1, dout, w, beta, drows);
 }
@@ -80,7 +105,7 @@ static dp_status_t project_weight(const attn_pass_t *p, const void *left, uint32
 {
     const dp_attention_t *a = p->attention;
     const gemm_shape_t shape = {
-        .in = a->n.dtype, .out = a->sums, .transpose_a = true, .m = rows, .n = columns, .k = a->n.tokens};
+        .in = a->n.dtype, .out = a->sums, .transpose_a = true, .m = rows, .n = columns, .k = p->rows};
 
     return attn_multiply(p, &shape, 1, left, right, 1, dw);
 }
@@ -144,8 +169,8 @@ static dp_status_t latent_forward(const attn_pass_t *p, latent_t *l, const void 
     dp_status_t status = project(p, n, a->n.hidden, l->w, l->stride, l->down);
 
     if (status >= 0)
-        status = LAUNCH(p, normalize, CUDA_DIM(a->n.tokens), &l->normalized, &l->inv_rms, &l->rows, &l->down,
-                        &l->stride, (void *)&l->gain, &l->rank, &a->n.norm_eps);
+        status = LAUNCH(p, normalize, CUDA_DIM(p->rows), &l->normalized, &l->inv_rms, &l->rows, &l->down, &l->stride,
+                        (void *)&l->gain, &l->rank, &a->n.norm_eps);
     return status;
 }
 
@@ -155,7 +180,7 @@ static dp_status_t latent_again(const attn_pass_t *p, latent_t *l, const dp_io_t
     dp_attention_t *a = p->attention;
     void *unread = in(io->scratch, a->scratch.delta);
 
-    return LAUNCH(p, normalize, CUDA_DIM(a->n.tokens), &l->normalized, &unread, &l->rows, &l->down, &l->stride,
+    return LAUNCH(p, normalize, CUDA_DIM(p->rows), &l->normalized, &unread, &l->rows, &l->down, &l->stride,
                   (void *)&l->gain, &l->rank, &a->n.norm_eps);
 }
 
@@ -163,12 +188,12 @@ static dp_status_t latent_again(const attn_pass_t *p, latent_t *l, const dp_io_t
 static dp_status_t latent_back(const attn_pass_t *p, latent_t *l, double beta, void *dn)
 {
     dp_attention_t *a = p->attention;
-    size_t tokens = a->n.tokens;
+    size_t tokens = p->tokens;
     dp_status_t status = LAUNCH(p, gain_gradient, CUDA_DIM(cuda_blocks(l->rank, 32)), &l->dgain, &l->rows,
                                 &l->normalized, &tokens, &l->rank);
 
     if (status >= 0)
-        status = LAUNCH(p, latent_backward, CUDA_DIM(a->n.tokens), &l->down, &l->stride, &l->rows, (void *)&l->gain,
+        status = LAUNCH(p, latent_backward, CUDA_DIM(p->rows), &l->down, &l->stride, &l->rows, (void *)&l->gain,
                         &l->normalized, &l->inv_rms, &l->rank);
     return status < 0 ? status : project_back(p, l->down, l->stride, l->w, a->n.hidden, beta, dn);
 }
@@ -184,7 +209,7 @@ static dp_status_t latent_weight(const attn_pass_t *p, latent_t *l, const dp_io_
     if (status >= 0)
         status = LAUNCH(p, accumulate, CUDA_DIM(cuda_blocks(count, THREADS)), &dgain, &l->dgain, &count);
     if (status >= 0)
-        status = LAUNCH(p, apply_gain, CUDA_DIM(a->n.tokens), &l->rows, &l->normalized, (void *)&l->gain, &l->rank);
+        status = LAUNCH(p, apply_gain, CUDA_DIM(p->rows), &l->rows, &l->normalized, (void *)&l->gain, &l->rank);
     return status;
 }
 
@@ -192,9 +217,9 @@ static dp_status_t latent_weight(const attn_pass_t *p, latent_t *l, const dp_io_
 static dp_status_t rotate_part(const attn_pass_t *p, void *to, const void *from, int32_t sign)
 {
     dp_attention_t *a = p->attention;
-    uint32_t half = a->n.rope_dim / 2;
+    uint32_t half = a->n.rope_dim / 2, *starts = p->starts;
 
-    return LAUNCH(p, rotate_part, CUDA_DIM(a->n.tokens), &to, &from, &a->rope, &a->n.heads, &a->n.key_dim,
+    return LAUNCH(p, rotate_part, CUDA_DIM(p->tokens), &to, &from, &a->rope, &starts, &a->n.heads, &a->n.key_dim,
                   &a->n.sequence, &half, &sign);
 }
 
@@ -205,7 +230,7 @@ static dp_status_t project_latents(const attn_pass_t *p, const dp_io_t *io, cons
     latent_t q = latent_of(a, io, true), kv = latent_of(a, io, false);
     void *queries = held(io, a->saved.q), *keys = held(io, a->saved.k), *own = in(io->scratch, a->scratch.dk);
     void *common = in(kv.down, kv.rank * a->bytes);
-    uint32_t half = a->n.rope_dim / 2;
+    uint32_t half = a->n.rope_dim / 2, *starts = p->starts;
     dp_status_t status = q.rank > 0 ? latent_forward(p, &q, n) : DP_OK;
 
     if (status >= 0)
@@ -220,8 +245,8 @@ static dp_status_t project_latents(const attn_pass_t *p, const dp_io_t *io, cons
     if (status >= 0)
         status = rotate_part(p, queries, queries, 1);
     if (status >= 0)
-        status = LAUNCH(p, join_keys, CUDA_DIM(a->n.tokens), &keys, &own, &common, &kv.stride, &a->rope, &a->n.heads,
-                        &a->n.key_dim, &a->n.sequence, &half);
+        status = LAUNCH(p, join_keys, CUDA_DIM(p->rows), &keys, &own, &common, &kv.stride, &a->rope, &starts,
+                        &a->n.heads, &a->n.key_dim, &a->n.sequence, &half);
     return status;
 }
 
@@ -231,13 +256,13 @@ static dp_status_t split_latents(const attn_pass_t *p, const dp_io_t *io, const 
     dp_attention_t *a = p->attention;
     const latent_t kv = latent_of(a, io, false);
     void *own = held(io, a->saved.k), *common = in(kv.down, kv.rank * a->bytes);
-    uint32_t half = a->n.rope_dim / 2, stride = kv.stride;
+    uint32_t half = a->n.rope_dim / 2, stride = kv.stride, *starts = p->starts;
     dp_status_t status = rotate_part(p, held(io, a->saved.q), t->dq, -1);
 
     if (status >= 0)
-        status = LAUNCH(p, split_keys, CUDA_DIM(a->n.tokens), &own, &common, &stride, (void *)&t->dk, &a->rope,
+        status = LAUNCH(p, split_keys, CUDA_DIM(p->tokens), &own, &common, &stride, (void *)&t->dk, &a->rope, &starts,
                         &a->n.heads, &a->n.key_dim, &a->n.sequence, &half);
-    return status;
+    return status < 0 ? status : clear_behind(p, own, p->tokens, a->own_width);
 }
 
 static dp_status_t latents_back(const attn_pass_t *p, const dp_io_t *io, void *dn)
@@ -335,53 +360,78 @@ static dp_status_t heads_weight(const attn_pass_t *p, const dp_io_t *io, const v
 
 /* ---- passes ---- */
 
-/* q, k and v of all tokens. x is read before anything else is written: y may be x. */
+/* q, k and v of what is behind the norm. */
+static dp_status_t project_all(const attn_pass_t *p, const dp_io_t *io, const void *n)
+{
+    const dp_attention_t *a = p->attention;
+    dp_status_t status = find_starts(p);
+
+    if (status >= 0)
+        status = a->n.kv_rank > 0 ? project_latents(p, io, n) : project_heads(p, io, n);
+    if (status >= 0)
+        status = clear_behind(p, held(io, a->saved.q), p->rows, a->n.q_width);
+    if (status >= 0)
+        status = clear_behind(p, held(io, a->saved.k), p->rows, a->n.k_width);
+    return status < 0 ? status : clear_behind(p, held(io, a->saved.v), p->rows, a->n.v_width);
+}
+
+/* What the core leaves behind the tokens becomes zeros as well: the product for the gradient of wo sums over it. */
+static dp_status_t forward_core(const attn_pass_t *p, const dp_io_t *io)
+{
+    const attn_tensors_t t = attn_view(p->attention, io);
+    dp_status_t status = p->attention->vt->forward(p, &t);
+
+    return status < 0 ? status : clear_behind(p, t.out, p->tokens, p->attention->n.o_width);
+}
+
+/* x is read before anything else is written: y may be x. */
 static dp_status_t forward_projections(const attn_pass_t *p, const dp_io_t *io)
 {
     dp_attention_t *a = p->attention;
     void *normalized = held(io, a->saved.normalized), *inv_rms = held(io, a->saved.inv_rms);
     void *n = in(io->scratch, a->scratch.shared);
     const void *gain = parameter(a, io, a->n.params.norm), *x = io->x;
-    dp_status_t status = LAUNCH(p, normalize, CUDA_DIM(a->n.tokens), &normalized, &inv_rms, &n, &x, &a->n.hidden, &gain,
+    dp_status_t status = LAUNCH(p, normalize, CUDA_DIM(p->tokens), &normalized, &inv_rms, &n, &x, &a->n.hidden, &gain,
                                 &a->n.hidden, &a->n.norm_eps);
 
-    if (status < 0)
-        return status;
-    return a->n.kv_rank > 0 ? project_latents(p, io, n) : project_heads(p, io, n);
+    if (status >= 0)
+        status = clear_behind(p, normalized, p->tokens, a->n.hidden);
+    if (status >= 0)
+        status = clear_behind(p, n, p->tokens, a->n.hidden);
+    return status < 0 ? status : project_all(p, io, n);
 }
 
 static dp_status_t forward(const attn_pass_t *p, const dp_io_t *io)
 {
     const dp_attention_t *a = p->attention;
-    const attn_tensors_t t = attn_view(a, io);
-    const gemm_shape_t out = {
-        .in = a->n.dtype, .out = a->n.dtype, .m = a->n.tokens, .n = a->n.hidden, .k = a->n.o_width};
+    const gemm_shape_t out = {.in = a->n.dtype, .out = a->n.dtype, .m = p->rows, .n = a->n.hidden, .k = a->n.o_width};
+    const size_t bytes = (size_t)p->tokens * a->n.hidden * a->bytes;
+    void *y = p->rows == p->tokens ? io->y : in(io->scratch, a->scratch.shared); /* that ends with its tokens */
     dp_status_t status = forward_projections(p, io);
 
     if (status >= 0)
-        status = a->vt->forward(p, &t);
+        status = forward_core(p, io);
     if (status >= 0)
-        status = copy(p, io->y, io->x, (size_t)a->n.tokens * a->n.hidden * a->bytes);
+        status = copy(p, y, io->x, bytes);
     if (status >= 0)
-        status = attn_multiply(p, &out, 1, t.out, parameter(a, io, a->n.params.wo), 1, io->y);
-    return status;
+        status = attn_multiply(p, &out, 1, held(io, a->saved.heads_out), parameter(a, io, a->n.params.wo), 1, y);
+    return status < 0 ? status : copy(p, io->y, y, bytes);
 }
 
 /* What forward left in regained memory: all but the last product, or the norms of latents. */
 static dp_status_t recompute(const attn_pass_t *p, const dp_io_t *io)
 {
     dp_attention_t *a = p->attention;
-    const attn_tensors_t t = attn_view(a, io);
     void *n = in(io->scratch, a->scratch.shared);
     const void *normalized = held(io, a->saved.normalized), *gain = parameter(a, io, a->n.params.norm);
     latent_t q = latent_of(a, io, true), kv = latent_of(a, io, false);
     dp_status_t status = DP_OK;
 
     if (a->recompute >= DP_RECOMPUTE_FULL) {
-        status = LAUNCH(p, apply_gain, CUDA_DIM(a->n.tokens), &n, &normalized, &gain, &a->n.hidden);
+        status = LAUNCH(p, apply_gain, CUDA_DIM(p->rows), &n, &normalized, &gain, &a->n.hidden);
         if (status >= 0)
-            status = a->n.kv_rank > 0 ? project_latents(p, io, n) : project_heads(p, io, n);
-        return status < 0 ? status : a->vt->forward(p, &t);
+            status = project_all(p, io, n);
+        return status < 0 ? status : forward_core(p, io);
     }
     if (q.rank > 0)
         status = latent_again(p, &q, io);
@@ -394,19 +444,19 @@ static dp_status_t backward_core(const attn_pass_t *p, const dp_io_t *io)
     dp_attention_t *a = p->attention;
     const attn_tensors_t t = attn_view(a, io);
     const void *dy = held(io, a->saved.dy);
-    const gemm_shape_t dheads = {.in = a->n.dtype,
-                                 .out = a->n.dtype,
-                                 .transpose_b = true,
-                                 .m = a->n.tokens,
-                                 .n = a->n.o_width,
-                                 .k = a->n.hidden};
+    const gemm_shape_t dheads = {
+        .in = a->n.dtype, .out = a->n.dtype, .transpose_b = true, .m = p->rows, .n = a->n.o_width, .k = a->n.hidden};
+    uint32_t sequence = p->starts != NULL ? a->n.tokens : a->n.sequence;
     size_t tokens = a->n.tokens;
-    dp_status_t status =
-        attn_multiply(p, &dheads, 1, dy, parameter(a, io, a->n.params.wo), 0, in(io->scratch, a->scratch.dheads));
+    dp_status_t status = find_starts(p);
 
+    if (status >= 0)
+        status = attn_multiply(p, &dheads, 1, dy, parameter(a, io, a->n.params.wo), 0, (void *)t.dout);
+    if (status >= 0)
+        status = clear_behind(p, t.dout, p->rows, a->n.o_width);
     if (status >= 0 && !a->vt->makes_delta)
         status = LAUNCH(p, dot_rows, CUDA_DIM(cuda_blocks(tokens * a->n.heads, THREADS / 32)), (void *)&t.delta,
-                        (void *)&t.dout, (void *)&t.out, &tokens, &a->n.heads, &a->n.sequence, &a->n.value_dim);
+                        (void *)&t.dout, (void *)&t.out, &tokens, &a->n.heads, &sequence, &a->n.value_dim);
     if (status >= 0)
         status = a->vt->backward(p, &t);
     if (status >= 0 && a->n.kv_rank > 0)
@@ -416,7 +466,7 @@ static dp_status_t backward_core(const attn_pass_t *p, const dp_io_t *io)
     if (status >= 0 && a->n.kv_rank == 0)
         status = rotate(p, held(io, a->saved.k), t.dk, a->n.kv_heads, -1);
     if (status >= 0)
-        status = copy(p, held(io, a->saved.v), t.dv, (size_t)a->n.tokens * a->n.v_width * a->bytes);
+        status = copy(p, held(io, a->saved.v), t.dv, (size_t)p->tokens * a->n.v_width * a->bytes);
     return status;
 }
 
@@ -426,7 +476,7 @@ static dp_status_t backward_projections(const attn_pass_t *p, const dp_io_t *io)
     dp_attention_t *a = p->attention;
     void *dn = in(io->scratch, a->scratch.shared), *dnorm = held(io, a->saved.dnorm);
     const void *normalized = held(io, a->saved.normalized);
-    size_t tokens = a->n.tokens;
+    size_t tokens = p->tokens;
     dp_status_t status = a->n.kv_rank > 0 ? latents_back(p, io, dn) : heads_back(p, io, dn);
 
     if (status >= 0)
@@ -442,14 +492,16 @@ static dp_status_t backward_input(const attn_pass_t *p, const dp_io_t *io)
     void *dy = held(io, a->saved.dy), *dn = in(io->scratch, a->scratch.shared), *dx = io->dx;
     const void *normalized = held(io, a->saved.normalized), *inv_rms = held(io, a->saved.inv_rms);
     const void *gain = parameter(a, io, a->n.params.norm);
-    dp_status_t status = copy(p, dy, io->dy, (size_t)a->n.tokens * a->n.hidden * a->bytes);
+    dp_status_t status = copy(p, dy, io->dy, (size_t)p->tokens * a->n.hidden * a->bytes);
 
+    if (status >= 0)
+        status = clear_behind(p, dy, p->tokens, a->n.hidden);
     if (status >= 0)
         status = backward_core(p, io);
     if (status >= 0)
         status = backward_projections(p, io);
     if (status >= 0 && dx != NULL)
-        status = LAUNCH(p, normalize_backward, CUDA_DIM(a->n.tokens), &dx, &dy, &dn, &gain, &normalized, &inv_rms,
+        status = LAUNCH(p, normalize_backward, CUDA_DIM(p->tokens), &dx, &dy, &dn, &gain, &normalized, &inv_rms,
                         &a->n.hidden);
     return status;
 }
@@ -460,7 +512,7 @@ static dp_status_t backward_weight(const attn_pass_t *p, const dp_io_t *io)
     void *n = in(io->scratch, a->scratch.shared), *grads = io->grads, *dnorm = held(io, a->saved.dnorm);
     const void *normalized = held(io, a->saved.normalized), *gain = parameter(a, io, a->n.params.norm);
     size_t hidden = a->n.hidden;
-    dp_status_t status = LAUNCH(p, apply_gain, CUDA_DIM(a->n.tokens), &n, &normalized, &gain, &a->n.hidden);
+    dp_status_t status = LAUNCH(p, apply_gain, CUDA_DIM(p->rows), &n, &normalized, &gain, &a->n.hidden);
 
     if (status >= 0)
         status = a->n.kv_rank > 0 ? latents_weight(p, io, n) : heads_weight(p, io, n);
@@ -472,17 +524,26 @@ static dp_status_t backward_weight(const attn_pass_t *p, const dp_io_t *io)
     return status;
 }
 
+attn_pass_t attn_pass(dp_attention_t *a, uint32_t tokens)
+{
+    return (attn_pass_t){.attention = a, .tokens = tokens, .rows = gemm_length(tokens, a->n.tokens)};
+}
+
 typedef dp_status_t (*pass_fn)(const attn_pass_t *p, const dp_io_t *io);
 
 static dp_status_t run(dp_attention_t *a, const char *name, pass_fn pass, unsigned needs, const dp_io_t *io,
                        dp_stream_t *s)
 {
-    attn_pass_t p = {.attention = a};
+    attn_pass_t p;
     dp_io_t taken;
-    dp_status_t status = attn_check_io(a->host, a->vt->plugin, &a->n, 0, name, io, needs, &taken);
+    dp_status_t status = attn_check_io(a->host, a->vt->plugin, &a->n, a->vt->caps, name, io, needs, &taken);
 
     if (status < 0)
         return status;
+    p = attn_pass(a, taken.tokens);
+    p.documents = taken.documents;
+    p.ends = taken.document_ends;
+    p.starts = taken.documents > 0 ? in(io->scratch, a->scratch.starts) : NULL;
     p.stream = a->device_vt->stream_native(s);
     if (p.stream == NULL)
         return DP_FAIL(a->host, DP_ERR_UNSUPPORTED, "%s: %s: the stream has no CUDA stream: use one of device_cuda",
@@ -524,6 +585,21 @@ static dp_status_t all_passes(const attn_pass_t *p, const dp_io_t *io)
     return status;
 }
 
+/* Passes like `kind` of every length that products are prepared for, and of documents. */
+static dp_status_t all_lengths(const attn_pass_t *kind, const dp_io_t *io)
+{
+    dp_attention_t *a = kind->attention;
+    attn_pass_t p = *kind;
+    dp_status_t status = DP_OK;
+
+    for (p.rows = p.tokens = 0; p.tokens < a->n.tokens && status >= 0;) {
+        p.tokens = p.rows = gemm_length(p.tokens + 1, a->n.tokens);
+        status = all_passes(&p, io);
+    }
+    p.starts = in(io->scratch, a->scratch.starts);
+    return status < 0 || !(a->vt->caps & DP_ATTENTION_CAP_DOCUMENTS) ? status : all_passes(&p, io);
+}
+
 dp_status_t attn_rehearse(dp_attention_t *a)
 {
     static char nowhere[ATTN_ALIGN];
@@ -539,7 +615,7 @@ dp_status_t attn_rehearse(dp_attention_t *a)
                         .dy = nowhere,
                         .dx = nowhere};
 
-    return all_passes(&p, &io);
+    return all_lengths(&p, &io);
 }
 
 /* y may be x, and dx may be dy: one tensor serves as all of them. Offsets until the memory is there. */
@@ -568,7 +644,7 @@ static dp_status_t warm_up_on(dp_attention_t *a, CUstream side, dp_io_t io, cons
     io.scratch = in(memory, (size_t)io.scratch);
     io.x = io.dy = io.y = io.dx = in(memory, (size_t)io.x);
     p.workspace = in(io.scratch, a->scratch.workspace);
-    status = all_passes(&p, &io);
+    status = all_lengths(&p, &io);
     return status >= 0 ? cuda_side_settle(a->host, a->cu, side, "attention's first passes") : status;
 }
 
