@@ -92,6 +92,12 @@ void dp__records_keep(dp_pipeline_t *p, const dp__plan_t *plan)
     int32_t at = (int32_t)(p->trace.kept_steps++ % (uint32_t)p->trace.steps);
 
     p->trace.records[0].end_ns = p->host->now_ns(p->host);
+    for (int32_t i = 1; i < plan->nspans; i++) { /* a device may set its clock anew between begin and end */
+        dp_span_t *span = &p->trace.records[i];
+
+        if (span->end_ns != 0 && span->end_ns < span->start_ns)
+            span->end_ns = span->start_ns;
+    }
     tell_progress(p, plan);
     memcpy(p->trace.kept + (size_t)at * (size_t)p->trace.capacity, p->trace.records,
            (size_t)plan->nspans * sizeof(*p->trace.records));

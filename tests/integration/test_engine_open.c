@@ -1244,6 +1244,39 @@ static void fail_device(int n, long start, long stride)
     oom_uninstall();
 }
 
+static dp_status_t step_and_collect(rank_t *rank, dp_pipeline_t *p)
+{
+    dp_status_t status = rank_step(p, 0, NULL);
+    dp_timeline_t *timeline = NULL;
+    int64_t n = 0;
+
+    if (status >= 0)
+        status = dp_pipeline_timeline(p, &timeline);
+    if (status < 0)
+        return status;
+    for (const dp_span_t *span = dp_timeline_spans(timeline, 0, &n); n > 0; span++, n--)
+        rank->argument += span->kind == DP_SPAN_COMPUTE && span->end_ns == span->start_ns;
+    dp_timeline_free(timeline);
+    return DP_OK;
+}
+
+/* A clock that is set anew between begin and end of a span: the span is empty, and the run goes on. */
+START_TEST(a_clock_that_is_turned_back)
+{
+    rank_t rank;
+
+    warm_up();
+    rank_prepare(&rank, "1f1b", 4);
+    rank.options.device = mock_device;
+    rank.use = step_and_collect;
+    failing_device()->turn_back(INT64_C(1000000));
+    ranks_run(&rank, 1);
+    failing_device()->turn_back(0);
+    rank_expect(&rank, 0, DP_OK, NULL, 0);
+    ck_assert_int_gt(rank.argument, 0);
+}
+END_TEST
+
 /* What a trainer leaves at zero the engine knows: by it, GPUs of a host are dealt out. */
 START_TEST(devices_are_told_their_local_rank)
 {
@@ -1301,6 +1334,7 @@ int main(void)
     tcase_add_test(pipelines, plugins_are_told_their_share_of_the_device);
     tcase_add_test(pipelines, a_hundred_times);
     tcase_add_test(pipelines, devices_are_told_their_local_rank);
+    tcase_add_test(pipelines, a_clock_that_is_turned_back);
     suite_add_tcase(suite, pipelines);
 
     tcase_set_timeout(failures, 30);

@@ -15,6 +15,8 @@ static _Thread_local const dp_host_t *own_host; /* an instance is called from on
 static atomic_long count, due = -1;
 static _Atomic(const char *) failed;
 static _Atomic(uint64_t) numbers;
+static _Atomic(int64_t) back_ns;
+static atomic_long nstamps;
 
 static dp_status_t fails(const char *call)
 {
@@ -82,9 +84,28 @@ static dp_status_t failing_launch(dp_stream_t *s, dp_launch_fn fn, const void *a
     FORWARD(launch, s, fn, arg, bytes);
 }
 
+typedef struct turn {
+    int64_t *slot, ns;
+} turn_t;
+
+static dp_status_t turn_slot(void *arg)
+{
+    const turn_t *turn = arg;
+
+    *turn->slot -= turn->ns;
+    return DP_OK;
+}
+
 static dp_status_t failing_stamp(dp_stream_t *s, int64_t *slot)
 {
-    FORWARD(stamp, s, slot);
+    const turn_t turn = {slot, atomic_load(&back_ns)};
+    dp_status_t status = fails("stamp");
+
+    if (status >= 0)
+        status = real->stamp(s, slot);
+    if (status >= 0 && turn.ns > 0 && atomic_fetch_add(&nstamps, 1) % 2 == 1)
+        status = real->launch(s, turn_slot, &turn, sizeof(turn));
+    return status;
 }
 
 static dp_status_t failing_synchronize(dp_stream_t *s, int64_t timeout_ns)
@@ -116,7 +137,13 @@ static uint64_t local_ranks(void)
     return atomic_load(&numbers);
 }
 
-static const mock_failing_device_t control = {sizeof(control), arm, calls, struck, local_ranks};
+static void turn_back(int64_t ns)
+{
+    atomic_store(&nstamps, 0);
+    atomic_store(&back_ns, ns);
+}
+
+static const mock_failing_device_t control = {sizeof(control), arm, calls, struck, local_ranks, turn_back};
 
 static const void *get_interface(const char *id)
 {

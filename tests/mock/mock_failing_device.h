@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * mock_failing_device.h: how a test tells the failing device when to fail. */
+ * mock_failing_device.h: how a test tells the failing device when to fail, and what its clock does. */
 #ifndef DP_TESTS_MOCK_FAILING_DEVICE_H
 #define DP_TESTS_MOCK_FAILING_DEVICE_H
 
@@ -15,6 +15,7 @@ typedef struct mock_failing_device {
     long (*calls)(void);           /* since arm */
     const char *(*struck)(void);   /* the call that failed since arm, NULL: none */
     uint64_t (*local_ranks)(void); /* of all devices opened so far, a bit for each */
+    void (*turn_back)(int64_t ns); /* every other stamp from now on is as much earlier; 0: none */
 } mock_failing_device_t;
 
 #endif
