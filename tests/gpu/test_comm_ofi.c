@@ -11,8 +11,8 @@
 #include <dlfcn.h>
 
 #ifdef __SANITIZE_ADDRESS__
-/* LeakSanitizer guesses where the thread-local memory of modules begins, wrong here now and then, and ends at an address
- * that is none; without the guess it looks at threads as a whole. */
+/* LeakSanitizer guesses where the thread-local memory of modules begins, is wrong here now and then, and ends at an
+ * address that is none. */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {
