@@ -223,10 +223,10 @@ static dp_status_t take_step(session_t *s, int64_t step)
 {
     const double start = now_seconds();
     history_t *h = &s->history;
-    step_result_t result;
+    step_result_t result = {.counts = false};
     dp_status_t status = trainer_step(&s->trainer, step, &result);
 
-    if (status < 0)
+    if (!result.counts)
         return status;
     h->step_seconds[step] = now_seconds() - start;
     h->imbalance[step] = s->trainer.balance.imbalance;
@@ -235,7 +235,7 @@ static dp_status_t take_step(session_t *s, int64_t step)
     h->norm[step] = result.norm;
     h->steps = step + 1;
     print_progress(s, step, &result);
-    return DP_OK;
+    return status;
 }
 
 /* Makes this rank ready for step *step, which is the others' where they hold it, and else that of the newest

@@ -634,13 +634,16 @@ dp_status_t trainer_apply(trainer_t *t, int64_t step, step_result_t *result_out)
         status = dp_pipeline_exact_sum(t->pipeline, t->squares, pieces, &squared);
     if (status == DP_OK)
         status = dp_pipeline_commit(t->pipeline);
-    if (status == DP_OK && balance_count(&t->balance) > 0)
+    if (status < 0)
+        return status;
+    *result_out = (step_result_t){.loss = mean(t->sums, t->replicas * t->nlosses),
+                                  .norm = sqrt(squared),
+                                  .rate = learning_rate(t->options, step),
+                                  .counts = true};
+    if (balance_count(&t->balance) > 0)
         status = balance_observe(&t->balance, t->sums + t->replicas * t->nlosses + t->nparams);
     if (status < 0)
         return status;
-    result_out->loss = mean(t->sums, t->replicas * t->nlosses);
-    result_out->norm = sqrt(squared);
-    result_out->rate = learning_rate(t->options, step);
     return update(t, step, clip > 0 && result_out->norm > clip ? clip / result_out->norm : 1);
 }
 

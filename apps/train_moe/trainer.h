@@ -11,6 +11,8 @@
 #include "model.h"
 #include "text.h"
 
+#include <stdbool.h>
+
 /* A chunk of this rank with what the optimizer keeps for it. */
 typedef struct held_chunk {
     dp_chunk_view_t view;
@@ -54,6 +56,7 @@ typedef struct step_result {
     double loss; /* mean over all tokens of all replicas, nats per byte */
     double norm; /* of the whole model's gradient, each parameter once, before clipping */
     double rate;
+    bool counts; /* it was committed, and what came behind that may have failed */
 } step_result_t;
 
 /* Collective. options: fitted, borrowed. The parameters get their first values. Then the caller registers what it keeps
@@ -71,7 +74,8 @@ dp_status_t trainer_begin_again(trainer_t *trainer);
  * Collective. */
 dp_status_t trainer_gradients(trainer_t *trainer, int64_t step, int32_t replica, int32_t replicas);
 
-/* The rest of a training step: norm, clipping, update, loads of experts. DP_ERR_NUMERIC: something is not finite. */
+/* The rest of a training step: norm, clipping, update, loads of experts. *result_out is left alone unless the step
+ * counts. DP_ERR_NUMERIC: something is not finite. */
 dp_status_t trainer_apply(trainer_t *trainer, int64_t step, step_result_t *result_out);
 
 /* One training step: fill, gradients, apply. */

@@ -257,6 +257,8 @@ static dp_status_t r_register(void)
 
 static dp_status_t r_update(int64_t step, double loss)
 {
+    dp_status_t gathered;
+
     for (int32_t c = 0; c < dp_pipeline_chunks(r_self.pipeline); c++) {
         dp_chunk_view_t view;
         dp_status_t status = r_view(c, &view);
@@ -270,6 +272,9 @@ static dp_status_t r_update(int64_t step, double loss)
             ((double *)view.params)[i] -= 0.01 * r_self.mean[c][i];
         }
     }
+    gathered = dp_pipeline_gather(r_self.pipeline); /* nothing, here: whoever has died */
+    if (gathered < 0)
+        return gathered;
     r_self.history[step] = loss;
     r_self.tally += loss;
     r_perhaps_die(R_AFTER_UPDATE, step);
