@@ -307,6 +307,7 @@ static void a_late_peer_is_waited_for(conform_t *t)
  * Where the streams of the device wait on their own, it is the device that sees the limit pass. */
 static void a_peer_that_never_comes_is_a_timeout(conform_t *t)
 {
+    const int64_t patience = conform_scaled_ns(t->hang_seconds + 3);
     waits_t w;
     bool host_runs;
 
@@ -323,14 +324,13 @@ static void a_peer_that_never_comes_is_a_timeout(conform_t *t)
         for (int trap = 0; trap < TRAPS; trap++) {
             if (!can_wait(&w, (trap_t)trap))
                 continue;
-            EXPECT_STATUS(t, w.rig.device_vt->synchronize(w.on[trap], host_runs ? conform_scaled_ns(4) : -1),
-                          DP_ERR_TIMEOUT, "%s whose peer never comes, in a job that waits for one second,",
-                          traps[trap]);
+            EXPECT_STATUS(t, w.rig.device_vt->synchronize(w.on[trap], host_runs ? patience : -1), DP_ERR_TIMEOUT,
+                          "%s whose peer never comes, in a job that waits for %g s,", traps[trap], t->hang_seconds);
             EXPECT(
                 t, !host_runs || strstr(conform_last_error(), "rank 1") != NULL,
-                "%s whose peer never comes has to end after the job's limit (one second) with a message that names rank 1; "
-                "four seconds later there is: %s",
-                traps[trap], conform_last_error());
+                "%s whose peer never comes has to end after the job's limit (%g s) with a message that names rank 1; "
+                "three seconds later there is: %s",
+                traps[trap], t->hang_seconds, conform_last_error());
         }
         if (host_runs)
             EXPECT_STATUS(t, w.rig.device_vt->query_error(w.rig.device), DP_ERR_TIMEOUT,

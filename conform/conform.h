@@ -32,6 +32,7 @@ typedef struct conform {
     const void *table;            /* on trial: the interface of the suite */
     const dp_device_vt_t *device; /* on trial, or what the streams of the one on trial run on; NULL: not needed */
     const dp_comm_vt_t *comm;     /* on trial, or what the rows of the one on trial travel over; NULL: not needed */
+    double hang_seconds;          /* the job's own limit of a wait: that of the case, or longer */
     int variety;                  /* of what is on trial, where a suite has several; a case sets it */
 } conform_t;
 
@@ -42,7 +43,7 @@ typedef struct conform_case {
     int32_t ranks;       /* 0: not a question of ranks: once, alone */
     int32_t victim;      /* rank that is expected to die of SIGKILL; only with VICTIM */
     uint32_t flags;      /* the below */
-    double hang_seconds; /* the job's own limit of a wait; 0: 20 */
+    double hang_seconds; /* the job's own limit of a wait; 0: 20. A few more with ranks that a launcher starts */
 } conform_case_t;
 
 enum {
@@ -141,7 +142,8 @@ bool conform_raised(const conform_t *t, int flag);
 /* job.c */
 typedef struct conform_settings { /* of a trial; what a rank that a launcher started has to know */
     char interface[64], test[128], plugin[1024], device[1024], comm[1024];
-    int32_t ranks, mode, port;
+    int32_t ranks, mode;
+    double hang_seconds;
 } conform_settings_t;
 
 /* NULL: no memory. file NULL: for forked ranks only; else gets the
@@ -153,8 +155,9 @@ conform_settings_t *conform_job_settings(conform_job_t *job);
 /* kind 0: failed, 1: skipped; the first one wins */
 void conform_job_verdict(conform_job_t *job, int kind, const char *text);
 const char *conform_job_text(const conform_job_t *job, int kind);
-/* Where ranks that are processes meet: a socket that listens already, for rank 0. Negative: none. */
-int conform_job_listen(conform_job_t *job);
+/* Where ranks that are processes meet: rank 0 listens at once and its group inherits the socket; the others wait for
+ * its number. No two cases meet at a port. 0: the case has failed. */
+int32_t conform_job_port(conform_job_t *job, int32_t rank);
 const dp_host_t *conform_host_create(const dp_host_t *inner);
 void conform_host_free(const dp_host_t *host);
 int64_t conform_host_blocks(const dp_host_t *host); /* held now */

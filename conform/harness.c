@@ -19,6 +19,8 @@
 
 #define CASE_SECONDS 60
 #define HANG_SECONDS 20
+#define START_SECONDS                                                                                                  \
+    10 /* what a runtime of the plugin's may take in the midst of an open: Open MPI with no resolver takes 5 */
 
 /* One case in one mode with one number of ranks. */
 typedef struct trial {
@@ -29,7 +31,6 @@ typedef struct trial {
     conform_job_t *job;
     char file[256]; /* of the job, when a launcher starts the ranks */
     int output;     /* what the processes of the case print */
-    int listener;   /* for ranks as processes; each has a copy */
 } trial_t;
 
 /* What a rank is given to run with. */
@@ -286,6 +287,7 @@ static void run_rank(const conform_case_t *test, conform_job_t *job, const table
         .table = tables->table,
         .device = tables->device,
         .comm = tables->comm,
+        .hang_seconds = settings->hang_seconds,
     };
 
     t.host = conform_host_create(dp_group_host(group));
@@ -296,11 +298,6 @@ static void run_rank(const conform_case_t *test, conform_job_t *job, const table
     test->run(&t);
     dp_group_leave(group);
     conform_host_free(t.host);
-}
-
-static double hang_seconds(const conform_case_t *test)
-{
-    return test->hang_seconds > 0 ? test->hang_seconds : HANG_SECONDS;
 }
 
 typedef struct rank_thread {
@@ -322,7 +319,7 @@ static void *rank_main(void *arg)
 static void run_threads(const trial_t *trial)
 {
     const int32_t n = trial->settings.ranks;
-    dp_group_options_t options = {.struct_size = sizeof(options), .hang_seconds = hang_seconds(trial->test)};
+    dp_group_options_t options = {.struct_size = sizeof(options), .hang_seconds = trial->settings.hang_seconds};
     dp_group_t *groups[CONFORM_RANKS_MAX];
     rank_thread_t ranks[CONFORM_RANKS_MAX];
     tables_t tables;
@@ -352,8 +349,8 @@ static void join_and_run(const conform_suite_t *suite, const conform_case_t *tes
     dp_group_options_t options = {.struct_size = sizeof(options),
                                   .rank = rank,
                                   .size = settings->ranks,
-                                  .port = settings->port,
-                                  .hang_seconds = hang_seconds(test)};
+                                  .port = conform_job_port(job, rank),
+                                  .hang_seconds = settings->hang_seconds};
     dp_group_t *group;
     tables_t tables;
 
@@ -378,18 +375,9 @@ static void judge_exit(const trial_t *trial, int32_t rank, int status)
     conform_job_verdict(trial->job, 0, text);
 }
 
-/* Rank 0 inherits a socket that listens already: no two cases meet at a port. */
 static void rank_process(const trial_t *trial, int32_t rank)
 {
-    char number[16];
-
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (rank == 0) {
-        snprintf(number, sizeof(number), "%d", trial->listener);
-        setenv("DUALPIPE_LISTEN_FD", number, 1);
-    } else {
-        close(trial->listener);
-    }
     join_and_run(trial->suite, trial->test, trial->job, trial->options->table, rank);
     exit(0); /* with what a sanitizer checks at exit */
 }
@@ -398,17 +386,11 @@ static void run_processes(trial_t *trial)
 {
     pid_t pids[CONFORM_RANKS_MAX];
 
-    trial->listener = conform_job_listen(trial->job);
-    if (trial->listener < 0) {
-        conform_job_verdict(trial->job, 0, "no socket for the ranks to meet at");
-        return;
-    }
     for (int32_t i = 0; i < trial->settings.ranks; i++) {
         pids[i] = fork();
         if (pids[i] == 0)
             rank_process(trial, i);
     }
-    close(trial->listener);
     for (int32_t left = trial->settings.ranks; left > 0; left--) {
         int status;
         pid_t pid = waitpid(-1, &status, 0);
@@ -457,10 +439,7 @@ static void run_launched(const trial_t *trial)
 {
     const char *launch = trial->options->launch, *number = strstr(launch, "%d");
     char command[32768];
-    int listener = conform_job_listen(trial->job);
 
-    if (listener >= 0) /* rank 0 will listen there itself */
-        close(listener);
     if (number != NULL)
         snprintf(command, sizeof(command), "exec %.*s%d%s", (int)(number - launch), launch, trial->settings.ranks,
                  number + 2);
@@ -624,6 +603,8 @@ static int run_trial(trial_t *trial, const char *title)
     pid_t pid;
 
     snprintf(trial->settings.test, sizeof(trial->settings.test), "%s", trial->test->name);
+    trial->settings.hang_seconds =
+        (trial->test->hang_seconds > 0 ? trial->test->hang_seconds : HANG_SECONDS) + (launched ? START_SECONDS : 0);
     trial->output = memfd_create("printed", 0);
     trial->job =
         conform_job_create(&trial->settings, launched ? trial->file : NULL, launched ? sizeof(trial->file) : 0);
@@ -690,7 +671,7 @@ static bool wanted(const dp_conform_options_t *options, const char *name)
 dp_status_t conform_run(const conform_suite_t *suite, const dp_conform_options_t *options,
                         dp_conform_result_t *result_out)
 {
-    trial_t trial = {.suite = suite, .options = options, .listener = -1};
+    trial_t trial = {.suite = suite, .options = options};
     conform_settings_t *settings = &trial.settings;
     int counts[3] = {0, 0, 0};
     dp_status_t status;

@@ -5,6 +5,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@
 
 struct conform_job {
     conform_settings_t settings;
+    int32_t port; /* where ranks that are processes meet; 0: rank 0 does not listen yet */
     uint32_t verdicts[2], flags[8];
     char texts[2][1024];
 };
@@ -104,21 +106,47 @@ bool conform_raised(const conform_t *t, int flag)
     return __atomic_load_n(&t->job->flags[flag], __ATOMIC_ACQUIRE) != 0;
 }
 
-int conform_job_listen(conform_job_t *job)
+/* At an address of this host (MASTER_ADDR, as the group takes it) and a port that the kernel chooses. */
+static int listen_somewhere(int32_t *port_out)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const char *name = getenv("MASTER_ADDR");
+    struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, *found = NULL;
+    struct sockaddr_in address;
     socklen_t bytes = sizeof(address);
-    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    int listener = -1;
 
-    if (listener < 0)
-        return -1;
-    if (bind(listener, (struct sockaddr *)&address, bytes) != 0 || listen(listener, CONFORM_RANKS_MAX) != 0 ||
-        getsockname(listener, (struct sockaddr *)&address, &bytes) != 0) {
+    if (getaddrinfo(name != NULL && name[0] != '\0' ? name : "127.0.0.1", "0", &hints, &found) == 0)
+        listener = socket(AF_INET, SOCK_STREAM, 0);
+    if (listener >= 0 &&
+        (bind(listener, found->ai_addr, found->ai_addrlen) != 0 || listen(listener, CONFORM_RANKS_MAX) != 0 ||
+         getsockname(listener, (struct sockaddr *)&address, &bytes) != 0)) {
         close(listener);
-        return -1;
+        listener = -1;
     }
-    job->settings.port = ntohs(address.sin_port);
+    if (found != NULL)
+        freeaddrinfo(found);
+    if (listener >= 0)
+        *port_out = ntohs(address.sin_port);
     return listener;
+}
+
+int32_t conform_job_port(conform_job_t *job, int32_t rank)
+{
+    int32_t port = 0;
+    char number[16];
+    int listener;
+
+    if (rank == 0) {
+        listener = listen_somewhere(&port);
+        snprintf(number, sizeof(number), "%d", listener);
+        setenv("DUALPIPE_LISTEN_FD", number, 1);
+        if (port == 0)
+            conform_job_verdict(job, 0, "no socket for the ranks to meet at");
+        __atomic_store_n(&job->port, port, __ATOMIC_RELEASE);
+    }
+    while ((port = __atomic_load_n(&job->port, __ATOMIC_ACQUIRE)) == 0 && conform_job_text(job, 0) == NULL)
+        conform_nap_ms(1);
+    return port;
 }
 
 /* ---- counted memory ---- */
