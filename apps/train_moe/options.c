@@ -110,6 +110,8 @@ static const option_row_t table[] = {
      "products into experts' inner width too; full: all within a segment. Same bits, less memory"},
     {"zero", INTEGER, SHARED, AT(zero), 0, 1, "0", "0|1",
      "1: each rank that holds a parameter keeps AdamW's state of its own shard alone (ZeRO-1). Same bits, less memory"},
+    {"one-accumulator", FLAG, SHARED, AT(one_accumulator), 0, 0, "", "",
+     "sum a step's gradients in one accumulator, not in one for each half: less memory, other last bits than dualpipe"},
     {"slots", INTEGER, SHARED, AT(slots), 0, 1 << 16, "0", "K", "messages in flight per channel; 0: 2"},
     {"eplb", INTEGER, SHARED, AT(eplb), 0, 1e9, "0", "EVERY",
      "replicate experts by load and place them anew every EVERY steps; 0: not"},

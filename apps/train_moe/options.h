@@ -33,7 +33,7 @@ typedef struct options {
     int64_t log_every, valid_every, sample, trace_steps;
     double temperature, sample_seconds;
     const char *out, *trace, *curve, *report, *losses, *costs_out;
-    int verify, quiet, graph, check_finite;
+    int verify, quiet, graph, check_finite, one_accumulator;
     /* checkpoints */
     const char *checkpoint; /* "": none */
     int64_t every, keep;

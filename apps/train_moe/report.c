@@ -152,6 +152,8 @@ void report_layout(const trainer_t *t, const history_t *h, FILE *to)
     report_line(to, "layout", "%d ranks = pp %d x ep %d x dp %d%s, schedule %s%s, plugins %s %s %s %s",
                 dp_group_size(t->group), (int)o->pp, (int)o->ep, (int)o->dp, o->threads > 0 ? " (threads)" : "",
                 o->schedule, overlap, name_comms(t, comms, sizeof(comms)), o->device, o->attention, o->moe);
+    if (t->model.block != NULL && dp_moe_block_about(t->model.block) != NULL)
+        report_line(to, "", "%s", dp_moe_block_about(t->model.block));
     report_line(to, "", "a step: %d micro-batches x %d sequences x %d bytes on each of %d replicas %s %lld bytes%s",
                 t->nlosses, (int)o->batch, (int)o->seq, t->replicas, o->varlen ? "<=" : "=",
                 (long long)t->nlosses * t->replicas * (long long)t->tokens,

@@ -88,6 +88,7 @@ static dp_status_t open_pipeline(trainer_t *t)
         .cpu_times = 1,
         .check_finite = o->check_finite,
         .zero = (int32_t)o->zero,
+        .one_accumulator = o->one_accumulator,
         .tokens = o->varlen || o->documents ? (uint32_t)t->tokens : 0,
         .documents = o->documents ? lengths_most(o) : 0,
     };

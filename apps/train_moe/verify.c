@@ -159,6 +159,8 @@ static dp_status_t open_serial(const trainer_t *trainer, serial_t *s)
     s->options.chunks = s->options.slots = 0;
     s->options.eplb = s->options.replicas = s->options.zero = 0;
     s->options.schedule = "1f1b";
+    if (dp_schedule_paths(dp_pipeline_program(trainer->pipeline)->schedule) == 2)
+        s->options.one_accumulator = 0; /* each end has one for its half */
     s->options.recompute = DP_RECOMPUTE_NONE;
     s->options.own_schedule = NULL;
     s->options.own_partition = NULL;

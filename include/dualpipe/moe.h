@@ -108,9 +108,9 @@ typedef struct dp_moe_io {
  * and scratch; what else it reads and writes is said below, with io.x for io->io->x. Each pass of a micro-batch makes
  * all its calls in the order above; passes of different micro-batches may interleave (F&B pairs), in the same order on
  * all ranks of the expert group. The [all-to-all] calls of one instance go to one stream; the host orders the streams
- * by events, so that each call finds what the one before it left. All functions but experts_recompute are required. All
- * calls are [enqueue s] and [capture]; those marked [compute] also [sm<=share]. Every call may use regained memory, too
- * (block.h). */
+ * by events, so that each call finds what the one before it left. All functions but experts_recompute and about are
+ * required. All calls are [enqueue s] and [capture]; those marked [compute] also [sm<=share]. Every call may use
+ * regained memory, too (block.h). */
 typedef struct dp_moe_vt {
     uint32_t struct_size;
     uint32_t caps; /* DP_MOE_CAP_* */
@@ -153,6 +153,10 @@ typedef struct dp_moe_vt {
      *  sizes.recomputes says so, before experts_backward_input and maybe beside combine_backward; has no work, and
      *  leaves alone what that writes. */
     dp_status_t (*experts_recompute)(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s);
+
+    /** Since 1.1, or NULL: how this instance computes, where it has a choice, for reports: "products of experts:
+     *  mma.sync". A line without its end; the instance's. [any] */
+    const char *(*about)(const dp_moe_t *moe);
 } dp_moe_vt_t;
 #define DP_MOE_VT_MIN DP_SIZE_TO(dp_moe_vt_t, route_backward_weight)
 

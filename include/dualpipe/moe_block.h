@@ -56,6 +56,9 @@ DP_API dp_status_t dp_moe_block_part(dp_moe_block_t *block, const int32_t *place
 /** What moves replicas, NULL without. The block's. [any] */
 DP_API dp_replicas_t *dp_moe_block_replicas(const dp_moe_block_t *block);
 
+/** What the MoE plugin says of how it computes (dp_moe_vt_t.about), for reports. NULL: nothing. The block's. [any] */
+DP_API const char *dp_moe_block_about(const dp_moe_block_t *block);
+
 /** Closes the instances and frees all layers: in dp_pipeline_options_t.unbuild, when no step runs any more and device
  *  and comm are still open. Stages made of them may be freed before or after. NULL is allowed. [main] */
 DP_API void dp_moe_block_close(dp_moe_block_t *block);

@@ -11,9 +11,9 @@
  * use.
  *
  * Bits: gradients of a stage are accumulated micro-batch by micro-batch, the first half of the step's micro-batches in
- * one accumulator, the second in another; then half 0 + half 1; then the two ends of a shared parameter; then over the
- * data group in rank order. So every
- * schedule, pipeline depth, comm backend, ranks as threads or processes, give the same bits at the same ep and dp.
+ * one accumulator, the second in another (but see dp_pipeline_options_t.one_accumulator); then half 0 + half 1; then
+ * the two ends of a shared parameter; then over the data group in rank order. So every schedule, pipeline depth, comm
+ * backend, ranks as threads or processes, give the same bits at the same ep and dp.
  *
  * Scale. Gradients are sums over all micro-batches of all ep * dp pipelines, of loss_scale times each loss. The default
  * of loss_scale is one through their number: gradients are those of the mean loss.
@@ -133,6 +133,11 @@ typedef struct dp_pipeline_options {
      *  the longest. 0: lengths are not known here. documents: most that a micro-batch has; 0: steps have none. Not
      *  together with `graph`: DP_ERR_UNSUPPORTED. */
     uint32_t tokens, documents;
+    /** 1: a chunk whose micro-batches are of both halves has one accumulator for them, where it has two: the memory of
+     *  a copy of its parameters in dp_dtype_accumulator(dtype) less. Gradients are then summed micro-batch by
+     *  micro-batch through the whole step: every schedule of one path (1f1b, zb1p, dualpipev, interleaved, ...) still
+     *  gives the same bits as every other, but not those of two paths (dualpipe), on which this has no effect. */
+    int32_t one_accumulator;
 } dp_pipeline_options_t;
 #define DP_PIPELINE_OPTIONS_MIN DP_SIZE_TO(dp_pipeline_options_t, profiler)
 

@@ -176,7 +176,9 @@ static int needs_half(const dp_pipeline_t *p, const dp__engine_chunk_t *chunk, i
         return 0;
     if (dp_schedule_paths(p->schedule) == 2)
         return chunk->place.path == half;
-    return half == 0 ? m / 2 > 0 : m - m / 2 > 0;
+    if (half == 0)
+        return m / 2 > 0;
+    return m / 2 == 0 || !p->options.one_accumulator;
 }
 
 static int32_t slots_of(const dp_pipeline_t *p, int32_t c)

@@ -103,7 +103,8 @@ typedef struct dp__chunk {
     dp_stage_t *stage;
     int32_t first_part; /* the stage's first part, counted along the path */
     char *params;
-    char *grads[2]; /* per half of the micro-batches; NULL where this chunk has none of that half */
+    char *grads[2]; /* per half of the micro-batches; NULL where this chunk has none of that half, or the
+                       second where both have one accumulator */
     size_t param_bytes, grad_bytes;
     char *saved; /* activation slots, one after the other */
     int32_t nslots;

@@ -59,7 +59,7 @@ static void prepare(const putting_t *x, int32_t number, dp_segment_call_t *call)
         .step = p->run.step,
         .forward_only = step->forward_only,
         .params = chunk->params,
-        .grads = chunk->grads[own->half],
+        .grads = chunk->grads[own->half] != NULL ? chunk->grads[own->half] : chunk->grads[0],
         .saved = chunk->saved + (size_t)pass->slot * chunk->stage->info.saved_bytes,
         .regained = pass->regained >= 0 ? p->regained[pass->regained] : NULL,
         .work = pass->op == DP_OP_W ? NULL : p->work[pass->kind][pass->work],

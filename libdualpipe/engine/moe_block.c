@@ -200,6 +200,11 @@ dp_replicas_t *dp_moe_block_replicas(const dp_moe_block_t *b)
     return b->replicas;
 }
 
+const char *dp_moe_block_about(const dp_moe_block_t *b)
+{
+    return DP_HAS(b->moe_vt, dp_moe_vt_t, about) ? b->moe_vt->about(b->moe) : NULL;
+}
+
 void dp_moe_block_close(dp_moe_block_t *b)
 {
     if (b == NULL)

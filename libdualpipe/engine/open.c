@@ -52,6 +52,8 @@ static dp_status_t check_options(const dp_pipeline_options_t *o)
         return dp_fail(DP_ERR_INVALID, "ep %d, dp %d, slots %d: none may be negative", o->ep, o->dp, o->slots);
     if (o->zero < 0 || o->zero > 1)
         return dp_fail(DP_ERR_INVALID, "zero is %d: 0 and 1 (ZeRO-1) are legal", o->zero);
+    if (o->one_accumulator < 0 || o->one_accumulator > 1)
+        return dp_fail(DP_ERR_INVALID, "one_accumulator is %d: 0 and 1 are legal", o->one_accumulator);
     if (o->trace_steps < 0 || o->trace_steps > MOST_TRACE_STEPS)
         return dp_fail(DP_ERR_INVALID, "trace_steps is %d; 0 to %d are legal", o->trace_steps, MOST_TRACE_STEPS);
     if (o->device_config != NULL) {

@@ -217,7 +217,7 @@ static dp_status_t open_faults(dp_moe_t *moe)
     return status;
 }
 
-static const char *products_of(const dp_moe_t *moe)
+const char *moe_about(const dp_moe_t *moe)
 {
     if (moe->library != NULL)
         return "products of experts: cuBLASLt's grouped layouts";
@@ -239,7 +239,7 @@ dp_status_t moe_instance_open(dp_moe_t *moe)
     if (status >= 0 && moe_uses_library(moe))
         status = moe_library_open(moe);
     if (status >= 0)
-        moe->host->log(moe->host, DP_LOG_INFO, "moe_cuda", products_of(moe));
+        moe->host->log(moe->host, DP_LOG_INFO, "moe_cuda", moe_about(moe));
     return status;
 }
 

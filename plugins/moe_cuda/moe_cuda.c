@@ -782,6 +782,7 @@ static const dp_moe_vt_t moe_vt = {
     .route_backward_input = moe_route_backward_input,
     .route_backward_weight = moe_route_backward_weight,
     .experts_recompute = moe_experts_recompute,
+    .about = moe_about,
 };
 
 static const void *moe_interface(const char *id)

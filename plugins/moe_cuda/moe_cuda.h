@@ -84,6 +84,7 @@ static inline bool moe_uses_library(const dp_moe_t *moe)
 
 /* instance.c: kernels and fault record of an instance. moe_instance_close() takes what moe_instance_open() left. */
 dp_status_t moe_instance_open(dp_moe_t *moe);
+const char *moe_about(const dp_moe_t *moe);
 void moe_instance_close(dp_moe_t *moe);
 /* What a kernel found wrong so far; dp_watch_fn. */
 dp_status_t moe_check(void *moe);

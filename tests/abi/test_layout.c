@@ -283,6 +283,7 @@ static const struct pin {
     MEMBER(dp_moe_vt_t, route_backward_input),
     MEMBER(dp_moe_vt_t, route_backward_weight),
     MEMBER(dp_moe_vt_t, experts_recompute),
+    MEMBER(dp_moe_vt_t, about),
     TYPE(dp_activity_t),
     MEMBER(dp_activity_t, start_ns),
     MEMBER(dp_activity_t, end_ns),

@@ -36,6 +36,14 @@ same() { # NAME NAME
     fi
 }
 
+tells() { # DTYPE WHAT THE REPORT SAYS
+    # shellcheck disable=SC2086
+    "$train" ${model% --quiet} --steps 1 --threads 2 --device cuda --attention cuda --dtype "$1" 2>&1 | grep -q "$2" || {
+        echo "the report of a run with --dtype $1 does not say \"$2\""
+        failures=$((failures + 1))
+    }
+}
+
 # Losses and norms of two runs to within a share of themselves; the files hold hexadecimal numbers.
 close() { # NAME NAME SHARE
     for file in "$1" "$2"; do
@@ -68,6 +76,8 @@ run cuda16resumed --threads 2 --device cuda --dtype bf16 --attention cuda --step
     --zero 1
 same cuda16whole cuda16resumed
 run cuda16 --threads 2 --device cuda --dtype bf16 --attention cuda
+tells bf16 'products of experts: mma.sync'
+tells f64 'products of experts: plain tiles'
 close cpu32 cuda16 2e-2
 mla="--attention-kind mla --q-rank 12 --kv-rank 10 --rope-dim 4"
 run mla-cpu64 --threads 2 --dtype f64 $mla

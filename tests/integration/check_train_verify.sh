@@ -41,6 +41,11 @@ verify 2 2 1 --dtype f32
 verify 2 2 1 --dtype f64 --experts 8 --top-k 3 --route-groups 4 --route-limit 2
 verify 3 2 1 --dtype f64 --layers 7 --microbatches 7
 
+# One accumulator through the whole step, in the serial run too; dualpipe has one for each half at its two ends anyway.
+for schedule in dualpipe dualpipev zb1p; do
+    verify 2 2 1 --schedule $schedule --one-accumulator --dtype f64
+done
+
 # Latent attention: every kind of schedule, experts over several ranks, several replicas; with and without a latent for queries.
 mla="--dtype f64 --attention-kind mla"
 for schedule in dualpipe dualpipev 1f1b zb1p; do

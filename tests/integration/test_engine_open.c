@@ -65,6 +65,10 @@ static void many_slots(dp_pipeline_options_t *o)
 {
     o->slots = INT32_MAX;
 }
+static void many_accumulators(dp_pipeline_options_t *o)
+{
+    o->one_accumulator = 2;
+}
 static void negative_trace(dp_pipeline_options_t *o)
 {
     o->trace_steps = -1;
@@ -161,6 +165,7 @@ static const bad_t bad[] = {
     {negative_dp, DP_ERR_INVALID, {"dp -1", "negative"}},
     {negative_slots, DP_ERR_INVALID, {"slots -1", "negative"}},
     {many_slots, DP_ERR_INVALID, {"slots per channel"}},
+    {many_accumulators, DP_ERR_INVALID, {"one_accumulator is 2"}},
     {negative_trace, DP_ERR_INVALID, {"trace_steps is -1"}},
     {long_trace, DP_ERR_INVALID, {"trace_steps is 2147483647"}},
     {grid_too_large, DP_ERR_INVALID, {"2 ranks", "ep = 3", "dp = 1"}},

@@ -379,8 +379,10 @@ typedef struct residual_reference {
     double aux[LAYERS][2]; /* per half */
 } residual_reference_t;
 
-/* All micro-batches of one replica, one after the other, no engine anywhere. */
-static inline void residual_reference(residual_reference_t *ref, unsigned replica, int m, double loss_scale)
+/* All micro-batches of one replica, one after the other, no engine anywhere; the last m - first_half of them are summed
+ * in the second accumulator. */
+static inline void residual_reference_of(residual_reference_t *ref, unsigned replica, int m, int first_half,
+                                         double loss_scale)
 {
     static _Thread_local double params[LAYERS * LAYER_PARAMS];
     double x[LAYERS + 1][TENSOR], b[LAYERS][TENSOR], a[TENSOR], c[TENSOR], dy[TENSOR], da[TENSOR], target[TENSOR];
@@ -388,7 +390,7 @@ static inline void residual_reference(residual_reference_t *ref, unsigned replic
     memset(ref, 0, sizeof(*ref));
     residual_params(params, 0, LAYERS);
     for (int microbatch = 0; microbatch < m; microbatch++) {
-        double *grads = ref->grads[microbatch < m / 2 ? 0 : 1];
+        double *grads = ref->grads[microbatch < first_half ? 0 : 1];
 
         residual_tensor(x[0], 1, replica, (unsigned)microbatch);
         residual_tensor(target, 2, replica, (unsigned)microbatch);
@@ -416,6 +418,11 @@ static inline void residual_reference(residual_reference_t *ref, unsigned replic
                 dy[i] += a[i];
         }
     }
+}
+
+static inline void residual_reference(residual_reference_t *ref, unsigned replica, int m, double loss_scale)
+{
+    residual_reference_of(ref, replica, m, m / 2, loss_scale);
 }
 
 #endif
