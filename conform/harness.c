@@ -19,8 +19,8 @@
 
 #define CASE_SECONDS 60
 #define HANG_SECONDS 20
-#define START_SECONDS                                                                                                  \
-    10 /* what a runtime of the plugin's may take in the midst of an open: Open MPI with no resolver takes 5 */
+/* What a plugin's runtime may take to start within an open; MPI asks name services, which may be slow. */
+#define START_SECONDS 10
 
 /* One case in one mode with one number of ranks. */
 typedef struct trial {

@@ -16,6 +16,10 @@ export ASAN_OPTIONS
     exit 77
 }
 unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR DUALPIPE_RUN
+# hwloc in Open MPI asks ten X displays of "localhost" for GPUs, in every process: without /etc/hosts hundreds of questions to a
+# resolver, and each answer that is lost costs 5 s.
+HWLOC_COMPONENTS=-gl
+export HWLOC_COMPONENTS
 # Hydra gives a job no name to make a port of.
 MASTER_PORT=$((20000 + $$ % 10000))
 export MASTER_PORT
