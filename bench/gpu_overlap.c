@@ -325,6 +325,7 @@ static dp_status_t measure(const settings_t *set, const char *method, int microb
         .user = &b,
         .unbuild = unbuild,
         .graph = (int32_t)set->graph,
+        .one_accumulator = 1,
     };
     dp_pipeline_t *pipeline = NULL;
     dp_status_t status = dp_group_local(1, NULL, &b.group);

@@ -28,6 +28,7 @@ for gib in 75 136; do
     opens $gib "layers a stage: opened" "$DP_TEST_BUILDDIR/bench/gpu_overlap"
     opens $gib "2 layers a stage: opened" "$DP_TEST_BUILDDIR/bench/gpu_overlap" --layers 2 # as first_hour.sh has it
 done
+opens 75 "3 layers a stage: opened" "$DP_TEST_BUILDDIR/bench/gpu_overlap" --layers 3 # with two accumulators they would not fit
 # the measure itself: what cannot fit is not opened
 if DP_FAKE_MEMORY=$((75 * 1024)) "$DP_TEST_BUILDDIR/bench/gpu_overlap" --layers 4 --open 1 >/dev/null 2>&1; then
     echo "4 layers a stage, more than 100 GB, were opened on 75 GiB"
