@@ -188,7 +188,7 @@ dp_status_t moe_check(void *arg)
     const dp_moe_t *moe = arg;
     const volatile moe_fault_t *fault = moe->fault;
     static const char *const calls[] = {"route", "dispatch", "combine", "combine_backward", "dispatch_backward"};
-    const int32_t kind = __atomic_load_n(&moe->fault->kind, __ATOMIC_ACQUIRE);
+    const uint32_t kind = __atomic_load_n(&moe->fault->kind, __ATOMIC_ACQUIRE);
     const char *call;
 
     if (kind == 0)

@@ -31,7 +31,8 @@ enum { MOE_FAULT_STEP = 1, MOE_FAULT_ROOM = 2, MOE_FAULT_PLACEMENT = 3, MOE_FAUL
 
 typedef struct moe_fault {
     int32_t claimed; /* by the thread that writes the rest */
-    int32_t kind, call;
+    uint32_t kind;   /* written last */
+    int32_t call;
     int32_t rank, rows; /* rank: whose rows, or which expert has no replica; rows: how many there is no room for */
 } moe_fault_t;
 

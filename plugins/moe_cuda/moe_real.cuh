@@ -55,8 +55,7 @@ CUDA_DEVICE void moe_fault(const moe_call_t &a, int kind, int rank, int rows)
         a.fault->call = a.label;
         a.fault->rank = rank;
         a.fault->rows = rows;
-        __threadfence_system();
-        *(volatile int32_t *)&a.fault->kind = kind;
+        cuda_store_release(&a.fault->kind, (uint32_t)kind);
     }
 }
 

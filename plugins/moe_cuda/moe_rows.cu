@@ -196,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) moe_cuda_groups(c
     __shared__ int bad;
 
     if (threadIdx.x == 0)
-        bad = *(volatile int32_t *)&a.fault->kind;
+        bad = cuda_load_acquire(&a.fault->kind) != 0;
     __syncthreads();
     for (int e = (int)threadIdx.x; e < local; e += (int)blockDim.x) {
         int rows = 0;
