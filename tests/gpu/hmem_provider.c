@@ -42,16 +42,21 @@ static bool is_on(void)
     return getenv("DP_TEST_HMEM") != NULL;
 }
 
+static __typeof__(cuPointerGetAttribute) *ask;
+
+static void find_driver(void)
+{
+    void *driver = dlopen(getenv("DUALPIPE_CUDA_DRIVER"), RTLD_LAZY | RTLD_NOLOAD);
+
+    ask = (__typeof__(ask))dlsym(driver, "cuPointerGetAttribute");
+}
+
 static bool on_device(const void *memory)
 {
-    static __typeof__(cuPointerGetAttribute) *ask;
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     unsigned type = 0;
 
-    if (ask == NULL) {
-        void *driver = dlopen(getenv("DUALPIPE_CUDA_DRIVER"), RTLD_LAZY | RTLD_NOLOAD);
-
-        ask = (__typeof__(ask))dlsym(driver, "cuPointerGetAttribute");
-    }
+    pthread_once(&once, find_driver);
     return ask(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)(uintptr_t)memory) == CUDA_SUCCESS &&
            type == CU_MEMORYTYPE_DEVICE;
 }
