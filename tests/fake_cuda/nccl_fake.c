@@ -221,8 +221,7 @@ static bool find_driver(void)
     pthread_mutex_unlock(&world.lock);
     return world.launch != NULL && world.device != NULL && world.allocate != NULL && world.release != NULL &&
            world.drain != NULL && world.get_handle != NULL && world.open_handle != NULL && world.close_handle != NULL &&
-           world.take != NULL && world.give != NULL && world.fits_cluster != NULL &&
-           world.idle != NULL;
+           world.take != NULL && world.give != NULL && world.fits_cluster != NULL && world.idle != NULL;
 }
 
 static void nap(void)
@@ -578,9 +577,8 @@ EXPORT ncclResult_t ncclCommWindowRegister(ncclComm_t c, void *buffer, size_t by
     *w = (struct window){.allocation = a, .base = buffer, .bytes = bytes};
     me = &c->members[c->rank];
     offer = &me->offer[c->windows_made % 2];
-    *offer = (offer_t){.base = (uint64_t)(uintptr_t)buffer,
-                       .offset = (uint64_t)((unsigned char *)buffer - a->base),
-                       .bytes = bytes};
+    *offer = (offer_t){
+        .base = (uint64_t)(uintptr_t)buffer, .offset = (uint64_t)((unsigned char *)buffer - a->base), .bytes = bytes};
     c->opening = w;
     c->opening_out = out;
     if (world.get_handle(&offer->handle, (CUdeviceptr)(uintptr_t)a->base) != CUDA_SUCCESS)
@@ -780,8 +778,10 @@ static void CUDA_CB run_task(void *arg)
 
     while (load(&c->served) != t->ticket && !is_aborted(c))
         nap();
-    for (int i = 0; t->puts && i < t->count; i++, left--)
+    for (int i = 0; t->puts && i < t->count; i++, left--) {
         move(&t->ops[i]);
+        nap(); /* what is put next comes later */
+    }
     if (!t->puts)
         become_resident(c, t);
     for (unsigned round = 0; left > 0 && !is_aborted(c); round++) {
@@ -953,8 +953,7 @@ static ncclResult_t put(bool sends, void *data, size_t count, ncclDataType_t typ
 
 /* Not in the header of 2.28. Its signals nobody waits for here. */
 EXPORT ncclResult_t ncclPutSignal(const void *from, size_t count, ncclDataType_t type, int peer, ncclWindow_t window,
-                                  size_t offset, int signal, int context, unsigned flags, ncclComm_t c,
-                                  cudaStream_t s);
+                                  size_t offset, int signal, int context, unsigned flags, ncclComm_t c, cudaStream_t s);
 
 EXPORT ncclResult_t ncclPutSignal(const void *from, size_t count, ncclDataType_t type, int peer, ncclWindow_t window,
                                   size_t offset, int signal, int context, unsigned flags, ncclComm_t c, cudaStream_t s)
