@@ -235,6 +235,11 @@ static dp_status_t check_channels(const dp_comm_t *comm)
                        "group %s: NCCL puts with drivers of CUDA 12.5 and later; this one is of %d.%d: set "
                        "DUALPIPE_NCCL_CHANNELS=groups",
                        comm->name, comm->cu->version / 1000, comm->cu->version % 1000 / 10);
+    if (comm->cu->queues < QUEUES_MIN || rows_are_in_order())
+        return DP_FAIL(comm->host, DP_ERR_INVALID,
+                       "group %s: one-sided channels need streams that do not hold up each other: "
+                       "CUDA_DEVICE_MAX_CONNECTIONS is %d, set %d; and unset NCCL_LAUNCH_ORDER_IMPLICIT",
+                       comm->name, comm->cu->queues, QUEUES_MIN);
     return DP_OK;
 }
 
@@ -474,8 +479,8 @@ static const dp_comm_vt_t matched = {
     .memory_bytes = memory_bytes,
 };
 
-/* Not for ranks of other hosts: there a put waits on its stream for NCCL's threads, and nothing ends that when the other
- * rank has died. */
+/* Not for ranks of other hosts: there a put waits on its stream for threads of NCCL's, and nothing ends that when the
+ * other rank has died. */
 static const dp_comm_vt_t one_sided = {
     .struct_size = sizeof(dp_comm_vt_t),
     .caps = DP_COMM_CAP_ONE_SIDED,

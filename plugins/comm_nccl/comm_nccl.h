@@ -25,6 +25,7 @@
 #define HEAD_BYTES  16
 #define MEMBERS_MAX 64 /* of a group */
 #define JOBS_MOST   1024
+#define QUEUES_MIN  32 /* a stream that waits must not be in front of one of ours in a hardware queue */
 
 typedef struct pair {
     struct pair *next;
@@ -237,6 +238,9 @@ dp_status_t exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s);
 /* rows.c: exchanges of exact sizes, and the thread that makes them. Behind an abort it lets streams go on that wait for
  * rows, or in a one-sided channel. rows_release: streams that wait for rows go on; any thread may call it. */
 dp_status_t rows_choose(dp_comm_t *comm);
+/* NCCL has what it launches wait for each other in the order of calls, which threads do not have in common, nor streams
+ * that wait. */
+bool rows_are_in_order(void);
 dp_status_t rows_open(dp_comm_t *comm);
 dp_status_t rows_connect(dp_exchange_t *x);
 dp_status_t rows_enqueue(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *offsets,

@@ -16,14 +16,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FEWEST_QUEUES 32 /* a stream that waits must not be in front of ours in one of them */
-#define POLLS         200
-#define POLL_NS       20000
-#define IDLE_NS       INT64_C(10000000)
-#define AHEAD         0x40000000u /* of any exchange */
+#define POLLS   200
+#define POLL_NS 20000
+#define IDLE_NS INT64_C(10000000)
+#define AHEAD   0x40000000u /* of any exchange */
 
-/* NCCL then has its kernels wait for each other in the order of calls, which threads do not have in common. */
-static bool is_in_order(void)
+bool rows_are_in_order(void)
 {
     const char *wish = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
 
@@ -33,8 +31,8 @@ static bool is_in_order(void)
 dp_status_t rows_choose(dp_comm_t *comm)
 {
     const char *wish = secure_getenv("DUALPIPE_NCCL_EXCHANGE");
-    const bool few = comm->cu->queues < FEWEST_QUEUES;
-    const bool exact = wish != NULL ? strcmp(wish, "exact") == 0 : !few && !is_in_order();
+    const bool few = comm->cu->queues < QUEUES_MIN;
+    const bool exact = wish != NULL ? strcmp(wish, "exact") == 0 : !few && !rows_are_in_order();
 
     if (wish != NULL && !exact && strcmp(wish, "capacity") != 0)
         return DP_FAIL(comm->host, DP_ERR_INVALID, "DUALPIPE_NCCL_EXCHANGE=%s: must be exact or capacity", wish);
@@ -42,8 +40,8 @@ dp_status_t rows_choose(dp_comm_t *comm)
         return DP_FAIL(comm->host, DP_ERR_INVALID,
                        "group %s: DUALPIPE_NCCL_EXCHANGE=exact needs streams that do not hold up each other: "
                        "CUDA_DEVICE_MAX_CONNECTIONS is %d, set %d",
-                       comm->name, comm->cu->queues, FEWEST_QUEUES);
-    if (exact && is_in_order())
+                       comm->name, comm->cu->queues, QUEUES_MIN);
+    if (exact && rows_are_in_order())
         return DP_FAIL(comm->host, DP_ERR_INVALID,
                        "group %s: DUALPIPE_NCCL_EXCHANGE=exact has no order of launches that all ranks have in common: "
                        "unset NCCL_LAUNCH_ORDER_IMPLICIT",

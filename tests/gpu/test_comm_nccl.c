@@ -692,6 +692,11 @@ static void channels_are_chosen_by_name(conform_t *t)
     EXPECT_OK(t, channels_open(&rig));
     pass_on_once(&rig);
     rig_close(&rig);
+    choose_channels(t, "signals");
+    change_environment(t, "NCCL_LAUNCH_ORDER_IMPLICIT", "1");
+    EXPECT_STATUS(t, rig_open(&rig, t), DP_ERR_INVALID, "open with launches in order");
+    EXPECT(t, strstr(conform_last_error(), "unset NCCL_LAUNCH_ORDER_IMPLICIT") != NULL, "%s", conform_last_error());
+    rig_close(&rig);
     choose_channels(t, "pigeons");
     EXPECT_STATUS(t, rig_open(&rig, t), DP_ERR_INVALID, "open with those channels");
     EXPECT(t, strstr(conform_last_error(), "DUALPIPE_NCCL_CHANNELS=pigeons") != NULL, "%s", conform_last_error());
@@ -713,6 +718,21 @@ static void ranks_that_differ_in_channels_are_refused(conform_t *t)
     EXPECT(t, strstr(conform_last_error(), "set DUALPIPE_NCCL_CHANNELS the same on all ranks") != NULL, "%s",
            conform_last_error());
     EXPECT(t, conform_meet(t), "the other rank failed");
+    rig_close(&rig);
+}
+
+/* Where a stream that waits could be in front of the one that would end its wait. */
+static void few_queues_are_refused(conform_t *t)
+{
+    rig_t rig;
+
+    if (t->mode == CONFORM_THREADS) {
+        conform_skip(t, "CUDA reads its environment once a process");
+        return;
+    }
+    change_environment(t, "CUDA_DEVICE_MAX_CONNECTIONS", "8");
+    EXPECT_STATUS(t, rig_open(&rig, t), DP_ERR_INVALID, "open with few hardware queues");
+    EXPECT(t, strstr(conform_last_error(), "CUDA_DEVICE_MAX_CONNECTIONS is 8") != NULL, "%s", conform_last_error());
     rig_close(&rig);
 }
 
@@ -789,6 +809,7 @@ static const conform_case_t one_sided_cases[] = {
     {CONFORM_CASE(an_old_library_is_left_to_groups, 2, "A library before 2.29 is refused by name, or left to groups.")},
     {CONFORM_CASE(channels_are_chosen_by_name, 2, "One-sided channels are those that were asked for.")},
     {CONFORM_CASE(ranks_that_differ_in_channels_are_refused, 2, "Ranks have channels of the same kind.")},
+    {CONFORM_CASE(few_queues_are_refused, 2, "Streams that wait need hardware queues.")},
     {CONFORM_CASE(gpus_without_windows_are_refused, 2, "GPUs that do not reach each other are refused.")},
     {CONFORM_CASE(no_step_connects_ranks, 2, "Ranks are connected before the first step."), .hang_seconds = 10},
     {CONFORM_CASE(waits_in_channels_end_with_the_job, 2, "Waits for messages and credits end with the job."),
