@@ -383,6 +383,7 @@ static void send_unlike(conform_t *t, dp_message_tag_t expected)
     else
         EXPECT_OK(t, rig.vt->recv(line.end, &expected, &data, line.way));
     EXPECT_OK(t, conform_end_bundle(&rig, line.way));
+    EXPECT_MET(t); /* before that its send may hear of the end of the job */
     if (t->rank == 0) {
         EXPECT_STATUS(t, conform_synchronize_all(&rig), DP_ERR_PROTOCOL,
                       "a message that says step 3, micro-batch 5, 32 bytes, where %u, %d, %u were expected,",

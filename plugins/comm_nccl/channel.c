@@ -13,10 +13,10 @@
 #include <stdio.h>
 #include <string.h>
 
-static pair_t *find_pair(dp_comm_t *comm, int32_t peer, int32_t sends)
+static pair_t *find_pair(dp_comm_t *comm, int32_t peer, int32_t sends, uint32_t channel)
 {
     for (pair_t *pair = comm->pairs; pair != NULL; pair = pair->next)
-        if (pair->peer == peer && pair->sends == sends)
+        if (pair->peer == peer && pair->sends == sends && pair->channel == channel)
             return pair;
     return NULL;
 }
@@ -39,15 +39,15 @@ static dp_status_t check_channel(const dp_comm_t *comm, const dp_channel_config_
     return DP_OK;
 }
 
-static dp_status_t keep_pair(dp_comm_t *comm, int32_t peer, int32_t sends, pair_t **pair_out)
+static dp_status_t keep_pair(dp_comm_t *comm, int32_t peer, int32_t sends, uint32_t channel, pair_t **pair_out)
 {
-    pair_t *pair = find_pair(comm, peer, sends);
+    pair_t *pair = find_pair(comm, peer, sends, channel);
 
     if (pair == NULL) {
         pair = comm->host->allocate(comm->host, sizeof(*pair), 16);
         if (pair == NULL)
             return DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory for a channel", comm->name);
-        *pair = (pair_t){comm->pairs, peer, sends, NULL};
+        *pair = (pair_t){comm->pairs, peer, sends, channel, NULL};
         pthread_mutex_lock(&comm->lock);
         comm->pairs = pair;
         pthread_mutex_unlock(&comm->lock);
@@ -63,7 +63,7 @@ dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_
     dp_status_t status = check_channel(comm, config);
 
     if (status >= 0)
-        status = keep_pair(comm, config->peer, config->sender != 0, &pair);
+        status = keep_pair(comm, config->peer, config->sender != 0, comm->one_sided ? config->id : 0, &pair);
     if (status < 0)
         return status;
     end = comm->host->allocate(comm->host, sizeof(*end), 16);
@@ -73,7 +73,7 @@ dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_
     dp_sized_take(&end->config, sizeof(end->config), config);
     end->config.sender = config->sender != 0;
     snprintf(end->label, sizeof(end->label), "%s", config->label != NULL ? config->label : "channel");
-    comm->ends = end;
+    __atomic_store_n(&comm->ends, end, __ATOMIC_RELEASE);
     *end_out = end;
     return DP_OK;
 }
@@ -109,6 +109,7 @@ void channel_free(dp_channel_end_t *end)
     dp_comm_t *comm = end->comm;
 
     nccl_memory_free(comm, end->slots);
+    nccl_memory_free(comm, end->window);
     if (end->heads != NULL)
         comm->device_vt->release(comm->device, end->heads);
     for (uint32_t i = 0; end->released != NULL && i < end->config.slots; i++)
@@ -131,7 +132,7 @@ static uint32_t *head_of(const member_t *m)
     return m->end->heads + slot_of(m) * (HEAD_BYTES / sizeof(uint32_t));
 }
 
-static void words_of(const dp_message_tag_t *tag, uint32_t words[4])
+void channel_words(const dp_message_tag_t *tag, uint32_t words[4])
 {
     words[0] = tag->number;
     words[1] = tag->step;
@@ -148,7 +149,7 @@ static dp_status_t prepare(dp_comm_t *comm, member_t *m, dp_stream_t *s)
 
     if (!end->config.sender)
         return comm->device_vt->stream_wait(s, end->released[slot_of(m)]);
-    words_of(&m->tag, words);
+    channel_words(&m->tag, words);
     if (m->tag.bytes < end->config.slot_bytes) {
         if (m->tag.bytes > 0)
             status = CUDA_CHECK(comm->host,
@@ -203,7 +204,7 @@ static dp_status_t run_members(dp_comm_t *comm, dp_stream_t *s)
         const member_t *m = &comm->members[i];
         uint32_t words[4];
 
-        words_of(&m->tag, words);
+        channel_words(&m->tag, words);
         if (!m->end->config.sender)
             status = check_heads(comm, head_of(m), 1, -1, words, NCCL_FAULT_TAG, m->end, s);
     }
@@ -228,7 +229,7 @@ dp_status_t bundle_end(dp_comm_t *comm, dp_stream_t *s)
     return run_members(comm, s);
 }
 
-static dp_status_t check_message(const dp_channel_end_t *end, const dp_message_tag_t *tag, bool sends)
+dp_status_t channel_check(const dp_channel_end_t *end, const dp_message_tag_t *tag, bool sends)
 {
     const dp_host_t *host = end->comm->host;
 
@@ -264,14 +265,14 @@ static dp_status_t enqueue(dp_channel_end_t *end, const void *from, const dp_mes
 
 dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
 {
-    dp_status_t status = check_message(end, tag, true);
+    dp_status_t status = channel_check(end, tag, true);
 
     return status < 0 ? status : enqueue(end, from, tag, s);
 }
 
 dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out, dp_stream_t *s)
 {
-    dp_status_t status = check_message(end, expected, false);
+    dp_status_t status = channel_check(end, expected, false);
 
     if (status < 0)
         return status;
@@ -279,13 +280,22 @@ dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected
     return enqueue(end, NULL, expected, s);
 }
 
-dp_status_t channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
+dp_status_t channel_check_release(const dp_channel_end_t *end, uint32_t number)
 {
     if (!end->connected || end->config.sender || end->freed == end->count || number != (uint32_t)end->freed)
         return DP_FAIL(end->comm->host, DP_ERR_INVALID,
                        "%s: message %u cannot be released: it was not received, or an earlier "
                        "one comes first",
                        end->label, number);
+    return DP_OK;
+}
+
+dp_status_t channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
+{
+    dp_status_t status = channel_check_release(end, number);
+
+    if (status < 0)
+        return status;
     end->freed++;
     return end->comm->device_vt->event_record(end->released[number % end->config.slots], s);
 }

@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RANKS_MAX 65536
+#define RANKS_MAX     65536
+#define OLDEST_DRIVER 12050 /* of those with which NCCL puts */
 
 CUDA_IMAGE(nccl_kernels);
 
@@ -136,13 +137,45 @@ void buffer_register(dp_comm_t *comm, ncclComm_t c, void *buffer, size_t bytes)
         return;
     pthread_mutex_lock(&comm->lock);
     if (!comm->broken && comm->nccl->ncclCommRegister(c, buffer, bytes, &handle) == ncclSuccess && handle != NULL) {
-        *r = (registration_t){comm->registrations, c, handle};
+        *r = (registration_t){comm->registrations, c, handle, false};
         comm->registrations = r;
         r = NULL;
     }
     pthread_mutex_unlock(&comm->lock);
     if (r != NULL)
         comm->host->release(comm->host, r);
+}
+
+dp_status_t window_register(dp_comm_t *comm, ncclComm_t *c, void *buffer, size_t bytes, void **handle_out)
+{
+    registration_t *r = comm->host->allocate(comm->host, sizeof(*r), 16);
+    ncclResult_t result = ncclSuccess;
+    dp_status_t status;
+
+    if (r == NULL)
+        return DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory for a channel", comm->name);
+    *handle_out = NULL;
+    pthread_mutex_lock(&comm->lock);
+    if (!comm->broken)
+        result = comm->nccl->ncclCommWindowRegister(*c, buffer, bytes, handle_out, NCCL_WINDOW_SYMMETRIC);
+    pthread_mutex_unlock(&comm->lock);
+    status = result == ncclSuccess || result == ncclInProgress
+                 ? nccl_settle(comm, c, "making a window")
+                 : DP_FAIL(comm->host, DP_ERR_DEVICE, "rank %d: group %s: NCCL makes no window: %s (%s)", WORLD(comm),
+                           comm->name, comm->nccl->ncclGetErrorString(result), comm->nccl->ncclGetLastError(NULL));
+    if (status >= 0 && *handle_out == NULL)
+        status = DP_FAIL(comm->host, DP_ERR_UNSUPPORTED,
+                         "rank %d: group %s: NCCL makes no windows between these GPUs (they need peer access to each "
+                         "other, and neither NCCL_WIN_ENABLE nor NCCL_CUMEM_ENABLE may be 0): set "
+                         "DUALPIPE_NCCL_CHANNELS=groups",
+                         WORLD(comm), comm->name);
+    if (status < 0) {
+        comm->host->release(comm->host, r);
+        return status;
+    }
+    *r = (registration_t){comm->registrations, *c, *handle_out, true};
+    comm->registrations = r;
+    return DP_OK;
 }
 
 /* ---- opening ---- */
@@ -176,6 +209,40 @@ static dp_status_t load_kernels(dp_comm_t *comm)
     return status < 0 ? status : cuda_kernels(comm->host, comm->module, kernels, sizeof(kernels) / sizeof(kernels[0]));
 }
 
+static const char *channels_wished(void)
+{
+    const char *wish = secure_getenv("DUALPIPE_NCCL_CHANNELS");
+
+    return wish != NULL ? wish : "groups";
+}
+
+static dp_status_t check_channels(const dp_comm_t *comm)
+{
+    const char *wish = channels_wished();
+    const int version = comm->nccl->version;
+
+    if (strcmp(wish, "auto") != 0 && strcmp(wish, "groups") != 0 && strcmp(wish, "signals") != 0)
+        return DP_FAIL(comm->host, DP_ERR_INVALID, "DUALPIPE_NCCL_CHANNELS=%s: must be groups, signals or auto", wish);
+    if (!comm->one_sided)
+        return DP_OK;
+    if (!comm->nccl->puts)
+        return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED,
+                       "group %s: NCCL %d.%d.%d puts nothing into the memory of others, 2.29 and later do: set "
+                       "DUALPIPE_NCCL_CHANNELS=groups, or auto",
+                       comm->name, version / 10000, version / 100 % 100, version % 100);
+    if (comm->cu->version < OLDEST_DRIVER)
+        return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED,
+                       "group %s: NCCL puts with drivers of CUDA 12.5 and later; this one is of %d.%d: set "
+                       "DUALPIPE_NCCL_CHANNELS=groups",
+                       comm->name, comm->cu->version / 1000, comm->cu->version % 1000 / 10);
+    if (comm->cu->queues < QUEUES_MIN || rows_are_in_order())
+        return DP_FAIL(comm->host, DP_ERR_INVALID,
+                       "group %s: one-sided channels need streams that do not hold up each other: "
+                       "CUDA_DEVICE_MAX_CONNECTIONS is %d, set %d; and unset NCCL_LAUNCH_ORDER_IMPLICIT",
+                       comm->name, comm->cu->queues, QUEUES_MIN);
+    return DP_OK;
+}
+
 static dp_status_t set_up(dp_comm_t *comm, const dp_comm_config_t *config)
 {
     dp_status_t status = cuda_driver(comm->host, &comm->cu);
@@ -189,9 +256,13 @@ static dp_status_t set_up(dp_comm_t *comm, const dp_comm_config_t *config)
     if (status >= 0)
         status = load_kernels(comm);
     if (status >= 0)
+        status = check_channels(comm);
+    if (status >= 0)
         status = rows_choose(comm);
     if (status >= 0)
         status = fault_open(comm);
+    if (status >= 0 && comm->one_sided)
+        status = puts_open(comm);
     return status < 0 ? status : reduce_open(comm, config->reduce_bytes);
 }
 
@@ -224,15 +295,41 @@ static pair_t *first_open_pair(const dp_comm_t *comm)
     return NULL;
 }
 
+/* The other end of a channel may put into our window until it has come to its close, whose streams are at rest. */
+static dp_status_t meet_ends(const dp_comm_t *comm)
+{
+    uint32_t word = 1;
+    bool told = false;
+    char key[128];
+    dp_status_t status = DP_OK;
+
+    for (const dp_channel_end_t *end = comm->one_sided ? comm->ends : NULL; end != NULL && status >= 0;
+         end = end->next) {
+        if (!end->connected)
+            continue;
+        snprintf(key, sizeof(key), "nccl.%s.end.%d", comm->name, comm->rank);
+        if (!told)
+            status = comm->boot->put(comm->host, key, &word, sizeof(word));
+        told = true;
+        snprintf(key, sizeof(key), "nccl.%s.end.%d", comm->name, end->config.peer);
+        if (status >= 0)
+            status = comm->boot->get(comm->host, key, &word, sizeof(word));
+    }
+    return status;
+}
+
 /* Finalize waits for nobody but NCCL's own threads: its order does not matter between ranks. */
 static void finish_all(dp_comm_t *comm)
 {
     pair_t *pair;
 
+    if (meet_ends(comm) < 0)
+        return; /* fault_abort has the rest */
     for (registration_t *r = comm->registrations; r != NULL; r = r->next) {
         pthread_mutex_lock(&comm->lock);
         if (!comm->broken)
-            (void)comm->nccl->ncclCommDeregister(r->comm, r->handle);
+            (void)(r->window ? comm->nccl->ncclCommWindowDeregister(r->comm, r->handle)
+                             : comm->nccl->ncclCommDeregister(r->comm, r->handle));
         pthread_mutex_unlock(&comm->lock);
     }
     while ((pair = first_open_pair(comm)) != NULL) {
@@ -301,10 +398,11 @@ static void nccl_close(dp_comm_t *comm)
     if (comm->nccl != NULL)
         fault_abort(comm);
     rows_close(comm); /* till then it lets streams go on, for which an abort waits */
+    puts_close(comm);
     free_comm(comm);
 }
 
-static dp_status_t nccl_open(const dp_host_t *host, const dp_comm_config_t *config, dp_comm_t **comm_out)
+static dp_status_t open_as(const dp_host_t *host, const dp_comm_config_t *config, bool puts, dp_comm_t **comm_out)
 {
     size_t n;
     dp_comm_t *comm;
@@ -329,6 +427,7 @@ static dp_status_t nccl_open(const dp_host_t *host, const dp_comm_config_t *conf
     comm->device = config->device;
     comm->rank = config->rank;
     comm->nranks = config->nranks;
+    comm->one_sided = puts;
     comm->memory_bytes = sizeof(*comm) + n * sizeof(*comm->world);
     snprintf(comm->name, sizeof(comm->name), "%s", config->name);
     pthread_mutex_init(&comm->lock, NULL);
@@ -346,15 +445,25 @@ static dp_status_t nccl_open(const dp_host_t *host, const dp_comm_config_t *conf
     return DP_OK;
 }
 
+static dp_status_t open_matched(const dp_host_t *host, const dp_comm_config_t *config, dp_comm_t **comm_out)
+{
+    return open_as(host, config, false, comm_out);
+}
+
+static dp_status_t open_one_sided(const dp_host_t *host, const dp_comm_config_t *config, dp_comm_t **comm_out)
+{
+    return open_as(host, config, true, comm_out);
+}
+
 static size_t memory_bytes(dp_comm_t *comm)
 {
     return comm->memory_bytes;
 }
 
-static const dp_comm_vt_t table = {
+static const dp_comm_vt_t matched = {
     .struct_size = sizeof(dp_comm_vt_t),
     .caps = DP_COMM_CAP_HOSTS,
-    .open = nccl_open,
+    .open = open_matched,
     .close = nccl_close,
     .channel_open = channel_open,
     .exchange_open = exchange_open,
@@ -370,9 +479,33 @@ static const dp_comm_vt_t table = {
     .memory_bytes = memory_bytes,
 };
 
+/* Not for ranks of other hosts: there a put waits on its stream for threads of NCCL's, and nothing ends that when the
+ * other rank has died. */
+static const dp_comm_vt_t one_sided = {
+    .struct_size = sizeof(dp_comm_vt_t),
+    .caps = DP_COMM_CAP_ONE_SIDED,
+    .open = open_one_sided,
+    .close = nccl_close,
+    .channel_open = channel_open,
+    .exchange_open = exchange_open,
+    .start = start,
+    .send = puts_send,
+    .recv = puts_recv,
+    .release = puts_release,
+    .exchange = exchange_run,
+    .exchange_release = exchange_release,
+    .all_reduce = all_reduce,
+    .memory_bytes = memory_bytes,
+};
+
+/* The host chooses its program by what the table says, before anything is open. */
 static const void *get_interface(const char *id)
 {
-    return strcmp(id, DP_IFACE_COMM) == 0 ? &table : NULL;
+    const char *wish = channels_wished();
+
+    if (strcmp(id, DP_IFACE_COMM) != 0)
+        return NULL;
+    return strcmp(wish, "signals") == 0 || (strcmp(wish, "auto") == 0 && nccl_has_puts()) ? &one_sided : &matched;
 }
 
 DP_PLUGIN_DEFINE(comm_nccl) = {

@@ -6,7 +6,7 @@
  *   sums    of all ranks, for all_reduce; the others are split off it
  *   rows    of all ranks, for exchanges
  *   pairs   for each peer and direction that has channels, one of two ranks: whatever is late there holds up nothing
- *   else
+ *   else; where channels are one-sided (puts.c), for each channel
  * A message is two operations of one group: a head of 16 bytes (the tag) and the whole slot. All calls of NCCL are made
  * under one lock and while nothing is broken, so that the thread that watches may abort. */
 #ifndef COMM_NCCL_H
@@ -25,17 +25,20 @@
 #define HEAD_BYTES  16
 #define MEMBERS_MAX 64 /* of a group */
 #define JOBS_MOST   1024
+#define QUEUES_MIN  32 /* a stream that waits must not be in front of one of ours in a hardware queue */
 
 typedef struct pair {
     struct pair *next;
     int32_t peer, sends;
-    ncclComm_t comm; /* NULL: not connected */
+    uint32_t channel; /* where it has one of its own; else 0 */
+    ncclComm_t comm;  /* NULL: not connected */
 } pair_t;
 
 /* Channels go from one of these ranks of the group to the other. All ranks know the same edges. */
 typedef struct edge {
     int32_t from, to;
-    bool made; /* its communicator, where it is ours */
+    uint32_t channel; /* as of a pair */
+    bool made;        /* its communicator, where it is ours */
 } edge_t;
 
 typedef struct member {
@@ -49,6 +52,7 @@ typedef struct registration {
     struct registration *next;
     ncclComm_t comm;
     void *handle;
+    bool window;
 } registration_t;
 
 /* What streams tell the host and each other of an exchange, by number + 1; in memory of the host. */
@@ -95,9 +99,11 @@ struct dp_comm {
     ncclComm_t rows, sums, split; /* split: the one that is being made */
     registration_t *registrations;
 
-    dp_channel_end_t *ends;
-    dp_exchange_t *exchanges; /* read by threads of ours as they are: grows at its head */
-    edge_t *edges;            /* by from, then to */
+    bool one_sided;         /* channels are windows, into which senders put: puts.c */
+    CUstream side;          /* ends waits for them; NULL: not one-sided */
+    dp_channel_end_t *ends; /* this and the next are read by threads of ours as they are: they grow at the head */
+    dp_exchange_t *exchanges;
+    edge_t *edges; /* by from, then to */
     uint32_t nedges;
     bool grouping;
     dp_stream_t *stream;
@@ -135,10 +141,14 @@ struct dp_channel_end {
     bool connected;
     size_t stride;
     unsigned char *slots;  /* receiver: [K] of stride bytes; sender: one, for messages shorter than a slot */
+    unsigned char *window; /* one-sided: words and slots; NULL: not there yet */
+    void *handle;          /* NCCL's, of the window */
+    uint64_t awaited;      /* the number that streams wait for in it, and AWAITED; 0: none */
     uint32_t *heads;       /* [K] of HEAD_BYTES, sent or received */
     dp_event_t **released; /* receiver: [K] */
     uint64_t count, freed; /* messages enqueued, slots given back */
 };
+#define AWAITED (UINT64_C(1) << 32)
 
 struct dp_exchange {
     dp_exchange_t *next;
@@ -174,6 +184,8 @@ dp_status_t communicator_open(dp_comm_t *comm, unsigned ctas, ncclComm_t *comm_o
 /* Of the ranks with this color, in the order of `key`; below 0: we are not in one. All ranks call it. */
 dp_status_t communicator_split(dp_comm_t *comm, int32_t color, int32_t key, unsigned ctas, ncclComm_t *comm_out);
 void buffer_register(dp_comm_t *comm, ncclComm_t c, void *buffer, size_t bytes);
+/* Memory of nccl_memory, of as many bytes on all ranks of the communicator; all of them call it. */
+dp_status_t window_register(dp_comm_t *comm, ncclComm_t *c, void *buffer, size_t bytes, void **handle_out);
 
 /* group.c: between begin and end the lock is held. end returns when the work is on its stream. */
 dp_status_t nccl_begin(dp_comm_t *comm);
@@ -190,6 +202,11 @@ dp_status_t nccl_settle(dp_comm_t *comm, ncclComm_t *c, const char *what);
 /* channel.c */
 dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out);
 dp_status_t channel_connect(dp_channel_end_t *end);
+/* Whether this message may be enqueued. */
+dp_status_t channel_check(const dp_channel_end_t *end, const dp_message_tag_t *tag, bool sends);
+dp_status_t channel_check_release(const dp_channel_end_t *end, uint32_t number);
+/* What a head holds. */
+void channel_words(const dp_message_tag_t *tag, uint32_t words[4]);
 void channel_free(dp_channel_end_t *end);
 dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s);
 dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
@@ -197,6 +214,18 @@ dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected
 dp_status_t channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s);
 dp_status_t bundle_begin(dp_comm_t *comm, dp_stream_t *s);
 dp_status_t bundle_end(dp_comm_t *comm, dp_stream_t *s);
+
+/* puts.c: one-sided channels. */
+dp_status_t puts_open(dp_comm_t *comm);
+/* Both ends, when their communicator is there: makes the window, and greets. */
+dp_status_t puts_connect(dp_channel_end_t *end);
+dp_status_t puts_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s);
+dp_status_t puts_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out, dp_stream_t *s);
+dp_status_t puts_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s);
+/* Streams that wait for a message or a credit go on; any thread may call it, and has to again: the other end may put a
+ * smaller number. */
+void puts_let_go(dp_comm_t *comm);
+void puts_close(dp_comm_t *comm);
 
 /* exchange.c */
 dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out);
@@ -206,8 +235,12 @@ dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, co
                          const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s);
 dp_status_t exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s);
 
-/* rows.c: exchanges of exact sizes. rows_release: streams that wait for rows go on; any thread may call it. */
+/* rows.c: exchanges of exact sizes, and the thread that makes them. Behind an abort it lets streams go on that wait for
+ * rows, or in a one-sided channel. rows_release: streams that wait for rows go on; any thread may call it. */
 dp_status_t rows_choose(dp_comm_t *comm);
+/* NCCL has what it launches wait for each other in the order of calls, which threads do not have in common, nor streams
+ * that wait. */
+bool rows_are_in_order(void);
 dp_status_t rows_open(dp_comm_t *comm);
 dp_status_t rows_connect(dp_exchange_t *x);
 dp_status_t rows_enqueue(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *offsets,

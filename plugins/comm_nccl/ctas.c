@@ -38,8 +38,8 @@ ctas_t ctas_of(const dp_comm_t *comm)
     ctas_t ctas = {.confined = sms > 0};
 
     sms = sms > 0 ? sms : UNDIVIDED;
-    ctas.pair = sms >= 40 ? 4 : sms >= 16 ? 2 : 1;
-    left = sms > 4 * ctas.pair ? sms - 4 * ctas.pair : 0; /* two neighbours, two directions */
+    ctas.pair = comm->one_sided ? 1 : sms >= 40 ? 4 : sms >= 16 ? 2 : 1;
+    left = comm->one_sided ? sms : sms > 4 * ctas.pair ? sms - 4 * ctas.pair : 0; /* two neighbours, two directions */
     ctas.rows = power_below(left * 2 / 3);
     ctas.sums = power_below(left > ctas.rows ? left - ctas.rows : 1);
     return ctas;
@@ -55,11 +55,12 @@ static unsigned made_of(unsigned ctas)
     return power < most ? 2 * power : power;
 }
 
+/* Those of one-sided channels start no kernels. */
 static unsigned count_pairs(const dp_comm_t *comm)
 {
     unsigned n = 0;
 
-    for (const pair_t *pair = comm->pairs; pair != NULL; pair = pair->next)
+    for (const pair_t *pair = comm->one_sided ? NULL : comm->pairs; pair != NULL; pair = pair->next)
         n++;
     return n;
 }

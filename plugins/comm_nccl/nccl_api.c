@@ -14,7 +14,7 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static nccl_api_t table;
-static int ready;
+static bool ready;
 
 /* Before the library is opened: it reads these once. What the user has set stays. */
 static void share_the_gpu(void)
@@ -48,39 +48,71 @@ static const char *fill(void *library, nccl_api_t *api)
     return NULL;
 }
 
-static dp_status_t find(const dp_host_t *host)
+static bool has_puts(void *library, nccl_api_t *api)
+{
+    bool all = api->version >= NCCL_PUTS_SINCE;
+
+#define LATER(function, parameters)                                                                                    \
+    *(void **)&api->function = dlsym(library, #function);                                                              \
+    all = all && api->function != NULL;
+    NCCL_PUTS(LATER)
+#undef LATER
+    return all;
+}
+
+/* NULL, or what is wrong. */
+static const char *find(void)
 {
     static const char *const names[] = {"libnccl.so.2", "libnccl.so", NULL};
+    static char why[700];
     const char *missing;
     char tried[600];
     void *library;
 
     share_the_gpu();
     library = cuda_library("DUALPIPE_NCCL", names, tried, sizeof(tried));
-    if (library == NULL)
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED,
-                       "NCCL was not found (%s): install libnccl2, or name the library in "
-                       "DUALPIPE_NCCL",
-                       tried);
+    if (library == NULL) {
+        snprintf(why, sizeof(why), "NCCL was not found (%s): install libnccl2, or name the library in DUALPIPE_NCCL",
+                 tried);
+        return why;
+    }
     missing = fill(library, &table);
-    if (missing != NULL)
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "the NCCL library that was found has no %s: it is too old", missing);
-    if (table.ncclGetVersion(&table.version) != ncclSuccess || table.version < OLDEST)
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "NCCL %d was found; %d (2.19) or later is needed", table.version,
-                       OLDEST);
-    return DP_OK;
+    if (missing != NULL) {
+        snprintf(why, sizeof(why), "the NCCL library that was found has no %s: it is too old", missing);
+        return why;
+    }
+    if (table.ncclGetVersion(&table.version) != ncclSuccess || table.version < OLDEST) {
+        snprintf(why, sizeof(why), "NCCL %d was found; %d (2.19) or later is needed", table.version, OLDEST);
+        return why;
+    }
+    table.puts = has_puts(library, &table);
+    return NULL;
 }
 
 dp_status_t nccl_api(const dp_host_t *host, const nccl_api_t **api_out)
 {
+    const char *why = NULL;
     dp_status_t status = DP_OK;
 
     pthread_mutex_lock(&lock);
     if (!ready)
-        status = find(host);
-    ready = status >= 0;
+        why = find();
+    ready = why == NULL;
+    if (!ready)
+        status = DP_FAIL(host, DP_ERR_UNSUPPORTED, "%s", why);
     pthread_mutex_unlock(&lock);
     if (status >= 0)
         *api_out = &table;
     return status;
+}
+
+bool nccl_has_puts(void)
+{
+    bool has;
+
+    pthread_mutex_lock(&lock);
+    ready = ready || find() == NULL;
+    has = ready && table.puts;
+    pthread_mutex_unlock(&lock);
+    return has;
 }

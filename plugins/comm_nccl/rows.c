@@ -16,14 +16,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FEWEST_QUEUES 32 /* a stream that waits must not be in front of ours in one of them */
-#define POLLS         200
-#define POLL_NS       20000
-#define IDLE_NS       INT64_C(10000000)
-#define AHEAD         0x40000000u /* of any exchange */
+#define POLLS   200
+#define POLL_NS 20000
+#define IDLE_NS INT64_C(10000000)
+#define AHEAD   0x40000000u /* of any exchange */
 
-/* NCCL then has its kernels wait for each other in the order of calls, which threads do not have in common. */
-static bool is_in_order(void)
+bool rows_are_in_order(void)
 {
     const char *wish = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
 
@@ -33,8 +31,8 @@ static bool is_in_order(void)
 dp_status_t rows_choose(dp_comm_t *comm)
 {
     const char *wish = secure_getenv("DUALPIPE_NCCL_EXCHANGE");
-    const bool few = comm->cu->queues < FEWEST_QUEUES;
-    const bool exact = wish != NULL ? strcmp(wish, "exact") == 0 : !few && !is_in_order();
+    const bool few = comm->cu->queues < QUEUES_MIN;
+    const bool exact = wish != NULL ? strcmp(wish, "exact") == 0 : !few && !rows_are_in_order();
 
     if (wish != NULL && !exact && strcmp(wish, "capacity") != 0)
         return DP_FAIL(comm->host, DP_ERR_INVALID, "DUALPIPE_NCCL_EXCHANGE=%s: must be exact or capacity", wish);
@@ -42,8 +40,8 @@ dp_status_t rows_choose(dp_comm_t *comm)
         return DP_FAIL(comm->host, DP_ERR_INVALID,
                        "group %s: DUALPIPE_NCCL_EXCHANGE=exact needs streams that do not hold up each other: "
                        "CUDA_DEVICE_MAX_CONNECTIONS is %d, set %d",
-                       comm->name, comm->cu->queues, FEWEST_QUEUES);
-    if (exact && is_in_order())
+                       comm->name, comm->cu->queues, QUEUES_MIN);
+    if (exact && rows_are_in_order())
         return DP_FAIL(comm->host, DP_ERR_INVALID,
                        "group %s: DUALPIPE_NCCL_EXCHANGE=exact has no order of launches that all ranks have in common: "
                        "unset NCCL_LAUNCH_ORDER_IMPLICIT",
@@ -217,8 +215,10 @@ static void release_all(dp_comm_t *comm)
 {
     while (!__atomic_load_n(&comm->rows_closing, __ATOMIC_ACQUIRE)) {
         comm->host->post(comm->host, &comm->jobs_done, __atomic_load_n(&comm->jobs_there.value, __ATOMIC_ACQUIRE));
-        if (fault_aborts(comm))
+        if (fault_aborts(comm)) {
             rows_release(comm);
+            puts_let_go(comm);
+        }
         /* behind an abort this wait is over at once: what is left of the job is its close */
         (void)comm->host->wait(comm->host, &comm->jobs_there,
                                __atomic_load_n(&comm->jobs_there.value, __ATOMIC_ACQUIRE) + 1, IDLE_NS, "exchanges");
@@ -254,19 +254,23 @@ static void *move_rows(void *arg)
 
 /* ---- open and close ---- */
 
+static dp_status_t open_jobs(dp_comm_t *comm)
+{
+    comm->jobs = comm->host->allocate(comm->host, JOBS_MOST * sizeof(*comm->jobs), 16);
+    if (comm->jobs == NULL)
+        return DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory for exchanges", comm->name);
+    return comm->device_vt->stream_open(comm->device, DP_LANE_ALL_TO_ALL, &comm->rows_stream);
+}
+
 dp_status_t rows_open(dp_comm_t *comm)
 {
     sigset_t all, before;
     dp_status_t status = DP_OK;
     int error;
 
-    if (!comm->exact || comm->rows_stream != NULL || comm->exchanges == NULL)
-        return DP_OK;
-    comm->jobs = comm->host->allocate(comm->host, JOBS_MOST * sizeof(*comm->jobs), 16);
-    if (comm->jobs == NULL)
-        return DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory for exchanges", comm->name);
-    status = comm->device_vt->stream_open(comm->device, DP_LANE_ALL_TO_ALL, &comm->rows_stream);
-    if (status < 0)
+    if (comm->exact && comm->exchanges != NULL && comm->rows_stream == NULL)
+        status = open_jobs(comm);
+    if (status < 0 || comm->moving || (comm->rows_stream == NULL && !(comm->one_sided && comm->ends != NULL)))
         return status;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -275,7 +279,7 @@ dp_status_t rows_open(dp_comm_t *comm)
     comm->moving = error == 0;
     return error == 0
                ? DP_OK
-               : DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no thread to move rows: %s", comm->name, strerror(error));
+               : DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no thread for it: %s", comm->name, strerror(error));
 }
 
 void rows_close(dp_comm_t *comm)

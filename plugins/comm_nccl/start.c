@@ -16,7 +16,7 @@ typedef struct entry {
     uint32_t kind;              /* 0: channel, 1: exchange */
     uint32_t id, slots, sender; /* sender: of an exchange, whether sizes are exact */
     int32_t peer;
-    uint32_t capacity;
+    uint32_t capacity; /* of a channel: whether it is one-sided */
     uint64_t bytes;
     char label[LABEL_BYTES];
 } entry_t;
@@ -33,6 +33,7 @@ static dp_status_t collect(const dp_comm_t *comm, entry_t *entries, uint32_t *n_
                                        .slots = end->config.slots,
                                        .sender = (uint32_t)end->config.sender,
                                        .peer = end->config.peer,
+                                       .capacity = comm->one_sided,
                                        .bytes = end->config.slot_bytes};
             memcpy(entries[n - 1].label, end->label, LABEL_BYTES);
         }
@@ -102,6 +103,12 @@ static dp_status_t compare(const dp_comm_t *comm, const entry_t *mine, int32_t r
                 "DUALPIPE_NCCL_EXCHANGE, CUDA_DEVICE_MAX_CONNECTIONS and NCCL_LAUNCH_ORDER_IMPLICIT the same on all ranks",
                 comm->name, comm->world[mine->sender ? comm->rank : rank],
                 comm->world[mine->sender ? rank : comm->rank]);
+        if (mine->kind == 0 && e->capacity != mine->capacity)
+            return DP_FAIL(comm->host, DP_ERR_MISMATCH,
+                           "group %s: channels of rank %d are one-sided, those of rank %d are not: set "
+                           "DUALPIPE_NCCL_CHANNELS the same on all ranks",
+                           comm->name, comm->world[mine->capacity ? comm->rank : rank],
+                           comm->world[mine->capacity ? rank : comm->rank]);
         if (e->slots == mine->slots && e->bytes == mine->bytes && e->capacity == mine->capacity)
             return DP_OK;
         return DP_FAIL(
@@ -139,20 +146,22 @@ static dp_status_t compare_with(const dp_comm_t *comm, const entry_t *mine, uint
 
 /* ---- edges ---- */
 
-static bool goes_before(const edge_t *e, int32_t from, int32_t to)
+static bool goes_before(const edge_t *a, const edge_t *b)
 {
-    return e->from < from || (e->from == from && e->to < to);
+    if (a->from != b->from)
+        return a->from < b->from;
+    return a->to < b->to || (a->to == b->to && a->channel < b->channel);
 }
 
 /* Nothing where it is known. */
-static dp_status_t keep_edge(dp_comm_t *comm, int32_t from, int32_t to)
+static dp_status_t keep_edge(dp_comm_t *comm, const edge_t *edge)
 {
     uint32_t at = 0, n = comm->nedges;
     edge_t *more;
 
-    while (at < n && goes_before(&comm->edges[at], from, to))
+    while (at < n && goes_before(&comm->edges[at], edge))
         at++;
-    if (at < n && comm->edges[at].from == from && comm->edges[at].to == to)
+    if (at < n && !goes_before(edge, &comm->edges[at]))
         return DP_OK;
     more = comm->host->allocate(comm->host, (n + 1) * sizeof(*more), 16);
     if (more == NULL)
@@ -162,7 +171,7 @@ static dp_status_t keep_edge(dp_comm_t *comm, int32_t from, int32_t to)
         memcpy(more + at + 1, comm->edges + at, (n - at) * sizeof(*more));
         comm->host->release(comm->host, comm->edges);
     }
-    more[at] = (edge_t){from, to, false};
+    more[at] = *edge;
     comm->edges = more;
     comm->nedges = n + 1;
     return DP_OK;
@@ -172,9 +181,12 @@ static dp_status_t keep_edges(dp_comm_t *comm, int32_t rank, const entry_t *entr
 {
     dp_status_t status = DP_OK;
 
-    for (uint32_t i = 0; i < n && status >= 0; i++)
+    for (uint32_t i = 0; i < n && status >= 0; i++) {
+        const edge_t edge = {rank, entries[i].peer, comm->one_sided ? entries[i].id : 0, false};
+
         if (entries[i].kind == 0 && entries[i].sender)
-            status = keep_edge(comm, rank, entries[i].peer);
+            status = keep_edge(comm, &edge);
+    }
     return status;
 }
 
@@ -208,6 +220,16 @@ static dp_status_t agree(dp_comm_t *comm)
 
 /* ---- communicators ---- */
 
+/* Of a one-sided channel, which has the pair for itself. */
+static dp_channel_end_t *end_of(const dp_comm_t *comm, const pair_t *pair)
+{
+    dp_channel_end_t *end = comm->ends;
+
+    while (end->pair != pair)
+        end = end->next;
+    return end;
+}
+
 /* Edges that have no rank in common with one before them: each is a color of one split. */
 static dp_status_t make_round(dp_comm_t *comm, bool *busy)
 {
@@ -234,13 +256,15 @@ static dp_status_t make_round(dp_comm_t *comm, bool *busy)
     if (status < 0 || edge == NULL)
         return status;
     while (pair != NULL && (pair->peer != (edge->from == comm->rank ? edge->to : edge->from) ||
-                            pair->sends != (edge->from == comm->rank)))
+                            pair->sends != (edge->from == comm->rank) || pair->channel != edge->channel))
         pair = pair->next;
     if (pair == NULL) /* compare() has seen to it */
         return DP_FAIL(comm->host, DP_ERR_PROTOCOL, "group %s: a pair is not known", comm->name);
     pthread_mutex_lock(&comm->lock);
     pair->comm = made;
     pthread_mutex_unlock(&comm->lock);
+    if (comm->one_sided)
+        return puts_connect(end_of(comm, pair));
     return nccl_connect(comm, &pair->comm, pair->sends ? 0 : 1, 2, pair->sends, !pair->sends);
 }
 
@@ -283,6 +307,8 @@ dp_status_t start(dp_comm_t *comm)
     if (status >= 0 && comm->nranks > 1)
         status = ctas_check(comm);
     if (status >= 0)
+        status = rows_open(comm); /* first of all: its thread ends waits, those of this call as well */
+    if (status >= 0)
         status = make_communicators(comm);
     for (dp_channel_end_t *end = comm->ends; end != NULL && status >= 0; end = end->next)
         if (!end->connected)
@@ -290,5 +316,5 @@ dp_status_t start(dp_comm_t *comm)
     for (dp_exchange_t *x = comm->exchanges; x != NULL && status >= 0; x = x->next)
         if (!x->connected)
             status = exchange_connect(x);
-    return status >= 0 ? rows_open(comm) : status;
+    return status;
 }

@@ -12,7 +12,13 @@
  * ranks share one), and fake_nccl_connections() counts the sides, fake_nccl_bytes() what was sent; a communicator that
  * is split off is there some time after the call, whose pointer has to be good until then; the same GPU twice under one
  * NCCL_HOSTID is refused, unless DP_FAKE_NCCL_SHARE=1 (ranks as threads). DP_FAKE_NCCL_FAIL=n lets the n-th group of
- * this process fail with an asynchronous error. */
+ * this process fail with an asynchronous error.
+ *
+ * Windows and puts are those of 2.29: all ranks register, out of memory that NCCL has made; there is no window, and no
+ * word of it, where GPUs do not reach each other (another NCCL_HOSTID) or NCCL_WIN_ENABLE is 0. What is put has to lie
+ * in a window, the first put of each rank sets up something with the others, and the bytes of one put come in an order
+ * of its own; puts to one rank, and all of one communicator, come one after the other, and need no multiprocessor.
+ * DP_FAKE_NCCL_VERSION is another version than that of the header. */
 #include <cuda.h>
 #include <nccl.h>
 
@@ -37,6 +43,8 @@
 #define LAUNCH_POLL 2 /* polls until work is on its stream */
 #define SMS_MOST    132
 #define CTAS        32 /* without a limit */
+#define PAGE        4096
+#define PUTS_SINCE  22900
 
 /* From one rank to another. Each word has one writer. */
 typedef struct lane {
@@ -48,11 +56,20 @@ typedef struct lane {
     unsigned char chunk[CHUNK];
 } lane_t;
 
+/* A window of one rank, for the others. */
+typedef struct offer {
+    CUipcMemHandle handle; /* of the allocation */
+    uint64_t base, offset, bytes;
+} offer_t;
+
 typedef struct member {
     int32_t pid, device;
     char host[HOST_BYTES];
     uint32_t splits; /* begun; the next two are of split k, at k % 2 */
     int32_t color[2], key[2];
+    uint32_t windows; /* begun; offers as those */
+    offer_t offer[2];
+    uint32_t puts; /* has begun to */
 } member_t;
 
 typedef struct shared {
@@ -62,6 +79,24 @@ typedef struct shared {
 
 struct handle {
     struct handle *next;
+};
+
+struct allocation {
+    struct allocation *next;
+    unsigned char *base;
+    size_t bytes;
+    unsigned windows; /* in it */
+};
+
+struct window {
+    struct window *next;
+    struct allocation *allocation;
+    unsigned char *base;
+    size_t bytes;
+    struct {
+        unsigned char *at;
+        CUdeviceptr opened; /* 0: is of this process */
+    } of[];                 /* each rank */
 };
 
 struct ncclComm {
@@ -84,10 +119,16 @@ struct ncclComm {
     ncclComm_t *child;    /* of the split that is not: where it goes */
     ncclConfig_t child_config;
     struct handle *handles;
+    struct window *windows, *opening; /* opening: not there yet */
+    ncclWindow_t *opening_out;
+    uint32_t windows_made;
+    bool puts;             /* may */
+    struct ncclComm *next; /* of those that a group aborts */
 };
 
 typedef struct op {
     bool sends, posted, done;
+    unsigned char *to; /* of a put; else NULL */
     int peer;
     uint32_t number;
     unsigned char *data;
@@ -107,6 +148,7 @@ typedef struct task {
     struct ncclComm *comm;
     CUstream stream;
     uint32_t ticket;
+    bool puts;
     unsigned char sms[SMS_MOST]; /* those that its blocks have */
     reduction_t reduction;
     int count;
@@ -122,7 +164,7 @@ typedef struct call {
 
 static __thread struct {
     int depth, count, room;
-    bool aborts;
+    struct ncclComm *aborted;
     call_t *calls;
     reduction_t reduction;
 } group;
@@ -134,6 +176,10 @@ static struct {
     CUresult (*allocate)(CUdeviceptr *, size_t);
     CUresult (*release)(CUdeviceptr);
     CUresult (*drain)(void);
+    CUresult (*get_handle)(CUipcMemHandle *, CUdeviceptr);
+    CUresult (*open_handle)(CUdeviceptr *, CUipcMemHandle, unsigned);
+    CUresult (*close_handle)(CUdeviceptr);
+    struct allocation *allocations;
     unsigned (*take)(CUstream, unsigned, unsigned char *, unsigned *);
     void (*give)(CUstream, unsigned char *);
     int (*fits_cluster)(CUstream);
@@ -164,6 +210,9 @@ static bool find_driver(void)
         *(void **)&world.allocate = dlsym(driver, "cuMemAlloc_v2");
         *(void **)&world.release = dlsym(driver, "cuMemFree_v2");
         *(void **)&world.drain = dlsym(driver, "cuCtxSynchronize");
+        *(void **)&world.get_handle = dlsym(driver, "cuIpcGetMemHandle");
+        *(void **)&world.open_handle = dlsym(driver, "cuIpcOpenMemHandle_v2");
+        *(void **)&world.close_handle = dlsym(driver, "cuIpcCloseMemHandle");
         *(void **)&world.take = dlsym(driver, "fake_sms_take");
         *(void **)&world.give = dlsym(driver, "fake_sms_give");
         *(void **)&world.fits_cluster = dlsym(driver, "fake_sms_cluster");
@@ -171,8 +220,8 @@ static bool find_driver(void)
     }
     pthread_mutex_unlock(&world.lock);
     return world.launch != NULL && world.device != NULL && world.allocate != NULL && world.release != NULL &&
-           world.drain != NULL && world.take != NULL && world.give != NULL && world.fits_cluster != NULL &&
-           world.idle != NULL;
+           world.drain != NULL && world.get_handle != NULL && world.open_handle != NULL && world.close_handle != NULL &&
+           world.take != NULL && world.give != NULL && world.fits_cluster != NULL && world.idle != NULL;
 }
 
 static void nap(void)
@@ -229,7 +278,9 @@ static void drop(struct ncclComm *c)
 
 EXPORT ncclResult_t ncclGetVersion(int *version)
 {
-    *version = NCCL_VERSION_CODE;
+    const char *text = getenv("DP_FAKE_NCCL_VERSION");
+
+    *version = text != NULL ? atoi(text) : NCCL_VERSION_CODE;
     return ncclSuccess;
 }
 
@@ -446,6 +497,149 @@ static void join(struct ncclComm *c)
     set_state(c, ncclSuccess);
 }
 
+/* ---- windows ---- */
+
+static bool reach_each_other(const struct ncclComm *c)
+{
+    const char *enabled = getenv("NCCL_WIN_ENABLE");
+
+    for (int i = 0; i < c->n; i++)
+        if (strcmp(c->members[i].host, c->members[c->rank].host) != 0)
+            return false;
+    return enabled == NULL || strcmp(enabled, "0") != 0;
+}
+
+/* Counts a window in it. */
+static struct allocation *allocation_of(const unsigned char *at, size_t bytes)
+{
+    struct allocation *a;
+
+    pthread_mutex_lock(&world.lock);
+    for (a = world.allocations; a != NULL; a = a->next)
+        if (at >= a->base && bytes <= a->bytes && (size_t)(at - a->base) <= a->bytes - bytes)
+            break;
+    if (a != NULL)
+        a->windows++;
+    pthread_mutex_unlock(&world.lock);
+    return a;
+}
+
+static void close_window(struct ncclComm *c, struct window *w)
+{
+    for (int i = 0; i < c->n; i++)
+        if (w->of[i].opened != 0)
+            (void)world.close_handle(w->of[i].opened);
+    pthread_mutex_lock(&world.lock);
+    w->allocation->windows--;
+    pthread_mutex_unlock(&world.lock);
+    free(w);
+}
+
+/* With nothing on its way, and the last thing of a communicator. */
+static void leave(struct ncclComm *c)
+{
+    if (c->opening != NULL)
+        close_window(c, c->opening);
+    c->opening = NULL;
+    while (c->windows != NULL) {
+        struct window *w = c->windows;
+
+        c->windows = w->next;
+        close_window(c, w);
+    }
+    drop(c);
+}
+
+EXPORT ncclResult_t ncclCommWindowRegister(ncclComm_t c, void *buffer, size_t bytes, ncclWindow_t *out, int flags)
+{
+    struct allocation *a;
+    struct window *w;
+    member_t *me;
+    offer_t *offer;
+
+    if (c == NULL || out == NULL || buffer == NULL || bytes == 0 || (uintptr_t)buffer % PAGE != 0 ||
+        flags != NCCL_WIN_COLL_SYMMETRIC || c->blocking)
+        return fail(ncclInvalidArgument, "a communicator, a buffer or flags make no sense");
+    if (state_of(c) != ncclSuccess)
+        return fail(ncclInvalidUsage, "the communicator is busy, finished or broken: poll it first");
+    *out = NULL;
+    if (!reach_each_other(c))
+        return ncclSuccess;
+    for (w = c->windows; w != NULL; w = w->next)
+        if ((unsigned char *)buffer < w->base + w->bytes && w->base < (unsigned char *)buffer + bytes)
+            return fail(ncclInvalidUsage, "a buffer is in two windows");
+    a = allocation_of(buffer, bytes);
+    if (a == NULL)
+        return fail(ncclInvalidArgument, "a window is of memory of ncclMemAlloc");
+    w = calloc(1, sizeof(*w) + (size_t)c->n * sizeof(w->of[0]));
+    if (w == NULL)
+        return fail(ncclSystemError, "no memory");
+    *w = (struct window){.allocation = a, .base = buffer, .bytes = bytes};
+    me = &c->members[c->rank];
+    offer = &me->offer[c->windows_made % 2];
+    *offer = (offer_t){
+        .base = (uint64_t)(uintptr_t)buffer, .offset = (uint64_t)((unsigned char *)buffer - a->base), .bytes = bytes};
+    c->opening = w;
+    c->opening_out = out;
+    if (world.get_handle(&offer->handle, (CUdeviceptr)(uintptr_t)a->base) != CUDA_SUCCESS)
+        return fail(ncclUnhandledCudaError, "memory that others cannot map");
+    store(&me->windows, c->windows_made + 1);
+    c->polls = 0;
+    set_state(c, ncclInProgress);
+    return ncclInProgress;
+}
+
+/* All have said where theirs is. */
+static void open_window(struct ncclComm *c)
+{
+    struct window *w = c->opening;
+
+    for (int i = 0; i < c->n; i++)
+        if ((int32_t)(load(&c->members[i].windows) - c->windows_made) < 1)
+            return;
+    for (int i = 0; i < c->n; i++) {
+        const offer_t *offer = &c->members[i].offer[c->windows_made % 2];
+
+        if (offer->bytes != w->bytes) {
+            set_state(c, fail(ncclInvalidUsage, "windows of one call differ in size"));
+            return;
+        }
+        w->of[i].at = (unsigned char *)(uintptr_t)offer->base;
+        if (c->members[i].pid == getpid())
+            continue;
+        if (world.open_handle(&w->of[i].opened, offer->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_SUCCESS) {
+            set_state(c, fail(ncclUnhandledCudaError, "memory of another rank cannot be mapped"));
+            return;
+        }
+        w->of[i].at = (unsigned char *)(uintptr_t)w->of[i].opened + offer->offset;
+    }
+    c->windows_made++;
+    w->next = c->windows;
+    c->windows = w;
+    *c->opening_out = (ncclWindow_t)(void *)w;
+    c->opening = NULL;
+    set_state(c, ncclSuccess);
+}
+
+EXPORT ncclResult_t ncclCommWindowDeregister(ncclComm_t c, ncclWindow_t window)
+{
+    for (struct window **at = &c->windows; *at != NULL; at = &(*at)->next)
+        if ((void *)*at == (void *)window) {
+            struct window *w = *at;
+
+            *at = w->next;
+            close_window(c, w);
+            return ncclSuccess;
+        }
+    return fail(ncclInvalidArgument, "this was not registered");
+}
+
+/* Where so many bytes begin in a window. */
+static bool is_inside(const struct window *w, const unsigned char *at, size_t bytes)
+{
+    return at >= w->base && bytes <= w->bytes && (size_t)(at - w->base) <= w->bytes - bytes;
+}
+
 /* ---- work on the stream ---- */
 
 static bool peer_is_gone(const struct ncclComm *c, int peer)
@@ -561,6 +755,21 @@ static void add_up(const reduction_t *r)
         ADD(uint64_t)
 }
 
+/* The second half first: what has come of one put says nothing of the rest. A word comes as one. */
+static void move(op_t *op)
+{
+    const size_t half = op->bytes / 2;
+
+    if (op->bytes == sizeof(uint64_t)) {
+        __atomic_store_n((uint64_t *)(void *)op->to, *(const uint64_t *)(const void *)op->data, __ATOMIC_RELEASE);
+    } else {
+        memcpy(op->to + half, op->data + half, op->bytes - half);
+        memcpy(op->to, op->data, half);
+    }
+    op->done = true;
+    __atomic_add_fetch(&world.sent, op->bytes, __ATOMIC_RELAXED);
+}
+
 static void CUDA_CB run_task(void *arg)
 {
     task_t *t = arg;
@@ -569,7 +778,12 @@ static void CUDA_CB run_task(void *arg)
 
     while (load(&c->served) != t->ticket && !is_aborted(c))
         nap();
-    become_resident(c, t);
+    for (int i = 0; t->puts && i < t->count; i++, left--) {
+        move(&t->ops[i]);
+        nap(); /* what is put next comes later */
+    }
+    if (!t->puts)
+        become_resident(c, t);
     for (unsigned round = 0; left > 0 && !is_aborted(c); round++) {
         bool moved = false;
 
@@ -617,10 +831,26 @@ static void ask(struct ncclComm *c, const op_t *op)
 
 /* Maps memory and the like, for which nothing may run here; then the other side has to do so. Whether all that the task
  * needs is there. */
+static bool may_put(struct ncclComm *c)
+{
+    if (!c->puts && !shares_device() && !world.idle())
+        return false;
+    if (!c->puts)
+        __atomic_add_fetch(&world.connections, 1, __ATOMIC_RELAXED);
+    c->puts = true;
+    store(&c->members[c->rank].puts, 1);
+    for (int i = 0; i < c->n; i++)
+        if (!load(&c->members[i].puts))
+            return false;
+    return true;
+}
+
 static bool is_connected(struct ncclComm *c, const task_t *t)
 {
     bool all = true;
 
+    if (t->puts)
+        return may_put(c);
     for (int i = 0; i < t->count; i++)
         all &= c->asked[t->ops[i].peer + (t->ops[i].sends ? c->n : 0)];
     if (!all && !shares_device() && !world.idle())
@@ -643,7 +873,7 @@ static void launch(struct ncclComm *c)
     task_t *t = c->pending;
 
     c->pending = NULL;
-    if (c->cluster && !world.fits_cluster(t->stream))
+    if (!t->puts && c->cluster && !world.fits_cluster(t->stream))
         set_state(c, fail(ncclUnhandledCudaError, "a cluster of blocks does not fit into this share of the device"));
     else if (world.launch(t->stream, run_task, t) == CUDA_SUCCESS)
         return;
@@ -664,6 +894,8 @@ EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *state)
         join(c);
     else if (state_of(c) == ncclInProgress && c->child != NULL && c->polls >= LAUNCH_POLL)
         split(c);
+    else if (state_of(c) == ncclInProgress && c->opening != NULL && c->polls >= LAUNCH_POLL)
+        open_window(c);
     else if (state_of(c) == ncclInProgress && c->pending != NULL && c->polls >= LAUNCH_POLL &&
              is_connected(c, c->pending)) {
         set_state(c, ncclSuccess);
@@ -682,21 +914,15 @@ EXPORT ncclResult_t ncclGroupStart(void)
     return ncclSuccess;
 }
 
-static ncclResult_t put(bool sends, void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t c,
-                        cudaStream_t s)
+static ncclResult_t add(ncclComm_t c, cudaStream_t s, const op_t *op)
 {
-    static const size_t sizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
-    call_t *call;
     ncclResult_t result;
 
-    if (c == NULL || peer < 0 || peer >= c->n || peer == c->rank || (size_t)type >= sizeof(sizes) / sizeof(sizes[0]) ||
-        s == NULL)
-        return fail(ncclInvalidArgument, "a communicator, a peer, a type or a stream makes no sense");
     if (state_of(c) != ncclSuccess)
         return fail(ncclInvalidUsage, "the communicator is busy, finished or broken: poll it first");
     if (group.depth == 0) {
         group.depth++;
-        result = put(sends, data, count, type, peer, c, s);
+        result = add(c, s, op);
         return result != ncclSuccess ? result : ncclGroupEnd();
     }
     if (group.count == group.room) {
@@ -708,9 +934,48 @@ static ncclResult_t put(bool sends, void *data, size_t count, ncclDataType_t typ
         group.calls = calls;
         group.room = room;
     }
-    call = &group.calls[group.count++];
-    *call = (call_t){c, (CUstream)s, {.sends = sends, .peer = peer, .data = data, .bytes = count * sizes[type]}};
+    group.calls[group.count++] = (call_t){c, (CUstream)s, *op};
     return ncclSuccess;
+}
+
+static ncclResult_t put(bool sends, void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t c,
+                        cudaStream_t s)
+{
+    static const size_t sizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
+    op_t op = {.sends = sends, .peer = peer, .data = data};
+
+    if (c == NULL || peer < 0 || peer >= c->n || peer == c->rank || (size_t)type >= sizeof(sizes) / sizeof(sizes[0]) ||
+        s == NULL)
+        return fail(ncclInvalidArgument, "a communicator, a peer, a type or a stream makes no sense");
+    op.bytes = count * sizes[type];
+    return add(c, s, &op);
+}
+
+/* Not in the header of 2.28. Its signals nobody waits for here. */
+EXPORT ncclResult_t ncclPutSignal(const void *from, size_t count, ncclDataType_t type, int peer, ncclWindow_t window,
+                                  size_t offset, int signal, int context, unsigned flags, ncclComm_t c, cudaStream_t s);
+
+EXPORT ncclResult_t ncclPutSignal(const void *from, size_t count, ncclDataType_t type, int peer, ncclWindow_t window,
+                                  size_t offset, int signal, int context, unsigned flags, ncclComm_t c, cudaStream_t s)
+{
+    const struct window *w, *own;
+    op_t op = {.sends = true, .peer = peer, .data = (unsigned char *)(uintptr_t)from, .bytes = count};
+    int version;
+
+    (void)ncclGetVersion(&version);
+    if (version < PUTS_SINCE)
+        return fail(ncclInvalidUsage, "this version does not put");
+    if (c == NULL || peer < 0 || peer >= c->n || type != ncclUint8 || s == NULL || signal != 0 || context != 0 ||
+        flags != 0)
+        return fail(ncclInvalidArgument, "a peer, a type or a stream makes no sense, or a signal that is not 0");
+    for (w = c->windows; w != NULL && (const void *)w != (const void *)window; w = w->next) {
+    }
+    for (own = c->windows; own != NULL && !is_inside(own, from, count); own = own->next) {
+    }
+    if (w == NULL || own == NULL || count == 0 || !is_inside(w, w->base + offset, count))
+        return fail(ncclInvalidArgument, "a put is out of a window and into one");
+    op.to = w->of[peer].at + offset;
+    return add(c, s, &op);
 }
 
 EXPORT ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t c,
@@ -749,6 +1014,7 @@ EXPORT ncclResult_t ncclAllReduce(const void *send, void *data, size_t count, nc
 static ncclResult_t make_task(struct ncclComm *c)
 {
     task_t *t = malloc(sizeof(*t) + (size_t)group.count * sizeof(op_t));
+    ncclResult_t result = ncclSuccess;
     int kept = 0;
 
     if (t == NULL)
@@ -761,7 +1027,11 @@ static ncclResult_t make_task(struct ncclComm *c)
             group.calls[kept++] = *call;
             continue;
         }
-        call->op.number = (call->op.sends ? c->send_no : c->recv_no)[call->op.peer]++;
+        if (t->count > 0 && t->puts != (call->op.to != NULL))
+            result = fail(ncclInvalidUsage, "puts and transfers of both sides are in one group");
+        t->puts = call->op.to != NULL;
+        if (!t->puts)
+            call->op.number = (call->op.sends ? c->send_no : c->recv_no)[call->op.peer]++;
         t->stream = call->stream;
         t->ops[t->count++] = call->op;
     }
@@ -769,6 +1039,11 @@ static ncclResult_t make_task(struct ncclComm *c)
     if (group.reduction.comm == c) {
         t->reduction = group.reduction;
         group.reduction.comm = NULL;
+    }
+    if (result != ncclSuccess) {
+        free(t->reduction.all);
+        free(t);
+        return result;
     }
     __atomic_add_fetch(&c->refs, 1, __ATOMIC_RELAXED);
     c->pending = t;
@@ -793,9 +1068,14 @@ EXPORT ncclResult_t ncclGroupEnd(void)
         return fail(ncclInvalidUsage, "no group is open");
     if (--group.depth > 0)
         return ncclSuccess;
-    if (group.aborts)
+    if (group.aborted != NULL)
         (void)world.drain();
-    group.aborts = false;
+    while (group.aborted != NULL) {
+        struct ncclComm *c = group.aborted;
+
+        group.aborted = c->next;
+        leave(c);
+    }
     if (group.count == 0)
         return ncclSuccess;
     first = group.calls[0].comm;
@@ -829,7 +1109,7 @@ EXPORT ncclResult_t ncclCommDestroy(ncclComm_t c)
 {
     if (c == NULL || !c->finishing || state_of(c) != ncclSuccess)
         return fail(ncclInvalidUsage, "the communicator was not finalized");
-    drop(c);
+    leave(c);
     return ncclSuccess;
 }
 
@@ -850,26 +1130,55 @@ EXPORT ncclResult_t ncclCommAbort(ncclComm_t c)
         drop(c);
         free(t);
     }
-    drop(c);
-    if (group.depth > 0)
-        group.aborts = true;
-    else
+    if (group.depth > 0) {
+        c->next = group.aborted;
+        group.aborted = c;
+    } else {
         (void)world.drain();
+        leave(c);
+    }
     return ncclSuccess;
 }
 
+/* Whole pages: a window begins with one. */
 EXPORT ncclResult_t ncclMemAlloc(void **memory, size_t bytes)
 {
+    struct allocation *a = calloc(1, sizeof(*a));
     CUdeviceptr made = 0;
 
-    if (!find_driver() || world.allocate(&made, bytes) != CUDA_SUCCESS)
+    bytes = (bytes + PAGE - 1) / PAGE * PAGE;
+    if (a == NULL || !find_driver() || world.allocate(&made, bytes) != CUDA_SUCCESS) {
+        free(a);
         return fail(ncclUnhandledCudaError, "out of memory");
+    }
     *memory = (void *)(uintptr_t)made;
+    a->base = *memory;
+    a->bytes = bytes;
+    pthread_mutex_lock(&world.lock);
+    a->next = world.allocations;
+    world.allocations = a;
+    pthread_mutex_unlock(&world.lock);
     return ncclSuccess;
 }
 
 EXPORT ncclResult_t ncclMemFree(void *memory)
 {
+    struct allocation *a = NULL;
+    bool window = false;
+
+    pthread_mutex_lock(&world.lock);
+    for (struct allocation **at = &world.allocations; *at != NULL; at = &(*at)->next)
+        if ((*at)->base == memory) {
+            a = *at;
+            window = a->windows > 0;
+            if (!window)
+                *at = a->next;
+            break;
+        }
+    pthread_mutex_unlock(&world.lock);
+    if (a == NULL || window)
+        return fail(ncclInvalidArgument, window ? "this is a window yet" : "not from here");
+    free(a);
     return world.release((CUdeviceptr)(uintptr_t)memory) == CUDA_SUCCESS ? ncclSuccess
                                                                          : fail(ncclInvalidArgument, "not from here");
 }

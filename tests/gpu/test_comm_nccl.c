@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * test_comm_nccl.c: the transport through NCCL: the contract of dp.comm/1, then what is its own: a library that is
- * missing, a GPU that is there twice, groups of two messages, errors that NCCL reports later.
+ * missing, a GPU that is there twice, groups of two messages, errors that NCCL reports later. With ONE_SIDED it is the
+ * same of one-sided channels, which want a GPU for each rank: so far only through the fakes.
  *
  * On one real GPU only processes can share it (DUALPIPE_NCCL_SAME_GPU); through the fakes also threads
  * (DP_FAKE_NCCL_SHARE). */
@@ -11,6 +12,9 @@
 #include <dlfcn.h>
 
 #define BYTES 512 /* of a message */
+#ifndef ONE_SIDED
+#define ONE_SIDED 0
+#endif
 
 typedef struct rig {
     conform_t *t;
@@ -556,7 +560,8 @@ static void no_step_connects_ranks(conform_t *t)
         conform_skip(t, "only the fake NCCL counts connections");
         return;
     }
-    if (t->mode == CONFORM_PROCESSES) { /* as with NCCL itself: whoever connects waits until its context is idle */
+    if (t->mode == CONFORM_PROCESSES &&
+        !ONE_SIDED) { /* as with NCCL itself: whoever connects waits until its context is idle */
         change_environment(t, "DP_FAKE_NCCL_SHARE", NULL);
         change_environment(t, "DUALPIPE_NCCL_SAME_GPU", "1");
     }
@@ -612,6 +617,216 @@ static void more_blocks_than_the_share_has_are_refused(conform_t *t)
     swap_close(&rig, &swap);
     rig_close(&rig);
 }
+
+/* ---- one-sided channels ---- */
+
+/* Of the plugin, which looks at the environment; only this rank's, where ranks are processes. */
+static void choose_channels(conform_t *t, const char *channels)
+{
+    const dp_plugin_t *plugin;
+    const void *chosen = NULL;
+
+    change_environment(t, "DUALPIPE_NCCL_CHANNELS", channels);
+    EXPECT_OK(t, dp_plugin_load("comm_nccl", &plugin));
+    EXPECT_OK(t, dp_plugin_interface(plugin, DP_IFACE_COMM, DP_COMM_VT_MIN, &chosen));
+    t->comm = chosen;
+    EXPECT(t, conform_meet(t), "the other rank failed");
+}
+
+static bool is_one_sided(const conform_t *t)
+{
+    return (t->comm->caps & DP_COMM_CAP_ONE_SIDED) != 0;
+}
+
+/* A round over both channels. */
+static void pass_on_once(rig_t *rig)
+{
+    conform_t *t = rig->t;
+    unsigned char *out[2];
+    const void *in[2];
+    void *memory = NULL;
+
+    for (int i = 0; i < 2; i++) {
+        EXPECT_OK(t, rig->device_vt->allocate(rig->device, BYTES, &memory));
+        out[i] = memory;
+    }
+    EXPECT_OK(t, pass_on(rig, 0, out, in));
+    EXPECT_OK(t, rig->device_vt->synchronize(rig->s, -1));
+    EXPECT_OK(t, rig->device_vt->synchronize(rig->back, -1));
+    EXPECT(t, conform_meet(t), "the other rank failed");
+    for (int i = 0; i < 2; i++)
+        rig->device_vt->release(rig->device, out[i]);
+}
+
+/* By name; without one, what the library has. */
+static void an_old_library_is_left_to_groups(conform_t *t)
+{
+    rig_t rig;
+
+    change_environment(t, "DP_FAKE_NCCL_VERSION", "22809");
+    EXPECT_STATUS(t, rig_open(&rig, t), DP_ERR_UNSUPPORTED, "open with one-sided channels");
+    EXPECT(t,
+           strstr(conform_last_error(), "NCCL 2.28.9") != NULL &&
+               strstr(conform_last_error(), "DUALPIPE_NCCL_CHANNELS=groups") != NULL,
+           "%s", conform_last_error());
+    rig_close(&rig);
+    choose_channels(t, "auto");
+    EXPECT(t, !is_one_sided(t), "channels of 2.28.9 are one-sided");
+    EXPECT_OK(t, rig_open(&rig, t));
+    EXPECT_OK(t, channels_open(&rig));
+    pass_on_once(&rig);
+    rig_close(&rig);
+}
+
+static void channels_are_chosen_by_name(conform_t *t)
+{
+    rig_t rig;
+
+    choose_channels(t, "auto");
+    EXPECT(t, is_one_sided(t), "channels of a library that puts are not one-sided");
+    choose_channels(t, NULL);
+    EXPECT(t, !is_one_sided(t), "one-sided, and nobody has asked for it");
+    choose_channels(t, "groups");
+    EXPECT(t, !is_one_sided(t), "one-sided, where groups were asked for");
+    EXPECT_OK(t, rig_open(&rig, t));
+    EXPECT_OK(t, channels_open(&rig));
+    pass_on_once(&rig);
+    rig_close(&rig);
+    choose_channels(t, "signals");
+    change_environment(t, "NCCL_LAUNCH_ORDER_IMPLICIT", "1");
+    EXPECT_STATUS(t, rig_open(&rig, t), DP_ERR_INVALID, "open with launches in order");
+    EXPECT(t, strstr(conform_last_error(), "unset NCCL_LAUNCH_ORDER_IMPLICIT") != NULL, "%s", conform_last_error());
+    rig_close(&rig);
+    choose_channels(t, "pigeons");
+    EXPECT_STATUS(t, rig_open(&rig, t), DP_ERR_INVALID, "open with those channels");
+    EXPECT(t, strstr(conform_last_error(), "DUALPIPE_NCCL_CHANNELS=pigeons") != NULL, "%s", conform_last_error());
+    rig_close(&rig);
+}
+
+/* One rank has been told to take others than the other. */
+static void ranks_that_differ_in_channels_are_refused(conform_t *t)
+{
+    rig_t rig;
+
+    if (t->mode == CONFORM_THREADS) {
+        conform_skip(t, "ranks that are threads have one environment");
+        return;
+    }
+    choose_channels(t, t->rank == 0 ? "signals" : "groups");
+    EXPECT_OK(t, rig_open(&rig, t));
+    EXPECT_STATUS(t, channels_open(&rig), DP_ERR_MISMATCH, "start with channels of two kinds");
+    EXPECT(t, strstr(conform_last_error(), "set DUALPIPE_NCCL_CHANNELS the same on all ranks") != NULL, "%s",
+           conform_last_error());
+    EXPECT(t, conform_meet(t), "the other rank failed");
+    rig_close(&rig);
+}
+
+/* Where a stream that waits could be in front of the one that would end its wait. */
+static void few_queues_are_refused(conform_t *t)
+{
+    rig_t rig;
+
+    if (t->mode == CONFORM_THREADS) {
+        conform_skip(t, "CUDA reads its environment once a process");
+        return;
+    }
+    change_environment(t, "CUDA_DEVICE_MAX_CONNECTIONS", "8");
+    EXPECT_STATUS(t, rig_open(&rig, t), DP_ERR_INVALID, "open with few hardware queues");
+    EXPECT(t, strstr(conform_last_error(), "CUDA_DEVICE_MAX_CONNECTIONS is 8") != NULL, "%s", conform_last_error());
+    rig_close(&rig);
+}
+
+/* NCCL says nothing, there is just no window. */
+static void gpus_without_windows_are_refused(conform_t *t)
+{
+    rig_t rig;
+
+    change_environment(t, "NCCL_WIN_ENABLE", "0");
+    EXPECT_OK(t, rig_open(&rig, t));
+    EXPECT_STATUS(t, channels_open(&rig), DP_ERR_UNSUPPORTED, "start without windows");
+    EXPECT(t,
+           strstr(conform_last_error(), "makes no windows") != NULL &&
+               strstr(conform_last_error(), "DUALPIPE_NCCL_CHANNELS=groups") != NULL,
+           "%s", conform_last_error());
+    EXPECT(t, conform_meet(t), "the other rank failed");
+    rig_close(&rig);
+}
+
+/* One waits for a message, and several sends for credits, one after the other. */
+static void waits_in_channels_end_with_the_job(conform_t *t)
+{
+    const void *got = NULL;
+    void *memory = NULL;
+    rig_t rig;
+
+    EXPECT_OK(t, rig_open(&rig, t));
+    EXPECT_OK(t, channels_open(&rig));
+    EXPECT_OK(t, rig.device_vt->allocate(rig.device, BYTES, &memory));
+    EXPECT(t, conform_meet(t), "the other rank failed");
+    if (t->rank == 0) {
+        const dp_message_tag_t first = {.bytes = BYTES};
+
+        EXPECT_OK(t, rig.vt->recv(rig.from[0], &first, &got, rig.back));
+        for (uint32_t number = 0; number < 8; number++) { /* there are two slots */
+            const dp_message_tag_t tag = {.number = number, .bytes = BYTES};
+
+            EXPECT_OK(t, rig.vt->send(rig.to[1], memory, &tag, rig.s));
+        }
+    }
+    EXPECT(t, conform_meet(t), "the other rank failed");
+    if (t->rank == 0) {
+        EXPECT_STATUS(t, rig.device_vt->synchronize(rig.s, -1), DP_ERR_DEVICE, "credits that never come");
+        EXPECT_STATUS(t, rig.device_vt->synchronize(rig.back, -1), DP_ERR_DEVICE, "a message that never comes");
+    } else {
+        conform_nap_ms(100);
+        conform_abort(t, DP_ERR_DEVICE, "told so");
+    }
+    rig.device_vt->release(rig.device, memory);
+    rig_close(&rig);
+}
+
+/* Whatever kernels of NCCL may have: three kinds of 8 blocks would not fit into 20. */
+static void puts_take_no_blocks_of_the_share(conform_t *t)
+{
+    swap_t swap;
+    rig_t rig;
+
+    if (t->mode == CONFORM_THREADS) {
+        conform_skip(t, "each rank needs a device to divide");
+        return;
+    }
+    change_environment(t, "NCCL_MAX_CTAS", "5"); /* NCCL makes 8 of it */
+    EXPECT_OK(t, rig_open_divided(&rig, t, 20));
+    EXPECT_OK(t, swap_open(&rig, &swap));
+    EXPECT_OK(t, channels_open(&rig));
+    pass_on_once(&rig);
+    swap_close(&rig, &swap);
+    rig_close(&rig);
+}
+
+static const conform_case_t one_sided_cases[] = {
+    {CONFORM_CASE(groups_go_around_a_ring, 4, "Messages go around a ring of ranks.")},
+    {CONFORM_CASE(an_old_library_is_left_to_groups, 2, "A library before 2.29 is refused by name, or left to groups.")},
+    {CONFORM_CASE(channels_are_chosen_by_name, 2, "One-sided channels are those that were asked for.")},
+    {CONFORM_CASE(ranks_that_differ_in_channels_are_refused, 2, "Ranks have channels of the same kind.")},
+    {CONFORM_CASE(few_queues_are_refused, 2, "Streams that wait need hardware queues.")},
+    {CONFORM_CASE(gpus_without_windows_are_refused, 2, "GPUs that do not reach each other are refused.")},
+    {CONFORM_CASE(no_step_connects_ranks, 2, "Ranks are connected before the first step."), .hang_seconds = 10},
+    {CONFORM_CASE(waits_in_channels_end_with_the_job, 2, "Waits for messages and credits end with the job."),
+     .hang_seconds = 10},
+    {CONFORM_CASE(waits_of_all_kinds_end_with_the_job, 2, "Beside streams that wait for rows."), .hang_seconds = 10},
+    {CONFORM_CASE(puts_take_no_blocks_of_the_share, 2, "What is put needs no multiprocessor.")},
+    {CONFORM_CASE(errors_that_come_later_end_the_streams, 2, "Errors that NCCL reports later end the streams.")},
+    {0},
+};
+static const conform_suite_t one_sided_suite = {
+    .name = "comm_nccl_one_sided",
+    .interface = DP_IFACE_COMM,
+    .plugin = "comm_nccl",
+    .table_bytes = sizeof(dp_comm_vt_t),
+    .needs = CONFORM_NEEDS_DEVICE,
+    .cases = one_sided_cases,
+};
 
 static const conform_case_t own_cases[] = {
     {CONFORM_CASE(groups_go_around_a_ring, 4, "Bundles go around a ring of ranks.")},
@@ -674,9 +889,21 @@ int main(int argc, char **argv)
         fprintf(stderr, "test_comm_nccl: SKIP: %s\n", dlerror());
         return 77;
     }
+    if (ONE_SIDED && !gpu_is_fake()) {
+        fprintf(stderr,
+                "test_comm_nccl_one_sided: SKIP: ranks of this test share a GPU, and windows want one for each\n");
+        return 77;
+    }
     setenv(gpu_is_fake() ? "DP_FAKE_NCCL_SHARE" : "DUALPIPE_NCCL_SAME_GPU", "1", 0);
+    if (ONE_SIDED) {
+        setenv("DUALPIPE_NCCL_CHANNELS", "signals", 1);
+        setenv("DP_FAKE_NCCL_VERSION", "22907", 1);
+    }
     if (argc > 1) /* by hand: cases, or another device */
-        return conform_main((const conform_suite_t *[]){&conform_comm, &own_suite, NULL}, "comm_nccl", argc, argv);
+        return conform_main((const conform_suite_t *[]){&conform_comm, ONE_SIDED ? &one_sided_suite : &own_suite, NULL},
+                            "comm_nccl", argc, argv);
+    if (ONE_SIDED)
+        return run(&one_sided_suite, all) | run(&conform_comm, all);
     status = run(&own_suite, gpu_is_fake() ? all : processes) | run(&conform_comm, gpu_is_fake() ? all : processes);
     setenv("DUALPIPE_NCCL_EXCHANGE", "capacity", 1);
     return status | run(&conform_comm, gpu_is_fake() ? exchanges : exchanges_of_processes);

@@ -166,6 +166,14 @@ if [ -e "$fakes/libnccl_fake.so" ]; then
         failures=$((failures + 1))
     }
     same experts nccl-queues
+    # one-sided channels run the program of puts
+    DP_FAKE_NCCL_VERSION=22907 DUALPIPE_NCCL_CHANNELS=signals DP_FAKE_NCCL_SHARE=1 \
+        "$DP_TEST_BUILDDIR/dualpipe" run -n 4 -- "$train" $model --ep 2 --device cuda --comm nccl \
+        --losses "$work/nccl-puts" >"$work/out" 2>&1 || {
+        echo "processes over one-sided channels of NCCL: $(cat "$work/out")"
+        failures=$((failures + 1))
+    }
+    same experts nccl-puts
 fi
 
 # as processes: the serial run beside it would make 8 devices of one process, which is more than there are queues for
