@@ -21,22 +21,22 @@ void moe_travel_lay_out(layout_t *saved, const moe_dims_t *n, moe_travel_layout_
     keep(saved, n, &l->back_counts);
 }
 
-static int32_t *ints(char *saved, size_t at)
+static int32_t *find(char *saved, size_t at)
 {
     return (int32_t *)(void *)(saved + at);
 }
 
 void moe_travel_find(moe_travel_t *v, char *saved, const moe_travel_layout_t *l)
 {
-    v->place = ints(saved, l->place);
-    v->out_first = ints(saved, l->out_first);
-    v->out_heads = ints(saved, l->out_heads);
-    v->out_offsets = ints(saved, l->out_offsets);
-    v->out_counts = ints(saved, l->out_counts);
-    v->in_heads = ints(saved, l->in_heads);
-    v->in_counts = ints(saved, l->in_counts);
-    v->back_offsets = ints(saved, l->back_offsets);
-    v->back_counts = ints(saved, l->back_counts);
+    v->place = find(saved, l->place);
+    v->out_first = find(saved, l->out_first);
+    v->out_heads = find(saved, l->out_heads);
+    v->out_offsets = find(saved, l->out_offsets);
+    v->out_counts = find(saved, l->out_counts);
+    v->in_heads = find(saved, l->in_heads);
+    v->in_counts = find(saved, l->in_counts);
+    v->back_offsets = find(saved, l->back_offsets);
+    v->back_counts = find(saved, l->back_counts);
 }
 
 void moe_travel_place(const moe_travel_t *v, int32_t *counts)

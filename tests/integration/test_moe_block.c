@@ -348,7 +348,10 @@ START_TEST(a_plugin_may_carry_the_rows)
     static const layout_t layout = {"dualpipe", 2, 2};
     static const char *const names[][2] = {{"exchange", "abacus"}, {NULL, "exchange"}, {"", "abacus"}};
     rank_t plain[RANKS_MOST], carried[RANKS_MOST];
+    const dp_plugin_t *plugin;
 
+    if (dp_plugin_load("ep_exchange", &plugin) < 0) /* not built */
+        return;
     run(plain, &layout, 0);
     for (int i = 0; i < 3; i++) {
         ep_name = names[i][0];
