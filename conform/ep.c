@@ -98,7 +98,8 @@ static double weight(const batch_t *b, int call, int32_t rank, uint32_t number, 
 {
     uint64_t state = (b->seed * 16 + (uint64_t)call + 8) * 1000003 + (uint64_t)rank * 50021 + number;
 
-    return (double)(int64_t)(conform_random(&state) >> (dtype == DP_F64 ? 12 : 41)) * (dtype == DP_F64 ? 0x1p-40 : 0x1p-11);
+    return (double)(int64_t)(conform_random(&state) >> (dtype == DP_F64 ? 12 : 41)) *
+           (dtype == DP_F64 ? 0x1p-40 : 0x1p-11);
 }
 
 /* A walk over the rows of rank `at`, in the order of the header. */
@@ -271,8 +272,7 @@ static bool batch_open(batch_t *b, instance_t *in, uint64_t seed)
         choose(b, in->bench->rank, i, chosen + (size_t)i * in->s.top_k);
     fine = conform_area_open(lab, &b->saved, "saved", DP_U8, in->sizes.saved_bytes, 0) &&
            conform_area_open(lab, &b->experts, "experts", DP_U8, choices * sizeof(int32_t), 0) &&
-           conform_area_open(lab, &b->counts, "counts_out", DP_U8,
-                             in->s.experts * sizeof(int32_t), 0) &&
+           conform_area_open(lab, &b->counts, "counts_out", DP_U8, in->s.experts * sizeof(int32_t), 0) &&
            conform_area_open(lab, &b->own, "rows of tokens", type, t * row, 0) &&
            conform_area_open(lab, &b->own_weights, "weights", w, choices * dp_dtype_bytes(w), 0) &&
            conform_area_open(lab, &b->received, "rows_out at the experts", type, rows * row, 0) &&
@@ -288,9 +288,9 @@ static bool batch_open(batch_t *b, instance_t *in, uint64_t seed)
 
 static void areas_of(batch_t *b, area_t *all[11])
 {
-    area_t *const list[] = {&b->saved,    &b->experts,          &b->counts, &b->own,          &b->own_weights,
-                            &b->received, &b->received_weights, &b->made,   &b->made_weights, &b->back,
-                            &b->back_weights};
+    area_t *const list[] = {&b->saved,        &b->experts,  &b->counts,           &b->own,
+                            &b->own_weights,  &b->received, &b->received_weights, &b->made,
+                            &b->made_weights, &b->back,     &b->back_weights};
 
     memcpy(all, list, sizeof(list));
 }
@@ -405,8 +405,9 @@ static bool came_out(const batch_t *b, int call)
         int32_t count;
 
         memcpy(&count, seen + i * sizeof(count), sizeof(count));
-        CHECK(t, count == counts[i], "dispatch: counts_out says that expert %zu of ours has %d rows of rank %zu, not %d",
-              i / (size_t)ranks, count, i % (size_t)ranks, counts[i]);
+        CHECK(t, count == counts[i],
+              "dispatch: counts_out says that expert %zu of ours has %d rows of rank %zu, not %d", i / (size_t)ranks,
+              count, i % (size_t)ranks, counts[i]);
     }
     free(rows);
     free(due);
@@ -595,9 +596,9 @@ static void microbatches_interleave(conform_t *t)
 {
     static const struct {
         int batch, call;
-    } order[] = {{0, DISPATCH},  {1, DISPATCH},  {0, COMBINE},    {2, DISPATCH},   {1, COMBINE},    {1, COMBINE_B},
-                 {0, COMBINE_B}, {2, COMBINE},   {1, DISPATCH_B}, {2, COMBINE_B},  {0, DISPATCH_B}, {0, DISPATCH},
-                 {2, DISPATCH_B}, {0, COMBINE}};
+    } order[] = {{0, DISPATCH},   {1, DISPATCH},  {0, COMBINE},    {2, DISPATCH},   {1, COMBINE},
+                 {1, COMBINE_B},  {0, COMBINE_B}, {2, COMBINE},    {1, DISPATCH_B}, {2, COMBINE_B},
+                 {0, DISPATCH_B}, {0, DISPATCH},  {2, DISPATCH_B}, {0, COMBINE}};
     instance_t in = {0};
     batch_t b[3];
     bench_t bench;
@@ -782,8 +783,8 @@ static void more_rows_than_the_capacity_are_an_overflow(conform_t *t)
 /* As much as there is room for. */
 static void the_capacity_can_be_used(conform_t *t)
 {
-    static const setup_t setups[] = {{.tokens = 8, .hidden = 4, .experts = 12, .top_k = 1, .choice = LAST, .capacity = 2},
-                                     {.tokens = 0}};
+    static const setup_t setups[] = {
+        {.tokens = 8, .hidden = 4, .experts = 12, .top_k = 1, .choice = LAST, .capacity = 2}, {.tokens = 0}};
 
     try_setups(t, setups);
 }
@@ -793,9 +794,12 @@ static void pointers_that_are_missing_are_named(conform_t *t)
     static const struct {
         const char *name;
         size_t offset;
-    } pointers[] = {{"saved", offsetof(dp_ep_io_t, saved)},       {"experts", offsetof(dp_ep_io_t, experts)},
-                    {"rows", offsetof(dp_ep_io_t, rows)},         {"rows_out", offsetof(dp_ep_io_t, rows_out)},
-                    {"weights", offsetof(dp_ep_io_t, weights)},   {"dweights", offsetof(dp_ep_io_t, dweights)},
+    } pointers[] = {{"saved", offsetof(dp_ep_io_t, saved)},
+                    {"experts", offsetof(dp_ep_io_t, experts)},
+                    {"rows", offsetof(dp_ep_io_t, rows)},
+                    {"rows_out", offsetof(dp_ep_io_t, rows_out)},
+                    {"weights", offsetof(dp_ep_io_t, weights)},
+                    {"dweights", offsetof(dp_ep_io_t, dweights)},
                     {"counts_out", offsetof(dp_ep_io_t, counts_out)}};
     instance_t in = {0};
     batch_t b;
@@ -895,9 +899,8 @@ static void wrong_settings_are_refused(conform_t *t)
 
 static void structs_may_grow(conform_t *t)
 {
-    static const uint32_t lengths[][2] = {{DP_EP_CONFIG_MIN, DP_EP_IO_MIN},
-                                          {DP_EP_CONFIG_MIN + TAIL, 0},
-                                          {0, DP_EP_IO_MIN + TAIL}};
+    static const uint32_t lengths[][2] = {
+        {DP_EP_CONFIG_MIN, DP_EP_IO_MIN}, {DP_EP_CONFIG_MIN + TAIL, 0}, {0, DP_EP_IO_MIN + TAIL}};
     bench_t bench;
 
     if (!bench_open(&bench, t, 1))
@@ -1024,10 +1027,11 @@ static void nothing_is_left_behind(conform_t *t)
 }
 
 static const conform_case_t cases[] = {
-    {CONFORM_CASE(rows_go_where_they_belong, 4,
-                  "An expert gets a row for each token that chose it, sorted by (expert, source rank, token), with counts "
-                  "and weights; what it makes comes back to each (token, choice), with the gradients of weights. In all "
-                  "calls, for every type that is taken, bit by bit."),
+    {CONFORM_CASE(
+         rows_go_where_they_belong, 4,
+         "An expert gets a row for each token that chose it, sorted by (expert, source rank, token), with counts "
+         "and weights; what it makes comes back to each (token, choice), with the gradients of weights. In all "
+         "calls, for every type that is taken, bit by bit."),
      .flags = CONFORM_ALL_SIZES},
     {CONFORM_CASE(experts_may_get_nothing, 3, "Experts that nobody chose have no rows."), .flags = CONFORM_ALL_SIZES},
     {CONFORM_CASE(one_expert_may_get_everything, 4, "One expert may get every token of every rank, others none."),
@@ -1041,9 +1045,10 @@ static const conform_case_t cases[] = {
     {CONFORM_CASE(microbatches_interleave, 2,
                   "Calls of several micro-batches may interleave: saved holds what one needs, and may be used again by "
                   "the dispatch of another.")},
-    {CONFORM_CASE(calls_and_weights_may_be_left_out, 2,
-                  "A micro-batch may end after any call and leave others out; weights and their gradients are optional, "
-                  "and dispatch may carry weights.")},
+    {CONFORM_CASE(
+        calls_and_weights_may_be_left_out, 2,
+        "A micro-batch may end after any call and leave others out; weights and their gradients are optional, "
+        "and dispatch may carry weights.")},
     {CONFORM_CASE(instances_do_not_meet, 2, "Two instances on one comm, with exchange ids of their own, keep apart.")},
     {CONFORM_CASE(calls_are_enqueued, 0,
                   "A call returns while its stream is held, and reads rows when the stream gets there (only with "

@@ -19,11 +19,12 @@
  *   dispatch_backward  rows [N, d], dweights [N] or NULL      rows_out [t, k, d], dweights_out [t, k] or NULL
  *
  * The first and the third go from the tokens' owners to the experts: an expert gets a row for each token that chose it,
- * and the weight of that choice. Received rows lie one behind the other, sorted by (expert of ours, source rank, token),
- * in all calls alike; counts_out [L, n] says how many each expert has from each rank. The second and the fourth go back:
- * `rows` and `dweights` lie as the received ones did, and what an expert made for choice j of token i comes to element
- * i * k + j at the token's owner. Rows are copied bit by bit, whatever is in them, unless something else was asked for
- * (dp_ep_config_t.ask). The owner adds them in an order of its own, so sums need not depend on the size of the group.
+ * and the weight of that choice. Received rows lie one behind the other, sorted by (expert of ours, source rank,
+ * token), in all calls alike; counts_out [L, n] says how many each expert has from each rank. The second and the fourth
+ * go back: `rows` and `dweights` lie as the received ones did, and what an expert made for choice j of token i becomes
+ * row i * k + j at the token's owner. Rows, weights and gradients arrive bit by bit, whatever is in them, unless
+ * something else was asked for (dp_ep_config_t.ask). The owner adds rows in an order of its own, so sums need not
+ * depend on the size of the group.
  *
  * Memory. saved belongs to a micro-batch, from its dispatch to its last call here, and holds what a backend keeps of
  * the routing; a micro-batch may end after any of its calls. scratch belongs to the lane, and to one call. Both begin
@@ -39,7 +40,8 @@
  *
  * Errors. A call that refuses what it was given says why through fail() and enqueues nothing. What is found on the
  * stream ends the stream's work: DP_ERR_INVALID an expert's number below 0 or from P on; DP_ERR_PROTOCOL a call in
- * saved memory that has had no dispatch, and ranks that made different calls, as far as a backend can tell; DP_ERR_OVERFLOW more rows than config.capacity has room for, none of which is dropped. */
+ * saved memory that has had no dispatch, and ranks that made different calls, as far as a backend can tell;
+ * DP_ERR_OVERFLOW more rows than config.capacity has room for, none of which is dropped. */
 #ifndef DUALPIPE_EP_H
 #define DUALPIPE_EP_H
 
@@ -96,7 +98,8 @@ typedef struct dp_ep_sizes {
 } dp_ep_sizes_t;
 #define DP_EP_SIZES_MIN DP_SIZE_TO(dp_ep_sizes_t, scratch_bytes)
 
-/** What a call is given: the table above says what it uses; the rest is NULL. The struct is borrowed during the call. */
+/** What a call is given: the table above says what it uses, the rest is NULL. The struct is borrowed during the
+ *  call. */
 typedef struct dp_ep_io {
     uint32_t struct_size;
     uint32_t tokens; /* t, 1 to T; 0: T. The same in all calls of a micro-batch */

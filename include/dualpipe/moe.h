@@ -53,9 +53,9 @@ typedef struct dp_moe dp_moe_t;
 typedef enum dp_gate { DP_GATE_SOFTMAX = 0, DP_GATE_SIGMOID = 1 } dp_gate_t;
 
 enum {
-    DP_MOE_CAP_REPLICAS = 1u << 0,    /* takes config.replicas > 0: callers ask for this bit before they set it */
-    DP_MOE_CAP_RECOMPUTE = 1u << 1,   /* takes config.recompute and has experts_recompute: callers ask as well */
-    DP_MOE_CAP_TOKENS = 1u << 2,      /* takes io.tokens below T; on the ranks of a group they may differ */
+    DP_MOE_CAP_REPLICAS = 1u << 0,     /* takes config.replicas > 0: callers ask for this bit before they set it */
+    DP_MOE_CAP_RECOMPUTE = 1u << 1,    /* takes config.recompute and has experts_recompute: callers ask as well */
+    DP_MOE_CAP_TOKENS = 1u << 2,       /* takes io.tokens below T; on the ranks of a group they may differ */
     DP_MOE_CAP_ROUTE_GROUPS = 1u << 3, /* since 1.1: takes config.route_groups > 1: callers ask as well */
     DP_MOE_CAP_EP = 1u << 4            /* since 1.1: takes config.ep_vt: callers ask as well */
 };

@@ -243,15 +243,15 @@ static dp_status_t check_io(const dp_ep_t *ep, const dp_ep_io_t *io, uint32_t ca
 
     if (status < 0)
         return status;
-    missing = io->saved == NULL                                                   ? "saved"
-              : io->scratch == NULL                                               ? "scratch"
-              : io->experts == NULL                                               ? "experts"
-              : io->rows == NULL                                                  ? "rows"
-              : io->rows_out == NULL                                              ? "rows_out"
-              : io->counts_out == NULL && call == MOE_DISPATCH                    ? "counts_out"
-              : out && io->weights == NULL && io->weights_out != NULL             ? "weights"
-              : !out && io->dweights == NULL && io->dweights_out != NULL          ? "dweights"
-                                                                                  : NULL;
+    missing = io->saved == NULL                                          ? "saved"
+              : io->scratch == NULL                                      ? "scratch"
+              : io->experts == NULL                                      ? "experts"
+              : io->rows == NULL                                         ? "rows"
+              : io->rows_out == NULL                                     ? "rows_out"
+              : io->counts_out == NULL && call == MOE_DISPATCH           ? "counts_out"
+              : out && io->weights == NULL && io->weights_out != NULL    ? "weights"
+              : !out && io->dweights == NULL && io->dweights_out != NULL ? "dweights"
+                                                                         : NULL;
     if (missing != NULL)
         return DP_FAIL(ep->host, DP_ERR_INVALID, PLUGIN ": %s needs io.%s, which is NULL", names[call], missing);
     if (io->tokens > (uint32_t)ep->n.tokens)
@@ -413,8 +413,7 @@ static dp_status_t ep_open(const dp_host_t *host, const dp_ep_config_t *config, 
     ep = host->allocate(host, sizeof(*ep), 64);
     if (ep == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, PLUGIN ": no memory for an instance");
-    *ep = (dp_ep_t){
-        .host = host, .dtype = config->dtype, .device_vt = config->device_vt, .comm_vt = config->comm_vt};
+    *ep = (dp_ep_t){.host = host, .dtype = config->dtype, .device_vt = config->device_vt, .comm_vt = config->comm_vt};
     status = open_travel(ep, config);
     if (status < 0) {
         ep_close(ep);

@@ -174,10 +174,11 @@ static dp_status_t count_cells(const moe_travel_t *v)
         all += v->in_heads[p];
     }
     if (all > n->rows)
-        return DP_FAIL(v->host, DP_ERR_OVERFLOW,
-                       "%s: rank %d of the expert group, dispatch: %lld rows come where there is room for %d: ask for a "
-                       "larger capacity, or 0 for the worst case",
-                       v->plugin, n->rank, (long long)all, n->rows);
+        return DP_FAIL(
+            v->host, DP_ERR_OVERFLOW,
+            "%s: rank %d of the expert group, dispatch: %lld rows come where there is room for %d: ask for a "
+            "larger capacity, or 0 for the worst case",
+            v->plugin, n->rank, (long long)all, n->rows);
     return DP_OK;
 }
 

@@ -9,8 +9,7 @@
 
 #include <string.h>
 
-#define CAPS                                                                                                           \
-    (DP_MOE_CAP_REPLICAS | DP_MOE_CAP_RECOMPUTE | DP_MOE_CAP_TOKENS | DP_MOE_CAP_ROUTE_GROUPS | DP_MOE_CAP_EP)
+#define CAPS (DP_MOE_CAP_REPLICAS | DP_MOE_CAP_RECOMPUTE | DP_MOE_CAP_TOKENS | DP_MOE_CAP_ROUTE_GROUPS | DP_MOE_CAP_EP)
 
 _Static_assert(sizeof(moe_task_t) <= DP_LAUNCH_ARG_MAX, "a task travels as the argument of launch()");
 /* 32 bits count the elements of every matrix that BLAS is given. */

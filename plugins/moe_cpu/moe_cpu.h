@@ -11,14 +11,14 @@
 typedef struct moe_layout {
     moe_params_t params;
     struct {
-        size_t h, rstd, scores;        /* [T,d] [T] [T,E]; scores become the gradient of the logits */
-        size_t weights, chosen;        /* [T,k] each */
-        size_t replica; /* [T,k] which serves (token, choice); `chosen` where experts are not replicated */
-        size_t cells;   /* [L,R] rows for each expert from each rank */
+        size_t h, rstd, scores;     /* [T,d] [T] [T,E]; scores become the gradient of the logits */
+        size_t weights, chosen;     /* [T,k] each */
+        size_t replica;             /* [T,k] which serves (token, choice); `chosen` where experts are not replicated */
+        size_t cells;               /* [L,R] rows for each expert from each rank */
         moe_travel_layout_t travel; /* without dp.ep/1 */
         size_t ep;                  /* what its backend keeps */
-        size_t x, dy;                     /* [N,d] a received row for each head, ordered by (expert, rank) */
-        size_t gate, up, act;             /* [N,f] gate and up become their gradients; act: weighted input of w_down */
+        size_t x, dy;               /* [N,d] a received row for each head, ordered by (expert, rank) */
+        size_t gate, up, act;       /* [N,f] gate and up become their gradients; act: weighted input of w_down */
         size_t shared_gate, shared_up, shared_act; /* [T,S] the same of the shared experts */
         size_t own_dy;                             /* [T,d] only with shared experts, else in work */
         size_t dnorm;                              /* [d] */
@@ -30,10 +30,10 @@ typedef struct moe_layout {
         size_t rows;
         size_t returned;     /* [T,k,d] what it brings back */
         size_t row_dweights; /* double [N] for it: gradients of the weights of received rows */
-        size_t shared;   /* [T,d] forward: output of the shared experts. backward: gradient of n */
-        size_t dweights; /* double [T,k] */
-        size_t weights;  /* [N] weights of the received heads */
-        size_t own_dy;   /* [T,d] without shared experts */
+        size_t shared;       /* [T,d] forward: output of the shared experts. backward: gradient of n */
+        size_t dweights;     /* double [T,k] */
+        size_t weights;      /* [N] weights of the received heads */
+        size_t own_dy;       /* [T,d] without shared experts */
         size_t bytes;
     } work;
     struct {
@@ -78,7 +78,7 @@ struct dp_moe {
     const dp_host_t *host;
     const dp_device_vt_t *device_vt;
     const dp_comm_vt_t *comm_vt;
-    moe_link_t out, back; /* tokens' owner to expert, and back */
+    moe_link_t out, back;    /* tokens' owner to expert, and back */
     const dp_ep_vt_t *ep_vt; /* NULL: rows travel over the two links */
     dp_ep_t *ep;
     const moe_kernels_t *kernels;

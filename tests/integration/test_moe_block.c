@@ -59,8 +59,10 @@ static const char *ep_name; /* of blocks that are opened from now on */
 
 static dp_moe_block_options_t options_of(const dp_moe_config_t *config)
 {
-    return (dp_moe_block_options_t){
-        .struct_size = sizeof(dp_moe_block_options_t), .attention_config = &attention, .moe_config = config, .ep = ep_name};
+    return (dp_moe_block_options_t){.struct_size = sizeof(dp_moe_block_options_t),
+                                    .attention_config = &attention,
+                                    .moe_config = config,
+                                    .ep = ep_name};
 }
 
 /* ---- the ends ---- */
