@@ -56,8 +56,8 @@ typedef struct dp_ep dp_ep_t;
 enum {
     DP_EP_CAP_DEDUP = 1u << 0, /* on the way to the experts a row travels once to a rank, whatever number of its experts
                                   the token chose. Nothing that a caller sees depends on it */
-    /* Rows of dispatch may travel as fp8 (E4M3, a power of two as scale for each 128 elements): received rows are
-       rounded so. Only where config.ask has it */
+    /* Rows of dispatch may travel as fp8 (E4M3, with a scale for each 128 elements): received rows are rounded so. Only
+       where config.ask has it */
     DP_EP_CAP_FP8 = 1u << 1,
     /* combine and dispatch_backward write [t, d]: the sum of a token's rows, made by the ranks of the experts as far as
        they have several. Who wants weighted rows weighs them before. The bits of sums depend on the size of the group.
