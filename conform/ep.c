@@ -304,6 +304,15 @@ static void batch_close(batch_t *b)
         conform_area_close(&b->in->bench->lab, all[i]);
 }
 
+static void close_all(batch_t *b)
+{
+    instance_t *in = b->in;
+
+    batch_close(b);
+    instance_close(in);
+    bench_close(in->bench);
+}
+
 /* ---- calls ---- */
 
 static dp_ep_io_t io_of(const batch_t *b, int call)
@@ -677,6 +686,7 @@ static void calls_are_enqueued(conform_t *t)
         return;
     if ((in.vt->caps & DP_EP_CAP_DEVICE_COUNTS) == 0) {
         conform_skip(t, "its calls may wait for the device (no DP_EP_CAP_DEVICE_COUNTS)");
+        close_all(&b);
         return;
     }
     for (int call = 0; call < CALLS; call++) {
@@ -695,6 +705,8 @@ static void calls_are_enqueued(conform_t *t)
         status = conform_gate_make(&gate, bench.lab.vt, bench.lab.device, t->host);
         if (status == DP_ERR_UNSUPPORTED) {
             conform_skip(t, "nothing holds a stream of this device");
+            conform_area_close(&bench.lab, &later);
+            close_all(&b);
             return;
         }
         EXPECT_OK(t, status);
@@ -707,9 +719,7 @@ static void calls_are_enqueued(conform_t *t)
         conform_gate_free(&gate);
         conform_area_close(&bench.lab, &later);
     }
-    batch_close(&b);
-    instance_close(&in);
-    bench_close(&bench);
+    close_all(&b);
 }
 
 /* ---- what is refused ---- */
@@ -735,9 +745,7 @@ static void a_call_needs_its_dispatch(conform_t *t)
             return;
         EXPECT_STATUS(t, outcome(&b, call), DP_ERR_PROTOCOL, "%s of a micro-batch without a dispatch",
                       call_names[call]);
-        batch_close(&b);
-        instance_close(&in);
-        bench_close(&bench);
+        close_all(&b);
     }
 }
 
@@ -754,6 +762,7 @@ static void experts_that_are_not_there_are_refused(conform_t *t)
     EXPECT_OK(t, conform_work_write(bench.lab.vt, bench.lab.lanes[0], conform_area_memory(&b.experts), &chosen,
                                     sizeof(chosen)));
     EXPECT_STATUS(t, outcome(&b, DISPATCH), DP_ERR_INVALID, "dispatch of a token that chose expert 12 of 12");
+    close_all(&b);
 }
 
 /* Every row of a rank for the last one, where there is room for an even share. */
@@ -778,6 +787,7 @@ static void more_rows_than_the_capacity_are_an_overflow(conform_t *t)
         EXPECT(t, conform_last_error()[0] != '\0', "DP_ERR_OVERFLOW said nothing");
         conform_abort(t, DP_ERR_OVERFLOW, "too many rows"); /* as the engine does */
     }
+    close_all(&b);
 }
 
 /* As much as there is room for. */
@@ -829,9 +839,7 @@ static void pointers_that_are_missing_are_named(conform_t *t)
         if (!run(&b, call))
             return;
     }
-    batch_close(&b);
-    instance_close(&in);
-    bench_close(&bench);
+    close_all(&b);
 }
 
 static bool refused(bench_t *bench, const dp_ep_config_t *config, dp_status_t expected, const char *what)
@@ -937,9 +945,7 @@ static void short_structs_are_refused(conform_t *t)
                           in.io_bytes);
         }
     }
-    batch_close(&b);
-    instance_close(&in);
-    bench_close(&bench);
+    close_all(&b);
 }
 
 static void sizes_writes_what_the_caller_has(conform_t *t)
