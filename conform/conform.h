@@ -73,7 +73,7 @@ typedef struct conform_suite {
 const conform_case_t *conform_case_at(const conform_suite_t *suite, int i);
 
 /* One suite for each interface; a new one joins the list in suites.c. */
-extern const conform_suite_t conform_device, conform_comm, conform_profiler, conform_attention, conform_moe;
+extern const conform_suite_t conform_device, conform_comm, conform_profiler, conform_attention, conform_moe, conform_ep;
 extern const conform_suite_t *const conform_suites[]; /* ends with NULL */
 /* The suite of an interface, or NULL. */
 const conform_suite_t *conform_suite_of(const char *interface);
@@ -164,7 +164,7 @@ int64_t conform_host_blocks(const dp_host_t *host); /* held now */
 int64_t conform_host_given(const dp_host_t *host);  /* asked for so far */
 
 /* probe.c: loads a plugin in a process of its own and says what it is. */
-enum { CONFORM_INTERFACES = 5 };
+enum { CONFORM_INTERFACES = 6 };
 extern const char *const conform_interfaces[CONFORM_INTERFACES];
 typedef struct conform_probe {
     dp_status_t status; /* < 0: cannot be used at all, `error` says why */

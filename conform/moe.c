@@ -174,6 +174,7 @@ static dp_status_t moe_open(block_t *b)
         .recompute = b->recompute,
         .route_groups = b->layer.groups,
         .route_limit = b->layer.limit,
+        .ep_vt = b->ep_vt,
     };
     conform_kernel_wrong(b, &room.config, &shape.shape);
     status = table_of(b)->open(b->lab->host, &room.config, &moe);
@@ -588,6 +589,55 @@ static void one_replica_of_each_changes_no_bit(conform_t *t)
     conform_lab_close(&lab);
 }
 
+static void rows_may_be_carried_by_a_plugin(conform_t *t)
+{
+    static const char *const names[] = {"y", "dx", "gradients"};
+    const dp_moe_vt_t *vt = t->table;
+    const dp_plugin_t *plugin;
+    const void *carriers[2] = {NULL};
+    unsigned char *bytes[2][3];
+    size_t counts[3] = {0};
+    lab_t lab;
+
+    if ((vt->caps & DP_MOE_CAP_EP) == 0) {
+        conform_skip(t, "carries its rows itself (no DP_MOE_CAP_EP)");
+        return;
+    }
+    if (dp_plugin_load("ep_exchange", &plugin) < 0 ||
+        dp_plugin_interface(plugin, DP_IFACE_EP, DP_EP_VT_MIN, &carriers[1]) < 0) {
+        conform_skip(t, "%s", conform_last_error());
+        return;
+    }
+    if (!conform_lab_open(&lab, t))
+        return;
+    for (const layer_t *l = layers; l->batch > 0; l++) {
+        if (l->experts % (uint32_t)t->size != 0)
+            continue;
+        for (int i = 0; i < 2; i++) {
+            block_t b = {.rank = t->rank, .ranks = t->size, .ep_vt = carriers[i]};
+            pass_t p;
+
+            if (!open_layer(&b, &lab, l) || !conform_pass_open(&p, &b, 3) || !conform_pass_run(&p, FORWARD, WEIGHT))
+                return;
+            for (int k = 0; k < 3; k++) {
+                const area_t *area = k == 0 ? &p.y : k == 1 ? &p.dx : &b.grads;
+
+                bytes[i][k] = conform_area_bytes(&lab, area);
+                counts[k] = area->bytes;
+            }
+            if (!conform_pass_close(&p) || !conform_block_close(&b))
+                return;
+        }
+        for (int k = 0; k < 3; k++) {
+            EXPECT(t, memcmp(bytes[0][k], bytes[1][k], counts[k]) == 0,
+                   "the bits of %s differ between the plugin's own exchanges and ep_exchange", names[k]);
+            free(bytes[0][k]);
+            free(bytes[1][k]);
+        }
+    }
+    conform_lab_close(&lab);
+}
+
 /* Rows of each expert in token order; row i goes to replica (i + rank + micro-batch) mod c. Alone, with a gradient that
  * only that replica's rows have: w_down of a replica is changed, and only the tokens whose rows it gets change. */
 static void rows_go_to_replicas_in_turn(conform_t *t)
@@ -826,6 +876,9 @@ static const conform_case_t cases[] = {
     {CONFORM_CASE(rows_go_to_replicas_in_turn, 0,
                   "Row i of an expert goes to replica (i + rank + micro-batch) mod c of its c (only with "
                   "DP_MOE_CAP_REPLICAS).")},
+    {CONFORM_CASE(rows_may_be_carried_by_a_plugin, 4,
+                  "With config.ep_vt all bits are those of the plugin's own exchanges (only with DP_MOE_CAP_EP)."),
+     .flags = CONFORM_ALL_SIZES | CONFORM_ONLY_THREADS},
     {CONFORM_CASE(ties_go_to_the_lower_expert, 0, "Of equal scores the lower expert is chosen.")},
     {CONFORM_CASE(
          tokens_choose_from_few_groups, 4,

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 const char *const conform_interfaces[CONFORM_INTERFACES] = {DP_IFACE_DEVICE, DP_IFACE_COMM, DP_IFACE_ATTENTION,
-                                                            DP_IFACE_MOE, DP_IFACE_PROFILER};
+                                                            DP_IFACE_MOE,    DP_IFACE_EP,   DP_IFACE_PROFILER};
 
 static void look(const char *name, conform_probe_t *probe)
 {

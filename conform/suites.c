@@ -6,7 +6,7 @@
 #include <string.h>
 
 const conform_suite_t *const conform_suites[] = {
-    &conform_device, &conform_comm, &conform_attention, &conform_moe, &conform_profiler, NULL,
+    &conform_device, &conform_comm, &conform_attention, &conform_moe, &conform_ep, &conform_profiler, NULL,
 };
 
 const conform_suite_t *conform_suite_of(const char *interface)

@@ -71,6 +71,7 @@ static dp_status_t open_block(model_t *model)
         .moe = o->moe,
         .attention_config = &attention,
         .moe_config = &moe,
+        .ep = o->ep_plugin,
     };
 
     return dp_moe_block_open(&model->context, &options, &model->block);

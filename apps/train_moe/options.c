@@ -131,6 +131,8 @@ static const option_row_t table[] = {
     {"attention", TEXT, LOCAL, AT(attention), 0, 0, "", "NAME",
      "attention plugin; default: cpu, on GPUs cudnn for bf16, else cuda"},
     {"moe", TEXT, LOCAL, AT(moe), 0, 0, "", "NAME", "MoE plugin; default: cpu, on GPUs cuda"},
+    {"ep-plugin", TEXT, LOCAL, AT(ep_plugin), 0, 0, "", "NAME",
+     "carries the rows of experts, exchange say; default: the MoE plugin's own exchanges"},
     {"check-finite", FLAG, SHARED, AT(check_finite), 0, 0, "", "",
      "end with rank, stage, micro-batch and parameter of the first NaN or overflow"},
     {"graph", FLAG, SHARED, AT(graph), 0, 0, "", "",

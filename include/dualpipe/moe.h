@@ -42,6 +42,7 @@
 #define DUALPIPE_MOE_H
 
 #include <dualpipe/block.h>
+#include <dualpipe/ep.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -52,10 +53,11 @@ typedef struct dp_moe dp_moe_t;
 typedef enum dp_gate { DP_GATE_SOFTMAX = 0, DP_GATE_SIGMOID = 1 } dp_gate_t;
 
 enum {
-    DP_MOE_CAP_REPLICAS = 1u << 0,    /* takes config.replicas > 0: callers ask for this bit before they set it */
-    DP_MOE_CAP_RECOMPUTE = 1u << 1,   /* takes config.recompute and has experts_recompute: callers ask as well */
-    DP_MOE_CAP_TOKENS = 1u << 2,      /* takes io.tokens below T; on the ranks of a group they may differ */
-    DP_MOE_CAP_ROUTE_GROUPS = 1u << 3 /* since 1.1: takes config.route_groups > 1: callers ask as well */
+    DP_MOE_CAP_REPLICAS = 1u << 0,     /* takes config.replicas > 0: callers ask for this bit before they set it */
+    DP_MOE_CAP_RECOMPUTE = 1u << 1,    /* takes config.recompute and has experts_recompute: callers ask as well */
+    DP_MOE_CAP_TOKENS = 1u << 2,       /* takes io.tokens below T; on the ranks of a group they may differ */
+    DP_MOE_CAP_ROUTE_GROUPS = 1u << 3, /* since 1.1: takes config.route_groups > 1: callers ask as well */
+    DP_MOE_CAP_EP = 1u << 4            /* since 1.1: takes config.ep_vt: callers ask as well */
 };
 
 typedef struct dp_moe_config {
@@ -84,6 +86,10 @@ typedef struct dp_moe_config {
                                  are all that forward keeps: rows do not travel once more */
     uint32_t route_groups;    /* since 1.1: G, a divisor of experts; 0 and 1: no groups */
     uint32_t route_limit;     /* since 1.1, with groups: M, 1 <= M <= G, top_k <= M * E / G */
+    /* since 1.1: carries the rows, by an instance that this one opens and closes, with its exchange ids. The bits are
+       the same: nothing is asked for that changes them (dp_ep_config_t.ask). NULL: the plugin's own exchanges. A
+       completed table, as dp_plugin_interface gives it; outlives the instance */
+    const dp_ep_vt_t *ep_vt;
 } dp_moe_config_t;
 #define DP_MOE_CONFIG_MIN DP_SIZE_TO(dp_moe_config_t, capacity)
 

@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * moe_block.h: MoE transformer layers from the names of two plugins.
+ * moe_block.h: MoE transformer layers from the names of plugins.
  *
  * A block is what the layers of one rank share: an attention instance, a MoE instance and, where experts are
  * replicated, what moves them. In the trainer's `build`, at its first call:
@@ -38,10 +38,14 @@ typedef struct dp_moe_block_options {
        members here are not looked at, nor is exchange_id. moe_config->replicas > 0 replicates experts. */
     const dp_attention_config_t *attention_config;
     const dp_moe_config_t *moe_config;
+    /* since 1.1: the plugin of dp.ep/1 that carries the rows of experts: "exchange" means "ep_exchange". NULL:
+       DUALPIPE_EP; that unset, or "": none, the MoE plugin's own exchanges. moe_config->ep_vt is not looked at. A MoE
+       plugin without DP_MOE_CAP_EP is DP_ERR_UNSUPPORTED then */
+    const char *ep;
 } dp_moe_block_options_t;
 #define DP_MOE_BLOCK_OPTIONS_MIN DP_SIZE_TO(dp_moe_block_options_t, moe_config)
 
-/** Loads both plugins and opens their instances on the context's device and expert group, of which the block uses
+/** Loads the plugins and opens their instances on the context's device and expert group, of which the block uses
  *  exchange ids 0 to 4. Options and context are borrowed during the call. Errors name the plugin. [blocks] [collective]
  *  over the expert group */
 DP_API dp_status_t dp_moe_block_open(const dp_build_context_t *context, const dp_moe_block_options_t *options,

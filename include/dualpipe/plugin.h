@@ -28,6 +28,7 @@ extern "C" {
 #define DP_IFACE_COMM      "dp.comm/1"
 #define DP_IFACE_ATTENTION "dp.attention/1"
 #define DP_IFACE_MOE       "dp.moe/1"
+#define DP_IFACE_EP        "dp.ep/1" /* since 1.1 */
 #define DP_IFACE_PROFILER  "dp.profiler/1"
 
 typedef struct dp_host dp_host_t;
@@ -192,7 +193,7 @@ typedef struct dp_plugin {
 DP_API dp_status_t dp_plugin_load(const char *name, const dp_plugin_t **plugin_out);
 
 /**
- * The interface `id` of a plugin, at least `min_size` bytes long. Of the five interfaces of these headers: a completed
+ * The interface `id` of a plugin, at least `min_size` bytes long. Of the six interfaces of these headers: a completed
  * copy of the plugin's table, as long as this library's type, where every function can be called: those that a plugin
  * may leave out have the default that their header names. DP_ERR_PLUGIN: there is none, it is too short, or it has no
  * NAME of those that it must have. Other interfaces are handed out as they are. Valid until the process ends. [any]

@@ -5,7 +5,10 @@
 #include "base/sized.h"
 #include "engine/engine.h"
 
+#include <dualpipe/ep.h>
 #include <dualpipe/moe_block.h>
+
+#include <stdlib.h>
 
 enum { MOE_EXCHANGES = 4 }; /* of a MoE instance; replicas come behind */
 
@@ -64,6 +67,30 @@ static dp_status_t open_attention(dp_moe_block_t *b, const dp_build_context_t *c
     return b->attention_vt->open(context->host, &config, &b->attention);
 }
 
+/* The plugin that carries rows, if one was named. */
+static dp_status_t load_ep(const dp_moe_block_t *b, const dp_build_context_t *context,
+                           const dp_moe_block_options_t *options, const dp_ep_vt_t **ep_out)
+{
+    const char *name = DP_REACHES(options, dp_moe_block_options_t, ep) ? options->ep : NULL;
+    const void *table;
+    dp_status_t status;
+
+    *ep_out = NULL;
+    if (name == NULL)
+        name = secure_getenv("DUALPIPE_EP");
+    if (name == NULL || name[0] == '\0')
+        return DP_OK;
+    if ((b->moe_vt->caps & DP_MOE_CAP_EP) == 0)
+        return dp_fail(DP_ERR_UNSUPPORTED,
+                       "dp_moe_block_open: the MoE plugin carries its rows itself (no DP_MOE_CAP_EP): name no plugin "
+                       "of dp.ep/1 (\"%s\"), or use a MoE plugin that takes one, moe_cpu say",
+                       name);
+    status = load("ep", name, NULL, context, DP_IFACE_EP, DP_EP_VT_MIN, &table);
+    if (status >= 0)
+        *ep_out = table;
+    return status;
+}
+
 static dp_status_t open_moe(dp_moe_block_t *b, const dp_build_context_t *context, const dp_moe_block_options_t *options)
 {
     dp_moe_config_t config;
@@ -86,6 +113,9 @@ static dp_status_t open_moe(dp_moe_block_t *b, const dp_build_context_t *context
         return dp_fail(DP_ERR_UNSUPPORTED,
                        "dp_moe_block_open: the MoE plugin has no groups of experts (DP_MOE_CAP_ROUTE_GROUPS): leave "
                        "moe_config->route_groups 0, or use one that has, moe_cpu say");
+    status = load_ep(b, context, options, &config.ep_vt);
+    if (status < 0)
+        return status;
     config.device_vt = context->device_vt;
     config.device = context->device;
     config.comm_vt = context->comm_vt;

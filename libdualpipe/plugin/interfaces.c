@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * interfaces.c: the tables of the five interfaces, described once: functions that must be there, defaults of the
+ * interfaces.c: the tables of the six interfaces, described once: functions that must be there, defaults of the
  * others. Callers get a completed copy of a plugin's table and never ask whether a member is there. */
 #include "plugin/interfaces.h"
 #include "base/memory.h"
@@ -8,6 +8,7 @@
 #include <dualpipe/attention.h>
 #include <dualpipe/comm.h>
 #include <dualpipe/device.h>
+#include <dualpipe/ep.h>
 #include <dualpipe/moe.h>
 #include <dualpipe/profiler.h>
 
@@ -222,7 +223,7 @@ static const slot_t comm_slots[] = {
     C_MAY(all_gather, NEVER, 0, NULL),
 };
 
-/* ---- dp.attention/1, dp.moe/1, dp.profiler/1 ---- */
+/* ---- dp.attention/1, dp.moe/1, dp.ep/1, dp.profiler/1 ---- */
 
 #define A(member) MUST(dp_attention_vt_t, member)
 static const slot_t attention_slots[] = {
@@ -247,6 +248,11 @@ static const slot_t moe_slots[] = {
     M(route_backward_weight),
 };
 
+#define E(member) MUST(dp_ep_vt_t, member)
+static const slot_t ep_slots[] = {
+    E(open), E(close), E(sizes), E(dispatch), E(combine), E(combine_backward), E(dispatch_backward),
+};
+
 #define P(member) MUST(dp_profiler_vt_t, member)
 static const slot_t profiler_slots[] = {
     P(open), P(close), P(begin), P(end), P(collect),
@@ -258,6 +264,7 @@ static const interface_t interfaces[] = {
     {DP_IFACE_COMM, DP_COMM_VT_MIN, sizeof(dp_comm_vt_t), comm_slots, COUNT(comm_slots), NULL},
     {DP_IFACE_ATTENTION, DP_ATTENTION_VT_MIN, sizeof(dp_attention_vt_t), attention_slots, COUNT(attention_slots), NULL},
     {DP_IFACE_MOE, DP_MOE_VT_MIN, sizeof(dp_moe_vt_t), moe_slots, COUNT(moe_slots), NULL},
+    {DP_IFACE_EP, DP_EP_VT_MIN, sizeof(dp_ep_vt_t), ep_slots, COUNT(ep_slots), NULL},
     {DP_IFACE_PROFILER, DP_PROFILER_VT_MIN, sizeof(dp_profiler_vt_t), profiler_slots, COUNT(profiler_slots), NULL},
 };
 

@@ -3,10 +3,9 @@
  * layout.c: where data lie in saved, regained, work and scratch memory. */
 #include "moe_cpu.h"
 
-#include "plugins/common/layout.h"
-
 /* Arrays that go into regained memory: what a backward makes, and from DP_RECOMPUTE_MLP on the products gate and up. */
-static bool layout_saved(const moe_dims_t *n, dp_recompute_t recompute, moe_layout_t *l, size_t element)
+static bool layout_saved(const moe_dims_t *n, dp_recompute_t recompute, const dp_ep_sizes_t *ep, moe_layout_t *l,
+                         size_t element)
 {
     const bool always = true, products = recompute < DP_RECOMPUTE_MLP, later = recompute < DP_RECOMPUTE_CHEAP;
     layout_pair_t c = {.saved = {.alignment = 64}, .regained = {.alignment = 64}};
@@ -16,16 +15,11 @@ static bool layout_saved(const moe_dims_t *n, dp_recompute_t recompute, moe_layo
     l->saved.scores = layout_keep(&c, always, n->tokens, n->experts, element);
     l->saved.weights = layout_keep(&c, always, n->tokens, n->top_k, element);
     l->saved.chosen = layout_keep(&c, always, n->tokens, n->top_k, sizeof(int32_t));
-    l->saved.place = layout_keep(&c, always, n->tokens, n->top_k, sizeof(int32_t));
     l->saved.replica = n->replicated ? layout_keep(&c, always, n->tokens, n->top_k, sizeof(int32_t)) : l->saved.chosen;
-    l->saved.out_first = layout_keep(&c, always, n->ranks, 1, sizeof(int32_t));
-    l->saved.out_heads = layout_keep(&c, always, n->ranks, 1, sizeof(int32_t));
-    l->saved.out_offsets = layout_keep(&c, always, n->ranks, 1, sizeof(int32_t));
-    l->saved.out_counts = layout_keep(&c, always, n->ranks, 1, sizeof(int32_t));
-    l->saved.in_heads = layout_keep(&c, always, n->ranks, 1, sizeof(int32_t));
-    l->saved.in_counts = layout_keep(&c, always, n->ranks, 1, sizeof(int32_t));
-    l->saved.back_offsets = layout_keep(&c, always, n->ranks, 1, sizeof(int32_t));
-    l->saved.back_counts = layout_keep(&c, always, n->ranks, 1, sizeof(int32_t));
+    if (ep != NULL)
+        l->saved.ep = layout_take(&c.saved, ep->saved_bytes, 1, 1);
+    else
+        moe_travel_lay_out(&c.saved, n, &l->saved.travel);
     l->saved.cells = layout_keep(&c, always, n->local, n->ranks, sizeof(int32_t));
     l->saved.dnorm = layout_keep(&c, later, n->hidden, 1, element);
     l->saved.shared_gate = layout_keep(&c, products, n->tokens, n->shared, element);
@@ -42,11 +36,17 @@ static bool layout_saved(const moe_dims_t *n, dp_recompute_t recompute, moe_layo
     return !c.saved.overflow && !c.regained.overflow;
 }
 
-static bool layout_work(const moe_dims_t *n, moe_layout_t *l, size_t element)
+static bool layout_work(const moe_dims_t *n, const dp_ep_sizes_t *ep, moe_layout_t *l, size_t element)
 {
     layout_t c = {.alignment = 64};
 
-    l->work.rows = layout_take(&c, n->sent_rows, n->row_bytes, 1);
+    if (ep != NULL) {
+        l->work.rows = layout_take(&c, n->tokens > n->rows ? n->tokens : n->rows, n->hidden, element);
+        l->work.returned = layout_take(&c, (size_t)n->tokens * (size_t)n->top_k, n->hidden, element);
+        l->work.row_dweights = layout_take(&c, n->rows, 1, sizeof(double));
+    } else {
+        l->work.rows = layout_take(&c, n->sent_rows, n->row_bytes, 1);
+    }
     l->work.shared = layout_take(&c, n->tokens, n->hidden, element);
     l->work.dweights = layout_take(&c, n->tokens, n->top_k, sizeof(double));
     l->work.weights = layout_take(&c, n->rows, 1, element);
@@ -55,7 +55,7 @@ static bool layout_work(const moe_dims_t *n, moe_layout_t *l, size_t element)
     return !c.overflow;
 }
 
-static bool layout_scratch(const moe_dims_t *n, moe_layout_t *l, size_t element)
+static bool layout_scratch(const moe_dims_t *n, const dp_ep_sizes_t *ep, moe_layout_t *l, size_t element)
 {
     const int64_t ints =
         2 * (int64_t)n->experts + n->ranks + (n->replicated ? n->experts + 1 + 2 * (int64_t)n->replicas : 0);
@@ -68,15 +68,16 @@ static bool layout_scratch(const moe_dims_t *n, moe_layout_t *l, size_t element)
     l->scratch.pick = layout_take(&c, n->experts, 1, sizeof(double));
     l->scratch.ints = layout_take(&c, ints, 1, sizeof(int32_t));
     l->scratch.ranks = layout_take(&c, n->ranks, 1, sizeof(int32_t));
-    l->scratch.bytes = c.bytes;
+    l->scratch.bytes = ep != NULL && ep->scratch_bytes > c.bytes ? ep->scratch_bytes : c.bytes;
     return !c.overflow;
 }
 
-dp_status_t moe_layout_init(const dp_host_t *host, const moe_dims_t *n, dp_recompute_t recompute, size_t element,
-                            moe_layout_t *l)
+dp_status_t moe_layout_init(const dp_host_t *host, const moe_dims_t *n, dp_recompute_t recompute,
+                            const dp_ep_sizes_t *ep, size_t element, moe_layout_t *l)
 {
     l->params = moe_params_of(n);
-    if (!layout_saved(n, recompute, l, element) || !layout_work(n, l, element) || !layout_scratch(n, l, element))
+    if (!layout_saved(n, recompute, ep, l, element) || !layout_work(n, ep, l, element) ||
+        !layout_scratch(n, ep, l, element))
         return DP_FAIL(host, DP_ERR_OVERFLOW,
                        "moe_cpu: the memory of one micro-batch does not fit this machine's addresses");
     return DP_OK;

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#define CAPS (DP_MOE_CAP_REPLICAS | DP_MOE_CAP_RECOMPUTE | DP_MOE_CAP_TOKENS | DP_MOE_CAP_ROUTE_GROUPS)
+#define CAPS (DP_MOE_CAP_REPLICAS | DP_MOE_CAP_RECOMPUTE | DP_MOE_CAP_TOKENS | DP_MOE_CAP_ROUTE_GROUPS | DP_MOE_CAP_EP)
 
 _Static_assert(sizeof(moe_task_t) <= DP_LAUNCH_ARG_MAX, "a task travels as the argument of launch()");
 /* 32 bits count the elements of every matrix that BLAS is given. */
@@ -63,7 +63,7 @@ static dp_status_t compute(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s,
 }
 
 /* The rows in work go to their ranks; `kernel` works on those that come. */
-static dp_status_t transfer(dp_moe_t *moe, moe_link_t *link, moe_task_t *t, size_t offsets, size_t counts,
+static dp_status_t exchange(dp_moe_t *moe, moe_link_t *link, moe_task_t *t, size_t offsets, size_t counts,
                             dp_launch_fn kernel, dp_stream_t *s)
 {
     const dp_comm_vt_t *vt = moe->comm_vt;
@@ -84,14 +84,75 @@ static dp_status_t transfer(dp_moe_t *moe, moe_link_t *link, moe_task_t *t, size
 }
 
 /* From the tokens' owners to the experts. */
-static dp_status_t transfer_out(dp_moe_t *moe, moe_task_t *t, dp_launch_fn kernel, dp_stream_t *s)
+static dp_status_t exchange_out(dp_moe_t *moe, moe_task_t *t, dp_launch_fn kernel, dp_stream_t *s)
 {
-    return transfer(moe, &moe->out, t, moe->layout.saved.out_offsets, moe->layout.saved.out_counts, kernel, s);
+    const moe_travel_layout_t *l = &moe->layout.saved.travel;
+
+    return exchange(moe, &moe->out, t, l->out_offsets, l->out_counts, kernel, s);
 }
 
-static dp_status_t transfer_back(dp_moe_t *moe, moe_task_t *t, dp_launch_fn kernel, dp_stream_t *s)
+static dp_status_t exchange_back(dp_moe_t *moe, moe_task_t *t, dp_launch_fn kernel, dp_stream_t *s)
 {
-    return transfer(moe, &moe->back, t, moe->layout.saved.back_offsets, moe->layout.saved.back_counts, kernel, s);
+    const moe_travel_layout_t *l = &moe->layout.saved.travel;
+
+    return exchange(moe, &moe->back, t, l->back_offsets, l->back_counts, kernel, s);
+}
+
+/* What every call of dp.ep/1 is given. Calls back bring their rows to work.returned. */
+static dp_ep_io_t ep_io(const moe_task_t *t)
+{
+    const moe_layout_t *l = &t->moe->layout;
+
+    return (dp_ep_io_t){
+        .struct_size = sizeof(dp_ep_io_t),
+        .tokens = (uint32_t)t->n.tokens,
+        .saved = t->saved + l->saved.ep,
+        .scratch = t->scratch,
+        .experts = (const int32_t *)(const void *)(t->saved + l->saved.replica),
+        .rows = t->work + l->work.rows,
+    };
+}
+
+static dp_status_t ep_dispatch(dp_moe_t *moe, const moe_task_t *t, dp_stream_t *s)
+{
+    const moe_layout_t *l = &moe->layout;
+    dp_ep_io_t io = ep_io(t);
+
+    io.rows_out = t->saved + l->saved.x;
+    io.counts_out = (int32_t *)(void *)(t->saved + l->saved.cells);
+    return moe->ep_vt->dispatch(moe->ep, &io, s);
+}
+
+static dp_status_t ep_combine(dp_moe_t *moe, const moe_task_t *t, dp_stream_t *s)
+{
+    dp_ep_io_t io = ep_io(t);
+
+    io.rows_out = t->work + moe->layout.work.returned;
+    return moe->ep_vt->combine(moe->ep, &io, s);
+}
+
+static dp_status_t ep_combine_backward(dp_moe_t *moe, const moe_task_t *t, dp_stream_t *s)
+{
+    const moe_layout_t *l = &moe->layout;
+    dp_ep_io_t io = ep_io(t);
+
+    io.rows =
+        moe->n.shared > 0 ? layout_find(t->saved, t->regained, l->saved.own_dy) : (void *)(t->work + l->work.own_dy);
+    io.rows_out = layout_find(t->saved, t->regained, l->saved.dy);
+    io.weights = t->saved + l->saved.weights;
+    io.weights_out = t->work + l->work.weights;
+    return moe->ep_vt->combine_backward(moe->ep, &io, s);
+}
+
+static dp_status_t ep_dispatch_backward(dp_moe_t *moe, const moe_task_t *t, dp_stream_t *s)
+{
+    const moe_layout_t *l = &moe->layout;
+    dp_ep_io_t io = ep_io(t);
+
+    io.rows_out = t->work + l->work.returned;
+    io.dweights = (const double *)(const void *)(t->work + l->work.row_dweights);
+    io.dweights_out = (double *)(void *)(t->work + l->work.dweights);
+    return moe->ep_vt->dispatch_backward(moe->ep, &io, s);
 }
 
 static dp_status_t moe_route(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
@@ -109,7 +170,9 @@ static dp_status_t moe_dispatch(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_
     moe_task_t t;
     dp_status_t status = begin(moe, io, "dispatch", 0, &t);
 
-    return status < 0 ? status : transfer_out(moe, &t, moe->kernels->take_dispatch, s);
+    if (status < 0)
+        return status;
+    return moe->ep_vt != NULL ? ep_dispatch(moe, &t, s) : exchange_out(moe, &t, moe->kernels->take_dispatch, s);
 }
 
 static dp_status_t moe_experts(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
@@ -122,7 +185,12 @@ static dp_status_t moe_combine(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t
     moe_task_t t;
     dp_status_t status = begin(moe, io, "combine", MOE_NEED_Y, &t);
 
-    return status < 0 ? status : transfer_back(moe, &t, moe->kernels->take_combine, s);
+    if (status < 0)
+        return status;
+    if (moe->ep_vt == NULL)
+        return exchange_back(moe, &t, moe->kernels->take_combine, s);
+    status = ep_combine(moe, &t, s);
+    return status < 0 ? status : launch(moe, moe->kernels->take_combine, &t, s);
 }
 
 static dp_status_t moe_combine_backward(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
@@ -132,7 +200,10 @@ static dp_status_t moe_combine_backward(dp_moe_t *moe, const dp_moe_io_t *io, dp
 
     if (status >= 0)
         status = launch(moe, moe->kernels->combine_backward, &t, s);
-    return status < 0 ? status : transfer_out(moe, &t, moe->kernels->take_combine_backward, s);
+    if (status < 0)
+        return status;
+    return moe->ep_vt != NULL ? ep_combine_backward(moe, &t, s)
+                              : exchange_out(moe, &t, moe->kernels->take_combine_backward, s);
 }
 
 static dp_status_t moe_experts_backward_input(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
@@ -151,7 +222,12 @@ static dp_status_t moe_dispatch_backward(dp_moe_t *moe, const dp_moe_io_t *io, d
     moe_task_t t;
     dp_status_t status = begin(moe, io, "dispatch_backward", 0, &t);
 
-    return status < 0 ? status : transfer_back(moe, &t, moe->kernels->take_dispatch_backward, s);
+    if (status < 0)
+        return status;
+    if (moe->ep_vt == NULL)
+        return exchange_back(moe, &t, moe->kernels->take_dispatch_backward, s);
+    status = ep_dispatch_backward(moe, &t, s);
+    return status < 0 ? status : launch(moe, moe->kernels->take_dispatch_backward, &t, s);
 }
 
 static dp_status_t moe_route_backward_input(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
@@ -170,6 +246,11 @@ static dp_status_t moe_experts_recompute(dp_moe_t *moe, const dp_moe_io_t *io, d
     return compute(moe, io, s, moe->kernels->experts_recompute, "experts_recompute", MOE_NEED_NO_WORK);
 }
 
+static bool has_ep(const dp_moe_config_t *c)
+{
+    return DP_REACHES(c, dp_moe_config_t, ep_vt) && c->ep_vt != NULL;
+}
+
 static dp_status_t check_backends(const dp_host_t *host, const dp_moe_config_t *c)
 {
     if (c->device == NULL || c->device_vt == NULL || !(c->device_vt->caps & DP_DEVICE_CAP_LAUNCH) ||
@@ -177,18 +258,62 @@ static dp_status_t check_backends(const dp_host_t *host, const dp_moe_config_t *
         return DP_FAIL(host, DP_ERR_UNSUPPORTED,
                        "moe_cpu runs host code on host memory, which this device does not offer: use it with "
                        "device_cpu");
-    return moe_check_comm(host, rules.plugin, c);
+    return has_ep(c) ? DP_OK : moe_check_comm(host, rules.plugin, c);
+}
+
+/* Its instance, and what it asks for. */
+static dp_status_t open_ep(dp_moe_t *moe, const dp_moe_config_t *c, dp_ep_sizes_t *sizes_out)
+{
+    const moe_dims_t *n = &moe->n;
+    const dp_ep_config_t config = {
+        .struct_size = sizeof(config),
+        .dtype = c->shape->dtype,
+        .tokens = (uint32_t)n->tokens,
+        .hidden = (uint32_t)n->hidden,
+        .experts = (uint32_t)n->replicas,
+        .top_k = (uint32_t)n->top_k,
+        .device_vt = c->device_vt,
+        .device = c->device,
+        .comm_vt = c->comm_vt,
+        .comm = c->comm,
+        .comm_rank = c->comm_rank,
+        .comm_size = c->comm_size,
+        .exchange_id = c->exchange_id,
+    };
+    dp_status_t status;
+
+    status = check_size(moe->host, rules.plugin, "config.ep_vt", "dp_ep_vt_t", c->ep_vt->struct_size, DP_EP_VT_MIN);
+    if (status >= 0)
+        status = c->ep_vt->open(moe->host, &config, &moe->ep);
+    if (status < 0)
+        return status;
+    moe->ep_vt = c->ep_vt;
+    status = moe->ep_vt->sizes(moe->ep, sizes_out);
+    if (status >= 0 && sizes_out->rows > (uint32_t)n->rows)
+        return DP_FAIL(moe->host, DP_ERR_PLUGIN,
+                       "moe_cpu: the plugin of dp.ep/1 wants room for %u rows, more than %d can come", sizes_out->rows,
+                       n->rows);
+    return status;
+}
+
+static void close_ep(const dp_moe_t *moe)
+{
+    if (moe->ep_vt != NULL)
+        moe->ep_vt->close(moe->ep);
 }
 
 static void moe_close(dp_moe_t *moe)
 {
-    if (moe != NULL)
-        moe->host->release(moe->host, moe);
+    if (moe == NULL)
+        return;
+    close_ep(moe);
+    moe->host->release(moe->host, moe);
 }
 
 static dp_status_t moe_open(const dp_host_t *host, const dp_moe_config_t *config, dp_moe_t **moe_out)
 {
-    dp_moe_t opened = {.host = host}, *moe;
+    dp_moe_t opened = {.host = host}, *moe = NULL;
+    dp_ep_sizes_t ep = {.struct_size = sizeof(ep)};
     dp_status_t status;
 
     status = moe_dims_init(host, &rules, config, &opened.n);
@@ -198,24 +323,28 @@ static dp_status_t moe_open(const dp_host_t *host, const dp_moe_config_t *config
         status = check_backends(host, config);
     if (status >= 0)
         status = check_recompute(host, rules.plugin, opened.recompute);
+    if (status >= 0 && has_ep(config))
+        status = open_ep(&opened, config, &ep);
     if (status >= 0)
-        status =
-            moe_layout_init(host, &opened.n, opened.recompute, dp_dtype_bytes(config->shape->dtype), &opened.layout);
-    if (status < 0)
+        status = moe_layout_init(host, &opened.n, opened.recompute, opened.ep_vt != NULL ? &ep : NULL,
+                                 dp_dtype_bytes(config->shape->dtype), &opened.layout);
+    if (status >= 0)
+        moe = host->allocate(host, sizeof(*moe) + moe_names_bytes(&opened.n), 64);
+    if (status >= 0 && moe == NULL)
+        status = DP_FAIL(host, DP_ERR_NOMEM, "moe_cpu: no memory for an instance with %d experts", opened.n.local);
+    if (status >= 0 && opened.ep_vt == NULL)
+        status = moe_open_links(&opened.n, config, &opened.out, &opened.back);
+    if (status < 0) {
+        close_ep(&opened);
+        if (moe != NULL)
+            host->release(host, moe);
         return status;
+    }
     opened.device_vt = config->device_vt;
     opened.comm_vt = config->comm_vt;
     opened.kernels = config->shape->dtype == DP_F32 ? &moe_kernels_f32 : &moe_kernels_f64;
-    moe = host->allocate(host, sizeof(*moe) + moe_names_bytes(&opened.n), 64);
-    if (moe == NULL)
-        return DP_FAIL(host, DP_ERR_NOMEM, "moe_cpu: no memory for an instance with %d experts", opened.n.local);
     *moe = opened;
     moe_write_names(&moe->n, (char *)(moe + 1));
-    status = moe_open_links(&moe->n, config, &moe->out, &moe->back);
-    if (status < 0) {
-        moe_close(moe);
-        return status;
-    }
     set_blas_threads(host);
     *moe_out = moe;
     return DP_OK;

@@ -5,33 +5,35 @@
 #ifndef MOE_CPU_H
 #define MOE_CPU_H
 
-#include "plugins/moe/moe.h"
+#include "plugins/moe/travel.h"
 
 /* Offsets in bytes; of some in `saved` they are into regained memory (layout_find). */
 typedef struct moe_layout {
     moe_params_t params;
     struct {
-        size_t h, rstd, scores;        /* [T,d] [T] [T,E]; scores become the gradient of the logits */
-        size_t weights, chosen, place; /* [T,k] each; place: of the head of (token, choice) among those we send */
-        size_t replica;              /* [T,k] which serves (token, choice); `chosen` where experts are not replicated */
-        size_t out_first, out_heads; /* [R] heads we send to each rank: the first one's place, how many */
-        size_t out_offsets, out_counts;   /* [R] the rows that go with them, lists included */
-        size_t in_heads, in_counts;       /* [R] heads and rows we got from each rank */
-        size_t back_offsets, back_counts; /* [R] rows we send back, lists included */
-        size_t cells;                     /* [L,R] heads for each expert from each rank */
-        size_t x, dy;                     /* [N,d] a received row for each head, ordered by (expert, rank) */
-        size_t gate, up, act;             /* [N,f] gate and up become their gradients; act: weighted input of w_down */
+        size_t h, rstd, scores;     /* [T,d] [T] [T,E]; scores become the gradient of the logits */
+        size_t weights, chosen;     /* [T,k] each */
+        size_t replica;             /* [T,k] which serves (token, choice); `chosen` where experts are not replicated */
+        size_t cells;               /* [L,R] rows for each expert from each rank */
+        moe_travel_layout_t travel; /* without dp.ep/1 */
+        size_t ep;                  /* what its backend keeps */
+        size_t x, dy;               /* [N,d] a received row for each head, ordered by (expert, rank) */
+        size_t gate, up, act;       /* [N,f] gate and up become their gradients; act: weighted input of w_down */
         size_t shared_gate, shared_up, shared_act; /* [T,S] the same of the shared experts */
         size_t own_dy;                             /* [T,d] only with shared experts, else in work */
         size_t dnorm;                              /* [d] */
         size_t bytes, regained_bytes;
     } saved;
     struct {
-        size_t rows;     /* travelling rows, on the way out and later on the way back */
-        size_t shared;   /* [T,d] forward: output of the shared experts. backward: gradient of n */
-        size_t dweights; /* double [T,k] */
-        size_t weights;  /* [N] weights of the received heads */
-        size_t own_dy;   /* [T,d] without shared experts */
+        /* Travelling rows, on the way out and later on the way back. With dp.ep/1 those that its backend is given:
+           [T,d] on the way out, [N,d] on the way back. */
+        size_t rows;
+        size_t returned;     /* [T,k,d] what it brings back */
+        size_t row_dweights; /* double [N] for it: gradients of the weights of received rows */
+        size_t shared;       /* [T,d] forward: output of the shared experts. backward: gradient of n */
+        size_t dweights;     /* double [T,k] */
+        size_t weights;      /* [N] weights of the received heads */
+        size_t own_dy;       /* [T,d] without shared experts */
         size_t bytes;
     } work;
     struct {
@@ -76,15 +78,17 @@ struct dp_moe {
     const dp_host_t *host;
     const dp_device_vt_t *device_vt;
     const dp_comm_vt_t *comm_vt;
-    moe_link_t out, back; /* tokens' owner to expert, and back */
+    moe_link_t out, back;    /* tokens' owner to expert, and back */
+    const dp_ep_vt_t *ep_vt; /* NULL: rows travel over the two links */
+    dp_ep_t *ep;
     const moe_kernels_t *kernels;
     moe_dims_t n;
     moe_layout_t layout;
     dp_recompute_t recompute;
 };
 
-/* layout.c; element: bytes of one. */
-dp_status_t moe_layout_init(const dp_host_t *host, const moe_dims_t *n, dp_recompute_t recompute, size_t element,
-                            moe_layout_t *layout_out);
+/* layout.c; ep: what the backend of dp.ep/1 asks for, NULL without one; element: bytes of one. */
+dp_status_t moe_layout_init(const dp_host_t *host, const moe_dims_t *n, dp_recompute_t recompute,
+                            const dp_ep_sizes_t *ep, size_t element, moe_layout_t *layout_out);
 
 #endif

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
-# check_kernel_faults.sh: the templates of an attention and of a MoE keep the contract, and each of the faults that
-# tests/mock/*_faults.sed write into them is caught by the case named here (another may catch it as well).
+# check_kernel_faults.sh: the templates of an attention and of a MoE, and ep_exchange, keep the contract, and each of the
+# faults that tests/mock/*_faults.sed write into them is caught by the case named here (another may catch it as well).
 set -eu
 
 log=$(mktemp)
@@ -143,6 +143,36 @@ open_keeps_memory                   memory_that_runs_out_leaves_nothing
 numbers_of_experts_are_local        ranks_share_the_experts
 END
 
+[ ! -x "$DP_TEST_BUILDDIR/tests/conform/test_conform_ep" ] || table ep <<'END'
+tokens_in_reverse            rows_go_where_they_belong
+weights_as_float             rows_go_where_they_belong
+weights_of_the_first_choice  rows_go_where_they_belong
+a_row_for_each_head          a_token_may_choose_several_experts_of_a_rank
+counts_are_by_rank           rows_go_where_they_belong
+dweights_as_float            rows_go_where_they_belong
+choices_in_reverse           rows_go_where_they_belong
+nan_becomes_quiet            rows_go_where_they_belong
+rows_are_dropped             more_rows_than_the_capacity_are_an_overflow
+room_for_a_row_less          one_expert_may_get_everything
+saved_is_too_small           rows_go_where_they_belong
+scratch_is_too_small         rows_go_where_they_belong
+state_outside_of_saved       microbatches_interleave
+tokens_are_ignored           ranks_bring_what_tokens_they_have
+allocates_in_a_call          calls_and_weights_may_be_left_out
+runs_in_the_call             calls_are_enqueued
+a_dispatch_is_not_missed     a_call_needs_its_dispatch
+experts_are_not_counted      experts_that_are_not_there_are_refused
+rows_may_be_null             pointers_that_are_missing_are_named
+exchange_ids_of_its_own      instances_do_not_meet
+demands_its_own_sizeof       structs_may_grow
+wishes_may_be_anything       wrong_settings_are_refused
+wishes_are_ignored           wrong_settings_are_refused
+memory_is_always_there       memory_that_runs_out_leaves_nothing
+close_keeps_memory           nothing_is_left_behind
+short_io_is_taken            short_structs_are_refused
+sizes_writes_its_own_length  sizes_writes_what_the_caller_has
+END
+
 MOCK_REAL=$DP_TEST_BUILDDIR/.libs/dp_moe_cpu.so
 export MOCK_REAL
 try moe mock_moe_replicas none
@@ -150,5 +180,6 @@ try moe mock_moe_replicas replica_of_another_microbatch rows_go_to_replicas_in_t
 try moe mock_moe_replicas placement_is_ignored replicas_share_the_rows
 try moe mock_moe_replicas groups_are_ignored groups_are_judged_by_several
 try moe mock_moe_replicas one_group_more tokens_choose_from_few_groups
+try moe mock_moe_replicas a_carrier_doubles_the_weights rows_may_be_carried_by_a_plugin
 
 [ $failures -eq 0 ]

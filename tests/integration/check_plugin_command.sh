@@ -41,6 +41,12 @@ expect 1 check "$DP_TEST_MOCKS/mock_major.so"
 require err 'ABI'
 expect 1 check "$DP_TEST_MOCKS/mock_ender.so"
 require err 'ends the process'
+if [ -f "$DUALPIPE_PLUGIN_PATH/dp_ep_exchange.so" ]; then
+    expect 0 list
+    require out '^ep_exchange .*dp.ep/1'
+    expect 0 check ep_exchange rows_go_where_they_belong --mode threads
+    require out '^passed  rows_go_where_they_belong, 4 threads'
+fi
 expect 1 check no_such_plugin
 require err 'no_such_plugin'
 expect 1 check comm_shm --device no_such_device

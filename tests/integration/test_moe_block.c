@@ -55,10 +55,14 @@ static const dp_moe_config_t moe = {.struct_size = sizeof(moe),
                                     .normalize = 1,
                                     .aux_alpha = 0.25f};
 
+static const char *ep_name; /* of blocks that are opened from now on */
+
 static dp_moe_block_options_t options_of(const dp_moe_config_t *config)
 {
-    return (dp_moe_block_options_t){
-        .struct_size = sizeof(dp_moe_block_options_t), .attention_config = &attention, .moe_config = config};
+    return (dp_moe_block_options_t){.struct_size = sizeof(dp_moe_block_options_t),
+                                    .attention_config = &attention,
+                                    .moe_config = config,
+                                    .ep = ep_name};
 }
 
 /* ---- the ends ---- */
@@ -340,6 +344,30 @@ START_TEST(replicas_are_opened_with_the_block)
 }
 END_TEST
 
+/* Named by the options, else by DUALPIPE_EP; "" is none. */
+START_TEST(a_plugin_may_carry_the_rows)
+{
+    static const layout_t layout = {"dualpipe", 2, 2};
+    static const char *const names[][2] = {{"exchange", "abacus"}, {NULL, "exchange"}, {"", "abacus"}};
+    rank_t plain[RANKS_MOST], carried[RANKS_MOST];
+    const dp_plugin_t *plugin;
+
+    if (dp_plugin_load("ep_exchange", &plugin) < 0) /* not built */
+        return;
+    run(plain, &layout, 0);
+    for (int i = 0; i < 3; i++) {
+        ep_name = names[i][0];
+        ck_assert_int_eq(setenv("DUALPIPE_EP", names[i][1], 1), 0);
+        run(carried, &layout, 0);
+        for (int r = 0; r < 4; r++) {
+            ck_assert_msg(carried[r].status == DP_OK, "%s", carried[r].message);
+            ck_assert(memcmp(&carried[r].loss, &plain[r].loss, sizeof(double)) == 0);
+            ck_assert(memcmp(&carried[r].aux_loss, &plain[r].aux_loss, sizeof(double)) == 0);
+        }
+    }
+}
+END_TEST
+
 /* ---- refusals ---- */
 
 static const char *refused; /* what the message of build must hold */
@@ -414,6 +442,13 @@ START_TEST(what_cannot_be_is_refused)
     config.route_groups = 2;
     config.route_limit = 1;
     refuse(&options, "DP_MOE_CAP_ROUTE_GROUPS");
+    config = moe;
+    options.ep = "exchange"; /* would carry its rows itself */
+    refuse(&options, "DP_MOE_CAP_EP");
+    options = options_of(&config);
+    ck_assert_int_eq(setenv("DUALPIPE_EP", "abacus", 1), 0);
+    refuse(&options, "ep_abacus");
+    ck_assert_int_eq(unsetenv("DUALPIPE_EP"), 0);
     ck_assert_int_eq(dp_moe_block_part(NULL, NULL, NULL, NULL), DP_ERR_INVALID);
     dp_moe_block_close(NULL);
 }
@@ -427,6 +462,7 @@ int main(void)
     tcase_set_timeout(block, 120);
     tcase_add_test(block, the_auxiliary_loss_reaches_the_trainer);
     tcase_add_test(block, replicas_are_opened_with_the_block);
+    tcase_add_test(block, a_plugin_may_carry_the_rows);
     tcase_add_test(block, what_cannot_be_is_refused);
     suite_add_tcase(suite, block);
     return suite_run(suite);

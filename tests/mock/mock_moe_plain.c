@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * mock_moe_plain.c: moe_cpu without DP_MOE_CAP_REPLICAS, as a plugin would be that knows nothing of replicas.
- * MOCK_REAL: the file of moe_cpu. */
+ * mock_moe_plain.c: moe_cpu without DP_MOE_CAP_REPLICAS and DP_MOE_CAP_EP, as a plugin would be that knows nothing of
+ * them. MOCK_REAL: the file of moe_cpu. */
 #include <dualpipe/moe.h>
 
 #include <dlfcn.h>
@@ -20,7 +20,7 @@ static void fill(void)
     if (plugin == NULL)
         return;
     memcpy(&table, plugin->get_interface(DP_IFACE_MOE), sizeof(table));
-    table.caps &= ~(uint32_t)DP_MOE_CAP_REPLICAS;
+    table.caps &= ~(uint32_t)(DP_MOE_CAP_REPLICAS | DP_MOE_CAP_EP);
 }
 
 static const void *get_interface(const char *id)
@@ -35,6 +35,6 @@ DP_PLUGIN_DEFINE(mock_moe_plain) = {
     DP_PLUGIN_HEAD,
     .name = "mock_moe_plain",
     .version = "0.1",
-    .summary = "moe_cpu without replicas",
+    .summary = "moe_cpu without replicas and dp.ep/1",
     .get_interface = get_interface,
 };

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * mock_moe_replicas.c: moe_cpu with a fault in what it makes of replicas or of groups, see fault.h. MOCK_REAL: the file
- * of moe_cpu. */
+ * mock_moe_replicas.c: moe_cpu with a fault in what it makes of replicas, of groups or of who carries its rows, see
+ * fault.h. MOCK_REAL: the file of moe_cpu. */
 #include <dualpipe/moe.h>
 
 #include "tests/mock/fault.h"
@@ -39,13 +39,15 @@ static dp_status_t open(const dp_host_t *host, const dp_moe_config_t *config, dp
 {
     dp_moe_config_t changed;
 
-    if (config->struct_size < sizeof(changed) || config->route_groups <= 1)
+    if (config->struct_size < sizeof(changed) || (config->route_groups <= 1 && config->ep_vt == NULL))
         return real()->open(host, config, moe_out);
     dp_sized_take(&changed, sizeof(changed), config);
     if (fault("groups_are_ignored"))
         changed.route_groups = 0;
     if (fault("one_group_more"))
         changed.route_limit += changed.route_limit < changed.route_groups;
+    if (fault("a_carrier_doubles_the_weights") && changed.ep_vt != NULL)
+        changed.scale = 2 * (changed.scale > 0 ? changed.scale : 1);
     return real()->open(host, &changed, moe_out);
 }
 
@@ -67,6 +69,6 @@ DP_PLUGIN_DEFINE(mock_moe_replicas) = {
     .abi_minor = DP_ABI_MINOR,
     .name = "mock_moe_replicas",
     .version = "0.1",
-    .summary = "moe_cpu with a fault in its replicas or groups",
+    .summary = "moe_cpu with a fault in its replicas, groups or rows",
     .get_interface = get_interface,
 };

@@ -225,6 +225,7 @@ START_TEST(the_others_must_have_everything)
          offsetof(dp_attention_vt_t, recompute), sizeof(dp_attention_vt_t)},
         {DP_IFACE_MOE, "route_backward_weight", offsetof(dp_moe_vt_t, open), offsetof(dp_moe_vt_t, experts_recompute),
          sizeof(dp_moe_vt_t)},
+        {DP_IFACE_EP, "dispatch_backward", offsetof(dp_ep_vt_t, open), sizeof(dp_ep_vt_t), sizeof(dp_ep_vt_t)},
         {DP_IFACE_PROFILER, "collect", offsetof(dp_profiler_vt_t, open), sizeof(dp_profiler_vt_t),
          sizeof(dp_profiler_vt_t)},
     };
@@ -260,9 +261,8 @@ START_TEST(tables_are_short_or_long)
         const char *id;
         size_t least;
     } cases[] = {
-        {DP_IFACE_DEVICE, DP_DEVICE_VT_MIN},       {DP_IFACE_COMM, DP_COMM_VT_MIN},
-        {DP_IFACE_ATTENTION, DP_ATTENTION_VT_MIN}, {DP_IFACE_MOE, DP_MOE_VT_MIN},
-        {DP_IFACE_PROFILER, DP_PROFILER_VT_MIN},
+        {DP_IFACE_DEVICE, DP_DEVICE_VT_MIN}, {DP_IFACE_COMM, DP_COMM_VT_MIN}, {DP_IFACE_ATTENTION, DP_ATTENTION_VT_MIN},
+        {DP_IFACE_MOE, DP_MOE_VT_MIN},       {DP_IFACE_EP, DP_EP_VT_MIN},     {DP_IFACE_PROFILER, DP_PROFILER_VT_MIN},
     };
     const dp_comm_vt_t *vt;
     table_t *t;

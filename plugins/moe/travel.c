@@ -1,0 +1,254 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * travel.c: see travel.h. */
+#include "travel.h"
+
+static void keep(layout_t *saved, const moe_dims_t *n, size_t *at_out)
+{
+    *at_out = layout_take(saved, (size_t)n->ranks, 1, sizeof(int32_t));
+}
+
+void moe_travel_lay_out(layout_t *saved, const moe_dims_t *n, moe_travel_layout_t *l)
+{
+    l->place = layout_take(saved, (size_t)n->tokens, (size_t)n->top_k, sizeof(int32_t));
+    keep(saved, n, &l->out_first);
+    keep(saved, n, &l->out_heads);
+    keep(saved, n, &l->out_offsets);
+    keep(saved, n, &l->out_counts);
+    keep(saved, n, &l->in_heads);
+    keep(saved, n, &l->in_counts);
+    keep(saved, n, &l->back_offsets);
+    keep(saved, n, &l->back_counts);
+}
+
+static int32_t *find(char *saved, size_t at)
+{
+    return (int32_t *)(void *)(saved + at);
+}
+
+void moe_travel_find(moe_travel_t *v, char *saved, const moe_travel_layout_t *l)
+{
+    v->place = find(saved, l->place);
+    v->out_first = find(saved, l->out_first);
+    v->out_heads = find(saved, l->out_heads);
+    v->out_offsets = find(saved, l->out_offsets);
+    v->out_counts = find(saved, l->out_counts);
+    v->in_heads = find(saved, l->in_heads);
+    v->in_counts = find(saved, l->in_counts);
+    v->back_offsets = find(saved, l->back_offsets);
+    v->back_counts = find(saved, l->back_counts);
+}
+
+void moe_travel_place(const moe_travel_t *v, int32_t *counts)
+{
+    const moe_dims_t *n = v->n;
+    const size_t all = (size_t)n->tokens * (size_t)n->top_k;
+    int32_t p, e, first = 0, lists = 0, count;
+
+    for (p = 0; p < n->ranks; p++) {
+        v->out_first[p] = first;
+        for (e = p * n->local; e < (p + 1) * n->local; e++) {
+            count = counts[e];
+            counts[e] = first;
+            first += count;
+        }
+        v->out_heads[p] = first - v->out_first[p];
+        v->out_offsets[p] = v->out_first[p] + lists; /* room for a row for each head */
+        lists += MOE_LIST_ROWS(v->out_heads[p], n->row_bytes);
+    }
+    for (size_t i = 0; i < all; i++)
+        v->place[i] = counts[v->replica[i]]++;
+}
+
+/* Begins what travels to each rank of a call with its list. */
+static void write_lists(const moe_travel_t *v, const int32_t *offsets, const int32_t *heads, uint32_t call)
+{
+    const moe_dims_t *n = v->n;
+
+    for (int32_t p = 0; p < n->ranks; p++) {
+        moe_list_t *list = moe_list_at(v->sent, n, (size_t)offsets[p]);
+
+        if (heads[p] == 0)
+            continue;
+        memset(list, 0, (size_t)MOE_LIST_ROWS(heads[p], n->row_bytes) * (size_t)n->row_bytes);
+        list->call = call;
+        list->heads = heads[p];
+    }
+}
+
+static double weight_at(const moe_travel_t *v, const void *weights, size_t at)
+{
+    return v->weight_bytes == sizeof(float) ? (double)((const float *)weights)[at] : ((const double *)weights)[at];
+}
+
+void moe_travel_pack(const moe_travel_t *v, const void *from, const void *weights, uint32_t call, int32_t *last)
+{
+    const moe_dims_t *n = v->n;
+    const char *data = from;
+    size_t at = 0;
+
+    write_lists(v, v->out_offsets, v->out_heads, call);
+    for (int32_t p = 0; p < n->ranks; p++) {
+        v->out_counts[p] = MOE_LIST_ROWS(v->out_heads[p], n->row_bytes);
+        last[p] = -1;
+    }
+    for (int32_t i = 0; i < n->tokens; i++, data += v->data_bytes)
+        for (int32_t j = 0; j < n->top_k; j++, at++) {
+            const int32_t p = v->replica[at] / n->local;
+            moe_head_t *heads = moe_heads_of(moe_list_at(v->sent, n, (size_t)v->out_offsets[p]));
+
+            if (last[p] != i) { /* the first of this token's */
+                char *row = moe_row_at(v->sent, n, (size_t)(v->out_offsets[p] + v->out_counts[p]++));
+
+                last[p] = i;
+                memcpy(row, data, v->data_bytes);
+                moe_pad_row(v, row);
+            }
+            heads[v->place[at] - v->out_first[p]] =
+                (moe_head_t){.expert = v->replica[at] % n->local,
+                             .row = v->out_counts[p] - 1 - MOE_LIST_ROWS(v->out_heads[p], n->row_bytes),
+                             .weight = weights != NULL ? weight_at(v, weights, at) : 0};
+        }
+}
+
+static dp_status_t out_of_step(const moe_travel_t *v, uint32_t call, int32_t p)
+{
+    static const char *const names[] = {[MOE_DISPATCH] = "dispatch",
+                                        [MOE_COMBINE] = "combine",
+                                        [MOE_COMBINE_BACKWARD] = "combine_backward",
+                                        [MOE_DISPATCH_BACKWARD] = "dispatch_backward"};
+
+    return DP_FAIL(v->host, DP_ERR_PROTOCOL,
+                   "%s: rank %d of the expert group, %s: the rows from rank %d are not of this call: "
+                   "the ranks made their calls in different orders or on different streams",
+                   v->plugin, v->n->rank, names[call], p);
+}
+
+/* Heads and rows of rank p are of this call and as many as can be. *heads_out: how many. */
+static bool list_is_right(const moe_travel_t *v, int32_t p, uint32_t call, int32_t *heads_out)
+{
+    const moe_dims_t *n = v->n;
+    const moe_list_t *list = moe_travel_list(v, p);
+
+    *heads_out = 0;
+    if (v->counts[p] == 0)
+        return true;
+    if (v->counts[p] < 0 || v->counts[p] > v->room || list->call != call || list->heads <= 0 ||
+        list->heads > n->pair_rows || MOE_LIST_ROWS(list->heads, n->row_bytes) > v->counts[p])
+        return false;
+    *heads_out = list->heads;
+    return true;
+}
+
+/* Every head says which of the rank's rows is its own. */
+static bool heads_have_rows(const moe_travel_t *v, int32_t p, int32_t count)
+{
+    const moe_head_t *heads = moe_heads_of(moe_travel_list(v, p));
+    const int32_t rows = v->counts[p] - MOE_LIST_ROWS(count, v->n->row_bytes);
+
+    for (int32_t i = 0; i < count; i++)
+        if (heads[i].row < 0 || heads[i].row >= rows)
+            return false;
+    return true;
+}
+
+/* Counts heads per (expert, rank) from what dispatch brought. */
+static dp_status_t count_cells(const moe_travel_t *v)
+{
+    const moe_dims_t *n = v->n;
+    int64_t all = 0;
+
+    memset(v->cells, 0, (size_t)n->local * (size_t)n->ranks * sizeof(*v->cells));
+    for (int32_t p = 0; p < n->ranks; p++) {
+        const moe_head_t *head = moe_heads_of(moe_travel_list(v, p));
+        int32_t last = 0;
+
+        if (!list_is_right(v, p, MOE_DISPATCH, &v->in_heads[p]) || !heads_have_rows(v, p, v->in_heads[p]))
+            return out_of_step(v, MOE_DISPATCH, p);
+        for (int32_t i = 0; i < v->in_heads[p]; i++) {
+            if (head[i].expert < last || head[i].expert >= n->local)
+                return out_of_step(v, MOE_DISPATCH, p);
+            last = head[i].expert;
+            v->cells[(size_t)last * (size_t)n->ranks + (size_t)p]++;
+        }
+        all += v->in_heads[p];
+    }
+    if (all > n->rows)
+        return DP_FAIL(
+            v->host, DP_ERR_OVERFLOW,
+            "%s: rank %d of the expert group, dispatch: %lld rows come where there is room for %d: ask for a "
+            "larger capacity, or 0 for the worst case",
+            v->plugin, n->rank, (long long)all, n->rows);
+    return DP_OK;
+}
+
+/* What dispatch brought, which sets how much goes back. */
+static dp_status_t take_dispatch(const moe_travel_t *v)
+{
+    int32_t first = 0;
+    dp_status_t status = count_cells(v);
+
+    if (status < 0)
+        return status;
+    memcpy(v->in_counts, v->counts, (size_t)v->n->ranks * sizeof(*v->counts));
+    for (int32_t p = 0; p < v->n->ranks; p++) {
+        v->back_offsets[p] = first;
+        v->back_counts[p] = MOE_LIST_ROWS(v->in_heads[p], v->n->row_bytes) + v->in_heads[p];
+        first += v->back_counts[p];
+    }
+    return DP_OK;
+}
+
+/* What comes in a later call is as much as in dispatch, or as was sent there. */
+static bool is_due(const moe_travel_t *v, int32_t p, int32_t due, int32_t due_rows, uint32_t call)
+{
+    int32_t heads;
+
+    return v->counts[p] == due_rows && list_is_right(v, p, call, &heads) && heads == due;
+}
+
+dp_status_t moe_travel_take_out(const moe_travel_t *v, uint32_t call)
+{
+    if (call == MOE_DISPATCH)
+        return take_dispatch(v);
+    for (int32_t p = 0; p < v->n->ranks; p++)
+        if (!is_due(v, p, v->in_heads[p], v->in_counts[p], call) || !heads_have_rows(v, p, v->in_heads[p]))
+            return out_of_step(v, call, p);
+    return DP_OK;
+}
+
+void moe_travel_fan_out(const moe_travel_t *v, int32_t *next, void *to, void *weights)
+{
+    const moe_dims_t *n = v->n;
+    const int32_t *cell = v->cells;
+    char *data = to;
+    size_t at = 0;
+
+    memset(next, 0, (size_t)n->ranks * sizeof(*next));
+    for (int32_t e = 0; e < n->local; e++)
+        for (int32_t p = 0; p < n->ranks; p++, cell++)
+            for (int32_t i = 0; i < *cell; i++, next[p]++, at++, data += v->data_bytes) {
+                const moe_head_t *head = moe_heads_of(moe_travel_list(v, p)) + next[p];
+
+                memcpy(data, moe_travel_row(v, p, head->row), v->data_bytes);
+                if (weights == NULL)
+                    continue;
+                if (v->weight_bytes == sizeof(float))
+                    ((float *)weights)[at] = (float)head->weight;
+                else
+                    ((double *)weights)[at] = head->weight;
+            }
+}
+
+void moe_travel_begin_back(const moe_travel_t *v, uint32_t call)
+{
+    write_lists(v, v->back_offsets, v->in_heads, call);
+}
+
+dp_status_t moe_travel_take_back(const moe_travel_t *v, uint32_t call)
+{
+    for (int32_t p = 0; p < v->n->ranks; p++)
+        if (!is_due(v, p, v->out_heads[p], MOE_LIST_ROWS(v->out_heads[p], v->n->row_bytes) + v->out_heads[p], call))
+            return out_of_step(v, call, p);
+    return DP_OK;
+}

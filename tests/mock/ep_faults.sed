@@ -1,0 +1,40 @@
+# SPDX-FileCopyrightText: The libdualpipe authors
+# SPDX-License-Identifier: MIT
+# Writes faults into plugins/moe/travel.c and plugins/ep_exchange/ep_exchange.c, which stand in one file, see fault.h.
+# check_kernel_faults.sh says who catches each.
+1i #include "tests/mock/fault.h"
+# rows on their way
+/^void moe_travel_place/,/^}/s/v->place\[i\] = counts\[v->replica\[i\]\]++;/{ const size_t o = fault("tokens_in_reverse") ? all - 1 - i : i; v->place[o] = counts[v->replica[o]]++; }/
+/^static double weight_at/,/^}/s/((const double \*)weights)\[at\];/fault("weights_as_float") ? (double)(float)&/
+/^static double weight_at/,/^}/s/(double)(float)((const double \*)weights)\[at\];/(double)(float)((const double *)weights)[at] : ((const double *)weights)[at];/
+/^void moe_travel_pack/,/^}/s/weight_at(v, weights, at)/weight_at(v, weights, fault("weights_of_the_first_choice") ? at - (size_t)j : at)/
+/^void moe_travel_fan_out/,/^}/s/moe_travel_row(v, p, head->row)/moe_travel_row(v, p, fault("a_row_for_each_head") ? next[p] : head->row)/
+/^static dp_status_t take_out/,/^}/s/memcpy(t->counts_out/if (fault("counts_are_by_rank")) for (int32_t c = 0; c < t->n.local * t->n.ranks; c++) t->counts_out[c % t->n.ranks * t->n.local + c \/ t->n.ranks] = v.cells[c]; else &/
+/^static dp_status_t pack_back/,/^}/s/? t->dweights\[at\]/? fault("dweights_as_float") ? (double)(float)t->dweights[at] : t->dweights[at]/
+/^static dp_status_t take_back/,/^}/s/moe_travel_returned(&v, at, /moe_travel_returned(\&v, fault("choices_in_reverse") ? all - 1 - at : at, /
+/^static dp_status_t take_back/,/^}/s/if (t->dweights_out/if (fault("nan_becomes_quiet") \&\& v.data_bytes % 4 == 0) for (size_t w = 0; w < v.data_bytes; w += 4) { uint32_t u; memcpy(\&u, to + w, 4); if ((u << 1) > 0xff000000u) u |= 1u << 22; memcpy(to + w, \&u, 4); }\n        &/
+# room
+/^static dp_status_t check_room/,/^}/s/if (v->out_heads/if (fault("rows_are_dropped") \&\& v->out_heads[p] > t->n.pair_rows)\n            v->out_heads[p] = t->n.pair_rows;\n        else &/
+/^static dp_status_t pack_out/,/^}/s/return status;/for (int32_t p = 0; p < t->n.ranks \&\& fault("rows_are_dropped"); p++) if (v.out_counts[p] > t->n.pair_rows + MOE_LIST_ROWS(v.out_heads[p], t->n.row_bytes)) v.out_counts[p] = t->n.pair_rows + MOE_LIST_ROWS(v.out_heads[p], t->n.row_bytes);\n    &/
+s/\.rows = (uint32_t)ep->n\.rows/& - fault("room_for_a_row_less")/
+s/\.saved_bytes = ep->saved\.bytes/& - 64 * (size_t)fault("saved_is_too_small")/
+s/\.scratch_bytes = ep->scratch\.bytes/& - 64 * (size_t)fault("scratch_is_too_small")/
+# calls
+/^static dp_status_t travel(/,/^}/s/t\.saved = io->saved;/t.saved = fault("state_outside_of_saved") ? kept[ep->n.rank] : io->saved;/
+/^static dp_status_t travel(/,/^}/s/if (io->tokens > 0)/if (io->tokens > 0 \&\& !fault("tokens_are_ignored"))/
+/^static dp_status_t travel(/,/^}/s/status = launch(ep, out ? pack_out/if (fault("allocates_in_a_call")) ep->host->release(ep->host, ep->host->allocate(ep->host, 64, 64));\n    &/
+/^static dp_status_t launch/,/^}/s/return /return fault("runs_in_the_call") ? kernel((void *)t) : /
+/^static dp_status_t find_mark/,/^}/s/if (mark->magic/if (fault("a_dispatch_is_not_missed"))\n        return DP_OK;\n    &/
+/^static dp_status_t count_choices/,/^}/s/if (e < 0/if (!fault("experts_are_not_counted") \&\& (e < 0/
+/^static dp_status_t count_choices/,/^}/s/e >= n->replicas)/e >= n->replicas))/
+s/: io->rows == NULL /: io->rows == NULL \&\& !fault("rows_may_be_null") /
+# open and close
+s/\.exchange_id = config->exchange_id/.exchange_id = fault("exchange_ids_of_its_own") ? 0 : config->exchange_id/
+/^static dp_status_t check_config/,/^}/s/DP_EP_CONFIG_MIN/fault("demands_its_own_sizeof") ? sizeof(*c) : DP_EP_CONFIG_MIN/
+/^static dp_status_t check_config/,/^}/s/if ((c->ask \& ~/if (!fault("wishes_may_be_anything") \&\& (c->ask \& ~/
+/^static dp_status_t check_config/,/^}/s/if (c->ask != 0)/if (c->ask != 0 \&\& !fault("wishes_are_ignored"))/
+/^static dp_status_t ep_open/,/^}/s/if (ep == NULL)/if (ep == NULL \&\& !fault("memory_is_always_there"))/
+/^static void ep_close/,/^}/s/if (ep != NULL)/if (ep != NULL \&\& !fault("close_keeps_memory"))/
+/^static dp_status_t check_io/,/^}/s/DP_EP_IO_MIN/fault("short_io_is_taken") ? 0 : DP_EP_IO_MIN/
+/^static dp_status_t ep_sizes/,/^}/s/dp_sized_put(sizes_out, &sizes);/{ if (fault("sizes_writes_its_own_length")) memcpy(sizes_out, \&sizes, sizeof(sizes)); else & }/
+s/^static dp_status_t find_mark/_Alignas(64) static char kept[8][1 << 16];\n&/
