@@ -171,9 +171,13 @@ static void add_reductions(dp__list_writer_t *x, int32_t position, int32_t *next
 {
     const dp_schedule_t *s = x->w->schedule;
     size_t row = (size_t)x->rank * (size_t)s->chunks;
-    const int32_t *order = x->w->reductions.order + row, *after = x->w->reductions.after + row;
+    const int32_t *order, *after;
 
-    while (!s->forward_only && *next < s->chunks && after[order[*next]] == position)
+    if (s->forward_only) /* there are no lists then */
+        return;
+    order = x->w->reductions.order + row;
+    after = x->w->reductions.after + row;
+    while (*next < s->chunks && after[order[*next]] == position)
         add_reduction(x, order[(*next)++]);
 }
 
