@@ -104,9 +104,9 @@ typedef struct dp_segment_call {
     uint32_t struct_size;
     int32_t rank, stage, chunk; /* pipeline rank, the stage of the model, the chunk on this rank */
     int32_t microbatch;         /* of the step: 0 <= microbatch < M */
-    int32_t half;               /* of the step that it is in: 0 or 1; says which accumulator `grads` is */
-    uint32_t step;              /* number of the step, from 0 */
-    int32_t forward_only;       /* 1: the step has no backward */
+    int32_t half;  /* of the step that it is in: 0 or 1; says which accumulator `grads` is, where there are two */
+    uint32_t step; /* number of the step, from 0 */
+    int32_t forward_only; /* 1: the step has no backward */
     const void *params;
     void *grads;
     void *saved, *work, *scratch;

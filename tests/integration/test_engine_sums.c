@@ -179,6 +179,13 @@ END_TEST
 
 /* ---- one accumulator ---- */
 
+static const layout_t summed_layouts[] = {
+    {"gpipe", 2, 1, 1},     {"1f1b", 1, 1, 1},        {"1f1b", 2, 1, 2},
+    {"zb1p", 4, 1, 1},      {"zbv", 2, 1, 1},         {"v-half", 2, 1, 1},
+    {"v-min", 2, 1, 1},     {"interleaved", 2, 1, 1}, {"interleaved_overlap", 2, 1, 1},
+    {"dualpipev", 2, 2, 1}, {"dualpipev", 4, 1, 2},   {"dualpipe", 2, 1, 2}};
+enum { SUMMED_LAYOUTS = sizeof(summed_layouts) / sizeof(summed_layouts[0]) };
+
 static size_t grad_bytes[2]; /* of a job, with one and with two */
 
 static dp_status_t check_one_accumulator(rank_t *rank, dp_pipeline_t *p)
@@ -193,16 +200,10 @@ static dp_status_t check_one_accumulator(rank_t *rank, dp_pipeline_t *p)
 /* Micro-batch by micro-batch through the whole step, whatever the schedule; two paths have one for each half anyway. */
 START_TEST(one_accumulator_sums_the_whole_step)
 {
-    static const layout_t one_path[] = {
-        {"gpipe", 2, 1, 1},     {"1f1b", 1, 1, 1},        {"1f1b", 2, 1, 2},
-        {"zb1p", 4, 1, 1},      {"zbv", 2, 1, 1},         {"v-half", 2, 1, 1},
-        {"v-min", 2, 1, 1},     {"interleaved", 2, 1, 1}, {"interleaved_overlap", 2, 1, 1},
-        {"dualpipev", 2, 2, 1}, {"dualpipev", 4, 1, 2},   {"dualpipe", 2, 1, 2}};
     rank_t ranks[RANKS_MOST];
     int n;
 
-    ck_assert_int_eq(_i < (int)(sizeof(one_path) / sizeof(one_path[0])), 1);
-    layout = &one_path[_i];
+    layout = &summed_layouts[_i];
     memset(grad_bytes, 0, sizeof(grad_bytes));
     for (int one = 1; one >= 0; one--) {
         const bool whole = one && strcmp(layout->method, "dualpipe") != 0;
@@ -489,7 +490,7 @@ int main(void)
     tcase_set_timeout(sums, 120);
     tcase_add_loop_test(sums, every_parameter_counts_once, 0, LAYOUTS);
     tcase_add_test(sums, the_norm_has_one_set_of_bits);
-    tcase_add_loop_test(sums, one_accumulator_sums_the_whole_step, 0, 12);
+    tcase_add_loop_test(sums, one_accumulator_sums_the_whole_step, 0, SUMMED_LAYOUTS);
     tcase_add_loop_test(sums, shards_have_the_sums_of_the_whole, 0, 2 * LAYOUTS);
     tcase_add_test(sums, a_step_without_the_others_shards_is_refused);
     tcase_add_test(sums, exact_sums_are_rounded_once);
