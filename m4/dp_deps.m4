@@ -21,13 +21,16 @@ AC_DEFUN([DP_CBLAS], [
     AC_SUBST([CBLAS_LIBS])
 ])
 
-# DP_CUDA: sets have_cuda, have_cublaslt, have_nccl, have_cudnn, NVCC, CUDA_CPPFLAGS and the conditional HAVE_CUDA. CUDA is found when nvcc
+# DP_CUDA: sets have_cuda, have_cublaslt, have_cutlass, have_nccl, have_cudnn, NVCC, CUDA_CPPFLAGS and the conditional HAVE_CUDA. CUDA is found when nvcc
 # and cuda.h are; libraries are opened at run time. --without-cuda skips the search.
 AC_DEFUN([DP_CUDA], [
     AC_ARG_WITH([cuda],
         [AS_HELP_STRING([--with-cuda=DIR], [where the CUDA toolkit (12.4 or later) is; --without-cuda does not look for it])],
         [], [with_cuda=auto])
-    have_cuda=no have_cublaslt=no have_nccl=no have_cudnn=no NVCC= CUDA_CPPFLAGS=
+    AC_ARG_WITH([cutlass],
+        [AS_HELP_STRING([--with-cutlass=DIR], [where CUTLASS (4.2 or later) is: a folder with cutlass/cutlass.h, or with include/ @<:@the compiler's own places@:>@])],
+        [], [with_cutlass=auto])
+    have_cuda=no have_cublaslt=no have_cutlass=no have_nccl=no have_cudnn=no NVCC= CUDA_CPPFLAGS= CUTLASS_CPPFLAGS=
     AS_CASE([$with_cuda],
         [no], [],
         [auto|yes], [AC_PATH_PROG([NVCC], [nvcc], [], [$PATH:/usr/local/cuda/bin])],
@@ -47,6 +50,19 @@ AC_DEFUN([DP_CUDA], [
         AC_CHECK_HEADER([nccl.h], [have_nccl=yes])
         AC_CHECK_HEADER([cudnn.h], [have_cudnn=yes])
         CPPFLAGS=$dp_saved_CPPFLAGS
+        AS_IF([test "x$have_cuda" = xyes && test "x$with_cutlass" != xno], [
+            AC_MSG_CHECKING([for CUTLASS, 4.2 or later])
+            AS_CASE([$with_cutlass], [auto|yes], [dp_places="$dp_cuda_home/include /usr/local/include /usr/include"],
+                [dp_places="$with_cutlass/include $with_cutlass"])
+            for dp_place in $dp_places; do
+                dp_version=`awk '@S|@2 == "CUTLASS_MAJOR" { v += 100 * @S|@3 } @S|@2 == "CUTLASS_MINOR" { v += @S|@3 } END { print v + 0 }' \
+                    "$dp_place/cutlass/version.h" 2>/dev/null`
+                AS_IF([test "0$dp_version" -ge 402], [have_cutlass=yes CUTLASS_CPPFLAGS="-isystem $dp_place"; break])
+            done
+            AC_MSG_RESULT([$have_cutlass])
+            AS_CASE([$with_cutlass:$have_cutlass], [auto:*|*:yes], [],
+                [AC_MSG_ERROR([--with-cutlass=$with_cutlass was asked for, but there is no CUTLASS of 4.2 or later])])
+        ])
         AS_IF([test "x$have_cuda" = xno && test "x$with_cuda" != xauto],
             [AC_MSG_ERROR([--with-cuda=$with_cuda was asked for, but its cuda.h is missing or too old])])
     ], [
@@ -55,7 +71,9 @@ AC_DEFUN([DP_CUDA], [
     ])
     AC_SUBST([CUDA_CPPFLAGS])
     AM_CONDITIONAL([HAVE_CUDA], [test "x$have_cuda" = xyes])
+    AC_SUBST([CUTLASS_CPPFLAGS])
     AM_CONDITIONAL([HAVE_CUBLASLT], [test "x$have_cublaslt" = xyes])
+    AM_CONDITIONAL([HAVE_CUTLASS], [test "x$have_cutlass" = xyes])
 ])
 
 # DP_OFI: sets have_ofi, OFI_CFLAGS and OFI_LIBS.

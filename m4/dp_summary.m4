@@ -28,6 +28,7 @@ $PACKAGE_STRING
 
   CUDA           `dp_later $have_cuda` (toolkit 12.4 or later), for plugins on NVIDIA GPUs
   cuBLASLt       `dp_later $have_cublaslt`, for attention_cuda and attention_cudnn
+  CUTLASS        `dp_later $have_cutlass` (4.2 or later), for a way of moe_cuda to multiply
   cuDNN          `dp_later $have_cudnn`, for attention_cudnn
   NCCL           `dp_later $have_nccl`, for comm_nccl
   MPI            `dp_later $have_mpi`${MPI:+ ($MPI)}, for comm_mpi

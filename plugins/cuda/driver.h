@@ -101,6 +101,7 @@
 /* Functions of newer drivers: NULL where missing. */
 #define CUDA_OPTIONAL(X)                                                                                               \
     X(cuFuncLoad)                                                                                                      \
+    X(cuTensorMapEncodeTiled)                                                                                          \
     X(cuDeviceGetDevResource)                                                                                          \
     X(cuDevSmResourceSplitByCount)                                                                                     \
     X(cuDevResourceGenerateDesc)                                                                                       \

@@ -101,6 +101,8 @@ static dp_status_t find_groups(dp_moe_t *moe)
     if (status >= 0)
         status = find(moe, moe->modules[4], "group_table", "", &k->group_table);
     if (status >= 0)
+        status = find(moe, moe->modules[4], "group_sizes", "", &k->group_sizes);
+    if (status >= 0)
         status = find(moe, moe->modules[4], "place_rows", "", &k->place_rows);
     return status < 0 ? status : find(moe, moe->modules[4], "place_sums", "", &k->place_sums);
 }
@@ -145,7 +147,7 @@ static dp_status_t count_sms(dp_moe_t *moe)
     return DP_OK;
 }
 
-/* Warpgroup products are of one architecture alone. */
+/* Warpgroup products, our own or CUTLASS's, are of one architecture alone. */
 static dp_status_t check_architecture(const dp_moe_t *moe)
 {
     CUdevice device;
@@ -162,8 +164,8 @@ static dp_status_t check_architecture(const dp_moe_t *moe)
                             "asking for the compute capability");
     if (status >= 0 && (major != 9 || minor != 0))
         return DP_FAIL(moe->host, DP_ERR_UNSUPPORTED,
-                       "moe_cuda: DUALPIPE_MOE_PRODUCTS=wgmma needs compute capability 9.0, this device has %d.%d",
-                       major, minor);
+                       "moe_cuda: DUALPIPE_MOE_PRODUCTS=%s needs compute capability 9.0, this device has %d.%d",
+                       moe_products_names[moe->products], major, minor);
     return status;
 }
 
@@ -220,7 +222,7 @@ static dp_status_t open_faults(dp_moe_t *moe)
 const char *moe_about(const dp_moe_t *moe)
 {
     if (moe->library != NULL)
-        return "products of experts: cuBLASLt's grouped layouts";
+        return moe_library_about(moe);
     if (moe->dtype != DP_BF16 || moe->products == MOE_PLAIN)
         return "products of experts: plain tiles";
     return moe->products == MOE_WGMMA ? "products of experts: wgmma of our own" : "products of experts: mma.sync";
@@ -230,7 +232,7 @@ dp_status_t moe_instance_open(dp_moe_t *moe)
 {
     dp_status_t status = count_sms(moe);
 
-    if (status >= 0 && moe->products == MOE_WGMMA)
+    if (status >= 0 && (moe->products == MOE_WGMMA || moe->products == MOE_CUTLASS))
         status = check_architecture(moe);
     if (status >= 0)
         status = load_kernels(moe);

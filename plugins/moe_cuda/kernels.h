@@ -151,10 +151,21 @@ typedef struct moe_product {
 
 enum { MOE_FORM_NN = 0, MOE_FORM_NT, MOE_FORM_TN };
 
-/* What a library reads of the groups of a product: its A, B and C. */
+/* What cuBLASLt reads of the groups of a product: its A, B and C. */
 typedef struct moe_groups {
     void **at[3];
     int32_t *rows[3], *columns[3], *ld[3];
 } moe_groups_t;
+
+/* What CUTLASS does, in arrays on the device. A group of m = 0 is passed over; with k = 0 and m > 0 what its sums begin
+   with is undefined. */
+typedef struct moe_cutlass_groups {
+    int32_t groups;
+    int32_t *sizes;  /* [groups][3]: m, n, k */
+    void **at[3];    /* A, B, C */
+    int64_t *ld[3];  /* elements from row to row in memory */
+    void *workspace; /* on the device; kernels on it one after the other */
+    uint32_t blocks; /* at most, and one a multiprocessor */
+} moe_cutlass_groups_t;
 
 #endif

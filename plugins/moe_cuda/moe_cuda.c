@@ -670,22 +670,26 @@ static dp_status_t check_backends(const dp_host_t *host, const dp_moe_config_t *
     return status < 0 ? status : moe_check_comm(host, rules.plugin, c);
 }
 
+const char *const moe_products_names[MOE_WGMMA + 1] = {
+    [MOE_GROUPED] = "grouped", [MOE_PLAIN] = "plain", [MOE_CUBLASLT] = "cublaslt",
+    [MOE_CUTLASS] = "cutlass", [MOE_WGMMA] = "wgmma",
+};
+
 static dp_status_t choose_products(const dp_host_t *host, moe_products_t *out)
 {
-    static const char *const names[] = {"grouped", "plain", "cublaslt", "wgmma"};
     const char *wanted = secure_getenv("DUALPIPE_MOE_PRODUCTS");
     int i;
 
     *out = MOE_GROUPED;
     if (wanted == NULL || wanted[0] == '\0')
         return DP_OK;
-    for (i = 0; i < 4; i++)
-        if (strcmp(wanted, names[i]) == 0) {
+    for (i = 0; i <= MOE_WGMMA; i++)
+        if (strcmp(wanted, moe_products_names[i]) == 0) {
             *out = (moe_products_t)i;
             return DP_OK;
         }
     return DP_FAIL(host, DP_ERR_INVALID,
-                   "moe_cuda: DUALPIPE_MOE_PRODUCTS=%s: must be grouped, plain, cublaslt or wgmma", wanted);
+                   "moe_cuda: DUALPIPE_MOE_PRODUCTS=%s: must be grouped, plain, cublaslt, cutlass or wgmma", wanted);
 }
 
 static void moe_close(dp_moe_t *moe)

@@ -14,6 +14,7 @@ typedef enum moe_products {
     MOE_GROUPED = 0, /* "grouped", the default: kernels of ours, tensor cores where type and sizes allow */
     MOE_PLAIN,       /* "plain": kernels of ours without tensor cores */
     MOE_CUBLASLT,    /* "cublaslt": those of the experts by cuBLASLt's grouped layouts, the others as grouped */
+    MOE_CUTLASS,     /* "cutlass": the same by kernels of CUTLASS, on devices of capability 9.0 alone */
     MOE_WGMMA        /* "wgmma": as grouped, with warpgroup products, on devices of capability 9.0 alone */
 } moe_products_t;
 
@@ -47,7 +48,7 @@ typedef struct moe_kernels {
     MOE_ROWS_TYPED(MOE_MEMBER)
     MOE_ROWS_COMMON(MOE_MEMBER)
 #undef MOE_MEMBER
-    CUfunction group_table, place_rows, place_sums;       /* for a library */
+    CUfunction group_table, group_sizes, place_rows, place_sums; /* for a library */
     CUfunction plain[MOE_FORMS][2], tensor[MOE_FORMS][2]; /* [form][1: C is of the type of sums]; NULL: there is none */
 } moe_kernels_t;
 
@@ -71,6 +72,9 @@ struct dp_moe {
     dp_recompute_t recompute;
 };
 
+/* By their numbers, as DUALPIPE_MOE_PRODUCTS has them. */
+extern const char *const moe_products_names[MOE_WGMMA + 1];
+
 /* layout.c */
 /* apart: with memory for what a library makes. */
 dp_status_t moe_layout_init(const dp_host_t *host, const moe_dims_t *n, dp_recompute_t recompute, dp_dtype_t dtype,
@@ -79,7 +83,8 @@ dp_status_t moe_layout_init(const dp_host_t *host, const moe_dims_t *n, dp_recom
 /* Products of bf16 with bytes enough in a row. */
 static inline bool moe_uses_library(const dp_moe_t *moe)
 {
-    return moe->products == MOE_CUBLASLT && moe->dtype == DP_BF16 && moe->n.hidden % 8 == 0 && moe->n.ffn % 8 == 0;
+    return (moe->products == MOE_CUBLASLT || moe->products == MOE_CUTLASS) && moe->dtype == DP_BF16 &&
+           moe->n.hidden % 8 == 0 && moe->n.ffn % 8 == 0;
 }
 
 /* instance.c: kernels and fault record of an instance. moe_instance_close() takes what moe_instance_open() left. */

@@ -4,32 +4,71 @@
  * from. */
 #include "moe_real.cuh"
 
-/* One block. Matrices are stored by columns: the library's A is our B, its B our A, and ours by rows are its own
+/* Group i of a product: C [m, n] of A and B, by rows. */
+struct group {
+    void *a, *b, *c;
+    int m, n, k;
+};
+
+CUDA_DEVICE group find_group(const moe_product_t &p, int i, int form, int part, int c_bytes)
+{
+    const bool cells = form == MOE_FORM_TN;
+    const int of = i % p.groups, output = i / p.groups;
+    const int64_t first = p.first[(int64_t)of * p.cells];
+    group g;
+    int rows = 0;
+
+    for (int cell = 0; cell < p.cells; cell++)
+        rows += p.rows[(int64_t)of * p.cells + cell];
+    g.a = (char *)p.a[part] + first * p.lda * 2;
+    g.b = (char *)p.b[part + output] + (cells ? first * p.ldb : of * p.group_b) * 2;
+    g.c = (char *)p.c[output] + (cells ? of * p.group_c : first * p.ldc) * c_bytes;
+    g.m = cells ? p.m : rows;
+    g.n = p.n;
+    g.k = cells ? rows : p.k;
+    return g;
+}
+
+/* One block. cuBLASLt's matrices are stored by columns: its A is our B, its B our A, and ours by rows are its own
  * transposed. A group is an output of an expert. */
 extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS)
     moe_cuda_group_table(const moe_product_t p, const moe_groups_t t, int form, int part, int c_bytes)
 {
-    const bool cells = form == MOE_FORM_TN;
-
     for (int i = (int)threadIdx.x; i < p.groups * p.outputs; i += (int)blockDim.x) {
-        const int group = i % p.groups, output = i / p.groups;
-        const int64_t first = p.first[(int64_t)group * p.cells];
-        int rows = 0;
+        const group g = find_group(p, i, form, part, c_bytes);
 
-        for (int cell = 0; cell < p.cells; cell++)
-            rows += p.rows[(int64_t)group * p.cells + cell];
-        t.at[0][i] = (char *)p.b[part + output] + (cells ? first * p.ldb : group * p.group_b) * 2;
-        t.rows[0][i] = form == MOE_FORM_NT ? p.k : p.n;
-        t.columns[0][i] = cells ? rows : form == MOE_FORM_NT ? p.n : p.k;
+        t.at[0][i] = g.b;
+        t.rows[0][i] = form == MOE_FORM_NT ? g.k : g.n;
+        t.columns[0][i] = form == MOE_FORM_NT ? g.n : g.k;
         t.ld[0][i] = (int32_t)p.ldb;
-        t.at[1][i] = (char *)p.a[part] + first * p.lda * 2;
-        t.rows[1][i] = cells ? p.m : p.k;
-        t.columns[1][i] = rows;
+        t.at[1][i] = g.a;
+        t.rows[1][i] = form == MOE_FORM_TN ? g.m : g.k;
+        t.columns[1][i] = form == MOE_FORM_TN ? g.k : g.m;
         t.ld[1][i] = (int32_t)p.lda;
-        t.at[2][i] = (char *)p.c[output] + (cells ? group * p.group_c : first * p.ldc) * c_bytes;
-        t.rows[2][i] = p.n;
-        t.columns[2][i] = cells ? p.m : rows;
+        t.at[2][i] = g.c;
+        t.rows[2][i] = g.n;
+        t.columns[2][i] = g.m;
         t.ld[2][i] = (int32_t)p.ldc;
+    }
+}
+
+/* The same as CUTLASS has it. Where there is nothing to sum there is no product: it would begin with what is in its
+ * registers. */
+extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS)
+    moe_cuda_group_sizes(const moe_product_t p, const moe_cutlass_groups_t t, int form, int part, int c_bytes)
+{
+    for (int i = (int)threadIdx.x; i < p.groups * p.outputs; i += (int)blockDim.x) {
+        const group g = find_group(p, i, form, part, c_bytes);
+
+        t.at[0][i] = g.a;
+        t.at[1][i] = g.b;
+        t.at[2][i] = g.c;
+        t.ld[0][i] = p.lda;
+        t.ld[1][i] = p.ldb;
+        t.ld[2][i] = p.ldc;
+        t.sizes[3 * i] = g.k > 0 ? g.m : 0;
+        t.sizes[3 * i + 1] = g.n;
+        t.sizes[3 * i + 2] = g.k;
     }
 }
 

@@ -78,9 +78,9 @@ void emu_register(emu_kernel_t *kernel)
     kernels = kernel;
 }
 
-const emu_kernel_t *emu_find(const char *name)
+emu_kernel_t *emu_find(const char *name)
 {
-    for (const emu_kernel_t *k = kernels; k != NULL; k = k->next)
+    for (emu_kernel_t *k = kernels; k != NULL; k = k->next)
         if (strcmp(k->name, name) == 0)
             return k;
     return NULL;

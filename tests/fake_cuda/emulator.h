@@ -114,6 +114,7 @@ typedef struct emu_kernel {
     const size_t *parameters;
     unsigned nparameters;
     struct emu_kernel *next;
+    unsigned long launches; /* so far */
 } emu_kernel_t;
 void emu_register(emu_kernel_t *kernel);
 

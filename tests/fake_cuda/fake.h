@@ -16,7 +16,8 @@
  * fake_sms_give() gives them back. A block of such a kernel fills a multiprocessor. int fake_sms_cluster() says whether
  * clusters fit. int fake_idle() says whether the streams of the current context have nothing left to do.
  *
- * uint64_t fake_bytes_staged(void) tells a test how many bytes cuMemcpyAsync has moved between host and device. */
+ * uint64_t fake_bytes_staged(void) tells a test how many bytes cuMemcpyAsync has moved between host and device,
+ * unsigned long fake_launches(const char *kernel) how often a kernel was launched. */
 #ifndef DP_FAKE_CUDA_H
 #define DP_FAKE_CUDA_H
 
@@ -140,7 +141,7 @@ struct CUmod_st {
 };
 
 struct CUfunc_st {
-    const emu_kernel_t *kernel;
+    emu_kernel_t *kernel;
     CUmodule module;
     int shared_limit;
     CUfunction next;

@@ -52,7 +52,7 @@ FAKE_EXPORT CUresult cuModuleUnload(CUmodule module)
 
 FAKE_EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
 {
-    const emu_kernel_t *kernel;
+    emu_kernel_t *kernel;
     CUfunction f;
 
     ENTER(cuModuleGetFunction);
@@ -182,9 +182,18 @@ FAKE_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f
             free(op.u.kernel.args);
         }
     }
+    if (result == CUDA_SUCCESS)
+        (void)__atomic_add_fetch(&function->kernel->launches, 1, __ATOMIC_RELAXED);
     if (result == CUDA_SUCCESS && config->hStream->capture == NULL && launches_block()) {
         stream_drain(config->hStream);
         result = fake_broken();
     }
     return result;
+}
+
+FAKE_EXPORT unsigned long fake_launches(const char *name)
+{
+    const emu_kernel_t *kernel = emu_find(name);
+
+    return kernel != NULL ? __atomic_load_n(&kernel->launches, __ATOMIC_RELAXED) : 0;
 }

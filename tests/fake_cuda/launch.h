@@ -31,7 +31,7 @@ typedef struct emu_launch {
 
 /** Runs all blocks; the failure, with launch->message. */
 emu_failure_t emu_run(emu_launch_t *launch);
-const emu_kernel_t *emu_find(const char *name);
+emu_kernel_t *emu_find(const char *name);
 uint64_t emu_clock_ns(void);
 double fake_hang_seconds(void);
 

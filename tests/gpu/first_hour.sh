@@ -31,7 +31,7 @@ if [ "$emulated" = 1 ]; then
     fakes=$build/tests/fake_cuda/.libs
     [ -e "$fakes/libcuda_fake.so" ] || { echo "SKIP: built without CUDA" && exit 77; }
     export DP_TEST_FAKE=1 DUALPIPE_CUDA_DRIVER="$fakes/libcuda_fake.so" DUALPIPE_CUBLASLT="$fakes/libcublaslt_fake.so" \
-        DUALPIPE_CUDNN="$fakes/libcudnn_fake.so" DUALPIPE_NCCL="$fakes/libnccl_fake.so"
+        DUALPIPE_MOE_CUTLASS="$fakes/libcutlass_fake.so" DUALPIPE_CUDNN="$fakes/libcudnn_fake.so" DUALPIPE_NCCL="$fakes/libnccl_fake.so"
 fi
 start=$(date +%s)
 summary=$logs/summary
@@ -143,6 +143,8 @@ fi
     figures moe_grouped 40 "$build/bench/gpu_moe" $moe
     [ "$short" = 1 ] || figures attention_whole 40 "$build/bench/gpu_attention" --comm-sms 0 $attention
     [ "$short" = 1 ] || figures moe_cublaslt 40 env DUALPIPE_MOE_PRODUCTS=cublaslt "$build/bench/gpu_moe" $moe
+    [ "$short" = 1 ] || [ ! -e "${DUALPIPE_MOE_CUTLASS:-$build/.libs/moe_cuda_cutlass.so}" ] ||
+        figures moe_cutlass 40 env DUALPIPE_MOE_PRODUCTS=cutlass "$build/bench/gpu_moe" $moe
     [ "$short" = 1 ] || figures moe_wgmma 40 env DUALPIPE_MOE_PRODUCTS=wgmma "$build/bench/gpu_moe" $moe
     figures overlap 90 "$build/bench/gpu_overlap" ${overlap:---layers 2}
     figures p2p 40 "$build/bench/gpu_p2p" $p2p

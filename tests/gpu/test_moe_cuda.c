@@ -4,13 +4,30 @@
  * length of a micro-batch, room for rows by the capacity, calls as graphs. */
 #include "gpu.h"
 
+#include "moe_cuda/cutlass/products.h"
 #include "tests/unit/moe/moe_cases.h"
 
 #include <dlfcn.h>
 #include <math.h>
+#include <unistd.h>
 
 static const dp_dtype_t dtypes[] = {DP_F64, DP_F32, DP_BF16};
-static const char *const ways[] = {"grouped", "plain", "wgmma", "cublaslt"};
+static const char *const ways[] = {"grouped", "plain", "wgmma", "cublaslt", "cutlass"};
+
+/* moe_cuda_cutlass.so as this build made it; NULL: CUTLASS was not there. */
+static const char *cutlass_module(void)
+{
+    static char path[4096];
+
+    snprintf(path, sizeof(path), "%s/.libs/moe_cuda_cutlass.so", getenv("DP_TEST_BUILDDIR"));
+    return access(path, R_OK) == 0 ? path : NULL;
+}
+
+/* The last is there where its module is. */
+static int count_ways(void)
+{
+    return getenv("DUALPIPE_MOE_CUTLASS") != NULL || cutlass_module() != NULL ? 5 : 4;
+}
 
 /* ---- ways of multiplying ---- */
 
@@ -29,7 +46,7 @@ static void each_way_of_multiplying(conform_t *t)
 
     if (!conform_lab_open(&lab, t))
         return;
-    for (int way = 0; way < 4; way++)
+    for (int way = 0; way < count_ways(); way++)
         for (int i = 0; i < 3 * 4; i++) {
             const uint32_t *s = sizes[i % 4];
             const layer_t layer = moe_layer(dtypes[i / 4], s[0], s[1], s[2], s[3], s[4], s[5]);
@@ -52,13 +69,13 @@ static void larger_products(conform_t *t)
     } products[] = {
         {0, moe_layer(DP_BF16, 150, 72, 4, 2, 136, 0)}, {0, moe_layer(DP_BF16, 40, 136, 2, 1, 264, 1)},
         {1, moe_layer(DP_F32, 150, 72, 4, 2, 136, 0)},  {2, moe_layer(DP_BF16, 40, 136, 2, 1, 264, 1)},
-        {3, moe_layer(DP_BF16, 150, 72, 8, 2, 136, 1)},
+        {3, moe_layer(DP_BF16, 150, 72, 8, 2, 136, 1)}, {4, moe_layer(DP_BF16, 150, 72, 8, 2, 136, 1)},
     };
     lab_t lab;
 
     if (!conform_lab_open(&lab, t))
         return;
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 1 + count_ways(); i++) {
         block_t b = {0};
 
         setenv("DUALPIPE_MOE_PRODUCTS", ways[products[i].way], 1);
@@ -76,7 +93,7 @@ static void each_way_takes_any_length(conform_t *t)
 
     if (!conform_lab_open(&lab, t))
         return;
-    for (int i = 0; i < 4 * 5; i++) {
+    for (int i = 0; i < count_ways() * 5; i++) {
         layer_t layer = moe_layer(DP_BF16, 70, 16, 8, 2, 24, 1);
         block_t b = {0};
 
@@ -131,7 +148,7 @@ static void calls_can_be_captured(conform_t *t)
 
     if (!conform_lab_open(&lab, t))
         return;
-    for (int way = 0; way < 4; way++) {
+    for (int way = 0; way < count_ways(); way++) {
         setenv("DUALPIPE_MOE_PRODUCTS", ways[way], 1);
         if (!results(&lab, &layer, false, plain, counts) || !results(&lab, &layer, true, captured, counts))
             return;
@@ -159,7 +176,7 @@ static void tensor_cores_are_plain_products(conform_t *t)
     setenv("DUALPIPE_MOE_PRODUCTS", "plain", 1);
     if (!results(&lab, &layer, false, plain, counts))
         return;
-    for (int way = 0; way < 4; way += way == 0 ? 2 : 1) {
+    for (int way = 0; way < count_ways(); way += way == 0 ? 2 : 1) {
         setenv("DUALPIPE_MOE_PRODUCTS", ways[way], 1);
         if (!results(&lab, &layer, false, tensor, counts))
             return;
@@ -317,6 +334,121 @@ static void a_library_makes_the_products_of_experts(conform_t *t)
     conform_lab_close(&lab);
 }
 
+static unsigned long cutlass_launches(unsigned long (*launches)(const char *kernel))
+{
+    return launches("fake_cutlass_nn") + launches("fake_cutlass_nt") + launches("fake_cutlass_nt_sums") +
+           launches("fake_cutlass_tn");
+}
+
+/* As many, and it is refused where its module is not. */
+static void cutlass_makes_the_products_of_experts(conform_t *t)
+{
+    const layer_t layer = moe_layer(DP_BF16, 16, 8, 8, 2, 24, 1);
+    block_t b = {.kind = conform_kernel_kind(t), .layer = layer};
+    void *driver = gpu_is_fake() ? dlopen(getenv("DUALPIPE_CUDA_DRIVER"), RTLD_NOW) : NULL;
+    unsigned long (*launches)(const char *kernel) = NULL, before;
+    double *out[3];
+    size_t counts[3];
+    lab_t lab;
+
+    if (driver == NULL) {
+        conform_skip(t, "only the fake driver counts kernels");
+        return;
+    }
+    *(void **)&launches = dlsym(driver, "fake_launches");
+    if (!conform_lab_open(&lab, t))
+        return;
+    setenv("DUALPIPE_MOE_PRODUCTS", "cutlass", 1);
+    before = cutlass_launches(launches);
+    if (!results(&lab, &layer, false, out, counts))
+        return;
+    EXPECT(t, cutlass_launches(launches) - before == 2 * 7, "%lu products of groups at open and in a micro-batch",
+           cutlass_launches(launches) - before);
+    for (int i = 0; i < 3; i++)
+        free(out[i]);
+    b.lab = &lab;
+    setenv("DUALPIPE_MOE_CUTLASS", "/nowhere/moe_cuda_cutlass.so", 1);
+    EXPECT_STATUS(t, b.kind->open(&b), DP_ERR_UNSUPPORTED, "open without the module of CUTLASS");
+    EXPECT(t, strstr(conform_last_error(), "name its file in DUALPIPE_MOE_CUTLASS") != NULL, "%s",
+           conform_last_error());
+    conform_lab_close(&lab);
+}
+
+static CUresult refuse(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address,
+                       const cuuint64_t *sizes, const cuuint64_t *strides, const cuuint32_t *box,
+                       const cuuint32_t *element_strides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                       CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill)
+{
+    (void)map, (void)type, (void)rank, (void)address, (void)sizes, (void)strides, (void)box, (void)element_strides;
+    (void)interleave, (void)swizzle, (void)promotion, (void)fill;
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+static bool holds(const void *params, size_t bytes, const void *value, size_t value_bytes)
+{
+    return memmem(params, bytes, value, value_bytes) != NULL;
+}
+
+/* Whatever the groups: what the driver is told of them is what it takes, and the parameter has every address and fits
+ * into a launch, as the block does onto a multiprocessor. */
+static void module_describes(conform_t *t, const moe_cutlass_products_t *products, moe_cutlass_encode_fn encode,
+                             int kind, int32_t groups, uint32_t blocks)
+{
+    const float beta = 0.7F;
+    _Alignas(64) unsigned char params[4096], again[4096];
+    moe_cutlass_launch_t launch;
+    moe_cutlass_groups_t g = {.groups = groups, .sizes = (int32_t *)0x7f0011223300, .blocks = blocks};
+
+    g.workspace = (void *)0x7f5566778800;
+    for (int i = 0; i < 3; i++) {
+        g.at[i] = (void **)(uintptr_t)(0x7f1000000100 + i * 0x100100);
+        g.ld[i] = (int64_t *)(uintptr_t)(0x7f2000000100 + i * 0x100100);
+    }
+    products->describe(kind, blocks, &launch);
+    EXPECT(t, launch.params_bytes <= sizeof(params) && launch.shared_bytes <= 227 << 10 && launch.threads == 384,
+           "%s has %zu bytes of parameters, %u of shared memory, %u threads", launch.kernel, launch.params_bytes,
+           launch.shared_bytes, launch.threads);
+    EXPECT(t, launch.workspace_bytes >= (size_t)blocks * 2 * sizeof(CUtensorMap),
+           "%s wants %zu bytes of workspace for %u blocks", launch.kernel, launch.workspace_bytes, blocks);
+    EXPECT(t, products->fill(kind, &g, beta, refuse, params) == CUDA_ERROR_INVALID_VALUE,
+           "%s does not say what the driver refused", launch.kernel);
+    memset(params, 0, sizeof(params));
+    EXPECT(t, products->fill(kind, &g, beta, encode, params) == CUDA_SUCCESS, "%s is refused by the driver",
+           launch.kernel);
+    memset(again, 0xff, sizeof(again));
+    EXPECT(t, products->fill(kind, &g, 0, encode, again) == CUDA_SUCCESS, "%s is refused without beta", launch.kernel);
+    EXPECT(t, holds(params, launch.params_bytes, &beta, 4) && !holds(again, launch.params_bytes, &beta, 4),
+           "%s does not know what C is multiplied by", launch.kernel);
+    for (int i = 0; i < 3; i++)
+        EXPECT(t,
+               holds(params, launch.params_bytes, &g.at[i], 8) && holds(params, launch.params_bytes, &g.ld[i], 8) &&
+                   holds(params, launch.params_bytes, &g.sizes, 8),
+               "%s does not know where matrix %d is", launch.kernel, i);
+}
+
+static void cutlass_describes_its_kernels(conform_t *t)
+{
+    static const int32_t groups[] = {1, 8, 257};
+    static const uint32_t blocks[] = {1, 112, 132};
+    void *module = cutlass_module() != NULL ? dlopen(cutlass_module(), RTLD_NOW) : NULL;
+    const moe_cutlass_products_t *products = module != NULL ? dlsym(module, MOE_CUTLASS_SYMBOL) : NULL;
+    const cuda_driver_t *cu;
+    lab_t lab;
+
+    if (cutlass_module() == NULL) {
+        conform_skip(t, "configure found no CUTLASS");
+        return;
+    }
+    EXPECT(t, products != NULL && products->abi == MOE_CUTLASS_ABI, "%s cannot be loaded", cutlass_module());
+    if (products == NULL || !conform_lab_open(&lab, t))
+        return;
+    EXPECT_OK(t, cuda_driver(t->host, &cu));
+    for (int kind = 0; kind < MOE_CUTLASS_KINDS; kind++)
+        for (int i = 0; i < 9; i++)
+            module_describes(t, products, cu->cuTensorMapEncodeTiled, kind, groups[i % 3], blocks[i / 3]);
+    conform_lab_close(&lab);
+}
+
 /* As it opens, it writes nothing: gradients of this size would not fit into its memory. */
 static void a_library_opens_for_large_products(conform_t *t)
 {
@@ -326,9 +458,11 @@ static void a_library_opens_for_large_products(conform_t *t)
     if (!conform_lab_open(&lab, t))
         return;
     b.lab = &lab;
-    setenv("DUALPIPE_MOE_PRODUCTS", "cublaslt", 1);
-    EXPECT_OK(t, b.kind->open(&b));
-    b.kind->close(&b);
+    for (int way = 3; way < count_ways(); way++) {
+        setenv("DUALPIPE_MOE_PRODUCTS", ways[way], 1);
+        EXPECT_OK(t, b.kind->open(&b));
+        b.kind->close(&b);
+    }
     conform_lab_close(&lab);
 }
 
@@ -361,7 +495,9 @@ static const conform_case_t cases[] = {
      .flags = CONFORM_ONLY_THREADS},
     {CONFORM_CASE(too_many_rows_from_a_rank, 0, "More rows from a rank than there is room for are an error.")},
     {CONFORM_CASE(a_library_makes_the_products_of_experts, 0, "cuBLASLt makes the products of experts, where asked.")},
-    {CONFORM_CASE(a_library_opens_for_large_products, 0, "cuBLASLt writes nothing when it is opened.")},
+    {CONFORM_CASE(cutlass_makes_the_products_of_experts, 0, "So does CUTLASS.")},
+    {CONFORM_CASE(cutlass_describes_its_kernels, 0, "What CUTLASS tells the driver is what it takes.")},
+    {CONFORM_CASE(a_library_opens_for_large_products, 0, "Libraries write nothing when they are opened.")},
     {CONFORM_CASE(a_way_that_is_none_is_refused, 0, "A way of multiplying that is none is refused.")},
     {0},
 };

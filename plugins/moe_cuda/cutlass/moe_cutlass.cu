@@ -1,0 +1,17 @@
+/* SPDX-FileCopyrightText: The libdualpipe authors
+ * SPDX-License-Identifier: MIT
+ * moe_cutlass.cu: the image of CUTLASS's kernels. */
+#include "kinds.cuh"
+
+#define KERNEL(kind)                                                                                                   \
+    extern "C" __global__ void __launch_bounds__(kind::MaxThreadsPerBlock, kind::MinBlocksPerMultiprocessor)           \
+        moe_cutlass_##kind(const __grid_constant__ kind::Params params)                                                \
+    {                                                                                                                  \
+        extern __shared__ char shared[];                                                                               \
+                                                                                                                       \
+        kind()(params, shared);                                                                                        \
+    }
+KERNEL(kind_nn)
+KERNEL(kind_nt)
+KERNEL(kind_nt_sums)
+KERNEL(kind_tn)
