@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
-# Writes faults into examples/plugin_template/attention/attention_mine.c, see fault.h. check_kernel_faults.sh says who
+# Writes faults into examples/plugin_template/attention/attention_mine.c, see fault.h. check_attention_faults.sh says who
 # catches each.
 1i #include "tests/mock/fault.h"
 # what is computed

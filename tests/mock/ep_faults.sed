@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
 # Writes faults into plugins/moe/travel.c and plugins/ep_exchange/ep_exchange.c, which stand in one file, see fault.h.
-# check_kernel_faults.sh says who catches each.
+# check_ep_faults.sh says who catches each.
 1i #include "tests/mock/fault.h"
 # rows on their way
 /^void moe_travel_place/,/^}/s/v->place\[i\] = counts\[v->replica\[i\]\]++;/{ const size_t o = fault("tokens_in_reverse") ? all - 1 - i : i; v->place[o] = counts[v->replica[o]]++; }/

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
 # Writes faults into the latent attention of plugins/attention_cpu, whose passes stand in one file, see fault.h.
-# check_kernel_faults.sh says who catches each.
+# check_attention_faults.sh says who catches each.
 1i #include "tests/mock/fault.h"
 # rotations
 /^static void rotate_all/,/^}/s/rotate(q + /if (!fault("queries_are_not_rotated") \&\& !(fault("no_inverse_rope_of_queries") \&\& sign < 0)) &/

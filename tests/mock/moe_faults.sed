@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
-# Writes faults into examples/plugin_template/moe/moe_mine.c, see fault.h. check_kernel_faults.sh says who catches each.
+# Writes faults into examples/plugin_template/moe/moe_mine.c, see fault.h. check_moe_faults.sh says who catches each.
 1i #include "tests/mock/fault.h"
 # the choice
 /^static void choose/,/^}/s/m->scale \* scores\[s->chosen\[at\]\]/m->scale * (scores[s->chosen[at]] + (fault("bias_counts_in_weights") ? get(m, c->io.params, m->bias + (size_t)s->chosen[at]) : 0))/
