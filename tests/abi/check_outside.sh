@@ -50,7 +50,7 @@ done
 
 # ---- templates ----
 
-kinds="attention comm device moe profiler"
+kinds="attention comm device ep moe profiler"
 for kind in $kinds; do
     cp -R "$doc/examples/plugin_template/$kind" "$work/$kind"
     quietly "$kind: make" make -C "$work/$kind" CC="$CC" CFLAGS="$flags" || continue
@@ -76,10 +76,11 @@ train() { # NAME OPTIONS...: two pipeline ranks by two expert ranks, as processe
     quietly "train_moe $*" timeout $((60 * scale)) dualpipe run -n 4 -- "$train_moe" $small --ep 2 --losses "$work/losses_$name" "$@" || :
 }
 train tree --device cpu --comm shm --attention cpu --moe cpu
-for kind in device comm; do # the contract says every bit
+for kind in device comm ep; do # the contract says every bit
     case $kind in
     device) train $kind --device mine --comm shm --attention cpu --moe cpu ;;
     comm) train $kind --comm mine ;;
+    ep) train $kind --ep-plugin mine ;;
     esac
     cmp -s "$work/losses_tree" "$work/losses_$kind" || complain "${kind}_mine: other losses than those of the tree's plugin"
 done
