@@ -45,7 +45,9 @@ typedef struct moe_list {
 typedef struct moe_head {
     int32_t expert; /* out: the replica's number at the receiver. back: 0 */
     int32_t row;    /* which of the rows behind the list */
-    double weight;  /* of the choice on its way to the expert, its gradient on the way back of a backward; else 0 */
+    /* Of the choice on its way to the expert (moe_cpu: the bytes of its own type), its gradient on the way back of a
+       backward; else 0. */
+    double weight;
 } moe_head_t;
 
 enum { MOE_DISPATCH = 1, MOE_COMBINE, MOE_COMBINE_BACKWARD, MOE_DISPATCH_BACKWARD };

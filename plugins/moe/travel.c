@@ -76,11 +76,6 @@ static void write_lists(const moe_travel_t *v, const int32_t *offsets, const int
     }
 }
 
-static double weight_at(const moe_travel_t *v, const void *weights, size_t at)
-{
-    return v->weight_bytes == sizeof(float) ? (double)((const float *)weights)[at] : ((const double *)weights)[at];
-}
-
 void moe_travel_pack(const moe_travel_t *v, const void *from, const void *weights, uint32_t call, int32_t *last)
 {
     const moe_dims_t *n = v->n;
@@ -95,7 +90,8 @@ void moe_travel_pack(const moe_travel_t *v, const void *from, const void *weight
     for (int32_t i = 0; i < n->tokens; i++, data += v->data_bytes)
         for (int32_t j = 0; j < n->top_k; j++, at++) {
             const int32_t p = v->replica[at] / n->local;
-            moe_head_t *heads = moe_heads_of(moe_list_at(v->sent, n, (size_t)v->out_offsets[p]));
+            moe_head_t *head =
+                moe_heads_of(moe_list_at(v->sent, n, (size_t)v->out_offsets[p])) + (v->place[at] - v->out_first[p]);
 
             if (last[p] != i) { /* the first of this token's */
                 char *row = moe_row_at(v->sent, n, (size_t)(v->out_offsets[p] + v->out_counts[p]++));
@@ -104,10 +100,10 @@ void moe_travel_pack(const moe_travel_t *v, const void *from, const void *weight
                 memcpy(row, data, v->data_bytes);
                 moe_pad_row(v, row);
             }
-            heads[v->place[at] - v->out_first[p]] =
-                (moe_head_t){.expert = v->replica[at] % n->local,
-                             .row = v->out_counts[p] - 1 - MOE_LIST_ROWS(v->out_heads[p], n->row_bytes),
-                             .weight = weights != NULL ? weight_at(v, weights, at) : 0};
+            *head = (moe_head_t){.expert = v->replica[at] % n->local,
+                                 .row = v->out_counts[p] - 1 - MOE_LIST_ROWS(v->out_heads[p], n->row_bytes)};
+            if (weights != NULL)
+                memcpy(&head->weight, (const char *)weights + at * v->weight_bytes, v->weight_bytes);
         }
 }
 
@@ -231,12 +227,8 @@ void moe_travel_fan_out(const moe_travel_t *v, int32_t *next, void *to, void *we
                 const moe_head_t *head = moe_heads_of(moe_travel_list(v, p)) + next[p];
 
                 memcpy(data, moe_travel_row(v, p, head->row), v->data_bytes);
-                if (weights == NULL)
-                    continue;
-                if (v->weight_bytes == sizeof(float))
-                    ((float *)weights)[at] = (float)head->weight;
-                else
-                    ((double *)weights)[at] = head->weight;
+                if (weights != NULL)
+                    memcpy((char *)weights + at * v->weight_bytes, &head->weight, v->weight_bytes);
             }
 }
 

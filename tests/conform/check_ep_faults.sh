@@ -9,6 +9,7 @@ set -eu
 table ep <<'END'
 tokens_in_reverse            rows_go_where_they_belong
 weights_as_float             rows_go_where_they_belong
+weights_as_double            rows_go_where_they_belong
 weights_of_the_first_choice  rows_go_where_they_belong
 a_row_for_each_head          a_token_may_choose_several_experts_of_a_rank
 counts_are_by_rank           rows_go_where_they_belong

@@ -5,9 +5,8 @@
 1i #include "tests/mock/fault.h"
 # rows on their way
 /^void moe_travel_place/,/^}/s/v->place\[i\] = counts\[v->replica\[i\]\]++;/{ const size_t o = fault("tokens_in_reverse") ? all - 1 - i : i; v->place[o] = counts[v->replica[o]]++; }/
-/^static double weight_at/,/^}/s/((const double \*)weights)\[at\];/fault("weights_as_float") ? (double)(float)&/
-/^static double weight_at/,/^}/s/(double)(float)((const double \*)weights)\[at\];/(double)(float)((const double *)weights)[at] : ((const double *)weights)[at];/
-/^void moe_travel_pack/,/^}/s/weight_at(v, weights, at)/weight_at(v, weights, fault("weights_of_the_first_choice") ? at - (size_t)j : at)/
+/^void moe_travel_pack/,/^}/s/(const char \*)weights + at \* v->weight_bytes/(const char *)weights + (at - (fault("weights_of_the_first_choice") ? (size_t)j : 0)) * v->weight_bytes/
+/^void moe_travel_pack/,/^}/s/memcpy(&head->weight, .*;/{ & if (fault("weights_as_float") \&\& v->weight_bytes == 8) head->weight = (double)(float)head->weight; if (fault("weights_as_double") \&\& v->weight_bytes == 4) { float w; volatile double d; memcpy(\&w, \&head->weight, 4); d = w; w = (float)d; memcpy(\&head->weight, \&w, 4); } }/
 /^void moe_travel_fan_out/,/^}/s/moe_travel_row(v, p, head->row)/moe_travel_row(v, p, fault("a_row_for_each_head") ? next[p] : head->row)/
 /^static dp_status_t take_out/,/^}/s/memcpy(t->counts_out/if (fault("counts_are_by_rank")) for (int32_t c = 0; c < t->n.local * t->n.ranks; c++) t->counts_out[c % t->n.ranks * t->n.local + c \/ t->n.ranks] = v.cells[c]; else &/
 /^static dp_status_t pack_back/,/^}/s/? t->dweights\[at\]/? fault("dweights_as_float") ? (double)(float)t->dweights[at] : t->dweights[at]/
