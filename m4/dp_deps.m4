@@ -60,8 +60,6 @@ AC_DEFUN([DP_CUDA], [
                 AS_IF([test "0$dp_version" -ge 402], [have_cutlass=yes CUTLASS_CPPFLAGS="-isystem $dp_place"; break])
             done
             AC_MSG_RESULT([$have_cutlass])
-            AS_CASE([$with_cutlass:$have_cutlass], [auto:*|*:yes], [],
-                [AC_MSG_ERROR([--with-cutlass=$with_cutlass was asked for, but there is no CUTLASS of 4.2 or later])])
         ])
         AS_IF([test "x$have_cuda" = xno && test "x$with_cuda" != xauto],
             [AC_MSG_ERROR([--with-cuda=$with_cuda was asked for, but its cuda.h is missing or too old])])
@@ -69,6 +67,8 @@ AC_DEFUN([DP_CUDA], [
         AS_IF([test "x$with_cuda" != xauto && test "x$with_cuda" != xno],
             [AC_MSG_ERROR([--with-cuda=$with_cuda was asked for, but nvcc is not there])])
     ])
+    AS_CASE([$with_cutlass:$have_cutlass], [auto:*|no:*|*:yes], [],
+        [AC_MSG_ERROR([--with-cutlass=$with_cutlass was asked for, but there is no CUTLASS of 4.2 or later, or no CUDA])])
     AC_SUBST([CUDA_CPPFLAGS])
     AM_CONDITIONAL([HAVE_CUDA], [test "x$have_cuda" = xyes])
     AC_SUBST([CUTLASS_CPPFLAGS])
