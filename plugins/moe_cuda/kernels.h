@@ -165,7 +165,7 @@ typedef struct moe_cutlass_groups {
     void **at[3];    /* A, B, C */
     int64_t *ld[3];  /* elements from row to row in memory */
     void *workspace; /* on the device; kernels on it one after the other */
-    uint32_t blocks; /* at most, and one a multiprocessor */
+    uint32_t blocks; /* along x, one a multiprocessor */
 } moe_cutlass_groups_t;
 
 #endif

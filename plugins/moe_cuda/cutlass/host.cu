@@ -82,6 +82,7 @@ template <typename Kind> static typename Kind::Arguments arguments(const moe_cut
     a.epilogue.thread.alpha = 1;
     a.epilogue.thread.beta = beta;
     a.hw_info.sm_count = (int)g.blocks;
+    a.scheduler.raster_order = decltype(a.scheduler.raster_order)::AlongM; /* a grid along x alone */
     return a;
 }
 
@@ -109,9 +110,12 @@ static CUresult fill(const moe_cutlass_groups_t &g, float beta, moe_cutlass_enco
         return CUDA_ERROR_NOT_SUPPORTED;
     encode_now = encode_by;
     encode_result = CUDA_SUCCESS;
+
     const typename Kind::Params params = Kind::to_underlying_arguments(a, g.workspace);
+    const dim3 grid = Kind::get_grid_shape(params);
+
     memcpy(out, &params, sizeof(params));
-    return encode_result;
+    return grid.x == g.blocks && grid.y == 1 && grid.z == 1 ? encode_result : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 static void describe_kind(int kind, uint32_t blocks, moe_cutlass_launch_t *out)
