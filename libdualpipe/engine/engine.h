@@ -496,8 +496,6 @@ dp_status_t dp__names_collect(dp_pipeline_t *p);
 int32_t dp__name_index(const dp_pipeline_t *p, const char *name);
 dp_status_t dp__records_open(dp_pipeline_t *p);
 void dp__records_begin(dp_pipeline_t *p, const dp__plan_t *plan);
-/* The record of a gathering that begins, between steps. */
-dp_span_t *dp__records_gather(dp_pipeline_t *p, int32_t chunk);
 void dp__records_keep(dp_pipeline_t *p, const dp__plan_t *plan);
 /* DUALPIPE_TRACE: nothing without it, before the first step and when the job is not well. Collective. */
 void dp__trace_write(dp_pipeline_t *p);

@@ -274,12 +274,22 @@ static dp_status_t gather(const dp_pipeline_t *p, dp_comm_t *comm, char *data, c
     return p->comms.vt->all_reduce(comm, data, bounds[n] / sizeof(uint64_t), DP_I64, s);
 }
 
+/* Of the step that comes next. */
+static dp_span_t *begin_record(const dp_pipeline_t *p, int32_t chunk)
+{
+    dp_span_t *record = &p->trace.records[1 + chunk];
+
+    *record = p->plans.training.spans[1 + chunk];
+    record->step = (int32_t)p->run.step;
+    return record;
+}
+
 static dp_status_t gather_chunk(dp_pipeline_t *p, dp__engine_chunk_t *chunk)
 {
     const size_t size = dp_dtype_bytes(p->options.dtype);
     const dp__sum_comms_t *comms = p->options.graph ? &p->comms.gathers : &p->comms.sums;
     dp_stream_t *lane = p->lanes.stream[DP_LANE_REDUCE];
-    dp_span_t *record = dp__records_gather(p, (int32_t)(chunk - p->chunks));
+    dp_span_t *record = begin_record(p, (int32_t)(chunk - p->chunks));
 
     DO(p->device_vt->stamp(lane, &record->start_ns));
     for (uint32_t i = 0; i < chunk->nstretches; i++) {

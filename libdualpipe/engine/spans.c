@@ -84,15 +84,6 @@ void dp__records_begin(dp_pipeline_t *p, const dp__plan_t *plan)
     p->trace.records[0].start_ns = p->host->now_ns(p->host);
 }
 
-dp_span_t *dp__records_gather(dp_pipeline_t *p, int32_t chunk)
-{
-    dp_span_t *record = &p->trace.records[1 + chunk];
-
-    *record = p->plans.training.spans[1 + chunk];
-    record->step = (int32_t)p->run.step;
-    return record;
-}
-
 static void tell_progress(const dp_pipeline_t *p, const dp__plan_t *plan)
 {
     const dp_span_t *all = p->trace.records;

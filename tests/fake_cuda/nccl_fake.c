@@ -19,7 +19,8 @@
  * in a window, the first put of each rank sets up something with the others, and the bytes of one put come in an order
  * of its own; puts to one rank, and all of one communicator, come one after the other, and need no multiprocessor.
  * DP_FAKE_NCCL_VERSION is another version than that of the header. DP_FAKE_NCCL_WINDOWLESS=r lets rank r of any
- * communicator have no window, without a word, while the others wait for it; =r:late lets it fail when all have come. */
+ * communicator have no window, without a word, while the others wait for it; with =r:late it fails when all have
+ * come. */
 #include <cuda.h>
 #include <nccl.h>
 
