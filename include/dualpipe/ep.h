@@ -40,8 +40,9 @@
  *
  * Errors. A call that refuses what it was given says why through fail() and enqueues nothing. What is found on the
  * stream ends the stream's work: DP_ERR_INVALID an expert's number below 0 or from P on; DP_ERR_PROTOCOL a call in
- * saved memory that has had no dispatch, or since then this call or a later one, and ranks that made different calls, as
- * far as a backend can tell; DP_ERR_OVERFLOW more rows than config.capacity has room for, none of which is dropped. */
+ * saved memory that has had no dispatch, or since then this call or a later one, and ranks that made different calls,
+ * as far as a backend can tell; DP_ERR_OVERFLOW more rows than config.capacity has room for, none of which is
+ * dropped. */
 #ifndef DUALPIPE_EP_H
 #define DUALPIPE_EP_H
 
