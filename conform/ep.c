@@ -752,6 +752,26 @@ static void a_call_needs_its_dispatch(conform_t *t)
     }
 }
 
+/* As when another micro-batch's saved memory is taken, or its dispatch was forgotten. */
+static void a_call_is_made_once(conform_t *t)
+{
+    for (int call = COMBINE; call < CALLS; call++) {
+        instance_t in = {0};
+        batch_t b;
+        bench_t bench;
+
+        if (!bench_open(&bench, t, 1) || !instance_open(&in, &bench, &small, true) || !batch_open(&b, &in, 62))
+            return;
+        for (int before = DISPATCH; before < CALLS; before++)
+            if (!run(&b, before))
+                return;
+        if (!prepare(&b, call))
+            return;
+        EXPECT_STATUS(t, outcome(&b, call), DP_ERR_PROTOCOL, "%s behind all calls of a micro-batch", call_names[call]);
+        close_all(&b);
+    }
+}
+
 static void experts_that_are_not_there_are_refused(conform_t *t)
 {
     instance_t in = {0};
@@ -1064,6 +1084,8 @@ static const conform_case_t cases[] = {
                   "DP_EP_CAP_DEVICE_COUNTS).")},
     {CONFORM_CASE(a_call_needs_its_dispatch, 0,
                   "combine and both backward calls in saved memory that has had no dispatch are DP_ERR_PROTOCOL.")},
+    {CONFORM_CASE(a_call_is_made_once, 0,
+                  "combine and both backward calls behind all calls of the micro-batch are DP_ERR_PROTOCOL.")},
     {CONFORM_CASE(experts_that_are_not_there_are_refused, 0, "A choice from P on is DP_ERR_INVALID on the stream.")},
     {CONFORM_CASE(more_rows_than_the_capacity_are_an_overflow, 2,
                   "More rows than config.capacity has room for are DP_ERR_OVERFLOW, or arrive all the same: none is "

@@ -34,14 +34,15 @@
  *
  * Streams and threads. All four calls are [enqueue s] and [collective]: all ranks of the group make the same calls for
  * the same micro-batches in the same order, with numbers of tokens of their own. A micro-batch's dispatch comes first,
- * the others follow in the order above, where any may be left out; those of several micro-batches may interleave. The
- * calls of one instance go to one stream, or to streams that events order. They come from one thread at a time. Where
- * the backend has DP_EP_CAP_DEVICE_COUNTS and its transport can be captured, they are [capture], too.
+ * the others follow once each in the order above, where any may be left out; those of several micro-batches may
+ * interleave. The calls of one instance go to one stream, or to streams that events order. They come from one thread at
+ * a time. Where the backend has DP_EP_CAP_DEVICE_COUNTS and its transport can be captured, they are [capture], too.
  *
  * Errors. A call that refuses what it was given says why through fail() and enqueues nothing. What is found on the
  * stream ends the stream's work: DP_ERR_INVALID an expert's number below 0 or from P on; DP_ERR_PROTOCOL a call in
- * saved memory that has had no dispatch, and ranks that made different calls, as far as a backend can tell;
- * DP_ERR_OVERFLOW more rows than config.capacity has room for, none of which is dropped. */
+ * saved memory that has had no dispatch, or since then this call or a later one, and ranks that made different calls,
+ * as far as a backend can tell; DP_ERR_OVERFLOW more rows than config.capacity has room for, none of which is
+ * dropped. */
 #ifndef DUALPIPE_EP_H
 #define DUALPIPE_EP_H
 

@@ -265,7 +265,8 @@ DP_API void dp_pipeline_ends(const dp_pipeline_t *pipeline, uint8_t *first_out, 
  *  theirs. The update is done, on whatever stream, when it is called. It is put on the reduce lane, and a step waits
  *  for the parameters of a stage before it first uses them; so do the pipeline's other calls. The trainer itself looks
  *  at parameters after dp_pipeline_step or dp_pipeline_sum, which return behind it. A step that comes behind gradients
- *  without it is refused: DP_ERR_INVALID. Without options.zero nothing is done, and it succeeds. [collective] */
+ *  without it is refused: DP_ERR_INVALID. In timelines each chunk's is a span of the step that comes next, of kind
+ *  DP_SPAN_REDUCE and named "gather". Without options.zero nothing is done, and it succeeds. [collective] */
 DP_API dp_status_t dp_pipeline_gather(dp_pipeline_t *pipeline);
 
 /** Sums host doubles over all ranks of the job, in rank order. Same bits everywhere. Add what belongs to parameters

@@ -26,9 +26,9 @@ extern "C" {
 typedef enum dp_span_kind {
     DP_SPAN_COMPUTE = 0, /* a segment, or a whole operation, on any lane: pass, chunk, microbatch, segment say which */
     DP_SPAN_SEND = 1,
-    DP_SPAN_RECV = 2, /* from the moment its consumer was ready for it to the moment it was there (waiting) */
-    DP_SPAN_REDUCE = 3,
-    DP_SPAN_STEP = 4 /* one whole step of a rank */
+    DP_SPAN_RECV = 2,   /* from the moment its consumer was ready for it to the moment it was there (waiting) */
+    DP_SPAN_REDUCE = 3, /* sums of a chunk's gradients; named "gather": dp_pipeline_gather */
+    DP_SPAN_STEP = 4    /* one whole step of a rank */
 } dp_span_kind_t;
 
 /** Frozen: never grows. */

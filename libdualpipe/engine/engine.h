@@ -130,7 +130,7 @@ typedef struct dp__plan {
     dp__pass_t *passes; /* [commands.npasses] */
     int32_t *span; /* [commands.count] record of a command, -1: none. A bundle's transfers have one each, in a row */
     int32_t nspans;
-    dp_span_t *spans;  /* templates: all but step and times */
+    dp_span_t *spans;  /* templates: all but step and times. The step, then gathers of chunks, if any, then commands */
     int32_t *messages; /* [nlinks] per step */
     int32_t *link;     /* [nchannels] of this program, -1: not ours */
 } dp__plan_t;
@@ -203,6 +203,7 @@ typedef struct dp__graphs {
 typedef struct dp__trace {
     dp_span_t *records; /* the black box: spans of the running step */
     int32_t capacity;   /* of records */
+    int32_t ngathers;   /* records behind the first, one for each chunk: dp_pipeline_gather's. 0: no shards */
     int32_t steps;
     dp_span_t *kept; /* [steps][capacity] */
     int32_t *kept_count;
@@ -491,6 +492,7 @@ bool dp__tie_is_second(const dp_pipeline_t *p, int32_t stage, const dp_param_t *
 
 /* spans.c */
 dp_status_t dp__names_collect(dp_pipeline_t *p);
+#define DP__GATHER "gather" /* the name of what dp_pipeline_gather does */
 int32_t dp__name_index(const dp_pipeline_t *p, const char *name);
 dp_status_t dp__records_open(dp_pipeline_t *p);
 void dp__records_begin(dp_pipeline_t *p, const dp__plan_t *plan);

@@ -200,6 +200,8 @@ static void fill_commands(builder_t *b)
         b,
         (dp_span_t){
             .kind = DP_SPAN_STEP, .lane = DP_LANE_COMPUTE, .microbatch = -1, .chunk = -1, .stage = -1, .segment = -1});
+    for (int32_t c = 0; c < b->p->nchunks && dp__zero_is_on(b->p); c++)
+        b->plan->spans[reduce_span(b, c)].name = (uint16_t)(1 + dp__name_index(b->p, DP__GATHER));
     for (int64_t i = 0; i < b->plan->commands.count; i++) {
         dp__command_t *c = &b->plan->commands.at[i];
 
@@ -249,7 +251,8 @@ static dp_status_t allocate(builder_t *b)
 
     plan->passes = dp__calloc((size_t)plan->commands.npasses + 1, sizeof(*plan->passes));
     plan->span = dp__calloc((size_t)plan->commands.count + 1, sizeof(*plan->span));
-    plan->spans = dp__calloc((size_t)plan->commands.ncalls + n + (size_t)b->p->ties.n + 1, sizeof(*plan->spans));
+    plan->spans = dp__calloc((size_t)plan->commands.ncalls + n + (size_t)b->p->ties.n + (size_t)b->p->nchunks + 1,
+                             sizeof(*plan->spans));
     plan->messages = dp__calloc((size_t)b->p->links.n + 1, sizeof(*plan->messages));
     plan->link = dp__calloc((size_t)program->nchannels + 1, sizeof(*plan->link));
     if (plan->passes == NULL || plan->span == NULL || plan->spans == NULL || plan->messages == NULL ||

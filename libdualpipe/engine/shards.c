@@ -274,11 +274,24 @@ static dp_status_t gather(const dp_pipeline_t *p, dp_comm_t *comm, char *data, c
     return p->comms.vt->all_reduce(comm, data, bounds[n] / sizeof(uint64_t), DP_I64, s);
 }
 
+/* Of the step that comes next. */
+static dp_span_t *begin_record(const dp_pipeline_t *p, int32_t chunk)
+{
+    dp_span_t *record = &p->trace.records[1 + chunk];
+
+    *record = p->plans.training.spans[1 + chunk];
+    record->step = (int32_t)p->run.step;
+    return record;
+}
+
 static dp_status_t gather_chunk(dp_pipeline_t *p, dp__engine_chunk_t *chunk)
 {
     const size_t size = dp_dtype_bytes(p->options.dtype);
     const dp__sum_comms_t *comms = p->options.graph ? &p->comms.gathers : &p->comms.sums;
+    dp_stream_t *lane = p->lanes.stream[DP_LANE_REDUCE];
+    dp_span_t *record = begin_record(p, (int32_t)(chunk - p->chunks));
 
+    DO(p->device_vt->stamp(lane, &record->start_ns));
     for (uint32_t i = 0; i < chunk->nstretches; i++) {
         const dp__stretch_t *s = &chunk->stretches[i];
         char *at = chunk->params + s->first * size;
@@ -289,8 +302,9 @@ static dp_status_t gather_chunk(dp_pipeline_t *p, dp__engine_chunk_t *chunk)
                   data_rank(p, s->sharded), data_size(p, s->sharded)));
         DO(gather(p, comms->mirror, at, s->across_bytes, own_half(p), 2));
     }
+    DO(p->device_vt->stamp(lane, &record->end_ns));
     chunk->unwaited = 1u << DP_LANE_COMPUTE | 1u << DP_LANE_ALL_TO_ALL;
-    return p->device_vt->event_record(chunk->gathered, p->lanes.stream[DP_LANE_REDUCE]);
+    return p->device_vt->event_record(chunk->gathered, lane);
 }
 
 /* In the order of the path: mirrors have their chunks the other way round. */
@@ -311,9 +325,11 @@ dp_status_t dp_pipeline_gather(dp_pipeline_t *p)
         return DP_OK;
     if (p == NULL || p->run.failed)
         return dp_fail(DP_ERR_INVALID, "dp_pipeline_gather: the pipeline is NULL or has failed");
+    status = dp__gather_finish(p); /* of a call before: its records are taken again */
     p->gathering = true;
     p->ungathered = false;
-    status = gather_all(p);
+    if (status >= 0)
+        status = gather_all(p);
     if (status < 0) {
         status = dp__engine_fail(p, status, "gathering parameters");
         dp__engine_settle(p);

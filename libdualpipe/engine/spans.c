@@ -18,10 +18,11 @@ int32_t dp__name_index(const dp_pipeline_t *p, const char *name)
     return -1;
 }
 
-/* The different names of this rank's segments; they belong to the trainer's segments and outlive the pipeline. */
+/* The different names of this rank's segments, which belong to the trainer's segments and outlive the pipeline, and
+ * that of gatherings. */
 dp_status_t dp__names_collect(dp_pipeline_t *p)
 {
-    size_t room = 1;
+    size_t room = 2;
 
     for (int32_t c = 0; c < p->nchunks; c++)
         room += (size_t)p->chunks[c].stage->nsegments;
@@ -37,6 +38,8 @@ dp_status_t dp__names_collect(dp_pipeline_t *p)
             if (dp__name_index(p, name) < 0)
                 p->trace.names[p->trace.nnames++] = name;
         }
+    if (dp__zero_is_on(p) && dp__name_index(p, DP__GATHER) < 0)
+        p->trace.names[p->trace.nnames++] = DP__GATHER;
     return DP_OK;
 }
 
@@ -47,6 +50,7 @@ dp_status_t dp__records_open(dp_pipeline_t *p)
 
     p->trace.capacity =
         p->plans.training.nspans > p->plans.forward.nspans ? p->plans.training.nspans : p->plans.forward.nspans;
+    p->trace.ngathers = dp__zero_is_on(p) ? p->nchunks : 0;
     status = dp_group_blackbox(p->group, (uint32_t)p->trace.capacity, &p->trace.records);
     if (status < 0)
         return status;
@@ -67,8 +71,12 @@ void dp__records_begin(dp_pipeline_t *p, const dp__plan_t *plan)
 {
     uint64_t step_bits = (uint64_t)(p->run.step & 0xffff) << 48;
 
-    memcpy(p->trace.records, plan->spans, (size_t)plan->nspans * sizeof(*p->trace.records));
-    for (int32_t i = 0; i < plan->nspans; i++) {
+    const int32_t first = 1 + p->trace.ngathers; /* gatherings may be under way */
+
+    p->trace.records[0] = plan->spans[0];
+    p->trace.records[0].step = (int32_t)p->run.step;
+    memcpy(p->trace.records + first, plan->spans + first, (size_t)(plan->nspans - first) * sizeof(*p->trace.records));
+    for (int32_t i = first; i < plan->nspans; i++) {
         p->trace.records[i].step = (int32_t)p->run.step;
         if (p->trace.records[i].flow != 0)
             p->trace.records[i].flow ^= step_bits;
@@ -87,49 +95,62 @@ static void tell_progress(const dp_pipeline_t *p, const dp__plan_t *plan)
     dp__group_progress(p->group, (uint64_t)p->run.step + 1, (uint64_t)(all[0].end_ns - all[0].start_ns), busy_ns);
 }
 
+/* A device may set its clock anew between begin and end. */
+static void set_right(dp_span_t *spans, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++)
+        if (spans[i].end_ns != 0 && spans[i].end_ns < spans[i].start_ns)
+            spans[i].end_ns = spans[i].start_ns;
+}
+
 void dp__records_keep(dp_pipeline_t *p, const dp__plan_t *plan)
 {
     int32_t at = (int32_t)(p->trace.kept_steps++ % (uint32_t)p->trace.steps);
 
     p->trace.records[0].end_ns = p->host->now_ns(p->host);
-    for (int32_t i = 1; i < plan->nspans; i++) { /* a device may set its clock anew between begin and end */
-        dp_span_t *span = &p->trace.records[i];
-
-        if (span->end_ns != 0 && span->end_ns < span->start_ns)
-            span->end_ns = span->start_ns;
-    }
+    set_right(p->trace.records + 1, plan->nspans - 1);
     tell_progress(p, plan);
     memcpy(p->trace.kept + (size_t)at * (size_t)p->trace.capacity, p->trace.records,
            (size_t)plan->nspans * sizeof(*p->trace.records));
     p->trace.kept_count[at] = plan->nspans;
+    if (p->trace.ngathers > 0)
+        memset(p->trace.records + 1, 0, (size_t)p->trace.ngathers * sizeof(*p->trace.records));
 }
 
-/* Puts our history into row `rank`, oldest step first. */
+/* With our own names: names[span.name]. */
+static dp_status_t add_spans(dp_timeline_t *timeline, int32_t rank, const uint16_t names[256], const dp_span_t *spans,
+                             int32_t count)
+{
+    dp_status_t status = DP_OK;
+
+    for (int32_t i = 0; i < count && status >= 0; i++) {
+        dp_span_t span = spans[i];
+
+        span.name = names[span.name < 256 ? span.name : 0];
+        if (span.end_ns != 0) /* 0: skipped: a gradient without parameters, say */
+            status = dp_timeline_add(timeline, rank, &span);
+    }
+    return status;
+}
+
+/* Puts our history into row `rank`, oldest step first, and behind it the gathering that no step has come after. */
 static dp_status_t fill_row(const dp_pipeline_t *p, dp_timeline_t *timeline, int32_t rank)
 {
     uint16_t names[256] = {0};
-    dp_status_t status;
+    dp_status_t status = DP_OK;
 
     for (int32_t i = 0; i < p->trace.nnames && i < 255; i++) {
         status = dp_timeline_name(timeline, p->trace.names[i], &names[i + 1]);
         if (status < 0)
             return status;
     }
-    for (int32_t k = 0; k < p->trace.steps; k++) {
+    for (int32_t k = 0; k < p->trace.steps && status >= 0; k++) {
         int32_t at = (int32_t)((p->trace.kept_steps + (uint32_t)k) % (uint32_t)p->trace.steps);
 
-        for (int32_t i = 0; i < p->trace.kept_count[at]; i++) {
-            dp_span_t span = p->trace.kept[(size_t)at * (size_t)p->trace.capacity + (size_t)i];
-
-            span.name = names[span.name < 256 ? span.name : 0];
-            if (span.end_ns == 0)
-                continue; /* skipped: a gradient without parameters, say */
-            status = dp_timeline_add(timeline, rank, &span);
-            if (status < 0)
-                return status;
-        }
+        status = add_spans(timeline, rank, names, p->trace.kept + (size_t)at * (size_t)p->trace.capacity,
+                           p->trace.kept_count[at]);
     }
-    return DP_OK;
+    return status < 0 ? status : add_spans(timeline, rank, names, p->trace.records + 1, p->trace.ngathers);
 }
 
 /* The largest `room` of all ranks. */
@@ -158,8 +179,11 @@ dp_status_t dp_pipeline_timeline(dp_pipeline_t *p, dp_timeline_t **timeline_out)
         return dp_fail(DP_ERR_INVALID,
                        "dp_pipeline_timeline: pipeline or timeline_out is NULL, or the pipeline has failed");
     *timeline_out = NULL;
-    room = (int64_t)p->trace.steps * p->trace.capacity;
-    status = largest(p, &room);
+    room = (int64_t)p->trace.steps * p->trace.capacity + p->trace.ngathers;
+    status = dp__gather_finish(p);
+    set_right(p->trace.records + 1, p->trace.ngathers);
+    if (status >= 0)
+        status = largest(p, &room);
     if (status >= 0)
         status = dp__profile_collect(p);
     if (status >= 0)

@@ -176,7 +176,7 @@ void dp__span_describe(const dp_span_t *span, const char *name, char *text, size
         append(text, bytes, "waiting for %s", pass_name(span->pass));
         break;
     case DP_SPAN_REDUCE:
-        append(text, bytes, "sum of gradients");
+        append(text, bytes, "%s", name[0] != '\0' ? name : "sum of gradients");
         break;
     default:
         append(text, bytes, span->end_ns == 0 ? "between two operations" : "its last operation");

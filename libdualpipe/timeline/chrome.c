@@ -214,7 +214,7 @@ static void put_thread_name(dp__json_out_t *out, int32_t rank, const placed_t *a
     dp__json_put(out, ",\"args\":{\"sort_index\":%d}}", (int)at->track * THREADS_PER_TRACK + at->thread);
 }
 
-/* "F 3", "attention F 3", "send F 3", "wait B 2", "reduce", "step 7" */
+/* "F 3", "attention F 3", "send F 3", "wait B 2", "reduce", "gather", "step 7" */
 static void put_name(dp__json_out_t *out, const dp_timeline_t *timeline, const dp_span_t *span)
 {
     static const char *const words[] = {"", "send ", "wait ", "reduce", "step"};
@@ -222,9 +222,9 @@ static void put_name(dp__json_out_t *out, const dp_timeline_t *timeline, const d
     dp__json_put(out, "\"name\":\"");
     if (span->name != 0) {
         dp__json_text(out, dp_timeline_name_text(timeline, span->name));
-        dp__json_put(out, " ");
+        dp__json_put(out, span->kind == DP_SPAN_REDUCE ? "" : " ");
     }
-    dp__json_put(out, "%s", words[span->kind]);
+    dp__json_put(out, "%s", span->kind == DP_SPAN_REDUCE && span->name != 0 ? "" : words[span->kind]);
     if (span->kind <= DP_SPAN_RECV)
         dp__json_put(out, "%s", span->pass == DP_OP_FB ? "F&B" : dp_op_kind_name(span->pass));
     if (span->kind == DP_SPAN_STEP)

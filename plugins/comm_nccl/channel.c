@@ -39,8 +39,11 @@ static dp_status_t check_channel(const dp_comm_t *comm, const dp_channel_config_
     return DP_OK;
 }
 
-static dp_status_t keep_pair(dp_comm_t *comm, int32_t peer, int32_t sends, uint32_t channel, pair_t **pair_out)
+dp_status_t channel_keep_pair(dp_channel_end_t *end)
 {
+    dp_comm_t *comm = end->comm;
+    const int32_t peer = end->config.peer, sends = end->config.sender;
+    const uint32_t channel = comm->one_sided ? end->config.id : 0;
     pair_t *pair = find_pair(comm, peer, sends, channel);
 
     if (pair == NULL) {
@@ -52,24 +55,21 @@ static dp_status_t keep_pair(dp_comm_t *comm, int32_t peer, int32_t sends, uint3
         comm->pairs = pair;
         pthread_mutex_unlock(&comm->lock);
     }
-    *pair_out = pair;
+    end->pair = pair;
     return DP_OK;
 }
 
 dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out)
 {
     dp_channel_end_t *end;
-    pair_t *pair = NULL;
     dp_status_t status = check_channel(comm, config);
 
-    if (status >= 0)
-        status = keep_pair(comm, config->peer, config->sender != 0, comm->one_sided ? config->id : 0, &pair);
     if (status < 0)
         return status;
     end = comm->host->allocate(comm->host, sizeof(*end), 16);
     if (end == NULL)
         return DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory for a channel", comm->name);
-    *end = (dp_channel_end_t){.next = comm->ends, .comm = comm, .pair = pair};
+    *end = (dp_channel_end_t){.next = comm->ends, .comm = comm};
     dp_sized_take(&end->config, sizeof(end->config), config);
     end->config.sender = config->sender != 0;
     snprintf(end->label, sizeof(end->label), "%s", config->label != NULL ? config->label : "channel");

@@ -11,8 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RANKS_MAX     65536
-#define OLDEST_DRIVER 12050 /* of those with which NCCL puts */
+#define RANKS_MAX 65536
 
 CUDA_IMAGE(nccl_kernels);
 
@@ -167,7 +166,7 @@ dp_status_t window_register(dp_comm_t *comm, ncclComm_t *c, void *buffer, size_t
         status = DP_FAIL(comm->host, DP_ERR_UNSUPPORTED,
                          "rank %d: group %s: NCCL makes no windows between these GPUs (they need peer access to each "
                          "other, and neither NCCL_WIN_ENABLE nor NCCL_CUMEM_ENABLE may be 0): set "
-                         "DUALPIPE_NCCL_CHANNELS=groups",
+                         "DUALPIPE_NCCL_CHANNELS=groups, or auto",
                          WORLD(comm), comm->name);
     if (status < 0) {
         comm->host->release(comm->host, r);
@@ -209,40 +208,6 @@ static dp_status_t load_kernels(dp_comm_t *comm)
     return status < 0 ? status : cuda_kernels(comm->host, comm->module, kernels, sizeof(kernels) / sizeof(kernels[0]));
 }
 
-static const char *channels_wished(void)
-{
-    const char *wish = secure_getenv("DUALPIPE_NCCL_CHANNELS");
-
-    return wish != NULL ? wish : "groups";
-}
-
-static dp_status_t check_channels(const dp_comm_t *comm)
-{
-    const char *wish = channels_wished();
-    const int version = comm->nccl->version;
-
-    if (strcmp(wish, "auto") != 0 && strcmp(wish, "groups") != 0 && strcmp(wish, "signals") != 0)
-        return DP_FAIL(comm->host, DP_ERR_INVALID, "DUALPIPE_NCCL_CHANNELS=%s: must be groups, signals or auto", wish);
-    if (!comm->one_sided)
-        return DP_OK;
-    if (!comm->nccl->puts)
-        return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED,
-                       "group %s: NCCL %d.%d.%d puts nothing into the memory of others, 2.29 and later do: set "
-                       "DUALPIPE_NCCL_CHANNELS=groups, or auto",
-                       comm->name, version / 10000, version / 100 % 100, version % 100);
-    if (comm->cu->version < OLDEST_DRIVER)
-        return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED,
-                       "group %s: NCCL puts with drivers of CUDA 12.5 and later; this one is of %d.%d: set "
-                       "DUALPIPE_NCCL_CHANNELS=groups",
-                       comm->name, comm->cu->version / 1000, comm->cu->version % 1000 / 10);
-    if (comm->cu->queues < QUEUES_MIN || rows_are_in_order())
-        return DP_FAIL(comm->host, DP_ERR_INVALID,
-                       "group %s: one-sided channels need streams that do not hold up each other: "
-                       "CUDA_DEVICE_MAX_CONNECTIONS is %d, set %d; and unset NCCL_LAUNCH_ORDER_IMPLICIT",
-                       comm->name, comm->cu->queues, QUEUES_MIN);
-    return DP_OK;
-}
-
 static dp_status_t set_up(dp_comm_t *comm, const dp_comm_config_t *config)
 {
     dp_status_t status = cuda_driver(comm->host, &comm->cu);
@@ -256,19 +221,19 @@ static dp_status_t set_up(dp_comm_t *comm, const dp_comm_config_t *config)
     if (status >= 0)
         status = load_kernels(comm);
     if (status >= 0)
-        status = check_channels(comm);
+        status = channels_check(comm);
     if (status >= 0)
         status = rows_choose(comm);
     if (status >= 0)
         status = fault_open(comm);
-    if (status >= 0 && comm->one_sided)
+    if (status >= 0 && comm->channels != CHANNELS_GROUPS && comm->lacking[0] == '\0')
         status = puts_open(comm);
     return status < 0 ? status : reduce_open(comm, config->reduce_bytes);
 }
 
 /* ---- the end ---- */
 
-static void finish_communicator(dp_comm_t *comm, ncclComm_t *c)
+void communicator_finish(dp_comm_t *comm, ncclComm_t *c)
 {
     ncclResult_t result;
 
@@ -333,12 +298,12 @@ static void finish_all(dp_comm_t *comm)
         pthread_mutex_unlock(&comm->lock);
     }
     while ((pair = first_open_pair(comm)) != NULL) {
-        finish_communicator(comm, &pair->comm);
+        communicator_finish(comm, &pair->comm);
         if (pair->comm != NULL)
             return;
     }
-    finish_communicator(comm, &comm->rows);
-    finish_communicator(comm, &comm->sums);
+    communicator_finish(comm, &comm->rows);
+    communicator_finish(comm, &comm->sums);
 }
 
 static void free_comm(dp_comm_t *comm)
@@ -371,6 +336,7 @@ static void free_comm(dp_comm_t *comm)
     }
     if (comm->staging != NULL)
         nccl_memory_free(comm, comm->staging);
+    nccl_memory_free(comm, comm->tried_memory);
     if (comm->heads != NULL)
         comm->device_vt->release(comm->device, comm->heads);
     cuda_module_unload(comm->module);
@@ -402,7 +368,8 @@ static void nccl_close(dp_comm_t *comm)
     free_comm(comm);
 }
 
-static dp_status_t open_as(const dp_host_t *host, const dp_comm_config_t *config, bool puts, dp_comm_t **comm_out)
+static dp_status_t open_as(const dp_host_t *host, const dp_comm_config_t *config, uint32_t channels,
+                           dp_comm_t **comm_out)
 {
     size_t n;
     dp_comm_t *comm;
@@ -427,7 +394,9 @@ static dp_status_t open_as(const dp_host_t *host, const dp_comm_config_t *config
     comm->device = config->device;
     comm->rank = config->rank;
     comm->nranks = config->nranks;
-    comm->one_sided = puts;
+    comm->channels = channels;
+    comm->one_sided = channels == CHANNELS_SIGNALS;
+    comm->chosen = channels != CHANNELS_AUTO;
     comm->memory_bytes = sizeof(*comm) + n * sizeof(*comm->world);
     snprintf(comm->name, sizeof(comm->name), "%s", config->name);
     pthread_mutex_init(&comm->lock, NULL);
@@ -447,12 +416,32 @@ static dp_status_t open_as(const dp_host_t *host, const dp_comm_config_t *config
 
 static dp_status_t open_matched(const dp_host_t *host, const dp_comm_config_t *config, dp_comm_t **comm_out)
 {
-    return open_as(host, config, false, comm_out);
+    uint32_t channels;
+    dp_status_t status = channels_wished(host, &channels);
+
+    return status < 0 ? status
+                      : open_as(host, config, channels == CHANNELS_AUTO ? CHANNELS_AUTO : CHANNELS_GROUPS, comm_out);
 }
 
 static dp_status_t open_one_sided(const dp_host_t *host, const dp_comm_config_t *config, dp_comm_t **comm_out)
 {
-    return open_as(host, config, true, comm_out);
+    return open_as(host, config, CHANNELS_SIGNALS, comm_out);
+}
+
+/* Of auto, which are windows or groups. The program of groups completes with either. */
+static dp_status_t send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
+{
+    return end->comm->one_sided ? puts_send(end, from, tag, s) : channel_send(end, from, tag, s);
+}
+
+static dp_status_t recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out, dp_stream_t *s)
+{
+    return end->comm->one_sided ? puts_recv(end, expected, data_out, s) : channel_recv(end, expected, data_out, s);
+}
+
+static dp_status_t release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
+{
+    return end->comm->one_sided ? puts_release(end, number, s) : channel_release(end, number, s);
 }
 
 static size_t memory_bytes(dp_comm_t *comm)
@@ -468,9 +457,9 @@ static const dp_comm_vt_t matched = {
     .channel_open = channel_open,
     .exchange_open = exchange_open,
     .start = start,
-    .send = channel_send,
-    .recv = channel_recv,
-    .release = channel_release,
+    .send = send,
+    .recv = recv,
+    .release = release,
     .bundle_begin = bundle_begin,
     .bundle_end = bundle_end,
     .exchange = exchange_run,
@@ -501,11 +490,12 @@ static const dp_comm_vt_t one_sided = {
 /* The host chooses its program by what the table says, before anything is open. */
 static const void *get_interface(const char *id)
 {
-    const char *wish = channels_wished();
+    uint32_t channels;
 
     if (strcmp(id, DP_IFACE_COMM) != 0)
         return NULL;
-    return strcmp(wish, "signals") == 0 || (strcmp(wish, "auto") == 0 && nccl_has_puts()) ? &one_sided : &matched;
+    (void)channels_wished(NULL, &channels); /* open has a host to tell */
+    return channels == CHANNELS_SIGNALS ? &one_sided : &matched;
 }
 
 DP_PLUGIN_DEFINE(comm_nccl) = {

@@ -34,6 +34,10 @@ typedef struct pair {
     ncclComm_t comm;  /* NULL: not connected */
 } pair_t;
 
+/* DUALPIPE_NCCL_CHANNELS */
+enum { CHANNELS_GROUPS, CHANNELS_SIGNALS, CHANNELS_AUTO };
+#define LACKING_BYTES 256
+
 /* Channels go from one of these ranks of the group to the other. All ranks know the same edges. */
 typedef struct edge {
     int32_t from, to;
@@ -97,10 +101,16 @@ struct dp_comm {
     bool broken;          /* communicators are gone */
     pair_t *pairs;
     ncclComm_t rows, sums, split; /* split: the one that is being made */
+    ncclComm_t tried;
     registration_t *registrations;
 
-    bool one_sided;         /* channels are windows, into which senders put: puts.c */
-    CUstream side;          /* ends waits for them; NULL: not one-sided */
+    uint32_t channels;           /* that were asked for */
+    bool chosen, one_sided;      /* channels are windows, into which senders put: puts.c */
+    char lacking[LACKING_BYTES]; /* of what those need; "": nothing that this rank knows of */
+    CUstream side;               /* ends waits for them; NULL: not one-sided */
+    unsigned char *tried_memory; /* of the window that was made, in a communicator of its own, to see whether there are
+                                    any: choose.c */
+    void *tried_handle;
     dp_channel_end_t *ends; /* this and the next are read by threads of ours as they are: they grow at the head */
     dp_exchange_t *exchanges;
     edge_t *edges; /* by from, then to */
@@ -137,7 +147,7 @@ struct dp_channel_end {
     dp_comm_t *comm;
     dp_channel_config_t config;
     char label[LABEL_BYTES];
-    pair_t *pair;
+    pair_t *pair; /* NULL: not yet started */
     bool connected;
     size_t stride;
     unsigned char *slots;  /* receiver: [K] of stride bytes; sender: one, for messages shorter than a slot */
@@ -183,6 +193,8 @@ void nccl_memory_free(dp_comm_t *comm, void *memory);
 dp_status_t communicator_open(dp_comm_t *comm, unsigned ctas, ncclComm_t *comm_out);
 /* Of the ranks with this color, in the order of `key`; below 0: we are not in one. All ranks call it. */
 dp_status_t communicator_split(dp_comm_t *comm, int32_t color, int32_t key, unsigned ctas, ncclComm_t *comm_out);
+/* NULL when it is over, else fault_abort has it. */
+void communicator_finish(dp_comm_t *comm, ncclComm_t *c);
 void buffer_register(dp_comm_t *comm, ncclComm_t c, void *buffer, size_t bytes);
 /* Memory of nccl_memory, of as many bytes on all ranks of the communicator; all of them call it. */
 dp_status_t window_register(dp_comm_t *comm, ncclComm_t *c, void *buffer, size_t bytes, void **handle_out);
@@ -201,6 +213,8 @@ dp_status_t nccl_settle(dp_comm_t *comm, ncclComm_t *c, const char *what);
 
 /* channel.c */
 dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out);
+/* Whose communicator it is; one-sided, it has one for itself. */
+dp_status_t channel_keep_pair(dp_channel_end_t *end);
 dp_status_t channel_connect(dp_channel_end_t *end);
 /* Whether this message may be enqueued. */
 dp_status_t channel_check(const dp_channel_end_t *end, const dp_message_tag_t *tag, bool sends);
@@ -214,6 +228,15 @@ dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected
 dp_status_t channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s);
 dp_status_t bundle_begin(dp_comm_t *comm, dp_stream_t *s);
 dp_status_t bundle_end(dp_comm_t *comm, dp_stream_t *s);
+
+/* choose.c. Without a host nobody is told what is wrong, and groups are taken. */
+dp_status_t channels_wished(const dp_host_t *host, uint32_t *channels_out);
+const char *channels_name(uint32_t channels);
+/* What one-sided channels need: refused where they were asked for, else remembered. */
+dp_status_t channels_check(dp_comm_t *comm);
+/* All ranks call it, with the same. lacks: the first rank that lacks something; none: nranks. [blocks until the others
+ * have come] */
+dp_status_t channels_choose(dp_comm_t *comm, int32_t lacks, const char *lacking);
 
 /* puts.c: one-sided channels. */
 dp_status_t puts_open(dp_comm_t *comm);

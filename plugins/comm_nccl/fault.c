@@ -102,6 +102,7 @@ void fault_abort(dp_comm_t *comm)
     for (pair_t *pair = pairs; pair != NULL; pair = pair->next)
         let_go(comm, &pair->comm);
     let_go(comm, &comm->split);
+    let_go(comm, &comm->tried);
     let_go(comm, &comm->rows);
     let_go(comm, &comm->sums);
     (void)comm->nccl->ncclGroupEnd();

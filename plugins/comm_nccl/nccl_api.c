@@ -105,14 +105,3 @@ dp_status_t nccl_api(const dp_host_t *host, const nccl_api_t **api_out)
         *api_out = &table;
     return status;
 }
-
-bool nccl_has_puts(void)
-{
-    bool has;
-
-    pthread_mutex_lock(&lock);
-    ready = ready || find() == NULL;
-    has = ready && table.puts;
-    pthread_mutex_unlock(&lock);
-    return has;
-}

@@ -64,7 +64,5 @@ typedef struct nccl_api {
 /* The same for all callers. DP_ERR_UNSUPPORTED: no library, an old one, or one that lacks something; a later call tries
    again. */
 dp_status_t nccl_api(const dp_host_t *host, const nccl_api_t **api_out);
-/* There is a library, and it has them. */
-bool nccl_has_puts(void);
 
 #endif

@@ -16,11 +16,18 @@ typedef struct entry {
     uint32_t kind;              /* 0: channel, 1: exchange */
     uint32_t id, slots, sender; /* sender: of an exchange, whether sizes are exact */
     int32_t peer;
-    uint32_t capacity; /* of a channel: whether it is one-sided */
+    uint32_t capacity; /* of an exchange */
     uint64_t bytes;
     char label[LABEL_BYTES];
 } entry_t;
 _Static_assert(ENTRIES_MOST * sizeof(entry_t) <= 65536, "a list fits one value of the boot service");
+
+/* Goes before the list. */
+typedef struct summary {
+    uint32_t nentries, has_channels;
+    uint32_t channels;           /* the kind that was asked for */
+    char lacking[LACKING_BYTES]; /* of what one-sided ones need */
+} summary_t;
 
 static dp_status_t collect(const dp_comm_t *comm, entry_t *entries, uint32_t *n_out)
 {
@@ -33,7 +40,6 @@ static dp_status_t collect(const dp_comm_t *comm, entry_t *entries, uint32_t *n_
                                        .slots = end->config.slots,
                                        .sender = (uint32_t)end->config.sender,
                                        .peer = end->config.peer,
-                                       .capacity = comm->one_sided,
                                        .bytes = end->config.slot_bytes};
             memcpy(entries[n - 1].label, end->label, LABEL_BYTES);
         }
@@ -58,31 +64,50 @@ static dp_status_t collect(const dp_comm_t *comm, entry_t *entries, uint32_t *n_
 
 static dp_status_t show(dp_comm_t *comm, const entry_t *entries, uint32_t n)
 {
+    summary_t summary = {.nentries = n, .channels = comm->channels, .has_channels = n > 0 && entries[0].kind == 0};
     char key[128];
     dp_status_t status;
 
+    memcpy(summary.lacking, comm->lacking, LACKING_BYTES);
     snprintf(key, sizeof(key), "nccl.%s.%u.%d.n", comm->name, comm->round, comm->rank);
-    status = comm->boot->put(comm->host, key, &n, sizeof(n));
+    status = comm->boot->put(comm->host, key, &summary, sizeof(summary));
     if (status < 0 || n == 0)
         return status;
     snprintf(key, sizeof(key), "nccl.%s.%u.%d.l", comm->name, comm->round, comm->rank);
     return comm->boot->put(comm->host, key, entries, n * sizeof(*entries));
 }
 
-static dp_status_t see(dp_comm_t *comm, int32_t rank, entry_t *entries, uint32_t *n_out)
+static dp_status_t see(dp_comm_t *comm, int32_t rank, summary_t *summary)
 {
     char key[128];
     dp_status_t status;
 
     snprintf(key, sizeof(key), "nccl.%s.%u.%d.n", comm->name, comm->round, rank);
-    status = comm->boot->get(comm->host, key, n_out, sizeof(*n_out));
-    if (status < 0 || *n_out == 0)
+    status = comm->boot->get(comm->host, key, summary, sizeof(*summary));
+    if (status < 0)
         return status;
-    if (*n_out > ENTRIES_MOST)
+    if (summary->nentries > ENTRIES_MOST)
         return DP_FAIL(comm->host, DP_ERR_PROTOCOL, "group %s: rank %d shows %u channels", comm->name,
-                       comm->world[rank], *n_out);
+                       comm->world[rank], summary->nentries);
+    if (summary->channels != comm->channels)
+        return DP_FAIL(
+            comm->host, DP_ERR_MISMATCH,
+            "group %s: channels of rank %d are to be %s, those of rank %d %s: set DUALPIPE_NCCL_CHANNELS the "
+            "same on all ranks",
+            comm->name, WORLD(comm), channels_name(comm->channels), comm->world[rank],
+            channels_name(summary->channels));
+    summary->lacking[LACKING_BYTES - 1] = '\0';
+    return DP_OK;
+}
+
+static dp_status_t see_list(dp_comm_t *comm, int32_t rank, entry_t *entries, uint32_t n)
+{
+    char key[128];
+
+    if (n == 0)
+        return DP_OK;
     snprintf(key, sizeof(key), "nccl.%s.%u.%d.l", comm->name, comm->round, rank);
-    return comm->boot->get(comm->host, key, entries, *n_out * sizeof(*entries));
+    return comm->boot->get(comm->host, key, entries, n * sizeof(*entries));
 }
 
 /* What `rank` has for our entry: the other end of the channel, or its exchange of that id. */
@@ -103,12 +128,6 @@ static dp_status_t compare(const dp_comm_t *comm, const entry_t *mine, int32_t r
                 "DUALPIPE_NCCL_EXCHANGE, CUDA_DEVICE_MAX_CONNECTIONS and NCCL_LAUNCH_ORDER_IMPLICIT the same on all ranks",
                 comm->name, comm->world[mine->sender ? comm->rank : rank],
                 comm->world[mine->sender ? rank : comm->rank]);
-        if (mine->kind == 0 && e->capacity != mine->capacity)
-            return DP_FAIL(comm->host, DP_ERR_MISMATCH,
-                           "group %s: channels of rank %d are one-sided, those of rank %d are not: set "
-                           "DUALPIPE_NCCL_CHANNELS the same on all ranks",
-                           comm->name, comm->world[mine->capacity ? comm->rank : rank],
-                           comm->world[mine->capacity ? rank : comm->rank]);
         if (e->slots == mine->slots && e->bytes == mine->bytes && e->capacity == mine->capacity)
             return DP_OK;
         return DP_FAIL(
@@ -190,31 +209,65 @@ static dp_status_t keep_edges(dp_comm_t *comm, int32_t rank, const entry_t *entr
     return status;
 }
 
-static dp_status_t agree(dp_comm_t *comm)
+/* How many entries each rank shows, ours included, and which channels all will have. */
+static dp_status_t see_summaries(dp_comm_t *comm, uint32_t *counts)
 {
-    entry_t *mine = comm->host->allocate(comm->host, 2 * ENTRIES_MOST * sizeof(*mine), 16),
-            *theirs = mine + ENTRIES_MOST;
-    dp_status_t status;
-    uint32_t n, m;
+    summary_t summary, lacks = {.nentries = 0};
+    int32_t first = comm->nranks;
+    bool any = false;
+    dp_status_t status = DP_OK;
 
-    if (mine == NULL)
-        return DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory to start", comm->name);
-    memset(mine, 0, 2 * ENTRIES_MOST * sizeof(*mine));
-    status = collect(comm, mine, &n);
+    for (int32_t r = comm->nranks - 1; r >= 0 && status >= 0; r--) {
+        status = see(comm, r, &summary);
+        if (status < 0)
+            break;
+        counts[r] = summary.nentries;
+        any = any || summary.has_channels;
+        if (summary.lacking[0] != '\0') {
+            lacks = summary;
+            first = r;
+        }
+    }
+    return status < 0 || !any || comm->chosen ? status : channels_choose(comm, first, lacks.lacking);
+}
+
+static dp_status_t agree_on(dp_comm_t *comm, entry_t *mine, entry_t *theirs, uint32_t *counts)
+{
+    uint32_t n;
+    dp_status_t status = collect(comm, mine, &n);
+
     if (status >= 0)
         status = show(comm, mine, n);
+    if (status >= 0)
+        status = see_summaries(comm, counts);
     if (status >= 0)
         status = keep_edges(comm, comm->rank, mine, n);
     for (int32_t r = 0; r < comm->nranks && status >= 0; r++) {
         if (r == comm->rank)
             continue;
-        status = see(comm, r, theirs, &m);
+        status = see_list(comm, r, theirs, counts[r]);
         if (status >= 0)
-            status = compare_with(comm, mine, n, r, theirs, m);
+            status = compare_with(comm, mine, n, r, theirs, counts[r]);
         if (status >= 0)
-            status = keep_edges(comm, r, theirs, m);
+            status = keep_edges(comm, r, theirs, counts[r]);
     }
-    comm->host->release(comm->host, mine);
+    return status;
+}
+
+static dp_status_t agree(dp_comm_t *comm)
+{
+    const size_t bytes = 2 * ENTRIES_MOST * sizeof(entry_t);
+    entry_t *entries = comm->host->allocate(comm->host, bytes + (size_t)comm->nranks * sizeof(uint32_t), 16);
+    dp_status_t status;
+
+    if (entries == NULL)
+        return DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory to start", comm->name);
+    memset(entries, 0, bytes);
+    status = agree_on(comm, entries, entries + ENTRIES_MOST, (uint32_t *)(void *)((unsigned char *)entries + bytes));
+    comm->host->release(comm->host, entries);
+    for (dp_channel_end_t *end = comm->ends; end != NULL && status >= 0; end = end->next)
+        if (end->pair == NULL)
+            status = channel_keep_pair(end);
     return status;
 }
 

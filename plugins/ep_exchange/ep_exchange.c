@@ -40,11 +40,14 @@ struct dp_ep {
     } scratch;
 };
 
-/* In saved memory, written by dispatch: other calls find it, or what they were given is no micro-batch of ours. */
+/* In saved memory, written by dispatch: other calls find it, or what they were given is no micro-batch of ours, or one
+ * that is over. */
 typedef struct mark {
     uint64_t magic;
     const dp_ep_t *ep;
-    int32_t tokens, reserved[11]; /* the arrays behind it begin at a multiple of 64 bytes */
+    int32_t tokens;
+    uint32_t call;        /* the latest */
+    int32_t reserved[10]; /* the arrays behind it begin at a multiple of 64 bytes */
 } mark_t;
 
 #define MAGIC 0x65705f65786368ULL /* "ep_exch" */
@@ -106,10 +109,17 @@ static mark_t *mark_of(const task_t *t)
 
 static dp_status_t find_mark(const task_t *t)
 {
-    const mark_t *mark = mark_of(t);
+    mark_t *mark = mark_of(t);
 
-    if (mark->magic == MAGIC && mark->ep == t->ep && mark->tokens == t->n.tokens)
+    if (mark->magic == MAGIC && mark->ep == t->ep && mark->tokens == t->n.tokens && mark->call < t->call) {
+        mark->call = t->call;
         return DP_OK;
+    }
+    if (mark->magic == MAGIC && mark->ep == t->ep && mark->tokens == t->n.tokens)
+        return DP_FAIL(t->ep->host, DP_ERR_PROTOCOL,
+                       PLUGIN ": rank %d of the expert group, %s: since its dispatch this saved memory has had %s: a "
+                              "micro-batch makes each call once, in the order of ep.h, and begins with a dispatch",
+                       t->n.rank, names[t->call], names[mark->call]);
     return DP_FAIL(t->ep->host, DP_ERR_PROTOCOL,
                    PLUGIN ": rank %d of the expert group, %s: this saved memory has had no dispatch of %d tokens by "
                           "this instance: make that call first, with the same io.saved",
@@ -178,7 +188,7 @@ static dp_status_t take_out(void *arg)
         return status;
     moe_travel_fan_out(&v, ints(t->scratch, t->ep->scratch.ranks), t->rows_out, t->weights_out);
     if (t->call == MOE_DISPATCH) {
-        *mark_of(t) = (mark_t){.magic = MAGIC, .ep = t->ep, .tokens = t->n.tokens};
+        *mark_of(t) = (mark_t){.magic = MAGIC, .ep = t->ep, .tokens = t->n.tokens, .call = t->call};
         memcpy(t->counts_out, v.cells, (size_t)t->n.local * (size_t)t->n.ranks * sizeof(*v.cells));
     }
     return DP_OK;

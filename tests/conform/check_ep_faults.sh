@@ -25,6 +25,7 @@ tokens_are_ignored           ranks_bring_what_tokens_they_have
 allocates_in_a_call          calls_and_weights_may_be_left_out
 runs_in_the_call             calls_are_enqueued
 a_dispatch_is_not_missed     a_call_needs_its_dispatch
+calls_may_be_repeated        a_call_is_made_once
 experts_are_not_counted      experts_that_are_not_there_are_refused
 rows_may_be_null             pointers_that_are_missing_are_named
 exchange_ids_of_its_own      instances_do_not_meet

@@ -9,16 +9,18 @@
  * one group after the other; the blocks of a kernel each need a multiprocessor of the stream's share and keep it until
  * the kernel is done, nothing moves before all have one, and clusters do not fit into what a split of the device left
  * over; two ranks are connected when they first talk, each side when its context is idle (which is not asked for where
- * ranks share one), and fake_nccl_connections() counts the sides, fake_nccl_bytes() what was sent; a communicator that
- * is split off is there some time after the call, whose pointer has to be good until then; the same GPU twice under one
- * NCCL_HOSTID is refused, unless DP_FAKE_NCCL_SHARE=1 (ranks as threads). DP_FAKE_NCCL_FAIL=n lets the n-th group of
- * this process fail with an asynchronous error.
+ * ranks share one), and fake_nccl_connections() counts the sides, fake_nccl_bytes() what was sent, fake_nccl_windows()
+ * windows; a communicator that is split off is there some time after the call, whose pointer has to be good until then;
+ * the same GPU twice under one NCCL_HOSTID is refused, unless DP_FAKE_NCCL_SHARE=1 (ranks as threads).
+ * DP_FAKE_NCCL_FAIL=n lets the n-th group of this process fail with an asynchronous error.
  *
  * Windows and puts are those of 2.29: all ranks register, out of memory that NCCL has made; there is no window, and no
  * word of it, where GPUs do not reach each other (another NCCL_HOSTID) or NCCL_WIN_ENABLE is 0. What is put has to lie
  * in a window, the first put of each rank sets up something with the others, and the bytes of one put come in an order
  * of its own; puts to one rank, and all of one communicator, come one after the other, and need no multiprocessor.
- * DP_FAKE_NCCL_VERSION is another version than that of the header. */
+ * DP_FAKE_NCCL_VERSION is another version than that of the header. DP_FAKE_NCCL_WINDOWLESS=r lets rank r of any
+ * communicator have no window, without a word, while the others wait for it; with =r:late it fails when all have
+ * come. */
 #include <cuda.h>
 #include <nccl.h>
 
@@ -68,6 +70,8 @@ typedef struct member {
     uint32_t splits; /* begun; the next two are of split k, at k % 2 */
     int32_t color[2], key[2];
     uint32_t windows; /* begun; offers as those */
+    uint32_t mapped;  /* have come this far */
+    uint32_t gone;    /* aborted */
     offer_t offer[2];
     uint32_t puts; /* has begun to */
 } member_t;
@@ -184,7 +188,7 @@ static struct {
     void (*give)(CUstream, unsigned char *);
     int (*fits_cluster)(CUstream);
     int (*idle)(void);
-    unsigned connections;
+    unsigned connections, windows;
     uint64_t sent;
     int groups;
     char error[256];
@@ -509,6 +513,14 @@ static bool reach_each_other(const struct ncclComm *c)
     return enabled == NULL || strcmp(enabled, "0") != 0;
 }
 
+static bool is_windowless(const struct ncclComm *c, const char *when)
+{
+    const char *text = getenv("DP_FAKE_NCCL_WINDOWLESS");
+    char *end;
+
+    return text != NULL && text[0] != '\0' && strtol(text, &end, 10) == c->rank && strcmp(end, when) == 0;
+}
+
 /* Counts a window in it. */
 static struct allocation *allocation_of(const unsigned char *at, size_t bytes)
 {
@@ -563,7 +575,7 @@ EXPORT ncclResult_t ncclCommWindowRegister(ncclComm_t c, void *buffer, size_t by
     if (state_of(c) != ncclSuccess)
         return fail(ncclInvalidUsage, "the communicator is busy, finished or broken: poll it first");
     *out = NULL;
-    if (!reach_each_other(c))
+    if (!reach_each_other(c) || is_windowless(c, ""))
         return ncclSuccess;
     for (w = c->windows; w != NULL; w = w->next)
         if ((unsigned char *)buffer < w->base + w->bytes && w->base < (unsigned char *)buffer + bytes)
@@ -595,7 +607,20 @@ static void open_window(struct ncclComm *c)
     struct window *w = c->opening;
 
     for (int i = 0; i < c->n; i++)
+        if (load(&c->members[i].gone)) {
+            set_state(c, fail(ncclRemoteError, "a rank has left"));
+            return;
+        }
+    for (int i = 0; i < c->n; i++)
         if ((int32_t)(load(&c->members[i].windows) - c->windows_made) < 1)
+            return;
+    if (is_windowless(c, ":late")) {
+        set_state(c, fail(ncclSystemError, "a window that was not to be"));
+        return;
+    }
+    store(&c->members[c->rank].mapped, c->windows_made + 1);
+    for (int i = 0; i < c->n; i++)
+        if ((int32_t)(load(&c->members[i].mapped) - c->windows_made) < 1)
             return;
     for (int i = 0; i < c->n; i++) {
         const offer_t *offer = &c->members[i].offer[c->windows_made % 2];
@@ -617,6 +642,7 @@ static void open_window(struct ncclComm *c)
     w->next = c->windows;
     c->windows = w;
     *c->opening_out = (ncclWindow_t)(void *)w;
+    __atomic_add_fetch(&world.windows, 1, __ATOMIC_RELAXED);
     c->opening = NULL;
     set_state(c, ncclSuccess);
 }
@@ -813,6 +839,12 @@ static void CUDA_CB run_task(void *arg)
 EXPORT unsigned fake_nccl_connections(void)
 {
     return __atomic_load_n(&world.connections, __ATOMIC_RELAXED);
+}
+
+/* Made, not those that are there. */
+EXPORT unsigned fake_nccl_windows(void)
+{
+    return __atomic_load_n(&world.windows, __ATOMIC_RELAXED);
 }
 
 EXPORT uint64_t fake_nccl_bytes(void)
@@ -1121,6 +1153,7 @@ EXPORT ncclResult_t ncclCommAbort(ncclComm_t c)
     if (c == NULL)
         return fail(ncclInvalidArgument, "no communicator");
     __atomic_store_n(&c->aborted, 1, __ATOMIC_RELEASE);
+    store(&c->members[c->rank].gone, 1);
     if (c->joining)
         shm_unlink(c->name);
     t = c->pending;

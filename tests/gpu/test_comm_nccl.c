@@ -638,6 +638,15 @@ static bool is_one_sided(const conform_t *t)
     return (t->comm->caps & DP_COMM_CAP_ONE_SIDED) != 0;
 }
 
+static unsigned told; /* how often which channels there are; a process's */
+
+static void hear(void *user, int level, const char *origin, const char *message)
+{
+    (void)user;
+    if (level == DP_LOG_INFO && strcmp(origin, "comm_nccl") == 0 && strstr(message, "channels are ") != NULL)
+        __atomic_add_fetch(&told, 1, __ATOMIC_RELAXED);
+}
+
 /* A round over both channels. */
 static void pass_on_once(rig_t *rig)
 {
@@ -658,6 +667,32 @@ static void pass_on_once(rig_t *rig)
         rig->device_vt->release(rig->device, out[i]);
 }
 
+/* Opens, passes messages on and closes; so many windows each rank makes, the one to try it among them. */
+static void expect_windows(conform_t *t, unsigned expected, const char *where)
+{
+    const unsigned ranks = t->mode == CONFORM_THREADS ? (unsigned)t->size : 1;
+    unsigned (*windows)(void) = NULL, before;
+    rig_t rig;
+
+    *(void **)&windows = of_fake("fake_nccl_windows");
+    if (t->mode == CONFORM_PROCESSES || t->rank == 0) {
+        told = 0;
+        dp_log_set(hear, NULL, DP_LOG_INFO);
+    }
+    before = windows();
+    EXPECT(t, conform_meet(t), "the other rank failed");
+    EXPECT_OK(t, rig_open(&rig, t));
+    EXPECT_OK(t, channels_open(&rig));
+    pass_on_once(&rig);
+    rig_close(&rig);
+    EXPECT(t, conform_meet(t), "the other rank failed");
+    if (t->rank == 0)
+        EXPECT(t, told == 1, "said %u times which channels there are", told);
+    if (t->mode == CONFORM_PROCESSES || t->rank == 0)
+        dp_log_set(NULL, NULL, DP_LOG_WARN);
+    EXPECT(t, windows() - before == expected * ranks, "%u windows where %s", windows() - before, where);
+}
+
 /* By name; without one, what the library has. */
 static void an_old_library_is_left_to_groups(conform_t *t)
 {
@@ -671,19 +706,33 @@ static void an_old_library_is_left_to_groups(conform_t *t)
            "%s", conform_last_error());
     rig_close(&rig);
     choose_channels(t, "auto");
-    EXPECT(t, !is_one_sided(t), "channels of 2.28.9 are one-sided");
-    EXPECT_OK(t, rig_open(&rig, t));
-    EXPECT_OK(t, channels_open(&rig));
-    pass_on_once(&rig);
-    rig_close(&rig);
+    expect_windows(t, 0, "the library is 2.28.9");
+}
+
+/* All of them: those that could have a window do not wait for one that cannot. */
+static void ranks_without_windows_are_left_to_groups(conform_t *t)
+{
+    choose_channels(t, "auto");
+    expect_windows(t, 1 + 4, "all can have them");
+    change_environment(t, "DP_FAKE_NCCL_WINDOWLESS", "1");
+    expect_windows(t, 0, "a rank has none");
+    change_environment(t, "DP_FAKE_NCCL_WINDOWLESS", "2:late");
+    expect_windows(t, 0, "a rank's fail when all have come");
+    change_environment(t, "DP_FAKE_NCCL_WINDOWLESS", NULL);
+    change_environment(t, "NCCL_WIN_ENABLE", "0");
+    expect_windows(t, 0, "they are off");
+    if (t->mode == CONFORM_THREADS)
+        return;
+    change_environment(t, "NCCL_WIN_ENABLE", NULL);
+    change_environment(t, "NCCL_LAUNCH_ORDER_IMPLICIT", t->rank == 1 ? "1" : NULL);
+    expect_windows(t, 0, "the launches of a rank are in order");
 }
 
 static void channels_are_chosen_by_name(conform_t *t)
 {
     rig_t rig;
 
-    choose_channels(t, "auto");
-    EXPECT(t, is_one_sided(t), "channels of a library that puts are not one-sided");
+    EXPECT(t, is_one_sided(t), "channels are not one-sided, where signals were asked for");
     choose_channels(t, NULL);
     EXPECT(t, !is_one_sided(t), "one-sided, and nobody has asked for it");
     choose_channels(t, "groups");
@@ -807,6 +856,8 @@ static void puts_take_no_blocks_of_the_share(conform_t *t)
 static const conform_case_t one_sided_cases[] = {
     {CONFORM_CASE(groups_go_around_a_ring, 4, "Messages go around a ring of ranks.")},
     {CONFORM_CASE(an_old_library_is_left_to_groups, 2, "A library before 2.29 is refused by name, or left to groups.")},
+    {CONFORM_CASE(ranks_without_windows_are_left_to_groups, 3, "Where one rank has no windows, all take groups."),
+     .hang_seconds = 10},
     {CONFORM_CASE(channels_are_chosen_by_name, 2, "One-sided channels are those that were asked for.")},
     {CONFORM_CASE(ranks_that_differ_in_channels_are_refused, 2, "Ranks have channels of the same kind.")},
     {CONFORM_CASE(few_queues_are_refused, 2, "Streams that wait need hardware queues.")},
@@ -861,6 +912,11 @@ static const conform_suite_t own_suite = {
 /* ---- the program ---- */
 
 #define COMMON "test_comm_nccl", "--plugin", "comm_nccl", "--device", "device_cuda"
+#define CHANNELS                                                                                                       \
+    "messages_arrive_in_order_and_whole", "a_bundle_takes_several_channels", "credits_are_the_slots",                  \
+        "no_peer_holds_up_another", "from_belongs_to_the_sender_again_behind_the_send",                                \
+        "a_message_of_another_step_is_refused", "mistakes_with_channels_are_refused",                                  \
+        "releases_out_of_order_are_refused", "ends_with_other_slots_do_not_connect", "start_connects_what_is_new"
 #define EXCHANGES                                                                                                      \
     "exchanges_bring_every_row", "exchanges_may_lie_unreleased", "rows_are_kept_until_their_release_runs",             \
         "rows_and_counts_are_read_when_the_stream_gets_there", "a_read_of_rows_goes_no_further_than_its_counts",       \
@@ -879,6 +935,7 @@ int main(int argc, char **argv)
 {
     char *all[] = {COMMON, NULL};
     char *processes[] = {COMMON, "--mode", "processes", NULL};
+    char *channels[] = {COMMON, CHANNELS, NULL};
     char *exchanges[] = {COMMON, EXCHANGES, NULL};
     char *exchanges_of_processes[] = {COMMON, "--mode", "processes", EXCHANGES, NULL};
     int status;
@@ -902,8 +959,12 @@ int main(int argc, char **argv)
     if (argc > 1) /* by hand: cases, or another device */
         return conform_main((const conform_suite_t *[]){&conform_comm, ONE_SIDED ? &one_sided_suite : &own_suite, NULL},
                             "comm_nccl", argc, argv);
-    if (ONE_SIDED)
-        return run(&one_sided_suite, all) | run(&conform_comm, all);
+    if (ONE_SIDED) {
+        status = run(&one_sided_suite, all) | run(&conform_comm, all);
+        /* the program of bundles over windows */
+        setenv("DUALPIPE_NCCL_CHANNELS", "auto", 1);
+        return status | run(&conform_comm, channels);
+    }
     status = run(&own_suite, gpu_is_fake() ? all : processes) | run(&conform_comm, gpu_is_fake() ? all : processes);
     setenv("DUALPIPE_NCCL_EXCHANGE", "capacity", 1);
     return status | run(&conform_comm, gpu_is_fake() ? exchanges : exchanges_of_processes);

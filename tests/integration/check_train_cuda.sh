@@ -166,14 +166,27 @@ if [ -e "$fakes/libnccl_fake.so" ]; then
         failures=$((failures + 1))
     }
     same experts nccl-queues
-    # one-sided channels run the program of puts
-    DP_FAKE_NCCL_VERSION=22907 DUALPIPE_NCCL_CHANNELS=signals DP_FAKE_NCCL_SHARE=1 \
-        "$DP_TEST_BUILDDIR/dualpipe" run -n 4 -- "$train" $model --ep 2 --device cuda --comm nccl \
-        --losses "$work/nccl-puts" >"$work/out" 2>&1 || {
-        echo "processes over one-sided channels of NCCL: $(cat "$work/out")"
-        failures=$((failures + 1))
-    }
-    same experts nccl-puts
+    # one-sided channels run the program of puts; auto that of bundles, over windows or, for all, groups
+    for channels in signals auto auto:1; do
+        windowless=${channels#*:}
+        DP_FAKE_NCCL_VERSION=22907 DUALPIPE_NCCL_CHANNELS=${channels%:*} DP_FAKE_NCCL_WINDOWLESS=${windowless#"$channels"} \
+            DP_FAKE_NCCL_SHARE=1 DUALPIPE_LOG=info \
+            "$DP_TEST_BUILDDIR/dualpipe" run -n 4 -- "$train" $model --ep 2 --device cuda --comm nccl \
+            --losses "$work/nccl-puts" >"$work/out" 2>&1 || {
+            echo "processes over channels $channels of NCCL: $(cat "$work/out")"
+            failures=$((failures + 1))
+        }
+        same experts nccl-puts
+        case $channels in
+        signals) told=0 what="channels are" ;;
+        auto) told=2 what="channels are one-sided" ;;
+        *) told=2 what="channels are NCCL's groups; rank [0-9]*: NCCL makes no windows" ;;
+        esac
+        [ "$(grep -c "$what" "$work/out")" -eq "$told" ] || { # each of two pipelines
+            echo "channels $channels of NCCL: not said $told times that $what: $(cat "$work/out")"
+            failures=$((failures + 1))
+        }
+    done
 fi
 
 # as processes: the serial run beside it would make 8 devices of one process, which is more than there are queues for

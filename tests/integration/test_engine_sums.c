@@ -284,6 +284,62 @@ static dp_status_t check_shards(rank_t *rank, dp_pipeline_t *p)
     return status < 0 ? status : dp_pipeline_gradient_norm(p, &norms[dp_group_rank(rank->options.group)]);
 }
 
+/* A span for each chunk, whether a step has come behind the gathering or not. Rank 0's business. */
+static void expect_gathers(const dp_timeline_t *timeline, int ranks, int chunks, int times)
+{
+    for (int r = 0; timeline != NULL && r < ranks; r++) {
+        int64_t count;
+        const dp_span_t *spans = dp_timeline_spans(timeline, r, &count);
+        int seen = 0;
+
+        for (int64_t i = 0; i < count; i++) {
+            if (spans[i].kind != DP_SPAN_REDUCE || spans[i].name == 0 ||
+                strcmp(dp_timeline_name_text(timeline, spans[i].name), "gather") != 0)
+                continue;
+            ck_assert(spans[i].lane == DP_LANE_REDUCE && spans[i].end_ns > spans[i].start_ns && spans[i].chunk >= 0);
+            seen++;
+        }
+        ck_assert_int_eq(seen, chunks * times);
+    }
+}
+
+static dp_status_t trace_gathers(rank_t *rank, dp_pipeline_t *p)
+{
+    const int ranks = dp_group_size(rank->options.group), chunks = dp_pipeline_chunks(p);
+    dp_timeline_t *timeline = NULL;
+    dp_status_t status = DP_OK;
+
+    for (int times = 1; times <= 2 && status == DP_OK; times++) {
+        status = step_replica(rank, p, 0, 0);
+        if (status == DP_OK)
+            status = dp_pipeline_gather(p);
+        if (status == DP_OK)
+            status = dp_pipeline_timeline(p, &timeline);
+        expect_gathers(timeline, ranks, chunks, times);
+        dp_timeline_free(timeline);
+        timeline = NULL;
+    }
+    return status;
+}
+
+START_TEST(gathering_has_spans)
+{
+    rank_t ranks[RANKS_MOST];
+    int n;
+
+    layout = &layouts[2 + 6 * _i]; /* mirrors alone, and with a data group */
+    n = prepare(ranks);
+    for (int r = 0; r < n; r++) {
+        ranks[r].options.zero = 1;
+        ranks[r].options.trace_steps = 4;
+        ranks[r].use = trace_gathers;
+    }
+    ranks_run(ranks, n);
+    for (int r = 0; r < n; r++)
+        rank_expect(&ranks[r], r, DP_OK, NULL, 0);
+}
+END_TEST
+
 /* By transports that give parts, and by one of whose sums of all parts are made. */
 START_TEST(shards_have_the_sums_of_the_whole)
 {
@@ -492,6 +548,7 @@ int main(void)
     tcase_add_test(sums, the_norm_has_one_set_of_bits);
     tcase_add_loop_test(sums, one_accumulator_sums_the_whole_step, 0, SUMMED_LAYOUTS);
     tcase_add_loop_test(sums, shards_have_the_sums_of_the_whole, 0, 2 * LAYOUTS);
+    tcase_add_loop_test(sums, gathering_has_spans, 0, 2);
     tcase_add_test(sums, a_step_without_the_others_shards_is_refused);
     tcase_add_test(sums, exact_sums_are_rounded_once);
     tcase_add_test(sums, replicas_of_an_expert_count_once);

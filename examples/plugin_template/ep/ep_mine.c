@@ -40,6 +40,7 @@ struct dp_ep {
 typedef struct mark {
     const dp_ep_t *ep;
     size_t tokens, received; /* received: rows of our experts */
+    int32_t call;            /* the latest: each is made once, in the order of the header */
 } mark_t;
 
 /* What a micro-batch keeps. */
@@ -136,13 +137,15 @@ static void place_received(const call_t *c, saved_t *s)
     *s->mark = (mark_t){.ep = ep, .tokens = c->io.tokens, .received = (size_t)(next - s->places[EXPERT])};
 }
 
-static dp_status_t find_mark(const call_t *c, const saved_t *s)
+static dp_status_t find_mark(const call_t *c, saved_t *s)
 {
-    if (s->mark->ep == c->ep && s->mark->tokens == c->io.tokens)
+    if (s->mark->ep == c->ep && s->mark->tokens == c->io.tokens && s->mark->call < c->call) {
+        s->mark->call = c->call;
         return DP_OK;
+    }
     return DP_FAIL(c->ep->host, DP_ERR_PROTOCOL,
-                   "ep_mine: rank %zu of the expert group, %s: this saved memory has had no dispatch of %u tokens: "
-                   "make that call first, with the same io.saved",
+                   "ep_mine: rank %zu of the expert group, %s: this saved memory has had no dispatch of %u tokens, or "
+                   "this call or a later one since: make that call first, with the same io.saved, and each other once",
                    c->ep->rank, names[c->call], c->io.tokens);
 }
 
