@@ -924,3 +924,12 @@ bool conform_gradients_are_right(block_t *b, pass_t *const *passes, int count, b
     free(f.y);
     return fine;
 }
+
+bool conform_block_is_right(block_t *b, bool each)
+{
+    pass_t p, *all = &p;
+
+    return conform_area_write(b->lab, &b->grads, b->before) && conform_pass_open(&p, b, 0) &&
+           conform_pass_run(&p, FORWARD, WEIGHT) && conform_pass_output_is_right(&p) &&
+           conform_gradients_are_right(b, &all, 1, each) && conform_pass_close(&p);
+}

@@ -215,6 +215,8 @@ bool conform_pass_output_is_right(pass_t *p);
 /* Gradients of these micro-batches, dx and all parameters, by differences of the reference; each element, or the sum
  * along random directions. */
 bool conform_gradients_are_right(block_t *b, pass_t *const *passes, int count, bool each);
+/* One micro-batch, from gradients as they were at first. */
+bool conform_block_is_right(block_t *b, bool each);
 
 /* ---- cases for every kind of block ---- */
 

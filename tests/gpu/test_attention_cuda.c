@@ -49,13 +49,11 @@ static void blocks_of_scores_add_up(conform_t *t)
                                .kv_heads = 3,
                                .head_dim = 4,
                                .value_dim = 6};
-        pass_t p, *all = &p;
-        block_t b;
+        block_t b = {0};
 
         setenv("DUALPIPE_ATTENTION_SCORE_BYTES", budgets[i % 3], 1);
-        if (!begin(&b, &lab, &layer, &p) || !conform_pass_run(&p, FORWARD, WEIGHT) ||
-            !conform_pass_output_is_right(&p) || !conform_gradients_are_right(&b, &all, 1, false) ||
-            !conform_pass_close(&p) || !conform_block_close(&b))
+        EXPECT(t, conform_block_open(&b, &lab, &layer, 5), "%s", conform_last_error());
+        if (!conform_block_is_right(&b, false) || !conform_block_close(&b))
             return;
     }
     conform_lab_close(&lab);
@@ -81,12 +79,10 @@ static void heads_of_many_widths(conform_t *t)
                                .kv_heads = s[4],
                                .head_dim = s[5],
                                .value_dim = s[6]};
-        pass_t p, *all = &p;
-        block_t b;
+        block_t b = {0};
 
-        if (!begin(&b, &lab, &layer, &p) || !conform_pass_run(&p, FORWARD, WEIGHT) ||
-            !conform_pass_output_is_right(&p) || !conform_gradients_are_right(&b, &all, 1, false) ||
-            !conform_pass_close(&p) || !conform_block_close(&b))
+        EXPECT(t, conform_block_open(&b, &lab, &layer, 5), "%s", conform_last_error());
+        if (!conform_block_is_right(&b, false) || !conform_block_close(&b))
             return;
     }
     conform_lab_close(&lab);
@@ -130,12 +126,8 @@ static void set_length(block_t *b, int i)
 static bool every_length_is_right(block_t *b)
 {
     for (int i = 0; i < LENGTHS; i++) {
-        pass_t p, *all = &p;
-
         set_length(b, i);
-        if (!conform_area_write(b->lab, &b->grads, b->before) || !conform_pass_open(&p, b, 0) ||
-            !conform_pass_run(&p, FORWARD, WEIGHT) || !conform_pass_output_is_right(&p) ||
-            !conform_gradients_are_right(b, &all, 1, false) || !conform_pass_close(&p))
+        if (!conform_block_is_right(b, false))
             return false;
     }
     return true;

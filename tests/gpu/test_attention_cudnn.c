@@ -62,12 +62,8 @@ static void micro_batches_of_any_length(conform_t *t)
 
         EXPECT(t, conform_block_open(&b, &lab, &layer, 3), "%s", conform_last_error());
         for (uint32_t k = 0; k < 5; k++) {
-            pass_t p, *all = &p;
-
             b.layer.tokens = tokens[k];
-            if (!conform_area_write(&lab, &b.grads, b.before) || !conform_pass_open(&p, &b, 0) ||
-                !conform_pass_run(&p, FORWARD, WEIGHT) || !conform_pass_output_is_right(&p) ||
-                !conform_gradients_are_right(&b, &all, 1, false) || !conform_pass_close(&p))
+            if (!conform_block_is_right(&b, false))
                 return;
         }
         if (!conform_block_close(&b))
