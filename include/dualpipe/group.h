@@ -47,9 +47,11 @@ typedef struct dp_group_environment {
 DP_API dp_status_t dp_group_environment(dp_group_environment_t *environment_out);
 
 /**
- * Joins the job. Times are multiplied by DUALPIPE_TIMEOUT_SCALE. Rank 0 listens on loopback unless told otherwise; both
- * sides prove that they hold the job's secret (HMAC-SHA256 over fresh nonces; DUALPIPE_SECRET_FD from `dualpipe run`,
- * else the file DUALPIPE_SECRET_FILE, mode 0600); an address beyond this host is refused without one, unless insecure.
+ * Joins the job. Times are multiplied by DUALPIPE_TIMEOUT_SCALE, which is looked at now: while the job is well no
+ * thread of the library's own looks into the environment, and the program may change it. Rank 0 listens on loopback
+ * unless told otherwise; both sides prove that they hold the job's secret (HMAC-SHA256 over fresh nonces;
+ * DUALPIPE_SECRET_FD from `dualpipe run`, else the file DUALPIPE_SECRET_FILE, mode 0600); an address beyond this host
+ * is refused without one, unless insecure.
  * docs/launch.md has the launchers, the variables and what every rank hears when something goes wrong.
  * Errors: DP_ERR_RENDEZVOUS (lists the missing ranks), DP_ERR_MISMATCH, DP_ERR_SECURITY, DP_ERR_PEER. [collective]
  * [blocks]

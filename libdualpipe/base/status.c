@@ -3,8 +3,9 @@
  * status.c: status names, this thread's last message, and log lines. */
 #include <dualpipe/status.h>
 
+#include "base/environment.h"
+
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static _Thread_local char last_message[1024];
@@ -92,17 +93,6 @@ dp_status_t dp_fail(dp_status_t status, const char *fmt, ...)
     return status;
 }
 
-static int level_from_environment(void)
-{
-    static const char *const names[] = {"error", "warn", "info", "debug"};
-    const char *wanted = getenv("DUALPIPE_LOG");
-
-    for (int i = 0; wanted != NULL && i < 4; i++)
-        if (strcmp(wanted, names[i]) == 0)
-            return i;
-    return DP_LOG_WARN;
-}
-
 void dp_log_set(dp_log_fn fn, void *user, int max_level)
 {
     log_target.fn = fn;
@@ -112,7 +102,7 @@ void dp_log_set(dp_log_fn fn, void *user, int max_level)
 
 void dp_log(int level, const char *origin, const char *fmt, ...)
 {
-    int limit = log_target.level >= 0 ? log_target.level : level_from_environment();
+    int limit = log_target.level >= 0 ? log_target.level : dp__log_level();
     char text[1024];
     va_list args;
 

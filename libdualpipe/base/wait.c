@@ -2,11 +2,11 @@
  * SPDX-License-Identifier: MIT
  * wait.c: waiting on a counter: a short spin, then futex sleeps in slices, so that an abort is always seen. */
 #include "base/wait.h"
+#include "base/environment.h"
 
 #include <errno.h>
 #include <linux/futex.h>
 #include <sched.h>
-#include <stdlib.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -29,12 +29,7 @@ int64_t dp__now_ns(void)
 
 int64_t dp__scaled_ns(double seconds)
 {
-    const char *text = getenv("DUALPIPE_TIMEOUT_SCALE");
-    double scale = text != NULL ? strtod(text, NULL) : 1;
-
-    if (!(scale > 0 && scale < 1e6))
-        scale = 1;
-    return (int64_t)(seconds * scale * 1e9);
+    return (int64_t)(seconds * dp__timeout_scale() * 1e9);
 }
 
 static int reached(const dp_signal_t *signal, uint32_t target)

@@ -24,7 +24,7 @@ void dp__nap(int64_t ns);
 void dp__signal_post(dp_signal_t *signal, uint32_t value);
 uint32_t dp__signal_value(const dp_signal_t *signal);
 
-/* timeouts are multiplied by DUALPIPE_TIMEOUT_SCALE (a positive number; 1 when unset or senseless) */
+/* timeouts are multiplied by dp__timeout_scale() */
 int64_t dp__scaled_ns(double seconds);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * join.c: from options and environment to a group. */
+#include "base/environment.h"
 #include "group/group.h"
 
 static dp_status_t who_are_we(dp_group_options_t *options)
@@ -26,6 +27,7 @@ dp_status_t dp_group_join(const dp_group_options_t *options, dp_group_t **group_
     dp_group_options_t settled;
     dp_status_t status = dp__group_options(options, &settled);
 
+    dp__environment_read();
     if (status == DP_OK)
         status = who_are_we(&settled);
     if (status != DP_OK)

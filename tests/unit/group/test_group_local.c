@@ -3,6 +3,9 @@
  * test_group_local.c: ranks as threads: blackboard, collectives, waits, aborts, black boxes. */
 #include <dualpipe/group.h>
 
+#include "base/environment.h"
+#include "base/wait.h"
+
 #include <check.h>
 #include <pthread.h>
 #include <signal.h>
@@ -660,6 +663,27 @@ START_TEST(describe_finds_words_for_every_span)
 }
 END_TEST
 
+/* Threads of ours ask for both all the time, and a program may set variables beside them. */
+START_TEST(the_environment_is_looked_at_when_a_group_is_opened)
+{
+    dp_group_t *group;
+
+    for (int scale = 3; scale < 5; scale++) {
+        char text[8];
+
+        snprintf(text, sizeof(text), "%d", scale);
+        setenv("DUALPIPE_TIMEOUT_SCALE", text, 1);
+        setenv("DUALPIPE_LOG", scale == 3 ? "debug" : "error", 1);
+        ck_assert_int_eq(dp_group_local(1, NULL, &group), DP_OK);
+        setenv("DUALPIPE_TIMEOUT_SCALE", "7", 1);
+        setenv("DUALPIPE_LOG", "info", 1);
+        ck_assert_int_eq(dp__scaled_ns(1), scale * 1000000000LL);
+        ck_assert_int_eq(dp__log_level(), scale == 3 ? DP_LOG_DEBUG : DP_LOG_ERROR);
+        dp_group_leave(group);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("group_local");
@@ -682,6 +706,7 @@ int main(void)
     tcase_add_test(tc, one_first_cause_wins);
     tcase_add_test(tc, interrupt_from_a_signal_handler_ends_the_waits);
     tcase_add_test(tc, leave_without_a_group_is_allowed);
+    tcase_add_test(tc, the_environment_is_looked_at_when_a_group_is_opened);
     tcase_add_test(tc, local_refuses_senseless_sizes);
     tcase_add_loop_test(tc, every_allocation_may_fail, 0, 2);
     tcase_add_test(tc, describe_names_the_operation_in_progress);
