@@ -493,6 +493,8 @@ void a_comm_that_refuses_is_passed_on(conform_t *t)
     lab.refuse = DP_ERR_PEER;
     EXPECT_STATUS(t, conform_pass_call(&p, DISPATCH), DP_ERR_PEER, "dispatch on a comm that refuses");
     lab.refuse = DP_OK;
+    if (!conform_lab_wait(&lab, b.kind->steps[DISPATCH].lane, "what comes before an exchange"))
+        return;
     for (int i = DISPATCH; i <= COMBINE; i++)
         if (!conform_pass_step(&p, i))
             return;
