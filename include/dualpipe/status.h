@@ -129,7 +129,8 @@ typedef void (*dp_log_fn)(void *user, int level, const char *origin, const char 
 
 /**
  * Chooses where log lines go. The default writes warnings and errors to stderr (never stdout), and heeds
- * DUALPIPE_LOG=error|warn|info|debug, as it was when a group was last opened. fn NULL restores it. [main]
+ * DUALPIPE_LOG=error|warn|info|debug, as it was when a group was last opened (before the first: as it is). fn NULL
+ * restores it. [main]
  */
 DP_API void dp_log_set(dp_log_fn fn, void *user, int max_level);
 

@@ -110,12 +110,13 @@ static mark_t *mark_of(const task_t *t)
 static dp_status_t find_mark(const task_t *t)
 {
     mark_t *mark = mark_of(t);
+    const bool ours = mark->magic == MAGIC && mark->ep == t->ep && mark->tokens == t->n.tokens;
 
-    if (mark->magic == MAGIC && mark->ep == t->ep && mark->tokens == t->n.tokens && mark->call < t->call) {
+    if (ours && mark->call < t->call) {
         mark->call = t->call;
         return DP_OK;
     }
-    if (mark->magic == MAGIC && mark->ep == t->ep && mark->tokens == t->n.tokens)
+    if (ours)
         return DP_FAIL(t->ep->host, DP_ERR_PROTOCOL,
                        PLUGIN ": rank %d of the expert group, %s: since its dispatch this saved memory has had %s: a "
                               "micro-batch makes each call once, in the order of ep.h, and begins with a dispatch",

@@ -23,7 +23,7 @@ s/\.scratch_bytes = ep->scratch\.bytes/& - 64 * (size_t)fault("scratch_is_too_sm
 /^static dp_status_t travel(/,/^}/s/if (io->tokens > 0)/if (io->tokens > 0 \&\& !fault("tokens_are_ignored"))/
 /^static dp_status_t travel(/,/^}/s/status = launch(ep, out ? pack_out/if (fault("allocates_in_a_call")) ep->host->release(ep->host, ep->host->allocate(ep->host, 64, 64));\n    &/
 /^static dp_status_t launch/,/^}/s/return /return fault("runs_in_the_call") ? kernel((void *)t) : /
-/^static dp_status_t find_mark/,/^}/s/if (mark->magic/if (fault("a_dispatch_is_not_missed"))\n        return DP_OK;\n    &/
+/^static dp_status_t find_mark/,/^}/s/if (ours && mark/if (fault("a_dispatch_is_not_missed"))\n        return DP_OK;\n    &/
 /^static dp_status_t find_mark/,/^}/s/mark->call < t->call/(& || fault("calls_may_be_repeated"))/
 /^static dp_status_t count_choices/,/^}/s/if (e < 0/if (!fault("experts_are_not_counted") \&\& (e < 0/
 /^static dp_status_t count_choices/,/^}/s/e >= n->replicas)/e >= n->replicas))/
