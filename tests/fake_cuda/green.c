@@ -119,11 +119,15 @@ FAKE_EXPORT CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *desc, CUdevRes
 FAKE_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc desc, CUdevice device, unsigned flags)
 {
     CUgreenCtx g;
+    bool retained;
 
     ENTER_ANYWHERE(cuGreenCtxCreate);
     if (desc == NULL || flags != CU_GREEN_CTX_DEFAULT_STREAM || desc->device != device)
         return CUDA_ERROR_INVALID_VALUE;
-    if (fake_context(device)->retained == 0)
+    pthread_mutex_lock(&fake_lock);
+    retained = fake_context(device)->retained > 0;
+    pthread_mutex_unlock(&fake_lock);
+    if (!retained)
         return CUDA_ERROR_INVALID_CONTEXT; /* stricter than CUDA, which would retain it */
     g = calloc(1, sizeof(*g));
     if (g == NULL)
