@@ -476,20 +476,27 @@ static int64_t clock_slack(const conform_t *t)
 static void stamps_lie_in_order(conform_t *t)
 {
     int64_t before, after, slack = clock_slack(t), slots[3] = {0, 0, 0};
+    dp_event_t *stamped[2] = {NULL, NULL};
     gate_t gates[2];
     rig_t rig;
 
-    if (!rig_open(&rig, t, 1, 0))
+    if (!rig_open(&rig, t, 2, 0))
         return;
     MAKE_GATE(t, &rig, &gates[0]);
     MAKE_GATE(t, &rig, &gates[1]);
+    for (int i = 0; i < 2; i++)
+        EXPECT_OK(t, rig.vt->event_open(rig.device, &stamped[i]));
     before = t->host->now_ns(t->host);
     for (int i = 0; i < 3; i++) {
         EXPECT_OK(t, rig.vt->stamp(rig.streams[0], &slots[i]));
-        if (i < 2)
+        if (i < 2) {
+            EXPECT_OK(t, rig.vt->event_record(stamped[i], rig.streams[0]));
             EXPECT_OK(t, conform_gate_hold(&gates[i], rig.streams[0]));
+        }
     }
     for (int i = 0; i < 2; i++) {
+        EXPECT_OK(t, rig.vt->stream_wait(rig.streams[1], stamped[i])); /* a busy machine may be slow to get there */
+        EXPECT_OK(t, rig.vt->synchronize(rig.streams[1], -1));
         conform_nap_ms(5);
         conform_gate_open(&gates[i]);
     }
@@ -502,6 +509,8 @@ static void stamps_lie_in_order(conform_t *t)
            (long long)after);
     conform_gate_free(&gates[0]);
     conform_gate_free(&gates[1]);
+    for (int i = 0; i < 2; i++)
+        rig.vt->event_close(stamped[i]);
     rig_close(&rig);
 }
 

@@ -26,7 +26,11 @@
 #endif
 
 #define STACK_BYTES (256u << 10)
+#if defined(__SANITIZE_THREAD__)
+#define GUARD_BYTES 0u /* two mappings for each of 20000 stacks, and its own, are more than vm.max_map_count */
+#else
 #define GUARD_BYTES (16u << 10)
+#endif
 #if defined(__SANITIZE_ADDRESS__)
 #define SPARE_STACKS 0u
 #else
