@@ -306,7 +306,7 @@ static dp_schedule_t *by_hand(dp_placement_t placement, int32_t ranks, int32_t m
                               const list_t *lists)
 {
     dp_schedule_t *schedule = NULL;
-    int64_t nops[8];
+    int64_t nops[8] = {0};
 
     for (int32_t r = 0; r < ranks; r++)
         nops[r] = (int64_t)(strlen(lists[r].ops) + 1) / 3;
