@@ -8,8 +8,8 @@ set -eu
 cd "$DP_TEST_SRCDIR"
 # Not rewritten yet. A file leaves this list when it passes, and none joins it.
 exceptions="
-CONTRIBUTING.md CHANGELOG.md docs/checkpoints.md docs/eplb.md docs/gpu.md
-docs/launch.md docs/lengths.md docs/plugin-abi.md docs/pytorch.md docs/recompute.md docs/recovery.md
+CONTRIBUTING.md CHANGELOG.md docs/gpu.md
+docs/plugin-abi.md
 docs/schedules.md docs/traces.md docs/words.md tests/README.md include/dualpipe/attention.h
 include/dualpipe/block.h include/dualpipe/checkpoint.h include/dualpipe/comm.h include/dualpipe/conform.h
 include/dualpipe/device.h include/dualpipe/dualpipe.h include/dualpipe/ep.h include/dualpipe/eplb.h
