@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-FileCopyrightText: The libdualpipe authors
 # SPDX-License-Identifier: MIT
-# draw_schedules.sh DUALPIPE FOLDER: writes FOLDER/schedules.md and FOLDER/schedules/METHOD.png, all from what the command
+# draw_schedules.sh DUALPIPE FOLDER: writes FOLDER/schedules.md and FOLDER/schedules/METHOD.png from what the command
 # says. `make schedule-pictures` runs it.
 set -eu
 
@@ -20,11 +20,13 @@ share() {
     printf '%s' "$json" | tr -d '\n' | sed -n 's/.*"bubble":\[\([^]]*\)\].*/\1/p' | tr ',' '\n' |
         awk -v step="$(field step_time)" '{ sum += $1 } END { printf "%.1f %%", sum / NR / step * 100 }'
 }
-described() { # METHOD LINE: the method's first or second line of --help
+described() { # METHOD PART: 1: the method's summary in --help; 2: its source, which begins with a capital letter
     "$dualpipe" schedule --help | awk -v method="$1" -v wanted="$2" '
         /^methods:/ { listed = 1; next }
-        listed && $1 == method && /^  [^ ]/ { found = 1; line = 0 }
-        found { line++; if (line == wanted) { if (line == 1) sub(/^ *[^ ]+ */, ""); sub(/^ */, ""); print; exit } }'
+        listed && /^  [^ ]/ { found = $1 == method; part = 1; sub(/^ *[^ ]+ */, "") }
+        found { sub(/^ */, ""); if (seen++ && /^[A-Z][A-Za-z -]*, /) part = 2 }
+        found && part == wanted { text = text (text == "" ? "" : " ") $0 }
+        END { print text }'
 }
 
 mkdir -p "$folder/schedules"
@@ -32,15 +34,16 @@ exec >"$folder/schedules.md"
 cat <<'END'
 # Schedules
 
-Every built-in schedule on 8 ranks, with 20 micro-batches (24 where a multiple of the ranks is needed), every forward, backward for
-the input and backward for the weights of a device taking one unit of time, an overlapped pair as long as its sides, and hops
-nothing. With other costs the order changes: `dualpipe compare` ranks the schedules for yours. This page and its pictures are made by
-`make schedule-pictures`.
+This page shows every built-in schedule on 8 ranks with 20 micro-batches, or 24 where a multiple of
+the ranks is needed. Every forward, backward for the input and backward for the weights of a device
+takes one unit of time. An overlapped pair takes as long as its sides, and hops take nothing. With
+other costs the order changes: `dualpipe compare` ranks the schedules for yours.
+`make schedule-pictures` makes this page and its pictures.
 
-Read the pictures like this: a row is a rank, a box an operation, its number the micro-batch. Forward is orange, backward green,
-backward for the input alone light green, backward for the weights blue, idle time white. A frame joins a forward and a backward
-that run overlapped. Dark boxes belong to the second direction, leg or chunk. Schedules that cut a rank's share into chunks are
-drawn for 4 ranks and 8 micro-batches.
+A row is a rank, a box an operation, its number the micro-batch. Forward is orange, backward green,
+backward for the input alone light green, backward for the weights blue, idle time white. A frame
+joins a forward and a backward that run overlapped. Dark boxes belong to the second direction, leg
+or chunk. Schedules that cut a rank's share into chunks are drawn for 4 ranks and 8 micro-batches.
 
 | schedule | step | idle on each rank | of the step | published formula | most micro-batches held | copies of the weights |
 |---|---|---|---|---|---|---|
@@ -75,10 +78,10 @@ for method in $("$dualpipe" schedule --help | sed -n '/^methods:/,$s/^  \([a-z0-
         summary=$(described "$method" 1)
         source=$(described "$method" 2)
         printf '%s.\n%s.\n\n' "$(printf '%s' "$summary" | awk '{ print toupper(substr($0, 1, 1)) substr($0, 2) }')" \
-            "$(printf '%s' "$source" | sed 's/; limits: /. Limits: /')"
+            "$(printf '%s' "$source" | sed 's/; limits: /. Limits: /')" | fold -s -w 100 | sed 's/ *$//'
         printf 'Step %s, idle %s (%s), formula %s, at most %s micro-batches held, %s of the weights.\n\n' \
             "$(field step_time)" "$(range bubble)" "$(share)" "$formula" "$(range peak_activations | sed 's/.* to //')" \
-            "$([ $copies -eq 1 ] && echo one copy || echo two copies)"
+            "$([ $copies -eq 1 ] && echo one copy || echo two copies)" | fold -s -w 100 | sed 's/ *$//'
         printf '![%s](schedules/%s.png)\n' "$method on $shown" "$method"
     } >>"$rows"
 done
@@ -95,18 +98,42 @@ cat <<'END'
 
 ## Layers on stages
 
-Stages need not hold equal numbers of layers. `dualpipe partition --layers 1.3,1x6,3.5 --method dualpipe --ranks 4 --microbatches 16` cuts a
-model so that the simulated step is short, and prints `--stage-scale` for `simulate`, `compare` and `search` and `--partition` for `train_moe`,
-which keeps its embedding with the first layer and its head with the last. `train_moe --partition auto` measures its own layers in a few steps.
-Losses are the same to the last bit, whichever stage holds a layer.
+Stages need not hold equal numbers of layers.
+`dualpipe partition --layers 1.3,1x6,3.5 --method dualpipe --ranks 4 --microbatches 16` cuts a model
+so that the simulated step is short. It prints `--stage-scale` for `simulate`, `compare` and
+`search`, and `--partition` for `train_moe`, which keeps its embedding with the first layer and its
+head with the last. `train_moe --partition auto` measures its own layers in a few steps. Losses are
+the same to the last bit, whichever stage holds a layer.
+
+## Simulated and measured
+
+`dualpipe demo` runs schedules in the engine with segments that sleep their cost. So every rank has
+a device of its own on any machine. Milliseconds per step on two cores, 8 ranks, 16 micro-batches,
+as root (which lets sleepers wake in time):
+
+    schedule             simulated  measured    off
+    dualpipe                 881.0     876.4  -0.5 %
+    dualpipev                910.8     910.7  -0.0 %
+    1f1b                    1211.0    1219.2  +0.7 %
+    zb1p                    1095.1    1103.4  +0.8 %
+    interleaved_overlap      902.1     908.2  +0.7 %
+
+![DualPipe as the engine executed it](schedules/executed.png)
 
 ## Planned
 
-`--overlap planned` puts the segments of all passes beside each other, forwards beside forwards where the pipeline fills and
-backwards beside weight gradients where it empties (`dp_plan_overlap()`). With the costs of DeepSeek-V3's published profile
-([traces](traces.md) makes `costs.txt`; 4 layers a device) and 64 micro-batches, the share of a step in which a rank computes: as
-published pairs (the same command with `--lanes` in the place of `--overlap planned` and what follows), planned, and the bound that no
-order of these passes in this memory can beat. `bench/overlap_plan` prints them; its run of 2026-11-24 is in `bench/results`.
+`--overlap planned` puts the segments of all passes beside each other (`dp_plan_overlap()`):
+forwards beside forwards where the pipeline fills, backwards beside weight gradients where it
+empties. The table has the share of a step in which a rank computes. Costs are those of
+DeepSeek-V3's published profile ([traces.md](traces.md) makes `costs.txt`; 4 layers a device), with
+64 micro-batches.
+
+- *pairs*: as published, the same command with `--lanes` instead of `--overlap planned` and what
+  follows;
+- *planned*: the command as shown;
+- *bound*: what no order of these passes in this memory can beat.
+
+`bench/overlap_plan` prints them; its run of 2026-11-24 is in `bench/results`.
 
 | command | pairs | planned | bound |
 |---|---|---|---|
@@ -119,14 +146,16 @@ order of these passes in this memory can beat. `bench/overlap_plan` prints them;
 | `dualpipe simulate --method dualpipev --ranks 16 --microbatches 64 --costs costs.txt --overlap planned --seconds 60` | 71.76 % | 72.87 % | 73.32 % |
 | `dualpipe simulate --method dualpipe --ranks 16 --microbatches 64 --costs costs.txt --overlap planned --seconds 60` | 72.34 % | 72.71 % | 74.25 % |
 
-A step of `dualpipev` on 2 ranks with 4 micro-batches, as published and planned. A row has two lanes: above, what a rank computes,
-below, what it dispatches and combines meanwhile. A frame goes around the passes that run beside each other as one operation, in both lanes,
-and their names stand above it. As published, the frames are those of the steady state; planned, forwards run beside forwards before it
-(`F0.2|F1.1` on rank 1), backwards beside each other (`I1.3|I0.2`) and beside weight gradients (`I0.3|W0.1`) behind it, and weight
-gradients alone fill the end.
-`dualpipe simulate --method dualpipev --ranks 2 --microbatches 4 --costs costs.txt --lanes --format png --output pairs.png` and the
-same with `--overlap planned` in the place of `--lanes` draw them. `--format trace` and `dualpipe trace view` make a page of it, where
-the frames can be looked into.
+The pictures show a step of `dualpipev` on 2 ranks with 4 micro-batches, as published and planned. A
+row has two lanes: above, what a rank computes; below, what it dispatches and combines meanwhile. A
+frame goes around passes that run beside each other as one operation, in both lanes, with their
+names above it. As published, the frames are those of the steady state. Planned, forwards run beside
+forwards before it (`F0.2|F1.1` on rank 1). Behind it backwards run beside each other (`I1.3|I0.2`)
+and beside weight gradients (`I0.3|W0.1`). Weight gradients alone fill the end.
+
+`dualpipe simulate --method dualpipev --ranks 2 --microbatches 4 --costs costs.txt --lanes --format
+png --output pairs.png` and the same with `--overlap planned` instead of `--lanes` draw them.
+`--format trace` and `dualpipe trace view` make a page of it, where the frames can be opened.
 
 ![dualpipev on 2 ranks, 4 micro-batches, as published pairs](schedules/pairs.png)
 
