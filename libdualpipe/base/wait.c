@@ -19,14 +19,6 @@
 #define LOOKS       32 /* between two yields */
 #define CROWDED_MAX 256
 
-int64_t dp__now_ns(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 int64_t dp__scaled_ns(double seconds)
 {
     return (int64_t)(seconds * dp__timeout_scale() * 1e9);

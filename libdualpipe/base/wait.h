@@ -6,8 +6,7 @@
 
 #include <dualpipe/plugin.h>
 
-/* Monotonic nanoseconds. */
-int64_t dp__now_ns(void);
+#include "base/clock.h"
 
 /* A job's abort state as a waiter sees it: `word` becomes non-zero when the job is over. */
 typedef struct dp__abort {

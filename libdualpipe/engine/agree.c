@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * agree.c: what must be the same on all ranks is compared before anything depends on it. */
+#include "base/hash.h"
 #include "base/memory.h"
 #include "engine/engine.h"
 #include "stage/dtype.h"
@@ -20,21 +21,16 @@ typedef struct statement {
     char settings[SETTINGS_BYTES]; /* lines of name=value */
 } statement_t;
 
-static uint64_t hash(uint64_t h, int64_t field)
-{
-    return (h ^ (uint64_t)field) * 1099511628211u; /* FNV-1a, over fields and not padding */
-}
-
 static uint64_t digest_schedule(const dp_schedule_t *s)
 {
-    uint64_t h = hash(14695981039346656037u, s->placement);
+    uint64_t h = dp__hash_field(DP__HASH_BEGIN, s->placement);
 
-    for (int32_t r = 0; r <= s->ranks; r++)
-        h = hash(h, s->first[r]);
+    h = dp__hash_fields(h, s->first, (size_t)s->ranks + 1);
     for (int64_t i = 0; i < s->first[s->ranks]; i++) {
         const dp_op_t *op = &s->ops[i];
+        const int64_t fields[] = {op->kind, op->chunk, op->chunk2, op->microbatch, op->microbatch2};
 
-        h = hash(hash(hash(hash(hash(h, op->kind), op->chunk), op->chunk2), op->microbatch), op->microbatch2);
+        h = dp__hash_fields(h, fields, 5);
     }
     return h;
 }
@@ -43,10 +39,10 @@ static void write_settings(const dp_pipeline_t *p, const dp_host_places_t *place
 {
     const dp_pipeline_options_t *o = &p->options;
     const dp_schedule_t *s = o->schedule;
-    uint64_t hosts = 14695981039346656037u;
+    uint64_t hosts = DP__HASH_BEGIN;
 
     for (int32_t r = 0; r < places->ranks; r++)
-        hosts = hash(hosts, places->host_of[r]);
+        hosts = dp__hash_field(hosts, (uint64_t)places->host_of[r]);
     snprintf(
         text, bytes,
         "method=%s\nmicrobatches=%d\nchunks=%d\nep=%d\ndp=%d\nboundary_bytes=%zu\ndtype=%s\nslots=%d\ngraph=%d\nzero=%d\n"
@@ -111,14 +107,15 @@ typedef struct shape {
 /* Where the parameters lie, and which are summed over whom. Names may differ: experts are numbered over all ranks. */
 static uint64_t digest_params(const dp_stage_info_t *info)
 {
-    uint64_t h = 14695981039346656037u;
+    uint64_t h = DP__HASH_BEGIN;
 
     for (uint32_t i = 0; i < info->nparams; i++) {
         const dp_param_t *param = &info->param_list[i];
+        const int64_t fields[] = {param->kind, (int64_t)param->offset, (int64_t)param->count, param->sharded};
 
-        h = hash(hash(hash(hash(h, param->kind), (int64_t)param->offset), (int64_t)param->count), param->sharded);
-        for (const char *c = param->shared; c != NULL && *c != '\0'; c++)
-            h = hash(h, (unsigned char)*c);
+        h = dp__hash_fields(h, fields, 4);
+        if (param->shared != NULL)
+            h = dp__hash_text(h, param->shared);
     }
     return h;
 }

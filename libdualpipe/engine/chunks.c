@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * chunks.c: the stages this rank holds, and all the device memory a step will ever use. */
 #include "base/memory.h"
+#include "base/range.h"
 #include "engine/engine.h"
 #include "stage/dtype.h"
 #include "stage/guard.h"
@@ -223,11 +224,6 @@ static dp_status_t allocate_chunk(dp_pipeline_t *p, int32_t c)
     return status < 0 ? status : dp__device_memory(p, saved, &p->memory.saved, &chunk->saved);
 }
 
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
 /* What backwards have beside the activation slots: one memory for each that is alive, of any chunk. */
 static dp_status_t allocate_regained(dp_pipeline_t *p)
 {
@@ -236,7 +232,7 @@ static dp_status_t allocate_regained(dp_pipeline_t *p)
     dp_status_t status = DP_OK;
 
     for (int32_t c = 0; c < p->nchunks; c++)
-        bytes = larger(bytes, p->chunks[c].stage->info.regained_bytes);
+        bytes = dp__max_size(bytes, p->chunks[c].stage->info.regained_bytes);
     p->regained = dp__calloc((size_t)n + 1, sizeof(*p->regained));
     if (p->regained == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for a list of %d backwards", n);
@@ -254,9 +250,9 @@ static dp_status_t allocate_work(dp_pipeline_t *p)
         const dp_stage_t *stage = p->chunks[c].stage;
         const dp_stage_info_t info = stage->info;
 
-        work[DP__FORWARD] = larger(
+        work[DP__FORWARD] = dp__max_size(
             work[DP__FORWARD], stage->regained_room > 0 ? stage->regained_at + stage->regained_room : info.work_bytes);
-        work[DP__BACKWARD] = larger(work[DP__BACKWARD], info.work_bytes);
+        work[DP__BACKWARD] = dp__max_size(work[DP__BACKWARD], info.work_bytes);
         scratch = info.scratch_bytes > scratch ? info.scratch_bytes : scratch;
     }
     for (int kind = 0; kind < DP__KINDS && status >= 0; kind++) {

@@ -2,15 +2,9 @@
  * SPDX-License-Identifier: MIT
  * enqueue.c: the commands of a plan put on the streams. Nothing here waits; program/commands.h says which order and
  * which events there are. */
+#include "base/do.h"
 #include "engine/engine.h"
 #include "engine/guard.h"
-
-#define DO(call)                                                                                                       \
-    do {                                                                                                               \
-        dp_status_t status_ = (call);                                                                                  \
-        if (status_ < 0)                                                                                               \
-            return status_;                                                                                            \
-    } while (0)
 
 /* A command being enqueued. */
 typedef struct putting {

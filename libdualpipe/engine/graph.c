@@ -4,17 +4,11 @@
  * thousands of operations. The first step runs as always and finds everything that only shows at first use; then the
  * first step of a kind (training, by its round, forward only) is captured; it and all others are replays, until the
  * trainer lends other memory or another loss scale. */
+#include "base/do.h"
 #include "base/memory.h"
 #include "engine/engine.h"
 
 #include <string.h>
-
-#define DO(call)                                                                                                       \
-    do {                                                                                                               \
-        dp_status_t status_ = (call);                                                                                  \
-        if (status_ < 0)                                                                                               \
-            return status_;                                                                                            \
-    } while (0)
 
 dp_status_t dp__graphs_open(dp_pipeline_t *p)
 {

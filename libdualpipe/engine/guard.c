@@ -8,18 +8,13 @@
  * has proved more), so waiting for each leads to no circle. */
 #include "engine/guard.h"
 
+#include "base/do.h"
+#include "base/hash.h"
 #include "base/memory.h"
 #include "stage/guard.h"
 
 #include <stdbool.h>
 #include <string.h>
-
-#define DO(call)                                                                                                       \
-    do {                                                                                                               \
-        dp_status_t status_ = (call);                                                                                  \
-        if (status_ < 0)                                                                                               \
-            return status_;                                                                                            \
-    } while (0)
 
 /* Memory that a call may write, and what lies behind it. */
 typedef struct region {
@@ -114,16 +109,16 @@ static void list_regions(const dp_pipeline_t *p, const dp_stage_t *stage, int32_
 
 static uint64_t hash(const region_t *r)
 {
-    uint64_t h = 14695981039346656037u, word;
+    uint64_t h = DP__HASH_BEGIN, word;
     size_t i = 0;
 
     for (; i + sizeof(word) <= r->bytes; i += sizeof(word)) {
         memcpy(&word, r->at + i, sizeof(word));
-        h = (h ^ word) * 1099511628211u;
+        h = dp__hash_field(h, word);
         h ^= h >> 32;
     }
     for (; i < r->bytes; i++)
-        h = (h ^ (unsigned char)r->at[i]) * 1099511628211u;
+        h = dp__hash_field(h, (unsigned char)r->at[i]);
     return h;
 }
 

@@ -1,17 +1,11 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * lengths.c: tokens and documents of the micro-batches of a step, for segments and for messages. */
+#include "base/do.h"
 #include "base/memory.h"
 #include "engine/engine.h"
 
 #include <string.h>
-
-#define DO(call)                                                                                                       \
-    do {                                                                                                               \
-        dp_status_t status_ = (call);                                                                                  \
-        if (status_ < 0)                                                                                               \
-            return status_;                                                                                            \
-    } while (0)
 
 dp_status_t dp__lengths_check(const dp_pipeline_options_t *o)
 {

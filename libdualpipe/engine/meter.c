@@ -2,9 +2,8 @@
  * SPDX-License-Identifier: MIT
  * meter.c: how long the thread of a lane had a core while a segment ran. Where ranks share cores, the stamps of a span
  * hold the time of others. */
+#include "base/clock.h"
 #include "engine/engine.h"
-
-#include <time.h>
 
 typedef struct reading {
     int64_t *began;
@@ -14,11 +13,8 @@ typedef struct reading {
 static dp_status_t read_clock(void *arg)
 {
     const reading_t *reading = arg;
-    struct timespec t;
-    int64_t now;
+    int64_t now = dp__clock_ns(CLOCK_THREAD_CPUTIME_ID);
 
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    now = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
     if (reading->span == NULL)
         *reading->began = now;
     else if (now - *reading->began <= DP_SPAN_BUSY_MAX)

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * recover.c: the same pipeline after a death. Which step counts is decided by what the ranks hold when they come
  * together again; whoever does not hold that gets it from a rank that does. */
+#include "base/hash.h"
 #include "base/memory.h"
 #include "engine/engine.h"
 #include "group/reform.h"
@@ -178,21 +179,17 @@ static dp_status_t give(dp_pipeline_t *p, const statement_t *all, uint32_t holds
 
 /* ---- agreeing ---- */
 
-static uint64_t hash(uint64_t h, uint64_t field)
-{
-    return (h ^ field) * 1099511628211u; /* FNV-1a */
-}
-
 static uint64_t digest_states(const dp_pipeline_t *p)
 {
-    uint64_t h = 14695981039346656037u;
+    uint64_t h = DP__HASH_BEGIN;
 
     for (int32_t i = 0; i < p->states.n; i++) {
         const dp_state_t *s = &p->states.at[i];
+        const int64_t fields[] = {s->scope, s->dtype, s->scope == DP_STATE_JOB ? (int64_t)s->count : 0};
 
-        for (const char *c = s->name; *c != '\0' && !s->sharded; c++)
-            h = hash(h, (unsigned char)*c);
-        h = hash(hash(hash(h, s->scope), s->dtype), s->scope == DP_STATE_JOB ? s->count : 0);
+        if (!s->sharded)
+            h = dp__hash_text(h, s->name);
+        h = dp__hash_fields(h, fields, 3);
     }
     return h;
 }

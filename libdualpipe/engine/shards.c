@@ -6,17 +6,11 @@
  * Neighbouring parameters with the same holders are cut together, first between the two mirrors, then each half over
  * the data group: in that order they are summed without shards too, so the bits are the same. Cuts are where sums of
  * squares of a parameter are cut as well (norm.c). */
+#include "base/do.h"
 #include "base/memory.h"
 #include "engine/engine.h"
 
 #include <string.h>
-
-#define DO(call)                                                                                                       \
-    do {                                                                                                               \
-        dp_status_t status_ = (call);                                                                                  \
-        if (status_ < 0)                                                                                               \
-            return status_;                                                                                            \
-    } while (0)
 
 /* ---- groups ---- */
 

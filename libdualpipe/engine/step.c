@@ -1,17 +1,11 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * step.c: runs one step: has it put on the lanes, waits for them, collects what the trainer gets. */
+#include "base/do.h"
 #include "base/sized.h"
 #include "engine/engine.h"
 
 #include <stdio.h>
-
-#define DO(call)                                                                                                       \
-    do {                                                                                                               \
-        dp_status_t status_ = (call);                                                                                  \
-        if (status_ < 0)                                                                                               \
-            return status_;                                                                                            \
-    } while (0)
 
 static dp_status_t finish(dp_pipeline_t *p)
 {

@@ -4,9 +4,9 @@
  * then a few random changes, or two groups that trade nodes, open a new way down. The best placement seen is
  * kept. */
 #include "eplb/search.h"
+#include "base/clock.h"
 
 #include <string.h>
-#include <time.h>
 
 /* Less than this, relative to the load, is rounding. */
 #define GAIN 1e-9
@@ -19,14 +19,6 @@ typedef struct search {
     uint64_t random;
     int64_t steps, deadline_ns; /* left for this layer; deadline 0: none */
 } search_t;
-
-static int64_t now_ns(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 static int32_t draw(search_t *s, int32_t below)
 {
@@ -168,7 +160,7 @@ static void shake(search_t *s)
 
 static bool may_go_on(search_t *s)
 {
-    if (s->steps <= 0 || (s->deadline_ns != 0 && now_ns() >= s->deadline_ns))
+    if (s->steps <= 0 || (s->deadline_ns != 0 && dp__now_ns() >= s->deadline_ns))
         return false;
     s->steps--;
     return true;
@@ -218,11 +210,11 @@ void dp__eplb_search(const dp__eplb_sizes_t *sizes, const dp_eplb_options_t *opt
                      int32_t *physical_to_logical, dp__eplb_scratch_t *scratch)
 {
     search_t s = {.work = &scratch->layer[0], .base = &scratch->layer[1], .best = &scratch->layer[2]};
-    int64_t end = options->search_ns > 0 ? now_ns() + options->search_ns : 0;
+    int64_t end = options->search_ns > 0 ? dp__now_ns() + options->search_ns : 0;
 
     dp__field_open(&s.field, sizes, scratch, options->distinct != 0);
     for (int32_t layer = 0; layer < sizes->layers; layer++) {
-        int64_t now = end != 0 ? now_ns() : 0;
+        int64_t now = end != 0 ? dp__now_ns() : 0;
 
         if (end != 0 && now >= end)
             return;

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  * board.c: the blackboard: a small hash table under a mutex. */
 #include "group/board.h"
+#include "base/hash.h"
 #include "base/memory.h"
 
 #include <stdio.h>
@@ -27,11 +28,7 @@ void dp__board_fini(dp__board_t *board)
 
 static uint32_t bucket_of(const char *key)
 {
-    uint32_t hash = 2166136261u; /* FNV-1a */
-
-    for (; *key != '\0'; key++)
-        hash = (hash ^ (unsigned char)*key) * 16777619u;
-    return hash % DP__BOARD_BUCKETS;
+    return (uint32_t)(dp__hash_text(DP__HASH_BEGIN, key) % DP__BOARD_BUCKETS);
 }
 
 dp_status_t dp__board_check(const char *key, size_t bytes)

@@ -1,18 +1,13 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
  * mixed.c: see mixed.h: the tables, opening and closing, channels. */
+#include "base/do.h"
+#include "base/hash.h"
 #include "mixed/parts.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-
-#define DO(call)                                                                                                       \
-    do {                                                                                                               \
-        dp_status_t status_ = (call);                                                                                  \
-        if (status_ < 0)                                                                                               \
-            return status_;                                                                                            \
-    } while (0)
 
 /* ---- opening ---- */
 
@@ -65,13 +60,10 @@ static dp_status_t find_places(dp_comm_t *comm, const dp_comm_config_t *config)
 /* A name of its own for a part. One that gets too long is said by its hash. */
 static void name_part(const char *group, const char *suffix, int32_t number, char name[DP__MIXED_NAME])
 {
-    uint64_t h = 14695981039346656037u; /* FNV-1a */
-
     if (snprintf(name, DP__MIXED_NAME, "%s.%s%d", group, suffix, number) < DP__MIXED_NAME)
         return;
-    for (const char *at = group; *at != '\0'; at++)
-        h = (h ^ (unsigned char)*at) * 1099511628211u;
-    snprintf(name, DP__MIXED_NAME, "%.24s-%016llx.%s%d", group, (unsigned long long)h, suffix, number);
+    snprintf(name, DP__MIXED_NAME, "%.24s-%016llx.%s%d", group,
+             (unsigned long long)dp__hash_text(DP__HASH_BEGIN, group), suffix, number);
 }
 
 /* Which members a part has: those on our host, those of our run, all, the first ranks of runs. */

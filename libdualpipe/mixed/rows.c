@@ -5,17 +5,11 @@
  *
  * How many rows there are is known on the device alone. So this is for devices that run host functions on memory that
  * the host reaches; on others all rows go over far, which reaches the ranks of our own host as well. */
+#include "base/do.h"
 #include "mixed/parts.h"
 
 #include <stdio.h>
 #include <string.h>
-
-#define DO(call)                                                                                                       \
-    do {                                                                                                               \
-        dp_status_t status_ = (call);                                                                                  \
-        if (status_ < 0)                                                                                               \
-            return status_;                                                                                            \
-    } while (0)
 
 struct dp_exchange {
     dp_exchange_t *next;

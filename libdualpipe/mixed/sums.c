@@ -24,6 +24,7 @@
  * pieces; a network card carries B in and B out for the sum, and the same for the total. Within a host: what near takes
  * for a sum, and a copy in and out for each rank. Time: about B / bandwidth for long sums, (R + H - 2) times the
  * latency for short ones. One level over far would carry B for each rank of a host. */
+#include "base/do.h"
 #include "mixed/parts.h"
 
 enum { FORWARD = 0, BACK = 1 }; /* ids of channels */
@@ -33,13 +34,6 @@ enum { FORWARD = 0, BACK = 1 }; /* ids of channels */
 #define PIECE_LEAST     ((size_t)64)
 #define LAG             4 /* pieces on their way between two hosts: 1 MiB hides 10 ms at 1 Gbit/s */
 #define SLOTS_LEAST     2
-
-#define DO(call)                                                                                                       \
-    do {                                                                                                               \
-        dp_status_t status_ = (call);                                                                                  \
-        if (status_ < 0)                                                                                               \
-            return status_;                                                                                            \
-    } while (0)
 
 /* ---- setting up ---- */
 

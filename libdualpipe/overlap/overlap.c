@@ -5,8 +5,8 @@
 
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "base/sized.h"
 #include "overlap/bound.h"
@@ -37,14 +37,6 @@ typedef struct planning {
 
 /* As urgency says, nothing overtaken. */
 static const dp__overlap_rules_t in_order = {.alive = {2, 2, 2}};
-
-static double seconds_now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- the request ---- */
 
@@ -183,7 +175,7 @@ static bool run_reverse(planning_t *x, double worse)
 /* 0 to 1. */
 static double progress(const planning_t *x, double began)
 {
-    double share = x->request.seconds > 0.0 ? (seconds_now() - began) / x->request.seconds : 0.0;
+    double share = x->request.seconds > 0.0 ? (dp__now_seconds() - began) / x->request.seconds : 0.0;
 
     return fmax(share, (double)x->tried / x->request.tries);
 }
@@ -276,7 +268,7 @@ static int32_t round_length(int32_t number)
 static void try_all(planning_t *x)
 {
     dp__overlap_random_t random = {x->request.seed};
-    double began = seconds_now(), rounds = x->request.tries > TRIES ? 0.6 : 1.0, done;
+    double began = dp__now_seconds(), rounds = x->request.tries > TRIES ? 0.6 : 1.0, done;
 
     for (int32_t round = 1; progress(x, began) < rounds; round++)
         try_round(x, &random, rounds < 1.0 ? ROUND * round_length(round) : x->request.tries, rounds, began);

@@ -4,6 +4,7 @@
 #include "program/commands.h"
 
 #include "base/memory.h"
+#include "base/range.h"
 #include "program/braid.h"
 #include "program/passes.h"
 
@@ -603,20 +604,15 @@ typedef struct dp__census {
     int32_t backwards; /* from the begin of I or B to the end of W or B */
 } dp__census_t;
 
-static int32_t larger(int32_t a, int32_t b)
-{
-    return a > b ? a : b;
-}
-
 static void count_begin(dp__writer_t *x, dp__census_t *n, int kind, int32_t channel)
 {
     int32_t *buffers = &x->out->buffers[channel >= 0 ? channel : 0];
 
-    x->out->works[kind] = larger(x->out->works[kind], ++n->alive[kind]);
+    x->out->works[kind] = dp__max_int32(x->out->works[kind], ++n->alive[kind]);
     if (channel < 0 || is_bend(x, channel))
         return;
     /* twice what is made at once, so that none waits for the transfer of the one before */
-    *buffers = larger(*buffers, larger(++n->held[channel], 2 * ++n->making[channel]));
+    *buffers = dp__max_int32(*buffers, dp__max_int32(++n->held[channel], 2 * ++n->making[channel]));
 }
 
 static dp_status_t count_line(dp__writer_t *x, int32_t at, dp__census_t *n)
@@ -634,7 +630,7 @@ static dp_status_t count_line(dp__writer_t *x, int32_t at, dp__census_t *n)
     for (int k = 0; k < passes && dp__instr_begins(instr); k++) {
         x->npasses++;
         if ((use[k].kind == DP_OP_I || use[k].kind == DP_OP_B) && x->stages[use[k].chunk].regains)
-            x->out->regained = larger(x->out->regained, ++n->backwards);
+            x->out->regained = dp__max_int32(x->out->regained, ++n->backwards);
         if (use[k].kind != DP_OP_W)
             count_begin(x, n, use[k].kind != DP_OP_F, x->channel[1][use[k].kind != DP_OP_F][use[k].chunk]);
     }

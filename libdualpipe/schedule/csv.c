@@ -9,6 +9,7 @@
 #include <dualpipe/schedule.h>
 
 #include "base/memory.h"
+#include "base/range.h"
 #include "schedule/cell.h"
 
 #include <stdio.h>
@@ -126,22 +127,17 @@ static dp_status_t scan(dp__csv_t *c, dp__action_fn each)
     return status;
 }
 
-static int32_t larger(int32_t a, int32_t b)
-{
-    return a > b ? a : b;
-}
-
 static dp_status_t survey(dp__csv_t *c, const dp__line_t *row, int64_t cell, dp__slice_t text, const dp__cell_t *a)
 {
-    int32_t stage = larger(a->stage, a->stage2);
+    int32_t stage = dp__max_int32(a->stage, a->stage2);
 
     (void)cell;
     (void)text;
-    c->max_stage = larger(c->max_stage, stage);
-    c->max_mb = larger(c->max_mb, larger(a->microbatch, a->microbatch2));
+    c->max_stage = dp__max_int32(c->max_stage, stage);
+    c->max_mb = dp__max_int32(c->max_mb, dp__max_int32(a->microbatch, a->microbatch2));
     c->backwards |= a->kind != DP_OP_F;
     if (row->number == 1)
-        c->max_stage_of_first = larger(c->max_stage_of_first, stage);
+        c->max_stage_of_first = dp__max_int32(c->max_stage_of_first, stage);
     return DP_OK;
 }
 

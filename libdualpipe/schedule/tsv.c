@@ -4,6 +4,7 @@
 #include <dualpipe/schedule.h>
 
 #include "base/memory.h"
+#include "base/range.h"
 #include "schedule/text.h"
 
 #include <stdio.h>
@@ -284,21 +285,16 @@ static dp_status_t parse_comment(const dp__line_t *line, dp__tsv_t *t)
     return status;
 }
 
-static int32_t larger(int32_t a, int32_t b)
-{
-    return a > b ? a : b;
-}
-
 static void note_row(dp__tsv_t *t, const dp__tsv_row_t *row, int kind)
 {
     t->rows++;
-    t->max_rank = larger(t->max_rank, row->rank);
-    t->max_chunk = larger(t->max_chunk, larger(row->op.chunk, row->op.chunk2));
-    t->max_mb = larger(t->max_mb, larger(row->op.microbatch, row->op.microbatch2));
+    t->max_rank = dp__max_int32(t->max_rank, row->rank);
+    t->max_chunk = dp__max_int32(t->max_chunk, dp__max_int32(row->op.chunk, row->op.chunk2));
+    t->max_mb = dp__max_int32(t->max_mb, dp__max_int32(row->op.microbatch, row->op.microbatch2));
     t->backwards |= kind != DP_OP_F && kind != DP_OP_BRAID;
     for (int32_t i = 0; i < row->npasses; i++) {
-        t->max_chunk = larger(t->max_chunk, row->passes[i].chunk);
-        t->max_mb = larger(t->max_mb, row->passes[i].microbatch);
+        t->max_chunk = dp__max_int32(t->max_chunk, row->passes[i].chunk);
+        t->max_mb = dp__max_int32(t->max_mb, row->passes[i].microbatch);
         t->backwards |= row->passes[i].kind != DP_OP_F;
     }
 }
@@ -378,8 +374,8 @@ static dp_status_t fill_row(void *user, const dp__line_t *line, const dp__tsv_ro
     int32_t microbatches = dp_schedule_path_microbatches(s, 0);
 
     if (row->op.microbatch >= microbatches || row->op.microbatch2 >= microbatches)
-        return dp__line_fail(line, "micro-batch %d; a path has %d", larger(row->op.microbatch, row->op.microbatch2),
-                             microbatches);
+        return dp__line_fail(line, "micro-batch %d; a path has %d",
+                             dp__max_int32(row->op.microbatch, row->op.microbatch2), microbatches);
     if (at > 0 && row->seq <= fill->seq[row->rank])
         return dp__line_fail(line, "seq %d of rank %d comes after seq %d; it must rise", row->seq, row->rank,
                              fill->seq[row->rank]);

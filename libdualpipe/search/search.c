@@ -4,6 +4,7 @@
 #include <dualpipe/overlap.h>
 #include <dualpipe/search.h>
 
+#include "base/clock.h"
 #include "base/sized.h"
 #include "search/greedy.h"
 #include "search/lists.h"
@@ -13,7 +14,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 enum {
     STARTS = 12,            /* lists that are kept to start from */
@@ -54,17 +54,9 @@ typedef struct search {
     bool enough; /* says the caller */
 } search_t;
 
-static double seconds_now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static double elapsed(const search_t *search)
 {
-    return seconds_now() - search->began;
+    return dp__now_seconds() - search->began;
 }
 
 static bool going(const search_t *search, double until)
@@ -621,7 +613,7 @@ static dp_status_t take_request(const dp_search_request_t *from, search_t *searc
 dp_status_t dp_search(const dp_search_request_t *request, dp_search_result_t *result)
 {
     dp_search_result_t found = {.struct_size = sizeof(found), .built_in_step = INFINITY, .step = INFINITY};
-    search_t search = {.result = &found, .began = seconds_now()};
+    search_t search = {.result = &found, .began = dp__now_seconds()};
     dp_status_t status = dp__sized_check("dp_search: the result", result, "dp_search_result_t", DP_SEARCH_RESULT_MIN);
 
     if (status < 0)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/range.h"
 #include "base/sized.h"
 #include "simulate/costs.h"
 #include "simulate/measure_lists.h"
@@ -148,26 +149,21 @@ static void replay(op_t *op, const dp_span_t *span)
         *chain = end;
 }
 
-static int64_t least(int64_t x, int64_t y)
-{
-    return x < y ? x : y;
-}
-
 /* From when to when. R may run while the gradient is still on its way: the wait between the two is not the backward's.
  * A pair has its forward meanwhile. */
 static void stretch(op_t *op, const dp_span_t *span)
 {
     if (span->pass == DP_OP_R && !op->pair) {
-        const int64_t until = op->begun ? least(op->start, span->end_ns) : span->end_ns;
+        const int64_t until = op->begun ? dp__min_int64(op->start, span->end_ns) : span->end_ns;
 
         op->ahead += until > span->start_ns ? until - span->start_ns : 0;
         op->start = op->begun ? op->start : span->end_ns;
     } else if (!op->begun) {
-        op->ahead -= least(op->ahead, op->end > span->start_ns ? op->end - span->start_ns : 0);
+        op->ahead -= dp__min_int64(op->ahead, op->end > span->start_ns ? op->end - span->start_ns : 0);
         op->start = span->start_ns;
         op->begun = true;
     } else {
-        op->start = least(op->start, span->start_ns);
+        op->start = dp__min_int64(op->start, span->start_ns);
     }
     op->end = span->end_ns > op->end ? span->end_ns : op->end;
 }

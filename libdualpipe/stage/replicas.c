@@ -6,6 +6,7 @@
  * travelled before any of it is written, and pieces do not overlap, so a replica may be source and target at once. */
 #include "stage/replicas.h"
 
+#include "base/do.h"
 #include "base/memory.h"
 #include "base/sized.h"
 #include "stage/dtype.h"
@@ -36,13 +37,6 @@ struct dp_replicas {
     int32_t *turn;          /* [E] work space */
     dp__room_t *rooms;      /* placements of layers, on the device */
 };
-
-#define DO(call)                                                                                                       \
-    do {                                                                                                               \
-        dp_status_t status_ = (call);                                                                                  \
-        if (status_ < 0)                                                                                               \
-            return status_;                                                                                            \
-    } while (0)
 
 /* ---- placements ---- */
 

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/memory.h"
 
 /* Takes bytes from the budget. */
@@ -62,13 +63,10 @@ dp_status_t dp__trace_grow(dp__trace_budget_t *budget, void **items, size_t *roo
     return resize(budget, items, room, count < 64 ? 64 : count + count / 2, size);
 }
 
-/* FNV-1a, 64 bits. */
 static uint64_t hash_of(const char *text)
 {
-    uint64_t hash = 0xcbf29ce484222325ull;
+    uint64_t hash = dp__hash_text(DP__HASH_BEGIN, text);
 
-    for (; *text != 0; text++)
-        hash = (hash ^ (unsigned char)*text) * 0x100000001b3ull;
     return hash ^ hash >> 29;
 }
 
