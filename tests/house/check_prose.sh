@@ -8,9 +8,9 @@ set -eu
 cd "$DP_TEST_SRCDIR"
 # Not rewritten yet. A file leaves this list when it passes, and none joins it.
 exceptions="
-CONTRIBUTING.md CHANGELOG.md
+CHANGELOG.md
 docs/plugin-abi.md
-docs/words.md tests/README.md include/dualpipe/attention.h
+docs/words.md include/dualpipe/attention.h
 include/dualpipe/block.h include/dualpipe/checkpoint.h include/dualpipe/comm.h include/dualpipe/conform.h
 include/dualpipe/device.h include/dualpipe/dualpipe.h include/dualpipe/ep.h include/dualpipe/eplb.h
 include/dualpipe/group.h include/dualpipe/moe.h include/dualpipe/moe_block.h include/dualpipe/number.h
