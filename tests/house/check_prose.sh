@@ -8,7 +8,6 @@ set -eu
 cd "$DP_TEST_SRCDIR"
 # Not rewritten yet. A file leaves this list when it passes, and none joins it.
 exceptions="
-CHANGELOG.md
 docs/plugin-abi.md
 docs/words.md include/dualpipe/attention.h
 include/dualpipe/block.h include/dualpipe/checkpoint.h include/dualpipe/comm.h include/dualpipe/conform.h
