@@ -151,16 +151,16 @@ static dp_status_t measure(bench_t *b, work_fn work, void *arg, double *ms_out)
 /* ---- the roofline ---- */
 
 typedef struct product {
-    gemm_t *gemm;
-    gemm_shape_t shape;
-    gemm_operands_t operands;
+    cuda_gemm_t *gemm;
+    cuda_gemm_shape_t shape;
+    cuda_gemm_operands_t operands;
 } product_t;
 
 static dp_status_t multiply(bench_t *b, void *arg)
 {
     const product_t *p = arg;
 
-    return gemm_run(p->gemm, &p->shape, &p->operands, b->native);
+    return cuda_gemm_run(p->gemm, &p->shape, &p->operands, b->native);
 }
 
 static dp_status_t measure_roofline(bench_t *b, double *tflops_out)
@@ -171,11 +171,11 @@ static dp_status_t measure_roofline(bench_t *b, double *tflops_out)
                    .operands = {.alpha = 1}};
     void *a = NULL, *w = NULL;
     double ms = 0;
-    dp_status_t status = gemm_open(b->host, b->sms[DP_LANE_COMPUTE], 0, &p.gemm);
+    dp_status_t status = cuda_gemm_open(b->host, b->sms[DP_LANE_COMPUTE], 0, &p.gemm);
 
     if (status < 0)
         return status;
-    status = gemm_prepare(p.gemm, &p.shape);
+    status = cuda_gemm_prepare(p.gemm, &p.shape);
     if (status >= 0)
         status = allocate(b, bytes, 1, &a);
     if (status >= 0)
@@ -183,7 +183,7 @@ static dp_status_t measure_roofline(bench_t *b, double *tflops_out)
     if (status >= 0)
         status = allocate(b, bytes, 0, &p.operands.c);
     if (status >= 0)
-        status = allocate(b, gemm_workspace(p.gemm), 0, &p.operands.workspace);
+        status = allocate(b, cuda_gemm_workspace(p.gemm), 0, &p.operands.workspace);
     p.operands.a = a;
     p.operands.b = w;
     if (status >= 0)
@@ -192,7 +192,7 @@ static dp_status_t measure_roofline(bench_t *b, double *tflops_out)
     b->device_vt->release(b->device, w);
     b->device_vt->release(b->device, p.operands.c);
     b->device_vt->release(b->device, p.operands.workspace);
-    gemm_close(p.gemm);
+    cuda_gemm_close(p.gemm);
     *tflops_out = ms > 0 ? 2.0 * n * n * (double)n / ms / 1e9 : 0;
     return status;
 }

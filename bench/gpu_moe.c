@@ -211,18 +211,18 @@ static double copy_limit(bench_t *b)
 static double product_limit(bench_t *b)
 {
     const size_t element = dp_dtype_bytes(b->set.dtype);
-    const gemm_shape_t shape = {.in = b->set.dtype,
-                                .out = b->set.dtype,
-                                .m = (uint32_t)(b->set.tokens * b->set.top_k),
-                                .n = (uint32_t)b->set.expert_hidden,
-                                .k = (uint32_t)b->set.hidden};
-    gemm_operands_t o = {.alpha = 1};
+    const cuda_gemm_shape_t shape = {.in = b->set.dtype,
+                                     .out = b->set.dtype,
+                                     .m = (uint32_t)(b->set.tokens * b->set.top_k),
+                                     .n = (uint32_t)b->set.expert_hidden,
+                                     .k = (uint32_t)b->set.hidden};
+    cuda_gemm_operands_t o = {.alpha = 1};
     double times[TURNS_MOST], flop = 2.0 * shape.m * shape.n * shape.k;
-    gemm_t *gemm;
+    cuda_gemm_t *gemm;
     void *a, *w, *c;
     long i;
 
-    if (gemm_open(b->host, 0, 0, &gemm) < 0 || gemm_prepare(gemm, &shape) < 0) {
+    if (cuda_gemm_open(b->host, 0, 0, &gemm) < 0 || cuda_gemm_prepare(gemm, &shape) < 0) {
         fprintf(stderr, "gpu_moe: no limit for products: %s\n", dp_last_error());
         return 0;
     }
@@ -234,17 +234,17 @@ static double product_limit(bench_t *b)
     o.a = a;
     o.b = w;
     o.c = c;
-    o.workspace = memory(b, gemm_workspace(gemm));
+    o.workspace = memory(b, cuda_gemm_workspace(gemm));
     for (i = 0; i < WARM + b->set.turns; i++) {
         begin(b);
-        must(gemm_run(gemm, &shape, &o, b->s));
+        must(cuda_gemm_run(gemm, &shape, &o, b->s));
         times[i < WARM ? 0 : i - WARM] = end(b);
     }
     b->device_vt->release(b->device, a);
     b->device_vt->release(b->device, w);
     b->device_vt->release(b->device, c);
     b->device_vt->release(b->device, o.workspace);
-    gemm_close(gemm);
+    cuda_gemm_close(gemm);
     return flop / median(times, b->set.turns) / 1e9;
 }
 

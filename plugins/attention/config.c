@@ -8,7 +8,7 @@
 
 #include "plugins/common/check.h"
 
-static dp_status_t check_structs(const dp_host_t *host, const char *plugin, const dp_attention_config_t *c)
+static dp_status_t check_config_structs(const dp_host_t *host, const char *plugin, const dp_attention_config_t *c)
 {
     dp_status_t status =
         check_size(host, plugin, "config", "dp_attention_config_t", c->struct_size, DP_ATTENTION_CONFIG_MIN);
@@ -176,7 +176,7 @@ dp_status_t attn_too_large(const dp_host_t *host, const char *plugin, const attn
 dp_status_t attn_dims_init(const dp_host_t *host, const char *plugin, unsigned takes,
                            const dp_attention_config_t *config, attn_dims_t *n)
 {
-    dp_status_t status = check_structs(host, plugin, config);
+    dp_status_t status = check_config_structs(host, plugin, config);
     dp_attention_config_t taken;
     const dp_attention_config_t *c = &taken;
     bool latent;

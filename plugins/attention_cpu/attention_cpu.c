@@ -20,7 +20,7 @@ static dp_status_t open_instance(const dp_host_t *host, const dp_attention_confi
     if (a == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "attention_cpu: no memory for an instance");
     *a = (dp_attention_t){.host = host};
-    status = attention_configure(a, config);
+    status = attn_configure(a, config);
     if (status < 0)
         goto release_instance;
     a->rope = host->allocate(host, a->rope_bytes, ALIGN_BYTES);
@@ -30,7 +30,7 @@ static dp_status_t open_instance(const dp_host_t *host, const dp_attention_confi
         goto release_instance;
     }
     a->passes->fill_rope(a);
-    set_blas_threads(host);
+    cpu_set_blas_threads(host);
     *attention_out = a;
     return DP_OK;
 
@@ -130,7 +130,7 @@ static const pass_t pass_backward_input = {"backward_input", run_backward_input,
 static const pass_t pass_backward_weight = {"backward_weight", run_backward_weight, ATTN_BACKWARD_WEIGHT};
 static const pass_t pass_recompute = {"recompute", run_recompute, ATTN_RECOMPUTE};
 
-static dp_status_t enqueue(const dp_attention_t *a, const pass_t *pass, const dp_io_t *io, dp_stream_t *s)
+static dp_status_t enqueue_pass(const dp_attention_t *a, const pass_t *pass, const dp_io_t *io, dp_stream_t *s)
 {
     launch_arg_t arg = {.attention = a};
     dp_status_t status = attn_check_io(a->host, PLUGIN, &a->n, CAPS, pass->name, io, pass->needs, &arg.io);
@@ -138,24 +138,24 @@ static dp_status_t enqueue(const dp_attention_t *a, const pass_t *pass, const dp
     return status < 0 ? status : a->device_vt->launch(s, pass->run, &arg, sizeof(arg));
 }
 
-static dp_status_t forward(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s)
+static dp_status_t enqueue_forward(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s)
 {
-    return enqueue(a, &pass_forward, io, s);
+    return enqueue_pass(a, &pass_forward, io, s);
 }
 
-static dp_status_t backward_input(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s)
+static dp_status_t enqueue_backward_input(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s)
 {
-    return enqueue(a, &pass_backward_input, io, s);
+    return enqueue_pass(a, &pass_backward_input, io, s);
 }
 
-static dp_status_t backward_weight(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s)
+static dp_status_t enqueue_backward_weight(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s)
 {
-    return enqueue(a, &pass_backward_weight, io, s);
+    return enqueue_pass(a, &pass_backward_weight, io, s);
 }
 
-static dp_status_t recompute(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s)
+static dp_status_t enqueue_recompute(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s)
 {
-    return enqueue(a, &pass_recompute, io, s);
+    return enqueue_pass(a, &pass_recompute, io, s);
 }
 
 static const dp_attention_vt_t attention_vt = {
@@ -165,13 +165,13 @@ static const dp_attention_vt_t attention_vt = {
     .close = close_instance,
     .sizes = get_sizes,
     .params = get_params,
-    .forward = forward,
-    .backward_input = backward_input,
-    .backward_weight = backward_weight,
-    .recompute = recompute,
+    .forward = enqueue_forward,
+    .backward_input = enqueue_backward_input,
+    .backward_weight = enqueue_backward_weight,
+    .recompute = enqueue_recompute,
 };
 
-static const void *get_interface(const char *id)
+static const void *attn_interface(const char *id)
 {
     return strcmp(id, DP_IFACE_ATTENTION) == 0 ? &attention_vt : NULL;
 }
@@ -181,5 +181,5 @@ DP_PLUGIN_DEFINE(attention_cpu) = {
     .name = "attention_cpu",
     .version = DP_VERSION,
     .summary = "causal attention, plain or latent, on host memory, matrices by CBLAS",
-    .get_interface = get_interface,
+    .get_interface = attn_interface,
 };

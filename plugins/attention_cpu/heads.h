@@ -30,8 +30,8 @@ static inline size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-static void logits(const dp_attention_t *a, const head_view_t *h, size_t i, size_t ni, size_t j, size_t nj,
-                   real_t *tile)
+static void compute_logits(const dp_attention_t *a, const head_view_t *h, size_t i, size_t ni, size_t j, size_t nj,
+                           real_t *tile)
 {
     gemm(CblasNoTrans, CblasTrans, ni, nj, a->key_dim, (real_t)a->n.scale, h->q + i * a->q_width, a->q_width,
          h->k + j * a->k_width, a->k_width, 0, tile, KEY_BLOCK);
@@ -47,7 +47,7 @@ static void attend_queries(const dp_attention_t *a, const head_view_t *h, size_t
     for (size_t j = 0; j < i + ni; j += KEY_BLOCK) {
         const size_t nj = smaller(KEY_BLOCK, i + ni - j);
 
-        logits(a, h, i, ni, j, nj, tile);
+        compute_logits(a, h, i, ni, j, nj, tile);
         softmax_tile(tile, ni, nj, i - j + 1, j == 0, h->row_max + i * a->heads, sum, a->heads, out, a->o_width,
                      a->value_dim);
         gemm(CblasNoTrans, CblasNoTrans, ni, a->value_dim, nj, 1, tile, KEY_BLOCK, h->v + j * a->v_width, a->v_width,
@@ -78,7 +78,7 @@ static void backward_tile(const dp_attention_t *a, const head_view_t *h, const h
     const real_t scale = (real_t)a->n.scale;
     const real_t *const dout = h->dout + i * a->o_width;
 
-    logits(a, h, i, ni, j, nj, g->tile);
+    compute_logits(a, h, i, ni, j, nj, g->tile);
     gemm(CblasNoTrans, CblasTrans, ni, nj, a->value_dim, 1, dout, a->o_width, h->v + j * a->v_width, a->v_width, 0,
          g->dtile, KEY_BLOCK);
     softmax_backward_tile(g->tile, g->dtile, ni, nj, i - j + 1, h->row_max + i * a->heads, h->sum + i * a->heads,

@@ -16,7 +16,7 @@ enum {
 
 /* What one micro-batch keeps, in bytes from the start of `saved` or of `regained` (layout_find). backward_input turns
  * q, k and v into their gradients. */
-typedef struct attention_saved {
+typedef struct attn_saved {
     size_t normalized; /* [T, d] x / rms(x) */
     size_t inv_rms;    /* [T] 1 / rms(x) */
     size_t q;          /* [T, heads, head_dim] rotated; then dq, rotated back */
@@ -37,10 +37,10 @@ typedef struct attention_saved {
     size_t kv_down;    /* [T, kv_rank + rope_dim] n wkv_down, the keys' common part rotated; then its gradient */
     size_t dkv_norm;   /* [kv_rank] */
     size_t bytes, regained_bytes;
-} attention_saved_t;
+} attn_saved_t;
 
 /* Scratch, in bytes. The three passes use it one at a time, and so do the two halves of a pass. */
-typedef struct attention_scratch {
+typedef struct attn_scratch {
     size_t rows;    /* [T, d] n = RMSNorm(x), or its gradient */
     size_t latent;  /* [T, the larger rank] a latent behind its norm, or the gradient of that */
     size_t tile;    /* [QUERY_BLOCK, KEY_BLOCK] probabilities */
@@ -52,24 +52,24 @@ typedef struct attention_scratch {
     size_t dv;      /* [KEY_BLOCK, value_dim] */
     size_t dk_rope; /* [S, rope_dim] of the part that all heads' keys have in common */
     size_t bytes;
-} attention_scratch_t;
+} attn_scratch_t;
 
 /* The arithmetic for one element type. */
-typedef struct attention_passes {
+typedef struct attn_passes {
     void (*fill_rope)(dp_attention_t *a);
     dp_status_t (*forward)(const dp_attention_t *a, const dp_io_t *io);
     dp_status_t (*backward_input)(const dp_attention_t *a, const dp_io_t *io);
     dp_status_t (*backward_weight)(const dp_attention_t *a, const dp_io_t *io);
     dp_status_t (*recompute)(const dp_attention_t *a, const dp_io_t *io);
-} attention_passes_t;
+} attn_passes_t;
 
-extern const attention_passes_t attention_passes_f32, attention_passes_f64;
+extern const attn_passes_t attn_passes_f32, attn_passes_f64;
 
 struct dp_attention {
     const dp_host_t *host;
     const dp_device_vt_t *device_vt;
     attn_dims_t n;
-    const attention_passes_t *passes;
+    const attn_passes_t *passes;
     size_t element_bytes;
     size_t sequence, tokens, hidden;
     size_t heads, kv_heads, group; /* group = heads / kv_heads */
@@ -77,13 +77,13 @@ struct dp_attention {
     size_t q_rank, kv_rank, down_width;
     size_t q_width, k_width, v_width, o_width; /* heads x dim of one token */
     dp_recompute_t recompute;
-    attention_saved_t saved;
-    attention_scratch_t scratch;
+    attn_saved_t saved;
+    attn_scratch_t scratch;
     size_t rope_bytes;
     void *rope; /* [S, rope_dim]: rope_dim/2 cosines, then as many sines, per position */
 };
 
 /** Checks every field of the configuration and lays out all memory; opens nothing. */
-dp_status_t attention_configure(dp_attention_t *a, const dp_attention_config_t *config);
+dp_status_t attn_configure(dp_attention_t *a, const dp_attention_config_t *config);
 
 #endif

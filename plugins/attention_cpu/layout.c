@@ -27,7 +27,7 @@ static dp_status_t check_host_device(const dp_host_t *host, const dp_attention_c
  * behind the first norm. */
 static bool lay_out_saved(dp_attention_t *a)
 {
-    attention_saved_t *s = &a->saved;
+    attn_saved_t *s = &a->saved;
     const bool always = true, forward = a->recompute < DP_RECOMPUTE_FULL, later = a->recompute < DP_RECOMPUTE_CHEAP;
     layout_pair_t l = {.saved = {.alignment = ALIGN_BYTES}, .regained = {.alignment = ALIGN_BYTES}};
 
@@ -62,7 +62,7 @@ static bool lay_out_saved(dp_attention_t *a)
  * never meanwhile. */
 static bool lay_out_scratch(dp_attention_t *a)
 {
-    attention_scratch_t *s = &a->scratch;
+    attn_scratch_t *s = &a->scratch;
     layout_t rows = {.alignment = ALIGN_BYTES}, l = rows;
 
     s->rows = layout_take(&rows, a->tokens, a->hidden, a->element_bytes);
@@ -94,7 +94,7 @@ static void take_sizes(dp_attention_t *a)
 {
     const attn_dims_t *n = &a->n;
 
-    a->passes = n->dtype == DP_F32 ? &attention_passes_f32 : &attention_passes_f64;
+    a->passes = n->dtype == DP_F32 ? &attn_passes_f32 : &attn_passes_f64;
     a->element_bytes = dp_dtype_bytes(n->dtype);
     a->sequence = n->sequence;
     a->tokens = n->tokens;
@@ -115,7 +115,7 @@ static void take_sizes(dp_attention_t *a)
     a->o_width = n->o_width;
 }
 
-dp_status_t attention_configure(dp_attention_t *a, const dp_attention_config_t *c)
+dp_status_t attn_configure(dp_attention_t *a, const dp_attention_config_t *c)
 {
     dp_status_t status = attn_dims_init(a->host, PLUGIN, ATTN_TAKES_LATENT, c, &a->n);
 

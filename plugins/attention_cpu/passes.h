@@ -25,36 +25,36 @@ static void rotate_all(const dp_attention_t *a, const dp_io_t *io, real_t sign)
     const bool latent = a->kv_rank > 0;
     const size_t nope = a->head_dim - a->rope_dim;
     const size_t heads = latent ? 1 : a->kv_heads, stride = latent ? a->down_width : a->head_dim;
-    real_t *q = held(io, a->saved.q) + nope;
-    real_t *k = latent ? held(io, a->saved.kv_down) + a->kv_rank : held(io, a->saved.k);
+    real_t *q = saved_array(io, a->saved.q) + nope;
+    real_t *k = latent ? saved_array(io, a->saved.kv_down) + a->kv_rank : saved_array(io, a->saved.k);
 
     for (size_t b = 0, t, count; attn_document(&a->n, io, b, &t, &count); b++) {
-        rotate(q + t * a->q_width, count, a->heads, a->head_dim, a->rope, a->rope_dim / 2, sign);
-        rotate(k + t * heads * stride, count, heads, stride, a->rope, a->rope_dim / 2, sign);
+        rotate_rows(q + t * a->q_width, count, a->heads, a->head_dim, a->rope, a->rope_dim / 2, sign);
+        rotate_rows(k + t * heads * stride, count, heads, stride, a->rope, a->rope_dim / 2, sign);
     }
 }
 
 /* The view of the sequence of `length` tokens from t on, query head h and its key/value head. */
 static head_view_t view_head(const dp_attention_t *a, const dp_io_t *io, size_t t, size_t length, size_t h)
 {
-    const attention_saved_t *s = &a->saved;
+    const attn_saved_t *s = &a->saved;
     const size_t kv = h / a->group;
 
     return (head_view_t){
-        .q = held(io, s->q) + t * a->q_width + h * a->head_dim,
-        .k = held(io, s->k) + t * a->k_width + kv * a->key_dim,
-        .k_rope = a->kv_rank > 0 ? held(io, s->kv_down) + t * a->down_width + a->kv_rank : NULL,
-        .v = held(io, s->v) + t * a->v_width + kv * a->value_dim,
-        .out = held(io, s->heads_out) + t * a->o_width + h * a->value_dim,
-        .row_max = held(io, s->row_max) + t * a->heads + h,
-        .sum = held(io, s->inv_sum) + t * a->heads + h,
-        .dout = in(io->scratch, a->scratch.dheads) + t * a->o_width + h * a->value_dim,
-        .delta = in(io->scratch, a->scratch.delta) + t * a->heads + h,
+        .q = saved_array(io, s->q) + t * a->q_width + h * a->head_dim,
+        .k = saved_array(io, s->k) + t * a->k_width + kv * a->key_dim,
+        .k_rope = a->kv_rank > 0 ? saved_array(io, s->kv_down) + t * a->down_width + a->kv_rank : NULL,
+        .v = saved_array(io, s->v) + t * a->v_width + kv * a->value_dim,
+        .out = saved_array(io, s->heads_out) + t * a->o_width + h * a->value_dim,
+        .row_max = saved_array(io, s->row_max) + t * a->heads + h,
+        .sum = saved_array(io, s->inv_sum) + t * a->heads + h,
+        .dout = in_region(io->scratch, a->scratch.dheads) + t * a->o_width + h * a->value_dim,
+        .delta = in_region(io->scratch, a->scratch.delta) + t * a->heads + h,
         .length = length,
     };
 }
 
-static dp_status_t attend(const dp_attention_t *a, const dp_io_t *io)
+static dp_status_t attend_documents(const dp_attention_t *a, const dp_io_t *io)
 {
     for (size_t b = 0, t, count; attn_document(&a->n, io, b, &t, &count); b++)
         for (size_t h = 0; h < a->heads; h++) {
@@ -63,7 +63,7 @@ static dp_status_t attend(const dp_attention_t *a, const dp_io_t *io)
 
             if (status < 0)
                 return status;
-            attend_head(a, &view, in(io->scratch, a->scratch.tile));
+            attend_head(a, &view, in_region(io->scratch, a->scratch.tile));
         }
     return DP_OK;
 }
@@ -71,12 +71,12 @@ static dp_status_t attend(const dp_attention_t *a, const dp_io_t *io)
 static dp_status_t attend_backward(const dp_attention_t *a, const dp_io_t *io)
 {
     const head_gradients_t g = {
-        .tile = in(io->scratch, a->scratch.tile),
-        .dtile = in(io->scratch, a->scratch.dtile),
-        .dq = in(io->scratch, a->scratch.dq),
-        .dk = in(io->scratch, a->scratch.dk),
-        .dv = in(io->scratch, a->scratch.dv),
-        .dk_rope = in(io->scratch, a->scratch.dk_rope),
+        .tile = in_region(io->scratch, a->scratch.tile),
+        .dtile = in_region(io->scratch, a->scratch.dtile),
+        .dq = in_region(io->scratch, a->scratch.dq),
+        .dk = in_region(io->scratch, a->scratch.dk),
+        .dv = in_region(io->scratch, a->scratch.dv),
+        .dk_rope = in_region(io->scratch, a->scratch.dk_rope),
     };
 
     for (size_t b = 0, t, count; attn_document(&a->n, io, b, &t, &count); b++) {
@@ -90,7 +90,7 @@ static dp_status_t attend_backward(const dp_attention_t *a, const dp_io_t *io)
             backward_group(a, view_head(a, io, t, count, h), &g);
         }
         if (a->kv_rank > 0)
-            copy_rows(held(io, a->saved.kv_down) + t * a->down_width + a->kv_rank, a->down_width, g.dk_rope,
+            copy_rows(saved_array(io, a->saved.kv_down) + t * a->down_width + a->kv_rank, a->down_width, g.dk_rope,
                       a->rope_dim, count, a->rope_dim);
     }
     return DP_OK;
@@ -102,36 +102,36 @@ static dp_status_t attend_to(const dp_attention_t *a, const dp_io_t *io, const r
     project_queries(a, io, n);
     project_keys_values(a, io, n);
     rotate_all(a, io, 1);
-    return attend(a, io);
+    return attend_documents(a, io);
 }
 
 /* x is read before y is written: y may be x. */
-static dp_status_t forward(const dp_attention_t *a, const dp_io_t *io)
+static dp_status_t compute_forward(const dp_attention_t *a, const dp_io_t *io)
 {
-    const attention_saved_t *s = &a->saved;
+    const attn_saved_t *s = &a->saved;
     const real_t *const params = io->params;
-    real_t *const normalized = held(io, s->normalized), *const n = in(io->scratch, a->scratch.rows);
+    real_t *const normalized = saved_array(io, s->normalized), *const n = in_region(io->scratch, a->scratch.rows);
     dp_status_t status;
 
-    normalize(normalized, held(io, s->inv_rms), n, io->x, a->hidden, params + a->n.params.norm, a->tokens, a->hidden,
-              a->n.norm_eps);
+    normalize_rows(normalized, saved_array(io, s->inv_rms), n, io->x, a->hidden, params + a->n.params.norm, a->tokens,
+                   a->hidden, a->n.norm_eps);
     status = attend_to(a, io, n);
     if (status < 0)
         return status;
     if (io->y != io->x)
         memcpy(io->y, io->x, a->tokens * a->hidden * sizeof(real_t));
-    gemm(CblasNoTrans, CblasNoTrans, a->tokens, a->hidden, a->o_width, 1, held(io, s->heads_out), a->o_width,
+    gemm(CblasNoTrans, CblasNoTrans, a->tokens, a->hidden, a->o_width, 1, saved_array(io, s->heads_out), a->o_width,
          params + a->n.params.wo, a->hidden, 1, io->y, a->hidden);
     return DP_OK;
 }
 
 /* What forward left in regained memory: all but the last product, or the norms of latents. */
-static dp_status_t recompute(const dp_attention_t *a, const dp_io_t *io)
+static dp_status_t recompute_forward(const dp_attention_t *a, const dp_io_t *io)
 {
-    real_t *const n = in(io->scratch, a->scratch.rows);
+    real_t *const n = in_region(io->scratch, a->scratch.rows);
 
     if (a->recompute >= DP_RECOMPUTE_FULL) {
-        apply_gain(n, held(io, a->saved.normalized), (const real_t *)io->params + a->n.params.norm, a->tokens,
+        apply_gain(n, saved_array(io, a->saved.normalized), (const real_t *)io->params + a->n.params.norm, a->tokens,
                    a->hidden);
         return attend_to(a, io, n);
     }
@@ -149,19 +149,20 @@ static dp_status_t recompute(const dp_attention_t *a, const dp_io_t *io)
 }
 
 /* The gain's gradient needs dn even where nobody wants dx. dy is read before dx is written: dx may be dy. */
-static dp_status_t backward_input(const dp_attention_t *a, const dp_io_t *io)
+static dp_status_t compute_backward_input(const dp_attention_t *a, const dp_io_t *io)
 {
-    const attention_saved_t *s = &a->saved;
+    const attn_saved_t *s = &a->saved;
     const size_t elements = a->tokens * a->hidden;
-    const real_t *const params = io->params, *const normalized = held(io, s->normalized);
-    real_t *const dy = held(io, s->dy), *const dn = in(io->scratch, a->scratch.rows);
-    real_t *const dheads = in(io->scratch, a->scratch.dheads);
+    const real_t *const params = io->params, *const normalized = saved_array(io, s->normalized);
+    real_t *const dy = saved_array(io, s->dy), *const dn = in_region(io->scratch, a->scratch.rows);
+    real_t *const dheads = in_region(io->scratch, a->scratch.dheads);
     dp_status_t status;
 
     memcpy(dy, io->dy, elements * sizeof(real_t));
     gemm(CblasNoTrans, CblasTrans, a->tokens, a->o_width, a->hidden, 1, dy, a->hidden, params + a->n.params.wo,
          a->hidden, 0, dheads, a->o_width);
-    dot_rows(in(io->scratch, a->scratch.delta), dheads, held(io, s->heads_out), a->tokens * a->heads, a->value_dim);
+    dot_rows(in_region(io->scratch, a->scratch.delta), dheads, saved_array(io, s->heads_out), a->tokens * a->heads,
+             a->value_dim);
     status = attend_backward(a, io);
     if (status < 0)
         return status;
@@ -169,33 +170,34 @@ static dp_status_t backward_input(const dp_attention_t *a, const dp_io_t *io)
 
     queries_back(a, io, dn);
     keys_values_back(a, io, dn);
-    gain_gradient(held(io, s->dnorm), dn, normalized, a->tokens, a->hidden);
+    gain_gradient(saved_array(io, s->dnorm), dn, normalized, a->tokens, a->hidden);
     if (io->dx != NULL) {
-        normalize_backward(dn, params + a->n.params.norm, normalized, held(io, s->inv_rms), a->tokens, a->hidden);
+        normalize_backward(dn, params + a->n.params.norm, normalized, saved_array(io, s->inv_rms), a->tokens,
+                           a->hidden);
         add_residual(io->dx, dy, dn, elements);
     }
     return DP_OK;
 }
 
-static dp_status_t backward_weight(const dp_attention_t *a, const dp_io_t *io)
+static dp_status_t compute_backward_weight(const dp_attention_t *a, const dp_io_t *io)
 {
-    const attention_saved_t *s = &a->saved;
+    const attn_saved_t *s = &a->saved;
     const real_t *const params = io->params;
-    real_t *const grads = io->grads, *const n = in(io->scratch, a->scratch.rows);
+    real_t *const grads = io->grads, *const n = in_region(io->scratch, a->scratch.rows);
 
-    apply_gain(n, held(io, s->normalized), params + a->n.params.norm, a->tokens, a->hidden);
+    apply_gain(n, saved_array(io, s->normalized), params + a->n.params.norm, a->tokens, a->hidden);
     queries_weight(a, io, n);
     keys_values_weight(a, io, n);
-    gemm(CblasTrans, CblasNoTrans, a->o_width, a->hidden, a->tokens, 1, held(io, s->heads_out), a->o_width,
-         held(io, s->dy), a->hidden, 1, grads + a->n.params.wo, a->hidden);
-    accumulate(grads + a->n.params.norm, held(io, s->dnorm), a->hidden);
+    gemm(CblasTrans, CblasNoTrans, a->o_width, a->hidden, a->tokens, 1, saved_array(io, s->heads_out), a->o_width,
+         saved_array(io, s->dy), a->hidden, 1, grads + a->n.params.wo, a->hidden);
+    accumulate_row(grads + a->n.params.norm, saved_array(io, s->dnorm), a->hidden);
     return DP_OK;
 }
 
-const attention_passes_t REAL(attention_passes) = {
+const attn_passes_t REAL(attn_passes) = {
     .fill_rope = fill_rope,
-    .forward = forward,
-    .backward_input = backward_input,
-    .backward_weight = backward_weight,
-    .recompute = recompute,
+    .forward = compute_forward,
+    .backward_input = compute_backward_input,
+    .backward_weight = compute_backward_weight,
+    .recompute = recompute_forward,
 };

@@ -12,19 +12,20 @@
 
 #include <string.h>
 
-static inline real_t *in(void *region, size_t offset_bytes)
+static inline real_t *in_region(void *region, size_t offset_bytes)
 {
     return (real_t *)((char *)region + offset_bytes);
 }
 
 /* An array of a micro-batch. */
-static inline real_t *held(const dp_io_t *io, size_t at)
+static inline real_t *saved_array(const dp_io_t *io, size_t at)
 {
     return layout_find(io->saved, io->regained, at);
 }
 
 /* out = rows w; w [from, to]. */
-static void project(const dp_attention_t *a, const real_t *rows, size_t from, const real_t *w, size_t to, real_t *out)
+static void project_rows(const dp_attention_t *a, const real_t *rows, size_t from, const real_t *w, size_t to,
+                         real_t *out)
 {
     gemm(CblasNoTrans, CblasNoTrans, a->tokens, to, from, 1, rows, from, w, to, 0, out, to);
 }
@@ -55,40 +56,40 @@ typedef struct latent {
 
 static latent_t latent_of_queries(const dp_attention_t *a, const dp_io_t *io)
 {
-    const attention_saved_t *s = &a->saved;
+    const attn_saved_t *s = &a->saved;
 
     return (latent_t){
         .rank = a->q_rank,
         .gain = (const real_t *)io->params + a->n.params.q_norm,
-        .normalized = held(io, s->q_latent),
-        .inv_rms = held(io, s->q_inv_rms),
-        .dgain = held(io, s->dq_norm),
-        .down = held(io, s->q_down),
+        .normalized = saved_array(io, s->q_latent),
+        .inv_rms = saved_array(io, s->q_inv_rms),
+        .dgain = saved_array(io, s->dq_norm),
+        .down = saved_array(io, s->q_down),
         .stride = a->q_rank,
-        .rows = in(io->scratch, a->scratch.latent),
+        .rows = in_region(io->scratch, a->scratch.latent),
     };
 }
 
 static latent_t latent_of_keys_values(const dp_attention_t *a, const dp_io_t *io)
 {
-    const attention_saved_t *s = &a->saved;
+    const attn_saved_t *s = &a->saved;
 
     return (latent_t){
         .rank = a->kv_rank,
         .gain = (const real_t *)io->params + a->n.params.kv_norm,
-        .normalized = held(io, s->kv_latent),
-        .inv_rms = held(io, s->kv_inv_rms),
-        .dgain = held(io, s->dkv_norm),
-        .down = held(io, s->kv_down),
+        .normalized = saved_array(io, s->kv_latent),
+        .inv_rms = saved_array(io, s->kv_inv_rms),
+        .dgain = saved_array(io, s->dkv_norm),
+        .down = saved_array(io, s->kv_down),
         .stride = a->down_width,
-        .rows = in(io->scratch, a->scratch.latent),
+        .rows = in_region(io->scratch, a->scratch.latent),
     };
 }
 
 static void latent_forward(const dp_attention_t *a, const latent_t *l, const real_t *n, const real_t *w)
 {
-    project(a, n, a->hidden, w, l->stride, l->down);
-    normalize(l->normalized, l->inv_rms, l->rows, l->down, l->stride, l->gain, a->tokens, l->rank, a->n.norm_eps);
+    project_rows(a, n, a->hidden, w, l->stride, l->down);
+    normalize_rows(l->normalized, l->inv_rms, l->rows, l->down, l->stride, l->gain, a->tokens, l->rank, a->n.norm_eps);
 }
 
 /* What the norm has made of it, once more. */
@@ -109,7 +110,7 @@ static void latent_backward(const dp_attention_t *a, const latent_t *l)
 static void latent_weight(const dp_attention_t *a, const latent_t *l, const real_t *n, real_t *dw, real_t *dgain)
 {
     project_weight(a, n, a->hidden, l->down, l->stride, dw);
-    accumulate(dgain, l->dgain, l->rank);
+    accumulate_row(dgain, l->dgain, l->rank);
     apply_gain(l->rows, l->normalized, l->gain, a->tokens, l->rank);
 }
 
@@ -118,15 +119,15 @@ static void latent_weight(const dp_attention_t *a, const latent_t *l, const real
 static void project_queries(const dp_attention_t *a, const dp_io_t *io, const real_t *n)
 {
     const real_t *const params = io->params, *const wq = params + a->n.params.wq;
-    real_t *const q = held(io, a->saved.q);
+    real_t *const q = saved_array(io, a->saved.q);
 
     if (a->q_rank > 0) {
         const latent_t l = latent_of_queries(a, io);
 
         latent_forward(a, &l, n, params + a->n.params.q_down);
-        project(a, l.rows, l.rank, wq, a->q_width, q);
+        project_rows(a, l.rows, l.rank, wq, a->q_width, q);
     } else {
-        project(a, n, a->hidden, wq, a->q_width, q);
+        project_rows(a, n, a->hidden, wq, a->q_width, q);
     }
 }
 
@@ -134,7 +135,7 @@ static void project_queries(const dp_attention_t *a, const dp_io_t *io, const re
 static void queries_back(const dp_attention_t *a, const dp_io_t *io, real_t *dn)
 {
     const real_t *const params = io->params, *const wq = params + a->n.params.wq;
-    const real_t *const dq = held(io, a->saved.q);
+    const real_t *const dq = saved_array(io, a->saved.q);
 
     if (a->q_rank > 0) {
         const latent_t l = latent_of_queries(a, io);
@@ -149,7 +150,7 @@ static void queries_back(const dp_attention_t *a, const dp_io_t *io, real_t *dn)
 
 static void queries_weight(const dp_attention_t *a, const dp_io_t *io, const real_t *n)
 {
-    const real_t *const dq = held(io, a->saved.q);
+    const real_t *const dq = saved_array(io, a->saved.q);
     real_t *const grads = io->grads, *const dwq = grads + a->n.params.wq;
 
     if (a->q_rank > 0) {
@@ -176,8 +177,8 @@ static void project_keys_values(const dp_attention_t *a, const dp_io_t *io, cons
         rows = l.rows;
         from = l.rank;
     }
-    project(a, rows, from, params + a->n.params.wk, a->k_width, held(io, a->saved.k));
-    project(a, rows, from, params + a->n.params.wv, a->v_width, held(io, a->saved.v));
+    project_rows(a, rows, from, params + a->n.params.wk, a->k_width, saved_array(io, a->saved.k));
+    project_rows(a, rows, from, params + a->n.params.wv, a->v_width, saved_array(io, a->saved.v));
 }
 
 /* Adds to dn. */
@@ -185,7 +186,7 @@ static void keys_values_back(const dp_attention_t *a, const dp_io_t *io, real_t 
 {
     const real_t *const params = io->params;
     const real_t *const wk = params + a->n.params.wk, *const wv = params + a->n.params.wv;
-    const real_t *const dk = held(io, a->saved.k), *const dv = held(io, a->saved.v);
+    const real_t *const dk = saved_array(io, a->saved.k), *const dv = saved_array(io, a->saved.v);
 
     if (a->kv_rank > 0) {
         const latent_t l = latent_of_keys_values(a, io);
@@ -213,8 +214,8 @@ static void keys_values_weight(const dp_attention_t *a, const dp_io_t *io, const
         rows = l.rows;
         from = l.rank;
     }
-    project_weight(a, rows, from, held(io, a->saved.k), a->k_width, grads + a->n.params.wk);
-    project_weight(a, rows, from, held(io, a->saved.v), a->v_width, grads + a->n.params.wv);
+    project_weight(a, rows, from, saved_array(io, a->saved.k), a->k_width, grads + a->n.params.wk);
+    project_weight(a, rows, from, saved_array(io, a->saved.v), a->v_width, grads + a->n.params.wv);
 }
 
 #endif

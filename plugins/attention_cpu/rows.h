@@ -11,12 +11,12 @@
 
 /* normalized = x / rms(x), inv_rms = 1 / rms(x), n = normalized * gain. Rows of x are `stride` elements apart. */
 VECTORISED
-static void normalize(real_t *restrict normalized, real_t *restrict inv_rms, real_t *restrict n,
-                      const real_t *restrict x, size_t stride, const real_t *restrict gain, size_t rows, size_t d,
-                      double eps)
+static void normalize_rows(real_t *restrict normalized, real_t *restrict inv_rms, real_t *restrict n,
+                           const real_t *restrict x, size_t stride, const real_t *restrict gain, size_t rows, size_t d,
+                           double eps)
 {
     for (size_t t = 0; t < rows; t++, x += stride, normalized += d, n += d) {
-        const real_t inv = (real_t)(1 / sqrt(dot(x, x, d) / (double)d + eps));
+        const real_t inv = (real_t)(1 / sqrt(cpu_dot(x, x, d) / (double)d + eps));
 
         inv_rms[t] = inv;
         for (size_t i = 0; i < d; i++) {
@@ -70,7 +70,7 @@ static void normalize_backward(real_t *restrict dn, const real_t *restrict gain,
 
         for (size_t i = 0; i < d; i++)
             dn[i] *= gain[i];
-        mean = (real_t)(dot(dn, normalized, d) / (double)d);
+        mean = (real_t)(cpu_dot(dn, normalized, d) / (double)d);
         for (size_t i = 0; i < d; i++)
             dn[i] = (dn[i] - normalized[i] * mean) * inv;
     }
@@ -85,7 +85,7 @@ static void add_residual(real_t *dx, const real_t *dy, const real_t *r, size_t c
 }
 
 VECTORISED
-static void accumulate(real_t *restrict sum, const real_t *restrict term, size_t count)
+static void accumulate_row(real_t *restrict sum, const real_t *restrict term, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         sum[i] += term[i];
@@ -97,7 +97,7 @@ static void dot_rows(real_t *restrict out, const real_t *restrict a, const real_
                      size_t dim)
 {
     for (size_t v = 0; v < vectors; v++, a += dim, b += dim)
-        out[v] = (real_t)dot(a, b, dim);
+        out[v] = (real_t)cpu_dot(a, b, dim);
 }
 
 INLINED void rotate_pairs(real_t *restrict low, real_t *restrict high, const real_t *restrict cosine,
@@ -114,8 +114,8 @@ INLINED void rotate_pairs(real_t *restrict low, real_t *restrict high, const rea
 /* Rotates `heads` vectors of 2 * half elements, which begin `stride` elements apart, at each of `positions` positions,
  * by +angle or, sign -1, back. rope: half cosines and half sines per position. */
 VECTORISED
-static void rotate(real_t *rows, size_t positions, size_t heads, size_t stride, const real_t *rope, size_t half,
-                   real_t sign)
+static void rotate_rows(real_t *rows, size_t positions, size_t heads, size_t stride, const real_t *rope, size_t half,
+                        real_t sign)
 {
     for (size_t p = 0; p < positions; p++, rope += 2 * half)
         for (size_t h = 0; h < heads; h++, rows += stride)

@@ -28,13 +28,13 @@ INLINED size_t pad_row(real_t *row, size_t seen)
     return padded;
 }
 
-INLINED void clear(real_t *row, size_t from, size_t to)
+INLINED void clear_scores(real_t *row, size_t from, size_t to)
 {
     for (size_t c = from; c < to; c++)
         row[c] = 0;
 }
 
-INLINED real_t largest(const real_t *restrict row, size_t padded)
+INLINED real_t largest_score(const real_t *restrict row, size_t padded)
 {
     real_t lanes[LANES], result;
 
@@ -56,7 +56,7 @@ INLINED real_t exp_row(real_t *restrict row, size_t padded, real_t max)
 
     for (size_t c = 0; c < padded; c += LANES)
         for (size_t l = 0; l < LANES; l++) {
-            const real_t e = exp_real(row[c + l] - max);
+            const real_t e = cpu_exp(row[c + l] - max);
 
             row[c + l] = e;
             lanes[l] += e;
@@ -76,19 +76,19 @@ static void softmax_tile(real_t *restrict tile, size_t queries, size_t keys, siz
     for (size_t r = 0; r < queries; r++, tile += KEY_BLOCK, row_max += stride, sum += stride, out += out_stride) {
         const size_t seen = visible + r < keys ? visible + r : keys;
         const size_t padded = pad_row(tile, seen);
-        real_t max = largest(tile, padded), total = 0;
+        real_t max = largest_score(tile, padded), total = 0;
 
         if (!first) {
             real_t scale;
 
             max = *row_max > max ? *row_max : max;
-            scale = exp_real(*row_max - max);
+            scale = cpu_exp(*row_max - max);
             total = *sum * scale;
             for (size_t i = 0; i < value_dim; i++)
                 out[i] *= scale;
         }
         total += exp_row(tile, padded, max);
-        clear(tile, seen, keys);
+        clear_scores(tile, seen, keys);
         *row_max = max;
         *sum = total;
     }
@@ -121,13 +121,13 @@ static void softmax_backward_tile(real_t *restrict tile, real_t *restrict dtile,
         const real_t max = row_max[r * stride], inv = inv_sum[r * stride], shift = delta[r * stride];
 
         for (size_t c = 0; c < padded; c++) {
-            const real_t p = exp_real(tile[c] - max) * inv;
+            const real_t p = cpu_exp(tile[c] - max) * inv;
 
             tile[c] = p;
             dtile[c] = p * (dtile[c] - shift);
         }
-        clear(tile, seen, keys);
-        clear(dtile, seen, keys);
+        clear_scores(tile, seen, keys);
+        clear_scores(dtile, seen, keys);
     }
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * scores.c: softmax(q k^T) v and its gradient by batched products and a softmax kernel, block by block.
+ * scores.c: run_softmax(q k^T) v and its gradient by batched products and a softmax kernel, block by block.
  *
  * A block is all keys up to its last query, for some queries of some heads. Its scores live in scratch; the gradients
  * of keys and values are summed over blocks in the type of sums, in the order of the queries. Query head h belongs to
@@ -19,14 +19,14 @@ enum { MOST_ROWS = 256, FEWEST_ROWS = 16, ARRAYS = 4, THREADS = 256, MAX_BLOCKS 
 #define DEFAULT_BUDGET ((size_t)256 << 20)
 
 typedef struct scores {
-    score_blocks_t blocks;
+    attn_score_blocks_t blocks;
     CUmodule module;
     CUfunction softmax, softmax_backward, store_heads;
     uint32_t packed_heads;                   /* key/value heads of a block of documents */
     size_t logits, gradients, p, ds, dk, dv; /* in scratch; where T is S, p are the logits and ds the gradients */
 } scores_t;
 
-uint32_t score_pitch(uint32_t columns)
+uint32_t attn_score_pitch(uint32_t columns)
 {
     return (columns + 7) / 8 * 8;
 }
@@ -36,9 +36,9 @@ static uint32_t smaller(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-score_blocks_t score_blocks(const dp_attention_t *a, size_t budget)
+attn_score_blocks_t attn_score_blocks(const dp_attention_t *a, size_t budget)
 {
-    score_blocks_t b = {.kv_heads = 1, .pitch = score_pitch(a->n.sequence)};
+    attn_score_blocks_t b = {.kv_heads = 1, .pitch = attn_score_pitch(a->n.sequence)};
     const size_t row = (size_t)a->n.group * b.pitch * a->sum_bytes; /* a query of one key/value head, in one array */
     const size_t fit = budget / ARRAYS / row;
 
@@ -62,28 +62,28 @@ typedef struct block {
     uint32_t keys, columns, pitch; /* the first key, and how many */
 } block_t;
 
-static void *at(const void *base, size_t elements, size_t bytes)
+static void *element_at(const void *base, size_t elements, size_t bytes)
 {
     return (char *)(uintptr_t)base + elements * bytes;
 }
 
 /* The token `first` of the block's sequence, head `head` of heads that are `dim` wide. */
-static void *token(const block_t *b, const void *tensor, uint32_t first, uint32_t width, uint32_t head, uint32_t dim)
+static void *token_at(const block_t *b, const void *tensor, uint32_t first, uint32_t width, uint32_t head, uint32_t dim)
 {
     const dp_attention_t *a = b->pass->attention;
 
-    return at(tensor, ((size_t)b->sequence * a->n.sequence + first) * width + (size_t)head * dim, a->bytes);
+    return element_at(tensor, ((size_t)b->sequence * a->n.sequence + first) * width + (size_t)head * dim, a->bytes);
 }
 
-static void *scratch(const block_t *b, size_t offset)
+static void *scratch_at(const block_t *b, size_t offset)
 {
-    return at(b->t->scratch, offset, 1);
+    return element_at(b->t->scratch, offset, 1);
 }
 
 /* The scores of query head `member` of every group. */
 static void *member_scores(const block_t *b, size_t offset, uint32_t member, size_t bytes)
 {
-    return at(scratch(b, offset), (size_t)member * b->rows * b->pitch, bytes);
+    return element_at(scratch_at(b, offset), (size_t)member * b->rows * b->pitch, bytes);
 }
 
 static int64_t score_stride(const block_t *b)
@@ -97,25 +97,25 @@ static dp_status_t make_scores(const block_t *b, double alpha, const void *left,
                                uint32_t right_width, uint32_t dim, size_t offset)
 {
     const dp_attention_t *a = b->pass->attention;
-    const gemm_shape_t shape = {.in = a->n.dtype,
-                                .out = a->sums,
-                                .transpose_b = true,
-                                .m = b->rows,
-                                .n = b->columns,
-                                .k = dim,
-                                .batch = b->kv_heads,
-                                .lda = left_width,
-                                .ldb = right_width,
-                                .ldc = b->pitch,
-                                .stride_a = (int64_t)a->n.group * dim,
-                                .stride_b = dim,
-                                .stride_c = score_stride(b)};
+    const cuda_gemm_shape_t shape = {.in = a->n.dtype,
+                                     .out = a->sums,
+                                     .transpose_b = true,
+                                     .m = b->rows,
+                                     .n = b->columns,
+                                     .k = dim,
+                                     .batch = b->kv_heads,
+                                     .lda = left_width,
+                                     .ldb = right_width,
+                                     .ldc = b->pitch,
+                                     .stride_a = (int64_t)a->n.group * dim,
+                                     .stride_b = dim,
+                                     .stride_c = score_stride(b)};
     dp_status_t status = DP_OK;
 
     for (uint32_t g = 0; g < a->n.group && status >= 0; g++)
         status = attn_multiply(
-            b->pass, &shape, alpha, token(b, left, b->first, left_width, b->kv * a->n.group + g, dim),
-            token(b, right, b->keys, right_width, b->kv, dim), 0, member_scores(b, offset, g, a->sum_bytes));
+            b->pass, &shape, alpha, token_at(b, left, b->first, left_width, b->kv * a->n.group + g, dim),
+            token_at(b, right, b->keys, right_width, b->kv, dim), 0, member_scores(b, offset, g, a->sum_bytes));
     return status;
 }
 
@@ -124,24 +124,24 @@ static dp_status_t apply_scores(const block_t *b, double alpha, size_t offset, c
                                 uint32_t dim, void *out, uint32_t out_width)
 {
     const dp_attention_t *a = b->pass->attention;
-    const gemm_shape_t shape = {.in = a->n.dtype,
-                                .out = a->n.dtype,
-                                .m = b->rows,
-                                .n = dim,
-                                .k = b->columns,
-                                .batch = b->kv_heads,
-                                .lda = b->pitch,
-                                .ldb = right_width,
-                                .ldc = out_width,
-                                .stride_a = score_stride(b),
-                                .stride_b = dim,
-                                .stride_c = (int64_t)a->n.group * dim};
+    const cuda_gemm_shape_t shape = {.in = a->n.dtype,
+                                     .out = a->n.dtype,
+                                     .m = b->rows,
+                                     .n = dim,
+                                     .k = b->columns,
+                                     .batch = b->kv_heads,
+                                     .lda = b->pitch,
+                                     .ldb = right_width,
+                                     .ldc = out_width,
+                                     .stride_a = score_stride(b),
+                                     .stride_b = dim,
+                                     .stride_c = (int64_t)a->n.group * dim};
     dp_status_t status = DP_OK;
 
     for (uint32_t g = 0; g < a->n.group && status >= 0; g++)
         status = attn_multiply(b->pass, &shape, alpha, member_scores(b, offset, g, a->bytes),
-                               token(b, right, b->keys, right_width, b->kv, dim), 0,
-                               token(b, out, b->first, out_width, b->kv * a->n.group + g, dim));
+                               token_at(b, right, b->keys, right_width, b->kv, dim), 0,
+                               token_at(b, out, b->first, out_width, b->kv * a->n.group + g, dim));
     return status;
 }
 
@@ -150,47 +150,47 @@ static dp_status_t gather_scores(const block_t *b, double alpha, size_t offset, 
                                  uint32_t dim, size_t sums)
 {
     const dp_attention_t *a = b->pass->attention;
-    const gemm_shape_t shape = {.in = a->n.dtype,
-                                .out = a->sums,
-                                .transpose_a = true,
-                                .m = b->columns,
-                                .n = dim,
-                                .k = b->rows,
-                                .batch = b->kv_heads,
-                                .lda = b->pitch,
-                                .ldb = right_width,
-                                .ldc = dim,
-                                .stride_a = score_stride(b),
-                                .stride_b = (int64_t)a->n.group * dim,
-                                .stride_c = (int64_t)b->extent * dim};
-    void *out = at(scratch(b, sums), (size_t)b->keys * dim, a->sum_bytes);
+    const cuda_gemm_shape_t shape = {.in = a->n.dtype,
+                                     .out = a->sums,
+                                     .transpose_a = true,
+                                     .m = b->columns,
+                                     .n = dim,
+                                     .k = b->rows,
+                                     .batch = b->kv_heads,
+                                     .lda = b->pitch,
+                                     .ldb = right_width,
+                                     .ldc = dim,
+                                     .stride_a = score_stride(b),
+                                     .stride_b = (int64_t)a->n.group * dim,
+                                     .stride_c = (int64_t)b->extent * dim};
+    void *out = element_at(scratch_at(b, sums), (size_t)b->keys * dim, a->sum_bytes);
     dp_status_t status = DP_OK;
 
     for (uint32_t g = 0; g < a->n.group && status >= 0; g++)
         status = attn_multiply(b->pass, &shape, alpha, member_scores(b, offset, g, a->bytes),
-                               token(b, right, b->first, right_width, b->kv * a->n.group + g, dim), 1, out);
+                               token_at(b, right, b->first, right_width, b->kv * a->n.group + g, dim), 1, out);
     return status;
 }
 
 /* Statistics and delta of the block's heads; [batch, heads, sequence], or [heads, T]. */
-static void *statistics(const block_t *b, const void *base)
+static void *statistics_at(const block_t *b, const void *base)
 {
     const dp_attention_t *a = b->pass->attention;
 
-    return at(base, ((size_t)b->sequence * a->n.heads + (size_t)b->kv * a->n.group) * b->extent, a->sum_bytes);
+    return element_at(base, ((size_t)b->sequence * a->n.heads + (size_t)b->kv * a->n.group) * b->extent, a->sum_bytes);
 }
 
 static const void *inverse_sums(const dp_attention_t *a, const void *saved)
 {
-    return at(saved, (size_t)a->n.tokens * a->n.heads, a->sum_bytes);
+    return element_at(saved, (size_t)a->n.tokens * a->n.heads, a->sum_bytes);
 }
 
-static dp_status_t softmax(const block_t *b)
+static dp_status_t run_softmax(const block_t *b)
 {
     const dp_attention_t *a = b->pass->attention;
     const scores_t *s = a->core;
-    void *p = scratch(b, s->p), *logits = scratch(b, s->logits), *largest = statistics(b, b->t->saved);
-    void *inv_sum = statistics(b, inverse_sums(a, b->t->saved));
+    void *p = scratch_at(b, s->p), *logits = scratch_at(b, s->logits), *largest = statistics_at(b, b->t->saved);
+    void *inv_sum = statistics_at(b, inverse_sums(a, b->t->saved));
     block_t c = *b;
 
     if (b->pass->rehearsal)
@@ -204,9 +204,9 @@ static dp_status_t softmax_backward(const block_t *b)
 {
     const dp_attention_t *a = b->pass->attention;
     const scores_t *s = a->core;
-    void *p = scratch(b, s->p), *ds = scratch(b, s->ds), *logits = scratch(b, s->logits);
-    void *dp = scratch(b, s->gradients), *largest = statistics(b, b->t->saved);
-    void *inv_sum = statistics(b, inverse_sums(a, b->t->saved)), *delta = statistics(b, b->t->delta);
+    void *p = scratch_at(b, s->p), *ds = scratch_at(b, s->ds), *logits = scratch_at(b, s->logits);
+    void *dp = scratch_at(b, s->gradients), *largest = statistics_at(b, b->t->saved);
+    void *inv_sum = statistics_at(b, inverse_sums(a, b->t->saved)), *delta = statistics_at(b, b->t->delta);
     block_t c = *b;
 
     if (b->pass->rehearsal)
@@ -224,7 +224,7 @@ static dp_status_t forward_block(const block_t *b)
     dp_status_t status = make_scores(b, a->n.scale, t->q, a->n.q_width, t->k, a->n.k_width, a->n.head_dim, s->logits);
 
     if (status >= 0)
-        status = softmax(b);
+        status = run_softmax(b);
     if (status >= 0)
         status = apply_scores(b, 1, s->p, t->v, a->n.v_width, a->n.value_dim, t->out, a->n.o_width);
     return status;
@@ -250,7 +250,7 @@ static dp_status_t backward_block(const block_t *b)
     return status;
 }
 
-static dp_status_t clear(const block_t *b, size_t offset, uint32_t dim)
+static dp_status_t clear_sums(const block_t *b, size_t offset, uint32_t dim)
 {
     const dp_attention_t *a = b->pass->attention;
     const size_t bytes = (size_t)b->kv_heads * b->extent * dim * a->sum_bytes;
@@ -258,16 +258,16 @@ static dp_status_t clear(const block_t *b, size_t offset, uint32_t dim)
     if (b->pass->rehearsal)
         return DP_OK;
     return CUDA_CHECK(a->host,
-                      a->cu->cuMemsetD8Async((CUdeviceptr)(uintptr_t)scratch(b, offset), 0, bytes, b->pass->stream),
+                      a->cu->cuMemsetD8Async((CUdeviceptr)(uintptr_t)scratch_at(b, offset), 0, bytes, b->pass->stream),
                       "%s: clearing %zu bytes", a->vt->plugin, bytes);
 }
 
 /* The block's sums of keys or values go to their places in a gradient. */
-static dp_status_t store(const block_t *b, size_t offset, uint32_t dim, void *gradient, uint32_t row_width)
+static dp_status_t store_sums(const block_t *b, size_t offset, uint32_t dim, void *gradient, uint32_t row_width)
 {
     const dp_attention_t *a = b->pass->attention;
     const scores_t *s = a->core;
-    void *to = token(b, gradient, 0, row_width, b->kv, dim), *from = scratch(b, offset);
+    void *to = token_at(b, gradient, 0, row_width, b->kv, dim), *from = scratch_at(b, offset);
     const size_t count = (size_t)b->kv_heads * b->extent * dim, blocks = (count + THREADS - 1) / THREADS;
     uint32_t kv_heads = b->kv_heads, extent = b->extent;
     size_t width = row_width;
@@ -301,7 +301,7 @@ static dp_status_t visit_keys(block_t *b, uint32_t keys, dp_status_t (*visit)(co
 {
     b->keys = keys;
     b->columns = b->first - keys + b->rows;
-    b->pitch = score_pitch(b->columns);
+    b->pitch = attn_score_pitch(b->columns);
     return visit(b);
 }
 
@@ -348,16 +348,16 @@ static dp_status_t backward_heads(block_t *b)
 {
     const dp_attention_t *a = b->pass->attention;
     const scores_t *s = a->core;
-    dp_status_t status = clear(b, s->dk, a->n.head_dim);
+    dp_status_t status = clear_sums(b, s->dk, a->n.head_dim);
 
     if (status >= 0)
-        status = clear(b, s->dv, a->n.value_dim);
+        status = clear_sums(b, s->dv, a->n.value_dim);
     if (status >= 0)
         status = over_queries(b, backward_block);
     if (status >= 0)
-        status = store(b, s->dk, a->n.head_dim, b->t->dk, a->n.k_width);
+        status = store_sums(b, s->dk, a->n.head_dim, b->t->dk, a->n.k_width);
     if (status >= 0)
-        status = store(b, s->dv, a->n.value_dim, b->t->dv, a->n.v_width);
+        status = store_sums(b, s->dv, a->n.value_dim, b->t->dv, a->n.v_width);
     return status;
 }
 
@@ -380,12 +380,12 @@ static dp_status_t over_heads(const attn_pass_t *pass, const attn_tensors_t *t, 
     return status;
 }
 
-static dp_status_t forward(const attn_pass_t *pass, const attn_tensors_t *t)
+static dp_status_t forward_scores(const attn_pass_t *pass, const attn_tensors_t *t)
 {
     return over_heads(pass, t, forward_heads);
 }
 
-static dp_status_t backward(const attn_pass_t *pass, const attn_tensors_t *t)
+static dp_status_t backward_scores(const attn_pass_t *pass, const attn_tensors_t *t)
 {
     return over_heads(pass, t, backward_heads);
 }
@@ -407,23 +407,18 @@ static dp_status_t read_budget(const dp_attention_t *a, size_t *budget_out)
     return DP_OK;
 }
 
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Blocks of documents have more keys than others, and sums of all tokens, but fewer heads at a time. */
-static dp_status_t lay_out(dp_attention_t *a, scores_t *s)
+static dp_status_t lay_out_scores(dp_attention_t *a, scores_t *s)
 {
     layout_t l = {.alignment = ATTN_ALIGN};
     const bool apart = a->bytes != a->sum_bytes;
-    const uint32_t fewer = (uint32_t)larger(a->n.batch, 2), rows = s->blocks.rows;
-    const size_t packed_row = (size_t)a->n.group * score_pitch(most_behind(a, rows) + rows);
+    const uint32_t fewer = (uint32_t)attn_larger(a->n.batch, 2), rows = s->blocks.rows;
+    const size_t packed_row = (size_t)a->n.group * attn_score_pitch(most_behind(a, rows) + rows);
     size_t scores, sums;
 
-    s->packed_heads = (uint32_t)larger(s->blocks.kv_heads / fewer, 1);
-    scores = larger(s->blocks.block_bytes / a->sum_bytes, (size_t)s->packed_heads * rows * packed_row);
-    sums = larger((size_t)s->blocks.kv_heads * a->n.sequence, (size_t)s->packed_heads * a->n.tokens);
+    s->packed_heads = (uint32_t)attn_larger(s->blocks.kv_heads / fewer, 1);
+    scores = attn_larger(s->blocks.block_bytes / a->sum_bytes, (size_t)s->packed_heads * rows * packed_row);
+    sums = attn_larger((size_t)s->blocks.kv_heads * a->n.sequence, (size_t)s->packed_heads * a->n.tokens);
 
     s->logits = layout_take(&l, 1, scores, a->sum_bytes);
     s->gradients = layout_take(&l, 1, scores, a->sum_bytes);
@@ -461,8 +456,8 @@ static dp_status_t open_core(dp_attention_t *a)
         status = read_budget(a, &budget);
     if (status < 0)
         return status;
-    s->blocks = score_blocks(a, budget);
-    return lay_out(a, s);
+    s->blocks = attn_score_blocks(a, budget);
+    return lay_out_scores(a, s);
 }
 
 static void close_core(dp_attention_t *a)
@@ -478,6 +473,6 @@ const attn_core_t scores_core = {
     .caps = SCORES_CAPS,
     .open = open_core,
     .close = close_core,
-    .forward = forward,
-    .backward = backward,
+    .forward = forward_scores,
+    .backward = backward_scores,
 };

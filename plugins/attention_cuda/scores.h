@@ -7,17 +7,17 @@
 #include "plugins/attention/cuda/block.h"
 
 /** Scores of `kv_heads` key/value heads, with all their query heads, and `rows` queries are held at a time. */
-typedef struct score_blocks {
+typedef struct attn_score_blocks {
     uint32_t kv_heads, rows;
     uint32_t pitch;     /* most scores from row to row: the sequence, rounded up to 16 bytes and more */
     size_t block_bytes; /* of one of the arrays below, of sums: logits, or gradients */
-} score_blocks_t;
+} attn_score_blocks_t;
 
 /** The blocks for an instance, within `budget` bytes for all four arrays where 16 rows of one head fit into it. */
-score_blocks_t score_blocks(const dp_attention_t *a, size_t budget);
+attn_score_blocks_t attn_score_blocks(const dp_attention_t *a, size_t budget);
 
 /** Scores from row to row where a block has this many columns: vector loads want 16-byte rows. */
-uint32_t score_pitch(uint32_t columns);
+uint32_t attn_score_pitch(uint32_t columns);
 
 enum {
     SCORES_CAPS =

@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-static dp_status_t open_instance(const dp_host_t *host, const dp_attention_config_t *config,
-                                 dp_attention_t **attention_out)
+static dp_status_t open_cudnn(const dp_host_t *host, const dp_attention_config_t *config,
+                              dp_attention_t **attention_out)
 {
     return attn_block_open(host, config, &cudnn_core, attention_out);
 }
@@ -15,7 +15,7 @@ static dp_status_t open_instance(const dp_host_t *host, const dp_attention_confi
 static const dp_attention_vt_t attention_vt = {
     .struct_size = sizeof(attention_vt),
     .caps = CUDNN_CAPS,
-    .open = open_instance,
+    .open = open_cudnn,
     .close = attn_block_close,
     .sizes = attn_block_sizes,
     .params = attn_block_params,
@@ -25,7 +25,7 @@ static const dp_attention_vt_t attention_vt = {
     .recompute = attn_block_recompute,
 };
 
-static const void *get_interface(const char *id)
+static const void *attn_interface(const char *id)
 {
     return strcmp(id, DP_IFACE_ATTENTION) == 0 ? &attention_vt : NULL;
 }
@@ -35,5 +35,5 @@ DP_PLUGIN_DEFINE(attention_cudnn) = {
     .name = "attention_cudnn",
     .version = DP_VERSION,
     .summary = "causal flash attention in bf16 by cuDNN",
-    .get_interface = get_interface,
+    .get_interface = attn_interface,
 };

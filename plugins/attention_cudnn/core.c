@@ -15,17 +15,17 @@
 enum { LARGEST_DIM = 256, DIM_STEP = 8 };
 
 typedef struct cudnn_core {
-    dnn_t dnn;
+    attn_dnn_t dnn;
     cudnnHandle_t handle;
     CUstream stream;                 /* that the handle has */
     cudnnBackendDescriptor_t device; /* to plan for; NULL: the handle's */
-    sdpa_graph_t forward_graph, backward_graph;
-    sdpa_plan_t forward, backward;
+    attn_sdpa_graph_t forward_graph, backward_graph;
+    attn_sdpa_plan_t forward, backward;
     float scale, masked, one;
     size_t dq_sums, workspace; /* in scratch */
 } cudnn_core_t;
 
-static dp_status_t check_shape(const dp_attention_t *a)
+static dp_status_t check_cudnn_shape(const dp_attention_t *a)
 {
     const struct {
         const char *field;
@@ -45,35 +45,35 @@ static dp_status_t check_shape(const dp_attention_t *a)
     return DP_OK;
 }
 
-static sdpa_shape_t shape_of(const dp_attention_t *a)
+static attn_sdpa_shape_t shape_of(const dp_attention_t *a)
 {
-    return (sdpa_shape_t){.batch = a->n.batch,
-                          .heads = a->n.heads,
-                          .kv_heads = a->n.kv_heads,
-                          .sequence = a->n.sequence,
-                          .head_dim = a->n.head_dim,
-                          .value_dim = a->n.value_dim,
-                          .deterministic = a->deterministic};
+    return (attn_sdpa_shape_t){.batch = a->n.batch,
+                               .heads = a->n.heads,
+                               .kv_heads = a->n.kv_heads,
+                               .sequence = a->n.sequence,
+                               .head_dim = a->n.head_dim,
+                               .value_dim = a->n.value_dim,
+                               .deterministic = a->deterministic};
 }
 
 static dp_status_t make_plans(const dp_attention_t *a, cudnn_core_t *c)
 {
-    const sdpa_shape_t shape = shape_of(a);
-    sdpa_search_t search;
-    dp_status_t status = sdpa_device_of_share(a->host, &c->dnn, c->handle, a->sms, &c->device);
+    const attn_sdpa_shape_t shape = shape_of(a);
+    attn_sdpa_search_t search;
+    dp_status_t status = attn_sdpa_device_of_share(a->host, &c->dnn, c->handle, a->sms, &c->device);
 
     if (status >= 0)
-        status = sdpa_forward_graph(a->host, &c->dnn, &shape, &c->forward_graph);
+        status = attn_sdpa_forward_graph(a->host, &c->dnn, &shape, &c->forward_graph);
     if (status >= 0)
-        status = sdpa_plan_make(&c->forward_graph, shape.deterministic, c->device, &search, &c->forward);
+        status = attn_sdpa_plan_make(&c->forward_graph, shape.deterministic, c->device, &search, &c->forward);
     if (status >= 0)
-        status = sdpa_backward_graph(a->host, &c->dnn, &shape, &c->backward_graph);
+        status = attn_sdpa_backward_graph(a->host, &c->dnn, &shape, &c->backward_graph);
     if (status >= 0)
-        status = sdpa_plan_make(&c->backward_graph, shape.deterministic, c->device, &search, &c->backward);
+        status = attn_sdpa_plan_make(&c->backward_graph, shape.deterministic, c->device, &search, &c->backward);
     return status;
 }
 
-static dp_status_t lay_out(dp_attention_t *a, cudnn_core_t *c)
+static dp_status_t lay_out_core(dp_attention_t *a, cudnn_core_t *c)
 {
     const size_t rows = (size_t)a->n.tokens * a->n.heads;
     const size_t workspace =
@@ -93,7 +93,7 @@ static dp_status_t lay_out(dp_attention_t *a, cudnn_core_t *c)
 static dp_status_t open_core(dp_attention_t *a)
 {
     cudnn_core_t *c;
-    dp_status_t status = check_shape(a);
+    dp_status_t status = check_cudnn_shape(a);
 
     if (status < 0)
         return status;
@@ -105,13 +105,13 @@ static dp_status_t open_core(dp_attention_t *a)
     c->masked = -INFINITY;
     c->one = 1;
     a->core = c;
-    status = dnn_load(a->host, a->n.sequence, &c->dnn);
+    status = attn_dnn_load(a->host, a->n.sequence, &c->dnn);
     if (status >= 0)
-        status = dnn_check(a->host, &c->dnn, c->dnn.cudnnCreate(&c->handle), "opening it");
+        status = attn_dnn_check(a->host, &c->dnn, c->dnn.cudnnCreate(&c->handle), "opening it");
     if (status >= 0)
         status = make_plans(a, c);
     if (status >= 0)
-        status = lay_out(a, c);
+        status = lay_out_core(a, c);
     return status;
 }
 
@@ -119,10 +119,10 @@ static void close_core(dp_attention_t *a)
 {
     cudnn_core_t *c = a->core;
 
-    sdpa_plan_close(&c->backward);
-    sdpa_plan_close(&c->forward);
-    sdpa_graph_close(&c->backward_graph);
-    sdpa_graph_close(&c->forward_graph);
+    attn_sdpa_plan_close(&c->backward);
+    attn_sdpa_plan_close(&c->forward);
+    attn_sdpa_graph_close(&c->backward_graph);
+    attn_sdpa_graph_close(&c->forward_graph);
     if (c->device != NULL)
         c->dnn.cudnnBackendDestroyDescriptor(c->device);
     if (c->handle != NULL)
@@ -136,19 +136,19 @@ static dp_status_t use_stream(const attn_pass_t *pass, cudnn_core_t *c)
 
     if (c->stream == pass->stream)
         return DP_OK;
-    status =
-        dnn_check(pass->attention->host, &c->dnn, c->dnn.cudnnSetStream(c->handle, pass->stream), "setting the stream");
+    status = attn_dnn_check(pass->attention->host, &c->dnn, c->dnn.cudnnSetStream(c->handle, pass->stream),
+                            "setting the stream");
     if (status >= 0)
         c->stream = pass->warm_up ? NULL : pass->stream; /* a later one may get the same address */
     return status;
 }
 
-static void *scratch(const attn_tensors_t *t, size_t offset)
+static void *scratch_at(const attn_tensors_t *t, size_t offset)
 {
     return (char *)t->scratch + offset;
 }
 
-static dp_status_t forward(const attn_pass_t *pass, const attn_tensors_t *t)
+static dp_status_t run_forward_plan(const attn_pass_t *pass, const attn_tensors_t *t)
 {
     static const int64_t ids[] = {SDPA_Q, SDPA_K, SDPA_V, SDPA_OUT, SDPA_STATS, SDPA_SCALE, SDPA_MASKED};
     cudnn_core_t *c = pass->attention->core;
@@ -160,10 +160,11 @@ static dp_status_t forward(const attn_pass_t *pass, const attn_tensors_t *t)
     status = use_stream(pass, c);
     if (status < 0)
         return status;
-    return sdpa_plan_run(&c->forward, c->handle, ids, pointers, sizeof(ids) / sizeof(ids[0]), scratch(t, c->workspace));
+    return attn_sdpa_plan_run(&c->forward, c->handle, ids, pointers, sizeof(ids) / sizeof(ids[0]),
+                              scratch_at(t, c->workspace));
 }
 
-static dp_status_t backward(const attn_pass_t *pass, const attn_tensors_t *t)
+static dp_status_t run_backward_plan(const attn_pass_t *pass, const attn_tensors_t *t)
 {
     static const int64_t ids[] = {SDPA_Q,  SDPA_K,  SDPA_V,        SDPA_OUT,   SDPA_STATS,  SDPA_DOUT, SDPA_DQ,
                                   SDPA_DK, SDPA_DV, SDPA_ROW_SUMS, SDPA_SCALE, SDPA_MASKED, SDPA_ONE,  SDPA_DQ_SUMS};
@@ -171,7 +172,7 @@ static dp_status_t backward(const attn_pass_t *pass, const attn_tensors_t *t)
     cudnn_core_t *c = a->core;
     void *const pointers[] = {
         (void *)t->q, (void *)t->k, (void *)t->v, t->out,    t->saved,   (void *)t->dout, t->dq,
-        t->dk,        t->dv,        t->delta,     &c->scale, &c->masked, &c->one,         scratch(t, c->dq_sums)};
+        t->dk,        t->dv,        t->delta,     &c->scale, &c->masked, &c->one,         scratch_at(t, c->dq_sums)};
     const size_t count = sizeof(ids) / sizeof(ids[0]) - (a->deterministic ? 1 : 0); /* the sums of dq come last */
     dp_status_t status;
 
@@ -180,7 +181,7 @@ static dp_status_t backward(const attn_pass_t *pass, const attn_tensors_t *t)
     status = use_stream(pass, c);
     if (status < 0)
         return status;
-    return sdpa_plan_run(&c->backward, c->handle, ids, pointers, count, scratch(t, c->workspace));
+    return attn_sdpa_plan_run(&c->backward, c->handle, ids, pointers, count, scratch_at(t, c->workspace));
 }
 
 const attn_core_t cudnn_core = {
@@ -189,6 +190,6 @@ const attn_core_t cudnn_core = {
     .makes_delta = true,
     .open = open_core,
     .close = close_core,
-    .forward = forward,
-    .backward = backward,
+    .forward = run_forward_plan,
+    .backward = run_backward_plan,
 };

@@ -8,7 +8,7 @@
  * wrong, and up to 9.15.0 keys past the last whole tile of 128 are read unless a padding mask is given. */
 enum { OLDEST = 90800, TILE = 128, LAST_WITH_WHOLE_TILES = 91500 };
 
-dp_status_t dnn_load(const dp_host_t *host, uint32_t sequence, dnn_t *dnn)
+dp_status_t attn_dnn_load(const dp_host_t *host, uint32_t sequence, attn_dnn_t *dnn)
 {
     static const cuda_source_t source = {"cuDNN", "DUALPIPE_CUDNN", {"libcudnn.so.9", "libcudnn.so"}};
     const cuda_symbol_t symbols[] = {
@@ -36,7 +36,7 @@ dp_status_t dnn_load(const dp_host_t *host, uint32_t sequence, dnn_t *dnn)
     return DP_OK;
 }
 
-dp_status_t dnn_check(const dp_host_t *host, const dnn_t *dnn, cudnnStatus_t status, const char *what)
+dp_status_t attn_dnn_check(const dp_host_t *host, const attn_dnn_t *dnn, cudnnStatus_t status, const char *what)
 {
     char words[512] = "";
 

@@ -22,17 +22,17 @@
     X(cudnnBackendFinalize)                                                                                            \
     X(cudnnBackendExecute)
 
-typedef struct dnn {
+typedef struct attn_dnn {
 #define X(name) __typeof__(name) *name;
     CUDNN_SYMBOLS(X)
 #undef X
-} dnn_t;
+} attn_dnn_t;
 
 /** Fills the table from $DUALPIPE_CUDNN or libcudnn.so.9. DP_ERR_UNSUPPORTED names what is missing, or a version that
  *  is before 9.8 or known to be wrong for attention over `sequence` tokens. */
-dp_status_t dnn_load(const dp_host_t *host, uint32_t sequence, dnn_t *dnn);
+dp_status_t attn_dnn_load(const dp_host_t *host, uint32_t sequence, attn_dnn_t *dnn);
 
 /** DP_OK for CUDNN_STATUS_SUCCESS; else records `what` with cuDNN's words. */
-dp_status_t dnn_check(const dp_host_t *host, const dnn_t *dnn, cudnnStatus_t status, const char *what);
+dp_status_t attn_dnn_check(const dp_host_t *host, const attn_dnn_t *dnn, cudnnStatus_t status, const char *what);
 
 #endif

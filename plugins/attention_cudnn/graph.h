@@ -13,13 +13,13 @@
 #include <stdbool.h>
 
 /** bf16 tensors [batch, sequence, heads, dim]; statistics and sums fp32 [batch, heads, sequence]. */
-typedef struct sdpa_shape {
+typedef struct attn_sdpa_shape {
     int64_t batch, heads, kv_heads, sequence, head_dim, value_dim;
     bool deterministic; /* backward: no sums in the order of arrival, at the price of workspace */
-} sdpa_shape_t;
+} attn_sdpa_shape_t;
 
 /** Which memory an executed graph is given, by unique id. */
-typedef enum sdpa_tensor {
+typedef enum attn_sdpa_tensor {
     SDPA_Q = 1,
     SDPA_K,
     SDPA_V,
@@ -35,24 +35,24 @@ typedef enum sdpa_tensor {
     SDPA_MASKED,   /* -infinity */
     SDPA_ONE,      /* 1 */
     SDPA_COUNT
-} sdpa_tensor_t;
+} attn_sdpa_tensor_t;
 
 enum { SDPA_MAX_OBJECTS = 128, SDPA_MAX_OPERATIONS = 32 };
 
-typedef struct sdpa_graph {
+typedef struct attn_sdpa_graph {
     const dp_host_t *host;
-    const dnn_t *dnn;
+    const attn_dnn_t *dnn;
     dp_status_t status; /* of the first thing that failed */
     cudnnBackendDescriptor_t objects[SDPA_MAX_OBJECTS], operations[SDPA_MAX_OPERATIONS], graph;
     size_t nobjects, noperations;
     int64_t next_id; /* of tensors without memory */
-} sdpa_graph_t;
+} attn_sdpa_graph_t;
 
 /** Builds and finalises the graph. cuDNN is not asked for a device. Close it after a failure as well. */
-dp_status_t sdpa_forward_graph(const dp_host_t *host, const dnn_t *dnn, const sdpa_shape_t *shape,
-                               sdpa_graph_t *graph_out);
-dp_status_t sdpa_backward_graph(const dp_host_t *host, const dnn_t *dnn, const sdpa_shape_t *shape,
-                                sdpa_graph_t *graph_out);
-void sdpa_graph_close(sdpa_graph_t *graph);
+dp_status_t attn_sdpa_forward_graph(const dp_host_t *host, const attn_dnn_t *dnn, const attn_sdpa_shape_t *shape,
+                                    attn_sdpa_graph_t *graph_out);
+dp_status_t attn_sdpa_backward_graph(const dp_host_t *host, const attn_dnn_t *dnn, const attn_sdpa_shape_t *shape,
+                                     attn_sdpa_graph_t *graph_out);
+void attn_sdpa_graph_close(attn_sdpa_graph_t *graph);
 
 #endif

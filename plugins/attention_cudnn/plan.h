@@ -6,33 +6,33 @@
 
 #include "graph.h"
 
-typedef struct sdpa_plan {
+typedef struct attn_sdpa_plan {
     const dp_host_t *host;
-    const dnn_t *dnn;
+    const attn_dnn_t *dnn;
     cudnnBackendDescriptor_t plan;
     size_t workspace;
     int64_t engine; /* cuDNN's number of it */
-} sdpa_plan_t;
+} attn_sdpa_plan_t;
 
 /** What a search came across; for messages and tests. */
-typedef struct sdpa_search {
+typedef struct attn_sdpa_search {
     int candidates;  /* configurations that cuDNN proposed */
     int passed_over; /* of them, those whose sums come in an order of their own */
     char last[512];  /* what the last one that could not be made into a plan said */
-} sdpa_search_t;
+} attn_sdpa_search_t;
 
 /**
  * Makes a plan, trying cuDNN's proposals in order. May take seconds: kernels are compiled. device: a finalised
  * DEVICEPROP descriptor of a device that is not here, or NULL for the current one. deterministic: engines that give
  * run-dependent bits are passed over. DP_ERR_UNSUPPORTED says what the last candidate lacked.
  */
-dp_status_t sdpa_plan_make(const sdpa_graph_t *graph, bool deterministic, cudnnBackendDescriptor_t device,
-                           sdpa_search_t *search, sdpa_plan_t *plan_out);
+dp_status_t attn_sdpa_plan_make(const attn_sdpa_graph_t *graph, bool deterministic, cudnnBackendDescriptor_t device,
+                                attn_sdpa_search_t *search, attn_sdpa_plan_t *plan_out);
 
-void sdpa_plan_close(sdpa_plan_t *plan);
+void attn_sdpa_plan_close(attn_sdpa_plan_t *plan);
 
 /** Runs the plan on the handle's stream. ids and pointers: tensors of the graph; values are pointers to host floats. */
-dp_status_t sdpa_plan_run(const sdpa_plan_t *plan, cudnnHandle_t handle, const int64_t *ids, void *const *pointers,
-                          size_t count, void *workspace);
+dp_status_t attn_sdpa_plan_run(const attn_sdpa_plan_t *plan, cudnnHandle_t handle, const int64_t *ids,
+                               void *const *pointers, size_t count, void *workspace);
 
 #endif

@@ -29,31 +29,31 @@ static bool replace_count(const char *from, uint32_t sms, char to[MOST])
     return n > 0 && n < MOST;
 }
 
-dp_status_t sdpa_device_resized(const dp_host_t *host, const dnn_t *dnn, object_t device, uint32_t sms,
-                                object_t *resized_out)
+dp_status_t attn_sdpa_device_resized(const dp_host_t *host, const attn_dnn_t *dnn, object_t device, uint32_t sms,
+                                     object_t *resized_out)
 {
     static const char what[] = "describing the partition";
     char text[MOST] = "", other[MOST];
     object_t resized = NULL;
     int64_t count = 0;
-    dp_status_t status = dnn_check(host, dnn,
-                                   dnn->cudnnBackendGetAttribute(device, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
-                                                                 CUDNN_TYPE_CHAR, MOST - 1, &count, text),
-                                   what);
+    dp_status_t status = attn_dnn_check(host, dnn,
+                                        dnn->cudnnBackendGetAttribute(device, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
+                                                                      CUDNN_TYPE_CHAR, MOST - 1, &count, text),
+                                        what);
 
     if (status >= 0 && !replace_count(text, sms, other))
         status = DP_FAIL(host, DP_ERR_UNSUPPORTED,
                          "cuDNN describes the device without a multiProcessorCount: unset DUALPIPE_CUDNN_SHARE");
     if (status >= 0)
-        status = dnn_check(host, dnn, dnn->cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &resized),
-                           what);
+        status = attn_dnn_check(host, dnn,
+                                dnn->cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &resized), what);
     if (status >= 0)
-        status = dnn_check(host, dnn,
-                           dnn->cudnnBackendSetAttribute(resized, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
-                                                         CUDNN_TYPE_CHAR, (int64_t)strlen(other) + 1, other),
-                           what);
+        status = attn_dnn_check(host, dnn,
+                                dnn->cudnnBackendSetAttribute(resized, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
+                                                              CUDNN_TYPE_CHAR, (int64_t)strlen(other) + 1, other),
+                                what);
     if (status >= 0)
-        status = dnn_check(host, dnn, dnn->cudnnBackendFinalize(resized), what);
+        status = attn_dnn_check(host, dnn, dnn->cudnnBackendFinalize(resized), what);
     if (status < 0 && resized != NULL)
         dnn->cudnnBackendDestroyDescriptor(resized);
     else
@@ -61,8 +61,8 @@ dp_status_t sdpa_device_resized(const dp_host_t *host, const dnn_t *dnn, object_
     return status;
 }
 
-dp_status_t sdpa_device_of_share(const dp_host_t *host, const dnn_t *dnn, cudnnHandle_t handle, uint32_t sms,
-                                 object_t *device_out)
+dp_status_t attn_sdpa_device_of_share(const dp_host_t *host, const attn_dnn_t *dnn, cudnnHandle_t handle, uint32_t sms,
+                                      object_t *device_out)
 {
     static const char what[] = "asking for the device";
     const char *wish = secure_getenv("DUALPIPE_CUDNN_SHARE");
@@ -72,16 +72,16 @@ dp_status_t sdpa_device_of_share(const dp_host_t *host, const dnn_t *dnn, cudnnH
     *device_out = NULL;
     if (wish == NULL || strcmp(wish, "1") != 0 || sms == 0)
         return DP_OK;
-    status =
-        dnn_check(host, dnn, dnn->cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &device), what);
+    status = attn_dnn_check(host, dnn, dnn->cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &device),
+                            what);
     if (status >= 0)
-        status = dnn_check(
+        status = attn_dnn_check(
             host, dnn,
             dnn->cudnnBackendSetAttribute(device, CUDNN_ATTR_DEVICEPROP_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle), what);
     if (status >= 0)
-        status = dnn_check(host, dnn, dnn->cudnnBackendFinalize(device), what);
+        status = attn_dnn_check(host, dnn, dnn->cudnnBackendFinalize(device), what);
     if (status >= 0)
-        status = sdpa_device_resized(host, dnn, device, sms, device_out);
+        status = attn_sdpa_device_resized(host, dnn, device, sms, device_out);
     if (device != NULL)
         dnn->cudnnBackendDestroyDescriptor(device);
     return status;

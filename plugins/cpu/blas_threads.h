@@ -10,7 +10,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
-static inline void set_blas_threads(const dp_host_t *host)
+static inline void cpu_set_blas_threads(const dp_host_t *host)
 {
     const char *chosen = getenv("OPENBLAS_NUM_THREADS");
     const dp_host_sm_t *share = host->get_service(host, DP_HOST_SM);

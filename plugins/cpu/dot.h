@@ -9,7 +9,7 @@
 #include <stddef.h>
 
 /* In double, so that neither range nor length of a row matters to float. */
-INLINED double dot(const real_t *restrict a, const real_t *restrict b, size_t n)
+INLINED double cpu_dot(const real_t *restrict a, const real_t *restrict b, size_t n)
 {
     double lanes[LANES] = {0}, sum = 0;
     size_t i = 0;

@@ -4,7 +4,7 @@
  *
  * x = n ln 2 + r with |r| <= ln 2 / 2, and the Taylor sum of e^r (its rest is below half a unit in the
  * last place) is scaled by 2^n. n comes out of the low bits of x / ln 2 + 1.5 * 2^mantissa. Error at most
- * 2 units in the last place; exp_real(0) is exactly 1. Below EXP_LOWEST, where 2^n would be subnormal, the
+ * 2 units in the last place; cpu_exp(0) is exactly 1. Below EXP_LOWEST, where 2^n would be subnormal, the
  * result is 0. NaN stays NaN. */
 #ifndef PLUGINS_CPU_EXP_H
 #define PLUGINS_CPU_EXP_H
@@ -24,7 +24,7 @@ typedef union real_word {
 
 #if REAL_BITS == 32
 
-INLINED real_t exp_real(real_t x)
+INLINED real_t cpu_exp(real_t x)
 {
     const real_word_t shifted = {.value = x * 0x1.715476p+0f + 0x1.8p+23f};
     const real_word_t power = {.bits = (shifted.bits << 23) + 0x3f800000u};
@@ -43,7 +43,7 @@ INLINED real_t exp_real(real_t x)
 
 #else
 
-INLINED real_t exp_real(real_t x)
+INLINED real_t cpu_exp(real_t x)
 {
     const real_word_t shifted = {.value = x * 0x1.71547652b82fep+0 + 0x1.8p+52};
     const real_word_t power = {.bits = (shifted.bits << 52) + 0x3ff0000000000000u};

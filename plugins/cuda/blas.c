@@ -6,7 +6,7 @@
 
 static const cuda_source_t source = {"cuBLASLt", "DUALPIPE_CUBLASLT", {"libcublasLt.so.13", "libcublasLt.so"}};
 
-dp_status_t blas_load(const dp_host_t *host, blas_t *blas)
+dp_status_t cuda_blas_load(const dp_host_t *host, cuda_blas_t *blas)
 {
     const cuda_symbol_t symbols[] = {
 #define X(name) {#name, (void **)&blas->name},
@@ -17,7 +17,7 @@ dp_status_t blas_load(const dp_host_t *host, blas_t *blas)
     return cuda_import(host, &source, symbols, sizeof(symbols) / sizeof(symbols[0]));
 }
 
-dp_status_t blas_find(const dp_host_t *host, const char *name, void **function_out)
+dp_status_t cuda_blas_find(const dp_host_t *host, const char *name, void **function_out)
 {
     const cuda_symbol_t symbol = {name, function_out};
 

@@ -25,15 +25,15 @@
     X(cublasLtMatmulAlgoGetHeuristic)                                                                                  \
     X(cublasLtMatmul)
 
-typedef struct blas {
+typedef struct cuda_blas {
 #define X(name) __typeof__(name) *name;
     CUBLASLT_SYMBOLS(X)
 #undef X
-} blas_t;
+} cuda_blas_t;
 
 /** Fills the table from $DUALPIPE_CUBLASLT or libcublasLt.so.13. DP_ERR_UNSUPPORTED names what is missing. */
-dp_status_t blas_load(const dp_host_t *host, blas_t *blas);
+dp_status_t cuda_blas_load(const dp_host_t *host, cuda_blas_t *blas);
 /** A function that not every cuBLASLt has, and not every header: DP_ERR_UNSUPPORTED where it is missing. */
-dp_status_t blas_find(const dp_host_t *host, const char *name, void **function_out);
+dp_status_t cuda_blas_find(const dp_host_t *host, const char *name, void **function_out);
 
 #endif

@@ -41,7 +41,7 @@ void *cuda_library(const char *variable, const char *const names[], char *tried,
 }
 
 /* The first name that the library lacks, or NULL. */
-static const char *fill(void *library, cuda_driver_t *cu)
+static const char *fill_table(void *library, cuda_driver_t *cu)
 {
 #define OPTIONAL(function) *(void **)&cu->function = dlsym(library, NAME_OF(function));
 #define REQUIRED(function)                                                                                             \
@@ -55,7 +55,7 @@ static const char *fill(void *library, cuda_driver_t *cu)
     return NULL;
 }
 
-static const char *words(const cuda_driver_t *cu, CUresult result)
+static const char *describe_result(const cuda_driver_t *cu, CUresult result)
 {
     const char *text = NULL;
 
@@ -75,7 +75,7 @@ static void choose_queues(cuda_driver_t *cu)
     cu->queues = cu->queues < 1 ? 1 : cu->queues > 32 ? 32 : cu->queues;
 }
 
-static dp_status_t start(const dp_host_t *host)
+static dp_status_t start_driver(const dp_host_t *host)
 {
     static const char *const names[] = {"libcuda.so.1", "libcuda.so", NULL};
     cuda_driver_t cu;
@@ -89,7 +89,7 @@ static dp_status_t start(const dp_host_t *host)
     library = cuda_library("DUALPIPE_CUDA_DRIVER", names, tried, sizeof(tried));
     if (library == NULL)
         return DP_FAIL(host, DP_ERR_UNSUPPORTED, "no CUDA device: the driver was not found (%s)", tried);
-    missing = fill(library, &cu);
+    missing = fill_table(library, &cu);
     if (missing != NULL)
         return DP_FAIL(
             host, DP_ERR_UNSUPPORTED,
@@ -98,11 +98,11 @@ static dp_status_t start(const dp_host_t *host)
     choose_queues(&cu);
     result = cu.cuInit(0);
     if (result != CUDA_SUCCESS)
-        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "no CUDA device: cuInit says \"%s\"", words(&cu, result));
+        return DP_FAIL(host, DP_ERR_UNSUPPORTED, "no CUDA device: cuInit says \"%s\"", describe_result(&cu, result));
     result = cu.cuDeviceGetCount(&count);
     if (result != CUDA_SUCCESS || count == 0)
         return DP_FAIL(host, DP_ERR_UNSUPPORTED, "no CUDA device: the driver sees none (%s)",
-                       result != CUDA_SUCCESS ? words(&cu, result) : "count 0; is CUDA_VISIBLE_DEVICES set?");
+                       result != CUDA_SUCCESS ? describe_result(&cu, result) : "count 0; is CUDA_VISIBLE_DEVICES set?");
     (void)cu.cuDriverGetVersion(&cu.version);
     table = cu;
     __atomic_store_n(&ready, 1, __ATOMIC_RELEASE);
@@ -116,7 +116,7 @@ dp_status_t cuda_driver(const dp_host_t *host, const cuda_driver_t **cu_out)
     if (!__atomic_load_n(&ready, __ATOMIC_ACQUIRE)) {
         pthread_mutex_lock(&lock);
         if (!ready)
-            status = start(host);
+            status = start_driver(host);
         pthread_mutex_unlock(&lock);
     }
     if (status == DP_OK)
@@ -124,7 +124,7 @@ dp_status_t cuda_driver(const dp_host_t *host, const cuda_driver_t **cu_out)
     return status;
 }
 
-static dp_status_t meaning(CUresult result)
+static dp_status_t status_of_result(CUresult result)
 {
     switch (result) {
     case CUDA_ERROR_OUT_OF_MEMORY:
@@ -149,8 +149,8 @@ dp_status_t cuda_check(const dp_host_t *host, CUresult result, const char *file,
     va_start(args, fmt);
     vsnprintf(what, sizeof(what), fmt, args);
     va_end(args);
-    return host->fail(host, meaning(result), file, line, "%s: the CUDA driver says \"%s\" (%d)", what,
-                      words(&table, result), (int)result);
+    return host->fail(host, status_of_result(result), file, line, "%s: the CUDA driver says \"%s\" (%d)", what,
+                      describe_result(&table, result), (int)result);
 }
 
 dp_status_t cuda_current(const dp_host_t *host, CUdevice *device_out)

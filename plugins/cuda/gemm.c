@@ -17,7 +17,7 @@ enum {
 #define DEFAULT_WORKSPACE ((size_t)32 << 20)
 
 /* All that a plan depends on, without padding: compared and hashed as bytes. */
-typedef struct key {
+typedef struct plan_key {
     int64_t lda, ldb, ldc, stride_a, stride_b, stride_c;
     uint32_t m, n, k, batch;
     uint32_t in, out, transpose_a, transpose_b;
@@ -33,9 +33,9 @@ typedef struct plan {
     size_t workspace;
 } plan_t;
 
-struct gemm {
+struct cuda_gemm {
     const dp_host_t *host;
-    blas_t blas;
+    cuda_blas_t blas;
     cublasLtHandle_t handle;
     uint32_t sms;
     size_t limit, workspace; /* most that a plan may take; what the largest one takes */
@@ -43,7 +43,7 @@ struct gemm {
     size_t slots, nplans;
 };
 
-static dp_status_t check(const gemm_t *g, cublasStatus_t status, const char *what)
+static dp_status_t check_cublas(const cuda_gemm_t *g, cublasStatus_t status, const char *what)
 {
     if (status == CUBLAS_STATUS_SUCCESS)
         return DP_OK;
@@ -55,7 +55,7 @@ static cudaDataType_t data_type(uint32_t dtype)
     return dtype == DP_F64 ? CUDA_R_64F : dtype == DP_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-static dp_status_t describe_matrix(const gemm_t *g, uint32_t dtype, uint32_t rows, uint32_t columns, int64_t ld,
+static dp_status_t describe_matrix(const cuda_gemm_t *g, uint32_t dtype, uint32_t rows, uint32_t columns, int64_t ld,
                                    uint32_t batch, int64_t stride, cublasLtMatrixLayout_t *out)
 {
     const cublasLtOrder_t order = CUBLASLT_ORDER_COL;
@@ -69,18 +69,18 @@ static dp_status_t describe_matrix(const gemm_t *g, uint32_t dtype, uint32_t row
         {CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count)},
         {CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof(stride)},
     };
-    dp_status_t status =
-        check(g, g->blas.cublasLtMatrixLayoutCreate(out, data_type(dtype), columns, rows, ld), "describing a matrix");
+    dp_status_t status = check_cublas(g, g->blas.cublasLtMatrixLayoutCreate(out, data_type(dtype), columns, rows, ld),
+                                      "describing a matrix");
 
     for (size_t i = 0; i < sizeof(attributes) / sizeof(attributes[0]) && status >= 0; i++)
-        status = check(g,
-                       g->blas.cublasLtMatrixLayoutSetAttribute(*out, attributes[i].name, attributes[i].value,
-                                                                attributes[i].bytes),
-                       "describing a matrix's batch");
+        status = check_cublas(g,
+                              g->blas.cublasLtMatrixLayoutSetAttribute(*out, attributes[i].name, attributes[i].value,
+                                                                       attributes[i].bytes),
+                              "describing a matrix's batch");
     return status;
 }
 
-static dp_status_t describe_product(const gemm_t *g, plan_t *plan)
+static dp_status_t describe_product(const cuda_gemm_t *g, plan_t *plan)
 {
     const plan_key_t *k = &plan->key;
     const cublasOperation_t first = k->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -97,16 +97,16 @@ static dp_status_t describe_product(const gemm_t *g, plan_t *plan)
     };
     const bool wide = k->in == DP_F64;
     dp_status_t status =
-        check(g,
-              g->blas.cublasLtMatmulDescCreate(&plan->product, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
-                                               wide ? CUDA_R_64F : CUDA_R_32F),
-              "describing a product");
+        check_cublas(g,
+                     g->blas.cublasLtMatmulDescCreate(&plan->product, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+                                                      wide ? CUDA_R_64F : CUDA_R_32F),
+                     "describing a product");
 
     for (size_t i = 0; i < sizeof(attributes) / sizeof(attributes[0]) && status >= 0; i++)
-        status = check(g,
-                       g->blas.cublasLtMatmulDescSetAttribute(plan->product, attributes[i].name, attributes[i].value,
-                                                              attributes[i].bytes),
-                       "describing a product's operands");
+        status = check_cublas(g,
+                              g->blas.cublasLtMatmulDescSetAttribute(plan->product, attributes[i].name,
+                                                                     attributes[i].value, attributes[i].bytes),
+                              "describing a product's operands");
     if (status >= 0)
         status = describe_matrix(g, k->in, k->transpose_a ? k->k : k->m, k->transpose_a ? k->m : k->k, k->lda, k->batch,
                                  k->stride_a, &plan->a);
@@ -119,7 +119,7 @@ static dp_status_t describe_product(const gemm_t *g, plan_t *plan)
 }
 
 /* Split sums only in the accumulator's type: others would round to the output's type on the way. */
-static dp_status_t set_preferences(const gemm_t *g, const plan_key_t *k, size_t limit,
+static dp_status_t set_preferences(const cuda_gemm_t *g, const plan_key_t *k, size_t limit,
                                    cublasLtMatmulPreference_t preference)
 {
     const uint64_t bytes = limit;
@@ -139,21 +139,21 @@ static dp_status_t set_preferences(const gemm_t *g, const plan_key_t *k, size_t 
     dp_status_t status = DP_OK;
 
     for (size_t i = 0; i < sizeof(attributes) / sizeof(attributes[0]) && status >= 0; i++)
-        status = check(g,
-                       g->blas.cublasLtMatmulPreferenceSetAttribute(preference, attributes[i].name, attributes[i].value,
-                                                                    attributes[i].bytes),
-                       "stating a preference");
+        status = check_cublas(g,
+                              g->blas.cublasLtMatmulPreferenceSetAttribute(preference, attributes[i].name,
+                                                                           attributes[i].value, attributes[i].bytes),
+                              "stating a preference");
     return status;
 }
 
-static dp_status_t search(const gemm_t *g, plan_t *plan, size_t limit)
+static dp_status_t search_plan(const cuda_gemm_t *g, plan_t *plan, size_t limit)
 {
     const plan_key_t *k = &plan->key;
     cublasLtMatmulPreference_t preference = NULL;
     cublasLtMatmulHeuristicResult_t found;
     int count = 0;
     cublasStatus_t result = CUBLAS_STATUS_SUCCESS;
-    dp_status_t status = check(g, g->blas.cublasLtMatmulPreferenceCreate(&preference), "making a preference");
+    dp_status_t status = check_cublas(g, g->blas.cublasLtMatmulPreferenceCreate(&preference), "making a preference");
 
     if (status < 0)
         return status;
@@ -178,7 +178,7 @@ static dp_status_t search(const gemm_t *g, plan_t *plan, size_t limit)
     return DP_OK;
 }
 
-static void destroy_plan(const gemm_t *g, plan_t *plan)
+static void destroy_plan(const cuda_gemm_t *g, plan_t *plan)
 {
     if (plan->c != NULL)
         g->blas.cublasLtMatrixLayoutDestroy(plan->c);
@@ -192,7 +192,7 @@ static void destroy_plan(const gemm_t *g, plan_t *plan)
 }
 
 /* FNV-1a over the key's bytes. */
-static size_t hash(const plan_key_t *key)
+static size_t hash_key(const plan_key_t *key)
 {
     const unsigned char *bytes = (const unsigned char *)key;
     uint64_t h = 14695981039346656037u;
@@ -205,14 +205,14 @@ static size_t hash(const plan_key_t *key)
 /* The slot of the key, or the free one where it belongs. */
 static plan_t *find_slot(plan_t *plans, size_t slots, const plan_key_t *key)
 {
-    size_t i = hash(key) & (slots - 1);
+    size_t i = hash_key(key) & (slots - 1);
 
     while (plans[i].key.m != 0 && memcmp(&plans[i].key, key, sizeof(*key)) != 0)
         i = (i + 1) & (slots - 1);
     return &plans[i];
 }
 
-static dp_status_t make_room(gemm_t *g)
+static dp_status_t grow_plans(cuda_gemm_t *g)
 {
     const size_t slots = g->slots == 0 ? FIRST_SLOTS : 2 * g->slots;
     plan_t *plans;
@@ -232,17 +232,17 @@ static dp_status_t make_room(gemm_t *g)
     return DP_OK;
 }
 
-static dp_status_t plan_for(gemm_t *g, const plan_key_t *key, size_t limit, const plan_t **plan_out)
+static dp_status_t plan_for(cuda_gemm_t *g, const plan_key_t *key, size_t limit, const plan_t **plan_out)
 {
     plan_t made = {.key = *key}, *slot = g->slots == 0 ? NULL : find_slot(g->plans, g->slots, key);
     dp_status_t status;
 
     if (slot == NULL || slot->key.m == 0) {
-        status = make_room(g);
+        status = grow_plans(g);
         if (status >= 0)
             status = describe_product(g, &made);
         if (status >= 0)
-            status = search(g, &made, limit);
+            status = search_plan(g, &made, limit);
         if (status < 0) {
             destroy_plan(g, &made);
             return status;
@@ -262,7 +262,7 @@ static bool valid_types(dp_dtype_t in, dp_dtype_t out)
     return ((in == DP_F32 || in == DP_F64 || in == DP_BF16) && out == in) || (in == DP_BF16 && out == DP_F32);
 }
 
-static dp_status_t make_key(const gemm_t *g, const gemm_shape_t *s, plan_key_t *key)
+static dp_status_t make_key(const cuda_gemm_t *g, const cuda_gemm_shape_t *s, plan_key_t *key)
 {
     const uint32_t columns_a = s->transpose_a ? s->m : s->k, columns_b = s->transpose_b ? s->k : s->n;
 
@@ -302,7 +302,7 @@ static uint32_t element_bytes(const plan_key_t *key)
     return (uint32_t)dp_dtype_bytes((dp_dtype_t)key->in);
 }
 
-dp_status_t gemm_prepare(gemm_t *g, const gemm_shape_t *shape)
+dp_status_t cuda_gemm_prepare(cuda_gemm_t *g, const cuda_gemm_shape_t *shape)
 {
     plan_key_t key;
     dp_status_t status = make_key(g, shape, &key);
@@ -324,7 +324,7 @@ static bool is_aligned(const void *pointer, int64_t stride, dp_dtype_t dtype)
     return (uintptr_t)pointer % VECTOR_BYTES == 0 && (uint64_t)stride * dp_dtype_bytes(dtype) % VECTOR_BYTES == 0;
 }
 
-dp_status_t gemm_run(gemm_t *g, const gemm_shape_t *shape, const gemm_operands_t *o, void *stream)
+dp_status_t cuda_gemm_run(cuda_gemm_t *g, const cuda_gemm_shape_t *shape, const cuda_gemm_operands_t *o, void *stream)
 {
     const float alpha32 = (float)o->alpha, beta32 = (float)o->beta;
     const bool wide = shape->in == DP_F64;
@@ -348,30 +348,30 @@ dp_status_t gemm_run(gemm_t *g, const gemm_shape_t *shape, const gemm_operands_t
                            plan->workspace);
         workspace = (void *)(((uintptr_t)o->workspace + WORKSPACE_ALIGN - 1) & ~(uintptr_t)(WORKSPACE_ALIGN - 1));
     }
-    return check(g,
-                 g->blas.cublasLtMatmul(g->handle, plan->product, wide ? (const void *)&o->alpha : &alpha32, o->b,
-                                        plan->b, o->a, plan->a, wide ? (const void *)&o->beta : &beta32, o->c, plan->c,
-                                        o->c, plan->c, &plan->algorithm, workspace, plan->workspace,
-                                        (cudaStream_t)stream),
-                 "starting a product");
+    return check_cublas(g,
+                        g->blas.cublasLtMatmul(g->handle, plan->product, wide ? (const void *)&o->alpha : &alpha32,
+                                               o->b, plan->b, o->a, plan->a, wide ? (const void *)&o->beta : &beta32,
+                                               o->c, plan->c, o->c, plan->c, &plan->algorithm, workspace,
+                                               plan->workspace, (cudaStream_t)stream),
+                        "starting a product");
 }
 
-size_t gemm_workspace(const gemm_t *g)
+size_t cuda_gemm_workspace(const cuda_gemm_t *g)
 {
     return g->workspace == 0 ? 0 : g->workspace + WORKSPACE_ALIGN;
 }
 
-dp_status_t gemm_open(const dp_host_t *host, uint32_t sms, size_t workspace_limit, gemm_t **gemm_out)
+dp_status_t cuda_gemm_open(const dp_host_t *host, uint32_t sms, size_t workspace_limit, cuda_gemm_t **gemm_out)
 {
-    gemm_t *g = host->allocate(host, sizeof(*g), 64);
+    cuda_gemm_t *g = host->allocate(host, sizeof(*g), 64);
     dp_status_t status;
 
     if (g == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "cuda: no memory for plans of matrix products");
-    *g = (gemm_t){.host = host, .sms = sms, .limit = workspace_limit != 0 ? workspace_limit : DEFAULT_WORKSPACE};
-    status = blas_load(host, &g->blas);
+    *g = (cuda_gemm_t){.host = host, .sms = sms, .limit = workspace_limit != 0 ? workspace_limit : DEFAULT_WORKSPACE};
+    status = cuda_blas_load(host, &g->blas);
     if (status >= 0)
-        status = check(g, g->blas.cublasLtCreate(&g->handle), "opening it");
+        status = check_cublas(g, g->blas.cublasLtCreate(&g->handle), "opening it");
     if (status < 0) {
         host->release(host, g);
         return status;
@@ -380,7 +380,7 @@ dp_status_t gemm_open(const dp_host_t *host, uint32_t sms, size_t workspace_limi
     return DP_OK;
 }
 
-void gemm_close(gemm_t *g)
+void cuda_gemm_close(cuda_gemm_t *g)
 {
     if (g == NULL)
         return;

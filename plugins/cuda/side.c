@@ -14,7 +14,7 @@ static struct {
 } sides[DEVICES_MAX]; /* by device number */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static dp_status_t make(const dp_host_t *host, const cuda_driver_t *cu, CUstream *stream_out)
+static dp_status_t make_stream(const dp_host_t *host, const cuda_driver_t *cu, CUstream *stream_out)
 {
     int least = 0, greatest = 0;
     dp_status_t status =
@@ -37,7 +37,7 @@ dp_status_t cuda_side_open(const dp_host_t *host, const cuda_driver_t *cu, CUstr
                        (int)device, DEVICES_MAX);
     pthread_mutex_lock(&lock);
     if (sides[device].users == 0)
-        status = make(host, cu, &sides[device].stream);
+        status = make_stream(host, cu, &sides[device].stream);
     if (status >= 0) {
         sides[device].users++;
         *stream_out = sides[device].stream;

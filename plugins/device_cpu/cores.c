@@ -42,7 +42,7 @@ static bool read_cores(const char *text, cpu_set_t *cores_out)
 }
 
 /* Gives the last `comm` cores to communication, the others to compute. */
-static void split(dp_device_t *device, const cpu_set_t *cores, uint32_t comm)
+static void split_cores(dp_device_t *device, const cpu_set_t *cores, uint32_t comm)
 {
     uint32_t seen = 0, compute = (uint32_t)CPU_COUNT(cores) - comm;
 
@@ -55,7 +55,7 @@ static void split(dp_device_t *device, const cpu_set_t *cores, uint32_t comm)
         device->sms[lane] = lane == DP_LANE_COMPUTE ? compute : comm;
 }
 
-dp_status_t cores_choose(dp_device_t *device, const dp_device_config_t *config)
+dp_status_t cpu_cores_choose(dp_device_t *device, const dp_device_config_t *config)
 {
     const dp_host_t *host = device->host;
     cpu_set_t usable, wanted;
@@ -78,7 +78,7 @@ dp_status_t cores_choose(dp_device_t *device, const dp_device_config_t *config)
                        config->comm_sms, count);
     device->confined = true;
     if (config->comm_sms > 0) {
-        split(device, &wanted, config->comm_sms);
+        split_cores(device, &wanted, config->comm_sms);
         return DP_OK;
     }
     device->cores[0] = device->cores[1] = wanted;

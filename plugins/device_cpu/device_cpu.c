@@ -46,7 +46,7 @@ static dp_status_t device_open(const dp_host_t *host, const dp_device_config_t *
     device->host = host;
     device->queue_length = length;
     pthread_mutex_init(&device->lock, NULL);
-    status = cores_choose(device, config);
+    status = cpu_cores_choose(device, config);
     if (status < 0) {
         device_close(device);
         return status;
@@ -64,7 +64,7 @@ static void device_close(dp_device_t *device)
         return;
     host = device->host;
     while (device->streams != NULL)
-        stream_close(device->streams);
+        cpu_stream_close(device->streams);
     for (dp_stream_t *s = device->closed; s != NULL; s = s->next)
         left_behind |= s->running;
     if (left_behind)
@@ -117,7 +117,7 @@ static dp_status_t device_copy(dp_stream_t *s, void *to, const void *from, size_
 {
     copy_t c = {to, from, bytes};
 
-    return bytes > 0 ? stream_put(s, run_copy, &c, sizeof(c)) : DP_OK;
+    return bytes > 0 ? cpu_stream_put(s, run_copy, &c, sizeof(c)) : DP_OK;
 }
 
 static dp_status_t device_zero(dp_stream_t *s, void *memory, size_t bytes)
@@ -154,7 +154,7 @@ static dp_status_t device_add(dp_stream_t *s, void *to, const void *from, size_t
 
     if (dtype != DP_F32 && dtype != DP_F64)
         return DP_FAIL(s->host, DP_ERR_UNSUPPORTED, "adding tensors of dtype %d: f32 and f64 are possible", (int)dtype);
-    return count > 0 ? stream_put(s, run_add, &a, sizeof(a)) : DP_OK;
+    return count > 0 ? cpu_stream_put(s, run_add, &a, sizeof(a)) : DP_OK;
 }
 
 static dp_status_t device_launch(dp_stream_t *s, dp_launch_fn fn, const void *arg, size_t bytes)
@@ -162,7 +162,7 @@ static dp_status_t device_launch(dp_stream_t *s, dp_launch_fn fn, const void *ar
     if (bytes > DP_LAUNCH_ARG_MAX)
         return DP_FAIL(s->host, DP_ERR_INVALID, "a launch carries at most %d bytes of argument, not %zu",
                        DP_LAUNCH_ARG_MAX, bytes);
-    return stream_put(s, fn, arg, bytes);
+    return cpu_stream_put(s, fn, arg, bytes);
 }
 
 static dp_status_t run_stamp(void *arg)
@@ -177,7 +177,7 @@ static dp_status_t device_stamp(dp_stream_t *s, int64_t *slot)
 {
     stamp_t stamp = {s->host, slot};
 
-    return stream_put(s, run_stamp, &stamp, sizeof(stamp));
+    return cpu_stream_put(s, run_stamp, &stamp, sizeof(stamp));
 }
 
 static void *stream_native(dp_stream_t *s)
@@ -215,21 +215,21 @@ static const dp_device_vt_t table = {
     .copy = device_copy,
     .zero = device_zero,
     .add = device_add,
-    .stream_open = stream_open,
-    .stream_close = stream_close,
+    .stream_open = cpu_stream_open,
+    .stream_close = cpu_stream_close,
     .stream_native = stream_native,
-    .event_open = event_open,
-    .event_close = event_close,
-    .event_record = event_record,
-    .stream_wait = event_wait,
+    .event_open = cpu_event_open,
+    .event_close = cpu_event_close,
+    .event_record = cpu_event_record,
+    .stream_wait = cpu_event_wait,
     .launch = device_launch,
     .stamp = device_stamp,
-    .synchronize = stream_synchronize,
+    .synchronize = cpu_stream_synchronize,
     .query_error = query_error,
     .partition = device_partition,
 };
 
-static const void *get_interface(const char *id)
+static const void *cpu_interface(const char *id)
 {
     return strcmp(id, DP_IFACE_DEVICE) == 0 ? &table : NULL;
 }
@@ -239,5 +239,5 @@ DP_PLUGIN_DEFINE(device_cpu) = {
     .name = "device_cpu",
     .version = DP_VERSION,
     .summary = "the CPU: streams are threads, partitions are sets of cores",
-    .get_interface = get_interface,
+    .get_interface = cpu_interface,
 };

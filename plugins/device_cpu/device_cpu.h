@@ -59,7 +59,7 @@ struct dp_stream {
 
     alignas(LINE_BYTES) dp_signal_t filled;  /* tail, for the worker */
     alignas(LINE_BYTES) dp_signal_t drained; /* head, now and then, for the caller */
-    alignas(LINE_BYTES) dp_signal_t marked;  /* see event_record */
+    alignas(LINE_BYTES) dp_signal_t marked;  /* see cpu_event_record */
     alignas(LINE_BYTES) dp_signal_t exited;
 };
 
@@ -91,24 +91,24 @@ struct dp_device {
 };
 
 /* cores.c: fills confined, cores and sms from the settings. */
-dp_status_t cores_choose(dp_device_t *device, const dp_device_config_t *config);
+dp_status_t cpu_cores_choose(dp_device_t *device, const dp_device_config_t *config);
 
 /* stream.c */
-dp_status_t stream_open(dp_device_t *device, dp_lane_t lane, dp_stream_t **stream_out);
-void stream_close(dp_stream_t *s);
-dp_status_t stream_put(dp_stream_t *s, dp_launch_fn fn, const void *arg, size_t bytes);
-dp_status_t stream_put_mark(dp_stream_t *s, dp_signal_t *signal, uint32_t value);
-dp_status_t stream_synchronize(dp_stream_t *s, int64_t timeout_ns);
+dp_status_t cpu_stream_open(dp_device_t *device, dp_lane_t lane, dp_stream_t **stream_out);
+void cpu_stream_close(dp_stream_t *s);
+dp_status_t cpu_stream_put(dp_stream_t *s, dp_launch_fn fn, const void *arg, size_t bytes);
+dp_status_t cpu_stream_put_mark(dp_stream_t *s, dp_signal_t *signal, uint32_t value);
+dp_status_t cpu_stream_synchronize(dp_stream_t *s, int64_t timeout_ns);
 /* A wait for something that work on this device brings about. timeout_ns < 0: fails when for the job's limit no stream
  * of the device finished anything, so that the wait that really hangs is the one that reports. */
-dp_status_t device_wait(dp_device_t *device, dp_signal_t *signal, uint32_t target, int64_t timeout_ns,
-                        const char *what);
-const char *stream_name(const dp_stream_t *s);
+dp_status_t cpu_device_wait(dp_device_t *device, dp_signal_t *signal, uint32_t target, int64_t timeout_ns,
+                            const char *what);
+const char *cpu_stream_name(const dp_stream_t *s);
 
 /* event.c */
-dp_status_t event_open(dp_device_t *device, dp_event_t **event_out);
-void event_close(dp_event_t *event);
-dp_status_t event_record(dp_event_t *event, dp_stream_t *s);
-dp_status_t event_wait(dp_stream_t *s, dp_event_t *event);
+dp_status_t cpu_event_open(dp_device_t *device, dp_event_t **event_out);
+void cpu_event_close(dp_event_t *event);
+dp_status_t cpu_event_record(dp_event_t *event, dp_stream_t *s);
+dp_status_t cpu_event_wait(dp_stream_t *s, dp_event_t *event);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-typedef struct event_wait {
+typedef struct cpu_event_wait {
     dp_stream_t *waiter, *stream;
     dp_signal_t *signal;
     uint64_t position;
@@ -13,7 +13,7 @@ typedef struct event_wait {
 } event_wait_t;
 
 /* Closed events are used again and never freed before the device: a worker may still be about to post them. */
-dp_status_t event_open(dp_device_t *device, dp_event_t **event_out)
+dp_status_t cpu_event_open(dp_device_t *device, dp_event_t **event_out)
 {
     const dp_host_t *host = device->host;
     dp_event_t *event = device->free_events;
@@ -34,7 +34,7 @@ dp_status_t event_open(dp_device_t *device, dp_event_t **event_out)
     return DP_OK;
 }
 
-void event_close(dp_event_t *event)
+void cpu_event_close(dp_event_t *event)
 {
     if (event == NULL)
         return;
@@ -42,16 +42,16 @@ void event_close(dp_event_t *event)
     event->device->free_events = event;
 }
 
-static bool reached(const dp_signal_t *signal, uint32_t target)
+static bool signal_reached(const dp_signal_t *signal, uint32_t target)
 {
     return (int32_t)(__atomic_load_n(&signal->value, __ATOMIC_ACQUIRE) - target) >= 0;
 }
 
 /* Records of one stream pass in order, so the event's own counter does. A record on another stream while one is still
  * on its way would let the counter run ahead of it: that record is counted by the stream instead. */
-dp_status_t event_record(dp_event_t *event, dp_stream_t *s)
+dp_status_t cpu_event_record(dp_event_t *event, dp_stream_t *s)
 {
-    bool own = event->writer == s || reached(&event->done, event->count);
+    bool own = event->writer == s || signal_reached(&event->done, event->count);
     dp_signal_t *signal = own ? &event->done : &s->marked;
     uint32_t target = (own ? event->count : s->marks) + 1;
     uint64_t position = s->tail;
@@ -59,7 +59,7 @@ dp_status_t event_record(dp_event_t *event, dp_stream_t *s)
 
     if (event->device != s->device)
         return DP_FAIL(s->host, DP_ERR_INVALID, "an event cannot be recorded on a stream of another device");
-    status = stream_put_mark(s, signal, target);
+    status = cpu_stream_put_mark(s, signal, target);
     if (status < 0)
         return status;
     if (own) {
@@ -76,7 +76,7 @@ dp_status_t event_record(dp_event_t *event, dp_stream_t *s)
 }
 
 /* The stream had failed before it got to `position`. */
-static bool tainted(const dp_stream_t *s, uint64_t position)
+static bool is_tainted(const dp_stream_t *s, uint64_t position)
 {
     return __atomic_load_n(&s->failed, __ATOMIC_ACQUIRE) && s->failed_at < position;
 }
@@ -87,12 +87,12 @@ static dp_status_t wait_here(void *arg)
     const dp_host_t *host = w->waiter->host;
     failure_t failure;
     dp_status_t status =
-        device_wait(w->waiter->device, w->signal, w->target, -1, "a stream waits for an event of another stream");
+        cpu_device_wait(w->waiter->device, w->signal, w->target, -1, "a stream waits for an event of another stream");
 
     if (status == DP_ERR_TIMEOUT && host->aborted(host) == DP_OK)
-        return DP_FAIL(host, status, "stream %s waits for stream %s, and neither gets on", stream_name(w->waiter),
-                       stream_name(w->stream));
-    if (status < 0 || !tainted(w->stream, w->position))
+        return DP_FAIL(host, status, "stream %s waits for stream %s, and neither gets on", cpu_stream_name(w->waiter),
+                       cpu_stream_name(w->stream));
+    if (status < 0 || !is_tainted(w->stream, w->position))
         return status;
     pthread_mutex_lock(&w->stream->device->lock);
     failure = w->stream->failure;
@@ -100,7 +100,7 @@ static dp_status_t wait_here(void *arg)
     return DP_FAIL(host, failure.status, "%s", failure.message);
 }
 
-dp_status_t event_wait(dp_stream_t *s, dp_event_t *event)
+dp_status_t cpu_event_wait(dp_stream_t *s, dp_event_t *event)
 {
     event_wait_t w = {s, event->stream, event->signal, event->position, event->target};
 
@@ -108,7 +108,7 @@ dp_status_t event_wait(dp_stream_t *s, dp_event_t *event)
         return DP_FAIL(s->host, DP_ERR_INVALID, "a stream cannot wait for an event of another device");
     if (w.stream == NULL || w.stream == s)
         return DP_OK;
-    if (reached(w.signal, w.target) && !tainted(w.stream, w.position))
+    if (signal_reached(w.signal, w.target) && !is_tainted(w.stream, w.position))
         return DP_OK;
-    return stream_put(s, wait_here, &w, sizeof(w));
+    return cpu_stream_put(s, wait_here, &w, sizeof(w));
 }

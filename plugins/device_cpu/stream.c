@@ -15,12 +15,12 @@
 
 static const char *const names[DP_LANE_COUNT] = {"dp-compute", "dp-all-to-all", "dp-p2p", "dp-reduce"};
 
-const char *stream_name(const dp_stream_t *s)
+const char *cpu_stream_name(const dp_stream_t *s)
 {
     return names[s->lane];
 }
 
-static uint64_t progress(dp_device_t *device)
+static uint64_t count_progress(dp_device_t *device)
 {
     uint64_t sum = 0;
 
@@ -31,16 +31,17 @@ static uint64_t progress(dp_device_t *device)
     return sum;
 }
 
-dp_status_t device_wait(dp_device_t *device, dp_signal_t *signal, uint32_t target, int64_t timeout_ns, const char *what)
+dp_status_t cpu_device_wait(dp_device_t *device, dp_signal_t *signal, uint32_t target, int64_t timeout_ns,
+                            const char *what)
 {
     const dp_host_t *host = device->host;
     dp_status_t status = host->wait(host, signal, target, timeout_ns, what);
 
     while (status == DP_ERR_TIMEOUT && timeout_ns < 0 && host->aborted(host) == DP_OK) {
-        uint64_t before = progress(device);
+        uint64_t before = count_progress(device);
 
         status = host->wait(host, signal, target, timeout_ns, what);
-        if (status == DP_ERR_TIMEOUT && progress(device) == before)
+        if (status == DP_ERR_TIMEOUT && count_progress(device) == before)
             break;
     }
     return status;
@@ -59,7 +60,7 @@ static void keep_failure(dp_stream_t *s, dp_status_t status)
         snprintf(s->failure.message, sizeof(s->failure.message), "%s", message);
     else
         snprintf(s->failure.message, sizeof(s->failure.message), "a function on stream %s returned status %d",
-                 stream_name(s), (int)status);
+                 cpu_stream_name(s), (int)status);
     if (!device->failed) {
         device->first = s->failure;
         __atomic_store_n(&device->failed, true, __ATOMIC_RELEASE);
@@ -77,7 +78,7 @@ static void announce_room(dp_stream_t *s)
     }
 }
 
-static void execute(dp_stream_t *s, entry_t *e)
+static void execute_entry(dp_stream_t *s, entry_t *e)
 {
     dp_status_t status;
 
@@ -102,7 +103,7 @@ static bool execute_all(dp_stream_t *s)
         entry_t *e = &s->ring[s->head & (s->length - 1)];
         bool last = e->kind == ENTRY_EXIT;
 
-        execute(s, e);
+        execute_entry(s, e);
         if (last)
             return false;
     }
@@ -111,7 +112,7 @@ static bool execute_all(dp_stream_t *s)
 }
 
 /* Leaves when told to, and when the job is aborted and nothing is queued: no wait would last then. */
-static void *work(void *arg)
+static void *run_entries(void *arg)
 {
     dp_stream_t *s = arg;
     dp_status_t status = DP_OK;
@@ -122,7 +123,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-static dp_status_t start(dp_stream_t *s)
+static dp_status_t start_thread(dp_stream_t *s)
 {
     dp_device_t *device = s->device;
     pthread_attr_t attributes;
@@ -135,19 +136,19 @@ static dp_status_t start(dp_stream_t *s)
         pthread_attr_setaffinity_np(&attributes, sizeof(cpu_set_t), &device->cores[s->lane != DP_LANE_COMPUTE]);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&s->thread, &attributes, work, s);
+    error = pthread_create(&s->thread, &attributes, run_entries, s);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     if (error != 0)
-        return DP_FAIL(s->host, DP_ERR_NOMEM, "cannot start a thread for stream %s: %s", stream_name(s),
+        return DP_FAIL(s->host, DP_ERR_NOMEM, "cannot start a thread for stream %s: %s", cpu_stream_name(s),
                        strerror(error));
-    pthread_setname_np(s->thread, stream_name(s));
+    pthread_setname_np(s->thread, cpu_stream_name(s));
     s->running = true;
     return DP_OK;
 }
 
 /* Waits for a worker that is on its way out. */
-static bool join(dp_stream_t *s, int64_t limit_ns)
+static bool join_thread(dp_stream_t *s, int64_t limit_ns)
 {
     const dp_host_t *host = s->host;
     int64_t deadline = host->now_ns(host) + limit_ns;
@@ -172,7 +173,7 @@ static bool join(dp_stream_t *s, int64_t limit_ns)
 
 /* ---- the caller ---- */
 
-static dp_status_t claim(dp_stream_t *s, entry_t **entry_out)
+static dp_status_t claim_entry(dp_stream_t *s, entry_t **entry_out)
 {
     dp_status_t status;
 
@@ -180,8 +181,8 @@ static dp_status_t claim(dp_stream_t *s, entry_t **entry_out)
         uint32_t done = __atomic_load_n(&s->drained.value, __ATOMIC_ACQUIRE);
 
         if ((uint32_t)s->tail - done == s->length) {
-            status =
-                device_wait(s->device, &s->drained, done + s->quarter, -1, "a full stream has no room for more work");
+            status = cpu_device_wait(s->device, &s->drained, done + s->quarter, -1,
+                                     "a full stream has no room for more work");
             if (status < 0)
                 return status;
             done = __atomic_load_n(&s->drained.value, __ATOMIC_ACQUIRE);
@@ -192,16 +193,16 @@ static dp_status_t claim(dp_stream_t *s, entry_t **entry_out)
     return DP_OK;
 }
 
-static void publish(dp_stream_t *s)
+static void publish_entry(dp_stream_t *s)
 {
     s->tail++;
     s->host->post(s->host, &s->filled, (uint32_t)s->tail);
 }
 
-dp_status_t stream_put(dp_stream_t *s, dp_launch_fn fn, const void *arg, size_t bytes)
+dp_status_t cpu_stream_put(dp_stream_t *s, dp_launch_fn fn, const void *arg, size_t bytes)
 {
     entry_t *e;
-    dp_status_t status = claim(s, &e);
+    dp_status_t status = claim_entry(s, &e);
 
     if (status < 0)
         return status;
@@ -209,21 +210,21 @@ dp_status_t stream_put(dp_stream_t *s, dp_launch_fn fn, const void *arg, size_t 
     e->fn = fn;
     if (bytes > 0)
         memcpy(e->arg, arg, bytes);
-    publish(s);
+    publish_entry(s);
     return DP_OK;
 }
 
-dp_status_t stream_put_mark(dp_stream_t *s, dp_signal_t *signal, uint32_t value)
+dp_status_t cpu_stream_put_mark(dp_stream_t *s, dp_signal_t *signal, uint32_t value)
 {
     entry_t *e;
-    dp_status_t status = claim(s, &e);
+    dp_status_t status = claim_entry(s, &e);
 
     if (status < 0)
         return status;
     e->kind = ENTRY_MARK;
     e->signal = signal;
     e->value = value;
-    publish(s);
+    publish_entry(s);
     return DP_OK;
 }
 
@@ -240,24 +241,24 @@ static dp_status_t failure_of(dp_stream_t *s)
 }
 
 /* A worker announces how far it got whenever its ring is empty, so that a lane with nothing to do is not even woken. */
-dp_status_t stream_synchronize(dp_stream_t *s, int64_t timeout_ns)
+dp_status_t cpu_stream_synchronize(dp_stream_t *s, int64_t timeout_ns)
 {
     dp_status_t status =
-        device_wait(s->device, &s->drained, (uint32_t)s->tail, timeout_ns, "synchronize waits for a stream");
+        cpu_device_wait(s->device, &s->drained, (uint32_t)s->tail, timeout_ns, "synchronize waits for a stream");
     bool over = s->host->aborted(s->host) < 0;
     dp_status_t failure;
 
     /* the job is over: the worker leaves, so that the caller may free what it used, or is said not to */
-    if (status < 0 && over && !join(s, LEAVE_NS))
-        return DP_FAIL(s->host, DP_ERR_TIMEOUT, "a function on stream %s does not return", stream_name(s));
+    if (status < 0 && over && !join_thread(s, LEAVE_NS))
+        return DP_FAIL(s->host, DP_ERR_TIMEOUT, "a function on stream %s does not return", cpu_stream_name(s));
     failure = over || status != DP_ERR_TIMEOUT ? failure_of(s) : DP_OK;
     status = failure < 0 ? failure : status;
     if (over && status == DP_ERR_TIMEOUT) /* why the job has ended: this stream has left */
-        return DP_FAIL(s->host, DP_ERR_ABORTED, "stream %s: the job has ended, as nobody got on", stream_name(s));
+        return DP_FAIL(s->host, DP_ERR_ABORTED, "stream %s: the job has ended, as nobody got on", cpu_stream_name(s));
     return status;
 }
 
-dp_status_t stream_open(dp_device_t *device, dp_lane_t lane, dp_stream_t **stream_out)
+dp_status_t cpu_stream_open(dp_device_t *device, dp_lane_t lane, dp_stream_t **stream_out)
 {
     const dp_host_t *host = device->host;
     dp_stream_t *s;
@@ -281,7 +282,7 @@ dp_status_t stream_open(dp_device_t *device, dp_lane_t lane, dp_stream_t **strea
             DP_FAIL(host, DP_ERR_NOMEM, "no memory for a queue of %u entries on stream %s", s->length, names[lane]);
         goto free_stream;
     }
-    status = start(s);
+    status = start_thread(s);
     if (status < 0)
         goto free_ring;
     pthread_mutex_lock(&device->lock);
@@ -314,7 +315,7 @@ static void unlink_stream(dp_stream_t *s)
     pthread_mutex_unlock(&device->lock);
 }
 
-void stream_close(dp_stream_t *s)
+void cpu_stream_close(dp_stream_t *s)
 {
     const dp_host_t *host;
     entry_t *e;
@@ -322,12 +323,12 @@ void stream_close(dp_stream_t *s)
     if (s == NULL)
         return;
     host = s->host;
-    if (s->running && claim(s, &e) == DP_OK) {
+    if (s->running && claim_entry(s, &e) == DP_OK) {
         e->kind = ENTRY_EXIT;
-        publish(s);
-        (void)device_wait(s->device, &s->exited, 1, -1, "the end of a stream");
+        publish_entry(s);
+        (void)cpu_device_wait(s->device, &s->exited, 1, -1, "the end of a stream");
     }
-    if (join(s, LEAVE_NS)) {
+    if (join_thread(s, LEAVE_NS)) {
         host->release(host, s->ring);
         s->ring = NULL;
     } else {

@@ -14,7 +14,7 @@ static void device_close(dp_device_t *device);
 
 /* ---- open and close ---- */
 
-static dp_status_t check_config(const dp_host_t *host, const dp_device_config_t *config)
+static dp_status_t check_device_config(const dp_host_t *host, const dp_device_config_t *config)
 {
     if (config->struct_size < DP_DEVICE_CONFIG_MIN)
         return check_size(host, "device_cuda", "config", "dp_device_config_t", config->struct_size,
@@ -50,7 +50,7 @@ static dp_status_t find_device(dp_device_t *device, const dp_device_config_t *co
     if (status < 0)
         return status;
     device->retained = true;
-    status = device_make_current(device);
+    status = cuda_device_make_current(device);
     if (status == DP_OK)
         status = CUDA_CHECK(
             host, cu->cuDeviceGetAttribute(&device->sm_count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device->number),
@@ -84,7 +84,7 @@ static void count_out(dp_device_t *device)
         __atomic_sub_fetch(&ranks_here[device->number % DEVICES_MAX], 1, __ATOMIC_ACQ_REL);
 }
 
-static dp_status_t load_kernels(dp_device_t *device)
+static dp_status_t load_device_kernels(dp_device_t *device)
 {
     const cuda_kernel_t kernels[] = {{"device_add_f32", &device->add_f32},
                                      {"device_add_f64", &device->add_f64},
@@ -119,7 +119,7 @@ static dp_status_t device_open(const dp_host_t *host, const dp_device_config_t *
 {
     const cuda_driver_t *cu;
     dp_device_t *device;
-    dp_status_t status = check_config(host, config);
+    dp_status_t status = check_device_config(host, config);
 
     if (status == DP_OK)
         status = cuda_driver(host, &cu);
@@ -138,15 +138,15 @@ static dp_status_t device_open(const dp_host_t *host, const dp_device_config_t *
     if (status == DP_OK)
         status = count_in(device);
     if (status == DP_OK)
-        status = load_kernels(device);
+        status = load_device_kernels(device);
     if (status == DP_OK)
-        status = partition_open(device, config);
+        status = cuda_partition_open(device, config);
     if (status == DP_OK)
         status = open_service(device);
     if (status == DP_OK)
-        status = stamps_open(device);
+        status = cuda_stamps_open(device);
     if (status == DP_OK)
-        status = graphs_open(device);
+        status = cuda_graphs_open(device);
     if (status < 0) {
         device_close(device);
         return status;
@@ -158,7 +158,7 @@ static dp_status_t device_open(const dp_host_t *host, const dp_device_config_t *
 static void close_events(dp_device_t *device)
 {
     while (device->events != NULL)
-        event_close(device->events);
+        cuda_event_close(device->events);
 }
 
 static void device_close(dp_device_t *device)
@@ -171,22 +171,22 @@ static void device_close(dp_device_t *device)
     host = device->host;
     cu = device->cu;
     if (device->retained)
-        (void)device_make_current(device);
+        (void)cuda_device_make_current(device);
     device->capture_origin = NULL;
     while (device->streams != NULL)
-        stream_close(device->streams);
+        cuda_stream_close(device->streams);
     if (device->left_behind)
         return; /* what runs there still uses all of this */
     count_out(device);
-    graphs_close(device);
+    cuda_graphs_close(device);
     close_events(device);
-    stamps_close(device);
+    cuda_stamps_close(device);
     if (device->order != NULL)
         (void)cu->cuEventDestroy(device->order);
     if (device->fork != NULL)
         (void)cu->cuEventDestroy(device->fork);
     cuda_side_close(cu, device->service);
-    partition_close(device);
+    cuda_partition_close(device);
     cuda_module_unload(device->module);
     if (device->retained)
         (void)cu->cuDevicePrimaryCtxRelease(device->number);
@@ -201,7 +201,7 @@ static void device_close(dp_device_t *device)
     host->release(host, device);
 }
 
-dp_status_t device_make_current(dp_device_t *device)
+dp_status_t cuda_device_make_current(dp_device_t *device)
 {
     return CUDA_CHECK(device->host, device->cu->cuCtxSetCurrent(device->context),
                       "making the device's context current");
@@ -222,7 +222,7 @@ static dp_status_t device_allocate(dp_device_t *device, size_t bytes, void **mem
     const dp_host_t *host = device->host;
     CUdeviceptr at = 0;
     size_t some = bytes > 0 ? bytes : 1;
-    dp_status_t status = device_make_current(device);
+    dp_status_t status = cuda_device_make_current(device);
 
     if (status == DP_OK)
         status = CUDA_CHECK(host, device->cu->cuMemAlloc(&at, some), "device memory of %zu bytes", some);
@@ -239,7 +239,7 @@ static dp_status_t device_allocate(dp_device_t *device, size_t bytes, void **mem
 
 static void device_release(dp_device_t *device, void *memory)
 {
-    if (memory != NULL && device_make_current(device) == DP_OK)
+    if (memory != NULL && cuda_device_make_current(device) == DP_OK)
         (void)device->cu->cuMemFree((CUdeviceptr)(uintptr_t)memory);
 }
 
@@ -251,7 +251,7 @@ static dp_status_t host_allocate(dp_device_t *device, size_t bytes, void **memor
     size_t some = bytes > 0 ? bytes : 1;
     CUdeviceptr at = 0;
     void *memory = NULL;
-    dp_status_t status = device_make_current(device);
+    dp_status_t status = cuda_device_make_current(device);
 
     if (status == DP_OK)
         status =
@@ -273,37 +273,39 @@ static dp_status_t host_allocate(dp_device_t *device, size_t bytes, void **memor
 
 static void host_release(dp_device_t *device, void *memory)
 {
-    if (memory != NULL && device_make_current(device) == DP_OK)
+    if (memory != NULL && cuda_device_make_current(device) == DP_OK)
         (void)device->cu->cuMemFreeHost(memory);
 }
 
-static dp_status_t put(dp_stream_t *s, CUresult result, const char *what, size_t bytes)
+static dp_status_t check_enqueued(dp_stream_t *s, CUresult result, const char *what, size_t bytes)
 {
     dp_status_t status =
-        CUDA_CHECK(s->device->host, result, "stream %s: %s %zu bytes", lane_name(s->lane), what, bytes);
+        CUDA_CHECK(s->device->host, result, "stream %s: %s %zu bytes", cuda_lane_name(s->lane), what, bytes);
 
     if (status == DP_OK)
-        stream_entered(s);
+        cuda_stream_entered(s);
     return status;
 }
 
 static dp_status_t device_copy(dp_stream_t *s, void *to, const void *from, size_t bytes)
 {
-    dp_status_t status = bytes > 0 ? stream_enter(s) : DP_OK;
+    dp_status_t status = bytes > 0 ? cuda_stream_enter(s) : DP_OK;
 
     if (status < 0 || bytes == 0)
         return status;
-    return put(s, s->device->cu->cuMemcpyAsync((CUdeviceptr)(uintptr_t)to, (CUdeviceptr)(uintptr_t)from, bytes, s->cu),
-               "copying", bytes);
+    return check_enqueued(
+        s, s->device->cu->cuMemcpyAsync((CUdeviceptr)(uintptr_t)to, (CUdeviceptr)(uintptr_t)from, bytes, s->cu),
+        "copying", bytes);
 }
 
 static dp_status_t device_zero(dp_stream_t *s, void *memory, size_t bytes)
 {
-    dp_status_t status = bytes > 0 ? stream_enter(s) : DP_OK;
+    dp_status_t status = bytes > 0 ? cuda_stream_enter(s) : DP_OK;
 
     if (status < 0 || bytes == 0)
         return status;
-    return put(s, s->device->cu->cuMemsetD8Async((CUdeviceptr)(uintptr_t)memory, 0, bytes, s->cu), "zeroing", bytes);
+    return check_enqueued(s, s->device->cu->cuMemsetD8Async((CUdeviceptr)(uintptr_t)memory, 0, bytes, s->cu), "zeroing",
+                          bytes);
 }
 
 /* As many blocks as keep the stream's multiprocessors busy. */
@@ -326,12 +328,12 @@ static dp_status_t device_add(dp_stream_t *s, void *to, const void *from, size_t
                        (int)dtype);
     if (count == 0)
         return DP_OK;
-    status = stream_enter(s);
+    status = cuda_stream_enter(s);
     if (status == DP_OK)
         status = cuda_launch(device->host, device->cu, function, CUDA_DIM(add_blocks(s, count)), CUDA_DIM(256), 0,
                              s->cu, &to, &from, &count);
     if (status == DP_OK)
-        stream_entered(s);
+        cuda_stream_entered(s);
     return status;
 }
 
@@ -342,7 +344,7 @@ static void *stream_native(dp_stream_t *s)
 
 /* ---- failures ---- */
 
-dp_status_t device_keep_failure(dp_device_t *device, dp_status_t status)
+dp_status_t cuda_device_keep_failure(dp_device_t *device, dp_status_t status)
 {
     const dp_host_t *host = device->host;
     const char *message = DP_HAS(host, dp_host_t, last_error) ? host->last_error(host) : "";
@@ -367,7 +369,7 @@ static dp_status_t tell_failure(dp_device_t *device)
     return DP_FAIL(device->host, first.status, "%s", first.message);
 }
 
-dp_status_t device_ask_watches(dp_device_t *device)
+dp_status_t cuda_device_ask_watches(dp_device_t *device)
 {
     dp_status_t status = DP_OK;
 
@@ -377,18 +379,18 @@ dp_status_t device_ask_watches(dp_device_t *device)
     for (watch_t *w = device->watches; w != NULL && status >= 0; w = w->next)
         status = w->check(w->arg);
     pthread_mutex_unlock(&device->watch_lock);
-    return status < 0 ? device_keep_failure(device, status) : DP_OK;
+    return status < 0 ? cuda_device_keep_failure(device, status) : DP_OK;
 }
 
 /* A fault of the device shows on each of its streams. While a capture is on, the driver may not be asked. */
 static dp_status_t query_error(dp_device_t *device)
 {
-    dp_status_t status = device_ask_watches(device);
+    dp_status_t status = cuda_device_ask_watches(device);
     CUresult result = CUDA_SUCCESS;
 
     if (status < 0)
         return status;
-    (void)device_make_current(device);
+    (void)cuda_device_make_current(device);
     pthread_mutex_lock(&device->lock);
     for (dp_stream_t *s = device->streams; s != NULL && device->capture_origin == NULL; s = s->next) {
         result = device->cu->cuStreamQuery(s->cu);
@@ -398,7 +400,7 @@ static dp_status_t query_error(dp_device_t *device)
     }
     pthread_mutex_unlock(&device->lock);
     status = CUDA_CHECK(device->host, result, "work on the device failed");
-    return status < 0 ? device_keep_failure(device, status) : DP_OK;
+    return status < 0 ? cuda_device_keep_failure(device, status) : DP_OK;
 }
 
 static dp_status_t device_watch(dp_device_t *device, dp_watch_fn check, void *arg)
@@ -450,28 +452,28 @@ static const dp_device_vt_t table = {
     .copy = device_copy,
     .zero = device_zero,
     .add = device_add,
-    .stream_open = stream_open,
-    .stream_close = stream_close,
+    .stream_open = cuda_stream_open,
+    .stream_close = cuda_stream_close,
     .stream_native = stream_native,
-    .event_open = event_open,
-    .event_close = event_close,
-    .event_record = event_record,
-    .stream_wait = event_wait,
-    .stamp = stamp_put,
-    .synchronize = stream_synchronize,
+    .event_open = cuda_event_open,
+    .event_close = cuda_event_close,
+    .event_record = cuda_event_record,
+    .stream_wait = cuda_event_wait,
+    .stamp = cuda_stamp_put,
+    .synchronize = cuda_stream_synchronize,
     .query_error = query_error,
     .partition = device_partition,
-    .capture_begin = graph_begin,
-    .capture_end = graph_end,
-    .graph_launch = graph_launch,
-    .graph_close = graph_close,
+    .capture_begin = cuda_graph_begin,
+    .capture_end = cuda_graph_end,
+    .graph_launch = cuda_graph_launch,
+    .graph_close = cuda_graph_close,
     .watch = device_watch,
     .unwatch = device_unwatch,
     .host_allocate = host_allocate,
     .host_release = host_release,
 };
 
-static const void *get_interface(const char *id)
+static const void *cuda_interface(const char *id)
 {
     return strcmp(id, DP_IFACE_DEVICE) == 0 ? &table : NULL;
 }
@@ -481,5 +483,5 @@ DP_PLUGIN_DEFINE(device_cuda) = {
     .name = "device_cuda",
     .version = DP_VERSION,
     .summary = "a CUDA GPU: partitions are green contexts",
-    .get_interface = get_interface,
+    .get_interface = cuda_interface,
 };

@@ -118,50 +118,50 @@ struct dp_device {
 };
 
 /* device_cuda.c: keeps the failure that the host has just recorded on this thread; returns its status. */
-dp_status_t device_keep_failure(dp_device_t *device, dp_status_t status);
+dp_status_t cuda_device_keep_failure(dp_device_t *device, dp_status_t status);
 /* The first failure that is known; asks the plugins that watch. */
-dp_status_t device_ask_watches(dp_device_t *device);
-dp_status_t device_make_current(dp_device_t *device);
+dp_status_t cuda_device_ask_watches(dp_device_t *device);
+dp_status_t cuda_device_make_current(dp_device_t *device);
 
 /* stream.c */
-dp_status_t stream_open(dp_device_t *device, dp_lane_t lane, dp_stream_t **stream_out);
-void stream_close(dp_stream_t *s);
+dp_status_t cuda_stream_open(dp_device_t *device, dp_lane_t lane, dp_stream_t **stream_out);
+void cuda_stream_close(dp_stream_t *s);
 /* Before anything is put on s: while a capture is on, s joins it. */
-dp_status_t stream_enter(dp_stream_t *s);
+dp_status_t cuda_stream_enter(dp_stream_t *s);
 /* After: a milestone now and then. */
-void stream_entered(dp_stream_t *s);
-dp_status_t stream_synchronize(dp_stream_t *s, int64_t timeout_ns);
+void cuda_stream_entered(dp_stream_t *s);
+dp_status_t cuda_stream_synchronize(dp_stream_t *s, int64_t timeout_ns);
 /* True when s has nothing left to do, or the device is broken; never waits. */
-bool stream_idle(dp_stream_t *s, dp_status_t *status_out);
-dp_status_t event_open(dp_device_t *device, dp_event_t **event_out);
-void event_close(dp_event_t *event);
-dp_status_t event_record(dp_event_t *event, dp_stream_t *s);
-dp_status_t event_wait(dp_stream_t *s, dp_event_t *event);
-const char *lane_name(dp_lane_t lane);
+bool cuda_stream_idle(dp_stream_t *s, dp_status_t *status_out);
+dp_status_t cuda_event_open(dp_device_t *device, dp_event_t **event_out);
+void cuda_event_close(dp_event_t *event);
+dp_status_t cuda_event_record(dp_event_t *event, dp_stream_t *s);
+dp_status_t cuda_event_wait(dp_stream_t *s, dp_event_t *event);
+const char *cuda_lane_name(dp_lane_t lane);
 
 /* stamp.c */
-dp_status_t stamps_open(dp_device_t *device);
-void stamps_close(dp_device_t *device);
-dp_status_t stamp_put(dp_stream_t *s, int64_t *slot);
+dp_status_t cuda_stamps_open(dp_device_t *device);
+void cuda_stamps_close(dp_device_t *device);
+dp_status_t cuda_stamp_put(dp_stream_t *s, int64_t *slot);
 /* Writes the times that have come to their slots. */
-void stamps_deliver(dp_device_t *device);
+void cuda_stamps_deliver(dp_device_t *device);
 /* How many were delivered in all: a sign of life. */
-uint32_t stamps_delivered(const dp_device_t *device);
+uint32_t cuda_stamps_delivered(const dp_device_t *device);
 /* Sets the clocks by each other again when that was long ago; nothing may be captured. */
-dp_status_t stamps_calibrate_late(dp_device_t *device);
+dp_status_t cuda_stamps_calibrate_late(dp_device_t *device);
 
 /* partition.c: fills green, sms and priority from the settings. */
-dp_status_t partition_open(dp_device_t *device, const dp_device_config_t *config);
-void partition_close(dp_device_t *device);
+dp_status_t cuda_partition_open(dp_device_t *device, const dp_device_config_t *config);
+void cuda_partition_close(dp_device_t *device);
 
 /* graph.c */
-dp_status_t graphs_open(dp_device_t *device);
-void graphs_close(dp_device_t *device);
-dp_status_t graph_begin(dp_stream_t *origin);
-dp_status_t graph_end(dp_stream_t *origin, dp_graph_t **graph_out);
-dp_status_t graph_launch(dp_graph_t *graph, dp_stream_t *s);
-void graph_close(dp_graph_t *graph);
-dp_status_t graph_stamp(dp_graph_t *graph, int64_t *slot, CUdeviceptr *at_out);
-void graph_deliver(dp_graph_t *graph);
+dp_status_t cuda_graphs_open(dp_device_t *device);
+void cuda_graphs_close(dp_device_t *device);
+dp_status_t cuda_graph_begin(dp_stream_t *origin);
+dp_status_t cuda_graph_end(dp_stream_t *origin, dp_graph_t **graph_out);
+dp_status_t cuda_graph_launch(dp_graph_t *graph, dp_stream_t *s);
+void cuda_graph_close(dp_graph_t *graph);
+dp_status_t cuda_graph_stamp(dp_graph_t *graph, int64_t *slot, CUdeviceptr *at_out);
+void cuda_graph_deliver(dp_graph_t *graph);
 
 #endif

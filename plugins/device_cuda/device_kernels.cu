@@ -3,7 +3,7 @@
  * device_kernels.cu: sums and times. */
 #include "cuda/device.cuh"
 
-template <typename T> CUDA_DEVICE void add(T *to, const T *from, size_t count)
+template <typename T> CUDA_DEVICE void add_elements(T *to, const T *from, size_t count)
 {
     size_t step = (size_t)gridDim.x * blockDim.x;
 
@@ -13,12 +13,12 @@ template <typename T> CUDA_DEVICE void add(T *to, const T *from, size_t count)
 
 extern "C" __global__ void __launch_bounds__(256) device_add_f32(float *to, const float *from, size_t count)
 {
-    add(to, from, count);
+    add_elements(to, from, count);
 }
 
 extern "C" __global__ void __launch_bounds__(256) device_add_f64(double *to, const double *from, size_t count)
 {
-    add(to, from, count);
+    add_elements(to, from, count);
 }
 
 /* The device's time, never 0, to host memory. It is all there is to read, so nothing has to be in order before it: with

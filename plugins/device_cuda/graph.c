@@ -10,7 +10,7 @@
 
 /* Rooms for the stamps of graphs are made when the device opens: host memory for the device cannot be had, nor given
  * back, while kernels of another rank wait on it for what this rank has yet to capture. */
-dp_status_t graphs_open(dp_device_t *device)
+dp_status_t cuda_graphs_open(dp_device_t *device)
 {
     const size_t bytes = (size_t)GRAPH_ROOMS * GRAPH_STAMPS * sizeof(uint64_t);
     void *memory = NULL;
@@ -26,10 +26,10 @@ dp_status_t graphs_open(dp_device_t *device)
     return DP_OK;
 }
 
-void graphs_close(dp_device_t *device)
+void cuda_graphs_close(dp_device_t *device)
 {
     while (device->graphs != NULL)
-        graph_close(device->graphs);
+        cuda_graph_close(device->graphs);
     if (device->graph_memory != NULL)
         (void)device->cu->cuMemFreeHost(device->graph_memory);
 }
@@ -94,7 +94,7 @@ static dp_status_t make_graph(dp_device_t *device, dp_graph_t **graph_out)
     return DP_OK;
 }
 
-dp_status_t graph_stamp(dp_graph_t *g, int64_t *slot, CUdeviceptr *at_out)
+dp_status_t cuda_graph_stamp(dp_graph_t *g, int64_t *slot, CUdeviceptr *at_out)
 {
     if (g->nstamps == g->room)
         return DP_FAIL(g->device->host, DP_ERR_OVERFLOW, "a graph holds %u time stamps at most", g->room);
@@ -103,7 +103,7 @@ dp_status_t graph_stamp(dp_graph_t *g, int64_t *slot, CUdeviceptr *at_out)
     return DP_OK;
 }
 
-void graph_deliver(dp_graph_t *g)
+void cuda_graph_deliver(dp_graph_t *g)
 {
     for (uint32_t i = 0; i < g->nstamps && g->launched; i++) {
         uint64_t time = __atomic_load_n(&g->times[i], __ATOMIC_ACQUIRE);
@@ -120,7 +120,7 @@ static void set_origin(dp_device_t *device, dp_stream_t *origin)
     pthread_mutex_unlock(&device->lock);
 }
 
-dp_status_t graph_begin(dp_stream_t *origin)
+dp_status_t cuda_graph_begin(dp_stream_t *origin)
 {
     dp_device_t *device = origin->device;
     const dp_host_t *host = device->host;
@@ -129,7 +129,7 @@ dp_status_t graph_begin(dp_stream_t *origin)
 
     if (device->capture_origin != NULL)
         return DP_FAIL(host, DP_ERR_INVALID, "a capture is on already: one at a time");
-    status = device_make_current(device);
+    status = cuda_device_make_current(device);
     if (status == DP_OK)
         status = make_graph(device, &g);
     if (status == DP_OK)
@@ -163,7 +163,7 @@ static dp_status_t join_streams(dp_device_t *device, dp_stream_t *origin)
     return status;
 }
 
-dp_status_t graph_end(dp_stream_t *origin, dp_graph_t **graph_out)
+dp_status_t cuda_graph_end(dp_stream_t *origin, dp_graph_t **graph_out)
 {
     dp_device_t *device = origin->device;
     const dp_host_t *host = device->host;
@@ -172,7 +172,7 @@ dp_status_t graph_end(dp_stream_t *origin, dp_graph_t **graph_out)
     dp_status_t status, ended;
 
     if (device->capture_origin != origin)
-        return DP_FAIL(host, DP_ERR_INVALID, "no capture began on stream %s", lane_name(origin->lane));
+        return DP_FAIL(host, DP_ERR_INVALID, "no capture began on stream %s", cuda_lane_name(origin->lane));
     status = join_streams(device, origin);
     ended = CUDA_CHECK(host, cu->cuStreamEndCapture(origin->cu, &g->graph), "ending a capture");
     set_origin(device, NULL);
@@ -193,7 +193,7 @@ dp_status_t graph_end(dp_stream_t *origin, dp_graph_t **graph_out)
     return DP_OK;
 }
 
-dp_status_t graph_launch(dp_graph_t *g, dp_stream_t *s)
+dp_status_t cuda_graph_launch(dp_graph_t *g, dp_stream_t *s)
 {
     dp_device_t *device = g->device;
     const dp_host_t *host = device->host;
@@ -220,7 +220,7 @@ dp_status_t graph_launch(dp_graph_t *g, dp_stream_t *s)
     return status;
 }
 
-void graph_close(dp_graph_t *g)
+void cuda_graph_close(dp_graph_t *g)
 {
     dp_graph_t **at;
 

@@ -15,7 +15,7 @@ typedef struct split {
     unsigned count;
 } split_t;
 
-static bool there(const cuda_driver_t *cu)
+static bool has_green_contexts(const cuda_driver_t *cu)
 {
     return cu->cuDeviceGetDevResource != NULL && cu->cuDevSmResourceSplitByCount != NULL &&
            cu->cuDevResourceGenerateDesc != NULL && cu->cuGreenCtxCreate != NULL && cu->cuGreenCtxDestroy != NULL &&
@@ -120,13 +120,13 @@ static dp_status_t fall_back(dp_device_t *device, uint32_t comm, uint32_t shares
     return DP_OK;
 }
 
-static dp_status_t confine(dp_device_t *device, uint32_t comm, uint32_t shares, uint32_t share)
+static dp_status_t confine_streams(dp_device_t *device, uint32_t comm, uint32_t shares, uint32_t share)
 {
     const cuda_driver_t *cu = device->cu;
     CUdevResource all;
     dp_status_t status;
 
-    if (!there(cu))
+    if (!has_green_contexts(cu))
         return fall_back(device, comm, shares, "the driver has no green contexts: CUDA 12.5 or later has");
     memset(&all, 0, sizeof(all));
     status = CUDA_CHECK(device->host, cu->cuDeviceGetDevResource(device->number, &all, CU_DEV_RESOURCE_TYPE_SM),
@@ -138,13 +138,13 @@ static dp_status_t confine(dp_device_t *device, uint32_t comm, uint32_t shares, 
     if (status == DP_OK)
         status = shares == 1 ? split_alone(device, &all, comm) : split_shared(device, &all, comm, shares, share);
     if (status == DP_ERR_UNSUPPORTED) {
-        partition_close(device);
+        cuda_partition_close(device);
         return fall_back(device, comm, shares, "the driver supports no green contexts on this device");
     }
     return status;
 }
 
-dp_status_t partition_open(dp_device_t *device, const dp_device_config_t *config)
+dp_status_t cuda_partition_open(dp_device_t *device, const dp_device_config_t *config)
 {
     uint32_t shares = config->shares > 0 ? config->shares : 1, share = shares > 1 ? config->share : 0;
     int least = 0, greatest = 0;
@@ -160,10 +160,10 @@ dp_status_t partition_open(dp_device_t *device, const dp_device_config_t *config
                        share, shares, GROUPS_MAX);
     if (config->comm_sms == 0 && shares == 1)
         return DP_OK;
-    return confine(device, config->comm_sms, shares, share);
+    return confine_streams(device, config->comm_sms, shares, share);
 }
 
-void partition_close(dp_device_t *device)
+void cuda_partition_close(dp_device_t *device)
 {
     for (int side = 0; side < 2; side++) {
         if (device->green[side] != NULL)

@@ -82,7 +82,7 @@ static dp_status_t stamp_and_look(dp_device_t *device, int64_t *best)
     return status;
 }
 
-static dp_status_t calibrate(dp_device_t *device)
+static dp_status_t calibrate_clock(dp_device_t *device)
 {
     const dp_host_t *host = device->host;
     device_stamps_t *st = &device->stamps;
@@ -103,17 +103,17 @@ static dp_status_t calibrate(dp_device_t *device)
     return status;
 }
 
-dp_status_t stamps_calibrate_late(dp_device_t *device)
+dp_status_t cuda_stamps_calibrate_late(dp_device_t *device)
 {
     const dp_host_t *host = device->host;
 
     if (host->now_ns(host) - device->stamps.calibrated_ns < RECALIBRATE_NS ||
         device->cu->cuStreamQuery(device->service) != CUDA_SUCCESS)
         return DP_OK;
-    return calibrate(device);
+    return calibrate_clock(device);
 }
 
-dp_status_t stamps_open(dp_device_t *device)
+dp_status_t cuda_stamps_open(dp_device_t *device)
 {
     const dp_host_t *host = device->host;
     device_stamps_t *st = &device->stamps;
@@ -139,10 +139,10 @@ dp_status_t stamps_open(dp_device_t *device)
     st->device_times = at;
     st->device_call = at + STAMPS * sizeof(uint64_t);
     st->device_answers = st->device_call + 8 * sizeof(uint64_t);
-    return status == DP_OK ? calibrate(device) : status;
+    return status == DP_OK ? calibrate_clock(device) : status;
 }
 
-void stamps_close(dp_device_t *device)
+void cuda_stamps_close(dp_device_t *device)
 {
     if (device->stamps.times != NULL)
         (void)device->cu->cuMemFreeHost((void *)(uintptr_t)device->stamps.times);
@@ -150,7 +150,7 @@ void stamps_close(dp_device_t *device)
 }
 
 /* A slot that is still on its way holds up nothing but the end of the ring: streams get on at different speeds. */
-void stamps_deliver(dp_device_t *device)
+void cuda_stamps_deliver(dp_device_t *device)
 {
     device_stamps_t *st = &device->stamps;
 
@@ -167,16 +167,16 @@ void stamps_deliver(dp_device_t *device)
     while (st->first != st->next && st->to[st->first & (STAMPS - 1)] == NULL)
         st->first++;
     for (dp_graph_t *g = device->graphs; g != NULL; g = g->next)
-        graph_deliver(g);
+        cuda_graph_deliver(g);
 }
 
-uint32_t stamps_delivered(const dp_device_t *device)
+uint32_t cuda_stamps_delivered(const dp_device_t *device)
 {
     return device->stamps.delivered;
 }
 
 /* As many on their way as there is room for: waits for the oldest. */
-static dp_status_t make_room(dp_stream_t *s)
+static dp_status_t grow_stamps(dp_stream_t *s)
 {
     dp_device_t *device = s->device;
     device_stamps_t *st = &device->stamps;
@@ -186,33 +186,33 @@ static dp_status_t make_room(dp_stream_t *s)
     dp_status_t status = DP_OK;
 
     while (st->next - st->first == STAMPS && status == DP_OK) {
-        stamps_deliver(device);
+        cuda_stamps_deliver(device);
         if (st->next - st->first < STAMPS)
             break;
         if (host->now_ns(host) > give_up)
             return DP_FAIL(host, DP_ERR_TIMEOUT, "stream %s: %u time stamps are on their way and none comes",
-                           lane_name(s->lane), STAMPS);
+                           cuda_lane_name(s->lane), STAMPS);
         status = host->wait(host, &never, 1, 100000, "time stamps wait for room");
         if (status == DP_ERR_TIMEOUT)
-            status = device_ask_watches(device);
+            status = cuda_device_ask_watches(device);
     }
     return status;
 }
 
-dp_status_t stamp_put(dp_stream_t *s, int64_t *slot)
+dp_status_t cuda_stamp_put(dp_stream_t *s, int64_t *slot)
 {
     dp_device_t *device = s->device;
     device_stamps_t *st = &device->stamps;
     uint32_t at = st->next & (STAMPS - 1);
     CUdeviceptr to;
-    dp_status_t status = stream_enter(s);
+    dp_status_t status = cuda_stream_enter(s);
 
     if (status == DP_OK && device->capturing != NULL) {
-        status = graph_stamp(device->capturing, slot, &to);
+        status = cuda_graph_stamp(device->capturing, slot, &to);
         return status == DP_OK ? launch_stamp(s, to) : status;
     }
     if (status == DP_OK)
-        status = make_room(s);
+        status = grow_stamps(s);
     if (status < 0)
         return status;
     st->times[at] = 0;
@@ -221,6 +221,6 @@ dp_status_t stamp_put(dp_stream_t *s, int64_t *slot)
         return status;
     st->to[at] = slot;
     st->next++;
-    stream_entered(s);
+    cuda_stream_entered(s);
     return DP_OK;
 }

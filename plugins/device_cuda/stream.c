@@ -9,7 +9,7 @@
 
 static const char *const names[DP_LANE_COUNT] = {"compute", "all-to-all", "p2p", "reduce"};
 
-const char *lane_name(dp_lane_t lane)
+const char *cuda_lane_name(dp_lane_t lane)
 {
     return names[lane];
 }
@@ -24,7 +24,7 @@ static dp_status_t make_stream(dp_device_t *device, dp_stream_t *s)
         device->green[side] != NULL
             ? cu->cuGreenCtxStreamCreate(&s->cu, device->green[side], CU_STREAM_NON_BLOCKING, device->priority[side])
             : cu->cuStreamCreateWithPriority(&s->cu, CU_STREAM_NON_BLOCKING, device->priority[side]);
-    dp_status_t status = CUDA_CHECK(device->host, result, "making stream %s", lane_name(s->lane));
+    dp_status_t status = CUDA_CHECK(device->host, result, "making stream %s", cuda_lane_name(s->lane));
 
     for (int i = 0; i < MILESTONES && status == DP_OK; i++)
         status =
@@ -44,10 +44,10 @@ static void free_stream(dp_stream_t *s)
     device->host->release(device->host, s);
 }
 
-dp_status_t stream_open(dp_device_t *device, dp_lane_t lane, dp_stream_t **stream_out)
+dp_status_t cuda_stream_open(dp_device_t *device, dp_lane_t lane, dp_stream_t **stream_out)
 {
     const dp_host_t *host = device->host;
-    dp_status_t status = device_make_current(device);
+    dp_status_t status = cuda_device_make_current(device);
     dp_stream_t *s;
 
     if (status < 0)
@@ -73,26 +73,26 @@ dp_status_t stream_open(dp_device_t *device, dp_lane_t lane, dp_stream_t **strea
     return DP_OK;
 }
 
-bool stream_idle(dp_stream_t *s, dp_status_t *status_out)
+bool cuda_stream_idle(dp_stream_t *s, dp_status_t *status_out)
 {
     CUresult result = s->device->cu->cuStreamQuery(s->cu);
 
     *status_out = DP_OK;
     if (result == CUDA_ERROR_NOT_READY)
         return false;
-    *status_out = CUDA_CHECK(s->device->host, result, "stream %s: work on the device failed", lane_name(s->lane));
+    *status_out = CUDA_CHECK(s->device->host, result, "stream %s: work on the device failed", cuda_lane_name(s->lane));
     if (*status_out < 0)
-        device_keep_failure(s->device, *status_out);
+        cuda_device_keep_failure(s->device, *status_out);
     return true;
 }
 
 /* The job is over and the host's wait does not wait any more. */
-static bool leave(dp_stream_t *s, dp_status_t *status_out)
+static bool leave_stream(dp_stream_t *s, dp_status_t *status_out)
 {
     const dp_host_t *host = s->device->host;
     int64_t deadline = host->now_ns(host) + LEAVE_NS;
 
-    while (!stream_idle(s, status_out)) {
+    while (!cuda_stream_idle(s, status_out)) {
         if (host->now_ns(host) >= deadline)
             return false;
         sched_yield();
@@ -100,7 +100,7 @@ static bool leave(dp_stream_t *s, dp_status_t *status_out)
     return true;
 }
 
-void stream_close(dp_stream_t *s)
+void cuda_stream_close(dp_stream_t *s)
 {
     dp_device_t *device;
     dp_stream_t **at;
@@ -109,8 +109,8 @@ void stream_close(dp_stream_t *s)
     if (s == NULL)
         return;
     device = s->device;
-    if (device_make_current(device) == DP_OK)
-        (void)stream_synchronize(s, LEAVE_NS);
+    if (cuda_device_make_current(device) == DP_OK)
+        (void)cuda_stream_synchronize(s, LEAVE_NS);
     pthread_mutex_lock(&device->lock);
     for (at = &device->streams; *at != s; at = &(*at)->next)
         ;
@@ -118,7 +118,7 @@ void stream_close(dp_stream_t *s)
     pthread_mutex_unlock(&device->lock);
     if (device->capture_origin == s)
         device->capture_origin = NULL;
-    if (!stream_idle(s, &status)) {
+    if (!cuda_stream_idle(s, &status)) {
         device->host->log(device->host, DP_LOG_WARN, "device_cuda",
                           "a kernel on a stream does not return: the stream is left behind");
         device->left_behind = true;
@@ -129,7 +129,7 @@ void stream_close(dp_stream_t *s)
 }
 
 /* Streams that something is put on while a capture is on belong to it, whether or not an event has led there. */
-dp_status_t stream_enter(dp_stream_t *s)
+dp_status_t cuda_stream_enter(dp_stream_t *s)
 {
     dp_device_t *device = s->device;
 
@@ -137,10 +137,10 @@ dp_status_t stream_enter(dp_stream_t *s)
         return DP_OK;
     s->captured = device->captures;
     return CUDA_CHECK(device->host, device->cu->cuStreamWaitEvent(s->cu, device->fork, 0), "stream %s joins a capture",
-                      lane_name(s->lane));
+                      cuda_lane_name(s->lane));
 }
 
-void stream_entered(dp_stream_t *s)
+void cuda_stream_entered(dp_stream_t *s)
 {
     dp_device_t *device = s->device;
 
@@ -154,9 +154,9 @@ void stream_entered(dp_stream_t *s)
 /* ---- waiting ---- */
 
 /* A number that grows as long as any stream gets on. */
-static uint64_t progress(dp_device_t *device)
+static uint64_t count_progress(dp_device_t *device)
 {
-    uint64_t sum = stamps_delivered(device);
+    uint64_t sum = cuda_stamps_delivered(device);
 
     for (dp_stream_t *s = device->streams; s != NULL; s = s->next) {
         while (s->reached != s->recorded &&
@@ -182,41 +182,41 @@ static dp_status_t wait_idle(dp_stream_t *s, int64_t timeout_ns, bool *left_out)
     const dp_host_t *host = device->host;
     dp_signal_t never = {0, 0};
     int64_t start = host->now_ns(host), since = start, limit = timeout_ns < 0 ? device->hang_ns : timeout_ns;
-    uint64_t seen = timeout_ns < 0 ? progress(device) : 0;
+    uint64_t seen = timeout_ns < 0 ? count_progress(device) : 0;
     dp_status_t status, idle = DP_OK;
 
     for (;;) {
         int64_t now = host->now_ns(host), slice = slice_ns(now - start);
 
-        *left_out = stream_idle(s, &idle);
+        *left_out = cuda_stream_idle(s, &idle);
         if (*left_out)
-            return idle < 0 ? idle : device_ask_watches(device);
-        status = device_ask_watches(device);
+            return idle < 0 ? idle : cuda_device_ask_watches(device);
+        status = cuda_device_ask_watches(device);
         if (host->aborted(host) < 0) {
-            *left_out = leave(s, &idle);
-            return *left_out
-                       ? host->aborted(host)
-                       : DP_FAIL(host, DP_ERR_TIMEOUT, "a kernel on stream %s does not return", lane_name(s->lane));
+            *left_out = leave_stream(s, &idle);
+            return *left_out ? host->aborted(host)
+                             : DP_FAIL(host, DP_ERR_TIMEOUT, "a kernel on stream %s does not return",
+                                       cuda_lane_name(s->lane));
         }
         if (status < 0)
             return status;
-        if (timeout_ns < 0 && progress(device) != seen) {
-            seen = progress(device);
+        if (timeout_ns < 0 && count_progress(device) != seen) {
+            seen = count_progress(device);
             since = now;
         }
         if (now - since >= limit)
             return timeout_ns < 0
                        ? DP_FAIL(host, DP_ERR_TIMEOUT, "stream %s does not get on, nor does any other of its device",
-                                 lane_name(s->lane))
-                       : DP_FAIL(host, DP_ERR_TIMEOUT, "stream %s is not done after %.3g s", lane_name(s->lane),
+                                 cuda_lane_name(s->lane))
+                       : DP_FAIL(host, DP_ERR_TIMEOUT, "stream %s is not done after %.3g s", cuda_lane_name(s->lane),
                                  (double)timeout_ns * 1e-9);
-        stamps_deliver(device);
+        cuda_stamps_deliver(device);
         (void)host->wait(host, &never, 1, slice < limit - (now - since) ? slice : limit - (now - since),
                          "synchronize waits for a stream");
     }
 }
 
-dp_status_t stream_synchronize(dp_stream_t *s, int64_t timeout_ns)
+dp_status_t cuda_stream_synchronize(dp_stream_t *s, int64_t timeout_ns)
 {
     dp_device_t *device = s->device;
     dp_status_t status, late;
@@ -224,25 +224,25 @@ dp_status_t stream_synchronize(dp_stream_t *s, int64_t timeout_ns)
 
     if (device->capture_origin != NULL)
         return DP_FAIL(device->host, DP_ERR_INVALID, "stream %s cannot be waited for while a step is captured",
-                       lane_name(s->lane));
-    (void)device_make_current(device); /* fails on a device that has failed: the stream says so better */
+                       cuda_lane_name(s->lane));
+    (void)cuda_device_make_current(device); /* fails on a device that has failed: the stream says so better */
     status = wait_idle(s, timeout_ns, &left);
-    stamps_deliver(device);
+    cuda_stamps_deliver(device);
     if (left && status == DP_ERR_TIMEOUT && device->host->aborted(device->host) < 0) /* why it has: this stream left */
         return DP_FAIL(device->host, DP_ERR_ABORTED, "stream %s: the job has ended, as nobody got on",
-                       lane_name(s->lane));
-    if (status == DP_OK && (late = stamps_calibrate_late(device)) < 0)
+                       cuda_lane_name(s->lane));
+    if (status == DP_OK && (late = cuda_stamps_calibrate_late(device)) < 0)
         status = late;
     return status;
 }
 
 /* ---- events ---- */
 
-dp_status_t event_open(dp_device_t *device, dp_event_t **event_out)
+dp_status_t cuda_event_open(dp_device_t *device, dp_event_t **event_out)
 {
     const dp_host_t *host = device->host;
     dp_event_t *event;
-    dp_status_t status = device_make_current(device);
+    dp_status_t status = cuda_device_make_current(device);
 
     if (status < 0)
         return status;
@@ -262,7 +262,7 @@ dp_status_t event_open(dp_device_t *device, dp_event_t **event_out)
     return DP_OK;
 }
 
-void event_close(dp_event_t *event)
+void cuda_event_close(dp_event_t *event)
 {
     dp_device_t *device;
     dp_event_t **at;
@@ -277,28 +277,28 @@ void event_close(dp_event_t *event)
     device->host->release(device->host, event);
 }
 
-dp_status_t event_record(dp_event_t *event, dp_stream_t *s)
+dp_status_t cuda_event_record(dp_event_t *event, dp_stream_t *s)
 {
     dp_device_t *device = s->device;
     dp_status_t status;
 
     if (event->device != device)
         return DP_FAIL(device->host, DP_ERR_INVALID, "an event cannot be recorded on a stream of another device");
-    status = stream_enter(s);
+    status = cuda_stream_enter(s);
     if (status == DP_OK)
         status = CUDA_CHECK(device->host, device->cu->cuEventRecord(event->cu, s->cu),
-                            "recording an event on stream %s", lane_name(s->lane));
+                            "recording an event on stream %s", cuda_lane_name(s->lane));
     if (status < 0)
         return status;
     event->recorded = true;
     event->capture = device->capture_origin != NULL ? device->captures : 0;
-    stream_entered(s);
+    cuda_stream_entered(s);
     return DP_OK;
 }
 
 /* A record made outside of a capture is no edge inside of it, and the other way round: there, a graph is launched
  * behind and before everything else (graph.c). */
-dp_status_t event_wait(dp_stream_t *s, dp_event_t *event)
+dp_status_t cuda_event_wait(dp_stream_t *s, dp_event_t *event)
 {
     dp_device_t *device = s->device;
     uint32_t now = device->capture_origin != NULL ? device->captures : 0;
@@ -308,9 +308,9 @@ dp_status_t event_wait(dp_stream_t *s, dp_event_t *event)
         return DP_FAIL(device->host, DP_ERR_INVALID, "a stream cannot wait for an event of another device");
     if (!event->recorded || event->capture != now)
         return DP_OK;
-    status = stream_enter(s);
+    status = cuda_stream_enter(s);
     if (status == DP_OK)
         status = CUDA_CHECK(device->host, device->cu->cuStreamWaitEvent(s->cu, event->cu, 0),
-                            "stream %s waits for an event", lane_name(s->lane));
+                            "stream %s waits for an event", cuda_lane_name(s->lane));
     return status;
 }

@@ -52,7 +52,7 @@ typedef struct mark {
 
 #define MAGIC 0x65705f65786368ULL /* "ep_exch" */
 
-/* The argument of every kernel; copied by launch(). */
+/* The argument of every kernel; copied by launch_task(). */
 typedef struct task {
     const dp_ep_t *ep;
     moe_dims_t n; /* of this micro-batch; memory is laid out by those of the longest */
@@ -76,7 +76,7 @@ static const char *const names[] = {[MOE_DISPATCH] = "dispatch",
                                     [MOE_COMBINE_BACKWARD] = "combine_backward",
                                     [MOE_DISPATCH_BACKWARD] = "dispatch_backward"};
 
-static int32_t *ints(char *block, size_t offset)
+static int32_t *ints_at(char *block, size_t offset)
 {
     return (int32_t *)(void *)(block + offset);
 }
@@ -91,7 +91,7 @@ static moe_travel_t travel_of(const task_t *t)
         .data_bytes = (size_t)t->n.hidden * dp_dtype_bytes(ep->dtype),
         .weight_bytes = dp_dtype_bytes(dp_dtype_accumulator(ep->dtype)),
         .replica = t->experts,
-        .cells = ints(t->saved, ep->saved.cells),
+        .cells = ints_at(t->saved, ep->saved.cells),
         .sent = t->scratch + ep->scratch.rows,
         .rows = t->came,
         .counts = t->counts,
@@ -162,7 +162,7 @@ static dp_status_t pack_out(void *arg)
 {
     const task_t *t = arg;
     const moe_travel_t v = travel_of(t);
-    int32_t *counts = ints(t->scratch, t->ep->scratch.counts);
+    int32_t *counts = ints_at(t->scratch, t->ep->scratch.counts);
     dp_status_t status;
 
     if (t->call != MOE_DISPATCH) {
@@ -175,7 +175,7 @@ static dp_status_t pack_out(void *arg)
         }
     }
     if (status >= 0)
-        moe_travel_pack(&v, t->rows, t->weights, t->call, ints(t->scratch, t->ep->scratch.ranks));
+        moe_travel_pack(&v, t->rows, t->weights, t->call, ints_at(t->scratch, t->ep->scratch.ranks));
     return status;
 }
 
@@ -187,7 +187,7 @@ static dp_status_t take_out(void *arg)
 
     if (status < 0)
         return status;
-    moe_travel_fan_out(&v, ints(t->scratch, t->ep->scratch.ranks), t->rows_out, t->weights_out);
+    moe_travel_fan_out(&v, ints_at(t->scratch, t->ep->scratch.ranks), t->rows_out, t->weights_out);
     if (t->call == MOE_DISPATCH) {
         *mark_of(t) = (mark_t){.magic = MAGIC, .ep = t->ep, .tokens = t->n.tokens, .call = t->call};
         memcpy(t->counts_out, v.cells, (size_t)t->n.local * (size_t)t->n.ranks * sizeof(*v.cells));
@@ -203,7 +203,7 @@ static dp_status_t pack_back(void *arg)
     const moe_travel_t v = travel_of(t);
     const int32_t *cell = v.cells;
     const char *row = t->rows;
-    int32_t *done = ints(t->scratch, t->ep->scratch.ranks);
+    int32_t *done = ints_at(t->scratch, t->ep->scratch.ranks);
     size_t at = 0;
     dp_status_t status = find_mark(t);
 
@@ -271,13 +271,13 @@ static dp_status_t check_io(const dp_ep_t *ep, const dp_ep_io_t *io, uint32_t ca
     return DP_OK;
 }
 
-static dp_status_t launch(const dp_ep_t *ep, dp_launch_fn kernel, const task_t *t, dp_stream_t *s)
+static dp_status_t launch_task(const dp_ep_t *ep, dp_launch_fn kernel, const task_t *t, dp_stream_t *s)
 {
     return ep->device_vt->launch(s, kernel, t, sizeof(*t));
 }
 
 /* pack, exchange, take. */
-static dp_status_t travel(dp_ep_t *ep, const dp_ep_io_t *io, uint32_t call, dp_stream_t *s)
+static dp_status_t exchange_rows(dp_ep_t *ep, const dp_ep_io_t *io, uint32_t call, dp_stream_t *s)
 {
     const bool out = call == MOE_DISPATCH || call == MOE_COMBINE_BACKWARD;
     const moe_travel_layout_t *l = &ep->saved.travel;
@@ -300,42 +300,42 @@ static dp_status_t travel(dp_ep_t *ep, const dp_ep_io_t *io, uint32_t call, dp_s
     t.dweights = io->dweights;
     t.dweights_out = io->dweights_out;
     t.counts_out = io->counts_out;
-    status = launch(ep, out ? pack_out : pack_back, &t, s);
+    status = launch_task(ep, out ? pack_out : pack_back, &t, s);
     if (status >= 0)
         status = ep->comm_vt->exchange(link->exchange, link->number, t.scratch + ep->scratch.rows,
-                                       ints(t.saved, out ? l->out_offsets : l->back_offsets),
-                                       ints(t.saved, out ? l->out_counts : l->back_counts), &came, &t.counts, s);
+                                       ints_at(t.saved, out ? l->out_offsets : l->back_offsets),
+                                       ints_at(t.saved, out ? l->out_counts : l->back_counts), &came, &t.counts, s);
     if (status < 0)
         return status;
     t.came = came;
     t.room = link->room;
-    status = launch(ep, out ? take_out : take_back, &t, s);
+    status = launch_task(ep, out ? take_out : take_back, &t, s);
     return status < 0 ? status : ep->comm_vt->exchange_release(link->exchange, link->number++, s);
 }
 
 static dp_status_t ep_dispatch(dp_ep_t *ep, const dp_ep_io_t *io, dp_stream_t *s)
 {
-    return travel(ep, io, MOE_DISPATCH, s);
+    return exchange_rows(ep, io, MOE_DISPATCH, s);
 }
 
 static dp_status_t ep_combine(dp_ep_t *ep, const dp_ep_io_t *io, dp_stream_t *s)
 {
-    return travel(ep, io, MOE_COMBINE, s);
+    return exchange_rows(ep, io, MOE_COMBINE, s);
 }
 
 static dp_status_t ep_combine_backward(dp_ep_t *ep, const dp_ep_io_t *io, dp_stream_t *s)
 {
-    return travel(ep, io, MOE_COMBINE_BACKWARD, s);
+    return exchange_rows(ep, io, MOE_COMBINE_BACKWARD, s);
 }
 
 static dp_status_t ep_dispatch_backward(dp_ep_t *ep, const dp_ep_io_t *io, dp_stream_t *s)
 {
-    return travel(ep, io, MOE_DISPATCH_BACKWARD, s);
+    return exchange_rows(ep, io, MOE_DISPATCH_BACKWARD, s);
 }
 
 /* ---- instances ---- */
 
-static dp_status_t check_config(const dp_host_t *host, const dp_ep_config_t *c)
+static dp_status_t check_ep_config(const dp_host_t *host, const dp_ep_config_t *c)
 {
     dp_status_t status = check_size(host, PLUGIN, "config", "dp_ep_config_t", c->struct_size, DP_EP_CONFIG_MIN);
 
@@ -361,7 +361,7 @@ static dp_status_t check_config(const dp_host_t *host, const dp_ep_config_t *c)
     return DP_OK;
 }
 
-static dp_status_t lay_out(dp_ep_t *ep)
+static dp_status_t lay_out_ep(dp_ep_t *ep)
 {
     const moe_dims_t *n = &ep->n;
     layout_t saved = {.alignment = 64}, scratch = {.alignment = 64};
@@ -410,14 +410,14 @@ static dp_status_t open_travel(dp_ep_t *ep, const dp_ep_config_t *config)
     if (status >= 0)
         status = moe_dims_init(ep->host, &rules, &moe, &ep->n);
     if (status >= 0)
-        status = lay_out(ep);
+        status = lay_out_ep(ep);
     return status < 0 ? status : moe_open_links(&ep->n, &moe, &ep->out, &ep->back);
 }
 
 static dp_status_t ep_open(const dp_host_t *host, const dp_ep_config_t *config, dp_ep_t **ep_out)
 {
     dp_ep_t *ep;
-    dp_status_t status = check_config(host, config);
+    dp_status_t status = check_ep_config(host, config);
 
     if (status < 0)
         return status;

@@ -50,7 +50,7 @@ static const CUpti_ActivityKind kinds[] = {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static cupti_t cupti;
 static bool started;
-static records_t records;
+static cupti_records_t records;
 static uint8_t open_owners[65536 / 8];
 static uint16_t last_owner;
 static nvtxDomainHandle_t domain;
@@ -66,14 +66,14 @@ static void CUPTIAPI give_buffer(uint8_t **buffer, size_t *bytes, size_t *most)
     *most = 0;
 }
 
-static void add(uint32_t kind, uint64_t start, uint64_t end, uint32_t stream, uint64_t bytes, const char *name,
-                uint32_t correlation)
+static void add_activity(uint32_t kind, uint64_t start, uint64_t end, uint32_t stream, uint64_t bytes, const char *name,
+                         uint32_t correlation)
 {
     dp_activity_t a = {
         .start_ns = (int64_t)start, .end_ns = (int64_t)end, .bytes = bytes, .kind = kind, .stream = stream};
 
     snprintf(a.name, sizeof(a.name), "%s", name != NULL ? name : "");
-    records_add(&records, &a, correlation);
+    cupti_records_add(&records, &a, correlation);
 }
 
 static void take_record(const CUpti_Activity *record)
@@ -81,19 +81,19 @@ static void take_record(const CUpti_Activity *record)
     if (record->kind == CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION) {
         const CUpti_ActivityExternalCorrelation *e = (const void *)record;
 
-        records_link(&records, e->correlationId, e->externalId);
+        cupti_records_link(&records, e->correlationId, e->externalId);
     } else if (record->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
         const CUpti_ActivityKernel10 *k = (const void *)record;
 
-        add(DP_ACTIVITY_KERNEL, k->start, k->end, k->streamId, 0, k->name, k->correlationId);
+        add_activity(DP_ACTIVITY_KERNEL, k->start, k->end, k->streamId, 0, k->name, k->correlationId);
     } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMCPY) {
         const CUpti_ActivityMemcpy6 *m = (const void *)record;
 
-        add(DP_ACTIVITY_COPY, m->start, m->end, m->streamId, m->bytes, "copy", m->correlationId);
+        add_activity(DP_ACTIVITY_COPY, m->start, m->end, m->streamId, m->bytes, "copy", m->correlationId);
     } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMSET) {
         const CUpti_ActivityMemset4 *m = (const void *)record;
 
-        add(DP_ACTIVITY_FILL, m->start, m->end, m->streamId, m->bytes, "fill", m->correlationId);
+        add_activity(DP_ACTIVITY_FILL, m->start, m->end, m->streamId, m->bytes, "fill", m->correlationId);
     }
 }
 
@@ -114,7 +114,7 @@ static void CUPTIAPI take_buffer(CUcontext context, uint32_t stream, uint8_t *bu
 
 /* ---- start; under the lock ---- */
 
-static void *open_library(char *tried, size_t bytes)
+static void *open_cupti(char *tried, size_t bytes)
 {
     static const char *const names[] = {"libcupti.so.13", "libcupti.so", NULL};
     const char *chosen = secure_getenv("DUALPIPE_CUPTI");
@@ -134,7 +134,7 @@ static void *open_library(char *tried, size_t bytes)
     return NULL;
 }
 
-static dp_status_t check(const dp_host_t *host, CUptiResult result, const char *what)
+static dp_status_t check_cupti(const dp_host_t *host, CUptiResult result, const char *what)
 {
     const char *words = NULL;
 
@@ -147,7 +147,7 @@ static dp_status_t check(const dp_host_t *host, CUptiResult result, const char *
 static dp_status_t find_functions(const dp_host_t *host)
 {
     char tried[512] = "";
-    void *library = open_library(tried, sizeof(tried));
+    void *library = open_cupti(tried, sizeof(tried));
 
     if (library == NULL)
         return DP_FAIL(host, DP_ERR_UNSUPPORTED, "CUPTI was not found (%s)", tried);
@@ -160,11 +160,11 @@ static dp_status_t find_functions(const dp_host_t *host)
     return DP_OK;
 }
 
-static dp_status_t make_room(const dp_host_t *host, uint32_t activities)
+static dp_status_t make_record_room(const dp_host_t *host, uint32_t activities)
 {
     uint32_t room = activities > 0 ? activities : ACTIVITIES, link_room = 1024;
-    records_entry_t *entries;
-    records_link_t *links;
+    cupti_records_entry_t *entries;
+    cupti_records_link_t *links;
 
     while (link_room < 4 * (uint64_t)room && link_room < 1u << 30)
         link_room *= 2;
@@ -175,21 +175,21 @@ static dp_status_t make_room(const dp_host_t *host, uint32_t activities)
         free(links);
         return DP_FAIL(host, DP_ERR_NOMEM, "no memory for %u activities", room);
     }
-    records_init(&records, entries, room, links, link_room);
+    cupti_records_init(&records, entries, room, links, link_room);
     return DP_OK;
 }
 
-static dp_status_t start(const dp_host_t *host, uint32_t activities)
+static dp_status_t start_collecting(const dp_host_t *host, uint32_t activities)
 {
     dp_status_t status = find_functions(host);
 
     if (status == DP_OK && records.entries == NULL)
-        status = make_room(host, activities);
+        status = make_record_room(host, activities);
     if (status == DP_OK)
-        status =
-            check(host, cupti.cuptiActivityRegisterCallbacks(give_buffer, take_buffer), "handing buffers to CUPTI");
+        status = check_cupti(host, cupti.cuptiActivityRegisterCallbacks(give_buffer, take_buffer),
+                             "handing buffers to CUPTI");
     for (int i = 0; i < NKINDS && status == DP_OK; i++)
-        status = check(host, cupti.cuptiActivityEnable(kinds[i]), "switching records on");
+        status = check_cupti(host, cupti.cuptiActivityEnable(kinds[i]), "switching records on");
     started = status == DP_OK;
     return status;
 }
@@ -217,7 +217,7 @@ static dp_status_t profiler_open(const dp_host_t *host, const dp_profiler_config
     if (domain == NULL)
         domain = nvtxDomainCreateA("dualpipe"); /* NULL again when no tool listens */
     if (!started)
-        status = start(host, config->activities);
+        status = start_collecting(host, config->activities);
     if (status == DP_OK) {
         do
             last_owner++;
@@ -252,7 +252,7 @@ static void profiler_close(dp_profiler_t *p)
         (void)cupti.cuptiActivityFlushAll(1);
         pthread_mutex_lock(&lock);
         started = false;
-        records_sweep(&records, open_owners);
+        cupti_records_sweep(&records, open_owners);
         pthread_mutex_unlock(&lock);
     }
     p->host->release(p->host, p);
@@ -269,7 +269,7 @@ static void profiler_begin(dp_profiler_t *p, uint64_t operation, const char *nam
     range.message.ascii = name;
     (void)nvtxDomainRangePushEx(domain, &range);
     (void)cupti.cuptiActivityPushExternalCorrelationId(CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0,
-                                                       records_tag(p->owner, operation));
+                                                       cupti_records_tag(p->owner, operation));
 }
 
 static void profiler_end(dp_profiler_t *p)
@@ -291,7 +291,7 @@ static dp_status_t clock_offset(const dp_host_t *host, int64_t *offset_out)
         int64_t before = host->now_ns(host), after;
         uint64_t theirs = 0;
 
-        status = check(host, cupti.cuptiGetTimestamp(&theirs), "asking for the time");
+        status = check_cupti(host, cupti.cuptiGetTimestamp(&theirs), "asking for the time");
         after = host->now_ns(host);
         if (after - before < best) {
             best = after - before;
@@ -305,18 +305,18 @@ static dp_status_t profiler_collect(dp_profiler_t *p, dp_activity_t *out, size_t
                                     uint64_t *lost_out)
 {
     int64_t offset = 0;
-    dp_status_t status = check(p->host, cupti.cuptiActivityFlushAll(0), "collecting records");
+    dp_status_t status = check_cupti(p->host, cupti.cuptiActivityFlushAll(0), "collecting records");
 
     if (status == DP_OK)
         status = clock_offset(p->host, &offset);
     if (status < 0)
         return status;
     pthread_mutex_lock(&lock);
-    *count_out = records_take(&records, p->owner, offset, out, room);
+    *count_out = cupti_records_take(&records, p->owner, offset, out, room);
     if (lost_out != NULL)
         *lost_out = records.lost;
     if (*count_out < room)
-        records_sweep(&records, open_owners);
+        cupti_records_sweep(&records, open_owners);
     pthread_mutex_unlock(&lock);
     return DP_OK;
 }
@@ -330,7 +330,7 @@ static const dp_profiler_vt_t table = {
     .collect = profiler_collect,
 };
 
-static const void *get_interface(const char *id)
+static const void *cupti_interface(const char *id)
 {
     return strcmp(id, DP_IFACE_PROFILER) == 0 ? &table : NULL;
 }
@@ -340,5 +340,5 @@ DP_PLUGIN_DEFINE(hook_cupti) = {
     .name = "hook_cupti",
     .version = DP_VERSION,
     .summary = "kernel times by CUPTI, ranges by NVTX",
-    .get_interface = get_interface,
+    .get_interface = cupti_interface,
 };

@@ -5,57 +5,58 @@
 
 #include <string.h>
 
-void records_init(records_t *r, records_entry_t *entries, uint32_t room, records_link_t *links, uint32_t link_room)
+void cupti_records_init(cupti_records_t *r, cupti_records_entry_t *entries, uint32_t room, cupti_records_link_t *links,
+                        uint32_t link_room)
 {
-    *r = (records_t){.entries = entries, .links = links, .room = room, .link_room = link_room};
+    *r = (cupti_records_t){.entries = entries, .links = links, .room = room, .link_room = link_room};
     memset(links, 0, link_room * sizeof(*links));
 }
 
-static uint32_t place(const records_t *r, uint32_t correlation)
+static uint32_t link_place(const cupti_records_t *r, uint32_t correlation)
 {
     return (correlation * 2654435761u) & (r->link_room - 1);
 }
 
 /* The link of a correlation number, or the free place for it; NULL: all are taken. */
-static records_link_t *find(const records_t *r, uint32_t correlation)
+static cupti_records_link_t *find_link(const cupti_records_t *r, uint32_t correlation)
 {
-    for (uint32_t i = 0, at = place(r, correlation); i < r->link_room; i++, at = (at + 1) & (r->link_room - 1))
+    for (uint32_t i = 0, at = link_place(r, correlation); i < r->link_room; i++, at = (at + 1) & (r->link_room - 1))
         if (!r->links[at].used || r->links[at].correlation == correlation)
             return &r->links[at];
     return NULL;
 }
 
 /* Nested ranges give a call several tags: the last one told is the innermost. */
-void records_link(records_t *r, uint32_t correlation, uint64_t tag)
+void cupti_records_link(cupti_records_t *r, uint32_t correlation, uint64_t tag)
 {
-    records_link_t *link = find(r, correlation);
+    cupti_records_link_t *link = find_link(r, correlation);
 
     if (link == NULL || (!link->used && r->nlinks >= r->link_room / 4 * 3)) {
         r->lost++;
         return;
     }
     r->nlinks += !link->used;
-    *link = (records_link_t){correlation, 1, tag};
+    *link = (cupti_records_link_t){correlation, 1, tag};
 }
 
-void records_add(records_t *r, const dp_activity_t *activity, uint32_t correlation)
+void cupti_records_add(cupti_records_t *r, const dp_activity_t *activity, uint32_t correlation)
 {
     if (r->count == r->room) {
         r->lost++;
         return;
     }
-    r->entries[r->count++] = (records_entry_t){.activity = *activity, .correlation = correlation};
+    r->entries[r->count++] = (cupti_records_entry_t){.activity = *activity, .correlation = correlation};
 }
 
-static uint64_t tag_of(const records_t *r, const records_entry_t *e)
+static uint64_t tag_of_entry(const cupti_records_t *r, const cupti_records_entry_t *e)
 {
-    const records_link_t *link = find(r, e->correlation);
+    const cupti_records_link_t *link = find_link(r, e->correlation);
 
     return link != NULL && link->used ? link->tag : 0;
 }
 
 /* Insertion from the end: the tool hands over almost in order. */
-static void insert(dp_activity_t *out, size_t count, const dp_activity_t *a)
+static void insert_sorted(dp_activity_t *out, size_t count, const dp_activity_t *a)
 {
     size_t at = count;
 
@@ -64,13 +65,13 @@ static void insert(dp_activity_t *out, size_t count, const dp_activity_t *a)
     out[at] = *a;
 }
 
-size_t records_take(records_t *r, uint16_t owner, int64_t offset_ns, dp_activity_t *out, size_t room)
+size_t cupti_records_take(cupti_records_t *r, uint16_t owner, int64_t offset_ns, dp_activity_t *out, size_t room)
 {
     size_t count = 0;
 
     for (uint32_t i = 0; i < r->count && count < room; i++) {
-        records_entry_t *e = &r->entries[i];
-        uint64_t tag = e->taken ? 0 : tag_of(r, e);
+        cupti_records_entry_t *e = &r->entries[i];
+        uint64_t tag = e->taken ? 0 : tag_of_entry(r, e);
         dp_activity_t a;
 
         if (tag == 0 || tag >> 48 != owner)
@@ -79,18 +80,18 @@ size_t records_take(records_t *r, uint16_t owner, int64_t offset_ns, dp_activity
         a.operation = tag & DP_PROFILER_OPERATION_MAX;
         a.start_ns += offset_ns;
         a.end_ns += offset_ns;
-        insert(out, count++, &a);
+        insert_sorted(out, count++, &a);
         e->taken = 1;
     }
     return count;
 }
 
-void records_sweep(records_t *r, const uint8_t open_owners[65536 / 8])
+void cupti_records_sweep(cupti_records_t *r, const uint8_t open_owners[65536 / 8])
 {
     uint32_t kept = 0;
 
     for (uint32_t i = 0; i < r->count; i++) {
-        uint64_t tag = r->entries[i].taken ? 0 : tag_of(r, &r->entries[i]);
+        uint64_t tag = r->entries[i].taken ? 0 : tag_of_entry(r, &r->entries[i]);
         uint32_t owner = (uint32_t)(tag >> 48);
 
         if (tag != 0 && open_owners[owner / 8] >> owner % 8 & 1)

@@ -8,37 +8,38 @@
 
 #include <dualpipe/profiler.h>
 
-typedef struct records_link {
+typedef struct cupti_records_link {
     uint32_t correlation;
     uint32_t used;
     uint64_t tag;
-} records_link_t;
+} cupti_records_link_t;
 
-typedef struct records_entry {
+typedef struct cupti_records_entry {
     dp_activity_t activity;
     uint32_t correlation;
     uint32_t taken;
-} records_entry_t;
+} cupti_records_entry_t;
 
 /* All memory is the caller's; nothing locks. */
-typedef struct records {
-    records_entry_t *entries; /* [room], in the order they came */
-    records_link_t *links;    /* [link_room], open addressing; a power of two */
+typedef struct cupti_records {
+    cupti_records_entry_t *entries; /* [room], in the order they came */
+    cupti_records_link_t *links;    /* [link_room], open addressing; a power of two */
     uint32_t room, count;
     uint32_t link_room, nlinks;
     uint64_t lost;
-} records_t;
+} cupti_records_t;
 
 /* link_room: a power of two. */
-void records_init(records_t *r, records_entry_t *entries, uint32_t room, records_link_t *links, uint32_t link_room);
-void records_link(records_t *r, uint32_t correlation, uint64_t tag);
-void records_add(records_t *r, const dp_activity_t *activity, uint32_t correlation);
+void cupti_records_init(cupti_records_t *r, cupti_records_entry_t *entries, uint32_t room, cupti_records_link_t *links,
+                        uint32_t link_room);
+void cupti_records_link(cupti_records_t *r, uint32_t correlation, uint64_t tag);
+void cupti_records_add(cupti_records_t *r, const dp_activity_t *activity, uint32_t correlation);
 /* Gives out activities whose tag has `owner` in its upper 16 bits, by start time; times move by offset_ns. */
-size_t records_take(records_t *r, uint16_t owner, int64_t offset_ns, dp_activity_t *out, size_t room);
+size_t cupti_records_take(cupti_records_t *r, uint16_t owner, int64_t offset_ns, dp_activity_t *out, size_t room);
 /* Drops what belongs to nobody among the owners whose bits are set, and links that nothing waits for any more. */
-void records_sweep(records_t *r, const uint8_t open_owners[65536 / 8]);
+void cupti_records_sweep(cupti_records_t *r, const uint8_t open_owners[65536 / 8]);
 
-static inline uint64_t records_tag(uint16_t owner, uint64_t operation)
+static inline uint64_t cupti_records_tag(uint16_t owner, uint64_t operation)
 {
     return (uint64_t)owner << 48 | operation;
 }

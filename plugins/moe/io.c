@@ -5,7 +5,7 @@
 
 #include "plugins/common/check.h"
 
-static dp_status_t check_structs(const dp_host_t *host, const char *plugin, const dp_moe_io_t *io)
+static dp_status_t check_io_structs(const dp_host_t *host, const char *plugin, const dp_moe_io_t *io)
 {
     dp_status_t status = check_size(host, plugin, "io", "dp_moe_io_t", io->struct_size, DP_MOE_IO_MIN);
 
@@ -20,7 +20,7 @@ dp_status_t moe_check_io(const dp_host_t *host, const char *plugin, const dp_moe
                          unsigned need)
 {
     const dp_io_t *io = moe_io->io;
-    dp_status_t status = check_structs(host, plugin, moe_io);
+    dp_status_t status = check_io_structs(host, plugin, moe_io);
     const char *missing;
 
     if (status < 0)

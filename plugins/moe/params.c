@@ -36,7 +36,7 @@ void moe_write_names(const moe_dims_t *n, char *names)
                            n->rank * n->local + e, matrices[m]);
 }
 
-static dp_param_t matrix(const char *name, size_t offset, int32_t rows, int32_t columns)
+static dp_param_t matrix_param(const char *name, size_t offset, int32_t rows, int32_t columns)
 {
     return (dp_param_t){.name = name,
                         .kind = DP_PARAM_MATRIX,
@@ -50,7 +50,8 @@ static dp_param_t expert_matrix(const moe_dims_t *n, const moe_params_t *p, cons
 {
     const size_t at = p->expert + (size_t)e * p->expert_count + p->expert_count / 3 * (size_t)which;
     const char *name = names + (size_t)(3 * e + which) * NAME_BYTES;
-    dp_param_t param = which < 2 ? matrix(name, at, n->hidden, n->ffn) : matrix(name, at, n->ffn, n->hidden);
+    dp_param_t param =
+        which < 2 ? matrix_param(name, at, n->hidden, n->ffn) : matrix_param(name, at, n->ffn, n->hidden);
 
     param.sharded = 1;
     param.expert = n->rank * n->local + e;
@@ -63,13 +64,13 @@ void moe_list_params(const moe_dims_t *n, const char *names, dp_param_t *out)
 
     *out++ = (dp_param_t){
         .name = "norm", .kind = DP_PARAM_VECTOR, .offset = p.norm, .count = (size_t)n->hidden, .fan_in = 1, .start = 1};
-    *out++ = matrix("router", p.router, n->hidden, n->experts);
+    *out++ = matrix_param("router", p.router, n->hidden, n->experts);
     *out++ = (dp_param_t){
         .name = "bias", .kind = DP_PARAM_ROUTER_BIAS, .offset = p.bias, .count = (size_t)n->experts, .fan_in = 1};
     if (n->shared > 0) {
-        *out++ = matrix("shared.w_gate", p.shared_gate, n->hidden, n->shared);
-        *out++ = matrix("shared.w_up", p.shared_up, n->hidden, n->shared);
-        *out++ = matrix("shared.w_down", p.shared_down, n->shared, n->hidden);
+        *out++ = matrix_param("shared.w_gate", p.shared_gate, n->hidden, n->shared);
+        *out++ = matrix_param("shared.w_up", p.shared_up, n->hidden, n->shared);
+        *out++ = matrix_param("shared.w_down", p.shared_down, n->shared, n->hidden);
     }
     for (int32_t e = 0; e < n->local; e++)
         for (int32_t which = 0; which < 3; which++)

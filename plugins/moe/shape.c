@@ -7,7 +7,7 @@
 
 #include "plugins/common/check.h"
 
-static dp_status_t check_structs(const dp_host_t *host, const char *plugin, const dp_moe_config_t *c)
+static dp_status_t check_config_structs(const dp_host_t *host, const char *plugin, const dp_moe_config_t *c)
 {
     dp_status_t status = check_size(host, plugin, "config", "dp_moe_config_t", c->struct_size, DP_MOE_CONFIG_MIN);
 
@@ -97,9 +97,9 @@ static dp_status_t check_ranks(const dp_host_t *host, const moe_rules_t *rules, 
     return DP_OK;
 }
 
-static dp_status_t check_config(const dp_host_t *host, const moe_rules_t *rules, const dp_moe_config_t *c)
+static dp_status_t check_moe_config(const dp_host_t *host, const moe_rules_t *rules, const dp_moe_config_t *c)
 {
-    dp_status_t status = check_structs(host, rules->plugin, c);
+    dp_status_t status = check_config_structs(host, rules->plugin, c);
 
     if (status >= 0)
         status = check_block(host, rules, c->shape);
@@ -113,7 +113,7 @@ static dp_status_t check_config(const dp_host_t *host, const moe_rules_t *rules,
 }
 
 /* a * b as a count that kernels and BLAS can index with 32 bits. */
-static bool product(int64_t a, int64_t b, int32_t *out)
+static bool multiply_sizes(int64_t a, int64_t b, int32_t *out)
 {
     int64_t p;
 
@@ -124,16 +124,16 @@ static bool product(int64_t a, int64_t b, int32_t *out)
 }
 
 /* Room for `even` rows, the share if all experts got as many, times the capacity asked for; at most `all`. */
-static int32_t room(double capacity, double even, int32_t all)
+static int32_t rows_for(double capacity, double even, int32_t all)
 {
     const double rows = ceil(capacity * even);
 
     return capacity > 0 && rows < (double)all ? (int32_t)rows : all;
 }
 
-static bool sum(int64_t a, int64_t b, int32_t *out)
+static bool add_sizes(int64_t a, int64_t b, int32_t *out)
 {
-    return product(a + b, 1, out);
+    return multiply_sizes(a + b, 1, out);
 }
 
 /* What travels: see dims.h. Lists of heads that overflow a capacity are written all the same, so room for those that we
@@ -145,9 +145,9 @@ static bool count_travelling(moe_dims_t *n)
     const int32_t list = MOE_LIST_ROWS(n->pair_rows, n->row_bytes);
     int32_t unused;
 
-    return sum(n->pair_rows < n->tokens ? n->pair_rows : n->tokens, list, &n->out_room) &&
-           sum(n->pair_rows, list, &n->back_room) && product(n->back_room, n->ranks, &unused) &&
-           sum(heads, lists, &n->sent_rows);
+    return add_sizes(n->pair_rows < n->tokens ? n->pair_rows : n->tokens, list, &n->out_room) &&
+           add_sizes(n->pair_rows, list, &n->back_room) && multiply_sizes(n->back_room, n->ranks, &unused) &&
+           add_sizes(heads, lists, &n->sent_rows);
 }
 
 static bool count_rows(const dp_moe_config_t *c, double capacity, moe_dims_t *n)
@@ -155,12 +155,12 @@ static bool count_rows(const dp_moe_config_t *c, double capacity, moe_dims_t *n)
     const double sent = (double)n->tokens * c->top_k;
     int32_t all;
 
-    if (!product(n->tokens, n->local < n->top_k ? n->local : n->top_k, &all))
+    if (!multiply_sizes(n->tokens, n->local < n->top_k ? n->local : n->top_k, &all))
         return false;
-    n->pair_rows = room(capacity, sent / n->ranks, all);
-    if (!product(n->pair_rows, n->ranks, &all))
+    n->pair_rows = rows_for(capacity, sent / n->ranks, all);
+    if (!multiply_sizes(n->pair_rows, n->ranks, &all))
         return false;
-    n->rows = room(capacity, sent, all);
+    n->rows = rows_for(capacity, sent, all);
     return count_travelling(n);
 }
 
@@ -170,18 +170,19 @@ static bool count_all(const moe_rules_t *rules, const dp_moe_config_t *c, moe_di
     const dp_block_shape_t *s = c->shape;
     int32_t unused;
 
-    return product(s->batch, s->sequence, &n->tokens) && n->tokens <= rules->most_tokens &&
-           product(s->hidden, 1, &n->hidden) && n->hidden <= INT32_MAX / 8 &&
-           (int64_t)n->tokens * n->hidden <= rules->most_elements && product(c->experts, 1, &n->experts) &&
-           product(c->expert_hidden, 1, &n->ffn) && product(c->shared_experts, c->expert_hidden, &n->shared) &&
-           product(n->tokens, n->experts, &unused) && product(n->tokens, n->top_k, &unused) &&
-           product(n->hidden, n->ffn, &unused) && product(n->hidden, n->shared, &unused) &&
+    return multiply_sizes(s->batch, s->sequence, &n->tokens) && n->tokens <= rules->most_tokens &&
+           multiply_sizes(s->hidden, 1, &n->hidden) && n->hidden <= INT32_MAX / 8 &&
+           (int64_t)n->tokens * n->hidden <= rules->most_elements && multiply_sizes(c->experts, 1, &n->experts) &&
+           multiply_sizes(c->expert_hidden, 1, &n->ffn) &&
+           multiply_sizes(c->shared_experts, c->expert_hidden, &n->shared) &&
+           multiply_sizes(n->tokens, n->experts, &unused) && multiply_sizes(n->tokens, n->top_k, &unused) &&
+           multiply_sizes(n->hidden, n->ffn, &unused) && multiply_sizes(n->hidden, n->shared, &unused) &&
            count_rows(c, rules->capacity ? (double)c->capacity : 0, n);
 }
 
 dp_status_t moe_dims_init(const dp_host_t *host, const moe_rules_t *rules, const dp_moe_config_t *c, moe_dims_t *n)
 {
-    dp_status_t status = check_config(host, rules, c);
+    dp_status_t status = check_moe_config(host, rules, c);
     size_t element;
 
     if (status < 0)

@@ -3,7 +3,7 @@
  * travel.c: see travel.h. */
 #include "travel.h"
 
-static void keep(layout_t *saved, const moe_dims_t *n, size_t *at_out)
+static void keep_ints(layout_t *saved, const moe_dims_t *n, size_t *at_out)
 {
     *at_out = layout_take(saved, (size_t)n->ranks, 1, sizeof(int32_t));
 }
@@ -11,32 +11,32 @@ static void keep(layout_t *saved, const moe_dims_t *n, size_t *at_out)
 void moe_travel_lay_out(layout_t *saved, const moe_dims_t *n, moe_travel_layout_t *l)
 {
     l->place = layout_take(saved, (size_t)n->tokens, (size_t)n->top_k, sizeof(int32_t));
-    keep(saved, n, &l->out_first);
-    keep(saved, n, &l->out_heads);
-    keep(saved, n, &l->out_offsets);
-    keep(saved, n, &l->out_counts);
-    keep(saved, n, &l->in_heads);
-    keep(saved, n, &l->in_counts);
-    keep(saved, n, &l->back_offsets);
-    keep(saved, n, &l->back_counts);
+    keep_ints(saved, n, &l->out_first);
+    keep_ints(saved, n, &l->out_heads);
+    keep_ints(saved, n, &l->out_offsets);
+    keep_ints(saved, n, &l->out_counts);
+    keep_ints(saved, n, &l->in_heads);
+    keep_ints(saved, n, &l->in_counts);
+    keep_ints(saved, n, &l->back_offsets);
+    keep_ints(saved, n, &l->back_counts);
 }
 
-static int32_t *find(char *saved, size_t at)
+static int32_t *find_ints(char *saved, size_t at)
 {
     return (int32_t *)(void *)(saved + at);
 }
 
 void moe_travel_find(moe_travel_t *v, char *saved, const moe_travel_layout_t *l)
 {
-    v->place = find(saved, l->place);
-    v->out_first = find(saved, l->out_first);
-    v->out_heads = find(saved, l->out_heads);
-    v->out_offsets = find(saved, l->out_offsets);
-    v->out_counts = find(saved, l->out_counts);
-    v->in_heads = find(saved, l->in_heads);
-    v->in_counts = find(saved, l->in_counts);
-    v->back_offsets = find(saved, l->back_offsets);
-    v->back_counts = find(saved, l->back_counts);
+    v->place = find_ints(saved, l->place);
+    v->out_first = find_ints(saved, l->out_first);
+    v->out_heads = find_ints(saved, l->out_heads);
+    v->out_offsets = find_ints(saved, l->out_offsets);
+    v->out_counts = find_ints(saved, l->out_counts);
+    v->in_heads = find_ints(saved, l->in_heads);
+    v->in_counts = find_ints(saved, l->in_counts);
+    v->back_offsets = find_ints(saved, l->back_offsets);
+    v->back_counts = find_ints(saved, l->back_counts);
 }
 
 void moe_travel_place(const moe_travel_t *v, int32_t *counts)

@@ -22,7 +22,8 @@ static const moe_rules_t rules = {.plugin = "moe_cpu",
 
 _Static_assert(sizeof(moe_list_t) == 16 && sizeof(moe_head_t) == 16, "MOE_LIST_ROWS counts with that");
 
-static dp_status_t begin(const dp_moe_t *moe, const dp_moe_io_t *io, const char *call, unsigned need, moe_task_t *t)
+static dp_status_t begin_call(const dp_moe_t *moe, const dp_moe_io_t *io, const char *call, unsigned need,
+                              moe_task_t *t)
 {
     dp_status_t status = moe_check_io(moe->host, rules.plugin, io, call, need);
 
@@ -48,23 +49,23 @@ static dp_status_t begin(const dp_moe_t *moe, const dp_moe_io_t *io, const char 
     return moe_dims_of(moe->host, rules.plugin, CAPS, io->io, &moe->n, &t->n);
 }
 
-static dp_status_t launch(const dp_moe_t *moe, dp_launch_fn kernel, const moe_task_t *t, dp_stream_t *s)
+static dp_status_t launch_task(const dp_moe_t *moe, dp_launch_fn kernel, const moe_task_t *t, dp_stream_t *s)
 {
     return moe->device_vt->launch(s, kernel, t, sizeof(*t));
 }
 
-static dp_status_t compute(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s, dp_launch_fn kernel, const char *call,
-                           unsigned need)
+static dp_status_t compute_on(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s, dp_launch_fn kernel,
+                              const char *call, unsigned need)
 {
     moe_task_t t;
-    dp_status_t status = begin(moe, io, call, need, &t);
+    dp_status_t status = begin_call(moe, io, call, need, &t);
 
-    return status < 0 ? status : launch(moe, kernel, &t, s);
+    return status < 0 ? status : launch_task(moe, kernel, &t, s);
 }
 
 /* The rows in work go to their ranks; `kernel` works on those that come. */
-static dp_status_t exchange(dp_moe_t *moe, moe_link_t *link, moe_task_t *t, size_t offsets, size_t counts,
-                            dp_launch_fn kernel, dp_stream_t *s)
+static dp_status_t exchange_rows(dp_moe_t *moe, moe_link_t *link, moe_task_t *t, size_t offsets, size_t counts,
+                                 dp_launch_fn kernel, dp_stream_t *s)
 {
     const dp_comm_vt_t *vt = moe->comm_vt;
     const uint32_t number = link->number;
@@ -79,7 +80,7 @@ static dp_status_t exchange(dp_moe_t *moe, moe_link_t *link, moe_task_t *t, size
     link->number++;
     t->rows = rows;
     t->room = link->room;
-    status = launch(moe, kernel, t, s);
+    status = launch_task(moe, kernel, t, s);
     return status < 0 ? status : vt->exchange_release(link->exchange, number, s);
 }
 
@@ -88,14 +89,14 @@ static dp_status_t exchange_out(dp_moe_t *moe, moe_task_t *t, dp_launch_fn kerne
 {
     const moe_travel_layout_t *l = &moe->layout.saved.travel;
 
-    return exchange(moe, &moe->out, t, l->out_offsets, l->out_counts, kernel, s);
+    return exchange_rows(moe, &moe->out, t, l->out_offsets, l->out_counts, kernel, s);
 }
 
 static dp_status_t exchange_back(dp_moe_t *moe, moe_task_t *t, dp_launch_fn kernel, dp_stream_t *s)
 {
     const moe_travel_layout_t *l = &moe->layout.saved.travel;
 
-    return exchange(moe, &moe->back, t, l->back_offsets, l->back_counts, kernel, s);
+    return exchange_rows(moe, &moe->back, t, l->back_offsets, l->back_counts, kernel, s);
 }
 
 /* What every call of dp.ep/1 is given. Calls back bring their rows to work.returned. */
@@ -158,17 +159,17 @@ static dp_status_t ep_dispatch_backward(dp_moe_t *moe, const moe_task_t *t, dp_s
 static dp_status_t moe_route(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
     moe_task_t t;
-    dp_status_t status = begin(moe, io, "route", MOE_NEED_X, &t);
+    dp_status_t status = begin_call(moe, io, "route", MOE_NEED_X, &t);
 
     if (status >= 0)
         status = moe_check_placement(moe->host, rules.plugin, io, &moe->n);
-    return status < 0 ? status : launch(moe, moe->kernels->route, &t, s);
+    return status < 0 ? status : launch_task(moe, moe->kernels->route, &t, s);
 }
 
 static dp_status_t moe_dispatch(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
     moe_task_t t;
-    dp_status_t status = begin(moe, io, "dispatch", 0, &t);
+    dp_status_t status = begin_call(moe, io, "dispatch", 0, &t);
 
     if (status < 0)
         return status;
@@ -177,29 +178,29 @@ static dp_status_t moe_dispatch(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_
 
 static dp_status_t moe_experts(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
-    return compute(moe, io, s, moe->kernels->experts, "experts", 0);
+    return compute_on(moe, io, s, moe->kernels->experts, "experts", 0);
 }
 
 static dp_status_t moe_combine(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
     moe_task_t t;
-    dp_status_t status = begin(moe, io, "combine", MOE_NEED_Y, &t);
+    dp_status_t status = begin_call(moe, io, "combine", MOE_NEED_Y, &t);
 
     if (status < 0)
         return status;
     if (moe->ep_vt == NULL)
         return exchange_back(moe, &t, moe->kernels->take_combine, s);
     status = ep_combine(moe, &t, s);
-    return status < 0 ? status : launch(moe, moe->kernels->take_combine, &t, s);
+    return status < 0 ? status : launch_task(moe, moe->kernels->take_combine, &t, s);
 }
 
 static dp_status_t moe_combine_backward(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
     moe_task_t t;
-    dp_status_t status = begin(moe, io, "combine_backward", MOE_NEED_DY, &t);
+    dp_status_t status = begin_call(moe, io, "combine_backward", MOE_NEED_DY, &t);
 
     if (status >= 0)
-        status = launch(moe, moe->kernels->combine_backward, &t, s);
+        status = launch_task(moe, moe->kernels->combine_backward, &t, s);
     if (status < 0)
         return status;
     return moe->ep_vt != NULL ? ep_combine_backward(moe, &t, s)
@@ -208,42 +209,42 @@ static dp_status_t moe_combine_backward(dp_moe_t *moe, const dp_moe_io_t *io, dp
 
 static dp_status_t moe_experts_backward_input(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
-    return compute(moe, io, s, moe->kernels->experts_backward_input, "experts_backward_input", 0);
+    return compute_on(moe, io, s, moe->kernels->experts_backward_input, "experts_backward_input", 0);
 }
 
 static dp_status_t moe_experts_backward_weight(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
-    return compute(moe, io, s, moe->kernels->experts_backward_weight, "experts_backward_weight",
-                   MOE_NEED_GRADS | MOE_NEED_NO_WORK);
+    return compute_on(moe, io, s, moe->kernels->experts_backward_weight, "experts_backward_weight",
+                      MOE_NEED_GRADS | MOE_NEED_NO_WORK);
 }
 
 static dp_status_t moe_dispatch_backward(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
     moe_task_t t;
-    dp_status_t status = begin(moe, io, "dispatch_backward", 0, &t);
+    dp_status_t status = begin_call(moe, io, "dispatch_backward", 0, &t);
 
     if (status < 0)
         return status;
     if (moe->ep_vt == NULL)
         return exchange_back(moe, &t, moe->kernels->take_dispatch_backward, s);
     status = ep_dispatch_backward(moe, &t, s);
-    return status < 0 ? status : launch(moe, moe->kernels->take_dispatch_backward, &t, s);
+    return status < 0 ? status : launch_task(moe, moe->kernels->take_dispatch_backward, &t, s);
 }
 
 static dp_status_t moe_route_backward_input(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
-    return compute(moe, io, s, moe->kernels->route_backward_input, "route_backward_input", 0);
+    return compute_on(moe, io, s, moe->kernels->route_backward_input, "route_backward_input", 0);
 }
 
 static dp_status_t moe_route_backward_weight(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
-    return compute(moe, io, s, moe->kernels->route_backward_weight, "route_backward_weight",
-                   MOE_NEED_GRADS | MOE_NEED_NO_WORK);
+    return compute_on(moe, io, s, moe->kernels->route_backward_weight, "route_backward_weight",
+                      MOE_NEED_GRADS | MOE_NEED_NO_WORK);
 }
 
 static dp_status_t moe_experts_recompute(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
-    return compute(moe, io, s, moe->kernels->experts_recompute, "experts_recompute", MOE_NEED_NO_WORK);
+    return compute_on(moe, io, s, moe->kernels->experts_recompute, "experts_recompute", MOE_NEED_NO_WORK);
 }
 
 static bool has_ep(const dp_moe_config_t *c)
@@ -345,7 +346,7 @@ static dp_status_t moe_open(const dp_host_t *host, const dp_moe_config_t *config
     opened.kernels = config->shape->dtype == DP_F32 ? &moe_kernels_f32 : &moe_kernels_f64;
     *moe = opened;
     moe_write_names(&moe->n, (char *)(moe + 1));
-    set_blas_threads(host);
+    cpu_set_blas_threads(host);
     *moe_out = moe;
     return DP_OK;
 }

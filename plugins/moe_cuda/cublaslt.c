@@ -29,7 +29,7 @@ typedef struct plan {
 } plan_t;
 
 typedef struct cublaslt {
-    blas_t blas;
+    cuda_blas_t blas;
     grouped_layout_fn grouped_layout;
     cublasLtHandle_t handle;
     float *zero, *one;
@@ -42,7 +42,7 @@ static cublaslt_t *own_of(const dp_moe_t *moe)
     return moe->library->own;
 }
 
-static dp_status_t check(const dp_moe_t *moe, cublasStatus_t status, const char *what)
+static dp_status_t check_cublaslt(const dp_moe_t *moe, cublasStatus_t status, const char *what)
 {
     if (status == CUBLAS_STATUS_SUCCESS)
         return DP_OK;
@@ -50,7 +50,7 @@ static dp_status_t check(const dp_moe_t *moe, cublasStatus_t status, const char 
                    "moe_cuda: cuBLASLt: %s: %s", what, own_of(moe)->blas.cublasLtGetStatusString(status));
 }
 
-static size_t lay_out(dp_moe_t *moe, char *memory)
+static size_t lay_out_cublaslt(dp_moe_t *moe, char *memory)
 {
     cublaslt_t *own = own_of(moe);
     size_t at = 0;
@@ -72,9 +72,9 @@ static size_t lay_out(dp_moe_t *moe, char *memory)
     return at;
 }
 
-static dp_status_t describe(dp_moe_t *moe, const moe_shape_t *shape, plan_t *p)
+static dp_status_t describe_shape(dp_moe_t *moe, const moe_shape_t *shape, plan_t *p)
 {
-    const blas_t *b = &own_of(moe)->blas;
+    const cuda_blas_t *b = &own_of(moe)->blas;
     const cublasOperation_t first = shape->form == MOE_NT ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t second = shape->form == MOE_TN ? CUBLAS_OP_T : CUBLAS_OP_N;
     const int32_t sms = (int32_t)moe->sms, pointers = CUBLASLT_POINTER_MODE_DEVICE;
@@ -89,20 +89,20 @@ static dp_status_t describe(dp_moe_t *moe, const moe_shape_t *shape, plan_t *p)
         {CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &sms, sizeof(sms)},
     };
     cublasLtMatrixLayout_t *const layouts[3] = {&p->a, &p->b, &p->c};
-    dp_status_t status =
-        check(moe, b->cublasLtMatmulDescCreate(&p->product, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing a product");
+    dp_status_t status = check_cublaslt(moe, b->cublasLtMatmulDescCreate(&p->product, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+                                        "describing a product");
 
     for (size_t i = 0; i < sizeof(attributes) / sizeof(attributes[0]) && status >= 0; i++)
-        status = check(
+        status = check_cublaslt(
             moe,
             b->cublasLtMatmulDescSetAttribute(p->product, attributes[i].name, attributes[i].value, attributes[i].bytes),
             "describing a product's operands");
     for (int i = 0; i < 3 && status >= 0; i++)
-        status = check(moe,
-                       own_of(moe)->grouped_layout(layouts[i], i == 2 && moe_is_sums(shape) ? CUDA_R_32F : CUDA_R_16BF,
-                                                   moe_groups_of(moe, shape), p->table.rows[i], p->table.columns[i],
-                                                   p->table.ld[i]),
-                       "describing the matrices of groups");
+        status = check_cublaslt(moe,
+                                own_of(moe)->grouped_layout(
+                                    layouts[i], i == 2 && moe_is_sums(shape) ? CUDA_R_32F : CUDA_R_16BF,
+                                    moe_groups_of(moe, shape), p->table.rows[i], p->table.columns[i], p->table.ld[i]),
+                                "describing the matrices of groups");
     return status;
 }
 
@@ -130,30 +130,31 @@ static dp_status_t set_preferences(dp_moe_t *moe, const moe_shape_t *s, cublasLt
     dp_status_t status = DP_OK;
 
     for (size_t i = 0; i < sizeof(attributes) / sizeof(attributes[0]) && status >= 0; i++)
-        status = check(moe,
-                       own_of(moe)->blas.cublasLtMatmulPreferenceSetAttribute(preference, attributes[i].name,
-                                                                              attributes[i].value, attributes[i].bytes),
-                       "stating a preference");
+        status = check_cublaslt(moe,
+                                own_of(moe)->blas.cublasLtMatmulPreferenceSetAttribute(
+                                    preference, attributes[i].name, attributes[i].value, attributes[i].bytes),
+                                "stating a preference");
     return status;
 }
 
-static dp_status_t search(dp_moe_t *moe, const moe_shape_t *shape, plan_t *p)
+static dp_status_t search_cublaslt(dp_moe_t *moe, const moe_shape_t *shape, plan_t *p)
 {
     const cublaslt_t *own = own_of(moe);
     cublasLtMatmulPreference_t preference = NULL;
     cublasLtMatmulHeuristicResult_t found;
     int count = 0;
-    dp_status_t status = check(moe, own->blas.cublasLtMatmulPreferenceCreate(&preference), "making a preference");
+    dp_status_t status =
+        check_cublaslt(moe, own->blas.cublasLtMatmulPreferenceCreate(&preference), "making a preference");
 
     if (status < 0)
         return status;
     memset(&found, 0, sizeof(found));
     status = set_preferences(moe, shape, preference);
     if (status >= 0)
-        status = check(moe,
-                       own->blas.cublasLtMatmulAlgoGetHeuristic(own->handle, p->product, p->a, p->b, p->c, p->c,
-                                                                preference, 1, &found, &count),
-                       "searching for a product of groups");
+        status = check_cublaslt(moe,
+                                own->blas.cublasLtMatmulAlgoGetHeuristic(own->handle, p->product, p->a, p->b, p->c,
+                                                                         p->c, preference, 1, &found, &count),
+                                "searching for a product of groups");
     own->blas.cublasLtMatmulPreferenceDestroy(preference);
     if (status >= 0 && count == 0)
         status =
@@ -163,7 +164,7 @@ static dp_status_t search(dp_moe_t *moe, const moe_shape_t *shape, plan_t *p)
     return status;
 }
 
-static dp_status_t prepare(dp_moe_t *moe)
+static dp_status_t prepare_cublaslt(dp_moe_t *moe)
 {
     static const float scalars[2] = {0, 1};
     cublaslt_t *own = own_of(moe);
@@ -172,14 +173,15 @@ static dp_status_t prepare(dp_moe_t *moe)
                    "copying two numbers");
 
     for (int i = 0; i < MOE_SHAPES && status >= 0; i++) {
-        status = describe(moe, &moe->library->shapes[i], &own->plans[i]);
+        status = describe_shape(moe, &moe->library->shapes[i], &own->plans[i]);
         if (status >= 0)
-            status = search(moe, &moe->library->shapes[i], &own->plans[i]);
+            status = search_cublaslt(moe, &moe->library->shapes[i], &own->plans[i]);
     }
     return status;
 }
 
-static dp_status_t multiply(dp_moe_t *moe, int which, moe_product_t *product, int32_t part, bool add, CUstream s)
+static dp_status_t multiply_cublaslt(dp_moe_t *moe, int which, moe_product_t *product, int32_t part, bool add,
+                                     CUstream s)
 {
     const cublaslt_t *own = own_of(moe);
     const moe_shape_t *shape = &moe->library->shapes[which];
@@ -191,15 +193,15 @@ static dp_status_t multiply(dp_moe_t *moe, int which, moe_product_t *product, in
 
     if (status < 0)
         return status;
-    return check(moe,
-                 own->blas.cublasLtMatmul(own->handle, p->product, own->one, table.at[0], p->a, table.at[1], p->b,
-                                          add ? own->one : own->zero, table.at[2], p->c, table.at[2], p->c,
-                                          &p->algorithm, p->workspace > 0 ? own->workspace : NULL, p->workspace,
-                                          (cudaStream_t)s),
-                 "starting a product of groups");
+    return check_cublaslt(moe,
+                          own->blas.cublasLtMatmul(own->handle, p->product, own->one, table.at[0], p->a, table.at[1],
+                                                   p->b, add ? own->one : own->zero, table.at[2], p->c, table.at[2],
+                                                   p->c, &p->algorithm, p->workspace > 0 ? own->workspace : NULL,
+                                                   p->workspace, (cudaStream_t)s),
+                          "starting a product of groups");
 }
 
-static dp_status_t open_library(dp_moe_t *moe)
+static dp_status_t open_cublaslt(dp_moe_t *moe)
 {
     cublaslt_t *own = moe->host->allocate(moe->host, sizeof(*own), 64);
     size_t version;
@@ -209,15 +211,15 @@ static dp_status_t open_library(dp_moe_t *moe)
         return DP_FAIL(moe->host, DP_ERR_NOMEM, "moe_cuda: no memory for plans of products");
     memset(own, 0, sizeof(*own));
     moe->library->own = own;
-    status = blas_load(moe->host, &own->blas);
+    status = cuda_blas_load(moe->host, &own->blas);
     if (status < 0)
         return status;
     version = own->blas.cublasLtGetVersion();
     if (version < OLDEST)
         return DP_FAIL(moe->host, DP_ERR_UNSUPPORTED,
                        "moe_cuda: DUALPIPE_MOE_PRODUCTS=cublaslt needs cuBLASLt 13.4 or later, %zu was found", version);
-    status = blas_find(moe->host, "cublasLtGroupedMatrixLayoutCreate", (void **)&own->grouped_layout);
-    return status < 0 ? status : check(moe, own->blas.cublasLtCreate(&own->handle), "opening it");
+    status = cuda_blas_find(moe->host, "cublasLtGroupedMatrixLayoutCreate", (void **)&own->grouped_layout);
+    return status < 0 ? status : check_cublaslt(moe, own->blas.cublasLtCreate(&own->handle), "opening it");
 }
 
 static void close_library(dp_moe_t *moe)
@@ -243,9 +245,9 @@ static void close_library(dp_moe_t *moe)
 
 const moe_maker_t moe_cublaslt = {
     .about = "products of experts: cuBLASLt's grouped layouts",
-    .open = open_library,
-    .lay_out = lay_out,
-    .prepare = prepare,
-    .multiply = multiply,
+    .open = open_cublaslt,
+    .lay_out = lay_out_cublaslt,
+    .prepare = prepare_cublaslt,
+    .multiply = multiply_cublaslt,
     .close = close_library,
 };

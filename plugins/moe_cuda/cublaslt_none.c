@@ -3,7 +3,7 @@
  * cublaslt_none.c: for a build without cublasLt.h. */
 #include "library.h"
 
-static dp_status_t refuse(dp_moe_t *moe)
+static dp_status_t refuse_cublaslt(dp_moe_t *moe)
 {
     return DP_FAIL(moe->host, DP_ERR_UNSUPPORTED,
                    "moe_cuda: DUALPIPE_MOE_PRODUCTS=cublaslt: this build had no cublasLt.h");
@@ -14,4 +14,4 @@ static void close_nothing(dp_moe_t *moe)
     (void)moe;
 }
 
-const moe_maker_t moe_cublaslt = {.open = refuse, .close = close_nothing};
+const moe_maker_t moe_cublaslt = {.open = refuse_cublaslt, .close = close_nothing};

@@ -43,7 +43,7 @@ static int kind_of(const moe_shape_t *s)
 
 /* ---- open ---- */
 
-static dp_status_t import(const dp_moe_t *moe, cutlass_t *own)
+static dp_status_t import_cutlass(const dp_moe_t *moe, cutlass_t *own)
 {
     static const char file[] = "moe_cuda_cutlass.so";
     char path[4096];
@@ -85,7 +85,7 @@ static dp_status_t find_kernels(const dp_moe_t *moe, cutlass_t *own)
     return status;
 }
 
-static dp_status_t open_library(dp_moe_t *moe)
+static dp_status_t open_cutlass(dp_moe_t *moe)
 {
     cutlass_t *own = moe->host->allocate(moe->host, sizeof(*own), 64);
     dp_status_t status;
@@ -97,11 +97,11 @@ static dp_status_t open_library(dp_moe_t *moe)
     if (moe->cu->cuTensorMapEncodeTiled == NULL)
         return DP_FAIL(moe->host, DP_ERR_UNSUPPORTED,
                        "moe_cuda: DUALPIPE_MOE_PRODUCTS=cutlass needs a driver that has cuTensorMapEncodeTiled (12.0)");
-    status = import(moe, own);
+    status = import_cutlass(moe, own);
     return status < 0 ? status : find_kernels(moe, own);
 }
 
-static size_t lay_out(dp_moe_t *moe, char *memory)
+static size_t lay_out_cutlass(dp_moe_t *moe, char *memory)
 {
     cutlass_t *own = own_of(moe);
     size_t at = 0, most = 0;
@@ -122,7 +122,7 @@ static size_t lay_out(dp_moe_t *moe, char *memory)
     return at + most;
 }
 
-static dp_status_t prepare(dp_moe_t *moe)
+static dp_status_t prepare_cutlass(dp_moe_t *moe)
 {
     cutlass_t *own = own_of(moe);
     dp_status_t status = DP_OK;
@@ -157,7 +157,8 @@ static void close_library(dp_moe_t *moe)
 
 /* ---- products ---- */
 
-static dp_status_t multiply(dp_moe_t *moe, int which, moe_product_t *product, int32_t part, bool add, CUstream s)
+static dp_status_t multiply_cutlass(dp_moe_t *moe, int which, moe_product_t *product, int32_t part, bool add,
+                                    CUstream s)
 {
     const moe_shape_t *shape = &moe->library->shapes[which];
     plan_t *p = &own_of(moe)->plans[which];
@@ -173,9 +174,9 @@ static dp_status_t multiply(dp_moe_t *moe, int which, moe_product_t *product, in
 
 const moe_maker_t moe_cutlass = {
     .about = "products of experts: CUTLASS",
-    .open = open_library,
-    .lay_out = lay_out,
-    .prepare = prepare,
-    .multiply = multiply,
+    .open = open_cutlass,
+    .lay_out = lay_out_cutlass,
+    .prepare = prepare_cutlass,
+    .multiply = multiply_cutlass,
     .close = close_library,
 };

@@ -14,7 +14,8 @@ CUDA_IMAGE(moe_wgmma);
 CUDA_IMAGE(moe_groups);
 
 /* The kernel of an image by its short name and the suffix of its type. */
-static dp_status_t find(const dp_moe_t *moe, CUmodule module, const char *name, const char *suffix, CUfunction *out)
+static dp_status_t find_kernel(const dp_moe_t *moe, CUmodule module, const char *name, const char *suffix,
+                               CUfunction *out)
 {
     char full[96];
 
@@ -35,10 +36,10 @@ static dp_status_t find_route(dp_moe_t *moe, CUmodule m)
 
 #define TYPED(name)                                                                                                    \
     if (status >= 0)                                                                                                   \
-        status = find(moe, m, #name, type, &k->name);
+        status = find_kernel(moe, m, #name, type, &k->name);
 #define COMMON(name)                                                                                                   \
     if (status >= 0)                                                                                                   \
-        status = find(moe, m, #name, "", &k->name);
+        status = find_kernel(moe, m, #name, "", &k->name);
     MOE_ROUTE_TYPED(TYPED)
     MOE_ROUTE_COMMON(COMMON)
     return status;
@@ -69,7 +70,7 @@ static dp_status_t find_products(const dp_moe_t *moe, CUmodule m, const char *co
         for (sums = form == MOE_TN; sums < 2 && status >= 0; sums++) {
             const bool other = sums && moe->dtype == DP_BF16 && form != MOE_TN;
 
-            status = find(moe, m, names[form], other ? "_bf16_f32" : type, &out[form][sums]);
+            status = find_kernel(moe, m, names[form], other ? "_bf16_f32" : type, &out[form][sums]);
         }
     return status;
 }
@@ -99,15 +100,15 @@ static dp_status_t find_groups(dp_moe_t *moe)
     dp_status_t status = cuda_module_load(moe->host, cuda_image_moe_groups, &moe->modules[4]);
 
     if (status >= 0)
-        status = find(moe, moe->modules[4], "group_table", "", &k->group_table);
+        status = find_kernel(moe, moe->modules[4], "group_table", "", &k->group_table);
     if (status >= 0)
-        status = find(moe, moe->modules[4], "group_sizes", "", &k->group_sizes);
+        status = find_kernel(moe, moe->modules[4], "group_sizes", "", &k->group_sizes);
     if (status >= 0)
-        status = find(moe, moe->modules[4], "place_rows", "", &k->place_rows);
-    return status < 0 ? status : find(moe, moe->modules[4], "place_sums", "", &k->place_sums);
+        status = find_kernel(moe, moe->modules[4], "place_rows", "", &k->place_rows);
+    return status < 0 ? status : find_kernel(moe, moe->modules[4], "place_sums", "", &k->place_sums);
 }
 
-static dp_status_t load_kernels(dp_moe_t *moe)
+static dp_status_t load_moe_kernels(dp_moe_t *moe)
 {
     static const char *const plain[] = {"plain_nn", "plain_nt", "plain_tn"};
     const unsigned char *const images[] = {cuda_image_moe_route, cuda_image_moe_rows, cuda_image_moe_gemm,
@@ -235,7 +236,7 @@ dp_status_t moe_instance_open(dp_moe_t *moe)
     if (status >= 0 && (moe->products == MOE_WGMMA || moe->products == MOE_CUTLASS))
         status = check_architecture(moe);
     if (status >= 0)
-        status = load_kernels(moe);
+        status = load_moe_kernels(moe);
     if (status >= 0)
         status = open_faults(moe);
     if (status >= 0 && moe_uses_library(moe))

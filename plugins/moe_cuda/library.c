@@ -24,7 +24,7 @@ static void list_shapes(const dp_moe_t *moe, moe_shape_t shapes[MOE_SHAPES])
 }
 
 /* Below 0: none. */
-static int find(const dp_moe_t *moe, moe_form_t form, const moe_product_t *p)
+static int find_product(const dp_moe_t *moe, moe_form_t form, const moe_product_t *p)
 {
     for (int i = 0; i < MOE_SHAPES && p->rows != NULL; i++) {
         const moe_shape_t *s = &moe->library->shapes[i];
@@ -51,12 +51,12 @@ static bool is_aligned(const moe_shape_t *s, const moe_product_t *p)
 
 bool moe_library_knows(const dp_moe_t *moe, moe_form_t form, const moe_product_t *product)
 {
-    const int which = moe->library != NULL ? find(moe, form, product) : -1;
+    const int which = moe->library != NULL ? find_product(moe, form, product) : -1;
 
     return which >= 0 && is_aligned(&moe->library->shapes[which], product);
 }
 
-static dp_status_t run(dp_moe_t *moe, int which, const moe_product_t *product, CUstream s)
+static dp_status_t run_product(dp_moe_t *moe, int which, const moe_product_t *product, CUstream s)
 {
     const moe_shape_t *shape = &moe->library->shapes[which];
     moe_product_t p = *product, copy = *product;
@@ -79,12 +79,12 @@ static dp_status_t run(dp_moe_t *moe, int which, const moe_product_t *product, C
 
 dp_status_t moe_library_multiply(dp_moe_t *moe, moe_form_t form, const moe_product_t *product, CUstream s)
 {
-    return run(moe, find(moe, form, product), product, s);
+    return run_product(moe, find_product(moe, form, product), product, s);
 }
 
 /* ---- open and close ---- */
 
-static size_t lay_out(dp_moe_t *moe, char *memory)
+static size_t lay_out_makers(dp_moe_t *moe, char *memory)
 {
     size_t at = 0;
 
@@ -92,22 +92,22 @@ static size_t lay_out(dp_moe_t *moe, char *memory)
     return at + moe->library->maker->lay_out(moe, memory + at);
 }
 
-static dp_status_t allocate(dp_moe_t *moe)
+static dp_status_t allocate_buffers(dp_moe_t *moe)
 {
     void *memory = NULL;
     char nothing = 0;
-    const size_t bytes = lay_out(moe, &nothing);
+    const size_t bytes = lay_out_makers(moe, &nothing);
     dp_status_t status = moe->device_vt->allocate(moe->device, bytes, &memory);
 
     if (status < 0)
         return status;
     moe->library->memory = memory;
-    (void)lay_out(moe, memory);
+    (void)lay_out_makers(moe, memory);
     return CUDA_CHECK(moe->host, moe->cu->cuMemsetD8((CUdeviceptr)(uintptr_t)memory, 0, bytes), "clearing memory");
 }
 
 /* Each on no rows, by cells to none: kernels are loaded, and nothing is written. */
-static dp_status_t rehearse(dp_moe_t *moe)
+static dp_status_t rehearse_products(dp_moe_t *moe)
 {
     struct moe_library *l = moe->library;
     dp_stream_t *s = NULL;
@@ -126,7 +126,7 @@ static dp_status_t rehearse(dp_moe_t *moe)
         p.k = shape->k;
         p.parts = shape->parts;
         p.outputs = shape->outputs;
-        status = run(moe, i, &p, moe->device_vt->stream_native(s));
+        status = run_product(moe, i, &p, moe->device_vt->stream_native(s));
     }
     if (s != NULL && status >= 0)
         status = moe->device_vt->synchronize(s, -1);
@@ -148,10 +148,10 @@ dp_status_t moe_library_open(dp_moe_t *moe)
     list_shapes(moe, l->shapes);
     status = l->maker->open(moe);
     if (status >= 0)
-        status = allocate(moe);
+        status = allocate_buffers(moe);
     if (status >= 0)
         status = l->maker->prepare(moe);
-    return status < 0 ? status : rehearse(moe);
+    return status < 0 ? status : rehearse_products(moe);
 }
 
 void moe_library_close(dp_moe_t *moe)

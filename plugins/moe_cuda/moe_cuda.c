@@ -32,45 +32,45 @@ typedef struct work {
     dp_status_t status;
 } work_t;
 
-static void *at(const void *block, size_t offset)
+static void *block_at(const void *block, size_t offset)
 {
     return block != NULL ? (char *)(uintptr_t)block + offset : NULL;
 }
 
 /* A parameter by its offset in elements. */
-static void *param(const dp_moe_t *moe, const void *params, size_t offset)
+static void *param_at(const dp_moe_t *moe, const void *params, size_t offset)
 {
-    return at(params, offset * dp_dtype_bytes(moe->dtype));
+    return block_at(params, offset * dp_dtype_bytes(moe->dtype));
 }
 
 /* Its gradient. */
-static void *grad(const dp_moe_t *moe, void *grads, size_t offset)
+static void *grad_at(const dp_moe_t *moe, void *grads, size_t offset)
 {
-    return at(grads, offset * dp_dtype_bytes(dp_dtype_accumulator(moe->dtype)));
+    return block_at(grads, offset * dp_dtype_bytes(dp_dtype_accumulator(moe->dtype)));
 }
 
-static void point(const dp_moe_t *moe, const dp_io_t *io, moe_call_t *c)
+static void point_call(const dp_moe_t *moe, const dp_io_t *io, moe_call_t *c)
 {
     const moe_layout_t *l = &moe->layout;
     void *const regained = DP_REACHES(io, dp_io_t, regained) ? io->regained : NULL;
 
 #define POINT_SAVED(type, name, rows, columns, bytes)   c->name = layout_find(io->saved, regained, l->name);
-#define POINT_WORK(type, name, rows, columns, bytes)    c->name = at(io->work, l->name);
-#define POINT_SCRATCH(type, name, rows, columns, bytes) c->name = at(io->scratch, l->name);
+#define POINT_WORK(type, name, rows, columns, bytes)    c->name = block_at(io->work, l->name);
+#define POINT_SCRATCH(type, name, rows, columns, bytes) c->name = block_at(io->scratch, l->name);
     MOE_SAVED(POINT_SAVED)
     MOE_WORK(POINT_WORK)
     MOE_SCRATCH(POINT_SCRATCH)
     c->own_dy = moe->n.shared > 0 ? c->shared_dy : c->passing_dy;
-    c->norm = param(moe, io->params, l->params.norm);
-    c->bias = param(moe, io->params, l->params.bias);
-    c->grad_norm = grad(moe, io->grads, l->params.norm);
-    c->grad_bias = grad(moe, io->grads, l->params.bias);
+    c->norm = param_at(moe, io->params, l->params.norm);
+    c->bias = param_at(moe, io->params, l->params.bias);
+    c->grad_norm = grad_at(moe, io->grads, l->params.norm);
+    c->grad_bias = grad_at(moe, io->grads, l->params.bias);
     c->y = io->y;
     c->dx = io->dx;
     c->fault = moe->fault;
 }
 
-static work_t begin(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s, const char *call, unsigned need)
+static work_t begin_call(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s, const char *call, unsigned need)
 {
     static const dp_io_t nothing; /* what a call that failed before its first step looks at */
     work_t w = {.moe = moe,
@@ -87,7 +87,7 @@ static work_t begin(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s, const 
         return w;
     w.io = io->io;
     w.s = moe->device_vt->stream_native(s);
-    point(moe, w.io, &w.call);
+    point_call(moe, w.io, &w.call);
     w.call.aux_loss = io->aux_loss;
     w.call.aux_scale = (double)io->aux_scale;
     w.call.placement = moe->n.replicated ? io->placement : NULL;
@@ -120,7 +120,7 @@ static unsigned blocks_for(const dp_moe_t *moe, int64_t most)
     return (unsigned)(most < at_once ? most : at_once);
 }
 
-static void run(work_t *w, CUfunction kernel, cuda_dim_t grid, unsigned threads)
+static void run_kernel(work_t *w, CUfunction kernel, cuda_dim_t grid, unsigned threads)
 {
     if (w->status >= 0)
         w->status = cuda_launch(w->moe->host, w->moe->cu, kernel, grid, CUDA_DIM(threads), 0, w->s, &w->call);
@@ -129,18 +129,18 @@ static void run(work_t *w, CUfunction kernel, cuda_dim_t grid, unsigned threads)
 /* A block per token, or per row. */
 static void run_tokens(work_t *w, CUfunction kernel)
 {
-    run(w, kernel, CUDA_DIM(blocks_for(w->moe, w->call.n.tokens)), row_threads(w->moe, w->call.n.hidden));
+    run_kernel(w, kernel, CUDA_DIM(blocks_for(w->moe, w->call.n.tokens)), row_threads(w->moe, w->call.n.hidden));
 }
 
 /* A warp per token. */
 static void run_warps(work_t *w, CUfunction kernel)
 {
-    run(w, kernel, CUDA_DIM(cuda_blocks((size_t)w->call.n.tokens, MOE_TOKEN_THREADS / 32)), MOE_TOKEN_THREADS);
+    run_kernel(w, kernel, CUDA_DIM(cuda_blocks((size_t)w->call.n.tokens, MOE_TOKEN_THREADS / 32)), MOE_TOKEN_THREADS);
 }
 
 static void run_alone(work_t *w, CUfunction kernel)
 {
-    run(w, kernel, CUDA_DIM(1), MOE_SCAN_THREADS);
+    run_kernel(w, kernel, CUDA_DIM(1), MOE_SCAN_THREADS);
 }
 
 /* A block per chunk of choices. */
@@ -148,15 +148,15 @@ static void run_chunks(work_t *w, CUfunction kernel)
 {
     const size_t choices = (size_t)w->call.n.tokens * (size_t)w->call.n.top_k;
 
-    run(w, kernel, CUDA_DIM(cuda_blocks(choices, MOE_CHUNK)), threads_for(w->call.n.experts, 1));
+    run_kernel(w, kernel, CUDA_DIM(cuda_blocks(choices, MOE_CHUNK)), threads_for(w->call.n.experts, 1));
 }
 
 static void run_elements(work_t *w, CUfunction kernel, int64_t count)
 {
-    run(w, kernel, CUDA_DIM(blocks_for(w->moe, (count + 255) / 256)), 256);
+    run_kernel(w, kernel, CUDA_DIM(blocks_for(w->moe, (count + 255) / 256)), 256);
 }
 
-static void multiply(work_t *w, moe_form_t form, bool sums, const moe_product_t *p)
+static void put_product(work_t *w, moe_form_t form, bool sums, const moe_product_t *p)
 {
     if (w->status >= 0)
         w->status = moe_multiply(w->moe, form, sums, p, w->s);
@@ -173,8 +173,8 @@ static void run_glu(work_t *w, CUfunction kernel, const moe_glu_t *g, unsigned t
 
 /* ---- exchanges ---- */
 
-/* Rows in work go to their ranks; what comes is the call's `arrived` until taken(). */
-static void transfer(work_t *w, moe_link_t *link, const int32_t *offsets, const int32_t *counts)
+/* Rows in work go to their ranks; what comes is the call's `arrived` until take_rows(). */
+static void transfer_rows(work_t *w, moe_link_t *link, const int32_t *offsets, const int32_t *counts)
 {
     const void *rows = NULL;
     const int32_t *arrived = NULL;
@@ -194,26 +194,26 @@ static void transfer(work_t *w, moe_link_t *link, const int32_t *offsets, const 
 static void transfer_out(work_t *w, int32_t label)
 {
     w->call.label = label;
-    transfer(w, &w->moe->out, w->call.out_offsets, w->call.out_counts);
+    transfer_rows(w, &w->moe->out, w->call.out_offsets, w->call.out_counts);
 }
 
 static void transfer_back(work_t *w, int32_t label)
 {
     w->call.label = label;
-    transfer(w, &w->moe->back, w->call.back_offsets, w->call.back_counts);
+    transfer_rows(w, &w->moe->back, w->call.back_offsets, w->call.back_counts);
 }
 
-static void taken(work_t *w, moe_link_t *link)
+static void take_rows(work_t *w, moe_link_t *link)
 {
     if (w->status >= 0)
         w->status = w->moe->comm_vt->exchange_release(link->exchange, link->number - 1, w->stream);
 }
 
-static void sort(work_t *w)
+static void sort_rows(work_t *w)
 {
     const moe_kernels_t *k = &w->moe->kernels;
 
-    run(w, k->sort, CUDA_DIM(blocks_for(w->moe, w->call.n.rows)), row_threads(w->moe, w->call.n.hidden));
+    run_kernel(w, k->sort, CUDA_DIM(blocks_for(w->moe, w->call.n.rows)), row_threads(w->moe, w->call.n.hidden));
 }
 
 /* ---- products: what A, B and C are; see moe.h for the shapes ---- */
@@ -226,16 +226,16 @@ static size_t matrix(const dp_moe_t *moe)
 /* The k-th matrix of the first local expert. */
 static void *expert_param(const work_t *w, size_t k)
 {
-    return param(w->moe, w->io->params, w->moe->layout.params.expert + k * matrix(w->moe));
+    return param_at(w->moe, w->io->params, w->moe->layout.params.expert + k * matrix(w->moe));
 }
 
 static void *expert_grad(const work_t *w, size_t k)
 {
-    return grad(w->moe, w->io->grads, w->moe->layout.params.expert + k * matrix(w->moe));
+    return grad_at(w->moe, w->io->grads, w->moe->layout.params.expert + k * matrix(w->moe));
 }
 
 /* Over all rows that arrived, expert by expert. */
-static moe_product_t grouped(const work_t *w, int32_t n, int32_t k)
+static moe_product_t grouped_product(const work_t *w, int32_t n, int32_t k)
 {
     const moe_product_t p = {.rows = w->call.group_rows,
                              .first = w->call.group_first,
@@ -252,7 +252,7 @@ static moe_product_t grouped(const work_t *w, int32_t n, int32_t k)
 }
 
 /* Over this rank's tokens. */
-static moe_product_t dense(int32_t m, int32_t n, int32_t k)
+static moe_product_t dense_product(int32_t m, int32_t n, int32_t k)
 {
     const moe_product_t p = {.groups = 1, .cells = 1, .m = m, .n = n, .k = k, .parts = 1, .outputs = 1};
 
@@ -260,9 +260,9 @@ static moe_product_t dense(int32_t m, int32_t n, int32_t k)
 }
 
 /* C += A^T B, source rank by source rank. */
-static moe_product_t cellular(const work_t *w, int32_t m, int32_t n)
+static moe_product_t cellular_product(const work_t *w, int32_t m, int32_t n)
 {
-    moe_product_t p = grouped(w, n, 0);
+    moe_product_t p = grouped_product(w, n, 0);
 
     p.rows = w->call.cells;
     p.first = w->call.first;
@@ -273,7 +273,7 @@ static moe_product_t cellular(const work_t *w, int32_t m, int32_t n)
     return p;
 }
 
-static void operands(moe_product_t *p, const void *a, int64_t lda, const void *b, int64_t ldb, void *c, int64_t ldc)
+static void set_operands(moe_product_t *p, const void *a, int64_t lda, const void *b, int64_t ldb, void *c, int64_t ldc)
 {
     p->a[0] = a;
     p->lda = lda;
@@ -327,27 +327,27 @@ static moe_glu_t shared_glu(const work_t *w)
 static void routed_widen(work_t *w)
 {
     const moe_dims_t *n = &w->call.n;
-    moe_product_t up = grouped(w, n->ffn, n->hidden);
+    moe_product_t up = grouped_product(w, n->ffn, n->hidden);
 
-    operands(&up, w->call.x, n->hidden, expert_param(w, 0), n->ffn, w->call.gate, n->ffn);
+    set_operands(&up, w->call.x, n->hidden, expert_param(w, 0), n->ffn, w->call.gate, n->ffn);
     up.outputs = 2;
     up.b[1] = expert_param(w, 1);
     up.c[1] = w->call.up;
-    multiply(w, MOE_NN, false, &up);
+    put_product(w, MOE_NN, false, &up);
 }
 
 static void routed_forward(work_t *w)
 {
     const moe_dims_t *n = &w->call.n;
     const moe_glu_t g = routed_glu(w, MOE_COMBINE);
-    moe_product_t down = grouped(w, n->hidden, n->ffn);
+    moe_product_t down = grouped_product(w, n->hidden, n->ffn);
 
     routed_widen(w);
     run_glu(w, w->moe->kernels.activate, &g, row_threads(w->moe, n->ffn));
-    operands(&down, w->call.act, n->ffn, expert_param(w, 2), n->hidden, w->call.rows, n->stride);
+    set_operands(&down, w->call.act, n->ffn, expert_param(w, 2), n->hidden, w->call.rows, n->stride);
     down.map = w->call.back;
     down.apart = w->call.apart;
-    multiply(w, MOE_NN, false, &down);
+    put_product(w, MOE_NN, false, &down);
 }
 
 /* The same of the shared experts. */
@@ -356,15 +356,15 @@ static void shared_widen(work_t *w)
     const moe_dims_t *n = &w->call.n;
     const moe_params_t *l = &w->moe->layout.params;
     const moe_glu_t g = shared_glu(w);
-    moe_product_t up = dense(n->tokens, n->shared, n->hidden);
+    moe_product_t up = dense_product(n->tokens, n->shared, n->hidden);
 
     run_tokens(w, w->moe->kernels.norm_again);
-    operands(&up, w->call.normed, n->hidden, param(w->moe, w->io->params, l->shared_gate), n->shared, g.gate,
-             n->shared);
+    set_operands(&up, w->call.normed, n->hidden, param_at(w->moe, w->io->params, l->shared_gate), n->shared, g.gate,
+                 n->shared);
     up.outputs = 2;
-    up.b[1] = param(w->moe, w->io->params, l->shared_up);
+    up.b[1] = param_at(w->moe, w->io->params, l->shared_up);
     up.c[1] = g.up;
-    multiply(w, MOE_NN, false, &up);
+    put_product(w, MOE_NN, false, &up);
 }
 
 static void shared_forward(work_t *w)
@@ -372,30 +372,31 @@ static void shared_forward(work_t *w)
     const moe_dims_t *n = &w->call.n;
     const moe_params_t *l = &w->moe->layout.params;
     const moe_glu_t g = shared_glu(w);
-    moe_product_t down = dense(n->tokens, n->hidden, n->shared);
+    moe_product_t down = dense_product(n->tokens, n->hidden, n->shared);
 
     shared_widen(w);
     run_glu(w, w->moe->kernels.activate, &g, row_threads(w->moe, n->shared));
-    operands(&down, g.act, n->shared, param(w->moe, w->io->params, l->shared_down), n->hidden, w->call.own, n->hidden);
-    multiply(w, MOE_NN, true, &down);
+    set_operands(&down, g.act, n->shared, param_at(w->moe, w->io->params, l->shared_down), n->hidden, w->call.own,
+                 n->hidden);
+    put_product(w, MOE_NN, true, &down);
 }
 
 static void routed_backward(work_t *w)
 {
     const moe_dims_t *n = &w->call.n;
     const moe_glu_t g = routed_glu(w, MOE_DISPATCH_BACKWARD);
-    moe_product_t down = grouped(w, n->ffn, n->hidden), up = grouped(w, n->hidden, n->ffn);
+    moe_product_t down = grouped_product(w, n->ffn, n->hidden), up = grouped_product(w, n->hidden, n->ffn);
 
-    operands(&down, w->call.dy, n->hidden, expert_param(w, 2), n->hidden, w->call.act, n->ffn);
-    multiply(w, MOE_NT, false, &down);
+    set_operands(&down, w->call.dy, n->hidden, expert_param(w, 2), n->hidden, w->call.act, n->ffn);
+    put_product(w, MOE_NT, false, &down);
     run_glu(w, w->moe->kernels.activate_backward, &g, row_threads(w->moe, n->ffn));
-    operands(&up, w->call.gate, n->ffn, expert_param(w, 0), n->ffn, w->call.rows, n->stride);
+    set_operands(&up, w->call.gate, n->ffn, expert_param(w, 0), n->ffn, w->call.rows, n->stride);
     up.parts = 2;
     up.a[1] = w->call.up;
     up.b[1] = expert_param(w, 1);
     up.map = w->call.back;
     up.apart = w->call.apart;
-    multiply(w, MOE_NT, false, &up);
+    put_product(w, MOE_NT, false, &up);
 }
 
 static void shared_backward(work_t *w)
@@ -403,31 +404,33 @@ static void shared_backward(work_t *w)
     const moe_dims_t *n = &w->call.n;
     const moe_params_t *l = &w->moe->layout.params;
     const moe_glu_t g = shared_glu(w);
-    moe_product_t down = dense(n->tokens, n->shared, n->hidden), up = dense(n->tokens, n->hidden, n->shared);
+    moe_product_t down = dense_product(n->tokens, n->shared, n->hidden),
+                  up = dense_product(n->tokens, n->hidden, n->shared);
 
-    operands(&down, w->call.own_dy, n->hidden, param(w->moe, w->io->params, l->shared_down), n->hidden, g.act,
-             n->shared);
-    multiply(w, MOE_NT, false, &down);
+    set_operands(&down, w->call.own_dy, n->hidden, param_at(w->moe, w->io->params, l->shared_down), n->hidden, g.act,
+                 n->shared);
+    put_product(w, MOE_NT, false, &down);
     run_glu(w, w->moe->kernels.activate_backward, &g, row_threads(w->moe, n->shared));
-    operands(&up, g.gate, n->shared, param(w->moe, w->io->params, l->shared_gate), n->shared, w->call.own, n->hidden);
+    set_operands(&up, g.gate, n->shared, param_at(w->moe, w->io->params, l->shared_gate), n->shared, w->call.own,
+                 n->hidden);
     up.parts = 2;
     up.a[1] = g.up;
-    up.b[1] = param(w->moe, w->io->params, l->shared_up);
-    multiply(w, MOE_NT, true, &up);
+    up.b[1] = param_at(w->moe, w->io->params, l->shared_up);
+    put_product(w, MOE_NT, true, &up);
 }
 
 static void routed_weights(work_t *w)
 {
     const moe_dims_t *n = &w->call.n;
-    moe_product_t up = cellular(w, n->hidden, n->ffn), down = cellular(w, n->ffn, n->hidden);
+    moe_product_t up = cellular_product(w, n->hidden, n->ffn), down = cellular_product(w, n->ffn, n->hidden);
 
-    operands(&up, w->call.x, n->hidden, w->call.gate, n->ffn, expert_grad(w, 0), n->ffn);
+    set_operands(&up, w->call.x, n->hidden, w->call.gate, n->ffn, expert_grad(w, 0), n->ffn);
     up.outputs = 2;
     up.b[1] = w->call.up;
     up.c[1] = expert_grad(w, 1);
-    multiply(w, MOE_TN, true, &up);
-    operands(&down, w->call.act, n->ffn, w->call.dy, n->hidden, expert_grad(w, 2), n->hidden);
-    multiply(w, MOE_TN, true, &down);
+    put_product(w, MOE_TN, true, &up);
+    set_operands(&down, w->call.act, n->ffn, w->call.dy, n->hidden, expert_grad(w, 2), n->hidden);
+    put_product(w, MOE_TN, true, &down);
 }
 
 static void shared_weights(work_t *w)
@@ -435,28 +438,31 @@ static void shared_weights(work_t *w)
     const moe_dims_t *n = &w->call.n;
     const moe_params_t *l = &w->moe->layout.params;
     const moe_glu_t g = shared_glu(w);
-    moe_product_t up = dense(n->hidden, n->shared, n->tokens), down = dense(n->shared, n->hidden, n->tokens);
+    moe_product_t up = dense_product(n->hidden, n->shared, n->tokens),
+                  down = dense_product(n->shared, n->hidden, n->tokens);
 
     run_tokens(w, w->moe->kernels.norm_again);
-    operands(&up, w->call.normed, n->hidden, g.gate, n->shared, grad(w->moe, w->io->grads, l->shared_gate), n->shared);
+    set_operands(&up, w->call.normed, n->hidden, g.gate, n->shared, grad_at(w->moe, w->io->grads, l->shared_gate),
+                 n->shared);
     up.outputs = 2;
     up.b[1] = g.up;
-    up.c[1] = grad(w->moe, w->io->grads, l->shared_up);
-    multiply(w, MOE_TN, true, &up);
-    operands(&down, g.act, n->shared, w->call.own_dy, n->hidden, grad(w->moe, w->io->grads, l->shared_down), n->hidden);
-    multiply(w, MOE_TN, true, &down);
+    up.c[1] = grad_at(w->moe, w->io->grads, l->shared_up);
+    put_product(w, MOE_TN, true, &up);
+    set_operands(&down, g.act, n->shared, w->call.own_dy, n->hidden, grad_at(w->moe, w->io->grads, l->shared_down),
+                 n->hidden);
+    put_product(w, MOE_TN, true, &down);
 }
 
 /* ---- the router's products ---- */
 
-static void logits(work_t *w)
+static void make_logits(work_t *w)
 {
     const moe_dims_t *n = &w->call.n;
-    moe_product_t p = dense(n->tokens, n->experts, n->hidden);
+    moe_product_t p = dense_product(n->tokens, n->experts, n->hidden);
 
-    operands(&p, w->call.normed, n->hidden, param(w->moe, w->io->params, w->moe->layout.params.router), n->experts,
-             w->call.scores, n->experts);
-    multiply(w, MOE_NN, true, &p);
+    set_operands(&p, w->call.normed, n->hidden, param_at(w->moe, w->io->params, w->moe->layout.params.router),
+                 n->experts, w->call.scores, n->experts);
+    put_product(w, MOE_NN, true, &p);
 }
 
 /* The gradients of the logits as products take them: in bf16 as a sum of two. */
@@ -478,35 +484,35 @@ static void logit_parts(work_t *w, const void *parts[2])
 static void logits_backward(work_t *w)
 {
     const moe_dims_t *n = &w->call.n;
-    const void *router = param(w->moe, w->io->params, w->moe->layout.params.router), *parts[2];
-    moe_product_t p = dense(n->tokens, n->hidden, n->experts);
+    const void *router = param_at(w->moe, w->io->params, w->moe->layout.params.router), *parts[2];
+    moe_product_t p = dense_product(n->tokens, n->hidden, n->experts);
 
     logit_parts(w, parts);
-    operands(&p, parts[0], n->experts, router, n->experts, w->call.own, n->hidden);
+    set_operands(&p, parts[0], n->experts, router, n->experts, w->call.own, n->hidden);
     p.accumulate = 1;
     if (parts[1] != NULL) {
         p.parts = 2;
         p.a[1] = parts[1];
         p.b[1] = router;
     }
-    multiply(w, MOE_NT, true, &p);
+    put_product(w, MOE_NT, true, &p);
 }
 
 static void router_weights(work_t *w)
 {
     const moe_dims_t *n = &w->call.n;
     const void *parts[2];
-    moe_product_t p = dense(n->hidden, n->experts, n->tokens);
+    moe_product_t p = dense_product(n->hidden, n->experts, n->tokens);
 
     logit_parts(w, parts);
-    operands(&p, w->call.normed, n->hidden, parts[0], n->experts,
-             grad(w->moe, w->io->grads, w->moe->layout.params.router), n->experts);
+    set_operands(&p, w->call.normed, n->hidden, parts[0], n->experts,
+                 grad_at(w->moe, w->io->grads, w->moe->layout.params.router), n->experts);
     if (parts[1] != NULL) {
         p.parts = 2;
         p.a[1] = w->call.normed;
         p.b[1] = parts[1];
     }
-    multiply(w, MOE_TN, true, &p);
+    put_product(w, MOE_TN, true, &p);
 }
 
 /* ---- the calls of moe.h ---- */
@@ -514,20 +520,20 @@ static void router_weights(work_t *w)
 static dp_status_t moe_route(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
     const moe_kernels_t *k = &moe->kernels;
-    work_t w = begin(moe, io, s, "route", MOE_NEED_X);
+    work_t w = begin_call(moe, io, s, "route", MOE_NEED_X);
 
     if (w.status >= 0)
         w.status = moe_check_placement(moe->host, rules.plugin, io, &moe->n);
     w.call.input = w.io->x;
     w.call.label = MOE_DISPATCH;
     run_tokens(&w, k->norm);
-    logits(&w);
+    make_logits(&w);
     run_warps(&w, k->choices);
     run_chunks(&w, k->count);
     run_alone(&w, k->replicas);
     run_alone(&w, k->starts);
     run_chunks(&w, k->places);
-    run(&w, k->tokens, CUDA_DIM((unsigned)moe->n.ranks), MOE_SCAN_THREADS);
+    run_kernel(&w, k->tokens, CUDA_DIM((unsigned)moe->n.ranks), MOE_SCAN_THREADS);
     if (moe->n.aux > 0 && io->aux_loss != NULL) {
         run_warps(&w, k->aux_tokens);
         run_alone(&w, k->aux_sum);
@@ -539,19 +545,19 @@ static dp_status_t moe_route(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *
 static dp_status_t moe_dispatch(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
     const moe_kernels_t *k = &moe->kernels;
-    work_t w = begin(moe, io, s, "dispatch", 0);
+    work_t w = begin_call(moe, io, s, "dispatch", 0);
 
     transfer_out(&w, MOE_DISPATCH);
-    run(&w, k->cells, CUDA_DIM2(blocks_for(moe, moe->n.pair_rows / 256 + 1), moe->n.ranks), 256);
+    run_kernel(&w, k->cells, CUDA_DIM2(blocks_for(moe, moe->n.pair_rows / 256 + 1), moe->n.ranks), 256);
     run_alone(&w, k->groups);
-    sort(&w);
-    taken(&w, &moe->out);
+    sort_rows(&w);
+    take_rows(&w, &moe->out);
     return w.status;
 }
 
 static dp_status_t moe_experts(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
-    work_t w = begin(moe, io, s, "experts", 0);
+    work_t w = begin_call(moe, io, s, "experts", 0);
 
     if (w.status >= 0)
         routed_forward(&w);
@@ -562,7 +568,7 @@ static dp_status_t moe_experts(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t
 
 static dp_status_t moe_experts_recompute(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
-    work_t w = begin(moe, io, s, "experts_recompute", MOE_NEED_NO_WORK);
+    work_t w = begin_call(moe, io, s, "experts_recompute", MOE_NEED_NO_WORK);
 
     if (w.status >= 0)
         routed_widen(&w);
@@ -574,33 +580,33 @@ static dp_status_t moe_experts_recompute(dp_moe_t *moe, const dp_moe_io_t *io, d
 static dp_status_t moe_combine(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
     const moe_kernels_t *k = &moe->kernels;
-    work_t w = begin(moe, io, s, "combine", MOE_NEED_Y);
+    work_t w = begin_call(moe, io, s, "combine", MOE_NEED_Y);
 
     transfer_back(&w, MOE_COMBINE);
     run_alone(&w, k->due);
     run_tokens(&w, k->combine);
-    taken(&w, &moe->back);
+    take_rows(&w, &moe->back);
     return w.status;
 }
 
 static dp_status_t moe_combine_backward(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
     const moe_kernels_t *k = &moe->kernels;
-    work_t w = begin(moe, io, s, "combine_backward", MOE_NEED_DY);
+    work_t w = begin_call(moe, io, s, "combine_backward", MOE_NEED_DY);
 
     w.call.input = w.io->dy;
     w.call.label = MOE_COMBINE_BACKWARD;
     run_tokens(&w, k->pack);
     transfer_out(&w, MOE_COMBINE_BACKWARD);
     run_alone(&w, k->due);
-    sort(&w);
-    taken(&w, &moe->out);
+    sort_rows(&w);
+    take_rows(&w, &moe->out);
     return w.status;
 }
 
 static dp_status_t moe_experts_backward_input(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
-    work_t w = begin(moe, io, s, "experts_backward_input", 0);
+    work_t w = begin_call(moe, io, s, "experts_backward_input", 0);
 
     if (w.status >= 0)
         routed_backward(&w);
@@ -611,7 +617,7 @@ static dp_status_t moe_experts_backward_input(dp_moe_t *moe, const dp_moe_io_t *
 
 static dp_status_t moe_experts_backward_weight(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
-    work_t w = begin(moe, io, s, "experts_backward_weight", MOE_NEED_GRADS | MOE_NEED_NO_WORK);
+    work_t w = begin_call(moe, io, s, "experts_backward_weight", MOE_NEED_GRADS | MOE_NEED_NO_WORK);
 
     if (w.status >= 0)
         routed_weights(&w);
@@ -623,26 +629,26 @@ static dp_status_t moe_experts_backward_weight(dp_moe_t *moe, const dp_moe_io_t 
 static dp_status_t moe_dispatch_backward(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
     const moe_kernels_t *k = &moe->kernels;
-    work_t w = begin(moe, io, s, "dispatch_backward", 0);
+    work_t w = begin_call(moe, io, s, "dispatch_backward", 0);
 
     transfer_back(&w, MOE_DISPATCH_BACKWARD);
     run_alone(&w, k->due);
     run_tokens(&w, k->gather);
-    taken(&w, &moe->back);
+    take_rows(&w, &moe->back);
     return w.status;
 }
 
 static dp_status_t moe_route_backward_input(dp_moe_t *moe, const dp_moe_io_t *io, dp_stream_t *s)
 {
     const moe_kernels_t *k = &moe->kernels;
-    work_t w = begin(moe, io, s, "route_backward_input", 0);
+    work_t w = begin_call(moe, io, s, "route_backward_input", 0);
     const moe_dims_t *n = &w.call.n;
     const cuda_dim_t columns = CUDA_DIM(cuda_blocks((size_t)n->hidden, 256));
 
     run_warps(&w, k->logits_backward);
     logits_backward(&w);
-    run(&w, k->gain_strips, CUDA_DIM2(columns.x, cuda_blocks((size_t)n->tokens, MOE_STRIP)), 256);
-    run(&w, k->gain_sum, columns, 256);
+    run_kernel(&w, k->gain_strips, CUDA_DIM2(columns.x, cuda_blocks((size_t)n->tokens, MOE_STRIP)), 256);
+    run_kernel(&w, k->gain_sum, columns, 256);
     if (w.io->dx != NULL)
         run_tokens(&w, k->norm_backward);
     return w.status;
@@ -653,11 +659,11 @@ static dp_status_t moe_route_backward_weight(dp_moe_t *moe, const dp_moe_io_t *i
     const moe_kernels_t *k = &moe->kernels;
     const moe_dims_t *n = &moe->n;
     const size_t longest = (size_t)(n->hidden > n->experts ? n->hidden : n->experts);
-    work_t w = begin(moe, io, s, "route_backward_weight", MOE_NEED_GRADS | MOE_NEED_NO_WORK);
+    work_t w = begin_call(moe, io, s, "route_backward_weight", MOE_NEED_GRADS | MOE_NEED_NO_WORK);
 
     run_tokens(&w, k->norm_again);
     router_weights(&w);
-    run(&w, k->vectors_backward, CUDA_DIM(cuda_blocks(longest, 256)), 256);
+    run_kernel(&w, k->vectors_backward, CUDA_DIM(cuda_blocks(longest, 256)), 256);
     return w.status;
 }
 
@@ -701,7 +707,7 @@ static void moe_close(dp_moe_t *moe)
 }
 
 /* Everything behind the checks; what fails leaves the rest to moe_close(). */
-static dp_status_t set_up(dp_moe_t *moe, const dp_moe_config_t *c)
+static dp_status_t set_up_moe(dp_moe_t *moe, const dp_moe_config_t *c)
 {
     dp_status_t status;
 
@@ -737,7 +743,7 @@ static dp_status_t moe_open(const dp_host_t *host, const dp_moe_config_t *config
     if (moe == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "moe_cuda: no memory for an instance with %d experts", opened.n.local);
     *moe = opened;
-    status = set_up(moe, config);
+    status = set_up_moe(moe, config);
     if (status < 0) {
         moe_close(moe);
         return status;

@@ -18,7 +18,7 @@ CUDA_DEVICE void fragment_a(uint32_t r[4], cuda_bf16 *tile, along_k<ROWS, THREAD
 {
     const int lane = (int)threadIdx.x % CUDA_WARP, part = lane / 8;
 
-    cuda_load_matrix_x4(r, along_k<ROWS, THREADS>::at(tile, row + part % 2 * 8 + lane % 8, k / 8 + part / 2));
+    cuda_load_matrix_x4(r, along_k<ROWS, THREADS>::piece_at(tile, row + part % 2 * 8 + lane % 8, k / 8 + part / 2));
 }
 
 template <int COLUMNS, int THREADS>
@@ -26,7 +26,8 @@ CUDA_DEVICE void fragment_a(uint32_t r[4], cuda_bf16 *tile, across_k<COLUMNS, TH
 {
     const int lane = (int)threadIdx.x % CUDA_WARP, part = lane / 8;
 
-    cuda_load_matrix_x4_trans(r, across_k<COLUMNS, THREADS>::at(tile, k + part / 2 * 8 + lane % 8, row / 8 + part % 2));
+    cuda_load_matrix_x4_trans(
+        r, across_k<COLUMNS, THREADS>::piece_at(tile, k + part / 2 * 8 + lane % 8, row / 8 + part % 2));
 }
 
 template <int ROWS, int THREADS>
@@ -34,7 +35,7 @@ CUDA_DEVICE void fragment_b(uint32_t r[4], cuda_bf16 *tile, along_k<ROWS, THREAD
 {
     const int lane = (int)threadIdx.x % CUDA_WARP, part = lane / 8;
 
-    cuda_load_matrix_x4(r, along_k<ROWS, THREADS>::at(tile, column + part / 2 * 8 + lane % 8, k / 8 + part % 2));
+    cuda_load_matrix_x4(r, along_k<ROWS, THREADS>::piece_at(tile, column + part / 2 * 8 + lane % 8, k / 8 + part % 2));
 }
 
 template <int COLUMNS, int THREADS>
@@ -42,8 +43,8 @@ CUDA_DEVICE void fragment_b(uint32_t r[4], cuda_bf16 *tile, across_k<COLUMNS, TH
 {
     const int lane = (int)threadIdx.x % CUDA_WARP, part = lane / 8;
 
-    cuda_load_matrix_x4_trans(r,
-                              across_k<COLUMNS, THREADS>::at(tile, k + part % 2 * 8 + lane % 8, column / 8 + part / 2));
+    cuda_load_matrix_x4_trans(
+        r, across_k<COLUMNS, THREADS>::piece_at(tile, k + part % 2 * 8 + lane % 8, column / 8 + part / 2));
 }
 
 /* A block of 256 threads: 2 x 4 warps, each with `WM` x `WN` of the tile. */
@@ -62,7 +63,8 @@ template <int WM, int WN> struct block_tile {
     }
 
     /* One stage. */
-    template <typename A, typename B> CUDA_DEVICE static void multiply(sums &c, cuda_bf16 *a_tile, cuda_bf16 *b_tile)
+    template <typename A, typename B>
+    CUDA_DEVICE static void multiply_tiles(sums &c, cuda_bf16 *a_tile, cuda_bf16 *b_tile)
     {
 #pragma unroll
         for (int k = 0; k < STEP; k += 16) {
@@ -102,11 +104,11 @@ template <bool TB, typename C> CUDA_DEVICE void rows_tensor(const moe_product_t 
     auto fill = [&](int to) {
         cuda_bf16 *a_tile = shared + to * STAGE;
 
-        ahead.template fill<TB, tile_a, tile_b_t, tile_b_n>(p, a_tile, a_tile + tile_a::elements);
+        ahead.template fill_stage<TB, tile_a, tile_b_t, tile_b_n>(p, a_tile, a_tile + tile_a::elements);
     };
 
-    ahead.start(p);
-    const int steps = ahead.steps(p);
+    ahead.start_tiles(p);
+    const int steps = ahead.count_steps(p);
 
     for (int i = 0; i < STAGES - 1; i++)
         fill(i);
@@ -129,9 +131,9 @@ template <bool TB, typename C> CUDA_DEVICE void rows_tensor(const moe_product_t 
             fill((stage + STAGES - 1) % STAGES);
             if (work) {
                 if (TB)
-                    block::template multiply<tile_a, tile_b_t>(sum, a_tile, b_tile);
+                    block::template multiply_tiles<tile_a, tile_b_t>(sum, a_tile, b_tile);
                 else
-                    block::template multiply<tile_a, tile_b_n>(sum, a_tile, b_tile);
+                    block::template multiply_tiles<tile_a, tile_b_n>(sum, a_tile, b_tile);
             }
             stage = (stage + 1) % STAGES;
         }
@@ -174,10 +176,10 @@ CUDA_DEVICE void cells_tensor(const moe_product_t &p)
     auto fill = [&](int to) {
         cuda_bf16 *a_tile = shared + to * STAGE;
 
-        ahead.template fill<tile_a, tile_b>(p, a_tile, a_tile + tile_a::elements);
+        ahead.template fill_stage<tile_a, tile_b>(p, a_tile, a_tile + tile_a::elements);
     };
 
-    ahead.start(p);
+    ahead.start_tiles(p);
     for (int i = 0; i < STAGES - 1; i++)
         fill(i);
     for (int64_t at = blockIdx.x; cell_seek<block::m, block::n>(p, at, &tile); at += gridDim.x) {
@@ -202,7 +204,7 @@ CUDA_DEVICE void cells_tensor(const moe_product_t &p)
             __syncthreads();
             fill((stage + STAGES - 1) % STAGES);
             if (work)
-                block::template multiply<tile_a, tile_b>(sum, a_tile, b_tile);
+                block::template multiply_tiles<tile_a, tile_b>(sum, a_tile, b_tile);
             stage = (stage + 1) % STAGES;
         }
 #pragma unroll

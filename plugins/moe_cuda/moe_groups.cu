@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS)
 }
 
 /* Rows of all groups from a to c, where the map says; a block takes one after the other. */
-template <typename T> CUDA_DEVICE void place(const moe_product_t &p)
+template <typename T> CUDA_DEVICE void place_groups(const moe_product_t &p)
 {
     const int all = p.first[p.groups - 1] + p.rows[p.groups - 1];
 
@@ -95,10 +95,10 @@ template <typename T> CUDA_DEVICE void place(const moe_product_t &p)
 
 extern "C" __global__ void __launch_bounds__(256) moe_cuda_place_rows(const moe_product_t p)
 {
-    place<cuda_bf16>(p);
+    place_groups<cuda_bf16>(p);
 }
 
 extern "C" __global__ void __launch_bounds__(256) moe_cuda_place_sums(const moe_product_t p)
 {
-    place<float>(p);
+    place_groups<float>(p);
 }

@@ -101,7 +101,7 @@ MOE_KERNEL(norm_again, norm_again, moe_call_t, 256)
 /* ---- scores and choice: a warp per token, lane l has experts l, l + 32, ... ---- */
 
 /* Where expert e of value v stands: first the larger value, then the lower expert; a NaN is the least. */
-typedef struct moe_candidate {
+typedef struct candidate {
     unsigned long long key;
     int expert;
 } candidate;
@@ -153,7 +153,7 @@ template <typename W, typename S> CUDA_DEVICE void scores_of(const moe_dims_t &n
 }
 
 /* What an expert is chosen by. */
-template <typename T> CUDA_DEVICE double value_of(const moe_call_t &a, const cuda_sum_t<T> *row, int e)
+template <typename T> CUDA_DEVICE double value_of_score(const moe_call_t &a, const cuda_sum_t<T> *row, int e)
 {
     return (double)((moe_wide_t<T>)row[e] + (moe_wide_t<T>)cuda_float(((const T *)a.bias)[e]));
 }
@@ -173,13 +173,13 @@ CUDA_DEVICE candidate last_group(const moe_call_t &a, const cuda_sum_t<T> *row, 
             candidate best = {0, a.n.experts};
 
             for (int e = g * size + lane; e < (g + 1) * size; e += CUDA_WARP) {
-                const candidate c = candidate_of(value_of<T>(a, row, e), e);
+                const candidate c = candidate_of(value_of_score<T>(a, row, e), e);
 
                 if (before(last, c) && before(c, best))
                     best = c;
             }
             last = first_of_warp(best);
-            sum += value_of<T>(a, row, last.expert);
+            sum += value_of_score<T>(a, row, last.expert);
         }
         if (lane == 0)
             sums[g] = sum;
@@ -202,7 +202,7 @@ CUDA_DEVICE candidate last_group(const moe_call_t &a, const cuda_sum_t<T> *row, 
 
 /* The j-th is the first of those behind the one before it: k different experts, whatever the numbers are. */
 template <typename T>
-CUDA_DEVICE void choose(const moe_call_t &a, const cuda_sum_t<T> *row, double *sums, int *chosen, int lane)
+CUDA_DEVICE void choose_best(const moe_call_t &a, const cuda_sum_t<T> *row, double *sums, int *chosen, int lane)
 {
     candidate last = {~0ull, -1}, group = last;
 
@@ -212,7 +212,7 @@ CUDA_DEVICE void choose(const moe_call_t &a, const cuda_sum_t<T> *row, double *s
         candidate best = {0, a.n.experts};
 
         for (int e = lane; e < a.n.experts; e += CUDA_WARP) {
-            const candidate c = candidate_of(value_of<T>(a, row, e), e);
+            const candidate c = candidate_of(value_of_score<T>(a, row, e), e);
 
             if (a.n.groups > 0) {
                 const int g = e / a.n.group_experts;
@@ -252,7 +252,7 @@ template <typename T> CUDA_DEVICE void choices(const moe_call_t &a)
         wide factor;
 
         scores_of<wide>(a.n, row, lane);
-        choose<T>(a, row, a.group_sums + (int64_t)t * a.n.groups, chosen, lane);
+        choose_best<T>(a, row, a.group_sums + (int64_t)t * a.n.groups, chosen, lane);
         __syncwarp(); /* scores and chosen are seen by all lanes */
         factor = (wide)a.n.scale;
         if (a.n.normalize)

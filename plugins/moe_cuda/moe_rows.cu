@@ -142,7 +142,7 @@ MOE_KERNEL(pack, pack, moe_call_t, 256)
 /* ---- in ---- */
 
 /* Whether rank p's list is of this call and as long as it can be. *fault_out: what is wrong otherwise. */
-CUDA_DEVICE bool list_is_right(const moe_call_t &a, int p, int *fault_out)
+CUDA_DEVICE bool list_is_valid(const moe_call_t &a, int p, int *fault_out)
 {
     const int count = a.arrived_counts[p];
     const moe_list_t *list = arrived_list(a, p);
@@ -162,7 +162,7 @@ CUDA_DEVICE int believed(const moe_call_t &a, int p)
 {
     int unused;
 
-    return a.arrived_counts[p] != 0 && list_is_right(a, p, &unused) ? arrived_list(a, p)->heads : 0;
+    return a.arrived_counts[p] != 0 && list_is_valid(a, p, &unused) ? arrived_list(a, p)->heads : 0;
 }
 
 /* from[p, e]: the first head of expert e among those of rank p (y), which are sorted by expert; from[p, L]: their
@@ -174,7 +174,7 @@ extern "C" __global__ void __launch_bounds__(256) moe_cuda_cells(const moe_call_
     const moe_head_t *heads = heads_of(arrived_list(a, p));
     int *from = a.from + (int64_t)p * (a.n.local + 1), fault;
 
-    if (!list_is_right(a, p, &fault))
+    if (!list_is_valid(a, p, &fault))
         moe_fault(a, fault, p, a.arrived_counts[p] > a.room ? a.arrived_counts[p] : arrived_list(a, p)->heads);
     for (int i = (int)(blockIdx.x * blockDim.x + threadIdx.x); i <= count; i += step) {
         const int before = i == 0 ? -1 : heads[i - 1].expert, expert = i == count ? a.n.local : heads[i].expert;
@@ -306,7 +306,7 @@ template <typename T, int W> CUDA_DEVICE void sort_rows(const moe_call_t &a, T *
 }
 
 /* Rows of this call to (expert, rank) order: into x, or dy on the way back. */
-template <typename T> CUDA_DEVICE void sort(const moe_call_t &a)
+template <typename T> CUDA_DEVICE void sort_own(const moe_call_t &a)
 {
     T *to = (T *)(a.label == MOE_DISPATCH ? a.x : a.dy);
 
@@ -315,7 +315,7 @@ template <typename T> CUDA_DEVICE void sort(const moe_call_t &a)
     else
         sort_rows<T, 1>(a, to);
 }
-MOE_KERNEL(sort, sort, moe_call_t, 256)
+MOE_KERNEL(sort, sort_own, moe_call_t, 256)
 
 /* One block: each rank sent what is due. After dispatch that is known on both sides. */
 extern "C" __global__ void __launch_bounds__(MOE_SCAN_THREADS) moe_cuda_due(const moe_call_t a)
@@ -349,7 +349,7 @@ CUDA_DEVICE const char *returned(const moe_call_t &a, int64_t at, double *weight
 }
 
 /* The addresses of the next choices of a token, for the whole block; any row's where one is not there. */
-CUDA_DEVICE int hold(const moe_call_t &a, int64_t at, int left, const char **held)
+CUDA_DEVICE int hold_rows(const moe_call_t &a, int64_t at, int left, const char **held)
 {
     const int count = left < HELD ? left : HELD;
 
@@ -405,7 +405,7 @@ template <typename T, int W> CUDA_DEVICE void combine_rows(const moe_call_t &a)
         const vector *h = (const vector *)((const T *)a.h + at);
         const sums *own = (const sums *)((const cuda_sum_t<T> *)a.own + at);
         vector *y = (vector *)((T *)a.y + at);
-        const int most = hold(a, choice, a.n.top_k, held);
+        const int most = hold_rows(a, choice, a.n.top_k, held);
 
         for (int i = (int)threadIdx.x; i < a.n.hidden / W; i += (int)blockDim.x) {
             const vector x = h[i];
@@ -457,7 +457,7 @@ template <typename T, int W> CUDA_DEVICE void gather_rows(const moe_call_t &a)
         sums *own = (sums *)((cuda_sum_t<T> *)a.own + (int64_t)t * a.n.hidden);
 
         for (int j = 0; j < a.n.top_k; j += HELD) {
-            const int count = hold(a, choice + j, a.n.top_k - j, held);
+            const int count = hold_rows(a, choice + j, a.n.top_k - j, held);
 
             for (int i = (int)threadIdx.x; i < a.n.hidden / W; i += (int)blockDim.x) {
                 sums sum;
@@ -476,14 +476,14 @@ template <typename T, int W> CUDA_DEVICE void gather_rows(const moe_call_t &a)
     }
 }
 
-template <typename T> CUDA_DEVICE void gather(const moe_call_t &a)
+template <typename T> CUDA_DEVICE void gather_own(const moe_call_t &a)
 {
     if (a.n.vectors)
         gather_rows<T, moe_width<T>::most>(a);
     else
         gather_rows<T, 1>(a);
 }
-MOE_KERNEL(gather, gather, moe_call_t, 256)
+MOE_KERNEL(gather, gather_own, moe_call_t, 256)
 
 /* ---- activations: a block per row ---- */
 
@@ -501,7 +501,7 @@ template <> CUDA_DEVICE float sigmoid<float>(float x)
     return (x < 0 ? e : 1) / (1 + e);
 }
 
-CUDA_DEVICE int rows_of(const moe_glu_t &a)
+CUDA_DEVICE int rows_of_glu(const moe_glu_t &a)
 {
     return a.travelling != 0 ? a.first[a.ranks - 1] + a.heads[a.ranks - 1] : a.rows;
 }
@@ -555,9 +555,9 @@ template <typename T, int W> CUDA_DEVICE void activate_rows(const moe_glu_t &a, 
 template <typename T> CUDA_DEVICE void activate(const moe_glu_t &a)
 {
     if (a.vectors)
-        activate_rows<T, moe_width<T>::most>(a, rows_of(a));
+        activate_rows<T, moe_width<T>::most>(a, rows_of_glu(a));
     else
-        activate_rows<T, 1>(a, rows_of(a));
+        activate_rows<T, 1>(a, rows_of_glu(a));
 }
 MOE_KERNEL(activate, activate, moe_glu_t, 256)
 
@@ -608,8 +608,8 @@ template <typename T, int W> CUDA_DEVICE void activate_backward_rows(const moe_g
 template <typename T> CUDA_DEVICE void activate_backward(const moe_glu_t &a)
 {
     if (a.vectors)
-        activate_backward_rows<T, moe_width<T>::most>(a, rows_of(a));
+        activate_backward_rows<T, moe_width<T>::most>(a, rows_of_glu(a));
     else
-        activate_backward_rows<T, 1>(a, rows_of(a));
+        activate_backward_rows<T, 1>(a, rows_of_glu(a));
 }
 MOE_KERNEL(activate_backward, activate_backward, moe_glu_t, 256)

@@ -116,13 +116,13 @@ enum { STEP = 64 }; /* elements of K in one stage */
 template <int ROWS, int THREADS> struct along_k {
     static const int elements = ROWS * STEP;
 
-    CUDA_DEVICE static cuda_bf16 *at(cuda_bf16 *tile, int row, int piece)
+    CUDA_DEVICE static cuda_bf16 *piece_at(cuda_bf16 *tile, int row, int piece)
     {
         return tile + row * STEP + (piece ^ (row & 7)) * 8;
     }
 
     /* from: element [0][0] of the tile. Rows from `rows` on and elements from `inner` on are 0. */
-    CUDA_DEVICE static void load(cuda_bf16 *tile, const cuda_bf16 *from, int64_t stride, int rows, int inner)
+    CUDA_DEVICE static void load_tile(cuda_bf16 *tile, const cuda_bf16 *from, int64_t stride, int rows, int inner)
     {
         const int piece = (int)threadIdx.x % 8, left = (inner - piece * 8) * 2;
         const unsigned bytes = left >= 16 ? 16 : left > 0 ? left : 0;
@@ -132,7 +132,8 @@ template <int ROWS, int THREADS> struct along_k {
             const int row = (int)threadIdx.x / 8 + i * (THREADS / 8);
             const bool there = row < rows && bytes > 0;
 
-            cuda_copy_async(at(tile, row, piece), there ? from + row * stride + piece * 8 : from, there ? bytes : 0);
+            cuda_copy_async(piece_at(tile, row, piece), there ? from + row * stride + piece * 8 : from,
+                            there ? bytes : 0);
         }
     }
 };
@@ -142,14 +143,14 @@ template <int ROWS, int THREADS> struct along_k {
 template <int COLUMNS, int THREADS, bool BLOCKS = false> struct across_k {
     static const int elements = COLUMNS * STEP, pieces = COLUMNS / 8;
 
-    CUDA_DEVICE static cuda_bf16 *at(cuda_bf16 *tile, int k, int piece)
+    CUDA_DEVICE static cuda_bf16 *piece_at(cuda_bf16 *tile, int k, int piece)
     {
         if (BLOCKS)
             return tile + (piece / 8 * STEP + k) * 64 + (piece % 8 ^ (k & 7)) * 8;
         return tile + k * COLUMNS + (piece ^ (k & 7)) * 8;
     }
 
-    CUDA_DEVICE static void load(cuda_bf16 *tile, const cuda_bf16 *from, int64_t stride, int columns, int inner)
+    CUDA_DEVICE static void load_tile(cuda_bf16 *tile, const cuda_bf16 *from, int64_t stride, int columns, int inner)
     {
         const int piece = (int)threadIdx.x % pieces, left = (columns - piece * 8) * 2;
         const unsigned bytes = left >= 16 ? 16 : left > 0 ? left : 0;
@@ -159,7 +160,7 @@ template <int COLUMNS, int THREADS, bool BLOCKS = false> struct across_k {
             const int k = (int)threadIdx.x / pieces + i * (THREADS / pieces);
             const bool there = k < inner && bytes > 0;
 
-            cuda_copy_async(at(tile, k, piece), there ? from + k * stride + piece * 8 : from, there ? bytes : 0);
+            cuda_copy_async(piece_at(tile, k, piece), there ? from + k * stride + piece * 8 : from, there ? bytes : 0);
         }
     }
 };
@@ -174,7 +175,7 @@ template <int M, int N> struct rows_ahead {
     int step, slices;
     bool more;
 
-    CUDA_DEVICE void start(const moe_product_t &p)
+    CUDA_DEVICE void start_tiles(const moe_product_t &p)
     {
         walk = row_walk_start();
         at = blockIdx.x;
@@ -183,26 +184,26 @@ template <int M, int N> struct rows_ahead {
         more = row_seek<M, N>(p, &walk, at, &tile);
     }
 
-    CUDA_DEVICE int steps(const moe_product_t &p) const
+    CUDA_DEVICE int count_steps(const moe_product_t &p) const
     {
         return slices * p.parts;
     }
 
     /* Starts filling a stage; nothing behind the last tile. */
     template <bool TB, typename A, typename BT, typename BN>
-    CUDA_DEVICE void fill(const moe_product_t &p, cuda_bf16 *a_tile, cuda_bf16 *b_tile)
+    CUDA_DEVICE void fill_stage(const moe_product_t &p, cuda_bf16 *a_tile, cuda_bf16 *b_tile)
     {
         if (more) {
             const int part = step / slices, k = step % slices * STEP, which = part + tile.output;
             const cuda_bf16 *a = (const cuda_bf16 *)p.a[part] + tile.first * p.lda + k;
             const cuda_bf16 *b = (const cuda_bf16 *)p.b[which] + tile.group * p.group_b;
 
-            A::load(a_tile, a, p.lda, tile.rows, p.k - k);
+            A::load_tile(a_tile, a, p.lda, tile.rows, p.k - k);
             if (TB)
-                BT::load(b_tile, b + tile.column * p.ldb + k, p.ldb, p.n - tile.column, p.k - k);
+                BT::load_tile(b_tile, b + tile.column * p.ldb + k, p.ldb, p.n - tile.column, p.k - k);
             else
-                BN::load(b_tile, b + k * p.ldb + tile.column, p.ldb, p.n - tile.column, p.k - k);
-            if (++step == steps(p)) {
+                BN::load_tile(b_tile, b + k * p.ldb + tile.column, p.ldb, p.n - tile.column, p.k - k);
+            if (++step == count_steps(p)) {
                 step = 0;
                 at += gridDim.x;
                 more = row_seek<M, N>(p, &walk, at, &tile);
@@ -220,7 +221,7 @@ template <int M, int N> struct cells_ahead {
     int cell, part, row;
     bool more;
 
-    CUDA_DEVICE void start(const moe_product_t &p)
+    CUDA_DEVICE void start_tiles(const moe_product_t &p)
     {
         at = blockIdx.x;
         cell = part = row = 0;
@@ -230,11 +231,11 @@ template <int M, int N> struct cells_ahead {
         more = cell_seek<M, N>(p, at, &tile);
         if (more)
             run = run_of(p, tile.group, 0);
-        settle(p);
+        settle_tiles(p);
     }
 
     /* Moves on to rows that there are, if any. */
-    CUDA_DEVICE void settle(const moe_product_t &p)
+    CUDA_DEVICE void settle_tiles(const moe_product_t &p)
     {
         while (more && row >= run.rows) {
             row = 0;
@@ -252,17 +253,17 @@ template <int M, int N> struct cells_ahead {
     }
 
     template <typename A, typename B>
-    CUDA_DEVICE void fill(const moe_product_t &p, cuda_bf16 *a_tile, cuda_bf16 *b_tile)
+    CUDA_DEVICE void fill_stage(const moe_product_t &p, cuda_bf16 *a_tile, cuda_bf16 *b_tile)
     {
         if (more) {
             const int64_t first = run.first + row;
 
-            A::load(a_tile, (const cuda_bf16 *)p.a[part] + first * p.lda + tile.row, p.lda, p.m - tile.row,
-                    run.rows - row);
-            B::load(b_tile, (const cuda_bf16 *)p.b[part + tile.output] + first * p.ldb + tile.column, p.ldb,
-                    p.n - tile.column, run.rows - row);
+            A::load_tile(a_tile, (const cuda_bf16 *)p.a[part] + first * p.lda + tile.row, p.lda, p.m - tile.row,
+                         run.rows - row);
+            B::load_tile(b_tile, (const cuda_bf16 *)p.b[part + tile.output] + first * p.ldb + tile.column, p.ldb,
+                         p.n - tile.column, run.rows - row);
             row += STEP;
-            settle(p);
+            settle_tiles(p);
         }
         cuda_copy_commit();
     }

@@ -28,7 +28,7 @@ CUDA_DEVICE cuda_bf16 *stages()
 }
 
 /* One stage into the sums of a warpgroup. Blocks of 64 across K are STEP rows of 128 bytes. */
-template <bool TA, bool TB> CUDA_DEVICE void multiply(float (&sum)[128], const cuda_bf16 *a_tile)
+template <bool TA, bool TB> CUDA_DEVICE void multiply_tiles(float (&sum)[128], const cuda_bf16 *a_tile)
 {
     const cuda_bf16 *b_tile = a_tile + rows_a::elements;
     const cuda_bf16 *own = a_tile + (int)threadIdx.x / 128 * 64 * STEP; /* 64 rows, or a block of 64 columns */
@@ -63,7 +63,7 @@ CUDA_DEVICE void multiply_steps(float (&sum)[128], cuda_bf16 *shared, int steps,
         cuda_copy_wait<1>();
         cuda_shared_fence_async();
         __syncthreads();
-        multiply<TA, TB>(sum, shared + *stage * STAGE);
+        multiply_tiles<TA, TB>(sum, shared + *stage * STAGE);
         fill((*stage + 2) % STAGES);
         cuda_warpgroup_wait<1>();
         *stage = (*stage + 1) % STAGES;
@@ -82,11 +82,11 @@ template <bool TB, typename C> CUDA_DEVICE void rows_wgmma(const moe_product_t &
     auto fill = [&](int to) {
         cuda_bf16 *a_tile = shared + to * STAGE;
 
-        ahead.template fill<TB, rows_a, along_b, across_b>(p, a_tile, a_tile + rows_a::elements);
+        ahead.template fill_stage<TB, rows_a, along_b, across_b>(p, a_tile, a_tile + rows_a::elements);
     };
 
-    ahead.start(p);
-    const int steps = ahead.steps(p);
+    ahead.start_tiles(p);
+    const int steps = ahead.count_steps(p);
 
     fill(0);
     fill(1);
@@ -126,10 +126,10 @@ CUDA_DEVICE void cells_wgmma(const moe_product_t &p)
     auto fill = [&](int to) {
         cuda_bf16 *a_tile = shared + to * STAGE;
 
-        ahead.template fill<cells_a, across_b>(p, a_tile, a_tile + cells_a::elements);
+        ahead.template fill_stage<cells_a, across_b>(p, a_tile, a_tile + cells_a::elements);
     };
 
-    ahead.start(p);
+    ahead.start_tiles(p);
     fill(0);
     fill(1);
     for (int64_t at = blockIdx.x; cell_seek<M, N>(p, at, &tile); at += gridDim.x) {

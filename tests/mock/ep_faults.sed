@@ -19,10 +19,10 @@ s/\.rows = (uint32_t)ep->n\.rows/& - fault("room_for_a_row_less")/
 s/\.saved_bytes = ep->saved\.bytes/& - 64 * (size_t)fault("saved_is_too_small")/
 s/\.scratch_bytes = ep->scratch\.bytes/& - 64 * (size_t)fault("scratch_is_too_small")/
 # calls
-/^static dp_status_t travel(/,/^}/s/t\.saved = io->saved;/t.saved = fault("state_outside_of_saved") ? kept[ep->n.rank] : io->saved;/
-/^static dp_status_t travel(/,/^}/s/if (io->tokens > 0)/if (io->tokens > 0 \&\& !fault("tokens_are_ignored"))/
-/^static dp_status_t travel(/,/^}/s/status = launch(ep, out ? pack_out/if (fault("allocates_in_a_call")) ep->host->release(ep->host, ep->host->allocate(ep->host, 64, 64));\n    &/
-/^static dp_status_t launch/,/^}/s/return /return fault("runs_in_the_call") ? kernel((void *)t) : /
+/^static dp_status_t exchange_rows(/,/^}/s/t\.saved = io->saved;/t.saved = fault("state_outside_of_saved") ? kept[ep->n.rank] : io->saved;/
+/^static dp_status_t exchange_rows(/,/^}/s/if (io->tokens > 0)/if (io->tokens > 0 \&\& !fault("tokens_are_ignored"))/
+/^static dp_status_t exchange_rows(/,/^}/s/status = launch_task(ep, out ? pack_out/if (fault("allocates_in_a_call")) ep->host->release(ep->host, ep->host->allocate(ep->host, 64, 64));\n    &/
+/^static dp_status_t launch_task/,/^}/s/return /return fault("runs_in_the_call") ? kernel((void *)t) : /
 /^static dp_status_t find_mark/,/^}/s/if (ours && mark/if (fault("a_dispatch_is_not_missed"))\n        return DP_OK;\n    &/
 /^static dp_status_t find_mark/,/^}/s/mark->call < t->call/(& || fault("calls_may_be_repeated"))/
 /^static dp_status_t count_choices/,/^}/s/if (e < 0/if (!fault("experts_are_not_counted") \&\& (e < 0/
@@ -30,9 +30,9 @@ s/\.scratch_bytes = ep->scratch\.bytes/& - 64 * (size_t)fault("scratch_is_too_sm
 s/: io->rows == NULL /: io->rows == NULL \&\& !fault("rows_may_be_null") /
 # open and close
 s/\.exchange_id = config->exchange_id/.exchange_id = fault("exchange_ids_of_its_own") ? 0 : config->exchange_id/
-/^static dp_status_t check_config/,/^}/s/DP_EP_CONFIG_MIN/fault("demands_its_own_sizeof") ? sizeof(*c) : DP_EP_CONFIG_MIN/
-/^static dp_status_t check_config/,/^}/s/if ((c->ask \& ~/if (!fault("wishes_may_be_anything") \&\& (c->ask \& ~/
-/^static dp_status_t check_config/,/^}/s/if (c->ask != 0)/if (c->ask != 0 \&\& !fault("wishes_are_ignored"))/
+/^static dp_status_t check_ep_config/,/^}/s/DP_EP_CONFIG_MIN/fault("demands_its_own_sizeof") ? sizeof(*c) : DP_EP_CONFIG_MIN/
+/^static dp_status_t check_ep_config/,/^}/s/if ((c->ask \& ~/if (!fault("wishes_may_be_anything") \&\& (c->ask \& ~/
+/^static dp_status_t check_ep_config/,/^}/s/if (c->ask != 0)/if (c->ask != 0 \&\& !fault("wishes_are_ignored"))/
 /^static dp_status_t ep_open/,/^}/s/if (ep == NULL)/if (ep == NULL \&\& !fault("memory_is_always_there"))/
 /^static void ep_close/,/^}/s/if (ep != NULL)/if (ep != NULL \&\& !fault("close_keeps_memory"))/
 /^static dp_status_t check_io/,/^}/s/DP_EP_IO_MIN/fault("short_io_is_taken") ? 0 : DP_EP_IO_MIN/

@@ -26,9 +26,9 @@ struct compute {
     dp_device_t *device;
     CUmodule module;
     kernels_t k;
-    gemm_t *gemm;
-    gemm_shape_t logits, dn, dw; /* of a whole micro-batch */
-    dp_dtype_t dtype, wide;      /* of activations; of gradients, state and logits */
+    cuda_gemm_t *gemm;
+    cuda_gemm_shape_t logits, dn, dw; /* of a whole micro-batch */
+    dp_dtype_t dtype, wide;           /* of activations; of gradients, state and logits */
     int T, d;
     bool tied;
     double eps;
@@ -66,7 +66,7 @@ static head_scratch_t scratch_layout(const compute_t *c, void *memory)
     const size_t T = (size_t)c->T, d = (size_t)c->d;
     const size_t logits = up(T * d * dp_dtype_bytes(c->dtype)),
                  losses = logits + up(T * VOCAB * dp_dtype_bytes(c->wide));
-    const size_t workspace = losses + up(T * sizeof(double)), bytes = workspace + up(gemm_workspace(c->gemm));
+    const size_t workspace = losses + up(T * sizeof(double)), bytes = workspace + up(cuda_gemm_workspace(c->gemm));
     char *at = memory;
 
     return (head_scratch_t){at, at + logits, at + losses, bytes > workspace ? at + workspace : NULL, bytes};
@@ -123,7 +123,7 @@ static dp_status_t embedding_backward_weight(void *self, const dp_segment_call_t
 
 static uint32_t length_of(const compute_t *c, const dp_segment_call_t *call)
 {
-    return gemm_length((uint32_t)tokens_of(c, call), (uint32_t)c->T);
+    return cuda_gemm_length((uint32_t)tokens_of(c, call), (uint32_t)c->T);
 }
 
 static dp_status_t clear_behind(compute_t *c, const dp_segment_call_t *call, void *rows, size_t columns, dp_stream_t *s)
@@ -176,13 +176,14 @@ static dp_status_t head_forward(void *self, const dp_segment_call_t *call, dp_st
     compute_t *c = self;
     const head_saved_t saved = head_layout(c, call->saved);
     const head_scratch_t scratch = scratch_layout(c, call->scratch);
-    const gemm_operands_t operands = {1, 0, scratch.n, weights(c, call->params), scratch.logits, scratch.workspace};
-    gemm_shape_t logits = c->logits;
+    const cuda_gemm_operands_t operands = {
+        1, 0, scratch.n, weights(c, call->params), scratch.logits, scratch.workspace};
+    cuda_gemm_shape_t logits = c->logits;
     dp_status_t status = norm(c, call, &saved, &scratch, s);
 
     logits.m = length_of(c, call);
     if (status == DP_OK)
-        status = gemm_run(c->gemm, &logits, &operands, native(c, s));
+        status = cuda_gemm_run(c->gemm, &logits, &operands, native(c, s));
     if (status == DP_OK && call->output != NULL)
         status = c->device_vt->copy(s, call->output, scratch.logits,
                                     (size_t)tokens_of(c, call) * VOCAB * dp_dtype_bytes(c->wide));
@@ -195,15 +196,15 @@ static dp_status_t head_backward_input(void *self, const dp_segment_call_t *call
     const head_saved_t saved = head_layout(c, call->saved);
     const head_scratch_t scratch = scratch_layout(c, call->scratch);
     const int T = tokens_of(c, call);
-    const gemm_operands_t operands = {call->loss_scale / T,     0,        saved.dlogits,
-                                      weights(c, call->params), saved.dn, scratch.workspace};
-    gemm_shape_t product = c->dn;
+    const cuda_gemm_operands_t operands = {call->loss_scale / T,     0,        saved.dlogits,
+                                           weights(c, call->params), saved.dn, scratch.workspace};
+    cuda_gemm_shape_t product = c->dn;
     const void *x = saved.x, *rstd = saved.rstd, *gain = call->params, *dn = saved.dn;
     void *dx = call->dx;
     dp_status_t status;
 
     product.m = length_of(c, call);
-    status = gemm_run(c->gemm, &product, &operands, native(c, s));
+    status = cuda_gemm_run(c->gemm, &product, &operands, native(c, s));
     if (status < 0 || dx == NULL)
         return status;
     return LAUNCH(norm_backward, CUDA_DIM(T), CUDA_DIM(THREADS), &x, &rstd, &gain, &dn, &dx, &c->d);
@@ -215,22 +216,22 @@ static dp_status_t head_backward_weight(void *self, const dp_segment_call_t *cal
     const head_saved_t saved = head_layout(c, call->saved);
     const head_scratch_t scratch = scratch_layout(c, call->scratch);
     int T = tokens_of(c, call);
-    const gemm_operands_t operands = {call->loss_scale / T,
-                                      1,
-                                      c->tied ? saved.dlogits : scratch.n,
-                                      c->tied ? scratch.n : saved.dlogits,
-                                      (char *)call->grads + (size_t)c->d * dp_dtype_bytes(c->wide),
-                                      scratch.workspace};
+    const cuda_gemm_operands_t operands = {call->loss_scale / T,
+                                           1,
+                                           c->tied ? saved.dlogits : scratch.n,
+                                           c->tied ? scratch.n : saved.dlogits,
+                                           (char *)call->grads + (size_t)c->d * dp_dtype_bytes(c->wide),
+                                           scratch.workspace};
     const void *x = saved.x, *rstd = saved.rstd, *gain = call->params, *dn = saved.dn;
     void *n = scratch.n, *dgain = call->grads;
-    gemm_shape_t dw = c->dw;
+    cuda_gemm_shape_t dw = c->dw;
     dp_status_t status = LAUNCH(norm_again, CUDA_DIM(T), CUDA_DIM(THREADS), &x, &rstd, &gain, &n, &c->d);
 
     dw.k = length_of(c, call);
     if (status == DP_OK)
         status = clear_behind(c, call, n, (size_t)c->d, s);
     if (status == DP_OK)
-        status = gemm_run(c->gemm, &dw, &operands, native(c, s));
+        status = cuda_gemm_run(c->gemm, &dw, &operands, native(c, s));
     if (status == DP_OK)
         status = LAUNCH(gain_backward, CUDA_DIM(cuda_blocks((size_t)c->d, 32)), CUDA_DIM(THREADS), &x, &rstd, &dn,
                         &dgain, &T, &c->d);
@@ -304,19 +305,19 @@ static dp_status_t find_kernels(compute_t *c)
 }
 
 /* Prepares the products of every length, or with operands runs them. */
-static dp_status_t each_length(compute_t *c, const gemm_operands_t *operands, CUstream stream)
+static dp_status_t each_length(compute_t *c, const cuda_gemm_operands_t *operands, CUstream stream)
 {
     const uint32_t T = (uint32_t)c->T;
     dp_status_t status = DP_OK;
 
     for (uint32_t length = 0; length < T && status == DP_OK;) {
-        gemm_shape_t products[] = {c->logits, c->dn, c->dw};
+        cuda_gemm_shape_t products[] = {c->logits, c->dn, c->dw};
 
-        length = gemm_length(length + 1, T);
+        length = cuda_gemm_length(length + 1, T);
         products[0].m = products[1].m = products[2].k = length;
         for (size_t i = 0; i < 3 && status == DP_OK; i++)
-            status = operands == NULL ? gemm_prepare(c->gemm, &products[i])
-                                      : gemm_run(c->gemm, &products[i], operands, stream);
+            status = operands == NULL ? cuda_gemm_prepare(c->gemm, &products[i])
+                                      : cuda_gemm_run(c->gemm, &products[i], operands, stream);
     }
     return status;
 }
@@ -325,16 +326,16 @@ static dp_status_t prepare_products(compute_t *c)
 {
     const dp_host_sm_t *share = c->host->get_service(c->host, DP_HOST_SM);
     const uint32_t T = (uint32_t)c->T, d = (uint32_t)c->d;
-    dp_status_t status = gemm_open(c->host, share != NULL ? share->compute_sms : 0, 0, &c->gemm);
+    dp_status_t status = cuda_gemm_open(c->host, share != NULL ? share->compute_sms : 0, 0, &c->gemm);
 
-    c->logits = (gemm_shape_t){.in = c->dtype, .out = c->wide, .transpose_b = c->tied, .m = T, .n = VOCAB, .k = d};
-    c->dn = (gemm_shape_t){.in = c->dtype, .out = c->dtype, .transpose_b = !c->tied, .m = T, .n = d, .k = VOCAB};
-    c->dw = (gemm_shape_t){.in = c->dtype,
-                           .out = c->wide,
-                           .transpose_a = true,
-                           .m = c->tied ? VOCAB : d,
-                           .n = c->tied ? d : VOCAB,
-                           .k = T};
+    c->logits = (cuda_gemm_shape_t){.in = c->dtype, .out = c->wide, .transpose_b = c->tied, .m = T, .n = VOCAB, .k = d};
+    c->dn = (cuda_gemm_shape_t){.in = c->dtype, .out = c->dtype, .transpose_b = !c->tied, .m = T, .n = d, .k = VOCAB};
+    c->dw = (cuda_gemm_shape_t){.in = c->dtype,
+                                .out = c->wide,
+                                .transpose_a = true,
+                                .m = c->tied ? VOCAB : d,
+                                .n = c->tied ? d : VOCAB,
+                                .k = T};
     return status < 0 ? status : each_length(c, NULL, NULL);
 }
 
@@ -345,12 +346,12 @@ static dp_status_t warm_up(compute_t *c)
     const size_t tensor = up(rows * columns * sizeof(double));
     CUstream side = NULL;
     char *memory = NULL;
-    dp_status_t status = c->device_vt->allocate(c->device, 2 * tensor + gemm_workspace(c->gemm), (void **)&memory);
+    dp_status_t status = c->device_vt->allocate(c->device, 2 * tensor + cuda_gemm_workspace(c->gemm), (void **)&memory);
 
     if (status == DP_OK)
         status = cuda_side_open(c->host, c->cu, &side);
     if (status == DP_OK) {
-        const gemm_operands_t operands = {1, 0, memory, memory, memory + tensor, memory + 2 * tensor};
+        const cuda_gemm_operands_t operands = {1, 0, memory, memory, memory + tensor, memory + 2 * tensor};
 
         status = each_length(c, &operands, side);
     }
@@ -365,7 +366,7 @@ static void close_cuda(compute_t *c)
 {
     if (c == NULL)
         return;
-    gemm_close(c->gemm);
+    cuda_gemm_close(c->gemm);
     if (c->partial != NULL)
         c->device_vt->release(c->device, c->partial);
     if (c->module != NULL)

@@ -8,8 +8,8 @@
 /* One block per row: normalized = x / rms(x), inv_rms = 1 / rms(x), n = normalized * gain. n is made of the rounded
  * `normalized`, as apply_gain makes it again. Rows of x are `stride` elements apart. */
 template <typename T>
-CUDA_DEVICE void normalize(T *normalized, cuda_sum_t<T> *inv_rms, T *n, const T *x, uint32_t stride, const T *gain,
-                           uint32_t d, double eps)
+CUDA_DEVICE void normalize_rows(T *normalized, cuda_sum_t<T> *inv_rms, T *n, const T *x, uint32_t stride, const T *gain,
+                                uint32_t d, double eps)
 {
     typedef cuda_sum_t<T> S;
     __shared__ S room[32];
@@ -47,7 +47,7 @@ template <typename T> struct alignas(2 * sizeof(T)) couple {
     T first, second;
 };
 
-template <typename T> CUDA_DEVICE void turn(T &low, T &high, cuda_sum_t<T> cosine, cuda_sum_t<T> sine)
+template <typename T> CUDA_DEVICE void turn_pair(T &low, T &high, cuda_sum_t<T> cosine, cuda_sum_t<T> sine)
 {
     const cuda_sum_t<T> a = cuda_float(low), b = cuda_float(high);
 
@@ -67,7 +67,7 @@ CUDA_DEVICE void starts(uint32_t *starts, const uint32_t *ends, uint32_t documen
 }
 
 /* In a token's document, or without `starts` in its sequence. */
-CUDA_DEVICE uint32_t position(const uint32_t *starts, uint32_t token, uint32_t sequence)
+CUDA_DEVICE uint32_t position_of(const uint32_t *starts, uint32_t token, uint32_t sequence)
 {
     return starts != 0 ? token - starts[token] : token % sequence;
 }
@@ -76,12 +76,12 @@ CUDA_DEVICE uint32_t position(const uint32_t *starts, uint32_t token, uint32_t s
  * [sequence, 2 * half], the cosines of a position, then the sines. to may be from; both begin at a multiple of two
  * elements. */
 template <typename T>
-CUDA_DEVICE void rotate(T *to, const T *from, const cuda_sum_t<T> *rope, const uint32_t *starts, uint32_t heads,
-                        uint32_t sequence, uint32_t half, int32_t sign)
+CUDA_DEVICE void rotate_heads(T *to, const T *from, const cuda_sum_t<T> *rope, const uint32_t *starts, uint32_t heads,
+                              uint32_t sequence, uint32_t half, int32_t sign)
 {
     typedef cuda_sum_t<T> S;
     const size_t token = (size_t)blockIdx.x * heads * 2 * half;
-    const S *angle = rope + (size_t)position(starts, blockIdx.x, sequence) * 2 * half;
+    const S *angle = rope + (size_t)position_of(starts, blockIdx.x, sequence) * 2 * half;
     const S turns = (S)sign;
     const uint32_t step = half % 2 == 0 ? 2 : 1;
 
@@ -92,14 +92,14 @@ CUDA_DEVICE void rotate(T *to, const T *from, const cuda_sum_t<T> *rope, const u
         if (step == 2) {
             couple<T> low = *(const couple<T> *)(from + at), high = *(const couple<T> *)(from + at + half);
 
-            turn(low.first, high.first, angle[i], turns * angle[half + i]);
-            turn(low.second, high.second, angle[i + 1], turns * angle[half + i + 1]);
+            turn_pair(low.first, high.first, angle[i], turns * angle[half + i]);
+            turn_pair(low.second, high.second, angle[i + 1], turns * angle[half + i + 1]);
             *(couple<T> *)(to + at) = low;
             *(couple<T> *)(to + at + half) = high;
         } else {
             T low = from[at], high = from[at + half];
 
-            turn(low, high, angle[i], turns * angle[half + i]);
+            turn_pair(low, high, angle[i], turns * angle[half + i]);
             to[at] = low;
             to[at + half] = high;
         }
@@ -181,13 +181,13 @@ CUDA_DEVICE void rotate_part(T *to, const T *from, const cuda_sum_t<T> *rope, co
     typedef cuda_sum_t<T> S;
     const uint32_t width = own + 2 * half;
     const size_t token = (size_t)blockIdx.x * heads * width;
-    const S *angle = rope + (size_t)position(starts, blockIdx.x, sequence) * 2 * half;
+    const S *angle = rope + (size_t)position_of(starts, blockIdx.x, sequence) * 2 * half;
 
     for (uint32_t p = threadIdx.x; p < heads * half; p += blockDim.x) {
         const size_t at = token + (size_t)(p / half) * width + own + p % half;
         T low = from[at], high = from[at + half];
 
-        turn(low, high, angle[p % half], (S)sign * angle[half + p % half]);
+        turn_pair(low, high, angle[p % half], (S)sign * angle[half + p % half]);
         to[at] = low;
         to[at + half] = high;
     }
@@ -204,13 +204,13 @@ CUDA_DEVICE void join_keys(T *keys, const T *parts, const T *common, uint32_t st
 {
     const uint32_t width = own + 2 * half;
     const size_t token = (size_t)blockIdx.x * heads * width, part = (size_t)blockIdx.x * heads * own;
-    const cuda_sum_t<T> *angle = rope + (size_t)position(starts, blockIdx.x, sequence) * 2 * half;
+    const cuda_sum_t<T> *angle = rope + (size_t)position_of(starts, blockIdx.x, sequence) * 2 * half;
     const T *shared = common + (size_t)blockIdx.x * stride;
 
     for (uint32_t i = threadIdx.x; i < half; i += blockDim.x) {
         T low = shared[i], high = shared[i + half];
 
-        turn(low, high, angle[i], angle[half + i]);
+        turn_pair(low, high, angle[i], angle[half + i]);
         for (uint32_t h = 0; h < heads; h++) {
             keys[token + (size_t)h * width + own + i] = low;
             keys[token + (size_t)h * width + own + half + i] = high;
@@ -228,7 +228,7 @@ CUDA_DEVICE void split_keys(T *parts, T *common, uint32_t stride, const T *keys,
     typedef cuda_sum_t<T> S;
     const uint32_t width = own + 2 * half;
     const size_t token = (size_t)blockIdx.x * heads * width, part = (size_t)blockIdx.x * heads * own;
-    const S *angle = rope + (size_t)position(starts, blockIdx.x, sequence) * 2 * half;
+    const S *angle = rope + (size_t)position_of(starts, blockIdx.x, sequence) * 2 * half;
     T *shared = common + (size_t)blockIdx.x * stride;
 
     for (uint32_t i = threadIdx.x; i < half; i += blockDim.x) {
@@ -265,7 +265,7 @@ CUDA_DEVICE void latent_backward(T *dx, uint32_t stride, const cuda_sum_t<T> *dn
             cuda_from_float<T>((dn[row + i] * cuda_float(gain[i]) - cuda_float(normalized[row + i]) * mean) * inv);
 }
 
-template <typename S> CUDA_DEVICE void accumulate(S *sum, const S *term, size_t count)
+template <typename S> CUDA_DEVICE void accumulate_sums(S *sum, const S *term, size_t count)
 {
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
 
@@ -277,7 +277,7 @@ template <typename S> CUDA_DEVICE void accumulate(S *sum, const S *term, size_t 
     extern "C" __global__ void attn_normalize_##name(T *normalized, cuda_sum_t<T> *inv_rms, T *n, const T *x,          \
                                                      uint32_t stride, const T *gain, uint32_t d, double eps)           \
     {                                                                                                                  \
-        normalize<T>(normalized, inv_rms, n, x, stride, gain, d, eps);                                                 \
+        normalize_rows<T>(normalized, inv_rms, n, x, stride, gain, d, eps);                                            \
     }                                                                                                                  \
     extern "C" __global__ void attn_starts_##name(uint32_t *to, const uint32_t *ends, uint32_t documents,              \
                                                   uint32_t tokens)                                                     \
@@ -316,7 +316,7 @@ template <typename S> CUDA_DEVICE void accumulate(S *sum, const S *term, size_t 
                                                   const uint32_t *starts, uint32_t heads, uint32_t sequence,           \
                                                   uint32_t half, int32_t sign)                                         \
     {                                                                                                                  \
-        rotate<T>(to, from, rope, starts, heads, sequence, half, sign);                                                \
+        rotate_heads<T>(to, from, rope, starts, heads, sequence, half, sign);                                          \
     }                                                                                                                  \
     extern "C" __global__ void attn_dot_rows_##name(cuda_sum_t<T> *out, const T *a, const T *b, size_t tokens,         \
                                                     uint32_t heads, uint32_t sequence, uint32_t dim)                   \
@@ -336,7 +336,7 @@ template <typename S> CUDA_DEVICE void accumulate(S *sum, const S *term, size_t 
     }                                                                                                                  \
     extern "C" __global__ void attn_accumulate_##name(cuda_sum_t<T> *sum, const cuda_sum_t<T> *term, size_t count)     \
     {                                                                                                                  \
-        accumulate(sum, term, count);                                                                                  \
+        accumulate_sums(sum, term, count);                                                                             \
     }
 
 INSTANCES(float, f32)

@@ -24,7 +24,7 @@ dp_status_t attn_load_kernels(dp_attention_t *a, const unsigned char *image, con
     return status;
 }
 
-static dp_status_t load_kernels(dp_attention_t *a)
+static dp_status_t load_row_kernels(dp_attention_t *a)
 {
     static const char *const names[] = {"normalize",     "apply_gain",         "rotate",     "dot_rows",
                                         "gain_gradient", "normalize_backward", "accumulate", "starts",
@@ -79,11 +79,6 @@ static dp_status_t make_rope(dp_attention_t *a)
     return status;
 }
 
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
 /* In regained memory lies what a backward makes, with what norms make of latents; of DP_RECOMPUTE_FULL all but the rows
  * behind the first norm. */
 static bool lay_out_saved(dp_attention_t *a)
@@ -123,28 +118,28 @@ static bool lay_out_scratch(dp_attention_t *a)
     layout_t l = {.alignment = ATTN_ALIGN}, n = l;
 
     layout_take(&n, a->n.tokens, a->n.hidden, a->sum_bytes);
-    a->scratch.shared = layout_take(&l, 1, larger(n.bytes, a->core_scratch_bytes), 1);
+    a->scratch.shared = layout_take(&l, 1, attn_larger(n.bytes, a->core_scratch_bytes), 1);
     a->scratch.dheads = layout_take(&l, a->n.tokens, a->n.o_width, a->bytes);
     a->scratch.dq = layout_take(&l, a->n.tokens, a->n.q_width, a->bytes);
     a->scratch.dk = layout_take(&l, a->n.tokens, a->n.k_width, a->bytes);
     a->scratch.dv = layout_take(&l, a->n.tokens, a->n.v_width, a->bytes);
     a->scratch.delta = layout_take(&l, a->n.tokens, a->n.heads, a->sum_bytes);
-    a->scratch.latent = layout_take(&l, a->n.tokens, larger(a->n.q_rank, a->n.kv_rank), a->sum_bytes);
+    a->scratch.latent = layout_take(&l, a->n.tokens, attn_larger(a->n.q_rank, a->n.kv_rank), a->sum_bytes);
     a->scratch.starts =
         layout_take(&l, a->vt->caps & DP_ATTENTION_CAP_DOCUMENTS ? a->n.tokens : 0, 1, sizeof(uint32_t));
-    a->scratch.workspace = layout_take(&l, 1, a->gemm != NULL ? gemm_workspace(a->gemm) : 0, 1);
+    a->scratch.workspace = layout_take(&l, 1, a->gemm != NULL ? cuda_gemm_workspace(a->gemm) : 0, 1);
     a->scratch.bytes = l.bytes;
     return !l.overflow && !n.overflow;
 }
 
-static dp_status_t lay_out(dp_attention_t *a)
+static dp_status_t lay_out_block(dp_attention_t *a)
 {
     if (lay_out_saved(a) && lay_out_scratch(a))
         return DP_OK;
     return attn_too_large(a->host, a->vt->plugin, &a->n);
 }
 
-static dp_status_t start(dp_attention_t *a, const dp_attention_config_t *config)
+static dp_status_t start_block(dp_attention_t *a, const dp_attention_config_t *config)
 {
     const dp_host_sm_t *share = a->host->get_service(a->host, DP_HOST_SM);
     dp_status_t status = attn_dims_init(a->host, a->vt->plugin, ATTN_TAKES_BF16 | ATTN_TAKES_LATENT, config, &a->n);
@@ -171,19 +166,19 @@ static dp_status_t start(dp_attention_t *a, const dp_attention_config_t *config)
     a->device_vt = config->device_vt;
     a->device = config->device;
     a->sms = share != NULL ? share->compute_sms : 0;
-    status = load_kernels(a);
+    status = load_row_kernels(a);
     if (status >= 0)
-        status = gemm_open(a->host, a->sms, 0, &a->gemm);
+        status = cuda_gemm_open(a->host, a->sms, 0, &a->gemm);
     if (status >= 0)
         status = a->vt->open(a);
     if (status >= 0)
         status = make_rope(a);
     if (status >= 0)
-        status = lay_out(a);
+        status = lay_out_block(a);
     if (status >= 0)
         status = attn_rehearse(a);
     if (status >= 0)
-        status = lay_out(a); /* the workspace is known now */
+        status = lay_out_block(a); /* the workspace is known now */
     if (status >= 0)
         status = attn_warm_up(a);
     return status;
@@ -198,7 +193,7 @@ dp_status_t attn_block_open(const dp_host_t *host, const dp_attention_config_t *
     if (a == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "%s: no memory for an instance", core->plugin);
     *a = (dp_attention_t){.host = host, .vt = core};
-    status = start(a, config);
+    status = start_block(a, config);
     if (status < 0) {
         attn_block_close(a);
         return status;
@@ -213,7 +208,7 @@ void attn_block_close(dp_attention_t *a)
         return;
     if (a->core != NULL)
         a->vt->close(a);
-    gemm_close(a->gemm);
+    cuda_gemm_close(a->gemm);
     if (a->rope != NULL)
         a->device_vt->release(a->device, a->rope);
     cuda_module_unload(a->module);

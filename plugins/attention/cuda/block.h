@@ -109,11 +109,16 @@ struct dp_attention {
         size_t bytes;
     } scratch;
 
-    gemm_t *gemm;
+    cuda_gemm_t *gemm;
     CUmodule module;
     attn_kernels_t kernels;
     void *rope; /* [sequence, rope_dim] of sums: rope_dim / 2 cosines, then as many sines */
 };
+
+static inline size_t attn_larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
 
 /** The functions of dp_attention_vt_t, for both plugins. */
 dp_status_t attn_block_open(const dp_host_t *host, const dp_attention_config_t *config, const attn_core_t *core,
@@ -133,7 +138,7 @@ attn_pass_t attn_pass(dp_attention_t *a, uint32_t tokens);
 attn_tensors_t attn_view(const dp_attention_t *a, const dp_io_t *io);
 
 /** C = alpha op(A) op(B) + beta C in this pass, or its preparation. */
-dp_status_t attn_multiply(const attn_pass_t *pass, const gemm_shape_t *shape, double alpha, const void *a,
+dp_status_t attn_multiply(const attn_pass_t *pass, const cuda_gemm_shape_t *shape, double alpha, const void *a,
                           const void *b, double beta, void *c);
 
 /** Kernels of an image, named attn_<what>_<dtype>, in order. */

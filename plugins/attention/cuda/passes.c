@@ -8,25 +8,25 @@
 
 enum { THREADS = 256 };
 
-static void *in(const void *region, size_t offset_bytes)
+static void *in_region(const void *region, size_t offset_bytes)
 {
     return (char *)(uintptr_t)region + offset_bytes;
 }
 
 /* An array of saved or of regained memory. */
-static void *held(const dp_io_t *io, size_t at)
+static void *saved_array(const dp_io_t *io, size_t at)
 {
     return layout_find(io->saved, io->regained, at);
 }
 
-dp_status_t attn_multiply(const attn_pass_t *p, const gemm_shape_t *shape, double alpha, const void *a, const void *b,
-                          double beta, void *c)
+dp_status_t attn_multiply(const attn_pass_t *p, const cuda_gemm_shape_t *shape, double alpha, const void *a,
+                          const void *b, double beta, void *c)
 {
-    const gemm_operands_t operands = {alpha, beta, a, b, c, p->workspace};
+    const cuda_gemm_operands_t operands = {alpha, beta, a, b, c, p->workspace};
 
     if (p->rehearsal)
-        return gemm_prepare(p->attention->gemm, shape);
-    return gemm_run(p->attention->gemm, shape, &operands, p->stream);
+        return cuda_gemm_prepare(p->attention->gemm, shape);
+    return cuda_gemm_run(p->attention->gemm, shape, &operands, p->stream);
 }
 
 #define LAUNCH(pass, kernel, grid, ...)                                                                                \
@@ -35,7 +35,7 @@ dp_status_t attn_multiply(const attn_pass_t *p, const gemm_shape_t *shape, doubl
          : cuda_launch((pass)->attention->host, (pass)->attention->cu, (pass)->attention->kernels.kernel, (grid),      \
                        CUDA_DIM(THREADS), 0, (pass)->stream, __VA_ARGS__))
 
-static dp_status_t copy(const attn_pass_t *p, void *to, const void *from, size_t bytes)
+static dp_status_t copy_memory(const attn_pass_t *p, void *to, const void *from, size_t bytes)
 {
     const dp_attention_t *a = p->attention;
 
@@ -54,9 +54,9 @@ static dp_status_t clear_behind(const attn_pass_t *p, const void *tensor, uint32
 
     if (p->rehearsal || bytes == 0)
         return DP_OK;
-    return CUDA_CHECK(a->host,
-                      a->cu->cuMemsetD8Async((CUdeviceptr)(uintptr_t)in(tensor, rows * row), 0, bytes, p->stream),
-                      "%s: clearing %zu bytes", a->vt->plugin, bytes);
+    return CUDA_CHECK(
+        a->host, a->cu->cuMemsetD8Async((CUdeviceptr)(uintptr_t)in_region(tensor, rows * row), 0, bytes, p->stream),
+        "%s: clearing %zu bytes", a->vt->plugin, bytes);
 }
 
 static dp_status_t find_starts(const attn_pass_t *p)
@@ -71,7 +71,7 @@ static dp_status_t find_starts(const attn_pass_t *p)
                : LAUNCH(p, starts, CUDA_DIM(documents + 1), &starts, (void *)&ends, &documents, &a->n.tokens);
 }
 
-static dp_status_t rotate(const attn_pass_t *p, void *to, const void *from, uint32_t heads, int32_t sign)
+static dp_status_t rotate_heads(const attn_pass_t *p, void *to, const void *from, uint32_t heads, int32_t sign)
 {
     dp_attention_t *a = p->attention;
     uint32_t half = a->n.head_dim / 2, *starts = p->starts;
@@ -80,10 +80,11 @@ static dp_status_t rotate(const attn_pass_t *p, void *to, const void *from, uint
 }
 
 /* out = rows w; w [from, to]. */
-static dp_status_t project(const attn_pass_t *p, const void *rows, uint32_t from, const void *w, uint32_t to, void *out)
+static dp_status_t project_rows(const attn_pass_t *p, const void *rows, uint32_t from, const void *w, uint32_t to,
+                                void *out)
 {
     const dp_attention_t *a = p->attention;
-    const gemm_shape_t shape = {.in = a->n.dtype, .out = a->n.dtype, .m = p->rows, .n = to, .k = from};
+    const cuda_gemm_shape_t shape = {.in = a->n.dtype, .out = a->n.dtype, .m = p->rows, .n = to, .k = from};
 
     return attn_multiply(p, &shape, 1, rows, w, 0, out);
 }
@@ -93,7 +94,7 @@ static dp_status_t project_back(const attn_pass_t *p, const void *dout, uint32_t
                                 double beta, void *drows)
 {
     const dp_attention_t *a = p->attention;
-    const gemm_shape_t shape = {
+    const cuda_gemm_shape_t shape = {
         .in = a->n.dtype, .out = a->sums, .transpose_b = true, .m = p->rows, .n = from, .k = to};
 
     return attn_multiply(p, &shape, 1, dout, w, beta, drows);
@@ -104,7 +105,7 @@ static dp_status_t project_weight(const attn_pass_t *p, const void *left, uint32
                                   uint32_t columns, void *dw)
 {
     const dp_attention_t *a = p->attention;
-    const gemm_shape_t shape = {
+    const cuda_gemm_shape_t shape = {
         .in = a->n.dtype, .out = a->sums, .transpose_a = true, .m = rows, .n = columns, .k = p->rows};
 
     return attn_multiply(p, &shape, 1, left, right, 1, dw);
@@ -113,23 +114,23 @@ static dp_status_t project_weight(const attn_pass_t *p, const void *left, uint32
 attn_tensors_t attn_view(const dp_attention_t *a, const dp_io_t *io)
 {
     return (attn_tensors_t){
-        .q = held(io, a->saved.q),
-        .k = held(io, a->saved.k),
-        .v = held(io, a->saved.v),
-        .out = held(io, a->saved.heads_out),
-        .saved = held(io, a->saved.core),
-        .scratch = in(io->scratch, a->scratch.shared),
-        .dout = in(io->scratch, a->scratch.dheads),
-        .delta = in(io->scratch, a->scratch.delta),
-        .dq = in(io->scratch, a->scratch.dq),
-        .dk = in(io->scratch, a->scratch.dk),
-        .dv = in(io->scratch, a->scratch.dv),
+        .q = saved_array(io, a->saved.q),
+        .k = saved_array(io, a->saved.k),
+        .v = saved_array(io, a->saved.v),
+        .out = saved_array(io, a->saved.heads_out),
+        .saved = saved_array(io, a->saved.core),
+        .scratch = in_region(io->scratch, a->scratch.shared),
+        .dout = in_region(io->scratch, a->scratch.dheads),
+        .delta = in_region(io->scratch, a->scratch.delta),
+        .dq = in_region(io->scratch, a->scratch.dq),
+        .dk = in_region(io->scratch, a->scratch.dk),
+        .dv = in_region(io->scratch, a->scratch.dv),
     };
 }
 
-static const void *parameter(const dp_attention_t *a, const dp_io_t *io, size_t offset)
+static const void *find_parameter(const dp_attention_t *a, const dp_io_t *io, size_t offset)
 {
-    return in(io->params, offset * a->bytes);
+    return in_region(io->params, offset * a->bytes);
 }
 
 /* ---- latents ---- */
@@ -151,13 +152,13 @@ static latent_t latent_of(const dp_attention_t *a, const dp_io_t *io, bool queri
     return (latent_t){
         .rank = queries ? a->n.q_rank : a->n.kv_rank,
         .stride = queries ? a->n.q_rank : a->n.down_width,
-        .w = parameter(a, io, w_at),
-        .gain = parameter(a, io, gain_at),
-        .normalized = held(io, queries ? a->saved.q_latent.normalized : a->saved.kv_latent.normalized),
-        .inv_rms = held(io, queries ? a->saved.q_latent.inv_rms : a->saved.kv_latent.inv_rms),
-        .down = held(io, queries ? a->saved.q_latent.down : a->saved.kv_latent.down),
-        .dgain = held(io, queries ? a->saved.q_latent.dgain : a->saved.kv_latent.dgain),
-        .rows = in(io->scratch, a->scratch.latent),
+        .w = find_parameter(a, io, w_at),
+        .gain = find_parameter(a, io, gain_at),
+        .normalized = saved_array(io, queries ? a->saved.q_latent.normalized : a->saved.kv_latent.normalized),
+        .inv_rms = saved_array(io, queries ? a->saved.q_latent.inv_rms : a->saved.kv_latent.inv_rms),
+        .down = saved_array(io, queries ? a->saved.q_latent.down : a->saved.kv_latent.down),
+        .dgain = saved_array(io, queries ? a->saved.q_latent.dgain : a->saved.kv_latent.dgain),
+        .rows = in_region(io->scratch, a->scratch.latent),
         .w_at = w_at,
         .gain_at = gain_at,
     };
@@ -166,7 +167,7 @@ static latent_t latent_of(const dp_attention_t *a, const dp_io_t *io, bool queri
 static dp_status_t latent_forward(const attn_pass_t *p, latent_t *l, const void *n)
 {
     dp_attention_t *a = p->attention;
-    dp_status_t status = project(p, n, a->n.hidden, l->w, l->stride, l->down);
+    dp_status_t status = project_rows(p, n, a->n.hidden, l->w, l->stride, l->down);
 
     if (status >= 0)
         status = LAUNCH(p, normalize, CUDA_DIM(p->rows), &l->normalized, &l->inv_rms, &l->rows, &l->down, &l->stride,
@@ -178,7 +179,7 @@ static dp_status_t latent_forward(const attn_pass_t *p, latent_t *l, const void 
 static dp_status_t latent_again(const attn_pass_t *p, latent_t *l, const dp_io_t *io)
 {
     dp_attention_t *a = p->attention;
-    void *unread = in(io->scratch, a->scratch.delta);
+    void *unread = in_region(io->scratch, a->scratch.delta);
 
     return LAUNCH(p, normalize, CUDA_DIM(p->rows), &l->normalized, &unread, &l->rows, &l->down, &l->stride,
                   (void *)&l->gain, &l->rank, &a->n.norm_eps);
@@ -202,9 +203,10 @@ static dp_status_t latent_back(const attn_pass_t *p, latent_t *l, double beta, v
 static dp_status_t latent_weight(const attn_pass_t *p, latent_t *l, const dp_io_t *io, const void *n)
 {
     dp_attention_t *a = p->attention;
-    void *dgain = in(io->grads, l->gain_at * a->sum_bytes);
+    void *dgain = in_region(io->grads, l->gain_at * a->sum_bytes);
     size_t count = l->rank;
-    dp_status_t status = project_weight(p, n, a->n.hidden, l->down, l->stride, in(io->grads, l->w_at * a->sum_bytes));
+    dp_status_t status =
+        project_weight(p, n, a->n.hidden, l->down, l->stride, in_region(io->grads, l->w_at * a->sum_bytes));
 
     if (status >= 0)
         status = LAUNCH(p, accumulate, CUDA_DIM(cuda_blocks(count, THREADS)), &dgain, &l->dgain, &count);
@@ -223,25 +225,27 @@ static dp_status_t rotate_part(const attn_pass_t *p, void *to, const void *from,
                   &a->n.sequence, &half, &sign);
 }
 
-/* q, k and v of latent attention; the keys' own parts lie where backward_input will have gradients. */
+/* q, k and v of latent attention; the keys' own parts lie where run_backward_input will have gradients. */
 static dp_status_t project_latents(const attn_pass_t *p, const dp_io_t *io, const void *n)
 {
     dp_attention_t *a = p->attention;
     latent_t q = latent_of(a, io, true), kv = latent_of(a, io, false);
-    void *queries = held(io, a->saved.q), *keys = held(io, a->saved.k), *own = in(io->scratch, a->scratch.dk);
-    void *common = in(kv.down, kv.rank * a->bytes);
+    void *queries = saved_array(io, a->saved.q), *keys = saved_array(io, a->saved.k),
+         *own = in_region(io->scratch, a->scratch.dk);
+    void *common = in_region(kv.down, kv.rank * a->bytes);
     uint32_t half = a->n.rope_dim / 2, *starts = p->starts;
     dp_status_t status = q.rank > 0 ? latent_forward(p, &q, n) : DP_OK;
 
     if (status >= 0)
-        status = project(p, q.rank > 0 ? q.rows : n, q.rank > 0 ? q.rank : a->n.hidden,
-                         parameter(a, io, a->n.params.wq), a->n.q_width, queries);
+        status = project_rows(p, q.rank > 0 ? q.rows : n, q.rank > 0 ? q.rank : a->n.hidden,
+                              find_parameter(a, io, a->n.params.wq), a->n.q_width, queries);
     if (status >= 0)
         status = latent_forward(p, &kv, n);
     if (status >= 0)
-        status = project(p, kv.rows, kv.rank, parameter(a, io, a->n.params.wk), a->own_width, own);
+        status = project_rows(p, kv.rows, kv.rank, find_parameter(a, io, a->n.params.wk), a->own_width, own);
     if (status >= 0)
-        status = project(p, kv.rows, kv.rank, parameter(a, io, a->n.params.wv), a->n.v_width, held(io, a->saved.v));
+        status = project_rows(p, kv.rows, kv.rank, find_parameter(a, io, a->n.params.wv), a->n.v_width,
+                              saved_array(io, a->saved.v));
     if (status >= 0)
         status = rotate_part(p, queries, queries, 1);
     if (status >= 0)
@@ -255,9 +259,9 @@ static dp_status_t split_latents(const attn_pass_t *p, const dp_io_t *io, const 
 {
     dp_attention_t *a = p->attention;
     const latent_t kv = latent_of(a, io, false);
-    void *own = held(io, a->saved.k), *common = in(kv.down, kv.rank * a->bytes);
+    void *own = saved_array(io, a->saved.k), *common = in_region(kv.down, kv.rank * a->bytes);
     uint32_t half = a->n.rope_dim / 2, stride = kv.stride, *starts = p->starts;
-    dp_status_t status = rotate_part(p, held(io, a->saved.q), t->dq, -1);
+    dp_status_t status = rotate_part(p, saved_array(io, a->saved.q), t->dq, -1);
 
     if (status >= 0)
         status = LAUNCH(p, split_keys, CUDA_DIM(p->tokens), &own, &common, &stride, (void *)&t->dk, &a->rope, &starts,
@@ -269,18 +273,18 @@ static dp_status_t latents_back(const attn_pass_t *p, const dp_io_t *io, void *d
 {
     dp_attention_t *a = p->attention;
     latent_t q = latent_of(a, io, true), kv = latent_of(a, io, false);
-    const void *wq = parameter(a, io, a->n.params.wq), *dq = held(io, a->saved.q);
+    const void *wq = find_parameter(a, io, a->n.params.wq), *dq = saved_array(io, a->saved.q);
     dp_status_t status = q.rank > 0 ? project_back(p, dq, a->n.q_width, wq, q.rank, 0, q.rows)
                                     : project_back(p, dq, a->n.q_width, wq, a->n.hidden, 0, dn);
 
     if (status >= 0 && q.rank > 0)
         status = latent_back(p, &q, 0, dn);
     if (status >= 0)
-        status =
-            project_back(p, held(io, a->saved.k), a->own_width, parameter(a, io, a->n.params.wk), kv.rank, 0, kv.rows);
+        status = project_back(p, saved_array(io, a->saved.k), a->own_width, find_parameter(a, io, a->n.params.wk),
+                              kv.rank, 0, kv.rows);
     if (status >= 0)
-        status =
-            project_back(p, held(io, a->saved.v), a->n.v_width, parameter(a, io, a->n.params.wv), kv.rank, 1, kv.rows);
+        status = project_back(p, saved_array(io, a->saved.v), a->n.v_width, find_parameter(a, io, a->n.params.wv),
+                              kv.rank, 1, kv.rows);
     return status < 0 ? status : latent_back(p, &kv, 1, dn);
 }
 
@@ -288,20 +292,20 @@ static dp_status_t latents_weight(const attn_pass_t *p, const dp_io_t *io, const
 {
     dp_attention_t *a = p->attention;
     latent_t q = latent_of(a, io, true), kv = latent_of(a, io, false);
-    void *const dwq = in(io->grads, a->n.params.wq * a->sum_bytes);
+    void *const dwq = in_region(io->grads, a->n.params.wq * a->sum_bytes);
     dp_status_t status = q.rank > 0 ? latent_weight(p, &q, io, n) : DP_OK;
 
     if (status >= 0)
-        status = project_weight(p, q.rank > 0 ? q.rows : n, q.rank > 0 ? q.rank : a->n.hidden, held(io, a->saved.q),
-                                a->n.q_width, dwq);
+        status = project_weight(p, q.rank > 0 ? q.rows : n, q.rank > 0 ? q.rank : a->n.hidden,
+                                saved_array(io, a->saved.q), a->n.q_width, dwq);
     if (status >= 0)
         status = latent_weight(p, &kv, io, n);
     if (status >= 0)
-        status = project_weight(p, kv.rows, kv.rank, held(io, a->saved.k), a->own_width,
-                                in(io->grads, a->n.params.wk * a->sum_bytes));
+        status = project_weight(p, kv.rows, kv.rank, saved_array(io, a->saved.k), a->own_width,
+                                in_region(io->grads, a->n.params.wk * a->sum_bytes));
     if (status >= 0)
-        status = project_weight(p, kv.rows, kv.rank, held(io, a->saved.v), a->n.v_width,
-                                in(io->grads, a->n.params.wv * a->sum_bytes));
+        status = project_weight(p, kv.rows, kv.rank, saved_array(io, a->saved.v), a->n.v_width,
+                                in_region(io->grads, a->n.params.wv * a->sum_bytes));
     return status;
 }
 
@@ -310,17 +314,18 @@ static dp_status_t latents_weight(const attn_pass_t *p, const dp_io_t *io, const
 static dp_status_t project_heads(const attn_pass_t *p, const dp_io_t *io, const void *n)
 {
     const dp_attention_t *a = p->attention;
-    void *q = held(io, a->saved.q), *k = held(io, a->saved.k);
-    dp_status_t status = project(p, n, a->n.hidden, parameter(a, io, a->n.params.wq), a->n.q_width, q);
+    void *q = saved_array(io, a->saved.q), *k = saved_array(io, a->saved.k);
+    dp_status_t status = project_rows(p, n, a->n.hidden, find_parameter(a, io, a->n.params.wq), a->n.q_width, q);
 
     if (status >= 0)
-        status = project(p, n, a->n.hidden, parameter(a, io, a->n.params.wk), a->n.k_width, k);
+        status = project_rows(p, n, a->n.hidden, find_parameter(a, io, a->n.params.wk), a->n.k_width, k);
     if (status >= 0)
-        status = project(p, n, a->n.hidden, parameter(a, io, a->n.params.wv), a->n.v_width, held(io, a->saved.v));
+        status = project_rows(p, n, a->n.hidden, find_parameter(a, io, a->n.params.wv), a->n.v_width,
+                              saved_array(io, a->saved.v));
     if (status >= 0)
-        status = rotate(p, q, q, a->n.heads, 1);
+        status = rotate_heads(p, q, q, a->n.heads, 1);
     if (status >= 0)
-        status = rotate(p, k, k, a->n.kv_heads, 1);
+        status = rotate_heads(p, k, k, a->n.kv_heads, 1);
     return status;
 }
 
@@ -329,12 +334,14 @@ static dp_status_t heads_back(const attn_pass_t *p, const dp_io_t *io, void *dn)
     const dp_attention_t *a = p->attention;
     const uint32_t d = a->n.hidden;
     dp_status_t status =
-        project_back(p, held(io, a->saved.q), a->n.q_width, parameter(a, io, a->n.params.wq), d, 0, dn);
+        project_back(p, saved_array(io, a->saved.q), a->n.q_width, find_parameter(a, io, a->n.params.wq), d, 0, dn);
 
     if (status >= 0)
-        status = project_back(p, held(io, a->saved.k), a->n.k_width, parameter(a, io, a->n.params.wk), d, 1, dn);
+        status =
+            project_back(p, saved_array(io, a->saved.k), a->n.k_width, find_parameter(a, io, a->n.params.wk), d, 1, dn);
     if (status >= 0)
-        status = project_back(p, held(io, a->saved.v), a->n.v_width, parameter(a, io, a->n.params.wv), d, 1, dn);
+        status =
+            project_back(p, saved_array(io, a->saved.v), a->n.v_width, find_parameter(a, io, a->n.params.wv), d, 1, dn);
     return status;
 }
 
@@ -346,15 +353,15 @@ static dp_status_t heads_weight(const attn_pass_t *p, const dp_io_t *io, const v
         uint32_t columns;
         size_t at;
     } weights[] = {
-        {held(io, a->saved.q), a->n.q_width, a->n.params.wq},
-        {held(io, a->saved.k), a->n.k_width, a->n.params.wk},
-        {held(io, a->saved.v), a->n.v_width, a->n.params.wv},
+        {saved_array(io, a->saved.q), a->n.q_width, a->n.params.wq},
+        {saved_array(io, a->saved.k), a->n.k_width, a->n.params.wk},
+        {saved_array(io, a->saved.v), a->n.v_width, a->n.params.wv},
     };
     dp_status_t status = DP_OK;
 
     for (size_t i = 0; i < sizeof(weights) / sizeof(weights[0]) && status >= 0; i++)
         status = project_weight(p, n, a->n.hidden, weights[i].right, weights[i].columns,
-                                in(io->grads, weights[i].at * a->sum_bytes));
+                                in_region(io->grads, weights[i].at * a->sum_bytes));
     return status;
 }
 
@@ -369,10 +376,10 @@ static dp_status_t project_all(const attn_pass_t *p, const dp_io_t *io, const vo
     if (status >= 0)
         status = a->n.kv_rank > 0 ? project_latents(p, io, n) : project_heads(p, io, n);
     if (status >= 0)
-        status = clear_behind(p, held(io, a->saved.q), p->rows, a->n.q_width);
+        status = clear_behind(p, saved_array(io, a->saved.q), p->rows, a->n.q_width);
     if (status >= 0)
-        status = clear_behind(p, held(io, a->saved.k), p->rows, a->n.k_width);
-    return status < 0 ? status : clear_behind(p, held(io, a->saved.v), p->rows, a->n.v_width);
+        status = clear_behind(p, saved_array(io, a->saved.k), p->rows, a->n.k_width);
+    return status < 0 ? status : clear_behind(p, saved_array(io, a->saved.v), p->rows, a->n.v_width);
 }
 
 /* What the core leaves behind the tokens becomes zeros as well: the product for the gradient of wo sums over it. */
@@ -388,9 +395,9 @@ static dp_status_t forward_core(const attn_pass_t *p, const dp_io_t *io)
 static dp_status_t forward_projections(const attn_pass_t *p, const dp_io_t *io)
 {
     dp_attention_t *a = p->attention;
-    void *normalized = held(io, a->saved.normalized), *inv_rms = held(io, a->saved.inv_rms);
-    void *n = in(io->scratch, a->scratch.shared);
-    const void *gain = parameter(a, io, a->n.params.norm), *x = io->x;
+    void *normalized = saved_array(io, a->saved.normalized), *inv_rms = saved_array(io, a->saved.inv_rms);
+    void *n = in_region(io->scratch, a->scratch.shared);
+    const void *gain = find_parameter(a, io, a->n.params.norm), *x = io->x;
     dp_status_t status = LAUNCH(p, normalize, CUDA_DIM(p->tokens), &normalized, &inv_rms, &n, &x, &a->n.hidden, &gain,
                                 &a->n.hidden, &a->n.norm_eps);
 
@@ -401,29 +408,31 @@ static dp_status_t forward_projections(const attn_pass_t *p, const dp_io_t *io)
     return status < 0 ? status : project_all(p, io, n);
 }
 
-static dp_status_t forward(const attn_pass_t *p, const dp_io_t *io)
+static dp_status_t run_forward(const attn_pass_t *p, const dp_io_t *io)
 {
     const dp_attention_t *a = p->attention;
-    const gemm_shape_t out = {.in = a->n.dtype, .out = a->n.dtype, .m = p->rows, .n = a->n.hidden, .k = a->n.o_width};
+    const cuda_gemm_shape_t out = {
+        .in = a->n.dtype, .out = a->n.dtype, .m = p->rows, .n = a->n.hidden, .k = a->n.o_width};
     const size_t bytes = (size_t)p->tokens * a->n.hidden * a->bytes;
-    void *y = p->rows == p->tokens ? io->y : in(io->scratch, a->scratch.shared); /* that ends with its tokens */
+    void *y = p->rows == p->tokens ? io->y : in_region(io->scratch, a->scratch.shared); /* that ends with its tokens */
     dp_status_t status = forward_projections(p, io);
 
     if (status >= 0)
         status = forward_core(p, io);
     if (status >= 0)
-        status = copy(p, y, io->x, bytes);
+        status = copy_memory(p, y, io->x, bytes);
     if (status >= 0)
-        status = attn_multiply(p, &out, 1, held(io, a->saved.heads_out), parameter(a, io, a->n.params.wo), 1, y);
-    return status < 0 ? status : copy(p, io->y, y, bytes);
+        status =
+            attn_multiply(p, &out, 1, saved_array(io, a->saved.heads_out), find_parameter(a, io, a->n.params.wo), 1, y);
+    return status < 0 ? status : copy_memory(p, io->y, y, bytes);
 }
 
 /* What forward left in regained memory: all but the last product, or the norms of latents. */
-static dp_status_t recompute(const attn_pass_t *p, const dp_io_t *io)
+static dp_status_t run_recompute(const attn_pass_t *p, const dp_io_t *io)
 {
     dp_attention_t *a = p->attention;
-    void *n = in(io->scratch, a->scratch.shared);
-    const void *normalized = held(io, a->saved.normalized), *gain = parameter(a, io, a->n.params.norm);
+    void *n = in_region(io->scratch, a->scratch.shared);
+    const void *normalized = saved_array(io, a->saved.normalized), *gain = find_parameter(a, io, a->n.params.norm);
     latent_t q = latent_of(a, io, true), kv = latent_of(a, io, false);
     dp_status_t status = DP_OK;
 
@@ -443,15 +452,15 @@ static dp_status_t backward_core(const attn_pass_t *p, const dp_io_t *io)
 {
     dp_attention_t *a = p->attention;
     const attn_tensors_t t = attn_view(a, io);
-    const void *dy = held(io, a->saved.dy);
-    const gemm_shape_t dheads = {
+    const void *dy = saved_array(io, a->saved.dy);
+    const cuda_gemm_shape_t dheads = {
         .in = a->n.dtype, .out = a->n.dtype, .transpose_b = true, .m = p->rows, .n = a->n.o_width, .k = a->n.hidden};
     uint32_t sequence = p->starts != NULL ? a->n.tokens : a->n.sequence;
     size_t tokens = a->n.tokens;
     dp_status_t status = find_starts(p);
 
     if (status >= 0)
-        status = attn_multiply(p, &dheads, 1, dy, parameter(a, io, a->n.params.wo), 0, (void *)t.dout);
+        status = attn_multiply(p, &dheads, 1, dy, find_parameter(a, io, a->n.params.wo), 0, (void *)t.dout);
     if (status >= 0)
         status = clear_behind(p, t.dout, p->rows, a->n.o_width);
     if (status >= 0 && !a->vt->makes_delta)
@@ -462,11 +471,11 @@ static dp_status_t backward_core(const attn_pass_t *p, const dp_io_t *io)
     if (status >= 0 && a->n.kv_rank > 0)
         status = split_latents(p, io, &t);
     if (status >= 0 && a->n.kv_rank == 0)
-        status = rotate(p, held(io, a->saved.q), t.dq, a->n.heads, -1);
+        status = rotate_heads(p, saved_array(io, a->saved.q), t.dq, a->n.heads, -1);
     if (status >= 0 && a->n.kv_rank == 0)
-        status = rotate(p, held(io, a->saved.k), t.dk, a->n.kv_heads, -1);
+        status = rotate_heads(p, saved_array(io, a->saved.k), t.dk, a->n.kv_heads, -1);
     if (status >= 0)
-        status = copy(p, held(io, a->saved.v), t.dv, (size_t)p->tokens * a->n.v_width * a->bytes);
+        status = copy_memory(p, saved_array(io, a->saved.v), t.dv, (size_t)p->tokens * a->n.v_width * a->bytes);
     return status;
 }
 
@@ -474,8 +483,8 @@ static dp_status_t backward_core(const attn_pass_t *p, const dp_io_t *io)
 static dp_status_t backward_projections(const attn_pass_t *p, const dp_io_t *io)
 {
     dp_attention_t *a = p->attention;
-    void *dn = in(io->scratch, a->scratch.shared), *dnorm = held(io, a->saved.dnorm);
-    const void *normalized = held(io, a->saved.normalized);
+    void *dn = in_region(io->scratch, a->scratch.shared), *dnorm = saved_array(io, a->saved.dnorm);
+    const void *normalized = saved_array(io, a->saved.normalized);
     size_t tokens = p->tokens;
     dp_status_t status = a->n.kv_rank > 0 ? latents_back(p, io, dn) : heads_back(p, io, dn);
 
@@ -486,13 +495,13 @@ static dp_status_t backward_projections(const attn_pass_t *p, const dp_io_t *io)
 }
 
 /* dy is kept before dx is written: dx may be dy. */
-static dp_status_t backward_input(const attn_pass_t *p, const dp_io_t *io)
+static dp_status_t run_backward_input(const attn_pass_t *p, const dp_io_t *io)
 {
     dp_attention_t *a = p->attention;
-    void *dy = held(io, a->saved.dy), *dn = in(io->scratch, a->scratch.shared), *dx = io->dx;
-    const void *normalized = held(io, a->saved.normalized), *inv_rms = held(io, a->saved.inv_rms);
-    const void *gain = parameter(a, io, a->n.params.norm);
-    dp_status_t status = copy(p, dy, io->dy, (size_t)p->tokens * a->n.hidden * a->bytes);
+    void *dy = saved_array(io, a->saved.dy), *dn = in_region(io->scratch, a->scratch.shared), *dx = io->dx;
+    const void *normalized = saved_array(io, a->saved.normalized), *inv_rms = saved_array(io, a->saved.inv_rms);
+    const void *gain = find_parameter(a, io, a->n.params.norm);
+    dp_status_t status = copy_memory(p, dy, io->dy, (size_t)p->tokens * a->n.hidden * a->bytes);
 
     if (status >= 0)
         status = clear_behind(p, dy, p->tokens, a->n.hidden);
@@ -506,19 +515,19 @@ static dp_status_t backward_input(const attn_pass_t *p, const dp_io_t *io)
     return status;
 }
 
-static dp_status_t backward_weight(const attn_pass_t *p, const dp_io_t *io)
+static dp_status_t run_backward_weight(const attn_pass_t *p, const dp_io_t *io)
 {
     dp_attention_t *a = p->attention;
-    void *n = in(io->scratch, a->scratch.shared), *grads = io->grads, *dnorm = held(io, a->saved.dnorm);
-    const void *normalized = held(io, a->saved.normalized), *gain = parameter(a, io, a->n.params.norm);
+    void *n = in_region(io->scratch, a->scratch.shared), *grads = io->grads, *dnorm = saved_array(io, a->saved.dnorm);
+    const void *normalized = saved_array(io, a->saved.normalized), *gain = find_parameter(a, io, a->n.params.norm);
     size_t hidden = a->n.hidden;
     dp_status_t status = LAUNCH(p, apply_gain, CUDA_DIM(p->rows), &n, &normalized, &gain, &a->n.hidden);
 
     if (status >= 0)
         status = a->n.kv_rank > 0 ? latents_weight(p, io, n) : heads_weight(p, io, n);
     if (status >= 0)
-        status = project_weight(p, held(io, a->saved.heads_out), a->n.o_width, held(io, a->saved.dy), a->n.hidden,
-                                in(grads, a->n.params.wo * a->sum_bytes));
+        status = project_weight(p, saved_array(io, a->saved.heads_out), a->n.o_width, saved_array(io, a->saved.dy),
+                                a->n.hidden, in_region(grads, a->n.params.wo * a->sum_bytes));
     if (status >= 0)
         status = LAUNCH(p, accumulate, CUDA_DIM(cuda_blocks(hidden, THREADS)), &grads, &dnorm, &hidden);
     return status;
@@ -526,13 +535,13 @@ static dp_status_t backward_weight(const attn_pass_t *p, const dp_io_t *io)
 
 attn_pass_t attn_pass(dp_attention_t *a, uint32_t tokens)
 {
-    return (attn_pass_t){.attention = a, .tokens = tokens, .rows = gemm_length(tokens, a->n.tokens)};
+    return (attn_pass_t){.attention = a, .tokens = tokens, .rows = cuda_gemm_length(tokens, a->n.tokens)};
 }
 
 typedef dp_status_t (*pass_fn)(const attn_pass_t *p, const dp_io_t *io);
 
-static dp_status_t run(dp_attention_t *a, const char *name, pass_fn pass, unsigned needs, const dp_io_t *io,
-                       dp_stream_t *s)
+static dp_status_t run_pass(dp_attention_t *a, const char *name, pass_fn pass, unsigned needs, const dp_io_t *io,
+                            dp_stream_t *s)
 {
     attn_pass_t p;
     dp_io_t taken;
@@ -543,45 +552,45 @@ static dp_status_t run(dp_attention_t *a, const char *name, pass_fn pass, unsign
     p = attn_pass(a, taken.tokens);
     p.documents = taken.documents;
     p.ends = taken.document_ends;
-    p.starts = taken.documents > 0 ? in(io->scratch, a->scratch.starts) : NULL;
+    p.starts = taken.documents > 0 ? in_region(io->scratch, a->scratch.starts) : NULL;
     p.stream = a->device_vt->stream_native(s);
     if (p.stream == NULL)
         return DP_FAIL(a->host, DP_ERR_UNSUPPORTED, "%s: %s: the stream has no CUDA stream: use one of device_cuda",
                        a->vt->plugin, name);
-    p.workspace = in(io->scratch, a->scratch.workspace);
+    p.workspace = in_region(io->scratch, a->scratch.workspace);
     return pass(&p, &taken);
 }
 
 dp_status_t attn_block_forward(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s)
 {
-    return run(a, "forward", forward, ATTN_FORWARD, io, s);
+    return run_pass(a, "forward", run_forward, ATTN_FORWARD, io, s);
 }
 
 dp_status_t attn_block_backward_input(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s)
 {
-    return run(a, "backward_input", backward_input, ATTN_BACKWARD_INPUT, io, s);
+    return run_pass(a, "backward_input", run_backward_input, ATTN_BACKWARD_INPUT, io, s);
 }
 
 dp_status_t attn_block_backward_weight(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s)
 {
-    return run(a, "backward_weight", backward_weight, ATTN_BACKWARD_WEIGHT, io, s);
+    return run_pass(a, "backward_weight", run_backward_weight, ATTN_BACKWARD_WEIGHT, io, s);
 }
 
 dp_status_t attn_block_recompute(dp_attention_t *a, const dp_io_t *io, dp_stream_t *s)
 {
-    return run(a, "recompute", recompute, ATTN_RECOMPUTE, io, s);
+    return run_pass(a, "recompute", run_recompute, ATTN_RECOMPUTE, io, s);
 }
 
 static dp_status_t all_passes(const attn_pass_t *p, const dp_io_t *io)
 {
-    dp_status_t status = forward(p, io);
+    dp_status_t status = run_forward(p, io);
 
     if (status >= 0)
-        status = recompute(p, io);
+        status = run_recompute(p, io);
     if (status >= 0)
-        status = backward_input(p, io);
+        status = run_backward_input(p, io);
     if (status >= 0)
-        status = backward_weight(p, io);
+        status = run_backward_weight(p, io);
     return status;
 }
 
@@ -593,10 +602,10 @@ static dp_status_t all_lengths(const attn_pass_t *kind, const dp_io_t *io)
     dp_status_t status = DP_OK;
 
     for (p.rows = p.tokens = 0; p.tokens < a->n.tokens && status >= 0;) {
-        p.tokens = p.rows = gemm_length(p.tokens + 1, a->n.tokens);
+        p.tokens = p.rows = cuda_gemm_length(p.tokens + 1, a->n.tokens);
         status = all_passes(&p, io);
     }
-    p.starts = in(io->scratch, a->scratch.starts);
+    p.starts = in_region(io->scratch, a->scratch.starts);
     return status < 0 || !(a->vt->caps & DP_ATTENTION_CAP_DOCUMENTS) ? status : all_passes(&p, io);
 }
 
@@ -637,13 +646,13 @@ static dp_status_t warm_up_on(dp_attention_t *a, CUstream side, dp_io_t io, cons
     attn_pass_t p = {.attention = a, .stream = side, .warm_up = true};
     dp_status_t status;
 
-    io.params = in(memory, (size_t)io.params);
-    io.grads = in(memory, (size_t)io.grads);
-    io.saved = in(memory, (size_t)io.saved);
-    io.regained = in(memory, (size_t)io.regained);
-    io.scratch = in(memory, (size_t)io.scratch);
-    io.x = io.dy = io.y = io.dx = in(memory, (size_t)io.x);
-    p.workspace = in(io.scratch, a->scratch.workspace);
+    io.params = in_region(memory, (size_t)io.params);
+    io.grads = in_region(memory, (size_t)io.grads);
+    io.saved = in_region(memory, (size_t)io.saved);
+    io.regained = in_region(memory, (size_t)io.regained);
+    io.scratch = in_region(memory, (size_t)io.scratch);
+    io.x = io.dy = io.y = io.dx = in_region(memory, (size_t)io.x);
+    p.workspace = in_region(io.scratch, a->scratch.workspace);
     status = all_lengths(&p, &io);
     return status >= 0 ? cuda_side_settle(a->host, a->cu, side, "attention's first passes") : status;
 }

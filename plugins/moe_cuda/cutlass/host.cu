@@ -10,10 +10,10 @@
 static thread_local moe_cutlass_encode_fn encode_now;
 static thread_local CUresult encode_result;
 
-static CUresult encode(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address,
-                       const cuuint64_t *sizes, const cuuint64_t *strides, const cuuint32_t *box,
-                       const cuuint32_t *element_strides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
-                       CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill)
+static CUresult encode_map(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address,
+                           const cuuint64_t *sizes, const cuuint64_t *strides, const cuuint32_t *box,
+                           const cuuint32_t *element_strides, CUtensorMapInterleave interleave,
+                           CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill)
 {
     const CUresult result = encode_now(map, type, rank, address, sizes, strides, box, element_strides, interleave,
                                        swizzle, promotion, fill);
@@ -23,7 +23,7 @@ static CUresult encode(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t ra
 }
 
 #define CUTLASS_ENABLE_DIRECT_CUDA_DRIVER_CALL 1
-#define cuTensorMapEncodeTiled                 encode
+#define cuTensorMapEncodeTiled                 encode_map
 #include "kinds.cuh"
 
 extern "C" const unsigned char cuda_image_moe_cutlass[];
@@ -62,7 +62,7 @@ const char *CUDARTAPI cudaGetErrorString(cudaError_t)
 }
 #endif
 
-template <typename Kind> static typename Kind::Arguments arguments(const moe_cutlass_groups_t &g, float beta)
+template <typename Kind> static typename Kind::Arguments make_arguments(const moe_cutlass_groups_t &g, float beta)
 {
     typename Kind::Arguments a{};
 
@@ -86,7 +86,7 @@ template <typename Kind> static typename Kind::Arguments arguments(const moe_cut
     return a;
 }
 
-template <typename Kind> static void describe(uint32_t blocks, const char *kernel, moe_cutlass_launch_t *out)
+template <typename Kind> static void describe_kind(uint32_t blocks, const char *kernel, moe_cutlass_launch_t *out)
 {
     moe_cutlass_groups_t g{};
 
@@ -94,15 +94,15 @@ template <typename Kind> static void describe(uint32_t blocks, const char *kerne
     g.blocks = blocks;
     out->kernel = kernel;
     out->params_bytes = sizeof(typename Kind::Params);
-    out->workspace_bytes = Kind::get_workspace_size(arguments<Kind>(g, 0));
+    out->workspace_bytes = Kind::get_workspace_size(make_arguments<Kind>(g, 0));
     out->threads = Kind::MaxThreadsPerBlock;
     out->shared_bytes = Kind::SharedStorageSize;
 }
 
 template <typename Kind>
-static CUresult fill(const moe_cutlass_groups_t &g, float beta, moe_cutlass_encode_fn encode_by, void *out)
+static CUresult fill_arguments(const moe_cutlass_groups_t &g, float beta, moe_cutlass_encode_fn encode_by, void *out)
 {
-    const typename Kind::Arguments a = arguments<Kind>(g, beta);
+    const typename Kind::Arguments a = make_arguments<Kind>(g, beta);
     const typename Kind::ProblemShape::UnderlyingProblemShape sizes(1, 2, 3);
     const int32_t in_order[3] = {1, 2, 3};
 
@@ -122,13 +122,13 @@ static void describe_kind(int kind, uint32_t blocks, moe_cutlass_launch_t *out)
 {
     switch (kind) {
     case MOE_CUTLASS_NN:
-        return describe<kind_nn>(blocks, "moe_cutlass_kind_nn", out);
+        return describe_kind<kind_nn>(blocks, "moe_cutlass_kind_nn", out);
     case MOE_CUTLASS_NT:
-        return describe<kind_nt>(blocks, "moe_cutlass_kind_nt", out);
+        return describe_kind<kind_nt>(blocks, "moe_cutlass_kind_nt", out);
     case MOE_CUTLASS_NT_SUMS:
-        return describe<kind_nt_sums>(blocks, "moe_cutlass_kind_nt_sums", out);
+        return describe_kind<kind_nt_sums>(blocks, "moe_cutlass_kind_nt_sums", out);
     default:
-        return describe<kind_tn>(blocks, "moe_cutlass_kind_tn", out);
+        return describe_kind<kind_tn>(blocks, "moe_cutlass_kind_tn", out);
     }
 }
 
@@ -136,13 +136,13 @@ static CUresult fill_kind(int kind, const moe_cutlass_groups_t *g, float beta, m
 {
     switch (kind) {
     case MOE_CUTLASS_NN:
-        return fill<kind_nn>(*g, beta, by, out);
+        return fill_arguments<kind_nn>(*g, beta, by, out);
     case MOE_CUTLASS_NT:
-        return fill<kind_nt>(*g, beta, by, out);
+        return fill_arguments<kind_nt>(*g, beta, by, out);
     case MOE_CUTLASS_NT_SUMS:
-        return fill<kind_nt_sums>(*g, beta, by, out);
+        return fill_arguments<kind_nt_sums>(*g, beta, by, out);
     default:
-        return fill<kind_tn>(*g, beta, by, out);
+        return fill_arguments<kind_tn>(*g, beta, by, out);
     }
 }
 

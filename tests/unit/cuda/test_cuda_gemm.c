@@ -15,7 +15,7 @@
 #include <string.h>
 
 static cuda_host_t host;
-static gemm_t *gemm;
+static cuda_gemm_t *gemm;
 static unsigned long (*searches)(void), (*products)(void);
 static int (*last_sms)(void);
 
@@ -28,12 +28,12 @@ static void start(void)
     *(void **)&products = dlsym(library, "fake_cublaslt_products");
     *(void **)&last_sms = dlsym(library, "fake_cublaslt_last_sms");
     cuda_host_open(&host);
-    ck_assert_msg(gemm_open(&host.host, 112, 0, &gemm) == DP_OK, "%s", host.message);
+    ck_assert_msg(cuda_gemm_open(&host.host, 112, 0, &gemm) == DP_OK, "%s", host.message);
 }
 
 static void stop(void)
 {
-    gemm_close(gemm);
+    cuda_gemm_close(gemm);
     ck_assert_int_eq(host.allocations, 0);
 }
 
@@ -65,7 +65,7 @@ static matrix_t make_matrix(dp_dtype_t dtype, size_t count, size_t shift, uint64
 }
 
 /* The definition, with every index written out. */
-static double element(const gemm_shape_t *s, const matrix_t *a, const matrix_t *b, uint32_t batch, uint32_t i,
+static double element(const cuda_gemm_shape_t *s, const matrix_t *a, const matrix_t *b, uint32_t batch, uint32_t i,
                       uint32_t j)
 {
     double sum = 0;
@@ -87,14 +87,14 @@ static const struct {
 
 static void check_product(int type, unsigned transposes, uint32_t batch, size_t shift, double beta)
 {
-    gemm_shape_t s = {.in = types[type].in,
-                      .out = types[type].out,
-                      .transpose_a = transposes & 1,
-                      .transpose_b = transposes >> 1 & 1,
-                      .m = 5,
-                      .n = 7,
-                      .k = 80,
-                      .batch = batch};
+    cuda_gemm_shape_t s = {.in = types[type].in,
+                           .out = types[type].out,
+                           .transpose_a = transposes & 1,
+                           .transpose_b = transposes >> 1 & 1,
+                           .m = 5,
+                           .n = 7,
+                           .k = 80,
+                           .batch = batch};
     const uint32_t rows_a = s.transpose_a ? s.k : s.m, rows_b = s.transpose_b ? s.n : s.k;
     matrix_t a, b, c, before;
     void *workspace;
@@ -109,16 +109,16 @@ static void check_product(int type, unsigned transposes, uint32_t batch, size_t 
     b = make_matrix(s.in, batch * rows_b * (size_t)s.ldb, shift, 2);
     c = make_matrix(s.out, batch * (size_t)s.stride_c, shift, 3);
     before = make_matrix(s.out, batch * (size_t)s.stride_c, 0, 3);
-    ck_assert_msg(gemm_prepare(gemm, &s) == DP_OK, "%s", host.message);
-    workspace = malloc(gemm_workspace(gemm));
+    ck_assert_msg(cuda_gemm_prepare(gemm, &s) == DP_OK, "%s", host.message);
+    workspace = malloc(cuda_gemm_workspace(gemm));
     if (beta == 0)
         for (uint32_t i = 0; i < s.m; i++)
             for (uint32_t j = 0; j < s.n; j++)
                 dp_number_set(s.out, c.at, i * (size_t)s.ldc + j, (double)NAN);
     {
-        const gemm_operands_t o = {1.25, beta, a.at, b.at, c.at, workspace};
+        const cuda_gemm_operands_t o = {1.25, beta, a.at, b.at, c.at, workspace};
 
-        ck_assert_msg(gemm_run(gemm, &s, &o, NULL) == DP_OK, "%s", host.message);
+        ck_assert_msg(cuda_gemm_run(gemm, &s, &o, NULL) == DP_OK, "%s", host.message);
     }
     for (uint32_t t = 0; t < batch; t++)
         for (uint32_t i = 0; i < s.m; i++)
@@ -148,28 +148,28 @@ START_TEST(products_equal_the_definition)
 }
 END_TEST
 
-static gemm_shape_t plain(void)
+static cuda_gemm_shape_t plain(void)
 {
-    return (gemm_shape_t){.in = DP_BF16, .out = DP_F32, .m = 8, .n = 16, .k = 24};
+    return (cuda_gemm_shape_t){.in = DP_BF16, .out = DP_F32, .m = 8, .n = 16, .k = 24};
 }
 
 START_TEST(a_known_shape_is_not_searched_again)
 {
-    gemm_shape_t s = plain(), written_out = plain();
+    cuda_gemm_shape_t s = plain(), written_out = plain();
     unsigned long before = searches();
 
-    ck_assert_int_eq(gemm_prepare(gemm, &s), DP_OK);
+    ck_assert_int_eq(cuda_gemm_prepare(gemm, &s), DP_OK);
     ck_assert_uint_eq(searches() - before, 2); /* aligned pointers and others */
     written_out.lda = 24;
     written_out.ldb = written_out.ldc = 16;
     written_out.batch = 1;
-    ck_assert_int_eq(gemm_prepare(gemm, &written_out), DP_OK);
+    ck_assert_int_eq(cuda_gemm_prepare(gemm, &written_out), DP_OK);
     for (size_t shift = 0; shift < 9; shift++) {
         matrix_t a = make_matrix(DP_BF16, 8 * 24, shift, 1), b = make_matrix(DP_BF16, 24 * 16, 0, 2);
         matrix_t c = make_matrix(DP_F32, 8 * 16, 0, 3);
-        const gemm_operands_t o = {1, 0, a.at, b.at, c.at, NULL};
+        const cuda_gemm_operands_t o = {1, 0, a.at, b.at, c.at, NULL};
 
-        ck_assert_msg(gemm_run(gemm, &s, &o, NULL) == DP_OK, "%s", host.message);
+        ck_assert_msg(cuda_gemm_run(gemm, &s, &o, NULL) == DP_OK, "%s", host.message);
         free(a.memory);
         free(b.memory);
         free(c.memory);
@@ -181,19 +181,19 @@ END_TEST
 /* Each line changes one thing that an algorithm may depend on. */
 START_TEST(a_plan_depends_on_all_of_its_shape)
 {
-    const gemm_shape_t base = {.in = DP_BF16,
-                               .out = DP_BF16,
-                               .m = 8,
-                               .n = 8,
-                               .k = 8,
-                               .batch = 2,
-                               .lda = 32,
-                               .ldb = 32,
-                               .ldc = 32,
-                               .stride_a = 512,
-                               .stride_b = 512,
-                               .stride_c = 512};
-    gemm_shape_t changed[14];
+    const cuda_gemm_shape_t base = {.in = DP_BF16,
+                                    .out = DP_BF16,
+                                    .m = 8,
+                                    .n = 8,
+                                    .k = 8,
+                                    .batch = 2,
+                                    .lda = 32,
+                                    .ldb = 32,
+                                    .ldc = 32,
+                                    .stride_a = 512,
+                                    .stride_b = 512,
+                                    .stride_c = 512};
+    cuda_gemm_shape_t changed[14];
     unsigned long before;
     size_t n = 0;
 
@@ -214,15 +214,15 @@ START_TEST(a_plan_depends_on_all_of_its_shape)
     changed[n++].stride_a = 0;
     changed[n++].stride_b = 0;
     changed[n++].stride_c = 511;
-    ck_assert_int_eq(gemm_prepare(gemm, &base), DP_OK);
+    ck_assert_int_eq(cuda_gemm_prepare(gemm, &base), DP_OK);
     before = searches();
     for (size_t i = 0; i < n; i++) {
-        ck_assert_msg(gemm_prepare(gemm, &changed[i]) == DP_OK, "%s", host.message);
+        ck_assert_msg(cuda_gemm_prepare(gemm, &changed[i]) == DP_OK, "%s", host.message);
         ck_assert_msg(searches() - before == 2 * (i + 1), "change %zu was taken for something known", i);
     }
     for (size_t i = 0; i < n; i++)
-        ck_assert_int_eq(gemm_prepare(gemm, &changed[i]), DP_OK);
-    ck_assert_int_eq(gemm_prepare(gemm, &base), DP_OK);
+        ck_assert_int_eq(cuda_gemm_prepare(gemm, &changed[i]), DP_OK);
+    ck_assert_int_eq(cuda_gemm_prepare(gemm, &base), DP_OK);
     ck_assert_uint_eq(searches() - before, 2 * n);
 }
 END_TEST
@@ -233,10 +233,10 @@ START_TEST(many_shapes_are_all_kept)
 
     for (int round = 0; round < 2; round++)
         for (uint32_t k = 1; k <= 300; k++) {
-            gemm_shape_t s = plain();
+            cuda_gemm_shape_t s = plain();
 
             s.k = k;
-            ck_assert_int_eq(gemm_prepare(gemm, &s), DP_OK);
+            ck_assert_int_eq(cuda_gemm_prepare(gemm, &s), DP_OK);
         }
     ck_assert_uint_eq(searches() - before, 600);
 }
@@ -244,12 +244,12 @@ END_TEST
 
 START_TEST(products_count_on_the_partition)
 {
-    const gemm_shape_t s = plain();
+    const cuda_gemm_shape_t s = plain();
     matrix_t a = make_matrix(DP_BF16, 8 * 24, 0, 1), b = make_matrix(DP_BF16, 24 * 16, 0, 2);
     matrix_t c = make_matrix(DP_F32, 8 * 16, 0, 3);
-    const gemm_operands_t o = {1, 0, a.at, b.at, c.at, NULL};
+    const cuda_gemm_operands_t o = {1, 0, a.at, b.at, c.at, NULL};
 
-    ck_assert_int_eq(gemm_run(gemm, &s, &o, NULL), DP_OK);
+    ck_assert_int_eq(cuda_gemm_run(gemm, &s, &o, NULL), DP_OK);
     ck_assert_int_eq(last_sms(), 112);
     free(a.memory);
     free(b.memory);
@@ -259,26 +259,26 @@ END_TEST
 
 START_TEST(workspace_is_what_plans_need)
 {
-    gemm_shape_t s = plain();
-    gemm_operands_t o = {.alpha = 1};
+    cuda_gemm_shape_t s = plain();
+    cuda_gemm_operands_t o = {.alpha = 1};
     matrix_t a = make_matrix(DP_BF16, 8 * 64, 0, 1), b = make_matrix(DP_BF16, 64 * 16, 0, 2);
     matrix_t c = make_matrix(DP_F32, 8 * 16, 0, 3);
 
-    ck_assert_int_eq(gemm_prepare(gemm, &s), DP_OK);
-    ck_assert_uint_eq(gemm_workspace(gemm), 0);
+    ck_assert_int_eq(cuda_gemm_prepare(gemm, &s), DP_OK);
+    ck_assert_uint_eq(cuda_gemm_workspace(gemm), 0);
     s.k = 64;
-    ck_assert_int_eq(gemm_prepare(gemm, &s), DP_OK);
-    ck_assert_uint_ge(gemm_workspace(gemm), 4096);
+    ck_assert_int_eq(cuda_gemm_prepare(gemm, &s), DP_OK);
+    ck_assert_uint_ge(cuda_gemm_workspace(gemm), 4096);
     o.a = a.at;
     o.b = b.at;
     o.c = c.at;
-    ck_assert_int_eq(gemm_run(gemm, &s, &o, NULL), DP_ERR_INVALID);
+    ck_assert_int_eq(cuda_gemm_run(gemm, &s, &o, NULL), DP_ERR_INVALID);
     ck_assert_ptr_nonnull(strstr(host.message, "workspace"));
 
     /* A shape met for the first time in a step gets no more than the instance has. */
-    gemm_close(gemm);
-    ck_assert_int_eq(gemm_open(&host.host, 0, 0, &gemm), DP_OK);
-    ck_assert_msg(gemm_run(gemm, &s, &o, NULL) == DP_OK, "%s", host.message);
+    cuda_gemm_close(gemm);
+    ck_assert_int_eq(cuda_gemm_open(&host.host, 0, 0, &gemm), DP_OK);
+    ck_assert_msg(cuda_gemm_run(gemm, &s, &o, NULL) == DP_OK, "%s", host.message);
     free(a.memory);
     free(b.memory);
     free(c.memory);
@@ -288,17 +288,17 @@ END_TEST
 /* A library that has nothing for unaligned pointers is good enough until there are some. */
 START_TEST(unaligned_products_fail_when_they_are_run)
 {
-    const gemm_shape_t s = plain();
+    const cuda_gemm_shape_t s = plain();
     matrix_t a = make_matrix(DP_BF16, 8 * 24, 1, 1), b = make_matrix(DP_BF16, 24 * 16, 0, 2);
     matrix_t c = make_matrix(DP_F32, 8 * 16, 0, 3);
-    gemm_operands_t o = {1, 0, a.at, b.at, c.at, NULL};
+    cuda_gemm_operands_t o = {1, 0, a.at, b.at, c.at, NULL};
 
     setenv("FAKE_CUBLASLT_ALIGNED", "1", 1);
-    ck_assert_msg(gemm_prepare(gemm, &s) == DP_OK, "%s", host.message);
-    ck_assert_int_eq(gemm_run(gemm, &s, &o, NULL), DP_ERR_UNSUPPORTED);
+    ck_assert_msg(cuda_gemm_prepare(gemm, &s) == DP_OK, "%s", host.message);
+    ck_assert_int_eq(cuda_gemm_run(gemm, &s, &o, NULL), DP_ERR_UNSUPPORTED);
     ck_assert_ptr_nonnull(strstr(host.message, "aligned to 2 bytes"));
     o.a = a.memory;
-    ck_assert_int_eq(gemm_run(gemm, &s, &o, NULL), DP_OK);
+    ck_assert_int_eq(cuda_gemm_run(gemm, &s, &o, NULL), DP_OK);
     unsetenv("FAKE_CUBLASLT_ALIGNED");
     free(a.memory);
     free(b.memory);
@@ -308,49 +308,49 @@ END_TEST
 
 START_TEST(what_cannot_be_is_refused)
 {
-    const gemm_shape_t good = plain();
-    gemm_shape_t s = good;
+    const cuda_gemm_shape_t good = plain();
+    cuda_gemm_shape_t s = good;
 
     s.out = DP_F64;
-    ck_assert_int_eq(gemm_prepare(gemm, &s), DP_ERR_INVALID);
+    ck_assert_int_eq(cuda_gemm_prepare(gemm, &s), DP_ERR_INVALID);
     s = good;
     s.k = 0;
-    ck_assert_int_eq(gemm_prepare(gemm, &s), DP_ERR_INVALID);
+    ck_assert_int_eq(cuda_gemm_prepare(gemm, &s), DP_ERR_INVALID);
     s = good;
     s.lda = 23;
-    ck_assert_int_eq(gemm_prepare(gemm, &s), DP_ERR_INVALID);
+    ck_assert_int_eq(cuda_gemm_prepare(gemm, &s), DP_ERR_INVALID);
     s = good;
     s.batch = 2;
     s.stride_a = s.stride_b = 1024;
-    ck_assert_int_eq(gemm_prepare(gemm, &s), DP_ERR_INVALID);
+    ck_assert_int_eq(cuda_gemm_prepare(gemm, &s), DP_ERR_INVALID);
 }
 END_TEST
 
 START_TEST(memory_may_run_out)
 {
-    const gemm_shape_t s = plain();
-    gemm_t *other;
+    const cuda_gemm_shape_t s = plain();
+    cuda_gemm_t *other;
 
     host.fail_allocation = 1;
-    ck_assert_int_eq(gemm_open(&host.host, 0, 0, &other), DP_ERR_NOMEM);
+    ck_assert_int_eq(cuda_gemm_open(&host.host, 0, 0, &other), DP_ERR_NOMEM);
     host.fail_allocation = 1;
-    ck_assert_int_eq(gemm_prepare(gemm, &s), DP_ERR_NOMEM);
-    ck_assert_int_eq(gemm_prepare(gemm, &s), DP_OK);
+    ck_assert_int_eq(cuda_gemm_prepare(gemm, &s), DP_ERR_NOMEM);
+    ck_assert_int_eq(cuda_gemm_prepare(gemm, &s), DP_OK);
 }
 END_TEST
 
 START_TEST(a_missing_library_is_named)
 {
-    gemm_t *other;
+    cuda_gemm_t *other;
     char kept[4096];
 
     snprintf(kept, sizeof(kept), "%s", getenv("DUALPIPE_CUBLASLT"));
     setenv("DUALPIPE_CUBLASLT", "/nowhere/libcublasLt.so.13", 1);
-    ck_assert_int_eq(gemm_open(&host.host, 0, 0, &other), DP_ERR_UNSUPPORTED);
+    ck_assert_int_eq(cuda_gemm_open(&host.host, 0, 0, &other), DP_ERR_UNSUPPORTED);
     ck_assert_ptr_nonnull(strstr(host.message, "/nowhere/libcublasLt.so.13"));
     ck_assert_ptr_nonnull(strstr(host.message, "DUALPIPE_CUBLASLT"));
     setenv("DUALPIPE_CUBLASLT", "libm.so.6", 1);
-    ck_assert_int_eq(gemm_open(&host.host, 0, 0, &other), DP_ERR_UNSUPPORTED);
+    ck_assert_int_eq(cuda_gemm_open(&host.host, 0, 0, &other), DP_ERR_UNSUPPORTED);
     ck_assert_ptr_nonnull(strstr(host.message, "cublasLtGetVersion"));
     setenv("DUALPIPE_CUBLASLT", kept, 1);
 }

@@ -26,7 +26,7 @@ static const char h200[] =
     "\"totalGlobalMem\":150000000000}";
 
 static cuda_host_t host;
-static dnn_t dnn;
+static attn_dnn_t dnn;
 static cudnnBackendDescriptor_t device;
 static char kernels_path[PATH_MAX];
 
@@ -43,7 +43,7 @@ static void start(void)
 {
     keep_nvrtc();
     cuda_host_open(&host);
-    ck_assert_msg(dnn_load(&host.host, 128, &dnn) == DP_OK, "%s", host.message);
+    ck_assert_msg(attn_dnn_load(&host.host, 128, &dnn) == DP_OK, "%s", host.message);
     ck_assert_int_eq(dnn.cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &device),
                      CUDNN_STATUS_SUCCESS);
     ck_assert_int_eq(dnn.cudnnBackendSetAttribute(device, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
@@ -75,20 +75,20 @@ static void loaded_kernels(char *names, size_t capacity)
 }
 
 /* Builds and plans one direction; returns the plan's workspace. */
-static size_t check_plan(const sdpa_shape_t *s, bool backward, size_t operations)
+static size_t check_plan(const attn_sdpa_shape_t *s, bool backward, size_t operations)
 {
     const char *wanted = backward ? "sm90_flash_bprop_wgmma" : "sm90_flash_fprop_wgmma";
-    sdpa_graph_t graph;
-    sdpa_search_t search;
-    sdpa_plan_t plan;
-    dp_status_t status =
-        backward ? sdpa_backward_graph(&host.host, &dnn, s, &graph) : sdpa_forward_graph(&host.host, &dnn, s, &graph);
+    attn_sdpa_graph_t graph;
+    attn_sdpa_search_t search;
+    attn_sdpa_plan_t plan;
+    dp_status_t status = backward ? attn_sdpa_backward_graph(&host.host, &dnn, s, &graph)
+                                  : attn_sdpa_forward_graph(&host.host, &dnn, s, &graph);
     char names[4096];
     size_t workspace;
 
     ck_assert_msg(status == DP_OK, "%s", host.message);
     ck_assert_uint_eq(graph.noperations, operations);
-    status = sdpa_plan_make(&graph, s->deterministic, device, &search, &plan);
+    status = attn_sdpa_plan_make(&graph, s->deterministic, device, &search, &plan);
     ck_assert_msg(status == DP_OK, "%s of %d x %d heads, dims %d/%d: %s", backward ? "backward" : "forward",
                   (int)s->heads, (int)s->kv_heads, (int)s->head_dim, (int)s->value_dim, host.message);
     loaded_kernels(names, sizeof(names));
@@ -98,12 +98,12 @@ static size_t check_plan(const sdpa_shape_t *s, bool backward, size_t operations
     else
         ck_assert_str_ne(names, "");
     workspace = plan.workspace;
-    sdpa_plan_close(&plan);
-    sdpa_graph_close(&graph);
+    attn_sdpa_plan_close(&plan);
+    attn_sdpa_graph_close(&graph);
     return workspace;
 }
 
-static const sdpa_shape_t shapes[] = {
+static const attn_sdpa_shape_t shapes[] = {
     /* batch, heads, kv_heads, sequence, head_dim, value_dim */
     {1, 128, 128, 4096, 192, 128, false}, {2, 32, 32, 2048, 128, 128, false}, {2, 32, 32, 2048, 64, 64, false},
     {1, 64, 8, 4096, 128, 128, false},    {1, 16, 1, 1000, 64, 64, false},    {1, 16, 4, 2048, 192, 128, false},
@@ -112,7 +112,7 @@ enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
 START_TEST(forward_and_backward_are_flash_attention)
 {
-    const sdpa_shape_t s = shapes[_i];
+    const attn_sdpa_shape_t s = shapes[_i];
 
     check_plan(&s, false, 14);
     check_plan(&s, true, s.heads == s.kv_heads ? 22 : 24);
@@ -121,7 +121,7 @@ END_TEST
 
 START_TEST(deterministic_backward_is_flash_attention)
 {
-    sdpa_shape_t s = shapes[_i];
+    attn_sdpa_shape_t s = shapes[_i];
     const size_t scores = (size_t)(2 * s.batch * s.heads * s.sequence * s.sequence);
     size_t workspace;
 
@@ -136,7 +136,7 @@ END_TEST
 START_TEST(a_partition_is_planned_for_as_a_smaller_device)
 {
     cudnnBackendDescriptor_t whole = device, smaller = NULL;
-    dp_status_t status = sdpa_device_resized(&host.host, &dnn, whole, 112, &smaller);
+    dp_status_t status = attn_sdpa_device_resized(&host.host, &dnn, whole, 112, &smaller);
     char text[8192] = "";
     int64_t count = 0;
 
@@ -155,36 +155,36 @@ END_TEST
 
 START_TEST(what_no_engine_does_is_said)
 {
-    const sdpa_shape_t wide = {1, 8, 8, 512, 576, 512, false};
-    sdpa_graph_t graph;
-    sdpa_search_t search;
-    sdpa_plan_t plan;
+    const attn_sdpa_shape_t wide = {1, 8, 8, 512, 576, 512, false};
+    attn_sdpa_graph_t graph;
+    attn_sdpa_search_t search;
+    attn_sdpa_plan_t plan;
 
-    ck_assert_int_eq(sdpa_backward_graph(&host.host, &dnn, &wide, &graph), DP_OK);
-    ck_assert_int_lt(sdpa_plan_make(&graph, false, device, &search, &plan), 0);
+    ck_assert_int_eq(attn_sdpa_backward_graph(&host.host, &dnn, &wide, &graph), DP_OK);
+    ck_assert_int_lt(attn_sdpa_plan_make(&graph, false, device, &search, &plan), 0);
     ck_assert_ptr_nonnull(strstr(host.message, "cuDNN"));
     ck_assert_ptr_null(plan.plan);
-    sdpa_graph_close(&graph);
+    attn_sdpa_graph_close(&graph);
 }
 END_TEST
 
 START_TEST(a_graph_that_cannot_be_is_refused)
 {
-    const sdpa_shape_t uneven = {1, 8, 3, 64, 64, 64, false}; /* 8 query heads cannot share 3 */
-    sdpa_graph_t graph;
+    const attn_sdpa_shape_t uneven = {1, 8, 3, 64, 64, 64, false}; /* 8 query heads cannot share 3 */
+    attn_sdpa_graph_t graph;
 
-    ck_assert_int_lt(sdpa_forward_graph(&host.host, &dnn, &uneven, &graph), 0);
+    ck_assert_int_lt(attn_sdpa_forward_graph(&host.host, &dnn, &uneven, &graph), 0);
     ck_assert_ptr_nonnull(strstr(host.message, "describing attention"));
-    sdpa_graph_close(&graph);
+    attn_sdpa_graph_close(&graph);
 }
 END_TEST
 
 START_TEST(a_missing_library_is_named)
 {
-    dnn_t other;
+    attn_dnn_t other;
 
     setenv("DUALPIPE_CUDNN", "/nowhere/libcudnn.so.9", 1);
-    ck_assert_int_eq(dnn_load(&host.host, 128, &other), DP_ERR_UNSUPPORTED);
+    ck_assert_int_eq(attn_dnn_load(&host.host, 128, &other), DP_ERR_UNSUPPORTED);
     ck_assert_ptr_nonnull(strstr(host.message, "/nowhere/libcudnn.so.9"));
     ck_assert_ptr_nonnull(strstr(host.message, "DUALPIPE_CUDNN"));
     unsetenv("DUALPIPE_CUDNN");
