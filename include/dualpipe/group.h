@@ -5,8 +5,8 @@
  *
  * The control plane is apart from the data plane: each rank holds one stream connection to rank 0. A rank that dies is
  * seen as end-of-file within milliseconds, and everyone gets the first cause: who (rank, host, pid), what it was doing
- * (from its black box, memory that outlives it) and why. Several ranks may live in one process as threads, each with a
- * group handle of its own. */
+ * (from its flight recorder, memory that outlives it) and why. Several ranks may live in one process
+ * as threads, each with a group handle. */
 #ifndef DUALPIPE_GROUP_H
 #define DUALPIPE_GROUP_H
 
@@ -90,18 +90,19 @@ DP_API void dp_group_interrupt(dp_group_t *group);
 DP_API dp_status_t dp_group_health(dp_group_t *group);
 
 /**
- * The black box: `capacity` span records of this rank in memory that the other ranks of this host have mapped as well,
- * so that they can say what a dead rank was doing. The engine keeps the spans of the running step here: a record with a
- * start and no end is an operation in progress. May be called again: a box lives until it is closed or the group is
- * left, and the latest start of all boxes counts. Ranks of other hosts hear what the rank is doing four times a second
+ * The flight recorder: `capacity` span records of this rank in memory that the other ranks of this
+ * host have mapped as well, so that they can say what a dead rank was doing. The engine keeps the
+ * spans of the running step here: a record with a start and no end is an operation in progress. May
+ * be called again: a recorder lives until it is closed or the group is left, and the latest start
+ * of all recorders counts. Ranks of other hosts hear what the rank is doing four times a second
  * through rank 0. [collective] [blocks]
  */
-DP_API dp_status_t dp_group_blackbox(dp_group_t *group, uint32_t capacity, dp_span_t **records_out);
-/** Gives back what dp_group_blackbox returned. NULL is allowed. [main] */
-DP_API void dp_group_blackbox_close(dp_group_t *group, const dp_span_t *records);
+DP_API dp_status_t dp_group_recorder(dp_group_t *group, uint32_t capacity, dp_span_t **records_out);
+/** Gives back what dp_group_recorder returned. NULL is allowed. [main] */
+DP_API void dp_group_recorder_close(dp_group_t *group, const dp_span_t *records);
 /** The text that dp_group_describe uses for spans of this rank whose `name` is this number (1 to 255; the numbers of
- *  dp_timeline_name; cut at 31 bytes). Without one it says "segment 3(F)". After dp_group_blackbox. [main] */
-DP_API void dp_group_blackbox_name(dp_group_t *group, uint16_t name, const char *text);
+ *  dp_timeline_name; cut at 31 bytes). Without one it says "segment 3(F)". After dp_group_recorder. [main] */
+DP_API void dp_group_recorder_name(dp_group_t *group, uint16_t name, const char *text);
 /** One sentence on what rank `rank` is or was doing: "step 3: mlp(B) of stage 2, chunk 1, micro-batch 5"; of a rank of
  *  another host, on rank 0 (and of rank 0 everywhere), what it told last. "" when nothing is known. Cut at `bytes`.
  *  [any] */

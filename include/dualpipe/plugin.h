@@ -107,7 +107,7 @@ struct dp_host {
 #define DP_HOST_MIN         DP_SIZE_TO(dp_host_t, last_error)
 #define DP_FAIL(h, st, ...) ((h)->fail((h), (st), __FILE__, __LINE__, __VA_ARGS__))
 
-/** "dp.host.boot/1": a blackboard shared by all ranks of the job. Set-up only, never in a step. */
+/** "dp.host.boot/1": a key-value store shared by all ranks of the job. Set-up only, never in a step. */
 #define DP_HOST_BOOT "dp.host.boot/1"
 typedef struct dp_host_boot {
     uint32_t struct_size;

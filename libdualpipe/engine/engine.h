@@ -14,7 +14,7 @@
  *   chunks.c   stages of this rank with their parameters, gradients and in-flight memory
  *   plan.c     this rank's commands (program/commands.h) with links, memory and span records
  *   name.c     plugins' names in full
- *   ways.c     all streams of a rank, among them those of bundles
+ *   streams.c     all streams of a rank, among them those of bundles
  *   moe_block.c  the plugins of MoE layers, opened by name
  *   step.c     a step: has it enqueued, waits, collects
  *   graph.c    a step captured once and replayed
@@ -171,12 +171,12 @@ typedef struct dp__links {
     int32_t *of_channel; /* [training->nchannels], -1: not ours */
 } dp__links_t;
 
-/* ways.c: streams for the bundles to or from one peer */
-typedef struct dp__ways {
+/* streams.c: streams for the bundles to or from one peer */
+typedef struct dp__transfer_streams {
     int32_t n;
-    dp__step_way_t at[DP__WAYS];
-    dp_stream_t *stream[DP__WAYS];
-} dp__ways_t;
+    dp__transfer_stream_t at[DP__TRANSFER_STREAMS];
+    dp_stream_t *stream[DP__TRANSFER_STREAMS];
+} dp__transfer_streams_t;
 
 /* comms.c: of the plan that has more */
 typedef struct dp__events {
@@ -201,7 +201,7 @@ typedef struct dp__graphs {
 
 /* spans.c: what is recorded, and what is kept of it. */
 typedef struct dp__trace {
-    dp_span_t *records; /* the black box: spans of the running step */
+    dp_span_t *records; /* the flight recorder: spans of the running step */
     int32_t capacity;   /* of records */
     int32_t ngathers;   /* records behind the first, one for each chunk: dp_pipeline_gather's. 0: no shards */
     int32_t steps;
@@ -327,7 +327,7 @@ struct dp_pipeline {
     dp__backend_t backend;
     dp__comms_t comms;
     dp__links_t links;
-    dp__ways_t ways;
+    dp__transfer_streams_t transfer_streams;
     dp__events_t events;
     int32_t nchunks;
     dp__engine_chunk_t *chunks;
@@ -434,9 +434,9 @@ dp_status_t dp__links_connect(dp_pipeline_t *p, const dp__comms_t *comms);
 dp_status_t dp__buffers_open(dp_pipeline_t *p);
 void dp__links_close(dp_pipeline_t *p);
 
-/* ways.c */
-dp_status_t dp__ways_open(dp_pipeline_t *p);
-/* All streams of this rank: lanes, then ways. NULL beyond the last one. */
+/* streams.c */
+dp_status_t dp__transfer_streams_open(dp_pipeline_t *p);
+/* All streams of this rank: lanes, then transfer streams. NULL beyond the last one. */
 int32_t dp__stream_count(const dp_pipeline_t *p);
 dp_stream_t *dp__stream_at(const dp_pipeline_t *p, int32_t i);
 /* Waits for a stream as long as the job is healthy; streams themselves give up on peers that hang. */

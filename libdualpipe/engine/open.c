@@ -190,13 +190,33 @@ dp_status_t dp__pipeline_set_up(dp_pipeline_t *p)
 {
     static dp_status_t (*const steps[])(dp_pipeline_t *) = {
         /* clang-format off: one thing after the other */
-        dp__agree_on_settings, find_device,         find_comm,      dp__programs_make,
-        open_device,           open_lanes,          dp__guard_open, dp__finite_open,
-        dp__meter_open,        place_chunks,        open_comms,     dp__chunks_build,
-        dp__names_collect,     dp__agree_on_stages, dp__ties_find,  dp__shards_make,
-        dp__ways_open,         dp__links_list,      connect,        dp__plans_build,
-        dp__buffers_open,      dp__chunks_allocate, dp__sums_open,  dp__lengths_open,
-        dp__records_open,      dp__graphs_open,     meet,
+        dp__agree_on_settings,
+        find_device,
+        find_comm,
+        dp__programs_make,
+        open_device,
+        open_lanes,
+        dp__guard_open,
+        dp__finite_open,
+        dp__meter_open,
+        place_chunks,
+        open_comms,
+        dp__chunks_build,
+        dp__names_collect,
+        dp__agree_on_stages,
+        dp__ties_find,
+        dp__shards_make,
+        dp__transfer_streams_open,
+        dp__links_list,
+        connect,
+        dp__plans_build,
+        dp__buffers_open,
+        dp__chunks_allocate,
+        dp__sums_open,
+        dp__lengths_open,
+        dp__records_open,
+        dp__graphs_open,
+        meet,
         /* clang-format on */
     };
     dp_status_t status = DP_OK;
@@ -219,7 +239,7 @@ static void let_go(dp_pipeline_t *p, void (*tell)(void *user))
             p->device_vt->stream_close(dp__stream_at(p, i));
     for (int lane = 0; lane < DP_LANE_COUNT; lane++)
         p->lanes.stream[lane] = NULL;
-    p->ways.n = 0;
+    p->transfer_streams.n = 0;
     if (p->built && tell != NULL)
         tell(p->options.user);
     if (p->comms.vt != NULL)
@@ -231,7 +251,7 @@ static void let_go(dp_pipeline_t *p, void (*tell)(void *user))
         dp__sums_close(p);
         dp__lengths_close(p);
     }
-    dp_group_blackbox_close(p->group, p->trace.records);
+    dp_group_recorder_close(p->group, p->trace.records);
     dp__plans_free(p);
     dp__free(p->trace.kept);
     dp__free(p->trace.kept_count);

@@ -186,12 +186,13 @@ static int32_t span_of(builder_t *b, const dp__command_t *c)
     }
 }
 
-/* Commands name ways by their number in their own program. */
-static void find_way(const builder_t *b, dp__command_t *c)
+/* Commands name transfer streams by their number in their own program. */
+static void find_transfer_stream(const builder_t *b, dp__command_t *c)
 {
-    const dp__step_way_t *way = &b->plan->commands.ways[c->stream - DP_LANE_COUNT];
+    const dp__transfer_stream_t *transfer = &b->plan->commands.transfer_streams[c->stream - DP_LANE_COUNT];
 
-    c->stream = (uint8_t)(DP_LANE_COUNT + dp__way_find(b->p->ways.at, b->p->ways.n, way->peer, way->sends));
+    c->stream = (uint8_t)(DP_LANE_COUNT + dp__transfer_stream_find(b->p->transfer_streams.at, b->p->transfer_streams.n,
+                                                                   transfer->peer, transfer->sends));
 }
 
 static void fill_commands(builder_t *b)
@@ -207,7 +208,7 @@ static void fill_commands(builder_t *b)
 
         b->plan->span[i] = span_of(b, c);
         if (c->stream >= DP_LANE_COUNT)
-            find_way(b, c);
+            find_transfer_stream(b, c);
     }
     for (int32_t i = 0; i < b->p->ties.n && b->plan == &b->p->plans.training; i++) {
         dp__tie_t *tie = &b->p->ties.at[i];

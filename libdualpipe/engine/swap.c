@@ -18,7 +18,7 @@ static dp_status_t make_lists(dp_pipeline_t *p)
     p->memory.boundary = 0;
     status = dp__programs_make(p);
     if (status >= 0)
-        status = dp__ways_open(p);
+        status = dp__transfer_streams_open(p);
     return status < 0 ? status : dp__links_list(p);
 }
 

@@ -1,9 +1,8 @@
-/* SPDX-FileCopyrightText: The libdualpipe authors
- * SPDX-License-Identifier: MIT
- * beat.c: signs of life between hosts. On one host ranks see each other's processes and black boxes. To a rank of
- * another host rank 0 says four times a second that it lives and what it is doing, and hears the same. A host from
- * which nothing comes for DP__SILENCE_SECONDS is gone, whatever its kernel still answers. Between ranks of one host
- * nothing is sent. */
+/* SPDX-FileCopyrightText: The libdualpipe authors SPDX-License-Identifier: MIT beat.c: signs of
+ * life between hosts. On one host ranks see each other's processes and flight recorders. To a rank
+ * of another host rank 0 says four times a second that it lives and what it is doing, and hears the
+ * same. A host from which nothing comes for DP__SILENCE_SECONDS is gone, whatever its kernel still
+ * answers. Between ranks of one host nothing is sent. */
 #include "group/process.h"
 
 #include <endian.h>
@@ -51,7 +50,7 @@ static uint64_t number_for_others(const dp__process_t *p, int64_t now_ns)
     int64_t latest;
 
     if (!dp__is_hub(p))
-        return (uint64_t)dp__box_latest(p->boxes, p->group.rank);
+        return (uint64_t)dp__recorder_latest(p->recorders, p->group.rank);
     latest = dp__news_latest(p);
     return latest == 0 ? DP__NOBODY_YET : latest > now_ns ? 0 : (uint64_t)(now_ns - latest);
 }
@@ -75,7 +74,7 @@ static void tell_all(dp__process_t *p, int64_t now_ns)
         if (!has_news_for(p, p->connections.all[i]))
             continue;
         if (!any) {
-            open = dp__box_describe(p->boxes, p->group.rank, doing, sizeof(doing));
+            open = dp__recorder_describe(p->recorders, p->group.rank, doing, sizeof(doing));
             number = number_for_others(p, now_ns);
         }
         any = true;

@@ -123,13 +123,13 @@ void dp__peer_died(dp__process_t *p, int32_t rank, int error)
     dp__cause_set(&p->cause, DP_ERR_PEER, text);
 }
 
-void dp__propose(dp__process_t *p, dp_status_t status, const char *text, uint32_t meeting)
+void dp__propose(dp__process_t *p, dp_status_t status, const char *text, uint32_t control)
 {
     if (p->proposal.made)
         return;
     p->proposal.made = true;
     p->proposal.status = status;
-    p->proposal.meeting = meeting;
+    p->proposal.control = control;
     p->proposal.deadline_ns = dp__now_ns() + dp__scaled_ns(DP__GOODBYE_SECONDS);
     snprintf(p->proposal.text, sizeof(p->proposal.text), "%s", text);
     dp__process_wake(p);

@@ -37,21 +37,21 @@ static void push_proposal(dp__process_t *p, int64_t now)
     if (!p->proposal.made || dp__cause_is_set(&p->cause))
         return;
     if (dp__is_hub(p)) {
-        dp__hub_abort(p, 0, p->proposal.status, p->proposal.text, p->proposal.meeting);
+        dp__hub_abort(p, 0, p->proposal.status, p->proposal.text, p->proposal.control);
         return;
     }
     hub = dp__hub_connection(p);
     if (!p->proposal.sent && hub != NULL && hub->wire.sealed) {
         dp__send(p, &(dp__frame_t){.type = DP__FRAME_ABORT,
                                    .from = p->group.rank,
-                                   .id = p->proposal.meeting,
+                                   .id = p->proposal.control,
                                    .value = p->proposal.status,
                                    .bytes = (uint32_t)strlen(p->proposal.text),
                                    .payload = (const unsigned char *)p->proposal.text});
         p->proposal.sent = true;
     }
     if (now >= p->proposal.deadline_ns && hub != NULL && p->proposal.sent && p->proposal.status == DP_ERR_TIMEOUT)
-        dp__inquest_without_hub(p, p->proposal.status, p->proposal.text);
+        dp__hang_report_without_hub(p, p->proposal.status, p->proposal.text);
     else if (now >= p->proposal.deadline_ns || hub == NULL || !hub->wire.sealed)
         dp__cause_set(&p->cause, p->proposal.status, p->proposal.text); /* rank 0 does not answer: then it is ours */
 }
@@ -74,9 +74,9 @@ static void tick(dp__process_t *p, int64_t now)
     heed_interrupt(p);
     heed_ends(p);
     push_proposal(p, now);
-    if (dp__inquest_over(p, now)) {
+    if (dp__hang_report_over(p, now)) {
         dp__status_answer(p);
-        dp__inquest_conclude(p);
+        dp__hang_report_conclude(p);
     }
     if (dp__is_hub(p))
         dp__hub_tick(p, now);
@@ -193,7 +193,7 @@ static int nap_ms(const dp__process_t *p, int64_t now)
                             p->stop ? p->stop_deadline_ns : INT64_MAX,
                             p->spoke.retry_ns != 0 ? p->spoke.retry_ns : INT64_MAX,
                             p->beat.next_ns,
-                            p->hub.inquest.answers != NULL ? p->hub.inquest.deadline_ns : INT64_MAX,
+                            p->hub.hang_report.answers != NULL ? p->hub.hang_report.deadline_ns : INT64_MAX,
                             p->hub.accept_again_ns != 0 ? p->hub.accept_again_ns : INT64_MAX};
 
     for (size_t i = 0; i < sizeof(candidates) / sizeof(candidates[0]); i++)

@@ -24,8 +24,8 @@ void dp__process_free(dp__process_t *p)
     dp__status_close(p);
     if (p->wake_fd >= 0)
         close(p->wake_fd);
-    dp__process_free_boxes(p);
-    dp__board_fini(&p->hub.board);
+    dp__process_free_recorders(p);
+    dp__kv_fini(&p->hub.kv);
     pthread_mutex_destroy(&p->mutex);
     dp__free(p->hub.gather.data);
     dp__free(p->hub.gather.here);
@@ -36,7 +36,7 @@ void dp__process_free(dp__process_t *p)
     dp__free(p->contacts);
     dp__free(p->peers.rows);
     dp__free(p->clock.samples);
-    dp__inquest_end(p);
+    dp__hang_report_end(p);
     dp__last_spans_drop(&p->last);
     dp__free(p->machines.all);
     dp__free(p->join.settings);
@@ -149,7 +149,7 @@ dp_status_t dp__process_enter(const dp_group_options_t *options, const dp__group
         return dp_fail(DP_ERR_NOMEM, "rank %d: no memory to join the job", options->rank);
     p->wake_fd = p->hub.listener = p->hub.status.listener = p->join.ends.fd = -1;
     pthread_mutex_init(&p->mutex, NULL);
-    dp__board_init(&p->hub.board);
+    dp__kv_init(&p->hub.kv);
     dp__group_init(&p->group, options->rank, options->size, dp__scaled_ns(options->hang_seconds), &p->cause, link);
     status = prepare(p, options);
     if (status == DP_OK)
@@ -179,23 +179,23 @@ static void forget_others(dp__process_t *p)
         dp__free(p->contacts[r].news);
         p->contacts[r].news = NULL;
     }
-    dp__process_forget_boxes(p);
+    dp__process_forget_recorders(p);
 }
 
 static void forget_talk(dp__process_t *p)
 {
     p->proposal = (dp__proposal_t){0};
-    p->meeting = (dp__attendance_t){0};
+    p->control = (dp__collective_t){0};
     p->collect = (dp__collecting_t){0};
     p->stop = p->over = false;
     p->spoke.retry_ns = p->spoke.retries = 0;
     p->beat.next_ns = p->beat.looked_ns = p->beat.job_sign_ns = 0;
     dp__hub_forget_gets(p);
-    dp__board_fini(&p->hub.board);
-    dp__board_init(&p->hub.board);
+    dp__kv_fini(&p->hub.kv);
+    dp__kv_init(&p->hub.kv);
     p->hub.introduced = 1;
     p->hub.told = 0;
-    dp__inquest_end(p);
+    dp__hang_report_end(p);
     dp__last_spans_drop(&p->last);
     p->clock.count = 0; /* rank 0 may live on another host now */
     p->hub.gather.number = 1;

@@ -4,8 +4,8 @@
 #include "group/group.h"
 #include "base/memory.h"
 #include "base/sized.h"
-#include "group/blackbox.h"
 #include "group/pin.h"
+#include "group/recorder.h"
 #include "group/reform.h"
 
 #include <stdio.h>
@@ -16,22 +16,22 @@
 #define POLL_NAP_MIN_NS 2000
 #define POLL_NAP_MAX_NS 500000
 
-const char *dp__meeting_name(uint32_t meeting)
+const char *dp__control_name(uint32_t kind)
 {
-    switch (meeting) {
-    case DP__MEET_BARRIER:
+    switch (kind) {
+    case DP__CONTROL_BARRIER:
         return "barrier";
-    case DP__MEET_ALL_GATHER:
+    case DP__CONTROL_ALL_GATHER:
         return "all_gather";
-    case DP__MEET_COLLECT:
+    case DP__CONTROL_COLLECT:
         return "collect";
-    case DP__MEET_BLACKBOX:
-        return "blackbox";
-    case DP__MEET_LEAVE:
+    case DP__CONTROL_RECORDER:
+        return "recorder";
+    case DP__CONTROL_LEAVE:
         return "leave";
-    case DP__MEET_COMMIT:
+    case DP__CONTROL_COMMIT:
         return "the commit of a step";
-    case DP__MEET_SETTLE:
+    case DP__CONTROL_SETTLE:
         return "the end of opening";
     default:
         return "?";
@@ -165,7 +165,7 @@ dp_status_t dp_group_barrier(dp_group_t *group)
 {
     dp_status_t status = check_open(group);
 
-    return status != DP_OK ? status : group->link->gather(group, DP__MEET_BARRIER, NULL, 0, NULL);
+    return status != DP_OK ? status : group->link->gather(group, DP__CONTROL_BARRIER, NULL, 0, NULL);
 }
 
 dp_status_t dp_group_all_gather(dp_group_t *group, const void *mine, size_t bytes, void *all_out)
@@ -176,7 +176,7 @@ dp_status_t dp_group_all_gather(dp_group_t *group, const void *mine, size_t byte
         return dp_fail(DP_ERR_INVALID, "rank %d: all_gather of %zu bytes; at most %u are possible, collect takes more",
                        group->rank, bytes, DP__GATHER_BYTES);
     status = check_open(group);
-    return status != DP_OK ? status : group->link->gather(group, DP__MEET_ALL_GATHER, mine, bytes, all_out);
+    return status != DP_OK ? status : group->link->gather(group, DP__CONTROL_ALL_GATHER, mine, bytes, all_out);
 }
 
 dp_status_t dp_group_collect(dp_group_t *group, int32_t root, const void *mine, size_t bytes, dp_receive_fn receive,
@@ -216,20 +216,20 @@ dp_status_t dp_group_health(dp_group_t *group)
     return dp__cause_check(group->cause);
 }
 
-dp_status_t dp_group_blackbox(dp_group_t *group, uint32_t capacity, dp_span_t **records_out)
+dp_status_t dp_group_recorder(dp_group_t *group, uint32_t capacity, dp_span_t **records_out)
 {
-    return group->link->blackbox(group, capacity, records_out);
+    return group->link->recorder(group, capacity, records_out);
 }
 
-void dp_group_blackbox_name(dp_group_t *group, uint16_t name, const char *text)
+void dp_group_recorder_name(dp_group_t *group, uint16_t name, const char *text)
 {
     group->link->name_spans(group, name, text);
 }
 
-void dp_group_blackbox_close(dp_group_t *group, const dp_span_t *records)
+void dp_group_recorder_close(dp_group_t *group, const dp_span_t *records)
 {
     if (records != NULL && !group->pinned)
-        group->link->close_blackbox(group, records);
+        group->link->close_recorder(group, records);
 }
 
 void dp_group_describe(const dp_group_t *group, int32_t rank, char *text, size_t bytes)
@@ -249,7 +249,7 @@ void dp__group_start_opening(dp_group_t *group)
 dp_status_t dp__group_settle(dp_group_t *group)
 {
     __atomic_store_n(&group->opening, 0, __ATOMIC_RELEASE);
-    return group->link->gather(group, DP__MEET_SETTLE, NULL, 0, NULL);
+    return group->link->gather(group, DP__CONTROL_SETTLE, NULL, 0, NULL);
 }
 
 dp_status_t dp__group_clock(dp_group_t *group, int64_t since_ns, dp__clock_sample_t *samples_out, size_t *count_out)
@@ -296,7 +296,7 @@ uint32_t dp__group_held(const dp_group_t *group, int32_t rank)
 
 dp_status_t dp__group_commit(dp_group_t *group)
 {
-    return group->link->gather(group, DP__MEET_COMMIT, NULL, 0, NULL);
+    return group->link->gather(group, DP__CONTROL_COMMIT, NULL, 0, NULL);
 }
 
 void dp__group_progress(dp_group_t *group, uint64_t steps, uint64_t step_ns, uint64_t busy_ns)

@@ -5,9 +5,9 @@
 #ifndef DP_GROUP_GROUP_H
 #define DP_GROUP_GROUP_H
 
-#include "group/board.h"
 #include "group/cause.h"
 #include "group/clock.h"
+#include "group/kv.h"
 #include "group/progress.h"
 
 #include <dualpipe/group.h>
@@ -17,19 +17,19 @@
 #define DP__GATHER_BYTES (64u * 1024) /* most a rank may give to all_gather */
 #define DP__HOST_BYTES   65
 
-typedef struct dp__box dp__box_t;
+typedef struct dp__recorder dp__recorder_t;
 
 /* The collectives that ranks meet in; all of them must be in the same one. */
-typedef enum dp__meeting {
-    DP__MEET_BARRIER = 1,
-    DP__MEET_ALL_GATHER = 2,
-    DP__MEET_COLLECT = 3,
-    DP__MEET_BLACKBOX = 4,
-    DP__MEET_LEAVE = 5,
-    DP__MEET_COMMIT = 7, /* a step counts */
-    DP__MEET_SETTLE = 6  /* what was put on the board to open something has been read by all */
-} dp__meeting_t;
-const char *dp__meeting_name(uint32_t meeting);
+typedef enum dp__control_kind {
+    DP__CONTROL_BARRIER = 1,
+    DP__CONTROL_ALL_GATHER = 2,
+    DP__CONTROL_COLLECT = 3,
+    DP__CONTROL_RECORDER = 4,
+    DP__CONTROL_LEAVE = 5,
+    DP__CONTROL_COMMIT = 7, /* a step counts */
+    DP__CONTROL_SETTLE = 6  /* what was put in the key-value store to open something has been read by all */
+} dp__control_kind_t;
+const char *dp__control_name(uint32_t kind);
 
 /* One rank's part in leaving a collect: what came of it at the root. */
 typedef struct dp__verdict {
@@ -42,13 +42,13 @@ typedef struct dp__group_link {
     dp_status_t (*put)(dp_group_t *group, const char *key, const void *data, size_t bytes);
     dp_status_t (*get)(dp_group_t *group, const char *key, void *data, size_t bytes);
     /* everybody's `bytes` bytes, the same number on all ranks, in rank order */
-    dp_status_t (*gather)(dp_group_t *group, dp__meeting_t meeting, const void *mine, size_t bytes, void *all_out);
+    dp_status_t (*gather)(dp_group_t *group, dp__control_kind_t kind, const void *mine, size_t bytes, void *all_out);
     dp_status_t (*collect)(dp_group_t *group, int32_t root, const void *mine, size_t bytes, dp_receive_fn receive,
                            void *user);
     void (*abort)(dp_group_t *group, dp_status_t status, const char *message);
     void (*interrupt)(dp_group_t *group); /* async-signal-safe */
-    dp_status_t (*blackbox)(dp_group_t *group, uint32_t capacity, dp_span_t **records_out);
-    void (*close_blackbox)(dp_group_t *group, const dp_span_t *records);
+    dp_status_t (*recorder)(dp_group_t *group, uint32_t capacity, dp_span_t **records_out);
+    void (*close_recorder)(dp_group_t *group, const dp_span_t *records);
     void (*name_spans)(dp_group_t *group, uint16_t name, const char *text);
     void (*describe)(const dp_group_t *group, int32_t rank, char *text, size_t bytes);
     int64_t (*latest)(const dp_group_t *group); /* when an operation of any rank began or ended, as far as is known */
@@ -73,9 +73,9 @@ struct dp_group {
     dp__cause_t *cause;
     const dp__group_link_t *link;
     bool pinned;             /* leaving says goodbye and frees nothing */
-    uint32_t opening;        /* atomic; 1: what is put on the board goes when all ranks have opened */
+    uint32_t opening;        /* atomic; 1: what is put in the key-value store goes when all ranks have opened */
     bool respawn;            /* ranks that die are replaced */
-    bool closed;             /* to the trainer: all meetings are the engine's until it has opened again */
+    bool closed;             /* to the trainer: all control collectives are the engine's until it has opened again */
     uint32_t epoch;          /* how often this job has come together; 0: ranks that are threads */
     uint32_t holds;          /* what this rank says of the state that it holds when it joins again, see reform.h */
     dp__progress_t progress; /* each member atomic; dp__group_progress writes it */

@@ -92,7 +92,7 @@ static dp_status_t host_aborted(const dp_host_t *h)
 static dp_status_t boot_put(const dp_host_t *h, const char *key, const void *data, size_t bytes)
 {
     dp_group_t *group = group_of(h);
-    dp_status_t status = dp__board_check(key, bytes);
+    dp_status_t status = dp__kv_check(key, bytes);
 
     return status == DP_OK ? group->link->put(group, key, data, bytes) : status;
 }
@@ -100,7 +100,7 @@ static dp_status_t boot_put(const dp_host_t *h, const char *key, const void *dat
 static dp_status_t boot_get(const dp_host_t *h, const char *key, void *data, size_t bytes)
 {
     dp_group_t *group = group_of(h);
-    dp_status_t status = dp__board_check(key, bytes);
+    dp_status_t status = dp__kv_check(key, bytes);
 
     return status == DP_OK ? group->link->get(group, key, data, bytes) : status;
 }

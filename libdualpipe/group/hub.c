@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * hub.c: rank 0: who may come in, the blackboard, meetings, and word of the end. */
+ * hub.c: rank 0: who may come in, the key-value store, control collectives, and word of the end. */
 #include "base/memory.h"
 #include "group/process.h"
 
@@ -288,7 +288,7 @@ static void forget_member(dp__process_t *p, dp__connection_t *c)
     p->hub.introduced--;
 }
 
-/* ---- the blackboard ---- */
+/* ---- the key-value store ---- */
 
 void dp__hub_forget_gets(dp__process_t *p)
 {
@@ -317,7 +317,7 @@ void dp__hub_answer_gets(dp__process_t *p)
 {
     for (dp__waiting_get_t **at = &p->hub.waiting_gets; *at != NULL;) {
         dp__waiting_get_t *get = *at;
-        const dp__board_entry_t *entry = dp__board_find(&p->hub.board, get->key);
+        const dp__kv_entry_t *entry = dp__kv_find(&p->hub.kv, get->key);
 
         if (entry == NULL) {
             at = &get->next;
@@ -329,9 +329,9 @@ void dp__hub_answer_gets(dp__process_t *p)
     }
 }
 
-static bool read_key(const void *from, size_t bytes, char key[DP__BOARD_KEY_BYTES])
+static bool read_key(const void *from, size_t bytes, char key[DP__KV_KEY_BYTES])
 {
-    if (bytes == 0 || bytes >= DP__BOARD_KEY_BYTES || memchr(from, 0, bytes) != NULL)
+    if (bytes == 0 || bytes >= DP__KV_KEY_BYTES || memchr(from, 0, bytes) != NULL)
         return false;
     memcpy(key, from, bytes);
     key[bytes] = '\0';
@@ -340,16 +340,16 @@ static bool read_key(const void *from, size_t bytes, char key[DP__BOARD_KEY_BYTE
 
 static bool hear_put(dp__process_t *p, int32_t rank, const dp__frame_t *frame)
 {
-    char key[DP__BOARD_KEY_BYTES];
+    char key[DP__KV_KEY_BYTES];
     size_t bytes;
     dp_status_t status;
 
     if (frame->extra > frame->bytes || !read_key(frame->payload, frame->extra, key))
         return false;
     bytes = frame->bytes - frame->extra;
-    status = dp__board_check(key, bytes);
+    status = dp__kv_check(key, bytes);
     if (status == DP_OK)
-        status = dp__board_put(&p->hub.board, key, frame->payload + frame->extra, bytes, frame->value != 0);
+        status = dp__kv_put(&p->hub.kv, key, frame->payload + frame->extra, bytes, frame->value != 0);
     if (status != DP_OK) {
         reply_error(p, rank, frame->id, status);
         return true;
@@ -362,7 +362,7 @@ static bool hear_put(dp__process_t *p, int32_t rank, const dp__frame_t *frame)
 static bool hear_get(dp__process_t *p, int32_t rank, const dp__frame_t *frame)
 {
     dp__waiting_get_t *get;
-    char key[DP__BOARD_KEY_BYTES];
+    char key[DP__KV_KEY_BYTES];
 
     if (!read_key(frame->payload, frame->bytes, key))
         return false;
@@ -380,15 +380,15 @@ static bool hear_get(dp__process_t *p, int32_t rank, const dp__frame_t *frame)
     return true;
 }
 
-/* ---- meetings ---- */
+/* ---- control collectives ---- */
 
 static void gather_mismatch(dp__process_t *p, int32_t rank, uint32_t kind, uint32_t root, size_t bytes)
 {
     char text[256];
 
     snprintf(text, sizeof(text), "rank %d is in %s of %zu bytes (root %u), rank %d in %s of %zu bytes (root %u)",
-             p->hub.gather.first, dp__meeting_name(p->hub.gather.kind), p->hub.gather.bytes, p->hub.gather.root, rank,
-             dp__meeting_name(kind), bytes, root);
+             p->hub.gather.first, dp__control_name(p->hub.gather.kind), p->hub.gather.bytes, p->hub.gather.root, rank,
+             dp__control_name(kind), bytes, root);
     dp__cause_set(&p->cause, DP_ERR_PROTOCOL, text);
 }
 
@@ -429,26 +429,26 @@ static void end_gather(dp__process_t *p)
                                        .payload = p->hub.gather.data + offset});
         offset += bytes;
     } while (offset < total);
-    if (p->hub.gather.kind == DP__MEET_LEAVE)
+    if (p->hub.gather.kind == DP__CONTROL_LEAVE)
         p->over = true;
-    if (p->hub.gather.kind == DP__MEET_SETTLE)
-        dp__board_settle(&p->hub.board);
-    if (total > 0 && p->meeting.all_out != NULL && p->meeting.bytes == total)
-        memcpy(p->meeting.all_out, p->hub.gather.data, total);
-    dp__signal_post(&p->meeting.over, p->hub.gather.number);
+    if (p->hub.gather.kind == DP__CONTROL_SETTLE)
+        dp__kv_settle(&p->hub.kv);
+    if (total > 0 && p->control.all_out != NULL && p->control.bytes == total)
+        memcpy(p->control.all_out, p->hub.gather.data, total);
+    dp__signal_post(&p->control.over, p->hub.gather.number);
     p->hub.gather.number++;
     p->hub.gather.arrived = 0;
     memset(p->hub.gather.here, 0, (size_t)p->group.size * sizeof(bool));
 }
 
-void dp__hub_contribute(dp__process_t *p, int32_t rank, uint32_t meeting, uint32_t kind, uint32_t root,
+void dp__hub_contribute(dp__process_t *p, int32_t rank, uint32_t control, uint32_t kind, uint32_t root,
                         const void *data, size_t bytes)
 {
     if (dp__cause_is_set(&p->cause))
         return;
     if (p->hub.gather.arrived == 0 && !begin_gather(p, rank, kind, root, bytes))
         return;
-    if (meeting != p->hub.gather.number || p->hub.gather.here[rank] || kind != p->hub.gather.kind ||
+    if (control != p->hub.gather.number || p->hub.gather.here[rank] || kind != p->hub.gather.kind ||
         root != p->hub.gather.root || bytes != p->hub.gather.bytes) {
         gather_mismatch(p, rank, kind, root, bytes);
         return;
@@ -507,7 +507,7 @@ static void name_missing(const dp__process_t *p, const char *text, char *longer,
     snprintf(longer, bytes, "%.700s for ranks %s", text, dp__rank_list_text(&missing));
 }
 
-void dp__hub_abort(dp__process_t *p, int32_t rank, dp_status_t status, const char *text, uint32_t meeting)
+void dp__hub_abort(dp__process_t *p, int32_t rank, dp_status_t status, const char *text, uint32_t control)
 {
     char longer[DP__CAUSE_BYTES];
 
@@ -515,11 +515,11 @@ void dp__hub_abort(dp__process_t *p, int32_t rank, dp_status_t status, const cha
         join_failed(p, text);
         return;
     }
-    if (meeting != 0 && meeting == p->hub.gather.number && p->hub.gather.arrived > 0) {
+    if (control != 0 && control == p->hub.gather.number && p->hub.gather.arrived > 0) {
         name_missing(p, text, longer, sizeof(longer));
         text = longer;
     }
-    if (status != DP_ERR_TIMEOUT || !dp__inquest_open(p, rank, status, text))
+    if (status != DP_ERR_TIMEOUT || !dp__hang_report_open(p, rank, status, text))
         dp__cause_set(&p->cause, status, text);
 }
 
@@ -569,14 +569,14 @@ void dp__hub_lost(dp__process_t *p, dp__connection_t *c, dp_status_t status)
     }
     if (c->closing || c->phase != DP__PHASE_JOINED || p->over)
         return;
-    if (p->hub.gather.arrived > 0 && p->hub.gather.kind == DP__MEET_LEAVE && p->hub.gather.here[c->rank])
+    if (p->hub.gather.arrived > 0 && p->hub.gather.kind == DP__CONTROL_LEAVE && p->hub.gather.here[c->rank])
         return; /* it had nothing left to do */
     if (p->group.respawn && dp__signal_value(&p->join.done) == 0) {
         forget_member(p, c);
         return;
     }
     if (status == DP_ERR_PEER) {
-        if (!c->gave_up || !dp__inquest_left(p))
+        if (!c->gave_up || !dp__hang_report_left(p))
             dp__peer_died(p, c->rank, c->wire.error);
         return;
     }
@@ -659,7 +659,7 @@ static bool hear_member(dp__process_t *p, dp__connection_t *c, const dp__frame_t
     case DP__FRAME_CLOCK:
         return dp__clock_answer(p, c->rank, frame);
     case DP__FRAME_TELL:
-        return dp__inquest_hear(p, c->rank, frame);
+        return dp__hang_report_hear(p, c->rank, frame);
     default:
         return false;
     }

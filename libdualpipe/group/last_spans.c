@@ -10,11 +10,11 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- from the boxes ---- */
+/* ---- from the recorders ---- */
 
 typedef struct latest {
     dp_span_t spans[DP__LAST_SPANS];
-    const dp__box_t *from[DP__LAST_SPANS]; /* whose names they use */
+    const dp__recorder_t *from[DP__LAST_SPANS]; /* whose names they use */
     int32_t count;
 } latest_t;
 
@@ -32,7 +32,7 @@ static bool matters_less(const dp_span_t *a, const dp_span_t *b)
     return is_open(a) ? a->start_ns < b->start_ns : a->end_ns < b->end_ns;
 }
 
-static void keep(latest_t *latest, const dp__box_t *box, const dp_span_t *span)
+static void keep(latest_t *latest, const dp__recorder_t *recorder, const dp_span_t *span)
 {
     int32_t at = latest->count;
 
@@ -47,44 +47,45 @@ static void keep(latest_t *latest, const dp__box_t *box, const dp_span_t *span)
             return;
     }
     latest->spans[at] = *span;
-    latest->from[at] = box;
+    latest->from[at] = recorder;
 }
 
-static void look_into(const dp__box_t *box, latest_t *latest)
+static void look_into(const dp__recorder_t *recorder, latest_t *latest)
 {
-    for (uint32_t i = 0; i < box->capacity; i++) {
-        const dp_span_t span = dp__box_span(box, i);
+    for (uint32_t i = 0; i < recorder->capacity; i++) {
+        const dp_span_t span = dp__recorder_span(recorder, i);
 
         if (span.start_ns > 0)
-            keep(latest, box, &span);
+            keep(latest, recorder, &span);
     }
 }
 
-/* A rank that has no box any more has ended, and perhaps for the same cause: then its newest one says what it did. */
-static void find_latest(const dp__box_t *boxes, int32_t rank, latest_t *latest)
+/* A rank that has no recorder any more has ended, and perhaps for the same cause: then its newest
+ * one says what it did. */
+static void find_latest(const dp__recorder_t *recorders, int32_t rank, latest_t *latest)
 {
-    const dp__box_t *closed = NULL;
+    const dp__recorder_t *closed = NULL;
 
     latest->count = 0;
-    for (const dp__box_t *box = boxes; box != NULL; box = box->next) {
-        if (box->rank != rank)
+    for (const dp__recorder_t *recorder = recorders; recorder != NULL; recorder = recorder->next) {
+        if (recorder->rank != rank)
             continue;
-        if (!dp__box_is_closed(box))
-            look_into(box, latest);
+        if (!dp__recorder_is_closed(recorder))
+            look_into(recorder, latest);
         else if (closed == NULL)
-            closed = box;
+            closed = recorder;
     }
     if (latest->count == 0 && closed != NULL)
         look_into(closed, latest);
 }
 
 /* A span has no member that says that it is not over: its name does. */
-static void add(dp_timeline_t *timeline, int32_t row, const dp__box_t *box, dp_span_t span, int64_t now_ns)
+static void add(dp_timeline_t *timeline, int32_t row, const dp__recorder_t *recorder, dp_span_t span, int64_t now_ns)
 {
-    char name[DP__BOX_NAME_BYTES] = "", text[DP__BOX_NAME_BYTES + 16];
+    char name[DP__RECORDER_NAME_BYTES] = "", text[DP__RECORDER_NAME_BYTES + 16];
 
     if (span.name != 0)
-        dp__box_name(box, span.name, name);
+        dp__recorder_name(recorder, span.name, name);
     snprintf(text, sizeof(text), "%s%s", is_open(&span) ? "not over: " : "", name);
     span.name = 0;
     if (text[0] != '\0' && dp_timeline_name(timeline, text, &span.name) < 0)
@@ -94,12 +95,12 @@ static void add(dp_timeline_t *timeline, int32_t row, const dp__box_t *box, dp_s
     (void)dp_timeline_add(timeline, row, &span); /* a record that was torn while it was read is no loss */
 }
 
-bool dp__last_spans_take(const dp__box_t *boxes, int32_t rank, dp_timeline_t *timeline, int32_t row)
+bool dp__last_spans_take(const dp__recorder_t *recorders, int32_t rank, dp_timeline_t *timeline, int32_t row)
 {
     const int64_t now_ns = dp__now_ns();
     latest_t latest;
 
-    find_latest(boxes, rank, &latest);
+    find_latest(recorders, rank, &latest);
     for (int32_t i = 0; i < latest.count; i++)
         add(timeline, row, latest.from[i], latest.spans[i], now_ns);
     return latest.count > 0;

@@ -3,8 +3,8 @@
  * local.c: a job of ranks that are threads of one process: everything is shared memory under one mutex. */
 #include "base/environment.h"
 #include "base/memory.h"
-#include "group/blackbox.h"
 #include "group/last_spans.h"
+#include "group/recorder.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -13,18 +13,18 @@ typedef struct place {
     const void *mine;
     size_t bytes;
     bool here, left;
-    dp__box_t *boxes;
+    dp__recorder_t *recorders;
 } place_t;
 
 typedef struct job {
     dp__cause_t cause;
-    dp__board_t board;
+    dp__kv_t kv;
     pthread_mutex_t mutex; /* all below */
     int32_t size, alive, arrived;
-    uint32_t kind, root; /* of the meeting that is gathering, from whoever came first */
+    uint32_t kind, root; /* of the control collective that is gathering, from whoever came first */
     size_t bytes;
     int32_t first;
-    dp_signal_t meetings;  /* how many are over */
+    dp_signal_t controls;  /* how many are over */
     dp__verdict_t verdict; /* of the root of collect */
     place_t places[];
 } job_t;
@@ -39,20 +39,20 @@ static job_t *job_of(const dp_group_t *group)
     return ((const local_group_t *)group)->job;
 }
 
-/* ---- blackboard ---- */
+/* ---- key-value store ---- */
 
 static dp_status_t local_put(dp_group_t *group, const char *key, const void *data, size_t bytes)
 {
     dp_status_t status = dp__cause_check(group->cause);
 
-    return status == DP_OK ? dp__board_put(&job_of(group)->board, key, data, bytes,
-                                           __atomic_load_n(&group->opening, __ATOMIC_ACQUIRE) != 0)
+    return status == DP_OK ? dp__kv_put(&job_of(group)->kv, key, data, bytes,
+                                        __atomic_load_n(&group->opening, __ATOMIC_ACQUIRE) != 0)
                            : status;
 }
 
 static dp_status_t local_get(dp_group_t *group, const char *key, void *data, size_t bytes)
 {
-    return dp__board_wait(&job_of(group)->board, group->cause, group->rank, group->hang_ns, key, data, bytes);
+    return dp__kv_wait(&job_of(group)->kv, group->cause, group->rank, group->hang_ns, key, data, bytes);
 }
 
 /* ---- a job that does not get on ---- */
@@ -67,7 +67,7 @@ static void end_hang(dp_group_t *group, const char *message)
     if (!dp__cause_is_set(group->cause) && dp__last_spans_open(&last, job->size)) {
         pthread_mutex_lock(&job->mutex);
         for (int32_t r = 0; r < job->size; r++)
-            (void)dp__last_spans_take(job->places[r].boxes, r, last.timeline, r);
+            (void)dp__last_spans_take(job->places[r].recorders, r, last.timeline, r);
         pthread_mutex_unlock(&job->mutex);
     }
     dp__last_spans_name(&last, file, sizeof(file));
@@ -77,29 +77,29 @@ static void end_hang(dp_group_t *group, const char *message)
     dp__last_spans_drop(&last);
 }
 
-/* ---- meetings ---- */
+/* ---- control collectives ---- */
 
-/* With the mutex: false when this meeting can never be complete; then the job ends. */
-static bool check_meeting(job_t *job, int32_t rank, uint32_t kind, uint32_t root, size_t bytes)
+/* With the mutex: false when this control collective can never be complete; then the job ends. */
+static bool check_control(job_t *job, int32_t rank, uint32_t kind, uint32_t root, size_t bytes)
 {
     char text[256];
 
     for (int32_t r = 0; r < job->size; r++)
         if (job->places[r].left) {
             snprintf(text, sizeof(text), "rank %d has left the job while rank %d is in %s", r, rank,
-                     dp__meeting_name(kind));
+                     dp__control_name(kind));
             dp__cause_set(&job->cause, DP_ERR_PEER, text);
             return false;
         }
     if (job->kind == kind && job->root == root && job->bytes == bytes)
         return true;
     snprintf(text, sizeof(text), "rank %d is in %s of %zu bytes (root %u), rank %d in %s of %zu bytes (root %u)",
-             job->first, dp__meeting_name(job->kind), job->bytes, job->root, rank, dp__meeting_name(kind), bytes, root);
+             job->first, dp__control_name(job->kind), job->bytes, job->root, rank, dp__control_name(kind), bytes, root);
     dp__cause_set(&job->cause, DP_ERR_PROTOCOL, text);
     return false;
 }
 
-/* What the others may read of ours after the next meeting and until the one after it. */
+/* What the others may read of ours after the next control collective and until the one after it. */
 static void show(dp_group_t *group, const void *mine, size_t bytes)
 {
     place_t *place = &job_of(group)->places[group->rank];
@@ -113,7 +113,7 @@ static dp_status_t meet(dp_group_t *group, uint32_t kind, uint32_t root, size_t 
     job_t *job = job_of(group);
     dp__rank_list_t missing = {0};
     char what[256];
-    uint32_t meeting;
+    uint32_t control;
     dp_status_t status;
 
     pthread_mutex_lock(&job->mutex);
@@ -123,23 +123,23 @@ static dp_status_t meet(dp_group_t *group, uint32_t kind, uint32_t root, size_t 
         job->bytes = bytes;
         job->first = group->rank;
     }
-    if (!check_meeting(job, group->rank, kind, root, bytes)) {
+    if (!check_control(job, group->rank, kind, root, bytes)) {
         pthread_mutex_unlock(&job->mutex);
         return dp__cause_check(group->cause);
     }
-    meeting = dp__signal_value(&job->meetings);
+    control = dp__signal_value(&job->controls);
     job->places[group->rank].here = true;
     if (++job->arrived == job->size) {
         job->arrived = 0;
-        if (kind == DP__MEET_SETTLE)
-            dp__board_settle(&job->board);
+        if (kind == DP__CONTROL_SETTLE)
+            dp__kv_settle(&job->kv);
         for (int32_t r = 0; r < job->size; r++)
             job->places[r].here = false;
-        dp__signal_post(&job->meetings, meeting + 1);
+        dp__signal_post(&job->controls, control + 1);
     }
     pthread_mutex_unlock(&job->mutex);
 
-    status = dp__group_wait(group, &job->meetings, meeting + 1, group->hang_ns, "a meeting");
+    status = dp__group_wait(group, &job->controls, control + 1, group->hang_ns, "a control collective");
     if (status != DP_ERR_TIMEOUT)
         return status;
     pthread_mutex_lock(&job->mutex);
@@ -148,23 +148,24 @@ static dp_status_t meet(dp_group_t *group, uint32_t kind, uint32_t root, size_t 
             dp__rank_list_add(&missing, r);
     pthread_mutex_unlock(&job->mutex);
     snprintf(what, sizeof(what), "rank %d waited %.3g s in %s for ranks %s", group->rank, (double)group->hang_ns * 1e-9,
-             dp__meeting_name(kind), dp__rank_list_text(&missing));
+             dp__control_name(kind), dp__rank_list_text(&missing));
     end_hang(group, what);
     return dp__cause_check(group->cause);
 }
 
-static dp_status_t local_gather(dp_group_t *group, dp__meeting_t meeting, const void *mine, size_t bytes, void *all_out)
+static dp_status_t local_gather(dp_group_t *group, dp__control_kind_t kind, const void *mine, size_t bytes,
+                                void *all_out)
 {
     job_t *job = job_of(group);
     dp_status_t status;
 
     show(group, mine, bytes);
-    status = meet(group, meeting, 0, bytes);
+    status = meet(group, kind, 0, bytes);
     if (status != DP_OK || bytes == 0)
         return status;
     for (int32_t r = 0; r < group->size; r++)
         memcpy((char *)all_out + (size_t)r * bytes, job->places[r].mine, bytes);
-    return meet(group, meeting, 0, bytes); /* nobody takes his bytes back before all have read them */
+    return meet(group, kind, 0, bytes); /* nobody takes his bytes back before all have read them */
 }
 
 static void receive_all(job_t *job, dp_receive_fn receive, void *user)
@@ -184,12 +185,12 @@ static dp_status_t local_collect(dp_group_t *group, int32_t root, const void *mi
     dp_status_t status;
 
     show(group, mine, bytes);
-    status = meet(group, DP__MEET_COLLECT, (uint32_t)root, 0);
+    status = meet(group, DP__CONTROL_COLLECT, (uint32_t)root, 0);
     if (status != DP_OK)
         return status;
     if (group->rank == root)
         receive_all(job, receive, user);
-    status = meet(group, DP__MEET_COLLECT, (uint32_t)root, 0);
+    status = meet(group, DP__CONTROL_COLLECT, (uint32_t)root, 0);
     if (status == DP_OK && job->verdict.status != DP_OK)
         return dp_fail(job->verdict.status, "collect at rank %d: %s", root, job->verdict.message);
     return status;
@@ -210,28 +211,28 @@ static void local_interrupt(dp_group_t *group)
     dp__cause_interrupt(group->cause, group->rank);
 }
 
-static void free_box(dp__box_t *box)
+static void free_recorder(dp__recorder_t *recorder)
 {
-    if (box != NULL)
-        dp__free(box->memory);
-    dp__free(box);
+    if (recorder != NULL)
+        dp__free(recorder->memory);
+    dp__free(recorder);
 }
 
-static void free_boxes(dp__box_t *box)
+static void free_recorders(dp__recorder_t *recorder)
 {
-    while (box != NULL) {
-        dp__box_t *next = box->next;
+    while (recorder != NULL) {
+        dp__recorder_t *next = recorder->next;
 
-        free_box(box);
-        box = next;
+        free_recorder(recorder);
+        recorder = next;
     }
 }
 
 static void free_job(job_t *job)
 {
     for (int32_t r = 0; r < job->size; r++)
-        free_boxes(job->places[r].boxes);
-    dp__board_fini(&job->board);
+        free_recorders(job->places[r].recorders);
+    dp__kv_fini(&job->kv);
     pthread_mutex_destroy(&job->mutex);
     dp__free(job);
 }
@@ -247,7 +248,7 @@ static void local_leave(dp_group_t *group)
     pthread_mutex_lock(&job->mutex);
     job->places[group->rank].left = true;
     if (job->arrived > 0)
-        (void)check_meeting(job, job->first, job->kind, job->root, job->bytes);
+        (void)check_control(job, job->first, job->kind, job->root, job->bytes);
     last = --job->alive == 0;
     pthread_mutex_unlock(&job->mutex);
     if (last)
@@ -256,14 +257,14 @@ static void local_leave(dp_group_t *group)
     dp__free(group);
 }
 
-/* ---- black box ---- */
+/* ---- flight recorder ---- */
 
 static void local_describe(const dp_group_t *group, int32_t rank, char *text, size_t bytes)
 {
     job_t *job = job_of(group);
 
     pthread_mutex_lock(&job->mutex);
-    (void)dp__box_describe(job->places[rank].boxes, rank, text, bytes);
+    (void)dp__recorder_describe(job->places[rank].recorders, rank, text, bytes);
     pthread_mutex_unlock(&job->mutex);
 }
 
@@ -274,7 +275,7 @@ static int64_t local_latest(const dp_group_t *group)
 
     pthread_mutex_lock(&job->mutex);
     for (int32_t r = 0; r < job->size; r++) {
-        int64_t t = dp__box_latest(job->places[r].boxes, r);
+        int64_t t = dp__recorder_latest(job->places[r].recorders, r);
 
         latest = t > latest ? t : latest;
     }
@@ -287,48 +288,48 @@ static void local_name_spans(dp_group_t *group, uint16_t name, const char *text)
     job_t *job = job_of(group);
 
     pthread_mutex_lock(&job->mutex);
-    for (dp__box_t *box = job->places[group->rank].boxes; box != NULL; box = box->next)
-        dp__box_set_name(box, name, text);
+    for (dp__recorder_t *recorder = job->places[group->rank].recorders; recorder != NULL; recorder = recorder->next)
+        dp__recorder_set_name(recorder, name, text);
     pthread_mutex_unlock(&job->mutex);
 }
 
-static void local_close_blackbox(dp_group_t *group, const dp_span_t *records)
+static void local_close_recorder(dp_group_t *group, const dp_span_t *records)
 {
     job_t *job = job_of(group);
-    dp__box_t *box;
+    dp__recorder_t *recorder;
 
     pthread_mutex_lock(&job->mutex);
-    box = dp__box_take(&job->places[group->rank].boxes, records);
+    recorder = dp__recorder_take(&job->places[group->rank].recorders, records);
     pthread_mutex_unlock(&job->mutex);
-    free_box(box);
+    free_recorder(recorder);
 }
 
-static dp_status_t local_blackbox(dp_group_t *group, uint32_t capacity, dp_span_t **records_out)
+static dp_status_t local_recorder(dp_group_t *group, uint32_t capacity, dp_span_t **records_out)
 {
     static const uint8_t no_mark[16];
     place_t *place = &job_of(group)->places[group->rank];
-    dp__box_t *box;
+    dp__recorder_t *recorder;
     void *memory = NULL;
     size_t bytes;
-    dp_status_t status = dp__box_bytes(capacity, &bytes);
+    dp_status_t status = dp__recorder_bytes(capacity, &bytes);
 
     if (status != DP_OK)
         return status;
-    box = dp__calloc(1, sizeof(*box));
-    if (box != NULL)
+    recorder = dp__calloc(1, sizeof(*recorder));
+    if (recorder != NULL)
         memory = dp__calloc(1, bytes);
     if (memory == NULL) {
-        dp__free(box);
-        return dp_fail(DP_ERR_NOMEM, "rank %d: no memory for a black box of %u records", group->rank, capacity);
+        dp__free(recorder);
+        return dp_fail(DP_ERR_NOMEM, "rank %d: no memory for a flight recorder of %u records", group->rank, capacity);
     }
-    dp__box_format(memory, bytes, capacity, no_mark, box);
+    dp__recorder_format(memory, bytes, capacity, no_mark, recorder);
     pthread_mutex_lock(&job_of(group)->mutex);
-    box->rank = group->rank;
-    box->next = place->boxes;
-    place->boxes = box;
+    recorder->rank = group->rank;
+    recorder->next = place->recorders;
+    place->recorders = recorder;
     pthread_mutex_unlock(&job_of(group)->mutex);
-    *records_out = box->records;
-    return meet(group, DP__MEET_BLACKBOX, 0, 0);
+    *records_out = recorder->records;
+    return meet(group, DP__CONTROL_RECORDER, 0, 0);
 }
 
 static bool local_near(const dp_group_t *group, int32_t rank)
@@ -357,8 +358,8 @@ static const dp__group_link_t local_link = {
     .collect = local_collect,
     .abort = local_abort,
     .interrupt = local_interrupt,
-    .blackbox = local_blackbox,
-    .close_blackbox = local_close_blackbox,
+    .recorder = local_recorder,
+    .close_recorder = local_close_recorder,
     .name_spans = local_name_spans,
     .describe = local_describe,
     .latest = local_latest,
@@ -402,7 +403,7 @@ dp_status_t dp_group_local(int32_t size, const dp_group_options_t *options, dp_g
     if (job == NULL)
         return dp_fail(DP_ERR_NOMEM, "no memory for a job of %d ranks", size);
     job->size = job->alive = size;
-    dp__board_init(&job->board);
+    dp__kv_init(&job->kv);
     pthread_mutex_init(&job->mutex, NULL);
     status = make_groups(job, dp__scaled_ns(settled.hang_seconds), groups_out);
     if (status != DP_OK)

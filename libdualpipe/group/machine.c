@@ -137,9 +137,9 @@ static int32_t pid_of(const dp__process_t *p, int32_t rank)
 {
     int32_t pid = dp__peer(p, rank).pid;
 
-    for (const dp__box_t *box = p->boxes; pid == 0 && box != NULL; box = box->next)
-        if (box->rank == rank)
-            pid = box->pid;
+    for (const dp__recorder_t *recorder = p->recorders; pid == 0 && recorder != NULL; recorder = recorder->next)
+        if (recorder->rank == rank)
+            pid = recorder->pid;
     return pid;
 }
 

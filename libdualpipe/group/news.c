@@ -1,6 +1,6 @@
-/* SPDX-FileCopyrightText: The libdualpipe authors
- * SPDX-License-Identifier: MIT
- * news.c: what is known of ranks: by the black boxes of this host, and by what those of other hosts have told. */
+/* SPDX-FileCopyrightText: The libdualpipe authors SPDX-License-Identifier: MIT news.c: what is
+ * known of ranks: by the flight recorders of this host, and by what those of other hosts have
+ * told. */
 #include "base/memory.h"
 #include "group/process.h"
 
@@ -35,7 +35,7 @@ bool dp__news_hear(dp__process_t *p, int32_t rank, const dp__frame_t *frame)
 
 int64_t dp__news_latest(const dp__process_t *p)
 {
-    int64_t latest = dp__box_latest(p->boxes, -1);
+    int64_t latest = dp__recorder_latest(p->recorders, -1);
 
     if (p->beat.job_sign_ns > latest)
         latest = p->beat.job_sign_ns;
@@ -53,7 +53,7 @@ void dp__news_doing(const dp__process_t *p, int32_t rank, char *text, size_t byt
     const dp__contact_t *contact = dp__contact(p, rank);
     const dp__news_t *news = contact != NULL ? contact->news : NULL;
     char doing[256];
-    bool open = dp__box_describe(p->boxes, rank, doing, sizeof(doing));
+    bool open = dp__recorder_describe(p->recorders, rank, doing, sizeof(doing));
 
     text[0] = '\0';
     if (doing[0] != '\0')

@@ -8,8 +8,8 @@
 
 /* Something that does not come back may be using the group: dp_group_leave() then frees nothing. [main] */
 void dp__group_pin(dp_group_t *group);
-/* Between the two, what this rank's plugins put on the board is for the opening alone. End: all have come so far, and
- * these entries go. [main]; end: [collective] [blocks] */
+/* Between the two, what this rank's plugins put in the key-value store is for the opening alone.
+ * End: all have come so far, and these entries go. [main]; end: [collective] [blocks] */
 void dp__group_start_opening(dp_group_t *group);
 dp_status_t dp__group_settle(dp_group_t *group);
 /* The share of the device that plugins of this rank are told of. [main], before plugins that ask are opened. */

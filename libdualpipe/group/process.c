@@ -11,13 +11,13 @@
 
 #define CHUNKS_AHEAD 4 /* of collect: asked for before they are needed */
 
-/* ---- blackboard ---- */
+/* ---- key-value store ---- */
 
 /* Sends a request to rank 0 and waits for the reply. */
 static dp_status_t ask(dp__process_t *p, dp__frame_type_t type, const char *key, const void *data, size_t bytes,
                        dp__request_t *request)
 {
-    char what[DP__BOARD_KEY_BYTES + 64];
+    char what[DP__KV_KEY_BYTES + 64];
     bool answered;
     dp_status_t status;
 
@@ -62,7 +62,7 @@ static dp_status_t process_put(dp_group_t *group, const char *key, const void *d
         return status;
     if (!dp__is_hub(p))
         return ask(p, DP__FRAME_PUT, key, data, bytes, &request);
-    status = dp__board_put(&p->hub.board, key, data, bytes, __atomic_load_n(&group->opening, __ATOMIC_ACQUIRE) != 0);
+    status = dp__kv_put(&p->hub.kv, key, data, bytes, __atomic_load_n(&group->opening, __ATOMIC_ACQUIRE) != 0);
     if (status != DP_OK)
         return status;
     pthread_mutex_lock(&p->mutex);
@@ -79,40 +79,40 @@ static dp_status_t process_get(dp_group_t *group, const char *key, void *data, s
     dp_status_t status;
 
     if (dp__is_hub(p))
-        return dp__board_wait(&p->hub.board, &p->cause, 0, group->hang_ns, key, data, bytes);
+        return dp__kv_wait(&p->hub.kv, &p->cause, 0, group->hang_ns, key, data, bytes);
     status = ask(p, DP__FRAME_GET, key, NULL, 0, &request);
     if (status == DP_OK && request.bytes != bytes)
         return dp_fail(DP_ERR_PROTOCOL, "key \"%s\" holds %zu bytes, %zu were asked for", key, request.bytes, bytes);
     return status;
 }
 
-/* ---- meetings ---- */
+/* ---- control collectives ---- */
 
 static void process_abort(dp_group_t *group, dp_status_t status, const char *message);
-static void end_job(dp__process_t *p, dp_status_t status, const char *text, uint32_t meeting);
+static void end_job(dp__process_t *p, dp_status_t status, const char *text, uint32_t control);
 
 static uint32_t enter(dp__process_t *p, uint32_t kind, uint32_t root, const void *mine, size_t bytes, void *all_out)
 {
-    uint32_t meeting;
+    uint32_t control;
 
     pthread_mutex_lock(&p->mutex);
-    meeting = ++p->meeting.number;
-    p->meeting.all_out = all_out;
-    p->meeting.bytes = bytes * (size_t)p->group.size;
-    p->meeting.received = 0;
+    control = ++p->control.number;
+    p->control.all_out = all_out;
+    p->control.bytes = bytes * (size_t)p->group.size;
+    p->control.received = 0;
     if (dp__is_hub(p))
-        dp__hub_contribute(p, 0, meeting, kind, root, mine, bytes);
+        dp__hub_contribute(p, 0, control, kind, root, mine, bytes);
     else
         dp__send(p, &(dp__frame_t){.type = DP__FRAME_GATHER,
                                    .from = p->group.rank,
-                                   .id = meeting,
+                                   .id = control,
                                    .value = (int32_t)kind,
                                    .extra = root,
                                    .bytes = (uint32_t)bytes,
                                    .payload = mine});
     pthread_mutex_unlock(&p->mutex);
     dp__process_wake(p);
-    return meeting;
+    return control;
 }
 
 static dp_status_t meet(dp__process_t *p, uint32_t kind, uint32_t root, const void *mine, size_t bytes, void *all_out,
@@ -120,70 +120,70 @@ static dp_status_t meet(dp__process_t *p, uint32_t kind, uint32_t root, const vo
 {
     dp_status_t status = dp__cause_check(&p->cause);
     char text[128];
-    uint32_t meeting;
+    uint32_t control;
 
     if (status != DP_OK)
         return status;
-    meeting = enter(p, kind, root, mine, bytes, all_out);
-    status = dp__group_wait(&p->group, &p->meeting.over, meeting, timeout_ns, "a meeting");
+    control = enter(p, kind, root, mine, bytes, all_out);
+    status = dp__group_wait(&p->group, &p->control.over, control, timeout_ns, "a control collective");
     if (status == DP_ERR_TIMEOUT) {
         snprintf(text, sizeof(text), "rank %d waited %.3g s in %s", p->group.rank, (double)timeout_ns * 1e-9,
-                 dp__meeting_name(kind));
-        end_job(p, status, text, meeting);
+                 dp__control_name(kind));
+        end_job(p, status, text, control);
         status = dp__cause_check(&p->cause);
     }
     pthread_mutex_lock(&p->mutex);
-    p->meeting.all_out = NULL;
+    p->control.all_out = NULL;
     pthread_mutex_unlock(&p->mutex);
     return status;
 }
 
-static dp_status_t process_gather(dp_group_t *group, dp__meeting_t meeting, const void *mine, size_t bytes,
+static dp_status_t process_gather(dp_group_t *group, dp__control_kind_t kind, const void *mine, size_t bytes,
                                   void *all_out)
 {
-    return meet(dp__process_of(group), meeting, 0, mine, bytes, all_out, group->hang_ns);
+    return meet(dp__process_of(group), kind, 0, mine, bytes, all_out, group->hang_ns);
 }
 
 /* ---- collect: the lengths are gathered, the root asks for the pieces, then tells how it went ---- */
 
-static void want(dp__process_t *p, int32_t rank, uint32_t meeting, uint32_t chunk)
+static void want(dp__process_t *p, int32_t rank, uint32_t control, uint32_t chunk)
 {
     pthread_mutex_lock(&p->mutex);
     dp__send(p,
-             &(dp__frame_t){.type = DP__FRAME_WANT, .from = p->group.rank, .to = rank, .id = meeting, .extra = chunk});
+             &(dp__frame_t){.type = DP__FRAME_WANT, .from = p->group.rank, .to = rank, .id = control, .extra = chunk});
     pthread_mutex_unlock(&p->mutex);
     dp__process_wake(p);
 }
 
-static void set_pull(dp__process_t *p, int32_t rank, uint32_t meeting, void *to, size_t bytes)
+static void set_pull(dp__process_t *p, int32_t rank, uint32_t control, void *to, size_t bytes)
 {
     pthread_mutex_lock(&p->mutex);
     dp__signal_post(&p->collect.pulled_chunks, 0);
     p->collect.pulled = to;
     p->collect.pulled_bytes = bytes;
     p->collect.pulled_from = rank;
-    p->collect.pulled_in = meeting;
+    p->collect.pulled_in = control;
     pthread_mutex_unlock(&p->mutex);
 }
 
-static dp_status_t pull(dp__process_t *p, int32_t rank, uint32_t meeting, void *to, size_t bytes)
+static dp_status_t pull(dp__process_t *p, int32_t rank, uint32_t control, void *to, size_t bytes)
 {
     uint32_t chunks = (uint32_t)((bytes + DP__CHUNK_BYTES - 1) / DP__CHUNK_BYTES), asked = 0;
     char what[96];
     dp_status_t status = DP_OK;
 
     snprintf(what, sizeof(what), "rank %d: collect waits for rank %d", p->group.rank, rank);
-    set_pull(p, rank, meeting, to, bytes);
+    set_pull(p, rank, control, to, bytes);
     for (uint32_t chunk = 0; status == DP_OK && chunk < chunks; chunk++) {
         while (asked < chunks && asked < chunk + CHUNKS_AHEAD)
-            want(p, rank, meeting, asked++);
+            want(p, rank, control, asked++);
         status = dp__cause_wait(&p->cause, &p->collect.pulled_chunks, chunk + 1, p->group.hang_ns, what);
     }
     set_pull(p, -1, 0, NULL, 0);
     return status;
 }
 
-static dp_status_t receive_all(dp__process_t *p, const uint64_t *lengths, const void *mine, uint32_t meeting,
+static dp_status_t receive_all(dp__process_t *p, const uint64_t *lengths, const void *mine, uint32_t control,
                                dp_receive_fn receive, void *user)
 {
     void *buffer;
@@ -199,7 +199,7 @@ static dp_status_t receive_all(dp__process_t *p, const uint64_t *lengths, const 
                        largest);
     for (int32_t r = 0; r < p->group.size && status == DP_OK; r++) {
         if (r != p->group.rank)
-            status = pull(p, r, meeting, buffer, (size_t)lengths[r]);
+            status = pull(p, r, control, buffer, (size_t)lengths[r]);
         if (status == DP_OK)
             status = receive(user, r, r == p->group.rank ? mine : buffer, (size_t)lengths[r]);
     }
@@ -212,7 +212,7 @@ static void offer(dp__process_t *p, const void *mine, size_t bytes)
     pthread_mutex_lock(&p->mutex);
     p->collect.offered = mine;
     p->collect.offered_bytes = bytes;
-    p->collect.offered_in = p->meeting.number + 1;
+    p->collect.offered_in = p->control.number + 1;
     pthread_mutex_unlock(&p->mutex);
 }
 
@@ -225,14 +225,14 @@ static dp_status_t collect_with(dp__process_t *p, int32_t root, const void *mine
     dp_status_t status;
 
     offer(p, mine, bytes);
-    status = meet(p, DP__MEET_COLLECT, (uint32_t)root, &length, sizeof(length), lengths, group->hang_ns);
+    status = meet(p, DP__CONTROL_COLLECT, (uint32_t)root, &length, sizeof(length), lengths, group->hang_ns);
     if (status == DP_OK && group->rank == root) {
         verdict.status = receive_all(p, lengths, mine, p->collect.offered_in, receive, user);
         if (verdict.status != DP_OK)
             snprintf(verdict.message, sizeof(verdict.message), "%s", dp_last_error());
     }
     if (status == DP_OK) /* the root may need the time of a wait for every rank */
-        status = meet(p, DP__MEET_COLLECT, (uint32_t)root, &verdict, sizeof(verdict), verdicts,
+        status = meet(p, DP__CONTROL_COLLECT, (uint32_t)root, &verdict, sizeof(verdict), verdicts,
                       group->hang_ns * group->size);
     offer(p, NULL, 0);
     if (status == DP_OK && verdicts[root].status != DP_OK)
@@ -263,15 +263,15 @@ static dp_status_t process_collect(dp_group_t *group, int32_t root, const void *
 
 /* ---- the end ---- */
 
-static void end_job(dp__process_t *p, dp_status_t status, const char *text, uint32_t meeting)
+static void end_job(dp__process_t *p, dp_status_t status, const char *text, uint32_t control)
 {
     int64_t deadline = dp__now_ns() + 2 * dp__scaled_ns(DP__GOODBYE_SECONDS);
 
     pthread_mutex_lock(&p->mutex);
     if (dp__is_hub(p))
-        dp__hub_abort(p, 0, status, text, meeting);
+        dp__hub_abort(p, 0, status, text, control);
     else
-        dp__propose(p, status, text, meeting);
+        dp__propose(p, status, text, control);
     pthread_mutex_unlock(&p->mutex);
     dp__process_wake(p);
     /* rank 0 decides whose cause was the first */
@@ -299,7 +299,7 @@ static void process_leave(dp_group_t *group)
 {
     dp__process_t *p = dp__process_of(group);
 
-    if (meet(p, DP__MEET_LEAVE, 0, NULL, 0, NULL, group->hang_ns) == DP_OK) {
+    if (meet(p, DP__CONTROL_LEAVE, 0, NULL, 0, NULL, group->hang_ns) == DP_OK) {
         pthread_mutex_lock(&p->mutex);
         p->over = true;
         pthread_mutex_unlock(&p->mutex);
@@ -320,7 +320,7 @@ static void process_describe(const dp_group_t *group, int32_t rank, char *text, 
     const dp__contact_t *contact = dp__contact(p, rank);
 
     pthread_mutex_lock(&p->mutex);
-    (void)dp__box_describe(p->boxes, rank, text, bytes);
+    (void)dp__recorder_describe(p->recorders, rank, text, bytes);
     if (text[0] == '\0' && contact != NULL && contact->news != NULL)
         snprintf(text, bytes, "%s", contact->news->doing);
     pthread_mutex_unlock(&p->mutex);
@@ -354,8 +354,8 @@ static const dp__group_link_t process_link = {
     .collect = process_collect,
     .abort = process_abort,
     .interrupt = process_interrupt,
-    .blackbox = dp__process_blackbox,
-    .close_blackbox = dp__process_close_blackbox,
+    .recorder = dp__process_recorder,
+    .close_recorder = dp__process_close_recorder,
     .name_spans = dp__process_name_spans,
     .describe = process_describe,
     .latest = process_latest,

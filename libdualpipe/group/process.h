@@ -1,19 +1,19 @@
-/* SPDX-FileCopyrightText: The libdualpipe authors
- * SPDX-License-Identifier: MIT
- * process.h: a rank that is a process of its own. Rank 0 is the hub: every other rank, a spoke, holds one stream
- * connection to it. A control thread owns the sockets; it and the rank's own threads share the state below under one
- * mutex.
+/* SPDX-FileCopyrightText: The libdualpipe authors SPDX-License-Identifier: MIT process.h: a rank
+ * that is a process of its own. Rank 0 is the hub: every other rank, a spoke, holds one stream
+ * connection to it. A control thread owns the sockets; it and the rank's own threads share the
+ * state below under one mutex.
  *
  *   process.c     the link functions, leaving
  *   enter.c       joining, and joining again after a death
  *   control.c     the control thread
  *   hub.c         what rank 0 does with connections and frames
  *   spoke.c       what the others do
- *   connection.c  what both stand on: connections, frames, pieces of collect, how death and abort are noted
- *   boxes.c       black boxes that other processes map
+ *   connection.c  what both stand on: connections, frames, pieces of collect, how death and abort
+ *                 are noted
+ *   process_recorders.c       flight recorders that other processes map
  *   beat.c        signs of life between hosts
- *   inquest.c     why nobody gets on
- *   testimony.c   the last spans of ranks of other hosts, for the trace file of an inquest
+ *   hang_report.c     why nobody gets on
+ *   told_spans.c   the last spans of ranks of other hosts, for the trace file of a hang report
  *   status.c      what `dualpipe status` hears
  *   clocks.c      what a rank of another host knows of rank 0's clock
  *   news.c        what is known of ranks
@@ -23,9 +23,9 @@
 #define DP_GROUP_PROCESS_H
 
 #include "group/address.h"
-#include "group/blackbox.h"
 #include "group/ends.h"
 #include "group/last_spans.h"
+#include "group/recorder.h"
 #include "group/secret.h"
 #include "group/settings.h"
 
@@ -66,7 +66,7 @@ typedef struct dp__machine {
     char name[DP__MACHINE_BYTES]; /* equal where one process can see the other; "": not known */
 } dp__machine_t;
 
-/* What a rank of another host has told of itself: its black box cannot be read from here. */
+/* What a rank of another host has told of itself: its flight recorder cannot be read from here. */
 typedef struct dp__news {
     uint64_t sign;   /* changes when an operation begins or ends */
     int64_t sign_ns; /* when we heard of the latest change, on our clock; 0: never */
@@ -104,7 +104,7 @@ typedef struct dp__waiting_get {
     struct dp__waiting_get *next;
     int32_t rank;
     uint32_t id;
-    char key[DP__BOARD_KEY_BYTES];
+    char key[DP__KV_KEY_BYTES];
 } dp__waiting_get_t;
 
 /* Finding each other: what was asked for, and how far it has come. */
@@ -124,24 +124,24 @@ typedef struct dp__joining {
 typedef struct dp__proposal {
     bool made, sent;
     dp_status_t status;
-    uint32_t meeting;
+    uint32_t control;
     int64_t deadline_ns;
     char text[DP__CAUSE_BYTES];
 } dp__proposal_t;
 
-/* The meeting this rank is in. */
-typedef struct dp__attendance {
+/* The control collective this rank is in. */
+typedef struct dp__collective {
     uint32_t number;  /* from 1 */
     dp_signal_t over; /* the last one that is over */
     void *all_out;
     size_t bytes, received;
-} dp__attendance_t;
+} dp__collective_t;
 
 /* A collect: what the root may ask this rank for, and what the root is asking for. */
 typedef struct dp__collecting {
     const void *offered;
     size_t offered_bytes;
-    uint32_t offered_in; /* the meeting that told the lengths */
+    uint32_t offered_in; /* the control collective that told the lengths */
     void *pulled;
     uint32_t pulled_in;
     int32_t pulled_from;
@@ -149,15 +149,16 @@ typedef struct dp__collecting {
     dp_signal_t pulled_chunks;
 } dp__collecting_t;
 
-/* What a rank has said of itself in an inquest. */
+/* What a rank has said of itself in a hang report. */
 typedef struct dp__answer {
-    bool came, testified;
+    bool came, told_spans;
     dp__doing_t doing;
     dp__progress_t progress;
     char states[256]; /* ranks of its host that stand still, each with the letter of its state: "3T 5t" */
 } dp__answer_t;
 
-/* Only rank 0's: strangers at the door, who has come, the board, the meeting that is filling. */
+/* Only rank 0's: strangers at the door, who has come, the key-value store, the control collective
+ * that is filling. */
 typedef struct dp__hub {
     int listener;
     int64_t accept_again_ns;
@@ -165,7 +166,7 @@ typedef struct dp__hub {
     int32_t told;       /* have heard the cause */
     uint32_t strangers;
     int64_t next_log_ns;
-    dp__board_t board;
+    dp__kv_t kv;
     dp__waiting_get_t *waiting_gets;
     struct {
         uint32_t number, kind, root;
@@ -175,15 +176,15 @@ typedef struct dp__hub {
         unsigned char *data;
         size_t room;
     } gather;
-    struct {                   /* inquest.c */
+    struct {                   /* hang_report.c */
         dp__answer_t *answers; /* [size]; NULL: there is none */
-        int32_t accuser;       /* -1: nobody, it is only asked */
+        int32_t reporter;      /* -1: nobody, it is only asked */
         int32_t missing;       /* answers, ... */
         int32_t silent;        /* ... and ranks that have not told of their last spans */
         dp_status_t status;
         int64_t asked_ns, deadline_ns;
         char text[DP__CAUSE_BYTES];
-    } inquest;
+    } hang_report;
     struct { /* status.c: the socket of `dualpipe status`, and who waits for an answer */
         int listener, count, askers[DP__ASKERS];
     } status;
@@ -204,17 +205,17 @@ typedef struct dp__process {
         dp__peer_t self, *rows; /* hub: [size]; spoke: a row for each run of ranks that are alike, from its first one */
         int32_t count;
     } peers;
-    dp__contact_t *contacts; /* hub: [size]; spoke: [1], of rank 0 */
-    dp__box_t *boxes;        /* those of all ranks that can be read from here, newest first */
-    dp__last_spans_t last;   /* inquest.c fills it, control.c writes it */
-    struct {                 /* machine.c: those that ranks run on */
+    dp__contact_t *contacts;   /* hub: [size]; spoke: [1], of rank 0 */
+    dp__recorder_t *recorders; /* those of all ranks that can be read from here, newest first */
+    dp__last_spans_t last;     /* hang_report.c fills it, control.c writes it */
+    struct {                   /* machine.c: those that ranks run on */
         dp__machine_t *all;
         int32_t count, room;
     } machines;
 
     dp__joining_t join;       /* process.c, hub.c, spoke.c */
     dp__proposal_t proposal;  /* connection.c makes it, control.c sends it */
-    dp__attendance_t meeting; /* process.c */
+    dp__collective_t control; /* process.c */
     dp__collecting_t collect; /* process.c, connection.c */
     struct {                  /* process.c: PUT and GET of this rank's threads */
         uint32_t last;
@@ -277,11 +278,11 @@ void dp__hub_tick(dp__process_t *p, int64_t now_ns);
 void dp__hub_spread(dp__process_t *p);
 /* true when nobody waits for anything from us. */
 bool dp__hub_done(const dp__process_t *p);
-/* Rank `rank` comes to a meeting. */
-void dp__hub_contribute(dp__process_t *p, int32_t rank, uint32_t meeting, uint32_t kind, uint32_t root,
+/* Rank `rank` comes to a control collective. */
+void dp__hub_contribute(dp__process_t *p, int32_t rank, uint32_t control, uint32_t kind, uint32_t root,
                         const void *data, size_t bytes);
 /* Rank `rank` wants the job to end. */
-void dp__hub_abort(dp__process_t *p, int32_t rank, dp_status_t status, const char *text, uint32_t meeting);
+void dp__hub_abort(dp__process_t *p, int32_t rank, dp_status_t status, const char *text, uint32_t control);
 void dp__hub_answer_gets(dp__process_t *p);
 void dp__hub_forget_gets(dp__process_t *p);
 /* Nobody comes any more: the launcher has shut its socket. */
@@ -314,43 +315,43 @@ void dp__peer_name(const dp__process_t *p, int32_t rank, char *text, size_t byte
 /* Rank `rank` is gone though it did not leave: that is the cause. error: what the connection said; 0: end of file. */
 void dp__peer_died(dp__process_t *p, int32_t rank, int error);
 /* This rank wants the job to end. */
-void dp__propose(dp__process_t *p, dp_status_t status, const char *text, uint32_t meeting);
+void dp__propose(dp__process_t *p, dp_status_t status, const char *text, uint32_t control);
 
 /* ---- beat.c; with the mutex ---- */
 /* Tells ranks of other hosts that we live and what we do, and ends the job when a host has been silent for too long. */
 void dp__beat_tick(dp__process_t *p, int64_t now_ns);
 
-/* ---- inquest.c; with the mutex ---- */
+/* ---- hang_report.c; with the mutex ---- */
 /* Somebody has waited too long, which is to end the job. false: then with that text. */
-bool dp__inquest_open(dp__process_t *p, int32_t accuser, dp_status_t status, const char *text);
-bool dp__inquest_hear(dp__process_t *p, int32_t rank, const dp__frame_t *frame);
-/* All have answered, or those that will; dp__inquest_conclude follows. */
-bool dp__inquest_over(dp__process_t *p, int64_t now_ns);
-void dp__inquest_conclude(dp__process_t *p);
-void dp__inquest_end(dp__process_t *p);
+bool dp__hang_report_open(dp__process_t *p, int32_t reporter, dp_status_t status, const char *text);
+bool dp__hang_report_hear(dp__process_t *p, int32_t rank, const dp__frame_t *frame);
+/* All have answered, or those that will; dp__hang_report_conclude follows. */
+bool dp__hang_report_over(dp__process_t *p, int64_t now_ns);
+void dp__hang_report_conclude(dp__process_t *p);
+void dp__hang_report_end(dp__process_t *p);
 /* A rank has gone while it was on: it gave up, and did not die. false: there is none. */
-bool dp__inquest_left(dp__process_t *p);
+bool dp__hang_report_left(dp__process_t *p);
 /* Rank 0 itself does not answer one that has waited too long. */
-void dp__inquest_without_hub(dp__process_t *p, dp_status_t status, const char *text);
+void dp__hang_report_without_hub(dp__process_t *p, dp_status_t status, const char *text);
 /* A rank other than 0 was asked; spans: for its last spans, too. */
-void dp__inquest_tell(dp__process_t *p, bool spans);
+void dp__hang_report_tell(dp__process_t *p, bool spans);
 /* All are asked, and nothing ends: dp__status_answer follows. false: not now. */
-bool dp__inquest_ask(dp__process_t *p);
+bool dp__hang_report_ask(dp__process_t *p);
 /* "is in step 3: ..., waits for rank 2", of a rank that has answered or not. */
-void dp__inquest_describe(dp__process_t *p, int32_t rank, char *text, size_t bytes);
+void dp__hang_report_describe(dp__process_t *p, int32_t rank, char *text, size_t bytes);
 
-/* ---- testimony.c; with the mutex ---- */
+/* ---- told_spans.c; with the mutex ---- */
 /* Our last spans, and those of ranks of this host that cannot answer: how many bytes; *bytes_out is for dp__free, NULL
  * when there is nothing to tell or no memory for it. */
-size_t dp__testimony_write(dp__process_t *p, unsigned char **bytes_out);
+size_t dp__told_spans_write(dp__process_t *p, unsigned char **bytes_out);
 /* Into p->last. false: no rank of this job would say that. */
-bool dp__testimony_read(dp__process_t *p, int32_t rank, const unsigned char *at, const unsigned char *end);
+bool dp__told_spans_read(dp__process_t *p, int32_t rank, const unsigned char *at, const unsigned char *end);
 
 /* ---- status.c; with the mutex; rank 0's ---- */
 void dp__status_open(dp__process_t *p);
 void dp__status_close(dp__process_t *p);
 void dp__status_accept(dp__process_t *p);
-/* By what was said in an inquest that is over. */
+/* By what was said in a hang report that is over. */
 void dp__status_answer(dp__process_t *p);
 
 /* ---- clocks.c ---- */
@@ -367,8 +368,8 @@ dp_status_t dp__process_clock(dp_group_t *group, int64_t since_ns, dp__clock_sam
 bool dp__news_hear(dp__process_t *p, int32_t rank, const dp__frame_t *frame);
 /* The latest moment, on our clock, at which an operation of any rank is known to have begun or ended; 0: none is. */
 int64_t dp__news_latest(const dp__process_t *p);
-/* " in step 3: ..." or " after step 3: ...": what rank `rank` is or was doing, by its black box or its own words;
- * "". */
+/* " in step 3: ..." or " after step 3: ...": what rank `rank` is or was doing, by its flight
+ * recorder or its own words; "". */
 void dp__news_doing(const dp__process_t *p, int32_t rank, char *text, size_t bytes);
 
 /* ---- peers.c ---- */
@@ -381,8 +382,8 @@ size_t dp__peers_write(const dp__process_t *p, unsigned char **bytes_out);
 dp_status_t dp__peers_read(dp__process_t *p, const unsigned char *at, const unsigned char *end);
 
 /* ---- machine.c ---- */
-/* Any rank of the job. The process of another one is known to rank 0 alone, and rank 0's to all; dp__stands_still finds
- * those of this host by their black boxes. */
+/* Any rank of the job. The process of another one is known to rank 0 alone, and rank 0's to all;
+ * dp__stands_still finds those of this host by their flight recorders. */
 dp__peer_t dp__peer(const dp__process_t *p, int32_t rank);
 /* All but ourselves. */
 void dp__peers_forget(dp__process_t *p);
@@ -401,12 +402,12 @@ char dp__stands_still(const dp__process_t *p, int32_t rank);
 /* From now on the end of that rank's process is seen even when its connection stays open (a child may hold it). */
 void dp__watch_process(const dp__process_t *p, dp__connection_t *c, int32_t rank);
 
-/* ---- boxes.c ---- */
-dp_status_t dp__process_blackbox(dp_group_t *group, uint32_t capacity, dp_span_t **records_out);
-void dp__process_close_blackbox(dp_group_t *group, const dp_span_t *records);
+/* ---- process_recorders.c ---- */
+dp_status_t dp__process_recorder(dp_group_t *group, uint32_t capacity, dp_span_t **records_out);
+void dp__process_close_recorder(dp_group_t *group, const dp_span_t *records);
 void dp__process_name_spans(dp_group_t *group, uint16_t name, const char *text);
-void dp__process_free_boxes(dp__process_t *p);
+void dp__process_free_recorders(dp__process_t *p);
 /* Those of other ranks. */
-void dp__process_forget_boxes(dp__process_t *p);
+void dp__process_forget_recorders(dp__process_t *p);
 
 #endif

@@ -1,8 +1,7 @@
-/* SPDX-FileCopyrightText: The libdualpipe authors
- * SPDX-License-Identifier: MIT
- * reform.h: a group whose ranks come together again after a death, for the engine. The time from one coming together
- * to the death that ends it is an epoch. Connections, keys, the board, black boxes and all that plugins open belong to
- * one epoch: nothing of it is seen in the next. */
+/* SPDX-FileCopyrightText: The libdualpipe authors SPDX-License-Identifier: MIT reform.h: a group
+ * whose ranks come together again after a death, for the engine. The time from one coming together
+ * to the death that ends it is an epoch. Connections, keys, the key-value store, flight recorders
+ * and all that plugins open belong to one epoch: nothing of it is seen in the next. */
 #ifndef DP_GROUP_REFORM_H
 #define DP_GROUP_REFORM_H
 
@@ -21,8 +20,8 @@ bool dp__group_respawns(const dp_group_t *group);
 uint32_t dp__group_epoch(const dp_group_t *group);
 /* The number that a rank has come with. Only where ranks can be replaced. [any] */
 uint32_t dp__group_held(const dp_group_t *group, int32_t rank);
-/* Until it is opened again, what trainers call by themselves fails with DP_ERR_PEER: the others are in other meetings.
- * [main] */
+/* Until it is opened again, what trainers call by themselves fails with DP_ERR_PEER: the others are
+ * in other control collectives. [main] */
 void dp__group_close(dp_group_t *group, bool closed);
 /* How the hosts of two ranks are told apart, for a message; where dp_host_places_t has them on different ones. [any] */
 const char *dp__group_apart(const dp_group_t *group, int32_t a, int32_t b);

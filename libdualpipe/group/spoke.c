@@ -240,15 +240,15 @@ static void hear_reply(dp__process_t *p, const dp__frame_t *frame)
 
 static void hear_all(dp__process_t *p, const dp__frame_t *frame)
 {
-    if (frame->id != p->meeting.number || frame->id != dp__signal_value(&p->meeting.over) + 1)
+    if (frame->id != p->control.number || frame->id != dp__signal_value(&p->control.over) + 1)
         return;
-    if (frame->bytes > 0 && p->meeting.all_out != NULL && frame->extra == p->meeting.received &&
-        frame->bytes <= p->meeting.bytes - p->meeting.received) {
-        memcpy((char *)p->meeting.all_out + p->meeting.received, frame->payload, frame->bytes);
-        p->meeting.received += frame->bytes;
+    if (frame->bytes > 0 && p->control.all_out != NULL && frame->extra == p->control.received &&
+        frame->bytes <= p->control.bytes - p->control.received) {
+        memcpy((char *)p->control.all_out + p->control.received, frame->payload, frame->bytes);
+        p->control.received += frame->bytes;
     }
-    if (p->meeting.received == p->meeting.bytes)
-        dp__signal_post(&p->meeting.over, frame->id);
+    if (p->control.received == p->control.bytes)
+        dp__signal_post(&p->control.over, frame->id);
 }
 
 static void hear_cause(dp__process_t *p, const dp__frame_t *frame)
@@ -308,7 +308,7 @@ static bool hear(dp__process_t *p, dp__connection_t *c, const dp__frame_t *frame
     case DP__FRAME_CLOCK:
         return dp__clock_hear(p, frame);
     case DP__FRAME_ASK:
-        dp__inquest_tell(p, frame->value != 0);
+        dp__hang_report_tell(p, frame->value != 0);
         return true;
     default:
         return false;

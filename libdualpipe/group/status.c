@@ -1,7 +1,7 @@
-/* SPDX-FileCopyrightText: The libdualpipe authors
- * SPDX-License-Identifier: MIT
- * status.c: rank 0 answers `dualpipe status`: a socket without a file, "@dualpipe-<uid>-<pid>", on which a user hears
- * what all ranks of his own job are at. They are asked as for an inquest, and the job goes on meanwhile. */
+/* SPDX-FileCopyrightText: The libdualpipe authors SPDX-License-Identifier: MIT status.c: rank 0
+ * answers `dualpipe status`: a socket without a file, "@dualpipe-<uid>-<pid>", on which a user
+ * hears what all ranks of his own job are at. They are asked as for a hang report, and the job goes
+ * on meanwhile. */
 #include "base/memory.h"
 #include "group/process.h"
 
@@ -75,7 +75,7 @@ void dp__status_accept(dp__process_t *p)
             dp__status_close(p); /* it would be readable all the time */
         return;
     }
-    if (p->hub.status.count == DP__ASKERS || !may_ask(fd) || !dp__inquest_ask(p)) {
+    if (p->hub.status.count == DP__ASKERS || !may_ask(fd) || !dp__hang_report_ask(p)) {
         close(fd);
         return;
     }
@@ -96,43 +96,43 @@ static int32_t find_straggler(const dp__process_t *p, double *times_out)
     double sum = 0;
 
     for (int32_t r = 0; r < p->group.size; r++) {
-        const dp__progress_t *at = &p->hub.inquest.answers[r].progress;
+        const dp__progress_t *at = &p->hub.hang_report.answers[r].progress;
 
         n += at->busy_ns > 0;
         sum += (double)at->busy_ns;
-        if (at->busy_ns > 0 && (worst < 0 || at->busy_ns > p->hub.inquest.answers[worst].progress.busy_ns))
+        if (at->busy_ns > 0 && (worst < 0 || at->busy_ns > p->hub.hang_report.answers[worst].progress.busy_ns))
             worst = r;
     }
-    *times_out = worst < 0 ? 0 : (double)p->hub.inquest.answers[worst].progress.busy_ns * n / sum;
+    *times_out = worst < 0 ? 0 : (double)p->hub.hang_report.answers[worst].progress.busy_ns * n / sum;
     return worst;
 }
 
 static size_t write_job(dp__process_t *p, char *text, size_t bytes)
 {
-    const dp__progress_t *first = &p->hub.inquest.answers[0].progress;
+    const dp__progress_t *first = &p->hub.hang_report.answers[0].progress;
     double times, resident = 0;
     const int32_t straggler = find_straggler(p, &times);
     int n;
 
     for (int32_t r = 0; r < p->group.size; r++)
-        resident += (double)p->hub.inquest.answers[r].progress.resident_bytes;
+        resident += (double)p->hub.hang_report.answers[r].progress.resident_bytes;
     n = snprintf(text, bytes, "job of %d ranks, hosts: %d: %llu steps, the latest took %.1f ms; %.1f MiB resident\n",
                  p->group.size, p->machines.count, (unsigned long long)first->steps, milliseconds(first->step_ns),
                  resident / (1 << 20));
     if (straggler >= 0)
         n += snprintf(text + n, bytes - (size_t)n, "rank %d computes longest: %.1f ms of it, %.2f times the mean\n",
-                      straggler, milliseconds(p->hub.inquest.answers[straggler].progress.busy_ns), times);
+                      straggler, milliseconds(p->hub.hang_report.answers[straggler].progress.busy_ns), times);
     return (size_t)n;
 }
 
 static size_t write_rank(dp__process_t *p, int32_t rank, char *text, size_t bytes)
 {
-    const dp__answer_t *a = &p->hub.inquest.answers[rank];
+    const dp__answer_t *a = &p->hub.hang_report.answers[rank];
     char name[128], doing[400];
     int n;
 
     dp__peer_name(p, rank, name, sizeof(name));
-    dp__inquest_describe(p, rank, doing, sizeof(doing));
+    dp__hang_report_describe(p, rank, doing, sizeof(doing));
     n = a->came ? snprintf(text, bytes, "%s: %llu steps, %.1f ms, computes %.1f ms, %.1f MiB; %s\n", name,
                            (unsigned long long)a->progress.steps, milliseconds(a->progress.step_ns),
                            milliseconds(a->progress.busy_ns), (double)a->progress.resident_bytes / (1 << 20), doing)

@@ -27,23 +27,24 @@ typedef enum dp__frame_type {
     DP__FRAME_PUT = 8,     /* to rank 0: id, key, data; value = 1: until all have opened */
     DP__FRAME_GET = 9,     /* to rank 0: id, key */
     DP__FRAME_REPLY = 10,  /* from rank 0: id, value = status, data or text */
-    DP__FRAME_GATHER = 11, /* to rank 0: id = number of the meeting, value = kind, extra = root, data */
-    DP__FRAME_ALL = 12,    /* from rank 0: id = number of the meeting, extra = offset, data */
-    DP__FRAME_WANT = 13,   /* relayed: id = number of the meeting, extra = offset */
+    DP__FRAME_GATHER = 11, /* to rank 0: id = number of the control collective, value = kind, extra = root, data */
+    DP__FRAME_ALL = 12,    /* from rank 0: id = number of the control collective, extra = offset, data */
+    DP__FRAME_WANT = 13,   /* relayed: id = number of the control collective, extra = offset */
     DP__FRAME_DATA = 14,   /* relayed: the same, data */
-    DP__FRAME_ABORT = 15,  /* to rank 0: value = status, text; id = number of a meeting that took too long; extra = 1:
+    DP__FRAME_ABORT =
+        15, /* to rank 0: value = status, text; id = number of a control collective that took too long; extra = 1:
                               nothing is to be found out any more */
-    DP__FRAME_CAUSE = 16,  /* from rank 0: value = status, text */
-    DP__FRAME_SEEN = 17,   /* to rank 0: the cause has arrived */
-    DP__FRAME_BEAT = 18,   /* between hosts: value = 1: text is what the sender does, 0: what it did last; a number of
+    DP__FRAME_CAUSE = 16, /* from rank 0: value = status, text */
+    DP__FRAME_SEEN = 17,  /* to rank 0: the cause has arrived */
+    DP__FRAME_BEAT = 18,  /* between hosts: value = 1: text is what the sender does, 0: what it did last; a number of
                                 64 bits (from rank 0: ns since anybody got on; to it: one that changes when the rank
                                 gets on), text */
-    DP__FRAME_CLOCK = 19,  /* to rank 0: the sender's time; from it: the same and rank 0's */
-    DP__FRAME_ASK = 20,    /* from rank 0: what are you at? value = 1: and what were you at? */
+    DP__FRAME_CLOCK = 19, /* to rank 0: the sender's time; from it: the same and rank 0's */
+    DP__FRAME_ASK = 20,   /* from rank 0: what are you at? value = 1: and what were you at? */
     DP__FRAME_TELL =
-        21 /* to rank 0: value = 1: it is in it, + 2: it computes, + 4: with testimony; extra = 1 + the rank that it waits for;
-                              ns for so long, steps, ns of the latest, ns computed in it, resident bytes, text, text of
-                              ranks that stand still, then what testimony.c writes */
+        21 /* to rank 0: value = 1: it is in it, + 2: it computes, + 4: with its last spans; extra = 1 + the rank that it waits
+                              for; ns for so long, steps, ns of the latest, ns computed in it, resident bytes, text, text of
+                              ranks that stand still, then what told_spans.c writes */
 } dp__frame_type_t;
 
 typedef struct dp__frame {

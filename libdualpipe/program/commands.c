@@ -498,10 +498,12 @@ static dp_status_t put_bundle(dp__writer_t *x, int32_t at, int32_t *count_out)
 {
     const dp_instr_t *instr = &x->instrs[at];
     bool sends = instr->kind == DP_INSTR_SEND;
-    int32_t way = dp__way_find(x->out->ways, x->out->nways, instr->peer, sends), n = 0;
-    int stream = DP_LANE_COUNT + way;
+    int32_t transfer =
+                dp__transfer_stream_find(x->out->transfer_streams, x->out->ntransfer_streams, instr->peer, sends),
+            n = 0;
+    int stream = DP_LANE_COUNT + transfer;
 
-    if (way < 0)
+    if (transfer < 0)
         return odd(x, at, "a transfer with a rank that is no neighbour");
     while (at + n < x->ninstrs && instr[n].kind == instr->kind && instr[n].bundle == instr->bundle &&
            instr[n].peer == instr->peer)
@@ -571,15 +573,16 @@ static dp_status_t keep_needed(dp__writer_t *x)
 
 /* ---- what there is ---- */
 
-int32_t dp__way_find(const dp__step_way_t *ways, int32_t n, int32_t peer, int32_t sends)
+int32_t dp__transfer_stream_find(const dp__transfer_stream_t *transfer_streams, int32_t n, int32_t peer, int32_t sends)
 {
     for (int32_t w = 0; w < n; w++)
-        if (ways[w].peer == peer && ways[w].sends == sends)
+        if (transfer_streams[w].peer == peer && transfer_streams[w].sends == sends)
             return w;
     return -1;
 }
 
-int32_t dp__ways_of(const dp_program_t *program, int32_t rank, dp__step_way_t ways[DP__WAYS])
+int32_t dp__transfer_streams_of(const dp_program_t *program, int32_t rank,
+                                dp__transfer_stream_t transfer_streams[DP__TRANSFER_STREAMS])
 {
     int32_t n = 0;
 
@@ -587,11 +590,12 @@ int32_t dp__ways_of(const dp_program_t *program, int32_t rank, dp__step_way_t wa
         const dp_channel_t *channel = &program->channels[c];
         int32_t sends = channel->src == rank, peer = sends ? channel->dst : channel->src;
 
-        if ((!sends && channel->dst != rank) || peer == rank || dp__way_find(ways, n, peer, sends) >= 0)
+        if ((!sends && channel->dst != rank) || peer == rank ||
+            dp__transfer_stream_find(transfer_streams, n, peer, sends) >= 0)
             continue;
-        if (n == DP__WAYS)
+        if (n == DP__TRANSFER_STREAMS)
             return -1;
-        ways[n++] = (dp__step_way_t){peer, sends};
+        transfer_streams[n++] = (dp__transfer_stream_t){peer, sends};
     }
     return n;
 }
@@ -799,8 +803,8 @@ dp_status_t dp__commands_write(const dp_program_t *program, int32_t rank, const 
     dp_status_t status;
 
     *out = (dp__commands_t){.count = 0};
-    out->nways = dp__ways_of(program, rank, out->ways);
-    if (out->nways < 0)
+    out->ntransfer_streams = dp__transfer_streams_of(program, rank, out->transfer_streams);
+    if (out->ntransfer_streams < 0)
         return dp_fail(DP_ERR_REJECTED, "rank %d of the pipeline has more than two neighbours", rank);
     for (int32_t c = 0; c < program->chunks; c++)
         x.most_segments = stages[c].nsegments > x.most_segments ? stages[c].nsegments : x.most_segments;

@@ -18,7 +18,7 @@
  * that no other stream waits for.
  *
  * A receive waits on the lane of the segment that reads the message, so that nothing else is held up. Where the backend
- * completes transfers in bundles only, each peer and direction has a stream of its own instead, a way: its bundles go
+ * completes transfers in bundles only, each peer and direction has a transfer stream of its own instead: its bundles go
  * there in the program's order, a send behind ready[buffer], and a receive records ready[buffer] for the segment that
  * reads. */
 #ifndef DP_PROGRAM_COMMANDS_H
@@ -43,7 +43,7 @@ typedef enum dp__command_kind {
 typedef struct dp__command {
     uint8_t kind : 4;
     uint8_t op : 4; /* CALL: DP_OP_F, R, I or W */
-    uint8_t stream; /* a lane, or DP_LANE_COUNT + a way */
+    uint8_t stream; /* a lane, or DP_LANE_COUNT + a transfer stream */
     union {
         int16_t segment; /* CALL */
         int16_t count;   /* BUNDLE: transfers, which follow one another in the rank's list */
@@ -54,7 +54,7 @@ typedef struct dp__command {
 
 enum { DP__FORWARD = 0, DP__BACKWARD = 1, DP__KINDS = 2 }; /* of passes that need work memory */
 enum { DP__WORKS = DP_BRAID_PASSES };                      /* most work memories of one of them */
-enum { DP__WAYS = 4 };                                     /* two neighbours, to and from each */
+enum { DP__TRANSFER_STREAMS = 4 };                         /* two neighbours, to and from each */
 
 /* A pass of the step, with all that it touches. */
 typedef struct dp__step_pass {
@@ -70,9 +70,9 @@ typedef struct dp__step_pass {
 } dp__step_pass_t;
 
 /* A stream for the bundles to or from one peer. */
-typedef struct dp__step_way {
+typedef struct dp__transfer_stream {
     int32_t peer, sends;
-} dp__step_way_t;
+} dp__transfer_stream_t;
 
 typedef struct dp__commands {
     int64_t count;
@@ -85,8 +85,8 @@ typedef struct dp__commands {
                                  stages that have some */
     int32_t *buffers;         /* [nchannels] of this rank: a source's outputs, slots of a bend or of a receiver of
                                  bundles; message n lies in buffer n mod that */
-    int32_t nways;
-    dp__step_way_t ways[DP__WAYS];
+    int32_t ntransfer_streams;
+    dp__transfer_stream_t transfer_streams[DP__TRANSFER_STREAMS];
 } dp__commands_t;
 
 /* stages: [chunks] of this rank. in_lane: [nchannels], or NULL for none: 1 where a message leaves from the lane that
@@ -96,8 +96,10 @@ dp_status_t dp__commands_write(const dp_program_t *program, int32_t rank, const 
                                const uint8_t *in_lane, dp__commands_t *out);
 void dp__commands_clear(dp__commands_t *commands);
 
-/* The ways of a rank, in the order of its channels: returns how many; -1: more than DP__WAYS. */
-int32_t dp__ways_of(const dp_program_t *program, int32_t rank, dp__step_way_t ways[DP__WAYS]);
-int32_t dp__way_find(const dp__step_way_t *ways, int32_t n, int32_t peer, int32_t sends);
+/* The transfer streams of a rank, in the order of its channels: returns how many; -1: more than
+ * DP__TRANSFER_STREAMS. */
+int32_t dp__transfer_streams_of(const dp_program_t *program, int32_t rank,
+                                dp__transfer_stream_t transfer_streams[DP__TRANSFER_STREAMS]);
+int32_t dp__transfer_stream_find(const dp__transfer_stream_t *transfer_streams, int32_t n, int32_t peer, int32_t sends);
 
 #endif

@@ -371,7 +371,7 @@ static void name_of(const void *context, int32_t lane, int32_t position, char *t
         position = t->pair_steps[t->pair_first[lane - ranks] + position];
     step = step_at(t, lane % ranks, position);
     dp__cell_print_parsed(cell, sizeof(cell), &step->cell);
-    snprintf(text, bytes, "%srow %d, cell %d (%s)%s", lane >= ranks ? "the meeting of " : "", lane % ranks + 1,
+    snprintf(text, bytes, "%srow %d, cell %d (%s)%s", lane >= ranks ? "the rendezvous of " : "", lane % ranks + 1,
              step->column, cell, lane >= ranks ? " with its other end" : "");
 }
 

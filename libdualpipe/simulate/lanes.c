@@ -12,7 +12,7 @@
 #include "simulate/costs.h"
 #include "timeline/pair.h"
 
-enum { STREAMS = DP_LANE_COUNT + DP__WAYS };
+enum { STREAMS = DP_LANE_COUNT + DP__TRANSFER_STREAMS };
 
 /* Times of a message; negative: not known yet. */
 typedef struct message {

@@ -51,7 +51,7 @@ static int wait_for_the_end(int chosen, const char *how)
     const struct timespec nap = {0, 200000000};
     dp_signal_t never = {0, 0};
     dp_span_t *records;
-    dp_status_t status = dp_group_blackbox(group, 1, &records);
+    dp_status_t status = dp_group_recorder(group, 1, &records);
     int code;
 
     if (status != DP_OK)

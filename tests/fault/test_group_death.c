@@ -61,10 +61,10 @@ static dp_status_t body(forked_t *self)
     dp_status_t status = dp_group_join(&options, &group);
 
     if (status == DP_OK)
-        status = dp_group_blackbox(group, 64, &records);
+        status = dp_group_recorder(group, 64, &records);
     if (status != DP_OK)
         return status;
-    dp_group_blackbox_name(group, 1, "mlp");
+    dp_group_recorder_name(group, 1, "mlp");
     records[7] = (dp_span_t){.start_ns = 1000, .end_ns = 2000, .step = 2, .microbatch = 1, .kind = DP_SPAN_SEND};
     records[9] = (dp_span_t){.start_ns = 3000,
                              .step = 3,

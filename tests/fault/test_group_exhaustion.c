@@ -63,7 +63,7 @@ static dp_status_t use(dp_group_t *group)
     if (status == DP_OK)
         status = boot->get(host, key, all, 64);
     if (status == DP_OK)
-        status = dp_group_blackbox(group, 16, &records);
+        status = dp_group_recorder(group, 16, &records);
     if (status == DP_OK)
         status = dp_group_collect(group, 1, mine, sizeof(mine), take_nothing, NULL);
     return status;

@@ -77,7 +77,7 @@ static dp_status_t work(const self_t *self)
     if (status == DP_OK && theirs != epoch)
         return dp_fail(DP_ERR_PROTOCOL, "a key of epoch %u in epoch %u", theirs, epoch);
     if (status == DP_OK)
-        status = dp_group_blackbox(self->group, 16, &records);
+        status = dp_group_recorder(self->group, 16, &records);
     perhaps_die(self, WITH_A_BOX);
     for (int i = 0; i < 3 && status == DP_OK; i++) {
         if (i == 2)
@@ -87,7 +87,7 @@ static dp_status_t work(const self_t *self)
             if (all[r] != epoch)
                 status = dp_fail(DP_ERR_PROTOCOL, "rank %d is in epoch %u, we in %u", r, all[r], epoch);
     }
-    dp_group_blackbox_close(self->group, records);
+    dp_group_recorder_close(self->group, records);
     return status;
 }
 

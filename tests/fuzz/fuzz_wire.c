@@ -65,12 +65,12 @@ static void feed_frames(dp__process_t *p, input_t *in)
             (dp__is_hub(p) ? dp__hub_frame : dp__spoke_frame)(p, c, &frame);
         free(payload);
         if (dp__is_hub(p)) {
-            if (dp__inquest_over(p, dp__now_ns()))
-                dp__inquest_conclude(p);
+            if (dp__hang_report_over(p, dp__now_ns()))
+                dp__hang_report_conclude(p);
             FUZZ_REQUIRE(p->hub.introduced >= 1 && p->hub.introduced <= RANKS);
             FUZZ_REQUIRE(p->hub.gather.arrived >= 0 && p->hub.gather.arrived < RANKS);
         } else
-            FUZZ_REQUIRE(p->meeting.received <= p->meeting.bytes);
+            FUZZ_REQUIRE(p->control.received <= p->control.bytes);
         for (size_t i = p->connections.count; i-- > 0;) {
             c = p->connections.all[i];
             c->wire.out_begin = c->wire.out_end = 0; /* nobody listens */
@@ -134,7 +134,7 @@ static void from_members(dp__process_t *p, input_t *in)
         p->hub.introduced += dp__is_hub(p);
         dp__signal_post(&p->join.done, 1);
     }
-    p->meeting = (dp__attendance_t){.number = 1, .all_out = out, .bytes = RANKS * (how >> 4)};
+    p->control = (dp__collective_t){.number = 1, .all_out = out, .bytes = RANKS * (how >> 4)};
     p->collect = (dp__collecting_t){.offered = offered,
                                     .offered_bytes = sizeof(offered),
                                     .offered_in = 2,
@@ -145,7 +145,7 @@ static void from_members(dp__process_t *p, input_t *in)
     if (!dp__is_hub(p))
         p->requests.open = &request;
     else if ((how & 2) != 0)
-        (void)dp__inquest_open(p, 1, DP_ERR_TIMEOUT, "rank 1 has waited too long");
+        (void)dp__hang_report_open(p, 1, DP_ERR_TIMEOUT, "rank 1 has waited too long");
     feed_frames(p, in);
     p->requests.open = NULL;
     for (int r = 0; r < others; r++)

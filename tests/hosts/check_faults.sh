@@ -32,7 +32,7 @@ faults_begin 2 2
 hosts_stop 2
 for r in 0 1; do
     hosts_await rank$r 10
-    # one of the two may have come to the meeting before its host stopped
+    # one of the two may have come to the control collective before its host stopped
     [ "$status" = 10 ] && grep -q "rank [01] waited $scale s in all_gather for ranks [23]" "$hosts_work/rank$r.out" ||
         faults_complain "rank $r: status $status, and what it waited for is not named"
 done

@@ -81,7 +81,7 @@ int main(int argc, char **argv)
     if (status != DP_OK)
         return complain(status);
     sigaction(SIGTERM, &action, NULL);
-    status = dp_group_blackbox(group, 1, &records);
+    status = dp_group_recorder(group, 1, &records);
     for (int32_t step = 0; step < steps && status == DP_OK; step++) {
         for (int done = 0; step == 1 && dp_group_rank(group) == slow && done < slow_ms; done += ms)
             operate(step, 1 + done / ms, ms);

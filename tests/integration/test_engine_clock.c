@@ -254,7 +254,7 @@ typedef struct rank {
     world_t *world;
     dp_pipeline_t pipeline;
     struct dp_comm comm;
-    struct dp_stream streams[DP_LANE_COUNT + DP__WAYS];
+    struct dp_stream streams[DP_LANE_COUNT + DP__TRANSFER_STREAMS];
     struct dp_event marks[DP_LANE_COUNT], *events;
     dp_channel_end_t ends[4 * DP_MAX_CHUNKS];
     char memory[4096];
@@ -317,9 +317,9 @@ static void open_rank(rank_t *rank, world_t *w, int32_t r)
         p->lanes.stream[lane] = &rank->streams[lane];
         p->lanes.mark[lane] = &rank->marks[lane];
     }
-    p->ways.n = dp__ways_of(w->program, r, p->ways.at);
-    for (int32_t k = 0; k < p->ways.n; k++)
-        p->ways.stream[k] = &rank->streams[DP_LANE_COUNT + k];
+    p->transfer_streams.n = dp__transfer_streams_of(w->program, r, p->transfer_streams.at);
+    for (int32_t k = 0; k < p->transfer_streams.n; k++)
+        p->transfer_streams.stream[k] = &rank->streams[DP_LANE_COUNT + k];
     for (int kind = 0; kind < DP__KINDS; kind++)
         for (int k = 0; k < DP__WORKS; k++)
             p->work[kind][k] = rank->memory;

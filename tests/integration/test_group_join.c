@@ -805,9 +805,9 @@ START_TEST(ranks_that_disagree_on_a_collective_hear_why)
 }
 END_TEST
 
-/* ---- black boxes ---- */
+/* ---- flight recorders ---- */
 
-static dp_status_t blackbox_body(forked_t *self)
+static dp_status_t recorder_body(forked_t *self)
 {
     dp_group_options_t options = forked_options(self);
     int before = forked_count_descriptors(), after;
@@ -819,12 +819,12 @@ static dp_status_t blackbox_body(forked_t *self)
     if (status != DP_OK)
         return status;
     before = forked_count_descriptors();
-    status = dp_group_blackbox(group, 1000, &records);
+    status = dp_group_recorder(group, 1000, &records);
     after = forked_count_descriptors();
     if (status == DP_OK && after != before)
         status = dp_fail(DP_ERR_IO, "%d descriptors before, %d after", before, after);
     if (status == DP_OK) {
-        dp_group_blackbox_name(group, 200, "mlp");
+        dp_group_recorder_name(group, 200, "mlp");
         records[999] = (dp_span_t){.start_ns = 30,
                                    .step = 3,
                                    .microbatch = 5,
@@ -848,18 +848,18 @@ static dp_status_t blackbox_body(forked_t *self)
     return status;
 }
 
-START_TEST(black_boxes_are_read_across_processes)
+START_TEST(flight_recorders_are_read_across_processes)
 {
     forked_job_t job;
 
-    forked_run(&job, 4, blackbox_body, 0);
+    forked_run(&job, 4, recorder_body, 0);
     forked_finish(&job, 20);
     forked_expect_all(&job, DP_OK, "");
     forked_end(&job);
 }
 END_TEST
 
-static dp_status_t bad_blackbox_body(forked_t *self)
+static dp_status_t bad_recorder_body(forked_t *self)
 {
     dp_group_options_t options = forked_options(self);
     dp_span_t *records = NULL;
@@ -869,7 +869,7 @@ static dp_status_t bad_blackbox_body(forked_t *self)
 
     if (status != DP_OK)
         return status;
-    status = dp_group_blackbox(group, self->rank == 1 ? 0 : 8, &records);
+    status = dp_group_recorder(group, self->rank == 1 ? 0 : 8, &records);
     snprintf(text, sizeof(text), "%s", dp_last_error());
     if (records != NULL || dp_group_barrier(group) != DP_OK)
         status = DP_ERR_NUMERIC;
@@ -877,13 +877,13 @@ static dp_status_t bad_blackbox_body(forked_t *self)
     return dp_fail(status, "%s", text);
 }
 
-START_TEST(a_black_box_that_cannot_be_made_is_known_to_all)
+START_TEST(a_flight_recorder_that_cannot_be_made_is_known_to_all)
 {
     forked_job_t job;
 
-    forked_run(&job, 3, bad_blackbox_body, 0);
+    forked_run(&job, 3, bad_recorder_body, 0);
     forked_finish(&job, 20);
-    forked_expect_all(&job, DP_ERR_INVALID, "rank 1: a black box of 0 records");
+    forked_expect_all(&job, DP_ERR_INVALID, "rank 1: a flight recorder of 0 records");
     forked_end(&job);
 }
 END_TEST
@@ -921,8 +921,8 @@ int main(void)
     tcase_add_loop_test(tc, abort_reaches_all_processes, 0, 5);
     tcase_add_test(tc, all_processes_agree_on_one_cause);
     tcase_add_loop_test(tc, ranks_that_disagree_on_a_collective_hear_why, 0, 4);
-    tcase_add_test(tc, black_boxes_are_read_across_processes);
-    tcase_add_test(tc, a_black_box_that_cannot_be_made_is_known_to_all);
+    tcase_add_test(tc, flight_recorders_are_read_across_processes);
+    tcase_add_test(tc, a_flight_recorder_that_cannot_be_made_is_known_to_all);
     suite_add_tcase(suite, tc);
     runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

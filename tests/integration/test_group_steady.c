@@ -6,7 +6,7 @@
 #include "tests/support/suite.h"
 #include "tests/support/thread_ranks.h"
 
-/* Black boxes that this process has mapped. */
+/* Flight recorders that this process has mapped. */
 static long boxes(void)
 {
     FILE *maps = fopen("/proc/self/maps", "r");
@@ -14,7 +14,7 @@ static long boxes(void)
     long n = 0;
 
     while (maps != NULL && fgets(line, sizeof(line), maps) != NULL)
-        n += strstr(line, "dualpipe-blackbox") != NULL;
+        n += strstr(line, "dualpipe-recorder") != NULL;
     if (maps != NULL)
         fclose(maps);
     return n;
@@ -60,7 +60,7 @@ static dp_status_t come_and_go(dp_group_t *group, bool count)
             status = dp_group_barrier(group); /* nobody begins anew while another counts */
     }
     if (status == DP_OK && count && (oom_live() != live_before || boxes() != boxes_before))
-        return dp_fail(DP_ERR_NOMEM, "rank %d: %ld allocations and %ld black boxes have become %ld and %ld",
+        return dp_fail(DP_ERR_NOMEM, "rank %d: %ld allocations and %ld flight recorders have become %ld and %ld",
                        dp_group_rank(group), live_before, boxes_before, oom_live(), boxes());
     return status == DP_OK ? dp_group_barrier(group) : status;
 }

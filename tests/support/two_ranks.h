@@ -33,7 +33,7 @@ static inline dp__process_t *two_open(int32_t rank, int32_t size)
 
     two_require(p != NULL, "no memory");
     pthread_mutex_init(&p->mutex, NULL);
-    dp__board_init(&p->hub.board);
+    dp__kv_init(&p->hub.kv);
     dp__group_init(&p->group, rank, size, INT64_MAX, &p->cause, &no_link);
     p->wake_fd = p->hub.listener = p->hub.status.listener = -1;
     p->connections.room = 2 * (size_t)size + 2;

@@ -15,7 +15,7 @@ typedef struct talk {
     bool changed;
 } talk_t;
 
-static const unsigned char entry[12] = "on the board";
+static const unsigned char entry[12] = "in the store";
 
 /* Brings over what one side has to say. */
 static void carry(talk_t *t, dp__connection_t *from, int way)
@@ -45,7 +45,7 @@ static bool joined(const talk_t *t)
     return t->at_hub->phase == DP__PHASE_JOINED && t->at_spoke->phase == DP__PHASE_JOINED;
 }
 
-/* Joining, reading from the board, and a meeting. true: all of it was done. */
+/* Joining, reading from the key-value store, and a control collective. true: all of it was done. */
 static bool talk(talk_t *t)
 {
     static const char key[] = "key";
@@ -61,7 +61,7 @@ static bool talk(talk_t *t)
     ck_assert_int_eq(dp__peer(t->hub, 1).pid, dp__peer(t->spoke, 1).pid);
     ck_assert_int_eq(dp__peer(t->spoke, 0).pid, dp__peer(t->hub, 0).pid);
 
-    ck_assert_int_eq(dp__board_put(&t->hub->hub.board, key, entry, sizeof(entry), false), DP_OK);
+    ck_assert_int_eq(dp__kv_put(&t->hub->hub.kv, key, entry, sizeof(entry), false), DP_OK);
     t->spoke->requests.open = &request;
     dp__send(
         t->spoke,
@@ -73,24 +73,24 @@ static bool talk(talk_t *t)
         ck_assert_int_eq(request.status, DP_OK);
         ck_assert_mem_eq(read, entry, sizeof(entry));
     }
-    t->hub->meeting = (dp__attendance_t){.number = 1, .all_out = at_hub, .bytes = sizeof(at_hub)};
-    t->spoke->meeting = (dp__attendance_t){.number = 1, .all_out = at_spoke, .bytes = sizeof(at_spoke)};
-    dp__hub_contribute(t->hub, 0, 1, DP__MEET_ALL_GATHER, 0, gives[0], 8);
+    t->hub->control = (dp__collective_t){.number = 1, .all_out = at_hub, .bytes = sizeof(at_hub)};
+    t->spoke->control = (dp__collective_t){.number = 1, .all_out = at_spoke, .bytes = sizeof(at_spoke)};
+    dp__hub_contribute(t->hub, 0, 1, DP__CONTROL_ALL_GATHER, 0, gives[0], 8);
     dp__send(t->spoke, &(dp__frame_t){.type = DP__FRAME_GATHER,
                                       .from = 1,
                                       .id = 1,
-                                      .value = DP__MEET_ALL_GATHER,
+                                      .value = DP__CONTROL_ALL_GATHER,
                                       .bytes = 8,
                                       .payload = gives[1]});
     pump(t);
     for (int r = 0; r < 2; r++) {
-        if (dp__signal_value(&t->hub->meeting.over) == 1)
+        if (dp__signal_value(&t->hub->control.over) == 1)
             ck_assert_mem_eq(at_hub[r], gives[r], 8);
-        if (dp__signal_value(&t->spoke->meeting.over) == 1)
+        if (dp__signal_value(&t->spoke->control.over) == 1)
             ck_assert_mem_eq(at_spoke[r], gives[r], 8);
     }
-    all = dp__signal_value(&request.done) != 0 && dp__signal_value(&t->hub->meeting.over) == 1 &&
-          dp__signal_value(&t->spoke->meeting.over) == 1;
+    all = dp__signal_value(&request.done) != 0 && dp__signal_value(&t->hub->control.over) == 1 &&
+          dp__signal_value(&t->spoke->control.over) == 1;
     return all && joined(t) && !dp__cause_is_set(&t->hub->cause) && !dp__cause_is_set(&t->spoke->cause);
 }
 

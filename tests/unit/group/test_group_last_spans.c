@@ -1,6 +1,6 @@
-/* SPDX-FileCopyrightText: The libdualpipe authors
- * SPDX-License-Identifier: MIT
- * test_group_last_spans.c: what is kept of a black box when nobody gets on, and how it comes from another host. */
+/* SPDX-FileCopyrightText: The libdualpipe authors SPDX-License-Identifier: MIT
+ * test_group_last_spans.c: what is kept of a flight recorder when nobody gets on, and how it comes
+ * from another host. */
 #include "tests/support/suite.h"
 #include "tests/support/two_ranks.h"
 #include "timeline/timeline.h"
@@ -11,7 +11,7 @@ enum { RECORDS = 100 };
 
 typedef struct rig {
     dp__process_t *hub, *spoke;
-    dp__box_t box; /* of rank 1 */
+    dp__recorder_t recorder; /* of rank 1 */
 } rig_t;
 
 /* Rank 1 on another host has been through RECORDS - 1 passes, and is in one that began before all of them. */
@@ -21,22 +21,22 @@ static void open_rig(rig_t *rig)
     size_t bytes;
     void *memory;
 
-    ck_assert_int_eq(dp__box_bytes(RECORDS, &bytes), DP_OK);
+    ck_assert_int_eq(dp__recorder_bytes(RECORDS, &bytes), DP_OK);
     memory = dp__calloc(1, bytes);
     ck_assert_ptr_nonnull(memory);
-    dp__box_format(memory, bytes, RECORDS, mark, &rig->box);
-    rig->box.rank = 1;
-    dp__box_set_name(&rig->box, 1, "mlp");
+    dp__recorder_format(memory, bytes, RECORDS, mark, &rig->recorder);
+    rig->recorder.rank = 1;
+    dp__recorder_set_name(&rig->recorder, 1, "mlp");
     for (int i = 0; i < RECORDS; i++)
-        rig->box.records[i] = (dp_span_t){.start_ns = 1000 + 10 * i,
-                                          .end_ns = i == 0 ? 0 : 1005 + 10 * i,
-                                          .kind = DP_SPAN_COMPUTE,
-                                          .segment = 0,
-                                          .microbatch = i,
-                                          .name = 1};
+        rig->recorder.records[i] = (dp_span_t){.start_ns = 1000 + 10 * i,
+                                               .end_ns = i == 0 ? 0 : 1005 + 10 * i,
+                                               .kind = DP_SPAN_COMPUTE,
+                                               .segment = 0,
+                                               .microbatch = i,
+                                               .name = 1};
     rig->hub = two_open(0, 3);
     rig->spoke = two_open(1, 3);
-    rig->spoke->boxes = &rig->box;
+    rig->spoke->recorders = &rig->recorder;
     for (int32_t r = 1; r < 3; r++)
         rig->hub->peers.rows[r] = (dp__peer_t){r, 100 + r, dp__machine_add(rig->hub, "host", "there"), 0};
     ck_assert_int_eq(dp_timeline_create(3, DP__LAST_SPANS, &rig->hub->last.timeline), DP_OK);
@@ -44,15 +44,15 @@ static void open_rig(rig_t *rig)
 
 static void close_rig(rig_t *rig)
 {
-    rig->spoke->boxes = NULL;
-    dp__free(rig->box.memory);
+    rig->spoke->recorders = NULL;
+    dp__free(rig->recorder.memory);
     two_close(rig->hub);
     two_close(rig->spoke);
 }
 
-static size_t testimony(rig_t *rig, unsigned char **bytes_out)
+static size_t write_told(rig_t *rig, unsigned char **bytes_out)
 {
-    const size_t bytes = dp__testimony_write(rig->spoke, bytes_out);
+    const size_t bytes = dp__told_spans_write(rig->spoke, bytes_out);
 
     ck_assert_ptr_nonnull(*bytes_out);
     ck_assert_uint_gt(bytes, 8 + 8);
@@ -67,8 +67,8 @@ START_TEST(what_is_not_over_is_kept_and_then_the_latest)
     bool open = false;
 
     open_rig(&rig);
-    ck_assert(dp__last_spans_take(&rig.box, 1, rig.hub->last.timeline, 2));
-    ck_assert(!dp__last_spans_take(&rig.box, 2, rig.hub->last.timeline, 1)); /* not its box */
+    ck_assert(dp__last_spans_take(&rig.recorder, 1, rig.hub->last.timeline, 2));
+    ck_assert(!dp__last_spans_take(&rig.recorder, 2, rig.hub->last.timeline, 1)); /* not its recorder */
     spans = dp_timeline_spans(rig.hub->last.timeline, 2, &count);
     ck_assert_int_eq(count, DP__LAST_SPANS);
     for (int64_t i = 0; i < count; i++) {
@@ -96,8 +96,9 @@ START_TEST(a_step_that_began_first_and_ended_last_is_kept)
     int64_t count, steps = 0;
 
     open_rig(&rig);
-    rig.box.records[0] = (dp_span_t){.start_ns = 999, .end_ns = 1000 + 10 * RECORDS, .step = 1, .kind = DP_SPAN_STEP};
-    ck_assert(dp__last_spans_take(&rig.box, 1, rig.hub->last.timeline, 1));
+    rig.recorder.records[0] =
+        (dp_span_t){.start_ns = 999, .end_ns = 1000 + 10 * RECORDS, .step = 1, .kind = DP_SPAN_STEP};
+    ck_assert(dp__last_spans_take(&rig.recorder, 1, rig.hub->last.timeline, 1));
     spans = dp_timeline_spans(rig.hub->last.timeline, 1, &count);
     ck_assert_int_eq(count, DP__LAST_SPANS);
     for (int64_t i = 0; i < count; i++)
@@ -112,23 +113,23 @@ START_TEST(a_rank_that_has_ended_is_not_left_out)
 {
     static const uint8_t mark[16];
     rig_t rig;
-    dp__box_t newer;
+    dp__recorder_t newer;
     size_t bytes;
     int64_t count;
     void *memory;
 
     open_rig(&rig);
-    dp__box_close(&rig.box);
-    ck_assert(dp__last_spans_take(&rig.box, 1, rig.hub->last.timeline, 1));
+    dp__recorder_close(&rig.recorder);
+    ck_assert(dp__last_spans_take(&rig.recorder, 1, rig.hub->last.timeline, 1));
     ck_assert_ptr_nonnull(dp_timeline_spans(rig.hub->last.timeline, 1, &count));
     ck_assert_int_eq(count, DP__LAST_SPANS);
     /* what an engine that was closed has left does not stand beside what the next one does */
-    ck_assert_int_eq(dp__box_bytes(1, &bytes), DP_OK);
+    ck_assert_int_eq(dp__recorder_bytes(1, &bytes), DP_OK);
     memory = dp__calloc(1, bytes);
     ck_assert_ptr_nonnull(memory);
-    dp__box_format(memory, bytes, 1, mark, &newer);
+    dp__recorder_format(memory, bytes, 1, mark, &newer);
     newer.rank = 1;
-    newer.next = &rig.box;
+    newer.next = &rig.recorder;
     newer.records[0] = (dp_span_t){.start_ns = 1, .end_ns = 2, .kind = DP_SPAN_COMPUTE};
     ck_assert(dp__last_spans_take(&newer, 1, rig.hub->last.timeline, 2));
     ck_assert_ptr_nonnull(dp_timeline_spans(rig.hub->last.timeline, 2, &count));
@@ -147,25 +148,25 @@ START_TEST(another_host_tells_and_its_clock_is_bounded_by_the_round_trip)
     dp_row_clock_t clock = {.struct_size = sizeof(clock)};
 
     open_rig(&rig);
-    bytes = testimony(&rig, &told);
+    bytes = write_told(&rig, &told);
     memcpy(told, &theirs, sizeof(theirs)); /* their clock began just now */
     for (int i = 0; i < RECORDS; i++)
-        rig.box.records[i].end_ns = 0;
-    rig.hub->hub.inquest.asked_ns = dp__now_ns() - 4000000;
-    ck_assert(dp__testimony_read(rig.hub, 1, told, told + bytes));
+        rig.recorder.records[i].end_ns = 0;
+    rig.hub->hub.hang_report.asked_ns = dp__now_ns() - 4000000;
+    ck_assert(dp__told_spans_read(rig.hub, 1, told, told + bytes));
     ck_assert_ptr_nonnull(dp_timeline_spans(rig.hub->last.timeline, 1, &count));
     ck_assert_int_eq(count, DP__LAST_SPANS);
     ck_assert_int_eq(dp_timeline_clock(rig.hub->last.timeline, 1, &clock), DP_OK);
     ck_assert_int_ge(clock.bound_ns, 2000000);
     ck_assert_int_le(clock.offset_ns, dp__now_ns() - 7);
-    ck_assert_int_ge(clock.offset_ns, rig.hub->hub.inquest.asked_ns - 7);
+    ck_assert_int_ge(clock.offset_ns, rig.hub->hub.hang_report.asked_ns - 7);
     /* the same rank does not tell of one on another host, nor of itself with bytes that are cut off */
     told[8] = 0;
-    ck_assert(!dp__testimony_read(rig.hub, 1, told, told + bytes));
+    ck_assert(!dp__told_spans_read(rig.hub, 1, told, told + bytes));
     told[8] = 1;
     for (size_t cut = 1; cut < bytes; cut += 7)
         if (cut != bytes - 8)
-            ck_assert(!dp__testimony_read(rig.hub, 1, told, told + bytes - cut));
+            ck_assert(!dp__told_spans_read(rig.hub, 1, told, told + bytes - cut));
     dp__free(told);
     close_rig(&rig);
 }
@@ -182,7 +183,7 @@ START_TEST(a_file_is_named_before_it_is_there_and_then_it_is_whole)
     snprintf(path, sizeof(path), "%s/hang.json", folder);
     setenv("DUALPIPE_HANG_TRACE", path, 1);
     open_rig(&rig);
-    (void)dp__last_spans_take(&rig.box, 1, rig.hub->last.timeline, 1);
+    (void)dp__last_spans_take(&rig.recorder, 1, rig.hub->last.timeline, 1);
     dp__last_spans_name(&rig.hub->last, text, sizeof(text));
     ck_assert_ptr_nonnull(strstr(text, path));
     ck_assert_int_ne(stat(path, &st), 0);
@@ -233,7 +234,7 @@ START_TEST(who_is_late_leaves_the_file_of_the_first_alone)
 END_TEST
 
 /* Hosts answer what they are at before they have told of their last spans. */
-START_TEST(rank_0_waits_for_the_testimony_as_well)
+START_TEST(rank_0_waits_for_the_last_spans_as_well)
 {
     unsigned char told[5 * 8 + 8] = {0};
     dp__frame_t answer = {.type = DP__FRAME_TELL, .value = 1, .payload = told, .bytes = sizeof(told)};
@@ -243,18 +244,18 @@ START_TEST(rank_0_waits_for_the_testimony_as_well)
     memcpy(told + 40, "mlp(F)", 6);
     open_rig(&rig);
     dp__signal_post(&rig.hub->join.done, 1);
-    ck_assert(dp__inquest_open(rig.hub, 0, DP_ERR_TIMEOUT, "nobody gets on"));
-    now = rig.hub->hub.inquest.asked_ns;
+    ck_assert(dp__hang_report_open(rig.hub, 0, DP_ERR_TIMEOUT, "nobody gets on"));
+    now = rig.hub->hub.hang_report.asked_ns;
     for (int32_t r = 1; r < 3; r++)
-        ck_assert(dp__inquest_hear(rig.hub, r, &answer));
-    ck_assert(!dp__inquest_over(rig.hub, now));
+        ck_assert(dp__hang_report_hear(rig.hub, r, &answer));
+    ck_assert(!dp__hang_report_over(rig.hub, now));
     answer.value |= 4;
-    ck_assert(dp__inquest_hear(rig.hub, 1, &answer));
-    ck_assert(dp__inquest_hear(rig.hub, 1, &answer)); /* says it twice, and counts once */
-    ck_assert(!dp__inquest_over(rig.hub, now));
-    ck_assert(dp__inquest_hear(rig.hub, 2, &answer));
-    ck_assert(dp__inquest_over(rig.hub, now));
-    dp__inquest_end(rig.hub);
+    ck_assert(dp__hang_report_hear(rig.hub, 1, &answer));
+    ck_assert(dp__hang_report_hear(rig.hub, 1, &answer)); /* says it twice, and counts once */
+    ck_assert(!dp__hang_report_over(rig.hub, now));
+    ck_assert(dp__hang_report_hear(rig.hub, 2, &answer));
+    ck_assert(dp__hang_report_over(rig.hub, now));
+    dp__hang_report_end(rig.hub);
     close_rig(&rig);
 }
 END_TEST
@@ -305,7 +306,7 @@ int main(void)
     SUITE_ADD(suite, another_host_tells_and_its_clock_is_bounded_by_the_round_trip);
     SUITE_ADD(suite, a_file_is_named_before_it_is_there_and_then_it_is_whole);
     SUITE_ADD(suite, who_is_late_leaves_the_file_of_the_first_alone);
-    SUITE_ADD(suite, rank_0_waits_for_the_testimony_as_well);
+    SUITE_ADD(suite, rank_0_waits_for_the_last_spans_as_well);
     SUITE_ADD(suite, what_is_done_again_is_called_so);
     SUITE_ADD(suite, no_file_is_made_where_none_is_wanted_or_possible);
     return suite_run(suite);

@@ -1,6 +1,5 @@
-/* SPDX-FileCopyrightText: The libdualpipe authors
- * SPDX-License-Identifier: MIT
- * test_group_local.c: ranks as threads: blackboard, collectives, waits, aborts, black boxes. */
+/* SPDX-FileCopyrightText: The libdualpipe authors SPDX-License-Identifier: MIT test_group_local.c:
+ * ranks as threads: key-value store, collectives, waits, aborts, flight recorders. */
 #include <dualpipe/group.h>
 
 #include "base/environment.h"
@@ -504,7 +503,7 @@ START_TEST(every_allocation_may_fail)
 
             status = boot_of(host)->put(host, "key", "value", 5);
             if (status == DP_OK)
-                status = dp_group_blackbox(groups[0], 8, &records);
+                status = dp_group_recorder(groups[0], 8, &records);
             dp_group_leave(groups[0]);
         }
         untouched = c.left >= 0;
@@ -522,17 +521,17 @@ START_TEST(every_allocation_may_fail)
 }
 END_TEST
 
-/* ---- black box ---- */
+/* ---- flight recorder ---- */
 
-static dp_status_t blackbox_body(rank_t *self)
+static dp_status_t recorder_body(rank_t *self)
 {
     dp_span_t *records;
     char text[128], wanted[128];
-    dp_status_t status = dp_group_blackbox(self->group, 4, &records);
+    dp_status_t status = dp_group_recorder(self->group, 4, &records);
 
     if (status != DP_OK)
         return status;
-    dp_group_blackbox_name(self->group, 3, "mlp");
+    dp_group_recorder_name(self->group, 3, "mlp");
     records[1] = (dp_span_t){.start_ns = 10, .end_ns = 20, .step = 2, .microbatch = 0, .kind = DP_SPAN_SEND};
     records[2] = (dp_span_t){.start_ns = 30,
                              .step = 3,
@@ -559,7 +558,7 @@ START_TEST(describe_names_the_operation_in_progress)
 {
     rank_t ranks[MAX_RANKS];
 
-    run_ranks(4, 0, blackbox_body, 0, ranks);
+    run_ranks(4, 0, recorder_body, 0, ranks);
     expect_all(ranks, 4, DP_OK, "");
 }
 END_TEST
@@ -642,8 +641,8 @@ START_TEST(describe_finds_words_for_every_span)
     ck_assert_int_eq(dp_group_local(1, NULL, &group), DP_OK);
     dp_group_describe(group, 0, text, sizeof(text));
     ck_assert_str_eq(text, "");
-    ck_assert_int_eq(dp_group_blackbox(group, 0, &records), DP_ERR_INVALID);
-    ck_assert_int_eq(dp_group_blackbox(group, 1, &records), DP_OK);
+    ck_assert_int_eq(dp_group_recorder(group, 0, &records), DP_ERR_INVALID);
+    ck_assert_int_eq(dp_group_recorder(group, 1, &records), DP_OK);
     records[0] = sentences[_i].span;
     dp_group_describe(group, 0, text, sizeof(text));
     ck_assert_str_eq(text, sentences[_i].text);
@@ -653,8 +652,8 @@ START_TEST(describe_finds_words_for_every_span)
     ck_assert_str_eq(text, "");
     dp_group_describe(group, -1, text, sizeof(text));
     ck_assert_str_eq(text, "");
-    /* the latest start of all boxes counts */
-    ck_assert_int_eq(dp_group_blackbox(group, 2, &later), DP_OK);
+    /* the latest start of all recorders counts */
+    ck_assert_int_eq(dp_group_recorder(group, 2, &later), DP_OK);
     later[1] =
         (dp_span_t){.start_ns = 100, .step = 8, .microbatch = -1, .chunk = -1, .stage = -1, .kind = DP_SPAN_STEP};
     dp_group_describe(group, 0, text, sizeof(text));

@@ -116,7 +116,7 @@ START_TEST(the_jobs_limit_waits_for_those_who_work)
     runtime_t r = runtime_in(host, 6 * limits->hang_ns);
     dp_span_t *records;
 
-    ck_assert_int_eq(dp_group_blackbox(group, 2, &records), DP_OK);
+    ck_assert_int_eq(dp_group_recorder(group, 2, &records), DP_OK);
     r.heartbeat = &records[0];
     ck_assert_int_eq(host->poll(host, progress, &r, -1, "a request"), DP_OK);
     ck_assert_int_ge(host->now_ns(host), r.ready_ns);

@@ -22,14 +22,14 @@ static char *ask(int32_t size)
 
     for (int32_t r = 0; r < size; r++)
         p->peers.rows[r] = (dp__peer_t){r, 0, 0, 0};
-    p->hub.inquest.answers = dp__calloc((size_t)size, sizeof(*p->hub.inquest.answers));
+    p->hub.hang_report.answers = dp__calloc((size_t)size, sizeof(*p->hub.hang_report.answers));
     for (int32_t r = 0; r < size; r++)
-        p->hub.inquest.answers[r] = (dp__answer_t){.came = r != 1,
-                                                   .doing = {.peer = -1},
-                                                   .progress = {.steps = 7,
-                                                                .step_ns = 2000000,
-                                                                .busy_ns = r == 1 ? 0 : (uint64_t)r * 1000000,
-                                                                .resident_bytes = 1 << 20}};
+        p->hub.hang_report.answers[r] = (dp__answer_t){.came = r != 1,
+                                                       .doing = {.peer = -1},
+                                                       .progress = {.steps = 7,
+                                                                    .step_ns = 2000000,
+                                                                    .busy_ns = r == 1 ? 0 : (uint64_t)r * 1000000,
+                                                                    .resident_bytes = 1 << 20}};
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
     p->hub.status.askers[p->hub.status.count++] = ends[0];
     dp__status_answer(p);

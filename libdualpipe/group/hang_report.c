@@ -1,9 +1,8 @@
-/* SPDX-FileCopyrightText: The libdualpipe authors
- * SPDX-License-Identifier: MIT
- * inquest.c: why nobody gets on. The rank that has waited too long is rarely the one to blame: it says so, rank 0 asks
- * all what they are at, follows who waits for whom, and ends the job with what is at the root. Control threads answer,
- * so a rank that computes for ever does too; one that does not is stopped, or its machine stands still. Whoever only
- * wants to know (status.c) has them asked as well. */
+/* SPDX-FileCopyrightText: The libdualpipe authors SPDX-License-Identifier: MIT hang_report.c: why
+ * nobody gets on. The rank that has waited too long is rarely the one to blame: it says so, rank 0
+ * asks all what they are at, follows who waits for whom, and ends the job with what is at the root.
+ * Control threads answer, so a rank that computes for ever does too; one that does not is stopped,
+ * or its machine stands still. Whoever only wants to know (status.c) has them asked as well. */
 #include "base/memory.h"
 #include "group/process.h"
 
@@ -46,17 +45,17 @@ static uint64_t resident_bytes(void)
 enum { HEAD = 5 }; /* numbers before the texts: for how long, and the progress */
 
 /* Payload: the numbers, then two texts, what it is at and who stands still on its host; then the last spans. */
-void dp__inquest_tell(dp__process_t *p, bool spans)
+void dp__hang_report_tell(dp__process_t *p, bool spans)
 {
     unsigned char said[HEAD * sizeof(uint64_t) + sizeof(((dp__doing_t *)0)->text) + 256], *told = NULL;
-    const size_t told_bytes = spans ? dp__testimony_write(p, &told) : 0;
+    const size_t told_bytes = spans ? dp__told_spans_write(p, &told) : 0;
     const dp__progress_t progress = dp__group_progress_of(&p->group);
     dp__doing_t doing;
     uint64_t head[HEAD] = {0, htole64(progress.steps), htole64(progress.step_ns), htole64(progress.busy_ns),
                            htole64(resident_bytes())};
     char *at = (char *)said + sizeof(head);
 
-    if (dp__box_look(p->boxes, p->group.rank, &doing))
+    if (dp__recorder_look(p->recorders, p->group.rank, &doing))
         head[0] = htole64((uint64_t)(dp__now_ns() - doing.since_ns));
     memcpy(said, head, sizeof(head));
     at += snprintf(at, sizeof(doing.text), "%s", doing.text) + 1;
@@ -93,15 +92,15 @@ static void take_near(dp__process_t *p)
 {
     for (int32_t r = 0; r < p->group.size; r++)
         if (r == p->group.rank || dp__is_near(p, r))
-            (void)dp__last_spans_take(p->boxes, r, p->last.timeline, r);
+            (void)dp__last_spans_take(p->recorders, r, p->last.timeline, r);
 }
 
-void dp__inquest_without_hub(dp__process_t *p, dp_status_t status, const char *text)
+void dp__hang_report_without_hub(dp__process_t *p, dp_status_t status, const char *text)
 {
     char longer[DP__CAUSE_BYTES], name[128], file[DP__LAST_SPANS_TEXT];
     dp__doing_t doing = {.since_ns = 0};
 
-    (void)dp__box_look(p->boxes, 0, &doing);
+    (void)dp__recorder_look(p->recorders, 0, &doing);
     dp__peer_name(p, 0, name, sizeof(name));
     if (dp__last_spans_open(&p->last, p->group.size))
         take_near(p);
@@ -125,7 +124,7 @@ void dp__inquest_without_hub(dp__process_t *p, dp_status_t status, const char *t
 
 static dp__answer_t *answer_of(dp__process_t *p, int32_t rank)
 {
-    return &p->hub.inquest.answers[rank];
+    return &p->hub.hang_report.answers[rank];
 }
 
 static void answer_ourselves(dp__process_t *p)
@@ -135,7 +134,7 @@ static void answer_ourselves(dp__process_t *p)
     mine->came = true;
     mine->progress = dp__group_progress_of(&p->group);
     mine->progress.resident_bytes = resident_bytes();
-    (void)dp__box_look(p->boxes, 0, &mine->doing);
+    (void)dp__recorder_look(p->recorders, 0, &mine->doing);
     list_states(p, mine->states, sizeof(mine->states));
 }
 
@@ -170,25 +169,25 @@ static void take_answer(dp__process_t *p, dp__answer_t *answer, const dp__frame_
     answer->doing.since_ns = age < (uint64_t)dp__now_ns() ? dp__now_ns() - (int64_t)age : 0;
     snprintf(answer->doing.text, sizeof(answer->doing.text), "%s", (const char *)frame->payload + sizeof(head));
     snprintf(answer->states, sizeof(answer->states), "%s", states);
-    p->hub.inquest.missing--;
+    p->hub.hang_report.missing--;
 }
 
-bool dp__inquest_hear(dp__process_t *p, int32_t rank, const dp__frame_t *frame)
+bool dp__hang_report_hear(dp__process_t *p, int32_t rank, const dp__frame_t *frame)
 {
     const unsigned char *spans;
     const char *states;
 
     if (frame->extra > (uint32_t)p->group.size || !find_texts(frame, &states, &spans))
         return false;
-    if (p->hub.inquest.answers == NULL)
+    if (p->hub.hang_report.answers == NULL)
         return true; /* too late */
     if (!answer_of(p, rank)->came)
         take_answer(p, answer_of(p, rank), frame, states);
-    if ((frame->value & 4) != 0 && !answer_of(p, rank)->testified) {
-        answer_of(p, rank)->testified = true;
-        p->hub.inquest.silent--;
+    if ((frame->value & 4) != 0 && !answer_of(p, rank)->told_spans) {
+        answer_of(p, rank)->told_spans = true;
+        p->hub.hang_report.silent--;
     }
-    return dp__testimony_read(p, rank, spans, frame->payload + frame->bytes);
+    return dp__told_spans_read(p, rank, spans, frame->payload + frame->bytes);
 }
 
 /* The letter that any rank of its host has seen; 0: none. */
@@ -211,7 +210,7 @@ static char seen_state(dp__process_t *p, int32_t rank)
     return 0;
 }
 
-static bool in_meeting(dp__process_t *p, int32_t rank)
+static bool in_control(dp__process_t *p, int32_t rank)
 {
     return p->hub.gather.arrived > 0 && p->hub.gather.here[rank];
 }
@@ -225,14 +224,14 @@ static int32_t waits_for(dp__process_t *p, int32_t rank)
         return -1;
     if (a->doing.peer >= 0)
         return a->doing.peer;
-    for (int32_t r = 0; in_meeting(p, rank) && r < p->group.size; r++)
+    for (int32_t r = 0; in_control(p, rank) && r < p->group.size; r++)
         if (!p->hub.gather.here[r])
             return r;
     return -1;
 }
 
 /* A rank that stands still, or else one that does not answer; -1: there is none. */
-static int32_t find_suspect(dp__process_t *p)
+static int32_t find_stalled(dp__process_t *p)
 {
     for (int32_t r = 0; r < p->group.size; r++)
         if (seen_state(p, r) != 0)
@@ -243,11 +242,11 @@ static int32_t find_suspect(dp__process_t *p)
     return -1;
 }
 
-/* From the accuser along the waits; *circle_out: they come back to where they were. Where they end at somebody of whom
- * less is known, the suspect is the likelier one. */
+/* From the reporter along the waits; *circle_out: they come back to where they were. Where they end
+ * at somebody of whom less is known, the stalled rank is the likelier one. */
 static int32_t find_root(dp__process_t *p, bool *circle_out)
 {
-    int32_t at = p->hub.inquest.accuser, suspect = find_suspect(p), next;
+    int32_t at = p->hub.hang_report.reporter, stalled = find_stalled(p), next;
 
     *circle_out = false;
     for (int32_t steps = 0; (next = waits_for(p, at)) >= 0; steps++, at = next)
@@ -255,9 +254,9 @@ static int32_t find_root(dp__process_t *p, bool *circle_out)
             *circle_out = true;
             return at;
         }
-    if (suspect < 0 || seen_state(p, at) != 0)
+    if (stalled < 0 || seen_state(p, at) != 0)
         return at;
-    return answer_of(p, at)->came || seen_state(p, suspect) != 0 ? suspect : at;
+    return answer_of(p, at)->came || seen_state(p, stalled) != 0 ? stalled : at;
 }
 
 static void say_root(dp__process_t *p, int32_t root, bool circle, char *text, size_t bytes)
@@ -283,7 +282,7 @@ static void say_root(dp__process_t *p, int32_t root, bool circle, char *text, si
                  known.text[0] != '\0' ? ", after " : "", known.text);
 }
 
-void dp__inquest_describe(dp__process_t *p, int32_t rank, char *text, size_t bytes)
+void dp__hang_report_describe(dp__process_t *p, int32_t rank, char *text, size_t bytes)
 {
     const dp__answer_t *a = answer_of(p, rank);
     int32_t for_whom = waits_for(p, rank);
@@ -295,9 +294,10 @@ void dp__inquest_describe(dp__process_t *p, int32_t rank, char *text, size_t byt
              !a->came              ? "does not answer"
              : a->doing.open       ? "is in "
              : a->doing.text[0]    ? "has ended "
-             : in_meeting(p, rank) ? "has come to the meeting"
+             : in_control(p, rank) ? "has come to the control collective"
                                    : "has recorded nothing",
-             a->came ? a->doing.text : "", in_meeting(p, rank) && a->doing.text[0] ? ", is in a meeting" : "", whom,
+             a->came ? a->doing.text : "",
+             in_control(p, rank) && a->doing.text[0] ? ", is in a control collective" : "", whom,
              state_word(seen_state(p, rank)));
 }
 
@@ -307,17 +307,17 @@ static void log_all(dp__process_t *p)
     char text[400];
 
     for (int32_t r = 0; r < p->group.size; r++) {
-        dp__inquest_describe(p, r, text, sizeof(text));
+        dp__hang_report_describe(p, r, text, sizeof(text));
         dp_log(DP_LOG_ERROR, "group", "nobody gets on: rank %d %s", r, text);
     }
 }
 
-/* Whoever is busy answers late, and its box can be read nevertheless. */
+/* Whoever is busy answers late, and its recorder can be read nevertheless. */
 static void look_at_silent(dp__process_t *p)
 {
     for (int32_t r = 0; r < p->group.size; r++)
         if (!answer_of(p, r)->came)
-            (void)dp__box_look(p->boxes, r, &answer_of(p, r)->doing);
+            (void)dp__recorder_look(p->recorders, r, &answer_of(p, r)->doing);
 }
 
 static void accuse(dp__process_t *p)
@@ -332,86 +332,86 @@ static void accuse(dp__process_t *p)
     if (p->last.timeline != NULL)
         take_near(p);
     dp__last_spans_name(&p->last, file, sizeof(file));
-    snprintf(text, sizeof(text), "%.500s%s; first to say so: %.200s", root_text, file, p->hub.inquest.text);
-    dp__cause_set(&p->cause, p->hub.inquest.status, text);
+    snprintf(text, sizeof(text), "%.500s%s; first to say so: %.200s", root_text, file, p->hub.hang_report.text);
+    dp__cause_set(&p->cause, p->hub.hang_report.status, text);
 }
 
-void dp__inquest_conclude(dp__process_t *p)
+void dp__hang_report_conclude(dp__process_t *p)
 {
-    if (p->hub.inquest.accuser >= 0)
+    if (p->hub.hang_report.reporter >= 0)
         accuse(p);
-    dp__inquest_end(p);
+    dp__hang_report_end(p);
 }
 
-bool dp__inquest_left(dp__process_t *p)
+bool dp__hang_report_left(dp__process_t *p)
 {
-    if (p->hub.inquest.answers == NULL || p->hub.inquest.accuser < 0)
+    if (p->hub.hang_report.answers == NULL || p->hub.hang_report.reporter < 0)
         return false;
-    dp__cause_set(&p->cause, p->hub.inquest.status, p->hub.inquest.text);
+    dp__cause_set(&p->cause, p->hub.hang_report.status, p->hub.hang_report.text);
     return true;
 }
 
-void dp__inquest_end(dp__process_t *p)
+void dp__hang_report_end(dp__process_t *p)
 {
-    dp__free(p->hub.inquest.answers);
-    p->hub.inquest.answers = NULL;
+    dp__free(p->hub.hang_report.answers);
+    p->hub.hang_report.answers = NULL;
 }
 
-/* For spans where no box can be read from here. */
+/* For spans where no recorder can be read from here. */
 static void ask_all(dp__process_t *p, bool spans)
 {
-    p->hub.inquest.asked_ns = dp__now_ns();
-    p->hub.inquest.deadline_ns = p->hub.inquest.asked_ns + dp__scaled_ns(PATIENCE_SECONDS);
+    p->hub.hang_report.asked_ns = dp__now_ns();
+    p->hub.hang_report.deadline_ns = p->hub.hang_report.asked_ns + dp__scaled_ns(PATIENCE_SECONDS);
     for (int32_t r = 1; r < p->group.size; r++)
         if (!spans || !dp__is_near(p, r)) {
-            p->hub.inquest.silent += spans;
+            p->hub.hang_report.silent += spans;
             dp__send(p, &(dp__frame_t){.type = DP__FRAME_ASK, .to = r, .value = spans});
         }
     dp__process_wake(p);
 }
 
-bool dp__inquest_ask(dp__process_t *p)
+bool dp__hang_report_ask(dp__process_t *p)
 {
-    if (p->hub.inquest.answers != NULL)
+    if (p->hub.hang_report.answers != NULL)
         return true;
     if (dp__signal_value(&p->join.done) == 0 || dp__cause_is_set(&p->cause))
         return false;
-    p->hub.inquest.answers = dp__calloc((size_t)p->group.size, sizeof(*p->hub.inquest.answers));
-    if (p->hub.inquest.answers == NULL)
+    p->hub.hang_report.answers = dp__calloc((size_t)p->group.size, sizeof(*p->hub.hang_report.answers));
+    if (p->hub.hang_report.answers == NULL)
         return false;
     for (int32_t r = 0; r < p->group.size; r++)
         answer_of(p, r)->doing.peer = -1;
-    p->hub.inquest.accuser = -1;
-    p->hub.inquest.missing = p->group.size - 1;
-    p->hub.inquest.silent = 0;
+    p->hub.hang_report.reporter = -1;
+    p->hub.hang_report.missing = p->group.size - 1;
+    p->hub.hang_report.silent = 0;
     answer_ourselves(p);
     ask_all(p, false);
     return true;
 }
 
-bool dp__inquest_open(dp__process_t *p, int32_t accuser, dp_status_t status, const char *text)
+bool dp__hang_report_open(dp__process_t *p, int32_t reporter, dp_status_t status, const char *text)
 {
-    if (!dp__inquest_ask(p))
+    if (!dp__hang_report_ask(p))
         return false;
-    if (p->hub.inquest.accuser >= 0)
+    if (p->hub.hang_report.reporter >= 0)
         return true;
-    p->hub.inquest.accuser = accuser;
-    p->hub.inquest.status = status;
-    snprintf(p->hub.inquest.text, sizeof(p->hub.inquest.text), "%s", text);
+    p->hub.hang_report.reporter = reporter;
+    p->hub.hang_report.status = status;
+    snprintf(p->hub.hang_report.text, sizeof(p->hub.hang_report.text), "%s", text);
     if (dp__last_spans_open(&p->last, p->group.size))
         ask_all(p, true);
     return true;
 }
 
-bool dp__inquest_over(dp__process_t *p, int64_t now_ns)
+bool dp__hang_report_over(dp__process_t *p, int64_t now_ns)
 {
-    if (p->hub.inquest.answers == NULL)
+    if (p->hub.hang_report.answers == NULL)
         return false;
     if (dp__cause_is_set(&p->cause)) {
-        dp__inquest_end(p);
+        dp__hang_report_end(p);
         return false;
     }
-    if ((p->hub.inquest.missing > 0 || p->hub.inquest.silent > 0) && now_ns < p->hub.inquest.deadline_ns)
+    if ((p->hub.hang_report.missing > 0 || p->hub.hang_report.silent > 0) && now_ns < p->hub.hang_report.deadline_ns)
         return false;
     look_at_silent(p);
     return true;

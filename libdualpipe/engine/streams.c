@@ -1,17 +1,17 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * ways.c: all streams of a rank. Backends that complete transfers in bundles get one for each peer and direction, so
+ * streams.c: all streams of a rank. Backends that complete transfers in bundles get one for each peer and direction, so
  * that a message that is late holds up only what comes from or goes to the same place. */
 #include "engine/engine.h"
 
 int32_t dp__stream_count(const dp_pipeline_t *p)
 {
-    return DP_LANE_COUNT + p->ways.n;
+    return DP_LANE_COUNT + p->transfer_streams.n;
 }
 
 dp_stream_t *dp__stream_at(const dp_pipeline_t *p, int32_t i)
 {
-    return i < DP_LANE_COUNT ? p->lanes.stream[i] : p->ways.stream[i - DP_LANE_COUNT];
+    return i < DP_LANE_COUNT ? p->lanes.stream[i] : p->transfer_streams.stream[i - DP_LANE_COUNT];
 }
 
 /* Now and then the other streams are looked at: theirs may be the failure that this one waits for. */
@@ -31,18 +31,19 @@ dp_status_t dp__stream_finish(dp_pipeline_t *p, dp_stream_t *s)
     }
 }
 
-dp_status_t dp__ways_open(dp_pipeline_t *p)
+dp_status_t dp__transfer_streams_open(dp_pipeline_t *p)
 {
-    int32_t n = dp__ways_of(p->programs.training, p->grid.p, p->ways.at);
+    int32_t n = dp__transfer_streams_of(p->programs.training, p->grid.p, p->transfer_streams.at);
 
     if (n < 0)
         return dp_fail(DP_ERR_REJECTED, "rank %d of the pipeline has more than two neighbours", p->grid.p);
-    while (p->ways.n < n) {
-        dp_status_t status = p->device_vt->stream_open(p->device, DP_LANE_P2P, &p->ways.stream[p->ways.n]);
+    while (p->transfer_streams.n < n) {
+        dp_status_t status =
+            p->device_vt->stream_open(p->device, DP_LANE_P2P, &p->transfer_streams.stream[p->transfer_streams.n]);
 
         if (status < 0)
             return status;
-        p->ways.n++;
+        p->transfer_streams.n++;
     }
     return DP_OK;
 }

@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The libdualpipe authors
  * SPDX-License-Identifier: MIT
- * blackbox.c: the memory of a black box, and the sentence that is read from it. */
-#include "group/blackbox.h"
+ * recorder.c: the memory of a flight recorder, and the sentence that is read from it. */
+#include "group/recorder.h"
 #include "base/memory.h"
 
 #include <stdio.h>
@@ -15,39 +15,40 @@ typedef struct header {
     uint8_t mark[16];
     uint32_t closed; /* atomic */
     uint32_t pad[8];
-    char names[NAMES][DP__BOX_NAME_BYTES];
+    char names[NAMES][DP__RECORDER_NAME_BYTES];
 } header_t;
 
 static const char magic[8] = {'D', 'P', 'B', 'O', 'X', '1', '\n', 0};
 
-dp_status_t dp__box_bytes(uint32_t capacity, size_t *bytes_out)
+dp_status_t dp__recorder_bytes(uint32_t capacity, size_t *bytes_out)
 {
-    if (capacity == 0 || capacity > DP__BOX_MAX_RECORDS)
-        return dp_fail(DP_ERR_INVALID, "a black box of %u records: 1 to %u are possible", capacity,
-                       DP__BOX_MAX_RECORDS);
+    if (capacity == 0 || capacity > DP__RECORDER_MAX_RECORDS)
+        return dp_fail(DP_ERR_INVALID, "a flight recorder of %u records: 1 to %u are possible", capacity,
+                       DP__RECORDER_MAX_RECORDS);
     *bytes_out = sizeof(header_t) + capacity * sizeof(dp_span_t);
     return DP_OK;
 }
 
-static void fill(void *memory, size_t bytes, uint32_t capacity, dp__box_t *box_out)
+static void fill(void *memory, size_t bytes, uint32_t capacity, dp__recorder_t *recorder_out)
 {
-    *box_out = (dp__box_t){.memory = memory,
-                           .bytes = bytes,
-                           .capacity = capacity,
-                           .records = (dp_span_t *)((char *)memory + sizeof(header_t))};
+    *recorder_out = (dp__recorder_t){.memory = memory,
+                                     .bytes = bytes,
+                                     .capacity = capacity,
+                                     .records = (dp_span_t *)((char *)memory + sizeof(header_t))};
 }
 
-void dp__box_format(void *memory, size_t bytes, uint32_t capacity, const uint8_t mark[16], dp__box_t *box_out)
+void dp__recorder_format(void *memory, size_t bytes, uint32_t capacity, const uint8_t mark[16],
+                         dp__recorder_t *recorder_out)
 {
     header_t *header = memory;
 
     header->capacity = capacity;
     memcpy(header->mark, mark, sizeof(header->mark));
     memcpy(header->magic, magic, sizeof(magic));
-    fill(memory, bytes, capacity, box_out);
+    fill(memory, bytes, capacity, recorder_out);
 }
 
-bool dp__box_adopt(void *memory, size_t bytes, const uint8_t mark[16], dp__box_t *box_out)
+bool dp__recorder_adopt(void *memory, size_t bytes, const uint8_t mark[16], dp__recorder_t *recorder_out)
 {
     const header_t *header = memory;
     uint32_t capacity;
@@ -58,46 +59,47 @@ bool dp__box_adopt(void *memory, size_t bytes, const uint8_t mark[16], dp__box_t
     capacity = __atomic_load_n(&header->capacity, __ATOMIC_RELAXED); /* once: the owner could change it */
     if (capacity == 0 || capacity > (bytes - sizeof(header_t)) / sizeof(dp_span_t))
         return false;
-    fill(memory, bytes, capacity, box_out);
+    fill(memory, bytes, capacity, recorder_out);
     return true;
 }
 
-void dp__box_close(dp__box_t *box)
+void dp__recorder_close(dp__recorder_t *recorder)
 {
-    header_t *header = box->memory;
+    header_t *header = recorder->memory;
 
     __atomic_store_n(&header->closed, 1, __ATOMIC_RELEASE);
 }
 
-bool dp__box_is_closed(const dp__box_t *box)
+bool dp__recorder_is_closed(const dp__recorder_t *recorder)
 {
-    const header_t *header = box->memory;
+    const header_t *header = recorder->memory;
 
     return __atomic_load_n(&header->closed, __ATOMIC_ACQUIRE) != 0;
 }
 
-dp__box_t *dp__box_take(dp__box_t **boxes, const dp_span_t *records)
+dp__recorder_t *dp__recorder_take(dp__recorder_t **recorders, const dp_span_t *records)
 {
-    for (dp__box_t **at = boxes; *at != NULL; at = &(*at)->next) {
-        dp__box_t *box = *at;
+    for (dp__recorder_t **at = recorders; *at != NULL; at = &(*at)->next) {
+        dp__recorder_t *recorder = *at;
 
-        if (records != NULL ? box->records == records : dp__box_is_closed(box)) {
-            *at = box->next;
-            return box;
+        if (records != NULL ? recorder->records == records : dp__recorder_is_closed(recorder)) {
+            *at = recorder->next;
+            return recorder;
         }
     }
     return NULL;
 }
 
-void dp__box_set_name(dp__box_t *box, uint16_t name, const char *text)
+void dp__recorder_set_name(dp__recorder_t *recorder, uint16_t name, const char *text)
 {
-    header_t *header = box->memory;
+    header_t *header = recorder->memory;
 
     if (name < NAMES)
-        snprintf(header->names[name], DP__BOX_NAME_BYTES, "%s", text);
+        snprintf(header->names[name], DP__RECORDER_NAME_BYTES, "%s", text);
 }
 
-/* A flight recorder is read while it is written; a torn record gives a wrong word in a sentence and nothing worse. */
+/* A flight recorder is read while it is written; a torn record gives a wrong word in a sentence and
+ * nothing worse. */
 __attribute__((no_sanitize("thread"))) static dp_span_t read_span(const dp_span_t *at)
 {
     const volatile uint64_t *from = (const volatile uint64_t *)at;
@@ -111,20 +113,20 @@ __attribute__((no_sanitize("thread"))) static dp_span_t read_span(const dp_span_
     return span;
 }
 
-dp_span_t dp__box_span(const dp__box_t *box, uint32_t i)
+dp_span_t dp__recorder_span(const dp__recorder_t *recorder, uint32_t i)
 {
-    return read_span(&box->records[i]);
+    return read_span(&recorder->records[i]);
 }
 
-__attribute__((no_sanitize("thread"))) void dp__box_name(const dp__box_t *box, uint16_t name,
-                                                         char text[DP__BOX_NAME_BYTES])
+__attribute__((no_sanitize("thread"))) void dp__recorder_name(const dp__recorder_t *recorder, uint16_t name,
+                                                              char text[DP__RECORDER_NAME_BYTES])
 {
-    const header_t *header = box->memory;
+    const header_t *header = recorder->memory;
     const volatile char *from = header->names[name < NAMES ? name : 0];
 
-    for (int i = 0; i < DP__BOX_NAME_BYTES; i++)
+    for (int i = 0; i < DP__RECORDER_NAME_BYTES; i++)
         text[i] = from[i];
-    text[DP__BOX_NAME_BYTES - 1] = '\0';
+    text[DP__RECORDER_NAME_BYTES - 1] = '\0';
 }
 
 static const char *pass_name(uint8_t pass)
@@ -190,31 +192,32 @@ void dp__span_describe(const dp_span_t *span, const char *name, char *text, size
         append(text, bytes, ", micro-batch %d", span->microbatch);
 }
 
-static void describe(const dp__box_t *box, const dp_span_t *span, char *text, size_t bytes)
+static void describe(const dp__recorder_t *recorder, const dp_span_t *span, char *text, size_t bytes)
 {
-    char name[DP__BOX_NAME_BYTES] = "";
+    char name[DP__RECORDER_NAME_BYTES] = "";
 
     if (span->name != 0)
-        dp__box_name(box, span->name, name);
+        dp__recorder_name(recorder, span->name, name);
     dp__span_describe(span, name, text, bytes);
 }
 
 /* Of the latest: what runs before what has ended. */
-static const dp__box_t *find_latest(const dp__box_t *boxes, int32_t rank, dp_span_t *best_out)
+static const dp__recorder_t *find_latest(const dp__recorder_t *recorders, int32_t rank, dp_span_t *best_out)
 {
-    const dp__box_t *in = NULL;
+    const dp__recorder_t *in = NULL;
     dp_span_t best = {0};
     bool best_open = false;
 
-    for (const dp__box_t *box = boxes; box != NULL; box = box->next)
-        for (uint32_t i = 0; i < box->capacity && box->rank == rank && !dp__box_is_closed(box); i++) {
-            dp_span_t span = read_span(&box->records[i]);
+    for (const dp__recorder_t *recorder = recorders; recorder != NULL; recorder = recorder->next)
+        for (uint32_t i = 0; i < recorder->capacity && recorder->rank == rank && !dp__recorder_is_closed(recorder);
+             i++) {
+            dp_span_t span = read_span(&recorder->records[i]);
             bool open = span.start_ns != 0 && span.end_ns == 0;
             bool later = open ? span.start_ns > best.start_ns : span.end_ns > best.end_ns;
 
             if (span.start_ns == 0 || open < best_open || (open == best_open && in != NULL && !later))
                 continue;
-            in = box;
+            in = recorder;
             best = span;
             best_open = open;
         }
@@ -222,15 +225,15 @@ static const dp__box_t *find_latest(const dp__box_t *boxes, int32_t rank, dp_spa
     return in;
 }
 
-bool dp__box_describe(const dp__box_t *boxes, int32_t rank, char *text, size_t bytes)
+bool dp__recorder_describe(const dp__recorder_t *recorders, int32_t rank, char *text, size_t bytes)
 {
     dp_span_t span;
-    const dp__box_t *in;
+    const dp__recorder_t *in;
 
     if (bytes == 0)
         return false;
     text[0] = '\0';
-    in = find_latest(boxes, rank, &span);
+    in = find_latest(recorders, rank, &span);
     if (in != NULL)
         describe(in, &span, text, bytes);
     return in != NULL && span.end_ns == 0;
@@ -246,41 +249,43 @@ static int urgency(const dp_span_t *span)
     return span->kind == DP_SPAN_RECV ? 4 : span->kind == DP_SPAN_SEND ? 3 : span->kind == DP_SPAN_STEP ? 1 : 2;
 }
 
-static int32_t other_end(const dp__box_t *boxes, int32_t rank, const dp_span_t *span)
+static int32_t other_end(const dp__recorder_t *recorders, int32_t rank, const dp_span_t *span)
 {
     uint8_t wanted = span->kind == DP_SPAN_RECV ? DP_SPAN_SEND : DP_SPAN_RECV;
 
-    for (const dp__box_t *box = boxes; box != NULL; box = box->next)
-        for (uint32_t i = 0; i < box->capacity && box->rank != rank && !dp__box_is_closed(box); i++) {
-            dp_span_t other = read_span(&box->records[i]);
+    for (const dp__recorder_t *recorder = recorders; recorder != NULL; recorder = recorder->next)
+        for (uint32_t i = 0; i < recorder->capacity && recorder->rank != rank && !dp__recorder_is_closed(recorder);
+             i++) {
+            dp_span_t other = read_span(&recorder->records[i]);
 
             /* the upper bits are of the step, which may be another there */
             if (other.kind == wanted && ((other.flow ^ span->flow) & DP__FLOW_MESSAGE) == 0)
-                return box->rank;
+                return recorder->rank;
         }
     return -1;
 }
 
-bool dp__box_look(const dp__box_t *boxes, int32_t rank, dp__doing_t *doing_out)
+bool dp__recorder_look(const dp__recorder_t *recorders, int32_t rank, dp__doing_t *doing_out)
 {
-    const dp__box_t *in = NULL;
+    const dp__recorder_t *in = NULL;
     dp_span_t best = {0};
     int most = 0;
 
     *doing_out = (dp__doing_t){.peer = -1};
-    for (const dp__box_t *box = boxes; box != NULL; box = box->next)
-        for (uint32_t i = 0; i < box->capacity && box->rank == rank && !dp__box_is_closed(box); i++) {
-            dp_span_t span = read_span(&box->records[i]);
+    for (const dp__recorder_t *recorder = recorders; recorder != NULL; recorder = recorder->next)
+        for (uint32_t i = 0; i < recorder->capacity && recorder->rank == rank && !dp__recorder_is_closed(recorder);
+             i++) {
+            dp_span_t span = read_span(&recorder->records[i]);
             int urgent = urgency(&span);
 
             if (urgent == 0 || urgent < most || (urgent == most && span.start_ns < best.start_ns))
                 continue;
-            in = box;
+            in = recorder;
             best = span;
             most = urgent;
         }
     if (in == NULL)
-        in = find_latest(boxes, rank, &best);
+        in = find_latest(recorders, rank, &best);
     if (in == NULL)
         return false;
     describe(in, &best, doing_out->text, sizeof(doing_out->text));
@@ -288,17 +293,17 @@ bool dp__box_look(const dp__box_t *boxes, int32_t rank, dp__doing_t *doing_out)
     doing_out->computes = most == 5;
     doing_out->since_ns = most > 0 ? best.start_ns : best.end_ns;
     if (best.flow != 0 && (most == 3 || most == 4))
-        doing_out->peer = other_end(boxes, rank, &best);
+        doing_out->peer = other_end(recorders, rank, &best);
     return true;
 }
 
-int64_t dp__box_latest(const dp__box_t *boxes, int32_t rank)
+int64_t dp__recorder_latest(const dp__recorder_t *recorders, int32_t rank)
 {
     int64_t latest = 0;
 
-    for (const dp__box_t *box = boxes; box != NULL; box = box->next)
-        for (uint32_t i = 0; i < box->capacity && (rank < 0 || box->rank == rank); i++) {
-            dp_span_t span = read_span(&box->records[i]);
+    for (const dp__recorder_t *recorder = recorders; recorder != NULL; recorder = recorder->next)
+        for (uint32_t i = 0; i < recorder->capacity && (rank < 0 || recorder->rank == rank); i++) {
+            dp_span_t span = read_span(&recorder->records[i]);
 
             latest = span.start_ns > latest ? span.start_ns : latest;
             latest = span.end_ns > latest ? span.end_ns : latest;

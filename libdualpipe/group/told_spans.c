@@ -1,8 +1,7 @@
-/* SPDX-FileCopyrightText: The libdualpipe authors
- * SPDX-License-Identifier: MIT
- * testimony.c: the last spans of ranks whose black boxes rank 0 cannot read. A rank tells its own, and those of ranks
- * of its host that cannot. Payload: the sender's time (8 bytes), then for each row the rank and how many bytes (4
- * each), and the packed row. */
+/* SPDX-FileCopyrightText: The libdualpipe authors SPDX-License-Identifier: MIT told_spans.c: the
+ * last spans of ranks whose flight recorders rank 0 cannot read. A rank tells its own, and those of
+ * ranks of its host that cannot. Payload: the sender's time (8 bytes), then for each row the rank
+ * and how many bytes (4 each), and the packed row. */
 #include "base/memory.h"
 #include "group/process.h"
 #include "timeline/pack.h"
@@ -12,7 +11,7 @@
 #include <string.h>
 
 enum { HEAD = 8, ROW_HEAD = 8, MOST_ROWS = 128, ROW_MOST = 7 * 1024 };
-_Static_assert(MOST_ROWS *ROW_MOST + 4096 < DP__FRAME_SEALED_BYTES, "a testimony is one frame");
+_Static_assert(MOST_ROWS *ROW_MOST + 4096 < DP__FRAME_SEALED_BYTES, "the last spans are one frame");
 
 /* Of the ranks of this host that can, the first one tells of those that cannot. */
 static bool tells_of(const dp__process_t *p, int32_t rank)
@@ -41,7 +40,7 @@ static size_t write_row(dp__process_t *p, int32_t rank, unsigned char *at)
 
     if (dp_timeline_create(1, DP__LAST_SPANS, &row) < 0)
         return 0;
-    if (dp__last_spans_take(p->boxes, rank, row, 0) && dp__timeline_pack(row, 0, NULL, &bytes) >= 0 &&
+    if (dp__last_spans_take(p->recorders, rank, row, 0) && dp__timeline_pack(row, 0, NULL, &bytes) >= 0 &&
         bytes <= ROW_MOST - ROW_HEAD && dp__timeline_pack(row, 0, at + ROW_HEAD, &bytes) >= 0) {
         put_u32(at, (uint32_t)rank);
         put_u32(at + 4, (uint32_t)bytes);
@@ -52,7 +51,7 @@ static size_t write_row(dp__process_t *p, int32_t rank, unsigned char *at)
     return bytes;
 }
 
-size_t dp__testimony_write(dp__process_t *p, unsigned char **bytes_out)
+size_t dp__told_spans_write(dp__process_t *p, unsigned char **bytes_out)
 {
     const uint64_t now = htole64((uint64_t)dp__now_ns());
     size_t used = HEAD, rows = 0;
@@ -82,7 +81,7 @@ static uint32_t get_u32(const unsigned char *at)
 /* Their clock is known by the round trip of the question, which is its bound. */
 static void shift(dp__process_t *p, int32_t rank, int64_t told_ns)
 {
-    const int64_t asked = p->hub.inquest.asked_ns, now = dp__now_ns(), offset = asked + (now - asked) / 2 - told_ns;
+    const int64_t asked = p->hub.hang_report.asked_ns, now = dp__now_ns(), offset = asked + (now - asked) / 2 - told_ns;
     dp__row_t *row = &p->last.timeline->rows[rank];
 
     for (int64_t i = 0; i < row->count; i++) {
@@ -107,7 +106,7 @@ static bool wanted(const dp__process_t *p, int32_t from, int32_t rank)
            (rank == from || p->last.timeline->rows[rank].count == 0);
 }
 
-bool dp__testimony_read(dp__process_t *p, int32_t rank, const unsigned char *at, const unsigned char *end)
+bool dp__told_spans_read(dp__process_t *p, int32_t rank, const unsigned char *at, const unsigned char *end)
 {
     uint64_t told;
 
