@@ -629,7 +629,7 @@ static void use_and_close(conform_t *t, int round)
 }
 
 /* Ranks as threads hold things together: one of them counts while the others wait. */
-static void nothing_is_left_behind(conform_t *t)
+static void a_group_leaves_nothing_behind(conform_t *t)
 {
     bool counts = t->rank == 0 || t->mode == CONFORM_PROCESSES;
     conform_held_t before = {0, 0, 0}, after;
@@ -692,7 +692,7 @@ const conform_case_t conform_comm_ends[] = {
     {CONFORM_CASE(killed_among_sums_and_exchanges, 3,
                   "A rank killed among sums and exchanges: DP_ERR_PEER on all others."),
      .flags = CONFORM_VICTIM},
-    {CONFORM_CASE(nothing_is_left_behind, 2,
+    {CONFORM_CASE(a_group_leaves_nothing_behind, 2,
                   "After close no thread, descriptor, mapping, block of host or device memory or name is left.")},
     {0},
 };

@@ -290,7 +290,7 @@ static unsigned char pattern_byte(uint32_t seed, size_t k)
     return (unsigned char)((mixed >> 24) + k * 7 + (k >> 8) + (k >> 16) * 3);
 }
 
-static dp_status_t fill(void *arg)
+static dp_status_t fill_pattern(void *arg)
 {
     const pattern_t *p = arg;
 
@@ -299,7 +299,7 @@ static dp_status_t fill(void *arg)
     return DP_OK;
 }
 
-static dp_status_t look(void *arg)
+static dp_status_t look_at_pattern(void *arg)
 {
     const pattern_t *p = arg;
     uint64_t wrong = 0;
@@ -340,9 +340,9 @@ static dp_status_t fill_on(rig_t *rig, dp_stream_t *s, const pattern_t *p)
     dp_status_t status;
 
     if (rig->launches)
-        return rig->device_vt->launch(s, fill, p, sizeof(*p));
+        return rig->device_vt->launch(s, fill_pattern, p, sizeof(*p));
     here.data = malloc(p->bytes + 1);
-    fill(&here);
+    fill_pattern(&here);
     status = bring(rig, s, p->data, here.data, p->bytes);
     free(here.data);
     return status;
@@ -354,7 +354,7 @@ static dp_status_t look_on(rig_t *rig, dp_stream_t *s, const pattern_t *p)
     size_t at;
 
     if (rig->launches)
-        return rig->device_vt->launch(s, look, p, sizeof(*p));
+        return rig->device_vt->launch(s, look_at_pattern, p, sizeof(*p));
     status = arena_take(rig, p->bytes, &at);
     if (status == DP_OK && p->bytes > 0)
         status = rig->device_vt->copy(s, rig->arena + at, p->data, p->bytes);
@@ -560,7 +560,7 @@ static dp_status_t make_rows(void *arg)
             pattern_t p = {r->rows + (size_t)at * r->row_bytes, r->row_bytes,
                            seed_of(r->rank, to, r->number * 16 + (uint32_t)k), NULL};
 
-            fill(&p);
+            fill_pattern(&p);
         }
     }
     return DP_OK;
@@ -579,7 +579,7 @@ static dp_status_t check_rows(void *arg)
             pattern_t p = {r->rows + ((size_t)from * CAPACITY + (size_t)k) * r->row_bytes, r->row_bytes,
                            seed_of(from, r->rank, r->number * 16 + (uint32_t)k), r->wrong};
 
-            look(&p);
+            look_at_pattern(&p);
         }
     }
     return DP_OK;
@@ -636,7 +636,7 @@ static dp_status_t look_now(rig_t *rig)
             check_rows(&l->rows);
         } else {
             l->pattern.data = here + l->at;
-            look(&l->pattern);
+            look_at_pattern(&l->pattern);
         }
     }
     rig->later_count = 0;

@@ -44,7 +44,7 @@ static post_t everyones[CONFORM_RANKS_MAX]; /* of the case's ranks: all make the
         return (status);                                                                                               \
     } while (0)
 
-static dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **out)
+static dp_status_t open_threaded_exchange(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **out)
 {
     dp_exchange_t *e = &comm->exchanges[comm->opened];
 
@@ -92,7 +92,7 @@ static bool tamper(dp_exchange_t *e, uint32_t slot, int32_t *counts)
 }
 
 /* Rows of every rank that are for us, one rank's after another's. */
-static dp_status_t take(dp_exchange_t *e, uint32_t slot, dp_stream_t *s)
+static dp_status_t take_rows_of_all(dp_exchange_t *e, uint32_t slot, dp_stream_t *s)
 {
     dp_comm_t *comm = e->comm;
     const dp_device_vt_t *vt = comm->lab->vt;
@@ -125,7 +125,7 @@ static dp_status_t take(dp_exchange_t *e, uint32_t slot, dp_stream_t *s)
 }
 
 /* All meet; a rank alone meets nobody. */
-static bool meet(const dp_comm_t *comm)
+static bool meet_ranks(const dp_comm_t *comm)
 {
     return comm->ranks == 1 || conform_meet(comm->lab->t);
 }
@@ -156,10 +156,10 @@ static dp_status_t exchange(dp_exchange_t *e, uint32_t number, const void *send,
     if (conform_work_read(vt, s, comm->posts[comm->rank].offsets, offsets, bytes) != DP_OK ||
         conform_work_read(vt, s, comm->posts[comm->rank].counts, counts, bytes) != DP_OK)
         REFUSE(comm, DP_ERR_DEVICE, "reading counts of rows: %s", conform_last_error());
-    if (!conform_area_poison(comm->lab, &e->rows[slot]) || !meet(comm))
+    if (!conform_area_poison(comm->lab, &e->rows[slot]) || !meet_ranks(comm))
         return DP_ERR_ABORTED;
-    status = take(e, slot, s);
-    if (status < 0 || !meet(comm))
+    status = take_rows_of_all(e, slot, s);
+    if (status < 0 || !meet_ranks(comm))
         return status < 0 ? status : DP_ERR_ABORTED;
     for (int32_t p = 0; p < comm->ranks; p++)
         e->sent[p] += comm->posts[comm->rank].counts[p];
@@ -170,7 +170,7 @@ static dp_status_t exchange(dp_exchange_t *e, uint32_t number, const void *send,
 }
 
 /* Rows and counts of a release are gone, visibly, behind what the stream still does with them. */
-static dp_status_t exchange_release(dp_exchange_t *e, uint32_t number, dp_stream_t *s)
+static dp_status_t release_threaded_exchange(dp_exchange_t *e, uint32_t number, dp_stream_t *s)
 {
     dp_comm_t *comm = e->comm;
     const uint32_t slot = number % e->slots;
@@ -191,9 +191,9 @@ static dp_status_t exchange_release(dp_exchange_t *e, uint32_t number, dp_stream
 const dp_comm_vt_t conform_exchanges_vt = {
     .struct_size = sizeof(conform_exchanges_vt),
     .caps = DP_COMM_CAP_ONE_SIDED,
-    .exchange_open = exchange_open,
+    .exchange_open = open_threaded_exchange,
     .exchange = exchange,
-    .exchange_release = exchange_release,
+    .exchange_release = release_threaded_exchange,
 };
 
 dp_comm_t *conform_exchanges_open(lab_t *lab, int32_t ranks)

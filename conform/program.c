@@ -52,7 +52,7 @@ typedef struct near {
 } near_t;
 
 /* Keeps the three nearest; a name that holds the wanted text is nearer than any other. */
-static void consider(near_t best[3], const char *name, const char *wanted)
+static void keep_nearest(near_t best[3], const char *name, const char *wanted)
 {
     near_t one = {name, strstr(name, wanted) != NULL ? 0 : distance(wanted, name)};
 
@@ -77,7 +77,7 @@ static dp_status_t check_names(const conform_suite_t *const *suites, const char 
         for (const conform_suite_t *const *suite = suites; *suite != NULL; suite++)
             for (int i = 0; (c = conform_case_at(*suite, i)) != NULL; i++) {
                 found = found || strcmp(c->name, *names) == 0;
-                consider(best, c->name, *names);
+                keep_nearest(best, c->name, *names);
             }
         if (!found)
             return dp_fail(DP_ERR_INVALID, "there is no case %s; the nearest are %s%s%s%s%s (--list shows all)", *names,

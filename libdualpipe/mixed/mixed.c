@@ -11,7 +11,7 @@
 
 /* ---- opening ---- */
 
-static dp_status_t check_config(const dp_host_t *host, const dp_comm_config_t *config)
+static dp_status_t check_group(const dp_host_t *host, const dp_comm_config_t *config)
 {
     static const char legal[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
     size_t n;
@@ -169,7 +169,7 @@ static dp_status_t open_pair(const dp_comm_vt_t *near, const dp_comm_vt_t *far, 
                              const dp_comm_config_t *config, dp_comm_t **comm_out)
 {
     dp_comm_t *comm;
-    dp_status_t status = check_config(host, config);
+    dp_status_t status = check_group(host, config);
 
     if (status < 0)
         return status;
@@ -203,7 +203,7 @@ static dp_status_t open_pair(const dp_comm_vt_t *near, const dp_comm_vt_t *far, 
 
 /* Both sides of a channel, and all ranks of a part, get to every start, whatever came of the one before: a rank that
  * left its peers waiting in the second because the first has failed would meet them in the wrong place. */
-static dp_status_t start(dp_comm_t *comm)
+static dp_status_t start_parts(dp_comm_t *comm)
 {
     char why[512] = "";
     dp_status_t status = DP_OK, far;
@@ -223,7 +223,7 @@ static dp_status_t start(dp_comm_t *comm)
     return far;
 }
 
-static size_t memory_bytes(dp_comm_t *comm)
+static size_t count_memory(dp_comm_t *comm)
 {
     dp__mixed_part_t *parts[] = {&comm->far_sum, &comm->run, &comm->near_sum, &comm->near, &comm->far};
     size_t bytes = comm->own_bytes;
@@ -236,7 +236,7 @@ static size_t memory_bytes(dp_comm_t *comm)
 
 /* ---- channels ---- */
 
-static dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out)
+static dp_status_t open_channel(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out)
 {
     const dp__mixed_map_t *m = &comm->map;
     dp_channel_config_t own = {.struct_size = sizeof(own)};
@@ -291,24 +291,25 @@ static dp_status_t enter_bundle(dp_channel_end_t *end, dp_stream_t *s)
     return DP_OK;
 }
 
-static dp_status_t send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
+static dp_status_t send_message(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
 {
     DO(enter_bundle(end, s));
     return end->part->vt->send(end->end, from, tag, s);
 }
 
-static dp_status_t recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out, dp_stream_t *s)
+static dp_status_t receive_message(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
+                                   dp_stream_t *s)
 {
     DO(enter_bundle(end, s));
     return end->part->vt->recv(end->end, expected, data_out, s);
 }
 
-static dp_status_t release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
+static dp_status_t release_slot(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
 {
     return end->part->vt->release(end->end, number, s);
 }
 
-static dp_status_t bundle_begin(dp_comm_t *comm, dp_stream_t *s)
+static dp_status_t begin_bundle(dp_comm_t *comm, dp_stream_t *s)
 {
     (void)s;
     comm->in_bundle = true;
@@ -316,7 +317,7 @@ static dp_status_t bundle_begin(dp_comm_t *comm, dp_stream_t *s)
     return DP_OK;
 }
 
-static dp_status_t bundle_end(dp_comm_t *comm, dp_stream_t *s)
+static dp_status_t end_bundle(dp_comm_t *comm, dp_stream_t *s)
 {
     dp__mixed_part_t *part = comm->bundle;
 
@@ -364,18 +365,18 @@ static void fill_table(int i)
                 (pairs.at[i].near->caps & pairs.at[i].far->caps & (DP_COMM_CAP_ONE_SIDED | DP_COMM_CAP_HOST_INLINE)),
         .open = openers[i],
         .close = close_comm,
-        .channel_open = channel_open,
+        .channel_open = open_channel,
         .exchange_open = dp__mixed_exchange_open,
-        .start = start,
-        .send = send,
-        .recv = recv,
-        .release = release,
-        .bundle_begin = bundle_begin,
-        .bundle_end = bundle_end,
+        .start = start_parts,
+        .send = send_message,
+        .recv = receive_message,
+        .release = release_slot,
+        .bundle_begin = begin_bundle,
+        .bundle_end = end_bundle,
         .exchange = dp__mixed_exchange,
         .exchange_release = dp__mixed_exchange_release,
         .all_reduce = dp__mixed_all_reduce,
-        .memory_bytes = memory_bytes,
+        .memory_bytes = count_memory,
     };
 }
 

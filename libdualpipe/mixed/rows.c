@@ -36,7 +36,7 @@ typedef struct job {
     uint32_t number, slot;
 } job_t;
 
-static dp_status_t allocate(dp_exchange_t *x, size_t bytes, void **memory_out)
+static dp_status_t allocate_memory(dp_exchange_t *x, size_t bytes, void **memory_out)
 {
     dp_comm_t *comm = x->comm;
 
@@ -50,9 +50,9 @@ static dp_status_t allocate_all(dp_exchange_t *x)
     size_t n = (size_t)x->comm->nranks, near = (size_t)x->comm->map.near_n;
     void *rows = NULL, *counts = NULL;
 
-    DO(allocate(x, x->slots * n * x->block, &rows));
+    DO(allocate_memory(x, x->slots * n * x->block, &rows));
     x->rows = rows;
-    DO(allocate(x, (x->slots * n + 2 * near + n) * sizeof(int32_t), &counts));
+    DO(allocate_memory(x, (x->slots * n + 2 * near + n) * sizeof(int32_t), &counts));
     x->counts = counts;
     x->near_counts = x->counts + x->slots * n;
     x->near_offsets = x->near_counts + near;
@@ -180,7 +180,7 @@ static dp_status_t run_join(void *arg)
     return DP_OK;
 }
 
-static dp_status_t run_release(void *arg)
+static dp_status_t run_joined_release(void *arg)
 {
     const job_t *job = arg;
     const dp_host_t *host = job->x->comm->host;
@@ -234,7 +234,7 @@ dp_status_t dp__mixed_exchange_release(dp_exchange_t *x, uint32_t number, dp_str
         return DP_FAIL(comm->host, DP_ERR_INVALID,
                        "release of exchange %u of \"%s\": %u is next, and %u have been made", number, x->label,
                        (uint32_t)x->returned, (uint32_t)x->count);
-    DO(comm->device_vt->launch(s, run_release, &job, sizeof(job)));
+    DO(comm->device_vt->launch(s, run_joined_release, &job, sizeof(job)));
     x->returned++;
     return DP_OK;
 }

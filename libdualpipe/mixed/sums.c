@@ -112,7 +112,7 @@ static dp_message_tag_t tag_of(const sum_t *r, const dp__mixed_way_t *way, size_
                               .bytes = (uint32_t)(count * r->unit)};
 }
 
-static dp_status_t give(const sum_t *r, dp__mixed_way_t *way, int64_t j)
+static dp_status_t give_piece(const sum_t *r, dp__mixed_way_t *way, int64_t j)
 {
     dp_message_tag_t tag;
     size_t count;
@@ -128,7 +128,7 @@ static dp_status_t give(const sum_t *r, dp__mixed_way_t *way, int64_t j)
 }
 
 /* What comes is added to our piece, or takes its place. */
-static dp_status_t take(const sum_t *r, dp__mixed_way_t *way, int64_t j, bool add)
+static dp_status_t take_piece(const sum_t *r, dp__mixed_way_t *way, int64_t j, bool add)
 {
     const dp_device_vt_t *device = r->comm->device_vt;
     dp_message_tag_t tag;
@@ -160,7 +160,7 @@ static dp_status_t sum_run(const sum_t *r, int64_t j)
     return run->vt->all_reduce(run->comm, data, count, r->dtype, r->s);
 }
 
-static dp_status_t walk(const sum_t *r)
+static dp_status_t walk_pieces(const sum_t *r)
 {
     dp__mixed_sums_t *sums = &r->comm->sums;
     const dp__mixed_map_t *m = &r->comm->map;
@@ -168,11 +168,11 @@ static dp_status_t walk(const sum_t *r)
             back = (int64_t)(m->runs - 1 + m->far_hops) * sums->lag + m->near_hops;
 
     for (int64_t t = 0; t <= (int64_t)r->pieces + back; t++) {
-        DO(give(r, &sums->to_run, t - 1 - forward));
-        DO(take(r, &sums->from_run, t - forward, true));
+        DO(give_piece(r, &sums->to_run, t - 1 - forward));
+        DO(take_piece(r, &sums->from_run, t - forward, true));
         for (int32_t i = 0; i < m->nchildren; i++)
-            DO(give(r, &sums->to_child[i], t - 1 - back));
-        DO(take(r, &sums->from_parent, t - back, false));
+            DO(give_piece(r, &sums->to_child[i], t - 1 - back));
+        DO(take_piece(r, &sums->from_parent, t - back, false));
         DO(sum_run(r, t - forward));
     }
     return DP_OK;
@@ -193,5 +193,5 @@ dp_status_t dp__mixed_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_d
         return alone->vt->all_reduce(alone->comm, data, count, dtype, s);
     r.piece = comm->sums.piece_bytes / r.unit;
     r.pieces = count > 0 ? (count - 1) / r.piece + 1 : 1; /* an empty sum meets the others, too */
-    return walk(&r);
+    return walk_pieces(&r);
 }

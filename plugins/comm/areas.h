@@ -34,11 +34,11 @@ typedef struct area {
 } area_t;
 
 /* Places areas one behind the other from *at on; false when that is beyond reason. */
-static inline bool areas_place(area_t *areas, uint32_t count, size_t *at)
+static inline bool comm_areas_place(area_t *areas, uint32_t count, size_t *at)
 {
     for (uint32_t i = 0; i < count; i++) {
         areas[i].offset = *at;
-        if (__builtin_add_overflow(*at, round_line(areas[i].bytes), at) || *at > SIZE_MAX / 8)
+        if (__builtin_add_overflow(*at, comm_round_line(areas[i].bytes), at) || *at > SIZE_MAX / 8)
             return false;
     }
     return count <= AREAS_MAX;
@@ -53,8 +53,8 @@ typedef struct area_search {
 } area_search_t;
 
 /* The entry that `expected` describes; DP_ERR_MISMATCH says what differs. */
-static inline dp_status_t area_find(const area_search_t *s, const area_t *areas, uint32_t count, const area_t *expected,
-                                    const area_t **found_out)
+static inline dp_status_t comm_area_find(const area_search_t *s, const area_t *areas, uint32_t count,
+                                         const area_t *expected, const area_t **found_out)
 {
     const area_t *found = NULL;
 
@@ -84,7 +84,7 @@ typedef struct cause {
     char text[400];
 } cause_t;
 
-static inline cause_t cause_of(const dp_host_t *host)
+static inline cause_t comm_cause_of(const dp_host_t *host)
 {
     const char *text = DP_HAS(host, dp_host_t, last_error) ? host->last_error(host) : "";
     cause_t cause;

@@ -14,14 +14,14 @@
 
 #define LINE_BYTES 64 /* of a cache */
 
-static inline size_t round_line(size_t bytes)
+static inline size_t comm_round_line(size_t bytes)
 {
     return (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
 }
 
 /* name_bytes: with the 0 at its end. Of the device nothing but that there is one. */
-static inline dp_status_t check_open(const dp_host_t *host, const char *plugin, const dp_comm_config_t *config,
-                                     size_t name_bytes, int32_t ranks_max)
+static inline dp_status_t comm_check_open(const dp_host_t *host, const char *plugin, const dp_comm_config_t *config,
+                                          size_t name_bytes, int32_t ranks_max)
 {
     if (config->struct_size < DP_COMM_CONFIG_MIN)
         return check_size(host, plugin, "config", "dp_comm_config_t", config->struct_size, DP_COMM_CONFIG_MIN);
@@ -37,22 +37,22 @@ static inline dp_status_t check_open(const dp_host_t *host, const char *plugin, 
     return DP_OK;
 }
 
-static inline bool runs_on_host(const dp_device_vt_t *vt)
+static inline bool comm_runs_on_host(const dp_device_vt_t *vt)
 {
     return (vt->caps & DP_DEVICE_CAP_LAUNCH) != 0 && (vt->caps & DP_DEVICE_CAP_HOST_MEMORY) != 0;
 }
 
-static inline dp_status_t check_host_device(const dp_host_t *host, const char *plugin, const dp_device_vt_t *vt)
+static inline dp_status_t comm_check_host_device(const dp_host_t *host, const char *plugin, const dp_device_vt_t *vt)
 {
-    return runs_on_host(vt)
+    return comm_runs_on_host(vt)
                ? DP_OK
                : DP_FAIL(host, DP_ERR_UNSUPPORTED,
                          "%s needs a device that runs host functions on host memory, such as device_cpu", plugin);
 }
 
 /* group: its name. rank, nranks: ours in it. slots_max: of the transport. */
-static inline dp_status_t check_channel(const dp_host_t *host, const char *plugin, const char *group, int32_t rank,
-                                        int32_t nranks, uint32_t slots_max, const dp_channel_config_t *c)
+static inline dp_status_t comm_check_channel(const dp_host_t *host, const char *plugin, const char *group, int32_t rank,
+                                             int32_t nranks, uint32_t slots_max, const dp_channel_config_t *c)
 {
     size_t all;
 
@@ -62,15 +62,17 @@ static inline dp_status_t check_channel(const dp_host_t *host, const char *plugi
         return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u leads to rank %d of %d", group, c->id, c->peer,
                        nranks);
     if (c->slots < 1 || c->slots > slots_max || c->slot_bytes < 1 || c->slot_bytes > UINT32_MAX ||
-        __builtin_mul_overflow((size_t)c->slots, round_line(c->slot_bytes) + LINE_BYTES, &all) || all > SIZE_MAX / 8)
+        __builtin_mul_overflow((size_t)c->slots, comm_round_line(c->slot_bytes) + LINE_BYTES, &all) ||
+        all > SIZE_MAX / 8)
         return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u cannot have %u slots of %zu bytes", group, c->id,
                        c->slots, c->slot_bytes);
     return DP_OK;
 }
 
 /* slots: what c->slots means. */
-static inline dp_status_t check_exchange(const dp_host_t *host, const char *plugin, const char *group, int32_t nranks,
-                                         uint32_t slots, uint32_t slots_max, const dp_exchange_config_t *c)
+static inline dp_status_t comm_check_exchange(const dp_host_t *host, const char *plugin, const char *group,
+                                              int32_t nranks, uint32_t slots, uint32_t slots_max,
+                                              const dp_exchange_config_t *c)
 {
     size_t all;
 
@@ -97,7 +99,7 @@ typedef struct transfer_call {
     const char *verb;
 } transfer_call_t;
 
-static inline dp_status_t check_transfer(const dp_host_t *host, const transfer_call_t *c)
+static inline dp_status_t comm_check_transfer(const dp_host_t *host, const transfer_call_t *c)
 {
     const char *label = c->end->label;
 
@@ -114,8 +116,8 @@ static inline dp_status_t check_transfer(const dp_host_t *host, const transfer_c
     return DP_OK;
 }
 
-static inline dp_status_t check_round(const dp_host_t *host, const char *label, bool connected, uint64_t next,
-                                      uint32_t number)
+static inline dp_status_t comm_check_round(const dp_host_t *host, const char *label, bool connected, uint64_t next,
+                                           uint32_t number)
 {
     if (!connected)
         return DP_FAIL(host, DP_ERR_INVALID, "exchange \"%s\" is used before start", label);

@@ -11,7 +11,7 @@
 
 #define SUM_BLOCK_BYTES 4096 /* added rank by rank while it is in the cache */
 
-static inline dp_status_t check_sum(const dp_host_t *host, const char *group, dp_dtype_t dtype)
+static inline dp_status_t comm_check_sum(const dp_host_t *host, const char *group, dp_dtype_t dtype)
 {
     if (dtype != DP_F32 && dtype != DP_F64 && dtype != DP_I64)
         return DP_FAIL(host, DP_ERR_UNSUPPORTED,
@@ -19,7 +19,7 @@ static inline dp_status_t check_sum(const dp_host_t *host, const char *group, dp
     return DP_OK;
 }
 
-static inline void add(void *to, const void *from, size_t bytes, dp_dtype_t dtype)
+static inline void comm_add_values(void *to, const void *from, size_t bytes, dp_dtype_t dtype)
 {
     if (dtype == DP_F32) {
         float *a = to;

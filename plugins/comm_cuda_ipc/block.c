@@ -48,7 +48,7 @@ static CUmemAllocationProp properties(const dp_comm_t *comm)
     return prop;
 }
 
-dp_status_t block_limits(dp_comm_t *comm)
+dp_status_t ipc_block_limits(dp_comm_t *comm)
 {
     const char *asked = getenv("DUALPIPE_IPC_HANDLES");
     CUmemAllocationProp prop = properties(comm);
@@ -83,7 +83,7 @@ static dp_status_t grant(dp_comm_t *comm, CUdeviceptr base, size_t bytes)
 }
 
 /* Gives memory an address; on failure nothing is left but the handle. */
-static dp_status_t map(dp_comm_t *comm, CUmemGenericAllocationHandle handle, size_t bytes, CUdeviceptr *base_out)
+static dp_status_t map_block(dp_comm_t *comm, CUmemGenericAllocationHandle handle, size_t bytes, CUdeviceptr *base_out)
 {
     const cuda_driver_t *cu = comm->cu;
     CUdeviceptr base = 0;
@@ -106,14 +106,14 @@ static dp_status_t map(dp_comm_t *comm, CUmemGenericAllocationHandle handle, siz
     return status;
 }
 
-static void unmap(const dp_comm_t *comm, CUdeviceptr base, size_t bytes, CUmemGenericAllocationHandle handle)
+static void unmap_block(const dp_comm_t *comm, CUdeviceptr base, size_t bytes, CUmemGenericAllocationHandle handle)
 {
     (void)comm->cu->cuMemUnmap(base, bytes);
     (void)comm->cu->cuMemAddressFree(base, bytes);
     (void)comm->cu->cuMemRelease(handle);
 }
 
-static dp_status_t allocate(dp_comm_t *comm, shared_block_t *shared)
+static dp_status_t allocate_block(dp_comm_t *comm, shared_block_t *shared)
 {
     const cuda_driver_t *cu = comm->cu;
     CUmemAllocationProp prop = properties(comm);
@@ -126,7 +126,7 @@ static dp_status_t allocate(dp_comm_t *comm, shared_block_t *shared)
                         "rank %d, group %s: allocating %zu bytes", WORLD(comm), comm->name, shared->bytes);
     if (status < 0)
         return status;
-    status = map(comm, shared->handle, shared->bytes, &shared->base);
+    status = map_block(comm, shared->handle, shared->bytes, &shared->base);
     if (status < 0)
         (void)cu->cuMemRelease(shared->handle);
     return status;
@@ -149,7 +149,7 @@ static void release_shared(dp_comm_t *comm, shared_block_t *shared)
     if (shared->method == METHOD_HANDLE)
         (void)comm->cu->cuMemFree(shared->base);
     else
-        unmap(comm, shared->base, shared->bytes, shared->handle);
+        unmap_block(comm, shared->base, shared->bytes, shared->handle);
     free(shared);
 }
 
@@ -169,16 +169,18 @@ static dp_status_t export_block(dp_comm_t *comm, const shared_block_t *shared, a
         "rank %d, group %s: making a descriptor of %zu bytes", WORLD(comm), comm->name, shared->bytes);
 }
 
-static dp_status_t clear(dp_comm_t *comm, const shared_block_t *shared)
+static dp_status_t clear_block(dp_comm_t *comm, const shared_block_t *shared)
 {
     dp_status_t status = CUDA_CHECK(comm->host, comm->cu->cuMemsetD8Async(shared->base, 0, shared->bytes, comm->side),
                                     "group %s: clearing %zu bytes", comm->name, shared->bytes);
 
-    return status == DP_OK ? queue_upload(comm, (void *)(uintptr_t)shared->base, shared->nonce, sizeof(shared->nonce))
-                           : status;
+    return status == DP_OK
+               ? ipc_queue_upload(comm, (void *)(uintptr_t)shared->base, shared->nonce, sizeof(shared->nonce))
+               : status;
 }
 
-dp_status_t block_create(dp_comm_t *comm, size_t bytes, block_t *block_out, announcement_t *announcement, int *fd_out)
+dp_status_t ipc_block_create(dp_comm_t *comm, size_t bytes, block_t *block_out, announcement_t *announcement,
+                             int *fd_out)
 {
     /* not the host's memory: the rank that frees it may be another one, with another host */
     shared_block_t *shared = calloc(1, sizeof(*shared));
@@ -195,7 +197,7 @@ dp_status_t block_create(dp_comm_t *comm, size_t bytes, block_t *block_out, anno
         free(shared);
         return DP_FAIL(comm->host, DP_ERR_IO, "rank %d: the system gives no random bytes", WORLD(comm));
     }
-    status = allocate(comm, shared);
+    status = allocate_block(comm, shared);
     if (status < 0) {
         free(shared);
         return status;
@@ -209,11 +211,11 @@ dp_status_t block_create(dp_comm_t *comm, size_t bytes, block_t *block_out, anno
     announcement->method = shared->method;
     announcement->ordinal = (int32_t)comm->ordinal;
     memcpy(announcement->nonce, shared->nonce, sizeof(shared->nonce));
-    status = clear(comm, shared);
+    status = clear_block(comm, shared);
     if (status == DP_OK && comm->nranks > 1)
         status = export_block(comm, shared, announcement, fd_out);
     if (status < 0)
-        block_drop(comm, block_out);
+        ipc_block_drop(comm, block_out);
     return status;
 }
 
@@ -293,7 +295,7 @@ static dp_status_t import_fd(dp_comm_t *comm, int32_t rank, const announcement_t
         comm->world[rank]);
     if (status < 0)
         return status;
-    status = map(comm, handle, announcement->bytes, &base);
+    status = map_block(comm, handle, announcement->bytes, &base);
     if (status < 0) {
         (void)cu->cuMemRelease(handle);
         return status;
@@ -318,7 +320,7 @@ static dp_status_t open_handle(dp_comm_t *comm, int32_t rank, const announcement
 static dp_status_t verify(dp_comm_t *comm, int32_t rank, const announcement_t *announcement, const block_t *block)
 {
     uint64_t nonce[2] = {0, 0};
-    dp_status_t status = queue_download(comm, nonce, block->base, sizeof(nonce));
+    dp_status_t status = ipc_queue_download(comm, nonce, block->base, sizeof(nonce));
 
     if (status == DP_OK && memcmp(nonce, announcement->nonce, sizeof(nonce)) != 0)
         return DP_FAIL(comm->host, DP_ERR_PROTOCOL, "rank %d: the memory that rank %d shares is not what it announced",
@@ -326,11 +328,12 @@ static dp_status_t verify(dp_comm_t *comm, int32_t rank, const announcement_t *a
     return status;
 }
 
-dp_status_t block_import(dp_comm_t *comm, int32_t rank, const announcement_t *announcement, int fd, block_t *block_out)
+dp_status_t ipc_block_import(dp_comm_t *comm, int32_t rank, const announcement_t *announcement, int fd,
+                             block_t *block_out)
 {
     dp_status_t status;
 
-    if (wire_same_process(comm->wire, rank))
+    if (ipc_wire_same_process(comm->wire, rank))
         status = join_process(comm, rank, announcement, block_out);
     else if (announcement->method == METHOD_FD)
         status = import_fd(comm, rank, announcement, fd, block_out);
@@ -345,16 +348,16 @@ dp_status_t block_import(dp_comm_t *comm, int32_t rank, const announcement_t *an
         return status;
     status = verify(comm, rank, announcement, block_out);
     if (status < 0)
-        block_drop(comm, block_out);
+        ipc_block_drop(comm, block_out);
     return status;
 }
 
-void block_drop(dp_comm_t *comm, block_t *block)
+void ipc_block_drop(dp_comm_t *comm, block_t *block)
 {
     if (block->kind == BLOCK_SHARED)
         release_shared(comm, block->shared);
     else if (block->kind == BLOCK_IMPORTED)
-        unmap(comm, address(block->base), block->bytes, block->imported);
+        unmap_block(comm, address(block->base), block->bytes, block->imported);
     else if (block->kind == BLOCK_OPENED)
         (void)comm->cu->cuIpcCloseMemHandle(address(block->base));
     block->kind = BLOCK_NONE;

@@ -8,17 +8,17 @@
 #include <stdio.h>
 #include <string.h>
 
-area_t channel_area(const dp_channel_end_t *end, bool ours)
+area_t ipc_channel_area(const dp_channel_end_t *end, bool ours)
 {
     bool receiver = ours != (end->config.sender != 0);
     area_t area;
 
-    (void)channel_layout(receiver, end->config.id, ours ? end->config.peer : end->comm->rank, end->config.slots,
-                         end->config.slot_bytes, &area); /* checked when it was opened */
+    (void)ipc_channel_layout(receiver, end->config.id, ours ? end->config.peer : end->comm->rank, end->config.slots,
+                             end->config.slot_bytes, &area); /* checked when it was opened */
     return area;
 }
 
-static dp_status_t check_config(dp_comm_t *comm, const dp_channel_config_t *config)
+static dp_status_t ipc_check_channel(dp_comm_t *comm, const dp_channel_config_t *config)
 {
     const dp_host_t *host = comm->host;
     area_t area;
@@ -29,7 +29,7 @@ static dp_status_t check_config(dp_comm_t *comm, const dp_channel_config_t *conf
     if (config->peer < 0 || config->peer >= comm->nranks || config->peer == comm->rank)
         return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u leads to rank %d of %d", comm->name, config->id,
                        config->peer, comm->nranks);
-    if (!channel_layout(true, config->id, config->peer, config->slots, config->slot_bytes, &area))
+    if (!ipc_channel_layout(true, config->id, config->peer, config->slots, config->slot_bytes, &area))
         return DP_FAIL(host, DP_ERR_INVALID, "group %s: channel %u cannot have %u slots of %zu bytes", comm->name,
                        config->id, config->slots, config->slot_bytes);
     for (const dp_channel_end_t *end = comm->ends; end != NULL; end = end->next)
@@ -40,11 +40,11 @@ static dp_status_t check_config(dp_comm_t *comm, const dp_channel_config_t *conf
     return DP_OK;
 }
 
-dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out)
+dp_status_t ipc_channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out)
 {
     const dp_host_t *host = comm->host;
     dp_channel_end_t *end;
-    dp_status_t status = check_config(comm, config);
+    dp_status_t status = ipc_check_channel(comm, config);
 
     if (status < 0)
         return status;
@@ -68,15 +68,15 @@ static uint32_t *line(unsigned char *lines, size_t number)
     return (uint32_t *)(void *)(lines + number * LINE_BYTES);
 }
 
-void channel_connect(dp_channel_end_t *end, unsigned char *own_lines, unsigned char *own_payload,
-                     unsigned char *far_lines, unsigned char *far_payload)
+void ipc_channel_connect(dp_channel_end_t *end, unsigned char *own_lines, unsigned char *own_payload,
+                         unsigned char *far_lines, unsigned char *far_payload)
 {
     bool sender = end->config.sender != 0;
     unsigned char *receiving = sender ? far_lines : own_lines, *sending = sender ? own_lines : far_lines;
     plan_channel_t *c = &end->plan;
 
     c->slots = end->config.slots;
-    c->stride = slot_stride(end->config.slot_bytes);
+    c->stride = ipc_slot_stride(end->config.slot_bytes);
     c->data = sender ? far_payload : own_payload;
     c->published = line(receiving, 0);
     c->heads = line(receiving, slots_line_head(0));
@@ -87,7 +87,7 @@ void channel_connect(dp_channel_end_t *end, unsigned char *own_lines, unsigned c
     end->connected = true;
 }
 
-dp_status_t channel_refuse(const dp_channel_end_t *end, const uint32_t words[8])
+dp_status_t ipc_channel_refuse(const dp_channel_end_t *end, const uint32_t words[8])
 {
     const dp_comm_t *comm = end->comm;
 
@@ -101,8 +101,8 @@ dp_status_t channel_refuse(const dp_channel_end_t *end, const uint32_t words[8])
 
 /* ---- on the caller's thread ---- */
 
-static dp_status_t check_call(const dp_channel_end_t *end, bool sender, uint64_t next, uint32_t number, size_t bytes,
-                              const char *verb)
+static dp_status_t ipc_check_transfer(const dp_channel_end_t *end, bool sender, uint64_t next, uint32_t number,
+                                      size_t bytes, const char *verb)
 {
     const dp_comm_t *comm = end->comm;
 
@@ -120,9 +120,9 @@ static dp_status_t check_call(const dp_channel_end_t *end, bool sender, uint64_t
 }
 
 /* How many messages a graph has carried when it was replayed only the device knows. */
-static dp_status_t enter(dp_channel_end_t *end, dp_stream_t *s, queue_t *q)
+static dp_status_t enter_channel(dp_channel_end_t *end, dp_stream_t *s, queue_t *q)
 {
-    dp_status_t status = queue_enter(end->comm, s, q);
+    dp_status_t status = ipc_queue_enter(end->comm, s, q);
 
     if (status < 0)
         return status;
@@ -133,18 +133,18 @@ static dp_status_t enter(dp_channel_end_t *end, dp_stream_t *s, queue_t *q)
     return DP_OK;
 }
 
-dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
+dp_status_t ipc_channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
 {
     dp_comm_t *comm = end->comm;
-    dp_status_t status = check_call(end, true, end->count, tag->number, tag->bytes, "send");
+    dp_status_t status = ipc_check_transfer(end, true, end->count, tag->number, tag->bytes, "send");
     queue_t q;
 
     if (status == DP_OK)
-        status = enter(end, s, &q);
+        status = enter_channel(end, s, &q);
     if (status < 0)
         return status;
-    plan_send(&comm->plan, &end->plan, end->count, tag, from);
-    status = queue_leave(&q, queue_run(&q, &comm->plan));
+    ipc_plan_send(&comm->plan, &end->plan, end->count, tag, from);
+    status = ipc_queue_leave(&q, ipc_queue_run(&q, &comm->plan));
     end->count += status == DP_OK;
     return status;
 }
@@ -155,32 +155,33 @@ static dp_status_t check_tag(const queue_t *q, const dp_channel_end_t *end, cons
         .report = q->comm->report,
         .object = (uint64_t)(uintptr_t)end,
         .head = end->plan.heads + end->count % end->plan.slots * LINE_WORDS,
-        .number = queue_value(q, end->plan.counter, (uint32_t)end->count, 0),
+        .number = ipc_queue_value(q, end->plan.counter, (uint32_t)end->count, 0),
         .expected = {0, tag->step, (uint32_t)tag->microbatch, tag->bytes},
     };
 
-    return queue_launch(q, q->comm->check_tag, 1, 1, &args, "comm_cuda_ipc_check_tag");
+    return ipc_queue_launch(q, q->comm->check_tag, 1, 1, &args, "comm_cuda_ipc_check_tag");
 }
 
-dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out, dp_stream_t *s)
+dp_status_t ipc_channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
+                             dp_stream_t *s)
 {
     dp_comm_t *comm = end->comm;
-    dp_status_t status = check_call(end, false, end->count, expected->number, expected->bytes, "receive");
+    dp_status_t status = ipc_check_transfer(end, false, end->count, expected->number, expected->bytes, "receive");
     queue_t q;
 
     if (status == DP_OK)
-        status = enter(end, s, &q);
+        status = enter_channel(end, s, &q);
     if (status < 0)
         return status;
-    plan_recv(&comm->plan, &end->plan, end->count);
-    status = queue_run(&q, &comm->plan);
+    ipc_plan_recv(&comm->plan, &end->plan, end->count);
+    status = ipc_queue_run(&q, &comm->plan);
     if (status == DP_OK)
         status = check_tag(&q, end, expected);
     if (status == DP_OK) {
-        plan_received(&comm->plan, &end->plan, end->count);
-        status = queue_run(&q, &comm->plan);
+        ipc_plan_received(&comm->plan, &end->plan, end->count);
+        status = ipc_queue_run(&q, &comm->plan);
     }
-    status = queue_leave(&q, status);
+    status = ipc_queue_leave(&q, status);
     if (status == DP_OK) {
         *data_out = end->plan.data + end->count % end->plan.slots * end->plan.stride;
         end->count++;
@@ -188,10 +189,10 @@ dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected
     return status;
 }
 
-dp_status_t channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
+dp_status_t ipc_channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
 {
     dp_comm_t *comm = end->comm;
-    dp_status_t status = check_call(end, false, end->released, number, 0, "release");
+    dp_status_t status = ipc_check_transfer(end, false, end->released, number, 0, "release");
     queue_t q;
 
     if (status < 0)
@@ -199,11 +200,11 @@ dp_status_t channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t 
     if (end->released == end->count)
         return DP_FAIL(comm->host, DP_ERR_INVALID, "release of message %u on channel \"%s\", which was not received",
                        number, end->label);
-    status = enter(end, s, &q);
+    status = enter_channel(end, s, &q);
     if (status < 0)
         return status;
-    plan_release(&comm->plan, &end->plan, end->released);
-    status = queue_leave(&q, queue_run(&q, &comm->plan));
+    ipc_plan_release(&comm->plan, &end->plan, end->released);
+    status = ipc_queue_leave(&q, ipc_queue_run(&q, &comm->plan));
     end->released += status == DP_OK;
     return status;
 }

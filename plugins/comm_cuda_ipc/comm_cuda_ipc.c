@@ -21,7 +21,7 @@ CUDA_IMAGE(ipc_kernels);
 
 /* ---- opening ---- */
 
-static dp_status_t check_config(const dp_host_t *host, const dp_comm_config_t *config)
+static dp_status_t ipc_check_config(const dp_host_t *host, const dp_comm_config_t *config)
 {
     dp_status_t status;
 
@@ -45,7 +45,7 @@ static dp_status_t check_config(const dp_host_t *host, const dp_comm_config_t *c
     return status;
 }
 
-static dp_status_t load_kernels(dp_comm_t *comm)
+static dp_status_t ipc_load_kernels(dp_comm_t *comm)
 {
     const cuda_kernel_t kernels[] = {
         {"comm_cuda_ipc_signals", &comm->signals},         {"comm_cuda_ipc_pace", &comm->pace},
@@ -106,7 +106,7 @@ static dp_status_t find_device(dp_comm_t *comm)
             comm->cu->cuDeviceGetAttribute(&domains, CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT, comm->ordinal),
             "asking for memory domains");
     comm->has_domains = domains > 1;
-    return status == DP_OK ? block_limits(comm) : status;
+    return status == DP_OK ? ipc_block_limits(comm) : status;
 }
 
 static dp_status_t allocate_tables(dp_comm_t *comm, const int32_t *world)
@@ -114,7 +114,7 @@ static dp_status_t allocate_tables(dp_comm_t *comm, const int32_t *world)
     const dp_host_t *host = comm->host;
     size_t n = count_of(comm->nranks);
 
-    comm->plan.room = plan_room(comm->nranks);
+    comm->plan.room = ipc_plan_room(comm->nranks);
     comm->world = host->allocate(host, n * sizeof(*comm->world), 16);
     comm->base_lines = host->allocate(host, n * sizeof(*comm->base_lines), 16);
     comm->base_payload = host->allocate(host, n * sizeof(*comm->base_payload), 16);
@@ -140,22 +140,22 @@ static dp_status_t open_marks(dp_comm_t *comm)
     return status;
 }
 
-static dp_status_t set_up(dp_comm_t *comm, const dp_comm_config_t *config)
+static dp_status_t ipc_set_up(dp_comm_t *comm, const dp_comm_config_t *config)
 {
     dp_status_t status = allocate_tables(comm, config->world_ranks);
 
-    reduce_size(comm, config->reduce_bytes);
+    ipc_reduce_size(comm, config->reduce_bytes);
     if (status == DP_OK)
         status = find_device(comm);
     if (status == DP_OK)
         status = read_environment(comm);
     if (status == DP_OK)
-        status = load_kernels(comm);
+        status = ipc_load_kernels(comm);
     if (status == DP_OK)
         status = open_marks(comm);
     if (status == DP_OK)
-        status = fault_open(comm);
-    return status == DP_OK ? join_open(comm) : status;
+        status = ipc_fault_open(comm);
+    return status == DP_OK ? ipc_join_open(comm) : status;
 }
 
 /* ---- the end ---- */
@@ -174,20 +174,21 @@ static bool drained(dp_comm_t *comm)
 
 static bool healthy(dp_comm_t *comm)
 {
-    return comm->wire != NULL && !comm->broken && fault_check(comm) == DP_OK;
+    return comm->wire != NULL && !comm->broken && ipc_fault_check(comm) == DP_OK;
 }
 
 /* Importers unmap before the exporter frees. */
-static void let_go(dp_comm_t *comm)
+static void let_peers_go(dp_comm_t *comm)
 {
-    bool meet = healthy(comm) && wire_meet(comm->wire, -1, NULL, CLOSE_SECONDS) == DP_OK; /* nobody writes any more */
+    bool meet =
+        healthy(comm) && ipc_wire_meet(comm->wire, -1, NULL, CLOSE_SECONDS) == DP_OK; /* nobody writes any more */
 
-    join_let_go(comm);
+    ipc_join_let_go(comm);
     if (meet)
-        (void)wire_meet(comm->wire, -1, NULL, CLOSE_SECONDS); /* nobody has our memory mapped any more */
+        (void)ipc_wire_meet(comm->wire, -1, NULL, CLOSE_SECONDS); /* nobody has our memory mapped any more */
 }
 
-static void free_comm(dp_comm_t *comm)
+static void ipc_free_comm(dp_comm_t *comm)
 {
     const dp_host_t *host = comm->host;
 
@@ -205,9 +206,9 @@ static void free_comm(dp_comm_t *comm)
         dp_exchange_t *x = comm->exchanges;
 
         comm->exchanges = x->next;
-        exchange_free(x);
+        ipc_exchange_free(x);
     }
-    wire_close(comm->wire);
+    ipc_wire_close(comm->wire);
     ipc_free(comm, comm->world);
     ipc_free(comm, comm->base_lines);
     ipc_free(comm, comm->base_payload);
@@ -226,23 +227,23 @@ static void ipc_close(dp_comm_t *comm)
     if (comm->mailbox != NULL) {
         at_rest = drained(comm);
         if (at_rest)
-            let_go(comm);
-        fault_close(comm, at_rest);
+            let_peers_go(comm);
+        ipc_fault_close(comm, at_rest);
         if (at_rest)
-            join_let_go_own(comm);
+            ipc_join_let_go_own(comm);
         else
             comm->host->log(comm->host, DP_LOG_ERROR, "comm_cuda_ipc",
                             "a stream has not come to rest: its memory stays until the process ends");
     }
     if (at_rest)
         cuda_module_unload(comm->module);
-    free_comm(comm);
+    ipc_free_comm(comm);
 }
 
 static dp_status_t ipc_open(const dp_host_t *host, const dp_comm_config_t *config, dp_comm_t **comm_out)
 {
     dp_comm_t *comm;
-    dp_status_t status = check_config(host, config);
+    dp_status_t status = ipc_check_config(host, config);
 
     if (status < 0)
         return status;
@@ -257,7 +258,7 @@ static dp_status_t ipc_open(const dp_host_t *host, const dp_comm_config_t *confi
     comm->rank = config->rank;
     comm->nranks = config->nranks;
     snprintf(comm->name, sizeof(comm->name), "%s", config->name);
-    status = set_up(comm, config);
+    status = ipc_set_up(comm, config);
     if (status < 0) {
         comm->broken = true;
         ipc_close(comm);
@@ -277,19 +278,19 @@ static const dp_comm_vt_t table = {
     .caps = DP_COMM_CAP_ONE_SIDED | DP_COMM_CAP_CAPTURE,
     .open = ipc_open,
     .close = ipc_close,
-    .channel_open = channel_open,
-    .exchange_open = exchange_open,
-    .start = join_start,
-    .send = channel_send,
-    .recv = channel_recv,
-    .release = channel_release,
-    .exchange = exchange_run,
-    .exchange_release = exchange_release,
-    .all_reduce = reduce_all,
+    .channel_open = ipc_channel_open,
+    .exchange_open = ipc_exchange_open,
+    .start = ipc_join_start,
+    .send = ipc_channel_send,
+    .recv = ipc_channel_recv,
+    .release = ipc_channel_release,
+    .exchange = ipc_exchange_run,
+    .exchange_release = ipc_exchange_release,
+    .all_reduce = ipc_all_reduce,
     .memory_bytes = ipc_memory_bytes,
 };
 
-static const void *get_interface(const char *id)
+static const void *ipc_get_interface(const char *id)
 {
     return strcmp(id, DP_IFACE_COMM) == 0 ? &table : NULL;
 }
@@ -299,5 +300,5 @@ DP_PLUGIN_DEFINE(comm_cuda_ipc) = {
     .name = "comm_cuda_ipc",
     .version = DP_VERSION,
     .summary = "ranks of one machine, as processes or threads, over peer memory of CUDA devices",
-    .get_interface = get_interface,
+    .get_interface = ipc_get_interface,
 };

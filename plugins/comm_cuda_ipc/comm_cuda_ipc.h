@@ -158,12 +158,14 @@ static inline void ipc_free(const dp_comm_t *comm, void *memory)
 }
 
 /* block.c */
-dp_status_t block_limits(dp_comm_t *comm);
+dp_status_t ipc_block_limits(dp_comm_t *comm);
 /* Zeroed memory of ours, told to the others by *announcement; *fd_out (METHOD_FD, else -1) is the caller's. */
-dp_status_t block_create(dp_comm_t *comm, size_t bytes, block_t *block_out, announcement_t *announcement, int *fd_out);
+dp_status_t ipc_block_create(dp_comm_t *comm, size_t bytes, block_t *block_out, announcement_t *announcement,
+                             int *fd_out);
 /* Maps the block that was announced. Takes fd (-1: none) in every case. */
-dp_status_t block_import(dp_comm_t *comm, int32_t rank, const announcement_t *announcement, int fd, block_t *block_out);
-void block_drop(dp_comm_t *comm, block_t *block);
+dp_status_t ipc_block_import(dp_comm_t *comm, int32_t rank, const announcement_t *announcement, int fd,
+                             block_t *block_out);
+void ipc_block_drop(dp_comm_t *comm, block_t *block);
 
 /* queue.c: what one call puts on a stream */
 typedef struct queue {
@@ -173,55 +175,56 @@ typedef struct queue {
     bool kernels; /* values come from device memory */
     bool capturing;
 } queue_t;
-dp_status_t queue_enter(dp_comm_t *comm, dp_stream_t *s, queue_t *queue_out);
+dp_status_t ipc_queue_enter(dp_comm_t *comm, dp_stream_t *s, queue_t *queue_out);
 /* Marks what was put on the stream; returns `status` when that is a failure. */
-dp_status_t queue_leave(const queue_t *q, dp_status_t status);
-dp_status_t queue_run(const queue_t *q, const plan_t *plan);
-dp_status_t queue_launch(const queue_t *q, CUfunction function, uint32_t blocks, uint32_t threads, void *args,
-                         const char *what);
+dp_status_t ipc_queue_leave(const queue_t *q, dp_status_t status);
+dp_status_t ipc_queue_run(const queue_t *q, const plan_t *plan);
+dp_status_t ipc_queue_launch(const queue_t *q, CUfunction function, uint32_t blocks, uint32_t threads, void *args,
+                             const char *what);
 /* For a kernel: what is base on the host, and counter in a graph. */
-ipc_value_t queue_value(const queue_t *q, const uint32_t *counter, uint32_t base, uint32_t delta);
+ipc_value_t ipc_queue_value(const queue_t *q, const uint32_t *counter, uint32_t base, uint32_t delta);
 /* Waits until the side stream has done its work. [blocks] */
-dp_status_t queue_settle(dp_comm_t *comm);
-dp_status_t queue_upload(dp_comm_t *comm, void *to, const void *from, size_t bytes);
-dp_status_t queue_download(dp_comm_t *comm, void *to, const void *from, size_t bytes);
+dp_status_t ipc_queue_settle(dp_comm_t *comm);
+dp_status_t ipc_queue_upload(dp_comm_t *comm, void *to, const void *from, size_t bytes);
+dp_status_t ipc_queue_download(dp_comm_t *comm, void *to, const void *from, size_t bytes);
 
 /* fault.c */
-dp_status_t fault_open(dp_comm_t *comm);
+dp_status_t ipc_fault_open(dp_comm_t *comm);
 /* Ends the watchdog. at_rest: no kernel looks at the mailbox any more. */
-void fault_close(dp_comm_t *comm, bool at_rest);
+void ipc_fault_close(dp_comm_t *comm, bool at_rest);
 void fault_abort(dp_comm_t *comm);
-dp_status_t fault_check(void *comm);
+dp_status_t ipc_fault_check(void *comm);
 
 /* join.c */
-dp_status_t join_open(dp_comm_t *comm);
-dp_status_t join_start(dp_comm_t *comm);
+dp_status_t ipc_join_open(dp_comm_t *comm);
+dp_status_t ipc_join_start(dp_comm_t *comm);
 /* Unmaps what is the peers'; frees what is ours. */
-void join_let_go(dp_comm_t *comm);
-void join_let_go_own(dp_comm_t *comm);
+void ipc_join_let_go(dp_comm_t *comm);
+void ipc_join_let_go_own(dp_comm_t *comm);
 
 /* channel.c */
-dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out);
+dp_status_t ipc_channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out);
 /* The area of one side of the channel as that side's directory has it. */
-area_t channel_area(const dp_channel_end_t *end, bool ours);
-void channel_connect(dp_channel_end_t *end, unsigned char *own_lines, unsigned char *own_payload,
-                     unsigned char *far_lines, unsigned char *far_payload);
-dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s);
-dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
-                         dp_stream_t *s);
-dp_status_t channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s);
-dp_status_t channel_refuse(const dp_channel_end_t *end, const uint32_t words[8]);
+area_t ipc_channel_area(const dp_channel_end_t *end, bool ours);
+void ipc_channel_connect(dp_channel_end_t *end, unsigned char *own_lines, unsigned char *own_payload,
+                         unsigned char *far_lines, unsigned char *far_payload);
+dp_status_t ipc_channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s);
+dp_status_t ipc_channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
+                             dp_stream_t *s);
+dp_status_t ipc_channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s);
+dp_status_t ipc_channel_refuse(const dp_channel_end_t *end, const uint32_t words[8]);
 
 /* exchange.c */
-dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out);
-void exchange_free(dp_exchange_t *x);
-area_t exchange_area(const dp_exchange_t *x);
-dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
-                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s);
-dp_status_t exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s);
+dp_status_t ipc_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out);
+void ipc_exchange_free(dp_exchange_t *x);
+area_t ipc_exchange_area(const dp_exchange_t *x);
+dp_status_t ipc_exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
+                             const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
+                             dp_stream_t *s);
+dp_status_t ipc_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s);
 
 /* reduce.c */
-void reduce_size(dp_comm_t *comm, size_t reduce_bytes);
-dp_status_t reduce_all(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s);
+void ipc_reduce_size(dp_comm_t *comm, size_t reduce_bytes);
+dp_status_t ipc_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s);
 
 #endif

@@ -10,16 +10,16 @@
 
 #define PUT_THREADS 512
 
-area_t exchange_area(const dp_exchange_t *x)
+area_t ipc_exchange_area(const dp_exchange_t *x)
 {
     area_t area;
 
-    (void)rows_layout(x->config.id, count_of(x->comm->nranks), x->config.slots, x->config.capacity_rows,
-                      x->config.row_bytes, &area); /* checked when it was opened */
+    (void)ipc_rows_layout(x->config.id, count_of(x->comm->nranks), x->config.slots, x->config.capacity_rows,
+                          x->config.row_bytes, &area); /* checked when it was opened */
     return area;
 }
 
-static dp_status_t check_config(dp_comm_t *comm, const dp_exchange_config_t *config, uint32_t slots)
+static dp_status_t ipc_check_exchange(dp_comm_t *comm, const dp_exchange_config_t *config, uint32_t slots)
 {
     const dp_host_t *host = comm->host;
     area_t area;
@@ -30,7 +30,7 @@ static dp_status_t check_config(dp_comm_t *comm, const dp_exchange_config_t *con
     if (config->row_bytes == 0 || config->row_bytes % 16 != 0)
         return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u: row_bytes %zu is not a multiple of 16", comm->name,
                        config->id, config->row_bytes);
-    if (!rows_layout(config->id, count_of(comm->nranks), slots, config->capacity_rows, config->row_bytes, &area))
+    if (!ipc_rows_layout(config->id, count_of(comm->nranks), slots, config->capacity_rows, config->row_bytes, &area))
         return DP_FAIL(host, DP_ERR_INVALID, "group %s: exchange %u cannot have %u slots of %u rows of %zu bytes",
                        comm->name, config->id, slots, config->capacity_rows, config->row_bytes);
     for (const dp_exchange_t *x = comm->exchanges; x != NULL; x = x->next)
@@ -39,20 +39,20 @@ static dp_status_t check_config(dp_comm_t *comm, const dp_exchange_config_t *con
     return DP_OK;
 }
 
-void exchange_free(dp_exchange_t *x)
+void ipc_exchange_free(dp_exchange_t *x)
 {
     ipc_free(x->comm, x->lines);
     ipc_free(x->comm, x->payload);
     ipc_free(x->comm, x);
 }
 
-dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out)
+dp_status_t ipc_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out)
 {
     const dp_host_t *host = comm->host;
     uint32_t slots = config->slots != 0 ? config->slots : 2;
     size_t n = count_of(comm->nranks);
     dp_exchange_t *x;
-    dp_status_t status = check_config(comm, config, slots);
+    dp_status_t status = ipc_check_exchange(comm, config, slots);
 
     if (status < 0)
         return status;
@@ -68,7 +68,7 @@ dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, d
     x->lines = host->allocate(host, n * sizeof(*x->lines), 16);
     x->payload = host->allocate(host, n * sizeof(*x->payload), 16);
     if (x->lines == NULL || x->payload == NULL) {
-        exchange_free(x);
+        ipc_exchange_free(x);
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for exchange %u", comm->name, config->id);
     }
     x->group = (plan_group_t){comm->rank, comm->nranks, x->lines, x->payload};
@@ -81,7 +81,7 @@ dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, d
 
 /* ---- on the caller's thread ---- */
 
-static dp_status_t check_call(const dp_exchange_t *x, uint64_t next, uint32_t number)
+static dp_status_t ipc_check_round(const dp_exchange_t *x, uint64_t next, uint32_t number)
 {
     if (!x->connected)
         return DP_FAIL(x->comm->host, DP_ERR_INVALID, "exchange \"%s\" is used before start", x->label);
@@ -91,9 +91,9 @@ static dp_status_t check_call(const dp_exchange_t *x, uint64_t next, uint32_t nu
     return DP_OK;
 }
 
-static dp_status_t enter(dp_exchange_t *x, dp_stream_t *s, queue_t *q)
+static dp_status_t enter_exchange(dp_exchange_t *x, dp_stream_t *s, queue_t *q)
 {
-    dp_status_t status = queue_enter(x->comm, s, q);
+    dp_status_t status = ipc_queue_enter(x->comm, s, q);
 
     if (status < 0)
         return status;
@@ -106,7 +106,8 @@ static dp_status_t enter(dp_exchange_t *x, dp_stream_t *s, queue_t *q)
 
 static uint32_t *private_line(const dp_exchange_t *x, size_t which)
 {
-    return plan_line(&x->group, x->comm->rank, rows_line_private(count_of(x->comm->nranks), x->config.slots, which));
+    return ipc_plan_line(&x->group, x->comm->rank,
+                         rows_line_private(count_of(x->comm->nranks), x->config.slots, which));
 }
 
 static dp_status_t put_rows(const queue_t *q, const dp_exchange_t *x, const void *send, const int32_t *offsets,
@@ -122,22 +123,22 @@ static dp_status_t put_rows(const queue_t *q, const dp_exchange_t *x, const void
         .offsets = offsets,
         .counts = counts,
         .peers = (const uint64_t *)(const void *)payload,
-        .done = (uint32_t *)(void *)(payload + rows_done_at(n, x->config.slots)),
-        .number = queue_value(q, private_line(x, ROWS_EXCHANGED), (uint32_t)x->count, 0),
+        .done = (uint32_t *)(void *)(payload + ipc_rows_done_at(n, x->config.slots)),
+        .number = ipc_queue_value(q, private_line(x, ROWS_EXCHANGED), (uint32_t)x->count, 0),
         .row_bytes = x->config.row_bytes,
         .head_at = rows_line_head(n, slot, me) * LINE_BYTES,
         .arrived_at = rows_line_arrived(n, me) * LINE_BYTES,
-        .rows_at = rows_data_at(n, x->config.slots) +
-                   slot * rows_slot_bytes(n, x->config.capacity_rows, x->config.row_bytes) +
+        .rows_at = ipc_rows_data_at(n, x->config.slots) +
+                   slot * ipc_rows_slot_bytes(n, x->config.capacity_rows, x->config.row_bytes) +
                    me * x->config.capacity_rows * x->config.row_bytes,
         .nranks = (uint32_t)comm->nranks,
         .rank = (uint32_t)comm->rank,
         .capacity = x->config.capacity_rows,
-        .share = plan_stretches(comm->blocks, (uint32_t)comm->nranks),
+        .share = ipc_plan_stretches(comm->blocks, (uint32_t)comm->nranks),
         .link_ns_per_byte = comm->link_ns_per_byte,
     };
 
-    return queue_launch(q, comm->put_rows, comm->blocks, PUT_THREADS, &args, "comm_cuda_ipc_put_rows");
+    return ipc_queue_launch(q, comm->put_rows, comm->blocks, PUT_THREADS, &args, "comm_cuda_ipc_put_rows");
 }
 
 static dp_status_t take_counts(const queue_t *q, const dp_exchange_t *x, const int32_t **counts_out)
@@ -148,59 +149,60 @@ static dp_status_t take_counts(const queue_t *q, const dp_exchange_t *x, const i
         .report = comm->report,
         .object = (uint64_t)(uintptr_t)x,
         .heads = x->lines[comm->rank] + rows_line_head(n, slot, 0) * LINE_BYTES,
-        .counts = (int32_t *)(void *)(x->payload[comm->rank] + rows_counts_at(n, slot)),
-        .number = queue_value(q, private_line(x, ROWS_EXCHANGED), (uint32_t)x->count, 0),
+        .counts = (int32_t *)(void *)(x->payload[comm->rank] + ipc_rows_counts_at(n, slot)),
+        .number = ipc_queue_value(q, private_line(x, ROWS_EXCHANGED), (uint32_t)x->count, 0),
         .nranks = (uint32_t)comm->nranks,
         .capacity = x->config.capacity_rows,
     };
 
     *counts_out = args.counts;
-    return queue_launch(q, comm->take_counts, 1, 32, &args, "comm_cuda_ipc_take_counts");
+    return ipc_queue_launch(q, comm->take_counts, 1, 32, &args, "comm_cuda_ipc_take_counts");
 }
 
-dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
-                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s)
+dp_status_t ipc_exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
+                             const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
+                             dp_stream_t *s)
 {
     dp_comm_t *comm = x->comm;
     size_t n = count_of(comm->nranks), slot = x->count % x->config.slots;
     const int32_t *counts = NULL;
-    dp_status_t status = check_call(x, x->count, number);
+    dp_status_t status = ipc_check_round(x, x->count, number);
     queue_t q;
 
     if (status == DP_OK && (uintptr_t)send % 16 != 0)
         return DP_FAIL(comm->host, DP_ERR_INVALID, "exchange \"%s\": rows at %p are not aligned to 16 bytes", x->label,
                        send);
     if (status == DP_OK)
-        status = enter(x, s, &q);
+        status = enter_exchange(x, s, &q);
     if (status < 0)
         return status;
-    plan_exchange(&comm->plan, &x->group, x->config.slots, x->count);
-    status = queue_run(&q, &comm->plan);
+    ipc_plan_exchange(&comm->plan, &x->group, x->config.slots, x->count);
+    status = ipc_queue_run(&q, &comm->plan);
     if (status == DP_OK)
         status = put_rows(&q, x, send, send_offsets, send_counts);
     if (status == DP_OK) {
-        plan_arrive(&comm->plan, &x->group, x->config.slots, x->count);
-        status = queue_run(&q, &comm->plan);
+        ipc_plan_arrive(&comm->plan, &x->group, x->config.slots, x->count);
+        status = ipc_queue_run(&q, &comm->plan);
     }
     if (status == DP_OK)
         status = take_counts(&q, x, &counts);
     if (status == DP_OK) {
-        plan_exchanged(&comm->plan, &x->group, x->config.slots, x->count);
-        status = queue_run(&q, &comm->plan);
+        ipc_plan_exchanged(&comm->plan, &x->group, x->config.slots, x->count);
+        status = ipc_queue_run(&q, &comm->plan);
     }
-    status = queue_leave(&q, status);
+    status = ipc_queue_leave(&q, status);
     if (status == DP_OK) {
-        *rows_out = x->payload[comm->rank] + rows_data_at(n, x->config.slots) +
-                    slot * rows_slot_bytes(n, x->config.capacity_rows, x->config.row_bytes);
+        *rows_out = x->payload[comm->rank] + ipc_rows_data_at(n, x->config.slots) +
+                    slot * ipc_rows_slot_bytes(n, x->config.capacity_rows, x->config.row_bytes);
         *counts_out = counts;
         x->count++;
     }
     return status;
 }
 
-dp_status_t exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
+dp_status_t ipc_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
 {
-    dp_status_t status = check_call(x, x->released, number);
+    dp_status_t status = ipc_check_round(x, x->released, number);
     queue_t q;
 
     if (status < 0)
@@ -208,11 +210,11 @@ dp_status_t exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
     if (x->released == x->count)
         return DP_FAIL(x->comm->host, DP_ERR_INVALID, "release of exchange %u of \"%s\", which was not made", number,
                        x->label);
-    status = enter(x, s, &q);
+    status = enter_exchange(x, s, &q);
     if (status < 0)
         return status;
-    plan_exchange_release(&x->comm->plan, &x->group, x->config.slots, x->released);
-    status = queue_leave(&q, queue_run(&q, &x->comm->plan));
+    ipc_plan_exchange_release(&x->comm->plan, &x->group, x->config.slots, x->released);
+    status = ipc_queue_leave(&q, ipc_queue_run(&q, &x->comm->plan));
     x->released += status == DP_OK;
     return status;
 }

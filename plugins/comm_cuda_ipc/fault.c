@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT
  * fault.c: what is wrong, who is told, and how every wait on the device ends.
  *
- * Kernels report into a mailbox of pinned memory and look there for an abort. The device asks fault_check() whenever
+ * Kernels report into a mailbox of pinned memory and look there for an abort. The device asks ipc_fault_check() whenever
  * somebody synchronises. A thread of ours sleeps until the job is aborted or a kernel has reported; then it raises the
  * mailbox's flag, which ends spinning kernels, and writes the values that streams wait for, which releases those. What
  * the released streams do is of no use to anybody, and no look at it reports anything any more. */
@@ -64,7 +64,7 @@ static dp_status_t explain_sum(const dp_comm_t *comm, const ipc_mailbox_t *m)
                    w[5], (unsigned long long)w[7] << 32 | w[6], w[8]);
 }
 
-static dp_status_t explain(const dp_comm_t *comm, uint32_t fault)
+static dp_status_t explain_fault(const dp_comm_t *comm, uint32_t fault)
 {
     const ipc_mailbox_t *m = comm->mailbox;
     const dp_channel_end_t *end;
@@ -72,7 +72,7 @@ static dp_status_t explain(const dp_comm_t *comm, uint32_t fault)
     switch (fault) {
     case IPC_FAULT_TAG:
         end = find_end(comm, m->object);
-        return end != NULL ? channel_refuse(end, m->words)
+        return end != NULL ? ipc_channel_refuse(end, m->words)
                            : DP_FAIL(comm->host, DP_ERR_PROTOCOL, "rank %d: group %s: a wrong message", WORLD(comm),
                                      comm->name);
     case IPC_FAULT_OVERFLOW:
@@ -98,14 +98,14 @@ static uint32_t reported(const dp_comm_t *comm)
     return __atomic_load_n(&comm->mailbox->fault, __ATOMIC_ACQUIRE);
 }
 
-dp_status_t fault_check(void *arg)
+dp_status_t ipc_fault_check(void *arg)
 {
     dp_comm_t *comm = arg;
     uint32_t fault = reported(comm);
 
     if (fault != IPC_FAULT_NONE) {
         comm->host->post(comm->host, &comm->wake, 1);
-        return explain(comm, fault);
+        return explain_fault(comm, fault);
     }
     return comm->host->aborted(comm->host);
 }
@@ -135,7 +135,7 @@ static void release_all(dp_comm_t *comm)
     }
 }
 
-static void *watch(void *arg)
+static void *watch_faults(void *arg)
 {
     dp_comm_t *comm = arg;
     const dp_host_t *host = comm->host;
@@ -182,7 +182,7 @@ static dp_status_t open_mailbox(dp_comm_t *comm)
     return status;
 }
 
-dp_status_t fault_open(dp_comm_t *comm)
+dp_status_t ipc_fault_open(dp_comm_t *comm)
 {
     dp_status_t status = open_mailbox(comm);
 
@@ -190,18 +190,18 @@ dp_status_t fault_open(dp_comm_t *comm)
         status = cuda_side_open(comm->host, comm->cu, &comm->side);
     if (status < 0)
         return status;
-    if (pthread_create(&comm->watchdog, NULL, watch, comm) != 0)
+    if (pthread_create(&comm->watchdog, NULL, watch_faults, comm) != 0)
         return DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no thread to watch for faults", comm->name);
     comm->watchdog_runs = true;
-    status = comm->device_vt->watch(comm->device, fault_check, comm);
+    status = comm->device_vt->watch(comm->device, ipc_fault_check, comm);
     comm->watched = status == DP_OK;
     return status;
 }
 
-void fault_close(dp_comm_t *comm, bool at_rest)
+void ipc_fault_close(dp_comm_t *comm, bool at_rest)
 {
     if (comm->watched)
-        comm->device_vt->unwatch(comm->device, fault_check, comm);
+        comm->device_vt->unwatch(comm->device, ipc_fault_check, comm);
     if (comm->watchdog_runs) {
         __atomic_store_n(&comm->closing, 1, __ATOMIC_RELEASE);
         comm->host->post(comm->host, &comm->wake, 2);

@@ -13,7 +13,7 @@
 
 /* ---- faults ---- */
 
-static CUDA_DEVICE uint32_t value_of(const ipc_value_t &v)
+static CUDA_DEVICE uint32_t signal_value(const ipc_value_t &v)
 {
     return (v.counter != NULL ? cuda_load_acquire(v.counter) : 0) + v.delta;
 }
@@ -44,7 +44,7 @@ static CUDA_DEVICE void fault2(const ipc_report_t &report, uint32_t fault, uint6
 
 /* ---- waits and writes ---- */
 
-static CUDA_DEVICE bool reached(uint32_t word, uint32_t value)
+static CUDA_DEVICE bool has_reached(uint32_t word, uint32_t value)
 {
     return (int32_t)(word - value) >= 0;
 }
@@ -54,7 +54,7 @@ static CUDA_DEVICE bool wait_for(const ipc_report_t &report, const uint32_t *wor
 {
     uint64_t begin = cuda_globaltimer();
 
-    for (uint32_t turn = 0; !reached(cuda_load_acquire(word), value); turn++) {
+    for (uint32_t turn = 0; !has_reached(cuda_load_acquire(word), value); turn++) {
         if (turn % 32 == 31) {
             if (cuda_load_acquire(&report.mailbox->aborted) != 0)
                 return false;
@@ -101,7 +101,7 @@ extern "C" __global__ void comm_cuda_ipc_pace(ipc_pace_t a)
 
 extern "C" __global__ void comm_cuda_ipc_check_tag(ipc_check_tag_t a)
 {
-    uint32_t expected[4] = {value_of(a.number), a.expected[1], a.expected[2], a.expected[3]}, found[4];
+    uint32_t expected[4] = {signal_value(a.number), a.expected[1], a.expected[2], a.expected[3]}, found[4];
     bool same = true;
 
     for (int i = 0; i < 4; i++) {
@@ -125,7 +125,7 @@ static CUDA_DEVICE bool counts_fit(const ipc_put_rows_t &a)
     for (uint32_t p = 0; p < a.nranks; p++)
         if (a.counts[p] < 0 || (uint32_t)a.counts[p] > a.capacity) {
             if (blockIdx.x == 0 && threadIdx.x == 0)
-                fault2(a.report, IPC_FAULT_OVERFLOW, a.object, value_of(a.number), p, (uint32_t)a.counts[p]);
+                fault2(a.report, IPC_FAULT_OVERFLOW, a.object, signal_value(a.number), p, (uint32_t)a.counts[p]);
             return false;
         }
     return true;
@@ -159,7 +159,7 @@ static CUDA_DEVICE void copy_rows(const ipc_put_rows_t &a, uint32_t to, uint32_t
 static CUDA_DEVICE void publish_rows(const ipc_put_rows_t &a, uint32_t to, uint64_t begin)
 {
     unsigned char *lines = (unsigned char *)(uintptr_t)a.peers[2 * to];
-    uint32_t *head = (uint32_t *)(lines + a.head_at), number = value_of(a.number);
+    uint32_t *head = (uint32_t *)(lines + a.head_at), number = signal_value(a.number);
     uint64_t ns = (uint64_t)(a.link_ns_per_byte * (double)a.counts[to] * (double)a.row_bytes);
 
     __threadfence_system();
@@ -194,7 +194,7 @@ extern "C" __global__ void comm_cuda_ipc_put_rows(ipc_put_rows_t a)
 /* One block. Counts are read once: what is checked is what is used. */
 extern "C" __global__ void comm_cuda_ipc_take_counts(ipc_take_counts_t a)
 {
-    uint32_t number = value_of(a.number);
+    uint32_t number = signal_value(a.number);
 
     for (uint32_t p = threadIdx.x; p < a.nranks; p += blockDim.x) {
         const uint32_t *head = (const uint32_t *)(a.heads + (uint64_t)p * LINE);
@@ -211,7 +211,7 @@ extern "C" __global__ void comm_cuda_ipc_take_counts(ipc_take_counts_t a)
 
 static CUDA_DEVICE bool heads_agree(const ipc_sum_t &a)
 {
-    uint32_t expected[4] = {value_of(a.number), (uint32_t)a.count, (uint32_t)(a.count >> 32), a.dtype};
+    uint32_t expected[4] = {signal_value(a.number), (uint32_t)a.count, (uint32_t)(a.count >> 32), a.dtype};
 
     for (uint32_t p = 0; p < a.nranks; p++) {
         const uint32_t *head = (const uint32_t *)(a.heads + (uint64_t)p * LINE);
@@ -234,7 +234,7 @@ static CUDA_DEVICE bool heads_agree(const ipc_sum_t &a)
 }
 
 /* In rank order for every element. Integers wrap. */
-template <typename T> static CUDA_DEVICE void sum(const ipc_sum_t &a)
+template <typename T> static CUDA_DEVICE void sum_slices(const ipc_sum_t &a)
 {
     if (!heads_agree(a))
         return;
@@ -252,15 +252,15 @@ template <typename T> static CUDA_DEVICE void sum(const ipc_sum_t &a)
 
 extern "C" __global__ void comm_cuda_ipc_sum_f32(ipc_sum_t a)
 {
-    sum<float>(a);
+    sum_slices<float>(a);
 }
 
 extern "C" __global__ void comm_cuda_ipc_sum_f64(ipc_sum_t a)
 {
-    sum<double>(a);
+    sum_slices<double>(a);
 }
 
 extern "C" __global__ void comm_cuda_ipc_sum_i64(ipc_sum_t a)
 {
-    sum<unsigned long long>(a);
+    sum_slices<unsigned long long>(a);
 }

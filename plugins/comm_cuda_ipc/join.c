@@ -45,7 +45,7 @@ static dp_status_t joining_begin(joining_t *j, dp_comm_t *comm, uint32_t room)
 
 /* ---- holding on ---- */
 
-static dp_status_t hold(dp_comm_t *comm, holding_t **list, block_t *block, size_t lines)
+static dp_status_t hold_block(dp_comm_t *comm, holding_t **list, block_t *block, size_t lines)
 {
     const dp_host_t *host = comm->host;
     holding_t *holding = host->allocate(host, sizeof(*holding), 16);
@@ -54,7 +54,7 @@ static dp_status_t hold(dp_comm_t *comm, holding_t **list, block_t *block, size_
     if (holding == NULL || (lines > 0 && targets == NULL)) {
         ipc_free(comm, holding);
         ipc_free(comm, targets);
-        block_drop(comm, block);
+        ipc_block_drop(comm, block);
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for a record of a mapping", comm->name);
     }
     if (targets != NULL)
@@ -64,26 +64,26 @@ static dp_status_t hold(dp_comm_t *comm, holding_t **list, block_t *block, size_
     return DP_OK;
 }
 
-static void let_go(dp_comm_t *comm, holding_t **list)
+static void drop_blocks(dp_comm_t *comm, holding_t **list)
 {
     while (*list != NULL) {
         holding_t *holding = *list;
 
         *list = holding->next;
-        block_drop(comm, &holding->block);
+        ipc_block_drop(comm, &holding->block);
         ipc_free(comm, holding->targets);
         comm->host->release(comm->host, holding);
     }
 }
 
-void join_let_go(dp_comm_t *comm)
+void ipc_join_let_go(dp_comm_t *comm)
 {
-    let_go(comm, &comm->imported);
+    drop_blocks(comm, &comm->imported);
 }
 
-void join_let_go_own(dp_comm_t *comm)
+void ipc_join_let_go_own(dp_comm_t *comm)
 {
-    let_go(comm, &comm->own);
+    drop_blocks(comm, &comm->own);
 }
 
 /* ---- announcing ---- */
@@ -119,15 +119,15 @@ static dp_status_t joining_show(joining_t *j)
 {
     dp_comm_t *comm = j->comm;
     view_t *own = &j->views[comm->rank];
-    size_t lines = 0, bytes = j->count > 0 ? layout_place(j->areas, j->count, comm->granularity, &lines) : 0;
+    size_t lines = 0, bytes = j->count > 0 ? ipc_layout_place(j->areas, j->count, comm->granularity, &lines) : 0;
     dp_status_t status = DP_OK;
 
     if (j->count > 0 && bytes == 0)
         return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: what was opened is too large for any device", comm->name);
     if (j->count > 0) {
-        status = block_create(comm, bytes, &own->block, &own->announcement, &j->own_fd);
+        status = ipc_block_create(comm, bytes, &own->block, &own->announcement, &j->own_fd);
         if (status == DP_OK)
-            status = hold(comm, &comm->own, &own->block, lines);
+            status = hold_block(comm, &comm->own, &own->block, lines);
     }
     if (status < 0)
         return status;
@@ -138,7 +138,7 @@ static dp_status_t joining_show(joining_t *j)
     if (comm->wire == NULL)
         return DP_OK;
     status = announce(j, &own->announcement);
-    return status == DP_OK ? wire_meet(comm->wire, j->own_fd, j->fds, MEET_SECONDS) : status;
+    return status == DP_OK ? ipc_wire_meet(comm->wire, j->own_fd, j->fds, MEET_SECONDS) : status;
 }
 
 /* ---- looking up ---- */
@@ -162,13 +162,13 @@ static dp_status_t read_areas(joining_t *j, int32_t rank)
         status =
             comm->boot->get(comm->host, key, &view->areas[at], min_u32(AREAS_PER_KEY, count - at) * sizeof(area_t));
     }
-    if (status == DP_OK && !layout_check(view->areas, count, view->announcement.bytes, &bad))
+    if (status == DP_OK && !ipc_layout_check(view->areas, count, view->announcement.bytes, &bad))
         return DP_FAIL(comm->host, DP_ERR_PROTOCOL, "rank %d: area %u of rank %d lies outside its memory", WORLD(comm),
                        bad, comm->world[rank]);
     return status;
 }
 
-static dp_status_t load(joining_t *j, int32_t rank)
+static dp_status_t load_view(joining_t *j, int32_t rank)
 {
     dp_comm_t *comm = j->comm;
     view_t *view = &j->views[rank];
@@ -187,8 +187,8 @@ static dp_status_t load(joining_t *j, int32_t rank)
         return DP_OK;
     fd = j->fds[rank];
     j->fds[rank] = -1;
-    status = block_import(comm, rank, &view->announcement, fd, &view->block);
-    return status == DP_OK ? hold(comm, &comm->imported, &view->block, 0) : status;
+    status = ipc_block_import(comm, rank, &view->announcement, fd, &view->block);
+    return status == DP_OK ? hold_block(comm, &comm->imported, &view->block, 0) : status;
 }
 
 static dp_status_t differ(const dp_comm_t *comm, int32_t rank, const char *what, const area_t *expected,
@@ -206,17 +206,17 @@ static dp_status_t differ(const dp_comm_t *comm, int32_t rank, const char *what,
 }
 
 /* Where `rank` has the area that `expected` describes, in this round. */
-static dp_status_t find(joining_t *j, int32_t rank, const area_t *expected, const char *what, unsigned char **lines_out,
-                        unsigned char **payload_out)
+static dp_status_t find_area(joining_t *j, int32_t rank, const area_t *expected, const char *what,
+                             unsigned char **lines_out, unsigned char **payload_out)
 {
     view_t *view = &j->views[rank];
-    dp_status_t status = j->loaded[rank] ? DP_OK : load(j, rank);
+    dp_status_t status = j->loaded[rank] ? DP_OK : load_view(j, rank);
     const area_t *found;
 
     if (status < 0)
         return status;
-    found = layout_find(view->areas, view->announcement.areas, expected);
-    if (found == NULL || !layout_agrees(found, expected))
+    found = ipc_layout_find(view->areas, view->announcement.areas, expected);
+    if (found == NULL || !ipc_layout_agrees(found, expected))
         return differ(j->comm, rank, what, expected, found);
     *lines_out = view->block.base + found->lines_at;
     *payload_out = view->block.base + found->payload_at;
@@ -235,14 +235,14 @@ static dp_status_t find_all(joining_t *j, const area_t *expected, const char *wh
     if (list == NULL)
         return DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory for %d addresses", comm->name, comm->nranks);
     for (int32_t p = 0; p < comm->nranks && status == DP_OK; p++) {
-        status = find(j, p, expected, what, &lines[p], &payload[p]);
+        status = find_area(j, p, expected, what, &lines[p], &payload[p]);
         if (status == DP_OK) {
             list[2 * p] = (uint64_t)(uintptr_t)lines[p];
             list[2 * p + 1] = (uint64_t)(uintptr_t)payload[p];
         }
     }
     if (status == DP_OK)
-        status = queue_upload(comm, payload[comm->rank], list, 2 * n * sizeof(*list));
+        status = ipc_queue_upload(comm, payload[comm->rank], list, 2 * n * sizeof(*list));
     comm->host->release(comm->host, list);
     return status;
 }
@@ -252,7 +252,7 @@ static dp_status_t find_all(joining_t *j, const area_t *expected, const char *wh
 static dp_status_t connect_base(joining_t *j)
 {
     dp_comm_t *comm = j->comm;
-    area_t expected = base_area(count_of(comm->nranks), comm->piece_bytes);
+    area_t expected = ipc_base_area(count_of(comm->nranks), comm->piece_bytes);
     dp_status_t status;
 
     j->areas[j->count++] = expected;
@@ -260,29 +260,30 @@ static dp_status_t connect_base(joining_t *j)
     if (status == DP_OK)
         status = find_all(j, &expected, "the staging of all_reduce", comm->base_lines, comm->base_payload);
     if (status == DP_OK)
-        comm->report.taken = plan_line(&comm->base, comm->rank, base_line_private(count_of(comm->nranks), BASE_TAKEN));
+        comm->report.taken =
+            ipc_plan_line(&comm->base, comm->rank, base_line_private(count_of(comm->nranks), BASE_TAKEN));
     return status;
 }
 
 static dp_status_t connect_channel(joining_t *j, dp_channel_end_t *end)
 {
-    area_t ours = channel_area(end, true), theirs = channel_area(end, false);
+    area_t ours = ipc_channel_area(end, true), theirs = ipc_channel_area(end, false);
     unsigned char *own_lines, *own_payload, *far_lines, *far_payload;
     char what[LABEL_BYTES + 40];
     dp_status_t status;
 
     snprintf(what, sizeof(what), "channel %u \"%s\"", end->config.id, end->label);
-    status = find(j, j->comm->rank, &ours, what, &own_lines, &own_payload);
+    status = find_area(j, j->comm->rank, &ours, what, &own_lines, &own_payload);
     if (status == DP_OK)
-        status = find(j, end->config.peer, &theirs, what, &far_lines, &far_payload);
+        status = find_area(j, end->config.peer, &theirs, what, &far_lines, &far_payload);
     if (status == DP_OK)
-        channel_connect(end, own_lines, own_payload, far_lines, far_payload);
+        ipc_channel_connect(end, own_lines, own_payload, far_lines, far_payload);
     return status;
 }
 
 static dp_status_t connect_exchange(joining_t *j, dp_exchange_t *x)
 {
-    area_t expected = exchange_area(x);
+    area_t expected = ipc_exchange_area(x);
     char what[LABEL_BYTES + 40];
     dp_status_t status;
 
@@ -299,10 +300,10 @@ static dp_status_t connect_all(joining_t *j)
 
     for (dp_channel_end_t *end = comm->ends; end != NULL; end = end->next)
         if (!end->connected)
-            j->areas[j->count++] = channel_area(end, true);
+            j->areas[j->count++] = ipc_channel_area(end, true);
     for (dp_exchange_t *x = comm->exchanges; x != NULL; x = x->next)
         if (!x->connected)
-            j->areas[j->count++] = exchange_area(x);
+            j->areas[j->count++] = ipc_exchange_area(x);
     status = joining_show(j);
     for (dp_channel_end_t *end = comm->ends; end != NULL && status == DP_OK; end = end->next)
         if (!end->connected)
@@ -327,7 +328,7 @@ static dp_status_t joining_end(joining_t *j, dp_status_t status)
             ipc_free(comm, j->views[p].areas);
     }
     if (status == DP_OK && comm->wire != NULL)
-        status = wire_meet(comm->wire, -1, NULL, MEET_SECONDS);
+        status = ipc_wire_meet(comm->wire, -1, NULL, MEET_SECONDS);
     ipc_free(comm, j->areas);
     ipc_free(comm, j->views);
     ipc_free(comm, j->loaded);
@@ -344,23 +345,23 @@ static dp_status_t introduce(dp_comm_t *comm)
     dp_status_t status;
 
     snprintf(what, sizeof(what), "rank %d, group %s", WORLD(comm), comm->name);
-    status = wire_open(comm->host, comm->rank, comm->nranks, what, &comm->wire);
+    status = ipc_wire_open(comm->host, comm->rank, comm->nranks, what, &comm->wire);
     if (status < 0)
         return status;
     key_of(comm, comm->rank, "wire", 0, key);
-    status = comm->boot->put(comm->host, key, wire_own(comm->wire), sizeof(address));
+    status = comm->boot->put(comm->host, key, ipc_wire_own(comm->wire), sizeof(address));
     for (int32_t p = 0; p < comm->nranks && status == DP_OK; p++) {
         key_of(comm, p, "wire", 0, key);
         if (p == comm->rank)
             continue;
         status = comm->boot->get(comm->host, key, &address, sizeof(address));
         if (status == DP_OK)
-            status = wire_introduce(comm->wire, p, &address);
+            status = ipc_wire_introduce(comm->wire, p, &address);
     }
     return status;
 }
 
-dp_status_t join_open(dp_comm_t *comm)
+dp_status_t ipc_join_open(dp_comm_t *comm)
 {
     joining_t j;
     dp_status_t status = comm->nranks > 1 ? introduce(comm) : DP_OK;
@@ -372,7 +373,7 @@ dp_status_t join_open(dp_comm_t *comm)
     return joining_end(&j, status == DP_OK ? connect_base(&j) : status);
 }
 
-dp_status_t join_start(dp_comm_t *comm)
+dp_status_t ipc_join_start(dp_comm_t *comm)
 {
     joining_t j;
     uint32_t count = 0;

@@ -5,7 +5,7 @@
 
 #define REASON (SIZE_MAX / 8)
 
-size_t layout_place(area_t *areas, uint32_t count, size_t granularity, size_t *lines_out)
+size_t ipc_layout_place(area_t *areas, uint32_t count, size_t granularity, size_t *lines_out)
 {
     size_t lines = 1, at;
 
@@ -32,7 +32,7 @@ static bool inside(uint64_t at, uint64_t bytes, uint64_t align, uint64_t all)
     return at % align == 0 && at >= LINE_BYTES && at <= all && bytes <= all - at;
 }
 
-bool layout_check(const area_t *areas, uint32_t count, uint64_t bytes, uint32_t *bad_out)
+bool ipc_layout_check(const area_t *areas, uint32_t count, uint64_t bytes, uint32_t *bad_out)
 {
     for (uint32_t i = 0; i < count; i++)
         if (areas[i].lines > bytes / LINE_BYTES ||
@@ -44,7 +44,7 @@ bool layout_check(const area_t *areas, uint32_t count, uint64_t bytes, uint32_t 
     return true;
 }
 
-const area_t *layout_find(const area_t *areas, uint32_t count, const area_t *expected)
+const area_t *ipc_layout_find(const area_t *areas, uint32_t count, const area_t *expected)
 {
     for (uint32_t i = 0; i < count; i++)
         if (areas[i].kind == expected->kind && areas[i].id == expected->id && areas[i].peer == expected->peer)
@@ -52,7 +52,7 @@ const area_t *layout_find(const area_t *areas, uint32_t count, const area_t *exp
     return NULL;
 }
 
-bool layout_agrees(const area_t *found, const area_t *expected)
+bool ipc_layout_agrees(const area_t *found, const area_t *expected)
 {
     return found->slots == expected->slots && found->unit == expected->unit && found->capacity == expected->capacity &&
            found->lines == expected->lines && found->payload_bytes == expected->payload_bytes;
@@ -66,29 +66,29 @@ static size_t peers_bytes(size_t n)
 }
 
 /* The largest slice of a piece, whatever the size of an element. */
-size_t base_slice_room(size_t n, size_t piece_bytes)
+size_t ipc_base_slice_room(size_t n, size_t piece_bytes)
 {
     return round_up(piece_bytes / n + 8, PAYLOAD_ALIGN);
 }
 
-size_t base_in_at(size_t n, size_t piece_bytes, size_t buffer, size_t by)
+size_t ipc_base_in_at(size_t n, size_t piece_bytes, size_t buffer, size_t by)
 {
-    return peers_bytes(n) + (buffer * n + by) * base_slice_room(n, piece_bytes);
+    return peers_bytes(n) + (buffer * n + by) * ipc_base_slice_room(n, piece_bytes);
 }
 
-size_t base_out_at(size_t n, size_t piece_bytes, size_t buffer)
+size_t ipc_base_out_at(size_t n, size_t piece_bytes, size_t buffer)
 {
-    return base_in_at(n, piece_bytes, 2, 0) + buffer * round_up(piece_bytes, PAYLOAD_ALIGN);
+    return ipc_base_in_at(n, piece_bytes, 2, 0) + buffer * round_up(piece_bytes, PAYLOAD_ALIGN);
 }
 
-area_t base_area(size_t n, size_t piece_bytes)
+area_t ipc_base_area(size_t n, size_t piece_bytes)
 {
     area_t area = {
         .kind = AREA_BASE,
         .peer = -1,
         .unit = piece_bytes,
         .lines = base_line_private(n, BASE_PRIVATE),
-        .payload_bytes = base_out_at(n, piece_bytes, 2),
+        .payload_bytes = ipc_base_out_at(n, piece_bytes, 2),
     };
 
     return area;
@@ -96,12 +96,12 @@ area_t base_area(size_t n, size_t piece_bytes)
 
 /* ---- channels ---- */
 
-size_t slot_stride(size_t slot_bytes)
+size_t ipc_slot_stride(size_t slot_bytes)
 {
     return round_up(slot_bytes, PAYLOAD_ALIGN);
 }
 
-bool channel_layout(bool receiver, uint32_t id, int32_t peer, uint32_t slots, size_t slot_bytes, area_t *area_out)
+bool ipc_channel_layout(bool receiver, uint32_t id, int32_t peer, uint32_t slots, size_t slot_bytes, area_t *area_out)
 {
     size_t all;
     area_t area = {
@@ -114,36 +114,36 @@ bool channel_layout(bool receiver, uint32_t id, int32_t peer, uint32_t slots, si
     };
 
     if (slots < 1 || slot_bytes < 1 || slot_bytes > UINT32_MAX ||
-        __builtin_mul_overflow((size_t)slots, slot_stride(slot_bytes) + LINE_BYTES, &all) || all > REASON)
+        __builtin_mul_overflow((size_t)slots, ipc_slot_stride(slot_bytes) + LINE_BYTES, &all) || all > REASON)
         return false;
-    area.payload_bytes = receiver ? slots * slot_stride(slot_bytes) : 0;
+    area.payload_bytes = receiver ? slots * ipc_slot_stride(slot_bytes) : 0;
     *area_out = area;
     return true;
 }
 
 /* ---- exchanges ---- */
 
-size_t rows_counts_at(size_t n, size_t slot)
+size_t ipc_rows_counts_at(size_t n, size_t slot)
 {
     return peers_bytes(n) + slot * round_up(n * sizeof(int32_t), PAYLOAD_ALIGN);
 }
 
-size_t rows_done_at(size_t n, size_t slots)
+size_t ipc_rows_done_at(size_t n, size_t slots)
 {
-    return rows_counts_at(n, slots);
+    return ipc_rows_counts_at(n, slots);
 }
 
-size_t rows_data_at(size_t n, size_t slots)
+size_t ipc_rows_data_at(size_t n, size_t slots)
 {
-    return rows_done_at(n, slots) + round_up(n * sizeof(uint32_t), PAYLOAD_ALIGN);
+    return ipc_rows_done_at(n, slots) + round_up(n * sizeof(uint32_t), PAYLOAD_ALIGN);
 }
 
-size_t rows_slot_bytes(size_t n, size_t capacity, size_t row_bytes)
+size_t ipc_rows_slot_bytes(size_t n, size_t capacity, size_t row_bytes)
 {
     return round_up(n * capacity * row_bytes, PAYLOAD_ALIGN);
 }
 
-bool rows_layout(uint32_t id, size_t n, uint32_t slots, uint32_t capacity, size_t row_bytes, area_t *area_out)
+bool ipc_rows_layout(uint32_t id, size_t n, uint32_t slots, uint32_t capacity, size_t row_bytes, area_t *area_out)
 {
     size_t all;
     area_t area = {
@@ -160,7 +160,7 @@ bool rows_layout(uint32_t id, size_t n, uint32_t slots, uint32_t capacity, size_
         __builtin_mul_overflow(row_bytes, (size_t)capacity, &all) || __builtin_mul_overflow(all, n, &all) ||
         all > REASON || __builtin_mul_overflow(round_up(all, PAYLOAD_ALIGN), (size_t)slots, &all) || all > REASON)
         return false;
-    area.payload_bytes = rows_data_at(n, slots) + slots * rows_slot_bytes(n, capacity, row_bytes);
+    area.payload_bytes = ipc_rows_data_at(n, slots) + slots * ipc_rows_slot_bytes(n, capacity, row_bytes);
     *area_out = area;
     return true;
 }

@@ -32,13 +32,13 @@ typedef struct area {
 
 /* Gives areas their places, from line 1 on (line 0 is the block's own); the size of the block in multiples of
  * `granularity`, or 0 when it is beyond reason. *lines_out: lines of the block. */
-size_t layout_place(area_t *areas, uint32_t count, size_t granularity, size_t *lines_out);
+size_t ipc_layout_place(area_t *areas, uint32_t count, size_t granularity, size_t *lines_out);
 /* Whether a peer's directory stays within `bytes`. *bad_out: the first entry that does not. */
-bool layout_check(const area_t *areas, uint32_t count, uint64_t bytes, uint32_t *bad_out);
+bool ipc_layout_check(const area_t *areas, uint32_t count, uint64_t bytes, uint32_t *bad_out);
 /* The entry that `expected` describes, by kind, id and peer; NULL when there is none. */
-const area_t *layout_find(const area_t *areas, uint32_t count, const area_t *expected);
+const area_t *ipc_layout_find(const area_t *areas, uint32_t count, const area_t *expected);
 /* Whether both sides made the same thing of it. */
-bool layout_agrees(const area_t *found, const area_t *expected);
+bool ipc_layout_agrees(const area_t *found, const area_t *expected);
 
 /* Lines of AREA_BASE for n ranks: staged[n], summed[n], heads[2][n], and two of the owner's. */
 enum { BASE_TAKEN, BASE_PIECES, BASE_PRIVATE };
@@ -60,10 +60,10 @@ static inline size_t base_line_private(size_t n, size_t which)
     return 4 * n + which;
 }
 /* Payload of AREA_BASE: peers[2 * n] (addresses of lines and payload by rank), in[2][n][slice], out[2][piece]. */
-size_t base_slice_room(size_t n, size_t piece_bytes);
-size_t base_in_at(size_t n, size_t piece_bytes, size_t buffer, size_t by);
-size_t base_out_at(size_t n, size_t piece_bytes, size_t buffer);
-area_t base_area(size_t n, size_t piece_bytes);
+size_t ipc_base_slice_room(size_t n, size_t piece_bytes);
+size_t ipc_base_in_at(size_t n, size_t piece_bytes, size_t buffer, size_t by);
+size_t ipc_base_out_at(size_t n, size_t piece_bytes, size_t buffer);
+area_t ipc_base_area(size_t n, size_t piece_bytes);
 
 /* Lines of AREA_SLOTS: published, heads[slots] (the tag), and three of the owner's. Payload: data[slots]. */
 enum { SLOTS_RECEIVED, SLOTS_CURSOR, SLOTS_RELEASED, SLOTS_PRIVATE };
@@ -75,11 +75,11 @@ static inline size_t slots_line_private(size_t slots, size_t which)
 {
     return 1 + slots + which;
 }
-size_t slot_stride(size_t slot_bytes);
+size_t ipc_slot_stride(size_t slot_bytes);
 /* Lines of AREA_CREDIT: credit, and the owner's two. */
 enum { CREDIT_CREDIT, CREDIT_SENT, CREDIT_CURSOR, CREDIT_LINES };
 /* The area of one side of a channel; false when its size overflows. */
-bool channel_layout(bool receiver, uint32_t id, int32_t peer, uint32_t slots, size_t slot_bytes, area_t *area_out);
+bool ipc_channel_layout(bool receiver, uint32_t id, int32_t peer, uint32_t slots, size_t slot_bytes, area_t *area_out);
 
 /* Lines of AREA_ROWS: credit[n], arrived[n], heads[slots][n] (number and rows), and three of the owner's. */
 enum { ROWS_EXCHANGED, ROWS_CURSOR, ROWS_RELEASED, ROWS_PRIVATE };
@@ -101,11 +101,11 @@ static inline size_t rows_line_private(size_t n, size_t slots, size_t which)
     return 2 * n + slots * n + which;
 }
 /* Payload of AREA_ROWS: peers[2 * n], counts[slots][n], done[n], rows[slots][n][capacity]. */
-size_t rows_counts_at(size_t n, size_t slot);
-size_t rows_done_at(size_t n, size_t slots);
-size_t rows_slot_bytes(size_t n, size_t capacity, size_t row_bytes);
-size_t rows_data_at(size_t n, size_t slots);
-bool rows_layout(uint32_t id, size_t n, uint32_t slots, uint32_t capacity, size_t row_bytes, area_t *area_out);
+size_t ipc_rows_counts_at(size_t n, size_t slot);
+size_t ipc_rows_done_at(size_t n, size_t slots);
+size_t ipc_rows_slot_bytes(size_t n, size_t capacity, size_t row_bytes);
+size_t ipc_rows_data_at(size_t n, size_t slots);
+bool ipc_rows_layout(uint32_t id, size_t n, uint32_t slots, uint32_t capacity, size_t row_bytes, area_t *area_out);
 
 static inline size_t round_up(size_t bytes, size_t to)
 {

@@ -61,14 +61,15 @@ typedef struct plan_channel {
 #define LINE_WORDS (LINE_BYTES / 4)
 
 /* Steps needed by the below, for n ranks. */
-uint32_t plan_room(int32_t nranks);
+uint32_t ipc_plan_room(int32_t nranks);
 
 /* All of send, or all of release; recv before and after its look at the tag. `number`: of the message in its
    channel. */
-void plan_send(plan_t *plan, const plan_channel_t *c, uint64_t number, const dp_message_tag_t *tag, const void *from);
-void plan_recv(plan_t *plan, const plan_channel_t *c, uint64_t number);
-void plan_received(plan_t *plan, const plan_channel_t *c, uint64_t number);
-void plan_release(plan_t *plan, const plan_channel_t *c, uint64_t number);
+void ipc_plan_send(plan_t *plan, const plan_channel_t *c, uint64_t number, const dp_message_tag_t *tag,
+                   const void *from);
+void ipc_plan_recv(plan_t *plan, const plan_channel_t *c, uint64_t number);
+void ipc_plan_received(plan_t *plan, const plan_channel_t *c, uint64_t number);
+void ipc_plan_release(plan_t *plan, const plan_channel_t *c, uint64_t number);
 
 /* The lines and payloads of one kind of area, by rank. */
 typedef struct plan_group {
@@ -76,16 +77,16 @@ typedef struct plan_group {
     unsigned char **lines;   /* [nranks] */
     unsigned char **payload; /* [nranks] */
 } plan_group_t;
-uint32_t *plan_line(const plan_group_t *g, int32_t at, size_t line);
+uint32_t *ipc_plan_line(const plan_group_t *g, int32_t at, size_t line);
 
 /* Stretches that the rows for each rank are cut into: as few as give each of the blocks, which take all of them in
  * turn, the same number. */
-uint32_t plan_stretches(uint32_t blocks, uint32_t nranks);
+uint32_t ipc_plan_stretches(uint32_t blocks, uint32_t nranks);
 /* Exchange: before rows are put; before counts are taken; at the end. And its release. */
-void plan_exchange(plan_t *plan, const plan_group_t *g, uint32_t slots, uint64_t number);
-void plan_arrive(plan_t *plan, const plan_group_t *g, uint32_t slots, uint64_t number);
-void plan_exchanged(plan_t *plan, const plan_group_t *g, uint32_t slots, uint64_t number);
-void plan_exchange_release(plan_t *plan, const plan_group_t *g, uint32_t slots, uint64_t number);
+void ipc_plan_exchange(plan_t *plan, const plan_group_t *g, uint32_t slots, uint64_t number);
+void ipc_plan_arrive(plan_t *plan, const plan_group_t *g, uint32_t slots, uint64_t number);
+void ipc_plan_exchanged(plan_t *plan, const plan_group_t *g, uint32_t slots, uint64_t number);
+void ipc_plan_exchange_release(plan_t *plan, const plan_group_t *g, uint32_t slots, uint64_t number);
 
 /* A sum of `count` elements in pieces; base counts pieces. See reduce.c. */
 typedef struct plan_sum {
@@ -94,14 +95,14 @@ typedef struct plan_sum {
     uint32_t dtype;
     unsigned char *data;
 } plan_sum_t;
-uint32_t plan_sum_pieces(const plan_sum_t *sum);
+uint32_t ipc_plan_sum_pieces(const plan_sum_t *sum);
 /* Elements of piece i, and where the slice that `rank` sums begins in it; of nranks: its end. */
-size_t plan_sum_elements(const plan_sum_t *sum, uint32_t piece);
-size_t plan_sum_slice(const plan_sum_t *sum, uint32_t piece, int32_t rank);
-void plan_sum_stage(plan_t *plan, const plan_sum_t *sum, uint32_t piece);
-void plan_sum_hear(plan_t *plan, const plan_sum_t *sum, uint32_t piece); /* then our slice is summed */
-void plan_sum_tell(plan_t *plan, const plan_sum_t *sum, uint32_t piece);
-void plan_sum_gather(plan_t *plan, const plan_sum_t *sum, uint32_t piece);
-void plan_sum_end(plan_t *plan, const plan_sum_t *sum);
+size_t ipc_plan_sum_elements(const plan_sum_t *sum, uint32_t piece);
+size_t ipc_plan_sum_slice(const plan_sum_t *sum, uint32_t piece, int32_t rank);
+void ipc_plan_sum_stage(plan_t *plan, const plan_sum_t *sum, uint32_t piece);
+void ipc_plan_sum_hear(plan_t *plan, const plan_sum_t *sum, uint32_t piece); /* then our slice is summed */
+void ipc_plan_sum_tell(plan_t *plan, const plan_sum_t *sum, uint32_t piece);
+void ipc_plan_sum_gather(plan_t *plan, const plan_sum_t *sum, uint32_t piece);
+void ipc_plan_sum_end(plan_t *plan, const plan_sum_t *sum);
 
 #endif

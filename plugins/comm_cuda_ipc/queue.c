@@ -23,7 +23,7 @@ static dp_status_t remember_stream(dp_comm_t *comm, const dp_stream_t *s, CUeven
     return DP_OK;
 }
 
-dp_status_t queue_enter(dp_comm_t *comm, dp_stream_t *s, queue_t *queue_out)
+dp_status_t ipc_queue_enter(dp_comm_t *comm, dp_stream_t *s, queue_t *queue_out)
 {
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
     CUstream stream = comm->device_vt->stream_native(s);
@@ -42,7 +42,7 @@ dp_status_t queue_enter(dp_comm_t *comm, dp_stream_t *s, queue_t *queue_out)
     return DP_OK;
 }
 
-dp_status_t queue_leave(const queue_t *q, dp_status_t status)
+dp_status_t ipc_queue_leave(const queue_t *q, dp_status_t status)
 {
     dp_status_t marked = q->capturing ? DP_OK
                                       : CUDA_CHECK(q->comm->host, q->comm->cu->cuEventRecord(q->mark, q->stream),
@@ -51,7 +51,7 @@ dp_status_t queue_leave(const queue_t *q, dp_status_t status)
     return status < 0 ? status : marked;
 }
 
-ipc_value_t queue_value(const queue_t *q, const uint32_t *counter, uint32_t base, uint32_t delta)
+ipc_value_t ipc_queue_value(const queue_t *q, const uint32_t *counter, uint32_t base, uint32_t delta)
 {
     ipc_value_t value = {q->kernels ? counter : NULL, q->kernels ? delta : base + delta, 0};
 
@@ -60,8 +60,8 @@ ipc_value_t queue_value(const queue_t *q, const uint32_t *counter, uint32_t base
 
 /* In the memory domain of transfers, where there are domains: what a release waits for is then our own writes, not
  * those of all kernels that compute meanwhile. */
-dp_status_t queue_launch(const queue_t *q, CUfunction function, uint32_t blocks, uint32_t threads, void *args,
-                         const char *what)
+dp_status_t ipc_queue_launch(const queue_t *q, CUfunction function, uint32_t blocks, uint32_t threads, void *args,
+                             const char *what)
 {
     dp_comm_t *comm = q->comm;
     CUlaunchAttribute domain = {.id = CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN};
@@ -129,7 +129,7 @@ static dp_status_t flush_signals(const queue_t *q, ipc_signals_t *signals)
     dp_status_t status = DP_OK;
 
     if (signals->count > 0)
-        status = queue_launch(q, q->comm->signals, 1, 1, signals, "comm_cuda_ipc_signals");
+        status = ipc_queue_launch(q, q->comm->signals, 1, 1, signals, "comm_cuda_ipc_signals");
     signals->count = 0;
     return status;
 }
@@ -144,7 +144,7 @@ static void add_signal(const plan_step_t *step, ipc_signals_t *signals)
     signal->relative = step->relative;
 }
 
-static dp_status_t copy(const queue_t *q, const plan_step_t *step)
+static dp_status_t copy_step(const queue_t *q, const plan_step_t *step)
 {
     dp_comm_t *comm = q->comm;
     dp_status_t status =
@@ -155,7 +155,7 @@ static dp_status_t copy(const queue_t *q, const plan_step_t *step)
     ipc_pace_t pace = {comm->report, (uint64_t)((double)step->bytes * comm->link_ns_per_byte)};
 
     if (status == DP_OK && pace.ns > 0)
-        status = queue_launch(q, comm->pace, 1, 1, &pace, "comm_cuda_ipc_pace");
+        status = ipc_queue_launch(q, comm->pace, 1, 1, &pace, "comm_cuda_ipc_pace");
     return status;
 }
 
@@ -172,7 +172,7 @@ static dp_status_t run_as_operations(const queue_t *q, const plan_t *plan)
         if (step->kind == PLAN_COPY || count == BATCH_MAX)
             status = flush_batch(q, &count);
         if (status == DP_OK && step->kind == PLAN_COPY)
-            status = copy(q, step);
+            status = copy_step(q, step);
         else if (status == DP_OK)
             add_operation(q, plan, step, &count);
     }
@@ -190,39 +190,39 @@ static dp_status_t run_as_kernels(const queue_t *q, const plan_t *plan)
         if (step->kind == PLAN_COPY || signals.count == IPC_SIGNALS)
             status = flush_signals(q, &signals);
         if (status == DP_OK && step->kind == PLAN_COPY)
-            status = copy(q, step);
+            status = copy_step(q, step);
         else if (status == DP_OK)
             add_signal(step, &signals);
     }
     return status == DP_OK ? flush_signals(q, &signals) : status;
 }
 
-dp_status_t queue_run(const queue_t *q, const plan_t *plan)
+dp_status_t ipc_queue_run(const queue_t *q, const plan_t *plan)
 {
     return q->kernels ? run_as_kernels(q, plan) : run_as_operations(q, plan);
 }
 
 /* ---- set-up ---- */
 
-dp_status_t queue_settle(dp_comm_t *comm)
+dp_status_t ipc_queue_settle(dp_comm_t *comm)
 {
     return cuda_side_settle(comm->host, comm->cu, comm->side, "setting up memory of a group");
 }
 
-dp_status_t queue_upload(dp_comm_t *comm, void *to, const void *from, size_t bytes)
+dp_status_t ipc_queue_upload(dp_comm_t *comm, void *to, const void *from, size_t bytes)
 {
     dp_status_t status =
         CUDA_CHECK(comm->host, comm->cu->cuMemcpyHtoDAsync((CUdeviceptr)(uintptr_t)to, from, bytes, comm->side),
                    "group %s: writing %zu bytes", comm->name, bytes);
 
-    return status == DP_OK ? queue_settle(comm) : status;
+    return status == DP_OK ? ipc_queue_settle(comm) : status;
 }
 
-dp_status_t queue_download(dp_comm_t *comm, void *to, const void *from, size_t bytes)
+dp_status_t ipc_queue_download(dp_comm_t *comm, void *to, const void *from, size_t bytes)
 {
     dp_status_t status =
         CUDA_CHECK(comm->host, comm->cu->cuMemcpyDtoHAsync(to, (CUdeviceptr)(uintptr_t)from, bytes, comm->side),
                    "group %s: reading %zu bytes", comm->name, bytes);
 
-    return status == DP_OK ? queue_settle(comm) : status;
+    return status == DP_OK ? ipc_queue_settle(comm) : status;
 }

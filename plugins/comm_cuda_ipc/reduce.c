@@ -17,7 +17,7 @@
 #define SUM_THREADS  256
 
 /* Staging of one rank: in and out, two of each. */
-void reduce_size(dp_comm_t *comm, size_t reduce_bytes)
+void ipc_reduce_size(dp_comm_t *comm, size_t reduce_bytes)
 {
     size_t budget = reduce_bytes != 0 ? reduce_bytes : REDUCE_BYTES;
 
@@ -26,9 +26,9 @@ void reduce_size(dp_comm_t *comm, size_t reduce_bytes)
         comm->piece_bytes = PIECE_MIN;
 }
 
-static dp_status_t enter(dp_comm_t *comm, dp_stream_t *s, queue_t *q)
+static dp_status_t enter_sum(dp_comm_t *comm, dp_stream_t *s, queue_t *q)
 {
-    dp_status_t status = queue_enter(comm, s, q);
+    dp_status_t status = ipc_queue_enter(comm, s, q);
 
     if (status < 0)
         return status;
@@ -43,30 +43,30 @@ static dp_status_t sum_slice(const queue_t *q, const plan_sum_t *sum, uint32_t p
 {
     const dp_comm_t *comm = q->comm;
     size_t n = count_of(comm->nranks);
-    size_t first = plan_sum_slice(sum, piece, comm->rank), end = plan_sum_slice(sum, piece, comm->rank + 1);
+    size_t first = ipc_plan_sum_slice(sum, piece, comm->rank), end = ipc_plan_sum_slice(sum, piece, comm->rank + 1);
     unsigned char *payload = comm->base_payload[comm->rank];
     uint32_t blocks;
     ipc_sum_t args = {
         .report = comm->report,
         .heads = comm->base_lines[comm->rank] + base_line_head(n, piece % 2, 0) * LINE_BYTES,
-        .in = payload + base_in_at(n, comm->piece_bytes, piece % 2, 0),
+        .in = payload + ipc_base_in_at(n, comm->piece_bytes, piece % 2, 0),
         .peers = (const uint64_t *)(const void *)payload,
-        .in_stride = base_slice_room(n, comm->piece_bytes),
-        .out_at = base_out_at(n, comm->piece_bytes, piece % 2) + first * sum->element_bytes,
+        .in_stride = ipc_base_slice_room(n, comm->piece_bytes),
+        .out_at = ipc_base_out_at(n, comm->piece_bytes, piece % 2) + first * sum->element_bytes,
         .elements = end - first,
         .count = sum->count,
-        .number = queue_value(q, comm->plan.counter, (uint32_t)comm->pieces, piece),
+        .number = ipc_queue_value(q, comm->plan.counter, (uint32_t)comm->pieces, piece),
         .nranks = (uint32_t)comm->nranks,
         .dtype = (uint32_t)dtype,
     };
 
     blocks = cuda_blocks(args.elements, SUM_THREADS);
     blocks = blocks < 1 ? 1 : blocks < comm->blocks ? blocks : comm->blocks;
-    return queue_launch(q,
-                        comm->sum[dtype == DP_F32   ? 0
-                                  : dtype == DP_F64 ? 1
-                                                    : 2],
-                        blocks, SUM_THREADS, &args, "comm_cuda_ipc_sum");
+    return ipc_queue_launch(q,
+                            comm->sum[dtype == DP_F32   ? 0
+                                      : dtype == DP_F64 ? 1
+                                                        : 2],
+                            blocks, SUM_THREADS, &args, "comm_cuda_ipc_sum");
 }
 
 static dp_status_t run_piece(const queue_t *q, const plan_sum_t *sum, uint32_t piece, dp_dtype_t dtype)
@@ -74,28 +74,28 @@ static dp_status_t run_piece(const queue_t *q, const plan_sum_t *sum, uint32_t p
     plan_t *plan = &q->comm->plan;
     dp_status_t status = DP_OK;
 
-    if (piece + 1 < plan_sum_pieces(sum)) {
-        plan_sum_stage(plan, sum, piece + 1);
-        status = queue_run(q, plan);
+    if (piece + 1 < ipc_plan_sum_pieces(sum)) {
+        ipc_plan_sum_stage(plan, sum, piece + 1);
+        status = ipc_queue_run(q, plan);
     }
     if (status == DP_OK) {
-        plan_sum_hear(plan, sum, piece);
-        status = queue_run(q, plan);
+        ipc_plan_sum_hear(plan, sum, piece);
+        status = ipc_queue_run(q, plan);
     }
     if (status == DP_OK)
         status = sum_slice(q, sum, piece, dtype);
     if (status == DP_OK) {
-        plan_sum_tell(plan, sum, piece);
-        status = queue_run(q, plan);
+        ipc_plan_sum_tell(plan, sum, piece);
+        status = ipc_queue_run(q, plan);
     }
     if (status == DP_OK) {
-        plan_sum_gather(plan, sum, piece);
-        status = queue_run(q, plan);
+        ipc_plan_sum_gather(plan, sum, piece);
+        status = ipc_queue_run(q, plan);
     }
     return status;
 }
 
-dp_status_t reduce_all(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s)
+dp_status_t ipc_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s)
 {
     plan_sum_t sum = {&comm->base, comm->piece_bytes, dp_dtype_bytes(dtype), count, (uint32_t)dtype, data};
     plan_t *plan = &comm->plan;
@@ -110,20 +110,20 @@ dp_status_t reduce_all(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dty
         return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: all_reduce of %zu elements", comm->name, count);
     if (count == 0 || comm->nranks == 1)
         return DP_OK;
-    status = enter(comm, s, &q);
+    status = enter_sum(comm, s, &q);
     if (status < 0)
         return status;
-    pieces = plan_sum_pieces(&sum);
+    pieces = ipc_plan_sum_pieces(&sum);
     plan->base = (uint32_t)comm->pieces;
-    plan_sum_stage(plan, &sum, 0);
-    status = queue_run(&q, plan);
+    ipc_plan_sum_stage(plan, &sum, 0);
+    status = ipc_queue_run(&q, plan);
     for (uint32_t i = 0; i < pieces && status == DP_OK; i++)
         status = run_piece(&q, &sum, i, dtype);
     if (status == DP_OK) {
-        plan_sum_end(plan, &sum);
-        status = queue_run(&q, plan);
+        ipc_plan_sum_end(plan, &sum);
+        status = ipc_queue_run(&q, plan);
     }
-    status = queue_leave(&q, status);
+    status = ipc_queue_leave(&q, status);
     comm->pieces += status == DP_OK ? pieces : 0;
     return status;
 }

@@ -113,7 +113,7 @@ static dp_status_t open_socket(wire_t *wire)
     return DP_OK;
 }
 
-dp_status_t wire_open(const dp_host_t *host, int32_t rank, int32_t nranks, const char *what, wire_t **wire_out)
+dp_status_t ipc_wire_open(const dp_host_t *host, int32_t rank, int32_t nranks, const char *what, wire_t **wire_out)
 {
     size_t bytes = sizeof(wire_t) + (size_t)nranks * sizeof(peer_t);
     wire_t *wire = host->allocate(host, bytes, 16);
@@ -131,14 +131,14 @@ dp_status_t wire_open(const dp_host_t *host, int32_t rank, int32_t nranks, const
     if (status == DP_OK)
         status = open_socket(wire);
     if (status < 0) {
-        wire_close(wire);
+        ipc_wire_close(wire);
         return status;
     }
     *wire_out = wire;
     return DP_OK;
 }
 
-void wire_close(wire_t *wire)
+void ipc_wire_close(wire_t *wire)
 {
     if (wire == NULL)
         return;
@@ -151,12 +151,12 @@ void wire_close(wire_t *wire)
     wire->host->release(wire->host, wire);
 }
 
-const wire_address_t *wire_own(const wire_t *wire)
+const wire_address_t *ipc_wire_own(const wire_t *wire)
 {
     return &wire->own;
 }
 
-dp_status_t wire_introduce(wire_t *wire, int32_t rank, const wire_address_t *address)
+dp_status_t ipc_wire_introduce(wire_t *wire, int32_t rank, const wire_address_t *address)
 {
     peer_t *peer = &wire->peers[rank];
 
@@ -169,7 +169,7 @@ dp_status_t wire_introduce(wire_t *wire, int32_t rank, const wire_address_t *add
     return DP_OK;
 }
 
-bool wire_same_process(const wire_t *wire, int32_t rank)
+bool ipc_wire_same_process(const wire_t *wire, int32_t rank)
 {
     const wire_address_t *a = &wire->peers[rank].address;
 
@@ -188,7 +188,7 @@ typedef union control {
 static bool send_message(wire_t *wire, int32_t to, int fd)
 {
     peer_t *peer = &wire->peers[to];
-    bool with_fd = fd >= 0 && !wire_same_process(wire, to);
+    bool with_fd = fd >= 0 && !ipc_wire_same_process(wire, to);
     message_t message = {MAGIC, (uint32_t)wire->rank, {0, 0}, wire->meeting, with_fd};
     struct iovec part = {&message, sizeof(message)};
     control_t control;
@@ -286,7 +286,7 @@ static bool has_come(const wire_t *wire, int32_t rank)
 }
 
 /* Sends what can be sent, takes what has come; a rank that is not done yet, or -1. */
-static int32_t progress(wire_t *wire, int fd)
+static int32_t move_messages(wire_t *wire, int fd)
 {
     int32_t missing = -1;
 
@@ -309,7 +309,7 @@ static int64_t scaled_ns(double seconds)
     return (int64_t)(seconds * (scale > 0 && scale < 1e6 ? scale : 1) * 1e9);
 }
 
-dp_status_t wire_meet(wire_t *wire, int fd, int *fds_in, double seconds)
+dp_status_t ipc_wire_meet(wire_t *wire, int fd, int *fds_in, double seconds)
 {
     const dp_host_t *host = wire->host;
     int64_t deadline = host->now_ns(host) + scaled_ns(seconds);
@@ -319,7 +319,7 @@ dp_status_t wire_meet(wire_t *wire, int fd, int *fds_in, double seconds)
     wire->meeting++;
     for (int32_t p = 0; p < wire->nranks; p++)
         wire->peers[p].sent = false;
-    while ((missing = progress(wire, fd)) >= 0) {
+    while ((missing = move_messages(wire, fd)) >= 0) {
         dp_status_t status = host->wait(host, &never, 1, PAUSE_NS, "ranks meet");
 
         if (status < 0 && status != DP_ERR_TIMEOUT)

@@ -23,18 +23,18 @@ typedef struct wire_address {
 } wire_address_t;
 
 /* Opens our socket. what: "rank 3, group pipeline.0" for messages, copied. */
-dp_status_t wire_open(const dp_host_t *host, int32_t rank, int32_t nranks, const char *what, wire_t **wire_out);
-void wire_close(wire_t *wire);
-const wire_address_t *wire_own(const wire_t *wire);
+dp_status_t ipc_wire_open(const dp_host_t *host, int32_t rank, int32_t nranks, const char *what, wire_t **wire_out);
+void ipc_wire_close(wire_t *wire);
+const wire_address_t *ipc_wire_own(const wire_t *wire);
 /* Tells where another rank is. DP_ERR_UNSUPPORTED: on another machine. */
-dp_status_t wire_introduce(wire_t *wire, int32_t rank, const wire_address_t *address);
-bool wire_same_process(const wire_t *wire, int32_t rank);
+dp_status_t ipc_wire_introduce(wire_t *wire, int32_t rank, const wire_address_t *address);
+bool ipc_wire_same_process(const wire_t *wire, int32_t rank);
 
 /**
  * All ranks meet. `fd` (-1: none) goes to every rank of another process; fds_in[nranks] (NULL: what comes is closed)
  * gets what they sent, -1 for nothing, and belongs to the caller on success. seconds: multiplied by
  * DUALPIPE_TIMEOUT_SCALE; DP_ERR_TIMEOUT names a rank that has not come. [blocks]
  */
-dp_status_t wire_meet(wire_t *wire, int fd, int *fds_in, double seconds);
+dp_status_t ipc_wire_meet(wire_t *wire, int fd, int *fds_in, double seconds);
 
 #endif

@@ -16,10 +16,10 @@ typedef struct transfer {
     dp_message_tag_t tag;
 } transfer_t;
 
-static dp_status_t check_config(const dp_comm_t *comm, const dp_channel_config_t *config)
+static dp_status_t mpi_check_channel(const dp_comm_t *comm, const dp_channel_config_t *config)
 {
     const dp_host_t *host = comm->host;
-    dp_status_t status = check_channel(host, "comm_mpi", comm->name, comm->rank, comm->nranks, UINT32_MAX, config);
+    dp_status_t status = comm_check_channel(host, "comm_mpi", comm->name, comm->rank, comm->nranks, UINT32_MAX, config);
 
     if (status < 0)
         return status;
@@ -35,10 +35,10 @@ static dp_status_t check_config(const dp_comm_t *comm, const dp_channel_config_t
     return DP_OK;
 }
 
-dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out)
+dp_status_t mpi_channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out)
 {
     dp_channel_end_t *end;
-    dp_status_t status = check_config(comm, config);
+    dp_status_t status = mpi_check_channel(comm, config);
 
     if (status < 0)
         return status;
@@ -50,12 +50,12 @@ dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_
     end->config.label = end->label;
     snprintf(end->label, sizeof(end->label), "%s", config->label != NULL ? config->label : "");
     end->requests[0] = end->requests[1] = MPI_REQUEST_NULL;
-    end->stride = round_line(config->slot_bytes);
+    end->stride = comm_round_line(config->slot_bytes);
     if (config->sender == 0) {
         end->slots = mpi_memory(comm, config->slots, end->stride);
-        status = end->slots != NULL ? runtime_tags(comm->host, 1, &end->tag) : DP_ERR_NOMEM;
+        status = end->slots != NULL ? mpi_runtime_tags(comm->host, 1, &end->tag) : DP_ERR_NOMEM;
         if (status < 0) {
-            channel_free(end);
+            mpi_channel_free(end);
             return status;
         }
     }
@@ -65,7 +65,7 @@ dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_
     return DP_OK;
 }
 
-void channel_free(dp_channel_end_t *end)
+void mpi_channel_free(dp_channel_end_t *end)
 {
     mpi_free(end->comm, end->slots);
     mpi_free(end->comm, end);
@@ -73,7 +73,7 @@ void channel_free(dp_channel_end_t *end)
 
 /* ---- on the stream ---- */
 
-static void describe(const transfer_t *t, const char *doing, char *text, size_t bytes)
+static void describe_transfer(const transfer_t *t, const char *doing, char *text, size_t bytes)
 {
     const dp_channel_end_t *end = t->end;
     const dp_comm_t *comm = end->comm;
@@ -83,7 +83,7 @@ static void describe(const transfer_t *t, const char *doing, char *text, size_t 
              end->config.sender != 0 ? "to" : "from", comm->world[end->config.peer]);
 }
 
-static int hand_over(const transfer_t *t)
+static int post_message(const transfer_t *t)
 {
     dp_channel_end_t *end = t->end;
     MPI_Comm c = end->comm->mpi->comm;
@@ -111,7 +111,7 @@ static dp_status_t run_post(void *arg)
     entry_t entry;
     int code;
 
-    describe(t, end->config.sender != 0 ? "send" : "receive", what, sizeof(what));
+    describe_transfer(t, end->config.sender != 0 ? "send" : "receive", what, sizeof(what));
     if (end->config.sender != 0) {
         end->head = t->tag;
     } else {
@@ -121,13 +121,13 @@ static dp_status_t run_post(void *arg)
         if (status < 0)
             return status;
     }
-    runtime_enter(&entry);
-    code = hand_over(t);
-    runtime_exit(&entry);
+    mpi_runtime_enter(&entry);
+    code = post_message(t);
+    mpi_runtime_exit(&entry);
     return mpi_check(end->comm, code, what);
 }
 
-static dp_status_t refuse(const transfer_t *t, size_t bytes)
+static dp_status_t refuse_message(const transfer_t *t, size_t bytes)
 {
     const dp_channel_end_t *end = t->end;
     const dp_comm_t *comm = end->comm;
@@ -151,18 +151,18 @@ static dp_status_t run_finish(void *arg)
     int bytes = 0;
     dp_status_t status;
 
-    describe(t, end->config.sender != 0 ? "send" : "receive", what, sizeof(what));
+    describe_transfer(t, end->config.sender != 0 ? "send" : "receive", what, sizeof(what));
     status = mpi_wait(end->comm, end->requests, 2, statuses, what);
     if (status < 0 || end->config.sender != 0)
         return status;
     MPI_Get_count(&statuses[1], MPI_BYTE, &bytes);
     if (found->number != e->number || found->step != e->step || found->microbatch != e->microbatch ||
         found->bytes != e->bytes || (uint32_t)bytes != e->bytes)
-        return refuse(t, (size_t)bytes);
+        return refuse_message(t, (size_t)bytes);
     return DP_OK;
 }
 
-static dp_status_t run_release(void *arg)
+static dp_status_t run_message_release(void *arg)
 {
     const transfer_t *t = arg;
     const dp_host_t *host = t->end->comm->host;
@@ -173,12 +173,12 @@ static dp_status_t run_release(void *arg)
 
 /* ---- on the caller's thread ---- */
 
-static dp_status_t check_call(const dp_channel_end_t *end, bool sender, uint64_t next, uint32_t number, size_t bytes,
-                              const char *verb)
+static dp_status_t mpi_check_transfer(const dp_channel_end_t *end, bool sender, uint64_t next, uint32_t number,
+                                      size_t bytes, const char *verb)
 {
     const transfer_call_t call = {&end->config, end->connected, sender, next, number, bytes, verb};
 
-    return check_transfer(end->comm->host, &call);
+    return comm_check_transfer(end->comm->host, &call);
 }
 
 /* In a bundle the second half waits for bundle_end, which knows the message by what is kept here. */
@@ -207,18 +207,19 @@ static dp_status_t enqueue(const transfer_t *t, dp_stream_t *s)
     return DP_OK;
 }
 
-dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
+dp_status_t mpi_channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
 {
     transfer_t t = {.end = end, .from = from, .tag = *tag};
-    dp_status_t status = check_call(end, true, end->count, tag->number, tag->bytes, "send");
+    dp_status_t status = mpi_check_transfer(end, true, end->count, tag->number, tag->bytes, "send");
 
     return status < 0 ? status : enqueue(&t, s);
 }
 
-dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out, dp_stream_t *s)
+dp_status_t mpi_channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
+                             dp_stream_t *s)
 {
     transfer_t t = {.end = end, .tag = *expected};
-    dp_status_t status = check_call(end, false, end->count, expected->number, expected->bytes, "receive");
+    dp_status_t status = mpi_check_transfer(end, false, end->count, expected->number, expected->bytes, "receive");
 
     if (status < 0)
         return status;
@@ -229,22 +230,22 @@ dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected
     return status;
 }
 
-dp_status_t channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
+dp_status_t mpi_channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
 {
     transfer_t t = {.end = end, .tag = {.number = number}};
-    dp_status_t status = check_call(end, false, end->freed, number, 0, "release");
+    dp_status_t status = mpi_check_transfer(end, false, end->freed, number, 0, "release");
 
     if (status < 0)
         return status;
     if (end->freed == end->count)
         return DP_FAIL(end->comm->host, DP_ERR_INVALID,
                        "release of message %u on channel \"%s\", which was not received", number, end->label);
-    status = end->comm->device->launch(s, run_release, &t, sizeof(t));
+    status = end->comm->device->launch(s, run_message_release, &t, sizeof(t));
     end->freed += status == DP_OK;
     return status;
 }
 
-dp_status_t bundle_begin(dp_comm_t *comm, dp_stream_t *s)
+dp_status_t mpi_bundle_begin(dp_comm_t *comm, dp_stream_t *s)
 {
     if (comm->bundling)
         return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: bundle_begin inside of a bundle", comm->name);
@@ -253,7 +254,7 @@ dp_status_t bundle_begin(dp_comm_t *comm, dp_stream_t *s)
     return DP_OK;
 }
 
-dp_status_t bundle_end(dp_comm_t *comm, dp_stream_t *s)
+dp_status_t mpi_bundle_end(dp_comm_t *comm, dp_stream_t *s)
 {
     dp_status_t status = DP_OK;
 

@@ -47,9 +47,9 @@ dp_status_t mpi_check(const dp_comm_t *comm, int code, const char *what)
     status = comm->host->wait(comm->host, &never, 1, PATIENCE_NS, what);
     if (status != DP_ERR_TIMEOUT)
         return status;
-    runtime_enter(&entry);
+    mpi_runtime_enter(&entry);
     MPI_Error_string(code, text, &length);
-    runtime_exit(&entry);
+    mpi_runtime_exit(&entry);
     return DP_FAIL(comm->host, DP_ERR_DEVICE, "%s: MPI says: %s", what, text);
 }
 
@@ -59,22 +59,22 @@ typedef struct waiting {
     int n, code;
 } waiting_t;
 
-static dp_status_t look(void *arg)
+static dp_status_t test_requests(void *arg)
 {
     waiting_t *w = arg;
     entry_t entry;
     int done = 0;
 
-    runtime_enter(&entry);
+    mpi_runtime_enter(&entry);
     w->code = MPI_Testall(w->n, w->requests, &done, w->statuses);
-    runtime_exit(&entry);
+    mpi_runtime_exit(&entry);
     return w->code != MPI_SUCCESS || done ? DP_OK : DP_PENDING;
 }
 
 dp_status_t mpi_wait(dp_comm_t *comm, MPI_Request *requests, int n, MPI_Status *statuses, const char *what)
 {
     waiting_t w = {requests, statuses, n, MPI_SUCCESS};
-    dp_status_t status = comm->host->poll(comm->host, look, &w, -1, what);
+    dp_status_t status = comm->host->poll(comm->host, test_requests, &w, -1, what);
 
     return status < 0 ? status : mpi_check(comm, w.code, what);
 }
@@ -85,11 +85,11 @@ static int first_pending(MPI_Request *requests, int n)
     entry_t entry;
     int i, done = 1;
 
-    runtime_enter(&entry);
+    mpi_runtime_enter(&entry);
     for (i = 0; i < n; i++)
         if (MPI_Request_get_status(requests[i], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done)
             break;
-    runtime_exit(&entry);
+    mpi_runtime_exit(&entry);
     return i;
 }
 
@@ -113,7 +113,7 @@ bool mpi_pending(MPI_Request *requests, int n)
     bool pending = false;
     entry_t entry;
 
-    runtime_enter(&entry);
+    mpi_runtime_enter(&entry);
     for (int i = 0; i < n; i++) {
         int done = 1;
 
@@ -121,7 +121,7 @@ bool mpi_pending(MPI_Request *requests, int n)
             (void)MPI_Cancel(&requests[i]);
         pending |= MPI_Test(&requests[i], &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || !done;
     }
-    runtime_exit(&entry);
+    mpi_runtime_exit(&entry);
     return pending;
 }
 
@@ -136,7 +136,7 @@ static struct {
 static bool any_pending(dp_comm_t *comm)
 {
     int peers = comm->nranks - 1;
-    bool pending = talks_pending(comm) || mpi_pending(comm->requests, comm->requests != NULL ? 4 * peers : 0);
+    bool pending = mpi_talks_pending(comm) || mpi_pending(comm->requests, comm->requests != NULL ? 4 * peers : 0);
 
     for (dp_channel_end_t *end = comm->ends; end != NULL; end = end->next)
         pending |= mpi_pending(end->requests, 2);
@@ -145,7 +145,7 @@ static bool any_pending(dp_comm_t *comm)
     return pending;
 }
 
-static void free_comm(dp_comm_t *comm)
+static void mpi_free_comm(dp_comm_t *comm)
 {
     const dp_host_t *host = comm->host;
 
@@ -153,15 +153,15 @@ static void free_comm(dp_comm_t *comm)
         dp_channel_end_t *end = comm->ends;
 
         comm->ends = end->next;
-        channel_free(end);
+        mpi_channel_free(end);
     }
     while (comm->exchanges != NULL) {
         dp_exchange_t *x = comm->exchanges;
 
         comm->exchanges = x->next;
-        exchange_free(x);
+        mpi_exchange_free(x);
     }
-    talks_free(comm);
+    mpi_talks_free(comm);
     mpi_free(comm, comm->world);
     mpi_free(comm, comm->places);
     mpi_free(comm, comm->tags);
@@ -180,14 +180,14 @@ static void mpi_close(dp_comm_t *comm)
     if (comm == NULL)
         return;
     if (comm->mpi == NULL) {
-        free_comm(comm);
+        mpi_free_comm(comm);
         return;
     }
     failed = comm->broken || comm->host->aborted(comm->host) < 0;
     keep = comm->host->aborted(comm->host) == DP_ERR_PEER || (failed && any_pending(comm));
-    runtime_leave(!keep);
+    mpi_runtime_leave(!keep);
     if (!keep) {
-        free_comm(comm);
+        mpi_free_comm(comm);
         return;
     }
     pthread_mutex_lock(&kept.lock);
@@ -198,14 +198,14 @@ static void mpi_close(dp_comm_t *comm)
 
 /* ---- the beginning ---- */
 
-static dp_status_t check_config(const dp_host_t *host, const dp_comm_config_t *config)
+static dp_status_t mpi_check_config(const dp_host_t *host, const dp_comm_config_t *config)
 {
-    dp_status_t status = check_open(host, "comm_mpi", config, NAME_BYTES, RANKS_MAX);
+    dp_status_t status = comm_check_open(host, "comm_mpi", config, NAME_BYTES, RANKS_MAX);
 
-    return status < 0 ? status : check_host_device(host, "comm_mpi", config->device_vt);
+    return status < 0 ? status : comm_check_host_device(host, "comm_mpi", config->device_vt);
 }
 
-static dp_status_t set_up(dp_comm_t *comm, const dp_comm_config_t *config)
+static dp_status_t mpi_set_up(dp_comm_t *comm, const dp_comm_config_t *config)
 {
     size_t n = (size_t)comm->nranks;
     dp_status_t status;
@@ -218,16 +218,16 @@ static dp_status_t set_up(dp_comm_t *comm, const dp_comm_config_t *config)
     memcpy(comm->world, config->world_ranks, n * sizeof(*comm->world));
     if (n == 1)
         return DP_OK;
-    status = reduce_open(comm, config->reduce_bytes);
+    status = mpi_reduce_open(comm, config->reduce_bytes);
     if (status >= 0)
-        status = runtime_join(comm->host, comm->name, &comm->mpi);
-    return status < 0 ? status : connect_members(comm);
+        status = mpi_runtime_join(comm->host, comm->name, &comm->mpi);
+    return status < 0 ? status : mpi_connect_members(comm);
 }
 
 static dp_status_t mpi_open(const dp_host_t *host, const dp_comm_config_t *config, dp_comm_t **comm_out)
 {
     dp_comm_t *comm;
-    dp_status_t status = check_config(host, config);
+    dp_status_t status = mpi_check_config(host, config);
 
     if (status < 0)
         return status;
@@ -242,14 +242,14 @@ static dp_status_t mpi_open(const dp_host_t *host, const dp_comm_config_t *confi
     comm->nranks = config->nranks;
     comm->memory_bytes = sizeof(*comm);
     snprintf(comm->name, sizeof(comm->name), "%s", config->name);
-    status = set_up(comm, config);
+    status = mpi_set_up(comm, config);
     if (status < 0) {
         char why[512];
 
         snprintf(why, sizeof(why), "%s", host->last_error(host));
         if (comm->mpi != NULL)
-            runtime_leave(status == DP_ERR_UNSUPPORTED || status == DP_ERR_MISMATCH);
-        free_comm(comm);
+            mpi_runtime_leave(status == DP_ERR_UNSUPPORTED || status == DP_ERR_MISMATCH);
+        mpi_free_comm(comm);
         return DP_FAIL(host, status, "%s", why);
     }
     *comm_out = comm;
@@ -258,7 +258,7 @@ static dp_status_t mpi_open(const dp_host_t *host, const dp_comm_config_t *confi
 
 static dp_status_t mpi_start(dp_comm_t *comm)
 {
-    dp_status_t status = connect_opened(comm);
+    dp_status_t status = mpi_connect_opened(comm);
 
     comm->broken |= status < 0;
     return status;
@@ -274,21 +274,21 @@ static const dp_comm_vt_t table = {
     .caps = DP_COMM_CAP_HOSTS,
     .open = mpi_open,
     .close = mpi_close,
-    .channel_open = channel_open,
-    .exchange_open = exchange_open,
+    .channel_open = mpi_channel_open,
+    .exchange_open = mpi_exchange_open,
     .start = mpi_start,
-    .send = channel_send,
-    .recv = channel_recv,
-    .release = channel_release,
-    .bundle_begin = bundle_begin,
-    .bundle_end = bundle_end,
-    .exchange = exchange_run,
-    .exchange_release = exchange_release,
-    .all_reduce = all_reduce,
+    .send = mpi_channel_send,
+    .recv = mpi_channel_recv,
+    .release = mpi_channel_release,
+    .bundle_begin = mpi_bundle_begin,
+    .bundle_end = mpi_bundle_end,
+    .exchange = mpi_exchange_run,
+    .exchange_release = mpi_exchange_release,
+    .all_reduce = mpi_all_reduce,
     .memory_bytes = memory_bytes,
 };
 
-static const void *get_interface(const char *id)
+static const void *mpi_get_interface(const char *id)
 {
     return strcmp(id, DP_IFACE_COMM) == 0 ? &table : NULL;
 }
@@ -298,5 +298,5 @@ DP_PLUGIN_DEFINE(comm_mpi) = {
     .name = "comm_mpi",
     .version = DP_VERSION,
     .summary = "ranks as processes of one MPI job",
-    .get_interface = get_interface,
+    .get_interface = mpi_get_interface,
 };

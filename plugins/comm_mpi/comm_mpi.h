@@ -102,30 +102,31 @@ static inline int32_t peer_rank(const dp_comm_t *comm, int i)
 
 /* connect.c */
 /* Tells all members where we listen and what for; what differs is DP_ERR_MISMATCH. */
-dp_status_t connect_members(dp_comm_t *comm);
-dp_status_t connect_opened(dp_comm_t *comm);
-void talks_free(dp_comm_t *comm);
-bool talks_pending(dp_comm_t *comm);
+dp_status_t mpi_connect_members(dp_comm_t *comm);
+dp_status_t mpi_connect_opened(dp_comm_t *comm);
+void mpi_talks_free(dp_comm_t *comm);
+bool mpi_talks_pending(dp_comm_t *comm);
 
 /* channel.c */
-dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out);
-void channel_free(dp_channel_end_t *end);
-dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s);
-dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
-                         dp_stream_t *s);
-dp_status_t channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s);
-dp_status_t bundle_begin(dp_comm_t *comm, dp_stream_t *s);
-dp_status_t bundle_end(dp_comm_t *comm, dp_stream_t *s);
+dp_status_t mpi_channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out);
+void mpi_channel_free(dp_channel_end_t *end);
+dp_status_t mpi_channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s);
+dp_status_t mpi_channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
+                             dp_stream_t *s);
+dp_status_t mpi_channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s);
+dp_status_t mpi_bundle_begin(dp_comm_t *comm, dp_stream_t *s);
+dp_status_t mpi_bundle_end(dp_comm_t *comm, dp_stream_t *s);
 
 /* exchange.c */
-dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out);
-void exchange_free(dp_exchange_t *x);
-dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
-                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s);
-dp_status_t exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s);
+dp_status_t mpi_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out);
+void mpi_exchange_free(dp_exchange_t *x);
+dp_status_t mpi_exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
+                             const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
+                             dp_stream_t *s);
+dp_status_t mpi_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s);
 
 /* reduce.c */
-dp_status_t reduce_open(dp_comm_t *comm, size_t reduce_bytes);
-dp_status_t all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s);
+dp_status_t mpi_reduce_open(dp_comm_t *comm, size_t reduce_bytes);
+dp_status_t mpi_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s);
 
 #endif

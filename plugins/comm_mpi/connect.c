@@ -35,12 +35,12 @@ static dp_status_t judge_place(dp_comm_t *comm, const place_t *own, const place_
     return DP_OK;
 }
 
-dp_status_t connect_members(dp_comm_t *comm)
+dp_status_t mpi_connect_members(dp_comm_t *comm)
 {
     place_t own = {{comm->mpi->nonce[0], comm->mpi->nonce[1]}, comm->slice_bytes, comm->mpi->rank, 0}, place;
     char key[NAME_BYTES + 32];
     int tag;
-    dp_status_t status = runtime_tags(comm->host, 2, &tag);
+    dp_status_t status = mpi_runtime_tags(comm->host, 2, &tag);
 
     if (status < 0)
         return status;
@@ -141,7 +141,7 @@ static int32_t other_side(int32_t kind)
     return kind == RECORD_SENDS ? RECORD_RECEIVES : kind == RECORD_RECEIVES ? RECORD_SENDS : kind;
 }
 
-static dp_status_t compare(const dp_comm_t *comm, const record_t *own, const record_t *found, int32_t peer)
+static dp_status_t compare_records(const dp_comm_t *comm, const record_t *own, const record_t *found, int32_t peer)
 {
     if (found->unit == own->unit && found->slots == own->slots && found->capacity == own->capacity)
         return DP_OK;
@@ -169,7 +169,7 @@ static dp_status_t connect_peer(dp_comm_t *comm, const talk_t *talk, int32_t pee
         const record_t *own = &talk->sent[i];
         const record_t *found = find_record(talk->heard, talk->heard_count, other_side(own->kind), own->id);
 
-        status = found != NULL ? compare(comm, own, found, peer) : lacking(comm, own, comm->rank, peer);
+        status = found != NULL ? compare_records(comm, own, found, peer) : lacking(comm, own, comm->rank, peer);
     }
     for (uint32_t i = 0; i < talk->heard_count && status >= 0; i++) {
         record_t *heard = &talk->heard[i];
@@ -195,7 +195,7 @@ static dp_status_t trade_counts(dp_comm_t *comm, talk_t *talk, int32_t peer)
     entry_t entry;
     int code;
 
-    runtime_enter(&entry);
+    mpi_runtime_enter(&entry);
     code = MPI_Irecv(&talk->heard_count, 1, MPI_UINT32_T, comm->places[peer], comm->tags[comm->rank], c,
                      &talk->requests[0]);
     if (code == MPI_SUCCESS)
@@ -204,11 +204,11 @@ static dp_status_t trade_counts(dp_comm_t *comm, talk_t *talk, int32_t peer)
     if (code == MPI_SUCCESS)
         code = MPI_Isend(talk->sent, (int)(talk->sent_count * sizeof(record_t)), MPI_BYTE, comm->places[peer],
                          comm->tags[peer], c, &talk->requests[3]);
-    runtime_exit(&entry);
+    mpi_runtime_exit(&entry);
     return mpi_check(comm, code, "start");
 }
 
-static dp_status_t hear(dp_comm_t *comm, talk_t *talk, int32_t peer)
+static dp_status_t hear_peer(dp_comm_t *comm, talk_t *talk, int32_t peer)
 {
     entry_t entry;
     char what[160];
@@ -223,17 +223,17 @@ static dp_status_t hear(dp_comm_t *comm, talk_t *talk, int32_t peer)
     talk->heard = mpi_memory(comm, (size_t)talk->heard_count + 1, sizeof(record_t));
     if (talk->heard == NULL)
         return DP_ERR_NOMEM;
-    runtime_enter(&entry);
+    mpi_runtime_enter(&entry);
     code = MPI_Irecv(talk->heard, (int)(talk->heard_count * sizeof(record_t)), MPI_BYTE, comm->places[peer],
                      comm->tags[comm->rank], comm->mpi->comm, &talk->requests[2]);
-    runtime_exit(&entry);
+    mpi_runtime_exit(&entry);
     status = mpi_check(comm, code, what);
     if (status >= 0)
         status = mpi_wait(comm, talk->requests, 4, MPI_STATUSES_IGNORE, what);
     return status < 0 ? status : connect_peer(comm, talk, peer);
 }
 
-void talks_free(dp_comm_t *comm)
+void mpi_talks_free(dp_comm_t *comm)
 {
     for (int i = 0; comm->talks != NULL && i < comm->nranks - 1; i++) {
         mpi_free(comm, comm->talks[i].sent);
@@ -243,7 +243,7 @@ void talks_free(dp_comm_t *comm)
     comm->talks = NULL;
 }
 
-bool talks_pending(dp_comm_t *comm)
+bool mpi_talks_pending(dp_comm_t *comm)
 {
     bool pending = false;
 
@@ -275,18 +275,18 @@ static dp_status_t talk_to_all(dp_comm_t *comm)
         status = trade_counts(comm, talk, peer_rank(comm, i));
     }
     for (int i = 0; i < peers && status >= 0; i++)
-        status = hear(comm, &comm->talks[i], peer_rank(comm, i));
+        status = hear_peer(comm, &comm->talks[i], peer_rank(comm, i));
     return status;
 }
 
-dp_status_t connect_opened(dp_comm_t *comm)
+dp_status_t mpi_connect_opened(dp_comm_t *comm)
 {
     size_t bytes = comm->memory_bytes;
     dp_status_t status = comm->mpi != NULL ? talk_to_all(comm) : DP_OK;
 
     if (status < 0)
         return status; /* what MPI may still be at is close's business */
-    talks_free(comm);
+    mpi_talks_free(comm);
     comm->memory_bytes = bytes;
     for (dp_channel_end_t *end = comm->ends; end != NULL; end = end->next)
         end->connected = true;

@@ -16,10 +16,10 @@ typedef struct round {
     uint32_t slot;
 } round_t;
 
-static dp_status_t check_config(const dp_comm_t *comm, const dp_exchange_config_t *config, uint32_t slots)
+static dp_status_t mpi_check_exchange(const dp_comm_t *comm, const dp_exchange_config_t *config, uint32_t slots)
 {
     const dp_host_t *host = comm->host;
-    dp_status_t status = check_exchange(host, "comm_mpi", comm->name, comm->nranks, slots, 65536, config);
+    dp_status_t status = comm_check_exchange(host, "comm_mpi", comm->name, comm->nranks, slots, 65536, config);
 
     if (status < 0)
         return status;
@@ -32,7 +32,7 @@ static dp_status_t check_config(const dp_comm_t *comm, const dp_exchange_config_
     return DP_OK;
 }
 
-static dp_status_t allocate(dp_exchange_t *x)
+static dp_status_t allocate_rows(dp_exchange_t *x)
 {
     dp_comm_t *comm = x->comm;
     size_t n = (size_t)comm->nranks, requests = 2 * n;
@@ -51,21 +51,21 @@ static dp_status_t allocate(dp_exchange_t *x)
         x->requests[i] = MPI_REQUEST_NULL;
     if (comm->mpi == NULL)
         return DP_OK;
-    runtime_enter(&entry);
+    mpi_runtime_enter(&entry);
     code = MPI_Type_contiguous((int)x->config.row_bytes, MPI_BYTE, &x->row);
     if (code == MPI_SUCCESS)
         code = MPI_Type_commit(&x->row);
-    runtime_exit(&entry);
+    mpi_runtime_exit(&entry);
     if (code != MPI_SUCCESS)
         return mpi_check(comm, code, "a type for rows");
-    return runtime_tags(comm->host, 1, &x->tags[comm->rank]);
+    return mpi_runtime_tags(comm->host, 1, &x->tags[comm->rank]);
 }
 
-dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out)
+dp_status_t mpi_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out)
 {
     uint32_t slots = config->slots != 0 ? config->slots : 2;
     dp_exchange_t *x;
-    dp_status_t status = check_config(comm, config, slots);
+    dp_status_t status = mpi_check_exchange(comm, config, slots);
 
     if (status < 0)
         return status;
@@ -78,9 +78,9 @@ dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, d
     x->config.slots = slots;
     x->config.label = x->label;
     snprintf(x->label, sizeof(x->label), "%s", config->label != NULL ? config->label : "");
-    status = allocate(x);
+    status = allocate_rows(x);
     if (status < 0) {
-        exchange_free(x);
+        mpi_exchange_free(x);
         return status;
     }
     x->next = comm->exchanges;
@@ -89,14 +89,14 @@ dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, d
     return DP_OK;
 }
 
-void exchange_free(dp_exchange_t *x)
+void mpi_exchange_free(dp_exchange_t *x)
 {
     entry_t entry;
 
     if (x->row != MPI_DATATYPE_NULL) {
-        runtime_enter(&entry);
+        mpi_runtime_enter(&entry);
         MPI_Type_free(&x->row);
-        runtime_exit(&entry);
+        mpi_runtime_exit(&entry);
     }
     mpi_free(x->comm, x->tags);
     mpi_free(x->comm, x->requests);
@@ -108,7 +108,7 @@ void exchange_free(dp_exchange_t *x)
 
 /* ---- on the stream ---- */
 
-static unsigned char *rows_of(const dp_exchange_t *x, uint32_t slot, int32_t from)
+static unsigned char *mpi_rows_of(const dp_exchange_t *x, uint32_t slot, int32_t from)
 {
     return x->rows + slot * x->slot_bytes + (size_t)from * x->config.capacity_rows * x->config.row_bytes;
 }
@@ -138,7 +138,7 @@ static const unsigned char *rows_for(const round_t *r, int32_t to)
 }
 
 /* All receives first, so that what comes finds its place. */
-static int hand_over(const round_t *r)
+static int post_rows(const round_t *r)
 {
     dp_exchange_t *x = r->x;
     dp_comm_t *comm = x->comm;
@@ -147,7 +147,7 @@ static int hand_over(const round_t *r)
     for (int i = 0; i < peers && code == MPI_SUCCESS; i++) {
         int32_t from = peer_rank(comm, i);
 
-        code = MPI_Irecv(rows_of(x, r->slot, from), (int)x->config.capacity_rows, x->row, comm->places[from],
+        code = MPI_Irecv(mpi_rows_of(x, r->slot, from), (int)x->config.capacity_rows, x->row, comm->places[from],
                          x->tags[comm->rank], comm->mpi->comm, &x->requests[i]);
     }
     for (int i = 0; i < peers && code == MPI_SUCCESS; i++) {
@@ -184,9 +184,9 @@ static dp_status_t meet_peers(const round_t *r, const char *what)
     dp_status_t status;
     int code;
 
-    runtime_enter(&entry);
-    code = hand_over(r);
-    runtime_exit(&entry);
+    mpi_runtime_enter(&entry);
+    code = post_rows(r);
+    mpi_runtime_exit(&entry);
     status = mpi_check(x->comm, code, what);
     return status < 0 ? status : mpi_wait_peers(x->comm, x->requests, 2 * (x->comm->nranks - 1), x->statuses, what);
 }
@@ -207,13 +207,13 @@ static dp_status_t run_exchange(void *arg)
     if (status < 0)
         return status;
     if (r->counts[me] > 0)
-        memcpy(rows_of(x, r->slot, me), rows_for(r, me), (size_t)r->counts[me] * x->config.row_bytes);
+        memcpy(mpi_rows_of(x, r->slot, me), rows_for(r, me), (size_t)r->counts[me] * x->config.row_bytes);
     counts[me] = r->counts[me];
     status = comm->mpi != NULL ? meet_peers(r, what) : DP_OK;
     return status < 0 ? status : read_statuses(r, counts);
 }
 
-static dp_status_t run_release(void *arg)
+static dp_status_t run_rows_release(void *arg)
 {
     const round_t *r = arg;
 
@@ -223,34 +223,35 @@ static dp_status_t run_release(void *arg)
 
 /* ---- on the caller's thread ---- */
 
-dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
-                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s)
+dp_status_t mpi_exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
+                             const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
+                             dp_stream_t *s)
 {
     round_t r = {x, send, send_offsets, send_counts, number, (uint32_t)(x->count % x->config.slots)};
-    dp_status_t status = check_round(x->comm->host, x->label, x->connected, x->count, number);
+    dp_status_t status = comm_check_round(x->comm->host, x->label, x->connected, x->count, number);
 
     if (status < 0)
         return status;
     status = x->comm->device->launch(s, run_exchange, &r, sizeof(r));
     if (status == DP_OK) {
         x->count++;
-        *rows_out = rows_of(x, r.slot, 0);
+        *rows_out = mpi_rows_of(x, r.slot, 0);
         *counts_out = counts_of(x, r.slot);
     }
     return status;
 }
 
-dp_status_t exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
+dp_status_t mpi_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
 {
     round_t r = {.x = x, .number = number};
-    dp_status_t status = check_round(x->comm->host, x->label, x->connected, x->freed, number);
+    dp_status_t status = comm_check_round(x->comm->host, x->label, x->connected, x->freed, number);
 
     if (status < 0)
         return status;
     if (x->freed == x->count)
         return DP_FAIL(x->comm->host, DP_ERR_INVALID, "release of exchange %u of \"%s\", which was not made", number,
                        x->label);
-    status = x->comm->device->launch(s, run_release, &r, sizeof(r));
+    status = x->comm->device->launch(s, run_rows_release, &r, sizeof(r));
     x->freed += status == DP_OK;
     return status;
 }

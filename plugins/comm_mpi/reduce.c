@@ -28,7 +28,7 @@ typedef struct piece {
     size_t count;
 } piece_t;
 
-dp_status_t reduce_open(dp_comm_t *comm, size_t reduce_bytes)
+dp_status_t mpi_reduce_open(dp_comm_t *comm, size_t reduce_bytes)
 {
     size_t peers = (size_t)comm->nranks - 1, slice = (reduce_bytes != 0 ? reduce_bytes : REDUCE_BYTES) / peers;
 
@@ -67,10 +67,11 @@ static void add_slice(const reduction_t *r, const piece_t *p)
         size_t block = bytes - at < SUM_BLOCK_BYTES ? bytes - at : SUM_BLOCK_BYTES;
 
         for (int32_t rank = 1; rank < comm->nranks; rank++)
-            add(sum + at,
-                rank == comm->rank ? own + at
-                                   : comm->staging + (size_t)(rank - (rank > comm->rank)) * comm->slice_bytes + at,
-                block, r->dtype);
+            comm_add_values(sum + at,
+                            rank == comm->rank
+                                ? own + at
+                                : comm->staging + (size_t)(rank - (rank > comm->rank)) * comm->slice_bytes + at,
+                            block, r->dtype);
         if (sum != own)
             memcpy(own + at, sum + at, block);
     }
@@ -109,14 +110,14 @@ static dp_status_t check_heads(const reduction_t *r)
 }
 
 /* Heads, with the first piece, are slots 0 and 1 of the requests; slices slots 2 and 3. */
-static dp_status_t gather(const reduction_t *r, const piece_t *p, bool first, const char *what)
+static dp_status_t gather_slices(const reduction_t *r, const piece_t *p, bool first, const char *what)
 {
     dp_comm_t *comm = r->comm;
     int peers = comm->nranks - 1, code = MPI_SUCCESS, head_bytes = (int)sizeof(sum_head_t);
     entry_t entry;
     dp_status_t status;
 
-    runtime_enter(&entry);
+    mpi_runtime_enter(&entry);
     for (int i = 0; i < peers && code == MPI_SUCCESS; i++) {
         int32_t peer = peer_rank(comm, i);
 
@@ -126,7 +127,7 @@ static dp_status_t gather(const reduction_t *r, const piece_t *p, bool first, co
             code = swap(comm, i, comm->staging + (size_t)i * comm->slice_bytes, slice_bytes(r, p, comm->rank),
                         p->data + slice_at(r, p, peer), slice_bytes(r, p, peer), 2);
     }
-    runtime_exit(&entry);
+    mpi_runtime_exit(&entry);
     status = mpi_check(comm, code, what);
     if (status >= 0 && first) {
         status = mpi_wait_peers(comm, comm->requests, peers, MPI_STATUSES_IGNORE, what);
@@ -143,14 +144,14 @@ static dp_status_t hand_out(const reduction_t *r, const piece_t *p, const char *
     entry_t entry;
     dp_status_t status;
 
-    runtime_enter(&entry);
+    mpi_runtime_enter(&entry);
     for (int i = 0; i < peers && code == MPI_SUCCESS; i++) {
         int32_t peer = peer_rank(comm, i);
 
         code = swap(comm, i, p->data + slice_at(r, p, peer), slice_bytes(r, p, peer),
                     p->data + slice_at(r, p, comm->rank), slice_bytes(r, p, comm->rank), 2);
     }
-    runtime_exit(&entry);
+    mpi_runtime_exit(&entry);
     status = mpi_check(comm, code, what);
     return status < 0 ? status : mpi_wait_peers(comm, comm->requests, 4 * peers, MPI_STATUSES_IGNORE, what);
 }
@@ -169,7 +170,7 @@ static dp_status_t run_reduce(void *arg)
     do {
         piece_t p = {r->data + done * unit, r->count - done < most ? r->count - done : most};
 
-        status = gather(r, &p, done == 0, what);
+        status = gather_slices(r, &p, done == 0, what);
         if (status >= 0) {
             add_slice(r, &p);
             status = hand_out(r, &p, what);
@@ -179,10 +180,10 @@ static dp_status_t run_reduce(void *arg)
     return status;
 }
 
-dp_status_t all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s)
+dp_status_t mpi_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s)
 {
     reduction_t r = {comm, data, count, comm->reductions, dtype};
-    dp_status_t status = check_sum(comm->host, comm->name, dtype);
+    dp_status_t status = comm_check_sum(comm->host, comm->name, dtype);
 
     if (status < 0)
         return status;

@@ -42,7 +42,7 @@ static struct {
 
 /* ---- calls ---- */
 
-void runtime_enter(entry_t *entry)
+void mpi_runtime_enter(entry_t *entry)
 {
     sigset_t pipe;
 
@@ -71,7 +71,7 @@ static void swallow_sigpipe(void)
         close(fd);
 }
 
-void runtime_exit(const entry_t *entry)
+void mpi_runtime_exit(const entry_t *entry)
 {
     pthread_mutex_unlock(&process.lock);
     if (sigismember(&entry->before, SIGPIPE))
@@ -97,16 +97,16 @@ static bool start_thread(void *(*run)(void *))
 
 /* ---- the beginning ---- */
 
-static dp_status_t refuse(const char *why)
+static dp_status_t refuse_mpi(const char *why)
 {
     snprintf(process.why, sizeof(process.why), "%s", why);
     process.phase = PHASE_REFUSED;
     return DP_PENDING; /* the next look says why */
 }
 
-static void finish(void);
+static void finish_mpi(void);
 
-/* finish() has to run before what MPI itself does at exit, so it is registered later: MPICH tells its launcher there
+/* finish_mpi() has to run before what MPI itself does at exit, so it is registered later: MPICH tells its launcher there
  * that the process has ended well, provided that MPI_Finalize was called before (from 4.2 on). */
 static void *start_mpi(void *none)
 {
@@ -115,16 +115,16 @@ static void *start_mpi(void *none)
 
     pthread_mutex_lock(&process.lock);
     if (!well) {
-        (void)refuse("MPI_Init_thread failed");
+        (void)refuse_mpi("MPI_Init_thread failed");
     } else {
         process.ours = true;
         MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
         MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
-        if (atexit(finish) != 0)
-            (void)refuse("no memory for what is to be done at exit");
+        if (atexit(finish_mpi) != 0)
+            (void)refuse_mpi("no memory for what is to be done at exit");
         else if (level < MPI_THREAD_SERIALIZED) /* nobody but us calls it, one at a time */
-            (void)refuse("this MPI may be called from one thread only, streams are several: use one that offers "
-                         "MPI_THREAD_MULTIPLE");
+            (void)refuse_mpi("this MPI may be called from one thread only, streams are several: use one that offers "
+                             "MPI_THREAD_MULTIPLE");
         else
             process.phase = PHASE_STARTED;
     }
@@ -162,12 +162,12 @@ static bool meet_all(int *ms)
     for (bool begun = false; well && !done && *ms < FINALIZE_MS; *ms += 2) {
         entry_t entry;
 
-        runtime_enter(&entry);
+        mpi_runtime_enter(&entry);
         if (!begun)
             well = MPI_Ibarrier(process.all.comm, &request) == MPI_SUCCESS;
         begun = true;
         well = well && MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS;
-        runtime_exit(&entry);
+        mpi_runtime_exit(&entry);
         if (well && !done)
             poll(NULL, 0, 2);
     }
@@ -192,7 +192,7 @@ static bool part(int *ms)
 #endif
 
 /* Launchers take a process that ends without MPI_Finalize for one that has failed. */
-static void finish(void)
+static void finish_mpi(void)
 {
     int over = 1, ms = 0;
     bool well;
@@ -234,7 +234,7 @@ static void show_symbols(void)
         (void)dlopen(info.dli_fname, RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
 }
 
-static dp_status_t begin(void)
+static dp_status_t begin_mpi(void)
 {
     char text[300], found[80];
     int started = 0, over = 0, level = 0;
@@ -243,17 +243,17 @@ static dp_status_t begin(void)
         snprintf(text, sizeof(text),
                  "this plugin was built for another MPI than the %s that the process has: build both with the same one",
                  found);
-        return refuse(text);
+        return refuse_mpi(text);
     }
     MPI_Finalized(&over);
     MPI_Initialized(&started);
     if (over)
-        return refuse(
+        return refuse_mpi(
             "MPI_Finalize was called before, and MPI can be started once in a process: close pipelines first");
     if (started) {
         MPI_Query_thread(&level);
         if (level < MPI_THREAD_MULTIPLE)
-            return refuse(
+            return refuse_mpi(
                 "the trainer has started MPI without MPI_THREAD_MULTIPLE, but streams call it from threads of "
                 "their own: start it by MPI_Init_thread(.., MPI_THREAD_MULTIPLE, ..), or leave that to the "
                 "plugin");
@@ -263,7 +263,7 @@ static dp_status_t begin(void)
     show_symbols();
     process.phase = PHASE_STARTING;
     if (!start_thread(start_mpi))
-        return refuse("no thread to start MPI on");
+        return refuse_mpi("no thread to start MPI on");
     return DP_PENDING;
 }
 
@@ -273,10 +273,10 @@ static dp_status_t copy_communicator(void)
 
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (size < 2)
-        return refuse(
+        return refuse_mpi(
             "MPI knows of no other process than this one: start the ranks as processes, by its mpirun or by srun");
     if (MPI_Comm_idup(MPI_COMM_WORLD, &process.all.comm, &process.request) != MPI_SUCCESS)
-        return refuse("MPI_Comm_idup failed");
+        return refuse_mpi("MPI_Comm_idup failed");
     process.phase = PHASE_COPYING;
     return DP_PENDING;
 }
@@ -292,9 +292,9 @@ static dp_status_t agree(void)
     MPI_Comm_get_attr(all->comm, MPI_TAG_UB, &most, &found);
     all->tag_most = found ? *most : 32767;
     if (all->rank == 0 && getrandom(all->nonce, sizeof(all->nonce), 0) != (ssize_t)sizeof(all->nonce))
-        return refuse("no random numbers");
+        return refuse_mpi("no random numbers");
     if (MPI_Ibcast(all->nonce, (int)sizeof(all->nonce), MPI_BYTE, 0, all->comm, &process.request) != MPI_SUCCESS)
-        return refuse("MPI_Ibcast failed");
+        return refuse_mpi("MPI_Ibcast failed");
     process.phase = PHASE_AGREEING;
     return DP_PENDING;
 }
@@ -305,7 +305,7 @@ static dp_status_t advance(const dp_host_t *host)
 
     switch (process.phase) {
     case PHASE_NONE:
-        return begin();
+        return begin_mpi();
     case PHASE_STARTING:
         return DP_PENDING;
     case PHASE_STARTED:
@@ -313,7 +313,7 @@ static dp_status_t advance(const dp_host_t *host)
     case PHASE_COPYING:
     case PHASE_AGREEING:
         if (MPI_Test(&process.request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
-            return refuse("the processes of the MPI job could not agree");
+            return refuse_mpi("the processes of the MPI job could not agree");
         if (!done)
             return DP_PENDING;
         if (process.phase == PHASE_COPYING)
@@ -328,18 +328,18 @@ static dp_status_t advance(const dp_host_t *host)
     return DP_FAIL(host, DP_ERR_UNSUPPORTED, "comm_mpi: %s", process.why);
 }
 
-static dp_status_t look(void *arg)
+static dp_status_t look_for_mpi(void *arg)
 {
     entry_t entry;
     dp_status_t status;
 
-    runtime_enter(&entry);
+    mpi_runtime_enter(&entry);
     status = advance(arg);
-    runtime_exit(&entry);
+    mpi_runtime_exit(&entry);
     return status;
 }
 
-dp_status_t runtime_join(const dp_host_t *host, const char *group, const runtime_t **runtime_out)
+dp_status_t mpi_runtime_join(const dp_host_t *host, const char *group, const runtime_t **runtime_out)
 {
     char what[200];
     dp_status_t status;
@@ -347,38 +347,38 @@ dp_status_t runtime_join(const dp_host_t *host, const char *group, const runtime
 
     snprintf(what, sizeof(what),
              "group %s: MPI does not start, which takes every process of the MPI job: each has to open a group", group);
-    status = host->poll(host, look, (void *)host, -1, what);
-    runtime_enter(&entry);
+    status = host->poll(host, look_for_mpi, (void *)host, -1, what);
+    mpi_runtime_enter(&entry);
     process.instances += status == DP_OK;
     process.failed |= status < 0 && process.phase != PHASE_REFUSED;
-    runtime_exit(&entry);
+    mpi_runtime_exit(&entry);
     if (status == DP_OK)
         *runtime_out = &process.all;
     return status;
 }
 
-void runtime_leave(bool healthy)
+void mpi_runtime_leave(bool healthy)
 {
     entry_t entry;
 
-    runtime_enter(&entry);
+    mpi_runtime_enter(&entry);
     process.instances--;
     process.failed |= !healthy;
-    runtime_exit(&entry);
+    mpi_runtime_exit(&entry);
 }
 
-dp_status_t runtime_tags(const dp_host_t *host, int count, int *first_out)
+dp_status_t mpi_runtime_tags(const dp_host_t *host, int count, int *first_out)
 {
     entry_t entry;
     bool enough;
 
-    runtime_enter(&entry);
+    mpi_runtime_enter(&entry);
     enough = count - 1 <= process.all.tag_most - process.next_tag;
     if (enough) {
         *first_out = process.next_tag;
         process.next_tag += count;
     }
-    runtime_exit(&entry);
+    mpi_runtime_exit(&entry);
     return enough ? DP_OK
                   : DP_FAIL(host, DP_ERR_UNSUPPORTED,
                             "comm_mpi: this MPI has %d tags, and all were used by what this process has opened so far",

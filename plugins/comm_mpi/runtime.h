@@ -18,17 +18,17 @@ typedef struct runtime {
 } runtime_t;
 
 /* MPI for one more instance: starts it, unless the trainer has, and waits for all processes of the MPI job. */
-dp_status_t runtime_join(const dp_host_t *host, const char *group, const runtime_t **runtime_out);
+dp_status_t mpi_runtime_join(const dp_host_t *host, const char *group, const runtime_t **runtime_out);
 /* healthy: nothing of the instance is in MPI's hands any more. */
-void runtime_leave(bool healthy);
+void mpi_runtime_leave(bool healthy);
 /* The first of `count` tags in a row that no receive of this process has been posted with. */
-dp_status_t runtime_tags(const dp_host_t *host, int count, int *first_out);
+dp_status_t mpi_runtime_tags(const dp_host_t *host, int count, int *first_out);
 
 /* Around every call of MPI: one thread at a time, and no SIGPIPE of a dead peer's connection ends the process. */
 typedef struct entry {
     sigset_t before;
 } entry_t;
-void runtime_enter(entry_t *entry);
-void runtime_exit(const entry_t *entry);
+void mpi_runtime_enter(entry_t *entry);
+void mpi_runtime_exit(const entry_t *entry);
 
 #endif

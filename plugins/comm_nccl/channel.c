@@ -21,7 +21,7 @@ static pair_t *find_pair(dp_comm_t *comm, int32_t peer, int32_t sends, uint32_t 
     return NULL;
 }
 
-static dp_status_t check_channel(const dp_comm_t *comm, const dp_channel_config_t *c)
+static dp_status_t nccl_check_channel(const dp_comm_t *comm, const dp_channel_config_t *c)
 {
     if (c->struct_size < DP_CHANNEL_CONFIG_MIN)
         return check_size(comm->host, "comm_nccl", "config", "dp_channel_config_t", c->struct_size,
@@ -39,7 +39,7 @@ static dp_status_t check_channel(const dp_comm_t *comm, const dp_channel_config_
     return DP_OK;
 }
 
-dp_status_t channel_keep_pair(dp_channel_end_t *end)
+dp_status_t nccl_channel_keep_pair(dp_channel_end_t *end)
 {
     dp_comm_t *comm = end->comm;
     const int32_t peer = end->config.peer, sends = end->config.sender;
@@ -59,10 +59,10 @@ dp_status_t channel_keep_pair(dp_channel_end_t *end)
     return DP_OK;
 }
 
-dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out)
+dp_status_t nccl_channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out)
 {
     dp_channel_end_t *end;
-    dp_status_t status = check_channel(comm, config);
+    dp_status_t status = nccl_check_channel(comm, config);
 
     if (status < 0)
         return status;
@@ -79,7 +79,7 @@ dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_
 }
 
 /* After the communicator of the pair is there. */
-dp_status_t channel_connect(dp_channel_end_t *end)
+dp_status_t nccl_channel_connect(dp_channel_end_t *end)
 {
     dp_comm_t *comm = end->comm;
     uint32_t slots = end->config.slots;
@@ -88,10 +88,10 @@ dp_status_t channel_connect(dp_channel_end_t *end)
     end->stride = (end->config.slot_bytes + 255) / 256 * 256;
     status = nccl_memory(comm, end->stride * (end->config.sender ? 1 : slots), &end->slots);
     if (status >= 0)
-        status = device_memory(comm, (size_t)slots * HEAD_BYTES, &end->heads);
+        status = nccl_device_memory(comm, (size_t)slots * HEAD_BYTES, &end->heads);
     if (status < 0)
         return status;
-    buffer_register(comm, end->pair->comm, end->slots, end->stride * (end->config.sender ? 1 : slots));
+    nccl_buffer_register(comm, end->pair->comm, end->slots, end->stride * (end->config.sender ? 1 : slots));
     end->connected = true;
     if (end->config.sender)
         return DP_OK;
@@ -104,7 +104,7 @@ dp_status_t channel_connect(dp_channel_end_t *end)
     return status;
 }
 
-void channel_free(dp_channel_end_t *end)
+void nccl_channel_free(dp_channel_end_t *end)
 {
     dp_comm_t *comm = end->comm;
 
@@ -132,7 +132,7 @@ static uint32_t *head_of(const member_t *m)
     return m->end->heads + slot_of(m) * (HEAD_BYTES / sizeof(uint32_t));
 }
 
-void channel_words(const dp_message_tag_t *tag, uint32_t words[4])
+void nccl_channel_words(const dp_message_tag_t *tag, uint32_t words[4])
 {
     words[0] = tag->number;
     words[1] = tag->step;
@@ -141,7 +141,7 @@ void channel_words(const dp_message_tag_t *tag, uint32_t words[4])
 }
 
 /* What has to be on the stream before NCCL's work. */
-static dp_status_t prepare(dp_comm_t *comm, member_t *m, dp_stream_t *s)
+static dp_status_t prepare_member(dp_comm_t *comm, member_t *m, dp_stream_t *s)
 {
     dp_channel_end_t *end = m->end;
     uint32_t words[4];
@@ -149,7 +149,7 @@ static dp_status_t prepare(dp_comm_t *comm, member_t *m, dp_stream_t *s)
 
     if (!end->config.sender)
         return comm->device_vt->stream_wait(s, end->released[slot_of(m)]);
-    channel_words(&m->tag, words);
+    nccl_channel_words(&m->tag, words);
     if (m->tag.bytes < end->config.slot_bytes) {
         if (m->tag.bytes > 0)
             status = CUDA_CHECK(comm->host,
@@ -158,10 +158,10 @@ static dp_status_t prepare(dp_comm_t *comm, member_t *m, dp_stream_t *s)
                                 "copying a message");
         m->from = end->slots;
     }
-    return status >= 0 ? write_head(comm, head_of(m), words, s) : status;
+    return status >= 0 ? nccl_write_head(comm, head_of(m), words, s) : status;
 }
 
-static ncclResult_t put(dp_comm_t *comm, const member_t *m, CUstream s)
+static ncclResult_t put_member(dp_comm_t *comm, const member_t *m, CUstream s)
 {
     const dp_channel_end_t *end = m->end;
     ncclComm_t c = end->pair->comm;
@@ -192,26 +192,26 @@ static dp_status_t run_members(dp_comm_t *comm, dp_stream_t *s)
         return DP_OK;
     comms[0] = &comm->members[0].end->pair->comm;
     for (int i = 0; i < n && status >= 0; i++)
-        status = prepare(comm, &comm->members[i], s);
+        status = prepare_member(comm, &comm->members[i], s);
     if (status >= 0)
         status = nccl_begin(comm);
     if (status < 0)
         return status;
     for (int i = 0; i < n && (result == ncclSuccess || result == ncclInProgress); i++)
-        result = put(comm, &comm->members[i], native(comm, s));
+        result = put_member(comm, &comm->members[i], native(comm, s));
     status = nccl_end(comm, result, comms, 1, comm->members[0].end->label);
     for (int i = 0; i < n && status >= 0; i++) {
         const member_t *m = &comm->members[i];
         uint32_t words[4];
 
-        channel_words(&m->tag, words);
+        nccl_channel_words(&m->tag, words);
         if (!m->end->config.sender)
-            status = check_heads(comm, head_of(m), 1, -1, words, NCCL_FAULT_TAG, m->end, s);
+            status = nccl_check_heads(comm, head_of(m), 1, -1, words, NCCL_FAULT_TAG, m->end, s);
     }
     return status;
 }
 
-dp_status_t bundle_begin(dp_comm_t *comm, dp_stream_t *s)
+dp_status_t nccl_bundle_begin(dp_comm_t *comm, dp_stream_t *s)
 {
     if (comm->grouping)
         return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: bundle_begin inside of a group", comm->name);
@@ -220,7 +220,7 @@ dp_status_t bundle_begin(dp_comm_t *comm, dp_stream_t *s)
     return DP_OK;
 }
 
-dp_status_t bundle_end(dp_comm_t *comm, dp_stream_t *s)
+dp_status_t nccl_bundle_end(dp_comm_t *comm, dp_stream_t *s)
 {
     if (!comm->grouping || comm->stream != s)
         return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: bundle_end outside of a group, or on another stream",
@@ -229,7 +229,7 @@ dp_status_t bundle_end(dp_comm_t *comm, dp_stream_t *s)
     return run_members(comm, s);
 }
 
-dp_status_t channel_check(const dp_channel_end_t *end, const dp_message_tag_t *tag, bool sends)
+dp_status_t nccl_channel_check(const dp_channel_end_t *end, const dp_message_tag_t *tag, bool sends)
 {
     const dp_host_t *host = end->comm->host;
 
@@ -263,16 +263,17 @@ static dp_status_t enqueue(dp_channel_end_t *end, const void *from, const dp_mes
     return comm->grouping ? DP_OK : run_members(comm, s);
 }
 
-dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
+dp_status_t nccl_channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
 {
-    dp_status_t status = channel_check(end, tag, true);
+    dp_status_t status = nccl_channel_check(end, tag, true);
 
     return status < 0 ? status : enqueue(end, from, tag, s);
 }
 
-dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out, dp_stream_t *s)
+dp_status_t nccl_channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
+                              dp_stream_t *s)
 {
-    dp_status_t status = channel_check(end, expected, false);
+    dp_status_t status = nccl_channel_check(end, expected, false);
 
     if (status < 0)
         return status;
@@ -280,7 +281,7 @@ dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected
     return enqueue(end, NULL, expected, s);
 }
 
-dp_status_t channel_check_release(const dp_channel_end_t *end, uint32_t number)
+dp_status_t nccl_channel_check_release(const dp_channel_end_t *end, uint32_t number)
 {
     if (!end->connected || end->config.sender || end->freed == end->count || number != (uint32_t)end->freed)
         return DP_FAIL(end->comm->host, DP_ERR_INVALID,
@@ -290,9 +291,9 @@ dp_status_t channel_check_release(const dp_channel_end_t *end, uint32_t number)
     return DP_OK;
 }
 
-dp_status_t channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
+dp_status_t nccl_channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
 {
-    dp_status_t status = channel_check_release(end, number);
+    dp_status_t status = nccl_channel_check_release(end, number);
 
     if (status < 0)
         return status;

@@ -18,12 +18,12 @@
 static const char *const names[] = {
     [CHANNELS_GROUPS] = "groups", [CHANNELS_SIGNALS] = "signals", [CHANNELS_AUTO] = "auto"};
 
-const char *channels_name(uint32_t channels)
+const char *nccl_channels_name(uint32_t channels)
 {
     return channels < sizeof(names) / sizeof(names[0]) ? names[channels] : "(unknown)";
 }
 
-dp_status_t channels_wished(const dp_host_t *host, uint32_t *channels_out)
+dp_status_t nccl_channels_wished(const dp_host_t *host, uint32_t *channels_out)
 {
     const char *wish = secure_getenv("DUALPIPE_NCCL_CHANNELS");
     uint32_t i = 0;
@@ -65,7 +65,7 @@ static dp_status_t find_lacking(const dp_comm_t *comm, char *text, size_t bytes)
                  driver % 1000 / 10);
         return DP_ERR_UNSUPPORTED;
     }
-    if (comm->cu->queues < QUEUES_MIN || rows_are_in_order()) {
+    if (comm->cu->queues < QUEUES_MIN || nccl_rows_are_in_order()) {
         snprintf(text, bytes,
                  "one-sided channels need streams that do not hold up each other: CUDA_DEVICE_MAX_CONNECTIONS is %d, "
                  "set %d; and unset NCCL_LAUNCH_ORDER_IMPLICIT",
@@ -79,7 +79,7 @@ static dp_status_t find_lacking(const dp_comm_t *comm, char *text, size_t bytes)
     return DP_OK;
 }
 
-dp_status_t channels_check(dp_comm_t *comm)
+dp_status_t nccl_channels_check(dp_comm_t *comm)
 {
     dp_status_t status = comm->channels == CHANNELS_GROUPS ? DP_OK : find_lacking(comm, comm->lacking, LACKING_BYTES);
 
@@ -150,7 +150,7 @@ static dp_status_t try_window(dp_comm_t *comm, int32_t *refused_out)
     well = nccl_settle(comm, &comm->tried, "trying a window") >= 0 && comm->tried_handle != NULL;
     if (!well)
         abort_tried(comm);
-    status = fault_check(comm);
+    status = nccl_fault_check(comm);
     if (status >= 0)
         status = ask_all(comm, "there", well, refused_out);
     if (status < 0 || *refused_out < comm->nranks)
@@ -159,7 +159,7 @@ static dp_status_t try_window(dp_comm_t *comm, int32_t *refused_out)
     if (!comm->broken)
         (void)comm->nccl->ncclCommWindowDeregister(comm->tried, comm->tried_handle);
     pthread_mutex_unlock(&comm->lock);
-    communicator_finish(comm, &comm->tried);
+    nccl_communicator_finish(comm, &comm->tried);
     return DP_OK;
 }
 
@@ -168,14 +168,14 @@ static dp_status_t find_refused(dp_comm_t *comm, int32_t *refused_out)
     dp_status_t status = nccl_memory(comm, TRIED_BYTES, &comm->tried_memory);
 
     if (status >= 0)
-        status = communicator_split(comm, 0, comm->rank, 1, &comm->tried);
+        status = nccl_communicator_split(comm, 0, comm->rank, 1, &comm->tried);
     if (status >= 0)
         status = try_window(comm, refused_out);
     abort_tried(comm); /* where it is there yet */
     return status;
 }
 
-dp_status_t channels_choose(dp_comm_t *comm, int32_t lacks, const char *lacking)
+dp_status_t nccl_channels_choose(dp_comm_t *comm, int32_t lacks, const char *lacking)
 {
     int32_t refused = comm->nranks;
     dp_status_t status = lacks < comm->nranks ? DP_OK : find_refused(comm, &refused);

@@ -15,7 +15,7 @@
 
 CUDA_IMAGE(nccl_kernels);
 
-dp_status_t device_memory(dp_comm_t *comm, size_t bytes, void *memory_out)
+dp_status_t nccl_device_memory(dp_comm_t *comm, size_t bytes, void *memory_out)
 {
     void *memory = NULL;
     dp_status_t status = comm->device_vt->allocate(comm->device, bytes, &memory);
@@ -67,12 +67,12 @@ static ncclConfig_t config_of(const dp_comm_t *comm, unsigned ctas)
     config.blocking = 0;
     config.maxCTAs = (int)ctas;
     config.splitShare = 0; /* communicators that share run their kernels one after the other */
-    if (ctas_of(comm).confined)
+    if (nccl_ctas_of(comm).confined)
         config.cgaClusterSize = 0; /* clusters may not fit into a share of the device */
     return config;
 }
 
-static dp_status_t refuse(const dp_comm_t *comm, ncclResult_t result)
+static dp_status_t refuse_result(const dp_comm_t *comm, ncclResult_t result)
 {
     if (result == ncclSuccess || result == ncclInProgress)
         return DP_OK;
@@ -80,7 +80,7 @@ static dp_status_t refuse(const dp_comm_t *comm, ncclResult_t result)
                    comm->name, comm->nccl->ncclGetErrorString(result), comm->nccl->ncclGetLastError(NULL));
 }
 
-dp_status_t communicator_open(dp_comm_t *comm, unsigned ctas, ncclComm_t *comm_out)
+dp_status_t nccl_communicator_open(dp_comm_t *comm, unsigned ctas, ncclComm_t *comm_out)
 {
     ncclConfig_t config = config_of(comm, ctas);
     ncclUniqueId id;
@@ -93,11 +93,11 @@ dp_status_t communicator_open(dp_comm_t *comm, unsigned ctas, ncclComm_t *comm_o
     if (!comm->broken)
         result = comm->nccl->ncclCommInitRankConfig(comm_out, comm->nranks, id, comm->rank, &config);
     pthread_mutex_unlock(&comm->lock);
-    status = refuse(comm, result);
+    status = refuse_result(comm, result);
     return status < 0 ? status : nccl_settle(comm, comm_out, "joining a communicator");
 }
 
-dp_status_t communicator_split(dp_comm_t *comm, int32_t color, int32_t key, unsigned ctas, ncclComm_t *comm_out)
+dp_status_t nccl_communicator_split(dp_comm_t *comm, int32_t color, int32_t key, unsigned ctas, ncclComm_t *comm_out)
 {
     ncclConfig_t config = config_of(comm, ctas);
     ncclResult_t result = ncclSuccess;
@@ -108,7 +108,7 @@ dp_status_t communicator_split(dp_comm_t *comm, int32_t color, int32_t key, unsi
         result =
             comm->nccl->ncclCommSplit(comm->sums, color >= 0 ? color : NCCL_SPLIT_NOCOLOR, key, &comm->split, &config);
     pthread_mutex_unlock(&comm->lock);
-    status = refuse(comm, result);
+    status = refuse_result(comm, result);
     if (status >= 0)
         status = nccl_settle(comm, &comm->sums, "splitting a communicator");
     if (status < 0 || color < 0)
@@ -124,7 +124,7 @@ dp_status_t communicator_split(dp_comm_t *comm, int32_t color, int32_t key, unsi
 }
 
 /* Lets transports that can do so move the buffer in place. Not being able to is no error. */
-void buffer_register(dp_comm_t *comm, ncclComm_t c, void *buffer, size_t bytes)
+void nccl_buffer_register(dp_comm_t *comm, ncclComm_t c, void *buffer, size_t bytes)
 {
     registration_t *r;
     void *handle = NULL;
@@ -145,7 +145,7 @@ void buffer_register(dp_comm_t *comm, ncclComm_t c, void *buffer, size_t bytes)
         comm->host->release(comm->host, r);
 }
 
-dp_status_t window_register(dp_comm_t *comm, ncclComm_t *c, void *buffer, size_t bytes, void **handle_out)
+dp_status_t nccl_window_register(dp_comm_t *comm, ncclComm_t *c, void *buffer, size_t bytes, void **handle_out)
 {
     registration_t *r = comm->host->allocate(comm->host, sizeof(*r), 16);
     ncclResult_t result = ncclSuccess;
@@ -179,7 +179,7 @@ dp_status_t window_register(dp_comm_t *comm, ncclComm_t *c, void *buffer, size_t
 
 /* ---- opening ---- */
 
-static dp_status_t check_config(const dp_host_t *host, const dp_comm_config_t *config)
+static dp_status_t nccl_check_config(const dp_host_t *host, const dp_comm_config_t *config)
 {
     if (config->struct_size < DP_COMM_CONFIG_MIN)
         return check_size(host, "comm_nccl", "config", "dp_comm_config_t", config->struct_size, DP_COMM_CONFIG_MIN);
@@ -195,7 +195,7 @@ static dp_status_t check_config(const dp_host_t *host, const dp_comm_config_t *c
     return check_device(host, "comm_nccl", config->device_vt, config->device, "cuda");
 }
 
-static dp_status_t load_kernels(dp_comm_t *comm)
+static dp_status_t nccl_load_kernels(dp_comm_t *comm)
 {
     const cuda_kernel_t kernels[] = {
         {"comm_nccl_check_heads", &comm->check_heads}, {"comm_nccl_pack_rows", &comm->pack_rows},
@@ -208,7 +208,7 @@ static dp_status_t load_kernels(dp_comm_t *comm)
     return status < 0 ? status : cuda_kernels(comm->host, comm->module, kernels, sizeof(kernels) / sizeof(kernels[0]));
 }
 
-static dp_status_t set_up(dp_comm_t *comm, const dp_comm_config_t *config)
+static dp_status_t nccl_set_up(dp_comm_t *comm, const dp_comm_config_t *config)
 {
     dp_status_t status = cuda_driver(comm->host, &comm->cu);
 
@@ -219,21 +219,21 @@ static dp_status_t set_up(dp_comm_t *comm, const dp_comm_config_t *config)
     if (status >= 0 && comm->context == NULL)
         status = DP_FAIL(comm->host, DP_ERR_DEVICE, "no CUDA context is current in this thread");
     if (status >= 0)
-        status = load_kernels(comm);
+        status = nccl_load_kernels(comm);
     if (status >= 0)
-        status = channels_check(comm);
+        status = nccl_channels_check(comm);
     if (status >= 0)
-        status = rows_choose(comm);
+        status = nccl_rows_choose(comm);
     if (status >= 0)
-        status = fault_open(comm);
+        status = nccl_fault_open(comm);
     if (status >= 0 && comm->channels != CHANNELS_GROUPS && comm->lacking[0] == '\0')
-        status = puts_open(comm);
-    return status < 0 ? status : reduce_open(comm, config->reduce_bytes);
+        status = nccl_puts_open(comm);
+    return status < 0 ? status : nccl_reduce_open(comm, config->reduce_bytes);
 }
 
 /* ---- the end ---- */
 
-void communicator_finish(dp_comm_t *comm, ncclComm_t *c)
+void nccl_communicator_finish(dp_comm_t *comm, ncclComm_t *c)
 {
     ncclResult_t result;
 
@@ -298,15 +298,15 @@ static void finish_all(dp_comm_t *comm)
         pthread_mutex_unlock(&comm->lock);
     }
     while ((pair = first_open_pair(comm)) != NULL) {
-        communicator_finish(comm, &pair->comm);
+        nccl_communicator_finish(comm, &pair->comm);
         if (pair->comm != NULL)
             return;
     }
-    communicator_finish(comm, &comm->rows);
-    communicator_finish(comm, &comm->sums);
+    nccl_communicator_finish(comm, &comm->rows);
+    nccl_communicator_finish(comm, &comm->sums);
 }
 
-static void free_comm(dp_comm_t *comm)
+static void nccl_free_comm(dp_comm_t *comm)
 {
     const dp_host_t *host = comm->host;
 
@@ -314,13 +314,13 @@ static void free_comm(dp_comm_t *comm)
         dp_channel_end_t *end = comm->ends;
 
         comm->ends = end->next;
-        channel_free(end);
+        nccl_channel_free(end);
     }
     while (comm->exchanges != NULL) {
         dp_exchange_t *x = comm->exchanges;
 
         comm->exchanges = x->next;
-        exchange_free(x);
+        nccl_exchange_free(x);
     }
     while (comm->pairs != NULL) {
         pair_t *pair = comm->pairs;
@@ -342,7 +342,7 @@ static void free_comm(dp_comm_t *comm)
     cuda_module_unload(comm->module);
     if (comm->mailbox != NULL)
         (void)comm->cu->cuMemFreeHost(comm->mailbox);
-    ctas_leave(comm);
+    nccl_ctas_leave(comm);
     pthread_mutex_destroy(&comm->lock);
     if (comm->rows_stream != NULL)
         comm->device_vt->stream_close(comm->rows_stream);
@@ -358,14 +358,15 @@ static void nccl_close(dp_comm_t *comm)
 {
     if (comm == NULL)
         return;
-    if (comm->nccl != NULL && !comm->failed && comm->mailbox != NULL && comm->watching && fault_check(comm) == DP_OK)
+    if (comm->nccl != NULL && !comm->failed && comm->mailbox != NULL && comm->watching &&
+        nccl_fault_check(comm) == DP_OK)
         finish_all(comm);
-    fault_close(comm);
+    nccl_fault_close(comm);
     if (comm->nccl != NULL)
-        fault_abort(comm);
-    rows_close(comm); /* till then it lets streams go on, for which an abort waits */
-    puts_close(comm);
-    free_comm(comm);
+        nccl_fault_abort(comm);
+    nccl_rows_close(comm); /* till then it lets streams go on, for which an abort waits */
+    nccl_puts_close(comm);
+    nccl_free_comm(comm);
 }
 
 static dp_status_t open_as(const dp_host_t *host, const dp_comm_config_t *config, uint32_t channels,
@@ -373,7 +374,7 @@ static dp_status_t open_as(const dp_host_t *host, const dp_comm_config_t *config
 {
     size_t n;
     dp_comm_t *comm;
-    dp_status_t status = check_config(host, config);
+    dp_status_t status = nccl_check_config(host, config);
 
     if (status < 0)
         return status;
@@ -400,8 +401,8 @@ static dp_status_t open_as(const dp_host_t *host, const dp_comm_config_t *config
     comm->memory_bytes = sizeof(*comm) + n * sizeof(*comm->world);
     snprintf(comm->name, sizeof(comm->name), "%s", config->name);
     pthread_mutex_init(&comm->lock, NULL);
-    ctas_join(comm);
-    status = set_up(comm, config);
+    nccl_ctas_join(comm);
+    status = nccl_set_up(comm, config);
     if (status < 0) {
         char why[512];
 
@@ -417,7 +418,7 @@ static dp_status_t open_as(const dp_host_t *host, const dp_comm_config_t *config
 static dp_status_t open_matched(const dp_host_t *host, const dp_comm_config_t *config, dp_comm_t **comm_out)
 {
     uint32_t channels;
-    dp_status_t status = channels_wished(host, &channels);
+    dp_status_t status = nccl_channels_wished(host, &channels);
 
     return status < 0 ? status
                       : open_as(host, config, channels == CHANNELS_AUTO ? CHANNELS_AUTO : CHANNELS_GROUPS, comm_out);
@@ -429,19 +430,21 @@ static dp_status_t open_one_sided(const dp_host_t *host, const dp_comm_config_t 
 }
 
 /* Of auto, which are windows or groups. The program of groups completes with either. */
-static dp_status_t send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
+static dp_status_t send_either(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
 {
-    return end->comm->one_sided ? puts_send(end, from, tag, s) : channel_send(end, from, tag, s);
+    return end->comm->one_sided ? nccl_puts_send(end, from, tag, s) : nccl_channel_send(end, from, tag, s);
 }
 
-static dp_status_t recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out, dp_stream_t *s)
+static dp_status_t recv_either(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
+                               dp_stream_t *s)
 {
-    return end->comm->one_sided ? puts_recv(end, expected, data_out, s) : channel_recv(end, expected, data_out, s);
+    return end->comm->one_sided ? nccl_puts_recv(end, expected, data_out, s)
+                                : nccl_channel_recv(end, expected, data_out, s);
 }
 
-static dp_status_t release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
+static dp_status_t release_either(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
 {
-    return end->comm->one_sided ? puts_release(end, number, s) : channel_release(end, number, s);
+    return end->comm->one_sided ? nccl_puts_release(end, number, s) : nccl_channel_release(end, number, s);
 }
 
 static size_t memory_bytes(dp_comm_t *comm)
@@ -454,17 +457,17 @@ static const dp_comm_vt_t matched = {
     .caps = DP_COMM_CAP_HOSTS,
     .open = open_matched,
     .close = nccl_close,
-    .channel_open = channel_open,
-    .exchange_open = exchange_open,
-    .start = start,
-    .send = send,
-    .recv = recv,
-    .release = release,
-    .bundle_begin = bundle_begin,
-    .bundle_end = bundle_end,
-    .exchange = exchange_run,
-    .exchange_release = exchange_release,
-    .all_reduce = all_reduce,
+    .channel_open = nccl_channel_open,
+    .exchange_open = nccl_exchange_open,
+    .start = nccl_start,
+    .send = send_either,
+    .recv = recv_either,
+    .release = release_either,
+    .bundle_begin = nccl_bundle_begin,
+    .bundle_end = nccl_bundle_end,
+    .exchange = nccl_exchange_run,
+    .exchange_release = nccl_exchange_release,
+    .all_reduce = nccl_all_reduce,
     .memory_bytes = memory_bytes,
 };
 
@@ -475,26 +478,26 @@ static const dp_comm_vt_t one_sided = {
     .caps = DP_COMM_CAP_ONE_SIDED,
     .open = open_one_sided,
     .close = nccl_close,
-    .channel_open = channel_open,
-    .exchange_open = exchange_open,
-    .start = start,
-    .send = puts_send,
-    .recv = puts_recv,
-    .release = puts_release,
-    .exchange = exchange_run,
-    .exchange_release = exchange_release,
-    .all_reduce = all_reduce,
+    .channel_open = nccl_channel_open,
+    .exchange_open = nccl_exchange_open,
+    .start = nccl_start,
+    .send = nccl_puts_send,
+    .recv = nccl_puts_recv,
+    .release = nccl_puts_release,
+    .exchange = nccl_exchange_run,
+    .exchange_release = nccl_exchange_release,
+    .all_reduce = nccl_all_reduce,
     .memory_bytes = memory_bytes,
 };
 
 /* The host chooses its program by what the table says, before anything is open. */
-static const void *get_interface(const char *id)
+static const void *nccl_get_interface(const char *id)
 {
     uint32_t channels;
 
     if (strcmp(id, DP_IFACE_COMM) != 0)
         return NULL;
-    (void)channels_wished(NULL, &channels); /* open has a host to tell */
+    (void)nccl_channels_wished(NULL, &channels); /* open has a host to tell */
     return channels == CHANNELS_SIGNALS ? &one_sided : &matched;
 }
 
@@ -503,5 +506,5 @@ DP_PLUGIN_DEFINE(comm_nccl) = {
     .name = "comm_nccl",
     .version = DP_VERSION,
     .summary = "ranks on CUDA devices, through NCCL",
-    .get_interface = get_interface,
+    .get_interface = nccl_get_interface,
 };

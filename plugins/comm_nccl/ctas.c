@@ -32,7 +32,7 @@ static unsigned power_below(unsigned n)
     return power;
 }
 
-ctas_t ctas_of(const dp_comm_t *comm)
+ctas_t nccl_ctas_of(const dp_comm_t *comm)
 {
     unsigned sms = share_of(comm), left;
     ctas_t ctas = {.confined = sms > 0};
@@ -65,7 +65,7 @@ static unsigned count_pairs(const dp_comm_t *comm)
     return n;
 }
 
-void ctas_join(dp_comm_t *comm)
+void nccl_ctas_join(dp_comm_t *comm)
 {
     pthread_mutex_lock(&lock);
     comm->next = comms;
@@ -73,7 +73,7 @@ void ctas_join(dp_comm_t *comm)
     pthread_mutex_unlock(&lock);
 }
 
-void ctas_leave(dp_comm_t *comm)
+void nccl_ctas_leave(dp_comm_t *comm)
 {
     pthread_mutex_lock(&lock);
     for (dp_comm_t **at = &comms; *at != NULL; at = &(*at)->next)
@@ -84,9 +84,9 @@ void ctas_leave(dp_comm_t *comm)
     pthread_mutex_unlock(&lock);
 }
 
-dp_status_t ctas_check(dp_comm_t *comm)
+dp_status_t nccl_ctas_check(dp_comm_t *comm)
 {
-    ctas_t ctas = ctas_of(comm);
+    ctas_t ctas = nccl_ctas_of(comm);
     unsigned share = share_of(comm), pairs = 0, rows = 0, sums = 0, all;
 
     pthread_mutex_lock(&lock);

@@ -18,7 +18,7 @@
 #define THREADS       256
 #define MOST_BLOCKS   32
 
-dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out)
+dp_status_t nccl_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out)
 {
     const dp_host_t *host = comm->host;
     dp_exchange_t *x;
@@ -49,22 +49,22 @@ dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, d
 }
 
 /* After the communicator for rows is there. */
-dp_status_t exchange_connect(dp_exchange_t *x)
+dp_status_t nccl_exchange_connect(dp_exchange_t *x)
 {
     dp_comm_t *comm = x->comm;
     size_t n = (size_t)comm->nranks, slots = x->config.slots;
     dp_status_t status = DP_OK;
 
     if (comm->exact)
-        status = rows_connect(x);
+        status = nccl_rows_connect(x);
     else if (n > 1)
         status = nccl_memory(comm, n * x->stretch, &x->staging);
     if (status >= 0)
         status = nccl_memory(comm, slots * n * x->stretch, &x->slots);
     if (status >= 0)
-        status = device_memory(comm, n * sizeof(int32_t), &x->counts_out);
+        status = nccl_device_memory(comm, n * sizeof(int32_t), &x->counts_out);
     if (status >= 0)
-        status = device_memory(comm, slots * n * sizeof(int32_t), &x->counts_in);
+        status = nccl_device_memory(comm, slots * n * sizeof(int32_t), &x->counts_in);
     x->released = comm->host->allocate(comm->host, slots * sizeof(*x->released), 16);
     if (status >= 0 && x->released == NULL)
         status = DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory for %zu slots", comm->name, slots);
@@ -75,14 +75,14 @@ dp_status_t exchange_connect(dp_exchange_t *x)
     if (status < 0)
         return status;
     if (x->staging != NULL)
-        buffer_register(comm, comm->rows, x->staging, n * x->stretch);
+        nccl_buffer_register(comm, comm->rows, x->staging, n * x->stretch);
     if (n > 1)
-        buffer_register(comm, comm->rows, x->slots, slots * n * x->stretch);
+        nccl_buffer_register(comm, comm->rows, x->slots, slots * n * x->stretch);
     x->connected = true;
     return DP_OK;
 }
 
-void exchange_free(dp_exchange_t *x)
+void nccl_exchange_free(dp_exchange_t *x)
 {
     dp_comm_t *comm = x->comm;
     nccl_memory_free(comm, x->staging);
@@ -149,8 +149,9 @@ static dp_status_t run_at_capacity(dp_exchange_t *x, uint32_t number, const void
                        &no_table, &comm->nranks, &comm->rank, &capacity, &number, &object, &comm->mailbox);
 }
 
-dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
-                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s)
+dp_status_t nccl_exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
+                              const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
+                              dp_stream_t *s)
 {
     dp_comm_t *comm = x->comm;
     uint32_t slot = number % x->config.slots;
@@ -165,7 +166,7 @@ dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, co
                        x->label, number, x->config.slots);
     status = comm->device_vt->stream_wait(s, x->released[slot]);
     if (status >= 0 && comm->exact)
-        status = rows_enqueue(x, number, send, send_offsets, send_counts, s);
+        status = nccl_rows_enqueue(x, number, send, send_offsets, send_counts, s);
     else if (status >= 0)
         status = run_at_capacity(x, number, send, send_offsets, send_counts, rows, counts, s);
     if (status < 0)
@@ -176,7 +177,7 @@ dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, co
     return DP_OK;
 }
 
-dp_status_t exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
+dp_status_t nccl_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
 {
     if (x->freed == x->count || number != (uint32_t)x->freed)
         return DP_FAIL(x->comm->host, DP_ERR_INVALID,

@@ -16,7 +16,7 @@
 #define TICK_NS     INT64_C(10000000)
 #define PATIENCE_NS INT64_C(1000000000) /* for the host to find out which rank has died */
 
-static dp_status_t explain(const dp_comm_t *comm, uint32_t kind)
+static dp_status_t explain_mailbox(const dp_comm_t *comm, uint32_t kind)
 {
     const nccl_mailbox *m = comm->mailbox;
     const uint32_t *w = m->words;
@@ -52,7 +52,7 @@ static uint32_t reported(const dp_comm_t *comm)
     return __atomic_load_n(&comm->mailbox->kind, __ATOMIC_ACQUIRE);
 }
 
-dp_status_t fault_check(void *arg)
+dp_status_t nccl_fault_check(void *arg)
 {
     dp_comm_t *comm = arg;
     uint32_t kind = reported(comm);
@@ -60,7 +60,7 @@ dp_status_t fault_check(void *arg)
     char trouble[sizeof(comm->trouble)];
 
     if (kind != NCCL_FAULT_NONE)
-        return explain(comm, kind);
+        return explain_mailbox(comm, kind);
     status = comm->host->aborted(comm->host);
     if (status < 0)
         return status;
@@ -74,7 +74,7 @@ dp_status_t fault_check(void *arg)
 
 /* ---- ending what waits ---- */
 
-static void let_go(dp_comm_t *comm, ncclComm_t *c)
+static void abort_communicator(dp_comm_t *comm, ncclComm_t *c)
 {
     if (*c != NULL)
         (void)comm->nccl->ncclCommAbort(*c);
@@ -83,14 +83,14 @@ static void let_go(dp_comm_t *comm, ncclComm_t *c)
 
 /* An abort waits for the device: for kernels of the other communicators, so a group tells them all to end first, and
  * for streams that wait for rows. Nobody calls NCCL any more when the lock is free again, nor waits for the aborts. */
-void fault_abort(dp_comm_t *comm)
+void nccl_fault_abort(dp_comm_t *comm)
 {
     pair_t *pairs;
     bool first;
 
     if (comm->mailbox != NULL)
         __atomic_store_n(&comm->mailbox->aborted, 1, __ATOMIC_SEQ_CST);
-    rows_release(comm);
+    nccl_rows_release(comm);
     pthread_mutex_lock(&comm->lock);
     first = !comm->broken;
     pairs = comm->pairs;
@@ -100,20 +100,20 @@ void fault_abort(dp_comm_t *comm)
         return;
     (void)comm->nccl->ncclGroupStart();
     for (pair_t *pair = pairs; pair != NULL; pair = pair->next)
-        let_go(comm, &pair->comm);
-    let_go(comm, &comm->split);
-    let_go(comm, &comm->tried);
-    let_go(comm, &comm->rows);
-    let_go(comm, &comm->sums);
+        abort_communicator(comm, &pair->comm);
+    abort_communicator(comm, &comm->split);
+    abort_communicator(comm, &comm->tried);
+    abort_communicator(comm, &comm->rows);
+    abort_communicator(comm, &comm->sums);
     (void)comm->nccl->ncclGroupEnd();
 }
 
-bool fault_aborts(const dp_comm_t *comm)
+bool nccl_fault_aborts(const dp_comm_t *comm)
 {
     return __atomic_load_n(&comm->mailbox->aborted, __ATOMIC_ACQUIRE) != 0;
 }
 
-void fault_tell(dp_comm_t *comm, dp_status_t status)
+void nccl_fault_tell(dp_comm_t *comm, dp_status_t status)
 {
     pthread_mutex_lock(&comm->lock);
     if (!comm->broken && status != DP_ERR_ABORTED && comm->host->aborted(comm->host) >= 0 && comm->trouble[0] == '\0')
@@ -150,7 +150,7 @@ static bool any_error(dp_comm_t *comm)
 
 /* A fault that a kernel reports is this rank's alone until its engine tells the job; the others' kernels wait till
    then. */
-static void *watch(void *arg)
+static void *watch_communicators(void *arg)
 {
     dp_comm_t *comm = arg;
 
@@ -164,13 +164,13 @@ static void *watch(void *arg)
             continue;
         if (status == DP_ERR_TIMEOUT && reported(comm) == NCCL_FAULT_NONE)
             (void)comm->host->wait(comm->host, &comm->wake, 1, PATIENCE_NS, "the cause of an error");
-        fault_abort(comm);
+        nccl_fault_abort(comm);
         break;
     }
     return NULL;
 }
 
-dp_status_t fault_open(dp_comm_t *comm)
+dp_status_t nccl_fault_open(dp_comm_t *comm)
 {
     void *memory = NULL;
     sigset_t all, before;
@@ -182,13 +182,13 @@ dp_status_t fault_open(dp_comm_t *comm)
     if (status < 0)
         return status;
     comm->mailbox = memset(memory, 0, sizeof(*comm->mailbox));
-    status = comm->device_vt->watch(comm->device, fault_check, comm);
+    status = comm->device_vt->watch(comm->device, nccl_fault_check, comm);
     comm->watched = status >= 0;
     if (status < 0)
         return status;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&comm->watcher, NULL, watch, comm);
+    error = pthread_create(&comm->watcher, NULL, watch_communicators, comm);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     comm->watching = error == 0;
     return error == 0
@@ -196,7 +196,7 @@ dp_status_t fault_open(dp_comm_t *comm)
                : DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no thread to watch it: %s", comm->name, strerror(error));
 }
 
-void fault_close(dp_comm_t *comm)
+void nccl_fault_close(dp_comm_t *comm)
 {
     if (comm->watching) {
         __atomic_store_n(&comm->closing, 1, __ATOMIC_RELEASE);
@@ -205,13 +205,13 @@ void fault_close(dp_comm_t *comm)
     }
     comm->watching = false;
     if (comm->watched)
-        comm->device_vt->unwatch(comm->device, fault_check, comm);
+        comm->device_vt->unwatch(comm->device, nccl_fault_check, comm);
     comm->watched = false;
 }
 
 /* ---- heads ---- */
 
-dp_status_t write_head(dp_comm_t *comm, uint32_t *head, const uint32_t words[4], dp_stream_t *s)
+dp_status_t nccl_write_head(dp_comm_t *comm, uint32_t *head, const uint32_t words[4], dp_stream_t *s)
 {
     CUstreamBatchMemOpParams ops[4];
 
@@ -225,8 +225,8 @@ dp_status_t write_head(dp_comm_t *comm, uint32_t *head, const uint32_t words[4],
                       "writing the head of a message");
 }
 
-dp_status_t check_heads(dp_comm_t *comm, const uint32_t *got, uint32_t count, int32_t skip, const uint32_t words[4],
-                        uint32_t kind, const void *object, dp_stream_t *s)
+dp_status_t nccl_check_heads(dp_comm_t *comm, const uint32_t *got, uint32_t count, int32_t skip,
+                             const uint32_t words[4], uint32_t kind, const void *object, dp_stream_t *s)
 {
     uint32_t w[4] = {words[0], words[1], words[2], words[3]};
     uint64_t what = (uint64_t)(uintptr_t)object;

@@ -14,13 +14,13 @@ dp_status_t nccl_begin(dp_comm_t *comm)
     if (!comm->broken && comm->nccl->ncclGroupStart() == ncclSuccess)
         return DP_OK;
     pthread_mutex_unlock(&comm->lock);
-    if (fault_check(comm) < 0)
-        return fault_check(comm);
+    if (nccl_fault_check(comm) < 0)
+        return nccl_fault_check(comm);
     return DP_FAIL(comm->host, DP_ERR_DEVICE, "rank %d: group %s: a group of NCCL calls does not begin", WORLD(comm),
                    comm->name);
 }
 
-static dp_status_t refuse(dp_comm_t *comm, ncclResult_t result, const char *what)
+static dp_status_t refuse_group(dp_comm_t *comm, ncclResult_t result, const char *what)
 {
     return DP_FAIL(comm->host,
                    result == ncclInvalidArgument || result == ncclInvalidUsage ? DP_ERR_INVALID : DP_ERR_DEVICE,
@@ -37,7 +37,7 @@ dp_status_t nccl_settle(dp_comm_t *comm, ncclComm_t *c, const char *what)
         pthread_mutex_lock(&comm->lock);
         if (comm->broken) {
             pthread_mutex_unlock(&comm->lock);
-            status = fault_check(comm);
+            status = nccl_fault_check(comm);
             return status < 0
                        ? status
                        : DP_FAIL(comm->host, DP_ERR_ABORTED, "rank %d: group %s was aborted", WORLD(comm), comm->name);
@@ -45,13 +45,13 @@ dp_status_t nccl_settle(dp_comm_t *comm, ncclComm_t *c, const char *what)
         result = comm->nccl->ncclCommGetAsyncError(*c, &state);
         pthread_mutex_unlock(&comm->lock);
         if (result != ncclSuccess)
-            return refuse(comm, result, what);
+            return refuse_group(comm, result, what);
         if (state == ncclSuccess)
             return DP_OK;
         if (state != ncclInProgress) {
             /* a rank that died is the host's news before it is NCCL's */
             status = comm->host->wait(comm->host, &comm->wake, 1, INT64_C(1000000000), what);
-            return status < 0 && status != DP_ERR_TIMEOUT ? status : refuse(comm, state, what);
+            return status < 0 && status != DP_ERR_TIMEOUT ? status : refuse_group(comm, state, what);
         }
         if (n < POLLS) {
             sched_yield();
@@ -71,7 +71,7 @@ dp_status_t nccl_end(dp_comm_t *comm, ncclResult_t result, ncclComm_t *const *co
     if (result == ncclSuccess || result == ncclInProgress)
         result = ended;
     if (result != ncclSuccess && result != ncclInProgress)
-        return refuse(comm, result, what);
+        return refuse_group(comm, result, what);
     for (int i = 0; i < count; i++) {
         dp_status_t status = nccl_settle(comm, comms[i], what);
 

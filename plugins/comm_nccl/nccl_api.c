@@ -34,7 +34,7 @@ static void share_the_gpu(void)
     (void)setenv("NCCL_NVLS_ENABLE", "0", 0);
 }
 
-static const char *fill(void *library, nccl_api_t *api)
+static const char *fill_api(void *library, nccl_api_t *api)
 {
 #define OPTIONAL(function) *(void **)&api->function = dlsym(library, #function);
 #define REQUIRED(function)                                                                                             \
@@ -61,7 +61,7 @@ static bool has_puts(void *library, nccl_api_t *api)
 }
 
 /* NULL, or what is wrong. */
-static const char *find(void)
+static const char *find_library(void)
 {
     static const char *const names[] = {"libnccl.so.2", "libnccl.so", NULL};
     static char why[700];
@@ -76,7 +76,7 @@ static const char *find(void)
                  tried);
         return why;
     }
-    missing = fill(library, &table);
+    missing = fill_api(library, &table);
     if (missing != NULL) {
         snprintf(why, sizeof(why), "the NCCL library that was found has no %s: it is too old", missing);
         return why;
@@ -96,7 +96,7 @@ dp_status_t nccl_api(const dp_host_t *host, const nccl_api_t **api_out)
 
     pthread_mutex_lock(&lock);
     if (!ready)
-        why = find();
+        why = find_library();
     ready = why == NULL;
     if (!ready)
         status = DP_FAIL(host, DP_ERR_UNSUPPORTED, "%s", why);

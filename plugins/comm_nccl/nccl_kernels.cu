@@ -100,7 +100,7 @@ extern "C" __global__ void comm_nccl_check_counts(int32_t *counts, int32_t *tabl
 
 // own[i] = sum over ranks in rank order; rank r's elements lie at staging + r * stride, ours in own.
 template <typename T>
-static CUDA_DEVICE void sum(T *own, const T *staging, int32_t ranks, int32_t rank, uint64_t stride, uint64_t count)
+static CUDA_DEVICE void sum_slices(T *own, const T *staging, int32_t ranks, int32_t rank, uint64_t stride, uint64_t count)
 {
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count;
          i += (uint64_t)gridDim.x * blockDim.x) {
@@ -115,17 +115,17 @@ static CUDA_DEVICE void sum(T *own, const T *staging, int32_t ranks, int32_t ran
 extern "C" __global__ void comm_nccl_sum_f32(float *own, const float *staging, int32_t ranks, int32_t rank,
                                              uint64_t stride, uint64_t count)
 {
-    sum(own, staging, ranks, rank, stride, count);
+    sum_slices(own, staging, ranks, rank, stride, count);
 }
 
 extern "C" __global__ void comm_nccl_sum_f64(double *own, const double *staging, int32_t ranks, int32_t rank,
                                              uint64_t stride, uint64_t count)
 {
-    sum(own, staging, ranks, rank, stride, count);
+    sum_slices(own, staging, ranks, rank, stride, count);
 }
 
 extern "C" __global__ void comm_nccl_sum_i64(uint64_t *own, const uint64_t *staging, int32_t ranks, int32_t rank,
                                              uint64_t stride, uint64_t count)
 {
-    sum(own, staging, ranks, rank, stride, count);
+    sum_slices(own, staging, ranks, rank, stride, count);
 }

@@ -61,7 +61,7 @@ static dp_status_t await(dp_channel_end_t *end, uint32_t value, dp_stream_t *s)
                       "waiting in a channel");
 }
 
-static ncclResult_t put(const dp_channel_end_t *end, size_t from, size_t bytes, size_t to, dp_stream_t *s)
+static ncclResult_t put_bytes(const dp_channel_end_t *end, size_t from, size_t bytes, size_t to, dp_stream_t *s)
 {
     const dp_comm_t *comm = end->comm;
 
@@ -70,7 +70,7 @@ static ncclResult_t put(const dp_channel_end_t *end, size_t from, size_t bytes, 
 }
 
 /* `bytes` of the slot of message `number`, if any, and then `value`. */
-static dp_status_t tell(dp_channel_end_t *end, uint32_t number, size_t bytes, uint32_t value, dp_stream_t *s)
+static dp_status_t put_message(dp_channel_end_t *end, uint32_t number, size_t bytes, uint32_t value, dp_stream_t *s)
 {
     dp_comm_t *comm = end->comm;
     const size_t own = line_at(OWN + number % end->config.slots), slot = slot_at(end, number);
@@ -86,26 +86,26 @@ static dp_status_t tell(dp_channel_end_t *end, uint32_t number, size_t bytes, ui
     if (status < 0)
         return status;
     if (bytes > 0)
-        result = put(end, slot, bytes, slot, s);
+        result = put_bytes(end, slot, bytes, slot, s);
     if (result == ncclSuccess || result == ncclInProgress)
-        result = put(end, own, WORD_BYTES, line_at(end->config.sender ? ARRIVED : CREDITS), s);
+        result = put_bytes(end, own, WORD_BYTES, line_at(end->config.sender ? ARRIVED : CREDITS), s);
     return nccl_end(comm, result, comms, 1, end->label);
 }
 
 /* ---- messages ---- */
 
 /* Message k is put number k + 2: the first was the greeting. */
-dp_status_t puts_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
+dp_status_t nccl_puts_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
 {
     dp_comm_t *comm = end->comm;
-    dp_status_t status = channel_check(end, tag, true);
+    dp_status_t status = nccl_channel_check(end, tag, true);
     size_t slot;
     uint32_t words[4];
 
     if (status < 0)
         return status;
     slot = slot_at(end, tag->number);
-    channel_words(tag, words);
+    nccl_channel_words(tag, words);
     status = await(end, tag->number + 1, s);
     if (status >= 0 && tag->bytes > 0)
         status = CUDA_CHECK(comm->host,
@@ -113,27 +113,28 @@ dp_status_t puts_send(dp_channel_end_t *end, const void *from, const dp_message_
                                                     tag->bytes, native(comm, s)),
                             "copying a message");
     if (status >= 0)
-        status = write_head(comm, (uint32_t *)(void *)(end->window + slot), words, s);
+        status = nccl_write_head(comm, (uint32_t *)(void *)(end->window + slot), words, s);
     if (status >= 0)
-        status = tell(end, tag->number, HEAD_ROOM + tag->bytes, tag->number + 2, s);
+        status = put_message(end, tag->number, HEAD_ROOM + tag->bytes, tag->number + 2, s);
     end->count += status >= 0;
     return status;
 }
 
-dp_status_t puts_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out, dp_stream_t *s)
+dp_status_t nccl_puts_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
+                           dp_stream_t *s)
 {
     dp_comm_t *comm = end->comm;
-    dp_status_t status = channel_check(end, expected, false);
+    dp_status_t status = nccl_channel_check(end, expected, false);
     const unsigned char *slot;
     uint32_t words[4];
 
     if (status < 0)
         return status;
     slot = end->window + slot_at(end, expected->number);
-    channel_words(expected, words);
+    nccl_channel_words(expected, words);
     status = await(end, expected->number + 2, s);
     if (status >= 0)
-        status = check_heads(comm, (const uint32_t *)(const void *)slot, 1, -1, words, NCCL_FAULT_TAG, end, s);
+        status = nccl_check_heads(comm, (const uint32_t *)(const void *)slot, 1, -1, words, NCCL_FAULT_TAG, end, s);
     if (status < 0)
         return status;
     *data_out = slot + HEAD_ROOM;
@@ -141,12 +142,12 @@ dp_status_t puts_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, c
     return DP_OK;
 }
 
-dp_status_t puts_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
+dp_status_t nccl_puts_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
 {
-    dp_status_t status = channel_check_release(end, number);
+    dp_status_t status = nccl_channel_check_release(end, number);
 
     if (status >= 0)
-        status = tell(end, number, 0, end->config.slots + number + 1, s);
+        status = put_message(end, number, 0, end->config.slots + number + 1, s);
     end->freed += status >= 0;
     return status;
 }
@@ -168,11 +169,11 @@ static dp_status_t make_window(dp_channel_end_t *end, dp_stream_t *s)
                         "clearing a window");
     if (status >= 0)
         status = comm->device_vt->synchronize(s, -1);
-    return status >= 0 ? window_register(comm, &end->pair->comm, memory, bytes, &end->handle) : status;
+    return status >= 0 ? nccl_window_register(comm, &end->pair->comm, memory, bytes, &end->handle) : status;
 }
 
 /* The greeting of the receiver are its first credits. What NCCL sets up for a first put is set up by it. */
-dp_status_t puts_connect(dp_channel_end_t *end)
+dp_status_t nccl_puts_connect(dp_channel_end_t *end)
 {
     dp_comm_t *comm = end->comm;
     dp_stream_t *s = NULL;
@@ -183,7 +184,7 @@ dp_status_t puts_connect(dp_channel_end_t *end)
     end->stride = HEAD_ROOM + (end->config.slot_bytes + HEAD_ROOM - 1) / HEAD_ROOM * HEAD_ROOM;
     status = make_window(end, s);
     if (status >= 0)
-        status = tell(end, 0, 0, end->config.sender ? 1 : end->config.slots, s);
+        status = put_message(end, 0, 0, end->config.sender ? 1 : end->config.slots, s);
     if (status >= 0)
         status = await(end, 1, s);
     if (status >= 0)
@@ -195,12 +196,12 @@ dp_status_t puts_connect(dp_channel_end_t *end)
 
 /* ---- the end ---- */
 
-dp_status_t puts_open(dp_comm_t *comm)
+dp_status_t nccl_puts_open(dp_comm_t *comm)
 {
     return cuda_side_open(comm->host, comm->cu, &comm->side);
 }
 
-void puts_let_go(dp_comm_t *comm)
+void nccl_puts_let_go(dp_comm_t *comm)
 {
     if (comm->side == NULL || comm->cu->cuStreamQuery(comm->side) != CUDA_SUCCESS)
         return;
@@ -213,7 +214,7 @@ void puts_let_go(dp_comm_t *comm)
     }
 }
 
-void puts_close(dp_comm_t *comm)
+void nccl_puts_close(dp_comm_t *comm)
 {
     if (comm->side == NULL)
         return;

@@ -32,7 +32,7 @@ static dp_status_t choose_order(dp_comm_t *comm)
     return DP_FAIL(comm->host, DP_ERR_INVALID, "DUALPIPE_NCCL_SUMS=%s: must be ordered or unordered", wish);
 }
 
-dp_status_t reduce_open(dp_comm_t *comm, size_t reduce_bytes)
+dp_status_t nccl_reduce_open(dp_comm_t *comm, size_t reduce_bytes)
 {
     size_t n = (size_t)comm->nranks, bytes = reduce_bytes > 0 ? reduce_bytes : DEFAULT_BYTES;
     dp_status_t status = choose_order(comm);
@@ -45,26 +45,26 @@ dp_status_t reduce_open(dp_comm_t *comm, size_t reduce_bytes)
     if (!comm->unordered)
         status = nccl_memory(comm, n * comm->slice_bytes, &comm->staging);
     if (status >= 0)
-        status = device_memory(comm, (1 + n) * HEAD_BYTES, &comm->heads);
+        status = nccl_device_memory(comm, (1 + n) * HEAD_BYTES, &comm->heads);
     if (status >= 0)
-        status = communicator_open(comm, ctas_of(comm).sums, &comm->sums);
+        status = nccl_communicator_open(comm, nccl_ctas_of(comm).sums, &comm->sums);
     if (status >= 0)
         status = nccl_connect(comm, &comm->sums, comm->rank, comm->nranks, true, true);
     if (status >= 0 && !comm->unordered)
-        buffer_register(comm, comm->sums, comm->staging, n * comm->slice_bytes);
+        nccl_buffer_register(comm, comm->sums, comm->staging, n * comm->slice_bytes);
     return status;
 }
 
 /* Everyone's head to everyone. */
-static dp_status_t meet(dp_comm_t *comm, const uint32_t words[4], dp_stream_t *s)
+static dp_status_t exchange_heads(dp_comm_t *comm, const uint32_t words[4], dp_stream_t *s)
 {
-    dp_status_t status = write_head(comm, comm->heads, words, s);
+    dp_status_t status = nccl_write_head(comm, comm->heads, words, s);
 
     if (status >= 0)
         status = nccl_greet(comm, &comm->sums, comm->rank, comm->nranks, true, true, s, "the head of a sum");
     return status < 0 ? status
-                      : check_heads(comm, comm->heads + HEAD_BYTES / sizeof(uint32_t), (uint32_t)comm->nranks,
-                                    comm->rank, words, NCCL_FAULT_SUM, comm, s);
+                      : nccl_check_heads(comm, comm->heads + HEAD_BYTES / sizeof(uint32_t), (uint32_t)comm->nranks,
+                                         comm->rank, words, NCCL_FAULT_SUM, comm, s);
 }
 
 /* Slice p of a piece: [*first, *first + return value). */
@@ -101,7 +101,7 @@ static dp_status_t move(dp_comm_t *comm, unsigned char *data, size_t count, size
     return nccl_end(comm, result, comms, 1, "a sum");
 }
 
-static dp_status_t add(dp_comm_t *comm, void *own, size_t count, dp_dtype_t dtype, dp_stream_t *s)
+static dp_status_t add_slices(dp_comm_t *comm, void *own, size_t count, dp_dtype_t dtype, dp_stream_t *s)
 {
     CUfunction sum = comm->sum[dtype == DP_F32 ? 0 : dtype == DP_F64 ? 1 : 2];
     uint64_t stride = comm->slice_bytes / dp_dtype_bytes(dtype), n = count;
@@ -121,7 +121,7 @@ static dp_status_t sum_piece(dp_comm_t *comm, unsigned char *data, size_t count,
 
     own = slice_of(count, slice, comm->rank, &mine);
     if (status >= 0)
-        status = add(comm, data + mine * size, own, dtype, s);
+        status = add_slices(comm, data + mine * size, own, dtype, s);
     return status >= 0 ? move(comm, data, count, slice, size, false, s) : status;
 }
 
@@ -138,7 +138,7 @@ static dp_status_t sum_unordered(dp_comm_t *comm, void *data, size_t count, dp_d
         comms, 1, "a sum");
 }
 
-dp_status_t all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s)
+dp_status_t nccl_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s)
 {
     size_t size = dp_dtype_bytes(dtype), most = comm->slice_bytes / size * (size_t)comm->nranks;
     uint32_t words[4] = {comm->reductions, (uint32_t)count, (uint32_t)((uint64_t)count >> 32),
@@ -151,7 +151,7 @@ dp_status_t all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dty
     if (comm->nranks == 1)
         return DP_OK;
     comm->reductions++;
-    status = meet(comm, words, s);
+    status = exchange_heads(comm, words, s);
     if (status >= 0 && comm->unordered)
         return sum_unordered(comm, data, count, dtype, s);
     for (size_t at = 0; at < count && status >= 0; at += most)

@@ -21,18 +21,18 @@
 #define IDLE_NS INT64_C(10000000)
 #define AHEAD   0x40000000u /* of any exchange */
 
-bool rows_are_in_order(void)
+bool nccl_rows_are_in_order(void)
 {
     const char *wish = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
 
     return wish != NULL && strcmp(wish, "0") != 0;
 }
 
-dp_status_t rows_choose(dp_comm_t *comm)
+dp_status_t nccl_rows_choose(dp_comm_t *comm)
 {
     const char *wish = secure_getenv("DUALPIPE_NCCL_EXCHANGE");
     const bool few = comm->cu->queues < QUEUES_MIN;
-    const bool exact = wish != NULL ? strcmp(wish, "exact") == 0 : !few && !rows_are_in_order();
+    const bool exact = wish != NULL ? strcmp(wish, "exact") == 0 : !few && !nccl_rows_are_in_order();
 
     if (wish != NULL && !exact && strcmp(wish, "capacity") != 0)
         return DP_FAIL(comm->host, DP_ERR_INVALID, "DUALPIPE_NCCL_EXCHANGE=%s: must be exact or capacity", wish);
@@ -41,7 +41,7 @@ dp_status_t rows_choose(dp_comm_t *comm)
                        "group %s: DUALPIPE_NCCL_EXCHANGE=exact needs streams that do not hold up each other: "
                        "CUDA_DEVICE_MAX_CONNECTIONS is %d, set %d",
                        comm->name, comm->cu->queues, QUEUES_MIN);
-    if (exact && rows_are_in_order())
+    if (exact && nccl_rows_are_in_order())
         return DP_FAIL(comm->host, DP_ERR_INVALID,
                        "group %s: DUALPIPE_NCCL_EXCHANGE=exact has no order of launches that all ranks have in common: "
                        "unset NCCL_LAUNCH_ORDER_IMPLICIT",
@@ -52,8 +52,8 @@ dp_status_t rows_choose(dp_comm_t *comm)
 
 /* ---- the caller ---- */
 
-dp_status_t rows_enqueue(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *offsets,
-                         const int32_t *counts, dp_stream_t *s)
+dp_status_t nccl_rows_enqueue(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *offsets,
+                              const int32_t *counts, dp_stream_t *s)
 {
     dp_comm_t *comm = x->comm;
     const uint32_t slot = number % x->config.slots;
@@ -64,8 +64,8 @@ dp_status_t rows_enqueue(dp_exchange_t *x, uint32_t number, const void *send, co
 
     if (comm->jobs_posted - __atomic_load_n(&comm->jobs_done.value, __ATOMIC_ACQUIRE) >= JOBS_MOST)
         status = comm->host->wait(comm->host, &comm->jobs_done, comm->jobs_posted - JOBS_MOST + 1, -1, x->label);
-    if (status >= 0 && fault_aborts(comm)) {
-        status = fault_check(comm);
+    if (status >= 0 && nccl_fault_aborts(comm)) {
+        status = nccl_fault_check(comm);
         if (status >= 0)
             return DP_FAIL(comm->host, DP_ERR_ABORTED, "rank %d: group %s was aborted", WORLD(comm), comm->name);
     }
@@ -88,7 +88,7 @@ dp_status_t rows_enqueue(dp_exchange_t *x, uint32_t number, const void *send, co
                       "waiting for rows");
 }
 
-void rows_release(dp_comm_t *comm)
+void nccl_rows_release(dp_comm_t *comm)
 {
     for (dp_exchange_t *x = __atomic_load_n(&comm->exchanges, __ATOMIC_ACQUIRE); x != NULL; x = x->next) {
         flags_t *flags = __atomic_load_n(&x->flags, __ATOMIC_ACQUIRE);
@@ -107,7 +107,7 @@ static dp_status_t await(dp_comm_t *comm, const uint32_t *word, uint32_t number,
     for (int n = 0; (int32_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - number) < 0; n++) {
         dp_status_t status = DP_ERR_TIMEOUT;
 
-        if (fault_aborts(comm) || __atomic_load_n(&comm->rows_closing, __ATOMIC_ACQUIRE))
+        if (nccl_fault_aborts(comm) || __atomic_load_n(&comm->rows_closing, __ATOMIC_ACQUIRE))
             return DP_ERR_ABORTED;
         if (n < POLLS)
             sched_yield();
@@ -215,9 +215,9 @@ static void release_all(dp_comm_t *comm)
 {
     while (!__atomic_load_n(&comm->rows_closing, __ATOMIC_ACQUIRE)) {
         comm->host->post(comm->host, &comm->jobs_done, __atomic_load_n(&comm->jobs_there.value, __ATOMIC_ACQUIRE));
-        if (fault_aborts(comm)) {
-            rows_release(comm);
-            puts_let_go(comm);
+        if (nccl_fault_aborts(comm)) {
+            nccl_rows_release(comm);
+            nccl_puts_let_go(comm);
         }
         /* behind an abort this wait is over at once: what is left of the job is its close */
         (void)comm->host->wait(comm->host, &comm->jobs_there,
@@ -236,7 +236,7 @@ static void *move_rows(void *arg)
         status = comm->host->wait(comm->host, &comm->jobs_there, done + 1, IDLE_NS, "exchanges");
         if (__atomic_load_n(&comm->rows_closing, __ATOMIC_ACQUIRE))
             return NULL;
-        if (fault_aborts(comm))
+        if (nccl_fault_aborts(comm))
             status = DP_ERR_ABORTED;
         else if (status == DP_ERR_TIMEOUT) {
             status = DP_OK;
@@ -247,7 +247,7 @@ static void *move_rows(void *arg)
         if (status >= 0)
             comm->host->post(comm->host, &comm->jobs_done, ++done);
     }
-    fault_tell(comm, status);
+    nccl_fault_tell(comm, status);
     release_all(comm);
     return NULL;
 }
@@ -262,7 +262,7 @@ static dp_status_t open_jobs(dp_comm_t *comm)
     return comm->device_vt->stream_open(comm->device, DP_LANE_ALL_TO_ALL, &comm->rows_stream);
 }
 
-dp_status_t rows_open(dp_comm_t *comm)
+dp_status_t nccl_rows_open(dp_comm_t *comm)
 {
     sigset_t all, before;
     dp_status_t status = DP_OK;
@@ -282,7 +282,7 @@ dp_status_t rows_open(dp_comm_t *comm)
                : DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no thread for it: %s", comm->name, strerror(error));
 }
 
-void rows_close(dp_comm_t *comm)
+void nccl_rows_close(dp_comm_t *comm)
 {
     if (comm->moving) {
         __atomic_store_n(&comm->rows_closing, true, __ATOMIC_RELEASE);
@@ -292,7 +292,7 @@ void rows_close(dp_comm_t *comm)
     comm->moving = false;
 }
 
-dp_status_t rows_connect(dp_exchange_t *x)
+dp_status_t nccl_rows_connect(dp_exchange_t *x)
 {
     dp_comm_t *comm = x->comm;
     const size_t bytes = sizeof(*x->flags) + 3 * (size_t)comm->nranks * sizeof(int32_t);

@@ -29,7 +29,7 @@ typedef struct summary {
     char lacking[LACKING_BYTES]; /* of what one-sided ones need */
 } summary_t;
 
-static dp_status_t collect(const dp_comm_t *comm, entry_t *entries, uint32_t *n_out)
+static dp_status_t collect_entries(const dp_comm_t *comm, entry_t *entries, uint32_t *n_out)
 {
     uint32_t n = 0;
 
@@ -62,7 +62,7 @@ static dp_status_t collect(const dp_comm_t *comm, entry_t *entries, uint32_t *n_
                                        comm->name, WORLD(comm), ENTRIES_MOST);
 }
 
-static dp_status_t show(dp_comm_t *comm, const entry_t *entries, uint32_t n)
+static dp_status_t show_entries(dp_comm_t *comm, const entry_t *entries, uint32_t n)
 {
     summary_t summary = {.nentries = n, .channels = comm->channels, .has_channels = n > 0 && entries[0].kind == 0};
     char key[128];
@@ -94,8 +94,8 @@ static dp_status_t see(dp_comm_t *comm, int32_t rank, summary_t *summary)
             comm->host, DP_ERR_MISMATCH,
             "group %s: channels of rank %d are to be %s, those of rank %d %s: set DUALPIPE_NCCL_CHANNELS the "
             "same on all ranks",
-            comm->name, WORLD(comm), channels_name(comm->channels), comm->world[rank],
-            channels_name(summary->channels));
+            comm->name, WORLD(comm), nccl_channels_name(comm->channels), comm->world[rank],
+            nccl_channels_name(summary->channels));
     summary->lacking[LACKING_BYTES - 1] = '\0';
     return DP_OK;
 }
@@ -111,7 +111,8 @@ static dp_status_t see_list(dp_comm_t *comm, int32_t rank, entry_t *entries, uin
 }
 
 /* What `rank` has for our entry: the other end of the channel, or its exchange of that id. */
-static dp_status_t compare(const dp_comm_t *comm, const entry_t *mine, int32_t rank, const entry_t *theirs, uint32_t n)
+static dp_status_t compare_entry(const dp_comm_t *comm, const entry_t *mine, int32_t rank, const entry_t *theirs,
+                                 uint32_t n)
 {
     const char *what = mine->kind == 0 ? "channel" : "exchange";
 
@@ -148,7 +149,7 @@ static dp_status_t compare_with(const dp_comm_t *comm, const entry_t *mine, uint
 
     for (uint32_t i = 0; i < n && status >= 0; i++)
         if (mine[i].kind == 1 || mine[i].peer == rank)
-            status = compare(comm, &mine[i], rank, theirs, m);
+            status = compare_entry(comm, &mine[i], rank, theirs, m);
     for (uint32_t i = 0; i < m && status >= 0; i++) {
         bool found = theirs[i].kind == 0 && theirs[i].peer != comm->rank;
 
@@ -228,16 +229,16 @@ static dp_status_t see_summaries(dp_comm_t *comm, uint32_t *counts)
             first = r;
         }
     }
-    return status < 0 || !any || comm->chosen ? status : channels_choose(comm, first, lacks.lacking);
+    return status < 0 || !any || comm->chosen ? status : nccl_channels_choose(comm, first, lacks.lacking);
 }
 
 static dp_status_t agree_on(dp_comm_t *comm, entry_t *mine, entry_t *theirs, uint32_t *counts)
 {
     uint32_t n;
-    dp_status_t status = collect(comm, mine, &n);
+    dp_status_t status = collect_entries(comm, mine, &n);
 
     if (status >= 0)
-        status = show(comm, mine, n);
+        status = show_entries(comm, mine, n);
     if (status >= 0)
         status = see_summaries(comm, counts);
     if (status >= 0)
@@ -267,7 +268,7 @@ static dp_status_t agree(dp_comm_t *comm)
     comm->host->release(comm->host, entries);
     for (dp_channel_end_t *end = comm->ends; end != NULL && status >= 0; end = end->next)
         if (end->pair == NULL)
-            status = channel_keep_pair(end);
+            status = nccl_channel_keep_pair(end);
     return status;
 }
 
@@ -305,19 +306,19 @@ static dp_status_t make_round(dp_comm_t *comm, bool *busy)
         }
         color++;
     }
-    status = communicator_split(comm, own, edge != NULL && edge->to == comm->rank, ctas_of(comm).pair, &made);
+    status = nccl_communicator_split(comm, own, edge != NULL && edge->to == comm->rank, nccl_ctas_of(comm).pair, &made);
     if (status < 0 || edge == NULL)
         return status;
     while (pair != NULL && (pair->peer != (edge->from == comm->rank ? edge->to : edge->from) ||
                             pair->sends != (edge->from == comm->rank) || pair->channel != edge->channel))
         pair = pair->next;
-    if (pair == NULL) /* compare() has seen to it */
+    if (pair == NULL) /* compare_entry() has seen to it */
         return DP_FAIL(comm->host, DP_ERR_PROTOCOL, "group %s: a pair is not known", comm->name);
     pthread_mutex_lock(&comm->lock);
     pair->comm = made;
     pthread_mutex_unlock(&comm->lock);
     if (comm->one_sided)
-        return puts_connect(end_of(comm, pair));
+        return nccl_puts_connect(end_of(comm, pair));
     return nccl_connect(comm, &pair->comm, pair->sends ? 0 : 1, 2, pair->sends, !pair->sends);
 }
 
@@ -348,26 +349,26 @@ static dp_status_t make_communicators(dp_comm_t *comm)
 
     if (status < 0 || comm->exchanges == NULL || comm->rows != NULL || comm->nranks == 1)
         return status;
-    status = communicator_split(comm, 0, comm->rank, ctas_of(comm).rows, &comm->rows);
+    status = nccl_communicator_split(comm, 0, comm->rank, nccl_ctas_of(comm).rows, &comm->rows);
     return status >= 0 ? nccl_connect(comm, &comm->rows, comm->rank, comm->nranks, true, true) : status;
 }
 
-dp_status_t start(dp_comm_t *comm)
+dp_status_t nccl_start(dp_comm_t *comm)
 {
     dp_status_t status = comm->nranks > 1 ? agree(comm) : DP_OK;
 
     comm->round++;
     if (status >= 0 && comm->nranks > 1)
-        status = ctas_check(comm);
+        status = nccl_ctas_check(comm);
     if (status >= 0)
-        status = rows_open(comm); /* first of all: its thread ends waits, those of this call as well */
+        status = nccl_rows_open(comm); /* first of all: its thread ends waits, those of this call as well */
     if (status >= 0)
         status = make_communicators(comm);
     for (dp_channel_end_t *end = comm->ends; end != NULL && status >= 0; end = end->next)
         if (!end->connected)
-            status = channel_connect(end);
+            status = nccl_channel_connect(end);
     for (dp_exchange_t *x = comm->exchanges; x != NULL && status >= 0; x = x->next)
         if (!x->connected)
-            status = exchange_connect(x);
+            status = nccl_exchange_connect(x);
     return status;
 }

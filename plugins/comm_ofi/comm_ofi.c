@@ -18,59 +18,59 @@ static bool is_gpu(const dp_device_vt_t *vt)
            vt->host_allocate != NULL && vt->watch != NULL;
 }
 
-static dp_status_t check_config(const dp_host_t *host, const dp_comm_config_t *config)
+static dp_status_t ofi_check_config(const dp_host_t *host, const dp_comm_config_t *config)
 {
-    dp_status_t status = check_open(host, "comm_ofi", config, NAME_BYTES, RANKS_MAX);
+    dp_status_t status = comm_check_open(host, "comm_ofi", config, NAME_BYTES, RANKS_MAX);
 
     if (status < 0 || is_gpu(config->device_vt))
         return status;
-    return check_host_device(host, HAS_CUDA ? "comm_ofi" : "comm_ofi (built without CUDA)", config->device_vt);
+    return comm_check_host_device(host, HAS_CUDA ? "comm_ofi" : "comm_ofi (built without CUDA)", config->device_vt);
 }
 
 /* ---- the device ---- */
 
 static dp_status_t open_gpu(dp_comm_t *comm)
 {
-    dp_status_t status = gpu_open(comm->host, comm->device, comm->instance, &comm->gpu);
+    dp_status_t status = ofi_gpu_open(comm->host, comm->device, comm->instance, &comm->gpu);
 
-    return status == DP_OK ? part_open(comm, &comm->sums, false) : status;
+    return status == DP_OK ? ofi_part_open(comm, &comm->sums, false) : status;
 }
 
 dp_status_t ofi_launch(dp_comm_t *comm, gpu_queue_t *queue, dp_stream_t *s, dp_launch_fn fn, const void *arg,
                        size_t bytes)
 {
-    return queue != NULL ? gpu_launch(queue, s, fn, arg, bytes) : comm->device->launch(s, fn, arg, bytes);
+    return queue != NULL ? ofi_gpu_launch(queue, s, fn, arg, bytes) : comm->device->launch(s, fn, arg, bytes);
 }
 
 dp_status_t ofi_copy(dp_comm_t *comm, void *to, const void *from, size_t bytes)
 {
     if (comm->gpu != NULL)
-        return gpu_copy(comm->gpu, to, from, bytes);
+        return ofi_gpu_copy(comm->gpu, to, from, bytes);
     if (bytes > 0)
         memcpy(to, from, bytes);
     return DP_OK;
 }
 
-static void free_comm(dp_comm_t *comm)
+static void ofi_free_comm(dp_comm_t *comm)
 {
     const dp_host_t *host = comm->host;
 
-    progress_stop(comm);
-    gpu_stop(comm->gpu);
-    fabric_close(comm);
+    ofi_progress_stop(comm);
+    ofi_gpu_stop(comm->gpu);
+    ofi_fabric_close(comm);
     while (comm->ends != NULL) {
         dp_channel_end_t *end = comm->ends;
 
         comm->ends = end->next;
-        channel_free(end);
+        ofi_channel_free(end);
     }
     while (comm->exchanges != NULL) {
         dp_exchange_t *x = comm->exchanges;
 
         comm->exchanges = x->next;
-        exchange_free(x);
+        ofi_exchange_free(x);
     }
-    gpu_close(comm->gpu);
+    ofi_gpu_close(comm->gpu);
     ofi_free(comm, comm->regions);
     ofi_free(comm, comm->world);
     ofi_free(comm, comm->bases);
@@ -95,15 +95,15 @@ static dp_status_t take_config(dp_comm_t *comm, const dp_comm_config_t *config)
     if (comm->world == NULL || comm->bases == NULL || comm->wire.peers == NULL)
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for %d ranks", config->name, config->nranks);
     memcpy(comm->world, config->world_ranks, n * sizeof(*comm->world));
-    base_size(comm, config->reduce_bytes);
+    ofi_base_size(comm, config->reduce_bytes);
     comm->memory_bytes = sizeof(*comm) + n * (sizeof(*comm->world) + sizeof(*comm->bases) + sizeof(*comm->wire.peers));
-    return runs_on_host(comm->device) ? DP_OK : open_gpu(comm);
+    return comm_runs_on_host(comm->device) ? DP_OK : open_gpu(comm);
 }
 
 static dp_status_t ofi_open(const dp_host_t *host, const dp_comm_config_t *config, dp_comm_t **comm_out)
 {
     dp_comm_t *comm;
-    dp_status_t status = check_config(host, config);
+    dp_status_t status = ofi_check_config(host, config);
 
     if (status < 0)
         return status;
@@ -116,12 +116,12 @@ static dp_status_t ofi_open(const dp_host_t *host, const dp_comm_config_t *confi
     pthread_mutex_init(&comm->wire.lock, NULL);
     status = take_config(comm, config);
     if (status == DP_OK && config->nranks > 1) {
-        status = fabric_open(comm);
+        status = ofi_fabric_open(comm);
         if (status == DP_OK)
-            status = join_group(comm);
+            status = ofi_join_group(comm);
     }
     if (status < 0) {
-        free_comm(comm);
+        ofi_free_comm(comm);
         return status;
     }
     *comm_out = comm;
@@ -133,8 +133,8 @@ static void ofi_close(dp_comm_t *comm)
     if (comm == NULL)
         return;
     if (comm->nranks > 1 && !comm->broken && comm->host->aborted(comm->host) == DP_OK)
-        (void)base_meet(comm);
-    free_comm(comm);
+        (void)ofi_base_meet(comm);
+    ofi_free_comm(comm);
 }
 
 static size_t ofi_memory_bytes(dp_comm_t *comm)
@@ -147,19 +147,19 @@ static const dp_comm_vt_t table = {
     .caps = DP_COMM_CAP_ONE_SIDED | DP_COMM_CAP_HOSTS,
     .open = ofi_open,
     .close = ofi_close,
-    .channel_open = channel_open,
-    .exchange_open = exchange_open,
-    .start = join_start,
-    .send = channel_send,
-    .recv = channel_recv,
-    .release = channel_release,
-    .exchange = exchange_run,
-    .exchange_release = exchange_release,
+    .channel_open = ofi_channel_open,
+    .exchange_open = ofi_exchange_open,
+    .start = ofi_join_start,
+    .send = ofi_channel_send,
+    .recv = ofi_channel_recv,
+    .release = ofi_channel_release,
+    .exchange = ofi_exchange_run,
+    .exchange_release = ofi_exchange_release,
     .all_reduce = ofi_all_reduce,
     .memory_bytes = ofi_memory_bytes,
 };
 
-static const void *get_interface(const char *id)
+static const void *ofi_get_interface(const char *id)
 {
     return strcmp(id, DP_IFACE_COMM) == 0 ? &table : NULL;
 }
@@ -169,5 +169,5 @@ DP_PLUGIN_DEFINE(comm_ofi) = {
     .name = "comm_ofi",
     .version = DP_VERSION,
     .summary = "ranks on one or several hosts by one-sided writes of libfabric (tcp, verbs, efa, cxi)",
-    .get_interface = get_interface,
+    .get_interface = ofi_get_interface,
 };

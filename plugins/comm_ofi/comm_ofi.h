@@ -270,46 +270,47 @@ dp_status_t ofi_launch(dp_comm_t *comm, gpu_queue_t *queue, dp_stream_t *s, dp_l
 dp_status_t ofi_copy(dp_comm_t *comm, void *to, const void *from, size_t bytes);
 /* part.c */
 /* releases: with a queue for what is given back. */
-dp_status_t part_open(dp_comm_t *comm, part_t *part, bool releases);
+dp_status_t ofi_part_open(dp_comm_t *comm, part_t *part, bool releases);
 /* Memory of the device where what is received lies; peers may write it where wire.direct is set. */
-dp_status_t part_show(dp_comm_t *comm, part_t *part, size_t bytes);
+dp_status_t ofi_part_show(dp_comm_t *comm, part_t *part, size_t bytes);
 /* What a put out of memory of the device takes; only one thread at a time, with no put of this part under way. */
-dp_status_t part_lend(dp_comm_t *comm, part_t *part, const void *data, void **desc_out);
+dp_status_t ofi_part_lend(dp_comm_t *comm, part_t *part, const void *data, void **desc_out);
 /* The provider reaches none of it any more. */
-void part_withdraw(part_t *part);
-void part_free(const dp_comm_t *comm, part_t *part);
+void ofi_part_withdraw(part_t *part);
+void ofi_part_free(const dp_comm_t *comm, part_t *part);
 
 /* fabric.c */
 /* Chooses provider and interface, and opens everything up to the endpoint. */
-dp_status_t fabric_open(dp_comm_t *comm);
-void fabric_close(dp_comm_t *comm);
+dp_status_t ofi_fabric_open(dp_comm_t *comm);
+void ofi_fabric_close(dp_comm_t *comm);
 /* Says what this rank is reached by. */
-dp_status_t fabric_describe(dp_comm_t *comm, record_t *record);
+dp_status_t ofi_fabric_describe(dp_comm_t *comm, record_t *record);
 /* Checks that a peer speaks what we do and can be reached, and makes it known to the endpoint. */
-dp_status_t fabric_add(dp_comm_t *comm, int32_t rank, const record_t *record);
+dp_status_t ofi_fabric_add(dp_comm_t *comm, int32_t rank, const record_t *record);
 /* Lets peers write the region. */
-dp_status_t fabric_register(dp_comm_t *comm, region_t *region);
+dp_status_t ofi_fabric_register(dp_comm_t *comm, region_t *region);
 /* Memory of the device, where wire.direct is set. Under the lock of the wire. */
-dp_status_t fabric_register_device(dp_comm_t *comm, void *base, size_t bytes, uint64_t access, struct fid_mr **mr_out);
+dp_status_t ofi_fabric_register_device(dp_comm_t *comm, void *base, size_t bytes, uint64_t access,
+                                       struct fid_mr **mr_out);
 
 /* wire.c */
 /* Head and data on their way to a rank. The data stay untouched until wire_finish. */
-dp_status_t wire_put(dp_comm_t *comm, op_t *op, const put_t *put);
-dp_status_t wire_finish(dp_comm_t *comm, op_t *op, const char *what);
+dp_status_t ofi_wire_put(dp_comm_t *comm, op_t *op, const put_t *put);
+dp_status_t ofi_wire_finish(dp_comm_t *comm, op_t *op, const char *what);
 /* The caller gives its memory away while puts out of it may be on their way: none of them goes on. */
-void wire_abandon(dp_comm_t *comm);
+void ofi_wire_abandon(dp_comm_t *comm);
 /* A credit by op->credit, soon: at once, or with the next message to that rank, or WIRE_OWE_NS later where a thread
  * waits, or a moment later where none does. `slots`: those that the peer writes, all that can be owed. */
 #define WIRE_OWE_NS 25000
-dp_status_t wire_owe(dp_comm_t *comm, op_t *op, uint32_t slots);
+dp_status_t ofi_wire_owe(dp_comm_t *comm, op_t *op, uint32_t slots);
 /* Sends what is owed since that time or longer. Under the lock. */
-void wire_pay(dp_comm_t *comm, int64_t before_ns);
+void ofi_wire_pay(dp_comm_t *comm, int64_t before_ns);
 /* Waits on a bell or an op. The message of a failure is about `what`. */
-dp_status_t wire_wait(dp_comm_t *comm, dp_signal_t *signal, uint32_t target, const char *what);
+dp_status_t ofi_wire_wait(dp_comm_t *comm, dp_signal_t *signal, uint32_t target, const char *what);
 /* Whether a failed wait is news of this rank, which the caller should explain. Else it has the job's first cause, and
  * that is to reach the user as it is. */
-bool wire_is_news(const dp_comm_t *comm, dp_status_t status);
-void op_init(dp_comm_t *comm, op_t *op, int32_t peer, const region_t *region, unsigned char *bounce);
+bool ofi_wire_is_news(const dp_comm_t *comm, dp_status_t status);
+void ofi_op_init(dp_comm_t *comm, op_t *op, int32_t peer, const region_t *region, unsigned char *bounce);
 /* The bell of ours with this number in round `round`. */
 static inline uint32_t bell_name(uint32_t round, uint32_t bell)
 {
@@ -318,58 +319,59 @@ static inline uint32_t bell_name(uint32_t round, uint32_t bell)
 
 /* completions.c */
 /* Reads completions that are there; false when there are none. Under the lock; who calls it nudges the driver. */
-bool progress_look(dp_comm_t *comm);
+bool ofi_progress_look(dp_comm_t *comm);
 /* Ends every wait with this; the first one counts. Under the lock. */
-void progress_poison(dp_comm_t *comm, dp_status_t status, const char *text);
+void ofi_progress_poison(dp_comm_t *comm, dp_status_t status, const char *text);
 
 /* progress.c */
 /* As the host's wait() on a signal that the completions move. */
-dp_status_t progress_wait(dp_comm_t *comm, dp_signal_t *signal, uint32_t target, const char *what);
+dp_status_t ofi_progress_wait(dp_comm_t *comm, dp_signal_t *signal, uint32_t target, const char *what);
 /* The thread that drives looks at its signal again; the thread of the instance at everything. */
-void progress_nudge(dp_comm_t *comm);
-void progress_wake(dp_comm_t *comm);
-dp_status_t progress_start(dp_comm_t *comm);
-void progress_stop(dp_comm_t *comm);
+void ofi_progress_nudge(dp_comm_t *comm);
+void ofi_progress_wake(dp_comm_t *comm);
+dp_status_t ofi_progress_start(dp_comm_t *comm);
+void ofi_progress_stop(dp_comm_t *comm);
 
 /* join.c */
-dp_status_t join_group(dp_comm_t *comm);
-dp_status_t join_start(dp_comm_t *comm);
+dp_status_t ofi_join_group(dp_comm_t *comm);
+dp_status_t ofi_join_start(dp_comm_t *comm);
 /* Where `rank` has the area that `expected` describes, in this round; DP_ERR_MISMATCH says what differs. */
-dp_status_t join_find(dp_comm_t *comm, view_t *views, int32_t rank, const area_t *expected, const char *what,
-                      place_t *place_out);
-void join_free_region(dp_comm_t *comm, region_t *region);
+dp_status_t ofi_join_find(dp_comm_t *comm, view_t *views, int32_t rank, const area_t *expected, const char *what,
+                          place_t *place_out);
+void ofi_join_free_region(dp_comm_t *comm, region_t *region);
 
 /* channel.c */
-dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out);
-void channel_free(dp_channel_end_t *end);
+dp_status_t ofi_channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out);
+void ofi_channel_free(dp_channel_end_t *end);
 /* Before its area is told to others. */
-dp_status_t channel_show(dp_channel_end_t *end);
+dp_status_t ofi_channel_show(dp_channel_end_t *end);
 /* The area of one side of the channel as that side's directory has it. */
-area_t channel_area(const dp_channel_end_t *end, bool ours);
-dp_status_t channel_connect(dp_channel_end_t *end, const area_t *ours, const region_t *region, view_t *views);
-dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s);
-dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
-                         dp_stream_t *s);
-dp_status_t channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s);
+area_t ofi_channel_area(const dp_channel_end_t *end, bool ours);
+dp_status_t ofi_channel_connect(dp_channel_end_t *end, const area_t *ours, const region_t *region, view_t *views);
+dp_status_t ofi_channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s);
+dp_status_t ofi_channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
+                             dp_stream_t *s);
+dp_status_t ofi_channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s);
 
 /* exchange.c */
-dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out);
-void exchange_free(dp_exchange_t *x);
-dp_status_t exchange_show(dp_exchange_t *x);
-area_t exchange_area(const dp_exchange_t *x);
-dp_status_t exchange_connect(dp_exchange_t *x, const area_t *ours, const region_t *region, view_t *views);
-dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
-                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s);
-dp_status_t exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s);
+dp_status_t ofi_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out);
+void ofi_exchange_free(dp_exchange_t *x);
+dp_status_t ofi_exchange_show(dp_exchange_t *x);
+area_t ofi_exchange_area(const dp_exchange_t *x);
+dp_status_t ofi_exchange_connect(dp_exchange_t *x, const area_t *ours, const region_t *region, view_t *views);
+dp_status_t ofi_exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
+                             const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
+                             dp_stream_t *s);
+dp_status_t ofi_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s);
 
 /* reduce.c */
-void base_size(dp_comm_t *comm, size_t reduce_bytes);
-area_t base_area(const dp_comm_t *comm);
-void base_prepare(dp_comm_t *comm, const region_t *region);
+void ofi_base_size(dp_comm_t *comm, size_t reduce_bytes);
+area_t ofi_base_area(const dp_comm_t *comm);
+void ofi_base_prepare(dp_comm_t *comm, const region_t *region);
 /* Each rank hears from each other one, so that all ways are open. */
-dp_status_t base_greet(dp_comm_t *comm);
+dp_status_t ofi_base_greet(dp_comm_t *comm);
 /* All ranks are here. */
-dp_status_t base_meet(dp_comm_t *comm);
+dp_status_t ofi_base_meet(dp_comm_t *comm);
 dp_status_t ofi_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s);
 
 static inline void ofi_free(const dp_comm_t *comm, void *memory)

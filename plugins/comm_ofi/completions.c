@@ -12,12 +12,12 @@
 /* Bells and ops that have ended because all is over count further than any wait goes. */
 #define POISON (1u << 30)
 
-static void count(dp_comm_t *comm, dp_signal_t *signal, uint32_t by)
+static void count_signal(dp_comm_t *comm, dp_signal_t *signal, uint32_t by)
 {
     comm->host->post(comm->host, signal, signal->value + by);
 }
 
-void progress_poison(dp_comm_t *comm, dp_status_t status, const char *text)
+void ofi_progress_poison(dp_comm_t *comm, dp_status_t status, const char *text)
 {
     wire_t *w = &comm->wire;
 
@@ -30,9 +30,9 @@ void progress_poison(dp_comm_t *comm, dp_status_t status, const char *text)
     __atomic_store_n(&w->poisoned, true, __ATOMIC_RELEASE);
     for (uint32_t i = 0; i < comm->region_count; i++)
         for (uint32_t k = 0; k < comm->regions[i].bell_count; k++)
-            count(comm, &comm->regions[i].bells[k].signal, POISON);
+            count_signal(comm, &comm->regions[i].bells[k].signal, POISON);
     for (op_t *op = w->ops; op != NULL; op = op->next)
-        count(comm, &op->done, POISON);
+        count_signal(comm, &op->done, POISON);
 }
 
 static bell_t *bell_of(const dp_comm_t *comm, uint64_t name)
@@ -54,20 +54,20 @@ static void ring(dp_comm_t *comm, uint64_t name)
     if (bell == NULL || (with != 0 && credit == NULL)) {
         snprintf(text, sizeof(text), "a rank of group %s rings bell %llu, and there is none", comm->name,
                  (unsigned long long)(bell == NULL ? name : with - 1));
-        progress_poison(comm, DP_ERR_PROTOCOL, text);
+        ofi_progress_poison(comm, DP_ERR_PROTOCOL, text);
         return;
     }
-    count(comm, &bell->signal, 1);
+    count_signal(comm, &bell->signal, 1);
     if (credit != NULL)
-        count(comm, &credit->signal, 1);
+        count_signal(comm, &credit->signal, 1);
 }
 
-static void let_go(dp_comm_t *comm, void *context)
+static void end_operation(dp_comm_t *comm, void *context)
 {
     ticket_t *ticket = context;
 
     if (ticket != NULL)
-        count(comm, &ticket->op->done, 1);
+        count_signal(comm, &ticket->op->done, 1);
 }
 
 static void lose(dp_comm_t *comm)
@@ -87,14 +87,14 @@ static void lose(dp_comm_t *comm)
         snprintf(w->fault, sizeof(w->fault), "a way of group %s is lost: %s", comm->name, fi_strerror(e.err));
 }
 
-bool progress_look(dp_comm_t *comm)
+bool ofi_progress_look(dp_comm_t *comm)
 {
     wire_t *w = &comm->wire;
     struct fi_cq_data_entry entries[ENTRIES];
     ssize_t n;
 
     if (w->lost_ns != 0 && !w->poisoned && comm->host->now_ns(comm->host) - w->lost_ns > GRACE_NS)
-        progress_poison(comm, DP_ERR_PEER, w->fault);
+        ofi_progress_poison(comm, DP_ERR_PEER, w->fault);
     if (w->dead)
         return false;
     n = fi_cq_read(w->cq, entries, ENTRIES);
@@ -102,7 +102,7 @@ bool progress_look(dp_comm_t *comm)
         if ((entries[i].flags & (FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA)) != 0)
             ring(comm, entries[i].data);
         else
-            let_go(comm, entries[i].op_context);
+            end_operation(comm, entries[i].op_context);
     }
     if (n == -FI_EAVAIL) {
         lose(comm);

@@ -28,7 +28,7 @@ static size_t block_bytes(const dp_exchange_t *x)
 
 static size_t slot_bytes(const dp_exchange_t *x)
 {
-    return round_line(ranks_of(x) * block_bytes(x));
+    return comm_round_line(ranks_of(x) * block_bytes(x));
 }
 
 static size_t head_at(const dp_exchange_t *x, uint32_t slot, int32_t from)
@@ -44,7 +44,7 @@ static size_t block_at(const dp_exchange_t *x, uint32_t slot, int32_t from)
 
 static size_t heads_end(const dp_exchange_t *x)
 {
-    return LINE_BYTES + round_line(x->config.slots * ranks_of(x) * HEAD_BYTES);
+    return LINE_BYTES + comm_round_line(x->config.slots * ranks_of(x) * HEAD_BYTES);
 }
 
 static size_t rows_at(const dp_exchange_t *x, uint32_t slot, int32_t from)
@@ -53,7 +53,7 @@ static size_t rows_at(const dp_exchange_t *x, uint32_t slot, int32_t from)
 }
 
 /* What has been received, as the device sees it. */
-static unsigned char *rows_of(const dp_exchange_t *x, uint32_t slot)
+static unsigned char *ofi_rows_of(const dp_exchange_t *x, uint32_t slot)
 {
     return x->part.shown != NULL ? x->part.shown + slot * slot_bytes(x) : x->area + rows_at(x, slot, 0);
 }
@@ -75,7 +75,7 @@ static uint32_t rows_bell(const dp_exchange_t *x, uint32_t slot, int32_t from)
     return (uint32_t)((1 + x->config.slots + slot) * ranks_of(x)) + (uint32_t)from;
 }
 
-area_t exchange_area(const dp_exchange_t *x)
+area_t ofi_exchange_area(const dp_exchange_t *x)
 {
     size_t n = ranks_of(x);
     bool direct = x->comm->wire.direct;
@@ -96,11 +96,11 @@ area_t exchange_area(const dp_exchange_t *x)
     return area;
 }
 
-static dp_status_t check_config(const dp_comm_t *comm, const dp_exchange_config_t *config, uint32_t slots)
+static dp_status_t ofi_check_exchange(const dp_comm_t *comm, const dp_exchange_config_t *config, uint32_t slots)
 {
     const dp_host_t *host = comm->host;
     uint32_t bells = (((1u << BELL_BITS) - 1) / (uint32_t)comm->nranks - 1) / 2;
-    dp_status_t status = check_exchange(host, "comm_ofi", comm->name, comm->nranks, slots, bells, config);
+    dp_status_t status = comm_check_exchange(host, "comm_ofi", comm->name, comm->nranks, slots, bells, config);
 
     if (status < 0)
         return status;
@@ -110,9 +110,9 @@ static dp_status_t check_config(const dp_comm_t *comm, const dp_exchange_config_
     return DP_OK;
 }
 
-void exchange_free(dp_exchange_t *x)
+void ofi_exchange_free(dp_exchange_t *x)
 {
-    part_free(x->comm, &x->part);
+    ofi_part_free(x->comm, &x->part);
     ofi_free(x->comm, x->far);
     ofi_free(x->comm, x->own);
     ofi_free(x->comm, x->counts);
@@ -121,13 +121,13 @@ void exchange_free(dp_exchange_t *x)
     ofi_free(x->comm, x);
 }
 
-dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out)
+dp_status_t ofi_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out)
 {
     const dp_host_t *host = comm->host;
     uint32_t slots = config->slots != 0 ? config->slots : 2;
     size_t n = (size_t)comm->nranks, counts = slots * n * sizeof(int32_t);
     dp_exchange_t *x;
-    dp_status_t status = check_config(comm, config, slots);
+    dp_status_t status = ofi_check_exchange(comm, config, slots);
 
     if (status < 0)
         return status;
@@ -146,12 +146,12 @@ dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, d
     x->sending = host->allocate(host, 2 * n * sizeof(*x->sending), LINE_BYTES);
     x->heard = host->allocate(host, counts, LINE_BYTES);
     if (x->far == NULL || x->own == NULL || x->counts == NULL || x->heard == NULL || x->sending == NULL) {
-        exchange_free(x);
+        ofi_exchange_free(x);
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for exchange %u", comm->name, config->id);
     }
-    status = part_open(comm, &x->part, true);
+    status = ofi_part_open(comm, &x->part, true);
     if (status < 0) {
-        exchange_free(x);
+        ofi_exchange_free(x);
         return status;
     }
     memset(x->own, 0, sizeof(*x->own));
@@ -163,17 +163,17 @@ dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, d
     return DP_OK;
 }
 
-dp_status_t exchange_show(dp_exchange_t *x)
+dp_status_t ofi_exchange_show(dp_exchange_t *x)
 {
-    return part_show(x->comm, &x->part, x->config.slots * (slot_bytes(x) + ranks_of(x) * sizeof(int32_t)));
+    return ofi_part_show(x->comm, &x->part, x->config.slots * (slot_bytes(x) + ranks_of(x) * sizeof(int32_t)));
 }
 
-dp_status_t exchange_connect(dp_exchange_t *x, const area_t *ours, const region_t *region, view_t *views)
+dp_status_t ofi_exchange_connect(dp_exchange_t *x, const area_t *ours, const region_t *region, view_t *views)
 {
     dp_comm_t *comm = x->comm;
     size_t n = ranks_of(x);
     unsigned char *own = region->base + ours->private_offset;
-    area_t expected = exchange_area(x);
+    area_t expected = ofi_exchange_area(x);
     char what[LABEL_BYTES + 40];
     dp_status_t status;
 
@@ -185,12 +185,12 @@ dp_status_t exchange_connect(dp_exchange_t *x, const area_t *ours, const region_
     for (int32_t rank = 0; rank < comm->nranks; rank++) {
         if (rank == comm->rank)
             continue;
-        status = join_find(comm, views, rank, &expected, what, &x->far[rank]);
+        status = ofi_join_find(comm, views, rank, &expected, what, &x->far[rank]);
         if (status < 0)
             return status;
-        op_init(comm, &x->ops[rank], rank, region,
-                comm->wire.direct ? NULL : own + 2 * n * sizeof(op_t) + (size_t)rank * block_bytes(x));
-        op_init(comm, &x->credits[rank], rank, region, NULL);
+        ofi_op_init(comm, &x->ops[rank], rank, region,
+                    comm->wire.direct ? NULL : own + 2 * n * sizeof(op_t) + (size_t)rank * block_bytes(x));
+        ofi_op_init(comm, &x->credits[rank], rank, region, NULL);
         for (uint32_t slot = 0; slot < x->config.slots; slot++)
             x->bells[head_bell(x, slot, rank)].head = (const head_t *)(const void *)(x->area + head_at(x, slot, rank));
         x->credits[rank].credit = (put_t){.to = rank,
@@ -204,12 +204,12 @@ dp_status_t exchange_connect(dp_exchange_t *x, const area_t *ours, const region_
 
 /* ---- on the stream ---- */
 
-static dp_status_t explain(const round_t *r, dp_status_t status, const char *doing, int32_t peer)
+static dp_status_t explain_round(const round_t *r, dp_status_t status, const char *doing, int32_t peer)
 {
     const dp_comm_t *comm = r->x->comm;
-    cause_t cause = cause_of(comm->host);
+    cause_t cause = comm_cause_of(comm->host);
 
-    if (!wire_is_news(comm, status))
+    if (!ofi_wire_is_news(comm, status))
         return status;
     return DP_FAIL(comm->host, status, "rank %d: exchange %u of \"%s\", %s rank %d: %s", comm->world[comm->rank],
                    r->number, r->x->label, doing, comm->world[peer], cause.text);
@@ -258,8 +258,8 @@ static dp_status_t wait_for_credit(const round_t *r, int32_t to)
 
     if (r->count < x->config.slots)
         return DP_OK;
-    return wire_wait(comm, &credits->signal, (uint32_t)(r->count + 1 - x->config.slots),
-                     "no slot of the receiver is free");
+    return ofi_wire_wait(comm, &credits->signal, (uint32_t)(r->count + 1 - x->config.slots),
+                         "no slot of the receiver is free");
 }
 
 /* desc: of the memory that rows are sent from. */
@@ -275,10 +275,10 @@ static dp_status_t put_rows(const round_t *r, int32_t to, void *desc)
     put_t put;
 
     if (status < 0)
-        return explain(r, status, "sending to", to);
+        return explain_round(r, status, "sending to", to);
     if (to == comm->rank) {
         x->counts[slot * ranks_of(x) + (size_t)to] = x->sending[to];
-        return ofi_copy(comm, rows_of(x, slot) + (size_t)to * block_bytes(x), rows, bytes);
+        return ofi_copy(comm, ofi_rows_of(x, slot) + (size_t)to * block_bytes(x), rows, bytes);
     }
     put = (put_t){
         .to = to,
@@ -302,8 +302,8 @@ static dp_status_t put_rows(const round_t *r, int32_t to, void *desc)
     x->ops[to].head.rows.number = r->number;
     x->ops[to].head.rows.rows = x->sending[to];
     x->ops[to].head.rows.sender = comm->rank;
-    status = wire_put(comm, &x->ops[to], &put);
-    return status < 0 ? explain(r, status, "sending to", to) : DP_OK;
+    status = ofi_wire_put(comm, &x->ops[to], &put);
+    return status < 0 ? explain_round(r, status, "sending to", to) : DP_OK;
 }
 
 static dp_status_t take_rows(const round_t *r, int32_t from)
@@ -312,12 +312,12 @@ static dp_status_t take_rows(const round_t *r, int32_t from)
     dp_comm_t *comm = x->comm;
     uint32_t slot = slot_of(r);
     dp_status_t status =
-        wire_wait(comm, &x->bells[head_bell(x, slot, from)].signal, rings(r), "its rows have not come");
+        ofi_wire_wait(comm, &x->bells[head_bell(x, slot, from)].signal, rings(r), "its rows have not come");
     int32_t rows;
     head_t head;
 
     if (status < 0)
-        return explain(r, status, "receiving from", from);
+        return explain_round(r, status, "receiving from", from);
     memcpy(&head, x->area + head_at(x, slot, from), HEAD_BYTES);
     rows = head.rows.rows;
     if (head.rows.number != r->number || head.rows.sender != from || rows < 0 ||
@@ -327,15 +327,15 @@ static dp_status_t take_rows(const round_t *r, int32_t from)
                        comm->world[comm->rank], r->number, x->label, comm->world[from], head.rows.number, rows,
                        x->config.capacity_rows);
     if (rows > 0 && !comm->wire.scatter) {
-        status = wire_wait(comm, &x->bells[rows_bell(x, slot, from)].signal,
-                           ++x->heard[slot * ranks_of(x) + (size_t)from], "its rows have not come");
+        status = ofi_wire_wait(comm, &x->bells[rows_bell(x, slot, from)].signal,
+                               ++x->heard[slot * ranks_of(x) + (size_t)from], "its rows have not come");
         if (status < 0)
-            return explain(r, status, "receiving from", from);
+            return explain_round(r, status, "receiving from", from);
     }
     x->counts[slot * ranks_of(x) + (size_t)from] = rows;
     return x->part.shown == NULL || comm->wire.direct
                ? DP_OK
-               : ofi_copy(comm, rows_of(x, slot) + (size_t)from * block_bytes(x), x->area + rows_at(x, slot, from),
+               : ofi_copy(comm, ofi_rows_of(x, slot) + (size_t)from * block_bytes(x), x->area + rows_at(x, slot, from),
                           (size_t)rows * x->config.row_bytes);
 }
 
@@ -346,8 +346,8 @@ static dp_status_t lend(const round_t *r, void **desc_out)
 
     for (int32_t to = 0; to < x->comm->nranks; to++)
         if (to != x->comm->rank && x->sending[to] > 0)
-            return part_lend(x->comm, &x->part,
-                             r->send + (size_t)x->sending[x->comm->nranks + to] * x->config.row_bytes, desc_out);
+            return ofi_part_lend(x->comm, &x->part,
+                                 r->send + (size_t)x->sending[x->comm->nranks + to] * x->config.row_bytes, desc_out);
     return DP_OK;
 }
 
@@ -369,19 +369,19 @@ static dp_status_t run_exchange(void *arg)
     for (int32_t i = 1; i < n && status == DP_OK; i++)
         status = take_rows(r, (me + n - i) % n);
     for (int32_t i = 1; i < n && status == DP_OK; i++) {
-        status = wire_finish(x->comm, &x->ops[(me + i) % n], "its rows do not leave");
+        status = ofi_wire_finish(x->comm, &x->ops[(me + i) % n], "its rows do not leave");
         if (status < 0)
-            status = explain(r, status, "sending to", (me + i) % n);
+            status = explain_round(r, status, "sending to", (me + i) % n);
     }
     if (status == DP_OK && x->part.shown != NULL)
         status = ofi_copy(x->comm, counts_of(x, slot_of(r)), &x->counts[slot_of(r) * ranks_of(x)],
                           ranks_of(x) * sizeof(int32_t));
     if (status < 0)
-        wire_abandon(x->comm);
+        ofi_wire_abandon(x->comm);
     return status;
 }
 
-static dp_status_t run_release(void *arg)
+static dp_status_t run_rows_release(void *arg)
 {
     const round_t *r = arg;
     dp_exchange_t *x = r->x;
@@ -393,20 +393,21 @@ static dp_status_t run_release(void *arg)
     for (int32_t i = 1; i < n && status == DP_OK; i++) {
         int32_t to = (comm->rank + i) % n;
 
-        status = wire_owe(comm, &x->credits[to], x->config.slots);
+        status = ofi_wire_owe(comm, &x->credits[to], x->config.slots);
         if (status < 0)
-            status = explain(r, status, "releasing rows of", to);
+            status = explain_round(r, status, "releasing rows of", to);
     }
     return status;
 }
 
 /* ---- on the caller's thread ---- */
 
-dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
-                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s)
+dp_status_t ofi_exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
+                             const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
+                             dp_stream_t *s)
 {
     round_t r = {x, send, send_offsets, send_counts, x->count, number};
-    dp_status_t status = check_round(x->comm->host, x->label, x->connected, x->count, number);
+    dp_status_t status = comm_check_round(x->comm->host, x->label, x->connected, x->count, number);
     uint32_t slot = slot_of(&r);
 
     if (status < 0)
@@ -414,23 +415,23 @@ dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, co
     status = ofi_launch(x->comm, x->part.queue, s, run_exchange, &r, sizeof(r));
     if (status == DP_OK) {
         x->count++;
-        *rows_out = rows_of(x, slot);
+        *rows_out = ofi_rows_of(x, slot);
         *counts_out = counts_of(x, slot);
     }
     return status;
 }
 
-dp_status_t exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
+dp_status_t ofi_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
 {
     round_t r = {.x = x, .number = number};
-    dp_status_t status = check_round(x->comm->host, x->label, x->connected, x->released, number);
+    dp_status_t status = comm_check_round(x->comm->host, x->label, x->connected, x->released, number);
 
     if (status < 0)
         return status;
     if (x->released == x->count)
         return DP_FAIL(x->comm->host, DP_ERR_INVALID, "release of exchange %u of \"%s\", which was not made", number,
                        x->label);
-    status = ofi_launch(x->comm, x->part.releases, s, run_release, &r, sizeof(r));
+    status = ofi_launch(x->comm, x->part.releases, s, run_rows_release, &r, sizeof(r));
     x->released += status == DP_OK;
     return status;
 }

@@ -189,7 +189,7 @@ static dp_status_t refuse_none(const dp_comm_t *comm, const char *provider, cons
         error != 0 ? fi_strerror(-error) : "none fits");
 }
 
-static int ask(const char *provider, bool delivery, bool device, struct fi_info **list_out)
+static int ask_provider(const char *provider, bool delivery, bool device, struct fi_info **list_out)
 {
     struct fi_info *hints = make_hints(provider, delivery, device);
     int error = hints != NULL ? fi_getinfo(API, NULL, NULL, 0, hints, list_out) : -FI_ENOMEM;
@@ -223,11 +223,11 @@ static struct fi_info *pick(const struct fi_info *list, bool named, const char *
     return best != NULL ? fi_dupinfo(best) : NULL;
 }
 
-static dp_status_t choose(dp_comm_t *comm)
+static dp_status_t choose_provider(dp_comm_t *comm)
 {
     const char *provider = setting(ENV_PROVIDER), *interface = setting(ENV_INTERFACE);
     struct fi_info *list = NULL;
-    int error = ask(provider, false, false, &list);
+    int error = ask_provider(provider, false, false, &list);
 
     comm->wire.info = pick(list, provider != NULL, interface);
     if (list != NULL)
@@ -235,7 +235,7 @@ static dp_status_t choose(dp_comm_t *comm)
     if (comm->wire.info == NULL)
         return refuse_none(comm, provider, interface, error);
     list = NULL;
-    comm->wire.delivery = ask(comm->wire.info->fabric_attr->prov_name, true, false, &list) == 0;
+    comm->wire.delivery = ask_provider(comm->wire.info->fabric_attr->prov_name, true, false, &list) == 0;
     if (list != NULL)
         fi_freeinfo(list);
     return DP_OK;
@@ -254,7 +254,7 @@ static int register_by(dp_comm_t *comm, struct fid_domain *domain, void *base, s
                               .iface = device ? FI_HMEM_CUDA : FI_HMEM_SYSTEM};
 
     if (device)
-        attr.device.cuda = gpu_ordinal(comm->gpu);
+        attr.device.cuda = ofi_gpu_ordinal(comm->gpu);
     return fi_mr_regattr(domain, &attr, 0, mr_out);
 }
 
@@ -294,12 +294,12 @@ static void choose_direct(dp_comm_t *comm)
         snprintf(w->staged, sizeof(w->staged), "%s is set", ENV_STAGE);
         return;
     }
-    if (!gpu_sees_writes(comm->gpu)) {
+    if (!ofi_gpu_sees_writes(comm->gpu)) {
         snprintf(w->staged, sizeof(w->staged), "the device does not say when it sees what others write");
         return;
     }
     write_address(w->info, address);
-    if (ask(w->info->fabric_attr->prov_name, false, true, &list) == 0)
+    if (ask_provider(w->info->fabric_attr->prov_name, false, true, &list) == 0)
         info = pick(list, true, address[0] != '\0' ? address : w->info->domain_attr->name);
     if (list != NULL)
         fi_freeinfo(list);
@@ -318,7 +318,7 @@ static void choose_direct(dp_comm_t *comm)
 
 /* ---- opening ---- */
 
-static dp_status_t refuse(const dp_comm_t *comm, const char *what, int error)
+static dp_status_t refuse_fabric(const dp_comm_t *comm, const char *what, int error)
 {
     return DP_FAIL(comm->host, error == -FI_ENOMEM || error == -FI_EMFILE ? DP_ERR_NOMEM : DP_ERR_IO,
                    "rank %d, group %s: libfabric provider %s cannot open %s: %s", comm->world[comm->rank], comm->name,
@@ -377,16 +377,16 @@ static dp_status_t open_objects(dp_comm_t *comm)
     int error = fi_fabric(w->info->fabric_attr, &w->fabric, NULL);
 
     if (error != 0)
-        return refuse(comm, "a fabric", error);
+        return refuse_fabric(comm, "a fabric", error);
     error = fi_domain(w->fabric, w->info, &w->domain, NULL);
     if (error != 0)
-        return refuse(comm, "a domain", error);
+        return refuse_fabric(comm, "a domain", error);
     error = fi_av_open(w->domain, &av, &w->av, NULL);
     if (error != 0)
-        return refuse(comm, "an address table", error);
+        return refuse_fabric(comm, "an address table", error);
     error = open_queue(w);
     if (error != 0)
-        return refuse(comm, "a completion queue", error);
+        return refuse_fabric(comm, "a completion queue", error);
     error = fi_endpoint(w->domain, w->info, &w->ep, NULL);
     if (error == 0)
         error = fi_ep_bind(w->ep, &w->av->fid, 0);
@@ -394,7 +394,7 @@ static dp_status_t open_objects(dp_comm_t *comm)
         error = fi_ep_bind(w->ep, &w->cq->fid, FI_TRANSMIT | FI_RECV);
     if (error == 0)
         error = fi_enable(w->ep);
-    return error == 0 ? DP_OK : refuse(comm, "an endpoint", error);
+    return error == 0 ? DP_OK : refuse_fabric(comm, "an endpoint", error);
 }
 
 static void announce(const dp_comm_t *comm)
@@ -417,7 +417,7 @@ static void announce(const dp_comm_t *comm)
     comm->host->log(comm->host, DP_LOG_INFO, "comm_ofi", text);
 }
 
-dp_status_t fabric_open(dp_comm_t *comm)
+dp_status_t ofi_fabric_open(dp_comm_t *comm)
 {
     wire_t *w = &comm->wire;
     char address[INET6_ADDRSTRLEN];
@@ -427,7 +427,7 @@ dp_status_t fabric_open(dp_comm_t *comm)
         return DP_FAIL(comm->host, DP_ERR_UNSUPPORTED,
                        "comm_ofi needs libfabric %u.%u or later, the one that was loaded is %u.%u", FI_MAJOR(API),
                        FI_MINOR(API), FI_MAJOR(fi_version()), FI_MINOR(fi_version()));
-    status = choose(comm);
+    status = choose_provider(comm);
     if (status < 0)
         return status;
     if (comm->gpu != NULL)
@@ -457,14 +457,14 @@ static bool modes_endpoint(const wire_t *w)
 static void withdraw(dp_comm_t *comm)
 {
     for (uint32_t i = 0; i < comm->region_count; i++)
-        join_free_region(comm, &comm->regions[i]);
+        ofi_join_free_region(comm, &comm->regions[i]);
     for (dp_channel_end_t *end = comm->ends; end != NULL; end = end->next)
-        part_withdraw(&end->part);
+        ofi_part_withdraw(&end->part);
     for (dp_exchange_t *x = comm->exchanges; x != NULL; x = x->next)
-        part_withdraw(&x->part);
+        ofi_part_withdraw(&x->part);
 }
 
-void fabric_close(dp_comm_t *comm)
+void ofi_fabric_close(dp_comm_t *comm)
 {
     wire_t *w = &comm->wire;
 
@@ -490,14 +490,14 @@ void fabric_close(dp_comm_t *comm)
 
 /* ---- peers ---- */
 
-dp_status_t fabric_describe(dp_comm_t *comm, record_t *record)
+dp_status_t ofi_fabric_describe(dp_comm_t *comm, record_t *record)
 {
     wire_t *w = &comm->wire;
     size_t bytes = sizeof(record->name);
     int error = fi_getname(&w->ep->fid, record->name, &bytes);
 
     if (error != 0)
-        return refuse(comm, "its own address", error);
+        return refuse_fabric(comm, "its own address", error);
     record->name_bytes = (uint32_t)bytes;
     memcpy(record->provider, w->provider, sizeof(record->provider));
     memcpy(record->host, w->host, sizeof(record->host));
@@ -523,7 +523,7 @@ static dp_status_t check_reach(const dp_comm_t *comm, int32_t rank, const record
         comm->world[comm->rank], comm->name, comm->world[comm->rank], comm->world[rank], comm->world[lo]);
 }
 
-dp_status_t fabric_add(dp_comm_t *comm, int32_t rank, const record_t *record)
+dp_status_t ofi_fabric_add(dp_comm_t *comm, int32_t rank, const record_t *record)
 {
     wire_t *w = &comm->wire;
     dp_status_t status;
@@ -583,12 +583,13 @@ static dp_status_t register_memory(dp_comm_t *comm, void *base, size_t bytes, ui
     return status;
 }
 
-dp_status_t fabric_register_device(dp_comm_t *comm, void *base, size_t bytes, uint64_t access, struct fid_mr **mr_out)
+dp_status_t ofi_fabric_register_device(dp_comm_t *comm, void *base, size_t bytes, uint64_t access,
+                                       struct fid_mr **mr_out)
 {
     return register_memory(comm, base, bytes, access, true, mr_out);
 }
 
-dp_status_t fabric_register(dp_comm_t *comm, region_t *region)
+dp_status_t ofi_fabric_register(dp_comm_t *comm, region_t *region)
 {
     wire_t *w = &comm->wire;
     uint64_t access = FI_REMOTE_WRITE | (w->bounce ? FI_WRITE : 0);

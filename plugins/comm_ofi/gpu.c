@@ -75,7 +75,7 @@ static void keep_failure(gpu_t *gpu, dp_status_t status)
     pthread_mutex_unlock(&gpu->lock);
 }
 
-static dp_status_t check(void *arg)
+static dp_status_t check_gpu(void *arg)
 {
     gpu_t *gpu = arg;
     dp_status_t status;
@@ -90,7 +90,7 @@ static dp_status_t check(void *arg)
 
 /* ---- the thread ---- */
 
-static void let_go(const gpu_queue_t *queue, uint32_t count)
+static void release_waits(const gpu_queue_t *queue, uint32_t count)
 {
     __atomic_store_n(queue->done, count, __ATOMIC_RELEASE);
 }
@@ -110,7 +110,7 @@ static void run_all(gpu_queue_t *queue)
             if (status < 0)
                 keep_failure(gpu, status);
         }
-        let_go(queue, ++n);
+        release_waits(queue, ++n);
         gpu->host->post(gpu->host, &queue->room, n);
     }
 }
@@ -120,7 +120,7 @@ static gpu_queue_t *queues_of(worker_t *worker)
     return __atomic_load_n(&worker->queues, __ATOMIC_ACQUIRE);
 }
 
-static void *work(void *arg)
+static void *run_worker(void *arg)
 {
     worker_t *worker = arg;
     gpu_t *gpu = worker->gpu;
@@ -143,11 +143,11 @@ static void *work(void *arg)
             run_all(queue);
     }
     for (gpu_queue_t *queue = queues_of(worker); queue != NULL; queue = queue->next)
-        let_go(queue, queue->room.value + FAR_AHEAD); /* the job is over, or the stream is idle */
+        release_waits(queue, queue->room.value + FAR_AHEAD); /* the job is over, or the stream is idle */
     return NULL;
 }
 
-static void wake(worker_t *worker)
+static void wake_worker(worker_t *worker)
 {
     gpu_t *gpu = worker->gpu;
 
@@ -162,12 +162,12 @@ static void CUDA_CB come(void *arg)
     gpu_queue_t *queue = arg;
 
     __atomic_fetch_add(&queue->come, 1, __ATOMIC_RELEASE);
-    wake(queue->worker);
+    wake_worker(queue->worker);
 }
 
 /* ---- the caller ---- */
 
-dp_status_t gpu_launch(gpu_queue_t *queue, dp_stream_t *s, dp_launch_fn fn, const void *arg, size_t bytes)
+dp_status_t ofi_gpu_launch(gpu_queue_t *queue, dp_stream_t *s, dp_launch_fn fn, const void *arg, size_t bytes)
 {
     gpu_t *gpu = queue->worker->gpu;
     const dp_host_t *host = gpu->host;
@@ -192,7 +192,7 @@ dp_status_t gpu_launch(gpu_queue_t *queue, dp_stream_t *s, dp_launch_fn fn, cons
     return status;
 }
 
-dp_status_t gpu_copy(gpu_t *gpu, void *to, const void *from, size_t bytes)
+dp_status_t ofi_gpu_copy(gpu_t *gpu, void *to, const void *from, size_t bytes)
 {
     dp_status_t status;
 
@@ -214,7 +214,7 @@ static int attribute(const gpu_t *gpu, CUdevice_attribute which)
 }
 
 /* Either the device keeps the order of what comes from outside, or a stream's wait flushes what came before. */
-bool gpu_sees_writes(gpu_t *gpu)
+bool ofi_gpu_sees_writes(gpu_t *gpu)
 {
     if (attribute(gpu, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) >= CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER)
         return true;
@@ -224,12 +224,12 @@ bool gpu_sees_writes(gpu_t *gpu)
     return true;
 }
 
-int gpu_ordinal(const gpu_t *gpu)
+int ofi_gpu_ordinal(const gpu_t *gpu)
 {
     return (int)gpu->ordinal;
 }
 
-dp_status_t gpu_range(gpu_t *gpu, const void *at, uint64_t *base_out, size_t *bytes_out, uint64_t *id_out)
+dp_status_t ofi_gpu_range(gpu_t *gpu, const void *at, uint64_t *base_out, size_t *bytes_out, uint64_t *id_out)
 {
     CUdeviceptr base = 0;
     unsigned long long id = 0;
@@ -246,7 +246,7 @@ dp_status_t gpu_range(gpu_t *gpu, const void *at, uint64_t *base_out, size_t *by
 
 /* ---- opening ---- */
 
-size_t gpu_queue_bytes(void)
+size_t ofi_gpu_queue_bytes(void)
 {
     return sizeof(gpu_queue_t) + sizeof(worker_t) + RING * sizeof(entry_t) + LINE_BYTES;
 }
@@ -260,14 +260,14 @@ static void queue_free(gpu_t *gpu, gpu_queue_t *queue)
     gpu->host->release(gpu->host, queue);
 }
 
-static dp_status_t start(worker_t *worker)
+static dp_status_t start_worker(worker_t *worker)
 {
     sigset_t all, before;
     int error;
 
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&worker->thread, NULL, work, worker);
+    error = pthread_create(&worker->thread, NULL, run_worker, worker);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error != 0)
         return DP_FAIL(worker->gpu->host, DP_ERR_NOMEM, "no thread for what streams are to do: %s", strerror(error));
@@ -287,10 +287,10 @@ static dp_status_t hire(gpu_t *gpu, worker_t **worker_out)
     worker->next = gpu->workers;
     gpu->workers = worker;
     *worker_out = worker;
-    return start(worker);
+    return start_worker(worker);
 }
 
-dp_status_t gpu_queue_open(gpu_t *gpu, bool waits, gpu_queue_t **queue_out)
+dp_status_t ofi_gpu_queue_open(gpu_t *gpu, bool waits, gpu_queue_t **queue_out)
 {
     const dp_host_t *host = gpu->host;
     gpu_queue_t *queue = host->allocate(host, sizeof(*queue), 64);
@@ -321,7 +321,7 @@ dp_status_t gpu_queue_open(gpu_t *gpu, bool waits, gpu_queue_t **queue_out)
     return DP_OK;
 }
 
-dp_status_t gpu_open(const dp_host_t *host, const dp_device_vt_t *vt, dp_device_t *device, gpu_t **gpu_out)
+dp_status_t ofi_gpu_open(const dp_host_t *host, const dp_device_vt_t *vt, dp_device_t *device, gpu_t **gpu_out)
 {
     const cuda_driver_t *cu;
     dp_status_t status = cuda_driver(host, &cu);
@@ -347,17 +347,17 @@ dp_status_t gpu_open(const dp_host_t *host, const dp_device_vt_t *vt, dp_device_
     if (status == DP_OK)
         status = hire(gpu, &gpu->errands);
     if (status == DP_OK)
-        status = vt->watch(device, check, gpu);
+        status = vt->watch(device, check_gpu, gpu);
     gpu->watched = status == DP_OK;
     if (status < 0) {
-        gpu_close(gpu);
+        ofi_gpu_close(gpu);
         return status;
     }
     *gpu_out = gpu;
     return DP_OK;
 }
 
-void gpu_stop(gpu_t *gpu)
+void ofi_gpu_stop(gpu_t *gpu)
 {
     if (gpu == NULL)
         return;
@@ -365,23 +365,23 @@ void gpu_stop(gpu_t *gpu)
         if (!worker->running)
             continue;
         __atomic_store_n(&worker->stop, true, __ATOMIC_RELEASE);
-        wake(worker);
+        wake_worker(worker);
         pthread_join(worker->thread, NULL);
         worker->running = false;
     }
     if (gpu->watched)
-        gpu->vt->unwatch(gpu->device, check, gpu);
+        gpu->vt->unwatch(gpu->device, check_gpu, gpu);
     gpu->watched = false;
 }
 
-void gpu_close(gpu_t *gpu)
+void ofi_gpu_close(gpu_t *gpu)
 {
     const dp_host_t *host;
 
     if (gpu == NULL)
         return;
     host = gpu->host;
-    gpu_stop(gpu);
+    ofi_gpu_stop(gpu);
     cuda_side_close(gpu->cu, gpu->side);
     while (gpu->workers != NULL) {
         worker_t *worker = gpu->workers;

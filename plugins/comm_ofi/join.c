@@ -26,11 +26,11 @@ static size_t page_up(size_t bytes)
 }
 
 /* First what peers write, then what is ours alone. Returns all bytes, 0 when they are beyond reason. */
-static size_t lay_out(joining_t *j)
+static size_t lay_out_areas(joining_t *j)
 {
     size_t at = 0;
 
-    if (!areas_place(j->areas, j->count, &at))
+    if (!comm_areas_place(j->areas, j->count, &at))
         return 0;
     for (uint32_t i = 0; i < j->count; i++) {
         j->areas[i].bell = j->bells;
@@ -39,7 +39,7 @@ static size_t lay_out(joining_t *j)
     }
     for (uint32_t i = 0; i < j->count; i++) {
         j->areas[i].private_offset = at;
-        if (__builtin_add_overflow(at, round_line(j->areas[i].private_bytes), &at) || at > SIZE_MAX / 8)
+        if (__builtin_add_overflow(at, comm_round_line(j->areas[i].private_bytes), &at) || at > SIZE_MAX / 8)
             return 0;
     }
     return page_up(at > 0 ? at : 1);
@@ -49,7 +49,7 @@ static dp_status_t make_region(joining_t *j, region_t *region)
 {
     dp_comm_t *comm = j->comm;
     const dp_host_t *host = comm->host;
-    size_t bytes = lay_out(j), bells = ((size_t)j->bells + 1) * sizeof(bell_t);
+    size_t bytes = lay_out_areas(j), bells = ((size_t)j->bells + 1) * sizeof(bell_t);
     void *pinned = NULL;
 
     if (bytes == 0)
@@ -69,7 +69,7 @@ static dp_status_t make_region(joining_t *j, region_t *region)
     return DP_OK;
 }
 
-void join_free_region(dp_comm_t *comm, region_t *region)
+void ofi_join_free_region(dp_comm_t *comm, region_t *region)
 {
     if (region->mr != NULL)
         (void)fi_close(&region->mr->fid);
@@ -99,7 +99,7 @@ static dp_status_t add_region(joining_t *j)
     status = make_region(j, &region);
     pthread_mutex_lock(&comm->wire.lock);
     if (status == DP_OK && comm->nranks > 1)
-        status = fabric_register(comm, &region);
+        status = ofi_fabric_register(comm, &region);
     if (before != NULL)
         memcpy(regions, before, old);
     regions[comm->region_count] = region;
@@ -118,7 +118,7 @@ static void key_of(const joining_t *j, int32_t rank, uint32_t part, char key[128
     snprintf(key, 128, "ofi/%s/%u/%d/%u", j->comm->name, j->comm->region_count - 1, rank, part);
 }
 
-static dp_status_t publish(joining_t *j)
+static dp_status_t publish_region(joining_t *j)
 {
     dp_comm_t *comm = j->comm;
     record_t record;
@@ -126,7 +126,7 @@ static dp_status_t publish(joining_t *j)
     dp_status_t status;
 
     memset(&record, 0, sizeof(record));
-    status = fabric_describe(comm, &record);
+    status = ofi_fabric_describe(comm, &record);
     if (status < 0)
         return status;
     record.address = j->region->address;
@@ -176,7 +176,7 @@ static dp_status_t read_areas(joining_t *j, int32_t rank, view_t *view)
     return status;
 }
 
-static dp_status_t load(joining_t *j, int32_t rank)
+static dp_status_t load_view(joining_t *j, int32_t rank)
 {
     dp_comm_t *comm = j->comm;
     view_t *view = &j->views[rank];
@@ -188,7 +188,7 @@ static dp_status_t load(joining_t *j, int32_t rank)
     key_of(j, rank, 0, key);
     status = comm->boot->get(comm->host, key, &view->record, sizeof(view->record));
     if (status == DP_OK && comm->region_count == 1)
-        status = fabric_add(comm, rank, &view->record);
+        status = ofi_fabric_add(comm, rank, &view->record);
     if (status == DP_OK)
         status = read_areas(j, rank, view);
     view->loaded = status == DP_OK;
@@ -197,13 +197,13 @@ static dp_status_t load(joining_t *j, int32_t rank)
 
 /* ---- finding ---- */
 
-dp_status_t join_find(dp_comm_t *comm, view_t *views, int32_t rank, const area_t *expected, const char *what,
-                      place_t *place_out)
+dp_status_t ofi_join_find(dp_comm_t *comm, view_t *views, int32_t rank, const area_t *expected, const char *what,
+                          place_t *place_out)
 {
     const area_search_t search = {comm->host, comm->name, comm->world[comm->rank], comm->world[rank], what};
     const view_t *view = &views[rank];
     const area_t *found = NULL;
-    dp_status_t status = area_find(&search, view->areas, view->record.areas, expected, &found);
+    dp_status_t status = comm_area_find(&search, view->areas, view->record.areas, expected, &found);
 
     if (status < 0)
         return status;
@@ -218,7 +218,7 @@ dp_status_t join_find(dp_comm_t *comm, view_t *views, int32_t rank, const area_t
 
 /* ---- open and start ---- */
 
-static dp_status_t begin(joining_t *j, dp_comm_t *comm, uint32_t count)
+static dp_status_t begin_joining(joining_t *j, dp_comm_t *comm, uint32_t count)
 {
     const dp_host_t *host = comm->host;
     size_t views = (size_t)comm->nranks * sizeof(view_t);
@@ -235,24 +235,24 @@ static dp_status_t begin(joining_t *j, dp_comm_t *comm, uint32_t count)
 }
 
 /* Makes our region, tells the others of it and hears of theirs. Of our own rank the view is there as well. */
-static dp_status_t show(joining_t *j)
+static dp_status_t show_region(joining_t *j)
 {
     dp_comm_t *comm = j->comm;
     dp_status_t status = add_region(j);
 
     if (status == DP_OK && comm->nranks > 1)
-        status = publish(j);
+        status = publish_region(j);
     return status;
 }
 
-static dp_status_t end(joining_t *j, dp_status_t status)
+static dp_status_t end_joining(joining_t *j, dp_status_t status)
 {
     dp_comm_t *comm = j->comm;
 
     for (int32_t i = 0; j->views != NULL && i < comm->nranks; i++)
         ofi_free(comm, j->views[i].areas);
     if (status == DP_OK && comm->nranks > 1)
-        status = base_meet(comm);
+        status = ofi_base_meet(comm);
     ofi_free(comm, j->areas);
     ofi_free(comm, j->views);
     comm->broken = status < 0;
@@ -264,23 +264,23 @@ static dp_status_t connect_bases(joining_t *j)
     dp_comm_t *comm = j->comm;
     dp_status_t status;
 
-    j->areas[j->count++] = base_area(comm);
-    status = show(j);
+    j->areas[j->count++] = ofi_base_area(comm);
+    status = show_region(j);
     if (status < 0)
         return status;
     comm->base = j->areas[0];
     comm->ground = *j->region;
-    base_prepare(comm, j->region);
+    ofi_base_prepare(comm, j->region);
     for (int32_t rank = 0; rank < comm->nranks && status == DP_OK; rank++) {
         if (rank == comm->rank)
             continue;
-        status = load(j, rank);
+        status = load_view(j, rank);
         if (status == DP_OK)
-            status = join_find(comm, j->views, rank, &comm->base, "the staging of all_reduce", &comm->bases[rank]);
+            status = ofi_join_find(comm, j->views, rank, &comm->base, "the staging of all_reduce", &comm->bases[rank]);
     }
     if (status == DP_OK)
-        status = progress_start(comm);
-    return status == DP_OK ? base_greet(comm) : status;
+        status = ofi_progress_start(comm);
+    return status == DP_OK ? ofi_base_greet(comm) : status;
 }
 
 static dp_status_t connect_all(joining_t *j)
@@ -291,41 +291,41 @@ static dp_status_t connect_all(joining_t *j)
 
     for (dp_channel_end_t *e = comm->ends; e != NULL && status == DP_OK; e = e->next)
         if (!e->connected) {
-            status = channel_show(e);
-            j->areas[j->count++] = channel_area(e, true);
+            status = ofi_channel_show(e);
+            j->areas[j->count++] = ofi_channel_area(e, true);
         }
     for (dp_exchange_t *x = comm->exchanges; x != NULL && status == DP_OK; x = x->next)
         if (!x->connected) {
-            status = exchange_show(x);
-            j->areas[j->count++] = exchange_area(x);
+            status = ofi_exchange_show(x);
+            j->areas[j->count++] = ofi_exchange_area(x);
         }
     if (status == DP_OK)
-        status = show(j);
+        status = show_region(j);
     for (dp_channel_end_t *e = comm->ends; e != NULL && status == DP_OK; e = e->next)
         if (!e->connected) {
-            status = load(j, e->config.peer);
+            status = load_view(j, e->config.peer);
             if (status == DP_OK)
-                status = channel_connect(e, &j->areas[i++], j->region, j->views);
+                status = ofi_channel_connect(e, &j->areas[i++], j->region, j->views);
         }
     for (dp_exchange_t *x = comm->exchanges; x != NULL && status == DP_OK; x = x->next)
         if (!x->connected) {
             for (int32_t rank = 0; rank < comm->nranks && status == DP_OK; rank++)
-                status = rank != comm->rank ? load(j, rank) : DP_OK;
+                status = rank != comm->rank ? load_view(j, rank) : DP_OK;
             if (status == DP_OK)
-                status = exchange_connect(x, &j->areas[i++], j->region, j->views);
+                status = ofi_exchange_connect(x, &j->areas[i++], j->region, j->views);
         }
     return status;
 }
 
-dp_status_t join_group(dp_comm_t *comm)
+dp_status_t ofi_join_group(dp_comm_t *comm)
 {
     joining_t j;
-    dp_status_t status = begin(&j, comm, 1);
+    dp_status_t status = begin_joining(&j, comm, 1);
 
-    return end(&j, status == DP_OK ? connect_bases(&j) : status);
+    return end_joining(&j, status == DP_OK ? connect_bases(&j) : status);
 }
 
-dp_status_t join_start(dp_comm_t *comm)
+dp_status_t ofi_join_start(dp_comm_t *comm)
 {
     joining_t j;
     uint32_t count = 0;
@@ -335,6 +335,6 @@ dp_status_t join_start(dp_comm_t *comm)
         count += !e->connected;
     for (dp_exchange_t *x = comm->exchanges; x != NULL; x = x->next)
         count += !x->connected;
-    status = begin(&j, comm, count);
-    return end(&j, status == DP_OK ? connect_all(&j) : status);
+    status = begin_joining(&j, comm, count);
+    return end_joining(&j, status == DP_OK ? connect_all(&j) : status);
 }

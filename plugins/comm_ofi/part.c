@@ -5,18 +5,18 @@
 
 #include <string.h>
 
-dp_status_t part_open(dp_comm_t *comm, part_t *part, bool releases)
+dp_status_t ofi_part_open(dp_comm_t *comm, part_t *part, bool releases)
 {
     dp_status_t status;
 
     if (comm->gpu == NULL)
         return DP_OK;
-    comm->memory_bytes += (releases ? 2 : 1) * gpu_queue_bytes();
-    status = gpu_queue_open(comm->gpu, true, &part->queue);
-    return status == DP_OK && releases ? gpu_queue_open(comm->gpu, false, &part->releases) : status;
+    comm->memory_bytes += (releases ? 2 : 1) * ofi_gpu_queue_bytes();
+    status = ofi_gpu_queue_open(comm->gpu, true, &part->queue);
+    return status == DP_OK && releases ? ofi_gpu_queue_open(comm->gpu, false, &part->releases) : status;
 }
 
-dp_status_t part_show(dp_comm_t *comm, part_t *part, size_t bytes)
+dp_status_t ofi_part_show(dp_comm_t *comm, part_t *part, size_t bytes)
 {
     void *memory = NULL;
     dp_status_t status;
@@ -31,7 +31,7 @@ dp_status_t part_show(dp_comm_t *comm, part_t *part, size_t bytes)
     if (!comm->wire.direct)
         return DP_OK;
     pthread_mutex_lock(&comm->wire.lock);
-    status = fabric_register_device(comm, memory, bytes, FI_REMOTE_WRITE, &part->mr);
+    status = ofi_fabric_register_device(comm, memory, bytes, FI_REMOTE_WRITE, &part->mr);
     pthread_mutex_unlock(&comm->wire.lock);
     if (status < 0)
         return status;
@@ -41,11 +41,11 @@ dp_status_t part_show(dp_comm_t *comm, part_t *part, size_t bytes)
 }
 
 /* What is sent lies in few allocations, again and again: those are kept. */
-dp_status_t part_lend(dp_comm_t *comm, part_t *part, const void *data, void **desc_out)
+dp_status_t ofi_part_lend(dp_comm_t *comm, part_t *part, const void *data, void **desc_out)
 {
     lent_t now = {0};
     lent_t *lent = &part->lent[part->latest % LENT];
-    dp_status_t status = gpu_range(comm->gpu, data, &now.base, &now.bytes, &now.id);
+    dp_status_t status = ofi_gpu_range(comm->gpu, data, &now.base, &now.bytes, &now.id);
 
     if (status < 0)
         return status;
@@ -58,7 +58,7 @@ dp_status_t part_lend(dp_comm_t *comm, part_t *part, const void *data, void **de
     if (lent->mr != NULL)
         (void)fi_close(&lent->mr->fid); /* nothing is on its way out of it: who sends waits for that */
     memset(lent, 0, sizeof(*lent));
-    status = fabric_register_device(comm, (void *)(uintptr_t)now.base, now.bytes, FI_WRITE, &now.mr);
+    status = ofi_fabric_register_device(comm, (void *)(uintptr_t)now.base, now.bytes, FI_WRITE, &now.mr);
     pthread_mutex_unlock(&comm->wire.lock);
     if (status < 0)
         return status;
@@ -68,7 +68,7 @@ dp_status_t part_lend(dp_comm_t *comm, part_t *part, const void *data, void **de
     return DP_OK;
 }
 
-void part_withdraw(part_t *part)
+void ofi_part_withdraw(part_t *part)
 {
     for (int i = 0; i < LENT; i++)
         if (part->lent[i].mr != NULL)
@@ -79,7 +79,7 @@ void part_withdraw(part_t *part)
     memset(part->lent, 0, sizeof(part->lent));
 }
 
-void part_free(const dp_comm_t *comm, part_t *part)
+void ofi_part_free(const dp_comm_t *comm, part_t *part)
 {
     if (part->shown != NULL)
         comm->device->release(comm->instance, part->shown);

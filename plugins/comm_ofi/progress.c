@@ -32,7 +32,7 @@
 #define NAP_MAX_NS  1000000
 #define LOOKS       8 /* in a row, before the first nap */
 
-static bool reached(const dp_signal_t *signal, uint32_t target)
+static bool has_reached(const dp_signal_t *signal, uint32_t target)
 {
     return (int32_t)(__atomic_load_n(&signal->value, __ATOMIC_ACQUIRE) - target) >= 0;
 }
@@ -47,7 +47,7 @@ static void set_flag(bool *b, bool value)
     __atomic_store_n(b, value, __ATOMIC_SEQ_CST);
 }
 
-static void wake(int fd)
+static void wake_fd(int fd)
 {
     const uint64_t one = 1;
 
@@ -55,15 +55,15 @@ static void wake(int fd)
         ;
 }
 
-void progress_nudge(dp_comm_t *comm)
+void ofi_progress_nudge(dp_comm_t *comm)
 {
     if (flag(&comm->wire.asleep))
-        wake(comm->wire.nudge_fd);
+        wake_fd(comm->wire.nudge_fd);
 }
 
-void progress_wake(dp_comm_t *comm)
+void ofi_progress_wake(dp_comm_t *comm)
 {
-    wake(comm->wire.wake_fd);
+    wake_fd(comm->wire.wake_fd);
 }
 
 /* Sleeps on two descriptors; `other` may be -1. */
@@ -108,9 +108,9 @@ static _Thread_local int crowded, crowded_next = 1;
 /* Looks until it is there or nothing more is. Under the lock. */
 static bool look_for(const wait_t *t)
 {
-    while (!reached(t->signal, t->target) && progress_look(t->comm))
+    while (!has_reached(t->signal, t->target) && ofi_progress_look(t->comm))
         ;
-    return reached(t->signal, t->target);
+    return has_reached(t->signal, t->target);
 }
 
 static bool spin(const wait_t *t)
@@ -127,10 +127,10 @@ static bool spin(const wait_t *t)
         if (pthread_mutex_trylock(&w->lock) == 0) {
             for (int i = 0; i < SPIN_LOOKS && !look_for(t); i++)
                 ;
-            wire_pay(t->comm, before - WIRE_OWE_NS);
+            ofi_wire_pay(t->comm, before - WIRE_OWE_NS);
             pthread_mutex_unlock(&w->lock);
         }
-        if (reached(t->signal, t->target)) {
+        if (has_reached(t->signal, t->target)) {
             crowded_next = 1;
             return true;
         }
@@ -144,7 +144,7 @@ static bool spin(const wait_t *t)
         }
         before = after;
     } while (after - start < SPIN_NS);
-    return reached(t->signal, t->target);
+    return has_reached(t->signal, t->target);
 }
 
 /* DP_PENDING when nothing has come for a slice, or the provider is not called any more. */
@@ -161,7 +161,7 @@ static dp_status_t sleep_until(void *arg)
         int fd;
 
         pthread_mutex_lock(&w->lock);
-        wire_pay(t->comm, INT64_MAX);
+        ofi_wire_pay(t->comm, INT64_MAX);
         there = look_for(t);
         quiet = !there && (w->dead || may_sleep(w));
         fd = w->dead ? -1 : w->cq_fd;
@@ -177,7 +177,7 @@ static dp_status_t sleep_until(void *arg)
             nap(w->nudge_fd, ++looks);
         }
     } while (host->now_ns(host) < end);
-    return reached(t->signal, t->target) ? DP_OK : DP_PENDING;
+    return has_reached(t->signal, t->target) ? DP_OK : DP_PENDING;
 }
 
 static bool others_wait(const wire_t *w)
@@ -192,7 +192,7 @@ static void stop_driving(wire_t *w)
     set_flag(&w->driven, false);
     parked = __atomic_exchange_n(&w->parked, false, __ATOMIC_SEQ_CST);
     if (parked || (flag(&w->away) && others_wait(w)))
-        wake(w->wake_fd);
+        wake_fd(w->wake_fd);
 }
 
 static dp_status_t drive(const wait_t *t, const char *what)
@@ -209,7 +209,7 @@ static dp_status_t drive(const wait_t *t, const char *what)
     return status;
 }
 
-dp_status_t progress_wait(dp_comm_t *comm, dp_signal_t *signal, uint32_t target, const char *what)
+dp_status_t ofi_progress_wait(dp_comm_t *comm, dp_signal_t *signal, uint32_t target, const char *what)
 {
     wire_t *w = &comm->wire;
     wait_t t = {comm, signal, target};
@@ -240,12 +240,12 @@ static bool look_once(dp_comm_t *comm, int *fd_out)
     bool quiet;
 
     pthread_mutex_lock(&w->lock);
-    wire_pay(comm, INT64_MAX);
-    while (progress_look(comm))
+    ofi_wire_pay(comm, INT64_MAX);
+    while (ofi_progress_look(comm))
         ;
     quiet = w->dead || may_sleep(w);
     *fd_out = w->dead ? -1 : w->cq_fd;
-    progress_nudge(comm);
+    ofi_progress_nudge(comm);
     pthread_mutex_unlock(&w->lock);
     return quiet;
 }
@@ -271,7 +271,7 @@ static void keep_away(wire_t *w)
     set_flag(&w->away, false);
 }
 
-static void *work(void *arg)
+static void *run_progress(void *arg)
 {
     dp_comm_t *comm = arg;
     wire_t *w = &comm->wire;
@@ -292,7 +292,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-dp_status_t progress_start(dp_comm_t *comm)
+dp_status_t ofi_progress_start(dp_comm_t *comm)
 {
     const dp_host_t *host = comm->host;
     wire_t *w = &comm->wire;
@@ -306,7 +306,7 @@ dp_status_t progress_start(dp_comm_t *comm)
                        comm->world[comm->rank], comm->name, strerror(errno));
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&w->thread, NULL, work, comm);
+    error = pthread_create(&w->thread, NULL, run_progress, comm);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error != 0)
         return DP_FAIL(host, DP_ERR_NOMEM, "rank %d, group %s: no thread for the progress of libfabric: %s",
@@ -316,13 +316,13 @@ dp_status_t progress_start(dp_comm_t *comm)
     return DP_OK;
 }
 
-void progress_stop(dp_comm_t *comm)
+void ofi_progress_stop(dp_comm_t *comm)
 {
     wire_t *w = &comm->wire;
 
     if (w->running) {
         __atomic_store_n(&w->stop, true, __ATOMIC_RELEASE);
-        wake(w->wake_fd);
+        wake_fd(w->wake_fd);
         pthread_join(w->thread, NULL);
     }
     if (w->wake_fd >= 0)

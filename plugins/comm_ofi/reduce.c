@@ -28,7 +28,7 @@ typedef struct reduction {
 
 /* ---- layout of AREA_BASE ---- */
 
-void base_size(dp_comm_t *comm, size_t reduce_bytes)
+void ofi_base_size(dp_comm_t *comm, size_t reduce_bytes)
 {
     size_t budget = reduce_bytes != 0 ? reduce_bytes : REDUCE_BYTES;
 
@@ -40,7 +40,7 @@ void base_size(dp_comm_t *comm, size_t reduce_bytes)
 /* A head and the largest slice of a piece. */
 static size_t cell_bytes(const dp_comm_t *comm)
 {
-    return LINE_BYTES + round_line(comm->piece_bytes / (size_t)comm->nranks + 8);
+    return LINE_BYTES + comm_round_line(comm->piece_bytes / (size_t)comm->nranks + 8);
 }
 
 /* Bells: hello by rank, meetings by round, in by buffer and rank, out likewise. Memory: a line for hello and meetings,
@@ -77,7 +77,7 @@ static op_t *host_op(const dp_comm_t *comm)
     return (op_t *)(void *)(comm->ground.base + comm->base.private_offset);
 }
 
-area_t base_area(const dp_comm_t *comm)
+area_t ofi_base_area(const dp_comm_t *comm)
 {
     size_t n = (size_t)comm->nranks;
     area_t area = {
@@ -99,17 +99,18 @@ static unsigned char *mine(const dp_comm_t *comm, uint32_t q)
     return (unsigned char *)op_of(comm, PURPOSE_OUT, 1, comm->nranks) + q % 2 * cell_bytes(comm);
 }
 
-void base_prepare(dp_comm_t *comm, const region_t *region)
+void ofi_base_prepare(dp_comm_t *comm, const region_t *region)
 {
     int32_t n = comm->nranks;
 
-    op_init(comm, host_op(comm), comm->rank, region, NULL);
+    ofi_op_init(comm, host_op(comm), comm->rank, region, NULL);
     for (uint32_t q = 0; q < 2; q++)
         for (int32_t rank = 0; rank < n; rank++) {
             size_t bounce = 3 + q * (size_t)n + (size_t)rank;
 
-            op_init(comm, op_of(comm, PURPOSE_IN, q, rank), rank, region, mine(comm, 0) + bounce * cell_bytes(comm));
-            op_init(comm, op_of(comm, PURPOSE_OUT, q, rank), rank, region, NULL);
+            ofi_op_init(comm, op_of(comm, PURPOSE_IN, q, rank), rank, region,
+                        mine(comm, 0) + bounce * cell_bytes(comm));
+            ofi_op_init(comm, op_of(comm, PURPOSE_OUT, q, rank), rank, region, NULL);
         }
 }
 
@@ -132,16 +133,16 @@ static dp_status_t ring_at(dp_comm_t *comm, int32_t to, uint32_t bell)
         .delivered = true,
         .what = "the news of a meeting does not leave",
     };
-    dp_status_t status = wire_put(comm, host_op(comm), &put);
+    dp_status_t status = ofi_wire_put(comm, host_op(comm), &put);
 
-    return status == DP_OK ? wire_finish(comm, host_op(comm), "the news of a meeting does not arrive") : status;
+    return status == DP_OK ? ofi_wire_finish(comm, host_op(comm), "the news of a meeting does not arrive") : status;
 }
 
 static dp_status_t explain_meeting(dp_comm_t *comm, dp_status_t status, int32_t peer)
 {
-    cause_t cause = cause_of(comm->host);
+    cause_t cause = comm_cause_of(comm->host);
 
-    if (!wire_is_news(comm, status))
+    if (!ofi_wire_is_news(comm, status))
         return status;
     return DP_FAIL(comm->host, status, "rank %d: meeting of group %s, rank %d: %s", comm->world[comm->rank], comm->name,
                    comm->world[peer], cause.text);
@@ -151,9 +152,9 @@ static dp_status_t explain_meeting(dp_comm_t *comm, dp_status_t status, int32_t 
 static dp_status_t explain_greeting(dp_comm_t *comm, dp_status_t status, const char *direction, int32_t peer)
 {
     const wire_t *w = &comm->wire;
-    cause_t cause = cause_of(comm->host);
+    cause_t cause = comm_cause_of(comm->host);
 
-    if (!wire_is_news(comm, status))
+    if (!ofi_wire_is_news(comm, status))
         return status;
     return DP_FAIL(comm->host, status,
                    "rank %d: group %s: no way %s rank %d by %s at %s (a firewall? ports that the system gives out have "
@@ -162,7 +163,7 @@ static dp_status_t explain_greeting(dp_comm_t *comm, dp_status_t status, const c
                    cause.text);
 }
 
-dp_status_t base_greet(dp_comm_t *comm)
+dp_status_t ofi_base_greet(dp_comm_t *comm)
 {
     int32_t n = comm->nranks;
     dp_status_t status = DP_OK;
@@ -177,7 +178,7 @@ dp_status_t base_greet(dp_comm_t *comm)
     for (int32_t i = 1; i < n; i++) {
         int32_t from = (comm->rank + i) % n;
 
-        status = wire_wait(comm, &bell_of(comm, (uint32_t)from)->signal, 1, "a rank has not come");
+        status = ofi_wire_wait(comm, &bell_of(comm, (uint32_t)from)->signal, 1, "a rank has not come");
         if (status < 0)
             return explain_greeting(comm, status, "from", from);
     }
@@ -185,7 +186,7 @@ dp_status_t base_greet(dp_comm_t *comm)
 }
 
 /* Dissemination: in round k each rank hears from the one 2^k before it. */
-dp_status_t base_meet(dp_comm_t *comm)
+dp_status_t ofi_base_meet(dp_comm_t *comm)
 {
     uint32_t number = ++comm->meetings;
 
@@ -195,7 +196,7 @@ dp_status_t base_meet(dp_comm_t *comm)
 
         if (status < 0)
             return explain_meeting(comm, status, to);
-        status = wire_wait(comm, &bell_of(comm, meet_bell(comm, k))->signal, number, "a rank has not come");
+        status = ofi_wire_wait(comm, &bell_of(comm, meet_bell(comm, k))->signal, number, "a rank has not come");
         if (status < 0)
             return explain_meeting(comm, status, from);
     }
@@ -226,12 +227,12 @@ static size_t slice_at(const reduction_t *r, const piece_t *p, int32_t rank)
     return p->elements * (size_t)rank / (size_t)r->comm->nranks * dp_dtype_bytes(r->dtype);
 }
 
-static dp_status_t explain(const reduction_t *r, dp_status_t status, int32_t peer)
+static dp_status_t explain_sum(const reduction_t *r, dp_status_t status, int32_t peer)
 {
     dp_comm_t *comm = r->comm;
-    cause_t cause = cause_of(comm->host);
+    cause_t cause = comm_cause_of(comm->host);
 
-    if (!wire_is_news(comm, status))
+    if (!ofi_wire_is_news(comm, status))
         return status;
     return DP_FAIL(comm->host, status, "rank %d: all_reduce %u of %zu elements in group %s, waiting for rank %d: %s",
                    comm->world[comm->rank], r->number, r->count, comm->name, comm->world[peer], cause.text);
@@ -259,38 +260,38 @@ static dp_status_t send_slice(const reduction_t *r, const piece_t *p, purpose_t 
     op->head.sum.dtype = (uint32_t)r->dtype;
     op->head.sum.piece = p->q;
     op->head.sum.sender = comm->rank;
-    status = wire_put(comm, op, &put);
-    return status < 0 ? explain(r, status, to) : DP_OK;
+    status = ofi_wire_put(comm, op, &put);
+    return status < 0 ? explain_sum(r, status, to) : DP_OK;
 }
 
 /* All puts of a purpose have left. */
-static dp_status_t finish(const reduction_t *r, const piece_t *p, purpose_t purpose)
+static dp_status_t finish_puts(const reduction_t *r, const piece_t *p, purpose_t purpose)
 {
     dp_comm_t *comm = r->comm;
 
     for (int32_t i = 1; i < comm->nranks; i++) {
         int32_t to = (comm->rank + i) % comm->nranks;
-        dp_status_t status = wire_finish(comm, op_of(comm, purpose, p->q, to), "its slice does not leave");
+        dp_status_t status = ofi_wire_finish(comm, op_of(comm, purpose, p->q, to), "its slice does not leave");
 
         if (status < 0)
-            return explain(r, status, to);
+            return explain_sum(r, status, to);
     }
     return DP_OK;
 }
 
 /* The slice that `from` put into our cell. */
-static dp_status_t hear(const reduction_t *r, const piece_t *p, purpose_t purpose, int32_t from,
-                        const unsigned char **data_out)
+static dp_status_t hear_slice(const reduction_t *r, const piece_t *p, purpose_t purpose, int32_t from,
+                              const unsigned char **data_out)
 {
     dp_comm_t *comm = r->comm;
     uint32_t cell = cell_number(comm, purpose, p->q, from);
     const unsigned char *at = comm->ground.base + comm->base.offset + cell_at(comm, cell) + LINE_BYTES;
     dp_status_t status =
-        wire_wait(comm, &bell_of(comm, cell_bell(comm, cell))->signal, p->q / 2 + 1, "its part has not come");
+        ofi_wire_wait(comm, &bell_of(comm, cell_bell(comm, cell))->signal, p->q / 2 + 1, "its part has not come");
     head_t head;
 
     if (status < 0)
-        return explain(r, status, from);
+        return explain_sum(r, status, from);
     memcpy(&head, at - HEAD_BYTES, HEAD_BYTES);
     if (head.sum.count != r->count || head.sum.number != r->number || head.sum.dtype != (uint32_t)r->dtype ||
         head.sum.piece != p->q || head.sum.sender != from)
@@ -318,7 +319,7 @@ static dp_status_t stage(const reduction_t *r, const piece_t *p)
     return status;
 }
 
-static dp_status_t sum(const reduction_t *r, const piece_t *p)
+static dp_status_t sum_piece(const reduction_t *r, const piece_t *p)
 {
     dp_comm_t *comm = r->comm;
     int32_t n = comm->nranks;
@@ -330,7 +331,7 @@ static dp_status_t sum(const reduction_t *r, const piece_t *p)
 
     for (int32_t rank = 0; rank < n && status == DP_OK; rank++)
         if (rank != comm->rank)
-            status = hear(r, p, PURPOSE_IN, rank, &from);
+            status = hear_slice(r, p, PURPOSE_IN, rank, &from);
     for (size_t at = 0; at < bytes && status == DP_OK; at += SUM_BLOCK_BYTES) {
         size_t block = bytes - at < SUM_BLOCK_BYTES ? bytes - at : SUM_BLOCK_BYTES;
 
@@ -342,7 +343,7 @@ static dp_status_t sum(const reduction_t *r, const piece_t *p)
             if (rank == 0)
                 memcpy(out + at, from + at, block);
             else
-                add(out + at, from + at, block, r->dtype);
+                comm_add_values(out + at, from + at, block, r->dtype);
         }
     }
     for (int32_t i = 1; i < n && status == DP_OK; i++)
@@ -350,21 +351,21 @@ static dp_status_t sum(const reduction_t *r, const piece_t *p)
     return status == DP_OK ? ofi_copy(comm, own, out, bytes) : status;
 }
 
-static dp_status_t gather(const reduction_t *r, const piece_t *p)
+static dp_status_t gather_piece(const reduction_t *r, const piece_t *p)
 {
     dp_comm_t *comm = r->comm;
-    dp_status_t status = finish(r, p, PURPOSE_IN); /* which read what is about to change */
+    dp_status_t status = finish_puts(r, p, PURPOSE_IN); /* which read what is about to change */
 
     for (int32_t i = 1; i < comm->nranks && status == DP_OK; i++) {
         int32_t rank = (comm->rank + i) % comm->nranks;
         size_t begin = slice_at(r, p, rank), end = slice_at(r, p, rank + 1);
         const unsigned char *from;
 
-        status = hear(r, p, PURPOSE_OUT, rank, &from);
+        status = hear_slice(r, p, PURPOSE_OUT, rank, &from);
         if (status == DP_OK)
             status = ofi_copy(comm, r->data + p->offset + begin, from, end - begin);
     }
-    return status == DP_OK ? finish(r, p, PURPOSE_OUT) : status;
+    return status == DP_OK ? finish_puts(r, p, PURPOSE_OUT) : status;
 }
 
 static dp_status_t run_reduce(void *arg)
@@ -384,21 +385,21 @@ static dp_status_t run_reduce(void *arg)
         }
         if (i > 0 && status == DP_OK) {
             p = piece_of(r, i - 1, first);
-            status = sum(r, &p);
+            status = sum_piece(r, &p);
             if (status == DP_OK)
-                status = gather(r, &p);
+                status = gather_piece(r, &p);
         }
     }
     comm->pieces = first + (uint32_t)pieces;
     if (status < 0)
-        wire_abandon(comm);
+        ofi_wire_abandon(comm);
     return status;
 }
 
 dp_status_t ofi_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s)
 {
     reduction_t r = {comm, data, count, comm->reductions, dtype};
-    dp_status_t status = check_sum(comm->host, comm->name, dtype);
+    dp_status_t status = comm_check_sum(comm->host, comm->name, dtype);
 
     if (status < 0)
         return status;

@@ -15,7 +15,7 @@ static bool is_poisoned(const dp_comm_t *comm)
     return __atomic_load_n(&comm->wire.poisoned, __ATOMIC_ACQUIRE);
 }
 
-bool wire_is_news(const dp_comm_t *comm, dp_status_t status)
+bool ofi_wire_is_news(const dp_comm_t *comm, dp_status_t status)
 {
     return status == DP_ERR_TIMEOUT || (is_poisoned(comm) && comm->host->aborted(comm->host) == DP_OK);
 }
@@ -32,16 +32,16 @@ static dp_status_t verdict(const dp_comm_t *comm)
     return status < 0 ? status : DP_FAIL(comm->host, w->fault_status, "%s", w->fault);
 }
 
-dp_status_t wire_wait(dp_comm_t *comm, dp_signal_t *signal, uint32_t target, const char *what)
+dp_status_t ofi_wire_wait(dp_comm_t *comm, dp_signal_t *signal, uint32_t target, const char *what)
 {
     dp_status_t status = DP_OK;
 
     if ((int32_t)(__atomic_load_n(&signal->value, __ATOMIC_ACQUIRE) - target) < 0)
-        status = progress_wait(comm, signal, target, what);
+        status = ofi_progress_wait(comm, signal, target, what);
     return status < 0 ? status : verdict(comm);
 }
 
-void op_init(dp_comm_t *comm, op_t *op, int32_t peer, const region_t *region, unsigned char *bounce)
+void ofi_op_init(dp_comm_t *comm, op_t *op, int32_t peer, const region_t *region, unsigned char *bounce)
 {
     memset(op, 0, sizeof(*op));
     op->peer = peer;
@@ -90,9 +90,9 @@ static ssize_t ring_behind(posting_t *p, struct fi_msg_rma *msg, ticket_t *ticke
             return -FI_ECANCELED;
         if (host->now_ns(host) - start > most)
             return -FI_ETIMEDOUT;
-        while (progress_look(p->comm))
+        while (ofi_progress_look(p->comm))
             ;
-        progress_nudge(p->comm);
+        ofi_progress_nudge(p->comm);
         sched_yield();
     }
     return error;
@@ -177,10 +177,10 @@ static void lose(dp_comm_t *comm, int32_t to, ssize_t error)
     char text[TEXT_BYTES];
 
     snprintf(text, sizeof(text), "the way to rank %d is lost: %s", comm->world[to], fi_strerror((int)-error));
-    progress_poison(comm, DP_ERR_PEER, text);
+    ofi_progress_poison(comm, DP_ERR_PEER, text);
 }
 
-static void settle(op_t **at)
+static void settle_ops(op_t **at)
 {
     if (--(*at)->owed == 0)
         *at = (*at)->next_owing;
@@ -196,7 +196,7 @@ static void take_along(const posting_t *p)
     if (*at == NULL)
         return;
     p->op->head.credit = (*at)->credit.bell + 1;
-    settle(at);
+    settle_ops(at);
 }
 
 /* DP_PENDING while the provider has no room. A failure that is final comes with the completions, or here. */
@@ -215,18 +215,18 @@ static dp_status_t post(void *arg)
         p->writes -= error == 0;
     }
     if (error == -FI_EAGAIN)
-        (void)progress_look(comm);
+        (void)ofi_progress_look(comm);
     else if (error != 0)
         lose(comm, p->put->to, error);
     if (error != 0)
-        progress_nudge(comm);
+        ofi_progress_nudge(comm);
     pthread_mutex_unlock(&w->lock);
     if (is_poisoned(comm))
         return verdict(comm);
     return p->writes == 0 ? DP_OK : DP_PENDING; /* once it is dead for good, the job's end or its limit ends this */
 }
 
-dp_status_t wire_put(dp_comm_t *comm, op_t *op, const put_t *put)
+dp_status_t ofi_wire_put(dp_comm_t *comm, op_t *op, const put_t *put)
 {
     bool apart = put->apart && put->bytes > 0;
     posting_t p = {comm, op, put, put->data, apart && !comm->wire.scatter ? 2 : 1};
@@ -245,7 +245,7 @@ dp_status_t wire_put(dp_comm_t *comm, op_t *op, const put_t *put)
 
 /* ---- credits ---- */
 
-void wire_pay(dp_comm_t *comm, int64_t before_ns)
+void ofi_wire_pay(dp_comm_t *comm, int64_t before_ns)
 {
     wire_t *w = &comm->wire;
     ssize_t error = 0;
@@ -257,7 +257,7 @@ void wire_pay(dp_comm_t *comm, int64_t before_ns)
         /* a write has a context of its own as long as it is under way; what is injected has none */
         error = fits_inject(&p) || op->done.value == op->posted ? write_next(&p) : -FI_EAGAIN;
         if (error == 0)
-            settle(&w->owing);
+            settle_ops(&w->owing);
         else if (error != -FI_EAGAIN)
             lose(comm, op->credit.to, error);
     }
@@ -265,7 +265,7 @@ void wire_pay(dp_comm_t *comm, int64_t before_ns)
 
 /* While threads of ours wait all the time, a credit need not stand in the way of what this stream sends next. A sender
  * that has no slot left is not kept waiting. */
-dp_status_t wire_owe(dp_comm_t *comm, op_t *op, uint32_t slots)
+dp_status_t ofi_wire_owe(dp_comm_t *comm, op_t *op, uint32_t slots)
 {
     wire_t *w = &comm->wire;
     bool at_once, left;
@@ -278,26 +278,26 @@ dp_status_t wire_owe(dp_comm_t *comm, op_t *op, uint32_t slots)
         w->owing = op;
     }
     at_once = op->owed >= slots || !__atomic_load_n(&w->away, __ATOMIC_SEQ_CST);
-    wire_pay(comm, at_once ? INT64_MAX : comm->host->now_ns(comm->host) - WIRE_OWE_NS);
+    ofi_wire_pay(comm, at_once ? INT64_MAX : comm->host->now_ns(comm->host) - WIRE_OWE_NS);
     left = at_once && w->owing != NULL;
     pthread_mutex_unlock(&w->lock);
     if (left)
-        progress_wake(comm);
+        ofi_progress_wake(comm);
     return verdict(comm);
 }
 
-void wire_abandon(dp_comm_t *comm)
+void ofi_wire_abandon(dp_comm_t *comm)
 {
     pthread_mutex_lock(&comm->wire.lock);
     comm->wire.dead = true;
     pthread_mutex_unlock(&comm->wire.lock);
 }
 
-dp_status_t wire_finish(dp_comm_t *comm, op_t *op, const char *what)
+dp_status_t ofi_wire_finish(dp_comm_t *comm, op_t *op, const char *what)
 {
-    dp_status_t status = wire_wait(comm, &op->done, op->posted, what);
+    dp_status_t status = ofi_wire_wait(comm, &op->done, op->posted, what);
 
     if (status < 0)
-        wire_abandon(comm);
+        ofi_wire_abandon(comm);
     return status;
 }

@@ -23,7 +23,7 @@ typedef struct transfer {
     dp_message_tag_t tag;
 } transfer_t;
 
-area_t channel_area(const dp_channel_end_t *end, bool ours)
+area_t shm_channel_area(const dp_channel_end_t *end, bool ours)
 {
     bool receiver = ours != (end->config.sender != 0);
     area_t area = {
@@ -38,10 +38,10 @@ area_t channel_area(const dp_channel_end_t *end, bool ours)
     return area;
 }
 
-static dp_status_t check_config(const dp_comm_t *comm, const dp_channel_config_t *config)
+static dp_status_t shm_check_channel(const dp_comm_t *comm, const dp_channel_config_t *config)
 {
     const dp_host_t *host = comm->host;
-    dp_status_t status = check_channel(host, "comm_shm", comm->name, comm->rank, comm->nranks, UINT32_MAX, config);
+    dp_status_t status = comm_check_channel(host, "comm_shm", comm->name, comm->rank, comm->nranks, UINT32_MAX, config);
 
     if (status < 0)
         return status;
@@ -53,11 +53,11 @@ static dp_status_t check_config(const dp_comm_t *comm, const dp_channel_config_t
     return DP_OK;
 }
 
-dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out)
+dp_status_t shm_channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out)
 {
     const dp_host_t *host = comm->host;
     dp_channel_end_t *end;
-    dp_status_t status = check_config(comm, config);
+    dp_status_t status = shm_check_channel(comm, config);
 
     if (status < 0)
         return status;
@@ -69,7 +69,7 @@ dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_
     dp_sized_take(&end->config, sizeof(end->config), config);
     end->config.label = end->label;
     snprintf(end->label, sizeof(end->label), "%s", config->label != NULL ? config->label : "");
-    end->stride = sizeof(slot_head_t) + (config->slot_bytes > SMALL_BYTES ? round_line(config->slot_bytes) : 0);
+    end->stride = sizeof(slot_head_t) + (config->slot_bytes > SMALL_BYTES ? comm_round_line(config->slot_bytes) : 0);
     end->data_offset = config->slot_bytes > SMALL_BYTES ? sizeof(slot_head_t) : offsetof(slot_head_t, small);
     end->next = comm->ends;
     comm->ends = end;
@@ -78,10 +78,10 @@ dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_
     return DP_OK;
 }
 
-dp_status_t channel_connect(dp_channel_end_t *end, view_t *views)
+dp_status_t shm_channel_connect(dp_channel_end_t *end, view_t *views)
 {
     dp_comm_t *comm = end->comm;
-    area_t ours = channel_area(end, true), theirs = channel_area(end, false);
+    area_t ours = shm_channel_area(end, true), theirs = shm_channel_area(end, false);
     unsigned char *own, *far;
     char what[LABEL_BYTES + 40];
     dp_status_t status;
@@ -100,11 +100,11 @@ dp_status_t channel_connect(dp_channel_end_t *end, view_t *views)
 
 /* ---- on the stream ---- */
 
-static dp_status_t explain(const transfer_t *t, dp_status_t status, const char *verb, const char *preposition)
+static dp_status_t explain_transfer(const transfer_t *t, dp_status_t status, const char *verb, const char *preposition)
 {
     const dp_channel_end_t *end = t->end;
     const dp_comm_t *comm = end->comm;
-    cause_t cause = cause_of(comm->host);
+    cause_t cause = comm_cause_of(comm->host);
 
     if (!shm_is_news(status))
         return status;
@@ -138,14 +138,14 @@ static dp_status_t run_send(void *arg)
     dp_status_t status = wait_for_credit(t->end, t->tag.number + 1 - t->end->config.slots);
 
     if (status < 0)
-        return explain(t, status, "send", "to");
+        return explain_transfer(t, status, "send", "to");
     t->slot->tag = t->tag;
     memcpy(data_of(t), t->from, t->tag.bytes);
     comm->host->post(comm->host, &t->slot->published, t->tag.number + 1);
     return DP_OK;
 }
 
-static dp_status_t refuse(const transfer_t *t, const dp_message_tag_t *found)
+static dp_status_t refuse_message(const transfer_t *t, const dp_message_tag_t *found)
 {
     const dp_comm_t *comm = t->end->comm;
     const dp_message_tag_t *e = &t->tag;
@@ -164,15 +164,15 @@ static dp_status_t run_recv(void *arg)
     dp_status_t status = shm_wait(t->end->comm, &t->slot->published, t->tag.number + 1, "the message has not come");
 
     if (status < 0)
-        return explain(t, status, "receive", "from");
+        return explain_transfer(t, status, "receive", "from");
     found = t->slot->tag;
     if (found.number != t->tag.number || found.step != t->tag.step || found.microbatch != t->tag.microbatch ||
         found.bytes != t->tag.bytes)
-        return refuse(t, &found);
+        return refuse_message(t, &found);
     return DP_OK;
 }
 
-static dp_status_t run_release(void *arg)
+static dp_status_t run_message_release(void *arg)
 {
     const transfer_t *t = arg;
     const dp_host_t *host = t->end->comm->host;
@@ -188,17 +188,17 @@ static slot_head_t *slot_of(const dp_channel_end_t *end, uint64_t number)
     return (slot_head_t *)(void *)(end->slots + number % end->config.slots * end->stride);
 }
 
-static dp_status_t check_call(const dp_channel_end_t *end, bool sender, uint64_t next, uint32_t number, size_t bytes,
-                              const char *verb)
+static dp_status_t shm_check_transfer(const dp_channel_end_t *end, bool sender, uint64_t next, uint32_t number,
+                                      size_t bytes, const char *verb)
 {
     const transfer_call_t call = {&end->config, end->connected, sender, next, number, bytes, verb};
 
-    return check_transfer(end->comm->host, &call);
+    return comm_check_transfer(end->comm->host, &call);
 }
 
-dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
+dp_status_t shm_channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s)
 {
-    dp_status_t status = check_call(end, true, end->count, tag->number, tag->bytes, "send");
+    dp_status_t status = shm_check_transfer(end, true, end->count, tag->number, tag->bytes, "send");
     transfer_t t = {end, NULL, from, *tag};
 
     if (status < 0)
@@ -209,9 +209,10 @@ dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_messa
     return status;
 }
 
-dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out, dp_stream_t *s)
+dp_status_t shm_channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
+                             dp_stream_t *s)
 {
-    dp_status_t status = check_call(end, false, end->count, expected->number, expected->bytes, "receive");
+    dp_status_t status = shm_check_transfer(end, false, end->count, expected->number, expected->bytes, "receive");
     transfer_t t = {end, NULL, NULL, *expected};
 
     if (status < 0)
@@ -225,9 +226,9 @@ dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected
     return status;
 }
 
-dp_status_t channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
+dp_status_t shm_channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s)
 {
-    dp_status_t status = check_call(end, false, end->released, number, 0, "release");
+    dp_status_t status = shm_check_transfer(end, false, end->released, number, 0, "release");
     transfer_t t = {.end = end, .tag = {.number = number}};
 
     if (status < 0)
@@ -235,7 +236,7 @@ dp_status_t channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t 
     if (end->released == end->count)
         return DP_FAIL(end->comm->host, DP_ERR_INVALID,
                        "release of message %u on channel \"%s\", which was not received", number, end->label);
-    status = end->comm->device->launch(s, run_release, &t, sizeof(t));
+    status = end->comm->device->launch(s, run_message_release, &t, sizeof(t));
     end->released += status == DP_OK;
     return status;
 }

@@ -24,16 +24,16 @@ dp_status_t shm_find(dp_comm_t *comm, view_t *views, int32_t rank, const area_t 
     const area_search_t search = {comm->host, comm->name, comm->world[comm->rank], comm->world[rank], what};
     view_t *view = &views[rank];
     const area_t *found = NULL;
-    dp_status_t status = view->loaded ? DP_OK : segment_import(comm, rank, view);
+    dp_status_t status = view->loaded ? DP_OK : shm_segment_import(comm, rank, view);
 
     if (status == DP_OK)
-        status = area_find(&search, view->areas, view->count, expected, &found);
+        status = comm_area_find(&search, view->areas, view->count, expected, &found);
     if (status == DP_OK)
         *at_out = view->segment.base + found->offset;
     return status;
 }
 
-static dp_status_t hold(dp_comm_t *comm, holding_t **list, segment_t *segment)
+static dp_status_t hold_segment(dp_comm_t *comm, holding_t **list, segment_t *segment)
 {
     holding_t *holding;
 
@@ -41,7 +41,7 @@ static dp_status_t hold(dp_comm_t *comm, holding_t **list, segment_t *segment)
         return DP_OK;
     holding = comm->host->allocate(comm->host, sizeof(*holding), 16);
     if (holding == NULL) {
-        segment_drop(segment);
+        shm_segment_drop(segment);
         return DP_FAIL(comm->host, DP_ERR_NOMEM, "group %s: no memory for a record of a mapping", comm->name);
     }
     holding->segment = *segment;
@@ -51,13 +51,13 @@ static dp_status_t hold(dp_comm_t *comm, holding_t **list, segment_t *segment)
     return DP_OK;
 }
 
-static void let_go(dp_comm_t *comm, holding_t **list)
+static void drop_segments(dp_comm_t *comm, holding_t **list)
 {
     while (*list != NULL) {
         holding_t *holding = *list;
 
         *list = holding->next;
-        segment_drop(&holding->segment);
+        shm_segment_drop(&holding->segment);
         comm->host->release(comm->host, holding);
     }
 }
@@ -92,7 +92,7 @@ static dp_status_t joining_end(joining_t *j, dp_status_t status)
     dp_comm_t *comm = j->comm;
 
     for (int32_t i = 0; j->views != NULL && i < comm->nranks; i++) {
-        dp_status_t held = hold(comm, i == comm->rank ? &comm->own : &comm->imported, &j->views[i].segment);
+        dp_status_t held = hold_segment(comm, i == comm->rank ? &comm->own : &comm->imported, &j->views[i].segment);
 
         status = status == DP_OK ? held : status;
         if (i != comm->rank)
@@ -101,7 +101,7 @@ static dp_status_t joining_end(joining_t *j, dp_status_t status)
     if (status == DP_OK)
         status = shm_meet(comm);
     if (status == DP_OK && j->count > 0)
-        segment_close_fd(&comm->own->segment);
+        shm_segment_close_fd(&comm->own->segment);
     shm_free(comm, j->areas);
     shm_free(comm, j->views);
     comm->round++;
@@ -114,14 +114,14 @@ static dp_status_t joining_show(joining_t *j)
 {
     dp_comm_t *comm = j->comm;
     view_t *own = &j->views[comm->rank];
-    size_t bytes = j->count > 0 ? segment_layout(j->areas, j->count) : 0;
+    size_t bytes = j->count > 0 ? shm_segment_layout(j->areas, j->count) : 0;
     dp_status_t status;
 
     if (j->count > 0 && bytes == 0)
         return DP_FAIL(comm->host, DP_ERR_INVALID, "group %s: what was opened is too large for any machine",
                        comm->name);
     if (j->count > 0) {
-        status = segment_create(comm, j->areas, j->count, bytes, &own->segment);
+        status = shm_segment_create(comm, j->areas, j->count, bytes, &own->segment);
         if (status < 0)
             return status;
     }
@@ -129,13 +129,13 @@ static dp_status_t joining_show(joining_t *j)
     own->count = j->count;
     own->loaded = true;
     comm->memory_bytes += bytes;
-    return comm->nranks > 1 ? segment_publish(comm, &own->segment) : DP_OK;
+    return comm->nranks > 1 ? shm_segment_publish(comm, &own->segment) : DP_OK;
 }
 
 static dp_status_t connect_bases(joining_t *j)
 {
     dp_comm_t *comm = j->comm;
-    area_t expected = base_area(comm);
+    area_t expected = shm_base_area(comm);
     unsigned char *at;
     dp_status_t status;
 
@@ -144,7 +144,7 @@ static dp_status_t connect_bases(joining_t *j)
     for (int32_t rank = 0; rank < comm->nranks && status == DP_OK; rank++) {
         status = shm_find(comm, j->views, rank, &expected, "the staging of all_reduce", &at);
         if (status == DP_OK)
-            base_connect(comm, rank, at);
+            shm_base_connect(comm, rank, at);
     }
     return status;
 }
@@ -156,17 +156,17 @@ static dp_status_t connect_all(joining_t *j)
 
     for (dp_channel_end_t *end = comm->ends; end != NULL; end = end->next)
         if (!end->connected)
-            j->areas[j->count++] = channel_area(end, true);
+            j->areas[j->count++] = shm_channel_area(end, true);
     for (dp_exchange_t *x = comm->exchanges; x != NULL; x = x->next)
         if (!x->connected)
-            j->areas[j->count++] = exchange_area(x);
+            j->areas[j->count++] = shm_exchange_area(x);
     status = joining_show(j);
     for (dp_channel_end_t *end = comm->ends; end != NULL && status == DP_OK; end = end->next)
         if (!end->connected)
-            status = channel_connect(end, j->views);
+            status = shm_channel_connect(end, j->views);
     for (dp_exchange_t *x = comm->exchanges; x != NULL && status == DP_OK; x = x->next)
         if (!x->connected)
-            status = exchange_connect(x, j->views);
+            status = shm_exchange_connect(x, j->views);
     return status;
 }
 
@@ -194,14 +194,14 @@ static dp_status_t shm_start(dp_comm_t *comm)
 
 /* ---- life ---- */
 
-static dp_status_t check_config(const dp_host_t *host, const dp_comm_config_t *config)
+static dp_status_t shm_check_config(const dp_host_t *host, const dp_comm_config_t *config)
 {
-    dp_status_t status = check_open(host, "comm_shm", config, NAME_BYTES, RANKS_MAX);
+    dp_status_t status = comm_check_open(host, "comm_shm", config, NAME_BYTES, RANKS_MAX);
 
-    return status < 0 ? status : check_host_device(host, "comm_shm", config->device_vt);
+    return status < 0 ? status : comm_check_host_device(host, "comm_shm", config->device_vt);
 }
 
-static void free_comm(dp_comm_t *comm)
+static void shm_free_comm(dp_comm_t *comm)
 {
     const dp_host_t *host = comm->host;
 
@@ -215,10 +215,10 @@ static void free_comm(dp_comm_t *comm)
         dp_exchange_t *x = comm->exchanges;
 
         comm->exchanges = x->next;
-        exchange_free(x);
+        shm_exchange_free(x);
     }
-    let_go(comm, &comm->imported);
-    let_go(comm, &comm->own);
+    drop_segments(comm, &comm->imported);
+    drop_segments(comm, &comm->own);
     shm_free(comm, comm->world);
     shm_free(comm, comm->bases);
     host->release(host, comm);
@@ -228,7 +228,7 @@ static dp_status_t shm_open_group(const dp_host_t *host, const dp_comm_config_t 
 {
     dp_comm_t *comm;
     size_t n;
-    dp_status_t status = check_config(host, config);
+    dp_status_t status = shm_check_config(host, config);
 
     if (status < 0)
         return status;
@@ -249,13 +249,13 @@ static dp_status_t shm_open_group(const dp_host_t *host, const dp_comm_config_t 
         status = DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for %d ranks", config->name, config->nranks);
     } else {
         memcpy(comm->world, config->world_ranks, n * sizeof(*comm->world));
-        base_size(comm, config->reduce_bytes);
+        shm_base_size(comm, config->reduce_bytes);
         comm->memory_bytes = sizeof(*comm) + n * (sizeof(*comm->world) + sizeof(*comm->bases));
         if (n > 1)
             status = join_group(comm);
     }
     if (status < 0) {
-        free_comm(comm);
+        shm_free_comm(comm);
         return status;
     }
     *comm_out = comm;
@@ -268,7 +268,7 @@ static void shm_close(dp_comm_t *comm)
         return;
     if (!comm->broken && comm->host->aborted(comm->host) == DP_OK)
         (void)shm_meet(comm);
-    free_comm(comm);
+    shm_free_comm(comm);
 }
 
 static size_t shm_memory_bytes(dp_comm_t *comm)
@@ -281,21 +281,21 @@ static const dp_comm_vt_t table = {
     .caps = DP_COMM_CAP_ONE_SIDED | DP_COMM_CAP_HOST_INLINE,
     .open = shm_open_group,
     .close = shm_close,
-    .channel_open = channel_open,
-    .exchange_open = exchange_open,
+    .channel_open = shm_channel_open,
+    .exchange_open = shm_exchange_open,
     .start = shm_start,
-    .send = channel_send,
-    .recv = channel_recv,
-    .release = channel_release,
-    .exchange = exchange_run,
-    .exchange_release = exchange_release,
+    .send = shm_channel_send,
+    .recv = shm_channel_recv,
+    .release = shm_channel_release,
+    .exchange = shm_exchange_run,
+    .exchange_release = shm_exchange_release,
     .all_reduce = shm_all_reduce,
     .memory_bytes = shm_memory_bytes,
     .reduce_scatter = shm_reduce_scatter,
     .all_gather = shm_all_gather,
 };
 
-static const void *get_interface(const char *id)
+static const void *shm_get_interface(const char *id)
 {
     return strcmp(id, DP_IFACE_COMM) == 0 ? &table : NULL;
 }
@@ -305,5 +305,5 @@ DP_PLUGIN_DEFINE(comm_shm) = {
     .name = "comm_shm",
     .version = DP_VERSION,
     .summary = "ranks of one host, as processes or threads, over shared memory",
-    .get_interface = get_interface,
+    .get_interface = shm_get_interface,
 };

@@ -128,39 +128,41 @@ dp_status_t shm_find(dp_comm_t *comm, view_t *views, int32_t rank, const area_t 
 
 /* segment.c */
 /* `areas` have been laid out in `bytes`. */
-dp_status_t segment_create(dp_comm_t *comm, const area_t *areas, uint32_t count, size_t bytes, segment_t *segment_out);
-dp_status_t segment_publish(dp_comm_t *comm, const segment_t *segment);
+dp_status_t shm_segment_create(dp_comm_t *comm, const area_t *areas, uint32_t count, size_t bytes,
+                               segment_t *segment_out);
+dp_status_t shm_segment_publish(dp_comm_t *comm, const segment_t *segment);
 /* Maps the segment of `rank` for this round and copies its directory. */
-dp_status_t segment_import(dp_comm_t *comm, int32_t rank, view_t *view);
-void segment_drop(segment_t *segment);
+dp_status_t shm_segment_import(dp_comm_t *comm, int32_t rank, view_t *view);
+void shm_segment_drop(segment_t *segment);
 /* Nobody opens it any more. */
-void segment_close_fd(segment_t *segment);
+void shm_segment_close_fd(segment_t *segment);
 /* Gives areas their places; returns the size of the segment, 0 when it is beyond reason. */
-size_t segment_layout(area_t *areas, uint32_t count);
+size_t shm_segment_layout(area_t *areas, uint32_t count);
 
 /* channel.c */
-dp_status_t channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out);
+dp_status_t shm_channel_open(dp_comm_t *comm, const dp_channel_config_t *config, dp_channel_end_t **end_out);
 /* The area of one side of the channel as that side's directory has it. */
-area_t channel_area(const dp_channel_end_t *end, bool ours);
-dp_status_t channel_connect(dp_channel_end_t *end, view_t *views);
-dp_status_t channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s);
-dp_status_t channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
-                         dp_stream_t *s);
-dp_status_t channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s);
+area_t shm_channel_area(const dp_channel_end_t *end, bool ours);
+dp_status_t shm_channel_connect(dp_channel_end_t *end, view_t *views);
+dp_status_t shm_channel_send(dp_channel_end_t *end, const void *from, const dp_message_tag_t *tag, dp_stream_t *s);
+dp_status_t shm_channel_recv(dp_channel_end_t *end, const dp_message_tag_t *expected, const void **data_out,
+                             dp_stream_t *s);
+dp_status_t shm_channel_release(dp_channel_end_t *end, uint32_t number, dp_stream_t *s);
 
 /* exchange.c */
-dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out);
-void exchange_free(dp_exchange_t *x);
-area_t exchange_area(const dp_exchange_t *x);
-dp_status_t exchange_connect(dp_exchange_t *x, view_t *views);
-dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
-                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s);
-dp_status_t exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s);
+dp_status_t shm_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out);
+void shm_exchange_free(dp_exchange_t *x);
+area_t shm_exchange_area(const dp_exchange_t *x);
+dp_status_t shm_exchange_connect(dp_exchange_t *x, view_t *views);
+dp_status_t shm_exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
+                             const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
+                             dp_stream_t *s);
+dp_status_t shm_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s);
 
 /* reduce.c */
-void base_size(dp_comm_t *comm, size_t reduce_bytes);
-area_t base_area(const dp_comm_t *comm);
-void base_connect(dp_comm_t *comm, int32_t rank, unsigned char *at);
+void shm_base_size(dp_comm_t *comm, size_t reduce_bytes);
+area_t shm_base_area(const dp_comm_t *comm);
+void shm_base_connect(dp_comm_t *comm, int32_t rank, unsigned char *at);
 dp_status_t shm_meet(dp_comm_t *comm);
 dp_status_t shm_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t dtype, dp_stream_t *s);
 dp_status_t shm_reduce_scatter(dp_comm_t *comm, void *data, const size_t *bounds, dp_dtype_t dtype, dp_stream_t *s);

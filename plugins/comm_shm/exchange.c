@@ -24,7 +24,7 @@ typedef struct round {
 /* Parts of AREA_ROWS: credit[n], heads[slots][n], rows[slots][n][capacity]. */
 static size_t slot_rows_bytes(const dp_exchange_t *x)
 {
-    return round_line((size_t)x->comm->nranks * x->config.capacity_rows * x->config.row_bytes);
+    return comm_round_line((size_t)x->comm->nranks * x->config.capacity_rows * x->config.row_bytes);
 }
 
 static size_t rows_offset(const dp_exchange_t *x)
@@ -46,13 +46,13 @@ static rows_head_t *head_of(const dp_exchange_t *x, int32_t at, uint32_t slot, i
     return (rows_head_t *)(void *)(x->areas[at] + n * sizeof(line_t)) + slot * n + (size_t)by;
 }
 
-static unsigned char *rows_of(const dp_exchange_t *x, int32_t at, uint32_t slot, int32_t by)
+static unsigned char *shm_rows_of(const dp_exchange_t *x, int32_t at, uint32_t slot, int32_t by)
 {
     return x->areas[at] + rows_offset(x) + slot * slot_rows_bytes(x) +
            (size_t)by * x->config.capacity_rows * x->config.row_bytes;
 }
 
-area_t exchange_area(const dp_exchange_t *x)
+area_t shm_exchange_area(const dp_exchange_t *x)
 {
     area_t area = {
         .kind = AREA_ROWS,
@@ -67,10 +67,10 @@ area_t exchange_area(const dp_exchange_t *x)
     return area;
 }
 
-static dp_status_t check_config(const dp_comm_t *comm, const dp_exchange_config_t *config, uint32_t slots)
+static dp_status_t shm_check_exchange(const dp_comm_t *comm, const dp_exchange_config_t *config, uint32_t slots)
 {
     const dp_host_t *host = comm->host;
-    dp_status_t status = check_exchange(host, "comm_shm", comm->name, comm->nranks, slots, 65536, config);
+    dp_status_t status = comm_check_exchange(host, "comm_shm", comm->name, comm->nranks, slots, 65536, config);
 
     if (status < 0)
         return status;
@@ -80,7 +80,7 @@ static dp_status_t check_config(const dp_comm_t *comm, const dp_exchange_config_
     return DP_OK;
 }
 
-void exchange_free(dp_exchange_t *x)
+void shm_exchange_free(dp_exchange_t *x)
 {
     shm_free(x->comm, x->areas);
     shm_free(x->comm, x->counts);
@@ -88,13 +88,13 @@ void exchange_free(dp_exchange_t *x)
     shm_free(x->comm, x);
 }
 
-dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out)
+dp_status_t shm_exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, dp_exchange_t **exchange_out)
 {
     const dp_host_t *host = comm->host;
     uint32_t slots = config->slots != 0 ? config->slots : 2;
     size_t n = (size_t)comm->nranks, counts = slots * n * sizeof(int32_t);
     dp_exchange_t *x;
-    dp_status_t status = check_config(comm, config, slots);
+    dp_status_t status = shm_check_exchange(comm, config, slots);
 
     if (status < 0)
         return status;
@@ -111,7 +111,7 @@ dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, d
     x->counts = host->allocate(host, counts, LINE_BYTES);
     x->sending = host->allocate(host, n * sizeof(*x->sending), LINE_BYTES);
     if (x->areas == NULL || x->counts == NULL || x->sending == NULL) {
-        exchange_free(x);
+        shm_exchange_free(x);
         return DP_FAIL(host, DP_ERR_NOMEM, "group %s: no memory for exchange %u", comm->name, config->id);
     }
     x->next = comm->exchanges;
@@ -121,10 +121,10 @@ dp_status_t exchange_open(dp_comm_t *comm, const dp_exchange_config_t *config, d
     return DP_OK;
 }
 
-dp_status_t exchange_connect(dp_exchange_t *x, view_t *views)
+dp_status_t shm_exchange_connect(dp_exchange_t *x, view_t *views)
 {
     dp_comm_t *comm = x->comm;
-    area_t expected = exchange_area(x);
+    area_t expected = shm_exchange_area(x);
     char what[LABEL_BYTES + 40];
 
     snprintf(what, sizeof(what), "exchange %u \"%s\"", x->config.id, x->label);
@@ -140,10 +140,10 @@ dp_status_t exchange_connect(dp_exchange_t *x, view_t *views)
 
 /* ---- on the stream ---- */
 
-static dp_status_t explain(const round_t *r, dp_status_t status, const char *doing, int32_t peer)
+static dp_status_t explain_round(const round_t *r, dp_status_t status, const char *doing, int32_t peer)
 {
     const dp_comm_t *comm = r->x->comm;
-    cause_t cause = cause_of(comm->host);
+    cause_t cause = comm_cause_of(comm->host);
 
     if (!shm_is_news(status))
         return status;
@@ -179,11 +179,11 @@ static dp_status_t put_rows(const round_t *r, int32_t to)
         shm_wait(comm, credit(x, comm->rank, to), r->number + 1 - x->config.slots, "no slot of the receiver is free");
 
     if (status < 0)
-        return explain(r, status, "sending to", to);
+        return explain_round(r, status, "sending to", to);
     head->number = r->number;
     head->rows = x->sending[to];
     if (x->sending[to] > 0)
-        memcpy(rows_of(x, to, r->slot, comm->rank), r->send + (size_t)r->offsets[to] * x->config.row_bytes,
+        memcpy(shm_rows_of(x, to, r->slot, comm->rank), r->send + (size_t)r->offsets[to] * x->config.row_bytes,
                (size_t)x->sending[to] * x->config.row_bytes);
     comm->host->post(comm->host, &head->published, r->number + 1);
     return DP_OK;
@@ -199,7 +199,7 @@ static dp_status_t take_rows(const round_t *r, int32_t from)
     int32_t rows;
 
     if (status < 0)
-        return explain(r, status, "receiving from", from);
+        return explain_round(r, status, "receiving from", from);
     number = head->number;
     rows = *(volatile int32_t *)&head->rows; /* once: what is checked is what is used */
     if (number != r->number || rows < 0 || (uint32_t)rows > x->config.capacity_rows)
@@ -225,7 +225,7 @@ static dp_status_t run_exchange(void *arg)
     return status;
 }
 
-static dp_status_t run_release(void *arg)
+static dp_status_t run_rows_release(void *arg)
 {
     const round_t *r = arg;
     const dp_comm_t *comm = r->x->comm;
@@ -237,34 +237,35 @@ static dp_status_t run_release(void *arg)
 
 /* ---- on the caller's thread ---- */
 
-dp_status_t exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
-                         const int32_t *send_counts, const void **rows_out, const int32_t **counts_out, dp_stream_t *s)
+dp_status_t shm_exchange_run(dp_exchange_t *x, uint32_t number, const void *send, const int32_t *send_offsets,
+                             const int32_t *send_counts, const void **rows_out, const int32_t **counts_out,
+                             dp_stream_t *s)
 {
     round_t r = {x, send, send_offsets, send_counts, number, (uint32_t)(x->count % x->config.slots)};
-    dp_status_t status = check_round(x->comm->host, x->label, x->connected, x->count, number);
+    dp_status_t status = comm_check_round(x->comm->host, x->label, x->connected, x->count, number);
 
     if (status < 0)
         return status;
     status = x->comm->device->launch(s, run_exchange, &r, sizeof(r));
     if (status == DP_OK) {
         x->count++;
-        *rows_out = rows_of(x, x->comm->rank, r.slot, 0);
+        *rows_out = shm_rows_of(x, x->comm->rank, r.slot, 0);
         *counts_out = &x->counts[r.slot * (uint32_t)x->comm->nranks];
     }
     return status;
 }
 
-dp_status_t exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
+dp_status_t shm_exchange_release(dp_exchange_t *x, uint32_t number, dp_stream_t *s)
 {
     round_t r = {.x = x, .number = number};
-    dp_status_t status = check_round(x->comm->host, x->label, x->connected, x->released, number);
+    dp_status_t status = comm_check_round(x->comm->host, x->label, x->connected, x->released, number);
 
     if (status < 0)
         return status;
     if (x->released == x->count)
         return DP_FAIL(x->comm->host, DP_ERR_INVALID, "release of exchange %u of \"%s\", which was not made", number,
                        x->label);
-    status = x->comm->device->launch(s, run_release, &r, sizeof(r));
+    status = x->comm->device->launch(s, run_rows_release, &r, sizeof(r));
     x->released += status == DP_OK;
     return status;
 }

@@ -44,7 +44,7 @@ typedef struct reduction {
 
 /* ---- layout of AREA_BASE ---- */
 
-void base_size(dp_comm_t *comm, size_t reduce_bytes)
+void shm_base_size(dp_comm_t *comm, size_t reduce_bytes)
 {
     size_t budget = reduce_bytes != 0 ? reduce_bytes : REDUCE_BYTES;
 
@@ -56,10 +56,10 @@ void base_size(dp_comm_t *comm, size_t reduce_bytes)
 /* The largest slice of a piece. */
 static size_t slice_room(const dp_comm_t *comm)
 {
-    return round_line(comm->piece_bytes / (size_t)comm->nranks + 8);
+    return comm_round_line(comm->piece_bytes / (size_t)comm->nranks + 8);
 }
 
-area_t base_area(const dp_comm_t *comm)
+area_t shm_base_area(const dp_comm_t *comm)
 {
     size_t n = (size_t)comm->nranks;
     area_t area = {
@@ -73,7 +73,7 @@ area_t base_area(const dp_comm_t *comm)
     return area;
 }
 
-void base_connect(dp_comm_t *comm, int32_t rank, unsigned char *at)
+void shm_base_connect(dp_comm_t *comm, int32_t rank, unsigned char *at)
 {
     base_t *base = &comm->bases[rank];
 
@@ -102,7 +102,7 @@ dp_status_t shm_meet(dp_comm_t *comm)
         host->post(host, &comm->bases[to].meet[k].signal, number);
         status = shm_wait(comm, &comm->bases[comm->rank].meet[k].signal, number, "a rank has not come");
         if (shm_is_news(status)) {
-            cause_t cause = cause_of(comm->host);
+            cause_t cause = comm_cause_of(comm->host);
 
             return DP_FAIL(host, status, "rank %d: meeting of group %s, waiting for rank %d: %s",
                            comm->world[comm->rank], comm->name, comm->world[from], cause.text);
@@ -157,7 +157,7 @@ static size_t count_pieces(const reduction_t *r)
     return (most + r->width - 1) / r->width;
 }
 
-static dp_status_t hear(const reduction_t *r, const piece_t *p, bool summed, int32_t from)
+static dp_status_t hear_piece(const reduction_t *r, const piece_t *p, bool summed, int32_t from)
 {
     dp_comm_t *comm = r->comm;
     base_t *own = &comm->bases[comm->rank];
@@ -167,13 +167,13 @@ static dp_status_t hear(const reduction_t *r, const piece_t *p, bool summed, int
 
     if (!shm_is_news(status))
         return status;
-    cause = cause_of(comm->host);
+    cause = comm_cause_of(comm->host);
     return DP_FAIL(comm->host, status, "rank %d: %s %u of %zu elements in group %s, waiting for rank %d: %s",
                    comm->world[comm->rank], kind_names[r->kind], r->number, r->count, comm->name, comm->world[from],
                    cause.text);
 }
 
-static void tell(const reduction_t *r, const piece_t *p, bool summed)
+static void tell_piece(const reduction_t *r, const piece_t *p, bool summed)
 {
     dp_comm_t *comm = r->comm;
 
@@ -197,7 +197,7 @@ static void stage(const reduction_t *r, const piece_t *p)
         if (i != comm->rank)
             memcpy(own->in[p->q % 2] + slice.in, r->data + slice.data, slice.bytes);
     }
-    tell(r, p, false);
+    tell_piece(r, p, false);
 }
 
 static dp_status_t check_head(const reduction_t *r, const piece_t *p, int32_t rank)
@@ -230,12 +230,12 @@ static void add_slices(const reduction_t *r, const piece_t *p, const slice_t *sl
             if (i == 0)
                 memcpy(out + at, from + at, block);
             else
-                add(out + at, from + at, block, r->dtype);
+                comm_add_values(out + at, from + at, block, r->dtype);
         }
     }
 }
 
-static dp_status_t sum(const reduction_t *r, const piece_t *p)
+static dp_status_t sum_piece(const reduction_t *r, const piece_t *p)
 {
     dp_comm_t *comm = r->comm;
     unsigned char *out = comm->bases[comm->rank].out[p->q % 2];
@@ -244,7 +244,7 @@ static dp_status_t sum(const reduction_t *r, const piece_t *p)
 
     for (int32_t i = 0; i < comm->nranks && status == DP_OK; i++)
         if (i != comm->rank) {
-            status = hear(r, p, false, i);
+            status = hear_piece(r, p, false, i);
             if (status == DP_OK)
                 status = check_head(r, p, i);
         }
@@ -254,20 +254,20 @@ static dp_status_t sum(const reduction_t *r, const piece_t *p)
         memcpy(out, r->data + slice.data, slice.bytes);
     else
         add_slices(r, p, &slice, out);
-    tell(r, p, true);
+    tell_piece(r, p, true);
     if (r->kind != ALL_GATHER)
         memcpy(r->data + slice.data, out, slice.bytes);
     return DP_OK;
 }
 
-static dp_status_t gather(const reduction_t *r, const piece_t *p)
+static dp_status_t gather_piece(const reduction_t *r, const piece_t *p)
 {
     dp_comm_t *comm = r->comm;
 
     for (int32_t i = 1; i < comm->nranks; i++) {
         int32_t from = (comm->rank + i) % comm->nranks;
         const slice_t slice = slice_of(r, p, from);
-        dp_status_t status = hear(r, p, true, from);
+        dp_status_t status = hear_piece(r, p, true, from);
 
         if (status < 0)
             return status;
@@ -292,9 +292,9 @@ static dp_status_t run_reduce(void *arg)
             stage(r, &p);
         if (i > 0) {
             p = (piece_t){i - 1, first + (uint32_t)(i - 1)};
-            status = sum(r, &p);
+            status = sum_piece(r, &p);
             if (status == DP_OK)
-                status = gather(r, &p);
+                status = gather_piece(r, &p);
         }
     }
     comm->pieces = first + (uint32_t)pieces;
@@ -310,10 +310,10 @@ static uint64_t digest(const size_t *bounds, int32_t n)
     return h;
 }
 
-static dp_status_t put(reduction_t *r, dp_stream_t *s)
+static dp_status_t enqueue_sum(reduction_t *r, dp_stream_t *s)
 {
     dp_comm_t *comm = r->comm;
-    dp_status_t status = r->kind == ALL_GATHER ? DP_OK : check_sum(comm->host, comm->name, r->dtype);
+    dp_status_t status = r->kind == ALL_GATHER ? DP_OK : comm_check_sum(comm->host, comm->name, r->dtype);
 
     if (status < 0)
         return status;
@@ -331,7 +331,7 @@ dp_status_t shm_all_reduce(dp_comm_t *comm, void *data, size_t count, dp_dtype_t
 {
     reduction_t r = {.comm = comm, .data = data, .count = count, .dtype = dtype, .kind = ALL_REDUCE};
 
-    return put(&r, s);
+    return enqueue_sum(&r, s);
 }
 
 static dp_status_t check_bounds(dp_comm_t *comm, kind_t kind, const void *data, const size_t *bounds)
@@ -355,7 +355,7 @@ dp_status_t shm_reduce_scatter(dp_comm_t *comm, void *data, const size_t *bounds
     if (status < 0)
         return status;
     r.count = bounds[comm->nranks];
-    return put(&r, s);
+    return enqueue_sum(&r, s);
 }
 
 /* Elements are bytes here, for no arithmetic is done. */
@@ -367,5 +367,5 @@ dp_status_t shm_all_gather(dp_comm_t *comm, void *data, const size_t *bounds, dp
     if (status < 0)
         return status;
     r.count = bounds[comm->nranks];
-    return put(&r, s);
+    return enqueue_sum(&r, s);
 }

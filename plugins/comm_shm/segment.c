@@ -41,14 +41,14 @@ static uint32_t *users_of(const segment_t *segment)
 
 static size_t directory_end(uint32_t count)
 {
-    return round_line(sizeof(head_t) + (size_t)count * sizeof(area_t));
+    return comm_round_line(sizeof(head_t) + (size_t)count * sizeof(area_t));
 }
 
-size_t segment_layout(area_t *areas, uint32_t count)
+size_t shm_segment_layout(area_t *areas, uint32_t count)
 {
     size_t at = directory_end(count);
 
-    return areas_place(areas, count, &at) ? (at + page_bytes() - 1) / page_bytes() * page_bytes() : 0;
+    return comm_areas_place(areas, count, &at) ? (at + page_bytes() - 1) / page_bytes() * page_bytes() : 0;
 }
 
 static dp_status_t make_memory(dp_comm_t *comm, size_t bytes, int *fd_out)
@@ -88,7 +88,8 @@ static unsigned char *map_own(int fd, size_t bytes)
     return all + page;
 }
 
-dp_status_t segment_create(dp_comm_t *comm, const area_t *areas, uint32_t count, size_t bytes, segment_t *segment_out)
+dp_status_t shm_segment_create(dp_comm_t *comm, const area_t *areas, uint32_t count, size_t bytes,
+                               segment_t *segment_out)
 {
     const dp_host_t *host = comm->host;
     segment_t segment = {NULL, bytes, true, -1};
@@ -101,13 +102,13 @@ dp_status_t segment_create(dp_comm_t *comm, const area_t *areas, uint32_t count,
     if (segment.base == NULL) {
         status = DP_FAIL(host, DP_ERR_NOMEM, "rank %d, group %s: cannot map %zu bytes: %s", comm->world[comm->rank],
                          comm->name, bytes, strerror(errno));
-        segment_close_fd(&segment);
+        shm_segment_close_fd(&segment);
         return status;
     }
     *users_of(&segment) = 1;
     head = (head_t *)(void *)segment.base;
     if (getrandom(head->nonce, sizeof(head->nonce), 0) != (ssize_t)sizeof(head->nonce)) {
-        segment_drop(&segment);
+        shm_segment_drop(&segment);
         return DP_FAIL(host, DP_ERR_IO, "rank %d: the system gives no random bytes", comm->world[comm->rank]);
     }
     head->areas = count;
@@ -116,18 +117,18 @@ dp_status_t segment_create(dp_comm_t *comm, const area_t *areas, uint32_t count,
     return DP_OK;
 }
 
-void segment_close_fd(segment_t *segment)
+void shm_segment_close_fd(segment_t *segment)
 {
     if (segment->fd >= 0)
         close(segment->fd);
     segment->fd = -1;
 }
 
-void segment_drop(segment_t *segment)
+void shm_segment_drop(segment_t *segment)
 {
     if (segment->base == NULL)
         return;
-    segment_close_fd(segment);
+    shm_segment_close_fd(segment);
     pthread_mutex_lock(&mappings);
     if (!segment->shared)
         munmap(segment->base, segment->bytes);
@@ -186,7 +187,7 @@ static void key_of(const dp_comm_t *comm, int32_t rank, char key[128])
     snprintf(key, 128, "shm/%s/%u/%d", comm->name, comm->round, rank);
 }
 
-dp_status_t segment_publish(dp_comm_t *comm, const segment_t *segment)
+dp_status_t shm_segment_publish(dp_comm_t *comm, const segment_t *segment)
 {
     segment_record_t record = {.pid = (int32_t)getpid(), .fd = segment->fd};
     char key[128];
@@ -302,7 +303,7 @@ static dp_status_t read_directory(dp_comm_t *comm, int32_t rank, const segment_r
     return DP_OK;
 }
 
-dp_status_t segment_import(dp_comm_t *comm, int32_t rank, view_t *view)
+dp_status_t shm_segment_import(dp_comm_t *comm, int32_t rank, view_t *view)
 {
     const dp_host_t *host = comm->host;
     segment_record_t record;

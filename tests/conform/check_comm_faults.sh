@@ -109,12 +109,12 @@ caught $m own_deadline a_late_peer_is_waited_for
 caught $m no_deadline a_peer_that_never_comes_is_a_timeout
 caught $m waits_are_slow waits_end_at_once
 caught $m aborts_ignored end_of_the_job_ends_every_wait
-caught $m close_of_null_crashes nothing_is_left_behind
-caught $m leaves_host_memory nothing_is_left_behind
-caught $m leaves_device_memory nothing_is_left_behind
-caught $m leaves_a_thread nothing_is_left_behind
-caught $m leaves_a_descriptor nothing_is_left_behind
-caught $m leaves_a_name nothing_is_left_behind
+caught $m close_of_null_crashes a_group_leaves_nothing_behind
+caught $m leaves_host_memory a_group_leaves_nothing_behind
+caught $m leaves_device_memory a_group_leaves_nothing_behind
+caught $m leaves_a_thread a_group_leaves_nothing_behind
+caught $m leaves_a_descriptor a_group_leaves_nothing_behind
+caught $m leaves_a_name a_group_leaves_nothing_behind
 
 # one-sided
 o=mock_comm_threads

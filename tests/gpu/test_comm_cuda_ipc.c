@@ -540,7 +540,7 @@ int main(int argc, char **argv)
                        "credits_are_the_slots",
                        "exchanges_may_lie_unreleased",
                        "killed_while_sending",
-                       "nothing_is_left_behind",
+                       "a_group_leaves_nothing_behind",
                        NULL};
 
     gpu_or_skip("test_comm_cuda_ipc");

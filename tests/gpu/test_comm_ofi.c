@@ -319,7 +319,7 @@ int main(int argc, char **argv)
                     "steps_allocate_nothing",
                     "end_of_the_job_ends_every_wait",
                     "killed_while_receiving",
-                    "nothing_is_left_behind",
+                    "a_group_leaves_nothing_behind",
                     NULL};
     int status;
 

@@ -13,12 +13,12 @@ static size_t make_areas(area_t areas[COUNT])
 {
     size_t lines, bytes;
 
-    areas[0] = base_area(3, 5000);
-    ck_assert(channel_layout(true, 1, 2, 3, 1001, &areas[1]));
-    ck_assert(channel_layout(false, 1, 2, 3, 1001, &areas[2]));
-    ck_assert(rows_layout(7, 3, 2, 5, 48, &areas[3]));
-    ck_assert(channel_layout(true, 1, 0, 1, 1, &areas[4]));
-    bytes = layout_place(areas, COUNT, 4096, &lines);
+    areas[0] = ipc_base_area(3, 5000);
+    ck_assert(ipc_channel_layout(true, 1, 2, 3, 1001, &areas[1]));
+    ck_assert(ipc_channel_layout(false, 1, 2, 3, 1001, &areas[2]));
+    ck_assert(ipc_rows_layout(7, 3, 2, 5, 48, &areas[3]));
+    ck_assert(ipc_channel_layout(true, 1, 0, 1, 1, &areas[4]));
+    bytes = ipc_layout_place(areas, COUNT, 4096, &lines);
     ck_assert_uint_gt(bytes, 0);
     ck_assert_uint_eq(bytes % 4096, 0);
     return bytes;
@@ -45,7 +45,7 @@ START_TEST(areas_do_not_overlap)
         mark(map, areas[i].lines_at, areas[i].lines * LINE_BYTES, bytes);
         mark(map, areas[i].payload_at, areas[i].payload_bytes, bytes);
     }
-    ck_assert(layout_check(areas, COUNT, bytes, &bad));
+    ck_assert(ipc_layout_check(areas, COUNT, bytes, &bad));
     free(map);
 }
 END_TEST
@@ -58,7 +58,7 @@ START_TEST(parts_of_areas_do_not_overlap)
     area_t area;
     size_t line = 0;
 
-    ck_assert(rows_layout(0, N, SLOTS, CAPACITY, ROW, &area));
+    ck_assert(ipc_rows_layout(0, N, SLOTS, CAPACITY, ROW, &area));
     for (size_t p = 0; p < N; p++) {
         mark(map, rows_line_credit(N, p), 1, area.lines);
         mark(map, rows_line_arrived(N, p), 1, area.lines);
@@ -71,14 +71,14 @@ START_TEST(parts_of_areas_do_not_overlap)
         ck_assert_uint_eq(map[line++], 1);
     memset(map, 0, 1 << 20);
     mark(map, 0, 2 * N * sizeof(uint64_t), area.payload_bytes);
-    mark(map, rows_done_at(N, SLOTS), N * 4, area.payload_bytes);
+    mark(map, ipc_rows_done_at(N, SLOTS), N * 4, area.payload_bytes);
     for (size_t s = 0; s < SLOTS; s++) {
-        mark(map, rows_counts_at(N, s), N * 4, area.payload_bytes);
-        mark(map, rows_data_at(N, SLOTS) + s * rows_slot_bytes(N, CAPACITY, ROW), N * CAPACITY * ROW,
+        mark(map, ipc_rows_counts_at(N, s), N * 4, area.payload_bytes);
+        mark(map, ipc_rows_data_at(N, SLOTS) + s * ipc_rows_slot_bytes(N, CAPACITY, ROW), N * CAPACITY * ROW,
              area.payload_bytes);
     }
     memset(map, 0, 1 << 20);
-    area = base_area(N, PIECE);
+    area = ipc_base_area(N, PIECE);
     for (size_t p = 0; p < N; p++) {
         mark(map, base_line_staged(N, p), 1, area.lines);
         mark(map, base_line_summed(N, p), 1, area.lines);
@@ -91,8 +91,8 @@ START_TEST(parts_of_areas_do_not_overlap)
     mark(map, 0, 2 * N * sizeof(uint64_t), area.payload_bytes);
     for (size_t b = 0; b < 2; b++) {
         for (size_t p = 0; p < N; p++)
-            mark(map, base_in_at(N, PIECE, b, p), base_slice_room(N, PIECE), area.payload_bytes);
-        mark(map, base_out_at(N, PIECE, b), PIECE, area.payload_bytes);
+            mark(map, ipc_base_in_at(N, PIECE, b, p), ipc_base_slice_room(N, PIECE), area.payload_bytes);
+        mark(map, ipc_base_out_at(N, PIECE, b), PIECE, area.payload_bytes);
     }
     free(map);
 }
@@ -107,7 +107,7 @@ START_TEST(slices_fit)
                 for (size_t r = 0; r < n; r++) {
                     size_t elements = piece / unit, slice = elements * (r + 1) / n - elements * r / n;
 
-                    ck_assert_uint_le(slice * unit, base_slice_room(n, piece));
+                    ck_assert_uint_le(slice * unit, ipc_base_slice_room(n, piece));
                 }
 }
 END_TEST
@@ -119,15 +119,15 @@ START_TEST(areas_are_found_by_kind_id_and_peer)
     make_areas(areas);
     for (int i = 0; i < COUNT; i++) {
         expected = areas[i];
-        ck_assert_ptr_eq(layout_find(areas, COUNT, &expected), &areas[i]);
-        ck_assert(layout_agrees(&areas[i], &expected));
+        ck_assert_ptr_eq(ipc_layout_find(areas, COUNT, &expected), &areas[i]);
+        ck_assert(ipc_layout_agrees(&areas[i], &expected));
         expected.slots++;
-        ck_assert(!layout_agrees(&areas[i], &expected));
+        ck_assert(!ipc_layout_agrees(&areas[i], &expected));
         expected = areas[i];
         expected.unit += 16;
-        ck_assert(!layout_agrees(&areas[i], &expected));
+        ck_assert(!ipc_layout_agrees(&areas[i], &expected));
         expected.id = 99;
-        ck_assert_ptr_null(layout_find(areas, COUNT, &expected));
+        ck_assert_ptr_null(ipc_layout_find(areas, COUNT, &expected));
     }
 }
 END_TEST
@@ -167,7 +167,7 @@ START_TEST(directories_that_lead_outside_are_refused)
                 areas[i].payload_bytes = UINT64_MAX;
                 break;
             }
-            ck_assert_msg(!layout_check(areas, COUNT, bytes, &bad), "area %u, lie %d", i, lie);
+            ck_assert_msg(!ipc_layout_check(areas, COUNT, bytes, &bad), "area %u, lie %d", i, lie);
             ck_assert_uint_eq(bad, i);
         }
 }
@@ -178,18 +178,18 @@ START_TEST(sizes_beyond_reason_are_refused)
     area_t area, huge = {.kind = AREA_SLOTS, .lines = 1, .payload_bytes = UINT64_MAX - 1000};
     size_t lines;
 
-    ck_assert(!channel_layout(true, 0, 1, UINT32_MAX, SIZE_MAX / 2, &area));
-    ck_assert(!channel_layout(true, 0, 1, 0, 8, &area));
-    ck_assert(!channel_layout(true, 0, 1, 2, 0, &area));
-    ck_assert(!channel_layout(true, 0, 1, 2, (size_t)UINT32_MAX + 1, &area));
-    ck_assert(!rows_layout(0, 8, 2, 0, 16, &area));
-    ck_assert(!rows_layout(0, 8, 2, UINT32_MAX, 16, &area));
-    ck_assert(!rows_layout(0, 8, 65537, 4, 16, &area));
-    ck_assert(!rows_layout(0, 1024, 60000, INT32_MAX, 1 << 20, &area));
-    ck_assert_uint_eq(layout_place(&huge, 1, 4096, &lines), 0);
+    ck_assert(!ipc_channel_layout(true, 0, 1, UINT32_MAX, SIZE_MAX / 2, &area));
+    ck_assert(!ipc_channel_layout(true, 0, 1, 0, 8, &area));
+    ck_assert(!ipc_channel_layout(true, 0, 1, 2, 0, &area));
+    ck_assert(!ipc_channel_layout(true, 0, 1, 2, (size_t)UINT32_MAX + 1, &area));
+    ck_assert(!ipc_rows_layout(0, 8, 2, 0, 16, &area));
+    ck_assert(!ipc_rows_layout(0, 8, 2, UINT32_MAX, 16, &area));
+    ck_assert(!ipc_rows_layout(0, 8, 65537, 4, 16, &area));
+    ck_assert(!ipc_rows_layout(0, 1024, 60000, INT32_MAX, 1 << 20, &area));
+    ck_assert_uint_eq(ipc_layout_place(&huge, 1, 4096, &lines), 0);
     huge.payload_bytes = 0;
     huge.lines = UINT64_MAX / 2;
-    ck_assert_uint_eq(layout_place(&huge, 1, 4096, &lines), 0);
+    ck_assert_uint_eq(ipc_layout_place(&huge, 1, 4096, &lines), 0);
 }
 END_TEST
 

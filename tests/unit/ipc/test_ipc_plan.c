@@ -196,15 +196,15 @@ static void run_channel(uint32_t slots, uint64_t start, uint64_t messages)
 
         for (uint32_t k = 0; k < bytes; k++)
             payload[i][k] = (unsigned char)(number * 31 + k);
-        plan_send(&plan, &p.sender, number, &tag, payload[i]);
+        ipc_plan_send(&plan, &p.sender, number, &tag, payload[i]);
         enqueue(&streams[0]);
-        plan_recv(&plan, &p.receiver, number);
+        ipc_plan_recv(&plan, &p.receiver, number);
         enqueue(&streams[1]);
         looks[i] = (look_t){p.data[slot], p.lines[1 + slot], number, bytes};
         enqueue_call(&streams[1], look_at_message, &looks[i]);
-        plan_received(&plan, &p.receiver, number);
+        ipc_plan_received(&plan, &p.receiver, number);
         enqueue(&streams[1]);
-        plan_release(&plan, &p.receiver, number);
+        ipc_plan_release(&plan, &p.receiver, number);
         enqueue(&streams[1]);
     }
     run_all(streams, 2);
@@ -244,7 +244,7 @@ START_TEST(credits_are_the_slots)
         pipe_init(&p, slots, start);
         memset(&s, 0, sizeof(s));
         for (uint64_t i = 0; i <= slots; i++) {
-            plan_send(&plan, &p.sender, start + i, &tag, payload);
+            ipc_plan_send(&plan, &p.sender, start + i, &tag, payload);
             enqueue(&s);
         }
         while (s.next < s.count && run_one(&s))
@@ -309,14 +309,14 @@ static void put_rows(void *arg)
 
     for (int32_t to = 0; to < g->nranks; to++) {
         size_t rows = (r->number + me + (size_t)to) % (CAPACITY + 1);
-        uint32_t *head = plan_line(g, to, rows_line_head(n, r->slot, me));
+        uint32_t *head = ipc_plan_line(g, to, rows_line_head(n, r->slot, me));
 
-        memset(r->m->payload[to] + rows_data_at(n, r->slots) + r->slot * rows_slot_bytes(n, CAPACITY, ROW) +
+        memset(r->m->payload[to] + ipc_rows_data_at(n, r->slots) + r->slot * ipc_rows_slot_bytes(n, CAPACITY, ROW) +
                    me * CAPACITY * ROW,
                row_byte(r->rank, to, r->number), rows * ROW);
         head[0] = (uint32_t)r->number;
         head[1] = (uint32_t)rows;
-        *plan_line(g, to, rows_line_arrived(n, me)) = (uint32_t)r->number + 1;
+        *ipc_plan_line(g, to, rows_line_arrived(n, me)) = (uint32_t)r->number + 1;
     }
 }
 
@@ -328,9 +328,9 @@ static void look_at_rows(void *arg)
 
     for (int32_t from = 0; from < g->nranks; from++) {
         size_t rows = (r->number + (size_t)from + (size_t)r->rank) % (CAPACITY + 1);
-        const uint32_t *head = plan_line(g, r->rank, rows_line_head(n, r->slot, (size_t)from));
-        const unsigned char *data = r->m->payload[r->rank] + rows_data_at(n, r->slots) +
-                                    r->slot * rows_slot_bytes(n, CAPACITY, ROW) + (size_t)from * CAPACITY * ROW;
+        const uint32_t *head = ipc_plan_line(g, r->rank, rows_line_head(n, r->slot, (size_t)from));
+        const unsigned char *data = r->m->payload[r->rank] + ipc_rows_data_at(n, r->slots) +
+                                    r->slot * ipc_rows_slot_bytes(n, CAPACITY, ROW) + (size_t)from * CAPACITY * ROW;
 
         bool good = head[0] == (uint32_t)r->number && head[1] == rows;
 
@@ -349,31 +349,31 @@ static void run_exchange(int32_t n, uint32_t slots, uint64_t start)
     memory_t m;
     area_t area;
 
-    ck_assert(rows_layout(0, (size_t)n, slots, CAPACITY, ROW, &area));
+    ck_assert(ipc_rows_layout(0, (size_t)n, slots, CAPACITY, ROW, &area));
     memory_init(&m, n, &area);
     for (int32_t p = 0; p < n; p++) {
         plan_group_t *g = &m.groups[p];
 
         for (size_t w = 0; w < (size_t)n; w++) {
-            *plan_line(g, p, rows_line_credit((size_t)n, w)) = (uint32_t)start;
-            *plan_line(g, p, rows_line_arrived((size_t)n, w)) = (uint32_t)start;
+            *ipc_plan_line(g, p, rows_line_credit((size_t)n, w)) = (uint32_t)start;
+            *ipc_plan_line(g, p, rows_line_arrived((size_t)n, w)) = (uint32_t)start;
         }
-        *plan_line(g, p, rows_line_private((size_t)n, slots, ROWS_EXCHANGED)) = (uint32_t)start;
-        *plan_line(g, p, rows_line_private((size_t)n, slots, ROWS_RELEASED)) = (uint32_t)start;
-        *plan_line(g, p, rows_line_private((size_t)n, slots, ROWS_CURSOR)) = (uint32_t)(start % slots);
+        *ipc_plan_line(g, p, rows_line_private((size_t)n, slots, ROWS_EXCHANGED)) = (uint32_t)start;
+        *ipc_plan_line(g, p, rows_line_private((size_t)n, slots, ROWS_RELEASED)) = (uint32_t)start;
+        *ipc_plan_line(g, p, rows_line_private((size_t)n, slots, ROWS_CURSOR)) = (uint32_t)(start % slots);
         for (int i = 0; i < TIMES; i++) {
             uint64_t number = start + (uint64_t)i;
 
             rounds[p][i] = (round_t){&m, p, slots, (uint32_t)(number % slots), number, NULL, 0};
-            plan_exchange(&plan, g, slots, number);
+            ipc_plan_exchange(&plan, g, slots, number);
             enqueue(&streams[p]);
             enqueue_call(&streams[p], put_rows, &rounds[p][i]);
-            plan_arrive(&plan, g, slots, number);
+            ipc_plan_arrive(&plan, g, slots, number);
             enqueue(&streams[p]);
             enqueue_call(&streams[p], look_at_rows, &rounds[p][i]);
-            plan_exchanged(&plan, g, slots, number);
+            ipc_plan_exchanged(&plan, g, slots, number);
             enqueue(&streams[p]);
-            plan_exchange_release(&plan, g, slots, number);
+            ipc_plan_exchange_release(&plan, g, slots, number);
             enqueue(&streams[p]);
         }
     }
@@ -408,11 +408,11 @@ static void add_slice(void *arg)
 {
     const slice_t *s = arg;
     const plan_group_t *g = s->sum->group;
-    size_t n = (size_t)g->nranks, first = plan_sum_slice(s->sum, s->piece, g->rank),
-           end = plan_sum_slice(s->sum, s->piece, g->rank + 1), buffer = s->piece % 2;
+    size_t n = (size_t)g->nranks, first = ipc_plan_sum_slice(s->sum, s->piece, g->rank),
+           end = ipc_plan_sum_slice(s->sum, s->piece, g->rank + 1), buffer = s->piece % 2;
 
     for (size_t p = 0; p < n; p++) {
-        const uint32_t *head = plan_line(g, g->rank, base_line_head(n, buffer, p));
+        const uint32_t *head = ipc_plan_line(g, g->rank, base_line_head(n, buffer, p));
 
         ck_assert_uint_eq(head[0], s->number);
         ck_assert_uint_eq(head[1], s->sum->count);
@@ -422,37 +422,38 @@ static void add_slice(void *arg)
         double total = 0, x;
 
         for (size_t p = 0; p < n; p++) {
-            memcpy(&x, g->payload[g->rank] + base_in_at(n, s->sum->piece_bytes, buffer, p) + i * sizeof(x), sizeof(x));
+            memcpy(&x, g->payload[g->rank] + ipc_base_in_at(n, s->sum->piece_bytes, buffer, p) + i * sizeof(x),
+                   sizeof(x));
             total = p == 0 ? x : total + x;
         }
         for (size_t p = 0; p < n; p++)
-            memcpy(g->payload[p] + base_out_at(n, s->sum->piece_bytes, buffer) + (first + i) * sizeof(x), &total,
+            memcpy(g->payload[p] + ipc_base_out_at(n, s->sum->piece_bytes, buffer) + (first + i) * sizeof(x), &total,
                    sizeof(total));
     }
 }
 
 static void enqueue_sum(stream_t *stream, const plan_sum_t *sum, uint64_t pieces_before, slice_t *slices)
 {
-    uint32_t pieces = plan_sum_pieces(sum);
+    uint32_t pieces = ipc_plan_sum_pieces(sum);
 
     plan.base = (uint32_t)pieces_before;
-    plan_sum_stage(&plan, sum, 0);
+    ipc_plan_sum_stage(&plan, sum, 0);
     enqueue(stream);
     for (uint32_t i = 0; i < pieces; i++) {
         if (i + 1 < pieces) {
-            plan_sum_stage(&plan, sum, i + 1);
+            ipc_plan_sum_stage(&plan, sum, i + 1);
             enqueue(stream);
         }
-        plan_sum_hear(&plan, sum, i);
+        ipc_plan_sum_hear(&plan, sum, i);
         enqueue(stream);
         slices[i] = (slice_t){sum, i, (uint32_t)(pieces_before + i)};
         enqueue_call(stream, add_slice, &slices[i]);
-        plan_sum_tell(&plan, sum, i);
+        ipc_plan_sum_tell(&plan, sum, i);
         enqueue(stream);
-        plan_sum_gather(&plan, sum, i);
+        ipc_plan_sum_gather(&plan, sum, i);
         enqueue(stream);
     }
-    plan_sum_end(&plan, sum);
+    ipc_plan_sum_end(&plan, sum);
     enqueue(stream);
 }
 
@@ -463,17 +464,17 @@ static void run_sums(int32_t n, uint64_t start)
     static slice_t slices[SUMS][RANKS][16];
     static plan_sum_t sums[SUMS][RANKS];
     stream_t streams[RANKS] = {{0}};
-    area_t area = base_area((size_t)n, PIECE);
+    area_t area = ipc_base_area((size_t)n, PIECE);
     uint64_t pieces = start;
     memory_t m;
 
     memory_init(&m, n, &area);
     for (int32_t p = 0; p < n; p++) {
         for (size_t w = 0; w < (size_t)n; w++) {
-            *plan_line(&m.groups[p], p, base_line_staged((size_t)n, w)) = (uint32_t)start;
-            *plan_line(&m.groups[p], p, base_line_summed((size_t)n, w)) = (uint32_t)start;
+            *ipc_plan_line(&m.groups[p], p, base_line_staged((size_t)n, w)) = (uint32_t)start;
+            *ipc_plan_line(&m.groups[p], p, base_line_summed((size_t)n, w)) = (uint32_t)start;
         }
-        *plan_line(&m.groups[p], p, base_line_private((size_t)n, BASE_PIECES)) = (uint32_t)start;
+        *ipc_plan_line(&m.groups[p], p, base_line_private((size_t)n, BASE_PIECES)) = (uint32_t)start;
     }
     for (int k = 0; k < SUMS; k++) {
         size_t count = 1 + draw() % MOST;
@@ -489,7 +490,7 @@ static void run_sums(int32_t n, uint64_t start)
             sums[k][p] = (plan_sum_t){&m.groups[p], PIECE, 8, count, DP_F64, (unsigned char *)data[k][p]};
             enqueue_sum(&streams[p], &sums[k][p], pieces, slices[k][p]);
         }
-        pieces += plan_sum_pieces(&sums[k][0]);
+        pieces += ipc_plan_sum_pieces(&sums[k][0]);
     }
     run_all(streams, n);
     for (int k = 0; k < SUMS; k++)
@@ -517,7 +518,7 @@ START_TEST(blocks_share_the_rows_evenly)
 {
     for (uint32_t blocks = 1; blocks <= 132; blocks++)
         for (uint32_t ranks = 1; ranks <= 72; ranks++) {
-            const uint32_t stretches = plan_stretches(blocks, ranks);
+            const uint32_t stretches = ipc_plan_stretches(blocks, ranks);
 
             ck_assert_uint_eq(stretches * ranks % blocks, 0);
             for (uint32_t fewer = 1; fewer < stretches; fewer++)
@@ -529,14 +530,14 @@ END_TEST
 START_TEST(steps_fit_into_the_room)
 {
     memory_t m;
-    area_t area = base_area(RANKS, PIECE);
+    area_t area = ipc_base_area(RANKS, PIECE);
     plan_sum_t sum = {NULL, PIECE, 4, 1000, DP_F32, NULL};
 
     memory_init(&m, RANKS, &area);
     sum.group = &m.groups[1];
     sum.data = m.payload[1];
-    plan_sum_stage(&plan, &sum, 0);
-    ck_assert_uint_le(plan.count, plan_room(RANKS));
+    ipc_plan_sum_stage(&plan, &sum, 0);
+    ck_assert_uint_le(plan.count, ipc_plan_room(RANKS));
     memory_free(&m, RANKS);
 }
 END_TEST

@@ -21,17 +21,17 @@ static dp_status_t introduce(const dp_host_t *host, int32_t rank, int32_t n, wir
 {
     wire_address_t address;
     char key[32];
-    dp_status_t status = wire_open(host, rank, n, "a rank", wire);
+    dp_status_t status = ipc_wire_open(host, rank, n, "a rank", wire);
 
     if (status < 0)
         return status;
     snprintf(key, sizeof(key), "wire/%d", rank);
-    status = boot_of(host)->put(host, key, wire_own(*wire), sizeof(address));
+    status = boot_of(host)->put(host, key, ipc_wire_own(*wire), sizeof(address));
     for (int32_t p = 0; p < n && status == DP_OK; p++) {
         snprintf(key, sizeof(key), "wire/%d", p);
         status = p == rank ? DP_OK : boot_of(host)->get(host, key, &address, sizeof(address));
         if (status == DP_OK && p != rank)
-            status = wire_introduce(*wire, p, &address);
+            status = ipc_wire_introduce(*wire, p, &address);
     }
     return status;
 }
@@ -56,15 +56,15 @@ static void *meet_often(void *arg)
     r->status = introduce(host, r->rank, r->n, &wire);
     r->same = true;
     for (int32_t p = 0; p < r->n && r->status == DP_OK; p++)
-        r->same = r->same && wire_same_process(wire, p);
+        r->same = r->same && ipc_wire_same_process(wire, p);
     for (int k = 0; k < MEETINGS && r->status == DP_OK; k++) {
         if ((k * 7 + r->rank) % 11 == 0)
             usleep(300);
         __atomic_fetch_add(&r->come[k], 1, __ATOMIC_RELAXED);
-        r->status = wire_meet(wire, -1, NULL, 10);
+        r->status = ipc_wire_meet(wire, -1, NULL, 10);
         r->early += __atomic_load_n(&r->come[k], __ATOMIC_RELAXED) != (uint32_t)r->n;
     }
-    wire_close(wire);
+    ipc_wire_close(wire);
     dp_group_leave(r->group);
     return NULL;
 }
@@ -111,9 +111,9 @@ static dp_status_t swap_files(forked_t *self)
         if (pwrite(own, text, sizeof(text), 0) != sizeof(text))
             status = dp_fail(DP_ERR_IO, "no file");
         if (status == DP_OK)
-            status = wire_meet(wire, own, fds, 10);
+            status = ipc_wire_meet(wire, own, fds, 10);
         for (int32_t p = 0; p < self->size && status == DP_OK; p++) {
-            if (wire_same_process(wire, p) != (p == self->rank) || (fds[p] >= 0) != (p != self->rank)) {
+            if (ipc_wire_same_process(wire, p) != (p == self->rank) || (fds[p] >= 0) != (p != self->rank)) {
                 status = dp_fail(DP_ERR_PROTOCOL, "rank %d: descriptor %d", p, fds[p]);
                 continue;
             }
@@ -125,9 +125,9 @@ static dp_status_t swap_files(forked_t *self)
             close(fds[p]);
         }
         if (status == DP_OK)
-            status = wire_meet(wire, -1, NULL, 10);
+            status = ipc_wire_meet(wire, -1, NULL, 10);
     }
-    wire_close(wire);
+    ipc_wire_close(wire);
     close(own);
     dp_group_leave(group);
     return status;
@@ -161,21 +161,21 @@ static int lonely_open(lonely_t *l)
 
     memset(l, 0, sizeof(*l));
     ck_assert_int_eq(dp_group_local(1, &options, &l->group), DP_OK);
-    ck_assert_int_eq(wire_open(dp_group_host(l->group), 0, 2, "a rank", &l->wire), DP_OK);
-    l->address = *wire_own(l->wire);
+    ck_assert_int_eq(ipc_wire_open(dp_group_host(l->group), 0, 2, "a rank", &l->wire), DP_OK);
+    l->address = *ipc_wire_own(l->wire);
     snprintf(l->address.socket, sizeof(l->address.socket), "dualpipe-test-%d", (int)getpid());
     l->address.pid += 1;
     memcpy(at.sun_path + 1, l->address.socket, strlen(l->address.socket));
     ck_assert_int_eq(bind(other, (struct sockaddr *)&at,
                           (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(l->address.socket))),
                      0);
-    ck_assert_int_eq(wire_introduce(l->wire, 1, &l->address), DP_OK);
+    ck_assert_int_eq(ipc_wire_introduce(l->wire, 1, &l->address), DP_OK);
     return other;
 }
 
 static void lonely_close(lonely_t *l, int other)
 {
-    wire_close(l->wire);
+    ipc_wire_close(l->wire);
     dp_group_leave(l->group);
     close(other);
 }
@@ -185,7 +185,7 @@ START_TEST(who_does_not_come_is_named)
     lonely_t l;
     int other = lonely_open(&l);
 
-    ck_assert_int_eq(wire_meet(l.wire, -1, NULL, 0.1), DP_ERR_TIMEOUT);
+    ck_assert_int_eq(ipc_wire_meet(l.wire, -1, NULL, 0.1), DP_ERR_TIMEOUT);
     ck_assert_ptr_nonnull(strstr(dp_last_error(), "member 1"));
     lonely_close(&l, other);
 }
@@ -197,7 +197,7 @@ START_TEST(an_abort_ends_a_meeting)
     int other = lonely_open(&l);
 
     dp_group_abort(l.group, DP_ERR_INTERRUPTED, "somebody had enough");
-    ck_assert_int_eq(wire_meet(l.wire, -1, NULL, 10), DP_ERR_INTERRUPTED);
+    ck_assert_int_eq(ipc_wire_meet(l.wire, -1, NULL, 10), DP_ERR_INTERRUPTED);
     lonely_close(&l, other);
 }
 END_TEST
@@ -212,7 +212,7 @@ START_TEST(strangers_are_not_heard)
     struct sockaddr_un at = {.sun_family = AF_UNIX};
     lonely_t l;
     int other = lonely_open(&l);
-    const wire_address_t *own = wire_own(l.wire);
+    const wire_address_t *own = ipc_wire_own(l.wire);
     socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(own->socket));
 
     memcpy(at.sun_path + 1, own->socket, strlen(own->socket));
@@ -245,11 +245,11 @@ START_TEST(strangers_are_not_heard)
             break;
         }
         ck_assert_int_eq(sendto(other, &wrong, length, 0, (struct sockaddr *)&at, bytes), (ssize_t)length);
-        ck_assert_int_eq(wire_meet(l.wire, -1, NULL, 0.05), DP_ERR_TIMEOUT);
+        ck_assert_int_eq(ipc_wire_meet(l.wire, -1, NULL, 0.05), DP_ERR_TIMEOUT);
         message.meeting++; /* of the next try */
     }
     ck_assert_int_eq(sendto(other, &message, sizeof(message), 0, (struct sockaddr *)&at, bytes), sizeof(message));
-    ck_assert_int_eq(wire_meet(l.wire, -1, NULL, 5), DP_OK);
+    ck_assert_int_eq(ipc_wire_meet(l.wire, -1, NULL, 5), DP_OK);
     lonely_close(&l, other);
 }
 END_TEST
@@ -260,7 +260,7 @@ START_TEST(other_machines_are_refused)
     int other = lonely_open(&l);
 
     l.address.machine[0] ^= 1;
-    ck_assert_int_eq(wire_introduce(l.wire, 1, &l.address), DP_ERR_UNSUPPORTED);
+    ck_assert_int_eq(ipc_wire_introduce(l.wire, 1, &l.address), DP_ERR_UNSUPPORTED);
     lonely_close(&l, other);
 }
 END_TEST
